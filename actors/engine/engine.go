@@ -1,0 +1,186 @@
+// Package engine is what a front door may ask of the pipeline: requests (chat,
+// text or token ids) in, events out. It holds types and one interface, imports
+// the standard library only, and is the only part of actors/ that transport
+// knows besides the trace types.
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// Engine is the running model. All methods are safe for concurrent use.
+type Engine interface {
+	// Info describes the model; constant once ready.
+	Info() Info
+	// Ready is nil when requests are served; otherwise an *Error of kind
+	// Unavailable (loading, draining).
+	Ready() error
+	// Submit validates, tokenizes and enqueues a request. Everything that can be
+	// refused is refused here, before any prefill, as an *Error. The returned
+	// Stream must be read to its end or closed. Cancelling ctx cancels the request.
+	Submit(ctx context.Context, req *Request) (Stream, error)
+	// Tokenize gives the ids Submit would use for this prompt.
+	Tokenize(p Prompt) ([]int32, error)
+	// Detokenize joins ids to text; skipSpecial leaves control tokens out.
+	Detokenize(ids []int32, skipSpecial bool) (string, error)
+	// Render gives the text of a chat after the template.
+	Render(c *Chat) (string, error)
+	// Stats is a snapshot of the counters and gauges.
+	Stats() Stats
+}
+
+// Info describes the served model.
+type Info struct {
+	ID      string // what clients put in "model"
+	Created time.Time
+	Context int // max_model_len: prompt and answer together
+	Vocab   int
+	// Defaults are the sampling values used where a request is silent
+	// (generation_config.json, else temperature 1, top_p 1).
+	Defaults Sampling
+}
+
+// Prompt is a request's input; exactly one field is set.
+type Prompt struct {
+	Chat *Chat
+	Text *string // raw text: BOS added where the tokenizer config says so; special-token text stays text
+	IDs  []int32 // taken as they are
+	// ParseSpecial reads special-token text in Text as tokens; NoBOS leaves the
+	// BOS token out. Both are for Text only.
+	ParseSpecial, NoBOS bool
+}
+
+// Chat is a conversation as JSON, in the order the client sent it: the order of
+// object keys decides the prompt's text.
+type Chat struct {
+	Messages             []byte // JSON array of messages in the chat-completions shape
+	Tools                []byte // JSON array or nil
+	Kwargs               []byte // JSON object of extra template variables or nil
+	NoGenerationPrompt   bool   // add_generation_prompt: false
+	ContinueFinalMessage bool
+}
+
+// Request is one generation.
+type Request struct {
+	ID       string // for logs and traces; chosen by the door
+	Prompt   Prompt
+	Sampling Sampling
+	// MaxTokens bounds the answer; 0 = up to the context.
+	MaxTokens int
+	MinTokens int
+	// Stop strings end the answer; they are withheld unless IncludeStop.
+	Stop        []string
+	StopIDs     []int32
+	IncludeStop bool
+	IgnoreEOS   bool
+	// KeepSpecial leaves control tokens in the text (skip_special_tokens: false).
+	KeepSpecial bool
+	// Logprobs: -1 none, else that many alternatives per token (0 = the chosen one only).
+	Logprobs int
+	Deadline time.Time // zero: none
+	Priority int       // higher first; 0 is the default
+}
+
+// Sampling holds the values of one request's token choice, defaults applied by
+// the door through Info.Defaults.
+type Sampling struct {
+	Temperature       float64 // 0 = greedy
+	TopP              float64 // 1 = off
+	TopK              int     // 0 = off
+	MinP              float64 // 0 = off
+	RepetitionPenalty float64 // 1 = off
+	PresencePenalty   float64
+	FrequencyPenalty  float64
+	LogitBias         map[int32]float32
+	Seed              *uint64 // nil: a random one
+}
+
+// Stream delivers one request's events in order. A slow reader never holds the
+// pipeline: text that is not read yet is joined.
+type Stream interface {
+	// Next blocks for the next event. After a Done or Failed event, or after
+	// Close, it returns io.EOF. A cancelled ctx only ends this wait.
+	Next(ctx context.Context) (Event, error)
+	// Close cancels the request if it still runs; safe to call twice and
+	// together with Next.
+	Close()
+	// PromptTokens is known from the start.
+	PromptTokens() int
+}
+
+// EventKind tells which fields of an Event are set.
+type EventKind uint8
+
+const (
+	Queued  EventKind = iota // waiting for a place in the batch
+	Started                  // prefill begins
+	Tokens                   // Text and, with logprobs, Tokens
+	Done                     // Finish and Usage; Text may hold the last piece
+	Failed                   // Err and Usage
+)
+
+// Event is one step of an answer.
+type Event struct {
+	Kind   EventKind
+	Text   string // whole valid UTF-8; stop strings withheld
+	Tokens []Token
+	Finish FinishReason
+	// StopMatched is the stop string that ended the answer, if one did.
+	StopMatched string
+	Usage       Usage
+	Err         *Error
+}
+
+// Token is one generated token with its log-probability (when asked for).
+type Token struct {
+	ID      int32
+	Text    []byte // the token's own bytes, not always whole characters
+	Logprob float32
+	Top     []TokenProb // the most likely, best first
+}
+
+// TokenProb is one alternative.
+type TokenProb struct {
+	ID      int32
+	Text    []byte
+	Logprob float32
+}
+
+// Usage counts tokens.
+type Usage struct {
+	Prompt, Completion, Cached, Reasoning int
+}
+
+// FinishReason says why an answer ended.
+type FinishReason uint8
+
+const (
+	FinishNone      FinishReason = iota
+	FinishStop                   // EOS, a stop id or a stop string
+	FinishLength                 // max_tokens or the context's end
+	FinishCancelled              // by the client, a lost connection or Close
+)
+
+// Stats is a snapshot for /metrics; all counters since start.
+type Stats struct {
+	Running, Waiting              int
+	KVBlocksUsed, KVBlocksTotal   int
+	PromptTokens, GeneratedTokens uint64
+	Finished                      map[string]uint64 // by finished_reason: stop, length, abort, error
+	Steps                         uint64
+	StepTokens                    Histogram
+	QueueTime, TTFT, ITL, E2E     Histogram      // seconds
+	ActorQueue                    map[string]int // actor -> messages waiting
+	ActorWait                     map[string]time.Duration
+	LinkBytes                     map[string]uint64 // link kind -> bytes
+	ExpertsComputed               map[string]uint64 // device -> expert evaluations
+}
+
+// Histogram is a cumulative histogram: Counts[i] counts values <= Bounds[i].
+type Histogram struct {
+	Bounds []float64
+	Counts []uint64
+	Count  uint64
+	Sum    float64
+}

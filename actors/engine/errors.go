@@ -1,0 +1,27 @@
+package engine
+
+import "time"
+
+// Kind sorts errors by what the client can do about them.
+type Kind uint8
+
+const (
+	Internal      Kind = iota // 500
+	BadRequest                // 400
+	ContextLength             // 400 context_length_exceeded
+	Overloaded                // 429 with Retry-After
+	Unavailable               // 503: loading, draining
+	Cancelled                 // ended by the client
+	Timeout                   // the request's deadline passed
+)
+
+// Error is the only error type that crosses the Engine interface. Message is
+// fit for the client; inner detail is logged where it arose.
+type Error struct {
+	Kind       Kind
+	Param      string // the request field at fault, if one is
+	Message    string
+	RetryAfter time.Duration // for Overloaded
+}
+
+func (e *Error) Error() string { return e.Message }

@@ -1,0 +1,18 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrOutOfMemory: an allocation would exceed the device's budget.
+var ErrOutOfMemory = errors.New("device: out of memory")
+
+// ShapeError is what an operator panics with when its arguments do not fit:
+// always a programmer error, raised before anything is written.
+type ShapeError struct {
+	Op  string
+	Why string
+}
+
+func (e *ShapeError) Error() string { return fmt.Sprintf("%s: %s", e.Op, e.Why) }

@@ -1,0 +1,97 @@
+package device
+
+// The arguments of operators. Shapes are in the comments; activations are F32,
+// weights BF16 or F32, indices I32. T rows of a batch, H hidden size, E experts,
+// K experts per token. An operator given shapes that do not fit panics with
+// *ShapeError before it writes anything.
+//
+// The full operator set, as the stages declare parts of it (Stream first, the
+// output before the inputs):
+//
+//	GatherRows(s, out [n,H] F32, table [V,H], ids [n,1] I32)           out[i] = widen(table[ids[i]])
+//	RMSNorm(s, out [T,H], x [T,H], w [1,H], eps)                         out = x / sqrt(mean(x^2)+eps) * w
+//	AddRMSNorm(s, out, x, delta [T,H], w, eps)                           x += delta; out = RMSNorm(x)
+//	Add(s, x, delta [T,H])                                               x += delta
+//	MatMul(s, out [T,N], x [T,Kd], w [N,Kd])                             out = x * w^T
+//	Rope(s, x [T,*], positions [T,1] I32, table [P,2*Dim/2] F32, p)      rotates in place
+//	StoreRows(s, cache [slots,W] BF16|F32, src [T,W] F32, slots [T,1] I32)
+//	MLAPrefill / MLADecode(s, out [T,heads*v], q [T,heads*(nope+rope)], cache, kvB, spans, p)
+//	RouteTopK(s, ids [T,K] I32, weights [T,K] F32, logits [T,E] F32, bias [1,E] F32 or absent, p)
+//	FFN(s, out [T,H], x [T,H], e Expert)                                 down(silu(gate x) * up x)
+//	Experts(s, y [T*K,H], x [T,H], bank []Expert, work []ExpertRows, topK)
+//	WeightedSum(s, out [T,H], y [T*K,H], weights [T,K], base [T,H] or absent)
+//
+// Every operator is batch invariant: a row's result has the same bits whatever
+// the other rows are and however many there are. So an answer does not depend
+// on who else is being served.
+
+// Rope says which elements of each row RoPE turns: in every one of Heads heads
+// of HeadDim elements, Dim elements from Offset on.
+type Rope struct {
+	Heads       int
+	HeadDim     int
+	Offset      int
+	Dim         int  // even
+	Interleaved bool // pairs (0,1),(2,3),... as DeepSeek stores them; else (i, i+Dim/2)
+}
+
+// Span is the part of a batch that belongs to one sequence.
+type Span struct {
+	Row    int     // first row of the batch
+	Len    int     // rows
+	Pos    int     // position of the first row in the sequence
+	Blocks []int32 // block table: position p lives in slot Blocks[p/B]*B + p%B, B = block size
+}
+
+// MLA gives the sizes of multi-head latent attention (DeepSeek-V2, arXiv
+// 2405.04434 section 2.1). Queries are [T, Heads*(Nope+Rope)], already rotated;
+// the cache holds a row per slot: Rank values of compressed KV after its norm,
+// then Rope values of the rotated shared key; kv_b is [Heads*(Nope+V), Rank].
+type MLA struct {
+	Heads, Nope, Rope, V, Rank int
+	Scale                      float32 // softmax scale, YaRN's mscale included
+	BlockTokens                int     // tokens in a KV block
+}
+
+// Scoring turns router logits into scores.
+type Scoring uint8
+
+const (
+	ScoreSoftmax Scoring = iota
+	ScoreSigmoid
+)
+
+// GroupScore says how a group of experts is rated in group-limited top-k.
+type GroupScore uint8
+
+const (
+	GroupMax     GroupScore = iota // DeepSeek-V2: the best expert
+	GroupTop2Sum                   // DeepSeek-V3: the sum of the two best (biased) scores
+)
+
+// Router holds the parameters of expert choice. A bias takes part in choosing,
+// never in weighing. Experts come out by falling weight, then rising id.
+type Router struct {
+	Experts    int
+	TopK       int
+	Scoring    Scoring
+	Groups     int // 0 or 1: no groups
+	TopGroups  int
+	GroupScore GroupScore
+	Normalize  bool    // divide the K weights by their sum (+1e-20)
+	Scale      float32 // routed_scaling_factor, applied last
+}
+
+// Expert is one SwiGLU feed-forward network: down(silu(gate x) * (up x)).
+type Expert struct {
+	Gate Mat // [F, H]
+	Up   Mat // [F, H]
+	Down Mat // [H, F]
+}
+
+// ExpertRows lists the work of one expert: Assign holds rising assignment
+// numbers a = token*K + rank; the input is row a/K of x, the output row a of y.
+type ExpertRows struct {
+	Expert int32
+	Assign []int32
+}
