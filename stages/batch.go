@@ -1,0 +1,40 @@
+// Package stages is the mathematics of a step on a device: a batch of token
+// rows goes through embed, the layers (attention, route, expert, merge) and
+// head. This package holds what travels between them; each folder below it is
+// one stage and declares the few device operators it needs. Nothing here knows
+// actors or a particular device.
+package stages
+
+import "krater/kernels/device"
+
+// Span is the part of a batch that belongs to one sequence.
+type Span struct {
+	device.Span
+	Seq    uint64 // the sequence, for whoever reads the logits
+	Decode bool   // one generated token: absorbed attention; else prompt rows
+	Want   bool   // logits of the last row are needed
+}
+
+// Batch describes a step on the host. Spans lie one after another over the
+// rows: the first starts at row 0, the last ends at len(Tokens). It is read
+// during State.Fill only and may be reused afterwards.
+type Batch struct {
+	Tokens []int32 // [T] one id a row
+	Spans  []Span
+	// AllLogits asks for the logits of every row instead of those of the spans
+	// that Want them.
+	AllLogits bool
+}
+
+// Probe sees the intermediate results of a step. It is nil in production; a
+// stage with a nil probe does no extra work. Ops are named as in the goldens'
+// table: embed, final_norm (layer -1); input_norm, q_a, q, kv_a, kv_norm, q_pe,
+// k_pe, attn, mixer_out, post_norm, router_logits, router_ids, router_weights,
+// experts_out, shared_out, mlp_out, layer_out.
+//
+// m holds st.T rows (q_pe: st.T*heads rows; final_norm: a row for each of
+// st.Wanted) and is valid during the call only, once s has passed this point.
+// layer_out arrives when the next layer starts, or at the end of a group.
+type Probe interface {
+	Observe(s device.Stream, layer int, op string, m device.Mat, st *State)
+}

@@ -1,0 +1,16 @@
+package stages
+
+import "errors"
+
+// Start-up.
+var (
+	// ErrLimits: sizes that no step could run in.
+	ErrLimits = errors.New("stages: impossible limits")
+)
+
+// Each step.
+var (
+	// ErrBatch: a batch that contradicts itself or exceeds the limits; nothing
+	// was computed.
+	ErrBatch = errors.New("stages: bad batch")
+)

@@ -1,0 +1,128 @@
+// Package group runs a range of layers: the unit that a pipeline places on a
+// device. Its methods are the steps between which an actor may hand work to
+// others; called one after another they are the plain forward pass:
+//
+//	for layer := g.First; layer < g.Last; layer++ {
+//		g.Attend(s, st, layer, probe)
+//		if !g.MoE(layer) {
+//			continue
+//		}
+//		// s synchronised
+//		work := g.Work(st, layer)
+//		g.Experts(s, st, layer, work) // or in parts, on several streams
+//		g.Shared(s, st, layer, probe)
+//		g.Combine(s, st, layer, probe)
+//	}
+//
+// Layers are counted over the whole model. When the last layer of a group is
+// done st.Hidden holds everything, so that alone travels to the next group.
+package group
+
+import (
+	"fmt"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/attention"
+	"krater/stages/expert"
+	"krater/stages/merge"
+	"krater/stages/model"
+	"krater/stages/route"
+)
+
+// NormOps are the operators of the residual stream.
+type NormOps interface {
+	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
+	AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32)
+	Add(s device.Stream, x, delta device.Mat)
+}
+
+// Ops are the operators of a group: those of its stages, one device has all.
+type Ops interface {
+	NormOps
+	attention.Ops
+	route.Ops
+	expert.Ops
+	merge.Ops
+}
+
+// Layer holds the weights of a layer. Dense layers have Dense, the others
+// Router and Bank.
+type Layer struct {
+	InputNorm device.Mat // [1, H] input_layernorm
+	PostNorm  device.Mat // [1, H] post_attention_layernorm
+	Attention attention.Weights
+	Dense     device.Expert
+	Router    route.Stage
+	Bank      expert.Bank
+}
+
+// MoE reports whether the layer has experts.
+func (l *Layer) MoE() bool { return len(l.Bank.Routed) > 0 }
+
+// Group is the layers [First, Last) with their KV cache.
+//
+// Attend, Shared and Combine of one group belong to one goroutine at a time
+// (they may serve another batch between a batch's Attend and Combine). Experts
+// is safe on several streams at once.
+type Group struct {
+	First, Last int
+
+	ops    Ops
+	cfg    *model.Config
+	layers []Layer      // [Last-First]
+	caches []device.Mat // [Last-First] of [slots, kv width]
+	mla    *attention.MLA
+}
+
+// New makes a group of the layers from first on. The KV cache of kvType (BF16
+// or F32) and scratch memory are allocated on dev for lim (checked by
+// Limits.For); table is the device's attention.RopeTable.
+func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
+	layers []Layer, table device.Mat) (*Group, error) {
+	if len(layers) == 0 || first < 0 || first+len(layers) > cfg.Layers {
+		return nil, fmt.Errorf("group: layers %d to %d of %d", first, first+len(layers)-1, cfg.Layers)
+	}
+	if kvType != tensor.BF16 && kvType != tensor.F32 {
+		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
+	}
+	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, layers: layers}
+	var err error
+	if g.mla, err = attention.NewMLA(dev, ops, cfg, lim, table); err != nil {
+		return nil, fmt.Errorf("group: scratch memory: %w", err)
+	}
+	for i := range layers {
+		c, err := device.AllocMat(dev, kvType, lim.Slots(), cfg.Attention.KVWidth())
+		if err != nil {
+			g.Close()
+			return nil, fmt.Errorf("group: KV cache of layer %d: %w", first+i, err)
+		}
+		g.caches = append(g.caches, c)
+	}
+	return g, nil
+}
+
+// Close frees cache and scratch memory. The weights belong to who loaded them.
+func (g *Group) Close() {
+	g.mla.Close()
+	for _, c := range g.caches {
+		c.Buf.Free()
+	}
+	g.caches = nil
+}
+
+// MoE reports whether a layer has experts.
+func (g *Group) MoE(layer int) bool { return g.layers[layer-g.First].MoE() }
+
+// Bank is the experts of a layer.
+func (g *Group) Bank(layer int) *expert.Bank { return &g.layers[layer-g.First].Bank }
+
+// KVBytes is the size of the KV cache.
+func (g *Group) KVBytes() int64 {
+	var n int64
+	for _, c := range g.caches {
+		n += int64(c.Bytes())
+	}
+	return n
+}

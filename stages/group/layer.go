@@ -1,0 +1,81 @@
+package group
+
+import (
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/expert"
+	"krater/stages/merge"
+)
+
+// Attend runs a layer up to its experts: pending delta and input norm,
+// attention (storing the batch's keys and values), residual, post norm, and then
+// the router, or in a dense layer the whole feed-forward network. It leaves the
+// router's choice in st, or the dense network's output as st's pending delta.
+func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
+	l := &g.layers[layer-g.First]
+	eps := g.cfg.NormEps
+	if st.Pending {
+		g.ops.AddRMSNorm(s, st.Normed, st.Hidden, st.Delta, l.InputNorm, eps)
+		st.Pending = false
+		if probe != nil {
+			probe.Observe(s, layer-1, "layer_out", st.Hidden, st)
+		}
+	} else {
+		g.ops.RMSNorm(s, st.Normed, st.Hidden, l.InputNorm, eps)
+	}
+	if probe != nil {
+		probe.Observe(s, layer, "input_norm", st.Normed, st)
+	}
+	g.mla.Run(s, st, &l.Attention, g.caches[layer-g.First], layer, probe)
+	g.ops.AddRMSNorm(s, st.Normed, st.Hidden, st.Delta, l.PostNorm, eps)
+	if probe != nil {
+		probe.Observe(s, layer, "post_norm", st.Normed, st)
+	}
+	if l.MoE() {
+		l.Router.Run(s, g.ops, st, layer, probe)
+		return
+	}
+	g.ops.FFN(s, st.Delta, st.Normed, l.Dense)
+	st.Pending = true
+	if probe != nil {
+		probe.Observe(s, layer, "mlp_out", st.Delta, st)
+	}
+	g.finish(s, st, layer, probe)
+}
+
+// Work lists the routed rows of st by expert, experts and assignments rising.
+// It runs on the host: the stream of Attend must be synchronised. The list is
+// valid until st's next Work.
+func (g *Group) Work(st *stages.State, _ int) []device.ExpertRows { return expert.Split(st) }
+
+// Experts computes the rows of st.ExpertOut that work lists. Disjoint lists may
+// run on several streams at once; each stream must have passed Attend.
+func (g *Group) Experts(s device.Stream, st *stages.State, layer int, work []device.ExpertRows) {
+	g.Bank(layer).Run(s, g.ops, st, work)
+}
+
+// Shared computes the shared experts of st; it may run at the same time as
+// Experts, on another stream.
+func (g *Group) Shared(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
+	g.Bank(layer).RunShared(s, g.ops, st, layer, probe)
+}
+
+// Combine ends a MoE layer: the weighted sum of the experts and the shared
+// expert become st's pending delta. s must have passed all Experts and Shared
+// of this layer.
+func (g *Group) Combine(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
+	merge.Run(s, g.ops, st, layer, probe)
+	g.finish(s, st, layer, probe)
+}
+
+// finish adds the pending delta where a group ends, since only Hidden travels.
+func (g *Group) finish(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
+	if layer+1 < g.Last {
+		return
+	}
+	g.ops.Add(s, st.Hidden, st.Delta)
+	st.Pending = false
+	if probe != nil {
+		probe.Observe(s, layer, "layer_out", st.Hidden, st)
+	}
+}

@@ -1,0 +1,42 @@
+// Package head is the last stage of a step: hidden states to logits.
+package head
+
+import (
+	"krater/kernels/device"
+	"krater/stages"
+)
+
+// Ops are the operators the stage needs.
+type Ops interface {
+	GatherRows(s device.Stream, out, table, ids device.Mat)
+	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
+	MatMul(s device.Stream, out, x, w device.Mat)
+}
+
+// Stage holds the final norm and the output projection.
+type Stage struct {
+	Ops  Ops
+	Norm device.Mat // [1, H]
+	Proj device.Mat // [V, H] lm_head, or the embedding table where they are tied
+	Eps  float32    // rms_norm_eps
+}
+
+// Run writes st.Final and st.Logits for the rows of st.Wanted and, on devices
+// whose memory the host cannot address, starts their copy: after s is
+// synchronised st.LogitRow gives them.
+func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
+	if len(st.Wanted) == 0 {
+		return
+	}
+	x := st.Hidden
+	if len(st.Wanted) < st.T {
+		h.Ops.GatherRows(s, st.Final, st.Hidden, st.Rows)
+		x = st.Final
+	}
+	h.Ops.RMSNorm(s, st.Final, x, h.Norm, h.Eps)
+	if probe != nil {
+		probe.Observe(s, -1, "final_norm", st.Final, st)
+	}
+	h.Ops.MatMul(s, st.Logits, st.Final, h.Proj)
+	st.FetchLogits(s)
+}

@@ -1,0 +1,45 @@
+package stages
+
+import (
+	"fmt"
+	"math"
+
+	"krater/stages/model"
+)
+
+// Limits bounds what a step may hold; states, scratch memory, rope tables and
+// KV caches are allocated for it once.
+type Limits struct {
+	Tokens      int // rows of a batch
+	Seqs        int // spans of a batch
+	LogitRows   int // rows of logits of a batch; 0: Seqs
+	Blocks      int // blocks of the KV cache
+	BlockTokens int // tokens of a block
+	Context     int // positions of a sequence; 0: what model and cache allow
+}
+
+// For fills in defaults for a model and checks the rest.
+func (l Limits) For(cfg *model.Config) (Limits, error) {
+	if l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 {
+		return l, fmt.Errorf("%w: tokens %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",
+			ErrLimits, l.Tokens, l.Seqs, l.Blocks, l.BlockTokens, l.LogitRows, l.Context)
+	}
+	// Slots are int32.
+	if l.Blocks > math.MaxInt32/l.BlockTokens {
+		return l, fmt.Errorf("%w: %d blocks of %d tokens", ErrLimits, l.Blocks, l.BlockTokens)
+	}
+	if l.LogitRows == 0 {
+		l.LogitRows = min(l.Seqs, l.Tokens)
+	}
+	if l.Context == 0 || l.Context > cfg.MaxContext {
+		l.Context = cfg.MaxContext
+	}
+	l.Context = min(l.Context, l.Blocks*l.BlockTokens)
+	if l.Context < 1 {
+		return l, fmt.Errorf("%w: context %d", ErrLimits, l.Context)
+	}
+	return l, nil
+}
+
+// Slots is the number of rows of a layer's KV cache.
+func (l Limits) Slots() int { return l.Blocks * l.BlockTokens }

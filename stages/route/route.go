@@ -1,0 +1,33 @@
+// Package route chooses the experts of each token.
+package route
+
+import (
+	"krater/kernels/device"
+	"krater/stages"
+)
+
+// Ops are the operators the stage needs.
+type Ops interface {
+	MatMul(s device.Stream, out, x, w device.Mat)
+	RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router)
+}
+
+// Stage is the router of one layer.
+type Stage struct {
+	Gate   device.Mat // [E, H] mlp.gate.weight
+	Bias   device.Mat // [1, E] F32 e_score_correction_bias, absent in DeepSeek-V2
+	Params device.Router
+}
+
+// Run writes st.RouterLogits, RouterIDs and RouterWeights from st.Normed. The
+// ids can be read on the host after s is synchronised.
+func (r *Stage) Run(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
+	ops.MatMul(s, st.RouterLogits, st.Normed, r.Gate)
+	ops.RouteTopK(s, st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, r.Params)
+	st.FetchRouterIDs(s)
+	if probe != nil {
+		probe.Observe(s, layer, "router_logits", st.RouterLogits, st)
+		probe.Observe(s, layer, "router_ids", st.RouterIDs, st)
+		probe.Observe(s, layer, "router_weights", st.RouterWeights, st)
+	}
+}

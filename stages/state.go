@@ -1,0 +1,196 @@
+package stages
+
+import (
+	"fmt"
+	"unsafe"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages/model"
+)
+
+// State is a batch in flight: its host-side description and its matrices on one
+// device. It is owned by exactly one batch at a time, made once and reused; its
+// methods are not safe for concurrent use, but stages may write disjoint rows
+// of ExpertOut and Shared from several streams at once.
+//
+// The matrices are views of T rows (Logits, Final: a row for each of Wanted),
+// set by Fill. A link between groups on different devices carries Hidden.
+type State struct {
+	T       int    // rows
+	Spans   []Span // the batch's, block tables copied
+	Prefill []device.Span
+	Decode  []device.Span
+	Wanted  []int32 // rows with logits, rising
+	Owner   []int32 // Owner[i]: index in Spans of Wanted[i]'s sequence
+	All     bool    // Wanted is every row
+
+	IDs       device.Mat // [T, 1] I32 token ids
+	Positions device.Mat // [T, 1] I32 positions in the sequence
+	Slots     device.Mat // [T, 1] I32 rows of the KV cache
+	Rows      device.Mat // [n, 1] I32 Wanted
+
+	Hidden    device.Mat // [T, H] F32 residual stream
+	Normed    device.Mat // [T, H] F32 output of the last norm: input of attention, router, experts
+	Delta     device.Mat // [T, H] F32 output of the last block, not yet added to Hidden while Pending
+	Shared    device.Mat // [T, H] F32 shared experts; absent in a model without them
+	ExpertOut device.Mat // [T*K, H] F32 row t*K+r: token t's expert of rank r; absent in a dense model
+
+	RouterLogits  device.Mat // [T, E] F32
+	RouterIDs     device.Mat // [T, K] I32
+	RouterWeights device.Mat // [T, K] F32
+
+	Final  device.Mat // [n, H] F32 after the final norm
+	Logits device.Mat // [n, V] F32
+
+	// Pending says that Delta is still to be added to Hidden. It is false
+	// between groups.
+	Pending bool
+
+	// Work space of the host side of a MoE layer, see expert.Split.
+	Assign []int32             // [T*K]
+	Work   []device.ExpertRows // capacity E
+	Counts []int32             // [E]
+
+	cfg    *model.Config
+	lim    Limits
+	full   views // the matrices at their largest
+	tokens []int32
+	pos    []int32
+	slots  []int32
+	blocks []int32 // arena of the block tables
+	ids    []int32 // RouterIDs on the host, where the device's memory is not
+	logits []float32
+	bufs   []device.Buffer
+}
+
+// views are a State's matrices as allocated.
+type views struct {
+	ids, positions, slots, rows              device.Mat
+	hidden, normed, delta, shared, expertOut device.Mat
+	routerLogits, routerIDs, routerWeights   device.Mat
+	final, logits                            device.Mat
+}
+
+// NewState allocates a state on dev for batches within lim (checked by
+// Limits.For).
+func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) {
+	lim, err := lim.For(cfg)
+	if err != nil {
+		return nil, err
+	}
+	st := &State{cfg: cfg, lim: lim}
+	t, h, e, k, n := lim.Tokens, cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
+	list := []struct {
+		m          *device.Mat
+		dt         tensor.DType
+		rows, cols int
+	}{
+		{&st.full.ids, tensor.I32, t, 1},
+		{&st.full.positions, tensor.I32, t, 1},
+		{&st.full.slots, tensor.I32, t, 1},
+		{&st.full.rows, tensor.I32, n, 1},
+		{&st.full.hidden, tensor.F32, t, h},
+		{&st.full.normed, tensor.F32, t, h},
+		{&st.full.delta, tensor.F32, t, h},
+		{&st.full.final, tensor.F32, n, h},
+		{&st.full.logits, tensor.F32, n, cfg.Vocab},
+		{&st.full.shared, tensor.F32, t * min(1, cfg.MoE.Shared), h},
+		{&st.full.expertOut, tensor.F32, t * k * min(1, e), h},
+		{&st.full.routerLogits, tensor.F32, t, e},
+		{&st.full.routerIDs, tensor.I32, t * min(1, e), k},
+		{&st.full.routerWeights, tensor.F32, t * min(1, e), k},
+	}
+	for _, x := range list {
+		if x.rows*x.cols == 0 {
+			continue
+		}
+		m, err := device.AllocMat(dev, x.dt, x.rows, x.cols)
+		if err != nil {
+			st.Close()
+			return nil, fmt.Errorf("state of %d tokens: %w", t, err)
+		}
+		st.bufs = append(st.bufs, m.Buf)
+		*x.m = m
+	}
+	st.hostSide(t, e, k)
+	return st, nil
+}
+
+// hostSide allocates what the host keeps.
+func (st *State) hostSide(t, e, k int) {
+	st.tokens = make([]int32, t)
+	st.pos = make([]int32, t)
+	st.slots = make([]int32, t)
+	st.Wanted = make([]int32, 0, st.lim.LogitRows)
+	st.Owner = make([]int32, 0, st.lim.LogitRows)
+	st.Spans = make([]Span, 0, st.lim.Seqs)
+	st.Prefill = make([]device.Span, 0, st.lim.Seqs)
+	st.Decode = make([]device.Span, 0, st.lim.Seqs)
+	if e > 0 {
+		st.Assign = make([]int32, t*k)
+		st.Work = make([]device.ExpertRows, 0, e)
+		st.Counts = make([]int32, e)
+		if st.full.routerIDs.Buf.Host() == nil {
+			st.ids = make([]int32, t*k)
+		}
+	}
+	if st.full.logits.Buf.Host() == nil {
+		st.logits = make([]float32, st.lim.LogitRows*st.cfg.Vocab)
+	}
+}
+
+// Close frees the device memory.
+func (st *State) Close() {
+	for _, b := range st.bufs {
+		b.Free()
+	}
+	st.bufs = nil
+}
+
+// Limits are the bounds the state was made for.
+func (st *State) Limits() Limits { return st.lim }
+
+// FetchRouterIDs enqueues the copy of the chosen experts to the host on devices
+// whose memory the host cannot address; elsewhere it does nothing.
+func (st *State) FetchRouterIDs(s device.Stream) {
+	if st.ids != nil {
+		s.CopyOut(int32Bytes(st.ids[:st.T*st.RouterIDs.Cols]), st.RouterIDs)
+	}
+}
+
+// HostRouterIDs are the chosen experts [T*K], row by row. The stream given to
+// FetchRouterIDs must be synchronised.
+func (st *State) HostRouterIDs() []int32 {
+	if st.ids != nil {
+		return st.ids[:st.T*st.RouterIDs.Cols]
+	}
+	return st.RouterIDs.I32s()
+}
+
+// FetchLogits is FetchRouterIDs for the logits.
+func (st *State) FetchLogits(s device.Stream) {
+	if st.logits != nil && st.Logits.Rows > 0 {
+		s.CopyOut(float32Bytes(st.logits[:st.Logits.Rows*st.Logits.Cols]), st.Logits)
+	}
+}
+
+// LogitRow is the i-th row of logits [V], that of row Wanted[i]: read only,
+// valid until the state's next Fill. The stream given to FetchLogits must be
+// synchronised.
+func (st *State) LogitRow(i int) []float32 {
+	if st.logits != nil {
+		v := st.Logits.Cols
+		return st.logits[i*v : (i+1)*v]
+	}
+	return st.Logits.RowRange(i, i+1).F32s()
+}
+
+// int32Bytes is v's memory: hosts here are little-endian, as devices are.
+func int32Bytes(v []int32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+}
+
+func float32Bytes(v []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+}
