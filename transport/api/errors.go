@@ -1,0 +1,166 @@
+package api
+
+import (
+	"context"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"krater/actors/engine"
+)
+
+// The values of Error.Type.
+const (
+	TypeInvalidRequest = "invalid_request_error"
+	TypeAuthentication = "authentication_error"
+	TypeNotFound       = "not_found_error"
+	TypeRateLimit      = "rate_limit_error"
+	TypeServer         = "server_error"
+)
+
+// The values of Error.Code that clients act on.
+const (
+	CodeContextLength   = "context_length_exceeded"
+	CodeModelNotFound   = "model_not_found"
+	CodeInvalidAPIKey   = "invalid_api_key"
+	CodeInvalidJSON     = "invalid_json"
+	CodeInvalidType     = "invalid_type"
+	CodeInvalidValue    = "invalid_value"
+	CodeMissing         = "missing_required_parameter"
+	CodeUnknownField    = "unknown_parameter"
+	CodeUnsupported     = "unsupported_parameter"
+	CodeTooLarge        = "request_too_large"
+	CodeOverloaded      = "overloaded"
+	CodeUnavailable     = "unavailable"
+	CodeTimeout         = "timeout"
+	CodeCancelled       = "cancelled"
+	CodeUnsupportedType = "unsupported_media_type"
+)
+
+// StatusClientClosed is logged for a request whose client went away; no client
+// ever sees it.
+const StatusClientClosed = 499
+
+// Error is a refusal or failure in the form every route answers with:
+// {"error":{"message","type","param","code"}}. Empty Param and Code are null.
+type Error struct {
+	Status  int // HTTP status
+	Type    string
+	Code    string
+	Param   string // the field at fault: messages[0].content
+	Message string
+	// RetryAfter is sent as the Retry-After header, rounded up to seconds.
+	RetryAfter time.Duration
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Body is the object under "error", for doors with a frame of their own.
+type Body struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+// Body gives the error's wire form.
+func (e *Error) Body() Body {
+	b := Body{Message: e.Message, Type: e.Type}
+	if e.Param != "" {
+		b.Param = &e.Param
+	}
+	if e.Code != "" {
+		b.Code = &e.Code
+	}
+	return b
+}
+
+// MarshalJSON writes {"error":{...}}.
+func (e *Error) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Error Body `json:"error"`
+	}{e.Body()}, marshalOptions)
+}
+
+// BadRequest is a 400 that names the field at fault.
+func BadRequest(code, param, format string, args ...any) *Error {
+	return &Error{
+		Status: http.StatusBadRequest, Type: TypeInvalidRequest, Code: code, Param: param,
+		Message: fmt.Sprintf(format, args...),
+	}
+}
+
+// Invalid is a 400 for a value that is out of range or contradicts another.
+func Invalid(param, format string, args ...any) *Error {
+	return BadRequest(CodeInvalidValue, param, format, args...)
+}
+
+// Unsupported refuses by name what would change the answer and is not served.
+func Unsupported(param, format string, args ...any) *Error {
+	return BadRequest(CodeUnsupported, param, format, args...)
+}
+
+// Internal is the 500 that tells the client nothing about the inside.
+func Internal() *Error {
+	return &Error{Status: http.StatusInternalServerError, Type: TypeServer, Message: "internal server error"}
+}
+
+// FromEngine turns an engine error into its answer. Messages of typed errors
+// are meant for the client; anything else is hidden behind a plain 500. A nil
+// error gives nil.
+func FromEngine(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	if own, ok := errors.AsType[*Error](err); ok {
+		return own
+	}
+	cause, ok := errors.AsType[*engine.Error](err)
+	switch {
+	case ok && cause != nil:
+		return fromKind(cause)
+	case errors.Is(err, context.Canceled):
+		return fromKind(&engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled"})
+	case errors.Is(err, context.DeadlineExceeded):
+		return fromKind(&engine.Error{Kind: engine.Timeout, Message: "the request ran out of time"})
+	}
+	return Internal()
+}
+
+func fromKind(cause *engine.Error) *Error {
+	e := &Error{Param: cause.Param, Message: cause.Message, RetryAfter: cause.RetryAfter}
+	switch cause.Kind {
+	case engine.BadRequest:
+		e.Status, e.Type, e.Code = http.StatusBadRequest, TypeInvalidRequest, CodeInvalidValue
+	case engine.ContextLength:
+		e.Status, e.Type, e.Code = http.StatusBadRequest, TypeInvalidRequest, CodeContextLength
+	case engine.Overloaded:
+		e.Status, e.Type, e.Code = http.StatusTooManyRequests, TypeRateLimit, CodeOverloaded
+		e.RetryAfter = max(e.RetryAfter, time.Second)
+	case engine.Unavailable:
+		e.Status, e.Type, e.Code = http.StatusServiceUnavailable, TypeServer, CodeUnavailable
+		e.RetryAfter = max(e.RetryAfter, time.Second)
+	case engine.Cancelled:
+		e.Status, e.Type, e.Code = StatusClientClosed, TypeServer, CodeCancelled
+	case engine.Timeout:
+		e.Status, e.Type, e.Code = http.StatusRequestTimeout, TypeServer, CodeTimeout
+	default:
+		e.Status, e.Type = http.StatusInternalServerError, TypeServer
+	}
+	if e.Message == "" {
+		e.Message = "internal server error"
+	}
+	return e
+}
+
+// Write sends e as the whole answer to a request. It does nothing useful once
+// the header is out; streams send Event instead.
+func (e *Error) Write(w http.ResponseWriter) {
+	if e.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+	}
+	WriteJSON(w, e.Status, e)
+}

@@ -1,0 +1,104 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// EventWriter writes server-sent events. Every write has a deadline, so a
+// client that stops reading ends its own stream and nobody else's. Not safe
+// for concurrent use.
+type EventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+	buf     bytes.Buffer
+	opened  bool
+}
+
+// NewEventWriter prepares w; nothing is sent before the first event. timeout
+// bounds each write, 0 means no bound.
+func NewEventWriter(w http.ResponseWriter, timeout time.Duration) *EventWriter {
+	return &EventWriter{w: w, control: http.NewResponseController(w), timeout: timeout}
+}
+
+// Open sends the header. Sending an event does it too.
+func (e *EventWriter) Open() error {
+	e.header()
+	return e.flush()
+}
+
+// Opened tells if the header is out, so that an error must be an event.
+func (e *EventWriter) Opened() bool { return e.opened }
+
+// Data sends one unnamed event with v as JSON.
+func (e *EventWriter) Data(v any) error { return e.Event("", v) }
+
+// Event sends one event with v as JSON; an empty name leaves the event line out.
+func (e *EventWriter) Event(name string, v any) error { return e.raw(name, Marshal(v)) }
+
+// Raw sends one event with JSON that is encoded already, without line breaks.
+func (e *EventWriter) Raw(name string, data []byte) error { return e.raw(name, data) }
+
+// Done sends the literal that ends a chat or text stream.
+func (e *EventWriter) Done() error { return e.raw("", []byte("[DONE]")) }
+
+// Heartbeat sends a comment, which clients skip; it keeps proxies from closing
+// a connection during a long prefill.
+func (e *EventWriter) Heartbeat() error {
+	e.buf.Reset()
+	e.buf.WriteString(": keep-alive\n\n")
+	return e.send()
+}
+
+func (e *EventWriter) raw(name string, data []byte) error {
+	e.buf.Reset()
+	if name != "" {
+		e.buf.WriteString("event: ")
+		e.buf.WriteString(name)
+		e.buf.WriteByte('\n')
+	}
+	e.buf.WriteString("data: ")
+	e.buf.Write(data)
+	e.buf.WriteString("\n\n")
+	return e.send()
+}
+
+func (e *EventWriter) header() {
+	if e.opened {
+		return
+	}
+	e.opened = true
+	h := e.w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	e.deadline()
+	e.w.WriteHeader(http.StatusOK)
+}
+
+func (e *EventWriter) send() error {
+	e.header()
+	e.deadline()
+	if _, err := e.w.Write(e.buf.Bytes()); err != nil {
+		return err
+	}
+	return e.flush()
+}
+
+func (e *EventWriter) deadline() {
+	if e.timeout > 0 {
+		// Not every writer has deadlines (a recorder in a test): then there is
+		// no socket to wait for either.
+		_ = e.control.SetWriteDeadline(time.Now().Add(e.timeout))
+	}
+}
+
+func (e *EventWriter) flush() error {
+	if err := e.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
