@@ -2,7 +2,10 @@
 // it is tied to a single model: families differ in the values only.
 package model
 
-import "krater/kernels/device"
+import (
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
 
 // Config is what the rest of the program knows about a model. Sizes are in
 // elements, counts in pieces. The comment names the config.json field.
@@ -13,7 +16,8 @@ type Config struct {
 	Vocab      int    // vocab_size
 	MaxContext int    // max_position_embeddings
 	NormEps    float32
-	TieEmbed   bool // tie_word_embeddings
+	TieEmbed   bool         // tie_word_embeddings
+	DType      tensor.DType // torch_dtype or dtype, Invalid when absent: what most weights are stored as
 
 	Attention Attention
 	Rope      RopeConfig

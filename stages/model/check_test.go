@@ -1,0 +1,110 @@
+package model
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fileShapes reads names and shapes of a weight file, without the product's reader.
+func fileShapes(t *testing.T, arch string) map[string][]int {
+	t.Helper()
+	b := readFile(t, goldens, arch, "model.safetensors")
+	header := map[string]struct{ Shape []int }{}
+	if err := json.Unmarshal(b[8:8+binary.LittleEndian.Uint64(b)], &header); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]int{}
+	for name, h := range header {
+		if name != "__metadata__" {
+			out[name] = h.Shape
+		}
+	}
+	return out
+}
+
+func sortedNames(m map[string][]int) []string {
+	var names []string
+	for n := range m {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestCheckTensors: the name table is exactly what real files of both attention
+// forms hold, and every deviation is named.
+func TestCheckTensors(t *testing.T) {
+	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite"} {
+		t.Run(arch, func(t *testing.T) {
+			c, err := Parse(readFile(t, goldens, arch, "config.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			check := func(m map[string][]int) error {
+				return c.CheckTensors(sortedNames(m), func(n string) []int { return m[n] })
+			}
+			shapes := fileShapes(t, arch)
+			if err := check(shapes); err != nil {
+				t.Fatal(err)
+			}
+			if len(c.Expected()) != len(shapes) {
+				t.Errorf("%d tensors expected, the file has %d", len(c.Expected()), len(shapes))
+			}
+			for _, name := range sortedNames(shapes) {
+				shape := shapes[name]
+				delete(shapes, name)
+				if err := check(shapes); !errors.Is(err, ErrTensorMissing) || !strings.Contains(err.Error(), name) {
+					t.Errorf("without %s: %v", name, err)
+				}
+				shapes[name] = append([]int{1}, shape...)
+				if err := check(shapes); !errors.Is(err, ErrTensorShape) || !strings.Contains(err.Error(), name) {
+					t.Errorf("with a wrong %s: %v", name, err)
+				}
+				shapes[name] = shape
+			}
+			shapes["model.layers.0.self_attn.rotary_emb.inv_freq"] = []int{8}
+			if err := check(shapes); err != nil {
+				t.Errorf("a stored rotary table is harmless: %v", err)
+			}
+			shapes["model.layers.3.input_layernorm.weight"] = []int{128}
+			if err := check(shapes); !errors.Is(err, ErrTensorStray) {
+				t.Errorf("a layer too many: %v", err)
+			}
+		})
+	}
+}
+
+// TestCheckTensorsBounded: an empty folder makes a short message.
+func TestCheckTensorsBounded(t *testing.T) {
+	c, err := Parse(readFile(t, goldens, "deepseek_v2", "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.CheckTensors(nil, nil)
+	if want := fmt.Sprintf("and %d more", len(c.Expected())-maxErrors); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("%v, want it to end with %q", err, want)
+	}
+}
+
+// TestTiedHead: no lm_head is needed, a stored one is not used.
+func TestTiedHead(t *testing.T) {
+	c, err := Parse(edit(t, readFile(t, goldens, "deepseek_v2", "config.json"), map[string]string{"tie_word_embeddings": "true"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := c.Names(); n.Head != n.Embed {
+		t.Errorf("%+v", n)
+	}
+	shapes := fileShapes(t, "deepseek_v2")
+	for range 2 {
+		if err := c.CheckTensors(sortedNames(shapes), func(n string) []int { return shapes[n] }); err != nil {
+			t.Error(err)
+		}
+		delete(shapes, "lm_head.weight")
+	}
+}

@@ -1,0 +1,151 @@
+package model
+
+import "math"
+
+// parseRope reads the rotary settings of both config styles and makes the
+// frequencies. scale is the factor on the softmax scale: YaRN's
+// mscale(mscale_all_dim) squared, else 1.
+func parseRope(f fields, dim, context int) (r RopeConfig, scale float64) {
+	r = RopeConfig{Dim: dim, CosSinScale: 1}
+	// One object holds the scaling; transformers 5 also puts the base there.
+	name := "rope_scaling"
+	if f.has("rope_parameters") {
+		name = "rope_parameters"
+		if f.has("rope_scaling") && string(f.raw["rope_scaling"]) != string(f.raw["rope_parameters"]) {
+			f.fail("rope_scaling", "given together with rope_parameters")
+		}
+	}
+	p, scaled := f.object(name)
+	r.Theta = ropeTheta(f, p, scaled)
+	kind := "default"
+	if scaled {
+		kind = ropeKind(p)
+	}
+	r.InvFreq = inverseFrequencies(dim, r.Theta)
+	switch kind {
+	case "linear":
+		factor := p.float("factor", 1, maxRopeFactor)
+		for i := range r.InvFreq {
+			r.InvFreq[i] /= factor
+		}
+	case "yarn":
+		y := parseYarn(p)
+		if y.original > float64(context) {
+			f.clash("max_position_embeddings", []string{name + ".original_max_position_embeddings"}, "%d is less than the original %g", context, y.original)
+		}
+		y.scaleFrequencies(&r)
+		r.CosSinScale = y.cosSin
+		m := yarnMscale(y.factor, y.mscaleAllDim)
+		return r, m * m
+	}
+	return r, 1
+}
+
+// maxRopeFactor bounds context extension.
+const maxRopeFactor = 1e4
+
+// ropeTheta is the base, from either place; twice only with equal values.
+func ropeTheta(f, p fields, scaled bool) float64 {
+	const lo, hi = 1.001, 1e12
+	if !scaled || !p.has("rope_theta") {
+		return f.float("rope_theta", lo, hi)
+	}
+	theta := p.float("rope_theta", lo, hi)
+	if f.floatOr("rope_theta", theta, lo, hi) != theta {
+		f.fail("rope_theta", "contradicts %srope_theta", p.path)
+	}
+	return theta
+}
+
+// ropeKind is the scaling method: "type" in old files, "rope_type" in new ones.
+func ropeKind(p fields) string {
+	name := "rope_type"
+	if !p.has(name) {
+		name = "type"
+	}
+	if !p.require(name) {
+		return "default"
+	}
+	kind := p.oneOf(name, "default", "default", "linear", "yarn")
+	if p.bad(name) {
+		return kind
+	}
+	if old := p.stringOr("type", kind); old != kind {
+		p.fail("type", "%q contradicts rope_type %q", clip(old), kind)
+	}
+	if kind != "yarn" {
+		for _, only := range []string{"mscale", "mscale_all_dim", "beta_fast", "beta_slow"} {
+			if p.has(only) {
+				p.fail(only, "has a meaning for yarn only, not for %s", kind)
+			}
+		}
+	}
+	return kind
+}
+
+// inverseFrequencies is theta^(-2i/dim), i < dim/2.
+func inverseFrequencies(dim int, theta float64) []float64 {
+	inv := make([]float64, dim/2)
+	for i := range inv {
+		inv[i] = math.Pow(theta, -float64(2*i)/float64(dim))
+	}
+	return inv
+}
+
+// yarn holds the parameters of YaRN (arXiv 2309.00071).
+type yarn struct {
+	factor       float64 // context extension
+	original     float64 // original_max_position_embeddings, tokens
+	fast, slow   float64 // beta_fast, beta_slow: turns over the original context
+	mscaleAllDim float64
+	truncate     bool // round the ramp's ends to whole dimensions
+	cosSin       float64
+}
+
+func parseYarn(p fields) yarn {
+	y := yarn{
+		factor:       p.float("factor", 1, maxRopeFactor),
+		original:     float64(p.int("original_max_position_embeddings", 1, maxContext)),
+		fast:         p.floatOr("beta_fast", 32, 1e-3, 1e6),
+		slow:         p.floatOr("beta_slow", 1, 1e-3, 1e6),
+		mscaleAllDim: p.floatOr("mscale_all_dim", 0, 0, 100),
+		truncate:     p.boolOr("truncate", true),
+	}
+	if y.fast < y.slow {
+		p.clash("beta_fast", []string{"beta_slow"}, "%g is less than beta_slow %g", y.fast, y.slow)
+	}
+	mscale := p.floatOr("mscale", 1, 0, 100)
+	y.cosSin = p.floatOr("attention_factor", yarnMscale(y.factor, mscale)/yarnMscale(y.factor, y.mscaleAllDim), 1e-3, 1e3)
+	return y
+}
+
+// yarnMscale is the attention temperature for a context extended by factor.
+func yarnMscale(factor, mscale float64) float64 {
+	if factor <= 1 {
+		return 1
+	}
+	return 0.1*mscale*math.Log(factor) + 1
+}
+
+// scaleFrequencies keeps the fast dimensions (more than beta_fast turns over
+// the original context), divides the slow ones (fewer than beta_slow turns) by
+// the factor, and goes over linearly between the two.
+func (y yarn) scaleFrequencies(r *RopeConfig) {
+	dim := float64(r.Dim)
+	// at is the dimension that makes the given number of turns.
+	at := func(turns float64) float64 {
+		return dim * math.Log(y.original/(turns*2*math.Pi)) / (2 * math.Log(r.Theta))
+	}
+	low, high := at(y.fast), at(y.slow)
+	if y.truncate {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	low, high = max(low, 0), min(high, dim-1)
+	if low == high {
+		high += 0.001 // a step instead of a division by zero
+	}
+	for i, inv := range r.InvFreq {
+		slow := min(max((float64(i)-low)/(high-low), 0), 1)
+		r.InvFreq[i] = inv/y.factor*slow + inv*(1-slow)
+	}
+}
