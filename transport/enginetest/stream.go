@@ -1,0 +1,176 @@
+package enginetest
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"krater/actors/engine"
+)
+
+// Step is one event of a script, held back until Gate is closed (nil: at once).
+type Step struct {
+	Event engine.Event
+	Gate  <-chan struct{}
+}
+
+// Script gives the i-th step of an answer; false ends it like an engine that
+// broke its contract, so scripts end with Done or Failed.
+type Script func(i int) (Step, bool)
+
+// Steps plays the list.
+func Steps(steps ...Step) Script {
+	return func(i int) (Step, bool) {
+		if i >= len(steps) {
+			return Step{}, false
+		}
+		return steps[i], true
+	}
+}
+
+// Text plays Queued, Started, one Tokens event a piece and Done with "stop".
+func Text(pieces ...string) Script { return Finish(engine.FinishStop, pieces...) }
+
+// Finish is Text with another finish reason.
+func Finish(reason engine.FinishReason, pieces ...string) Script {
+	steps := opening(pieces)
+	steps = append(steps, Step{Event: engine.Event{
+		Kind: engine.Done, Finish: reason, Usage: engine.Usage{Completion: len(pieces)},
+	}})
+	return Steps(steps...)
+}
+
+// Fail plays the pieces and ends with err.
+func Fail(err *engine.Error, pieces ...string) Script {
+	steps := opening(pieces)
+	steps = append(steps, Step{Event: engine.Event{
+		Kind: engine.Failed, Err: err, Usage: engine.Usage{Completion: len(pieces)},
+	}})
+	return Steps(steps...)
+}
+
+// Forever plays piece without end.
+func Forever(piece string) Script {
+	return func(int) (Step, bool) { return Step{Event: engine.Event{Kind: engine.Tokens, Text: piece}}, true }
+}
+
+// Gated holds back step i and all that follow until gate is closed.
+func Gated(s Script, i int, gate <-chan struct{}) Script {
+	return func(j int) (Step, bool) {
+		step, ok := s(j)
+		if j == i {
+			step.Gate = gate
+		}
+		return step, ok
+	}
+}
+
+func opening(pieces []string) []Step {
+	steps := []Step{{Event: engine.Event{Kind: engine.Queued}}, {Event: engine.Event{Kind: engine.Started}}}
+	for _, p := range pieces {
+		steps = append(steps, Step{Event: engine.Event{Kind: engine.Tokens, Text: p}})
+	}
+	return steps
+}
+
+// Ending says how a stream came to its end.
+type Ending string
+
+// The endings of a stream.
+const (
+	Running   Ending = ""
+	Ended     Ending = "ended"     // Done or Failed was read
+	Closed    Ending = "closed"    // Close came first
+	Cancelled Ending = "cancelled" // the submitting context came first
+)
+
+// Stream plays one script.
+type Stream struct {
+	owner  *Engine
+	script Script
+	prompt int
+	stop   func() bool // unhooks the submitting context
+	over   chan struct{}
+
+	mu     sync.Mutex
+	next   int
+	ending Ending
+}
+
+func newStream(owner *Engine, script Script, prompt int) *Stream {
+	return &Stream{owner: owner, script: script, prompt: prompt, over: make(chan struct{})}
+}
+
+// Ending tells how the stream ended, if it did.
+func (s *Stream) Ending() Ending {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending
+}
+
+// PromptTokens implements engine.Stream.
+func (s *Stream) PromptTokens() int { return s.prompt }
+
+// Next implements engine.Stream.
+func (s *Stream) Next(ctx context.Context) (engine.Event, error) {
+	s.mu.Lock()
+	ending, i := s.ending, s.next
+	s.mu.Unlock()
+	if ending != Running {
+		return engine.Event{}, io.EOF
+	}
+	step, ok := s.script(i)
+	if !ok {
+		s.end(Ended)
+		return engine.Event{}, io.EOF
+	}
+	if step.Gate != nil {
+		select {
+		case <-step.Gate:
+		case <-ctx.Done():
+			return engine.Event{}, ctx.Err()
+		case <-s.over:
+			return engine.Event{}, io.EOF
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return engine.Event{}, err
+	}
+	s.mu.Lock()
+	s.next++
+	s.mu.Unlock()
+	ev := step.Event
+	if ev.Kind == engine.Done || ev.Kind == engine.Failed {
+		if ev.Usage.Prompt == 0 {
+			ev.Usage.Prompt = s.prompt
+		}
+		s.end(Ended)
+	}
+	return ev, nil
+}
+
+// Close implements engine.Stream.
+func (s *Stream) Close() { s.end(Closed) }
+
+func (s *Stream) cancel() { s.end(Cancelled) }
+
+func (s *Stream) end(how Ending) {
+	s.mu.Lock()
+	first := s.ending == Running
+	if first {
+		s.ending = how
+		close(s.over)
+	}
+	s.mu.Unlock()
+	if !first {
+		return
+	}
+	s.owner.mu.Lock()
+	stop := s.stop
+	s.owner.open--
+	s.owner.note()
+	s.owner.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
