@@ -1,0 +1,63 @@
+# Krater: what can be built, run and tested. `make help` lists the targets.
+SHELL := /bin/bash
+export GOTOOLCHAIN := go1.27.3
+
+BIN     := build/krater
+LISTEN  ?= 127.0.0.1:8080
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+PACKAGES := ./...
+FUZZTIME ?= 20s
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test short fmt vet race purego lint gen vectors clients fuzz soak bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+build: ## build the program into build/krater
+	@mkdir -p build
+	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/krater
+
+run: build ## build and start the server on LISTEN with the embedded model
+	$(BIN) serve --listen $(LISTEN)
+
+test: fmt vet lint race ## everything CI holds a change to: format, vet, import table, tests with the race detector
+
+fmt: ## fail when a file is not gofmt clean
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt clean:"; echo "$$bad"; exit 1; fi
+
+vet: ## go vet, with and without the assembly and the embedded model
+	go vet $(PACKAGES)
+	go vet -tags purego ./kernels/...
+	go vet -tags nomodel ./models/... ./cmd/...
+
+lint: ## the import table and the other rules of the code base
+	go test ./cmd/lint
+
+race: ## the short test suite under the race detector
+	go test -race -short -timeout 20m $(PACKAGES)
+
+purego: ## kernels and forward pass without any assembly
+	go test -short -tags purego ./kernels/... ./stages/...
+
+gen: ## generate the assembly again (needs the module proxy for avo)
+	kernels/cpu/_gen/gen.sh
+
+vectors: ## fetch the real tokenizers and chat templates that the vector tests use
+	testdata/vectors/fetch.sh
+
+clients: build ## the official client libraries and a browser against a running server
+	bench/clients/run.sh
+
+fuzz: ## every fuzz target for FUZZTIME
+	bench/fuzz.sh $(FUZZTIME)
+
+soak: build ## 200 clients that come and go for a minute
+	go test -tags soak -run TestSoak -count 1 -v -timeout 10m ./cmd/krater/...
+
+bench: build ## the benchmark tables of the default model on this machine
+	$(BIN) bench --actors-vs-direct
+
+clean: ## remove what was built
+	rm -rf build

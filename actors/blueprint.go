@@ -1,0 +1,95 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Blueprint is the pipeline's topology as plain data: which layer groups there
+// are, how they are linked, how many expert pools serve them and how many
+// batches may travel at once. It holds no device, goroutine or process id;
+// Start makes it live.
+type Blueprint struct {
+	Groups []GroupSpec
+	Pools  int // expert pools; every group's split addresses all of them
+	// Depth is the number of batches in flight: the credits of the pipeline.
+	Depth int
+}
+
+// GroupSpec is one layer group: layers [First, Last) on one rank.
+type GroupSpec struct {
+	First, Last int
+	Rank        int // groups of one rank share a device
+}
+
+// LinkKind says how hidden states get from one group to the next.
+type LinkKind uint8
+
+const (
+	// LinkDirect: both groups compute on the same memory; the batch moves, its bytes stay.
+	LinkDirect LinkKind = iota
+)
+
+func (k LinkKind) String() string {
+	if k == LinkDirect {
+		return "direct"
+	}
+	return fmt.Sprintf("LinkKind(%d)", uint8(k))
+}
+
+// Cut divides layers into n groups of nearly equal length, the longer ones
+// first, all on one rank.
+func Cut(layers, n int) ([]GroupSpec, error) {
+	if n < 1 || n > layers {
+		return nil, fmt.Errorf("layer groups: %d groups of %d layers: want 1 to %d", n, layers, layers)
+	}
+	groups := make([]GroupSpec, 0, n)
+	at := 0
+	for i := range n {
+		size := layers / n
+		if i < layers%n {
+			size++
+		}
+		groups = append(groups, GroupSpec{First: at, Last: at + size})
+		at += size
+	}
+	return groups, nil
+}
+
+// Check reports the first fault of a blueprint for a model of so many layers.
+func (b *Blueprint) Check(layers int) error {
+	switch {
+	case len(b.Groups) == 0:
+		return errors.New("blueprint: no layer group")
+	case b.Pools < 1:
+		return fmt.Errorf("blueprint: %d expert pools, want at least 1", b.Pools)
+	case b.Depth < 1:
+		return fmt.Errorf("blueprint: depth %d, want at least 1", b.Depth)
+	}
+	at := 0
+	for i, g := range b.Groups {
+		if g.First != at || g.Last <= g.First {
+			return fmt.Errorf("blueprint: group %d has layers [%d, %d), want it to start at %d", i, g.First, g.Last, at)
+		}
+		at = g.Last
+	}
+	if at != layers {
+		return fmt.Errorf("blueprint: groups end at layer %d of %d", at, layers)
+	}
+	return nil
+}
+
+// String draws the route of a batch, one line.
+func (b *Blueprint) String() string {
+	var s strings.Builder
+	s.WriteString("schedule > embed")
+	for i, g := range b.Groups {
+		if i > 0 {
+			fmt.Fprintf(&s, " > link[%s]", LinkDirect)
+		}
+		fmt.Fprintf(&s, " > group%d[%d..%d on rank %d, %d pools]", i, g.First, g.Last-1, g.Rank, b.Pools)
+	}
+	fmt.Fprintf(&s, " > head > sample > stream; %d in flight", b.Depth)
+	return s.String()
+}

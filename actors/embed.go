@@ -1,0 +1,21 @@
+package actors
+
+import (
+	"krater/actors/msg"
+	"krater/kernels/device"
+	"krater/stages/embed"
+)
+
+// embedNode turns a batch's token ids into hidden states on the first rank.
+type embedNode struct {
+	stage  *embed.Stage
+	stream device.Stream
+}
+
+func (n *embedNode) receive(c *turn, m any) {
+	b := m.(*msg.Batch)
+	if !b.Abandoned.Load() {
+		n.stage.Run(n.stream, b.State, b.Probe())
+	}
+	c.send(c.routes.groups[0], b)
+}

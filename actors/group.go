@@ -1,0 +1,86 @@
+package actors
+
+import (
+	"krater/actors/msg"
+	"krater/kernels/device"
+	"krater/stages/group"
+)
+
+// groupNode runs the layers of one group. It never waits for experts: it sends
+// their work to its split, computes the shared expert meanwhile, takes the next
+// batch from its mailbox, and goes on with this one when the merge answers.
+//
+// Work that takes less time than waking somebody for it is done on the spot:
+// the same split into experts, the same kernel, no message.
+type groupNode struct {
+	index  int
+	group  *group.Group
+	stream device.Stream
+	inline func(rows int, work []device.ExpertRows) bool
+	count  func(experts int)
+	// open are the batches that wait for a merge.
+	open []*msg.Batch
+}
+
+func (n *groupNode) receive(c *turn, m any) {
+	switch m := m.(type) {
+	case *msg.Batch:
+		n.run(c, m, n.group.First)
+	case *msg.Merged:
+		b := m.Batch
+		n.forget(b)
+		n.group.Combine(n.stream, b.State, m.Layer, b.Probe())
+		n.run(c, b, m.Layer+1)
+	}
+}
+
+// run takes b through the layers from first on, until its end or until experts
+// have to be waited for.
+func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
+	st, probe := b.State, b.Probe()
+	for layer := first; layer < n.group.Last && !b.Abandoned.Load(); layer++ {
+		n.group.Attend(n.stream, st, layer, probe)
+		if !n.group.MoE(layer) {
+			continue
+		}
+		if err := n.stream.Synchronize(); err != nil {
+			panic(err)
+		}
+		work := n.group.Work(st, layer)
+		n.count(len(work))
+		if !n.inline(st.T, work) {
+			n.split(c, b, layer, work)
+			return
+		}
+		n.group.Experts(n.stream, st, layer, work)
+		n.group.Shared(n.stream, st, layer, probe)
+		n.group.Combine(n.stream, st, layer, probe)
+	}
+	if err := n.stream.Synchronize(); err != nil {
+		panic(err)
+	}
+	c.send(c.routes.after(n.index), b)
+}
+
+// split sends the routed experts of a layer away and computes the shared one.
+func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.ExpertRows) {
+	n.open = append(n.open, b)
+	w := &b.Work
+	w.Layer, w.Group, w.Rows = layer, n.index, work
+	b.Holds.Add(1)
+	c.send(c.routes.splits[n.index], w)
+	n.group.Shared(n.stream, b.State, layer, b.Probe())
+}
+
+func (n *groupNode) forget(b *msg.Batch) {
+	for i, o := range n.open {
+		if o == b {
+			n.open[i] = n.open[len(n.open)-1]
+			n.open = n.open[:len(n.open)-1]
+			return
+		}
+	}
+}
+
+// held implements holder.
+func (n *groupNode) held() []*msg.Batch { return n.open }

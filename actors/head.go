@@ -1,0 +1,24 @@
+package actors
+
+import (
+	"krater/actors/msg"
+	"krater/kernels/device"
+	"krater/stages/head"
+)
+
+// headNode computes the logits of the rows that are wanted, on the last rank.
+type headNode struct {
+	stage  *head.Stage
+	stream device.Stream
+}
+
+func (n *headNode) receive(c *turn, m any) {
+	b := m.(*msg.Batch)
+	if !b.Abandoned.Load() {
+		n.stage.Run(n.stream, b.State, b.Probe())
+		if err := n.stream.Synchronize(); err != nil {
+			panic(err)
+		}
+	}
+	c.send(c.routes.sample, b)
+}

@@ -1,0 +1,46 @@
+package actors
+
+import (
+	"krater/actors/msg"
+)
+
+// mergeNode waits for the parts that the split announced. The sum itself is the
+// group's: it adds the expert rows in the order of each token's ranks, whatever
+// order the parts came in, so the bits do not depend on the partition.
+type mergeNode struct {
+	arrived map[*msg.Work]int
+}
+
+func newMergeNode() *mergeNode { return &mergeNode{arrived: map[*msg.Work]int{}} }
+
+func (n *mergeNode) receive(c *turn, m any) {
+	p := m.(*msg.Part)
+	w := p.Work
+	n.arrived[w]++
+	if n.arrived[w] < w.Expect {
+		return
+	}
+	delete(n.arrived, w)
+	b := w.Batch
+	cause := error(nil)
+	for i := range w.Parts {
+		if err := w.Parts[i].Cause; err != nil {
+			cause = err
+		}
+	}
+	b.Holds.Add(-1)
+	if cause != nil {
+		panic(cause)
+	}
+	b.Merged.Layer = w.Layer
+	c.send(c.routes.groups[w.Group], &b.Merged)
+}
+
+// held implements holder.
+func (n *mergeNode) held() []*msg.Batch {
+	var batches []*msg.Batch
+	for w := range n.arrived {
+		batches = append(batches, w.Batch)
+	}
+	return batches
+}

@@ -1,0 +1,134 @@
+// Package msg holds the messages of the pipeline: structs named for what they
+// carry, immutable once sent. One exception: a *Batch and what it holds belong
+// to whoever received it last, and are changed by that owner only.
+package msg
+
+import (
+	"sync/atomic"
+
+	"krater/actors/trace"
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/sample"
+)
+
+// Batch is one step on its way through the pipeline. A fixed number exists (the
+// pipeline's depth): they are the credits that bound the work in flight.
+type Batch struct {
+	ID    uint64
+	Epoch uint32 // of the scheduler that sent it; a reply of an older epoch is dropped
+	State *stages.State
+
+	// Rows[i] belongs to the i-th wanted row of State: who it is for and what was
+	// chosen. A sampler belongs to its sequence, and a sequence is in one batch at
+	// a time.
+	Rows []Row
+
+	// Raw is set for a step that was not scheduled: no tokens are chosen, the
+	// caller reads the state itself.
+	Raw *Raw
+
+	// Abandoned is set when nobody wants the answer any more; the pipeline then
+	// passes the batch on without computing.
+	Abandoned atomic.Bool
+	// Holds counts the expert jobs that still touch State: after a failure the
+	// batch is not used again before it is zero.
+	Holds atomic.Int32
+
+	Work   Work   // the expert work of the layer in hand
+	Merged Merged // the answer to it
+
+	stamp
+}
+
+// Row is the sampling of one wanted row.
+type Row struct {
+	Seq     uint64
+	Sampler *sample.Sequence
+	Result  sample.Result
+	Err     error // the sampler could not choose: NaN logits
+}
+
+// Raw asks for one step of a batch that the caller made, and its result.
+type Raw struct {
+	Batch *stages.Batch
+	Probe stages.Probe
+	Read  func(*stages.State) error // runs while the state is valid; may be nil
+	Reply chan error                // buffered; one answer
+}
+
+// Work asks for the routed experts of one layer. The group sends it to its
+// split, which gives every pool its part.
+type Work struct {
+	Batch *Batch
+	Layer int
+	Group int
+	Rows  []device.ExpertRows // all experts of the layer that have rows
+	Parts []Part              // one per pool, preallocated
+	// Expect is how many parts the merge has to wait for; set by the split.
+	Expect int
+	stamp
+}
+
+// Part is one pool's share of a Work. The pool writes the rows of
+// State.ExpertOut that its assignments name, and no others.
+type Part struct {
+	Work  *Work
+	Pool  int
+	Rows  []device.ExpertRows
+	Cause error // set by the pool when it could not do its part
+	stamp
+}
+
+// Merged tells the group that all parts of a layer's experts are in.
+type Merged struct {
+	Batch *Batch
+	Layer int
+	stamp
+}
+
+// NewBatch makes a batch around a state for a pipeline of so many pools.
+func NewBatch(state *stages.State, pools int) *Batch {
+	b := &Batch{State: state}
+	b.Work = Work{Batch: b, Parts: make([]Part, pools)}
+	for i := range b.Work.Parts {
+		b.Work.Parts[i] = Part{Work: &b.Work, Pool: i}
+	}
+	b.Merged.Batch = b
+	return b
+}
+
+// Probe is the observer of a raw step, else nil.
+func (b *Batch) Probe() stages.Probe {
+	if b.Raw == nil {
+		return nil
+	}
+	return b.Raw.Probe
+}
+
+// stamp is when a message was last sent, in the trace's clock.
+type stamp struct{ sent int64 }
+
+// Stamp implements Stamped.
+func (s *stamp) Stamp(now int64) { s.sent = now }
+
+// Stamped messages note when they were sent, for the queue wait in the trace.
+type Stamped interface{ Stamp(now int64) }
+
+// Traced messages describe themselves to the trace.
+type Traced interface{ TraceEvent() trace.Event }
+
+// Carrier messages hold a batch, which their receiver answers for.
+type Carrier interface{ Carried() *Batch }
+
+// Carried implements Carrier.
+func (b *Batch) Carried() *Batch { return b }
+
+// Carried implements Carrier.
+func (w *Work) Carried() *Batch { return w.Batch }
+
+// Carried implements Carrier.
+func (p *Part) Carried() *Batch { return p.Work.Batch }
+
+// Carried implements Carrier.
+func (m *Merged) Carried() *Batch { return m.Batch }

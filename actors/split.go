@@ -1,0 +1,39 @@
+package actors
+
+import (
+	"krater/actors/msg"
+	"krater/kernels/device"
+	"krater/stages/expert"
+)
+
+// splitNode divides the experts of a layer among the pools and tells the merge
+// how many parts to wait for.
+type splitNode struct {
+	partition expert.Partition
+	parts     [][]device.ExpertRows // [pools], reused: the rows are copied into the work's parts
+}
+
+func newSplitNode(p expert.Partition) *splitNode {
+	return &splitNode{partition: p, parts: make([][]device.ExpertRows, p.Pools)}
+}
+
+func (n *splitNode) receive(c *turn, m any) {
+	w := m.(*msg.Work)
+	n.partition.Divide(n.parts, w.Rows)
+	w.Expect = 0
+	for i := range n.parts {
+		p := &w.Parts[i]
+		p.Rows = append(p.Rows[:0], n.parts[i]...)
+		p.Cause = nil
+		if len(p.Rows) > 0 {
+			w.Expect++
+		}
+	}
+	// Expect is complete before the first part leaves: the merge may read it as
+	// soon as one part has arrived.
+	for i := range w.Parts {
+		if p := &w.Parts[i]; len(p.Rows) > 0 {
+			c.send(c.routes.pools[i], p)
+		}
+	}
+}

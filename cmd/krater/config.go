@@ -1,0 +1,198 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/goccy/go-yaml"
+)
+
+// Every setting has one name and four places it can come from, the first that
+// has it wins: the flag --listen, the variable KRATER_LISTEN, the key `listen`
+// of the file named by --config, the default.
+
+// envName is the environment variable of a flag: --kv-dtype is KRATER_KV_DTYPE.
+func envName(flag string) string {
+	return "KRATER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// configMaxBytes bounds a configuration file.
+const configMaxBytes = 1 << 20
+
+// fileResolver hands kong the values of a configuration file.
+type fileResolver struct {
+	path   string
+	values map[string]any
+	used   map[string]bool
+}
+
+// readConfig reads a YAML file of `flag-name: value` lines.
+func readConfig(path string) (*fileResolver, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, configMaxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > configMaxBytes {
+		return nil, fmt.Errorf("%s: over %d bytes", path, configMaxBytes)
+	}
+	r := &fileResolver{path: path, values: map[string]any{}, used: map[string]bool{}}
+	if err := yaml.Unmarshal(data, &r.values); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for key, v := range r.values {
+		switch v.(type) {
+		case map[string]any, nil:
+			return nil, fmt.Errorf("%s: %s: want a plain value or a list", path, key)
+		}
+	}
+	return r, nil
+}
+
+// Validate refuses keys that no command has as a flag.
+func (r *fileResolver) Validate(app *kong.Application) error {
+	known := map[string]bool{}
+	_ = kong.Visit(app, func(n kong.Visitable, next kong.Next) error {
+		if f, ok := n.(*kong.Flag); ok {
+			known[f.Name] = true
+		}
+		return next(nil)
+	})
+	var unknown []string
+	for key := range r.values {
+		if !known[key] || key == "config" || key == "print-config" {
+			unknown = append(unknown, key)
+		}
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		return fmt.Errorf("%s: unknown settings: %s", r.path, strings.Join(unknown, ", "))
+	}
+	return nil
+}
+
+// Resolve implements kong.Resolver; the environment goes before the file.
+func (r *fileResolver) Resolve(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
+	if _, set := os.LookupEnv(envName(f.Name)); set {
+		return nil, nil
+	}
+	v, ok := r.values[f.Name]
+	if !ok {
+		return nil, nil
+	}
+	r.used[f.Name] = true
+	if list, ok := v.([]any); ok {
+		parts := make([]string, len(list))
+		for i, e := range list {
+			parts[i] = fmt.Sprint(e)
+		}
+		return strings.Join(parts, ","), nil
+	}
+	return fmt.Sprint(v), nil
+}
+
+// configPath finds --config in args before the real parse, as the file decides
+// the other values; the environment variable stands in for it.
+func configPath(args []string) string {
+	for i, a := range args {
+		if a == "--" {
+			break
+		}
+		if v, ok := strings.CutPrefix(a, "--config="); ok {
+			return v
+		}
+		if a == "--config" && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return os.Getenv(envName("config"))
+}
+
+// parse reads the command line, the environment and the configuration file.
+func parse(cli any, args []string, options ...kong.Option) (*kong.Context, *fileResolver, error) {
+	options = append(options,
+		kong.Name("krater"),
+		kong.Description("Serves large mixture-of-experts language models on one ordinary machine."),
+		kong.DefaultEnvars("KRATER"),
+		kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	var file *fileResolver
+	if path := configPath(args); path != "" {
+		var err error
+		if file, err = readConfig(path); err != nil {
+			return nil, nil, fmt.Errorf("configuration: %w", err)
+		}
+		options = append(options, kong.Resolvers(file))
+	}
+	parser, err := kong.New(cli, options...)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, err := parser.Parse(args)
+	if err != nil {
+		var pe *kong.ParseError
+		if errors.As(err, &pe) {
+			return nil, nil, fmt.Errorf("%w (see krater --help)", err)
+		}
+		return nil, nil, err
+	}
+	return ctx, file, nil
+}
+
+// printConfig writes every effective setting of the chosen command with where
+// it came from: as a configuration file that gives the same settings again.
+func printConfig(w io.Writer, ctx *kong.Context, file *fileResolver) error {
+	type line struct{ name, value, source string }
+	var lines []line
+	width := 0
+	for _, path := range ctx.Path {
+		for _, f := range path.Flags {
+			switch f.Name {
+			case "help", "config", "print-config":
+				continue
+			}
+			value, err := yaml.Marshal(ctx.FlagValue(f))
+			if err != nil {
+				return err
+			}
+			l := line{f.Name, strings.TrimSpace(string(value)), sourceOf(ctx, file, f)}
+			width = max(width, len(l.name)+len(l.value))
+			lines = append(lines, l)
+		}
+	}
+	slices.SortFunc(lines, func(a, b line) int { return strings.Compare(a.name, b.name) })
+	lines = slices.CompactFunc(lines, func(a, b line) bool { return a.name == b.name })
+	for _, l := range lines {
+		pad := strings.Repeat(" ", width-len(l.name)-len(l.value))
+		if _, err := fmt.Fprintf(w, "%s: %s%s  # %s\n", l.name, l.value, pad, l.source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sourceOf names the place a flag's value came from.
+func sourceOf(ctx *kong.Context, file *fileResolver, f *kong.Flag) string {
+	for _, p := range ctx.Path {
+		if p.Flag == f && !p.Resolved {
+			return "flag --" + f.Name
+		}
+	}
+	if _, set := os.LookupEnv(envName(f.Name)); set {
+		return "environment " + envName(f.Name)
+	}
+	if file != nil && file.used[f.Name] {
+		return "file " + file.path
+	}
+	return "default"
+}

@@ -1,0 +1,147 @@
+// Package lint holds the rules of this code base that a compiler does not
+// check, as tests.
+package lint
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// rule says what one package, or every package below a prefix ("x/..."), may
+// import. Standard library packages and the package's own subtree are always
+// allowed; module and foreign paths are matched by prefix.
+type rule struct {
+	pkg   string
+	allow []string
+}
+
+// The import table of ARCHITECTURE.md. The first rule that matches a package
+// holds.
+var table = []rule{
+	{"krater/models", nil},
+	{"krater/kernels/tensor", nil},
+	{"krater/kernels/device", []string{"krater/kernels/tensor"}},
+	{"krater/kernels/...", []string{"krater/kernels", "github.com/klauspost/cpuid/v2", "golang.org/x/sys"}},
+	{"krater/scheduler/...", []string{"krater/scheduler"}},
+	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
+	{"krater/stages/...", []string{"krater/stages", "krater/kernels/tensor", "krater/kernels/device", "golang.org/x/sys"}},
+	{"krater/actors/engine", nil},
+	{"krater/actors/trace", nil},
+	{"krater/actors/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/kernels/device", "krater/kernels/tensor", "github.com/asynkron/protoactor-go", "github.com/rs/zerolog"}},
+	{"krater/transport/...", []string{"krater/transport", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
+	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
+	{"krater/bench/...", []string{"krater/models", "krater/kernels", "krater/scheduler", "krater/stages", "krater/actors", "krater/transport", "github.com", "golang.org"}},
+}
+
+type goPackage struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+	Module     *struct{ Path string }
+}
+
+// list reads what `go list` says of the packages matching args.
+func list(t *testing.T, args ...string) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Standard,Imports,Module"}, args...)...)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var pkgs []goPackage
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return pkgs
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+// under reports whether path is prefix or below it.
+func under(path, prefix string) bool {
+	return path == prefix || strings.HasPrefix(path, prefix+"/")
+}
+
+// standard reports whether path is of the standard library: its first element
+// has no dot and it is not of this module.
+func standard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".") && first != "krater"
+}
+
+func ruleOf(pkg string) *rule {
+	for i, r := range table {
+		if prefix, all := strings.CutSuffix(r.pkg, "/..."); pkg == r.pkg || all && under(pkg, prefix) {
+			return &table[i]
+		}
+	}
+	return nil
+}
+
+// fault names what is wrong with pkg importing imp, or "".
+func fault(pkg, imp string) string {
+	r := ruleOf(pkg)
+	if r == nil {
+		return "has no rule in the import table"
+	}
+	if standard(imp) || under(imp, pkg) {
+		return ""
+	}
+	for _, a := range r.allow {
+		if under(imp, a) {
+			return ""
+		}
+	}
+	return "may not import " + imp
+}
+
+func TestImportTable(t *testing.T) {
+	pkgs := list(t, "./...")
+	if len(pkgs) < 10 {
+		t.Fatalf("go list found %d packages only", len(pkgs))
+	}
+	for _, p := range pkgs {
+		for _, imp := range p.Imports {
+			if why := fault(p.ImportPath, imp); why != "" {
+				t.Errorf("%s %s", p.ImportPath, why)
+			}
+			if under(imp, "krater/cmd") || under(imp, "krater/bench") && !under(p.ImportPath, "krater/cmd") {
+				t.Errorf("%s imports %s: nobody imports cmd or bench", p.ImportPath, imp)
+			}
+		}
+	}
+}
+
+// TestImportTableBites holds the checker itself to account.
+func TestImportTableBites(t *testing.T) {
+	for _, c := range []struct {
+		pkg, imp string
+		bad      bool
+	}{
+		{"krater/scheduler", "time", false},
+		{"krater/scheduler", "github.com/rs/zerolog", true},
+		{"krater/stages/attention", "krater/kernels/cpu", true},
+		{"krater/stages/attention", "krater/kernels/device", false},
+		{"krater/transport/server", "krater/actors", true},
+		{"krater/transport/server", "krater/actors/engine", false},
+		{"krater/transport/server", "github.com/asynkron/protoactor-go/actor", true},
+		{"krater/actors", "github.com/asynkron/protoactor-go/actor", false},
+		{"krater/newthing", "fmt", true},
+	} {
+		if got := fault(c.pkg, c.imp) != ""; got != c.bad {
+			t.Errorf("fault(%s, %s) = %v, want %v", c.pkg, c.imp, got, c.bad)
+		}
+	}
+}
