@@ -9,9 +9,8 @@ import (
 	"krater/stages/model"
 )
 
-// RopeTable makes the cos/sin table [positions, dim] F32 on dev: row p holds
-// cos(p*f) for the dim/2 frequencies f, then sin(p*f), both times
-// cfg.CosSinScale.
+// RopeTable makes the cos/sin table [positions, dim] F32 on dev: row p holds the
+// pairs cos(p*f), sin(p*f) of the dim/2 frequencies f, times cfg.CosSinScale.
 func RopeTable(dev device.Device, cfg model.RopeConfig, positions int) (device.Mat, error) {
 	m, err := device.AllocMat(dev, tensor.F32, positions, cfg.Dim)
 	if err != nil {
@@ -42,15 +41,14 @@ func RopeTable(dev device.Device, cfg model.RopeConfig, positions int) (device.M
 
 // fillRope writes the rows of the positions from..., as many as fit in rows.
 func fillRope(rows []float32, cfg model.RopeConfig, from int) {
-	half := cfg.Dim / 2
 	for p := 0; p*cfg.Dim < len(rows); p++ {
 		row := rows[p*cfg.Dim : (p+1)*cfg.Dim]
 		for i, f := range cfg.InvFreq {
 			// The reference multiplies in float32; both factors and the product
 			// are rounded so that large positions agree with it.
 			sin, cos := math.Sincos(float64(float32(from+p) * float32(f)))
-			row[i] = float32(cos * cfg.CosSinScale)
-			row[half+i] = float32(sin * cfg.CosSinScale)
+			row[2*i] = float32(cos * cfg.CosSinScale)
+			row[2*i+1] = float32(sin * cfg.CosSinScale)
 		}
 	}
 }

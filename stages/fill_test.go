@@ -1,0 +1,150 @@
+package stages
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"krater/kernels/device"
+	"krater/stages/internal/hosttest"
+	"krater/stages/model"
+)
+
+func testConfig() *model.Config {
+	c := &model.Config{Layers: 2, Hidden: 4, Vocab: 10, MaxContext: 64}
+	c.MoE = model.MoE{Experts: 4, Shared: 1, FF: 4, Router: device.Router{Experts: 4, TopK: 2}}
+	return c
+}
+
+func testState(t *testing.T) *State {
+	t.Helper()
+	st, err := NewState(hosttest.Device{}, testConfig(), Limits{Tokens: 8, Seqs: 3, Blocks: 6, BlockTokens: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// mixed is a batch of a prompt chunk, a decode row and a short prompt.
+func mixed() *Batch {
+	return &Batch{
+		Tokens: []int32{1, 2, 3, 4, 5, 6},
+		Spans: []Span{
+			{Span: device.Span{Row: 0, Len: 3, Pos: 2, Blocks: []int32{5, 1}}, Seq: 7},
+			{Span: device.Span{Row: 3, Len: 1, Pos: 8, Blocks: []int32{0, 2, 4}}, Seq: 8, Decode: true, Want: true},
+			{Span: device.Span{Row: 4, Len: 2, Pos: 0, Blocks: []int32{3}}, Seq: 9, Want: true},
+		},
+	}
+}
+
+func TestFill(t *testing.T) {
+	st, b := testState(t), mixed()
+	if err := st.Fill(hosttest.Stream{}, b); err != nil {
+		t.Fatal(err)
+	}
+	b.Spans[0].Blocks[0] = 99 // the state keeps its own block tables
+	for _, x := range []struct {
+		name      string
+		got, want []int32
+	}{
+		{"ids", st.IDs.I32s(), []int32{1, 2, 3, 4, 5, 6}},
+		{"positions", st.Positions.I32s(), []int32{2, 3, 4, 8, 0, 1}},
+		{"slots", st.Slots.I32s(), []int32{22, 23, 4, 16, 12, 13}},
+		{"wanted", st.Rows.I32s(), []int32{3, 5}},
+		{"owner", st.Owner, []int32{1, 2}},
+		{"blocks", st.Prefill[0].Blocks, []int32{5, 1}},
+	} {
+		if !slices.Equal(x.got, x.want) {
+			t.Errorf("%s: got %v, want %v", x.name, x.got, x.want)
+		}
+	}
+	if len(st.Prefill) != 2 || len(st.Decode) != 1 || st.Decode[0].Row != 3 {
+		t.Errorf("prefill %v, decode %v", st.Prefill, st.Decode)
+	}
+	for name, shape := range map[string][3]int{
+		"hidden": {st.Hidden.Rows, st.Hidden.Cols, 0}, "experts": {st.ExpertOut.Rows, st.ExpertOut.Cols, 1},
+		"router": {st.RouterIDs.Rows, st.RouterIDs.Cols, 2}, "logits": {st.Logits.Rows, st.Logits.Cols, 3},
+	} {
+		want := [][2]int{{6, 4}, {12, 4}, {6, 2}, {2, 10}}[shape[2]]
+		if shape[0] != want[0] || shape[1] != want[1] {
+			t.Errorf("%s is %v, want %v", name, shape[:2], want)
+		}
+	}
+}
+
+func TestFillAllLogits(t *testing.T) {
+	st, err := NewState(hosttest.Device{}, testConfig(), Limits{Tokens: 8, Seqs: 3, LogitRows: 6, Blocks: 6, BlockTokens: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := mixed()
+	b.AllLogits = true
+	if err := st.Fill(hosttest.Stream{}, b); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(st.Wanted, []int32{0, 1, 2, 3, 4, 5}) || !slices.Equal(st.Owner, []int32{0, 0, 0, 1, 2, 2}) {
+		t.Errorf("wanted %v, owners %v", st.Wanted, st.Owner)
+	}
+}
+
+func TestFillRefuses(t *testing.T) {
+	for _, x := range []struct {
+		why    string
+		change func(b *Batch)
+	}{
+		{"0 rows", func(b *Batch) { b.Tokens = nil }},
+		{"9 rows", func(b *Batch) { b.Tokens = make([]int32, 9) }},
+		{"token 10", func(b *Batch) { b.Tokens[2] = 10 }},
+		{"token -1", func(b *Batch) { b.Tokens[2] = -1 }},
+		{"4 sequences", func(b *Batch) { b.Spans = append(b.Spans, Span{}) }},
+		{"starts at row 2, expected 3", func(b *Batch) { b.Spans[1].Row = 2 }},
+		{"has 3 rows, 2 are left", func(b *Batch) { b.Spans[2].Len = 3 }},
+		{"has 0 rows", func(b *Batch) { b.Spans[0].Len = 0 }},
+		{"cover 5 of 6", func(b *Batch) { b.Spans[2].Len = 1 }},
+		{"decodes 3 rows", func(b *Batch) { b.Spans[0].Decode = true }},
+		{"exceed the context of 24", func(b *Batch) { b.Spans[1].Pos = 24 }},
+		{"exceed the context", func(b *Batch) { b.Spans[1].Pos = -1 }},
+		{"do not hold position 4", func(b *Batch) { b.Spans[0].Blocks = b.Spans[0].Blocks[:1] }},
+		{"block 6 is not one of 6", func(b *Batch) { b.Spans[1].Blocks[1] = 6 }},
+		{"block -1", func(b *Batch) { b.Spans[1].Blocks[1] = -1 }},
+		{"logits of more than 3 rows", func(b *Batch) { b.AllLogits = true }},
+	} {
+		b := mixed()
+		x.change(b)
+		err := testState(t).Fill(hosttest.Stream{}, b)
+		if !errors.Is(err, ErrBatch) || !strings.Contains(err.Error(), x.why) {
+			t.Errorf("%s: got %v", x.why, err)
+		}
+	}
+}
+
+func TestFillDoesNotAllocate(t *testing.T) {
+	st, b := testState(t), mixed()
+	var s device.Stream = hosttest.Stream{}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := st.Fill(s, b); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	cfg := testConfig()
+	got, err := Limits{Tokens: 8, Seqs: 3, Blocks: 100, BlockTokens: 4}.For(cfg)
+	if err != nil || got.Context != 64 || got.LogitRows != 3 || got.Slots() != 400 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, bad := range []Limits{
+		{}, {Tokens: 1, Seqs: 1, Blocks: 1}, {Tokens: 1, Seqs: 1, BlockTokens: 1},
+		{Tokens: 1, Blocks: 1, BlockTokens: 1}, {Seqs: 1, Blocks: 1, BlockTokens: 1},
+		{Tokens: 1, Seqs: 1, Blocks: 1 << 30, BlockTokens: 16},
+		{Tokens: 1, Seqs: 1, Blocks: 1, BlockTokens: 1, Context: -1},
+	} {
+		if _, err := bad.For(cfg); !errors.Is(err, ErrLimits) {
+			t.Errorf("%+v: got %v", bad, err)
+		}
+	}
+}
