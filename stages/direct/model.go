@@ -1,0 +1,81 @@
+// Package direct runs a whole model as plain function calls: what the actor
+// pipeline is compared with, and what offline commands use.
+package direct
+
+import (
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/group"
+	"krater/stages/load"
+)
+
+// Model is a loaded model with one stream and one state. It computes one batch
+// at a time.
+type Model struct {
+	Parts  *load.Parts
+	stream device.Stream
+	state  *stages.State
+}
+
+// New makes a model of parts, which it does not own.
+func New(dev device.Device, parts *load.Parts) (*Model, error) {
+	s, err := dev.NewStream()
+	if err != nil {
+		return nil, err
+	}
+	st, err := stages.NewState(dev, parts.Config, parts.Limits)
+	if err != nil {
+		return nil, err
+	}
+	return &Model{Parts: parts, stream: s, state: st}, nil
+}
+
+// Close frees the state.
+func (m *Model) Close() { m.state.Close() }
+
+// Limits are those the model was loaded for.
+func (m *Model) Limits() stages.Limits { return m.Parts.Limits }
+
+// Step runs one batch and calls read with the result (drive.Runner). An error
+// of the device leaves the sequences of the batch undefined.
+func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
+	if err := m.state.Fill(m.stream, b); err != nil {
+		return err
+	}
+	if err := Forward(m.stream, m.Parts, m.state, probe); err != nil {
+		return err
+	}
+	if read == nil {
+		return nil
+	}
+	return read(m.state)
+}
+
+// Forward takes a filled state through all stages and waits for s.
+func Forward(s device.Stream, p *load.Parts, st *stages.State, probe stages.Probe) error {
+	p.Embed.Run(s, st, probe)
+	for _, g := range p.Groups {
+		if err := layers(s, g, st, probe); err != nil {
+			return err
+		}
+	}
+	p.Head.Run(s, st, probe)
+	return s.Synchronize()
+}
+
+// layers runs a group.
+func layers(s device.Stream, g *group.Group, st *stages.State, probe stages.Probe) error {
+	for layer := g.First; layer < g.Last; layer++ {
+		g.Attend(s, st, layer, probe)
+		if !g.MoE(layer) {
+			continue
+		}
+		if err := s.Synchronize(); err != nil { // the host reads the router's choice
+			return err
+		}
+		g.Experts(s, st, layer, g.Work(st, layer))
+		g.Shared(s, st, layer, probe)
+		g.Combine(s, st, layer, probe)
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package load
+
+import (
+	"fmt"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages/attention"
+	"krater/stages/expert"
+	"krater/stages/group"
+	"krater/stages/model"
+	"krater/stages/route"
+	"krater/stages/weights"
+)
+
+// checkTensors compares the names and shapes of set with what cfg implies.
+func checkTensors(cfg *model.Config, set *weights.Set) error {
+	return cfg.CheckTensors(set.Names(), func(name string) []int {
+		t, _ := set.Tensor(name)
+		return t.Shape
+	})
+}
+
+// binder turns tensors into matrices on a device. The first error stays.
+type binder struct {
+	dev   device.Device
+	cfg   *model.Config
+	set   *weights.Set
+	parts *Parts
+	err   error
+}
+
+// mat binds a tensor [n] as [1, n], [n, k] as it is. "" gives the absent
+// matrix: the layer has no such tensor.
+func (b *binder) mat(name string) device.Mat {
+	if name == "" || b.err != nil {
+		return device.Mat{}
+	}
+	t, ok := b.set.Tensor(name)
+	if !ok {
+		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, name)
+		return device.Mat{}
+	}
+	if t.DType != tensor.BF16 && t.DType != tensor.F32 {
+		b.err = fmt.Errorf("load: %s is %s: only BF16 and F32 weights can be used", name, t.DType)
+		return device.Mat{}
+	}
+	rows, cols := 1, t.Shape[0]
+	if len(t.Shape) == 2 {
+		rows, cols = t.Shape[0], t.Shape[1]
+	}
+	buf, err := b.dev.Wrap(t.Data)
+	if err != nil {
+		b.err = fmt.Errorf("load: %s: %w", name, err)
+		return device.Mat{}
+	}
+	b.parts.bufs = append(b.parts.bufs, buf)
+	b.parts.WeightBytes += int64(len(t.Data))
+	return device.NewMat(buf, t.DType, rows, cols)
+}
+
+func (b *binder) ffn(n model.FFNNames) device.Expert {
+	return device.Expert{Gate: b.mat(n.Gate), Up: b.mat(n.Up), Down: b.mat(n.Down)}
+}
+
+// layer binds the weights of layer i.
+func (b *binder) layer(i int) group.Layer {
+	n := b.cfg.LayerNames(i)
+	l := group.Layer{
+		InputNorm: b.mat(n.InputNorm),
+		PostNorm:  b.mat(n.PostNorm),
+		Attention: attention.Weights{
+			Q: b.mat(n.Q), QA: b.mat(n.QA), QNorm: b.mat(n.QANorm), QB: b.mat(n.QB),
+			KVA: b.mat(n.KVA), KVNorm: b.mat(n.KVNorm), KVB: b.mat(n.KVB), O: b.mat(n.O),
+		},
+		Dense: b.ffn(n.Dense),
+	}
+	if !b.cfg.MoELayer(i) {
+		return l
+	}
+	l.Router = route.Stage{Gate: b.mat(n.Router), Params: b.cfg.MoE.Router}
+	bank := make([]device.Expert, b.cfg.MoE.Experts)
+	for e := range bank {
+		bank[e] = b.ffn(b.cfg.ExpertNames(i, e))
+	}
+	l.Bank = expert.Bank{Routed: bank, Shared: b.ffn(n.Shared)}
+	return l
+}

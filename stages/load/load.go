@@ -1,0 +1,140 @@
+package load
+
+import (
+	"fmt"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/attention"
+	"krater/stages/embed"
+	"krater/stages/group"
+	"krater/stages/head"
+	"krater/stages/model"
+	"krater/stages/weights"
+)
+
+// Options of a load.
+type Options struct {
+	stages.Limits
+	// Partition is the number of layers of each group, in order; nil: one group.
+	Partition []int
+	KVType    tensor.DType // BF16 or F32; Invalid: BF16
+}
+
+// Even cuts layers into groups whose sizes differ by one at most, the larger
+// ones first. groups is held within 1..layers.
+func Even(layers, groups int) []int {
+	groups = max(1, min(groups, layers))
+	sizes := make([]int, groups)
+	for i := range sizes {
+		sizes[i] = layers / groups
+		if i < layers%groups {
+			sizes[i]++
+		}
+	}
+	return sizes
+}
+
+// Parts is a model on a device, cut into what a pipeline places.
+type Parts struct {
+	Config *model.Config
+	Limits stages.Limits // defaults filled in
+	Embed  *embed.Stage
+	Groups []*group.Group
+	Head   *head.Stage
+	// WeightBytes is the size of all weights bound.
+	WeightBytes int64
+
+	bufs []device.Buffer
+}
+
+// Close frees all memory of the parts; nothing may run on them.
+func (p *Parts) Close() {
+	for _, g := range p.Groups {
+		g.Close()
+	}
+	for _, b := range p.bufs {
+		b.Free()
+	}
+	p.Groups, p.bufs = nil, nil
+}
+
+// Model binds the weights of set to stages on dev. On devices that compute on
+// host memory the weights are not copied: set must stay open until Close. Every
+// missing, misshapen or stray tensor is named in the error.
+func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, error) {
+	lim, err := o.Limits.For(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPartition(o.Partition, cfg.Layers); err != nil {
+		return nil, err
+	}
+	if err := checkTensors(cfg, set); err != nil {
+		return nil, err
+	}
+	if o.KVType == tensor.Invalid {
+		o.KVType = tensor.BF16
+	}
+	p := &Parts{Config: cfg, Limits: lim}
+	b := &binder{dev: dev, cfg: cfg, set: set, parts: p}
+	if err := p.build(dev, b, o); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Parts) build(dev Device, b *binder, o Options) error {
+	cfg := p.Config
+	table, err := attention.RopeTable(dev, cfg.Rope, p.Limits.Context)
+	if err != nil {
+		return fmt.Errorf("load: rope table: %w", err)
+	}
+	p.bufs = append(p.bufs, table.Buf)
+	names := cfg.Names()
+	p.Embed = &embed.Stage{Ops: dev, Table: b.mat(names.Embed)}
+	first := 0
+	partition := o.Partition
+	if partition == nil {
+		partition = []int{cfg.Layers}
+	}
+	for _, n := range partition {
+		layers := make([]group.Layer, n)
+		for i := range layers {
+			layers[i] = b.layer(first + i)
+		}
+		if b.err != nil {
+			return b.err
+		}
+		g, err := group.New(dev, dev, cfg, p.Limits, o.KVType, first, layers, table)
+		if err != nil {
+			return err
+		}
+		p.Groups = append(p.Groups, g)
+		first += n
+	}
+	p.Head = &head.Stage{Ops: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps, Proj: p.Embed.Table}
+	if !cfg.TieEmbed {
+		p.Head.Proj = b.mat(names.Head)
+	}
+	return b.err
+}
+
+func checkPartition(sizes []int, layers int) error {
+	if sizes == nil {
+		return nil
+	}
+	sum := 0
+	for _, n := range sizes {
+		if n < 1 || n > layers {
+			return fmt.Errorf("load: a group of %d layers", n)
+		}
+		sum += n
+	}
+	if sum != layers {
+		return fmt.Errorf("load: groups %v hold %d layers, the model has %d", sizes, sum, layers)
+	}
+	return nil
+}
