@@ -9,7 +9,7 @@ import (
 
 // marshalOptions: model text that is not valid UTF-8 becomes U+FFFD instead of
 // an error in the middle of an answer.
-var marshalOptions = json.JoinOptions(jsontext.AllowInvalidUTF8(true))
+var marshalOptions = json.JoinOptions(jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
 
 // Marshal encodes a wire value: nil slices as [], no HTML escapes. The wire
 // types hold nothing that cannot be encoded, so an error is a programmer's and

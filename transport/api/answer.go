@@ -1,0 +1,153 @@
+package api
+
+import (
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+
+	"krater/actors/engine"
+)
+
+// Nullable is a field that may be left out (not Set), null (Set, nil Value) or
+// present. Tag it omitzero.
+type Nullable[T any] struct {
+	Set   bool
+	Value *T
+}
+
+// IsZero tells json to leave the field out.
+func (n Nullable[T]) IsZero() bool { return !n.Set }
+
+// MarshalJSONTo writes the value or null.
+func (n Nullable[T]) MarshalJSONTo(e *jsontext.Encoder) error { return json.MarshalEncode(e, n.Value) }
+
+// UnmarshalJSONFrom reads the value or null.
+func (n *Nullable[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	n.Set = true
+	return json.UnmarshalDecode(d, &n.Value)
+}
+
+// Usage is the token count of an answer.
+type Usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+	PromptDetails    struct {
+		CachedTokens int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+	CompletionDetails struct {
+		ReasoningTokens int `json:"reasoning_tokens"`
+	} `json:"completion_tokens_details"`
+}
+
+// NewUsage gives the wire form of u.
+func NewUsage(u engine.Usage) Usage {
+	out := Usage{PromptTokens: u.Prompt, CompletionTokens: u.Completion, TotalTokens: u.Prompt + u.Completion}
+	out.PromptDetails.CachedTokens = u.Cached
+	out.CompletionDetails.ReasoningTokens = u.Reasoning
+	return out
+}
+
+// FinishReason gives OpenAI's word for r; a cancelled answer has none, it is an
+// error.
+func FinishReason(r engine.FinishReason) string {
+	if r == engine.FinishLength {
+		return "length"
+	}
+	return "stop"
+}
+
+// ChatCompletion is the answer of POST /v1/chat/completions.
+type ChatCompletion struct {
+	ID      string       `json:"id"`
+	Object  string       `json:"object"` // chat.completion
+	Created int64        `json:"created"`
+	Model   string       `json:"model"`
+	Choices []ChatChoice `json:"choices"`
+	Usage   Usage        `json:"usage"`
+}
+
+// ChatChoice is one answer of a ChatCompletion.
+type ChatChoice struct {
+	Index        int           `json:"index"`
+	Message      ChatMessage   `json:"message"`
+	Logprobs     *ChatLogprobs `json:"logprobs"`
+	FinishReason string        `json:"finish_reason"`
+}
+
+// ChatMessage is the assistant's message.
+type ChatMessage struct {
+	Role    string  `json:"role"`
+	Content string  `json:"content"`
+	Refusal *string `json:"refusal"`
+}
+
+// ChatChunk is one event of a streamed chat answer.
+type ChatChunk struct {
+	ID      string            `json:"id"`
+	Object  string            `json:"object"` // chat.completion.chunk
+	Created int64             `json:"created"`
+	Model   string            `json:"model"`
+	Choices []ChatChunkChoice `json:"choices"`
+	Usage   Nullable[Usage]   `json:"usage,omitzero"`
+}
+
+// ChatChunkChoice is one choice's part of a chunk.
+type ChatChunkChoice struct {
+	Index        int           `json:"index"`
+	Delta        ChatDelta     `json:"delta"`
+	Logprobs     *ChatLogprobs `json:"logprobs"`
+	FinishReason *string       `json:"finish_reason"`
+}
+
+// ChatDelta is what a chunk adds to the message.
+type ChatDelta struct {
+	Role    string  `json:"role,omitzero"`
+	Content *string `json:"content,omitzero"`
+}
+
+// ChatLogprobs are the log-probabilities of a choice or chunk.
+type ChatLogprobs struct {
+	Content []TokenLogprob `json:"content"`
+	Refusal *struct{}      `json:"refusal"`
+}
+
+// Alternative is one token that could have come.
+type Alternative struct {
+	Token   string  `json:"token"`
+	Logprob float32 `json:"logprob"`
+	Bytes   []int   `json:"bytes"`
+}
+
+// TokenLogprob is the token that came, with its alternatives, best first.
+type TokenLogprob struct {
+	Alternative
+	Top []Alternative `json:"top_logprobs"`
+}
+
+// TextCompletion is the answer of POST /v1/completions and, as one event with
+// nullable usage, its stream.
+type TextCompletion struct {
+	ID      string          `json:"id"`
+	Object  string          `json:"object"` // text_completion
+	Created int64           `json:"created"`
+	Model   string          `json:"model"`
+	Choices []TextChoice    `json:"choices"`
+	Usage   Nullable[Usage] `json:"usage,omitzero"`
+}
+
+// TextChoice is one answer or a streamed part of one.
+type TextChoice struct {
+	Index        int           `json:"index"`
+	Text         string        `json:"text"`
+	Logprobs     *TextLogprobs `json:"logprobs"`
+	FinishReason *string       `json:"finish_reason"`
+}
+
+// TextLogprobs is the older form of log-probabilities: one entry a token in
+// each list. TextOffset counts characters from the answer's start.
+type TextLogprobs struct {
+	Tokens        []string             `json:"tokens"`
+	TokenLogprobs []float32            `json:"token_logprobs"`
+	TopLogprobs   []map[string]float32 `json:"top_logprobs"`
+	TextOffset    []int                `json:"text_offset"`
+}

@@ -1,0 +1,265 @@
+package api
+
+import (
+	"encoding/json/jsontext"
+
+	"krater/actors/engine"
+)
+
+// Limits of a chat request.
+const (
+	MaxChoices     = 128
+	MaxTopLogprobs = 20
+)
+
+// Ignored are fields that every route accepts and that never change an answer.
+type Ignored struct {
+	User             *string        `json:"user"`
+	Metadata         jsontext.Value `json:"metadata"` // an object, its content unread
+	ServiceTier      *string        `json:"service_tier"`
+	SafetyIdentifier *string        `json:"safety_identifier"`
+	PromptCacheKey   *string        `json:"prompt_cache_key"`
+}
+
+func (i *Ignored) check() *Error {
+	if !Absent(i.Metadata) && i.Metadata.Kind() != '{' {
+		return BadRequest(CodeInvalidType, "metadata", "'metadata' must be an object")
+	}
+	return nil
+}
+
+// StreamOptions is OpenAI's field of that name.
+type StreamOptions struct {
+	IncludeUsage       *bool `json:"include_usage"`
+	IncludeObfuscation *bool `json:"include_obfuscation"` // accepted, without effect
+}
+
+// streaming checks the two fields together and tells if usage is wanted.
+func streaming(stream *bool, options *StreamOptions) (on, usage bool, err *Error) {
+	on = isTrue(stream)
+	if options == nil {
+		return on, false, nil
+	}
+	if !on {
+		return false, false, Invalid("stream_options", "'stream_options' needs 'stream' to be true")
+	}
+	return on, isTrue(options.IncludeUsage), nil
+}
+
+// ChatRequest is the body of POST /v1/chat/completions.
+type ChatRequest struct {
+	Sampling
+	Ignored
+	Model               *string        `json:"model"`
+	Messages            jsontext.Value `json:"messages"`
+	Stream              *bool          `json:"stream"`
+	StreamOptions       *StreamOptions `json:"stream_options"`
+	MaxTokens           *int           `json:"max_tokens"`
+	MaxCompletionTokens *int           `json:"max_completion_tokens"`
+	N                   *int           `json:"n"`
+	Logprobs            *bool          `json:"logprobs"`
+	TopLogprobs         *int           `json:"top_logprobs"`
+	Store               *bool          `json:"store"` // accepted, without effect
+	Tools               jsontext.Value `json:"tools"`
+	ToolChoice          jsontext.Value `json:"tool_choice"`
+	ParallelToolCalls   *bool          `json:"parallel_tool_calls"`
+	ResponseFormat      jsontext.Value `json:"response_format"`
+	ReasoningEffort     *string        `json:"reasoning_effort"`
+	Modalities          jsontext.Value `json:"modalities"`
+	Audio               jsontext.Value `json:"audio"`
+	Prediction          jsontext.Value `json:"prediction"`
+	Verbosity           jsontext.Value `json:"verbosity"`
+	WebSearchOptions    jsontext.Value `json:"web_search_options"`
+	Functions           jsontext.Value `json:"functions"`
+	FunctionCall        jsontext.Value `json:"function_call"`
+}
+
+// Plan is a validated request: what to submit and how to answer.
+type Plan struct {
+	// Requests holds one request a choice, in the order of their index. They
+	// share prompts and differ in the seed. IDs are left to the server.
+	Requests []*engine.Request
+	// Choices is the number of choices a prompt (n).
+	Choices int
+	Stream  bool
+	// Usage: a stream ends with a usage chunk.
+	Usage bool
+	// Echo, for completions, starts each answer with its prompt.
+	Echo bool
+}
+
+// Plan validates the request. The model is checked by CheckModel before it.
+func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
+	plan := &Plan{}
+	var err *Error
+	if plan.Stream, plan.Usage, err = streaming(r.Stream, r.StreamOptions); err != nil {
+		return nil, err
+	}
+	if err := r.Ignored.check(); err != nil {
+		return nil, err
+	}
+	if err := r.refuse(); err != nil {
+		return nil, err
+	}
+	if err := CheckMessages("messages", r.Messages); err != nil {
+		return nil, err
+	}
+	chat := &engine.Chat{Messages: r.Messages}
+	if chat.Tools, err = r.tools(); err != nil {
+		return nil, err
+	}
+	if err := r.ApplyChat(chat); err != nil {
+		return nil, err
+	}
+	req := &engine.Request{Prompt: engine.Prompt{Chat: chat}}
+	if req.MaxTokens, err = r.maxTokens(); err != nil {
+		return nil, err
+	}
+	if req.Logprobs, err = r.logprobs(); err != nil {
+		return nil, err
+	}
+	if err := r.Apply(req, info); err != nil {
+		return nil, err
+	}
+	if plan.Choices, err = choices(r.N, 1); err != nil {
+		return nil, err
+	}
+	plan.Requests = repeat(req, plan.Choices)
+	return plan, nil
+}
+
+// refuse names the fields that would change the answer and are not served.
+func (r *ChatRequest) refuse() *Error {
+	for _, f := range []struct {
+		name string
+		raw  jsontext.Value
+	}{
+		{"audio", r.Audio}, {"prediction", r.Prediction}, {"verbosity", r.Verbosity},
+		{"web_search_options", r.WebSearchOptions}, {"functions", r.Functions}, {"function_call", r.FunctionCall},
+	} {
+		if !Absent(f.raw) {
+			return Unsupported(f.name, "'%s' is not supported", f.name)
+		}
+	}
+	if !Absent(r.Modalities) && string(compact(r.Modalities)) != `["text"]` {
+		return Unsupported("modalities", "'modalities' other than [\"text\"] are not supported")
+	}
+	if r.ReasoningEffort != nil && *r.ReasoningEffort != "none" {
+		return Unsupported("reasoning_effort", "'reasoning_effort' other than none is not supported")
+	}
+	return CheckTextFormat("response_format", r.ResponseFormat)
+}
+
+// CheckTextFormat refuses every output format but plain text. The schema of a
+// refused one is not read.
+func CheckTextFormat(param string, raw jsontext.Value) *Error {
+	if Absent(raw) {
+		return nil
+	}
+	kind, ok := memberString(raw, "type")
+	if !ok {
+		return BadRequest(CodeInvalidType, param, "'%s' must be an object with a string 'type'", param)
+	}
+	if kind != "text" {
+		return Unsupported(param, "'%s' of type '%s' is not supported, only text is", param, clip(kind))
+	}
+	var format struct {
+		Type string `json:"type"`
+	}
+	return DecodeAt(param, raw, &format)
+}
+
+// tools gives the tool list for the template. Tool calls are not parsed out of
+// answers, so a list is accepted only where none may be called.
+func (r *ChatRequest) tools() ([]byte, *Error) {
+	count, err := CheckTools("tools", r.Tools)
+	if err != nil {
+		return nil, err
+	}
+	choice := "auto"
+	if !Absent(r.ToolChoice) {
+		if r.ToolChoice.Kind() != '"' {
+			return nil, Unsupported("tool_choice", "'tool_choice' that names a tool is not supported")
+		}
+		if err := DecodeAt("tool_choice", r.ToolChoice, &choice); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case choice != "none" && choice != "auto":
+		return nil, Unsupported("tool_choice", "'tool_choice' must be none, '%s' is not supported", clip(choice))
+	case count == 0:
+		return nil, nil
+	case choice != "none":
+		return nil, Unsupported("tools", "'tools' are not supported unless 'tool_choice' is \"none\"")
+	}
+	return r.Tools, nil
+}
+
+func (r *ChatRequest) maxTokens() (int, *Error) {
+	old, err := MaxTokens("max_tokens", r.MaxTokens)
+	if err != nil {
+		return 0, err
+	}
+	limit, err := MaxTokens("max_completion_tokens", r.MaxCompletionTokens)
+	if err != nil {
+		return 0, err
+	}
+	if old != 0 && limit != 0 && old != limit {
+		return 0, Invalid("max_tokens", "'max_tokens' (%d) and 'max_completion_tokens' (%d) differ; give one", old, limit)
+	}
+	return max(old, limit), nil
+}
+
+func (r *ChatRequest) logprobs() (int, *Error) {
+	if r.TopLogprobs != nil {
+		if *r.TopLogprobs < 0 || *r.TopLogprobs > MaxTopLogprobs {
+			return 0, Invalid("top_logprobs", "'top_logprobs' must be between 0 and %d, not %d", MaxTopLogprobs, *r.TopLogprobs)
+		}
+		if !isTrue(r.Logprobs) && *r.TopLogprobs > 0 {
+			return 0, Invalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true")
+		}
+	}
+	switch {
+	case !isTrue(r.Logprobs):
+		return -1, nil
+	case r.TopLogprobs == nil:
+		return 0, nil
+	}
+	return *r.TopLogprobs, nil
+}
+
+// choices checks n for a request of that many prompts.
+func choices(n *int, prompts int) (int, *Error) {
+	if n == nil {
+		return 1, nil
+	}
+	if *n < 1 || *n > MaxChoices {
+		return 0, Invalid("n", "'n' must be between 1 and %d, not %d", MaxChoices, *n)
+	}
+	if *n*prompts > MaxChoices {
+		return 0, Invalid("n", "'n' (%d) times %d prompts is more than %d answers", *n, prompts, MaxChoices)
+	}
+	return *n, nil
+}
+
+// repeat makes n requests of one; with a seed each gets its own, counted up, so
+// that the whole answer is reproducible.
+func repeat(req *engine.Request, n int) []*engine.Request {
+	all := make([]*engine.Request, n)
+	for i := range all {
+		one := *req
+		if seed := req.Sampling.Seed; seed != nil {
+			own := *seed + uint64(i)
+			one.Sampling.Seed = &own
+		}
+		all[i] = &one
+	}
+	return all
+}
+
+func compact(raw jsontext.Value) jsontext.Value {
+	c := raw.Clone()
+	_ = c.Compact() // raw was decoded, so it is valid
+	return c
+}

@@ -1,0 +1,208 @@
+package api
+
+import (
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"fmt"
+
+	"krater/actors/engine"
+)
+
+// MaxPromptIDs bounds the token ids of one request's prompts together.
+const MaxPromptIDs = 4 << 20
+
+// Prompts is the "prompt" of a completion: a string, an array of strings, an
+// array of token ids, or an array of such arrays; at most MaxChoices prompts.
+type Prompts struct {
+	Texts []string  // the first two forms
+	IDs   [][]int32 // the last two
+}
+
+// Len is the number of prompts.
+func (p *Prompts) Len() int { return len(p.Texts) + len(p.IDs) }
+
+// Prompt gives the i-th prompt for the engine.
+func (p *Prompts) Prompt(i int) engine.Prompt {
+	if i < len(p.Texts) {
+		return engine.Prompt{Text: &p.Texts[i]}
+	}
+	return engine.Prompt{IDs: p.IDs[i]}
+}
+
+const promptForms = "a string, an array of strings, an array of token ids or an array of such arrays"
+
+// UnmarshalJSONFrom reads any of the four forms; null leaves p empty.
+func (p *Prompts) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	*p = Prompts{}
+	switch d.PeekKind() {
+	case 'n':
+		return d.SkipValue()
+	case '"':
+		return p.addText(d)
+	case '[':
+	default:
+		return wrongKind(d, promptForms)
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return err
+	}
+	var err error
+	switch d.PeekKind() {
+	case ']':
+		return &ValueError{Reason: "must not be empty"}
+	case '"':
+		err = p.elements(d, MaxChoices, func() error { return p.addText(d) })
+	case '0':
+		p.IDs = [][]int32{nil}
+		err = p.elements(d, MaxPromptIDs, func() error { return p.addID(d) })
+	case '[':
+		err = p.elements(d, MaxChoices, func() error { return p.addIDs(d) })
+	default:
+		err = wrongKind(d, promptForms)
+	}
+	return err
+}
+
+// elements reads up to the end of an array whose bracket is already read.
+func (p *Prompts) elements(d *jsontext.Decoder, limit int, read func() error) error {
+	for n := 0; d.PeekKind() != ']'; n++ {
+		if n == limit {
+			return &ValueError{Reason: fmt.Sprintf("has more than %d elements", limit)}
+		}
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	_, err := d.ReadToken()
+	return err
+}
+
+func (p *Prompts) addText(d *jsontext.Decoder) error {
+	if d.PeekKind() != '"' {
+		return wrongKind(d, promptForms)
+	}
+	var text string
+	if err := json.UnmarshalDecode(d, &text); err != nil {
+		return err
+	}
+	p.Texts = append(p.Texts, text)
+	return nil
+}
+
+func (p *Prompts) addIDs(d *jsontext.Decoder) error {
+	if d.PeekKind() != '[' {
+		return wrongKind(d, promptForms)
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return err
+	}
+	if d.PeekKind() == ']' {
+		return &ValueError{Reason: "holds an empty list of token ids"}
+	}
+	p.IDs = append(p.IDs, nil)
+	return p.elements(d, MaxPromptIDs, func() error { return p.addID(d) })
+}
+
+func (p *Prompts) addID(d *jsontext.Decoder) error {
+	id, err := readID(d)
+	last := len(p.IDs) - 1
+	p.IDs[last] = append(p.IDs[last], id)
+	return err
+}
+
+// check refuses ids outside the vocabulary.
+func (p *Prompts) check(param string, info engine.Info) *Error {
+	if p.Len() == 0 {
+		return BadRequest(CodeMissing, param, "'%s' is required", param)
+	}
+	for _, ids := range p.IDs {
+		if err := CheckIDs(param, ids, info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckIDs refuses token ids outside the vocabulary.
+func CheckIDs(param string, ids []int32, info engine.Info) *Error {
+	for _, id := range ids {
+		if int(id) >= info.Vocab {
+			return Invalid(param, "'%s' names token %d, the vocabulary has %d", param, id, info.Vocab)
+		}
+	}
+	return nil
+}
+
+// CompletionRequest is the body of POST /v1/completions.
+type CompletionRequest struct {
+	Sampling
+	Ignored
+	Model         *string        `json:"model"`
+	Prompt        Prompts        `json:"prompt"`
+	Stream        *bool          `json:"stream"`
+	StreamOptions *StreamOptions `json:"stream_options"`
+	MaxTokens     *int           `json:"max_tokens"`
+	N             *int           `json:"n"`
+	BestOf        *int           `json:"best_of"`
+	Logprobs      *int           `json:"logprobs"`
+	Echo          *bool          `json:"echo"`
+	Suffix        *string        `json:"suffix"`
+	Store         *bool          `json:"store"` // accepted, without effect
+}
+
+// Plan validates the request. The model is checked by CheckModel before it.
+func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
+	plan := &Plan{Echo: isTrue(r.Echo)}
+	var err *Error
+	if plan.Stream, plan.Usage, err = streaming(r.Stream, r.StreamOptions); err != nil {
+		return nil, err
+	}
+	if err := r.Ignored.check(); err != nil {
+		return nil, err
+	}
+	if err := r.Prompt.check("prompt", info); err != nil {
+		return nil, err
+	}
+	if plan.Choices, err = choices(r.N, r.Prompt.Len()); err != nil {
+		return nil, err
+	}
+	if err := r.refuse(plan); err != nil {
+		return nil, err
+	}
+	base := &engine.Request{Logprobs: -1}
+	if base.MaxTokens, err = MaxTokens("max_tokens", r.MaxTokens); err != nil {
+		return nil, err
+	}
+	if r.Logprobs != nil {
+		if *r.Logprobs < 0 || *r.Logprobs > MaxTopLogprobs {
+			return nil, Invalid("logprobs", "'logprobs' must be between 0 and %d, not %d", MaxTopLogprobs, *r.Logprobs)
+		}
+		base.Logprobs = *r.Logprobs
+	}
+	if err := r.Apply(base, info); err != nil {
+		return nil, err
+	}
+	// Raw text has no template: its fields are checked and have nothing to change.
+	if err := r.ApplyChat(&engine.Chat{}); err != nil {
+		return nil, err
+	}
+	for i := range r.Prompt.Len() {
+		one := *base
+		one.Prompt = r.Prompt.Prompt(i)
+		plan.Requests = append(plan.Requests, repeat(&one, plan.Choices)...)
+	}
+	return plan, nil
+}
+
+func (r *CompletionRequest) refuse(plan *Plan) *Error {
+	if r.Suffix != nil && *r.Suffix != "" {
+		return Unsupported("suffix", "'suffix' is not supported")
+	}
+	if r.BestOf != nil && *r.BestOf != plan.Choices {
+		return Unsupported("best_of", "'best_of' other than 'n' (%d) is not supported", plan.Choices)
+	}
+	if plan.Echo && r.Logprobs != nil {
+		return Unsupported("echo", "'echo' together with 'logprobs' is not supported")
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"krater/actors/engine"
+)
+
+// minLogprob stands for minus infinity, which JSON cannot hold.
+const minLogprob = -9999
+
+func finite(p float32) float32 {
+	if math.IsNaN(float64(p)) || p < minLogprob {
+		return minLogprob
+	}
+	return min(p, 0)
+}
+
+func alternative(text []byte, p float32) Alternative {
+	bytes := make([]int, len(text))
+	for i, b := range text {
+		bytes[i] = int(b)
+	}
+	return Alternative{Token: strings.ToValidUTF8(string(text), "\uFFFD"), Logprob: finite(p), Bytes: bytes}
+}
+
+// NewChatLogprobs gives the chat form; nil when there are no tokens.
+func NewChatLogprobs(tokens []engine.Token) *ChatLogprobs {
+	if len(tokens) == 0 {
+		return nil
+	}
+	out := &ChatLogprobs{Content: make([]TokenLogprob, len(tokens))}
+	for i, t := range tokens {
+		entry := TokenLogprob{Alternative: alternative(t.Text, t.Logprob), Top: []Alternative{}}
+		for _, top := range t.Top {
+			entry.Top = append(entry.Top, alternative(top.Text, top.Logprob))
+		}
+		out.Content[i] = entry
+	}
+	return out
+}
+
+// TextOffsets counts characters over the tokens of one answer; the zero value
+// stands at its start.
+type TextOffsets struct {
+	chars int
+	part  []byte // the bytes of a character that is not whole yet, at most 3
+}
+
+// add gives the offset at which the token starts and moves on.
+func (o *TextOffsets) add(text []byte) int {
+	start := o.chars
+	o.part = append(o.part, text...)
+	for len(o.part) > 0 && utf8.FullRune(o.part) {
+		_, size := utf8.DecodeRune(o.part)
+		o.part = o.part[size:]
+		o.chars++
+	}
+	return start
+}
+
+// NewTextLogprobs gives the completions form of the next tokens of an answer;
+// nil when there are none.
+func NewTextLogprobs(tokens []engine.Token, at *TextOffsets) *TextLogprobs {
+	if len(tokens) == 0 {
+		return nil
+	}
+	out := &TextLogprobs{}
+	for _, t := range tokens {
+		out.Tokens = append(out.Tokens, tokenName(t.Text))
+		out.TokenLogprobs = append(out.TokenLogprobs, finite(t.Logprob))
+		top := map[string]float32{tokenName(t.Text): finite(t.Logprob)}
+		for _, alt := range t.Top {
+			top[tokenName(alt.Text)] = finite(alt.Logprob)
+		}
+		out.TopLogprobs = append(out.TopLogprobs, top)
+		out.TextOffset = append(out.TextOffset, at.add(t.Text))
+	}
+	return out
+}
+
+// tokenName keeps tokens that are no whole characters apart: bytes:\xe2\x80.
+func tokenName(text []byte) string {
+	if utf8.Valid(text) {
+		return string(text)
+	}
+	var b strings.Builder
+	b.WriteString("bytes:")
+	for _, c := range text {
+		fmt.Fprintf(&b, `\x%02x`, c)
+	}
+	return b.String()
+}

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"encoding/json/jsontext"
+
+	"krater/actors/engine"
+)
+
+// TokenizeRequest is the body of POST /tokenize: a prompt or a conversation.
+type TokenizeRequest struct {
+	Model               *string        `json:"model"`
+	Prompt              *string        `json:"prompt"`
+	AddSpecialTokens    *bool          `json:"add_special_tokens"` // prompt: true unless said; chat: never
+	ParseSpecial        *bool          `json:"parse_special"`      // read special-token text in prompt as tokens
+	ReturnTokenStrs     *bool          `json:"return_token_strs"`
+	Messages            jsontext.Value `json:"messages"`
+	Tools               jsontext.Value `json:"tools"`
+	AddGenerationPrompt *bool          `json:"add_generation_prompt"`
+	ContinueFinal       *bool          `json:"continue_final_message"`
+	TemplateKwargs      jsontext.Value `json:"chat_template_kwargs"`
+}
+
+// TokenizeAnswer is its answer.
+type TokenizeAnswer struct {
+	Count       int      `json:"count"`
+	MaxModelLen int      `json:"max_model_len"`
+	Tokens      []int32  `json:"tokens"`
+	TokenStrs   []string `json:"token_strs,omitzero"`
+}
+
+// Input validates the request and gives what to tokenize.
+func (r *TokenizeRequest) Input() (engine.Prompt, *Error) {
+	if Absent(r.Messages) {
+		return r.text()
+	}
+	switch {
+	case r.Prompt != nil:
+		return engine.Prompt{}, Invalid("prompt", "give 'prompt' or 'messages', not both")
+	case isTrue(r.AddSpecialTokens):
+		return engine.Prompt{}, Unsupported("add_special_tokens", "'add_special_tokens' is for 'prompt'; the template writes those of a chat")
+	case isTrue(r.ParseSpecial):
+		return engine.Prompt{}, Unsupported("parse_special", "'parse_special' is for 'prompt'; text of a chat stays text")
+	}
+	chat := ChatInput{r.Messages, r.Tools, r.AddGenerationPrompt, r.ContinueFinal, r.TemplateKwargs}
+	c, err := chat.Chat()
+	return engine.Prompt{Chat: c}, err
+}
+
+func (r *TokenizeRequest) text() (engine.Prompt, *Error) {
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"tools", !Absent(r.Tools)}, {"add_generation_prompt", isTrue(r.AddGenerationPrompt)},
+		{"continue_final_message", isTrue(r.ContinueFinal)}, {"chat_template_kwargs", !Absent(r.TemplateKwargs)},
+	} {
+		if f.set {
+			return engine.Prompt{}, Invalid(f.name, "'%s' needs 'messages'", f.name)
+		}
+	}
+	if r.Prompt == nil {
+		return engine.Prompt{}, BadRequest(CodeMissing, "prompt", "'prompt' or 'messages' is required")
+	}
+	return engine.Prompt{
+		Text: r.Prompt, NoBOS: r.AddSpecialTokens != nil && !*r.AddSpecialTokens, ParseSpecial: isTrue(r.ParseSpecial),
+	}, nil
+}
+
+// ChatInput are the fields that decide a conversation's text.
+type ChatInput struct {
+	Messages            jsontext.Value
+	Tools               jsontext.Value
+	AddGenerationPrompt *bool
+	ContinueFinal       *bool
+	TemplateKwargs      jsontext.Value
+}
+
+// Chat validates them.
+func (i *ChatInput) Chat() (*engine.Chat, *Error) {
+	if err := CheckMessages("messages", i.Messages); err != nil {
+		return nil, err
+	}
+	c := &engine.Chat{Messages: i.Messages}
+	count, err := CheckTools("tools", i.Tools)
+	if err != nil {
+		return nil, err
+	}
+	if count > 0 {
+		c.Tools = i.Tools
+	}
+	s := Sampling{AddGenerationPrompt: i.AddGenerationPrompt, ContinueFinal: i.ContinueFinal, TemplateKwargs: i.TemplateKwargs}
+	if err := s.ApplyChat(c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// TemplateRequest is the body of POST /apply-template.
+type TemplateRequest struct {
+	Model               *string        `json:"model"`
+	Messages            jsontext.Value `json:"messages"`
+	Tools               jsontext.Value `json:"tools"`
+	AddGenerationPrompt *bool          `json:"add_generation_prompt"`
+	ContinueFinal       *bool          `json:"continue_final_message"`
+	TemplateKwargs      jsontext.Value `json:"chat_template_kwargs"`
+}
+
+// Chat validates the request.
+func (r *TemplateRequest) Chat() (*engine.Chat, *Error) {
+	in := ChatInput{r.Messages, r.Tools, r.AddGenerationPrompt, r.ContinueFinal, r.TemplateKwargs}
+	return in.Chat()
+}
+
+// PromptAnswer is the answer of POST /apply-template and POST /detokenize.
+type PromptAnswer struct {
+	Prompt string `json:"prompt"`
+}
+
+// DetokenizeRequest is the body of POST /detokenize.
+type DetokenizeRequest struct {
+	Model             *string        `json:"model"`
+	Tokens            jsontext.Value `json:"tokens"`
+	SkipSpecialTokens *bool          `json:"skip_special_tokens"` // false unless said
+}
+
+// IDs validates the request and gives the tokens.
+func (r *DetokenizeRequest) IDs(info engine.Info) ([]int32, *Error) {
+	if Absent(r.Tokens) {
+		return nil, BadRequest(CodeMissing, "tokens", "'tokens' is required")
+	}
+	var ids idList
+	if err := DecodeAt("tokens", r.Tokens, &ids); err != nil {
+		return nil, err
+	}
+	return ids, CheckIDs("tokens", ids, info)
+}
+
+// Skip tells if special tokens are left out.
+func (r *DetokenizeRequest) Skip() bool { return isTrue(r.SkipSpecialTokens) }
+
+// idList is an array of token ids, at most MaxPromptIDs.
+type idList []int32
+
+// UnmarshalJSONFrom reads the array.
+func (l *idList) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	if d.PeekKind() != '[' {
+		return wrongKind(d, "an array of token ids")
+	}
+	*l = idList{}
+	return eachElement(d, MaxPromptIDs, func() error {
+		id, err := readID(d)
+		if err != nil {
+			return err
+		}
+		*l = append(*l, id)
+		return nil
+	})
+}
