@@ -1,0 +1,124 @@
+package refdevice
+
+import (
+	"krater/kernels/device"
+	"krater/kernels/ref"
+)
+
+// later enqueues f on s.
+func later(s device.Stream, f func()) { s.(*stream).push(f) }
+
+// GatherRows: see kernels/device, as all operators below.
+func (Device) GatherRows(s device.Stream, out, table, ids device.Mat) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		ref.GatherRows(v, floats(table), ints(ids), out.Cols)
+		store(out, v)
+	})
+}
+
+func (Device) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		ref.RMSNorm(v, floats(x), floats(w), eps)
+		store(out, v)
+	})
+}
+
+func (d Device) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
+	d.Add(s, x, delta)
+	d.RMSNorm(s, out, x, w, eps)
+}
+
+func (Device) Add(s device.Stream, x, delta device.Mat) {
+	later(s, func() {
+		v := floats(x)
+		ref.Add(v, floats(delta))
+		store(x, v)
+	})
+}
+
+func (Device) MatMul(s device.Stream, out, x, w device.Mat) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		ref.MatMul(v, floats(x), floats(w), x.Rows, w.Rows, w.Cols)
+		store(out, v)
+	})
+}
+
+func (Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
+	later(s, func() {
+		v := floats(x)
+		ref.Rope(v, x.Cols, ints(positions), floats(table), p)
+		store(x, v)
+	})
+}
+
+func (Device) StoreRows(s device.Stream, cache, src, slots device.Mat) {
+	later(s, func() {
+		v := floats(cache)
+		ref.StoreRows(v, floats(src), ints(slots), src.Cols)
+		store(cache, v)
+	})
+}
+
+func (d Device) MLAPrefill(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+	later(s, func() {
+		v := floats(out) // rows of other spans stay
+		ref.MLA(v, floats(q), floats(cache), floats(kvB), spans, p)
+		store(out, v)
+	})
+}
+
+func (d Device) MLADecode(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+	d.MLAPrefill(s, out, q, cache, kvB, spans, p)
+}
+
+func (Device) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
+	later(s, func() {
+		chosen, w := make([]int32, ids.Rows*ids.Cols), make([]float32, ids.Rows*ids.Cols)
+		var b []float32
+		if !bias.Zero() {
+			b = floats(bias)
+		}
+		ref.RouteTopK(chosen, w, floats(logits), b, p)
+		storeInts(ids, chosen)
+		store(weights, w)
+	})
+}
+
+func wide(e device.Expert) ref.Expert {
+	return ref.Expert{Gate: floats(e.Gate), Up: floats(e.Up), Down: floats(e.Down)}
+}
+
+func (Device) FFN(s device.Stream, out, x device.Mat, e device.Expert) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		ref.FFN(v, floats(x), wide(e), x.Cols)
+		store(out, v)
+	})
+}
+
+func (Device) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
+	later(s, func() {
+		experts := make([]ref.Expert, len(bank))
+		for _, w := range work {
+			experts[w.Expert] = wide(bank[w.Expert])
+		}
+		v := floats(y)
+		ref.Experts(v, floats(x), experts, work, topK, x.Cols)
+		store(y, v)
+	})
+}
+
+func (Device) WeightedSum(s device.Stream, out, y, weights, base device.Mat) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		var b []float32
+		if !base.Zero() {
+			b = floats(base)
+		}
+		ref.WeightedSum(v, floats(y), floats(weights), b, weights.Cols, out.Cols)
+		store(out, v)
+	})
+}
