@@ -1,0 +1,164 @@
+package scheduler
+
+// Span is the part of a batch that belongs to one sequence: Len rows of the
+// batch from Row on, for the sequence's tokens Pos to Pos+Len-1 (prompt first,
+// then what was generated).
+type Span struct {
+	ID     uint64
+	Slot   int // the sequence's own from Started to Released, below MaxSeqs
+	Row    int
+	Len    int // 1 in decode; more once a step verifies drafted tokens
+	Pos    int
+	Decode bool // the row of the newest generated token, all before it are in the cache
+	Last   bool // the span reaches the last known token: its last row is to be sampled
+	// Blocks is the block table up to the span's end: position p lives in slot
+	// Blocks[p/BlockTokens]*BlockTokens + p%BlockTokens of every layer's cache.
+	Blocks []int32
+}
+
+// Batch is one step for the pipeline. Spans lie in row order, decode first.
+//
+// The core owns Spans and the block tables. They are read-only, may be shared
+// between actors, and stay as they are until the core is told Done. After Fail
+// or Restart they are left to the garbage collector, so a late reader of an
+// abandoned batch sees no change either.
+type Batch struct {
+	ID     uint64 // rises by one from 1
+	Epoch  uint32 // rises with every Restart; a message of an older epoch is dropped
+	Rows   int    // sum of Len
+	Decode int    // rows of decode spans
+	Wanted int    // spans with Last: rows that need logits, and outcomes for Done
+	Spans  []Span
+}
+
+// flight is the core's record of a batch in flight; id 0 means free.
+type flight struct {
+	id     uint64
+	rows   int
+	decode int
+	wanted int
+	spans  []Span
+	seqs   []*seq // of spans
+}
+
+// Next makes the next batch, if there is work and a place in flight. It ends
+// expired requests first and admits waiting ones as far as slots, blocks and
+// prefill budget reach; so carry out Effects before sending the batch. The
+// driver calls it until it returns false.
+func (c *Core) Next(now int64) (Batch, bool) {
+	c.Tick(now)
+	f := c.record(0)
+	if f == nil {
+		return Batch{}, false
+	}
+	c.takeDecode(f)
+	c.takePrefill(f)
+	if len(f.spans) == 0 {
+		return Batch{}, false
+	}
+	c.batches++
+	f.id = c.batches
+	c.stats.Batches++
+	c.stats.DecodeRows += uint64(f.decode)
+	c.stats.PrefillRows += uint64(f.rows - f.decode)
+	return Batch{ID: f.id, Epoch: c.epoch, Rows: f.rows, Decode: f.decode, Wanted: f.wanted, Spans: f.spans}, true
+}
+
+// record finds the record of a batch, or with id 0 a free one.
+func (c *Core) record(id uint64) *flight {
+	for i := range c.flights {
+		if c.flights[i].id == id {
+			return &c.flights[i]
+		}
+	}
+	return nil
+}
+
+// share is an even part of n for one of Depth batches.
+func (c *Core) share(n int) int { return (n + c.cfg.Depth - 1) / c.cfg.Depth }
+
+// takeDecode gives a row to the streams that wait longest: an even share of all,
+// and every one that Depth-1 batches have passed by, so a stream's row is in one
+// of the next Depth batches whoever comes and goes. MaxBatchTokens >= MaxSeqs,
+// so the budget holds them all.
+func (c *Core) takeDecode(f *flight) {
+	share := c.share(c.count[decoding])
+	for c.decoding.len() > 0 {
+		passed := c.batches - c.decoding.front().since
+		if len(f.seqs) >= share && passed < uint64(c.cfg.Depth-1) {
+			break
+		}
+		c.put(f, c.decoding.pop(), 1)
+	}
+}
+
+// takePrefill spends what is left of the budget on chunks of prompts, oldest
+// first, admitting from the queue where it is its head's turn.
+func (c *Core) takePrefill(f *flight) {
+	room := c.cfg.MaxBatchTokens - f.rows
+	if c.count[decoding] > 0 {
+		room = min(room, c.cfg.PrefillShare)
+	}
+	quota := c.share(c.count[filling] + min(c.waiting.len(), len(c.slots)))
+	for blocked := false; room > 0 && quota > 0; quota-- {
+		var s *seq
+		for s == nil {
+			fromQueue := !blocked && c.waiting.len() > 0
+			if fromQueue && c.filling.len() > 0 {
+				fromQueue = before(c.waiting.front(), c.filling.front())
+			}
+			switch {
+			case fromQueue && c.admit(c.waiting.front()):
+				s = c.waiting.pop()
+			case fromQueue:
+				blocked = true
+			case c.filling.len() > 0:
+				s = c.filling.pop()
+			default:
+				return
+			}
+		}
+		n := min(s.known-s.computed, c.cfg.PrefillChunk, room)
+		c.put(f, s, n)
+		room -= n
+	}
+}
+
+// admit gives the head of the queue its slot and all its blocks, or nothing. A
+// head that does not fit holds up those behind it: they would starve it.
+func (c *Core) admit(s *seq) bool {
+	if len(c.slots) == 0 {
+		return false
+	}
+	table, ok := c.blocks.Alloc(s.blocks, c.cfg.blocksFor(s.req.positions()))
+	if !ok {
+		return false
+	}
+	top := len(c.slots) - 1
+	s.blocks, s.slot = table, c.slots[top]
+	c.slots = c.slots[:top]
+	c.setPhase(s, filling)
+	c.emit(Started, s, None, nil)
+	return true
+}
+
+// put adds the next n rows of s, which is in no list, to the batch.
+func (c *Core) put(f *flight, s *seq, n int) {
+	end := s.computed + n
+	table := c.cfg.blocksFor(end)
+	sp := Span{
+		ID: s.req.ID, Slot: s.slot, Row: f.rows, Len: n, Pos: s.computed,
+		Decode: s.phase == decoding, Last: end == s.known,
+		Blocks: s.blocks[:table:table],
+	}
+	f.rows += n
+	if sp.Decode {
+		f.decode += n
+	}
+	if sp.Last {
+		f.wanted++
+	}
+	s.inFlight = true
+	f.spans = append(f.spans, sp)
+	f.seqs = append(f.seqs, s)
+}

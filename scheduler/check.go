@@ -1,0 +1,103 @@
+package scheduler
+
+import "fmt"
+
+// Check verifies the core's books and names the first contradiction. It costs
+// time in the number of sequences and blocks; tests call it after every step.
+func (c *Core) Check() error {
+	a := &audit{core: c, block: map[int32]uint64{}, slot: map[int]uint64{}}
+	a.list("waiting", &c.waiting, waiting)
+	a.list("filling", &c.filling, filling)
+	a.list("decoding", &c.decoding, decoding)
+	for i := range c.flights {
+		a.flight(&c.flights[i])
+	}
+	if a.err == nil {
+		a.totals()
+	}
+	return a.err
+}
+
+// audit collects what the lists and flights hold.
+type audit struct {
+	core  *Core
+	err   error
+	seqs  int
+	count [phases]int
+	block map[int32]uint64 // holder of a block
+	slot  map[int]uint64   // holder of a slot
+}
+
+func (a *audit) want(ok bool, format string, args ...any) {
+	if !ok && a.err == nil {
+		a.err = fmt.Errorf("scheduler: "+format, args...)
+	}
+}
+
+func (a *audit) list(name string, l *list, p phase) {
+	for i, s := range l.all() {
+		a.want(s.phase == p, "request %d of phase %d is in list %s", s.req.ID, s.phase, name)
+		a.want(!s.inFlight && s.ended == None, "request %d in list %s: in flight %v, ended %v", s.req.ID, name, s.inFlight, s.ended)
+		if p != decoding && i > 0 {
+			a.want(before(l.all()[i-1], s), "request %d is out of order in list %s", s.req.ID, name)
+		}
+		a.seq(s)
+	}
+}
+
+func (a *audit) flight(f *flight) {
+	a.want(len(f.spans) == len(f.seqs), "batch %d has %d spans, %d sequences", f.id, len(f.spans), len(f.seqs))
+	a.want((f.id == 0) == (len(f.spans) == 0), "batch %d has %d spans", f.id, len(f.spans))
+	rows, wanted := 0, 0
+	for i, s := range f.seqs {
+		sp := &f.spans[i]
+		a.want(s.inFlight, "request %d in batch %d is not marked in flight", s.req.ID, f.id)
+		a.want(sp.ID == s.req.ID && sp.Slot == s.slot && sp.Row == rows && sp.Pos == s.computed && sp.Len > 0 &&
+			sp.Pos+sp.Len <= s.known && sp.Last == (sp.Pos+sp.Len == s.known), "batch %d: span %+v contradicts its request", f.id, *sp)
+		rows += sp.Len
+		if sp.Last {
+			wanted++
+		}
+		a.seq(s)
+	}
+	a.want(rows == f.rows && wanted == f.wanted && rows <= a.core.cfg.MaxBatchTokens,
+		"batch %d has %d rows, %d wanted, says %d and %d", f.id, rows, wanted, f.rows, f.wanted)
+}
+
+func (a *audit) seq(s *seq) {
+	c, id := a.core, s.req.ID
+	a.seqs++
+	if s.ended == None {
+		a.count[s.phase]++
+		a.want(s.req.Deadline == 0 || s.req.Deadline >= c.wake, "request %d: its deadline is before the next", id)
+	}
+	a.want(c.byID[id] == s, "request %d is not known by its id", id)
+	if s.phase == waiting {
+		a.want(s.slot == -1 && len(s.blocks) == 0 && s.computed == 0, "request %d waits and holds slot %d, %d blocks", id, s.slot, len(s.blocks))
+		return
+	}
+	a.want(len(s.blocks) == c.cfg.blocksFor(s.req.positions()), "request %d holds %d blocks", id, len(s.blocks))
+	a.want(s.generated() >= 0 && s.generated() < s.req.MaxNew, "request %d made %d of %d tokens", id, s.generated(), s.req.MaxNew)
+	a.want(s.computed >= 0 && s.computed < s.known, "request %d: %d of %d tokens computed", id, s.computed, s.known)
+	a.want(s.phase != decoding || s.known-s.computed == 1, "request %d in decode lacks %d rows", id, s.known-s.computed)
+	other, taken := a.slot[s.slot]
+	a.want(!taken && s.slot >= 0 && s.slot < c.cfg.MaxSeqs, "requests %d and %d share slot %d", id, other, s.slot)
+	a.slot[s.slot] = id
+	for _, b := range s.blocks {
+		other, taken := a.block[b]
+		a.want(!taken, "requests %d and %d share block %d", id, other, b)
+		a.block[b] = id
+	}
+}
+
+func (a *audit) totals() {
+	c := a.core
+	a.want(a.seqs == len(c.byID), "%d sequences, %d ids", a.seqs, len(c.byID))
+	a.want(a.count == c.count, "phases count %v, say %v", a.count, c.count)
+	a.want(len(a.block) == c.blocks.Used(), "%d blocks held, %d used", len(a.block), c.blocks.Used())
+	a.want(len(a.slot)+len(c.slots) == c.cfg.MaxSeqs, "%d slots held, %d free of %d", len(a.slot), len(c.slots), c.cfg.MaxSeqs)
+	a.want(c.waiting.len() <= c.cfg.MaxQueue, "%d wait, at most %d may", c.waiting.len(), c.cfg.MaxQueue)
+	if a.err == nil {
+		a.err = c.blocks.Check()
+	}
+}

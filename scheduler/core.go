@@ -1,0 +1,222 @@
+package scheduler
+
+import (
+	"fmt"
+	"math"
+
+	"krater/scheduler/kvblocks"
+)
+
+// Core is the state of the scheduler. One goroutine uses it at a time. Times
+// are nanoseconds on any clock of the driver that never goes back.
+type Core struct {
+	cfg      Config
+	blocks   *kvblocks.Allocator
+	slots    []int // free slots, the next one last
+	byID     map[uint64]*seq
+	waiting  list        // in the order of before
+	filling  list        // idle, in the order of before
+	decoding list        // idle, the one that waits longest first
+	flights  []flight    // Depth of them
+	count    [phases]int // live sequences in each phase, those in flight too
+
+	arrivals uint64 // accepted so far
+	batches  uint64 // made so far: the id of the newest
+	epoch    uint32
+	draining bool
+	wake     int64 // no live request's deadline is earlier
+
+	effects      []Effect
+	effectsSpare []Effect
+	pool         []*seq // for reuse
+	expired      []*seq // scratch of expire
+	stats        Stats  // the counters; Stats fills in the gauges
+}
+
+// New returns an idle core, or an error that wraps ErrConfig.
+func New(cfg Config) (*Core, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	c := &Core{
+		cfg:     cfg,
+		blocks:  kvblocks.New(cfg.Blocks),
+		slots:   make([]int, cfg.MaxSeqs),
+		byID:    make(map[uint64]*seq),
+		flights: make([]flight, cfg.Depth),
+		wake:    math.MaxInt64,
+	}
+	for i := range c.slots {
+		c.slots[i] = cfg.MaxSeqs - 1 - i
+	}
+	return c, nil
+}
+
+// Add puts a request into the queue or refuses it with one of the errors of
+// errors.go, wrapped where figures help. An accepted request gets exactly one
+// Ended effect, whatever happens.
+func (c *Core) Add(r Request, now int64) error {
+	if err := c.refuse(&r, now); err != nil {
+		return err
+	}
+	s := c.newSeq()
+	s.req, s.arrival, s.known, s.slot = r, c.arrivals, r.PromptLen, -1
+	c.arrivals++
+	c.byID[r.ID] = s
+	c.count[waiting]++
+	c.waiting.insert(s)
+	if r.Deadline != 0 {
+		c.wake = min(c.wake, r.Deadline)
+	}
+	return nil
+}
+
+func (c *Core) refuse(r *Request, now int64) error {
+	if c.draining {
+		return ErrDraining
+	}
+	if r.PromptLen < 1 || r.MaxNew < 1 {
+		return fmt.Errorf("%w: prompt of %d tokens, answer of %d", ErrEmpty, r.PromptLen, r.MaxNew)
+	}
+	room := c.cfg.Blocks * c.cfg.BlockTokens
+	if r.PromptLen > room || r.MaxNew-1 > room-r.PromptLen {
+		return fmt.Errorf("%w: prompt of %d tokens and answer of %d, room for %d", ErrTooLong, r.PromptLen, r.MaxNew, room)
+	}
+	if c.byID[r.ID] != nil {
+		return fmt.Errorf("%w: %d", ErrDuplicate, r.ID)
+	}
+	if r.Deadline != 0 && r.Deadline <= now {
+		return ErrExpired
+	}
+	if c.waiting.len() >= c.cfg.MaxQueue {
+		return fmt.Errorf("%w: %d wait", ErrQueueFull, c.waiting.len())
+	}
+	return nil
+}
+
+// Cancel ends a request for a reason found outside: Cancelled by the client, or
+// Stop where a stop string shows in the text after the step was reported. Its
+// blocks are free at once, or, if it is in flight, when its batch returns. It
+// reports whether the request was live; an unknown or ended one is left alone.
+func (c *Core) Cancel(id uint64, why Reason) bool {
+	s := c.byID[id]
+	if s == nil || s.ended != None || why == None || why >= reasons {
+		return false
+	}
+	c.end(s, why, nil)
+	return true
+}
+
+// Drain stops admission: Add refuses from now on, what waits ends with Drained,
+// what runs goes on to its end. Idle tells when that is reached.
+func (c *Core) Drain() {
+	c.draining = true
+	for c.waiting.len() > 0 {
+		c.end(c.waiting.front(), Drained, nil)
+	}
+}
+
+// Idle reports that no request waits, runs or is in flight.
+func (c *Core) Idle() bool { return len(c.byID) == 0 }
+
+// Tick ends the requests whose deadline is now or earlier. Next does it too.
+func (c *Core) Tick(now int64) {
+	if now < c.wake {
+		return
+	}
+	c.wake = math.MaxInt64
+	c.expired = c.expired[:0]
+	c.each(func(s *seq) {
+		switch d := s.req.Deadline; {
+		case s.ended != None || d == 0:
+		case d <= now:
+			c.expired = append(c.expired, s)
+		default:
+			c.wake = min(c.wake, d)
+		}
+	})
+	for _, s := range c.expired {
+		c.end(s, Expired, nil)
+	}
+	clear(c.expired)
+}
+
+// NextDeadline is the time at which Tick may next have something to do; false
+// if no request has a deadline. It can be early, never late.
+func (c *Core) NextDeadline() (int64, bool) { return c.wake, c.wake != math.MaxInt64 }
+
+// each visits every sequence of the core in a fixed order. f must not change
+// the lists.
+func (c *Core) each(f func(*seq)) {
+	for _, l := range []*list{&c.waiting, &c.filling, &c.decoding} {
+		for _, s := range l.all() {
+			f(s)
+		}
+	}
+	for i := range c.flights {
+		for _, s := range c.flights[i].seqs {
+			f(s)
+		}
+	}
+}
+
+// end concludes a live sequence wherever it is. One in flight is released when
+// its batch returns, since the device may still write to its blocks.
+func (c *Core) end(s *seq, why Reason, cause error) {
+	c.conclude(s, why, cause)
+	switch {
+	case s.inFlight:
+	case s.phase == waiting:
+		c.waiting.remove(s)
+		c.recycle(s)
+	case s.phase == filling:
+		c.filling.remove(s)
+		c.release(s)
+	default:
+		c.decoding.remove(s)
+		c.release(s)
+	}
+}
+
+// conclude marks and announces the end.
+func (c *Core) conclude(s *seq, why Reason, cause error) {
+	s.ended = why
+	c.count[s.phase]--
+	c.stats.Ended[why]++
+	c.emit(Ended, s, why, cause)
+}
+
+// release gives back what an admitted sequence holds. It is in no list and no
+// batch any more.
+func (c *Core) release(s *seq) {
+	c.blocks.Free(s.blocks)
+	c.slots = append(c.slots, s.slot)
+	c.emit(Released, s, None, nil)
+	c.recycle(s)
+}
+
+func (c *Core) recycle(s *seq) {
+	delete(c.byID, s.req.ID)
+	table := s.blocks[:0]
+	if s.shared {
+		table = nil
+	}
+	*s = seq{blocks: table}
+	c.pool = append(c.pool, s)
+}
+
+func (c *Core) newSeq() *seq {
+	n := len(c.pool)
+	if n == 0 {
+		return &seq{}
+	}
+	s := c.pool[n-1]
+	c.pool = c.pool[:n-1]
+	return s
+}
+
+func (c *Core) setPhase(s *seq, p phase) {
+	c.count[s.phase]--
+	c.count[p]++
+	s.phase = p
+}

@@ -1,0 +1,45 @@
+// Package scheduler decides which rows of which sequences make the next batch.
+// It is a pure, deterministic core: no clock, no goroutine, no log, no tensor.
+// Time and events come in as arguments; batches and effects come out as values.
+// The same calls give the same decisions, so every fault can be replayed from a
+// script (testdata).
+//
+// # Continuous batching
+//
+// A batch mixes decode spans (one row a running stream) with chunked prefill
+// (Sarathi-Serve, arXiv 2403.02310) under a budget of rows. Decode comes first:
+// every idle stream that the batch has room for gets its row. What is left of
+// the budget goes to prompts in order of priority, then arrival: at most
+// PrefillChunk rows a sequence and, while any stream is in decode, at most
+// PrefillShare rows together, so that a long prompt delays the streams by a
+// bounded amount.
+//
+// Up to Depth batches are in flight at once, one for each layer group of a
+// pipeline. A sequence is in one of them at most. A batch takes at most its
+// share (the number of sequences in decode, or in prefill, divided by Depth and
+// rounded up), which keeps the batches even. A stream's next row is in one of the
+// Depth batches that follow its last one.
+//
+// # Memory
+//
+// A sequence is admitted when a slot and the KV blocks for its prompt and its
+// longest answer are free; it holds them to its end. So whatever has started
+// can finish, and a request that fits the pool alone is never stuck. Nobody
+// overtakes the head of the queue within its priority.
+//
+// # The driver
+//
+// The owner of a Core (one goroutine, an actor) does this after every event:
+//
+//	c.Done(...) or c.Fail(...) or c.Add(...) or c.Cancel(...)
+//	for {
+//		b, ok := c.Next(now)
+//		carry out c.Effects(), in order
+//		if !ok { break }
+//		send b to the first layer group
+//	}
+//
+// and calls Tick at the time that NextDeadline gives. The core never keeps
+// token ids: the driver holds the prompt and the generated tokens of every
+// request, and a span's positions index them.
+package scheduler

@@ -1,0 +1,186 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Outcome is the result of a span with Last: the driver gives one for each, in
+// the batch's order, also for requests that were cancelled meanwhile.
+type Outcome struct {
+	ID        uint64
+	NewTokens int    // tokens made: 1 to Len after a decode span, 1 after prefill; 0 only with End
+	End       Reason // None to go on, Stop, or Failed for this sequence alone
+}
+
+// Done reports that a batch came back whole. Nothing of it may be used or
+// written by anyone after this call. Sequences that ended are released, the
+// others wait for their next batch. ErrUnknownBatch and ErrOutcome change
+// nothing.
+func (c *Core) Done(id uint64, outcomes []Outcome) error {
+	f := c.flight(id)
+	if f == nil {
+		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
+	}
+	if err := f.check(outcomes); err != nil {
+		return err
+	}
+	for i, s := range f.seqs {
+		s.inFlight = false
+		switch sp := &f.spans[i]; {
+		case s.ended != None:
+			c.release(s)
+		case sp.Last:
+			c.advance(s, outcomes[0])
+		default:
+			s.computed += sp.Len
+			c.filling.insert(s)
+		}
+		if f.spans[i].Last {
+			outcomes = outcomes[1:]
+		}
+	}
+	clear(f.seqs)
+	clear(f.spans)
+	*f = flight{spans: f.spans[:0], seqs: f.seqs[:0]}
+	return nil
+}
+
+// flight is the record of a batch in flight, or nil.
+func (c *Core) flight(id uint64) *flight {
+	if id == 0 {
+		return nil
+	}
+	return c.record(id)
+}
+
+// check holds outcomes against the spans that want one. Those of ended requests
+// are dropped unread, only their place counts.
+func (f *flight) check(outcomes []Outcome) error {
+	if len(outcomes) != f.wanted {
+		return fmt.Errorf("%w: batch %d wants %d, got %d", ErrOutcome, f.id, f.wanted, len(outcomes))
+	}
+	next := 0
+	for i, s := range f.seqs {
+		sp := &f.spans[i]
+		if !sp.Last {
+			continue
+		}
+		o := outcomes[next]
+		next++
+		if o.ID != sp.ID {
+			return fmt.Errorf("%w: batch %d wants request %d, got %d", ErrOutcome, f.id, sp.ID, o.ID)
+		}
+		if s.ended != None {
+			continue
+		}
+		lo, hi := 1, 1
+		if sp.Decode {
+			hi = sp.Len
+		}
+		if o.End != None {
+			lo = 0
+		}
+		if o.NewTokens < lo || o.NewTokens > min(hi, s.req.MaxNew-s.generated()) {
+			return fmt.Errorf("%w: batch %d, request %d made %d tokens", ErrOutcome, f.id, sp.ID, o.NewTokens)
+		}
+		if o.End != None && o.End != Stop && o.End != Failed {
+			return fmt.Errorf("%w: batch %d, request %d ends with %v", ErrOutcome, f.id, sp.ID, o.End)
+		}
+	}
+	return nil
+}
+
+// advance takes a sampled sequence out of its batch: to its end, or on to
+// decode, where all but the newest token are in the cache.
+func (c *Core) advance(s *seq, o Outcome) {
+	s.known += o.NewTokens
+	s.computed = s.known - 1
+	c.stats.NewTokens += uint64(o.NewTokens)
+	why := o.End
+	if why == None && s.generated() == s.req.MaxNew {
+		why = Length
+	}
+	if why != None {
+		c.conclude(s, why, nil)
+		c.release(s)
+		return
+	}
+	c.setPhase(s, decoding)
+	s.since = c.batches
+	c.decoding.append(s)
+}
+
+// Fail reports that a batch is lost, while the KV cache of the other sequences
+// is whole. With retry its sequences start again: prompt and generated tokens
+// are computed anew into the same blocks, since the lost batch may have written
+// them in part; a sequence that was retried MaxRetries times fails. Without
+// retry all fail, with this cause. No actor may write for the batch after this
+// call. ErrUnknownBatch changes nothing.
+func (c *Core) Fail(id uint64, cause error, retry bool) error {
+	f := c.flight(id)
+	if f == nil {
+		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
+	}
+	c.abandon(f, cause, retry)
+	return nil
+}
+
+// Restart reports that the KV cache is lost (a layer group was created anew).
+// Every batch in flight is void, every sequence that has started is retried or
+// fails as in Fail, and a new epoch begins: results and messages of the old one
+// are dropped by all. The queue is untouched. An actor that still works on an
+// old batch must finish with it before it takes one of the new epoch.
+func (c *Core) Restart(cause error, retry bool) {
+	c.epoch++
+	idle := slices.Concat(c.decoding.all(), c.filling.all())
+	c.decoding.clear()
+	c.filling.clear()
+	for f := c.oldest(); f != nil; f = c.oldest() {
+		c.abandon(f, cause, retry)
+	}
+	for _, s := range idle {
+		c.again(s, cause, retry)
+	}
+}
+
+// oldest is the batch in flight with the smallest id.
+func (c *Core) oldest() *flight {
+	var old *flight
+	for i := range c.flights {
+		if f := &c.flights[i]; f.id != 0 && (old == nil || f.id < old.id) {
+			old = f
+		}
+	}
+	return old
+}
+
+// abandon forgets a batch. Its buffers are not reused: a reader may be late.
+func (c *Core) abandon(f *flight, cause error, retry bool) {
+	c.stats.FailedBatches++
+	seqs := f.seqs
+	*f = flight{}
+	for _, s := range seqs {
+		s.inFlight, s.shared = false, true
+		if s.ended != None {
+			c.release(s)
+			continue
+		}
+		c.again(s, cause, retry)
+	}
+}
+
+// again sends a sequence that lost its cache back to prefill, or fails it. It
+// is in no list.
+func (c *Core) again(s *seq, cause error, retry bool) {
+	if !retry || s.retries >= c.cfg.MaxRetries {
+		c.conclude(s, Failed, cause)
+		c.release(s)
+		return
+	}
+	s.retries++
+	s.computed = 0
+	c.stats.Retries++
+	c.setPhase(s, filling)
+	c.filling.insert(s)
+}

@@ -1,0 +1,51 @@
+package scheduler
+
+// EffectKind says what the driver has to do.
+type EffectKind uint8
+
+const (
+	// Started: the request has its slot and its first rows are in the next
+	// batch. Once for each request that starts.
+	Started EffectKind = iota
+	// Ended: the answer is complete, for Reason. Exactly once for each accepted
+	// request. Rows of it may still be in flight; their results are dropped.
+	Ended
+	// Released: no batch knows the request any more, its slot and its id are
+	// free: drop what is kept for it. Once for each request that started, after
+	// its Ended.
+	Released
+)
+
+func (k EffectKind) String() string {
+	switch k {
+	case Started:
+		return "started"
+	case Ended:
+		return "ended"
+	case Released:
+		return "released"
+	}
+	return "invalid"
+}
+
+// Effect is one thing the driver must carry out.
+type Effect struct {
+	Kind   EffectKind
+	ID     uint64
+	Slot   int    // below MaxSeqs; -1 where the request never started
+	Reason Reason // of Ended
+	Cause  error  // of Ended with Failed: what the driver gave to Fail or Restart
+}
+
+// Effects returns what has happened since its last call, in order. Carry it out
+// before the batch that Next returned with it is sent. The slice stays valid
+// until Effects is called again.
+func (c *Core) Effects() []Effect {
+	out := c.effects
+	c.effects, c.effectsSpare = c.effectsSpare[:0], out
+	return out
+}
+
+func (c *Core) emit(k EffectKind, s *seq, why Reason, cause error) {
+	c.effects = append(c.effects, Effect{Kind: k, ID: s.req.ID, Slot: s.slot, Reason: why, Cause: cause})
+}

@@ -1,0 +1,33 @@
+package scheduler
+
+import "errors"
+
+// Refusals of Add. The request leaves no trace in the core.
+var (
+	// ErrQueueFull: MaxQueue requests wait already. The door answers 429.
+	ErrQueueFull = errors.New("scheduler: the queue is full")
+	// ErrTooLong: prompt and answer need more KV blocks than there are, so the
+	// request could never run.
+	ErrTooLong = errors.New("scheduler: the request does not fit the KV cache")
+	// ErrDuplicate: a request of this id waits, runs or is not yet released.
+	ErrDuplicate = errors.New("scheduler: the request id is in use")
+	// ErrDraining: Drain was called. The door answers 503.
+	ErrDraining = errors.New("scheduler: draining")
+	// ErrExpired: the deadline has passed already.
+	ErrExpired = errors.New("scheduler: the deadline has passed")
+	// ErrEmpty: no prompt token, or no token to generate.
+	ErrEmpty = errors.New("scheduler: nothing to do")
+)
+
+// Errors of Done and Fail, which then change nothing.
+var (
+	// ErrUnknownBatch: no batch of this id is in flight. After Restart that is
+	// the expected fate of results still on their way, and they are dropped.
+	ErrUnknownBatch = errors.New("scheduler: no such batch in flight")
+	// ErrOutcome: the outcomes do not match the batch's spans. The batch stays in
+	// flight; the driver fails it.
+	ErrOutcome = errors.New("scheduler: outcomes do not match the batch")
+)
+
+// ErrConfig is wrapped by every error of New.
+var ErrConfig = errors.New("scheduler: bad configuration")

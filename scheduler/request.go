@@ -1,0 +1,74 @@
+package scheduler
+
+// Request is one sequence to generate, as Add takes it.
+type Request struct {
+	ID        uint64 // chosen by the driver, unique among the live ones
+	PromptLen int    // tokens, >= 1
+	MaxNew    int    // tokens to generate at most, >= 1
+	Priority  int    // higher first; a lower one waits as long as higher ones come
+	Deadline  int64  // ns on the driver's clock; 0: none
+}
+
+// positions is the number of KV positions the request can write: its last
+// generated token is never fed back.
+func (r *Request) positions() int { return r.PromptLen + r.MaxNew - 1 }
+
+// Reason says why a request ended.
+type Reason uint8
+
+const (
+	None      Reason = iota // goes on
+	Stop                    // the driver found an end: EOS, a stop id, a stop string
+	Length                  // MaxNew tokens are made
+	Cancelled               // by the client
+	Expired                 // its deadline passed
+	Failed                  // its batch failed and was not, or no longer, retried
+	Drained                 // it still waited when Drain was called
+	reasons
+)
+
+var reasonNames = [reasons]string{"none", "stop", "length", "cancelled", "expired", "failed", "drained"}
+
+func (r Reason) String() string {
+	if r < reasons {
+		return reasonNames[r]
+	}
+	return "invalid"
+}
+
+// phase is where a live sequence stands.
+type phase uint8
+
+const (
+	waiting  phase = iota // in the queue: no slot, no blocks
+	filling               // rows of known tokens have to be computed: prefill
+	decoding              // only the newest token's row is missing
+	phases
+)
+
+// seq is a request with its progress. Known tokens are the prompt and what was
+// generated; computed ones have their keys and values in the cache.
+type seq struct {
+	req      Request
+	arrival  uint64 // order of acceptance
+	phase    phase
+	ended    Reason // not None: only the batch in flight keeps it alive
+	inFlight bool
+	shared   bool    // an abandoned batch may still show its block table to a late reader
+	slot     int     // index below MaxSeqs; -1 while waiting
+	known    int     // tokens
+	computed int     // positions
+	retries  int     // recomputations so far
+	since    uint64  // batches made when it went idle in decode
+	blocks   []int32 // block table, complete and constant from admission to release
+}
+
+func (s *seq) generated() int { return s.known - s.req.PromptLen }
+
+// before is the order of the queue and of prefill: priority, then arrival.
+func before(a, b *seq) bool {
+	if a.req.Priority != b.req.Priority {
+		return a.req.Priority > b.req.Priority
+	}
+	return a.arrival < b.arrival
+}

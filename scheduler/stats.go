@@ -1,0 +1,41 @@
+package scheduler
+
+// Stats is a snapshot. Gauges describe the moment, counters run from New on.
+type Stats struct {
+	// Gauges.
+	Waiting     int
+	Prefilling  int // running, prompt not complete; in flight or idle
+	Decoding    int // running, in decode; in flight or idle
+	Ending      int // ended, its batch not yet back
+	InFlight    int // batches
+	BlocksUsed  int
+	BlocksTotal int
+
+	// Counters.
+	Accepted      uint64
+	Batches       uint64
+	FailedBatches uint64
+	Retries       uint64 // sequences sent back to prefill
+	PrefillRows   uint64 // recomputed ones too
+	DecodeRows    uint64
+	NewTokens     uint64          // generated
+	Ended         [reasons]uint64 // requests by Reason
+}
+
+// Running is the number of requests that have started and not ended.
+func (s *Stats) Running() int { return s.Prefilling + s.Decoding }
+
+// Stats returns the figures of this moment.
+func (c *Core) Stats() Stats {
+	s := c.stats
+	s.Waiting, s.Prefilling, s.Decoding = c.count[waiting], c.count[filling], c.count[decoding]
+	s.Ending = len(c.byID) - s.Waiting - s.Running()
+	for i := range c.flights {
+		if c.flights[i].id != 0 {
+			s.InFlight++
+		}
+	}
+	s.BlocksUsed, s.BlocksTotal = c.blocks.Used(), c.blocks.Total()
+	s.Accepted = c.arrivals
+	return s
+}
