@@ -1,0 +1,67 @@
+package cpu
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"krater/kernels/device"
+)
+
+const (
+	alignment  = 64      // bytes, of every allocation
+	mapMinimum = 1 << 16 // bytes; from here on memory comes from the system and goes back to it
+)
+
+// buffer is a device.Buffer over host memory.
+type buffer struct {
+	host    []byte
+	release func([]byte)
+	once    sync.Once
+}
+
+func (b *buffer) Size() int    { return len(b.host) }
+func (b *buffer) Host() []byte { return b.host }
+
+// Free gives the memory back; a second call does nothing. Views of the buffer
+// must not be used afterwards.
+func (b *buffer) Free() {
+	b.once.Do(func() {
+		host := b.host
+		b.host = nil
+		if b.release != nil {
+			b.release(host)
+		}
+	})
+}
+
+// Alloc returns n zeroed bytes aligned to 64. Pages are first touched by
+// whoever writes them.
+func (d *Device) Alloc(n int) (device.Buffer, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("%s: allocation of %d bytes", d.name, n)
+	}
+	if used := d.used.Add(int64(n)); d.budget > 0 && used > d.budget {
+		d.used.Add(-int64(n))
+		return nil, fmt.Errorf("%s: %d bytes asked, %d of %d in use: %w", d.name, n, used-int64(n), d.budget, device.ErrOutOfMemory)
+	}
+	if n >= mapMinimum {
+		host, err := mapMemory(n)
+		if err != nil {
+			d.used.Add(-int64(n))
+			return nil, fmt.Errorf("%s: %d bytes: %w: %v", d.name, n, device.ErrOutOfMemory, err)
+		}
+		return &buffer{host: host, release: func(b []byte) { unmapMemory(b); d.used.Add(-int64(n)) }}, nil
+	}
+	return &buffer{host: alignedBytes(n), release: func([]byte) { d.used.Add(-int64(n)) }}, nil
+}
+
+// Wrap uses b where it is; nothing is copied or counted.
+func (d *Device) Wrap(b []byte) (device.Buffer, error) { return &buffer{host: b}, nil }
+
+// alignedBytes is garbage-collected memory aligned to 64.
+func alignedBytes(n int) []byte {
+	raw := make([]byte, n+alignment)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(raw)))) & (alignment - 1)
+	return raw[skip : skip+n : skip+n]
+}

@@ -1,0 +1,53 @@
+package convert
+
+import (
+	"unsafe"
+
+	"krater/kernels/tensor"
+)
+
+var pure = Funcs{Pack: purePack, Unpack: pureUnpack, Widen: pureWiden, WidenPack: pureWidenPack, Narrow: pureNarrow}
+
+// place is where value i lies in packed order.
+func place(i int) int { return i&^(Block-1) + (i&1)*(Block/2) + i%Block/2 }
+
+func purePack(dst, src *float32, n int) {
+	d, s := unsafe.Slice(dst, Padded(n)), unsafe.Slice(src, n)
+	for i := n; i < len(d); i++ {
+		d[place(i)] = 0
+	}
+	for i, v := range s {
+		d[place(i)] = v
+	}
+}
+
+func pureUnpack(dst, src *float32, n int) {
+	d, s := unsafe.Slice(dst, n), unsafe.Slice(src, Padded(n))
+	for i := range d {
+		d[i] = s[place(i)]
+	}
+}
+
+func pureWiden(dst *float32, src *uint16, n int) {
+	d, s := unsafe.Slice(dst, n), unsafe.Slice(src, n)
+	for i, v := range s {
+		d[i] = tensor.BF16ToF32(v)
+	}
+}
+
+func pureWidenPack(dst *float32, src *uint16, n int) {
+	d, s := unsafe.Slice(dst, Padded(n)), unsafe.Slice(src, n)
+	for i := n; i < len(d); i++ {
+		d[place(i)] = 0
+	}
+	for i, v := range s {
+		d[place(i)] = tensor.BF16ToF32(v)
+	}
+}
+
+func pureNarrow(dst *uint16, src *float32, n int) {
+	d, s := unsafe.Slice(dst, n), unsafe.Slice(src, n)
+	for i, v := range s {
+		d[i] = tensor.F32ToBF16(v)
+	}
+}

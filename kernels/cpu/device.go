@@ -1,0 +1,97 @@
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"krater/kernels/cpu/axpy"
+	"krater/kernels/cpu/convert"
+	"krater/kernels/cpu/dot"
+	"krater/kernels/cpu/exp"
+	"krater/kernels/cpu/level"
+	"krater/kernels/cpu/norm"
+	"krater/kernels/cpu/rope"
+	"krater/kernels/device"
+)
+
+// Options say how a Device is made. The zero value is a good default.
+type Options struct {
+	Name    string      // "cpu" when empty
+	Threads int         // callers included; 0: GOMAXPROCS
+	Budget  int64       // bytes Alloc may hand out; 0: unlimited
+	Level   level.Level // level.Auto: the best one, or KRATER_CPU_LEVEL
+}
+
+// Device computes on host memory. All methods but the operators are safe for
+// concurrent use; an operator belongs to its Stream.
+type Device struct {
+	name   string
+	level  level.Level
+	budget int64
+	team   *Team
+
+	used    atomic.Int64
+	scratch atomic.Int64
+	closed  atomic.Bool
+
+	dot     *dot.Funcs
+	axpy    *axpy.Funcs
+	convert *convert.Funcs
+	norm    *norm.Funcs
+	exp     *exp.Funcs
+	rope    *rope.Funcs
+}
+
+var _ device.Device = (*Device)(nil)
+
+// New makes a device and starts Threads-1 resident workers. It fails when the
+// level asked for (or named by the environment) is unknown or not available.
+func New(o Options) (*Device, error) {
+	l, err := level.Resolve(o.Level)
+	if err != nil {
+		return nil, err
+	}
+	if o.Threads < 0 || o.Budget < 0 {
+		return nil, fmt.Errorf("cpu: %d threads, budget of %d bytes: neither may be negative", o.Threads, o.Budget)
+	}
+	if o.Threads == 0 {
+		o.Threads = runtime.GOMAXPROCS(0)
+	}
+	if o.Name == "" {
+		o.Name = "cpu"
+	}
+	return &Device{
+		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads),
+		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
+		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l),
+	}, nil
+}
+
+// Name is "cpu" or Options.Name.
+func (d *Device) Name() string { return d.name }
+
+// Level is the instruction level in use.
+func (d *Device) Level() level.Level { return d.level }
+
+// Team is what the operators run on; others may use it for their own work.
+func (d *Device) Team() *Team { return d.team }
+
+// Memory counts what Alloc has handed out.
+func (d *Device) Memory() device.Memory {
+	return device.Memory{Total: d.budget, Used: d.used.Load()}
+}
+
+// Scratch is the number of bytes the streams' scratch holds, outside the budget.
+func (d *Device) Scratch() int64 { return d.scratch.Load() }
+
+// Close ends the workers. No operator may be running or run afterwards. Buffers
+// stay readable until they are freed.
+func (d *Device) Close() error {
+	if d.closed.Swap(true) {
+		return errors.New("cpu: device closed twice")
+	}
+	d.team.Close()
+	return nil
+}

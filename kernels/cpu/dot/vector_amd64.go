@@ -1,0 +1,7 @@
+//go:build amd64 && !purego
+
+package dot
+
+import "krater/kernels/cpu/level"
+
+func vector(level.Level) *Funcs { return nil }

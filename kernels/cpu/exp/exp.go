@@ -1,0 +1,25 @@
+// Package exp has the kernels around the exponential function: the passes of
+// softmax, the logistic function and SwiGLU's silu(gate) * up.
+package exp
+
+import "krater/kernels/cpu/level"
+
+// Funcs are the kernels of one level.
+type Funcs struct {
+	// Max is the largest of n >= 1 values.
+	Max func(x *float32, n int) float32
+	// ExpSum is dst = exp(src * scale - shift) and gives the sum; dst may be src.
+	ExpSum func(dst, src *float32, n int, scale, shift float32) float32
+	// Sigmoid is dst = 1 / (1 + exp(-src)); dst may be src.
+	Sigmoid func(dst, src *float32, n int)
+	// SiluMul is dst = gate / (1 + exp(-gate)) * up; dst may be either.
+	SiluMul func(dst, gate, up *float32, n int)
+}
+
+// At gives the kernels of a level that Resolve has accepted.
+func At(l level.Level) *Funcs {
+	if f := vector(l); f != nil {
+		return f
+	}
+	return &pure
+}

@@ -1,0 +1,41 @@
+package exp
+
+import (
+	"math"
+	"unsafe"
+)
+
+var pure = Funcs{Max: pureMax, ExpSum: pureExpSum, Sigmoid: pureSigmoid, SiluMul: pureSiluMul}
+
+func pureMax(x *float32, n int) float32 {
+	top := *x
+	for _, v := range unsafe.Slice(x, n) {
+		top = max(top, v)
+	}
+	return top
+}
+
+func pureExpSum(dst, src *float32, n int, scale, shift float32) float32 {
+	d, s := unsafe.Slice(dst, n), unsafe.Slice(src, n)
+	var sum float32
+	for i, v := range s {
+		e := float32(math.Exp(float64(v*scale - shift)))
+		d[i] = e
+		sum += e
+	}
+	return sum
+}
+
+func pureSigmoid(dst, src *float32, n int) {
+	d, s := unsafe.Slice(dst, n), unsafe.Slice(src, n)
+	for i, v := range s {
+		d[i] = float32(1 / (1 + math.Exp(-float64(v))))
+	}
+}
+
+func pureSiluMul(dst, gate, up *float32, n int) {
+	d, g, u := unsafe.Slice(dst, n), unsafe.Slice(gate, n), unsafe.Slice(up, n)
+	for i, v := range g {
+		d[i] = float32(float64(v)/(1+math.Exp(-float64(v)))) * u[i]
+	}
+}

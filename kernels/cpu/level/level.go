@@ -1,0 +1,132 @@
+// Package level says which vector instructions the kernels may use. The
+// machine is probed once; KRATER_CPU_LEVEL lowers the choice, and Set changes
+// it for a test. Without assembly (tag purego, or another architecture than
+// amd64) only Pure exists.
+package level
+
+import (
+	"fmt"
+	"os"
+	"sync"
+)
+
+// Level is a set of instructions, each including the ones before it.
+type Level uint8
+
+const (
+	Auto   Level = iota // the active level; never the answer of Active
+	Pure                // portable Go
+	AVX2                // AVX2 and FMA3, 256 bits
+	AVX512              // AVX-512 F, BW, DQ and VL, 512 bits
+)
+
+// EnvLevel is the environment variable that lowers the level.
+const EnvLevel = "KRATER_CPU_LEVEL"
+
+// String is the name Parse takes.
+func (l Level) String() string {
+	switch l {
+	case Auto:
+		return "auto"
+	case Pure:
+		return "pure"
+	case AVX2:
+		return "avx2"
+	case AVX512:
+		return "avx512"
+	}
+	return fmt.Sprintf("Level(%d)", uint8(l))
+}
+
+// Parse is the inverse of String; the empty string is Auto.
+func Parse(name string) (Level, error) {
+	if name == "" {
+		return Auto, nil
+	}
+	for l := Auto; l <= AVX512; l++ {
+		if name == l.String() {
+			return l, nil
+		}
+	}
+	return Auto, fmt.Errorf("CPU level %q is none of auto, pure, avx2, avx512", name)
+}
+
+var state struct {
+	sync.Mutex
+	probed bool
+	best   Level
+	active Level // Auto: not yet chosen
+}
+
+// Best is the highest level this machine and this build can run.
+func Best() Level {
+	state.Lock()
+	defer state.Unlock()
+	return best()
+}
+
+func best() Level {
+	if !state.probed {
+		state.best, state.probed = probe(), true
+	}
+	return state.best
+}
+
+// Active is the level to use: the best one, unless the environment or Set
+// lowers it. An unknown or unavailable value of the environment is an error.
+func Active() (Level, error) {
+	state.Lock()
+	defer state.Unlock()
+	if state.active != Auto {
+		return state.active, nil
+	}
+	want, err := Parse(os.Getenv(EnvLevel))
+	if err != nil {
+		return Auto, fmt.Errorf("%s: %w", EnvLevel, err)
+	}
+	if want == Auto {
+		want = best()
+	}
+	if want > best() {
+		return Auto, fmt.Errorf("%s: level %s is not available here, the best is %s", EnvLevel, want, best())
+	}
+	state.active = want
+	return want, nil
+}
+
+// Resolve turns Auto into the active level and refuses what cannot run here.
+func Resolve(l Level) (Level, error) {
+	if l == Auto {
+		return Active()
+	}
+	if l > Best() {
+		return Auto, fmt.Errorf("CPU level %s is not available here, the best is %s", l, Best())
+	}
+	return l, nil
+}
+
+// Set makes l the active level of devices made from now on and returns a
+// function that restores what was before. Meant for tests.
+func Set(l Level) (restore func(), err error) {
+	if l, err = Resolve(l); err != nil {
+		return nil, err
+	}
+	state.Lock()
+	defer state.Unlock()
+	before := state.active
+	state.active = l
+	return func() {
+		state.Lock()
+		state.active = before
+		state.Unlock()
+	}, nil
+}
+
+// Available lists the levels that can run here, lowest first.
+func Available() []Level {
+	var all []Level
+	for l := Pure; l <= Best(); l++ {
+		all = append(all, l)
+	}
+	return all
+}

@@ -1,0 +1,6 @@
+//go:build !amd64 || purego
+
+package level
+
+// probe: this build has no assembly.
+func probe() Level { return Pure }

@@ -1,0 +1,6 @@
+package cpu
+
+// pause is one round of a spin loop.
+//
+//go:noinline
+func pause() {}

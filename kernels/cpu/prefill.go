@@ -1,0 +1,162 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"krater/kernels/cpu/axpy"
+	"krater/kernels/cpu/convert"
+	"krater/kernels/cpu/dot"
+	"krater/kernels/device"
+)
+
+// prefillTask is MLA by its definition: for one span and one head, keys and
+// values of a block of positions are expanded from the cached latents, then
+// every query row that may see them takes them into its running softmax.
+type prefillTask struct{ mla }
+
+// MLAPrefill has the arguments of MLADecode and computes the same; it pays off
+// when a span has many rows. Scratch per thread: keyBlock rows of
+// 2*Nope+Rope+2*V+Rank values and three values for each row of the longest span.
+func (d *Device) MLAPrefill(stream device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+	const op = "MLAPrefill"
+	s := d.stream(op, stream)
+	t := &s.prefill
+	t.check(op, d, &out, &q, &cache, &kvB, spans, &p)
+	flops := 0
+	for i := range spans {
+		keys := spans[i].Pos + spans[i].Len
+		flops += 2 * p.Heads * keys * (p.Rank*(p.Nope+p.V) + spans[i].Len*(p.Nope+p.Rope+p.V))
+	}
+	s.each(t, len(spans)*p.Heads, flops/flopsPerNs)
+	t.spans = nil
+}
+
+// prefillScratch is the memory of one item.
+type prefillScratch struct {
+	latents *float32 // [keyBlock, Padded(Rank)] cache rows as kv_b's type wants them
+	keys    *float32 // [keyBlock, Nope+Rope]
+	values  *float32 // [keyBlock, V]
+	scores  *float32 // [dot.Rows, keyBlock]
+	state   []running
+	wide    int
+}
+
+func (t *prefillTask) scratch(l *lane, rows int) (c prefillScratch) {
+	c.wide = convert.Padded(t.Rank)
+	qk := t.Nope + t.Rope
+	l.arena.reset(keyBlock*(c.wide+qk+t.V+dot.Rows) + piece(runningSize*rows))
+	c.latents, c.keys = l.arena.take(keyBlock*c.wide), l.arena.take(keyBlock*qk)
+	c.values, c.scores = l.arena.take(keyBlock*t.V), l.arena.take(keyBlock*dot.Rows)
+	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*rows))), rows)
+	clear(c.state)
+	return c
+}
+
+func (t *prefillTask) do(l *lane, i int) {
+	span, head := &t.spans[i/t.Heads], i%t.Heads
+	c := t.scratch(l, span.Len)
+	for r := range span.Len {
+		clearF32(t.result(span.Row+r, head), t.V)
+	}
+	keys := span.Pos + span.Len
+	for from := 0; from < keys; from += keyBlock {
+		to := min(from+keyBlock, keys)
+		t.expand(l, &c, span, head, from, to)
+		// Row r sees keys up to Pos+r, so rows before `from` see none of these.
+		for r := max(0, from-span.Pos); r < span.Len; r += dot.Rows {
+			t.rows(l, &c, span, head, r, min(dot.Rows, span.Len-r), from, to)
+		}
+	}
+	for r := range span.Len {
+		t.dev.axpy.Scale(t.result(span.Row+r, head), t.V, 1/c.state[r].sum)
+	}
+}
+
+// expand fills keys and values for positions [from, to).
+func (t *prefillTask) expand(l *lane, c *prefillScratch, span *device.Span, head, from, to int) {
+	qk := t.Nope + t.Rope
+	for pos := from; pos < to; {
+		rows, n := t.run(span, pos, to)
+		for j := range n {
+			t.latent(c, unsafe.Add(rows, j*t.cacheRow), pos-from+j)
+		}
+		pos += n
+	}
+	kernels := t.dev.tiles(t.kvBF16)
+	l.dot.Stride, l.dot.K = t.kvRow, t.Rank
+	for j := 0; j < to-from; j += dot.Rows {
+		rows := min(dot.Rows, to-from-j)
+		for i := range rows {
+			l.dot.X[i] = rowAt(c.latents, c.wide, j+i)
+			l.dot.Out[i] = rowAt(c.keys, qk, j+i)
+		}
+		l.dot.W, l.dot.N = t.keyWeights(head), t.Nope
+		kernels[rows](&l.dot)
+		for i := range rows {
+			l.dot.Out[i] = rowAt(c.values, t.V, j+i)
+		}
+		l.dot.W, l.dot.N = t.valueWeights(head), t.V
+		kernels[rows](&l.dot)
+	}
+}
+
+// latent brings one cache row to the order kv_b wants and copies its rotated
+// part behind the key.
+func (t *prefillTask) latent(c *prefillScratch, row unsafe.Pointer, j int) {
+	dst, key := rowAt(c.latents, c.wide, j), shift(rowAt(c.keys, t.Nope+t.Rope, j), t.Nope)
+	convertRow := t.dev.convert
+	if t.cacheBF16 {
+		if t.kvBF16 {
+			convertRow.WidenPack(dst, (*uint16)(row), t.Rank)
+		} else {
+			convertRow.Widen(dst, (*uint16)(row), t.Rank)
+		}
+		if t.Rope > 0 {
+			convertRow.Widen(key, (*uint16)(unsafe.Add(row, 2*t.Rank)), t.Rope)
+		}
+		return
+	}
+	src := (*float32)(row)
+	if t.kvBF16 {
+		convertRow.Pack(dst, src, t.Rank)
+	} else {
+		copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(src, t.Rank))
+	}
+	copy(unsafe.Slice(key, t.Rope), unsafe.Slice(shift(src, t.Rank), t.Rope))
+}
+
+// rows takes the block of keys into the softmax of query rows [r, r+n).
+func (t *prefillTask) rows(l *lane, c *prefillScratch, span *device.Span, head, r, n, from, to int) {
+	qk := t.Nope + t.Rope
+	last := min(to, span.Pos+r+n) // no row of the tile sees further
+	for i := range n {
+		l.dot.X[i] = t.query(span.Row+r+i, head)
+		l.dot.Out[i] = rowAt(c.scores, keyBlock, i)
+	}
+	l.dot.W, l.dot.Stride = unsafe.Pointer(c.keys), 4*qk
+	l.dot.K, l.dot.N = qk, last-from
+	t.dev.dot.F32[n](&l.dot)
+	for i := range n {
+		visible := min(last, span.Pos+r+i+1) - from
+		t.fold(&c.state[r+i], rowAt(c.scores, keyBlock, i), visible, t.result(span.Row+r+i, head), t.V)
+	}
+	// All rows of the tile see the keys that the first one sees; what is left on
+	// the diagonal, up to n-1 keys, is taken row by row.
+	common := min(last, span.Pos+r+1) - from
+	l.axpy.Stride, l.axpy.Width = 4*t.V, t.V
+	l.axpy.W, l.axpy.N = unsafe.Pointer(c.values), common
+	for i := range n {
+		l.axpy.P[i], l.axpy.Acc[i] = rowAt(c.scores, keyBlock, i), t.result(span.Row+r+i, head)
+	}
+	t.dev.axpy.F32[min(n, axpy.Rows)](&l.axpy)
+	for i := 1; i < n; i++ {
+		visible := min(last, span.Pos+r+i+1) - from
+		if visible == common {
+			continue
+		}
+		l.axpy.P[0] = shift(rowAt(c.scores, keyBlock, i), common)
+		l.axpy.Acc[0] = t.result(span.Row+r+i, head)
+		l.axpy.W, l.axpy.N = unsafe.Pointer(rowAt(c.values, t.V, common)), visible-common
+		t.dev.axpy.F32[1](&l.axpy)
+	}
+}

@@ -1,0 +1,92 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// GatherRows copies row ids[i] of table [V, H] (BF16 or F32) to row i of out
+// [n, H] F32.
+func (d *Device) GatherRows(stream device.Stream, out, table, ids device.Mat) {
+	const op = "GatherRows"
+	d.stream(op, stream)
+	index := i32s(op, "ids", &ids, out.Rows)
+	o := f32(op, "out", &out, out.Rows, out.Cols)
+	src, bf16 := weight(op, "table", &table, table.Rows, out.Cols)
+	inRange(op, "ids", index, table.Rows)
+	row := table.Stride * table.DType.Size()
+	for i, id := range index {
+		dst, from := rowAt(o, out.Stride, i), unsafe.Add(src, int(id)*row)
+		if bf16 {
+			d.convert.Widen(dst, (*uint16)(from), out.Cols)
+		} else {
+			copy(unsafe.Slice(dst, out.Cols), unsafe.Slice((*float32)(from), out.Cols))
+		}
+	}
+}
+
+// StoreRows writes row i of src [T, W] F32 to row slots[i] of cache [slots, W],
+// rounded when the cache is BF16.
+func (d *Device) StoreRows(stream device.Stream, cache, src, slots device.Mat) {
+	const op = "StoreRows"
+	d.stream(op, stream)
+	index := i32s(op, "slots", &slots, src.Rows)
+	in := f32(op, "src", &src, src.Rows, src.Cols)
+	dst, bf16 := weight(op, "cache", &cache, cache.Rows, src.Cols)
+	inRange(op, "slots", index, cache.Rows)
+	row := cache.Stride * cache.DType.Size()
+	for i, slot := range index {
+		from, to := rowAt(in, src.Stride, i), unsafe.Add(dst, int(slot)*row)
+		if bf16 {
+			d.convert.Narrow((*uint16)(to), from, src.Cols)
+		} else {
+			copy(unsafe.Slice((*float32)(to), src.Cols), unsafe.Slice(from, src.Cols))
+		}
+	}
+}
+
+// Add is x += delta, both [T, H] F32.
+func (d *Device) Add(stream device.Stream, x, delta device.Mat) {
+	const op = "Add"
+	d.stream(op, stream)
+	dst, src := f32(op, "x", &x, x.Rows, x.Cols), f32(op, "delta", &delta, x.Rows, x.Cols)
+	if x.Cols == 0 {
+		return
+	}
+	for r := range x.Rows {
+		d.axpy.Add(rowAt(dst, x.Stride, r), rowAt(src, delta.Stride, r), x.Cols)
+	}
+}
+
+// WeightedSum is out [T, H] = base + sum over k of weights[t][k] * y[t*K+k],
+// added in that order. base may be absent or out itself.
+func (d *Device) WeightedSum(stream device.Stream, out, y, weights, base device.Mat) {
+	const op = "WeightedSum"
+	s := d.stream(op, stream)
+	topK := weights.Cols
+	o := f32(op, "out", &out, out.Rows, out.Cols)
+	in := f32(op, "y", &y, out.Rows*topK, out.Cols)
+	w := f32(op, "weights", &weights, out.Rows, topK)
+	var b *float32
+	if !base.Zero() {
+		b = f32(op, "base", &base, out.Rows, out.Cols)
+	}
+	if out.Cols == 0 || topK == 0 {
+		fail(op, "out is %s, weights are %s", out, weights)
+	}
+	t := &s.lanes[0].axpy
+	t.Stride, t.N, t.Width = y.Stride*tensor.F32.Size(), topK, out.Cols
+	for r := range out.Rows {
+		row := rowAt(o, out.Stride, r)
+		if b == nil {
+			clearF32(row, out.Cols)
+		} else if from := rowAt(b, base.Stride, r); from != row {
+			copy(unsafe.Slice(row, out.Cols), unsafe.Slice(from, out.Cols))
+		}
+		t.P[0], t.Acc[0] = rowAt(w, weights.Stride, r), row
+		t.W = unsafe.Pointer(rowAt(in, y.Stride, r*topK))
+		d.axpy.F32[1](t)
+	}
+}

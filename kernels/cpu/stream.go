@@ -1,0 +1,164 @@
+package cpu
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"krater/kernels/cpu/axpy"
+	"krater/kernels/cpu/dot"
+	"krater/kernels/device"
+)
+
+// Stream is a device.Stream whose operators are complete when they return. It
+// owns the scratch memory of its operators, so it belongs to one goroutine at a
+// time.
+type Stream struct {
+	dev   *Device
+	lanes []*lane // one a thread
+	arena arena   // what one operator call shares between lanes
+
+	// The loop being run; see each.
+	current task
+	tasks   int64
+	next    atomic.Int64
+	part    func(int)
+
+	matmul  matmulTask
+	pack    packTask
+	ffn     ffnTask
+	decode  decodeTask
+	prefill prefillTask
+	router  routerScratch
+}
+
+// lane is the scratch of one thread within a Run.
+type lane struct {
+	arena arena
+	dot   dot.Tile
+	axpy  axpy.Tile
+}
+
+// task is a loop body: do handles item i with the scratch of one lane.
+type task interface{ do(l *lane, i int) }
+
+// NewStream makes a stream.
+func (d *Device) NewStream() (device.Stream, error) {
+	s := &Stream{dev: d}
+	s.arena.held = &d.scratch
+	for range d.team.Threads() {
+		l := &lane{}
+		l.arena.held = &d.scratch
+		s.lanes = append(s.lanes, l)
+	}
+	s.part = s.runPart
+	return s, nil
+}
+
+// Device is the device this stream was made by.
+func (s *Stream) Device() device.Device { return s.dev }
+
+// CopyIn copies src, dense row by row, to dst.
+func (s *Stream) CopyIn(dst device.Mat, src []byte) {
+	row := dst.Cols * dst.DType.Size()
+	if len(src) != dst.Rows*row {
+		fail("CopyIn", "%d bytes for %s", len(src), dst)
+	}
+	for r := range dst.Rows {
+		copy(rowBytes("CopyIn", &dst, r), src[r*row:(r+1)*row])
+	}
+}
+
+// CopyOut copies src, dense row by row, to dst.
+func (s *Stream) CopyOut(dst []byte, src device.Mat) {
+	row := src.Cols * src.DType.Size()
+	if len(dst) != src.Rows*row {
+		fail("CopyOut", "%d bytes for %s", len(dst), src)
+	}
+	for r := range src.Rows {
+		copy(dst[r*row:(r+1)*row], rowBytes("CopyOut", &src, r))
+	}
+}
+
+// Record gives an event that is already over.
+func (s *Stream) Record() device.Event { return done{} }
+
+// Wait returns at once: work of other streams was complete when enqueued.
+func (s *Stream) Wait(device.Event) {}
+
+// Synchronize has nothing to wait for.
+func (s *Stream) Synchronize() error { return nil }
+
+// done is the event of work that is complete.
+type done struct{}
+
+func (done) Done() bool  { return true }
+func (done) Wait() error { return nil }
+
+// wakeNs is the work below which no other core is woken: a hand-over to a
+// parked goroutine costs tens of microseconds.
+const wakeNs = 50_000
+
+// each runs t.do for items 0..n-1, in rising order on the caller when the whole
+// takes under wakeNs nanoseconds by estimate, else spread over the team, items
+// taken in turn. It returns when all are done.
+func (s *Stream) each(t task, n, ns int) {
+	if n <= 1 || ns < wakeNs || len(s.lanes) == 1 {
+		for i := range n {
+			t.do(s.lanes[0], i)
+		}
+		return
+	}
+	s.current, s.tasks = t, int64(n)
+	s.next.Store(0)
+	s.dev.team.Run(min(n, len(s.lanes)), s.part)
+	s.current = nil
+}
+
+func (s *Stream) runPart(part int) {
+	l := s.lanes[part]
+	for {
+		i := s.next.Add(1) - 1
+		if i >= s.tasks {
+			return
+		}
+		s.current.do(l, int(i))
+	}
+}
+
+// arena is scratch handed out piece by piece and taken back as a whole. It
+// grows to the largest size asked for and keeps it.
+type arena struct {
+	data []float32
+	used int
+	held *atomic.Int64
+}
+
+// reset takes everything back and makes room for total float32 values in
+// pieces; the padding of each piece is for the caller to count with piece.
+func (a *arena) reset(total int) {
+	a.used = 0
+	if total <= len(a.data) {
+		return
+	}
+	a.held.Add(int64(total-len(a.data)) * 4)
+	raw := alignedBytes(total * 4)
+	a.data = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(raw))), total)
+}
+
+// piece is n rounded up so that the next piece is aligned to 64 bytes.
+func piece(n int) int { return (n + alignment/4 - 1) &^ (alignment/4 - 1) }
+
+// take hands out n values, n > 0, of unknown content.
+func (a *arena) take(n int) *float32 {
+	p := &a.data[a.used : a.used+n][0]
+	a.used += piece(n)
+	return p
+}
+
+// rowAt is row r of a matrix whose rows start stride values apart.
+func rowAt(base *float32, stride, r int) *float32 {
+	return (*float32)(unsafe.Add(unsafe.Pointer(base), 4*stride*r))
+}
+
+// clearF32 zeroes n values.
+func clearF32(p *float32, n int) { clear(unsafe.Slice(p, n)) }

@@ -1,0 +1,144 @@
+// Package ref is what every fast operator is compared with: plain Go, one
+// function an operator, over dense row-major slices, in float64 inside. It is
+// never optimised. Weights and cache rows stored as BF16 are widened by the
+// caller (exact). Shapes are those of the operator list in kernels/device.
+package ref
+
+import (
+	"math"
+
+	"krater/kernels/device"
+)
+
+// GatherRows copies row ids[i] of table [V, width] to row i of out.
+func GatherRows(out, table []float32, ids []int32, width int) {
+	for i, id := range ids {
+		copy(out[i*width:(i+1)*width], table[int(id)*width:])
+	}
+}
+
+// StoreRows copies row i of src [T, width] to row slots[i] of cache.
+func StoreRows(cache, src []float32, slots []int32, width int) {
+	for i, slot := range slots {
+		copy(cache[int(slot)*width:(int(slot)+1)*width], src[i*width:])
+	}
+}
+
+// Add adds delta to x.
+func Add(x, delta []float32) {
+	for i := range x {
+		x[i] += delta[i]
+	}
+}
+
+// RMSNorm is x / sqrt(mean(x^2) + eps) * w for every row of width len(w).
+func RMSNorm(out, x, w []float32, eps float32) {
+	h := len(w)
+	for r := 0; r*h < len(x); r++ {
+		row := x[r*h : (r+1)*h]
+		var sum float64
+		for _, v := range row {
+			sum += float64(v) * float64(v)
+		}
+		scale := 1 / math.Sqrt(sum/float64(h)+float64(eps))
+		for i, v := range row {
+			out[r*h+i] = float32(float64(v) * scale * float64(w[i]))
+		}
+	}
+}
+
+// AddRMSNorm adds delta to x, then norms x into out.
+func AddRMSNorm(out, x, delta, w []float32, eps float32) {
+	Add(x, delta)
+	RMSNorm(out, x, w, eps)
+}
+
+// MatMul is out [m, n] = x [m, k] * transposed w [n, k].
+func MatMul(out, x, w []float32, m, n, k int) {
+	for i := range m {
+		for j := range n {
+			out[i*n+j] = float32(dot(x[i*k:(i+1)*k], w[j*k:(j+1)*k]))
+		}
+	}
+}
+
+func dot(a, b []float32) float64 {
+	var sum float64
+	for i := range a {
+		sum += float64(a[i]) * float64(b[i])
+	}
+	return sum
+}
+
+// Rope turns the pairs of x [T, cols] in place by the angles of each row's
+// position; row p of table holds Dim/2 pairs (cos, sin).
+func Rope(x []float32, cols int, positions []int32, table []float32, p device.Rope) {
+	for r, pos := range positions {
+		angles := table[int(pos)*p.Dim : (int(pos)+1)*p.Dim]
+		for h := range p.Heads {
+			head := x[r*cols+h*p.HeadDim+p.Offset:]
+			for i := range p.Dim / 2 {
+				a, b := 2*i, 2*i+1
+				if !p.Interleaved {
+					a, b = i, i+p.Dim/2
+				}
+				c, s := float64(angles[2*i]), float64(angles[2*i+1])
+				u, v := float64(head[a]), float64(head[b])
+				head[a] = float32(u*c - v*s)
+				head[b] = float32(v*c + u*s)
+			}
+		}
+	}
+}
+
+// Silu is x * sigmoid(x).
+func Silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
+
+// Expert is one SwiGLU network with weights widened to float32.
+type Expert struct {
+	Gate []float32 // [F, H]
+	Up   []float32 // [F, H]
+	Down []float32 // [H, F]
+}
+
+// FFN is down(silu(gate x) * up x) for every row of x [T, h].
+func FFN(out, x []float32, e Expert, h int) {
+	f := len(e.Gate) / h
+	mid := make([]float32, f)
+	for r := 0; r*h < len(x); r++ {
+		row := x[r*h : (r+1)*h]
+		for i := range mid {
+			w := func(m []float32) float64 { return dot(row, m[i*h:(i+1)*h]) }
+			mid[i] = float32(Silu(w(e.Gate)) * w(e.Up))
+		}
+		MatMul(out[r*h:(r+1)*h], mid, e.Down, 1, h, f)
+	}
+}
+
+// Experts runs every assignment a = token*topK + rank through its expert; the
+// result is row a of y [T*topK, h].
+func Experts(y, x []float32, bank []Expert, work []device.ExpertRows, topK, h int) {
+	for _, item := range work {
+		for _, a := range item.Assign {
+			token := int(a) / topK
+			FFN(y[int(a)*h:(int(a)+1)*h], x[token*h:(token+1)*h], bank[item.Expert], h)
+		}
+	}
+}
+
+// WeightedSum is base (nil: zero) plus the topK rows of y [T*topK, h] that
+// belong to each token, weighted.
+func WeightedSum(out, y, weights, base []float32, topK, h int) {
+	for t := 0; t*h < len(out); t++ {
+		for i := range h {
+			var sum float64
+			if base != nil {
+				sum = float64(base[t*h+i])
+			}
+			for k := range topK {
+				sum += float64(weights[t*topK+k]) * float64(y[(t*topK+k)*h+i])
+			}
+			out[t*h+i] = float32(sum)
+		}
+	}
+}
