@@ -1,11 +1,13 @@
 package direct_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"krater/kernels/cpu"
 	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/compare"
@@ -15,6 +17,8 @@ import (
 	"krater/stages/model"
 	"krater/stages/weights"
 )
+
+var _ load.Device = (*cpu.Device)(nil)
 
 const goldens = "../../testdata/goldens"
 
@@ -83,10 +87,67 @@ func agree(t *testing.T, m *opened, dir string, o compare.Options) {
 	}
 }
 
+var names = []string{"deepseek_v2_lite", "deepseek_v2"}
+
+// processor is the CPU device, closed when the test ends.
+func processor(t testing.TB, threads int) *cpu.Device {
+	t.Helper()
+	dev, err := cpu.New(cpu.Options{Threads: threads})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return dev
+}
+
+// short is the part of TestGoldens that the short suite runs: every value once
+// or twice.
+var short = map[[3]int]bool{{1, 1000, 1}: true, {2, 7, 3}: true, {3, 32, 8}: true, {3, 1, 8}: true}
+
+// TestGoldens compares every layer, operator, router choice, logit and greedy
+// token, with the model cut into groups, prompts cut into chunks and prompts
+// batched.
+func TestGoldens(t *testing.T) {
+	dev := processor(t, 2)
+	for _, name := range names {
+		dir := filepath.Join(goldens, name)
+		for groups := 1; groups <= 3; groups++ {
+			m := open(t, dev, dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32, Partition: load.Even(3, groups)})
+			for _, chunk := range []int{1, 7, 32, 1000} {
+				for _, batch := range []int{1, 3, 8} {
+					if testing.Short() && !short[[3]int{groups, chunk, batch}] {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s, %d groups, chunk %d, batch %d", name, groups, chunk, batch), func(t *testing.T) {
+						agree(t, m, dir, compare.Options{Chunk: chunk, Batch: batch})
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestGoldensConfigOfTransformers5 reads the same models from the other config
+// style.
+func TestGoldensConfigOfTransformers5(t *testing.T) {
+	dev := processor(t, 1)
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(goldens, name)
+			m := open(t, dev, dir, "config.transformers5.json", load.Options{Limits: limits, KVType: tensor.F32})
+			agree(t, m, dir, compare.Options{})
+		})
+	}
+}
+
 // TestGoldensOnReference holds the stages themselves against the goldens, on the
 // reference operators and a device that defers everything.
 func TestGoldensOnReference(t *testing.T) {
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2"} {
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(goldens, name)
 			m := open(t, refdevice.Device{}, dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32, Partition: []int{1, 2}})
