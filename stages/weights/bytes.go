@@ -1,0 +1,23 @@
+package weights
+
+import (
+	"maps"
+	"slices"
+)
+
+// FromBytes reads a model whose files are in memory already, by file name; files
+// that are not weights or their index are ignored. The set uses the bytes in
+// place: they must stay unchanged.
+func FromBytes(files map[string][]byte) (*Set, error) { return open(memory(files)) }
+
+// memory is a folder of embedded files.
+type memory map[string][]byte
+
+func (m memory) names() ([]string, error) { return slices.Collect(maps.Keys(m)), nil }
+
+func (m memory) has(name string) bool {
+	_, ok := m[name]
+	return ok
+}
+
+func (m memory) open(name string) ([]byte, func() error, error) { return m[name], nil, nil }

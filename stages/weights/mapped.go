@@ -1,0 +1,73 @@
+//go:build unix
+
+package weights
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open maps the weights of a model folder. The files must not be shortened while
+// the set is open: reading beyond a mapped file's end kills the process.
+func Open(dir string) (*Set, error) {
+	s, err := open(directory(dir))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return s, nil
+}
+
+// directory is a folder on disk.
+type directory string
+
+func (d directory) names() ([]string, error) {
+	f, err := os.Open(string(d))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+func (d directory) has(name string) bool {
+	// Stat follows links: download caches keep the files elsewhere. A broken link
+	// is a missing file.
+	_, err := os.Stat(filepath.Join(string(d), name))
+	return err == nil
+}
+
+// open maps a file, without advice to the kernel: its own read-ahead is right.
+// Read once from front to back out of a cold page cache (600 MB, a cloud disk,
+// 2 cores), no advice took 0.29-0.34 s, SEQUENTIAL 0.22-0.27 s but it lets pages
+// go early, which decode needs again and again; WILLNEED 0.21-0.90 s, RANDOM
+// 11 s. With a warm cache all but RANDOM and WILLNEED took 4.5 ms.
+func (d directory) open(name string) ([]byte, func() error, error) {
+	// A pipe would block without the flag; it is refused below.
+	f, err := os.OpenFile(filepath.Join(string(d), name), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close() // a mapping outlives its descriptor
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	size := info.Size()
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, nil, ErrNotRegular
+	case size == 0:
+		return nil, nil, nil // cannot be mapped; the reader says it is too short
+	case size > math.MaxInt:
+		return nil, nil, fmt.Errorf("%d bytes cannot be mapped", size)
+	}
+	data, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
+	}
+	return data, func() error { return unix.Munmap(data) }, nil
+}

@@ -1,0 +1,154 @@
+// Package weights opens a model's weights: one safetensors file, or shards with
+// an index. Tensors are views of the mapped or embedded files; none is copied.
+//
+// The index is an allow-list: a shard that is missing or not named, a tensor
+// that is missing, stray or present twice is an error before anything is used.
+// Started with less, a model would answer with garbage.
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"krater/kernels/tensor"
+	"krater/stages/weights/safetensors"
+)
+
+// Tensor is one weight as stored.
+type Tensor struct {
+	DType tensor.DType
+	Shape []int  // empty for a scalar; not to be changed
+	Data  []byte // little endian, row-major, aligned to the element size; read-only, valid until Set.Close
+}
+
+// Set holds the tensors of a model. It is safe for concurrent use until Close.
+type Set struct {
+	tensors map[string]Tensor
+	names   []string // by file name, then by position in the file
+	bytes   int64
+	unmap   []func() error
+}
+
+// Tensor returns a tensor by name.
+func (s *Set) Tensor(name string) (Tensor, bool) {
+	t, ok := s.tensors[name]
+	return t, ok
+}
+
+// Names lists all tensors in the order of the files' bytes: reading them in this
+// order reads each file from front to back. Not to be changed.
+func (s *Set) Names() []string { return s.names }
+
+// Bytes is the size of all tensors together.
+func (s *Set) Bytes() int64 { return s.bytes }
+
+// Close gives the memory back. No Data of the set may be used afterwards.
+// Calling it twice is allowed.
+func (s *Set) Close() error {
+	unmap := s.unmap
+	*s = Set{}
+	var errs []error
+	for _, f := range unmap {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// folder is where weight files come from.
+type folder interface {
+	// names lists the files.
+	names() ([]string, error)
+	// has reports whether the file is there.
+	has(name string) bool
+	// open gives a file's content and what frees it (nil: nothing to free).
+	open(name string) ([]byte, func() error, error)
+}
+
+// open reads the set of a folder.
+func open(dir folder) (*Set, error) {
+	plan, err := planOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{tensors: make(map[string]Tensor, len(plan.shardOf))}
+	if err := s.addAll(dir, plan); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// addAll reads every shard, then holds the tensors found against the index: in
+// this order, a tensor in two shards is always reported as that.
+func (s *Set) addAll(dir folder, plan *plan) error {
+	ends := make([]int, len(plan.shards)) // of each shard's names in s.names
+	for i, shard := range plan.shards {
+		data, unmap, err := dir.open(shard)
+		if err != nil {
+			return fmt.Errorf("%s: %w", shard, err)
+		}
+		if unmap != nil {
+			s.unmap = append(s.unmap, unmap)
+		}
+		list, err := safetensors.Parse(data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", shard, err)
+		}
+		for _, t := range list {
+			if _, dup := s.tensors[t.Name]; dup {
+				return fmt.Errorf("%s: tensor %.100q: %w", shard, t.Name, ErrDuplicate)
+			}
+			s.tensors[t.Name] = Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
+			s.names = append(s.names, t.Name)
+			s.bytes += int64(len(t.Data))
+		}
+		ends[i] = len(s.names)
+	}
+	if plan.shardOf == nil {
+		return nil
+	}
+	from := 0
+	for i, shard := range plan.shards {
+		for _, name := range s.names[from:ends[i]] {
+			if want := plan.shardOf[name]; want == "" {
+				return fmt.Errorf("%s: tensor %.100q: %w", shard, name, ErrTensorStray)
+			} else if want != shard {
+				return fmt.Errorf("%s: tensor %.100q: %w, which has it in %s", shard, name, ErrTensorStray, want)
+			}
+		}
+		from = ends[i]
+	}
+	if len(s.names) < len(plan.shardOf) {
+		return s.missing(plan)
+	}
+	return nil
+}
+
+// missing names the first few tensors that no shard had.
+func (s *Set) missing(plan *plan) error {
+	var absent []string
+	for name := range plan.shardOf {
+		if _, ok := s.tensors[name]; !ok {
+			absent = append(absent, name)
+		}
+	}
+	slices.Sort(absent)
+	const limit = 5
+	rest := ""
+	if n := len(absent) - limit; n > 0 {
+		absent, rest = absent[:limit], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("%s: %w: %q%s", plan.shardOf[absent[0]], ErrTensorMissing, absent, rest)
+}
+
+// All goes over all tensors in the order of Names.
+func (s *Set) All() iter.Seq2[string, Tensor] {
+	return func(yield func(string, Tensor) bool) {
+		for _, name := range s.names {
+			if !yield(name, s.tensors[name]) {
+				return
+			}
+		}
+	}
+}
