@@ -1,0 +1,83 @@
+package server
+
+import (
+	"crypto/subtle"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"krater/transport/api"
+)
+
+// authorize checks the request's key. The time it takes depends on the number
+// of keys, not on which one matches.
+func (s *Server) authorize(r *http.Request) *api.Error {
+	if len(s.opt.Keys) == 0 {
+		return nil
+	}
+	key := r.Header.Get("X-Api-Key")
+	if scheme, rest, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		key = strings.TrimSpace(rest)
+	}
+	message := "the API key is wrong"
+	if key == "" {
+		message = "an API key is needed: Authorization: Bearer KEY"
+	}
+	hash, match := HashKey(key), 0
+	for i := range s.opt.Keys {
+		match |= subtle.ConstantTimeCompare(hash[:], s.opt.Keys[i][:])
+	}
+	if match == 1 && key != "" {
+		return nil
+	}
+	return &api.Error{
+		Status: http.StatusUnauthorized, Type: api.TypeAuthentication, Code: api.CodeInvalidAPIKey, Message: message,
+	}
+}
+
+// OriginAllowed tells if a page of the request's Origin may open a WebSocket:
+// no Origin (not a browser), this server's own, or one of Options.Origins.
+func (s *Server) OriginAllowed(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" || s.originListed(origin) {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+}
+
+func (s *Server) originListed(origin string) bool {
+	return slices.Contains(s.opt.Origins, "*") || slices.Contains(s.opt.Origins, origin)
+}
+
+// cors lets listed origins read answers and sends preflight answers. Cookies
+// are never allowed: keys travel in headers.
+func (s *Server) cors(next http.Handler) http.Handler {
+	if len(s.opt.Origins) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Add("Vary", "Origin")
+		origin := r.Header.Get("Origin")
+		if origin == "" || !s.originListed(origin) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		h.Set("Access-Control-Allow-Origin", origin)
+		h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After")
+		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+		// Client libraries send headers of their own, so what is asked for is
+		// granted; the key is what protects the routes.
+		if asked := r.Header.Get("Access-Control-Request-Headers"); asked != "" && len(asked) <= 1024 {
+			h.Set("Access-Control-Allow-Headers", asked)
+		}
+		h.Set("Access-Control-Max-Age", "600")
+		w.WriteHeader(http.StatusNoContent)
+	})
+}

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+
+	"krater/actors/engine"
+	"krater/transport/api"
+)
+
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
+	var req api.ChatRequest
+	info, ok := s.decode(w, r, &req, func() *string { return req.Model })
+	if !ok {
+		return
+	}
+	plan, refusal := req.Plan(info)
+	if refusal != nil {
+		refusal.Write(w)
+		return
+	}
+	run, err := s.begin(r.Context(), "chatcmpl-", plan)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	defer run.close()
+	s.answer(w, r, run, newChatFormat(run, info.ID))
+}
+
+// chatFormat shapes chat.completion objects and their chunks.
+type chatFormat struct {
+	run     *run
+	model   string
+	started []bool // by choice: the role is sent
+	answers []chatAnswer
+}
+
+type chatAnswer struct {
+	text   strings.Builder
+	tokens []engine.Token
+	finish engine.FinishReason
+}
+
+func newChatFormat(r *run, model string) *chatFormat {
+	n := len(r.streams)
+	return &chatFormat{run: r, model: model, started: make([]bool, n), answers: make([]chatAnswer, n)}
+}
+
+// chunks: a choice opens with its role, and its finish reason comes alone in
+// its last chunk.
+func (f *chatFormat) chunks(it item) []any {
+	if it.event.Kind != engine.Tokens && it.event.Kind != engine.Done {
+		return nil
+	}
+	var out []any
+	if !f.started[it.choice] {
+		f.started[it.choice] = true
+		empty := ""
+		out = append(out, f.chunk(api.ChatChunkChoice{Index: it.choice, Delta: api.ChatDelta{Role: "assistant", Content: &empty}}))
+	}
+	if it.event.Text != "" || len(it.event.Tokens) > 0 {
+		out = append(out, f.chunk(api.ChatChunkChoice{
+			Index: it.choice, Delta: api.ChatDelta{Content: &it.event.Text}, Logprobs: api.NewChatLogprobs(it.event.Tokens),
+		}))
+	}
+	if it.event.Kind == engine.Done {
+		reason := api.FinishReason(it.event.Finish)
+		out = append(out, f.chunk(api.ChatChunkChoice{Index: it.choice, FinishReason: &reason}))
+	}
+	return out
+}
+
+func (f *chatFormat) chunk(choices ...api.ChatChunkChoice) *api.ChatChunk {
+	return &api.ChatChunk{
+		ID: f.run.id, Object: "chat.completion.chunk", Created: f.run.created, Model: f.model, Choices: choices,
+		// With include_usage every chunk has the field, null up to the last.
+		Usage: api.Nullable[api.Usage]{Set: f.run.plan.Usage},
+	}
+}
+
+func (f *chatFormat) usage(u engine.Usage) any {
+	chunk, usage := f.chunk(), api.NewUsage(u)
+	chunk.Usage.Value = &usage
+	return chunk
+}
+
+func (f *chatFormat) collect(it item) {
+	a := &f.answers[it.choice]
+	a.text.WriteString(it.event.Text)
+	a.tokens = append(a.tokens, it.event.Tokens...)
+	a.finish = it.event.Finish
+}
+
+func (f *chatFormat) whole(u engine.Usage) any {
+	out := &api.ChatCompletion{
+		ID: f.run.id, Object: "chat.completion", Created: f.run.created, Model: f.model, Usage: api.NewUsage(u),
+	}
+	for i := range f.answers {
+		a := &f.answers[i]
+		out.Choices = append(out.Choices, api.ChatChoice{
+			Index: i, Message: api.ChatMessage{Role: "assistant", Content: a.text.String()},
+			Logprobs: api.NewChatLogprobs(a.tokens), FinishReason: api.FinishReason(a.finish),
+		})
+	}
+	return out
+}

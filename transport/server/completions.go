@@ -1,0 +1,133 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+
+	"krater/actors/engine"
+	"krater/transport/api"
+)
+
+func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
+	var req api.CompletionRequest
+	info, ok := s.decode(w, r, &req, func() *string { return req.Model })
+	if !ok {
+		return
+	}
+	plan, refusal := req.Plan(info)
+	if refusal != nil {
+		refusal.Write(w)
+		return
+	}
+	echo, err := s.echo(plan)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	run, err := s.begin(r.Context(), "cmpl-", plan)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	defer run.close()
+	s.answer(w, r, run, newTextFormat(run, info.ID, echo))
+}
+
+// echo gives the text that each choice starts with: its prompt, or nothing.
+func (s *Server) echo(plan *api.Plan) ([]string, error) {
+	texts := make([]string, len(plan.Requests))
+	if !plan.Echo {
+		return texts, nil
+	}
+	for i, req := range plan.Requests {
+		if req.Prompt.Text != nil {
+			texts[i] = *req.Prompt.Text
+			continue
+		}
+		text, err := s.engine.Detokenize(req.Prompt.IDs, !req.KeepSpecial)
+		if err != nil {
+			return nil, err
+		}
+		texts[i] = text
+	}
+	return texts, nil
+}
+
+// textFormat shapes text_completion objects; a stream's events have the same
+// form.
+type textFormat struct {
+	run     *run
+	model   string
+	echo    []string // by choice, until it is sent
+	answers []textAnswer
+}
+
+type textAnswer struct {
+	text    strings.Builder
+	tokens  []engine.Token
+	offsets api.TextOffsets
+	finish  engine.FinishReason
+}
+
+func newTextFormat(r *run, model string, echo []string) *textFormat {
+	f := &textFormat{run: r, model: model, echo: echo, answers: make([]textAnswer, len(r.streams))}
+	return f
+}
+
+func (f *textFormat) chunks(it item) []any {
+	if it.event.Kind != engine.Tokens && it.event.Kind != engine.Done {
+		return nil
+	}
+	var out []any
+	if text := f.prefix(it.choice) + it.event.Text; text != "" || len(it.event.Tokens) > 0 {
+		out = append(out, f.event(api.TextChoice{
+			Index: it.choice, Text: text, Logprobs: api.NewTextLogprobs(it.event.Tokens, &f.answers[it.choice].offsets),
+		}))
+	}
+	if it.event.Kind == engine.Done {
+		reason := api.FinishReason(it.event.Finish)
+		out = append(out, f.event(api.TextChoice{Index: it.choice, FinishReason: &reason}))
+	}
+	return out
+}
+
+// prefix gives the echo of a choice the first time it is asked.
+func (f *textFormat) prefix(choice int) string {
+	text := f.echo[choice]
+	f.echo[choice] = ""
+	return text
+}
+
+func (f *textFormat) event(choices ...api.TextChoice) *api.TextCompletion {
+	return &api.TextCompletion{
+		ID: f.run.id, Object: "text_completion", Created: f.run.created, Model: f.model, Choices: choices,
+		Usage: api.Nullable[api.Usage]{Set: f.run.plan.Usage},
+	}
+}
+
+func (f *textFormat) usage(u engine.Usage) any {
+	event, usage := f.event(), api.NewUsage(u)
+	event.Usage.Value = &usage
+	return event
+}
+
+func (f *textFormat) collect(it item) {
+	a := &f.answers[it.choice]
+	a.text.WriteString(f.prefix(it.choice))
+	a.text.WriteString(it.event.Text)
+	a.tokens = append(a.tokens, it.event.Tokens...)
+	a.finish = it.event.Finish
+}
+
+func (f *textFormat) whole(u engine.Usage) any {
+	out, usage := f.event(), api.NewUsage(u)
+	for i := range f.answers {
+		a := &f.answers[i]
+		reason := api.FinishReason(a.finish)
+		out.Choices = append(out.Choices, api.TextChoice{
+			Index: i, Text: a.text.String(), Logprobs: api.NewTextLogprobs(a.tokens, &a.offsets), FinishReason: &reason,
+		})
+	}
+	out.Usage = api.Nullable[api.Usage]{Set: true, Value: &usage}
+	return out
+}

@@ -1,0 +1,228 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"krater/actors/engine"
+	"krater/transport/api"
+)
+
+// run is one HTTP request's generations, one stream a choice.
+type run struct {
+	id      string // chatcmpl-..., cmpl-...
+	created int64
+	plan    *api.Plan
+	streams []engine.Stream
+	// perPrompt choices in a row share a prompt, which is counted once.
+	perPrompt int
+	usage     engine.Usage
+
+	items  chan item
+	cancel context.CancelFunc
+	pumps  sync.WaitGroup
+}
+
+// item is one event of one choice; err ends the choice instead.
+type item struct {
+	choice int
+	event  engine.Event
+	err    error
+}
+
+// begin submits every request of the plan; all are refused if one is. The run
+// must be closed.
+func (s *Server) begin(ctx context.Context, prefix string, plan *api.Plan) (*run, error) {
+	now := time.Now()
+	r := &run{id: api.NewID(prefix), created: now.Unix(), plan: plan, perPrompt: plan.Choices, items: make(chan item)}
+	ctx, r.cancel = context.WithCancel(ctx)
+	for _, req := range plan.Requests {
+		req.ID = r.id
+		req.Deadline = now.Add(s.opt.RequestTimeout)
+		stream, err := s.engine.Submit(ctx, req)
+		if err != nil {
+			r.close()
+			return nil, err
+		}
+		r.streams = append(r.streams, stream)
+	}
+	for i, stream := range r.streams {
+		r.pumps.Add(1)
+		go r.pump(ctx, i, stream)
+	}
+	return r, nil
+}
+
+// pump hands one stream's events to the reader of items. The channel has no
+// room, so what the client has not taken yet stays in the engine, which joins it.
+func (r *run) pump(ctx context.Context, choice int, stream engine.Stream) {
+	defer r.pumps.Done()
+	for {
+		event, err := stream.Next(ctx)
+		if errors.Is(err, io.EOF) { // before Done or Failed: the stream was closed
+			err = &engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled"}
+		}
+		select {
+		case r.items <- item{choice, event, err}:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil || event.Kind == engine.Done || event.Kind == engine.Failed {
+			return
+		}
+	}
+}
+
+// close cancels what still runs and waits for the pumps.
+func (r *run) close() {
+	r.cancel()
+	for _, stream := range r.streams {
+		stream.Close()
+	}
+	r.pumps.Wait()
+}
+
+// failure gives the error that ends the whole answer, if the item is one. One
+// failed choice fails all: half an answer is none.
+func (r *run) failure(it item) error {
+	switch {
+	case it.err != nil:
+		return it.err
+	case it.event.Kind == engine.Failed && it.event.Err != nil:
+		return it.event.Err
+	case it.event.Kind == engine.Failed:
+		return errors.New("a stream failed without an error")
+	case it.event.Kind == engine.Done && it.event.Finish == engine.FinishCancelled:
+		return &engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled"}
+	}
+	return nil
+}
+
+// count adds a finished choice to the usage: answers are summed, a prompt
+// counts once however many choices share it.
+func (r *run) count(it item) {
+	u := it.event.Usage
+	r.usage.Completion += u.Completion
+	r.usage.Reasoning += u.Reasoning
+	if it.choice%r.perPrompt == 0 {
+		r.usage.Prompt += u.Prompt
+		r.usage.Cached += u.Cached
+	}
+}
+
+// cancelled says why ctx ended: nil if the client left, else the 503 that a
+// drain's end gives.
+func cancelled(ctx context.Context) *api.Error {
+	if errors.Is(context.Cause(ctx), errShutdown) {
+		return api.FromEngine(&engine.Error{Kind: engine.Unavailable, Message: errShutdown.Error()})
+	}
+	return nil
+}
+
+// format shapes one route's answers.
+type format interface {
+	// chunks gives the stream events for an event of a choice.
+	chunks(it item) []any
+	// usage gives the last chunk of a stream that was asked for it.
+	usage(u engine.Usage) any
+	// collect takes an event for an answer in one piece.
+	collect(it item)
+	// whole gives that answer.
+	whole(u engine.Usage) any
+}
+
+// answer runs the request to its end, streaming or not.
+func (s *Server) answer(w http.ResponseWriter, req *http.Request, r *run, f format) {
+	if r.plan.Stream {
+		s.stream(w, req, r, f)
+		return
+	}
+	for open := len(r.streams); open > 0; {
+		select {
+		case it := <-r.items:
+			if err := r.failure(it); err != nil {
+				s.fail(w, err)
+				return
+			}
+			f.collect(it)
+			if it.event.Kind == engine.Done {
+				r.count(it)
+				open--
+			}
+		case <-req.Context().Done():
+			s.abandon(w, req)
+			return
+		}
+	}
+	api.WriteJSON(w, http.StatusOK, f.whole(r.usage))
+}
+
+// abandon ends a request whose context is over.
+func (s *Server) abandon(w http.ResponseWriter, req *http.Request) {
+	if e := cancelled(req.Context()); e != nil {
+		e.Write(w)
+		return
+	}
+	w.WriteHeader(api.StatusClientClosed) // for the log; nobody reads it
+}
+
+// stream sends chunks as they come. The header waits for the first token, or
+// for the first heartbeat, so that an early failure still has its status.
+func (s *Server) stream(w http.ResponseWriter, req *http.Request, r *run, f format) {
+	out := api.NewEventWriter(w, s.opt.WriteTimeout)
+	silence := time.NewTimer(s.opt.Heartbeat)
+	defer silence.Stop()
+	for open := len(r.streams); open > 0; {
+		var err error
+		select {
+		case it := <-r.items:
+			if cause := r.failure(it); cause != nil {
+				s.failStream(w, out, cause)
+				return
+			}
+			for _, chunk := range f.chunks(it) {
+				err = errors.Join(err, out.Data(chunk))
+			}
+			if it.event.Kind == engine.Done {
+				r.count(it)
+				open--
+			}
+		case <-silence.C:
+			err = out.Heartbeat()
+		case <-req.Context().Done():
+			if e := cancelled(req.Context()); e != nil {
+				s.failStream(w, out, e)
+			} else if !out.Opened() {
+				s.abandon(w, req)
+			}
+			return
+		}
+		if err != nil {
+			s.opt.Log.Debug().Err(err).Str("request", w.Header().Get(requestIDHeader)).Msg("client stopped reading")
+			return
+		}
+		silence.Reset(s.opt.Heartbeat)
+	}
+	if r.plan.Usage && out.Data(f.usage(r.usage)) != nil {
+		return
+	}
+	_ = out.Done()
+}
+
+// failStream ends a stream with an error event and no [DONE], or, before the
+// header, with the error's own status.
+func (s *Server) failStream(w http.ResponseWriter, out *api.EventWriter, cause error) {
+	if !out.Opened() {
+		s.fail(w, cause)
+		return
+	}
+	e := api.FromEngine(cause)
+	if e.Status == http.StatusInternalServerError {
+		s.opt.Log.Error().Err(cause).Str("request", w.Header().Get(requestIDHeader)).Msg("engine error")
+	}
+	_ = out.Data(e)
+}

@@ -1,0 +1,122 @@
+package server
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"krater/actors/engine"
+)
+
+func newRegistry(e engine.Engine) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(
+		&statsCollector{e}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return r
+}
+
+func (s *Server) metrics() http.Handler {
+	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second})
+}
+
+// statsCollector turns one snapshot of engine.Stats into metrics at each
+// scrape; nothing is counted twice and nothing is held between scrapes.
+type statsCollector struct{ engine engine.Engine }
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("krater:"+name, help, labels, nil)
+}
+
+var (
+	descRunning    = desc("num_requests_running", "Requests in the batch.")
+	descWaiting    = desc("num_requests_waiting", "Requests waiting for a place in the batch.")
+	descKV         = desc("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.")
+	descPrompt     = desc("prompt_tokens_total", "Prompt tokens processed.")
+	descGenerated  = desc("generation_tokens_total", "Tokens generated.")
+	descSuccess    = desc("request_success", "Finished requests.", "finished_reason")
+	descTTFT       = desc("time_to_first_token_seconds", "Seconds from a request's arrival to its first token.")
+	descITL        = desc("inter_token_latency_seconds", "Seconds between two tokens of a request.")
+	descE2E        = desc("e2e_request_latency_seconds", "Seconds from a request's arrival to its end.")
+	descQueue      = desc("request_queue_time_seconds", "Seconds a request waited for its first step.")
+	descIteration  = desc("iteration_tokens_total", "Tokens of one step.")
+	descActorQueue = desc("actor_queue_depth", "Messages waiting in an actor's mailbox.", "actor")
+	descActorWait  = desc("actor_wait_seconds", "Seconds messages have waited in an actor's mailbox, summed.", "actor")
+	descLink       = desc("link_bytes", "Bytes moved over links.", "kind")
+	descExperts    = desc("experts_computed", "Expert evaluations.", "device")
+)
+
+// Describe implements prometheus.Collector.
+func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descRunning, descWaiting, descKV, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
+		descQueue, descIteration, descActorQueue, descActorWait, descLink, descExperts,
+	} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
+	s := c.engine.Stats()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	gauge(descRunning, float64(s.Running))
+	gauge(descWaiting, float64(s.Waiting))
+	gauge(descKV, share(s.KVBlocksUsed, s.KVBlocksTotal))
+	counter(descPrompt, float64(s.PromptTokens))
+	counter(descGenerated, float64(s.GeneratedTokens))
+	// The four reasons are there from the start, so that rates begin at zero.
+	finished := map[string]uint64{"stop": 0, "length": 0, "abort": 0, "error": 0}
+	for reason, n := range s.Finished {
+		finished[reason] = n
+	}
+	for reason, n := range finished {
+		counter(descSuccess, float64(n), reason)
+	}
+	for _, h := range []struct {
+		desc *prometheus.Desc
+		from engine.Histogram
+	}{
+		{descTTFT, s.TTFT}, {descITL, s.ITL}, {descE2E, s.E2E}, {descQueue, s.QueueTime}, {descIteration, s.StepTokens},
+	} {
+		out <- prometheus.MustNewConstHistogram(h.desc, h.from.Count, h.from.Sum, buckets(h.from))
+	}
+	for actor, n := range s.ActorQueue {
+		gauge(descActorQueue, float64(n), actor)
+	}
+	for actor, d := range s.ActorWait {
+		counter(descActorWait, d.Seconds(), actor)
+	}
+	for kind, n := range s.LinkBytes {
+		counter(descLink, float64(n), kind)
+	}
+	for device, n := range s.ExpertsComputed {
+		counter(descExperts, float64(n), device)
+	}
+}
+
+func share(used, total int) float64 {
+	if total <= 0 {
+		return 0
+	}
+	return float64(used) / float64(total)
+}
+
+func buckets(h engine.Histogram) map[float64]uint64 {
+	out := make(map[float64]uint64, len(h.Bounds))
+	for i, bound := range h.Bounds {
+		if i < len(h.Counts) {
+			out[bound] = h.Counts[i]
+		}
+	}
+	return out
+}

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"bufio"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/transport/api"
+)
+
+// requestIDHeader carries a request's id both ways.
+const requestIDHeader = "X-Request-Id"
+
+// outer is the middleware around every route, known or not.
+func (s *Server) outer(next http.Handler) http.Handler {
+	next = s.cors(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		id := requestID(r)
+		rec := &recorder{ResponseWriter: w, timeout: s.opt.WriteTimeout}
+		rec.Header().Set(requestIDHeader, id)
+		rec.Header().Set("X-Content-Type-Options", "nosniff")
+		// The last answer on a kept connection left its deadline behind.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		defer func() {
+			abort := s.recovered(rec, id, recover())
+			s.access(rec, r, id, time.Since(start))
+			if abort {
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		next.ServeHTTP(rec, r)
+	})
+}
+
+// requestID is the client's own id where it is short and plain, else a new one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get(requestIDHeader)
+	if id == "" || len(id) > 128 {
+		return api.NewID("req_")
+	}
+	for _, c := range []byte(id) {
+		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
+		if !plain {
+			return api.NewID("req_")
+		}
+	}
+	return id
+}
+
+// recovered answers a panic with 500. With the header already out it asks to
+// break the connection, so that no client takes a cut answer for a whole one.
+func (s *Server) recovered(rec *recorder, id string, cause any) (abort bool) {
+	switch cause {
+	case nil:
+		return false
+	case http.ErrAbortHandler:
+		return true
+	}
+	s.opt.Log.Error().Str("request", id).Interface("panic", cause).Bytes("stack", debug.Stack()).Msg("handler panicked")
+	if rec.status != 0 || rec.hijacked {
+		return true
+	}
+	api.Internal().Write(rec)
+	return false
+}
+
+func (s *Server) access(rec *recorder, r *http.Request, id string, took time.Duration) {
+	line := s.opt.Log.Info()
+	switch r.URL.Path {
+	case "/health", "/ready", "/metrics":
+		line = s.opt.Log.Debug()
+	}
+	status := rec.status
+	if rec.hijacked {
+		status = http.StatusSwitchingProtocols
+	}
+	line.Str("method", r.Method).Str("path", r.URL.Path).Int("status", status).Int64("bytes", rec.bytes).
+		Dur("took", took).Str("request", id).Str("remote", r.RemoteAddr).Msg("request")
+}
+
+// recorder notes status and size for the log. Unwrap gives ResponseController
+// the connection's deadlines; Hijack and Flush are here as well because
+// libraries ask for those interfaces directly.
+type recorder struct {
+	http.ResponseWriter
+	timeout  time.Duration // of the first write; streams set their own for each
+	status   int
+	bytes    int64
+	hijacked bool
+}
+
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// begin runs before the first byte of an answer.
+func (r *recorder) begin(status int) {
+	if r.status != 0 {
+		return
+	}
+	r.status = status
+	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(r.timeout))
+}
+
+func (r *recorder) WriteHeader(status int) {
+	if status >= 200 {
+		r.begin(status)
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.begin(http.StatusOK)
+	n, err := r.ResponseWriter.Write(p)
+	r.bytes += int64(n)
+	return n, err
+}
+
+// FlushError is what ResponseController calls.
+func (r *recorder) FlushError() error {
+	r.begin(http.StatusOK)
+	return http.NewResponseController(r.ResponseWriter).Flush()
+}
+
+// Flush implements http.Flusher.
+func (r *recorder) Flush() { _ = r.FlushError() }
+
+// Hijack implements http.Hijacker.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(r.ResponseWriter).Hijack()
+	r.hijacked = err == nil
+	return conn, rw, err
+}
+
+// errorLog sends net/http's own complaints to the log at debug level: most are
+// clients that break a handshake.
+func errorLog(l *zerolog.Logger) *log.Logger { return log.New(debugWriter{l}, "", 0) }
+
+type debugWriter struct{ log *zerolog.Logger }
+
+var _ io.Writer = debugWriter{}
+
+func (w debugWriter) Write(p []byte) (int, error) {
+	w.log.Debug().Bytes("detail", p).Msg("http")
+	return len(p), nil
+}

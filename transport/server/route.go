@@ -1,0 +1,95 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"krater/transport/api"
+)
+
+// Route adds a handler under a ServeMux pattern with a method ("POST
+// /v1/responses"), behind the keys; a pattern under /v1/ also answers without
+// that prefix. Other methods of the path get a 405 with Allow. Patterns of one
+// path must name its wildcards alike. The handler's context ends with the
+// connection or when Shutdown cuts it, also after a WebSocket upgrade. It
+// panics on a bad pattern, as ServeMux does. Call it before Serve.
+func (s *Server) Route(pattern string, h http.Handler) { s.add(pattern, s.guard(h)) }
+
+// open is Route for what needs no key.
+func (s *Server) open(pattern string, h http.Handler) { s.add(pattern, h) }
+
+// Handler is the whole server as one handler.
+func (s *Server) Handler() http.Handler { return s.outer(s.mux) }
+
+func (s *Server) add(pattern string, h http.Handler) {
+	method, path, ok := strings.Cut(pattern, " ")
+	if !ok {
+		panic("server: a route needs a method: " + pattern)
+	}
+	s.addPath(method, path, h)
+	if short, ok := strings.CutPrefix(path, "/v1/"); ok {
+		s.addPath(method, "/"+short, h)
+	}
+}
+
+func (s *Server) addPath(method, path string, h http.Handler) {
+	s.mux.Handle(method+" "+path, h)
+	if s.methods[path] == nil {
+		s.mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			s.methodNotAllowed(w, path)
+		}))
+	}
+	s.methods[path] = append(s.methods[path], method)
+	if method == http.MethodGet { // ServeMux lets GET handlers answer HEAD
+		s.methods[path] = append(s.methods[path], http.MethodHead)
+	}
+	slices.Sort(s.methods[path])
+}
+
+func (s *Server) methodNotAllowed(w http.ResponseWriter, path string) {
+	allow := strings.Join(s.methods[path], ", ")
+	w.Header().Set("Allow", allow)
+	e := &api.Error{
+		Status: http.StatusMethodNotAllowed, Type: api.TypeInvalidRequest, Code: "method_not_allowed",
+		Message: "this path answers to " + allow,
+	}
+	e.Write(w)
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	e := &api.Error{Status: http.StatusNotFound, Type: api.TypeNotFound, Code: "not_found", Message: "no such path"}
+	e.Write(w)
+}
+
+// Limit refuses with 503 while not ready and 429 while MaxConcurrent requests
+// run, before the body is read.
+func (s *Server) Limit(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		release, err := s.Acquire()
+		if err != nil {
+			err.Write(w)
+			return
+		}
+		defer release()
+		h.ServeHTTP(w, r)
+	})
+}
+
+// guard counts the request, ties its context to Shutdown and asks for the key.
+func (s *Server) guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := s.authorize(r); err != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			err.Write(w)
+			return
+		}
+		s.enter()
+		defer s.leave()
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(s.base, func() { cancel(errShutdown) })()
+		h.ServeHTTP(w, r.WithContext(ctx))
+	})
+}

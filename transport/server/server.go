@@ -1,0 +1,182 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"krater/actors/engine"
+	"krater/transport/api"
+)
+
+// errShutdown is the cause of a request's cancelled context when Shutdown cut it.
+var errShutdown = errors.New("the server is shutting down")
+
+// Server serves one engine. Make it with New, add routes, then Serve.
+type Server struct {
+	engine   engine.Engine
+	opt      Options
+	mux      *http.ServeMux
+	methods  map[string][]string // path -> methods, for Allow
+	slots    chan struct{}       // one element a generating request
+	registry *prometheus.Registry
+	http     *http.Server
+
+	draining  chan struct{} // closed when Shutdown begins
+	drainOnce sync.Once
+	base      context.Context // ends when Shutdown cuts what still runs
+	cut       context.CancelFunc
+
+	mu     sync.Mutex
+	active int           // requests inside routed handlers
+	idle   chan struct{} // non-nil while Shutdown waits; closed at active == 0
+}
+
+// New builds a server with all its own routes.
+func New(e engine.Engine, opt Options) *Server {
+	s := &Server{
+		engine: e, opt: opt.withDefaults(), mux: http.NewServeMux(), methods: map[string][]string{},
+		draining: make(chan struct{}),
+	}
+	s.slots = make(chan struct{}, s.opt.MaxConcurrent)
+	s.base, s.cut = context.WithCancel(context.Background())
+	s.registry = newRegistry(e)
+	s.routes()
+	s.http = &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: s.opt.HeaderTimeout, IdleTimeout: s.opt.IdleTimeout,
+		MaxHeaderBytes: 64 << 10, TLSConfig: s.opt.TLS, ErrorLog: errorLog(s.opt.Log),
+	}
+	return s
+}
+
+func (s *Server) routes() {
+	s.Route("POST /v1/chat/completions", s.Limit(http.HandlerFunc(s.chat)))
+	s.Route("POST /v1/completions", s.Limit(http.HandlerFunc(s.completions)))
+	s.Route("GET /v1/models", http.HandlerFunc(s.models))
+	s.Route("GET /v1/models/{id...}", http.HandlerFunc(s.model))
+	s.Route("POST /tokenize", s.Limit(http.HandlerFunc(s.tokenize)))
+	s.Route("POST /detokenize", s.Limit(http.HandlerFunc(s.detokenize)))
+	s.Route("POST /apply-template", s.Limit(http.HandlerFunc(s.applyTemplate)))
+	s.open("GET /health", http.HandlerFunc(s.health))
+	s.open("GET /ready", http.HandlerFunc(s.ready))
+	ops := s.Route
+	if s.opt.OpenMetrics {
+		ops = s.open
+	}
+	ops("GET /metrics", s.metrics())
+	ops("GET /version", http.HandlerFunc(s.version))
+	s.mux.Handle("/", http.HandlerFunc(notFound))
+}
+
+// Serve answers connections of l until Shutdown; then it gives nil.
+func (s *Server) Serve(l net.Listener) error {
+	var err error
+	if s.opt.TLS != nil {
+		err = s.http.ServeTLS(l, "", "")
+	} else {
+		err = s.http.Serve(l)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Ready is nil while requests are served: the engine is ready and the server
+// does not drain.
+func (s *Server) Ready() error {
+	select {
+	case <-s.draining:
+		return &engine.Error{Kind: engine.Unavailable, Message: errShutdown.Error()}
+	default:
+		return s.engine.Ready()
+	}
+}
+
+// Draining is closed when Shutdown begins: doors with long connections end
+// them when their running answers are done.
+func (s *Server) Draining() <-chan struct{} { return s.draining }
+
+// Shutdown drains: from now on /ready says 503 and new generating requests are
+// refused, while running ones finish. What still runs when ctx ends is cut:
+// its context is cancelled and a stream gets an error event. The listener
+// stays open during the drain so that probes see it. The error says how many
+// requests were cut; nil means none.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.drainOnce.Do(func() { close(s.draining) })
+	left := s.waitIdle(ctx)
+	s.cut()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opt.CutTimeout)
+	defer cancel()
+	if left > 0 {
+		s.waitIdle(grace)
+	}
+	if err := s.http.Shutdown(grace); err != nil {
+		_ = s.http.Close()
+	}
+	if left > 0 {
+		return fmt.Errorf("%d requests were cut: %w", left, context.Cause(ctx))
+	}
+	return nil
+}
+
+// waitIdle blocks until no request is active and gives the number that still
+// is when ctx ends.
+func (s *Server) waitIdle(ctx context.Context) int {
+	s.mu.Lock()
+	if s.active == 0 {
+		s.mu.Unlock()
+		return 0
+	}
+	if s.idle == nil {
+		s.idle = make(chan struct{})
+	}
+	idle := s.idle
+	s.mu.Unlock()
+	select {
+	case <-idle:
+		return 0
+	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.active
+	}
+}
+
+func (s *Server) enter() {
+	s.mu.Lock()
+	s.active++
+	s.mu.Unlock()
+}
+
+func (s *Server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active--; s.active == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
+// Acquire takes a place among the generating requests, for doors that hold a
+// connection over many. The error is the answer for the client; without one
+// release must be called once.
+func (s *Server) Acquire() (release func(), err *api.Error) {
+	if err := s.Ready(); err != nil {
+		return nil, api.FromEngine(err)
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots }, nil
+	default:
+		return nil, &api.Error{
+			Status: http.StatusTooManyRequests, Type: api.TypeRateLimit, Code: api.CodeOverloaded,
+			Message: "too many requests are running", RetryAfter: s.opt.RetryAfter,
+		}
+	}
+}
