@@ -12,33 +12,46 @@ import (
 // It is the reference of both MLAPrefill and MLADecode.
 func MLA(out, q, cache, kvB []float32, spans []device.Span, p device.MLA) {
 	for _, s := range spans {
-		for r := range s.Len {
-			for h := range p.Heads {
-				mlaHead(out, q, cache, kvB, s, r, h, p)
+		for h := range p.Heads {
+			keys, values := expand(cache, kvB, s, h, p)
+			for r := range s.Len {
+				row := s.Row + r
+				query := q[(row*p.Heads+h)*(p.Nope+p.Rope):][:p.Nope+p.Rope]
+				attend(out[(row*p.Heads+h)*p.V:][:p.V], query, keys[:s.Pos+r+1], values, float64(p.Scale))
 			}
 		}
 	}
 }
 
-func mlaHead(out, q, cache, kvB []float32, s device.Span, r, h int, p device.MLA) {
-	qk, width := p.Nope+p.Rope, p.Rank+p.Rope
-	query := q[((s.Row+r)*p.Heads+h)*qk:][:qk]
-	weights := kvB[h*(p.Nope+p.V)*p.Rank:][:(p.Nope+p.V)*p.Rank]
-	row := func(i int) []float32 { return weights[i*p.Rank : (i+1)*p.Rank] }
-
-	keys := s.Pos + r + 1
-	scores := make([]float64, keys)
-	latents := make([][]float32, keys)
-	top := math.Inf(-1)
-	for j := range keys {
+// expand gives the keys and values of head h at all positions of a span.
+func expand(cache, kvB []float32, s device.Span, h int, p device.MLA) (keys, values [][]float64) {
+	width := p.Rank + p.Rope
+	weights := kvB[h*(p.Nope+p.V)*p.Rank:]
+	for j := range s.Pos + s.Len {
 		slot := int(s.Blocks[j/p.BlockTokens])*p.BlockTokens + j%p.BlockTokens
 		cached := cache[slot*width:][:width]
-		latents[j] = cached[:p.Rank]
-		score := dot(query[p.Nope:], cached[p.Rank:])
-		for i := range p.Nope {
-			score += float64(query[i]) * dot(row(i), latents[j])
+		all := make([]float64, p.Nope+p.V)
+		for i := range all {
+			all[i] = dot(weights[i*p.Rank:(i+1)*p.Rank], cached[:p.Rank])
 		}
-		scores[j] = score * float64(p.Scale)
+		key := append([]float64(nil), all[:p.Nope]...)
+		for _, v := range cached[p.Rank:] {
+			key = append(key, float64(v))
+		}
+		keys, values = append(keys, key), append(values, all[p.Nope:])
+	}
+	return keys, values
+}
+
+// attend is softmax(q . keys * scale) . values.
+func attend(out, query []float32, keys, values [][]float64, scale float64) {
+	scores := make([]float64, len(keys))
+	top := math.Inf(-1)
+	for j, key := range keys {
+		for i, v := range query {
+			scores[j] += float64(v) * key[i]
+		}
+		scores[j] *= scale
 		top = math.Max(top, scores[j])
 	}
 	var sum float64
@@ -46,11 +59,11 @@ func mlaHead(out, q, cache, kvB []float32, s device.Span, r, h int, p device.MLA
 		scores[j] = math.Exp(scores[j] - top)
 		sum += scores[j]
 	}
-	for i := range p.V {
+	for i := range out {
 		var v float64
-		for j := range scores {
-			v += scores[j] * dot(row(p.Nope+i), latents[j])
+		for j, weight := range scores {
+			v += weight * values[j][i]
 		}
-		out[((s.Row+r)*p.Heads+h)*p.V+i] = float32(v / sum)
+		out[i] = float32(v / sum)
 	}
 }
