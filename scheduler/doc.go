@@ -18,7 +18,7 @@
 // pipeline. A sequence is in one of them at most. A batch takes at most its
 // share (the number of sequences in decode, or in prefill, divided by Depth and
 // rounded up), which keeps the batches even. A stream's next row is in one of the
-// Depth batches that follow its last one.
+// Depth batches that are made after its last one came back.
 //
 // # Memory
 //

@@ -116,7 +116,8 @@ func (c *Core) advance(s *seq, o Outcome) {
 // are computed anew into the same blocks, since the lost batch may have written
 // them in part; a sequence that was retried MaxRetries times fails. Without
 // retry all fail, with this cause. No actor may write for the batch after this
-// call. ErrUnknownBatch changes nothing.
+// call, and no token of it may have reached a client or a sampler's history: the
+// retry makes it again. ErrUnknownBatch changes nothing.
 func (c *Core) Fail(id uint64, cause error, retry bool) error {
 	f := c.flight(id)
 	if f == nil {

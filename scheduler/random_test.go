@@ -1,0 +1,312 @@
+package scheduler
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	long = flag.Bool("long", false, "run 100,000 random scripts")
+	seed = flag.Uint64("seed", 0, "run the random script of this seed alone")
+)
+
+// TestRandom drives the core with random arrivals, sizes, cancels, deadlines,
+// failures and drains, and holds it against the oracle and against a simulated
+// device. A failing script is cut to the shortest prefix that still fails.
+func TestRandom(t *testing.T) {
+	first, count := uint64(1), uint64(3000)
+	if *long {
+		count = 100_000
+	}
+	if *seed != 0 {
+		first, count = *seed, 1
+	}
+	var sum coverage
+	for s := first; s < first+count; s++ {
+		err := runRandom(s, 1<<30, nil, &sum)
+		if err == nil {
+			continue
+		}
+		for ops := 0; ; ops++ {
+			var log strings.Builder
+			if short := runRandom(s, ops, &log, &sum); short != nil {
+				t.Fatalf("seed %d, cut to %d steps: %v (whole: %v)\n%s", s, ops, short, err, log.String())
+			}
+		}
+	}
+	t.Logf("%d scripts: %+v", count, sum)
+	if count >= 3000 {
+		sum.check(t)
+	}
+}
+
+// coverage counts what the scripts met, so that a generator gone tame is noticed.
+type coverage struct {
+	batches, mixed, flying, refused, retries, restarts, doomed int
+	ended                                                      [reasons]int
+}
+
+func (c *coverage) check(t *testing.T) {
+	for r := Stop; r < reasons; r++ {
+		if c.ended[r] < 100 {
+			t.Errorf("only %d requests ended with %v", c.ended[r], r)
+		}
+	}
+	for name, n := range map[string]int{"batches": c.batches, "mixed batches": c.mixed, "batches beside another": c.flying,
+		"refusals": c.refused, "retries": c.retries, "restarts": c.restarts, "ends in flight": c.doomed} {
+		if n < 300 {
+			t.Errorf("only %d %s", n, name)
+		}
+	}
+}
+
+// world is one random script: the core, the oracle, the device and the clients.
+type world struct {
+	*monitor
+	rng    *rand.Rand
+	oracle *oracle
+	now    int64
+	nextID uint64
+	log    *strings.Builder
+	sum    *coverage
+}
+
+func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) error {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	cfg := Config{
+		BlockTokens: 1 + rng.IntN(5), Blocks: 1 + rng.IntN(60), MaxSeqs: 1 + rng.IntN(10), PrefillChunk: 1 + rng.IntN(8),
+		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), Depth: 1 + rng.IntN(4), MaxRetries: rng.IntN(3),
+	}
+	cfg.MaxBatchTokens = cfg.MaxSeqs + rng.IntN(12)
+	core, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	w := &world{monitor: newMonitor(cfg, core), rng: rng, oracle: &oracle{cfg: cfg}, log: log, sum: sum}
+	w.note("config %+v", cfg)
+	drainAt := -1
+	if rng.IntN(4) == 0 {
+		drainAt = 20 + rng.IntN(40)
+	}
+	for i := range min(steps, 30+rng.IntN(60)) {
+		if i == drainAt {
+			w.note("drain")
+			core.Drain()
+			w.oracle.drain()
+		} else if err := w.step(); err != nil {
+			return err
+		}
+		if err := w.settle(); err != nil {
+			return err
+		}
+	}
+	return w.finish()
+}
+
+func (w *world) note(format string, args ...any) {
+	if w.log != nil {
+		fmt.Fprintf(w.log, format+"\n", args...)
+	}
+}
+
+// step does one random thing.
+func (w *world) step() error {
+	switch n := w.rng.IntN(100); {
+	case n < 28:
+		return w.add()
+	case n < 62:
+		return w.next()
+	case n < 85:
+		return w.done()
+	case n < 89:
+		if len(w.flying) == 0 {
+			return nil
+		}
+		b, retry := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(4) > 0
+		w.note("fail %d retry %v", b.ID, retry)
+		w.spoil(b)
+		w.oracle.fail(b.ID, retry)
+		return w.core.Fail(b.ID, errors.New("lost"), retry)
+	case n < 90:
+		retry := w.rng.IntN(4) > 0
+		w.note("restart retry %v", retry)
+		w.sum.restarts++
+		w.wipe()
+		w.oracle.restart(retry)
+		w.core.Restart(errors.New("lost"), retry)
+	case n < 96 && w.nextID > 0:
+		id, why := w.rng.Uint64N(w.nextID)+1, []Reason{Cancelled, Stop}[w.rng.IntN(2)]
+		w.note("cancel %d %v", id, why)
+		if got, want := w.core.Cancel(id, why), w.oracle.cancel(id, why); got != want {
+			return fmt.Errorf("cancel %d says %v, want %v", id, got, want)
+		}
+	default:
+		w.now += int64(w.rng.IntN(30))
+		w.note("tick %d", w.now)
+		w.core.Tick(w.now)
+		w.oracle.tick(w.now)
+	}
+	return nil
+}
+
+func (w *world) add() error {
+	w.nextID++
+	r := Request{ID: w.nextID, PromptLen: w.rng.IntN(25), MaxNew: w.rng.IntN(16)}
+	if w.rng.IntN(4) == 0 {
+		r.Priority = w.rng.IntN(3) - 1
+	}
+	if w.rng.IntN(5) == 0 {
+		r.Deadline = max(1, w.now+int64(w.rng.IntN(60))-2)
+	}
+	if w.rng.IntN(12) == 0 {
+		r.ID = w.rng.Uint64N(w.nextID) + 1 // perhaps in use, perhaps free again
+	}
+	w.note("add %+v at %d", r, w.now)
+	got, want := w.core.Add(r, w.now), w.oracle.add(r, w.now)
+	if !errors.Is(got, want) {
+		return fmt.Errorf("add says %v, want %v", got, want)
+	}
+	if got != nil {
+		w.sum.refused++
+		return nil
+	}
+	w.accept(r)
+	return nil
+}
+
+func (w *world) next() error {
+	b, ok := w.core.Next(w.now)
+	want := w.oracle.next(w.now)
+	w.note("next: %v %+v", ok, b)
+	if ok != (want != nil) || len(b.Spans) != len(want) {
+		return fmt.Errorf("batch %v %+v, want %+v", ok, b, want)
+	}
+	for i, sp := range b.Spans {
+		sp.Slot, sp.Blocks = 0, nil
+		if fmt.Sprint(sp) != fmt.Sprint(want[i]) {
+			return fmt.Errorf("span %d is %+v, want %+v", i, sp, want[i])
+		}
+	}
+	if !ok {
+		return nil
+	}
+	if b.ID != w.oracle.batches || b.Epoch != w.oracle.epoch {
+		return fmt.Errorf("batch %d of epoch %d, want %d of %d", b.ID, b.Epoch, w.oracle.batches, w.oracle.epoch)
+	}
+	w.sum.batches++
+	if b.Decode > 0 && b.Decode < b.Rows {
+		w.sum.mixed++
+	}
+	if len(w.flying) > 0 {
+		w.sum.flying++
+	}
+	return w.send(b)
+}
+
+// done brings a random batch back, sometimes with ends, once in a while after a
+// report that must be refused.
+func (w *world) done() error {
+	if len(w.flying) == 0 {
+		return nil
+	}
+	b := w.flying[w.rng.IntN(len(w.flying))]
+	var outcomes []Outcome
+	byID := map[uint64]Outcome{}
+	for _, sp := range b.Spans {
+		if sp.Last {
+			o := Outcome{ID: sp.ID, NewTokens: 1}
+			switch w.rng.IntN(12) {
+			case 0:
+				o.End = Stop
+			case 1:
+				o.End, o.NewTokens = Stop, 0
+			case 2:
+				o.End = []Reason{None, None, Failed}[w.rng.IntN(3)]
+			}
+			outcomes = append(outcomes, o)
+			byID[sp.ID] = o
+		}
+	}
+	if w.rng.IntN(8) == 0 {
+		if err := w.core.Done(b.ID, append(slices.Clone(outcomes), Outcome{})); !errors.Is(err, ErrOutcome) {
+			return fmt.Errorf("an outcome too many: %v", err)
+		}
+	}
+	w.note("done %d %+v", b.ID, outcomes)
+	w.land(b, byID)
+	w.oracle.done(b.ID, byID)
+	return w.core.Done(b.ID, outcomes)
+}
+
+// settle compares effects and books after a step.
+func (w *world) settle() error {
+	got := slices.Clone(w.core.Effects())
+	want := w.oracle.effects
+	w.oracle.effects = nil
+	if len(got)+len(want) > 0 {
+		w.note("  %+v", got)
+	}
+	if err := w.hear(got); err != nil {
+		return err
+	}
+	for _, e := range got {
+		if e.Kind == Ended {
+			w.sum.ended[e.Reason]++
+			if w.inFlight(e.ID) {
+				w.sum.doomed++
+			}
+		}
+	}
+	if a, b := effectKeys(got), effectKeys(want); !slices.Equal(a, b) {
+		return fmt.Errorf("effects %v, want %v", a, b)
+	}
+	return w.core.Check()
+}
+
+// effectKeys sorts by request: the order among those that end in one event is
+// the core's own business, the order within a request is not.
+func effectKeys(list []Effect) []string {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b Effect) int { return int(a.ID) - int(b.ID) })
+	var out []string
+	for _, e := range list {
+		out = append(out, fmt.Sprintf("%v %d %v", e.Kind, e.ID, e.Reason))
+	}
+	return out
+}
+
+// finish lets everything run out. Progress: with nothing in flight and a live
+// request there is always a next batch, and each one carries rows.
+func (w *world) finish() error {
+	w.note("finish")
+	for range 20_000 {
+		if w.core.Idle() {
+			w.sum.retries += int(w.core.Stats().Retries)
+			return w.audit()
+		}
+		before := len(w.flying)
+		if err := w.next(); err != nil {
+			return err
+		}
+		if before == 0 && len(w.flying) == 0 && !w.core.Idle() {
+			return fmt.Errorf("deadlock: %+v", w.core.Stats())
+		}
+		if err := w.settle(); err != nil {
+			return err
+		}
+		if w.rng.IntN(2) == 0 {
+			if err := w.done(); err != nil {
+				return err
+			}
+			if err := w.settle(); err != nil {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("no end: %+v", w.core.Stats())
+}
