@@ -206,3 +206,16 @@ func (r *CompletionRequest) refuse(plan *Plan) *Error {
 	}
 	return nil
 }
+
+// MarshalJSONTo writes the form with the least nesting, for clients.
+func (p Prompts) MarshalJSONTo(e *jsontext.Encoder) error {
+	switch {
+	case len(p.Texts) == 1:
+		return json.MarshalEncode(e, p.Texts[0])
+	case len(p.Texts) > 1:
+		return json.MarshalEncode(e, p.Texts)
+	case len(p.IDs) == 1:
+		return json.MarshalEncode(e, p.IDs[0])
+	}
+	return json.MarshalEncode(e, p.IDs)
+}
