@@ -1,0 +1,167 @@
+// Package responses is the Responses API in its two forms: over HTTP (POST
+// /v1/responses with and without streaming, GET, DELETE and cancel of one
+// response) and over a WebSocket (GET /v1/responses with Upgrade), which
+// carries the same events, many responses at a time. One logic serves both: a
+// request becomes a plan, a plan is driven through the engine into a response,
+// and connections follow the response's events.
+package responses
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors/engine"
+)
+
+// cancelWait bounds how long a cancelled request's last event is waited for.
+const cancelWait = 2 * time.Second
+
+// Options are the door's settings; a zero field has its default.
+type Options struct {
+	// Owner names who sends a request; responses are visible to their owner
+	// only. nil: everybody is one owner.
+	Owner func(*http.Request) string
+	// Origins are the browser origins allowed besides the server's own, as
+	// scheme://host[:port]; "*" allows all.
+	Origins []string
+
+	MaxBody    int64 // bytes of a request body or a WebSocket message; 4 MiB
+	MaxSockets int   // WebSocket connections at a time; 256
+	MaxStreams int   // responses in flight on one of them; 32
+	MaxBacklog int   // bytes of text a slow connection may lag behind; 256 KiB
+
+	Keep      time.Duration // how long an ended response is kept; 10 minutes
+	MaxKept   int           // responses kept; 4096
+	KeptBytes int           // their bytes together; 64 MiB
+
+	SocketLife time.Duration // a WebSocket's longest life; 60 minutes
+	Ping       time.Duration // between pings to a client; 25 s
+	PongWait   time.Duration // silence after which a client is dead; 60 s
+	WriteWait  time.Duration // bound on one write to a client; 10 s
+	Heartbeat  time.Duration // between comments on a silent SSE stream; 15 s
+
+	Log zerolog.Logger // the zero value is silent
+}
+
+func (o Options) withDefaults() Options {
+	if o.Owner == nil {
+		o.Owner = func(*http.Request) string { return "" }
+	}
+	def(&o.MaxBody, 4<<20)
+	def(&o.MaxSockets, 256)
+	def(&o.MaxStreams, 32)
+	def(&o.MaxBacklog, 256<<10)
+	def(&o.Keep, 10*time.Minute)
+	def(&o.MaxKept, 4096)
+	def(&o.KeptBytes, 64<<20)
+	def(&o.SocketLife, 60*time.Minute)
+	def(&o.Ping, 25*time.Second)
+	def(&o.PongWait, 60*time.Second)
+	def(&o.WriteWait, 10*time.Second)
+	def(&o.Heartbeat, 15*time.Second)
+	return o
+}
+
+func def[T ~int | ~int64](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+// Door serves the Responses API of one engine.
+type Door struct {
+	engine engine.Engine
+	opt    Options
+	log    zerolog.Logger
+	store  *store
+
+	mu       sync.Mutex
+	draining bool
+	running  map[*response]struct{}
+	sockets  map[*socket]struct{}
+	idle     *sync.Cond // signalled when running or sockets shrink
+}
+
+// New makes a door. Shutdown ends what it started.
+func New(e engine.Engine, o Options) *Door {
+	o = o.withDefaults()
+	d := &Door{
+		engine: e, opt: o, log: o.Log, store: newStore(o.Keep, o.MaxKept, o.KeptBytes),
+		running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
+	}
+	d.idle = sync.NewCond(&d.mu)
+	return d
+}
+
+// Handler serves every route of the door.
+func (d *Door) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/responses", d.post)
+	mux.HandleFunc("GET /v1/responses", d.upgrade)
+	mux.HandleFunc("GET /v1/responses/{id}", d.get)
+	mux.HandleFunc("DELETE /v1/responses/{id}", d.delete)
+	mux.HandleFunc("POST /v1/responses/{id}/cancel", d.cancel)
+	return mux
+}
+
+// enter registers a response that starts; false while shutting down.
+func (d *Door) enter(r *response) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.draining {
+		return false
+	}
+	d.running[r] = struct{}{}
+	return true
+}
+
+func (d *Door) leave(r *response) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.running, r)
+	d.idle.Broadcast()
+}
+
+// Running counts the responses in flight and the WebSocket connections.
+func (d *Door) Running() (responses, sockets int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.running), len(d.sockets)
+}
+
+// Shutdown refuses new requests and lets the running ones end; when ctx is
+// done it fails what is left. Each WebSocket is closed with 1001 after the
+// final events of its responses. It returns nil once no goroutine of the door
+// is left, or ctx's error if it had to cut answers short.
+func (d *Door) Shutdown(ctx context.Context) error {
+	d.mu.Lock()
+	d.draining = true
+	for s := range d.sockets {
+		s.drain(closing{code: closeGoingAway, text: "the server is shutting down"})
+	}
+	d.mu.Unlock()
+	defer d.store.close()
+	unhook := context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for r := range d.running {
+			r.stop(errShutdown)
+		}
+	})
+	defer unhook()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	cut := false
+	for len(d.running) > 0 || len(d.sockets) > 0 {
+		d.idle.Wait()
+		cut = cut || ctx.Err() != nil
+	}
+	if cut {
+		return ctx.Err()
+	}
+	return nil
+}

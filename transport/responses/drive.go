@@ -1,0 +1,164 @@
+package responses
+
+import (
+	"context"
+	"time"
+
+	"krater/actors/engine"
+	"krater/transport/api"
+)
+
+// create plans a request and resolves what it continues. local finds the
+// responses that the asking connection may continue though they are not
+// stored; it may be nil.
+func (d *Door) create(b *body, owner string, local func(id string) *response) (*response, *api.Error) {
+	p, err := newPlan(b, d.engine.Info())
+	if err != nil {
+		return nil, err
+	}
+	var past []byte
+	if b.PreviousID != nil {
+		if past, err = d.past(owner, *b.PreviousID, local); err != nil {
+			return nil, err
+		}
+	}
+	if len(past) == 0 && len(p.turns) == 0 && p.generate && b.Instructions == nil {
+		return nil, api.Invalid("input", "'input' is empty and so is the conversation")
+	}
+	p.continueFrom(past)
+	return newResponse(p, owner), nil
+}
+
+// past is the conversation up to and with the response of that id.
+func (d *Door) past(owner, id string, local func(id string) *response) ([]byte, *api.Error) {
+	var r *response
+	if local != nil {
+		r = local(id)
+	}
+	if r == nil {
+		r, _ = d.store.find(owner, id, false)
+	}
+	if r == nil {
+		return nil, api.BadRequest(codePrevious, "previous_response_id", "there is no previous response '%s' to continue", bounded(id))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.ended.IsZero():
+		return nil, api.Invalid("previous_response_id", "the previous response '%s' has not ended yet", r.id)
+	case r.status == statusFailed:
+		return nil, api.BadRequest(codePrevious, "previous_response_id", "the previous response '%s' failed and cannot be continued", r.id)
+	}
+	return r.history, nil
+}
+
+// start runs a response in a goroutine of its own: the asking connection goes
+// on reading while the engine tokenizes. started, which must not block, is
+// called once with the engine's answer: nil, or why it refused. It is not
+// called after start itself refused.
+func (d *Door) start(r *response, started func(*api.Error)) *api.Error {
+	if !d.enter(r) {
+		return shuttingDown()
+	}
+	go func() {
+		defer d.leave(r)
+		defer r.stop(nil) // frees the context
+		d.drive(r, started)
+	}()
+	return nil
+}
+
+func (d *Door) drive(r *response, started func(*api.Error)) {
+	if !r.plan.generate {
+		if err := d.engine.Ready(); err != nil {
+			started(api.FromEngine(err))
+			return
+		}
+		// Only a count: what is wrong with a conversation that is not whole
+		// yet is told when it is asked to go on.
+		ids, _ := d.engine.Tokenize(r.plan.req.Prompt)
+		r.plan.req = nil
+		r.warm(len(ids))
+		d.store.put(r)
+		d.store.settle(r)
+		started(nil)
+		return
+	}
+	req := r.plan.req
+	req.ID, r.plan.req = r.id, nil
+	stream, err := d.engine.Submit(r.ctx, req)
+	if err != nil && context.Cause(r.ctx) != errCancelled {
+		started(r.plan.refusal(err))
+		return
+	}
+	r.begin()
+	d.store.put(r)
+	started(nil)
+	if err != nil {
+		r.end() // cancelled before the engine had it: an empty answer
+	} else {
+		d.pump(r, stream)
+		stream.Close()
+	}
+	d.store.settle(r)
+	d.log.Debug().Str("response", r.id).Str("status", r.state()).Dur("took", time.Since(r.created)).Msg("response ended")
+}
+
+// pump reads the stream to its end. A stopped response goes on until the
+// engine has noticed, which takes it a step, for the last event carries the
+// usage; an engine that does not is left after cancelWait.
+func (d *Door) pump(r *response, stream engine.Stream) {
+	ctx := r.ctx
+	for range 2 {
+		for {
+			ev, err := stream.Next(ctx)
+			if err != nil {
+				break
+			}
+			if r.apply(ev) {
+				return
+			}
+		}
+		if r.ctx.Err() == nil {
+			break
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.Background(), cancelWait)
+		defer cancel()
+	}
+	r.end()
+}
+
+// refusal is the engine's error as this door tells it: the conversation came
+// in as input, and truncation is what would have helped an over-long one.
+func (p *plan) refusal(err error) *api.Error {
+	e := api.FromEngine(err)
+	if e.Param == "messages" {
+		named := *e
+		named.Param = "input"
+		e = &named
+	}
+	if e.Code == api.CodeContextLength && p.truncate {
+		named := *e
+		named.Param = "truncation"
+		named.Message += "; dropping items ('truncation': 'auto') is not supported"
+		e = &named
+	}
+	return e
+}
+
+// state is the status now.
+func (r *response) state() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// bounded cuts a client's id for an error message.
+func bounded(id string) string {
+	const limit = 64
+	if len(id) <= limit {
+		return id
+	}
+	return id[:limit] + "..."
+}

@@ -1,0 +1,222 @@
+package responses
+
+import (
+	"bytes"
+	"encoding/json/jsontext"
+	"fmt"
+	"strings"
+
+	"krater/transport/api"
+)
+
+// maxItems bounds the items of an input and the parts of a message.
+const maxItems = 8192
+
+// turn is one message in the chat shape that the engine takes.
+type turn struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// inputItem is a message of the input, in its long and its short form; ids and
+// states of items that come back from an earlier response say nothing new.
+type inputItem struct {
+	Type    *string        `json:"type"`
+	Role    *string        `json:"role"`
+	Content jsontext.Value `json:"content"`
+	ID      *string        `json:"id"`
+	Status  *string        `json:"status"`
+	Phase   *string        `json:"phase"`
+}
+
+// inputPart is one piece of a message.
+type inputPart struct {
+	Type        *string        `json:"type"`
+	Text        *string        `json:"text"`
+	Annotations jsontext.Value `json:"annotations"`
+	Logprobs    jsontext.Value `json:"logprobs"`
+}
+
+// readInput reads a string or a list of message items.
+func readInput(raw jsontext.Value) ([]turn, *api.Error) {
+	if api.Absent(raw) {
+		return nil, nil
+	}
+	switch raw.Kind() {
+	case '"':
+		t := turn{Role: "user"}
+		err := api.DecodeAt("input", raw, &t.Content)
+		return []turn{t}, err
+	case '[':
+	default:
+		return nil, api.BadRequest(api.CodeInvalidType, "input", "'input' must be a string or an array of items")
+	}
+	items, err := elements("input", raw, maxItems)
+	if err != nil {
+		return nil, err
+	}
+	turns := make([]turn, len(items))
+	for i, item := range items {
+		if turns[i], err = readItem(fmt.Sprintf("input[%d]", i), item); err != nil {
+			return nil, err
+		}
+	}
+	return turns, nil
+}
+
+func readItem(param string, raw jsontext.Value) (turn, *api.Error) {
+	var head struct {
+		Type *string        `json:"type"`
+		Rest jsontext.Value `json:",embed"`
+	}
+	if err := api.DecodeAt(param, raw, &head); err != nil {
+		return turn{}, err
+	}
+	if head.Type != nil && *head.Type != "message" {
+		return turn{}, api.Unsupported(param+".type", "'%s.type': only items of the type 'message' are supported", param)
+	}
+	var item inputItem
+	if err := api.DecodeAt(param, raw, &item); err != nil {
+		return turn{}, err
+	}
+	if item.Role == nil {
+		return turn{}, api.BadRequest(api.CodeMissing, param+".role", "'%s.role' is missing", param)
+	}
+	t := turn{Role: *item.Role}
+	switch t.Role {
+	case "user", "assistant", "system":
+	case "developer": // the newer name; chat templates know the older one
+		t.Role = "system"
+	default:
+		return turn{}, api.Invalid(param+".role", "'%s.role' must be user, assistant, system or developer", param)
+	}
+	var err *api.Error
+	t.Content, err = readContent(param+".content", item.Content)
+	return t, err
+}
+
+// readContent reads a string or text parts, which are joined as they are.
+func readContent(param string, raw jsontext.Value) (string, *api.Error) {
+	if api.Absent(raw) {
+		return "", api.BadRequest(api.CodeMissing, param, "'%s' is missing", param)
+	}
+	var text string
+	switch raw.Kind() {
+	case '"':
+		err := api.DecodeAt(param, raw, &text)
+		return text, err
+	case '[':
+	default:
+		return "", api.BadRequest(api.CodeInvalidType, param, "'%s' must be a string or an array of parts", param)
+	}
+	parts, err := elements(param, raw, maxItems)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for i, part := range parts {
+		if text, err = readPart(fmt.Sprintf("%s[%d]", param, i), part); err != nil {
+			return "", err
+		}
+		b.WriteString(text)
+	}
+	return b.String(), nil
+}
+
+func readPart(param string, raw jsontext.Value) (string, *api.Error) {
+	var head struct {
+		Type *string        `json:"type"`
+		Rest jsontext.Value `json:",embed"`
+	}
+	if err := api.DecodeAt(param, raw, &head); err != nil {
+		return "", err
+	}
+	if head.Type == nil {
+		return "", api.BadRequest(api.CodeMissing, param+".type", "'%s.type' is missing", param)
+	}
+	if *head.Type != "input_text" && *head.Type != "output_text" {
+		return "", api.Unsupported(param+".type", "'%s.type': only parts of the types 'input_text' and 'output_text' are supported", param)
+	}
+	var part inputPart
+	if err := api.DecodeAt(param, raw, &part); err != nil {
+		return "", err
+	}
+	if part.Text == nil {
+		return "", api.BadRequest(api.CodeMissing, param+".text", "'%s.text' is missing", param)
+	}
+	return *part.Text, nil
+}
+
+// elements splits an array that the strict decoder has passed already; an
+// absent one has none.
+func elements(param string, raw jsontext.Value, limit int) ([]jsontext.Value, *api.Error) {
+	if api.Absent(raw) {
+		return nil, nil
+	}
+	if raw.Kind() != '[' {
+		return nil, api.BadRequest(api.CodeInvalidType, param, "'%s' must be an array", param)
+	}
+	d := jsontext.NewDecoder(bytes.NewReader(raw))
+	if _, err := d.ReadToken(); err != nil {
+		return nil, api.BadRequest(api.CodeInvalidJSON, param, "'%s' is not valid JSON", param)
+	}
+	var out []jsontext.Value
+	for d.PeekKind() != ']' {
+		if len(out) == limit {
+			return nil, api.Invalid(param, "'%s' has more than %d elements", param, limit)
+		}
+		value, err := d.ReadValue()
+		if err != nil {
+			return nil, api.BadRequest(api.CodeInvalidJSON, param, "'%s' is not valid JSON", param)
+		}
+		out = append(out, value.Clone())
+	}
+	return out, nil
+}
+
+// joinTurns writes messages as JSON objects joined by commas, after past.
+func joinTurns(past []byte, turns []turn) []byte {
+	out := bytes.Clone(past)
+	for _, t := range turns {
+		if len(out) > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, api.Marshal(t)...)
+	}
+	return out
+}
+
+// continueFrom puts the conversation together: instructions first (they are
+// never inherited), then what was said before, then this request's messages.
+func (p *plan) continueFrom(past []byte) {
+	p.past = past
+	var head []turn
+	if p.echo.Instructions != nil && *p.echo.Instructions != "" {
+		head = []turn{{Role: "system", Content: *p.echo.Instructions}}
+	}
+	all := joinTurns(nil, head)
+	if len(past) > 0 {
+		if len(all) > 0 {
+			all = append(all, ',')
+		}
+		all = append(all, past...)
+	}
+	all = joinTurns(all, p.turns)
+	p.req.Prompt.Chat.Messages = append(append([]byte{'['}, all...), ']')
+}
+
+// historyWith is the conversation that the next request continues: with the
+// answer, if there is one, and without the instructions.
+func (p *plan) historyWith(answer string, answered bool) []byte {
+	turns := p.turns
+	switch last := len(turns) - 1; {
+	case !answered:
+	case p.continues && last >= 0:
+		turns[last].Content += answer
+	default:
+		turns = append(turns, turn{Role: "assistant", Content: answer})
+	}
+	history := joinTurns(p.past, turns)
+	p.past, p.turns = nil, nil
+	return history
+}

@@ -1,0 +1,145 @@
+package responses
+
+import (
+	"encoding/json/jsontext"
+
+	"krater/actors/engine"
+	"krater/transport/api"
+)
+
+// The values of a response's status.
+const (
+	statusQueued     = "queued"
+	statusInProgress = "in_progress"
+	statusCompleted  = "completed"
+	statusIncomplete = "incomplete"
+	statusFailed     = "failed"
+)
+
+// The values of incomplete_details.reason that this server gives.
+const (
+	reasonMaxTokens = "max_output_tokens"
+	reasonCancelled = "cancelled"
+)
+
+// Object is a response as clients see it. Every field that the official
+// clients' types require is there, also where it says nothing here.
+type Object struct {
+	ID                string             `json:"id"`
+	Object            string             `json:"object"`     // always "response"
+	CreatedAt         int64              `json:"created_at"` // Unix seconds
+	Status            string             `json:"status"`
+	AccessPrograms    *struct{}          `json:"access_programs"`
+	Background        bool               `json:"background"`
+	CompletedAt       *int64             `json:"completed_at"` // set with status completed
+	Error             *ObjectError       `json:"error"`        // set with status failed
+	IncompleteDetails *IncompleteDetails `json:"incomplete_details"`
+	Instructions      *string            `json:"instructions"`
+	MaxOutputTokens   *int               `json:"max_output_tokens"`
+	MaxToolCalls      *int               `json:"max_tool_calls"`
+	Metadata          map[string]string  `json:"metadata"`
+	Model             string             `json:"model"`
+	Output            []Message          `json:"output"`
+	ParallelToolCalls bool               `json:"parallel_tool_calls"`
+	PreviousID        *string            `json:"previous_response_id"`
+	PromptCacheKey    *string            `json:"prompt_cache_key"`
+	Reasoning         Reasoning          `json:"reasoning"`
+	SafetyIdentifier  *string            `json:"safety_identifier"`
+	ServiceTier       string             `json:"service_tier"`
+	Store             bool               `json:"store"`
+	Temperature       float64            `json:"temperature"`
+	Text              TextConfig         `json:"text"`
+	ToolChoice        jsontext.Value     `json:"tool_choice"`
+	Tools             jsontext.Value     `json:"tools"`
+	TopLogprobs       int                `json:"top_logprobs"`
+	TopP              float64            `json:"top_p"`
+	Truncation        string             `json:"truncation"`
+	Usage             *Usage             `json:"usage"` // null until the answer has ended
+	User              *string            `json:"user"`
+}
+
+// ObjectError says why a response failed.
+type ObjectError struct {
+	Code    string `json:"code"` // server_error, rate_limit_exceeded or invalid_prompt
+	Message string `json:"message"`
+}
+
+// IncompleteDetails says why a response stopped early.
+type IncompleteDetails struct {
+	Reason string `json:"reason"`
+}
+
+// Reasoning is always empty: no served model reasons apart from its answer.
+type Reasoning struct {
+	Effort  *string `json:"effort"`
+	Summary *string `json:"summary"`
+}
+
+// TextConfig is the format of the answer: plain text.
+type TextConfig struct {
+	Format    TextFormat `json:"format"`
+	Verbosity string     `json:"verbosity"`
+}
+
+// TextFormat names a format.
+type TextFormat struct {
+	Type string `json:"type"`
+}
+
+// Message is the one output item of a response.
+type Message struct {
+	ID      string `json:"id"`
+	Type    string `json:"type"`   // always "message"
+	Status  string `json:"status"` // in_progress, completed or incomplete
+	Role    string `json:"role"`   // always "assistant"
+	Content []Part `json:"content"`
+}
+
+// Part is a message's text.
+type Part struct {
+	Type        string             `json:"type"` // always "output_text"
+	Text        string             `json:"text"`
+	Annotations []struct{}         `json:"annotations"` // always empty
+	Logprobs    []api.TokenLogprob `json:"logprobs"`
+}
+
+// Usage counts tokens.
+type Usage struct {
+	Input        int           `json:"input_tokens"`
+	InputDetail  InputDetails  `json:"input_tokens_details"`
+	Output       int           `json:"output_tokens"`
+	OutputDetail OutputDetails `json:"output_tokens_details"`
+	Total        int           `json:"total_tokens"`
+}
+
+// InputDetails tells how much of the prompt came from a cache.
+type InputDetails struct {
+	Cached     int `json:"cached_tokens"`
+	CacheWrite int `json:"cache_write_tokens"` // always 0: writing a cache costs nothing here
+}
+
+// OutputDetails tells how much of the answer was reasoning.
+type OutputDetails struct {
+	Reasoning int `json:"reasoning_tokens"`
+}
+
+func usageOf(u engine.Usage) *Usage {
+	return &Usage{
+		Input: u.Prompt, InputDetail: InputDetails{Cached: u.Cached},
+		Output: u.Completion, OutputDetail: OutputDetails{Reasoning: u.Reasoning},
+		Total: u.Prompt + u.Completion,
+	}
+}
+
+// logprobsOf gives the tokens of an answer that asked for them; never nil, for
+// the clients' types want the array.
+func logprobsOf(tokens []engine.Token) []api.TokenLogprob {
+	if len(tokens) == 0 {
+		return []api.TokenLogprob{}
+	}
+	return api.NewChatLogprobs(tokens).Content
+}
+
+func newPart(text string, tokens []engine.Token) Part {
+	return Part{Type: "output_text", Text: text, Annotations: []struct{}{}, Logprobs: logprobsOf(tokens)}
+}

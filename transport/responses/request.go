@@ -1,0 +1,326 @@
+package responses
+
+import (
+	"encoding/json/jsontext"
+	"fmt"
+	"time"
+
+	"krater/actors/engine"
+	"krater/transport/api"
+)
+
+// Limits of a request's fields.
+const (
+	maxTopLogprobs  = 20
+	maxGrace        = 300 // seconds
+	maxMetadata     = 16  // entries
+	maxMetadataKey  = 64  // characters, as the public API has it
+	maxMetadataText = 512
+	maxIncludes     = 16
+)
+
+// body is the request of POST /v1/responses and, beside its type, of a
+// response.create frame. null is the same as absent.
+type body struct {
+	api.Sampling
+	Model          *string        `json:"model"`
+	Input          jsontext.Value `json:"input"`
+	Instructions   *string        `json:"instructions"`
+	PreviousID     *string        `json:"previous_response_id"`
+	MaxTokens      *int           `json:"max_output_tokens"`
+	TopLogprobs    *int           `json:"top_logprobs"`
+	Include        jsontext.Value `json:"include"`
+	Metadata       jsontext.Value `json:"metadata"`
+	Text           jsontext.Value `json:"text"`
+	Truncation     *string        `json:"truncation"`
+	Tools          jsontext.Value `json:"tools"`
+	ToolChoice     jsontext.Value `json:"tool_choice"`
+	ParallelTools  *bool          `json:"parallel_tool_calls"`
+	Reasoning      jsontext.Value `json:"reasoning"`
+	Store          *bool          `json:"store"`
+	Stream         *bool          `json:"stream"` // the WebSocket streams whatever it says
+	StreamOptions  jsontext.Value `json:"stream_options"`
+	Background     *bool          `json:"background"`
+	ResumeGrace    *int           `json:"resume_grace_s"` // seconds a lost connection's answer runs on
+	Generate       *bool          `json:"generate"`       // false: only prepare
+	User           *string        `json:"user"`
+	Safety         *string        `json:"safety_identifier"`
+	ServiceTier    *string        `json:"service_tier"`
+	PromptCacheKey *string        `json:"prompt_cache_key"`
+
+	// Known fields of the public API that are served with null only.
+	AccessPrograms    jsontext.Value `json:"access_programs"`
+	BackgroundOptions jsontext.Value `json:"background_options"`
+	ContextManagement jsontext.Value `json:"context_management"`
+	Conversation      jsontext.Value `json:"conversation"`
+	Image             jsontext.Value `json:"image"`
+	MaxToolCalls      jsontext.Value `json:"max_tool_calls"`
+	Moderation        jsontext.Value `json:"moderation"`
+	Prompt            jsontext.Value `json:"prompt"`
+	PromptCache       jsontext.Value `json:"prompt_cache_options"`
+	PromptRetention   jsontext.Value `json:"prompt_cache_retention"`
+}
+
+// plan is a validated request.
+type plan struct {
+	req        *engine.Request // nil once the engine has it
+	echo       Object          // what every form of the response repeats
+	past       []byte          // messages of the responses before, joined by commas
+	turns      []turn          // this request's own messages
+	store      bool            // visible to GET, DELETE and other connections
+	stream     bool
+	background bool
+	generate   bool
+	truncate   bool // truncation: auto
+	continues  bool // the answer goes on with the last message
+	grace      time.Duration
+}
+
+// newPlan validates b for the model. The conversation before it and the
+// engine's own checks come later.
+func newPlan(b *body, info engine.Info) (*plan, *api.Error) {
+	if err := b.refuse(); err != nil {
+		return nil, err
+	}
+	if err := api.CheckModel(b.Model, info); err != nil {
+		return nil, err
+	}
+	p := &plan{
+		req: &engine.Request{Logprobs: -1}, store: isNotFalse(b.Store), stream: isTrue(b.Stream),
+		background: isTrue(b.Background), generate: isNotFalse(b.Generate),
+	}
+	for _, step := range []func(*body, *plan, engine.Info) *api.Error{
+		planInput, planSampling, planLogprobs, planTools, planText, planLife, planEcho,
+	} {
+		if err := step(b, p, info); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// refuse names the first field that would change the answer and is not served.
+func (b *body) refuse() *api.Error {
+	for _, f := range []struct {
+		name  string
+		value jsontext.Value
+	}{
+		{"access_programs", b.AccessPrograms}, {"background_options", b.BackgroundOptions},
+		{"context_management", b.ContextManagement}, {"conversation", b.Conversation},
+		{"image", b.Image}, {"max_tool_calls", b.MaxToolCalls}, {"moderation", b.Moderation},
+		{"prompt", b.Prompt}, {"prompt_cache_options", b.PromptCache},
+		{"prompt_cache_retention", b.PromptRetention},
+	} {
+		if !api.Absent(f.value) {
+			return api.Unsupported(f.name, "'%s' is not supported", f.name)
+		}
+	}
+	var r struct {
+		Effort  jsontext.Value `json:"effort"`
+		Summary jsontext.Value `json:"summary"`
+	}
+	if !api.Absent(b.Reasoning) {
+		if err := api.DecodeAt("reasoning", b.Reasoning, &r); err != nil {
+			return err
+		}
+		if !api.Absent(r.Effort) || !api.Absent(r.Summary) {
+			return api.Unsupported("reasoning", "'reasoning' is not supported: the served model does not reason apart from its answer")
+		}
+	}
+	var s struct {
+		Obfuscation *bool `json:"include_obfuscation"`
+	}
+	if !api.Absent(b.StreamOptions) {
+		return api.DecodeAt("stream_options", b.StreamOptions, &s)
+	}
+	return nil
+}
+
+func planInput(b *body, p *plan, _ engine.Info) *api.Error {
+	turns, err := readInput(b.Input)
+	if err != nil {
+		return err
+	}
+	p.turns = turns
+	switch {
+	case len(turns) > 0 || b.PreviousID != nil || !p.generate:
+		return nil
+	case api.Absent(b.Input):
+		return api.BadRequest(api.CodeMissing, "input", "'input' is missing")
+	}
+	return api.Invalid("input", "'input' is empty and there is no 'previous_response_id'")
+}
+
+func planSampling(b *body, p *plan, info engine.Info) *api.Error {
+	var err *api.Error
+	if p.req.MaxTokens, err = api.MaxTokens("max_output_tokens", b.MaxTokens); err != nil {
+		return err
+	}
+	if err := b.Sampling.Apply(p.req, info); err != nil {
+		return err
+	}
+	p.req.Prompt.Chat = &engine.Chat{}
+	if err := b.Sampling.ApplyChat(p.req.Prompt.Chat); err != nil {
+		return err
+	}
+	p.continues = p.req.Prompt.Chat.ContinueFinalMessage
+	return nil
+}
+
+// includes are the values of include that the public API knows. All but the
+// last are about items that an answer here never has.
+var includes = map[string]bool{
+	"file_search_call.results": true, "web_search_call.results": true,
+	"web_search_call.action.sources": true, "message.input_image.image_url": true,
+	"computer_call_output.output.image_url": true, "code_interpreter_call.outputs": true,
+	"reasoning.encrypted_content": true, includeLogprobs: true,
+}
+
+const includeLogprobs = "message.output_text.logprobs"
+
+func planLogprobs(b *body, p *plan, _ engine.Info) *api.Error {
+	top, wanted := 0, false
+	if b.TopLogprobs != nil {
+		if top = *b.TopLogprobs; top < 0 || top > maxTopLogprobs {
+			return api.Invalid("top_logprobs", "'top_logprobs' must be between 0 and %d, not %d", maxTopLogprobs, top)
+		}
+		wanted = top > 0
+	}
+	values, err := elements("include", b.Include, maxIncludes)
+	if err != nil {
+		return err
+	}
+	for i, raw := range values {
+		var name string
+		param := fmt.Sprintf("include[%d]", i)
+		if err := api.DecodeAt(param, raw, &name); err != nil {
+			return err
+		}
+		if !includes[name] {
+			return api.Invalid(param, "'%s' is not a known value of 'include'", param)
+		}
+		wanted = wanted || name == includeLogprobs
+	}
+	if wanted {
+		p.req.Logprobs = top
+	}
+	p.echo.TopLogprobs = top
+	return nil
+}
+
+// planTools refuses tools that could be called. With tool_choice none, and in
+// a request that generates nothing, they change nothing.
+func planTools(b *body, p *plan, _ engine.Info) *api.Error {
+	p.echo.Tools, p.echo.ToolChoice = jsontext.Value("[]"), jsontext.Value(`"auto"`)
+	p.echo.ParallelToolCalls = isNotFalse(b.ParallelTools)
+	choice := "auto"
+	if !api.Absent(b.ToolChoice) {
+		if b.ToolChoice.Kind() != '"' {
+			return api.Unsupported("tool_choice", "'tool_choice' must be 'auto' or 'none': tools are not supported")
+		}
+		if err := api.DecodeAt("tool_choice", b.ToolChoice, &choice); err != nil {
+			return err
+		}
+		if choice != "auto" && choice != "none" {
+			return api.Unsupported("tool_choice", "'tool_choice' must be 'auto' or 'none': tools are not supported")
+		}
+		p.echo.ToolChoice = b.ToolChoice
+	}
+	if api.Absent(b.Tools) {
+		return nil
+	}
+	if b.Tools.Kind() != '[' {
+		return api.BadRequest(api.CodeInvalidType, "tools", "'tools' must be an array")
+	}
+	tools, err := elements("tools", b.Tools, maxItems)
+	if err != nil {
+		return err
+	}
+	if len(tools) > 0 && choice != "none" && p.generate {
+		return api.Unsupported("tools", "'tools' are not supported unless 'tool_choice' is 'none'")
+	}
+	p.echo.Tools = b.Tools
+	return nil
+}
+
+func planText(b *body, p *plan, _ engine.Info) *api.Error {
+	p.echo.Text = TextConfig{Format: TextFormat{Type: "text"}, Verbosity: "medium"}
+	if api.Absent(b.Text) {
+		return nil
+	}
+	var text struct {
+		Format    jsontext.Value `json:"format"`
+		Verbosity *string        `json:"verbosity"`
+	}
+	if err := api.DecodeAt("text", b.Text, &text); err != nil {
+		return err
+	}
+	if text.Verbosity != nil && *text.Verbosity != "medium" {
+		return api.Unsupported("text.verbosity", "'text.verbosity' is not supported")
+	}
+	if api.Absent(text.Format) {
+		return nil
+	}
+	var format struct {
+		Type string         `json:"type"`
+		Rest jsontext.Value `json:",embed"`
+	}
+	if err := api.DecodeAt("text.format", text.Format, &format); err != nil {
+		return err
+	}
+	if format.Type != "text" {
+		return api.Unsupported("text.format", "'text.format' must have the type 'text': other formats are not supported")
+	}
+	return api.DecodeAt("text.format", text.Format, &TextFormat{})
+}
+
+// planLife reads what happens to the answer when nobody listens, and after.
+func planLife(b *body, p *plan, _ engine.Info) *api.Error {
+	if b.Truncation != nil {
+		if *b.Truncation != "auto" && *b.Truncation != "disabled" {
+			return api.Invalid("truncation", "'truncation' must be 'auto' or 'disabled'")
+		}
+		p.truncate = *b.Truncation == "auto"
+	}
+	if b.ResumeGrace != nil {
+		if *b.ResumeGrace < 0 || *b.ResumeGrace > maxGrace {
+			return api.Invalid("resume_grace_s", "'resume_grace_s' must be between 0 and %d, not %d", maxGrace, *b.ResumeGrace)
+		}
+		p.grace = time.Duration(*b.ResumeGrace) * time.Second
+	}
+	if p.background && !p.store {
+		return api.Invalid("background", "'background' needs 'store': its answer is fetched later")
+	}
+	return nil
+}
+
+func planEcho(b *body, p *plan, info engine.Info) *api.Error {
+	e := &p.echo
+	e.Model, e.Background, e.Store, e.ServiceTier = info.ID, p.background, p.store, "default"
+	e.Instructions, e.MaxOutputTokens, e.PreviousID = b.Instructions, b.MaxTokens, b.PreviousID
+	e.PromptCacheKey, e.SafetyIdentifier, e.User = b.PromptCacheKey, b.Safety, b.User
+	e.Temperature, e.TopP = p.req.Sampling.Temperature, p.req.Sampling.TopP
+	e.Truncation = "disabled"
+	if p.truncate {
+		e.Truncation = "auto"
+	}
+	if api.Absent(b.Metadata) {
+		return nil
+	}
+	if err := api.DecodeAt("metadata", b.Metadata, &e.Metadata); err != nil {
+		return err
+	}
+	if len(e.Metadata) > maxMetadata {
+		return api.Invalid("metadata", "'metadata' has more than %d entries", maxMetadata)
+	}
+	for key, value := range e.Metadata {
+		if len(key) > 4*maxMetadataKey || len(value) > 4*maxMetadataText ||
+			len([]rune(key)) > maxMetadataKey || len([]rune(value)) > maxMetadataText {
+			return api.Invalid("metadata", "'metadata' keys have at most %d characters, values at most %d", maxMetadataKey, maxMetadataText)
+		}
+	}
+	return nil
+}
+
+func isTrue(b *bool) bool     { return b != nil && *b }
+func isNotFalse(b *bool) bool { return b == nil || *b }

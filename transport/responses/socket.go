@@ -1,0 +1,264 @@
+package responses
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gorilla/websocket"
+
+	"krater/transport/api"
+)
+
+const (
+	// maxErrors bounds the error frames that wait for a client which sends bad
+	// frames and does not read.
+	maxErrors = 64
+	// closeWait bounds the wait for the client's half of the closing handshake.
+	closeWait = 2 * time.Second
+
+	closeGoingAway = websocket.CloseGoingAway
+)
+
+// socket is one WebSocket connection: a reader (the HTTP handler's goroutine)
+// that is always reading, so that pings are answered during a long prefill,
+// and a writer. What the writer sends are error frames, a bounded queue, and
+// the events of the lanes, which wait in the responses themselves.
+type socket struct {
+	door  *Door
+	ws    *websocket.Conn
+	owner string
+	wake  chan struct{} // capacity 1: something is to be sent
+	gone  chan struct{} // closed when the reader has ended
+	heard atomic.Int64  // when the client last gave a sign of life, Unix ns
+
+	mu      sync.Mutex
+	errors  [][]byte // error frames to send, before any event
+	lanes   []*lane  // responses in flight
+	turn    int      // index of the lane that may send next
+	recent  []*response
+	leaving *closing // no new responses; close when the lanes are empty
+	ending  *closing // close now
+}
+
+// closing is how a connection ends.
+type closing struct {
+	code int
+	text string
+}
+
+// upgrade is GET /v1/responses.
+func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
+	if !websocket.IsWebSocketUpgrade(req) {
+		w.Header().Set("Upgrade", "websocket")
+		(&api.Error{
+			Status: http.StatusUpgradeRequired, Type: api.TypeInvalidRequest,
+			Message: "GET /v1/responses is a WebSocket: send Upgrade, or POST for HTTP",
+		}).Write(w)
+		return
+	}
+	s := &socket{door: d, owner: d.opt.Owner(req), wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	if err := d.admit(s); err != nil {
+		err.Write(w)
+		return
+	}
+	defer d.dismiss(s)
+	up := websocket.Upgrader{
+		HandshakeTimeout: d.opt.WriteWait, ReadBufferSize: 4096, WriteBufferSize: 4096, WriteBufferPool: &writeBuffers,
+		CheckOrigin: d.allows,
+		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
+			(&api.Error{Status: status, Type: api.TypeInvalidRequest, Message: reason.Error()}).Write(w)
+		},
+	}
+	ws, err := up.Upgrade(hijacker{w, http.NewResponseController(w)}, req, subprotocol(req))
+	if err != nil { // the upgrader has answered
+		d.log.Debug().Err(err).Msg("websocket upgrade refused")
+		return
+	}
+	s.ws = ws
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		s.write()
+	}()
+	s.read()
+	s.lost()
+	close(s.gone)
+	<-written
+}
+
+// writeBuffers is shared: a connection holds one only while it writes.
+var writeBuffers sync.Pool
+
+// admit counts a connection in.
+func (d *Door) admit(s *socket) *api.Error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.draining {
+		return shuttingDown()
+	}
+	if len(d.sockets) >= d.opt.MaxSockets {
+		return &api.Error{
+			Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded,
+			Message: "too many WebSocket connections", RetryAfter: time.Second,
+		}
+	}
+	d.sockets[s] = struct{}{}
+	return nil
+}
+
+func (d *Door) dismiss(s *socket) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.sockets, s)
+	d.idle.Broadcast()
+}
+
+// allows checks a browser's origin; what is no browser sends none.
+func (d *Door) allows(req *http.Request) bool {
+	origin := req.Header.Get("Origin")
+	if origin == "" || slices.Contains(d.opt.Origins, "*") || slices.Contains(d.opt.Origins, origin) {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, req.Host)
+}
+
+// subprotocol agrees to the first one that the client offers, since browsers
+// refuse a server that picks none; keys are never sent back.
+func subprotocol(req *http.Request) http.Header {
+	for _, name := range websocket.Subprotocols(req) {
+		if name != "" && !strings.Contains(name, "key") {
+			return http.Header{"Sec-Websocket-Protocol": {name}}
+		}
+	}
+	return nil
+}
+
+// hijacker gives the upgrader the connection through any middleware that
+// unwraps, which the upgrader itself does not look behind.
+type hijacker struct {
+	http.ResponseWriter
+	*http.ResponseController
+}
+
+// read takes frames until the connection ends. After a fatal fault it goes on
+// reading, without looking, so that the client gets to see the close frame.
+func (s *socket) read() {
+	s.ws.SetReadLimit(s.door.opt.MaxBody)
+	s.hear()
+	s.ws.SetPongHandler(func(string) error {
+		s.hear()
+		return nil
+	})
+	answer := s.ws.PingHandler()
+	s.ws.SetPingHandler(func(data string) error {
+		s.hear()
+		return answer(data)
+	})
+	for {
+		kind, data, err := s.ws.ReadMessage()
+		if err != nil {
+			if errors.Is(err, websocket.ErrReadLimit) {
+				s.linger()
+			}
+			return
+		}
+		s.hear()
+		switch {
+		case s.isEnding():
+		case kind != websocket.TextMessage:
+			s.fault(api.BadRequest(api.CodeInvalidJSON, "", "binary frames are not taken, send text"), "")
+		case !utf8.Valid(data):
+			s.end(websocket.CloseInvalidFramePayloadData, "the text is not valid UTF-8")
+		default:
+			s.handle(data)
+		}
+	}
+}
+
+// linger reads on for a moment after the 1009 that the library has sent: to
+// close with unread data would reset the connection and lose that frame.
+func (s *socket) linger() {
+	conn := s.ws.NetConn()
+	if conn.SetReadDeadline(time.Now().Add(closeWait)) == nil {
+		_, _ = io.CopyN(io.Discard, conn, 4*s.door.opt.MaxBody)
+	}
+}
+
+func (s *socket) hear() { s.heard.Store(time.Now().UnixNano()) }
+
+// lost ends what the connection held: its responses are released, which
+// cancels those that nobody else wants.
+func (s *socket) lost() {
+	s.mu.Lock()
+	lanes, recent := s.lanes, s.recent
+	s.lanes, s.recent = nil, nil
+	s.mu.Unlock()
+	for _, l := range lanes {
+		if l.f != nil {
+			l.f.leave()
+		}
+		l.r.release()
+	}
+	for _, r := range recent {
+		s.door.store.unpin(r)
+	}
+}
+
+// fault queues an error event.
+func (s *socket) fault(err *api.Error, streamID string) {
+	s.mu.Lock()
+	if len(s.errors) >= maxErrors {
+		s.endLocked(websocket.ClosePolicyViolation, "too many unread errors")
+	} else {
+		s.errors = append(s.errors, newErrorFrame(err, streamID))
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
+// end closes the connection with that code; the first end counts.
+func (s *socket) end(code int, text string) {
+	s.mu.Lock()
+	s.endLocked(code, text)
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *socket) endLocked(code int, text string) {
+	if s.ending == nil {
+		s.ending = &closing{code: code, text: text}
+	}
+}
+
+func (s *socket) isEnding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending != nil
+}
+
+// drain lets the responses in flight end and closes then.
+func (s *socket) drain(how closing) {
+	s.mu.Lock()
+	if s.leaving == nil {
+		s.leaving = &how
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
+// poke wakes the writer.
+func (s *socket) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,201 @@
+package responses
+
+import (
+	"container/list"
+	"sync"
+	"time"
+
+	"krater/transport/api"
+)
+
+// maxTombs bounds the ids that are remembered as expired.
+const maxTombs = 4096
+
+// store keeps responses so that they can be fetched, resumed and continued:
+// the running ones, and those that ended less than keep ago while their number
+// and bytes allow, the oldest going first. A response that a connection may
+// still continue (pinned) is kept past its time for that alone, within the
+// same bounds.
+type store struct {
+	keep     time.Duration
+	maxCount int
+	maxBytes int
+
+	mu    sync.Mutex
+	byID  map[string]*entry
+	ended *list.List // of *entry, the oldest first
+	bytes int
+	tombs map[string]string // id of an expired response -> its owner
+	order []string          // the ids of tombs, the oldest first
+	timer *time.Timer
+}
+
+type entry struct {
+	r     *response
+	place *list.Element // in ended; nil while it runs
+	at    time.Time     // when it ended
+	bytes int
+	pins  int
+	stale bool // kept for its pins only
+}
+
+func newStore(keep time.Duration, maxCount, maxBytes int) *store {
+	return &store{
+		keep: keep, maxCount: maxCount, maxBytes: maxBytes,
+		byID: map[string]*entry{}, ended: list.New(), tombs: map[string]string{},
+	}
+}
+
+// put takes a running response.
+func (s *store) put(r *response) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byID[r.id] = &entry{r: r}
+	s.trim()
+}
+
+// settle notes that r has ended: from now on it ages and counts.
+func (s *store) settle(r *response) {
+	bytes, at := r.weigh()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[r.id]
+	if e == nil || e.place != nil { // deleted meanwhile
+		return
+	}
+	e.bytes, e.at = bytes, at
+	s.bytes += e.bytes
+	e.place = s.ended.PushBack(e)
+	s.trim()
+	s.arm()
+}
+
+// find gives the owner's response with that id, or an error that tells an
+// unknown id from one that was kept and is gone. Hidden ones (store: false)
+// are found only if hidden is true.
+func (s *store) find(owner, id string, hidden bool) (*response, *api.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trim()
+	e := s.byID[id]
+	if e != nil && e.r.owner == owner && !e.stale && (hidden || e.r.plan.store) {
+		return e.r, nil
+	}
+	tomb, was := s.tombs[id]
+	if (was && tomb == owner) || (e != nil && e.stale && e.r.owner == owner) {
+		return nil, notFound(codeExpired, "the response '%s' is no longer kept", bounded(id))
+	}
+	return nil, notFound(codeNotFound, "there is no response '%s'", bounded(id))
+}
+
+// remove forgets r at once.
+func (s *store) remove(r *response) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.byID[r.id]; e != nil {
+		s.drop(e)
+	}
+}
+
+// pin keeps r for a connection that may continue it; false if it is gone.
+func (s *store) pin(r *response) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[r.id]
+	if e != nil {
+		e.pins++
+	}
+	return e != nil
+}
+
+// kept tells if a pinned response is still here: the bounds go before pins.
+func (s *store) kept(r *response) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[r.id] != nil
+}
+
+// unpin takes one pin back.
+func (s *store) unpin(r *response) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[r.id]
+	if e == nil {
+		return
+	}
+	if e.pins--; e.pins <= 0 && e.stale {
+		s.expire(e)
+	}
+}
+
+// close ends the timer. The store stays usable.
+func (s *store) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// trim removes what is too old or too much; s.mu is held.
+func (s *store) trim() {
+	limit := time.Now().Add(-s.keep)
+	for el := s.ended.Front(); el != nil; {
+		e := el.Value.(*entry)
+		el = el.Next()
+		if e.at.After(limit) {
+			break
+		}
+		if e.pins > 0 {
+			e.stale = true
+			continue
+		}
+		s.expire(e)
+	}
+	for s.ended.Len() > 0 && (s.bytes > s.maxBytes || len(s.byID) > s.maxCount) {
+		s.expire(s.ended.Front().Value.(*entry))
+	}
+}
+
+// arm sets the timer for the next one to grow old; s.mu is held.
+func (s *store) arm() {
+	for el := s.ended.Front(); el != nil; el = el.Next() {
+		e := el.Value.(*entry)
+		if e.stale {
+			continue
+		}
+		wait := time.Until(e.at.Add(s.keep))
+		if s.timer == nil {
+			s.timer = time.AfterFunc(wait, s.tick)
+		} else {
+			s.timer.Reset(wait)
+		}
+		return
+	}
+}
+
+func (s *store) tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trim()
+	s.arm()
+}
+
+// expire drops e and remembers that it was here; s.mu is held.
+func (s *store) expire(e *entry) {
+	s.drop(e)
+	if len(s.order) >= maxTombs {
+		delete(s.tombs, s.order[0])
+		s.order = s.order[1:]
+	}
+	s.tombs[e.r.id] = e.r.owner
+	s.order = append(s.order, e.r.id)
+}
+
+func (s *store) drop(e *entry) {
+	delete(s.byID, e.r.id)
+	if e.place != nil {
+		s.ended.Remove(e.place)
+		s.bytes -= e.bytes
+	}
+}

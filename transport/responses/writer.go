@@ -1,0 +1,138 @@
+package responses
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// ready is always ready to be received from.
+var ready = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// write sends what there is to send until the connection ends. A write that
+// its deadline cuts off breaks the connection for good, so it is not tried
+// again.
+func (s *socket) write() {
+	defer s.ws.Close() // ends the reader too
+	opt := &s.door.opt
+	ping := time.NewTicker(opt.Ping)
+	defer ping.Stop()
+	silence := time.NewTimer(opt.PongWait)
+	defer silence.Stop()
+	life := time.NewTimer(opt.SocketLife)
+	defer life.Stop()
+	for {
+		frame, end := s.next()
+		if frame != nil {
+			_ = s.ws.SetWriteDeadline(time.Now().Add(opt.WriteWait))
+			if s.ws.WriteMessage(websocket.TextMessage, frame) != nil {
+				return
+			}
+		}
+		if end != nil {
+			s.goodbye(end)
+			return
+		}
+		more := s.wake
+		if frame != nil {
+			more = ready // look again at once, after the timers had their turn
+		}
+		select {
+		case <-more:
+		case <-ping.C:
+			if s.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(opt.WriteWait)) != nil {
+				return
+			}
+		case <-silence.C:
+			left := opt.PongWait - time.Duration(time.Now().UnixNano()-s.heard.Load())
+			if left <= 0 {
+				s.door.log.Debug().Msg("websocket client fell silent")
+				return
+			}
+			silence.Reset(left)
+		case <-life.C:
+			s.fault(limitReached(opt.SocketLife), "")
+			s.drain(closing{code: websocket.CloseNormalClosure, text: codeConnLimit})
+		case <-s.gone:
+			return
+		}
+	}
+}
+
+// next gives the frame to send next, or how to close once there is none.
+// Errors go first, then the lanes take turns.
+func (s *socket) next() ([]byte, *closing) {
+	s.mu.Lock()
+	if s.ending == nil && s.leaving != nil && len(s.errors) == 0 && len(s.lanes) == 0 {
+		s.ending = s.leaving
+	}
+	if s.ending != nil {
+		defer s.mu.Unlock()
+		return nil, s.ending
+	}
+	if len(s.errors) > 0 {
+		defer s.mu.Unlock()
+		frame := s.errors[0]
+		s.errors = s.errors[1:]
+		return frame, nil
+	}
+	ev, l := s.takeEvent()
+	s.mu.Unlock()
+	if l == nil {
+		return nil, nil
+	}
+	return ev.encode(l.streamID), nil
+}
+
+// takeEvent takes the next event of the lane whose turn it is, and frees the
+// lane with the final one, before the client can have seen it. No lane: nothing
+// waits. s.mu is held.
+func (s *socket) takeEvent() (event, *lane) {
+	for range len(s.lanes) {
+		i := s.turn % len(s.lanes)
+		s.turn = i + 1
+		l := s.lanes[i]
+		if l.f == nil {
+			continue
+		}
+		ev, ok := l.f.take()
+		if !ok {
+			continue
+		}
+		if l.f.backlog() > s.door.opt.MaxBacklog {
+			s.endLocked(websocket.CloseTryAgainLater, "the client reads too slowly")
+		}
+		if ev.kind.final() {
+			s.lanes = slices.Delete(s.lanes, i, i+1)
+			s.turn = i
+			l.f.leave()
+			l.r.release()
+			if ev.kind == failed {
+				s.forgetLocked(l.previous)
+			} else {
+				s.remember(l.r)
+			}
+		}
+		return ev, l
+	}
+	return event{}, nil
+}
+
+// goodbye sends the close frame and gives the client a moment to answer it.
+func (s *socket) goodbye(how *closing) {
+	message := websocket.FormatCloseMessage(how.code, how.text)
+	if s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(s.door.opt.WriteWait)) != nil {
+		return
+	}
+	patience := time.NewTimer(closeWait)
+	defer patience.Stop()
+	select {
+	case <-s.gone:
+	case <-patience.C:
+	}
+}
