@@ -284,6 +284,31 @@ func TestZeroCopy(t *testing.T) {
 	}
 }
 
+// TestUnaligned: a file at an odd address is copied to where F32 can be read.
+func TestUnaligned(t *testing.T) {
+	// The header is padded so that data starts at a multiple of 8 of the file.
+	header := `{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`
+	header += strings.Repeat(" ", (8-len(header)%8)%8)
+	file := append([]byte{byte(len(header)), 0, 0, 0, 0, 0, 0, 0}, header+"ABCDEFGH"...)
+	buf := make([]byte, len(file)+8)
+	for shift := range 8 {
+		at := buf[shift:][:len(file)]
+		copy(at, file)
+		s, err := FromBytes(map[string][]byte{singleFile: at})
+		if err != nil {
+			t.Fatalf("shifted by %d: %v", shift, err)
+		}
+		x, _ := s.Tensor("x")
+		p := unsafe.SliceData(x.Data)
+		if string(x.Data) != "ABCDEFGH" || uintptr(unsafe.Pointer(p))%4 != 0 {
+			t.Errorf("shifted by %d: %q at %p", shift, x.Data, p)
+		}
+		if inPlace := p == &at[len(at)-8]; inPlace != (shift == 0) {
+			t.Errorf("shifted by %d: in place is %v", shift, inPlace)
+		}
+	}
+}
+
 func FuzzIndex(f *testing.F) {
 	f.Add(index("a", first, "b", second))
 	f.Add([]byte(`{"weight_map":{"a":"../../x.safetensors"}}`))

@@ -1,0 +1,53 @@
+//go:build !nomodel
+
+package models
+
+import (
+	"embed"
+	"io/fs"
+)
+
+//go:embed krater-tiny/config.json krater-tiny/generation_config.json
+//go:embed krater-tiny/tokenizer.json krater-tiny/tokenizer_config.json
+var folder embed.FS
+
+// The weights are variables of their own: reading them through an embed.FS would
+// copy 33 MB.
+var (
+	//go:embed krater-tiny/model.safetensors.index.json
+	index []byte
+	//go:embed krater-tiny/model-00001-of-00003.safetensors
+	shard1 []byte
+	//go:embed krater-tiny/model-00002-of-00003.safetensors
+	shard2 []byte
+	//go:embed krater-tiny/model-00003-of-00003.safetensors
+	shard3 []byte
+	//go:embed krater-tiny/NOTICE
+	notice string
+)
+
+// ahead makes the linker put the shards at multiples of 8, where they can be used
+// in place. Embedded files have no alignment of their own; but the linker sorts
+// the data of a program by size, so that this variable, which is aligned, comes
+// right before the shards, whose sizes are multiples of 8 as its own is. It has a
+// value because zeros would go elsewhere. Should that order ever change, the
+// reader of the weights copies them, and TestAligned says so.
+var ahead = [1 << 17]uint64{1}
+
+// Default gives the default model, or ErrNoModel.
+func Default() (Files, error) {
+	sub, err := fs.Sub(folder, Name)
+	if err != nil {
+		return Files{}, err
+	}
+	return Files{FS: sub, ahead: &ahead[0], weights: map[string][]byte{
+		"model.safetensors.index.json":     index,
+		"model-00001-of-00003.safetensors": shard1,
+		"model-00002-of-00003.safetensors": shard2,
+		"model-00003-of-00003.safetensors": shard3,
+	}}, nil
+}
+
+// Notice is the licence text that has to travel with the default model; "" when
+// there is none.
+func Notice() string { return notice }
