@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race purego lint gen vectors clients fuzz soak bench clean
+.PHONY: help build run test short fmt vet race purego lint gen gen-check goldens vectors clients fuzz soak bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -43,6 +43,13 @@ purego: ## kernels and forward pass without any assembly
 
 gen: ## generate the assembly again (needs the module proxy for avo)
 	kernels/cpu/_gen/gen.sh
+
+gen-check: ## fail when the committed assembly is not what its generator makes
+	kernels/cpu/_gen/gen.sh
+	git diff --exit-code -- kernels/cpu
+
+goldens: build ## the golden vectors through the program, in groups, chunks and batches
+	bench/goldens.sh $(BIN)
 
 vectors: ## fetch the real tokenizers and chat templates that the vector tests use
 	testdata/vectors/fetch.sh

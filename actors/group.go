@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"slices"
+
 	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/stages/group"
@@ -28,9 +30,18 @@ func (n *groupNode) receive(c *turn, m any) {
 		n.run(c, m, n.group.First)
 	case *msg.Merged:
 		b := m.Batch
-		n.forget(b)
+		if !n.forget(b) {
+			return // the batch failed meanwhile
+		}
+		if m.Cause != nil {
+			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: m.Cause})
+			return
+		}
 		n.group.Combine(n.stream, b.State, m.Layer, b.Probe())
 		n.run(c, b, m.Layer+1)
+	case *msg.Forget:
+		n.forget(m.Batch)
+		c.send(c.routes.schedule, &msg.Forgotten{Batch: m.Batch})
 	}
 }
 
@@ -67,19 +78,18 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 	n.open = append(n.open, b)
 	w := &b.Work
 	w.Layer, w.Group, w.Rows = layer, n.index, work
-	b.Holds.Add(1)
 	c.send(c.routes.splits[n.index], w)
 	n.group.Shared(n.stream, b.State, layer, b.Probe())
 }
 
-func (n *groupNode) forget(b *msg.Batch) {
-	for i, o := range n.open {
-		if o == b {
-			n.open[i] = n.open[len(n.open)-1]
-			n.open = n.open[:len(n.open)-1]
-			return
-		}
+// forget strikes b off the batches that wait; false if it was not there.
+func (n *groupNode) forget(b *msg.Batch) bool {
+	i := slices.Index(n.open, b)
+	if i < 0 {
+		return false
 	}
+	n.open = slices.Delete(n.open, i, i+1)
+	return true
 }
 
 // held implements holder.

@@ -14,6 +14,11 @@ type mergeNode struct {
 func newMergeNode() *mergeNode { return &mergeNode{arrived: map[*msg.Work]int{}} }
 
 func (n *mergeNode) receive(c *turn, m any) {
+	if f, ok := m.(*msg.Forget); ok {
+		delete(n.arrived, &f.Batch.Work)
+		c.send(c.routes.schedule, &msg.Forgotten{Batch: f.Batch})
+		return
+	}
 	p := m.(*msg.Part)
 	w := p.Work
 	n.arrived[w]++
@@ -21,19 +26,14 @@ func (n *mergeNode) receive(c *turn, m any) {
 		return
 	}
 	delete(n.arrived, w)
-	b := w.Batch
-	cause := error(nil)
+	merged := &w.Batch.Merged
+	merged.Layer, merged.Cause = w.Layer, nil
 	for i := range w.Parts {
-		if err := w.Parts[i].Cause; err != nil {
-			cause = err
+		if err := w.Parts[i].Cause; err != nil && len(w.Parts[i].Rows) > 0 {
+			merged.Cause = err
 		}
 	}
-	b.Holds.Add(-1)
-	if cause != nil {
-		panic(cause)
-	}
-	b.Merged.Layer = w.Layer
-	c.send(c.routes.groups[w.Group], &b.Merged)
+	c.send(c.routes.groups[w.Group], merged)
 }
 
 // held implements holder.

@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"fmt"
+
 	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/stages/group"
@@ -17,7 +19,21 @@ type poolNode struct {
 func (n *poolNode) receive(c *turn, m any) {
 	p := m.(*msg.Part)
 	w := p.Work
+	// A kernel's panic becomes the part's cause, so that the merge is never left
+	// waiting; then it goes on to the supervisor.
+	defer func() {
+		r := recover()
+		if r != nil {
+			p.Cause = fmt.Errorf("expert pool %d, layer %d: %v", p.Pool, w.Layer, r)
+		}
+		b := w.Batch
+		c.send(c.routes.merges[w.Group], p)
+		// After the send: no hold means that every part is in the merge's mailbox.
+		b.Holds.Add(-1)
+		if r != nil {
+			panic(r)
+		}
+	}()
 	n.groups[w.Group].Experts(n.stream, w.Batch.State, w.Layer, p.Rows)
 	p.Cause = n.stream.Synchronize()
-	c.send(c.routes.merges[w.Group], p)
 }

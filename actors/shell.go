@@ -56,7 +56,7 @@ type routes struct {
 	pools                                 []*actor.PID
 }
 
-// entry is where a batch goes after group i: the link to the next group, or the head.
+// after is where a batch goes after group i: the link to the next group, or the head.
 func (r *routes) after(group int) *actor.PID {
 	if group+1 < len(r.groups) {
 		return r.links[group+1]
@@ -68,16 +68,18 @@ func (r *routes) after(group int) *actor.PID {
 // trace ring and turns a panic into a typed failure for the batch's owner
 // before the supervisor sees it.
 type shell struct {
-	name string
-	node node
-	turn turn
+	name  string
+	kind  trace.Kind
+	node  node
+	turn  turn
+	event trace.Event // of the message in hand
 }
 
 // newShell gives the producer of an actor: make runs again for each incarnation.
-func (p *Pipeline) newShell(name string, ring *trace.Ring, make func() node) func() actor.Actor {
+func (p *Pipeline) newShell(name string, kind trace.Kind, ring *trace.Ring, make func() node) func() actor.Actor {
 	log := p.log.With().Str("actor", name).Logger()
 	return func() actor.Actor {
-		return &shell{name: name, node: make(), turn: turn{routes: &p.routes, log: &log, ring: ring}}
+		return &shell{name: name, kind: kind, node: make(), turn: turn{routes: &p.routes, log: &log, ring: ring}}
 	}
 }
 
@@ -96,14 +98,18 @@ func (s *shell) Receive(ctx actor.Context) {
 }
 
 func (s *shell) handle(m any) {
-	start := trace.Now()
+	e := &s.event
+	*e = trace.Event{Kind: s.kind, Layer: -1, Started: trace.Now()}
+	// Described first: by the end of receive the message has a new owner.
+	if d, ok := m.(msg.Traced); ok {
+		d.Describe(e)
+	} else {
+		e.Kind = trace.Control
+	}
 	defer s.catch(m)
 	s.node.receive(&s.turn, m)
-	if e, ok := m.(msg.Traced); ok {
-		ev := e.TraceEvent()
-		ev.Started, ev.Ended = start, trace.Now()
-		s.turn.ring.Record(ev)
-	}
+	e.Ended = trace.Now()
+	s.turn.ring.Record(e)
 }
 
 // catch reports a panic to the owner of what was being worked on, then lets it
@@ -116,6 +122,8 @@ func (s *shell) catch(m any) {
 	}
 	cause := fmt.Errorf("%s failed: %v", s.name, r)
 	s.turn.log.Error().Str("cause", fmt.Sprint(r)).Bytes("stack", debug.Stack()).Msg("actor failed")
+	s.event.Kind, s.event.Ended = trace.Failure, trace.Now()
+	s.turn.ring.Record(&s.event)
 	told := map[*msg.Batch]bool{}
 	tell := func(b *msg.Batch) {
 		if b != nil && !told[b] {

@@ -33,6 +33,7 @@ func (n *splitNode) receive(c *turn, m any) {
 	// soon as one part has arrived.
 	for i := range w.Parts {
 		if p := &w.Parts[i]; len(p.Rows) > 0 {
+			w.Batch.Holds.Add(1)
 			c.send(c.routes.pools[i], p)
 		}
 	}

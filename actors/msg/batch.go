@@ -31,8 +31,7 @@ type Batch struct {
 	// Abandoned is set when nobody wants the answer any more; the pipeline then
 	// passes the batch on without computing.
 	Abandoned atomic.Bool
-	// Holds counts the expert jobs that still touch State: after a failure the
-	// batch is not used again before it is zero.
+	// Holds counts the parts that pools have in hand and still write State for.
 	Holds atomic.Int32
 
 	Work   Work   // the expert work of the layer in hand
@@ -84,6 +83,7 @@ type Part struct {
 type Merged struct {
 	Batch *Batch
 	Layer int
+	Cause error // a pool could not do its part
 	stamp
 }
 
@@ -115,8 +115,31 @@ func (s *stamp) Stamp(now int64) { s.sent = now }
 // Stamped messages note when they were sent, for the queue wait in the trace.
 type Stamped interface{ Stamp(now int64) }
 
-// Traced messages describe themselves to the trace.
-type Traced interface{ TraceEvent() trace.Event }
+// Traced messages describe themselves to the trace: everything but the kind and
+// the times of handling.
+type Traced interface{ Describe(e *trace.Event) }
+
+// Describe implements Traced.
+func (b *Batch) Describe(e *trace.Event) { b.describe(e, b, -1) }
+
+// Describe implements Traced.
+func (w *Work) Describe(e *trace.Event) {
+	w.describe(e, w.Batch, w.Layer)
+	e.Parts = uint16(w.Expect)
+}
+
+// Describe implements Traced.
+func (p *Part) Describe(e *trace.Event) { p.describe(e, p.Work.Batch, p.Work.Layer) }
+
+// Describe implements Traced.
+func (m *Merged) Describe(e *trace.Event) { m.describe(e, m.Batch, m.Layer) }
+
+func (s *stamp) describe(e *trace.Event, b *Batch, layer int) {
+	e.Batch, e.Epoch, e.Layer, e.Enqueued = b.ID, b.Epoch, int16(layer), s.sent
+	if b.State != nil {
+		e.Rows = uint32(b.State.T)
+	}
+}
 
 // Carrier messages hold a batch, which their receiver answers for.
 type Carrier interface{ Carried() *Batch }

@@ -1,9 +1,6 @@
 package msg
 
 import (
-	"time"
-
-	"krater/actors/engine"
 	"krater/scheduler"
 	"krater/stages/sample"
 )
@@ -11,27 +8,64 @@ import (
 // Submit brings a request to the schedule actor, which answers once on Reply
 // (buffered): nil when the request is queued, else the reason it is not.
 type Submit struct {
-	ID       uint64
-	Prompt   []int32 // token ids, owned by the schedule actor from here on
-	MaxNew   int
-	Priority int
-	Deadline time.Time
-	Sampler  *sample.Sequence
-	Output   Output
-	Reply    chan error
+	Request scheduler.Request
+	Prompt  []int32 // token ids, owned by the schedule actor from here on
+	Sampler *sample.Sequence
+	Output  Output
+	Reply   chan error
 }
 
-// Output is where a request's events go: the stream actor's side of it. It
-// never blocks.
+// Output is where one request's events end. Only the stream actor calls it.
 type Output interface {
 	Queued()
-	Started(at time.Time)
-	// Ended tells that the sequence will get no more tokens.
-	Ended(reason scheduler.Reason, err *engine.Error)
+	Started(at int64)
+	// Token takes the next token; true means that the answer is complete and the
+	// scheduler has to be told.
+	Token(r sample.Result, at int64) bool
+	// Ended is the last call.
+	Ended(why scheduler.Reason, cause error, at int64)
 }
 
 // Cancel ends a request: the client left, or its answer is complete.
-type Cancel struct{ ID uint64 }
+type Cancel struct {
+	ID  uint64
+	Why scheduler.Reason
+}
+
+// Deliver is what one step brought to the requests in it, in order.
+type Deliver struct {
+	At    int64 // trace clock
+	Items []Delivery
+	stamp
+}
+
+// Reset empties d for another use and returns it.
+func (d *Deliver) Reset() *Deliver {
+	clear(d.Items)
+	d.Items = d.Items[:0]
+	return d
+}
+
+// Delivery is one event of one request.
+type Delivery struct {
+	Kind   DeliveryKind
+	ID     uint64
+	Output Output
+	Result sample.Result
+	Why    scheduler.Reason
+	Cause  error
+}
+
+// DeliveryKind tells which method of Output a Delivery is for.
+type DeliveryKind uint8
+
+// The kinds of a Delivery.
+const (
+	DeliverQueued DeliveryKind = iota
+	DeliverStarted
+	DeliverToken
+	DeliverEnded
+)
 
 // Failed tells the schedule actor that a batch will not come back whole.
 type Failed struct {
@@ -39,8 +73,20 @@ type Failed struct {
 	Cause error
 }
 
-// Tick lets the schedule actor look at deadlines while nothing else happens.
+// Forget tells groups and merges that a batch failed elsewhere: what they keep
+// of it is void. Each answers with Forgotten.
+type Forget struct{ Batch *Batch }
+
+// Forgotten answers Forget: this actor will not touch the batch any more.
+type Forgotten struct{ Batch *Batch }
+
+// Tick lets the schedule actor look at deadlines and retired batches while
+// nothing else happens.
 type Tick struct{}
 
-// Drain ends admission; Done is closed when the last request has ended.
-type Drain struct{ Done chan struct{} }
+// Drain ends admission; Done is closed when the last request has ended. With
+// Cancel the running requests are cancelled too.
+type Drain struct {
+	Cancel bool
+	Done   chan struct{}
+}

@@ -1,0 +1,124 @@
+package actors
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"krater/actors/engine"
+)
+
+// answer is the reader's end of one request: an engine.Stream. The stream actor
+// pushes events and never waits; what is not read yet is joined, so an answer
+// holds at most one text event however slow its reader is.
+type answer struct {
+	prompt int
+	cancel func() // tells the schedule actor; called at most once
+
+	mu      sync.Mutex
+	pending []engine.Event // undelivered, text joined
+	ended   bool           // the last event was pushed
+	closed  bool           // the reader has gone
+	unwatch func() bool    // ends the watch of the request's context
+	ready   chan struct{}  // holds a token while pending or ended changed
+}
+
+func newAnswer(prompt int) *answer {
+	return &answer{prompt: prompt, ready: make(chan struct{}, 1), cancel: func() {}}
+}
+
+// watch closes the answer when ctx ends before it does.
+func (a *answer) watch(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.ended && !a.closed {
+		a.unwatch = context.AfterFunc(ctx, a.Close)
+	}
+}
+
+// release ends the watch; a.mu is held. It never waits: Close may be the watch
+// itself.
+func (a *answer) release() {
+	if a.unwatch != nil {
+		a.unwatch()
+		a.unwatch = nil
+	}
+}
+
+// push appends an event; after the reader has gone it does nothing.
+func (a *answer) push(e engine.Event) {
+	a.mu.Lock()
+	if !a.closed && !a.ended {
+		if a.ended = e.Kind == engine.Done || e.Kind == engine.Failed; a.ended {
+			a.release()
+		}
+		if n := len(a.pending); n > 0 && e.Kind == engine.Tokens && a.pending[n-1].Kind == engine.Tokens {
+			last := &a.pending[n-1]
+			last.Text += e.Text
+			last.Tokens = append(last.Tokens, e.Tokens...)
+			last.Usage = e.Usage
+		} else {
+			a.pending = append(a.pending, e)
+		}
+	}
+	a.mu.Unlock()
+	select {
+	case a.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Next implements engine.Stream.
+func (a *answer) Next(ctx context.Context) (engine.Event, error) {
+	for {
+		a.mu.Lock()
+		if len(a.pending) > 0 && !a.closed {
+			e := a.pending[0]
+			n := copy(a.pending, a.pending[1:])
+			a.pending[n] = engine.Event{}
+			a.pending = a.pending[:n]
+			more := n > 0 || a.ended
+			a.mu.Unlock()
+			if more {
+				a.wake()
+			}
+			return e, nil
+		}
+		over := a.ended || a.closed
+		a.mu.Unlock()
+		if over {
+			a.wake() // for another waiter
+			return engine.Event{}, io.EOF
+		}
+		select {
+		case <-a.ready:
+		case <-ctx.Done():
+			return engine.Event{}, ctx.Err()
+		}
+	}
+}
+
+func (a *answer) wake() {
+	select {
+	case a.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Close implements engine.Stream.
+func (a *answer) Close() {
+	a.mu.Lock()
+	first := !a.closed
+	running := first && !a.ended
+	a.closed = true
+	a.pending = nil
+	a.release()
+	a.mu.Unlock()
+	if running {
+		a.cancel()
+	}
+	a.wake()
+}
+
+// PromptTokens implements engine.Stream.
+func (a *answer) PromptTokens() int { return a.prompt }

@@ -1,0 +1,258 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"krater/actors/engine"
+	"krater/actors/msg"
+	"krater/actors/trace"
+	"krater/scheduler"
+	"krater/stages/sample"
+	"krater/stages/text/chat"
+	"krater/stages/text/tokenizer"
+)
+
+// GatewayOptions describe the model to the doors.
+type GatewayOptions struct {
+	ID        string
+	Created   time.Time
+	Tokenizer *tokenizer.Tokenizer
+	Template  *chat.Template // nil: the model has none, chats are refused
+	Defaults  engine.Sampling
+	EOS       []int32
+	Vocab     int
+}
+
+// Gateway is the pipeline as the doors see it: an engine.Engine. Its methods
+// run on the caller's goroutine; templates and tokenising never cost the
+// pipeline anything.
+type Gateway struct {
+	p   *Pipeline
+	opt GatewayOptions
+}
+
+// NewGateway opens a pipeline to requests.
+func NewGateway(p *Pipeline, opt GatewayOptions) *Gateway { return &Gateway{p: p, opt: opt} }
+
+var _ engine.Engine = (*Gateway)(nil)
+
+// Info implements engine.Engine.
+func (g *Gateway) Info() engine.Info {
+	return engine.Info{
+		ID: g.opt.ID, Created: g.opt.Created, Context: g.p.parts.Limits.Context, Vocab: g.opt.Vocab, Defaults: g.opt.Defaults,
+	}
+}
+
+// Ready implements engine.Engine.
+func (g *Gateway) Ready() error {
+	g.p.mu.Lock()
+	defer g.p.mu.Unlock()
+	switch {
+	case g.p.failure != nil:
+		return &engine.Error{Kind: engine.Unavailable, Message: "the model has failed; see the server's log"}
+	case g.p.closed:
+		return &engine.Error{Kind: engine.Unavailable, Message: "the server is shutting down"}
+	}
+	return nil
+}
+
+// Submit implements engine.Engine.
+func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Stream, error) {
+	if err := g.Ready(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled before it began"}
+	}
+	ids, err := g.Tokenize(req.Prompt)
+	if err != nil {
+		return nil, err
+	}
+	room := g.p.parts.Limits.Context - len(ids)
+	switch {
+	case len(ids) == 0:
+		return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: "the prompt is empty"}
+	case room < 1:
+		return nil, contextError(len(ids), g.p.parts.Limits.Context)
+	}
+	maxNew := room
+	if req.MaxTokens > 0 {
+		maxNew = min(req.MaxTokens, room)
+	}
+	sampler, err := g.sampler(req, ids)
+	if err != nil {
+		return nil, err
+	}
+	a := newAnswer(len(ids))
+	o := newOutput(g, req, a)
+	if err := g.enqueue(o, ids, maxNew, req, sampler); err != nil {
+		return nil, err
+	}
+	a.watch(ctx)
+	return a, nil
+}
+
+// enqueue registers the output and hands the request to the schedule actor.
+func (g *Gateway) enqueue(o *output, ids []int32, maxNew int, req *engine.Request, sampler *sample.Sequence) error {
+	p := g.p
+	p.mu.Lock()
+	if p.failure != nil || p.closed {
+		p.mu.Unlock()
+		return g.Ready()
+	}
+	p.lastID++
+	id := p.lastID
+	p.outputs[id] = o
+	p.mu.Unlock()
+	o.begin(id)
+	sub := &msg.Submit{
+		Request: scheduler.Request{ID: id, PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority, Deadline: deadline(req.Deadline)},
+		Prompt:  ids, Sampler: sampler, Output: o, Reply: make(chan error, 1),
+	}
+	p.system.Root.Send(p.routes.schedule, sub)
+	var err error
+	select {
+	case err = <-sub.Reply:
+	case <-p.failed:
+		err = scheduler.ErrDraining
+	}
+	if err != nil {
+		p.forget(id)
+		return submitError(err)
+	}
+	return nil
+}
+
+// deadline puts a wall-clock deadline on the trace's clock; 0 is none.
+func deadline(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return max(1, trace.Now()+int64(time.Until(t)))
+}
+
+// forget drops a request from the open ones.
+func (p *Pipeline) forget(id uint64) {
+	p.mu.Lock()
+	delete(p.outputs, id)
+	p.mu.Unlock()
+}
+
+// cancel tells the scheduler that nobody waits for the request any more.
+func (p *Pipeline) cancel(id uint64) {
+	p.system.Root.Send(p.routes.schedule, &msg.Cancel{ID: id, Why: scheduler.Cancelled})
+}
+
+// submitError words a refusal of the scheduler for the client.
+func submitError(err error) error {
+	switch {
+	case errors.Is(err, scheduler.ErrQueueFull):
+		return &engine.Error{Kind: engine.Overloaded, Message: "too many requests are waiting; try again later", RetryAfter: time.Second}
+	case errors.Is(err, scheduler.ErrDraining):
+		return &engine.Error{Kind: engine.Unavailable, Message: "the server is shutting down"}
+	case errors.Is(err, scheduler.ErrExpired):
+		return &engine.Error{Kind: engine.Timeout, Message: "the request's deadline passed before it began"}
+	case errors.Is(err, scheduler.ErrTooLong):
+		return &engine.Error{Kind: engine.BadRequest, Param: "max_tokens", Message: "the request needs more KV cache than the server has (--kv-cache): " + err.Error()}
+	}
+	return &engine.Error{Kind: engine.Internal, Message: "the request could not be scheduled"}
+}
+
+func contextError(prompt, context int) error {
+	return &engine.Error{Kind: engine.ContextLength, Param: "messages", Message: fmt.Sprintf(
+		"this model's maximum context length is %d tokens, and the prompt has %d; leave room for at least one token of the answer", context, prompt)}
+}
+
+// sampler makes the request's token chooser.
+func (g *Gateway) sampler(req *engine.Request, prompt []int32) (*sample.Sequence, error) {
+	s := req.Sampling
+	seed := rand.Uint64()
+	if s.Seed != nil {
+		seed = *s.Seed
+	}
+	stops := append([]int32{}, req.StopIDs...)
+	params := sample.Params{
+		Temperature: s.Temperature, TopP: s.TopP, TopK: s.TopK, MinP: s.MinP,
+		RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
+		LogitBias: s.LogitBias, Seed: seed, Logprobs: req.Logprobs,
+		StopIDs: stops, EOS: g.opt.EOS, IgnoreEOS: req.IgnoreEOS, MinTokens: req.MinTokens,
+	}
+	seq, err := sample.New(params, prompt, g.opt.Vocab)
+	if err != nil {
+		return nil, &engine.Error{Kind: engine.BadRequest, Message: err.Error()}
+	}
+	return seq, nil
+}
+
+// Tokenize implements engine.Engine.
+func (g *Gateway) Tokenize(p engine.Prompt) ([]int32, error) {
+	switch {
+	case p.IDs != nil:
+		for i, id := range p.IDs {
+			if id < 0 || int(id) >= g.opt.Vocab {
+				return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: fmt.Sprintf("token %d at index %d is not in the vocabulary of %d", id, i, g.opt.Vocab)}
+			}
+		}
+		return append([]int32{}, p.IDs...), nil
+	case p.Text != nil:
+		return g.opt.Tokenizer.Encode(*p.Text, tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial, AddSpecial: !p.NoBOS}), nil
+	case p.Chat != nil:
+		r, err := g.render(p.Chat)
+		if err != nil {
+			return nil, err
+		}
+		return g.opt.Tokenizer.Encode(r.Text, tokenizer.EncodeOptions{ParseSpecial: true, Protected: r.Protected}), nil
+	}
+	return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: "there is no prompt"}
+}
+
+// Detokenize implements engine.Engine.
+func (g *Gateway) Detokenize(ids []int32, skipSpecial bool) (string, error) {
+	for i, id := range ids {
+		if _, ok := g.opt.Tokenizer.TokenBytes(id); !ok {
+			return "", &engine.Error{Kind: engine.BadRequest, Param: "tokens", Message: fmt.Sprintf("token %d at index %d is unknown", id, i)}
+		}
+	}
+	return g.opt.Tokenizer.Decode(ids, skipSpecial), nil
+}
+
+// Render implements engine.Engine.
+func (g *Gateway) Render(c *engine.Chat) (string, error) {
+	r, err := g.render(c)
+	return r.Text, err
+}
+
+func (g *Gateway) render(c *engine.Chat) (chat.Result, error) {
+	if g.opt.Template == nil {
+		return chat.Result{}, &engine.Error{Kind: engine.BadRequest, Param: "messages", Message: "this model has no chat template; use /v1/completions"}
+	}
+	r, err := g.opt.Template.Render(chat.Conversation{
+		Messages: c.Messages, Tools: c.Tools, Kwargs: c.Kwargs,
+		AddGenerationPrompt: !c.NoGenerationPrompt, ContinueFinalMessage: c.ContinueFinalMessage,
+	})
+	if err != nil {
+		var ce *chat.Error
+		if errors.As(err, &ce) {
+			return chat.Result{}, &engine.Error{Kind: engine.BadRequest, Param: ce.Param, Message: ce.Message}
+		}
+		return chat.Result{}, &engine.Error{Kind: engine.BadRequest, Param: "messages", Message: err.Error()}
+	}
+	return r, nil
+}
+
+// Stats implements engine.Engine.
+func (g *Gateway) Stats() engine.Stats {
+	s := g.p.meters.snapshot()
+	s.ActorQueue = map[string]int{}
+	s.ActorWait = map[string]time.Duration{}
+	for _, r := range g.p.trace.Rings() {
+		s.ActorWait[r.Name()] = r.Totals().Wait
+	}
+	g.p.queued(s.ActorQueue)
+	s.LinkBytes = map[string]uint64{LinkDirect.String(): g.p.linkBytes.Load()}
+	return s
+}

@@ -1,0 +1,29 @@
+package actors
+
+import (
+	"krater/actors/msg"
+)
+
+// sampleNode chooses the next token of every wanted row.
+type sampleNode struct{}
+
+func (sampleNode) receive(c *turn, m any) {
+	b := m.(*msg.Batch)
+	switch {
+	case b.Raw != nil:
+		b.Raw.Reply <- readRaw(b)
+	case !b.Abandoned.Load():
+		for i := range b.Rows {
+			r := &b.Rows[i]
+			r.Result, r.Err = r.Sampler.Next(b.State.LogitRow(i))
+		}
+	}
+	c.send(c.routes.schedule, b)
+}
+
+func readRaw(b *msg.Batch) error {
+	if b.Raw.Read == nil {
+		return nil
+	}
+	return b.Raw.Read(b.State)
+}

@@ -1,0 +1,43 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/asynkron/protoactor-go/actor"
+)
+
+// errFatal wraps the cause after which the pipeline serves nobody any more.
+var errFatal = errors.New("the pipeline has failed")
+
+// supervisor decides what becomes of a failed actor. The batch in hand has been
+// answered for by the shell before this is called.
+//
+//	actor                      decision
+//	schedule                   stop: its books cannot be trusted after a panic
+//	any other                  restart with a fresh node over the same weights and KV cache
+//	any other, too often       stop: the fault comes back with every batch
+//
+// A stop fails every open request and makes the pipeline unready; the process
+// decides whether to end.
+type supervisor struct {
+	pipeline *Pipeline
+	restart  actor.SupervisorStrategy
+}
+
+func newSupervisor(p *Pipeline) *supervisor {
+	return &supervisor{
+		pipeline: p,
+		restart:  actor.NewOneForOneStrategy(restartsMax, restartsWithin, func(any) actor.Directive { return actor.RestartDirective }),
+	}
+}
+
+// HandleFailure implements actor.SupervisorStrategy.
+func (s *supervisor) HandleFailure(sys *actor.ActorSystem, sv actor.Supervisor, child *actor.PID, rs *actor.RestartStatistics, reason, message any) {
+	if child.Equal(s.pipeline.routes.schedule) || rs.NumberOfFailures(restartsWithin) >= restartsMax {
+		sv.StopChildren(child)
+		s.pipeline.fail(fmt.Errorf("%w: %s: %v", errFatal, child.Id, reason))
+		return
+	}
+	s.restart.HandleFailure(sys, sv, child, rs, reason, message)
+}

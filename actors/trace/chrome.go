@@ -1,0 +1,187 @@
+package trace
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// WriteChrome writes tracks in the Trace Event Format that ui.perfetto.dev and
+// chrome://tracing open. An actor is a thread, an event a slice with its figures
+// as arguments; arrows follow a batch from actor to actor; a request is an
+// asynchronous slice of its own, with its time in the queue inside.
+func WriteChrome(w io.Writer, tracks []Track) error {
+	c := &chrome{out: bufio.NewWriter(w)}
+	c.text(`{"displayTimeUnit":"ns","traceEvents":[`)
+	c.meta("process_name", 0, "krater")
+	var all []placed
+	for i, t := range tracks {
+		c.meta("thread_name", i+1, t.Name)
+		for j := range t.Events {
+			all = append(all, placed{i + 1, &t.Events[j]})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b placed) int {
+		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(b.Ended, a.Ended))
+	})
+	left := map[uint64]int{} // events still to come, by batch
+	for _, e := range all {
+		if e.flows() {
+			left[e.Batch]++
+		}
+	}
+	begun := map[uint64]bool{}
+	for _, e := range all {
+		if e.Kind == Request {
+			c.request(e)
+			continue
+		}
+		c.slice(e)
+		if e.flows() {
+			left[e.Batch]--
+			c.arrow(e, !begun[e.Batch], left[e.Batch] == 0)
+			begun[e.Batch] = true
+		}
+	}
+	c.text("\n]}\n")
+	return c.out.Flush()
+}
+
+// placed is an event with its actor's thread number.
+type placed struct {
+	thread int
+	*Event
+}
+
+func (e placed) flows() bool { return e.Batch != 0 && e.Kind != Request }
+
+// chrome writes JSON by hand: a trace has 100,000 events. Errors of the writer
+// stay in out until Flush.
+type chrome struct {
+	out   *bufio.Writer
+	buf   []byte
+	comma bool
+}
+
+func (c *chrome) text(s string) { c.out.WriteString(s) }
+
+// open begins an object with the fields that all have.
+func (c *chrome) open(phase, name string, thread int) {
+	if c.comma {
+		c.buf = append(c.buf, ',')
+	}
+	c.comma = true
+	c.buf = append(c.buf, "\n{\"ph\":\""...)
+	c.buf = append(c.buf, phase...)
+	c.buf = append(c.buf, "\",\"name\":\""...)
+	c.buf = append(c.buf, name...)
+	c.buf = append(c.buf, "\",\"pid\":1"...)
+	c.number("tid", uint64(thread))
+}
+
+func (c *chrome) number(key string, v uint64) {
+	c.key(key)
+	c.buf = strconv.AppendUint(c.buf, v, 10)
+}
+
+func (c *chrome) key(key string) {
+	if c.buf[len(c.buf)-1] != '{' {
+		c.buf = append(c.buf, ',')
+	}
+	c.buf = append(c.buf, '"')
+	c.buf = append(c.buf, key...)
+	c.buf = append(c.buf, "\":"...)
+}
+
+// micros writes ns as microseconds with three decimals.
+func (c *chrome) micros(key string, ns int64) {
+	c.key(key)
+	if ns < 0 {
+		c.buf = append(c.buf, '-')
+		ns = -ns
+	}
+	c.buf = strconv.AppendInt(c.buf, ns/1000, 10)
+	c.buf = append(c.buf, '.', byte('0'+ns/100%10), byte('0'+ns/10%10), byte('0'+ns%10))
+}
+
+func (c *chrome) close(end string) {
+	c.buf = append(c.buf, end...)
+	c.out.Write(c.buf)
+	c.buf = c.buf[:0]
+}
+
+func (c *chrome) meta(kind string, thread int, name string) {
+	c.open("M", kind, thread)
+	c.key("args")
+	c.buf = append(c.buf, "{\"name\":"...)
+	quoted, _ := json.Marshal(name) // a string always marshals
+	c.buf = append(c.buf, quoted...)
+	c.close("}}")
+}
+
+func (c *chrome) slice(e placed) {
+	c.open("X", e.Kind.String(), e.thread)
+	c.micros("ts", e.Started)
+	c.micros("dur", e.Ended-e.Started)
+	c.key("args")
+	c.buf = append(c.buf, '{')
+	c.number("batch", e.Batch)
+	c.number("epoch", uint64(e.Epoch))
+	c.number("rows", uint64(e.Rows))
+	if e.Request != 0 {
+		c.number("request", e.Request)
+	}
+	if e.Layer >= 0 {
+		c.number("layer", uint64(e.Layer))
+	}
+	if e.Parts > 0 {
+		c.number("parts", uint64(e.Parts))
+	}
+	if e.Enqueued != 0 {
+		c.micros("wait_us", e.Started-e.Enqueued)
+	}
+	c.close("}}")
+}
+
+// arrow is a step of a batch's flow; it binds to the slice around its time. A
+// batch seen in one event only has none.
+func (c *chrome) arrow(e placed, first, last bool) {
+	phase := "t"
+	switch {
+	case first && last:
+		return
+	case first:
+		phase = "s"
+	case last:
+		phase = "f"
+	}
+	c.open(phase, "batch", e.thread)
+	c.key("cat")
+	c.buf = append(c.buf, "\"batch\",\"bp\":\"e\""...)
+	c.number("id", e.Batch)
+	c.micros("ts", e.Started)
+	c.close("}")
+}
+
+func (c *chrome) request(e placed) {
+	accepted := e.Enqueued
+	if accepted == 0 {
+		accepted = e.Started
+	}
+	c.async("b", "request", e, accepted)
+	c.async("b", "queued", e, accepted)
+	c.async("e", "queued", e, e.Started)
+	c.async("e", "request", e, e.Ended)
+}
+
+func (c *chrome) async(phase, name string, e placed, at int64) {
+	c.open(phase, name, e.thread)
+	c.key("cat")
+	c.buf = append(c.buf, "\"request\""...)
+	c.number("id", e.Request)
+	c.micros("ts", at)
+	c.close("}")
+}

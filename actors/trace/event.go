@@ -1,0 +1,78 @@
+// Package trace keeps what every actor did lately: a ring of fixed-size events
+// for each actor, written by the actor itself without a lock, a wait or an
+// allocation, and read at any time without stopping it. From the rings come the
+// live page, the Perfetto file and the totals for metrics.
+package trace
+
+import "time"
+
+// Kind says what an actor did with a message.
+type Kind uint8
+
+const (
+	Gateway   Kind = iota // render, tokenize, submit
+	Schedule              // make a batch or take one back
+	Embed                 // token ids to hidden rows
+	Group                 // all layers of a layer group
+	Attention             // the attention half of a layer
+	Split                 // route a layer's rows and send the parts out
+	Experts               // one pool's part of a layer
+	Merge                 // add the parts of a layer
+	Link                  // carry hidden rows to another group
+	Head                  // norm and logits
+	Sample                // choose tokens
+	Stream                // text out to a client
+	Request               // a whole request: Enqueued accepted, Started in its first batch, Ended
+	Failure               // a message was lost
+	Control               // anything else
+	kinds
+)
+
+var kindNames = [kinds]string{
+	"gateway", "schedule", "embed", "group", "attention", "split", "experts", "merge",
+	"link", "head", "sample", "stream", "request", "failure", "control",
+}
+
+func (k Kind) String() string {
+	if k < kinds {
+		return kindNames[k]
+	}
+	return "invalid"
+}
+
+// Event is one message handled, 56 bytes. Times are what Now gives.
+type Event struct {
+	Batch    uint64 // 0: about no batch
+	Request  uint64 // the scheduler's id, for events about one request; else 0
+	Enqueued int64  // ns; 0: unknown
+	Started  int64  // ns
+	Ended    int64  // ns
+	Epoch    uint32
+	Rows     uint32
+	Layer    int16  // -1: no single layer
+	Parts    uint16 // parts a Split sent or a Merge added; else 0
+	Kind     Kind
+}
+
+// Totals sums up all events of a ring since its start, overwritten ones too.
+type Totals struct {
+	Count uint64
+	Wait  time.Duration // in the mailbox, of events that know Enqueued
+	Run   time.Duration
+}
+
+func (t *Totals) add(e *Event) {
+	t.Count++
+	if e.Enqueued != 0 {
+		t.Wait += time.Duration(e.Started - e.Enqueued)
+	}
+	t.Run += time.Duration(e.Ended - e.Started)
+}
+
+var processStart = time.Now()
+
+// Now is the monotonic time since the process began, in ns.
+func Now() int64 { return int64(time.Since(processStart)) }
+
+// Wall is the time of day at which Now was ns.
+func Wall(ns int64) time.Time { return processStart.Add(time.Duration(ns)) }

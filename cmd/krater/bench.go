@@ -1,0 +1,240 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/kernels/cpu"
+	"krater/stages/direct"
+)
+
+type benchCmd struct {
+	modelFlag
+	engineFlags
+	ActorsVsDirect bool  `help:"Compare a decode step through the actors with the same stages called as functions."`
+	Prefill        []int `help:"Prompt lengths whose time to the first token is measured." default:"200"`
+	Decode         int   `help:"Tokens of a measured answer." default:"128"`
+	Batch          []int `help:"Numbers of streams that answer together." default:"1,8"`
+	Rounds         int   `help:"Windows of each measurement; the median counts." default:"15"`
+	JSON           bool  `name:"json" help:"Print the report as JSON."`
+}
+
+// benchReport is what the command found. Times are medians over interleaved
+// windows of one run.
+type benchReport struct {
+	Model       string `json:"model"`
+	CPU         string `json:"cpu"`
+	Level       string `json:"level"`
+	Threads     int    `json:"threads"`
+	GoVersion   string `json:"go"`
+	Revision    string `json:"revision"`
+	KVType      string `json:"kv_dtype"`
+	LayerGroups int    `json:"layer_groups"`
+
+	ReadGBps1 float64 `json:"read_gbps_1"` // memory read, one thread
+	ReadGBps  float64 `json:"read_gbps"`   // and all threads
+	TokenMB   float64 `json:"mb_per_token"`
+
+	DirectStepUS float64 `json:"direct_step_us"`
+	ActorStepUS  float64 `json:"actor_step_us"`
+	ActorWorkUS  float64 `json:"actor_work_us"`
+	ActorLimitUS float64 `json:"actor_limit_us"` // max(2 %, 20 us)
+
+	Decode  []decodeResult  `json:"decode"`
+	Prefill []prefillResult `json:"prefill"`
+	RSSMB   float64         `json:"rss_mb"`
+}
+
+type decodeResult struct {
+	Streams    int     `json:"streams"`
+	TokensPerS float64 `json:"tokens_per_second"`
+	GBps       float64 `json:"gbps"`       // of weights, one stream only
+	ReadShare  float64 `json:"read_share"` // of the bandwidth measured in this run
+}
+
+type prefillResult struct {
+	Tokens     int     `json:"tokens"`
+	FirstMS    float64 `json:"first_token_ms"`
+	TokensPerS float64 `json:"tokens_per_second"`
+}
+
+// Run implements the command.
+func (c *benchCmd) Run(e *env) error {
+	if c.Decode < 2 || c.Rounds < 1 {
+		return errors.New("--decode wants at least 2 tokens, --rounds at least 1")
+	}
+	if len(c.Batch) > 0 {
+		c.MaxSeqs = max(c.MaxSeqs, slices.Max(c.Batch))
+	}
+	s, err := newSession(c.Model, &c.engineFlags, limits{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	g, err := s.gateway(p, "")
+	if err != nil {
+		return err
+	}
+	b := &bench{c: c, s: s, p: p, g: g, report: c.newReport(s)}
+	if err := b.measure(); err != nil {
+		return err
+	}
+	if c.JSON {
+		enc := json.NewEncoder(e.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(b.report)
+	}
+	return b.print(e.out)
+}
+
+func (c *benchCmd) newReport(s *session) *benchReport {
+	r := &benchReport{
+		Model: s.src.name, CPU: cpuName(), Level: s.dev.Level().String(), Threads: s.dev.Team().Threads(),
+		GoVersion: runtime.Version(), Revision: version, KVType: c.KVDType, LayerGroups: c.LayerGroups,
+		TokenMB: float64(s.cfg.BytesPerToken()) / 1e6,
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && version == "dev" {
+		for _, kv := range info.Settings {
+			if kv.Key == "vcs.revision" {
+				r.Revision = kv.Value
+			}
+		}
+	}
+	return r
+}
+
+// bench is a running measurement.
+type bench struct {
+	c      *benchCmd
+	s      *session
+	p      *actors.Pipeline
+	g      *actors.Gateway
+	report *benchReport
+}
+
+// measure runs every measurement in interleaved windows: on a shared machine
+// only figures of the same seconds can be compared.
+func (b *bench) measure() error {
+	r := b.report
+	d, err := direct.New(b.s.dev, b.s.parts)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	bw := cpu.NewReadBandwidth(b.s.dev)
+	defer bw.Close()
+	streams := make(map[int][]float64)
+	prefill := make(map[int][]float64)
+	var directUS, actorUS, read1, readAll []float64
+	for range b.c.Rounds {
+		read1 = append(read1, bw.Measure(1))
+		readAll = append(readAll, bw.Measure(r.Threads))
+		for _, n := range b.c.Batch {
+			rate, err := b.streams(n)
+			if err != nil {
+				return err
+			}
+			streams[n] = append(streams[n], rate)
+		}
+		for _, n := range b.c.Prefill {
+			ms, err := b.firstToken(n)
+			if err != nil {
+				return err
+			}
+			prefill[n] = append(prefill[n], ms)
+		}
+		if !b.c.ActorsVsDirect {
+			continue
+		}
+		du, au, err := b.pair(d)
+		if err != nil {
+			return err
+		}
+		directUS, actorUS = append(directUS, du...), append(actorUS, au...)
+	}
+	r.ReadGBps1, r.ReadGBps = median(read1), median(readAll)
+	for _, n := range b.c.Batch {
+		res := decodeResult{Streams: n, TokensPerS: median(streams[n])}
+		if n == 1 {
+			res.GBps = res.TokensPerS * r.TokenMB / 1e3
+			res.ReadShare = res.GBps / r.ReadGBps
+		}
+		r.Decode = append(r.Decode, res)
+	}
+	for _, n := range b.c.Prefill {
+		ms := median(prefill[n])
+		r.Prefill = append(r.Prefill, prefillResult{Tokens: n, FirstMS: ms, TokensPerS: float64(n) / ms * 1e3})
+	}
+	if b.c.ActorsVsDirect {
+		r.DirectStepUS, r.ActorStepUS = median(directUS), median(actorUS)
+		r.ActorWorkUS = r.ActorStepUS - r.DirectStepUS
+		r.ActorLimitUS = max(r.DirectStepUS/50, 20)
+	}
+	if data, err := os.ReadFile("/proc/self/status"); err == nil {
+		r.RSSMB = float64(meminfo(data, "VmRSS")) / 1e6
+	}
+	return nil
+}
+
+// median of v, 0 of nothing.
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	return s[len(s)/2]
+}
+
+func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+func cpuName() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	return cpuinfo(data, "model name") + " (family " + cpuinfo(data, "cpu family") + ", model " + cpuinfo(data, "model") + "), " +
+		strconv.Itoa(runtime.NumCPU()) + " CPUs"
+}
+
+// print writes the report as text.
+func (b *bench) print(w interface{ Write([]byte) (int, error) }) error {
+	r := b.report
+	fmt.Fprintf(w, "%s on %s, level %s, %d threads, kv %s, %d layer groups, %s, revision %s\n\n",
+		r.Model, r.CPU, r.Level, r.Threads, r.KVType, r.LayerGroups, r.GoVersion, r.Revision)
+	fmt.Fprintf(w, "memory read           %8.1f GB/s on one thread, %.1f GB/s on %d\n", r.ReadGBps1, r.ReadGBps, r.Threads)
+	for _, d := range r.Decode {
+		if d.Streams == 1 {
+			fmt.Fprintf(w, "decode, 1 stream      %8.0f tokens/s = %.1f GB/s of weights (%.1f MB a token) = %.2f of the read bandwidth\n", d.TokensPerS, d.GBps, r.TokenMB, d.ReadShare)
+			continue
+		}
+		fmt.Fprintf(w, "decode, %-3d streams   %8.0f tokens/s together = %.2f x one stream\n", d.Streams, d.TokensPerS, d.TokensPerS/max(1e-9, r.Decode[0].TokensPerS))
+	}
+	for _, p := range r.Prefill {
+		fmt.Fprintf(w, "prompt of %-5d       %8.1f ms to the first token (%.0f tokens/s)\n", p.Tokens, p.FirstMS, p.TokensPerS)
+	}
+	if b.c.ActorsVsDirect {
+		verdict := "within"
+		if r.ActorWorkUS > r.ActorLimitUS {
+			verdict = "OVER"
+		}
+		fmt.Fprintf(w, "decode step           %8.1f us direct, %.1f us through the actors: actor work %.1f us, %s the limit of %.1f us\n",
+			r.DirectStepUS, r.ActorStepUS, r.ActorWorkUS, verdict, r.ActorLimitUS)
+	}
+	_, err := fmt.Fprintf(w, "resident memory       %8.1f MB\n", r.RSSMB)
+	return err
+}

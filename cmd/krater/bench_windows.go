@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"krater/actors/engine"
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/direct"
+	"krater/stages/sample"
+)
+
+// promptIDs is a prompt of n tokens that no two calls share the end of.
+func (b *bench) promptIDs(n int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32((i*7919 + 13) % b.s.cfg.Vocab)
+	}
+	return ids
+}
+
+// request asks for exactly n tokens, greedily.
+func (b *bench) request(prompt, n int) *engine.Request {
+	return &engine.Request{
+		ID: "bench", Prompt: engine.Prompt{IDs: b.promptIDs(prompt)}, MaxTokens: n, IgnoreEOS: true, Logprobs: -1,
+		Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1},
+	}
+}
+
+// finish reads a stream to its end and returns when its first and last token
+// came.
+func finish(s engine.Stream) (first, last time.Time, tokens int, err error) {
+	defer s.Close()
+	for {
+		ev, err := s.Next(context.Background())
+		if err != nil {
+			return first, last, tokens, err
+		}
+		now := time.Now()
+		switch ev.Kind {
+		case engine.Tokens:
+			if first.IsZero() {
+				first = now
+			}
+		case engine.Failed:
+			return first, last, tokens, ev.Err
+		case engine.Done:
+			return first, now, ev.Usage.Completion, nil
+		}
+	}
+}
+
+// benchPrompt is the length of the prompts that decode is measured after.
+const benchPrompt = 16
+
+// streams measures n answers together: generated tokens a second.
+func (b *bench) streams(n int) (float64, error) {
+	type result struct {
+		first, last time.Time
+		tokens      int
+		err         error
+	}
+	results := make(chan result, n)
+	for range n {
+		s, err := b.g.Submit(context.Background(), b.request(benchPrompt, b.c.Decode))
+		if err != nil {
+			return 0, err
+		}
+		go func() {
+			var r result
+			r.first, r.last, r.tokens, r.err = finish(s)
+			results <- r
+		}()
+	}
+	var begin, end time.Time
+	total := 0
+	for range n {
+		r := <-results
+		if r.err != nil {
+			return 0, r.err
+		}
+		if begin.IsZero() || r.first.Before(begin) {
+			begin = r.first
+		}
+		if r.last.After(end) {
+			end = r.last
+		}
+		total += r.tokens - 1
+	}
+	return float64(total) / end.Sub(begin).Seconds(), nil
+}
+
+// firstToken measures the time to the first token of a prompt, in milliseconds.
+func (b *bench) firstToken(n int) (float64, error) {
+	start := time.Now()
+	s, err := b.g.Submit(context.Background(), b.request(n, 1))
+	if err != nil {
+		return 0, err
+	}
+	_, last, _, err := finish(s)
+	return microseconds(last.Sub(start)) / 1e3, err
+}
+
+// pair measures one greedy answer through the actors and the same steps as
+// plain calls, in microseconds a token.
+func (b *bench) pair(d *direct.Model) (directUS, actorUS []float64, err error) {
+	want, du, err := b.directAnswer(d)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := b.g.Submit(context.Background(), b.request(benchPrompt, b.c.Decode))
+	if err != nil {
+		return nil, nil, err
+	}
+	first, last, n, err := finish(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n != len(want) {
+		return nil, nil, fmt.Errorf("bench: %d tokens through the actors, %d direct", n, len(want))
+	}
+	au := microseconds(last.Sub(first)) / float64(n-1)
+	return []float64{du}, []float64{au}, nil
+}
+
+// directAnswer makes the answer of request by calling the stages: prefill,
+// then a step a token with the sampler the pipeline uses. It returns the ids
+// and the time of a decode step.
+func (b *bench) directAnswer(d *direct.Model) ([]int32, float64, error) {
+	prompt := b.promptIDs(benchPrompt)
+	seq, err := sample.New(sample.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: -1, IgnoreEOS: true}, prompt, b.s.cfg.Vocab)
+	if err != nil {
+		return nil, 0, err
+	}
+	var ids []int32
+	read := func(st *stages.State) error {
+		r, err := seq.Next(st.LogitRow(0))
+		ids = append(ids, r.ID)
+		return err
+	}
+	lim := d.Limits()
+	blocks := make([]int32, (benchPrompt+b.c.Decode+lim.BlockTokens-1)/lim.BlockTokens)
+	for i := range blocks {
+		blocks[i] = int32(i)
+	}
+	span := stages.Span{Span: device.Span{Len: len(prompt), Blocks: blocks}, Want: true}
+	batch := stages.Batch{Tokens: prompt, Spans: []stages.Span{span}}
+	if err := d.Step(&batch, nil, read); err != nil {
+		return nil, 0, err
+	}
+	start := time.Now()
+	for n := 1; n < b.c.Decode; n++ {
+		sp := &batch.Spans[0]
+		sp.Pos, sp.Len, sp.Decode = len(prompt)+n-1, 1, true
+		batch.Tokens = ids[n-1 : n]
+		if err := d.Step(&batch, nil, read); err != nil {
+			return nil, 0, err
+		}
+	}
+	return ids, microseconds(time.Since(start)) / float64(b.c.Decode-1), nil
+}
+
+// cpuinfo finds a field of the first processor in /proc/cpuinfo.
+func cpuinfo(data []byte, name string) string {
+	for line := range bytes.Lines(data) {
+		key, value, ok := bytes.Cut(line, []byte(":"))
+		if ok && string(bytes.TrimSpace(key)) == name {
+			return string(bytes.TrimSpace(value))
+		}
+	}
+	return "unknown"
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"github.com/rs/zerolog"
+
+	"krater/kernels/tensor"
+	"krater/stages/compare"
+)
+
+type compareCmd struct {
+	modelFlag
+	engineFlags
+	Golden    string  `help:"Folder of the golden vectors; default: the model's folder." type:"existingdir" placeholder:"DIR"`
+	Chunk     int     `help:"Prompt tokens of a sequence in one step; 0: as many as fit." default:"0"`
+	Batch     int     `help:"Sequences computed together." default:"1"`
+	Tolerance float64 `help:"A larger tolerance than the golden's, for logits and hidden states." default:"0"`
+	JSON      bool    `name:"json" help:"Print the report as JSON."`
+}
+
+// compareRows is the number of rows a step of the comparison can give logits
+// for: every position of the longest golden prompt.
+const compareRows = 128
+
+// Run implements the command: exit status 0 only when everything agrees.
+func (c *compareCmd) Run(e *env) error {
+	dir := c.Golden
+	if dir == "" {
+		dir = c.Model
+	}
+	golden, err := compare.ReadGolden(dir)
+	if err != nil {
+		return err
+	}
+	// The goldens were computed in float32 throughout, the KV cache included.
+	s, err := newSession(c.Model, &c.engineFlags, limits{logitRows: compareRows * max(1, c.Batch), kv: tensor.F32})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	report, err := compare.Run(p, s.cfg, golden, compare.Weights(s.set), compare.Options{Chunk: c.Chunk, Batch: c.Batch, Tolerance: c.Tolerance})
+	if err != nil {
+		return err
+	}
+	write := report.Text
+	if c.JSON {
+		write = report.JSON
+	}
+	if err := write(e.out); err != nil {
+		return err
+	}
+	if !report.OK() {
+		return exitError(1)
+	}
+	return nil
+}

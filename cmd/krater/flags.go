@@ -1,0 +1,38 @@
+package main
+
+import (
+	"time"
+)
+
+// modelFlag chooses the model.
+type modelFlag struct {
+	Model string `help:"Model folder: config.json, safetensors, tokenizer.json. Without it the embedded krater-tiny." type:"existingdir" placeholder:"DIR"`
+}
+
+// engineFlags are common to every command that runs a model.
+type engineFlags struct {
+	Device         string        `help:"Where to compute: ${enum}." enum:"cpu" default:"cpu"`
+	Threads        int           `help:"CPU threads; 0 takes all cores." default:"0"`
+	LayerGroups    int           `help:"Cut the model into this many layer groups, each an actor." default:"1"`
+	ExpertPools    int           `help:"Expert pools the routed experts are divided among." default:"1"`
+	Depth          int           `help:"Batches in flight; 0: one for each layer group." default:"0"`
+	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32" default:"bf16"`
+	KVCache        size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
+	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
+	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
+	MaxQueue       int           `help:"Requests that may wait; more are answered with 429." default:"256"`
+	PrefillChunk   int           `help:"Prompt tokens of one sequence in a step." default:"512"`
+	MaxBatchTokens int           `help:"Tokens of a step; 0: prefill chunk and one a sequence." default:"0"`
+	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
+	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
+	Force          bool          `help:"Go on although the memory plan does not fit."`
+}
+
+// samplingFlags are those of krater run.
+type samplingFlags struct {
+	Temperature *float64 `help:"0 is greedy; default: the model's."`
+	TopP        *float64 `help:"Nucleus sampling; default: the model's."`
+	TopK        *int     `help:"Choose among the k most likely; default: the model's."`
+	Seed        *uint64  `help:"Seed of the random choice."`
+	MaxTokens   int      `help:"Tokens of the answer at most; 0: up to the context." default:"0"`
+}

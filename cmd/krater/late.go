@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"krater/actors/engine"
+)
+
+// lateEngine stands in for an engine that is still loading, so that the doors
+// can open first: /health answers at once, /ready when the model is there.
+type lateEngine struct {
+	name   string
+	start  time.Time
+	engine atomic.Pointer[engine.Engine]
+}
+
+func newLateEngine(name string) *lateEngine { return &lateEngine{name: name, start: time.Now()} }
+
+func (l *lateEngine) set(e engine.Engine) { l.engine.Store(&e) }
+
+func (l *lateEngine) get() (engine.Engine, error) {
+	if e := l.engine.Load(); e != nil {
+		return *e, nil
+	}
+	return nil, &engine.Error{Kind: engine.Unavailable, Message: "the model is loading", RetryAfter: time.Second}
+}
+
+// Info implements engine.Engine.
+func (l *lateEngine) Info() engine.Info {
+	if e, err := l.get(); err == nil {
+		return e.Info()
+	}
+	return engine.Info{ID: l.name, Created: l.start, Defaults: engine.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}}
+}
+
+// Ready implements engine.Engine.
+func (l *lateEngine) Ready() error {
+	e, err := l.get()
+	if err != nil {
+		return err
+	}
+	return e.Ready()
+}
+
+// Submit implements engine.Engine.
+func (l *lateEngine) Submit(ctx context.Context, req *engine.Request) (engine.Stream, error) {
+	e, err := l.get()
+	if err != nil {
+		return nil, err
+	}
+	return e.Submit(ctx, req)
+}
+
+// Tokenize implements engine.Engine.
+func (l *lateEngine) Tokenize(p engine.Prompt) ([]int32, error) {
+	e, err := l.get()
+	if err != nil {
+		return nil, err
+	}
+	return e.Tokenize(p)
+}
+
+// Detokenize implements engine.Engine.
+func (l *lateEngine) Detokenize(ids []int32, skipSpecial bool) (string, error) {
+	e, err := l.get()
+	if err != nil {
+		return "", err
+	}
+	return e.Detokenize(ids, skipSpecial)
+}
+
+// Render implements engine.Engine.
+func (l *lateEngine) Render(c *engine.Chat) (string, error) {
+	e, err := l.get()
+	if err != nil {
+		return "", err
+	}
+	return e.Render(c)
+}
+
+// Stats implements engine.Engine.
+func (l *lateEngine) Stats() engine.Stats {
+	if e, err := l.get(); err == nil {
+		return e.Stats()
+	}
+	return engine.Stats{}
+}

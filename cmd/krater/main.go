@@ -1,0 +1,71 @@
+// Command krater serves large mixture-of-experts language models on one
+// machine. Run `krater --help` for its commands.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/alecthomas/kong"
+)
+
+// cli is every command with its flags. A flag's name is also its name in the
+// configuration file; KRATER_ and the name in capitals is its variable.
+type cli struct {
+	Config string `help:"YAML file of settings, one 'flag-name: value' a line." type:"path" placeholder:"FILE"`
+
+	Serve      serveCmd      `cmd:"" help:"Serve the model over HTTP and WebSocket."`
+	Run        runCmd        `cmd:"" help:"Ask one question on the terminal."`
+	Compare    compareCmd    `cmd:"" help:"Compare the engine operator by operator with golden vectors."`
+	Ppl        pplCmd        `cmd:"" help:"Measure perplexity of a text."`
+	Bench      benchCmd      `cmd:"" help:"Measure this machine and the engine."`
+	Tokenize   tokenizeCmd   `cmd:"" help:"Lines of base64 text in, a JSON list of ids a line out."`
+	Detokenize detokenizeCmd `cmd:"" help:"JSON lists of ids in, a JSON string a line out."`
+	Template   templateCmd   `cmd:"" help:"Render chat templates: a JSON object a line in, a JSON string a line out."`
+	Version    versionCmd    `cmd:"" help:"Print version and licences."`
+}
+
+// env is the outside world of a command.
+type env struct {
+	in       io.Reader
+	out, err io.Writer
+	ctx      *kong.Context
+	file     *fileResolver
+}
+
+// exitError carries an exit status without another message.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+func main() {
+	e := &env{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	os.Exit(run(os.Args[1:], e))
+}
+
+// run executes one command line and returns the exit status: 0 fine, 1 failed,
+// 2 misused.
+func run(args []string, e *env) int {
+	var c cli
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	ctx, file, err := parse(&c, args, kong.Writers(e.out, e.err))
+	if err != nil {
+		fmt.Fprintln(e.err, "krater:", err)
+		return 2
+	}
+	e.ctx, e.file = ctx, file
+	err = ctx.Run(e)
+	var status exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &status):
+		return int(status)
+	}
+	fmt.Fprintln(e.err, "krater:", err)
+	return 1
+}

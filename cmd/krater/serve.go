@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/transport/responses"
+	"krater/transport/server"
+)
+
+type serveCmd struct {
+	modelFlag
+	engineFlags
+	Listen          string        `help:"Address to listen on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
+	ServedModelName string        `help:"Name clients use for the model; default: the folder's name." placeholder:"NAME"`
+	APIKeys         string        `name:"api-keys" help:"File of API keys, one a line; without it no key is asked for." type:"existingfile" placeholder:"FILE"`
+	TLSCert         string        `name:"tls-cert" help:"Certificate file (PEM)." type:"existingfile" placeholder:"FILE"`
+	TLSKey          string        `name:"tls-key" help:"Its private key (PEM)." type:"existingfile" placeholder:"FILE"`
+	Origins         []string      `help:"Browser origins that may call the server, such as https://app.example.org."`
+	OpenMetrics     bool          `help:"Serve /metrics and /version without a key."`
+	DrainTimeout    time.Duration `help:"How long running answers may take after a stop signal." default:"30s"`
+	LogLevel        string        `help:"Least level of the log: ${enum}." enum:"debug,info,warn,error" default:"info"`
+	LogFormat       string        `help:"Form of the log: ${enum}." enum:"auto,json,text" default:"auto"`
+	PrintConfig     bool          `help:"Print the effective settings with where each came from, and exit."`
+}
+
+// Run implements the command.
+func (c *serveCmd) Run(e *env) error {
+	if c.PrintConfig {
+		return printConfig(e.out, e.ctx, e.file)
+	}
+	log, err := c.logger(e)
+	if err != nil {
+		return err
+	}
+	opt, err := c.serverOptions(log)
+	if err != nil {
+		return err
+	}
+	src, err := openSource(c.Model)
+	if err != nil {
+		return err
+	}
+	name := c.ServedModelName
+	if name == "" {
+		name = src.name
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return c.serve(ctx, e, l, name, opt, log)
+}
+
+// serve opens the doors, loads the model behind them and waits for the end.
+// Clients see 503 on /ready until the model is loaded.
+func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name string, opt server.Options, log zerolog.Logger) error {
+	start := time.Now()
+	late := newLateEngine(name)
+	srv := server.New(late, opt)
+	door := responses.New(late, responses.Options{Origins: c.Origins, Log: log})
+	mountResponses(srv, door)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+
+	s, p, err := c.load(late, log)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	defer s.Close()
+	c.announce(e, l.Addr(), name, time.Since(start))
+	log.Info().Str("model", name).Str("listen", l.Addr().String()).Dur("after", time.Since(start)).Msg("ready")
+
+	select {
+	case <-ctx.Done():
+		log.Info().Dur("timeout", c.DrainTimeout).Msg("draining")
+		err = nil
+	case <-p.Failed():
+		err = p.Err()
+	case err = <-served:
+	}
+	return errors.Join(err, c.shutdown(srv, door, p, log))
+}
+
+// load brings the model up behind the doors.
+func (c *serveCmd) load(late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
+	s, err := newSession(c.Model, &c.engineFlags, limits{})
+	if err != nil {
+		return nil, nil, err
+	}
+	lim := s.parts.Limits
+	log.Info().Str("device", s.dev.Name()).Str("level", s.dev.Level().String()).Int("threads", s.dev.Team().Threads()).
+		Int64("weight_bytes", s.parts.WeightBytes).Int("kv_tokens", lim.Blocks*lim.BlockTokens).Int("context", lim.Context).Msg("model loaded")
+	p, err := s.pipeline(&c.engineFlags, log)
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	g, err := s.gateway(p, late.name)
+	if err != nil {
+		p.Close()
+		s.Close()
+		return nil, nil, err
+	}
+	late.set(g)
+	return s, p, nil
+}
+
+// shutdown lets running answers finish, then ends everything in the order of a
+// request's way.
+func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, p *actors.Pipeline, log zerolog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
+	defer cancel()
+	doorDone := make(chan error, 1)
+	go func() { doorDone <- door.Shutdown(ctx) }()
+	if err := srv.Shutdown(ctx); err != nil {
+		log.Warn().Err(err).Msg("answers were cut")
+	}
+	if err := <-doorDone; err != nil {
+		log.Warn().Err(err).Msg("WebSocket answers were cut")
+	}
+	if err := p.Close(); err != nil {
+		return err
+	}
+	log.Info().Msg("stopped")
+	return nil
+}
+
+// announce tells a person what to do next.
+func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Duration) {
+	scheme := "http"
+	if c.TLSCert != "" {
+		scheme = "https"
+	}
+	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, addr, took.Seconds())
+	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json' -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, addr)
+}
+
+// logger writes to standard error: text on a terminal, JSON lines elsewhere.
+func (c *serveCmd) logger(e *env) (zerolog.Logger, error) {
+	level, err := zerolog.ParseLevel(c.LogLevel)
+	if err != nil {
+		return zerolog.Nop(), err
+	}
+	text := c.LogFormat == "text"
+	if f, ok := e.err.(*os.File); ok && c.LogFormat == "auto" {
+		info, err := f.Stat()
+		text = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	out := e.err
+	if text {
+		out = zerolog.ConsoleWriter{Out: e.err, TimeFormat: time.TimeOnly}
+	}
+	return zerolog.New(out).Level(level).With().Timestamp().Logger(), nil
+}
+
+func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
+	opt := server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, Version: version, Log: &log}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return opt, errors.New("--tls-cert and --tls-key belong together")
+	}
+	if c.TLSCert != "" {
+		cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+		if err != nil {
+			return opt, fmt.Errorf("--tls-cert: %w", err)
+		}
+		opt.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	if c.APIKeys != "" {
+		keys, err := readKeys(c.APIKeys)
+		if err != nil {
+			return opt, err
+		}
+		opt.Keys = keys
+	}
+	return opt, nil
+}
+
+// readKeys reads a file of API keys: one a line, blank lines and lines that
+// begin with # left out. Only hashes are kept.
+func readKeys(path string) ([]server.KeyHash, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var keys []server.KeyHash
+	in := bufio.NewScanner(f)
+	for n := 1; in.Scan(); n++ {
+		key := strings.TrimSpace(in.Text())
+		if key == "" || strings.HasPrefix(key, "#") {
+			continue
+		}
+		if len(key) < 8 {
+			return nil, fmt.Errorf("--api-keys: line %d: a key of fewer than 8 characters", n)
+		}
+		keys = append(keys, server.HashKey(key))
+	}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("--api-keys: %s holds no key", path)
+	}
+	return keys, nil
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"krater/stages/text/chat"
+	"krater/stages/text/tokenizer"
+)
+
+// lineMaxBytes bounds a line on standard input.
+const lineMaxBytes = 64 << 20
+
+// eachLine calls f for every line of standard input and writes what it returns
+// as a line.
+func eachLine(e *env, f func(line []byte) ([]byte, error)) error {
+	in := bufio.NewScanner(e.in)
+	in.Buffer(make([]byte, 64<<10), lineMaxBytes)
+	out := bufio.NewWriter(e.out)
+	defer out.Flush()
+	for n := 1; in.Scan(); n++ {
+		answer, err := f(in.Bytes())
+		if err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		if _, err := out.Write(append(answer, '\n')); err != nil {
+			return err
+		}
+	}
+	return in.Err()
+}
+
+type tokenizeCmd struct {
+	modelFlag
+	AddSpecial bool `help:"Add the tokens the tokenizer puts around a text, such as BOS."`
+	Plain      bool `help:"Keep special-token text as plain text."`
+}
+
+// Run implements the command.
+func (c *tokenizeCmd) Run(e *env) error {
+	tok, err := openTokenizer(c.Model)
+	if err != nil {
+		return err
+	}
+	return eachLine(e, func(line []byte) ([]byte, error) {
+		text, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(line)))
+		if err != nil {
+			return nil, err
+		}
+		ids := tok.Encode(string(text), tokenizer.EncodeOptions{ParseSpecial: !c.Plain, AddSpecial: c.AddSpecial})
+		if ids == nil {
+			ids = []int32{}
+		}
+		return json.Marshal(ids)
+	})
+}
+
+type detokenizeCmd struct {
+	modelFlag
+	SkipSpecial bool `help:"Leave special tokens out."`
+}
+
+// Run implements the command.
+func (c *detokenizeCmd) Run(e *env) error {
+	tok, err := openTokenizer(c.Model)
+	if err != nil {
+		return err
+	}
+	return eachLine(e, func(line []byte) ([]byte, error) {
+		var ids []int32
+		if err := json.Unmarshal(line, &ids); err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			if _, ok := tok.TokenBytes(id); !ok {
+				return nil, fmt.Errorf("token %d is unknown", id)
+			}
+		}
+		return marshalText(tok.Decode(ids, c.SkipSpecial))
+	})
+}
+
+// marshalText is json.Marshal without the escapes meant for HTML.
+func marshalText(s string) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(s)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+func openTokenizer(dir string) (*tokenizer.Tokenizer, error) {
+	src, err := openSource(dir)
+	if err != nil {
+		return nil, err
+	}
+	tok, _, err := src.tokenizer()
+	return tok, err
+}
+
+type templateCmd struct {
+	modelFlag
+	Template string `help:"A template file instead of the model's." type:"existingfile" placeholder:"FILE"`
+}
+
+// Run implements the command.
+func (c *templateCmd) Run(e *env) error {
+	t, err := c.compile()
+	if err != nil {
+		return err
+	}
+	return eachLine(e, func(line []byte) ([]byte, error) { return t.RenderLine(line), nil })
+}
+
+func (c *templateCmd) compile() (*chat.Template, error) {
+	if c.Template != "" {
+		f, err := os.Open(c.Template)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		text, err := io.ReadAll(io.LimitReader(f, fileMaxBytes))
+		if err != nil {
+			return nil, err
+		}
+		return chat.Compile(string(text), chat.Options{})
+	}
+	src, err := openSource(c.Model)
+	if err != nil {
+		return nil, err
+	}
+	tok, config, err := src.tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	t, err := src.template(tok, config)
+	if err == nil && t == nil {
+		err = fmt.Errorf("model %s has no chat template", src.name)
+	}
+	return t, err
+}

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/actors/engine"
+	"krater/kernels/cpu"
+	"krater/kernels/tensor"
+	"krater/models"
+	"krater/scheduler"
+	"krater/stages"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/text/chat"
+	"krater/stages/text/tokenizer"
+	"krater/stages/weights"
+)
+
+// source is a model's files, from a folder or from the binary itself.
+type source struct {
+	name  string
+	files fs.FS // everything but the weights
+	open  func() (*weights.Set, error)
+}
+
+// openSource finds the model without reading its weights.
+func openSource(dir string) (*source, error) {
+	if dir == "" {
+		files, err := models.Default()
+		if err != nil {
+			return nil, err
+		}
+		return &source{name: "krater-tiny", files: files, open: func() (*weights.Set, error) { return weights.FromBytes(files.Weights()) }}, nil
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &source{name: filepath.Base(abs), files: os.DirFS(abs), open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
+}
+
+// fileMaxBytes bounds the JSON files of a model; the largest real tokenizer.json
+// has 33 MB.
+const fileMaxBytes = 256 << 20
+
+// read gives a file's bytes; optional ones may be absent.
+func (s *source) read(name string, optional bool) ([]byte, error) {
+	info, err := fs.Stat(s.files, name)
+	if optional && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", s.name, err)
+	}
+	if info.Size() > fileMaxBytes {
+		return nil, fmt.Errorf("model %s: %s has %d bytes, over the limit of %d", s.name, name, info.Size(), fileMaxBytes)
+	}
+	return fs.ReadFile(s.files, name)
+}
+
+// config reads config.json and generation_config.json.
+func (s *source) config() (*model.Config, model.Generation, error) {
+	data, err := s.read("config.json", false)
+	if err != nil {
+		return nil, model.Generation{}, err
+	}
+	cfg, err := model.Parse(data)
+	if err != nil {
+		return nil, model.Generation{}, fmt.Errorf("model %s: config.json: %w", s.name, err)
+	}
+	gen := model.DefaultGeneration()
+	if data, err = s.read("generation_config.json", true); err != nil {
+		return nil, gen, err
+	}
+	if data != nil {
+		if gen, err = model.ParseGeneration(data); err != nil {
+			return nil, gen, fmt.Errorf("model %s: generation_config.json: %w", s.name, err)
+		}
+	}
+	return cfg, gen, nil
+}
+
+// tokenizer reads tokenizer.json and, where there is one, tokenizer_config.json.
+func (s *source) tokenizer() (*tokenizer.Tokenizer, []byte, error) {
+	data, err := s.read("tokenizer.json", false)
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := s.read("tokenizer_config.json", true)
+	if err != nil {
+		return nil, nil, err
+	}
+	tok, err := tokenizer.Parse(data, config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("model %s: tokenizer.json: %w", s.name, err)
+	}
+	return tok, config, nil
+}
+
+// session is a model loaded on a device.
+type session struct {
+	src   *source
+	cfg   *model.Config
+	gen   model.Generation
+	dev   *cpu.Device
+	set   *weights.Set
+	parts *load.Parts
+}
+
+// limits are the sizes a session is loaded for; zero fields come from the flags.
+type limits struct {
+	logitRows int // rows with logits a step; 0: one a sequence
+	kv        tensor.DType
+}
+
+// newSession loads a model for the flags.
+func newSession(dir string, f *engineFlags, l limits) (*session, error) {
+	src, err := openSource(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{src: src}
+	if s.cfg, s.gen, err = src.config(); err != nil {
+		return nil, err
+	}
+	if s.dev, err = cpu.New(cpu.Options{Threads: f.Threads}); err != nil {
+		return nil, err
+	}
+	if s.set, err = src.open(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("model %s: %w", src.name, err)
+	}
+	o, err := loadOptions(s.cfg, f, l)
+	if err == nil {
+		s.parts, err = load.Model(s.dev, s.cfg, s.set, o)
+	}
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("model %s: %w", src.name, err)
+	}
+	return s, nil
+}
+
+// Close frees the model.
+func (s *session) Close() {
+	if s.parts != nil {
+		s.parts.Close()
+	}
+	if s.set != nil {
+		s.set.Close()
+	}
+	if s.dev != nil {
+		s.dev.Close()
+	}
+}
+
+// loadOptions turns flags into the sizes of a load.
+func loadOptions(cfg *model.Config, f *engineFlags, l limits) (load.Options, error) {
+	kv := l.kv
+	if kv == tensor.Invalid {
+		kv = map[string]tensor.DType{"bf16": tensor.BF16, "f32": tensor.F32}[f.KVDType]
+	}
+	switch {
+	case f.MaxSeqs < 1 || f.BlockTokens < 1 || f.PrefillChunk < 1:
+		return load.Options{}, errors.New("--max-seqs, --block-tokens and --prefill-chunk must be at least 1")
+	case f.MaxBatchTokens != 0 && f.MaxBatchTokens < f.MaxSeqs:
+		return load.Options{}, fmt.Errorf("--max-batch-tokens %d: smaller than --max-seqs %d", f.MaxBatchTokens, f.MaxSeqs)
+	case f.LayerGroups < 1 || f.LayerGroups > cfg.Layers:
+		return load.Options{}, fmt.Errorf("--layer-groups %d: the model has %d layers", f.LayerGroups, cfg.Layers)
+	}
+	tokens := f.MaxBatchTokens
+	if tokens == 0 {
+		tokens = f.PrefillChunk + f.MaxSeqs
+	}
+	blocks, err := kvBlocks(cfg, f, kv)
+	if err != nil {
+		return load.Options{}, err
+	}
+	return load.Options{
+		Limits:    stages.Limits{Tokens: tokens, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens},
+		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv,
+	}, nil
+}
+
+// kvBlocks is the size of the KV cache in blocks.
+func kvBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType) (int, error) {
+	block := int64(f.BlockTokens) * int64(cfg.Attention.KVWidth()) * int64(kv.Size()) * int64(cfg.Layers)
+	full := int64((cfg.MaxContext + f.BlockTokens - 1) / f.BlockTokens)
+	if f.KVCache > 0 {
+		n := int64(f.KVCache) / block
+		if n < 1 {
+			return 0, fmt.Errorf("--kv-cache %s: one block of %d tokens needs %d bytes", f.KVCache, f.BlockTokens, block)
+		}
+		return int(n), nil
+	}
+	n := full * int64(f.MaxSeqs)
+	if free := memAvailable(); free > 0 {
+		n = min(n, max(full, free/4/block))
+	}
+	return int(n), nil
+}
+
+// pipeline starts the actors over a loaded model.
+func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline, error) {
+	groups, err := actors.Cut(s.cfg.Layers, f.LayerGroups)
+	if err != nil {
+		return nil, err
+	}
+	depth := f.Depth
+	if depth == 0 {
+		depth = f.LayerGroups
+	}
+	return actors.Start(s.dev, s.parts, actors.Options{
+		Blueprint: actors.Blueprint{Groups: groups, Pools: f.ExpertPools, Depth: depth},
+		Scheduler: scheduler.Config{
+			PrefillChunk: f.PrefillChunk, PrefillShare: f.PrefillShare, MaxQueue: f.MaxQueue,
+		},
+		Log: log, InlineBelow: f.InlineBelow,
+	})
+}
+
+// gateway opens a pipeline to requests.
+func (s *session) gateway(p *actors.Pipeline, id string) (*actors.Gateway, error) {
+	tok, config, err := s.src.tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	template, err := s.src.template(tok, config)
+	if err != nil {
+		return nil, err
+	}
+	if id == "" {
+		id = s.src.name
+	}
+	return actors.NewGateway(p, actors.GatewayOptions{
+		ID: id, Created: time.Now(), Tokenizer: tok, Template: template, EOS: s.cfg.StopIDs(s.gen), Vocab: s.cfg.Vocab,
+		Defaults: engine.Sampling{
+			Temperature: s.gen.Temperature, TopP: s.gen.TopP, TopK: s.gen.TopK, MinP: s.gen.MinP, RepetitionPenalty: s.gen.RepetitionPenalty,
+		},
+	}), nil
+}
+
+// template reads the model's chat template; nil when it has none.
+func (s *source) template(tok *tokenizer.Tokenizer, config []byte) (*chat.Template, error) {
+	extra, err := s.read("chat_template.jinja", true)
+	if err != nil {
+		return nil, err
+	}
+	t, err := chat.FromConfig(config, extra, tok.SpecialTokens())
+	if err != nil {
+		return nil, fmt.Errorf("model %s: chat template: %w", s.name, err)
+	}
+	return t, nil
+}
+
+// memAvailable is the memory the system could give without swapping, 0 if
+// unknown.
+func memAvailable() int64 {
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	return meminfo(data, "MemAvailable")
+}

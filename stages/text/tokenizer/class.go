@@ -1,0 +1,142 @@
+package tokenizer
+
+import (
+	"sync"
+	"unicode"
+	"unicode/utf8"
+)
+
+// class is a set of the kinds of character that split patterns tell apart; each
+// character has exactly one of them, or none (unassigned, format, control).
+type class uint16
+
+const (
+	classLu class = 1 << iota
+	classLl
+	classLt
+	classLm
+	classLo
+	classM
+	classN
+	classP
+	classS
+	classNewline // \r and \n
+	classSpace   // White_Space without the newlines
+)
+
+const (
+	classL   = classLu | classLl | classLt | classLm | classLo // \p{L}
+	classWs  = classNewline | classSpace                       // \s
+	classAny = ^class(0)
+)
+
+// ascii and the pair stage/blocks hold the class of every character. Blocks are
+// of 256 characters, equal ones are shared: about 60 KB.
+var (
+	ascii  [utf8.RuneSelf]class
+	stage  [(unicode.MaxRune + 1) / 256]uint16
+	blocks [][256]class
+)
+
+// loadClasses fills the tables from package unicode, whose version of Unicode
+// (17) decides what an unknown character is. It takes about 2 ms, once.
+var loadClasses = sync.OnceFunc(func() {
+	flat := make([]class, unicode.MaxRune+1)
+	mark := func(t *unicode.RangeTable, c class) {
+		for _, r := range t.R16 {
+			for x := int(r.Lo); x <= int(r.Hi); x += int(r.Stride) {
+				flat[x] = c
+			}
+		}
+		for _, r := range t.R32 {
+			for x := int(r.Lo); x <= int(r.Hi); x += int(r.Stride) {
+				flat[x] = c
+			}
+		}
+	}
+	mark(unicode.Lu, classLu)
+	mark(unicode.Ll, classLl)
+	mark(unicode.Lt, classLt)
+	mark(unicode.Lm, classLm)
+	mark(unicode.Lo, classLo)
+	mark(unicode.M, classM)
+	mark(unicode.N, classN)
+	mark(unicode.P, classP)
+	mark(unicode.S, classS)
+	mark(unicode.White_Space, classSpace)
+	flat['\r'], flat['\n'] = classNewline, classNewline
+
+	copy(ascii[:], flat)
+	seen := map[[256]class]uint16{}
+	for i := range stage {
+		block := [256]class(flat[i*256:])
+		n, ok := seen[block]
+		if !ok {
+			n = uint16(len(blocks))
+			seen[block] = n
+			blocks = append(blocks, block)
+		}
+		stage[i] = n
+	}
+})
+
+// classOf returns the class of r, which must be a valid code point.
+func classOf(r rune) class { return blocks[stage[r>>8]][r&0xFF] }
+
+// runeAt decodes the character at s[i]. s must be valid UTF-8.
+func runeAt(s string, i int) (r rune, n int) {
+	switch b := s[i]; {
+	case b < 0x80:
+		return rune(b), 1
+	case b < 0xE0:
+		return rune(b&0x1F)<<6 | rune(s[i+1]&0x3F), 2
+	case b < 0xF0:
+		return rune(b&0x0F)<<12 | rune(s[i+1]&0x3F)<<6 | rune(s[i+2]&0x3F), 3
+	default:
+		return rune(b&0x07)<<18 | rune(s[i+1]&0x3F)<<12 | rune(s[i+2]&0x3F)<<6 | rune(s[i+3]&0x3F), 4
+	}
+}
+
+// classAt returns the class and the length in bytes of the character at s[i],
+// or 0, 0 at the end of s.
+func classAt(s string, i int) (class, int) {
+	if i >= len(s) {
+		return 0, 0
+	}
+	if b := s[i]; b < utf8.RuneSelf {
+		return ascii[b], 1
+	}
+	r, n := runeAt(s, i)
+	return classOf(r), n
+}
+
+// run returns the end of the run of characters of set that starts at s[i].
+func run(s string, i int, set class) int {
+	for i < len(s) {
+		if b := s[i]; b < utf8.RuneSelf {
+			if ascii[b]&set == 0 {
+				return i
+			}
+			i++
+			continue
+		}
+		r, n := runeAt(s, i)
+		if classOf(r)&set == 0 {
+			return i
+		}
+		i += n
+	}
+	return i
+}
+
+// runMax is run over at most max characters.
+func runMax(s string, i int, set class, max int) int {
+	for ; max > 0; max-- {
+		c, n := classAt(s, i)
+		if c&set == 0 {
+			return i
+		}
+		i += n
+	}
+	return i
+}

@@ -1,0 +1,33 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+)
+
+// At load time.
+var (
+	// ErrMalformed: the file is not a tokenizer.json, or contradicts itself.
+	ErrMalformed = errors.New("malformed")
+	// ErrUnsupported: the file asks for something this package does not do.
+	ErrUnsupported = errors.New("not supported")
+)
+
+// At encode time.
+var (
+	// ErrTextTooLong: the text has more bytes than MaxText.
+	ErrTextTooLong = errors.New("tokenizer: text is too long")
+	// ErrSplitTime: a split pattern that this package has no hand-written
+	// splitter for went on for longer than its time limit.
+	ErrSplitTime = errors.New("tokenizer: splitting the text took too long")
+)
+
+// malformed reports that the named part of a file is wrong.
+func malformed(part, format string, args ...any) error {
+	return fmt.Errorf("%s: %w: %s", part, ErrMalformed, fmt.Sprintf(format, args...))
+}
+
+// unsupported reports that the named part of a file asks for what.
+func unsupported(part, format string, args ...any) error {
+	return fmt.Errorf("%s: %w: %s", part, ErrUnsupported, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,131 @@
+package tokenizer
+
+import (
+	"slices"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// unicodeForm is NFC, NFD, NFKC or NFKD. Package norm does the work, but for
+// long runs of combining marks: after 30 of them it inserts U+034F (the
+// Stream-Safe Text Format of UAX 15), which the reference does not.
+type unicodeForm struct {
+	form    norm.Form
+	split   norm.Form // its decomposition: NFD or NFKD
+	compose bool
+}
+
+var (
+	formNFC  = unicodeForm{norm.NFC, norm.NFD, true}
+	formNFD  = unicodeForm{norm.NFD, norm.NFD, false}
+	formNFKC = unicodeForm{norm.NFKC, norm.NFKD, true}
+	formNFKD = unicodeForm{norm.NFKD, norm.NFKD, false}
+)
+
+// safeSegment is up to how many characters a segment is left to package norm:
+// no character decomposes into more than three marks.
+const safeSegment = 10
+
+func (f unicodeForm) edits(s string, e *edits, _ *regexBudget) error {
+	for i := 0; i < len(s); {
+		i += f.form.QuickSpanString(s[i:])
+		if i >= len(s) {
+			break
+		}
+		// s[i:] may need a change; the segment around i is what changes together.
+		from := f.segmentStart(s, i)
+		to, count := f.segmentEnd(s, from)
+		segment := s[from:to]
+		changed := ""
+		if count <= safeSegment {
+			changed = f.form.String(segment)
+		} else {
+			changed = f.long(segment)
+		}
+		if changed != segment {
+			e.replace(from, to, changed)
+		}
+		i = to
+	}
+	return nil
+}
+
+// boundary reports whether the character at the start of s never combines with
+// anything before it.
+func (f unicodeForm) boundary(s string) bool {
+	return f.form.PropertiesString(s).BoundaryBefore()
+}
+
+func (f unicodeForm) segmentStart(s string, i int) int {
+	for i > 0 && !f.boundary(s[i:]) {
+		_, n := utf8.DecodeLastRuneInString(s[:i])
+		i -= n
+	}
+	return i
+}
+
+func (f unicodeForm) segmentEnd(s string, i int) (end, count int) {
+	for {
+		_, n := utf8.DecodeRuneInString(s[i:])
+		i += n
+		count++
+		if i >= len(s) || f.boundary(s[i:]) {
+			return i, count
+		}
+	}
+}
+
+// long normalises one segment of any length by the book (Unicode 17, 3.11).
+func (f unicodeForm) long(segment string) string {
+	type mark struct {
+		r   rune
+		ccc uint8
+	}
+	var seq []mark
+	for _, r := range segment {
+		for _, d := range f.split.String(string(r)) {
+			seq = append(seq, mark{d, norm.NFD.PropertiesString(string(d)).CCC()})
+		}
+	}
+	for i := 0; i < len(seq); {
+		j := i
+		for j < len(seq) && seq[j].ccc != 0 {
+			j++
+		}
+		slices.SortStableFunc(seq[i:j], func(a, b mark) int { return int(a.ccc) - int(b.ccc) })
+		i = j + 1
+	}
+	out := seq[:0]
+	starter := -1    // index in out
+	last := int16(-1) // class of the character before, -1 right behind the starter
+	for _, m := range seq {
+		if f.compose && starter >= 0 && (last < 0 || m.ccc != 0 && last < int16(m.ccc)) {
+			if r, ok := composed(out[starter].r, m.r); ok {
+				out[starter].r = r
+				continue
+			}
+		}
+		if m.ccc == 0 {
+			starter, last = len(out), -1
+		} else {
+			last = int16(m.ccc)
+		}
+		out = append(out, m)
+	}
+	b := make([]byte, 0, len(segment))
+	for _, m := range out {
+		b = utf8.AppendRune(b, m.r)
+	}
+	return string(b)
+}
+
+// composed returns the primary composite of two characters.
+func composed(a, b rune) (rune, bool) {
+	pair := utf8.AppendRune(utf8.AppendRune(nil, a), b)
+	c, n := utf8.DecodeRune(norm.NFC.Bytes(pair))
+	if n == len(norm.NFC.Bytes(pair)) {
+		return c, true
+	}
+	return 0, false
+}
