@@ -19,7 +19,9 @@ type cacheEntry struct {
 // wordCache remembers the tokens of short words. Its size is fixed: a new word
 // moves the younger of the two in its bucket to the second slot, and the older
 // out. Readers and writers need no lock, a slot is one pointer.
-type wordCache struct{ slots [cacheSlots]atomic.Pointer[cacheEntry] }
+type wordCache struct {
+	slots [cacheSlots]atomic.Pointer[cacheEntry]
+}
 
 // get returns the entry of word, whose hash is h, or nil.
 func (c *wordCache) get(word string, h uint64) *cacheEntry {

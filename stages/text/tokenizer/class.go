@@ -30,12 +30,12 @@ const (
 	classAny = ^class(0)
 )
 
-// ascii and the pair stage/blocks hold the class of every character. Blocks are
+// ascii and the pair blockOf, blocks hold the class of every character. Blocks are
 // of 256 characters, equal ones are shared: about 60 KB.
 var (
-	ascii  [utf8.RuneSelf]class
-	stage  [(unicode.MaxRune + 1) / 256]uint16
-	blocks [][256]class
+	ascii   [utf8.RuneSelf]class
+	blockOf [(unicode.MaxRune + 1) / 256]uint16
+	blocks  [][256]class
 )
 
 // loadClasses fills the tables from package unicode, whose version of Unicode
@@ -68,7 +68,7 @@ var loadClasses = sync.OnceFunc(func() {
 
 	copy(ascii[:], flat)
 	seen := map[[256]class]uint16{}
-	for i := range stage {
+	for i := range blockOf {
 		block := [256]class(flat[i*256:])
 		n, ok := seen[block]
 		if !ok {
@@ -76,12 +76,12 @@ var loadClasses = sync.OnceFunc(func() {
 			seen[block] = n
 			blocks = append(blocks, block)
 		}
-		stage[i] = n
+		blockOf[i] = n
 	}
 })
 
 // classOf returns the class of r, which must be a valid code point.
-func classOf(r rune) class { return blocks[stage[r>>8]][r&0xFF] }
+func classOf(r rune) class { return blocks[blockOf[r>>8]][r&0xFF] }
 
 // runeAt decodes the character at s[i]. s must be valid UTF-8.
 func runeAt(s string, i int) (r rune, n int) {

@@ -97,7 +97,7 @@ func (f unicodeForm) long(segment string) string {
 		i = j + 1
 	}
 	out := seq[:0]
-	starter := -1    // index in out
+	starter := -1     // index in out
 	last := int16(-1) // class of the character before, -1 right behind the starter
 	for _, m := range seq {
 		if f.compose && starter >= 0 && (last < 0 || m.ccc != 0 && last < int16(m.ccc)) {

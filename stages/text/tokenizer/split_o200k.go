@@ -1,0 +1,78 @@
+package tokenizer
+
+// patternO200k is OpenAI's o200k_base, of gpt_oss: words are split where lower
+// case turns to upper case. It covers every text without a gap.
+const patternO200k = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+
+const (
+	classUpper = classLu | classLt | classLm | classLo | classM // of the first set
+	classLower = classLl | classLm | classLo | classM           // of the second set
+	classBoth  = classUpper & classLower
+)
+
+func matchO200k(s string, i int) (start, end int) {
+	c, n := classAt(s, i)
+	if c&classN != 0 {
+		return i, runMax(s, i+n, classN, 2)
+	}
+	if end := o200kWord(s, i, c, n); end > 0 {
+		if end < len(s) && s[end] == '\'' {
+			end += contraction(s, end)
+		}
+		return i, end
+	}
+	if end := symbols(s, i, c, n, classNewline); end > 0 {
+		for end < len(s) && (s[end] == '\r' || s[end] == '\n' || s[end] == '/') {
+			end++
+		}
+		return i, end
+	}
+	return i, spaces(s, i)
+}
+
+// o200kWord returns the end of the first two alternatives at s[i] without the
+// contraction, 0 if neither matches. Both may start with one character that is
+// no letter, no digit and no line end; a mark can be that or part of the word.
+func o200kWord(s string, i int, c class, n int) int {
+	if c&(classL|classNewline) == 0 {
+		if end := mixedCase(s, i+n); end > 0 {
+			return end
+		}
+		if c&classM == 0 {
+			return upperCase(s, i+n)
+		}
+	}
+	if end := mixedCase(s, i); end > 0 { // always so for a mark
+		return end
+	}
+	return upperCase(s, i)
+}
+
+// mixedCase returns the end of Upper*Lower+ at s[i], 0 if it does not match. If
+// no lower case follows the run of Upper, the run gives characters back until
+// the next one is in both sets, and the match ends behind that one.
+func mixedCase(s string, i int) int {
+	end, both := i, 0
+	for {
+		c, n := classAt(s, end)
+		if c&classUpper == 0 {
+			if c&classLower != 0 {
+				return run(s, end+n, classLower)
+			}
+			return both
+		}
+		end += n
+		if c&classBoth != 0 {
+			both = end
+		}
+	}
+}
+
+// upperCase returns the end of Upper+ at s[i], 0 if it does not match. It is
+// called where mixedCase failed, so no character of Lower follows.
+func upperCase(s string, i int) int {
+	if end := run(s, i, classUpper); end > i {
+		return end
+	}
+	return 0
+}

@@ -1,0 +1,97 @@
+package tokenizer
+
+import "strings"
+
+// Decode returns the text of the ids, whole characters always: what is not UTF-8
+// is U+FFFD. With skipSpecial the special tokens are left out. An id without a
+// token adds nothing, as in the reference; TokenBytes tells which those are.
+func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
+	if t.byteLevelOnly() {
+		return t.decodeBytes(ids, skipSpecial)
+	}
+	var out output
+	chain := newChain(t.decoders, &out)
+	for _, id := range ids {
+		if text, ok := t.shown(id, skipSpecial); ok {
+			chain.put(text)
+		}
+	}
+	chain.end()
+	return string(out.buf)
+}
+
+// byteLevelOnly reports whether ByteLevel is all the decoder there is.
+func (t *Tokenizer) byteLevelOnly() bool {
+	if len(t.decoders) != 1 {
+		return false
+	}
+	_, ok := t.decoders[0].(byteLevelDecoder)
+	return ok
+}
+
+// decodeBytes is Decode for the ByteLevel decoder alone, where a text is just
+// the bytes of its tokens.
+func (t *Tokenizer) decodeBytes(ids []int32, skipSpecial bool) string {
+	var b strings.Builder
+	b.Grow(len(ids) * 4)
+	for _, id := range ids {
+		if t.addedByID[id] == nil && t.model.vocab.has(id) {
+			b.Write(t.model.vocab.bytes(id))
+		} else if text, ok := t.shown(id, skipSpecial); ok {
+			b.WriteString(text)
+		}
+	}
+	text, _ := validText(b.String(), nil)
+	return text
+}
+
+// shown returns the text of a token, false if it has none or is to be left out.
+func (t *Tokenizer) shown(id int32, skipSpecial bool) (string, bool) {
+	if skipSpecial && t.IsSpecial(id) {
+		return "", false
+	}
+	return t.tokenText(id)
+}
+
+// Stream turns tokens into text while they come. What Push and Flush return, one
+// behind the other, is what Decode returns for all the ids, at any moment only
+// whole characters of it: the beginning of a character is held back, and with a
+// byte-fallback decoder a run of byte tokens until it ends, since one bad byte
+// spoils all of it. A Stream is for one goroutine.
+type Stream struct {
+	t           *Tokenizer
+	skipSpecial bool
+	chain       stage
+	out         output
+}
+
+// NewStream returns a Stream at the beginning of a text.
+func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
+	s := &Stream{t: t, skipSpecial: skipSpecial}
+	s.chain = newChain(t.decoders, &s.out)
+	return s
+}
+
+// Push takes the next id and returns the text that is certain now, often none.
+// An id without a token adds nothing.
+func (s *Stream) Push(id int32) string {
+	if text, ok := s.t.shown(id, s.skipSpecial); ok {
+		s.chain.put(text)
+	}
+	return s.take()
+}
+
+// Flush ends the text and returns what was held back, an unfinished character
+// as U+FFFD. The Stream is then at the beginning of a new text.
+func (s *Stream) Flush() string {
+	s.chain.end()
+	text := s.take()
+	s.chain = newChain(s.t.decoders, &s.out)
+	return text
+}
+
+func (s *Stream) take() string {
+	text := string(s.out.buf)
+	s.out.buf = s.out.buf[:0]
+	return text
+}
