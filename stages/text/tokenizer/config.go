@@ -156,8 +156,8 @@ func (t *Tokenizer) findPlain() {
 		if _, ok := t.model.id(a.Content); !ok || a.Special {
 			continue
 		}
-		ids, err := t.Encode(a.Content, EncodeOptions{})
-		a.plain = err == nil && len(ids) == 1 && ids[0] == a.ID
+		ids := t.Encode(a.Content, EncodeOptions{})
+		a.plain = len(ids) == 1 && ids[0] == a.ID
 	}
 }
 

@@ -32,9 +32,20 @@ type EncodeOptions struct {
 }
 
 // Encode returns the token ids of text. Bytes that are not UTF-8 are treated as
-// U+FFFD. The error is ErrTextTooLong, or ErrSplitTime, which only tokenizers
-// with a split pattern unknown to this package can return.
-func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
+// U+FFFD. It returns nil where TryEncode fails, which cannot happen to a text of
+// at most MaxText bytes unless the tokenizer has a split pattern that this
+// package does not know; a server, which knows neither, calls TryEncode.
+func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
+	ids, err := t.TryEncode(text, o)
+	if err != nil {
+		return nil
+	}
+	return ids
+}
+
+// TryEncode is Encode with its errors: ErrTextTooLong, and ErrSplitTime where an
+// unknown split pattern ran into its time limit.
+func (t *Tokenizer) TryEncode(text string, o EncodeOptions) ([]int32, error) {
 	if len(text) > MaxText {
 		return nil, ErrTextTooLong
 	}
