@@ -199,15 +199,23 @@ func (g *Gateway) Tokenize(p engine.Prompt) ([]int32, error) {
 		}
 		return append([]int32{}, p.IDs...), nil
 	case p.Text != nil:
-		return g.opt.Tokenizer.Encode(*p.Text, tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial, AddSpecial: !p.NoBOS}), nil
+		return g.encode(*p.Text, "prompt", tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial, AddSpecial: !p.NoBOS})
 	case p.Chat != nil:
 		r, err := g.render(p.Chat)
 		if err != nil {
 			return nil, err
 		}
-		return g.opt.Tokenizer.Encode(r.Text, tokenizer.EncodeOptions{ParseSpecial: true, Protected: r.Protected}), nil
+		return g.encode(r.Text, "messages", tokenizer.EncodeOptions{ParseSpecial: true, Protected: r.Protected})
 	}
 	return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: "there is no prompt"}
+}
+
+func (g *Gateway) encode(text, param string, o tokenizer.EncodeOptions) ([]int32, error) {
+	ids, err := g.opt.Tokenizer.TryEncode(text, o)
+	if err != nil {
+		return nil, &engine.Error{Kind: engine.BadRequest, Param: param, Message: "the text cannot be tokenized: " + err.Error()}
+	}
+	return ids, nil
 }
 
 // Detokenize implements engine.Engine.

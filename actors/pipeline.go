@@ -55,7 +55,8 @@ type Pipeline struct {
 	system     *actor.ActorSystem
 	routes     routes
 	supervisor *supervisor
-	stop       []*actor.PID // in the order they are stopped
+	stop       []*actor.PID             // in the order they are stopped
+	mailboxes  map[string]actor.Mailbox // by actor name; constant after Start
 	hosts      []*resident
 	wg         sync.WaitGroup
 

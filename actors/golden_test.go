@@ -1,0 +1,145 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+
+	"krater/actors/engine"
+	"krater/stages"
+	"krater/stages/compare"
+)
+
+// TestGoldensThroughActors holds every layer, operator, router choice and
+// greedy token to the goldens while the batches travel through the actors.
+func TestGoldensThroughActors(t *testing.T) {
+	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2"} {
+		g, err := compare.ReadGolden(golden(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct{ groups, pools, chunk, batch int }{
+			{1, 1, 0, 1}, {2, 1, 7, 3}, {3, 2, 1, 1}, {3, 3, 32, 8}, {2, 2, 1000, 3},
+		} {
+			t.Run(fmt.Sprintf("%s/groups%d/pools%d/chunk%d/batch%d", name, c.groups, c.pools, c.chunk, c.batch), func(t *testing.T) {
+				r := newRig(t, setup{dir: golden(name), groups: c.groups, pools: c.pools,
+					limits: stages.Limits{Tokens: 1000, LogitRows: 128 * c.batch}})
+				report, err := compare.Run(r, r.cfg, g, compare.Weights(r.set), compare.Options{Chunk: c.chunk, Batch: c.batch})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, check := range report.Checks {
+					if !check.Passed {
+						t.Errorf("%+v", check)
+					}
+				}
+				if !report.OK() {
+					t.Fatalf("%d passed, %d failed", report.Passed, report.Failed)
+				}
+			})
+		}
+	}
+}
+
+// TestGoldensThroughScheduler submits the golden prompts as requests: chunked
+// prefill, decode, several at once and several batches in flight give the
+// golden's greedy ids.
+func TestGoldensThroughScheduler(t *testing.T) {
+	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2"} {
+		g, err := compare.ReadGolden(golden(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct{ groups, pools, chunk, copies int }{
+			{1, 1, 1000, 1}, {2, 1, 7, 1}, {3, 2, 1, 3}, {2, 3, 32, 8}, {1, 1, 7, 8},
+		} {
+			t.Run(fmt.Sprintf("%s/groups%d/pools%d/chunk%d/copies%d", name, c.groups, c.pools, c.chunk, c.copies), func(t *testing.T) {
+				r := newRig(t, setup{dir: golden(name), groups: c.groups, pools: c.pools, chunk: c.chunk, share: 16})
+				gw := r.gateway(t)
+				type result struct {
+					prompt compare.Prompt
+					ids    []int32
+					err    error
+				}
+				results := make(chan result)
+				for range c.copies {
+					for _, p := range g.Prompts {
+						go func() {
+							ids, err := generate(gw, p.IDs, len(p.Greedy))
+							results <- result{p, ids, err}
+						}()
+					}
+				}
+				for range c.copies * len(g.Prompts) {
+					res := <-results
+					if res.err != nil {
+						t.Error(res.err)
+					} else if !slices.Equal(res.ids, res.prompt.Greedy) {
+						t.Errorf("%s: %v, want %v", res.prompt.Name, res.ids, res.prompt.Greedy)
+					}
+				}
+				rest(t, r, gw)
+			})
+		}
+	}
+}
+
+// greedy asks for exactly n tokens after ids, with their ids in the events.
+func greedy(ids []int32, n int) *engine.Request {
+	return &engine.Request{
+		ID: "test", Prompt: engine.Prompt{IDs: ids}, MaxTokens: n, IgnoreEOS: true,
+		Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1},
+	}
+}
+
+// generate runs one request to its end and returns the ids.
+func generate(g *Gateway, ids []int32, n int) ([]int32, error) {
+	s, err := g.Submit(context.Background(), greedy(ids, n))
+	if err != nil {
+		return nil, err
+	}
+	out, last, err := collect(s)
+	if err == nil && last.Kind != engine.Done {
+		err = fmt.Errorf("ended with %+v", last)
+	}
+	return out, err
+}
+
+// collect reads a stream to its end.
+func collect(s engine.Stream) (ids []int32, last engine.Event, err error) {
+	defer s.Close()
+	for {
+		e, err := s.Next(context.Background())
+		if errors.Is(err, io.EOF) {
+			return ids, last, nil
+		}
+		if err != nil {
+			return ids, last, err
+		}
+		for _, tok := range e.Tokens {
+			ids = append(ids, tok.ID)
+		}
+		last = e
+	}
+}
+
+// rest checks that nothing is left of past requests once the pipeline is idle.
+func rest(t *testing.T, r *rig, g *Gateway) {
+	t.Helper()
+	// A raw step is answered when all batches are back and no request is live.
+	if err := r.Step(&stages.Batch{}, nil, nil); !errors.Is(err, stages.ErrBatch) {
+		t.Errorf("the pipeline is not idle: %v", err)
+	}
+	s := g.Stats()
+	if s.Running != 0 || s.Waiting != 0 || s.KVBlocksUsed != 0 {
+		t.Errorf("left behind: %d running, %d waiting, %d KV blocks", s.Running, s.Waiting, s.KVBlocksUsed)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.outputs) != 0 {
+		t.Errorf("%d outputs left", len(r.outputs))
+	}
+}

@@ -1,0 +1,153 @@
+package actors
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/kernels/cpu"
+	"krater/kernels/tensor"
+	"krater/models"
+	"krater/scheduler"
+	"krater/stages"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/text/tokenizer"
+	"krater/stages/weights"
+)
+
+// setup says how a test's pipeline is made; zero fields have defaults.
+type setup struct {
+	dir    string // model folder; "": krater-tiny
+	groups int
+	pools  int
+	depth  int
+	limits stages.Limits
+	kv     tensor.DType
+	chunk  int
+	share  int
+	queue  int
+	inline time.Duration // 0: never, so that small models use the pools
+	log    zerolog.Logger
+}
+
+// rig is a running pipeline over a real model on the CPU.
+type rig struct {
+	*Pipeline
+	cfg   *model.Config
+	set   *weights.Set
+	parts *load.Parts
+	files fs.FS
+}
+
+func newRig(t testing.TB, o setup) *rig {
+	t.Helper()
+	r := &rig{}
+	var err error
+	if o.dir == "" {
+		files, err := models.Default()
+		if err != nil {
+			t.Skip(err)
+		}
+		r.files = files
+		r.set, err = weights.FromBytes(files.Weights())
+		if err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		r.files = os.DirFS(o.dir)
+		if r.set, err = weights.Open(o.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := fs.ReadFile(r.files, "config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.cfg, err = model.Parse(data); err != nil {
+		t.Fatal(err)
+	}
+	dev, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o = o.defaults()
+	r.parts, err = load.Model(dev, r.cfg, r.set, load.Options{
+		Limits: o.limits, Partition: load.Even(r.cfg.Layers, o.groups), KVType: o.kv,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := Cut(r.cfg.Layers, o.groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Pipeline, err = Start(dev, r.parts, Options{
+		Blueprint: Blueprint{Groups: groups, Pools: o.pools, Depth: o.depth},
+		Scheduler: scheduler.Config{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue},
+		Log:       o.log, InlineBelow: o.inline,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("closing the pipeline: %v", err)
+		}
+		r.parts.Close()
+		r.set.Close()
+		dev.Close()
+	})
+	return r
+}
+
+func (o setup) defaults() setup {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def(&o.groups, 1)
+	def(&o.pools, 1)
+	def(&o.depth, o.groups)
+	def(&o.limits.Tokens, 160)
+	def(&o.limits.Seqs, 8)
+	def(&o.limits.Blocks, 256)
+	def(&o.limits.BlockTokens, 16)
+	def(&o.chunk, 64)
+	def(&o.share, 64)
+	def(&o.queue, 1024)
+	if o.kv == tensor.Invalid {
+		o.kv = tensor.F32
+	}
+	if o.inline == 0 {
+		o.inline = -1
+	}
+	return o
+}
+
+// gateway opens the rig to requests; a model without a tokenizer takes ids only.
+func (r *rig) gateway(t testing.TB) *Gateway {
+	t.Helper()
+	opt := GatewayOptions{ID: "test", EOS: r.cfg.EOS, Vocab: r.cfg.Vocab}
+	files := r.files
+	if _, err := fs.Stat(files, "tokenizer.json"); err != nil {
+		// The goldens have no tokenizer; ids are what is looked at there.
+		def, err := models.Default()
+		if err != nil {
+			t.Skip(err)
+		}
+		files = def
+	}
+	var err error
+	if opt.Tokenizer, err = tokenizer.Load(files); err != nil {
+		t.Fatal(err)
+	}
+	return NewGateway(r.Pipeline, opt)
+}
+
+func golden(name string) string { return filepath.Join("..", "testdata", "goldens", name) }
