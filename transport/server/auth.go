@@ -2,6 +2,7 @@ package server
 
 import (
 	"crypto/subtle"
+	"encoding/hex"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,10 +17,7 @@ func (s *Server) authorize(r *http.Request) *api.Error {
 	if len(s.opt.Keys) == 0 {
 		return nil
 	}
-	key := r.Header.Get("X-Api-Key")
-	if scheme, rest, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
-		key = strings.TrimSpace(rest)
-	}
+	key := presentedKey(r)
 	message := "the API key is wrong"
 	if key == "" {
 		message = "an API key is needed: Authorization: Bearer KEY"
@@ -34,6 +32,24 @@ func (s *Server) authorize(r *http.Request) *api.Error {
 	return &api.Error{
 		Status: http.StatusUnauthorized, Type: api.TypeAuthentication, Code: api.CodeInvalidAPIKey, Message: message,
 	}
+}
+
+// presentedKey is the key a request shows, of whatever worth.
+func presentedKey(r *http.Request) string {
+	if scheme, rest, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(rest)
+	}
+	return r.Header.Get("X-Api-Key")
+}
+
+// Owner names who sent an authorized request: the hash of its key, or "" where
+// no keys are asked for. Doors that keep things use it to keep them apart.
+func (s *Server) Owner(r *http.Request) string {
+	if len(s.opt.Keys) == 0 {
+		return ""
+	}
+	hash := HashKey(presentedKey(r))
+	return hex.EncodeToString(hash[:])
 }
 
 // OriginAllowed tells if a page of the request's Origin may open a WebSocket:

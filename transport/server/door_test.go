@@ -3,7 +3,14 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"math/big"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -51,7 +58,17 @@ func TestKeys(t *testing.T) {
 	if res := open.send(t, "GET", "/metrics", ""); res.StatusCode != 200 {
 		t.Errorf("open metrics: %d", res.StatusCode)
 	}
+	r, _ := http.NewRequest("GET", "/", nil)
+	r.Header.Set("Authorization", "Bearer first")
+	one := f.Owner(r)
+	r.Header.Set("Authorization", "Bearer second")
+	if two := f.Owner(r); one == two || one == "" || strings.Contains(one, "first") {
+		t.Errorf("owners %q %q", one, two)
+	}
 	none := start(t, Options{})
+	if owner := none.Owner(r); owner != "" {
+		t.Errorf("owner %q without keys", owner)
+	}
 	if res := none.send(t, "POST", chat, hello, "Authorization", "Bearer anything"); res.StatusCode != 200 {
 		t.Errorf("without keys the header must not matter: %d", res.StatusCode)
 	}
@@ -143,6 +160,56 @@ func TestLogHoldsNoSecrets(t *testing.T) {
 	for _, secret := range []string{"private", "hunter", "bad id"} {
 		if strings.Contains(text, secret) {
 			t.Errorf("the log holds %q:\n%s", secret, text)
+		}
+	}
+}
+
+// selfSigned makes a certificate for 127.0.0.1.
+func selfSigned(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// Over TLS clients choose HTTP/2 by themselves; deadlines, drain and streams
+// must work there as well.
+func TestTLS(t *testing.T) {
+	cert := selfSigned(t)
+	f := start(t, Options{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}})
+	roots := x509.NewCertPool()
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots.AddCert(leaf)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	hc := &http.Client{Transport: transport}
+	for range 2 {
+		res, err := hc.Post("https://"+f.addr+"/v1/chat/completions", "application/json", strings.NewReader(helloStream))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if res.ProtoMajor != 2 {
+			t.Errorf("protocol %s", res.Proto)
+		}
+		checkChatStream(t, readAll(t, res.Body), 1, false)
+	}
+	if res, err := http.Get(f.url + "/health"); err == nil {
+		res.Body.Close()
+		if res.StatusCode == 200 {
+			t.Error("plain HTTP is answered")
 		}
 	}
 }

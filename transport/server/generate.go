@@ -46,7 +46,7 @@ func (s *Server) begin(ctx context.Context, prefix string, plan *api.Plan) (*run
 		stream, err := s.engine.Submit(ctx, req)
 		if err != nil {
 			r.close()
-			return nil, err
+			return nil, promptParam(req, err)
 		}
 		r.streams = append(r.streams, stream)
 	}
@@ -55,6 +55,17 @@ func (s *Server) begin(ctx context.Context, prefix string, plan *api.Plan) (*run
 		go r.pump(ctx, i, stream)
 	}
 	return r, nil
+}
+
+// promptParam gives an over-long text prompt its field's own name.
+func promptParam(req *engine.Request, err error) error {
+	long, ok := errors.AsType[*engine.Error](err)
+	if !ok || long.Kind != engine.ContextLength || req.Prompt.Chat != nil {
+		return err
+	}
+	named := *long
+	named.Param = "prompt"
+	return &named
 }
 
 // pump hands one stream's events to the reader of items. The channel has no

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -16,6 +17,10 @@ import (
 
 // errShutdown is the cause of a request's cancelled context when Shutdown cut it.
 var errShutdown = errors.New("the server is shutting down")
+
+// flushTimeout bounds the wait for the last bytes of finished answers. It is
+// short because net/http counts a connection that never sent anything as busy.
+const flushTimeout = 500 * time.Millisecond
 
 // Server serves one engine. Make it with New, add routes, then Serve.
 type Server struct {
@@ -111,12 +116,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })
 	left := s.waitIdle(ctx)
 	s.cut()
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opt.CutTimeout)
-	defer cancel()
 	if left > 0 {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opt.CutTimeout)
 		s.waitIdle(grace)
+		cancel()
 	}
-	if err := s.http.Shutdown(grace); err != nil {
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	if err := s.http.Shutdown(flush); err != nil {
 		_ = s.http.Close()
 	}
 	if left > 0 {

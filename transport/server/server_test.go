@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds every wait of a test; none takes long unless it fails.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // fixture is a server on a real socket over a scripted engine.
 type fixture struct {
@@ -233,6 +233,9 @@ func TestContextLengthBeforePrefill(t *testing.T) {
 			e := wantError(t, f.send(t, "POST", path, body), 400, api.TypeInvalidRequest, "context_length_exceeded")
 			if !strings.Contains(e.Message, "256") || !strings.Contains(e.Message, "3") {
 				t.Errorf("%q lacks the two numbers", e.Message)
+			}
+			if want := map[bool]string{true: "messages", false: "prompt"}[strings.Contains(path, "chat")]; e.Param == nil || *e.Param != want {
+				t.Errorf("%s: param %v, want %s", path, e.Param, want)
 			}
 		}
 	}

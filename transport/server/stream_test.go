@@ -296,14 +296,14 @@ func TestSlowClient(t *testing.T) {
 // get the whole answer.
 func TestManyClients(t *testing.T) {
 	f := start(t, Options{})
-	pieces := strings.Split(strings.Repeat("ab ", 50), "")
+	pieces := strings.Split(strings.Repeat("ab ", 10), "")
 	f.engine.Play(enginetest.Text(pieces...))
 	rng := rand.New(rand.NewPCG(1, 2))
 	var wg sync.WaitGroup
-	for i := range 200 {
+	for i := range 60 {
 		leave := -1
 		if i%2 == 1 {
-			leave = rng.IntN(150)
+			leave = rng.IntN(35)
 		}
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -335,6 +335,11 @@ func TestManyClients(t *testing.T) {
 	}
 	wg.Wait()
 	f.waitOpen(t, 0)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := f.Shutdown(ctx); err != nil { // every handler has returned
+		t.Fatal(err)
+	}
 	if len(f.slots) != 0 {
 		t.Errorf("%d places are still taken", len(f.slots))
 	}
