@@ -16,62 +16,67 @@ type probe struct {
 	} `json:"items"`
 }
 
-func TestDecodeRefuses(t *testing.T) {
-	deep := strings.Repeat("[", MaxDepth+1) + strings.Repeat("]", MaxDepth+1)
-	many := func(item string, n int) string {
+var (
+	deep = strings.Repeat("[", MaxDepth+1) + strings.Repeat("]", MaxDepth+1)
+	many = func(item string, n int) string {
 		return "[" + strings.TrimSuffix(strings.Repeat(item+",", n), ",") + "]"
 	}
-	for _, c := range []struct{ name, in, code, param, words string }{
-		{"empty", ``, CodeInvalidJSON, "", "not valid JSON"},
-		{"blank", ` `, CodeInvalidJSON, "", "not valid JSON"},
-		{"not an object", `[1]`, CodeInvalidType, "", "the request must be an object, not an array"},
-		{"cut", `{"model":"a`, CodeInvalidJSON, "model", "not valid JSON"},
-		{"cut in a list", `{"stop":["a"`, CodeInvalidJSON, "stop", "not valid JSON"},
-		{"cut after a comma", `{"stop":["a",`, CodeInvalidJSON, "stop", "not valid JSON"},
-		{"cut in ids", `{"stop_token_ids":[1,`, CodeInvalidJSON, "stop_token_ids", "not valid JSON"},
-		{"cut in a map", `{"logit_bias":{"1":`, CodeInvalidJSON, "logit_bias", "not valid JSON"},
-		{"trailing bytes", `{"n":1} {}`, CodeInvalidJSON, "", "after byte 8"},
-		{"trailing comma", `{"n":1,}`, CodeInvalidJSON, "", "not valid JSON"},
-		{"comment", `{/* */"n":1}`, CodeInvalidJSON, "", "not valid JSON"},
-		{"nan", `{"temperature":NaN}`, CodeInvalidJSON, "temperature", "not valid JSON"},
-		{"duplicate", `{"model":"a","model":"b"}`, CodeInvalidJSON, "model", "duplicate key 'model'"},
-		{"duplicate by escape", `{"model":"a","mod\u0065l":"b"}`, CodeInvalidJSON, "model", "duplicate key"},
-		{"duplicate in raw", `{"raw":{"a":[{"b":1,"b":2}]}}`, CodeInvalidJSON, "raw.a[0].b", "duplicate key 'raw.a[0].b'"},
-		{"duplicate in a map", `{"logit_bias":{"1":1,"1":1}}`, CodeInvalidJSON, "logit_bias[1]", "duplicate key"},
-		{"escaped lone high surrogate", `{"model":"\ud800"}`, CodeInvalidJSON, "model", "surrogate"},
-		{"escaped lone low surrogate", `{"raw":{"x":"\udc00a"}}`, CodeInvalidJSON, "raw.x", "surrogate"},
-		{"reversed surrogates", `{"model":"\udc00\ud800"}`, CodeInvalidJSON, "model", "surrogate"},
-		{"surrogate in a key", `{"raw":{"\ud800":1}}`, CodeInvalidJSON, "raw", "surrogate"},
-		{"surrogate in UTF-8", "{\"model\":\"\xed\xa0\x80\"}", CodeInvalidJSON, "model", "UTF-8"},
-		{"bad UTF-8", "{\"model\":\"\xff\"}", CodeInvalidJSON, "model", "UTF-8"},
-		{"overlong UTF-8", "{\"model\":\"\xc0\xaf\"}", CodeInvalidJSON, "model", "UTF-8"},
-		{"byte order mark", "\xef\xbb\xbf{}", CodeInvalidJSON, "", "not valid JSON"},
-		{"control character", "{\"model\":\"a\nb\"}", CodeInvalidJSON, "model", "not valid JSON"},
-		{"unknown", `{"temprature":1}`, CodeUnknownField, "temprature", "unknown field 'temprature'"},
-		{"other case", `{"Model":"a"}`, CodeUnknownField, "Model", "unknown field 'Model'"},
-		{"unknown inside", `{"items":[{"text":"a"},{"txt":"b"}]}`, CodeUnknownField, "items[1].txt", "unknown field 'items[1].txt'"},
-		{"type", `{"n":"1"}`, CodeInvalidType, "n", "'n' must be an integer, not a string"},
-		{"fraction", `{"n":1.5}`, CodeInvalidType, "n", "'n' must be an integer"},
-		{"exponent", `{"n":1e2}`, CodeInvalidType, "n", "'n' must be an integer"},
-		{"too big", `{"n":99999999999999999999}`, CodeInvalidValue, "n", "'n' is out of range"},
-		{"real too big", `{"temperature":1e999}`, CodeInvalidValue, "temperature", "'temperature' is out of range"},
-		{"type inside", `{"items":[{"text":5}]}`, CodeInvalidType, "items[0].text", "'items[0].text' must be a string, not a number"},
-		{"bool", `{"ignore_eos":1}`, CodeInvalidType, "ignore_eos", "must be a boolean, not a number"},
-		{"stop type", `{"stop":5}`, CodeInvalidType, "stop", "'stop' must be a string or an array of strings"},
-		{"stop element", `{"stop":["a",5]}`, CodeInvalidType, "stop", "must be a string"},
-		{"many stops", `{"stop":` + many(`"a"`, MaxStops+1) + `}`, CodeInvalidValue, "stop", "more than 16"},
-		{"ids type", `{"stop_token_ids":5}`, CodeInvalidType, "stop_token_ids", "array of token ids"},
-		{"id negative", `{"stop_token_ids":[-1]}`, CodeInvalidValue, "stop_token_ids", "must be a token id"},
-		{"id fraction", `{"stop_token_ids":[1.0]}`, CodeInvalidValue, "stop_token_ids", "must be a token id"},
-		{"id range", `{"stop_token_ids":[2147483648]}`, CodeInvalidValue, "stop_token_ids", "must be a token id"},
-		{"many ids", `{"stop_token_ids":` + many(`1`, MaxStopIDs+1) + `}`, CodeInvalidValue, "stop_token_ids", "more than 128"},
-		{"bias type", `{"logit_bias":[1]}`, CodeInvalidType, "logit_bias", "must be an object"},
-		{"bias key", `{"logit_bias":{"x":1}}`, CodeInvalidValue, "logit_bias", "not a token id"},
-		{"bias key form", `{"logit_bias":{"01":1}}`, CodeInvalidValue, "logit_bias", "not a token id"},
-		{"bias range", `{"logit_bias":{"1":101}}`, CodeInvalidValue, "logit_bias", "between -100 and 100"},
-		{"bias value", `{"logit_bias":{"1":"2"}}`, CodeInvalidType, "logit_bias", "must be a number"},
-		{"deep", `{"raw":` + deep + `}`, CodeInvalidJSON, "", "deeper than 128"},
-	} {
+)
+
+var decodeRefusals = []struct{ name, in, code, param, words string }{
+	{"empty", ``, CodeInvalidJSON, "", "not valid JSON"},
+	{"blank", ` `, CodeInvalidJSON, "", "not valid JSON"},
+	{"not an object", `[1]`, CodeInvalidType, "", "the request must be an object, not an array"},
+	{"cut", `{"model":"a`, CodeInvalidJSON, "model", "not valid JSON"},
+	{"cut in a list", `{"stop":["a"`, CodeInvalidJSON, "stop", "not valid JSON"},
+	{"cut after a comma", `{"stop":["a",`, CodeInvalidJSON, "stop", "not valid JSON"},
+	{"cut in ids", `{"stop_token_ids":[1,`, CodeInvalidJSON, "stop_token_ids", "not valid JSON"},
+	{"cut in a map", `{"logit_bias":{"1":`, CodeInvalidJSON, "logit_bias", "not valid JSON"},
+	{"trailing bytes", `{"n":1} {}`, CodeInvalidJSON, "", "after byte 8"},
+	{"trailing comma", `{"n":1,}`, CodeInvalidJSON, "", "not valid JSON"},
+	{"comment", `{/* */"n":1}`, CodeInvalidJSON, "", "not valid JSON"},
+	{"nan", `{"temperature":NaN}`, CodeInvalidJSON, "temperature", "not valid JSON"},
+	{"duplicate", `{"model":"a","model":"b"}`, CodeInvalidJSON, "model", "duplicate key 'model'"},
+	{"duplicate by escape", `{"model":"a","mod\u0065l":"b"}`, CodeInvalidJSON, "model", "duplicate key"},
+	{"duplicate in raw", `{"raw":{"a":[{"b":1,"b":2}]}}`, CodeInvalidJSON, "raw.a[0].b", "duplicate key 'raw.a[0].b'"},
+	{"duplicate in a map", `{"logit_bias":{"1":1,"1":1}}`, CodeInvalidJSON, "logit_bias[1]", "duplicate key"},
+	{"escaped lone high surrogate", `{"model":"\ud800"}`, CodeInvalidJSON, "model", "surrogate"},
+	{"escaped lone low surrogate", `{"raw":{"x":"\udc00a"}}`, CodeInvalidJSON, "raw.x", "surrogate"},
+	{"reversed surrogates", `{"model":"\udc00\ud800"}`, CodeInvalidJSON, "model", "surrogate"},
+	{"surrogate in a key", `{"raw":{"\ud800":1}}`, CodeInvalidJSON, "raw", "surrogate"},
+	{"surrogate in UTF-8", "{\"model\":\"\xed\xa0\x80\"}", CodeInvalidJSON, "model", "UTF-8"},
+	{"bad UTF-8", "{\"model\":\"\xff\"}", CodeInvalidJSON, "model", "UTF-8"},
+	{"overlong UTF-8", "{\"model\":\"\xc0\xaf\"}", CodeInvalidJSON, "model", "UTF-8"},
+	{"byte order mark", "\xef\xbb\xbf{}", CodeInvalidJSON, "", "not valid JSON"},
+	{"control character", "{\"model\":\"a\nb\"}", CodeInvalidJSON, "model", "not valid JSON"},
+	{"unknown", `{"temprature":1}`, CodeUnknownField, "temprature", "unknown field 'temprature'"},
+	{"other case", `{"Model":"a"}`, CodeUnknownField, "Model", "unknown field 'Model'"},
+	{"unknown inside", `{"items":[{"text":"a"},{"txt":"b"}]}`, CodeUnknownField, "items[1].txt", "unknown field 'items[1].txt'"},
+	{"type", `{"n":"1"}`, CodeInvalidType, "n", "'n' must be an integer, not a string"},
+	{"fraction", `{"n":1.5}`, CodeInvalidType, "n", "'n' must be an integer"},
+	{"exponent", `{"n":1e2}`, CodeInvalidType, "n", "'n' must be an integer"},
+	{"too big", `{"n":99999999999999999999}`, CodeInvalidValue, "n", "'n' is out of range"},
+	{"real too big", `{"temperature":1e999}`, CodeInvalidValue, "temperature", "'temperature' is out of range"},
+	{"type inside", `{"items":[{"text":5}]}`, CodeInvalidType, "items[0].text", "'items[0].text' must be a string, not a number"},
+	{"bool", `{"ignore_eos":1}`, CodeInvalidType, "ignore_eos", "must be a boolean, not a number"},
+	{"stop type", `{"stop":5}`, CodeInvalidType, "stop", "'stop' must be a string or an array of strings"},
+	{"stop element", `{"stop":["a",5]}`, CodeInvalidType, "stop", "must be a string"},
+	{"many stops", `{"stop":` + many(`"a"`, MaxStops+1) + `}`, CodeInvalidValue, "stop", "more than 16"},
+	{"ids type", `{"stop_token_ids":5}`, CodeInvalidType, "stop_token_ids", "array of token ids"},
+	{"id negative", `{"stop_token_ids":[-1]}`, CodeInvalidValue, "stop_token_ids", "must be a token id"},
+	{"id fraction", `{"stop_token_ids":[1.0]}`, CodeInvalidValue, "stop_token_ids", "must be a token id"},
+	{"id range", `{"stop_token_ids":[2147483648]}`, CodeInvalidValue, "stop_token_ids", "must be a token id"},
+	{"many ids", `{"stop_token_ids":` + many(`1`, MaxStopIDs+1) + `}`, CodeInvalidValue, "stop_token_ids", "more than 128"},
+	{"bias type", `{"logit_bias":[1]}`, CodeInvalidType, "logit_bias", "must be an object"},
+	{"bias key", `{"logit_bias":{"x":1}}`, CodeInvalidValue, "logit_bias", "not a token id"},
+	{"bias key form", `{"logit_bias":{"01":1}}`, CodeInvalidValue, "logit_bias", "not a token id"},
+	{"bias range", `{"logit_bias":{"1":101}}`, CodeInvalidValue, "logit_bias", "between -100 and 100"},
+	{"bias value", `{"logit_bias":{"1":"2"}}`, CodeInvalidType, "logit_bias", "must be a number"},
+	{"deep", `{"raw":` + deep + `}`, CodeInvalidJSON, "", "deeper than 128"},
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, c := range decodeRefusals {
 		t.Run(c.name, func(t *testing.T) {
 			var p probe
 			err := Decode([]byte(c.in), &p)
