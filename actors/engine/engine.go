@@ -66,7 +66,8 @@ type Request struct {
 	ID       string // for logs and traces; chosen by the door
 	Prompt   Prompt
 	Sampling Sampling
-	// MaxTokens bounds the answer; 0 = up to the context.
+	// MaxTokens bounds the answer; 0 = up to the context. The engine clips it to
+	// what the prompt leaves of the context; such an answer ends with FinishLength.
 	MaxTokens int
 	MinTokens int
 	// Stop strings end the answer; they are withheld unless IncludeStop.

@@ -8,7 +8,7 @@ type Kind uint8
 const (
 	Internal      Kind = iota // 500
 	BadRequest                // 400
-	ContextLength             // 400 context_length_exceeded
+	ContextLength             // 400 context_length_exceeded; Message holds the prompt's length and the limit
 	Overloaded                // 429 with Retry-After
 	Unavailable               // 503: loading, draining
 	Cancelled                 // ended by the client
