@@ -248,8 +248,12 @@ func (p *parser) macro() (string, error) {
 	if p.peek().kind == kindName {
 		p.next()
 	}
+	start := p.call("enter")
+	if !p.names["varargs"] {
+		start = p.call("enter", "varargs", quote(name.val), fmt.Sprint(len(params)))
+	}
 	return stmt("macro", p.ident(name.val)+"("+strings.Join(params, ", ")+")") +
-		"{{ " + p.call("enter") + " }}" + code + "{{ " + p.call("leave") + " }}" + stmt("endmacro"), p.shut()
+		"{{ " + start + " }}" + code + "{{ " + p.call("leave") + " }}" + stmt("endmacro"), p.shut()
 }
 
 func (p *parser) callBlock() (string, error) {

@@ -253,6 +253,9 @@ func (p *parser) primary() (string, error) {
 		for p.peek().kind == kindString {
 			val += p.next().val
 		}
+		if len(val) <= maxName {
+			p.names[val] = true // a subscript or an argument of get
+		}
 		return quote(val), nil
 	case kindInt:
 		n, err := strconv.ParseInt(t.val, 0, 64)

@@ -10,11 +10,11 @@ import (
 type kind uint8
 
 const (
-	kindText     kind = iota // data between tags
-	kindVarOpen              // {{
-	kindVarShut              // }}
-	kindBlockOpen            // {%
-	kindBlockShut            // %}
+	kindText      kind = iota // data between tags
+	kindVarOpen               // {{
+	kindVarShut               // }}
+	kindBlockOpen             // {%
+	kindBlockShut             // %}
 	kindName
 	kindInt
 	kindFloat

@@ -70,9 +70,6 @@ func (p *parser) subscript(e, src string) (string, error) {
 			parts = append(parts, "none")
 			return nil
 		}
-		if t := p.peek(); t.kind == kindString {
-			p.names[t.val] = true
-		}
 		b, err := p.expr()
 		parts = append(parts, b)
 		return err

@@ -73,7 +73,12 @@ func step(r *run, a args) (jinja.Value, error) {
 	return empty, r.spend(n / 256)
 }
 
-func enter(r *run, _ args) (jinja.Value, error) {
+// enter begins a macro; its arguments, where there are any, are what the macro
+// got beyond its parameters, its name, and how many parameters it has.
+func enter(r *run, a args) (jinja.Value, error) {
+	if len(a.pos) > 0 && a.pos[0].AsList().Len() > 0 {
+		return empty, faultf("macro '%s' takes not more than %d argument(s)", a.pos[1].AsString(), a.pos[2].AsInt())
+	}
 	if r.depth++; r.depth > maxDepth {
 		return empty, fmt.Errorf("%w: its macros nest too deeply", ErrLimit)
 	}

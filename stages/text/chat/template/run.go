@@ -50,7 +50,7 @@ func Compile(source string) (*Program, error) {
 }
 
 // Mentions tells whether the template names the identifier, as a variable, an
-// attribute or a subscript.
+// attribute or a string.
 func (p *Program) Mentions(name string) bool { return p.names[name] }
 
 // Reserved tells whether a variable of this name would hide something that
@@ -74,7 +74,7 @@ func (p *Program) Run(vars map[string]jinja.Value, c Config) (string, error) {
 	if r.output == 0 {
 		r.output = DefaultOutput
 	}
-	r.widest, r.memory = r.output, 8*r.output
+	r.widest, r.memory = r.output, 32*r.output
 	data := make(map[string]jinja.Value, len(vars)+len(globals)+len(p.used))
 	for name, v := range vars {
 		data[name] = v

@@ -109,8 +109,6 @@ func repr(b *strings.Builder, v jinja.Value, depth int) {
 	case v.IsString():
 		reprString(b, v.AsString())
 	case v.IsList():
-		// The engine alone knows which of its lists are tuples; it prints an
-		// empty copy's brackets.
 		open, shut := "[", "]"
 		if isTuple(v) {
 			open, shut = "(", ")"
@@ -149,18 +147,36 @@ func repr(b *strings.Builder, v jinja.Value, depth int) {
 	}
 }
 
-// isTuple tells whether a list was written as a tuple. The engine keeps that to
-// itself; how it prints the list with its items hidden shows it.
-func isTuple(v jinja.Value) bool {
-	l := v.AsList()
-	items := l.Items
-	if len(items) > 8 {
-		return false
+// tuple is a list that the engine has made from a tuple literal: the flag that
+// says so is its own, and travels only by copying the struct.
+var tuple = func() (proto jinja.List) {
+	t, err := jinja.Compile("{{ f((1,)) }}")
+	if err != nil {
+		panic(err) // a constant
 	}
-	l.Items = nil
-	s := v.String()
-	l.Items = items
-	return s == "()"
+	f := jinja.NewCallable("f", func(pos []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+		proto = *pos[0].AsList()
+		return jinja.None(), nil
+	})
+	if _, err := t.RenderValues(map[string]jinja.Value{"f": f}); err != nil {
+		panic(err)
+	}
+	return proto
+}()
+
+func newTuple(items ...jinja.Value) jinja.Value {
+	v := jinja.NewList(nil)
+	*v.AsList() = tuple
+	v.AsList().Items = items
+	return v
+}
+
+// isTuple tells whether a list is a tuple: an empty copy of it prints as "()".
+func isTuple(v jinja.Value) bool {
+	c := jinja.NewList(nil)
+	*c.AsList() = *v.AsList()
+	c.AsList().Items = nil
+	return c.String() == "()"
 }
 
 // reprString writes the literal of a string; marks pass through, outside of the

@@ -1,0 +1,266 @@
+package chat
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/ardanlabs/jinja"
+
+	"krater/stages/text/chat/template"
+)
+
+// checker checks one conversation and builds the values that the template gets:
+// strings marked as a client's, in the shape that the template handles.
+type checker struct {
+	t     *Template
+	calls map[string]bool // ids of the tool calls so far
+}
+
+// check returns the template's variables for a conversation.
+func (t *Template) check(c Conversation) (map[string]jinja.Value, error) {
+	if n := len(c.Messages) + len(c.Tools) + len(c.Kwargs); n > MaxInput {
+		return nil, fail("messages", "the conversation has %d bytes, the limit is %d", n, MaxInput)
+	}
+	vars := make(map[string]jinja.Value, 16)
+	for name, v := range t.fixed {
+		vars[name] = v
+	}
+	vars["documents"] = jinja.None()
+	if err := kwargs(c.Kwargs, vars); err != nil {
+		return nil, err
+	}
+	k := &checker{t: t, calls: map[string]bool{}}
+	tools, err := k.tools(c.Tools)
+	if err != nil {
+		return nil, err
+	}
+	vars["tools"] = tools
+	list, err := decode("messages", c.Messages)
+	if err != nil {
+		return nil, err
+	}
+	if !list.IsList() {
+		return nil, wrong("messages", "an array")
+	}
+	if list.AsList().Len() == 0 {
+		return nil, fail("messages", "'messages' must hold at least one message")
+	}
+	messages := make([]jinja.Value, list.AsList().Len())
+	for i, m := range list.AsList().Items {
+		if messages[i], err = k.message(fmt.Sprintf("messages[%d]", i), m); err != nil {
+			return nil, err
+		}
+	}
+	vars["messages"] = jinja.NewList(messages)
+	return vars, nil
+}
+
+func decode(param string, data []byte) (jinja.Value, error) {
+	v, err := template.Decode(data)
+	if err != nil {
+		return v, fail(param, "'%s' is not valid JSON: %v", param, err)
+	}
+	return v, nil
+}
+
+// absent tells whether an optional field is left out.
+func absent(data []byte) bool {
+	s := strings.TrimSpace(string(data))
+	return s == "" || s == "null"
+}
+
+// kwargs adds a client's own template variables.
+func kwargs(data []byte, vars map[string]jinja.Value) error {
+	const param = "chat_template_kwargs"
+	if absent(data) {
+		return nil
+	}
+	v, err := decode(param, data)
+	if err != nil {
+		return err
+	}
+	if !v.IsDict() {
+		return wrong(param, "an object")
+	}
+	for _, name := range v.AsDict().Keys {
+		at := param + "." + name
+		if !identifier(name) {
+			return fail(param, "%s is not the name of a variable", strconv.Quote(name))
+		}
+		switch _, fixed := vars[name]; {
+		case fixed && name != "documents", template.Reserved(name),
+			name == "messages", name == "tools", name == "add_generation_prompt", name == "loop":
+			return fail(at, "'%s' cannot be set", at)
+		}
+		vars[name] = template.Mark(v.AsDict().Data[name])
+	}
+	return nil
+}
+
+// identifier tells whether s can be a variable of a template.
+func identifier(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c != '_' && (c|0x20 < 'a' || c|0x20 > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+// roles are those that a conversation may have.
+var roles = []string{"system", "developer", "user", "assistant", "tool", "function"}
+
+// fields of a message, by the roles that may have them; those of the third
+// group come back from clients that repeat an answer, and carry nothing.
+func known(role, field string) bool {
+	switch field {
+	case "role", "content", "name":
+		return true
+	case "tool_calls", "reasoning_content", "reasoning", "thinking", "refusal":
+		return role == "assistant"
+	case "annotations", "audio", "function_call":
+		return role == "assistant"
+	case "tool_call_id":
+		return role == "tool"
+	}
+	return false
+}
+
+// message checks one message.
+func (k *checker) message(param string, v jinja.Value) (jinja.Value, error) {
+	if !v.IsDict() {
+		return v, wrong(param, "an object")
+	}
+	in := v.AsDict()
+	role, err := k.role(param, in)
+	if err != nil {
+		return v, err
+	}
+	out := jinja.NewDict()
+	d := out.AsDict()
+	for _, field := range in.Keys {
+		at, value := param+"."+field, in.Data[field]
+		if !known(role, field) {
+			return v, fail(at, "'%s' is not a field of a message with role %q", at, role)
+		}
+		var err error
+		switch field {
+		case "role":
+			d.Set(field, jinja.NewString(k.t.traits.called(role)))
+		case "content":
+			if value, err = k.content(at, role, value); err == nil {
+				d.Set(field, value)
+			}
+		case "tool_calls":
+			err = k.toolCalls(at, value, d)
+		case "name", "tool_call_id":
+			if value.IsNone() {
+				continue
+			}
+			if err = text(at, value); err == nil {
+				d.Set(field, template.Mark(value))
+			}
+		case "audio", "function_call":
+			if !value.IsNone() {
+				err = fail(at, "'%s' is not supported", at)
+			}
+		case "reasoning_content", "reasoning", "thinking", "refusal":
+			if !value.IsNone() && !value.IsString() {
+				err = wrong(at, "a string")
+			}
+		}
+		if err != nil {
+			return v, err
+		}
+	}
+	if role == "assistant" {
+		k.reasoning(in, d)
+	}
+	return out, k.complete(param, role, in, d)
+}
+
+// role checks the role of a message, and that the template has a place for it.
+func (k *checker) role(param string, in *jinja.Dict) (string, error) {
+	at := param + ".role"
+	v, ok := in.Get("role")
+	if !ok {
+		return "", missing(at)
+	}
+	if !v.IsString() {
+		return "", wrong(at, "a string")
+	}
+	role := v.AsString()
+	for _, r := range roles {
+		if r == role {
+			if k.t.traits.dropped[k.t.traits.called(role)] {
+				return "", fail(at, "the model's chat template has no place for messages with role %q", role)
+			}
+			return role, nil
+		}
+	}
+	return "", fail(at, "'%s' must be system, developer, user, assistant, tool or function", at)
+}
+
+// text checks a field that must be a string with something in it.
+func text(param string, v jinja.Value) error {
+	if !v.IsString() || v.AsString() == "" {
+		return wrong(param, "a string that is not empty")
+	}
+	return nil
+}
+
+// complete checks what a message must have.
+func (k *checker) complete(param, role string, in, out *jinja.Dict) error {
+	content, has := out.Get("content")
+	switch {
+	case role == "assistant" && (!has || content.IsNone()):
+		// An answer may be empty: tool calls, or reasoning that ran out of tokens.
+		empty := jinja.NewString("")
+		if refusal, ok := in.Get("refusal"); ok && refusal.IsString() {
+			empty = k.answer(refusal.AsString())
+		} else if k.t.traits.none {
+			empty = jinja.None()
+		}
+		out.Set("content", k.shape(role, empty))
+	case !has || content.IsNone():
+		return missing(param + ".content")
+	}
+	if name, ok := in.Get("name"); role == "function" && (!ok || name.IsNone()) {
+		return missing(param + ".name")
+	}
+	if role == "tool" {
+		at := param + ".tool_call_id"
+		id, ok := in.Get("tool_call_id")
+		if !ok || id.IsNone() {
+			return missing(at)
+		}
+		if !k.calls[id.AsString()] {
+			return fail(at, "'%s' answers no tool call of an earlier message", at)
+		}
+	}
+	return nil
+}
+
+// reasoning hands on an assistant's reasoning under the names by which the
+// template asks for it; clients use three.
+func (k *checker) reasoning(in, out *jinja.Dict) {
+	for _, field := range []string{"reasoning_content", "reasoning", "thinking"} {
+		v, ok := in.Get(field)
+		if !ok || !v.IsString() {
+			continue
+		}
+		for _, name := range []string{"reasoning_content", "reasoning", "thinking"} {
+			if k.t.main.Mentions(name) || k.t.tools.Mentions(name) {
+				out.Set(name, k.answer(v.AsString()))
+			}
+		}
+		return
+	}
+}
+
+// answer marks an assistant's words: some tokens are its own to write.
+func (k *checker) answer(s string) jinja.Value {
+	return jinja.NewString(template.MarkString(s, k.t.exempt.spans(s)...))
+}

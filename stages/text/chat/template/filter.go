@@ -1,0 +1,259 @@
+package template
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ardanlabs/jinja"
+)
+
+// filters are Jinja2's, without those that make HTML, shuffle, or print sizes;
+// tojson is transformers' (json.go).
+var filters map[string]function
+
+func init() {
+	filters = map[string]function{
+		"abs": absolute, "attr": attrFilter, "batch": batch, "capitalize": textFilter(capitalize),
+		"center": center, "count": length, "d": fallback, "default": fallback, "dictsort": dictsort,
+		"e": textFilter(escape), "escape": textFilter(escape), "first": first, "float": toFloat,
+		"forceescape": textFilter(escape), "format": formatFilter, "indent": indent, "int": toInt,
+		"items": itemsFilter, "join": join, "last": last, "length": length, "list": listFilter,
+		"lower": textFilter(lower), "map": mapFilter, "max": extremum(1), "min": extremum(-1),
+		"reject": choose(false, false), "rejectattr": choose(true, false), "replace": replaceFilter,
+		"reverse": reverse, "round": round, "safe": same, "select": choose(false, true),
+		"selectattr": choose(true, true), "slice": sliceFilter, "sort": sortFilter, "string": stringFilter,
+		"sum": sum, "title": textFilter(titleWords), "tojson": toJSON, "trim": trimFilter,
+		"unique": unique, "upper": textFilter(upper), "wordcount": wordcount,
+	}
+}
+
+func same(_ *run, a args) (jinja.Value, error) { return a.pos[0], nil }
+
+// textFilter makes a filter of a function on the printed value.
+func textFilter(f func(string) string) function {
+	return func(r *run, a args) (jinja.Value, error) { return r.str(f(printed(a.pos[0]))) }
+}
+
+func stringFilter(r *run, a args) (jinja.Value, error) {
+	if a.pos[0].IsString() {
+		return a.pos[0], nil
+	}
+	return r.str(printed(a.pos[0]))
+}
+
+// length is Python's len.
+func length(_ *run, a args) (jinja.Value, error) {
+	v := a.pos[0]
+	n := 0
+	switch {
+	case v.IsString():
+		n = utf8.RuneCountInString(plain(v.AsString()))
+	case v.IsList():
+		n = v.AsList().Len()
+	case v.IsDict():
+		n = v.AsDict().Len()
+	case !v.IsUndefined():
+		return empty, faultf("object of type '%s' has no len()", typeName(v))
+	}
+	return jinja.NewInt(int64(n)), nil
+}
+
+func fallback(_ *run, a args) (jinja.Value, error) {
+	v := a.pos[0]
+	if v.IsUndefined() || a.truth(2, "boolean", false) && !v.IsTruthy() {
+		return a.or(1, "default_value", empty), nil
+	}
+	return v, nil
+}
+
+func trimFilter(_ *run, a args) (jinja.Value, error) {
+	return strip(printed(a.pos[0]), a.or(1, "chars", jinja.None()), true, true)
+}
+
+func replaceFilter(r *run, a args) (jinja.Value, error) {
+	if a.or(1, "old", jinja.Undefined()).IsUndefined() || a.or(2, "new", jinja.Undefined()).IsUndefined() {
+		return empty, faultf("replace needs what to replace and by what")
+	}
+	old := jinja.NewString(printed(a.or(1, "old", empty)))
+	by := jinja.NewString(printed(a.or(2, "new", empty)))
+	return replace(r, jinja.NewString(printed(a.pos[0])), args{pos: []jinja.Value{old, by, a.or(3, "count", jinja.None())}})
+}
+
+func join(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	if err != nil {
+		return empty, err
+	}
+	sep := printed(a.or(1, "d", empty))
+	by, has := a.at(2, "attribute")
+	parts := make([]string, len(list))
+	n := 0
+	for i, v := range list {
+		if has && !by.IsNone() {
+			if v, err = path(r, v, by, nil); err != nil {
+				return empty, err
+			}
+		}
+		parts[i] = printed(v)
+		n += len(parts[i]) + len(sep)
+	}
+	if err := r.made(n); err != nil {
+		return empty, err
+	}
+	return jinja.NewString(strings.Join(parts, sep)), nil
+}
+
+func indent(r *run, a args) (jinja.Value, error) {
+	width := a.or(1, "width", jinja.NewInt(4))
+	pad := ""
+	if n, ok := integer(width); ok {
+		pad = strings.Repeat(" ", int(min(max(n, 0), 1000)))
+	} else {
+		pad = printed(width)
+	}
+	s := printed(a.pos[0])
+	lines := splitLines(s+"\n", false)
+	if err := r.made(len(s) + len(lines)*(len(pad)+1)); err != nil {
+		return empty, err
+	}
+	var b strings.Builder
+	if a.truth(2, "first", false) {
+		b.WriteString(pad)
+	}
+	for i, line := range lines {
+		if i > 0 {
+			b.WriteByte('\n')
+			if line != "" || a.truth(3, "blank", false) {
+				b.WriteString(pad)
+			}
+		}
+		b.WriteString(line)
+	}
+	return jinja.NewString(b.String()), nil
+}
+
+func center(r *run, a args) (jinja.Value, error) {
+	return justify('^')(r, jinja.NewString(printed(a.pos[0])), args{pos: []jinja.Value{a.or(1, "width", jinja.NewInt(80))}})
+}
+
+func wordcount(_ *run, a args) (jinja.Value, error) {
+	words := strings.FieldsFunc(plain(printed(a.pos[0])), func(r rune) bool { return r != '_' && !isAlnum(r) })
+	return jinja.NewInt(int64(len(words))), nil
+}
+
+func formatFilter(r *run, a args) (jinja.Value, error) {
+	return percent(r, printed(a.pos[0]), newTuple(a.pos[1:]...))
+}
+
+func attrFilter(r *run, a args) (jinja.Value, error) {
+	if len(a.pos) < 2 || !a.pos[1].IsString() {
+		return empty, faultf("attr needs the name of an attribute")
+	}
+	v, ok, err := bound(r, a.pos[0], plain(a.pos[1].AsString()))
+	if !ok {
+		return jinja.Undefined(), err
+	}
+	return v, err
+}
+
+func absolute(_ *run, a args) (jinja.Value, error) {
+	v := a.pos[0]
+	if n, ok := integer(v); ok && n != math.MinInt64 {
+		return jinja.NewInt(max(n, -n)), nil
+	}
+	if !v.IsFloat() {
+		return empty, faultf("bad operand type for abs(): '%s'", typeName(v))
+	}
+	return jinja.NewFloat(math.Abs(v.AsFloat())), nil
+}
+
+// toInt is int(value), or the default where that fails.
+func toInt(_ *run, a args) (jinja.Value, error) {
+	v := a.pos[0]
+	if n, ok := integer(v); ok {
+		return jinja.NewInt(n), nil
+	}
+	if err := undefined(v); err != nil {
+		return empty, err
+	}
+	if _, ok := isBig(v); ok {
+		return v, nil
+	}
+	f := math.NaN()
+	if v.IsString() {
+		s := strings.TrimFunc(plain(v.AsString()), isSpace)
+		base, _ := integer(a.or(2, "base", jinja.NewInt(10)))
+		if n, ok := parseInt(s, int(base)); ok {
+			return jinja.NewInt(n), nil
+		}
+		if g, err := strconv.ParseFloat(s, 64); err == nil {
+			f = g
+		}
+	} else if v.IsFloat() {
+		f = v.AsFloat()
+	}
+	if f = math.Trunc(f); f >= -0x1p63 && f < 0x1p63 {
+		return jinja.NewInt(int64(f)), nil
+	}
+	return a.or(1, "default", jinja.NewInt(0)), nil
+}
+
+// parseInt reads an integer as Python's int(s, base) does.
+func parseInt(s string, base int) (int64, bool) {
+	sign := ""
+	if strings.HasPrefix(s, "-") || strings.HasPrefix(s, "+") {
+		sign, s = s[:1], s[1:]
+	}
+	if p := map[int]string{2: "0b", 8: "0o", 16: "0x"}[base]; p != "" && strings.HasPrefix(strings.ToLower(s), p) {
+		s = s[2:]
+	}
+	if base < 2 || base > 36 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(sign+s, base, 64)
+	return n, err == nil
+}
+
+func toFloat(_ *run, a args) (jinja.Value, error) {
+	v := a.pos[0]
+	if number(v) {
+		return jinja.NewFloat(float(v)), nil
+	}
+	if v.IsString() {
+		if f, err := strconv.ParseFloat(strings.TrimFunc(plain(v.AsString()), isSpace), 64); err == nil {
+			return jinja.NewFloat(f), nil
+		}
+	}
+	return a.or(1, "default", jinja.NewFloat(0)), undefined(v)
+}
+
+func round(_ *run, a args) (jinja.Value, error) {
+	v := a.pos[0]
+	if !number(v) {
+		return empty, faultf("type %s doesn't define __round__ method", typeName(v))
+	}
+	digits, _ := integer(a.or(1, "precision", jinja.NewInt(0)))
+	if digits < 0 || digits > 300 {
+		return empty, faultf("round: precision must be 0 to 300")
+	}
+	f, scale := float(v), math.Pow(10, float64(digits))
+	switch method := printed(a.or(2, "method", jinja.NewString("common"))); method {
+	case "ceil":
+		return jinja.NewFloat(math.Ceil(f*scale) / scale), nil
+	case "floor":
+		return jinja.NewFloat(math.Floor(f*scale) / scale), nil
+	case "common":
+		if n, ok := integer(v); ok {
+			return jinja.NewInt(n), nil
+		}
+		// Decimal digits of the exact value, ties to even, as Python's round.
+		n, err := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)
+		if err != nil {
+			n = f
+		}
+		return jinja.NewFloat(n), nil
+	}
+	return empty, faultf("method must be common, ceil or floor")
+}

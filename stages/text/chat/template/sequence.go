@@ -1,0 +1,349 @@
+package template
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/ardanlabs/jinja"
+)
+
+func cutDot(s string) (part, rest string, last bool) {
+	part, rest, more := strings.Cut(s, ".")
+	return part, rest, !more
+}
+
+func first(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	if err != nil || len(list) == 0 {
+		return jinja.Undefined(), err
+	}
+	return list[0], nil
+}
+
+func last(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	if err != nil || len(list) == 0 {
+		return jinja.Undefined(), err
+	}
+	return list[len(list)-1], nil
+}
+
+func listFilter(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	return jinja.NewList(slices.Clone(list)), err
+}
+
+func itemsFilter(r *run, a args) (jinja.Value, error) {
+	if a.pos[0].IsUndefined() {
+		return jinja.NewList(nil), nil
+	}
+	if !a.pos[0].IsDict() {
+		return empty, faultf("Can only get item pairs from a mapping.")
+	}
+	return dictItems(r, a.pos[0], args{})
+}
+
+func reverse(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	if err != nil {
+		return empty, err
+	}
+	list = slices.Clone(list)
+	slices.Reverse(list)
+	if a.pos[0].IsString() {
+		return concat(r, args{pos: list})
+	}
+	return jinja.NewList(list), nil
+}
+
+// sortKey is what values are ordered by: the value or an attribute of it,
+// strings without case unless asked for.
+func sortKey(r *run, v, by jinja.Value, exact bool) (jinja.Value, error) {
+	if !by.IsNone() {
+		var err error
+		if v, err = path(r, v, by, nil); err != nil {
+			return empty, err
+		}
+	}
+	if v.IsString() && !exact {
+		v = jinja.NewString(lower(plain(v.AsString())))
+	}
+	return v, nil
+}
+
+// sorted sorts list by keys, stably; the first error of a comparison ends it.
+func sorted(r *run, list, keys []jinja.Value, descending bool) error {
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	var failed error
+	slices.SortStableFunc(order, func(i, j int) int {
+		if failed == nil {
+			failed = r.spend(1)
+		}
+		n, _, err := compare("<", keys[i], keys[j])
+		if err != nil && failed == nil {
+			failed = err
+		}
+		if descending {
+			return -n
+		}
+		return n
+	})
+	out := make([]jinja.Value, len(list))
+	for i, from := range order {
+		out[i] = list[from]
+	}
+	copy(list, out)
+	return failed
+}
+
+func sortFilter(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	if err != nil {
+		return empty, err
+	}
+	list = slices.Clone(list)
+	keys := make([]jinja.Value, len(list))
+	for i, v := range list {
+		if keys[i], err = sortKey(r, v, a.or(3, "attribute", jinja.None()), a.truth(2, "case_sensitive", false)); err != nil {
+			return empty, err
+		}
+	}
+	return jinja.NewList(list), sorted(r, list, keys, a.truth(1, "reverse", false))
+}
+
+func dictsort(r *run, a args) (jinja.Value, error) {
+	if !a.pos[0].IsDict() {
+		return empty, faultf("'%s' has no attribute 'items'", describe(a.pos[0]))
+	}
+	by := 0
+	switch printed(a.or(2, "by", jinja.NewString("key"))) {
+	case "key":
+	case "value":
+		by = 1
+	default:
+		return empty, faultf(`You can only sort by either "key" or "value"`)
+	}
+	v, err := dictItems(r, a.pos[0], args{})
+	if err != nil {
+		return empty, err
+	}
+	list := v.AsList().Items
+	keys := make([]jinja.Value, len(list))
+	for i, pair := range list {
+		if keys[i], err = sortKey(r, pair.AsList().Items[by], jinja.None(), a.truth(1, "case_sensitive", false)); err != nil {
+			return empty, err
+		}
+	}
+	return v, sorted(r, list, keys, a.truth(3, "reverse", false))
+}
+
+func unique(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	if err != nil {
+		return empty, err
+	}
+	var seen, out []jinja.Value
+	for _, v := range list {
+		k, err := sortKey(r, v, a.or(2, "attribute", jinja.None()), a.truth(1, "case_sensitive", false))
+		if err != nil {
+			return empty, err
+		}
+		if err := r.spend(1 + len(seen)/4); err != nil {
+			return empty, err
+		}
+		if !slices.ContainsFunc(seen, func(s jinja.Value) bool { return equal(s, k) }) {
+			seen, out = append(seen, k), append(out, v)
+		}
+	}
+	return jinja.NewList(out), nil
+}
+
+func extremum(sign int) function {
+	return func(r *run, a args) (jinja.Value, error) {
+		list, err := iterable(r, a.pos[0])
+		if err != nil || len(list) == 0 {
+			return jinja.Undefined(), err
+		}
+		var best, bestKey jinja.Value
+		for i, v := range list {
+			k, err := sortKey(r, v, a.or(2, "attribute", jinja.None()), a.truth(1, "case_sensitive", false))
+			if err != nil {
+				return empty, err
+			}
+			if i > 0 {
+				n, _, err := compare("<", k, bestKey)
+				if err != nil {
+					return empty, err
+				}
+				if n*sign <= 0 {
+					continue
+				}
+			}
+			best, bestKey = v, k
+		}
+		return best, nil
+	}
+}
+
+func sum(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	if err != nil {
+		return empty, err
+	}
+	total := a.or(2, "start", jinja.NewInt(0))
+	for _, v := range list {
+		if by := a.or(1, "attribute", jinja.None()); !by.IsNone() {
+			if v, err = path(r, v, by, nil); err != nil {
+				return empty, err
+			}
+		}
+		if total, err = add(r, args{pos: []jinja.Value{total, v}}); err != nil {
+			return empty, err
+		}
+	}
+	return total, nil
+}
+
+func batch(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	n, ok := integer(a.or(1, "linecount", jinja.None()))
+	if err != nil || !ok || n < 1 || n > maxRange {
+		return empty, cmpErr(err, "batch needs the length of a line")
+	}
+	fill := a.or(2, "fill_with", jinja.None())
+	var out []jinja.Value
+	for part := range slices.Chunk(list, int(n)) {
+		part = slices.Clone(part)
+		for !fill.IsNone() && len(part) < int(n) {
+			part = append(part, fill)
+		}
+		out = append(out, jinja.NewList(part))
+	}
+	return jinja.NewList(out), nil
+}
+
+func cmpErr(err error, or string) error {
+	if err != nil {
+		return err
+	}
+	return faultf("%s", or)
+}
+
+// sliceFilter cuts a list in n columns of nearly equal length.
+func sliceFilter(r *run, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.pos[0])
+	n, ok := integer(a.or(1, "slices", jinja.None()))
+	if err != nil || !ok || n < 1 || n > maxRange {
+		return empty, cmpErr(err, "slice needs the number of slices")
+	}
+	fill := a.or(2, "fill_with", jinja.None())
+	each, more := len(list)/int(n), len(list)%int(n)
+	var out []jinja.Value
+	at := 0
+	for i := range int(n) {
+		size := each
+		if i < more {
+			size++
+		}
+		part := slices.Clone(list[at : at+size])
+		at += size
+		if !fill.IsNone() && i >= more {
+			part = append(part, fill)
+		}
+		out = append(out, jinja.NewList(part))
+	}
+	return jinja.NewList(out), nil
+}
+
+// iterableOrFalse is iterable, with no items in whatever is false: map, select
+// and reject ask that first.
+func iterableOrFalse(r *run, v jinja.Value) ([]jinja.Value, error) {
+	if !v.IsTruthy() {
+		return nil, nil
+	}
+	return iterable(r, v)
+}
+
+// mapFilter applies a filter, or looks up an attribute, in every item.
+func mapFilter(r *run, a args) (jinja.Value, error) {
+	list, err := iterableOrFalse(r, a.pos[0])
+	if err != nil {
+		return empty, err
+	}
+	out := make([]jinja.Value, len(list))
+	by, attribute := a.kw["attribute"]
+	var f function
+	switch {
+	case attribute && len(a.pos) == 1:
+	case len(a.pos) > 1 && a.pos[1].IsString():
+		if f = filters[plain(a.pos[1].AsString())]; f == nil {
+			return empty, faultf("no filter named %q", plain(a.pos[1].AsString()))
+		}
+	default:
+		return empty, faultf("map requires a filter argument")
+	}
+	var def *jinja.Value
+	if d, ok := a.kw["default"]; ok {
+		def = &d
+	}
+	for i, v := range list {
+		if f == nil {
+			out[i], err = path(r, v, by, def)
+		} else if err = r.spend(1 + weight(v)); err == nil {
+			out[i], err = f(r, args{pos: append([]jinja.Value{v}, a.pos[2:]...), kw: a.kw})
+		}
+		if err != nil {
+			return empty, err
+		}
+	}
+	return jinja.NewList(out), nil
+}
+
+// choose makes select, reject and their forms on an attribute.
+func choose(attribute, want bool) function {
+	return func(r *run, a args) (jinja.Value, error) {
+		list, err := iterableOrFalse(r, a.pos[0])
+		if err != nil {
+			return empty, err
+		}
+		rest := a.pos[1:]
+		var by jinja.Value
+		if attribute {
+			if len(rest) == 0 {
+				return empty, faultf("missing parameter for attribute name")
+			}
+			by, rest = rest[0], rest[1:]
+		}
+		check := func(_ *run, a args) (bool, error) { return a.pos[0].IsTruthy(), nil }
+		if len(rest) > 0 {
+			name := plain(printed(rest[0]))
+			if check = tests[name]; check == nil {
+				return empty, faultf("no test named %q", name)
+			}
+			rest = rest[1:]
+		}
+		var out []jinja.Value
+		for _, item := range list {
+			if err := r.spend(1); err != nil {
+				return empty, err
+			}
+			v := item
+			if attribute {
+				if v, err = path(r, item, by, nil); err != nil {
+					return empty, err
+				}
+			}
+			ok, err := check(r, args{pos: append([]jinja.Value{v}, rest...)})
+			if err != nil {
+				return empty, err
+			}
+			if ok == want {
+				out = append(out, item)
+			}
+		}
+		return jinja.NewList(out), nil
+	}
+}

@@ -1,0 +1,308 @@
+package template
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ardanlabs/jinja"
+)
+
+// methodFunc is a method of v.
+type methodFunc func(r *run, v jinja.Value, a args) (jinja.Value, error)
+
+// stringMethods are those of Python's str, without the ones that make bytes.
+var stringMethods map[string]methodFunc
+
+func init() {
+	stringMethods = map[string]methodFunc{
+		"capitalize": textMethod(capitalize), "casefold": textMethod(lower), "lower": textMethod(lower),
+		"swapcase": textMethod(swapcase), "title": textMethod(title), "upper": textMethod(upper),
+		"center": justify('^'), "ljust": justify('<'), "rjust": justify('>'),
+		"count": countMethod, "endswith": affix(false), "startswith": affix(true),
+		"find": find(false, false), "index": find(false, true), "rfind": find(true, false), "rindex": find(true, true),
+		"format": formatMethod, "join": joinMethod, "replace": replace,
+		"isalnum": whole(isAlnum), "isalpha": whole(isAlpha), "isdecimal": whole(isDecimal),
+		"isdigit": whole(isDecimal), "isnumeric": whole(isNumeric), "isspace": whole(isSpace),
+		"islower": caseMethod("lower"), "isupper": caseMethod("upper"),
+		"lstrip": stripMethod(true, false), "rstrip": stripMethod(false, true), "strip": stripMethod(true, true),
+		"partition": partition(false), "rpartition": partition(true),
+		"removeprefix": removeAffix(true), "removesuffix": removeAffix(false),
+		"split": splitMethod(false), "rsplit": splitMethod(true), "splitlines": splitlinesMethod,
+		"zfill": zfill,
+	}
+}
+
+// textMethod makes a method of a function on the string.
+func textMethod(f func(string) string) methodFunc {
+	return func(r *run, v jinja.Value, _ args) (jinja.Value, error) { return r.str(f(v.AsString())) }
+}
+
+// stringArg is argument i, which must be a string; its marks are removed.
+func stringArg(a args, i int, name string) (string, error) {
+	v, ok := a.at(i, name)
+	if !ok || !v.IsString() {
+		return "", faultf("must be str, not %s", typeName(v))
+	}
+	return plain(v.AsString()), nil
+}
+
+func stripMethod(left, right bool) methodFunc {
+	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+		return strip(v.AsString(), a.or(0, "chars", jinja.None()), left, right)
+	}
+}
+
+// strip removes white space, or the characters of chars, at the ends.
+func strip(s string, chars jinja.Value, left, right bool) (jinja.Value, error) {
+	drop := isSpace
+	switch {
+	case chars.IsString():
+		set := plain(chars.AsString())
+		drop = func(r rune) bool { return strings.ContainsRune(set, r) }
+	case !chars.IsNone():
+		return empty, faultf("strip arg must be None or str")
+	}
+	v := viewOf(s)
+	from, to := 0, len(v.text)
+	if left {
+		from = to - len(strings.TrimLeftFunc(v.text, drop))
+	}
+	if right {
+		to = max(from, len(strings.TrimRightFunc(v.text, drop)))
+	}
+	return jinja.NewString(v.cut(from, to)), nil
+}
+
+// within resolves optional start and end arguments (from argument i on) to a
+// byte range of text; ok is false where start lies behind end.
+func within(text string, a args, i int) (from, to int, ok bool, err error) {
+	n := utf8.RuneCountInString(text)
+	start, stop := a.or(i, "start", jinja.None()), a.or(i+1, "end", jinja.None())
+	at, end, _, err := bounds([]jinja.Value{start, stop, jinja.None()}, n)
+	if err != nil || at > end {
+		return 0, 0, false, err
+	}
+	if s, isInt := integer(start); isInt && s > int64(n) {
+		return 0, 0, false, nil
+	}
+	from = byteOffset(text, at)
+	return from, from + byteOffset(text[from:], end-at), true, nil
+}
+
+func affix(prefix bool) methodFunc {
+	has := strings.HasSuffix
+	if prefix {
+		has = strings.HasPrefix
+	}
+	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+		text := plain(v.AsString())
+		from, to, ok, err := within(text, a, 1)
+		if err != nil {
+			return empty, err
+		}
+		list := []jinja.Value{a.or(0, "", jinja.Undefined())}
+		if list[0].IsList() && isTuple(list[0]) {
+			list = list[0].AsList().Items
+		}
+		for _, p := range list {
+			if !p.IsString() {
+				return empty, faultf("first arg must be str or a tuple of str, not %s", typeName(p))
+			}
+			if ok && has(text[from:to], plain(p.AsString())) {
+				return jinja.NewBool(true), nil
+			}
+		}
+		return jinja.NewBool(false), nil
+	}
+}
+
+func find(last, must bool) methodFunc {
+	index := strings.Index
+	if last {
+		index = strings.LastIndex
+	}
+	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+		text := plain(v.AsString())
+		what, err := stringArg(a, 0, "")
+		if err != nil {
+			return empty, err
+		}
+		from, to, ok, err := within(text, a, 1)
+		if err != nil {
+			return empty, err
+		}
+		if ok {
+			if i := index(text[from:to], what); i >= 0 {
+				return jinja.NewInt(int64(utf8.RuneCountInString(text[:from+i]))), nil
+			}
+		}
+		if must {
+			return empty, faultf("substring not found")
+		}
+		return jinja.NewInt(-1), nil
+	}
+}
+
+func countMethod(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+	text := plain(v.AsString())
+	what, err := stringArg(a, 0, "")
+	if err != nil {
+		return empty, err
+	}
+	from, to, ok, err := within(text, a, 1)
+	if err != nil || !ok {
+		return jinja.NewInt(0), err
+	}
+	return jinja.NewInt(int64(strings.Count(text[from:to], what))), nil
+}
+
+// replace is str.replace; the new text keeps its own marks.
+func replace(r *run, v jinja.Value, a args) (jinja.Value, error) {
+	old, err := stringArg(a, 0, "old")
+	if err != nil {
+		return empty, err
+	}
+	by := a.or(1, "new", jinja.Undefined())
+	if !by.IsString() {
+		return empty, faultf("replace() argument 2 must be str, not %s", typeName(by))
+	}
+	w := viewOf(v.AsString())
+	left := strings.Count(w.text, old)
+	if n, ok := integer(a.or(2, "count", jinja.None())); ok && n >= 0 {
+		left = int(min(int64(left), n))
+	}
+	if left == 0 {
+		return v, nil
+	}
+	if err := r.made(len(v.AsString()) + left*len(by.AsString())); err != nil {
+		return empty, err
+	}
+	var b strings.Builder
+	at := 0
+	for i := 0; left > 0; left-- {
+		j := strings.Index(w.text[i:], old)
+		b.WriteString(w.cut(at, i+j))
+		b.WriteString(by.AsString())
+		at = i + j + len(old)
+		i = at
+		if old == "" && i < len(w.text) { // between all characters
+			i += byteOffset(w.text[i:], 1)
+		}
+	}
+	b.WriteString(w.cut(at, len(w.text)))
+	return jinja.NewString(b.String()), nil
+}
+
+func joinMethod(r *run, v jinja.Value, a args) (jinja.Value, error) {
+	list, err := iterable(r, a.or(0, "", jinja.None()))
+	if err != nil {
+		return empty, err
+	}
+	for i, item := range list {
+		if !item.IsString() {
+			return empty, faultf("sequence item %d: expected str instance, %s found", i, typeName(item))
+		}
+	}
+	return join(r, args{pos: []jinja.Value{jinja.NewList(list), v}})
+}
+
+func partition(last bool) methodFunc {
+	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+		sep, err := stringArg(a, 0, "")
+		if err != nil {
+			return empty, err
+		}
+		if sep == "" {
+			return empty, faultf("empty separator")
+		}
+		w := viewOf(v.AsString())
+		i, parts := strings.Index(w.text, sep), []jinja.Value{v, empty, empty}
+		if last {
+			i, parts = strings.LastIndex(w.text, sep), []jinja.Value{empty, empty, v}
+		}
+		if i >= 0 {
+			parts[0] = jinja.NewString(w.cut(0, i))
+			parts[1] = jinja.NewString(w.cut(i, i+len(sep)))
+			parts[2] = jinja.NewString(w.cut(i+len(sep), len(w.text)))
+		}
+		return newTuple(parts...), nil
+	}
+}
+
+func removeAffix(prefix bool) methodFunc {
+	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+		s, err := stringArg(a, 0, "")
+		if err != nil {
+			return empty, err
+		}
+		w := viewOf(v.AsString())
+		switch {
+		case prefix && strings.HasPrefix(w.text, s):
+			return jinja.NewString(w.cut(len(s), len(w.text))), nil
+		case !prefix && strings.HasSuffix(w.text, s):
+			return jinja.NewString(w.cut(0, len(w.text)-len(s))), nil
+		}
+		return v, nil
+	}
+}
+
+// whole makes a method that tells whether all characters, at least one, are so.
+func whole(is func(rune) bool) methodFunc {
+	return func(_ *run, v jinja.Value, _ args) (jinja.Value, error) {
+		s := plain(v.AsString())
+		return jinja.NewBool(s != "" && strings.IndexFunc(s, func(r rune) bool { return !is(r) }) < 0), nil
+	}
+}
+
+func caseMethod(test string) methodFunc {
+	return func(r *run, v jinja.Value, _ args) (jinja.Value, error) {
+		ok, err := tests[test](r, args{pos: []jinja.Value{v}})
+		return jinja.NewBool(ok), err
+	}
+}
+
+// justify pads a string to a width.
+func justify(align byte) methodFunc {
+	return func(r *run, v jinja.Value, a args) (jinja.Value, error) {
+		width, ok := integer(a.or(0, "width", jinja.None()))
+		if !ok {
+			return empty, faultf("a width must be an integer")
+		}
+		fill := a.or(1, "fillchar", jinja.NewString(" "))
+		if !fill.IsString() || utf8.RuneCountInString(plain(fill.AsString())) != 1 {
+			return empty, faultf("the fill character must be exactly one character long")
+		}
+		s := v.AsString()
+		n := width - int64(utf8.RuneCountInString(plain(s)))
+		if n <= 0 {
+			return v, nil
+		}
+		if n > maxRange {
+			return empty, faultf("width too large")
+		}
+		left := 0
+		switch align {
+		case '>':
+			left = int(n)
+		case '^':
+			left = int(n/2 + n&width&1)
+		}
+		pad := fill.AsString()
+		return r.str(strings.Repeat(pad, left) + s + strings.Repeat(pad, int(n)-left))
+	}
+}
+
+// zfill pads a number with zeros behind its sign.
+func zfill(r *run, v jinja.Value, a args) (jinja.Value, error) {
+	w := viewOf(v.AsString())
+	width, ok := integer(a.or(0, "width", jinja.None()))
+	if !ok || width > maxRange {
+		return empty, faultf("a width must be an integer, and not too large")
+	}
+	sign := 0
+	if strings.HasPrefix(w.text, "-") || strings.HasPrefix(w.text, "+") {
+		sign = 1
+	}
+	n := max(0, int(width)-utf8.RuneCountInString(w.text))
+	return r.str(w.cut(0, sign) + strings.Repeat("0", n) + w.cut(sign, len(w.text)))
+}
