@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors/engine"
+	"krater/transport/api"
 )
 
 // cancelWait bounds how long a cancelled request's last event is waited for.
@@ -25,11 +26,17 @@ type Options struct {
 	// Owner names who sends a request; responses are visible to their owner
 	// only. nil: everybody is one owner.
 	Owner func(*http.Request) string
-	// Origins are the browser origins allowed besides the server's own, as
-	// scheme://host[:port]; "*" allows all.
-	Origins []string
+	// AllowOrigin tells if a browser page of the request's Origin may open a
+	// WebSocket. nil: pages of this host only, and what is no browser.
+	AllowOrigin func(*http.Request) bool
+	// ReadBody reads a JSON request body within the server's limits. nil: JSON
+	// of at most MaxMessage bytes.
+	ReadBody func(http.ResponseWriter, *http.Request) ([]byte, *api.Error)
+	// Acquire takes a place among the server's generating requests until
+	// release is called. nil: there are enough.
+	Acquire func() (release func(), err *api.Error)
 
-	MaxBody    int64 // bytes of a request body or a WebSocket message; 4 MiB
+	MaxMessage int64 // bytes of a WebSocket message; 4 MiB
 	MaxSockets int   // WebSocket connections at a time; 256
 	MaxStreams int   // responses in flight on one of them; 32
 	MaxBacklog int   // bytes of text a slow connection may lag behind; 256 KiB
@@ -43,6 +50,8 @@ type Options struct {
 	PongWait   time.Duration // silence after which a client is dead; 60 s
 	WriteWait  time.Duration // bound on one write to a client; 10 s
 	Heartbeat  time.Duration // between comments on a silent SSE stream; 15 s
+	// RequestTimeout is a request's deadline in the engine; 1 h.
+	RequestTimeout time.Duration
 
 	Log zerolog.Logger // the zero value is silent
 }
@@ -51,7 +60,16 @@ func (o Options) withDefaults() Options {
 	if o.Owner == nil {
 		o.Owner = func(*http.Request) string { return "" }
 	}
-	def(&o.MaxBody, 4<<20)
+	if o.AllowOrigin == nil {
+		o.AllowOrigin = sameOrigin
+	}
+	def(&o.MaxMessage, 4<<20)
+	if o.ReadBody == nil {
+		o.ReadBody = func(w http.ResponseWriter, r *http.Request) ([]byte, *api.Error) { return readBody(w, r, o.MaxMessage) }
+	}
+	if o.Acquire == nil {
+		o.Acquire = func() (func(), *api.Error) { return func() {}, nil }
+	}
 	def(&o.MaxSockets, 256)
 	def(&o.MaxStreams, 32)
 	def(&o.MaxBacklog, 256<<10)
@@ -63,6 +81,7 @@ func (o Options) withDefaults() Options {
 	def(&o.PongWait, 60*time.Second)
 	def(&o.WriteWait, 10*time.Second)
 	def(&o.Heartbeat, 15*time.Second)
+	def(&o.RequestTimeout, time.Hour)
 	return o
 }
 
@@ -97,14 +116,19 @@ func New(e engine.Engine, o Options) *Door {
 	return d
 }
 
+// Mount adds the door's routes; each pattern has a method.
+func (d *Door) Mount(route func(pattern string, h http.Handler)) {
+	route("POST /v1/responses", http.HandlerFunc(d.post))
+	route("GET /v1/responses", http.HandlerFunc(d.upgrade))
+	route("GET /v1/responses/{id}", http.HandlerFunc(d.get))
+	route("DELETE /v1/responses/{id}", http.HandlerFunc(d.delete))
+	route("POST /v1/responses/{id}/cancel", http.HandlerFunc(d.cancel))
+}
+
 // Handler serves every route of the door.
 func (d *Door) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/responses", d.post)
-	mux.HandleFunc("GET /v1/responses", d.upgrade)
-	mux.HandleFunc("GET /v1/responses/{id}", d.get)
-	mux.HandleFunc("DELETE /v1/responses/{id}", d.delete)
-	mux.HandleFunc("POST /v1/responses/{id}/cancel", d.cancel)
+	d.Mount(mux.Handle)
 	return mux
 }
 
@@ -141,7 +165,7 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
 	d.draining = true
 	for s := range d.sockets {
-		s.drain(closing{code: closeGoingAway, text: "the server is shutting down"})
+		s.drain(closing{code: closeGoingAway, text: errShutdown.Error()})
 	}
 	d.mu.Unlock()
 	defer d.store.close()

@@ -57,11 +57,20 @@ func (d *Door) past(owner, id string, local func(id string) *response) ([]byte, 
 // called once with the engine's answer: nil, or why it refused. It is not
 // called after start itself refused.
 func (d *Door) start(r *response, started func(*api.Error)) *api.Error {
+	release := func() {}
+	if r.plan.generate {
+		var err *api.Error
+		if release, err = d.opt.Acquire(); err != nil {
+			return err
+		}
+	}
 	if !d.enter(r) {
+		release()
 		return shuttingDown()
 	}
 	go func() {
 		defer d.leave(r)
+		defer release()
 		defer r.stop(nil) // frees the context
 		d.drive(r, started)
 	}()
@@ -85,9 +94,15 @@ func (d *Door) drive(r *response, started func(*api.Error)) {
 		return
 	}
 	req := r.plan.req
-	req.ID, r.plan.req = r.id, nil
+	r.plan.req = nil
+	req.ID, req.Deadline = r.id, r.created.Add(d.opt.RequestTimeout)
 	stream, err := d.engine.Submit(r.ctx, req)
-	if err != nil && context.Cause(r.ctx) != errCancelled {
+	switch {
+	case err == nil, context.Cause(r.ctx) == errCancelled:
+	case context.Cause(r.ctx) == errShutdown:
+		started(shuttingDown())
+		return
+	default:
 		started(r.plan.refusal(err))
 		return
 	}

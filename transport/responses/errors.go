@@ -37,7 +37,7 @@ func notFound(code, format string, args ...any) *api.Error {
 func shuttingDown() *api.Error {
 	return &api.Error{
 		Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeUnavailable,
-		Message: "the server is shutting down",
+		Message: errShutdown.Error(),
 	}
 }
 

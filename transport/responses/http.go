@@ -1,7 +1,9 @@
 package responses
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -13,13 +15,15 @@ import (
 
 // post is POST /v1/responses.
 func (d *Door) post(w http.ResponseWriter, req *http.Request) {
+	data, err := d.opt.ReadBody(w, req)
 	var b body
-	if err := d.readBody(w, req, &b); err != nil {
-		err.Write(w)
-		return
+	if err == nil {
+		err = api.Decode(data, &b)
 	}
-	owner := d.opt.Owner(req)
-	r, err := d.create(&b, owner, nil)
+	var r *response
+	if err == nil {
+		r, err = d.create(&b, d.opt.Owner(req), nil)
+	}
 	if err != nil {
 		err.Write(w)
 		return
@@ -31,12 +35,15 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	select {
-	case err := <-answered:
-		if err != nil {
-			err.Write(w)
+	case err = <-answered:
+	case <-req.Context().Done():
+		if clientGone(req, r) {
 			return
 		}
-	case <-req.Context().Done():
+		err = <-answered // the engine ends it now
+	}
+	if err != nil {
+		err.Write(w)
 		return
 	}
 	if !r.plan.store && r.plan.grace == 0 { // nobody can ask for it again
@@ -52,13 +59,27 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
+// clientGone tells, once the request's context has ended, if the client left.
+// Else the server cut the request at the end of its patience with a shutdown:
+// then the response is stopped, and its last events may still be sent.
+func clientGone(req *http.Request, r *response) bool {
+	if errors.Is(context.Cause(req.Context()), context.Canceled) {
+		return true
+	}
+	r.stop(errShutdown)
+	return false
+}
+
 // whole waits for the end and answers with the response, or with the error it
 // failed with.
 func (d *Door) whole(w http.ResponseWriter, req *http.Request, r *response) {
 	select {
 	case <-r.done:
 	case <-req.Context().Done():
-		return
+		if clientGone(req, r) {
+			return
+		}
+		<-r.done
 	}
 	if err := r.failure(); err != nil {
 		err.Write(w)
@@ -79,20 +100,14 @@ func (d *Door) stream(w http.ResponseWriter, req *http.Request, r *response, aft
 	defer f.leave()
 	quiet := time.NewTicker(d.opt.Heartbeat)
 	defer quiet.Stop()
+	left := req.Context().Done()
 	for {
-		ev, ok := f.take()
-		switch {
-		case ok:
-			if out.Raw(ev.kind.String(), ev.encode("")) != nil || ev.kind.final() {
-				return
-			}
-			if f.backlog() > d.opt.MaxBacklog {
+		if ev, ok := f.take(); ok {
+			if out.Raw(ev.kind.String(), ev.encode("")) != nil || ev.kind.final() || f.backlog() > d.opt.MaxBacklog {
 				return
 			}
 			quiet.Reset(d.opt.Heartbeat)
 			continue
-		case req.Context().Err() != nil:
-			return
 		}
 		select {
 		case <-wake:
@@ -100,8 +115,11 @@ func (d *Door) stream(w http.ResponseWriter, req *http.Request, r *response, aft
 			if out.Heartbeat() != nil {
 				return
 			}
-		case <-req.Context().Done():
-			return
+		case <-left:
+			if clientGone(req, r) {
+				return
+			}
+			left = nil
 		}
 	}
 }
@@ -188,25 +206,23 @@ func (d *Door) cancel(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// readBody reads a JSON request within the body limit.
-func (d *Door) readBody(w http.ResponseWriter, req *http.Request, b *body) *api.Error {
-	if header := req.Header.Get("Content-Type"); header != "" {
-		if kind, _, err := mime.ParseMediaType(header); err != nil || kind != "application/json" {
-			return &api.Error{
-				Status: http.StatusUnsupportedMediaType, Type: api.TypeInvalidRequest, Code: api.CodeUnsupportedType,
-				Message: "the Content-Type must be application/json",
-			}
+// readBody reads a JSON body of at most limit bytes.
+func readBody(w http.ResponseWriter, req *http.Request, limit int64) ([]byte, *api.Error) {
+	if kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return nil, &api.Error{
+			Status: http.StatusUnsupportedMediaType, Type: api.TypeInvalidRequest, Code: api.CodeUnsupportedType,
+			Message: "the Content-Type must be application/json",
 		}
 	}
-	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, d.opt.MaxBody))
-	if tooBig, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return &api.Error{
+	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, limit))
+	if _, tooBig := errors.AsType[*http.MaxBytesError](err); tooBig {
+		return nil, &api.Error{
 			Status: http.StatusRequestEntityTooLarge, Type: api.TypeInvalidRequest, Code: api.CodeTooLarge,
-			Message: "the request body is longer than " + strconv.FormatInt(tooBig.Limit, 10) + " bytes",
+			Message: fmt.Sprintf("the request is longer than %d bytes", limit),
 		}
 	}
 	if err != nil {
-		return api.BadRequest(api.CodeInvalidJSON, "", "the request body ended early")
+		return nil, api.BadRequest("incomplete_body", "", "the request's body did not arrive whole")
 	}
-	return api.Decode(data, b)
+	return data, nil
 }

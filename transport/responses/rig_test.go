@@ -75,7 +75,7 @@ func (r *rig) dial() *client {
 }
 
 func (r *rig) dialWith(header http.Header) (*client, *http.Response, error) {
-	dialer := websocket.Dialer{NetDialContext: r.netDial, HandshakeTimeout: time.Minute}
+	dialer := websocket.Dialer{NetDialContext: r.netDial, HandshakeTimeout: time.Minute, EnableCompression: true}
 	ws, answer, err := dialer.Dial("ws://example.com/v1/responses", header)
 	if err != nil {
 		return nil, answer, err

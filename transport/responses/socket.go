@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,9 +34,10 @@ type socket struct {
 	door  *Door
 	ws    *websocket.Conn
 	owner string
-	wake  chan struct{} // capacity 1: something is to be sent
-	gone  chan struct{} // closed when the reader has ended
-	heard atomic.Int64  // when the client last gave a sign of life, Unix ns
+	wake  chan struct{}   // capacity 1: something is to be sent
+	gone  chan struct{}   // closed when the reader has ended
+	cut   <-chan struct{} // closed when the server has lost patience with a shutdown
+	heard atomic.Int64    // when the client last gave a sign of life, Unix ns
 
 	mu      sync.Mutex
 	errors  [][]byte // error frames to send, before any event
@@ -64,7 +64,7 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 		}).Write(w)
 		return
 	}
-	s := &socket{door: d, owner: d.opt.Owner(req), wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	s := &socket{door: d, owner: d.opt.Owner(req), wake: make(chan struct{}, 1), gone: make(chan struct{}), cut: req.Context().Done()}
 	if err := d.admit(s); err != nil {
 		err.Write(w)
 		return
@@ -72,7 +72,7 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 	defer d.dismiss(s)
 	up := websocket.Upgrader{
 		HandshakeTimeout: d.opt.WriteWait, ReadBufferSize: 4096, WriteBufferSize: 4096, WriteBufferPool: &writeBuffers,
-		CheckOrigin: d.allows,
+		CheckOrigin: d.opt.AllowOrigin,
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
 			(&api.Error{Status: status, Type: api.TypeInvalidRequest, Message: reason.Error()}).Write(w)
 		},
@@ -121,10 +121,10 @@ func (d *Door) dismiss(s *socket) {
 	d.idle.Broadcast()
 }
 
-// allows checks a browser's origin; what is no browser sends none.
-func (d *Door) allows(req *http.Request) bool {
+// sameOrigin allows pages of this host; what is no browser sends no Origin.
+func sameOrigin(req *http.Request) bool {
 	origin := req.Header.Get("Origin")
-	if origin == "" || slices.Contains(d.opt.Origins, "*") || slices.Contains(d.opt.Origins, origin) {
+	if origin == "" {
 		return true
 	}
 	u, err := url.Parse(origin)
@@ -152,7 +152,7 @@ type hijacker struct {
 // read takes frames until the connection ends. After a fatal fault it goes on
 // reading, without looking, so that the client gets to see the close frame.
 func (s *socket) read() {
-	s.ws.SetReadLimit(s.door.opt.MaxBody)
+	s.ws.SetReadLimit(s.door.opt.MaxMessage)
 	s.hear()
 	s.ws.SetPongHandler(func(string) error {
 		s.hear()
@@ -189,7 +189,7 @@ func (s *socket) read() {
 func (s *socket) linger() {
 	conn := s.ws.NetConn()
 	if conn.SetReadDeadline(time.Now().Add(closeWait)) == nil {
-		_, _ = io.CopyN(io.Discard, conn, 4*s.door.opt.MaxBody)
+		_, _ = io.CopyN(io.Discard, conn, 4*s.door.opt.MaxMessage)
 	}
 }
 
@@ -253,6 +253,17 @@ func (s *socket) drain(how closing) {
 	}
 	s.mu.Unlock()
 	s.poke()
+}
+
+// abandon fails the responses in flight; the connection closes after their
+// final events.
+func (s *socket) abandon() {
+	s.mu.Lock()
+	for _, l := range s.lanes {
+		l.r.stop(errShutdown)
+	}
+	s.mu.Unlock()
+	s.drain(closing{code: closeGoingAway, text: errShutdown.Error()})
 }
 
 // poke wakes the writer.

@@ -26,6 +26,7 @@ func (s *socket) write() {
 	defer silence.Stop()
 	life := time.NewTimer(opt.SocketLife)
 	defer life.Stop()
+	cut := s.cut
 	for {
 		frame, end := s.next()
 		if frame != nil {
@@ -58,6 +59,9 @@ func (s *socket) write() {
 		case <-life.C:
 			s.fault(limitReached(opt.SocketLife), "")
 			s.drain(closing{code: websocket.CloseNormalClosure, text: codeConnLimit})
+		case <-cut:
+			cut = nil
+			s.abandon()
 		case <-s.gone:
 			return
 		}

@@ -1,0 +1,69 @@
+package responses
+
+import (
+	"encoding/json/v2"
+	"testing"
+	"unicode/utf8"
+
+	"krater/transport/enginetest"
+)
+
+// FuzzFrames feeds client frames to a socket without a network: nothing may
+// panic, every refusal is an error frame in the documented form, and every
+// response that was started ends.
+func FuzzFrames(f *testing.F) {
+	for _, seed := range []string{
+		ask, `{"type":"response.cancel"}`, `{"type":"response.resume","response_id":"resp_1","after":3}`,
+		`{"type":"response.create","stream_id":"a","input":[{"role":"user","content":[{"type":"input_text","text":"x"}]}],"store":false}`,
+		`{"type":"response.create","generate":false,"tools":[{}],"tool_choice":"none","metadata":{"a":"b"}}`,
+		`{"type":"response.create","input":"x","include":["message.output_text.logprobs"],"top_logprobs":3,"text":{"format":{"type":"text"}}}`,
+		`{"type":"response.create","input":"x","stop":["a"],"logit_bias":{"1":2},"seed":-1,"resume_grace_s":1}`,
+		`{"type":"x"}`, `[]`, `{`, `{"type":"response.create","input":"\ud800"}`, `{"type":"response.create","type":"response.cancel"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if !utf8.Valid(data) {
+			t.Skip("closes with 1007 before it is looked at")
+		}
+		e := enginetest.New()
+		d := New(e, Options{})
+		s := &socket{door: d, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+		s.handle(data)
+		for { // until nothing is in flight
+			frame, _ := s.next()
+			if frame == nil {
+				s.mu.Lock()
+				idle := len(s.lanes) == 0 && len(s.errors) == 0
+				s.mu.Unlock()
+				if idle {
+					break
+				}
+				<-s.wake
+				continue
+			}
+			checkFrame(t, frame)
+		}
+		s.lost()
+		if err := d.Shutdown(t.Context()); err != nil || e.Open() != 0 {
+			t.Fatalf("%v, %d streams open", err, e.Open())
+		}
+	})
+}
+
+func checkFrame(t *testing.T, data []byte) {
+	var f struct {
+		Type   string `json:"type"`
+		Status int    `json:"status"`
+		Error  *struct {
+			Type    string `json:"type"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(data, &f); err != nil {
+		t.Fatalf("%s: %v", data, err)
+	}
+	if f.Type == "error" && (f.Status < 400 || f.Error == nil || f.Error.Type == "" || f.Error.Message == "") {
+		t.Fatalf("not a full error: %s", data)
+	}
+}
