@@ -82,7 +82,7 @@ func (s *Server) access(rec *recorder, r *http.Request, id string, took time.Dur
 		status = http.StatusSwitchingProtocols
 	}
 	line.Str("method", r.Method).Str("path", r.URL.Path).Int("status", status).Int64("bytes", rec.bytes).
-		Dur("took", took).Str("request", id).Str("remote", r.RemoteAddr).Msg("request")
+		Dur("took_ms", took).Str("request", id).Str("remote", r.RemoteAddr).Msg("request")
 }
 
 // recorder notes status and size for the log. Unwrap gives ResponseController
