@@ -1,3 +1,5 @@
+//go:build !amd64 || purego
+
 package cpu
 
 // pause is one round of a spin loop.

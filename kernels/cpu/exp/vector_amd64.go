@@ -4,4 +4,22 @@ package exp
 
 import "krater/kernels/cpu/level"
 
-func vector(level.Level) *Funcs { return nil }
+var (
+	avx2 = Funcs{
+		Max: maxOfAVX2, ExpSum: expSumAVX2, Sigmoid: sigmoidAVX2, SiluMul: siluMulAVX2,
+	}
+	avx512 = Funcs{
+		Max: maxOfAVX512, ExpSum: expSumAVX512, Sigmoid: sigmoidAVX512, SiluMul: siluMulAVX512,
+	}
+)
+
+// vector chooses the assembly; nil when the level has none.
+func vector(l level.Level) *Funcs {
+	switch l {
+	case level.AVX2:
+		return &avx2
+	case level.AVX512:
+		return &avx512
+	}
+	return nil
+}

@@ -16,7 +16,7 @@ type Level uint8
 const (
 	Auto   Level = iota // the active level; never the answer of Active
 	Pure                // portable Go
-	AVX2                // AVX2 and FMA3, 256 bits
+	AVX2                // AVX2, FMA3 and BMI2, 256 bits
 	AVX512              // AVX-512 F, BW, DQ and VL, 512 bits
 )
 

@@ -1,0 +1,37 @@
+package kerneltest
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// Quartile runs f in b's loop and gives the first quartile of the time of one
+// call in nanoseconds: on a machine shared with others the mean tells of the
+// others. f should take a microsecond or more, or batch that many calls, count.
+func Quartile(b *testing.B, count int, f func()) float64 {
+	const windows = 2000
+	times := make([]time.Duration, 0, windows)
+	for b.Loop() {
+		start := time.Now()
+		f()
+		if d := time.Since(start); len(times) < windows {
+			times = append(times, d)
+		} else {
+			times[b.N%windows] = d
+		}
+	}
+	slices.Sort(times)
+	return float64(times[len(times)/4].Nanoseconds()) / float64(count)
+}
+
+// Report adds rates at the quartile: bytes and flops are those of one call.
+func Report(b *testing.B, ns float64, bytes, flops int) {
+	b.ReportMetric(ns, "q1-ns")
+	if bytes > 0 {
+		b.ReportMetric(float64(bytes)/ns, "q1-GB/s")
+	}
+	if flops > 0 {
+		b.ReportMetric(float64(flops)/ns, "q1-GFLOP/s")
+	}
+}
