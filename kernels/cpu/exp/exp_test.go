@@ -1,0 +1,153 @@
+package exp
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"krater/kernels/cpu/level"
+	"krater/kernels/kerneltest"
+)
+
+func forLengths(t *testing.T, from int, f func(fs *Funcs, n int) error) {
+	for _, l := range level.Available() {
+		for n := from; n < 100; n++ {
+			if err := f(At(l), n); err != nil {
+				t.Fatalf("%s, n %d: %v", l, n, err)
+			}
+		}
+	}
+}
+
+func TestMax(t *testing.T) {
+	forLengths(t, 1, func(fs *Funcs, n int) error {
+		for at := range n {
+			v := kerneltest.Normal(kerneltest.Rand(uint64(n)), n, 1)
+			for i := range v {
+				v[i] -= 100
+			}
+			v[at] = -90
+			if got := fs.Max(kerneltest.GuardOf(v, 4*(n%16)).First(), n); got != -90 {
+				return fmt.Errorf("%g, want the value at %d", got, at)
+			}
+		}
+		return nil
+	})
+}
+
+func TestExpSum(t *testing.T) {
+	forLengths(t, 0, func(fs *Funcs, n int) error {
+		src := kerneltest.Normal(kerneltest.Rand(uint64(n)), n, 5)
+		const scale, shift = 0.5, 3.25 // exact in the fused product
+		want, sum := make([]float32, n), 0.0
+		for i, v := range src {
+			e := math.Exp(float64(v*scale - shift)) // the argument is rounded once
+			want[i] = float32(e)
+			sum += e
+		}
+		dst := kerneltest.Guard[float32](n, 4*((n+1)%16))
+		got := fs.ExpSum(dst.First(), kerneltest.GuardOf(src, 4*(n%16)).First(), n, scale, shift)
+		if err := kerneltest.Compare(dst.Data, want, max(1, n), within(want)); err != nil {
+			return err
+		}
+		if limit := sum * kerneltest.Eps32 * (4 + math.Sqrt(float64(n))); math.Abs(float64(got)-sum) > limit {
+			return fmt.Errorf("sum %g, want %g within %g", got, sum, limit)
+		}
+		return dst.Check()
+	})
+}
+
+// within is the documented accuracy: 2 units in the last place, counted
+// at the result (so a subnormal result may be off by two steps).
+func within(want []float32) kerneltest.Tolerance {
+	return kerneltest.Relative(want, 2, 2*math.SmallestNonzeroFloat32)
+}
+
+// The whole range, in steps too fine for a fault of one exponent to slip by.
+func TestExpAccuracy(t *testing.T) {
+	var src, want []float32
+	for x := -120.0; x < 95; x += 0.00517 {
+		src = append(src, float32(x))
+		want = append(want, float32(math.Exp(float64(float32(x)))))
+	}
+	for _, l := range level.Available() {
+		dst := make([]float32, len(src))
+		At(l).ExpSum(&dst[0], &src[0], len(src), 1, 0)
+		if err := kerneltest.Compare(dst, want, len(want), within(want)); err != nil {
+			t.Errorf("%s: %v", l, err)
+		}
+	}
+}
+
+func TestExpSpecialValues(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	src := []float32{0, -inf, inf, nan, -1e30, 1e30, 88.72, 88.73, -103, -104, -200}
+	want := []float32{1, 0, inf, nan, 0, inf, float32(math.Exp(float64(float32(88.72)))), inf, float32(math.Exp(-103)), 0, 0}
+	for _, l := range level.Available() {
+		for shift := range 16 { // through all lanes, main loop and tail
+			in := append(make([]float32, shift), src...)
+			dst := make([]float32, len(in))
+			sum := At(l).ExpSum(&dst[0], &in[0], len(in), 1, 0)
+			if err := kerneltest.Compare(dst[shift:], want, len(want), within(want)); err != nil {
+				t.Errorf("%s: %v", l, err)
+			}
+			if !math.IsNaN(float64(sum)) {
+				t.Errorf("%s: the sum hides a NaN: %g", l, sum)
+			}
+		}
+	}
+}
+
+func TestSigmoidAndSilu(t *testing.T) {
+	forLengths(t, 0, func(fs *Funcs, n int) error {
+		r := kerneltest.Rand(uint64(n))
+		src, up := kerneltest.Normal(r, n, 8), kerneltest.Normal(r, n, 2)
+		for i := 0; i < n; i += 5 {
+			src[i] *= 20
+		}
+		want, silu := make([]float32, n), make([]float32, n)
+		for i, v := range src {
+			s := 1 / (1 + math.Exp(-float64(v)))
+			want[i], silu[i] = float32(s), float32(float64(v)*s*float64(up[i]))
+		}
+		dst, in := kerneltest.Guard[float32](n, 4*((n+1)%16)), kerneltest.GuardOf(src, 4*(n%16))
+		fs.Sigmoid(dst.First(), in.First(), n)
+		if err := kerneltest.Compare(dst.Data, want, max(1, n), kerneltest.Relative(want, 3, 1e-38)); err != nil {
+			return err
+		}
+		fs.SiluMul(dst.First(), in.First(), kerneltest.GuardOf(up, 4*((n+9)%16)).First(), n)
+		if err := kerneltest.Compare(dst.Data, silu, max(1, n), kerneltest.Relative(silu, 4, 1e-36)); err != nil {
+			return fmt.Errorf("silu: %w", err)
+		}
+		return dst.Check()
+	})
+}
+
+func TestSiluSpecialValues(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	src := []float32{0, inf, nan, -1e30, 1e30, -120, 120}
+	for _, l := range level.Available() {
+		dst, ones := make([]float32, len(src)), []float32{1, 1, 1, 1, 1, 1, 1}
+		At(l).SiluMul(&dst[0], &src[0], &ones[0], len(src))
+		want := []float32{0, inf, nan, 0, 1e30, 0, 120}
+		if err := kerneltest.Compare(dst, want, len(want), kerneltest.Relative(want, 2, 1e-36)); err != nil {
+			t.Errorf("%s: %v", l, err)
+		}
+	}
+}
+
+func BenchmarkSiluMul(b *testing.B) {
+	for _, l := range level.Available() {
+		for _, n := range []int{64, 1408} {
+			b.Run(fmt.Sprintf("%s/n%d", l, n), func(b *testing.B) {
+				x, y, f := kerneltest.Normal(kerneltest.Rand(1), n, 1), make([]float32, n), At(l)
+				ns := kerneltest.Quartile(b, 16, func() {
+					for range 16 {
+						f.SiluMul(&y[0], &x[0], &x[0], n)
+					}
+				})
+				kerneltest.Report(b, ns, 12*n, 0)
+			})
+		}
+	}
+}
