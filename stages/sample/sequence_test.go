@@ -104,7 +104,7 @@ func randomParams(r *rand.Rand, vocab int) Params {
 func TestAgainstOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	drawn, near := 0, 0
-	for run := range 3000 {
+	for run := range 1500 {
 		vocab := 3 + r.IntN(60)
 		if run%20 == 0 {
 			vocab = 500 + r.IntN(2000)
@@ -154,7 +154,7 @@ func TestAgainstOracle(t *testing.T) {
 			o.answer = append(o.answer, got.ID)
 		}
 	}
-	if drawn < 5000 || near > drawn/500 {
+	if drawn < 2500 || near > drawn/500 {
 		t.Errorf("%d draws, %d of them on an edge", drawn, near)
 	}
 }
@@ -168,81 +168,6 @@ func edgeMargin(o *oracle, x []float64, id int32) float64 {
 		return 0
 	}
 	return 1
-}
-
-// TestDistribution draws many times under each filter and compares the counts
-// with the probabilities (chi-square at six standard deviations; fixed seeds).
-func TestDistribution(t *testing.T) {
-	row := []float32{2, 1, 0.5, 3, -1, 0, 2.5, 1.5, -3, 2}
-	for _, set := range []func(*Params){
-		func(p *Params) { p.Temperature = 1 },
-		func(p *Params) { p.Temperature = 2.5 },
-		func(p *Params) { p.Temperature = 0.6 },
-		func(p *Params) { p.Temperature, p.TopK = 1, 4 },
-		func(p *Params) { p.Temperature, p.TopP = 1, 0.8 },
-		func(p *Params) { p.Temperature, p.MinP = 1.3, 0.2 },
-		func(p *Params) { p.Temperature, p.TopK, p.TopP, p.MinP = 1.2, 7, 0.9, 0.1 },
-	} {
-		p := off()
-		p.Seed = 42
-		set(&p)
-		dist := (&oracle{p: p}).distribution((&oracle{p: p}).row(row))
-		counts := make([]int, len(row))
-		const draws = 200_000
-		q := mustNew(t, p, nil, len(row))
-		for range draws {
-			counts[mustNext(t, q, row).ID]++
-		}
-		chi, free := 0.0, -1.0
-		for i, c := range counts {
-			want := dist[i] * draws
-			if want == 0 {
-				if c != 0 {
-					t.Errorf("%+v: token %d was filtered out and drawn %d times", p, i, c)
-				}
-				continue
-			}
-			chi += (float64(c) - want) * (float64(c) - want) / want
-			free++
-		}
-		if limit := free + 6*math.Sqrt(2*free); chi > limit {
-			t.Errorf("%+v: chi-square %.1f over %.1f: %v, want %v", p, chi, limit, counts, dist)
-		}
-	}
-}
-
-// TestSeedsDiffer: other seeds and later tokens give independent draws: the joint
-// counts of neighbours are even.
-func TestSeedsDiffer(t *testing.T) {
-	p := off()
-	p.Temperature = 1
-	row := make([]float32, 4)
-	for name, next := range map[string]func(i uint64) (a, b int32){
-		"neighbouring seeds": func(i uint64) (int32, int32) {
-			p, o := p, p
-			p.Seed, o.Seed = i, i+1
-			return mustNext(t, mustNew(t, p, nil, 4), row).ID, mustNext(t, mustNew(t, o, nil, 4), row).ID
-		},
-		"neighbouring tokens": func(i uint64) (int32, int32) {
-			p := p
-			p.Seed = i
-			q := mustNew(t, p, nil, 4)
-			return mustNext(t, q, row).ID, mustNext(t, q, row).ID
-		},
-	} {
-		counts := [16]int{}
-		for i := range uint64(32_000) {
-			a, b := next(i)
-			counts[4*a+b]++
-		}
-		chi := 0.0
-		for _, c := range counts {
-			chi += float64((c-2000)*(c-2000)) / 2000
-		}
-		if chi > 15+6*math.Sqrt(30) {
-			t.Errorf("%s: chi-square %.1f of %v", name, chi, counts)
-		}
-	}
 }
 
 // TestAlone: a request's tokens are its own, whoever is served between them
@@ -503,31 +428,6 @@ func TestTinyTemperature(t *testing.T) {
 		p.Temperature = temperature
 		if r := mustNext(t, mustNew(t, p, nil, 3), []float32{1, 3, 2.9}); r.ID != 1 {
 			t.Errorf("temperature %g chose %d", temperature, r.ID)
-		}
-	}
-}
-
-// TestAllocations: none a token for the ways of choosing that have no history.
-func TestAllocations(t *testing.T) {
-	row := rows(8192)
-	for name, set := range map[string]func(*Params){
-		"greedy":      func(*Params) {},
-		"temperature": func(p *Params) { p.Temperature = 1 },
-		"top_p":       func(p *Params) { p.Temperature, p.TopP = 1, 0.9 },
-		"top_k":       func(p *Params) { p.Temperature, p.TopK = 1, 40 },
-		"all":         func(p *Params) { p.Temperature, p.TopK, p.TopP, p.MinP = 1, 40, 0.9, 0.05 },
-		"bias":        func(p *Params) { p.LogitBias = map[int32]float32{3: 1} },
-		"logprob":     func(p *Params) { p.Logprobs = 0 },
-	} {
-		p := off()
-		set(&p)
-		q := mustNew(t, p, nil, len(row))
-		for range 3 { // the pool's memory grows to its size
-			mustNext(t, q, row)
-		}
-		// The garbage collector empties the pool now and then: below one on average.
-		if n := testing.AllocsPerRun(200, func() { mustNext(t, q, row) }); n >= 1 {
-			t.Errorf("%s: %v allocations a token", name, n)
 		}
 	}
 }
