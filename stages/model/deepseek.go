@@ -109,7 +109,8 @@ func deepSeekRouter(f fields, experts int) device.Router {
 	// Fewer experts in the open groups than are chosen: the rest would come from
 	// closed groups at weight 0.
 	if r.TopK > top*(experts/groups) {
-		f.clash("num_experts_per_tok", []string{"n_routed_experts", "n_group", "topk_group"}, "%d is more than the %d experts of topk_group %d groups", r.TopK, top*(experts/groups), top)
+		f.clash("num_experts_per_tok", []string{"n_routed_experts", "n_group", "topk_group"},
+			"%d is more than the %d experts of topk_group %d groups", r.TopK, top*(experts/groups), top)
 	}
 	r.Groups, r.TopGroups = groups, top
 	return r

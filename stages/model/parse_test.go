@@ -188,114 +188,118 @@ func edit(t testing.TB, base []byte, changes map[string]string) []byte {
 	return out
 }
 
-// TestBroken: every fault is refused and the field named, alone.
+// brokenCase is a change of a golden config and the fields that the error names,
+// in order.
+type brokenCase struct {
+	change m
+	fields string
+}
+
+// m maps fields to their new JSON text.
+type m = map[string]string
+
+var brokenRelease = []brokenCase{
+	{m{"model_type": ""}, "model_type"},
+	{m{"model_type": "7"}, "model_type"},
+	{m{"hidden_size": ""}, "hidden_size"},
+	{m{"hidden_size": "null"}, "hidden_size"},
+	{m{"hidden_size": "0"}, "hidden_size"},
+	{m{"hidden_size": "-128"}, "hidden_size"},
+	{m{"hidden_size": "128.5"}, "hidden_size"},
+	{m{"hidden_size": `"128"`}, "hidden_size"},
+	{m{"hidden_size": "99999999999999999999"}, "hidden_size"},
+	{m{"hidden_size": "1073741824"}, "hidden_size"},
+	{m{"num_hidden_layers": "1000000"}, "num_hidden_layers"},
+	{m{"vocab_size": ""}, "vocab_size"},
+	{m{"vocab_size": "1"}, "eos_token_id"},
+	{m{"intermediate_size": ""}, "intermediate_size"},
+	{m{"max_position_embeddings": ""}, "max_position_embeddings"},
+	{m{"max_position_embeddings": "2048"}, "max_position_embeddings"},
+	{m{"rms_norm_eps": ""}, "rms_norm_eps"},
+	{m{"rms_norm_eps": "0"}, "rms_norm_eps"},
+	{m{"rms_norm_eps": "1e400"}, "rms_norm_eps"},
+	{m{"rms_norm_eps": `"NaN"`}, "rms_norm_eps"},
+	{m{"tie_word_embeddings": "1"}, "tie_word_embeddings"},
+	{m{"torch_dtype": `"int4"`}, "torch_dtype"},
+	{m{"dtype": `"float16"`}, "dtype"},
+	{m{"num_attention_heads": ""}, "num_attention_heads"},
+	{m{"num_key_value_heads": "2"}, "num_key_value_heads"},
+	{m{"q_lora_rank": "0"}, "q_lora_rank"},
+	{m{"q_lora_rank": ""}, "q_lora_rank"},
+	{m{"kv_lora_rank": "null"}, "kv_lora_rank"},
+	{m{"qk_nope_head_dim": ""}, "qk_nope_head_dim"},
+	{m{"qk_rope_head_dim": "15"}, "qk_rope_head_dim"},
+	{m{"qk_rope_head_dim": ""}, "qk_rope_head_dim"},
+	{m{"v_head_dim": "1e3"}, "v_head_dim"},
+	{m{"qk_head_dim": "64"}, "qk_head_dim"},
+	{m{"n_routed_experts": ""}, "n_routed_experts"},
+	{m{"n_routed_experts": "100000"}, "n_routed_experts"},
+	{m{"n_routed_experts": "4096", "num_hidden_layers": "100"}, "n_routed_experts"},
+	{m{"n_routed_experts": "13"}, "n_group"},
+	{m{"n_group": "5"}, "n_group"},
+	{m{"n_group": "24"}, "n_group"},
+	{m{"n_group": "null"}, "topk_group n_group"},
+	{m{"n_group": ""}, "topk_group n_group"},
+	{m{"topk_group": "null"}, "topk_group"},
+	{m{"topk_group": "5"}, "topk_group"},
+	{m{"num_experts_per_tok": "13"}, "num_experts_per_tok"},
+	{m{"num_experts_per_tok": "7"}, "num_experts_per_tok"},
+	{m{"num_experts_per_tok": "0"}, "num_experts_per_tok"},
+	{m{"n_shared_experts": ""}, "n_shared_experts"},
+	{m{"n_shared_experts": "-1"}, "n_shared_experts"},
+	{m{"moe_intermediate_size": ""}, "moe_intermediate_size"},
+	{m{"moe_layer_freq": "0"}, "moe_layer_freq"},
+	{m{"first_k_dense_replace": "4"}, "first_k_dense_replace"},
+	{m{"routed_scaling_factor": "0"}, "routed_scaling_factor"},
+	{m{"routed_scaling_factor": "true"}, "routed_scaling_factor"},
+	{m{"norm_topk_prob": `"no"`}, "norm_topk_prob"},
+	{m{"scoring_func": `"sigmoid"`}, "scoring_func"},
+	{m{"topk_method": `"noaux_tc"`}, "topk_method"},
+	{m{"topk_method": "[]"}, "topk_method"},
+	{m{"hidden_act": `"gelu"`}, "hidden_act"},
+	{m{"attention_bias": "true"}, "attention_bias"},
+	{m{"mlp_bias": "true"}, "mlp_bias"},
+	{m{"quantization_config": `{"quant_method":"fp8"}`}, "quantization_config"},
+	{m{"bos_token_id": "512"}, "bos_token_id"},
+	{m{"eos_token_id": "[1,512]"}, "eos_token_id"},
+	{m{"eos_token_id": "[[1]]"}, "eos_token_id"},
+	{m{"eos_token_id": "-1"}, "eos_token_id"},
+	{m{"eos_token_id": "1.5"}, "eos_token_id"},
+	{m{"pad_token_id": "-2"}, "pad_token_id"},
+	{m{"rope_theta": ""}, "rope_theta"},
+	{m{"rope_theta": "1"}, "rope_theta"},
+	{m{"rope_scaling": "[]"}, "rope_scaling"},
+	{m{"rope_scaling.type": ""}, "rope_scaling.type"},
+	{m{"rope_scaling.type": `"dynamic"`}, "rope_scaling.type"},
+	{m{"rope_scaling.rope_type": `"linear"`, "rope_scaling.mscale": "", "rope_scaling.mscale_all_dim": "",
+		"rope_scaling.beta_fast": "", "rope_scaling.beta_slow": ""}, "rope_scaling.type"},
+	{m{"rope_scaling.type": `"linear"`, "rope_scaling.mscale": "", "rope_scaling.beta_fast": "", "rope_scaling.beta_slow": ""}, "rope_scaling.mscale_all_dim"},
+	{m{"rope_scaling.factor": ""}, "rope_scaling.factor"},
+	{m{"rope_scaling.factor": "0.5"}, "rope_scaling.factor"},
+	{m{"rope_scaling.original_max_position_embeddings": ""}, "rope_scaling.original_max_position_embeddings"},
+	{m{"rope_scaling.beta_fast": "0.5"}, "rope_scaling.beta_fast"},
+	{m{"rope_scaling.mscale": `"a"`}, "rope_scaling.mscale"},
+	{m{"rope_parameters": `{"rope_type":"default","rope_theta":10000}`}, "rope_scaling"},
+	{m{"hidden_size": "", "rope_scaling.factor": "0", "v_head_dim": "null"}, "hidden_size v_head_dim rope_scaling.factor"},
+}
+
+var brokenV5 = []brokenCase{
+	{m{"rope_parameters.rope_theta": ""}, "rope_theta"},
+	{m{"rope_parameters": ""}, "rope_theta"},
+	{m{"rope_theta": "50000"}, "rope_theta"},
+	{m{"rope_parameters.rope_type": `"llama3"`}, "rope_parameters.rope_type"},
+	{m{"rope_parameters.type": `"linear"`}, "rope_parameters.type"},
+	{m{"torch_dtype": `"float32"`}, "dtype"},
+	{m{"qk_head_dim": "47"}, "qk_head_dim"},
+}
+
+// TestBroken: every fault is refused and its field named, no other.
 func TestBroken(t *testing.T) {
-	release := readFile(t, goldens, "deepseek_v2", "config.json")
-	v5 := readFile(t, goldens, "deepseek_v2", "config.transformers5.json")
-	type m = map[string]string
-	tests := []struct {
-		change m
-		fields string // those named, in order
-	}{
-		{m{"model_type": ""}, "model_type"},
-		{m{"model_type": "7"}, "model_type"},
-		{m{"hidden_size": ""}, "hidden_size"},
-		{m{"hidden_size": "null"}, "hidden_size"},
-		{m{"hidden_size": "0"}, "hidden_size"},
-		{m{"hidden_size": "-128"}, "hidden_size"},
-		{m{"hidden_size": "128.5"}, "hidden_size"},
-		{m{"hidden_size": `"128"`}, "hidden_size"},
-		{m{"hidden_size": "99999999999999999999"}, "hidden_size"},
-		{m{"hidden_size": "1073741824"}, "hidden_size"},
-		{m{"num_hidden_layers": "1000000"}, "num_hidden_layers"},
-		{m{"vocab_size": ""}, "vocab_size"},
-		{m{"vocab_size": "1"}, "eos_token_id"},
-		{m{"intermediate_size": ""}, "intermediate_size"},
-		{m{"max_position_embeddings": ""}, "max_position_embeddings"},
-		{m{"max_position_embeddings": "2048"}, "max_position_embeddings"},
-		{m{"rms_norm_eps": ""}, "rms_norm_eps"},
-		{m{"rms_norm_eps": "0"}, "rms_norm_eps"},
-		{m{"rms_norm_eps": "1e400"}, "rms_norm_eps"},
-		{m{"rms_norm_eps": `"NaN"`}, "rms_norm_eps"},
-		{m{"tie_word_embeddings": "1"}, "tie_word_embeddings"},
-		{m{"torch_dtype": `"int4"`}, "torch_dtype"},
-		{m{"dtype": `"float16"`}, "dtype"},
-		{m{"num_attention_heads": ""}, "num_attention_heads"},
-		{m{"num_key_value_heads": "2"}, "num_key_value_heads"},
-		{m{"q_lora_rank": "0"}, "q_lora_rank"},
-		{m{"q_lora_rank": ""}, "q_lora_rank"},
-		{m{"kv_lora_rank": "null"}, "kv_lora_rank"},
-		{m{"qk_nope_head_dim": ""}, "qk_nope_head_dim"},
-		{m{"qk_rope_head_dim": "15"}, "qk_rope_head_dim"},
-		{m{"qk_rope_head_dim": ""}, "qk_rope_head_dim"},
-		{m{"v_head_dim": "1e3"}, "v_head_dim"},
-		{m{"qk_head_dim": "64"}, "qk_head_dim"},
-		{m{"n_routed_experts": ""}, "n_routed_experts"},
-		{m{"n_routed_experts": "100000"}, "n_routed_experts"},
-		{m{"n_routed_experts": "4096", "num_hidden_layers": "100"}, "n_routed_experts"},
-		{m{"n_routed_experts": "13"}, "n_group"},
-		{m{"n_group": "5"}, "n_group"},
-		{m{"n_group": "24"}, "n_group"},
-		{m{"n_group": "null"}, "topk_group n_group"},
-		{m{"n_group": ""}, "topk_group n_group"},
-		{m{"topk_group": "null"}, "topk_group"},
-		{m{"topk_group": "5"}, "topk_group"},
-		{m{"num_experts_per_tok": "13"}, "num_experts_per_tok"},
-		{m{"num_experts_per_tok": "7"}, "num_experts_per_tok"},
-		{m{"num_experts_per_tok": "0"}, "num_experts_per_tok"},
-		{m{"n_shared_experts": ""}, "n_shared_experts"},
-		{m{"n_shared_experts": "-1"}, "n_shared_experts"},
-		{m{"moe_intermediate_size": ""}, "moe_intermediate_size"},
-		{m{"moe_layer_freq": "0"}, "moe_layer_freq"},
-		{m{"first_k_dense_replace": "4"}, "first_k_dense_replace"},
-		{m{"routed_scaling_factor": "0"}, "routed_scaling_factor"},
-		{m{"routed_scaling_factor": "true"}, "routed_scaling_factor"},
-		{m{"norm_topk_prob": `"no"`}, "norm_topk_prob"},
-		{m{"scoring_func": `"sigmoid"`}, "scoring_func"},
-		{m{"topk_method": `"noaux_tc"`}, "topk_method"},
-		{m{"topk_method": "[]"}, "topk_method"},
-		{m{"hidden_act": `"gelu"`}, "hidden_act"},
-		{m{"attention_bias": "true"}, "attention_bias"},
-		{m{"mlp_bias": "true"}, "mlp_bias"},
-		{m{"quantization_config": `{"quant_method":"fp8"}`}, "quantization_config"},
-		{m{"bos_token_id": "512"}, "bos_token_id"},
-		{m{"eos_token_id": "[1,512]"}, "eos_token_id"},
-		{m{"eos_token_id": "[[1]]"}, "eos_token_id"},
-		{m{"eos_token_id": "-1"}, "eos_token_id"},
-		{m{"eos_token_id": "1.5"}, "eos_token_id"},
-		{m{"pad_token_id": "-2"}, "pad_token_id"},
-		{m{"rope_theta": ""}, "rope_theta"},
-		{m{"rope_theta": "1"}, "rope_theta"},
-		{m{"rope_scaling": "[]"}, "rope_scaling"},
-		{m{"rope_scaling.type": ""}, "rope_scaling.type"},
-		{m{"rope_scaling.type": `"dynamic"`}, "rope_scaling.type"},
-		{m{"rope_scaling.rope_type": `"linear"`, "rope_scaling.mscale": "", "rope_scaling.mscale_all_dim": "", "rope_scaling.beta_fast": "", "rope_scaling.beta_slow": ""}, "rope_scaling.type"},
-		{m{"rope_scaling.type": `"linear"`, "rope_scaling.mscale": "", "rope_scaling.beta_fast": "", "rope_scaling.beta_slow": ""}, "rope_scaling.mscale_all_dim"},
-		{m{"rope_scaling.factor": ""}, "rope_scaling.factor"},
-		{m{"rope_scaling.factor": "0.5"}, "rope_scaling.factor"},
-		{m{"rope_scaling.original_max_position_embeddings": ""}, "rope_scaling.original_max_position_embeddings"},
-		{m{"rope_scaling.beta_fast": "0.5"}, "rope_scaling.beta_fast"},
-		{m{"rope_scaling.mscale": `"a"`}, "rope_scaling.mscale"},
-		{m{"rope_parameters": `{"rope_type":"default","rope_theta":10000}`}, "rope_scaling"},
-		{m{"hidden_size": "", "rope_scaling.factor": "0", "v_head_dim": "null"}, "hidden_size v_head_dim rope_scaling.factor"},
-	}
-	for _, tt := range tests {
-		t.Run(fmt.Sprint(tt.change), func(t *testing.T) { checkFields(t, edit(t, release, tt.change), tt.fields) })
-	}
-	v5tests := []struct {
-		change m
-		fields string
-	}{
-		{m{"rope_parameters.rope_theta": ""}, "rope_theta"},
-		{m{"rope_parameters": ""}, "rope_theta"},
-		{m{"rope_theta": "50000"}, "rope_theta"},
-		{m{"rope_parameters.rope_type": `"llama3"`}, "rope_parameters.rope_type"},
-		{m{"rope_parameters.type": `"linear"`}, "rope_parameters.type"},
-		{m{"torch_dtype": `"float32"`}, "dtype"},
-		{m{"qk_head_dim": "47"}, "qk_head_dim"},
-	}
-	for _, tt := range v5tests {
-		t.Run("v5"+fmt.Sprint(tt.change), func(t *testing.T) { checkFields(t, edit(t, v5, tt.change), tt.fields) })
+	for file, tests := range map[string][]brokenCase{"config.json": brokenRelease, "config.transformers5.json": brokenV5} {
+		base := readFile(t, goldens, "deepseek_v2", file)
+		for _, tt := range tests {
+			t.Run(fmt.Sprint(file, tt.change), func(t *testing.T) { checkFields(t, edit(t, base, tt.change), tt.fields) })
+		}
 	}
 }
 
@@ -381,7 +385,6 @@ func TestTextConfig(t *testing.T) {
 // TestVariants checks settings no golden has.
 func TestVariants(t *testing.T) {
 	base := readFile(t, goldens, "deepseek_v2", "config.json")
-	type m = map[string]string
 	tests := []struct {
 		name   string
 		change m

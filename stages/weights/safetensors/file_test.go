@@ -87,18 +87,21 @@ func TestEscapedName(t *testing.T) {
 	}
 }
 
-func TestBroken(t *testing.T) {
+// brokenFile is a file that is refused; says is part of the message.
+type brokenFile struct {
+	name string
+	file []byte
+	want error
+	says string
+}
+
+func brokenFiles() []brokenFile {
 	huge := func(n uint64) []byte { return append(binary.LittleEndian.AppendUint64(nil, n), "{}"...) }
 	a := one("a", "U8", "[2]", 0, 2)
 	wrap := func(s string, data int) []byte { return file("{"+s+"}", data) }
 	// A header that is not padded leaves a tensor of larger elements misaligned.
 	odd := append(binary.LittleEndian.AppendUint64(nil, uint64(len("{"+one("a", "F32", "[1]", 0, 4)+"}"))), "{"+one("a", "F32", "[1]", 0, 4)+"}xxxx"...)
-	tests := []struct {
-		name string
-		file []byte
-		want error
-		says string // part of the message
-	}{
+	return []brokenFile{
 		{"empty", nil, ErrTooShort, ""},
 		{"seven bytes", make([]byte, 7), ErrTooShort, ""},
 		{"header beyond the file", huge(3), ErrHeaderSize, ""},
@@ -151,7 +154,10 @@ func TestBroken(t *testing.T) {
 		{"misaligned offset", wrap(one("a", "U8", "[1]", 0, 1)+","+one("b", "F32", "[1]", 1, 5), 5), ErrMisaligned, `"b"`},
 		{"misaligned header", odd, ErrMisaligned, `"a"`},
 	}
-	for _, tt := range tests {
+}
+
+func TestBroken(t *testing.T) {
+	for _, tt := range brokenFiles() {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Parse(tt.file)
 			if !errors.Is(err, tt.want) || got != nil {
