@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"krater/kernels/cpu"
+	"krater/kernels/cpu/level"
 	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/compare"
@@ -92,7 +93,13 @@ var names = []string{"deepseek_v2_lite", "deepseek_v2"}
 // processor is the CPU device, closed when the test ends.
 func processor(t testing.TB, threads int) *cpu.Device {
 	t.Helper()
-	dev, err := cpu.New(cpu.Options{Threads: threads})
+	return processorAt(t, threads, level.Auto)
+}
+
+// processorAt is processor with an instruction level.
+func processorAt(t testing.TB, threads int, l level.Level) *cpu.Device {
+	t.Helper()
+	dev, err := cpu.New(cpu.Options{Threads: threads, Level: l})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +134,19 @@ func TestGoldens(t *testing.T) {
 					})
 				}
 			}
+		}
+	}
+}
+
+// TestGoldensAtEveryLevel: each set of kernels by itself meets the goldens.
+func TestGoldensAtEveryLevel(t *testing.T) {
+	for l := level.Pure; l <= level.Best(); l++ {
+		for _, name := range names {
+			t.Run(l.String()+" "+name, func(t *testing.T) {
+				dir := filepath.Join(goldens, name)
+				m := open(t, processorAt(t, 2, l), dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32})
+				agree(t, m, dir, compare.Options{})
+			})
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 
 	"krater/kernels/device"
@@ -93,8 +94,8 @@ func TestGroupsAreBitwiseEqual(t *testing.T) {
 	}
 }
 
-// pooled is a Runner that deals the experts to pools, each on a stream of its
-// own, the last pool first.
+// pooled is a Runner that deals the experts to pools, each on a stream and a
+// goroutine of its own.
 type pooled struct {
 	m         *direct.Model
 	dev       device.Device
@@ -122,11 +123,15 @@ func (p *pooled) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Sta
 				return err
 			}
 			p.partition.Divide(parts, g.Work(p.state, layer))
-			for i := len(parts) - 1; i >= 0; i-- {
-				g.Experts(p.streams[i], p.state, layer, parts[i])
-				p.main.Wait(p.streams[i].Record())
+			var pools sync.WaitGroup
+			for i := range parts {
+				pools.Go(func() { g.Experts(p.streams[i], p.state, layer, parts[i]) })
 			}
 			g.Shared(p.main, p.state, layer, probe)
+			pools.Wait()
+			for _, s := range p.streams {
+				p.main.Wait(s.Record())
+			}
 			g.Combine(p.main, p.state, layer, probe)
 		}
 	}
@@ -177,6 +182,66 @@ func TestPoolsAreBitwiseEqual(t *testing.T) {
 					t.Errorf("%s: %d pools: sequence %d differs", name, p.Pools, i)
 				}
 			}
+		}
+	}
+}
+
+// TestBatchesInterleave: two batches that take turns between the steps of every
+// layer get the same bits as one after the other.
+func TestBatchesInterleave(t *testing.T) {
+	dev := processor(t, 2)
+	dir := filepath.Join(goldens, "deepseek_v2")
+	m := open(t, dev, dir, "config.json", load.Options{Limits: limits, Partition: []int{2, 1}})
+	batches := make([]*stages.Batch, 2)
+	want := make([][]float32, 2)
+	states := make([]*stages.State, 2)
+	s, err := dev.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range texts(t, dir, 3)[1:] {
+		blocks := []int32{0, 1, 2, 3, 4, 5}
+		for j := range blocks {
+			blocks[j] += int32(10 * i)
+		}
+		batches[i] = &stages.Batch{Tokens: p, Spans: []stages.Span{{Span: device.Span{Len: len(p), Blocks: blocks}, Want: true}}}
+		if err := m.model.Step(batches[i], nil, func(st *stages.State) error {
+			want[i] = slices.Clone(st.LogitRow(0))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if states[i], err = stages.NewState(dev, m.cfg, m.model.Limits()); err != nil {
+			t.Fatal(err)
+		}
+		defer states[i].Close()
+		if err := states[i].Fill(s, batches[i]); err != nil {
+			t.Fatal(err)
+		}
+		m.model.Parts.Embed.Run(s, states[i], nil)
+	}
+	for _, g := range m.model.Parts.Groups {
+		for layer := g.First; layer < g.Last; layer++ {
+			for _, step := range []func(st *stages.State){
+				func(st *stages.State) { g.Attend(s, st, layer, nil) },
+				func(st *stages.State) { g.Work(st, layer) },
+				func(st *stages.State) { g.Experts(s, st, layer, st.Work) },
+				func(st *stages.State) { g.Shared(s, st, layer, nil) },
+				func(st *stages.State) { g.Combine(s, st, layer, nil) },
+			} {
+				for _, st := range states {
+					step(st)
+				}
+				if !g.MoE(layer) {
+					break
+				}
+			}
+		}
+	}
+	for i, st := range states {
+		m.model.Parts.Head.Run(s, st, nil)
+		if !slices.Equal(st.LogitRow(0), want[i]) {
+			t.Errorf("batch %d differs from the same alone", i)
 		}
 	}
 }
