@@ -1,6 +1,8 @@
 package responses
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -224,6 +226,47 @@ func TestBodies(t *testing.T) {
 		o := r.object("POST", "/v1/responses", `{"input":"hi"}`)
 		if status, _, got, _ := r.refusal("GET", "/v1/responses/"+o.ID+"?stream=true&starting_after=99", ""); status != 400 || got != "starting_after" {
 			t.Errorf("starting_after 99: %d names %q", status, got)
+		}
+	})
+}
+
+// TestReplayOverHTTPHolds: who follows an answer over HTTP keeps it alive like
+// a resumed WebSocket, and no longer.
+func TestReplayOverHTTPHolds(t *testing.T) {
+	inBubble(t, Options{}, func(r *rig) {
+		script, _ := gated()
+		r.engine.Play(script)
+		c := r.dial()
+		c.send(`{"type":"response.create","input":"hi","resume_grace_s":30}`)
+		id := c.want("response.created").Response.ID
+		synctest.Wait()
+		c.vanish()
+		ctx, leave := context.WithCancel(context.Background())
+		req, _ := http.NewRequestWithContext(ctx, "GET", "http://example.com/v1/responses/"+id+"?stream=true", nil)
+		read := make(chan string, 1)
+		go func() {
+			answer, err := r.server.Client().Do(req)
+			if err != nil {
+				read <- err.Error()
+				return
+			}
+			data, _ := io.ReadAll(answer.Body)
+			answer.Body.Close()
+			read <- string(data)
+		}()
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		if r.engine.Open() != 1 {
+			t.Fatal("cancelled while it is followed")
+		}
+		leave()
+		if got := <-read; !strings.Contains(got, `"delta":"ab"`) {
+			t.Errorf("the follower got %s", got)
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if r.engine.Open() != 0 {
+			t.Error("runs after its last follower and the grace time")
 		}
 	})
 }

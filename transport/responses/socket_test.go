@@ -224,7 +224,9 @@ func TestSilentClientIsDropped(t *testing.T) {
 func TestConnectionLife(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		gate := make(chan struct{})
+		r.engine.Play(enginetest.Gated(enginetest.Text("a"), 2, gate))
 		c := r.dial()
+		start := time.Now()
 		answered := make(chan struct{})
 		go func() { // keeps the connection alive by reading
 			defer close(answered)
@@ -238,8 +240,6 @@ func TestConnectionLife(t *testing.T) {
 			c.until("response.completed")
 			c.wantClose(websocket.CloseNormalClosure)
 		}()
-		r.engine.Play(enginetest.Gated(enginetest.Text("a"), 2, gate))
-		start := time.Now()
 		<-answered
 		if took := time.Since(start); took != time.Hour {
 			t.Errorf("the connection lived %v, want an hour", took)
