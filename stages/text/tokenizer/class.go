@@ -4,6 +4,8 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/rangetable"
 )
 
 // class is a set of the kinds of character that split patterns tell apart; each
@@ -38,21 +40,20 @@ var (
 	blocks  [][256]class
 )
 
-// loadClasses fills the tables from package unicode, whose version of Unicode
-// (17) decides what an unknown character is. It takes about 2 ms, once.
+// unicodeVersion is that of the reference's regular expressions. A character of
+// a later version has no class: to the reference, and to whoever trained a model
+// with it, it is none.
+const unicodeVersion = "16.0.0"
+
+// loadClasses fills the tables from package unicode. It takes a few ms, once.
 var loadClasses = sync.OnceFunc(func() {
 	flat := make([]class, unicode.MaxRune+1)
 	mark := func(t *unicode.RangeTable, c class) {
-		for _, r := range t.R16 {
-			for x := int(r.Lo); x <= int(r.Hi); x += int(r.Stride) {
+		eachRange(t, func(lo, hi, stride int) {
+			for x := lo; x <= hi; x += stride {
 				flat[x] = c
 			}
-		}
-		for _, r := range t.R32 {
-			for x := int(r.Lo); x <= int(r.Hi); x += int(r.Stride) {
-				flat[x] = c
-			}
-		}
+		})
 	}
 	mark(unicode.Lu, classLu)
 	mark(unicode.Ll, classLl)
@@ -65,6 +66,19 @@ var loadClasses = sync.OnceFunc(func() {
 	mark(unicode.S, classS)
 	mark(unicode.White_Space, classSpace)
 	flat['\r'], flat['\n'] = classNewline, classNewline
+	end := 0
+	eachRange(rangetable.Assigned(unicodeVersion), func(lo, hi, stride int) {
+		if stride != 1 {
+			for x := lo; x <= hi; x += stride {
+				clear(flat[end:x])
+				end = x + 1
+			}
+			return
+		}
+		clear(flat[end:lo])
+		end = hi + 1
+	})
+	clear(flat[end:])
 
 	copy(ascii[:], flat)
 	seen := map[[256]class]uint16{}
@@ -79,6 +93,16 @@ var loadClasses = sync.OnceFunc(func() {
 		blockOf[i] = n
 	}
 })
+
+// eachRange calls f for the ranges of t, in order.
+func eachRange(t *unicode.RangeTable, f func(lo, hi, stride int)) {
+	for _, r := range t.R16 {
+		f(int(r.Lo), int(r.Hi), int(r.Stride))
+	}
+	for _, r := range t.R32 {
+		f(int(r.Lo), int(r.Hi), int(r.Stride))
+	}
+}
 
 // classOf returns the class of r, which must be a valid code point.
 func classOf(r rune) class { return blocks[blockOf[r>>8]][r&0xFF] }

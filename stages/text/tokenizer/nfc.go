@@ -2,9 +2,11 @@ package tokenizer
 
 import (
 	"slices"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+	"golang.org/x/text/unicode/rangetable"
 )
 
 // unicodeForm is NFC, NFD, NFKC or NFKD. Package norm does the work, but for
@@ -23,6 +25,12 @@ var (
 	formNFKD = unicodeForm{norm.NFKD, norm.NFKD, false}
 )
 
+// normVersion is the version of Unicode that the reference normalises with.
+const normVersion = "9.0.0"
+
+// normKnown are the characters of normVersion.
+var normKnown = rangetable.Assigned(normVersion)
+
 // safeSegment is up to how many characters a segment is left to package norm:
 // no character decomposes into more than three marks.
 const safeSegment = 10
@@ -36,19 +44,40 @@ func (f unicodeForm) edits(s string, e *edits, _ *regexBudget) error {
 		// s[i:] may need a change; the segment around i is what changes together.
 		from := f.segmentStart(s, i)
 		to, count := f.segmentEnd(s, from)
-		segment := s[from:to]
-		changed := ""
-		if count <= safeSegment {
-			changed = f.form.String(segment)
-		} else {
-			changed = f.long(segment)
-		}
-		if changed != segment {
-			e.replace(from, to, changed)
-		}
+		f.segment(s, from, to, count, e)
 		i = to
 	}
 	return nil
+}
+
+// segment normalises s[from:to], count characters. One that is newer than
+// normVersion stays as it is and keeps apart what is around it.
+func (f unicodeForm) segment(s string, from, to, count int, e *edits) {
+	part := func(from, to int) {
+		changed := ""
+		if count <= safeSegment {
+			changed = f.form.String(s[from:to])
+		} else {
+			changed = f.long(s[from:to])
+		}
+		if changed != s[from:to] {
+			e.replace(from, to, changed)
+		}
+	}
+	for i, n := from, 0; i < to; i += n {
+		var r rune
+		r, n = runeAt(s, i)
+		if r < 128 || unicode.Is(normKnown, r) {
+			continue
+		}
+		if from < i {
+			part(from, i)
+		}
+		from = i + n
+	}
+	if from < to {
+		part(from, to)
+	}
 }
 
 // boundary reports whether the character at the start of s never combines with
@@ -122,10 +151,7 @@ func (f unicodeForm) long(segment string) string {
 
 // composed returns the primary composite of two characters.
 func composed(a, b rune) (rune, bool) {
-	pair := utf8.AppendRune(utf8.AppendRune(nil, a), b)
-	c, n := utf8.DecodeRune(norm.NFC.Bytes(pair))
-	if n == len(norm.NFC.Bytes(pair)) {
-		return c, true
-	}
-	return 0, false
+	text := norm.NFC.Bytes(utf8.AppendRune(utf8.AppendRune(nil, a), b))
+	c, n := utf8.DecodeRune(text)
+	return c, n == len(text)
 }
