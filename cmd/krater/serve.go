@@ -71,9 +71,7 @@ func (c *serveCmd) Run(e *env) error {
 func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name string, opt server.Options, log zerolog.Logger) error {
 	start := time.Now()
 	late := newLateEngine(name)
-	srv := server.New(late, opt)
-	door := responses.New(late, responses.Options{Origins: c.Origins, Log: log})
-	mountResponses(srv, door)
+	srv, door := openDoors(late, opt, log)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 

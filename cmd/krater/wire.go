@@ -255,7 +255,7 @@ func (s *source) template(tok *tokenizer.Tokenizer, config []byte) (*chat.Templa
 	if err != nil {
 		return nil, err
 	}
-	t, err := chat.FromConfig(config, extra, tok.SpecialTokens())
+	t, err := chat.FromConfig(config, extra, tok.AddedTexts())
 	if err != nil {
 		return nil, fmt.Errorf("model %s: chat template: %w", s.name, err)
 	}
