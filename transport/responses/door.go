@@ -36,7 +36,7 @@ type Options struct {
 	// release is called. nil: there are enough.
 	Acquire func() (release func(), err *api.Error)
 
-	MaxMessage int64 // bytes of a WebSocket message; 4 MiB
+	MaxMessage int64 // bytes of a WebSocket message; 8 MiB
 	MaxSockets int   // WebSocket connections at a time; 256
 	MaxStreams int   // responses in flight on one of them; 32
 	MaxBacklog int   // bytes of text a slow connection may lag behind; 256 KiB
@@ -63,7 +63,7 @@ func (o Options) withDefaults() Options {
 	if o.AllowOrigin == nil {
 		o.AllowOrigin = sameOrigin
 	}
-	def(&o.MaxMessage, 4<<20)
+	def(&o.MaxMessage, 8<<20)
 	if o.ReadBody == nil {
 		o.ReadBody = func(w http.ResponseWriter, r *http.Request) ([]byte, *api.Error) { return readBody(w, r, o.MaxMessage) }
 	}

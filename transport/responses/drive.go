@@ -2,6 +2,7 @@ package responses
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"krater/actors/engine"
@@ -148,7 +149,7 @@ func (d *Door) pump(r *response, stream engine.Stream) {
 // in as input, and truncation is what would have helped an over-long one.
 func (p *plan) refusal(err error) *api.Error {
 	e := api.FromEngine(err)
-	if e.Param == "messages" {
+	if strings.HasPrefix(e.Param, "messages") { // its index counts what came before, too
 		named := *e
 		named.Param = "input"
 		e = &named

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json/jsontext"
 	"fmt"
-	"strings"
 
 	"krater/transport/api"
 )
@@ -12,10 +11,31 @@ import (
 // maxItems bounds the items of an input and the parts of a message.
 const maxItems = 8192
 
-// turn is one message in the chat shape that the engine takes.
+// turn is one message. The engine takes it in the chat shape: its text as a
+// string or, of several parts, as text parts, which the chat template's needs
+// decide how to join.
 type turn struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
+	role  string
+	parts []string
+}
+
+func (t turn) chat() []byte {
+	type part struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	type message struct {
+		Role    string `json:"role"`
+		Content any    `json:"content"`
+	}
+	if len(t.parts) == 1 {
+		return api.Marshal(message{t.role, t.parts[0]})
+	}
+	parts := make([]part, len(t.parts))
+	for i, text := range t.parts {
+		parts[i] = part{"text", text}
+	}
+	return api.Marshal(message{t.role, parts})
 }
 
 // inputItem is a message of the input, in its long and its short form; ids and
@@ -44,9 +64,9 @@ func readInput(raw jsontext.Value) ([]turn, *api.Error) {
 	}
 	switch raw.Kind() {
 	case '"':
-		t := turn{Role: "user"}
-		err := api.DecodeAt("input", raw, &t.Content)
-		return []turn{t}, err
+		var text string
+		err := api.DecodeAt("input", raw, &text)
+		return []turn{{role: "user", parts: []string{text}}}, err
 	case '[':
 	default:
 		return nil, api.BadRequest(api.CodeInvalidType, "input", "'input' must be a string or an array of items")
@@ -82,45 +102,43 @@ func readItem(param string, raw jsontext.Value) (turn, *api.Error) {
 	if item.Role == nil {
 		return turn{}, api.BadRequest(api.CodeMissing, param+".role", "'%s.role' is missing", param)
 	}
-	t := turn{Role: *item.Role}
-	switch t.Role {
-	case "user", "assistant", "system":
-	case "developer": // the newer name; chat templates know the older one
-		t.Role = "system"
+	switch *item.Role {
+	case "user", "assistant", "system", "developer":
 	default:
 		return turn{}, api.Invalid(param+".role", "'%s.role' must be user, assistant, system or developer", param)
 	}
-	var err *api.Error
-	t.Content, err = readContent(param+".content", item.Content)
-	return t, err
+	parts, err := readContent(param+".content", item.Content)
+	return turn{role: *item.Role, parts: parts}, err
 }
 
-// readContent reads a string or text parts, which are joined as they are.
-func readContent(param string, raw jsontext.Value) (string, *api.Error) {
+// readContent reads a string or text parts.
+func readContent(param string, raw jsontext.Value) ([]string, *api.Error) {
 	if api.Absent(raw) {
-		return "", api.BadRequest(api.CodeMissing, param, "'%s' is missing", param)
+		return nil, api.BadRequest(api.CodeMissing, param, "'%s' is missing", param)
 	}
-	var text string
 	switch raw.Kind() {
 	case '"':
+		var text string
 		err := api.DecodeAt(param, raw, &text)
-		return text, err
+		return []string{text}, err
 	case '[':
 	default:
-		return "", api.BadRequest(api.CodeInvalidType, param, "'%s' must be a string or an array of parts", param)
+		return nil, api.BadRequest(api.CodeInvalidType, param, "'%s' must be a string or an array of parts", param)
 	}
 	parts, err := elements(param, raw, maxItems)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var b strings.Builder
+	if len(parts) == 0 {
+		return nil, api.Invalid(param, "'%s' must not be an empty array", param)
+	}
+	texts := make([]string, len(parts))
 	for i, part := range parts {
-		if text, err = readPart(fmt.Sprintf("%s[%d]", param, i), part); err != nil {
-			return "", err
+		if texts[i], err = readPart(fmt.Sprintf("%s[%d]", param, i), part); err != nil {
+			return nil, err
 		}
-		b.WriteString(text)
 	}
-	return b.String(), nil
+	return texts, nil
 }
 
 func readPart(param string, raw jsontext.Value) (string, *api.Error) {
@@ -181,7 +199,7 @@ func joinTurns(past []byte, turns []turn) []byte {
 		if len(out) > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, api.Marshal(t)...)
+		out = append(out, t.chat()...)
 	}
 	return out
 }
@@ -192,7 +210,7 @@ func (p *plan) continueFrom(past []byte) {
 	p.past = past
 	var head []turn
 	if p.echo.Instructions != nil && *p.echo.Instructions != "" {
-		head = []turn{{Role: "system", Content: *p.echo.Instructions}}
+		head = []turn{{role: "system", parts: []string{*p.echo.Instructions}}}
 	}
 	all := joinTurns(nil, head)
 	if len(past) > 0 {
@@ -212,9 +230,10 @@ func (p *plan) historyWith(answer string, answered bool) []byte {
 	switch last := len(turns) - 1; {
 	case !answered:
 	case p.continues && last >= 0:
-		turns[last].Content += answer
+		parts := turns[last].parts
+		parts[len(parts)-1] += answer
 	default:
-		turns = append(turns, turn{Role: "assistant", Content: answer})
+		turns = append(turns, turn{role: "assistant", parts: []string{answer}})
 	}
 	history := joinTurns(p.past, turns)
 	p.past, p.turns = nil, nil

@@ -39,6 +39,7 @@ func TestRefusals(t *testing.T) {
 		{`{"input":[{"role":"user"}]}`, "input[0].content", "missing_required_parameter"},
 		{`{"input":[{"content":"x"}]}`, "input[0].role", "missing_required_parameter"},
 		{`{"input":[{"role":"tool","content":"x"}]}`, "input[0].role", "invalid_value"},
+		{`{"input":[{"role":"user","content":[]}]}`, "input[0].content", "invalid_value"},
 		{`{"input":[{"role":"user","content":5}]}`, "input[0].content", "invalid_type"},
 		{`{"input":[{"role":"user","content":"x","name":"n"}]}`, "input[0].name", "unknown_parameter"},
 		{`{"input":[{"role":"user","content":"a"},{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]}`, "input[1].content[0].type", "unsupported_parameter"},
@@ -125,7 +126,8 @@ func TestRequestReachesTheEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `[{"role":"system","content":"Be brief."},{"role":"system","content":"rules"},{"role":"user","content":"one two"},` +
+	const want = `[{"role":"system","content":"Be brief."},{"role":"developer","content":"rules"},` +
+		`{"role":"user","content":[{"type":"text","text":"one "},{"type":"text","text":"two"}]},` +
 		`{"role":"assistant","content":"three"},{"role":"user","content":"<\"four\">` + "\u2028" + `"}]`
 	req := p.req
 	if got := string(req.Prompt.Chat.Messages); got != want {
