@@ -45,13 +45,15 @@ func (d *Device) MLADecode(stream device.Stream, out, q, cache, kvB device.Mat, 
 	flops := 2*keys*p.Heads*(2*p.Rank+p.Rope) + 2*len(t.rows)*p.Heads*(p.Nope+p.V)*p.Rank
 	ns := flops / (flopsPerNs / 2)
 	t.heads = min(headBlock, p.Heads)
-	if ns >= wakeNs {
+	if s.shared(ns) {
 		// A lone sequence spreads over the lanes by heads, four at least.
 		for t.heads > dot.Rows && len(t.rows)*((p.Heads+t.heads-1)/t.heads) < 2*len(s.lanes) {
 			t.heads = (t.heads/2 + dot.Rows - 1) &^ (dot.Rows - 1)
 		}
 	}
-	s.each(t, len(t.rows)*((p.Heads+t.heads-1)/t.heads), ns)
+	wide := convert.Padded(p.Rank + p.Rope)
+	scratch := t.heads*(3*wide+keyBlock) + wide + piece(runningSize*t.heads)
+	s.each(t, len(t.rows)*((p.Heads+t.heads-1)/t.heads), ns, scratch)
 	t.spans = nil
 }
 
@@ -68,7 +70,7 @@ type decodeScratch struct {
 
 func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
 	c.wide = convert.Padded(t.Rank + t.Rope)
-	l.arena.reset(t.heads*(3*c.wide+keyBlock) + c.wide + piece(runningSize*t.heads))
+	l.arena.clear()
 	c.absorbed, c.query = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*c.wide)
 	c.acc, c.scores = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*keyBlock)
 	c.spare = l.arena.take(c.wide)

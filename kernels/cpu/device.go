@@ -31,6 +31,7 @@ type Device struct {
 	level  level.Level
 	budget int64
 	team   *Team
+	wakeNs int // see the constant
 
 	used    atomic.Int64
 	scratch atomic.Int64
@@ -63,7 +64,7 @@ func New(o Options) (*Device, error) {
 		o.Name = "cpu"
 	}
 	return &Device{
-		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads),
+		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads), wakeNs: wakeNs,
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l),
 	}, nil

@@ -50,7 +50,7 @@ func (t *ffnTask) do(l *lane, i int) {
 // innerRows computes silu(gate x) * up x for inner rows [from, to).
 func (t *ffnTask) innerRows(l *lane, item *ffnItem, from, to int) {
 	n := to - from
-	l.arena.reset(2 * dot.Rows * innerStep)
+	l.arena.clear()
 	gate, up := l.arena.take(dot.Rows*innerStep), l.arena.take(dot.Rows*innerStep)
 	kernels := t.dev.tiles(item.gate.bf16)
 	for r := 0; r < item.rows; r += dot.Rows {
@@ -143,14 +143,14 @@ func (t *ffnTask) run(s *Stream) {
 func (t *ffnTask) pass(s *Stream, down bool, n, ns int) {
 	t.downPass = down
 	t.chunk = n
-	if ns >= wakeNs && len(s.lanes) > 1 {
+	if s.shared(ns) {
 		// Items share the lanes, so fewer cuts are needed when there are many.
 		const perLane = 4
 		cuts := max(1, perLane*len(s.lanes)/len(t.items))
 		t.chunk = ((n+cuts-1)/cuts + innerStep - 1) &^ (innerStep - 1)
 	}
 	t.perItem = (n + t.chunk - 1) / t.chunk
-	s.each(t, t.perItem*len(t.items), ns)
+	s.each(t, t.perItem*len(t.items), ns, 2*dot.Rows*innerStep)
 }
 
 // FFN is out [T, H] = down(silu(gate x) * up x), x [T, H] F32, weights BF16 or

@@ -131,7 +131,7 @@ func (d *Device) MatMul(stream device.Stream, out, x, w device.Mat) {
 		}
 		ns := t.ns(t.m)
 		t.chunk = s.chunk(t.n, ns)
-		s.each(t, (t.n+t.chunk-1)/t.chunk, ns)
+		s.each(t, (t.n+t.chunk-1)/t.chunk, ns, 0)
 	}
 }
 
@@ -140,14 +140,14 @@ func (s *Stream) packed(x *float32, stride, m, k int) *float32 {
 	s.arena.reset(m * convert.Padded(k))
 	t := &s.pack
 	*t = packTask{dev: s.dev, dst: s.arena.take(m * convert.Padded(k)), x: x, xStride: stride, k: k}
-	s.each(t, m, m*k/2)
+	s.each(t, m, m*k/2, 0)
 	return t.dst
 }
 
 // chunk is how many of n weight rows one item takes: all of them when the work
 // stays on the caller, else so that every lane has a few items.
 func (s *Stream) chunk(n, ns int) int {
-	if ns < wakeNs || len(s.lanes) == 1 {
+	if !s.shared(ns) {
 		return n
 	}
 	const perLane = 4

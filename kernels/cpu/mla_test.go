@@ -5,156 +5,190 @@ import (
 	"testing"
 
 	"krater/kernels/cpu"
-	"krater/kernels/cpu/level"
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/ref"
 	"krater/kernels/tensor"
 )
 
-// each level as a device with the given threads
-func forLevels(t *testing.T, threads int, f func(t *testing.T, d *cpu.Device, s device.Stream)) {
-	for _, l := range level.Available() {
-		t.Run(l.String(), func(t *testing.T) {
-			d, err := cpu.New(cpu.Options{Threads: threads, Level: l})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer d.Close()
-			s, err := d.NewStream()
-			if err != nil {
-				t.Fatal(err)
-			}
-			f(t, d, s)
-		})
+var mlaSizes = []device.MLA{
+	{Heads: 8, Nope: 32, Rope: 16, V: 32, Rank: 64, Scale: 0.144, BlockTokens: 16},
+	{Heads: 3, Nope: 5, Rope: 6, V: 7, Rank: 13, Scale: 0.3, BlockTokens: 5},
+	{Heads: 17, Nope: 32, Rope: 0, V: 16, Rank: 32, Scale: 0.2, BlockTokens: 1},
+}
+
+// scene is an attention problem: a cache filled at random, block tables that
+// are neither in order nor apart.
+type scene struct {
+	p             device.MLA
+	cache, kvB    device.Mat
+	cacheRef, kvs []float32
+	table         []int32
+	q             []float32
+	rows          int
+}
+
+func newScene(d *cpu.Device, p device.MLA, cacheType, weightType tensor.DType, positions, rows int) *scene {
+	r := kerneltest.Rand(7)
+	c := &scene{p: p, rows: rows}
+	blocks := (positions + p.BlockTokens - 1) / p.BlockTokens
+	slots, width := blocks*p.BlockTokens, p.Rank+p.Rope
+	c.cache, c.cacheRef = floats(d, cacheType, kerneltest.Normal(r, slots*width, 1), slots, width)
+	c.kvB, c.kvs = floats(d, weightType, kerneltest.Normal(r, p.Heads*(p.Nope+p.V)*p.Rank, 0.2), p.Heads*(p.Nope+p.V), p.Rank)
+	// Half in order (stretches that can be read in one go), half shuffled.
+	for i := range blocks / 2 {
+		c.table = append(c.table, int32(i))
 	}
-}
-
-func wrap[E any](d *cpu.Device, dt tensor.DType, data []E, rows, cols int) device.Mat {
-	b, _ := d.Wrap(kerneltest.Bytes(data))
-	return device.NewMat(b, dt, rows, cols)
-}
-
-// floats wraps values as F32 or, rounded, as BF16; it gives what is stored.
-func floats(d *cpu.Device, dt tensor.DType, values []float32, rows, cols int) (device.Mat, []float32) {
-	if dt == tensor.F32 {
-		return wrap(d, dt, values, rows, cols), values
+	for _, b := range r.Perm(blocks - blocks/2) {
+		c.table = append(c.table, int32(blocks/2+b))
 	}
-	stored, widened := kerneltest.BF16(values)
-	return wrap(d, dt, stored, rows, cols), widened
+	c.q = kerneltest.Normal(r, rows*p.Heads*(p.Nope+p.Rope), 1)
+	return c
 }
 
-var dtypes = []tensor.DType{tensor.F32, tensor.BF16}
+type form struct {
+	name string
+	run  func(d *cpu.Device, s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA)
+}
+
+var forms = []form{
+	{"prefill", func(d *cpu.Device, s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+		d.MLAPrefill(s, out, q, cache, kvB, spans, p)
+	}},
+	{"decode", func(d *cpu.Device, s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+		d.MLADecode(s, out, q, cache, kvB, spans, p)
+	}},
+}
+
+// run gives the result of a form for some spans of the scene.
+func (c *scene) run(t testing.TB, f form, d *cpu.Device, s device.Stream, spans []device.Span) []float32 {
+	t.Helper()
+	out := kerneltest.Guard[float32](c.rows*c.p.Heads*c.p.V, 4)
+	clear(out.Data)
+	f.run(d, s, f32s(d, out.Data, c.rows, c.p.Heads*c.p.V), f32s(d, c.q, c.rows, c.p.Heads*(c.p.Nope+c.p.Rope)), c.cache, c.kvB, spans, c.p)
+	if err := out.Check(); err != nil {
+		t.Errorf("%s: %v", f.name, err)
+	}
+	return out.Data
+}
 
 func TestMLA(t *testing.T) {
-	sizes := []device.MLA{
-		{Heads: 8, Nope: 32, Rope: 16, V: 32, Rank: 64, Scale: 0.144, BlockTokens: 16},
-		{Heads: 3, Nope: 5, Rope: 6, V: 7, Rank: 13, Scale: 0.3, BlockTokens: 5},
-	}
-	forLevels(t, 2, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for _, p := range sizes {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, p := range mlaSizes {
 			for _, cacheType := range dtypes {
 				for _, weightType := range dtypes {
-					t.Run(fmt.Sprintf("%d/%s/%s", p.Heads, cacheType, weightType), func(t *testing.T) {
-						r := kerneltest.Rand(7)
-						const blocks = 64
-						width := p.Rank + p.Rope
-						cache, cacheRef := floats(d, cacheType, kerneltest.Normal(r, blocks*p.BlockTokens*width, 1), blocks*p.BlockTokens, width)
-						kvB, kvRef := floats(d, weightType, kerneltest.Normal(r, p.Heads*(p.Nope+p.V)*p.Rank, 0.2), p.Heads*(p.Nope+p.V), p.Rank)
-						table := make([]int32, blocks)
-						for i, v := range r.Perm(blocks) {
-							table[i] = int32(v)
+					c := newScene(d, p, cacheType, weightType, 180, 60)
+					spans := []device.Span{
+						{Row: 0, Len: 1, Pos: 0, Blocks: c.table},
+						{Row: 1, Len: 7, Pos: 3, Blocks: c.table[1:]},
+						{Row: 8, Len: 50, Pos: 90, Blocks: c.table},
+						{Row: 58, Len: 1, Pos: 127, Blocks: c.table},
+						{Row: 59, Len: 1, Pos: 128, Blocks: c.table},
+					}
+					want := make([]float32, c.rows*p.Heads*p.V)
+					ref.MLA(want, c.q, c.cacheRef, c.kvs, spans, p)
+					for _, f := range forms {
+						got := c.run(t, f, d, s, spans)
+						// Scores are sums of Rank+Rope products; an error in a score is a
+						// relative error of its weight.
+						limit := 64 * kerneltest.Eps32 * kerneltest.MaxAbs(want)
+						if err := kerneltest.Compare(got, want, p.Heads*p.V, kerneltest.Relative(want, 16, limit)); err != nil {
+							t.Errorf("%s, %d heads, cache %s, weights %s: %v", f.name, p.Heads, cacheType, weightType, err)
 						}
-						spans := []device.Span{{Row: 0, Len: 1, Pos: 0, Blocks: table[:1]}, {Row: 1, Len: 7, Pos: 3, Blocks: table[1:4]}, {Row: 8, Len: 150, Pos: 100, Blocks: table[4:]}, {Row: 158, Len: 1, Pos: 127, Blocks: table[8:]}}
-						const rows = 159
-						q := kerneltest.Normal(r, rows*p.Heads*(p.Nope+p.Rope), 1)
-						want := make([]float32, rows*p.Heads*p.V)
-						ref.MLA(want, q, cacheRef, kvRef, spans, p)
-						for _, form := range []string{"prefill", "decode"} {
-							got := make([]float32, len(want))
-							run := d.MLAPrefill
-							if form == "decode" {
-								run = d.MLADecode
-							}
-							run(s, wrap(d, tensor.F32, got, rows, p.Heads*p.V), wrap(d, tensor.F32, q, rows, p.Heads*(p.Nope+p.Rope)), cache, kvB, spans, p)
-							if err := kerneltest.Compare(got, want, p.Heads*p.V, kerneltest.Relative(want, 64, 3e-6*kerneltest.MaxAbs(want))); err != nil {
-								t.Errorf("%s: %v", form, err)
-							}
+					}
+				}
+			}
+		}
+	})
+}
+
+// CASES 20, 25: the chunk of a prompt and the other sequences do not change a
+// bit, whatever the number of threads.
+func TestMLAIsBatchInvariant(t *testing.T) {
+	for _, f := range forms {
+		for _, p := range mlaSizes[:2] {
+			t.Run(fmt.Sprintf("%s/%d", f.name, p.Heads), func(t *testing.T) {
+				forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+					const n = 140
+					c := newScene(d, p, tensor.BF16, tensor.BF16, 2*n, n)
+					whole := c.run(t, f, d, s, []device.Span{{Row: 0, Len: n, Pos: 0, Blocks: c.table}})
+					for row := 0; row < n; row += 9 {
+						span := device.Span{Row: row, Len: 1, Pos: row, Blocks: c.table}
+						width := p.Heads * p.V
+						if err := kerneltest.SameBits(c.run(t, f, d, s, []device.Span{span})[row*width:][:width], whole[row*width:][:width]); err != nil {
+							t.Fatalf("row %d alone: %v", row, err)
 						}
-					})
-				}
-			}
+					}
+					for _, chunk := range []int{3, 7, 32, 139} {
+						var spans []device.Span
+						for from := 0; from < n; from += chunk {
+							spans = append(spans, device.Span{Row: from, Len: min(chunk, n-from), Pos: from, Blocks: c.table})
+						}
+						if err := kerneltest.SameBits(c.run(t, f, d, s, spans), whole); err != nil {
+							t.Fatalf("chunks of %d: %v", chunk, err)
+						}
+					}
+				})
+			})
 		}
-	})
+	}
 }
 
-func TestFFN(t *testing.T) {
-	forLevels(t, 2, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for _, size := range [][3]int{{1, 256, 64}, {5, 33, 70}, {300, 40, 130}} {
-			for _, dt := range dtypes {
-				rows, h, f := size[0], size[1], size[2]
-				r := kerneltest.Rand(3)
-				var e device.Expert
-				var w ref.Expert
-				e.Gate, w.Gate = floats(d, dt, kerneltest.Normal(r, h*f, 0.1), f, h)
-				e.Up, w.Up = floats(d, dt, kerneltest.Normal(r, h*f, 0.1), f, h)
-				e.Down, w.Down = floats(d, dt, kerneltest.Normal(r, h*f, 0.1), h, f)
-				x := kerneltest.Normal(r, rows*h, 1)
-				want, got := make([]float32, rows*h), make([]float32, rows*h)
-				ref.FFN(want, x, w, h)
-				d.FFN(s, wrap(d, tensor.F32, got, rows, h), wrap(d, tensor.F32, x, rows, h), e)
-				if err := kerneltest.Compare(got, want, h, kerneltest.Relative(want, 16, 2e-6*kerneltest.MaxAbs(want))); err != nil {
-					t.Errorf("%v %s: %v", size, dt, err)
-				}
-				work := []device.ExpertRows{{Expert: 0}}
-				for i := range rows {
-					work[0].Assign = append(work[0].Assign, int32(i))
-				}
-				clear(got)
-				d.Experts(s, wrap(d, tensor.F32, got, rows, h), wrap(d, tensor.F32, x, rows, h), []device.Expert{e}, work, 1)
-				if err := kerneltest.Compare(got, want, h, kerneltest.Relative(want, 16, 2e-6*kerneltest.MaxAbs(want))); err != nil {
-					t.Errorf("experts %v %s: %v", size, dt, err)
-				}
-			}
+func TestMLARefusesWrongTables(t *testing.T) {
+	d, s := open(t, cpu.Options{})
+	p := mlaSizes[0]
+	c := newScene(d, p, tensor.F32, tensor.F32, 64, 4) // 4 blocks
+	good := device.Span{Row: 0, Len: 4, Pos: 60, Blocks: c.table}
+	for _, f := range forms {
+		c.run(t, f, d, s, []device.Span{good})
+		op := map[string]string{"prefill": "MLAPrefill", "decode": "MLADecode"}[f.name]
+		for name, bad := range map[string]device.Span{
+			"short table":    {Row: 0, Len: 4, Pos: 61, Blocks: c.table},
+			"block beyond":   {Row: 0, Len: 1, Pos: 0, Blocks: []int32{4}},
+			"negative block": {Row: 0, Len: 1, Pos: 0, Blocks: []int32{-1}},
+			"rows beyond":    {Row: 1, Len: 4, Pos: 0, Blocks: c.table},
+			"negative row":   {Row: -1, Len: 1, Pos: 0, Blocks: c.table},
+			"negative pos":   {Row: 0, Len: 1, Pos: -1, Blocks: c.table},
+			"no rows":        {Row: 0, Len: 0, Pos: 0, Blocks: c.table},
+			"overflow":       {Row: 0, Len: 4, Pos: 1<<63 - 2, Blocks: c.table},
+		} {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				panicsWith(t, op, func() { c.run(t, f, d, s, []device.Span{bad}) })
+			})
 		}
-	})
+	}
 }
 
-func TestMatMul(t *testing.T) {
-	forLevels(t, 2, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for _, size := range [][3]int{{1, 64, 256}, {3, 17, 33}, {300, 40, 130}, {1, 8192, 256}} {
-			for _, dt := range dtypes {
-				m, n, k := size[0], size[1], size[2]
-				r := kerneltest.Rand(3)
-				w, wRef := floats(d, dt, kerneltest.Normal(r, n*k, 0.1), n, k)
-				x := kerneltest.Normal(r, m*k, 1)
-				want, got := make([]float32, m*n), make([]float32, m*n)
-				ref.MatMul(want, x, wRef, m, n, k)
-				d.MatMul(s, wrap(d, tensor.F32, got, m, n), wrap(d, tensor.F32, x, m, k), w)
-				if err := kerneltest.Compare(got, want, n, kerneltest.DotTolerance(x, wRef, k)); err != nil {
-					t.Errorf("%v %s: %v", size, dt, err)
-				}
+func BenchmarkMLA(b *testing.B) {
+	tiny := mlaSizes[0]
+	lite := device.MLA{Heads: 16, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.1, BlockTokens: 64}
+	cases := []struct {
+		name      string
+		p         device.MLA
+		form      form
+		rows, pos int
+	}{
+		{"tiny/decode/ctx200", tiny, forms[1], 1, 200}, {"tiny/decode/ctx2000", tiny, forms[1], 1, 2000},
+		{"tiny/prefill/200", tiny, forms[0], 200, 0}, {"tiny/prefill/1000", tiny, forms[0], 1000, 0},
+		{"v2lite/decode/ctx2000", lite, forms[1], 1, 2000}, {"v2lite/prefill/512", lite, forms[0], 512, 0},
+	}
+	for _, c := range cases {
+		b.Run(c.name, func(b *testing.B) {
+			d, s := open(b, cpu.Options{Threads: 1})
+			scene := newScene(d, c.p, tensor.BF16, tensor.BF16, c.pos+c.rows, c.rows)
+			out := f32s(d, make([]float32, c.rows*c.p.Heads*c.p.V), c.rows, c.p.Heads*c.p.V)
+			q := f32s(d, scene.q, c.rows, c.p.Heads*(c.p.Nope+c.p.Rope))
+			spans := []device.Span{{Row: 0, Len: c.rows, Pos: c.pos, Blocks: scene.table}}
+			ns := kerneltest.Quartile(b, 1, func() { c.form.run(d, s, out, q, scene.cache, scene.kvB, spans, c.p) })
+			keys, p := 0, c.p
+			for r := range c.rows {
+				keys += c.pos + r + 1
 			}
-		}
-	})
-}
-
-func TestRouterGroups(t *testing.T) {
-	forLevels(t, 1, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		p := device.Router{Experts: 32, TopK: 4, Groups: 4, TopGroups: 2, Scale: 2}
-		r := kerneltest.Rand(1)
-		logits := kerneltest.Normal(r, 10*32, 2)
-		ids, want := make([]int32, 40), make([]int32, 40)
-		ws, wantW := make([]float32, 40), make([]float32, 40)
-		d.RouteTopK(s, wrap(d, tensor.I32, ids, 10, 4), wrap(d, tensor.F32, ws, 10, 4), wrap(d, tensor.F32, logits, 10, 32), device.Mat{}, p)
-		ref.RouteTopK(want, wantW, logits, nil, p)
-		for i := range ids {
-			if ids[i] != want[i] {
-				t.Fatalf("ids %v want %v", ids, want)
+			flops := 2*keys*p.Heads*(p.Nope+p.Rope+p.V) + 2*(c.pos+c.rows)*p.Heads*p.Rank*(p.Nope+p.V)
+			if c.form.name == "decode" {
+				flops = 2*keys*p.Heads*(2*p.Rank+p.Rope) + 2*p.Heads*p.Rank*(p.Nope+p.V)
 			}
-		}
-		if err := kerneltest.Compare(ws, wantW, 4, kerneltest.Relative(wantW, 8, 0)); err != nil {
-			t.Error(err)
-		}
-	})
+			kerneltest.Report(b, ns, 0, flops)
+		})
+	}
 }

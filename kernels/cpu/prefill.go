@@ -22,12 +22,14 @@ func (d *Device) MLAPrefill(stream device.Stream, out, q, cache, kvB device.Mat,
 	s := d.stream(op, stream)
 	t := &s.prefill
 	t.check(op, d, &out, &q, &cache, &kvB, spans, &p)
-	flops := 0
+	flops, longest := 0, 0
 	for i := range spans {
+		longest = max(longest, spans[i].Len)
 		keys := spans[i].Pos + spans[i].Len
 		flops += 2 * p.Heads * keys * (p.Rank*(p.Nope+p.V) + spans[i].Len*(p.Nope+p.Rope+p.V))
 	}
-	s.each(t, len(spans)*p.Heads, flops/flopsPerNs)
+	scratch := keyBlock*(convert.Padded(p.Rank)+p.Nope+p.Rope+p.V+dot.Rows) + piece(runningSize*longest)
+	s.each(t, len(spans)*p.Heads, flops/flopsPerNs, scratch)
 	t.spans = nil
 }
 
@@ -44,7 +46,7 @@ type prefillScratch struct {
 func (t *prefillTask) scratch(l *lane, rows int) (c prefillScratch) {
 	c.wide = convert.Padded(t.Rank)
 	qk := t.Nope + t.Rope
-	l.arena.reset(keyBlock*(c.wide+qk+t.V+dot.Rows) + piece(runningSize*rows))
+	l.arena.clear()
 	c.latents, c.keys = l.arena.take(keyBlock*c.wide), l.arena.take(keyBlock*qk)
 	c.values, c.scores = l.arena.take(keyBlock*t.V), l.arena.take(keyBlock*dot.Rows)
 	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*rows))), rows)

@@ -98,19 +98,28 @@ func (done) Wait() error { return nil }
 // parked goroutine costs tens of microseconds.
 const wakeNs = 50_000
 
+// shared reports whether work of ns nanoseconds is worth other cores.
+func (s *Stream) shared(ns int) bool { return ns >= s.dev.wakeNs && len(s.lanes) > 1 }
+
 // each runs t.do for items 0..n-1, in rising order on the caller when the whole
-// takes under wakeNs nanoseconds by estimate, else spread over the team, items
-// taken in turn. It returns when all are done.
-func (s *Stream) each(t task, n, ns int) {
-	if n <= 1 || ns < wakeNs || len(s.lanes) == 1 {
+// is too little to share, else spread over the team, items taken in turn. It
+// returns when all are done. scratch is what an item takes of its lane's arena;
+// the lanes grow here, so that no worker allocates.
+func (s *Stream) each(t task, n, ns, scratch int) {
+	if n <= 1 || !s.shared(ns) {
+		s.lanes[0].arena.reset(scratch)
 		for i := range n {
 			t.do(s.lanes[0], i)
 		}
 		return
 	}
+	lanes := s.lanes[:min(n, len(s.lanes))]
+	for _, l := range lanes {
+		l.arena.reset(scratch)
+	}
 	s.current, s.tasks = t, int64(n)
 	s.next.Store(0)
-	s.dev.team.Run(min(n, len(s.lanes)), s.part)
+	s.dev.team.Run(len(lanes), s.part)
 	s.current = nil
 }
 
@@ -133,10 +142,13 @@ type arena struct {
 	held *atomic.Int64
 }
 
-// reset takes everything back and makes room for total float32 values in
-// pieces; the padding of each piece is for the caller to count with piece.
+// clear takes everything back.
+func (a *arena) clear() { a.used = 0 }
+
+// reset is clear, and makes room for total float32 values in pieces; the
+// padding of each piece is for the caller to count with piece.
 func (a *arena) reset(total int) {
-	a.used = 0
+	a.clear()
 	if total <= len(a.data) {
 		return
 	}

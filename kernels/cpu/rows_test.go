@@ -1,0 +1,182 @@
+package cpu_test
+
+import (
+	"testing"
+
+	"krater/kernels/cpu"
+	"krater/kernels/device"
+	"krater/kernels/kerneltest"
+	"krater/kernels/ref"
+	"krater/kernels/tensor"
+)
+
+func TestGatherRows(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, dt := range dtypes {
+			const vocab, h = 11, 37
+			table, tableRef := floats(d, dt, kerneltest.Normal(kerneltest.Rand(1), vocab*h, 1), vocab, h)
+			ids := []int32{10, 0, 3, 3, 7}
+			got, want := kerneltest.Guard[float32](len(ids)*h, 4), make([]float32, len(ids)*h)
+			ref.GatherRows(want, tableRef, ids, h)
+			d.GatherRows(s, f32s(d, got.Data, len(ids), h), table, wrap(d, tensor.I32, ids, len(ids), 1))
+			if err := kerneltest.SameBits(got.Data, want); err != nil {
+				t.Errorf("%s: %v", dt, err)
+			}
+			if err := got.Check(); err != nil {
+				t.Errorf("%s: %v", dt, err)
+			}
+			for _, bad := range []int32{-1, vocab} {
+				ids[2] = bad
+				panicsWith(t, "GatherRows", func() {
+					d.GatherRows(s, f32s(d, got.Data, len(ids), h), table, wrap(d, tensor.I32, ids, len(ids), 1))
+				})
+			}
+		}
+	})
+}
+
+func TestStoreRows(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, dt := range dtypes {
+			const rows, w = 9, 80
+			cache, cacheRef := floats(d, dt, kerneltest.Normal(kerneltest.Rand(1), rows*w, 1), rows, w)
+			want := append([]float32(nil), cacheRef...)
+			src := kerneltest.Normal(kerneltest.Rand(2), 3*w, 1)
+			slots := []int32{8, 0, 5}
+			rounded := src
+			if dt == tensor.BF16 {
+				_, rounded = kerneltest.BF16(src)
+			}
+			ref.StoreRows(want, rounded, slots, w)
+			d.StoreRows(s, cache, f32s(d, src, 3, w), wrap(d, tensor.I32, slots, 3, 1))
+			got := make([]float32, rows*w)
+			d.GatherRows(s, f32s(d, got, rows, w), cache, wrap(d, tensor.I32, []int32{0, 1, 2, 3, 4, 5, 6, 7, 8}, rows, 1))
+			if err := kerneltest.SameBits(got, want); err != nil {
+				t.Errorf("%s: %v", dt, err)
+			}
+			slots[1] = rows
+			panicsWith(t, "StoreRows", func() { d.StoreRows(s, cache, f32s(d, src, 3, w), wrap(d, tensor.I32, slots, 3, 1)) })
+		}
+	})
+}
+
+func TestAdd(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		x, delta := kerneltest.Normal(kerneltest.Rand(1), 5*33, 1), kerneltest.Normal(kerneltest.Rand(2), 5*33, 1)
+		want := append([]float32(nil), x...)
+		ref.Add(want, delta)
+		d.Add(s, f32s(d, x, 5, 33), f32s(d, delta, 5, 33))
+		if err := kerneltest.SameBits(x, want); err != nil {
+			t.Error(err)
+		}
+		panicsWith(t, "Add", func() { d.Add(s, f32s(d, x, 5, 33), f32s(d, delta, 4, 33)) })
+	})
+}
+
+func TestWeightedSum(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		const tokens, topK, h = 4, 6, 45
+		r := kerneltest.Rand(1)
+		y, weights, base := kerneltest.Normal(r, tokens*topK*h, 1), kerneltest.Normal(r, tokens*topK, 1), kerneltest.Normal(r, tokens*h, 1)
+		want, got := make([]float32, tokens*h), kerneltest.Guard[float32](tokens*h, 4)
+		check := func(name string, got []float32) {
+			t.Helper()
+			limit := 8 * kerneltest.Eps32 * kerneltest.MaxAbs(y) * kerneltest.MaxAbs(weights)
+			if err := kerneltest.Compare(got, want, h, kerneltest.Relative(want, 4, limit)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		ys, ws := f32s(d, y, tokens*topK, h), f32s(d, weights, tokens, topK)
+		ref.WeightedSum(want, y, weights, nil, topK, h)
+		d.WeightedSum(s, f32s(d, got.Data, tokens, h), ys, ws, device.Mat{})
+		check("no base", got.Data)
+		ref.WeightedSum(want, y, weights, base, topK, h)
+		d.WeightedSum(s, f32s(d, got.Data, tokens, h), ys, ws, f32s(d, base, tokens, h))
+		check("base", got.Data)
+		d.WeightedSum(s, f32s(d, base, tokens, h), ys, ws, f32s(d, base, tokens, h))
+		check("in place", base)
+		if err := got.Check(); err != nil {
+			t.Error(err)
+		}
+		panicsWith(t, "WeightedSum", func() { d.WeightedSum(s, f32s(d, base, tokens, h), ys.RowRange(0, 3), ws, device.Mat{}) })
+	})
+}
+
+func TestRMSNorm(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, dt := range dtypes {
+			for _, h := range []int{1, 37, 256} {
+				const rows, eps = 3, 1e-6
+				r := kerneltest.Rand(uint64(h))
+				x, delta := kerneltest.Normal(r, rows*h, 2), kerneltest.Normal(r, rows*h, 2)
+				w, wRef := floats(d, dt, kerneltest.Normal(r, h, 1), 1, h)
+				want, got := make([]float32, rows*h), kerneltest.Guard[float32](rows*h, 4)
+				check := func(name string) {
+					t.Helper()
+					if err := kerneltest.Compare(got.Data, want, h, kerneltest.Relative(want, 16, 0)); err != nil {
+						t.Errorf("%s, width %d, weights %s: %v", name, h, dt, err)
+					}
+				}
+				ref.RMSNorm(want, x, wRef, eps)
+				d.RMSNorm(s, f32s(d, got.Data, rows, h), f32s(d, x, rows, h), w, eps)
+				check("RMSNorm")
+				sum := append([]float32(nil), x...)
+				ref.AddRMSNorm(want, sum, delta, wRef, eps)
+				d.AddRMSNorm(s, f32s(d, got.Data, rows, h), f32s(d, x, rows, h), f32s(d, delta, rows, h), w, eps)
+				check("AddRMSNorm")
+				if err := kerneltest.SameBits(x, sum); err != nil {
+					t.Errorf("sum: %v", err)
+				}
+				if err := got.Check(); err != nil {
+					t.Error(err)
+				}
+				panicsWith(t, "RMSNorm", func() { d.RMSNorm(s, f32s(d, got.Data, rows, h), f32s(d, x, rows, h), device.Mat{}, eps) })
+			}
+		}
+	})
+}
+
+// A row of zeros is the worst case for the division.
+func TestRMSNormOfZeros(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		x, w := make([]float32, 40), kerneltest.Normal(kerneltest.Rand(1), 40, 1)
+		d.RMSNorm(s, f32s(d, x, 1, 40), f32s(d, x, 1, 40), f32s(d, w, 1, 40), 1e-6)
+		if kerneltest.MaxAbs(x) != 0 {
+			t.Errorf("%v", x)
+		}
+	})
+}
+
+func TestRope(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		const rows, positions = 5, 9
+		for _, interleaved := range []bool{true, false} {
+			for _, p := range []device.Rope{
+				{Heads: 8, HeadDim: 48, Offset: 32, Dim: 16},
+				{Heads: 1, HeadDim: 80, Offset: 64, Dim: 16},
+				{Heads: 3, HeadDim: 10, Offset: 2, Dim: 6},
+				{Heads: 2, HeadDim: 64, Offset: 0, Dim: 64},
+			} {
+				p.Interleaved = interleaved
+				cols := p.Heads*p.HeadDim + 3
+				r := kerneltest.Rand(uint64(p.Dim))
+				x, table := kerneltest.Normal(r, rows*cols, 1), kerneltest.Normal(r, positions*p.Dim, 1)
+				at := []int32{0, 8, 3, 3, 1}
+				got := kerneltest.GuardOf(x, 4)
+				ref.Rope(x, cols, at, table, p)
+				d.Rope(s, f32s(d, got.Data, rows, cols), wrap(d, tensor.I32, at, rows, 1), f32s(d, table, positions, p.Dim), p)
+				limit := 16 * kerneltest.Eps32 * kerneltest.MaxAbs(table)
+				if err := kerneltest.Compare(got.Data, x, cols, kerneltest.Relative(x, 1, limit)); err != nil {
+					t.Errorf("%+v: %v", p, err)
+				}
+				if err := got.Check(); err != nil {
+					t.Error(err)
+				}
+				at[4] = positions
+				panicsWith(t, "Rope", func() {
+					d.Rope(s, f32s(d, got.Data, rows, cols), wrap(d, tensor.I32, at, rows, 1), f32s(d, table, positions, p.Dim), p)
+				})
+			}
+		}
+	})
+}
