@@ -28,6 +28,8 @@ var table = []rule{
 	{"krater/kernels/...", []string{"krater/kernels", "github.com/klauspost/cpuid/v2", "golang.org/x/sys"}},
 	{"krater/scheduler/...", []string{"krater/scheduler"}},
 	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
+	// Test devices: the reference operators behind the device interface.
+	{"krater/stages/internal/...", []string{"krater/stages", "krater/kernels"}},
 	{"krater/stages/...", []string{"krater/stages", "krater/kernels/tensor", "krater/kernels/device", "golang.org/x/sys"}},
 	{"krater/actors/engine", nil},
 	{"krater/actors/trace", nil},
