@@ -21,7 +21,7 @@ type engineFlags struct {
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
 	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
 	MaxQueue       int           `help:"Requests that may wait; more are answered with 429." default:"256"`
-	PrefillChunk   int           `help:"Prompt tokens of one sequence in a step." default:"512"`
+	PrefillChunk   int           `help:"Prompt tokens of one sequence in a step." default:"2048"`
 	MaxBatchTokens int           `help:"Tokens of a step; 0: prefill chunk and one a sequence." default:"0"`
 	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
 	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
