@@ -298,19 +298,20 @@ func (m *modelFile) build(byteLevel bool) (*bpe, error) {
 	return b, nil
 }
 
-// cuttable reports whether the bounds hold: no symbol that is not spelled like
-// the text it stands for takes part in a merge, and no unknown fuses with its
-// neighbour.
+// cuttable reports whether the bounds hold: every character of a text becomes at
+// least one symbol (one that is left out brings its neighbours together), no
+// symbol that is not spelled like its text takes part in a merge, and unknown
+// characters do not fuse.
 func (m *modelFile) cuttable(b *bpe) bool {
-	if b.fallback != nil {
-		for _, id := range b.fallback {
-			if m.operands[id] {
-				return false
-			}
-		}
-		return true
+	if b.fallback == nil {
+		return b.unk >= 0 && !b.fuseUnk && !m.operands[b.unk]
 	}
-	return b.unk < 0 || !b.fuseUnk && !m.operands[b.unk]
+	for _, id := range b.fallback {
+		if m.operands[id] {
+			return false
+		}
+	}
+	return true
 }
 
 // spell turns the keys of a byte-level vocabulary into the bytes they spell.

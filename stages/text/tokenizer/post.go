@@ -26,15 +26,19 @@ func (f *file) postProcessor(t *Tokenizer) (prefix, suffix []int32, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	seen := false
 	for _, c := range list {
 		switch c.Type {
 		case "ByteLevel": // only moves offsets
 		case "TemplateProcessing":
-			before, after, err := c.template(part, t)
-			if err != nil {
+			if seen {
+				// The reference takes what the first made for a pair of texts.
+				return nil, nil, unsupported(part, "two templates")
+			}
+			seen = true
+			if prefix, suffix, err = c.template(part, t); err != nil {
 				return nil, nil, err
 			}
-			prefix, suffix = append(before, prefix...), append(suffix, after...)
 		default:
 			return nil, nil, unsupported(part, "%q", c.Type)
 		}
