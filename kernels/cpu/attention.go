@@ -90,6 +90,15 @@ func (a *mla) valueWeights(h int) unsafe.Pointer {
 	return unsafe.Add(a.kvB, (h*(a.Nope+a.V)+a.Nope)*a.kvRow)
 }
 
+// cacheSize is the size of a cached value in bytes.
+func (a *mla) cacheSize() int {
+	if a.cacheBF16 {
+		return 2
+	}
+	return 4
+}
+
+// shift is n values on; there must be a value.
 func shift(p *float32, n int) *float32 {
 	return (*float32)(unsafe.Add(unsafe.Pointer(p), 4*n))
 }

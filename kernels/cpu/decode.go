@@ -115,7 +115,9 @@ func (t *decodeTask) absorb(l *lane, c *decodeScratch, row, head, j int) {
 	if t.kvBF16 {
 		t.dev.convert.Unpack(dst, acc, t.Rank)
 	}
-	copy(unsafe.Slice(shift(dst, t.Rank), t.Rope), unsafe.Slice(shift(q, t.Nope), t.Rope))
+	if t.Rope > 0 { // else there is nothing behind the query to point at
+		copy(unsafe.Slice(shift(dst, t.Rank), t.Rope), unsafe.Slice(shift(q, t.Nope), t.Rope))
+	}
 	if t.cacheBF16 {
 		t.dev.convert.Pack(rowAt(c.query, c.wide, j), dst, t.Rank+t.Rope)
 	} else {

@@ -102,29 +102,34 @@ func (t *prefillTask) expand(l *lane, c *prefillScratch, span *device.Span, head
 	}
 }
 
-// latent brings one cache row to the order kv_b wants and copies its rotated
-// part behind the key.
+// latent takes one cache row: its latent for kv_b, its rotated part as the end
+// of the key.
 func (t *prefillTask) latent(c *prefillScratch, row unsafe.Pointer, j int) {
-	dst, key := rowAt(c.latents, c.wide, j), shift(rowAt(c.keys, t.Nope+t.Rope, j), t.Nope)
-	convertRow := t.dev.convert
-	if t.cacheBF16 {
-		if t.kvBF16 {
-			convertRow.WidenPack(dst, (*uint16)(row), t.Rank)
-		} else {
-			convertRow.Widen(dst, (*uint16)(row), t.Rank)
-		}
-		if t.Rope > 0 {
-			convertRow.Widen(key, (*uint16)(unsafe.Add(row, 2*t.Rank)), t.Rope)
-		}
+	dst := rowAt(c.latents, c.wide, j)
+	t.widenLatent(dst, row)
+	if t.Rope == 0 {
 		return
 	}
-	src := (*float32)(row)
-	if t.kvBF16 {
-		convertRow.Pack(dst, src, t.Rank)
+	key, rest := shift(rowAt(c.keys, t.Nope+t.Rope, j), t.Nope), unsafe.Add(row, t.Rank*t.cacheSize())
+	if t.cacheBF16 {
+		t.dev.convert.Widen(key, (*uint16)(rest), t.Rope)
 	} else {
-		copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(src, t.Rank))
+		copy(unsafe.Slice(key, t.Rope), unsafe.Slice((*float32)(rest), t.Rope))
 	}
-	copy(unsafe.Slice(key, t.Rope), unsafe.Slice(shift(src, t.Rank), t.Rope))
+}
+
+// widenLatent brings the Rank values of a cache row to the order kv_b wants.
+func (t *prefillTask) widenLatent(dst *float32, row unsafe.Pointer) {
+	switch {
+	case t.cacheBF16 && t.kvBF16:
+		t.dev.convert.WidenPack(dst, (*uint16)(row), t.Rank)
+	case t.cacheBF16:
+		t.dev.convert.Widen(dst, (*uint16)(row), t.Rank)
+	case t.kvBF16:
+		t.dev.convert.Pack(dst, (*float32)(row), t.Rank)
+	default:
+		copy(unsafe.Slice(dst, t.Rank), unsafe.Slice((*float32)(row), t.Rank))
+	}
 }
 
 // rows takes the block of keys into the softmax of query rows [r, r+n).
