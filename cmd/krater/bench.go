@@ -136,7 +136,10 @@ func (b *bench) measure() error {
 		return err
 	}
 	defer d.Close()
-	bw := cpu.NewReadBandwidth(b.s.dev)
+	bw, err := cpu.NewReadBandwidth()
+	if err != nil {
+		return err
+	}
 	defer bw.Close()
 	streams := make(map[int][]float64)
 	prefill := make(map[int][]float64)
