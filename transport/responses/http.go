@@ -128,6 +128,9 @@ func (d *Door) stream(w http.ResponseWriter, req *http.Request, r *response, aft
 // starting_after and goes on while the response runs.
 func (d *Door) get(w http.ResponseWriter, req *http.Request) {
 	after, stream, err := readQuery(req)
+	if err == nil && req.ContentLength != 0 {
+		stream, err = readGetBody(w, req, stream)
+	}
 	if err != nil {
 		err.Write(w)
 		return
@@ -172,6 +175,23 @@ func readQuery(req *http.Request) (after int, stream bool, refused *api.Error) {
 		}
 	}
 	return after, stream, nil
+}
+
+// readGetBody reads stream from a body: the official Go client sends it there,
+// without a Content-Type.
+func readGetBody(w http.ResponseWriter, req *http.Request, stream bool) (bool, *api.Error) {
+	const limit = 1024
+	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, limit))
+	if err != nil {
+		return false, api.BadRequest(api.CodeInvalidJSON, "", "a GET has no body but {\"stream\": true}")
+	}
+	var b struct {
+		Stream *bool `json:"stream"`
+	}
+	if err := api.Decode(data, &b); err != nil {
+		return false, err
+	}
+	return stream || isTrue(b.Stream), nil
 }
 
 // delete is DELETE /v1/responses/{id}; a running response is cancelled.

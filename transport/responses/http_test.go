@@ -224,6 +224,9 @@ func TestBodies(t *testing.T) {
 			}
 		}
 		o := r.object("POST", "/v1/responses", `{"input":"hi"}`)
+		if status, answer := r.do("GET", "/v1/responses/"+o.ID+"?starting_after=7", `{"stream":true}`); status != 200 || !strings.HasPrefix(answer, "event: ") {
+			t.Errorf("stream in a body: %d %s", status, answer)
+		}
 		if status, _, got, _ := r.refusal("GET", "/v1/responses/"+o.ID+"?stream=true&starting_after=99", ""); status != 400 || got != "starting_after" {
 			t.Errorf("starting_after 99: %d names %q", status, got)
 		}
