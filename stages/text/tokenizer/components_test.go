@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// component is a line of testdata/components.jsonl: a small tokenizer with one
+// componentVector is a line of testdata/components.jsonl: a small tokenizer with one
 // thing to test, and what the reference makes of some texts.
 type componentVector struct {
 	Name      string

@@ -8,25 +8,27 @@ import "strings"
 type edits struct {
 	list []edit
 	buf  []byte // all new text, one after the other
+	// exact keeps neighbours apart, which only move needs: without it a text
+	// that changes everywhere costs no more than its bytes.
+	exact bool
 }
 
-// edit says that text[from:to] becomes buf[lo:hi].
-type edit struct{ from, to, lo, hi int }
+// edit says that text[from:to] becomes buf[lo:hi]. No text has more than 2 GiB.
+type edit struct{ from, to, lo, hi int32 }
 
-// replace adds a replacement behind the ones before. Neighbours grow together,
-// so that a text which changes everywhere costs no more than its bytes.
+// replace adds a replacement behind the ones before.
 func (e *edits) replace(from, to int, repl string) {
 	lo := len(e.buf)
 	e.buf = append(e.buf, repl...)
-	if n := len(e.list); n > 0 && e.list[n-1].to == from {
-		e.list[n-1].to, e.list[n-1].hi = to, len(e.buf)
+	if n := len(e.list); n > 0 && !e.exact && int(e.list[n-1].to) == from {
+		e.list[n-1].to, e.list[n-1].hi = int32(to), int32(len(e.buf))
 		return
 	}
-	e.list = append(e.list, edit{from, to, lo, len(e.buf)})
+	e.list = append(e.list, edit{int32(from), int32(to), int32(lo), int32(len(e.buf))})
 }
 
 // grow is by how many bytes an edit makes the text longer.
-func (d edit) grow() int { return d.hi - d.lo - (d.to - d.from) }
+func (d edit) grow() int { return int(d.hi-d.lo) - int(d.to-d.from) }
 
 // apply returns s after the edits.
 func (e *edits) apply(s string) string {
@@ -39,7 +41,7 @@ func (e *edits) apply(s string) string {
 	}
 	var b strings.Builder
 	b.Grow(size)
-	at := 0
+	at := int32(0)
 	for _, d := range e.list {
 		b.WriteString(s[at:d.from])
 		b.Write(e.buf[d.lo:d.hi])
@@ -49,8 +51,9 @@ func (e *edits) apply(s string) string {
 	return b.String()
 }
 
-// move maps ranges, ordered and without overlap, to the text after the edits.
-// What replaces bytes of a range, be it only in part, belongs to the range.
+// move maps ranges, ordered and without overlap, to the text after the edits,
+// which must be exact. What replaces bytes of a range, be it only in part,
+// belongs to the range.
 func (e *edits) move(ranges []Range) []Range {
 	if len(ranges) == 0 || len(e.list) == 0 {
 		return ranges
@@ -58,18 +61,18 @@ func (e *edits) move(ranges []Range) []Range {
 	out := make([]Range, 0, len(ranges))
 	k, shift := 0, 0 // list[:k] ends at or before the range and grows the text by shift
 	for _, r := range ranges {
-		for k < len(e.list) && e.list[k].to <= r.Start {
+		for k < len(e.list) && int(e.list[k].to) <= r.Start {
 			shift += e.list[k].grow()
 			k++
 		}
 		start := r.Start + shift
-		if k < len(e.list) && e.list[k].from < r.Start {
-			start = e.list[k].from + shift
+		if k < len(e.list) && int(e.list[k].from) < r.Start {
+			start = int(e.list[k].from) + shift
 		}
 		j, s, end := k, shift, r.End
-		for j < len(e.list) && e.list[j].from < r.End {
+		for j < len(e.list) && int(e.list[j].from) < r.End {
 			s += e.list[j].grow()
-			end = max(r.End, e.list[j].to)
+			end = max(r.End, int(e.list[j].to))
 			j++
 		}
 		out = append(out, Range{start, end + s})

@@ -24,7 +24,7 @@ func normalize(steps []normalizer, s string, ranges []Range, b *regexBudget) (st
 			s = strings.ReplaceAll(s, r.old, r.repl)
 			continue
 		}
-		var e edits
+		e := edits{exact: len(ranges) > 0}
 		if err := n.edits(s, &e, b); err != nil {
 			return "", nil, err
 		}

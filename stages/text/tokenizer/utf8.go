@@ -48,7 +48,7 @@ func validText(text string, ranges []Range) (string, []Range) {
 	if utf8.ValidString(text) {
 		return text, ranges
 	}
-	var e edits
+	e := edits{exact: len(ranges) > 0}
 	for i := 0; i < len(text); {
 		r, n := utf8.DecodeRuneInString(text[i:])
 		if r == utf8.RuneError && n == 1 {
