@@ -3,7 +3,7 @@ package tokenizer
 import "slices"
 
 // MaxText bounds the text that Encode takes, in bytes.
-const MaxText = 1 << 28
+const MaxText = 1 << 25
 
 // Range is text[Start:End] of a text, in bytes.
 type Range struct{ Start, End int }

@@ -216,6 +216,9 @@ func (m *modelFile) readMerge(dec *jsontext.Decoder) (left int, skip bool, err e
 }
 
 func (m *modelFile) readText(dec *jsontext.Decoder) error {
+	if dec.PeekKind() == ']' {
+		return malformed("model.merges", "a merge is not two tokens")
+	}
 	v, err := dec.ReadValue()
 	if err != nil {
 		return err

@@ -80,10 +80,12 @@ func (f unicodeForm) segment(s string, from, to, count int, e *edits) {
 	}
 }
 
-// boundary reports whether the character at the start of s never combines with
-// anything before it.
+// boundary reports whether the character at the start of s, or what it becomes,
+// never combines with anything before it.
 func (f unicodeForm) boundary(s string) bool {
-	return f.form.PropertiesString(s).BoundaryBefore()
+	p := f.form.PropertiesString(s)
+	d := p.Decomposition()
+	return p.BoundaryBefore() && (d == nil || f.form.Properties(d).BoundaryBefore())
 }
 
 func (f unicodeForm) segmentStart(s string, i int) int {
