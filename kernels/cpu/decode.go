@@ -43,7 +43,7 @@ func (d *Device) MLADecode(stream device.Stream, out, q, cache, kvB device.Mat, 
 		}
 	}
 	flops := 2*keys*p.Heads*(2*p.Rank+p.Rope) + 2*len(t.rows)*p.Heads*(p.Nope+p.V)*p.Rank
-	ns := flops / (flopsPerNs / 2)
+	ns := flops / d.speed.flopsPerNs
 	t.heads = min(headBlock, p.Heads)
 	if s.shared(ns) {
 		// A lone sequence spreads over the lanes by heads, four at least.

@@ -32,6 +32,7 @@ type Device struct {
 	budget int64
 	team   *Team
 	wakeNs int // see the constant
+	speed  speed
 
 	used    atomic.Int64
 	scratch atomic.Int64
@@ -44,6 +45,13 @@ type Device struct {
 	exp     *exp.Funcs
 	rope    *rope.Funcs
 }
+
+// speed is what one core does, for deciding whether work is worth sharing:
+// weights from between the third-level cache (90) and memory (25), and the
+// multiply-adds of a tile.
+type speed struct{ bytesPerNs, flopsPerNs int }
+
+var speeds = [...]speed{level.Pure: {2, 2}, level.AVX2: {50, 80}, level.AVX512: {50, 90}}
 
 var _ device.Device = (*Device)(nil)
 
@@ -64,7 +72,7 @@ func New(o Options) (*Device, error) {
 		o.Name = "cpu"
 	}
 	return &Device{
-		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads), wakeNs: wakeNs,
+		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads), wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l),
 	}, nil

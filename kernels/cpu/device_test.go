@@ -112,10 +112,6 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%+v was accepted", o)
 		}
 	}
-	t.Setenv(level.EnvLevel, "sse")
-	if got, err := level.Parse("sse"); err == nil {
-		t.Errorf("parsed as %s", got)
-	}
 	d, err := cpu.New(cpu.Options{Name: "hostsim:1", Level: level.Pure})
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +124,18 @@ func TestOptions(t *testing.T) {
 	}
 	if err := d.Close(); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("second Close: %v", err)
+	}
+}
+
+func TestLevelCanBeLowered(t *testing.T) {
+	restore, err := level.Set(level.Pure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	low, _ := open(t, cpu.Options{})
+	restore()
+	if low.Level() != level.Pure {
+		t.Errorf("level %s after Set(pure)", low.Level())
 	}
 }
 

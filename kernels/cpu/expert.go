@@ -127,7 +127,7 @@ func (t *ffnTask) run(s *Stream) {
 	ns := 0
 	for i := range t.items {
 		item := &t.items[i]
-		ns += item.gate.ns(item.rows) + item.up.ns(item.rows)
+		ns += item.gate.ns(s.dev, item.rows) + item.up.ns(s.dev, item.rows)
 		if item.gate.bf16 {
 			for r := item.row; r < item.row+item.rows; r++ {
 				s.dev.convert.Pack(rowAt(t.packed, hp, r), t.in[r], t.h)

@@ -13,9 +13,6 @@ const (
 	cacheBlock  = 1 << 18 // bytes of weights that stay in the second-level cache while rows pass
 	streamBlock = 1 << 20 // bytes of weights of one assembly call when they are read once: some 40 us
 	weightStep  = 8       // weight rows per tile: blocks are multiples of it
-
-	bytesPerNs = 25 // of weights, for estimates
-	flopsPerNs = 60 // of one core, for estimates
 )
 
 // product is x * w^T for some rows: everything a tile needs but the rows.
@@ -42,12 +39,8 @@ func (p *product) block(m int) int {
 }
 
 // ns estimates the time of m rows on one core.
-func (p *product) ns(m int) int {
-	size := 4
-	if p.bf16 {
-		size = 2
-	}
-	return max(p.n*p.k*size/bytesPerNs, 2*m*p.n*p.k/flopsPerNs)
+func (p *product) ns(d *Device, m int) int {
+	return max(p.n*p.stride/d.speed.bytesPerNs, 2*m*p.n*p.k/d.speed.flopsPerNs)
 }
 
 // tile points t at weight rows [from, to).
@@ -129,7 +122,7 @@ func (d *Device) MatMul(stream device.Stream, out, x, w device.Mat) {
 		if t.bf16 {
 			t.x, t.xStride = s.packed(t.x, x.Stride, t.m, t.k), convert.Padded(t.k)
 		}
-		ns := t.ns(t.m)
+		ns := t.ns(d, t.m)
 		t.chunk = s.chunk(t.n, ns)
 		s.each(t, (t.n+t.chunk-1)/t.chunk, ns, 0)
 	}

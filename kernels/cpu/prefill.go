@@ -29,7 +29,7 @@ func (d *Device) MLAPrefill(stream device.Stream, out, q, cache, kvB device.Mat,
 		flops += 2 * p.Heads * keys * (p.Rank*(p.Nope+p.V) + spans[i].Len*(p.Nope+p.Rope+p.V))
 	}
 	scratch := keyBlock*(convert.Padded(p.Rank)+p.Nope+p.Rope+p.V+dot.Rows) + piece(runningSize*longest)
-	s.each(t, len(spans)*p.Heads, flops/flopsPerNs, scratch)
+	s.each(t, len(spans)*p.Heads, flops/d.speed.flopsPerNs, scratch)
 	t.spans = nil
 }
 

@@ -1,86 +1,80 @@
 package cpu
 
 import (
-	"encoding/binary"
+	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
-)
+	"unsafe"
 
-// ReadBandwidth measures how fast this machine reads memory: the ceiling of
-// decode. Its buffer is larger than any cache, and it is measured in the same run
-// as what is held against it, since on a shared machine the ceiling moves.
-type ReadBandwidth struct {
-	buf []byte
-}
+	"krater/kernels/cpu/level"
+)
 
 const (
-	readBytes   = 256 << 20
-	readWindow  = 64 << 20 // bytes read between two looks at the clock, all threads together
-	readWindows = 4
+	readBuffer = 256 << 20 // bytes, beyond any cache
+	readWindow = 32 << 20  // bytes read between two looks at the clock
+	readChunk  = 1 << 20   // bytes of one call, some 40 us
+	readPasses = 6         // over the buffer, after one that touches it
 )
 
-// NewReadBandwidth allocates and touches the buffer.
-func NewReadBandwidth() (*ReadBandwidth, error) {
-	buf, err := mapMemory(readBytes)
-	if err != nil {
-		return nil, err
-	}
-	for i := 0; i < len(buf); i += 4096 {
-		buf[i] = 1
-	}
-	return &ReadBandwidth{buf: buf}, nil
+// ReadRate is how fast memory was read.
+type ReadRate struct {
+	Threads int
+	Windows int
+	Median  float64 // bytes per second, of windows of 32 MB
+	Best    float64
 }
 
-// Close frees the buffer.
-func (r *ReadBandwidth) Close() { unmapMemory(r.buf) }
-
-// Measure gives GB/s (1e9 bytes) with that many threads: the median of some
-// windows of 64 MiB.
-func (r *ReadBandwidth) Measure(threads int) float64 {
-	rates := make([]float64, 0, readWindows)
-	for w := range readWindows {
-		part := r.buf[w*readWindow : (w+1)*readWindow]
-		share := len(part) / threads &^ 255
-		done := make(chan struct{}, threads)
-		start := time.Now()
-		for i := range threads {
-			go func() {
-				readAll(part[i*share : (i+1)*share])
-				done <- struct{}{}
-			}()
+// ReadBandwidth measures how fast threads cores read memory with a plain loop
+// of vector loads: the ceiling for work that streams weights. On a machine
+// shared with others take it in the same run as what it is compared with. It
+// takes 256 MB of memory, outside the device's budget, and under a second.
+func (d *Device) ReadBandwidth(threads int) (ReadRate, error) {
+	if threads < 1 {
+		return ReadRate{}, fmt.Errorf("%s: read bandwidth of %d threads", d.name, threads)
+	}
+	memory, err := mapMemory(readBuffer)
+	if err != nil {
+		return ReadRate{}, fmt.Errorf("%s: read bandwidth: %w", d.name, err)
+	}
+	defer unmapMemory(memory)
+	for i := 0; i < len(memory); i += 4096 {
+		memory[i] = 1 // untouched pages would all be one page of zeros
+	}
+	team := NewTeam(threads)
+	defer team.Close()
+	load := readWords
+	if d.level >= level.AVX2 {
+		load = readVectors
+	}
+	var window []byte
+	chunk := func(part int) { load(&window[part*readChunk], readChunk) }
+	var rates []float64
+	for pass := range 1 + readPasses {
+		for at := 0; at < readBuffer; at += readWindow {
+			window = memory[at : at+readWindow]
+			start := time.Now()
+			team.Run(readWindow/readChunk, chunk)
+			if rate := readWindow / time.Since(start).Seconds(); pass > 0 {
+				rates = append(rates, rate)
+			}
 		}
-		for range threads {
-			<-done
-		}
-		rates = append(rates, float64(share*threads)/time.Since(start).Seconds()/1e9)
 	}
 	slices.Sort(rates)
-	return rates[len(rates)/2]
+	return ReadRate{Threads: threads, Windows: len(rates), Median: rates[len(rates)/2], Best: rates[len(rates)-1]}, nil
 }
 
-// readCall bounds one assembly call to a quarter of a millisecond or so: the
-// runtime cannot preempt it.
-const readCall = 4 << 20
+// readSink keeps the compiler from dropping the loads of readWords.
+var readSink uint64
 
-func readAll(b []byte) {
-	for len(b) > 0 {
-		n := min(len(b), readCall)
-		read(b[:n])
-		b = b[n:]
+// readWords is the portable loop; n is a multiple of 64.
+func readWords(p *byte, n int) {
+	words := unsafe.Slice((*uint64)(unsafe.Pointer(p)), n/8)
+	var a, b, c, e uint64
+	for len(words) >= 4 {
+		a, b, c, e = a^words[0], b^words[1], c^words[2], e^words[3]
+		words = words[4:]
 	}
-}
-
-// readSink keeps the compiler from dropping the loop of readPure.
-var readSink atomic.Uint64
-
-func readPure(b []byte) {
-	var s0, s1, s2, s3 uint64
-	for ; len(b) >= 32; b = b[32:] {
-		s0 ^= binary.LittleEndian.Uint64(b)
-		s1 ^= binary.LittleEndian.Uint64(b[8:])
-		s2 ^= binary.LittleEndian.Uint64(b[16:])
-		s3 ^= binary.LittleEndian.Uint64(b[24:])
+	if a^b^c^e == 0x5afe5afe5afe5afe { // memory is never filled so; the store would race
+		readSink = a
 	}
-	readSink.Store(s0 ^ s1 ^ s2 ^ s3)
 }

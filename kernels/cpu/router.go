@@ -30,17 +30,17 @@ func (d *Device) RouteTopK(stream device.Stream, ids, weights, logits, bias devi
 		fail(op, "ids is %s, need I32 [%d, %d]", ids, logits.Rows, p.TopK)
 	}
 	id := (*float32)(at(op, "ids", &ids)) // for rowAt; elements are I32
-	var b []float32
+	var b *float32
 	if !bias.Zero() {
-		b = unsafe.Slice(f32(op, "bias", &bias, 1, p.Experts), p.Experts)
+		b = f32(op, "bias", &bias, 1, p.Experts)
 	}
 	r := &s.router
 	r.scores, r.choice = grown(r.scores, p.Experts), grown(r.choice, p.Experts)
 	for row := range logits.Rows {
 		d.score(r.scores, rowAt(in, logits.Stride, row), p.Scoring)
 		copy(r.choice, r.scores)
-		for i, v := range b {
-			r.choice[i] += v
+		if b != nil {
+			d.axpy.Add(&r.choice[0], b, p.Experts)
 		}
 		r.choose(&p)
 		r.weigh(&p, unsafe.Slice((*int32)(unsafe.Pointer(rowAt(id, ids.Stride, row))), p.TopK),
