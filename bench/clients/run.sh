@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The official client libraries and a browser against a running server.
+#   KRATER_URL=http://127.0.0.1:8080 bench/clients/run.sh
+# Without KRATER_URL it starts build/krater itself and stops it at the end. A
+# server of your own must have been started with --origins http://127.0.0.1:18100
+# (KRATER_PAGE_PORT changes the port), where the browser's page comes from.
+# Missing packages are installed: npm ci, and chromium through apt-get.
+set -uo pipefail
+cd "$(dirname "$0")"
+export GOTOOLCHAIN=go1.27.3 KRATER_PAGE_PORT="${KRATER_PAGE_PORT:-18100}"
+logs=../../build/clients
+mkdir -p "$logs"
+passed=0 failed=0 server=
+
+finish() {
+	if [ -n "$server" ]; then
+		kill -TERM "$server" 2>/dev/null
+		wait "$server" 2>/dev/null
+	fi
+}
+trap finish EXIT
+
+# count NAME PASSED FAILED STATUS: a suite that broke off counts as a failure.
+count() {
+	local bad=$3
+	if [ "$4" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
+	echo "$1: $2 passed, $bad failed"
+	if [ "$bad" -ne 0 ]; then tail -n 40 "$logs/$1.log"; fi
+	passed=$((passed + $2)) failed=$((failed + bad))
+}
+
+number() { grep -oE "$1" "$2" | grep -oE '[0-9]+' | tail -n 1; }
+
+node_suite() {
+	local log=$logs/$1.log status=0
+	(cd "$1" && { cmp -s package-lock.json node_modules/.krater-lock || { npm ci --no-audit --no-fund && cp package-lock.json node_modules/.krater-lock; }; } &&
+		timeout 300 node --test --test-reporter=tap) >"$log" 2>&1 || status=$?
+	local good bad
+	good=$(number '^# pass [0-9]+' "$log") bad=$(number '^# fail [0-9]+' "$log")
+	count "$1" "${good:-0}" "${bad:-0}" "$status"
+}
+
+go_suite() {
+	local log=$logs/openai-go.log status=0
+	(cd openai-go && go test -count=1 -v -timeout 5m .) >"$log" 2>&1 || status=$?
+	count openai-go "$(grep -c '^--- PASS' "$log")" "$(grep -c '^--- FAIL' "$log")" "$status"
+}
+
+start_server() {
+	local krater=../../build/krater out=$logs/server.out
+	if [ ! -x "$krater" ]; then
+		echo "neither KRATER_URL nor build/krater is there: run make build" >&2
+		exit 2
+	fi
+	"$krater" serve --listen 127.0.0.1:0 --origins "http://127.0.0.1:$KRATER_PAGE_PORT" >"$out" 2>"$logs/server.log" &
+	server=$!
+	for _ in $(seq 300); do
+		KRATER_URL=$(grep -oE 'https?://[0-9.]+:[0-9]+' "$out" | head -n 1)
+		if [ -n "$KRATER_URL" ]; then return; fi
+		if ! kill -0 "$server" 2>/dev/null; then break; fi
+		sleep 0.1
+	done
+	echo "the server did not start:" >&2
+	tail -n 20 "$logs/server.log" >&2
+	exit 2
+}
+
+if [ -z "${KRATER_URL:-}" ]; then start_server; fi
+export KRATER_URL=${KRATER_URL%/}
+echo "against $KRATER_URL"
+go_suite
+node_suite openai-node
+if ! command -v "${CHROMIUM:-chromium}" >/dev/null; then
+	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >"$logs/apt.log" 2>&1 ||
+		{ echo "chromium cannot be installed:"; tail -n 5 "$logs/apt.log"; }
+fi
+node_suite browser
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
