@@ -1,0 +1,127 @@
+package ref
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"krater/kernels/device"
+)
+
+// expect compares with numbers worked out by hand.
+func expect(t *testing.T, name string, got []float32, want ...float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", name, len(got), len(want))
+	}
+	for i := range got {
+		if math.Abs(float64(got[i])-want[i]) > 1e-6*(1+math.Abs(want[i])) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+			return
+		}
+	}
+}
+
+func TestMatMul(t *testing.T) {
+	out := make([]float32, 4)
+	MatMul(out, []float32{1, 2, 3, 4}, []float32{5, 6, 7, 8}, 2, 2, 2)
+	expect(t, "x * w^T", out, 17, 23, 39, 53)
+}
+
+func TestRMSNorm(t *testing.T) {
+	out := make([]float32, 4)
+	RMSNorm(out, []float32{3, 4, 0, 0}, []float32{1, 2}, 0)
+	expect(t, "norm", out[:2], 3/math.Sqrt(12.5), 8/math.Sqrt(12.5))
+	RMSNorm(out[:2], []float32{0, 0}, []float32{1, 2}, 1e-6)
+	expect(t, "zeros", out[:2], 0, 0)
+	x := []float32{1, 1}
+	AddRMSNorm(out[:2], x, []float32{2, 3}, []float32{1, 2}, 0)
+	expect(t, "sum", x, 3, 4)
+	expect(t, "norm of the sum", out[:2], 3/math.Sqrt(12.5), 8/math.Sqrt(12.5))
+}
+
+// A quarter turn takes (u, v) to (-v, u); which elements are pairs differs.
+func TestRope(t *testing.T) {
+	table := []float32{1, 0, 1, 0, 0, 1, 1, 0} // position 1: a quarter turn of the first pair
+	for _, c := range []struct {
+		interleaved bool
+		want        []float64
+	}{{true, []float64{9, -2, 1, 3, 4}}, {false, []float64{9, -3, 2, 1, 4}}} {
+		x := []float32{9, 1, 2, 3, 4}
+		Rope(x, 5, []int32{1}, table, device.Rope{Heads: 1, HeadDim: 5, Offset: 1, Dim: 4, Interleaved: c.interleaved})
+		expect(t, "turned", x, c.want...)
+	}
+}
+
+func TestFFNAndExperts(t *testing.T) {
+	// One inner value: out = silu(gate x) * (up x) * down.
+	e := Expert{Gate: []float32{1, 0}, Up: []float32{0, 1}, Down: []float32{1, -2}}
+	silu := 2 / (1 + math.Exp(-2))
+	out := make([]float32, 2)
+	FFN(out, []float32{2, 3}, e, 2)
+	expect(t, "ffn", out, 3*silu, -6*silu)
+	y := make([]float32, 8)
+	Experts(y, []float32{0, 0, 2, 3}, []Expert{{}, e}, []device.ExpertRows{{Expert: 1, Assign: []int32{3}}}, 2, 2)
+	expect(t, "experts", y, 0, 0, 0, 0, 0, 0, 3*silu, -6*silu)
+	WeightedSum(out, y[4:], []float32{5, 0.5}, []float32{1, 1}, 2, 2)
+	expect(t, "weighted", out, 1+1.5*silu, 1-3*silu)
+}
+
+// With one key softmax is 1 and the result is that key's value; with two equal
+// keys it is the mean of the values. Rank 1, one head: value = 10 * latent.
+func TestMLA(t *testing.T) {
+	p := device.MLA{Heads: 1, Nope: 1, Rope: 1, V: 1, Rank: 1, Scale: 1, BlockTokens: 2}
+	cache := []float32{0, 0, 0, 0, 2, 7, 3, math.MaxFloat32} // slots 2 and 3 are block 1
+	kvB := []float32{0, 10}                                  // keys 0, values 10 * latent
+	out := make([]float32, 2)
+	MLA(out, []float32{1, 0, 1, 0}, cache, kvB, []device.Span{{Row: 0, Len: 2, Pos: 0, Blocks: []int32{1}}}, p)
+	expect(t, "causal mean", out, 20, 25)
+	// The rotated part decides: scores 0.7 and 0.3.
+	cache[5], cache[7] = 0.7, 0.3
+	MLA(out, []float32{1, 0, 1, 1}, cache, kvB, []device.Span{{Row: 0, Len: 2, Pos: 0, Blocks: []int32{1}}}, p)
+	a, b := math.Exp(0.7), math.Exp(0.3)
+	expect(t, "weighted", out, 20, (20*a+30*b)/(a+b))
+}
+
+// CASES 21: all biased scores are negative, so a masked group must count as
+// minus infinity; the two rules rate the groups differently.
+func TestRouterGroups(t *testing.T) {
+	var logits []float32
+	for _, s := range []float64{0.90, 0.10, 0.60, 0.55, 0.30, 0.20, 0.58, 0.52} {
+		logits = append(logits, float32(math.Log(s/(1-s))))
+	}
+	bias := []float32{-2, -2, -2, -2, -2, -2, -2, -2}
+	p := device.Router{Experts: 8, TopK: 3, Scoring: device.ScoreSigmoid, Groups: 4, TopGroups: 2, Scale: 2}
+	ids, weights := make([]int32, 3), make([]float32, 3)
+	RouteTopK(ids, weights, logits, bias, p)
+	if !slices.Equal(ids, []int32{0, 2, 3}) {
+		t.Errorf("best expert: %v", ids)
+	}
+	expect(t, "raw scores, scaled", weights, 1.8, 1.2, 1.1)
+	p.GroupScore = device.GroupTop2Sum
+	RouteTopK(ids, weights, logits, bias, p)
+	if !slices.Equal(ids, []int32{2, 6, 3}) {
+		t.Errorf("two best: %v", ids)
+	}
+}
+
+func TestRouterSoftmax(t *testing.T) {
+	ids, weights := make([]int32, 2), make([]float32, 2)
+	logits := []float32{0, float32(math.Log(3)), 0, float32(math.Log(5))}
+	RouteTopK(ids, weights, logits, nil, device.Router{Experts: 4, TopK: 2, Scale: 1})
+	if !slices.Equal(ids, []int32{3, 1}) {
+		t.Errorf("experts %v", ids)
+	}
+	expect(t, "softmax", weights, 0.5, 0.3)
+	RouteTopK(ids, weights, logits, nil, device.Router{Experts: 4, TopK: 2, Scale: 4, Normalize: true})
+	expect(t, "normalised", weights, 2.5, 1.5)
+}
+
+func TestRowsMove(t *testing.T) {
+	out := make([]float32, 4)
+	GatherRows(out, []float32{1, 2, 3, 4, 5, 6}, []int32{2, 0}, 2)
+	expect(t, "gathered", out, 5, 6, 1, 2)
+	cache := make([]float32, 6)
+	StoreRows(cache, []float32{7, 8}, []int32{1}, 2)
+	expect(t, "stored", cache, 0, 0, 7, 8, 0, 0)
+}
