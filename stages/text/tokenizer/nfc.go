@@ -41,11 +41,10 @@ func (f unicodeForm) edits(s string, e *edits, _ *regexBudget) error {
 		if i >= len(s) {
 			break
 		}
-		// s[i:] may need a change; the segment around i is what changes together.
-		from := f.segmentStart(s, i)
-		to, count := f.segmentEnd(s, from)
-		f.segment(s, from, to, count, e)
-		i = to
+		// i is a boundary; what comes up to the next one may need a change.
+		end, count := f.segmentEnd(s, i)
+		f.segment(s, i, end, count, e)
+		i = end
 	}
 	return nil
 }
@@ -88,14 +87,8 @@ func (f unicodeForm) boundary(s string) bool {
 	return p.BoundaryBefore() && (d == nil || f.form.Properties(d).BoundaryBefore())
 }
 
-func (f unicodeForm) segmentStart(s string, i int) int {
-	for i > 0 && !f.boundary(s[i:]) {
-		_, n := utf8.DecodeLastRuneInString(s[:i])
-		i -= n
-	}
-	return i
-}
-
+// segmentEnd returns the next boundary behind s[i] and how many characters are
+// before it.
 func (f unicodeForm) segmentEnd(s string, i int) (end, count int) {
 	for {
 		_, n := utf8.DecodeRuneInString(s[i:])

@@ -27,9 +27,13 @@ var forms = map[string]unicodeForm{"NFC": formNFC, "NFD": formNFD, "NFKC": formN
 func oldText(r *rand.Rand, n, max int) string {
 	var b strings.Builder
 	marks := 0
+	// Starters that combine backward, and what they combine with.
+	pairs := []rune{0x9C7, 0x9BE, 0x9D7, 0xB47, 0xB3E, 0xDD9, 0xDCF, 0x1025, 0x102E, 0x1100, 0x1161, 0x11A8, 0x315E, 0x314F, 0xFF76, 0xFF9E, 0x110A5, 0x110BA}
 	for b.Len() < n {
 		c := rune(r.IntN(0x3200))
-		switch r.IntN(6) {
+		switch r.IntN(8) {
+		case 4, 5:
+			c = pairs[r.IntN(len(pairs))]
 		case 0:
 			c = rune(0x300 + r.IntN(0x70))
 		case 1:

@@ -198,3 +198,13 @@ func TestEditsMove(t *testing.T) {
 		t.Error("no edits change the text")
 	}
 }
+
+func TestAddedTexts(t *testing.T) {
+	tok, err := Parse([]byte(base), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tok.AddedTexts(); !slices.Equal(got, []string{"</s>", "<s>"}) {
+		t.Errorf("%q, want the two added tokens, sorted", got)
+	}
+}
