@@ -235,7 +235,5 @@ func (p *plan) historyWith(answer string, answered bool) []byte {
 	default:
 		turns = append(turns, turn{role: "assistant", parts: []string{answer}})
 	}
-	history := joinTurns(p.past, turns)
-	p.past, p.turns = nil, nil
-	return history
+	return joinTurns(p.past, turns)
 }

@@ -194,6 +194,7 @@ func (r *response) finish(k kind) {
 	if k != failed {
 		r.history = r.plan.historyWith(string(r.text), r.has(partAdded))
 	}
+	r.plan.past, r.plan.turns = nil, nil
 	r.add(k)
 	close(r.done)
 }
