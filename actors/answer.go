@@ -13,10 +13,11 @@ import (
 // holds at most one text event however slow its reader is.
 type answer struct {
 	prompt int
-	cancel func() // tells the schedule actor; called at most once
+	cancel func() // tells the schedule actor; may be called more than once
 
 	mu      sync.Mutex
-	pending []engine.Event // undelivered, text joined
+	pending []engine.Event // undelivered; at most one has text
+	joined  []byte         // the text of the last one when more than one push made it
 	ended   bool           // the last event was pushed
 	closed  bool           // the reader has gone
 	unwatch func() bool    // ends the watch of the request's context
@@ -27,17 +28,17 @@ func newAnswer(prompt int) *answer {
 	return &answer{prompt: prompt, ready: make(chan struct{}, 1), cancel: func() {}}
 }
 
-// watch closes the answer when ctx ends before it does.
+// watch cancels the request when ctx ends before the answer does. The reader
+// still gets the events up to the last one.
 func (a *answer) watch(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.ended && !a.closed {
-		a.unwatch = context.AfterFunc(ctx, a.Close)
+		a.unwatch = context.AfterFunc(ctx, a.cancel)
 	}
 }
 
-// release ends the watch; a.mu is held. It never waits: Close may be the watch
-// itself.
+// release ends the watch; a.mu is held.
 func (a *answer) release() {
 	if a.unwatch != nil {
 		a.unwatch()
@@ -45,7 +46,8 @@ func (a *answer) release() {
 	}
 }
 
-// push appends an event; after the reader has gone it does nothing.
+// push appends an event; after the last one, or after the reader has gone, it
+// does nothing.
 func (a *answer) push(e engine.Event) {
 	a.mu.Lock()
 	if !a.closed && !a.ended {
@@ -53,31 +55,46 @@ func (a *answer) push(e engine.Event) {
 			a.release()
 		}
 		if n := len(a.pending); n > 0 && e.Kind == engine.Tokens && a.pending[n-1].Kind == engine.Tokens {
-			last := &a.pending[n-1]
-			last.Text += e.Text
-			last.Tokens = append(last.Tokens, e.Tokens...)
-			last.Usage = e.Usage
+			a.join(&a.pending[n-1], &e)
 		} else {
 			a.pending = append(a.pending, e)
 		}
 	}
 	a.mu.Unlock()
-	select {
-	case a.ready <- struct{}{}:
-	default:
+	a.wake()
+}
+
+// join adds e to the text event that waits. The text grows in a buffer: a long
+// answer that nobody reads would otherwise be copied once a token.
+func (a *answer) join(last, e *engine.Event) {
+	if len(a.joined) == 0 {
+		a.joined = append(a.joined, last.Text...)
 	}
+	a.joined = append(a.joined, e.Text...)
+	last.Tokens = append(last.Tokens, e.Tokens...)
+	last.Usage = e.Usage
+}
+
+// pop takes the oldest event; a.mu is held and there is one.
+func (a *answer) pop() engine.Event {
+	e := a.pending[0]
+	if e.Kind == engine.Tokens && len(a.joined) > 0 {
+		e.Text = string(a.joined)
+		a.joined = a.joined[:0]
+	}
+	n := copy(a.pending, a.pending[1:])
+	a.pending[n] = engine.Event{}
+	a.pending = a.pending[:n]
+	return e
 }
 
 // Next implements engine.Stream.
 func (a *answer) Next(ctx context.Context) (engine.Event, error) {
 	for {
 		a.mu.Lock()
-		if len(a.pending) > 0 && !a.closed {
-			e := a.pending[0]
-			n := copy(a.pending, a.pending[1:])
-			a.pending[n] = engine.Event{}
-			a.pending = a.pending[:n]
-			more := n > 0 || a.ended
+		if len(a.pending) > 0 {
+			e := a.pop()
+			more := len(a.pending) > 0 || a.ended
 			a.mu.Unlock()
 			if more {
 				a.wake()
@@ -108,10 +125,9 @@ func (a *answer) wake() {
 // Close implements engine.Stream.
 func (a *answer) Close() {
 	a.mu.Lock()
-	first := !a.closed
-	running := first && !a.ended
+	running := !a.closed && !a.ended
 	a.closed = true
-	a.pending = nil
+	a.pending, a.joined = nil, nil
 	a.release()
 	a.mu.Unlock()
 	if running {

@@ -17,6 +17,10 @@ type Blueprint struct {
 	Depth int
 }
 
+// poolsMax bounds the expert pools: more than any machine has memory nodes and
+// cards.
+const poolsMax = 64
+
 // GroupSpec is one layer group: layers [First, Last) on one rank.
 type GroupSpec struct {
 	First, Last int
@@ -62,8 +66,8 @@ func (b *Blueprint) Check(layers int) error {
 	switch {
 	case len(b.Groups) == 0:
 		return errors.New("blueprint: no layer group")
-	case b.Pools < 1:
-		return fmt.Errorf("blueprint: %d expert pools, want at least 1", b.Pools)
+	case b.Pools < 1 || b.Pools > poolsMax:
+		return fmt.Errorf("blueprint: %d expert pools, want 1 to %d", b.Pools, poolsMax)
 	case b.Depth < 1:
 		return fmt.Errorf("blueprint: depth %d, want at least 1", b.Depth)
 	}

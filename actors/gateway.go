@@ -9,7 +9,6 @@ import (
 
 	"krater/actors/engine"
 	"krater/actors/msg"
-	"krater/actors/trace"
 	"krater/scheduler"
 	"krater/stages/sample"
 	"krater/stages/text/chat"
@@ -110,29 +109,30 @@ func (g *Gateway) enqueue(o *output, ids []int32, maxNew int, req *engine.Reques
 	p.mu.Unlock()
 	o.begin(id)
 	sub := &msg.Submit{
-		Request: scheduler.Request{ID: id, PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority, Deadline: deadline(req.Deadline)},
+		Request: scheduler.Request{ID: id, PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority, Deadline: p.deadline(req.Deadline)},
 		Prompt:  ids, Sampler: sampler, Output: o, Reply: make(chan error, 1),
 	}
-	p.system.Root.Send(p.routes.schedule, sub)
-	var err error
+	p.host.send(p.routes.schedule, sub)
 	select {
-	case err = <-sub.Reply:
+	case err := <-sub.Reply:
+		if err != nil {
+			p.forget(id)
+			return submitError(err)
+		}
+		return nil
 	case <-p.failed:
-		err = scheduler.ErrDraining
+	case <-p.halted:
 	}
-	if err != nil {
-		p.forget(id)
-		return submitError(err)
-	}
-	return nil
+	p.forget(id)
+	return g.Ready()
 }
 
 // deadline puts a wall-clock deadline on the trace's clock; 0 is none.
-func deadline(t time.Time) int64 {
+func (p *Pipeline) deadline(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
-	return max(1, trace.Now()+int64(time.Until(t)))
+	return max(1, p.host.now()+int64(time.Until(t)))
 }
 
 // forget drops a request from the open ones.
@@ -144,7 +144,7 @@ func (p *Pipeline) forget(id uint64) {
 
 // cancel tells the scheduler that nobody waits for the request any more.
 func (p *Pipeline) cancel(id uint64) {
-	p.system.Root.Send(p.routes.schedule, &msg.Cancel{ID: id, Why: scheduler.Cancelled})
+	p.host.send(p.routes.schedule, &msg.Cancel{ID: id, Why: scheduler.Cancelled})
 }
 
 // submitError words a refusal of the scheduler for the client.
@@ -260,7 +260,7 @@ func (g *Gateway) Stats() engine.Stats {
 	for _, r := range g.p.trace.Rings() {
 		s.ActorWait[r.Name()] = r.Totals().Wait
 	}
-	g.p.queued(s.ActorQueue)
+	g.p.host.waiting(s.ActorQueue)
 	s.LinkBytes = map[string]uint64{LinkDirect.String(): g.p.linkBytes.Load()}
 	return s
 }

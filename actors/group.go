@@ -37,7 +37,9 @@ func (n *groupNode) receive(c *turn, m any) {
 			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: m.Cause})
 			return
 		}
-		n.group.Combine(n.stream, b.State, m.Layer, b.Probe())
+		if !b.Abandoned.Load() {
+			n.group.Combine(n.stream, b.State, m.Layer, b.Probe())
+		}
 		n.run(c, b, m.Layer+1)
 	case *msg.Forget:
 		n.forget(m.Batch)

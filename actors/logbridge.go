@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
 	"github.com/rs/zerolog"
@@ -24,14 +25,23 @@ func (h *logBridge) Enabled(_ context.Context, l slog.Level) bool {
 func (h *logBridge) Handle(_ context.Context, r slog.Record) error {
 	e := h.log.WithLevel(zerologLevel(r.Level)).Str("from", "protoactor")
 	for _, a := range h.attrs {
-		e = e.Str(a.Key, a.Value.String())
+		e = e.Str(a.Key, text(a))
 	}
 	r.Attrs(func(a slog.Attr) bool {
-		e = e.Str(a.Key, a.Value.String())
+		e = e.Str(a.Key, text(a))
 		return true
 	})
 	e.Msg(r.Message)
 	return nil
+}
+
+// text of an attribute. Of a message only the type is told: its content belongs
+// to whoever received it.
+func text(a slog.Attr) string {
+	if a.Key == "message" {
+		return fmt.Sprintf("%T", a.Value.Any())
+	}
+	return a.Value.String()
 }
 
 // WithAttrs implements slog.Handler.

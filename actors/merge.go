@@ -19,18 +19,19 @@ func (n *mergeNode) receive(c *turn, m any) {
 		c.send(c.routes.schedule, &msg.Forgotten{Batch: f.Batch})
 		return
 	}
-	p := m.(*msg.Part)
-	w := p.Work
+	w := m.(*msg.Part).Work
 	n.arrived[w]++
 	if n.arrived[w] < w.Expect {
 		return
 	}
 	delete(n.arrived, w)
+	c.event.Parts = uint16(w.Expect)
 	merged := &w.Batch.Merged
 	merged.Layer, merged.Cause = w.Layer, nil
 	for i := range w.Parts {
-		if err := w.Parts[i].Cause; err != nil && len(w.Parts[i].Rows) > 0 {
+		if err := w.Parts[i].Cause; err != nil {
 			merged.Cause = err
+			break
 		}
 	}
 	c.send(c.routes.groups[w.Group], merged)

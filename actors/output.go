@@ -3,6 +3,8 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 
 	"krater/actors/engine"
 	"krater/actors/trace"
@@ -13,7 +15,7 @@ import (
 )
 
 // output is the pipeline's end of one request: it turns tokens into text and
-// events. Only the stream actor calls its methods, abort excepted.
+// events. Only the stream actor calls its methods, Abort excepted.
 type output struct {
 	p      *Pipeline
 	answer *answer
@@ -21,19 +23,22 @@ type output struct {
 	detok  *tokenizer.Stream
 	stops  *stop.Matcher
 
-	id       uint64
-	logprobs bool
-	keepStop bool // the text of the token that ended the answer is part of it
-	done     bool // the reader has got its last event
+	id        uint64
+	logprobs  bool
+	keepStop  bool // the text of what ended the answer is part of it
+	minTokens int  // no stop string is looked for in the text of so many
 
-	usage     engine.Usage
-	submitted int64 // trace clock
-	lastToken int64
+	over  atomic.Bool // the reader has got its last event
+	usage engine.Usage
+	ender *int32 // the end token, once it has come
+
+	// On the trace's clock.
+	submitted, started, lastToken int64
 
 	// Tokens with log-probabilities wait here until their text is released: a
 	// stop string takes its tokens with it.
 	held     []heldToken
-	textSeen int // bytes given to the stop matcher
+	textSeen int // bytes that the detokeniser has given
 	textSent int // bytes released
 }
 
@@ -45,8 +50,8 @@ type heldToken struct {
 func newOutput(g *Gateway, req *engine.Request, a *answer) *output {
 	return &output{
 		p: g.p, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
-		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop,
-		usage: engine.Usage{Prompt: a.prompt}, submitted: trace.Now(),
+		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop, minTokens: req.MinTokens,
+		usage: engine.Usage{Prompt: a.prompt}, submitted: g.p.host.now(),
 	}
 }
 
@@ -61,13 +66,14 @@ func (o *output) Queued() { o.answer.push(engine.Event{Kind: engine.Queued}) }
 
 // Started implements msg.Output.
 func (o *output) Started(at int64) {
+	o.started = at
 	o.p.meters.started(seconds(at - o.submitted))
 	o.answer.push(engine.Event{Kind: engine.Started})
 }
 
 // Token implements msg.Output.
 func (o *output) Token(r sample.Result, at int64) bool {
-	if o.done {
+	if o.over.Load() {
 		return false
 	}
 	o.usage.Completion++
@@ -77,21 +83,34 @@ func (o *output) Token(r sample.Result, at int64) bool {
 	}
 	o.p.meters.token(o.usage.Completion == 1, seconds(at-since))
 	o.lastToken = at
-	if r.Stop && !o.keepStop {
-		return false // its text is no part of the answer; Ended follows
+	if r.Stop {
+		id := r.ID // here, so that other tokens stay off the heap
+		o.ender = &id
+		if !o.keepStop {
+			return false // its text is no part of the answer; Ended follows
+		}
 	}
 	text := o.detok.Push(r.ID)
 	if o.logprobs {
 		o.hold(r)
 	}
-	o.textSeen += len(text)
-	out, matched := o.stops.Push(text)
-	o.release(out, matched)
+	text, matched := o.check(text)
+	o.release(text)
 	if matched == "" {
 		return false
 	}
 	o.finish(engine.Event{Kind: engine.Done, Finish: engine.FinishStop, StopMatched: matched})
 	return true
+}
+
+// check gives the part of new text that no stop string can take back, and the
+// stop string that ended the answer.
+func (o *output) check(text string) (out, matched string) {
+	o.textSeen += len(text)
+	if o.usage.Completion <= o.minTokens {
+		return text, ""
+	}
+	return o.stops.Push(text)
 }
 
 // hold keeps a token until its text is out.
@@ -105,65 +124,88 @@ func (o *output) hold(r sample.Result) {
 	o.held = append(o.held, heldToken{token: t, from: o.textSeen})
 }
 
-// release sends text that no stop string can take back, with its tokens. After
-// a match the tokens behind the released text are dropped.
-func (o *output) release(text, matched string) {
+// release sends text that no stop string can take back, with the tokens that it
+// begins or that came before it. One without text, or with a part of a character
+// only, waits for what follows.
+func (o *output) release(text string) {
 	o.textSent += len(text)
-	e := engine.Event{Kind: engine.Tokens, Text: text, Usage: o.usage}
 	n := 0
-	for n < len(o.held) && (o.held[n].from < o.textSent || matched == "" && o.textSent == o.textSeen) {
-		e.Tokens = append(e.Tokens, o.held[n].token)
+	for n < len(o.held) && o.held[n].from < o.textSent {
 		n++
 	}
-	o.held = o.held[n:]
-	if text != "" || len(e.Tokens) > 0 {
-		o.answer.push(e)
-	}
+	o.emit(text, n)
 }
 
-// Ended implements msg.Output.
-func (o *output) Ended(why scheduler.Reason, cause error, at int64) {
-	o.p.forget(o.id)
-	if o.done {
+// emit pushes text and the first n held tokens.
+func (o *output) emit(text string, n int) {
+	if text == "" && n == 0 {
 		return
 	}
-	switch why {
-	case scheduler.Stop:
-		o.flush()
-		o.finish(engine.Event{Kind: engine.Done, Finish: engine.FinishStop})
-	case scheduler.Length:
-		o.flush()
-		o.finish(engine.Event{Kind: engine.Done, Finish: engine.FinishLength})
-	case scheduler.Cancelled:
-		o.flush()
-		o.finish(engine.Event{Kind: engine.Done, Finish: engine.FinishCancelled})
-	default:
-		o.finish(engine.Event{Kind: engine.Failed, Err: endError(why, cause)})
+	e := engine.Event{Kind: engine.Tokens, Text: text, Usage: o.usage}
+	for i := range o.held[:n] {
+		e.Tokens = append(e.Tokens, o.held[i].token)
 	}
-}
-
-// flush releases what was held back for a stop string or a broken character.
-func (o *output) flush() {
-	text := o.detok.Flush()
-	o.textSeen += len(text)
-	out, matched := o.stops.Push(text)
-	if matched == "" {
-		out += o.stops.Flush()
-	}
-	o.release(out, matched)
-}
-
-// finish pushes the last event and counts the request.
-func (o *output) finish(e engine.Event) {
-	o.done = true
-	e.Usage = o.usage
-	o.p.meters.ended(e, seconds(trace.Now()-o.submitted))
+	o.held = slices.Delete(o.held, 0, n)
 	o.answer.push(e)
 }
 
-// abort ends the answer from outside when the pipeline has failed for good.
-func (o *output) abort(cause error) {
-	o.answer.push(engine.Event{Kind: engine.Failed, Usage: engine.Usage{Prompt: o.answer.prompt}, Err: endError(scheduler.Failed, cause)})
+// Ended implements msg.Output.
+func (o *output) Ended(why scheduler.Reason, cause error, at int64) trace.Event {
+	o.p.forget(o.id)
+	if !o.over.Load() {
+		switch why {
+		case scheduler.Stop:
+			o.complete(engine.Event{Finish: engine.FinishStop, StopToken: o.ender})
+		case scheduler.Length:
+			o.complete(engine.Event{Finish: engine.FinishLength})
+		case scheduler.Cancelled:
+			o.complete(engine.Event{Finish: engine.FinishCancelled})
+		default:
+			o.finish(engine.Event{Kind: engine.Failed, Err: endError(why, cause)})
+		}
+	}
+	e := trace.Event{Enqueued: o.submitted, Started: o.started, Rows: uint32(o.usage.Completion)}
+	if o.started == 0 {
+		e.Started = at // it never left the queue
+	}
+	return e
+}
+
+// complete ends an answer whose text is whole: what was held back for a stop
+// string or an unfinished character is released first.
+func (o *output) complete(e engine.Event) {
+	out, matched := o.check(o.detok.Flush())
+	if matched != "" { // a stop string of U+FFFD
+		o.release(out)
+		e.Finish, e.StopMatched, e.StopToken = engine.FinishStop, matched, nil
+	} else {
+		out += o.stops.Flush()
+		o.textSent += len(out)
+		o.emit(out, len(o.held))
+	}
+	e.Kind = engine.Done
+	o.finish(e)
+}
+
+// finish pushes the last event and counts the request, once.
+func (o *output) finish(e engine.Event) {
+	if o.over.Swap(true) {
+		return
+	}
+	e.Usage = o.usage
+	o.settle(e)
+}
+
+// Abort implements msg.Output.
+func (o *output) Abort(cause error) {
+	if !o.over.Swap(true) {
+		o.settle(engine.Event{Kind: engine.Failed, Usage: engine.Usage{Prompt: o.answer.prompt}, Err: endError(scheduler.Failed, cause)})
+	}
+}
+
+func (o *output) settle(e engine.Event) {
+	o.p.meters.ended(e, seconds(o.p.host.now()-o.submitted))
+	o.answer.push(e)
 }
 
 // endError words an end without an answer for the client; the cause is in the
@@ -173,6 +215,9 @@ func endError(why scheduler.Reason, cause error) *engine.Error {
 	case scheduler.Expired:
 		return &engine.Error{Kind: engine.Timeout, Message: "the request's deadline passed"}
 	case scheduler.Drained:
+		return &engine.Error{Kind: engine.Unavailable, Message: "the server is shutting down"}
+	}
+	if errors.Is(cause, errClosed) {
 		return &engine.Error{Kind: engine.Unavailable, Message: "the server is shutting down"}
 	}
 	if errors.Is(cause, sample.ErrLogits) {

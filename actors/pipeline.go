@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +31,8 @@ type Options struct {
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
 	InlineBelow time.Duration
+
+	wrap func(actor string, n node) node // around every new node, in tests; may be nil
 }
 
 // traceEvents is how many events each actor's ring keeps: some seconds of decode.
@@ -52,13 +53,8 @@ type Pipeline struct {
 	trace  *trace.Registry
 	meters *meters
 
-	system     *actor.ActorSystem
-	routes     routes
-	supervisor *supervisor
-	stop       []*actor.PID             // in the order they are stopped
-	mailboxes  map[string]actor.Mailbox // by actor name; constant after Start
-	hosts      []*resident
-	wg         sync.WaitGroup
+	host   host
+	routes routes
 
 	states    []*stages.State
 	linkBytes atomic.Uint64
@@ -69,42 +65,55 @@ type Pipeline struct {
 	failure error
 	closed  bool
 	failed  chan struct{} // closed with the first fatal failure
+	halted  chan struct{} // closed when the actors have ended
+
+	closing    sync.Once
+	closeError error
 }
+
+// errClosed is the cause of what Close leaves without an end.
+var errClosed = errors.New("the pipeline is closed")
 
 // Start makes a blueprint live over the parts of a loaded model. The pipeline
 // owns what it allocates, not the parts.
 func Start(dev device.Device, parts *load.Parts, opt Options) (*Pipeline, error) {
-	if err := opt.Blueprint.Check(parts.Config.Layers); err != nil {
-		return nil, err
-	}
-	if len(opt.Blueprint.Groups) != len(parts.Groups) {
-		return nil, fmt.Errorf("blueprint: %d groups, the model is loaded in %d", len(opt.Blueprint.Groups), len(parts.Groups))
-	}
-	lim := parts.Limits
-	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
-	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
-	opt.Scheduler.Depth = opt.Blueprint.Depth
-	p := &Pipeline{
-		opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
-		outputs: map[uint64]*output{}, mailboxes: map[string]actor.Mailbox{}, failed: make(chan struct{}),
-	}
-	core, err := scheduler.New(opt.Scheduler)
+	p, core, err := prepare(parts, opt)
 	if err != nil {
 		return nil, err
 	}
-	p.supervisor = newSupervisor(p)
-	p.system = actor.NewActorSystem(actor.WithLoggerFactory(p.slogLogger))
+	p.host = newLibrary(p)
 	if err := p.spawn(dev, core); err != nil {
-		p.halt()
-		return nil, err
+		return nil, errors.Join(err, p.halt())
 	}
 	p.log.Info().Str("route", opt.Blueprint.String()).Msg("pipeline started")
 	return p, nil
 }
 
-// slogLogger gives the actor library a logger whose lines come out as ours.
-func (p *Pipeline) slogLogger(*actor.ActorSystem) *slog.Logger {
-	return slog.New(&logBridge{log: p.log})
+// prepare checks the options and makes a pipeline without actors.
+func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error) {
+	if err := opt.Blueprint.Check(parts.Config.Layers); err != nil {
+		return nil, nil, err
+	}
+	if len(opt.Blueprint.Groups) != len(parts.Groups) {
+		return nil, nil, fmt.Errorf("blueprint: %d groups, the model is loaded in %d", len(opt.Blueprint.Groups), len(parts.Groups))
+	}
+	for i, g := range parts.Groups {
+		if spec := opt.Blueprint.Groups[i]; spec.First != g.First || spec.Last != g.Last {
+			return nil, nil, fmt.Errorf("blueprint: group %d has layers [%d, %d), loaded are [%d, %d)", i, spec.First, spec.Last, g.First, g.Last)
+		}
+	}
+	lim := parts.Limits
+	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
+	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
+	opt.Scheduler.Depth = opt.Blueprint.Depth
+	core, err := scheduler.New(opt.Scheduler)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &Pipeline{
+		opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
+		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
+	}, core, nil
 }
 
 // spawn creates every actor, the receivers before their senders where that is
@@ -137,7 +146,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	r.stream = p.actor("stream", trace.Stream, func() node { return streamNode{} })
 	scheduleStream := next()
 	r.schedule = p.actor("schedule", trace.Schedule, func() node {
-		return newScheduleNode(core, scheduleStream, p.meters, p.system.Root, batches, lim.Seqs)
+		return newScheduleNode(core, scheduleStream, p.meters, p.host, batches, lim.Seqs)
 	})
 	r.sample = p.actor("sample", trace.Sample, func() node { return sampleNode{} })
 	headStream := next()
@@ -168,23 +177,9 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	return nil
 }
 
-// actor spawns one node under the supervisor, on a goroutine of its own.
-func (p *Pipeline) actor(name string, kind trace.Kind, make func() node) *actor.PID {
-	host := newResident(&p.wg)
-	p.hosts = append(p.hosts, host)
-	// Unbounded, since a full mailbox makes its sender spin: credits bound what is
-	// in flight.
-	mailbox := actor.Unbounded()()
-	p.mailboxes[name] = mailbox
-	props := actor.PropsFromProducer(p.newShell(name, kind, p.trace.Ring(name), make),
-		actor.WithDispatcher(host), actor.WithMailbox(func() actor.Mailbox { return mailbox }))
-	root := p.system.Root.Copy().WithGuardian(p.supervisor)
-	pid, err := root.SpawnNamed(props, name)
-	if err != nil {
-		panic(err) // two actors of one name: a programmer error
-	}
-	p.stop = append(p.stop, pid)
-	return pid
+// actor spawns one node.
+func (p *Pipeline) actor(name string, kind trace.Kind, fresh func() node) *actor.PID {
+	return p.host.spawn(name, p.newShell(name, kind, fresh))
 }
 
 func (p *Pipeline) countExperts(n int) { p.meters.experts.Add(uint64(n)) }
@@ -210,19 +205,14 @@ func (p *Pipeline) Limits() stages.Limits { return p.parts.Limits }
 // actors, outside the scheduler. The pipeline must have no requests.
 func (p *Pipeline) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
 	raw := &msg.Raw{Batch: b, Probe: probe, Read: read, Reply: make(chan error, 1)}
-	p.system.Root.Send(p.routes.schedule, raw)
+	p.host.send(p.routes.schedule, raw)
 	select {
 	case err := <-raw.Reply:
 		return err
 	case <-p.failed:
 		return p.Err()
-	}
-}
-
-// queued notes how many messages wait for each actor.
-func (p *Pipeline) queued(into map[string]int) {
-	for name, m := range p.mailboxes {
-		into[name] = m.UserMessageCount()
+	case <-p.halted:
+		return errClosed
 	}
 }
 
@@ -247,14 +237,23 @@ func (p *Pipeline) fail(cause error) {
 		return
 	}
 	p.failure = cause
+	p.mu.Unlock()
+	p.log.Error().Err(cause).Msg("pipeline failed")
+	p.abort(cause)
+	// What still can come to its end does so without computing.
+	p.host.send(p.routes.schedule, &msg.Drain{Cancel: true})
+	close(p.failed)
+}
+
+// abort ends the open requests; p.failure or p.closed keeps others from coming.
+func (p *Pipeline) abort(cause error) {
+	p.mu.Lock()
 	open := p.outputs
 	p.outputs = map[uint64]*output{}
 	p.mu.Unlock()
-	p.log.Error().Err(cause).Msg("pipeline failed")
 	for _, o := range open {
-		o.abort(cause)
+		o.Abort(cause)
 	}
-	close(p.failed)
 }
 
 // Drain refuses new requests and waits for the running ones. When ctx ends
@@ -264,20 +263,26 @@ func (p *Pipeline) Drain(ctx context.Context) error {
 	p.closed = true
 	p.mu.Unlock()
 	done := make(chan struct{})
-	p.system.Root.Send(p.routes.schedule, &msg.Drain{Done: done})
+	p.host.send(p.routes.schedule, &msg.Drain{Done: done})
 	select {
 	case <-done:
 		return nil
 	case <-p.failed:
 		return p.Err()
+	case <-p.halted:
+		return nil
 	case <-ctx.Done():
 	}
 	cancelled := make(chan struct{})
-	p.system.Root.Send(p.routes.schedule, &msg.Drain{Cancel: true, Done: cancelled})
+	p.host.send(p.routes.schedule, &msg.Drain{Cancel: true, Done: cancelled})
+	grace := time.NewTimer(drainGrace)
+	defer grace.Stop()
 	select {
 	case <-cancelled:
 	case <-p.failed:
-	case <-time.After(drainGrace):
+		return p.Err()
+	case <-p.halted:
+	case <-grace.C:
 		return errors.New("the pipeline did not come to rest")
 	}
 	return ctx.Err()
@@ -287,37 +292,29 @@ func (p *Pipeline) Drain(ctx context.Context) error {
 // cancelled.
 const drainGrace = 30 * time.Second
 
-// Close drains without waiting for answers and ends every actor. Nothing may be
-// submitted afterwards.
+// Close drains without waiting for answers and ends every actor. Further calls
+// wait for the first and return what it returned.
 func (p *Pipeline) Close() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	err := p.Drain(ctx)
-	if errors.Is(err, context.Canceled) {
-		err = nil
-	}
-	if perr := p.halt(); err == nil {
-		err = perr
-	}
-	return err
+	p.closing.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		err := p.Drain(ctx)
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		p.closeError = errors.Join(err, p.halt())
+	})
+	return p.closeError
 }
 
 // halt stops the actors and frees what the pipeline allocated.
 func (p *Pipeline) halt() error {
-	var err error
-	for _, pid := range p.stop {
-		if e := p.system.Root.StopFuture(pid).Wait(); e != nil {
-			err = fmt.Errorf("stopping %s: %w", pid.Id, e)
-		}
-	}
-	for _, h := range p.hosts {
-		h.close()
-	}
+	err := p.host.halt()
+	p.abort(errClosed) // nothing is left here unless the pipeline did not come to rest
+	close(p.halted)
 	if err != nil {
 		return err // an actor is stuck: its goroutine still holds what would be freed
 	}
-	p.wg.Wait()
-	p.system.Shutdown()
 	for _, s := range p.states {
 		s.Close()
 	}

@@ -26,14 +26,14 @@ func (n *poolNode) receive(c *turn, m any) {
 		if r != nil {
 			p.Cause = fmt.Errorf("expert pool %d, layer %d: %v", p.Pool, w.Layer, r)
 		}
-		b := w.Batch
 		c.send(c.routes.merges[w.Group], p)
-		// After the send: no hold means that every part is in the merge's mailbox.
-		b.Holds.Add(-1)
 		if r != nil {
 			panic(r)
 		}
 	}()
+	if w.Batch.Abandoned.Load() {
+		return
+	}
 	n.groups[w.Group].Experts(n.stream, w.Batch.State, w.Layer, p.Rows)
 	p.Cause = n.stream.Synchronize()
 }

@@ -1,63 +1,73 @@
 package actors
 
 import (
+	"slices"
+	"time"
+
 	"krater/actors/msg"
 )
 
+// retireEvery is how often missing batches are looked at; they are rare.
+const retireEvery = 5 * time.Millisecond
+
 // failed ends the requests of a batch that will not come back. Other sequences
-// go on: a batch writes the KV blocks of its own sequences only, and an actor
-// finishes with the lost batch before it takes another one. A prompt is not
-// tried again: a fault that the same input triggers would take the pipeline
-// down with it.
+// go on: a batch writes the KV blocks of its own sequences only, in a group that
+// has it in hand, and whoever tells of the failure had it, or a part of it, in
+// hand. A prompt is not tried again: a fault that the same input triggers would
+// take the pipeline down with it.
+//
+// Then the batch is brought back into use in three steps:
+//
+//  1. No message about it is left (Held): no pool writes its state, no split has
+//     its work, and a second report of its failure has been read.
+//  2. Groups and merges forget what they keep of it, and say so.
+//  3. With the last answer it is free.
 func (n *scheduleNode) failed(m *msg.Failed) {
-	f := n.flights[m.Batch.ID]
-	if f == nil || f.batch != m.Batch {
+	f := n.flight[m.Batch]
+	if f.where != away {
 		return // told before
 	}
-	n.lost(f, m.Cause)
+	n.lose(f, m.Cause)
 	m.Batch.Abandoned.Store(true)
-	n.retired[m.Batch] = -1
+	f.where = missing
+	n.lost = append(n.lost, f)
 }
 
-// lost takes a flight off the books.
-func (n *scheduleNode) lost(f *flight, cause error) {
-	delete(n.flights, f.batch.ID)
-	if f.batch.Raw != nil {
-		f.batch.Raw.Reply <- cause
+// lose takes a flight off the books.
+func (n *scheduleNode) lose(f *flight, cause error) {
+	n.land(f)
+	if raw := f.batch.Raw; raw != nil {
+		raw.Reply <- cause
 		return
-	}
-	for i := range f.core.Spans {
-		n.slots[f.core.Spans[i].Slot].flight = nil
 	}
 	if err := n.core.Fail(f.batch.ID, cause, false); err != nil {
 		panic(err)
 	}
 }
 
-// retire brings failed batches back into use once nobody can touch them: no
-// pool has a part in hand, and every group and merge has said so.
+// retire asks for missing batches to be forgotten once no message is left.
 func (n *scheduleNode) retire(c *turn) {
-	for b, missing := range n.retired {
-		if missing >= 0 || b.Holds.Load() > 0 {
+	for _, f := range n.lost {
+		if f.where != missing || f.batch.Held() {
 			continue
 		}
-		n.retired[b] = len(c.routes.groups) + len(c.routes.merges)
+		f.where = forgetting
+		f.forgets = len(c.routes.groups) + len(c.routes.merges)
 		for i := range c.routes.groups {
-			c.send(c.routes.groups[i], &msg.Forget{Batch: b})
-			c.send(c.routes.merges[i], &msg.Forget{Batch: b})
+			c.send(c.routes.groups[i], &msg.Forget{Batch: f.batch})
+			c.send(c.routes.merges[i], &msg.Forget{Batch: f.batch})
 		}
 	}
 }
 
 func (n *scheduleNode) forgotten(b *msg.Batch) {
-	missing, ok := n.retired[b]
-	if !ok {
+	f := n.flight[b]
+	if f.where != forgetting {
 		return
 	}
-	if missing--; missing > 0 {
-		n.retired[b] = missing
+	if f.forgets--; f.forgets > 0 {
 		return
 	}
-	delete(n.retired, b)
-	n.free = append(n.free, b)
+	n.lost = slices.DeleteFunc(n.lost, func(other *flight) bool { return other == f })
+	n.give(f)
 }

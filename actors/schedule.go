@@ -3,12 +3,11 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
-	"github.com/asynkron/protoactor-go/actor"
-
 	"krater/actors/msg"
-	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
 	"krater/stages"
@@ -21,23 +20,27 @@ type scheduleNode struct {
 	core   *scheduler.Core
 	stream device.Stream
 	meters *meters
-	root   *actor.RootContext // for the timer
+	now    func() int64           // the trace's clock
+	alarm  func(in time.Duration) // sends a Tick, instead of the one set before
+	flight map[*msg.Batch]*flight // of every batch
 
-	free    []*msg.Batch // the credits
-	flights map[uint64]*flight
-	retired map[*msg.Batch]int // failed batches: acknowledgements still missing, -1 = not asked
+	free   []*flight // the credits
+	flying int       // batches on their way
+	lost   []*flight // failed batches that somebody may still touch
 
 	live  map[uint64]*record // accepted and not released
 	slots []*record          // by the core's slot
 
 	raws    []*msg.Raw // raw steps that wait for an idle pipeline
+	raw     bool       // one is on its way
 	rawLast uint64
 
 	plan     stages.Batch
 	outcomes []scheduler.Outcome
+	filled   []*msg.Batch // to be sent at the end of this message
 	deliver  *msg.Deliver
 	drained  []chan struct{}
-	wake     int64 // when the timer fires; 0: not set
+	wake     int64 // when the alarm rings; 0: not set
 }
 
 // record is what the driver keeps of a request.
@@ -46,31 +49,49 @@ type record struct {
 	tokens []int32 // prompt, then what was generated
 	flight *flight // the batch it is in, or nil
 	ended  bool
+	cause  error // of its own failure
 }
 
-// flight is a batch on its way.
+// flight is what the driver keeps of a batch.
 type flight struct {
 	batch *msg.Batch
-	core  scheduler.Batch // zero for a raw step
+	core  scheduler.Batch // the decision it carries; zero for a raw step
 	live  int             // spans whose request has not ended
+	where whereabouts
+	// forgets is how many actors have not yet answered that they forgot the batch.
+	forgets int
 }
+
+// whereabouts of a batch.
+type whereabouts uint8
+
+const (
+	here       whereabouts = iota // free
+	away                          // on its way
+	missing                       // failed; messages about it may be left
+	forgetting                    // failed; those that may keep it were asked to forget it
+)
+
+func (f *flight) missing() bool { return f.where == missing }
 
 // rawIDs is the first id of raw steps, out of the core's way.
 const rawIDs = 1 << 63
 
-// retireEvery is how often retired batches are looked at; they are rare.
-const retireEvery = 5 * time.Millisecond
-
-func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, root *actor.RootContext, batches []*msg.Batch, slots int) *scheduleNode {
-	return &scheduleNode{
-		core: core, stream: stream, meters: m, root: root, free: batches,
-		flights: map[uint64]*flight{}, retired: map[*msg.Batch]int{},
-		live: map[uint64]*record{}, slots: make([]*record, slots),
+func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, h host, batches []*msg.Batch, slots int) *scheduleNode {
+	n := &scheduleNode{
+		core: core, stream: stream, meters: m, now: h.now, alarm: h.alarm,
+		flight: map[*msg.Batch]*flight{}, live: map[uint64]*record{}, slots: make([]*record, slots),
 	}
+	for _, b := range batches {
+		f := &flight{batch: b}
+		n.flight[b] = f
+		n.free = append(n.free, f)
+	}
+	return n
 }
 
 func (n *scheduleNode) receive(c *turn, m any) {
-	now := trace.Now()
+	now := n.now()
 	switch m := m.(type) {
 	case *msg.Batch:
 		n.returned(m)
@@ -90,10 +111,10 @@ func (n *scheduleNode) receive(c *turn, m any) {
 	case *msg.Drain:
 		n.drain(m)
 	}
-	n.pump(c, now)
+	n.pump(now)
 	n.retire(c)
 	n.flush(c, now)
-	n.arm(c, now)
+	n.arm(now)
 }
 
 // submit hands a request to the core and answers its door.
@@ -106,38 +127,29 @@ func (n *scheduleNode) submit(m *msg.Submit, now int64) {
 	m.Reply <- err
 }
 
-// pump sends batches while the core has work and a credit is free. A raw step
+// pump fills batches while the core has work and a credit is free. A raw step
 // goes first, once nothing else is on its way: it uses the same KV blocks.
-func (n *scheduleNode) pump(c *turn, now int64) {
+func (n *scheduleNode) pump(now int64) {
 	for len(n.free) > 0 {
-		if len(n.raws) > 0 || n.rawInFlight() {
-			n.effects(now)
-			if len(n.flights) == 0 {
-				n.sendRaw(c)
+		if len(n.raws) > 0 || n.raw {
+			n.effects()
+			if n.flying == 0 && len(n.raws) > 0 {
+				n.fillRaw()
 			}
 			return
 		}
-		b, ok := n.core.Next(now)
-		n.effects(now)
+		d, ok := n.core.Next(now)
+		n.effects()
 		if !ok {
 			return
 		}
-		n.sendBatch(c, b)
+		n.fill(d)
 	}
-	n.effects(now)
-}
-
-func (n *scheduleNode) rawInFlight() bool {
-	for _, f := range n.flights {
-		if f.batch.Raw != nil {
-			return true
-		}
-	}
-	return false
+	n.effects()
 }
 
 // effects carries out what the core decided.
-func (n *scheduleNode) effects(now int64) {
+func (n *scheduleNode) effects() {
 	for _, e := range n.core.Effects() {
 		r := n.live[e.ID]
 		switch e.Kind {
@@ -151,7 +163,11 @@ func (n *scheduleNode) effects(now int64) {
 					f.batch.Abandoned.Store(true)
 				}
 			}
-			n.item(msg.Delivery{Kind: msg.DeliverEnded, ID: e.ID, Output: r.submit.Output, Why: e.Reason, Cause: e.Cause})
+			cause := e.Cause
+			if cause == nil {
+				cause = r.cause
+			}
+			n.item(msg.Delivery{Kind: msg.DeliverEnded, ID: e.ID, Output: r.submit.Output, Why: e.Reason, Cause: cause})
 			if e.Slot < 0 {
 				delete(n.live, e.ID)
 			}
@@ -162,12 +178,12 @@ func (n *scheduleNode) effects(now int64) {
 	}
 }
 
-// sendBatch fills a free state with the core's decision and sends it.
-func (n *scheduleNode) sendBatch(c *turn, d scheduler.Batch) {
-	b := n.take()
+// fill takes a free state for the core's decision.
+func (n *scheduleNode) fill(d scheduler.Batch) {
+	f := n.take()
+	b := f.batch
 	b.ID, b.Epoch, b.Rows = d.ID, d.Epoch, b.Rows[:0]
-	f := &flight{batch: b, core: d, live: len(d.Spans)}
-	n.flights[d.ID] = f
+	f.core, f.live = d, len(d.Spans)
 	n.plan.Tokens, n.plan.Spans = n.plan.Tokens[:0], n.plan.Spans[:0]
 	for i := range d.Spans {
 		sp := &d.Spans[i]
@@ -183,63 +199,80 @@ func (n *scheduleNode) sendBatch(c *turn, d scheduler.Batch) {
 		}
 	}
 	if err := b.State.Fill(n.stream, &n.plan); err != nil {
-		n.lost(f, fmt.Errorf("batch %d: %w", d.ID, err))
-		n.free = append(n.free, b)
+		n.lose(f, fmt.Errorf("batch %d: %w", d.ID, err))
+		n.give(f)
 		return
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
-	c.send(c.routes.embed, b)
+	n.filled = append(n.filled, b)
 }
 
-func (n *scheduleNode) take() *msg.Batch {
-	b := n.free[len(n.free)-1]
+// take uses a credit.
+func (n *scheduleNode) take() *flight {
+	f := n.free[len(n.free)-1]
 	n.free = n.free[:len(n.free)-1]
-	b.Abandoned.Store(false)
-	b.Raw = nil
-	return b
+	f.where = away
+	n.flying++
+	f.batch.Abandoned.Store(false)
+	return f
 }
 
-// sendRaw sends the oldest raw step.
-func (n *scheduleNode) sendRaw(c *turn) {
+// give returns a credit. Nobody else knows the batch any more.
+func (n *scheduleNode) give(f *flight) {
+	f.where, f.core, f.batch.Raw = here, scheduler.Batch{}, nil
+	n.free = append(n.free, f)
+}
+
+// land takes a batch off its way.
+func (n *scheduleNode) land(f *flight) {
+	n.flying--
+	n.raw = n.raw && f.batch.Raw == nil
+	for i := range f.core.Spans {
+		n.slots[f.core.Spans[i].Slot].flight = nil
+	}
+}
+
+// fillRaw takes the oldest raw step.
+func (n *scheduleNode) fillRaw() {
 	raw := n.raws[0]
-	n.raws = n.raws[1:]
+	n.raws = slices.Delete(n.raws, 0, 1)
 	if !n.core.Idle() {
 		raw.Reply <- errors.New("a raw step needs a pipeline without requests")
 		return
 	}
-	b := n.take()
+	f := n.take()
 	n.rawLast++
+	n.raw = true
+	b := f.batch
 	b.ID, b.Raw, b.Rows = rawIDs+n.rawLast, raw, b.Rows[:0]
 	if err := b.State.Fill(n.stream, raw.Batch); err != nil {
-		n.free = append(n.free, b)
-		raw.Reply <- err
+		n.lose(f, err)
+		n.give(f)
 		return
 	}
-	n.flights[b.ID] = &flight{batch: b}
-	c.send(c.routes.embed, b)
+	n.filled = append(n.filled, b)
 }
 
 // returned takes back a batch that went through the whole pipeline.
 func (n *scheduleNode) returned(b *msg.Batch) {
-	f := n.flights[b.ID]
-	if f == nil || f.batch != b {
-		return // it failed elsewhere meanwhile and is retired
-	}
-	delete(n.flights, b.ID)
-	n.free = append(n.free, b)
-	if b.Raw != nil {
-		return // the sample actor has answered
+	f := n.flight[b]
+	if f.where != away {
+		return // reported lost meanwhile
 	}
 	n.outcomes = n.outcomes[:0]
 	for i := range b.Rows {
 		n.outcomes = append(n.outcomes, n.outcome(&b.Rows[i]))
 	}
-	for i := range f.core.Spans {
-		n.slots[f.core.Spans[i].Slot].flight = nil
+	n.land(f)
+	if b.Raw == nil { // else the sample actor has answered
+		if err := n.core.Done(b.ID, n.outcomes); err != nil {
+			panic(err) // the books are wrong; nothing can be trusted
+		}
+		if n.deliver != nil {
+			n.deliver.Batch, n.deliver.Epoch = b.ID, b.Epoch
+		}
 	}
-	if err := n.core.Done(b.ID, n.outcomes); err != nil {
-		panic(err) // the books are wrong; nothing can be trusted
-	}
+	n.give(f)
 }
 
 // outcome notes a new token and tells what it means for its sequence.
@@ -250,7 +283,7 @@ func (n *scheduleNode) outcome(row *msg.Row) scheduler.Outcome {
 		return o
 	}
 	if row.Err != nil {
-		n.item(msg.Delivery{Kind: msg.DeliverEnded, ID: row.Seq, Output: r.submit.Output, Why: scheduler.Failed, Cause: row.Err})
+		r.cause = row.Err
 		o.NewTokens, o.End = 0, scheduler.Failed
 		return o
 	}
@@ -264,32 +297,38 @@ func (n *scheduleNode) outcome(row *msg.Row) scheduler.Outcome {
 
 // item adds to what the stream actor gets after this message.
 func (n *scheduleNode) item(d msg.Delivery) {
+	n.delivery().Items = append(n.deliver.Items, d)
+}
+
+func (n *scheduleNode) delivery() *msg.Deliver {
 	if n.deliver == nil {
 		n.deliver = deliveries.Get().(*msg.Deliver)
 	}
-	n.deliver.Items = append(n.deliver.Items, d)
+	return n.deliver
 }
 
-// flush sends the deliveries and publishes the gauges.
+// flush sends everything that this message brought.
 func (n *scheduleNode) flush(c *turn, now int64) {
-	if n.deliver != nil {
-		n.deliver.At = now
-		c.send(c.routes.stream, n.deliver)
-		n.deliver = nil
+	for _, b := range n.filled {
+		c.send(c.routes.embed, b)
 	}
-	n.meters.gauges(n.core.Stats())
-	if len(n.drained) > 0 && n.core.Idle() && len(n.flights) == 0 {
-		for _, d := range n.drained {
-			close(d)
-		}
+	n.filled = n.filled[:0]
+	if len(n.drained) > 0 && n.core.Idle() && n.flying == 0 {
+		n.delivery().Drained = n.drained
 		n.drained = nil
 	}
+	if d := n.deliver; d != nil {
+		n.deliver = nil
+		d.At = now
+		c.send(c.routes.stream, d)
+	}
+	n.meters.gauges(n.core.Stats())
 }
 
-// arm sets the timer for the next deadline or retired batch.
-func (n *scheduleNode) arm(c *turn, now int64) {
+// arm sets the alarm for the next deadline or missing batch.
+func (n *scheduleNode) arm(now int64) {
 	at, ok := n.core.NextDeadline()
-	if len(n.retired) > 0 {
+	if slices.ContainsFunc(n.lost, (*flight).missing) {
 		if retry := now + int64(retireEvery); !ok || retry < at {
 			at, ok = retry, true
 		}
@@ -298,17 +337,18 @@ func (n *scheduleNode) arm(c *turn, now int64) {
 		return
 	}
 	n.wake = at
-	self, root := c.ctx.Self(), n.root
-	time.AfterFunc(max(0, time.Duration(at-now)), func() { root.Send(self, &msg.Tick{}) })
+	n.alarm(max(0, time.Duration(at-now)))
 }
 
 // drain ends admission, and with Cancel the running requests.
 func (n *scheduleNode) drain(m *msg.Drain) {
 	n.core.Drain()
 	if m.Cancel {
-		for id := range n.live {
+		for _, id := range slices.Sorted(maps.Keys(n.live)) {
 			n.core.Cancel(id, scheduler.Cancelled)
 		}
 	}
-	n.drained = append(n.drained, m.Done)
+	if m.Done != nil {
+		n.drained = append(n.drained, m.Done)
+	}
 }

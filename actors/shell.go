@@ -3,7 +3,6 @@ package actors
 import (
 	"fmt"
 	"runtime/debug"
-	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/rs/zerolog"
@@ -25,26 +24,30 @@ type holder interface {
 	held() []*msg.Batch
 }
 
-// starter is a node that needs a call when its actor has started.
-type starter interface {
-	started(c *turn)
-}
-
 // turn is what a node may do while it handles one message.
 type turn struct {
-	ctx    actor.Context
+	out    sender
 	routes *routes
 	log    *zerolog.Logger
 	ring   *trace.Ring
+	event  *trace.Event // of the message in hand; a node may add to it
+}
+
+// sender takes messages to actors and never waits: an actor.Context.
+type sender interface {
+	Send(to *actor.PID, m any)
 }
 
 // send hands m to another actor. m is immutable from here on, unless it is a
 // batch, which then belongs to the receiver.
 func (t *turn) send(to *actor.PID, m any) {
+	if h, ok := m.(msg.Holding); ok {
+		h.Hold()
+	}
 	if s, ok := m.(msg.Stamped); ok {
 		s.Stamp(trace.Now())
 	}
-	t.ctx.Send(to, m)
+	t.out.Send(to, m)
 }
 
 // routes are the addresses of the live pipeline. Filled once before the first
@@ -75,29 +78,32 @@ type shell struct {
 	event trace.Event // of the message in hand
 }
 
-// newShell gives the producer of an actor: make runs again for each incarnation.
-func (p *Pipeline) newShell(name string, kind trace.Kind, ring *trace.Ring, make func() node) func() actor.Actor {
+// newShell gives the producer of an actor: fresh runs again for each incarnation.
+func (p *Pipeline) newShell(name string, kind trace.Kind, fresh func() node) func() *shell {
 	log := p.log.With().Str("actor", name).Logger()
-	return func() actor.Actor {
-		return &shell{name: name, kind: kind, node: make(), turn: turn{routes: &p.routes, log: &log, ring: ring}}
+	ring := p.trace.Ring(name)
+	return func() *shell {
+		s := &shell{name: name, kind: kind, node: fresh()}
+		if p.opt.wrap != nil {
+			s.node = p.opt.wrap(name, s.node)
+		}
+		s.turn = turn{routes: &p.routes, log: &log, ring: ring, event: &s.event}
+		return s
 	}
 }
 
 // Receive implements actor.Actor.
 func (s *shell) Receive(ctx actor.Context) {
-	s.turn.ctx = ctx
 	switch m := ctx.Message().(type) {
-	case *actor.Started:
-		if st, ok := s.node.(starter); ok {
-			st.started(&s.turn)
-		}
-	case *actor.Restarting, *actor.Stopping, *actor.Stopped, *actor.Terminated:
+	case *actor.Started, *actor.Restarting, *actor.Stopping, *actor.Stopped, *actor.Terminated:
 	default:
-		s.handle(m)
+		s.handle(ctx, m)
 	}
 }
 
-func (s *shell) handle(m any) {
+// handle gives one message to the node.
+func (s *shell) handle(out sender, m any) {
+	s.turn.out = out
 	e := &s.event
 	*e = trace.Event{Kind: s.kind, Layer: -1, Started: trace.Now()}
 	// Described first: by the end of receive the message has a new owner.
@@ -105,6 +111,9 @@ func (s *shell) handle(m any) {
 		d.Describe(e)
 	} else {
 		e.Kind = trace.Control
+	}
+	if h, ok := m.(msg.Holding); ok {
+		defer h.Release() // after catch has told of a failure
 	}
 	defer s.catch(m)
 	s.node.receive(&s.turn, m)
@@ -124,12 +133,15 @@ func (s *shell) catch(m any) {
 	s.turn.log.Error().Str("cause", fmt.Sprint(r)).Bytes("stack", debug.Stack()).Msg("actor failed")
 	s.event.Kind, s.event.Ended = trace.Failure, trace.Now()
 	s.turn.ring.Record(&s.event)
-	told := map[*msg.Batch]bool{}
+	var told []*msg.Batch
 	tell := func(b *msg.Batch) {
-		if b != nil && !told[b] {
-			told[b] = true
-			s.turn.ctx.Send(s.turn.routes.schedule, &msg.Failed{Batch: b, Cause: cause})
+		for _, other := range told {
+			if other == b {
+				return
+			}
 		}
+		told = append(told, b)
+		s.turn.out.Send(s.turn.routes.schedule, &msg.Failed{Batch: b, Cause: cause})
 	}
 	if c, ok := m.(msg.Carrier); ok {
 		tell(c.Carried())
@@ -141,10 +153,3 @@ func (s *shell) catch(m any) {
 	}
 	panic(r)
 }
-
-// restartsMax in restartsWithin is what a stage may fail before the pipeline is
-// given up: a fault that comes back with every batch will not go away.
-const (
-	restartsMax    = 10
-	restartsWithin = 10 * time.Second
-)

@@ -20,20 +20,23 @@ func newSplitNode(p expert.Partition) *splitNode {
 func (n *splitNode) receive(c *turn, m any) {
 	w := m.(*msg.Work)
 	n.partition.Divide(n.parts, w.Rows)
-	w.Expect = 0
+	expect := 0
 	for i := range n.parts {
 		p := &w.Parts[i]
 		p.Rows = append(p.Rows[:0], n.parts[i]...)
 		p.Cause = nil
 		if len(p.Rows) > 0 {
-			w.Expect++
+			expect++
 		}
 	}
 	// Expect is complete before the first part leaves: the merge may read it as
-	// soon as one part has arrived.
-	for i := range w.Parts {
+	// soon as one part has arrived. With the last part the work is gone: the next
+	// group's split may be filling it for another layer by then.
+	w.Expect = expect
+	c.event.Parts = uint16(expect)
+	for i := 0; expect > 0; i++ {
 		if p := &w.Parts[i]; len(p.Rows) > 0 {
-			w.Batch.Holds.Add(1)
+			expect--
 			c.send(c.routes.pools[i], p)
 		}
 	}

@@ -3,12 +3,20 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 )
 
 // errFatal wraps the cause after which the pipeline serves nobody any more.
 var errFatal = errors.New("the pipeline has failed")
+
+// restartsMax in restartsWithin is what an actor may fail before the pipeline is
+// given up: a fault that comes back with every batch will not go away.
+const (
+	restartsMax    = 10
+	restartsWithin = 10 * time.Second
+)
 
 // supervisor decides what becomes of a failed actor. The batch in hand has been
 // answered for by the shell before this is called.

@@ -129,8 +129,12 @@ type Event struct {
 	Finish FinishReason
 	// StopMatched is the stop string that ended the answer, if one did.
 	StopMatched string
-	Usage       Usage
-	Err         *Error
+	// StopToken is the end token (EOS or one of StopIDs) that ended the answer, if
+	// one did. It counts in Usage; its text is in the answer, and itself among the
+	// Tokens, only with IncludeStop.
+	StopToken *int32
+	Usage     Usage
+	Err       *Error
 }
 
 // Token is one generated token with its log-probability (when asked for).

@@ -31,8 +31,8 @@ type Batch struct {
 	// Abandoned is set when nobody wants the answer any more; the pipeline then
 	// passes the batch on without computing.
 	Abandoned atomic.Bool
-	// Holds counts the parts that pools have in hand and still write State for.
-	Holds atomic.Int32
+
+	holds atomic.Int32 // messages about the batch that are not handled, see Holding
 
 	Work   Work   // the expert work of the layer in hand
 	Merged Merged // the answer to it
@@ -55,6 +55,36 @@ type Raw struct {
 	Read  func(*stages.State) error // runs while the state is valid; may be nil
 	Reply chan error                // buffered; one answer
 }
+
+// Held reports that a message about the batch is still on its way or in hand:
+// its receiver may yet read or write State.
+func (b *Batch) Held() bool { return b.holds.Load() > 0 }
+
+// Holding messages are about a batch that belongs to somebody else. The sender
+// holds the batch for them, and the receiver lets go once it is done with the
+// message and, if it failed, has told of it.
+type Holding interface {
+	Hold()
+	Release()
+}
+
+// Hold implements Holding.
+func (w *Work) Hold() { w.Batch.holds.Add(1) }
+
+// Release implements Holding.
+func (w *Work) Release() { w.Batch.holds.Add(-1) }
+
+// Hold implements Holding.
+func (p *Part) Hold() { p.Work.Hold() }
+
+// Release implements Holding.
+func (p *Part) Release() { p.Work.Release() }
+
+// Hold implements Holding.
+func (m *Merged) Hold() { m.Batch.holds.Add(1) }
+
+// Release implements Holding.
+func (m *Merged) Release() { m.Batch.holds.Add(-1) }
 
 // Work asks for the routed experts of one layer. The group sends it to its
 // split, which gives every pool its part.
@@ -115,18 +145,15 @@ func (s *stamp) Stamp(now int64) { s.sent = now }
 // Stamped messages note when they were sent, for the queue wait in the trace.
 type Stamped interface{ Stamp(now int64) }
 
-// Traced messages describe themselves to the trace: everything but the kind and
-// the times of handling.
+// Traced messages describe themselves to the trace: everything but the times of
+// handling. The kind is set to that of the receiver.
 type Traced interface{ Describe(e *trace.Event) }
 
 // Describe implements Traced.
 func (b *Batch) Describe(e *trace.Event) { b.describe(e, b, -1) }
 
 // Describe implements Traced.
-func (w *Work) Describe(e *trace.Event) {
-	w.describe(e, w.Batch, w.Layer)
-	e.Parts = uint16(w.Expect)
-}
+func (w *Work) Describe(e *trace.Event) { w.describe(e, w.Batch, w.Layer) }
 
 // Describe implements Traced.
 func (p *Part) Describe(e *trace.Event) { p.describe(e, p.Work.Batch, p.Work.Layer) }

@@ -1,6 +1,7 @@
 package msg
 
 import (
+	"krater/actors/trace"
 	"krater/scheduler"
 	"krater/stages/sample"
 )
@@ -15,16 +16,24 @@ type Submit struct {
 	Reply   chan error
 }
 
-// Output is where one request's events end. Only the stream actor calls it.
+// Output is where one request's events end. Only the stream actor calls it,
+// Abort excepted.
 type Output interface {
 	Queued()
 	Started(at int64)
 	// Token takes the next token; true means that the answer is complete and the
 	// scheduler has to be told.
 	Token(r sample.Result, at int64) bool
-	// Ended is the last call.
-	Ended(why scheduler.Reason, cause error, at int64)
+	// Ended comes once for every request that was accepted, and last but for
+	// Abort. It gives the trace the times of the whole request.
+	Ended(why scheduler.Reason, cause error, at int64) trace.Event
+	// Abort ends a request of which nothing more can be told. It may come at any
+	// time, from any goroutine, and more than once.
+	Abort(cause error)
 }
+
+// Describe implements Traced.
+func (s *Submit) Describe(e *trace.Event) { e.Kind, e.Request = trace.Control, s.Request.ID }
 
 // Cancel ends a request: the client left, or its answer is complete.
 type Cancel struct {
@@ -32,18 +41,30 @@ type Cancel struct {
 	Why scheduler.Reason
 }
 
+// Describe implements Traced.
+func (c *Cancel) Describe(e *trace.Event) { e.Kind, e.Request = trace.Control, c.ID }
+
 // Deliver is what one step brought to the requests in it, in order.
 type Deliver struct {
-	At    int64 // trace clock
+	At    int64  // trace clock
+	Batch uint64 // the batch that brought it, 0: none
+	Epoch uint32
 	Items []Delivery
+	// Drained channels are closed after the items: no request is left.
+	Drained []chan struct{}
 	stamp
 }
 
 // Reset empties d for another use and returns it.
 func (d *Deliver) Reset() *Deliver {
 	clear(d.Items)
-	d.Items = d.Items[:0]
+	*d = Deliver{Items: d.Items[:0]}
 	return d
+}
+
+// Describe implements Traced.
+func (d *Deliver) Describe(e *trace.Event) {
+	e.Batch, e.Epoch, e.Rows, e.Enqueued = d.Batch, d.Epoch, uint32(len(d.Items)), d.sent
 }
 
 // Delivery is one event of one request.
@@ -74,7 +95,8 @@ type Failed struct {
 }
 
 // Forget tells groups and merges that a batch failed elsewhere: what they keep
-// of it is void. Each answers with Forgotten.
+// of it is void. It is sent once no other message about the batch is left. Each
+// answers with Forgotten.
 type Forget struct{ Batch *Batch }
 
 // Forgotten answers Forget: this actor will not touch the batch any more.
@@ -84,8 +106,8 @@ type Forgotten struct{ Batch *Batch }
 // nothing else happens.
 type Tick struct{}
 
-// Drain ends admission; Done is closed when the last request has ended. With
-// Cancel the running requests are cancelled too.
+// Drain ends admission; Done is closed when the last request has ended and its
+// reader can see that. With Cancel the running requests are cancelled too.
 type Drain struct {
 	Cancel bool
 	Done   chan struct{}
