@@ -13,6 +13,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ardanlabs/jinja"
 
@@ -104,6 +105,11 @@ func Compile(source string, o Options) (*Template, error) {
 			return nil, errors.New("chat template: a token cannot be named " + name)
 		}
 		t.fixed[name] = jinja.NewString(text)
+	}
+	for name, text := range t.fixed {
+		if !utf8.ValidString(text.AsString()) {
+			return nil, errors.New("chat template: " + name + " is not valid UTF-8")
+		}
 	}
 	t.sum = sha256.Sum256([]byte(source + "\x00" + o.ToolUse))
 	t.traits = probe(t)

@@ -25,10 +25,19 @@ func attribute(r *run, v jinja.Value, name, src string) (jinja.Value, error) {
 		return m, err
 	}
 	if v.IsDict() {
-		found, _ := v.AsDict().Get(name)
+		found, _ := member(v.AsDict(), name)
 		return found, nil
 	}
 	return jinja.Undefined(), nil
+}
+
+// member is the entry of a dict, without the one by which the engine calls a
+// loop: such a call would not be counted.
+func member(d *jinja.Dict, name string) (jinja.Value, bool) {
+	if name == "__call__" && isLoop(d) {
+		return jinja.Undefined(), false
+	}
+	return d.Get(name)
 }
 
 // bound is the method of v called name. Methods that would change v are
@@ -67,6 +76,9 @@ func isLoop(d *jinja.Dict) bool {
 	return ok && v.IsCallable() && v.AsCallable().Name == "loop.changed"
 }
 
+// isMapping tells whether v is a dict of a client or of the template.
+func isMapping(v jinja.Value) bool { return v.IsDict() && !isLoop(v.AsDict()) }
+
 // method is v.name(...).
 func method(r *run, a args) (jinja.Value, error) {
 	v, name, src := a.pos[0], a.pos[1].AsString(), a.pos[2].AsString()
@@ -77,12 +89,7 @@ func method(r *run, a args) (jinja.Value, error) {
 	if f.IsUndefined() {
 		return empty, faultf("'%s' has no attribute '%s'", describe(v), name)
 	}
-	if f.IsDict() { // a recursive loop under another name
-		if _, ok := f.AsDict().Get("__call__"); ok {
-			return loop(r, args{pos: append([]jinja.Value{f}, a.pos[3:]...)})
-		}
-	}
-	if _, err := fn(r, args{pos: []jinja.Value{f, a.pos[2]}}); err != nil {
+	if f, err = fn(r, args{pos: []jinja.Value{f, a.pos[2]}}); err != nil {
 		return empty, err
 	}
 	return f.AsCallable().Fn(a.pos[3:], a.kw)
@@ -103,8 +110,8 @@ func subscript(r *run, v, key jinja.Value, src string) (jinja.Value, error) {
 		if key.IsUndefined() {
 			return jinja.Undefined(), nil
 		}
-		name := plain(printed(key))
-		if found, ok := v.AsDict().Get(name); ok {
+		name := plain(r.printed(key))
+		if found, ok := member(v.AsDict(), name); ok {
 			return found, nil
 		}
 	case v.IsList() && isInt:
@@ -234,7 +241,7 @@ func path(r *run, v jinja.Value, dotted jinja.Value, def *jinja.Value) (jinja.Va
 	if n, ok := integer(dotted); ok {
 		return subscript(r, v, jinja.NewInt(n), "item")
 	}
-	rest := plain(printed(dotted))
+	rest := plain(r.printed(dotted))
 	for done := false; !done; {
 		var part string
 		part, rest, done = cutDot(rest)

@@ -17,6 +17,9 @@ func init() {
 	kind := func(f func(jinja.Value) bool) check {
 		return func(_ *run, a args) (bool, error) { return f(a.pos[0]), nil }
 	}
+	named := func(known func(string) bool) check {
+		return kind(func(v jinja.Value) bool { return v.IsString() && known(plain(v.AsString())) })
+	}
 	comparing := func(f function) check {
 		return func(r *run, a args) (bool, error) {
 			if len(a.pos) < 2 {
@@ -35,17 +38,17 @@ func init() {
 		"float":       kind(jinja.Value.IsFloat),
 		"number":      kind(func(v jinja.Value) bool { return number(v) || typeName(v) == "int" }),
 		"string":      kind(jinja.Value.IsString),
-		"mapping":     kind(jinja.Value.IsDict),
+		"mapping":     kind(isMapping),
 		"iterable":    kind(func(v jinja.Value) bool { return v.IsString() || v.IsList() || v.IsDict() || v.IsUndefined() }),
 		"sequence":    kind(func(v jinja.Value) bool { return v.IsString() || v.IsList() || v.IsDict() || v.IsUndefined() }),
 		"callable":    kind(func(v jinja.Value) bool { return v.IsUndefined() || typeName(v) == "function" }),
 		"true":        kind(func(v jinja.Value) bool { return v.IsBool() && v.AsBool() }),
 		"false":       kind(func(v jinja.Value) bool { return v.IsBool() && !v.AsBool() }),
 		"escaped":     kind(func(jinja.Value) bool { return false }),
-		"upper":       kind(cased(unicode.IsUpper, unicode.IsLower)),
-		"lower":       kind(cased(unicode.IsLower, unicode.IsUpper)),
-		"filter":      kind(func(v jinja.Value) bool { return filters[plain(printed(v))] != nil }),
-		"test":        kind(func(v jinja.Value) bool { return tests[plain(printed(v))] != nil }),
+		"upper":       cased(unicode.IsUpper, unicode.IsLower),
+		"lower":       cased(unicode.IsLower, unicode.IsUpper),
+		"filter":      named(func(s string) bool { return filters[s] != nil }),
+		"test":        named(func(s string) bool { return tests[s] != nil }),
 		"odd":         parity(1),
 		"even":        parity(0),
 		"divisibleby": divisible,
@@ -71,10 +74,10 @@ func init() {
 
 // cased tells of a string whether it has letters of one case and none of the
 // other.
-func cased(has, not func(rune) bool) func(jinja.Value) bool {
-	return func(v jinja.Value) bool {
-		s := plain(printed(v))
-		return strings.IndexFunc(s, has) >= 0 && strings.IndexFunc(s, not) < 0
+func cased(has, not func(rune) bool) check {
+	return func(r *run, a args) (bool, error) {
+		s := plain(r.printed(a.pos[0]))
+		return strings.IndexFunc(s, has) >= 0 && strings.IndexFunc(s, not) < 0, nil
 	}
 }
 
@@ -94,7 +97,7 @@ func divisible(_ *run, a args) (bool, error) {
 }
 
 // sameAs is Python's "is": the same object, or the same small value.
-func sameAs(_ *run, a args) (jinja.Value, error) {
+func sameAs(r *run, a args) (jinja.Value, error) {
 	x, y := a.pos[0], a.pos[1]
 	switch {
 	case typeName(x) != typeName(y):
@@ -106,5 +109,5 @@ func sameAs(_ *run, a args) (jinja.Value, error) {
 	case x.IsFloat() && math.IsNaN(x.AsFloat()):
 		return jinja.NewBool(false), nil
 	}
-	return jinja.NewBool(equal(x, y)), nil
+	return jinja.NewBool(r.equal(x, y)), nil
 }

@@ -38,13 +38,13 @@ func dictValues(r *run, v jinja.Value, _ args) (jinja.Value, error) {
 	return jinja.NewList(list), r.spend(len(list) / 4)
 }
 
-func dictGet(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+func dictGet(r *run, v jinja.Value, a args) (jinja.Value, error) {
 	k, ok := a.at(0, "key")
 	if !ok {
 		return empty, faultf("get expected at least 1 argument, got 0")
 	}
 	if !k.IsUndefined() {
-		if found, ok := v.AsDict().Get(plain(printed(k))); ok {
+		if found, ok := v.AsDict().Get(plain(r.printed(k))); ok {
 			return found, nil
 		}
 	}
@@ -69,7 +69,7 @@ func merged(r *run, to, from jinja.Value) (jinja.Value, error) {
 func listCount(r *run, v jinja.Value, a args) (jinja.Value, error) {
 	n := 0
 	for _, item := range v.AsList().Items {
-		if equal(item, a.or(0, "value", jinja.Undefined())) {
+		if r.equal(item, a.or(0, "value", jinja.Undefined())) {
 			n++
 		}
 	}
@@ -78,9 +78,9 @@ func listCount(r *run, v jinja.Value, a args) (jinja.Value, error) {
 
 func listIndex(r *run, v jinja.Value, a args) (jinja.Value, error) {
 	what := a.or(0, "value", jinja.Undefined())
-	i := slices.IndexFunc(v.AsList().Items, func(item jinja.Value) bool { return equal(item, what) })
+	i := slices.IndexFunc(v.AsList().Items, func(item jinja.Value) bool { return r.equal(item, what) })
 	if i < 0 {
-		return empty, faultf("%s is not in list", plain(printed(what)))
+		return empty, faultf("%s is not in list", plain(r.printed(what)))
 	}
 	return jinja.NewInt(int64(i)), r.spend(i)
 }
@@ -102,7 +102,7 @@ func dictGlobal(r *run, a args) (jinja.Value, error) {
 	if len(a.pos) > 1 {
 		return empty, faultf("dict expected at most 1 argument, got %d", len(a.pos))
 	}
-	if len(a.pos) == 1 && a.pos[0].IsDict() {
+	if len(a.pos) == 1 && isMapping(a.pos[0]) {
 		return merged(r, d, a.pos[0])
 	}
 	if len(a.pos) == 1 {
@@ -118,7 +118,7 @@ func dictGlobal(r *run, a args) (jinja.Value, error) {
 			if kv[0].IsString() && plain(kv[0].AsString()) != kv[0].AsString() {
 				MarkKeys(d)
 			}
-			d.AsDict().Set(plain(printed(kv[0])), kv[1])
+			d.AsDict().Set(plain(r.printed(kv[0])), kv[1])
 		}
 	}
 	return d, nil
@@ -170,6 +170,6 @@ func rangeGlobal(r *run, a args) (jinja.Value, error) {
 	return jinja.NewList(list), nil
 }
 
-func raise(_ *run, a args) (jinja.Value, error) {
-	return empty, &Raised{Message: plain(printed(a.or(0, "message", empty)))}
+func raise(r *run, a args) (jinja.Value, error) {
+	return empty, &Raised{Message: plain(r.printed(a.or(0, "message", empty)))}
 }

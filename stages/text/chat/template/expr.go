@@ -258,11 +258,7 @@ func (p *parser) primary() (string, error) {
 		}
 		return quote(val), nil
 	case kindInt:
-		n, err := strconv.ParseInt(t.val, 0, 64)
-		if err != nil {
-			return "", p.fail(t, "bad or too large integer %q", t.val)
-		}
-		return strconv.FormatInt(n, 10), nil
+		return p.integer(t)
 	case kindFloat:
 		f, err := strconv.ParseFloat(strings.ReplaceAll(t.val, "_", ""), 64)
 		if err != nil {
@@ -280,6 +276,14 @@ func (p *parser) primary() (string, error) {
 		}
 	}
 	return "", p.fail(t, "unexpected %q", t.val)
+}
+
+func (p *parser) integer(t token) (string, error) {
+	n, err := strconv.ParseInt(t.val, 0, 64)
+	if err != nil {
+		return "", p.fail(t, "bad or too large integer %q", t.val)
+	}
+	return strconv.FormatInt(n, 10), nil
 }
 
 func (p *parser) paren() (string, error) {

@@ -33,14 +33,14 @@ func same(_ *run, a args) (jinja.Value, error) { return a.pos[0], nil }
 
 // textFilter makes a filter of a function on the printed value.
 func textFilter(f func(string) string) function {
-	return func(r *run, a args) (jinja.Value, error) { return r.str(f(printed(a.pos[0]))) }
+	return func(r *run, a args) (jinja.Value, error) { return r.str(f(r.printed(a.pos[0]))) }
 }
 
 func stringFilter(r *run, a args) (jinja.Value, error) {
 	if a.pos[0].IsString() {
 		return a.pos[0], nil
 	}
-	return r.str(printed(a.pos[0]))
+	return r.str(r.printed(a.pos[0]))
 }
 
 // length is Python's len.
@@ -68,17 +68,17 @@ func fallback(_ *run, a args) (jinja.Value, error) {
 	return v, nil
 }
 
-func trimFilter(_ *run, a args) (jinja.Value, error) {
-	return strip(printed(a.pos[0]), a.or(1, "chars", jinja.None()), true, true)
+func trimFilter(r *run, a args) (jinja.Value, error) {
+	return strip(r.printed(a.pos[0]), a.or(1, "chars", jinja.None()), true, true)
 }
 
 func replaceFilter(r *run, a args) (jinja.Value, error) {
 	if a.or(1, "old", jinja.Undefined()).IsUndefined() || a.or(2, "new", jinja.Undefined()).IsUndefined() {
 		return empty, faultf("replace needs what to replace and by what")
 	}
-	old := jinja.NewString(printed(a.or(1, "old", empty)))
-	by := jinja.NewString(printed(a.or(2, "new", empty)))
-	return replace(r, jinja.NewString(printed(a.pos[0])), args{pos: []jinja.Value{old, by, a.or(3, "count", jinja.None())}})
+	old := jinja.NewString(r.printed(a.or(1, "old", empty)))
+	by := jinja.NewString(r.printed(a.or(2, "new", empty)))
+	return replace(r, jinja.NewString(r.printed(a.pos[0])), args{pos: []jinja.Value{old, by, a.or(3, "count", jinja.None())}})
 }
 
 func join(r *run, a args) (jinja.Value, error) {
@@ -86,7 +86,7 @@ func join(r *run, a args) (jinja.Value, error) {
 	if err != nil {
 		return empty, err
 	}
-	sep := printed(a.or(1, "d", empty))
+	sep := r.printed(a.or(1, "d", empty))
 	by, has := a.at(2, "attribute")
 	parts := make([]string, len(list))
 	n := 0
@@ -96,7 +96,7 @@ func join(r *run, a args) (jinja.Value, error) {
 				return empty, err
 			}
 		}
-		parts[i] = printed(v)
+		parts[i] = r.printed(v)
 		n += len(parts[i]) + len(sep)
 	}
 	if err := r.made(n); err != nil {
@@ -111,9 +111,9 @@ func indent(r *run, a args) (jinja.Value, error) {
 	if n, ok := integer(width); ok {
 		pad = strings.Repeat(" ", int(min(max(n, 0), 1000)))
 	} else {
-		pad = printed(width)
+		pad = r.printed(width)
 	}
-	s := printed(a.pos[0])
+	s := r.printed(a.pos[0])
 	lines := splitLines(s+"\n", false)
 	if err := r.made(len(s) + len(lines)*(len(pad)+1)); err != nil {
 		return empty, err
@@ -135,16 +135,16 @@ func indent(r *run, a args) (jinja.Value, error) {
 }
 
 func center(r *run, a args) (jinja.Value, error) {
-	return justify('^')(r, jinja.NewString(printed(a.pos[0])), args{pos: []jinja.Value{a.or(1, "width", jinja.NewInt(80))}})
+	return justify('^')(r, jinja.NewString(r.printed(a.pos[0])), args{pos: []jinja.Value{a.or(1, "width", jinja.NewInt(80))}})
 }
 
-func wordcount(_ *run, a args) (jinja.Value, error) {
-	words := strings.FieldsFunc(plain(printed(a.pos[0])), func(r rune) bool { return r != '_' && !isAlnum(r) })
+func wordcount(r *run, a args) (jinja.Value, error) {
+	words := strings.FieldsFunc(plain(r.printed(a.pos[0])), func(r rune) bool { return r != '_' && !isAlnum(r) })
 	return jinja.NewInt(int64(len(words))), nil
 }
 
 func formatFilter(r *run, a args) (jinja.Value, error) {
-	return percent(r, printed(a.pos[0]), newTuple(a.pos[1:]...))
+	return percent(r, r.printed(a.pos[0]), newTuple(a.pos[1:]...))
 }
 
 func attrFilter(r *run, a args) (jinja.Value, error) {
@@ -229,7 +229,7 @@ func toFloat(_ *run, a args) (jinja.Value, error) {
 	return a.or(1, "default", jinja.NewFloat(0)), undefined(v)
 }
 
-func round(_ *run, a args) (jinja.Value, error) {
+func round(r *run, a args) (jinja.Value, error) {
 	v := a.pos[0]
 	if !number(v) {
 		return empty, faultf("type %s doesn't define __round__ method", typeName(v))
@@ -239,7 +239,7 @@ func round(_ *run, a args) (jinja.Value, error) {
 		return empty, faultf("round: precision must be 0 to 300")
 	}
 	f, scale := float(v), math.Pow(10, float64(digits))
-	switch method := printed(a.or(2, "method", jinja.NewString("common"))); method {
+	switch method := r.printed(a.or(2, "method", jinja.NewString("common"))); method {
 	case "ceil":
 		return jinja.NewFloat(math.Ceil(f*scale) / scale), nil
 	case "floor":

@@ -37,7 +37,7 @@ func percent(r *run, s string, values jinja.Value) (jinja.Value, error) {
 		if len(list) == 0 {
 			return empty, faultf("not enough arguments for format string")
 		}
-		text, err := conversion(verb, flags, list[0])
+		text, err := r.conversion(verb, flags, list[0])
 		if err != nil {
 			return empty, err
 		}
@@ -55,7 +55,7 @@ func percent(r *run, s string, values jinja.Value) (jinja.Value, error) {
 }
 
 // conversion formats one value.
-func conversion(verb byte, flags string, v jinja.Value) (string, error) {
+func (r *run) conversion(verb byte, flags string, v jinja.Value) (string, error) {
 	width, precision, hasPrecision := strings.Cut(strings.TrimLeft(flags, "#0- +"), ".")
 	n, _ := strconv.Atoi("0" + width)
 	prec, _ := strconv.Atoi("0" + precision)
@@ -65,10 +65,10 @@ func conversion(verb byte, flags string, v jinja.Value) (string, error) {
 	var text string
 	switch verb {
 	case 's':
-		text = printed(v)
+		text = r.printed(v)
 	case 'r':
 		var b strings.Builder
-		repr(&b, v, 0)
+		r.repr(&b, v, 0)
 		text = b.String()
 	case 'd', 'i', 'x':
 		if !number(v) {
@@ -162,7 +162,7 @@ func formatMethod(r *run, v jinja.Value, a args) (jinja.Value, error) {
 		if !ok {
 			return empty, faultf("format field {%s} is not supported or has no argument", name)
 		}
-		b.WriteString(printed(arg))
+		b.WriteString(r.printed(arg))
 		if b.Len() > r.widest {
 			return empty, r.made(b.Len())
 		}

@@ -12,7 +12,7 @@ func items(v jinja.Value) (list []jinja.Value, ok bool) {
 	switch {
 	case v.IsList():
 		return v.AsList().Items, true
-	case v.IsDict():
+	case isMapping(v):
 		d := v.AsDict()
 		list = make([]jinja.Value, len(d.Keys))
 		for i, k := range d.Keys {
@@ -83,16 +83,16 @@ func unpack(r *run, a args) (jinja.Value, error) {
 	return jinja.NewList(list), nil
 }
 
-// loop is the call of a recursive loop.
-func loop(r *run, a args) (jinja.Value, error) {
-	if !a.pos[0].IsDict() || len(a.pos) != 2 {
-		return empty, faultf("a loop is called with one argument")
-	}
-	call, ok := a.pos[0].AsDict().Get("__call__")
-	if !ok || !call.IsCallable() {
+// again is the call of a recursive loop with the list to go through.
+func again(r *run, loop *jinja.Dict, a args) (jinja.Value, error) {
+	call, ok := loop.Data["__call__"]
+	if !ok {
 		return empty, faultf("the loop must have the 'recursive' marker to be called recursively")
 	}
-	list, err := iterable(r, a.pos[1])
+	if len(a.pos) != 1 {
+		return empty, faultf("a loop is called with one argument")
+	}
+	list, err := iterable(r, a.pos[0])
 	if err != nil {
 		return empty, err
 	}
@@ -104,16 +104,16 @@ func loop(r *run, a args) (jinja.Value, error) {
 }
 
 // fn checks that what is called can be.
-func fn(_ *run, a args) (jinja.Value, error) {
+func fn(r *run, a args) (jinja.Value, error) {
 	v, src := a.pos[0], a.pos[1].AsString()
-	switch {
-	case v.IsUndefined():
+	if _, big := isBig(v); v.IsCallable() && !big {
+		return v, nil
+	}
+	if v.IsUndefined() {
 		return empty, faultf("'%s' is undefined", src)
-	case !v.IsCallable():
-		return empty, faultf("'%s' object is not callable", typeName(v))
 	}
-	if _, ok := isBig(v); ok {
-		return empty, faultf("'int' object is not callable")
+	if v.IsDict() && isLoop(v.AsDict()) {
+		return r.bind("loop", func(r *run, b args) (jinja.Value, error) { return again(r, v.AsDict(), b) }), nil
 	}
-	return v, nil
+	return empty, faultf("'%s' object is not callable", typeName(v))
 }

@@ -219,7 +219,7 @@ func concat(r *run, a args) (jinja.Value, error) {
 	n := 0
 	parts := make([]string, len(a.pos))
 	for i, v := range a.pos {
-		parts[i] = printed(v)
+		parts[i] = r.printed(v)
 		n += len(parts[i])
 	}
 	if err := r.made(n); err != nil {
@@ -228,8 +228,12 @@ func concat(r *run, a args) (jinja.Value, error) {
 	return jinja.NewString(strings.Join(parts, "")), nil
 }
 
-// equal is Python's ==; marks do not count.
-func equal(x, y jinja.Value) bool {
+// equal is Python's ==; marks do not count. Its work is counted, and it ends once
+// the budget is spent; bind then ends the render.
+func (r *run) equal(x, y jinja.Value) bool {
+	if r.steps--; r.steps < 0 {
+		return false
+	}
 	switch {
 	case x.IsString() && y.IsString():
 		return plain(x.AsString()) == plain(y.AsString())
@@ -239,7 +243,7 @@ func equal(x, y jinja.Value) bool {
 			return false
 		}
 		for i := range a.Items {
-			if !equal(a.Items[i], b.Items[i]) {
+			if !r.equal(a.Items[i], b.Items[i]) {
 				return false
 			}
 		}
@@ -250,7 +254,7 @@ func equal(x, y jinja.Value) bool {
 			return false
 		}
 		for _, k := range a.Keys {
-			if v, ok := b.Get(k); !ok || !equal(a.Data[k], v) {
+			if v, ok := b.Get(k); !ok || !r.equal(a.Data[k], v) {
 				return false
 			}
 		}
@@ -259,13 +263,13 @@ func equal(x, y jinja.Value) bool {
 	return x.Equals(y)
 }
 
-func eq(_ *run, a args) (jinja.Value, error) { return jinja.NewBool(equal(a.pos[0], a.pos[1])), nil }
-func ne(_ *run, a args) (jinja.Value, error) { return jinja.NewBool(!equal(a.pos[0], a.pos[1])), nil }
+func eq(r *run, a args) (jinja.Value, error) { return jinja.NewBool(r.equal(a.pos[0], a.pos[1])), nil }
+func ne(r *run, a args) (jinja.Value, error) { return jinja.NewBool(!r.equal(a.pos[0], a.pos[1])), nil }
 
 // order makes the function of a comparison.
 func order(op string) function {
-	return func(_ *run, a args) (jinja.Value, error) {
-		n, ok, err := compare(op, a.pos[0], a.pos[1])
+	return func(r *run, a args) (jinja.Value, error) {
+		n, ok, err := r.compare(op, a.pos[0], a.pos[1])
 		if err != nil {
 			return empty, err
 		}
@@ -275,7 +279,7 @@ func order(op string) function {
 
 // compare is the order of two values: negative, zero, positive; false where
 // they have none (a NaN).
-func compare(op string, x, y jinja.Value) (int, bool, error) {
+func (r *run) compare(op string, x, y jinja.Value) (int, bool, error) {
 	if err := undefined(x, y); err != nil {
 		return 0, false, err
 	}
@@ -285,8 +289,8 @@ func compare(op string, x, y jinja.Value) (int, bool, error) {
 	case x.IsList() && y.IsList():
 		a, b := x.AsList().Items, y.AsList().Items
 		for i := range min(len(a), len(b)) {
-			if !equal(a[i], b[i]) {
-				return compare(op, a[i], b[i])
+			if !r.equal(a[i], b[i]) {
+				return r.compare(op, a[i], b[i])
 			}
 		}
 		return len(a) - len(b), true, nil
@@ -325,13 +329,13 @@ func in(r *run, a args) (jinja.Value, error) {
 			if err := r.spend(1); err != nil {
 				return empty, err
 			}
-			if equal(x, item) {
+			if r.equal(x, item) {
 				return jinja.NewBool(true), nil
 			}
 		}
 		return jinja.NewBool(false), nil
 	case y.IsDict():
-		return jinja.NewBool(!x.IsUndefined() && y.AsDict().Has(plain(printed(x)))), nil
+		return jinja.NewBool(!x.IsUndefined() && y.AsDict().Has(plain(r.printed(x)))), nil
 	case y.IsUndefined():
 		return jinja.NewBool(false), nil
 	}

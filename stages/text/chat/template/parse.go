@@ -123,9 +123,9 @@ func text(s string) string {
 }
 
 // body reads statements up to a block tag named in stop and leaves the parser
-// behind that name. The code begins with a step that counts the body's data;
-// always says that it must count even when there is none.
-func (p *parser) body(always bool, stop ...string) (code, end string, err error) {
+// behind that name. The code begins with a step that counts the body's data, and
+// a turn where there is one.
+func (p *parser) body(turn bool, stop ...string) (code, end string, err error) {
 	if err := p.enter(); err != nil {
 		return "", "", err
 	}
@@ -154,8 +154,12 @@ func (p *parser) body(always bool, stop ...string) (code, end string, err error)
 			}
 			if slices.Contains(stop, name.val) {
 				code := b.String()
-				if size > 0 || always {
-					code = "{{ " + p.call("step", strconv.Itoa(size)) + " }}" + code
+				if size > 0 || turn {
+					cost := 0
+					if turn {
+						cost = turnCost
+					}
+					code = "{{ " + p.call("step", strconv.Itoa(size), strconv.Itoa(cost)) + " }}" + code
 				}
 				return code, name.val, nil
 			}

@@ -30,12 +30,8 @@ func (p *parser) postfix(e string, start token) (string, error) {
 	}
 }
 
-// invoke writes the call of a value. A loop is called through a function that
-// counts the depth of the recursion.
+// invoke writes the call of a value.
 func (p *parser) invoke(e, src string, args []string) string {
-	if e == "loop" {
-		return p.call("loop", append([]string{e}, args...)...)
-	}
 	return p.call("fn", e, src) + "(" + strings.Join(args, ", ") + ")"
 }
 
@@ -43,7 +39,8 @@ func (p *parser) dot(e, src string) (string, error) {
 	t := p.next()
 	switch {
 	case t.kind == kindInt:
-		return p.call("item", e, strings.ReplaceAll(t.val, "_", ""), src), nil
+		n, err := p.integer(t)
+		return p.call("item", e, n, src), err
 	case t.kind != kindName:
 		return "", p.fail(t, "expected an attribute, found %q", t.val)
 	}

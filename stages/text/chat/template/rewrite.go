@@ -47,7 +47,7 @@ func (r *run) cause(err error) error {
 var core = map[string]function{
 	"out": out, "step": step, "enter": enter, "leave": leave, "unknown": unknown,
 	"iter": iter, "pairs": pairs, "unpack": unpack, "field": field, "key": key, "keywords": keywords,
-	"attr": attr, "item": itemOf, "slice": slice, "method": method, "fn": fn, "loop": loop,
+	"attr": attr, "item": itemOf, "slice": slice, "method": method, "fn": fn,
 	"eq": eq, "ne": ne, "lt": order("<"), "le": order("<="), "gt": order(">"), "ge": order(">="), "in": in,
 	"add": add, "sub": sub, "mul": mul, "div": div, "floordiv": floordiv, "mod": mod, "pow": pow,
 	"neg": neg, "pos": pos, "concat": concat,
@@ -57,20 +57,21 @@ var empty = jinja.NewString("")
 
 // out is what {{ }} prints.
 func out(r *run, a args) (jinja.Value, error) {
-	s := printed(a.pos[0])
+	s := r.printed(a.pos[0])
 	if r.output -= len(s); r.output < 0 {
 		return empty, fmt.Errorf("%w: it writes too much text", ErrLimit)
 	}
 	return jinja.NewString(s), nil
 }
 
-// step begins a block; its argument is the size of the block's own data.
+// step begins a block; its arguments are the size of the block's own data and
+// what a turn costs.
 func step(r *run, a args) (jinja.Value, error) {
 	n := int(a.pos[0].AsInt())
 	if r.output -= n; r.output < 0 {
 		return empty, fmt.Errorf("%w: it writes too much text", ErrLimit)
 	}
-	return empty, r.spend(n / 256)
+	return empty, r.spend(n/1024 + int(a.pos[1].AsInt()))
 }
 
 // enter begins a macro; its arguments, where there are any, are what the macro
@@ -103,8 +104,8 @@ func field(_ *run, a args) (jinja.Value, error) {
 }
 
 // key is a key of a dict literal: keys are plain text.
-func key(_ *run, a args) (jinja.Value, error) {
-	return jinja.NewString(plain(printed(a.pos[0]))), nil
+func key(r *run, a args) (jinja.Value, error) {
+	return jinja.NewString(plain(r.printed(a.pos[0]))), nil
 }
 
 // keywords is the operand of ** in a call.

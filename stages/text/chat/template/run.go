@@ -9,11 +9,12 @@ import (
 )
 
 // Bounds of one render. A step is one call of a function of this package, or
-// the handling of 256 bytes, or of 16 list items, by one.
+// the handling of 1 KB, or of 16 list items, by one.
 const (
-	DefaultSteps  = 20_000_000 // about 3 s
+	DefaultSteps  = 10_000_000 // a few seconds
 	DefaultOutput = 64 << 20   // bytes written, and bytes of one string
 	maxDepth      = 100        // of macro calls and recursive loops
+	turnCost      = 8          // steps of one turn of a loop: a scope is made
 	maxRange      = 100_000    // of range(), as Jinja2's sandbox has it
 )
 
@@ -74,7 +75,7 @@ func (p *Program) Run(vars map[string]jinja.Value, c Config) (string, error) {
 	if r.output == 0 {
 		r.output = DefaultOutput
 	}
-	r.widest, r.memory = r.output, 32*r.output
+	r.widest, r.memory = r.output, 128*r.output
 	data := make(map[string]jinja.Value, len(vars)+len(globals)+len(p.used))
 	for name, v := range vars {
 		data[name] = v
@@ -85,8 +86,18 @@ func (p *Program) Run(vars map[string]jinja.Value, c Config) (string, error) {
 	for _, name := range p.used {
 		data[prefix+name] = r.bind(name, lookup(name))
 	}
-	out, err := p.engine.RenderValues(data)
-	if err != nil {
+	return r.render(p.engine, data)
+}
+
+// render runs the engine. It is foreign code that runs foreign templates: its
+// panics, of which none is known, must not take the server down.
+func (r *run) render(engine *jinja.Template, data map[string]jinja.Value) (out string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			out, err = "", fmt.Errorf("%w: %v", errEngine, p)
+		}
+	}()
+	if out, err = engine.RenderValues(data); err != nil {
 		return "", r.cause(err)
 	}
 	return out, nil
@@ -97,7 +108,7 @@ type run struct {
 	now    func() time.Time
 	steps  int // left
 	output int // bytes left to write
-	memory int // bytes left for strings made
+	memory int // bytes of strings that may still be made
 	widest int // bytes one string may have
 	depth  int // of macro calls
 }
@@ -169,7 +180,7 @@ func (r *run) bind(name string, f function) jinja.Value {
 func weight(v jinja.Value) int {
 	switch {
 	case v.IsString():
-		return len(v.AsString()) / 256
+		return len(v.AsString()) / 1024
 	case v.IsList():
 		return v.AsList().Len() / 16
 	case v.IsDict():

@@ -37,7 +37,7 @@ func itemsFilter(r *run, a args) (jinja.Value, error) {
 	if a.pos[0].IsUndefined() {
 		return jinja.NewList(nil), nil
 	}
-	if !a.pos[0].IsDict() {
+	if !isMapping(a.pos[0]) {
 		return empty, faultf("Can only get item pairs from a mapping.")
 	}
 	return dictItems(r, a.pos[0], args{})
@@ -82,7 +82,7 @@ func sorted(r *run, list, keys []jinja.Value, descending bool) error {
 		if failed == nil {
 			failed = r.spend(1)
 		}
-		n, _, err := compare("<", keys[i], keys[j])
+		n, _, err := r.compare("<", keys[i], keys[j])
 		if err != nil && failed == nil {
 			failed = err
 		}
@@ -115,11 +115,11 @@ func sortFilter(r *run, a args) (jinja.Value, error) {
 }
 
 func dictsort(r *run, a args) (jinja.Value, error) {
-	if !a.pos[0].IsDict() {
+	if !isMapping(a.pos[0]) {
 		return empty, faultf("'%s' has no attribute 'items'", describe(a.pos[0]))
 	}
 	by := 0
-	switch printed(a.or(2, "by", jinja.NewString("key"))) {
+	switch r.printed(a.or(2, "by", jinja.NewString("key"))) {
 	case "key":
 	case "value":
 		by = 1
@@ -154,7 +154,7 @@ func unique(r *run, a args) (jinja.Value, error) {
 		if err := r.spend(1 + len(seen)/4); err != nil {
 			return empty, err
 		}
-		if !slices.ContainsFunc(seen, func(s jinja.Value) bool { return equal(s, k) }) {
+		if !slices.ContainsFunc(seen, func(s jinja.Value) bool { return r.equal(s, k) }) {
 			seen, out = append(seen, k), append(out, v)
 		}
 	}
@@ -174,7 +174,7 @@ func extremum(sign int) function {
 				return empty, err
 			}
 			if i > 0 {
-				n, _, err := compare("<", k, bestKey)
+				n, _, err := r.compare("<", k, bestKey)
 				if err != nil {
 					return empty, err
 				}
@@ -319,7 +319,7 @@ func choose(attribute, want bool) function {
 		}
 		check := func(_ *run, a args) (bool, error) { return a.pos[0].IsTruthy(), nil }
 		if len(rest) > 0 {
-			name := plain(printed(rest[0]))
+			name := plain(r.printed(rest[0]))
 			if check = tests[name]; check == nil {
 				return empty, faultf("no test named %q", name)
 			}

@@ -79,7 +79,7 @@ func float(v jinja.Value) float64 {
 }
 
 // printed is Python's str(v); an undefined value prints nothing.
-func printed(v jinja.Value) string {
+func (r *run) printed(v jinja.Value) string {
 	switch {
 	case v.IsString():
 		return v.AsString()
@@ -87,12 +87,21 @@ func printed(v jinja.Value) string {
 		return ""
 	}
 	var b strings.Builder
-	repr(&b, v, 0)
+	r.repr(&b, v, 0)
 	return b.String()
 }
 
-// repr writes Python's repr(v).
-func repr(b *strings.Builder, v jinja.Value, depth int) {
+// repr writes Python's r.repr(v).
+//
+// Values that share parts can be small and print large: the work is counted,
+// and the text cut off, once the budget is spent; bind then ends the render.
+func (r *run) repr(b *strings.Builder, v jinja.Value, depth int) {
+	if r.steps--; b.Len() > r.widest {
+		r.steps = -1
+	}
+	if r.steps < 0 {
+		return
+	}
 	switch {
 	case depth > maxNesting:
 		b.WriteString("...")
@@ -118,7 +127,7 @@ func repr(b *strings.Builder, v jinja.Value, depth int) {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			repr(b, item, depth+1)
+			r.repr(b, item, depth+1)
 		}
 		if open == "(" && v.AsList().Len() == 1 {
 			b.WriteByte(',')
@@ -133,7 +142,7 @@ func repr(b *strings.Builder, v jinja.Value, depth int) {
 			}
 			reprString(b, keyOf(d, k).AsString())
 			b.WriteString(": ")
-			repr(b, d.Data[k], depth+1)
+			r.repr(b, d.Data[k], depth+1)
 		}
 		b.WriteByte('}')
 	case v.IsUndefined():
