@@ -14,7 +14,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
-	"krater/kernels/cpu"
 	"krater/stages/direct"
 )
 
@@ -136,17 +135,20 @@ func (b *bench) measure() error {
 		return err
 	}
 	defer d.Close()
-	bw, err := cpu.NewReadBandwidth()
-	if err != nil {
-		return err
-	}
-	defer bw.Close()
 	streams := make(map[int][]float64)
 	prefill := make(map[int][]float64)
 	var directUS, actorUS, read1, readAll []float64
 	for range b.c.Rounds {
-		read1 = append(read1, bw.Measure(1))
-		readAll = append(readAll, bw.Measure(r.Threads))
+		for _, read := range []struct {
+			threads int
+			rates   *[]float64
+		}{{1, &read1}, {r.Threads, &readAll}} {
+			rate, err := b.s.dev.ReadBandwidth(read.threads)
+			if err != nil {
+				return err
+			}
+			*read.rates = append(*read.rates, rate.Median/1e9)
+		}
 		for _, n := range b.c.Batch {
 			rate, err := b.streams(n)
 			if err != nil {

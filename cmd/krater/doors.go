@@ -15,11 +15,6 @@ func openDoors(e engine.Engine, opt server.Options, log zerolog.Logger) (*server
 	door := responses.New(e, responses.Options{
 		Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Acquire: srv.Acquire, Log: log,
 	})
-	h := door.Handler()
-	for _, pattern := range []string{
-		"POST /v1/responses", "GET /v1/responses", "GET /v1/responses/{id}", "DELETE /v1/responses/{id}", "POST /v1/responses/{id}/cancel",
-	} {
-		srv.Route(pattern, h)
-	}
+	door.Mount(srv.Route)
 	return srv, door
 }
