@@ -29,6 +29,7 @@ type serveCmd struct {
 	TLSCert         string        `name:"tls-cert" help:"Certificate file (PEM)." type:"existingfile" placeholder:"FILE"`
 	TLSKey          string        `name:"tls-key" help:"Its private key (PEM)." type:"existingfile" placeholder:"FILE"`
 	Origins         []string      `help:"Browser origins that may call the server, such as https://app.example.org."`
+	Hosts           []string      `help:"Names clients may use for a server on loopback without keys, besides localhost and addresses; '*' for any."`
 	OpenMetrics     bool          `help:"Serve /metrics and /version without a key."`
 	DrainTimeout    time.Duration `help:"How long running answers may take after a stop signal." default:"30s"`
 	LogLevel        string        `help:"Least level of the log: ${enum}." enum:"debug,info,warn,error" default:"info"`
@@ -179,6 +180,9 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
 		}
 		opt.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
+	if c.APIKeys == "" && loopback(c.Listen) {
+		opt.Hosts = append([]string{"localhost"}, c.Hosts...)
+	}
 	if c.APIKeys != "" {
 		keys, err := readKeys(c.APIKeys)
 		if err != nil {
@@ -187,6 +191,16 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
 		opt.Keys = keys
 	}
 	return opt, nil
+}
+
+// loopback reports whether an address can be reached from this machine only.
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // readKeys reads a file of API keys: one a line, blank lines and lines that

@@ -19,7 +19,7 @@ const requestIDHeader = "X-Request-Id"
 
 // outer is the middleware around every route, known or not.
 func (s *Server) outer(next http.Handler) http.Handler {
-	next = s.cors(next)
+	next = s.local(s.cors(next))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		id := requestID(r)

@@ -28,6 +28,9 @@ type Options struct {
 	// Origins may call from a browser page of another origin: exact origins
 	// (https://example.org) or "*". Empty: no cross-origin access.
 	Origins []string
+	// Hosts are the names, besides loopback addresses, that a request's Host may
+	// have; "*" or none: any. A server on loopback without keys should set it.
+	Hosts []string
 
 	MaxBody       int64 // bytes of a request body; 8 MiB
 	MaxConcurrent int   // generating requests at once; 256. More get a 429.
