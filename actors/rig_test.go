@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/kernels/cpu"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/models"
 	"krater/scheduler"
@@ -33,20 +35,58 @@ type setup struct {
 	queue  int
 	inline time.Duration // 0: never, so that small models use the pools
 	log    zerolog.Logger
+	faults *faults                         // of the device's operators; may be nil
+	wrap   func(actor string, n node) node // around every node; may be nil
 }
 
 // rig is a running pipeline over a real model on the CPU.
 type rig struct {
 	*Pipeline
+	*loaded
+}
+
+// loaded is a model on the CPU, which any number of pipelines may use one after
+// another.
+type loaded struct {
+	dev   device.Device
 	cfg   *model.Config
 	set   *weights.Set
-	parts *load.Parts
+	bound *load.Parts
 	files fs.FS
 }
 
 func newRig(t testing.TB, o setup) *rig {
 	t.Helper()
-	r := &rig{}
+	o = o.defaults()
+	r := &rig{loaded: loadModel(t, o)}
+	var err error
+	if r.Pipeline, err = Start(r.dev, r.bound, r.options(t, o)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil && !errors.Is(err, errFatal) {
+			t.Errorf("closing the pipeline: %v", err)
+		}
+	})
+	return r
+}
+
+func (l *loaded) options(t testing.TB, o setup) Options {
+	t.Helper()
+	groups, err := Cut(l.cfg.Layers, o.groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Options{
+		Blueprint: Blueprint{Groups: groups, Pools: o.pools, Depth: o.depth},
+		Scheduler: scheduler.Config{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue},
+		Log:       o.log, InlineBelow: o.inline, wrap: o.wrap,
+	}
+}
+
+func loadModel(t testing.TB, o setup) *loaded {
+	t.Helper()
+	r := &loaded{}
 	var err error
 	if o.dir == "" {
 		files, err := models.Default()
@@ -71,34 +111,24 @@ func newRig(t testing.TB, o setup) *rig {
 	if r.cfg, err = model.Parse(data); err != nil {
 		t.Fatal(err)
 	}
-	dev, err := cpu.New(cpu.Options{})
+	// Two threads as on any machine, also where there is one core.
+	dev, err := cpu.New(cpu.Options{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o = o.defaults()
-	r.parts, err = load.Model(dev, r.cfg, r.set, load.Options{
+	var ops load.Device = dev
+	if o.faults != nil {
+		ops = &faultyDevice{Device: dev, faults: o.faults}
+	}
+	r.dev = dev
+	r.bound, err = load.Model(ops, r.cfg, r.set, load.Options{
 		Limits: o.limits, Partition: load.Even(r.cfg.Layers, o.groups), KVType: o.kv,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	groups, err := Cut(r.cfg.Layers, o.groups)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Pipeline, err = Start(dev, r.parts, Options{
-		Blueprint: Blueprint{Groups: groups, Pools: o.pools, Depth: o.depth},
-		Scheduler: scheduler.Config{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue},
-		Log:       o.log, InlineBelow: o.inline,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Errorf("closing the pipeline: %v", err)
-		}
-		r.parts.Close()
+		r.bound.Close()
 		r.set.Close()
 		dev.Close()
 	})
@@ -130,8 +160,14 @@ func (o setup) defaults() setup {
 	return o
 }
 
-// gateway opens the rig to requests; a model without a tokenizer takes ids only.
+// gateway opens the rig to requests.
 func (r *rig) gateway(t testing.TB) *Gateway {
+	t.Helper()
+	return r.open(t, r.Pipeline)
+}
+
+// open opens a pipeline to requests; a model without a tokenizer takes ids only.
+func (r *loaded) open(t testing.TB, p *Pipeline) *Gateway {
 	t.Helper()
 	opt := GatewayOptions{ID: "test", EOS: r.cfg.EOS, Vocab: r.cfg.Vocab}
 	files := r.files
@@ -147,7 +183,7 @@ func (r *rig) gateway(t testing.TB) *Gateway {
 	if opt.Tokenizer, err = tokenizer.Load(files); err != nil {
 		t.Fatal(err)
 	}
-	return NewGateway(r.Pipeline, opt)
+	return NewGateway(p, opt)
 }
 
 func golden(name string) string { return filepath.Join("..", "testdata", "goldens", name) }
