@@ -3,8 +3,8 @@
 # groups, with prompts in chunks of 1, 7, 32 and whole, and with 1, 3 and 8
 # sequences together. Usage: bench/goldens.sh PATH_TO_KRATER
 set -euo pipefail
+krater=$(realpath "${1:?usage: bench/goldens.sh PATH_TO_KRATER}")
 cd "$(dirname "$0")/.."
-krater=${1:?usage: bench/goldens.sh PATH_TO_KRATER}
 
 passed=0 failed=0
 check() {
