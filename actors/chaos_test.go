@@ -26,9 +26,9 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seeds := 60
+	seeds := 40
 	if testing.Short() {
-		seeds = 12
+		seeds = 10
 	}
 	for _, c := range []struct{ groups, pools, depth int }{{1, 1, 1}, {1, 2, 2}, {2, 2, 2}, {3, 3, 4}} {
 		t.Run(fmt.Sprintf("groups%d/pools%d/depth%d", c.groups, c.pools, c.depth), func(t *testing.T) {
