@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/rs/zerolog"
 
 	"krater/kernels/tensor"
@@ -26,6 +28,9 @@ func (c *compareCmd) Run(e *env) error {
 	dir := c.Golden
 	if dir == "" {
 		dir = c.Model
+	}
+	if dir == "" {
+		return errors.New("name the folder of the golden vectors: --golden DIR")
 	}
 	golden, err := compare.ReadGolden(dir)
 	if err != nil {

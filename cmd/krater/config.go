@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
@@ -80,13 +81,14 @@ func (r *fileResolver) Validate(app *kong.Application) error {
 	return nil
 }
 
-// Resolve implements kong.Resolver; the environment goes before the file.
+// Resolve implements kong.Resolver; the environment goes before the file. An
+// empty text leaves the default.
 func (r *fileResolver) Resolve(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
 	if _, set := os.LookupEnv(envName(f.Name)); set {
 		return nil, nil
 	}
 	v, ok := r.values[f.Name]
-	if !ok {
+	if !ok || v == "" { // an empty text is what print-config writes for a path that is not set
 		return nil, nil
 	}
 	r.used[f.Name] = true
@@ -149,11 +151,18 @@ func parse(cli any, args []string, options ...kong.Option) (*kong.Context, *file
 	return ctx, file, nil
 }
 
+// configLine is one setting as print-config shows it.
+type configLine struct{ name, value, source string }
+
+// width is the number of columns the name and the value take.
+func (l *configLine) width() int {
+	return utf8.RuneCountInString(l.name) + utf8.RuneCountInString(l.value)
+}
+
 // printConfig writes every effective setting of the chosen command with where
 // it came from: as a configuration file that gives the same settings again.
 func printConfig(w io.Writer, ctx *kong.Context, file *fileResolver) error {
-	type line struct{ name, value, source string }
-	var lines []line
+	var lines []configLine
 	width := 0
 	for _, path := range ctx.Path {
 		for _, f := range path.Flags {
@@ -161,19 +170,20 @@ func printConfig(w io.Writer, ctx *kong.Context, file *fileResolver) error {
 			case "help", "config", "print-config":
 				continue
 			}
-			value, err := yaml.Marshal(ctx.FlagValue(f))
+			// Flow style keeps a list on one line.
+			value, err := yaml.MarshalWithOptions(ctx.FlagValue(f), yaml.Flow(true))
 			if err != nil {
 				return err
 			}
-			l := line{f.Name, strings.TrimSpace(string(value)), sourceOf(ctx, file, f)}
-			width = max(width, len(l.name)+len(l.value))
+			l := configLine{f.Name, strings.TrimSpace(string(value)), sourceOf(ctx, file, f)}
+			width = max(width, l.width())
 			lines = append(lines, l)
 		}
 	}
-	slices.SortFunc(lines, func(a, b line) int { return strings.Compare(a.name, b.name) })
-	lines = slices.CompactFunc(lines, func(a, b line) bool { return a.name == b.name })
+	slices.SortFunc(lines, func(a, b configLine) int { return strings.Compare(a.name, b.name) })
+	lines = slices.CompactFunc(lines, func(a, b configLine) bool { return a.name == b.name })
 	for _, l := range lines {
-		pad := strings.Repeat(" ", width-len(l.name)-len(l.value))
+		pad := strings.Repeat(" ", width-l.width())
 		if _, err := fmt.Fprintf(w, "%s: %s%s  # %s\n", l.name, l.value, pad, l.source); err != nil {
 			return err
 		}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"math"
 	"time"
 )
 
@@ -26,6 +28,31 @@ type engineFlags struct {
 	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
 	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
 	Force          bool          `help:"Go on although the memory plan does not fit."`
+}
+
+// check names the first setting that is out of its range. What depends on the
+// model is checked with it.
+func (f *engineFlags) check() error {
+	for _, r := range []struct {
+		name          string
+		value, lo, hi int
+	}{
+		{"threads", f.Threads, 0, 1 << 12},
+		{"layer-groups", f.LayerGroups, 1, math.MaxInt32},
+		{"expert-pools", f.ExpertPools, 1, 64},
+		{"depth", f.Depth, 0, 64},
+		{"block-tokens", f.BlockTokens, 1, 1 << 20},
+		{"max-seqs", f.MaxSeqs, 1, 1 << 16},
+		{"max-queue", f.MaxQueue, 1, 1 << 16},
+		{"prefill-chunk", f.PrefillChunk, 1, 1 << 20},
+		{"prefill-share", f.PrefillShare, 1, 1 << 20},
+		{"max-batch-tokens", f.MaxBatchTokens, 0, 1 << 20},
+	} {
+		if r.value < r.lo || r.value > r.hi {
+			return fmt.Errorf("--%s %d: want %d to %d", r.name, r.value, r.lo, r.hi)
+		}
+	}
+	return nil
 }
 
 // samplingFlags are those of krater run.

@@ -89,6 +89,9 @@ func (c *runCmd) request(text string, info engine.Info) (*engine.Request, error)
 	if c.Temperature != nil {
 		r.Sampling.Temperature = *c.Temperature
 	}
+	if c.MaxTokens < 0 {
+		return nil, fmt.Errorf("--max-tokens %d: want 0 or more", c.MaxTokens)
+	}
 	if c.TopP != nil {
 		r.Sampling.TopP = *c.TopP
 	}

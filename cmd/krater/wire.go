@@ -124,6 +124,9 @@ type limits struct {
 
 // newSession loads a model for the flags.
 func newSession(dir string, f *engineFlags, l limits) (*session, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
 	src, err := openSource(dir)
 	if err != nil {
 		return nil, err
@@ -170,11 +173,9 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits) (load.Options, err
 		kv = map[string]tensor.DType{"bf16": tensor.BF16, "f32": tensor.F32}[f.KVDType]
 	}
 	switch {
-	case f.MaxSeqs < 1 || f.BlockTokens < 1 || f.PrefillChunk < 1:
-		return load.Options{}, errors.New("--max-seqs, --block-tokens and --prefill-chunk must be at least 1")
 	case f.MaxBatchTokens != 0 && f.MaxBatchTokens < f.MaxSeqs:
 		return load.Options{}, fmt.Errorf("--max-batch-tokens %d: smaller than --max-seqs %d", f.MaxBatchTokens, f.MaxSeqs)
-	case f.LayerGroups < 1 || f.LayerGroups > cfg.Layers:
+	case f.LayerGroups > cfg.Layers:
 		return load.Options{}, fmt.Errorf("--layer-groups %d: the model has %d layers", f.LayerGroups, cfg.Layers)
 	}
 	tokens := f.MaxBatchTokens
