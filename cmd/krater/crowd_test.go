@@ -107,7 +107,7 @@ func (c *crowd) prepare(t *testing.T, r *rand.Rand, raw bool) exam {
 		raw:  raw, max: 1 + r.IntN(60), fields: map[string]any{"temperature": 0},
 	}}
 	if r.IntN(2) == 0 {
-		e.fields = map[string]any{"temperature": 0.3 + r.Float64(), "seed": r.IntN(1 << 30)}
+		e.fields = map[string]any{"temperature": 0.5 + 1.5*r.Float64(), "seed": r.IntN(1 << 30)}
 	}
 	for name, value := range map[string]any{
 		"top_p": 0.5 + r.Float64()/2, "top_k": 1 + r.IntN(50), "min_p": r.Float64() / 10,

@@ -76,8 +76,9 @@ func refuses(t testing.TB, status int, args []string, words ...string) {
 	checkComplaint(t, o.err, words...)
 }
 
-// complaintMax bounds an error message on the terminal, in bytes.
-const complaintMax = 1500
+// complaintMax bounds an error message on the terminal, in bytes: some twenty
+// faults of a model are listed.
+const complaintMax = 2500
 
 func checkComplaint(t testing.TB, message string, words ...string) {
 	t.Helper()

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	modelDir  = "../../models/krater-tiny"
+	goldenDir = "../../testdata/goldens/deepseek_v2_lite"
+)
+
+// golden is what the reference says of krater-tiny.
+type golden struct {
+	Prompts []struct {
+		Messages []struct{ Content string }
+		Rendered string
+		InputIDs []int32 `json:"input_ids"`
+		Greedy   []int32 `json:"greedy_ids"`
+		Stops    int     `json:"stops_after"`
+		Answer   string
+	}
+	Perplexity struct{ Value float64 }
+}
+
+func readGolden(t testing.TB) golden {
+	t.Helper()
+	data, err := os.ReadFile(modelDir + "/golden.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g golden
+	if err := json.Unmarshal(data, &g); err != nil || len(g.Prompts) == 0 {
+		t.Fatalf("golden.json: %v", err)
+	}
+	return g
+}
+
+// decode reads JSON that must be there.
+func decode[T any](t testing.TB, text string) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return v
+}
+
+func TestRun(t *testing.T) {
+	for _, p := range readGolden(t).Prompts {
+		question := p.Messages[0].Content
+		o := krater(t, "", "run", question)
+		if o.status != 0 || o.out != p.Answer+"\n" {
+			t.Errorf("%s: status %d, %q, want %q", question, o.status, o.out, p.Answer)
+		}
+		if want := fmt.Sprintf("%d prompt tokens", len(p.InputIDs)); !strings.Contains(o.err, want) {
+			t.Errorf("standard error says %q, want %s", o.err, want)
+		}
+		ids := decode[[]int32](t, answers(t, "", "run", "--ids", "--model", modelDir, question))
+		if !slices.Equal(ids, p.Greedy[:p.Stops]) {
+			t.Errorf("%s: ids %v, want %v", question, ids, p.Greedy[:p.Stops])
+		}
+	}
+}
+
+// TestRunPrompts: a prompt is the same from the command line, a file and
+// standard input.
+func TestRunPrompts(t *testing.T) {
+	p := readGolden(t).Prompts[0]
+	n := p.Stops + 1
+	for name, args := range map[string][]string{
+		"argument": {lighthouse}, "file": {"--file", write(t, "question", lighthouse)}, "standard input": {"-"},
+	} {
+		in := ""
+		if name == "standard input" {
+			in = lighthouse
+		}
+		args = append([]string{"run", "--ids", "--ignore-eos", "--max-tokens", fmt.Sprint(n)}, args...)
+		if ids := decode[[]int32](t, answers(t, in, args...)); !slices.Equal(ids, p.Greedy[:n]) {
+			t.Errorf("%s: %v, want %v", name, ids, p.Greedy[:n])
+		}
+	}
+	if got := answers(t, "", "run", "--max-tokens", "3", lighthouse); !strings.HasPrefix(p.Answer, strings.TrimSuffix(got, "\n")) || got == p.Answer+"\n" {
+		t.Errorf("three tokens: %q", got)
+	}
+	if chat, raw := answers(t, "", "run", "--system", "Be brief.", lighthouse), answers(t, "", "run", "--raw", "--max-tokens", "9", "A lighthouse is"); chat == "\n" || raw == "\n" {
+		t.Errorf("%q, %q", chat, raw)
+	}
+}
+
+// TestRunRaw: --raw is what /v1/completions answers.
+func TestRunRaw(t *testing.T) {
+	s := open(t)
+	text := "A lighthouse is"
+	want := s.reply(t, routes[2], greedy(text, 12))
+	if got := answers(t, "", "run", "--raw", "--temperature", "0", "--max-tokens", "12", text); got != want.text+"\n" {
+		t.Errorf("%q, over HTTP %q", got, want.text)
+	}
+}
+
+func TestRunSeed(t *testing.T) {
+	ask := func(seed int) string {
+		return answers(t, "", "run", "--temperature", "2", "--seed", fmt.Sprint(seed), "--max-tokens", "16", "--ignore-eos", "--ids", "river")
+	}
+	seen := map[string]bool{}
+	for seed := range 3 {
+		first := ask(seed)
+		seen[first] = true
+		if again := ask(seed); again != first {
+			t.Errorf("seed %d gives %s, then %s", seed, first, again)
+		}
+	}
+	if len(seen) < 2 {
+		t.Error("all seeds give the same")
+	}
+}
+
+func TestRunTooLong(t *testing.T) {
+	refuses(t, 1, []string{"run", strings.Repeat("word ", 3000)}, "2048", "300")
+}
+
+func TestTokenize(t *testing.T) {
+	p := readGolden(t).Prompts[0]
+	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	bare := strings.ReplaceAll(lighthouse, " ", "\u00a0\U0001F600\n")
+	in := strings.Join([]string{b64(p.Rendered), "", b64(bare), "  " + b64("x") + "\r"}, "\n")
+	out := answers(t, in, "tokenize")
+	got := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+	if len(got) != 4 || !slices.Equal(decode[[]int32](t, got[0]), p.InputIDs) || got[1] != "[]" {
+		t.Fatalf("%q, want first %v", out, p.InputIDs)
+	}
+	back := strings.Split(answers(t, out, "detokenize"), "\n")
+	if decode[string](t, back[0]) != p.Rendered || back[1] != `""` || decode[string](t, back[2]) != bare {
+		t.Errorf("%q", back)
+	}
+	if skipped := answers(t, got[0], "detokenize", "--skip-special", "--model", modelDir); decode[string](t, skipped) != lighthouse {
+		t.Errorf("without special tokens: %q", skipped)
+	}
+	if plain := decode[[]int32](t, answers(t, b64(p.Rendered), "tokenize", "--plain")); len(plain) <= len(p.InputIDs) || slices.Contains(plain, 3) {
+		t.Errorf("--plain: %v", plain)
+	}
+	special := decode[[]int32](t, answers(t, b64(lighthouse), "tokenize", "--add-special"))
+	without := decode[[]int32](t, answers(t, b64(lighthouse), "tokenize"))
+	if !slices.Equal(special, append([]int32{0}, without...)) {
+		t.Errorf("--add-special: %v, without %v", special, without)
+	}
+	if none := answers(t, "", "tokenize"); none != "" {
+		t.Errorf("no line: %q", none)
+	}
+}
+
+// TestBadLines: the line is named, those before it are answered.
+func TestBadLines(t *testing.T) {
+	for _, c := range []struct{ command, in, out, words string }{
+		{"tokenize", "\n!!!\n", "[]\n", "line 2|base64"},
+		{"detokenize", "[]\n[1", "\"\"\n", "line 2"},
+		{"detokenize", "[]\n[]\n[99999999]\n", "\"\"\n\"\"\n", "line 3|99999999"},
+		{"detokenize", "[-1]\n", "", "line 1|-1"},
+		{"detokenize", "[1.5]\n", "", "line 1"},
+		{"detokenize", "{}\n", "", "line 1"},
+		{"detokenize", "[1] [2]\n", "", "line 1"},
+	} {
+		o := krater(t, c.in, c.command)
+		if o.status != 1 || o.out != c.out {
+			t.Errorf("%s %q: status %d, %q, want %q", c.command, c.in, o.status, o.out, c.out)
+		}
+		checkComplaint(t, o.err, strings.Split(c.words, "|")...)
+	}
+}
+
+func TestTemplate(t *testing.T) {
+	p := readGolden(t).Prompts[0]
+	in := fmt.Sprintf(`{"messages":[{"role":"user","content":%q}],"add_generation_prompt":true}`, lighthouse) + "\n{\"messages\":5}\n{\n"
+	got := strings.Split(answers(t, in, "template"), "\n")
+	if len(got) != 4 || decode[string](t, got[0]) != p.Rendered {
+		t.Fatalf("%q, want first %q", got, p.Rendered)
+	}
+	for _, line := range got[1:3] {
+		if decode[struct{ Error string }](t, line).Error == "" {
+			t.Errorf("%q holds no error", line)
+		}
+	}
+	own := write(t, "own.jinja", "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
+	if got := answers(t, in[:strings.IndexByte(in, '\n')], "template", "--template", own); decode[string](t, got) != "[user]"+lighthouse {
+		t.Errorf("%q", got)
+	}
+	refuses(t, 1, []string{"template", "--template", write(t, "bad.jinja", "{% for %}")}, "template")
+}
+
+func TestVersion(t *testing.T) {
+	if out := answers(t, "", "version"); !strings.HasPrefix(out, "krater ") || strings.Count(out, "\n") != 1 || !strings.Contains(out, "go1.") {
+		t.Errorf("%q", out)
+	}
+	out := answers(t, "", "version", "--licenses")
+	for _, words := range []string{"Apache License, Version 2.0", "WordNet", "Princeton University", "protoactor-go", "gorilla/websocket"} {
+		if !strings.Contains(out, words) {
+			t.Errorf("--licenses does not tell of %s:\n%s", words, out)
+		}
+	}
+}
