@@ -22,14 +22,12 @@ func init() {
 		"items": itemsFilter, "join": join, "last": last, "length": length, "list": listFilter,
 		"lower": textFilter(lower), "map": mapFilter, "max": extremum(1), "min": extremum(-1),
 		"reject": choose(false, false), "rejectattr": choose(true, false), "replace": replaceFilter,
-		"reverse": reverse, "round": round, "safe": same, "select": choose(false, true),
+		"reverse": reverse, "round": round, "safe": stringFilter, "select": choose(false, true),
 		"selectattr": choose(true, true), "slice": sliceFilter, "sort": sortFilter, "string": stringFilter,
 		"sum": sum, "title": textFilter(titleWords), "tojson": toJSON, "trim": trimFilter,
 		"unique": unique, "upper": textFilter(upper), "wordcount": wordcount,
 	}
 }
-
-func same(_ *run, a args) (jinja.Value, error) { return a.pos[0], nil }
 
 // textFilter makes a filter of a function on the printed value.
 func textFilter(f func(string) string) function {
@@ -106,6 +104,9 @@ func join(r *run, a args) (jinja.Value, error) {
 }
 
 func indent(r *run, a args) (jinja.Value, error) {
+	if !a.pos[0].IsString() {
+		return empty, faultf("indent needs a string, not %s", typeName(a.pos[0]))
+	}
 	width := a.or(1, "width", jinja.NewInt(4))
 	pad := ""
 	if n, ok := integer(width); ok {
@@ -113,7 +114,7 @@ func indent(r *run, a args) (jinja.Value, error) {
 	} else {
 		pad = r.printed(width)
 	}
-	s := r.printed(a.pos[0])
+	s := a.pos[0].AsString()
 	lines := splitLines(s+"\n", false)
 	if err := r.made(len(s) + len(lines)*(len(pad)+1)); err != nil {
 		return empty, err
@@ -221,8 +222,12 @@ func toFloat(_ *run, a args) (jinja.Value, error) {
 	if number(v) {
 		return jinja.NewFloat(float(v)), nil
 	}
+	text, ok := isBig(v)
 	if v.IsString() {
-		if f, err := strconv.ParseFloat(strings.TrimFunc(plain(v.AsString()), isSpace), 64); err == nil {
+		text, ok = strings.TrimFunc(plain(v.AsString()), isSpace), true
+	}
+	if ok {
+		if f, err := strconv.ParseFloat(text, 64); err == nil {
 			return jinja.NewFloat(f), nil
 		}
 	}

@@ -47,7 +47,7 @@ func percent(r *run, s string, values jinja.Value) (jinja.Value, error) {
 			return empty, r.made(b.Len())
 		}
 	}
-	if mapping := values.IsDict() || values.IsList() && !isTuple(values); len(list) > 0 && !mapping {
+	if mapping := values.IsUndefined() || values.IsDict() || values.IsList() && !isTuple(values); len(list) > 0 && !mapping {
 		return empty, faultf("not all arguments converted during string formatting")
 	}
 	b.WriteString(w.cut(at, len(w.text)))

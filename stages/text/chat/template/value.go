@@ -36,6 +36,8 @@ func typeName(v jinja.Value) string {
 		return "float"
 	case v.IsString():
 		return "str"
+	case v.IsList() && isTuple(v):
+		return "tuple"
 	case v.IsList():
 		return "list"
 	case v.IsDict():
