@@ -17,12 +17,6 @@ type addedToken struct {
 	RStrip     bool   `json:"rstrip"`      // and on its right
 	Normalized bool   `json:"normalized"`  // looked for after normalisation
 	Special    bool   `json:"special"`     // left out by Decode with skipSpecial
-
-	// plain: not special, and its text becomes this very token without being
-	// recognised (gemma3's runs of newlines). Such a token controls nothing; it
-	// is recognised in protected text too, so that protection does not change
-	// the tokens of ordinary text.
-	plain bool
 }
 
 // trie finds added tokens in a text, the longest at each place, from left to
@@ -106,6 +100,9 @@ func (t *trie) candidate(text string, i int) int {
 // find returns the first match at or after i, tok == nil if there is none. A
 // match that guard does not allow is as if its token did not exist.
 func (t *trie) find(text string, i int, guard *guard) (start, end int, tok *addedToken) {
+	if guard.all {
+		return len(text), len(text), nil
+	}
 	for i = t.candidate(text, i); i < len(text); i = t.candidate(text, i+1) {
 		node := int32(0)
 		for j := i; j < len(text); {
@@ -113,7 +110,7 @@ func (t *trie) find(text string, i int, guard *guard) (start, end int, tok *adde
 				break
 			}
 			j++
-			if c := t.nodes[node].token; c != nil && guard.allows(c, i, j) {
+			if c := t.nodes[node].token; c != nil && guard.allows(i, j) {
 				end, tok = j, c
 			}
 		}
@@ -137,15 +134,9 @@ type guard struct {
 	next   int // ranges[:next] end at or before the last place asked for
 }
 
-// allows reports whether a match of tok at [start, end) may count. It must be
-// asked for ascending starts.
-func (g *guard) allows(tok *addedToken, start, end int) bool {
-	if tok.plain || !g.all && len(g.ranges) == 0 {
-		return true
-	}
-	if g.all {
-		return false
-	}
+// allows reports whether a match at [start, end) keeps clear of the ranges. It
+// must be asked for ascending starts.
+func (g *guard) allows(start, end int) bool {
 	for g.next < len(g.ranges) && g.ranges[g.next].End <= start {
 		g.next++
 	}

@@ -66,7 +66,7 @@ var loadClasses = sync.OnceFunc(func() {
 	mark(unicode.S, classS)
 	mark(unicode.White_Space, classSpace)
 	flat['\r'], flat['\n'] = classNewline, classNewline
-	end := 0
+	end := 0 // what follows the last assigned character has no class anyway
 	eachRange(rangetable.Assigned(unicodeVersion), func(lo, hi, stride int) {
 		if stride != 1 {
 			for x := lo; x <= hi; x += stride {
@@ -78,7 +78,6 @@ var loadClasses = sync.OnceFunc(func() {
 		clear(flat[end:lo])
 		end = hi + 1
 	})
-	clear(flat[end:])
 
 	copy(ascii[:], flat)
 	seen := map[[256]class]uint16{}

@@ -149,18 +149,6 @@ func (t *Tokenizer) spelling(id int32) (string, bool) {
 	return string(chars), true
 }
 
-// findPlain marks the added tokens that the model makes from their text anyway.
-// It must run before the tries are built.
-func (t *Tokenizer) findPlain() {
-	for _, a := range t.added {
-		if _, ok := t.model.id(a.Content); !ok || a.Special {
-			continue
-		}
-		ids := t.Encode(a.Content, EncodeOptions{})
-		a.plain = len(ids) == 1 && ids[0] == a.ID
-	}
-}
-
 // buildTries sorts the added tokens by where they are looked for.
 func (t *Tokenizer) buildTries() {
 	for _, id := range slices.Sorted(maps.Keys(t.addedByID)) {

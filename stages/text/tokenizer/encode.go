@@ -23,11 +23,6 @@ type EncodeOptions struct {
 	// rendered chat template. A token that begins or ends outside is not
 	// recognised either if it touches the range. Splitting and merging see the
 	// same text as without.
-	//
-	// One kind of added token is recognised everywhere, ParseSpecial or not: one
-	// that is not special and that the model makes from its text anyway, like
-	// gemma3's runs of line ends. Nobody gains anything by smuggling it in, and
-	// without it ordinary text would become other tokens than in training.
 	Protected []Range
 }
 

@@ -132,3 +132,11 @@ func TestNormalizedLengthIsBounded(t *testing.T) {
 		}
 	}
 }
+
+func TestLowercase(t *testing.T) {
+	for in, want := range map[string]string{"aBc": "abc", "İI": "i\u0307i", "ΑΣ": "ας"[:2] + "σ", "ÀǅẞⅧ": "àǆßⅷ", "\U00010400": "\U00010428"} {
+		if got := normalized(t, lowercaser{}, in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}

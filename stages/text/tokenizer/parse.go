@@ -70,7 +70,6 @@ func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	if err := t.configure(configJSON); err != nil {
 		return nil, fmt.Errorf("tokenizer_config.json: %w", err)
 	}
-	t.findPlain()
 	t.buildTries()
 	return t, nil
 }

@@ -145,3 +145,16 @@ func TestForeignSyntaxIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// What regexp2 does not fold, and the reference does.
+func TestLongSIsAContraction(t *testing.T) {
+	loadClasses()
+	for _, m := range []matcher{matchLlama3, matchQwen2} {
+		if _, end := m("'ſx", 0); end != len("'ſ") {
+			t.Errorf("the match ends at %d, want %d", end, len("'ſ"))
+		}
+	}
+	if _, end := matchO200k("a'ſx", 0); end != len("a'ſ") {
+		t.Errorf("o200k: the match ends at %d, want %d", end, len("a'ſ"))
+	}
+}

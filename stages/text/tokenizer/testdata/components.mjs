@@ -41,6 +41,7 @@ const variants = {
   fallback_strip_end: fallback(seq('decoders', [{ type: 'ByteFallback' }, { type: 'Fuse' }, { type: 'Strip', content: '.', start: 0, stop: 1 }, { type: 'Replace', pattern: { String: 'ab' }, content: 'X' }])),
   decoder_metaspace: tok({ decoder: { type: 'Metaspace', replacement: '▁', prepend_scheme: 'always', split: true } }),
   decoder_metaspace_never: tok({ decoder: { type: 'Metaspace', replacement: '▁', prepend_scheme: 'never', split: true } }),
+  decoder_fused_metaspace: tok({ decoder: seq('decoders', [{ type: 'Fuse' }, { type: 'Metaspace', replacement: '▁', prepend_scheme: 'first', split: true }]) }),
   decoder_empty: tok({ decoder: seq('decoders', []) }),
   byte_level: level(), byte_level_prefix: level({ add_prefix_space: true }), byte_level_no_regex: level({ use_regex: false }),
   byte_level_unk: level({}, { model: bpe(spell, spellPairs, { unk_token: '!', fuse_unk: true }) }),
@@ -61,6 +62,7 @@ const variants = {
   added_lstrip: withAdded([added('c', { lstrip: true }), added('.', { lstrip: true, rstrip: true })]),
   added_rstrip: withAdded([added('c', { rstrip: true, special: true }), added('1', { rstrip: true })]),
   added_word: withAdded([added('ab', { single_word: true }), added('1', { single_word: true, lstrip: true })]),
+  added_word_overlap: withAdded([added('a-', { single_word: true }), added('-b')]),
   added_normalized: withAdded([added('AB', { normalized: true }), added('-', { normalized: true, special: true })], { normalizer: { type: 'Lowercase' } }),
   added_both: withAdded([added('AB'), added('ab', { normalized: true })], { normalizer: seq('normalizers', [{ type: 'Lowercase' }, { type: 'Replace', pattern: { String: ' ' }, content: '▁' }]) }),
   added_prepend: withAdded([added('.', { special: true }), added('b', { normalized: true })], { normalizer: { type: 'Prepend', prepend: '▁' }, pre_tokenizer: meta('first', true) }),
@@ -68,13 +70,13 @@ const variants = {
 for (const scheme of ['always', 'first', 'never']) for (const cut of [true, false])
   variants[`metaspace_${scheme}_${cut}`] = withAdded([added('.')], { pre_tokenizer: meta(scheme, cut) });
 for (const behavior of ['Removed', 'Isolated', 'MergedWithPrevious', 'MergedWithNext', 'Contiguous']) {
-  for (const invert of [false, true]) variants[`split_${behavior}_${invert}`] = tok({ pre_tokenizer: split({ String: 'b' }, behavior, invert) });
+  for (const invert of [false, true]) variants[`split_${behavior}_${invert}`] = tok({ pre_tokenizer: split({ String: '.' }, behavior, invert) });
   variants[`split_${behavior}_regex`] = tok({ pre_tokenizer: split({ Regex: '[ .]|(?i:ab)(?=c)|\\d+$' }, behavior) });
 }
 variants.split_empty_match = tok({ pre_tokenizer: split({ Regex: '(?=b)|c*' }, 'Isolated') });
 
 const texts = ['', 'a', 'abc', ' abc', 'abcd abcd', 'ab  ab', '  a b  ', 'bb', 'abbba', 'b a b', 'a.b..c...', '. a . b', 'AB ab Ab', 'x', 'xy a zz', 'a中中中b',
-  'é e\u0301 ﬁ', '12 1212 a1\n12', "a's 'S", '\n\n a\n', ' \n  ab', '<x>ab<x> c', ' c c  1  1 .', 'ab-AB-ab', '▁a▁▁b', 'abab1ab ab', 'İÀ½Ⅷ\u0663', '😀 x\ufffd', 'c', '  ', '1', 'bcdabcd', '<0x41><0xE4>'];
+  'é e\u0301 ﬁ', '12 1212 a1\n12', "a's 'S", '\n\n a\n', ' \n  ab', '<x>ab<x> c', ' c c  1  1 .', 'ab-AB-ab', '▁a▁▁b', 'abab1ab ab', 'İÀ½Ⅷ\u0663', '😀 x\ufffd', 'c', '  ', '1', 'bcdabcd', '<0x41><0xE4>', 'ca-b a-b -b', '..a.ab..ab...b'];
 
 const out = [];
 for (const [name, json] of Object.entries(variants)) {
