@@ -1,13 +1,14 @@
 package tokenizer
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// prose is 216 KB of English prose, code is Go source of the standard library.
+// prose is 216 KB of English prose.
 func prose(b testing.TB) string {
 	text, err := os.ReadFile(filepath.Join(root, "models/krater-tiny/heldout.txt"))
 	if err != nil {
@@ -16,6 +17,7 @@ func prose(b testing.TB) string {
 	return string(text)
 }
 
+// code is the source of this package.
 func code(b testing.TB) string {
 	var all strings.Builder
 	files, err := filepath.Glob("*.go")
@@ -32,8 +34,23 @@ func code(b testing.TB) string {
 	return all.String()
 }
 
-// chinese is the multilingual vectors' CJK text put together.
-func chinese(b testing.TB) string {
+// words is 200 KB of words that no cache has seen: random letters, with a space
+// after every wordLen of them on average, or with none at all if it is 0.
+func words(wordLen int) string {
+	r := rand.New(rand.NewPCG(25, 26))
+	var all strings.Builder
+	for all.Len() < 200_000 {
+		if wordLen > 0 && r.IntN(wordLen+1) == 0 {
+			all.WriteByte(' ')
+			continue
+		}
+		all.WriteByte("etaoinshrdlucmfwypvbgkjqxz"[min(r.IntN(26), r.IntN(26))])
+	}
+	return all.String()
+}
+
+// multilingual is the text of the multilingual vectors put together.
+func multilingual(b testing.TB) string {
 	var all strings.Builder
 	for _, v := range readVectors[encodeVector](b, "tokenizer_vectors_public.jsonl") {
 		if v.Category == "multilingual" {
@@ -55,9 +72,9 @@ func benchTokenizer(b *testing.B, name string) *Tokenizer {
 // BenchmarkEncode encodes whole texts. Cold starts every time with an empty word
 // cache: no word is known from a previous round, only from earlier in the text.
 func BenchmarkEncode(b *testing.B) {
-	texts := map[string]string{"prose": prose(b), "code": code(b), "many": chinese(b)}
+	texts := map[string]string{"prose": prose(b), "code": code(b), "multilingual": multilingual(b), "random": words(6), "unbroken": words(0)}
 	for _, name := range benchFamilies {
-		for _, kind := range []string{"prose", "code", "many"} {
+		for _, kind := range []string{"prose", "code", "multilingual", "random", "unbroken"} {
 			for _, heat := range []string{"cold", "warm"} {
 				b.Run(name+"/"+kind+"/"+heat, func(b *testing.B) {
 					tok := benchTokenizer(b, name)
