@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -189,8 +191,12 @@ func begin(t testing.TB, flags ...string) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.base = "http://" + l.Addr().String()
-	s.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}
+	transport := &http.Transport{MaxIdleConnsPerHost: 256}
+	s.base, s.http = "http://"+l.Addr().String(), &http.Client{Transport: transport}
+	if opt.TLS != nil {
+		s.base = "https://" + l.Addr().String()
+		transport.TLSClientConfig = &tls.Config{RootCAs: trust(t, opt.TLS)}
+	}
 	running, stop := context.WithCancel(context.Background())
 	s.end = stop
 	go func() {
@@ -203,6 +209,17 @@ func begin(t testing.TB, flags ...string) *site {
 		}
 	})
 	return s
+}
+
+// trust is a pool with a server's own certificate.
+func trust(t testing.TB, c *tls.Config) *x509.CertPool {
+	cert, err := x509.ParseCertificate(c.Certificates[0].Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return pool
 }
 
 // stop asks the server to end and waits for it.

@@ -64,6 +64,7 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	defer context.AfterFunc(ctx, stop)() // a second signal ends the process at once
 	return c.serve(ctx, e, l, name, opt, log)
 }
 
@@ -76,7 +77,20 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 
-	s, p, err := c.load(late, log)
+	var s *session
+	var p *actors.Pipeline
+	var err error
+	loaded := make(chan struct{})
+	go func() {
+		defer close(loaded)
+		s, p, err = c.load(late, log)
+	}()
+	select {
+	case <-loaded:
+	case <-ctx.Done(): // the load goes on until the process ends, which is now
+		log.Info().Msg("stopped while loading")
+		return l.Close()
+	}
 	if err != nil {
 		l.Close()
 		return err
@@ -224,7 +238,7 @@ func readKeys(path string) ([]server.KeyHash, error) {
 		keys = append(keys, server.HashKey(key))
 	}
 	if err := in.Err(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--api-keys: %s: %w", path, err)
 	}
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("--api-keys: %s holds no key", path)

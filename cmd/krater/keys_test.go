@@ -1,0 +1,150 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestKeys: with a file of keys every route but the probes wants one, and
+// nothing of a key or a prompt is written to the log.
+func TestKeys(t *testing.T) {
+	file := write(t, "keys", "# two of them\nfirst-secret-key\n\n  second-secret-key  \n")
+	s := open(t, "--api-keys", file)
+	for key, want := range map[string]int{"": 401, "wrong-secret-key": 401, "first-secret-key": 200, "second-secret-key": 200, "# two of them": 401} {
+		s.key = key
+		for _, r := range routes {
+			_, err := s.ask(r, greedy("secret-prompt", 2))
+			var refused *refusal
+			switch {
+			case want == 200 && err != nil:
+				t.Errorf("%s with a key: %v", r.name, err)
+			case want == 401 && (!errors.As(err, &refused) || refused.status != 401):
+				t.Errorf("%s with the key %q: %v", r.name, key, err)
+			}
+		}
+		for path, open := range map[string]bool{"/health": true, "/ready": true, "/metrics": false, "/version": false, "/v1/models": false} {
+			if status, _, _ := s.do("GET", path, ""); open && status != 200 || !open && status != want {
+				t.Errorf("%s with the key %q: %d", path, key, status)
+			}
+		}
+	}
+	s.key = "first-secret-key"
+	made := post200[responseObject](t, s, "/v1/responses", map[string]any{"input": "hi", "max_output_tokens": 1})
+	for key, want := range map[string]int{"first-secret-key": 200, "second-secret-key": 404} {
+		s.key = key
+		if status, _, _ := s.do("GET", "/v1/responses/"+made.ID, ""); status != want {
+			t.Errorf("the response of the first key is %d to %s", status, key)
+		}
+	}
+	if log := s.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "/v1/chat/completions") {
+		t.Errorf("the log shows a secret or no requests:\n%s", log)
+	}
+}
+
+func TestOpenMetrics(t *testing.T) {
+	s := open(t, "--api-keys", write(t, "keys", "first-secret-key\n"), "--open-metrics")
+	for path, want := range map[string]int{"/metrics": 200, "/version": 200, "/v1/models": 401} {
+		if status, _, _ := s.do("GET", path, ""); status != want {
+			t.Errorf("%s: %d, want %d", path, status, want)
+		}
+	}
+}
+
+func TestBadKeyFiles(t *testing.T) {
+	for text, words := range map[string]string{
+		"": "no key", "# only this\n\n": "no key", "long-enough\nshort\n": "line 2", strings.Repeat("x", 1<<17): "--api-keys",
+	} {
+		file := write(t, "keys", text)
+		refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--api-keys", file}, "--api-keys", words)
+	}
+}
+
+// certificate makes files of a certificate for 127.0.0.1 and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+// TestTLS: every route over https and wss; plain HTTP is refused.
+func TestTLS(t *testing.T) {
+	cert, key := certificate(t)
+	s := open(t, "--tls-cert", cert, "--tls-key", key)
+	for _, r := range routes {
+		if got := s.reply(t, r, greedy(lighthouse, 4)); got.completion != 4 {
+			t.Errorf("%s: %v", r.name, got)
+		}
+	}
+	if out := s.out.String(); !strings.Contains(out, s.base) {
+		t.Errorf("it offers %q, the address is %s", out, s.base)
+	}
+	res, err := http.Get("http" + strings.TrimPrefix(s.base, "https") + "/health")
+	if err == nil {
+		res.Body.Close()
+		if res.StatusCode != http.StatusBadRequest {
+			t.Errorf("plain HTTP: %d", res.StatusCode)
+		}
+	}
+	if res, err := http.Get(s.base + "/health"); err == nil {
+		res.Body.Close()
+		t.Error("a client trusts an unknown certificate")
+	}
+	refuses(t, 1, []string{"serve", "--tls-cert", cert}, "--tls-cert", "--tls-key")
+	refuses(t, 1, []string{"serve", "--tls-key", key}, "--tls-cert", "--tls-key")
+	refuses(t, 1, []string{"serve", "--tls-key", key, "--tls-cert", key}, "--tls-cert")
+	refuses(t, 2, []string{"serve", "--tls-key", key, "--tls-cert", "/nowhere"}, "--tls-cert", "/nowhere")
+}
+
+// TestOrigins: pages of listed origins may call, others may not.
+func TestOrigins(t *testing.T) {
+	s := open(t, "--origins", "https://app.example")
+	for origin, want := range map[string]string{"https://app.example": "https://app.example", "https://evil.example": ""} {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", s.base+"/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Origin", origin)
+		res, err := s.http.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if got := res.Header.Get("Access-Control-Allow-Origin"); got != want {
+			t.Errorf("%s: allowed is %q", origin, got)
+		}
+	}
+}
