@@ -152,6 +152,9 @@ func (c *runCmd) answer(ctx context.Context, e *env, g *actors.Gateway, req *eng
 		case engine.Failed:
 			return ev.Err
 		case engine.Done:
+			if ev.StopToken != nil { // the model made it too
+				ids = append(ids, *ev.StopToken)
+			}
 			return c.summary(e, ev, ids, first, time.Since(start))
 		}
 	}
