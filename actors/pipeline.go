@@ -266,7 +266,7 @@ func (p *Pipeline) Drain(ctx context.Context) error {
 	p.host.send(p.routes.schedule, &msg.Drain{Done: done})
 	select {
 	case <-done:
-		return nil
+		return p.Err() // a pipeline that has failed may still come to rest
 	case <-p.failed:
 		return p.Err()
 	case <-p.halted:
@@ -280,10 +280,12 @@ func (p *Pipeline) Drain(ctx context.Context) error {
 	select {
 	case <-cancelled:
 	case <-p.failed:
-		return p.Err()
 	case <-p.halted:
 	case <-grace.C:
 		return errors.New("the pipeline did not come to rest")
+	}
+	if err := p.Err(); err != nil {
+		return err
 	}
 	return ctx.Err()
 }
