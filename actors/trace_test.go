@@ -1,0 +1,174 @@
+package actors
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"krater/actors/engine"
+	"krater/actors/msg"
+	"krater/actors/trace"
+)
+
+// TestGroupGoesOnWhilePoolsWork (P2): with two batches in flight and a pool that
+// takes its time, the group computes the second batch while the first one waits
+// for its experts.
+func TestGroupGoesOnWhilePoolsWork(t *testing.T) {
+	second := make(chan struct{}) // the group has sent the second batch's experts
+	works := 0
+	r := newRig(t, setup{dir: golden("deepseek_v2_lite"), depth: 2, chunk: 8, share: 8, limits: small(2), wrap: func(actor string, n node) node {
+		return hook{n, func(_ *turn, m any) {
+			switch actor {
+			case "split0":
+				if works++; works == 2 {
+					close(second)
+				}
+			case "pool0":
+				select {
+				case <-second:
+				case <-time.After(20 * time.Second): // the assertions below then fail
+				}
+			}
+		}}
+	}})
+	gw := r.gateway(t)
+	var open []engine.Stream
+	for range 2 {
+		st, err := gw.Submit(context.Background(), greedy([]int32{5, 6, 7}, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, st)
+	}
+	for _, st := range open {
+		if _, err := everything(st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rest(t, r, gw)
+	var waited, overtook *trace.Event
+	events := tracks(r)
+	for i, e := range events["pool0"] {
+		if e.Batch == 1 && waited == nil {
+			waited = &events["pool0"][i]
+		}
+	}
+	for i, e := range events["group0"] {
+		if e.Batch == 2 && e.Layer == -1 {
+			overtook = &events["group0"][i]
+		}
+	}
+	if waited == nil || overtook == nil || overtook.Started < waited.Started && overtook.Ended < waited.Started || overtook.Ended > waited.Ended {
+		t.Errorf("first batch at its experts: %+v; second batch in the group: %+v", waited, overtook)
+	}
+}
+
+// tracks are the events of every actor.
+func tracks(r *rig) map[string][]trace.Event {
+	all := map[string][]trace.Event{}
+	for _, track := range r.Trace().Snapshot(0) {
+		all[track.Name] = track.Events
+	}
+	return all
+}
+
+// TestTraceOfAStep (V1): every message of a step is in the rings, with its
+// batch, its layer, the time in the queue and at work.
+func TestTraceOfAStep(t *testing.T) {
+	const groups, pools = 2, 3
+	r := newRig(t, setup{dir: golden("deepseek_v2_lite"), groups: groups, pools: pools, depth: 1, limits: small(1)})
+	gw := r.gateway(t)
+	st, err := gw.Submit(context.Background(), greedy([]int32{5, 6, 7}, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := everything(st); err != nil {
+		t.Fatal(err)
+	}
+	rest(t, r, gw)
+	all := tracks(r)
+	kinds := map[string]trace.Kind{
+		"embed": trace.Embed, "head": trace.Head, "sample": trace.Sample, "schedule": trace.Schedule, "stream": trace.Stream,
+		"group0": trace.Group, "group1": trace.Group, "split0": trace.Split, "split1": trace.Split, "merge0": trace.Merge, "merge1": trace.Merge,
+		"link1": trace.Link, "pool0": trace.Experts, "pool1": trace.Experts, "pool2": trace.Experts,
+	}
+	for batch := uint64(1); batch <= 4; batch++ {
+		got := map[string][]trace.Event{}
+		for name, events := range all {
+			for _, e := range events {
+				if e.Batch != batch {
+					continue
+				}
+				got[name] = append(got[name], e)
+				if e.Kind != kinds[name] || e.Enqueued == 0 || e.Enqueued > e.Started || e.Started > e.Ended {
+					t.Errorf("%s: %+v", name, e)
+				}
+				if rows := []uint32{3, 1}[min(1, batch-1)]; e.Rows != rows && name != "stream" {
+					t.Errorf("%s: %d rows, want %d", name, e.Rows, rows)
+				}
+			}
+		}
+		// Layer 0 is dense and belongs, with layer 1, to the first group.
+		for name, layers := range map[string][]int16{
+			"embed": {-1}, "head": {-1}, "sample": {-1}, "schedule": {-1}, "link1": {-1}, "stream": {-1},
+			"group0": {-1, 1}, "group1": {-1, 2}, "split0": {1}, "split1": {2},
+		} {
+			var seen []int16
+			for _, e := range got[name] {
+				seen = append(seen, e.Layer)
+			}
+			if !slices.Equal(seen, layers) {
+				t.Errorf("batch %d: %s handled layers %v, want %v", batch, name, seen, layers)
+			}
+		}
+		for g := range groups {
+			parts := 0
+			for i := range pools {
+				for _, e := range got[fmt.Sprint("pool", i)] {
+					if int(e.Layer) == g+1 {
+						parts++
+					}
+				}
+			}
+			merged := got[fmt.Sprint("merge", g)]
+			if s := got[fmt.Sprint("split", g)]; len(s) != 1 || int(s[0].Parts) != parts || len(merged) != parts || int(merged[len(merged)-1].Parts) != parts {
+				t.Errorf("batch %d, group %d: %d parts at the pools, split %+v, merge %+v", batch, g, parts, s, merged)
+			}
+		}
+	}
+	var requests []trace.Event
+	for _, e := range all["stream"] {
+		if e.Kind == trace.Request {
+			requests = append(requests, e)
+		}
+	}
+	if len(requests) != 1 || requests[0].Request != 1 || requests[0].Enqueued == 0 || requests[0].Enqueued > requests[0].Started || requests[0].Started >= requests[0].Ended {
+		t.Errorf("requests %+v", requests)
+	}
+}
+
+// TestTraceOfAFailure: a lost message is in the ring as such.
+func TestTraceOfAFailure(t *testing.T) {
+	r := newRig(t, setup{dir: golden("deepseek_v2_lite"), limits: small(1), wrap: func(actor string, n node) node {
+		return hook{n, func(_ *turn, m any) {
+			if b, ok := m.(*msg.Batch); ok && actor == "head" && b.ID == 2 {
+				panic("injected")
+			}
+		}}
+	}})
+	gw := r.gateway(t)
+	st, err := gw.Submit(context.Background(), greedy([]int32{5}, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := everything(st); err != nil {
+		t.Fatal(err)
+	}
+	rest(t, r, gw)
+	events := tracks(r)["head"]
+	if n := len(events); n != 2 || events[1].Kind != trace.Failure || events[1].Batch != 2 || events[1].Ended < events[1].Started {
+		t.Errorf("head: %+v", events)
+	}
+}
