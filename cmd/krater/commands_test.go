@@ -62,8 +62,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("standard error says %q, want %s", o.err, want)
 		}
 		ids := decode[[]int32](t, answers(t, "", "run", "--ids", "--model", modelDir, question))
-		if !slices.Equal(ids, p.Greedy[:p.Stops]) {
-			t.Errorf("%s: ids %v, want %v", question, ids, p.Greedy[:p.Stops])
+		if want := p.Greedy[:p.Stops+1]; !slices.Equal(ids, want) { // with the end token
+			t.Errorf("%s: ids %v, want %v", question, ids, want)
 		}
 	}
 }

@@ -22,6 +22,10 @@ type program struct {
 	started  time.Time
 }
 
+// programEnv makes the test binary the program. The race detector's own pause at
+// the end of a process is left out.
+func programEnv() []string { return append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0") }
+
 // launch starts the program; it is killed at the end of the test.
 func launch(t testing.TB, args ...string) *program {
 	t.Helper()
@@ -31,7 +35,7 @@ func launch(t testing.TB, args ...string) *program {
 	}
 	ctx, kill := context.WithCancel(context.Background())
 	p := &program{t: t, cmd: exec.CommandContext(ctx, self, args...), out: newLines(), err: newLines(), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Env = programEnv()
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	p.started = time.Now()
 	if err := p.cmd.Start(); err != nil {
@@ -93,7 +97,7 @@ func execute(t testing.TB, in string, args ...string) outcome {
 	defer cancel()
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, self, args...)
-	cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd.Env = programEnv()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &out, &errs
 	err = cmd.Run()
 	var exit *exec.ExitError

@@ -125,7 +125,7 @@ func TestStopWhileLoading(t *testing.T) {
 // TestDrain: after SIGTERM running answers come to their end while new ones are
 // refused; then the process ends with 0.
 func TestDrain(t *testing.T) {
-	const length = 900
+	const length = 500
 	p := launch(t, "serve", "--listen", "127.0.0.1:0")
 	s := p.outside()
 	s.waitReady()
