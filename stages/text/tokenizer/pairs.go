@@ -7,11 +7,13 @@ const noMerge = ^uint64(0)
 
 // pairTable holds the merges: which two neighbouring tokens become which one,
 // and in what order. Almost all encoding time that is not splitting goes by in
-// its lookups, most of them in vain, hence open addressing in one array.
+// its lookups, most of them in vain, hence open addressing in one array, and a
+// filter in front of it that fits a second-level cache where the array does not.
 type pairTable struct {
-	slots []pairSlot
-	shift uint8
-	count int
+	slots  []pairSlot
+	filter []uint64 // eight bits a slot, one set for each merge
+	shift  uint8    // 64 - log2 of the slots
+	count  int
 }
 
 // pairSlot's key is (left + 1) << 32 | right, 0 if the slot is free. Its value
@@ -28,6 +30,7 @@ func newPairTable(count int) *pairTable {
 func (t *pairTable) resize(log2 int) {
 	old := t.slots
 	t.slots, t.shift, t.count = make([]pairSlot, 1<<log2), uint8(64-log2), 0
+	t.filter = make([]uint64, 1<<log2*8/64)
 	for _, s := range old {
 		if s.key != 0 {
 			t.put(s.key, s.value)
@@ -37,11 +40,10 @@ func (t *pairTable) resize(log2 int) {
 
 func pairKey(left, right int32) uint64 { return uint64(left+1)<<32 | uint64(uint32(right)) }
 
-// home is where the search for a key starts. The two halves are folded before
+// pairHash spreads a key over the upper bits: the first ones choose the slot,
+// with three more the bit of the filter. The halves of the key are folded before
 // the multiplication, or the left token would not reach the upper bits.
-func (t *pairTable) home(key uint64) uint64 {
-	return ((key ^ key>>29) * 0x9E3779B97F4A7C15) >> t.shift
-}
+func pairHash(key uint64) uint64 { return (key ^ key>>29) * 0x9E3779B97F4A7C15 }
 
 // set adds a merge. Of two for the same pair the later counts.
 func (t *pairTable) set(left, right, id int32, rank int) {
@@ -52,8 +54,11 @@ func (t *pairTable) set(left, right, id int32, rank int) {
 }
 
 func (t *pairTable) put(key, value uint64) {
+	h := pairHash(key)
+	bit := h >> (t.shift - 3)
+	t.filter[bit>>6] |= 1 << (bit & 63)
 	mask := uint64(len(t.slots) - 1)
-	i := t.home(key)
+	i := h >> t.shift
 	for ; t.slots[i].key != 0; i = (i + 1) & mask {
 		if t.slots[i].key == key {
 			t.slots[i].value = value
@@ -67,8 +72,12 @@ func (t *pairTable) put(key, value uint64) {
 // get returns the value of a pair, noMerge if it does not merge.
 func (t *pairTable) get(left, right int32) uint64 {
 	key := pairKey(left, right)
+	h := pairHash(key)
+	if bit := h >> (t.shift - 3); t.filter[bit>>6]>>(bit&63)&1 == 0 {
+		return noMerge
+	}
 	mask := uint64(len(t.slots) - 1)
-	for i := t.home(key); ; i = (i + 1) & mask {
+	for i := h >> t.shift; ; i = (i + 1) & mask {
 		switch s := &t.slots[i&mask]; s.key {
 		case key:
 			return s.value
