@@ -11,7 +11,7 @@ import (
 const (
 	groupRows = 256 // assignments worked on between two barriers; bounds scratch to that many rows of H + F values
 	itemRows  = 64  // assignments of one expert in an item
-	innerStep = 64  // rows of gate and up between SiLU passes; a multiple of convert.Block
+	innerMax  = 512 // rows of gate and up between SiLU passes; a multiple of convert.Block
 )
 
 // ffnItem is one expert with some consecutive rows of the group.
@@ -42,8 +42,11 @@ func (t *ffnTask) do(l *lane, i int) {
 		return
 	}
 	end := min(item.gate.n, (chunk+1)*t.chunk)
-	for from := chunk * t.chunk; from < end; from += innerStep {
-		t.innerRows(l, item, from, min(end, from+innerStep))
+	// Gate and up alternate for each tile of rows, so both blocks should stay in
+	// cache; a packed row needs whole blocks of convert.Block.
+	step := max(convert.Block, min(innerMax, item.gate.block(item.rows)&^(convert.Block-1)))
+	for from := chunk * t.chunk; from < end; from += step {
+		t.innerRows(l, item, from, min(end, from+step))
 	}
 }
 
@@ -51,7 +54,7 @@ func (t *ffnTask) do(l *lane, i int) {
 func (t *ffnTask) innerRows(l *lane, item *ffnItem, from, to int) {
 	n := to - from
 	l.arena.clear()
-	gate, up := l.arena.take(dot.Rows*innerStep), l.arena.take(dot.Rows*innerStep)
+	gate, up := l.arena.take(dot.Rows*innerMax), l.arena.take(dot.Rows*innerMax)
 	kernels := t.dev.tiles(item.gate.bf16)
 	for r := 0; r < item.rows; r += dot.Rows {
 		rows := min(dot.Rows, item.rows-r)
@@ -60,17 +63,17 @@ func (t *ffnTask) innerRows(l *lane, item *ffnItem, from, to int) {
 			if item.gate.bf16 {
 				l.dot.X[j] = rowAt(t.packed, convert.Padded(t.h), item.row+r+j)
 			}
-			l.dot.Out[j] = rowAt(gate, innerStep, j)
+			l.dot.Out[j] = rowAt(gate, innerMax, j)
 		}
 		item.gate.tile(&l.dot, from, to)
 		kernels[rows](&l.dot)
 		for j := range rows {
-			l.dot.Out[j] = rowAt(up, innerStep, j)
+			l.dot.Out[j] = rowAt(up, innerMax, j)
 		}
 		item.up.tile(&l.dot, from, to)
 		kernels[rows](&l.dot)
 		for j := range rows {
-			g, u := rowAt(gate, innerStep, j), rowAt(up, innerStep, j)
+			g, u := rowAt(gate, innerMax, j), rowAt(up, innerMax, j)
 			dst := (*float32)(unsafe.Add(unsafe.Pointer(rowAt(t.inner, convert.Padded(t.f), item.row+r+j)), 4*from))
 			if !item.down.bf16 {
 				t.dev.exp.SiluMul(dst, g, u, n)
@@ -147,10 +150,10 @@ func (t *ffnTask) pass(s *Stream, down bool, n, ns int) {
 		// Items share the lanes, so fewer cuts are needed when there are many.
 		const perLane = 4
 		cuts := max(1, perLane*len(s.lanes)/len(t.items))
-		t.chunk = ((n+cuts-1)/cuts + innerStep - 1) &^ (innerStep - 1)
+		t.chunk = ((n+cuts-1)/cuts + convert.Block - 1) &^ (convert.Block - 1)
 	}
 	t.perItem = (n + t.chunk - 1) / t.chunk
-	s.each(t, t.perItem*len(t.items), ns, 2*dot.Rows*innerStep)
+	s.each(t, t.perItem*len(t.items), ns, 2*dot.Rows*innerMax)
 }
 
 // FFN is out [T, H] = down(silu(gate x) * up x), x [T, H] F32, weights BF16 or

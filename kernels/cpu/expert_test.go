@@ -28,7 +28,7 @@ func ffnTolerance(want []float32) kerneltest.Tolerance {
 
 func TestFFN(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for i, size := range [][3]int{{1, 256, 64}, {5, 33, 70}, {270, 40, 65}, {2, 64, 1}} {
+		for i, size := range [][3]int{{1, 256, 64}, {5, 33, 70}, {270, 40, 65}, {2, 64, 1}, {1, 40, 1100}, {6, 2100, 70}} {
 			for _, inner := range dtypes {
 				for _, down := range dtypes {
 					rows, h, f := size[0], size[1], size[2]

@@ -19,11 +19,42 @@ func (d *dotTile) store(acc [][]reg.VecVirtual, nr int) {
 	}
 }
 
-// result is the address of the first of this step's results of row m.
-func (d *dotTile) result(m int) operand.Mem {
+// result is the address of this step's result of row m and the first part.
+func (d *dotTile) result(m int) reg.GPVirtual {
 	p := d.GP64()
 	d.MOVQ(operand.Mem{Base: d.t, Disp: tileOut + 8*m}, p)
-	return operand.Mem{Base: p, Index: d.out, Scale: 1}
+	d.ADDQ(d.out, p)
+	return p
+}
+
+// gaps are one and three times the distance of the results of two parts.
+func (d *dotTile) gaps() (one, three reg.GPVirtual) {
+	one, three = d.GP64(), d.GP64()
+	d.MOVQ(d.gap, one)
+	d.LEAQ(operand.Mem{Base: one, Index: one, Scale: 2}, three)
+	return one, three
+}
+
+// lane writes element i of an XMM register.
+func (d *dotTile) lane(i int, x reg.VecVirtual, to operand.Mem) {
+	if i == 0 {
+		d.VMOVSS(x, to)
+	} else {
+		d.VEXTRACTPS(operand.U8(uint64(i)), x, to)
+	}
+}
+
+// place is the result of part n, p being that of part 0.
+func place(p, one, three reg.GPVirtual, n int) operand.Mem {
+	switch n {
+	case 0:
+		return operand.Mem{Base: p}
+	case 1:
+		return operand.Mem{Base: p, Index: one, Scale: 1}
+	case 2:
+		return operand.Mem{Base: p, Index: one, Scale: 2}
+	}
+	return operand.Mem{Base: p, Index: three, Scale: 1}
 }
 
 // The sum of lanes is one tree in all shapes: i and i+8, then i+4, i+2, i+1.
@@ -66,18 +97,20 @@ func (d *dotTile) fourth(a, b reg.VecVirtual) reg.VecVirtual {
 	return lo
 }
 
-// storeEight: 128-bit lane j of the last step holds results 2j and 2j+1, twice.
+// storeEight: 128-bit lane j of the last step begins with the results of parts
+// j and j+4.
 func (d *dotTile) storeEight(a []reg.VecVirtual) {
-	even := d.quad([]reg.VecVirtual{a[0], a[2], a[4], a[6]})
-	odd := d.quad([]reg.VecVirtual{a[1], a[3], a[5], a[7]})
-	sums := d.third(even, odd)
+	sums := d.third(d.quad(a[:4]), d.quad(a[4:]))
 	sums = d.fourth(sums, sums)
-	k, bits := d.K(), d.GP32()
-	d.MOVL(operand.U32(0x55), bits)
-	d.KMOVW(bits, k)
-	packed := d.ZMM()
-	d.VCOMPRESSPD(sums, k, packed)
-	d.VMOVUPS(packed.AsY(), d.result(0))
+	p, p4 := d.result(0), d.GP64()
+	one, three := d.gaps()
+	d.LEAQ(operand.Mem{Base: p, Index: one, Scale: 4}, p4)
+	for j := range 4 {
+		x := d.XMM()
+		d.VEXTRACTF32X4(operand.U8(uint64(j)), sums, x)
+		d.lane(0, x, place(p, one, three, j))
+		d.lane(1, x, place(p4, one, three, j))
+	}
 }
 
 // storeFour: 128-bit lane m of the last step holds the four results of row m.
@@ -87,8 +120,13 @@ func (d *dotTile) storeFour(acc [][]reg.VecVirtual) {
 		columns = append(columns, d.quad(d.column(acc, n)))
 	}
 	sums := d.fourth(d.third(columns[0], columns[1]), d.third(columns[2], columns[3]))
+	one, three := d.gaps()
 	for m := range d.mr {
-		d.VEXTRACTF32X4(operand.U8(uint64(m)), sums, d.result(m))
+		p, x := d.result(m), d.XMM()
+		d.VEXTRACTF32X4(operand.U8(uint64(m)), sums, x)
+		for n := range 4 {
+			d.lane(n, x, place(p, one, three, n))
+		}
 	}
 }
 
@@ -99,7 +137,7 @@ func (d *dotTile) storeOne(acc [][]reg.VecVirtual) {
 	for m := range d.mr {
 		x := d.XMM()
 		d.VEXTRACTF32X4(operand.U8(uint64(m)), sums, x)
-		d.VMOVSS(x, d.result(m))
+		d.lane(0, x, operand.Mem{Base: d.result(m)})
 	}
 }
 
@@ -118,14 +156,15 @@ func (d *dotTile) column(acc [][]reg.VecVirtual, n int) []reg.VecVirtual {
 // storeNarrow is the AVX2 form: four accumulators at a time become four
 // results in one XMM register, in the order given.
 func (d *dotTile) storeNarrow(acc [][]reg.VecVirtual, nr int) {
-	type place struct{ m, n int }
+	type result struct{ m, n int }
 	var all []reg.VecVirtual
-	var places []place
+	var results []result
 	for m := range d.mr {
 		for n := range nr {
-			all, places = append(all, acc[m][n]), append(places, place{m, n})
+			all, results = append(all, acc[m][n]), append(results, result{m, n})
 		}
 	}
+	one, three := d.gaps()
 	for i := 0; i < len(all); i += 4 {
 		four := append([]reg.VecVirtual(nil), all[i:min(i+4, len(all))]...)
 		have := len(four)
@@ -133,20 +172,15 @@ func (d *dotTile) storeNarrow(acc [][]reg.VecVirtual, nr int) {
 			four = append(four, four[0])
 		}
 		sums := d.sumNarrow(four)
-		switch p := places[i]; {
-		case nr >= 4:
-			to := d.result(p.m)
-			to.Disp += 4 * p.n
-			d.VMOVUPS(sums, to)
-		case nr == 2:
-			d.VMOVLPS(sums, d.result(p.m))
-			if have > 2 {
-				d.VMOVHPS(sums, d.result(p.m+1))
+		var p reg.GPVirtual
+		for j, r := range results[i : i+have] {
+			if j == 0 || r.n == 0 {
+				p = d.result(r.m)
 			}
-		default:
-			for j := range have {
-				d.VEXTRACTPS(operand.U8(uint64(j)), sums, d.result(places[i+j].m))
+			if j == 0 && r.n == 4 {
+				d.LEAQ(operand.Mem{Base: p, Index: one, Scale: 4}, p)
 			}
+			d.lane(j, sums, place(p, one, three, r.n%4))
 		}
 	}
 }

@@ -6,129 +6,112 @@
 
 // func f32Rows1AVX2(t *Tile)
 // Requires: AVX, FMA3
-TEXT ·f32Rows1AVX2(SB), NOSPLIT, $0-8
+TEXT ·f32Rows1AVX2(SB), NOSPLIT, $8-8
 	MOVQ    t+0(FP), AX
 	MOVQ    (AX), CX
 	MOVQ    64(AX), DX
 	MOVQ    72(AX), BX
 	MOVQ    88(AX), SI
-	LEAQ    (BX)(BX*2), DI
 	MOVQ    80(AX), R8
 	XORQ    R10, R10
-	MOVQ    R8, R9
-	ANDQ    $+7, R9
-	SUBQ    R9, R8
+	MOVQ    R8, DI
+	ANDQ    $+7, DI
+	SUBQ    DI, R8
 	SHLQ    $0x02, R8
-	LEAQ    tailmask<>+32(SB), R11
-	SHLQ    $0x02, R9
-	SUBQ    R9, R11
-	VMOVDQU (R11), Y0
+	LEAQ    tailmask<>+32(SB), R9
+	SHLQ    $0x02, DI
+	SUBQ    DI, R9
+	VMOVDQU (R9), Y0
+	SHRQ    $0x02, SI
+	MOVQ    SI, DI
+	SHLQ    $0x02, DI
+	MOVQ    DI, (SP)
+	IMULQ   SI, BX
+	LEAQ    (BX)(BX*2), DI
 
-by8:
-	CMPQ   SI, $+8
-	JLT    by8_end
+by4:
+	TESTQ  SI, SI
+	JZ     by4_end
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	LEAQ   (DX)(BX*4), R11
 	XORQ   R9, R9
 	CMPQ   R9, R8
-	JGE    by8_tail
+	JGE    by4_tail
 
-by8_k:
-	VMOVUPS     (CX)(R9*1), Y9
-	VMOVUPS     (DX), Y10
-	VFMADD231PS Y10, Y9, Y1
-	VMOVUPS     (DX)(BX*1), Y10
-	VFMADD231PS Y10, Y9, Y2
-	VMOVUPS     (DX)(BX*2), Y10
-	VFMADD231PS Y10, Y9, Y3
-	VMOVUPS     (DX)(DI*1), Y10
-	VFMADD231PS Y10, Y9, Y4
-	VMOVUPS     (R11), Y10
-	VFMADD231PS Y10, Y9, Y5
-	VMOVUPS     (R11)(BX*1), Y10
-	VFMADD231PS Y10, Y9, Y6
-	VMOVUPS     (R11)(BX*2), Y10
-	VFMADD231PS Y10, Y9, Y7
-	VMOVUPS     (R11)(DI*1), Y10
-	VFMADD231PS Y10, Y9, Y8
+by4_k:
+	VMOVUPS     (CX)(R9*1), Y5
+	VMOVUPS     (DX), Y6
+	VFMADD231PS Y6, Y5, Y1
+	VMOVUPS     (DX)(BX*1), Y6
+	VFMADD231PS Y6, Y5, Y2
+	VMOVUPS     (DX)(BX*2), Y6
+	VFMADD231PS Y6, Y5, Y3
+	VMOVUPS     (DX)(DI*1), Y6
+	VFMADD231PS Y6, Y5, Y4
 	ADDQ        $+32, DX
-	ADDQ        $+32, R11
 	ADDQ        $+32, R9
 	CMPQ        R9, R8
-	JLT         by8_k
+	JLT         by4_k
 
-by8_tail:
-	MOVQ        80(AX), R12
-	ANDQ        $+7, R12
-	JZ          by8_sum
-	VMASKMOVPS  (CX)(R9*1), Y0, Y9
-	VMASKMOVPS  (DX), Y0, Y10
-	VFMADD231PS Y10, Y9, Y1
-	VMASKMOVPS  (DX)(BX*1), Y0, Y10
-	VFMADD231PS Y10, Y9, Y2
-	VMASKMOVPS  (DX)(BX*2), Y0, Y10
-	VFMADD231PS Y10, Y9, Y3
-	VMASKMOVPS  (DX)(DI*1), Y0, Y10
-	VFMADD231PS Y10, Y9, Y4
-	VMASKMOVPS  (R11), Y0, Y10
-	VFMADD231PS Y10, Y9, Y5
-	VMASKMOVPS  (R11)(BX*1), Y0, Y10
-	VFMADD231PS Y10, Y9, Y6
-	VMASKMOVPS  (R11)(BX*2), Y0, Y10
-	VFMADD231PS Y10, Y9, Y7
-	VMASKMOVPS  (R11)(DI*1), Y0, Y10
-	VFMADD231PS Y10, Y9, Y8
+by4_tail:
+	MOVQ        80(AX), R11
+	ANDQ        $+7, R11
+	JZ          by4_sum
+	VMASKMOVPS  (CX)(R9*1), Y0, Y5
+	VMASKMOVPS  (DX), Y0, Y6
+	VFMADD231PS Y6, Y5, Y1
+	VMASKMOVPS  (DX)(BX*1), Y0, Y6
+	VFMADD231PS Y6, Y5, Y2
+	VMASKMOVPS  (DX)(BX*2), Y0, Y6
+	VFMADD231PS Y6, Y5, Y3
+	VMASKMOVPS  (DX)(DI*1), Y0, Y6
+	VFMADD231PS Y6, Y5, Y4
 
-by8_sum:
+by4_sum:
 	SUBQ         R9, DX
-	LEAQ         (DX)(BX*8), DX
-	VPERM2F128   $0x20, Y2, Y1, Y9
+	ADDQ         72(AX), DX
+	MOVQ         (SP), R9
+	LEAQ         (R9)(R9*2), R11
+	VPERM2F128   $0x20, Y2, Y1, Y5
 	VPERM2F128   $0x31, Y2, Y1, Y1
-	VADDPS       Y1, Y9, Y9
+	VADDPS       Y1, Y5, Y5
 	VPERM2F128   $0x20, Y4, Y3, Y1
 	VPERM2F128   $0x31, Y4, Y3, Y2
 	VADDPS       Y2, Y1, Y1
-	VUNPCKLPD    Y1, Y9, Y2
-	VUNPCKHPD    Y1, Y9, Y1
+	VUNPCKLPD    Y1, Y5, Y2
+	VUNPCKHPD    Y1, Y5, Y1
 	VADDPS       Y1, Y2, Y2
 	VSHUFPS      $0x88, Y2, Y2, Y1
 	VSHUFPS      $0xdd, Y2, Y2, Y2
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         32(AX), R9
-	VMOVUPS      X1, (R9)(R10*1)
-	VPERM2F128   $0x20, Y6, Y5, Y1
-	VPERM2F128   $0x31, Y6, Y5, Y2
-	VADDPS       Y2, Y1, Y1
-	VPERM2F128   $0x20, Y8, Y7, Y2
-	VPERM2F128   $0x31, Y8, Y7, Y3
-	VADDPS       Y3, Y2, Y2
-	VUNPCKLPD    Y2, Y1, Y3
-	VUNPCKHPD    Y2, Y1, Y1
-	VADDPS       Y1, Y3, Y3
-	VSHUFPS      $0x88, Y3, Y3, Y1
-	VSHUFPS      $0xdd, Y3, Y3, Y2
-	VADDPS       Y2, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X2
-	VUNPCKLPS    X2, X1, X1
-	MOVQ         32(AX), R9
-	VMOVUPS      X1, 16(R9)(R10*1)
-	ADDQ         $+32, R10
-	SUBQ         $+8, SI
-	JMP          by8
+	MOVQ         32(AX), R12
+	ADDQ         R10, R12
+	VMOVSS       X1, (R12)
+	VEXTRACTPS   $0x01, X1, (R12)(R9*1)
+	VEXTRACTPS   $0x02, X1, (R12)(R9*2)
+	VEXTRACTPS   $0x03, X1, (R12)(R11*1)
+	ADDQ         $+4, R10
+	DECQ         SI
+	JMP          by4
 
-by8_end:
+by4_end:
+	MOVQ (SP), SI
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	MOVQ 88(AX), SI
+	ANDQ $+3, SI
+
 by1:
-	CMPQ   SI, $+1
-	JLT    by1_end
+	TESTQ  SI, SI
+	JZ     by1_end
 	VXORPS Y1, Y1, Y1
 	XORQ   R9, R9
 	CMPQ   R9, R8
@@ -144,8 +127,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), DI
-	ANDQ        $+7, DI
+	MOVQ        80(AX), BX
+	ANDQ        $+7, BX
 	JZ          by1_sum
 	VMASKMOVPS  (CX)(R9*1), Y0, Y2
 	VMASKMOVPS  (DX), Y0, Y3
@@ -153,7 +136,9 @@ by1_tail:
 
 by1_sum:
 	SUBQ         R9, DX
-	ADDQ         BX, DX
+	ADDQ         72(AX), DX
+	MOVQ         (SP), BX
+	LEAQ         (BX)(BX*2), BX
 	VPERM2F128   $0x20, Y1, Y1, Y2
 	VPERM2F128   $0x31, Y1, Y1, Y3
 	VADDPS       Y3, Y2, Y2
@@ -168,10 +153,11 @@ by1_sum:
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X1
 	VUNPCKLPS    X1, X2, X1
-	MOVQ         32(AX), DI
-	VEXTRACTPS   $0x00, X1, (DI)(R10*1)
+	MOVQ         32(AX), BX
+	ADDQ         R10, BX
+	VMOVSS       X1, (BX)
 	ADDQ         $+4, R10
-	SUBQ         $+1, SI
+	DECQ         SI
 	JMP          by1
 
 by1_end:
@@ -198,28 +184,33 @@ GLOBL tailmask<>(SB), RODATA|NOPTR, $64
 
 // func f32Rows2AVX2(t *Tile)
 // Requires: AVX, FMA3
-TEXT ·f32Rows2AVX2(SB), NOSPLIT, $0-8
+TEXT ·f32Rows2AVX2(SB), NOSPLIT, $8-8
 	MOVQ    t+0(FP), AX
 	MOVQ    (AX), CX
 	MOVQ    8(AX), DX
 	MOVQ    64(AX), BX
 	MOVQ    72(AX), SI
 	MOVQ    88(AX), DI
-	LEAQ    (SI)(SI*2), R8
 	MOVQ    80(AX), R9
 	XORQ    R11, R11
-	MOVQ    R9, R10
-	ANDQ    $+7, R10
-	SUBQ    R10, R9
+	MOVQ    R9, R8
+	ANDQ    $+7, R8
+	SUBQ    R8, R9
 	SHLQ    $0x02, R9
-	LEAQ    tailmask<>+32(SB), R12
-	SHLQ    $0x02, R10
-	SUBQ    R10, R12
-	VMOVDQU (R12), Y0
+	LEAQ    tailmask<>+32(SB), R10
+	SHLQ    $0x02, R8
+	SUBQ    R8, R10
+	VMOVDQU (R10), Y0
+	SHRQ    $0x02, DI
+	MOVQ    DI, R8
+	SHLQ    $0x02, R8
+	MOVQ    R8, (SP)
+	IMULQ   DI, SI
+	LEAQ    (SI)(SI*2), R8
 
 by4:
-	CMPQ   DI, $+4
-	JLT    by4_end
+	TESTQ  DI, DI
+	JZ     by4_end
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
@@ -273,7 +264,9 @@ by4_tail:
 
 by4_sum:
 	SUBQ         R10, BX
-	LEAQ         (BX)(SI*4), BX
+	ADDQ         72(AX), BX
+	MOVQ         (SP), R10
+	LEAQ         (R10)(R10*2), R12
 	VPERM2F128   $0x20, Y2, Y1, Y9
 	VPERM2F128   $0x31, Y2, Y1, Y1
 	VADDPS       Y1, Y9, Y9
@@ -288,8 +281,12 @@ by4_sum:
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         32(AX), R10
-	VMOVUPS      X1, (R10)(R11*1)
+	MOVQ         32(AX), R13
+	ADDQ         R11, R13
+	VMOVSS       X1, (R13)
+	VEXTRACTPS   $0x01, X1, (R13)(R10*1)
+	VEXTRACTPS   $0x02, X1, (R13)(R10*2)
+	VEXTRACTPS   $0x03, X1, (R13)(R12*1)
 	VPERM2F128   $0x20, Y6, Y5, Y1
 	VPERM2F128   $0x31, Y6, Y5, Y2
 	VADDPS       Y2, Y1, Y1
@@ -304,16 +301,30 @@ by4_sum:
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         40(AX), R10
-	VMOVUPS      X1, (R10)(R11*1)
-	ADDQ         $+16, R11
-	SUBQ         $+4, DI
+	MOVQ         40(AX), R13
+	ADDQ         R11, R13
+	VMOVSS       X1, (R13)
+	VEXTRACTPS   $0x01, X1, (R13)(R10*1)
+	VEXTRACTPS   $0x02, X1, (R13)(R10*2)
+	VEXTRACTPS   $0x03, X1, (R13)(R12*1)
+	ADDQ         $+4, R11
+	DECQ         DI
 	JMP          by4
 
 by4_end:
+	MOVQ (SP), DI
+	ADDQ SI, BX
+	ADDQ DI, R11
+	ADDQ SI, BX
+	ADDQ DI, R11
+	ADDQ SI, BX
+	ADDQ DI, R11
+	MOVQ 88(AX), DI
+	ANDQ $+3, DI
+
 by1:
-	CMPQ   DI, $+1
-	JLT    by1_end
+	TESTQ  DI, DI
+	JZ     by1_end
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	XORQ   R10, R10
@@ -332,8 +343,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R8
-	ANDQ        $+7, R8
+	MOVQ        80(AX), SI
+	ANDQ        $+7, SI
 	JZ          by1_sum
 	VMASKMOVPS  (CX)(R10*1), Y0, Y3
 	VMASKMOVPS  (DX)(R10*1), Y0, Y4
@@ -343,7 +354,9 @@ by1_tail:
 
 by1_sum:
 	SUBQ         R10, BX
-	ADDQ         SI, BX
+	ADDQ         72(AX), BX
+	MOVQ         (SP), SI
+	LEAQ         (SI)(SI*2), SI
 	VPERM2F128   $0x20, Y2, Y1, Y3
 	VPERM2F128   $0x31, Y2, Y1, Y2
 	VADDPS       Y2, Y3, Y3
@@ -358,12 +371,14 @@ by1_sum:
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X1
 	VUNPCKLPS    X1, X2, X1
-	MOVQ         32(AX), R8
-	VEXTRACTPS   $0x00, X1, (R8)(R11*1)
-	MOVQ         40(AX), R8
-	VEXTRACTPS   $0x01, X1, (R8)(R11*1)
+	MOVQ         32(AX), SI
+	ADDQ         R11, SI
+	VMOVSS       X1, (SI)
+	MOVQ         40(AX), SI
+	ADDQ         R11, SI
+	VEXTRACTPS   $0x01, X1, (SI)
 	ADDQ         $+4, R11
-	SUBQ         $+1, DI
+	DECQ         DI
 	JMP          by1
 
 by1_end:
@@ -372,7 +387,7 @@ by1_end:
 
 // func f32Rows3AVX2(t *Tile)
 // Requires: AVX, FMA3
-TEXT ·f32Rows3AVX2(SB), NOSPLIT, $0-8
+TEXT ·f32Rows3AVX2(SB), NOSPLIT, $8-8
 	MOVQ    t+0(FP), AX
 	MOVQ    (AX), CX
 	MOVQ    8(AX), DX
@@ -380,35 +395,40 @@ TEXT ·f32Rows3AVX2(SB), NOSPLIT, $0-8
 	MOVQ    64(AX), SI
 	MOVQ    72(AX), DI
 	MOVQ    88(AX), R8
-	LEAQ    (DI)(DI*2), R9
-	MOVQ    80(AX), R9
+	MOVQ    80(AX), R10
 	XORQ    R11, R11
-	MOVQ    R9, R10
-	ANDQ    $+7, R10
-	SUBQ    R10, R9
-	SHLQ    $0x02, R9
-	LEAQ    tailmask<>+32(SB), R12
+	MOVQ    R10, R9
+	ANDQ    $+7, R9
+	SUBQ    R9, R10
 	SHLQ    $0x02, R10
-	SUBQ    R10, R12
+	LEAQ    tailmask<>+32(SB), R12
+	SHLQ    $0x02, R9
+	SUBQ    R9, R12
 	VMOVDQU (R12), Y0
+	SHRQ    $0x01, R8
+	MOVQ    R8, R9
+	SHLQ    $0x02, R9
+	MOVQ    R9, (SP)
+	IMULQ   R8, DI
+	LEAQ    (DI)(DI*2), R9
 
 by2:
-	CMPQ   R8, $+2
-	JLT    by2_end
+	TESTQ  R8, R8
+	JZ     by2_end
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
-	XORQ   R10, R10
-	CMPQ   R10, R9
+	XORQ   R9, R9
+	CMPQ   R9, R10
 	JGE    by2_tail
 
 by2_k:
-	VMOVUPS     (CX)(R10*1), Y7
-	VMOVUPS     (DX)(R10*1), Y8
-	VMOVUPS     (BX)(R10*1), Y9
+	VMOVUPS     (CX)(R9*1), Y7
+	VMOVUPS     (DX)(R9*1), Y8
+	VMOVUPS     (BX)(R9*1), Y9
 	VMOVUPS     (SI), Y10
 	VFMADD231PS Y10, Y7, Y1
 	VFMADD231PS Y10, Y8, Y3
@@ -418,17 +438,17 @@ by2_k:
 	VFMADD231PS Y10, Y8, Y4
 	VFMADD231PS Y10, Y9, Y6
 	ADDQ        $+32, SI
-	ADDQ        $+32, R10
-	CMPQ        R10, R9
+	ADDQ        $+32, R9
+	CMPQ        R9, R10
 	JLT         by2_k
 
 by2_tail:
 	MOVQ        80(AX), R12
 	ANDQ        $+7, R12
 	JZ          by2_sum
-	VMASKMOVPS  (CX)(R10*1), Y0, Y7
-	VMASKMOVPS  (DX)(R10*1), Y0, Y8
-	VMASKMOVPS  (BX)(R10*1), Y0, Y9
+	VMASKMOVPS  (CX)(R9*1), Y0, Y7
+	VMASKMOVPS  (DX)(R9*1), Y0, Y8
+	VMASKMOVPS  (BX)(R9*1), Y0, Y9
 	VMASKMOVPS  (SI), Y0, Y10
 	VFMADD231PS Y10, Y7, Y1
 	VFMADD231PS Y10, Y8, Y3
@@ -439,8 +459,10 @@ by2_tail:
 	VFMADD231PS Y10, Y9, Y6
 
 by2_sum:
-	SUBQ         R10, SI
-	LEAQ         (SI)(DI*2), SI
+	SUBQ         R9, SI
+	ADDQ         72(AX), SI
+	MOVQ         (SP), R9
+	LEAQ         (R9)(R9*2), R12
 	VPERM2F128   $0x20, Y2, Y1, Y7
 	VPERM2F128   $0x31, Y2, Y1, Y1
 	VADDPS       Y1, Y7, Y7
@@ -455,10 +477,14 @@ by2_sum:
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         32(AX), R10
-	VMOVLPS      X1, (R10)(R11*1)
-	MOVQ         40(AX), R10
-	VMOVHPS      X1, (R10)(R11*1)
+	MOVQ         32(AX), R12
+	ADDQ         R11, R12
+	VMOVSS       X1, (R12)
+	VEXTRACTPS   $0x01, X1, (R12)(R9*1)
+	MOVQ         40(AX), R12
+	ADDQ         R11, R12
+	VEXTRACTPS   $0x02, X1, (R12)
+	VEXTRACTPS   $0x03, X1, (R12)(R9*1)
 	VPERM2F128   $0x20, Y6, Y5, Y1
 	VPERM2F128   $0x31, Y6, Y5, Y2
 	VADDPS       Y2, Y1, Y1
@@ -473,51 +499,61 @@ by2_sum:
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         48(AX), R10
-	VMOVLPS      X1, (R10)(R11*1)
-	ADDQ         $+8, R11
-	SUBQ         $+2, R8
+	MOVQ         48(AX), R12
+	ADDQ         R11, R12
+	VMOVSS       X1, (R12)
+	VEXTRACTPS   $0x01, X1, (R12)(R9*1)
+	ADDQ         $+4, R11
+	DECQ         R8
 	JMP          by2
 
 by2_end:
+	MOVQ (SP), R8
+	ADDQ DI, SI
+	ADDQ R8, R11
+	MOVQ 88(AX), R8
+	ANDQ $+1, R8
+
 by1:
-	CMPQ   R8, $+1
-	JLT    by1_end
+	TESTQ  R8, R8
+	JZ     by1_end
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	XORQ   R10, R10
-	CMPQ   R10, R9
+	XORQ   R9, R9
+	CMPQ   R9, R10
 	JGE    by1_tail
 
 by1_k:
-	VMOVUPS     (CX)(R10*1), Y4
-	VMOVUPS     (DX)(R10*1), Y5
-	VMOVUPS     (BX)(R10*1), Y6
+	VMOVUPS     (CX)(R9*1), Y4
+	VMOVUPS     (DX)(R9*1), Y5
+	VMOVUPS     (BX)(R9*1), Y6
 	VMOVUPS     (SI), Y7
 	VFMADD231PS Y7, Y4, Y1
 	VFMADD231PS Y7, Y5, Y2
 	VFMADD231PS Y7, Y6, Y3
 	ADDQ        $+32, SI
-	ADDQ        $+32, R10
-	CMPQ        R10, R9
+	ADDQ        $+32, R9
+	CMPQ        R9, R10
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R12
-	ANDQ        $+7, R12
+	MOVQ        80(AX), DI
+	ANDQ        $+7, DI
 	JZ          by1_sum
-	VMASKMOVPS  (CX)(R10*1), Y0, Y4
-	VMASKMOVPS  (DX)(R10*1), Y0, Y5
-	VMASKMOVPS  (BX)(R10*1), Y0, Y6
+	VMASKMOVPS  (CX)(R9*1), Y0, Y4
+	VMASKMOVPS  (DX)(R9*1), Y0, Y5
+	VMASKMOVPS  (BX)(R9*1), Y0, Y6
 	VMASKMOVPS  (SI), Y0, Y7
 	VFMADD231PS Y7, Y4, Y1
 	VFMADD231PS Y7, Y5, Y2
 	VFMADD231PS Y7, Y6, Y3
 
 by1_sum:
-	SUBQ         R10, SI
-	ADDQ         DI, SI
+	SUBQ         R9, SI
+	ADDQ         72(AX), SI
+	MOVQ         (SP), DI
+	LEAQ         (DI)(DI*2), DI
 	VPERM2F128   $0x20, Y2, Y1, Y4
 	VPERM2F128   $0x31, Y2, Y1, Y2
 	VADDPS       Y2, Y4, Y4
@@ -532,14 +568,17 @@ by1_sum:
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X1
 	VUNPCKLPS    X1, X2, X1
-	MOVQ         32(AX), R10
-	VEXTRACTPS   $0x00, X1, (R10)(R11*1)
-	MOVQ         40(AX), R10
-	VEXTRACTPS   $0x01, X1, (R10)(R11*1)
-	MOVQ         48(AX), R10
-	VEXTRACTPS   $0x02, X1, (R10)(R11*1)
+	MOVQ         32(AX), DI
+	ADDQ         R11, DI
+	VMOVSS       X1, (DI)
+	MOVQ         40(AX), DI
+	ADDQ         R11, DI
+	VEXTRACTPS   $0x01, X1, (DI)
+	MOVQ         48(AX), DI
+	ADDQ         R11, DI
+	VEXTRACTPS   $0x02, X1, (DI)
 	ADDQ         $+4, R11
-	SUBQ         $+1, R8
+	DECQ         R8
 	JMP          by1
 
 by1_end:
@@ -548,7 +587,7 @@ by1_end:
 
 // func f32Rows4AVX2(t *Tile)
 // Requires: AVX, FMA3
-TEXT ·f32Rows4AVX2(SB), NOSPLIT, $0-8
+TEXT ·f32Rows4AVX2(SB), NOSPLIT, $8-8
 	MOVQ    t+0(FP), AX
 	MOVQ    (AX), CX
 	MOVQ    8(AX), DX
@@ -557,21 +596,26 @@ TEXT ·f32Rows4AVX2(SB), NOSPLIT, $0-8
 	MOVQ    64(AX), DI
 	MOVQ    72(AX), R8
 	MOVQ    88(AX), R9
-	LEAQ    (R8)(R8*2), R10
-	MOVQ    80(AX), R10
+	MOVQ    80(AX), R11
 	XORQ    R12, R12
-	MOVQ    R10, R11
-	ANDQ    $+7, R11
-	SUBQ    R11, R10
-	SHLQ    $0x02, R10
-	LEAQ    tailmask<>+32(SB), R13
+	MOVQ    R11, R10
+	ANDQ    $+7, R10
+	SUBQ    R10, R11
 	SHLQ    $0x02, R11
-	SUBQ    R11, R13
+	LEAQ    tailmask<>+32(SB), R13
+	SHLQ    $0x02, R10
+	SUBQ    R10, R13
 	VMOVDQU (R13), Y0
+	SHRQ    $0x01, R9
+	MOVQ    R9, R10
+	SHLQ    $0x02, R10
+	MOVQ    R10, (SP)
+	IMULQ   R9, R8
+	LEAQ    (R8)(R8*2), R10
 
 by2:
-	CMPQ   R9, $+2
-	JLT    by2_end
+	TESTQ  R9, R9
+	JZ     by2_end
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
@@ -580,15 +624,15 @@ by2:
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
 	VXORPS Y8, Y8, Y8
-	XORQ   R11, R11
-	CMPQ   R11, R10
+	XORQ   R10, R10
+	CMPQ   R10, R11
 	JGE    by2_tail
 
 by2_k:
-	VMOVUPS     (CX)(R11*1), Y9
-	VMOVUPS     (DX)(R11*1), Y10
-	VMOVUPS     (BX)(R11*1), Y11
-	VMOVUPS     (SI)(R11*1), Y12
+	VMOVUPS     (CX)(R10*1), Y9
+	VMOVUPS     (DX)(R10*1), Y10
+	VMOVUPS     (BX)(R10*1), Y11
+	VMOVUPS     (SI)(R10*1), Y12
 	VMOVUPS     (DI), Y13
 	VFMADD231PS Y13, Y9, Y1
 	VFMADD231PS Y13, Y10, Y3
@@ -600,18 +644,18 @@ by2_k:
 	VFMADD231PS Y13, Y11, Y6
 	VFMADD231PS Y13, Y12, Y8
 	ADDQ        $+32, DI
-	ADDQ        $+32, R11
-	CMPQ        R11, R10
+	ADDQ        $+32, R10
+	CMPQ        R10, R11
 	JLT         by2_k
 
 by2_tail:
 	MOVQ        80(AX), R13
 	ANDQ        $+7, R13
 	JZ          by2_sum
-	VMASKMOVPS  (CX)(R11*1), Y0, Y9
-	VMASKMOVPS  (DX)(R11*1), Y0, Y10
-	VMASKMOVPS  (BX)(R11*1), Y0, Y11
-	VMASKMOVPS  (SI)(R11*1), Y0, Y12
+	VMASKMOVPS  (CX)(R10*1), Y0, Y9
+	VMASKMOVPS  (DX)(R10*1), Y0, Y10
+	VMASKMOVPS  (BX)(R10*1), Y0, Y11
+	VMASKMOVPS  (SI)(R10*1), Y0, Y12
 	VMASKMOVPS  (DI), Y0, Y13
 	VFMADD231PS Y13, Y9, Y1
 	VFMADD231PS Y13, Y10, Y3
@@ -624,8 +668,10 @@ by2_tail:
 	VFMADD231PS Y13, Y12, Y8
 
 by2_sum:
-	SUBQ         R11, DI
-	LEAQ         (DI)(R8*2), DI
+	SUBQ         R10, DI
+	ADDQ         72(AX), DI
+	MOVQ         (SP), R10
+	LEAQ         (R10)(R10*2), R13
 	VPERM2F128   $0x20, Y2, Y1, Y9
 	VPERM2F128   $0x31, Y2, Y1, Y1
 	VADDPS       Y1, Y9, Y9
@@ -640,10 +686,14 @@ by2_sum:
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         32(AX), R11
-	VMOVLPS      X1, (R11)(R12*1)
-	MOVQ         40(AX), R11
-	VMOVHPS      X1, (R11)(R12*1)
+	MOVQ         32(AX), R13
+	ADDQ         R12, R13
+	VMOVSS       X1, (R13)
+	VEXTRACTPS   $0x01, X1, (R13)(R10*1)
+	MOVQ         40(AX), R13
+	ADDQ         R12, R13
+	VEXTRACTPS   $0x02, X1, (R13)
+	VEXTRACTPS   $0x03, X1, (R13)(R10*1)
 	VPERM2F128   $0x20, Y6, Y5, Y1
 	VPERM2F128   $0x31, Y6, Y5, Y2
 	VADDPS       Y2, Y1, Y1
@@ -658,49 +708,59 @@ by2_sum:
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         48(AX), R11
-	VMOVLPS      X1, (R11)(R12*1)
-	MOVQ         56(AX), R11
-	VMOVHPS      X1, (R11)(R12*1)
-	ADDQ         $+8, R12
-	SUBQ         $+2, R9
+	MOVQ         48(AX), R13
+	ADDQ         R12, R13
+	VMOVSS       X1, (R13)
+	VEXTRACTPS   $0x01, X1, (R13)(R10*1)
+	MOVQ         56(AX), R13
+	ADDQ         R12, R13
+	VEXTRACTPS   $0x02, X1, (R13)
+	VEXTRACTPS   $0x03, X1, (R13)(R10*1)
+	ADDQ         $+4, R12
+	DECQ         R9
 	JMP          by2
 
 by2_end:
+	MOVQ (SP), R9
+	ADDQ R8, DI
+	ADDQ R9, R12
+	MOVQ 88(AX), R9
+	ANDQ $+1, R9
+
 by1:
-	CMPQ   R9, $+1
-	JLT    by1_end
+	TESTQ  R9, R9
+	JZ     by1_end
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
-	XORQ   R11, R11
-	CMPQ   R11, R10
+	XORQ   R10, R10
+	CMPQ   R10, R11
 	JGE    by1_tail
 
 by1_k:
-	VMOVUPS     (CX)(R11*1), Y5
-	VMOVUPS     (DX)(R11*1), Y6
-	VMOVUPS     (BX)(R11*1), Y7
-	VMOVUPS     (SI)(R11*1), Y8
+	VMOVUPS     (CX)(R10*1), Y5
+	VMOVUPS     (DX)(R10*1), Y6
+	VMOVUPS     (BX)(R10*1), Y7
+	VMOVUPS     (SI)(R10*1), Y8
 	VMOVUPS     (DI), Y9
 	VFMADD231PS Y9, Y5, Y1
 	VFMADD231PS Y9, Y6, Y2
 	VFMADD231PS Y9, Y7, Y3
 	VFMADD231PS Y9, Y8, Y4
 	ADDQ        $+32, DI
-	ADDQ        $+32, R11
-	CMPQ        R11, R10
+	ADDQ        $+32, R10
+	CMPQ        R10, R11
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R13
-	ANDQ        $+7, R13
+	MOVQ        80(AX), R8
+	ANDQ        $+7, R8
 	JZ          by1_sum
-	VMASKMOVPS  (CX)(R11*1), Y0, Y5
-	VMASKMOVPS  (DX)(R11*1), Y0, Y6
-	VMASKMOVPS  (BX)(R11*1), Y0, Y7
-	VMASKMOVPS  (SI)(R11*1), Y0, Y8
+	VMASKMOVPS  (CX)(R10*1), Y0, Y5
+	VMASKMOVPS  (DX)(R10*1), Y0, Y6
+	VMASKMOVPS  (BX)(R10*1), Y0, Y7
+	VMASKMOVPS  (SI)(R10*1), Y0, Y8
 	VMASKMOVPS  (DI), Y0, Y9
 	VFMADD231PS Y9, Y5, Y1
 	VFMADD231PS Y9, Y6, Y2
@@ -708,8 +768,10 @@ by1_tail:
 	VFMADD231PS Y9, Y8, Y4
 
 by1_sum:
-	SUBQ         R11, DI
-	ADDQ         R8, DI
+	SUBQ         R10, DI
+	ADDQ         72(AX), DI
+	MOVQ         (SP), R8
+	LEAQ         (R8)(R8*2), R8
 	VPERM2F128   $0x20, Y2, Y1, Y5
 	VPERM2F128   $0x31, Y2, Y1, Y1
 	VADDPS       Y1, Y5, Y5
@@ -724,16 +786,20 @@ by1_sum:
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         32(AX), R11
-	VEXTRACTPS   $0x00, X1, (R11)(R12*1)
-	MOVQ         40(AX), R11
-	VEXTRACTPS   $0x01, X1, (R11)(R12*1)
-	MOVQ         48(AX), R11
-	VEXTRACTPS   $0x02, X1, (R11)(R12*1)
-	MOVQ         56(AX), R11
-	VEXTRACTPS   $0x03, X1, (R11)(R12*1)
+	MOVQ         32(AX), R8
+	ADDQ         R12, R8
+	VMOVSS       X1, (R8)
+	MOVQ         40(AX), R8
+	ADDQ         R12, R8
+	VEXTRACTPS   $0x01, X1, (R8)
+	MOVQ         48(AX), R8
+	ADDQ         R12, R8
+	VEXTRACTPS   $0x02, X1, (R8)
+	MOVQ         56(AX), R8
+	ADDQ         R12, R8
+	VEXTRACTPS   $0x03, X1, (R8)
 	ADDQ         $+4, R12
-	SUBQ         $+1, R9
+	DECQ         R9
 	JMP          by1
 
 by1_end:
@@ -742,23 +808,28 @@ by1_end:
 
 // func bf16Rows1AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3
-TEXT ·bf16Rows1AVX2(SB), NOSPLIT, $64-8
-	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 64(AX), DX
-	MOVQ 72(AX), BX
-	MOVQ 88(AX), SI
-	LEAQ (BX)(BX*2), DI
-	MOVQ 80(AX), R8
-	XORQ R10, R10
-	MOVQ R8, R9
-	ANDQ $+31, R9
-	SUBQ R9, R8
-	SHLQ $0x01, R8
+TEXT ·bf16Rows1AVX2(SB), NOSPLIT, $72-8
+	MOVQ  t+0(FP), AX
+	MOVQ  (AX), CX
+	MOVQ  64(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  88(AX), SI
+	MOVQ  80(AX), R8
+	XORQ  R10, R10
+	MOVQ  R8, DI
+	ANDQ  $+31, DI
+	SUBQ  DI, R8
+	SHLQ  $0x01, R8
+	SHRQ  $0x03, SI
+	MOVQ  SI, DI
+	SHLQ  $0x02, DI
+	MOVQ  DI, (SP)
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), DI
 
 by8:
-	CMPQ   SI, $+8
-	JLT    by8_end
+	TESTQ  SI, SI
+	JZ     by8_end
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -884,18 +955,18 @@ by8_tail:
 	ANDQ    $+31, R12
 	JZ      by8_sum
 	VXORPS  Y8, Y8, Y8
-	VMOVUPS Y8, (SP)
-	VMOVUPS Y8, 32(SP)
+	VMOVUPS Y8, 8(SP)
+	VMOVUPS Y8, 40(SP)
 	LEAQ    (DX), R13
 	XORQ    R14, R14
 
 by8_copy0:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by8_copy0
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVUPS     (CX)(R9*2), Y8
 	VMOVUPS     64(CX)(R9*2), Y9
 	VMOVDQU     (R13), Y11
@@ -913,18 +984,18 @@ by8_copy0:
 	VFMADD231PS Y10, Y8, Y0
 	VFMADD231PS Y11, Y9, Y0
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (DX)(BX*1), R13
 	XORQ        R14, R14
 
 by8_copy1:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by8_copy1
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVUPS     (CX)(R9*2), Y8
 	VMOVUPS     64(CX)(R9*2), Y9
 	VMOVDQU     (R13), Y11
@@ -942,18 +1013,18 @@ by8_copy1:
 	VFMADD231PS Y10, Y8, Y1
 	VFMADD231PS Y11, Y9, Y1
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (DX)(BX*2), R13
 	XORQ        R14, R14
 
 by8_copy2:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by8_copy2
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVUPS     (CX)(R9*2), Y8
 	VMOVUPS     64(CX)(R9*2), Y9
 	VMOVDQU     (R13), Y11
@@ -971,18 +1042,18 @@ by8_copy2:
 	VFMADD231PS Y10, Y8, Y2
 	VFMADD231PS Y11, Y9, Y2
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (DX)(DI*1), R13
 	XORQ        R14, R14
 
 by8_copy3:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by8_copy3
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVUPS     (CX)(R9*2), Y8
 	VMOVUPS     64(CX)(R9*2), Y9
 	VMOVDQU     (R13), Y11
@@ -1000,18 +1071,18 @@ by8_copy3:
 	VFMADD231PS Y10, Y8, Y3
 	VFMADD231PS Y11, Y9, Y3
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (R11), R13
 	XORQ        R14, R14
 
 by8_copy4:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by8_copy4
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVUPS     (CX)(R9*2), Y8
 	VMOVUPS     64(CX)(R9*2), Y9
 	VMOVDQU     (R13), Y11
@@ -1029,18 +1100,18 @@ by8_copy4:
 	VFMADD231PS Y10, Y8, Y4
 	VFMADD231PS Y11, Y9, Y4
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (R11)(BX*1), R13
 	XORQ        R14, R14
 
 by8_copy5:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by8_copy5
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVUPS     (CX)(R9*2), Y8
 	VMOVUPS     64(CX)(R9*2), Y9
 	VMOVDQU     (R13), Y11
@@ -1058,18 +1129,18 @@ by8_copy5:
 	VFMADD231PS Y10, Y8, Y5
 	VFMADD231PS Y11, Y9, Y5
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (R11)(BX*2), R13
 	XORQ        R14, R14
 
 by8_copy6:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by8_copy6
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVUPS     (CX)(R9*2), Y8
 	VMOVUPS     64(CX)(R9*2), Y9
 	VMOVDQU     (R13), Y11
@@ -1087,18 +1158,18 @@ by8_copy6:
 	VFMADD231PS Y10, Y8, Y6
 	VFMADD231PS Y11, Y9, Y6
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (R11)(DI*1), R11
 	XORQ        R13, R13
 
 by8_copy7:
 	MOVWLZX     (R11)(R13*2), R14
-	MOVW        R14, (SP)(R13*2)
+	MOVW        R14, 8(SP)(R13*2)
 	INCQ        R13
 	CMPQ        R13, R12
 	JLT         by8_copy7
-	LEAQ        (SP), R11
+	LEAQ        8(SP), R11
 	VMOVUPS     (CX)(R9*2), Y8
 	VMOVUPS     64(CX)(R9*2), Y9
 	VMOVDQU     (R11), Y11
@@ -1118,7 +1189,9 @@ by8_copy7:
 
 by8_sum:
 	SUBQ         R9, DX
-	LEAQ         (DX)(BX*8), DX
+	ADDQ         72(AX), DX
+	MOVQ         (SP), R9
+	LEAQ         (R9)(R9*2), R11
 	VPERM2F128   $0x20, Y1, Y0, Y8
 	VPERM2F128   $0x31, Y1, Y0, Y0
 	VADDPS       Y0, Y8, Y8
@@ -1133,8 +1206,12 @@ by8_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         32(AX), R9
-	VMOVUPS      X0, (R9)(R10*1)
+	MOVQ         32(AX), R12
+	ADDQ         R10, R12
+	VMOVSS       X0, (R12)
+	VEXTRACTPS   $0x01, X0, (R12)(R9*1)
+	VEXTRACTPS   $0x02, X0, (R12)(R9*2)
+	VEXTRACTPS   $0x03, X0, (R12)(R11*1)
 	VPERM2F128   $0x20, Y5, Y4, Y0
 	VPERM2F128   $0x31, Y5, Y4, Y1
 	VADDPS       Y1, Y0, Y0
@@ -1149,16 +1226,39 @@ by8_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         32(AX), R9
-	VMOVUPS      X0, 16(R9)(R10*1)
-	ADDQ         $+32, R10
-	SUBQ         $+8, SI
+	MOVQ         32(AX), R12
+	ADDQ         R10, R12
+	LEAQ         (R12)(R9*4), R12
+	VMOVSS       X0, (R12)
+	VEXTRACTPS   $0x01, X0, (R12)(R9*1)
+	VEXTRACTPS   $0x02, X0, (R12)(R9*2)
+	VEXTRACTPS   $0x03, X0, (R12)(R11*1)
+	ADDQ         $+4, R10
+	DECQ         SI
 	JMP          by8
 
 by8_end:
+	MOVQ (SP), SI
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	MOVQ 88(AX), SI
+	ANDQ $+7, SI
+
 by1:
-	CMPQ   SI, $+1
-	JLT    by1_end
+	TESTQ  SI, SI
+	JZ     by1_end
 	VXORPS Y0, Y0, Y0
 	XORQ   R9, R9
 	CMPQ   R9, R8
@@ -1187,25 +1287,25 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ    80(AX), DI
-	ANDQ    $+31, DI
+	MOVQ    80(AX), BX
+	ANDQ    $+31, BX
 	JZ      by1_sum
 	VXORPS  Y1, Y1, Y1
-	VMOVUPS Y1, (SP)
-	VMOVUPS Y1, 32(SP)
-	LEAQ    (DX), R11
-	XORQ    R12, R12
+	VMOVUPS Y1, 8(SP)
+	VMOVUPS Y1, 40(SP)
+	LEAQ    (DX), DI
+	XORQ    R11, R11
 
 by1_copy0:
-	MOVWLZX     (R11)(R12*2), R13
-	MOVW        R13, (SP)(R12*2)
-	INCQ        R12
-	CMPQ        R12, DI
+	MOVWLZX     (DI)(R11*2), R12
+	MOVW        R12, 8(SP)(R11*2)
+	INCQ        R11
+	CMPQ        R11, BX
 	JLT         by1_copy0
-	LEAQ        (SP), DI
+	LEAQ        8(SP), BX
 	VMOVUPS     (CX)(R9*2), Y1
 	VMOVUPS     64(CX)(R9*2), Y2
-	VMOVDQU     (DI), Y4
+	VMOVDQU     (BX), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
 	VPSLLD      $0x10, Y4, Y4
@@ -1213,7 +1313,7 @@ by1_copy0:
 	VFMADD231PS Y4, Y2, Y0
 	VMOVUPS     32(CX)(R9*2), Y1
 	VMOVUPS     96(CX)(R9*2), Y2
-	VMOVDQU     32(DI), Y4
+	VMOVDQU     32(BX), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
 	VPSLLD      $0x10, Y4, Y4
@@ -1222,7 +1322,9 @@ by1_copy0:
 
 by1_sum:
 	SUBQ         R9, DX
-	ADDQ         BX, DX
+	ADDQ         72(AX), DX
+	MOVQ         (SP), BX
+	LEAQ         (BX)(BX*2), BX
 	VPERM2F128   $0x20, Y0, Y0, Y1
 	VPERM2F128   $0x31, Y0, Y0, Y2
 	VADDPS       Y2, Y1, Y1
@@ -1237,10 +1339,11 @@ by1_sum:
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X0
 	VUNPCKLPS    X0, X1, X0
-	MOVQ         32(AX), DI
-	VEXTRACTPS   $0x00, X0, (DI)(R10*1)
+	MOVQ         32(AX), BX
+	ADDQ         R10, BX
+	VMOVSS       X0, (BX)
 	ADDQ         $+4, R10
-	SUBQ         $+1, SI
+	DECQ         SI
 	JMP          by1
 
 by1_end:
@@ -1249,24 +1352,29 @@ by1_end:
 
 // func bf16Rows2AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3
-TEXT ·bf16Rows2AVX2(SB), NOSPLIT, $64-8
-	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
-	MOVQ 64(AX), BX
-	MOVQ 72(AX), SI
-	MOVQ 88(AX), DI
-	LEAQ (SI)(SI*2), R8
-	MOVQ 80(AX), R9
-	XORQ R11, R11
-	MOVQ R9, R10
-	ANDQ $+31, R10
-	SUBQ R10, R9
-	SHLQ $0x01, R9
+TEXT ·bf16Rows2AVX2(SB), NOSPLIT, $72-8
+	MOVQ  t+0(FP), AX
+	MOVQ  (AX), CX
+	MOVQ  8(AX), DX
+	MOVQ  64(AX), BX
+	MOVQ  72(AX), SI
+	MOVQ  88(AX), DI
+	MOVQ  80(AX), R9
+	XORQ  R11, R11
+	MOVQ  R9, R8
+	ANDQ  $+31, R8
+	SUBQ  R8, R9
+	SHLQ  $0x01, R9
+	SHRQ  $0x02, DI
+	MOVQ  DI, R8
+	SHLQ  $0x02, R8
+	MOVQ  R8, (SP)
+	IMULQ DI, SI
+	LEAQ  (SI)(SI*2), R8
 
 by4:
-	CMPQ   DI, $+4
-	JLT    by4_end
+	TESTQ  DI, DI
+	JZ     by4_end
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1370,18 +1478,18 @@ by4_tail:
 	ANDQ    $+31, R12
 	JZ      by4_sum
 	VXORPS  Y8, Y8, Y8
-	VMOVUPS Y8, (SP)
-	VMOVUPS Y8, 32(SP)
+	VMOVUPS Y8, 8(SP)
+	VMOVUPS Y8, 40(SP)
 	LEAQ    (BX), R13
 	XORQ    R14, R14
 
 by4_copy0:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by4_copy0
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVDQU     (R13), Y9
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
@@ -1407,18 +1515,18 @@ by4_copy0:
 	VMOVUPS     96(DX)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y4
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (BX)(SI*1), R13
 	XORQ        R14, R14
 
 by4_copy1:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by4_copy1
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVDQU     (R13), Y9
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
@@ -1444,18 +1552,18 @@ by4_copy1:
 	VMOVUPS     96(DX)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y5
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (BX)(SI*2), R13
 	XORQ        R14, R14
 
 by4_copy2:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by4_copy2
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVDQU     (R13), Y9
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
@@ -1481,18 +1589,18 @@ by4_copy2:
 	VMOVUPS     96(DX)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y6
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (BX)(R8*1), R13
 	XORQ        R14, R14
 
 by4_copy3:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by4_copy3
-	LEAQ        (SP), R12
+	LEAQ        8(SP), R12
 	VMOVDQU     (R12), Y9
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
@@ -1520,7 +1628,9 @@ by4_copy3:
 
 by4_sum:
 	SUBQ         R10, BX
-	LEAQ         (BX)(SI*4), BX
+	ADDQ         72(AX), BX
+	MOVQ         (SP), R10
+	LEAQ         (R10)(R10*2), R12
 	VPERM2F128   $0x20, Y1, Y0, Y8
 	VPERM2F128   $0x31, Y1, Y0, Y0
 	VADDPS       Y0, Y8, Y8
@@ -1535,8 +1645,12 @@ by4_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         32(AX), R10
-	VMOVUPS      X0, (R10)(R11*1)
+	MOVQ         32(AX), R13
+	ADDQ         R11, R13
+	VMOVSS       X0, (R13)
+	VEXTRACTPS   $0x01, X0, (R13)(R10*1)
+	VEXTRACTPS   $0x02, X0, (R13)(R10*2)
+	VEXTRACTPS   $0x03, X0, (R13)(R12*1)
 	VPERM2F128   $0x20, Y5, Y4, Y0
 	VPERM2F128   $0x31, Y5, Y4, Y1
 	VADDPS       Y1, Y0, Y0
@@ -1551,16 +1665,30 @@ by4_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         40(AX), R10
-	VMOVUPS      X0, (R10)(R11*1)
-	ADDQ         $+16, R11
-	SUBQ         $+4, DI
+	MOVQ         40(AX), R13
+	ADDQ         R11, R13
+	VMOVSS       X0, (R13)
+	VEXTRACTPS   $0x01, X0, (R13)(R10*1)
+	VEXTRACTPS   $0x02, X0, (R13)(R10*2)
+	VEXTRACTPS   $0x03, X0, (R13)(R12*1)
+	ADDQ         $+4, R11
+	DECQ         DI
 	JMP          by4
 
 by4_end:
+	MOVQ (SP), DI
+	ADDQ SI, BX
+	ADDQ DI, R11
+	ADDQ SI, BX
+	ADDQ DI, R11
+	ADDQ SI, BX
+	ADDQ DI, R11
+	MOVQ 88(AX), DI
+	ANDQ $+3, DI
+
 by1:
-	CMPQ   DI, $+1
-	JLT    by1_end
+	TESTQ  DI, DI
+	JZ     by1_end
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	XORQ   R10, R10
@@ -1598,23 +1726,23 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ    80(AX), R8
-	ANDQ    $+31, R8
+	MOVQ    80(AX), SI
+	ANDQ    $+31, SI
 	JZ      by1_sum
 	VXORPS  Y2, Y2, Y2
-	VMOVUPS Y2, (SP)
-	VMOVUPS Y2, 32(SP)
-	LEAQ    (BX), R12
-	XORQ    R13, R13
+	VMOVUPS Y2, 8(SP)
+	VMOVUPS Y2, 40(SP)
+	LEAQ    (BX), R8
+	XORQ    R12, R12
 
 by1_copy0:
-	MOVWLZX     (R12)(R13*2), R14
-	MOVW        R14, (SP)(R13*2)
-	INCQ        R13
-	CMPQ        R13, R8
+	MOVWLZX     (R8)(R12*2), R13
+	MOVW        R13, 8(SP)(R12*2)
+	INCQ        R12
+	CMPQ        R12, SI
 	JLT         by1_copy0
-	LEAQ        (SP), R8
-	VMOVDQU     (R8), Y3
+	LEAQ        8(SP), SI
+	VMOVDQU     (SI), Y3
 	VPSLLD      $0x10, Y3, Y2
 	VPSRLD      $0x10, Y3, Y3
 	VPSLLD      $0x10, Y3, Y3
@@ -1626,7 +1754,7 @@ by1_copy0:
 	VFMADD231PS Y2, Y4, Y1
 	VMOVUPS     64(DX)(R10*2), Y2
 	VFMADD231PS Y3, Y2, Y1
-	VMOVDQU     32(R8), Y3
+	VMOVDQU     32(SI), Y3
 	VPSLLD      $0x10, Y3, Y2
 	VPSRLD      $0x10, Y3, Y3
 	VPSLLD      $0x10, Y3, Y3
@@ -1641,7 +1769,9 @@ by1_copy0:
 
 by1_sum:
 	SUBQ         R10, BX
-	ADDQ         SI, BX
+	ADDQ         72(AX), BX
+	MOVQ         (SP), SI
+	LEAQ         (SI)(SI*2), SI
 	VPERM2F128   $0x20, Y1, Y0, Y2
 	VPERM2F128   $0x31, Y1, Y0, Y1
 	VADDPS       Y1, Y2, Y2
@@ -1656,12 +1786,14 @@ by1_sum:
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X0
 	VUNPCKLPS    X0, X1, X0
-	MOVQ         32(AX), R8
-	VEXTRACTPS   $0x00, X0, (R8)(R11*1)
-	MOVQ         40(AX), R8
-	VEXTRACTPS   $0x01, X0, (R8)(R11*1)
+	MOVQ         32(AX), SI
+	ADDQ         R11, SI
+	VMOVSS       X0, (SI)
+	MOVQ         40(AX), SI
+	ADDQ         R11, SI
+	VEXTRACTPS   $0x01, X0, (SI)
 	ADDQ         $+4, R11
-	SUBQ         $+1, DI
+	DECQ         DI
 	JMP          by1
 
 by1_end:
@@ -1670,33 +1802,38 @@ by1_end:
 
 // func bf16Rows3AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3
-TEXT ·bf16Rows3AVX2(SB), NOSPLIT, $64-8
-	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
-	MOVQ 16(AX), BX
-	MOVQ 64(AX), SI
-	MOVQ 72(AX), DI
-	MOVQ 88(AX), R8
-	LEAQ (DI)(DI*2), R9
-	MOVQ 80(AX), R9
-	XORQ R11, R11
-	MOVQ R9, R10
-	ANDQ $+31, R10
-	SUBQ R10, R9
-	SHLQ $0x01, R9
+TEXT ·bf16Rows3AVX2(SB), NOSPLIT, $72-8
+	MOVQ  t+0(FP), AX
+	MOVQ  (AX), CX
+	MOVQ  8(AX), DX
+	MOVQ  16(AX), BX
+	MOVQ  64(AX), SI
+	MOVQ  72(AX), DI
+	MOVQ  88(AX), R8
+	MOVQ  80(AX), R10
+	XORQ  R11, R11
+	MOVQ  R10, R9
+	ANDQ  $+31, R9
+	SUBQ  R9, R10
+	SHLQ  $0x01, R10
+	SHRQ  $0x01, R8
+	MOVQ  R8, R9
+	SHLQ  $0x02, R9
+	MOVQ  R9, (SP)
+	IMULQ R8, DI
+	LEAQ  (DI)(DI*2), R9
 
 by2:
-	CMPQ   R8, $+2
-	JLT    by2_end
+	TESTQ  R8, R8
+	JZ     by2_end
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
 	VXORPS Y5, Y5, Y5
-	XORQ   R10, R10
-	CMPQ   R10, R9
+	XORQ   R9, R9
+	CMPQ   R9, R10
 	JGE    by2_tail
 
 by2_k:
@@ -1708,22 +1845,22 @@ by2_k:
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVUPS     (CX)(R10*2), Y10
+	VMOVUPS     (CX)(R9*2), Y10
 	VFMADD231PS Y6, Y10, Y0
 	VFMADD231PS Y8, Y10, Y1
-	VMOVUPS     64(CX)(R10*2), Y10
+	VMOVUPS     64(CX)(R9*2), Y10
 	VFMADD231PS Y7, Y10, Y0
 	VFMADD231PS Y9, Y10, Y1
-	VMOVUPS     (DX)(R10*2), Y10
+	VMOVUPS     (DX)(R9*2), Y10
 	VFMADD231PS Y6, Y10, Y2
 	VFMADD231PS Y8, Y10, Y3
-	VMOVUPS     64(DX)(R10*2), Y10
+	VMOVUPS     64(DX)(R9*2), Y10
 	VFMADD231PS Y7, Y10, Y2
 	VFMADD231PS Y9, Y10, Y3
-	VMOVUPS     (BX)(R10*2), Y10
+	VMOVUPS     (BX)(R9*2), Y10
 	VFMADD231PS Y6, Y10, Y4
 	VFMADD231PS Y8, Y10, Y5
-	VMOVUPS     64(BX)(R10*2), Y6
+	VMOVUPS     64(BX)(R9*2), Y6
 	VFMADD231PS Y7, Y6, Y4
 	VFMADD231PS Y9, Y6, Y5
 	VMOVDQU     32(SI), Y7
@@ -1734,27 +1871,27 @@ by2_k:
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVUPS     32(CX)(R10*2), Y10
+	VMOVUPS     32(CX)(R9*2), Y10
 	VFMADD231PS Y6, Y10, Y0
 	VFMADD231PS Y8, Y10, Y1
-	VMOVUPS     96(CX)(R10*2), Y10
+	VMOVUPS     96(CX)(R9*2), Y10
 	VFMADD231PS Y7, Y10, Y0
 	VFMADD231PS Y9, Y10, Y1
-	VMOVUPS     32(DX)(R10*2), Y10
+	VMOVUPS     32(DX)(R9*2), Y10
 	VFMADD231PS Y6, Y10, Y2
 	VFMADD231PS Y8, Y10, Y3
-	VMOVUPS     96(DX)(R10*2), Y10
+	VMOVUPS     96(DX)(R9*2), Y10
 	VFMADD231PS Y7, Y10, Y2
 	VFMADD231PS Y9, Y10, Y3
-	VMOVUPS     32(BX)(R10*2), Y10
+	VMOVUPS     32(BX)(R9*2), Y10
 	VFMADD231PS Y6, Y10, Y4
 	VFMADD231PS Y8, Y10, Y5
-	VMOVUPS     96(BX)(R10*2), Y6
+	VMOVUPS     96(BX)(R9*2), Y6
 	VFMADD231PS Y7, Y6, Y4
 	VFMADD231PS Y9, Y6, Y5
 	ADDQ        $+64, SI
-	ADDQ        $+64, R10
-	CMPQ        R10, R9
+	ADDQ        $+64, R9
+	CMPQ        R9, R10
 	JLT         by2_k
 
 by2_tail:
@@ -1762,99 +1899,101 @@ by2_tail:
 	ANDQ    $+31, R12
 	JZ      by2_sum
 	VXORPS  Y6, Y6, Y6
-	VMOVUPS Y6, (SP)
-	VMOVUPS Y6, 32(SP)
+	VMOVUPS Y6, 8(SP)
+	VMOVUPS Y6, 40(SP)
 	LEAQ    (SI), R13
 	XORQ    R14, R14
 
 by2_copy0:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by2_copy0
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVDQU     (R13), Y7
 	VPSLLD      $0x10, Y7, Y6
 	VPSRLD      $0x10, Y7, Y7
 	VPSLLD      $0x10, Y7, Y7
-	VMOVUPS     (CX)(R10*2), Y8
+	VMOVUPS     (CX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y0
-	VMOVUPS     64(CX)(R10*2), Y8
+	VMOVUPS     64(CX)(R9*2), Y8
 	VFMADD231PS Y7, Y8, Y0
-	VMOVUPS     (DX)(R10*2), Y8
+	VMOVUPS     (DX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y2
-	VMOVUPS     64(DX)(R10*2), Y8
+	VMOVUPS     64(DX)(R9*2), Y8
 	VFMADD231PS Y7, Y8, Y2
-	VMOVUPS     (BX)(R10*2), Y8
+	VMOVUPS     (BX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y4
-	VMOVUPS     64(BX)(R10*2), Y6
+	VMOVUPS     64(BX)(R9*2), Y6
 	VFMADD231PS Y7, Y6, Y4
 	VMOVDQU     32(R13), Y7
 	VPSLLD      $0x10, Y7, Y6
 	VPSRLD      $0x10, Y7, Y7
 	VPSLLD      $0x10, Y7, Y7
-	VMOVUPS     32(CX)(R10*2), Y8
+	VMOVUPS     32(CX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y0
-	VMOVUPS     96(CX)(R10*2), Y8
+	VMOVUPS     96(CX)(R9*2), Y8
 	VFMADD231PS Y7, Y8, Y0
-	VMOVUPS     32(DX)(R10*2), Y8
+	VMOVUPS     32(DX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y2
-	VMOVUPS     96(DX)(R10*2), Y8
+	VMOVUPS     96(DX)(R9*2), Y8
 	VFMADD231PS Y7, Y8, Y2
-	VMOVUPS     32(BX)(R10*2), Y8
+	VMOVUPS     32(BX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y4
-	VMOVUPS     96(BX)(R10*2), Y6
+	VMOVUPS     96(BX)(R9*2), Y6
 	VFMADD231PS Y7, Y6, Y4
 	VXORPS      Y6, Y6, Y6
-	VMOVUPS     Y6, (SP)
-	VMOVUPS     Y6, 32(SP)
+	VMOVUPS     Y6, 8(SP)
+	VMOVUPS     Y6, 40(SP)
 	LEAQ        (SI)(DI*1), R13
 	XORQ        R14, R14
 
 by2_copy1:
 	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
+	MOVW        R15, 8(SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R12
 	JLT         by2_copy1
-	LEAQ        (SP), R12
+	LEAQ        8(SP), R12
 	VMOVDQU     (R12), Y7
 	VPSLLD      $0x10, Y7, Y6
 	VPSRLD      $0x10, Y7, Y7
 	VPSLLD      $0x10, Y7, Y7
-	VMOVUPS     (CX)(R10*2), Y8
+	VMOVUPS     (CX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y1
-	VMOVUPS     64(CX)(R10*2), Y8
+	VMOVUPS     64(CX)(R9*2), Y8
 	VFMADD231PS Y7, Y8, Y1
-	VMOVUPS     (DX)(R10*2), Y8
+	VMOVUPS     (DX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y3
-	VMOVUPS     64(DX)(R10*2), Y8
+	VMOVUPS     64(DX)(R9*2), Y8
 	VFMADD231PS Y7, Y8, Y3
-	VMOVUPS     (BX)(R10*2), Y8
+	VMOVUPS     (BX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y5
-	VMOVUPS     64(BX)(R10*2), Y6
+	VMOVUPS     64(BX)(R9*2), Y6
 	VFMADD231PS Y7, Y6, Y5
 	VMOVDQU     32(R12), Y7
 	VPSLLD      $0x10, Y7, Y6
 	VPSRLD      $0x10, Y7, Y7
 	VPSLLD      $0x10, Y7, Y7
-	VMOVUPS     32(CX)(R10*2), Y8
+	VMOVUPS     32(CX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y1
-	VMOVUPS     96(CX)(R10*2), Y8
+	VMOVUPS     96(CX)(R9*2), Y8
 	VFMADD231PS Y7, Y8, Y1
-	VMOVUPS     32(DX)(R10*2), Y8
+	VMOVUPS     32(DX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y3
-	VMOVUPS     96(DX)(R10*2), Y8
+	VMOVUPS     96(DX)(R9*2), Y8
 	VFMADD231PS Y7, Y8, Y3
-	VMOVUPS     32(BX)(R10*2), Y8
+	VMOVUPS     32(BX)(R9*2), Y8
 	VFMADD231PS Y6, Y8, Y5
-	VMOVUPS     96(BX)(R10*2), Y6
+	VMOVUPS     96(BX)(R9*2), Y6
 	VFMADD231PS Y7, Y6, Y5
 
 by2_sum:
-	SUBQ         R10, SI
-	LEAQ         (SI)(DI*2), SI
+	SUBQ         R9, SI
+	ADDQ         72(AX), SI
+	MOVQ         (SP), R9
+	LEAQ         (R9)(R9*2), R12
 	VPERM2F128   $0x20, Y1, Y0, Y6
 	VPERM2F128   $0x31, Y1, Y0, Y0
 	VADDPS       Y0, Y6, Y6
@@ -1869,10 +2008,14 @@ by2_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         32(AX), R10
-	VMOVLPS      X0, (R10)(R11*1)
-	MOVQ         40(AX), R10
-	VMOVHPS      X0, (R10)(R11*1)
+	MOVQ         32(AX), R12
+	ADDQ         R11, R12
+	VMOVSS       X0, (R12)
+	VEXTRACTPS   $0x01, X0, (R12)(R9*1)
+	MOVQ         40(AX), R12
+	ADDQ         R11, R12
+	VEXTRACTPS   $0x02, X0, (R12)
+	VEXTRACTPS   $0x03, X0, (R12)(R9*1)
 	VPERM2F128   $0x20, Y5, Y4, Y0
 	VPERM2F128   $0x31, Y5, Y4, Y1
 	VADDPS       Y1, Y0, Y0
@@ -1887,21 +2030,29 @@ by2_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         48(AX), R10
-	VMOVLPS      X0, (R10)(R11*1)
-	ADDQ         $+8, R11
-	SUBQ         $+2, R8
+	MOVQ         48(AX), R12
+	ADDQ         R11, R12
+	VMOVSS       X0, (R12)
+	VEXTRACTPS   $0x01, X0, (R12)(R9*1)
+	ADDQ         $+4, R11
+	DECQ         R8
 	JMP          by2
 
 by2_end:
+	MOVQ (SP), R8
+	ADDQ DI, SI
+	ADDQ R8, R11
+	MOVQ 88(AX), R8
+	ANDQ $+1, R8
+
 by1:
-	CMPQ   R8, $+1
-	JLT    by1_end
+	TESTQ  R8, R8
+	JZ     by1_end
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
-	XORQ   R10, R10
-	CMPQ   R10, R9
+	XORQ   R9, R9
+	CMPQ   R9, R10
 	JGE    by1_tail
 
 by1_k:
@@ -1909,92 +2060,94 @@ by1_k:
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
 	VPSLLD      $0x10, Y4, Y4
-	VMOVUPS     (CX)(R10*2), Y5
+	VMOVUPS     (CX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y0
-	VMOVUPS     64(CX)(R10*2), Y5
+	VMOVUPS     64(CX)(R9*2), Y5
 	VFMADD231PS Y4, Y5, Y0
-	VMOVUPS     (DX)(R10*2), Y5
+	VMOVUPS     (DX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y1
-	VMOVUPS     64(DX)(R10*2), Y5
+	VMOVUPS     64(DX)(R9*2), Y5
 	VFMADD231PS Y4, Y5, Y1
-	VMOVUPS     (BX)(R10*2), Y5
+	VMOVUPS     (BX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y2
-	VMOVUPS     64(BX)(R10*2), Y3
+	VMOVUPS     64(BX)(R9*2), Y3
 	VFMADD231PS Y4, Y3, Y2
 	VMOVDQU     32(SI), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
 	VPSLLD      $0x10, Y4, Y4
-	VMOVUPS     32(CX)(R10*2), Y5
+	VMOVUPS     32(CX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y0
-	VMOVUPS     96(CX)(R10*2), Y5
+	VMOVUPS     96(CX)(R9*2), Y5
 	VFMADD231PS Y4, Y5, Y0
-	VMOVUPS     32(DX)(R10*2), Y5
+	VMOVUPS     32(DX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y1
-	VMOVUPS     96(DX)(R10*2), Y5
+	VMOVUPS     96(DX)(R9*2), Y5
 	VFMADD231PS Y4, Y5, Y1
-	VMOVUPS     32(BX)(R10*2), Y5
+	VMOVUPS     32(BX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y2
-	VMOVUPS     96(BX)(R10*2), Y3
+	VMOVUPS     96(BX)(R9*2), Y3
 	VFMADD231PS Y4, Y3, Y2
 	ADDQ        $+64, SI
-	ADDQ        $+64, R10
-	CMPQ        R10, R9
+	ADDQ        $+64, R9
+	CMPQ        R9, R10
 	JLT         by1_k
 
 by1_tail:
-	MOVQ    80(AX), R12
-	ANDQ    $+31, R12
+	MOVQ    80(AX), DI
+	ANDQ    $+31, DI
 	JZ      by1_sum
 	VXORPS  Y3, Y3, Y3
-	VMOVUPS Y3, (SP)
-	VMOVUPS Y3, 32(SP)
-	LEAQ    (SI), R13
-	XORQ    R14, R14
+	VMOVUPS Y3, 8(SP)
+	VMOVUPS Y3, 40(SP)
+	LEAQ    (SI), R12
+	XORQ    R13, R13
 
 by1_copy0:
-	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, (SP)(R14*2)
-	INCQ        R14
-	CMPQ        R14, R12
+	MOVWLZX     (R12)(R13*2), R14
+	MOVW        R14, 8(SP)(R13*2)
+	INCQ        R13
+	CMPQ        R13, DI
 	JLT         by1_copy0
-	LEAQ        (SP), R12
-	VMOVDQU     (R12), Y4
+	LEAQ        8(SP), DI
+	VMOVDQU     (DI), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
 	VPSLLD      $0x10, Y4, Y4
-	VMOVUPS     (CX)(R10*2), Y5
+	VMOVUPS     (CX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y0
-	VMOVUPS     64(CX)(R10*2), Y5
+	VMOVUPS     64(CX)(R9*2), Y5
 	VFMADD231PS Y4, Y5, Y0
-	VMOVUPS     (DX)(R10*2), Y5
+	VMOVUPS     (DX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y1
-	VMOVUPS     64(DX)(R10*2), Y5
+	VMOVUPS     64(DX)(R9*2), Y5
 	VFMADD231PS Y4, Y5, Y1
-	VMOVUPS     (BX)(R10*2), Y5
+	VMOVUPS     (BX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y2
-	VMOVUPS     64(BX)(R10*2), Y3
+	VMOVUPS     64(BX)(R9*2), Y3
 	VFMADD231PS Y4, Y3, Y2
-	VMOVDQU     32(R12), Y4
+	VMOVDQU     32(DI), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
 	VPSLLD      $0x10, Y4, Y4
-	VMOVUPS     32(CX)(R10*2), Y5
+	VMOVUPS     32(CX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y0
-	VMOVUPS     96(CX)(R10*2), Y5
+	VMOVUPS     96(CX)(R9*2), Y5
 	VFMADD231PS Y4, Y5, Y0
-	VMOVUPS     32(DX)(R10*2), Y5
+	VMOVUPS     32(DX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y1
-	VMOVUPS     96(DX)(R10*2), Y5
+	VMOVUPS     96(DX)(R9*2), Y5
 	VFMADD231PS Y4, Y5, Y1
-	VMOVUPS     32(BX)(R10*2), Y5
+	VMOVUPS     32(BX)(R9*2), Y5
 	VFMADD231PS Y3, Y5, Y2
-	VMOVUPS     96(BX)(R10*2), Y3
+	VMOVUPS     96(BX)(R9*2), Y3
 	VFMADD231PS Y4, Y3, Y2
 
 by1_sum:
-	SUBQ         R10, SI
-	ADDQ         DI, SI
+	SUBQ         R9, SI
+	ADDQ         72(AX), SI
+	MOVQ         (SP), DI
+	LEAQ         (DI)(DI*2), DI
 	VPERM2F128   $0x20, Y1, Y0, Y3
 	VPERM2F128   $0x31, Y1, Y0, Y1
 	VADDPS       Y1, Y3, Y3
@@ -2009,14 +2162,17 @@ by1_sum:
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X0
 	VUNPCKLPS    X0, X1, X0
-	MOVQ         32(AX), R10
-	VEXTRACTPS   $0x00, X0, (R10)(R11*1)
-	MOVQ         40(AX), R10
-	VEXTRACTPS   $0x01, X0, (R10)(R11*1)
-	MOVQ         48(AX), R10
-	VEXTRACTPS   $0x02, X0, (R10)(R11*1)
+	MOVQ         32(AX), DI
+	ADDQ         R11, DI
+	VMOVSS       X0, (DI)
+	MOVQ         40(AX), DI
+	ADDQ         R11, DI
+	VEXTRACTPS   $0x01, X0, (DI)
+	MOVQ         48(AX), DI
+	ADDQ         R11, DI
+	VEXTRACTPS   $0x02, X0, (DI)
 	ADDQ         $+4, R11
-	SUBQ         $+1, R8
+	DECQ         R8
 	JMP          by1
 
 by1_end:
@@ -2025,26 +2181,31 @@ by1_end:
 
 // func bf16Rows4AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3
-TEXT ·bf16Rows4AVX2(SB), NOSPLIT, $64-8
-	MOVQ t+0(FP), AX
-	MOVQ (AX), CX
-	MOVQ 8(AX), DX
-	MOVQ 16(AX), BX
-	MOVQ 24(AX), SI
-	MOVQ 64(AX), DI
-	MOVQ 72(AX), R8
-	MOVQ 88(AX), R9
-	LEAQ (R8)(R8*2), R10
-	MOVQ 80(AX), R10
-	XORQ R12, R12
-	MOVQ R10, R11
-	ANDQ $+31, R11
-	SUBQ R11, R10
-	SHLQ $0x01, R10
+TEXT ·bf16Rows4AVX2(SB), NOSPLIT, $72-8
+	MOVQ  t+0(FP), AX
+	MOVQ  (AX), CX
+	MOVQ  8(AX), DX
+	MOVQ  16(AX), BX
+	MOVQ  24(AX), SI
+	MOVQ  64(AX), DI
+	MOVQ  72(AX), R8
+	MOVQ  88(AX), R9
+	MOVQ  80(AX), R11
+	XORQ  R12, R12
+	MOVQ  R11, R10
+	ANDQ  $+31, R10
+	SUBQ  R10, R11
+	SHLQ  $0x01, R11
+	SHRQ  $0x01, R9
+	MOVQ  R9, R10
+	SHLQ  $0x02, R10
+	MOVQ  R10, (SP)
+	IMULQ R9, R8
+	LEAQ  (R8)(R8*2), R10
 
 by2:
-	CMPQ   R9, $+2
-	JLT    by2_end
+	TESTQ  R9, R9
+	JZ     by2_end
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2053,8 +2214,8 @@ by2:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	XORQ   R11, R11
-	CMPQ   R11, R10
+	XORQ   R10, R10
+	CMPQ   R10, R11
 	JGE    by2_tail
 
 by2_k:
@@ -2066,28 +2227,28 @@ by2_k:
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (CX)(R11*2), Y12
+	VMOVUPS     (CX)(R10*2), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y10, Y12, Y1
-	VMOVUPS     64(CX)(R11*2), Y12
+	VMOVUPS     64(CX)(R10*2), Y12
 	VFMADD231PS Y9, Y12, Y0
 	VFMADD231PS Y11, Y12, Y1
-	VMOVUPS     (DX)(R11*2), Y12
+	VMOVUPS     (DX)(R10*2), Y12
 	VFMADD231PS Y8, Y12, Y2
 	VFMADD231PS Y10, Y12, Y3
-	VMOVUPS     64(DX)(R11*2), Y12
+	VMOVUPS     64(DX)(R10*2), Y12
 	VFMADD231PS Y9, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (BX)(R11*2), Y12
+	VMOVUPS     (BX)(R10*2), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y10, Y12, Y5
-	VMOVUPS     64(BX)(R11*2), Y12
+	VMOVUPS     64(BX)(R10*2), Y12
 	VFMADD231PS Y9, Y12, Y4
 	VFMADD231PS Y11, Y12, Y5
-	VMOVUPS     (SI)(R11*2), Y12
+	VMOVUPS     (SI)(R10*2), Y12
 	VFMADD231PS Y8, Y12, Y6
 	VFMADD231PS Y10, Y12, Y7
-	VMOVUPS     64(SI)(R11*2), Y8
+	VMOVUPS     64(SI)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y6
 	VFMADD231PS Y11, Y8, Y7
 	VMOVDQU     32(DI), Y9
@@ -2098,33 +2259,33 @@ by2_k:
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     32(CX)(R11*2), Y12
+	VMOVUPS     32(CX)(R10*2), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y10, Y12, Y1
-	VMOVUPS     96(CX)(R11*2), Y12
+	VMOVUPS     96(CX)(R10*2), Y12
 	VFMADD231PS Y9, Y12, Y0
 	VFMADD231PS Y11, Y12, Y1
-	VMOVUPS     32(DX)(R11*2), Y12
+	VMOVUPS     32(DX)(R10*2), Y12
 	VFMADD231PS Y8, Y12, Y2
 	VFMADD231PS Y10, Y12, Y3
-	VMOVUPS     96(DX)(R11*2), Y12
+	VMOVUPS     96(DX)(R10*2), Y12
 	VFMADD231PS Y9, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(BX)(R11*2), Y12
+	VMOVUPS     32(BX)(R10*2), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y10, Y12, Y5
-	VMOVUPS     96(BX)(R11*2), Y12
+	VMOVUPS     96(BX)(R10*2), Y12
 	VFMADD231PS Y9, Y12, Y4
 	VFMADD231PS Y11, Y12, Y5
-	VMOVUPS     32(SI)(R11*2), Y12
+	VMOVUPS     32(SI)(R10*2), Y12
 	VFMADD231PS Y8, Y12, Y6
 	VFMADD231PS Y10, Y12, Y7
-	VMOVUPS     96(SI)(R11*2), Y8
+	VMOVUPS     96(SI)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y6
 	VFMADD231PS Y11, Y8, Y7
 	ADDQ        $+64, DI
-	ADDQ        $+64, R11
-	CMPQ        R11, R10
+	ADDQ        $+64, R10
+	CMPQ        R10, R11
 	JLT         by2_k
 
 by2_tail:
@@ -2132,115 +2293,117 @@ by2_tail:
 	ANDQ    $+31, R13
 	JZ      by2_sum
 	VXORPS  Y8, Y8, Y8
-	VMOVUPS Y8, (SP)
-	VMOVUPS Y8, 32(SP)
+	VMOVUPS Y8, 8(SP)
+	VMOVUPS Y8, 40(SP)
 	LEAQ    (DI), R14
 	XORQ    R15, R15
 
 by2_copy0:
 	MOVWLZX     (R14)(R15*2), BP
-	MOVW        BP, (SP)(R15*2)
+	MOVW        BP, 8(SP)(R15*2)
 	INCQ        R15
 	CMPQ        R15, R13
 	JLT         by2_copy0
-	LEAQ        (SP), R14
+	LEAQ        8(SP), R14
 	VMOVDQU     (R14), Y9
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVUPS     (CX)(R11*2), Y10
+	VMOVUPS     (CX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y0
-	VMOVUPS     64(CX)(R11*2), Y10
+	VMOVUPS     64(CX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y0
-	VMOVUPS     (DX)(R11*2), Y10
+	VMOVUPS     (DX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y2
-	VMOVUPS     64(DX)(R11*2), Y10
+	VMOVUPS     64(DX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y2
-	VMOVUPS     (BX)(R11*2), Y10
+	VMOVUPS     (BX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y4
-	VMOVUPS     64(BX)(R11*2), Y10
+	VMOVUPS     64(BX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y4
-	VMOVUPS     (SI)(R11*2), Y10
+	VMOVUPS     (SI)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y6
-	VMOVUPS     64(SI)(R11*2), Y8
+	VMOVUPS     64(SI)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y6
 	VMOVDQU     32(R14), Y9
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVUPS     32(CX)(R11*2), Y10
+	VMOVUPS     32(CX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y0
-	VMOVUPS     96(CX)(R11*2), Y10
+	VMOVUPS     96(CX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y0
-	VMOVUPS     32(DX)(R11*2), Y10
+	VMOVUPS     32(DX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y2
-	VMOVUPS     96(DX)(R11*2), Y10
+	VMOVUPS     96(DX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y2
-	VMOVUPS     32(BX)(R11*2), Y10
+	VMOVUPS     32(BX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y4
-	VMOVUPS     96(BX)(R11*2), Y10
+	VMOVUPS     96(BX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y4
-	VMOVUPS     32(SI)(R11*2), Y10
+	VMOVUPS     32(SI)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y6
-	VMOVUPS     96(SI)(R11*2), Y8
+	VMOVUPS     96(SI)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y6
 	VXORPS      Y8, Y8, Y8
-	VMOVUPS     Y8, (SP)
-	VMOVUPS     Y8, 32(SP)
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
 	LEAQ        (DI)(R8*1), R14
 	XORQ        R15, R15
 
 by2_copy1:
 	MOVWLZX     (R14)(R15*2), BP
-	MOVW        BP, (SP)(R15*2)
+	MOVW        BP, 8(SP)(R15*2)
 	INCQ        R15
 	CMPQ        R15, R13
 	JLT         by2_copy1
-	LEAQ        (SP), R13
+	LEAQ        8(SP), R13
 	VMOVDQU     (R13), Y9
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVUPS     (CX)(R11*2), Y10
+	VMOVUPS     (CX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y1
-	VMOVUPS     64(CX)(R11*2), Y10
+	VMOVUPS     64(CX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y1
-	VMOVUPS     (DX)(R11*2), Y10
+	VMOVUPS     (DX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y3
-	VMOVUPS     64(DX)(R11*2), Y10
+	VMOVUPS     64(DX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y3
-	VMOVUPS     (BX)(R11*2), Y10
+	VMOVUPS     (BX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y5
-	VMOVUPS     64(BX)(R11*2), Y10
+	VMOVUPS     64(BX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y5
-	VMOVUPS     (SI)(R11*2), Y10
+	VMOVUPS     (SI)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y7
-	VMOVUPS     64(SI)(R11*2), Y8
+	VMOVUPS     64(SI)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y7
 	VMOVDQU     32(R13), Y9
 	VPSLLD      $0x10, Y9, Y8
 	VPSRLD      $0x10, Y9, Y9
 	VPSLLD      $0x10, Y9, Y9
-	VMOVUPS     32(CX)(R11*2), Y10
+	VMOVUPS     32(CX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y1
-	VMOVUPS     96(CX)(R11*2), Y10
+	VMOVUPS     96(CX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y1
-	VMOVUPS     32(DX)(R11*2), Y10
+	VMOVUPS     32(DX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y3
-	VMOVUPS     96(DX)(R11*2), Y10
+	VMOVUPS     96(DX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y3
-	VMOVUPS     32(BX)(R11*2), Y10
+	VMOVUPS     32(BX)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y5
-	VMOVUPS     96(BX)(R11*2), Y10
+	VMOVUPS     96(BX)(R10*2), Y10
 	VFMADD231PS Y9, Y10, Y5
-	VMOVUPS     32(SI)(R11*2), Y10
+	VMOVUPS     32(SI)(R10*2), Y10
 	VFMADD231PS Y8, Y10, Y7
-	VMOVUPS     96(SI)(R11*2), Y8
+	VMOVUPS     96(SI)(R10*2), Y8
 	VFMADD231PS Y9, Y8, Y7
 
 by2_sum:
-	SUBQ         R11, DI
-	LEAQ         (DI)(R8*2), DI
+	SUBQ         R10, DI
+	ADDQ         72(AX), DI
+	MOVQ         (SP), R10
+	LEAQ         (R10)(R10*2), R13
 	VPERM2F128   $0x20, Y1, Y0, Y8
 	VPERM2F128   $0x31, Y1, Y0, Y0
 	VADDPS       Y0, Y8, Y8
@@ -2255,10 +2418,14 @@ by2_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         32(AX), R11
-	VMOVLPS      X0, (R11)(R12*1)
-	MOVQ         40(AX), R11
-	VMOVHPS      X0, (R11)(R12*1)
+	MOVQ         32(AX), R13
+	ADDQ         R12, R13
+	VMOVSS       X0, (R13)
+	VEXTRACTPS   $0x01, X0, (R13)(R10*1)
+	MOVQ         40(AX), R13
+	ADDQ         R12, R13
+	VEXTRACTPS   $0x02, X0, (R13)
+	VEXTRACTPS   $0x03, X0, (R13)(R10*1)
 	VPERM2F128   $0x20, Y5, Y4, Y0
 	VPERM2F128   $0x31, Y5, Y4, Y1
 	VADDPS       Y1, Y0, Y0
@@ -2273,24 +2440,34 @@ by2_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         48(AX), R11
-	VMOVLPS      X0, (R11)(R12*1)
-	MOVQ         56(AX), R11
-	VMOVHPS      X0, (R11)(R12*1)
-	ADDQ         $+8, R12
-	SUBQ         $+2, R9
+	MOVQ         48(AX), R13
+	ADDQ         R12, R13
+	VMOVSS       X0, (R13)
+	VEXTRACTPS   $0x01, X0, (R13)(R10*1)
+	MOVQ         56(AX), R13
+	ADDQ         R12, R13
+	VEXTRACTPS   $0x02, X0, (R13)
+	VEXTRACTPS   $0x03, X0, (R13)(R10*1)
+	ADDQ         $+4, R12
+	DECQ         R9
 	JMP          by2
 
 by2_end:
+	MOVQ (SP), R9
+	ADDQ R8, DI
+	ADDQ R9, R12
+	MOVQ 88(AX), R9
+	ANDQ $+1, R9
+
 by1:
-	CMPQ   R9, $+1
-	JLT    by1_end
+	TESTQ  R9, R9
+	JZ     by1_end
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	XORQ   R11, R11
-	CMPQ   R11, R10
+	XORQ   R10, R10
+	CMPQ   R10, R11
 	JGE    by1_tail
 
 by1_k:
@@ -2298,108 +2475,110 @@ by1_k:
 	VPSLLD      $0x10, Y5, Y4
 	VPSRLD      $0x10, Y5, Y5
 	VPSLLD      $0x10, Y5, Y5
-	VMOVUPS     (CX)(R11*2), Y6
+	VMOVUPS     (CX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y0
-	VMOVUPS     64(CX)(R11*2), Y6
+	VMOVUPS     64(CX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y0
-	VMOVUPS     (DX)(R11*2), Y6
+	VMOVUPS     (DX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y1
-	VMOVUPS     64(DX)(R11*2), Y6
+	VMOVUPS     64(DX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y1
-	VMOVUPS     (BX)(R11*2), Y6
+	VMOVUPS     (BX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y2
-	VMOVUPS     64(BX)(R11*2), Y6
+	VMOVUPS     64(BX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y2
-	VMOVUPS     (SI)(R11*2), Y6
+	VMOVUPS     (SI)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y3
-	VMOVUPS     64(SI)(R11*2), Y4
+	VMOVUPS     64(SI)(R10*2), Y4
 	VFMADD231PS Y5, Y4, Y3
 	VMOVDQU     32(DI), Y5
 	VPSLLD      $0x10, Y5, Y4
 	VPSRLD      $0x10, Y5, Y5
 	VPSLLD      $0x10, Y5, Y5
-	VMOVUPS     32(CX)(R11*2), Y6
+	VMOVUPS     32(CX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y0
-	VMOVUPS     96(CX)(R11*2), Y6
+	VMOVUPS     96(CX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y0
-	VMOVUPS     32(DX)(R11*2), Y6
+	VMOVUPS     32(DX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y1
-	VMOVUPS     96(DX)(R11*2), Y6
+	VMOVUPS     96(DX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y1
-	VMOVUPS     32(BX)(R11*2), Y6
+	VMOVUPS     32(BX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y2
-	VMOVUPS     96(BX)(R11*2), Y6
+	VMOVUPS     96(BX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y2
-	VMOVUPS     32(SI)(R11*2), Y6
+	VMOVUPS     32(SI)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y3
-	VMOVUPS     96(SI)(R11*2), Y4
+	VMOVUPS     96(SI)(R10*2), Y4
 	VFMADD231PS Y5, Y4, Y3
 	ADDQ        $+64, DI
-	ADDQ        $+64, R11
-	CMPQ        R11, R10
+	ADDQ        $+64, R10
+	CMPQ        R10, R11
 	JLT         by1_k
 
 by1_tail:
-	MOVQ    80(AX), R13
-	ANDQ    $+31, R13
+	MOVQ    80(AX), R8
+	ANDQ    $+31, R8
 	JZ      by1_sum
 	VXORPS  Y4, Y4, Y4
-	VMOVUPS Y4, (SP)
-	VMOVUPS Y4, 32(SP)
-	LEAQ    (DI), R14
-	XORQ    R15, R15
+	VMOVUPS Y4, 8(SP)
+	VMOVUPS Y4, 40(SP)
+	LEAQ    (DI), R13
+	XORQ    R14, R14
 
 by1_copy0:
-	MOVWLZX     (R14)(R15*2), BP
-	MOVW        BP, (SP)(R15*2)
-	INCQ        R15
-	CMPQ        R15, R13
+	MOVWLZX     (R13)(R14*2), R15
+	MOVW        R15, 8(SP)(R14*2)
+	INCQ        R14
+	CMPQ        R14, R8
 	JLT         by1_copy0
-	LEAQ        (SP), R13
-	VMOVDQU     (R13), Y5
+	LEAQ        8(SP), R8
+	VMOVDQU     (R8), Y5
 	VPSLLD      $0x10, Y5, Y4
 	VPSRLD      $0x10, Y5, Y5
 	VPSLLD      $0x10, Y5, Y5
-	VMOVUPS     (CX)(R11*2), Y6
+	VMOVUPS     (CX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y0
-	VMOVUPS     64(CX)(R11*2), Y6
+	VMOVUPS     64(CX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y0
-	VMOVUPS     (DX)(R11*2), Y6
+	VMOVUPS     (DX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y1
-	VMOVUPS     64(DX)(R11*2), Y6
+	VMOVUPS     64(DX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y1
-	VMOVUPS     (BX)(R11*2), Y6
+	VMOVUPS     (BX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y2
-	VMOVUPS     64(BX)(R11*2), Y6
+	VMOVUPS     64(BX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y2
-	VMOVUPS     (SI)(R11*2), Y6
+	VMOVUPS     (SI)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y3
-	VMOVUPS     64(SI)(R11*2), Y4
+	VMOVUPS     64(SI)(R10*2), Y4
 	VFMADD231PS Y5, Y4, Y3
-	VMOVDQU     32(R13), Y5
+	VMOVDQU     32(R8), Y5
 	VPSLLD      $0x10, Y5, Y4
 	VPSRLD      $0x10, Y5, Y5
 	VPSLLD      $0x10, Y5, Y5
-	VMOVUPS     32(CX)(R11*2), Y6
+	VMOVUPS     32(CX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y0
-	VMOVUPS     96(CX)(R11*2), Y6
+	VMOVUPS     96(CX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y0
-	VMOVUPS     32(DX)(R11*2), Y6
+	VMOVUPS     32(DX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y1
-	VMOVUPS     96(DX)(R11*2), Y6
+	VMOVUPS     96(DX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y1
-	VMOVUPS     32(BX)(R11*2), Y6
+	VMOVUPS     32(BX)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y2
-	VMOVUPS     96(BX)(R11*2), Y6
+	VMOVUPS     96(BX)(R10*2), Y6
 	VFMADD231PS Y5, Y6, Y2
-	VMOVUPS     32(SI)(R11*2), Y6
+	VMOVUPS     32(SI)(R10*2), Y6
 	VFMADD231PS Y4, Y6, Y3
-	VMOVUPS     96(SI)(R11*2), Y4
+	VMOVUPS     96(SI)(R10*2), Y4
 	VFMADD231PS Y5, Y4, Y3
 
 by1_sum:
-	SUBQ         R11, DI
-	ADDQ         R8, DI
+	SUBQ         R10, DI
+	ADDQ         72(AX), DI
+	MOVQ         (SP), R8
+	LEAQ         (R8)(R8*2), R8
 	VPERM2F128   $0x20, Y1, Y0, Y4
 	VPERM2F128   $0x31, Y1, Y0, Y0
 	VADDPS       Y0, Y4, Y4
@@ -2414,16 +2593,20 @@ by1_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         32(AX), R11
-	VEXTRACTPS   $0x00, X0, (R11)(R12*1)
-	MOVQ         40(AX), R11
-	VEXTRACTPS   $0x01, X0, (R11)(R12*1)
-	MOVQ         48(AX), R11
-	VEXTRACTPS   $0x02, X0, (R11)(R12*1)
-	MOVQ         56(AX), R11
-	VEXTRACTPS   $0x03, X0, (R11)(R12*1)
+	MOVQ         32(AX), R8
+	ADDQ         R12, R8
+	VMOVSS       X0, (R8)
+	MOVQ         40(AX), R8
+	ADDQ         R12, R8
+	VEXTRACTPS   $0x01, X0, (R8)
+	MOVQ         48(AX), R8
+	ADDQ         R12, R8
+	VEXTRACTPS   $0x02, X0, (R8)
+	MOVQ         56(AX), R8
+	ADDQ         R12, R8
+	VEXTRACTPS   $0x03, X0, (R8)
 	ADDQ         $+4, R12
-	SUBQ         $+1, R9
+	DECQ         R9
 	JMP          by1
 
 by1_end:

@@ -6,125 +6,143 @@
 
 // func f32Rows1AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
-TEXT ·f32Rows1AVX512(SB), NOSPLIT, $0-8
+TEXT ·f32Rows1AVX512(SB), NOSPLIT, $8-8
 	MOVQ  t+0(FP), AX
 	MOVQ  (AX), CX
 	MOVQ  64(AX), DX
 	MOVQ  72(AX), BX
 	MOVQ  88(AX), SI
-	LEAQ  (BX)(BX*2), DI
 	MOVQ  80(AX), R8
 	XORQ  R10, R10
-	MOVQ  R8, R9
-	ANDQ  $+15, R9
-	SUBQ  R9, R8
+	MOVQ  R8, DI
+	ANDQ  $+15, DI
+	SUBQ  DI, R8
 	SHLQ  $0x02, R8
-	MOVQ  $-1, R11
-	BZHIQ R9, R11, R11
-	KMOVD R11, K1
+	MOVQ  $-1, R9
+	BZHIQ DI, R9, R9
+	KMOVD R9, K1
+	SHRQ  $0x02, SI
+	MOVQ  SI, DI
+	SHLQ  $0x02, DI
+	MOVQ  DI, (SP)
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), DI
 
-by8:
-	CMPQ   SI, $+8
-	JLT    by8_end
+by4:
+	TESTQ  SI, SI
+	JZ     by4_end
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-	VXORPS Z4, Z4, Z4
-	VXORPS Z5, Z5, Z5
-	VXORPS Z6, Z6, Z6
-	VXORPS Z7, Z7, Z7
-	LEAQ   (DX)(BX*4), R11
 	XORQ   R9, R9
 	CMPQ   R9, R8
-	JGE    by8_tail
+	JGE    by4_tail
 
-by8_k:
-	VMOVUPS     (CX)(R9*1), Z8
-	VMOVUPS     (DX), Z9
-	VFMADD231PS Z9, Z8, Z0
-	VMOVUPS     (DX)(BX*1), Z9
-	VFMADD231PS Z9, Z8, Z1
-	VMOVUPS     (DX)(BX*2), Z9
-	VFMADD231PS Z9, Z8, Z2
-	VMOVUPS     (DX)(DI*1), Z9
-	VFMADD231PS Z9, Z8, Z3
-	VMOVUPS     (R11), Z9
-	VFMADD231PS Z9, Z8, Z4
-	VMOVUPS     (R11)(BX*1), Z9
-	VFMADD231PS Z9, Z8, Z5
-	VMOVUPS     (R11)(BX*2), Z9
-	VFMADD231PS Z9, Z8, Z6
-	VMOVUPS     (R11)(DI*1), Z9
-	VFMADD231PS Z9, Z8, Z7
+by4_k:
+	VMOVUPS     (CX)(R9*1), Z4
+	VMOVUPS     (DX), Z5
+	VFMADD231PS Z5, Z4, Z0
+	VMOVUPS     (DX)(BX*1), Z5
+	VFMADD231PS Z5, Z4, Z1
+	VMOVUPS     (DX)(BX*2), Z5
+	VFMADD231PS Z5, Z4, Z2
+	VMOVUPS     (DX)(DI*1), Z5
+	VFMADD231PS Z5, Z4, Z3
 	ADDQ        $+64, DX
-	ADDQ        $+64, R11
 	ADDQ        $+64, R9
 	CMPQ        R9, R8
-	JLT         by8_k
+	JLT         by4_k
 
-by8_tail:
-	MOVQ        80(AX), R12
-	ANDQ        $+15, R12
-	JZ          by8_sum
-	VMOVUPS.Z   (CX)(R9*1), K1, Z8
-	VMOVUPS.Z   (DX), K1, Z9
-	VFMADD231PS Z9, Z8, Z0
-	VMOVUPS.Z   (DX)(BX*1), K1, Z9
-	VFMADD231PS Z9, Z8, Z1
-	VMOVUPS.Z   (DX)(BX*2), K1, Z9
-	VFMADD231PS Z9, Z8, Z2
-	VMOVUPS.Z   (DX)(DI*1), K1, Z9
-	VFMADD231PS Z9, Z8, Z3
-	VMOVUPS.Z   (R11), K1, Z9
-	VFMADD231PS Z9, Z8, Z4
-	VMOVUPS.Z   (R11)(BX*1), K1, Z9
-	VFMADD231PS Z9, Z8, Z5
-	VMOVUPS.Z   (R11)(BX*2), K1, Z9
-	VFMADD231PS Z9, Z8, Z6
-	VMOVUPS.Z   (R11)(DI*1), K1, Z9
-	VFMADD231PS Z9, Z8, Z7
+by4_tail:
+	MOVQ        80(AX), R11
+	ANDQ        $+15, R11
+	JZ          by4_sum
+	VMOVUPS.Z   (CX)(R9*1), K1, Z4
+	VMOVUPS.Z   (DX), K1, Z5
+	VFMADD231PS Z5, Z4, Z0
+	VMOVUPS.Z   (DX)(BX*1), K1, Z5
+	VFMADD231PS Z5, Z4, Z1
+	VMOVUPS.Z   (DX)(BX*2), K1, Z5
+	VFMADD231PS Z5, Z4, Z2
+	VMOVUPS.Z   (DX)(DI*1), K1, Z5
+	VFMADD231PS Z5, Z4, Z3
 
-by8_sum:
-	SUBQ        R9, DX
-	LEAQ        (DX)(BX*8), DX
-	VSHUFF64X2  $0x44, Z2, Z0, Z8
-	VSHUFF64X2  $0xee, Z2, Z0, Z0
-	VADDPS      Z0, Z8, Z8
-	VSHUFF64X2  $0x44, Z6, Z4, Z0
-	VSHUFF64X2  $0xee, Z6, Z4, Z2
-	VADDPS      Z2, Z0, Z0
-	VSHUFF64X2  $0x88, Z0, Z8, Z2
-	VSHUFF64X2  $0xdd, Z0, Z8, Z0
-	VADDPS      Z0, Z2, Z2
-	VSHUFF64X2  $0x44, Z3, Z1, Z0
-	VSHUFF64X2  $0xee, Z3, Z1, Z1
-	VADDPS      Z1, Z0, Z0
-	VSHUFF64X2  $0x44, Z7, Z5, Z1
-	VSHUFF64X2  $0xee, Z7, Z5, Z3
-	VADDPS      Z3, Z1, Z1
-	VSHUFF64X2  $0x88, Z1, Z0, Z3
-	VSHUFF64X2  $0xdd, Z1, Z0, Z0
-	VADDPS      Z0, Z3, Z3
-	VUNPCKLPD   Z3, Z2, Z0
-	VUNPCKHPD   Z3, Z2, Z1
-	VADDPS      Z1, Z0, Z0
-	VSHUFPS     $0x88, Z0, Z0, Z1
-	VSHUFPS     $0xdd, Z0, Z0, Z0
-	VADDPS      Z0, Z1, Z1
-	MOVL        $0x00000055, R9
-	KMOVW       R9, K2
-	VCOMPRESSPD Z1, K2, Z10
-	MOVQ        32(AX), R9
-	VMOVUPS     Y10, (R9)(R10*1)
-	ADDQ        $+32, R10
-	SUBQ        $+8, SI
-	JMP         by8
+by4_sum:
+	SUBQ          R9, DX
+	ADDQ          72(AX), DX
+	VSHUFF64X2    $0x44, Z0, Z0, Z4
+	VSHUFF64X2    $0xee, Z0, Z0, Z5
+	VADDPS        Z5, Z4, Z4
+	VSHUFF64X2    $0x44, Z0, Z0, Z5
+	VSHUFF64X2    $0xee, Z0, Z0, Z0
+	VADDPS        Z0, Z5, Z5
+	VSHUFF64X2    $0x88, Z5, Z4, Z0
+	VSHUFF64X2    $0xdd, Z5, Z4, Z4
+	VADDPS        Z4, Z0, Z0
+	VSHUFF64X2    $0x44, Z1, Z1, Z4
+	VSHUFF64X2    $0xee, Z1, Z1, Z5
+	VADDPS        Z5, Z4, Z4
+	VSHUFF64X2    $0x44, Z1, Z1, Z5
+	VSHUFF64X2    $0xee, Z1, Z1, Z1
+	VADDPS        Z1, Z5, Z5
+	VSHUFF64X2    $0x88, Z5, Z4, Z1
+	VSHUFF64X2    $0xdd, Z5, Z4, Z4
+	VADDPS        Z4, Z1, Z1
+	VSHUFF64X2    $0x44, Z2, Z2, Z4
+	VSHUFF64X2    $0xee, Z2, Z2, Z5
+	VADDPS        Z5, Z4, Z4
+	VSHUFF64X2    $0x44, Z2, Z2, Z5
+	VSHUFF64X2    $0xee, Z2, Z2, Z2
+	VADDPS        Z2, Z5, Z5
+	VSHUFF64X2    $0x88, Z5, Z4, Z2
+	VSHUFF64X2    $0xdd, Z5, Z4, Z4
+	VADDPS        Z4, Z2, Z2
+	VSHUFF64X2    $0x44, Z3, Z3, Z4
+	VSHUFF64X2    $0xee, Z3, Z3, Z5
+	VADDPS        Z5, Z4, Z4
+	VSHUFF64X2    $0x44, Z3, Z3, Z5
+	VSHUFF64X2    $0xee, Z3, Z3, Z3
+	VADDPS        Z3, Z5, Z5
+	VSHUFF64X2    $0x88, Z5, Z4, Z3
+	VSHUFF64X2    $0xdd, Z5, Z4, Z4
+	VADDPS        Z4, Z3, Z3
+	VUNPCKLPD     Z1, Z0, Z4
+	VUNPCKHPD     Z1, Z0, Z0
+	VADDPS        Z0, Z4, Z4
+	VUNPCKLPD     Z3, Z2, Z0
+	VUNPCKHPD     Z3, Z2, Z1
+	VADDPS        Z1, Z0, Z0
+	VSHUFPS       $0x88, Z0, Z4, Z1
+	VSHUFPS       $0xdd, Z0, Z4, Z0
+	VADDPS        Z0, Z1, Z1
+	MOVQ          (SP), R9
+	LEAQ          (R9)(R9*2), R11
+	MOVQ          32(AX), R12
+	ADDQ          R10, R12
+	VEXTRACTF32X4 $0x00, Z1, X0
+	VMOVSS        X0, (R12)
+	VEXTRACTPS    $0x01, X0, (R12)(R9*1)
+	VEXTRACTPS    $0x02, X0, (R12)(R9*2)
+	VEXTRACTPS    $0x03, X0, (R12)(R11*1)
+	ADDQ          $+4, R10
+	DECQ          SI
+	JMP           by4
 
-by8_end:
+by4_end:
+	MOVQ (SP), SI
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	MOVQ 88(AX), SI
+	ANDQ $+3, SI
+
 by1:
-	CMPQ   SI, $+1
-	JLT    by1_end
+	TESTQ  SI, SI
+	JZ     by1_end
 	VXORPS Z0, Z0, Z0
 	XORQ   R9, R9
 	CMPQ   R9, R8
@@ -140,8 +158,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), DI
-	ANDQ        $+15, DI
+	MOVQ        80(AX), BX
+	ANDQ        $+15, BX
 	JZ          by1_sum
 	VMOVUPS.Z   (CX)(R9*1), K1, Z1
 	VMOVUPS.Z   (DX), K1, Z2
@@ -149,7 +167,7 @@ by1_tail:
 
 by1_sum:
 	SUBQ          R9, DX
-	ADDQ          BX, DX
+	ADDQ          72(AX), DX
 	VSHUFF64X2    $0x44, Z0, Z0, Z1
 	VSHUFF64X2    $0xee, Z0, Z0, Z2
 	VADDPS        Z2, Z1, Z1
@@ -166,10 +184,11 @@ by1_sum:
 	VSHUFPS       $0xdd, Z1, Z1, Z1
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF32X4 $0x00, Z0, X0
-	MOVQ          32(AX), DI
-	VMOVSS        X0, (DI)(R10*1)
+	MOVQ          32(AX), BX
+	ADDQ          R10, BX
+	VMOVSS        X0, (BX)
 	ADDQ          $+4, R10
-	SUBQ          $+1, SI
+	DECQ          SI
 	JMP           by1
 
 by1_end:
@@ -178,27 +197,32 @@ by1_end:
 
 // func f32Rows2AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
-TEXT ·f32Rows2AVX512(SB), NOSPLIT, $0-8
+TEXT ·f32Rows2AVX512(SB), NOSPLIT, $8-8
 	MOVQ  t+0(FP), AX
 	MOVQ  (AX), CX
 	MOVQ  8(AX), DX
 	MOVQ  64(AX), BX
 	MOVQ  72(AX), SI
 	MOVQ  88(AX), DI
-	LEAQ  (SI)(SI*2), R8
 	MOVQ  80(AX), R9
 	XORQ  R11, R11
-	MOVQ  R9, R10
-	ANDQ  $+15, R10
-	SUBQ  R10, R9
+	MOVQ  R9, R8
+	ANDQ  $+15, R8
+	SUBQ  R8, R9
 	SHLQ  $0x02, R9
-	MOVQ  $-1, R12
-	BZHIQ R10, R12, R12
-	KMOVD R12, K1
+	MOVQ  $-1, R10
+	BZHIQ R8, R10, R10
+	KMOVD R10, K1
+	SHRQ  $0x02, DI
+	MOVQ  DI, R8
+	SHLQ  $0x02, R8
+	MOVQ  R8, (SP)
+	IMULQ DI, SI
+	LEAQ  (SI)(SI*2), R8
 
 by4:
-	CMPQ   DI, $+4
-	JLT    by4_end
+	TESTQ  DI, DI
+	JZ     by4_end
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -252,7 +276,7 @@ by4_tail:
 
 by4_sum:
 	SUBQ          R10, BX
-	LEAQ          (BX)(SI*4), BX
+	ADDQ          72(AX), BX
 	VSHUFF64X2    $0x44, Z4, Z0, Z8
 	VSHUFF64X2    $0xee, Z4, Z0, Z4
 	VADDPS        Z4, Z8, Z8
@@ -298,18 +322,40 @@ by4_sum:
 	VSHUFPS       $0x88, Z0, Z4, Z1
 	VSHUFPS       $0xdd, Z0, Z4, Z0
 	VADDPS        Z0, Z1, Z1
-	MOVQ          32(AX), R10
-	VEXTRACTF32X4 $0x00, Z1, (R10)(R11*1)
-	MOVQ          40(AX), R10
-	VEXTRACTF32X4 $0x01, Z1, (R10)(R11*1)
-	ADDQ          $+16, R11
-	SUBQ          $+4, DI
+	MOVQ          (SP), R10
+	LEAQ          (R10)(R10*2), R12
+	MOVQ          32(AX), R13
+	ADDQ          R11, R13
+	VEXTRACTF32X4 $0x00, Z1, X0
+	VMOVSS        X0, (R13)
+	VEXTRACTPS    $0x01, X0, (R13)(R10*1)
+	VEXTRACTPS    $0x02, X0, (R13)(R10*2)
+	VEXTRACTPS    $0x03, X0, (R13)(R12*1)
+	MOVQ          40(AX), R13
+	ADDQ          R11, R13
+	VEXTRACTF32X4 $0x01, Z1, X0
+	VMOVSS        X0, (R13)
+	VEXTRACTPS    $0x01, X0, (R13)(R10*1)
+	VEXTRACTPS    $0x02, X0, (R13)(R10*2)
+	VEXTRACTPS    $0x03, X0, (R13)(R12*1)
+	ADDQ          $+4, R11
+	DECQ          DI
 	JMP           by4
 
 by4_end:
+	MOVQ (SP), DI
+	ADDQ SI, BX
+	ADDQ DI, R11
+	ADDQ SI, BX
+	ADDQ DI, R11
+	ADDQ SI, BX
+	ADDQ DI, R11
+	MOVQ 88(AX), DI
+	ANDQ $+3, DI
+
 by1:
-	CMPQ   DI, $+1
-	JLT    by1_end
+	TESTQ  DI, DI
+	JZ     by1_end
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	XORQ   R10, R10
@@ -328,8 +374,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R8
-	ANDQ        $+15, R8
+	MOVQ        80(AX), SI
+	ANDQ        $+15, SI
 	JZ          by1_sum
 	VMOVUPS.Z   (CX)(R10*1), K1, Z2
 	VMOVUPS.Z   (DX)(R10*1), K1, Z3
@@ -339,7 +385,7 @@ by1_tail:
 
 by1_sum:
 	SUBQ          R10, BX
-	ADDQ          SI, BX
+	ADDQ          72(AX), BX
 	VSHUFF64X2    $0x44, Z1, Z0, Z2
 	VSHUFF64X2    $0xee, Z1, Z0, Z1
 	VADDPS        Z1, Z2, Z2
@@ -356,13 +402,15 @@ by1_sum:
 	VSHUFPS       $0xdd, Z1, Z1, Z1
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF32X4 $0x00, Z0, X1
-	MOVQ          32(AX), R8
-	VMOVSS        X1, (R8)(R11*1)
+	MOVQ          32(AX), SI
+	ADDQ          R11, SI
+	VMOVSS        X1, (SI)
 	VEXTRACTF32X4 $0x01, Z0, X0
-	MOVQ          40(AX), R8
-	VMOVSS        X0, (R8)(R11*1)
+	MOVQ          40(AX), SI
+	ADDQ          R11, SI
+	VMOVSS        X0, (SI)
 	ADDQ          $+4, R11
-	SUBQ          $+1, DI
+	DECQ          DI
 	JMP           by1
 
 by1_end:
@@ -371,7 +419,7 @@ by1_end:
 
 // func f32Rows3AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
-TEXT ·f32Rows3AVX512(SB), NOSPLIT, $0-8
+TEXT ·f32Rows3AVX512(SB), NOSPLIT, $8-8
 	MOVQ  t+0(FP), AX
 	MOVQ  (AX), CX
 	MOVQ  8(AX), DX
@@ -379,20 +427,25 @@ TEXT ·f32Rows3AVX512(SB), NOSPLIT, $0-8
 	MOVQ  64(AX), SI
 	MOVQ  72(AX), DI
 	MOVQ  88(AX), R8
-	LEAQ  (DI)(DI*2), R9
 	MOVQ  80(AX), R10
 	XORQ  R12, R12
-	MOVQ  R10, R11
-	ANDQ  $+15, R11
-	SUBQ  R11, R10
+	MOVQ  R10, R9
+	ANDQ  $+15, R9
+	SUBQ  R9, R10
 	SHLQ  $0x02, R10
-	MOVQ  $-1, R13
-	BZHIQ R11, R13, R13
-	KMOVD R13, K1
+	MOVQ  $-1, R11
+	BZHIQ R9, R11, R11
+	KMOVD R11, K1
+	SHRQ  $0x02, R8
+	MOVQ  R8, R9
+	SHLQ  $0x02, R9
+	MOVQ  R9, (SP)
+	IMULQ R8, DI
+	LEAQ  (DI)(DI*2), R9
 
 by4:
-	CMPQ   R8, $+4
-	JLT    by4_end
+	TESTQ  R8, R8
+	JZ     by4_end
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -460,7 +513,7 @@ by4_tail:
 
 by4_sum:
 	SUBQ          R11, SI
-	LEAQ          (SI)(DI*4), SI
+	ADDQ          72(AX), SI
 	VSHUFF64X2    $0x44, Z4, Z0, Z12
 	VSHUFF64X2    $0xee, Z4, Z0, Z4
 	VADDPS        Z4, Z12, Z12
@@ -506,20 +559,47 @@ by4_sum:
 	VSHUFPS       $0x88, Z0, Z4, Z1
 	VSHUFPS       $0xdd, Z0, Z4, Z0
 	VADDPS        Z0, Z1, Z1
-	MOVQ          32(AX), R11
-	VEXTRACTF32X4 $0x00, Z1, (R11)(R12*1)
-	MOVQ          40(AX), R11
-	VEXTRACTF32X4 $0x01, Z1, (R11)(R12*1)
-	MOVQ          48(AX), R11
-	VEXTRACTF32X4 $0x02, Z1, (R11)(R12*1)
-	ADDQ          $+16, R12
-	SUBQ          $+4, R8
+	MOVQ          (SP), R11
+	LEAQ          (R11)(R11*2), R13
+	MOVQ          32(AX), R14
+	ADDQ          R12, R14
+	VEXTRACTF32X4 $0x00, Z1, X0
+	VMOVSS        X0, (R14)
+	VEXTRACTPS    $0x01, X0, (R14)(R11*1)
+	VEXTRACTPS    $0x02, X0, (R14)(R11*2)
+	VEXTRACTPS    $0x03, X0, (R14)(R13*1)
+	MOVQ          40(AX), R14
+	ADDQ          R12, R14
+	VEXTRACTF32X4 $0x01, Z1, X0
+	VMOVSS        X0, (R14)
+	VEXTRACTPS    $0x01, X0, (R14)(R11*1)
+	VEXTRACTPS    $0x02, X0, (R14)(R11*2)
+	VEXTRACTPS    $0x03, X0, (R14)(R13*1)
+	MOVQ          48(AX), R14
+	ADDQ          R12, R14
+	VEXTRACTF32X4 $0x02, Z1, X0
+	VMOVSS        X0, (R14)
+	VEXTRACTPS    $0x01, X0, (R14)(R11*1)
+	VEXTRACTPS    $0x02, X0, (R14)(R11*2)
+	VEXTRACTPS    $0x03, X0, (R14)(R13*1)
+	ADDQ          $+4, R12
+	DECQ          R8
 	JMP           by4
 
 by4_end:
+	MOVQ (SP), R8
+	ADDQ DI, SI
+	ADDQ R8, R12
+	ADDQ DI, SI
+	ADDQ R8, R12
+	ADDQ DI, SI
+	ADDQ R8, R12
+	MOVQ 88(AX), R8
+	ANDQ $+3, R8
+
 by1:
-	CMPQ   R8, $+1
-	JLT    by1_end
+	TESTQ  R8, R8
+	JZ     by1_end
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -541,8 +621,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R9
-	ANDQ        $+15, R9
+	MOVQ        80(AX), DI
+	ANDQ        $+15, DI
 	JZ          by1_sum
 	VMOVUPS.Z   (CX)(R11*1), K1, Z3
 	VMOVUPS.Z   (DX)(R11*1), K1, Z4
@@ -554,7 +634,7 @@ by1_tail:
 
 by1_sum:
 	SUBQ          R11, SI
-	ADDQ          DI, SI
+	ADDQ          72(AX), SI
 	VSHUFF64X2    $0x44, Z1, Z0, Z3
 	VSHUFF64X2    $0xee, Z1, Z0, Z1
 	VADDPS        Z1, Z3, Z3
@@ -571,16 +651,19 @@ by1_sum:
 	VSHUFPS       $0xdd, Z1, Z1, Z1
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF32X4 $0x00, Z0, X1
-	MOVQ          32(AX), R9
-	VMOVSS        X1, (R9)(R12*1)
+	MOVQ          32(AX), DI
+	ADDQ          R12, DI
+	VMOVSS        X1, (DI)
 	VEXTRACTF32X4 $0x01, Z0, X1
-	MOVQ          40(AX), R9
-	VMOVSS        X1, (R9)(R12*1)
+	MOVQ          40(AX), DI
+	ADDQ          R12, DI
+	VMOVSS        X1, (DI)
 	VEXTRACTF32X4 $0x02, Z0, X0
-	MOVQ          48(AX), R9
-	VMOVSS        X0, (R9)(R12*1)
+	MOVQ          48(AX), DI
+	ADDQ          R12, DI
+	VMOVSS        X0, (DI)
 	ADDQ          $+4, R12
-	SUBQ          $+1, R8
+	DECQ          R8
 	JMP           by1
 
 by1_end:
@@ -589,7 +672,7 @@ by1_end:
 
 // func f32Rows4AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
-TEXT ·f32Rows4AVX512(SB), NOSPLIT, $0-8
+TEXT ·f32Rows4AVX512(SB), NOSPLIT, $8-8
 	MOVQ  t+0(FP), AX
 	MOVQ  (AX), CX
 	MOVQ  8(AX), DX
@@ -598,20 +681,25 @@ TEXT ·f32Rows4AVX512(SB), NOSPLIT, $0-8
 	MOVQ  64(AX), DI
 	MOVQ  72(AX), R8
 	MOVQ  88(AX), R9
-	LEAQ  (R8)(R8*2), R10
 	MOVQ  80(AX), R11
 	XORQ  R13, R13
-	MOVQ  R11, R12
-	ANDQ  $+15, R12
-	SUBQ  R12, R11
+	MOVQ  R11, R10
+	ANDQ  $+15, R10
+	SUBQ  R10, R11
 	SHLQ  $0x02, R11
-	MOVQ  $-1, R14
-	BZHIQ R12, R14, R14
-	KMOVD R14, K1
+	MOVQ  $-1, R12
+	BZHIQ R10, R12, R12
+	KMOVD R12, K1
+	SHRQ  $0x02, R9
+	MOVQ  R9, R10
+	SHLQ  $0x02, R10
+	MOVQ  R10, (SP)
+	IMULQ R9, R8
+	LEAQ  (R8)(R8*2), R10
 
 by4:
-	CMPQ   R9, $+4
-	JLT    by4_end
+	TESTQ  R9, R9
+	JZ     by4_end
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -693,7 +781,7 @@ by4_tail:
 
 by4_sum:
 	SUBQ          R12, DI
-	LEAQ          (DI)(R8*4), DI
+	ADDQ          72(AX), DI
 	VSHUFF64X2    $0x44, Z4, Z0, Z16
 	VSHUFF64X2    $0xee, Z4, Z0, Z0
 	VADDPS        Z0, Z16, Z16
@@ -739,22 +827,54 @@ by4_sum:
 	VSHUFPS       $0x88, Z1, Z0, Z2
 	VSHUFPS       $0xdd, Z1, Z0, Z0
 	VADDPS        Z0, Z2, Z2
-	MOVQ          32(AX), R12
-	VEXTRACTF32X4 $0x00, Z2, (R12)(R13*1)
-	MOVQ          40(AX), R12
-	VEXTRACTF32X4 $0x01, Z2, (R12)(R13*1)
-	MOVQ          48(AX), R12
-	VEXTRACTF32X4 $0x02, Z2, (R12)(R13*1)
-	MOVQ          56(AX), R12
-	VEXTRACTF32X4 $0x03, Z2, (R12)(R13*1)
-	ADDQ          $+16, R13
-	SUBQ          $+4, R9
+	MOVQ          (SP), R12
+	LEAQ          (R12)(R12*2), R14
+	MOVQ          32(AX), R15
+	ADDQ          R13, R15
+	VEXTRACTF32X4 $0x00, Z2, X0
+	VMOVSS        X0, (R15)
+	VEXTRACTPS    $0x01, X0, (R15)(R12*1)
+	VEXTRACTPS    $0x02, X0, (R15)(R12*2)
+	VEXTRACTPS    $0x03, X0, (R15)(R14*1)
+	MOVQ          40(AX), R15
+	ADDQ          R13, R15
+	VEXTRACTF32X4 $0x01, Z2, X0
+	VMOVSS        X0, (R15)
+	VEXTRACTPS    $0x01, X0, (R15)(R12*1)
+	VEXTRACTPS    $0x02, X0, (R15)(R12*2)
+	VEXTRACTPS    $0x03, X0, (R15)(R14*1)
+	MOVQ          48(AX), R15
+	ADDQ          R13, R15
+	VEXTRACTF32X4 $0x02, Z2, X0
+	VMOVSS        X0, (R15)
+	VEXTRACTPS    $0x01, X0, (R15)(R12*1)
+	VEXTRACTPS    $0x02, X0, (R15)(R12*2)
+	VEXTRACTPS    $0x03, X0, (R15)(R14*1)
+	MOVQ          56(AX), R15
+	ADDQ          R13, R15
+	VEXTRACTF32X4 $0x03, Z2, X0
+	VMOVSS        X0, (R15)
+	VEXTRACTPS    $0x01, X0, (R15)(R12*1)
+	VEXTRACTPS    $0x02, X0, (R15)(R12*2)
+	VEXTRACTPS    $0x03, X0, (R15)(R14*1)
+	ADDQ          $+4, R13
+	DECQ          R9
 	JMP           by4
 
 by4_end:
+	MOVQ (SP), R9
+	ADDQ R8, DI
+	ADDQ R9, R13
+	ADDQ R8, DI
+	ADDQ R9, R13
+	ADDQ R8, DI
+	ADDQ R9, R13
+	MOVQ 88(AX), R9
+	ANDQ $+3, R9
+
 by1:
-	CMPQ   R9, $+1
-	JLT    by1_end
+	TESTQ  R9, R9
+	JZ     by1_end
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -779,8 +899,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R10
-	ANDQ        $+15, R10
+	MOVQ        80(AX), R8
+	ANDQ        $+15, R8
 	JZ          by1_sum
 	VMOVUPS.Z   (CX)(R12*1), K1, Z4
 	VMOVUPS.Z   (DX)(R12*1), K1, Z5
@@ -794,7 +914,7 @@ by1_tail:
 
 by1_sum:
 	SUBQ          R12, DI
-	ADDQ          R8, DI
+	ADDQ          72(AX), DI
 	VSHUFF64X2    $0x44, Z1, Z0, Z4
 	VSHUFF64X2    $0xee, Z1, Z0, Z0
 	VADDPS        Z0, Z4, Z4
@@ -811,19 +931,23 @@ by1_sum:
 	VSHUFPS       $0xdd, Z0, Z0, Z0
 	VADDPS        Z0, Z1, Z1
 	VEXTRACTF32X4 $0x00, Z1, X0
-	MOVQ          32(AX), R10
-	VMOVSS        X0, (R10)(R13*1)
+	MOVQ          32(AX), R8
+	ADDQ          R13, R8
+	VMOVSS        X0, (R8)
 	VEXTRACTF32X4 $0x01, Z1, X0
-	MOVQ          40(AX), R10
-	VMOVSS        X0, (R10)(R13*1)
+	MOVQ          40(AX), R8
+	ADDQ          R13, R8
+	VMOVSS        X0, (R8)
 	VEXTRACTF32X4 $0x02, Z1, X0
-	MOVQ          48(AX), R10
-	VMOVSS        X0, (R10)(R13*1)
+	MOVQ          48(AX), R8
+	ADDQ          R13, R8
+	VMOVSS        X0, (R8)
 	VEXTRACTF32X4 $0x03, Z1, X0
-	MOVQ          56(AX), R10
-	VMOVSS        X0, (R10)(R13*1)
+	MOVQ          56(AX), R8
+	ADDQ          R13, R8
+	VMOVSS        X0, (R8)
 	ADDQ          $+4, R13
-	SUBQ          $+1, R9
+	DECQ          R9
 	JMP           by1
 
 by1_end:
@@ -832,27 +956,183 @@ by1_end:
 
 // func bf16Rows1AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
-TEXT ·bf16Rows1AVX512(SB), NOSPLIT, $0-8
+TEXT ·bf16Rows1AVX512(SB), NOSPLIT, $8-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         64(AX), DX
 	MOVQ         72(AX), BX
 	MOVQ         88(AX), SI
-	LEAQ         (BX)(BX*2), DI
 	MOVQ         80(AX), R8
 	XORQ         R10, R10
-	MOVQ         R8, R9
-	ANDQ         $+31, R9
-	SUBQ         R9, R8
+	MOVQ         R8, DI
+	ANDQ         $+31, DI
+	SUBQ         DI, R8
 	SHLQ         $0x01, R8
-	MOVQ         $-1, R11
-	BZHIQ        R9, R11, R11
-	KMOVD        R11, K1
+	MOVQ         $-1, R9
+	BZHIQ        DI, R9, R9
+	KMOVD        R9, K1
 	VBROADCASTSS oddmask<>+0(SB), Z0
+	MOVQ         80(AX), DI
+	SUBQ         $+1024, DI
+	CMPQ         DI, $+3072
+	JA           in8
+	SHRQ         $0x02, SI
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	MOVQ         DI, (SP)
+	IMULQ        SI, BX
+	LEAQ         (BX)(BX*2), DI
+
+by4:
+	TESTQ  SI, SI
+	JZ     by4_end
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	XORQ   R9, R9
+	CMPQ   R9, R8
+	JGE    by4_tail
+
+by4_k:
+	VMOVUPS     (CX)(R9*2), Z5
+	VMOVUPS     64(CX)(R9*2), Z6
+	VMOVDQU16   (DX), Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z0, Z8, Z8
+	VFMADD231PS Z7, Z5, Z1
+	VFMADD231PS Z8, Z6, Z1
+	VMOVDQU16   (DX)(BX*1), Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z0, Z8, Z8
+	VFMADD231PS Z7, Z5, Z2
+	VFMADD231PS Z8, Z6, Z2
+	VMOVDQU16   (DX)(BX*2), Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z0, Z8, Z8
+	VFMADD231PS Z7, Z5, Z3
+	VFMADD231PS Z8, Z6, Z3
+	VMOVDQU16   (DX)(DI*1), Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z0, Z8, Z8
+	VFMADD231PS Z7, Z5, Z4
+	VFMADD231PS Z8, Z6, Z4
+	ADDQ        $+64, DX
+	ADDQ        $+64, R9
+	CMPQ        R9, R8
+	JLT         by4_k
+
+by4_tail:
+	MOVQ        80(AX), R11
+	ANDQ        $+31, R11
+	JZ          by4_sum
+	VMOVUPS     (CX)(R9*2), Z5
+	VMOVUPS     64(CX)(R9*2), Z6
+	VMOVDQU16.Z (DX), K1, Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z0, Z8, Z8
+	VFMADD231PS Z7, Z5, Z1
+	VFMADD231PS Z8, Z6, Z1
+	VMOVDQU16.Z (DX)(BX*1), K1, Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z0, Z8, Z8
+	VFMADD231PS Z7, Z5, Z2
+	VFMADD231PS Z8, Z6, Z2
+	VMOVDQU16.Z (DX)(BX*2), K1, Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z0, Z8, Z8
+	VFMADD231PS Z7, Z5, Z3
+	VFMADD231PS Z8, Z6, Z3
+	VMOVDQU16.Z (DX)(DI*1), K1, Z8
+	VPSLLD      $0x10, Z8, Z7
+	VPANDD      Z0, Z8, Z8
+	VFMADD231PS Z7, Z5, Z4
+	VFMADD231PS Z8, Z6, Z4
+
+by4_sum:
+	SUBQ          R9, DX
+	ADDQ          72(AX), DX
+	VSHUFF64X2    $0x44, Z1, Z1, Z5
+	VSHUFF64X2    $0xee, Z1, Z1, Z6
+	VADDPS        Z6, Z5, Z5
+	VSHUFF64X2    $0x44, Z1, Z1, Z6
+	VSHUFF64X2    $0xee, Z1, Z1, Z1
+	VADDPS        Z1, Z6, Z6
+	VSHUFF64X2    $0x88, Z6, Z5, Z1
+	VSHUFF64X2    $0xdd, Z6, Z5, Z5
+	VADDPS        Z5, Z1, Z1
+	VSHUFF64X2    $0x44, Z2, Z2, Z5
+	VSHUFF64X2    $0xee, Z2, Z2, Z6
+	VADDPS        Z6, Z5, Z5
+	VSHUFF64X2    $0x44, Z2, Z2, Z6
+	VSHUFF64X2    $0xee, Z2, Z2, Z2
+	VADDPS        Z2, Z6, Z6
+	VSHUFF64X2    $0x88, Z6, Z5, Z2
+	VSHUFF64X2    $0xdd, Z6, Z5, Z5
+	VADDPS        Z5, Z2, Z2
+	VSHUFF64X2    $0x44, Z3, Z3, Z5
+	VSHUFF64X2    $0xee, Z3, Z3, Z6
+	VADDPS        Z6, Z5, Z5
+	VSHUFF64X2    $0x44, Z3, Z3, Z6
+	VSHUFF64X2    $0xee, Z3, Z3, Z3
+	VADDPS        Z3, Z6, Z6
+	VSHUFF64X2    $0x88, Z6, Z5, Z3
+	VSHUFF64X2    $0xdd, Z6, Z5, Z5
+	VADDPS        Z5, Z3, Z3
+	VSHUFF64X2    $0x44, Z4, Z4, Z5
+	VSHUFF64X2    $0xee, Z4, Z4, Z6
+	VADDPS        Z6, Z5, Z5
+	VSHUFF64X2    $0x44, Z4, Z4, Z6
+	VSHUFF64X2    $0xee, Z4, Z4, Z4
+	VADDPS        Z4, Z6, Z6
+	VSHUFF64X2    $0x88, Z6, Z5, Z4
+	VSHUFF64X2    $0xdd, Z6, Z5, Z5
+	VADDPS        Z5, Z4, Z4
+	VUNPCKLPD     Z2, Z1, Z5
+	VUNPCKHPD     Z2, Z1, Z1
+	VADDPS        Z1, Z5, Z5
+	VUNPCKLPD     Z4, Z3, Z1
+	VUNPCKHPD     Z4, Z3, Z2
+	VADDPS        Z2, Z1, Z1
+	VSHUFPS       $0x88, Z1, Z5, Z2
+	VSHUFPS       $0xdd, Z1, Z5, Z1
+	VADDPS        Z1, Z2, Z2
+	MOVQ          (SP), R9
+	LEAQ          (R9)(R9*2), R11
+	MOVQ          32(AX), R12
+	ADDQ          R10, R12
+	VEXTRACTF32X4 $0x00, Z2, X1
+	VMOVSS        X1, (R12)
+	VEXTRACTPS    $0x01, X1, (R12)(R9*1)
+	VEXTRACTPS    $0x02, X1, (R12)(R9*2)
+	VEXTRACTPS    $0x03, X1, (R12)(R11*1)
+	ADDQ          $+4, R10
+	DECQ          SI
+	JMP           by4
+
+by4_end:
+	MOVQ (SP), SI
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	MOVQ 88(AX), SI
+	ANDQ $+3, SI
+	JMP  rest
+
+in8:
+	SHRQ  $0x03, SI
+	MOVQ  SI, DI
+	SHLQ  $0x02, DI
+	MOVQ  DI, (SP)
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), DI
 
 by8:
-	CMPQ   SI, $+8
-	JLT    by8_end
+	TESTQ  SI, SI
+	JZ     by8_end
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
@@ -963,45 +1243,76 @@ by8_tail:
 	VFMADD231PS Z12, Z10, Z8
 
 by8_sum:
-	SUBQ        R9, DX
-	LEAQ        (DX)(BX*8), DX
-	VSHUFF64X2  $0x44, Z3, Z1, Z9
-	VSHUFF64X2  $0xee, Z3, Z1, Z1
-	VADDPS      Z1, Z9, Z9
-	VSHUFF64X2  $0x44, Z7, Z5, Z1
-	VSHUFF64X2  $0xee, Z7, Z5, Z3
-	VADDPS      Z3, Z1, Z1
-	VSHUFF64X2  $0x88, Z1, Z9, Z3
-	VSHUFF64X2  $0xdd, Z1, Z9, Z1
-	VADDPS      Z1, Z3, Z3
-	VSHUFF64X2  $0x44, Z4, Z2, Z1
-	VSHUFF64X2  $0xee, Z4, Z2, Z2
-	VADDPS      Z2, Z1, Z1
-	VSHUFF64X2  $0x44, Z8, Z6, Z2
-	VSHUFF64X2  $0xee, Z8, Z6, Z4
-	VADDPS      Z4, Z2, Z2
-	VSHUFF64X2  $0x88, Z2, Z1, Z4
-	VSHUFF64X2  $0xdd, Z2, Z1, Z1
-	VADDPS      Z1, Z4, Z4
-	VUNPCKLPD   Z4, Z3, Z1
-	VUNPCKHPD   Z4, Z3, Z2
-	VADDPS      Z2, Z1, Z1
-	VSHUFPS     $0x88, Z1, Z1, Z2
-	VSHUFPS     $0xdd, Z1, Z1, Z1
-	VADDPS      Z1, Z2, Z2
-	MOVL        $0x00000055, R9
-	KMOVW       R9, K2
-	VCOMPRESSPD Z2, K2, Z13
-	MOVQ        32(AX), R9
-	VMOVUPS     Y13, (R9)(R10*1)
-	ADDQ        $+32, R10
-	SUBQ        $+8, SI
-	JMP         by8
+	SUBQ          R9, DX
+	ADDQ          72(AX), DX
+	VSHUFF64X2    $0x44, Z2, Z1, Z9
+	VSHUFF64X2    $0xee, Z2, Z1, Z1
+	VADDPS        Z1, Z9, Z9
+	VSHUFF64X2    $0x44, Z4, Z3, Z1
+	VSHUFF64X2    $0xee, Z4, Z3, Z2
+	VADDPS        Z2, Z1, Z1
+	VSHUFF64X2    $0x88, Z1, Z9, Z2
+	VSHUFF64X2    $0xdd, Z1, Z9, Z1
+	VADDPS        Z1, Z2, Z2
+	VSHUFF64X2    $0x44, Z6, Z5, Z1
+	VSHUFF64X2    $0xee, Z6, Z5, Z3
+	VADDPS        Z3, Z1, Z1
+	VSHUFF64X2    $0x44, Z8, Z7, Z3
+	VSHUFF64X2    $0xee, Z8, Z7, Z4
+	VADDPS        Z4, Z3, Z3
+	VSHUFF64X2    $0x88, Z3, Z1, Z4
+	VSHUFF64X2    $0xdd, Z3, Z1, Z1
+	VADDPS        Z1, Z4, Z4
+	VUNPCKLPD     Z4, Z2, Z1
+	VUNPCKHPD     Z4, Z2, Z2
+	VADDPS        Z2, Z1, Z1
+	VSHUFPS       $0x88, Z1, Z1, Z2
+	VSHUFPS       $0xdd, Z1, Z1, Z1
+	VADDPS        Z1, Z2, Z2
+	MOVQ          32(AX), R9
+	ADDQ          R10, R9
+	MOVQ          (SP), R12
+	LEAQ          (R12)(R12*2), R13
+	LEAQ          (R9)(R12*4), R11
+	VEXTRACTF32X4 $0x00, Z2, X1
+	VMOVSS        X1, (R9)
+	VEXTRACTPS    $0x01, X1, (R11)
+	VEXTRACTF32X4 $0x01, Z2, X1
+	VMOVSS        X1, (R9)(R12*1)
+	VEXTRACTPS    $0x01, X1, (R11)(R12*1)
+	VEXTRACTF32X4 $0x02, Z2, X1
+	VMOVSS        X1, (R9)(R12*2)
+	VEXTRACTPS    $0x01, X1, (R11)(R12*2)
+	VEXTRACTF32X4 $0x03, Z2, X1
+	VMOVSS        X1, (R9)(R13*1)
+	VEXTRACTPS    $0x01, X1, (R11)(R13*1)
+	ADDQ          $+4, R10
+	DECQ          SI
+	JMP           by8
 
 by8_end:
+	MOVQ (SP), SI
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	ADDQ BX, DX
+	ADDQ SI, R10
+	MOVQ 88(AX), SI
+	ANDQ $+7, SI
+
+rest:
 by1:
-	CMPQ   SI, $+1
-	JLT    by1_end
+	TESTQ  SI, SI
+	JZ     by1_end
 	VXORPS Z1, Z1, Z1
 	XORQ   R9, R9
 	CMPQ   R9, R8
@@ -1021,8 +1332,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), DI
-	ANDQ        $+31, DI
+	MOVQ        80(AX), BX
+	ANDQ        $+31, BX
 	JZ          by1_sum
 	VMOVUPS     (CX)(R9*2), Z2
 	VMOVUPS     64(CX)(R9*2), Z3
@@ -1034,7 +1345,7 @@ by1_tail:
 
 by1_sum:
 	SUBQ          R9, DX
-	ADDQ          BX, DX
+	ADDQ          72(AX), DX
 	VSHUFF64X2    $0x44, Z1, Z1, Z2
 	VSHUFF64X2    $0xee, Z1, Z1, Z3
 	VADDPS        Z3, Z2, Z2
@@ -1051,10 +1362,11 @@ by1_sum:
 	VSHUFPS       $0xdd, Z2, Z2, Z2
 	VADDPS        Z2, Z1, Z1
 	VEXTRACTF32X4 $0x00, Z1, X1
-	MOVQ          32(AX), DI
-	VMOVSS        X1, (DI)(R10*1)
+	MOVQ          32(AX), BX
+	ADDQ          R10, BX
+	VMOVSS        X1, (BX)
 	ADDQ          $+4, R10
-	SUBQ          $+1, SI
+	DECQ          SI
 	JMP           by1
 
 by1_end:
@@ -1066,28 +1378,33 @@ GLOBL oddmask<>(SB), RODATA|NOPTR, $4
 
 // func bf16Rows2AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
-TEXT ·bf16Rows2AVX512(SB), NOSPLIT, $0-8
+TEXT ·bf16Rows2AVX512(SB), NOSPLIT, $8-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
 	MOVQ         64(AX), BX
 	MOVQ         72(AX), SI
 	MOVQ         88(AX), DI
-	LEAQ         (SI)(SI*2), R8
 	MOVQ         80(AX), R9
 	XORQ         R11, R11
-	MOVQ         R9, R10
-	ANDQ         $+31, R10
-	SUBQ         R10, R9
+	MOVQ         R9, R8
+	ANDQ         $+31, R8
+	SUBQ         R8, R9
 	SHLQ         $0x01, R9
-	MOVQ         $-1, R12
-	BZHIQ        R10, R12, R12
-	KMOVD        R12, K1
+	MOVQ         $-1, R10
+	BZHIQ        R8, R10, R10
+	KMOVD        R10, K1
 	VBROADCASTSS oddmask<>+0(SB), Z0
+	SHRQ         $0x02, DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         R8, (SP)
+	IMULQ        DI, SI
+	LEAQ         (SI)(SI*2), R8
 
 by4:
-	CMPQ   DI, $+4
-	JLT    by4_end
+	TESTQ  DI, DI
+	JZ     by4_end
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
@@ -1177,7 +1494,7 @@ by4_tail:
 
 by4_sum:
 	SUBQ          R10, BX
-	LEAQ          (BX)(SI*4), BX
+	ADDQ          72(AX), BX
 	VSHUFF64X2    $0x44, Z5, Z1, Z9
 	VSHUFF64X2    $0xee, Z5, Z1, Z5
 	VADDPS        Z5, Z9, Z9
@@ -1223,18 +1540,40 @@ by4_sum:
 	VSHUFPS       $0x88, Z1, Z5, Z2
 	VSHUFPS       $0xdd, Z1, Z5, Z1
 	VADDPS        Z1, Z2, Z2
-	MOVQ          32(AX), R10
-	VEXTRACTF32X4 $0x00, Z2, (R10)(R11*1)
-	MOVQ          40(AX), R10
-	VEXTRACTF32X4 $0x01, Z2, (R10)(R11*1)
-	ADDQ          $+16, R11
-	SUBQ          $+4, DI
+	MOVQ          (SP), R10
+	LEAQ          (R10)(R10*2), R12
+	MOVQ          32(AX), R13
+	ADDQ          R11, R13
+	VEXTRACTF32X4 $0x00, Z2, X1
+	VMOVSS        X1, (R13)
+	VEXTRACTPS    $0x01, X1, (R13)(R10*1)
+	VEXTRACTPS    $0x02, X1, (R13)(R10*2)
+	VEXTRACTPS    $0x03, X1, (R13)(R12*1)
+	MOVQ          40(AX), R13
+	ADDQ          R11, R13
+	VEXTRACTF32X4 $0x01, Z2, X1
+	VMOVSS        X1, (R13)
+	VEXTRACTPS    $0x01, X1, (R13)(R10*1)
+	VEXTRACTPS    $0x02, X1, (R13)(R10*2)
+	VEXTRACTPS    $0x03, X1, (R13)(R12*1)
+	ADDQ          $+4, R11
+	DECQ          DI
 	JMP           by4
 
 by4_end:
+	MOVQ (SP), DI
+	ADDQ SI, BX
+	ADDQ DI, R11
+	ADDQ SI, BX
+	ADDQ DI, R11
+	ADDQ SI, BX
+	ADDQ DI, R11
+	MOVQ 88(AX), DI
+	ANDQ $+3, DI
+
 by1:
-	CMPQ   DI, $+1
-	JLT    by1_end
+	TESTQ  DI, DI
+	JZ     by1_end
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R10, R10
@@ -1259,8 +1598,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R8
-	ANDQ        $+31, R8
+	MOVQ        80(AX), SI
+	ANDQ        $+31, SI
 	JZ          by1_sum
 	VMOVUPS     (CX)(R10*2), Z3
 	VMOVUPS     64(CX)(R10*2), Z5
@@ -1276,7 +1615,7 @@ by1_tail:
 
 by1_sum:
 	SUBQ          R10, BX
-	ADDQ          SI, BX
+	ADDQ          72(AX), BX
 	VSHUFF64X2    $0x44, Z2, Z1, Z3
 	VSHUFF64X2    $0xee, Z2, Z1, Z2
 	VADDPS        Z2, Z3, Z3
@@ -1293,13 +1632,15 @@ by1_sum:
 	VSHUFPS       $0xdd, Z2, Z2, Z2
 	VADDPS        Z2, Z1, Z1
 	VEXTRACTF32X4 $0x00, Z1, X2
-	MOVQ          32(AX), R8
-	VMOVSS        X2, (R8)(R11*1)
+	MOVQ          32(AX), SI
+	ADDQ          R11, SI
+	VMOVSS        X2, (SI)
 	VEXTRACTF32X4 $0x01, Z1, X1
-	MOVQ          40(AX), R8
-	VMOVSS        X1, (R8)(R11*1)
+	MOVQ          40(AX), SI
+	ADDQ          R11, SI
+	VMOVSS        X1, (SI)
 	ADDQ          $+4, R11
-	SUBQ          $+1, DI
+	DECQ          DI
 	JMP           by1
 
 by1_end:
@@ -1308,7 +1649,7 @@ by1_end:
 
 // func bf16Rows3AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
-TEXT ·bf16Rows3AVX512(SB), NOSPLIT, $0-8
+TEXT ·bf16Rows3AVX512(SB), NOSPLIT, $8-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
@@ -1316,21 +1657,26 @@ TEXT ·bf16Rows3AVX512(SB), NOSPLIT, $0-8
 	MOVQ         64(AX), SI
 	MOVQ         72(AX), DI
 	MOVQ         88(AX), R8
-	LEAQ         (DI)(DI*2), R9
 	MOVQ         80(AX), R10
 	XORQ         R12, R12
-	MOVQ         R10, R11
-	ANDQ         $+31, R11
-	SUBQ         R11, R10
+	MOVQ         R10, R9
+	ANDQ         $+31, R9
+	SUBQ         R9, R10
 	SHLQ         $0x01, R10
-	MOVQ         $-1, R13
-	BZHIQ        R11, R13, R13
-	KMOVD        R13, K1
+	MOVQ         $-1, R11
+	BZHIQ        R9, R11, R11
+	KMOVD        R11, K1
 	VBROADCASTSS oddmask<>+0(SB), Z0
+	SHRQ         $0x02, R8
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	MOVQ         R9, (SP)
+	IMULQ        R8, DI
+	LEAQ         (DI)(DI*2), R9
 
 by4:
-	CMPQ   R8, $+4
-	JLT    by4_end
+	TESTQ  R8, R8
+	JZ     by4_end
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
@@ -1444,7 +1790,7 @@ by4_tail:
 
 by4_sum:
 	SUBQ          R11, SI
-	LEAQ          (SI)(DI*4), SI
+	ADDQ          72(AX), SI
 	VSHUFF64X2    $0x44, Z5, Z1, Z13
 	VSHUFF64X2    $0xee, Z5, Z1, Z5
 	VADDPS        Z5, Z13, Z13
@@ -1490,20 +1836,47 @@ by4_sum:
 	VSHUFPS       $0x88, Z1, Z5, Z2
 	VSHUFPS       $0xdd, Z1, Z5, Z1
 	VADDPS        Z1, Z2, Z2
-	MOVQ          32(AX), R11
-	VEXTRACTF32X4 $0x00, Z2, (R11)(R12*1)
-	MOVQ          40(AX), R11
-	VEXTRACTF32X4 $0x01, Z2, (R11)(R12*1)
-	MOVQ          48(AX), R11
-	VEXTRACTF32X4 $0x02, Z2, (R11)(R12*1)
-	ADDQ          $+16, R12
-	SUBQ          $+4, R8
+	MOVQ          (SP), R11
+	LEAQ          (R11)(R11*2), R13
+	MOVQ          32(AX), R14
+	ADDQ          R12, R14
+	VEXTRACTF32X4 $0x00, Z2, X1
+	VMOVSS        X1, (R14)
+	VEXTRACTPS    $0x01, X1, (R14)(R11*1)
+	VEXTRACTPS    $0x02, X1, (R14)(R11*2)
+	VEXTRACTPS    $0x03, X1, (R14)(R13*1)
+	MOVQ          40(AX), R14
+	ADDQ          R12, R14
+	VEXTRACTF32X4 $0x01, Z2, X1
+	VMOVSS        X1, (R14)
+	VEXTRACTPS    $0x01, X1, (R14)(R11*1)
+	VEXTRACTPS    $0x02, X1, (R14)(R11*2)
+	VEXTRACTPS    $0x03, X1, (R14)(R13*1)
+	MOVQ          48(AX), R14
+	ADDQ          R12, R14
+	VEXTRACTF32X4 $0x02, Z2, X1
+	VMOVSS        X1, (R14)
+	VEXTRACTPS    $0x01, X1, (R14)(R11*1)
+	VEXTRACTPS    $0x02, X1, (R14)(R11*2)
+	VEXTRACTPS    $0x03, X1, (R14)(R13*1)
+	ADDQ          $+4, R12
+	DECQ          R8
 	JMP           by4
 
 by4_end:
+	MOVQ (SP), R8
+	ADDQ DI, SI
+	ADDQ R8, R12
+	ADDQ DI, SI
+	ADDQ R8, R12
+	ADDQ DI, SI
+	ADDQ R8, R12
+	MOVQ 88(AX), R8
+	ANDQ $+3, R8
+
 by1:
-	CMPQ   R8, $+1
-	JLT    by1_end
+	TESTQ  R8, R8
+	JZ     by1_end
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
@@ -1533,8 +1906,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R9
-	ANDQ        $+31, R9
+	MOVQ        80(AX), DI
+	ANDQ        $+31, DI
 	JZ          by1_sum
 	VMOVUPS     (CX)(R11*2), Z4
 	VMOVUPS     64(CX)(R11*2), Z7
@@ -1554,7 +1927,7 @@ by1_tail:
 
 by1_sum:
 	SUBQ          R11, SI
-	ADDQ          DI, SI
+	ADDQ          72(AX), SI
 	VSHUFF64X2    $0x44, Z2, Z1, Z4
 	VSHUFF64X2    $0xee, Z2, Z1, Z2
 	VADDPS        Z2, Z4, Z4
@@ -1571,16 +1944,19 @@ by1_sum:
 	VSHUFPS       $0xdd, Z2, Z2, Z2
 	VADDPS        Z2, Z1, Z1
 	VEXTRACTF32X4 $0x00, Z1, X2
-	MOVQ          32(AX), R9
-	VMOVSS        X2, (R9)(R12*1)
+	MOVQ          32(AX), DI
+	ADDQ          R12, DI
+	VMOVSS        X2, (DI)
 	VEXTRACTF32X4 $0x01, Z1, X2
-	MOVQ          40(AX), R9
-	VMOVSS        X2, (R9)(R12*1)
+	MOVQ          40(AX), DI
+	ADDQ          R12, DI
+	VMOVSS        X2, (DI)
 	VEXTRACTF32X4 $0x02, Z1, X1
-	MOVQ          48(AX), R9
-	VMOVSS        X1, (R9)(R12*1)
+	MOVQ          48(AX), DI
+	ADDQ          R12, DI
+	VMOVSS        X1, (DI)
 	ADDQ          $+4, R12
-	SUBQ          $+1, R8
+	DECQ          R8
 	JMP           by1
 
 by1_end:
@@ -1589,7 +1965,7 @@ by1_end:
 
 // func bf16Rows4AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
-TEXT ·bf16Rows4AVX512(SB), NOSPLIT, $0-8
+TEXT ·bf16Rows4AVX512(SB), NOSPLIT, $8-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
@@ -1598,21 +1974,26 @@ TEXT ·bf16Rows4AVX512(SB), NOSPLIT, $0-8
 	MOVQ         64(AX), DI
 	MOVQ         72(AX), R8
 	MOVQ         88(AX), R9
-	LEAQ         (R8)(R8*2), R10
 	MOVQ         80(AX), R11
 	XORQ         R13, R13
-	MOVQ         R11, R12
-	ANDQ         $+31, R12
-	SUBQ         R12, R11
+	MOVQ         R11, R10
+	ANDQ         $+31, R10
+	SUBQ         R10, R11
 	SHLQ         $0x01, R11
-	MOVQ         $-1, R14
-	BZHIQ        R12, R14, R14
-	KMOVD        R14, K1
+	MOVQ         $-1, R12
+	BZHIQ        R10, R12, R12
+	KMOVD        R12, K1
 	VBROADCASTSS oddmask<>+0(SB), Z0
+	SHRQ         $0x02, R9
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	MOVQ         R10, (SP)
+	IMULQ        R9, R8
+	LEAQ         (R8)(R8*2), R10
 
 by4:
-	CMPQ   R9, $+4
-	JLT    by4_end
+	TESTQ  R9, R9
+	JZ     by4_end
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
@@ -1750,7 +2131,7 @@ by4_tail:
 
 by4_sum:
 	SUBQ          R12, DI
-	LEAQ          (DI)(R8*4), DI
+	ADDQ          72(AX), DI
 	VSHUFF64X2    $0x44, Z5, Z1, Z17
 	VSHUFF64X2    $0xee, Z5, Z1, Z1
 	VADDPS        Z1, Z17, Z17
@@ -1796,22 +2177,54 @@ by4_sum:
 	VSHUFPS       $0x88, Z2, Z1, Z3
 	VSHUFPS       $0xdd, Z2, Z1, Z1
 	VADDPS        Z1, Z3, Z3
-	MOVQ          32(AX), R12
-	VEXTRACTF32X4 $0x00, Z3, (R12)(R13*1)
-	MOVQ          40(AX), R12
-	VEXTRACTF32X4 $0x01, Z3, (R12)(R13*1)
-	MOVQ          48(AX), R12
-	VEXTRACTF32X4 $0x02, Z3, (R12)(R13*1)
-	MOVQ          56(AX), R12
-	VEXTRACTF32X4 $0x03, Z3, (R12)(R13*1)
-	ADDQ          $+16, R13
-	SUBQ          $+4, R9
+	MOVQ          (SP), R12
+	LEAQ          (R12)(R12*2), R14
+	MOVQ          32(AX), R15
+	ADDQ          R13, R15
+	VEXTRACTF32X4 $0x00, Z3, X1
+	VMOVSS        X1, (R15)
+	VEXTRACTPS    $0x01, X1, (R15)(R12*1)
+	VEXTRACTPS    $0x02, X1, (R15)(R12*2)
+	VEXTRACTPS    $0x03, X1, (R15)(R14*1)
+	MOVQ          40(AX), R15
+	ADDQ          R13, R15
+	VEXTRACTF32X4 $0x01, Z3, X1
+	VMOVSS        X1, (R15)
+	VEXTRACTPS    $0x01, X1, (R15)(R12*1)
+	VEXTRACTPS    $0x02, X1, (R15)(R12*2)
+	VEXTRACTPS    $0x03, X1, (R15)(R14*1)
+	MOVQ          48(AX), R15
+	ADDQ          R13, R15
+	VEXTRACTF32X4 $0x02, Z3, X1
+	VMOVSS        X1, (R15)
+	VEXTRACTPS    $0x01, X1, (R15)(R12*1)
+	VEXTRACTPS    $0x02, X1, (R15)(R12*2)
+	VEXTRACTPS    $0x03, X1, (R15)(R14*1)
+	MOVQ          56(AX), R15
+	ADDQ          R13, R15
+	VEXTRACTF32X4 $0x03, Z3, X1
+	VMOVSS        X1, (R15)
+	VEXTRACTPS    $0x01, X1, (R15)(R12*1)
+	VEXTRACTPS    $0x02, X1, (R15)(R12*2)
+	VEXTRACTPS    $0x03, X1, (R15)(R14*1)
+	ADDQ          $+4, R13
+	DECQ          R9
 	JMP           by4
 
 by4_end:
+	MOVQ (SP), R9
+	ADDQ R8, DI
+	ADDQ R9, R13
+	ADDQ R8, DI
+	ADDQ R9, R13
+	ADDQ R8, DI
+	ADDQ R9, R13
+	MOVQ 88(AX), R9
+	ANDQ $+3, R9
+
 by1:
-	CMPQ   R9, $+1
-	JLT    by1_end
+	TESTQ  R9, R9
+	JZ     by1_end
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
@@ -1846,8 +2259,8 @@ by1_k:
 	JLT         by1_k
 
 by1_tail:
-	MOVQ        80(AX), R10
-	ANDQ        $+31, R10
+	MOVQ        80(AX), R8
+	ANDQ        $+31, R8
 	JZ          by1_sum
 	VMOVUPS     (CX)(R12*2), Z5
 	VMOVUPS     64(CX)(R12*2), Z9
@@ -1871,7 +2284,7 @@ by1_tail:
 
 by1_sum:
 	SUBQ          R12, DI
-	ADDQ          R8, DI
+	ADDQ          72(AX), DI
 	VSHUFF64X2    $0x44, Z2, Z1, Z5
 	VSHUFF64X2    $0xee, Z2, Z1, Z1
 	VADDPS        Z1, Z5, Z5
@@ -1888,19 +2301,23 @@ by1_sum:
 	VSHUFPS       $0xdd, Z1, Z1, Z1
 	VADDPS        Z1, Z2, Z2
 	VEXTRACTF32X4 $0x00, Z2, X1
-	MOVQ          32(AX), R10
-	VMOVSS        X1, (R10)(R13*1)
+	MOVQ          32(AX), R8
+	ADDQ          R13, R8
+	VMOVSS        X1, (R8)
 	VEXTRACTF32X4 $0x01, Z2, X1
-	MOVQ          40(AX), R10
-	VMOVSS        X1, (R10)(R13*1)
+	MOVQ          40(AX), R8
+	ADDQ          R13, R8
+	VMOVSS        X1, (R8)
 	VEXTRACTF32X4 $0x02, Z2, X1
-	MOVQ          48(AX), R10
-	VMOVSS        X1, (R10)(R13*1)
+	MOVQ          48(AX), R8
+	ADDQ          R13, R8
+	VMOVSS        X1, (R8)
 	VEXTRACTF32X4 $0x03, Z2, X1
-	MOVQ          56(AX), R10
-	VMOVSS        X1, (R10)(R13*1)
+	MOVQ          56(AX), R8
+	ADDQ          R13, R8
+	VMOVSS        X1, (R8)
 	ADDQ          $+4, R13
-	SUBQ          $+1, R9
+	DECQ          R9
 	JMP           by1
 
 by1_end:

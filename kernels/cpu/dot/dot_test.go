@@ -124,7 +124,7 @@ func TestTileLengths(t *testing.T) {
 // A result has the same bits in every tile shape and at every place in it.
 func TestTileShapesGiveTheSameBits(t *testing.T) {
 	variants(t, func(t *testing.T, fs *Funcs, bf16 bool) {
-		for _, k := range []int{1, 16, 31, 64, 77, 256, 1000} {
+		for _, k := range []int{1, 16, 31, 64, 77, 256, 1000, 1030, 4100} {
 			const n = 23
 			p := newProblem(uint64(k), 4, n, k, 0, 3)
 			whole, err := p.run(fs, bf16, 0)
@@ -185,7 +185,7 @@ func BenchmarkTile(b *testing.B) {
 	for _, l := range level.Available() {
 		for _, bf16 := range []bool{false, true} {
 			for _, m := range []int{1, 2, 3, 4} {
-				for _, k := range []int{256, 2048} {
+				for _, k := range []int{64, 256, 2048} {
 					n := 1 << 17 / k // 256 KB of BF16
 					b.Run(fmt.Sprintf("%s/bf16=%v/m%d/k%d", l, bf16, m, k), func(b *testing.B) {
 						p := newProblem(1, m, n, k, 0, 0)
