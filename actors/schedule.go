@@ -131,12 +131,13 @@ func (n *scheduleNode) submit(m *msg.Submit, now int64) {
 // goes first, once nothing else is on its way: it uses the same KV blocks.
 func (n *scheduleNode) pump(now int64) {
 	for len(n.free) > 0 {
-		if len(n.raws) > 0 || n.raw {
+		if n.raw || len(n.raws) > 0 && n.flying > 0 {
+			break
+		}
+		if len(n.raws) > 0 {
 			n.effects()
-			if n.flying == 0 && len(n.raws) > 0 {
-				n.fillRaw()
-			}
-			return
+			n.fillRaw()
+			continue
 		}
 		d, ok := n.core.Next(now)
 		n.effects()
