@@ -25,23 +25,23 @@ func (h *logBridge) Enabled(_ context.Context, l slog.Level) bool {
 func (h *logBridge) Handle(_ context.Context, r slog.Record) error {
 	e := h.log.WithLevel(zerologLevel(r.Level)).Str("from", "protoactor")
 	for _, a := range h.attrs {
-		e = e.Str(a.Key, text(a))
+		e = e.Str(field(a))
 	}
 	r.Attrs(func(a slog.Attr) bool {
-		e = e.Str(a.Key, text(a))
+		e = e.Str(field(a))
 		return true
 	})
 	e.Msg(r.Message)
 	return nil
 }
 
-// text of an attribute. Of a message only the type is told: its content belongs
-// to whoever received it.
-func text(a slog.Attr) string {
+// field is an attribute as our logger takes it. Of a message only the type is
+// told: its content belongs to whoever received it.
+func field(a slog.Attr) (key, value string) {
 	if a.Key == "message" {
-		return fmt.Sprintf("%T", a.Value.Any())
+		return "type", fmt.Sprintf("%T", a.Value.Any())
 	}
-	return a.Value.String()
+	return a.Key, a.Value.String()
 }
 
 // WithAttrs implements slog.Handler.
