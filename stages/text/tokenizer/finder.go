@@ -65,7 +65,8 @@ func (l literal) all(s string, _ *regexBudget, yield func(start, end int) error)
 }
 
 // Limits for patterns that are not in matchers. regexp2 backtracks, so that a
-// hostile text can take quadratic time and worse.
+// hostile text can take quadratic time and worse. While a limit runs, and for a
+// moment after, regexp2 keeps a goroutine that reads the clock.
 const (
 	regexMatchTime = 1 * time.Second // one match; regexp2's clock ticks every 100 ms
 	regexTotalTime = 3 * time.Second // all matches of one Encode
