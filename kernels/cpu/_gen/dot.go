@@ -33,6 +33,11 @@ const (
 // parts the weights, s and s3 one and three parts. k counts bytes of a weight
 // row; activations of BF16 weights are twice as long, so their address is x +
 // 2*k; those of F32 weights are x + k.
+//
+// Short rows (of a head, of a small expert) are in cache anyway; there the
+// parts would only make the results harder to store, and tiles of several rows
+// of activations take neighbours: a part is then one row, and a tile advances by
+// all of them.
 type dotTile struct {
 	*isa
 	bf16 bool
@@ -46,6 +51,7 @@ type dotTile struct {
 	whole  reg.GPVirtual // bytes of the row in whole blocks
 	n, out reg.GPVirtual // rows of a part left; bytes of results of a part written
 	gap    operand.Mem   // bytes between the results of two parts
+	near   bool          // the rows are neighbours
 
 	tailBits  reg.OpmaskVirtual // AVX-512: lanes of the tail
 	tailLanes reg.VecVirtual    // AVX2, F32
@@ -81,6 +87,9 @@ func columns(g *isa, bf16 bool, mr int) int {
 // and eight parts read them half as often.
 const longRows, hugeRows = 1024, 4096
 
+// Tiles of several rows of activations take neighbours below this length.
+const shortRows = 256
+
 func emitDotTile(g *isa, bf16 bool, mr int) {
 	name := "f32"
 	if bf16 {
@@ -91,6 +100,13 @@ func emitDotTile(g *isa, bf16 bool, mr int) {
 	d := &dotTile{isa: g, bf16: bf16, mr: mr}
 	d.load()
 	nr := columns(g, bf16, mr)
+	if mr > 1 {
+		g.CMPQ(operand.Mem{Base: d.t, Disp: tileK}, operand.I32(shortRows))
+		g.JGE(operand.LabelRef("apart"))
+		d.neighbours(nr)
+		g.JMP(operand.LabelRef("rest"))
+		g.Label("apart")
+	}
 	if nr == 8 && g.wide() {
 		k := g.GP64()
 		g.MOVQ(operand.Mem{Base: d.t, Disp: tileK}, k)
@@ -168,6 +184,23 @@ func (d *dotTile) tailSetup(rem reg.GPVirtual) {
 	}
 }
 
+// neighbours writes the loop over tiles of adjacent rows.
+func (d *dotTile) neighbours(nr int) {
+	g := d.isa
+	g.SHRQ(operand.U8(uint64(bits.TrailingZeros(uint(nr)))), d.n)
+	g.LEAQ(operand.Mem{Base: d.s, Index: d.s, Scale: 2}, d.s3)
+	d.near = true
+	d.rows(nr)
+	d.near = false
+	d.rest(nr)
+}
+
+// rest leaves the rows that do not fill a tile.
+func (d *dotTile) rest(nr int) {
+	d.MOVQ(operand.Mem{Base: d.t, Disp: tileN}, d.n)
+	d.ANDQ(operand.I32(int32(nr-1)), d.n)
+}
+
 // parts cuts the weight rows in nr parts, writes the loop over them and leaves
 // the rest to a loop over single rows.
 func (d *dotTile) parts(nr int) {
@@ -188,14 +221,16 @@ func (d *dotTile) parts(nr int) {
 		g.ADDQ(d.s, d.w)
 		g.ADDQ(n, d.out)
 	}
-	g.MOVQ(operand.Mem{Base: d.t, Disp: tileN}, d.n)
-	g.ANDQ(operand.I32(int32(nr-1)), d.n)
+	d.rest(nr)
 }
 
 // rows writes the loop over tiles of nr weight rows.
 func (d *dotTile) rows(nr int) {
 	g := d.isa
 	label := fmt.Sprintf("by%d", nr)
+	if d.near {
+		label = "near"
+	}
 	g.Label(label)
 	g.TESTQ(d.n, d.n)
 	g.JZ(operand.LabelRef(label + "_end"))
@@ -220,9 +255,14 @@ func (d *dotTile) rows(nr int) {
 	d.tailBlock(acc, nr, label)
 	// Back to the start of the row, then on to the next.
 	g.SUBQ(d.k, d.w)
-	g.ADDQ(operand.Mem{Base: d.t, Disp: tileStride}, d.w)
 	d.store(acc, nr)
-	g.ADDQ(operand.I32(4), d.out)
+	if d.near {
+		g.LEAQ(operand.Mem{Base: d.w, Index: d.s, Scale: uint8(nr)}, d.w)
+		g.ADDQ(operand.I32(int32(4*nr)), d.out)
+	} else {
+		g.ADDQ(operand.Mem{Base: d.t, Disp: tileStride}, d.w)
+		g.ADDQ(operand.I32(4), d.out)
+	}
 	g.DECQ(d.n)
 	g.JMP(operand.LabelRef(label))
 	g.Label(label + "_end")

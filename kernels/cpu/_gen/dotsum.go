@@ -120,6 +120,12 @@ func (d *dotTile) storeFour(acc [][]reg.VecVirtual) {
 		columns = append(columns, d.quad(d.column(acc, n)))
 	}
 	sums := d.fourth(d.third(columns[0], columns[1]), d.third(columns[2], columns[3]))
+	if d.near {
+		for m := range d.mr {
+			d.VEXTRACTF32X4(operand.U8(uint64(m)), sums, operand.Mem{Base: d.result(m)})
+		}
+		return
+	}
 	one, three := d.gaps()
 	for m := range d.mr {
 		p, x := d.result(m), d.XMM()
@@ -164,7 +170,10 @@ func (d *dotTile) storeNarrow(acc [][]reg.VecVirtual, nr int) {
 			all, results = append(all, acc[m][n]), append(results, result{m, n})
 		}
 	}
-	one, three := d.gaps()
+	var one, three reg.GPVirtual
+	if !d.near {
+		one, three = d.gaps()
+	}
 	for i := 0; i < len(all); i += 4 {
 		four := append([]reg.VecVirtual(nil), all[i:min(i+4, len(all))]...)
 		have := len(four)
@@ -172,6 +181,10 @@ func (d *dotTile) storeNarrow(acc [][]reg.VecVirtual, nr int) {
 			four = append(four, four[0])
 		}
 		sums := d.sumNarrow(four)
+		if d.near {
+			d.storeNear(sums, results[i].m, have, nr)
+			continue
+		}
 		var p reg.GPVirtual
 		for j, r := range results[i : i+have] {
 			if j == 0 || r.n == 0 {
@@ -182,6 +195,18 @@ func (d *dotTile) storeNarrow(acc [][]reg.VecVirtual, nr int) {
 			}
 			d.lane(j, sums, place(p, one, three, r.n%4))
 		}
+	}
+}
+
+// storeNear writes four results of row m, or two of m and two of the next row.
+func (d *dotTile) storeNear(sums reg.VecVirtual, m, have, nr int) {
+	if nr == 4 {
+		d.VMOVUPS(sums, operand.Mem{Base: d.result(m)})
+		return
+	}
+	d.VMOVLPS(sums, operand.Mem{Base: d.result(m)})
+	if have > 2 {
+		d.VMOVHPS(sums, operand.Mem{Base: d.result(m + 1)})
 	}
 }
 

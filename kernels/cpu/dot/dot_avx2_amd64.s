@@ -71,7 +71,6 @@ by4_tail:
 
 by4_sum:
 	SUBQ         R9, DX
-	ADDQ         72(AX), DX
 	MOVQ         (SP), R9
 	LEAQ         (R9)(R9*2), R11
 	VPERM2F128   $0x20, Y2, Y1, Y5
@@ -94,6 +93,7 @@ by4_sum:
 	VEXTRACTPS   $0x01, X1, (R12)(R9*1)
 	VEXTRACTPS   $0x02, X1, (R12)(R9*2)
 	VEXTRACTPS   $0x03, X1, (R12)(R11*1)
+	ADDQ         72(AX), DX
 	ADDQ         $+4, R10
 	DECQ         SI
 	JMP          by4
@@ -136,7 +136,6 @@ by1_tail:
 
 by1_sum:
 	SUBQ         R9, DX
-	ADDQ         72(AX), DX
 	MOVQ         (SP), BX
 	LEAQ         (BX)(BX*2), BX
 	VPERM2F128   $0x20, Y1, Y1, Y2
@@ -156,6 +155,7 @@ by1_sum:
 	MOVQ         32(AX), BX
 	ADDQ         R10, BX
 	VMOVSS       X1, (BX)
+	ADDQ         72(AX), DX
 	ADDQ         $+4, R10
 	DECQ         SI
 	JMP          by1
@@ -201,12 +201,118 @@ TEXT ·f32Rows2AVX2(SB), NOSPLIT, $8-8
 	SHLQ    $0x02, R8
 	SUBQ    R8, R10
 	VMOVDQU (R10), Y0
+	CMPQ    80(AX), $+256
+	JGE     apart
 	SHRQ    $0x02, DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    R8, (SP)
-	IMULQ   DI, SI
 	LEAQ    (SI)(SI*2), R8
+
+near:
+	TESTQ  DI, DI
+	JZ     near_end
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	XORQ   R10, R10
+	CMPQ   R10, R9
+	JGE    near_tail
+
+near_k:
+	VMOVUPS     (CX)(R10*1), Y9
+	VMOVUPS     (DX)(R10*1), Y10
+	VMOVUPS     (BX), Y11
+	VFMADD231PS Y11, Y9, Y1
+	VFMADD231PS Y11, Y10, Y5
+	VMOVUPS     (BX)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y2
+	VFMADD231PS Y11, Y10, Y6
+	VMOVUPS     (BX)(SI*2), Y11
+	VFMADD231PS Y11, Y9, Y3
+	VFMADD231PS Y11, Y10, Y7
+	VMOVUPS     (BX)(R8*1), Y11
+	VFMADD231PS Y11, Y9, Y4
+	VFMADD231PS Y11, Y10, Y8
+	ADDQ        $+32, BX
+	ADDQ        $+32, R10
+	CMPQ        R10, R9
+	JLT         near_k
+
+near_tail:
+	MOVQ        80(AX), R12
+	ANDQ        $+7, R12
+	JZ          near_sum
+	VMASKMOVPS  (CX)(R10*1), Y0, Y9
+	VMASKMOVPS  (DX)(R10*1), Y0, Y10
+	VMASKMOVPS  (BX), Y0, Y11
+	VFMADD231PS Y11, Y9, Y1
+	VFMADD231PS Y11, Y10, Y5
+	VMASKMOVPS  (BX)(SI*1), Y0, Y11
+	VFMADD231PS Y11, Y9, Y2
+	VFMADD231PS Y11, Y10, Y6
+	VMASKMOVPS  (BX)(SI*2), Y0, Y11
+	VFMADD231PS Y11, Y9, Y3
+	VFMADD231PS Y11, Y10, Y7
+	VMASKMOVPS  (BX)(R8*1), Y0, Y11
+	VFMADD231PS Y11, Y9, Y4
+	VFMADD231PS Y11, Y10, Y8
+
+near_sum:
+	SUBQ         R10, BX
+	VPERM2F128   $0x20, Y2, Y1, Y9
+	VPERM2F128   $0x31, Y2, Y1, Y1
+	VADDPS       Y1, Y9, Y9
+	VPERM2F128   $0x20, Y4, Y3, Y1
+	VPERM2F128   $0x31, Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	VUNPCKLPD    Y1, Y9, Y2
+	VUNPCKHPD    Y1, Y9, Y1
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0x88, Y2, Y2, Y1
+	VSHUFPS      $0xdd, Y2, Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VUNPCKLPS    X2, X1, X1
+	MOVQ         32(AX), R10
+	ADDQ         R11, R10
+	VMOVUPS      X1, (R10)
+	VPERM2F128   $0x20, Y6, Y5, Y1
+	VPERM2F128   $0x31, Y6, Y5, Y2
+	VADDPS       Y2, Y1, Y1
+	VPERM2F128   $0x20, Y8, Y7, Y2
+	VPERM2F128   $0x31, Y8, Y7, Y3
+	VADDPS       Y3, Y2, Y2
+	VUNPCKLPD    Y2, Y1, Y3
+	VUNPCKHPD    Y2, Y1, Y1
+	VADDPS       Y1, Y3, Y3
+	VSHUFPS      $0x88, Y3, Y3, Y1
+	VSHUFPS      $0xdd, Y3, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VUNPCKLPS    X2, X1, X1
+	MOVQ         40(AX), R10
+	ADDQ         R11, R10
+	VMOVUPS      X1, (R10)
+	LEAQ         (BX)(SI*4), BX
+	ADDQ         $+16, R11
+	DECQ         DI
+	JMP          near
+
+near_end:
+	MOVQ 88(AX), DI
+	ANDQ $+3, DI
+	JMP  rest
+
+apart:
+	SHRQ  $0x02, DI
+	MOVQ  DI, R8
+	SHLQ  $0x02, R8
+	MOVQ  R8, (SP)
+	IMULQ DI, SI
+	LEAQ  (SI)(SI*2), R8
 
 by4:
 	TESTQ  DI, DI
@@ -264,7 +370,6 @@ by4_tail:
 
 by4_sum:
 	SUBQ         R10, BX
-	ADDQ         72(AX), BX
 	MOVQ         (SP), R10
 	LEAQ         (R10)(R10*2), R12
 	VPERM2F128   $0x20, Y2, Y1, Y9
@@ -307,6 +412,7 @@ by4_sum:
 	VEXTRACTPS   $0x01, X1, (R13)(R10*1)
 	VEXTRACTPS   $0x02, X1, (R13)(R10*2)
 	VEXTRACTPS   $0x03, X1, (R13)(R12*1)
+	ADDQ         72(AX), BX
 	ADDQ         $+4, R11
 	DECQ         DI
 	JMP          by4
@@ -322,6 +428,7 @@ by4_end:
 	MOVQ 88(AX), DI
 	ANDQ $+3, DI
 
+rest:
 by1:
 	TESTQ  DI, DI
 	JZ     by1_end
@@ -354,7 +461,6 @@ by1_tail:
 
 by1_sum:
 	SUBQ         R10, BX
-	ADDQ         72(AX), BX
 	MOVQ         (SP), SI
 	LEAQ         (SI)(SI*2), SI
 	VPERM2F128   $0x20, Y2, Y1, Y3
@@ -377,6 +483,7 @@ by1_sum:
 	MOVQ         40(AX), SI
 	ADDQ         R11, SI
 	VEXTRACTPS   $0x01, X1, (SI)
+	ADDQ         72(AX), BX
 	ADDQ         $+4, R11
 	DECQ         DI
 	JMP          by1
@@ -405,12 +512,113 @@ TEXT ·f32Rows3AVX2(SB), NOSPLIT, $8-8
 	SHLQ    $0x02, R9
 	SUBQ    R9, R12
 	VMOVDQU (R12), Y0
+	CMPQ    80(AX), $+256
+	JGE     apart
 	SHRQ    $0x01, R8
-	MOVQ    R8, R9
-	SHLQ    $0x02, R9
-	MOVQ    R9, (SP)
-	IMULQ   R8, DI
 	LEAQ    (DI)(DI*2), R9
+
+near:
+	TESTQ  R8, R8
+	JZ     near_end
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	XORQ   R9, R9
+	CMPQ   R9, R10
+	JGE    near_tail
+
+near_k:
+	VMOVUPS     (CX)(R9*1), Y7
+	VMOVUPS     (DX)(R9*1), Y8
+	VMOVUPS     (BX)(R9*1), Y9
+	VMOVUPS     (SI), Y10
+	VFMADD231PS Y10, Y7, Y1
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     (SI)(DI*1), Y10
+	VFMADD231PS Y10, Y7, Y2
+	VFMADD231PS Y10, Y8, Y4
+	VFMADD231PS Y10, Y9, Y6
+	ADDQ        $+32, SI
+	ADDQ        $+32, R9
+	CMPQ        R9, R10
+	JLT         near_k
+
+near_tail:
+	MOVQ        80(AX), R12
+	ANDQ        $+7, R12
+	JZ          near_sum
+	VMASKMOVPS  (CX)(R9*1), Y0, Y7
+	VMASKMOVPS  (DX)(R9*1), Y0, Y8
+	VMASKMOVPS  (BX)(R9*1), Y0, Y9
+	VMASKMOVPS  (SI), Y0, Y10
+	VFMADD231PS Y10, Y7, Y1
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y5
+	VMASKMOVPS  (SI)(DI*1), Y0, Y10
+	VFMADD231PS Y10, Y7, Y2
+	VFMADD231PS Y10, Y8, Y4
+	VFMADD231PS Y10, Y9, Y6
+
+near_sum:
+	SUBQ         R9, SI
+	VPERM2F128   $0x20, Y2, Y1, Y7
+	VPERM2F128   $0x31, Y2, Y1, Y1
+	VADDPS       Y1, Y7, Y7
+	VPERM2F128   $0x20, Y4, Y3, Y1
+	VPERM2F128   $0x31, Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	VUNPCKLPD    Y1, Y7, Y2
+	VUNPCKHPD    Y1, Y7, Y1
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0x88, Y2, Y2, Y1
+	VSHUFPS      $0xdd, Y2, Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VUNPCKLPS    X2, X1, X1
+	MOVQ         32(AX), R9
+	ADDQ         R11, R9
+	VMOVLPS      X1, (R9)
+	MOVQ         40(AX), R9
+	ADDQ         R11, R9
+	VMOVHPS      X1, (R9)
+	VPERM2F128   $0x20, Y6, Y5, Y1
+	VPERM2F128   $0x31, Y6, Y5, Y2
+	VADDPS       Y2, Y1, Y1
+	VPERM2F128   $0x20, Y5, Y5, Y2
+	VPERM2F128   $0x31, Y5, Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	VUNPCKLPD    Y2, Y1, Y3
+	VUNPCKHPD    Y2, Y1, Y1
+	VADDPS       Y1, Y3, Y3
+	VSHUFPS      $0x88, Y3, Y3, Y1
+	VSHUFPS      $0xdd, Y3, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VUNPCKLPS    X2, X1, X1
+	MOVQ         48(AX), R9
+	ADDQ         R11, R9
+	VMOVLPS      X1, (R9)
+	LEAQ         (SI)(DI*2), SI
+	ADDQ         $+8, R11
+	DECQ         R8
+	JMP          near
+
+near_end:
+	MOVQ 88(AX), R8
+	ANDQ $+1, R8
+	JMP  rest
+
+apart:
+	SHRQ  $0x01, R8
+	MOVQ  R8, R9
+	SHLQ  $0x02, R9
+	MOVQ  R9, (SP)
+	IMULQ R8, DI
+	LEAQ  (DI)(DI*2), R9
 
 by2:
 	TESTQ  R8, R8
@@ -460,7 +668,6 @@ by2_tail:
 
 by2_sum:
 	SUBQ         R9, SI
-	ADDQ         72(AX), SI
 	MOVQ         (SP), R9
 	LEAQ         (R9)(R9*2), R12
 	VPERM2F128   $0x20, Y2, Y1, Y7
@@ -503,6 +710,7 @@ by2_sum:
 	ADDQ         R11, R12
 	VMOVSS       X1, (R12)
 	VEXTRACTPS   $0x01, X1, (R12)(R9*1)
+	ADDQ         72(AX), SI
 	ADDQ         $+4, R11
 	DECQ         R8
 	JMP          by2
@@ -514,6 +722,7 @@ by2_end:
 	MOVQ 88(AX), R8
 	ANDQ $+1, R8
 
+rest:
 by1:
 	TESTQ  R8, R8
 	JZ     by1_end
@@ -551,7 +760,6 @@ by1_tail:
 
 by1_sum:
 	SUBQ         R9, SI
-	ADDQ         72(AX), SI
 	MOVQ         (SP), DI
 	LEAQ         (DI)(DI*2), DI
 	VPERM2F128   $0x20, Y2, Y1, Y4
@@ -577,6 +785,7 @@ by1_sum:
 	MOVQ         48(AX), DI
 	ADDQ         R11, DI
 	VEXTRACTPS   $0x02, X1, (DI)
+	ADDQ         72(AX), SI
 	ADDQ         $+4, R11
 	DECQ         R8
 	JMP          by1
@@ -606,12 +815,124 @@ TEXT ·f32Rows4AVX2(SB), NOSPLIT, $8-8
 	SHLQ    $0x02, R10
 	SUBQ    R10, R13
 	VMOVDQU (R13), Y0
+	CMPQ    80(AX), $+256
+	JGE     apart
 	SHRQ    $0x01, R9
-	MOVQ    R9, R10
-	SHLQ    $0x02, R10
-	MOVQ    R10, (SP)
-	IMULQ   R9, R8
 	LEAQ    (R8)(R8*2), R10
+
+near:
+	TESTQ  R9, R9
+	JZ     near_end
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	XORQ   R10, R10
+	CMPQ   R10, R11
+	JGE    near_tail
+
+near_k:
+	VMOVUPS     (CX)(R10*1), Y9
+	VMOVUPS     (DX)(R10*1), Y10
+	VMOVUPS     (BX)(R10*1), Y11
+	VMOVUPS     (SI)(R10*1), Y12
+	VMOVUPS     (DI), Y13
+	VFMADD231PS Y13, Y9, Y1
+	VFMADD231PS Y13, Y10, Y3
+	VFMADD231PS Y13, Y11, Y5
+	VFMADD231PS Y13, Y12, Y7
+	VMOVUPS     (DI)(R8*1), Y13
+	VFMADD231PS Y13, Y9, Y2
+	VFMADD231PS Y13, Y10, Y4
+	VFMADD231PS Y13, Y11, Y6
+	VFMADD231PS Y13, Y12, Y8
+	ADDQ        $+32, DI
+	ADDQ        $+32, R10
+	CMPQ        R10, R11
+	JLT         near_k
+
+near_tail:
+	MOVQ        80(AX), R13
+	ANDQ        $+7, R13
+	JZ          near_sum
+	VMASKMOVPS  (CX)(R10*1), Y0, Y9
+	VMASKMOVPS  (DX)(R10*1), Y0, Y10
+	VMASKMOVPS  (BX)(R10*1), Y0, Y11
+	VMASKMOVPS  (SI)(R10*1), Y0, Y12
+	VMASKMOVPS  (DI), Y0, Y13
+	VFMADD231PS Y13, Y9, Y1
+	VFMADD231PS Y13, Y10, Y3
+	VFMADD231PS Y13, Y11, Y5
+	VFMADD231PS Y13, Y12, Y7
+	VMASKMOVPS  (DI)(R8*1), Y0, Y13
+	VFMADD231PS Y13, Y9, Y2
+	VFMADD231PS Y13, Y10, Y4
+	VFMADD231PS Y13, Y11, Y6
+	VFMADD231PS Y13, Y12, Y8
+
+near_sum:
+	SUBQ         R10, DI
+	VPERM2F128   $0x20, Y2, Y1, Y9
+	VPERM2F128   $0x31, Y2, Y1, Y1
+	VADDPS       Y1, Y9, Y9
+	VPERM2F128   $0x20, Y4, Y3, Y1
+	VPERM2F128   $0x31, Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	VUNPCKLPD    Y1, Y9, Y2
+	VUNPCKHPD    Y1, Y9, Y1
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0x88, Y2, Y2, Y1
+	VSHUFPS      $0xdd, Y2, Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VUNPCKLPS    X2, X1, X1
+	MOVQ         32(AX), R10
+	ADDQ         R12, R10
+	VMOVLPS      X1, (R10)
+	MOVQ         40(AX), R10
+	ADDQ         R12, R10
+	VMOVHPS      X1, (R10)
+	VPERM2F128   $0x20, Y6, Y5, Y1
+	VPERM2F128   $0x31, Y6, Y5, Y2
+	VADDPS       Y2, Y1, Y1
+	VPERM2F128   $0x20, Y8, Y7, Y2
+	VPERM2F128   $0x31, Y8, Y7, Y3
+	VADDPS       Y3, Y2, Y2
+	VUNPCKLPD    Y2, Y1, Y3
+	VUNPCKHPD    Y2, Y1, Y1
+	VADDPS       Y1, Y3, Y3
+	VSHUFPS      $0x88, Y3, Y3, Y1
+	VSHUFPS      $0xdd, Y3, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VUNPCKLPS    X2, X1, X1
+	MOVQ         48(AX), R10
+	ADDQ         R12, R10
+	VMOVLPS      X1, (R10)
+	MOVQ         56(AX), R10
+	ADDQ         R12, R10
+	VMOVHPS      X1, (R10)
+	LEAQ         (DI)(R8*2), DI
+	ADDQ         $+8, R12
+	DECQ         R9
+	JMP          near
+
+near_end:
+	MOVQ 88(AX), R9
+	ANDQ $+1, R9
+	JMP  rest
+
+apart:
+	SHRQ  $0x01, R9
+	MOVQ  R9, R10
+	SHLQ  $0x02, R10
+	MOVQ  R10, (SP)
+	IMULQ R9, R8
+	LEAQ  (R8)(R8*2), R10
 
 by2:
 	TESTQ  R9, R9
@@ -669,7 +990,6 @@ by2_tail:
 
 by2_sum:
 	SUBQ         R10, DI
-	ADDQ         72(AX), DI
 	MOVQ         (SP), R10
 	LEAQ         (R10)(R10*2), R13
 	VPERM2F128   $0x20, Y2, Y1, Y9
@@ -716,6 +1036,7 @@ by2_sum:
 	ADDQ         R12, R13
 	VEXTRACTPS   $0x02, X1, (R13)
 	VEXTRACTPS   $0x03, X1, (R13)(R10*1)
+	ADDQ         72(AX), DI
 	ADDQ         $+4, R12
 	DECQ         R9
 	JMP          by2
@@ -727,6 +1048,7 @@ by2_end:
 	MOVQ 88(AX), R9
 	ANDQ $+1, R9
 
+rest:
 by1:
 	TESTQ  R9, R9
 	JZ     by1_end
@@ -769,7 +1091,6 @@ by1_tail:
 
 by1_sum:
 	SUBQ         R10, DI
-	ADDQ         72(AX), DI
 	MOVQ         (SP), R8
 	LEAQ         (R8)(R8*2), R8
 	VPERM2F128   $0x20, Y2, Y1, Y5
@@ -798,6 +1119,7 @@ by1_sum:
 	MOVQ         56(AX), R8
 	ADDQ         R12, R8
 	VEXTRACTPS   $0x03, X1, (R8)
+	ADDQ         72(AX), DI
 	ADDQ         $+4, R12
 	DECQ         R9
 	JMP          by1
@@ -1189,7 +1511,6 @@ by8_copy7:
 
 by8_sum:
 	SUBQ         R9, DX
-	ADDQ         72(AX), DX
 	MOVQ         (SP), R9
 	LEAQ         (R9)(R9*2), R11
 	VPERM2F128   $0x20, Y1, Y0, Y8
@@ -1233,6 +1554,7 @@ by8_sum:
 	VEXTRACTPS   $0x01, X0, (R12)(R9*1)
 	VEXTRACTPS   $0x02, X0, (R12)(R9*2)
 	VEXTRACTPS   $0x03, X0, (R12)(R11*1)
+	ADDQ         72(AX), DX
 	ADDQ         $+4, R10
 	DECQ         SI
 	JMP          by8
@@ -1322,7 +1644,6 @@ by1_copy0:
 
 by1_sum:
 	SUBQ         R9, DX
-	ADDQ         72(AX), DX
 	MOVQ         (SP), BX
 	LEAQ         (BX)(BX*2), BX
 	VPERM2F128   $0x20, Y0, Y0, Y1
@@ -1342,6 +1663,7 @@ by1_sum:
 	MOVQ         32(AX), BX
 	ADDQ         R10, BX
 	VMOVSS       X0, (BX)
+	ADDQ         72(AX), DX
 	ADDQ         $+4, R10
 	DECQ         SI
 	JMP          by1
@@ -1353,18 +1675,324 @@ by1_end:
 // func bf16Rows2AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3
 TEXT ·bf16Rows2AVX2(SB), NOSPLIT, $72-8
-	MOVQ  t+0(FP), AX
-	MOVQ  (AX), CX
-	MOVQ  8(AX), DX
-	MOVQ  64(AX), BX
-	MOVQ  72(AX), SI
-	MOVQ  88(AX), DI
-	MOVQ  80(AX), R9
-	XORQ  R11, R11
-	MOVQ  R9, R8
-	ANDQ  $+31, R8
-	SUBQ  R8, R9
-	SHLQ  $0x01, R9
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+	MOVQ 64(AX), BX
+	MOVQ 72(AX), SI
+	MOVQ 88(AX), DI
+	MOVQ 80(AX), R9
+	XORQ R11, R11
+	MOVQ R9, R8
+	ANDQ $+31, R8
+	SUBQ R8, R9
+	SHLQ $0x01, R9
+	CMPQ 80(AX), $+256
+	JGE  apart
+	SHRQ $0x02, DI
+	LEAQ (SI)(SI*2), R8
+
+near:
+	TESTQ  DI, DI
+	JZ     near_end
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	XORQ   R10, R10
+	CMPQ   R10, R9
+	JGE    near_tail
+
+near_k:
+	VMOVDQU     (BX), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVDQU     (BX)(SI*1), Y11
+	VPSLLD      $0x10, Y11, Y10
+	VPSRLD      $0x10, Y11, Y11
+	VPSLLD      $0x10, Y11, Y11
+	VMOVUPS     (CX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y0
+	VFMADD231PS Y10, Y12, Y1
+	VMOVUPS     64(CX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y0
+	VFMADD231PS Y11, Y12, Y1
+	VMOVUPS     (DX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y4
+	VFMADD231PS Y10, Y12, Y5
+	VMOVUPS     64(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y4
+	VFMADD231PS Y11, Y8, Y5
+	VMOVDQU     (BX)(SI*2), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVDQU     (BX)(R8*1), Y11
+	VPSLLD      $0x10, Y11, Y10
+	VPSRLD      $0x10, Y11, Y11
+	VPSLLD      $0x10, Y11, Y11
+	VMOVUPS     (CX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y2
+	VFMADD231PS Y10, Y12, Y3
+	VMOVUPS     64(CX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y2
+	VFMADD231PS Y11, Y12, Y3
+	VMOVUPS     (DX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y6
+	VFMADD231PS Y10, Y12, Y7
+	VMOVUPS     64(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y6
+	VFMADD231PS Y11, Y8, Y7
+	VMOVDQU     32(BX), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVDQU     32(BX)(SI*1), Y11
+	VPSLLD      $0x10, Y11, Y10
+	VPSRLD      $0x10, Y11, Y11
+	VPSLLD      $0x10, Y11, Y11
+	VMOVUPS     32(CX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y0
+	VFMADD231PS Y10, Y12, Y1
+	VMOVUPS     96(CX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y0
+	VFMADD231PS Y11, Y12, Y1
+	VMOVUPS     32(DX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y4
+	VFMADD231PS Y10, Y12, Y5
+	VMOVUPS     96(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y4
+	VFMADD231PS Y11, Y8, Y5
+	VMOVDQU     32(BX)(SI*2), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVDQU     32(BX)(R8*1), Y11
+	VPSLLD      $0x10, Y11, Y10
+	VPSRLD      $0x10, Y11, Y11
+	VPSLLD      $0x10, Y11, Y11
+	VMOVUPS     32(CX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y2
+	VFMADD231PS Y10, Y12, Y3
+	VMOVUPS     96(CX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y2
+	VFMADD231PS Y11, Y12, Y3
+	VMOVUPS     32(DX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y6
+	VFMADD231PS Y10, Y12, Y7
+	VMOVUPS     96(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y6
+	VFMADD231PS Y11, Y8, Y7
+	ADDQ        $+64, BX
+	ADDQ        $+64, R10
+	CMPQ        R10, R9
+	JLT         near_k
+
+near_tail:
+	MOVQ    80(AX), R12
+	ANDQ    $+31, R12
+	JZ      near_sum
+	VXORPS  Y8, Y8, Y8
+	VMOVUPS Y8, 8(SP)
+	VMOVUPS Y8, 40(SP)
+	LEAQ    (BX), R13
+	XORQ    R14, R14
+
+near_copy0:
+	MOVWLZX     (R13)(R14*2), R15
+	MOVW        R15, 8(SP)(R14*2)
+	INCQ        R14
+	CMPQ        R14, R12
+	JLT         near_copy0
+	LEAQ        8(SP), R13
+	VMOVDQU     (R13), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     (CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VMOVUPS     64(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y0
+	VMOVUPS     (DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y4
+	VMOVUPS     64(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y4
+	VMOVDQU     32(R13), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     32(CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VMOVUPS     96(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y0
+	VMOVUPS     32(DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y4
+	VMOVUPS     96(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y4
+	VXORPS      Y8, Y8, Y8
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
+	LEAQ        (BX)(SI*1), R13
+	XORQ        R14, R14
+
+near_copy1:
+	MOVWLZX     (R13)(R14*2), R15
+	MOVW        R15, 8(SP)(R14*2)
+	INCQ        R14
+	CMPQ        R14, R12
+	JLT         near_copy1
+	LEAQ        8(SP), R13
+	VMOVDQU     (R13), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     (CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y1
+	VMOVUPS     64(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y1
+	VMOVUPS     (DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y5
+	VMOVUPS     64(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y5
+	VMOVDQU     32(R13), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     32(CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y1
+	VMOVUPS     96(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y1
+	VMOVUPS     32(DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y5
+	VMOVUPS     96(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y5
+	VXORPS      Y8, Y8, Y8
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
+	LEAQ        (BX)(SI*2), R13
+	XORQ        R14, R14
+
+near_copy2:
+	MOVWLZX     (R13)(R14*2), R15
+	MOVW        R15, 8(SP)(R14*2)
+	INCQ        R14
+	CMPQ        R14, R12
+	JLT         near_copy2
+	LEAQ        8(SP), R13
+	VMOVDQU     (R13), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     (CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y2
+	VMOVUPS     64(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y2
+	VMOVUPS     (DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y6
+	VMOVUPS     64(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y6
+	VMOVDQU     32(R13), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     32(CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y2
+	VMOVUPS     96(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y2
+	VMOVUPS     32(DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y6
+	VMOVUPS     96(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y6
+	VXORPS      Y8, Y8, Y8
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
+	LEAQ        (BX)(R8*1), R13
+	XORQ        R14, R14
+
+near_copy3:
+	MOVWLZX     (R13)(R14*2), R15
+	MOVW        R15, 8(SP)(R14*2)
+	INCQ        R14
+	CMPQ        R14, R12
+	JLT         near_copy3
+	LEAQ        8(SP), R12
+	VMOVDQU     (R12), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     (CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y3
+	VMOVUPS     64(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y3
+	VMOVUPS     (DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y7
+	VMOVUPS     64(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y7
+	VMOVDQU     32(R12), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     32(CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y3
+	VMOVUPS     96(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y3
+	VMOVUPS     32(DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y7
+	VMOVUPS     96(DX)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y7
+
+near_sum:
+	SUBQ         R10, BX
+	VPERM2F128   $0x20, Y1, Y0, Y8
+	VPERM2F128   $0x31, Y1, Y0, Y0
+	VADDPS       Y0, Y8, Y8
+	VPERM2F128   $0x20, Y3, Y2, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y1
+	VADDPS       Y1, Y0, Y0
+	VUNPCKLPD    Y0, Y8, Y1
+	VUNPCKHPD    Y0, Y8, Y0
+	VADDPS       Y0, Y1, Y1
+	VSHUFPS      $0x88, Y1, Y1, Y0
+	VSHUFPS      $0xdd, Y1, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VUNPCKLPS    X1, X0, X0
+	MOVQ         32(AX), R10
+	ADDQ         R11, R10
+	VMOVUPS      X0, (R10)
+	VPERM2F128   $0x20, Y5, Y4, Y0
+	VPERM2F128   $0x31, Y5, Y4, Y1
+	VADDPS       Y1, Y0, Y0
+	VPERM2F128   $0x20, Y7, Y6, Y1
+	VPERM2F128   $0x31, Y7, Y6, Y2
+	VADDPS       Y2, Y1, Y1
+	VUNPCKLPD    Y1, Y0, Y2
+	VUNPCKHPD    Y1, Y0, Y0
+	VADDPS       Y0, Y2, Y2
+	VSHUFPS      $0x88, Y2, Y2, Y0
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VUNPCKLPS    X1, X0, X0
+	MOVQ         40(AX), R10
+	ADDQ         R11, R10
+	VMOVUPS      X0, (R10)
+	LEAQ         (BX)(SI*4), BX
+	ADDQ         $+16, R11
+	DECQ         DI
+	JMP          near
+
+near_end:
+	MOVQ 88(AX), DI
+	ANDQ $+3, DI
+	JMP  rest
+
+apart:
 	SHRQ  $0x02, DI
 	MOVQ  DI, R8
 	SHLQ  $0x02, R8
@@ -1628,7 +2256,6 @@ by4_copy3:
 
 by4_sum:
 	SUBQ         R10, BX
-	ADDQ         72(AX), BX
 	MOVQ         (SP), R10
 	LEAQ         (R10)(R10*2), R12
 	VPERM2F128   $0x20, Y1, Y0, Y8
@@ -1671,6 +2298,7 @@ by4_sum:
 	VEXTRACTPS   $0x01, X0, (R13)(R10*1)
 	VEXTRACTPS   $0x02, X0, (R13)(R10*2)
 	VEXTRACTPS   $0x03, X0, (R13)(R12*1)
+	ADDQ         72(AX), BX
 	ADDQ         $+4, R11
 	DECQ         DI
 	JMP          by4
@@ -1686,6 +2314,7 @@ by4_end:
 	MOVQ 88(AX), DI
 	ANDQ $+3, DI
 
+rest:
 by1:
 	TESTQ  DI, DI
 	JZ     by1_end
@@ -1769,7 +2398,6 @@ by1_copy0:
 
 by1_sum:
 	SUBQ         R10, BX
-	ADDQ         72(AX), BX
 	MOVQ         (SP), SI
 	LEAQ         (SI)(SI*2), SI
 	VPERM2F128   $0x20, Y1, Y0, Y2
@@ -1792,6 +2420,7 @@ by1_sum:
 	MOVQ         40(AX), SI
 	ADDQ         R11, SI
 	VEXTRACTPS   $0x01, X0, (SI)
+	ADDQ         72(AX), BX
 	ADDQ         $+4, R11
 	DECQ         DI
 	JMP          by1
@@ -1803,19 +2432,240 @@ by1_end:
 // func bf16Rows3AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3
 TEXT ·bf16Rows3AVX2(SB), NOSPLIT, $72-8
-	MOVQ  t+0(FP), AX
-	MOVQ  (AX), CX
-	MOVQ  8(AX), DX
-	MOVQ  16(AX), BX
-	MOVQ  64(AX), SI
-	MOVQ  72(AX), DI
-	MOVQ  88(AX), R8
-	MOVQ  80(AX), R10
-	XORQ  R11, R11
-	MOVQ  R10, R9
-	ANDQ  $+31, R9
-	SUBQ  R9, R10
-	SHLQ  $0x01, R10
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+	MOVQ 16(AX), BX
+	MOVQ 64(AX), SI
+	MOVQ 72(AX), DI
+	MOVQ 88(AX), R8
+	MOVQ 80(AX), R10
+	XORQ R11, R11
+	MOVQ R10, R9
+	ANDQ $+31, R9
+	SUBQ R9, R10
+	SHLQ $0x01, R10
+	CMPQ 80(AX), $+256
+	JGE  apart
+	SHRQ $0x01, R8
+	LEAQ (DI)(DI*2), R9
+
+near:
+	TESTQ  R8, R8
+	JZ     near_end
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	XORQ   R9, R9
+	CMPQ   R9, R10
+	JGE    near_tail
+
+near_k:
+	VMOVDQU     (SI), Y7
+	VPSLLD      $0x10, Y7, Y6
+	VPSRLD      $0x10, Y7, Y7
+	VPSLLD      $0x10, Y7, Y7
+	VMOVDQU     (SI)(DI*1), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     (CX)(R9*2), Y10
+	VFMADD231PS Y6, Y10, Y0
+	VFMADD231PS Y8, Y10, Y1
+	VMOVUPS     64(CX)(R9*2), Y10
+	VFMADD231PS Y7, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	VMOVUPS     (DX)(R9*2), Y10
+	VFMADD231PS Y6, Y10, Y2
+	VFMADD231PS Y8, Y10, Y3
+	VMOVUPS     64(DX)(R9*2), Y10
+	VFMADD231PS Y7, Y10, Y2
+	VFMADD231PS Y9, Y10, Y3
+	VMOVUPS     (BX)(R9*2), Y10
+	VFMADD231PS Y6, Y10, Y4
+	VFMADD231PS Y8, Y10, Y5
+	VMOVUPS     64(BX)(R9*2), Y6
+	VFMADD231PS Y7, Y6, Y4
+	VFMADD231PS Y9, Y6, Y5
+	VMOVDQU     32(SI), Y7
+	VPSLLD      $0x10, Y7, Y6
+	VPSRLD      $0x10, Y7, Y7
+	VPSLLD      $0x10, Y7, Y7
+	VMOVDQU     32(SI)(DI*1), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     32(CX)(R9*2), Y10
+	VFMADD231PS Y6, Y10, Y0
+	VFMADD231PS Y8, Y10, Y1
+	VMOVUPS     96(CX)(R9*2), Y10
+	VFMADD231PS Y7, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	VMOVUPS     32(DX)(R9*2), Y10
+	VFMADD231PS Y6, Y10, Y2
+	VFMADD231PS Y8, Y10, Y3
+	VMOVUPS     96(DX)(R9*2), Y10
+	VFMADD231PS Y7, Y10, Y2
+	VFMADD231PS Y9, Y10, Y3
+	VMOVUPS     32(BX)(R9*2), Y10
+	VFMADD231PS Y6, Y10, Y4
+	VFMADD231PS Y8, Y10, Y5
+	VMOVUPS     96(BX)(R9*2), Y6
+	VFMADD231PS Y7, Y6, Y4
+	VFMADD231PS Y9, Y6, Y5
+	ADDQ        $+64, SI
+	ADDQ        $+64, R9
+	CMPQ        R9, R10
+	JLT         near_k
+
+near_tail:
+	MOVQ    80(AX), R12
+	ANDQ    $+31, R12
+	JZ      near_sum
+	VXORPS  Y6, Y6, Y6
+	VMOVUPS Y6, 8(SP)
+	VMOVUPS Y6, 40(SP)
+	LEAQ    (SI), R13
+	XORQ    R14, R14
+
+near_copy0:
+	MOVWLZX     (R13)(R14*2), R15
+	MOVW        R15, 8(SP)(R14*2)
+	INCQ        R14
+	CMPQ        R14, R12
+	JLT         near_copy0
+	LEAQ        8(SP), R13
+	VMOVDQU     (R13), Y7
+	VPSLLD      $0x10, Y7, Y6
+	VPSRLD      $0x10, Y7, Y7
+	VPSLLD      $0x10, Y7, Y7
+	VMOVUPS     (CX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y0
+	VMOVUPS     64(CX)(R9*2), Y8
+	VFMADD231PS Y7, Y8, Y0
+	VMOVUPS     (DX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y2
+	VMOVUPS     64(DX)(R9*2), Y8
+	VFMADD231PS Y7, Y8, Y2
+	VMOVUPS     (BX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y4
+	VMOVUPS     64(BX)(R9*2), Y6
+	VFMADD231PS Y7, Y6, Y4
+	VMOVDQU     32(R13), Y7
+	VPSLLD      $0x10, Y7, Y6
+	VPSRLD      $0x10, Y7, Y7
+	VPSLLD      $0x10, Y7, Y7
+	VMOVUPS     32(CX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y0
+	VMOVUPS     96(CX)(R9*2), Y8
+	VFMADD231PS Y7, Y8, Y0
+	VMOVUPS     32(DX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y2
+	VMOVUPS     96(DX)(R9*2), Y8
+	VFMADD231PS Y7, Y8, Y2
+	VMOVUPS     32(BX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y4
+	VMOVUPS     96(BX)(R9*2), Y6
+	VFMADD231PS Y7, Y6, Y4
+	VXORPS      Y6, Y6, Y6
+	VMOVUPS     Y6, 8(SP)
+	VMOVUPS     Y6, 40(SP)
+	LEAQ        (SI)(DI*1), R13
+	XORQ        R14, R14
+
+near_copy1:
+	MOVWLZX     (R13)(R14*2), R15
+	MOVW        R15, 8(SP)(R14*2)
+	INCQ        R14
+	CMPQ        R14, R12
+	JLT         near_copy1
+	LEAQ        8(SP), R12
+	VMOVDQU     (R12), Y7
+	VPSLLD      $0x10, Y7, Y6
+	VPSRLD      $0x10, Y7, Y7
+	VPSLLD      $0x10, Y7, Y7
+	VMOVUPS     (CX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y1
+	VMOVUPS     64(CX)(R9*2), Y8
+	VFMADD231PS Y7, Y8, Y1
+	VMOVUPS     (DX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y3
+	VMOVUPS     64(DX)(R9*2), Y8
+	VFMADD231PS Y7, Y8, Y3
+	VMOVUPS     (BX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y5
+	VMOVUPS     64(BX)(R9*2), Y6
+	VFMADD231PS Y7, Y6, Y5
+	VMOVDQU     32(R12), Y7
+	VPSLLD      $0x10, Y7, Y6
+	VPSRLD      $0x10, Y7, Y7
+	VPSLLD      $0x10, Y7, Y7
+	VMOVUPS     32(CX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y1
+	VMOVUPS     96(CX)(R9*2), Y8
+	VFMADD231PS Y7, Y8, Y1
+	VMOVUPS     32(DX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y3
+	VMOVUPS     96(DX)(R9*2), Y8
+	VFMADD231PS Y7, Y8, Y3
+	VMOVUPS     32(BX)(R9*2), Y8
+	VFMADD231PS Y6, Y8, Y5
+	VMOVUPS     96(BX)(R9*2), Y6
+	VFMADD231PS Y7, Y6, Y5
+
+near_sum:
+	SUBQ         R9, SI
+	VPERM2F128   $0x20, Y1, Y0, Y6
+	VPERM2F128   $0x31, Y1, Y0, Y0
+	VADDPS       Y0, Y6, Y6
+	VPERM2F128   $0x20, Y3, Y2, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y1
+	VADDPS       Y1, Y0, Y0
+	VUNPCKLPD    Y0, Y6, Y1
+	VUNPCKHPD    Y0, Y6, Y0
+	VADDPS       Y0, Y1, Y1
+	VSHUFPS      $0x88, Y1, Y1, Y0
+	VSHUFPS      $0xdd, Y1, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VUNPCKLPS    X1, X0, X0
+	MOVQ         32(AX), R9
+	ADDQ         R11, R9
+	VMOVLPS      X0, (R9)
+	MOVQ         40(AX), R9
+	ADDQ         R11, R9
+	VMOVHPS      X0, (R9)
+	VPERM2F128   $0x20, Y5, Y4, Y0
+	VPERM2F128   $0x31, Y5, Y4, Y1
+	VADDPS       Y1, Y0, Y0
+	VPERM2F128   $0x20, Y4, Y4, Y1
+	VPERM2F128   $0x31, Y4, Y4, Y2
+	VADDPS       Y2, Y1, Y1
+	VUNPCKLPD    Y1, Y0, Y2
+	VUNPCKHPD    Y1, Y0, Y0
+	VADDPS       Y0, Y2, Y2
+	VSHUFPS      $0x88, Y2, Y2, Y0
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VUNPCKLPS    X1, X0, X0
+	MOVQ         48(AX), R9
+	ADDQ         R11, R9
+	VMOVLPS      X0, (R9)
+	LEAQ         (SI)(DI*2), SI
+	ADDQ         $+8, R11
+	DECQ         R8
+	JMP          near
+
+near_end:
+	MOVQ 88(AX), R8
+	ANDQ $+1, R8
+	JMP  rest
+
+apart:
 	SHRQ  $0x01, R8
 	MOVQ  R8, R9
 	SHLQ  $0x02, R9
@@ -1991,7 +2841,6 @@ by2_copy1:
 
 by2_sum:
 	SUBQ         R9, SI
-	ADDQ         72(AX), SI
 	MOVQ         (SP), R9
 	LEAQ         (R9)(R9*2), R12
 	VPERM2F128   $0x20, Y1, Y0, Y6
@@ -2034,6 +2883,7 @@ by2_sum:
 	ADDQ         R11, R12
 	VMOVSS       X0, (R12)
 	VEXTRACTPS   $0x01, X0, (R12)(R9*1)
+	ADDQ         72(AX), SI
 	ADDQ         $+4, R11
 	DECQ         R8
 	JMP          by2
@@ -2045,6 +2895,7 @@ by2_end:
 	MOVQ 88(AX), R8
 	ANDQ $+1, R8
 
+rest:
 by1:
 	TESTQ  R8, R8
 	JZ     by1_end
@@ -2145,7 +2996,6 @@ by1_copy0:
 
 by1_sum:
 	SUBQ         R9, SI
-	ADDQ         72(AX), SI
 	MOVQ         (SP), DI
 	LEAQ         (DI)(DI*2), DI
 	VPERM2F128   $0x20, Y1, Y0, Y3
@@ -2171,6 +3021,7 @@ by1_sum:
 	MOVQ         48(AX), DI
 	ADDQ         R11, DI
 	VEXTRACTPS   $0x02, X0, (DI)
+	ADDQ         72(AX), SI
 	ADDQ         $+4, R11
 	DECQ         R8
 	JMP          by1
@@ -2182,20 +3033,274 @@ by1_end:
 // func bf16Rows4AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3
 TEXT ·bf16Rows4AVX2(SB), NOSPLIT, $72-8
-	MOVQ  t+0(FP), AX
-	MOVQ  (AX), CX
-	MOVQ  8(AX), DX
-	MOVQ  16(AX), BX
-	MOVQ  24(AX), SI
-	MOVQ  64(AX), DI
-	MOVQ  72(AX), R8
-	MOVQ  88(AX), R9
-	MOVQ  80(AX), R11
-	XORQ  R12, R12
-	MOVQ  R11, R10
-	ANDQ  $+31, R10
-	SUBQ  R10, R11
-	SHLQ  $0x01, R11
+	MOVQ t+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ 8(AX), DX
+	MOVQ 16(AX), BX
+	MOVQ 24(AX), SI
+	MOVQ 64(AX), DI
+	MOVQ 72(AX), R8
+	MOVQ 88(AX), R9
+	MOVQ 80(AX), R11
+	XORQ R12, R12
+	MOVQ R11, R10
+	ANDQ $+31, R10
+	SUBQ R10, R11
+	SHLQ $0x01, R11
+	CMPQ 80(AX), $+256
+	JGE  apart
+	SHRQ $0x01, R9
+	LEAQ (R8)(R8*2), R10
+
+near:
+	TESTQ  R9, R9
+	JZ     near_end
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	XORQ   R10, R10
+	CMPQ   R10, R11
+	JGE    near_tail
+
+near_k:
+	VMOVDQU     (DI), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVDQU     (DI)(R8*1), Y11
+	VPSLLD      $0x10, Y11, Y10
+	VPSRLD      $0x10, Y11, Y11
+	VPSLLD      $0x10, Y11, Y11
+	VMOVUPS     (CX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y0
+	VFMADD231PS Y10, Y12, Y1
+	VMOVUPS     64(CX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y0
+	VFMADD231PS Y11, Y12, Y1
+	VMOVUPS     (DX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y2
+	VFMADD231PS Y10, Y12, Y3
+	VMOVUPS     64(DX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y2
+	VFMADD231PS Y11, Y12, Y3
+	VMOVUPS     (BX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y4
+	VFMADD231PS Y10, Y12, Y5
+	VMOVUPS     64(BX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y4
+	VFMADD231PS Y11, Y12, Y5
+	VMOVUPS     (SI)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y6
+	VFMADD231PS Y10, Y12, Y7
+	VMOVUPS     64(SI)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y6
+	VFMADD231PS Y11, Y8, Y7
+	VMOVDQU     32(DI), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVDQU     32(DI)(R8*1), Y11
+	VPSLLD      $0x10, Y11, Y10
+	VPSRLD      $0x10, Y11, Y11
+	VPSLLD      $0x10, Y11, Y11
+	VMOVUPS     32(CX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y0
+	VFMADD231PS Y10, Y12, Y1
+	VMOVUPS     96(CX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y0
+	VFMADD231PS Y11, Y12, Y1
+	VMOVUPS     32(DX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y2
+	VFMADD231PS Y10, Y12, Y3
+	VMOVUPS     96(DX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y2
+	VFMADD231PS Y11, Y12, Y3
+	VMOVUPS     32(BX)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y4
+	VFMADD231PS Y10, Y12, Y5
+	VMOVUPS     96(BX)(R10*2), Y12
+	VFMADD231PS Y9, Y12, Y4
+	VFMADD231PS Y11, Y12, Y5
+	VMOVUPS     32(SI)(R10*2), Y12
+	VFMADD231PS Y8, Y12, Y6
+	VFMADD231PS Y10, Y12, Y7
+	VMOVUPS     96(SI)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y6
+	VFMADD231PS Y11, Y8, Y7
+	ADDQ        $+64, DI
+	ADDQ        $+64, R10
+	CMPQ        R10, R11
+	JLT         near_k
+
+near_tail:
+	MOVQ    80(AX), R13
+	ANDQ    $+31, R13
+	JZ      near_sum
+	VXORPS  Y8, Y8, Y8
+	VMOVUPS Y8, 8(SP)
+	VMOVUPS Y8, 40(SP)
+	LEAQ    (DI), R14
+	XORQ    R15, R15
+
+near_copy0:
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R13
+	JLT         near_copy0
+	LEAQ        8(SP), R14
+	VMOVDQU     (R14), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     (CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VMOVUPS     64(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y0
+	VMOVUPS     (DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y2
+	VMOVUPS     64(DX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y2
+	VMOVUPS     (BX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y4
+	VMOVUPS     64(BX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y4
+	VMOVUPS     (SI)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y6
+	VMOVUPS     64(SI)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y6
+	VMOVDQU     32(R14), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     32(CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VMOVUPS     96(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y0
+	VMOVUPS     32(DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y2
+	VMOVUPS     96(DX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y2
+	VMOVUPS     32(BX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y4
+	VMOVUPS     96(BX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y4
+	VMOVUPS     32(SI)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y6
+	VMOVUPS     96(SI)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y6
+	VXORPS      Y8, Y8, Y8
+	VMOVUPS     Y8, 8(SP)
+	VMOVUPS     Y8, 40(SP)
+	LEAQ        (DI)(R8*1), R14
+	XORQ        R15, R15
+
+near_copy1:
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R13
+	JLT         near_copy1
+	LEAQ        8(SP), R13
+	VMOVDQU     (R13), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     (CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y1
+	VMOVUPS     64(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y1
+	VMOVUPS     (DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y3
+	VMOVUPS     64(DX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y3
+	VMOVUPS     (BX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y5
+	VMOVUPS     64(BX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y5
+	VMOVUPS     (SI)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y7
+	VMOVUPS     64(SI)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y7
+	VMOVDQU     32(R13), Y9
+	VPSLLD      $0x10, Y9, Y8
+	VPSRLD      $0x10, Y9, Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     32(CX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y1
+	VMOVUPS     96(CX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y1
+	VMOVUPS     32(DX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y3
+	VMOVUPS     96(DX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y3
+	VMOVUPS     32(BX)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y5
+	VMOVUPS     96(BX)(R10*2), Y10
+	VFMADD231PS Y9, Y10, Y5
+	VMOVUPS     32(SI)(R10*2), Y10
+	VFMADD231PS Y8, Y10, Y7
+	VMOVUPS     96(SI)(R10*2), Y8
+	VFMADD231PS Y9, Y8, Y7
+
+near_sum:
+	SUBQ         R10, DI
+	VPERM2F128   $0x20, Y1, Y0, Y8
+	VPERM2F128   $0x31, Y1, Y0, Y0
+	VADDPS       Y0, Y8, Y8
+	VPERM2F128   $0x20, Y3, Y2, Y0
+	VPERM2F128   $0x31, Y3, Y2, Y1
+	VADDPS       Y1, Y0, Y0
+	VUNPCKLPD    Y0, Y8, Y1
+	VUNPCKHPD    Y0, Y8, Y0
+	VADDPS       Y0, Y1, Y1
+	VSHUFPS      $0x88, Y1, Y1, Y0
+	VSHUFPS      $0xdd, Y1, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VUNPCKLPS    X1, X0, X0
+	MOVQ         32(AX), R10
+	ADDQ         R12, R10
+	VMOVLPS      X0, (R10)
+	MOVQ         40(AX), R10
+	ADDQ         R12, R10
+	VMOVHPS      X0, (R10)
+	VPERM2F128   $0x20, Y5, Y4, Y0
+	VPERM2F128   $0x31, Y5, Y4, Y1
+	VADDPS       Y1, Y0, Y0
+	VPERM2F128   $0x20, Y7, Y6, Y1
+	VPERM2F128   $0x31, Y7, Y6, Y2
+	VADDPS       Y2, Y1, Y1
+	VUNPCKLPD    Y1, Y0, Y2
+	VUNPCKHPD    Y1, Y0, Y0
+	VADDPS       Y0, Y2, Y2
+	VSHUFPS      $0x88, Y2, Y2, Y0
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VUNPCKLPS    X1, X0, X0
+	MOVQ         48(AX), R10
+	ADDQ         R12, R10
+	VMOVLPS      X0, (R10)
+	MOVQ         56(AX), R10
+	ADDQ         R12, R10
+	VMOVHPS      X0, (R10)
+	LEAQ         (DI)(R8*2), DI
+	ADDQ         $+8, R12
+	DECQ         R9
+	JMP          near
+
+near_end:
+	MOVQ 88(AX), R9
+	ANDQ $+1, R9
+	JMP  rest
+
+apart:
 	SHRQ  $0x01, R9
 	MOVQ  R9, R10
 	SHLQ  $0x02, R10
@@ -2401,7 +3506,6 @@ by2_copy1:
 
 by2_sum:
 	SUBQ         R10, DI
-	ADDQ         72(AX), DI
 	MOVQ         (SP), R10
 	LEAQ         (R10)(R10*2), R13
 	VPERM2F128   $0x20, Y1, Y0, Y8
@@ -2448,6 +3552,7 @@ by2_sum:
 	ADDQ         R12, R13
 	VEXTRACTPS   $0x02, X0, (R13)
 	VEXTRACTPS   $0x03, X0, (R13)(R10*1)
+	ADDQ         72(AX), DI
 	ADDQ         $+4, R12
 	DECQ         R9
 	JMP          by2
@@ -2459,6 +3564,7 @@ by2_end:
 	MOVQ 88(AX), R9
 	ANDQ $+1, R9
 
+rest:
 by1:
 	TESTQ  R9, R9
 	JZ     by1_end
@@ -2576,7 +3682,6 @@ by1_copy0:
 
 by1_sum:
 	SUBQ         R10, DI
-	ADDQ         72(AX), DI
 	MOVQ         (SP), R8
 	LEAQ         (R8)(R8*2), R8
 	VPERM2F128   $0x20, Y1, Y0, Y4
@@ -2605,6 +3710,7 @@ by1_sum:
 	MOVQ         56(AX), R8
 	ADDQ         R12, R8
 	VEXTRACTPS   $0x03, X0, (R8)
+	ADDQ         72(AX), DI
 	ADDQ         $+4, R12
 	DECQ         R9
 	JMP          by1
