@@ -82,6 +82,7 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 	w.Layer, w.Group, w.Rows = layer, n.index, work
 	c.send(c.routes.splits[n.index], w)
 	n.group.Shared(n.stream, b.State, layer, b.Probe())
+	c.sent = 0
 }
 
 // forget strikes b off the batches that wait; false if it was not there.

@@ -31,6 +31,7 @@ type turn struct {
 	log    *zerolog.Logger
 	ring   *trace.Ring
 	event  *trace.Event // of the message in hand; a node may add to it
+	sent   int64        // when the node last sent something; 0: it has worked since
 }
 
 // sender takes messages to actors and never waits: an actor.Context.
@@ -45,7 +46,8 @@ func (t *turn) send(to *actor.PID, m any) {
 		h.Hold()
 	}
 	if s, ok := m.(msg.Stamped); ok {
-		s.Stamp(trace.Now())
+		t.sent = trace.Now()
+		s.Stamp(t.sent)
 	}
 	t.out.Send(to, m)
 }
@@ -103,7 +105,7 @@ func (s *shell) Receive(ctx actor.Context) {
 
 // handle gives one message to the node.
 func (s *shell) handle(out sender, m any) {
-	s.turn.out = out
+	s.turn.out, s.turn.sent = out, 0
 	e := &s.event
 	*e = trace.Event{Kind: s.kind, Layer: -1, Started: trace.Now()}
 	// Described first: by the end of receive the message has a new owner.
@@ -117,7 +119,10 @@ func (s *shell) handle(out sender, m any) {
 	}
 	defer s.catch(m)
 	s.node.receive(&s.turn, m)
-	e.Ended = trace.Now()
+	// Most nodes end with a send: that time is not asked for twice.
+	if e.Ended = s.turn.sent; e.Ended == 0 {
+		e.Ended = trace.Now()
+	}
 	s.turn.ring.Record(e)
 }
 
