@@ -22,6 +22,7 @@ type question struct {
 	text   string         // the user's message, or a raw prompt
 	raw    bool           // for /v1/completions
 	max    int            // tokens of the answer; 0: as many as fit
+	forget bool           // the Responses API is asked to keep nothing
 	fields map[string]any // sampling fields by their common names
 }
 
@@ -112,6 +113,9 @@ func (q question) body(path string, stream bool) map[string]any {
 		b["prompt"] = q.text
 	default:
 		b["input"], limit = q.text, "max_output_tokens"
+		if q.forget {
+			b["store"] = false
+		}
 	}
 	if q.max != 0 {
 		b[limit] = q.max

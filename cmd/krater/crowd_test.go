@@ -60,6 +60,10 @@ func soak(t *testing.T, clients int, length time.Duration, questions int, seed u
 		all.Go(func() { c.client(ctx, rand.New(rand.NewPCG(seed, uint64(i)+1))) })
 	}
 	start := time.Now()
+	for i := range 3 {
+		<-time.After(time.Until(start.Add(length * time.Duration(i+1) / 4)))
+		t.Logf("resident %d MB after %d/4 of the time, %d goroutines", residentBytes()>>20, i+1, runtime.NumGoroutine())
+	}
 	all.Wait()
 	took := time.Since(start)
 
@@ -104,7 +108,7 @@ func (c *crowd) prepare(t *testing.T, r *rand.Rand, raw bool) exam {
 	thing := things[r.IntN(len(things))]
 	e := exam{question: question{
 		text: fmt.Sprintf([]string{"What is a %s?", "Tell me about the %s.", "%s", "Is a %s large? \U0001F600 \uD55C"}[r.IntN(4)], thing),
-		raw:  raw, max: 1 + r.IntN(60), fields: map[string]any{"temperature": 0},
+		raw:  raw, max: 1 + r.IntN(60), forget: r.IntN(4) > 0, fields: map[string]any{"temperature": 0},
 	}}
 	if r.IntN(2) == 0 {
 		e.fields = map[string]any{"temperature": 0.5 + 1.5*r.Float64(), "seed": r.IntN(1 << 30)}
@@ -214,6 +218,10 @@ func measureMemory() memory {
 	debug.FreeOSMemory()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
+	return memory{rss: residentBytes(), heap: int64(m.HeapAlloc)}
+}
+
+func residentBytes() int64 {
 	data, _ := os.ReadFile("/proc/self/status")
-	return memory{rss: meminfo(data, "VmRSS"), heap: int64(m.HeapAlloc)}
+	return meminfo(data, "VmRSS")
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -112,7 +113,7 @@ func (c *crowd) giveUp(ctx context.Context, s *site, r *rand.Rand) {
 	got, err := way.ask(short, s, e.question, idle)
 	switch {
 	case c.busy(err):
-	case err != nil && short.Err() != nil:
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), err != nil && short.Err() != nil:
 		c.count("gave up")
 	case err != nil:
 		c.fault("giving up %s: %v", way.name, err)

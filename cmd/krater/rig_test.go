@@ -99,7 +99,11 @@ func checkComplaint(t testing.TB, message string, words ...string) {
 	}
 }
 
-// lines is a writer that keeps what it gets and lets tests wait for a line.
+// linesMax bounds what is kept of a log, in bytes.
+const linesMax = 1 << 20
+
+// lines is a writer that keeps the last of what it gets and lets tests wait for
+// a line.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -113,6 +117,9 @@ func (l *lines) Write(p []byte) (int, error) {
 	defer l.mu.Unlock()
 	close(l.more)
 	l.more = make(chan struct{})
+	if l.text.Len() > linesMax {
+		l.text.Next(linesMax / 2)
+	}
 	return l.text.Write(p)
 }
 
