@@ -19,13 +19,16 @@ func (q QMat) Zero() bool { return q.Values == nil }
 // Bytes is what a pass over the matrix reads.
 func (q QMat) Bytes() int { return q.ValueBytes() + q.ScaleBytes() }
 
-// QRows are activations [T, K] quantised once and used for several matrices of
-// one group size: x[t, k] is about Q[t, k] * Scale[t, k/Group]. K is padded with
-// zeros to a multiple of 32.
+// QRows are activations [T, K] quantised once and used for every matrix of one
+// group size: x[t, k] is about Q[t, k] * Scale[t, k/Group]. K is filled up with
+// zeros to a multiple of 32 (FormatB.PaddedCols), groups divide that.
+//
+// Rows may lie at any stride. Products read eight rows side by side, so a stride
+// of Q that is a multiple of 4096 bytes makes them meet in the first-level cache.
 type QRows struct {
-	Q     Mat // [T, K] I8, values -127..127
-	Scale Mat // [T, K/Group] F32
-	Sum   Mat // [T, K/Group] I32: the sum of a group's values
+	Q     Mat // [T, padded K] I8, values -127..127
+	Scale Mat // [T, padded K/Group] F32
+	Bias  Mat // [T, padded K/Group] I32: -8 times the sum of a group's values, which undoes the +8 of stored INT4 weights
 	Group int
 }
 
@@ -36,10 +39,20 @@ type QExpert struct {
 	W2  QMat // [H, F]
 }
 
-// The integer operators. Batch invariance holds as for the others; sums within a
-// group are exact, groups are added in float32 in rising order.
+// The integer operators. Batch invariance holds as for the others, and more: the
+// arithmetic is fixed, so QuantizeRows and MatMulQ have the same bits on every
+// level of every processor.
 //
-//	QuantizeRows(s, out QRows, x [T,K])                                 per row and group: scale = max|x|/127, round to nearest even
-//	MatMulQ(s, out [T,N], x QRows, w QMat)                              out = x * w^T
-//	FFNQ(s, out [T,H], x QRows, e QExpert)                              quantises the middle row by W2's group
-//	ExpertsQ(s, y [T*K,H], x QRows, bank []QExpert, work []ExpertRows, topK)
+//	QuantizeRows(s, out QRows, x [T,K] F32)
+//	MatMulQ(s, out [T,N] F32, x QRows, w QMat)                          out = x * w^T
+//	FFNQ(s, out [T,H] F32, x QRows, e QExpert)                          down(quantised silu(gate x) * up x), by W2's group
+//	ExpertsQ(s, y [T*K,H] F32, x QRows, bank []QExpert, work []ExpertRows, topK)
+//
+// QuantizeRows, for each row and group, in float32: top = max|x|, scale = top /
+// 127, value = x * (127 / top) rounded to the nearest integer, ties to even. A
+// group whose top is below 2^-100 is all zero. A group with an infinity or NaN
+// gets scale NaN and values 0, so that every result of that row is NaN.
+//
+// MatMulQ: d[g] is the exact integer dot product of group g, then sum = FMA(d[g]
+// as float32, wscale[g] * xscale[g] rounded to float32, sum) for g = 0, 1, ...
+// from 0 on. A group of more than 65536 columns could overflow and is refused.
