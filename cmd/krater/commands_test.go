@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -171,6 +174,45 @@ func TestBadLines(t *testing.T) {
 		}
 		checkComplaint(t, o.err, strings.Split(c.words, "|")...)
 	}
+}
+
+// TestLineByLine: an answer does not wait for the next line.
+func TestLineByLine(t *testing.T) {
+	in, ask := io.Pipe()
+	listen, out := io.Pipe()
+	status := make(chan int, 1)
+	go func() {
+		status <- run([]string{"tokenize"}, &env{in: in, out: out, err: io.Discard})
+		out.Close()
+	}()
+	answers := bufio.NewReader(listen)
+	for range 3 {
+		if _, err := io.WriteString(ask, "\n"); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := answers.ReadString('\n'); err != nil || line != "[]\n" {
+			t.Fatalf("%q %v", line, err)
+		}
+	}
+	ask.Close()
+	if rest, err := io.ReadAll(answers); err != nil || len(rest) > 0 {
+		t.Errorf("%q %v", rest, err)
+	}
+	if s := <-status; s != 0 {
+		t.Errorf("status %d", s)
+	}
+}
+
+// TestInterrupt: ctrl-C ends an answer, what was said stays, and the exit status
+// is the shell's for it.
+func TestInterrupt(t *testing.T) {
+	p := launch(t, "run", "--raw", "--ignore-eos", "--max-tokens", "2000", "A\nriver")
+	p.out.waitAny(t, p.done)
+	p.signal(syscall.SIGINT)
+	if status := p.wait(); status != 130 {
+		t.Errorf("status %d\n%s", status, p.err)
+	}
+	checkComplaint(t, p.err.String(), "answer tokens")
 }
 
 func TestTemplate(t *testing.T) {

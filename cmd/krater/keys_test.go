@@ -48,6 +48,12 @@ func TestKeys(t *testing.T) {
 			t.Errorf("the response of the first key is %d to %s", status, key)
 		}
 	}
+	if offer := s.out.String(); !strings.Contains(offer, "Authorization: Bearer KEY") {
+		t.Errorf("it offers %q", offer)
+	}
+	for line := range strings.Lines(s.log.String()) {
+		decode[map[string]any](t, line)
+	}
 	if log := s.log.String(); strings.Contains(log, "secret") || !strings.Contains(log, "/v1/chat/completions") {
 		t.Errorf("the log shows a secret or no requests:\n%s", log)
 	}

@@ -131,24 +131,42 @@ func (l *lines) String() string {
 
 // wait returns the first line with the words; it fails the test when done is
 // closed or patience ends before.
-func (l *lines) wait(t testing.TB, words string, done <-chan struct{}) string {
+func (l *lines) wait(t testing.TB, words string, done <-chan struct{}) (found string) {
+	t.Helper()
+	l.until(t, words, done, func(text string) bool {
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, words) && strings.HasSuffix(line, "\n") {
+				found = line
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// waitAny waits for anything at all.
+func (l *lines) waitAny(t testing.TB, done <-chan struct{}) {
+	t.Helper()
+	l.until(t, "output", done, func(text string) bool { return text != "" })
+}
+
+func (l *lines) until(t testing.TB, what string, done <-chan struct{}, enough func(string) bool) {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
 		l.mu.Lock()
 		text, more := l.text.String(), l.more
 		l.mu.Unlock()
-		for line := range strings.Lines(text) {
-			if strings.Contains(line, words) && strings.HasSuffix(line, "\n") {
-				return line
-			}
+		if enough(text) {
+			return
 		}
 		select {
 		case <-more:
 		case <-done:
-			t.Fatalf("it ended without %q:\n%s", words, l)
+			t.Fatalf("it ended without %q:\n%s", what, l)
 		case <-deadline:
-			t.Fatalf("no %q in time:\n%s", words, l)
+			t.Fatalf("no %q in time:\n%s", what, l)
 		}
 	}
 }

@@ -156,12 +156,15 @@ func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, p *actors.
 
 // announce tells a person what to do next.
 func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Duration) {
-	scheme := "http"
+	scheme, key := "http", ""
 	if c.TLSCert != "" {
 		scheme = "https"
 	}
+	if c.APIKeys != "" {
+		key = " -H 'Authorization: Bearer KEY'"
+	}
 	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, addr, took.Seconds())
-	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json' -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, addr)
+	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, addr, key)
 }
 
 // logger writes to standard error: text on a terminal, JSON lines elsewhere.

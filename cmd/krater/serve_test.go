@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -208,6 +209,42 @@ func TestDrainTimeout(t *testing.T) {
 	if status := p.wait(); status != 0 {
 		t.Errorf("status %d\n%s", status, p.err)
 	}
+}
+
+// TestSecondSignal: who cannot wait for the drain is not made to.
+func TestSecondSignal(t *testing.T) {
+	p := launch(t, "serve", "--listen", "127.0.0.1:0", "--drain-timeout", "10m")
+	s := p.outside()
+	s.waitReady()
+	var all sync.WaitGroup
+	begun := make(chan struct{}, 8)
+	for range 8 { // some seconds of work
+		all.Go(func() {
+			var once sync.Once
+			_, _ = routes[1].ask(context.Background(), s, endless(2000), func(string) error {
+				once.Do(func() { begun <- struct{}{} })
+				return nil
+			})
+		})
+	}
+	for range 8 {
+		<-begun
+	}
+	p.signal(syscall.SIGTERM)
+	p.err.wait(t, "draining", p.done)
+	s.poll(patience, func() error { // the first one may not be done with quite yet
+		select {
+		case <-p.done:
+			return nil
+		default:
+			_ = p.cmd.Process.Signal(syscall.SIGTERM)
+			return errors.New("the program runs")
+		}
+	})
+	if status := p.wait(); status != -1 {
+		t.Errorf("status %d, want an end by the signal\n%s", status, p.err)
+	}
+	all.Wait()
 }
 
 // TestNothingIsLeft: a server that has stopped leaves no goroutine behind.

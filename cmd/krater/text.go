@@ -19,10 +19,10 @@ const lineMaxBytes = 64 << 20
 // eachLine calls f for every line of standard input and writes what it returns
 // as a line.
 func eachLine(e *env, f func(line []byte) ([]byte, error)) error {
-	in := bufio.NewScanner(e.in)
-	in.Buffer(make([]byte, 64<<10), lineMaxBytes)
 	out := bufio.NewWriter(e.out)
 	defer out.Flush()
+	in := bufio.NewScanner(flushFirst{e.in, out})
+	in.Buffer(make([]byte, 64<<10), lineMaxBytes)
 	for n := 1; in.Scan(); n++ {
 		answer, err := f(in.Bytes())
 		if err != nil {
@@ -33,6 +33,20 @@ func eachLine(e *env, f func(line []byte) ([]byte, error)) error {
 		}
 	}
 	return in.Err()
+}
+
+// flushFirst flushes what was answered before it waits for more input: who
+// writes a line and waits for its answer gets it.
+type flushFirst struct {
+	io.Reader
+	out *bufio.Writer
+}
+
+func (f flushFirst) Read(p []byte) (int, error) {
+	if err := f.out.Flush(); err != nil {
+		return 0, err
+	}
+	return f.Reader.Read(p)
 }
 
 type tokenizeCmd struct {
