@@ -33,6 +33,8 @@ func main() {
 		{"norm", emitNorm},
 		{"exp", emitExp},
 		{"rope", emitRope},
+		{"qrows", emitQRows},
+		{"qdot", emitQdot},
 	}
 	for _, p := range packages {
 		var stubs []string

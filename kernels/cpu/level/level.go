@@ -122,6 +122,11 @@ func Set(l Level) (restore func(), err error) {
 	}, nil
 }
 
+// VNNI reports whether this machine has the integer dot products of AVX-512
+// (VPDPBUSD). It is a property of level AVX512, not a level: without it only the
+// integer kernels fall back to AVX2.
+func VNNI() bool { return vnni() }
+
 // Available lists the levels that can run here, lowest first.
 func Available() []Level {
 	var all []Level

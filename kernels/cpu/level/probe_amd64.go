@@ -14,3 +14,5 @@ func probe() Level {
 	}
 	return Pure
 }
+
+func vnni() bool { return cpuid.CPU.Supports(cpuid.AVX512VNNI) }

@@ -4,3 +4,5 @@ package level
 
 // probe: this build has no assembly.
 func probe() Level { return Pure }
+
+func vnni() bool { return false }

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/ir"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// Offsets in qdot.Tile; a test there holds them to the Go declaration.
+const (
+	qX      = 0   // [8]pointer
+	qScale  = 64  // [8]pointer
+	qBias   = 128 // [8]pointer
+	qOut    = 192 // [8]pointer
+	qW      = 256
+	qS      = 264
+	qK      = 272
+	qSteps  = 280
+	qTiles  = 288
+	qAhead  = 296
+	qLine   = 64 // bytes
+	qColumn = 32 // columns of a step
+)
+
+// prefetchRows: tiles of more rows are for weights that stay in cache.
+const prefetchRows = 6
+
+// qdotTile is the state while one tile is written: mr rows of activations
+// against tiles of 16 weight rows in format B, one weight tile after another.
+//
+// A line of weights is one load and meets 4 bytes of each row of activations,
+// the same for all 16 weight rows: a broadcast. Sums need no folding: lane r of
+// an accumulator is weight row r.
+//
+// Registers: q and s walk through values and scales, which follow one another
+// from tile to tile; k is the column, from 0 in each tile; g the byte of the
+// group in Scale and Bias; it the steps of 32 columns left in a group. Counters
+// of tiles are in memory, there are no more registers.
+type qdotTile struct {
+	*isa
+	bits, mr int
+
+	t           reg.GPVirtual
+	x           []reg.GPVirtual
+	q, s, k, g  reg.GPVirtual
+	it, tmp     reg.GPVirtual
+	ahead       reg.GPVirtual // nil: no prefetch
+	tiles, out  operand.Mem   // tiles left; bytes of results written
+	low, ones   reg.VecVirtual
+	sums        []reg.VecVirtual // float32, a row of activations each (AVX-512)
+	sign        reg.VecVirtual   // AVX2, INT8: 0x80 in every byte
+	halves      []int            // AVX2: the halves of a line this pass is for
+	accumulator [][]reg.VecVirtual
+}
+
+func emitQdot(g *isa) {
+	most := 4
+	if g.wide() {
+		most = 8
+	}
+	for _, bits := range []int{4, 8} {
+		for mr := 1; mr <= most; mr++ {
+			g.function(fmt.Sprintf("int%dRows%d", bits, mr), "t *byte",
+				fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of INT%d weights.", mr, bits))
+			d := &qdotTile{isa: g, bits: bits, mr: mr}
+			d.load()
+			if g.wide() {
+				d.wideTiles()
+			} else {
+				d.narrowTiles()
+			}
+			g.end()
+		}
+	}
+}
+
+// stepBytes is what 32 columns take of a weight tile.
+func (d *qdotTile) stepBytes() int { return d.bits * 64 }
+
+// lines is the number of lines in a step.
+func (d *qdotTile) lines() int { return d.bits }
+
+func (d *qdotTile) load() {
+	g := d.isa
+	d.t = g.arg("t")
+	field := func(off int) reg.GPVirtual {
+		r := g.GP64()
+		g.MOVQ(operand.Mem{Base: d.t, Disp: off}, r)
+		return r
+	}
+	for m := range d.mr {
+		d.x = append(d.x, field(qX+8*m))
+	}
+	d.q, d.s = field(qW), field(qS)
+	d.k, d.g, d.it, d.tmp = g.GP64(), g.GP64(), g.GP64(), g.GP64()
+	if d.mr <= prefetchRows {
+		d.ahead = field(qAhead)
+	}
+	d.tiles, d.out = g.AllocLocal(8), g.AllocLocal(8)
+	g.MOVQ(operand.Mem{Base: d.t, Disp: qTiles}, d.tmp)
+	g.MOVQ(d.tmp, d.tiles)
+	g.MOVQ(operand.I32(0), d.out)
+}
+
+// prefetch asks for a line of weights some way ahead.
+func (d *qdotTile) prefetch(line int) {
+	if d.ahead != nil {
+		d.PREFETCHT0(operand.Mem{Base: d.q, Index: d.ahead, Scale: 1, Disp: line * qLine})
+	}
+}
+
+// activations are 4 bytes of row m, for a broadcast.
+func (d *qdotTile) activations(m, column int) operand.Mem {
+	return operand.Mem{Base: d.x[m], Index: d.k, Scale: 1, Disp: column}
+}
+
+// perGroup is element g of a row of Scale or Bias.
+func (d *qdotTile) perGroup(off, m int) operand.Mem {
+	d.MOVQ(operand.Mem{Base: d.t, Disp: off + 8*m}, d.tmp)
+	return operand.Mem{Base: d.tmp, Index: d.g, Scale: 1}
+}
+
+// eachTile writes the loop over weight tiles.
+func (d *qdotTile) eachTile(body func()) {
+	g := d.isa
+	g.Label("tile")
+	body()
+	g.ADDQ(operand.I32(qLine), d.out)
+	g.DECQ(d.tiles)
+	g.JNZ(operand.LabelRef("tile"))
+}
+
+// eachGroup writes the loops over the groups of a tile and the steps of a group.
+func (d *qdotTile) eachGroup(suffix string, start, step, finish func()) {
+	g := d.isa
+	g.XORQ(d.k, d.k)
+	g.XORQ(d.g, d.g)
+	g.Label("group" + suffix)
+	start()
+	g.MOVQ(operand.Mem{Base: d.t, Disp: qSteps}, d.it)
+	g.Label("step" + suffix)
+	step()
+	g.ADDQ(operand.I32(int32(d.stepBytes())), d.q)
+	g.ADDQ(operand.I32(qColumn), d.k)
+	g.DECQ(d.it)
+	g.JNZ(operand.LabelRef("step" + suffix))
+	finish()
+	g.ADDQ(operand.I32(32), d.s)
+	g.ADDQ(operand.I32(4), d.g)
+	g.CMPQ(d.k, operand.Mem{Base: d.t, Disp: qK})
+	g.JLT(operand.LabelRef("group" + suffix))
+}
+
+// outAt is where the current tile's results of row m go.
+func (d *qdotTile) outAt(m int) operand.Mem {
+	d.MOVQ(operand.Mem{Base: d.t, Disp: qOut + 8*m}, d.tmp)
+	d.ADDQ(d.out, d.tmp)
+	return operand.Mem{Base: d.tmp}
+}
+
+// dpb is VPDPBUSD, which avo does not know: acc += 4 products of unsigned bytes
+// of w and signed bytes of x in each lane. x is a register, or 4 bytes of memory
+// for all lanes.
+func (g *isa) dpb(x operand.Op, w, acc reg.Register) {
+	in := &ir.Instruction{Opcode: "VPDPBUSD", Operands: []operand.Op{x, w, acc}, Inputs: []operand.Op{x, w, acc}, Outputs: []operand.Op{acc}}
+	if _, ok := x.(operand.Mem); ok {
+		in.Suffixes = []string{"BCST"}
+	}
+	g.Instruction(in)
+}
+
+// chains is the number of accumulators of a row: few rows would wait for the
+// latency of one another's products.
+func (d *qdotTile) chains() int {
+	switch {
+	case d.mr == 1:
+		return 4
+	case d.mr <= 3:
+		return 2
+	}
+	return 1
+}
+
+// wideTiles is AVX-512 with VNNI. Stored weights are unsigned, value + 8 or +
+// 128: the sum starts at -8 or -128 times the sum of the activations.
+func (d *qdotTile) wideTiles() {
+	g := d.isa
+	d.low = g.bits("lownibbles", 0x0f0f0f0f, g.ZMM())
+	d.sums = g.vecs(d.mr)
+	d.accumulator = make([][]reg.VecVirtual, d.mr)
+	for m := range d.accumulator {
+		d.accumulator[m] = g.vecs(d.chains())
+	}
+	d.eachTile(func() {
+		g.zero(d.sums...)
+		d.eachGroup("", d.wideStart, d.wideStep, d.wideFinish)
+		for m, sum := range d.sums {
+			g.VMOVUPS(sum, d.outAt(m))
+		}
+	})
+}
+
+func (d *qdotTile) wideStart() {
+	for m, acc := range d.accumulator {
+		d.VPBROADCASTD(d.perGroup(qBias, m), acc[0])
+		if d.bits == 8 {
+			d.VPSLLD(operand.U8(4), acc[0], acc[0])
+		}
+		d.zero(acc[1:]...)
+	}
+}
+
+func (d *qdotTile) wideStep() {
+	g := d.isa
+	for line := range d.lines() {
+		w := []reg.VecVirtual{g.ZMM()}
+		g.VMOVDQU64(operand.Mem{Base: d.q, Disp: line * qLine}, w[0])
+		d.prefetch(line)
+		if d.bits == 4 {
+			hi := g.ZMM()
+			g.VPSRLD(operand.U8(4), w[0], hi)
+			g.VPANDD(d.low, w[0], w[0])
+			g.VPANDD(d.low, hi, hi)
+			w = append(w, hi)
+		}
+		for i := range w {
+			nth := line*len(w) + i // of the step's columns, by four
+			for m, acc := range d.accumulator {
+				g.dpb(d.activations(m, 4*nth), w[i], acc[nth%len(acc)])
+			}
+		}
+	}
+}
+
+func (d *qdotTile) wideFinish() {
+	g := d.isa
+	scale := g.ZMM()
+	g.VPMOVZXWD(operand.Mem{Base: d.s}, scale)
+	g.VPSLLD(operand.U8(16), scale, scale)
+	for m, acc := range d.accumulator {
+		for n := len(acc) / 2; n > 0; n /= 2 {
+			for i := range n {
+				g.VPADDD(acc[i+n], acc[i], acc[i])
+			}
+		}
+		both := g.ZMM()
+		g.VMULPS_BCST(d.perGroup(qScale, m), scale, both)
+		g.VCVTDQ2PS(acc[0], acc[0])
+		g.VFMADD231PS(both, acc[0], d.sums[m])
+	}
+}
