@@ -15,6 +15,8 @@ package device
 //	MatMul(s, out [T,N], x [T,Kd], w [N,Kd])                             out = x * w^T
 //	Rope(s, x [T,*], positions [T,1] I32, table [P,2*Dim/2] F32, p)      rotates in place
 //	StoreRows(s, cache [slots,W] BF16|F32, src [T,W] F32, slots [T,1] I32)
+//	AddBias(s, x [T,N], b [1,N])                                         x += b, every row
+//	GQA(s, out [T,heads*d], q [T,heads*d], cache [slots,2*kvHeads*d], spans, p)
 //	MLAPrefill / MLADecode(s, out [T,heads*v], q [T,heads*(nope+rope)], cache, kvB, spans, p)
 //	RouteTopK(s, ids [T,K] I32, weights [T,K] F32, logits [T,E] F32, bias [1,E] F32 or absent, p)
 //	FFN(s, out [T,H], x [T,H], e Expert)                                 down(silu(gate x) * up x)
@@ -52,6 +54,22 @@ type MLA struct {
 	Scale                      float32 // softmax scale, YaRN's mscale included
 	BlockTokens                int     // tokens in a KV block
 }
+
+// GQA gives the sizes of grouped-query attention (arXiv 2305.13245): Heads query
+// heads share KVHeads key and value heads, head h those of h/(Heads/KVHeads).
+// With KVHeads == Heads it is ordinary multi-head attention, with 1 multi-query
+// attention. Queries are [T, Heads*HeadDim], already rotated; the cache holds a
+// row per slot: the rotated keys of all key heads, then their values.
+type GQA struct {
+	Heads       int // a multiple of KVHeads
+	KVHeads     int
+	HeadDim     int
+	Scale       float32 // softmax scale
+	BlockTokens int     // tokens in a KV block
+}
+
+// Width is the number of values in a row of the cache.
+func (p GQA) Width() int { return 2 * p.KVHeads * p.HeadDim }
 
 // Scoring turns router logits into scores.
 type Scoring uint8

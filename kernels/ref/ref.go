@@ -31,6 +31,13 @@ func Add(x, delta []float32) {
 	}
 }
 
+// AddBias adds b to every row of x [T, len(b)].
+func AddBias(x, b []float32) {
+	for i := range x {
+		x[i] += b[i%len(b)]
+	}
+}
+
 // RMSNorm is x / sqrt(mean(x^2) + eps) * w for every row of width len(w).
 func RMSNorm(out, x, w []float32, eps float32) {
 	h := len(w)

@@ -83,6 +83,34 @@ func TestMLA(t *testing.T) {
 	expect(t, "weighted", out, 20, (20*a+30*b)/(a+b))
 }
 
+// Two query heads share one key head; the keys are 0, so the result is the mean
+// of the visible values. Then a key that only the second query head meets.
+func TestGQA(t *testing.T) {
+	p := device.GQA{Heads: 2, KVHeads: 1, HeadDim: 2, Scale: 1, BlockTokens: 2}
+	const far = math.MaxFloat32
+	cache := []float32{far, far, far, far, far, far, far, far, // block 0
+		0, 0, 2, 20, 0, 0, 4, 40} // block 1: [key, value] of two tokens
+	out := make([]float32, 8)
+	q := []float32{1, 0, 0, 1, 1, 0, 0, 1} // two rows of two heads
+	spans := []device.Span{{Row: 0, Len: 2, Pos: 0, Blocks: []int32{1}}}
+	GQA(out, q, cache, spans, p)
+	expect(t, "causal mean", out, 2, 20, 2, 20, 3, 30, 3, 30)
+	cache[9] = float32(math.Log(3)) // the first token's key
+	GQA(out, q, cache, spans, p)
+	expect(t, "weighted", out, 2, 20, 2, 20, 3, 30, 2.5, 25)
+	// Two key heads: head 1 reads the second key and the second value.
+	p = device.GQA{Heads: 2, KVHeads: 2, HeadDim: 1, Scale: 1, BlockTokens: 1}
+	out = out[:2]
+	GQA(out, []float32{1, 1}, []float32{5, 6, 7, 8}, []device.Span{{Row: 0, Len: 1, Pos: 0, Blocks: []int32{0}}}, p)
+	expect(t, "heads of their own", out, 7, 8)
+}
+
+func TestAddBias(t *testing.T) {
+	x := []float32{1, 2, 3, 4}
+	AddBias(x, []float32{10, 20})
+	expect(t, "biased", x, 11, 22, 13, 24)
+}
+
 // CASES 21: all biased scores are negative, so a masked group must count as
 // minus infinity; the two rules rate the groups differently.
 func TestRouterGroups(t *testing.T) {

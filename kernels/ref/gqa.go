@@ -1,0 +1,34 @@
+package ref
+
+import "krater/kernels/device"
+
+// GQA is causal grouped-query attention (arXiv 2305.13245): every query head
+// attends to the cached keys of its group at positions up to its own. A cache
+// row is the keys of all KVHeads, then their values.
+func GQA(out, q, cache []float32, spans []device.Span, p device.GQA) {
+	d := p.HeadDim
+	for _, s := range spans {
+		for h := range p.Heads {
+			group := h / (p.Heads / p.KVHeads)
+			var keys, values [][]float64
+			for j := range s.Pos + s.Len {
+				slot := int(s.Blocks[j/p.BlockTokens])*p.BlockTokens + j%p.BlockTokens
+				row := cache[slot*p.Width():][:p.Width()]
+				keys = append(keys, widen(row[group*d:][:d]))
+				values = append(values, widen(row[(p.KVHeads+group)*d:][:d]))
+			}
+			for r := range s.Len {
+				at := ((s.Row+r)*p.Heads + h) * d
+				attend(out[at:][:d], q[at:][:d], keys[:s.Pos+r+1], values, float64(p.Scale))
+			}
+		}
+	}
+}
+
+func widen(x []float32) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v)
+	}
+	return out
+}
