@@ -1,47 +1,129 @@
 package actors
 
-import "sync"
+import (
+	"runtime"
+	"sync"
+)
 
-// resident is a protoactor dispatcher that runs one actor on one long-lived
-// goroutine. The library's own dispatcher starts a goroutine whenever an idle
-// actor gets a message, and two thirds of a hop then go into growing that
-// goroutine's stack: 2 us against 0.33 us here.
+// Which goroutine runs an actor. The library's own dispatcher starts a goroutine
+// whenever an idle actor gets a message, and two thirds of a hop then go into
+// growing its stack: 2 us against 0.3 us with goroutines that stay. But waking a
+// goroutine costs more than that where a core has gone to sleep for want of
+// work: 5 to 25 us a hop, measured in decode, and by the end of the step the
+// threads of the kernels have gone to sleep as well. So
 //
-// A resident belongs to exactly one actor, and is closed only after the actor
-// has stopped.
-type resident struct {
-	work chan func()
+//   - the actors that a batch passes one after another (the crew: embed, groups,
+//     links, head, sample) run on workers, one for each batch in flight. An actor
+//     that is woken by a worker with nothing else to do is run by that worker, as
+//     if it were called: a batch stays on its goroutine and wakes nobody. If the
+//     worker has more to do, a free one takes the actor, so two batches are worked
+//     on at the same time in different groups.
+//   - the schedule actor has a goroutine of its own, since clients must not wait
+//     for a step, but the worker that brings a batch back runs it too.
+//   - all others have a goroutine of their own.
+
+// crew is a set of workers.
+type crew struct {
+	work    chan *mailbox
+	workers int
 }
 
-// residentBacklog leaves room for the schedule of a mailbox that finds new mail
-// while its previous run returns, and for a late message to a stopped actor,
-// which must not block its sender.
-const residentBacklog = 8
+// worker is one goroutine of a crew. Its fields are its own.
+type worker struct {
+	next *mailbox // to be run after the one in hand
+	busy bool     // the one in hand has more messages
+}
 
-// throughputDefault is how many messages run before the mailbox yields.
-const throughputDefault = 300
+// follow makes a worker with nothing else to do run m next.
+func (w *worker) follow(m *mailbox) bool {
+	if w == nil || w.busy || w.next != nil {
+		return false
+	}
+	w.next = m
+	return true
+}
 
-func newResident(wg *sync.WaitGroup) *resident {
-	r := &resident{work: make(chan func(), residentBacklog)}
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
-		for fn := range r.work {
-			if fn == nil {
+// yield gives the core to the goroutine that w has just woken. The runtime keeps
+// that one for the waker's core, and others take it only after a nap of 3 us,
+// which with the kernel's timer slack lasts 60 to 80: so long would text and
+// experts wait while the worker computes on, and a second core do nothing.
+func (w *worker) yield() {
+	if w != nil {
+		runtime.Gosched()
+	}
+}
+
+// newCrew starts workers for at most so many mailboxes.
+func newCrew(workers, mailboxes int, wg *sync.WaitGroup) *crew {
+	// A mailbox is in work once at most, so run never waits; and a nil for each
+	// worker in the end.
+	c := &crew{work: make(chan *mailbox, mailboxes+workers), workers: workers}
+	for range workers {
+		wg.Go(c.live)
+	}
+	return c
+}
+
+// live is a worker's life.
+func (c *crew) live() {
+	w := &worker{}
+	for {
+		m := w.next
+		if w.next = nil; m == nil {
+			if m = <-c.work; m == nil {
 				return
 			}
-			fn()
 		}
-	}()
+		m.worker = w
+		m.process()
+	}
+}
+
+// run implements place.
+func (c *crew) run(m *mailbox, from *worker) {
+	if !from.follow(m) {
+		c.work <- m
+		from.yield()
+	}
+}
+
+// close ends the workers after what is in work.
+func (c *crew) close() {
+	for range c.workers {
+		c.work <- nil
+	}
+}
+
+// resident is one goroutine for one actor.
+type resident struct {
+	work  chan *mailbox
+	guest bool // a worker may run the actor too
+}
+
+func newResident(guest bool, wg *sync.WaitGroup) *resident {
+	// The mailbox is in work once at most, also when its actor has stopped: a late
+	// message does not hold its sender.
+	r := &resident{work: make(chan *mailbox, 2), guest: guest}
+	wg.Go(func() {
+		for m := range r.work {
+			if m == nil {
+				return
+			}
+			m.worker = nil
+			m.process()
+		}
+	})
 	return r
 }
 
-// Schedule queues one run of the actor's mailbox.
-func (r *resident) Schedule(fn func()) { r.work <- fn }
+// run implements place.
+func (r *resident) run(m *mailbox, from *worker) {
+	if !r.guest || !from.follow(m) {
+		r.work <- m
+		from.yield()
+	}
+}
 
-// Throughput implements actor.Dispatcher.
-func (r *resident) Throughput() int { return throughputDefault }
-
-// close ends the goroutine after what is queued. The channel itself stays open:
-// a send to a stopped actor may still schedule its dead mailbox once.
+// close ends the goroutine after what is in work. The channel itself stays open
+// for a late message.
 func (r *resident) close() { r.work <- nil }

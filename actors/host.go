@@ -19,25 +19,35 @@ import (
 type host interface {
 	// spawn starts an actor; produce makes the shell of each incarnation. Nothing
 	// is sent before all actors exist.
-	spawn(name string, produce func() *shell) *actor.PID
+	spawn(name string, b berth, produce func() *shell) address
 	// send takes a message to an actor from outside; after halt it is dropped.
-	send(to *actor.PID, m any)
+	send(to address, m any)
 	now() int64 // the trace's clock
 	// alarm sends the schedule actor a Tick, instead of the one set before.
 	alarm(in time.Duration)
 	// waiting notes how many messages wait for each actor.
 	waiting(into map[string]int)
-	// halt stops all actors in the order they were spawned and returns when none
-	// runs any more, or with an error when one is stuck. It is called once.
+	// halt stops all actors and returns when none runs any more, or with an error
+	// when one is stuck. It is called once.
 	halt() error
 }
+
+// berth says which goroutine an actor runs on, see dispatcher.go.
+type berth uint8
+
+const (
+	ownGoroutine berth = iota
+	crewMember
+	crewGuest // its own, or that of a worker
+)
 
 // library hosts actors with protoactor.
 type library struct {
 	system *actor.ActorSystem
 	root   *actor.RootContext // spawns under the supervisor
+	crew   *crew
 	actors []*hosted
-	wg     sync.WaitGroup // of their goroutines
+	wg     sync.WaitGroup // of the goroutines
 	timer  *time.Timer    // of the alarm
 
 	mu     sync.RWMutex // halted is set under Lock, sends go on under RLock
@@ -46,10 +56,11 @@ type library struct {
 
 type hosted struct {
 	pid     *actor.PID
-	mailbox actor.Mailbox
-	runner  *resident
+	mailbox *mailbox
+	own     *resident // nil for a member of the crew
 }
 
+// newLibrary makes a host for the pipeline p with so many batches in flight.
 func newLibrary(p *Pipeline) *library {
 	h := &library{system: actor.NewActorSystem(
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slogLogger(p.log) }),
@@ -57,6 +68,8 @@ func newLibrary(p *Pipeline) *library {
 		actor.WithDeadLetterThrottleInterval(time.Millisecond),
 	)}
 	h.root = h.system.Root.Copy().WithGuardian(newSupervisor(p))
+	bp := p.opt.Blueprint
+	h.crew = newCrew(bp.Depth, 3+2*len(bp.Groups), &h.wg)
 	h.timer = time.AfterFunc(time.Hour, func() { h.send(p.routes.schedule, &msg.Tick{}) })
 	h.timer.Stop()
 	return h
@@ -65,26 +78,33 @@ func newLibrary(p *Pipeline) *library {
 // slogLogger gives the actor library a logger whose lines come out as ours.
 func slogLogger(log zerolog.Logger) *slog.Logger { return slog.New(&logBridge{log: log}) }
 
-// spawn implements host. The mailbox is unbounded, since a full one makes its
-// sender spin: credits bound what is in flight.
-func (h *library) spawn(name string, produce func() *shell) *actor.PID {
-	a := &hosted{mailbox: actor.Unbounded()(), runner: newResident(&h.wg)}
-	pid, err := h.root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return produce() },
-		actor.WithDispatcher(a.runner), actor.WithMailbox(func() actor.Mailbox { return a.mailbox })), name)
+// spawn implements host.
+func (h *library) spawn(name string, b berth, produce func() *shell) address {
+	a := &hosted{mailbox: &mailbox{actor: name, place: h.crew}}
+	if b != crewMember {
+		a.own = newResident(b == crewGuest, &h.wg)
+		a.mailbox.place = a.own
+	}
+	fresh := func() actor.Actor {
+		s := produce()
+		s.turn.box = a.mailbox
+		return s
+	}
+	pid, err := h.root.SpawnNamed(actor.PropsFromProducer(fresh, actor.WithMailbox(func() actor.Mailbox { return a.mailbox })), name)
 	if err != nil {
 		panic(err) // two actors of one name: a programmer error
 	}
 	a.pid = pid
 	h.actors = append(h.actors, a)
-	return pid
+	return a.mailbox
 }
 
 // send implements host.
-func (h *library) send(to *actor.PID, m any) {
+func (h *library) send(to address, m any) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	if !h.halted {
-		h.system.Root.Send(to, m)
+		to.post(m, nil)
 	}
 }
 
@@ -96,7 +116,7 @@ func (h *library) alarm(in time.Duration) { h.timer.Reset(in) }
 // waiting implements host.
 func (h *library) waiting(into map[string]int) {
 	for _, a := range h.actors {
-		into[a.pid.Id] = a.mailbox.UserMessageCount()
+		into[a.mailbox.actor] = a.mailbox.UserMessageCount()
 	}
 }
 
@@ -106,15 +126,22 @@ func (h *library) halt() error {
 	h.mu.Lock()
 	h.halted = true
 	h.mu.Unlock()
-	var err error
+	var stops []*actor.Future
 	for _, a := range h.actors {
-		if e := h.system.Root.StopFuture(a.pid).Wait(); e != nil {
-			err = errors.Join(err, fmt.Errorf("stopping %s: %w", a.pid.Id, e))
+		stops = append(stops, h.system.Root.StopFuture(a.pid))
+	}
+	var err error
+	for i, stop := range stops {
+		if e := stop.Wait(); e != nil {
+			err = errors.Join(err, fmt.Errorf("stopping %s: %w", h.actors[i].pid.Id, e))
 		}
 	}
 	for _, a := range h.actors {
-		a.runner.close()
+		if a.own != nil {
+			a.own.close()
+		}
 	}
+	h.crew.close()
 	if err == nil {
 		h.wg.Wait()
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/asynkron/protoactor-go/actor"
 	"github.com/rs/zerolog"
 
 	"krater/actors/engine"
@@ -27,18 +26,26 @@ type post struct {
 	on   func(to string, m any) // at the moment of sending; may be nil
 }
 
-// Send implements sender.
-func (p *post) Send(to *actor.PID, m any) {
-	p.to, p.msgs = append(p.to, to.Id), append(p.msgs, m)
-	if p.on != nil {
-		p.on(to.Id, m)
+// slot is an address of a post.
+type slot struct {
+	actor string
+	p     *post
+}
+
+func (s slot) name() string { return s.actor }
+
+// post implements address.
+func (s slot) post(m any, _ *worker) {
+	s.p.to, s.p.msgs = append(s.p.to, s.actor), append(s.p.msgs, m)
+	if s.p.on != nil {
+		s.p.on(s.actor, m)
 	}
 }
 
 // solo makes a turn of a pipeline of so many groups and pools whose messages go
 // to p.
 func solo(p *post, groups, pools int) *turn {
-	pid := func(name string) *actor.PID { return actor.NewPID("solo", name) }
+	pid := func(name string) address { return slot{name, p} }
 	r := &routes{schedule: pid("schedule"), embed: pid("embed"), head: pid("head"), sample: pid("sample"), stream: pid("stream")}
 	for i := range groups {
 		r.groups = append(r.groups, pid(fmt.Sprint("group", i)))
@@ -49,7 +56,7 @@ func solo(p *post, groups, pools int) *turn {
 	for i := range pools {
 		r.pools = append(r.pools, pid(fmt.Sprint("pool", i)))
 	}
-	return &turn{out: p, routes: r, ring: trace.NewRegistry(16).Ring("solo"), event: &trace.Event{}}
+	return &turn{routes: r, ring: trace.NewRegistry(16).Ring("solo"), event: &trace.Event{}}
 }
 
 // TestSplitLetsGo: with its last part the work may be filled again by somebody

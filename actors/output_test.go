@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/asynkron/protoactor-go/actor"
-
 	"krater/actors/engine"
 	"krater/models"
 	"krater/scheduler"
@@ -21,12 +19,12 @@ import (
 // deskHost is a host without actors, for the parts around them.
 type deskHost struct{ clock int64 }
 
-func (h *deskHost) spawn(string, func() *shell) *actor.PID { return nil }
-func (h *deskHost) send(*actor.PID, any)                   {}
-func (h *deskHost) now() int64                             { return h.clock }
-func (h *deskHost) alarm(time.Duration)                    {}
-func (h *deskHost) waiting(map[string]int)                 {}
-func (h *deskHost) halt() error                            { return nil }
+func (h *deskHost) spawn(string, berth, func() *shell) address { return nil }
+func (h *deskHost) send(address, any)                          {}
+func (h *deskHost) now() int64                                 { return h.clock }
+func (h *deskHost) alarm(time.Duration)                        {}
+func (h *deskHost) waiting(map[string]int)                     {}
+func (h *deskHost) halt() error                                { return nil }
 
 // desk is a gateway without a pipeline.
 func desk(t testing.TB) *Gateway {

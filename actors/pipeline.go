@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/asynkron/protoactor-go/actor"
 	"github.com/rs/zerolog"
 
 	"krater/actors/msg"
@@ -143,43 +142,43 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		return s
 	}
 	r := &p.routes
-	r.stream = p.actor("stream", trace.Stream, func() node { return streamNode{} })
+	r.stream = p.actor("stream", trace.Stream, ownGoroutine, func() node { return streamNode{} })
 	scheduleStream := next()
-	r.schedule = p.actor("schedule", trace.Schedule, func() node {
+	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, func() node {
 		return newScheduleNode(core, scheduleStream, p.meters, p.host, batches, lim.Seqs)
 	})
-	r.sample = p.actor("sample", trace.Sample, func() node { return sampleNode{} })
+	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{} })
 	headStream := next()
-	r.head = p.actor("head", trace.Head, func() node { return &headNode{stage: p.parts.Head, stream: headStream} })
+	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream} })
 	for i := range bp.Pools {
 		s := next()
-		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, func() node {
+		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, ownGoroutine, func() node {
 			return &poolNode{groups: p.parts.Groups, stream: s}
 		}))
 	}
 	partition := expert.Even(p.parts.Config.MoE.Experts, bp.Pools)
 	for i, g := range p.parts.Groups {
-		r.merges = append(r.merges, p.actor(fmt.Sprintf("merge%d", i), trace.Merge, func() node { return newMergeNode() }))
-		r.splits = append(r.splits, p.actor(fmt.Sprintf("split%d", i), trace.Split, func() node { return newSplitNode(partition) }))
+		r.merges = append(r.merges, p.actor(fmt.Sprintf("merge%d", i), trace.Merge, ownGoroutine, func() node { return newMergeNode() }))
+		r.splits = append(r.splits, p.actor(fmt.Sprintf("split%d", i), trace.Split, ownGoroutine, func() node { return newSplitNode(partition) }))
 		s := next()
-		r.groups = append(r.groups, p.actor(fmt.Sprintf("group%d", i), trace.Group, func() node {
+		r.groups = append(r.groups, p.actor(fmt.Sprintf("group%d", i), trace.Group, crewMember, func() node {
 			return &groupNode{index: i, group: g, stream: s, inline: p.inline, count: p.countExperts}
 		}))
 		r.links = append(r.links, nil)
 		if i > 0 {
-			r.links[i] = p.actor(fmt.Sprintf("link%d", i), trace.Link, func() node {
+			r.links[i] = p.actor(fmt.Sprintf("link%d", i), trace.Link, crewMember, func() node {
 				return &linkNode{to: i, width: 4 * p.parts.Config.Hidden, bytes: &p.linkBytes}
 			})
 		}
 	}
 	embedStream := next()
-	r.embed = p.actor("embed", trace.Embed, func() node { return &embedNode{stage: p.parts.Embed, stream: embedStream} })
+	r.embed = p.actor("embed", trace.Embed, crewMember, func() node { return &embedNode{stage: p.parts.Embed, stream: embedStream} })
 	return nil
 }
 
 // actor spawns one node.
-func (p *Pipeline) actor(name string, kind trace.Kind, fresh func() node) *actor.PID {
-	return p.host.spawn(name, p.newShell(name, kind, fresh))
+func (p *Pipeline) actor(name string, kind trace.Kind, b berth, fresh func() node) address {
+	return p.host.spawn(name, b, p.newShell(name, kind, fresh))
 }
 
 func (p *Pipeline) countExperts(n int) { p.meters.experts.Add(uint64(n)) }

@@ -26,22 +26,17 @@ type holder interface {
 
 // turn is what a node may do while it handles one message.
 type turn struct {
-	out    sender
 	routes *routes
 	log    *zerolog.Logger
 	ring   *trace.Ring
 	event  *trace.Event // of the message in hand; a node may add to it
 	sent   int64        // when the node last sent something; 0: it has worked since
-}
-
-// sender takes messages to actors and never waits: an actor.Context.
-type sender interface {
-	Send(to *actor.PID, m any)
+	box    *mailbox     // of the actor; nil in tests without an actor system
 }
 
 // send hands m to another actor. m is immutable from here on, unless it is a
 // batch, which then belongs to the receiver.
-func (t *turn) send(to *actor.PID, m any) {
+func (t *turn) send(to address, m any) {
 	if h, ok := m.(msg.Holding); ok {
 		h.Hold()
 	}
@@ -49,20 +44,20 @@ func (t *turn) send(to *actor.PID, m any) {
 		t.sent = trace.Now()
 		s.Stamp(t.sent)
 	}
-	t.out.Send(to, m)
+	to.post(m, t.box.sender())
 }
 
 // routes are the addresses of the live pipeline. Filled once before the first
-// message is sent; an address survives the restart of its actor.
+// message is sent.
 type routes struct {
-	schedule, embed, head, sample, stream *actor.PID
-	groups, splits, merges                []*actor.PID // one per layer group
-	links                                 []*actor.PID // links[i] leads to groups[i]; links[0] is nil
-	pools                                 []*actor.PID
+	schedule, embed, head, sample, stream address
+	groups, splits, merges                []address // one per layer group
+	links                                 []address // links[i] leads to groups[i]; links[0] is nil
+	pools                                 []address
 }
 
 // after is where a batch goes after group i: the link to the next group, or the head.
-func (r *routes) after(group int) *actor.PID {
+func (r *routes) after(group int) address {
 	if group+1 < len(r.groups) {
 		return r.links[group+1]
 	}
@@ -99,13 +94,13 @@ func (s *shell) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *actor.Started, *actor.Restarting, *actor.Stopping, *actor.Stopped, *actor.Terminated:
 	default:
-		s.handle(ctx, m)
+		s.handle(m)
 	}
 }
 
 // handle gives one message to the node.
-func (s *shell) handle(out sender, m any) {
-	s.turn.out, s.turn.sent = out, 0
+func (s *shell) handle(m any) {
+	s.turn.sent = 0
 	e := &s.event
 	*e = trace.Event{Kind: s.kind, Layer: -1, Started: trace.Now()}
 	// Described first: by the end of receive the message has a new owner.
@@ -146,7 +141,7 @@ func (s *shell) catch(m any) {
 			}
 		}
 		told = append(told, b)
-		s.turn.out.Send(s.turn.routes.schedule, &msg.Failed{Batch: b, Cause: cause})
+		s.turn.send(s.turn.routes.schedule, &msg.Failed{Batch: b, Cause: cause})
 	}
 	if c, ok := m.(msg.Carrier); ok {
 		tell(c.Carried())

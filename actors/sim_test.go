@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/asynkron/protoactor-go/actor"
-
 	"krater/actors/engine"
 	"krater/actors/msg"
 )
@@ -32,11 +30,16 @@ type sim struct {
 
 // box is an actor.
 type box struct {
-	name    string
+	actor   string
 	produce func() *shell
 	shell   *shell
 	queue   []any
 }
+
+func (b *box) name() string { return b.actor }
+
+// post implements address.
+func (b *box) post(m any, _ *worker) { b.queue = append(b.queue, m) }
 
 // newSim makes a pipeline over a loaded model live in a simulation.
 func newSim(t testing.TB, l *loaded, seed uint64, o setup) *sim {
@@ -53,24 +56,19 @@ func newSim(t testing.TB, l *loaded, seed uint64, o setup) *sim {
 	return s
 }
 
-func (s *sim) spawn(name string, produce func() *shell) *actor.PID {
-	s.boxes = append(s.boxes, &box{name: name, produce: produce, shell: produce()})
-	return actor.NewPID("sim", name)
-}
-
-// Send implements sender.
-func (s *sim) Send(to *actor.PID, m any) {
-	b := s.box(to.Id)
-	b.queue = append(b.queue, m)
+func (s *sim) spawn(name string, _ berth, produce func() *shell) address {
+	b := &box{actor: name, produce: produce, shell: produce()}
+	s.boxes = append(s.boxes, b)
+	return b
 }
 
 // send implements host. A request is taken at once, since its door waits.
-func (s *sim) send(to *actor.PID, m any) {
+func (s *sim) send(to address, m any) {
 	if _, ok := m.(*msg.Submit); ok {
-		s.handle(s.box(to.Id), m)
+		s.handle(to.(*box), m)
 		return
 	}
-	s.Send(to, m)
+	to.post(m, nil)
 }
 
 func (s *sim) now() int64             { return s.clock }
@@ -80,7 +78,7 @@ func (s *sim) halt() error            { return nil }
 
 func (s *sim) box(name string) *box {
 	for _, b := range s.boxes {
-		if b.name == name {
+		if b.actor == name {
 			return b
 		}
 	}
@@ -119,14 +117,14 @@ func (s *sim) handle(b *box, m any) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			if b.name == "schedule" {
+			if b.actor == "schedule" {
 				panic(r)
 			}
 			s.failures++
 			b.shell = b.produce()
 		}
 	}()
-	b.shell.handle(s, m)
+	b.shell.handle(m)
 }
 
 func (s *sim) schedule() *scheduleNode {
@@ -174,7 +172,7 @@ func (s *sim) atRest() error {
 	}
 	for _, b := range s.boxes {
 		if h, ok := bare(b.shell.node).(holder); ok && len(h.held()) > 0 {
-			return fmt.Errorf("%s keeps %d batches", b.name, len(h.held()))
+			return fmt.Errorf("%s keeps %d batches", b.actor, len(h.held()))
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ func newSupervisor(p *Pipeline) *supervisor {
 
 // HandleFailure implements actor.SupervisorStrategy.
 func (s *supervisor) HandleFailure(sys *actor.ActorSystem, sv actor.Supervisor, child *actor.PID, rs *actor.RestartStatistics, reason, message any) {
-	if child.Equal(s.pipeline.routes.schedule) || rs.NumberOfFailures(restartsWithin) >= restartsMax {
+	if child.Id == s.pipeline.routes.schedule.name() || rs.NumberOfFailures(restartsWithin) >= restartsMax {
 		sv.StopChildren(child)
 		s.pipeline.fail(fmt.Errorf("%w: %s: %v", errFatal, child.Id, reason))
 		return

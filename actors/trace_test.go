@@ -50,7 +50,7 @@ func TestGroupGoesOnWhilePoolsWork(t *testing.T) {
 	rest(t, r, gw)
 	var order []string
 	var overtook trace.Event
-	for _, e := range tracks(r)["group0"] {
+	for _, e := range tracks(t, r)["group0"] {
 		if e.Batch == 1 || e.Batch == 2 {
 			order = append(order, fmt.Sprintf("batch %d layer %d", e.Batch, e.Layer))
 		}
@@ -61,13 +61,18 @@ func TestGroupGoesOnWhilePoolsWork(t *testing.T) {
 	if len(order) < 3 || !slices.Equal(order[:3], []string{"batch 1 layer -1", "batch 2 layer -1", "batch 1 layer 1"}) {
 		t.Errorf("the group handled %v", order)
 	}
-	if e := tracks(r)["pool0"][0]; e.Batch != 1 || e.Ended < overtook.Ended {
+	if e := tracks(t, r)["pool0"][0]; e.Batch != 1 || e.Ended < overtook.Ended {
 		t.Errorf("first batch at its experts: %+v; second batch in the group: %+v", e, overtook)
 	}
 }
 
-// tracks are the events of every actor.
-func tracks(r *rig) map[string][]trace.Event {
+// tracks are the events of every actor. It closes the pipeline first: an actor
+// notes a message after it has sent the next one on.
+func tracks(t *testing.T, r *rig) map[string][]trace.Event {
+	t.Helper()
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
 	all := map[string][]trace.Event{}
 	for _, track := range r.Trace().Snapshot(0) {
 		all[track.Name] = track.Events
@@ -89,7 +94,7 @@ func TestTraceOfAStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest(t, r, gw)
-	all := tracks(r)
+	all := tracks(t, r)
 	kinds := map[string]trace.Kind{
 		"embed": trace.Embed, "head": trace.Head, "sample": trace.Sample, "schedule": trace.Schedule, "stream": trace.Stream,
 		"group0": trace.Group, "group1": trace.Group, "split0": trace.Split, "split1": trace.Split, "merge0": trace.Merge, "merge1": trace.Merge,
@@ -168,7 +173,7 @@ func TestTraceOfAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest(t, r, gw)
-	events := tracks(r)["head"]
+	events := tracks(t, r)["head"]
 	if n := len(events); n != 2 || events[1].Kind != trace.Failure || events[1].Batch != 2 || events[1].Ended < events[1].Started {
 		t.Errorf("head: %+v", events)
 	}
