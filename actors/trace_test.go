@@ -61,7 +61,7 @@ func TestGroupGoesOnWhilePoolsWork(t *testing.T) {
 	if len(order) < 3 || !slices.Equal(order[:3], []string{"batch 1 layer -1", "batch 2 layer -1", "batch 1 layer 1"}) {
 		t.Errorf("the group handled %v", order)
 	}
-	if e := tracks(t, r)["pool0"][0]; e.Batch != 1 || e.Ended < overtook.Ended {
+	if e := tracks(t, r)["pool0"][0]; e.Batch != 1 || e.Ended < overtook.Started {
 		t.Errorf("first batch at its experts: %+v; second batch in the group: %+v", e, overtook)
 	}
 }
