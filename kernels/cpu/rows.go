@@ -60,6 +60,27 @@ func (d *Device) Add(stream device.Stream, x, delta device.Mat) {
 	}
 }
 
+// AddBias is x += b for every row; x [T, N] F32, b [1, N] BF16 or F32. Scratch:
+// N values for a BF16 bias.
+func (d *Device) AddBias(stream device.Stream, x, b device.Mat) {
+	const op = "AddBias"
+	s := d.stream(op, stream)
+	dst := f32(op, "x", &x, x.Rows, x.Cols)
+	src, bf16 := weight(op, "b", &b, 1, x.Cols)
+	if x.Cols == 0 {
+		return
+	}
+	bias := (*float32)(src)
+	if bf16 {
+		s.arena.reset(x.Cols)
+		bias = s.arena.take(x.Cols)
+		d.convert.Widen(bias, (*uint16)(src), x.Cols)
+	}
+	for r := range x.Rows {
+		d.axpy.Add(rowAt(dst, x.Stride, r), bias, x.Cols)
+	}
+}
+
 // WeightedSum is out [T, H] = base + sum over k of weights[t][k] * y[t*K+k],
 // added in that order. base may be absent or out itself.
 func (d *Device) WeightedSum(stream device.Stream, out, y, weights, base device.Mat) {

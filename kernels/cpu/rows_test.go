@@ -73,6 +73,30 @@ func TestAdd(t *testing.T) {
 	})
 }
 
+func TestAddBias(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, dt := range dtypes {
+			const rows, n, gap = 5, 37, 2
+			x := kerneltest.Normal(kerneltest.Rand(1), rows*(n+gap), 1)
+			b, bRef := floats(d, dt, kerneltest.Normal(kerneltest.Rand(2), n, 1), 1, n)
+			want := append([]float32(nil), x...)
+			for r := range rows {
+				ref.AddBias(want[r*(n+gap):][:n], bRef)
+			}
+			got := kerneltest.Guard[float32](len(x), 4)
+			copy(got.Data, x)
+			d.AddBias(s, f32s(d, got.Data, rows, n+gap).ColRange(0, n), b)
+			if err := kerneltest.SameBits(got.Data, want); err != nil {
+				t.Errorf("%s: %v", dt, err)
+			}
+			if err := got.Check(); err != nil {
+				t.Errorf("%s: %v", dt, err)
+			}
+			panicsWith(t, "AddBias", func() { d.AddBias(s, f32s(d, got.Data, rows, n+gap), b) })
+		}
+	})
+}
+
 func TestWeightedSum(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		const tokens, topK, h = 4, 6, 45

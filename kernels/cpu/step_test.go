@@ -18,7 +18,7 @@ type step struct {
 	table, ids, positions, slots         device.Mat
 	x, normed, q, kv, att, delta, out, y device.Mat
 	normW, qW, kvW, kvB, oW, routerW     device.Mat
-	angles, cache                        device.Mat
+	angles, cache, bias                  device.Mat
 	logits, expertIDs, weights           device.Mat
 	bank                                 []device.Expert
 	shared                               device.Expert
@@ -48,7 +48,7 @@ func newStep(d *cpu.Device, s device.Stream) *step {
 		delta: zeros(1, stepHidden), out: zeros(1, stepHidden), y: zeros(stepTopK, stepHidden),
 		normW: bf16(1, stepHidden), qW: bf16(384, stepHidden), kvW: bf16(80, stepHidden), kvB: bf16(512, 64),
 		oW: bf16(stepHidden, 256), routerW: bf16(32, stepHidden),
-		angles: f32s(d, kerneltest.Normal(kerneltest.Rand(99), 64*16, 1), 64, 16), cache: bf16(64, 80),
+		angles: f32s(d, kerneltest.Normal(kerneltest.Rand(99), 64*16, 1), 64, 16), cache: bf16(64, 80), bias: bf16(1, 80),
 		logits: zeros(1, 32), expertIDs: wrap(d, tensor.I32, make([]int32, stepTopK), 1, stepTopK), weights: zeros(1, stepTopK),
 		spans: []device.Span{{Row: 0, Len: 1, Pos: 20, Blocks: []int32{0, 1, 2, 3}}},
 	}
@@ -73,6 +73,8 @@ func (c *step) run() {
 	d.StoreRows(s, c.cache, c.kv, c.slots)
 	d.MLADecode(s, c.att, c.q, c.cache, c.kvB, c.spans, c.p)
 	d.MLAPrefill(s, c.att, c.q, c.cache, c.kvB, c.spans, c.p)
+	d.AddBias(s, c.kv, c.bias)
+	d.GQA(s, c.att.ColRange(0, 160), c.q.ColRange(0, 160), c.cache, c.spans, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 20, Scale: 0.2, BlockTokens: 16})
 	d.MatMul(s, c.delta, c.att, c.oW)
 	d.AddRMSNorm(s, c.normed, c.x, c.delta, c.normW, 1e-6)
 	d.MatMul(s, c.logits, c.normed, c.routerW)

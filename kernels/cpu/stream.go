@@ -28,6 +28,7 @@ type Stream struct {
 	ffn     ffnTask
 	decode  decodeTask
 	prefill prefillTask
+	gqa     gqaTask
 	router  routerScratch
 }
 

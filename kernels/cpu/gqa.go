@@ -1,0 +1,233 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"krater/kernels/cpu/axpy"
+	"krater/kernels/cpu/convert"
+	"krater/kernels/cpu/dot"
+	"krater/kernels/device"
+)
+
+// queryBlock is the number of queries that read a key block together, while it
+// lies in the first-level cache.
+const queryBlock = 64
+
+// gqaTask is grouped-query attention. The queries of a span that share a key
+// head are counted row by row: query i is head i%group of row i/group. An item
+// is a stretch of them: a decoded row's whole group, so that its keys are read
+// once, or several rows of a prompt. Keys and values are used as they lie in
+// the cache, by the same tiles either way, so a row has the same bits whether
+// it was part of a prompt or decoded.
+type gqaTask struct {
+	device.GQA
+	paged
+	out, q    *float32
+	outStride int // values
+	qStride   int
+	group     int // query heads of a key head
+	queries   int // of an item, at most
+	wide      int // values between rows of scratch
+	items     []gqaItem
+}
+
+// gqaItem is the queries [first, first+n) of a span and key head.
+type gqaItem struct{ span, head, first, n int }
+
+// GQA: out and q [T, Heads*HeadDim] F32, q rotated, cache [slots, Width] BF16 or
+// F32, each row the keys of all key heads, then their values. Row r of a span
+// sees the cached keys 0..Pos+r. Scratch per thread: queryBlock rows of
+// 2*HeadDim values, four of keyBlock.
+func (d *Device) GQA(stream device.Stream, out, q, cache device.Mat, spans []device.Span, p device.GQA) {
+	const op = "GQA"
+	s := d.stream(op, stream)
+	t := &s.gqa
+	if p.KVHeads < 1 || p.Heads < p.KVHeads || p.Heads%p.KVHeads != 0 || p.HeadDim < 1 || p.BlockTokens < 1 {
+		fail(op, "sizes %+v", p)
+	}
+	t.GQA, t.block, t.scale = p, p.BlockTokens, p.Scale
+	t.out = f32(op, "out", &out, q.Rows, p.Heads*p.HeadDim)
+	t.q = f32(op, "q", &q, q.Rows, p.Heads*p.HeadDim)
+	t.outStride, t.qStride = out.Stride, q.Stride
+	t.bind(op, d, &cache, p.Width(), spans, q.Rows)
+	t.group, t.wide = p.Heads/p.KVHeads, convert.Padded(p.HeadDim)
+
+	pairs, keys := 0, 0 // of queries and keys, keys read
+	for i := range spans {
+		keys += spans[i].Pos + spans[i].Len
+		pairs += spans[i].Len*spans[i].Pos + spans[i].Len*(spans[i].Len+1)/2
+	}
+	ns := max(4*pairs*p.Heads*p.HeadDim/d.speed.flopsPerNs, keys*t.cacheRow/d.speed.bytesPerNs)
+	lanes := 1
+	if s.shared(ns) {
+		lanes = len(s.lanes)
+	}
+	t.cut(lanes)
+	scratch := 2*t.queries*t.wide + dot.Rows*keyBlock + piece(runningSize*t.queries)
+	s.each(t, len(t.items), ns, scratch)
+	t.spans = nil
+}
+
+// cut makes the items. When there are fewer than lanes they become smaller, and
+// some keys are read by several.
+func (t *gqaTask) cut(lanes int) {
+	longest := 0
+	for i := range t.spans {
+		longest = max(longest, t.spans[i].Len)
+	}
+	t.queries = min(queryBlock, longest*t.group)
+	for t.queries > dot.Rows && t.count() < lanes {
+		t.queries = (t.queries/2 + dot.Rows - 1) &^ (dot.Rows - 1)
+	}
+	t.items = t.items[:0]
+	for i := range t.spans {
+		all := t.spans[i].Len * t.group
+		for head := range t.KVHeads {
+			for first := 0; first < all; first += t.queries {
+				t.items = append(t.items, gqaItem{span: i, head: head, first: first, n: min(t.queries, all-first)})
+			}
+		}
+	}
+}
+
+// count is the number of items of the present size.
+func (t *gqaTask) count() int {
+	n := 0
+	for i := range t.spans {
+		n += t.KVHeads * ((t.spans[i].Len*t.group + t.queries - 1) / t.queries)
+	}
+	return n
+}
+
+// gqaWork is an item being computed and its memory.
+type gqaWork struct {
+	gqaItem
+	seq    *device.Span
+	query  *float32 // [n, wide] as a BF16 cache wants it; unused with F32
+	acc    *float32 // [n, wide] weighted values
+	scores *float32 // [dot.Rows, keyBlock]
+	state  []running
+}
+
+func (t *gqaTask) work(l *lane, item gqaItem) (c gqaWork) {
+	c.gqaItem, c.seq = item, &t.spans[item.span]
+	n := item.n
+	l.arena.clear()
+	c.query, c.acc = l.arena.take(n*t.wide), l.arena.take(n*t.wide)
+	c.scores = l.arena.take(dot.Rows * keyBlock)
+	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*n))), n)
+	clear(c.state)
+	clearF32(c.acc, n*t.wide)
+	return c
+}
+
+func (t *gqaTask) do(l *lane, i int) {
+	c := t.work(l, t.items[i])
+	if t.cacheBF16 {
+		for j := range c.n {
+			t.dev.convert.Pack(rowAt(c.query, t.wide, j), t.query(&c, j), t.HeadDim)
+		}
+	}
+	keys := t.sees(&c, c.n-1)
+	for from := 0; from < keys; from += keyBlock {
+		to := min(from+keyBlock, keys)
+		// Rows before from-Pos see none of these.
+		for j := max(0, (from-c.seq.Pos)*t.group-c.first); j < c.n; j += dot.Rows {
+			t.tile(l, &c, j, min(dot.Rows, c.n-j), from, to)
+		}
+	}
+	for j := range c.n {
+		acc, out := rowAt(c.acc, t.wide, j), t.result(&c, j)
+		t.dev.axpy.Scale(acc, t.wide, 1/c.state[j].sum)
+		if t.cacheBF16 {
+			t.dev.convert.Unpack(out, acc, t.HeadDim)
+		} else {
+			copy(unsafe.Slice(out, t.HeadDim), unsafe.Slice(acc, t.HeadDim))
+		}
+	}
+}
+
+// query is query j of an item.
+func (t *gqaTask) query(c *gqaWork, j int) *float32 { return t.at(t.q, t.qStride, c, j) }
+
+// result is where query j of an item puts its result.
+func (t *gqaTask) result(c *gqaWork, j int) *float32 { return t.at(t.out, t.outStride, c, j) }
+
+func (t *gqaTask) at(base *float32, stride int, c *gqaWork, j int) *float32 {
+	row, head := c.seq.Row+(c.first+j)/t.group, c.head*t.group+(c.first+j)%t.group
+	return shift(rowAt(base, stride, row), head*t.HeadDim)
+}
+
+// sees is the number of keys that query j of an item may see.
+func (t *gqaTask) sees(c *gqaWork, j int) int { return c.seq.Pos + (c.first+j)/t.group + 1 }
+
+// offset is how far from the start of a cache row the keys or values of a key head
+// lie, in bytes.
+func (t *gqaTask) offset(head int, values bool) int {
+	if values {
+		head += t.KVHeads
+	}
+	return head * t.HeadDim * t.cacheSize()
+}
+
+// tile takes the keys of [from, to) that they may see into the softmax of the
+// queries [j, j+n).
+func (t *gqaTask) tile(l *lane, c *gqaWork, j, n, from, to int) {
+	last := min(to, t.sees(c, j+n-1)) // no query of the tile sees further
+	offset := t.offset(c.head, false)
+	for i := range n {
+		if t.cacheBF16 {
+			l.dot.X[i] = rowAt(c.query, t.wide, j+i)
+		} else {
+			l.dot.X[i] = t.query(c, j+i)
+		}
+	}
+	l.dot.Stride, l.dot.K = t.cacheRow, t.HeadDim
+	kernel := t.dev.tiles(t.cacheBF16)[n]
+	for pos := from; pos < last; {
+		rows, count := t.run(c.seq, pos, last)
+		for i := range n {
+			l.dot.Out[i] = shift(rowAt(c.scores, keyBlock, i), pos-from)
+		}
+		l.dot.W, l.dot.N = unsafe.Add(rows, offset), count
+		kernel(&l.dot)
+		pos += count
+	}
+	for i := range n {
+		visible := min(last, t.sees(c, j+i)) - from
+		t.fold(&c.state[j+i], rowAt(c.scores, keyBlock, i), visible, rowAt(c.acc, t.wide, j+i), t.wide)
+	}
+	// All queries of the tile see the keys that the first one sees; the few left
+	// on the diagonal are taken query by query.
+	common := min(last, t.sees(c, j))
+	t.weigh(l, c, j, 0, n, from, from, common)
+	for i := 1; i < n; i++ {
+		if visible := min(last, t.sees(c, j+i)); visible > common {
+			t.weigh(l, c, j, i, 1, from, common, visible)
+		}
+	}
+}
+
+// weigh adds the values of positions [pos, end) to the results of n queries from
+// the i-th of the tile that begins at query j; its factors begin at position
+// from.
+func (t *gqaTask) weigh(l *lane, c *gqaWork, j, i, n, from, pos, end int) {
+	kernels := &t.dev.axpy.F32
+	if t.cacheBF16 {
+		kernels = &t.dev.axpy.BF16
+	}
+	offset := t.offset(c.head, true)
+	l.axpy.Stride, l.axpy.Width = t.cacheRow, t.HeadDim
+	for m := range n {
+		l.axpy.Acc[m] = rowAt(c.acc, t.wide, j+i+m)
+	}
+	for pos < end {
+		rows, count := t.run(c.seq, pos, end)
+		for m := range n {
+			l.axpy.P[m] = shift(rowAt(c.scores, keyBlock, i+m), pos-from)
+		}
+		l.axpy.W, l.axpy.N = unsafe.Add(rows, offset), count
+		kernels[min(n, axpy.Rows)](&l.axpy)
+		pos += count
+	}
+}

@@ -1,0 +1,198 @@
+package cpu_test
+
+import (
+	"fmt"
+	"testing"
+
+	"krater/kernels/cpu"
+	"krater/kernels/device"
+	"krater/kernels/kerneltest"
+	"krater/kernels/ref"
+	"krater/kernels/tensor"
+)
+
+var gqaSizes = []device.GQA{
+	{Heads: 4, KVHeads: 2, HeadDim: 32, Scale: 0.2, BlockTokens: 16},
+	{Heads: 3, KVHeads: 1, HeadDim: 10, Scale: 0.3, BlockTokens: 5},
+	{Heads: 14, KVHeads: 2, HeadDim: 7, Scale: -0.2, BlockTokens: 1},
+	{Heads: 2, KVHeads: 2, HeadDim: 66, Scale: 0.1, BlockTokens: 200},
+	{Heads: 1, KVHeads: 1, HeadDim: 1, Scale: 1, BlockTokens: 16},
+}
+
+// gqaScene is an attention problem as scene is.
+type gqaScene struct {
+	p        device.GQA
+	cache    device.Mat
+	cacheRef []float32
+	table    []int32
+	q        []float32
+	rows     int
+}
+
+func newGQAScene(d *cpu.Device, p device.GQA, cacheType tensor.DType, positions, rows int) *gqaScene {
+	r := kerneltest.Rand(9)
+	c := &gqaScene{p: p, rows: rows}
+	blocks := (positions + p.BlockTokens - 1) / p.BlockTokens
+	slots := blocks * p.BlockTokens
+	c.cache, c.cacheRef = floats(d, cacheType, kerneltest.Normal(r, slots*p.Width(), 1), slots, p.Width())
+	for i := range blocks / 2 {
+		c.table = append(c.table, int32(i))
+	}
+	for _, b := range r.Perm(blocks - blocks/2) {
+		c.table = append(c.table, int32(blocks/2+b))
+	}
+	c.q = kerneltest.Normal(r, rows*p.Heads*p.HeadDim, 1)
+	return c
+}
+
+func (c *gqaScene) width() int { return c.p.Heads * c.p.HeadDim }
+
+// run gives the result for some spans of the scene; out and q have rows that lie
+// apart.
+func (c *gqaScene) run(t testing.TB, d *cpu.Device, s device.Stream, spans []device.Span) []float32 {
+	t.Helper()
+	const gap = 3
+	wide := c.width() + gap
+	out, q := kerneltest.Guard[float32](c.rows*wide, 4), make([]float32, c.rows*wide)
+	clear(out.Data)
+	for r := range c.rows {
+		copy(q[r*wide:], c.q[r*c.width():(r+1)*c.width()])
+	}
+	d.GQA(s, f32s(d, out.Data, c.rows, wide).ColRange(0, c.width()), f32s(d, q, c.rows, wide).ColRange(0, c.width()), c.cache, spans, c.p)
+	if err := out.Check(); err != nil {
+		t.Error(err)
+	}
+	var dense []float32
+	for r := range c.rows {
+		dense = append(dense, out.Data[r*wide:][:c.width()]...)
+		for _, v := range out.Data[r*wide+c.width():][:gap] {
+			if v != 0 {
+				t.Fatalf("written behind row %d", r)
+			}
+		}
+	}
+	return dense
+}
+
+func TestGQA(t *testing.T) {
+	expected := map[string][]float32{} // the same for all levels, and dear
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, p := range gqaSizes {
+			for _, cacheType := range dtypes {
+				c := newGQAScene(d, p, cacheType, 300, 200)
+				spans := []device.Span{
+					{Row: 0, Len: 1, Pos: 0, Blocks: c.table},
+					{Row: 1, Len: 7, Pos: 3, Blocks: c.table[min(1, len(c.table)-1):]},
+					{Row: 8, Len: 50, Pos: 90, Blocks: c.table},
+					{Row: 58, Len: 1, Pos: 127, Blocks: c.table},
+					{Row: 59, Len: 1, Pos: 128, Blocks: c.table},
+					{Row: 60, Len: 140, Pos: 0, Blocks: c.table},
+				}
+				key := fmt.Sprint(p, cacheType)
+				want := expected[key]
+				if want == nil {
+					want = make([]float32, c.rows*c.width())
+					ref.GQA(want, c.q, c.cacheRef, spans, p)
+					expected[key] = want
+				}
+				// Scores are sums of HeadDim products; an error in a score is a relative
+				// error of its weight.
+				limit := 64 * kerneltest.Eps32 * kerneltest.MaxAbs(want)
+				if err := kerneltest.Compare(c.run(t, d, s, spans), want, c.width(), kerneltest.Relative(want, 16, limit)); err != nil {
+					t.Errorf("%+v, cache %s: %v", p, cacheType, err)
+				}
+			}
+		}
+	})
+}
+
+// CASES 20, 25: neither the chunk of a prompt nor the other sequences change a
+// bit, nor does it matter whether a row was decoded, whatever the number of
+// threads.
+func TestGQAIsBatchInvariant(t *testing.T) {
+	for _, p := range gqaSizes[:3] {
+		for _, cacheType := range dtypes {
+			t.Run(fmt.Sprint(p.Heads, cacheType), func(t *testing.T) {
+				forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+					const n = 140
+					c := newGQAScene(d, p, cacheType, 2*n, n)
+					whole := c.run(t, d, s, []device.Span{{Row: 0, Len: n, Pos: 0, Blocks: c.table}})
+					for row := 0; row < n; row += 9 {
+						span := device.Span{Row: row, Len: 1, Pos: row, Blocks: c.table}
+						if err := kerneltest.SameBits(c.run(t, d, s, []device.Span{span})[row*c.width():][:c.width()], whole[row*c.width():][:c.width()]); err != nil {
+							t.Fatalf("row %d alone: %v", row, err)
+						}
+					}
+					for _, chunk := range []int{1, 3, 7, 32, 139} {
+						var spans []device.Span
+						for from := 0; from < n; from += chunk {
+							spans = append(spans, device.Span{Row: from, Len: min(chunk, n-from), Pos: from, Blocks: c.table})
+						}
+						if err := kerneltest.SameBits(c.run(t, d, s, spans), whole); err != nil {
+							t.Fatalf("chunks of %d: %v", chunk, err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestGQARefuses(t *testing.T) {
+	d, s := open(t, cpu.Options{})
+	p := gqaSizes[0]
+	c := newGQAScene(d, p, tensor.F32, 64, 4) // 4 blocks
+	good := device.Span{Row: 0, Len: 4, Pos: 60, Blocks: c.table}
+	c.run(t, d, s, []device.Span{good})
+	for name, bad := range map[string]device.Span{
+		"short table":    {Row: 0, Len: 4, Pos: 61, Blocks: c.table},
+		"block beyond":   {Row: 0, Len: 1, Pos: 0, Blocks: []int32{4}},
+		"negative block": {Row: 0, Len: 1, Pos: 0, Blocks: []int32{-1}},
+		"rows beyond":    {Row: 1, Len: 4, Pos: 0, Blocks: c.table},
+		"negative row":   {Row: -1, Len: 1, Pos: 0, Blocks: c.table},
+		"negative pos":   {Row: 0, Len: 1, Pos: -1, Blocks: c.table},
+		"no rows":        {Row: 0, Len: 0, Pos: 0, Blocks: c.table},
+		"overflow":       {Row: 0, Len: 4, Pos: 1<<63 - 2, Blocks: c.table},
+		"near overflow":  {Row: 0, Len: 4, Pos: 1<<63 - 6, Blocks: c.table},
+	} {
+		t.Run(name, func(t *testing.T) {
+			panicsWith(t, "GQA", func() { c.run(t, d, s, []device.Span{bad}) })
+		})
+	}
+	for name, bad := range map[string]device.GQA{
+		"no key heads":     {Heads: 4, HeadDim: 32, BlockTokens: 16},
+		"no heads":         {KVHeads: 2, HeadDim: 32, BlockTokens: 16},
+		"uneven groups":    {Heads: 4, KVHeads: 3, HeadDim: 32, BlockTokens: 16},
+		"no block":         {Heads: 4, KVHeads: 2, HeadDim: 32},
+		"another width":    {Heads: 4, KVHeads: 1, HeadDim: 32, BlockTokens: 16},
+		"another head dim": {Heads: 4, KVHeads: 2, HeadDim: 16, BlockTokens: 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, out := f32s(d, c.q, 4, c.width()), f32s(d, make([]float32, 4*c.width()), 4, c.width())
+			panicsWith(t, "GQA", func() { d.GQA(s, out, q, c.cache, []device.Span{good}, bad) })
+		})
+	}
+}
+
+func BenchmarkGQA(b *testing.B) {
+	small := device.GQA{Heads: 14, KVHeads: 2, HeadDim: 64, Scale: 0.125, BlockTokens: 64}
+	large := device.GQA{Heads: 28, KVHeads: 4, HeadDim: 128, Scale: 0.088, BlockTokens: 64}
+	for _, c := range []struct {
+		name      string
+		p         device.GQA
+		rows, pos int
+	}{
+		{"qwen0.5b/decode/ctx2000", small, 1, 2000}, {"qwen0.5b/prefill/512", small, 512, 0},
+		{"qwen7b/decode/ctx2000", large, 1, 2000}, {"qwen7b/decode/ctx16000", large, 1, 16000}, {"qwen7b/prefill/512", large, 512, 0},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			d, s := open(b, cpu.Options{Threads: 1})
+			scene := newGQAScene(d, c.p, tensor.BF16, c.pos+c.rows, c.rows)
+			out, q := f32s(d, make([]float32, len(scene.q)), c.rows, scene.width()), f32s(d, scene.q, c.rows, scene.width())
+			spans := []device.Span{{Row: 0, Len: c.rows, Pos: c.pos, Blocks: scene.table}}
+			ns := kerneltest.Quartile(b, 1, func() { d.GQA(s, out, q, scene.cache, spans, c.p) })
+			pairs := c.rows*c.pos + c.rows*(c.rows+1)/2
+			kerneltest.Report(b, ns, (c.pos+c.rows)*c.p.Width()*2, 4*pairs*c.p.Heads*c.p.HeadDim)
+		})
+	}
+}

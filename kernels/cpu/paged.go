@@ -1,0 +1,106 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"krater/kernels/device"
+)
+
+// runningSize is the size of a running in float32 values.
+const runningSize = 3
+
+// keyBlock is the number of keys between two updates of the running softmax
+// (arXiv 1805.02867, 2205.14135). Blocks begin at absolute positions, so a
+// query meets the same blocks however its prompt was cut.
+const keyBlock = 128
+
+// paged is what every attention has: spans of queries over a cache in blocks,
+// and the running softmax.
+type paged struct {
+	dev       *Device
+	cache     unsafe.Pointer
+	cacheRow  int // bytes
+	cacheBF16 bool
+	block     int     // tokens in a KV block
+	scale     float32 // softmax scale
+	spans     []device.Span
+}
+
+// bind checks the cache, rows of width values, and the spans of a batch of rows
+// rows; block is set.
+func (a *paged) bind(op string, d *Device, cache *device.Mat, width int, spans []device.Span, rows int) {
+	a.dev, a.spans = d, spans
+	a.cache, a.cacheBF16 = weight(op, "cache", cache, cache.Rows, width)
+	a.cacheRow = cache.Stride * cache.DType.Size()
+	blocks := cache.Rows / a.block
+	for i := range spans {
+		s := &spans[i]
+		if s.Row < 0 || s.Len < 1 || s.Pos < 0 || s.Row+s.Len > rows || s.Row+s.Len < s.Len || s.Pos+s.Len < s.Len {
+			fail(op, "span %d: %d rows from row %d, position %d, in a batch of %d", i, s.Len, s.Row, s.Pos, rows)
+		}
+		need := (s.Pos+s.Len-1)/a.block + 1
+		if need > len(s.Blocks) {
+			fail(op, "span %d: positions up to %d need %d blocks of %d, the table has %d", i, s.Pos+s.Len-1, need, a.block, len(s.Blocks))
+		}
+		inRange(op, "block", s.Blocks[:need], blocks)
+	}
+}
+
+// run is the longest stretch of cache rows from position pos, at most end, that
+// lie one after the other in memory.
+func (a *paged) run(s *device.Span, pos, end int) (rows unsafe.Pointer, n int) {
+	block, offset := pos/a.block, pos%a.block
+	slot := int(s.Blocks[block])*a.block + offset
+	stop := (block + 1) * a.block
+	for stop < end && s.Blocks[block+1] == s.Blocks[block]+1 {
+		block++
+		stop += a.block
+	}
+	return unsafe.Add(a.cache, slot*a.cacheRow), min(stop, end) - pos
+}
+
+// cacheSize is the size of a cached value in bytes.
+func (a *paged) cacheSize() int {
+	if a.cacheBF16 {
+		return 2
+	}
+	return 4
+}
+
+// shift is n values on; there must be a value.
+func shift(p *float32, n int) *float32 {
+	return (*float32)(unsafe.Add(unsafe.Pointer(p), 4*n))
+}
+
+// running is the state of one query's softmax: the largest scaled score and
+// the sum of exponentials relative to it.
+// factor is where the kernel puts the exponential of a change of top.
+type running struct{ top, sum, factor float32 }
+
+// fold turns the n scores of a block into factors and scales what was
+// accumulated before (width values) to the new maximum.
+func (a *paged) fold(s *running, scores *float32, n int, acc *float32, width int) {
+	top := a.dev.exp.Max(scores, n) * a.scale
+	if a.scale < 0 || top != top {
+		top = slowTop(scores, n, a.scale)
+	}
+	if first := s.sum == 0; first || top > s.top {
+		if !first {
+			a.dev.exp.ExpSum(&s.factor, &s.top, 1, 1, top)
+			s.sum *= s.factor
+			a.dev.axpy.Scale(acc, width, s.factor)
+		}
+		s.top = top
+	}
+	s.sum += a.dev.exp.ExpSum(scores, scores, n, a.scale, s.top)
+}
+
+// slowTop is the largest scaled score when the scale is negative or a score is
+// not a number.
+func slowTop(scores *float32, n int, scale float32) float32 {
+	top := minusInf
+	for _, v := range unsafe.Slice(scores, n) {
+		top = max(top, v*scale)
+	}
+	return top
+}
