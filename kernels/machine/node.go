@@ -1,0 +1,61 @@
+package machine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Node is a NUMA node: processors and the memory that is near to them. Either
+// may be missing: a node of CXL or accelerator memory has no processors, one
+// with empty memory slots no memory.
+type Node struct {
+	ID    int   `json:"id"`
+	CPUs  []int `json:"cpus"` // that are on
+	Total int64 `json:"total"`
+	Free  int64 `json:"free"`
+}
+
+// NodesPerSocket counts the nodes with processors of a socket, 0 if unknown.
+func (m *Machine) NodesPerSocket() int {
+	n := 0
+	for i := range m.Nodes {
+		if len(m.Nodes[i].CPUs) > 0 {
+			n++
+		}
+	}
+	return n / max(1, m.CPU.Sockets)
+}
+
+const nodeFolder = "sys/devices/system/node"
+
+// nodes lists the nodes that are on; a system without NUMA is one node.
+func (t tree) nodes(online []int, mem Memory) []Node {
+	ids := t.list(nodeFolder + "/online")
+	if ids == nil {
+		for _, name := range t.names(nodeFolder) {
+			if number, ok := strings.CutPrefix(name, "node"); ok {
+				if id, err := parseID(number); err == nil {
+					ids = append(ids, id)
+				}
+			}
+		}
+		slices.Sort(ids)
+	}
+	var nodes []Node
+	for _, id := range ids {
+		folder := fmt.Sprintf("%s/node%d", nodeFolder, id)
+		info := t.text(folder + "/meminfo")
+		n := Node{
+			ID: id, CPUs: intersect(t.list(folder+"/cpulist"), online),
+			Total: parseKB(info, "MemTotal"), Free: parseKB(info, "MemFree"),
+		}
+		if len(n.CPUs) > 0 || n.Total > 0 {
+			nodes = append(nodes, n)
+		}
+	}
+	if nodes == nil && len(online) > 0 {
+		nodes = []Node{{CPUs: online, Total: mem.Total, Free: mem.Free}}
+	}
+	return nodes
+}
