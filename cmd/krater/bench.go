@@ -138,7 +138,7 @@ func (b *bench) measure() error {
 	streams := make(map[int][]float64)
 	prefill := make(map[int][]float64)
 	var directUS, actorUS, read1, readAll []float64
-	for range b.c.Rounds {
+	for round := range b.c.Rounds {
 		for _, read := range []struct {
 			threads int
 			rates   *[]float64
@@ -166,11 +166,11 @@ func (b *bench) measure() error {
 		if !b.c.ActorsVsDirect {
 			continue
 		}
-		du, au, err := b.pair(d)
+		du, au, err := b.pair(d, round%2 == 0)
 		if err != nil {
 			return err
 		}
-		directUS, actorUS = append(directUS, du...), append(actorUS, au...)
+		directUS, actorUS = append(directUS, du), append(actorUS, au)
 	}
 	r.ReadGBps1, r.ReadGBps = median(read1), median(readAll)
 	for _, n := range b.c.Batch {
