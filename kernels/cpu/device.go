@@ -12,6 +12,8 @@ import (
 	"krater/kernels/cpu/exp"
 	"krater/kernels/cpu/level"
 	"krater/kernels/cpu/norm"
+	"krater/kernels/cpu/qdot"
+	"krater/kernels/cpu/qrows"
 	"krater/kernels/cpu/rope"
 	"krater/kernels/device"
 )
@@ -33,6 +35,7 @@ type Device struct {
 	team   *Team
 	wakeNs int // see the constant
 	speed  speed
+	ahead  int // see prefetch.go
 
 	used    atomic.Int64
 	scratch atomic.Int64
@@ -44,14 +47,17 @@ type Device struct {
 	norm    *norm.Funcs
 	exp     *exp.Funcs
 	rope    *rope.Funcs
+	qdot    *qdot.Funcs
+	qrows   *qrows.Funcs
 }
 
 // speed is what one core does, for deciding whether work is worth sharing:
 // weights from between the third-level cache (90) and memory (25), and the
-// multiply-adds of a tile.
-type speed struct{ bytesPerNs, flopsPerNs int }
+// multiply-adds of a tile; then the same of integer weights, which are for models
+// too large for any cache.
+type speed struct{ bytesPerNs, flopsPerNs, quantBytesPerNs, quantOpsPerNs int }
 
-var speeds = [...]speed{level.Pure: {2, 2}, level.AVX2: {50, 80}, level.AVX512: {50, 90}}
+var speeds = [...]speed{level.Pure: {2, 2, 1, 1}, level.AVX2: {50, 80, 30, 200}, level.AVX512: {50, 90, 30, 350}}
 
 var _ device.Device = (*Device)(nil)
 
@@ -74,7 +80,8 @@ func New(o Options) (*Device, error) {
 	return &Device{
 		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads), wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
-		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l),
+		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l),
+		ahead: prefetchAhead(),
 	}, nil
 }
 

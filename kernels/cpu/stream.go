@@ -6,7 +6,9 @@ import (
 
 	"krater/kernels/cpu/axpy"
 	"krater/kernels/cpu/dot"
+	"krater/kernels/cpu/qdot"
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 )
 
 // Stream is a device.Stream whose operators are complete when they return. It
@@ -30,6 +32,9 @@ type Stream struct {
 	prefill prefillTask
 	gqa     gqaTask
 	router  routerScratch
+	quant   quantTask
+	matmulQ matmulQTask
+	ffnQ    ffnQTask
 }
 
 // lane is the scratch of one thread within a Run.
@@ -37,6 +42,8 @@ type lane struct {
 	arena arena
 	dot   dot.Tile
 	axpy  axpy.Tile
+	qdot  qdot.Tile
+	edge  [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
 }
 
 // task is a loop body: do handles item i with the scratch of one lane.

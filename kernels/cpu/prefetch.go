@@ -1,0 +1,3 @@
+package cpu
+
+func prefetchAhead() int { return 8192 }

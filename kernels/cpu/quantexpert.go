@@ -1,0 +1,222 @@
+package cpu
+
+import (
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+
+	"krater/kernels/cpu/qrows"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// ffnQItem is one expert with some consecutive rows of the group.
+type ffnQItem struct {
+	w13, w2   quantProduct
+	f         int // columns of W2, a multiple of 16
+	row, rows int
+}
+
+// ffnQTask is SwiGLU in integers for a group of items, one loop over all of it:
+// first come the parts of every W13, then those of every W2. Parts are taken in
+// that order, so a part of W2 that has to wait for its own expert waits for a
+// part some lane is at; nobody waits for the other experts.
+type ffnQTask struct {
+	dev   *Device
+	x     quantRows
+	y     *float32
+	yRows int // stride
+	items []ffnQItem
+	in    []int32 // for each row of the group: a row of x
+	out   []int32 // and one of y
+	left  []atomic.Int32
+	cut   int // parts of a matrix
+
+	// The middle rows: gate and up in float32, then integers.
+	both   *float32 // [rows, 2*stride]
+	mid    quantRows
+	stride int // padded F, the largest of the group
+}
+
+// state of left: parts of W13 to go, and one more for the middle rows.
+const midReady = 0
+
+func (t *ffnQTask) do(l *lane, i int) {
+	n := t.cut * len(t.items)
+	if i < n {
+		t.inner(l, i/t.cut, i%t.cut)
+		return
+	}
+	i -= n
+	item := &t.items[i/t.cut]
+	t.wait(i / t.cut)
+	tiles := item.w2.tiles()
+	item.w2.multiply(t.dev, l, quantInput{quantRows: &t.mid, first: item.row},
+		quantOutput{base: t.y, stride: t.yRows, index: t.out[item.row:]},
+		item.rows, i%t.cut*tiles/t.cut, (i%t.cut+1)*tiles/t.cut)
+}
+
+// inner computes part p of gate and up of an item; whoever is last quantises the
+// middle rows.
+func (t *ffnQTask) inner(l *lane, i, p int) {
+	item := &t.items[i]
+	tiles := item.f / tensor.TileRows
+	from, to := p*tiles/t.cut, (p+1)*tiles/t.cut
+	in := quantInput{quantRows: &t.x, index: t.in[item.row:]}
+	out := quantOutput{base: t.both, stride: 2 * t.stride, first: item.row}
+	item.w13.multiply(t.dev, l, in, out, item.rows, from, to)
+	// Tile F/16 of W13 is the first of up, and goes to column stride.
+	out.base = (*float32)(unsafe.Add(unsafe.Pointer(out.base), 4*(t.stride-item.f)))
+	item.w13.multiply(t.dev, l, in, out, item.rows, tiles+from, tiles+to)
+	if t.left[i].Add(-1) == midReady+1 {
+		t.quantize(item)
+		t.left[i].Store(midReady)
+	}
+}
+
+// quantize makes the middle rows of an item.
+func (t *ffnQTask) quantize(item *ffnQItem) {
+	fill := item.w2.k - item.f
+	for r := item.row; r < item.row+item.rows; r++ {
+		gate := rowAt(t.both, 2*t.stride, r)
+		up := (*float32)(unsafe.Add(unsafe.Pointer(gate), 4*t.stride))
+		if fill > 0 {
+			clearF32((*float32)(unsafe.Add(unsafe.Pointer(gate), 4*item.f)), fill)
+			clearF32((*float32)(unsafe.Add(unsafe.Pointer(up), 4*item.f)), fill)
+		}
+		q, scale, bias := t.mid.row(r)
+		t.dev.qrows.SiluQuantize(gate, up, q, scale, bias, item.w2.k/(item.w2.steps*qrows.Block), item.w2.steps)
+	}
+}
+
+// wait returns when the middle rows of item i are there. Usually they are.
+func (t *ffnQTask) wait(i int) {
+	for n := 0; t.left[i].Load() != midReady; n++ {
+		if n%spinRounds == spinRounds-1 {
+			runtime.Gosched()
+		}
+		pause()
+	}
+}
+
+// begin makes t ready for rows of x.
+func (t *ffnQTask) begin(d *Device, x quantRows, y *float32, yStride int) {
+	t.dev, t.x, t.y, t.yRows = d, x, y, yStride
+	t.empty()
+}
+
+func (t *ffnQTask) empty() {
+	t.items, t.in, t.out, t.stride = t.items[:0], t.in[:0], t.out[:0], 0
+}
+
+// add puts rows [row, row+rows) of the group on expert e, whose results have h
+// columns.
+func (t *ffnQTask) add(op string, e *device.QExpert, h, row, rows int) {
+	f := e.W2.Cols
+	if f < 1 || f%tensor.TileRows != 0 {
+		fail(op, "inner size %d is not a multiple of %d", f, tensor.TileRows)
+	}
+	t.items = append(t.items, ffnQItem{
+		w13: newQuantProduct(op, "W13", &e.W13, 2*f, t.x.k, t.x.group),
+		w2:  newQuantProduct(op, "W2", &e.W2, h, e.W2.PaddedCols(), e.W2.Group),
+		f:   f, row: row, rows: rows,
+	})
+	t.stride = max(t.stride, e.W2.PaddedCols())
+}
+
+// run computes the group and empties it.
+func (t *ffnQTask) run(s *Stream) {
+	rows := len(t.in)
+	if rows == 0 {
+		return
+	}
+	t.makeRoom(s, rows)
+	ns := 0
+	for i := range t.items {
+		item := &t.items[i]
+		ns += item.w13.ns(s.dev, item.rows) + item.w2.ns(s.dev, item.rows)
+	}
+	t.cut = s.cuts(ns, len(t.items))
+	if len(t.left) < len(t.items) {
+		t.left = make([]atomic.Int32, 2*len(t.items))
+	}
+	for i := range t.items {
+		t.left[i].Store(int32(midReady + 1 + t.cut))
+	}
+	s.each(t, 2*t.cut*len(t.items), ns, 0)
+	t.empty()
+}
+
+// makeRoom takes the middle rows from the arena. Rows of integers are a cache
+// line longer than they need, so that eight of them do not meet in one place of
+// the first-level cache.
+func (t *ffnQTask) makeRoom(s *Stream, rows int) {
+	const line = 64
+	qStride, groups := t.stride+line, t.stride/qrows.Block
+	s.arena.reset(piece(rows*2*t.stride) + piece(rows*qStride/4) + 2*piece(rows*groups))
+	t.both = s.arena.take(rows * 2 * t.stride)
+	t.mid = quantRows{
+		q: (*int8)(unsafe.Pointer(s.arena.take(rows * qStride / 4))), qStride: qStride,
+		scale: s.arena.take(rows * groups), scaleStride: groups,
+		bias: (*int32)(unsafe.Pointer(s.arena.take(rows * groups))), biasStride: groups,
+		rows: rows,
+	}
+}
+
+// FFNQ is out [T, H] F32 = down(silu(gate x) * up x) in integers; the middle row
+// is quantised by the groups of W2. Scratch: groupRows rows of 9 bytes for each
+// of F values, and their scales.
+func (d *Device) FFNQ(stream device.Stream, out device.Mat, x device.QRows, e device.QExpert) {
+	const op = "FFNQ"
+	s := d.stream(op, stream)
+	in := newQuantRows(op, &x)
+	t := &s.ffnQ
+	t.begin(d, in, f32(op, "out", &out, in.rows, out.Cols), out.Stride)
+	t.add(op, &e, out.Cols, 0, 0) // checks even when there is no row
+	t.empty()
+	for r := 0; r < in.rows; r += groupRows {
+		// The weights are read once for each group, so a group is one item.
+		rows := min(groupRows, in.rows-r)
+		t.add(op, &e, out.Cols, 0, rows)
+		for j := range rows {
+			t.in, t.out = append(t.in, int32(r+j)), append(t.out, int32(r+j))
+		}
+		t.run(s)
+	}
+}
+
+// ExpertsQ runs the listed experts of bank on their rows, as Experts does:
+// assignment a = token*K + rank reads row token of x and writes row a of y
+// [T*K, H] F32. Rows of y that no expert has are left as they are. Scratch as
+// FFNQ.
+func (d *Device) ExpertsQ(stream device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int) {
+	const op = "ExpertsQ"
+	s := d.stream(op, stream)
+	if topK <= 0 {
+		fail(op, "top %d", topK)
+	}
+	in := newQuantRows(op, &x)
+	t := &s.ffnQ
+	t.begin(d, in, f32(op, "y", &y, in.rows*topK, y.Cols), y.Stride)
+	for i := range work {
+		if uint(work[i].Expert) >= uint(len(bank)) {
+			fail(op, "expert %d of %d", work[i].Expert, len(bank))
+		}
+		inRange(op, "assignment", work[i].Assign, y.Rows)
+		t.add(op, &bank[work[i].Expert], y.Cols, 0, 0) // checks shapes of all before anything is written
+	}
+	t.empty()
+	for i := range work {
+		for from := 0; from < len(work[i].Assign); from += itemRows {
+			assign := work[i].Assign[from:min(from+itemRows, len(work[i].Assign))]
+			if len(t.in)+len(assign) > groupRows {
+				t.run(s)
+			}
+			t.add(op, &bank[work[i].Expert], y.Cols, len(t.in), len(assign))
+			for _, a := range assign {
+				t.in, t.out = append(t.in, a/int32(topK)), append(t.out, a)
+			}
+		}
+	}
+	t.run(s)
+}
