@@ -1,0 +1,72 @@
+package cache
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+
+	"krater/stages/model"
+	"krater/stages/weights"
+)
+
+// Fingerprint identifies what a cache was made from.
+type Fingerprint [32]byte
+
+// String is the first 16 digits.
+func (f Fingerprint) String() string { return hex.EncodeToString(f[:8]) }
+
+const (
+	// quantiser is raised whenever the integers made from the same weights change.
+	quantiser = 1
+	// At most this many tensors are sampled; each is a page read at every start.
+	samples     = 4096
+	sampleBytes = 64
+)
+
+// FingerprintOf covers: the quantiser's version; the bytes of config.json; name,
+// type and shape of every routed expert's tensors; and 64 bytes from the middle
+// of up to 4,096 of these tensors, evenly spread. Other weights of the same
+// shapes (another checkpoint, a fine-tuned model) differ in these bytes; not
+// noticed is a change of single values elsewhere. Hashing every byte would read
+// the whole model at every start, which the cache is there to avoid.
+func FingerprintOf(config []byte, cfg *model.Config, set *weights.Set) (Fingerprint, error) {
+	h := sha256.New()
+	word := func(v uint64) {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], v)
+		h.Write(b[:])
+	}
+	word(quantiser)
+	word(uint64(len(config)))
+	h.Write(config)
+	var all []string
+	for layer := range cfg.Layers {
+		if !cfg.MoELayer(layer) {
+			continue
+		}
+		for e := range cfg.MoE.Experts {
+			n := cfg.ExpertNames(layer, e)
+			all = append(all, n.Gate, n.Up, n.Down)
+		}
+	}
+	every := max(1, (len(all)+samples-1)/samples)
+	for i, name := range all {
+		t, ok := set.Tensor(name)
+		if !ok {
+			return Fingerprint{}, fmt.Errorf("cache: %w: %s", model.ErrTensorMissing, name)
+		}
+		word(uint64(len(name)))
+		h.Write([]byte(name))
+		word(uint64(t.DType))
+		word(uint64(len(t.Shape)))
+		for _, n := range t.Shape {
+			word(uint64(n))
+		}
+		if i%every == 0 {
+			half := len(t.Data) / 2
+			h.Write(t.Data[half:min(len(t.Data), half+sampleBytes)])
+		}
+	}
+	return Fingerprint(h.Sum(nil)), nil
+}

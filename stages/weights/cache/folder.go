@@ -1,0 +1,54 @@
+//go:build unix
+
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// folderName is the cache folder inside a model folder.
+const folderName = ".krater_cache"
+
+// folders lists where the cache may lie, the preferred first: --cache-dir alone
+// if given; else the model's own folder, then the user's cache folder (for a
+// model that is read-only or embedded). Outside the model's folder a folder named
+// after the fingerprint keeps models apart: folder names of two models may be
+// equal.
+func (o *Options) folders() ([]string, error) {
+	id := o.Plan.Source.String()
+	if o.Dir != "" {
+		return []string{filepath.Join(o.Dir, id)}, nil
+	}
+	var list []string
+	if o.Model != "" {
+		list = append(list, filepath.Join(o.Model, folderName))
+	}
+	user, err := os.UserCacheDir()
+	if err == nil {
+		list = append(list, filepath.Join(user, "krater", id))
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%w: %w; choose one with --cache-dir", ErrNoFolder, err)
+	}
+	return list, nil
+}
+
+// writable makes the first folder that can be written to.
+func writable(list []string) (string, error) {
+	var errs []error
+	for _, dir := range list {
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil {
+			var f *os.File
+			if f, err = os.CreateTemp(dir, ".writable-*"); err == nil {
+				f.Close()
+				return dir, os.Remove(f.Name())
+			}
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("%w: %w; choose one with --cache-dir", ErrNoFolder, errors.Join(errs...))
+}

@@ -1,0 +1,345 @@
+//go:build unix
+
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"krater/kernels/device"
+)
+
+// Options of Open and Build.
+type Options struct {
+	Plan   Plan
+	Source Source // asked only for what has to be built
+	Model  string // the model's folder, "" for an embedded model
+	Dir    string // --cache-dir, "": see folders
+	// Copy brings the file into memory of the device instead of mapping it.
+	Copy bool
+	// Threads verify (and copy) layers; 0: all cores.
+	Threads int
+	// Progress is called after every layer, not by two goroutines at once.
+	Progress func(Progress)
+	// Notice gets lines for people: a file that is not used and why, a wait.
+	Notice func(line string)
+
+	onStep func(string)          // tests: where a build is
+	wrap   func(storage) storage // tests: a disk that fails
+}
+
+func (o *Options) notice(format string, args ...any) {
+	if o.Notice != nil {
+		o.Notice(fmt.Sprintf(format, args...))
+	}
+}
+
+// Cache is the experts of a model on a device, from a file.
+type Cache struct {
+	Path   string
+	Plan   Plan // of the file: its Method may be better than asked for
+	Bytes  int64
+	Report *Report // of the build, nil when the file was used as it was
+
+	layers map[int][]device.QExpert
+	bufs   []device.Buffer
+	mapped []byte
+}
+
+// Experts are the experts of a layer, nil for a dense layer. Not to be changed;
+// valid until Close.
+func (c *Cache) Experts(layer int) []device.QExpert { return c.layers[layer] }
+
+// Close gives the memory back. Nothing may run on the experts any more.
+func (c *Cache) Close() error {
+	for _, b := range c.bufs {
+		b.Free()
+	}
+	mapped := c.mapped
+	c.bufs, c.layers, c.mapped = nil, nil, nil
+	if mapped == nil {
+		return nil
+	}
+	return unmapFile(mapped)
+}
+
+// Open finds the cache of a model, or builds it, and puts it on dev. A file that
+// is damaged, stale, unfinished or not a cache is named by Notice and built anew.
+// A mapped file must not be shortened while it is open.
+func Open(ctx context.Context, dev device.Device, o Options) (*Cache, error) {
+	list, err := o.folders()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range list {
+		path := filepath.Join(dir, o.Plan.FileName())
+		c, err := load(dev, path, &o)
+		if err == nil {
+			return c, nil
+		}
+		if absent(err) {
+			continue
+		}
+		if !unusable(err) {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		o.notice("%s: %v; not used", path, err)
+	}
+	r, err := Build(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	c, err := load(dev, r.Path, &o)
+	if err != nil {
+		return nil, fmt.Errorf("%s, just built: %w", r.Path, err)
+	}
+	c.Report = r
+	return c, nil
+}
+
+// unusable tells a file that is to be built anew from a failure to use a good one.
+func unusable(err error) bool {
+	for _, e := range []error{ErrForeign, ErrVersion, ErrStale, ErrTruncated, ErrUnfinished, ErrDamaged, fs.ErrPermission} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// absent tells that there is no file, or no folder that could hold it.
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+}
+
+// Build makes sure that the file exists and is whole, without a device. Of two at
+// once, in one process or several, the second waits and uses the first's file.
+func Build(ctx context.Context, o Options) (*Report, error) {
+	list, err := o.folders()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := writable(list)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, o.Plan.FileName())
+	unlock, err := lock(ctx, path, func() { o.notice("%s: another process builds it; waiting", path) })
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	r := &Report{Path: path}
+	if r.Bytes, err = o.Plan.Bytes(); err != nil {
+		return nil, err
+	}
+	switch err := verify(path, &o); {
+	case err == nil:
+		r.Found = true
+		return r, nil
+	case !unusable(err) && !absent(err):
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := build(ctx, path, &o, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// opened is a cache file whose header is right.
+type opened struct {
+	file    *os.File
+	plan    Plan
+	layout  layout
+	entries []entry
+}
+
+// headerMost is the largest header there can be.
+const headerMost = (headerFixed + maxLayers*headerLayer + page - 1) / page * page
+
+// openFile checks everything but the layers' checksums.
+func openFile(path string, plan *Plan) (*opened, error) {
+	f, size, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	x := &opened{file: f}
+	head := make([]byte, min(size, headerMost))
+	if _, err = io.ReadFull(io.NewSectionReader(f, 0, size), head); err == nil {
+		if x.entries, err = plan.check(head, size); err == nil {
+			x.plan, _, _, err = parse(head)
+		}
+	}
+	if err == nil {
+		x.layout, err = x.plan.layout()
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return x, nil
+}
+
+// verify reads a whole file.
+func verify(path string, o *Options) error {
+	x, err := openFile(path, &o.Plan)
+	if err != nil {
+		return err
+	}
+	defer x.file.Close()
+	return x.each(o, "verify", func(i int) error {
+		return x.into(i, nil, make([]byte, chunk))
+	})
+}
+
+// chunk is how much is read before its checksum is taken: little enough to be in
+// the cache of a core still.
+const chunk = 256 << 10
+
+// into reads layer i to dst, or where dst is nil over and over into scratch, and
+// compares its checksum.
+func (x *opened) into(i int, dst, scratch []byte) error {
+	var sum uint32
+	for at := int64(0); at < x.layout.layer; {
+		n := min(chunk, x.layout.layer-at)
+		b := scratch[:min(n, int64(len(scratch)))]
+		if dst != nil {
+			b = dst[at : at+n]
+		}
+		if _, err := x.file.ReadAt(b, x.layout.at(i)+at); err != nil {
+			if errors.Is(err, io.EOF) {
+				return ErrTruncated // it was shortened since it was opened
+			}
+			return err
+		}
+		sum = crc32.Update(sum, castagnoli, b)
+		at += int64(len(b))
+	}
+	return x.compare(i, sum)
+}
+
+func (x *opened) compare(i int, sum uint32) error {
+	if sum != x.entries[i].sum {
+		return fmt.Errorf("%w: layer %d", ErrDamaged, x.entries[i].layer)
+	}
+	return nil
+}
+
+// each calls work for every layer, several at once. The first error ends it.
+func (x *opened) each(o *Options, phase string, work func(i int) error) error {
+	threads := o.Threads
+	if threads <= 0 {
+		threads = runtime.GOMAXPROCS(0)
+	}
+	var (
+		next  atomic.Int64
+		wait  sync.WaitGroup
+		mu    sync.Mutex
+		done  int
+		first error
+	)
+	for range min(threads, len(x.entries)) {
+		wait.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(x.entries) {
+					return
+				}
+				err := work(i)
+				mu.Lock()
+				if done++; err != nil && first == nil {
+					first = err
+				}
+				if o.Progress != nil && first == nil {
+					o.Progress(Progress{Phase: phase, Layers: done, Of: len(x.entries), Bytes: int64(done) * x.layout.layer, Total: x.layout.file})
+				}
+				stop := first != nil
+				mu.Unlock()
+				if stop {
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
+	return first
+}
+
+// load brings a file into memory of dev, checksums verified in the same pass.
+func load(dev device.Device, path string, o *Options) (*Cache, error) {
+	x, err := openFile(path, &o.Plan)
+	if err != nil {
+		return nil, err
+	}
+	defer x.file.Close()
+	c := &Cache{Path: path, Plan: x.plan, Bytes: x.layout.file, layers: make(map[int][]device.QExpert, len(x.entries))}
+	if o.Copy {
+		err = c.copy(dev, x, o)
+	} else {
+		err = c.mapIn(dev, x, o)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	for i, e := range x.entries {
+		c.layers[e.layer] = x.layout.experts(c.bufs[i], x.plan.Experts)
+	}
+	return c, nil
+}
+
+func (c *Cache) mapIn(dev device.Device, x *opened, o *Options) error {
+	var err error
+	if c.mapped, err = mapFile(x.file, x.layout.file); err != nil {
+		return fmt.Errorf("mmap of %d bytes: %w", x.layout.file, err)
+	}
+	layer := func(i int) []byte { return c.mapped[x.layout.at(i):][:x.layout.layer:x.layout.layer] }
+	if err := x.each(o, "load", func(i int) error { return x.compare(i, checksum(layer(i))) }); err != nil {
+		return err
+	}
+	for i := range x.entries {
+		b, err := dev.Wrap(layer(i))
+		if err != nil {
+			return err
+		}
+		c.bufs = append(c.bufs, b)
+	}
+	return nil
+}
+
+func (c *Cache) copy(dev device.Device, x *opened, o *Options) error {
+	for range x.entries {
+		b, err := dev.Alloc(int(x.layout.layer))
+		if err != nil {
+			return err
+		}
+		c.bufs = append(c.bufs, b)
+		if b.Host() == nil {
+			return fmt.Errorf("cache: memory of %s cannot be read into", dev.Name())
+		}
+	}
+	return x.each(o, "load", func(i int) error { return x.into(i, c.bufs[i].Host(), nil) })
+}
+
+// experts are the views of the experts of one layer in its buffer.
+func (x *expert) experts(buf device.Buffer, n int) []device.QExpert {
+	out := make([]device.QExpert, n)
+	for e := range out {
+		at := e * x.size
+		out[e] = device.QExpert{
+			W13: device.QMat{FormatB: x.w13, Values: buf, ValueAt: at + x.w13Values, Scales: buf, ScaleAt: at + x.w13Scales},
+			W2:  device.QMat{FormatB: x.w2, Values: buf, ValueAt: at + x.w2Values, Scales: buf, ScaleAt: at + x.w2Scales},
+		}
+	}
+	return out
+}

@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package cache
+
+import "os"
+
+// reserve gives a file its full size; whether there is room shows when writing.
+func reserve(f *os.File, size int64) error { return f.Truncate(size) }
