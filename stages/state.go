@@ -72,6 +72,44 @@ type views struct {
 	final, logits                            device.Mat
 }
 
+// shape is one of the matrices with its size; absent ones have no rows or columns.
+type shape struct {
+	m          *device.Mat
+	dt         tensor.DType
+	rows, cols int
+}
+
+// shapes lists the matrices of v for batches within lim.
+func (v *views) shapes(cfg *model.Config, lim Limits) []shape {
+	t, h, e, k, n := lim.Tokens, cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
+	return []shape{
+		{&v.ids, tensor.I32, t, 1},
+		{&v.positions, tensor.I32, t, 1},
+		{&v.slots, tensor.I32, t, 1},
+		{&v.rows, tensor.I32, n, 1},
+		{&v.hidden, tensor.F32, t, h},
+		{&v.normed, tensor.F32, t, h},
+		{&v.delta, tensor.F32, t, h},
+		{&v.final, tensor.F32, n, h},
+		{&v.logits, tensor.F32, n, cfg.Vocab},
+		{&v.shared, tensor.F32, t * min(1, cfg.MoE.Shared), h},
+		{&v.expertOut, tensor.F32, t * k * min(1, e), h},
+		{&v.routerLogits, tensor.F32, t, e},
+		{&v.routerIDs, tensor.I32, t * min(1, e), k},
+		{&v.routerWeights, tensor.F32, t * min(1, e), k},
+	}
+}
+
+// StateBytes is the size of the matrices a State allocates on its device for
+// batches within lim (checked by Limits.For).
+func StateBytes(cfg *model.Config, lim Limits) int64 {
+	var n int64
+	for _, x := range new(views).shapes(cfg, lim) {
+		n += int64(x.rows) * int64(x.cols) * int64(x.dt.Size())
+	}
+	return n
+}
+
 // NewState allocates a state on dev for batches within lim (checked by
 // Limits.For).
 func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) {
@@ -80,40 +118,19 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 		return nil, err
 	}
 	st := &State{cfg: cfg, lim: lim}
-	t, h, e, k, n := lim.Tokens, cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
-	list := []struct {
-		m          *device.Mat
-		dt         tensor.DType
-		rows, cols int
-	}{
-		{&st.full.ids, tensor.I32, t, 1},
-		{&st.full.positions, tensor.I32, t, 1},
-		{&st.full.slots, tensor.I32, t, 1},
-		{&st.full.rows, tensor.I32, n, 1},
-		{&st.full.hidden, tensor.F32, t, h},
-		{&st.full.normed, tensor.F32, t, h},
-		{&st.full.delta, tensor.F32, t, h},
-		{&st.full.final, tensor.F32, n, h},
-		{&st.full.logits, tensor.F32, n, cfg.Vocab},
-		{&st.full.shared, tensor.F32, t * min(1, cfg.MoE.Shared), h},
-		{&st.full.expertOut, tensor.F32, t * k * min(1, e), h},
-		{&st.full.routerLogits, tensor.F32, t, e},
-		{&st.full.routerIDs, tensor.I32, t * min(1, e), k},
-		{&st.full.routerWeights, tensor.F32, t * min(1, e), k},
-	}
-	for _, x := range list {
+	for _, x := range st.full.shapes(cfg, lim) {
 		if x.rows*x.cols == 0 {
 			continue
 		}
 		m, err := device.AllocMat(dev, x.dt, x.rows, x.cols)
 		if err != nil {
 			st.Close()
-			return nil, fmt.Errorf("state of %d tokens: %w", t, err)
+			return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
 		}
 		st.bufs = append(st.bufs, m.Buf)
 		*x.m = m
 	}
-	st.hostSide(t, e, k)
+	st.hostSide(lim.Tokens, cfg.MoE.Experts, cfg.MoE.Router.TopK)
 	return st, nil
 }
 
