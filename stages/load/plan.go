@@ -1,0 +1,201 @@
+package load
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/model"
+)
+
+// Need is memory a model takes on a device, told before it is loaded.
+type Need struct {
+	Part   Part
+	Detail string // what decides about the size, for people
+	Bytes  int64
+}
+
+// Part is what memory is for.
+type Part uint8
+
+// The parts in the order a plan lists them: weights up to Head, then what
+// Device.Alloc is asked for, then what the operators hold beside it.
+const (
+	Embedding Part = iota
+	Attention
+	Dense
+	Experts
+	Shared
+	Router // with the norms
+	Head
+	KVCache
+	RopeTable
+	Workspace // of the attention of each layer group
+	States    // of the batches in flight
+	Scratch   // of the operators: an upper bound
+)
+
+var partNames = [...]string{"embedding", "attention", "dense MLP", "experts", "shared experts", "router and norms", "head",
+	"KV cache", "rope table", "attention workspace", "batch states", "operator scratch"}
+
+func (p Part) String() string { return partNames[p] }
+
+// Weight reports whether the part is made of the model's tensors.
+func (p Part) Weight() bool { return p <= Head }
+
+// Allocated reports whether Device.Alloc is asked for the part, so that
+// Device.Memory counts it.
+func (p Part) Allocated() bool { return p > Head && p < Scratch }
+
+// Use says how a loaded model is going to be run.
+type Use struct {
+	States  int // batches in flight
+	Streams int // streams that compute
+	Threads int // of each
+}
+
+// Plan tells what Model with these options and Use.States calls of
+// stages.NewState take. It reads no tensor: weights count as the config's type
+// (BF16 where it names none).
+func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
+	lim, err := o.Limits.For(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPartition(o.Partition, cfg.Layers); err != nil {
+		return nil, err
+	}
+	if u.States < 0 || u.Streams < 0 || u.Threads < 0 {
+		return nil, fmt.Errorf("load: a plan for %+v", u)
+	}
+	if o.KVType == tensor.Invalid {
+		o.KVType = tensor.BF16
+	}
+	needs := weightNeeds(cfg)
+	add := func(part Part, bytes int64, format string, args ...any) {
+		needs = append(needs, Need{part, fmt.Sprintf(format, args...), bytes})
+	}
+	a, groups := cfg.Attention, max(1, len(o.Partition))
+	add(KVCache, times(lim.Blocks, lim.BlockTokens, a.KVWidth(), o.KVType.Size(), cfg.Layers),
+		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
+	add(RopeTable, times(lim.Context, cfg.Rope.Dim, 4), "%d positions", lim.Context)
+	add(Workspace, times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.Heads*a.VDim, 4),
+		"%s of %d tokens", count(groups, "layer group"), lim.Tokens)
+	add(States, times(u.States, int(stages.StateBytes(cfg, lim))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
+	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
+	return needs, nil
+}
+
+// weightNeeds adds up the tensors by part.
+func weightNeeds(cfg *model.Config) []Need {
+	dt := cfg.DType
+	if dt == tensor.Invalid {
+		dt = tensor.BF16
+	}
+	needs := make([]Need, Head+1)
+	moe := 0
+	for i := range cfg.Layers {
+		if cfg.MoELayer(i) {
+			moe++
+		}
+	}
+	for i := range needs {
+		needs[i] = Need{Part: Part(i), Detail: dt.String()}
+	}
+	needs[Attention].Detail = fmt.Sprintf("%s, %s", count(cfg.Layers, "layer"), dt)
+	needs[Dense].Detail = fmt.Sprintf("%s, %s", count(cfg.Layers-moe, "layer"), dt)
+	needs[Experts].Detail = fmt.Sprintf("%s of %d, %s", count(moe, "layer"), cfg.MoE.Experts, dt)
+	needs[Shared].Detail = fmt.Sprintf("%s, %s", count(moe, "layer"), dt)
+	if cfg.TieEmbed {
+		needs[Head].Detail = "the embedding"
+	}
+	top := cfg.Names()
+	for _, t := range cfg.Expected() {
+		n := &needs[partOf(t.Name, top)]
+		n.Bytes = plus(n.Bytes, times(append([]int{dt.Size()}, t.Shape...)...))
+	}
+	return needs
+}
+
+// partOf puts a tensor into its part by its name.
+func partOf(name string, top model.Names) Part {
+	switch {
+	case name == top.Embed:
+		return Embedding
+	case name == top.Head:
+		return Head
+	case strings.Contains(name, ".self_attn."):
+		return Attention
+	case strings.Contains(name, ".mlp.experts."):
+		return Experts
+	case strings.Contains(name, ".mlp.shared_expert"):
+		return Shared
+	case strings.Contains(name, ".mlp.") && !strings.Contains(name, ".mlp.gate."):
+		return Dense
+	}
+	return Router
+}
+
+// What the operators of the CPU hold at most, in rows: they say so where they
+// are declared.
+const (
+	scratchRows   = 128  // of a matrix product, brought into another order
+	scratchGroup  = 256  // assignments of experts worked on together
+	scratchHeads  = 16   // of a decoded token worked on together
+	scratchKeys   = 128  // of a block of attention
+	scratchTile   = 4096 // values of gate and up each, between two passes
+	scratchSpare  = 256  // values of padding a piece; nothing takes more pieces than eight
+	scratchPieces = 8
+)
+
+// scratchBytes bounds what the operators of one stream hold: for the widest
+// matrix product or expert, and for a block of attention or an expert's tile on
+// each thread.
+func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
+	a, h := cfg.Attention, cfg.Hidden
+	inner := max(cfg.DenseFF, cfg.MoE.FF*max(1, cfg.MoE.Shared))
+	widest := max(h, a.Heads*a.VDim, a.QRank, inner)
+	shared := max(scratchRows*(widest+scratchSpare), scratchGroup*(h+inner+2*scratchSpare))
+	latent := a.KVRank + a.RopeDim + scratchSpare
+	decode := scratchHeads*(3*latent+scratchKeys+3) + latent
+	prefill := scratchKeys*(latent+a.QKDim()+a.VDim+8) + 3*lim.Tokens
+	lane := max(decode, prefill, 2*scratchTile) + scratchPieces*scratchSpare
+	return 4 * (shared + max(1, threads)*lane)
+}
+
+// times is a product of sizes, at most the largest there is.
+func times(sizes ...int) int64 {
+	n := int64(1)
+	for _, s := range sizes {
+		if s == 0 {
+			return 0
+		}
+		if n > math.MaxInt64/int64(s) {
+			n = math.MaxInt64
+			continue
+		}
+		n *= int64(s)
+	}
+	return n
+}
+
+// plus is a sum of sizes, at most the largest there is.
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// count writes "1 layer", "2 layers".
+func count(n int, noun string) string {
+	switch {
+	case n == 1:
+		return "1 " + noun
+	case strings.HasSuffix(noun, "ch"):
+		noun += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
