@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"runtime"
 	"sync/atomic"
 	"unsafe"
 
@@ -17,10 +16,12 @@ type ffnQItem struct {
 	row, rows int
 }
 
-// ffnQTask is SwiGLU in integers for a group of items, one loop over all of it:
-// first come the parts of every W13, then those of every W2. Parts are taken in
-// that order, so a part of W2 that has to wait for its own expert waits for a
-// part some lane is at; nobody waits for the other experts.
+// ffnQTask is SwiGLU in integers for a group of items, in one loop without a
+// barrier in the middle: every thread takes parts of W13, item after item, until
+// none is left, then parts of the W2 whose middle rows are there. It looks a
+// bounded while for middle rows that are still to come, then leaves: the thread
+// that makes them runs what is left of their W2. So nobody ever waits for a
+// thread that lost its core.
 type ffnQTask struct {
 	dev   *Device
 	x     quantRows
@@ -29,8 +30,10 @@ type ffnQTask struct {
 	items []ffnQItem
 	in    []int32 // for each row of the group: a row of x
 	out   []int32 // and one of y
-	left  []atomic.Int32
-	cut   int // parts of a matrix
+	cut   int     // parts of a matrix
+
+	next     atomic.Int64 // part of all W13
+	progress []ffnQProgress
 
 	// The middle rows: gate and up in float32, then integers.
 	both   *float32 // [rows, 2*stride]
@@ -38,22 +41,60 @@ type ffnQTask struct {
 	stride int // padded F, the largest of the group
 }
 
-// state of left: parts of W13 to go, and one more for the middle rows.
+// ffnQProgress is how far an item is.
+type ffnQProgress struct {
+	left atomic.Int32 // parts of W13 to go, and one more for the middle rows
+	down atomic.Int32 // parts of W2 that were taken
+}
+
+// midReady is the value of left when the middle rows are there.
 const midReady = 0
 
-func (t *ffnQTask) do(l *lane, i int) {
-	n := t.cut * len(t.items)
-	if i < n {
-		t.inner(l, i/t.cut, i%t.cut)
-		return
+func (t *ffnQTask) do(l *lane, _ int) {
+	parts := int64(t.cut * len(t.items))
+	for i := t.next.Add(1) - 1; i < parts; i = t.next.Add(1) - 1 {
+		t.inner(l, int(i)/t.cut, int(i)%t.cut)
 	}
-	i -= n
-	item := &t.items[i/t.cut]
-	t.wait(i / t.cut)
+	for idle := 0; idle < spinRounds; idle++ {
+		took, missing := t.downs(l)
+		if !missing {
+			return
+		}
+		if took {
+			idle = 0
+		}
+		pause()
+	}
+}
+
+// downs runs parts of W2 until none can be had. took: there were some; missing:
+// there are items whose middle rows are not there yet.
+func (t *ffnQTask) downs(l *lane) (took, missing bool) {
+	cut := int32(t.cut)
+	for i := range t.items {
+		p := &t.progress[i]
+		if p.left.Load() != midReady {
+			missing = true
+			continue
+		}
+		for p.down.Load() < cut {
+			part := p.down.Add(1) - 1
+			if part >= cut {
+				break
+			}
+			t.down(l, &t.items[i], int(part))
+			took = true
+		}
+	}
+	return took, missing
+}
+
+// down computes part p of the results of an item.
+func (t *ffnQTask) down(l *lane, item *ffnQItem, p int) {
 	tiles := item.w2.tiles()
 	item.w2.multiply(t.dev, l, quantInput{quantRows: &t.mid, first: item.row},
 		quantOutput{base: t.y, stride: t.yRows, index: t.out[item.row:]},
-		item.rows, i%t.cut*tiles/t.cut, (i%t.cut+1)*tiles/t.cut)
+		item.rows, p*tiles/t.cut, (p+1)*tiles/t.cut)
 }
 
 // inner computes part p of gate and up of an item; whoever is last quantises the
@@ -68,9 +109,9 @@ func (t *ffnQTask) inner(l *lane, i, p int) {
 	// Tile F/16 of W13 is the first of up, and goes to column stride.
 	out.base = (*float32)(unsafe.Add(unsafe.Pointer(out.base), 4*(t.stride-item.f)))
 	item.w13.multiply(t.dev, l, in, out, item.rows, tiles+from, tiles+to)
-	if t.left[i].Add(-1) == midReady+1 {
+	if left := &t.progress[i].left; left.Add(-1) == midReady+1 {
 		t.quantize(item)
-		t.left[i].Store(midReady)
+		left.Store(midReady)
 	}
 }
 
@@ -86,16 +127,6 @@ func (t *ffnQTask) quantize(item *ffnQItem) {
 		}
 		q, scale, bias := t.mid.row(r)
 		t.dev.qrows.SiluQuantize(gate, up, q, scale, bias, item.w2.k/(item.w2.steps*qrows.Block), item.w2.steps)
-	}
-}
-
-// wait returns when the middle rows of item i are there. Usually they are.
-func (t *ffnQTask) wait(i int) {
-	for n := 0; t.left[i].Load() != midReady; n++ {
-		if n%spinRounds == spinRounds-1 {
-			runtime.Gosched()
-		}
-		pause()
 	}
 }
 
@@ -137,13 +168,15 @@ func (t *ffnQTask) run(s *Stream) {
 		ns += item.w13.ns(s.dev, item.rows) + item.w2.ns(s.dev, item.rows)
 	}
 	t.cut = s.cuts(ns, len(t.items))
-	if len(t.left) < len(t.items) {
-		t.left = make([]atomic.Int32, 2*len(t.items))
+	if len(t.progress) < len(t.items) {
+		t.progress = make([]ffnQProgress, 2*len(t.items))
 	}
 	for i := range t.items {
-		t.left[i].Store(int32(midReady + 1 + t.cut))
+		t.progress[i].left.Store(int32(midReady + 1 + t.cut))
+		t.progress[i].down.Store(0)
 	}
-	s.each(t, 2*t.cut*len(t.items), ns, 0)
+	t.next.Store(0)
+	s.each(t, min(len(s.lanes), t.cut*len(t.items)), ns, 0)
 	t.empty()
 }
 
