@@ -1,43 +1,15 @@
-// Package attention holds the attention blocks. Multi-head latent attention
-// (DeepSeek-V2, arXiv 2405.04434 section 2.1) caches one compressed row a token
-// for all heads; prompt rows use it in the expanded form, decoded rows in the
-// absorbed form, which never expands keys and values.
 package attention
 
 import (
 	"krater/kernels/device"
-	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/model"
 )
 
-// Ops are the operators the stage needs.
-type Ops interface {
-	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
-	MatMul(s device.Stream, out, x, w device.Mat)
-	Rope(s device.Stream, x, positions, table device.Mat, p device.Rope)
-	StoreRows(s device.Stream, cache, src, slots device.Mat)
-	MLAPrefill(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA)
-	MLADecode(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA)
-}
-
-// Weights are those of one layer. Either Q is set or QA, QNorm and QB are
-// (q_lora_rank). qk = nope + rope.
-type Weights struct {
-	Q      device.Mat // [heads*qk, H] q_proj
-	QA     device.Mat // [q_rank, H] q_a_proj
-	QNorm  device.Mat // [1, q_rank] q_a_layernorm
-	QB     device.Mat // [heads*qk, q_rank] q_b_proj
-	KVA    device.Mat // [kv_rank+rope, H] kv_a_proj_with_mqa
-	KVNorm device.Mat // [1, kv_rank] kv_a_layernorm
-	KVB    device.Mat // [heads*(nope+v), kv_rank] kv_b_proj
-	O      device.Mat // [H, heads*v] o_proj
-}
-
 // MLA runs multi-head latent attention. It owns scratch memory, so it computes
 // one batch at a time; the layers of a group share it.
 type MLA struct {
-	ops   Ops
+	ops   MLAOps
 	sizes device.MLA
 	qRope device.Rope
 	kRope device.Rope
@@ -47,12 +19,12 @@ type MLA struct {
 	q     device.Mat // [tokens, heads*qk] F32
 	kv    device.Mat // [tokens, kv_rank+rope] F32
 	out   device.Mat // [tokens, heads*v] F32
-	owned []device.Buffer
+	owned scratch
 }
 
 // NewMLA allocates scratch memory on dev for batches within lim. table is the
 // cos/sin table of RopeTable on the same device.
-func NewMLA(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, table device.Mat) (*MLA, error) {
+func NewMLA(dev device.Device, ops MLAOps, cfg *model.Config, lim stages.Limits, table device.Mat) (*MLA, error) {
 	a := cfg.Attention
 	m := &MLA{
 		ops: ops,
@@ -64,31 +36,14 @@ func NewMLA(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, ta
 		eps:   a.LatentEps,
 		table: table,
 	}
-	for _, x := range []struct {
-		m    *device.Mat
-		cols int
-	}{{&m.qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&m.out, a.Heads * a.VDim}} {
-		if x.cols == 0 {
-			continue
-		}
-		mat, err := device.AllocMat(dev, tensor.F32, lim.Tokens, x.cols)
-		if err != nil {
-			m.Close()
-			return nil, err
-		}
-		m.owned = append(m.owned, mat.Buf)
-		*x.m = mat
+	if err := m.owned.alloc(dev, lim.Tokens, []piece{{&m.qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&m.out, a.OutDim()}}); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
 
 // Close frees the scratch memory.
-func (m *MLA) Close() {
-	for _, b := range m.owned {
-		b.Free()
-	}
-	m.owned = nil
-}
+func (m *MLA) Close() { m.owned.free() }
 
 // Run writes st.Delta [T, H], the block's output for st.Normed, and stores the
 // batch's rows in cache [slots, kv_rank+rope].

@@ -88,7 +88,11 @@ func agree(t *testing.T, m *opened, dir string, o compare.Options) {
 	}
 }
 
-var names = []string{"deepseek_v2_lite", "deepseek_v2"}
+// names are the goldens of every family, mixtures those with experts.
+var (
+	names    = []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"}
+	mixtures = names[:2]
+)
 
 // processor is the CPU device, closed when the test ends.
 func processor(t testing.TB, threads int) *cpu.Device {

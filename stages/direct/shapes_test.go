@@ -3,10 +3,12 @@ package direct_test
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"krater/kernels/tensor"
@@ -22,7 +24,7 @@ import (
 )
 
 // drawn makes random weights for a config: matrices with entries of about
-// 1/sqrt(inputs), norms about 1, stored as dt.
+// 1/sqrt(inputs), norms about 1, biases about 0.5, stored as dt.
 func drawn(t *testing.T, cfg *model.Config, dt tensor.DType, seed uint64) *weights.Set {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -33,9 +35,12 @@ func drawn(t *testing.T, cfg *model.Config, dt tensor.DType, seed uint64) *weigh
 		for _, d := range spec.Shape {
 			n *= d
 		}
-		if len(spec.Shape) == 2 {
+		switch {
+		case len(spec.Shape) == 2:
 			scale = 1.7 / math.Sqrt(float64(spec.Shape[1]))
-		} else {
+		case strings.HasSuffix(spec.Name, ".bias"):
+			scale = 0.5
+		default:
 			scale, base = 0.1, 1
 		}
 		from := len(data)
@@ -75,6 +80,13 @@ func oddConfig(t *testing.T, fields map[string]any) *model.Config {
 		"first_k_dense_replace": 1, "moe_layer_freq": 1, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
 		"bos_token_id": 0, "eos_token_id": 1,
 	}
+	return parsed(t, c, fields)
+}
+
+// parsed is the config of base, changed by fields.
+func parsed(t *testing.T, base, fields map[string]any) *model.Config {
+	t.Helper()
+	c := maps.Clone(base)
 	maps.Copy(c, fields)
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -117,6 +129,47 @@ func TestShapes(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// oddQwen is oddConfig for grouped-query attention.
+func oddQwen(t *testing.T, fields map[string]any) *model.Config {
+	t.Helper()
+	return parsed(t, map[string]any{
+		"model_type": "qwen2", "num_hidden_layers": 4, "hidden_size": 54, "vocab_size": 77, "max_position_embeddings": 128,
+		"rms_norm_eps": 1e-5, "intermediate_size": 45, "num_attention_heads": 9, "num_key_value_heads": 3, "rope_theta": 10000.0,
+		"tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 1,
+	}, fields)
+}
+
+// TestShapesQwen2 is TestShapes for dense models with grouped-query attention.
+func TestShapesQwen2(t *testing.T) {
+	for name, fields := range map[string]map[string]any{
+		"as is":           {}, // 9 heads of 6, 3 of each key head
+		"one key head":    {"num_key_value_heads": 1},
+		"a key head each": {"num_key_value_heads": 9},
+		"one head":        {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 34},
+		"heads of two":    {"head_dim": 2},
+		"wide heads":      {"head_dim": 70, "num_attention_heads": 3, "num_key_value_heads": 1},
+		"odd hidden":      {"hidden_size": 51, "head_dim": 10},
+		"tied head":       {"tie_word_embeddings": true},
+		"linear":          {"rope_scaling": map[string]any{"type": "linear", "factor": 3.0}},
+		"yarn":            {"rope_scaling": map[string]any{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+	} {
+		for _, bias := range []bool{true, false} {
+			for _, dt := range []tensor.DType{tensor.BF16, tensor.F32} {
+				t.Run(fmt.Sprintf("%s, bias %t, %s", name, bias, dt), func(t *testing.T) {
+					cfg := oddQwen(t, fields)
+					cfg.Attention.QKVBias = bias
+					set := drawn(t, cfg, dt, 5)
+					for _, dev := range []load.Device{processor(t, 2), refdevice.Device{}} {
+						for _, q := range shapeRun(t, dev, cfg, set) {
+							agreeWithOracle(t, dev.Name(), cfg, set, q)
+						}
+					}
+				})
+			}
 		}
 	}
 }

@@ -73,7 +73,7 @@ type Group struct {
 	cfg    *model.Config
 	layers []Layer      // [Last-First]
 	caches []device.Mat // [Last-First] of [slots, kv width]
-	mla    *attention.MLA
+	mixer  attention.Stage
 }
 
 // New makes a group of the layers from first on. The KV cache of kvType (BF16
@@ -89,7 +89,7 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	}
 	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, layers: layers}
 	var err error
-	if g.mla, err = attention.NewMLA(dev, ops, cfg, lim, table); err != nil {
+	if g.mixer, err = attention.New(dev, ops, cfg, lim, table); err != nil {
 		return nil, fmt.Errorf("group: scratch memory: %w", err)
 	}
 	for i := range layers {
@@ -105,7 +105,7 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 
 // Close frees cache and scratch memory. The weights belong to who loaded them.
 func (g *Group) Close() {
-	g.mla.Close()
+	g.mixer.Close()
 	for _, c := range g.caches {
 		c.Buf.Free()
 	}

@@ -26,7 +26,7 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	if probe != nil {
 		probe.Observe(s, layer, "input_norm", st.Normed, st)
 	}
-	g.mla.Run(s, st, &l.Attention, g.caches[layer-g.First], layer, probe)
+	g.mixer.Run(s, st, &l.Attention, g.caches[layer-g.First], layer, probe)
 	g.ops.AddRMSNorm(s, st.Normed, st.Hidden, st.Delta, l.PostNorm, eps)
 	if probe != nil {
 		probe.Observe(s, layer, "post_norm", st.Normed, st)

@@ -72,6 +72,7 @@ func (b *binder) layer(i int) group.Layer {
 		Attention: attention.Weights{
 			Q: b.mat(n.Q), QA: b.mat(n.QA), QNorm: b.mat(n.QANorm), QB: b.mat(n.QB),
 			KVA: b.mat(n.KVA), KVNorm: b.mat(n.KVNorm), KVB: b.mat(n.KVB), O: b.mat(n.O),
+			K: b.mat(n.K), V: b.mat(n.V), QBias: b.mat(n.QBias), KBias: b.mat(n.KBias), VBias: b.mat(n.VBias),
 		},
 		Dense: b.ffn(n.Dense),
 	}

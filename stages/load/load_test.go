@@ -90,6 +90,55 @@ func TestModel(t *testing.T) {
 	}
 }
 
+// TestDenseModel binds a model without experts: grouped-query attention, biases,
+// a tied head.
+func TestDenseModel(t *testing.T) {
+	const dir = "../../testdata/goldens/qwen2"
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := model.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.Close()
+	dev := processor(t, 0)
+	o := load.Options{Limits: limits, Partition: []int{2, 1}}
+	p, err := load.Model(dev, cfg, ws, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Groups[0].MoE(0) || p.Groups[1].MoE(2) {
+		t.Error("a dense layer has experts")
+	}
+	if p.WeightBytes != ws.Bytes() {
+		t.Errorf("%d bytes bound, the files hold %d", p.WeightBytes, ws.Bytes())
+	}
+	// 16 slots of keys and values of two heads of 32 in each layer, BF16.
+	if n := p.Groups[0].KVBytes() + p.Groups[1].KVBytes(); n != 3*16*2*2*32*2 {
+		t.Errorf("KV cache of %d bytes", n)
+	}
+	if p.Head.Proj != p.Embed.Table {
+		t.Error("lm_head is not the embedding")
+	}
+	need := dev.Memory().Used
+	p.Close()
+	for _, budget := range []int64{1, need / 2, need - 1} {
+		dev := processor(t, budget)
+		if _, err := load.Model(dev, cfg, ws, o); !errors.Is(err, device.ErrOutOfMemory) {
+			t.Errorf("budget %d of %d: got %v", budget, need, err)
+		}
+		if used := dev.Memory().Used; used != 0 {
+			t.Errorf("budget %d: %d bytes left", budget, used)
+		}
+	}
+}
+
 func TestTiedHeadUsesTheEmbedding(t *testing.T) {
 	cfg := config(t, `"tie_word_embeddings": false`, `"tie_word_embeddings": true`)
 	p, err := load.Model(processor(t, 0), cfg, set(t), load.Options{Limits: limits})

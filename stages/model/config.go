@@ -10,7 +10,7 @@ import (
 // Config is what the rest of the program knows about a model. Sizes are in
 // elements, counts in pieces. The comment names the config.json field.
 type Config struct {
-	Family     string // "deepseek_v2": the model_type
+	Family     string // the model_type: "deepseek_v2", "qwen2"
 	Layers     int    // num_hidden_layers
 	Hidden     int    // hidden_size
 	Vocab      int    // vocab_size
@@ -33,13 +33,18 @@ type Config struct {
 type AttentionKind uint8
 
 const (
-	AttentionMLA AttentionKind = iota
+	AttentionMLA AttentionKind = iota // multi-head latent attention
+	AttentionGQA                      // grouped-query attention; multi-head and multi-query are cases of it
 )
 
 // Attention holds the sizes of the attention block.
 type Attention struct {
 	Kind  AttentionKind
 	Heads int // num_attention_heads
+	// GQA only.
+	KVHeads int  // num_key_value_heads
+	HeadDim int  // head_dim, else hidden_size / num_attention_heads
+	QKVBias bool // q_proj, k_proj and v_proj have biases (o_proj has none)
 	// MLA only.
 	QRank     int     // q_lora_rank, 0 = direct q_proj
 	KVRank    int     // kv_lora_rank
@@ -47,14 +52,33 @@ type Attention struct {
 	RopeDim   int     // qk_rope_head_dim
 	VDim      int     // v_head_dim
 	LatentEps float32 // eps of q_a_layernorm and kv_a_layernorm
-	Scale     float32 // softmax scale with YaRN's mscale(mscale_all_dim)^2
+
+	Scale float32 // softmax scale with YaRN's mscale(mscale_all_dim)^2
 }
 
 // KVWidth is the number of values a token adds to the KV cache of one layer.
-func (a Attention) KVWidth() int { return a.KVRank + a.RopeDim }
+func (a Attention) KVWidth() int {
+	if a.Kind == AttentionGQA {
+		return 2 * a.KVHeads * a.HeadDim
+	}
+	return a.KVRank + a.RopeDim
+}
 
 // QKDim is the length of one query or key head.
-func (a Attention) QKDim() int { return a.Nope + a.RopeDim }
+func (a Attention) QKDim() int {
+	if a.Kind == AttentionGQA {
+		return a.HeadDim
+	}
+	return a.Nope + a.RopeDim
+}
+
+// OutDim is the length of the attention output that o_proj takes.
+func (a Attention) OutDim() int {
+	if a.Kind == AttentionGQA {
+		return a.Heads * a.HeadDim
+	}
+	return a.Heads * a.VDim
+}
 
 // RopeConfig holds what the cos/sin tables are made from.
 type RopeConfig struct {

@@ -178,6 +178,19 @@ func (f fields) oneOf(name, def string, known ...string) string {
 	return s
 }
 
+// strings is a list of at most limit strings; nil when absent or null.
+func (f fields) strings(name string, limit int) []string {
+	if !f.has(name) {
+		return nil
+	}
+	var list []string
+	if f.raw[name].Kind() != '[' || json.Unmarshal(f.raw[name], &list) != nil || len(list) > limit {
+		f.fail(name, "want a list of at most %d strings, got %s", limit, clip(string(f.raw[name])))
+		return nil
+	}
+	return list
+}
+
 // object is a nested object; ok is false when it is absent, null or no object.
 func (f fields) object(name string) (fields, bool) {
 	if !f.has(name) {

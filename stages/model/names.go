@@ -16,19 +16,24 @@ type Names struct {
 type FFNNames struct{ Gate, Up, Down string }
 
 // LayerNames are the tensors of one layer, its experts aside; a tensor the
-// layer does not have is "". Shapes are [out, in]; H hidden, n heads.
+// layer does not have is "". Shapes are [out, in]; H hidden, n heads, kv key
+// heads, d head size.
 type LayerNames struct {
 	InputNorm string // [H]
 	PostNorm  string // [H]
 
-	Q      string // [n*(nope+rope), H], without query compression
+	Q      string // [n*(nope+rope), H] without query compression; GQA: [n*d, H]
 	QA     string // [QRank, H]
 	QANorm string // [QRank]
 	QB     string // [n*(nope+rope), QRank]
 	KVA    string // [KVRank+rope, H]
 	KVNorm string // [KVRank]
 	KVB    string // [n*(nope+v), KVRank]
-	O      string // [H, n*v]
+	O      string // [H, n*v]; GQA: [H, n*d]
+
+	K, V         string // [kv*d, H], GQA
+	QBias        string // [n*d]
+	KBias, VBias string // [kv*d]
 
 	Dense  FFNNames // [DenseFF, H], [DenseFF, H], [H, DenseFF]
 	Router string   // [Experts, H]
@@ -47,19 +52,14 @@ func (c *Config) Names() Names {
 // LayerNames gives the tensors of layer i, counted from 0.
 func (c *Config) LayerNames(i int) LayerNames {
 	layer := layerPrefix(i)
-	attn := layer + "self_attn."
 	n := LayerNames{
 		InputNorm: layer + "input_layernorm.weight",
 		PostNorm:  layer + "post_attention_layernorm.weight",
-		KVA:       attn + "kv_a_proj_with_mqa.weight",
-		KVNorm:    attn + "kv_a_layernorm.weight",
-		KVB:       attn + "kv_b_proj.weight",
-		O:         attn + "o_proj.weight",
 	}
-	if c.Attention.QRank == 0 {
-		n.Q = attn + "q_proj.weight"
+	if c.Attention.Kind == AttentionGQA {
+		n.gqa(layer+"self_attn.", c.Attention)
 	} else {
-		n.QA, n.QANorm, n.QB = attn+"q_a_proj.weight", attn+"q_a_layernorm.weight", attn+"q_b_proj.weight"
+		n.mla(layer+"self_attn.", c.Attention)
 	}
 	if !c.MoELayer(i) {
 		n.Dense = ffnNames(layer + "mlp.")
@@ -70,6 +70,25 @@ func (c *Config) LayerNames(i int) LayerNames {
 		n.Shared = ffnNames(layer + "mlp.shared_experts.")
 	}
 	return n
+}
+
+func (n *LayerNames) mla(attn string, a Attention) {
+	n.KVA = attn + "kv_a_proj_with_mqa.weight"
+	n.KVNorm = attn + "kv_a_layernorm.weight"
+	n.KVB = attn + "kv_b_proj.weight"
+	n.O = attn + "o_proj.weight"
+	if a.QRank == 0 {
+		n.Q = attn + "q_proj.weight"
+	} else {
+		n.QA, n.QANorm, n.QB = attn+"q_a_proj.weight", attn+"q_a_layernorm.weight", attn+"q_b_proj.weight"
+	}
+}
+
+func (n *LayerNames) gqa(attn string, a Attention) {
+	n.Q, n.K, n.V, n.O = attn+"q_proj.weight", attn+"k_proj.weight", attn+"v_proj.weight", attn+"o_proj.weight"
+	if a.QKVBias {
+		n.QBias, n.KBias, n.VBias = attn+"q_proj.bias", attn+"k_proj.bias", attn+"v_proj.bias"
+	}
 }
 
 // ExpertNames gives the matrices of one routed expert: [FF, H], [FF, H], [H, FF].

@@ -16,6 +16,7 @@ type family func(f fields) *Config
 // families is the list of model types that can run.
 var families = map[string]family{
 	"deepseek_v2": parseDeepSeekV2,
+	"qwen2":       parseQwen2,
 }
 
 // Families lists the known model types in order.
@@ -71,7 +72,7 @@ func refuse(f fields) {
 	}
 	for _, name := range []string{"attention_bias", "mlp_bias"} {
 		if f.boolOr(name, false) {
-			f.fail(name, "true is not supported: no bias is added in this family")
+			f.fail(name, "true is not supported: no such biases are added")
 		}
 	}
 	f.oneOf("hidden_act", "silu", "silu")

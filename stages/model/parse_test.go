@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,7 +54,7 @@ func goldenF32(t *testing.T, arch, name string) []float32 {
 
 // TestGoldens holds both config styles to what the reference implementation used.
 func TestGoldens(t *testing.T) {
-	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite"} {
+	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2"} {
 		t.Run(arch, func(t *testing.T) {
 			release, err := Parse(readFile(t, goldens, arch, "config.json"))
 			if err != nil {
@@ -100,7 +101,7 @@ func TestGoldens(t *testing.T) {
 			}
 			r := release.MoE.Router
 			if r.TopK != facts.Router.TopK || r.Normalize != facts.Router.Norm || r.Scale != facts.Router.Scale ||
-				max(1, r.Groups) != facts.Router.Groups || max(1, r.TopGroups) != facts.Router.TopGroups {
+				max(1, r.Groups) != max(1, facts.Router.Groups) || max(1, r.TopGroups) != max(1, facts.Router.TopGroups) {
 				t.Errorf("router %+v, want %+v", r, facts.Router)
 			}
 			var moe []int
@@ -109,7 +110,7 @@ func TestGoldens(t *testing.T) {
 					moe = append(moe, i)
 				}
 			}
-			if !reflect.DeepEqual(moe, facts.MoELayers) {
+			if !slices.Equal(moe, facts.MoELayers) {
 				t.Errorf("MoE layers %v, want %v", moe, facts.MoELayers)
 			}
 		})
@@ -437,7 +438,7 @@ func TestVariants(t *testing.T) {
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-12*math.Abs(b) }
 
 func FuzzParse(f *testing.F) {
-	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite"} {
+	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2"} {
 		f.Add(readFile(f, goldens, arch, "config.json"))
 		f.Add(readFile(f, goldens, arch, "config.transformers5.json"))
 	}

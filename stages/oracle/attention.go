@@ -6,8 +6,61 @@ import (
 	"krater/stages/model"
 )
 
-// attention is multi-head latent attention, expanded.
+// attention is the block that the config asks for.
 func (o *oracle) attention(n model.LayerNames, x matrix) matrix {
+	if o.cfg.Attention.Kind == model.AttentionGQA {
+		return o.grouped(n, x)
+	}
+	return o.latent(n, x)
+}
+
+// grouped is grouped-query attention: query head h reads key head
+// h / (heads per key head).
+func (o *oracle) grouped(n model.LayerNames, x matrix) matrix {
+	a := o.cfg.Attention
+	q, k, v := o.biased(x, n.Q, n.QBias), o.biased(x, n.K, n.KBias), o.biased(x, n.V, n.VBias)
+	head := func(m matrix, t, h int) []float64 { return m[t][h*a.HeadDim : (h+1)*a.HeadDim] }
+	out := make(matrix, len(x))
+	for t := range x {
+		for h := range a.Heads {
+			shared := h / (a.Heads / a.KVHeads)
+			query := o.rotate(head(q, t, h), t)
+			probs := make([]float64, t+1)
+			for s := range probs {
+				probs[s] = float64(a.Scale) * dot(query, o.rotate(head(k, s, shared), s))
+			}
+			softmax(probs)
+			sum := make([]float64, a.HeadDim)
+			for s, p := range probs {
+				for i, value := range head(v, s, shared) {
+					sum[i] += p * value
+				}
+			}
+			out[t] = append(out[t], sum...)
+		}
+	}
+	return o.linear(out, n.O)
+}
+
+// biased is x * w^T, plus a bias unless its name is empty.
+func (o *oracle) biased(x matrix, weight, bias string) matrix {
+	out := o.linear(x, weight)
+	if bias == "" {
+		return out
+	}
+	b := o.load(bias, len(out[0]))
+	for t := range out {
+		for i := range out[t] {
+			if o.err == nil {
+				out[t][i] += b[0][i]
+			}
+		}
+	}
+	return out
+}
+
+// latent is multi-head latent attention, expanded.
+func (o *oracle) latent(n model.LayerNames, x matrix) matrix {
 	a := o.cfg.Attention
 	var q matrix
 	if a.QRank == 0 {

@@ -22,8 +22,9 @@ type oracle struct {
 	err    error
 }
 
-// Logits [len(ids)][V] of the DeepSeek-V2 family (arXiv 2405.04434, and the
-// modelling code of the release where the paper is silent).
+// Logits [len(ids)][V] of the DeepSeek-V2 and Qwen2 families (arXiv 2405.04434,
+// 2407.10671, and the modelling code of the releases where the papers are
+// silent).
 func Logits(cfg *model.Config, weight Weight, ids []int32) ([][]float64, error) {
 	o := &oracle{cfg: cfg, weight: weight}
 	top := cfg.Names()

@@ -14,7 +14,7 @@ import (
 
 // TestOracle holds the oracle itself against the goldens' last logits.
 func TestOracle(t *testing.T) {
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2"} {
+	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
 		dir := filepath.Join("../../testdata/goldens", name)
 		data, err := os.ReadFile(filepath.Join(dir, "config.json"))
 		if err != nil {

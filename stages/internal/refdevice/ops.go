@@ -38,6 +38,14 @@ func (Device) Add(s device.Stream, x, delta device.Mat) {
 	})
 }
 
+func (Device) AddBias(s device.Stream, x, b device.Mat) {
+	later(s, func() {
+		v := floats(x)
+		ref.AddBias(v, floats(b))
+		store(x, v)
+	})
+}
+
 func (Device) MatMul(s device.Stream, out, x, w device.Mat) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)
@@ -72,6 +80,14 @@ func (d Device) MLAPrefill(s device.Stream, out, q, cache, kvB device.Mat, spans
 
 func (d Device) MLADecode(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
 	d.MLAPrefill(s, out, q, cache, kvB, spans, p)
+}
+
+func (Device) GQA(s device.Stream, out, q, cache device.Mat, spans []device.Span, p device.GQA) {
+	later(s, func() {
+		v := floats(out) // rows of other spans stay
+		ref.GQA(v, floats(q), floats(cache), spans, p)
+		store(out, v)
+	})
 }
 
 func (Device) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {

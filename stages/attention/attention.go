@@ -1,0 +1,113 @@
+// Package attention holds the attention blocks. Multi-head latent attention
+// (DeepSeek-V2, arXiv 2405.04434 section 2.1) caches one compressed row a token
+// for all heads; prompt rows use it in the expanded form, decoded rows in the
+// absorbed form, which never expands keys and values. Grouped-query attention
+// (arXiv 2305.13245) caches keys and values of few heads, each shared by several
+// query heads.
+package attention
+
+import (
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/model"
+)
+
+// Stage is an attention block. It owns scratch memory, so it computes one batch
+// at a time; the layers of a group share it.
+type Stage interface {
+	// Run writes st.Delta [T, H], the block's output for st.Normed, and stores the
+	// batch's rows in cache [slots, Attention.KVWidth].
+	Run(s device.Stream, st *stages.State, w *Weights, cache device.Mat, layer int, probe stages.Probe)
+	// Close frees the scratch memory.
+	Close()
+}
+
+// commonOps are the operators of every block.
+type commonOps interface {
+	MatMul(s device.Stream, out, x, w device.Mat)
+	Rope(s device.Stream, x, positions, table device.Mat, p device.Rope)
+	StoreRows(s device.Stream, cache, src, slots device.Mat)
+}
+
+// MLAOps are the operators of latent attention.
+type MLAOps interface {
+	commonOps
+	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
+	MLAPrefill(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA)
+	MLADecode(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA)
+}
+
+// GQAOps are the operators of grouped-query attention.
+type GQAOps interface {
+	commonOps
+	AddBias(s device.Stream, x, b device.Mat)
+	GQA(s device.Stream, out, q, cache device.Mat, spans []device.Span, p device.GQA)
+}
+
+// Ops are the operators of all blocks.
+type Ops interface {
+	MLAOps
+	GQAOps
+}
+
+// Weights are those of one layer; absent ones are the zero Mat. Latent attention
+// has Q or else QA, QNorm and QB (q_lora_rank), then KVA to KVB and O;
+// grouped-query attention has Q, K, V, O and, with biases, the three of them.
+// qk = nope + rope, d = head size.
+type Weights struct {
+	Q      device.Mat // [heads*qk, H] or [heads*d, H] q_proj
+	QA     device.Mat // [q_rank, H] q_a_proj
+	QNorm  device.Mat // [1, q_rank] q_a_layernorm
+	QB     device.Mat // [heads*qk, q_rank] q_b_proj
+	KVA    device.Mat // [kv_rank+rope, H] kv_a_proj_with_mqa
+	KVNorm device.Mat // [1, kv_rank] kv_a_layernorm
+	KVB    device.Mat // [heads*(nope+v), kv_rank] kv_b_proj
+	O      device.Mat // [H, heads*v] or [H, heads*d] o_proj
+
+	K, V         device.Mat // [kv_heads*d, H] k_proj, v_proj
+	QBias        device.Mat // [1, heads*d]
+	KBias, VBias device.Mat // [1, kv_heads*d]
+}
+
+// New makes the block that cfg asks for, with scratch memory on dev for batches
+// within lim. table is the cos/sin table of RopeTable on the same device.
+func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, table device.Mat) (Stage, error) {
+	if cfg.Attention.Kind == model.AttentionGQA {
+		return NewGQA(dev, ops, cfg, lim, table)
+	}
+	return NewMLA(dev, ops, cfg, lim, table)
+}
+
+// scratch is the memory a block owns.
+type scratch []device.Buffer
+
+// piece is a matrix to allocate; one without columns stays absent.
+type piece struct {
+	m    *device.Mat
+	cols int
+}
+
+// alloc makes every piece [rows, cols] F32, or none.
+func (b *scratch) alloc(dev device.Device, rows int, pieces []piece) error {
+	for _, p := range pieces {
+		if p.cols == 0 {
+			continue
+		}
+		mat, err := device.AllocMat(dev, tensor.F32, rows, p.cols)
+		if err != nil {
+			b.free()
+			return err
+		}
+		*b = append(*b, mat.Buf)
+		*p.m = mat
+	}
+	return nil
+}
+
+func (b *scratch) free() {
+	for _, buf := range *b {
+		buf.Free()
+	}
+	*b = nil
+}

@@ -1,0 +1,69 @@
+package model
+
+import "math"
+
+// parseQwen2 reads the dense Qwen2 family (Qwen2, Qwen2.5; arXiv 2407.10671):
+// grouped-query attention with biases on queries, keys and values, a SwiGLU
+// network in every layer. The biases are part of the family, no field says so.
+func parseQwen2(f fields) *Config {
+	c := common(f)
+	c.Attention = qwenAttention(f, c.Hidden)
+	c.Attention.QKVBias = true
+	var scale float64
+	c.Rope, scale = parseRope(f, c.Attention.HeadDim, c.MaxContext)
+	c.Attention.Scale = float32(scale / math.Sqrt(float64(c.Attention.HeadDim)))
+	fullAttention(f, c.Layers)
+	return c
+}
+
+// qwenAttention reads the sizes. head_dim is absent in the release's files.
+func qwenAttention(f fields, hidden int) Attention {
+	a := Attention{Kind: AttentionGQA, Heads: f.int("num_attention_heads", 1, maxHeads)}
+	if a.KVHeads = a.Heads; !f.null("num_key_value_heads") { // null: a key head for each head
+		a.KVHeads = f.int("num_key_value_heads", 1, maxHeads)
+	}
+	if a.Heads%a.KVHeads != 0 {
+		f.clash("num_key_value_heads", []string{"num_attention_heads"}, "%d does not divide num_attention_heads %d", a.KVHeads, a.Heads)
+		a.KVHeads = a.Heads
+	}
+	if f.has("head_dim") {
+		a.HeadDim = f.int("head_dim", 2, maxHeadDim)
+		if a.HeadDim%2 != 0 {
+			f.clash("head_dim", nil, "%d is odd: rotation needs pairs", a.HeadDim)
+			a.HeadDim = 2
+		}
+		return a
+	}
+	a.HeadDim = hidden / a.Heads
+	switch {
+	case hidden%a.Heads != 0:
+		f.clash("num_attention_heads", []string{"hidden_size"}, "%d does not divide hidden_size %d, and there is no head_dim", a.Heads, hidden)
+	case a.HeadDim%2 != 0 || a.HeadDim > maxHeadDim:
+		f.clash("num_attention_heads", []string{"hidden_size"},
+			"%d of hidden_size %d makes heads of %d: want an even number up to %d", a.Heads, hidden, a.HeadDim, maxHeadDim)
+	default:
+		return a
+	}
+	a.HeadDim = 2 // harmless
+	return a
+}
+
+// fullAttention refuses what would limit how far back a token sees. A
+// sliding_window alone has no effect: use_sliding_window switches it on.
+func fullAttention(f fields, layers int) {
+	if f.boolOr("use_sliding_window", false) {
+		f.fail("use_sliding_window", "true is not supported: every layer attends to the whole context")
+	}
+	if f.boolOr("use_mrope", false) {
+		f.fail("use_mrope", "true is not supported: positions have one dimension")
+	}
+	kinds := f.strings("layer_types", maxLayers)
+	if kinds != nil && len(kinds) != layers {
+		f.clash("layer_types", []string{"num_hidden_layers"}, "has %d entries for num_hidden_layers %d", len(kinds), layers)
+	}
+	for i, kind := range kinds {
+		if kind != "full_attention" {
+			f.clash("layer_types", nil, "layer %d is %q: only full_attention is supported", i, clip(kind))
+		}
+	}
+}
