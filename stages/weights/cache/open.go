@@ -304,7 +304,13 @@ func (c *Cache) mapIn(dev device.Device, x *opened, o *Options) error {
 		return fmt.Errorf("mmap of %d bytes: %w", x.layout.file, err)
 	}
 	layer := func(i int) []byte { return c.mapped[x.layout.at(i):][:x.layout.layer:x.layout.layer] }
-	if err := x.each(o, "load", func(i int) error { return x.compare(i, checksum(layer(i))) }); err != nil {
+	if err := x.each(o, "load", func(i int) error {
+		sum, err := touch(layer(i))
+		if err != nil {
+			return err
+		}
+		return x.compare(i, sum)
+	}); err != nil {
 		return err
 	}
 	for i := range x.entries {
@@ -315,6 +321,24 @@ func (c *Cache) mapIn(dev device.Device, x *opened, o *Options) error {
 		c.bufs = append(c.bufs, b)
 	}
 	return nil
+}
+
+// mapChunk is how much of a mapping is made present with one call before its
+// checksum is taken. 600 MB in the page cache, 2 busy cores: 2.1 GB/s by page
+// faults, with chunks of 1 MiB 3.8, of 4 MiB 6.1, of 16 MiB 5.4, of a layer 4.5.
+const mapChunk = 4 << 20
+
+// touch makes mapped bytes present and gives their checksum.
+func touch(b []byte) (sum uint32, err error) {
+	for len(b) > 0 {
+		n := min(len(b), mapChunk)
+		if err := populate(b[:n]); err != nil {
+			return 0, err
+		}
+		sum = crc32.Update(sum, castagnoli, b[:n])
+		b = b[n:]
+	}
+	return sum, nil
 }
 
 func (c *Cache) copy(dev device.Device, x *opened, o *Options) error {
