@@ -75,7 +75,7 @@ func (c *benchCmd) Run(e *env) error {
 	if len(c.Batch) > 0 {
 		c.MaxSeqs = max(c.MaxSeqs, slices.Max(c.Batch))
 	}
-	s, err := newSession(c.Model, &c.engineFlags, limits{})
+	s, err := newSession(e, c.Model, &c.engineFlags, limits{})
 	if err != nil {
 		return err
 	}

@@ -179,6 +179,9 @@ func (c *crowd) report(t *testing.T, took time.Duration, before, after memory) {
 	m := c.s.metrics()
 	t.Logf("%.1f s, %v tokens generated, %v requests aborted", took.Seconds(), m["krater:generation_tokens_total"], m[`krater:request_success{finished_reason="abort"}`])
 	t.Logf("resident %d MB before, %d MB after; heap %.1f and %.1f MB", before.rss>>20, after.rss>>20, float64(before.heap)/(1<<20), float64(after.heap)/(1<<20))
+	if c.tally["left in the middle"] > 0 && m[`krater:request_success{finished_reason="abort"}`] == 0 {
+		t.Error("no request of a client that left was given up")
+	}
 	if finished < 20 {
 		t.Errorf("only %d answers came to their end", finished)
 	}

@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
+
+	"krater/kernels/machine"
 )
 
 // cli is every command with its flags. A flag's name is also its name in the
@@ -21,6 +23,7 @@ type cli struct {
 	Compare    compareCmd    `cmd:"" help:"Compare the engine operator by operator with golden vectors."`
 	Ppl        pplCmd        `cmd:"" help:"Measure perplexity of a text."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine and the engine."`
+	Doctor     doctorCmd     `cmd:"" help:"Check this machine and the memory a model needs, without loading it."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Lines of base64 text in, a JSON list of ids a line out."`
 	Detokenize detokenizeCmd `cmd:"" help:"JSON lists of ids in, a JSON string a line out."`
 	Template   templateCmd   `cmd:"" help:"Render chat templates: a JSON object a line in, a JSON string a line out."`
@@ -33,6 +36,15 @@ type env struct {
 	out, err io.Writer
 	ctx      *kong.Context
 	file     *fileResolver
+	machine  func() *machine.Machine // nil: this one
+}
+
+// here reads the machine.
+func (e *env) here() *machine.Machine {
+	if e.machine != nil {
+		return e.machine()
+	}
+	return machine.Here()
 }
 
 // exitError carries an exit status without another message.

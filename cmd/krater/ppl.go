@@ -44,7 +44,7 @@ func (c *pplCmd) Run(e *env) error {
 	if os.Getenv(envName("kv-dtype")) == "" && !c.chosen(e, "kv-dtype") {
 		l.kv = tensor.F32 // the reference computes in float32 throughout
 	}
-	s, err := newSession(c.Model, &c.engineFlags, l)
+	s, err := newSession(e, c.Model, &c.engineFlags, l)
 	if err != nil {
 		return err
 	}

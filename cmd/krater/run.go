@@ -37,7 +37,7 @@ func (c *runCmd) Run(e *env) error {
 	}
 	// One answer needs one sequence.
 	c.MaxSeqs, c.MaxQueue = 1, 1
-	s, err := newSession(c.Model, &c.engineFlags, limits{})
+	s, err := newSession(e, c.Model, &c.engineFlags, limits{})
 	if err != nil {
 		return err
 	}

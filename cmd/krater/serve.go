@@ -83,7 +83,7 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	loaded := make(chan struct{})
 	go func() {
 		defer close(loaded)
-		s, p, err = c.load(late, log)
+		s, p, err = c.load(e, late, log)
 	}()
 	select {
 	case <-loaded:
@@ -111,9 +111,13 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 }
 
 // load brings the model up behind the doors.
-func (c *serveCmd) load(late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
-	s, err := newSession(c.Model, &c.engineFlags, limits{})
+func (c *serveCmd) load(e *env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
+	s, err := prepare(e, c.Model, &c.engineFlags, limits{})
 	if err != nil {
+		return nil, nil, err
+	}
+	warn(log, s.look.checks(&c.engineFlags, c.Model))
+	if err := s.load(&c.engineFlags); err != nil {
 		return nil, nil, err
 	}
 	lim := s.parts.Limits
@@ -130,6 +134,7 @@ func (c *serveCmd) load(late *lateEngine, log zerolog.Logger) (*session, *actors
 		s.Close()
 		return nil, nil, err
 	}
+	s.memoryUse().log(log)
 	late.set(g)
 	return s, p, nil
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -114,6 +113,7 @@ type session struct {
 	dev   *cpu.Device
 	set   *weights.Set
 	parts *load.Parts
+	look  *outlook
 }
 
 // limits are the sizes a session is loaded for; zero fields come from the flags.
@@ -122,11 +122,24 @@ type limits struct {
 	kv        tensor.DType
 }
 
-// newSession loads a model for the flags.
-func newSession(dir string, f *engineFlags, l limits) (*session, error) {
-	if err := f.check(); err != nil {
+// newSession loads a model for the flags, unless the memory plan does not fit.
+func newSession(e *env, dir string, f *engineFlags, l limits) (*session, error) {
+	s, err := prepare(e, dir, f, l)
+	if err != nil {
 		return nil, err
 	}
+	if !s.look.plan.Fits() {
+		fmt.Fprintf(e.err, "krater: going on with --force: %v\n", s.look.plan.Check())
+	}
+	if err := s.load(f); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// prepare finds a model and plans its memory. A plan that does not fit is an
+// error unless forced.
+func prepare(e *env, dir string, f *engineFlags, l limits) (*session, error) {
 	src, err := openSource(dir)
 	if err != nil {
 		return nil, err
@@ -135,22 +148,30 @@ func newSession(dir string, f *engineFlags, l limits) (*session, error) {
 	if s.cfg, s.gen, err = src.config(); err != nil {
 		return nil, err
 	}
-	if s.dev, err = cpu.New(cpu.Options{Threads: f.Threads}); err != nil {
-		return nil, err
-	}
-	if s.set, err = src.open(); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("model %s: %w", src.name, err)
-	}
-	o, err := loadOptions(s.cfg, f, l)
-	if err == nil {
-		s.parts, err = load.Model(s.dev, s.cfg, s.set, o)
+	if s.look, err = src.look(s.cfg, f, l, e.here()); err == nil {
+		err = s.look.refusal(f.Force)
 	}
 	if err != nil {
-		s.Close()
 		return nil, fmt.Errorf("model %s: %w", src.name, err)
 	}
 	return s, nil
+}
+
+// load puts a prepared model on its device. After an error the session is
+// closed.
+func (s *session) load(f *engineFlags) error {
+	var err error
+	if s.dev, err = cpu.New(cpu.Options{Threads: f.Threads}); err != nil {
+		return err
+	}
+	if s.set, err = s.src.open(); err == nil {
+		s.parts, err = load.Model(s.dev, s.cfg, s.set, s.look.options)
+	}
+	if err != nil {
+		s.Close()
+		return fmt.Errorf("model %s: %w", s.src.name, err)
+	}
+	return nil
 }
 
 // Close frees the model.
@@ -166,8 +187,9 @@ func (s *session) Close() {
 	}
 }
 
-// loadOptions turns flags into the sizes of a load.
-func loadOptions(cfg *model.Config, f *engineFlags, l limits) (load.Options, error) {
+// loadOptions turns flags into the sizes of a load; free is the memory that is
+// available, 0 if unknown.
+func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.Options, error) {
 	kv := l.kv
 	if kv == tensor.Invalid {
 		kv = map[string]tensor.DType{"bf16": tensor.BF16, "f32": tensor.F32}[f.KVDType]
@@ -182,7 +204,7 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits) (load.Options, err
 	if tokens == 0 {
 		tokens = f.PrefillChunk + f.MaxSeqs
 	}
-	blocks, err := kvBlocks(cfg, f, kv)
+	blocks, err := kvBlocks(cfg, f, kv, free)
 	if err != nil {
 		return load.Options{}, err
 	}
@@ -193,7 +215,7 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits) (load.Options, err
 }
 
 // kvBlocks is the size of the KV cache in blocks.
-func kvBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType) (int, error) {
+func kvBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType, free int64) (int, error) {
 	block := int64(f.BlockTokens) * int64(cfg.Attention.KVWidth()) * int64(kv.Size()) * int64(cfg.Layers)
 	full := int64((cfg.MaxContext + f.BlockTokens - 1) / f.BlockTokens)
 	if f.KVCache > 0 {
@@ -204,7 +226,7 @@ func kvBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType) (int, error) {
 		return int(n), nil
 	}
 	n := full * int64(f.MaxSeqs)
-	if free := memAvailable(); free > 0 {
+	if free > 0 {
 		n = min(n, max(full, free/4/block))
 	}
 	return int(n), nil
@@ -216,12 +238,8 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 	if err != nil {
 		return nil, err
 	}
-	depth := f.Depth
-	if depth == 0 {
-		depth = f.LayerGroups
-	}
 	return actors.Start(s.dev, s.parts, actors.Options{
-		Blueprint: actors.Blueprint{Groups: groups, Pools: f.ExpertPools, Depth: depth},
+		Blueprint: actors.Blueprint{Groups: groups, Pools: f.ExpertPools, Depth: f.depth()},
 		Scheduler: scheduler.Config{
 			PrefillChunk: f.PrefillChunk, PrefillShare: f.PrefillShare, MaxQueue: f.MaxQueue,
 		},
@@ -261,17 +279,4 @@ func (s *source) template(tok *tokenizer.Tokenizer, config []byte) (*chat.Templa
 		return nil, fmt.Errorf("model %s: chat template: %w", s.name, err)
 	}
 	return t, nil
-}
-
-// memAvailable is the memory the system could give without swapping, 0 if
-// unknown.
-func memAvailable() int64 {
-	if runtime.GOOS != "linux" {
-		return 0
-	}
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	return meminfo(data, "MemAvailable")
 }

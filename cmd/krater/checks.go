@@ -1,0 +1,214 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"krater/kernels/machine"
+	"krater/scheduler/planner"
+	"krater/stages/load"
+)
+
+// check is one look at the machine: what was found, what is wished, and what to
+// do where they differ. A check warns, it never refuses.
+type check struct {
+	Name  string `json:"name"`
+	OK    bool   `json:"ok"`
+	Value string `json:"value"`
+	Wish  string `json:"wish"`
+	Fix   string `json:"fix,omitempty"` // of a check that is not OK
+}
+
+// checks looks at everything that decides about speed. dir is the model's
+// folder, "" for the built-in one.
+func (o *outlook) checks(f *engineFlags, dir string) []check {
+	m := o.machine
+	list := []check{
+		checkFeatures(&m.CPU), checkThreads(m, f.threads()), checkGovernor(m.CPU.Governors),
+		checkNodes(m), checkSockets(m), checkHuge(m.Huge, o.plan.Devices[0].Planned),
+		checkMemory(m, &o.plan.Devices[0]), checkDisk(dir, o.sum(load.Part.Weight)),
+	}
+	list = append(list, checkGPUs(m)...)
+	for i := range list {
+		if list[i].OK {
+			list[i].Fix = ""
+		}
+	}
+	return list
+}
+
+func checkFeatures(c *machine.CPU) check {
+	model := c.Model
+	if model == "" {
+		model = "unknown processor"
+	}
+	return check{
+		Name: "processor", OK: c.Features.AVX2, Value: model + ": " + c.Features.String(), Wish: "AVX2 at least, best AVX-512 with VNNI and AMX",
+		Fix: "a virtual machine must pass the features on (-cpu host); without AVX2 every product is computed in plain Go",
+	}
+}
+
+// checkThreads wants a thread a core: a second one on the same core only takes
+// its caches.
+func checkThreads(m *machine.Machine, threads int) check {
+	c := &m.CPU
+	cores := c.AllowedCores()
+	value := fmt.Sprintf("%s on %s (%s)", count(threads, "thread"), count(c.Cores, "core"), count(len(c.Online), "processor"))
+	if c.SMT() {
+		value += ", SMT on"
+	}
+	if cores < c.Cores {
+		value += fmt.Sprintf(", %d of them allowed", cores)
+	}
+	wish, most := "a thread a core", max(1, cores)
+	if q := m.Limits.CPUs; q > 0 && q < float64(cores) {
+		value += fmt.Sprintf(", time of %.3g processors", q)
+		wish, most = "no more threads than processors' time", max(1, int(math.Floor(q)))
+	}
+	return check{
+		Name: "threads", OK: threads <= most, Value: value, Wish: wish,
+		Fix: fmt.Sprintf("--threads %d, or a larger CPU limit of the container", most),
+	}
+}
+
+func checkGovernor(governors []string) check {
+	c := check{Name: "frequency governor", OK: true, Value: "not to be seen, as in most virtual machines", Wish: "performance",
+		Fix: "sudo cpupower frequency-set -g performance"}
+	if len(governors) > 0 {
+		c.Value = strings.Join(governors, ", ")
+		c.OK = c.Value == "performance"
+	}
+	return c
+}
+
+// nodesShown bounds the nodes of a line.
+const nodesShown = 8
+
+func checkNodes(m *machine.Machine) check {
+	var parts, bare []string
+	for i, n := range m.Nodes {
+		if len(n.CPUs) > 0 && n.Total == 0 {
+			bare = append(bare, fmt.Sprint(n.ID))
+		}
+		if i < nodesShown {
+			parts = append(parts, fmt.Sprintf("node %d: %s, %s", n.ID, count(len(n.CPUs), "processor"), planner.Size(n.Total)))
+		}
+	}
+	if more := len(m.Nodes) - len(parts); more > 0 {
+		parts = append(parts, fmt.Sprintf("%d more", more))
+	}
+	return check{
+		Name: "NUMA nodes", OK: len(bare) == 0, Value: strings.Join(parts, "; "), Wish: "memory at every node with processors",
+		Fix: "fill memory slots of node " + strings.Join(bare, ", "),
+	}
+}
+
+// largeSocket is the number of cores from which a socket of several dies gains
+// from being several nodes.
+const largeSocket = 16
+
+func checkSockets(m *machine.Machine) check {
+	nodes := m.NodesPerSocket()
+	c := check{
+		Name: "sockets", OK: true, Wish: "on EPYC, four nodes a socket (NPS4)",
+		Value: fmt.Sprintf("%s, %s in each", count(m.CPU.Sockets, "socket"), count(nodes, "node")),
+		Fix:   "firmware setup: NUMA nodes per socket NPS4",
+	}
+	if strings.Contains(m.CPU.Model, "EPYC") && m.CPU.Cores/max(1, m.CPU.Sockets) >= largeSocket {
+		c.OK = nodes >= 4
+	}
+	return c
+}
+
+// checkHuge wants large pages for what is planned: transparent ones, which the
+// buffers ask for, or a pool.
+func checkHuge(h machine.HugePages, planned int64) check {
+	thp := h.THP
+	if thp == "" {
+		thp = "not in this kernel"
+	}
+	pools := h.GiB.Free<<30 + h.MiB2.Free<<21
+	return check{
+		Name: "huge pages", OK: thp == "madvise" || thp == "always" || pools >= planned,
+		Value: fmt.Sprintf("transparent: %s; 1 GiB: %d of %d free; 2 MiB: %d of %d free", thp, h.GiB.Free, h.GiB.Pages, h.MiB2.Free, h.MiB2.Pages),
+		Wish:  "transparent madvise or always, or a pool of 1 GiB or 2 MiB pages as large as the plan",
+		Fix:   "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+	}
+}
+
+func checkMemory(m *machine.Machine, b *planner.Budget) check {
+	c := check{
+		Name: "memory", OK: b.Fits() && !b.Tight(), Wish: planner.Size(b.Planned) + " for the plan",
+		Value: fmt.Sprintf("%s free of %s", planner.Size(m.Available()), planner.Size(m.Total())),
+		Fix:   "end other programs, or a smaller --kv-cache, --max-seqs or --prefill-chunk",
+	}
+	switch {
+	case m.Total() == 0:
+		c.Value = "unknown"
+	case m.Total() < m.Memory.Total:
+		c.Value += fmt.Sprintf(" (the container's limit; the machine has %s)", planner.Size(m.Memory.Total))
+		c.Fix = "a larger memory limit of the container, or a smaller --kv-cache, --max-seqs or --prefill-chunk"
+	}
+	return c
+}
+
+// checkDisk wants room for the weights once more, in another form.
+func checkDisk(dir string, weights int64) check {
+	if dir == "" {
+		dir = "."
+	}
+	c := check{Name: "disk", OK: true, Value: "unknown", Wish: planner.Size(weights) + " for a copy of the weights", Fix: "free space, or move the model to a larger disk"}
+	free, err := machine.FreeDisk(dir)
+	if err != nil {
+		return c
+	}
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	c.Value, c.OK = fmt.Sprintf("%s free at %s", planner.Size(free), dir), free >= weights
+	return c
+}
+
+func checkGPUs(m *machine.Machine) []check {
+	if len(m.GPUs) == 0 {
+		return []check{{Name: "GPU", OK: true, Value: "none", Wish: "none: this build computes on the processor"}}
+	}
+	driver := check{Name: "GPU driver", OK: m.Driver != "", Value: m.Driver, Wish: "the NVIDIA kernel module", Fix: "install the NVIDIA driver and load its module"}
+	if m.Driver == "" {
+		driver.Value = "none"
+	}
+	list := []check{driver}
+	for _, g := range m.GPUs {
+		c := check{
+			Name: "GPU " + g.Address, OK: g.Link.Width == g.LinkMax.Width,
+			Value: g.Name + ", PCIe link unknown", Wish: "a link of full width; its speed may sink while idle",
+			Fix: "seat the card in a slot with all lanes; see lspci -vv, LnkSta",
+		}
+		if g.Link.Width > 0 {
+			c.Value = fmt.Sprintf("%s, PCIe x%d of x%d, %g of %g GT/s", g.Name, g.Link.Width, g.LinkMax.Width, g.Link.Speed, g.LinkMax.Speed)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// count writes "1 core", "2 cores".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// warn logs the checks that are not fine, a line each.
+func warn(log zerolog.Logger, list []check) {
+	for _, c := range list {
+		if !c.OK {
+			log.Warn().Str("check", c.Name).Str("value", c.Value).Str("wish", c.Wish).Str("fix", c.Fix).Msg("the machine could serve better")
+		}
+	}
+}

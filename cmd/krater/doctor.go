@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"krater/kernels/machine"
+	"krater/scheduler/planner"
+)
+
+type doctorCmd struct {
+	modelFlag
+	engineFlags
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// doctorReport is what krater doctor --json prints.
+type doctorReport struct {
+	Model   string           `json:"model"`
+	Checks  []check          `json:"checks"`
+	Plan    *planner.Plan    `json:"plan"`
+	Fits    bool             `json:"fits"`
+	Machine *machine.Machine `json:"machine"`
+}
+
+// Run implements the command: it looks at the machine and at the model's config
+// and loads nothing. The exit status tells whether the plan fits.
+func (c *doctorCmd) Run(e *env) error {
+	src, err := openSource(c.Model)
+	if err != nil {
+		return err
+	}
+	cfg, _, err := src.config()
+	if err != nil {
+		return err
+	}
+	o, err := src.look(cfg, &c.engineFlags, limits{}, e.here())
+	if err != nil {
+		return err
+	}
+	r := &doctorReport{Model: src.name, Checks: o.checks(&c.engineFlags, c.Model), Plan: o.plan, Fits: o.plan.Fits(), Machine: o.machine}
+	if c.JSON {
+		enc := json.NewEncoder(e.out)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(r)
+	} else {
+		err = r.print(e.out)
+	}
+	if err == nil && !r.Fits {
+		err = exitError(1)
+	}
+	return err
+}
+
+// print writes a line a check and the table of the plan.
+func (r *doctorReport) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, c := range r.Checks {
+		state := "ok"
+		if !c.OK {
+			state = "warn"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n\t\twish: %s\n", state, c.Name, c.Value, c.Wish)
+		if c.Fix != "" {
+			fmt.Fprintf(w, "\t\tfix: %s\n", c.Fix)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\n%s needs\n\n%s\n", r.Model, r.Plan)
+	return err
+}
