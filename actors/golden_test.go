@@ -16,7 +16,7 @@ import (
 // TestGoldensThroughActors holds every layer, operator, router choice and
 // greedy token to the goldens while the batches travel through the actors.
 func TestGoldensThroughActors(t *testing.T) {
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2"} {
+	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
 		g, err := compare.ReadGolden(golden(name))
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func TestGoldensThroughActors(t *testing.T) {
 // prefill, decode, several at once and several batches in flight give the
 // golden's greedy ids.
 func TestGoldensThroughScheduler(t *testing.T) {
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2"} {
+	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
 		g, err := compare.ReadGolden(golden(name))
 		if err != nil {
 			t.Fatal(err)

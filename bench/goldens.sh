@@ -17,7 +17,7 @@ check() {
 	printf '%-90s %s\n' "compare $*" "$last"
 }
 
-for model in deepseek_v2_lite deepseek_v2; do
+for model in deepseek_v2_lite deepseek_v2 qwen2; do
 	dir=testdata/goldens/$model
 	for groups in 1 2 3; do
 		check --model "$dir" --golden "$dir" --layer-groups "$groups"
