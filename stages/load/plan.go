@@ -81,7 +81,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add(KVCache, times(lim.Blocks, lim.BlockTokens, a.KVWidth(), o.KVType.Size(), cfg.Layers),
 		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
 	add(RopeTable, times(lim.Context, cfg.Rope.Dim, 4), "%d positions", lim.Context)
-	add(Workspace, times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.Heads*a.VDim, 4),
+	add(Workspace, times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), 4),
 		"%s of %d tokens", count(groups, "layer group"), lim.Tokens)
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
@@ -145,6 +145,7 @@ const (
 	scratchGroup  = 256  // assignments of experts worked on together
 	scratchHeads  = 16   // of a decoded token worked on together
 	scratchKeys   = 128  // of a block of attention
+	scratchQuery  = 64   // queries of a key head worked on together
 	scratchTile   = 4096 // values of gate and up each, between two passes
 	scratchSpare  = 256  // values of padding a piece; nothing takes more pieces than eight
 	scratchPieces = 8
@@ -156,12 +157,13 @@ const (
 func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	a, h := cfg.Attention, cfg.Hidden
 	inner := max(cfg.DenseFF, cfg.MoE.FF*max(1, cfg.MoE.Shared))
-	widest := max(h, a.Heads*a.VDim, a.QRank, inner)
+	widest := max(h, a.OutDim(), a.QRank, inner)
 	shared := max(scratchRows*(widest+scratchSpare), scratchGroup*(h+inner+2*scratchSpare))
 	latent := a.KVRank + a.RopeDim + scratchSpare
 	decode := scratchHeads*(3*latent+scratchKeys+3) + latent
 	prefill := scratchKeys*(latent+a.QKDim()+a.VDim+8) + 3*lim.Tokens
-	lane := max(decode, prefill, 2*scratchTile) + scratchPieces*scratchSpare
+	grouped := scratchQuery*(2*(a.QKDim()+scratchSpare)+3) + 8*scratchKeys
+	lane := max(decode, prefill, grouped, 2*scratchTile) + scratchPieces*scratchSpare
 	return 4 * (shared + max(1, threads)*lane)
 }
 
