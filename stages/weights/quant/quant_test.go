@@ -285,6 +285,34 @@ func TestPacks(t *testing.T) {
 	}
 }
 
+// TestFormatsAgree: the GPU's and the CPU's format hold the same integers and
+// scales.
+func TestFormatsAgree(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	for i := range 12 {
+		rows, cols := 16*(1+r.IntN(9)), 1+r.IntN(300)
+		spec := Spec{Bits: 4 + 4*(i%2), Group: []int{0, 32, 64, 128}[i%4]}
+		m := must(t, normal(r, rows*cols, i), rows, cols, spec, Options{})
+		a := tensor.FormatA{Rows: rows, Cols: cols, Bits: m.Bits, Group: m.Group, Joined: i%3 == 0}
+		if err := a.Check(); err != nil {
+			t.Fatal(err)
+		}
+		values, scales := make([]byte, m.ValueBytes()), make([]byte, m.ScaleBytes())
+		m.Pack(values, m.Values)
+		m.PackScales(scales, m.Scales)
+		valuesA, scalesA := make([]byte, a.ValueBytes()), make([]byte, a.ScaleBytes())
+		a.Pack(valuesA, m.Values)
+		a.PackScales(scalesA, m.Scales)
+		for row := range rows {
+			for c := range cols {
+				if a.Value(valuesA, row, c) != m.Value(values, row, c) || a.Scale(scalesA, row, c/a.Group) != m.Scale(scales, row, c/m.Group) {
+					t.Fatalf("%+v: row %d, column %d differs between the formats", a, row, c)
+				}
+			}
+		}
+	}
+}
+
 func BenchmarkQuantize(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	w := normal(r, 256*2048, 0)

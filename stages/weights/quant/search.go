@@ -40,30 +40,38 @@ func bf16(x float64) float64 {
 	return float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(x))))
 }
 
-// extreme is the largest magnitude.
+// extreme is the weight of the largest magnitude.
 func (s *searcher) extreme() float64 {
 	var top float64
 	for _, v := range s.w {
-		top = max(top, math.Abs(v))
+		if math.Abs(v) > math.Abs(top) {
+			top = v
+		}
 	}
 	return top
 }
 
 // absmax is the plain scale: the largest magnitude becomes the largest value. A
 // group of zeros, or of numbers too small for any bfloat16 scale, gets 0.
-func (s *searcher) absmax() float64 { return bf16(s.extreme() / s.max) }
+func (s *searcher) absmax() float64 { return bf16(math.Abs(s.extreme()) / s.max) }
 
 // Grid of the search. A scale is the extreme weight divided by d: above the
 // largest value it clips the extreme, below it leaves values unused. INT4 has one
-// more value below zero than above, so both signs of the scale are tried. With
-// these steps the squared error of normal and heavy-tailed groups of 32 is 1.0007
-// times the least possible; steps of 0.25 give 1.00002, steps of 1 give 1.011.
-const (
-	fourFrom, fourTo, fourStep    = 5.5, 10.5, 0.5
-	eightFrom, eightTo, eightStep = 100.0, 134.0, 2.0
-	// Every bfloat16 number this many steps around a solution is tried.
-	neighbours = 2
+// more value below zero than above, so both signs of the scale are tried: with one
+// the extreme becomes 7 (fourUp), with the other -8 (fourDown). With these steps
+// the squared error of normal and heavy-tailed groups of 32 is 1.0007 times the
+// least possible; steps of 0.25 give 1.00002, steps of 1 give 1.011.
+var (
+	fourUp   = grid{5.5, 9, 0.5}
+	fourDown = grid{6.5, 10, 0.5}
+	eight    = grid{100, 134, 2}
 )
+
+// grid is from, from + step, ... to.
+type grid struct{ from, to, step float64 }
+
+// Every bfloat16 number up to this many steps from a solution is tried.
+const neighbours = 2
 
 // best is the scale of least squared error among those tried; start, the plain
 // scale, is one of them, and where integers times some bfloat16 scale give the
@@ -77,6 +85,9 @@ func (s *searcher) best(start float64) float64 {
 		return start
 	}
 	top := s.extreme()
+	if s.bits == 8 {
+		top = math.Abs(top) // both signs have the same values
+	}
 	if exact, ok := s.exact(top); ok {
 		return exact
 	}
@@ -133,10 +144,6 @@ func (s *searcher) isExact(scale float64) bool {
 // is sum(h w q) / sum(h q^2), with error sum(h w^2) - sum(h w q)^2 / sum(h q^2).
 // It returns the two best of these.
 func (s *searcher) solve(top float64) [2]float64 {
-	from, to, step := fourFrom, fourTo, fourStep
-	if s.bits == 8 {
-		from, to, step = eightFrom, eightTo, eightStep
-	}
 	var out, gain [2]float64
 	add := func(scale float64) {
 		wq, qq := s.sums(scale)
@@ -150,12 +157,17 @@ func (s *searcher) solve(top float64) [2]float64 {
 			out[1], gain[1] = wq/qq, g
 		}
 	}
-	for d := from; d <= to; d += step {
-		add(top / d)
-		if s.bits == 4 {
-			add(-top / d)
+	walk := func(g grid, top float64) {
+		for d := g.from; d <= g.to; d += g.step {
+			add(top / d)
 		}
 	}
+	if s.bits == 8 {
+		walk(eight, top)
+		return out
+	}
+	walk(fourUp, top)
+	walk(fourDown, -top)
 	return out
 }
 
