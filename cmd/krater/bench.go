@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/kernels/machine"
 	"krater/stages/direct"
 )
 
@@ -190,9 +191,7 @@ func (b *bench) measure() error {
 		r.ActorWorkUS = r.ActorStepUS - r.DirectStepUS
 		r.ActorLimitUS = max(r.DirectStepUS/50, 20)
 	}
-	if data, err := os.ReadFile("/proc/self/status"); err == nil {
-		r.RSSMB = float64(meminfo(data, "VmRSS")) / 1e6
-	}
+	r.RSSMB = float64(machine.Resident()) / 1e6
 	return nil
 }
 

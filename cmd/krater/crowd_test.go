@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"krater/kernels/machine"
 )
 
 // crowd is many clients of one server that come, ask, misbehave and leave.
@@ -62,7 +64,7 @@ func soak(t *testing.T, clients int, length time.Duration, questions int, seed u
 	start := time.Now()
 	for i := range 3 {
 		<-time.After(time.Until(start.Add(length * time.Duration(i+1) / 4)))
-		t.Logf("resident %d MB after %d/4 of the time, %d goroutines", residentBytes()>>20, i+1, runtime.NumGoroutine())
+		t.Logf("resident %d MB after %d/4 of the time, %d goroutines", machine.Resident()>>20, i+1, runtime.NumGoroutine())
 	}
 	all.Wait()
 	took := time.Since(start)
@@ -221,10 +223,5 @@ func measureMemory() memory {
 	debug.FreeOSMemory()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return memory{rss: residentBytes(), heap: int64(m.HeapAlloc)}
-}
-
-func residentBytes() int64 {
-	data, _ := os.ReadFile("/proc/self/status")
-	return meminfo(data, "VmRSS")
+	return memory{rss: machine.Resident(), heap: int64(m.HeapAlloc)}
 }
