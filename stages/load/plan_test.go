@@ -67,7 +67,7 @@ func near(got, want int64, part float64) bool {
 
 // TestPlan: what is planned from the config is what is taken, for any cut,
 // cache and number of batches; after some steps the scratch is within its bound,
-// and the bound is no fantasy.
+// and the bound is no fantasy (CASES 37).
 func TestPlan(t *testing.T) {
 	for _, dir := range planned {
 		cfg, ws := openModel(t, dir)
