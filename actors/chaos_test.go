@@ -28,7 +28,7 @@ func TestChaos(t *testing.T) {
 	}
 	seeds := 40
 	if testing.Short() {
-		seeds = 10
+		seeds = 6
 	}
 	for _, c := range []struct{ groups, pools, depth int }{{1, 1, 1}, {1, 2, 2}, {2, 2, 2}, {3, 3, 4}} {
 		t.Run(fmt.Sprintf("groups%d/pools%d/depth%d", c.groups, c.pools, c.depth), func(t *testing.T) {

@@ -126,7 +126,10 @@ func TestFailingActor(t *testing.T) {
 	for _, name := range []string{
 		"embed", "group0", "group1", "link1", "split0", "split1", "pool0", "pool1", "merge0", "merge1", "head", "sample",
 	} {
-		for _, nth := range []int64{1, 2, 9} {
+		for _, nth := range []int64{2, 1, 9} {
+			if testing.Short() && nth != 2 {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/message%d", name, nth), func(t *testing.T) {
 				var free, seen atomic.Int64
 				watch := watchFree(&free)

@@ -33,6 +33,9 @@ func TestAnswersDoNotDependOnTheShape(t *testing.T) {
 		{2, 3, 3, 1, false}, {3, 1, 4, 7, false}, {3, 2, 3, 64, true}, {3, 3, 2, 1, false},
 	} {
 		for _, together := range []int{1, 8} {
+			if testing.Short() && together == 1 && want[0] != nil {
+				continue
+			}
 			t.Run(fmt.Sprintf("%+v/together%d", c, together), func(t *testing.T) {
 				o := setup{dir: golden("deepseek_v2_lite"), groups: c.groups, pools: c.pools, depth: c.depth, chunk: c.chunk, share: 16,
 					limits: stages.Limits{Tokens: 80, Seqs: together, Blocks: 160, BlockTokens: 8}}
