@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/klauspost/cpuid/v2"
+
 	"krater/kernels/cpu/axpy"
 	"krater/kernels/cpu/convert"
 	"krater/kernels/cpu/dot"
@@ -35,7 +37,7 @@ type Device struct {
 	team   *Team
 	wakeNs int // see the constant
 	speed  speed
-	ahead  int // see prefetch.go
+	fetch  prefetch
 
 	used    atomic.Int64
 	scratch atomic.Int64
@@ -81,7 +83,7 @@ func New(o Options) (*Device, error) {
 		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads), wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l),
-		ahead: prefetchAhead(),
+		fetch: prefetchFor(cpuid.CPU.VendorID),
 	}, nil
 }
 

@@ -7,10 +7,7 @@ import (
 )
 
 // SetAhead changes how far ahead of their use weights are asked for.
-func (d *Device) SetAhead(bytes int) { d.ahead = bytes }
-
-// Ahead is what is in use.
-func (d *Device) Ahead() int { return d.ahead }
+func (d *Device) SetAhead(bytes int) { d.fetch = prefetch{bytes, bytes} }
 
 // Read reads all of b but the last incomplete 64 KB on the device's team, with
 // the loop that ReadBandwidth measures.

@@ -1,3 +1,33 @@
 package cpu
 
-func prefetchAhead() int { return 8192 }
+import "github.com/klauspost/cpuid/v2"
+
+// prefetch is how many bytes before their use integer weights are asked for, when
+// they come from memory: for groups below 128, whose scales take the loop's time,
+// and for others. Plain loads get far on the cores' own prefetchers, so this is a
+// matter of the processor and is chosen by its maker.
+type prefetch struct{ fine, coarse int }
+
+// fineGroup: groups below are fine.
+const fineGroup = 128
+
+// prefetchFor is measured on two kinds, as a share of plain reads in the same
+// minutes. Zen 4: groups of 32 go from 0.82 to 0.88 with 4 KB and two threads,
+// groups of 128 fall from 0.93 to 0.89. Sapphire and Emerald Rapids: 4 KB are
+// worth 15 to 40 % with up to 12 threads, for every group. Never the non-temporal
+// hint, which there reads at a third of the speed.
+func prefetchFor(vendor cpuid.Vendor) prefetch {
+	const some = 4096
+	if vendor == cpuid.AMD {
+		return prefetch{fine: some}
+	}
+	return prefetch{fine: some, coarse: some}
+}
+
+// ahead is the distance for groups of so many columns.
+func (p prefetch) ahead(group int) int {
+	if group < fineGroup {
+		return p.fine
+	}
+	return p.coarse
+}

@@ -169,7 +169,7 @@ func (p *quantProduct) multiply(d *Device, l *lane, in quantInput, out quantOutp
 	step := max(1, size/p.tileBytes)
 	l.qdot.K, l.qdot.Steps = p.k, p.steps
 	for ; from < to; from += step {
-		l.qdot.Ahead = d.ahead
+		l.qdot.Ahead = d.fetch.ahead(p.steps * qrows.Block)
 		for c := range calls {
 			first, last := c*rows/calls, (c+1)*rows/calls
 			for j := first; j < last; j++ {
@@ -239,17 +239,19 @@ func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w
 		return
 	}
 	ns := t.ns(d, t.x.rows)
-	t.cut = s.cuts(ns, 1)
+	t.cut = min(s.cuts(ns, 1), t.tiles())
 	s.each(t, t.cut, ns, 0)
 }
 
-// cuts is in how many parts each of n products is cut that take ns together:
-// none when they stay on the caller, else eighths, more when the lanes need it.
-// Parts are taken in turn, so that a slow core takes fewer.
+// cuts is in how many parts to cut each of n products that take ns together: none
+// when they stay on the caller, else so that every lane has eight. Parts are
+// taken in turn, so that a slow core takes fewer; but each part starts the cores'
+// prefetchers anew (measured on Zen 4, two threads, six experts: cut in two 0.95
+// of plain reads, in eight 0.88).
 func (s *Stream) cuts(ns, n int) int {
 	if !s.shared(ns) {
 		return 1
 	}
-	const least, perLane = 8, 4
-	return max(least, (perLane*len(s.lanes)+n-1)/n)
+	const perLane = 8
+	return (perLane*len(s.lanes) + n - 1) / n
 }

@@ -167,7 +167,7 @@ func (t *ffnQTask) run(s *Stream) {
 		item := &t.items[i]
 		ns += item.w13.ns(s.dev, item.rows) + item.w2.ns(s.dev, item.rows)
 	}
-	t.cut = s.cuts(ns, len(t.items))
+	t.cut = s.cuts(ns, 2*len(t.items))
 	if len(t.progress) < len(t.items) {
 		t.progress = make([]ffnQProgress, 2*len(t.items))
 	}

@@ -19,70 +19,80 @@ const (
 	liteExperts            = 3 * 64
 )
 
-// liteBank makes the experts; weights and scales of one follow one another.
+// noise is memory full of it, every page touched.
+func noise(b *testing.B, d *cpu.Device, n int) device.Buffer {
+	buf, err := d.Alloc(n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(buf.Free)
+	some := make([]byte, 1<<16+7)
+	r := kerneltest.Rand(1)
+	for i := range some {
+		some[i] = byte(r.Uint32())
+	}
+	for at := 0; at < n; {
+		at += copy(buf.Host()[at:], some)
+	}
+	return buf
+}
+
+// quantMat is a matrix in noise from byte at on: values, then scales of about 0.01.
+func quantMat(f tensor.FormatB, buf device.Buffer, at int) device.QMat {
+	m := device.QMat{FormatB: f, Values: buf, ValueAt: at, Scales: buf, ScaleAt: at + f.ValueBytes()}
+	scales := buf.Host()[m.ScaleAt:][:f.ScaleBytes()]
+	for i := 1; i < len(scales); i += 2 {
+		scales[i] = scales[i]&0x80 | 0x3c
+	}
+	return m
+}
+
+// liteBank makes the experts one after another; group 0 is per channel.
 func liteBank(b *testing.B, d *cpu.Device, experts, bits, group int) (bank []device.QExpert, memory []byte) {
 	f13 := tensor.FormatB{Rows: 2 * liteF, Cols: liteH, Bits: bits, Group: group}
 	f2 := tensor.FormatB{Rows: liteH, Cols: liteF, Bits: bits, Group: group}
 	if group == 0 {
 		f13.Group, f2.Group = liteH, liteF
 	}
-	sizes := []int{f13.ValueBytes(), f13.ScaleBytes(), f2.ValueBytes(), f2.ScaleBytes()}
-	each := 0
-	for _, size := range sizes {
-		each += size
-	}
-	buf, err := d.Alloc(experts * each)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(buf.Free)
-	memory = buf.Host()
-	noise := make([]byte, 1<<16+7)
-	r := kerneltest.Rand(1)
-	for i := range noise {
-		noise[i] = byte(r.Uint32())
-	}
-	for at := 0; at < len(memory); {
-		at += copy(memory[at:], noise)
-	}
+	size13 := f13.ValueBytes() + f13.ScaleBytes()
+	each := size13 + f2.ValueBytes() + f2.ScaleBytes()
+	buf := noise(b, d, experts*each)
 	for i := range experts {
-		at := i * each
-		q := func(f tensor.FormatB) device.QMat {
-			m := device.QMat{FormatB: f, Values: buf, ValueAt: at, Scales: buf, ScaleAt: at + f.ValueBytes()}
-			scales := memory[m.ScaleAt : m.ScaleAt+f.ScaleBytes()]
-			for j := 1; j < len(scales); j += 2 {
-				scales[j] = scales[j]&0x80 | 0x3c // about 0.01
-			}
-			at += m.Bytes()
-			return m
-		}
-		bank = append(bank, device.QExpert{W13: q(f13), W2: q(f2)})
+		bank = append(bank, device.QExpert{W13: quantMat(f13, buf, i*each), W2: quantMat(f2, buf, i*each+size13)})
 	}
-	return bank, memory
+	return bank, buf.Host()
 }
 
 // quantile of sorted values.
 func quantile(v []float64, q float64) float64 { return v[int(q*float64(len(v)-1))] }
 
-// BenchmarkQuantShareOfRead decodes: one token after another through six experts
-// of its own. Windows of about 100 MB alternate with plain reads of as much of
-// the same memory, so that what else the machine does meets both.
+// BenchmarkQuantShareOfRead streams 0.8 GB and more through integer kernels.
+// Windows of some 25 MB alternate with plain reads of as much of the same memory,
+// so that what else the machine does meets both; they are short so that the best
+// ones met nothing. gemv: one matrix, at the distances of prefetch there are;
+// decode: tokens one after another through six experts of their own, with all
+// that belongs to ExpertsQ.
 func BenchmarkQuantShareOfRead(b *testing.B) {
 	for _, l := range level.Available()[1:] {
 		for _, bits := range []int{4, 8} {
 			for _, group := range []int{32, 128, 0} {
 				for _, threads := range []int{1, 2} {
+					run := func(name string, f func(b *testing.B, d *cpu.Device, s device.Stream)) {
+						b.Run(fmt.Sprintf("%s/int%d/g%d/threads%d/%s", l, bits, group, threads, name), func(b *testing.B) {
+							d, s := open(b, cpu.Options{Threads: threads, Level: l})
+							f(b, d, s)
+						})
+					}
+					for _, ahead := range []int{0, 4096, 8192} {
+						run(fmt.Sprintf("gemv%d", ahead), func(b *testing.B, d *cpu.Device, s device.Stream) {
+							d.SetAhead(ahead)
+							gemvShare(b, d, s, bits, group)
+						})
+					}
 					for _, tokens := range []int{1, 4} {
-						for _, ahead := range []int{0, 4096, 8192} {
-							if tokens == 4 && ahead != 8192 {
-								continue
-							}
-							b.Run(fmt.Sprintf("%s/int%d/g%d/threads%d/tokens%d/ahead%d", l, bits, group, threads, tokens, ahead), func(b *testing.B) {
-								d, s := open(b, cpu.Options{Threads: threads, Level: l})
-								d.SetAhead(ahead)
-								shareOfRead(b, d, s, bits, group, tokens)
-							})
-						}
+						run(fmt.Sprintf("decode%d", tokens), func(b *testing.B, d *cpu.Device, s device.Stream) {
+							decodeShare(b, d, s, bits, group, tokens)
+						})
 					}
 				}
 			}
@@ -90,38 +100,67 @@ func BenchmarkQuantShareOfRead(b *testing.B) {
 	}
 }
 
-func shareOfRead(b *testing.B, d *cpu.Device, s device.Stream, bits, group, tokens int) {
+func gemvShare(b *testing.B, d *cpu.Device, s device.Stream, bits, group int) {
+	f := tensor.FormatB{Rows: 16 * liteF, Cols: liteH, Bits: bits, Group: group}
+	if group == 0 {
+		f.Group = liteH
+	}
+	const matrices = 36
+	memory := noise(b, d, matrices*(f.ValueBytes()+f.ScaleBytes()))
+	size := len(memory.Host()) / matrices
+	var w [matrices]device.QMat
+	for i := range w {
+		w[i] = quantMat(f, memory, i*size)
+	}
+	rows := newGuardedRows(d, 1, liteH, f.Group, 0).QRows
+	d.QuantizeRows(s, rows, f32s(d, kerneltest.Normal(kerneltest.Rand(1), liteH, 1), 1, liteH))
+	out := f32s(d, make([]float32, f.Rows), 1, f.Rows)
+	next := 0
+	shareOfRead(b, size, func() {
+		d.MatMulQ(s, out, rows, w[next])
+		next = (next + 1) % matrices
+	}, func() {
+		d.Read(memory.Host()[next*size:][:size])
+		next = (next + 1) % matrices
+	})
+}
+
+func decodeShare(b *testing.B, d *cpu.Device, s device.Stream, bits, group, tokens int) {
 	bank, memory := liteBank(b, d, liteExperts, bits, group)
 	x := f32s(d, kerneltest.Normal(kerneltest.Rand(1), tokens*liteH, 1), tokens, liteH)
 	y := f32s(d, make([]float32, tokens*liteTopK*liteH), tokens*liteTopK, liteH)
 	rows := newGuardedRows(d, tokens, liteH, bank[0].W13.Group, 0).QRows
 	size := len(memory) / len(bank) * liteTopK // of six experts
-	perWindow := max(1, 100<<20/size)
 	var work [liteTopK]device.ExpertRows
 	for i := range work {
 		for t := range tokens {
 			work[i].Assign = append(work[i].Assign, int32(t*liteTopK+i))
 		}
 	}
-	var own, read []float64
 	next := 0 // expert
-	for b.Loop() {
+	shareOfRead(b, size, func() {
+		for i := range work {
+			work[i].Expert = int32(next + i)
+		}
+		next = (next + liteTopK) % len(bank)
+		d.QuantizeRows(s, rows, x)
+		d.ExpertsQ(s, y, rows, bank, work[:], liteTopK)
+	}, func() {
+		d.Read(memory[next/liteTopK*size:][:size])
+		next = (next + liteTopK) % len(bank)
+	})
+}
+
+// shareOfRead takes windows of both in turn; each reads size bytes.
+func shareOfRead(b *testing.B, size int, compute, plain func()) {
+	var own, read []float64
+	rate := func(f func()) float64 {
 		start := time.Now()
-		for range perWindow {
-			for i := range work {
-				work[i].Expert = int32((next + i) % len(bank))
-			}
-			next = (next + liteTopK) % len(bank)
-			d.QuantizeRows(s, rows, x)
-			d.ExpertsQ(s, y, rows, bank, work[:], liteTopK)
-		}
-		middle := time.Now()
-		for range perWindow {
-			d.Read(memory[next/liteTopK*size:][:size])
-			next = (next + liteTopK) % len(bank)
-		}
-		rate := func(t time.Duration) float64 { return float64(perWindow*size) / float64(t.Nanoseconds()) }
-		own, read = append(own, rate(middle.Sub(start))), append(read, rate(time.Since(middle)))
+		f()
+		return float64(size) / float64(time.Since(start).Nanoseconds())
+	}
+	for b.Loop() {
+		own, read = append(own, rate(compute)), append(read, rate(plain))
 	}
 	slices.Sort(own)
 	slices.Sort(read)
@@ -131,4 +170,37 @@ func shareOfRead(b *testing.B, d *cpu.Device, s device.Stream, bits, group, toke
 	b.ReportMetric(quantile(read, 0.9), "READ-P90-GB/s")
 	b.ReportMetric(quantile(own, 0.5)/quantile(read, 0.5), "share-P50")
 	b.ReportMetric(quantile(own, 0.9)/quantile(read, 0.9), "share-P90")
+}
+
+// BenchmarkQuantPrefill is the experts of a prompt: 48 tokens an expert, as 512
+// tokens give on average to the 64 experts of DeepSeek-V2-Lite.
+func BenchmarkQuantPrefill(b *testing.B) {
+	const tokens, experts = 48, 4
+	for _, l := range level.Available()[1:] {
+		for _, bits := range []int{4, 8} {
+			for _, group := range []int{32, 128, 0} {
+				for _, threads := range []int{1, 2} {
+					b.Run(fmt.Sprintf("%s/int%d/g%d/threads%d", l, bits, group, threads), func(b *testing.B) {
+						d, s := open(b, cpu.Options{Threads: threads, Level: l})
+						bank, _ := liteBank(b, d, experts, bits, group)
+						x := f32s(d, kerneltest.Normal(kerneltest.Rand(1), tokens*liteH, 1), tokens, liteH)
+						y := f32s(d, make([]float32, tokens*experts*liteH), tokens*experts, liteH)
+						rows := newGuardedRows(d, tokens, liteH, bank[0].W13.Group, 64).QRows
+						work := make([]device.ExpertRows, experts)
+						for e := range work {
+							work[e].Expert = int32(e)
+							for t := range tokens {
+								work[e].Assign = append(work[e].Assign, int32(t*experts+e))
+							}
+						}
+						ns := kerneltest.Quartile(b, 1, func() {
+							d.QuantizeRows(s, rows, x)
+							d.ExpertsQ(s, y, rows, bank, work, experts)
+						})
+						kerneltest.Report(b, ns, 0, 2*3*tokens*experts*liteH*liteF)
+					})
+				}
+			}
+		}
+	}
 }

@@ -46,9 +46,11 @@ type qdotTile struct {
 	x           []reg.GPVirtual
 	q, s, k, g  reg.GPVirtual
 	it, tmp     reg.GPVirtual
-	ahead       reg.GPVirtual // nil: no prefetch
-	tiles, out  operand.Mem   // tiles left; bytes of results written
-	low, ones   reg.VecVirtual
+	ahead       reg.GPVirtual         // nil: no prefetch
+	groupRows   map[int]reg.GPVirtual // rows of Scale and Bias, when there are registers for them
+	tiles, out  operand.Mem           // tiles left; bytes of results written
+	low, high   reg.VecVirtual
+	ones        reg.VecVirtual
 	sums        []reg.VecVirtual // float32, a row of activations each (AVX-512)
 	sign        reg.VecVirtual   // AVX2, INT8: 0x80 in every byte
 	halves      []int            // AVX2: the halves of a line this pass is for
@@ -95,6 +97,10 @@ func (d *qdotTile) load() {
 	}
 	d.q, d.s = field(qW), field(qS)
 	d.k, d.g, d.it, d.tmp = g.GP64(), g.GP64(), g.GP64(), g.GP64()
+	d.groupRows = map[int]reg.GPVirtual{}
+	for m := 0; d.mr <= 2 && m < d.mr; m++ {
+		d.groupRows[qScale+8*m], d.groupRows[qBias+8*m] = field(qScale+8*m), field(qBias+8*m)
+	}
 	if d.mr <= prefetchRows {
 		d.ahead = field(qAhead)
 	}
@@ -118,8 +124,12 @@ func (d *qdotTile) activations(m, column int) operand.Mem {
 
 // perGroup is element g of a row of Scale or Bias.
 func (d *qdotTile) perGroup(off, m int) operand.Mem {
-	d.MOVQ(operand.Mem{Base: d.t, Disp: off + 8*m}, d.tmp)
-	return operand.Mem{Base: d.tmp, Index: d.g, Scale: 1}
+	row, ok := d.groupRows[off+8*m]
+	if !ok {
+		row = d.tmp
+		d.MOVQ(operand.Mem{Base: d.t, Disp: off + 8*m}, row)
+	}
+	return operand.Mem{Base: row, Index: d.g, Scale: 1}
 }
 
 // eachTile writes the loop over weight tiles.
@@ -172,22 +182,28 @@ func (g *isa) dpb(x operand.Op, w, acc reg.Register) {
 }
 
 // chains is the number of accumulators of a row: few rows would wait for the
-// latency of one another's products.
+// latency of one another's products. With two, INT4 has one for the low and one
+// for the high nibbles; a single row takes these as they lie, 16 times their
+// value, and shifts the sum instead of the weights.
 func (d *qdotTile) chains() int {
-	switch {
-	case d.mr == 1:
-		return 4
-	case d.mr <= 3:
+	if d.mr <= 3 {
 		return 2
 	}
 	return 1
 }
 
+func (d *qdotTile) shiftsSum() bool { return d.bits == 4 && d.mr == 1 }
+
 // wideTiles is AVX-512 with VNNI. Stored weights are unsigned, value + 8 or +
 // 128: the sum starts at -8 or -128 times the sum of the activations.
 func (d *qdotTile) wideTiles() {
 	g := d.isa
-	d.low = g.bits("lownibbles", 0x0f0f0f0f, g.ZMM())
+	if d.bits == 4 {
+		d.low = g.bits("lownibbles", 0x0f0f0f0f, g.ZMM())
+	}
+	if d.shiftsSum() {
+		d.high = g.bits("highnibbles", 0xf0f0f0f0, g.ZMM())
+	}
 	d.sums = g.vecs(d.mr)
 	d.accumulator = make([][]reg.VecVirtual, d.mr)
 	for m := range d.accumulator {
@@ -219,11 +235,15 @@ func (d *qdotTile) wideStep() {
 		g.VMOVDQU64(operand.Mem{Base: d.q, Disp: line * qLine}, w[0])
 		d.prefetch(line)
 		if d.bits == 4 {
-			hi := g.ZMM()
-			g.VPSRLD(operand.U8(4), w[0], hi)
-			g.VPANDD(d.low, w[0], w[0])
-			g.VPANDD(d.low, hi, hi)
-			w = append(w, hi)
+			low, high := g.ZMM(), g.ZMM()
+			g.VPANDD(d.low, w[0], low)
+			if d.shiftsSum() {
+				g.VPANDD(d.high, w[0], high)
+			} else {
+				g.VPSRLD(operand.U8(4), w[0], high)
+				g.VPANDD(d.low, high, high)
+			}
+			w = []reg.VecVirtual{low, high}
 		}
 		for i := range w {
 			nth := line*len(w) + i // of the step's columns, by four
@@ -240,10 +260,11 @@ func (d *qdotTile) wideFinish() {
 	g.VPMOVZXWD(operand.Mem{Base: d.s}, scale)
 	g.VPSLLD(operand.U8(16), scale, scale)
 	for m, acc := range d.accumulator {
-		for n := len(acc) / 2; n > 0; n /= 2 {
-			for i := range n {
-				g.VPADDD(acc[i+n], acc[i], acc[i])
-			}
+		if d.shiftsSum() {
+			g.VPSRAD(operand.U8(4), acc[1], acc[1])
+		}
+		for _, other := range acc[1:] {
+			g.VPADDD(other, acc[0], acc[0])
 		}
 		both := g.ZMM()
 		g.VMULPS_BCST(d.perGroup(qScale, m), scale, both)

@@ -11,7 +11,9 @@ TEXT ·int4Rows1AVX2(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         256(AX), DX
 	MOVQ         264(AX), BX
-	MOVQ         296(AX), R9
+	MOVQ         64(AX), R9
+	MOVQ         128(AX), R10
+	MOVQ         296(AX), R11
 	MOVQ         288(AX), R8
 	MOVQ         R8, (SP)
 	MOVQ         $+0, 8(SP)
@@ -28,9 +30,8 @@ tile:
 	XORQ    DI, DI
 
 group:
-	MOVQ         128(AX), R8
-	VPBROADCASTD (R8)(DI*1), Y2
-	VPBROADCASTD (R8)(DI*1), Y3
+	VPBROADCASTD (R10)(DI*1), Y2
+	VPBROADCASTD (R10)(DI*1), Y3
 	MOVQ         280(AX), R8
 
 step:
@@ -42,7 +43,7 @@ step:
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        Y1, Y5, Y5
 	VPAND        Y1, Y7, Y7
-	PREFETCHT0   (DX)(R9*1)
+	PREFETCHT0   (DX)(R11*1)
 	VPBROADCASTD (CX)(SI*1), Y8
 	VPMADDUBSW   Y8, Y4, Y4
 	VPMADDUBSW   Y8, Y5, Y5
@@ -59,7 +60,7 @@ step:
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        Y1, Y7, Y7
 	VPAND        Y1, Y9, Y9
-	PREFETCHT0   64(DX)(R9*1)
+	PREFETCHT0   64(DX)(R11*1)
 	VPBROADCASTD 8(CX)(SI*1), Y10
 	VPMADDUBSW   Y10, Y6, Y6
 	VPADDW       Y6, Y4, Y4
@@ -78,7 +79,7 @@ step:
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        Y1, Y7, Y7
 	VPAND        Y1, Y9, Y9
-	PREFETCHT0   128(DX)(R9*1)
+	PREFETCHT0   128(DX)(R11*1)
 	VPBROADCASTD 16(CX)(SI*1), Y10
 	VPMADDUBSW   Y10, Y6, Y6
 	VPADDW       Y6, Y4, Y4
@@ -97,7 +98,7 @@ step:
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        Y1, Y7, Y7
 	VPAND        Y1, Y9, Y9
-	PREFETCHT0   192(DX)(R9*1)
+	PREFETCHT0   192(DX)(R11*1)
 	VPBROADCASTD 24(CX)(SI*1), Y10
 	VPMADDUBSW   Y10, Y6, Y6
 	VPADDW       Y6, Y4, Y4
@@ -116,8 +117,7 @@ step:
 	ADDQ         $+32, SI
 	DECQ         R8
 	JNZ          step
-	MOVQ         64(AX), R8
-	VBROADCASTSS (R8)(DI*1), Y4
+	VBROADCASTSS (R9)(DI*1), Y4
 	MOVQ         192(AX), R8
 	ADDQ         8(SP), R8
 	VPMOVZXWD    (BX), Y5
@@ -158,7 +158,11 @@ TEXT ·int4Rows2AVX2(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         256(AX), BX
 	MOVQ         264(AX), SI
-	MOVQ         296(AX), R10
+	MOVQ         64(AX), R10
+	MOVQ         128(AX), R11
+	MOVQ         72(AX), R12
+	MOVQ         136(AX), R13
+	MOVQ         296(AX), R14
 	MOVQ         288(AX), R9
 	MOVQ         R9, (SP)
 	MOVQ         $+0, 8(SP)
@@ -179,12 +183,10 @@ tile:
 	XORQ    R8, R8
 
 group:
-	MOVQ         128(AX), R9
-	VPBROADCASTD (R9)(R8*1), Y2
-	VPBROADCASTD (R9)(R8*1), Y3
-	MOVQ         136(AX), R9
-	VPBROADCASTD (R9)(R8*1), Y4
-	VPBROADCASTD (R9)(R8*1), Y5
+	VPBROADCASTD (R11)(R8*1), Y2
+	VPBROADCASTD (R11)(R8*1), Y3
+	VPBROADCASTD (R13)(R8*1), Y4
+	VPBROADCASTD (R13)(R8*1), Y5
 	MOVQ         280(AX), R9
 
 step:
@@ -196,7 +198,7 @@ step:
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        Y1, Y9, Y9
 	VPAND        Y1, Y11, Y11
-	PREFETCHT0   (BX)(R10*1)
+	PREFETCHT0   (BX)(R14*1)
 	VPBROADCASTD (CX)(DI*1), Y7
 	VPMADDUBSW   Y7, Y8, Y6
 	VPMADDUBSW   Y7, Y9, Y7
@@ -221,7 +223,7 @@ step:
 	VPSRLW       $0x04, Y11, Y13
 	VPAND        Y1, Y11, Y11
 	VPAND        Y1, Y13, Y13
-	PREFETCHT0   64(BX)(R10*1)
+	PREFETCHT0   64(BX)(R14*1)
 	VPBROADCASTD 8(CX)(DI*1), Y14
 	VPMADDUBSW   Y14, Y10, Y15
 	VPADDW       Y15, Y6, Y6
@@ -250,7 +252,7 @@ step:
 	VPSRLW       $0x04, Y11, Y13
 	VPAND        Y1, Y11, Y11
 	VPAND        Y1, Y13, Y13
-	PREFETCHT0   128(BX)(R10*1)
+	PREFETCHT0   128(BX)(R14*1)
 	VPBROADCASTD 16(CX)(DI*1), Y14
 	VPMADDUBSW   Y14, Y10, Y15
 	VPADDW       Y15, Y6, Y6
@@ -279,7 +281,7 @@ step:
 	VPSRLW       $0x04, Y11, Y13
 	VPAND        Y1, Y11, Y11
 	VPAND        Y1, Y13, Y13
-	PREFETCHT0   192(BX)(R10*1)
+	PREFETCHT0   192(BX)(R14*1)
 	VPBROADCASTD 24(CX)(DI*1), Y14
 	VPMADDUBSW   Y14, Y10, Y15
 	VPADDW       Y15, Y6, Y6
@@ -312,8 +314,7 @@ step:
 	ADDQ         $+32, DI
 	DECQ         R9
 	JNZ          step
-	MOVQ         64(AX), R9
-	VBROADCASTSS (R9)(R8*1), Y6
+	VBROADCASTSS (R10)(R8*1), Y6
 	MOVQ         192(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y7
@@ -330,8 +331,7 @@ step:
 	VMOVUPS      32(R9), Y6
 	VFMADD231PS  Y2, Y3, Y6
 	VMOVUPS      Y6, 32(R9)
-	MOVQ         72(AX), R9
-	VBROADCASTSS (R9)(R8*1), Y2
+	VBROADCASTSS (R12)(R8*1), Y2
 	MOVQ         200(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y3
@@ -1138,7 +1138,9 @@ TEXT ·int8Rows1AVX2(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         256(AX), DX
 	MOVQ         264(AX), BX
-	MOVQ         296(AX), R9
+	MOVQ         64(AX), R9
+	MOVQ         128(AX), SI
+	MOVQ         296(AX), R10
 	MOVQ         288(AX), R8
 	MOVQ         R8, (SP)
 	MOVQ         $+0, 8(SP)
@@ -1164,7 +1166,7 @@ step:
 	VPABSB       Y4, Y6
 	VPXOR        32(DX), Y1, Y5
 	VPABSB       Y5, Y7
-	PREFETCHT0   (DX)(R9*1)
+	PREFETCHT0   (DX)(R10*1)
 	VPBROADCASTD (CX)(SI*1), Y8
 	VPSIGNB      Y4, Y8, Y4
 	VPMADDUBSW   Y4, Y6, Y4
@@ -1178,7 +1180,7 @@ step:
 	VPABSB       Y4, Y6
 	VPXOR        96(DX), Y1, Y5
 	VPABSB       Y5, Y7
-	PREFETCHT0   64(DX)(R9*1)
+	PREFETCHT0   64(DX)(R10*1)
 	VPBROADCASTD 4(CX)(SI*1), Y8
 	VPSIGNB      Y4, Y8, Y4
 	VPMADDUBSW   Y4, Y6, Y4
@@ -1192,7 +1194,7 @@ step:
 	VPABSB       Y4, Y6
 	VPXOR        160(DX), Y1, Y5
 	VPABSB       Y5, Y7
-	PREFETCHT0   128(DX)(R9*1)
+	PREFETCHT0   128(DX)(R10*1)
 	VPBROADCASTD 8(CX)(SI*1), Y8
 	VPSIGNB      Y4, Y8, Y4
 	VPMADDUBSW   Y4, Y6, Y4
@@ -1206,7 +1208,7 @@ step:
 	VPABSB       Y4, Y6
 	VPXOR        224(DX), Y1, Y5
 	VPABSB       Y5, Y7
-	PREFETCHT0   192(DX)(R9*1)
+	PREFETCHT0   192(DX)(R10*1)
 	VPBROADCASTD 12(CX)(SI*1), Y8
 	VPSIGNB      Y4, Y8, Y4
 	VPMADDUBSW   Y4, Y6, Y4
@@ -1220,7 +1222,7 @@ step:
 	VPABSB       Y4, Y6
 	VPXOR        288(DX), Y1, Y5
 	VPABSB       Y5, Y7
-	PREFETCHT0   256(DX)(R9*1)
+	PREFETCHT0   256(DX)(R10*1)
 	VPBROADCASTD 16(CX)(SI*1), Y8
 	VPSIGNB      Y4, Y8, Y4
 	VPMADDUBSW   Y4, Y6, Y4
@@ -1234,7 +1236,7 @@ step:
 	VPABSB       Y4, Y6
 	VPXOR        352(DX), Y1, Y5
 	VPABSB       Y5, Y7
-	PREFETCHT0   320(DX)(R9*1)
+	PREFETCHT0   320(DX)(R10*1)
 	VPBROADCASTD 20(CX)(SI*1), Y8
 	VPSIGNB      Y4, Y8, Y4
 	VPMADDUBSW   Y4, Y6, Y4
@@ -1248,7 +1250,7 @@ step:
 	VPABSB       Y4, Y6
 	VPXOR        416(DX), Y1, Y5
 	VPABSB       Y5, Y7
-	PREFETCHT0   384(DX)(R9*1)
+	PREFETCHT0   384(DX)(R10*1)
 	VPBROADCASTD 24(CX)(SI*1), Y8
 	VPSIGNB      Y4, Y8, Y4
 	VPMADDUBSW   Y4, Y6, Y4
@@ -1262,7 +1264,7 @@ step:
 	VPABSB       Y4, Y6
 	VPXOR        480(DX), Y1, Y5
 	VPABSB       Y5, Y7
-	PREFETCHT0   448(DX)(R9*1)
+	PREFETCHT0   448(DX)(R10*1)
 	VPBROADCASTD 28(CX)(SI*1), Y8
 	VPSIGNB      Y4, Y8, Y4
 	VPMADDUBSW   Y4, Y6, Y4
@@ -1276,8 +1278,7 @@ step:
 	ADDQ         $+32, SI
 	DECQ         R8
 	JNZ          step
-	MOVQ         64(AX), R8
-	VBROADCASTSS (R8)(DI*1), Y4
+	VBROADCASTSS (R9)(DI*1), Y4
 	MOVQ         192(AX), R8
 	ADDQ         8(SP), R8
 	VPMOVZXWD    (BX), Y5
@@ -1315,7 +1316,11 @@ TEXT ·int8Rows2AVX2(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         256(AX), BX
 	MOVQ         264(AX), SI
-	MOVQ         296(AX), R10
+	MOVQ         64(AX), R10
+	MOVQ         128(AX), DI
+	MOVQ         72(AX), R11
+	MOVQ         136(AX), DI
+	MOVQ         296(AX), R12
 	MOVQ         288(AX), R9
 	MOVQ         R9, (SP)
 	MOVQ         $+0, 8(SP)
@@ -1347,7 +1352,7 @@ step:
 	VPABSB       Y6, Y8
 	VPXOR        32(BX), Y1, Y7
 	VPABSB       Y7, Y9
-	PREFETCHT0   (BX)(R10*1)
+	PREFETCHT0   (BX)(R12*1)
 	VPBROADCASTD (CX)(DI*1), Y10
 	VPSIGNB      Y6, Y10, Y11
 	VPMADDUBSW   Y11, Y8, Y11
@@ -1370,7 +1375,7 @@ step:
 	VPABSB       Y6, Y8
 	VPXOR        96(BX), Y1, Y7
 	VPABSB       Y7, Y9
-	PREFETCHT0   64(BX)(R10*1)
+	PREFETCHT0   64(BX)(R12*1)
 	VPBROADCASTD 4(CX)(DI*1), Y10
 	VPSIGNB      Y6, Y10, Y11
 	VPMADDUBSW   Y11, Y8, Y11
@@ -1393,7 +1398,7 @@ step:
 	VPABSB       Y6, Y8
 	VPXOR        160(BX), Y1, Y7
 	VPABSB       Y7, Y9
-	PREFETCHT0   128(BX)(R10*1)
+	PREFETCHT0   128(BX)(R12*1)
 	VPBROADCASTD 8(CX)(DI*1), Y10
 	VPSIGNB      Y6, Y10, Y11
 	VPMADDUBSW   Y11, Y8, Y11
@@ -1416,7 +1421,7 @@ step:
 	VPABSB       Y6, Y8
 	VPXOR        224(BX), Y1, Y7
 	VPABSB       Y7, Y9
-	PREFETCHT0   192(BX)(R10*1)
+	PREFETCHT0   192(BX)(R12*1)
 	VPBROADCASTD 12(CX)(DI*1), Y10
 	VPSIGNB      Y6, Y10, Y11
 	VPMADDUBSW   Y11, Y8, Y11
@@ -1439,7 +1444,7 @@ step:
 	VPABSB       Y6, Y8
 	VPXOR        288(BX), Y1, Y7
 	VPABSB       Y7, Y9
-	PREFETCHT0   256(BX)(R10*1)
+	PREFETCHT0   256(BX)(R12*1)
 	VPBROADCASTD 16(CX)(DI*1), Y10
 	VPSIGNB      Y6, Y10, Y11
 	VPMADDUBSW   Y11, Y8, Y11
@@ -1462,7 +1467,7 @@ step:
 	VPABSB       Y6, Y8
 	VPXOR        352(BX), Y1, Y7
 	VPABSB       Y7, Y9
-	PREFETCHT0   320(BX)(R10*1)
+	PREFETCHT0   320(BX)(R12*1)
 	VPBROADCASTD 20(CX)(DI*1), Y10
 	VPSIGNB      Y6, Y10, Y11
 	VPMADDUBSW   Y11, Y8, Y11
@@ -1485,7 +1490,7 @@ step:
 	VPABSB       Y6, Y8
 	VPXOR        416(BX), Y1, Y7
 	VPABSB       Y7, Y9
-	PREFETCHT0   384(BX)(R10*1)
+	PREFETCHT0   384(BX)(R12*1)
 	VPBROADCASTD 24(CX)(DI*1), Y10
 	VPSIGNB      Y6, Y10, Y11
 	VPMADDUBSW   Y11, Y8, Y11
@@ -1508,7 +1513,7 @@ step:
 	VPABSB       Y6, Y8
 	VPXOR        480(BX), Y1, Y7
 	VPABSB       Y7, Y9
-	PREFETCHT0   448(BX)(R10*1)
+	PREFETCHT0   448(BX)(R12*1)
 	VPBROADCASTD 28(CX)(DI*1), Y10
 	VPSIGNB      Y6, Y10, Y11
 	VPMADDUBSW   Y11, Y8, Y11
@@ -1531,8 +1536,7 @@ step:
 	ADDQ         $+32, DI
 	DECQ         R9
 	JNZ          step
-	MOVQ         64(AX), R9
-	VBROADCASTSS (R9)(R8*1), Y6
+	VBROADCASTSS (R10)(R8*1), Y6
 	MOVQ         192(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y7
@@ -1549,8 +1553,7 @@ step:
 	VMOVUPS      32(R9), Y6
 	VFMADD231PS  Y2, Y3, Y6
 	VMOVUPS      Y6, 32(R9)
-	MOVQ         72(AX), R9
-	VBROADCASTSS (R9)(R8*1), Y2
+	VBROADCASTSS (R11)(R8*1), Y2
 	MOVQ         200(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y3
