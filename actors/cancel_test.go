@@ -273,7 +273,7 @@ func TestDeadlines(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := newAnswer(len(p.IDs))
-		out := newOutput(gw, req, a)
+		out := newOutput(gw, req, a, s.clock)
 		out.begin(id)
 		s.handle(s.box("schedule"), &msg.Submit{
 			Request: scheduler.Request{ID: id, PromptLen: len(p.IDs), MaxNew: len(p.Greedy), Deadline: s.clock + in},

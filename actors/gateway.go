@@ -9,6 +9,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/actors/msg"
+	"krater/actors/trace"
 	"krater/scheduler"
 	"krater/stages/sample"
 	"krater/stages/text/chat"
@@ -30,12 +31,15 @@ type GatewayOptions struct {
 // run on the caller's goroutine; templates and tokenising never cost the
 // pipeline anything.
 type Gateway struct {
-	p   *Pipeline
-	opt GatewayOptions
+	p    *Pipeline
+	opt  GatewayOptions
+	ring *trace.Ring // written under p.mu: here are many writers
 }
 
 // NewGateway opens a pipeline to requests.
-func NewGateway(p *Pipeline, opt GatewayOptions) *Gateway { return &Gateway{p: p, opt: opt} }
+func NewGateway(p *Pipeline, opt GatewayOptions) *Gateway {
+	return &Gateway{p: p, opt: opt, ring: p.trace.Ring("gateway")}
+}
 
 var _ engine.Engine = (*Gateway)(nil)
 
@@ -61,6 +65,7 @@ func (g *Gateway) Ready() error {
 
 // Submit implements engine.Engine.
 func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Stream, error) {
+	began := g.p.host.now()
 	if err := g.Ready(); err != nil {
 		return nil, err
 	}
@@ -87,12 +92,21 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 		return nil, err
 	}
 	a := newAnswer(len(ids))
-	o := newOutput(g, req, a)
+	o := newOutput(g, req, a, began)
 	if err := g.enqueue(o, ids, maxNew, req, sampler); err != nil {
 		return nil, err
 	}
 	a.watch(ctx)
+	g.record(o, began)
 	return a, nil
+}
+
+// record notes an accepted request in the trace: its template, tokens and entry.
+func (g *Gateway) record(o *output, began int64) {
+	e := trace.Event{Kind: trace.Gateway, Layer: -1, Request: o.id, Rows: uint32(o.answer.prompt), Started: began, Ended: g.p.host.now()}
+	g.p.mu.Lock()
+	g.ring.Record(&e)
+	g.p.mu.Unlock()
 }
 
 // enqueue registers the output and hands the request to the schedule actor.

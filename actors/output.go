@@ -47,11 +47,12 @@ type heldToken struct {
 	from  int // where its text begins, in bytes of the answer
 }
 
-func newOutput(g *Gateway, req *engine.Request, a *answer) *output {
+// newOutput makes the output of a request that came at "came" (trace clock).
+func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 	return &output{
 		p: g.p, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
 		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop, minTokens: req.MinTokens,
-		usage: engine.Usage{Prompt: a.prompt}, submitted: g.p.host.now(),
+		usage: engine.Usage{Prompt: a.prompt}, submitted: came,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"krater/actors/engine"
+	"krater/actors/trace"
 	"krater/models"
 	"krater/scheduler"
 	"krater/stages/sample"
@@ -37,7 +38,7 @@ func desk(t testing.TB) *Gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewGateway(&Pipeline{host: &deskHost{clock: 1}, meters: newMeters(1), outputs: map[uint64]*output{}}, GatewayOptions{Tokenizer: tok})
+	return NewGateway(&Pipeline{host: &deskHost{clock: 1}, meters: newMeters(1), outputs: map[uint64]*output{}, trace: trace.NewRegistry(16)}, GatewayOptions{Tokenizer: tok})
 }
 
 // story is one answer as the model makes it and what the reader must see.
@@ -57,7 +58,7 @@ type story struct {
 func tell(t testing.TB, g *Gateway, s *story) []engine.Event {
 	t.Helper()
 	a := newAnswer(3)
-	o := newOutput(g, &s.req, a)
+	o := newOutput(g, &s.req, a, 1)
 	o.begin(1)
 	o.Queued()
 	o.Started(1)
@@ -263,7 +264,7 @@ func TestOutputAgainstOracle(t *testing.T) {
 func TestOutputReleasesTextAtOnce(t *testing.T) {
 	g := desk(t)
 	a := newAnswer(1)
-	o := newOutput(g, &engine.Request{Stop: []string{"END"}}, a)
+	o := newOutput(g, &engine.Request{Stop: []string{"END"}}, a, 1)
 	for i, c := range []byte("xEyENzEND") {
 		done := o.Token(sample.Result{ID: bytesOf(t, g.opt.Tokenizer, string(c))[0]}, int64(i))
 		got := textOf(drainEvents(t, a))
@@ -278,8 +279,7 @@ func TestOutputReleasesTextAtOnce(t *testing.T) {
 func TestOutputTimes(t *testing.T) {
 	g := desk(t)
 	h := g.p.host.(*deskHost)
-	h.clock = 1e9
-	o := newOutput(g, &engine.Request{Logprobs: -1}, newAnswer(1))
+	o := newOutput(g, &engine.Request{Logprobs: -1}, newAnswer(1), 1e9)
 	o.Started(2e9)
 	for i := range 3 {
 		o.Token(sample.Result{ID: 70}, int64(3e9+i*5e8))
@@ -294,7 +294,7 @@ func TestOutputTimes(t *testing.T) {
 		s.GeneratedTokens != 3 || s.Finished["length"] != 1 {
 		t.Errorf("counted as %+v", s)
 	}
-	o = newOutput(g, &engine.Request{Logprobs: -1}, newAnswer(1))
+	o = newOutput(g, &engine.Request{Logprobs: -1}, newAnswer(1), 1e9)
 	if e := o.Ended(scheduler.Expired, nil, 6e9); e.Started != 6e9 {
 		t.Errorf("one that never started is traced as %+v", e)
 	}

@@ -144,6 +144,9 @@ func TestTraceOfAStep(t *testing.T) {
 			}
 		}
 	}
+	if e := all["gateway"]; len(e) != 1 || e[0].Kind != trace.Gateway || e[0].Request != 1 || e[0].Rows != 3 || e[0].Started > e[0].Ended {
+		t.Errorf("gateway %+v", e)
+	}
 	var requests []trace.Event
 	for _, e := range all["stream"] {
 		if e.Kind == trace.Request {
