@@ -84,7 +84,7 @@ func oddConfig(t *testing.T, fields map[string]any) *model.Config {
 }
 
 // parsed is the config of base, changed by fields.
-func parsed(t *testing.T, base, fields map[string]any) *model.Config {
+func parsed(t testing.TB, base, fields map[string]any) *model.Config {
 	t.Helper()
 	c := maps.Clone(base)
 	maps.Copy(c, fields)
