@@ -195,8 +195,13 @@ func TestNodes(t *testing.T) {
 			t.Errorf("%s: %d sockets, %d nodes each", name, m.CPU.Sockets, m.NodesPerSocket())
 		}
 	}
+	// A lone node that does not know of memory added later.
+	m := desktop().with(files{nodeFolder + "/node0/meminfo": "Node 0 MemTotal: 5 kB\nNode 0 MemFree: 4 kB\n"}).read()
+	if len(m.Nodes) != 1 || m.Nodes[0].Total != m.Memory.Total || m.Nodes[0].Free != m.Memory.Free {
+		t.Errorf("lone node: %+v", m.Nodes)
+	}
 	// A kernel without NUMA.
-	m := server().without("sys/devices/system/node").read()
+	m = server().without("sys/devices/system/node").read()
 	if len(m.Nodes) != 1 || len(m.Nodes[0].CPUs) != 10 || m.Nodes[0].Total != 700<<10 {
 		t.Errorf("without NUMA: %+v", m.Nodes)
 	}

@@ -54,7 +54,12 @@ func (t tree) nodes(online []int, mem Memory) []Node {
 			nodes = append(nodes, n)
 		}
 	}
-	if nodes == nil && len(online) > 0 {
+	switch {
+	case len(nodes) == 1 && mem.Total > 0:
+		// A lone node has it all: its own count may leave out memory that a virtual
+		// machine was given later.
+		nodes[0].Total, nodes[0].Free = mem.Total, mem.Free
+	case nodes == nil && len(online) > 0:
 		nodes = []Node{{CPUs: online, Total: mem.Total, Free: mem.Free}}
 	}
 	return nodes
