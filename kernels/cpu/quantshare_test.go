@@ -2,6 +2,7 @@ package cpu_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func BenchmarkQuantShareOfRead(b *testing.B) {
 	for _, l := range level.Available()[1:] {
 		for _, bits := range []int{4, 8} {
 			for _, group := range []int{32, 128, 0} {
-				for _, threads := range []int{1, 2} {
+				for threads := 1; threads <= runtime.NumCPU(); threads *= 2 {
 					run := func(name string, f func(b *testing.B, d *cpu.Device, s device.Stream)) {
 						b.Run(fmt.Sprintf("%s/int%d/g%d/threads%d/%s", l, bits, group, threads, name), func(b *testing.B) {
 							d, s := open(b, cpu.Options{Threads: threads, Level: l})
@@ -179,7 +180,7 @@ func BenchmarkQuantPrefill(b *testing.B) {
 	for _, l := range level.Available()[1:] {
 		for _, bits := range []int{4, 8} {
 			for _, group := range []int{32, 128, 0} {
-				for _, threads := range []int{1, 2} {
+				for threads := 1; threads <= runtime.NumCPU(); threads *= 2 {
 					b.Run(fmt.Sprintf("%s/int%d/g%d/threads%d", l, bits, group, threads), func(b *testing.B) {
 						d, s := open(b, cpu.Options{Threads: threads, Level: l})
 						bank, _ := liteBank(b, d, experts, bits, group)
