@@ -14,10 +14,10 @@ import (
 	"krater/stages/weights/quant"
 )
 
-// Expert is what one expert saw.
-type Expert struct {
-	In  *quant.Hessian // of the inputs [H] of gate and up
-	Mid *quant.Hessian // of the inputs [F] of down: silu(gate x) * up x, unquantised
+// seen is what one expert saw.
+type seen struct {
+	in  *quant.Hessian // of the inputs [H] of gate and up
+	mid *quant.Hessian // of the inputs [F] of down: silu(gate x) * up x, unquantised
 }
 
 // Collector is a probe (stages.Probe) that adds up the inputs of the experts of
@@ -39,7 +39,7 @@ type Collector struct {
 }
 
 type layer struct {
-	experts []Expert // nil in a dense layer
+	experts []seen // nil in a dense layer
 	in      *quant.Hessian
 }
 
@@ -56,9 +56,9 @@ func New(cfg *model.Config, set *weights.Set, from, to int) (*Collector, error) 
 		}
 		l := &c.layer[i]
 		l.in = quant.NewHessian(cfg.Hidden)
-		l.experts = make([]Expert, cfg.MoE.Experts)
+		l.experts = make([]seen, cfg.MoE.Experts)
 		for e := range l.experts {
-			l.experts[e] = Expert{In: quant.NewHessian(cfg.Hidden), Mid: quant.NewHessian(cfg.MoE.FF)}
+			l.experts[e] = seen{in: quant.NewHessian(cfg.Hidden), mid: quant.NewHessian(cfg.MoE.FF)}
 		}
 	}
 	n := cfg.MoE.FF * cfg.Hidden
@@ -113,9 +113,9 @@ func (c *Collector) add(index int, ids []int32, rows int) error {
 		}
 		for _, t := range list {
 			x := c.x[t*h : (t+1)*h]
-			l.experts[e].In.Add(x)
+			l.experts[e].in.Add(x)
 			c.middle(x)
-			l.experts[e].Mid.Add(c.mid)
+			l.experts[e].mid.Add(c.mid)
 		}
 	}
 	return nil
@@ -160,25 +160,28 @@ func dot(a, b []float32) float32 {
 // in inputs: an expert that the text hardly reaches is still weighed sensibly.
 const borrowed = 32
 
-// Expert gives the statistics of one expert of a collected layer, topped up with
-// the mean over the layer's experts, worth 32 inputs. ok is false when the text
-// never reached the layer.
-func (c *Collector) Expert(layer, e int) (Expert, bool) {
+// Expert gives the statistics of one expert of a collected layer, of the inputs
+// [H] of gate and up, and of the inputs [F] of down (of the unquantised network).
+// Both are topped up with the mean over the layer's experts, worth 32 inputs;
+// Count is what the expert saw itself. ok is false when the text never reached
+// the layer.
+func (c *Collector) Expert(layer, e int) (in, mid *quant.Hessian, ok bool) {
 	if layer < c.from || layer >= c.from+len(c.layer) || c.layer[layer-c.from].experts == nil {
-		return Expert{}, false
+		return nil, nil, false
 	}
 	l := &c.layer[layer-c.from]
 	if l.in.Count == 0 {
-		return Expert{}, false
+		return nil, nil, false
 	}
-	out := Expert{In: quant.NewHessian(c.cfg.Hidden), Mid: quant.NewHessian(c.cfg.MoE.FF)}
-	out.In.AddScaled(l.in, borrowed/float64(l.in.Count))
+	in, mid = quant.NewHessian(c.cfg.Hidden), quant.NewHessian(c.cfg.MoE.FF)
+	in.AddScaled(l.in, borrowed/float64(l.in.Count))
 	assigned := float64(l.in.Count * c.cfg.MoE.Router.TopK)
 	for i := range l.experts {
-		out.Mid.AddScaled(l.experts[i].Mid, borrowed/assigned)
+		mid.AddScaled(l.experts[i].mid, borrowed/assigned)
 	}
-	out.In.AddScaled(l.experts[e].In, 1)
-	out.Mid.AddScaled(l.experts[e].Mid, 1)
-	out.In.Count, out.Mid.Count = l.experts[e].In.Count, l.experts[e].Mid.Count
-	return out, true
+	x := &l.experts[e]
+	in.AddScaled(x.in, 1)
+	mid.AddScaled(x.mid, 1)
+	in.Count, mid.Count = x.in.Count, x.mid.Count
+	return in, mid, true
 }

@@ -107,7 +107,7 @@ func TestCollector(t *testing.T) {
 		}
 		return out
 	}
-	if _, ok := r.Expert(0, 0); ok {
+	if _, _, ok := r.Expert(0, 0); ok {
 		t.Error("a dense layer has experts")
 	}
 	for layer := 1; layer < cfg.Layers; layer++ {
@@ -152,14 +152,14 @@ func TestCollector(t *testing.T) {
 			}
 		}
 		for e := range wantIn {
-			got, ok := r.Expert(layer, e)
-			if !ok || got.In.Count != count[e] || got.Mid.Count != count[e] {
-				t.Fatalf("layer %d expert %d: %v, %d and %d inputs, want %d", layer, e, ok, got.In.Count, got.Mid.Count, count[e])
+			in, mid, ok := r.Expert(layer, e)
+			if !ok || in.Count != count[e] || mid.Count != count[e] {
+				t.Fatalf("layer %d expert %d: %v, %d and %d inputs, want %d", layer, e, ok, in.Count, mid.Count, count[e])
 			}
-			for i, v := range got.In.Diagonal() {
+			for i, v := range in.Diagonal() {
 				near(t, "in", float64(v), wantIn[e][i]+32/n*all[i])
 			}
-			for i, v := range got.Mid.Diagonal() {
+			for i, v := range mid.Diagonal() {
 				near(t, "mid", float64(v), wantMid[e][i]+32/(n*float64(k))*allMid[i])
 			}
 		}
@@ -178,10 +178,10 @@ func near(t *testing.T, what string, got, want float64) {
 
 func TestOnlyChosenLayers(t *testing.T) {
 	r, cfg, set := collect(t, 10, 2, 3)
-	if _, ok := r.Expert(1, 0); ok {
+	if _, _, ok := r.Expert(1, 0); ok {
 		t.Error("layer 1 was collected")
 	}
-	if _, ok := r.Expert(2, 0); !ok {
+	if _, _, ok := r.Expert(2, 0); !ok {
 		t.Error("layer 2 was not collected")
 	}
 	for _, x := range [][2]int{{-1, 2}, {2, 2}, {0, 4}} {
@@ -190,7 +190,7 @@ func TestOnlyChosenLayers(t *testing.T) {
 		}
 	}
 	empty, _, _ := collect(t, 0, 0, 3)
-	if _, ok := empty.Expert(1, 0); ok {
+	if _, _, ok := empty.Expert(1, 0); ok {
 		t.Error("statistics without a text")
 	}
 }

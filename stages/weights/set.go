@@ -29,6 +29,7 @@ type Set struct {
 	names   []string // by file name, then by position in the file
 	bytes   int64
 	unmap   []func() error
+	release func(b []byte) // nil: not mapped
 }
 
 // Tensor returns a tensor by name.
@@ -43,6 +44,15 @@ func (s *Set) Names() []string { return s.names }
 
 // Bytes is the size of all tensors together.
 func (s *Set) Bytes() int64 { return s.bytes }
+
+// Release tells that a tensor is not needed for now: where it is mapped, its pages
+// no longer count as the process's memory and are read again when used. It may be
+// called while others read the tensor.
+func (s *Set) Release(name string) {
+	if t, ok := s.tensors[name]; ok && s.release != nil {
+		s.release(t.Data)
+	}
+}
 
 // Close gives the memory back. No Data of the set may be used afterwards.
 // Calling it twice is allowed.

@@ -33,6 +33,9 @@ type Report struct {
 	Built   int  // layers converted
 }
 
+// releaser is a Source that can let go of a layer that is done.
+type releaser interface{ Release(layer int) }
+
 // storage is the file a build writes to.
 type storage interface {
 	ReadAt(b []byte, off int64) (int, error)
@@ -171,7 +174,7 @@ func (b *builder) kept(size int64) (int, error) {
 			return i, fmt.Errorf("%w: layer %d", ErrDamaged, e.layer)
 		}
 		putEntry(b.header, i, e)
-		b.progress("verify", i+1)
+		b.progress("verify", i+1, 0)
 	}
 	return len(entries), nil
 }
@@ -187,9 +190,10 @@ func (b *builder) sum(i int) (sum uint32, err error) {
 	return sum, nil
 }
 
-func (b *builder) progress(phase string, layers int) {
+func (b *builder) progress(phase string, layers, experts int) {
 	if b.o.Progress != nil {
-		b.o.Progress(Progress{Phase: phase, Layers: layers, Of: len(b.plan.Layers), Bytes: int64(layers) * b.layout.layer, Total: b.layout.file})
+		bytes := b.layout.at(layers) + int64(experts)*int64(b.layout.size)
+		b.o.Progress(Progress{Phase: phase, Layers: layers, Of: len(b.plan.Layers), Bytes: bytes, Total: b.layout.file})
 	}
 }
 
@@ -211,7 +215,10 @@ func (b *builder) layers(ctx context.Context, from int) error {
 			return err
 		}
 		b.report.Built++
-		b.progress("convert", i+1)
+		if r, ok := b.o.Source.(releaser); ok {
+			r.Release(b.plan.Layers[i])
+		}
+		b.progress("convert", i+1, 0)
 	}
 	return nil
 }
@@ -236,6 +243,7 @@ func (b *builder) convert(ctx context.Context, i int) (sum uint32, err error) {
 			return 0, err
 		}
 		sum = crc32.Update(sum, castagnoli, b.buf)
+		b.progress("convert", i, e+1)
 	}
 	return sum, nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,7 +29,7 @@ func TestBuildThenUse(t *testing.T) {
 		var last Progress
 		o.Progress = func(p Progress) { last = p }
 		c := whole(t, o)
-		if c.Report == nil || c.Report.Built != 3 || c.Report.Resumed != 0 || len(src.asked) != 12 || last.Layers != 3 || last.Of != 3 {
+		if c.Report == nil || c.Report.Built != 3 || c.Report.Resumed != 0 || len(src.asked) != 12 || last.Layers != 3 || last.Of != 3 || last.Bytes > last.Total {
 			t.Errorf("%+v: report %+v, %d experts asked, progress %+v", spec, c.Report, len(src.asked), last)
 		}
 		for _, o.Copy = range []bool{false, true} {
@@ -287,14 +288,18 @@ func TestResume(t *testing.T) {
 	}
 	src.fail, src.asked = nil, nil
 	c := whole(t, o)
-	if c.Report.Resumed != 2 || c.Report.Built != 1 || len(src.asked) != 4 || src.asked[0] != "4/0" {
+	if c.Report.Resumed != 2 || c.Report.Built != 1 || len(src.asked) != 4 || src.asked[0] != "4/0" || !slices.Equal(src.left, []int{1, 2, 4}) {
 		t.Errorf("report %+v, asked %v", c.Report, src.asked)
 	}
 	onlyFile(t, o)
 
 	o, src, _ = options(t, t.TempDir())
 	ctx, cancel := context.WithCancelCause(context.Background())
-	o.Progress = func(Progress) { cancel(errTest) }
+	o.Progress = func(p Progress) {
+		if p.Layers == 1 {
+			cancel(errTest)
+		}
+	}
 	if _, err := Build(ctx, *o); !errors.Is(err, errTest) {
 		t.Fatalf("got %v", err)
 	}

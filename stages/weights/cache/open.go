@@ -30,7 +30,8 @@ type Options struct {
 	Copy bool
 	// Threads verify (and copy) layers; 0: all cores.
 	Threads int
-	// Progress is called after every layer, not by two goroutines at once.
+	// Progress is called after every expert converted and every layer read, not by
+	// two goroutines at once.
 	Progress func(Progress)
 	// Notice gets lines for people: a file that is not used and why, a wait.
 	Notice func(line string)

@@ -21,8 +21,8 @@ type Weights struct {
 	Set    *weights.Set
 	Spec   quant.Spec
 	Method Method
-	// Stats gives what an expert saw on a calibration text: the inputs of W13 and
-	// of W2. Needed by Weighted and Feedback.
+	// Stats gives what an expert saw on a calibration text, the inputs of W13 and of
+	// W2 (calibration.Collector.Expert). Needed by Weighted and Feedback.
 	Stats   func(layer, expert int) (in, mid *quant.Hessian, ok bool)
 	Threads int // 0: all cores
 
@@ -65,6 +65,16 @@ func (w *Weights) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 		return nil, nil, fmt.Errorf("cache: %s: %w", n.Down, err)
 	}
 	return w13, w2, nil
+}
+
+// Release lets go of the pages of a layer's tensors.
+func (w *Weights) Release(layer int) {
+	for e := range w.Config.MoE.Experts {
+		n := w.Config.ExpertNames(layer, e)
+		w.Set.Release(n.Gate)
+		w.Set.Release(n.Up)
+		w.Set.Release(n.Down)
+	}
 }
 
 func (w *Weights) quantize(x []float32, rows, cols int, stats *quant.Hessian) (*quant.Matrix, error) {
