@@ -59,93 +59,119 @@ func (c *chaosCount) add(d chaosCount) {
 	c.panics += d.panics
 }
 
-func chaos(t *testing.T, l *loaded, seed uint64, o setup, g *compare.Golden) (sum chaosCount) {
+// chaosRun is one seed.
+type chaosRun struct {
+	t    *testing.T
+	seed uint64
+	sim  *sim
+	gw   *Gateway
+	open []*chaosRequest
+	late []*deadlineOutput
+}
+
+type chaosRequest struct {
+	engine.Stream
+	want   []int32
+	cancel bool
+}
+
+// odds is true once in n times.
+func (c *chaosRun) odds(n int) bool { return c.sim.rng.IntN(n) == 0 }
+
+func chaos(t *testing.T, l *loaded, seed uint64, o setup, g *compare.Golden) chaosCount {
 	t.Helper()
-	var s *sim
-	odds := func(n int) bool { return s.rng.IntN(n) == 0 }
+	c := &chaosRun{t: t, seed: seed}
 	o.wrap = func(name string, n node) node {
 		return hook{n, func(_ *turn, m any) {
 			b, ok := m.(*msg.Batch)
-			if name == "sample" && ok && len(b.Rows) > 0 && odds(60) {
-				b.State.LogitRow(s.rng.IntN(len(b.Rows)))[3] = float32(math.NaN())
+			if name == "sample" && ok && len(b.Rows) > 0 && c.odds(60) {
+				b.State.LogitRow(c.sim.rng.IntN(len(b.Rows)))[3] = float32(math.NaN())
 			}
-			if _, ok := m.(msg.Carrier); ok && name != "schedule" && odds(400) {
+			if _, ok := m.(msg.Carrier); ok && name != "schedule" && c.odds(400) {
 				panic("injected: " + name)
 			}
 		}}
 	}
-	s = newSim(t, l, seed, o)
-	defer s.p.halt()
-	o.faults.arm(func(op string, _ int) bool { return odds(3000) })
+	c.sim = newSim(t, l, seed, o)
+	defer c.sim.p.halt()
+	o.faults.arm(func(string, int) bool { return c.odds(3000) })
 	defer o.faults.arm(nil)
-	gw := l.open(t, s.p)
-	type request struct {
-		engine.Stream
-		want   []int32
-		cancel bool
-	}
-	var open []*request
-	var late []*deadlineOutput
+	c.gw = l.open(t, c.sim.p)
 	for range 12 {
-		p := g.Prompts[s.rng.IntN(len(g.Prompts))]
-		n := 1 + s.rng.IntN(len(p.Greedy))
-		st, err := gw.Submit(context.Background(), greedy(p.IDs, n))
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+		p := g.Prompts[c.sim.rng.IntN(len(g.Prompts))]
+		n := 1 + c.sim.rng.IntN(len(p.Greedy))
+		c.submit(p, n)
+		for range c.sim.rng.IntN(40) {
+			c.sim.step()
 		}
-		r := &request{Stream: st, want: p.Greedy[:n]}
-		open = append(open, r)
-		if odds(4) {
-			o := &deadlineOutput{}
-			late = append(late, o)
-			sampler, err := gw.sampler(greedy(p.IDs, n), p.IDs)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.handle(s.box("schedule"), &msg.Submit{
-				Request: scheduler.Request{ID: 1000 + uint64(len(late)), PromptLen: len(p.IDs), MaxNew: n, Deadline: s.clock + 1000*int64(1+s.rng.IntN(300))},
-				Prompt:  slices.Clone(p.IDs), Sampler: sampler, Output: o, Reply: make(chan error, 1),
-			})
-		}
-		for range s.rng.IntN(40) {
-			s.step()
-		}
-		if victim := open[s.rng.IntN(len(open))]; odds(6) {
+		if victim := c.open[c.sim.rng.IntN(len(c.open))]; c.odds(6) {
 			victim.cancel = true
 			victim.Stream.(*answer).cancel()
 		}
 	}
-	if err := s.run(); err != nil {
+	if err := c.sim.run(); err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
-	sum.panics = s.failures
-	for i, r := range open {
+	return c.count()
+}
+
+// submit asks for n tokens, and now and then for as many with a deadline on the
+// simulation's clock.
+func (c *chaosRun) submit(p compare.Prompt, n int) {
+	c.t.Helper()
+	st, err := c.gw.Submit(context.Background(), greedy(p.IDs, n))
+	if err != nil {
+		c.t.Fatalf("seed %d: %v", c.seed, err)
+	}
+	c.open = append(c.open, &chaosRequest{Stream: st, want: p.Greedy[:n]})
+	if !c.odds(4) {
+		return
+	}
+	o := &deadlineOutput{}
+	c.late = append(c.late, o)
+	sampler, err := c.gw.sampler(greedy(p.IDs, n), p.IDs)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s := c.sim
+	s.handle(s.box("schedule"), &msg.Submit{
+		Request: scheduler.Request{ID: 1000 + uint64(len(c.late)), PromptLen: len(p.IDs), MaxNew: n, Deadline: s.clock + 1000*int64(1+s.rng.IntN(300))},
+		Prompt:  slices.Clone(p.IDs), Sampler: sampler, Output: o, Reply: make(chan error, 1),
+	})
+}
+
+// count holds every end to what may have happened.
+func (c *chaosRun) count() (sum chaosCount) {
+	t := c.t
+	t.Helper()
+	sum.panics = c.sim.failures
+	for i, r := range c.open {
 		ids, last := ending(t, drainEvents(t, r))
 		switch {
 		case last.Kind == engine.Done && last.Finish == engine.FinishLength:
 			sum.done++
 			if !slices.Equal(ids, r.want) {
-				t.Fatalf("seed %d: request %d: %v, want %v", seed, i, ids, r.want)
+				t.Fatalf("seed %d: request %d: %v, want %v", c.seed, i, ids, r.want)
 			}
 		case last.Kind == engine.Done && last.Finish == engine.FinishCancelled && r.cancel:
 			sum.cancelled++
 			if len(ids) > len(r.want) || !slices.Equal(ids, r.want[:len(ids)]) {
-				t.Fatalf("seed %d: request %d: %v, want the beginning of %v", seed, i, ids, r.want)
+				t.Fatalf("seed %d: request %d: %v, want the beginning of %v", c.seed, i, ids, r.want)
 			}
 		case last.Kind == engine.Failed && strings.Contains(last.Err.Message, "NaN"):
 			sum.nan++
-		case last.Kind == engine.Failed && last.Err.Kind == engine.Internal && s.failures > 0:
+		case last.Kind == engine.Failed && last.Err.Kind == engine.Internal && c.sim.failures > 0:
 			sum.failed++
 			if strings.Contains(last.Err.Message, "injected") {
 				t.Fatalf("the client is told %q", last.Err.Message)
 			}
 		default:
-			t.Fatalf("seed %d: request %d ended with %+v", seed, i, last)
+			t.Fatalf("seed %d: request %d ended with %+v", c.seed, i, last)
 		}
 	}
-	for i, o := range late {
+	for i, o := range c.late {
 		if o.ends != 1 {
-			t.Fatalf("seed %d: request with deadline %d ended %d times", seed, i, o.ends)
+			t.Fatalf("seed %d: request with deadline %d ended %d times", c.seed, i, o.ends)
 		}
 		if o.why == scheduler.Expired {
 			sum.timeout++

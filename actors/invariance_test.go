@@ -52,17 +52,7 @@ func TestAnswersDoNotDependOnTheShape(t *testing.T) {
 					open = append(open, st)
 				}
 				for i, st := range open {
-					events, err := everything(st)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if _, last := ending(t, events); last.Finish != engine.FinishLength {
-						t.Fatalf("request %d ended with %+v", i, last)
-					}
-					var got []engine.Token
-					for _, e := range events {
-						got = append(got, e.Tokens...)
-					}
+					got := tokens(t, st)
 					if want[i] == nil {
 						want[i] = got
 					}
@@ -74,9 +64,9 @@ func TestAnswersDoNotDependOnTheShape(t *testing.T) {
 		}
 	}
 	greedy0, drawn := 0, 0
-	for i, tokens := range want {
-		for j, tok := range tokens {
-			if tok.ID != tokens[j].Top[0].ID {
+	for i := range want {
+		for _, tok := range want[i] {
+			if tok.ID != tok.Top[0].ID {
 				drawn++
 			} else if i%2 == 0 {
 				greedy0++
@@ -86,6 +76,22 @@ func TestAnswersDoNotDependOnTheShape(t *testing.T) {
 	if greedy0 != 4*20 || drawn < 20 {
 		t.Errorf("%d greedy tokens, %d tokens drawn against the odds", greedy0, drawn)
 	}
+}
+
+// tokens reads a whole answer.
+func tokens(t *testing.T, st engine.Stream) (all []engine.Token) {
+	t.Helper()
+	events, err := everything(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, last := ending(t, events); last.Finish != engine.FinishLength {
+		t.Fatalf("ended with %+v", last)
+	}
+	for _, e := range events {
+		all = append(all, e.Tokens...)
+	}
+	return all
 }
 
 func sameToken(a, b engine.Token) bool {

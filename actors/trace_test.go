@@ -130,18 +130,7 @@ func TestTraceOfAStep(t *testing.T) {
 			}
 		}
 		for g := range groups {
-			parts := 0
-			for i := range pools {
-				for _, e := range got[fmt.Sprint("pool", i)] {
-					if int(e.Layer) == g+1 {
-						parts++
-					}
-				}
-			}
-			merged := got[fmt.Sprint("merge", g)]
-			if s := got[fmt.Sprint("split", g)]; len(s) != 1 || int(s[0].Parts) != parts || len(merged) != parts || int(merged[len(merged)-1].Parts) != parts {
-				t.Errorf("batch %d, group %d: %d parts at the pools, split %+v, merge %+v", batch, g, parts, s, merged)
-			}
+			checkParts(t, got, g, pools)
 		}
 	}
 	if e := all["gateway"]; len(e) != 1 || e[0].Kind != trace.Gateway || e[0].Request != 1 || e[0].Rows != 3 || e[0].Started > e[0].Ended {
@@ -155,6 +144,24 @@ func TestTraceOfAStep(t *testing.T) {
 	}
 	if len(requests) != 1 || requests[0].Request != 1 || requests[0].Enqueued == 0 || requests[0].Enqueued > requests[0].Started || requests[0].Started >= requests[0].Ended {
 		t.Errorf("requests %+v", requests)
+	}
+}
+
+// checkParts holds what split and merge of a group say to what the pools did for
+// its layer with experts.
+func checkParts(t *testing.T, got map[string][]trace.Event, group, pools int) {
+	t.Helper()
+	parts := 0
+	for i := range pools {
+		for _, e := range got[fmt.Sprint("pool", i)] {
+			if int(e.Layer) == group+1 {
+				parts++
+			}
+		}
+	}
+	split, merged := got[fmt.Sprint("split", group)], got[fmt.Sprint("merge", group)]
+	if len(split) != 1 || int(split[0].Parts) != parts || len(merged) != parts || int(merged[len(merged)-1].Parts) != parts {
+		t.Errorf("group %d: %d parts at the pools, split %+v, merge %+v", group, parts, split, merged)
 	}
 }
 
