@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // folderName is the cache folder inside a model folder.
@@ -36,17 +38,17 @@ func (o *Options) folders() ([]string, error) {
 	return list, nil
 }
 
-// writable makes the first folder that can be written to.
+// writable makes the first folder that can be written to. It leaves nothing
+// behind to find that out: a process may be killed at any moment.
 func writable(list []string) (string, error) {
 	var errs []error
 	for _, dir := range list {
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
-			var f *os.File
-			if f, err = os.CreateTemp(dir, ".writable-*"); err == nil {
-				f.Close()
-				return dir, os.Remove(f.Name())
+			if err = unix.Access(dir, unix.W_OK|unix.X_OK); err == nil {
+				return dir, nil
 			}
+			err = &os.PathError{Op: "access", Path: dir, Err: err}
 		}
 		errs = append(errs, err)
 	}

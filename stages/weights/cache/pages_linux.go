@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ func populate(b []byte) error {
 		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
 			continue
 		case errors.Is(err, unix.EFAULT):
-			return ErrTruncated
+			return fmt.Errorf("%w: shortened while it was read, or its disk fails", ErrTruncated)
 		case errors.Is(err, unix.EINVAL):
 			return nil
 		}
