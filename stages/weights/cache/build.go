@@ -33,9 +33,6 @@ type Report struct {
 	Built   int  // layers converted
 }
 
-// releaser is a Source that can let go of a layer that is done.
-type releaser interface{ Release(layer int) }
-
 // storage is the file a build writes to.
 type storage interface {
 	ReadAt(b []byte, off int64) (int, error)
@@ -215,9 +212,6 @@ func (b *builder) layers(ctx context.Context, from int) error {
 			return err
 		}
 		b.report.Built++
-		if r, ok := b.o.Source.(releaser); ok {
-			r.Release(b.plan.Layers[i])
-		}
 		b.progress("convert", i+1, 0)
 	}
 	return nil

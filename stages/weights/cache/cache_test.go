@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -288,7 +287,7 @@ func TestResume(t *testing.T) {
 	}
 	src.fail, src.asked = nil, nil
 	c := whole(t, o)
-	if c.Report.Resumed != 2 || c.Report.Built != 1 || len(src.asked) != 4 || src.asked[0] != "4/0" || !slices.Equal(src.left, []int{1, 2, 4}) {
+	if c.Report.Resumed != 2 || c.Report.Built != 1 || len(src.asked) != 4 || src.asked[0] != "4/0" {
 		t.Errorf("report %+v, asked %v", c.Report, src.asked)
 	}
 	onlyFile(t, o)

@@ -28,10 +28,7 @@ type made struct {
 	mu    sync.Mutex
 	asked []string
 	fail  error // of expert 1 of the last layer
-	left  []int // layers released
 }
-
-func (s *made) Release(layer int) { s.left = append(s.left, layer) }
 
 func (s *made) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 	s.mu.Lock()

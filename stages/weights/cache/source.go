@@ -47,6 +47,7 @@ func (w *Weights) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 		if err := tensor.Widen(x.dst, t.DType, t.Data); err != nil {
 			return nil, nil, fmt.Errorf("cache: %s: %w", x.name, err)
 		}
+		w.Set.Release(x.name) // a conversion must not gather the whole source in memory
 	}
 	var in, mid *quant.Hessian
 	if w.Method >= Weighted {
@@ -65,16 +66,6 @@ func (w *Weights) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 		return nil, nil, fmt.Errorf("cache: %s: %w", n.Down, err)
 	}
 	return w13, w2, nil
-}
-
-// Release lets go of the pages of a layer's tensors.
-func (w *Weights) Release(layer int) {
-	for e := range w.Config.MoE.Experts {
-		n := w.Config.ExpertNames(layer, e)
-		w.Set.Release(n.Gate)
-		w.Set.Release(n.Up)
-		w.Set.Release(n.Down)
-	}
 }
 
 func (w *Weights) quantize(x []float32, rows, cols int, stats *quant.Hessian) (*quant.Matrix, error) {
