@@ -49,10 +49,10 @@ func requantise(t *testing.T, m *opened, dev load.Device, src cache.Source) {
 	}
 }
 
-// TestTinyQuantised measures the default model with INT4 experts, groups of 64,
-// against itself unquantised: KL divergence of each method, as a share of plain
-// rounding's. Measured: the first tokens of heldout.txt; calibrated with: tokens
-// of the same file from its second half on, never measured.
+// TestTinyQuantised measures the default model with INT4 and INT8 experts, groups
+// of 64, against itself unquantised: KL divergence of each method, as a share of
+// plain rounding's. Measured are the first tokens of heldout.txt; calibrated is
+// with tokens from the second half of the same file, which are not measured.
 func TestTinyQuantised(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a minute of forward passes: not in the short suite")
@@ -88,21 +88,22 @@ func TestTinyQuantised(t *testing.T) {
 	}
 	var base float64
 	for _, x := range []struct {
+		bits   int
 		method cache.Method
-		limit  float64 // of the KL divergence, as a share of plain rounding's
-	}{{cache.Absmax, 1}, {cache.Search, 0.70}, {cache.Weighted, 0.70}, {cache.Feedback, 0.58}} {
+		limit  float64 // of the KL divergence, as a share of INT4 plain rounding's
+	}{{4, cache.Absmax, 1}, {4, cache.Search, 0.70}, {4, cache.Weighted, 0.70}, {4, cache.Feedback, 0.58}, {8, cache.Search, 0.01}} {
 		m := open(t, dev, tiny, "config.json", options)
-		requantise(t, m, dev, &cache.Weights{Config: cfg, Set: reference.set, Spec: quant.Spec{Bits: 4, Group: 64}, Method: x.method, Stats: seen.Expert})
+		requantise(t, m, dev, &cache.Weights{Config: cfg, Set: reference.set, Spec: quant.Spec{Bits: x.bits, Group: 64}, Method: x.method, Stats: seen.Expert})
 		r, err := ppl.Against(reference.model, m.model, test, window, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if x.method == cache.Absmax {
+		if base == 0 {
 			base = r.MeanKL
 		}
-		t.Logf("%-8s KL %.5f (%.3f of plain), max %.2f, top-1 %.4f, perplexity %.3f (unquantised %.3f)", x.method, r.MeanKL, r.MeanKL/base, r.MaxKL, r.Top1, r.Model.Perplexity, r.Reference.Perplexity)
+		t.Logf("INT%d %-8s KL %.5f (%.3f of plain), max %.2f, top-1 %.4f, perplexity %.3f (unquantised %.3f)", x.bits, x.method, r.MeanKL, r.MeanKL/base, r.MaxKL, r.Top1, r.Model.Perplexity, r.Reference.Perplexity)
 		if !(r.MeanKL > 0) || r.MeanKL > x.limit*base {
-			t.Errorf("%s: KL %.5f is %.3f of plain rounding's, want at most %.2f", x.method, r.MeanKL, r.MeanKL/base, x.limit)
+			t.Errorf("INT%d %s: KL %.5f is %.3f of plain rounding's, want at most %.2f", x.bits, x.method, r.MeanKL, r.MeanKL/base, x.limit)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func TestAligned(t *testing.T) {
 
 // loads tries a file as it is.
 func loads(o *Options) error {
-	c, err := load(hosttest.Device{}, pathOf(o), o)
+	c, err := load(context.Background(), hosttest.Device{}, pathOf(o), o)
 	if err == nil {
 		err = c.Close()
 	}
@@ -376,6 +376,26 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
+// TestCancelled: neither a load nor a verification outlives its context, and a
+// file is not held to be damaged for it.
+func TestCancelled(t *testing.T) {
+	o, src, _ := options(t, t.TempDir())
+	whole(t, o)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errTest)
+	for _, o.Copy = range []bool{false, true} {
+		if _, err := Open(ctx, hosttest.Device{}, *o); !errors.Is(err, errTest) {
+			t.Errorf("Open: got %v", err)
+		}
+	}
+	if _, err := Build(ctx, *o); !errors.Is(err, errTest) || len(src.asked) != 12 {
+		t.Errorf("Build: got %v, %d experts asked", err, len(src.asked))
+	}
+	if err := loads(o); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPlanRefused(t *testing.T) {
 	for name, change := range map[string]func(p *Plan){
 		"no layers":   func(p *Plan) { p.Layers = nil },
@@ -449,9 +469,9 @@ func TestShortenedWhileMapped(t *testing.T) {
 			t.Fatal(err)
 		}
 		if o.Copy {
-			err = c.copy(hosttest.Device{}, x, o)
+			err = c.copy(context.Background(), hosttest.Device{}, x, o)
 		} else {
-			err = c.mapIn(hosttest.Device{}, x, o)
+			err = c.mapIn(context.Background(), hosttest.Device{}, x, o)
 		}
 		if !errors.Is(err, ErrTruncated) {
 			t.Errorf("copy %v: got %v", o.Copy, err)

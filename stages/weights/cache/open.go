@@ -85,7 +85,7 @@ func Open(ctx context.Context, dev device.Device, o Options) (*Cache, error) {
 	}
 	for _, dir := range list {
 		path := filepath.Join(dir, o.Plan.FileName())
-		c, err := load(dev, path, &o)
+		c, err := load(ctx, dev, path, &o)
 		if err == nil {
 			return c, nil
 		}
@@ -101,7 +101,7 @@ func Open(ctx context.Context, dev device.Device, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := load(dev, r.Path, &o)
+	c, err := load(ctx, dev, r.Path, &o)
 	if err != nil {
 		return nil, fmt.Errorf("%s, just built: %w", r.Path, err)
 	}
@@ -145,7 +145,7 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	if r.Bytes, err = o.Plan.Bytes(); err != nil {
 		return nil, err
 	}
-	switch err := verify(path, &o); {
+	switch err := verify(ctx, path, &o); {
 	case err == nil:
 		r.Found = true
 		return r, nil
@@ -193,13 +193,13 @@ func openFile(path string, plan *Plan) (*opened, error) {
 }
 
 // verify reads a whole file.
-func verify(path string, o *Options) error {
+func verify(ctx context.Context, path string, o *Options) error {
 	x, err := openFile(path, &o.Plan)
 	if err != nil {
 		return err
 	}
 	defer x.file.Close()
-	return x.each(o, "verify", func(i int) error {
+	return x.each(ctx, o, "verify", func(i int) error {
 		return x.into(i, nil, make([]byte, chunk))
 	})
 }
@@ -237,8 +237,9 @@ func (x *opened) compare(i int, sum uint32) error {
 	return nil
 }
 
-// each calls work for every layer, several at once. The first error ends it.
-func (x *opened) each(o *Options, phase string, work func(i int) error) error {
+// each calls work for every layer, several at once. The first error ends it, as
+// does the end of ctx.
+func (x *opened) each(ctx context.Context, o *Options, phase string, work func(i int) error) error {
 	threads := o.Threads
 	if threads <= 0 {
 		threads = runtime.GOMAXPROCS(0)
@@ -257,7 +258,10 @@ func (x *opened) each(o *Options, phase string, work func(i int) error) error {
 				if i >= len(x.entries) {
 					return
 				}
-				err := work(i)
+				err := context.Cause(ctx)
+				if err == nil {
+					err = work(i)
+				}
 				mu.Lock()
 				if done++; err != nil && first == nil {
 					first = err
@@ -278,7 +282,7 @@ func (x *opened) each(o *Options, phase string, work func(i int) error) error {
 }
 
 // load brings a file into memory of dev, checksums verified in the same pass.
-func load(dev device.Device, path string, o *Options) (*Cache, error) {
+func load(ctx context.Context, dev device.Device, path string, o *Options) (*Cache, error) {
 	x, err := openFile(path, &o.Plan)
 	if err != nil {
 		return nil, err
@@ -286,9 +290,9 @@ func load(dev device.Device, path string, o *Options) (*Cache, error) {
 	defer x.file.Close()
 	c := &Cache{Path: path, Plan: x.plan, Bytes: x.layout.file, layers: make(map[int][]device.QExpert, len(x.entries))}
 	if o.Copy {
-		err = c.copy(dev, x, o)
+		err = c.copy(ctx, dev, x, o)
 	} else {
-		err = c.mapIn(dev, x, o)
+		err = c.mapIn(ctx, dev, x, o)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -299,13 +303,13 @@ func load(dev device.Device, path string, o *Options) (*Cache, error) {
 	return c, nil
 }
 
-func (c *Cache) mapIn(dev device.Device, x *opened, o *Options) error {
+func (c *Cache) mapIn(ctx context.Context, dev device.Device, x *opened, o *Options) error {
 	var err error
 	if c.mapped, err = mapFile(x.file, x.layout.file); err != nil {
 		return fmt.Errorf("mmap of %d bytes: %w", x.layout.file, err)
 	}
 	layer := func(i int) []byte { return c.mapped[x.layout.at(i):][:x.layout.layer:x.layout.layer] }
-	if err := x.each(o, "load", func(i int) error {
+	if err := x.each(ctx, o, "load", func(i int) error {
 		sum, err := touch(layer(i))
 		if err != nil {
 			return err
@@ -342,7 +346,7 @@ func touch(b []byte) (sum uint32, err error) {
 	return sum, nil
 }
 
-func (c *Cache) copy(dev device.Device, x *opened, o *Options) error {
+func (c *Cache) copy(ctx context.Context, dev device.Device, x *opened, o *Options) error {
 	for range x.entries {
 		b, err := dev.Alloc(int(x.layout.layer))
 		if err != nil {
@@ -353,7 +357,7 @@ func (c *Cache) copy(dev device.Device, x *opened, o *Options) error {
 			return fmt.Errorf("cache: memory of %s cannot be read into", dev.Name())
 		}
 	}
-	return x.each(o, "load", func(i int) error { return x.into(i, c.bufs[i].Host(), nil) })
+	return x.each(ctx, o, "load", func(i int) error { return x.into(i, c.bufs[i].Host(), nil) })
 }
 
 // experts are the views of the experts of one layer in its buffer.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"krater/kernels/cpu"
 	"krater/kernels/tensor"
 	"krater/stages/internal/hosttest"
 	"krater/stages/model"
@@ -219,6 +220,11 @@ func BenchmarkLoad(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	dev, err := cpu.New(cpu.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer dev.Close()
 	for _, x := range []struct {
 		name string
 		copy bool
@@ -227,7 +233,11 @@ func BenchmarkLoad(b *testing.B) {
 			o.Copy = x.copy
 			b.SetBytes(r.Bytes)
 			for b.Loop() {
-				if err := loads(o); err != nil {
+				c, err := Open(b.Context(), dev, *o)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := c.Close(); err != nil {
 					b.Fatal(err)
 				}
 			}
