@@ -38,6 +38,7 @@ type Device struct {
 	wakeNs int // see the constant
 	speed  speed
 	fetch  prefetch
+	unit   unitUse
 
 	used    atomic.Int64
 	scratch atomic.Int64
@@ -83,7 +84,7 @@ func New(o Options) (*Device, error) {
 		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads), wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l),
-		fetch: prefetchFor(cpuid.CPU.VendorID),
+		fetch: prefetchFor(cpuid.CPU.VendorID), unit: unitFor(l),
 	}, nil
 }
 

@@ -24,3 +24,7 @@ func (d *Device) Read(b []byte) {
 		load(unsafe.SliceData(b[from*piece:]), (to-from)*piece)
 	})
 }
+
+// UseUnit makes products of rows rows and more go to the tile unit, with every
+// group it can have.
+func (d *Device) UseUnit(rows int) { d.unit = unitUse{rows: rows} }

@@ -161,6 +161,9 @@ func pick(index []int32, first, j int) int {
 // go in pieces that stay in the second-level cache while all rows pass, or that
 // keep a call short when they are read once.
 func (p *quantProduct) multiply(d *Device, l *lane, in quantInput, out quantOutput, rows, from, to int) {
+	if d.unit.takes(p, rows) {
+		from = p.onUnit(l, in, out, rows, from, to)
+	}
 	calls := (rows + d.qdot.Most - 1) / d.qdot.Most
 	size := streamBlock
 	if calls > 1 {
@@ -227,7 +230,8 @@ func (t *matmulQTask) do(l *lane, i int) {
 	t.multiply(t.dev, l, quantInput{quantRows: &t.x}, t.out, t.x.rows, i*n/t.cut, (i+1)*n/t.cut)
 }
 
-// MatMulQ is out [T, N] F32 = x [T, K] * transposed w [N, K]. No scratch.
+// MatMulQ is out [T, N] F32 = x [T, K] * transposed w [N, K]. Scratch:
+// that of the tile unit, see unit.go.
 func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w device.QMat) {
 	const op = "MatMulQ"
 	s := d.stream(op, stream)
@@ -240,7 +244,7 @@ func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w
 	}
 	ns := t.ns(d, t.x.rows)
 	t.cut = min(s.cuts(ns, 1), t.tiles())
-	s.each(t, t.cut, ns, 0)
+	s.each(t, t.cut, ns, d.unit.scratch(&t.quantProduct, t.x.rows))
 }
 
 // cuts is in how many parts to cut each of n products that take ns together: none

@@ -162,9 +162,10 @@ func (t *ffnQTask) run(s *Stream) {
 		return
 	}
 	t.makeRoom(s, rows)
-	ns := 0
+	ns, scratch := 0, 0
 	for i := range t.items {
 		item := &t.items[i]
+		scratch = max(scratch, s.dev.unit.scratch(&item.w13, item.rows), s.dev.unit.scratch(&item.w2, item.rows))
 		ns += item.w13.ns(s.dev, item.rows) + item.w2.ns(s.dev, item.rows)
 	}
 	t.cut = s.cuts(ns, 2*len(t.items))
@@ -176,7 +177,7 @@ func (t *ffnQTask) run(s *Stream) {
 		t.progress[i].down.Store(0)
 	}
 	t.next.Store(0)
-	s.each(t, min(len(s.lanes), t.cut*len(t.items)), ns, 0)
+	s.each(t, min(len(s.lanes), t.cut*len(t.items)), ns, scratch)
 	t.empty()
 }
 

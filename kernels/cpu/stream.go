@@ -7,6 +7,7 @@ import (
 	"krater/kernels/cpu/axpy"
 	"krater/kernels/cpu/dot"
 	"krater/kernels/cpu/qdot"
+	"krater/kernels/cpu/qtile"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -43,6 +44,7 @@ type lane struct {
 	dot   dot.Tile
 	axpy  axpy.Tile
 	qdot  qdot.Tile
+	unit  qtile.Work
 	edge  [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
 }
 

@@ -49,13 +49,20 @@ func main() {
 			log.Fatal(err)
 		}
 	}
-	g := newISA(false)
-	emitRead(g)
+	read, unit := newISA(false), newISA(true)
+	unit.suffix = "AMX"
+	single(os.Args[1], ".", read, emitRead)
+	single(os.Args[1], "qtile", unit, emitTileUnit)
+}
+
+// single writes a package that has one level only.
+func single(dir, name string, g *isa, emit func(*isa)) {
+	emit(g)
 	var stubs []string
-	if err := write(os.Args[1], ".", g, &stubs); err != nil {
+	if err := write(dir, name, g, &stubs); err != nil {
 		log.Fatal(err)
 	}
-	if err := writeStubs(os.Args[1], ".", stubs); err != nil {
+	if err := writeStubs(dir, name, stubs); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,0 +1,96 @@
+package cpu_test
+
+import (
+	"fmt"
+	"testing"
+
+	"krater/kernels/cpu"
+	"krater/kernels/cpu/level"
+	"krater/kernels/cpu/qtile"
+	"krater/kernels/device"
+	"krater/kernels/kerneltest"
+	"krater/kernels/ref"
+)
+
+// openUnit is a device that uses the tile unit for every product it can.
+func openUnit(t testing.TB, threads int) (*cpu.Device, device.Stream) {
+	t.Helper()
+	if err := qtile.Available(); err != nil {
+		t.Skip(err)
+	}
+	d, s := open(t, cpu.Options{Threads: threads, Level: level.Best()})
+	d.UseUnit(1)
+	return d, s
+}
+
+// The tile unit gives the bits of ref, also where only a part of the tiles is for
+// it: odd numbers of tiles, a last one that is not full.
+func TestMatMulQOnTheTileUnit(t *testing.T) {
+	d, s := openUnit(t, 3)
+	d.ShareEverything()
+	for i, size := range [][3]int{{32, 128, 128}, {16, 64, 64}, {50, 256, 64}, {130, 256, 128}, {15, 128, 128}, {97, 512, 256}, {64, 100, 128}} {
+		n, k, group := size[0], size[1], size[2]
+		w, rw := newQMat(d, uint64(i), n, k, 4, group)
+		for _, m := range []int{1, 5, 8, 31, 33, 130, 200} {
+			x := kerneltest.Normal(kerneltest.Rand(uint64(i)+7), m*k, 1)
+			got, want := kerneltest.Guard[float32](m*n, 4*(m%16)), make([]float32, m*n)
+			ref.MatMulQ(want, ref.QuantizeRows(x, k, group), rw)
+			d.MatMulQ(s, f32s(d, got.Data, m, n), quantized(d, s, x, m, k, group), w)
+			if err := kerneltest.SameBits(got.Data, want); err != nil {
+				t.Fatalf("%v, %d rows: %v", size, m, err)
+			}
+			if err := got.Check(); err != nil {
+				t.Fatalf("%v, %d rows: %v", size, m, err)
+			}
+		}
+	}
+}
+
+func TestExpertsQOnTheTileUnit(t *testing.T) {
+	d, s := openUnit(t, 3)
+	d.ShareEverything()
+	const experts, topK, h, f, group, tokens = 4, 2, 128, 80, 64, 90
+	var bank []device.QExpert
+	var banks []ref.QExpert
+	for i := range experts {
+		e, w := newQExpert(d, uint64(i), h, f, 4, group, 96)
+		bank, banks = append(bank, e), append(banks, w)
+	}
+	x := kerneltest.Normal(kerneltest.Rand(5), tokens*h, 1)
+	work := assignments(3, tokens, topK, experts)
+	got, want := make([]float32, tokens*topK*h), make([]float32, tokens*topK*h)
+	for _, item := range work {
+		for _, a := range item.Assign {
+			row := ref.QuantizeRows(x[int(a)/topK*h:(int(a)/topK+1)*h], h, group)
+			copy(want[int(a)*h:], composed(d, row, 1, banks[item.Expert]))
+		}
+	}
+	d.ExpertsQ(s, f32s(d, got, tokens*topK, h), quantized(d, s, x, tokens, h, group), bank, work, topK)
+	if err := kerneltest.SameBits(got, want); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// BenchmarkTileUnit compares with AVX-512 VNNI on one core: where the unit
+// overtakes is what unitFor says.
+func BenchmarkTileUnit(b *testing.B) {
+	for _, group := range []int{64, 128} {
+		for _, m := range []int{4, 8, 16, 32, 48, 64, 128} {
+			for _, unit := range []bool{false, true} {
+				b.Run(fmt.Sprintf("g%d/m%d/unit=%v", group, m, unit), func(b *testing.B) {
+					d, s := openUnit(b, 1)
+					if !unit {
+						d.UseUnit(1 << 20)
+					}
+					bank, _ := liteBank(b, d, 1, 4, group)
+					w := bank[0].W13
+					rows := newGuardedRows(d, m, liteH, group, 64).QRows
+					d.QuantizeRows(s, rows, f32s(d, kerneltest.Normal(kerneltest.Rand(1), m*liteH, 1), m, liteH))
+					out := f32s(d, make([]float32, m*w.Rows), m, w.Rows)
+					ns := kerneltest.Quartile(b, 1, func() { d.MatMulQ(s, out, rows, w) })
+					kerneltest.Report(b, ns, 0, 2*m*w.Rows*w.Cols)
+				})
+			}
+		}
+	}
+}
