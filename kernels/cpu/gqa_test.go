@@ -106,6 +106,26 @@ func TestGQA(t *testing.T) {
 	})
 }
 
+// Scores that rise with every key, far beyond where the exponential overflows:
+// each block has a new maximum.
+func TestGQARisingScores(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		p := device.GQA{Heads: 2, KVHeads: 1, HeadDim: 2, Scale: 1, BlockTokens: 16}
+		c := newGQAScene(d, p, tensor.F32, 300, 1)
+		for pos := range 300 {
+			slot := int(c.table[pos/16])*16 + pos%16
+			copy(c.cacheRef[4*slot:], []float32{float32(pos), -float32(pos)}) // the mat's own memory
+		}
+		copy(c.q, []float32{1, 0, 0, 1}) // the second head's scores fall
+		spans := []device.Span{{Row: 0, Len: 1, Pos: 299, Blocks: c.table}}
+		want := make([]float32, 4)
+		ref.GQA(want, c.q, c.cacheRef, spans, p)
+		if err := kerneltest.Compare(c.run(t, d, s, spans), want, 4, kerneltest.Relative(want, 64, 0)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // CASES 20, 25: neither the chunk of a prompt nor the other sequences change a
 // bit, nor does it matter whether a row was decoded, whatever the number of
 // threads.
