@@ -2,6 +2,7 @@ package quant
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -187,5 +188,22 @@ func TestHessianRefused(t *testing.T) {
 	h.Add(x)
 	if _, err := Feedback(w, 1, 64, spec, h, FeedbackOptions{}); !errors.Is(err, ErrHessian) {
 		t.Errorf("NaN input: got %v", err)
+	}
+}
+
+// BenchmarkFeedback quantises 64 rows, the Hessian's factor included: the cost is
+// about 10 K^2 a row and K^3 / 2 a matrix.
+func BenchmarkFeedback(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, cols := range []int{256, 1024} {
+		w, h := normal(r, 64*cols, 0), inputs(r, cols, 2*cols)
+		b.Run(fmt.Sprintf("K=%d", cols), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := Feedback(w, 64, cols, Spec{Bits: 4, Group: 64}, h, FeedbackOptions{Threads: 1}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(w))*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mweights/s")
+		})
 	}
 }
