@@ -24,9 +24,10 @@ func prefetchFor(vendor cpuid.Vendor) prefetch {
 	return prefetch{fine: some, coarse: some}
 }
 
-// ahead is the distance for groups of so many columns.
-func (p prefetch) ahead(group int) int {
-	if group < fineGroup {
+// ahead is the distance for groups of so many columns and rows of activations.
+// Several rows keep the loop as busy as scales do.
+func (p prefetch) ahead(group, rows int) int {
+	if group < fineGroup || rows > 1 {
 		return p.fine
 	}
 	return p.coarse

@@ -172,7 +172,7 @@ func (p *quantProduct) multiply(d *Device, l *lane, in quantInput, out quantOutp
 	step := max(1, size/p.tileBytes)
 	l.qdot.K, l.qdot.Steps = p.k, p.steps
 	for ; from < to; from += step {
-		l.qdot.Ahead = d.fetch.ahead(p.steps * qrows.Block)
+		l.qdot.Ahead = d.fetch.ahead(p.steps*qrows.Block, rows)
 		for c := range calls {
 			first, last := c*rows/calls, (c+1)*rows/calls
 			for j := first; j < last; j++ {

@@ -24,8 +24,13 @@ const (
 	qColumn = 32 // columns of a step
 )
 
-// prefetchRows: tiles of more rows are for weights that stay in cache.
-const prefetchRows = 6
+// Tiles of more than prefetchRows rows have no register left for the distance of
+// the prefetch; theirs is fixed. Most of their calls find the weights in cache, but
+// the first for each weight does not.
+const (
+	prefetchRows = 6
+	fixedAhead   = 4096
+)
 
 // qdotTile is the state while one tile is written: mr rows of activations
 // against tiles of 16 weight rows in format B, one weight tile after another.
@@ -112,9 +117,11 @@ func (d *qdotTile) load() {
 
 // prefetch asks for a line of weights some way ahead.
 func (d *qdotTile) prefetch(line int) {
+	at := operand.Mem{Base: d.q, Disp: line*qLine + fixedAhead}
 	if d.ahead != nil {
-		d.PREFETCHT0(operand.Mem{Base: d.q, Index: d.ahead, Scale: 1, Disp: line * qLine})
+		at = operand.Mem{Base: d.q, Index: d.ahead, Scale: 1, Disp: line * qLine}
 	}
+	d.PREFETCHT0(at)
 }
 
 // activations are 4 bytes of row m, for a broadcast.

@@ -30,7 +30,7 @@ type Tile struct {
 	// and divide K/32. Tiles >= 1.
 	K, Steps, Tiles int
 	// Ahead is how many bytes before their use weights are asked for, 0 for not at
-	// all. Tiles of more than six rows take no notice.
+	// all. Tiles of more than six rows have a distance of their own.
 	Ahead int
 }
 
