@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -31,12 +32,20 @@ func goodMachine() *machine.Machine {
 	}
 }
 
-// on runs a command line on a made-up machine.
+// on runs a command line on a made-up machine. A server that goes on instead of
+// being refused fails the test.
 func on(t *testing.T, m *machine.Machine, args ...string) outcome {
 	t.Helper()
 	var out, err bytes.Buffer
-	status := run(args, &env{out: &out, err: &err, machine: func() *machine.Machine { return m }})
-	return outcome{status, out.String(), err.String()}
+	ended := make(chan int, 1)
+	go func() { ended <- run(args, &env{out: &out, err: &err, machine: func() *machine.Machine { return m }}) }()
+	select {
+	case status := <-ended:
+		return outcome{status, out.String(), err.String()}
+	case <-time.After(patience):
+		t.Fatalf("krater %s does not end", strings.Join(args, " "))
+		return outcome{}
+	}
 }
 
 // report runs krater doctor --json on a made-up machine.
