@@ -232,3 +232,50 @@ func TestNothingLeaks(t *testing.T) {
 		t.Errorf("%d bytes on the device, %d before", now, used)
 	}
 }
+
+// TestSubmitIsDroppedByTheEnd: the schedule actor stops with the request in its
+// mailbox; its door does not wait for ever.
+func TestSubmitIsDroppedByTheEnd(t *testing.T) {
+	for _, failed := range []bool{false, true} {
+		g := desk(t)
+		p := g.p
+		p.halted, p.failed = make(chan struct{}), make(chan struct{})
+		p.host.(*deskHost).sent = func(any) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if failed {
+				p.failure = errFatal
+				close(p.failed)
+			} else {
+				p.closed = true
+				close(p.halted)
+			}
+		}
+		var e *engine.Error
+		if err := g.enqueue(newOutput(g, &engine.Request{}, newAnswer(1), 1), []int32{5}, 1, &engine.Request{}, nil); !errors.As(err, &e) || e.Kind != engine.Unavailable {
+			t.Errorf("failed %v: %v", failed, err)
+		}
+		if len(p.outputs) != 0 {
+			t.Errorf("failed %v: the request is still open", failed)
+		}
+	}
+}
+
+// TestHaltWithAStuckActor: what it leaves open is ended, nothing is freed under
+// its feet.
+func TestHaltWithAStuckActor(t *testing.T) {
+	g := desk(t)
+	p := g.p
+	p.halted = make(chan struct{})
+	p.states = []*stages.State{nil} // closing it would panic
+	p.host.(*deskHost).stuck = errors.New("stuck")
+	a := newAnswer(3)
+	p.outputs[7] = newOutput(g, &engine.Request{}, a, 1)
+	if err := p.halt(); err == nil || err.Error() != "stuck" {
+		t.Errorf("halt: %v", err)
+	}
+	if _, last := ending(t, drainEvents(t, a)); last.Err == nil || last.Err.Kind != engine.Unavailable {
+		t.Errorf("the open request ended with %+v", last)
+	}
+	<-p.halted
+}

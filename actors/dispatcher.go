@@ -14,10 +14,10 @@ import (
 //
 //   - the actors that a batch passes one after another (the crew: embed, groups,
 //     links, head, sample) run on workers, one for each batch in flight. An actor
-//     that is woken by a worker with nothing else to do is run by that worker, as
-//     if it were called: a batch stays on its goroutine and wakes nobody. If the
-//     worker has more to do, a free one takes the actor, so two batches are worked
-//     on at the same time in different groups.
+//     that a worker's actor wakes is run by that worker next, as if it were called:
+//     a batch stays on its goroutine and wakes nobody. What the waking actor still
+//     has in its mailbox, another batch, is taken by a free worker, so two batches
+//     are worked on at the same time in different groups.
 //   - the schedule actor has a goroutine of its own, since clients must not wait
 //     for a step, but the worker that brings a batch back runs it too.
 //   - all others have a goroutine of their own.
@@ -28,15 +28,14 @@ type crew struct {
 	workers int
 }
 
-// worker is one goroutine of a crew. Its fields are its own.
+// worker is one goroutine of a crew.
 type worker struct {
-	next *mailbox // to be run after the one in hand
-	busy bool     // the one in hand has more messages
+	next *mailbox // to be run after the message in hand; the worker's own
 }
 
-// follow makes a worker with nothing else to do run m next.
+// follow makes a worker that has nobody to run next run m.
 func (w *worker) follow(m *mailbox) bool {
-	if w == nil || w.busy || w.next != nil {
+	if w == nil || w.next != nil {
 		return false
 	}
 	w.next = m

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -239,10 +240,14 @@ func TestNaN(t *testing.T) {
 func TestGivingUp(t *testing.T) {
 	for _, name := range []string{"embed", "group0", "split0", "pool0", "merge0", "head", "sample"} {
 		t.Run(name, func(t *testing.T) {
+			var told atomic.Int64
 			r := newRig(t, setup{dir: golden("deepseek_v2_lite"), limits: small(1), wrap: func(actor string, n node) node {
 				return hook{n, func(_ *turn, m any) {
 					if _, ok := m.(msg.Carrier); ok && actor == name {
 						panic("injected")
+					}
+					if d, ok := m.(*msg.Drain); ok && d.Cancel {
+						told.Add(1)
 					}
 				}}
 			}})
@@ -265,6 +270,9 @@ func TestGivingUp(t *testing.T) {
 			}
 			if len(open) <= restartsMax {
 				t.Errorf("%d requests were accepted", len(open))
+			}
+			for <-r.Failed(); told.Load() == 0; { // what is left is cancelled
+				runtime.Gosched()
 			}
 			dead(t, r, gw)
 		})

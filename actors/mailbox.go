@@ -93,9 +93,9 @@ func (m *mailbox) process() {
 			return
 		}
 		m.invoke(x, system)
-		if m.worker != nil && m.worker.next != nil {
+		if w := m.worker; w != nil && w.next != nil {
 			if m.rest() {
-				m.place.run(m, nil)
+				m.place.run(m, w)
 			}
 			return
 		}
@@ -152,12 +152,9 @@ func (m *mailbox) invoke(x any, system bool) {
 // sender is the worker that runs the actor, or nil, for what the actor sends.
 // The actor calls it.
 func (m *mailbox) sender() *worker {
-	if m == nil || m.worker == nil {
+	if m == nil {
 		return nil
 	}
-	m.mu.Lock()
-	m.worker.busy = m.user.n > 0 || m.system.n > 0
-	m.mu.Unlock()
 	return m.worker
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,8 +32,8 @@ func newStage(t testing.TB, workers, mailboxes int) *stage {
 	return &stage{h, t}
 }
 
-// actor starts one; every incarnation notes its birth in born.
-func (s *stage) actor(name string, b berth, born *int) *mailbox {
+// actor starts one; every incarnation calls born.
+func (s *stage) actor(name string, b berth, born func()) *mailbox {
 	s.t.Helper()
 	a := &hosted{mailbox: &mailbox{actor: name, place: s.crew}}
 	if b != crewMember {
@@ -41,7 +42,7 @@ func (s *stage) actor(name string, b berth, born *int) *mailbox {
 	}
 	props := actor.PropsFromProducer(func() actor.Actor {
 		if born != nil {
-			*born++
+			born()
 		}
 		return actor.ReceiveFunc(func(c actor.Context) {
 			if f, ok := c.Message().(script); ok {
@@ -129,8 +130,8 @@ func TestBatchStaysOnItsWorker(t *testing.T) {
 	s.end()
 }
 
-// TestBusyWorkerDoesNotKeepWork: what a worker wakes while it has more to do, or
-// wakes second, is run by another one, at the same time.
+// TestBusyWorkerDoesNotKeepWork: what a worker wakes second, and what is left in
+// the mailbox of the actor that woke another, is run by others, at the same time.
 func TestBusyWorkerDoesNotKeepWork(t *testing.T) {
 	s := newStage(t, 3, 4)
 	a, b, c := s.actor("a", crewMember, nil), s.actor("b", crewMember, nil), s.actor("c", crewMember, nil)
@@ -163,7 +164,7 @@ func TestMailboxAfterPanic(t *testing.T) {
 	for _, b := range []berth{ownGoroutine, crewMember, crewGuest} {
 		s := newStage(t, 2, 2)
 		born := 0
-		m := s.actor("m", b, &born)
+		m := s.actor("m", b, func() { born++ })
 		var got []int
 		done := make(chan struct{})
 		for i := range 10 {
@@ -183,6 +184,22 @@ func TestMailboxAfterPanic(t *testing.T) {
 		}
 		s.end()
 	}
+}
+
+// TestMailboxAfterPanicOnWorker: an actor that fails after it has sent something
+// on is made anew although its worker has left for the other one.
+func TestMailboxAfterPanicOnWorker(t *testing.T) {
+	s := newStage(t, 1, 2)
+	var born atomic.Int64
+	a, b := s.actor("a", crewMember, func() { born.Add(1) }), s.actor("b", crewMember, nil)
+	a.post(script(func(box *mailbox) {
+		b.post(script(func(*mailbox) {}), box.sender())
+		panic("injected")
+	}), nil)
+	for born.Load() < 2 {
+		runtime.Gosched()
+	}
+	s.end()
 }
 
 // TestMailboxOrder: messages of one sender arrive in order, each once, however

@@ -18,14 +18,22 @@ import (
 )
 
 // deskHost is a host without actors, for the parts around them.
-type deskHost struct{ clock int64 }
+type deskHost struct {
+	clock int64
+	stuck error // of halt
+	sent  func(m any)
+}
 
 func (h *deskHost) spawn(string, berth, func() *shell) address { return nil }
-func (h *deskHost) send(address, any)                          {}
-func (h *deskHost) now() int64                                 { return h.clock }
-func (h *deskHost) alarm(time.Duration)                        {}
-func (h *deskHost) waiting(map[string]int)                     {}
-func (h *deskHost) halt() error                                { return nil }
+func (h *deskHost) send(_ address, m any) {
+	if h.sent != nil {
+		h.sent(m)
+	}
+}
+func (h *deskHost) now() int64             { return h.clock }
+func (h *deskHost) alarm(time.Duration)    {}
+func (h *deskHost) waiting(map[string]int) {}
+func (h *deskHost) halt() error            { return h.stuck }
 
 // desk is a gateway without a pipeline.
 func desk(t testing.TB) *Gateway {

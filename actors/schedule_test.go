@@ -257,11 +257,11 @@ func (d *director) credits() {
 	n := d.node
 	abandoned := 0
 	for b, f := range n.flight {
-		if f.where == away && b.Abandoned.Load() {
+		if f.where != here && b.Abandoned.Load() {
 			abandoned++
 		}
 	}
-	d.printf("-- %d free, %d away (%d abandoned), %d lost; %d KV blocks\n", len(n.free), n.flying, abandoned, len(n.lost), n.core.Stats().BlocksUsed)
+	d.printf("-- %d free, %d away, %d lost (%d abandoned); %d KV blocks\n", len(n.free), n.flying, len(n.lost), abandoned, n.core.Stats().BlocksUsed)
 	if err := n.core.Check(); err != nil {
 		d.t.Error(err)
 	}
