@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"krater/stages/load"
 )
 
 // Blueprint is the pipeline's topology as plain data: which layer groups there
@@ -42,19 +44,14 @@ func (k LinkKind) String() string {
 	return fmt.Sprintf("LinkKind(%d)", uint8(k))
 }
 
-// Cut divides layers into n groups of nearly equal length, the longer ones
-// first, all on one rank.
+// Cut divides layers into n groups as load.Even does, all on one rank.
 func Cut(layers, n int) ([]GroupSpec, error) {
 	if n < 1 || n > layers {
 		return nil, fmt.Errorf("layer groups: %d groups of %d layers: want 1 to %d", n, layers, layers)
 	}
 	groups := make([]GroupSpec, 0, n)
 	at := 0
-	for i := range n {
-		size := layers / n
-		if i < layers%n {
-			size++
-		}
+	for _, size := range load.Even(layers, n) {
 		groups = append(groups, GroupSpec{First: at, Last: at + size})
 		at += size
 	}
