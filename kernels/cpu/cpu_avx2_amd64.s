@@ -37,6 +37,43 @@ block_end:
 	VZEROUPPER
 	RET
 
+// func readAheadAVX2(p *byte, n int)
+// Requires: AVX, MMX+
+TEXT ·readAheadAVX2(SB), NOSPLIT, $0-16
+	MOVQ   p+0(FP), AX
+	MOVQ   n+8(FP), CX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+block:
+	CMPQ       CX, $+256
+	JLT        block_end
+	PREFETCHT0 4096(AX)
+	VXORPS     (AX), Y0, Y0
+	VXORPS     32(AX), Y1, Y1
+	PREFETCHT0 4160(AX)
+	VXORPS     64(AX), Y2, Y2
+	VXORPS     96(AX), Y3, Y3
+	PREFETCHT0 4224(AX)
+	VXORPS     128(AX), Y4, Y4
+	VXORPS     160(AX), Y5, Y5
+	PREFETCHT0 4288(AX)
+	VXORPS     192(AX), Y6, Y6
+	VXORPS     224(AX), Y7, Y7
+	ADDQ       $+256, AX
+	SUBQ       $+256, CX
+	JMP        block
+
+block_end:
+	VZEROUPPER
+	RET
+
 // func pause()
 TEXT ·pause(SB), NOSPLIT, $0
 	PAUSE

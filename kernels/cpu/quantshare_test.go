@@ -121,7 +121,7 @@ func gemvShare(b *testing.B, d *cpu.Device, s device.Stream, bits, group int) {
 		d.MatMulQ(s, out, rows, w[next])
 		next = (next + 1) % matrices
 	}, func() {
-		d.Read(memory.Host()[next*size:][:size])
+		d.Read(cpu.ReadTurns, memory.Host()[next*size:][:size])
 		next = (next + 1) % matrices
 	})
 }
@@ -147,7 +147,7 @@ func decodeShare(b *testing.B, d *cpu.Device, s device.Stream, bits, group, toke
 		d.QuantizeRows(s, rows, x)
 		d.ExpertsQ(s, y, rows, bank, work[:], liteTopK)
 	}, func() {
-		d.Read(memory[next/liteTopK*size:][:size])
+		d.Read(cpu.ReadTurns, memory[next/liteTopK*size:][:size])
 		next = (next + liteTopK) % len(bank)
 	})
 }

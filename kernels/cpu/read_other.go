@@ -2,5 +2,7 @@
 
 package cpu
 
-// readVectors is never chosen: this build has the portable level only.
+// The vector loops are never chosen: this build has the portable level only.
 func readVectors(p *byte, n int) { readWords(p, n) }
+
+func readVectorsAhead(p *byte, n int) { readWords(p, n) }

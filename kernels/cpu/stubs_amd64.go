@@ -9,5 +9,10 @@ package cpu
 //go:noescape
 func readAVX2(p *byte, n int)
 
+// readAheadAVX2 is readAVX2 that asks for lines 4 KB before it loads them.
+//
+//go:noescape
+func readAheadAVX2(p *byte, n int)
+
 // pause tells the core that this is a spin loop.
 func pause()
