@@ -36,7 +36,8 @@ var table = []rule{
 	{"krater/actors/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/kernels/device", "krater/kernels/tensor", "github.com/asynkron/protoactor-go", "github.com/rs/zerolog"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
-	{"krater/bench/...", []string{"krater/models", "krater/kernels", "krater/scheduler", "krater/stages", "krater/actors", "krater/transport", "github.com", "golang.org"}},
+	{"krater/bench/plot", []string{"gonum.org/v1/plot"}},
+	{"krater/bench/...", []string{"krater/bench", "krater/kernels", "krater/stages"}},
 }
 
 type goPackage struct {
@@ -109,6 +110,12 @@ func fault(pkg, imp string) string {
 	return "may not import " + imp
 }
 
+// reserved reports whether pkg imports what is not for it: nobody imports cmd,
+// and the packages of bench are for cmd and one another.
+func reserved(pkg, imp string) bool {
+	return under(imp, "krater/cmd") || under(imp, "krater/bench") && !under(pkg, "krater/cmd") && !under(pkg, "krater/bench")
+}
+
 func TestImportTable(t *testing.T) {
 	pkgs := list(t, "./...")
 	if len(pkgs) < 10 {
@@ -119,8 +126,8 @@ func TestImportTable(t *testing.T) {
 			if why := fault(p.ImportPath, imp); why != "" {
 				t.Errorf("%s %s", p.ImportPath, why)
 			}
-			if under(imp, "krater/cmd") || under(imp, "krater/bench") && !under(p.ImportPath, "krater/cmd") {
-				t.Errorf("%s imports %s: nobody imports cmd or bench", p.ImportPath, imp)
+			if reserved(p.ImportPath, imp) {
+				t.Errorf("%s imports %s: nobody imports cmd, and bench only cmd and bench", p.ImportPath, imp)
 			}
 		}
 	}
@@ -140,9 +147,14 @@ func TestImportTableBites(t *testing.T) {
 		{"krater/transport/server", "krater/actors/engine", false},
 		{"krater/transport/server", "github.com/asynkron/protoactor-go/actor", true},
 		{"krater/actors", "github.com/asynkron/protoactor-go/actor", false},
+		{"krater/cmd/krater", "krater/bench/stat", false},
+		{"krater/bench/cores", "krater/bench/stat", false},
+		{"krater/bench/stat", "gonum.org/v1/plot", true},
+		{"krater/bench/peers/join", "krater/cmd/krater", true},
+		{"krater/stages/drive", "krater/bench/stat", true},
 		{"krater/newthing", "fmt", true},
 	} {
-		if got := fault(c.pkg, c.imp) != ""; got != c.bad {
+		if got := fault(c.pkg, c.imp) != "" || reserved(c.pkg, c.imp); got != c.bad {
 			t.Errorf("fault(%s, %s) = %v, want %v", c.pkg, c.imp, got, c.bad)
 		}
 	}

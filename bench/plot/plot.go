@@ -1,0 +1,226 @@
+// Package plot draws the figures of benchmarks: grouped bars and lines, as SVG or
+// PNG. The same data gives the same bytes.
+package plot
+
+import (
+	"fmt"
+	"image/color"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// Chart is the data of one figure. With Categories it has bars, a group for each
+// category and in it a bar for each series; without, lines with points.
+type Chart struct {
+	Title      string   `json:"title"`
+	X          string   `json:"x,omitempty"`
+	Y          string   `json:"y"`
+	Categories []string `json:"categories,omitempty"`
+	Series     []Series `json:"series"`
+	Limits     []Limit  `json:"limits,omitempty"`
+}
+
+// Series is one colour. Y has a value for each category, or for each of X.
+type Series struct {
+	Name string    `json:"name"`
+	X    []float64 `json:"x,omitempty"`
+	Y    []float64 `json:"y"`
+}
+
+// Limit is a level that the figures are held against: a dashed line.
+type Limit struct {
+	Name string  `json:"name"`
+	Y    float64 `json:"y"`
+}
+
+const (
+	width  = 24 * vg.Centimeter
+	height = 12 * vg.Centimeter // of one chart
+	margin = 4 * vg.Millimeter  // around each
+	axis   = 2 * vg.Centimeter  // what the Y axis takes of the width, roughly
+	dpi    = 96
+)
+
+// Formats are the endings of files that Save can write.
+var Formats = []string{".svg", ".png"}
+
+// CheckPath tells before a long measurement whether Save can write a file of
+// this name.
+func CheckPath(path string) error {
+	for _, f := range Formats {
+		if strings.EqualFold(filepath.Ext(path), f) {
+			return nil
+		}
+	}
+	return fmt.Errorf("plot: %s: want a file that ends in %s", path, strings.Join(Formats, " or "))
+}
+
+// Save draws charts one below the other into a file, by its ending.
+func Save(path string, charts ...Chart) error {
+	if err := CheckPath(path); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	err = Write(f, strings.ToLower(filepath.Ext(path)), charts...)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+// Write is Save to a writer; format is one of Formats.
+func Write(w io.Writer, format string, charts ...Chart) error {
+	if len(charts) == 0 {
+		return fmt.Errorf("plot: nothing to draw")
+	}
+	plots := make([]*plot.Plot, len(charts))
+	for i := range charts {
+		p, err := charts[i].plot()
+		if err != nil {
+			return fmt.Errorf("plot: %s: %w", charts[i].Title, err)
+		}
+		plots[i] = p
+	}
+	total := height * vg.Length(len(charts))
+	var canvas interface {
+		vg.CanvasSizer
+		io.WriterTo
+	}
+	switch format {
+	case ".svg":
+		canvas = vgsvg.New(width, total)
+	case ".png":
+		canvas = vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, total), vgimg.UseDPI(dpi), vgimg.UseBackgroundColor(color.White))}
+	default:
+		return fmt.Errorf("plot: format %q is none of %s", format, strings.Join(Formats, ", "))
+	}
+	all := draw.New(canvas)
+	for i, p := range plots {
+		top := total - vg.Length(i)*height
+		p.Draw(draw.Crop(all, margin, -margin, top-height+margin, top-total-margin))
+	}
+	_, err := canvas.WriteTo(w)
+	return err
+}
+
+// palette tells series apart for most colour-blind readers (Okabe and Ito, 2008).
+var palette = []color.RGBA{
+	{0x00, 0x72, 0xb2, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
+	{0x56, 0xb4, 0xe9, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0xf0, 0xe4, 0x42, 0xff}, {0x44, 0x44, 0x44, 0xff},
+}
+
+// check names what does not fit together.
+func (c *Chart) check() error {
+	if len(c.Series) == 0 {
+		return fmt.Errorf("no series")
+	}
+	for _, s := range c.Series {
+		want := len(s.X)
+		if len(c.Categories) > 0 {
+			want = len(c.Categories)
+		}
+		if len(s.Y) != want || want == 0 {
+			return fmt.Errorf("series %q has %d values for %d places", s.Name, len(s.Y), want)
+		}
+	}
+	return nil
+}
+
+func (c *Chart) plot() (*plot.Plot, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.X, c.Y
+	p.Title.Padding = vg.Millimeter * 2
+	p.Legend.Top = true
+	p.Legend.Padding = vg.Millimeter
+	grid := plotter.NewGrid()
+	grid.Vertical.Width = 0
+	grid.Horizontal.Color = color.Gray{0xdd}
+	p.Add(grid)
+	fill := c.lines
+	if len(c.Categories) > 0 {
+		fill = c.bars
+	}
+	if err := fill(p); err != nil {
+		return nil, err
+	}
+	c.limits(p)
+	p.Y.Min = min(0, p.Y.Min)
+	p.Y.Max *= 1 + 0.07*float64(1+len(c.Series)+len(c.Limits)) // room for the legend
+	return p, nil
+}
+
+func (c *Chart) bars(p *plot.Plot) error {
+	n := len(c.Series)
+	each := 0.8 * (width - axis) / vg.Length(n*len(c.Categories))
+	for i, s := range c.Series {
+		bars, err := plotter.NewBarChart(plotter.Values(s.Y), each)
+		if err != nil {
+			return err
+		}
+		bars.Color, bars.LineStyle.Width = palette[i%len(palette)], 0
+		bars.Offset = each * (vg.Length(i) - vg.Length(n-1)/2)
+		p.Add(bars)
+		p.Legend.Add(s.Name, bars)
+	}
+	p.NominalX(c.Categories...)
+	p.X.Min, p.X.Max = -0.5, float64(len(c.Categories))-0.5
+	if len(c.Categories) > 6 {
+		p.X.Tick.Label.Rotation = 0.5
+		p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YCenter
+	}
+	return nil
+}
+
+func (c *Chart) lines(p *plot.Plot) error {
+	var ticks plot.ConstantTicks
+	for i, s := range c.Series {
+		points := make(plotter.XYs, len(s.X))
+		for j := range points {
+			points[j].X, points[j].Y = s.X[j], s.Y[j]
+		}
+		line, dots, err := plotter.NewLinePoints(points)
+		if err != nil {
+			return err
+		}
+		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
+		dots.Color, dots.Shape, dots.Radius = line.Color, draw.CircleGlyph{}, vg.Points(3)
+		p.Add(line, dots)
+		p.Legend.Add(s.Name, line, dots)
+		for _, x := range s.X {
+			if !slices.ContainsFunc(ticks, func(t plot.Tick) bool { return t.Value == x }) {
+				ticks = append(ticks, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'f', -1, 64)})
+			}
+		}
+	}
+	p.X.Min, p.X.Max, p.X.Tick.Marker = 0, p.X.Max*1.03, ticks
+	return nil
+}
+
+func (c *Chart) limits(p *plot.Plot) {
+	for i, l := range c.Limits {
+		f := plotter.NewFunction(func(float64) float64 { return l.Y })
+		f.Samples = 2
+		f.Color, f.Width = palette[len(palette)-1-i%len(palette)], vg.Points(1.2)
+		f.Dashes = []vg.Length{vg.Points(5), vg.Points(3)}
+		p.Add(f)
+		p.Legend.Add(l.Name, f)
+		p.Y.Max = max(p.Y.Max, l.Y)
+	}
+}

@@ -1,0 +1,52 @@
+package stat
+
+// Series is a sample whose measurements carry the state of the machine they
+// were made in: a small virtual machine has all of its cores at one moment and
+// shares them the next, and only figures of one state can be compared.
+type Series struct {
+	Values Sample
+	states []string
+}
+
+// Add appends a measurement that has no state yet.
+func (s *Series) Add(v float64) {
+	s.Values = append(s.Values, v)
+	s.states = append(s.states, "")
+}
+
+// Mark gives a state to all measurements that have none: those since the last
+// look at the machine.
+func (s *Series) Mark(state string) {
+	for i := len(s.states) - 1; i >= 0 && s.states[i] == ""; i-- {
+		s.states[i] = state
+	}
+}
+
+// In is the measurements made in one state.
+func (s *Series) In(state string) Sample {
+	var out Sample
+	for i, v := range s.Values {
+		if s.states[i] == state {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// States lists the states met, the most frequent first, of equal ones the
+// earlier.
+func (s *Series) States() []string {
+	var order []string
+	count := map[string]int{}
+	for _, state := range s.states {
+		if count[state]++; count[state] == 1 {
+			order = append(order, state)
+		}
+	}
+	for i := range order { // stable, and there are a handful
+		for j := i; j > 0 && count[order[j]] > count[order[j-1]]; j-- {
+			order[j], order[j-1] = order[j-1], order[j]
+		}
+	}
+	return order
+}
