@@ -134,6 +134,7 @@ func (st *State) view() {
 	st.Normed = f.normed.RowRange(0, t)
 	st.Delta = f.delta.RowRange(0, t)
 	st.Final = f.final.RowRange(0, n)
+	st.Input, st.Output = NewInput(st.Normed, st.normed), NewInput(st.Final, st.final)
 	st.Logits = f.logits.RowRange(0, n)
 	if !f.shared.Zero() {
 		st.Shared = f.shared.RowRange(0, t)

@@ -16,11 +16,14 @@ type Limits struct {
 	Blocks      int // blocks of the KV cache
 	BlockTokens int // tokens of a block
 	Context     int // positions of a sequence; 0: what model and cache allow
+	// QuantGroup is the columns that share a scale where rows of H are quantised; 0:
+	// no layer is kept as integers.
+	QuantGroup int
 }
 
 // For fills in defaults for a model and checks the rest.
 func (l Limits) For(cfg *model.Config) (Limits, error) {
-	if l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 {
+	if l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 {
 		return l, fmt.Errorf("%w: tokens %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",
 			ErrLimits, l.Tokens, l.Seqs, l.Blocks, l.BlockTokens, l.LogitRows, l.Context)
 	}

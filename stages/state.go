@@ -32,6 +32,7 @@ type State struct {
 
 	Hidden    device.Mat // [T, H] F32 residual stream
 	Normed    device.Mat // [T, H] F32 output of the last norm: input of attention, router, experts
+	Input     Input      // Normed, as linear layers take it: whoever writes Normed tells it
 	Delta     device.Mat // [T, H] F32 output of the last block, not yet added to Hidden while Pending
 	Shared    device.Mat // [T, H] F32 shared experts; absent in a model without them
 	ExpertOut device.Mat // [T*K, H] F32 row t*K+r: token t's expert of rank r; absent in a dense model
@@ -41,6 +42,7 @@ type State struct {
 	RouterWeights device.Mat // [T, K] F32
 
 	Final  device.Mat // [n, H] F32 after the final norm
+	Output Input      // Final, as the head takes it
 	Logits device.Mat // [n, V] F32
 
 	// Pending says that Delta is still to be added to Hidden. It is false
@@ -62,6 +64,8 @@ type State struct {
 	ids    []int32 // RouterIDs on the host, where the device's memory is not
 	logits []float32
 	bufs   []device.Buffer
+	normed device.QRows // room for Input and Output as integers
+	final  device.QRows
 }
 
 // views are a State's matrices as allocated.
@@ -107,6 +111,9 @@ func StateBytes(cfg *model.Config, lim Limits) int64 {
 	for _, x := range new(views).shapes(cfg, lim) {
 		n += int64(x.rows) * int64(x.cols) * int64(x.dt.Size())
 	}
+	if lim.QuantGroup > 0 {
+		n += int64(device.QRowsBytes(lim.Tokens+lim.LogitRows, cfg.Hidden, lim.QuantGroup))
+	}
 	return n
 }
 
@@ -129,6 +136,15 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 		}
 		st.bufs = append(st.bufs, m.Buf)
 		*x.m = m
+	}
+	if lim.QuantGroup > 0 {
+		if st.normed, err = device.AllocQRows(dev, lim.Tokens, cfg.Hidden, lim.QuantGroup); err == nil {
+			st.final, err = device.AllocQRows(dev, lim.LogitRows, cfg.Hidden, lim.QuantGroup)
+		}
+		if err != nil {
+			st.Close()
+			return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
+		}
 	}
 	st.hostSide(lim.Tokens, cfg.MoE.Experts, cfg.MoE.Router.TopK)
 	return st, nil
@@ -163,6 +179,8 @@ func (st *State) Close() {
 		b.Free()
 	}
 	st.bufs = nil
+	st.normed.Free()
+	st.final.Free()
 }
 
 // Limits are the bounds the state was made for.

@@ -29,11 +29,11 @@ type decodeRow struct{ span, row int }
 // [slots, Rank+Rope] and kvB [Heads*(Nope+V), Rank] BF16 or F32. Row r of a span
 // sees the cached keys 0..Pos+r. Scratch per thread: headBlock rows of
 // 4*(Rank+Rope) + keyBlock values.
-func (d *Device) MLADecode(stream device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
 	const op = "MLADecode"
 	s := d.stream(op, stream)
 	t := &s.decode
-	t.check(op, d, &out, &q, &cache, &kvB, spans, &p)
+	t.check(op, d, &out, &q, &cache.Mat, &kvB.F, spans, &p)
 	t.rows = t.rows[:0]
 	keys := 0
 	for i := range spans {

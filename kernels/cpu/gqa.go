@@ -38,7 +38,7 @@ type gqaItem struct{ span, head, first, n int }
 // F32, each row the keys of all key heads, then their values. Row r of a span
 // sees the cached keys 0..Pos+r. Scratch per thread: queryBlock rows of
 // 2*HeadDim values, four of keyBlock.
-func (d *Device) GQA(stream device.Stream, out, q, cache device.Mat, spans []device.Span, p device.GQA) {
+func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
 	const op = "GQA"
 	s := d.stream(op, stream)
 	t := &s.gqa
@@ -49,7 +49,7 @@ func (d *Device) GQA(stream device.Stream, out, q, cache device.Mat, spans []dev
 	t.out = f32(op, "out", &out, q.Rows, p.Heads*p.HeadDim)
 	t.q = f32(op, "q", &q, q.Rows, p.Heads*p.HeadDim)
 	t.outStride, t.qStride = out.Stride, q.Stride
-	t.bind(op, d, &cache, p.Width(), spans, q.Rows)
+	t.bind(op, d, &cache.Mat, p.Width(), spans, q.Rows)
 	t.group, t.wide = p.Heads/p.KVHeads, convert.Padded(p.HeadDim)
 
 	pairs, keys := 0, 0 // of queries and keys, keys read

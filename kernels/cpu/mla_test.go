@@ -56,10 +56,10 @@ type form struct {
 
 var forms = []form{
 	{"prefill", func(d *cpu.Device, s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
-		d.MLAPrefill(s, out, q, cache, kvB, spans, p)
+		d.MLAPrefill(s, out, q, device.KV{Mat: cache}, device.KVB{F: kvB}, spans, p)
 	}},
 	{"decode", func(d *cpu.Device, s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
-		d.MLADecode(s, out, q, cache, kvB, spans, p)
+		d.MLADecode(s, out, q, device.KV{Mat: cache}, device.KVB{F: kvB}, spans, p)
 	}},
 }
 

@@ -17,11 +17,11 @@ type prefillTask struct{ mla }
 // MLAPrefill has the arguments of MLADecode and computes the same; it pays off
 // when a span has many rows. Scratch per thread: keyBlock rows of
 // 2*Nope+Rope+2*V+Rank values and three values for each row of the longest span.
-func (d *Device) MLAPrefill(stream device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+func (d *Device) MLAPrefill(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
 	const op = "MLAPrefill"
 	s := d.stream(op, stream)
 	t := &s.prefill
-	t.check(op, d, &out, &q, &cache, &kvB, spans, &p)
+	t.check(op, d, &out, &q, &cache.Mat, &kvB.F, spans, &p)
 	flops, longest := 0, 0
 	for i := range spans {
 		longest = max(longest, spans[i].Len)

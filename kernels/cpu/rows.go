@@ -29,12 +29,12 @@ func (d *Device) GatherRows(stream device.Stream, out, table, ids device.Mat) {
 
 // StoreRows writes row i of src [T, W] F32 to row slots[i] of cache [slots, W],
 // rounded when the cache is BF16.
-func (d *Device) StoreRows(stream device.Stream, cache, src, slots device.Mat) {
+func (d *Device) StoreRows(stream device.Stream, cache device.KV, src, slots device.Mat) {
 	const op = "StoreRows"
 	d.stream(op, stream)
 	index := i32s(op, "slots", &slots, src.Rows)
 	in := f32(op, "src", &src, src.Rows, src.Cols)
-	dst, bf16 := weight(op, "cache", &cache, cache.Rows, src.Cols)
+	dst, bf16 := weight(op, "cache", &cache.Mat, cache.Rows, src.Cols)
 	inRange(op, "slots", index, cache.Rows)
 	row := cache.Stride * cache.DType.Size()
 	for i, slot := range index {

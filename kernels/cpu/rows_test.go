@@ -48,14 +48,14 @@ func TestStoreRows(t *testing.T) {
 				_, rounded = kerneltest.BF16(src)
 			}
 			ref.StoreRows(want, rounded, slots, w)
-			d.StoreRows(s, cache, f32s(d, src, 3, w), wrap(d, tensor.I32, slots, 3, 1))
+			d.StoreRows(s, device.KV{Mat: cache}, f32s(d, src, 3, w), wrap(d, tensor.I32, slots, 3, 1))
 			got := make([]float32, rows*w)
 			d.GatherRows(s, f32s(d, got, rows, w), cache, wrap(d, tensor.I32, []int32{0, 1, 2, 3, 4, 5, 6, 7, 8}, rows, 1))
 			if err := kerneltest.SameBits(got, want); err != nil {
 				t.Errorf("%s: %v", dt, err)
 			}
 			slots[1] = rows
-			panicsWith(t, "StoreRows", func() { d.StoreRows(s, cache, f32s(d, src, 3, w), wrap(d, tensor.I32, slots, 3, 1)) })
+			panicsWith(t, "StoreRows", func() { d.StoreRows(s, device.KV{Mat: cache}, f32s(d, src, 3, w), wrap(d, tensor.I32, slots, 3, 1)) })
 		}
 	})
 }

@@ -14,10 +14,10 @@ package device
 //	Add(s, x, delta [T,H])                                               x += delta
 //	MatMul(s, out [T,N], x [T,Kd], w [N,Kd])                             out = x * w^T
 //	Rope(s, x [T,*], positions [T,1] I32, table [P,2*Dim/2] F32, p)      rotates in place
-//	StoreRows(s, cache [slots,W] BF16|F32, src [T,W] F32, slots [T,1] I32)
+//	StoreRows(s, cache KV [slots,W], src [T,W] F32, slots [T,1] I32)
 //	AddBias(s, x [T,N], b [1,N])                                         x += b, every row
-//	GQA(s, out [T,heads*d], q [T,heads*d], cache [slots,2*kvHeads*d], spans, p)
-//	MLAPrefill / MLADecode(s, out [T,heads*v], q [T,heads*(nope+rope)], cache, kvB, spans, p)
+//	GQA(s, out [T,heads*d], q [T,heads*d], cache KV [slots,2*kvHeads*d], spans, p)
+//	MLAPrefill / MLADecode(s, out [T,heads*v], q [T,heads*(nope+rope)], cache KV, kvB KVB, spans, p)
 //	RouteTopK(s, ids [T,K] I32, weights [T,K] F32, logits [T,E] F32, bias [1,E] F32 or absent, p)
 //	FFN(s, out [T,H], x [T,H], e Expert)                                 down(silu(gate x) * up x)
 //	Experts(s, y [T*K,H], x [T,H], bank []Expert, work []ExpertRows, topK)

@@ -18,31 +18,31 @@ import (
 type Stage interface {
 	// Run writes st.Delta [T, H], the block's output for st.Normed, and stores the
 	// batch's rows in cache [slots, Attention.KVWidth].
-	Run(s device.Stream, st *stages.State, w *Weights, cache device.Mat, layer int, probe stages.Probe)
+	Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe)
 	// Close frees the scratch memory.
 	Close()
 }
 
 // commonOps are the operators of every block.
 type commonOps interface {
-	MatMul(s device.Stream, out, x, w device.Mat)
+	stages.Products
 	Rope(s device.Stream, x, positions, table device.Mat, p device.Rope)
-	StoreRows(s device.Stream, cache, src, slots device.Mat)
+	StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
 }
 
 // MLAOps are the operators of latent attention.
 type MLAOps interface {
 	commonOps
 	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
-	MLAPrefill(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA)
-	MLADecode(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA)
+	MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
+	MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
 }
 
 // GQAOps are the operators of grouped-query attention.
 type GQAOps interface {
 	commonOps
 	AddBias(s device.Stream, x, b device.Mat)
-	GQA(s device.Stream, out, q, cache device.Mat, spans []device.Span, p device.GQA)
+	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA)
 }
 
 // Ops are the operators of all blocks.
@@ -56,27 +56,28 @@ type Ops interface {
 // grouped-query attention has Q, K, V, O and, with biases, the three of them.
 // qk = nope + rope, d = head size.
 type Weights struct {
-	Q      device.Mat // [heads*qk, H] or [heads*d, H] q_proj
-	QA     device.Mat // [q_rank, H] q_a_proj
-	QNorm  device.Mat // [1, q_rank] q_a_layernorm
-	QB     device.Mat // [heads*qk, q_rank] q_b_proj
-	KVA    device.Mat // [kv_rank+rope, H] kv_a_proj_with_mqa
-	KVNorm device.Mat // [1, kv_rank] kv_a_layernorm
-	KVB    device.Mat // [heads*(nope+v), kv_rank] kv_b_proj
-	O      device.Mat // [H, heads*v] or [H, heads*d] o_proj
+	Q      device.Weight // [heads*qk, H] or [heads*d, H] q_proj
+	QA     device.Weight // [q_rank, H] q_a_proj
+	QNorm  device.Mat    // [1, q_rank] q_a_layernorm
+	QB     device.Weight // [heads*qk, q_rank] q_b_proj
+	KVA    device.Weight // [kv_rank+rope, H] kv_a_proj_with_mqa
+	KVNorm device.Mat    // [1, kv_rank] kv_a_layernorm
+	KVB    device.KVB    // [heads*(nope+v), kv_rank] kv_b_proj
+	O      device.Weight // [H, heads*v] or [H, heads*d] o_proj
 
-	K, V         device.Mat // [kv_heads*d, H] k_proj, v_proj
-	QBias        device.Mat // [1, heads*d]
-	KBias, VBias device.Mat // [1, kv_heads*d]
+	K, V         device.Weight // [kv_heads*d, H] k_proj, v_proj
+	QBias        device.Mat    // [1, heads*d]
+	KBias, VBias device.Mat    // [1, kv_heads*d]
 }
 
 // New makes the block that cfg asks for, with scratch memory on dev for batches
-// within lim. table is the cos/sin table of RopeTable on the same device.
-func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, table device.Mat) (Stage, error) {
+// within lim and for layers whose weights are kept as those of w. table is the
+// cos/sin table of RopeTable on the same device.
+func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, w *Weights, table device.Mat) (Stage, error) {
 	if cfg.Attention.Kind == model.AttentionGQA {
-		return NewGQA(dev, ops, cfg, lim, table)
+		return NewGQA(dev, ops, cfg, lim, w, table)
 	}
-	return NewMLA(dev, ops, cfg, lim, table)
+	return NewMLA(dev, ops, cfg, lim, w, table)
 }
 
 // scratch is the memory a block owns.
@@ -103,6 +104,21 @@ func (b *scratch) alloc(dev device.Device, rows int, pieces []piece) error {
 		*p.m = mat
 	}
 	return nil
+}
+
+// room allocates what x's rows take as integers for the layer w, if it wants
+// them.
+func (b *scratch) room(dev device.Device, x device.Mat, w *device.Weight) (stages.Input, error) {
+	if !w.Integer() {
+		return stages.NewInput(x, device.QRows{}), nil
+	}
+	q, err := device.AllocQRows(dev, x.Rows, x.Cols, w.Q.Group)
+	if err != nil {
+		b.free()
+		return stages.Input{}, err
+	}
+	*b = append(*b, q.Q.Buf, q.Scale.Buf, q.Bias.Buf)
+	return stages.NewInput(x, q), nil
 }
 
 func (b *scratch) free() {

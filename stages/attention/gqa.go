@@ -12,16 +12,16 @@ type GQA struct {
 	sizes device.GQA
 	qRope device.Rope
 	kRope device.Rope
-	table device.Mat // [context, rotary dims] F32
-	q     device.Mat // [tokens, heads*d] F32
-	kv    device.Mat // [tokens, 2*kv_heads*d] F32, keys then values
-	out   device.Mat // [tokens, heads*d] F32
+	table device.Mat   // [context, rotary dims] F32
+	q     device.Mat   // [tokens, heads*d] F32
+	kv    device.Mat   // [tokens, 2*kv_heads*d] F32, keys then values
+	out   stages.Input // [tokens, heads*d]
 	owned scratch
 }
 
 // NewGQA allocates scratch memory on dev for batches within lim. table is the
 // cos/sin table of RopeTable on the same device.
-func NewGQA(dev device.Device, ops GQAOps, cfg *model.Config, lim stages.Limits, table device.Mat) (*GQA, error) {
+func NewGQA(dev device.Device, ops GQAOps, cfg *model.Config, lim stages.Limits, w *Weights, table device.Mat) (*GQA, error) {
 	a := cfg.Attention
 	g := &GQA{
 		ops:   ops,
@@ -30,7 +30,12 @@ func NewGQA(dev device.Device, ops GQAOps, cfg *model.Config, lim stages.Limits,
 		kRope: device.Rope{Heads: a.KVHeads, HeadDim: a.HeadDim, Dim: cfg.Rope.Dim, Interleaved: cfg.Rope.Interleaved},
 		table: table,
 	}
-	if err := g.owned.alloc(dev, lim.Tokens, []piece{{&g.q, a.Heads * a.HeadDim}, {&g.kv, a.KVWidth()}, {&g.out, a.OutDim()}}); err != nil {
+	var out device.Mat
+	err := g.owned.alloc(dev, lim.Tokens, []piece{{&g.q, a.Heads * a.HeadDim}, {&g.kv, a.KVWidth()}, {&out, a.OutDim()}})
+	if err != nil {
+		return nil, err
+	}
+	if g.out, err = g.owned.room(dev, out, &w.O); err != nil {
 		return nil, err
 	}
 	return g, nil
@@ -41,33 +46,33 @@ func (g *GQA) Close() { g.owned.free() }
 
 // Run writes st.Delta [T, H], the block's output for st.Normed, and stores the
 // batch's rows in cache [slots, 2*kv_heads*d].
-func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.Mat, layer int, probe stages.Probe) {
-	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(0, st.T)
+func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe) {
+	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(st.T)
 	half := kv.Cols / 2
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
-	g.project(s, q, st.Normed, w.Q, w.QBias)
-	g.project(s, keys, st.Normed, w.K, w.KBias)
-	g.project(s, values, st.Normed, w.V, w.VBias)
+	g.project(s, q, &st.Input, &w.Q, w.QBias)
+	g.project(s, keys, &st.Input, &w.K, w.KBias)
+	g.project(s, values, &st.Input, &w.V, w.VBias)
 	g.ops.Rope(s, q, st.Positions, g.table, g.qRope)
 	g.ops.Rope(s, keys, st.Positions, g.table, g.kRope)
 	g.ops.StoreRows(s, cache, kv, st.Slots)
 
 	if len(st.Prefill) > 0 {
-		g.ops.GQA(s, out, q, cache, st.Prefill, g.sizes)
+		g.ops.GQA(s, out.X, q, cache, st.Prefill, g.sizes)
 	}
 	if len(st.Decode) > 0 {
-		g.ops.GQA(s, out, q, cache, st.Decode, g.sizes)
+		g.ops.GQA(s, out.X, q, cache, st.Decode, g.sizes)
 	}
-	g.ops.MatMul(s, st.Delta, out, w.O)
+	out.Mul(s, g.ops, st.Delta, &w.O)
 	if probe != nil {
-		probe.Observe(s, layer, "attn", out, st)
+		probe.Observe(s, layer, "attn", out.X, st)
 		probe.Observe(s, layer, "mixer_out", st.Delta, st)
 	}
 }
 
 // project is out = x * w^T, plus the bias where there is one.
-func (g *GQA) project(s device.Stream, out, x, w, bias device.Mat) {
-	g.ops.MatMul(s, out, x, w)
+func (g *GQA) project(s device.Stream, out device.Mat, x *stages.Input, w *device.Weight, bias device.Mat) {
+	x.Mul(s, g.ops, out, w)
 	if !bias.Zero() {
 		g.ops.AddBias(s, out, bias)
 	}

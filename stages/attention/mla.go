@@ -14,17 +14,17 @@ type MLA struct {
 	qRope device.Rope
 	kRope device.Rope
 	eps   float32
-	table device.Mat // [context, rope] F32
-	qa    device.Mat // [tokens, q_rank] F32, absent with direct queries
-	q     device.Mat // [tokens, heads*qk] F32
-	kv    device.Mat // [tokens, kv_rank+rope] F32
-	out   device.Mat // [tokens, heads*v] F32
+	table device.Mat   // [context, rope] F32
+	qa    stages.Input // [tokens, q_rank], absent with direct queries
+	q     device.Mat   // [tokens, heads*qk] F32
+	kv    device.Mat   // [tokens, kv_rank+rope] F32
+	out   stages.Input // [tokens, heads*v]
 	owned scratch
 }
 
 // NewMLA allocates scratch memory on dev for batches within lim. table is the
 // cos/sin table of RopeTable on the same device.
-func NewMLA(dev device.Device, ops MLAOps, cfg *model.Config, lim stages.Limits, table device.Mat) (*MLA, error) {
+func NewMLA(dev device.Device, ops MLAOps, cfg *model.Config, lim stages.Limits, w *Weights, table device.Mat) (*MLA, error) {
 	a := cfg.Attention
 	m := &MLA{
 		ops: ops,
@@ -36,7 +36,15 @@ func NewMLA(dev device.Device, ops MLAOps, cfg *model.Config, lim stages.Limits,
 		eps:   a.LatentEps,
 		table: table,
 	}
-	if err := m.owned.alloc(dev, lim.Tokens, []piece{{&m.qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&m.out, a.OutDim()}}); err != nil {
+	var qa, out device.Mat
+	err := m.owned.alloc(dev, lim.Tokens, []piece{{&qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&out, a.OutDim()}})
+	if err != nil {
+		return nil, err
+	}
+	if m.qa, err = m.owned.room(dev, qa, &w.QB); err != nil {
+		return nil, err
+	}
+	if m.out, err = m.owned.room(dev, out, &w.O); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -47,13 +55,13 @@ func (m *MLA) Close() { m.owned.free() }
 
 // Run writes st.Delta [T, H], the block's output for st.Normed, and stores the
 // batch's rows in cache [slots, kv_rank+rope].
-func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.Mat, layer int, probe stages.Probe) {
-	q, kv, out := m.q.RowRange(0, st.T), m.kv.RowRange(0, st.T), m.out.RowRange(0, st.T)
+func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe) {
+	q, kv, out := m.q.RowRange(0, st.T), m.kv.RowRange(0, st.T), m.out.RowRange(st.T)
 	m.queries(s, st, w, q, layer, probe)
 
 	latent := kv.ColRange(0, m.sizes.Rank)
 	kPe := kv.ColRange(m.sizes.Rank, kv.Cols)
-	m.ops.MatMul(s, kv, st.Normed, w.KVA)
+	st.Input.Mul(s, m.ops, kv, &w.KVA)
 	if probe != nil {
 		probe.Observe(s, layer, "kv_a", kv, st)
 	}
@@ -62,16 +70,16 @@ func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.Ma
 	m.ops.StoreRows(s, cache, kv, st.Slots)
 
 	if len(st.Prefill) > 0 {
-		m.ops.MLAPrefill(s, out, q, cache, w.KVB, st.Prefill, m.sizes)
+		m.ops.MLAPrefill(s, out.X, q, cache, w.KVB, st.Prefill, m.sizes)
 	}
 	if len(st.Decode) > 0 {
-		m.ops.MLADecode(s, out, q, cache, w.KVB, st.Decode, m.sizes)
+		m.ops.MLADecode(s, out.X, q, cache, w.KVB, st.Decode, m.sizes)
 	}
-	m.ops.MatMul(s, st.Delta, out, w.O)
+	out.Mul(s, m.ops, st.Delta, &w.O)
 	if probe != nil {
 		probe.Observe(s, layer, "kv_norm", latent, st)
 		probe.Observe(s, layer, "k_pe", kPe, st)
-		probe.Observe(s, layer, "attn", out, st)
+		probe.Observe(s, layer, "attn", out.X, st)
 		probe.Observe(s, layer, "mixer_out", st.Delta, st)
 	}
 }
@@ -79,15 +87,15 @@ func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.Ma
 // queries computes the rotated queries q [T, heads*qk].
 func (m *MLA) queries(s device.Stream, st *stages.State, w *Weights, q device.Mat, layer int, probe stages.Probe) {
 	if w.Q.Zero() {
-		qa := m.qa.RowRange(0, st.T)
-		m.ops.MatMul(s, qa, st.Normed, w.QA)
+		qa := m.qa.RowRange(st.T)
+		st.Input.Mul(s, m.ops, qa.X, &w.QA)
 		if probe != nil {
-			probe.Observe(s, layer, "q_a", qa, st)
+			probe.Observe(s, layer, "q_a", qa.X, st)
 		}
-		m.ops.RMSNorm(s, qa, qa, w.QNorm, m.eps)
-		m.ops.MatMul(s, q, qa, w.QB)
+		m.ops.RMSNorm(s, qa.X, qa.X, w.QNorm, m.eps)
+		qa.Mul(s, m.ops, q, &w.QB)
 	} else {
-		m.ops.MatMul(s, q, st.Normed, w.Q)
+		st.Input.Mul(s, m.ops, q, &w.Q)
 	}
 	if probe != nil {
 		probe.Observe(s, layer, "q", q, st)

@@ -99,11 +99,11 @@ func (c *clock) Rope(s device.Stream, x, positions, table device.Mat, p device.R
 	c.time("rope", func() { c.Device.Rope(s, x, positions, table, p) })
 }
 
-func (c *clock) StoreRows(s device.Stream, cache, src, slots device.Mat) {
+func (c *clock) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
 	c.time("store", func() { c.Device.StoreRows(s, cache, src, slots) })
 }
 
-func (c *clock) GQA(s device.Stream, out, q, cache device.Mat, spans []device.Span, p device.GQA) {
+func (c *clock) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
 	c.time("gqa", func() { c.Device.GQA(s, out, q, cache, spans, p) })
 }
 

@@ -9,31 +9,71 @@ import (
 
 // Ops are the operators the stage needs.
 type Ops interface {
+	stages.Products
 	FFN(s device.Stream, out, x device.Mat, e device.Expert)
+	FFNQ(s device.Stream, out device.Mat, x device.QRows, e device.QExpert)
 	Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int)
+	ExpertsQ(s device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int)
 }
 
 // Bank holds the experts of one layer.
 type Bank struct {
-	Routed []device.Expert // [E]
-	Shared device.Expert   // all shared experts as one network, F = n_shared * moe_intermediate_size; zero: none
+	Routed   []device.Expert  // [E]
+	Integers []device.QExpert // [E] instead of Routed
+	Shared   device.FFN       // all shared experts as one network, F = n_shared * moe_intermediate_size; zero: none
 }
 
-// Run computes the rows of st.ExpertOut that work lists, from st.Normed. It may
-// run on several streams at once with work lists that share no assignment.
+// Len is the number of routed experts.
+func (b *Bank) Len() int { return max(len(b.Routed), len(b.Integers)) }
+
+// ExpertBytes is what a pass over one routed expert reads.
+func (b *Bank) ExpertBytes() int {
+	switch {
+	case len(b.Integers) > 0:
+		return b.Integers[0].Bytes()
+	case len(b.Routed) > 0:
+		return b.Routed[0].Bytes()
+	}
+	return 0
+}
+
+// Prepare makes what Run and RunShared take from st and would otherwise make,
+// several streams at once. It belongs to the stream that routed.
+func (b *Bank) Prepare(s device.Stream, ops Ops, st *stages.State) {
+	if len(b.Integers) > 0 || b.Shared.Integer() {
+		st.Input.Quantized(s, ops)
+	}
+}
+
+// Run computes the rows of st.ExpertOut that work lists, from st.Input. It may
+// run on several streams at once with work lists that share no assignment, once
+// they have passed Prepare.
 func (b *Bank) Run(s device.Stream, ops Ops, st *stages.State, work []device.ExpertRows) {
-	if len(work) > 0 {
+	switch {
+	case len(work) == 0:
+	case len(b.Integers) > 0:
+		ops.ExpertsQ(s, st.ExpertOut, st.Input.Quantized(s, ops), b.Integers, work, st.RouterIDs.Cols)
+	default:
 		ops.Experts(s, st.ExpertOut, st.Normed, b.Routed, work, st.RouterIDs.Cols)
 	}
 }
 
-// RunShared writes st.Shared from st.Normed; without shared experts it does
-// nothing.
-func (b *Bank) RunShared(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
-	if b.Shared.Gate.Zero() {
+// FFN is out = the network's result for st.Input.
+func FFN(s device.Stream, ops Ops, out device.Mat, st *stages.State, n *device.FFN) {
+	if n.Integer() {
+		ops.FFNQ(s, out, st.Input.Quantized(s, ops), n.Q)
 		return
 	}
-	ops.FFN(s, st.Shared, st.Normed, b.Shared)
+	ops.FFN(s, out, st.Normed, n.F)
+}
+
+// RunShared writes st.Shared from st.Input; without shared experts it does
+// nothing. Beside Run on other streams it too must have passed Prepare.
+func (b *Bank) RunShared(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
+	if b.Shared.Zero() {
+		return
+	}
+	FFN(s, ops, st.Shared, st, &b.Shared)
 	if probe != nil {
 		probe.Observe(s, layer, "shared_out", st.Shared, st)
 	}

@@ -53,13 +53,13 @@ type Layer struct {
 	InputNorm device.Mat // [1, H] input_layernorm
 	PostNorm  device.Mat // [1, H] post_attention_layernorm
 	Attention attention.Weights
-	Dense     device.Expert
+	Dense     device.FFN
 	Router    route.Stage
 	Bank      expert.Bank
 }
 
 // MoE reports whether the layer has experts.
-func (l *Layer) MoE() bool { return len(l.Bank.Routed) > 0 }
+func (l *Layer) MoE() bool { return l.Bank.Len() > 0 }
 
 // Group is the layers [First, Last) with their KV cache.
 //
@@ -71,29 +71,31 @@ type Group struct {
 
 	ops    Ops
 	cfg    *model.Config
-	layers []Layer      // [Last-First]
-	caches []device.Mat // [Last-First] of [slots, kv width]
+	layers []Layer     // [Last-First]
+	caches []device.KV // [Last-First] of [slots, kv width]
 	mixer  attention.Stage
 }
 
-// New makes a group of the layers from first on. The KV cache of kvType (BF16
-// or F32) and scratch memory are allocated on dev for lim (checked by
+// KVTypes are what a KV cache can be kept in.
+var KVTypes = map[tensor.DType]bool{tensor.BF16: true, tensor.F32: true, tensor.F8E4M3: true, tensor.I8: true}
+
+// New makes a group of the layers from first on. The KV cache of kvType and scratch memory are allocated on dev for lim (checked by
 // Limits.For); table is the device's attention.RopeTable.
 func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
 	layers []Layer, table device.Mat) (*Group, error) {
 	if len(layers) == 0 || first < 0 || first+len(layers) > cfg.Layers {
 		return nil, fmt.Errorf("group: layers %d to %d of %d", first, first+len(layers)-1, cfg.Layers)
 	}
-	if kvType != tensor.BF16 && kvType != tensor.F32 {
+	if !KVTypes[kvType] {
 		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
 	}
 	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, layers: layers}
 	var err error
-	if g.mixer, err = attention.New(dev, ops, cfg, lim, table); err != nil {
+	if g.mixer, err = attention.New(dev, ops, cfg, lim, &layers[0].Attention, table); err != nil {
 		return nil, fmt.Errorf("group: scratch memory: %w", err)
 	}
 	for i := range layers {
-		c, err := device.AllocMat(dev, kvType, lim.Slots(), cfg.Attention.KVWidth())
+		c, err := device.AllocKV(dev, kvType, lim.Slots(), cfg.Attention.KVWidth(), cfg.Attention.KVGroup())
 		if err != nil {
 			g.Close()
 			return nil, fmt.Errorf("group: KV cache of layer %d: %w", first+i, err)
@@ -106,8 +108,8 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 // Close frees cache and scratch memory. The weights belong to who loaded them.
 func (g *Group) Close() {
 	g.mixer.Close()
-	for _, c := range g.caches {
-		c.Buf.Free()
+	for i := range g.caches {
+		g.caches[i].Free()
 	}
 	g.caches = nil
 }
@@ -121,8 +123,8 @@ func (g *Group) Bank(layer int) *expert.Bank { return &g.layers[layer-g.First].B
 // KVBytes is the size of the KV cache.
 func (g *Group) KVBytes() int64 {
 	var n int64
-	for _, c := range g.caches {
-		n += int64(c.Bytes())
+	for i := range g.caches {
+		n += int64(g.caches[i].Bytes())
 	}
 	return n
 }

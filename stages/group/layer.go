@@ -23,19 +23,22 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	} else {
 		g.ops.RMSNorm(s, st.Normed, st.Hidden, l.InputNorm, eps)
 	}
+	st.Input.Changed()
 	if probe != nil {
 		probe.Observe(s, layer, "input_norm", st.Normed, st)
 	}
 	g.mixer.Run(s, st, &l.Attention, g.caches[layer-g.First], layer, probe)
 	g.ops.AddRMSNorm(s, st.Normed, st.Hidden, st.Delta, l.PostNorm, eps)
+	st.Input.Changed()
 	if probe != nil {
 		probe.Observe(s, layer, "post_norm", st.Normed, st)
 	}
 	if l.MoE() {
 		l.Router.Run(s, g.ops, st, layer, probe)
+		l.Bank.Prepare(s, g.ops, st)
 		return
 	}
-	g.ops.FFN(s, st.Delta, st.Normed, l.Dense)
+	expert.FFN(s, g.ops, st.Delta, st, &l.Dense)
 	st.Pending = true
 	if probe != nil {
 		probe.Observe(s, layer, "mlp_out", st.Delta, st)

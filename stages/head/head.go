@@ -10,15 +10,15 @@ import (
 type Ops interface {
 	GatherRows(s device.Stream, out, table, ids device.Mat)
 	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
-	MatMul(s device.Stream, out, x, w device.Mat)
+	stages.Products
 }
 
 // Stage holds the final norm and the output projection.
 type Stage struct {
 	Ops  Ops
-	Norm device.Mat // [1, H]
-	Proj device.Mat // [V, H] lm_head, or the embedding table where they are tied
-	Eps  float32    // rms_norm_eps
+	Norm device.Mat    // [1, H]
+	Proj device.Weight // [V, H] lm_head, or the embedding table where they are tied
+	Eps  float32       // rms_norm_eps
 }
 
 // Run writes st.Final and st.Logits for the rows of st.Wanted and, on devices
@@ -37,6 +37,7 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	if probe != nil {
 		probe.Observe(s, -1, "final_norm", st.Final, st)
 	}
-	h.Ops.MatMul(s, st.Logits, st.Final, h.Proj)
+	st.Output.Changed()
+	st.Output.Mul(s, h.Ops, st.Logits, &h.Proj)
 	st.FetchLogits(s)
 }

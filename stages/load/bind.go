@@ -6,7 +6,6 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/attention"
-	"krater/stages/expert"
 	"krater/stages/group"
 	"krater/stages/model"
 	"krater/stages/route"
@@ -28,6 +27,10 @@ type binder struct {
 	set   *weights.Set
 	parts *Parts
 	err   error
+
+	precision Precision
+	store     Store
+	experts   func(layer int) []device.QExpert
 }
 
 // mat binds a tensor [n] as [1, n], [n, k] as it is. "" gives the absent
@@ -59,31 +62,38 @@ func (b *binder) mat(name string) device.Mat {
 	return device.NewMat(buf, t.DType, rows, cols)
 }
 
-func (b *binder) ffn(n model.FFNNames) device.Expert {
+func (b *binder) expert(n model.FFNNames) device.Expert {
 	return device.Expert{Gate: b.mat(n.Gate), Up: b.mat(n.Up), Down: b.mat(n.Down)}
 }
 
 // layer binds the weights of layer i.
 func (b *binder) layer(i int) group.Layer {
-	n := b.cfg.LayerNames(i)
+	n, p, key := b.cfg.LayerNames(i), b.precision, fmt.Sprintf("layer.%d", i)
 	l := group.Layer{
 		InputNorm: b.mat(n.InputNorm),
 		PostNorm:  b.mat(n.PostNorm),
 		Attention: attention.Weights{
-			Q: b.mat(n.Q), QA: b.mat(n.QA), QNorm: b.mat(n.QANorm), QB: b.mat(n.QB),
-			KVA: b.mat(n.KVA), KVNorm: b.mat(n.KVNorm), KVB: b.mat(n.KVB), O: b.mat(n.O),
-			K: b.mat(n.K), V: b.mat(n.V), QBias: b.mat(n.QBias), KBias: b.mat(n.KBias), VBias: b.mat(n.VBias),
+			Q: b.weight(key+".q", n.Q, p.Attention), QA: b.weight(key+".q_a", n.QA, p.Attention),
+			QNorm: b.mat(n.QANorm), QB: b.weight(key+".q_b", n.QB, p.Attention),
+			KVA: b.weight(key+".kv_a", n.KVA, p.Attention), KVNorm: b.mat(n.KVNorm), KVB: b.kvB(key+".kv_b", n.KVB, p.KVB),
+			O: b.weight(key+".o", n.O, p.Attention),
+			K: b.weight(key+".k", n.K, p.Attention), V: b.weight(key+".v", n.V, p.Attention),
+			QBias: b.mat(n.QBias), KBias: b.mat(n.KBias), VBias: b.mat(n.VBias),
 		},
-		Dense: b.ffn(n.Dense),
+		Dense: b.ffn(key+".dense", n.Dense, p.Dense),
 	}
 	if !b.cfg.MoELayer(i) {
 		return l
 	}
 	l.Router = route.Stage{Gate: b.mat(n.Router), Params: b.cfg.MoE.Router}
-	bank := make([]device.Expert, b.cfg.MoE.Experts)
-	for e := range bank {
-		bank[e] = b.ffn(b.cfg.ExpertNames(i, e))
+	l.Bank.Shared = b.ffn(key+".shared", n.Shared, p.Shared)
+	if p.Experts != 0 && b.err == nil {
+		l.Bank.Integers = b.bank(i)
+		return l
 	}
-	l.Bank = expert.Bank{Routed: bank, Shared: b.ffn(n.Shared)}
+	l.Bank.Routed = make([]device.Expert, b.cfg.MoE.Experts)
+	for e := range l.Bank.Routed {
+		l.Bank.Routed[e] = b.expert(b.cfg.ExpertNames(i, e))
+	}
 	return l
 }

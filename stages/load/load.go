@@ -19,7 +19,13 @@ type Options struct {
 	stages.Limits
 	// Partition is the number of layers of each group, in order; nil: one group.
 	Partition []int
-	KVType    tensor.DType // BF16 or F32; Invalid: BF16
+	KVType    tensor.DType // one of group.KVTypes; Invalid: BF16
+	Precision Precision
+	// Experts gives the routed experts of a layer as integers. Needed where
+	// Precision.Experts is not 0; they stay the giver's.
+	Experts func(layer int) []device.QExpert
+	// Store keeps the other integer matrices; nil: they are made at every load.
+	Store Store
 }
 
 // Even cuts layers into groups whose sizes differ by one at most, the larger
@@ -64,21 +70,21 @@ func (p *Parts) Close() {
 // host memory the weights are not copied: set must stay open until Close. Every
 // missing, misshapen or stray tensor is named in the error.
 func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, error) {
-	lim, err := o.Limits.For(cfg)
+	lim, err := o.limits(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPartition(o.Partition, cfg.Layers); err != nil {
-		return nil, err
+	if o.Precision.Experts != 0 && cfg.MoE.Experts > 0 && o.Experts == nil {
+		return nil, fmt.Errorf("load: nobody gives the experts in %d bits", o.Precision.Experts)
 	}
 	if err := checkTensors(cfg, set); err != nil {
 		return nil, err
 	}
-	if o.KVType == tensor.Invalid {
-		o.KVType = tensor.BF16
-	}
 	p := &Parts{Config: cfg, Limits: lim}
-	b := &binder{dev: dev, cfg: cfg, set: set, parts: p}
+	b := &binder{dev: dev, cfg: cfg, set: set, parts: p, precision: o.Precision, store: o.Store, experts: o.Experts}
+	if b.store == nil {
+		b.store = memory{dev, &p.bufs}
+	}
 	if err := p.build(dev, b, o); err != nil {
 		p.Close()
 		return nil, err
@@ -115,11 +121,35 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		p.Groups = append(p.Groups, g)
 		first += n
 	}
-	p.Head = &head.Stage{Ops: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps, Proj: p.Embed.Table}
-	if !cfg.TieEmbed {
-		p.Head.Proj = b.mat(names.Head)
+	p.Head = &head.Stage{Ops: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps}
+	switch {
+	case !cfg.TieEmbed:
+		p.Head.Proj = b.weight("head", names.Head, o.Precision.Head)
+	case o.Precision.Head == 0:
+		p.Head.Proj.F = p.Embed.Table
+	default:
+		p.Head.Proj = b.weight("head", names.Embed, o.Precision.Head)
 	}
 	return b.err
+}
+
+// limits checks the options for a model and fills in what is left open.
+func (o *Options) limits(cfg *model.Config) (stages.Limits, error) {
+	lim, err := o.Limits.For(cfg)
+	if err != nil {
+		return lim, err
+	}
+	if err := checkPartition(o.Partition, cfg.Layers); err != nil {
+		return lim, err
+	}
+	if err := o.Precision.check(cfg); err != nil {
+		return lim, err
+	}
+	if o.KVType == tensor.Invalid {
+		o.KVType = tensor.BF16
+	}
+	lim.QuantGroup, err = o.Precision.quantGroup(cfg)
+	return lim, err
 }
 
 func checkPartition(sizes []int, layers int) error {

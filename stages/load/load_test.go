@@ -123,7 +123,7 @@ func TestDenseModel(t *testing.T) {
 	if n := p.Groups[0].KVBytes() + p.Groups[1].KVBytes(); n != 3*16*2*2*32*2 {
 		t.Errorf("KV cache of %d bytes", n)
 	}
-	if p.Head.Proj != p.Embed.Table {
+	if p.Head.Proj.F != p.Embed.Table {
 		t.Error("lm_head is not the embedding")
 	}
 	need := dev.Memory().Used
@@ -146,7 +146,7 @@ func TestTiedHeadUsesTheEmbedding(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if p.Head.Proj != p.Embed.Table {
+	if p.Head.Proj.F != p.Embed.Table {
 		t.Error("lm_head is not the embedding")
 	}
 }

@@ -57,31 +57,29 @@ type Use struct {
 }
 
 // Plan tells what Model with these options and Use.States calls of
-// stages.NewState take. It reads no tensor: weights count as the config's type
-// (BF16 where it names none).
+// stages.NewState take. It reads no tensor: weights not kept as integers count as
+// the config's type (BF16 where it names none).
 func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
-	lim, err := o.Limits.For(cfg)
+	lim, err := o.limits(cfg)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkPartition(o.Partition, cfg.Layers); err != nil {
 		return nil, err
 	}
 	if u.States < 0 || u.Streams < 0 || u.Threads < 0 {
 		return nil, fmt.Errorf("load: a plan for %+v", u)
 	}
-	if o.KVType == tensor.Invalid {
-		o.KVType = tensor.BF16
-	}
-	needs := weightNeeds(cfg)
+	needs := weightNeeds(cfg, o.Precision)
 	add := func(part Part, bytes int64, format string, args ...any) {
 		needs = append(needs, Need{part, fmt.Sprintf(format, args...), bytes})
 	}
 	a, groups := cfg.Attention, max(1, len(o.Partition))
-	add(KVCache, times(lim.Blocks, lim.BlockTokens, a.KVWidth(), o.KVType.Size(), cfg.Layers),
+	row := a.KVWidth() * o.KVType.Size()
+	if o.KVType == tensor.I8 {
+		row += 4 * a.KVWidth() / a.KVGroup()
+	}
+	add(KVCache, times(lim.Blocks, lim.BlockTokens, row, cfg.Layers),
 		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
 	add(RopeTable, times(lim.Context, cfg.Rope.Dim, 4), "%d positions", lim.Context)
-	add(Workspace, times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), 4),
+	add(Workspace, plus(times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), 4), times(groups, o.Precision.inner(a, lim.Tokens))),
 		"%s of %d tokens", count(groups, "layer group"), lim.Tokens)
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
@@ -89,7 +87,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 }
 
 // weightNeeds adds up the tensors by part.
-func weightNeeds(cfg *model.Config) []Need {
+func weightNeeds(cfg *model.Config, p Precision) []Need {
 	dt := cfg.DType
 	if dt == tensor.Invalid {
 		dt = tensor.BF16
@@ -102,19 +100,26 @@ func weightNeeds(cfg *model.Config) []Need {
 		}
 	}
 	for i := range needs {
-		needs[i] = Need{Part: Part(i), Detail: dt.String()}
+		needs[i] = Need{Part: Part(i), Detail: kept(p.bits(Part(i)), dt)}
 	}
-	needs[Attention].Detail = fmt.Sprintf("%s, %s", count(cfg.Layers, "layer"), dt)
-	needs[Dense].Detail = fmt.Sprintf("%s, %s", count(cfg.Layers-moe, "layer"), dt)
-	needs[Experts].Detail = fmt.Sprintf("%s of %d, %s", count(moe, "layer"), cfg.MoE.Experts, dt)
-	needs[Shared].Detail = fmt.Sprintf("%s, %s", count(moe, "layer"), dt)
-	if cfg.TieEmbed {
-		needs[Head].Detail = "the embedding"
+	attention := needs[Attention].Detail
+	if p.KVB != p.Attention && cfg.Attention.Kind == model.AttentionMLA {
+		attention += ", kv_b " + kept(p.KVB, dt)
 	}
+	needs[Attention].Detail = fmt.Sprintf("%s, %s", count(cfg.Layers, "layer"), attention)
+	needs[Dense].Detail = fmt.Sprintf("%s, %s", count(cfg.Layers-moe, "layer"), needs[Dense].Detail)
+	needs[Experts].Detail = fmt.Sprintf("%s of %d, %s", count(moe, "layer"), cfg.MoE.Experts, needs[Experts].Detail)
+	needs[Shared].Detail = fmt.Sprintf("%s, %s", count(moe, "layer"), needs[Shared].Detail)
 	top := cfg.Names()
 	for _, t := range cfg.Expected() {
-		n := &needs[partOf(t.Name, top)]
-		n.Bytes = plus(n.Bytes, times(append([]int{dt.Size()}, t.Shape...)...))
+		part := partOf(t.Name, top)
+		needs[part].Bytes = plus(needs[part].Bytes, p.tensorBytes(cfg, part, t, dt))
+	}
+	if cfg.TieEmbed {
+		needs[Head].Detail = "the embedding"
+		if p.Head != 0 {
+			needs[Head] = Need{Head, "the embedding, " + kept(p.Head, dt), p.matrixBytes(p.Head, cfg.Vocab, cfg.Hidden)}
+		}
 	}
 	return needs
 }

@@ -64,6 +64,20 @@ func (a Attention) KVWidth() int {
 	return a.KVRank + a.RopeDim
 }
 
+// KVGroup is the number of values of a cached row that share a scale where the
+// cache is kept as INT8: a head, or what divides both the compressed and the
+// rotated part.
+func (a Attention) KVGroup() int {
+	if a.Kind == AttentionGQA {
+		return a.HeadDim
+	}
+	x, y := a.KVRank, a.RopeDim
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return x
+}
+
 // QKDim is the length of one query or key head.
 func (a Attention) QKDim() int {
 	if a.Kind == AttentionGQA {

@@ -62,30 +62,30 @@ func (Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rop
 	})
 }
 
-func (Device) StoreRows(s device.Stream, cache, src, slots device.Mat) {
+func (Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
 	later(s, func() {
-		v := floats(cache)
+		v := floats(cache.Mat)
 		ref.StoreRows(v, floats(src), ints(slots), src.Cols)
-		store(cache, v)
+		store(cache.Mat, v)
 	})
 }
 
-func (d Device) MLAPrefill(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+func (d Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
-		ref.MLA(v, floats(q), floats(cache), floats(kvB), spans, p)
+		ref.MLA(v, floats(q), floats(cache.Mat), floats(kvB.F), spans, p)
 		store(out, v)
 	})
 }
 
-func (d Device) MLADecode(s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
+func (d Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
 	d.MLAPrefill(s, out, q, cache, kvB, spans, p)
 }
 
-func (Device) GQA(s device.Stream, out, q, cache device.Mat, spans []device.Span, p device.GQA) {
+func (Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
-		ref.GQA(v, floats(q), floats(cache), spans, p)
+		ref.GQA(v, floats(q), floats(cache.Mat), spans, p)
 		store(out, v)
 	})
 }

@@ -1,0 +1,171 @@
+package device
+
+import "krater/kernels/tensor"
+
+// Weight is the matrix [N, K] of a linear layer in the precision it is kept in:
+// F, or the integers Q. Both absent means the layer does not exist.
+type Weight struct {
+	F Mat
+	Q QMat
+}
+
+// Zero reports whether w is absent.
+func (w *Weight) Zero() bool { return w.F.Zero() && w.Q.Zero() }
+
+// Integer reports whether w is kept as integers.
+func (w *Weight) Integer() bool { return !w.Q.Zero() }
+
+// Bytes is what a pass over the matrix reads.
+func (w *Weight) Bytes() int {
+	if w.Integer() {
+		return w.Q.Bytes()
+	}
+	return w.F.Bytes()
+}
+
+// FFN is one SwiGLU network in the precision it is kept in: F, or the integers
+// Q. Both absent means the layer has none.
+type FFN struct {
+	F Expert
+	Q QExpert
+}
+
+// Zero reports whether n is absent.
+func (n *FFN) Zero() bool { return n.F.Gate.Zero() && n.Q.W13.Zero() }
+
+// Integer reports whether n is kept as integers.
+func (n *FFN) Integer() bool { return !n.Q.W13.Zero() }
+
+// Bytes is what a pass over the network reads.
+func (n *FFN) Bytes() int {
+	if n.Integer() {
+		return n.Q.Bytes()
+	}
+	return n.F.Bytes()
+}
+
+// Bytes is what a pass over the network reads.
+func (e *Expert) Bytes() int { return e.Gate.Bytes() + e.Up.Bytes() + e.Down.Bytes() }
+
+// Bytes is what a pass over the network reads.
+func (e *QExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() }
+
+// KVB is MLA's kv_b_proj, which turns a compressed row of the cache into the keys
+// and values of every head: F [Heads*(Nope+V), Rank], or integers, cut by head
+// and use as the absorbed form of attention multiplies with them.
+//
+// With integers a generated row's queries and sums are quantised where they are
+// multiplied (MatMulQ's arithmetic), a prompt's keys and values come from the
+// weights widened to float32.
+type KVB struct {
+	F Mat
+	K []QMat // [Heads] of [Rank, Nope]: a head's key rows transposed
+	V []QMat // [Heads] of [V, Rank]
+}
+
+// Zero reports whether w is absent.
+func (w *KVB) Zero() bool { return w.F.Zero() && len(w.K) == 0 }
+
+// Integer reports whether w is kept as integers.
+func (w *KVB) Integer() bool { return len(w.K) > 0 }
+
+// Bytes is what a pass over the matrix reads.
+func (w *KVB) Bytes() int {
+	if !w.Integer() {
+		return w.F.Bytes()
+	}
+	n := 0
+	for i := range w.K {
+		n += w.K[i].Bytes() + w.V[i].Bytes()
+	}
+	return n
+}
+
+// KV is a cache of keys and values: a row a slot, of one layer.
+type KV struct {
+	Mat // [slots, width] BF16, F32, F8E4M3 or I8
+	// Scales [slots, width/Group] F32 belong to a cache of I8: a value is its
+	// integer times the scale of its Group columns. Absent otherwise.
+	Scales Mat
+	Group  int // divides what a row is made of: heads, compressed part, rotated part
+}
+
+// Bytes is the size of the cache.
+func (c *KV) Bytes() int { return c.Mat.Bytes() + c.Scales.Bytes() }
+
+// AllocKV allocates a zeroed cache on d. group counts for I8 only.
+func AllocKV(d Device, dt tensor.DType, slots, width, group int) (KV, error) {
+	rows, err := AllocMat(d, dt, slots, width)
+	if err != nil || dt != tensor.I8 {
+		return KV{Mat: rows}, err
+	}
+	scales, err := AllocMat(d, tensor.F32, slots, width/group)
+	if err != nil {
+		rows.Buf.Free()
+		return KV{}, err
+	}
+	return KV{Mat: rows, Scales: scales, Group: group}, nil
+}
+
+// Free gives the cache's memory back.
+func (c *KV) Free() {
+	c.Buf.Free()
+	if !c.Scales.Zero() {
+		c.Scales.Buf.Free()
+	}
+}
+
+// AllocQRows allocates quantised rows [rows, cols] in groups of group columns on
+// d; cols is filled up to a multiple of 32. The stride keeps rows out of each
+// other's way, see QRows.
+func AllocQRows(d Device, rows, cols, group int) (QRows, error) {
+	k := tensor.FormatB{Cols: cols}.PaddedCols()
+	stride := k
+	if stride%4096 == 0 {
+		stride += 64
+	}
+	x := QRows{Group: group}
+	var err error
+	if x.Q, err = AllocMat(d, tensor.I8, rows, stride); err != nil {
+		return QRows{}, err
+	}
+	x.Q = x.Q.ColRange(0, k)
+	if x.Scale, err = AllocMat(d, tensor.F32, rows, k/group); err == nil {
+		if x.Bias, err = AllocMat(d, tensor.I32, rows, k/group); err == nil {
+			return x, nil
+		}
+		x.Scale.Buf.Free()
+	}
+	x.Q.Buf.Free()
+	return QRows{}, err
+}
+
+// Zero reports whether x is absent.
+func (x *QRows) Zero() bool { return x.Q.Zero() }
+
+// RowRange views rows [from, to).
+func (x QRows) RowRange(from, to int) QRows {
+	x.Q, x.Scale, x.Bias = x.Q.RowRange(from, to), x.Scale.RowRange(from, to), x.Bias.RowRange(from, to)
+	return x
+}
+
+// Free gives the memory of AllocQRows back.
+func (x *QRows) Free() {
+	if x.Zero() {
+		return
+	}
+	x.Q.Buf.Free()
+	x.Scale.Buf.Free()
+	x.Bias.Buf.Free()
+	*x = QRows{}
+}
+
+// QRowsBytes is what AllocQRows takes.
+func QRowsBytes(rows, cols, group int) int {
+	k := tensor.FormatB{Cols: cols}.PaddedCols()
+	stride := k
+	if stride%4096 == 0 {
+		stride += 64
+	}
+	return rows * (stride + 8*(k/group))
+}
