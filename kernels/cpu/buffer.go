@@ -38,12 +38,8 @@ func (b *buffer) Free() {
 // Alloc returns n zeroed bytes aligned to 64. Pages are first touched by
 // whoever writes them.
 func (d *Device) Alloc(n int) (device.Buffer, error) {
-	if n < 0 {
-		return nil, fmt.Errorf("%s: allocation of %d bytes", d.name, n)
-	}
-	if used := d.used.Add(int64(n)); d.budget > 0 && used > d.budget {
-		d.used.Add(-int64(n))
-		return nil, fmt.Errorf("%s: %d bytes asked, %d of %d in use: %w", d.name, n, used-int64(n), d.budget, device.ErrOutOfMemory)
+	if err := d.charge(n); err != nil {
+		return nil, err
 	}
 	if n >= mapMinimum {
 		host, err := mapMemory(n)
@@ -54,6 +50,18 @@ func (d *Device) Alloc(n int) (device.Buffer, error) {
 		return &buffer{host: host, release: func(b []byte) { unmapMemory(b); d.used.Add(-int64(n)) }}, nil
 	}
 	return &buffer{host: alignedBytes(n), release: func([]byte) { d.used.Add(-int64(n)) }}, nil
+}
+
+// charge counts n bytes as used, within the budget.
+func (d *Device) charge(n int) error {
+	if n < 0 {
+		return fmt.Errorf("%s: allocation of %d bytes", d.name, n)
+	}
+	if used := d.used.Add(int64(n)); d.budget > 0 && used > d.budget {
+		d.used.Add(-int64(n))
+		return fmt.Errorf("%s: %d bytes asked, %d of %d in use: %w", d.name, n, used-int64(n), d.budget, device.ErrOutOfMemory)
+	}
+	return nil
 }
 
 // Wrap uses b where it is; nothing is copied or counted.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"github.com/klauspost/cpuid/v2"
@@ -23,7 +24,8 @@ import (
 // Options say how a Device is made. The zero value is a good default.
 type Options struct {
 	Name    string      // "cpu" when empty
-	Threads int         // callers included; 0: GOMAXPROCS
+	Threads int         // callers included; 0: GOMAXPROCS. With Nodes 0, or the sum of theirs
+	Nodes   []Node      // where threads and memory are bound to; none: nowhere, the system moves both
 	Budget  int64       // bytes Alloc may hand out; 0: unlimited
 	Level   level.Level // level.Auto: the best one, or KRATER_CPU_LEVEL
 }
@@ -34,8 +36,9 @@ type Device struct {
 	name   string
 	level  level.Level
 	budget int64
-	team   *Team
-	wakeNs int // see the constant
+	team   *Team  // all threads
+	homes  []home // at least one
+	wakeNs int    // see the constant
 	speed  speed
 	fetch  prefetch
 	unit   unitUse
@@ -43,6 +46,10 @@ type Device struct {
 	used    atomic.Int64
 	scratch atomic.Int64
 	closed  atomic.Bool
+
+	mu      sync.Mutex
+	notices []string
+	pieces  [][]byte // scratch of the nodes' streams, mapped
 
 	dot     *dot.Funcs
 	axpy    *axpy.Funcs
@@ -65,7 +72,9 @@ var speeds = [...]speed{level.Pure: {2, 2, 1, 1}, level.AVX2: {50, 80, 30, 200},
 var _ device.Device = (*Device)(nil)
 
 // New makes a device and starts Threads-1 resident workers. It fails when the
-// level asked for (or named by the environment) is unknown or not available.
+// level asked for (or named by the environment) is unknown or not available, and
+// when nodes overlap, have more threads than processors, or processors that this
+// process may not use. See Processors about nodes.
 func New(o Options) (*Device, error) {
 	l, err := level.Resolve(o.Level)
 	if err != nil {
@@ -74,18 +83,34 @@ func New(o Options) (*Device, error) {
 	if o.Threads < 0 || o.Budget < 0 {
 		return nil, fmt.Errorf("cpu: %d threads, budget of %d bytes: neither may be negative", o.Threads, o.Budget)
 	}
+	if err := checkNodes(o.Nodes); err != nil {
+		return nil, err
+	}
+	if n := threadsOf(o.Nodes); n > 0 && o.Threads > 0 && o.Threads != n {
+		return nil, fmt.Errorf("cpu: %d threads, the nodes have %d", o.Threads, n)
+	}
 	if o.Threads == 0 {
 		o.Threads = runtime.GOMAXPROCS(0)
+	}
+	if len(o.Nodes) == 0 {
+		o.Nodes = []Node{{Threads: o.Threads, Fake: true}}
 	}
 	if o.Name == "" {
 		o.Name = "cpu"
 	}
-	return &Device{
-		name: o.Name, level: l, budget: o.Budget, team: NewTeam(o.Threads), wakeNs: wakeNs, speed: speeds[l],
+	d := &Device{
+		name: o.Name, level: l, budget: o.Budget, wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l),
 		fetch: prefetchFor(cpuid.CPU.VendorID), unit: unitFor(l),
-	}, nil
+	}
+	d.team, d.homes = settle(o.Nodes)
+	for i := range d.homes {
+		if err := d.homes[i].crew.failure; err != nil {
+			d.notice(fmt.Sprintf("threads of node %d are not bound to it: %v", d.homes[i].ID, err))
+		}
+	}
+	return d, nil
 }
 
 // Name is "cpu" or Options.Name.
@@ -94,7 +119,7 @@ func (d *Device) Name() string { return d.name }
 // Level is the instruction level in use.
 func (d *Device) Level() level.Level { return d.level }
 
-// Team is what the operators run on; others may use it for their own work.
+// Team is all threads, what the operators of a plain stream run on; others may use it for their own work.
 func (d *Device) Team() *Team { return d.team }
 
 // Memory counts what Alloc has handed out.
@@ -112,5 +137,6 @@ func (d *Device) Close() error {
 		return errors.New("cpu: device closed twice")
 	}
 	d.team.Close()
+	d.dropScratch()
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 // time.
 type Stream struct {
 	dev   *Device
+	team  *Team
 	lanes []*lane // one a thread
 	arena arena   // what one operator call shares between lanes
 
@@ -53,15 +54,19 @@ type task interface{ do(l *lane, i int) }
 
 // NewStream makes a stream.
 func (d *Device) NewStream() (device.Stream, error) {
-	s := &Stream{dev: d}
-	s.arena.held = &d.scratch
-	for range d.team.Threads() {
-		l := &lane{}
-		l.arena.held = &d.scratch
-		s.lanes = append(s.lanes, l)
+	return d.newStream(d.team, alignedBytes), nil
+}
+
+// newStream makes a stream that runs on team, with scratch of alloc.
+func (d *Device) newStream(team *Team, alloc func(n int) []byte) *Stream {
+	s := &Stream{dev: d, team: team}
+	scratch := arena{held: &d.scratch, alloc: alloc}
+	s.arena = scratch
+	for range team.Threads() {
+		s.lanes = append(s.lanes, &lane{arena: scratch})
 	}
 	s.part = s.runPart
-	return s, nil
+	return s
 }
 
 // Device is the device this stream was made by.
@@ -111,25 +116,28 @@ const wakeNs = 50_000
 // shared reports whether work of ns nanoseconds is worth other cores.
 func (s *Stream) shared(ns int) bool { return ns >= s.dev.wakeNs && len(s.lanes) > 1 }
 
-// each runs t.do for items 0..n-1, in rising order on the caller when the whole
+// each runs t.do for items 0..n-1, in rising order on one thread when the whole
 // is too little to share, else spread over the team, items taken in turn. It
 // returns when all are done. scratch is what an item takes of its lane's arena;
 // the lanes grow here, so that no worker allocates.
 func (s *Stream) each(t task, n, ns, scratch int) {
-	if n <= 1 || !s.shared(ns) {
+	lanes := s.lanes[:max(1, min(n, len(s.lanes)))]
+	if !s.shared(ns) {
+		lanes = lanes[:1]
+	}
+	if len(lanes) == 1 && !s.team.handOff || n == 0 {
 		s.lanes[0].arena.reset(scratch)
 		for i := range n {
 			t.do(s.lanes[0], i)
 		}
 		return
 	}
-	lanes := s.lanes[:min(n, len(s.lanes))]
 	for _, l := range lanes {
 		l.arena.reset(scratch)
 	}
 	s.current, s.tasks = t, int64(n)
 	s.next.Store(0)
-	s.dev.team.Run(len(lanes), s.part)
+	s.team.Run(len(lanes), s.part)
 	s.current = nil
 }
 
@@ -147,9 +155,10 @@ func (s *Stream) runPart(part int) {
 // arena is scratch handed out piece by piece and taken back as a whole. It
 // grows to the largest size asked for and keeps it.
 type arena struct {
-	data []float32
-	used int
-	held *atomic.Int64
+	data  []float32
+	used  int
+	held  *atomic.Int64
+	alloc func(n int) []byte
 }
 
 // clear takes everything back.
@@ -163,7 +172,7 @@ func (a *arena) reset(total int) {
 		return
 	}
 	a.held.Add(int64(total-len(a.data)) * 4)
-	raw := alignedBytes(total * 4)
+	raw := a.alloc(total * 4)
 	a.data = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(raw))), total)
 }
 

@@ -3,36 +3,24 @@ package cpu
 import (
 	"math/bits"
 	"runtime"
-	"sync"
 	"sync/atomic"
 )
 
-// Team is a set of resident workers that share loops with their callers. A
-// worker that finds nothing to do looks again for a bounded while where that has
-// paid off lately, then parks.
+// Team is a set of resident workers that share loops with their callers: all
+// workers of a device, or those of one node.
 // All methods are safe for concurrent use; several goroutines may Run at once.
 type Team struct {
 	threads int
+	crews   []*crew // whose workers look for loops here
+	handOff bool    // a caller leaves its loop to the workers
 	slots   [slotCount]slot
 	busy    atomic.Uint64 // slots that belong to a Run
 	active  atomic.Uint64 // slots that may have parts left
-	idle    atomic.Int32  // workers that are parked or about to
-	wake    chan struct{}
-	closing atomic.Bool
-	workers sync.WaitGroup
 }
 
 const (
 	slotCount  = 64   // loops at once; one more runs on its caller alone
 	spinRounds = 1000 // looks of an idle worker or a waiting caller before it parks: 20 to 60 us
-
-	// A worker whose looking was in vain twice in a row parks at once from then on,
-	// and tries looking again now and then. Where loops follow one another closely
-	// looking saves a wake-up; where one comes every half millisecond it only keeps a
-	// core from the goroutines that the end of a step has woken: 30 to 60 us a decode
-	// step of a small model on two cores.
-	spinMisses = 2
-	spinRetry  = 16
 )
 
 // slot is one running loop. state holds the number of parts in its upper and
@@ -49,27 +37,35 @@ type slot struct {
 
 // NewTeam starts threads-1 workers; the caller of Run is the last one.
 func NewTeam(threads int) *Team {
-	t := &Team{threads: max(1, threads)}
-	t.wake = make(chan struct{}, t.threads)
+	threads = max(1, threads)
+	c := newCrew(threads - 1)
+	t := newTeam(threads, false, c)
+	c.start()
+	return t
+}
+
+func newTeam(threads int, handOff bool, crews ...*crew) *Team {
+	t := &Team{threads: threads, crews: crews, handOff: handOff}
 	for i := range t.slots {
 		t.slots[i].wake = make(chan struct{}, 1)
 	}
-	for range t.threads - 1 {
-		t.workers.Add(1)
-		go t.work()
+	for _, c := range crews {
+		c.teams = append(c.teams, t)
 	}
 	return t
 }
 
-// Threads is the number of workers, the caller included.
+// Threads is the number of threads that compute, the caller included where it
+// does.
 func (t *Team) Threads() int { return t.threads }
 
 // Run calls fn(0) .. fn(parts-1), each once, on the caller and on workers that
-// are free, in no order, and returns when all have returned. It allocates
+// are free, in no order, and returns when all have returned. The team of a node
+// runs them on its workers alone, see Device.NewNodeStream. It allocates
 // nothing. fn must not panic on a worker: that ends the process.
 func (t *Team) Run(parts int, fn func(part int)) {
 	i := -1
-	if parts > 1 && t.threads > 1 {
+	if parts > 0 && t.handOff || parts > 1 && t.threads > 1 {
 		i = t.acquire()
 	}
 	if i < 0 {
@@ -83,19 +79,26 @@ func (t *Team) Run(parts int, fn func(part int)) {
 	s.done.Store(0)
 	s.state.Store(uint64(parts) << 32)
 	t.active.Or(1 << i)
-	t.rouse(parts - 1)
-	s.take()
-	t.active.And(^(uint64(1) << i))
-	s.await(int64(parts))
+	if t.handOff {
+		// The caller has no core of its own here, so it does not look, it parks.
+		t.rouse(parts)
+		s.park(int64(parts))
+		t.active.And(^(uint64(1) << i))
+	} else {
+		t.rouse(parts - 1)
+		s.take()
+		t.active.And(^(uint64(1) << i))
+		s.await(int64(parts))
+	}
 	s.fn = nil
 	t.busy.And(^(uint64(1) << i))
 }
 
 // Close ends the workers and waits for them. No Run may be going on or follow.
 func (t *Team) Close() {
-	t.closing.Store(true)
-	close(t.wake)
-	t.workers.Wait()
+	for _, c := range t.crews {
+		c.close()
+	}
 }
 
 // acquire finds a free slot, -1 when there is none.
@@ -112,39 +115,37 @@ func (t *Team) acquire() int {
 	}
 }
 
-// rouse wakes up to n parked workers. A token too many costs one look.
+// rouse wakes up to n parked workers, those of the first node first.
 func (t *Team) rouse(n int) {
-	for range min(n, int(t.idle.Load())) {
-		select {
-		case t.wake <- struct{}{}:
-		default:
+	for _, c := range t.crews {
+		if n -= c.rouse(n); n <= 0 {
 			return
 		}
 	}
 }
 
-// take runs parts of the slot until none is left.
-func (s *slot) take() bool {
-	any := false
+// take runs parts of the slot until none is left. ran: there were some; woke: it
+// ended the wait of a parked caller.
+func (s *slot) take() (ran, woke bool) {
 	for {
 		if v := s.state.Load(); uint32(v) >= uint32(v>>32) {
-			return any
+			return ran, woke
 		}
 		v := s.state.Add(1)
 		part, parts := int(uint32(v))-1, int(v>>32)
 		if part >= parts {
-			return any
+			return ran, woke
 		}
-		any = true
+		ran = true
 		s.fn(part)
 		if s.done.Add(1) == int64(parts) && s.waiting.CompareAndSwap(true, false) {
 			s.wake <- struct{}{}
+			woke = true
 		}
 	}
 }
 
-// await returns when parts parts are done. The flag and the channel are a
-// strict pair: whoever takes the flag down sends, or (here) does not receive.
+// await returns when parts parts are done.
 func (s *slot) await(parts int64) {
 	for range spinRounds {
 		if s.done.Load() == parts {
@@ -152,6 +153,12 @@ func (s *slot) await(parts int64) {
 		}
 		pause()
 	}
+	s.park(parts)
+}
+
+// park is await without looking. The flag and the channel are a strict pair:
+// whoever takes the flag down sends, or (here) does not receive.
+func (s *slot) park(parts int64) {
 	for s.done.Load() != parts {
 		s.waiting.Store(true)
 		if s.done.Load() == parts && s.waiting.CompareAndSwap(true, false) {
@@ -161,52 +168,19 @@ func (s *slot) await(parts int64) {
 	}
 }
 
-// work is a worker's life.
-func (t *Team) work() {
-	defer t.workers.Done()
-	misses := 0 // times in a row that looking found nothing
-	for !t.closing.Load() {
-		if t.help() {
-			continue
-		}
-		if misses < spinMisses || misses%spinRetry == 0 {
-			if t.spin() {
-				misses = 0
-				continue
-			}
-		}
-		misses++
-		t.idle.Add(1)
-		// A loop that was published before idle rose did not see this worker.
-		if !t.help() {
-			<-t.wake
-		}
-		t.idle.Add(-1)
-	}
-}
-
 // help takes part in every active loop and reports whether it did anything.
 func (t *Team) help() bool {
 	any := false
 	for mask := t.active.Load(); mask != 0; mask &= mask - 1 {
-		if t.slots[bits.TrailingZeros64(mask)].take() {
+		ran, woke := t.slots[bits.TrailingZeros64(mask)].take()
+		if ran {
 			any = true
+		}
+		if woke && t.handOff {
+			// The runtime keeps a goroutine that was woken for the waker's core, where
+			// this worker goes on looking: others fetch it after a nap of 60 to 80 us.
+			runtime.Gosched()
 		}
 	}
 	return any
-}
-
-// spin looks for work for a bounded while. It yields to other goroutines: a
-// spinning worker must not hold a core that an actor could use.
-func (t *Team) spin() bool {
-	for i := range spinRounds {
-		if t.active.Load() != 0 {
-			return t.help()
-		}
-		if i%64 == 63 {
-			runtime.Gosched()
-		}
-		pause()
-	}
-	return false
 }

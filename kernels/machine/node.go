@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 )
@@ -25,6 +26,15 @@ func (m *Machine) NodesPerSocket() int {
 		}
 	}
 	return n / max(1, m.CPU.Sockets)
+}
+
+// NodeRoom is the memory of a node that could be had now, 0 if unknown: what is
+// free, and file pages that can be dropped.
+func NodeRoom(id int) int64 { return tree{os.DirFS("/")}.nodeRoom(id) }
+
+func (t tree) nodeRoom(id int) int64 {
+	info := t.text(fmt.Sprintf("%s/node%d/meminfo", nodeFolder, id))
+	return parseKB(info, "MemFree") + parseKB(info, "Active(file)") + parseKB(info, "Inactive(file)")
 }
 
 const nodeFolder = "sys/devices/system/node"

@@ -1,0 +1,282 @@
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"krater/kernels/device"
+	"krater/kernels/machine"
+)
+
+// Node is processors with the memory that is near to them.
+type Node struct {
+	ID      int   // NUMA node as the system numbers it; several Nodes may share one
+	CPUs    []int // processors the node's workers run on, one a core
+	Threads int   // at most len(CPUs); 0: one a processor
+	Fake    bool  // made up: nothing is bound and memory comes from anywhere
+}
+
+const (
+	nodeLimit   = 64      // nodes of a device
+	nodeIDLimit = 1 << 10 // NUMA nodes and
+	cpuLimit    = 1 << 13 // processors: the kernel's own limits
+
+	// spareProcessors are for goroutines beside the threads that compute.
+	spareProcessors = 2
+)
+
+// NodesOf makes the nodes of a device of the machine's NUMA nodes, or of the
+// made-up ones of machine.ParseTopology where there are any. A node's processors
+// are one of each core that this process may use. threads is how many to use in
+// all, 0 for all cores, or of a real machine as many as its container is granted
+// the time of. They are divided in proportion to the nodes' cores; a node that
+// gets none is left out. A real machine with one node gives nil: its threads need
+// no place.
+func NodesOf(m *machine.Machine, fake []machine.Node, threads int) ([]Node, error) {
+	var nodes []Node
+	if len(fake) > 0 {
+		for _, n := range fake {
+			nodes = append(nodes, Node{ID: n.ID, CPUs: n.CPUs, Fake: true})
+		}
+	} else {
+		for _, n := range m.Nodes {
+			if cpus := coresOf(&m.CPU, n.CPUs); len(cpus) > 0 {
+				nodes = append(nodes, Node{ID: n.ID, CPUs: cpus})
+			}
+		}
+	}
+	cores := 0
+	for _, n := range nodes {
+		cores += len(n.CPUs)
+	}
+	switch {
+	case len(nodes) == 0:
+		return nil, nil
+	case threads < 0 || threads > cores && len(fake) > 0:
+		return nil, fmt.Errorf("cpu: %d threads for nodes of %d cores", threads, cores)
+	case threads == 0 && len(fake) == 0 && m.Limits.CPUs > 0:
+		threads = max(1, min(cores, int(m.Limits.CPUs)))
+	case threads == 0 || threads > cores:
+		threads = cores
+	}
+	nodes = deal(nodes, threads, cores)
+	if len(nodes) == 1 && len(fake) == 0 {
+		return nil, nil
+	}
+	return nodes, nil
+}
+
+// coresOf picks a processor of each core: the first that may be used.
+func coresOf(c *machine.CPU, ids []int) []int {
+	var cpus []int
+	for _, core := range c.Siblings {
+		for _, id := range core {
+			if slices.Contains(ids, id) && slices.Contains(c.Allowed, id) {
+				cpus = append(cpus, id)
+				break
+			}
+		}
+	}
+	slices.Sort(cpus)
+	return cpus
+}
+
+// deal divides threads among nodes of so many cores in all, by largest
+// remainders, and leaves out nodes without one.
+func deal(nodes []Node, threads, cores int) []Node {
+	left := threads
+	for i := range nodes {
+		nodes[i].Threads = threads * len(nodes[i].CPUs) / cores
+		left -= nodes[i].Threads
+	}
+	order := make([]int, len(nodes))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return threads*len(nodes[b].CPUs)%cores - threads*len(nodes[a].CPUs)%cores
+	})
+	for _, i := range order[:left] {
+		nodes[i].Threads++
+	}
+	return slices.DeleteFunc(nodes, func(n Node) bool { return n.Threads == 0 })
+}
+
+// Processors is what GOMAXPROCS should be for a device of these nodes: a bound
+// worker keeps its processor of the runtime while it looks for work, so other
+// goroutines need some of their own. It has to be set before New, which
+// otherwise takes a slower way of looking.
+func Processors(nodes []Node) int {
+	n := runtime.GOMAXPROCS(0)
+	if bound(nodes) {
+		n = max(n, threadsOf(nodes)+max(spareProcessors, len(nodes)))
+	}
+	return n
+}
+
+func bound(nodes []Node) bool { return len(nodes) > 0 && !nodes[0].Fake }
+
+func threadsOf(nodes []Node) int {
+	n := 0
+	for i := range nodes {
+		n += nodes[i].threads()
+	}
+	return n
+}
+
+func (n *Node) threads() int {
+	if n.Threads == 0 {
+		return len(n.CPUs)
+	}
+	return n.Threads
+}
+
+// checkNodes refuses nodes that would put two threads on one core.
+func checkNodes(nodes []Node) error {
+	if len(nodes) > nodeLimit {
+		return fmt.Errorf("cpu: %d nodes, want at most %d", len(nodes), nodeLimit)
+	}
+	seen := map[int]bool{}
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Fake != nodes[0].Fake {
+			return errors.New("cpu: real and made-up nodes together")
+		}
+		if n.ID < 0 || n.ID >= nodeIDLimit {
+			return fmt.Errorf("cpu: NUMA node %d, want 0 to %d", n.ID, nodeIDLimit-1)
+		}
+		if t := n.threads(); t < 1 || t > len(n.CPUs) {
+			return fmt.Errorf("cpu: %d threads on %d cores of node %d", t, len(n.CPUs), n.ID)
+		}
+		for _, id := range n.CPUs {
+			if id < 0 || id >= cpuLimit || seen[id] {
+				return fmt.Errorf("cpu: processor %d of node %d is out of range or another node's too", id, n.ID)
+			}
+			seen[id] = true
+		}
+	}
+	if len(nodes) == 0 || nodes[0].Fake {
+		return nil
+	}
+	allowed, err := threadCPUs(0)
+	if err != nil {
+		return nil // binding fails too then, and is told
+	}
+	for id := range seen {
+		if !slices.Contains(allowed, id) {
+			return fmt.Errorf("cpu: this process may not run on processor %d", id)
+		}
+	}
+	return nil
+}
+
+// home is one of a device's nodes with its threads. A device without nodes has
+// one, made up.
+type home struct {
+	Node
+	crew *crew
+	team *Team
+}
+
+// settle starts the threads of nodes. The callers of operators are the last
+// thread of the first node, so a loop over all nodes has its caller and all
+// workers. A loop of one of several nodes has that node's workers only and its
+// caller waits: threads that compute are never more than the nodes' cores.
+func settle(nodes []Node) (*Team, []home) {
+	homes := make([]home, len(nodes))
+	crews := make([]*crew, len(nodes))
+	spare := runtime.GOMAXPROCS(0) > threadsOf(nodes)
+	for i, n := range nodes {
+		workers := n.threads()
+		if i == 0 {
+			workers--
+		}
+		c := newCrew(workers)
+		if !n.Fake {
+			c.bind(n.CPUs, spare)
+		}
+		crews[i], homes[i] = c, home{Node: n, crew: c}
+		if len(nodes) > 1 {
+			homes[i].team = newTeam(max(1, workers), workers > 0, c)
+		}
+	}
+	all := newTeam(threadsOf(nodes), false, crews...)
+	for i := range homes {
+		if len(nodes) == 1 {
+			homes[i].team = all
+		}
+		crews[i].start()
+	}
+	return all, homes
+}
+
+// Worker is a resident thread that is bound to processors.
+type Worker struct {
+	Node   int // index of the device's node
+	Thread int // as the system numbers it
+}
+
+// CPUs are the processors the system lets the worker run on.
+func (w Worker) CPUs() ([]int, error) { return threadCPUs(w.Thread) }
+
+// Workers lists the bound threads; without real nodes there are none.
+func (d *Device) Workers() []Worker {
+	var all []Worker
+	for i := range d.homes {
+		for _, id := range d.homes[i].crew.threads {
+			all = append(all, Worker{Node: i, Thread: id})
+		}
+	}
+	return all
+}
+
+// Nodes is the number of nodes, at least 1.
+func (d *Device) Nodes() int { return len(d.homes) }
+
+// NodeThreads is the number of threads of each node.
+func (d *Device) NodeThreads() []int {
+	n := make([]int, len(d.homes))
+	for i := range d.homes {
+		n[i] = d.homes[i].threads()
+	}
+	return n
+}
+
+// NewNodeStream makes a stream whose loops run on the workers of one node, with
+// scratch in that node's memory. Its operators' callers only wait, so it is for
+// work beside that of other streams; with one node it is like NewStream's.
+func (d *Device) NewNodeStream(node int) (device.Stream, error) {
+	if err := d.checkNode(node); err != nil {
+		return nil, err
+	}
+	if len(d.homes) == 1 {
+		return d.NewStream()
+	}
+	h := &d.homes[node]
+	return d.newStream(h.team, func(n int) []byte { return d.scratchOn(h, n) }), nil
+}
+
+func (d *Device) checkNode(node int) error {
+	if node < 0 || node >= len(d.homes) {
+		return fmt.Errorf("%s: node %d of %d", d.name, node, len(d.homes))
+	}
+	return nil
+}
+
+// notice keeps a line for people, once.
+func (d *Device) notice(line string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Contains(d.notices, line) {
+		d.notices = append(d.notices, line)
+	}
+}
+
+// Notices are what the system refused and what is done instead, one line each.
+func (d *Device) Notices() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.notices)
+}

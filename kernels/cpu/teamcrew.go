@@ -1,0 +1,161 @@
+package cpu
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// crew is the workers of one node. A worker that finds nothing to do looks again
+// for a bounded while where that has paid off lately, then parks.
+type crew struct {
+	teams []*Team // where the workers look for loops: their node's, then all nodes'
+	count int     // workers
+
+	cpus []int  // that the workers are bound to; nil: the system moves them
+	nap  func() // gives the core away for a moment
+
+	idle    atomic.Int32 // workers that are parked or about to
+	wake    chan struct{}
+	closing atomic.Bool
+	workers sync.WaitGroup
+
+	mu      sync.Mutex
+	threads []int // the bound workers' thread ids
+	failure error // the first worker's that could not be bound
+}
+
+const (
+	// A worker whose looking was in vain twice in a row parks at once from then on,
+	// and tries looking again now and then. Where loops follow one another closely
+	// looking saves a wake-up; where one comes every half millisecond it only keeps a
+	// core from the goroutines that the end of a step has woken: 30 to 60 us a decode
+	// step of a small model on two cores.
+	spinMisses = 2
+	spinRetry  = 16
+)
+
+// newCrew makes a crew without a team; start sets it going.
+func newCrew(workers int) *crew {
+	return &crew{count: workers, nap: runtime.Gosched, wake: make(chan struct{}, workers+1)}
+}
+
+// bind makes the workers threads of their own that run on cpus only. A locked
+// goroutine that yields costs two changes of threads, 15 us, so a bound worker
+// leaves its core to other threads by the system's call, 0.5 us, where the
+// runtime has processors to run other goroutines on; see Processors.
+func (c *crew) bind(cpus []int, processorsToSpare bool) {
+	c.cpus = cpus
+	if processorsToSpare {
+		c.nap = yieldThread
+	}
+}
+
+// start starts the workers and waits until they are bound.
+func (c *crew) start() {
+	var ready sync.WaitGroup
+	for range c.count {
+		ready.Add(1)
+		c.workers.Go(func() {
+			if c.cpus != nil {
+				// Never unlocked: the thread ends with the goroutine, so that no other one
+				// gets a thread with this mask.
+				runtime.LockOSThread()
+				c.pin()
+			}
+			ready.Done()
+			c.work()
+		})
+	}
+	ready.Wait()
+}
+
+// pin binds the calling thread.
+func (c *crew) pin() {
+	id, err := pinThread(c.cpus)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.threads = append(c.threads, id)
+	if c.failure == nil {
+		c.failure = err
+	}
+}
+
+func (c *crew) close() {
+	c.closing.Store(true)
+	close(c.wake)
+	c.workers.Wait()
+}
+
+// rouse wakes up to n parked workers and tells how many. A token too many costs
+// one look.
+func (c *crew) rouse(n int) int {
+	n = min(n, int(c.idle.Load()))
+	for i := range n {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+			return i
+		}
+	}
+	return n
+}
+
+// work is a worker's life.
+func (c *crew) work() {
+	misses := 0 // times in a row that looking found nothing
+	for !c.closing.Load() {
+		if c.help() {
+			continue
+		}
+		if misses < spinMisses || misses%spinRetry == 0 {
+			if c.spin() {
+				misses = 0
+				continue
+			}
+		}
+		misses++
+		c.idle.Add(1)
+		// A loop that was published before idle rose did not see this worker.
+		if !c.help() {
+			<-c.wake
+		}
+		c.idle.Add(-1)
+	}
+}
+
+// help takes part in every active loop and reports whether it did anything.
+func (c *crew) help() bool {
+	any := false
+	for _, t := range c.teams {
+		if t.help() {
+			any = true
+		}
+	}
+	return any
+}
+
+// active reports whether there may be something to do.
+func (c *crew) active() bool {
+	for _, t := range c.teams {
+		if t.active.Load() != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// spin looks for work for a bounded while. It yields to others: a spinning worker
+// must not hold a core that an actor could use.
+func (c *crew) spin() bool {
+	for i := range spinRounds {
+		if c.active() && c.help() {
+			return true
+		}
+		if i%64 == 63 {
+			c.nap()
+		}
+		pause()
+	}
+	return false
+}
