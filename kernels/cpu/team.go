@@ -83,10 +83,9 @@ func (t *Team) Run(parts int, fn func(part int)) {
 		// The caller has no core of its own here, so it does not look, it parks.
 		t.rouse(parts)
 		s.park(int64(parts))
-		t.active.And(^(uint64(1) << i))
 	} else {
 		t.rouse(parts - 1)
-		s.take()
+		t.take(i)
 		t.active.And(^(uint64(1) << i))
 		s.await(int64(parts))
 	}
@@ -124,9 +123,10 @@ func (t *Team) rouse(n int) {
 	}
 }
 
-// take runs parts of the slot until none is left. ran: there were some; woke: it
+// take runs parts of slot i until none is left. ran: there were some; woke: it
 // ended the wait of a parked caller.
-func (s *slot) take() (ran, woke bool) {
+func (t *Team) take(i int) (ran, woke bool) {
+	s := &t.slots[i]
 	for {
 		if v := s.state.Load(); uint32(v) >= uint32(v>>32) {
 			return ran, woke
@@ -137,6 +137,11 @@ func (s *slot) take() (ran, woke bool) {
 			return ran, woke
 		}
 		ran = true
+		if t.handOff && part == parts-1 {
+			// Nobody else says that there is no more to take. The slot is this loop's
+			// until the part is done.
+			t.active.And(^(uint64(1) << i))
+		}
 		s.fn(part)
 		if s.done.Add(1) == int64(parts) && s.waiting.CompareAndSwap(true, false) {
 			s.wake <- struct{}{}
@@ -172,7 +177,7 @@ func (s *slot) park(parts int64) {
 func (t *Team) help() bool {
 	any := false
 	for mask := t.active.Load(); mask != 0; mask &= mask - 1 {
-		ran, woke := t.slots[bits.TrailingZeros64(mask)].take()
+		ran, woke := t.take(bits.TrailingZeros64(mask))
 		if ran {
 			any = true
 		}

@@ -149,8 +149,8 @@ func (c *crew) active() bool {
 // must not hold a core that an actor could use.
 func (c *crew) spin() bool {
 	for i := range spinRounds {
-		if c.active() && c.help() {
-			return true
+		if c.active() {
+			return c.help()
 		}
 		if i%64 == 63 {
 			c.nap()
