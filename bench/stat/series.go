@@ -5,29 +5,26 @@ package stat
 // shares them the next, and only figures of one state can be compared.
 type Series struct {
 	Values Sample
-	states []string
+	states []string // of the first values; the rest have none yet
 }
 
 // Add appends a measurement that has no state yet.
-func (s *Series) Add(v float64) {
-	s.Values = append(s.Values, v)
-	s.states = append(s.states, "")
-}
+func (s *Series) Add(v float64) { s.Values = append(s.Values, v) }
 
 // Mark gives a state to all measurements that have none: those since the last
 // look at the machine.
 func (s *Series) Mark(state string) {
-	for i := len(s.states) - 1; i >= 0 && s.states[i] == ""; i-- {
-		s.states[i] = state
+	for len(s.states) < len(s.Values) {
+		s.states = append(s.states, state)
 	}
 }
 
 // In is the measurements made in one state.
 func (s *Series) In(state string) Sample {
 	var out Sample
-	for i, v := range s.Values {
-		if s.states[i] == state {
-			out = append(out, v)
+	for i, of := range s.states {
+		if of == state {
+			out = append(out, s.Values[i])
 		}
 	}
 	return out

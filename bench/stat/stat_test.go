@@ -64,18 +64,22 @@ func TestRound(t *testing.T) {
 
 func TestSeries(t *testing.T) {
 	var s Series
-	for i, state := range []string{"two", "one", "one", "two", "one"} {
+	for i, state := range []string{"two", "", "", "two", ""} {
 		s.Add(float64(10 * i))
 		s.Add(float64(10*i + 1))
 		s.Mark(state)
 	}
-	if got := s.States(); !slices.Equal(got, []string{"one", "two"}) {
+	if got := s.States(); !slices.Equal(got, []string{"", "two"}) {
 		t.Errorf("%q", got)
 	}
 	if got := s.In("two"); !slices.Equal(got, Sample{0, 1, 30, 31}) {
 		t.Errorf("%v", got)
 	}
-	if got := s.In("three"); got != nil || len(s.Values) != 10 {
+	s.Add(99)
+	if got := s.In(""); len(got) != 6 {
+		t.Errorf("%v: a value without a look at the machine has a state", got)
+	}
+	if got := s.In("three"); got != nil || len(s.Values) != 11 {
 		t.Errorf("%v", got)
 	}
 }
