@@ -9,16 +9,30 @@ import (
 // searcher finds the scale of one group at a time. All sums are float64, so that
 // a comparison of two scales does not depend on rounding in the sums.
 type searcher struct {
-	w, h     []float64 // the group's weights and how much an error in each counts
+	w        []float64 // the group's weights
+	h        []float64 // how much an error in each counts; nil: all alike
 	buf      []float64
 	min, max float64 // range of the values
+	extreme  float64 // the first of the weights of largest magnitude
 	bits     int
+	values   [2 * tabled]float64 // the value of every integer: within the range
 }
+
+// tabled is the end of the integers in the table, of either sign: above all of
+// the grids.
+const tabled = 256
+
+// index of the integer nearest to t in the table; t lies between -tabled and
+// tabled-1. The clamp costs no branch that way.
+func index(t float64) uint { return uint(math.Float64bits(t+magic)) % (2 * tabled) }
 
 func newSearcher(bits, group int) *searcher {
 	s := &searcher{bits: bits, min: -127, max: 127, buf: make([]float64, 2*group)}
 	if bits == 4 {
 		s.min, s.max = -8, 7
+	}
+	for q := -tabled; q < tabled; q++ {
+		s.values[index(float64(q))] = max(s.min, min(s.max, float64(q)))
 	}
 	return s
 }
@@ -26,12 +40,20 @@ func newSearcher(bits, group int) *searcher {
 // load takes a group's weights; weight nil counts all errors alike.
 func (s *searcher) load(w, weight []float32) {
 	n := len(w)
-	s.w, s.h = s.buf[:n], s.buf[n:2*n]
+	s.w, s.h, s.extreme = s.buf[:n], nil, 0
+	var top float32
 	for i, v := range w {
-		s.w[i], s.h[i] = float64(v), 1
-		if weight != nil {
-			s.h[i] = float64(weight[i])
+		s.w[i] = float64(v)
+		if a := math.Float32frombits(math.Float32bits(v) &^ (1 << 31)); a > top {
+			top, s.extreme = a, float64(v)
 		}
+	}
+	if weight == nil {
+		return
+	}
+	s.h = s.buf[n : 2*n]
+	for i, v := range weight[:n] {
+		s.h[i] = float64(v)
 	}
 }
 
@@ -40,20 +62,9 @@ func bf16(x float64) float64 {
 	return float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(x))))
 }
 
-// extreme is the weight of the largest magnitude.
-func (s *searcher) extreme() float64 {
-	var top float64
-	for _, v := range s.w {
-		if math.Abs(v) > math.Abs(top) {
-			top = v
-		}
-	}
-	return top
-}
-
 // absmax is the plain scale: the largest magnitude becomes the largest value. A
 // group of zeros, or of numbers too small for any bfloat16 scale, gets 0.
-func (s *searcher) absmax() float64 { return bf16(math.Abs(s.extreme()) / s.max) }
+func (s *searcher) absmax() float64 { return bf16(math.Abs(s.extreme) / s.max) }
 
 // Grid of the search. A scale is the extreme weight divided by d: above the
 // largest value it clips the extreme, below it leaves values unused. INT4 has one
@@ -67,7 +78,7 @@ var (
 	eight    = grid{100, 134, 2}
 )
 
-// grid is from, from + step, ... to.
+// grid is from, from + step, ... to: an even number of them.
 type grid struct{ from, to, step float64 }
 
 // Every bfloat16 number up to this many steps from a solution is tried.
@@ -84,7 +95,7 @@ func (s *searcher) best(start float64) float64 {
 	if least == 0 {
 		return start
 	}
-	top := s.extreme()
+	top := s.extreme
 	if s.bits == 8 {
 		top = math.Abs(top) // both signs have the same values
 	}
@@ -92,19 +103,22 @@ func (s *searcher) best(start float64) float64 {
 		return exact
 	}
 	found := start
-	try := func(scale float64) {
-		if scale == 0 || math.IsInf(scale, 0) {
-			return
-		}
-		if e := s.err(scale); e < least {
+	try := func(scale, e float64) {
+		if e < least && scale != 0 && !math.IsInf(scale, 0) {
 			least, found = e, scale
 		}
 	}
-	for _, center := range s.solve(top) {
-		mid := tensor.F32ToBF16(float32(center))
-		for step := -neighbours; step <= neighbours; step++ {
-			try(float64(tensor.BF16ToF32(mid + uint16(step))))
+	var near [2 * (2*neighbours + 1)]float64
+	for i, center := range s.solve(top) {
+		first := tensor.F32ToBF16(float32(center)) - neighbours
+		for step := range len(near) / 2 {
+			near[i*len(near)/2+step] = float64(tensor.BF16ToF32(first + uint16(step)))
 		}
+	}
+	for i := 0; i < len(near); i += 2 {
+		eA, eB := s.errs(near[i], near[i+1])
+		try(near[i], eA)
+		try(near[i+1], eB)
 	}
 	return found
 }
@@ -145,8 +159,7 @@ func (s *searcher) isExact(scale float64) bool {
 // It returns the two best of these.
 func (s *searcher) solve(top float64) [2]float64 {
 	var out, gain [2]float64
-	add := func(scale float64) {
-		wq, qq := s.sums(scale)
+	add := func(wq, qq float64) {
 		if qq == 0 {
 			return
 		}
@@ -158,8 +171,10 @@ func (s *searcher) solve(top float64) [2]float64 {
 		}
 	}
 	walk := func(g grid, top float64) {
-		for d := g.from; d <= g.to; d += g.step {
-			add(top / d)
+		for d := g.from; d <= g.to; d += 2 * g.step {
+			wqA, qqA, wqB, qqB := s.sums(top/d, top/(d+g.step))
+			add(wqA, qqA)
+			add(wqB, qqB)
 		}
 	}
 	if s.bits == 8 {
@@ -187,24 +202,30 @@ func (s *searcher) value(w, inverse float64) float64 {
 	return (t + magic) - magic
 }
 
-// sums are sum(h w q) and sum(h q^2) for the integers of a scale.
-func (s *searcher) sums(scale float64) (wq, qq float64) {
-	inverse, low, high := 1/scale, s.min, s.max
+// sums are sum(h w q) and sum(h q^2) for the integers of two scales. The two are
+// independent: one's additions run while the other's are waited for.
+func (s *searcher) sums(a, b float64) (wqA, qqA, wqB, qqB float64) {
+	inverseA, inverseB, values := 1/a, 1/b, &s.values
+	if s.h == nil {
+		for _, w := range s.w {
+			qA, qB := values[index(w*inverseA)], values[index(w*inverseB)]
+			wqA += qA * w
+			qqA += qA * qA
+			wqB += qB * w
+			qqB += qB * qB
+		}
+		return wqA, qqA, wqB, qqB
+	}
 	h := s.h[:len(s.w)]
 	for i, w := range s.w {
-		t := w * inverse
-		if t > high {
-			t = high
-		}
-		if t < low {
-			t = low
-		}
-		q := (t + magic) - magic
-		hq := h[i] * q
-		wq += hq * w
-		qq += hq * q
+		qA, qB := values[index(w*inverseA)], values[index(w*inverseB)]
+		hqA, hqB := h[i]*qA, h[i]*qB
+		wqA += hqA * w
+		qqA += hqA * qA
+		wqB += hqB * w
+		qqB += hqB * qB
 	}
-	return wq, qq
+	return wqA, qqA, wqB, qqB
 }
 
 // err is the weighted squared error of a scale.
@@ -213,9 +234,38 @@ func (s *searcher) err(scale float64) float64 {
 	inverse := 1 / scale
 	for i, w := range s.w {
 		d := w - scale*s.value(w, inverse)
-		sum += s.h[i] * d * d
+		if s.h == nil {
+			sum += d * d
+		} else {
+			sum += s.h[i] * d * d
+		}
 	}
 	return sum
+}
+
+// errs are the weighted squared errors of two scales.
+func (s *searcher) errs(a, b float64) (sumA, sumB float64) {
+	inverseA, inverseB, values := 1/a, 1/b, &s.values
+	if top := math.Abs(s.extreme); !(top*math.Abs(inverseA) < tabled-1 && top*math.Abs(inverseB) < tabled-1) {
+		return s.err(a), s.err(b)
+	}
+	if s.h == nil {
+		for _, w := range s.w {
+			dA := w - a*values[index(w*inverseA)]
+			dB := w - b*values[index(w*inverseB)]
+			sumA += dA * dA
+			sumB += dB * dB
+		}
+		return sumA, sumB
+	}
+	h := s.h[:len(s.w)]
+	for i, w := range s.w {
+		dA := w - a*values[index(w*inverseA)]
+		dB := w - b*values[index(w*inverseB)]
+		sumA += h[i] * dA * dA
+		sumB += h[i] * dB * dB
+	}
+	return sumA, sumB
 }
 
 // round writes the integers of a scale.
