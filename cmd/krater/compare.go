@@ -37,7 +37,7 @@ func (c *compareCmd) Run(e *env) error {
 		return err
 	}
 	// The goldens were computed in float32 throughout, the KV cache included.
-	s, err := newSession(e, c.Model, &c.engineFlags, limits{logitRows: compareRows * max(1, c.Batch), kv: tensor.F32})
+	s, err := newSession(e, c.Model, &c.engineFlags, limits{logitRows: compareRows * max(1, c.Batch), kv: tensor.F32, whole: true})
 	if err != nil {
 		return err
 	}

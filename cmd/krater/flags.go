@@ -18,7 +18,7 @@ type engineFlags struct {
 	LayerGroups    int           `help:"Cut the model into this many layer groups, each an actor." default:"1"`
 	ExpertPools    int           `help:"Expert pools the routed experts are divided among." default:"1"`
 	Depth          int           `help:"Batches in flight; 0: one for each layer group." default:"0"`
-	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32" default:"bf16"`
+	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
 	KVCache        size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
 	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
@@ -27,7 +27,9 @@ type engineFlags struct {
 	MaxBatchTokens int           `help:"Tokens of a step; 0: prefill chunk and one a sequence." default:"0"`
 	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
 	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
-	Force          bool          `help:"Go on although the memory plan does not fit."`
+	precisionFlags
+	cacheFlags
+	Force bool `help:"Go on although the memory plan does not fit."`
 }
 
 // check names the first setting that is out of its range. What depends on the
@@ -52,7 +54,7 @@ func (f *engineFlags) check() error {
 			return fmt.Errorf("--%s %d: want %d to %d", r.name, r.value, r.lo, r.hi)
 		}
 	}
-	return nil
+	return f.precisionFlags.check()
 }
 
 // samplingFlags are those of krater run.

@@ -22,6 +22,7 @@ type cli struct {
 	Run        runCmd        `cmd:"" help:"Ask one question on the terminal."`
 	Compare    compareCmd    `cmd:"" help:"Compare the engine operator by operator with golden vectors."`
 	Ppl        pplCmd        `cmd:"" help:"Measure perplexity of a text."`
+	Convert    convertCmd    `cmd:"" help:"Convert a model's experts ahead of the first start."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine and the engine."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and the memory a model needs, without loading it."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Lines of base64 text in, a JSON list of ids a line out."`

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/actors"
 	"krater/kernels/tensor"
 	"krater/stages/drive"
 	"krater/stages/ppl"
@@ -19,10 +20,11 @@ import (
 type pplCmd struct {
 	modelFlag
 	engineFlags
-	Text   string `help:"Text file; special tokens in it are recognised." type:"existingfile" required:"" placeholder:"FILE"`
-	Window int    `help:"Tokens of a window; each runs on its own from position 0." default:"512"`
-	Bytes  int64  `help:"Use only this many bytes of the text, an incomplete character at the end dropped; 0: all." default:"0"`
-	JSON   bool   `name:"json" help:"Print the result as JSON."`
+	Text    string `help:"Text file; special tokens in it are recognised." type:"existingfile" required:"" placeholder:"FILE"`
+	Window  int    `help:"Tokens of a window; each runs on its own from position 0." default:"512"`
+	Bytes   int64  `help:"Use only this many bytes of the text, an incomplete character at the end dropped; 0: all." default:"0"`
+	Against string `help:"Also measure the distance (KL divergence, top-1 agreement) from the same model kept in this precision: ${enum}." enum:",bf16" default:"" placeholder:"bf16"`
+	JSON    bool   `name:"json" help:"Print the result as JSON."`
 }
 
 // textMaxBytes bounds the text of a measurement.
@@ -44,27 +46,21 @@ func (c *pplCmd) Run(e *env) error {
 	if os.Getenv(envName("kv-dtype")) == "" && !c.chosen(e, "kv-dtype") {
 		l.kv = tensor.F32 // the reference computes in float32 throughout
 	}
-	s, err := newSession(e, c.Model, &c.engineFlags, l)
+	m, err := c.open(e, &c.engineFlags, l)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	if limit := s.parts.Limits.Context; c.Window > limit {
-		return fmt.Errorf("--window %d: the context is %d tokens", c.Window, limit)
-	}
-	tok, _, err := s.src.tokenizer()
+	defer m.close()
+	tok, _, err := m.session.src.tokenizer()
 	if err != nil {
 		return err
 	}
-	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
-	if err != nil {
-		return err
-	}
-	defer p.Close()
 	ids := tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
-	r, err := ppl.Measure(scorer{p}, ids, c.Window, func(done int) {
-		fmt.Fprintf(e.err, "\r%d of %d tokens", done, len(ids))
-	})
+	done := func(done int) { fmt.Fprintf(e.err, "\r%d of %d tokens", done, len(ids)) }
+	if c.Against != "" {
+		return c.against(e, m, ids, done)
+	}
+	r, err := ppl.Measure(scorer{m.pipeline}, ids, c.Window, done)
 	fmt.Fprintln(e.err)
 	if err != nil {
 		return err
@@ -75,6 +71,57 @@ func (c *pplCmd) Run(e *env) error {
 	_, err = fmt.Fprintf(e.out, "perplexity %.4f over %d predictions (%d tokens in windows of %d, mean nll %.6f)\n",
 		r.Perplexity, r.Predictions, r.Tokens, r.Window, r.MeanNLL)
 	return err
+}
+
+// against measures how far the model is from itself as its files hold it, with a
+// float32 KV cache.
+func (c *pplCmd) against(e *env, m *running, ids []int32, done func(int)) error {
+	f := c.engineFlags
+	f.precisionFlags = precisionFlags{Precision: c.Against, GroupSize: "128"}
+	reference, err := c.open(e, &f, limits{logitRows: c.MaxBatchTokens, kv: tensor.F32})
+	if err != nil {
+		return err
+	}
+	defer reference.close()
+	r, err := ppl.Against(scorer{reference.pipeline}, scorer{m.pipeline}, ids, c.Window, done)
+	fmt.Fprintln(e.err)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return json.NewEncoder(e.out).Encode(r)
+	}
+	_, err = fmt.Fprintf(e.out, "perplexity %.4f (%s: %.4f), KL divergence %.6f (largest %.4f), top-1 agreement %.4f, over %d predictions\n",
+		r.Model.Perplexity, c.Against, r.Reference.Perplexity, r.MeanKL, r.MaxKL, r.Top1, r.Model.Predictions)
+	return err
+}
+
+// running is a loaded model and its pipeline.
+type running struct {
+	session  *session
+	pipeline *actors.Pipeline
+}
+
+func (c *pplCmd) open(e *env, f *engineFlags, l limits) (*running, error) {
+	s, err := newSession(e, c.Model, f, l)
+	if err != nil {
+		return nil, err
+	}
+	if limit := s.parts.Limits.Context; c.Window > limit {
+		s.Close()
+		return nil, fmt.Errorf("--window %d: the context is %d tokens", c.Window, limit)
+	}
+	p, err := s.pipeline(f, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &running{s, p}, nil
+}
+
+func (r *running) close() {
+	r.pipeline.Close()
+	r.session.Close()
 }
 
 // chosen reports whether a flag was given on the command line or in the file.
@@ -88,15 +135,21 @@ func (c *pplCmd) chosen(e *env, flag string) bool {
 }
 
 func (c *pplCmd) read() (string, error) {
-	f, err := os.Open(c.Text)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
 	limit := int64(textMaxBytes)
 	if c.Bytes > 0 {
 		limit = min(limit, c.Bytes)
 	}
+	return readText(c.Text, limit)
+}
+
+// readText reads the start of a text file, at most limit bytes, without a last
+// character that is cut.
+func readText(path string, limit int64) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, limit))
 	if err != nil {
 		return "", err

@@ -93,7 +93,7 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	loaded := make(chan struct{})
 	go func() {
 		defer close(loaded)
-		s, p, err = c.load(e, late, log)
+		s, p, err = c.load(ctx, e, late, log)
 	}()
 	select {
 	case <-loaded:
@@ -121,13 +121,13 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 }
 
 // load brings the model up behind the doors.
-func (c *serveCmd) load(e *env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
+func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
 	s, err := prepare(e, c.Model, &c.engineFlags, limits{})
 	if err != nil {
 		return nil, nil, err
 	}
 	warn(log, s.look.checks(&c.engineFlags, c.Model))
-	if err := s.load(&c.engineFlags); err != nil {
+	if err := s.load(ctx, &c.engineFlags, reportTo(log)); err != nil {
 		return nil, nil, err
 	}
 	lim := s.parts.Limits

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,12 +23,14 @@ import (
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
 	"krater/stages/weights"
+	"krater/stages/weights/cache"
 )
 
 // source is a model's files, from a folder or from the binary itself.
 type source struct {
 	name  string
-	files fs.FS // everything but the weights
+	dir   string // "": embedded
+	files fs.FS  // everything but the weights
 	open  func() (*weights.Set, error)
 }
 
@@ -44,7 +47,7 @@ func openSource(dir string) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &source{name: filepath.Base(abs), files: os.DirFS(abs), open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
+	return &source{name: filepath.Base(abs), dir: abs, files: os.DirFS(abs), open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
 }
 
 // fileMaxBytes bounds the JSON files of a model; the largest real tokenizer.json
@@ -114,12 +117,15 @@ type session struct {
 	set   *weights.Set
 	parts *load.Parts
 	look  *outlook
+
+	experts *cache.Cache // nil: as the files hold them
 }
 
 // limits are the sizes a session is loaded for; zero fields come from the flags.
 type limits struct {
 	logitRows int // rows with logits a step; 0: one a sequence
 	kv        tensor.DType
+	whole     bool // every part as its file holds it, unless a flag says otherwise
 }
 
 // newSession loads a model for the flags, unless the memory plan does not fit.
@@ -131,7 +137,7 @@ func newSession(e *env, dir string, f *engineFlags, l limits) (*session, error) 
 	if !s.look.plan.Fits() {
 		fmt.Fprintf(e.err, "krater: going on with --force: %v\n", s.look.plan.Check())
 	}
-	if err := s.load(f); err != nil {
+	if err := s.load(context.Background(), f, reportOn(e.err)); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -159,13 +165,17 @@ func prepare(e *env, dir string, f *engineFlags, l limits) (*session, error) {
 
 // load puts a prepared model on its device. After an error the session is
 // closed.
-func (s *session) load(f *engineFlags) error {
+func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 	var err error
 	if s.dev, err = cpu.New(cpu.Options{Threads: f.Threads}); err != nil {
 		return err
 	}
+	o := s.look.options
 	if s.set, err = s.src.open(); err == nil {
-		s.parts, err = load.Model(s.dev, s.cfg, s.set, s.look.options)
+		err = s.openExperts(ctx, s.dev, f, &o, r)
+	}
+	if err == nil {
+		s.parts, err = load.Model(s.dev, s.cfg, s.set, o)
 	}
 	if err != nil {
 		s.Close()
@@ -178,6 +188,9 @@ func (s *session) load(f *engineFlags) error {
 func (s *session) Close() {
 	if s.parts != nil {
 		s.parts.Close()
+	}
+	if s.experts != nil {
+		s.experts.Close()
 	}
 	if s.set != nil {
 		s.set.Close()
@@ -192,7 +205,7 @@ func (s *session) Close() {
 func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.Options, error) {
 	kv := l.kv
 	if kv == tensor.Invalid {
-		kv = map[string]tensor.DType{"bf16": tensor.BF16, "f32": tensor.F32}[f.KVDType]
+		kv = kvTypes[f.KVDType]
 	}
 	switch {
 	case f.MaxBatchTokens != 0 && f.MaxBatchTokens < f.MaxSeqs:
@@ -208,15 +221,24 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 	if err != nil {
 		return load.Options{}, err
 	}
+	precision, err := f.precision(cfg, l.whole)
+	if err != nil {
+		return load.Options{}, err
+	}
 	return load.Options{
 		Limits:    stages.Limits{Tokens: tokens, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens},
-		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv,
+		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv, Precision: precision,
 	}, nil
 }
 
 // kvBlocks is the size of the KV cache in blocks.
 func kvBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType, free int64) (int, error) {
-	block := int64(f.BlockTokens) * int64(cfg.Attention.KVWidth()) * int64(kv.Size()) * int64(cfg.Layers)
+	a := cfg.Attention
+	row := int64(a.KVWidth()) * int64(kv.Size())
+	if kv == tensor.I8 {
+		row += 4 * int64(a.KVWidth()/a.KVGroup())
+	}
+	block := int64(f.BlockTokens) * row * int64(cfg.Layers)
 	full := int64((cfg.MaxContext + f.BlockTokens - 1) / f.BlockTokens)
 	if f.KVCache > 0 {
 		n := int64(f.KVCache) / block

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"krater/kernels/tensor"
+	"krater/scheduler/planner"
+	"krater/stages/calibration"
+	"krater/stages/direct"
+	"krater/stages/drive"
+	"krater/stages/text/tokenizer"
+	"krater/stages/weights/cache"
+	"krater/stages/weights/quant"
+)
+
+type convertCmd struct {
+	modelFlag
+	engineFlags
+	Method      string `help:"How integers are found: ${enum}. auto is feedback with a calibration text, search without." enum:"auto,absmax,search,weighted,feedback" default:"auto"`
+	Calibration string `help:"Text the model is run on to learn what its experts see." type:"existingfile" placeholder:"FILE"`
+	CalTokens   int    `name:"calibration-tokens" help:"Tokens of the calibration text that are used." default:"16384"`
+	JSON        bool   `name:"json" help:"Print the result as JSON."`
+}
+
+// calibrationWindow is the number of tokens that see each other while the
+// calibration text is run.
+const calibrationWindow = 512
+
+var cacheMethods = map[string]cache.Method{"absmax": cache.Absmax, "search": cache.Search, "weighted": cache.Weighted, "feedback": cache.Feedback}
+
+// method is the choice of --method.
+func (c *convertCmd) method() (cache.Method, error) {
+	if c.CalTokens < calibrationWindow {
+		return 0, fmt.Errorf("--calibration-tokens %d: want %d or more", c.CalTokens, calibrationWindow)
+	}
+	if c.Method == "auto" {
+		if c.Calibration != "" {
+			return cache.Feedback, nil
+		}
+		return cache.Search, nil
+	}
+	m := cacheMethods[c.Method]
+	if m >= cache.Weighted && c.Calibration == "" {
+		return 0, fmt.Errorf("--method %s needs a text: --calibration FILE", m)
+	}
+	return m, nil
+}
+
+// Run implements the command: it builds the cache that later starts use.
+func (c *convertCmd) Run(e *env) error {
+	method, err := c.method()
+	if err != nil {
+		return err
+	}
+	c.MaxSeqs = 1
+	s, err := prepare(e, c.Model, &c.engineFlags, limits{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if s.look.options.Precision.Experts == 0 {
+		return fmt.Errorf("model %s: its experts stay as they are: nothing to convert (see --cpu-expert-bits)", s.src.name)
+	}
+	if s.set, err = s.src.open(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, err := s.cacheOptions(&c.engineFlags, method, reportOn(e.err))
+	if err != nil {
+		return err
+	}
+	if method >= cache.Weighted {
+		stats, err := c.statistics(e)
+		if err != nil {
+			return err
+		}
+		defer stats.close()
+		o.Source.(*cache.Weights).Stats = stats.expert
+	}
+	start := time.Now()
+	r, err := cache.Build(ctx, o)
+	if err != nil {
+		return fmt.Errorf("model %s: %w", s.src.name, err)
+	}
+	if c.JSON {
+		return json.NewEncoder(e.out).Encode(map[string]any{
+			"path": r.Path, "bytes": r.Bytes, "found": r.Found, "resumed_layers": r.Resumed, "method": method.String(), "seconds": time.Since(start).Seconds(),
+		})
+	}
+	what := fmt.Sprintf("made in %.1f s", time.Since(start).Seconds())
+	if r.Found {
+		what = "was there and is whole"
+	}
+	_, err = fmt.Fprintf(e.out, "%s: %s, %s\n", r.Path, planner.Size(r.Bytes), what)
+	return err
+}
+
+// statistics of what experts see, collected a few layers at a time.
+type statistics struct {
+	s      *session
+	model  *direct.Model
+	ids    []int32
+	layers int // collected at once
+	from   int // the first of those in hand
+	seen   *calibration.Collector
+	err    error
+}
+
+// collectorBytes bounds the memory of what is collected at once.
+const collectorBytes = 2 << 30
+
+// statistics loads the model as its files hold it and the text.
+func (c *convertCmd) statistics(e *env) (*statistics, error) {
+	f := c.engineFlags
+	f.precisionFlags = precisionFlags{Precision: "bf16", GroupSize: "128"}
+	f.PrefillChunk, f.MaxBatchTokens, f.KVCache = calibrationWindow, calibrationWindow, 0
+	s, err := newSession(e, c.Model, &f, limits{kv: tensor.F32})
+	if err != nil {
+		return nil, err
+	}
+	st := &statistics{s: s, from: -1}
+	if err := st.read(c.Calibration, c.CalTokens); err != nil {
+		st.close()
+		return nil, err
+	}
+	h, ff := int64(s.cfg.Hidden), int64(s.cfg.MoE.FF)
+	st.layers = int(max(1, min(int64(s.cfg.Layers), collectorBytes/(8*int64(s.cfg.MoE.Experts)*(h*h+ff*ff)))))
+	return st, nil
+}
+
+// read takes up to most tokens of a text and makes the model that runs them.
+func (t *statistics) read(path string, most int) error {
+	const bytesPerToken = 32 // more than any text needs
+	text, err := readText(path, int64(most)*bytesPerToken)
+	if err != nil {
+		return err
+	}
+	tok, _, err := t.s.src.tokenizer()
+	if err != nil {
+		return err
+	}
+	t.ids = tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
+	t.ids = t.ids[:min(len(t.ids), most)]
+	if len(t.ids) < calibrationWindow {
+		return fmt.Errorf("--calibration: %d tokens, want %d or more", len(t.ids), calibrationWindow)
+	}
+	t.model, err = direct.New(t.s.dev, t.s.parts)
+	return err
+}
+
+// expert is cache.Weights.Stats. The text is run again for every few layers,
+// which come in order.
+func (t *statistics) expert(layer, e int) (in, mid *quant.Hessian, ok bool) {
+	if t.err == nil && (t.from < 0 || layer < t.from || layer >= t.from+t.layers) {
+		t.err = t.collect(layer)
+	}
+	if t.err != nil {
+		return nil, nil, false
+	}
+	return t.seen.Expert(layer, e)
+}
+
+func (t *statistics) collect(layer int) error {
+	t.from, t.seen = layer, nil // free the last ones before the next are made
+	seen, err := calibration.New(t.s.cfg, t.s.set, layer, min(layer+t.layers, t.s.cfg.Layers))
+	if err != nil {
+		return err
+	}
+	for from := 0; from < len(t.ids); from += calibrationWindow {
+		part := t.ids[from:min(from+calibrationWindow, len(t.ids))]
+		if err := drive.Run(t.model, []*drive.Sequence{{Prompt: part}}, drive.Options{Probe: seen}); err != nil {
+			return err
+		}
+	}
+	t.seen = seen
+	return seen.Err()
+}
+
+func (t *statistics) close() {
+	if t.model != nil {
+		t.model.Close()
+	}
+	t.s.Close()
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/kernels/device"
+	"krater/stages/load"
+	"krater/stages/weights/cache"
+	"krater/stages/weights/quant"
+)
+
+// cacheFlags say where integer weights are kept between starts.
+type cacheFlags struct {
+	CacheDir  string `help:"Folder for converted weights; default: .krater_cache in the model's folder, else the user's cache folder." type:"path" placeholder:"DIR"`
+	CacheLoad string `help:"How converted weights come into memory: ${enum}. auto maps them on a machine with one memory node and copies elsewhere." enum:"auto,map,copy" default:"auto"`
+}
+
+// reporter tells people how a load goes on.
+type reporter struct {
+	notice   func(line string)
+	progress func(cache.Progress)
+}
+
+// progressEvery is the time between two lines about a conversion.
+const progressEvery = 5 * time.Second
+
+// reportTo logs what a load has to tell; progress now and then.
+func reportTo(log zerolog.Logger) reporter {
+	last := time.Now()
+	return reporter{
+		notice: func(line string) { log.Warn().Msg(line) },
+		progress: func(p cache.Progress) {
+			if time.Since(last) < progressEvery {
+				return
+			}
+			last = time.Now()
+			log.Info().Str("phase", p.Phase).Int("layers", p.Layers).Int("of", p.Of).Int64("bytes", p.Bytes).Int64("total", p.Total).Msg("weights")
+		},
+	}
+}
+
+// reportOn writes what a load has to tell for people.
+func reportOn(w io.Writer) reporter {
+	last := time.Now()
+	return reporter{
+		notice: func(line string) { fmt.Fprintln(w, "krater:", line) },
+		progress: func(p cache.Progress) {
+			if time.Since(last) < progressEvery {
+				return
+			}
+			last = time.Now()
+			fmt.Fprintf(w, "krater: %s: %d of %d layers, %d %%\n", p.Phase, p.Layers, p.Of, 100*p.Bytes/max(1, p.Total))
+		},
+	}
+}
+
+// cacheOptions describes the cache of a prepared session's experts; its weights
+// must be open.
+func (s *session) cacheOptions(f *engineFlags, method cache.Method, r reporter) (cache.Options, error) {
+	config, err := s.src.read("config.json", false)
+	if err != nil {
+		return cache.Options{}, err
+	}
+	print, err := cache.FingerprintOf(config, s.cfg, s.set)
+	if err != nil {
+		return cache.Options{}, err
+	}
+	p := s.look.options.Precision
+	spec := quant.Spec{Bits: p.Experts, Group: p.Group}
+	plan, err := cache.NewPlan(s.cfg, spec, method, print)
+	if err != nil {
+		return cache.Options{}, err
+	}
+	return cache.Options{
+		Plan: plan, Model: s.src.dir, Dir: f.CacheDir, Threads: f.threads(), Notice: r.notice, Progress: r.progress,
+		Source: &cache.Weights{Config: s.cfg, Set: s.set, Spec: spec, Method: method, Threads: f.threads()},
+	}, nil
+}
+
+// openExperts puts the experts as integers on the device, converting them first
+// if there is no good cache of them.
+func (s *session) openExperts(ctx context.Context, dev device.Device, f *engineFlags, o *load.Options, r reporter) error {
+	if o.Precision.Experts == 0 {
+		return nil
+	}
+	c, err := s.cacheOptions(f, cache.Search, r)
+	if err != nil {
+		return err
+	}
+	switch f.CacheLoad {
+	case "copy":
+		c.Copy = true
+	case "auto":
+		c.Copy = len(s.look.machine.Nodes) > 1
+	}
+	if s.experts, err = cache.Open(ctx, dev, c); err != nil {
+		return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
+	}
+	o.Experts = s.experts.Experts
+	return nil
+}
