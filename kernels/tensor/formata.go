@@ -112,34 +112,6 @@ func (f FormatA) place(row, col int) (at int, shift uint) {
 
 func (f FormatA) bias() int { return FormatB{Bits: f.Bits}.bias() }
 
-// Pack writes integer values [Rows, Cols] into dst (ValueBytes long); what fills
-// up tiles becomes zero. Values outside the range of Bits are a programmer error
-// and panic.
-func (f FormatA) Pack(dst []byte, values []int8) {
-	zero, lo, hi := byte(0x88), -8, 7
-	if f.Bits == 8 {
-		zero, lo, hi = 128, -127, 127
-	}
-	dst = dst[:f.ValueBytes()]
-	for i := range dst {
-		dst[i] = zero
-	}
-	for r := range f.Rows {
-		for c, v := range values[r*f.Cols : (r+1)*f.Cols] {
-			if int(v) < lo || int(v) > hi {
-				panic(fmt.Sprintf("tensor: value %d of row %d, column %d does not fit %d bits", v, r, c, f.Bits))
-			}
-			at, shift := f.place(f.stored(r), c)
-			u := byte(int(v) + f.bias())
-			if f.Bits == 8 {
-				dst[at] = u
-				continue
-			}
-			dst[at] = dst[at]&^(15<<shift) | u<<shift
-		}
-	}
-}
-
 // PackScales writes scales [Rows, n] as bfloat16 (rounded already, or rounded
 // here) into dst (ScaleBytes long). n is the number of groups that Cols needs;
 // what fills up gets 0.

@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -241,5 +243,36 @@ func TestFormatARefused(t *testing.T) {
 			f := FormatA{Rows: 1, Cols: 1, Bits: bits, Group: 32}
 			f.Pack(make([]byte, f.ValueBytes()), []int8{v})
 		}()
+	}
+}
+
+// TestFormatARange: every value outside the range is refused and named wherever it
+// lies, every other one is taken.
+func TestFormatARange(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 11))
+	for _, f := range []FormatA{{Rows: 80, Cols: 72, Bits: 4, Group: 32, Joined: true}, {Rows: 65, Cols: 130, Bits: 8, Group: 64}} {
+		lo, hi := -8, 7
+		if f.Bits == 8 {
+			lo, hi = -127, 127
+		}
+		values, packed := make([]int8, f.Rows*f.Cols), make([]byte, f.ValueBytes())
+		for v := -128; v <= 127; v++ {
+			at := r.IntN(len(values))
+			values[at] = int8(v)
+			said := func() (said any) {
+				defer func() { said = recover() }()
+				f.Pack(packed, values)
+				return nil
+			}()
+			values[at] = 0
+			switch text, _ := said.(string); {
+			case v >= lo && v <= hi:
+				if said != nil || int(f.Value(packed, at/f.Cols, at%f.Cols)) != v {
+					t.Errorf("%d in %d bits: %v", v, f.Bits, said)
+				}
+			case !strings.Contains(text, fmt.Sprintf("value %d of row %d, column %d ", v, at/f.Cols, at%f.Cols)):
+				t.Errorf("%d in %d bits: got %q", v, f.Bits, text)
+			}
+		}
 	}
 }
