@@ -1,0 +1,171 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+
+	"krater/bench/read"
+	"krater/kernels/cpu"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// The experts of DeepSeek-V2-Lite: hidden size, inner size, experts of a token.
+const hidden, inner, topK = 2048, 1408, 6
+
+// format is a kind of weights.
+type format struct{ bits, group int }
+
+func (f format) name() string {
+	if f.bits == 8 {
+		return "int8" // of groups of 128
+	}
+	return fmt.Sprintf("int%d_g%d", f.bits, f.group)
+}
+
+// matrix is a weight matrix of rows x cols.
+func (f format) matrix(rows, cols int) tensor.FormatB {
+	return tensor.FormatB{Rows: rows, Cols: cols, Bits: f.bits, Group: f.group}
+}
+
+var formats = []format{{4, 32}, {4, 64}, {4, 128}, {8, 128}}
+
+// builder makes the kernels of a device.
+type builder struct {
+	set    *set
+	dev    *cpu.Device
+	stream device.Stream
+	suffix string
+	bufs   []device.Buffer
+}
+
+func (b *builder) close() {
+	for _, buf := range b.bufs {
+		buf.Free()
+	}
+}
+
+// kernels lists GEMV of every format, and of the best level also a decode step
+// of experts and GEMM.
+func (b *builder) kernels(rows []int, best bool) ([]*kernel, error) {
+	var err error
+	if b.stream, err = b.dev.NewStream(); err != nil {
+		return nil, err
+	}
+	var list []*kernel
+	add := func(k *kernel, e error) {
+		k.name += b.suffix
+		if list = append(list, k); err == nil {
+			err = e
+		}
+	}
+	for _, f := range formats {
+		add(b.gemv(f))
+	}
+	if !best {
+		return list, err
+	}
+	for _, f := range formats {
+		if f != (format{4, 64}) {
+			add(b.experts(f))
+			for _, m := range rows {
+				add(b.gemm(f, m))
+			}
+		}
+	}
+	return list, err
+}
+
+func (b *builder) mat(dt tensor.DType, rows, cols int) (device.Mat, error) {
+	m, err := device.AllocMat(b.dev, dt, rows, cols)
+	if err == nil {
+		b.bufs = append(b.bufs, m.Buf)
+	}
+	return m, err
+}
+
+// activations are rows of of hidden values, and the same as integers.
+func (b *builder) activations(rows, group int) (x device.Mat, q device.QRows, err error) {
+	if x, err = b.mat(tensor.F32, rows, hidden); err != nil {
+		return x, q, err
+	}
+	v := x.F32s()
+	for i := range v {
+		v[i] = float32(math.Sin(float64(i*i%1009))) * 2
+	}
+	if q, err = device.AllocQRows(b.dev, rows, hidden, group); err != nil {
+		return x, q, err
+	}
+	b.bufs = append(b.bufs, q.Q.Buf, q.Scale.Buf, q.Bias.Buf)
+	b.dev.QuantizeRows(b.stream, q, x)
+	return x, q, nil
+}
+
+// weights takes the next matrix of the working set.
+func (b *builder) weights(f tensor.FormatB) device.QMat {
+	at := b.set.take(f.ValueBytes())
+	return device.QMat{FormatB: f, Values: b.set.bufs[0], ValueAt: at, Scales: b.set.bufs[1], ScaleAt: at / scaleShare}
+}
+
+// gemv is one row by a matrix of a window's bytes.
+func (b *builder) gemv(f format) (*kernel, error) {
+	k := &kernel{name: "gemv_" + f.name()}
+	fb := f.matrix(read.WindowBytes*8/f.bits/hidden, hidden)
+	_, q, err := b.activations(1, f.group)
+	if err != nil {
+		return k, err
+	}
+	out, err := b.mat(tensor.F32, 1, fb.Rows)
+	k.run = func() work {
+		w := b.weights(fb)
+		b.dev.MatMulQ(b.stream, out, q, w)
+		return work{w.Bytes()}
+	}
+	return k, err
+}
+
+// gemm is m rows by gate and up of one expert.
+func (b *builder) gemm(f format, m int) (*kernel, error) {
+	k := &kernel{name: fmt.Sprintf("gemm_%s_m%d", f.name(), m), ops: 2 * float64(m) * 2 * inner * hidden}
+	fb := f.matrix(2*inner, hidden)
+	_, q, err := b.activations(m, f.group)
+	if err != nil {
+		return k, err
+	}
+	out, err := b.mat(tensor.F32, m, fb.Rows)
+	k.run = func() work {
+		w := b.weights(fb)
+		b.dev.MatMulQ(b.stream, out, q, w)
+		return work{w.Bytes()}
+	}
+	return k, err
+}
+
+// experts is a token's experts of a layer with all that belongs to them: the
+// activations made integers, gate and up, SiLU, down.
+func (b *builder) experts(f format) (*kernel, error) {
+	k := &kernel{name: "experts_" + f.name()}
+	up := f.matrix(2*inner, hidden)
+	down := f.matrix(hidden, inner)
+	x, q, err := b.activations(1, f.group)
+	if err != nil {
+		return k, err
+	}
+	out, err := b.mat(tensor.F32, topK, hidden)
+	var bank [topK]device.QExpert
+	var list [topK]device.ExpertRows
+	for i := range list {
+		list[i] = device.ExpertRows{Expert: int32(i), Assign: []int32{int32(i)}}
+	}
+	k.run = func() work {
+		var w work
+		for i := range bank {
+			bank[i] = device.QExpert{W13: b.weights(up), W2: b.weights(down)}
+			w.bytes += bank[i].W13.Bytes() + bank[i].W2.Bytes()
+		}
+		b.dev.QuantizeRows(b.stream, q, x)
+		b.dev.ExpertsQ(b.stream, out, q, bank[:], list[:], topK)
+		return w
+	}
+	return k, err
+}
