@@ -79,6 +79,12 @@ func ReadGolden(dir string) (*Golden, error) {
 	return g, nil
 }
 
+// Vector is a tensor of the golden by its name in the file.
+func (g *Golden) Vector(name string) (Vector, bool) {
+	v, ok := g.vectors[name]
+	return v, ok
+}
+
 // names lists the vectors in order.
 func (g *Golden) names() []string { return slices.Sorted(maps.Keys(g.vectors)) }
 

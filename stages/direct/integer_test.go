@@ -1,0 +1,213 @@
+package direct_test
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/compare"
+	"krater/stages/drive"
+	"krater/stages/internal/refdevice"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/text/tokenizer"
+	"krater/stages/weights"
+	"krater/stages/weights/cache"
+	"krater/stages/weights/quant"
+)
+
+// integers are the options of a model whose experts are integers made from the
+// files of dir, on dev.
+func integers(t testing.TB, dev load.Device, dir string, o load.Options) load.Options {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := model.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	src := &cache.Weights{Config: cfg, Set: set, Spec: quant.Spec{Bits: o.Precision.Experts, Group: o.Precision.Group}, Method: cache.Search}
+	var bufs []device.Buffer
+	banks := map[int][]device.QExpert{}
+	for layer := range cfg.Layers {
+		for e := 0; cfg.MoELayer(layer) && e < cfg.MoE.Experts; e++ {
+			w13, w2, err := src.Expert(layer, e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var x device.QExpert
+			if x.W13, err = load.Upload(dev, w13, &bufs); err == nil {
+				x.W2, err = load.Upload(dev, w2, &bufs)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			banks[layer] = append(banks[layer], x)
+		}
+	}
+	t.Cleanup(func() {
+		for _, b := range bufs {
+			b.Free()
+		}
+	})
+	o.Experts = func(layer int) []device.QExpert { return banks[layer] }
+	return o
+}
+
+// TestGoldensInteger holds models with experts, and with every part, of 8 bits
+// against the unrounded goldens: the logits of a prompt by relative error, the
+// continuation, token by token from the golden's own, where its margin is clear.
+func TestGoldensInteger(t *testing.T) {
+	for _, x := range []struct {
+		name      string
+		precision load.Precision
+		limit     float64 // of the relative L2 error of p17's logits
+		sure      float32 // margin between the two largest logits from which the choice must not change
+	}{
+		{"deepseek_v2_lite", load.Precision{Experts: 8, Group: 128}, 0.02, 0.4},
+		{"deepseek_v2", load.Precision{Experts: 8, Group: 128}, 0.02, 0.4},
+		{"deepseek_v2_lite", load.Precision{Experts: 8, Group: 32}, 0.02, 0.4},
+		{"deepseek_v2", load.Precision{Experts: 8}, 0.02, 0.4},
+		{"deepseek_v2_lite", load.Precision{Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 64}, 0.06, 0.6},
+		{"deepseek_v2", load.Precision{Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 64}, 0.06, 0.6},
+		{"qwen2", load.Precision{Attention: 8, Dense: 8, Head: 8, Group: 128}, 0.06, 0.6},
+	} {
+		dir, dev := filepath.Join(goldens, x.name), processor(t, 2)
+		o := load.Options{Limits: limits, KVType: tensor.F32, Precision: x.precision}
+		if x.precision.Experts != 0 {
+			o = integers(t, dev, dir, o)
+		}
+		m := open(t, dev, dir, "config.json", o)
+		g, err := compare.ReadGolden(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range g.Prompts {
+			teach(t, m, &g.Prompts[i], x.precision, x.sure)
+		}
+		want, ok := g.Vector("p17.logits")
+		if !ok {
+			t.Fatalf("%s: no logits of p17", x.name)
+		}
+		got := positions(t, m, g.Prompts[slices.IndexFunc(g.Prompts, func(p compare.Prompt) bool { return len(p.IDs) == 17 })].IDs)
+		if e := relative(got, want.F32); !(e <= x.limit) || e == 0 {
+			t.Errorf("%s %+v: relative error of the logits %.5f, want at most %.3f", x.name, x.precision, e, x.limit)
+		} else {
+			t.Logf("%s %+v: relative error %.5f", x.name, x.precision, e)
+		}
+	}
+}
+
+// teach runs a prompt with the golden's continuation behind it.
+func teach(t *testing.T, m *opened, p *compare.Prompt, precision load.Precision, sure float32) {
+	t.Helper()
+	ids := append(slices.Clone(p.IDs), p.Greedy...)
+	clear := 0
+	q := &drive.Sequence{Prompt: ids, All: true, See: func(pos int, logits []float32) {
+		i := pos + 1 - len(p.IDs)
+		if i < 0 || i >= len(p.Greedy) || p.Margin[i] <= sure {
+			return
+		}
+		clear++
+		if got := drive.Argmax(logits); got != p.Greedy[i] {
+			t.Errorf("%+v: prompt %s, token %d: %d, want %d (margin %.2f)", precision, p.Name, i, got, p.Greedy[i], p.Margin[i])
+		}
+	}}
+	if err := drive.Run(m.model, []*drive.Sequence{q}, drive.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if clear == 0 {
+		t.Logf("prompt %s: no clear margin", p.Name)
+	}
+}
+
+// positions are the logits [T, V] of every position.
+func positions(t *testing.T, m *opened, ids []int32) []float32 {
+	t.Helper()
+	var all []float32
+	q := &drive.Sequence{Prompt: ids, All: true, See: func(_ int, logits []float32) { all = append(all, logits...) }}
+	if err := drive.Run(m.model, []*drive.Sequence{q}, drive.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// relative is |a-b| / |b|.
+func relative(a, b []float32) float64 {
+	if len(a) != len(b) {
+		return math.Inf(1)
+	}
+	var d, n float64
+	for i := range b {
+		x := float64(a[i]) - float64(b[i])
+		d += x * x
+		n += float64(b[i]) * float64(b[i])
+	}
+	return math.Sqrt(d / n)
+}
+
+// TestTinyInteger holds the default model with experts of 4 bits against the same
+// integers computed in plain Go: the most likely token at each of 321 positions
+// of heldout.txt and 32 greedy tokens after a prompt.
+func TestTinyInteger(t *testing.T) {
+	if testing.Short() {
+		t.Skip("321 tokens in plain Go: not in the short suite")
+	}
+	const from, stretch, more = 1284, 321, 32
+	text, err := os.ReadFile(filepath.Join(tiny, "heldout.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(os.DirFS(tiny))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := tok.Encode(string(text[:1<<14]), tokenizer.EncodeOptions{ParseSpecial: true})[from : from+stretch]
+	o := load.Options{
+		Limits: stages.Limits{Tokens: stretch, Seqs: 2, LogitRows: stretch + 1, Blocks: 2 * (stretch + more + 15) / 16, BlockTokens: 16},
+		KVType: tensor.F32, Precision: load.Precision{Experts: 4, Group: 64},
+	}
+	run := func(dev load.Device) (likely []int32, logits [][]float32, greedy []int32) {
+		m := open(t, dev, tiny, "config.json", integers(t, dev, tiny, o))
+		all := &drive.Sequence{Prompt: ids, All: true, See: func(_ int, l []float32) {
+			likely, logits = append(likely, drive.Argmax(l)), append(logits, slices.Clone(l))
+		}}
+		next := &drive.Sequence{Prompt: ids[:40], New: more}
+		for _, q := range []*drive.Sequence{all, next} {
+			if err := drive.Run(m.model, []*drive.Sequence{q}, drive.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return likely, logits, next.Out
+	}
+	want, wantLogits, wantNext := run(refdevice.Device{})
+	got, gotLogits, next := run(processor(t, 2))
+	if !slices.Equal(got, want) {
+		t.Errorf("likeliest tokens differ:\ngot  %v\nwant %v", got, want)
+	}
+	if !slices.Equal(next, wantNext) || len(next) != more {
+		t.Errorf("greedy: got %v, want %v", next, wantNext)
+	}
+	worst := 0.0
+	for i := range wantLogits {
+		worst = max(worst, relative(gotLogits[i], wantLogits[i]))
+	}
+	// An activation that lies between two integers is rounded one way here and the
+	// other way there: a part in 254 of its group's largest.
+	if !(worst < 0.02) {
+		t.Errorf("relative error of a position's logits %.3f", worst)
+	}
+	t.Logf("worst relative error of a position's logits %.2e", worst)
+}
