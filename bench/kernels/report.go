@@ -70,7 +70,7 @@ type KernelRegime struct {
 }
 
 // minorShare: a regime of fewer windows is left out of what is listed.
-const minorShare = 0.05
+const minorShare = 0.1
 
 func gb(v float64) float64 { return v / 1e9 }
 

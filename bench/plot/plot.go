@@ -217,7 +217,7 @@ func (c *Chart) limits(p *plot.Plot) {
 	for i, l := range c.Limits {
 		f := plotter.NewFunction(func(float64) float64 { return l.Y })
 		f.Samples = 2
-		f.Color, f.Width = palette[len(palette)-1-i%len(palette)], vg.Points(1.2)
+		f.Color, f.Width = palette[i%len(palette)], vg.Points(1.5)
 		f.Dashes = []vg.Length{vg.Points(5), vg.Points(3)}
 		p.Add(f)
 		p.Legend.Add(l.Name, f)

@@ -1,24 +1,26 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
-	"runtime/debug"
 	"slices"
-	"strconv"
-	"time"
 
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/bench/stat"
 	"krater/kernels/machine"
 	"krater/stages/direct"
 )
 
+// benchCmd is the command's parts; without the name of one it measures the engine
+// with its actors.
 type benchCmd struct {
+	Engine  benchEngineCmd  `cmd:"" default:"withargs" help:"Answers through the actors; what bench alone does."`
+	Kernels benchKernelsCmd `cmd:"" help:"The integer kernels as a share of what memory gives."`
+}
+
+type benchEngineCmd struct {
 	modelFlag
 	engineFlags
 	ActorsVsDirect bool  `help:"Compare a decode step through the actors with the same stages called as functions."`
@@ -32,12 +34,10 @@ type benchCmd struct {
 // benchReport is what the command found. Times are medians over interleaved
 // windows of one run.
 type benchReport struct {
-	Model       string `json:"model"`
-	CPU         string `json:"cpu"`
+	Model string `json:"model"`
+	benchHost
 	Level       string `json:"level"`
 	Threads     int    `json:"threads"`
-	GoVersion   string `json:"go"`
-	Revision    string `json:"revision"`
 	KVType      string `json:"kv_dtype"`
 	LayerGroups int    `json:"layer_groups"`
 
@@ -69,7 +69,7 @@ type prefillResult struct {
 }
 
 // Run implements the command.
-func (c *benchCmd) Run(e *env) error {
+func (c *benchEngineCmd) Run(e *env) error {
 	if c.Decode < 2 || c.Rounds < 1 {
 		return errors.New("--decode wants at least 2 tokens, --rounds at least 1")
 	}
@@ -95,32 +95,21 @@ func (c *benchCmd) Run(e *env) error {
 		return err
 	}
 	if c.JSON {
-		enc := json.NewEncoder(e.out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(b.report)
+		return writeJSON(e.out, b.report)
 	}
 	return b.print(e.out)
 }
 
-func (c *benchCmd) newReport(s *session) *benchReport {
-	r := &benchReport{
-		Model: s.src.name, CPU: cpuName(), Level: s.dev.Level().String(), Threads: s.dev.Team().Threads(),
-		GoVersion: runtime.Version(), Revision: version, KVType: c.KVDType, LayerGroups: c.LayerGroups,
-		TokenMB: float64(s.cfg.BytesPerToken()) / 1e6,
+func (c *benchEngineCmd) newReport(s *session) *benchReport {
+	return &benchReport{
+		Model: s.src.name, benchHost: host(), Level: s.dev.Level().String(), Threads: s.dev.Team().Threads(),
+		KVType: c.KVDType, LayerGroups: c.LayerGroups, TokenMB: float64(s.cfg.BytesPerToken()) / 1e6,
 	}
-	if info, ok := debug.ReadBuildInfo(); ok && version == "dev" {
-		for _, kv := range info.Settings {
-			if kv.Key == "vcs.revision" {
-				r.Revision = kv.Value
-			}
-		}
-	}
-	return r
 }
 
 // bench is a running measurement.
 type bench struct {
-	c      *benchCmd
+	c      *benchEngineCmd
 	s      *session
 	p      *actors.Pipeline
 	g      *actors.Gateway
@@ -136,13 +125,13 @@ func (b *bench) measure() error {
 		return err
 	}
 	defer d.Close()
-	streams := make(map[int][]float64)
-	prefill := make(map[int][]float64)
-	var directUS, actorUS, read1, readAll []float64
+	streams := make(map[int]stat.Sample)
+	prefill := make(map[int]stat.Sample)
+	var directUS, actorUS, read1, readAll stat.Sample
 	for round := range b.c.Rounds {
 		for _, read := range []struct {
 			threads int
-			rates   *[]float64
+			rates   *stat.Sample
 		}{{1, &read1}, {r.Threads, &readAll}} {
 			rate, err := b.s.dev.ReadBandwidth(read.threads)
 			if err != nil {
@@ -173,9 +162,9 @@ func (b *bench) measure() error {
 		}
 		directUS, actorUS = append(directUS, du), append(actorUS, au)
 	}
-	r.ReadGBps1, r.ReadGBps = median(read1), median(readAll)
+	r.ReadGBps1, r.ReadGBps = read1.Median(), readAll.Median()
 	for _, n := range b.c.Batch {
-		res := decodeResult{Streams: n, TokensPerS: median(streams[n])}
+		res := decodeResult{Streams: n, TokensPerS: streams[n].Median()}
 		if n == 1 {
 			res.GBps = res.TokensPerS * r.TokenMB / 1e3
 			res.ReadShare = res.GBps / r.ReadGBps
@@ -183,36 +172,16 @@ func (b *bench) measure() error {
 		r.Decode = append(r.Decode, res)
 	}
 	for _, n := range b.c.Prefill {
-		ms := median(prefill[n])
+		ms := prefill[n].Median()
 		r.Prefill = append(r.Prefill, prefillResult{Tokens: n, FirstMS: ms, TokensPerS: float64(n) / ms * 1e3})
 	}
 	if b.c.ActorsVsDirect {
-		r.DirectStepUS, r.ActorStepUS = median(directUS), median(actorUS)
+		r.DirectStepUS, r.ActorStepUS = directUS.Median(), actorUS.Median()
 		r.ActorWorkUS = r.ActorStepUS - r.DirectStepUS
 		r.ActorLimitUS = max(r.DirectStepUS/50, 20)
 	}
 	r.RSSMB = float64(machine.Resident()) / 1e6
 	return nil
-}
-
-// median of v, 0 of nothing.
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	return s[len(s)/2]
-}
-
-func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-
-func cpuName() string {
-	data, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	return cpuinfo(data, "model name") + " (family " + cpuinfo(data, "cpu family") + ", model " + cpuinfo(data, "model") + "), " +
-		strconv.Itoa(runtime.NumCPU()) + " CPUs"
 }
 
 // print writes the report as text.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -179,15 +178,4 @@ func (b *bench) directAnswer(d *direct.Model) ([]int32, float64, error) {
 		}
 	}
 	return ids, microseconds(time.Since(start)) / float64(b.c.Decode-1), nil
-}
-
-// cpuinfo finds a field of the first processor in /proc/cpuinfo.
-func cpuinfo(data []byte, name string) string {
-	for line := range bytes.Lines(data) {
-		key, value, ok := bytes.Cut(line, []byte(":"))
-		if ok && string(bytes.TrimSpace(key)) == name {
-			return string(bytes.TrimSpace(value))
-		}
-	}
-	return "unknown"
 }

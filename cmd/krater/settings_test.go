@@ -223,6 +223,11 @@ func TestBadFlags(t *testing.T) {
 		{1, "ppl --text " + modelDir + "/heldout.txt --window 1", "--window"},
 		{1, "ppl --text " + modelDir + "/heldout.txt --window 4096", "--window 2048"},
 		{1, "bench --rounds 0", "--rounds"},
+		{1, "bench kernels --threads=-1", "--threads"},
+		{1, "bench kernels --seconds 0", "--seconds"},
+		{1, "bench kernels --rows 0", "--rows"},
+		{1, "bench kernels --plot kernels.gif", ".svg .png"},
+		{1, "bench kernels --size 900TB", "--size available"},
 		{1, "compare", "--golden"},
 	} {
 		t.Run(c.line, func(t *testing.T) {
@@ -238,11 +243,16 @@ func eachFlag(t *testing.T, f func(command string, flag *kong.Flag)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range parser.Model.Children {
-		for _, flag := range command.Flags {
-			f(command.Name, flag)
+	var visit func(prefix string, commands []*kong.Node)
+	visit = func(prefix string, commands []*kong.Node) {
+		for _, command := range commands {
+			for _, flag := range command.Flags {
+				f(prefix+command.Name, flag)
+			}
+			visit(prefix+command.Name+" ", command.Children)
 		}
 	}
+	visit("", parser.Model.Children)
 }
 
 // TestHelp: every command and flag says what it is for.
@@ -255,7 +265,7 @@ func TestHelp(t *testing.T) {
 	texts := map[string]string{}
 	eachFlag(t, func(command string, f *kong.Flag) {
 		if texts[command] == "" {
-			o := execute(t, "", command, "--help")
+			o := execute(t, "", append(strings.Fields(command), "--help")...)
 			if o.status != 0 || !strings.Contains(top.out, "\n  "+command+" ") {
 				t.Errorf("%s --help: status %d; in the list of commands: %v", command, o.status, strings.Contains(top.out, command))
 			}
@@ -265,7 +275,8 @@ func TestHelp(t *testing.T) {
 			t.Errorf("krater %s --help says nothing of --%s", command, f.Name)
 		}
 	})
-	want := reflect.TypeFor[cli]().NumField() - 1
+	// The configuration file is no command, and bench is several.
+	want := reflect.TypeFor[cli]().NumField() - 1 + reflect.TypeFor[benchCmd]().NumField() - 1
 	if len(texts) != want {
 		t.Errorf("%d commands have flags, want %d", len(texts), want)
 	}

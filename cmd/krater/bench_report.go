@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"krater/bench/plot"
+)
+
+// benchOutput are the forms of a report.
+type benchOutput struct {
+	JSON bool   `name:"json" help:"Print the report as JSON."`
+	Plot string `help:"Draw the report into a file: .svg or .png." type:"path" placeholder:"FILE"`
+}
+
+// check refuses a file that cannot be drawn before anything is measured.
+func (o *benchOutput) check() error {
+	if o.Plot == "" {
+		return nil
+	}
+	return plot.CheckPath(o.Plot)
+}
+
+// drawable is a report that can be printed and drawn.
+type drawable interface {
+	Text(io.Writer) error
+	Charts() []plot.Chart
+}
+
+// write prints and draws a report; whole is what JSON shows.
+func (o *benchOutput) write(e *env, h benchHost, r drawable, whole any) error {
+	if o.Plot != "" {
+		if err := plot.Save(o.Plot, r.Charts()...); err != nil {
+			return err
+		}
+	}
+	if o.JSON {
+		return writeJSON(e.out, whole)
+	}
+	if _, err := fmt.Fprintf(e.out, "%s, %s, revision %s\n\n", h.CPU, h.GoVersion, h.Revision); err != nil {
+		return err
+	}
+	return r.Text(e.out)
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// benchHost is where and with what a report was made.
+type benchHost struct {
+	CPU       string `json:"cpu"`
+	GoVersion string `json:"go"`
+	Revision  string `json:"revision"`
+}
+
+func host() benchHost {
+	h := benchHost{CPU: cpuName(), GoVersion: runtime.Version(), Revision: version}
+	if info, ok := debug.ReadBuildInfo(); ok && version == "dev" {
+		for _, kv := range info.Settings {
+			if kv.Key == "vcs.revision" {
+				h.Revision = kv.Value
+			}
+		}
+	}
+	return h
+}
+
+func cpuName() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	return cpuinfo(data, "model name") + " (family " + cpuinfo(data, "cpu family") + ", model " + cpuinfo(data, "model") + "), " +
+		strconv.Itoa(runtime.NumCPU()) + " CPUs"
+}
+
+// cpuinfo finds a field of the first processor in /proc/cpuinfo.
+func cpuinfo(data []byte, name string) string {
+	for line := range bytes.Lines(data) {
+		key, value, ok := bytes.Cut(line, []byte(":"))
+		if ok && string(bytes.TrimSpace(key)) == name {
+			return string(bytes.TrimSpace(value))
+		}
+	}
+	return "unknown"
+}
+
+func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
