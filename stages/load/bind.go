@@ -2,6 +2,8 @@ package load
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -12,9 +14,24 @@ import (
 	"krater/stages/weights"
 )
 
-// checkTensors compares the names and shapes of set with what cfg implies.
-func checkTensors(cfg *model.Config, set *weights.Set) error {
-	return cfg.CheckTensors(set.Names(), func(name string) []int {
+// checkTensors compares the names and shapes of set with what cfg implies; given
+// says that the routed experts come from elsewhere.
+func checkTensors(cfg *model.Config, set *weights.Set, given bool) error {
+	names := set.Names()
+	absent := map[string][]int{}
+	if given {
+		top := cfg.Names()
+		for _, t := range cfg.Expected() {
+			if _, ok := set.Tensor(t.Name); !ok && partOf(t.Name, top) == Experts {
+				absent[t.Name] = t.Shape
+			}
+		}
+		names = slices.AppendSeq(slices.Clone(names), maps.Keys(absent))
+	}
+	return cfg.CheckTensors(names, func(name string) []int {
+		if shape, ok := absent[name]; ok {
+			return shape
+		}
 		t, _ := set.Tensor(name)
 		return t.Shape
 	})

@@ -51,6 +51,9 @@ type Parts struct {
 	Head   *head.Stage
 	// WeightBytes is the size of all weights bound.
 	WeightBytes int64
+	// MadeBytes is the part of it that this load made and keeps in memory of the
+	// device: integer matrices without a Store.
+	MadeBytes int64
 
 	bufs []device.Buffer
 }
@@ -68,7 +71,8 @@ func (p *Parts) Close() {
 
 // Model binds the weights of set to stages on dev. On devices that compute on
 // host memory the weights are not copied: set must stay open until Close. Every
-// missing, misshapen or stray tensor is named in the error.
+// missing, misshapen or stray tensor is named in the error; routed experts that
+// are kept as integers need not be in set.
 func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, error) {
 	lim, err := o.limits(cfg)
 	if err != nil {
@@ -77,13 +81,13 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 	if o.Precision.Experts != 0 && cfg.MoE.Experts > 0 && o.Experts == nil {
 		return nil, fmt.Errorf("load: nobody gives the experts in %d bits", o.Precision.Experts)
 	}
-	if err := checkTensors(cfg, set); err != nil {
+	if err := checkTensors(cfg, set, o.Precision.Experts != 0); err != nil {
 		return nil, err
 	}
 	p := &Parts{Config: cfg, Limits: lim}
 	b := &binder{dev: dev, cfg: cfg, set: set, parts: p, precision: o.Precision, store: o.Store, experts: o.Experts}
 	if b.store == nil {
-		b.store = memory{dev, &p.bufs}
+		b.store = memory{dev, p}
 	}
 	if err := p.build(dev, b, o); err != nil {
 		p.Close()

@@ -82,6 +82,22 @@ func (p Precision) bits(part Part) int {
 	return 0
 }
 
+// Integers reports whether a tensor of the model is kept as integers: Model asks
+// for its shape then, and for its values only if the store does not have them.
+func (p Precision) Integers(cfg *model.Config, t model.TensorSpec) bool {
+	if len(t.Shape) != 2 {
+		return false
+	}
+	part := partOf(t.Name, cfg.Names())
+	if part == Attention && isKVB(t.Name) {
+		return p.KVB != 0
+	}
+	return p.bits(part) != 0
+}
+
+// isKVB tells kv_b_proj, which has a precision of its own.
+func isKVB(name string) bool { return strings.Contains(name, ".kv_b_proj.") }
+
 // kept names a precision.
 func kept(bits int, dt tensor.DType) string {
 	if bits == 0 {
@@ -104,7 +120,7 @@ func (p Precision) tensorBytes(cfg *model.Config, part Part, t model.TensorSpec,
 	a := cfg.Attention
 	switch bits := p.bits(part); {
 	case len(t.Shape) != 2:
-	case part == Attention && strings.Contains(t.Name, ".kv_b_proj."):
+	case part == Attention && isKVB(t.Name):
 		if p.KVB != 0 {
 			head := plus(p.matrixBytes(p.KVB, a.KVRank, a.Nope), p.matrixBytes(p.KVB, a.VDim, a.KVRank))
 			return times(a.Heads, int(head))
@@ -138,8 +154,8 @@ type Store interface {
 
 // memory is the Store of those who keep nothing: every matrix is made anew.
 type memory struct {
-	dev  device.Device
-	bufs *[]device.Buffer
+	dev   device.Device
+	parts *Parts
 }
 
 func (m memory) Matrix(name string, f tensor.FormatB, make func() (*quant.Matrix, error)) (device.QMat, error) {
@@ -147,7 +163,11 @@ func (m memory) Matrix(name string, f tensor.FormatB, make func() (*quant.Matrix
 	if err != nil {
 		return device.QMat{}, err
 	}
-	return Upload(m.dev, x, m.bufs)
+	q, err := Upload(m.dev, x, &m.parts.bufs)
+	if err == nil {
+		m.parts.MadeBytes += int64(q.Values.Size())
+	}
+	return q, err
 }
 
 // Upload packs x into memory of dev; the buffers it allocates are added to bufs.

@@ -1,0 +1,85 @@
+package load_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"krater/kernels/device"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/weights"
+)
+
+// without is a set without the tensors whose names contain part.
+func without(ws *weights.Set, part string) *weights.Set {
+	var list []weights.Named
+	for name, t := range ws.All() {
+		if !strings.Contains(name, part) {
+			list = append(list, weights.Named{Name: name, Tensor: t})
+		}
+	}
+	return weights.Of(list, nil)
+}
+
+// TestGivenExperts: experts that come as integers need not be in the files; all
+// else does.
+func TestGivenExperts(t *testing.T) {
+	cfg, ws := config(t), set(t)
+	asked := 0
+	o := load.Options{Limits: limits, Precision: load.Precision{Experts: 8, Group: 32}}
+	f8 := func(rows, cols int) device.QMat {
+		q := device.QMat{}
+		q.Rows, q.Cols, q.Bits, q.Group = rows, cols, 8, 32
+		return q
+	}
+	o.Experts = func(int) []device.QExpert {
+		asked++
+		list := make([]device.QExpert, cfg.MoE.Experts)
+		for i := range list {
+			list[i] = device.QExpert{W13: f8(2*cfg.MoE.FF, cfg.Hidden), W2: f8(cfg.Hidden, cfg.MoE.FF)}
+		}
+		return list
+	}
+	p, err := load.Model(processor(t, 0), cfg, without(ws, ".mlp.experts."), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	if asked != 2 {
+		t.Errorf("%d layers asked for their experts", asked)
+	}
+	if _, err := load.Model(processor(t, 0), cfg, without(ws, ".mlp."), o); !errors.Is(err, model.ErrTensorMissing) || !strings.Contains(err.Error(), "mlp.gate.weight") {
+		t.Errorf("no router: got %v", err)
+	}
+	o.Precision = load.Precision{}
+	if _, err := load.Model(processor(t, 0), cfg, without(ws, ".mlp.experts."), o); !errors.Is(err, model.ErrTensorMissing) || !strings.Contains(err.Error(), "mlp.experts.0") {
+		t.Errorf("no experts at all: got %v", err)
+	}
+}
+
+// TestIntegers: which tensors a precision turns into integers.
+func TestIntegers(t *testing.T) {
+	cfg := config(t)
+	for _, x := range []struct {
+		p    load.Precision
+		part string
+	}{
+		{load.Precision{}, ""},
+		{load.Precision{Attention: 8}, "_proj"},
+		{load.Precision{KVB: 8}, ".kv_b_proj."},
+		{load.Precision{Experts: 4}, ".mlp.experts."},
+		{load.Precision{Shared: 4}, ".shared_experts."},
+		{load.Precision{Head: 4}, "lm_head"},
+	} {
+		for _, s := range cfg.Expected() {
+			want := x.part != "" && strings.Contains(s.Name, x.part)
+			if x.p.Attention != 0 {
+				want = want && strings.Contains(s.Name, ".self_attn.") && !strings.Contains(s.Name, "kv_b")
+			}
+			if got := x.p.Integers(cfg, s); got != want {
+				t.Errorf("%+v: %s: %v", x.p, s.Name, got)
+			}
+		}
+	}
+}
