@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"krater/stages/model"
 	"krater/stages/weights"
@@ -30,6 +31,9 @@ const (
 // shapes (another checkpoint, a fine-tuned model) differ in these bytes; not
 // noticed is a change of single values elsewhere. Hashing every byte would read
 // the whole model at every start, which the cache is there to avoid.
+//
+// A set without any routed expert is that of a model whose experts exist as
+// integers only (a synthetic one): then config.json alone tells which they are.
 func FingerprintOf(config []byte, cfg *model.Config, set *weights.Set) (Fingerprint, error) {
 	h := sha256.New()
 	word := func(v uint64) {
@@ -49,6 +53,9 @@ func FingerprintOf(config []byte, cfg *model.Config, set *weights.Set) (Fingerpr
 			n := cfg.ExpertNames(layer, e)
 			all = append(all, n.Gate, n.Up, n.Down)
 		}
+	}
+	if !slices.ContainsFunc(all, func(name string) bool { _, ok := set.Tensor(name); return ok }) {
+		all = nil
 	}
 	every := max(1, (len(all)+samples-1)/samples)
 	for i, name := range all {
