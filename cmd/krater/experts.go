@@ -101,6 +101,9 @@ func (s *session) openExperts(ctx context.Context, dev device.Device, f *engineF
 	if s.experts, err = cache.Open(ctx, dev, c); err != nil {
 		return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
 	}
+	if c.Copy {
+		s.copied += s.experts.Bytes
+	}
 	o.Experts = s.experts.Experts
 	return nil
 }

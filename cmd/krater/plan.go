@@ -129,7 +129,7 @@ func (s *session) memoryUse() memoryUse {
 	u := memoryUse{
 		resident:  machine.Resident(),
 		promised:  s.look.sum(func(p load.Part) bool { return p.Weight() || p.Allocated() }),
-		allocated: s.dev.Memory().Used + s.parts.WeightBytes,
+		allocated: s.dev.Memory().Used + s.parts.WeightBytes - s.parts.MadeBytes - s.copied,
 	}
 	for i := range s.look.plan.Devices {
 		u.planned = planner.Add(u.planned, s.look.plan.Devices[i].Planned)

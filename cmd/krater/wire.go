@@ -119,6 +119,7 @@ type session struct {
 	look  *outlook
 
 	experts *cache.Cache // nil: as the files hold them
+	copied  int64        // bytes of weights read into memory of the device
 }
 
 // limits are the sizes a session is loaded for; zero fields come from the flags.

@@ -78,6 +78,10 @@ func TestPlan(t *testing.T) {
 			{1, 1, load.Options{Limits: stages.Limits{Tokens: 40, Seqs: 4, Blocks: 16, BlockTokens: 8}}},
 			{2, 3, load.Options{Limits: stages.Limits{Tokens: 300, Seqs: 7, LogitRows: 300, Blocks: 33, BlockTokens: 16, Context: 90}, KVType: tensor.F32}},
 			{cfg.Layers, 0, load.Options{Limits: stages.Limits{Tokens: 1, Seqs: 1, Blocks: 1, BlockTokens: 1}, KVType: tensor.BF16}},
+			{2, 2, load.Options{Limits: stages.Limits{Tokens: 90, Seqs: 3, LogitRows: 20, Blocks: 16, BlockTokens: 8}, KVType: tensor.I8,
+				Precision: load.Precision{Attention: 8, Shared: 4, Dense: 8, Head: 4, Group: 64}}},
+			{1, 1, load.Options{Limits: stages.Limits{Tokens: 9, Seqs: 3, Blocks: 16, BlockTokens: 8}, KVType: tensor.F8E4M3,
+				Precision: load.Precision{Attention: 4, KVB: 8, Dense: 4, Head: 8}}},
 		} {
 			x.o.Partition = load.Even(cfg.Layers, x.groups)
 			needs, err := load.Plan(cfg, x.o, load.Use{States: x.states, Streams: 1, Threads: 1})
@@ -97,7 +101,7 @@ func TestPlan(t *testing.T) {
 				}
 				defer st.Close()
 			}
-			if used := dev.Memory().Used; !near(allocated, used, 0.01) {
+			if used := dev.Memory().Used - p.MadeBytes; !near(allocated, used, 0.01) {
 				t.Errorf("%s in %d groups: %d bytes planned, %d allocated", dir, x.groups, allocated, used)
 			}
 			if !near(bound, p.WeightBytes, 0.01) {
