@@ -1,0 +1,201 @@
+package hostsim
+
+import (
+	"fmt"
+	"time"
+
+	"krater/kernels/device"
+)
+
+// call is an operator or copy being enqueued: its arguments translated to memory
+// of the CPU, checked to be the device's, and added up.
+type call struct {
+	dev  *Device
+	op   string
+	s    *stream
+	bufs []*buffer
+	work work
+}
+
+// refuse raises the error of arguments that do not fit.
+func (c *call) refuse(format string, args ...any) {
+	panic(&device.ShapeError{Op: c.op, Why: fmt.Sprintf(format, args...)})
+}
+
+func (d *Device) call(op string, s device.Stream) *call {
+	own, ok := s.(*stream)
+	c := &call{dev: d, op: op, s: own}
+	switch {
+	case s == nil:
+		c.refuse("no stream, on %s", d.name)
+	case !ok || own.dev != d:
+		c.refuse("the stream belongs to %s, the operator to %s", s.Device().Name(), d.name)
+	}
+	return c
+}
+
+// owner names whose memory b is.
+func owner(b device.Buffer) string {
+	if own, ok := b.(interface{ Device() device.Device }); ok {
+		return own.Device().Name()
+	}
+	if b.Host() != nil || b.Size() == 0 {
+		return "the host"
+	}
+	return fmt.Sprintf("another device (%T)", b)
+}
+
+// buffer gives the CPU's memory behind b.
+func (c *call) buffer(name string, b device.Buffer) device.Buffer {
+	own, ok := b.(*buffer)
+	if !ok || own.dev != c.dev {
+		c.refuse("%s is memory of %s, the operator runs on %s", name, owner(b), c.dev.name)
+	}
+	c.bufs = append(c.bufs, own)
+	return own.inner
+}
+
+// view translates a matrix of which the operator takes a part only.
+func (c *call) view(name string, m device.Mat) device.Mat {
+	if !m.Zero() {
+		m.Buf = c.buffer(name, m.Buf)
+	}
+	return m
+}
+
+// mat translates a matrix and counts all of it.
+func (c *call) mat(name string, m device.Mat) device.Mat {
+	c.work.bytes += int64(m.Bytes())
+	return c.view(name, m)
+}
+
+func (c *call) rows(name string, x device.QRows) device.QRows {
+	x.Q, x.Scale, x.Bias = c.mat(name, x.Q), c.mat(name+".Scale", x.Scale), c.mat(name+".Bias", x.Bias)
+	return x
+}
+
+func (c *call) integers(name string, q device.QMat) device.QMat {
+	if q.Zero() {
+		return q
+	}
+	q.Values, q.Scales = c.buffer(name, q.Values), c.buffer(name+".Scales", q.Scales)
+	c.work.bytes += int64(q.Bytes())
+	return q
+}
+
+func (c *call) expert(e device.Expert) device.Expert {
+	return device.Expert{Gate: c.mat("gate", e.Gate), Up: c.mat("up", e.Up), Down: c.mat("down", e.Down)}
+}
+
+func (c *call) quantised(e device.QExpert) device.QExpert {
+	return device.QExpert{W13: c.integers("W13", e.W13), W2: c.integers("W2", e.W2)}
+}
+
+// cache translates a KV cache; what is read of it is counted apart.
+func (c *call) cache(kv device.KV) device.KV {
+	kv.Mat, kv.Scales = c.view("cache", kv.Mat), c.view("cache.Scales", kv.Scales)
+	return kv
+}
+
+func (c *call) kvB(w device.KVB) device.KVB {
+	out := device.KVB{F: c.mat("kv_b", w.F)}
+	for i := range w.K {
+		out.K = append(out.K, c.integers("kv_b.K", w.K[i]))
+		out.V = append(out.V, c.integers("kv_b.V", w.V[i]))
+	}
+	return out
+}
+
+// spans copies spans, whose memory may be another batch's when they are used, and
+// counts the cache rows they read, of so many bytes, and the pairs of a query and
+// a key.
+func (c *call) spans(spans []device.Span, cache device.KV) (own []device.Span, keys, pairs int64) {
+	for _, s := range spans {
+		s.Blocks = append([]int32(nil), s.Blocks...)
+		own = append(own, s)
+		keys += int64(s.Pos + s.Len)
+		pairs += int64(s.Len)*int64(s.Pos) + int64(s.Len)*int64(s.Len+1)/2
+	}
+	c.work.bytes += keys * rowBytes(cache)
+	return own, keys, pairs
+}
+
+// rowBytes is the size of a row of a cache with its scales.
+func rowBytes(kv device.KV) int64 {
+	return int64(kv.Cols*kv.DType.Size() + kv.Scales.Cols*kv.Scales.DType.Size())
+}
+
+// list copies a list of work and gives the rows in it.
+func list(work []device.ExpertRows) (own []device.ExpertRows, rows int64) {
+	for _, w := range work {
+		w.Assign = append([]int32(nil), w.Assign...)
+		own = append(own, w)
+		rows += int64(len(w.Assign))
+	}
+	return own, rows
+}
+
+// routed checks the experts of a list of work against the size of the bank.
+func (c *call) routed(work []device.ExpertRows, bank int) {
+	for _, w := range work {
+		if w.Expert < 0 || int(w.Expert) >= bank {
+			c.refuse("expert %d of %d", w.Expert, bank)
+		}
+	}
+}
+
+// copies checks the size of a copy.
+func (c *call) copies(name string, m device.Mat, bytes int) {
+	if bytes != m.Bytes() {
+		c.refuse("%d bytes for %s %s", bytes, name, m)
+	}
+}
+
+// run enqueues an operator of so many floating point operations.
+func (c *call) run(flops int64, f func(device.Stream)) {
+	d, s := c.dev, c.s
+	c.work.flops = flops
+	d.mu.Lock()
+	d.counters.Launches[c.op]++
+	d.counters.BytesOnDevice += c.work.bytes
+	d.counters.Flops += flops
+	it := item{op: c.op, bufs: c.bufs, run: f}
+	if d.hit(Operator) {
+		it.fault = ErrInjected
+	}
+	c.place(&d.compute, d.rates.time(c.work))
+	d.mu.Unlock()
+	s.push(it)
+}
+
+// copy enqueues a copy.
+func (c *call) copy(up bool, bytes int, f func(device.Stream)) {
+	d := c.dev
+	it := item{op: c.op, bufs: c.bufs, run: f}
+	d.mu.Lock()
+	if d.hit(Copy) {
+		it.fault = ErrInjected
+	}
+	if up {
+		d.counters.CopiesUp++
+		d.counters.BytesUp += int64(bytes)
+		it.free, it.took = &d.upFree, d.rates.Up.time(int64(bytes))
+		c.place(&d.up, it.took)
+	} else {
+		d.counters.CopiesDown++
+		d.counters.BytesDown += int64(bytes)
+		it.free, it.took = &d.downFree, d.rates.Down.time(int64(bytes))
+		c.place(&d.down, it.took)
+	}
+	d.mu.Unlock()
+	c.s.push(it)
+}
+
+// place puts work on the time line: after what is before it in its stream, not
+// before the host enqueued it, when its engine is free. dev.mu is held.
+func (c *call) place(e *engine, took time.Duration) {
+	s, now := c.s, c.dev.clock.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends = e.take(now, max(now, s.ends), took)
+}

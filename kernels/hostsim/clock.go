@@ -1,0 +1,117 @@
+package hostsim
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Clock is the virtual time of a host. It moves when the host waits for a device
+// and when it says that it worked itself. Devices may share one. It is safe for
+// concurrent use.
+type Clock struct {
+	mu  sync.Mutex
+	now time.Duration
+}
+
+// Now is the time since the beginning.
+func (c *Clock) Now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// Advance says that the host was busy for d.
+func (c *Clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now += d
+}
+
+// reach moves the time on to t, unless it is later already.
+func (c *Clock) reach(t time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = max(c.now, t)
+}
+
+// Link is one direction of copying.
+type Link struct {
+	BytesPerSecond int64         // 0: no time for bytes
+	Latency        time.Duration // of each copy
+}
+
+func (l Link) time(bytes int64) time.Duration { return l.Latency + at(bytes, l.BytesPerSecond) }
+
+// Rates are what a device is simulated to do. A rate of 0 takes no time.
+type Rates struct {
+	Up, Down Link          // to the device, to the host
+	Memory   int64         // bytes a second that operators read and write
+	Flops    int64         // floating point operations a second; a multiply-add is two
+	Launch   time.Duration // of each operator
+}
+
+// work is what an operator has to do.
+type work struct{ bytes, flops int64 }
+
+// time is the roofline: the slower of memory and arithmetic.
+func (r *Rates) time(w work) time.Duration {
+	return r.Launch + max(at(w.bytes, r.Memory), at(w.flops, r.Flops))
+}
+
+// at is the time of n units at a rate of units a second, rounded down to
+// nanoseconds.
+func at(n, rate int64) time.Duration {
+	if rate <= 0 || n <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(n), uint64(time.Second))
+	if hi >= uint64(rate) {
+		return 1<<63 - 1
+	}
+	q, _ := bits.Div64(hi, lo, uint64(rate))
+	return time.Duration(min(q, 1<<63-1))
+}
+
+// engine is one part of a device that does one thing at a time: computing, or
+// copying in one direction.
+type engine struct {
+	busy  []span // rising, none touches the next
+	total time.Duration
+}
+
+type span struct{ from, to time.Duration }
+
+// take finds the first free stretch of d from ready on and gives its end. Work
+// enqueued later may go before work that still waits for another stream. What
+// ended before now is forgotten: nothing can be ready earlier.
+func (e *engine) take(now, ready, d time.Duration) time.Duration {
+	if d == 0 {
+		return ready
+	}
+	e.total += d
+	past := 0
+	for past < len(e.busy) && e.busy[past].to <= now {
+		past++
+	}
+	e.busy = slices.Delete(e.busy, 0, past)
+	i, from := 0, ready
+	for ; i < len(e.busy) && e.busy[i].from < from+d; i++ {
+		from = max(from, e.busy[i].to)
+	}
+	to := from + d
+	before, after := i > 0 && e.busy[i-1].to == from, i < len(e.busy) && e.busy[i].from == to
+	switch {
+	case before && after:
+		e.busy[i-1].to = e.busy[i].to
+		e.busy = slices.Delete(e.busy, i, i+1)
+	case before:
+		e.busy[i-1].to = to
+	case after:
+		e.busy[i].from = from
+	default:
+		e.busy = slices.Insert(e.busy, i, span{from, to})
+	}
+	return to
+}

@@ -1,0 +1,151 @@
+package hostsim
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// TestTimes: compute and both copy engines overlap, streams and events order them.
+func TestTimes(t *testing.T) {
+	us := time.Microsecond
+	d := simulated(t, Options{Rates: Rates{
+		Up:     Link{BytesPerSecond: 1e9, Latency: 10 * us}, // 1 byte a ns
+		Down:   Link{BytesPerSecond: 5e8},
+		Memory: 4e9, Flops: 1e9, Launch: 5 * us,
+	}})
+	clock := d.Clock()
+	m := alloc(t, d, tensor.F32, 1, 1000) // 4000 bytes
+	w := alloc(t, d, tensor.F32, 10, 1000)
+	out := alloc(t, d, tensor.F32, 1, 10)
+	compute, copies := newStream(t, d), newStream(t, d)
+	src := make([]byte, 4000)
+
+	// A copy of 10+4 us and an operator of 5+2 us (8000 bytes) begin together.
+	copies.CopyIn(m, src)
+	d.Add(compute, m, m)
+	want := func(what string, got, ns time.Duration) {
+		t.Helper()
+		if got != ns {
+			t.Errorf("%s at %v, want %v", what, got, ns)
+		}
+	}
+	copied := copies.Record()
+	end, _ := At(copied)
+	want("the copy ends", end, 14*us)
+	end, _ = At(compute.Record())
+	want("the sum ends", end, 7*us)
+	// The next operator waits for the copy; it is bound by its 20,000 flops.
+	compute.Wait(copied)
+	d.MatMul(compute, out, m, w)
+	end, _ = At(compute.Record())
+	want("the product ends", end, 14*us+5*us+20*us)
+	// Another stream's operator goes before it, where it fits.
+	d.Add(copies, w.RowRange(0, 1), w.RowRange(0, 1)) // ready at 14: the product has the engine
+	end, _ = At(copies.Record())
+	want("an operator behind the copy ends", end, 46*us)
+	third := newStream(t, d)
+	d.Add(third, w.RowRange(1, 2), w.RowRange(1, 2)) // fits between 7 and 14
+	end, _ = At(third.Record())
+	want("an operator that is ready at once ends", end, 14*us)
+	want("the host", clock.Now(), 0)
+
+	if err := copied.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	want("the host after the copy", clock.Now(), 14*us)
+	// Copies in the other direction overlap with both.
+	third.CopyOut(src, m) // ready at 14, 8 us
+	if err := third.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+	want("the host after the copy down", clock.Now(), 22*us)
+	clock.Advance(78 * us)
+	d.Add(third, m, m)
+	end, _ = At(third.Record())
+	want("an operator enqueued after the host worked ends", end, 107*us)
+	for _, s := range []device.Stream{compute, copies, third} {
+		if err := s.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("the host at the end", clock.Now(), 107*us)
+	if c := d.Counters(); c.Compute != 53*us || c.Up != 14*us || c.Down != 8*us || c.Flops != 20000 {
+		t.Errorf("busy %v, %v, %v; %d flops", c.Compute, c.Up, c.Down, c.Flops)
+	}
+	if c := d.Counters().Since(d.Counters()); c.Operators() != 0 || c.Compute != 0 || len(c.Launches) != 0 {
+		t.Errorf("nothing counts as %+v", c)
+	}
+	if _, ok := At(newStream(t, processor(t)).Record()); ok {
+		t.Error("an event of the CPU has a virtual time")
+	}
+}
+
+// TestTimesOfTwoDevices: one clock, engines apart.
+func TestTimesOfTwoDevices(t *testing.T) {
+	p, clock := processor(t), new(Clock)
+	rates := Rates{Launch: 10}
+	one, two := simulated(t, Options{CPU: p, Clock: clock, Rates: rates}), simulated(t, Options{CPU: p, Clock: clock, Rates: rates})
+	m, n := alloc(t, one, tensor.F32, 1, 1), alloc(t, two, tensor.F32, 1, 1)
+	a, b := newStream(t, one), newStream(t, two)
+	one.Add(a, m, m)
+	two.Add(b, n, n)
+	b.Wait(a.Record())
+	two.Add(b, n, n)
+	if end, _ := At(b.Record()); end != 20 {
+		t.Errorf("ends at %d", end)
+	}
+	one.Add(a, m, m)
+	one.Add(a, m, m)
+	b.Wait(a.Record())
+	two.Add(b, n, n)
+	if err := b.Synchronize(); err != nil || clock.Now() != 40 {
+		t.Errorf("%v, %v", err, clock.Now())
+	}
+}
+
+// naive takes the first nanosecond from which d are free.
+type naive map[time.Duration]bool
+
+func (n naive) take(ready, d time.Duration) time.Duration {
+	for from := ready; ; from++ {
+		free := true
+		for i := range d {
+			free = free && !n[from+i]
+		}
+		if free {
+			for i := range d {
+				n[from+i] = true
+			}
+			return from + d
+		}
+	}
+}
+
+// TestEngineFindsTheFirstGap against one that looks at every nanosecond.
+func TestEngineFindsTheFirstGap(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var e engine
+		oracle, now, total := naive{}, time.Duration(0), time.Duration(0)
+		for i := range 60 {
+			now += time.Duration(r.IntN(4))
+			ready, d := now+time.Duration(r.IntN(40)), time.Duration(r.IntN(9))
+			total += d
+			if got, want := e.take(now, ready, d), oracle.take(ready, d); got != want {
+				t.Fatalf("seed %d, piece %d: ends at %d, want %d", seed, i, got, want)
+			}
+			for j := 1; j < len(e.busy); j++ {
+				if e.busy[j-1].to >= e.busy[j].from {
+					t.Fatalf("seed %d, piece %d: %v", seed, i, e.busy)
+				}
+			}
+		}
+		if e.total != total {
+			t.Fatalf("seed %d: %d busy, want %d", seed, e.total, total)
+		}
+	}
+}

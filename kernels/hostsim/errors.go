@@ -1,0 +1,14 @@
+package hostsim
+
+import "errors"
+
+// What an enqueued operator or copy can end with, beside the panics of
+// kernels/cpu. All of them stay.
+var (
+	// ErrInjected: Fail asked for it.
+	ErrInjected = errors.New("injected fault")
+	// ErrFreed: memory was freed before the work that uses it had run.
+	ErrFreed = errors.New("memory was freed before its turn")
+	// ErrChanged: the source of a copy to the device changed before it had run.
+	ErrChanged = errors.New("the source of a copy changed before its turn")
+)

@@ -1,0 +1,314 @@
+package hostsim
+
+import (
+	"bytes"
+	"math"
+	"testing"
+
+	"krater/kernels/cpu"
+	"krater/kernels/device"
+	"krater/kernels/kerneltest"
+	"krater/kernels/tensor"
+)
+
+// operators are those of kernels/device, whoever has them.
+type operators interface {
+	device.Device
+	GatherRows(s device.Stream, out, table, ids device.Mat)
+	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
+	AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32)
+	Add(s device.Stream, x, delta device.Mat)
+	AddBias(s device.Stream, x, b device.Mat)
+	MatMul(s device.Stream, out, x, w device.Mat)
+	Rope(s device.Stream, x, positions, table device.Mat, p device.Rope)
+	StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
+	MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
+	MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
+	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA)
+	RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router)
+	FFN(s device.Stream, out, x device.Mat, e device.Expert)
+	Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int)
+	WeightedSum(s device.Stream, out, y, weights, base device.Mat)
+	QuantizeRows(s device.Stream, out device.QRows, x device.Mat)
+	MatMulQ(s device.Stream, out device.Mat, x device.QRows, w device.QMat)
+	FFNQ(s device.Stream, out device.Mat, x device.QRows, e device.QExpert)
+	ExpertsQ(s device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int)
+}
+
+var (
+	_ operators = (*Device)(nil)
+	_ operators = (*cpu.Device)(nil)
+)
+
+// rig makes the same seeded arguments on any device.
+type rig struct {
+	t    *testing.T
+	dev  operators
+	s    device.Stream
+	seed uint64
+}
+
+func (r *rig) normal(rows, cols int) device.Mat {
+	r.seed++
+	return put(r.t, r.dev, tensor.F32, rows, cols, kerneltest.Normal(kerneltest.Rand(r.seed), rows*cols, 1))
+}
+
+func (r *rig) weight(rows, cols int) device.Mat {
+	r.seed++
+	stored, _ := kerneltest.BF16(kerneltest.Normal(kerneltest.Rand(r.seed), rows*cols, 0.1))
+	return put(r.t, r.dev, tensor.BF16, rows, cols, stored)
+}
+
+func (r *rig) ids(v ...int32) device.Mat { return put(r.t, r.dev, tensor.I32, len(v), 1, v) }
+
+func (r *rig) zero(dt tensor.DType, rows, cols int) device.Mat {
+	return alloc(r.t, r.dev, dt, rows, cols)
+}
+
+func (r *rig) expert(h, f int) device.Expert {
+	return device.Expert{Gate: r.weight(f, h), Up: r.weight(f, h), Down: r.weight(h, f)}
+}
+
+func (r *rig) integers(rows, cols int) device.QMat {
+	r.seed++
+	f := tensor.FormatB{Bits: 4, Rows: rows, Cols: cols, Group: 32}
+	g := kerneltest.Rand(r.seed)
+	values := make([]int8, rows*cols)
+	for i := range values {
+		values[i] = int8(g.IntN(15) - 7)
+	}
+	scales := make([]float32, rows*f.Groups())
+	for i := range scales {
+		scales[i] = float32(g.Float64() * 0.01)
+	}
+	raw := make([]byte, f.ValueBytes()+f.ScaleBytes())
+	f.Pack(raw, values)
+	f.PackScales(raw[f.ValueBytes():], scales)
+	m := put(r.t, r.dev, tensor.U8, 1, len(raw), raw)
+	return device.QMat{FormatB: f, Values: m.Buf, Scales: m.Buf, ScaleAt: f.ValueBytes()}
+}
+
+func (r *rig) quantised(x device.Mat) device.QRows {
+	q, err := device.AllocQRows(r.dev, x.Rows, x.Cols, 32)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { r.dev.QuantizeRows(r.s, q, x); q.Free() })
+	r.dev.QuantizeRows(r.s, q, x)
+	return q
+}
+
+func (r *rig) network(h, f int) device.QExpert {
+	return device.QExpert{W13: r.integers(2*f, h), W2: r.integers(h, f)}
+}
+
+var (
+	spans = []device.Span{{Row: 0, Len: 2, Pos: 3, Blocks: []int32{1, 0}}, {Row: 2, Len: 1, Pos: 1, Blocks: []int32{2}}}
+	ones  = []device.Span{{Row: 0, Len: 1, Pos: 5, Blocks: []int32{1, 0}}, {Row: 1, Len: 1, Pos: 0, Blocks: []int32{2}}}
+	jobs  = []device.ExpertRows{{Expert: 0, Assign: []int32{1, 2}}, {Expert: 2, Assign: []int32{0, 3}}}
+	mla   = device.MLA{Heads: 2, Nope: 8, Rope: 4, V: 6, Rank: 16, Scale: 0.3, BlockTokens: 4}
+	gqa   = device.GQA{Heads: 4, KVHeads: 2, HeadDim: 8, Scale: 0.3, BlockTokens: 4}
+)
+
+// cases run each operator once and give what it wrote.
+var cases = map[string]func(r *rig) []device.Mat{
+	"GatherRows": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 16)
+		r.dev.GatherRows(r.s, out, r.weight(5, 16), r.ids(4, 0, 2))
+		return []device.Mat{out}
+	},
+	"RMSNorm": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 16)
+		r.dev.RMSNorm(r.s, out, r.normal(3, 16), r.weight(1, 16), 1e-6)
+		return []device.Mat{out}
+	},
+	"AddRMSNorm": func(r *rig) []device.Mat {
+		out, x := r.zero(tensor.F32, 3, 16), r.normal(3, 16)
+		r.dev.AddRMSNorm(r.s, out, x, r.normal(3, 16), r.weight(1, 16), 1e-6)
+		return []device.Mat{out, x}
+	},
+	"Add": func(r *rig) []device.Mat {
+		x := r.normal(3, 16)
+		r.dev.Add(r.s, x.ColRange(4, 12), r.normal(3, 8))
+		return []device.Mat{x}
+	},
+	"AddBias": func(r *rig) []device.Mat {
+		x := r.normal(3, 16)
+		r.dev.AddBias(r.s, x, r.weight(1, 16))
+		return []device.Mat{x}
+	},
+	"MatMul": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 7)
+		r.dev.MatMul(r.s, out, r.normal(3, 33), r.weight(7, 33))
+		return []device.Mat{out}
+	},
+	"Rope": func(r *rig) []device.Mat {
+		x := r.normal(3, 16)
+		r.dev.Rope(r.s, x, r.ids(0, 5, 2), r.normal(8, 4), device.Rope{Heads: 2, HeadDim: 8, Offset: 4, Dim: 4, Interleaved: true})
+		return []device.Mat{x}
+	},
+	"StoreRows": func(r *rig) []device.Mat {
+		cache := r.zero(tensor.BF16, 8, 16)
+		r.dev.StoreRows(r.s, device.KV{Mat: cache}, r.normal(2, 16), r.ids(7, 3))
+		return []device.Mat{cache}
+	},
+	"MLAPrefill": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 12)
+		r.dev.MLAPrefill(r.s, out, r.normal(3, 24), device.KV{Mat: r.weight(12, 20)}, device.KVB{F: r.weight(28, 16)}, spans, mla)
+		return []device.Mat{out}
+	},
+	"MLADecode": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 2, 12)
+		r.dev.MLADecode(r.s, out, r.normal(2, 24), device.KV{Mat: r.weight(12, 20)}, device.KVB{F: r.weight(28, 16)}, ones, mla)
+		return []device.Mat{out}
+	},
+	"GQA": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 32)
+		r.dev.GQA(r.s, out, r.normal(3, 32), device.KV{Mat: r.weight(12, 32)}, spans, gqa)
+		return []device.Mat{out}
+	},
+	"RouteTopK": func(r *rig) []device.Mat {
+		ids, weights := r.zero(tensor.I32, 3, 2), r.zero(tensor.F32, 3, 2)
+		r.dev.RouteTopK(r.s, ids, weights, r.normal(3, 8), device.Mat{}, device.Router{Experts: 8, TopK: 2, Scale: 1, Normalize: true})
+		return []device.Mat{ids, weights}
+	},
+	"FFN": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 16)
+		r.dev.FFN(r.s, out, r.normal(3, 16), r.expert(16, 24))
+		return []device.Mat{out}
+	},
+	"Experts": func(r *rig) []device.Mat {
+		y, bank := r.zero(tensor.F32, 4, 16), []device.Expert{r.expert(16, 24), r.expert(16, 24), r.expert(16, 24)}
+		r.dev.Experts(r.s, y, r.normal(2, 16), bank, jobs, 2)
+		return []device.Mat{y}
+	},
+	"WeightedSum": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 2, 16)
+		r.dev.WeightedSum(r.s, out, r.normal(4, 16), r.normal(2, 2), r.normal(2, 16))
+		return []device.Mat{out}
+	},
+	"QuantizeRows": func(r *rig) []device.Mat {
+		q := r.quantised(r.normal(3, 40))
+		return []device.Mat{q.Q, q.Scale, q.Bias}
+	},
+	"MatMulQ": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 16)
+		r.dev.MatMulQ(r.s, out, r.quantised(r.normal(3, 64)), r.integers(16, 64))
+		return []device.Mat{out}
+	},
+	"FFNQ": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 64)
+		r.dev.FFNQ(r.s, out, r.quantised(r.normal(3, 64)), r.network(64, 32))
+		return []device.Mat{out}
+	},
+	"ExpertsQ": func(r *rig) []device.Mat {
+		y, bank := r.zero(tensor.F32, 4, 64), []device.QExpert{r.network(64, 32), r.network(64, 32), r.network(64, 32)}
+		r.dev.ExpertsQ(r.s, y, r.quantised(r.normal(2, 64)), bank, jobs, 2)
+		return []device.Mat{y}
+	},
+}
+
+// results runs a case on a device.
+func results(t *testing.T, dev operators, f func(*rig) []device.Mat) [][]byte {
+	s := newStream(t, dev)
+	var out [][]byte
+	for _, m := range f(&rig{t: t, dev: dev, s: s}) {
+		out = append(out, get(t, s, m))
+	}
+	return out
+}
+
+// TestOperatorsHaveTheBitsOfTheCPU: each by itself, and counted under its name.
+func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
+	processor := processor(t)
+	for _, async := range []bool{false, true} {
+		seen := map[string]int64{}
+		for name, f := range cases {
+			d := simulated(t, Options{CPU: processor, Async: async})
+			want, got := results(t, processor, f), results(t, d, f)
+			for i := range want {
+				if !bytes.Equal(want[i], got[i]) {
+					t.Errorf("%s, result %d: other bits than on the CPU", name, i)
+				}
+				if bytes.Equal(want[i], make([]byte, len(want[i]))) {
+					t.Errorf("%s, result %d: all zero", name, i)
+				}
+			}
+			c := d.Counters()
+			if c.Launches[name] != 1 || c.BytesOnDevice == 0 || c.BytesUp == 0 || c.BytesDown == 0 {
+				t.Errorf("%s: counted %+v", name, c)
+			}
+			for op, n := range c.Launches {
+				seen[op] += n
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if len(seen) != len(cases) || len(cases) != 19 {
+			t.Errorf("%d operators launched in %d cases, want 19", len(seen), len(cases))
+		}
+	}
+}
+
+// TestOperatorArgumentsAreReadAtOnce: lists may be used again after the call.
+func TestOperatorArgumentsAreReadAtOnce(t *testing.T) {
+	d := simulated(t, Options{})
+	r := &rig{t: t, dev: d, s: newStream(t, d)}
+	q, cache := r.normal(3, 32), device.KV{Mat: r.weight(12, 32)}
+	out, again := r.zero(tensor.F32, 3, 32), r.zero(tensor.F32, 3, 32)
+	d.GQA(r.s, out, q, cache, spans, gqa)
+	want := get(t, r.s, out)
+	mine := []device.Span{spans[0], spans[1]}
+	mine[0].Blocks = []int32{1, 0}
+	d.GQA(r.s, again, q, cache, mine, gqa)
+	mine[0].Blocks[0], mine[1].Pos = 2, 0
+	if !bytes.Equal(want, get(t, r.s, again)) {
+		t.Error("a list that changed after the call changed the result")
+	}
+}
+
+// TestForeignMemory names both devices.
+func TestForeignMemory(t *testing.T) {
+	processor := processor(t)
+	one := simulated(t, Options{CPU: processor, Name: "hostsim:0"})
+	two := simulated(t, Options{CPU: processor, Name: "hostsim:1"})
+	s := newStream(t, one)
+	a, b, host := alloc(t, one, tensor.F32, 1, 4), alloc(t, two, tensor.F32, 1, 4), alloc(t, processor, tensor.F32, 1, 4)
+	for want, f := range map[string]func(){
+		"Add: delta is memory of hostsim:1, the operator runs on hostsim:0":        func() { one.Add(s, a, b) },
+		"Add: delta is memory of the host, the operator runs on hostsim:0":         func() { one.Add(s, a, host) },
+		"CopyIn: dst is memory of hostsim:1, the operator runs on hostsim:0":       func() { s.CopyIn(b, make([]byte, 16)) },
+		"Add: the stream belongs to hostsim:0, the operator to hostsim:1":          func() { two.Add(s, b, b) },
+		"Add: the stream belongs to cpu, the operator to hostsim:1":                func() { two.Add(newStream(t, processor), b, b) },
+		"CopyOut: 12 bytes for src F32 [1, 4]":                                     func() { s.CopyOut(make([]byte, 12), a) },
+		"Experts: expert 3 of 2":                                                   func() { one.Experts(s, a, a, make([]device.Expert, 2), []device.ExpertRows{{Expert: 3}}, 1) },
+		"FFN: gate is memory of the host, the operator runs on hostsim:0":          func() { one.FFN(s, a, a, device.Expert{Gate: host, Up: a, Down: a}) },
+		"MatMulQ: w is memory of hostsim:1, the operator runs on hostsim:0":        func() { one.MatMulQ(s, a, device.QRows{}, device.QMat{Values: b.Buf, Scales: a.Buf}) },
+		"GQA: cache.Scales is memory of hostsim:1, the operator runs on hostsim:0": func() { one.GQA(s, a, a, device.KV{Mat: a, Scales: b}, nil, gqa) },
+		"MLADecode: kv_b.V.Scales is memory of hostsim:1, the operator runs on hostsim:0": func() {
+			one.MLADecode(s, a, a, device.KV{Mat: a}, device.KVB{K: []device.QMat{{}}, V: []device.QMat{{Values: a.Buf, Scales: b.Buf}}}, nil, mla)
+		},
+	} {
+		if got := raised(f); got != want {
+			t.Errorf("raised %q, want %q", got, want)
+		}
+	}
+	if c := one.Counters(); c.Operators() != 0 || c.CopiesUp != 0 || c.CopiesDown != 0 {
+		t.Errorf("counted %+v although nothing was enqueued", c)
+	}
+	if raised(func() { processor.Add(newStream(t, processor), host, a) }) == "" {
+		t.Error("the CPU took memory of a simulated device")
+	}
+}
+
+func TestTimeOfUnits(t *testing.T) {
+	for _, c := range []struct{ n, rate, want int64 }{
+		{0, 5, 0}, {5, 0, 0}, {1, 1_000_000_000, 1}, {3, 2_000_000_000, 1}, {1 << 50, 1 << 30, 1 << 20 * 1_000_000_000},
+		{math.MaxInt64, 1, math.MaxInt64}, {math.MaxInt64, math.MaxInt64, 1_000_000_000},
+	} {
+		if got := at(c.n, c.rate); int64(got) != c.want {
+			t.Errorf("%d at %d a second: %d ns, want %d", c.n, c.rate, got, c.want)
+		}
+	}
+}

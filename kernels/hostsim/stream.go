@@ -1,0 +1,276 @@
+package hostsim
+
+import (
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"krater/kernels/device"
+)
+
+// stream is what was enqueued and not yet done, in order.
+type stream struct {
+	dev *Device
+
+	mu     sync.Mutex
+	moved  sync.Cond // done or running changed
+	queue  []item
+	pushed int64 // items ever enqueued
+	done   int64 // of them, run or skipped
+	// running: somebody runs the first of the queue. Only one at a time does, so the
+	// order holds whoever waits.
+	running bool
+	awake   bool          // a goroutine of Async is at work
+	ends    time.Duration // when all of it is over, virtually
+}
+
+// item is a piece of a stream's work.
+type item struct {
+	op    string
+	bufs  []*buffer
+	run   func(device.Stream) // nil: only wait
+	wait  device.Event
+	ends  time.Duration
+	fault error // to fail with instead of running
+	// A copy of Async takes its time on an engine.
+	free *time.Time
+	took time.Duration
+}
+
+// NewStream makes a stream.
+func (d *Device) NewStream() (device.Stream, error) {
+	if err := d.Err(); err != nil {
+		return nil, err
+	}
+	s := &stream{dev: d}
+	s.moved.L = &s.mu
+	return s, nil
+}
+
+// Device is the device this stream was made by.
+func (s *stream) Device() device.Device { return s.dev }
+
+// push enqueues it.
+func (s *stream) push(it item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it.ends = s.ends
+	s.queue = append(s.queue, it)
+	s.pushed++
+	if s.dev.async && !s.awake {
+		s.awake = true
+		s.dev.tasks.Add(1)
+		go s.work()
+	}
+}
+
+// work runs the queue until it is empty.
+func (s *stream) work() {
+	defer s.dev.tasks.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.done < s.pushed {
+		s.step()
+	}
+	s.awake = false
+}
+
+// reach waits until the first n items are done, running them where nobody else
+// does. Two streams cannot wait for each other: an event is recorded before it is
+// waited for.
+func (s *stream) reach(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.done < n {
+		s.step()
+	}
+}
+
+// poll runs one item unless the first n are done, and tells whether they are then.
+// So a host that asks again and again gets there.
+func (s *stream) poll(n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done < n && !s.running && !s.dev.async {
+		ends := s.queue[0].ends
+		s.step()
+		s.dev.clock.reach(ends)
+	}
+	return s.done >= n
+}
+
+// step runs the first item, or waits for who does. s.mu is held, but not while the
+// item runs.
+func (s *stream) step() {
+	if s.running {
+		s.moved.Wait()
+		return
+	}
+	it := s.queue[0]
+	s.queue[0] = item{}
+	s.queue = s.queue[1:]
+	s.running = true
+	s.mu.Unlock()
+	s.dev.execute(&it)
+	s.mu.Lock()
+	s.running = false
+	s.done++
+	s.moved.Broadcast()
+}
+
+// execute runs an item, unless the device is broken.
+func (d *Device) execute(it *item) {
+	if it.wait != nil {
+		if err := passed(it.wait); err != nil {
+			d.fail(it.op, err)
+		}
+		return
+	}
+	if d.Err() != nil {
+		return
+	}
+	if it.free != nil {
+		d.pace(it.free, it.took)
+	}
+	d.memory.RLock()
+	defer d.memory.RUnlock()
+	defer func() {
+		if r := recover(); r != nil {
+			err, ok := r.(error)
+			if !ok {
+				err = fmt.Errorf("%v", r)
+			}
+			d.fail(it.op, err)
+		}
+	}()
+	for _, b := range it.bufs {
+		if b.freed {
+			d.fail(it.op, ErrFreed)
+			return
+		}
+	}
+	if it.fault != nil {
+		d.fail(it.op, it.fault)
+		return
+	}
+	inner, err := d.borrow()
+	if err != nil {
+		d.fail(it.op, err)
+		return
+	}
+	defer d.giveBack(inner)
+	it.run(inner)
+}
+
+// Synchronize does all that is enqueued.
+func (s *stream) Synchronize() error {
+	s.mu.Lock()
+	n, ends := s.pushed, s.ends
+	s.mu.Unlock()
+	s.reach(n)
+	s.dev.clock.reach(ends)
+	return s.dev.Err()
+}
+
+// CopyIn enqueues a copy to the device.
+func (s *stream) CopyIn(dst device.Mat, src []byte) {
+	c := s.dev.call("CopyIn", s)
+	to := c.mat("dst", dst)
+	c.copies("dst", dst, len(src))
+	sum := maphash.Bytes(s.dev.seed, src)
+	d := s.dev
+	c.copy(true, len(src), func(in device.Stream) {
+		if maphash.Bytes(d.seed, src) != sum {
+			panic(ErrChanged)
+		}
+		in.CopyIn(to, src)
+	})
+}
+
+// CopyOut enqueues a copy to the host. dst is spoiled until then.
+func (s *stream) CopyOut(dst []byte, src device.Mat) {
+	c := s.dev.call("CopyOut", s)
+	from := c.mat("src", src)
+	c.copies("src", src, len(dst))
+	for i := range dst {
+		dst[i] = 0xff // NaN, -1
+	}
+	c.copy(false, len(dst), func(in device.Stream) { in.CopyOut(dst, from) })
+}
+
+// Record marks the end of what is enqueued.
+func (s *stream) Record() device.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &event{s: s, n: s.pushed, at: s.ends}
+}
+
+// Wait makes what follows come after e, of this or another device.
+func (s *stream) Wait(e device.Event) {
+	if own, ok := e.(*event); ok && own.s.dev.clock == s.dev.clock {
+		s.mu.Lock()
+		s.ends = max(s.ends, own.at)
+		s.mu.Unlock()
+	}
+	s.push(item{op: "Wait", wait: e})
+}
+
+// event is the first n items of a stream.
+type event struct {
+	s  *stream
+	n  int64
+	at time.Duration
+}
+
+// Done asks the device once more, which in a deferred stream is one step on.
+func (e *event) Done() bool {
+	if !e.s.poll(e.n) {
+		return false
+	}
+	e.s.dev.clock.reach(e.at)
+	return true
+}
+
+// Wait waits for the event.
+func (e *event) Wait() error {
+	e.s.reach(e.n)
+	e.s.dev.clock.reach(e.at)
+	return e.s.dev.Err()
+}
+
+// passed waits for an event on behalf of a stream: the host's time stays.
+func passed(e device.Event) error {
+	own, ok := e.(*event)
+	if !ok {
+		return e.Wait()
+	}
+	own.s.reach(own.n)
+	return own.s.dev.Err()
+}
+
+// At is when an event of a simulated device happens on its clock.
+func At(e device.Event) (time.Duration, bool) {
+	own, ok := e.(*event)
+	if !ok {
+		return 0, false
+	}
+	return own.at, true
+}
+
+// pace sleeps as long as a copy of Async takes that begins when the former one in
+// its direction is over.
+func (d *Device) pace(free *time.Time, took time.Duration) {
+	if !d.async || took <= 0 {
+		return
+	}
+	d.mu.Lock()
+	end := time.Now()
+	if free.After(end) {
+		end = *free
+	}
+	end = end.Add(took)
+	*free = end
+	d.mu.Unlock()
+	time.Sleep(time.Until(end))
+}
