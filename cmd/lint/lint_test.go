@@ -25,6 +25,7 @@ var table = []rule{
 	{"krater/models", nil},
 	{"krater/kernels/tensor", nil},
 	{"krater/kernels/device", []string{"krater/kernels/tensor"}},
+	{"krater/kernels/hostsim", []string{"krater/kernels/tensor", "krater/kernels/device", "krater/kernels/cpu"}},
 	{"krater/kernels/...", []string{"krater/kernels", "github.com/klauspost/cpuid/v2", "golang.org/x/sys"}},
 	{"krater/scheduler/...", []string{"krater/scheduler"}},
 	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
