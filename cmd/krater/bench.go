@@ -18,6 +18,7 @@ import (
 type benchCmd struct {
 	Engine  benchEngineCmd  `cmd:"" default:"withargs" help:"Answers through the actors; what bench alone does."`
 	Kernels benchKernelsCmd `cmd:"" help:"The integer kernels as a share of what memory gives."`
+	Model   benchModelCmd   `cmd:"" help:"Decode, prefill and the time of every stage of a model."`
 }
 
 type benchEngineCmd struct {

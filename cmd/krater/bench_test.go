@@ -43,3 +43,62 @@ func TestBenchKernels(t *testing.T) {
 		t.Errorf("%v %v", info, err)
 	}
 }
+
+// modelFigures is what other programs read of krater bench model --json.
+type modelFigures struct {
+	DecodeTokS  float64 `json:"decode_tok_s"`
+	DecodeGBps  float64 `json:"decode_gbps"`
+	ReadGBps    float64 `json:"read_gbps"`
+	DecodeRatio float64 `json:"decode_ratio"`
+	Bytes       int64   `json:"decode_bytes"`
+	Decode      struct {
+		P50, P90, P99 float64
+		P50MS         float64 `json:"p50_ms"`
+		P99MS         float64 `json:"p99_ms"`
+	} `json:"decode"`
+	StepsMS []float64 `json:"steps_ms"`
+	Prefill []struct {
+		Tokens int     `json:"tokens"`
+		TokS   float64 `json:"tok_s"`
+	} `json:"prefill"`
+	Breakdown []struct {
+		Stage string  `json:"stage"`
+		MS    float64 `json:"ms"`
+	} `json:"breakdown"`
+	Context, Batch, Scaling []map[string]any
+	Skipped                 []string
+}
+
+// TestBenchModel: all figures of the built-in model, and what does not fit its
+// context is named.
+func TestBenchModel(t *testing.T) {
+	r := decode[modelFigures](t, answers(t, "", "bench", "model", "--json", "--threads", "1", "--decode", "9", "--prefill", "33,100000", "--context", "40",
+		"--batch", "1,3", "--scaling", "1,2", "--prefill-chunk", "20"))
+	if r.DecodeTokS <= 0 || r.ReadGBps <= 0 || r.DecodeRatio <= 0 || r.Decode.P50MS <= 0 || r.Decode.P99MS < r.Decode.P50MS || len(r.StepsMS) != 9 {
+		t.Errorf("%+v", r)
+	}
+	if r.Bytes < 12_000_000 || r.Bytes > 12_500_000 { // 12.05 MB of weights, and the cache
+		t.Errorf("%d bytes a step", r.Bytes)
+	}
+	sum := 0.0
+	stages := map[string]bool{}
+	for _, s := range r.Breakdown {
+		stages[s.Stage] = true
+		sum += s.MS
+	}
+	for _, s := range []string{"attention", "router", "experts", "shared", "merge", "head", "other"} {
+		if !stages[s] {
+			t.Errorf("no stage %s: %v", s, stages)
+		}
+	}
+	if sum < r.StepsMS[0]/100 {
+		t.Errorf("the stages take %v ms of %v", sum, r.StepsMS)
+	}
+	if len(r.Prefill) != 1 || r.Prefill[0].Tokens != 33 || r.Prefill[0].TokS <= 0 || len(r.Context) != 1 || len(r.Batch) != 1 || len(r.Scaling) != 2 {
+		t.Errorf("%+v %v %v %v", r.Prefill, r.Context, r.Batch, r.Scaling)
+	}
+	if len(r.Skipped) != 1 || r.Skipped[0] == "" {
+		t.Errorf("%q", r.Skipped)
+	}
+	refuses(t, 1, []string{"bench", "model", "--decode", "100000"}, "--decode", "context")
+}

@@ -120,6 +120,9 @@ type session struct {
 
 	experts *cache.Cache // nil: as the files hold them
 	copied  int64        // bytes of weights read into memory of the device
+
+	// wrap, if set, is what stands between the stages and the device.
+	wrap func(*cpu.Device) load.Device
 }
 
 // limits are the sizes a session is loaded for; zero fields come from the flags.
@@ -176,13 +179,21 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		err = s.openExperts(ctx, s.dev, f, &o, r)
 	}
 	if err == nil {
-		s.parts, err = load.Model(s.dev, s.cfg, s.set, o)
+		s.parts, err = load.Model(s.operators(), s.cfg, s.set, o)
 	}
 	if err != nil {
 		s.Close()
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
 	return nil
+}
+
+// operators is the device as the stages see it.
+func (s *session) operators() load.Device {
+	if s.wrap != nil {
+		return s.wrap(s.dev)
+	}
+	return s.dev
 }
 
 // Close frees the model.
@@ -234,12 +245,7 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 
 // kvBlocks is the size of the KV cache in blocks.
 func kvBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType, free int64) (int, error) {
-	a := cfg.Attention
-	row := int64(a.KVWidth()) * int64(kv.Size())
-	if kv == tensor.I8 {
-		row += 4 * int64(a.KVWidth()/a.KVGroup())
-	}
-	block := int64(f.BlockTokens) * row * int64(cfg.Layers)
+	block := kvBlockBytes(cfg, f.BlockTokens, kv)
 	full := int64((cfg.MaxContext + f.BlockTokens - 1) / f.BlockTokens)
 	if f.KVCache > 0 {
 		n := int64(f.KVCache) / block
@@ -253,6 +259,16 @@ func kvBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType, free int64) (i
 		n = min(n, max(full, free/4/block))
 	}
 	return int(n), nil
+}
+
+// kvBlockBytes is the size of a KV block in all layers.
+func kvBlockBytes(cfg *model.Config, tokens int, kv tensor.DType) int64 {
+	a := cfg.Attention
+	row := int64(a.KVWidth()) * int64(kv.Size())
+	if kv == tensor.I8 {
+		row += 4 * int64(a.KVWidth()/a.KVGroup())
+	}
+	return int64(tokens) * row * int64(cfg.Layers)
 }
 
 // pipeline starts the actors over a loaded model.

@@ -1,0 +1,346 @@
+// Package model measures a loaded model: decode by steps with percentiles, depth
+// and streams, prefill by length, and where the time goes, with plain reads of
+// memory in turn with decode steps.
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"krater/bench/clock"
+	"krater/bench/cores"
+	"krater/bench/read"
+	"krater/bench/stat"
+	"krater/kernels/cpu"
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/drive"
+)
+
+// Options of a measurement.
+type Options struct {
+	Prefill []int // prompt lengths
+	Decode  int   // steps of a decode measurement
+	Batch   []int // numbers of streams that decode together; a lone one is always measured
+	Context []int // depths at which a lone stream decodes
+	Chunk   int   // prompt tokens of a step
+	Vocab   int
+	// ReadBytes is the memory that plain reads go over.
+	ReadBytes int
+	Progress  func(string) // told what is measured next; may be nil
+}
+
+const (
+	prompt      = 16 // tokens before a decode measurement without depth
+	segment     = 8  // steps between two looks at memory and cores
+	prefillRuns = 3  // of a length, unless it takes long:
+	prefillLong = 20 * time.Second
+	contextMax  = 32 // steps at a depth
+)
+
+// Positions is how many tokens a lone sequence takes at most.
+func (o *Options) Positions() int {
+	n := prompt
+	for _, l := range slices.Concat(o.Prefill, o.Context) {
+		n = max(n, l)
+	}
+	return n + 2*o.Decode + 1
+}
+
+// Blocks is the number of KV blocks of so many tokens that the measurement takes.
+func (o *Options) Blocks(blockTokens int) int {
+	each := func(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
+	streams := 1
+	for _, n := range o.Batch {
+		streams = max(streams, n)
+	}
+	return max(each(o.Positions()), streams*each(prompt+2*min(o.Decode, contextMax)))
+}
+
+// bench is a measurement going on.
+type bench struct {
+	o      Options
+	run    drive.Runner
+	dev    *cpu.Device
+	clock  *clock.Device
+	reader *read.Reader
+	probe  *cores.Probe
+	memory []byte
+	at     int // of memory
+	before string
+	report *Report
+}
+
+// Run measures a model on dev, loaded on c (which wraps dev).
+func Run(r drive.Runner, dev *cpu.Device, c *clock.Device, o Options) (*Report, error) {
+	probe, err := cores.New(dev.Team().Threads())
+	if err != nil {
+		return nil, err
+	}
+	defer probe.Close()
+	size := max(4, o.ReadBytes/read.WindowBytes) * read.WindowBytes
+	buf, err := dev.Alloc(size)
+	if err != nil {
+		return nil, fmt.Errorf("bench model: memory to read: %w", err)
+	}
+	defer buf.Free()
+	b := &bench{o: o, run: r, dev: dev, clock: c, reader: read.New(dev), probe: probe, memory: buf.Host(), report: &Report{Threads: dev.Team().Threads(), Level: dev.Level().String()}}
+	for i := 0; i < size; i += 4096 {
+		b.memory[i] = 1 // untouched pages would all be one page of zeros
+	}
+	b.before = probe.Take().Regime()
+	for _, step := range []func() error{b.decode, b.batches, b.lengths} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return b.report, nil
+}
+
+func (b *bench) tell(format string, args ...any) {
+	if b.o.Progress != nil {
+		b.o.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// look reads memory once by every loop, looks at the cores and gives the regime
+// since the last look.
+func (b *bench) look() string {
+	for range cpu.ReadLoops {
+		b.reader.Window(b.memory[b.at:][:read.WindowBytes])
+		b.at = (b.at + read.WindowBytes) % len(b.memory)
+	}
+	after, regime := b.probe.Take().Regime(), ""
+	if regime = after; after != b.before {
+		regime = Changing
+	}
+	b.before = after
+	b.reader.Mark(regime)
+	return regime
+}
+
+// sequences are streams in the cache, each with pos tokens.
+type sequences struct {
+	batch stages.Batch
+	next  []int32
+	pos   int
+}
+
+// start puts n prompts of length tokens into the cache and gives the time of
+// their steps.
+func (b *bench) start(n, length, room int) (*sequences, time.Duration, error) {
+	lim := b.run.Limits()
+	each := (length + room + lim.BlockTokens - 1) / lim.BlockTokens
+	if n > lim.Seqs || n*each > lim.Blocks || length+room > lim.Context {
+		return nil, 0, fmt.Errorf("bench model: %d streams of %d tokens do not fit: %d streams, %d KV blocks of %d, context %d",
+			n, length+room, lim.Seqs, lim.Blocks, lim.BlockTokens, lim.Context)
+	}
+	q := &sequences{next: make([]int32, n)}
+	var took time.Duration
+	for i := range n {
+		blocks := make([]int32, each)
+		for j := range blocks {
+			blocks[j] = int32(i*each + j)
+		}
+		span := stages.Span{Seq: uint64(i), Span: device.Span{Row: i, Blocks: blocks}}
+		d, err := b.prefill(&span, i, length)
+		if err != nil {
+			return nil, 0, err
+		}
+		took += d
+		q.batch.Spans = append(q.batch.Spans, span)
+		q.next[i] = token(i, length, b.o.Vocab)
+	}
+	q.pos = length
+	return q, took, nil
+}
+
+// prefill puts a prompt into the cache, in chunks.
+func (b *bench) prefill(span *stages.Span, seq, length int) (time.Duration, error) {
+	var took time.Duration
+	chunk := min(max(1, b.o.Chunk), b.run.Limits().Tokens)
+	one := *span
+	one.Row = 0
+	for pos := 0; pos < length; pos += one.Len {
+		one.Pos, one.Len = pos, min(chunk, length-pos)
+		one.Want = pos+one.Len == length
+		batch := stages.Batch{Spans: []stages.Span{one}}
+		for i := range one.Len {
+			batch.Tokens = append(batch.Tokens, token(seq, pos+i, b.o.Vocab))
+		}
+		d, err := b.step(&batch, nil)
+		if err != nil {
+			return 0, err
+		}
+		took += d
+	}
+	return took, nil
+}
+
+// token is one of a made-up text.
+func token(seq, pos, vocab int) int32 { return int32((pos*7919 + seq*104729 + 13) % vocab) }
+
+// step runs a batch and gives the time until its result was there.
+func (b *bench) step(batch *stages.Batch, read func(*stages.State)) (time.Duration, error) {
+	start := time.Now()
+	var took time.Duration
+	err := b.run.Step(batch, nil, func(st *stages.State) error {
+		took = time.Since(start)
+		if read != nil {
+			read(st)
+		}
+		return nil
+	})
+	return took, err
+}
+
+// forward decodes one token of every sequence.
+func (b *bench) forward(q *sequences) (time.Duration, error) {
+	q.batch.Tokens = q.next
+	for i := range q.batch.Spans {
+		s := &q.batch.Spans[i]
+		s.Row, s.Pos, s.Len, s.Decode, s.Want = i, q.pos, 1, true, true
+	}
+	q.pos++
+	return b.step(&q.batch, func(st *stages.State) {
+		for i := range q.next {
+			q.next[i] = drive.Argmax(st.LogitRow(i))
+		}
+	})
+}
+
+// steps decodes n tokens of every sequence and gives the times in ms, with looks
+// in between.
+func (b *bench) steps(q *sequences, n int) (*stat.Series, error) {
+	s := &stat.Series{}
+	if _, err := b.forward(q); err != nil { // scratch memory, first use of code
+		return nil, err
+	}
+	b.look()
+	b.reader = read.New(b.dev)
+	for i := range n {
+		d, err := b.forward(q)
+		if err != nil {
+			return nil, err
+		}
+		s.Add(ms(d))
+		if i%segment == segment-1 || i == n-1 {
+			s.Mark(b.look())
+		}
+	}
+	return s, nil
+}
+
+func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+// counted decodes n tokens with the clock on and gives what it counted.
+func (b *bench) counted(q *sequences, n int) ([]clock.Spent, time.Duration, error) {
+	b.clock.Reset()
+	b.clock.On = true
+	defer func() { b.clock.On = false }()
+	var all time.Duration
+	for range n {
+		d, err := b.forward(q)
+		if err != nil {
+			return nil, 0, err
+		}
+		all += d
+	}
+	return b.clock.Spent(), all, nil
+}
+
+// decode measures a lone stream, and its breakdown.
+func (b *bench) decode() error {
+	b.tell("decode, %d steps", b.o.Decode)
+	q, _, err := b.start(1, prompt, 2*b.o.Decode+1)
+	if err != nil {
+		return err
+	}
+	s, err := b.steps(q, b.o.Decode)
+	if err != nil {
+		return err
+	}
+	n := (b.o.Decode + 1) / 2
+	spent, all, err := b.counted(q, n)
+	if err != nil {
+		return err
+	}
+	b.report.decode(s, b.reader, spent, all, n)
+	return nil
+}
+
+// batches measures several streams together.
+func (b *bench) batches() error {
+	for _, n := range b.o.Batch {
+		if n == 1 {
+			continue // that is decode
+		}
+		b.tell("decode, %d streams", n)
+		steps := min(b.o.Decode, contextMax)
+		q, _, err := b.start(n, prompt, 2*steps)
+		if err != nil {
+			return err
+		}
+		s, err := b.steps(q, steps-2)
+		if err != nil {
+			return err
+		}
+		spent, _, err := b.counted(q, 1)
+		if err != nil {
+			return err
+		}
+		b.report.batch(n, s, b.reader, spent)
+	}
+	return nil
+}
+
+// lengths measures prefill and, at the depths asked for, decode behind it.
+func (b *bench) lengths() error {
+	all := slices.Concat(b.o.Prefill, b.o.Context)
+	slices.SortFunc(all, cmp.Compare[int])
+	for _, length := range slices.Compact(all) {
+		deep := slices.Contains(b.o.Context, length)
+		runs, steps := 1, 0
+		if slices.Contains(b.o.Prefill, length) {
+			runs = prefillRuns
+		}
+		if deep {
+			steps = min(b.o.Decode, contextMax)
+		}
+		b.tell("prefill, %d tokens", length)
+		var times stat.Sample
+		var q *sequences
+		b.clock.Reset()
+		b.clock.On = true
+		for begin := time.Now(); len(times) < runs && (len(times) == 0 || time.Since(begin) < prefillLong); {
+			var took time.Duration
+			var err error
+			if q, took, err = b.start(1, length, 2*steps); err != nil {
+				b.clock.On = false
+				return err
+			}
+			times = append(times, ms(took))
+		}
+		b.clock.On = false
+		regime := b.look()
+		if slices.Contains(b.o.Prefill, length) {
+			b.report.prefill(length, times, regime, b.clock.Spent())
+		}
+		if !deep {
+			continue
+		}
+		b.tell("decode at depth %d", length)
+		s, err := b.steps(q, steps-2)
+		if err != nil {
+			return err
+		}
+		spent, _, err := b.counted(q, 1)
+		if err != nil {
+			return err
+		}
+		b.report.context(length, s, b.reader, spent)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package model
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"krater/bench/clock"
+	"krater/bench/read"
+	"krater/bench/stat"
+	"krater/kernels/cpu"
+)
+
+// TestReport: the arithmetic of a report of made-up steps. Of ten steps six had
+// two cores and took 10 ms for 300 MB; reads then gave 40 GB/s.
+func TestReport(t *testing.T) {
+	dev, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	reader, s := read.New(dev), &stat.Series{}
+	for i, state := range []string{"one core", "two cores"} {
+		for range 4 + 2*i {
+			s.Add([]float64{20, 10}[i])
+			reader.Fake([]float64{20e9, 40e9}[i])
+		}
+		s.Mark(state)
+		reader.Mark(state)
+	}
+	spent := []clock.Spent{
+		{Stage: clock.Attention, Operator: "MatMulQ", Calls: 8, Time: 2 * time.Millisecond, Bytes: 100e6},
+		{Stage: clock.Attention, Operator: "MLADecode", Calls: 2, Time: 4 * time.Millisecond, Bytes: 100e6},
+		{Stage: clock.Experts, Operator: "ExpertsQ", Calls: 2, Time: 12 * time.Millisecond, Bytes: 400e6},
+	}
+	r := &Report{Threads: 2, Level: "avx512"}
+	r.decode(s, reader, spent, 20*time.Millisecond, 2)
+	if r.Regime != "two cores" || r.DecodeTokS != 100 || r.BytesPerStep != 300e6 || r.DecodeGBps != 30 || r.ReadGBps != 40 || r.DecodeRatio != 0.75 || r.BestRatio != 0.75 || r.Decode.N != 6 || len(r.StepsMS) != 10 {
+		t.Errorf("%+v", r)
+	}
+	if want := (Regime{"one core", 0.4, 50, 20, 0.75}); len(r.Regimes) != 2 || r.Regimes[1] != want {
+		t.Errorf("%+v", r.Regimes)
+	}
+	want := []Stage{{clock.Experts, 6, 0.6, 200, 400. / 12}, {clock.Attention, 3, 0.3, 100, 200. / 6}, {Other, 1, 0.1, 0, 0}}
+	if !slices.Equal(r.Breakdown, want) {
+		t.Errorf("%+v", r.Breakdown)
+	}
+	if r.Operators[0].Operator != "ExpertsQ" || r.Operators[2].Calls != 4 {
+		t.Errorf("%+v", r.Operators)
+	}
+	r.prefill(512, stat.Sample{1000, 900, 1100}, "", spent)
+	r.context(512, s, reader, spent)
+	r.batch(8, s, reader, spent)
+	if p := r.Prefill[0]; p.TokS != 512 || p.Runs != 3 || r.Batch[0].TokS != 800 || r.Context[0].TokS != 100 || r.Context[0].GBps != 60 {
+		t.Errorf("%+v %+v %+v", p, r.Batch, r.Context)
+	}
+	r.Scaling = []Scaling{{Threads: 1, TokS: 60}, r.Of()}
+	checkShown(t, r)
+}
+
+// checkShown looks for the figures in text and charts.
+func checkShown(t *testing.T, r *Report) {
+	t.Helper()
+	var text strings.Builder
+	if err := r.Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"two cores 60 %", "experts", "prefill 512 ms", "other", "Decode by threads"} {
+		if !strings.Contains(text.String(), word) {
+			t.Errorf("%q is not in\n%s", word, text.String())
+		}
+	}
+	titles := []string{}
+	for _, c := range r.Charts() {
+		titles = append(titles, c.Title)
+	}
+	if !slices.Equal(titles, []string{"Decode by threads", "Prefill by length", "Decode by depth", "A decode step"}) {
+		t.Errorf("%q", titles)
+	}
+	if c := r.Charts()[0]; !slices.Equal(c.Series[0].X, []float64{1, 2}) || !slices.Equal(c.Series[0].Y, []float64{60, 100}) {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestRoom(t *testing.T) {
+	o := Options{Prefill: []int{512}, Context: []int{600}, Decode: 8, Batch: []int{1, 32}}
+	if o.Positions() != 617 || o.Blocks(32) != 32 || o.Blocks(1000) != 32 {
+		t.Errorf("%d positions, %d blocks", o.Positions(), o.Blocks(32))
+	}
+}
