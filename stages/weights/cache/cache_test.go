@@ -72,7 +72,7 @@ func TestAligned(t *testing.T) {
 
 // loads tries a file as it is.
 func loads(o *Options) error {
-	c, err := load(context.Background(), hosttest.Device{}, pathOf(o), o)
+	c, err := load(context.Background(), hosttest.Device{}, pathOf(o), &o.Plan, o)
 	if err == nil {
 		err = c.Close()
 	}

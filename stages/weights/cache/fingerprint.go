@@ -35,16 +35,31 @@ const (
 // A set without any routed expert is that of a model whose experts exist as
 // integers only (a synthetic one): then config.json alone tells which they are.
 func FingerprintOf(config []byte, cfg *model.Config, set *weights.Set) (Fingerprint, error) {
-	h := sha256.New()
-	word := func(v uint64) {
-		var b [8]byte
-		binary.LittleEndian.PutUint64(b[:], v)
-		h.Write(b[:])
+	all := expertTensors(cfg)
+	if !slices.ContainsFunc(all, func(name string) bool { _, ok := set.Tensor(name); return ok }) {
+		all = nil
 	}
-	word(quantiser)
-	word(uint64(len(config)))
-	h.Write(config)
-	var all []string
+	return fingerprint(config, set, all)
+}
+
+// MatrixFingerprintOf covers the same of all tensors that are not routed experts'.
+func MatrixFingerprintOf(config []byte, cfg *model.Config, set *weights.Set) (Fingerprint, error) {
+	experts := map[string]bool{}
+	for _, name := range expertTensors(cfg) {
+		experts[name] = true
+	}
+	var list []string
+	for _, name := range set.Names() {
+		if !experts[name] {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list) // the files' cut does not matter
+	return fingerprint(config, set, list)
+}
+
+// expertTensors are the names of the routed experts' tensors.
+func expertTensors(cfg *model.Config) (all []string) {
 	for layer := range cfg.Layers {
 		if !cfg.MoELayer(layer) {
 			continue
@@ -54,11 +69,21 @@ func FingerprintOf(config []byte, cfg *model.Config, set *weights.Set) (Fingerpr
 			all = append(all, n.Gate, n.Up, n.Down)
 		}
 	}
-	if !slices.ContainsFunc(all, func(name string) bool { _, ok := set.Tensor(name); return ok }) {
-		all = nil
+	return all
+}
+
+func fingerprint(config []byte, set *weights.Set, names []string) (Fingerprint, error) {
+	h := sha256.New()
+	word := func(v uint64) {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], v)
+		h.Write(b[:])
 	}
-	every := max(1, (len(all)+samples-1)/samples)
-	for i, name := range all {
+	word(quantiser)
+	word(uint64(len(config)))
+	h.Write(config)
+	every := max(1, (len(names)+samples-1)/samples)
+	for i, name := range names {
 		t, ok := set.Tensor(name)
 		if !ok {
 			return Fingerprint{}, fmt.Errorf("cache: %w: %s", model.ErrTensorMissing, name)

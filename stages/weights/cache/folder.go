@@ -19,14 +19,16 @@ const folderName = ".krater_cache"
 // model that is read-only or embedded). Outside the model's folder a folder named
 // after the fingerprint keeps models apart: folder names of two models may be
 // equal.
-func (o *Options) folders() ([]string, error) {
-	id := o.Plan.Source.String()
-	if o.Dir != "" {
-		return []string{filepath.Join(o.Dir, id)}, nil
+func (o *Options) folders() ([]string, error) { return folders(o.Dir, o.Model, o.Plan.Source) }
+
+func folders(dir, model string, source Fingerprint) ([]string, error) {
+	id := source.String()
+	if dir != "" {
+		return []string{filepath.Join(dir, id)}, nil
 	}
 	var list []string
-	if o.Model != "" {
-		list = append(list, filepath.Join(o.Model, folderName))
+	if model != "" {
+		list = append(list, filepath.Join(model, folderName))
 	}
 	user, err := os.UserCacheDir()
 	if err == nil {

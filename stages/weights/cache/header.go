@@ -5,13 +5,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"krater/stages/weights/quant"
 )
 
-// The header:
+// The header of a file of experts:
 //
-//	 0  "KRATERWB"
+//	 0  "KRATERWB", in format A "KRATERWA"
 //	 8  u32 version
 //	12  u32 bits, group, method
 //	24  u32 layers with experts, experts, hidden_size, moe_intermediate_size
@@ -31,6 +32,7 @@ import (
 // the model.
 const (
 	magic       = "KRATERWB"
+	magicA      = "KRATERWA"
 	version     = 1
 	headerFixed = 88
 	headerLayer = 16
@@ -53,6 +55,9 @@ type entry struct {
 func (p *Plan) encode(l *layout) []byte {
 	b := make([]byte, l.header)
 	copy(b, magic)
+	if p.Format == FormatA {
+		copy(b, magicA)
+	}
 	le := binary.LittleEndian
 	for i, v := range []int{version, p.Spec.Bits, p.Spec.Group, int(p.Method), len(p.Layers), p.Experts, p.Hidden, p.FF} {
 		le.PutUint32(b[8+4*i:], uint32(v))
@@ -78,18 +83,22 @@ func putEntry(b []byte, i int, e entry) {
 	le.PutUint32(b[12:], checksum(b[:12]))
 }
 
-// seal is the checksum of a whole header.
-func seal(b []byte) uint32 {
-	sum := crc32.Update(checksum(b[:sealAt]), castagnoli, []byte{0, 0, 0, 0})
-	return crc32.Update(sum, castagnoli, b[sealAt+4:])
+// sealOf is the checksum of a whole header with the four bytes at a place zero.
+func sealOf(b []byte, at int) uint32 {
+	sum := crc32.Update(checksum(b[:at]), castagnoli, []byte{0, 0, 0, 0})
+	return crc32.Update(sum, castagnoli, b[at+4:])
 }
+
+// putSeal writes it there.
+func putSeal(b []byte, at int) { binary.LittleEndian.PutUint32(b[at:], sealOf(b, at)) }
 
 // parse reads a header. file is the start of the file, or all of it; nothing is
 // allocated beyond what lies in it. Entries of layers that are not valid come
 // back as not done; sealed tells whether the header as a whole is that of a
 // finished file.
 func parse(file []byte) (p Plan, entries []entry, sealed bool, err error) {
-	if len(file) < len(magic) || string(file[:len(magic)]) != magic {
+	kind := string(file[:min(len(file), len(magic))])
+	if kind != magic && kind != magicA {
 		return p, nil, false, ErrForeign
 	}
 	if len(file) < headerFixed {
@@ -106,6 +115,9 @@ func parse(file []byte) (p Plan, entries []entry, sealed bool, err error) {
 	layers := field(4)
 	p = Plan{Experts: field(5), Hidden: field(6), FF: field(7), Method: Method(min(255, uint32(field(3)))),
 		Spec: quant.Spec{Bits: field(1), Group: field(2)}, Source: Fingerprint(file[40:72])}
+	if kind == magicA {
+		p.Format = FormatA
+	}
 	if layers < 1 || layers > maxLayers {
 		return p, nil, false, fmt.Errorf("%w: %d layers", ErrDamaged, layers)
 	}
@@ -131,7 +143,7 @@ func parse(file []byte) (p Plan, entries []entry, sealed bool, err error) {
 	if int64(len(file)) < l.header {
 		return p, nil, false, fmt.Errorf("%w: %d bytes", ErrTruncated, len(file))
 	}
-	return p, entries, le.Uint32(file[sealAt:]) == seal(file[:l.header]), nil
+	return p, entries, le.Uint32(file[sealAt:]) == sealOf(file[:l.header], sealAt), nil
 }
 
 // check holds the header of a file of size bytes against the plan: nil for a
@@ -167,15 +179,25 @@ func (p *Plan) check(file []byte, size int64) ([]entry, error) {
 // differs says why a file of plan got cannot serve p, or "".
 func (p *Plan) differs(got *Plan) string {
 	switch {
+	case got.Format != p.Format:
+		return fmt.Sprintf("%s, want %s", got.Format, p.Format)
 	case got.Spec != p.Spec:
 		return fmt.Sprintf("%d bits in groups of %d, want %d in %d", got.Spec.Bits, got.Spec.Group, p.Spec.Bits, p.Spec.Group)
-	case got.Experts != p.Experts || got.Hidden != p.Hidden || got.FF != p.FF || fmt.Sprint(got.Layers) != fmt.Sprint(p.Layers):
-		return fmt.Sprintf("%d layers of %d experts %d x %d, want %d of %d, %d x %d",
-			len(got.Layers), got.Experts, got.Hidden, got.FF, len(p.Layers), p.Experts, p.Hidden, p.FF)
+	case shape(p, got) != "":
+		return shape(p, got)
 	case got.Source != p.Source:
 		return fmt.Sprintf("made from other weights: %s, these are %s", got.Source, p.Source)
 	case got.Method < p.Method:
 		return fmt.Sprintf("made by %s, want %s", got.Method, p.Method)
 	}
 	return ""
+}
+
+// shape says how the experts of two plans differ in number and size, or "".
+func shape(p, got *Plan) string {
+	if got.Experts == p.Experts && got.Hidden == p.Hidden && got.FF == p.FF && slices.Equal(got.Layers, p.Layers) {
+		return ""
+	}
+	return fmt.Sprintf("%d layers of %d experts %d x %d, want %d of %d, %d x %d",
+		len(got.Layers), got.Experts, got.Hidden, got.FF, len(p.Layers), p.Experts, p.Hidden, p.FF)
 }

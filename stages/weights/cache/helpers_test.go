@@ -125,9 +125,15 @@ const (
 	childDir   = "KRATER_TEST_CACHE_DIR"
 	childStep  = "KRATER_TEST_CACHE_STEP" // "" or the step to stop at, from 0
 	childModel = "KRATER_TEST_CACHE_MODEL"
+	childKind  = "KRATER_TEST_CACHE_KIND" // "", "both" or "matrices"
+	childPeak  = "KRATER_TEST_CACHE_PEAK" // a model's folder: see TestPeakMemory
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(childPeak); dir != "" {
+		peakChild(dir)
+		return
+	}
 	if dir, model := os.Getenv(childDir), os.Getenv(childModel); dir != "" || model != "" {
 		child(dir, model)
 		return
@@ -138,13 +144,11 @@ func TestMain(m *testing.M) {
 // child builds, prints a line before every step, and at the chosen step waits to
 // be killed.
 func child(dir, model string) {
-	o, src, _ := options(nil, dir)
-	o.Model = model
 	stop, n := -1, 0
 	if s := os.Getenv(childStep); s != "" {
 		stop, _ = strconv.Atoi(s)
 	}
-	o.onStep = func(name string) {
+	onStep := func(name string) {
 		os.Stdout.WriteString("step " + name + "\n")
 		if n == stop {
 			os.Stdout.WriteString("stopped\n")
@@ -152,13 +156,31 @@ func child(dir, model string) {
 		}
 		n++
 	}
-	o.Notice = func(line string) { os.Stdout.WriteString("notice " + line + "\n") }
-	r, err := Build(context.Background(), *o)
+	notice := func(line string) { os.Stdout.WriteString("notice " + line + "\n") }
+	var err error
+	switch kind := os.Getenv(childKind); kind {
+	case "matrices":
+		o, _ := matrixOptions(dir)
+		o.onStep, o.Notice = onStep, notice
+		var made int
+		if made, err = fillMatrices(nil, o, wanted()); err == nil {
+			fmt.Printf("made %d\n", made)
+		}
+	default:
+		o, src, _ := options(nil, dir)
+		if kind == "both" {
+			o.Also = []Plan{forGPU(o.Plan)}
+		}
+		o.Model, o.onStep, o.Notice = model, onStep, notice
+		var r *Report
+		if r, err = Build(context.Background(), *o); err == nil {
+			fmt.Printf("built %d resumed %d asked %d found %v %s\n", r.Built, r.Resumed, len(src.asked), r.Found, r.Path)
+		}
+	}
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
 	}
-	fmt.Printf("built %d resumed %d asked %d found %v %s\n", r.Built, r.Resumed, len(src.asked), r.Found, r.Path)
 }
 
 // start runs the child; its standard input stays open until it ends.
@@ -193,6 +215,12 @@ func steps(t *testing.T) []string {
 	return list
 }
 
+// forGPU is the plan of the same experts in format A.
+func forGPU(p Plan) Plan {
+	p.Format = FormatA
+	return p
+}
+
 func read(t testing.TB, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -212,17 +240,25 @@ func write(t testing.TB, path string, b []byte) {
 	}
 }
 
-// onlyFile fails if the folder holds more than the cache and its lock.
+// onlyFile fails if the folder holds more than the files and their locks.
 func onlyFile(t testing.TB, o *Options) {
 	t.Helper()
-	path := pathOf(o)
-	list, err := os.ReadDir(filepath.Dir(path))
+	var names []string
+	for _, p := range append([]Plan{o.Plan}, o.Also...) {
+		names = append(names, p.FileName())
+	}
+	onlyFiles(t, filepath.Dir(pathOf(o)), names...)
+}
+
+func onlyFiles(t testing.TB, dir string, names ...string) {
+	t.Helper()
+	list, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range list {
-		if n := x.Name(); n != filepath.Base(path) && n != filepath.Base(path)+".lock" {
-			t.Errorf("%s was left", n)
+		if !slices.Contains(names, strings.TrimSuffix(x.Name(), ".lock")) {
+			t.Errorf("%s was left", x.Name())
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"krater/stages/internal/hosttest"
 )
 
 // TestKilledAtEveryStep kills a build with SIGKILL right before each of its
@@ -54,11 +56,78 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
+// kind of file that can be killed.
+type kind struct {
+	name  string
+	steps func(t *testing.T) []string
+	// loads is nil or why each file there is cannot be used.
+	loads func(dir string) error
+	// whole starts once more and compares everything.
+	whole func(t *testing.T, dir string)
+}
+
+func kinds() []kind {
+	return []kind{
+		{"", steps, func(dir string) error {
+			o, _, _ := options(nil, dir)
+			return loads(o)
+		}, func(t *testing.T, dir string) {
+			o, _, _ := options(t, dir)
+			whole(t, o)
+			onlyFile(t, o)
+		}},
+		{"both", func(t *testing.T) (list []string) {
+			o, _, _ := both(t, t.TempDir())
+			o.onStep = func(name string) { list = append(list, name) }
+			wholeBoth(t, o)
+			return list
+		}, func(dir string) error {
+			o, _, _ := options(nil, dir)
+			b := loads(o)
+			o.Plan = forGPU(o.Plan)
+			if a := loads(o); b == nil || errors.Is(b, os.ErrNotExist) {
+				return a
+			}
+			return b
+		}, func(t *testing.T, dir string) {
+			o, _, _ := both(t, dir)
+			wholeBoth(t, o)
+			onlyFile(t, o)
+		}},
+		{"matrices", func(t *testing.T) (list []string) {
+			o, _ := matrixOptions(t.TempDir())
+			o.onStep = func(name string) { list = append(list, name) }
+			loadAll(t, o)
+			return list
+		}, func(dir string) error {
+			o, _ := matrixOptions(dir)
+			x, err := loadMatrices(context.Background(), hosttest.Device{}, pathOfMatrices(o), o)
+			if err == nil {
+				err = x.close()
+			}
+			return err
+		}, func(t *testing.T, dir string) {
+			o, _ := matrixOptions(dir)
+			loadAll(t, o)
+			if made := loadAll(t, o); made != 0 {
+				t.Errorf("%d matrices made again", made)
+			}
+			onlyFiles(t, filepath.Dir(pathOfMatrices(o)), o.fileName())
+		}},
+	}
+}
+
 // TestKilledAtRandom kills builds while they run, several times in a row in one
 // folder, until one comes to its end.
 func TestKilledAtRandom(t *testing.T) {
+	for _, k := range kinds() {
+		t.Run(k.name, func(t *testing.T) { killedAtRandom(t, k) })
+	}
+}
+
+func killedAtRandom(t *testing.T, k kind) {
 	r := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
-	total := len(steps(t))
+	total := len(k.steps(t))
 	kills, want := 0, 20
 	if testing.Short() {
 		want = 5
@@ -67,9 +136,9 @@ func TestKilledAtRandom(t *testing.T) {
 		if round == 200 {
 			t.Fatalf("%d kills in %d rounds: the builds end too early", kills, round)
 		}
-		o, _, _ := options(t, t.TempDir())
+		dir := t.TempDir()
 		for range 3 {
-			cmd, out := start(t, childDir+"="+o.Dir)
+			cmd, out := start(t, childDir+"="+dir, childKind+"="+k.name)
 			for n := r.IntN(total); n > 0 && out.Scan(); n-- {
 			}
 			spin := r.IntN(200000) // somewhere within a step
@@ -77,19 +146,70 @@ func TestKilledAtRandom(t *testing.T) {
 				sink++
 			}
 			cmd.Process.Kill()
-			var state *os.ProcessState
-			if cmd.Wait() != nil {
-				state = cmd.ProcessState
-			}
-			if state != nil && state.Sys().(syscall.WaitStatus).Signaled() {
+			if cmd.Wait() != nil && cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
 				kills++
 			}
-			if err := loads(o); err != nil && !errors.Is(err, os.ErrNotExist) {
+			if err := k.loads(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("round %d: a killed build left %v", round, err)
 			}
 		}
-		whole(t, o)
-		onlyFile(t, o)
+		k.whole(t, dir)
+	}
+}
+
+// TestOthersKilledAtEveryStep: the same for two formats and for matrices.
+func TestOthersKilledAtEveryStep(t *testing.T) {
+	for _, k := range kinds()[1:] {
+		t.Run(k.name, func(t *testing.T) {
+			list := k.steps(t)
+			t.Logf("%d steps", len(list))
+			for i, name := range list {
+				if testing.Short() && i%4 != 0 {
+					continue
+				}
+				dir := t.TempDir()
+				cmd, out := start(t, childDir+"="+dir, childKind+"="+k.name, childStep+"="+strconv.Itoa(i))
+				for out.Scan() && out.Text() != "stopped" {
+				}
+				cmd.Process.Kill()
+				if err := cmd.Wait(); err == nil {
+					t.Fatalf("step %d (%s): the build came to its end", i, name)
+				}
+				if err := k.loads(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("step %d (%s): a killed build left %v", i, name, err)
+				}
+				k.whole(t, dir)
+			}
+		})
+	}
+}
+
+// TestTwoLoads: a second process waits for the first's load and takes its matrices;
+// when the first is killed it makes them.
+func TestTwoLoads(t *testing.T) {
+	dir := t.TempDir()
+	first, out := start(t, childDir+"="+dir, childKind+"=matrices", childStep+"=5")
+	for out.Scan() && out.Text() != "stopped" {
+	}
+	second, out2 := start(t, childDir+"="+dir, childKind+"=matrices")
+	if !out2.Scan() || !strings.Contains(out2.Text(), "waiting") {
+		t.Errorf("the second says %q", out2.Text())
+	}
+	first.Process.Kill()
+	first.Wait()
+	last := ""
+	for out2.Scan() {
+		last = out2.Text()
+	}
+	if err := second.Wait(); err != nil || last != "made 12" {
+		t.Errorf("the second ends with %q, %v", last, err)
+	}
+	third, out3 := start(t, childDir+"="+dir, childKind+"=matrices")
+	for out3.Scan() {
+		last = out3.Text()
+	}
+	if err := third.Wait(); err != nil || last != "made 0" {
+		t.Errorf("the third ends with %q, %v", last, err)
 	}
 }
 
@@ -147,9 +267,11 @@ func (f *failing) Sync() error {
 	return f.storage.Sync()
 }
 
+var fullAndBroken = []error{unix.ENOSPC, unix.EIO, unix.EDQUOT}
+
 // TestFailingDisk fails every write and sync in turn.
 func TestFailingDisk(t *testing.T) {
-	for _, cause := range []error{unix.ENOSPC, unix.EIO, unix.EDQUOT} {
+	for _, cause := range fullAndBroken {
 		for n := 0; ; n++ {
 			o, _, _ := options(t, t.TempDir())
 			o.wrap = func(s storage) storage { return &failing{s, n, cause} }

@@ -1,20 +1,28 @@
-// Package cache keeps the routed experts of a model as integers in a file: built
-// once, layer by layer, and mapped or copied at every later start.
+// Package cache keeps the integer weights of a model in files: made once, mapped or
+// copied at every later start.
 //
-// The file ("experts_cpu_{bits}_g{group}.bin", little endian):
+// The routed experts have a file for each format they are wanted in, built layer
+// by layer before the model is loaded (Open, Build): tensor.FormatB for the CPU
+// ("experts_cpu_{bits}_g{group}.bin"), tensor.FormatA for the GPU
+// ("experts_gpu_{bits}_g{group}.bin"). Little endian:
 //
 //	header  a multiple of 4096 bytes: see header.go
 //	layer   one for every layer with experts, in order: an expert after the other
 //	expert  at a multiple of 4096 bytes, so that experts can be placed on NUMA
-//	        nodes and none shares a page with another. W13 (gate rows, then up
-//	        rows): values, scales; then W2: values, scales; each at a multiple of
-//	        64 bytes, in tensor.FormatB
+//	        nodes, none shares a page with another, and one copy brings a whole
+//	        expert to a GPU. W13 (gate rows, then up rows; in format A they are
+//	        joined): values, scales; then W2: values, scales; each at a multiple
+//	        of 64 bytes
+//
+// All other matrices that are kept as integers share one file, filled while the
+// model is loaded for the first time (OpenMatrices; its layout: index.go).
 //
 // All filling bytes are zero and covered by the checksums: a file has no byte
 // that may change unnoticed.
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -48,8 +56,24 @@ func (m Method) String() string {
 	return fmt.Sprintf("Method(%d)", uint8(m))
 }
 
-// Plan is what a cache file must hold.
+// Format of the experts in a file.
+type Format uint8
+
+const (
+	FormatB Format = iota // for the CPU
+	FormatA               // for the GPU
+)
+
+func (f Format) String() string {
+	if f == FormatA {
+		return "format A"
+	}
+	return "format B"
+}
+
+// Plan is what a file of experts must hold.
 type Plan struct {
+	Format  Format
 	Layers  []int // the layers with experts, rising
 	Experts int   // of each layer
 	Hidden  int
@@ -82,9 +106,24 @@ const (
 
 // expert is where the four parts of an expert lie, in bytes from its start.
 type expert struct {
-	w13, w2                                  tensor.FormatB
+	w13, w2                                  tensor.FormatB // also tells what a Source gives for format A
+	a13, a2                                  tensor.FormatA // of a file in format A
 	w13Values, w13Scales, w2Values, w2Scales int
 	size                                     int // a multiple of 4096
+}
+
+// sized is what both formats have.
+type sized interface {
+	ValueBytes() int
+	ScaleBytes() int
+}
+
+// place sets where the parts lie.
+func (x *expert) place(w13, w2 sized) {
+	x.w13Scales = round(w13.ValueBytes(), line)
+	x.w2Values = round(x.w13Scales+w13.ScaleBytes(), line)
+	x.w2Scales = round(x.w2Values+w2.ValueBytes(), line)
+	x.size = round(x.w2Scales+w2.ScaleBytes(), page)
 }
 
 // layout is where everything lies, in bytes.
@@ -109,6 +148,8 @@ func (p *Plan) layout() (layout, error) {
 		return l, fmt.Errorf("%w: hidden_size %d", ErrShape, p.Hidden)
 	case p.FF < 1 || p.FF > maxWidth || p.FF%tensor.TileRows != 0:
 		return l, fmt.Errorf("%w: moe_intermediate_size %d, want a multiple of %d", ErrShape, p.FF, tensor.TileRows)
+	case p.Format > FormatA:
+		return l, fmt.Errorf("%w: %s", ErrShape, p.Format)
 	case p.Method < Absmax || p.Method > Feedback:
 		return l, fmt.Errorf("%w: %s", ErrShape, p.Method)
 	}
@@ -124,10 +165,16 @@ func (p *Plan) layout() (layout, error) {
 	if l.w2, err = p.Spec.Format(p.Hidden, p.FF); err != nil {
 		return l, err
 	}
-	l.w13Scales = round(l.w13.ValueBytes(), line)
-	l.w2Values = round(l.w13Scales+l.w13.ScaleBytes(), line)
-	l.w2Scales = round(l.w2Values+l.w2.ValueBytes(), line)
-	l.size = round(l.w2Scales+l.w2.ScaleBytes(), page)
+	if p.Format == FormatA {
+		l.a13 = tensor.FormatA{Rows: l.w13.Rows, Cols: l.w13.Cols, Bits: l.w13.Bits, Group: l.w13.Group, Joined: true}
+		l.a2 = tensor.FormatA{Rows: l.w2.Rows, Cols: l.w2.Cols, Bits: l.w2.Bits, Group: l.w2.Group}
+		if err := errors.Join(l.a13.Check(), l.a2.Check()); err != nil {
+			return l, fmt.Errorf("%w: %w", ErrShape, err)
+		}
+		l.place(l.a13, l.a2)
+	} else {
+		l.place(l.w13, l.w2)
+	}
 	if float64(l.size)*float64(p.Experts)*float64(len(p.Layers)) > maxBytes {
 		return l, fmt.Errorf("%w: over %d bytes", ErrShape, int64(maxBytes))
 	}
@@ -148,8 +195,12 @@ func (p *Plan) Bytes() (int64, error) {
 
 // FileName is the name of the plan's file in its folder.
 func (p *Plan) FileName() string {
-	if p.Spec.Group == 0 {
-		return fmt.Sprintf("experts_cpu_%d_channel.bin", p.Spec.Bits)
+	device := "cpu"
+	if p.Format == FormatA {
+		device = "gpu"
 	}
-	return fmt.Sprintf("experts_cpu_%d_g%d.bin", p.Spec.Bits, p.Spec.Group)
+	if p.Spec.Group == 0 {
+		return fmt.Sprintf("experts_%s_%d_channel.bin", device, p.Spec.Bits)
+	}
+	return fmt.Sprintf("experts_%s_%d_g%d.bin", device, p.Spec.Bits, p.Spec.Group)
 }

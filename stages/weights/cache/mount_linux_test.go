@@ -33,6 +33,36 @@ func TestFullDisk(t *testing.T) {
 	whole(t, o)
 }
 
+// TestFullDiskOthers: both formats, and the matrices of a load.
+func TestFullDiskOthers(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=140k"); err != nil { // room for one format
+		t.Skipf("no mount: %v; TestFailingDisk has the same with a failing writer", err)
+	}
+	defer unix.Unmount(dir, 0)
+	o, src, _ := both(t, dir)
+	if _, err := Open(t.Context(), nil, *o); !errors.Is(err, ErrFull) || len(src.asked) != 0 {
+		t.Errorf("got %v after %d experts", err, len(src.asked))
+	}
+	if list, _ := filepath.Glob(filepath.Join(filepath.Dir(pathOf(o)), "*.part")); len(list) != 0 {
+		t.Errorf("left %v", list)
+	}
+	write(t, filepath.Join(dir, "ballast"), make([]byte, 130<<10))
+	m, lines := matrixOptions(dir)
+	if made, err := fillMatrices(t, m, wanted()); made != len(wanted()) || !errors.Is(err, ErrFull) || !mentions(*lines, "--cache-dir") {
+		t.Errorf("made %d, %v, notices %q", made, err, *lines)
+	}
+	onlyFiles(t, filepath.Dir(pathOfMatrices(m)), m.fileName())
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=2m"); err != nil {
+		t.Fatal(err)
+	}
+	wholeBoth(t, o)
+	loadAll(t, m)
+	if made := loadAll(t, m); made != 0 {
+		t.Errorf("%d made again", made)
+	}
+}
+
 // TestReadOnlyModel: the cache of a model folder that cannot be written to goes to
 // the user's cache folder; one that lies in the model's folder already is used.
 func TestReadOnlyModel(t *testing.T) {

@@ -8,15 +8,21 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 )
 
 // Options of Open and Build.
 type Options struct {
-	Plan   Plan
+	Plan Plan
+	// Also are plans of further files of the same experts, in another format, made in
+	// the same pass over the source. With another Spec they need a Source that is
+	// a Respec.
+	Also   []Plan
 	Source Source // asked only for what has to be built
 	Model  string // the model's folder, "" for an embedded model
 	Dir    string // --cache-dir, "": see folders
@@ -30,8 +36,7 @@ type Options struct {
 	// Notice gets lines for people: a file that is not used and why, a wait.
 	Notice func(line string)
 
-	onStep func(string)          // tests: where a build is
-	wrap   func(storage) storage // tests: a disk that fails
+	hooks
 }
 
 func (o *Options) notice(format string, args ...any) {
@@ -40,67 +45,171 @@ func (o *Options) notice(format string, args ...any) {
 	}
 }
 
-// Cache is the experts of a model on a device, from a file.
+// Cache is the experts of a model on a device, from a file, and those of the files
+// of Options.Also.
 type Cache struct {
 	Path   string
 	Plan   Plan // of the file: its Method may be better than asked for
 	Bytes  int64
 	Report *Report // of the build, nil when the file was used as it was
 
-	layers map[int][]device.QExpert
-	bufs   []device.Buffer
-	mapped []byte
+	layers  map[int][]device.QExpert
+	layersA map[int][]ExpertA
+	bufs    []device.Buffer
+	mapped  []byte
+	also    []*Cache
 }
 
-// Experts are the experts of a layer, nil for a dense layer. Not to be changed;
-// valid until Close.
-func (c *Cache) Experts(layer int) []device.QExpert { return c.layers[layer] }
+// MatrixA is a matrix of an expert in format A.
+type MatrixA struct {
+	tensor.FormatA
+	ValueAt, ScaleAt int // bytes from the start of the expert
+}
+
+// ExpertA is one expert as a GPU wants it: Data, copied to a multiple of 64 bytes
+// as it is, is all that its kernels read.
+type ExpertA struct {
+	W13, W2 MatrixA // [2F, H] joined, [H, F]
+	At      int64   // of the expert in its file, a multiple of 4096; its size is len(Data)
+	Data    []byte  // in host memory, not to be changed, valid until Cache.Close
+}
+
+// Experts are the experts of a layer for the CPU, nil for a dense layer and where
+// no file in format B was asked for. Not to be changed; valid until Close.
+func (c *Cache) Experts(layer int) []device.QExpert {
+	for _, x := range c.files() {
+		if x.Plan.Format == FormatB {
+			return x.layers[layer]
+		}
+	}
+	return nil
+}
+
+// ExpertsA are the experts of a layer for a GPU, nil for a dense layer and where
+// no file in format A was asked for. Not to be changed; valid until Close.
+func (c *Cache) ExpertsA(layer int) []ExpertA {
+	for _, x := range c.files() {
+		if x.Plan.Format == FormatA {
+			return x.layersA[layer]
+		}
+	}
+	return nil
+}
+
+// Also are the caches of the files of Options.Also, in their order.
+func (c *Cache) Also() []*Cache { return c.also }
+
+func (c *Cache) files() []*Cache { return append([]*Cache{c}, c.also...) }
 
 // Close gives the memory back. Nothing may run on the experts any more.
 func (c *Cache) Close() error {
 	for _, b := range c.bufs {
 		b.Free()
 	}
-	mapped := c.mapped
-	c.bufs, c.layers, c.mapped = nil, nil, nil
-	if mapped == nil {
-		return nil
+	var errs []error
+	if c.mapped != nil {
+		errs = append(errs, unmapFile(c.mapped))
 	}
-	return unmapFile(mapped)
+	for _, x := range c.also {
+		errs = append(errs, x.Close())
+	}
+	c.bufs, c.layers, c.layersA, c.mapped = nil, nil, nil, nil
+	return errors.Join(errs...)
 }
 
-// Open finds the cache of a model, or builds it, and puts it on dev. A file that
-// is damaged, stale, unfinished or not a cache is named by Notice and built anew.
-// A mapped file must not be shortened while it is open.
+// Open finds the files of a model's experts, or builds them, and puts them on dev.
+// A file that is damaged, stale, unfinished or not a cache is named by Notice and
+// built anew. A mapped file must not be shortened while it is open.
 func Open(ctx context.Context, dev device.Device, o Options) (*Cache, error) {
-	list, err := o.folders()
+	plans, err := o.plans()
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range list {
-		path := filepath.Join(dir, o.Plan.FileName())
-		c, err := load(ctx, dev, path, &o)
-		if err == nil {
-			return c, nil
+	list := make([]*Cache, len(plans))
+	err = o.load(ctx, dev, plans, list)
+	var missing []Plan
+	for i, c := range list {
+		if c == nil {
+			missing = append(missing, plans[i])
 		}
-		if absent(err) {
+	}
+	if err == nil && len(missing) > 0 {
+		b := o
+		b.Plan, b.Also = missing[0], missing[1:]
+		var r *Report
+		if r, err = Build(ctx, b); err == nil {
+			err = o.loadBuilt(ctx, dev, plans, list, append([]*Report{r}, r.Also...))
+		}
+	}
+	if err != nil {
+		for _, c := range list {
+			if c != nil {
+				err = errors.Join(err, c.Close())
+			}
+		}
+		return nil, err
+	}
+	list[0].also = list[1:]
+	return list[0], nil
+}
+
+// plans of all files: of the same experts, each of its own name.
+func (o *Options) plans() ([]Plan, error) {
+	list := append([]Plan{o.Plan}, o.Also...)
+	for i := range list {
+		if why := shape(&list[0], &list[i]); why != "" {
+			return nil, fmt.Errorf("%w: two files of one model: %s", ErrShape, why)
+		}
+		for j := range i {
+			if name := list[i].FileName(); name == list[j].FileName() {
+				return nil, fmt.Errorf("%w: %s is wanted twice", ErrShape, name)
+			}
+		}
+	}
+	return list, nil
+}
+
+// load loads those of the plans' files that are there and whole.
+func (o *Options) load(ctx context.Context, dev device.Device, plans []Plan, list []*Cache) error {
+	dirs, err := o.folders()
+	if err != nil {
+		return err
+	}
+	for i := range plans {
+		for _, dir := range dirs {
+			path := filepath.Join(dir, plans[i].FileName())
+			c, err := load(ctx, dev, path, &plans[i], o)
+			if err == nil {
+				list[i] = c
+				break
+			}
+			if absent(err) {
+				continue
+			}
+			if !unusable(err) {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			o.notice("%s: %v; not used", path, err)
+		}
+	}
+	return nil
+}
+
+// loadBuilt loads the files that were just built.
+func (o *Options) loadBuilt(ctx context.Context, dev device.Device, plans []Plan, list []*Cache, reports []*Report) error {
+	for i := range plans {
+		if list[i] != nil {
 			continue
 		}
-		if !unusable(err) {
-			return nil, fmt.Errorf("%s: %w", path, err)
+		r := reports[0]
+		reports = reports[1:]
+		c, err := load(ctx, dev, r.Path, &plans[i], o)
+		if err != nil {
+			return fmt.Errorf("%s, just built: %w", r.Path, err)
 		}
-		o.notice("%s: %v; not used", path, err)
+		list[i], c.Report = c, r
 	}
-	r, err := Build(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	c, err := load(ctx, dev, r.Path, &o)
-	if err != nil {
-		return nil, fmt.Errorf("%s, just built: %w", r.Path, err)
-	}
-	c.Report = r
-	return c, nil
+	return nil
 }
 
 // unusable tells a file that is to be built anew from a failure to use a good one.
@@ -118,9 +227,13 @@ func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// Build makes sure that the file exists and is whole, without a device. Of two at
-// once, in one process or several, the second waits and uses the first's file.
+// Build makes sure that the files exist and are whole, without a device. Of two at
+// once, in one process or several, the second waits and uses the first's files.
 func Build(ctx context.Context, o Options) (*Report, error) {
+	plans, err := o.plans()
+	if err != nil {
+		return nil, err
+	}
 	list, err := o.folders()
 	if err != nil {
 		return nil, err
@@ -129,25 +242,64 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, o.Plan.FileName())
-	unlock, err := lock(ctx, path, func() { o.notice("%s: another process builds it; waiting", path) })
+	unlock, err := o.lockAll(ctx, dir, plans)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	r := &Report{Path: path}
-	if r.Bytes, err = o.Plan.Bytes(); err != nil {
-		return nil, err
+	var reports []*Report
+	var outs []*output
+	for i := range plans {
+		path := filepath.Join(dir, plans[i].FileName())
+		r := &Report{Path: path}
+		reports = append(reports, r)
+		if r.Bytes, err = plans[i].Bytes(); err == nil {
+			if err = verify(ctx, path, &plans[i], &o); err == nil {
+				r.Found = true
+				continue
+			}
+		}
+		if unusable(err) || absent(err) {
+			var x *output
+			if x, err = newOutput(path, &plans[i], &o.hooks, r); err == nil {
+				outs = append(outs, x)
+				continue
+			}
+		}
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), closeAll(outs))
 	}
-	switch err := verify(ctx, path, &o); {
-	case err == nil:
-		r.Found = true
-		return r, nil
-	case !unusable(err) && !absent(err):
-		return nil, fmt.Errorf("%s: %w", path, err)
+	if len(outs) > 0 {
+		err = build(ctx, &o, outs)
+		if err = errors.Join(err, closeAll(outs)); err != nil {
+			return nil, err
+		}
 	}
-	if err := build(ctx, path, &o, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	reports[0].Also = reports[1:]
+	return reports[0], nil
+}
+
+// lockAll takes the locks of all files, by rising name: everybody's order, so that
+// no two starts wait for each other.
+func (o *Options) lockAll(ctx context.Context, dir string, plans []Plan) (unlock func(), err error) {
+	var names []string
+	for i := range plans {
+		names = append(names, plans[i].FileName())
 	}
-	return r, nil
+	slices.Sort(names)
+	var all []func()
+	unlock = func() {
+		for _, f := range all {
+			f()
+		}
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		f, err := lock(ctx, path, func() { o.notice("%s: another process builds it; waiting", path) })
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	return unlock, nil
 }

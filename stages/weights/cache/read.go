@@ -6,12 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
-	"runtime"
-	"sync"
-	"sync/atomic"
 
 	"krater/kernels/device"
 )
@@ -51,8 +47,8 @@ func openFile(path string, plan *Plan) (*opened, error) {
 }
 
 // verify reads a whole file.
-func verify(ctx context.Context, path string, o *Options) error {
-	x, err := openFile(path, &o.Plan)
+func verify(ctx context.Context, path string, plan *Plan, o *Options) error {
+	x, err := openFile(path, plan)
 	if err != nil {
 		return err
 	}
@@ -62,28 +58,12 @@ func verify(ctx context.Context, path string, o *Options) error {
 	})
 }
 
-// chunk is how much is read before its checksum is taken: little enough to be in
-// the cache of a core still.
-const chunk = 256 << 10
-
 // into reads layer i to dst, or where dst is nil over and over into scratch, and
 // compares its checksum.
 func (x *opened) into(i int, dst, scratch []byte) error {
-	var sum uint32
-	for at := int64(0); at < x.layout.layer; {
-		n := min(chunk, x.layout.layer-at)
-		b := scratch[:min(n, int64(len(scratch)))]
-		if dst != nil {
-			b = dst[at : at+n]
-		}
-		if _, err := x.file.ReadAt(b, x.layout.at(i)+at); err != nil {
-			if errors.Is(err, io.EOF) {
-				return ErrTruncated // it was shortened since it was opened
-			}
-			return err
-		}
-		sum = crc32.Update(sum, castagnoli, b)
-		at += int64(len(b))
+	sum, err := readSum(x.file, x.layout.at(i), x.layout.layer, dst, scratch)
+	if err != nil {
+		return err
 	}
 	return x.compare(i, sum)
 }
@@ -98,55 +78,21 @@ func (x *opened) compare(i int, sum uint32) error {
 // each calls work for every layer, several at once. The first error ends it, as
 // does the end of ctx.
 func (x *opened) each(ctx context.Context, o *Options, phase string, work func(i int) error) error {
-	threads := o.Threads
-	if threads <= 0 {
-		threads = runtime.GOMAXPROCS(0)
-	}
-	var (
-		next  atomic.Int64
-		wait  sync.WaitGroup
-		mu    sync.Mutex
-		done  int
-		first error
-	)
-	for range min(threads, len(x.entries)) {
-		wait.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(x.entries) {
-					return
-				}
-				err := context.Cause(ctx)
-				if err == nil {
-					err = work(i)
-				}
-				mu.Lock()
-				if done++; err != nil && first == nil {
-					first = err
-				}
-				if o.Progress != nil && first == nil {
-					o.Progress(Progress{Phase: phase, Layers: done, Of: len(x.entries), Bytes: int64(done) * x.layout.layer, Total: x.layout.file})
-				}
-				stop := first != nil
-				mu.Unlock()
-				if stop {
-					return
-				}
-			}
-		})
-	}
-	wait.Wait()
-	return first
+	return inParallel(ctx, len(x.entries), o.Threads, work, func(done int) {
+		if o.Progress != nil {
+			o.Progress(Progress{Phase: phase, Layers: done, Of: len(x.entries), Bytes: int64(done) * x.layout.layer, Total: x.layout.file})
+		}
+	})
 }
 
 // load brings a file into memory of dev, checksums verified in the same pass.
-func load(ctx context.Context, dev device.Device, path string, o *Options) (*Cache, error) {
-	x, err := openFile(path, &o.Plan)
+func load(ctx context.Context, dev device.Device, path string, plan *Plan, o *Options) (*Cache, error) {
+	x, err := openFile(path, plan)
 	if err != nil {
 		return nil, err
 	}
 	defer x.file.Close()
-	c := &Cache{Path: path, Plan: x.plan, Bytes: x.layout.file, layers: make(map[int][]device.QExpert, len(x.entries))}
+	c := &Cache{Path: path, Plan: x.plan, Bytes: x.layout.file, layers: map[int][]device.QExpert{}, layersA: map[int][]ExpertA{}}
 	if o.Copy {
 		err = c.copy(ctx, dev, x, o)
 	} else {
@@ -156,7 +102,14 @@ func load(ctx context.Context, dev device.Device, path string, o *Options) (*Cac
 		return nil, errors.Join(err, c.Close())
 	}
 	for i, e := range x.entries {
-		c.layers[e.layer] = x.layout.experts(c.bufs[i], x.plan.Experts)
+		switch {
+		case x.plan.Format == FormatB:
+			c.layers[e.layer] = x.layout.experts(c.bufs[i], x.plan.Experts)
+		case o.Copy:
+			c.layersA[e.layer] = x.layout.expertsA(c.bufs[i].Host(), x.layout.at(i), x.plan.Experts)
+		default:
+			c.layersA[e.layer] = x.layout.expertsA(c.mapped[x.layout.at(i):], x.layout.at(i), x.plan.Experts)
+		}
 	}
 	return c, nil
 }
@@ -168,13 +121,16 @@ func (c *Cache) mapIn(ctx context.Context, dev device.Device, x *opened, o *Opti
 	}
 	layer := func(i int) []byte { return c.mapped[x.layout.at(i):][:x.layout.layer:x.layout.layer] }
 	if err := x.each(ctx, o, "load", func(i int) error {
-		sum, err := touch(layer(i))
+		sum, err := touch(c.mapped, int(x.layout.at(i)), int(x.layout.at(i)+x.layout.layer))
 		if err != nil {
 			return err
 		}
 		return x.compare(i, sum)
 	}); err != nil {
 		return err
+	}
+	if x.plan.Format == FormatA {
+		return nil // for another device
 	}
 	for i := range x.entries {
 		b, err := dev.Wrap(layer(i))
@@ -184,24 +140,6 @@ func (c *Cache) mapIn(ctx context.Context, dev device.Device, x *opened, o *Opti
 		c.bufs = append(c.bufs, b)
 	}
 	return nil
-}
-
-// mapChunk is how much of a mapping is made present with one call before its
-// checksum is taken. 600 MB in the page cache, 2 busy cores: 2.1 GB/s by page
-// faults, with chunks of 1 MiB 3.8, of 4 MiB 6.1, of 16 MiB 5.4, of a layer 4.5.
-const mapChunk = 4 << 20
-
-// touch makes mapped bytes present and gives their checksum.
-func touch(b []byte) (sum uint32, err error) {
-	for len(b) > 0 {
-		n := min(len(b), mapChunk)
-		if err := populate(b[:n]); err != nil {
-			return 0, err
-		}
-		sum = crc32.Update(sum, castagnoli, b[:n])
-		b = b[n:]
-	}
-	return sum, nil
 }
 
 func (c *Cache) copy(ctx context.Context, dev device.Device, x *opened, o *Options) error {
@@ -226,6 +164,19 @@ func (x *expert) experts(buf device.Buffer, n int) []device.QExpert {
 		out[e] = device.QExpert{
 			W13: device.QMat{FormatB: x.w13, Values: buf, ValueAt: at + x.w13Values, Scales: buf, ScaleAt: at + x.w13Scales},
 			W2:  device.QMat{FormatB: x.w2, Values: buf, ValueAt: at + x.w2Values, Scales: buf, ScaleAt: at + x.w2Scales},
+		}
+	}
+	return out
+}
+
+// expertsA are the experts of one layer that starts at a place in its file.
+func (x *expert) expertsA(layer []byte, at int64, n int) []ExpertA {
+	out := make([]ExpertA, n)
+	for e := range out {
+		out[e] = ExpertA{
+			W13: MatrixA{FormatA: x.a13, ValueAt: x.w13Values, ScaleAt: x.w13Scales},
+			W2:  MatrixA{FormatA: x.a2, ValueAt: x.w2Values, ScaleAt: x.w2Scales},
+			At:  at + int64(e*x.size), Data: layer[e*x.size:][:x.size:x.size],
 		}
 	}
 	return out

@@ -15,6 +15,12 @@ type Source interface {
 	Expert(layer, expert int) (w13, w2 *quant.Matrix, err error)
 }
 
+// Respec is a Source that can give its experts by other specs as well. The two are
+// asked in turn for the same expert and may share what they read for it.
+type Respec interface {
+	As(spec quant.Spec) Source
+}
+
 // Weights is the Source of a model's float weights.
 type Weights struct {
 	Config *model.Config
@@ -26,28 +32,62 @@ type Weights struct {
 	Stats   func(layer, expert int) (in, mid *quant.Hessian, ok bool)
 	Threads int // 0: all cores
 
-	w13, w2 []float32
+	*floats
+}
+
+// floats are the weights of the expert read last.
+type floats struct {
+	layer, expert int // of valid weights
+	valid         bool
+	w13, w2       []float32 // [2F, H], [H, F]
+}
+
+// As gives the same experts by another spec. What was read for the one serves the
+// other; they are not to be used at the same time.
+func (w *Weights) As(spec quant.Spec) Source {
+	w.room()
+	other := *w
+	other.Spec = spec
+	return &other
+}
+
+func (w *Weights) room() {
+	if h, f := w.Config.Hidden, w.Config.MoE.FF; w.floats == nil {
+		w.floats = &floats{w13: make([]float32, 2*f*h), w2: make([]float32, h*f)}
+	}
+}
+
+// read widens the weights of an expert, unless they were read last.
+func (w *Weights) read(layer, e int, n model.FFNNames) error {
+	w.room()
+	if w.valid && w.layer == layer && w.expert == e {
+		return nil
+	}
+	w.valid = false
+	half := len(w.w13) / 2
+	for _, x := range []struct {
+		name string
+		dst  []float32
+	}{{n.Gate, w.w13[:half]}, {n.Up, w.w13[half:]}, {n.Down, w.w2}} {
+		t, ok := w.Set.Tensor(x.name)
+		if !ok {
+			return fmt.Errorf("cache: %w: %s", model.ErrTensorMissing, x.name)
+		}
+		if err := tensor.Widen(x.dst, t.DType, t.Data); err != nil {
+			return fmt.Errorf("cache: %s: %w", x.name, err)
+		}
+		w.Set.Release(x.name) // a conversion must not gather the whole source in memory
+	}
+	w.layer, w.expert, w.valid = layer, e, true
+	return nil
 }
 
 // Expert reads, joins and quantises one expert. It is not safe for concurrent use.
 func (w *Weights) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 	h, f := w.Config.Hidden, w.Config.MoE.FF
-	if w.w13 == nil {
-		w.w13, w.w2 = make([]float32, 2*f*h), make([]float32, h*f)
-	}
 	n := w.Config.ExpertNames(layer, e)
-	for _, x := range []struct {
-		name string
-		dst  []float32
-	}{{n.Gate, w.w13[:f*h]}, {n.Up, w.w13[f*h:]}, {n.Down, w.w2}} {
-		t, ok := w.Set.Tensor(x.name)
-		if !ok {
-			return nil, nil, fmt.Errorf("cache: %w: %s", model.ErrTensorMissing, x.name)
-		}
-		if err := tensor.Widen(x.dst, t.DType, t.Data); err != nil {
-			return nil, nil, fmt.Errorf("cache: %s: %w", x.name, err)
-		}
-		w.Set.Release(x.name) // a conversion must not gather the whole source in memory
+	if err := w.read(layer, e, n); err != nil {
+		return nil, nil, err
 	}
 	var in, mid *quant.Hessian
 	if w.Method >= Weighted {

@@ -1,0 +1,279 @@
+//go:build unix
+
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"krater/kernels/tensor"
+	"krater/stages/internal/hosttest"
+	"krater/stages/weights/quant"
+)
+
+// both wants the experts in either format.
+func both(t testing.TB, dir string) (*Options, *made, *[]string) {
+	o, src, lines := options(t, dir)
+	o.Also = []Plan{forGPU(o.Plan)}
+	return o, src, lines
+}
+
+// wholeBoth opens both files and compares every integer and scale in them with the
+// source and so with each other.
+func wholeBoth(t testing.TB, o *Options) *Cache {
+	t.Helper()
+	c, err := Open(context.Background(), hosttest.Device{}, *o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	equal(t, c, o)
+	equalA(t, c, o.Source, &o.Also[0])
+	return c
+}
+
+func equalA(t testing.TB, c *Cache, src Source, p *Plan) {
+	t.Helper()
+	if m, ok := src.(*made); ok {
+		src = &made{plan: m.plan}
+	}
+	for _, layer := range p.Layers {
+		experts := c.ExpertsA(layer)
+		if len(experts) != p.Experts {
+			t.Fatalf("layer %d has %d experts for the GPU", layer, len(experts))
+		}
+		for e, x := range experts {
+			w13, w2, err := src.Expert(layer, e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameA(t, fmt.Sprintf("layer %d expert %d w13", layer, e), x, x.W13, w13)
+			sameA(t, fmt.Sprintf("layer %d expert %d w2", layer, e), x, x.W2, w2)
+		}
+	}
+}
+
+func sameA(t testing.TB, what string, x ExpertA, got MatrixA, want *quant.Matrix) {
+	t.Helper()
+	if got.Rows != want.Rows || got.Cols != want.Cols || got.Bits != want.Bits || got.Group != want.Group {
+		t.Fatalf("%s: %+v, want %+v", what, got.FormatA, want.FormatB)
+	}
+	values, scales := x.Data[got.ValueAt:], x.Data[got.ScaleAt:]
+	for r := range want.Rows {
+		for c := range want.Cols {
+			if v := got.Value(values, r, c); v != want.Values[r*want.Cols+c] {
+				t.Fatalf("%s: value (%d, %d) is %d, want %d", what, r, c, v, want.Values[r*want.Cols+c])
+			}
+		}
+		for g := range (want.Cols + want.Group - 1) / want.Group {
+			if s := got.Scale(scales, r, g); s != want.Scales[r*want.Groups()+g] {
+				t.Fatalf("%s: scale (%d, %d) is %g, want %g", what, r, g, s, want.Scales[r*want.Groups()+g])
+			}
+		}
+	}
+}
+
+// TestBothFormats are built in one pass, every expert quantised once, and used
+// afterwards.
+func TestBothFormats(t *testing.T) {
+	for i, spec := range []quant.Spec{{Bits: 4, Group: 64}, {Bits: 4, Group: 32}, {Bits: 8, Group: 128}, {Bits: 8, Group: 0}, {Bits: 4, Group: 0}} {
+		o, src, lines := both(t, t.TempDir())
+		o.Plan.Hidden, o.Plan.FF = []int{72, 64, 200}[i%3], []int{32, 80, 64}[i%3]
+		o.Plan.Spec = spec
+		o.Also[0] = forGPU(o.Plan)
+		c := wholeBoth(t, o)
+		if a := c.Also()[0]; c.Report == nil || a.Report == nil || c.Report.Built != 3 || a.Report.Built != 3 || len(src.asked) != 12 {
+			t.Errorf("%+v: %d experts asked, reports %+v, %+v", spec, len(src.asked), c.Report, a.Report)
+		}
+		for _, o.Copy = range []bool{false, true} {
+			if c := wholeBoth(t, o); c.Report != nil || c.Also()[0].Report != nil || len(src.asked) != 12 {
+				t.Errorf("%+v: not used: %+v", spec, c.Report)
+			}
+		}
+		onlyFile(t, o)
+		if len(*lines) != 0 {
+			t.Errorf("notices %q", *lines)
+		}
+		path := filepath.Join(filepath.Dir(pathOf(o)), o.Also[0].FileName())
+		n, err := o.Also[0].Bytes()
+		if info, err2 := os.Stat(path); err != nil || err2 != nil || info.Size() != n {
+			t.Errorf("%s: size %v, planned %d, %v", path, info, n, err)
+		}
+	}
+}
+
+// TestExpertRanges: what a GPU copies lies at pages of the file, inside of it, and
+// holds the very bytes of the file.
+func TestExpertRanges(t *testing.T) {
+	o, _, _ := both(t, t.TempDir())
+	c, err := Open(context.Background(), hosttest.Device{}, *o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	file := read(t, c.Also()[0].Path)
+	end := int64(page)
+	for _, layer := range o.Plan.Layers {
+		for e, x := range c.ExpertsA(layer) {
+			if x.At != end || x.At%page != 0 || len(x.Data)%page != 0 || !bytes.Equal(x.Data, file[x.At:x.At+int64(len(x.Data))]) {
+				t.Fatalf("layer %d expert %d: %d bytes at %d, want them at %d", layer, e, len(x.Data), x.At, end)
+			}
+			for _, at := range []int{x.W13.ValueAt, x.W13.ScaleAt, x.W2.ValueAt, x.W2.ScaleAt} {
+				if at%line != 0 {
+					t.Errorf("a part at %d", at)
+				}
+			}
+			end = x.At + int64(len(x.Data))
+		}
+	}
+	if end != int64(len(file)) || c.ExpertsA(0) != nil || len(c.Experts(1)) != 4 {
+		t.Errorf("experts end at %d, the file at %d", end, len(file))
+	}
+}
+
+// TestOneFormatOnly: a GPU alone, and one that comes later.
+func TestOneFormatOnly(t *testing.T) {
+	o, src, _ := options(t, t.TempDir())
+	o.Plan = forGPU(o.Plan)
+	c, err := Open(context.Background(), nil, *o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equalA(t, c, src, &o.Plan)
+	if c.Experts(1) != nil {
+		t.Error("experts for the CPU out of nowhere")
+	}
+	c.Close()
+	onlyFile(t, o)
+
+	o, src, _ = options(t, t.TempDir())
+	whole(t, o)
+	src.asked = nil
+	o.Also = []Plan{forGPU(o.Plan)}
+	if c := wholeBoth(t, o); c.Report != nil || c.Also()[0].Report.Built != 3 || len(src.asked) != 12 {
+		t.Errorf("reports %+v, %+v, %d experts asked", c.Report, c.Also()[0].Report, len(src.asked))
+	}
+}
+
+// TestFormatsApart: each file is resumed, replaced and refused for itself.
+func TestFormatsApart(t *testing.T) {
+	o, src, lines := both(t, t.TempDir())
+	src.fail = errTest
+	if _, err := Build(context.Background(), *o); !errors.Is(err, errTest) {
+		t.Fatalf("got %v", err)
+	}
+	partB := read(t, pathOf(o)+".part")
+	partB[page*10] ^= 1 // the second layer
+	write(t, pathOf(o)+".part", partB)
+	src.fail, src.asked = nil, nil
+	c := wholeBoth(t, o)
+	if a := c.Also()[0].Report; c.Report.Resumed != 1 || c.Report.Built != 2 || a.Resumed != 2 || a.Built != 1 || len(src.asked) != 8 {
+		t.Errorf("reports %+v, %+v, asked %v", c.Report, a, src.asked)
+	}
+	onlyFile(t, o)
+
+	pathA := c.Also()[0].Path
+	file := read(t, pathA)
+	for _, at := range []int{3, 41, sealAt, headerFixed + 5, page, len(file) - 1} {
+		bad := slices.Clone(file)
+		bad[at] ^= 4
+		write(t, pathA, bad)
+		*lines, src.asked = nil, nil
+		if c := wholeBoth(t, o); c.Report != nil || c.Also()[0].Report == nil || !mentions(*lines, pathA, "not used") || !bytes.Equal(read(t, pathA), file) {
+			t.Errorf("byte %d: reports %+v, %+v, notices %q", at, c.Report, c.Also()[0].Report, *lines)
+		}
+	}
+	for _, n := range []int{0, 100, page, len(file) - 1} {
+		write(t, pathA, file[:n])
+		*lines = nil
+		if wholeBoth(t, o); !mentions(*lines, pathA, "not used") {
+			t.Errorf("cut to %d: notices %q", n, *lines)
+		}
+	}
+	write(t, pathOf(o), file) // the one in place of the other
+	*lines = nil
+	if wholeBoth(t, o); !mentions(*lines, pathOf(o), "format A, want format B") {
+		t.Errorf("notices %q", *lines)
+	}
+	for _, o.Also[0] = range []Plan{o.Plan, {Format: FormatA, Layers: []int{1, 2}, Experts: 4, Hidden: 72, FF: 32}} {
+		if _, err := Open(context.Background(), hosttest.Device{}, *o); !errors.Is(err, ErrShape) {
+			t.Errorf("twice the same file, or different layers: got %v", err)
+		}
+	}
+}
+
+// TestOneReading: with different bits the weights are read once for both files.
+func TestOneReading(t *testing.T) {
+	config, cfg, set := tinyModel(t)
+	print, err := FingerprintOf(config, cfg, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Weights{Config: cfg, Set: set, Spec: quant.Spec{Bits: 4, Group: 64}, Method: Absmax}
+	plan, err := NewPlan(cfg, w.Spec, Absmax, print)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Plan: plan, Dir: t.TempDir(), Source: w}
+	a := forGPU(plan)
+	a.Spec = quant.Spec{Bits: 8, Group: 32}
+	o.Also = []Plan{a}
+	c, err := Open(context.Background(), hosttest.Device{}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	equalA(t, c, w.As(a.Spec), &a)
+	for e, x := range c.Experts(3) {
+		w13, w2, err := w.Expert(3, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "w13", x.W13, w13)
+		same(t, "w2", x.W2, w2)
+	}
+	// Whoever reads last decides what the other gets without reading.
+	other := w.As(a.Spec)
+	if _, _, err := other.Expert(1, 7); err != nil {
+		t.Fatal(err)
+	}
+	w.floats.w2[0] += 1000
+	if _, w2, err := w.Expert(1, 7); err != nil || w2.Scales[0] < 10 && w2.Scales[0] > -10 {
+		t.Errorf("the weights were read again: scale %v, %v", w2.Scales[0], err)
+	}
+	if _, w2, err := w.Expert(1, 8); err != nil || w2.Scales[0] > 10 {
+		t.Errorf("the weights of another expert were not read: %v", err)
+	}
+}
+
+// TestStripes: packing in parts by several threads gives what packing at once does.
+func TestStripes(t *testing.T) {
+	for _, rows := range []int{16, 255 - 15, 256, 272, 1040} {
+		p := small()
+		p.FF, p.Experts = rows, 1
+		w13, w2, err := (&made{plan: &p}).Expert(1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range []*quant.Matrix{w13, w2} {
+			values, scales := make([]byte, m.ValueBytes()), make([]byte, m.ScaleBytes())
+			m.Pack(values, m.Values)
+			m.PackScales(scales, m.Scales)
+			gotValues, gotScales := make([]byte, m.ValueBytes()), make([]byte, m.ScaleBytes())
+			packB(gotValues, gotScales, m, 3)
+			a := tensor.FormatA{Rows: m.Rows, Cols: m.Cols, Bits: m.Bits, Group: m.Group, Joined: m == w13}
+			wantA, gotA, scalesA := make([]byte, a.ValueBytes()), make([]byte, a.ValueBytes()), make([]byte, a.ScaleBytes())
+			a.Pack(wantA, m.Values)
+			packA(gotA, scalesA, a, m, 3)
+			if !bytes.Equal(values, gotValues) || !bytes.Equal(scales, gotScales) || !bytes.Equal(wantA, gotA) {
+				t.Errorf("%d x %d differs", m.Rows, m.Cols)
+			}
+		}
+	}
+}
