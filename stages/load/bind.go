@@ -48,11 +48,15 @@ type binder struct {
 	precision Precision
 	store     Store
 	experts   func(layer int) []device.QExpert
+	routed    device.Device // of routed experts that are no integers
 }
 
 // mat binds a tensor [n] as [1, n], [n, k] as it is. "" gives the absent
 // matrix: the layer has no such tensor.
-func (b *binder) mat(name string) device.Mat {
+func (b *binder) mat(name string) device.Mat { return b.on(b.dev, name) }
+
+// on is mat on a device.
+func (b *binder) on(dev device.Device, name string) device.Mat {
 	if name == "" || b.err != nil {
 		return device.Mat{}
 	}
@@ -69,7 +73,7 @@ func (b *binder) mat(name string) device.Mat {
 	if len(t.Shape) == 2 {
 		rows, cols = t.Shape[0], t.Shape[1]
 	}
-	buf, err := b.dev.Wrap(t.Data)
+	buf, err := dev.Wrap(t.Data)
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", name, err)
 		return device.Mat{}
@@ -79,8 +83,8 @@ func (b *binder) mat(name string) device.Mat {
 	return device.NewMat(buf, t.DType, rows, cols)
 }
 
-func (b *binder) expert(n model.FFNNames) device.Expert {
-	return device.Expert{Gate: b.mat(n.Gate), Up: b.mat(n.Up), Down: b.mat(n.Down)}
+func (b *binder) expert(dev device.Device, n model.FFNNames) device.Expert {
+	return device.Expert{Gate: b.on(dev, n.Gate), Up: b.on(dev, n.Up), Down: b.on(dev, n.Down)}
 }
 
 // layer binds the weights of layer i.
@@ -110,7 +114,7 @@ func (b *binder) layer(i int) group.Layer {
 	}
 	l.Bank.Routed = make([]device.Expert, b.cfg.MoE.Experts)
 	for e := range l.Bank.Routed {
-		l.Bank.Routed[e] = b.expert(b.cfg.ExpertNames(i, e))
+		l.Bank.Routed[e] = b.expert(b.routed, b.cfg.ExpertNames(i, e))
 	}
 	return l
 }

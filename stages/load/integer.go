@@ -25,7 +25,7 @@ func (b *binder) weight(key, name string, bits int) device.Weight {
 // ffn binds a network in bits, 0: as it is.
 func (b *binder) ffn(key string, n model.FFNNames, bits int) device.FFN {
 	if bits == 0 || n.Gate == "" || b.err != nil {
-		return device.FFN{F: b.expert(n)}
+		return device.FFN{F: b.expert(b.dev, n)}
 	}
 	t, ok := b.set.Tensor(n.Gate)
 	if !ok || len(t.Shape) != 2 {

@@ -24,6 +24,9 @@ type Options struct {
 	// Experts gives the routed experts of a layer as integers. Needed where
 	// Precision.Experts is not 0; they stay the giver's.
 	Experts func(layer int) []device.QExpert
+	// Routed is where routed experts go that stay as the files hold them; nil: with
+	// the rest of the model.
+	Routed device.Device
 	// Store keeps the other integer matrices; nil: they are made at every load.
 	Store Store
 }
@@ -85,7 +88,10 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 		return nil, err
 	}
 	p := &Parts{Config: cfg, Limits: lim}
-	b := &binder{dev: dev, cfg: cfg, set: set, parts: p, precision: o.Precision, store: o.Store, experts: o.Experts}
+	b := &binder{dev: dev, cfg: cfg, set: set, parts: p, precision: o.Precision, store: o.Store, experts: o.Experts, routed: o.Routed}
+	if b.routed == nil {
+		b.routed = dev
+	}
 	if b.store == nil {
 		b.store = memory{dev, p}
 	}
