@@ -1,0 +1,81 @@
+package synth
+
+import (
+	"fmt"
+	"math"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages/weights/quant"
+)
+
+// expert is the recipes of one routed expert and where its parts lie in memory, each
+// at a multiple of 64 bytes, experts at multiples of a page.
+type expert struct {
+	w13, w2                                  integers
+	w13Values, w13Scales, w2Values, w2Scales int
+	size                                     int
+}
+
+const page = 4096
+
+// expert finds the recipe of an expert by a spec.
+func (m *Model) expert(layer, e int, spec quant.Spec) (expert, error) {
+	h, ff := m.Config.Hidden, m.Config.MoE.FF
+	f13, err := spec.Format(2*ff, h)
+	if err != nil {
+		return expert{}, err
+	}
+	f2, err := spec.Format(h, ff)
+	if err != nil {
+		return expert{}, err
+	}
+	name := fmt.Sprintf("experts.%d.%d", layer, e)
+	x := expert{
+		w13: m.integers(name+".w13", f13, 1/math.Sqrt(float64(h))),
+		w2:  m.integers(name+".w2", f2, m.outGain()/math.Sqrt(float64(ff))),
+	}
+	x.w13Scales = round(f13.ValueBytes(), line)
+	x.w2Values = round(x.w13Scales+f13.ScaleBytes(), line)
+	x.w2Scales = round(x.w2Values+f2.ValueBytes(), line)
+	x.size = round(x.w2Scales+f2.ScaleBytes(), page)
+	return x, nil
+}
+
+func round(n, to int) int { return (n + to - 1) / to * to }
+
+// fill writes the expert at b.
+func (x *expert) fill(b []byte) {
+	x.w13.fill(b[x.w13Values:], b[x.w13Scales:], 1)
+	x.w2.fill(b[x.w2Values:], b[x.w2Scales:], 1)
+}
+
+// view is the expert at a place of a buffer.
+func (x *expert) view(buf device.Buffer, at int) device.QExpert {
+	mat := func(f tensor.FormatB, values, scales int) device.QMat {
+		return device.QMat{FormatB: f, Values: buf, ValueAt: at + values, Scales: buf, ScaleAt: at + scales}
+	}
+	return device.QExpert{W13: mat(x.w13.FormatB, x.w13Values, x.w13Scales), W2: mat(x.w2.FormatB, x.w2Values, x.w2Scales)}
+}
+
+// Experts is the experts of a model as integers, a cache.Source. One goroutine at a
+// time.
+type Experts struct {
+	Model   *Model
+	Spec    quant.Spec
+	Threads int // 0: all cores
+
+	packed []byte
+}
+
+// Expert gives W13 [2F, H] and W2 [H, F].
+func (s *Experts) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
+	x, err := s.Model.expert(layer, e, s.Spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.packed == nil {
+		s.packed = make([]byte, x.size)
+	}
+	return x.w13.matrix(s.packed, s.Threads), x.w2.matrix(s.packed, s.Threads), nil
+}

@@ -1,0 +1,87 @@
+package synth
+
+import (
+	"encoding/binary"
+	"math"
+	"strings"
+
+	"krater/kernels/tensor"
+	"krater/stages/model"
+)
+
+// floats is how a tensor is made as bfloat16.
+type floats struct {
+	rows, cols int // [n] is one row
+	key        uint64
+	table      *[4096]uint16
+	// common gives what every common-th column of a row holds instead; nil: nothing.
+	common func(row int) uint16
+}
+
+// floats finds the recipe of a tensor.
+func (m *Model) floats(t model.TensorSpec) floats {
+	f := floats{rows: 1, cols: t.Shape[0], key: m.key(t.Name)}
+	if len(t.Shape) == 1 {
+		f.table = normals(1, 0.05) // a norm
+		if strings.HasSuffix(t.Name, "bias") {
+			f.table = normals(0, 0.1)
+		}
+		return f
+	}
+	f.rows, f.cols = t.Shape[0], t.Shape[1]
+	std := 1 / math.Sqrt(float64(f.cols))
+	top := m.Config.Names()
+	switch {
+	case t.Name == top.Embed:
+		std = m.embedStd()
+		f.common = m.embedCommon()
+	case t.Name == top.Head:
+		f.common = m.headCommon()
+	case strings.HasSuffix(t.Name, ".mlp.gate.weight"):
+		f.common = m.routerCommon(f.key, f.rows)
+	case strings.HasSuffix(t.Name, ".o_proj.weight") || strings.HasSuffix(t.Name, ".down_proj.weight"):
+		std *= m.outGain()
+	}
+	f.table = normals(0, std)
+	return f
+}
+
+// stripe is how many values are made in one go, about: what a thread takes.
+const stripe = 1 << 18
+
+// stripeRows is stripe in rows: a multiple of four, so that a stripe starts with a
+// word of the stream.
+func (f *floats) stripeRows() int { return max(4, stripe/f.cols&^3) }
+
+// fill writes the rows from..to-1 of the tensor; from is a multiple of four.
+func (f *floats) fill(dst []byte, from, to, threads int) {
+	step := f.stripeRows()
+	if f.rows == 1 {
+		fillFloats(dst[:2*f.cols], f.key, 0, f.table)
+		return
+	}
+	spread((to-from+step-1)/step, threads, func(i int) {
+		a := from + i*step
+		b := min(a+step, to)
+		part := dst[2*(a-from)*f.cols : 2*(b-from)*f.cols]
+		fillFloats(part, f.key, uint64(a)*uint64(f.cols)/4, f.table)
+		if f.common == nil {
+			return
+		}
+		for row := a; row < b; row++ {
+			v := f.common(row)
+			for c := 0; c < f.cols; c += common {
+				binary.LittleEndian.PutUint16(part[2*((row-a)*f.cols+c):], v)
+			}
+		}
+	})
+}
+
+// sizeOf is the size of a tensor in bytes.
+func sizeOf(t model.TensorSpec) int64 {
+	n := int64(tensor.BF16.Size())
+	for _, d := range t.Shape {
+		n *= int64(d)
+	}
+	return n
+}

@@ -1,0 +1,199 @@
+package synth
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages/load"
+	"krater/stages/weights"
+	"krater/stages/weights/quant"
+)
+
+// Loaded is a model in memory of a device, made there.
+type Loaded struct {
+	Parts *load.Parts
+	Took  []Step
+
+	set  *weights.Set
+	bufs []device.Buffer
+}
+
+// Step is a part of the making of a model.
+type Step struct {
+	What  string
+	Bytes int64
+	Took  time.Duration
+}
+
+// Close frees the model; nothing may run on it.
+func (l *Loaded) Close() {
+	if l.Parts != nil {
+		l.Parts.Close()
+	}
+	if l.set != nil {
+		l.set.Close()
+	}
+	for _, b := range l.bufs {
+		b.Free()
+	}
+	l.Parts, l.set, l.bufs = nil, nil, nil
+}
+
+// errNoHost: memory of a device that the host cannot write.
+var errNoHost = errors.New("synthetic weights are made in host memory only")
+
+// Load makes the model on a device by the precision of o: what is kept as integers
+// is made as integers. Experts and Store of o are not used. threads 0: all cores.
+func (m *Model) Load(dev load.Device, o load.Options, threads int) (*Loaded, error) {
+	l := &Loaded{}
+	if err := m.load(l, dev, o, threads); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("synth: %s: %w", m.Shape, err)
+	}
+	return l, nil
+}
+
+func (m *Model) load(l *Loaded, dev load.Device, o load.Options, threads int) error {
+	if _, err := load.Plan(m.Config, o, load.Use{}); err != nil {
+		return err // before memory is filled for nothing
+	}
+	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, dev, o.Precision, threads) }); err != nil {
+		return err
+	}
+	if o.Precision.Experts != 0 && m.Config.MoE.Experts > 0 {
+		banks := make([][]device.QExpert, m.Config.Layers)
+		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
+		spec := quant.Spec{Bits: o.Precision.Experts, Group: o.Precision.Group}
+		if err := l.step("experts", func() (int64, error) { return m.loadExperts(l, dev, banks, spec, threads) }); err != nil {
+			return err
+		}
+	}
+	store := &store{m: m, l: l, dev: dev, threads: threads}
+	o.Store = store
+	return l.step("other integers", func() (n int64, err error) {
+		l.Parts, err = load.Model(dev, m.Config, l.set, o)
+		return store.bytes, err
+	})
+}
+
+// step times a part of the making.
+func (l *Loaded) step(what string, work func() (int64, error)) error {
+	start := time.Now()
+	n, err := work()
+	l.Took = append(l.Took, Step{what, n, time.Since(start)})
+	return err
+}
+
+// alloc gives n bytes on dev that the host can write.
+func (l *Loaded) alloc(dev device.Device, n int) (device.Buffer, error) {
+	b, err := dev.Alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	l.bufs = append(l.bufs, b)
+	if b.Host() == nil {
+		return nil, fmt.Errorf("%w, not in that of %s", errNoHost, dev.Name())
+	}
+	return b, nil
+}
+
+// loadFloats makes the tensors that are used as bfloat16. Of the others the set has
+// the shapes; routed experts are left out where they are integers, as their number
+// is large.
+func (m *Model) loadFloats(l *Loaded, dev device.Device, p load.Precision, threads int) (int64, error) {
+	var list []weights.Named
+	var bytes int64
+	for _, t := range m.Config.Expected() {
+		x := weights.Named{Name: t.Name, Tensor: weights.Tensor{DType: tensor.BF16, Shape: t.Shape}}
+		switch integer := p.Integers(m.Config, t); {
+		case integer && isExpert(t.Name):
+			continue
+		case !integer:
+			f := m.floats(t)
+			b, err := l.alloc(dev, int(sizeOf(t)))
+			if err != nil {
+				return bytes, err
+			}
+			f.fill(b.Host(), 0, f.rows, threads)
+			x.Data = b.Host()
+			bytes += sizeOf(t)
+		}
+		list = append(list, x)
+	}
+	l.set = weights.Of(list, nil)
+	return bytes, nil
+}
+
+// isExpert tells a routed expert by its name.
+func isExpert(name string) bool { return strings.Contains(name, ".mlp.experts.") }
+
+// loadExperts makes the routed experts, a buffer a layer.
+func (m *Model) loadExperts(l *Loaded, dev device.Device, banks [][]device.QExpert, spec quant.Spec, threads int) (int64, error) {
+	var bytes int64
+	for layer := range banks {
+		if !m.Config.MoELayer(layer) {
+			continue
+		}
+		one, err := m.expert(layer, 0, spec)
+		if err != nil {
+			return bytes, err
+		}
+		bank := make([]device.QExpert, m.Config.MoE.Experts)
+		buf, err := l.alloc(dev, one.size*len(bank))
+		if err != nil {
+			return bytes, err
+		}
+		spread(len(bank), threads, func(e int) {
+			x, err := m.expert(layer, e, spec)
+			if err != nil {
+				return // the spec served expert 0
+			}
+			x.fill(buf.Host()[e*x.size : (e+1)*x.size])
+			bank[e] = x.view(buf, e*x.size)
+		})
+		banks[layer] = bank
+		bytes += int64(one.size * len(bank))
+	}
+	return bytes, nil
+}
+
+// store makes the other matrices that are kept as integers, a load.Store.
+type store struct {
+	m       *Model
+	l       *Loaded
+	dev     device.Device
+	threads int
+	bytes   int64
+}
+
+// Matrix makes a matrix by its name in the store.
+func (s *store) Matrix(name string, f tensor.FormatB, _ func() (*quant.Matrix, error)) (device.QMat, error) {
+	x := s.m.integers(name, f, s.m.matrixStd(name, f))
+	x.skip = name == "head" && s.m.skew == Zipf
+	scaleAt := round(f.ValueBytes(), line)
+	b, err := s.l.alloc(s.dev, scaleAt+f.ScaleBytes())
+	if err != nil {
+		return device.QMat{}, err
+	}
+	x.fill(b.Host(), b.Host()[scaleAt:], s.threads)
+	s.bytes += int64(f.ValueBytes() + f.ScaleBytes())
+	return device.QMat{FormatB: f, Values: b, Scales: b, ScaleAt: scaleAt}, nil
+}
+
+// matrixStd is the spread of a matrix by its name in the store: "layer.3.o",
+// "layer.3.kv_b.7.k" (a head of kv_b_proj the other way round), "layer.0.dense.w2".
+func (m *Model) matrixStd(name string, f tensor.FormatB) float64 {
+	std := 1 / math.Sqrt(float64(f.Cols))
+	switch {
+	case strings.Contains(name, ".kv_b.") && strings.HasSuffix(name, ".k"):
+		return 1 / math.Sqrt(float64(f.Rows))
+	case strings.HasSuffix(name, ".o") || strings.HasSuffix(name, ".w2"):
+		return std * m.outGain()
+	}
+	return std
+}

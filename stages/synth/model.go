@@ -1,0 +1,151 @@
+// Package synth makes models of real shapes with random weights, where the weights
+// cannot be had or do not matter: in memory, as safetensors, or as a cache of
+// integer experts. Every tensor depends on the seed and its own name only, so that
+// the same model comes out whatever the number of threads and whatever is made of
+// it; nothing is ever held beyond what is being written.
+package synth
+
+import (
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"strings"
+
+	"krater/stages/model"
+)
+
+// Skew says how a router shares out its work.
+type Skew string
+
+const (
+	// Uniform routers take all experts alike.
+	Uniform Skew = "uniform"
+	// Zipf routers give about half of a layer's work to the hottest quarter of its
+	// experts, whatever the prompt.
+	Zipf Skew = "zipf"
+)
+
+// Options of a model.
+type Options struct {
+	Layers int // 0: as many as the shape has
+	Vocab  int // 0: the shape's
+	Seed   uint64
+	Skew   Skew // "": Uniform
+}
+
+// Model is a model that can be made.
+type Model struct {
+	Shape  string
+	Config *model.Config
+	JSON   []byte // config.json; its krater_synth holds seed and skew
+
+	seed uint64
+	skew Skew
+	rank []float64 // of Zipf: what the logit of the nth hottest expert gains
+}
+
+// ErrShape: there is no shape of this name, or it cannot be had as asked for.
+var ErrShape = errors.New("no such shape")
+
+//go:embed shapes/*.json
+var shapes embed.FS
+
+// Shapes are the names of all shapes, in order.
+func Shapes() []string {
+	list, err := fs.Glob(shapes, "shapes/*.json")
+	if err != nil {
+		return nil
+	}
+	for i, name := range list {
+		list[i] = strings.TrimSuffix(strings.TrimPrefix(name, "shapes/"), ".json")
+	}
+	return list
+}
+
+// New gives the model of a named shape. A shape of a family that cannot be run yet
+// is refused by model.ErrFamily.
+func New(shape string, o Options) (*Model, error) {
+	if !slices.Contains(Shapes(), shape) {
+		return nil, fmt.Errorf("%w: %.40q (there are %s)", ErrShape, shape, strings.Join(Shapes(), ", "))
+	}
+	config, err := shapes.ReadFile("shapes/" + shape + ".json")
+	if err != nil {
+		return nil, err
+	}
+	return FromConfig(shape, config, o)
+}
+
+// FromConfig gives the model of a config.json, which gets other sizes by o.
+func FromConfig(shape string, config []byte, o Options) (*Model, error) {
+	if o.Skew == "" {
+		o.Skew = Uniform
+	}
+	if o.Skew != Uniform && o.Skew != Zipf {
+		return nil, fmt.Errorf("%w: routing skew %.40q", ErrShape, string(o.Skew))
+	}
+	text, err := resize(config, o)
+	if err != nil {
+		return nil, fmt.Errorf("shape %s: %w", shape, err)
+	}
+	cfg, err := model.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("shape %s: %w", shape, err)
+	}
+	m := &Model{Shape: shape, Config: cfg, JSON: text, seed: o.Seed, skew: o.Skew}
+	if m.skew == Zipf && cfg.MoE.Experts > 0 {
+		m.rank = ranks(cfg.MoE.Experts, cfg.MoE.Router.TopK)
+	}
+	return m, nil
+}
+
+// resize writes a config with another number of layers and tokens, and with what
+// else the weights depend on.
+func resize(config []byte, o Options) ([]byte, error) {
+	var fields map[string]any
+	if err := json.Unmarshal(config, &fields); err != nil {
+		return nil, err
+	}
+	for _, x := range []struct {
+		name, field string
+		to          int
+	}{{"layers", "num_hidden_layers", o.Layers}, {"tokens", "vocab_size", o.Vocab}} {
+		if x.to == 0 {
+			continue
+		}
+		n, ok := fields[x.field].(float64)
+		if !ok || x.to < 1 || float64(x.to) > n {
+			return nil, fmt.Errorf("%w: %d %s, the shape has %v", ErrShape, x.to, x.name, fields[x.field])
+		}
+		fields[x.field] = x.to
+	}
+	if o.Vocab > 0 { // special tokens that are not there any more
+		for _, name := range []string{"bos_token_id", "eos_token_id", "pad_token_id"} {
+			if id, ok := fields[name].(float64); ok && id >= float64(o.Vocab) {
+				fields[name] = nil
+			}
+		}
+	}
+	fields["krater_synth"] = map[string]any{"seed": o.Seed, "routing_skew": o.Skew}
+	text, err := json.MarshalIndent(fields, "", "  ")
+	return append(text, '\n'), err
+}
+
+// embedStd is the spread of the embedding. It is 1 as the norms' outputs are, but
+// for a tied one, whose rows are those of a head as well.
+func (m *Model) embedStd() float64 {
+	if m.Config.TieEmbed {
+		return 1 / math.Sqrt(float64(m.Config.Hidden))
+	}
+	return 1
+}
+
+// outGain scales what the blocks add to the hidden states, so that all of them
+// together add less than the embedding is: no model of any depth overflows, and
+// the component that steers a skewed router (skew.go) stays what it is.
+func (m *Model) outGain() float64 {
+	return m.embedStd() * 0.25 / math.Sqrt(2*float64(m.Config.Layers))
+}

@@ -1,0 +1,302 @@
+package synth
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"krater/kernels/cpu"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/direct"
+	"krater/stages/drive"
+	"krater/stages/load"
+	"krater/stages/weights"
+	"krater/stages/weights/cache"
+	"krater/stages/weights/quant"
+)
+
+var limits = stages.Limits{Tokens: 256, Seqs: 2, Blocks: 40, BlockTokens: 32}
+
+func processor(t testing.TB) *cpu.Device {
+	t.Helper()
+	dev, err := cpu.New(cpu.Options{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+// prompt is n tokens that follow from a seed.
+func prompt(n, vocab int, seed uint64) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32(random(seed, uint64(i)) % uint64(vocab))
+	}
+	return ids
+}
+
+// greedy runs a prompt and gives the tokens that follow.
+func greedy(t testing.TB, dev load.Device, parts *load.Parts, n int) []int32 {
+	t.Helper()
+	m, err := direct.New(dev, parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	s := &drive.Sequence{Prompt: prompt(20, parts.Config.Vocab, 9), New: n}
+	s.See = func(_ int, logits []float32) {
+		for _, v := range logits {
+			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+				t.Fatalf("a logit is %v", v)
+			}
+		}
+	}
+	if err := drive.Run(m, []*drive.Sequence{s}, drive.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return s.Out
+}
+
+// precisions of the tests: everything as it is; a mixture; all of it INT4.
+var precisions = map[string]load.Precision{
+	"bf16":  {},
+	"mixed": {Experts: 4, Shared: 8, Dense: 8, Head: 8, Group: 128},
+	"int4":  {Experts: 4, Attention: 4, Shared: 4, Dense: 4, Head: 4, Group: 32},
+}
+
+// TestLoad: a model in memory answers, its size is that of the plan, and nothing is
+// left afterwards.
+func TestLoad(t *testing.T) {
+	for name, p := range precisions {
+		for _, skew := range []Skew{Uniform, Zipf} {
+			m, dev := small(t, Options{Seed: 1, Skew: skew}), processor(t)
+			o := load.Options{Limits: limits, KVType: tensor.F32, Precision: p, Partition: []int{2, 2}}
+			l, err := m.Load(dev, o, 2)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			needs, err := load.Plan(m.Config, o, load.Use{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var planned int64
+			for _, n := range needs {
+				if n.Part.Weight() {
+					planned += n.Bytes
+				}
+			}
+			if l.Parts.WeightBytes != planned {
+				t.Errorf("%s: %d bytes of weights, planned %d", name, l.Parts.WeightBytes, planned)
+			}
+			if ids := greedy(t, dev, l.Parts, 12); len(ids) != 12 || slices.Max(ids) == slices.Min(ids) {
+				t.Errorf("%s: %v", name, ids)
+			}
+			l.Close()
+			if used := dev.Memory().Used; used != 0 {
+				t.Errorf("%s: %d bytes left", name, used)
+			}
+		}
+	}
+}
+
+// TestLoadOutOfMemory: wherever the budget ends, nothing stays.
+func TestLoadOutOfMemory(t *testing.T) {
+	m := small(t, Options{})
+	for budget := int64(1); budget < 8<<20; budget *= 5 {
+		dev, err := cpu.New(cpu.Options{Threads: 1, Budget: budget})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Load(dev, load.Options{Limits: limits, Precision: precisions["int4"]}, 2); err == nil {
+			t.Errorf("%d bytes: loaded", budget)
+		}
+		if used := dev.Memory().Used; used != 0 {
+			t.Errorf("%d bytes: %d left", budget, used)
+		}
+		dev.Close()
+	}
+}
+
+// counter counts the experts that a router chooses.
+type counter struct{ count map[int][]int }
+
+func (c *counter) Observe(_ device.Stream, layer int, what string, m device.Mat, _ *stages.State) {
+	if what != "router_ids" {
+		return
+	}
+	for r := range m.Rows {
+		for _, id := range m.RowRange(r, r+1).I32s() {
+			c.count[layer][id]++
+		}
+	}
+}
+
+// shares is the work of the hottest quarter of each layer's experts.
+func shares(t testing.TB, m *Model, p load.Precision, tokens int, seed uint64) map[int]float64 {
+	t.Helper()
+	dev := processor(t)
+	l, err := m.Load(dev, load.Options{Limits: limits, Precision: p}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d, err := direct.New(dev, l.Parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	c := &counter{count: map[int][]int{}}
+	for i := range m.Config.Layers {
+		c.count[i] = make([]int, m.Config.MoE.Experts)
+	}
+	s := &drive.Sequence{Prompt: prompt(tokens, m.Config.Vocab, seed)}
+	if err := drive.Run(d, []*drive.Sequence{s}, drive.Options{Probe: c}); err != nil {
+		t.Fatal(err)
+	}
+	out := map[int]float64{}
+	for i, count := range c.count {
+		if m.Config.MoELayer(i) {
+			out[i] = Hottest(count)
+		}
+	}
+	return out
+}
+
+// TestSkew: the hottest quarter does half of the work in every layer, for any
+// prompt and precision; with uniform routing it does little more than its share.
+func TestSkew(t *testing.T) {
+	for name, p := range precisions {
+		for _, seed := range []uint64{1, 2} {
+			for layer, share := range shares(t, small(t, Options{Seed: seed, Skew: Zipf}), p, 1000, seed) {
+				if share < 0.45 || share > 0.60 {
+					t.Errorf("%s, seed %d, layer %d: the hottest quarter does %.3f of the work", name, seed, layer, share)
+				}
+			}
+		}
+		for layer, share := range shares(t, small(t, Options{Seed: 1}), p, 1000, 1) {
+			if share > 0.40 {
+				t.Errorf("%s, uniform, layer %d: the hottest quarter does %.3f of the work", name, layer, share)
+			}
+		}
+	}
+}
+
+// TestSkewIgnoresThePrompt: the hot experts of two prompts are the same.
+func TestSkewIgnoresThePrompt(t *testing.T) {
+	m := small(t, Options{Seed: 5, Skew: Zipf})
+	order := func(seed uint64) []int {
+		dev := processor(t)
+		l, err := m.Load(dev, load.Options{Limits: limits}, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		d, err := direct.New(dev, l.Parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		c := &counter{count: map[int][]int{0: nil, 1: make([]int, 32), 2: make([]int, 32), 3: make([]int, 32)}}
+		s := &drive.Sequence{Prompt: prompt(1000, 512, seed)}
+		if err := drive.Run(d, []*drive.Sequence{s}, drive.Options{Probe: c}); err != nil {
+			t.Fatal(err)
+		}
+		ids := make([]int, 32)
+		for i := range ids {
+			ids[i] = i
+		}
+		slices.SortFunc(ids, func(a, b int) int { return c.count[3][b] - c.count[3][a] })
+		return ids[:8]
+	}
+	a, b := order(1), order(2)
+	same := 0
+	for _, id := range a {
+		if slices.Contains(b, id) {
+			same++
+		}
+	}
+	if same < 7 {
+		t.Errorf("hot experts %v and %v", a, b)
+	}
+}
+
+// TestFolders: what is written loads, and answers as the same model in memory does.
+func TestFolders(t *testing.T) {
+	m, dev := small(t, Options{Seed: 6, Skew: Zipf}), processor(t)
+	o := load.Options{Limits: limits, KVType: tensor.F32}
+	l, err := m.Load(dev, o, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := greedy(t, dev, l.Parts, 16)
+	l.Close()
+	dir := t.TempDir()
+	if err := m.WriteSafetensors(context.Background(), Folder{Dir: dir, Threads: 2, shard: 300_000}); err != nil {
+		t.Fatal(err)
+	}
+	set, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	p, err := load.Model(dev, m.Config, set, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := greedy(t, dev, p, 16); !slices.Equal(got, want) {
+		t.Errorf("safetensors: %v, in memory %v", got, want)
+	}
+	p.Close()
+
+	o.Precision = load.Precision{Experts: 4, Group: 64}
+	if l, err = m.Load(dev, o, 2); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	want = greedy(t, dev, l.Parts, 16)
+	spec := quant.Spec{Bits: 4, Group: 64}
+	dir = t.TempDir()
+	if err := m.WriteCache(context.Background(), Folder{Dir: dir, Threads: 2}, spec); err != nil {
+		t.Fatal(err)
+	}
+	small, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.Close()
+	o.Experts = openCache(t, dev, m, small, dir, spec).Experts
+	if p, err = load.Model(dev, m.Config, small, o); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if got := greedy(t, dev, p, 16); !slices.Equal(got, want) {
+		t.Errorf("cache: %v, in memory %v", got, want)
+	}
+}
+
+// openCache opens the cache of a folder as a start does: it has to be there.
+func openCache(t *testing.T, dev device.Device, m *Model, set *weights.Set, dir string, spec quant.Spec) *cache.Cache {
+	t.Helper()
+	print, err := cache.FingerprintOf(m.JSON, m.Config, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := cache.NewPlan(m.Config, spec, cache.Search, print)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cache.Open(context.Background(), dev, cache.Options{Plan: plan, Model: dir, Source: &cache.Weights{Config: m.Config, Set: set, Spec: spec, Method: cache.Search},
+		Notice: func(line string) { t.Error(line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if c.Report != nil {
+		t.Error("the cache was built anew")
+	}
+	return c
+}
