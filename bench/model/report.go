@@ -72,13 +72,14 @@ type Regime struct {
 
 // Prefill is one prompt length.
 type Prefill struct {
-	Tokens    int     `json:"tokens"`
-	TokS      float64 `json:"tok_s"`
-	BestTokS  float64 `json:"best_tok_s"`
-	MS        float64 `json:"ms"`
-	Runs      int     `json:"runs"`
-	Regime    string  `json:"regime,omitempty"` // at the end
-	Breakdown []Stage `json:"breakdown"`
+	Tokens    int       `json:"tokens"`
+	TokS      float64   `json:"tok_s"`
+	BestTokS  float64   `json:"best_tok_s"`
+	MS        float64   `json:"ms"`
+	Runs      int       `json:"runs"`
+	Regime    string    `json:"regime,omitempty"` // at the end
+	Samples   []float64 `json:"samples_tok_s"`
+	Breakdown []Stage   `json:"breakdown"`
 }
 
 // Stage is a part of a step.
@@ -216,7 +217,7 @@ func (r *Report) prefill(tokens int, times stat.Sample, regime string, spent []c
 	}
 	r.Prefill = append(r.Prefill, Prefill{
 		Tokens: tokens, TokS: stat.Ratio(float64(tokens)*1e3, p50), BestTokS: stat.Ratio(float64(tokens)*1e3, times.Percentile(0)),
-		MS: p50, Runs: len(times), Regime: regime, Breakdown: breakdown(spent, all, len(times)),
+		MS: p50, Runs: len(times), Regime: regime, Samples: times.Map(func(t float64) float64 { return stat.Ratio(float64(tokens)*1e3, t) }), Breakdown: breakdown(spent, all, len(times)),
 	})
 }
 

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"krater/bench/stat"
+)
+
+// theirReport is what llama-bench -o json tells of a test.
+type theirReport struct {
+	Prompt  int       `json:"n_prompt"`
+	Gen     int       `json:"n_gen"`
+	Depth   int       `json:"n_depth"`
+	Threads int       `json:"n_threads"`
+	Type    string    `json:"model_type"`
+	Samples []float64 `json:"samples_ts"` // tokens a second
+}
+
+// ourReport is what krater bench model --json tells.
+type ourReport struct {
+	Model     string    `json:"model"`
+	Precision string    `json:"precision"`
+	Threads   int       `json:"threads"`
+	StepsMS   []float64 `json:"steps_ms"`
+	ReadGBps  float64   `json:"read_gbps"`
+	Ratio     float64   `json:"decode_ratio"`
+	Regime    string    `json:"regime"`
+	Prefill   []struct {
+		Tokens  int       `json:"tokens"`
+		Samples []float64 `json:"samples_tok_s"`
+	} `json:"prefill"`
+}
+
+// speed is a sample of tokens a second. The plateau is the median of the faster
+// half: what a shared machine gives when it gives anything.
+type speed struct {
+	N       int     `json:"n"`
+	P50     float64 `json:"p50"`
+	Plateau float64 `json:"plateau"`
+	Best    float64 `json:"best"`
+}
+
+func speedOf(s stat.Sample) speed {
+	return speed{len(s), s.Median(), s.Percentile(0.75), s.Percentile(1)}
+}
+
+// pair of both programs' speeds; ratios are ours to theirs.
+type comparison struct {
+	Test    string  `json:"test"`
+	Threads int     `json:"threads"`
+	Ours    speed   `json:"ours"`
+	Theirs  speed   `json:"theirs"`
+	P50     float64 `json:"ratio_p50"`
+	Plateau float64 `json:"ratio_plateau"`
+	Best    float64 `json:"ratio_best"`
+}
+
+// joined is the whole comparison.
+type joined struct {
+	Model     string       `json:"model"`
+	Precision string       `json:"precision"`
+	Peer      string       `json:"peer_model"`
+	Regimes   []string     `json:"regimes"` // of our runs, in order
+	Tests     []comparison `json:"tests"`
+}
+
+// test is what is compared: prompt or decoded tokens with a number of threads.
+type test struct {
+	prompt  int // 0: decode
+	threads int
+}
+
+func (t test) name() string {
+	if t.prompt == 0 {
+		return "decode"
+	}
+	return fmt.Sprintf("prefill %d", t.prompt)
+}
+
+// warmUp samples at the start of a run are left out: the peer repacks weights
+// then.
+const warmUp = 15
+
+// join compares reports and writes a table or JSON.
+func join(ours, theirs string, asJSON bool, out io.Writer) error {
+	if ours == "" || theirs == "" {
+		return errors.New("join: --ours and --theirs name the reports")
+	}
+	j := joined{}
+	a, b := map[test]stat.Sample{}, map[test]stat.Sample{}
+	block, err := readTheirs(theirs, b, &j)
+	if err != nil {
+		return err
+	}
+	if err := readOurs(ours, block, a, &j); err != nil {
+		return err
+	}
+	for t, theirs := range b {
+		if ours := a[t]; len(ours) > 0 {
+			x := comparison{Test: t.name(), Threads: t.threads, Ours: speedOf(ours), Theirs: speedOf(theirs)}
+			x.P50, x.Plateau, x.Best = stat.Ratio(x.Ours.P50, x.Theirs.P50), stat.Ratio(x.Ours.Plateau, x.Theirs.Plateau), stat.Ratio(x.Ours.Best, x.Theirs.Best)
+			j.Tests = append(j.Tests, x)
+		}
+	}
+	if len(j.Tests) == 0 {
+		return errors.New("join: no test is in both: the same threads and prompt lengths are wanted")
+	}
+	slices.SortFunc(j.Tests, func(a, b comparison) int {
+		if c := strings.Compare(a.Test, b.Test); c != 0 {
+			return c
+		}
+		return a.Threads - b.Threads
+	})
+	if asJSON {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(j)
+	}
+	return j.table().Text(out)
+}
+
+func (j *joined) table() *stat.Table {
+	t := &stat.Table{
+		Title:   fmt.Sprintf("%s (%s) against %s, tokens/s; our runs: %s", j.Model, j.Precision, j.Peer, strings.Join(j.Regimes, ", ")),
+		Columns: []string{"test", "threads", "ours p50", "plateau", "best", "theirs p50", "plateau", "best", "ratio p50", "plateau", "best"},
+	}
+	for _, x := range j.Tests {
+		t.Add(x.Test, x.Threads, x.Ours.P50, x.Ours.Plateau, x.Ours.Best, x.Theirs.P50, x.Theirs.Plateau, x.Theirs.Best, x.P50, x.Plateau, x.Best)
+	}
+	return t
+}
+
+// read decodes every file of a list.
+func read[T any](list string, each func(T)) error {
+	for _, path := range strings.Split(list, ",") {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var v T
+		if err := json.Unmarshal(data, &v); err != nil {
+			return fmt.Errorf("join: %s: %w", path, err)
+		}
+		each(v)
+	}
+	return nil
+}
+
+// readTheirs adds the samples of llama-bench up; block is the number of tokens it
+// decodes in a sample.
+func readTheirs(list string, samples map[test]stat.Sample, j *joined) (block int, err error) {
+	block = 1
+	err = read(list, func(all []theirReport) {
+		for _, r := range all {
+			if r.Depth != 0 || r.Prompt != 0 && r.Gen != 0 {
+				continue
+			}
+			if r.Type != "" {
+				j.Peer = r.Type
+			}
+			s := stat.Sample(r.Samples)
+			if r.Gen != 0 {
+				block = r.Gen
+				s = s[min(warmUp, len(s)/4):]
+			}
+			t := test{r.Prompt, r.Threads}
+			samples[t] = append(samples[t], s...)
+		}
+	})
+	return block, err
+}
+
+// readOurs adds our samples up, decode in blocks of as many tokens as theirs.
+func readOurs(list string, block int, samples map[test]stat.Sample, j *joined) error {
+	return read(list, func(r ourReport) {
+		j.Model, j.Precision = r.Model, r.Precision
+		j.Regimes = append(j.Regimes, fmt.Sprintf("%d threads %s, decode %s of read %s GB/s", r.Threads, r.Regime, stat.Number(r.Ratio), stat.Number(r.ReadGBps)))
+		t := test{0, r.Threads}
+		samples[t] = append(samples[t], stat.Sample(r.StepsMS).Blocks(block).Map(func(ms float64) float64 { return 1e3 / ms })...)
+		for _, p := range r.Prefill {
+			t := test{p.Tokens, r.Threads}
+			samples[t] = append(samples[t], p.Samples...)
+		}
+	})
+}
