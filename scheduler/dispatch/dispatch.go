@@ -13,6 +13,8 @@
 // precision: rows of experts are summed by rank, whoever computed them.
 package dispatch
 
+import "math"
+
 // Phase of a batch: strategies are chosen for each by itself.
 type Phase uint8
 
@@ -33,12 +35,15 @@ func (p Phase) String() string {
 // Key is one expert of the model.
 type Key struct{ Layer, Expert int32 }
 
+// Unlimited is the budget of a device without one.
+const Unlimited = math.MaxInt64
+
 // Setup is what does not change between steps.
 type Setup struct {
 	Layers  []int32 // of the model, that have experts; rising
 	Experts int     // of each layer
 	Bytes   int64   // of an expert on the device, the largest
-	Budget  int64   // bytes of the device for experts; 0: unlimited
+	Budget  int64   // bytes of the device for experts; Unlimited: no bound
 	// Resident are the experts of each of Layers that are to stay on the device,
 	// where a strategy keeps a part of them there; nil: all.
 	Resident [][]int32

@@ -67,12 +67,12 @@ func (s *Setup) resident(f func(Key)) {
 
 // room refuses slots that exceed the budget.
 func (s *Setup) room(name string, slots int) error {
-	need := int64(math.MaxInt64)
-	if int64(slots) <= math.MaxInt64/s.Bytes {
-		need = int64(slots) * s.Bytes
-	}
-	if s.Budget > 0 && need > s.Budget {
-		return fmt.Errorf("%s: %w: %d experts of %d bytes need %d bytes, the budget is %d", name, ErrNoRoom, slots, s.Bytes, need, s.Budget)
+	switch {
+	case int64(slots) > math.MaxInt64/s.Bytes:
+		return fmt.Errorf("%s: %w: %d experts of %d bytes", name, ErrNoRoom, slots, s.Bytes)
+	case int64(slots)*s.Bytes > s.Budget:
+		return fmt.Errorf("%s: %w: %d experts of %d bytes need %d bytes, the budget is %d",
+			name, ErrNoRoom, slots, s.Bytes, int64(slots)*s.Bytes, s.Budget)
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func (s *Setup) room(name string, slots int) error {
 // the first ones of each layer by id, the layers evenly.
 func (s *Setup) First() [][]int32 {
 	each := s.Experts
-	if s.Budget > 0 && len(s.Layers) > 0 {
+	if len(s.Layers) > 0 {
 		each = int(min(int64(each), s.Budget/s.Bytes/int64(len(s.Layers))))
 	}
 	sets := make([][]int32, len(s.Layers))

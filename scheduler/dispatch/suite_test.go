@@ -88,11 +88,11 @@ func setups(r *rand.Rand) map[string]*Setup {
 	first.Resident = first.First()
 	return map[string]*Setup{
 		"random":        random,
-		"everything":    {Layers: []int32{1, 2, 3}, Experts: 8, Bytes: 10},
+		"everything":    {Layers: []int32{1, 2, 3}, Experts: 8, Bytes: 10, Budget: Unlimited},
 		"just enough":   {Layers: []int32{0, 4}, Experts: 3, Bytes: 7, Budget: 42},
 		"not enough":    {Layers: []int32{0, 4}, Experts: 3, Bytes: 7, Budget: 41},
 		"the first":     first,
-		"no experts":    {Experts: 1, Bytes: 1},
+		"no layers":     {Experts: 1, Bytes: 1},
 		"none resident": {Layers: []int32{5}, Experts: 4, Bytes: 1, Budget: 1, Resident: [][]int32{{}}},
 	}
 }
@@ -120,7 +120,7 @@ func runSteps(t *testing.T, name string, s Strategy, setup *Setup, r *rand.Rand)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	if setup.Budget > 0 && int64(start.Slots)*setup.Bytes > setup.Budget {
+	if int64(start.Slots)*setup.Bytes > setup.Budget {
 		t.Errorf("%s: %d slots of %d bytes, the budget is %d", name, start.Slots, setup.Bytes, setup.Budget)
 	}
 	residency, decision := NewResidency(&start), &Decision{}
@@ -207,10 +207,10 @@ func TestStarts(t *testing.T) {
 			Start{}, "persistent: experts do not fit on the device: 4 experts of 5 bytes need 20 bytes, the budget is 19"},
 		{"persistent", Setup{Layers: []int32{1, 3}, Experts: 2, Bytes: 5, Budget: 10, Resident: [][]int32{{1}, {0}}},
 			Start{Slots: 2, Loads: []Load{{0, Key{1, 1}}, {1, Key{3, 0}}}, Host: [Phases]bool{true, true}}, ""},
-		{"persistent", Setup{Layers: []int32{1, 3}, Experts: 2, Bytes: 5, Resident: [][]int32{{1, 0}, {0, 1}}},
+		{"persistent", Setup{Layers: []int32{1, 3}, Experts: 2, Bytes: 5, Budget: Unlimited, Resident: [][]int32{{1, 0}, {0, 1}}},
 			Start{Slots: 4, Loads: []Load{{0, Key{1, 1}}, {1, Key{1, 0}}, {2, Key{3, 0}}, {3, Key{3, 1}}}}, ""},
-		{"persistent", Setup{Layers: make([]int32, 1), Experts: 1 << 16, Bytes: 1 << 62, Budget: 1 << 62},
-			Start{}, "persistent: experts do not fit on the device: 65536 experts of 4611686018427387904 bytes need 9223372036854775807 bytes, the budget is 4611686018427387904"},
+		{"persistent", Setup{Layers: make([]int32, 1), Experts: 1 << 16, Bytes: 1 << 62, Budget: Unlimited},
+			Start{}, "persistent: experts do not fit on the device: 65536 experts of 4611686018427387904 bytes"},
 		{"persistent", Setup{Layers: []int32{1}}, Start{}, "impossible setup of experts: 1 layers of 0 experts"},
 		{"cpu_only", Setup{Layers: []int32{1}, Experts: 1 << 17, Bytes: 1}, Start{}, "impossible setup of experts: 1 layers of 131072 experts"},
 		{"cpu_only", Setup{Layers: []int32{1}, Experts: 1}, Start{}, "impossible setup of experts: experts of 0 bytes, a budget of 0"},
@@ -245,7 +245,7 @@ func TestFirst(t *testing.T) {
 	for _, c := range []struct {
 		budget int64
 		each   int
-	}{{0, 4}, {1000, 4}, {80, 4}, {79, 3}, {20, 1}, {19, 0}} {
+	}{{Unlimited, 4}, {1000, 4}, {80, 4}, {79, 3}, {20, 1}, {19, 0}, {0, 0}} {
 		s := &Setup{Layers: []int32{0, 1}, Experts: 4, Bytes: 10, Budget: c.budget}
 		s.Resident = s.First()
 		start, err := persistent{}.Start(s)
@@ -314,7 +314,7 @@ func TestParse(t *testing.T) {
 
 // TestDecideAllocatesNothing once a decision has its room.
 func TestDecideAllocatesNothing(t *testing.T) {
-	setup := &Setup{Layers: []int32{0}, Experts: 64, Bytes: 1}
+	setup := &Setup{Layers: []int32{0}, Experts: 64, Bytes: 1, Budget: 64}
 	in := &Step{Setup: setup, Phase: Decode}
 	for e := range int32(64) {
 		in.Work = append(in.Work, Rows{e, 1})
