@@ -6,6 +6,7 @@ import (
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
+	"krater/stages/weights/cache"
 	"krater/stages/weights/quant"
 )
 
@@ -58,8 +59,8 @@ func (x *expert) view(buf device.Buffer, at int) device.QExpert {
 	return device.QExpert{W13: mat(x.w13.FormatB, x.w13Values, x.w13Scales), W2: mat(x.w2.FormatB, x.w2Values, x.w2Scales)}
 }
 
-// Experts is the experts of a model as integers, a cache.Source. One goroutine at a
-// time.
+// Experts is the experts of a model as integers, a cache.Source and cache.Packer of
+// the same. One goroutine at a time.
 type Experts struct {
 	Model   *Model
 	Spec    quant.Spec
@@ -78,4 +79,18 @@ func (s *Experts) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 		s.packed = make([]byte, x.size)
 	}
 	return x.w13.matrix(s.packed, s.Threads), x.w2.matrix(s.packed, s.Threads), nil
+}
+
+// Pack writes them packed.
+func (s *Experts) Pack(layer, e int, w13, w2 cache.Packed) error {
+	x, err := s.Model.expert(layer, e, s.Spec)
+	if err != nil {
+		return err
+	}
+	if x.w13.FormatB != w13.FormatB || x.w2.FormatB != w2.FormatB {
+		return fmt.Errorf("synth: experts of %v and %v, asked for %v and %v", x.w13.FormatB, x.w2.FormatB, w13.FormatB, w2.FormatB)
+	}
+	x.w13.fill(w13.Values, w13.Scales, s.Threads)
+	x.w2.fill(w2.Values, w2.Scales, s.Threads)
+	return nil
 }

@@ -139,3 +139,30 @@ func TestWriteCacheRefuses(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// unpacked hides Pack.
+type unpacked struct{ cache.Source }
+
+// TestPack: the file is the same whether experts come packed or not.
+func TestPack(t *testing.T) {
+	m, spec := small(t, Options{Seed: 8}), quant.Spec{Bits: 4, Group: 32}
+	plan, err := cache.NewPlan(m.Config, spec, cache.Search, cache.Fingerprint{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files [][]byte
+	for _, src := range []cache.Source{&Experts{Model: m, Spec: spec, Threads: 2}, unpacked{&Experts{Model: m, Spec: spec, Threads: 1}}} {
+		r, err := cache.Build(context.Background(), cache.Options{Plan: plan, Source: src, Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(r.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, data)
+	}
+	if !bytes.Equal(files[0], files[1]) {
+		t.Error("the files differ")
+	}
+}

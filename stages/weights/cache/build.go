@@ -135,8 +135,10 @@ func (b *builder) expert(ctx context.Context, s spec, i, e int) (n int, err erro
 		if ctx.Err() != nil {
 			return n, context.Cause(ctx)
 		}
-		if n++; n == 1 {
-			layer := x.plan.Layers[i]
+		n++
+		layer := x.plan.Layers[i]
+		p, packs := s.source.(Packer)
+		if packs = packs && x.plan.Format == FormatB; !packs && w13 == nil {
 			if w13, w2, err = s.source.Expert(layer, e); err != nil {
 				return n, err
 			}
@@ -144,7 +146,14 @@ func (b *builder) expert(ctx context.Context, s spec, i, e int) (n int, err erro
 				return n, fmt.Errorf("cache: layer %d, expert %d came as %v and %v, want %v and %v", layer, e, w13.FormatB, w2.FormatB, x.layout.w13, x.layout.w2)
 			}
 		}
-		x.layout.expert.pack(x.buf, w13, w2, b.o.Threads)
+		if packs {
+			err = x.layout.expert.packBy(x.buf, p, layer, e)
+		} else {
+			x.layout.expert.pack(x.buf, w13, w2, b.o.Threads)
+		}
+		if err != nil {
+			return n, err
+		}
 		if err := x.write(i, e); err != nil {
 			return n, x.named(err)
 		}

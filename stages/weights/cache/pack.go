@@ -27,6 +27,15 @@ func (x *expert) pack(dst []byte, w13, w2 *quant.Matrix, threads int) {
 	packB(values2, scales2, w2, threads)
 }
 
+// packBy has one expert laid out in dst by its source.
+func (x *expert) packBy(dst []byte, p Packer, layer, e int) error {
+	clear(dst)
+	part := func(f tensor.FormatB, values, scales int) Packed {
+		return Packed{FormatB: f, Values: dst[values:][:f.ValueBytes()], Scales: dst[scales:][:f.ScaleBytes()]}
+	}
+	return p.Pack(layer, e, part(x.w13, x.w13Values, x.w13Scales), part(x.w2, x.w2Values, x.w2Scales))
+}
+
 // packB writes a matrix in format B.
 func packB(values, scales []byte, m *quant.Matrix, threads int) {
 	f := m.FormatB

@@ -21,6 +21,19 @@ type Respec interface {
 	As(spec quant.Spec) Source
 }
 
+// Packer is a Source that has experts packed in format B already, or as fast as any
+// other way. Files in that format ask it instead of Expert.
+type Packer interface {
+	// Pack writes every byte of values and scales.
+	Pack(layer, expert int, w13, w2 Packed) error
+}
+
+// Packed is memory for a matrix, as long as its format says.
+type Packed struct {
+	tensor.FormatB
+	Values, Scales []byte
+}
+
 // Weights is the Source of a model's float weights.
 type Weights struct {
 	Config *model.Config
