@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -64,14 +65,70 @@ func (c *convertCmd) Run(e *env) error {
 		return err
 	}
 	defer s.Close()
-	if s.look.options.Precision.Experts == 0 {
-		return fmt.Errorf("model %s: its experts stay as they are: nothing to convert (see --cpu-expert-bits)", s.src.name)
-	}
-	if s.set, err = s.src.open(); err != nil {
-		return err
+	p := s.look.options.Precision
+	if !p.Integer() {
+		return fmt.Errorf("model %s: its weights stay as they are: nothing to convert (see --cpu-expert-bits)", s.src.name)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	start := time.Now()
+	r := converted{Method: method.String()}
+	if p.Experts != 0 {
+		if err := c.experts(ctx, e, s, method, &r); err != nil {
+			return err
+		}
+	}
+	// The other matrices are made by a load, and kept.
+	if err := s.load(ctx, &c.engineFlags, reportOn(e.err)); err != nil {
+		return err
+	}
+	if m := s.matrices; m != nil {
+		r.MatrixPath, r.MatrixBytes, r.MatricesMade = m.Path, m.Bytes(), m.Made
+	}
+	r.Seconds = time.Since(start).Seconds()
+	if c.JSON {
+		return json.NewEncoder(e.out).Encode(r)
+	}
+	return r.print(e.out)
+}
+
+// converted is what krater convert --json prints.
+type converted struct {
+	Path         string  `json:"path"` // of the experts
+	Bytes        int64   `json:"bytes"`
+	Found        bool    `json:"found"` // there and whole before
+	Resumed      int     `json:"resumed_layers"`
+	Method       string  `json:"method"`
+	MatrixPath   string  `json:"matrix_path"` // of the other matrices
+	MatrixBytes  int64   `json:"matrix_bytes"`
+	MatricesMade int     `json:"matrices_made"`
+	Seconds      float64 `json:"seconds"`
+}
+
+func (r *converted) print(w io.Writer) error {
+	line := func(path string, bytes int64, found bool) {
+		what := fmt.Sprintf("made in %.1f s", r.Seconds)
+		if found {
+			what = "was there and is whole"
+		}
+		if path != "" {
+			fmt.Fprintf(w, "%s: %s, %s\n", path, planner.Size(bytes), what)
+		}
+	}
+	line(r.Path, r.Bytes, r.Found)
+	line(r.MatrixPath, r.MatrixBytes, r.MatricesMade == 0)
+	return nil
+}
+
+// experts builds the file of the experts.
+func (c *convertCmd) experts(ctx context.Context, e *env, s *session, method cache.Method, r *converted) error {
+	set, err := s.src.open()
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	s.set = set
+	defer func() { s.set = nil }() // the load opens its own
 	o, err := s.cacheOptions(&c.engineFlags, method, reportOn(e.err))
 	if err != nil {
 		return err
@@ -84,22 +141,12 @@ func (c *convertCmd) Run(e *env) error {
 		defer stats.close()
 		o.Source.(*cache.Weights).Stats = stats.expert
 	}
-	start := time.Now()
-	r, err := cache.Build(ctx, o)
+	b, err := cache.Build(ctx, o)
 	if err != nil {
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
-	if c.JSON {
-		return json.NewEncoder(e.out).Encode(map[string]any{
-			"path": r.Path, "bytes": r.Bytes, "found": r.Found, "resumed_layers": r.Resumed, "method": method.String(), "seconds": time.Since(start).Seconds(),
-		})
-	}
-	what := fmt.Sprintf("made in %.1f s", time.Since(start).Seconds())
-	if r.Found {
-		what = "was there and is whole"
-	}
-	_, err = fmt.Fprintf(e.out, "%s: %s, %s\n", r.Path, planner.Size(r.Bytes), what)
-	return err
+	r.Path, r.Bytes, r.Found, r.Resumed = b.Path, b.Bytes, b.Found, b.Resumed
+	return nil
 }
 
 // statistics of what experts see, collected a few layers at a time.

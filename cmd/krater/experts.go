@@ -82,28 +82,62 @@ func (s *session) cacheOptions(f *engineFlags, method cache.Method, r reporter) 
 	}, nil
 }
 
-// openExperts puts the experts as integers on the device, converting them first
-// if there is no good cache of them.
-func (s *session) openExperts(ctx context.Context, dev device.Device, f *engineFlags, o *load.Options, r reporter) error {
-	if o.Precision.Experts == 0 {
+// copies reports whether converted weights are read into memory of the device.
+func (s *session) copies(f *engineFlags) bool {
+	return f.CacheLoad == "copy" || f.CacheLoad == "auto" && len(s.look.machine.Nodes) > 1
+}
+
+// openIntegers puts the weights that are kept as integers on the device: from
+// their caches, which are made first where there are no good ones. Those of a
+// second kind are made while the model is loaded; see sealIntegers.
+func (s *session) openIntegers(ctx context.Context, dev device.Device, f *engineFlags, o *load.Options, r reporter) error {
+	var experts cache.Fingerprint
+	if o.Precision.Experts != 0 {
+		c, err := s.cacheOptions(f, cache.Search, r)
+		if err != nil {
+			return err
+		}
+		c.Copy = s.copies(f)
+		if s.experts, err = cache.Open(ctx, dev, c); err != nil {
+			return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
+		}
+		if c.Copy {
+			s.copied += s.experts.Bytes
+		}
+		o.Experts, experts = s.experts.Experts, c.Plan.Source
+	}
+	rest := o.Precision
+	if rest.Experts = 0; !rest.Integer() {
 		return nil
 	}
-	c, err := s.cacheOptions(f, cache.Search, r)
+	config, err := s.src.read("config.json", false)
 	if err != nil {
 		return err
 	}
-	switch f.CacheLoad {
-	case "copy":
-		c.Copy = true
-	case "auto":
-		c.Copy = len(s.look.machine.Nodes) > 1
+	print, err := cache.MatrixFingerprintOf(config, s.cfg, s.set)
+	if err != nil {
+		return err
 	}
-	if s.experts, err = cache.Open(ctx, dev, c); err != nil {
-		return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
+	s.matrices, err = cache.OpenMatrices(ctx, dev, cache.MatrixOptions{
+		Source: print, Experts: experts, Precision: fmt.Sprintf("%+v", rest), Model: s.src.dir, Dir: f.CacheDir,
+		Copy: s.copies(f), Threads: f.threads(), Progress: r.progress, Notice: r.notice,
+	})
+	if err != nil {
+		return err
 	}
-	if c.Copy {
-		s.copied += s.experts.Bytes
-	}
-	o.Experts = s.experts.Experts
+	o.Store = s.matrices
 	return nil
+}
+
+// sealIntegers ends the load: what was made is kept for the next start.
+func (s *session) sealIntegers(f *engineFlags, r reporter) {
+	if s.matrices == nil {
+		return
+	}
+	if err := s.matrices.Seal(); err != nil {
+		r.notice(fmt.Sprintf("the weights converted now are not kept: %v", err))
+	}
+	if s.copies(f) || s.matrices.Made > 0 {
+		s.copied += s.matrices.Bytes()
+	}
 }

@@ -66,6 +66,26 @@ func TestConvert(t *testing.T) {
 	}
 }
 
+// TestConvertMatrices: matrices that are no experts are made once.
+func TestConvertMatrices(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 3 {
+		r := decode[converted](t, answers(t, "", "convert", "--json", "--lm-head-quant", "int8", "--attention-quant", "int4", "--cache-dir", dir))
+		if made := r.MatricesMade > 0; made != (i == 0) || r.MatrixBytes == 0 || r.Path != "" {
+			t.Errorf("time %d: %+v", i, r)
+		}
+		if i == 1 { // a damaged file does not stay
+			if err := os.Truncate(r.MatrixPath, 5000); err != nil {
+				t.Fatal(err)
+			}
+			o := krater(t, "", "run", "--ids", "--max-tokens", "3", "--lm-head-quant", "int8", "--attention-quant", "int4", "--cache-dir", dir, "Hello")
+			if o.status != 0 || !strings.Contains(o.err, "not used") {
+				t.Errorf("status %d: %s", o.status, o.err)
+			}
+		}
+	}
+}
+
 // TestConvertRefuses: what there is nothing to do for, and what lacks a text.
 func TestConvertRefuses(t *testing.T) {
 	for want, args := range map[string][]string{

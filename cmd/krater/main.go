@@ -23,6 +23,7 @@ type cli struct {
 	Compare    compareCmd    `cmd:"" help:"Compare the engine operator by operator with golden vectors."`
 	Ppl        pplCmd        `cmd:"" help:"Measure perplexity of a text."`
 	Convert    convertCmd    `cmd:"" help:"Convert a model's experts ahead of the first start."`
+	Synth      synthCmd      `cmd:"" help:"Make a model of a real shape with random weights."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine and the engine."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and the memory a model needs, without loading it."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Lines of base64 text in, a JSON list of ids a line out."`

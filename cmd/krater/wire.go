@@ -20,6 +20,7 @@ import (
 	"krater/stages"
 	"krater/stages/load"
 	"krater/stages/model"
+	"krater/stages/synth"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
 	"krater/stages/weights"
@@ -32,6 +33,7 @@ type source struct {
 	dir   string // "": embedded
 	files fs.FS  // everything but the weights
 	open  func() (*weights.Set, error)
+	synth *synth.Model // instead of open: its weights are made, not read
 }
 
 // openSource finds the model without reading its weights.
@@ -118,8 +120,10 @@ type session struct {
 	parts *load.Parts
 	look  *outlook
 
-	experts *cache.Cache // nil: as the files hold them
-	copied  int64        // bytes of weights read into memory of the device
+	experts  *cache.Cache    // nil: as the files hold them
+	matrices *cache.Matrices // the same of other weights
+	made     *synth.Loaded   // a synthetic model: owns parts
+	copied   int64           // bytes of weights read into memory of the device
 
 	// wrap, if set, is what stands between the stages and the device.
 	wrap func(*cpu.Device) load.Device
@@ -154,7 +158,13 @@ func prepare(e *env, dir string, f *engineFlags, l limits) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	return prepareSource(e, src, f, l)
+}
+
+// prepareSource plans the memory of a model that was found.
+func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, error) {
 	s := &session{src: src}
+	var err error
 	if s.cfg, s.gen, err = src.config(); err != nil {
 		return nil, err
 	}
@@ -175,8 +185,11 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		return err
 	}
 	o := s.look.options
+	if s.src.synth != nil {
+		return s.make(f, o)
+	}
 	if s.set, err = s.src.open(); err == nil {
-		err = s.openExperts(ctx, s.dev, f, &o, r)
+		err = s.openIntegers(ctx, s.operators(), f, &o, r)
 	}
 	if err == nil {
 		s.parts, err = load.Model(s.operators(), s.cfg, s.set, o)
@@ -185,6 +198,19 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		s.Close()
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
+	s.sealIntegers(f, r)
+	return nil
+}
+
+// make puts a synthetic model on the device. After an error the session is closed.
+func (s *session) make(f *engineFlags, o load.Options) error {
+	var err error
+	if s.made, err = s.src.synth.Load(s.operators(), o, f.threads()); err != nil {
+		s.Close()
+		return err
+	}
+	s.parts = s.made.Parts
+	s.copied = s.parts.WeightBytes
 	return nil
 }
 
@@ -196,13 +222,19 @@ func (s *session) operators() load.Device {
 	return s.dev
 }
 
-// Close frees the model.
+// Close frees the model. It may be called again.
 func (s *session) Close() {
-	if s.parts != nil {
+	switch {
+	case s.made != nil:
+		s.made.Close()
+	case s.parts != nil:
 		s.parts.Close()
 	}
 	if s.experts != nil {
 		s.experts.Close()
+	}
+	if s.matrices != nil {
+		s.matrices.Close()
 	}
 	if s.set != nil {
 		s.set.Close()
@@ -210,6 +242,7 @@ func (s *session) Close() {
 	if s.dev != nil {
 		s.dev.Close()
 	}
+	s.made, s.parts, s.experts, s.matrices, s.set, s.dev = nil, nil, nil, nil, nil, nil
 }
 
 // loadOptions turns flags into the sizes of a load; free is the memory that is

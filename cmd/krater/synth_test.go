@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// shape is the smallest part of a real shape that has experts and room for the
+// default model's tokens.
+var shape = []string{"--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "8192"}
+
+func TestSynthRefuses(t *testing.T) {
+	for _, x := range []struct {
+		args  string
+		words []string
+	}{
+		{"synth --in-memory", []string{"--shape", "deepseek-v2-lite", "kimi-k2"}},
+		{"synth --shape deepseek-v2-lite", []string{"--out", "--in-memory"}},
+		{"synth --shape deepseek-v2-lite --in-memory --out x", []string{"--out", "--in-memory"}},
+		{"synth --shape deepseek-v3-lite --in-memory", []string{"deepseek-v3-lite", "deepseek-v2-lite"}},
+		{"synth --shape kimi-k2 --in-memory", []string{"kimi-k2", "kimi_k2"}},
+		{"synth --shape deepseek-v2-lite --layers 28 --in-memory", []string{"28 layers", "27"}},
+		{"synth --shape deepseek-v2-lite --as gguf --out x", []string{"--as gguf", "safetensors"}},
+		{"synth --shape qwen2.5-7b --out x", []string{"qwen2.5-7b", "no experts"}},
+		{"synth --shape deepseek-v2-lite --cpu-expert-bits 16 --out x", []string{"--cpu-expert-bits", "safetensors"}},
+		{"synth --shape deepseek-v2-lite --threads -1 --out x", []string{"--threads"}},
+	} {
+		refuses(t, 1, strings.Fields(x.args), x.words...)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, 1, append([]string{"synth", "--out", dir}, shape...), dir, "not empty", "mine")
+}
+
+// TestSynthInMemory: the parts add up to the model, and the model is no more than it
+// was planned to be.
+func TestSynthInMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("half a gigabyte of weights: not in the short suite")
+	}
+	args := append([]string{"synth", "--in-memory", "--precision", "int4", "--json"}, shape...)
+	r := decode[synthReport](t, answers(t, "", args...))
+	var parts, steps int64
+	for _, p := range r.Parts {
+		parts += p.Bytes
+	}
+	for _, s := range r.Steps {
+		steps += s.Bytes
+	}
+	// Experts lie at whole pages: 64 of them.
+	if r.Bytes != parts || steps < parts || steps > parts+64*4096 || r.Layers != 2 || !(r.Seconds > 0) {
+		t.Errorf("%d bytes, parts of %d, made %d: %+v", r.Bytes, parts, steps, r)
+	}
+	text := answers(t, "", append([]string{"synth", "--in-memory"}, shape...)...)
+	for _, want := range []string{"deepseek-v2-lite, 2 layers", "experts", "lm_head", "GB/s"} {
+		if want = strings.ReplaceAll(want, "lm_head", "head"); !strings.Contains(text, want) {
+			t.Errorf("no %q in %s", want, text)
+		}
+	}
+}
+
+// TestSynthCache: a start uses the cache that was written and answers.
+func TestSynthCache(t *testing.T) {
+	if testing.Short() {
+		t.Skip("half a gigabyte of weights: not in the short suite")
+	}
+	dir := filepath.Join(t.TempDir(), "model")
+	args := append([]string{"synth", "--out", dir, "--routing-skew", "zipf", "--group-size", "64", "--json"}, shape...)
+	r := decode[synthReport](t, answers(t, "", args...))
+	file := filepath.Join(dir, ".krater_cache", "experts_cpu_4_g64.bin")
+	info, err := os.Stat(file)
+	if err != nil || r.Bytes <= info.Size() || r.Path != dir || r.As != "cache" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	start := append(strings.Fields(r.Start), "--kv-cache", "8MiB", "--max-seqs", "1")
+	o := krater(t, "", append([]string{"run", "--max-tokens", strconv.Itoa(4), "question"}, start...)...)
+	if o.status != 0 || !strings.Contains(o.err, "4 answer tokens") || strings.Contains(o.err, "not used") {
+		t.Errorf("status %d: %s", o.status, o.err)
+	}
+	if now, err := os.Stat(file); err != nil || !now.ModTime().Equal(info.ModTime()) {
+		t.Error("the cache was made anew")
+	}
+}
