@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -26,7 +25,7 @@ func TestSynthRefuses(t *testing.T) {
 		{"synth --shape deepseek-v2-lite --as gguf --out x", []string{"--as gguf", "safetensors"}},
 		{"synth --shape qwen2.5-7b --out x", []string{"qwen2.5-7b", "no experts"}},
 		{"synth --shape deepseek-v2-lite --cpu-expert-bits 16 --out x", []string{"--cpu-expert-bits", "safetensors"}},
-		{"synth --shape deepseek-v2-lite --threads -1 --out x", []string{"--threads"}},
+		{"synth --shape deepseek-v2-lite --threads 5000 --out x", []string{"--threads"}},
 	} {
 		refuses(t, 1, strings.Fields(x.args), x.words...)
 	}
@@ -57,8 +56,8 @@ func TestSynthInMemory(t *testing.T) {
 		t.Errorf("%d bytes, parts of %d, made %d: %+v", r.Bytes, parts, steps, r)
 	}
 	text := answers(t, "", append([]string{"synth", "--in-memory"}, shape...)...)
-	for _, want := range []string{"deepseek-v2-lite, 2 layers", "experts", "lm_head", "GB/s"} {
-		if want = strings.ReplaceAll(want, "lm_head", "head"); !strings.Contains(text, want) {
+	for _, want := range []string{"deepseek-v2-lite, 2 layers", "experts", "head", "GB/s"} {
+		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %s", want, text)
 		}
 	}
@@ -78,7 +77,7 @@ func TestSynthCache(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	start := append(strings.Fields(r.Start), "--kv-cache", "8MiB", "--max-seqs", "1")
-	o := krater(t, "", append([]string{"run", "--max-tokens", strconv.Itoa(4), "question"}, start...)...)
+	o := krater(t, "", append([]string{"run", "--max-tokens", "4", "question"}, start...)...)
 	if o.status != 0 || !strings.Contains(o.err, "4 answer tokens") || strings.Contains(o.err, "not used") {
 		t.Errorf("status %d: %s", o.status, o.err)
 	}
