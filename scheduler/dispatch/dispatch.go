@@ -13,7 +13,10 @@
 // precision: rows of experts are summed by rank, whoever computed them.
 package dispatch
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Phase of a batch: strategies are chosen for each by itself.
 type Phase uint8
@@ -97,10 +100,7 @@ type Wave struct {
 // reset makes d empty, with room for waves.
 func (d *Decision) reset(waves int) {
 	d.Host = d.Host[:0]
-	for len(d.Waves) < waves {
-		d.Waves = append(d.Waves, Wave{})
-	}
-	d.Waves = d.Waves[:waves]
+	d.Waves = slices.Grow(d.Waves[:0], waves)[:waves]
 	for i := range d.Waves {
 		d.Waves[i].Loads, d.Waves[i].Work = d.Waves[i].Loads[:0], d.Waves[i].Work[:0]
 	}

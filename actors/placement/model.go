@@ -1,0 +1,115 @@
+package placement
+
+import (
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/group"
+	"krater/stages/load"
+	"krater/stages/offload"
+)
+
+// Model is a placed model as plain calls: what stages/direct is for a model on one
+// device. It computes one batch at a time (drive.Runner).
+type Model struct {
+	parts    *load.Parts
+	place    *Placement
+	mirror   *offload.Mirror
+	state    *stages.State
+	stream   device.Stream // of the device
+	host     device.Stream
+	division Division
+}
+
+// NewModel makes a model of parts and where their experts are; both stay the
+// caller's.
+func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placement) (*Model, error) {
+	m := &Model{parts: parts, place: p}
+	var err error
+	if m.stream, err = dev.NewStream(); err == nil {
+		m.host, err = host.NewStream()
+	}
+	if err == nil {
+		m.state, err = stages.NewState(dev, parts.Config, parts.Limits)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if m.mirror, err = p.NewMirror(); err != nil {
+		m.state.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// Close frees what the model allocated.
+func (m *Model) Close() {
+	m.state.Close()
+	m.mirror.Close()
+}
+
+// Limits are those the model was loaded for.
+func (m *Model) Limits() stages.Limits { return m.parts.Limits }
+
+// Step runs one batch and calls read with the result.
+func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
+	st := m.state
+	if err := st.Fill(m.stream, b); err != nil {
+		return err
+	}
+	m.parts.Embed.Run(m.stream, st, probe)
+	for _, g := range m.parts.Groups {
+		if err := m.group(g, probe); err != nil {
+			return err
+		}
+	}
+	m.parts.Head.Run(m.stream, st, probe)
+	if err := m.stream.Synchronize(); err != nil || read == nil {
+		return err
+	}
+	return read(st)
+}
+
+// group runs the layers of a group.
+func (m *Model) group(g *group.Group, probe stages.Probe) error {
+	for layer := g.First; layer < g.Last; layer++ {
+		g.Attend(m.stream, m.state, layer, probe)
+		if !g.MoE(layer) {
+			continue
+		}
+		if err := m.experts(g, layer, probe); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// experts runs the experts of a layer: the host's while the device has its own and
+// the shared one to do.
+func (m *Model) experts(g *group.Group, layer int, probe stages.Probe) error {
+	st := m.state
+	if m.place.Host(st.T) {
+		m.mirror.Fetch(m.stream, st)
+	}
+	if err := m.stream.Synchronize(); err != nil { // the host reads the router's choice
+		return err
+	}
+	d := &m.division
+	m.place.Divide(d, layer, st.T, g.Work(st, layer))
+	for i := range d.Waves {
+		if err := m.place.Enqueue(m.stream, &d.Waves[i]); err != nil {
+			return err
+		}
+		g.Experts(m.stream, st, layer, d.Waves[i].Work)
+	}
+	g.Shared(m.stream, st, layer, probe)
+	if len(d.Host) > 0 {
+		m.place.Prepare(m.host, m.mirror, layer)
+		m.place.Run(m.host, m.mirror, layer, d.Host)
+		if err := m.host.Synchronize(); err != nil {
+			return err
+		}
+		m.mirror.Return(m.stream, st, d.Host)
+	}
+	g.Combine(m.stream, st, layer, probe)
+	return nil
+}

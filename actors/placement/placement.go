@@ -1,0 +1,202 @@
+// Package placement carries out what scheduler/dispatch decides: it keeps
+// account of which expert lies in which slot of a device, turns the routed work of
+// a layer into the lists of both sides, and enqueues the copies. It has no actor:
+// the pipeline and plain calls (Model) use it alike.
+package placement
+
+import (
+	"fmt"
+	"slices"
+
+	"krater/kernels/device"
+	"krater/scheduler/dispatch"
+	"krater/stages/load"
+	"krater/stages/offload"
+)
+
+// Options say how experts are placed.
+type Options struct {
+	Prefill, Decode dispatch.Strategy
+	// Threshold is the number of rows from which on a batch is prefill; 0: 300.
+	Threshold int
+	// Budget is bytes of the device for experts; 0: what it has left but for Reserve.
+	Budget  int64
+	Reserve int64
+	// Resident are the experts of each layer that has some that are to stay on the
+	// device; nil: all.
+	Resident [][]int32
+}
+
+// thresholdDefault is where reading an expert for the rows that chose it begins to
+// be worth a device's while.
+const thresholdDefault = 300
+
+// Placement is a model with its experts placed. Divide belongs to one goroutine at
+// a time.
+type Placement struct {
+	*offload.Experts
+	dev       device.Device
+	threshold int
+	setup     dispatch.Setup
+	sides     [dispatch.Phases]*side
+	step      dispatch.Step
+	decision  dispatch.Decision
+}
+
+// side is a strategy with its slots.
+type side struct {
+	strategy  dispatch.Strategy
+	start     dispatch.Start
+	residency *dispatch.Residency
+	first     int // of its slots, among the device's
+}
+
+// Division is the routed work of a layer, by place. Its lists share the
+// assignments of the work it was made of, and are valid until the next Divide.
+type Division struct {
+	Host  []device.ExpertRows
+	Waves []Wave
+}
+
+// Wave is work for the device, once its loads have been enqueued.
+type Wave struct {
+	side  *side
+	loads []dispatch.Load
+	Work  []device.ExpertRows
+}
+
+// New places the routed experts of parts, which were loaded with them in host
+// memory, and waits for the copies. The error names the strategy and the numbers
+// where they do not fit. parts stay the caller's; they are whole again after Close.
+func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*Placement, error) {
+	x, err := offload.New(dev, host, parts)
+	if err != nil {
+		return nil, err
+	}
+	p := &Placement{Experts: x, dev: dev, threshold: o.Threshold}
+	if p.threshold == 0 {
+		p.threshold = thresholdDefault
+	}
+	layers := x.Layers()
+	p.setup = dispatch.Setup{Experts: max(1, parts.Config.MoE.Experts), Bytes: int64(max(1, x.SlotBytes())), Budget: o.budget(dev), Resident: o.Resident}
+	for _, l := range layers {
+		p.setup.Layers = append(p.setup.Layers, int32(l))
+	}
+	if err := p.begin(o); err != nil {
+		x.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// budget is bytes for experts.
+func (o *Options) budget(dev device.Device) int64 {
+	if o.Budget > 0 {
+		return o.Budget
+	}
+	m := dev.Memory()
+	if m.Total == 0 {
+		return dispatch.Unlimited
+	}
+	return max(0, m.Total-m.Used-o.Reserve)
+}
+
+// begin starts both strategies; one that serves both phases has its slots once.
+func (p *Placement) begin(o Options) error {
+	left, slots := p.setup.Budget, 0
+	for phase, s := range [dispatch.Phases]dispatch.Strategy{o.Prefill, o.Decode} {
+		if s == nil {
+			return fmt.Errorf("no strategy for %s", dispatch.Phase(phase))
+		}
+		if phase > 0 && s.Name() == p.sides[0].strategy.Name() {
+			p.sides[phase] = p.sides[0]
+			continue
+		}
+		setup := p.setup
+		setup.Budget = left
+		start, err := s.Start(&setup)
+		if err != nil {
+			return fmt.Errorf("%s: %w", dispatch.Phase(phase), err)
+		}
+		if left != dispatch.Unlimited {
+			left -= int64(start.Slots) * p.setup.Bytes
+		}
+		p.sides[phase] = &side{strategy: s, start: start, residency: dispatch.NewResidency(&start), first: slots}
+		slots += start.Slots
+		if err := p.load(p.sides[phase]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load makes the slots of a side and fills them.
+func (p *Placement) load(s *side) error {
+	if err := p.Room(s.start.Slots); err != nil {
+		return err
+	}
+	stream, err := p.dev.NewStream()
+	if err != nil {
+		return err
+	}
+	for i, l := range s.start.Loads {
+		if err := p.Load(stream, s.first+int(l.Slot), int(l.Layer), int(l.Expert)); err != nil {
+			return err
+		}
+		// What is enqueued stays bounded.
+		if i%64 == 63 || i == len(s.start.Loads)-1 {
+			if err := stream.Synchronize(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Phase is that of a batch of so many rows.
+func (p *Placement) Phase(rows int) dispatch.Phase {
+	if rows >= p.threshold {
+		return dispatch.Prefill
+	}
+	return dispatch.Decode
+}
+
+// Host tells whether Divide may leave work of a batch of so many rows to the host.
+func (p *Placement) Host(rows int) bool { return p.sides[p.Phase(rows)].start.Host[p.Phase(rows)] }
+
+// Divide decides where the routed work of a layer, of a batch of so many rows, is
+// done. The loads of all waves have to be enqueued (Enqueue) in order.
+func (p *Placement) Divide(out *Division, layer, rows int, work []device.ExpertRows) {
+	phase := p.Phase(rows)
+	s := p.sides[phase]
+	in := &p.step
+	*in = dispatch.Step{Setup: &p.setup, Layer: int32(layer), Phase: phase, Work: in.Work[:0], Residency: s.residency}
+	for _, w := range work {
+		in.Work = append(in.Work, dispatch.Rows{Expert: w.Expert, Rows: int32(len(w.Assign))})
+	}
+	s.strategy.Decide(&p.decision, in)
+	out.Host = pick(out.Host[:0], work, p.decision.Host)
+	out.Waves = slices.Grow(out.Waves[:0], len(p.decision.Waves))[:len(p.decision.Waves)]
+	for i, w := range p.decision.Waves {
+		s.residency.Load(w.Loads)
+		out.Waves[i] = Wave{side: s, loads: w.Loads, Work: pick(out.Waves[i].Work[:0], work, w.Work)}
+	}
+}
+
+// pick appends the items of work that index names.
+func pick(list, work []device.ExpertRows, index []int32) []device.ExpertRows {
+	for _, i := range index {
+		list = append(list, work[i])
+	}
+	return list
+}
+
+// Enqueue enqueues the loads of a wave; its work may be enqueued on s behind them.
+func (p *Placement) Enqueue(s device.Stream, w *Wave) error {
+	for _, l := range w.loads {
+		if err := p.Load(s, w.side.first+int(l.Slot), int(l.Layer), int(l.Expert)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

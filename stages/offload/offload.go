@@ -1,0 +1,188 @@
+// Package offload is for models on a device whose memory does not hold all routed
+// experts: these lie in host memory, the device has slots for some of them, and a
+// host device computes what it is given. What goes where is decided elsewhere;
+// here are the copies.
+//
+//	x, err := offload.New(dev, host, parts)    // parts loaded with routed experts on the host
+//	err = x.Room(slots)
+//	err = x.Load(s, slot, layer, expert)       // enqueued
+//	m, err := x.NewMirror()                    // one a batch in flight
+//
+// In a layer, after group.Attend: m.Fetch copies the rows experts take to the
+// host; once that stream is synchronised x.Run computes the host's work on a
+// stream of the host device, while the device computes its own with group.Experts;
+// m.Return then copies the rows that came out to the device, before group.Combine.
+// Rows of experts travel, not their sum, so that the sum has the same bits
+// wherever they were computed.
+package offload
+
+import (
+	"fmt"
+
+	"krater/kernels/device"
+	"krater/stages/expert"
+	"krater/stages/group"
+	"krater/stages/load"
+)
+
+// Host is a device that computes on host memory.
+type Host interface {
+	device.Device
+	expert.Ops
+}
+
+// Experts are the routed experts of a model on both sides. Load and Room belong
+// to one goroutine at a time and to none that runs the groups.
+type Experts struct {
+	dev   device.Device
+	host  Host
+	parts *load.Parts
+	banks map[int]*bank // by layer
+	size  int           // bytes of a slot
+	slots []slot
+}
+
+// bank is a layer's experts.
+type bank struct {
+	host expert.Bank  // all of them, without the shared one
+	dev  *expert.Bank // the group's: what lies in slots, and the shared one
+}
+
+// slot is room for one expert on the device.
+type slot struct {
+	buf           device.Buffer
+	layer, expert int // layer -1: free
+}
+
+// New takes the routed experts of parts, which must lie in memory the host can
+// address, off the groups: until they are loaded to slots the device cannot use
+// them. parts stay the caller's; until Close they must not be used without x.
+func New(dev device.Device, host Host, parts *load.Parts) (*Experts, error) {
+	x := &Experts{dev: dev, host: host, parts: parts, banks: map[int]*bank{}}
+	err := x.each(func(g *group.Group, layer int) error {
+		b := g.Bank(layer)
+		for e := range b.Len() {
+			n := 0
+			for _, p := range pieces(b, e) {
+				if p.host() == nil {
+					return fmt.Errorf("offload: layer %d, expert %d: %d bytes are not in host memory", layer, e, p.bytes)
+				}
+				n = p.at + aligned(p.bytes)
+			}
+			x.size = max(x.size, n)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return x, x.each(func(g *group.Group, layer int) error {
+		b := g.Bank(layer)
+		own := &bank{host: expert.Bank{Routed: b.Routed, Integers: b.Integers}, dev: b}
+		x.banks[layer] = own
+		if b.Routed != nil {
+			b.Routed = make([]device.Expert, len(b.Routed))
+		}
+		if b.Integers != nil {
+			b.Integers = make([]device.QExpert, len(b.Integers))
+		}
+		for e := range b.Len() {
+			own.absent(e)
+		}
+		return nil
+	})
+}
+
+// each calls f for every layer with experts.
+func (x *Experts) each(f func(g *group.Group, layer int) error) error {
+	for _, g := range x.parts.Groups {
+		for layer := g.First; layer < g.Last; layer++ {
+			if !g.MoE(layer) {
+				continue
+			}
+			if err := f(g, layer); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Layers are the layers that have routed experts, rising.
+func (x *Experts) Layers() []int {
+	var layers []int
+	_ = x.each(func(_ *group.Group, layer int) error { layers = append(layers, layer); return nil })
+	return layers
+}
+
+// SlotBytes is the size of a slot: of the largest expert.
+func (x *Experts) SlotBytes() int { return x.size }
+
+// Room allocates slots, besides those there are.
+func (x *Experts) Room(slots int) error {
+	for range slots {
+		buf, err := x.dev.Alloc(x.size)
+		if err != nil {
+			return fmt.Errorf("offload: slot %d for experts of %d bytes: %w", len(x.slots)+1, x.size, err)
+		}
+		x.slots = append(x.slots, slot{buf: buf, layer: -1})
+	}
+	return nil
+}
+
+// Load enqueues the copy of an expert to a slot, in place of the one that is
+// there. What else runs must have passed s before it uses the expert, and s what
+// used the former one.
+func (x *Experts) Load(s device.Stream, at, layer, e int) error {
+	b := x.banks[layer]
+	if b == nil || e < 0 || e >= b.host.Len() || at < 0 || at >= len(x.slots) {
+		return fmt.Errorf("offload: expert %d of layer %d to slot %d of %d", e, layer, at, len(x.slots))
+	}
+	place := &x.slots[at]
+	x.leave(at)
+	place.layer, place.expert = layer, e
+	for _, p := range pieces(&b.host, e) {
+		s.CopyIn(bytesOf(place.buf, p.at, p.bytes), p.host())
+	}
+	b.present(e, place.buf)
+	return nil
+}
+
+// leave makes a slot free: its expert is where another slot has it, or nowhere.
+func (x *Experts) leave(at int) {
+	old := x.slots[at]
+	x.slots[at].layer = -1
+	if old.layer < 0 {
+		return
+	}
+	for _, s := range x.slots {
+		if s.layer == old.layer && s.expert == old.expert {
+			x.banks[old.layer].present(old.expert, s.buf)
+			return
+		}
+	}
+	x.banks[old.layer].absent(old.expert)
+}
+
+// Run computes work, of st's layer, on a stream of the host device from the
+// batch's mirror. It may run on several streams at once with lists that share no
+// assignment, once they have passed Prepare.
+func (x *Experts) Run(s device.Stream, m *Mirror, layer int, work []device.ExpertRows) {
+	x.banks[layer].host.Run(s, x.host, &m.st, work)
+}
+
+// Prepare makes what Run takes and would otherwise make, several streams at once.
+func (x *Experts) Prepare(s device.Stream, m *Mirror, layer int) {
+	x.banks[layer].host.Prepare(s, x.host, &m.st)
+}
+
+// Close gives the slots back and the groups their experts.
+func (x *Experts) Close() {
+	for _, b := range x.banks {
+		b.dev.Routed, b.dev.Integers = b.host.Routed, b.host.Integers
+	}
+	for _, s := range x.slots {
+		s.buf.Free()
+	}
+	x.slots, x.banks = nil, nil
+}

@@ -1,0 +1,109 @@
+package offload
+
+import (
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages/expert"
+)
+
+// line is what every piece of an expert is aligned to.
+const line = 64
+
+func aligned(n int) int { return (n + line - 1) / line * line }
+
+// piece is some bytes of an expert and where they go in a slot.
+type piece struct {
+	buf   device.Buffer
+	from  int // bytes from the start of buf
+	bytes int
+	at    int // bytes from the start of the slot
+}
+
+// host is the piece's memory, nil where the host cannot address it.
+func (p *piece) host() []byte {
+	h := p.buf.Host()
+	if len(h) < p.from+p.bytes {
+		return nil
+	}
+	return h[p.from : p.from+p.bytes]
+}
+
+// place is where an expert names memory: a matrix, values or scales.
+type place struct {
+	buf   *device.Buffer
+	at    *int
+	bytes int
+}
+
+// places are those of an expert of one kind or the other, in the order of a slot.
+func places(f *device.Expert, q *device.QExpert) []place {
+	if f != nil {
+		return []place{ofMat(&f.Gate), ofMat(&f.Up), ofMat(&f.Down)}
+	}
+	return []place{
+		{&q.W13.Values, &q.W13.ValueAt, q.W13.ValueBytes()}, {&q.W13.Scales, &q.W13.ScaleAt, q.W13.ScaleBytes()},
+		{&q.W2.Values, &q.W2.ValueAt, q.W2.ValueBytes()}, {&q.W2.Scales, &q.W2.ScaleAt, q.W2.ScaleBytes()},
+	}
+}
+
+// ofMat is a whole matrix, from its first element to its last.
+func ofMat(m *device.Mat) place {
+	n := 0
+	if m.Rows > 0 {
+		n = ((m.Rows-1)*m.Stride + m.Cols) * m.DType.Size()
+	}
+	return place{&m.Buf, &m.Off, n}
+}
+
+// of finds expert e of a bank.
+func of(b *expert.Bank, e int) (*device.Expert, *device.QExpert) {
+	if len(b.Integers) > 0 {
+		return nil, &b.Integers[e]
+	}
+	return &b.Routed[e], nil
+}
+
+// pieces are the bytes of expert e, one behind the other in a slot.
+func pieces(b *expert.Bank, e int) []piece {
+	f, q := of(b, e)
+	var list []piece
+	at := 0
+	for _, p := range places(f, q) {
+		list = append(list, piece{*p.buf, *p.at, p.bytes, at})
+		at += aligned(p.bytes)
+	}
+	return list
+}
+
+// present makes the device's expert e the one that lies in buf.
+func (b *bank) present(e int, buf device.Buffer) {
+	at := 0
+	b.set(e, func(p place) {
+		*p.buf, *p.at = buf, at
+		at += aligned(p.bytes)
+	})
+}
+
+// absent leaves of the device's expert e its shape.
+func (b *bank) absent(e int) { b.set(e, func(p place) { *p.buf = nil }) }
+
+// set copies the host's expert e to the device's bank and changes where it lies.
+func (b *bank) set(e int, change func(place)) {
+	f, q := of(b.dev, e)
+	hostF, hostQ := of(&b.host, e)
+	if f != nil {
+		*f = *hostF
+	} else {
+		*q = *hostQ
+	}
+	for _, p := range places(f, q) {
+		change(p)
+	}
+}
+
+// bytesOf views n bytes of a buffer.
+func bytesOf(buf device.Buffer, at, n int) device.Mat {
+	m := device.NewMat(buf, tensor.U8, 1, n)
+	m.Off = at
+	return m
+}
