@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"strings"
 )
 
 // kind is a block format of GGUF (ggml's ggml.h and ggml-common.h): its number,
@@ -47,6 +48,7 @@ type pair struct {
 type file struct {
 	meta    []pair
 	tensors []*entry
+	experts uint64 // of a layer
 }
 
 const (
@@ -94,8 +96,8 @@ func (f *file) tokenBytes() (n uint64) {
 	for _, t := range f.tensors {
 		switch {
 		case t.name == "token_embd.weight":
-		case len(t.dims) == 3 && t.dims[2] == experts:
-			n += t.size() / experts * topK
+		case strings.HasSuffix(t.name, "_exps.weight"):
+			n += t.size() / f.experts * topK
 		default:
 			n += t.size()
 		}

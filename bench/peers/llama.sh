@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # llama.cpp beside Krater on the same machine, in the same minutes.
 #   bench/peers/llama.sh install DIR            fetch and build into DIR (network, Go, git, g++, npm)
-#   DIR/peer/llama.sh model [gguf flags]        write DIR/peer/model.gguf: --layers 27 --type q4_0
+#   DIR/peer/llama.sh model [gguf flags]        write DIR/peer/model.gguf: --type q4_0 --experts 64
 #   DIR/peer/llama.sh measure [1,2]             the peer alone, for these numbers of threads
 #   DIR/peer/llama.sh compare KRATER "FLAGS"    both in turn: FLAGS are those of `krater bench model`
 #                                               that choose the same model (shape, layers, precision)

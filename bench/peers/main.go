@@ -16,7 +16,7 @@ import (
 )
 
 const usage = `usage:
-  peers gguf --out FILE [--type q4_0|q4_k] [--layers 27]   write a model of random weights
+  peers gguf --out FILE [--type q4_0|q4_k] [--experts 64]  write a model of random weights
   peers regime [--threads N]                                the cores that are there now
   peers join [--json] --ours A.json,... --theirs B.json,... compare figures
 `
@@ -37,11 +37,11 @@ func run(args []string, out io.Writer) error {
 	case "gguf":
 		path := flags.String("out", "", "file to write")
 		kind := flags.String("type", "q4_0", "q4_0 or q4_k")
-		layers := flags.Int("layers", liteLayers, "layers")
+		experts := flags.Int("experts", liteMoE, "experts of a layer: fewer make a smaller file of which a token reads as much")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		return gguf(*path, *kind, *layers, out)
+		return gguf(*path, *kind, *experts, out)
 	case "regime":
 		threads := flags.Int("threads", runtime.GOMAXPROCS(0), "threads")
 		if err := flags.Parse(args[1:]); err != nil {
@@ -68,11 +68,11 @@ func run(args []string, out io.Writer) error {
 }
 
 // gguf writes a model and tells its sizes.
-func gguf(path, kind string, layers int, out io.Writer) error {
+func gguf(path, kind string, experts int, out io.Writer) error {
 	if path == "" {
 		return errors.New("gguf: --out names the file")
 	}
-	m, err := lite(kind, layers)
+	m, err := lite(kind, experts)
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func TestWrite(t *testing.T) {
 // TestLite holds the sizes against those of the models measured in the past.
 func TestLite(t *testing.T) {
 	for kind, want := range map[string][2]float64{"q4_0": {8.685, 1.3100}, "q4_k": {9.302, 1.3832}} {
-		f, err := lite(kind, liteLayers)
+		f, err := lite(kind, liteMoE)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,14 @@ func TestLite(t *testing.T) {
 			t.Errorf("%s: %.4f GB, %.5f a token, want %v", kind, all, token, want)
 		}
 	}
-	for _, bad := range [][]string{{"gguf"}, {"gguf", "--out", "x", "--type", "q9"}, {"gguf", "--out", "x", "--layers", "1"}, {}, {"nonsense"}, {"join"}} {
+	whole, err := lite("q4_0", liteMoE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if few, err := lite("q4_0", 16); err != nil || few.bytes() > whole.bytes()/3 || few.tokenBytes() >= whole.tokenBytes() || few.tokenBytes() < whole.tokenBytes()-20e6 {
+		t.Errorf("16 experts: %v, %d of %d bytes a token", err, few.tokenBytes(), whole.tokenBytes())
+	}
+	for _, bad := range [][]string{{"gguf"}, {"gguf", "--out", "x", "--type", "q9"}, {"gguf", "--out", "x", "--experts", "5"}, {}, {"nonsense"}, {"join"}} {
 		if err := run(bad, &bytes.Buffer{}); err == nil {
 			t.Errorf("%q passed", bad)
 		}

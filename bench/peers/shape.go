@@ -5,7 +5,7 @@ import "fmt"
 // The sizes of DeepSeek-V2-Lite (its config.json), but for the vocabulary, which
 // is smaller so that the head does not hide the rest.
 const (
-	liteLayers = 27
+	layers     = 27 // by which llama.cpp knows that there is no q_lora_rank
 	hidden     = 2048
 	inner      = 1408  // moe_intermediate_size
 	innerDense = 10944 // intermediate_size
@@ -14,7 +14,7 @@ const (
 	rope       = 64
 	valueDim   = 128
 	rank       = 512 // kv_lora_rank
-	experts    = 64
+	liteMoE    = 64  // experts of a layer
 	topK       = 6
 	shared     = 2
 	vocab      = 32000
@@ -23,14 +23,15 @@ const (
 // lite is the model as GGUF names its parts (architecture deepseek2, kv_b_proj
 // split into k_b and v_b). kind q4_0 keeps every matrix so; q4_k as converters do
 // it: Q5_0 where a row is no multiple of 256, k_b in Q8_0.
-func lite(kind string, layers int) (*file, error) {
+// Fewer experts make a smaller file of which a token reads as much.
+func lite(kind string, experts int) (*file, error) {
 	if kind != "q4_0" && kind != "q4_k" {
 		return nil, fmt.Errorf("gguf: type %q is neither q4_0 nor q4_k", kind)
 	}
-	if layers < 2 || layers > 1<<10 {
-		return nil, fmt.Errorf("gguf: %d layers: want 2 to %d", layers, 1<<10)
+	if experts < topK || experts > 1<<10 {
+		return nil, fmt.Errorf("gguf: %d experts: want %d to %d", experts, topK, 1<<10)
 	}
-	f := &file{}
+	f := &file{experts: uint64(experts)}
 	q := func(name string, dims ...uint64) {
 		t := q40
 		if kind == "q4_k" {
@@ -63,20 +64,20 @@ func lite(kind string, layers int) (*file, error) {
 			q(p+"ffn_up.weight", hidden, innerDense)
 			continue
 		}
-		f.add(p+"ffn_gate_inp.weight", f32, hidden, experts)
-		q(p+"ffn_gate_exps.weight", hidden, inner, experts)
-		q(p+"ffn_down_exps.weight", inner, hidden, experts)
-		q(p+"ffn_up_exps.weight", hidden, inner, experts)
+		f.add(p+"ffn_gate_inp.weight", f32, hidden, f.experts)
+		q(p+"ffn_gate_exps.weight", hidden, inner, f.experts)
+		q(p+"ffn_down_exps.weight", inner, hidden, f.experts)
+		q(p+"ffn_up_exps.weight", hidden, inner, f.experts)
 		q(p+"ffn_gate_shexp.weight", hidden, shared*inner)
 		q(p+"ffn_down_shexp.weight", shared*inner, hidden)
 		q(p+"ffn_up_shexp.weight", hidden, shared*inner)
 	}
-	f.metadata(layers)
+	f.metadata()
 	return f, f.check()
 }
 
 // metadata sets the keys of the format's deepseek2 section.
-func (f *file) metadata(layers int) {
+func (f *file) metadata() {
 	const a = "deepseek2."
 	f.meta = []pair{
 		{"general.architecture", "deepseek2"}, {"general.name", "synthetic"}, {"general.quantization_version", uint32(2)},
@@ -87,7 +88,7 @@ func (f *file) metadata(layers int) {
 		{a + "attention.key_length_mla", uint32(nope + rope)}, {a + "attention.value_length_mla", uint32(valueDim)},
 		{a + "attention.kv_lora_rank", uint32(rank)}, {a + "rope.dimension_count", uint32(rope)},
 		{a + "rope.freq_base", float32(10000)}, {a + "attention.layer_norm_rms_epsilon", float32(1e-6)},
-		{a + "expert_count", uint32(experts)}, {a + "expert_used_count", uint32(topK)}, {a + "expert_shared_count", uint32(shared)},
+		{a + "expert_count", uint32(f.experts)}, {a + "expert_used_count", uint32(topK)}, {a + "expert_shared_count", uint32(shared)},
 		{a + "expert_feed_forward_length", uint32(inner)}, {a + "leading_dense_block_count", uint32(1)},
 		{a + "expert_weights_scale", float32(1)}, {a + "expert_weights_norm", false}, {a + "expert_gating_func", uint32(1)},
 		{a + "vocab_size", uint32(vocab)}, {"tokenizer.ggml.model", "no_vocab"},
