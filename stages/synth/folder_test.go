@@ -93,6 +93,9 @@ func TestWriteFails(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "model")
 			f := Folder{Dir: dir, shard: 200_000, create: func(path string) (*os.File, error) {
 				if strings.Contains(path, full) {
+					if _, err := weights.Open(dir); !errors.Is(err, weights.ErrNoWeights) {
+						t.Errorf("%s: an unfinished folder: got %v", as, err)
+					}
 					return os.OpenFile("/dev/full", os.O_WRONLY, 0)
 				}
 				return os.Create(path)

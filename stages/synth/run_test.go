@@ -300,3 +300,83 @@ func openCache(t *testing.T, dev device.Device, m *Model, set *weights.Set, dir 
 	}
 	return c
 }
+
+// TestDense: a model without experts, its head tied to the embedding or not, answers
+// from memory as from its files, whatever its depth.
+func TestDense(t *testing.T) {
+	for _, x := range []struct {
+		tied   string
+		layers int
+		bits   int
+	}{{"true", 2, 0}, {"true", 24, 0}, {"false", 24, 0}, {"true", 3, 8}, {"false", 3, 4}} {
+		config := `{"model_type": "qwen2", "hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 24, "vocab_size": 300,
+			"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+			"tie_word_embeddings": ` + x.tied + `}`
+		m, err := FromConfig("dense", []byte(config), Options{Layers: x.layers, Skew: Zipf})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev := processor(t)
+		o := load.Options{Limits: limits, KVType: tensor.F32, Precision: load.Precision{Attention: x.bits, Dense: x.bits, Head: x.bits, Group: 32}}
+		l, err := m.Load(dev, o, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := greedy(t, dev, l.Parts, 16)
+		if l.Close(); len(ids) != 16 {
+			t.Errorf("%+v: %v", x, ids)
+		}
+		if x.bits != 0 {
+			continue
+		}
+		dir := t.TempDir()
+		if err := m.WriteSafetensors(context.Background(), Folder{Dir: dir}); err != nil {
+			t.Fatal(err)
+		}
+		set, err := weights.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := load.Model(dev, m.Config, set, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := greedy(t, dev, p, 16); !slices.Equal(got, ids) {
+			t.Errorf("%+v: %v from files, %v in memory", x, got, ids)
+		}
+		p.Close()
+		set.Close()
+	}
+}
+
+// TestHeads: kv_b_proj as integers, a matrix a head and direction.
+func TestHeads(t *testing.T) {
+	m, dev := small(t, Options{}), processor(t)
+	l, err := m.Load(dev, load.Options{Limits: limits, Precision: load.Precision{KVB: 8, Group: 32}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	row := make([]float32, 64)
+	s := &store{m: m, l: l, dev: dev, threads: 1}
+	for name, f := range map[string]tensor.FormatB{
+		"layer.2.kv_b.1.k": {Rows: 64, Cols: 32, Bits: 8, Group: 32},
+		"layer.2.kv_b.1.v": {Rows: 32, Cols: 64, Bits: 8, Group: 32},
+	} {
+		q, err := s.Matrix(name, f, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		square := 0.0
+		for r := range f.Rows {
+			f.Row(row, q.Values.Host()[q.ValueAt:], q.Scales.Host()[q.ScaleAt:], r)
+			for _, v := range row[:f.Cols] {
+				square += float64(v) * float64(v) / float64(f.Rows*f.Cols)
+			}
+		}
+		// Of 2048 values the spread is within 5/sqrt(2*2048) of 1/sqrt(64).
+		if std := math.Sqrt(square); math.Abs(std-0.125) > 0.125*0.1 {
+			t.Errorf("%s: spread %.4f, want 0.125", name, std)
+		}
+	}
+}
