@@ -125,7 +125,7 @@ const (
 	childDir   = "KRATER_TEST_CACHE_DIR"
 	childStep  = "KRATER_TEST_CACHE_STEP" // "" or the step to stop at, from 0
 	childModel = "KRATER_TEST_CACHE_MODEL"
-	childKind  = "KRATER_TEST_CACHE_KIND" // "", "both" or "matrices"
+	childKind  = "KRATER_TEST_CACHE_KIND" // of kinds
 	childPeak  = "KRATER_TEST_CACHE_PEAK" // a model's folder: see TestPeakMemory
 )
 
@@ -159,7 +159,7 @@ func child(dir, model string) {
 	notice := func(line string) { os.Stdout.WriteString("notice " + line + "\n") }
 	var err error
 	switch kind := os.Getenv(childKind); kind {
-	case "matrices":
+	case "matrices", "more matrices":
 		o, _ := matrixOptions(dir)
 		o.onStep, o.Notice = onStep, notice
 		var made int

@@ -58,8 +58,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 // kind of file that can be killed.
 type kind struct {
-	name  string
-	steps func(t *testing.T) []string
+	name string
+	// prepare is what lies there before, nil: nothing.
+	prepare func(t *testing.T, dir string)
+	steps   func(t *testing.T) []string
 	// loads is nil or why each file there is cannot be used.
 	loads func(dir string) error
 	// whole starts once more and compares everything.
@@ -67,8 +69,37 @@ type kind struct {
 }
 
 func kinds() []kind {
+	matrices := kind{"matrices", nil, stepsOfMatrices(0), func(dir string) error {
+		o, _ := matrixOptions(dir)
+		x, err := loadMatrices(context.Background(), hosttest.Device{}, pathOfMatrices(o), o)
+		if err == nil {
+			err = x.close()
+		}
+		return err
+	}, func(t *testing.T, dir string) {
+		o, _ := matrixOptions(dir)
+		loadAll(t, o)
+		if made := loadAll(t, o); made != 0 {
+			t.Errorf("%d matrices made again", made)
+		}
+		onlyFiles(t, filepath.Dir(pathOfMatrices(o)), o.fileName())
+	}}
+	more := matrices
+	more.name, more.steps, more.prepare = "more matrices", stepsOfMatrices(4), func(t *testing.T, dir string) {
+		o, _ := matrixOptions(dir)
+		if _, err := fillMatrices(t, o, wanted()[:4]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more.loads = func(dir string) error {
+		err := matrices.loads(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			err = errors.New("the file that was there is gone")
+		}
+		return err
+	}
 	return []kind{
-		{"", steps, func(dir string) error {
+		{"", nil, steps, func(dir string) error {
 			o, _, _ := options(nil, dir)
 			return loads(o)
 		}, func(t *testing.T, dir string) {
@@ -76,7 +107,7 @@ func kinds() []kind {
 			whole(t, o)
 			onlyFile(t, o)
 		}},
-		{"both", func(t *testing.T) (list []string) {
+		{"both", nil, func(t *testing.T) (list []string) {
 			o, _, _ := both(t, t.TempDir())
 			o.onStep = func(name string) { list = append(list, name) }
 			wholeBoth(t, o)
@@ -94,26 +125,22 @@ func kinds() []kind {
 			wholeBoth(t, o)
 			onlyFile(t, o)
 		}},
-		{"matrices", func(t *testing.T) (list []string) {
-			o, _ := matrixOptions(t.TempDir())
-			o.onStep = func(name string) { list = append(list, name) }
-			loadAll(t, o)
-			return list
-		}, func(dir string) error {
-			o, _ := matrixOptions(dir)
-			x, err := loadMatrices(context.Background(), hosttest.Device{}, pathOfMatrices(o), o)
-			if err == nil {
-				err = x.close()
+		matrices, more,
+	}
+}
+
+// stepsOfMatrices lists the steps of a load that finds the first n matrices.
+func stepsOfMatrices(n int) func(t *testing.T) []string {
+	return func(t *testing.T) (list []string) {
+		o, _ := matrixOptions(t.TempDir())
+		if n > 0 {
+			if _, err := fillMatrices(t, o, wanted()[:n]); err != nil {
+				t.Fatal(err)
 			}
-			return err
-		}, func(t *testing.T, dir string) {
-			o, _ := matrixOptions(dir)
-			loadAll(t, o)
-			if made := loadAll(t, o); made != 0 {
-				t.Errorf("%d matrices made again", made)
-			}
-			onlyFiles(t, filepath.Dir(pathOfMatrices(o)), o.fileName())
-		}},
+		}
+		o.onStep = func(name string) { list = append(list, name) }
+		loadAll(t, o)
+		return list
 	}
 }
 
@@ -137,6 +164,9 @@ func killedAtRandom(t *testing.T, k kind) {
 			t.Fatalf("%d kills in %d rounds: the builds end too early", kills, round)
 		}
 		dir := t.TempDir()
+		if k.prepare != nil {
+			k.prepare(t, dir)
+		}
 		for range 3 {
 			cmd, out := start(t, childDir+"="+dir, childKind+"="+k.name)
 			for n := r.IntN(total); n > 0 && out.Scan(); n-- {
@@ -168,6 +198,9 @@ func TestOthersKilledAtEveryStep(t *testing.T) {
 					continue
 				}
 				dir := t.TempDir()
+				if k.prepare != nil {
+					k.prepare(t, dir)
+				}
 				cmd, out := start(t, childDir+"="+dir, childKind+"="+k.name, childStep+"="+strconv.Itoa(i))
 				for out.Scan() && out.Text() != "stopped" {
 				}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"testing"
 
-	"krater/kernels/cpu"
 	"krater/kernels/tensor"
 	"krater/stages/internal/hosttest"
 	"krater/stages/model"
@@ -167,19 +166,6 @@ func TestStatsNeeded(t *testing.T) {
 	}
 }
 
-// same expert, always.
-type one struct{ w13, w2 *quant.Matrix }
-
-func (o one) Expert(int, int) (w13, w2 *quant.Matrix, err error) { return o.w13, o.w2, nil }
-
-func oneExpert(t testing.TB, p *Plan) one {
-	w13, w2, err := (&made{plan: p}).Expert(1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return one{w13, w2}
-}
-
 // TestBoundedMemory: a build's heap does not grow with experts or layers. Floats
 // of one expert, its integers and its packed form are 4 + 1 + 0.5 bytes a weight;
 // garbage may double it.
@@ -208,39 +194,5 @@ func TestBoundedMemory(t *testing.T) {
 	t.Logf("%.2f bytes a weight of one expert", float64(grown)/float64(expert))
 	if grown > 2*6*expert+1<<18 {
 		t.Errorf("%d bytes on the heap, an expert has %d weights", grown, expert)
-	}
-}
-
-// BenchmarkLoad is a start with a cache of 600 MB in the page cache.
-func BenchmarkLoad(b *testing.B) {
-	o, _, _ := options(b, b.TempDir())
-	o.Plan.Hidden, o.Plan.FF, o.Plan.Experts, o.Plan.Layers = 2048, 1408, 32, []int{1, 2, 3, 4}
-	o.Source = oneExpert(b, &o.Plan)
-	r, err := Build(context.Background(), *o)
-	if err != nil {
-		b.Fatal(err)
-	}
-	dev, err := cpu.New(cpu.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer dev.Close()
-	for _, x := range []struct {
-		name string
-		copy bool
-	}{{"map", false}, {"copy", true}} {
-		b.Run(x.name, func(b *testing.B) {
-			o.Copy = x.copy
-			b.SetBytes(r.Bytes)
-			for b.Loop() {
-				c, err := Open(b.Context(), dev, *o)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := c.Close(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

@@ -1,0 +1,107 @@
+//go:build unix
+
+package cache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"krater/kernels/cpu"
+	"krater/kernels/tensor"
+	"krater/stages/model"
+	"krater/stages/weights"
+	"krater/stages/weights/quant"
+)
+
+// same expert, always.
+type one struct{ w13, w2 *quant.Matrix }
+
+func (o one) Expert(int, int) (w13, w2 *quant.Matrix, err error) { return o.w13, o.w2, nil }
+
+func oneExpert(t testing.TB, p *Plan) one {
+	w13, w2, err := (&made{plan: p}).Expert(1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return one{w13, w2}
+}
+
+// BenchmarkConvert is the conversion of four experts of DeepSeek-V2-Lite; its rate
+// is that of the source's BF16 bytes.
+func BenchmarkConvert(b *testing.B) {
+	cfg := &model.Config{Layers: 1, Hidden: 2048, MoE: model.MoE{Experts: 4, FF: 1408}}
+	data := make([]byte, 2*cfg.Hidden*cfg.MoE.FF)
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := 0; i < len(data); i += 2 {
+		v := tensor.F32ToBF16(float32(r.NormFloat64() * 0.02))
+		data[i], data[i+1] = byte(v), byte(v>>8)
+	}
+	var list []weights.Named
+	for e := range cfg.MoE.Experts {
+		n := cfg.ExpertNames(0, e)
+		for _, name := range []string{n.Gate, n.Up, n.Down} {
+			list = append(list, weights.Named{Name: name, Tensor: weights.Tensor{DType: tensor.BF16, Shape: []int{cfg.MoE.FF, cfg.Hidden}, Data: data}})
+		}
+	}
+	set := weights.Of(list, nil)
+	for _, bits := range []int{4, 8} {
+		for _, x := range []struct {
+			format  string
+			also    []Format
+			threads int
+		}{{"B", nil, 1}, {"B", nil, 0}, {"BA", []Format{FormatA}, 1}, {"BA", []Format{FormatA}, 0}} {
+			b.Run(fmt.Sprintf("int%d/%s/threads=%d", bits, x.format, workers(x.threads)), func(b *testing.B) {
+				spec := quant.Spec{Bits: bits, Group: 64}
+				plan, err := NewPlan(cfg, spec, Search, Fingerprint{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.SetBytes(int64(len(list) * len(data)))
+				for b.Loop() {
+					o := Options{Plan: plan, Dir: b.TempDir(), Threads: x.threads, Source: &Weights{Config: cfg, Set: set, Spec: spec, Method: Search, Threads: x.threads}}
+					for range x.also {
+						o.Also = append(o.Also, forGPU(plan))
+					}
+					if _, err := Build(b.Context(), o); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkLoad is a start with a cache of 600 MB in the page cache.
+func BenchmarkLoad(b *testing.B) {
+	o, _, _ := options(b, b.TempDir())
+	o.Plan.Hidden, o.Plan.FF, o.Plan.Experts, o.Plan.Layers = 2048, 1408, 32, []int{1, 2, 3, 4}
+	o.Source = oneExpert(b, &o.Plan)
+	r, err := Build(b.Context(), *o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	dev, err := cpu.New(cpu.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer dev.Close()
+	for _, x := range []struct {
+		name string
+		copy bool
+	}{{"map", false}, {"copy", true}} {
+		b.Run(x.name, func(b *testing.B) {
+			o.Copy = x.copy
+			b.SetBytes(r.Bytes)
+			for b.Loop() {
+				c, err := Open(b.Context(), dev, *o)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := c.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
