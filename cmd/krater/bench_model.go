@@ -16,6 +16,7 @@ import (
 
 type benchModelCmd struct {
 	modelFlag
+	synthFlags
 	engineFlags
 	benchOutput
 	Prefill []int `help:"Lengths of prompts." default:"512,2048,8192"`
@@ -84,7 +85,7 @@ func (c *benchModelCmd) options() model.Options {
 func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelReport, error) {
 	f := c.engineFlags
 	f.Threads = threads
-	src, err := openSource(c.Model)
+	src, err := c.source()
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +101,7 @@ func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelRep
 	// Room for exactly what is measured.
 	f.MaxSeqs = max(1, slices.Max(append([]int{1}, o.Batch...)))
 	f.KVCache = size(int64(o.Blocks(f.BlockTokens)) * kvBlockBytes(cfg, f.BlockTokens, kvTypes[f.KVDType]))
-	s, err := prepare(e, c.Model, &f, limits{})
+	s, err := prepareSource(e, src, &f, limits{})
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +124,19 @@ func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelRep
 	o.Progress = func(what string) { fmt.Fprintf(e.err, "krater: %s, %d threads\n", what, s.dev.Team().Threads()) }
 	r.Report, err = model.Run(d, s.dev, timed, o)
 	return r, err
+}
+
+// source is the model to measure: one of random weights, or that of a folder.
+func (c *benchModelCmd) source() (*source, error) {
+	switch {
+	case c.Shape == "" && (c.Layers != 0 || c.Vocab != 0):
+		return nil, errors.New("--layers and --vocab belong to --shape")
+	case c.Shape == "":
+		return openSource(c.Model)
+	case c.Model != "":
+		return nil, errors.New("--model and --shape name two models")
+	}
+	return c.synthFlags.source()
 }
 
 // fit leaves out what a context is too short for, and says so.

@@ -102,3 +102,15 @@ func TestBenchModel(t *testing.T) {
 	}
 	refuses(t, 1, []string{"bench", "model", "--decode", "100000"}, "--decode", "context")
 }
+
+// TestBenchShape: a model of random weights, integers everywhere, made in memory;
+// a token reads all matrices but the embedding and the experts it does not take.
+func TestBenchShape(t *testing.T) {
+	r := decode[modelFigures](t, answers(t, "", "bench", "model", "--json", "--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "512",
+		"--cpu-expert-bits", "4", "--attention-quant", "int4", "--shared-expert-quant", "int4", "--dense-mlp-quant", "int4", "--lm-head-quant", "int4", "--decode", "4", "--prefill", "8", "--context", "8", "--batch", "1"))
+	// 5 bits at most a weight of 67 M in the dense layer, 23 M in shared and 52 M in
+	// routed experts, 25 M in attention, 1 M in the head.
+	if least, most := int64(80e6), int64(170e6); r.Bytes < least || r.Bytes > most || r.DecodeTokS <= 0 {
+		t.Errorf("%d bytes a step, want %d to %d", r.Bytes, least, most)
+	}
+}

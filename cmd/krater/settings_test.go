@@ -228,6 +228,8 @@ func TestBadFlags(t *testing.T) {
 		{1, "bench kernels --rows 0", "--rows"},
 		{1, "bench model --decode 1", "--decode"},
 		{1, "bench model --batch 0", "--batch"},
+		{1, "bench model --layers 3", "--layers --shape"},
+		{1, "bench model --shape deepseek-v2-lite --model " + modelDir, "--model --shape"},
 		{1, "bench model --layer-groups 2", "--layer-groups"},
 		{1, "bench kernels --plot kernels.gif", ".svg .png"},
 		{1, "bench kernels --size 900TB", "--size available"},

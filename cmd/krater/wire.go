@@ -126,7 +126,8 @@ type session struct {
 	copied   int64           // bytes of weights read into memory of the device
 
 	// wrap, if set, is what stands between the stages and the device.
-	wrap func(*cpu.Device) load.Device
+	wrap    func(*cpu.Device) load.Device
+	wrapped load.Device
 }
 
 // limits are the sizes a session is loaded for; zero fields come from the flags.
@@ -216,10 +217,13 @@ func (s *session) make(f *engineFlags, o load.Options) error {
 
 // operators is the device as the stages see it.
 func (s *session) operators() load.Device {
-	if s.wrap != nil {
-		return s.wrap(s.dev)
+	if s.wrapped == nil {
+		s.wrapped = s.dev
+		if s.wrap != nil {
+			s.wrapped = s.wrap(s.dev)
+		}
 	}
-	return s.dev
+	return s.wrapped
 }
 
 // Close frees the model. It may be called again.
