@@ -16,6 +16,9 @@ func (n *embedNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
 	if !b.Abandoned.Load() {
 		n.stage.Run(n.stream, b.State, b.Probe())
+		if err := n.stream.Synchronize(); err != nil {
+			panic(err)
+		}
 	}
 	c.send(c.routes.groups[0], b)
 }

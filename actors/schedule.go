@@ -199,13 +199,25 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 			b.Rows = append(b.Rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler})
 		}
 	}
-	if err := b.State.Fill(n.stream, &n.plan); err != nil {
+	if err := n.place(b, &n.plan); err != nil {
 		n.lose(f, fmt.Errorf("batch %d: %w", d.ID, err))
 		n.give(f)
 		return
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
 	n.filled = append(n.filled, b)
+}
+
+// place makes a batch hold a plan and waits for the copies: whoever gets it works on
+// another stream.
+func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
+	if err := b.State.Fill(n.stream, plan); err != nil {
+		return err
+	}
+	if err := n.stream.Synchronize(); err != nil {
+		panic(err)
+	}
+	return nil
 }
 
 // take uses a credit.
@@ -246,7 +258,7 @@ func (n *scheduleNode) fillRaw() {
 	n.raw = true
 	b := f.batch
 	b.ID, b.Raw, b.Rows = rawIDs+n.rawLast, raw, b.Rows[:0]
-	if err := b.State.Fill(n.stream, raw.Batch); err != nil {
+	if err := n.place(b, raw.Batch); err != nil {
 		n.lose(f, err)
 		n.give(f)
 		return
