@@ -427,6 +427,11 @@ func FuzzHeader(f *testing.F) {
 	b := p.encode(&l)
 	f.Add(b)
 	f.Add(b[:headerFixed])
+	a := forGPU(p)
+	if l, err = a.layout(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(a.encode(&l))
 	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// The fuzzer cannot guess a checksum.

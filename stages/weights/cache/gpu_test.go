@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"krater/kernels/tensor"
@@ -205,6 +207,49 @@ func TestFormatsApart(t *testing.T) {
 		if _, err := Open(context.Background(), hosttest.Device{}, *o); !errors.Is(err, ErrShape) {
 			t.Errorf("twice the same file, or different layers: got %v", err)
 		}
+	}
+}
+
+// TestFormatsTogether: starts that want one format, the other or both, in any
+// order, wait for each other in one order only, and every file is built once.
+func TestFormatsTogether(t *testing.T) {
+	dir := t.TempDir()
+	var wait sync.WaitGroup
+	var built atomic.Int64
+	for i := range 8 {
+		wait.Go(func() {
+			o, src, _ := options(t, dir)
+			switch b, a := o.Plan, forGPU(o.Plan); i % 4 {
+			case 0:
+				o.Also = []Plan{a}
+			case 1:
+				o.Plan, o.Also = a, []Plan{b}
+			case 2:
+				o.Plan = a
+			}
+			c, err := Open(t.Context(), hosttest.Device{}, *o)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			for _, x := range c.files() {
+				if x.Report != nil {
+					built.Add(int64(x.Report.Built))
+				}
+			}
+			if i%4 != 2 {
+				equal(t, c, o)
+			}
+			if i%4 != 3 {
+				a := forGPU(o.Plan)
+				equalA(t, c, src, &a)
+			}
+		})
+	}
+	wait.Wait()
+	if built.Load() != 6 {
+		t.Errorf("%d layers built, want 3 of each format", built.Load())
 	}
 }
 
