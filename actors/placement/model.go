@@ -11,13 +11,13 @@ import (
 // Model is a placed model as plain calls: what stages/direct is for a model on one
 // device. It computes one batch at a time (drive.Runner).
 type Model struct {
-	parts    *load.Parts
-	place    *Placement
-	mirror   *offload.Mirror
-	state    *stages.State
-	stream   device.Stream // of the device
-	host     device.Stream
-	division Division
+	parts  *load.Parts
+	place  *Placement
+	mirror *offload.Mirror
+	state  *stages.State
+	stream device.Stream // of the device
+	host   device.Stream
+	work   []device.ExpertRows // of the host, of the layer in hand
 }
 
 // NewModel makes a model of parts and where their experts are; both stay the
@@ -93,22 +93,19 @@ func (m *Model) experts(g *group.Group, layer int, probe stages.Probe) error {
 	if err := m.stream.Synchronize(); err != nil { // the host reads the router's choice
 		return err
 	}
-	d := &m.division
-	m.place.Divide(d, layer, st.T, g.Work(st, layer))
-	for i := range d.Waves {
-		if err := m.place.Enqueue(m.stream, &d.Waves[i]); err != nil {
-			return err
-		}
-		g.Experts(m.stream, st, layer, d.Waves[i].Work)
+	var err error
+	m.work, err = m.place.Run(m.stream, g, st, layer, g.Work(st, layer), m.work[:0])
+	if err != nil {
+		return err
 	}
 	g.Shared(m.stream, st, layer, probe)
-	if len(d.Host) > 0 {
+	if len(m.work) > 0 {
 		m.place.Prepare(m.host, m.mirror, layer)
-		m.place.Run(m.host, m.mirror, layer, d.Host)
+		m.place.Compute(m.host, m.mirror, layer, m.work)
 		if err := m.host.Synchronize(); err != nil {
 			return err
 		}
-		m.mirror.Return(m.stream, st, d.Host)
+		m.mirror.Return(m.stream, st, m.work)
 	}
 	g.Combine(m.stream, st, layer, probe)
 	return nil

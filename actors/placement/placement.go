@@ -1,15 +1,18 @@
 // Package placement carries out what scheduler/dispatch decides: it keeps
-// account of which expert lies in which slot of a device, turns the routed work of
-// a layer into the lists of both sides, and enqueues the copies. It has no actor:
-// the pipeline and plain calls (Model) use it alike.
+// account of which expert lies in which slot of a device, enqueues the device's
+// part of a layer's routed work with the copies it needs, and tells what is left to
+// the host. It has no actor: the pipeline and plain calls (Model) use it alike.
 package placement
 
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
+	"krater/stages"
+	"krater/stages/group"
 	"krater/stages/load"
 	"krater/stages/offload"
 )
@@ -31,16 +34,22 @@ type Options struct {
 // be worth a device's while.
 const thresholdDefault = 300
 
-// Placement is a model with its experts placed. Divide belongs to one goroutine at
-// a time.
+// Placement is a model with its experts placed. It is safe for concurrent use; a
+// stream belongs to one goroutine as ever.
 type Placement struct {
 	*offload.Experts
 	dev       device.Device
 	threshold int
 	setup     dispatch.Setup
-	sides     [dispatch.Phases]*side
-	step      dispatch.Step
-	decision  dispatch.Decision
+
+	mu sync.Mutex // of what follows, and of the slots
+	// stream has all loads and all work of experts, so that a slot is never
+	// overwritten while somebody reads it.
+	stream   device.Stream
+	sides    [dispatch.Phases]*side
+	step     dispatch.Step
+	decision dispatch.Decision
+	part     []device.ExpertRows
 }
 
 // side is a strategy with its slots.
@@ -49,20 +58,6 @@ type side struct {
 	start     dispatch.Start
 	residency *dispatch.Residency
 	first     int // of its slots, among the device's
-}
-
-// Division is the routed work of a layer, by place. Its lists share the
-// assignments of the work it was made of, and are valid until the next Divide.
-type Division struct {
-	Host  []device.ExpertRows
-	Waves []Wave
-}
-
-// Wave is work for the device, once its loads have been enqueued.
-type Wave struct {
-	side  *side
-	loads []dispatch.Load
-	Work  []device.ExpertRows
 }
 
 // New places the routed experts of parts, which were loaded with them in host
@@ -82,7 +77,10 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 	for _, l := range layers {
 		p.setup.Layers = append(p.setup.Layers, int32(l))
 	}
-	if err := p.begin(o); err != nil {
+	if p.stream, err = dev.NewStream(); err == nil {
+		err = p.begin(o)
+	}
+	if err != nil {
 		x.Close()
 		return nil, err
 	}
@@ -135,19 +133,13 @@ func (p *Placement) load(s *side) error {
 	if err := p.Room(s.start.Slots); err != nil {
 		return err
 	}
-	stream, err := p.dev.NewStream()
-	if err != nil {
-		return err
-	}
-	for i, l := range s.start.Loads {
-		if err := p.Load(stream, s.first+int(l.Slot), int(l.Layer), int(l.Expert)); err != nil {
+	const piece = 64 // what is enqueued stays bounded
+	for loads := range slices.Chunk(s.start.Loads, piece) {
+		if err := p.enqueue(s, loads); err != nil {
 			return err
 		}
-		// What is enqueued stays bounded.
-		if i%64 == 63 || i == len(s.start.Loads)-1 {
-			if err := stream.Synchronize(); err != nil {
-				return err
-			}
+		if err := p.stream.Synchronize(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -161,12 +153,35 @@ func (p *Placement) Phase(rows int) dispatch.Phase {
 	return dispatch.Decode
 }
 
-// Host tells whether Divide may leave work of a batch of so many rows to the host.
+// Host tells whether Run may leave work of a batch of so many rows to the host, so
+// that Mirror.Fetch has to be enqueued before the router's choice is waited for.
 func (p *Placement) Host(rows int) bool { return p.sides[p.Phase(rows)].start.Host[p.Phase(rows)] }
 
-// Divide decides where the routed work of a layer, of a batch of so many rows, is
-// done. The loads of all waves have to be enqueued (Enqueue) in order.
-func (p *Placement) Divide(out *Division, layer, rows int, work []device.ExpertRows) {
+// Run decides where the routed work of a layer is done, enqueues the device's part
+// with the copies it needs, and appends what is left to the host to list, in the
+// work's order. s is the stream of g, whose router's choice the host has read;
+// what is enqueued on it afterwards comes after the device's part.
+func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer int, work, list []device.ExpertRows) ([]device.ExpertRows, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	side := p.decide(layer, st.T, work)
+	if len(p.decision.Waves) > 0 {
+		p.stream.Wait(s.Record())
+		for _, w := range p.decision.Waves {
+			side.residency.Load(w.Loads)
+			if err := p.enqueue(side, w.Loads); err != nil {
+				return list, err
+			}
+			p.part = pick(p.part[:0], work, w.Work)
+			g.Experts(p.stream, st, layer, p.part)
+		}
+		s.Wait(p.stream.Record())
+	}
+	return pick(list, work, p.decision.Host), nil
+}
+
+// decide fills p.decision for the routed work of a layer, of a batch of so many rows.
+func (p *Placement) decide(layer, rows int, work []device.ExpertRows) *side {
 	phase := p.Phase(rows)
 	s := p.sides[phase]
 	in := &p.step
@@ -175,12 +190,17 @@ func (p *Placement) Divide(out *Division, layer, rows int, work []device.ExpertR
 		in.Work = append(in.Work, dispatch.Rows{Expert: w.Expert, Rows: int32(len(w.Assign))})
 	}
 	s.strategy.Decide(&p.decision, in)
-	out.Host = pick(out.Host[:0], work, p.decision.Host)
-	out.Waves = slices.Grow(out.Waves[:0], len(p.decision.Waves))[:len(p.decision.Waves)]
-	for i, w := range p.decision.Waves {
-		s.residency.Load(w.Loads)
-		out.Waves[i] = Wave{side: s, loads: w.Loads, Work: pick(out.Waves[i].Work[:0], work, w.Work)}
+	return s
+}
+
+// enqueue enqueues copies to slots of a side.
+func (p *Placement) enqueue(s *side, loads []dispatch.Load) error {
+	for _, l := range loads {
+		if err := p.Load(p.stream, s.first+int(l.Slot), int(l.Layer), int(l.Expert)); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // pick appends the items of work that index names.
@@ -189,14 +209,4 @@ func pick(list, work []device.ExpertRows, index []int32) []device.ExpertRows {
 		list = append(list, work[i])
 	}
 	return list
-}
-
-// Enqueue enqueues the loads of a wave; its work may be enqueued on s behind them.
-func (p *Placement) Enqueue(s device.Stream, w *Wave) error {
-	for _, l := range w.loads {
-		if err := p.Load(s, w.side.first+int(l.Slot), int(l.Layer), int(l.Expert)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"krater/actors/placement"
-	"krater/kernels/device"
 	"krater/kernels/hostsim"
 	"krater/scheduler/dispatch"
 	"krater/stages/load"
@@ -112,37 +111,23 @@ func TestBudgetIsShared(t *testing.T) {
 	p.Close()
 }
 
-// TestDivide: the lists name the work of each side, by the phase of the batch.
-func TestDivide(t *testing.T) {
+// TestPhases: from the threshold on a batch is prefill.
+func TestPhases(t *testing.T) {
 	host := processor(t)
 	s := open(t, golden)
 	d := simulated(t, hostsim.Options{CPU: host})
 	parts := s.on(t, d, load.Options{Limits: limits, Routed: host})
-	p, err := placement.New(d, host, parts, placement.Options{Prefill: strategy(t, "persistent"), Decode: strategy(t, "cpu_only")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	work := []device.ExpertRows{{Expert: 1, Assign: []int32{0}}, {Expert: 3, Assign: []int32{1, 2}}}
-	var div placement.Division
-	for _, rows := range []int{1, 299, 300, 299, 301} {
-		p.Divide(&div, 1, rows, work)
-		prefill := rows >= 300
-		if p.Host(rows) == prefill || (p.Phase(rows) == dispatch.Prefill) != prefill {
-			t.Errorf("%d rows: %s, host %v", rows, p.Phase(rows), p.Host(rows))
+	for _, c := range []struct{ threshold, from int }{{0, 300}, {7, 7}} {
+		p, err := placement.New(d, host, parts, placement.Options{Prefill: strategy(t, "persistent"), Decode: strategy(t, "cpu_only"), Threshold: c.threshold})
+		if err != nil {
+			t.Fatal(err)
 		}
-		list, other := div.Host, 0
-		for _, w := range div.Waves {
-			if prefill {
-				list = w.Work
+		for _, rows := range []int{1, c.from - 1, c.from, c.from + 1} {
+			prefill := rows >= c.from
+			if p.Host(rows) == prefill || (p.Phase(rows) == dispatch.Prefill) != prefill {
+				t.Errorf("threshold %d, %d rows: %s, host %v", c.threshold, rows, p.Phase(rows), p.Host(rows))
 			}
-			other += len(w.Work)
 		}
-		if len(list) != 2 || list[0].Expert != 1 || list[1].Expert != 3 || len(list[1].Assign) != 2 || len(div.Host)+other != 2 {
-			t.Errorf("%d rows: %+v", rows, div)
-		}
-	}
-	if n := testing.AllocsPerRun(10, func() { p.Divide(&div, 1, 1, work); p.Divide(&div, 1, 300, work) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		p.Close()
 	}
 }

@@ -63,6 +63,10 @@ func (m *Mirror) Fetch(s device.Stream, st *stages.State) {
 	s.CopyOut(hostBytes(m.st.Normed), st.Normed)
 }
 
+// State is the host's view of the batch, of which only what experts read and write
+// is there. It changes with Fetch.
+func (m *Mirror) State() *stages.State { return &m.st }
+
 // Return enqueues the copy of the rows that the host computed for work to
 // st.ExpertOut. They must stay as they are until s has passed.
 func (m *Mirror) Return(s device.Stream, st *stages.State, work []device.ExpertRows) {

@@ -9,7 +9,7 @@
 //	m, err := x.NewMirror()                    // one a batch in flight
 //
 // In a layer, after group.Attend: m.Fetch copies the rows experts take to the
-// host; once that stream is synchronised x.Run computes the host's work on a
+// host; once that stream is synchronised x.Compute runs the host's work on a
 // stream of the host device, while the device computes its own with group.Experts;
 // m.Return then copies the rows that came out to the device, before group.Combine.
 // Rows of experts travel, not their sum, so that the sum has the same bits
@@ -164,14 +164,18 @@ func (x *Experts) leave(at int) {
 	x.banks[old.layer].absent(old.expert)
 }
 
-// Run computes work, of st's layer, on a stream of the host device from the
+// Compute runs work, of st's layer, on a stream of the host device from the
 // batch's mirror. It may run on several streams at once with lists that share no
 // assignment, once they have passed Prepare.
-func (x *Experts) Run(s device.Stream, m *Mirror, layer int, work []device.ExpertRows) {
+func (x *Experts) Compute(s device.Stream, m *Mirror, layer int, work []device.ExpertRows) {
 	x.banks[layer].host.Run(s, x.host, &m.st, work)
 }
 
-// Prepare makes what Run takes and would otherwise make, several streams at once.
+// Bank is a layer's routed experts in host memory, for those who run them by
+// themselves: on Mirror.State.
+func (x *Experts) Bank(layer int) *expert.Bank { return &x.banks[layer].host }
+
+// Prepare makes what Compute takes and would otherwise make, several streams at once.
 func (x *Experts) Prepare(s device.Stream, m *Mirror, layer int) {
 	x.banks[layer].host.Prepare(s, x.host, &m.st)
 }
