@@ -288,7 +288,10 @@ func (r *Report) stageTable() stat.Table {
 		t.Columns = append(t.Columns, fmt.Sprintf("prefill %d ms", p.Tokens), "share")
 	}
 	for _, s := range r.Breakdown {
-		row := []any{s.Stage, s.MS, s.Share, s.MB, s.GBps}
+		row := []any{s.Stage, s.MS, s.Share, nil, nil}
+		if s.MB > 0 {
+			row[3], row[4] = s.MB, s.GBps
+		}
 		for _, p := range r.Prefill {
 			i := slices.IndexFunc(p.Breakdown, func(x Stage) bool { return x.Stage == s.Stage })
 			if i < 0 {

@@ -96,21 +96,21 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "Speeds\n" +
-		"kernel        threads    GB/s  note\n" +
-		"plain | read        1    31.2\n" +
-		"gemv               12  0.0123  a \u00b5s\n"
+		"kernel        threads   GB/s  note\n" +
+		"plain | read        1   31.2\n" +
+		"gemv               12  0.012  a \u00b5s\n"
 	if text.String() != want {
 		t.Errorf("got\n%swant\n%s", text.String(), want)
 	}
 	want = "Speeds\n\n| kernel | threads | GB/s | note |\n| --- | --: | --: | --- |\n" +
-		"| plain \\| read | 1 | 31.2 |  |\n| gemv | 12 | 0.0123 | a \u00b5s |\n"
+		"| plain \\| read | 1 | 31.2 |  |\n| gemv | 12 | 0.012 | a \u00b5s |\n"
 	if mark.String() != want {
 		t.Errorf("got\n%swant\n%s", mark.String(), want)
 	}
 }
 
 func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{0: "0.00", 1234.6: "1235", 99.96: "100", 12.34: "12.3", 9.996: "10.0", 1.234: "1.23", -0.5: "-0.50", 0.01234: "0.0123"} {
+	for v, want := range map[float64]string{0: "0.00", 1234.6: "1235", 99.96: "100", 12.34: "12.3", 9.996: "10.0", 1.234: "1.23", -0.5: "-0.50", 0.01234: "0.012", 0.0001234: "0.00012"} {
 		if got := Number(v); got != want {
 			t.Errorf("%v: %q, want %q", v, got, want)
 		}

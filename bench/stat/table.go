@@ -111,7 +111,8 @@ func cell(v any) string {
 	return fmt.Sprint(v)
 }
 
-// Number writes a figure with three significant digits, whole from 100 on.
+// Number writes a figure with two or three significant digits, whole from
+// 100 on.
 func Number(v float64) string {
 	abs := max(v, -v)
 	switch {
@@ -121,6 +122,8 @@ func Number(v float64) string {
 		return strconv.FormatFloat(v, 'f', 1, 64)
 	case abs >= 0.09995 || v == 0:
 		return strconv.FormatFloat(v, 'f', 2, 64)
+	case abs >= 0.000995:
+		return strconv.FormatFloat(v, 'f', 3, 64)
 	}
-	return strconv.FormatFloat(v, 'g', 3, 64)
+	return strconv.FormatFloat(v, 'g', 2, 64)
 }

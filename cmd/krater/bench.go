@@ -11,6 +11,7 @@ import (
 	"krater/bench/stat"
 	"krater/kernels/machine"
 	"krater/stages/direct"
+	"krater/stages/load"
 )
 
 // benchCmd is the command's parts; without the name of one it measures the engine
@@ -104,8 +105,25 @@ func (c *benchEngineCmd) Run(e *env) error {
 func (c *benchEngineCmd) newReport(s *session) *benchReport {
 	return &benchReport{
 		Model: s.src.name, benchHost: host(), Level: s.dev.Level().String(), Threads: s.dev.Team().Threads(),
-		KVType: c.KVDType, LayerGroups: c.LayerGroups, TokenMB: float64(s.cfg.BytesPerToken()) / 1e6,
+		KVType: c.KVDType, LayerGroups: c.LayerGroups, TokenMB: float64(s.tokenBytes()) / 1e6,
 	}
+}
+
+// tokenBytes is what a decoded token reads of the weights as they are kept.
+func (s *session) tokenBytes() int64 {
+	if !s.look.options.Precision.Integer() {
+		return s.cfg.BytesPerToken()
+	}
+	var n int64
+	for _, x := range s.look.needs {
+		switch {
+		case x.Part == load.Experts && s.cfg.MoE.Experts > 0:
+			n += x.Bytes / int64(s.cfg.MoE.Experts) * int64(s.cfg.MoE.Router.TopK)
+		case x.Part.Weight() && (x.Part != load.Embedding || s.cfg.TieEmbed):
+			n += x.Bytes
+		}
+	}
+	return n
 }
 
 // bench is a running measurement.

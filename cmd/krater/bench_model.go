@@ -52,6 +52,10 @@ func (c *benchModelCmd) Run(e *env) error {
 		}
 		r.Scaling = append(r.Scaling, one.Of())
 	}
+	if len(c.Scaling) > 0 && !slices.Contains(c.Scaling, r.Threads) {
+		r.Scaling = append(r.Scaling, r.Of())
+	}
+	slices.SortFunc(r.Scaling, func(a, b model.Scaling) int { return a.Threads - b.Threads })
 	return c.write(e, r.benchHost, r, r)
 }
 

@@ -73,7 +73,7 @@ type modelFigures struct {
 // context is named.
 func TestBenchModel(t *testing.T) {
 	r := decode[modelFigures](t, answers(t, "", "bench", "model", "--json", "--threads", "1", "--decode", "9", "--prefill", "33,100000", "--context", "40",
-		"--batch", "1,3", "--scaling", "1,2", "--prefill-chunk", "20"))
+		"--batch", "1,3", "--scaling", "2", "--prefill-chunk", "20"))
 	if r.DecodeTokS <= 0 || r.ReadGBps <= 0 || r.DecodeRatio <= 0 || r.Decode.P50MS <= 0 || r.Decode.P99MS < r.Decode.P50MS || len(r.StepsMS) != 9 {
 		t.Errorf("%+v", r)
 	}
