@@ -98,10 +98,7 @@ func TestDivideLosesNothing(t *testing.T) {
 	}
 }
 
-func TestEven(t *testing.T) {
-	if got := Even(7, 3).Owner; !slices.Equal(got, []int32{0, 0, 0, 1, 1, 2, 2}) {
-		t.Errorf("got %v", got)
-	}
+func TestPartitionIsChecked(t *testing.T) {
 	for _, bad := range []Partition{{}, {Pools: 1, Owner: []int32{0}}, {Pools: 2, Owner: []int32{0, 2}}, {Pools: 1, Owner: []int32{0, -1}}} {
 		if bad.Check(2) == nil {
 			t.Errorf("%+v passed", bad)

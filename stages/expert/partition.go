@@ -1,7 +1,9 @@
 package expert
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"krater/kernels/device"
 )
@@ -13,14 +15,69 @@ type Partition struct {
 	Owner []int32 // [E] pool of each expert, 0..Pools-1
 }
 
-// Even divides experts into pools of neighbouring ids whose sizes differ by one
-// at most.
+// Even is Spread for pools of equal weight.
 func Even(experts, pools int) Partition {
-	p := Partition{Pools: pools, Owner: make([]int32, experts)}
-	for e := range p.Owner {
-		p.Owner[e] = int32(e * pools / experts)
+	weights := make([]int, pools)
+	for i := range weights {
+		weights[i] = 1
+	}
+	return Spread(experts, weights)
+}
+
+// Spread divides experts among pools in proportion to their weights (not
+// negative, their sum positive), whole experts, by largest remainders. Every
+// stretch of ids is divided so too, as far as it can be: experts that are often
+// chosen together are neighbours (DeepSeek's routers first choose groups of
+// neighbouring experts, then all of a token's experts from these), and one pool
+// must not get all of them.
+func Spread(experts int, weights []int) Partition {
+	counts := apportion(experts, weights)
+	p := Partition{Pools: len(weights), Owner: make([]int32, 0, experts)}
+	type seat struct{ pool, nth int }
+	var seats []seat
+	for pool, n := range counts {
+		for i := range n {
+			seats = append(seats, seat{pool, i})
+		}
+	}
+	// The i-th of n experts of a pool belongs at (i + 1/2) / n of the way.
+	slices.SortStableFunc(seats, func(a, b seat) int {
+		return cmp.Compare((2*a.nth+1)*counts[b.pool], (2*b.nth+1)*counts[a.pool])
+	})
+	for _, s := range seats {
+		p.Owner = append(p.Owner, int32(s.pool))
 	}
 	return p
+}
+
+// apportion divides n by weights, the rest going to the largest remainders and
+// of equal ones to the first.
+func apportion(n int, weights []int) []int {
+	total := 0
+	for _, w := range weights {
+		total += w
+	}
+	counts, order, left := make([]int, len(weights)), make([]int, len(weights)), n
+	for i, w := range weights {
+		counts[i], order[i] = n*w/total, i
+		left -= counts[i]
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(n*weights[b]%total, n*weights[a]%total)
+	})
+	for _, i := range order[:left] {
+		counts[i]++
+	}
+	return counts
+}
+
+// Counts is the number of experts of each pool.
+func (p Partition) Counts() []int {
+	counts := make([]int, p.Pools)
+	for _, pool := range p.Owner {
+		counts[pool]++
+	}
+	return counts
 }
 
 // Check tells whether p covers a bank of experts.
