@@ -132,6 +132,24 @@ func example(t *testing.T) *Report {
 	return r
 }
 
+// TestScalingChart: with three numbers of threads there is a line for reads and
+// for each kernel of one row.
+func TestScalingChart(t *testing.T) {
+	r := &Report{}
+	for i, threads := range []int{1, 2, 4} {
+		r.Read = append(r.Read, Read{Threads: threads, GBps: 10 * float64(i+1)})
+		r.Kernels = append(r.Kernels, Kernel{Name: "gemv_int8", Threads: threads, GBps: 9 * float64(i+1)},
+			Kernel{Name: "gemm_int8_m48", Threads: threads, GOPS: 1}, Kernel{Name: "gemv_int8_avx2", Threads: threads, GBps: 1})
+	}
+	charts := r.Charts()
+	if len(charts) != 3 || len(charts[2].Series) != 2 {
+		t.Fatalf("%+v", charts)
+	}
+	if s := charts[2].Series[1]; s.Name != "gemv_int8" || !slices.Equal(s.X, []float64{1, 2, 4}) || !slices.Equal(s.Y, []float64{9, 18, 27}) {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestReport holds the report of made-up samples, as JSON, text and charts,
 // against a golden file.
 func TestReport(t *testing.T) {

@@ -203,8 +203,35 @@ func (r *Report) Charts() []plot.Chart {
 		}
 		bytes.Series, ops.Series = append(bytes.Series, b), append(ops.Series, o)
 	}
-	if len(ops.Categories) == 0 {
-		return []plot.Chart{bytes}
+	charts := []plot.Chart{bytes}
+	if len(ops.Categories) > 0 {
+		charts = append(charts, ops)
 	}
-	return []plot.Chart{bytes, ops}
+	if len(r.Read) > 2 {
+		charts = append(charts, r.scaling())
+	}
+	return charts
+}
+
+// scaling is reads and the kernels of one row by the number of threads.
+func (r *Report) scaling() plot.Chart {
+	c := plot.Chart{Title: "By threads", X: "threads", Y: "GB/s"}
+	all := plot.Series{Name: "read"}
+	for _, d := range r.Read {
+		all.X, all.Y = append(all.X, float64(d.Threads)), append(all.Y, stat.Round(d.GBps, 4))
+	}
+	c.Series = append(c.Series, all)
+	for _, k := range r.Kernels {
+		if k.GOPS > 0 || strings.HasSuffix(k.Name, "_avx2") {
+			continue
+		}
+		i := slices.IndexFunc(c.Series, func(s plot.Series) bool { return s.Name == k.Name })
+		if i < 0 {
+			i = len(c.Series)
+			c.Series = append(c.Series, plot.Series{Name: k.Name})
+		}
+		s := &c.Series[i]
+		s.X, s.Y = append(s.X, float64(k.Threads)), append(s.Y, stat.Round(k.GBps, 4))
+	}
+	return c
 }

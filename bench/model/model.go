@@ -137,44 +137,43 @@ func (b *bench) start(n, length, room int) (*sequences, time.Duration, error) {
 		return nil, 0, fmt.Errorf("bench model: %d streams of %d tokens do not fit: %d streams, %d KV blocks of %d, context %d",
 			n, length+room, lim.Seqs, lim.Blocks, lim.BlockTokens, lim.Context)
 	}
-	q := &sequences{next: make([]int32, n)}
-	var took time.Duration
+	q := &sequences{next: make([]int32, n), pos: length}
 	for i := range n {
 		blocks := make([]int32, each)
 		for j := range blocks {
 			blocks[j] = int32(i*each + j)
 		}
-		span := stages.Span{Seq: uint64(i), Span: device.Span{Row: i, Blocks: blocks}}
-		d, err := b.prefill(&span, i, length)
-		if err != nil {
-			return nil, 0, err
-		}
-		took += d
-		q.batch.Spans = append(q.batch.Spans, span)
+		q.batch.Spans = append(q.batch.Spans, stages.Span{Seq: uint64(i), Span: device.Span{Blocks: blocks}})
 		q.next[i] = token(i, length, b.o.Vocab)
 	}
-	q.pos = length
-	return q, took, nil
+	took, err := b.prefill(q.batch.Spans, length)
+	return q, took, err
 }
 
-// prefill puts a prompt into the cache, in chunks.
-func (b *bench) prefill(span *stages.Span, seq, length int) (time.Duration, error) {
-	var took time.Duration
+// prefill puts a prompt a span into the cache: a lone one in chunks, several
+// together in as many rows a step.
+func (b *bench) prefill(spans []stages.Span, length int) (took time.Duration, err error) {
 	chunk := min(max(1, b.o.Chunk), b.run.Limits().Tokens)
-	one := *span
-	one.Row = 0
-	for pos := 0; pos < length; pos += one.Len {
-		one.Pos, one.Len = pos, min(chunk, length-pos)
-		one.Want = pos+one.Len == length
-		batch := stages.Batch{Spans: []stages.Span{one}}
-		for i := range one.Len {
-			batch.Tokens = append(batch.Tokens, token(seq, pos+i, b.o.Vocab))
+	for len(spans) > 0 {
+		some := spans[:max(1, min(len(spans), chunk/length))]
+		spans = spans[len(some):]
+		for pos, rows := 0, 0; pos < length; pos += rows {
+			rows = min(length-pos, chunk/len(some))
+			var batch stages.Batch
+			for i := range some {
+				sp := some[i]
+				sp.Row, sp.Pos, sp.Len, sp.Want = len(batch.Tokens), pos, rows, pos+rows == length
+				batch.Spans = append(batch.Spans, sp)
+				for p := range rows {
+					batch.Tokens = append(batch.Tokens, token(int(sp.Seq), pos+p, b.o.Vocab))
+				}
+			}
+			d, err := b.step(&batch, nil)
+			if err != nil {
+				return 0, err
+			}
+			took += d
 		}
-		d, err := b.step(&batch, nil)
-		if err != nil {
-			return 0, err
-		}
-		took += d
 	}
 	return took, nil
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"krater/bench/read"
 	"krater/bench/stat"
 	"krater/kernels/cpu"
+	"krater/stages"
 )
 
 // TestReport: the arithmetic of a report of made-up steps. Of ten steps six had
@@ -87,5 +89,65 @@ func TestRoom(t *testing.T) {
 	o := Options{Prefill: []int{512}, Context: []int{600}, Decode: 8, Batch: []int{1, 32}}
 	if o.Positions() != 617 || o.Blocks(32) != 32 || o.Blocks(1000) != 32 {
 		t.Errorf("%d positions, %d blocks", o.Positions(), o.Blocks(32))
+	}
+}
+
+// rows is a runner that notes what it was given.
+type rows struct {
+	lim   stages.Limits
+	seen  map[uint64][]int32 // tokens by sequence
+	most  int                // rows of a step
+	wants int
+}
+
+func (r *rows) Limits() stages.Limits { return r.lim }
+
+func (r *rows) Step(b *stages.Batch, _ stages.Probe, read func(*stages.State) error) error {
+	r.most = max(r.most, len(b.Tokens))
+	for _, s := range b.Spans {
+		if s.Pos != len(r.seen[s.Seq]) {
+			return fmt.Errorf("sequence %d goes on at %d after %d tokens", s.Seq, s.Pos, len(r.seen[s.Seq]))
+		}
+		r.seen[s.Seq] = append(r.seen[s.Seq], b.Tokens[s.Row:s.Row+s.Len]...)
+		if s.Want {
+			r.wants++
+		}
+	}
+	return read(nil)
+}
+
+// TestStart: every sequence gets its own prompt once, in order, within the rows of
+// a step, and its last row alone is wanted.
+func TestStart(t *testing.T) {
+	for _, c := range []struct{ streams, length, chunk int }{{1, 50, 7}, {5, 16, 33}, {5, 16, 3}, {3, 10, 1000}} {
+		r := &rows{lim: stages.Limits{Tokens: 40, Seqs: 8, Blocks: 100, BlockTokens: 4, Context: 99}, seen: map[uint64][]int32{}}
+		b := &bench{o: Options{Chunk: c.chunk, Vocab: 1000}, run: r}
+		q, _, err := b.start(c.streams, c.length, 9)
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		if len(r.seen) != c.streams || r.wants != c.streams || r.most > min(40, c.chunk) || q.pos != c.length {
+			t.Errorf("%+v: %d sequences, %d wanted, %d rows at most", c, len(r.seen), r.wants, r.most)
+		}
+		used := map[int32]bool{}
+		for i, s := range q.batch.Spans {
+			for p, id := range r.seen[uint64(i)] {
+				if id != token(i, p, 1000) {
+					t.Fatalf("%+v: token %d of sequence %d", c, p, i)
+				}
+			}
+			if len(r.seen[uint64(i)]) != c.length || 4*len(s.Blocks) < c.length+9 {
+				t.Errorf("%+v: %d tokens, %d blocks", c, len(r.seen[uint64(i)]), len(s.Blocks))
+			}
+			for _, block := range s.Blocks {
+				if used[block] {
+					t.Errorf("%+v: block %d belongs to two sequences", c, block)
+				}
+				used[block] = true
+			}
+		}
+		if _, _, err := b.start(9, 1, 1); err == nil {
+			t.Error("more streams than there are were started")
+		}
 	}
 }
