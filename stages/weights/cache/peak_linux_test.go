@@ -71,9 +71,11 @@ func peakModel() *model.Config {
 	return &model.Config{Layers: 8, Hidden: 1024, MoE: model.MoE{Experts: 8, FF: 512}}
 }
 
-// peakChild converts the model of a folder to both formats and tells by how much
-// the process grew at its largest.
-func peakChild(dir string) {
+func init() { peakChild = convertAndTell }
+
+// convertAndTell converts the model of a folder to both formats and tells by how
+// much the process grew at its largest.
+func convertAndTell(dir string) {
 	err := func() error {
 		cfg := peakModel()
 		set, err := weights.Open(dir)

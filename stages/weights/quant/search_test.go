@@ -27,6 +27,10 @@ func (p *plain) err(scale float64) (sum float64) {
 	return sum
 }
 
+func (p *plain) exact(scale float64) bool {
+	return !slices.ContainsFunc(p.w, func(w float64) bool { return p.value(w, scale)*scale != w })
+}
+
 // best goes over the grids, then over the neighbours of the two best solutions;
 // earlier scales win.
 func (p *plain) best(bits int) float64 {
@@ -58,14 +62,7 @@ func (p *plain) best(bits int) float64 {
 	for k := ks[1]; k >= ks[0]; k-- {
 		if s := top / float64(k); bf16(s) == s {
 			for _, s := range []float64{s, -s} {
-				if exact := func() bool {
-					for _, w := range p.w {
-						if p.value(w, s)*s != w {
-							return false
-						}
-					}
-					return true
-				}(); exact && (bits == 4 || s > 0) {
+				if p.exact(s) && (bits == 4 || s > 0) {
 					return s
 				}
 			}
