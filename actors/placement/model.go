@@ -87,7 +87,7 @@ func (m *Model) group(g *group.Group, probe stages.Probe) error {
 // the shared one to do.
 func (m *Model) experts(g *group.Group, layer int, probe stages.Probe) error {
 	st := m.state
-	if m.place.Host(st.T) {
+	if m.place.Shares(st.T) {
 		m.mirror.Fetch(m.stream, st)
 	}
 	if err := m.stream.Synchronize(); err != nil { // the host reads the router's choice

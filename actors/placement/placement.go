@@ -153,9 +153,9 @@ func (p *Placement) Phase(rows int) dispatch.Phase {
 	return dispatch.Decode
 }
 
-// Host tells whether Run may leave work of a batch of so many rows to the host, so
+// Shares tells whether Run may leave work of a batch of so many rows to the host, so
 // that Mirror.Fetch has to be enqueued before the router's choice is waited for.
-func (p *Placement) Host(rows int) bool { return p.sides[p.Phase(rows)].start.Host[p.Phase(rows)] }
+func (p *Placement) Shares(rows int) bool { return p.sides[p.Phase(rows)].start.Host[p.Phase(rows)] }
 
 // Run decides where the routed work of a layer is done, enqueues the device's part
 // with the copies it needs, and appends what is left to the host to list, in the

@@ -124,8 +124,8 @@ func TestPhases(t *testing.T) {
 		}
 		for _, rows := range []int{1, c.from - 1, c.from, c.from + 1} {
 			prefill := rows >= c.from
-			if p.Host(rows) == prefill || (p.Phase(rows) == dispatch.Prefill) != prefill {
-				t.Errorf("threshold %d, %d rows: %s, host %v", c.threshold, rows, p.Phase(rows), p.Host(rows))
+			if p.Shares(rows) == prefill || (p.Phase(rows) == dispatch.Prefill) != prefill {
+				t.Errorf("threshold %d, %d rows: %s, host %v", c.threshold, rows, p.Phase(rows), p.Shares(rows))
 			}
 		}
 		p.Close()

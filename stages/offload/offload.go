@@ -115,6 +115,9 @@ func (x *Experts) Layers() []int {
 	return layers
 }
 
+// Host is the host device.
+func (x *Experts) Host() Host { return x.host }
+
 // SlotBytes is the size of a slot: of the largest expert.
 func (x *Experts) SlotBytes() int { return x.size }
 
