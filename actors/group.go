@@ -18,6 +18,7 @@ type groupNode struct {
 	index  int
 	group  *group.Group
 	stream device.Stream
+	placed *placed // nil: the group's experts are where the group is
 	inline func(rows int, work []device.ExpertRows) bool
 	count  func(experts int)
 	// open are the batches that wait for a merge.
@@ -38,6 +39,7 @@ func (n *groupNode) receive(c *turn, m any) {
 			return
 		}
 		if !b.Abandoned.Load() {
+			n.placed.back(n.stream, b)
 			n.group.Combine(n.stream, b.State, m.Layer, b.Probe())
 		}
 		n.run(c, b, m.Layer+1)
@@ -56,17 +58,19 @@ func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
 		if !n.group.MoE(layer) {
 			continue
 		}
+		n.placed.fetch(n.stream, b)
 		if err := n.stream.Synchronize(); err != nil {
 			panic(err)
 		}
 		work := n.group.Work(st, layer)
 		n.count(len(work))
-		if !n.inline(st.T, work) {
+		work = n.placed.begin(n.stream, n.group, b, layer, work)
+		if len(work) > 0 && !n.inline(st.T, work) {
 			n.split(c, b, layer, work)
 			return
 		}
-		n.group.Experts(n.stream, st, layer, work)
 		n.group.Shared(n.stream, st, layer, probe)
+		n.placed.compute(n.stream, n.group, b, layer, work)
 		n.group.Combine(n.stream, st, layer, probe)
 	}
 	if err := n.stream.Synchronize(); err != nil {

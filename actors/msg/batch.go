@@ -9,6 +9,7 @@ import (
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/stages"
+	"krater/stages/offload"
 	"krater/stages/sample"
 )
 
@@ -33,6 +34,11 @@ type Batch struct {
 	Abandoned atomic.Bool
 
 	holds atomic.Int32 // messages about the batch that are not handled, see Holding
+
+	// Where routed experts lie on two devices: the host's side of State, and the work
+	// of the layer in hand that is the host's.
+	Mirror *offload.Mirror
+	Host   []device.ExpertRows
 
 	Work   Work   // the expert work of the layer in hand
 	Merged Merged // the answer to it

@@ -1,0 +1,73 @@
+package actors
+
+import (
+	"krater/actors/msg"
+	"krater/actors/placement"
+	"krater/kernels/device"
+	"krater/stages/group"
+)
+
+// placed is how a group's routed experts are run where they lie on two devices:
+// the group enqueues the device's part, and only the host's goes to split, pools
+// and merge. nil: all of them are where the rest of the group is.
+type placed struct {
+	*placement.Placement
+	host device.Stream // of the host device, for this group alone
+}
+
+// placedOn makes what a group needs of a placement, nil for none.
+func placedOn(p *placement.Placement) (*placed, error) {
+	if p == nil {
+		return nil, nil
+	}
+	s, err := p.Host().NewStream()
+	return &placed{p, s}, err
+}
+
+// fetch enqueues the copy of the rows that the host's experts may take; the
+// group then waits for it along with the router's choice.
+func (p *placed) fetch(s device.Stream, b *msg.Batch) {
+	if p != nil && p.Shares(b.State.T) {
+		b.Mirror.Fetch(s, b.State)
+	}
+}
+
+// begin enqueues the device's part of work and gives the host's, ready to be run
+// by several streams.
+func (p *placed) begin(s device.Stream, g *group.Group, b *msg.Batch, layer int, work []device.ExpertRows) []device.ExpertRows {
+	if p == nil {
+		return work
+	}
+	var err error
+	if b.Host, err = p.Run(s, g, b.State, layer, work, b.Host[:0]); err != nil {
+		panic(err)
+	}
+	if len(b.Host) > 0 {
+		p.Prepare(p.host, b.Mirror, layer)
+		if err := p.host.Synchronize(); err != nil {
+			panic(err)
+		}
+	}
+	return b.Host
+}
+
+// compute runs work that is left for the group itself.
+func (p *placed) compute(s device.Stream, g *group.Group, b *msg.Batch, layer int, work []device.ExpertRows) {
+	switch {
+	case p == nil:
+		g.Experts(s, b.State, layer, work)
+	case len(work) > 0:
+		p.Compute(p.host, b.Mirror, layer, work)
+		if err := p.host.Synchronize(); err != nil {
+			panic(err)
+		}
+		p.back(s, b)
+	}
+}
+
+// back enqueues the copy of what the host computed for the layer in hand.
+func (p *placed) back(s device.Stream, b *msg.Batch) {
+	if p != nil {
+		b.Mirror.Return(s, b.State, b.Host)
+	}
+}
