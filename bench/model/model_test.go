@@ -80,6 +80,9 @@ func checkShown(t *testing.T, r *Report) {
 	if !slices.Equal(titles, []string{"Decode by threads", "Prefill by length", "Decode by depth", "A decode step"}) {
 		t.Errorf("%q", titles)
 	}
+	if c := r.Charts()[2]; !slices.Equal(c.Series[0].X, []float64{prompt, 512}) {
+		t.Errorf("%+v", c)
+	}
 	if c := r.Charts()[0]; !slices.Equal(c.Series[0].X, []float64{1, 2}) || !slices.Equal(c.Series[0].Y, []float64{60, 100}) {
 		t.Errorf("%+v", c)
 	}

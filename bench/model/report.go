@@ -336,7 +336,14 @@ func (r *Report) Charts() []plot.Chart {
 	}
 	line("Decode by threads", "threads", "decode", len(r.Scaling), func(i int) (float64, float64) { return float64(r.Scaling[i].Threads), r.Scaling[i].TokS })
 	line("Prefill by length", "tokens of the prompt", "prefill", len(r.Prefill), func(i int) (float64, float64) { return float64(r.Prefill[i].Tokens), r.Prefill[i].TokS })
-	line("Decode by depth", "tokens in the cache", "decode", len(r.Context), func(i int) (float64, float64) { return float64(r.Context[i].Tokens), r.Context[i].TokS })
+	if len(r.Context) > 0 {
+		line("Decode by depth", "tokens in the cache", "decode", 1+len(r.Context), func(i int) (float64, float64) {
+			if i == 0 {
+				return prompt, r.DecodeTokS
+			}
+			return float64(r.Context[i-1].Tokens), r.Context[i-1].TokS
+		})
+	}
 	bars := plot.Chart{Title: "A decode step", Y: "ms", Series: []plot.Series{{Name: "time"}}}
 	for _, s := range r.Breakdown {
 		bars.Categories = append(bars.Categories, s.Stage)
