@@ -73,27 +73,30 @@ func TestWholeModelOnDevice(t *testing.T) {
 	}
 }
 
-// TestGolden holds operators, router choices, logits and tokens to the golden.
+// TestGolden holds operators, router choices, logits and tokens to the goldens, of
+// a model without experts too.
 func TestGolden(t *testing.T) {
 	host := processor(t)
-	s := open(t, golden)
-	g, err := compare.ReadGolden(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"cpu_only", "persistent"} {
-		for _, threshold := range []int{1, 8} {
-			d := simulated(t, hostsim.Options{CPU: host})
-			o := load.Options{Limits: stages.Limits{Tokens: 128, Seqs: 8, LogitRows: 128, Blocks: 80, BlockTokens: 16}, KVType: tensor.F32, Partition: []int{1, 2}}
-			m := s.placed(t, d, host, o, placement.Options{Prefill: strategy(t, name), Decode: strategy(t, name), Threshold: threshold})
-			r, err := compare.Run(m, s.cfg, g, compare.Weights(s.set), compare.Options{Chunk: 7, Batch: 3})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !r.OK() {
-				var text strings.Builder
-				_ = r.Text(&text)
-				t.Errorf("%s: %s", name, text.String())
+	for _, dir := range []string{golden, golden + "/../deepseek_v2", golden + "/../qwen2"} {
+		s := open(t, dir)
+		g, err := compare.ReadGolden(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"cpu_only", "persistent"} {
+			for _, threshold := range []int{1, 8} {
+				d := simulated(t, hostsim.Options{CPU: host})
+				o := pipelined
+				m := s.placed(t, d, host, o, placement.Options{Prefill: strategy(t, name), Decode: strategy(t, name), Threshold: threshold})
+				r, err := compare.Run(m, s.cfg, g, compare.Weights(s.set), compare.Options{Chunk: 7, Batch: 3})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !r.OK() {
+					var text strings.Builder
+					_ = r.Text(&text)
+					t.Errorf("%s, %s: %s", dir, name, text.String())
+				}
 			}
 		}
 	}
