@@ -11,6 +11,7 @@ func emitConvert(g *isa) {
 	emitWiden(g)
 	emitWidenPack(g)
 	emitNarrow(g)
+	emitConvert8(g)
 }
 
 const packBlock = 32 // values in a block of the packed order

@@ -1,5 +1,6 @@
 // Package convert moves values between the forms the kernels work on: F32,
-// BF16, and the packed order of F32 that meets BF16 weights.
+// BF16, and the packed order of F32 that meets BF16 weights; and between those
+// and what is kept in fewer bits: float8, INT8 with scales, format B.
 //
 // Packed order: in every block of 32 values the 16 at even places come first,
 // then the 16 at odd places; the last block is filled up with zeros. A 32-bit
@@ -30,6 +31,26 @@ type Funcs struct {
 	WidenPack func(dst *float32, src *uint16, n int)
 	// Narrow rounds n values to BF16, to nearest, ties to even; NaN stays NaN.
 	Narrow func(dst *uint16, src *float32, n int)
+
+	// WidenF8 turns rows of n float8 values (e4m3), stride bytes apart, into BF16,
+	// which is exact. Rows of dst lie Padded(n) apart; what is behind their n values
+	// is undefined. There must be no NaN among the values: NarrowF8 makes none.
+	WidenF8 func(dst *uint16, src *uint8, n, rows, stride int)
+	// NarrowF8 rounds n values to float8, to nearest, ties to even. What is beyond
+	// 448, infinity too, becomes 448; NaN becomes zero.
+	NarrowF8 func(dst *uint8, src *float32, n int)
+	// WidenI8 turns groups >= 1 groups of group integers into F32: integer * scale.
+	WidenI8 func(dst *float32, src *int8, scales *float32, group, groups int)
+	// QuantI8 is its inverse: top = max|x| of a group, scale = top / 127, integer = x *
+	// (127 / top) rounded to nearest, ties to even. Magnitudes beyond 2^127 count
+	// as 2^127, NaN as zero. A group whose top is below 2^-100 is all zero.
+	QuantI8 func(dst *int8, src, scales *float32, group, groups int)
+	// Columns4 widens a tile of INT4 in format B (package tensor), of groups groups of
+	// 32*steps columns, to value * scale, exactly. Column c of its 16 rows goes to dst
+	// + c*stride bytes; all columns are written, those that fill up a block of 32 too.
+	Columns4 func(dst *float32, w, s *byte, stride, groups, steps int)
+	// Columns8 is Columns4 for INT8.
+	Columns8 func(dst *float32, w, s *byte, stride, groups, steps int)
 }
 
 // At gives the conversions of a level that Resolve has accepted.

@@ -393,3 +393,779 @@ DATA tailmask<>+52(SB)/4, $0x00000000
 DATA tailmask<>+56(SB)/4, $0x00000000
 DATA tailmask<>+60(SB)/4, $0x00000000
 GLOBL tailmask<>(SB), RODATA|NOPTR, $64
+
+// func widenF8AVX2(dst *uint16, src *uint8, n int, rows int, stride int)
+// Requires: AVX, AVX2
+TEXT ·widenF8AVX2(SB), NOSPLIT, $0-40
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         rows+24(FP), BX
+	MOVQ         stride+32(FP), SI
+	LEAQ         31(DX), DI
+	ANDQ         $-32, DI
+	SHLQ         $0x01, DI
+	VBROADCASTSS f8magnitude<>+0(SB), Y0
+	VBROADCASTSS f8bias<>+0(SB), Y1
+	VBROADCASTSS f8sign<>+0(SB), Y2
+	VBROADCASTSS f8eight<>+0(SB), Y3
+	VBROADCASTSS f8both<>+0(SB), Y4
+	VBROADCASTSS f8high<>+0(SB), Y5
+	VMOVUPS      f8smallbytes<>+0(SB), Y6
+
+row:
+	TESTQ BX, BX
+	JLE   done
+	MOVQ  AX, R8
+	MOVQ  CX, R9
+	MOVQ  DX, R10
+
+vector:
+	CMPQ      R10, $+16
+	JLT       vector_end
+	VPMOVZXBW (R9), Y7
+	VPAND     Y0, Y7, Y8
+	VPCMPGTW  Y8, Y3, Y10
+	VPSLLW    $0x04, Y8, Y9
+	VPADDW    Y1, Y9, Y9
+	VPMULLW   Y4, Y8, Y8
+	VPADDW    Y5, Y8, Y8
+	VPSHUFB   Y8, Y6, Y8
+	VPBLENDVB Y10, Y8, Y9, Y9
+	VPSLLW    $0x08, Y7, Y7
+	VPAND     Y2, Y7, Y7
+	VPOR      Y7, Y9, Y9
+	VMOVUPS   Y9, (R8)
+	ADDQ      $+32, R8
+	ADDQ      $+16, R9
+	SUBQ      $+16, R10
+	JMP       vector
+
+vector_end:
+	TESTQ R10, R10
+	JZ    next
+	LEAQ  f8all<>+0(SB), R11
+	XORQ  R12, R12
+
+single:
+	MOVBQZX (R9)(R12*1), R13
+	MOVWLZX (R11)(R13*2), R13
+	MOVW    R13, (R8)(R12*2)
+	INCQ    R12
+	CMPQ    R12, R10
+	JLT     single
+
+next:
+	ADDQ DI, AX
+	ADDQ SI, CX
+	DECQ BX
+	JMP  row
+
+done:
+	VZEROUPPER
+	RET
+
+DATA f8magnitude<>+0(SB)/4, $0x007f007f
+GLOBL f8magnitude<>(SB), RODATA|NOPTR, $4
+
+DATA f8bias<>+0(SB)/4, $0x3c003c00
+GLOBL f8bias<>(SB), RODATA|NOPTR, $4
+
+DATA f8sign<>+0(SB)/4, $0x80008000
+GLOBL f8sign<>(SB), RODATA|NOPTR, $4
+
+DATA f8eight<>+0(SB)/4, $0x00080008
+GLOBL f8eight<>(SB), RODATA|NOPTR, $4
+
+DATA f8both<>+0(SB)/4, $0x01010101
+GLOBL f8both<>(SB), RODATA|NOPTR, $4
+
+DATA f8high<>+0(SB)/4, $0x08000800
+GLOBL f8high<>(SB), RODATA|NOPTR, $4
+
+DATA f8smallbytes<>+0(SB)/4, $0xc0800000
+DATA f8smallbytes<>+4(SB)/4, $0x60402000
+DATA f8smallbytes<>+8(SB)/4, $0x3b3b3b00
+DATA f8smallbytes<>+12(SB)/4, $0x3c3c3c3c
+DATA f8smallbytes<>+16(SB)/4, $0xc0800000
+DATA f8smallbytes<>+20(SB)/4, $0x60402000
+DATA f8smallbytes<>+24(SB)/4, $0x3b3b3b00
+DATA f8smallbytes<>+28(SB)/4, $0x3c3c3c3c
+GLOBL f8smallbytes<>(SB), RODATA|NOPTR, $32
+
+DATA f8all<>+0(SB)/4, $0x3b000000
+DATA f8all<>+4(SB)/4, $0x3bc03b80
+DATA f8all<>+8(SB)/4, $0x3c203c00
+DATA f8all<>+12(SB)/4, $0x3c603c40
+DATA f8all<>+16(SB)/4, $0x3c903c80
+DATA f8all<>+20(SB)/4, $0x3cb03ca0
+DATA f8all<>+24(SB)/4, $0x3cd03cc0
+DATA f8all<>+28(SB)/4, $0x3cf03ce0
+DATA f8all<>+32(SB)/4, $0x3d103d00
+DATA f8all<>+36(SB)/4, $0x3d303d20
+DATA f8all<>+40(SB)/4, $0x3d503d40
+DATA f8all<>+44(SB)/4, $0x3d703d60
+DATA f8all<>+48(SB)/4, $0x3d903d80
+DATA f8all<>+52(SB)/4, $0x3db03da0
+DATA f8all<>+56(SB)/4, $0x3dd03dc0
+DATA f8all<>+60(SB)/4, $0x3df03de0
+DATA f8all<>+64(SB)/4, $0x3e103e00
+DATA f8all<>+68(SB)/4, $0x3e303e20
+DATA f8all<>+72(SB)/4, $0x3e503e40
+DATA f8all<>+76(SB)/4, $0x3e703e60
+DATA f8all<>+80(SB)/4, $0x3e903e80
+DATA f8all<>+84(SB)/4, $0x3eb03ea0
+DATA f8all<>+88(SB)/4, $0x3ed03ec0
+DATA f8all<>+92(SB)/4, $0x3ef03ee0
+DATA f8all<>+96(SB)/4, $0x3f103f00
+DATA f8all<>+100(SB)/4, $0x3f303f20
+DATA f8all<>+104(SB)/4, $0x3f503f40
+DATA f8all<>+108(SB)/4, $0x3f703f60
+DATA f8all<>+112(SB)/4, $0x3f903f80
+DATA f8all<>+116(SB)/4, $0x3fb03fa0
+DATA f8all<>+120(SB)/4, $0x3fd03fc0
+DATA f8all<>+124(SB)/4, $0x3ff03fe0
+DATA f8all<>+128(SB)/4, $0x40104000
+DATA f8all<>+132(SB)/4, $0x40304020
+DATA f8all<>+136(SB)/4, $0x40504040
+DATA f8all<>+140(SB)/4, $0x40704060
+DATA f8all<>+144(SB)/4, $0x40904080
+DATA f8all<>+148(SB)/4, $0x40b040a0
+DATA f8all<>+152(SB)/4, $0x40d040c0
+DATA f8all<>+156(SB)/4, $0x40f040e0
+DATA f8all<>+160(SB)/4, $0x41104100
+DATA f8all<>+164(SB)/4, $0x41304120
+DATA f8all<>+168(SB)/4, $0x41504140
+DATA f8all<>+172(SB)/4, $0x41704160
+DATA f8all<>+176(SB)/4, $0x41904180
+DATA f8all<>+180(SB)/4, $0x41b041a0
+DATA f8all<>+184(SB)/4, $0x41d041c0
+DATA f8all<>+188(SB)/4, $0x41f041e0
+DATA f8all<>+192(SB)/4, $0x42104200
+DATA f8all<>+196(SB)/4, $0x42304220
+DATA f8all<>+200(SB)/4, $0x42504240
+DATA f8all<>+204(SB)/4, $0x42704260
+DATA f8all<>+208(SB)/4, $0x42904280
+DATA f8all<>+212(SB)/4, $0x42b042a0
+DATA f8all<>+216(SB)/4, $0x42d042c0
+DATA f8all<>+220(SB)/4, $0x42f042e0
+DATA f8all<>+224(SB)/4, $0x43104300
+DATA f8all<>+228(SB)/4, $0x43304320
+DATA f8all<>+232(SB)/4, $0x43504340
+DATA f8all<>+236(SB)/4, $0x43704360
+DATA f8all<>+240(SB)/4, $0x43904380
+DATA f8all<>+244(SB)/4, $0x43b043a0
+DATA f8all<>+248(SB)/4, $0x43d043c0
+DATA f8all<>+252(SB)/4, $0x43f043e0
+DATA f8all<>+256(SB)/4, $0xbb008000
+DATA f8all<>+260(SB)/4, $0xbbc0bb80
+DATA f8all<>+264(SB)/4, $0xbc20bc00
+DATA f8all<>+268(SB)/4, $0xbc60bc40
+DATA f8all<>+272(SB)/4, $0xbc90bc80
+DATA f8all<>+276(SB)/4, $0xbcb0bca0
+DATA f8all<>+280(SB)/4, $0xbcd0bcc0
+DATA f8all<>+284(SB)/4, $0xbcf0bce0
+DATA f8all<>+288(SB)/4, $0xbd10bd00
+DATA f8all<>+292(SB)/4, $0xbd30bd20
+DATA f8all<>+296(SB)/4, $0xbd50bd40
+DATA f8all<>+300(SB)/4, $0xbd70bd60
+DATA f8all<>+304(SB)/4, $0xbd90bd80
+DATA f8all<>+308(SB)/4, $0xbdb0bda0
+DATA f8all<>+312(SB)/4, $0xbdd0bdc0
+DATA f8all<>+316(SB)/4, $0xbdf0bde0
+DATA f8all<>+320(SB)/4, $0xbe10be00
+DATA f8all<>+324(SB)/4, $0xbe30be20
+DATA f8all<>+328(SB)/4, $0xbe50be40
+DATA f8all<>+332(SB)/4, $0xbe70be60
+DATA f8all<>+336(SB)/4, $0xbe90be80
+DATA f8all<>+340(SB)/4, $0xbeb0bea0
+DATA f8all<>+344(SB)/4, $0xbed0bec0
+DATA f8all<>+348(SB)/4, $0xbef0bee0
+DATA f8all<>+352(SB)/4, $0xbf10bf00
+DATA f8all<>+356(SB)/4, $0xbf30bf20
+DATA f8all<>+360(SB)/4, $0xbf50bf40
+DATA f8all<>+364(SB)/4, $0xbf70bf60
+DATA f8all<>+368(SB)/4, $0xbf90bf80
+DATA f8all<>+372(SB)/4, $0xbfb0bfa0
+DATA f8all<>+376(SB)/4, $0xbfd0bfc0
+DATA f8all<>+380(SB)/4, $0xbff0bfe0
+DATA f8all<>+384(SB)/4, $0xc010c000
+DATA f8all<>+388(SB)/4, $0xc030c020
+DATA f8all<>+392(SB)/4, $0xc050c040
+DATA f8all<>+396(SB)/4, $0xc070c060
+DATA f8all<>+400(SB)/4, $0xc090c080
+DATA f8all<>+404(SB)/4, $0xc0b0c0a0
+DATA f8all<>+408(SB)/4, $0xc0d0c0c0
+DATA f8all<>+412(SB)/4, $0xc0f0c0e0
+DATA f8all<>+416(SB)/4, $0xc110c100
+DATA f8all<>+420(SB)/4, $0xc130c120
+DATA f8all<>+424(SB)/4, $0xc150c140
+DATA f8all<>+428(SB)/4, $0xc170c160
+DATA f8all<>+432(SB)/4, $0xc190c180
+DATA f8all<>+436(SB)/4, $0xc1b0c1a0
+DATA f8all<>+440(SB)/4, $0xc1d0c1c0
+DATA f8all<>+444(SB)/4, $0xc1f0c1e0
+DATA f8all<>+448(SB)/4, $0xc210c200
+DATA f8all<>+452(SB)/4, $0xc230c220
+DATA f8all<>+456(SB)/4, $0xc250c240
+DATA f8all<>+460(SB)/4, $0xc270c260
+DATA f8all<>+464(SB)/4, $0xc290c280
+DATA f8all<>+468(SB)/4, $0xc2b0c2a0
+DATA f8all<>+472(SB)/4, $0xc2d0c2c0
+DATA f8all<>+476(SB)/4, $0xc2f0c2e0
+DATA f8all<>+480(SB)/4, $0xc310c300
+DATA f8all<>+484(SB)/4, $0xc330c320
+DATA f8all<>+488(SB)/4, $0xc350c340
+DATA f8all<>+492(SB)/4, $0xc370c360
+DATA f8all<>+496(SB)/4, $0xc390c380
+DATA f8all<>+500(SB)/4, $0xc3b0c3a0
+DATA f8all<>+504(SB)/4, $0xc3d0c3c0
+DATA f8all<>+508(SB)/4, $0xc3f0c3e0
+GLOBL f8all<>(SB), RODATA|NOPTR, $512
+
+// func narrowF8AVX2(dst *uint8, src *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·narrowF8AVX2(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS narrow8abs<>+0(SB), Y0
+	VBROADCASTSS narrow8inf<>+0(SB), Y1
+	VBROADCASTSS narrow8top<>+0(SB), Y2
+	VBROADCASTSS narrow8normal<>+0(SB), Y3
+	VBROADCASTSS narrow8half<>+0(SB), Y4
+	VBROADCASTSS narrow8rebias<>+0(SB), Y5
+	VBROADCASTSS narrow8magic<>+0(SB), Y6
+	VBROADCASTSS narrow8one<>+0(SB), Y7
+	VBROADCASTSS narrow8sign<>+0(SB), Y8
+
+vector:
+	CMPQ      DX, $+8
+	JLT       vector_end
+	VMOVUPS   (CX), Y9
+	VPAND     Y0, Y9, Y10
+	VPCMPGTD  Y1, Y10, Y13
+	VPMINUD   Y2, Y10, Y10
+	VPCMPGTD  Y10, Y3, Y14
+	VADDPS    Y6, Y10, Y12
+	VPSRLD    $0x14, Y10, Y11
+	VPAND     Y7, Y11, Y11
+	VPADDD    Y4, Y11, Y11
+	VPADDD    Y10, Y11, Y11
+	VPSRLD    $0x14, Y11, Y11
+	VPSUBD    Y5, Y11, Y11
+	VPSUBD    Y6, Y12, Y12
+	VPBLENDVB Y14, Y12, Y11, Y11
+	VPSRLD    $0x18, Y9, Y9
+	VPAND     Y8, Y9, Y9
+	VPOR      Y9, Y11, Y11
+	VPANDN    Y11, Y13, Y11
+	VPSHUFB   lowbytes<>+0(SB), Y11, Y10
+	VMOVUPS   lowdwords<>+0(SB), Y9
+	VPERMD    Y10, Y9, Y10
+	VMOVQ     X10, (AX)
+	ADDQ      $+8, AX
+	ADDQ      $+32, CX
+	SUBQ      $+8, DX
+	JMP       vector
+
+vector_end:
+	TESTQ      DX, DX
+	JZ         done
+	LEAQ       tailmask<>+32(SB), BX
+	MOVQ       DX, SI
+	SHLQ       $0x02, SI
+	SUBQ       SI, BX
+	VMOVDQU    (BX), Y9
+	VMASKMOVPS (CX), Y9, Y9
+	VPAND      Y0, Y9, Y0
+	VPCMPGTD   Y1, Y0, Y1
+	VPMINUD    Y2, Y0, Y0
+	VPCMPGTD   Y0, Y3, Y10
+	VADDPS     Y6, Y0, Y3
+	VPSRLD     $0x14, Y0, Y2
+	VPAND      Y7, Y2, Y2
+	VPADDD     Y4, Y2, Y2
+	VPADDD     Y0, Y2, Y2
+	VPSRLD     $0x14, Y2, Y2
+	VPSUBD     Y5, Y2, Y2
+	VPSUBD     Y6, Y3, Y3
+	VPBLENDVB  Y10, Y3, Y2, Y2
+	VPSRLD     $0x18, Y9, Y9
+	VPAND      Y8, Y9, Y9
+	VPOR       Y9, Y2, Y2
+	VPANDN     Y2, Y1, Y2
+	VPSHUFB    lowbytes<>+0(SB), Y2, Y1
+	VMOVUPS    lowdwords<>+0(SB), Y0
+	VPERMD     Y1, Y0, Y1
+	VMOVQ      X1, CX
+	XORQ       BX, BX
+
+single:
+	MOVB CL, (AX)(BX*1)
+	SHRQ $0x08, CX
+	INCQ BX
+	CMPQ BX, DX
+	JLT  single
+
+done:
+	VZEROUPPER
+	RET
+
+DATA narrow8abs<>+0(SB)/4, $0x7fffffff
+GLOBL narrow8abs<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8inf<>+0(SB)/4, $0x7f800000
+GLOBL narrow8inf<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8top<>+0(SB)/4, $0x43e00000
+GLOBL narrow8top<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8normal<>+0(SB)/4, $0x3c800000
+GLOBL narrow8normal<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8half<>+0(SB)/4, $0x0007ffff
+GLOBL narrow8half<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8rebias<>+0(SB)/4, $0x000003c0
+GLOBL narrow8rebias<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8magic<>+0(SB)/4, $0x46800000
+GLOBL narrow8magic<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8one<>+0(SB)/4, $0x00000001
+GLOBL narrow8one<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8sign<>+0(SB)/4, $0x00000080
+GLOBL narrow8sign<>(SB), RODATA|NOPTR, $4
+
+DATA lowbytes<>+0(SB)/4, $0x0c080400
+DATA lowbytes<>+4(SB)/4, $0x80808080
+DATA lowbytes<>+8(SB)/4, $0x80808080
+DATA lowbytes<>+12(SB)/4, $0x80808080
+DATA lowbytes<>+16(SB)/4, $0x0c080400
+DATA lowbytes<>+20(SB)/4, $0x80808080
+DATA lowbytes<>+24(SB)/4, $0x80808080
+DATA lowbytes<>+28(SB)/4, $0x80808080
+GLOBL lowbytes<>(SB), RODATA|NOPTR, $32
+
+DATA lowdwords<>+0(SB)/4, $0x00000000
+DATA lowdwords<>+4(SB)/4, $0x00000004
+DATA lowdwords<>+8(SB)/4, $0x00000001
+DATA lowdwords<>+12(SB)/4, $0x00000001
+DATA lowdwords<>+16(SB)/4, $0x00000001
+DATA lowdwords<>+20(SB)/4, $0x00000001
+DATA lowdwords<>+24(SB)/4, $0x00000001
+DATA lowdwords<>+28(SB)/4, $0x00000001
+GLOBL lowdwords<>(SB), RODATA|NOPTR, $32
+
+// func quantI8AVX2(dst *int8, src *float32, scales *float32, group int, groups int)
+// Requires: AVX, AVX2
+TEXT ·quantI8AVX2(SB), NOSPLIT, $0-40
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         scales+16(FP), DX
+	MOVQ         group+24(FP), BX
+	MOVQ         groups+32(FP), SI
+	VBROADCASTSS quantabs<>+0(SB), Y0
+	VBROADCASTSS quantinf<>+0(SB), Y1
+	VBROADCASTSS quantlimit<>+0(SB), Y2
+	VBROADCASTSS quantmost<>+0(SB), Y3
+	VBROADCASTSS quantleast<>+0(SB), Y4
+
+group:
+	MOVQ   CX, DI
+	MOVQ   BX, R8
+	VXORPS Y5, Y5, Y5
+
+largest:
+	CMPQ     R8, $+8
+	JLT      largest_end
+	VMOVUPS  (DI), Y6
+	VPAND    Y0, Y6, Y6
+	VPCMPGTD Y1, Y6, Y7
+	VPMINUD  Y2, Y6, Y6
+	VPANDN   Y6, Y7, Y6
+	VPMAXUD  Y6, Y5, Y5
+	ADDQ     $+32, DI
+	SUBQ     $+8, R8
+	JMP      largest
+
+largest_end:
+	TESTQ      R8, R8
+	JZ         scale
+	LEAQ       tailmask<>+32(SB), R9
+	SHLQ       $0x02, R8
+	SUBQ       R8, R9
+	VMOVDQU    (R9), Y6
+	VMASKMOVPS (DI), Y6, Y6
+	VPAND      Y0, Y6, Y6
+	VPCMPGTD   Y1, Y6, Y7
+	VPMINUD    Y2, Y6, Y6
+	VPANDN     Y6, Y7, Y6
+	VPMAXUD    Y6, Y5, Y5
+
+scale:
+	VEXTRACTF128 $0x01, Y5, X6
+	VPMAXUD      X6, X5, X5
+	VMOVHLPS     X5, X5, X6
+	VPMAXUD      X6, X5, X5
+	VMOVSHDUP    X5, X6
+	VPMAXUD      X6, X5, X5
+	VXORPS       X7, X7, X7
+	VXORPS       X6, X6, X6
+	VMOVD        X5, DI
+	CMPL         DI, $0x0d800000
+	JB           nothing
+	VMOVSS       quantlevels<>+0(SB), X6
+	VDIVSS       X6, X5, X7
+	VDIVSS       X5, X6, X6
+
+nothing:
+	VMOVSS       X7, (DX)
+	VBROADCASTSS X6, Y5
+	MOVQ         BX, R8
+
+values:
+	CMPQ      R8, $+8
+	JLT       values_end
+	VMOVUPS   (CX), Y6
+	VCMPPS    $0x07, Y6, Y6, Y7
+	VANDPS    Y7, Y6, Y6
+	VMULPS    Y5, Y6, Y6
+	VMINPS    Y3, Y6, Y6
+	VMAXPS    Y4, Y6, Y6
+	VCVTPS2DQ Y6, Y6
+	VPSHUFB   lowbytes<>+0(SB), Y6, Y7
+	VMOVUPS   lowdwords<>+0(SB), Y6
+	VPERMD    Y7, Y6, Y7
+	VMOVQ     X7, (AX)
+	ADDQ      $+32, CX
+	ADDQ      $+8, AX
+	SUBQ      $+8, R8
+	JMP       values
+
+values_end:
+	TESTQ      R8, R8
+	JZ         next
+	LEAQ       tailmask<>+32(SB), DI
+	MOVQ       R8, R9
+	SHLQ       $0x02, R9
+	SUBQ       R9, DI
+	VMOVDQU    (DI), Y6
+	VMASKMOVPS (CX), Y6, Y6
+	VCMPPS     $0x07, Y6, Y6, Y7
+	VANDPS     Y7, Y6, Y6
+	VMULPS     Y5, Y6, Y6
+	VMINPS     Y3, Y6, Y6
+	VMAXPS     Y4, Y6, Y6
+	VCVTPS2DQ  Y6, Y6
+	VPSHUFB    lowbytes<>+0(SB), Y6, Y6
+	VMOVUPS    lowdwords<>+0(SB), Y5
+	VPERMD     Y6, Y5, Y6
+	VMOVQ      X6, DI
+	XORQ       R9, R9
+
+single:
+	MOVB DI, (AX)(R9*1)
+	SHRQ $0x08, DI
+	INCQ R9
+	CMPQ R9, R8
+	JLT  single
+	ADDQ R8, AX
+	LEAQ (CX)(R8*4), CX
+
+next:
+	ADDQ $+4, DX
+	DECQ SI
+	JNZ  group
+	VZEROUPPER
+	RET
+
+DATA quantabs<>+0(SB)/4, $0x7fffffff
+GLOBL quantabs<>(SB), RODATA|NOPTR, $4
+
+DATA quantinf<>+0(SB)/4, $0x7f800000
+GLOBL quantinf<>(SB), RODATA|NOPTR, $4
+
+DATA quantlimit<>+0(SB)/4, $0x7f000000
+GLOBL quantlimit<>(SB), RODATA|NOPTR, $4
+
+DATA quantmost<>+0(SB)/4, $0x42fe0000
+GLOBL quantmost<>(SB), RODATA|NOPTR, $4
+
+DATA quantleast<>+0(SB)/4, $0xc2fe0000
+GLOBL quantleast<>(SB), RODATA|NOPTR, $4
+
+DATA quantlevels<>+0(SB)/4, $0x42fe0000
+GLOBL quantlevels<>(SB), RODATA|NOPTR, $4
+
+// func widenI8AVX2(dst *float32, src *int8, scales *float32, group int, groups int)
+// Requires: AVX, AVX2
+TEXT ·widenI8AVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ scales+16(FP), DX
+	MOVQ group+24(FP), BX
+	MOVQ groups+32(FP), SI
+
+group:
+	MOVQ         BX, DI
+	VBROADCASTSS (DX), Y0
+
+block:
+	CMPQ      DI, $+32
+	JLT       block_end
+	VPMOVSXBD (CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VPMOVSXBD 8(CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	VPMOVSXBD 16(CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 64(AX)
+	VPMOVSXBD 24(CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 96(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+32, CX
+	SUBQ      $+32, DI
+	JMP       block
+
+block_end:
+vector:
+	CMPQ      DI, $+8
+	JLT       vector_end
+	VPMOVSXBD (CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+8, CX
+	SUBQ      $+8, DI
+	JMP       vector
+
+vector_end:
+single:
+	CMPQ       DI, $+1
+	JLT        single_end
+	MOVBLSX    (CX), R8
+	VCVTSI2SSL R8, X0, X1
+	VMULSS     X0, X1, X1
+	VMOVSS     X1, (AX)
+	ADDQ       $+4, AX
+	ADDQ       $+1, CX
+	SUBQ       $+1, DI
+	JMP        single
+
+single_end:
+	ADDQ $+4, DX
+	DECQ SI
+	JNZ  group
+	VZEROUPPER
+	RET
+
+// func columns4AVX2(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
+// Requires: AVX, AVX2
+TEXT ·columns4AVX2(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         s+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	MOVQ         groups+32(FP), SI
+	MOVQ         steps+40(FP), DI
+	VBROADCASTSS columnsigns4<>+0(SB), Y0
+	SHLQ         $0x02, DI
+
+group:
+	VPMOVZXWD (DX), Y1
+	VPSLLD    $0x10, Y1, Y1
+	VPMOVZXWD 16(DX), Y2
+	VPSLLD    $0x10, Y2, Y2
+	MOVQ      DI, R8
+
+line:
+	VPXOR     (CX), Y0, Y3
+	VPXOR     32(CX), Y0, Y4
+	VPSLLD    $0x1c, Y3, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x1c, Y4, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x14, Y3, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x14, Y4, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x0c, Y3, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x0c, Y4, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x04, Y3, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x04, Y4, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x18, Y3, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x18, Y4, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x10, Y3, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x10, Y4, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x08, Y3, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x08, Y4, Y5
+	VPSRAD    $0x1c, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x00, Y3, Y3
+	VPSRAD    $0x1c, Y3, Y3
+	VCVTDQ2PS Y3, Y3
+	VMULPS    Y1, Y3, Y3
+	VMOVUPS   Y3, (AX)
+	VPSLLD    $0x00, Y4, Y3
+	VPSRAD    $0x1c, Y3, Y3
+	VCVTDQ2PS Y3, Y3
+	VMULPS    Y2, Y3, Y3
+	VMOVUPS   Y3, 32(AX)
+	ADDQ      BX, AX
+	ADDQ      $+64, CX
+	DECQ      R8
+	JNZ       line
+	ADDQ      $+32, DX
+	DECQ      SI
+	JNZ       group
+	VZEROUPPER
+	RET
+
+DATA columnsigns4<>+0(SB)/4, $0x88888888
+GLOBL columnsigns4<>(SB), RODATA|NOPTR, $4
+
+// func columns8AVX2(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
+// Requires: AVX, AVX2
+TEXT ·columns8AVX2(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         s+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	MOVQ         groups+32(FP), SI
+	MOVQ         steps+40(FP), DI
+	VBROADCASTSS columnsigns8<>+0(SB), Y0
+	SHLQ         $0x03, DI
+
+group:
+	VPMOVZXWD (DX), Y1
+	VPSLLD    $0x10, Y1, Y1
+	VPMOVZXWD 16(DX), Y2
+	VPSLLD    $0x10, Y2, Y2
+	MOVQ      DI, R8
+
+line:
+	VPXOR     (CX), Y0, Y3
+	VPXOR     32(CX), Y0, Y4
+	VPSLLD    $0x18, Y3, Y5
+	VPSRAD    $0x18, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x18, Y4, Y5
+	VPSRAD    $0x18, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x10, Y3, Y5
+	VPSRAD    $0x18, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x10, Y4, Y5
+	VPSRAD    $0x18, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x08, Y3, Y5
+	VPSRAD    $0x18, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (AX)
+	VPSLLD    $0x08, Y4, Y5
+	VPSRAD    $0x18, Y5, Y5
+	VCVTDQ2PS Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x00, Y3, Y3
+	VPSRAD    $0x18, Y3, Y3
+	VCVTDQ2PS Y3, Y3
+	VMULPS    Y1, Y3, Y3
+	VMOVUPS   Y3, (AX)
+	VPSLLD    $0x00, Y4, Y3
+	VPSRAD    $0x18, Y3, Y3
+	VCVTDQ2PS Y3, Y3
+	VMULPS    Y2, Y3, Y3
+	VMOVUPS   Y3, 32(AX)
+	ADDQ      BX, AX
+	ADDQ      $+64, CX
+	DECQ      R8
+	JNZ       line
+	ADDQ      $+32, DX
+	DECQ      SI
+	JNZ       group
+	VZEROUPPER
+	RET
+
+DATA columnsigns8<>+0(SB)/4, $0x80808080
+GLOBL columnsigns8<>(SB), RODATA|NOPTR, $4

@@ -312,3 +312,524 @@ GLOBL bias<>(SB), RODATA|NOPTR, $4
 
 DATA quiet<>+0(SB)/4, $0x00000040
 GLOBL quiet<>(SB), RODATA|NOPTR, $4
+
+// func widenF8AVX512(dst *uint16, src *uint8, n int, rows int, stride int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·widenF8AVX512(SB), NOSPLIT, $0-40
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         rows+24(FP), BX
+	MOVQ         stride+32(FP), SI
+	LEAQ         31(DX), DI
+	ANDQ         $-32, DI
+	SHLQ         $0x01, DI
+	VBROADCASTSS f8magnitude<>+0(SB), Z0
+	VBROADCASTSS f8bias<>+0(SB), Z1
+	VBROADCASTSS f8sign<>+0(SB), Z2
+	VBROADCASTSS f8exponent<>+0(SB), Z3
+	VMOVUPS      f8smallwords<>+0(SB), Z4
+
+row:
+	TESTQ BX, BX
+	JLE   done
+	MOVQ  AX, R8
+	MOVQ  CX, R9
+	MOVQ  DX, R10
+
+vector:
+	CMPQ       R10, $+32
+	JLT        vector_end
+	VPMOVZXBW  (R9), Z5
+	VPANDD     Z0, Z5, Z6
+	VPTESTNMW  Z3, Z5, K1
+	VPSLLW     $0x04, Z6, Z7
+	VPADDW     Z1, Z7, Z7
+	VPERMW     Z4, Z6, K1, Z7
+	VPSLLW     $0x08, Z5, Z5
+	VPTERNLOGD $0xf8, Z2, Z5, Z7
+	VMOVUPS    Z7, (R8)
+	ADDQ       $+64, R8
+	ADDQ       $+32, R9
+	SUBQ       $+32, R10
+	JMP        vector
+
+vector_end:
+	TESTQ      R10, R10
+	JZ         next
+	MOVQ       $-1, R11
+	BZHIQ      R10, R11, R11
+	KMOVD      R11, K1
+	VMOVDQU8.Z (R9), K1, Y5
+	VPMOVZXBW  Y5, Z5
+	VPANDD     Z0, Z5, Z6
+	VPTESTNMW  Z3, Z5, K1
+	VPSLLW     $0x04, Z6, Z7
+	VPADDW     Z1, Z7, Z7
+	VPERMW     Z4, Z6, K1, Z7
+	VPSLLW     $0x08, Z5, Z5
+	VPTERNLOGD $0xf8, Z2, Z5, Z7
+	VMOVUPS    Z7, (R8)
+
+next:
+	ADDQ DI, AX
+	ADDQ SI, CX
+	DECQ BX
+	JMP  row
+
+done:
+	VZEROUPPER
+	RET
+
+DATA f8magnitude<>+0(SB)/4, $0x007f007f
+GLOBL f8magnitude<>(SB), RODATA|NOPTR, $4
+
+DATA f8bias<>+0(SB)/4, $0x3c003c00
+GLOBL f8bias<>(SB), RODATA|NOPTR, $4
+
+DATA f8sign<>+0(SB)/4, $0x80008000
+GLOBL f8sign<>(SB), RODATA|NOPTR, $4
+
+DATA f8exponent<>+0(SB)/4, $0x00780078
+GLOBL f8exponent<>(SB), RODATA|NOPTR, $4
+
+DATA f8smallwords<>+0(SB)/4, $0x3b000000
+DATA f8smallwords<>+4(SB)/4, $0x3bc03b80
+DATA f8smallwords<>+8(SB)/4, $0x3c203c00
+DATA f8smallwords<>+12(SB)/4, $0x3c603c40
+DATA f8smallwords<>+16(SB)/4, $0x3b000000
+DATA f8smallwords<>+20(SB)/4, $0x3bc03b80
+DATA f8smallwords<>+24(SB)/4, $0x3c203c00
+DATA f8smallwords<>+28(SB)/4, $0x3c603c40
+DATA f8smallwords<>+32(SB)/4, $0x3b000000
+DATA f8smallwords<>+36(SB)/4, $0x3bc03b80
+DATA f8smallwords<>+40(SB)/4, $0x3c203c00
+DATA f8smallwords<>+44(SB)/4, $0x3c603c40
+DATA f8smallwords<>+48(SB)/4, $0x3b000000
+DATA f8smallwords<>+52(SB)/4, $0x3bc03b80
+DATA f8smallwords<>+56(SB)/4, $0x3c203c00
+DATA f8smallwords<>+60(SB)/4, $0x3c603c40
+GLOBL f8smallwords<>(SB), RODATA|NOPTR, $64
+
+// func narrowF8AVX512(dst *uint8, src *float32, n int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·narrowF8AVX512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS narrow8abs<>+0(SB), Z0
+	VBROADCASTSS narrow8inf<>+0(SB), Z1
+	VBROADCASTSS narrow8top<>+0(SB), Z2
+	VBROADCASTSS narrow8normal<>+0(SB), Z3
+	VBROADCASTSS narrow8half<>+0(SB), Z4
+	VBROADCASTSS narrow8rebias<>+0(SB), Z5
+	VBROADCASTSS narrow8magic<>+0(SB), Z6
+	VBROADCASTSS narrow8one<>+0(SB), Z7
+	VBROADCASTSS narrow8sign<>+0(SB), Z8
+
+vector:
+	CMPQ    DX, $+16
+	JLT     vector_end
+	VMOVUPS (CX), Z9
+	VPANDD  Z0, Z9, Z10
+	VPCMPUD $0x02, Z1, Z10, K1
+	VPMINUD Z2, Z10, Z10
+	VPCMPUD $0x01, Z3, Z10, K2
+	VADDPS  Z6, Z10, Z12
+	VPSRLD  $0x14, Z10, Z11
+	VPANDD  Z7, Z11, Z11
+	VPADDD  Z4, Z11, Z11
+	VPADDD  Z10, Z11, Z11
+	VPSRLD  $0x14, Z11, Z11
+	VPSUBD  Z5, Z11, Z11
+	VPSUBD  Z6, Z12, K2, Z11
+	VPSRLD  $0x18, Z9, Z9
+	VPANDD  Z8, Z9, Z9
+	VPORD.Z Z9, Z11, K1, Z11
+	VPMOVDB Z11, (AX)
+	ADDQ    $+16, AX
+	ADDQ    $+64, CX
+	SUBQ    $+16, DX
+	JMP     vector
+
+vector_end:
+	TESTQ     DX, DX
+	JZ        done
+	MOVQ      $-1, BX
+	BZHIQ     DX, BX, BX
+	KMOVW     BX, K1
+	VMOVUPS.Z (CX), K1, Z9
+	VPANDD    Z0, Z9, Z0
+	VPCMPUD   $0x02, Z1, Z0, K2
+	VPMINUD   Z2, Z0, Z0
+	VPCMPUD   $0x01, Z3, Z0, K3
+	VADDPS    Z6, Z0, Z2
+	VPSRLD    $0x14, Z0, Z1
+	VPANDD    Z7, Z1, Z1
+	VPADDD    Z4, Z1, Z1
+	VPADDD    Z0, Z1, Z1
+	VPSRLD    $0x14, Z1, Z1
+	VPSUBD    Z5, Z1, Z1
+	VPSUBD    Z6, Z2, K3, Z1
+	VPSRLD    $0x18, Z9, Z9
+	VPANDD    Z8, Z9, Z9
+	VPORD.Z   Z9, Z1, K2, Z1
+	VPMOVDB   Z1, K1, (AX)
+
+done:
+	VZEROUPPER
+	RET
+
+DATA narrow8abs<>+0(SB)/4, $0x7fffffff
+GLOBL narrow8abs<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8inf<>+0(SB)/4, $0x7f800000
+GLOBL narrow8inf<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8top<>+0(SB)/4, $0x43e00000
+GLOBL narrow8top<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8normal<>+0(SB)/4, $0x3c800000
+GLOBL narrow8normal<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8half<>+0(SB)/4, $0x0007ffff
+GLOBL narrow8half<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8rebias<>+0(SB)/4, $0x000003c0
+GLOBL narrow8rebias<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8magic<>+0(SB)/4, $0x46800000
+GLOBL narrow8magic<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8one<>+0(SB)/4, $0x00000001
+GLOBL narrow8one<>(SB), RODATA|NOPTR, $4
+
+DATA narrow8sign<>+0(SB)/4, $0x00000080
+GLOBL narrow8sign<>(SB), RODATA|NOPTR, $4
+
+// func quantI8AVX512(dst *int8, src *float32, scales *float32, group int, groups int)
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, BMI2
+TEXT ·quantI8AVX512(SB), NOSPLIT, $0-40
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         scales+16(FP), DX
+	MOVQ         group+24(FP), BX
+	MOVQ         groups+32(FP), SI
+	VBROADCASTSS quantabs<>+0(SB), Z0
+	VBROADCASTSS quantinf<>+0(SB), Z1
+	VBROADCASTSS quantlimit<>+0(SB), Z2
+	VBROADCASTSS quantmost<>+0(SB), Z3
+	VBROADCASTSS quantleast<>+0(SB), Z4
+
+group:
+	MOVQ   CX, DI
+	MOVQ   BX, R8
+	VXORPS Z5, Z5, Z5
+
+largest:
+	CMPQ      R8, $+16
+	JLT       largest_end
+	VMOVUPS   (DI), Z6
+	VPANDD    Z0, Z6, Z6
+	VPCMPUD   $0x02, Z1, Z6, K1
+	VPMINUD.Z Z2, Z6, K1, Z6
+	VPMAXUD   Z6, Z5, Z5
+	ADDQ      $+64, DI
+	SUBQ      $+16, R8
+	JMP       largest
+
+largest_end:
+	TESTQ     R8, R8
+	JZ        scale
+	MOVQ      $-1, R9
+	BZHIQ     R8, R9, R9
+	KMOVW     R9, K1
+	VMOVUPS.Z (DI), K1, Z6
+	VPANDD    Z0, Z6, Z6
+	VPCMPUD   $0x02, Z1, Z6, K1
+	VPMINUD.Z Z2, Z6, K1, Z6
+	VPMAXUD   Z6, Z5, Z5
+
+scale:
+	VEXTRACTF64X4 $0x01, Z5, Y6
+	VPMAXUD       Y6, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X6
+	VPMAXUD       X6, X5, X5
+	VMOVHLPS      X5, X5, X6
+	VPMAXUD       X6, X5, X5
+	VMOVSHDUP     X5, X6
+	VPMAXUD       X6, X5, X5
+	VXORPS        X7, X7, X7
+	VXORPS        X6, X6, X6
+	VMOVD         X5, DI
+	CMPL          DI, $0x0d800000
+	JB            nothing
+	VMOVSS        quantlevels<>+0(SB), X6
+	VDIVSS        X6, X5, X7
+	VDIVSS        X5, X6, X6
+
+nothing:
+	VMOVSS       X7, (DX)
+	VBROADCASTSS X6, Z5
+	MOVQ         BX, R8
+
+values:
+	CMPQ      R8, $+16
+	JLT       values_end
+	VMOVUPS   (CX), Z6
+	VCMPPS    $0x07, Z6, Z6, K1
+	VMULPS.Z  Z5, Z6, K1, Z6
+	VMINPS    Z3, Z6, Z6
+	VMAXPS    Z4, Z6, Z6
+	VCVTPS2DQ Z6, Z6
+	VPMOVDB   Z6, (AX)
+	ADDQ      $+64, CX
+	ADDQ      $+16, AX
+	SUBQ      $+16, R8
+	JMP       values
+
+values_end:
+	TESTQ     R8, R8
+	JZ        next
+	MOVQ      $-1, DI
+	BZHIQ     R8, DI, DI
+	KMOVW     DI, K1
+	VMOVUPS.Z (CX), K1, Z6
+	VCMPPS    $0x07, Z6, Z6, K2
+	VMULPS.Z  Z5, Z6, K2, Z6
+	VMINPS    Z3, Z6, Z6
+	VMAXPS    Z4, Z6, Z6
+	VCVTPS2DQ Z6, Z6
+	VPMOVDB   Z6, K1, (AX)
+	ADDQ      R8, AX
+	LEAQ      (CX)(R8*4), CX
+
+next:
+	ADDQ $+4, DX
+	DECQ SI
+	JNZ  group
+	VZEROUPPER
+	RET
+
+DATA quantabs<>+0(SB)/4, $0x7fffffff
+GLOBL quantabs<>(SB), RODATA|NOPTR, $4
+
+DATA quantinf<>+0(SB)/4, $0x7f800000
+GLOBL quantinf<>(SB), RODATA|NOPTR, $4
+
+DATA quantlimit<>+0(SB)/4, $0x7f000000
+GLOBL quantlimit<>(SB), RODATA|NOPTR, $4
+
+DATA quantmost<>+0(SB)/4, $0x42fe0000
+GLOBL quantmost<>(SB), RODATA|NOPTR, $4
+
+DATA quantleast<>+0(SB)/4, $0xc2fe0000
+GLOBL quantleast<>(SB), RODATA|NOPTR, $4
+
+DATA quantlevels<>+0(SB)/4, $0x42fe0000
+GLOBL quantlevels<>(SB), RODATA|NOPTR, $4
+
+// func widenI8AVX512(dst *float32, src *int8, scales *float32, group int, groups int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·widenI8AVX512(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ scales+16(FP), DX
+	MOVQ group+24(FP), BX
+	MOVQ groups+32(FP), SI
+
+group:
+	MOVQ         BX, DI
+	VBROADCASTSS (DX), Z0
+
+block:
+	CMPQ      DI, $+64
+	JLT       block_end
+	VPMOVSXBD (CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	VPMOVSXBD 16(CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, 64(AX)
+	VPMOVSXBD 32(CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, 128(AX)
+	VPMOVSXBD 48(CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, 192(AX)
+	ADDQ      $+256, AX
+	ADDQ      $+64, CX
+	SUBQ      $+64, DI
+	JMP       block
+
+block_end:
+vector:
+	CMPQ      DI, $+16
+	JLT       vector_end
+	VPMOVSXBD (CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $+64, AX
+	ADDQ      $+16, CX
+	SUBQ      $+16, DI
+	JMP       vector
+
+vector_end:
+	TESTQ      DI, DI
+	JZ         next
+	MOVQ       $-1, R8
+	BZHIQ      DI, R8, R8
+	KMOVW      R8, K1
+	VMOVDQU8.Z (CX), K1, X1
+	VPMOVSXBD  X1, Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    Z1, K1, (AX)
+	ADDQ       DI, CX
+	LEAQ       (AX)(DI*4), AX
+
+next:
+	ADDQ $+4, DX
+	DECQ SI
+	JNZ  group
+	VZEROUPPER
+	RET
+
+// func columns4AVX512(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·columns4AVX512(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         s+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	MOVQ         groups+32(FP), SI
+	MOVQ         steps+40(FP), DI
+	VBROADCASTSS columnsigns4<>+0(SB), Z0
+	SHLQ         $0x02, DI
+
+group:
+	VPMOVZXWD (DX), Z1
+	VPSLLD    $0x10, Z1, Z1
+	MOVQ      DI, R8
+
+line:
+	VPXORD    (CX), Z0, Z2
+	VPSLLD    $0x1c, Z2, Z3
+	VPSRAD    $0x1c, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x14, Z2, Z3
+	VPSRAD    $0x1c, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x0c, Z2, Z3
+	VPSRAD    $0x1c, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x04, Z2, Z3
+	VPSRAD    $0x1c, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x18, Z2, Z3
+	VPSRAD    $0x1c, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x10, Z2, Z3
+	VPSRAD    $0x1c, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x08, Z2, Z3
+	VPSRAD    $0x1c, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x00, Z2, Z2
+	VPSRAD    $0x1c, Z2, Z2
+	VCVTDQ2PS Z2, Z2
+	VMULPS    Z1, Z2, Z2
+	VMOVUPS   Z2, (AX)
+	ADDQ      BX, AX
+	ADDQ      $+64, CX
+	DECQ      R8
+	JNZ       line
+	ADDQ      $+32, DX
+	DECQ      SI
+	JNZ       group
+	VZEROUPPER
+	RET
+
+DATA columnsigns4<>+0(SB)/4, $0x88888888
+GLOBL columnsigns4<>(SB), RODATA|NOPTR, $4
+
+// func columns8AVX512(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·columns8AVX512(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         s+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	MOVQ         groups+32(FP), SI
+	MOVQ         steps+40(FP), DI
+	VBROADCASTSS columnsigns8<>+0(SB), Z0
+	SHLQ         $0x03, DI
+
+group:
+	VPMOVZXWD (DX), Z1
+	VPSLLD    $0x10, Z1, Z1
+	MOVQ      DI, R8
+
+line:
+	VPXORD    (CX), Z0, Z2
+	VPSLLD    $0x18, Z2, Z3
+	VPSRAD    $0x18, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x10, Z2, Z3
+	VPSRAD    $0x18, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x08, Z2, Z3
+	VPSRAD    $0x18, Z3, Z3
+	VCVTDQ2PS Z3, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      BX, AX
+	VPSLLD    $0x00, Z2, Z2
+	VPSRAD    $0x18, Z2, Z2
+	VCVTDQ2PS Z2, Z2
+	VMULPS    Z1, Z2, Z2
+	VMOVUPS   Z2, (AX)
+	ADDQ      BX, AX
+	ADDQ      $+64, CX
+	DECQ      R8
+	JNZ       line
+	ADDQ      $+32, DX
+	DECQ      SI
+	JNZ       group
+	VZEROUPPER
+	RET
+
+DATA columnsigns8<>+0(SB)/4, $0x80808080
+GLOBL columnsigns8<>(SB), RODATA|NOPTR, $4

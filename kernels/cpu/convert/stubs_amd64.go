@@ -29,6 +29,36 @@ func widenPackAVX2(dst *float32, src *uint16, n int)
 //go:noescape
 func narrowAVX2(dst *uint16, src *float32, n int)
 
+// widenF8AVX2 turns rows of n float8 values into BF16.
+//
+//go:noescape
+func widenF8AVX2(dst *uint16, src *uint8, n int, rows int, stride int)
+
+// narrowF8AVX2 rounds n values to float8.
+//
+//go:noescape
+func narrowF8AVX2(dst *uint8, src *float32, n int)
+
+// quantI8AVX2 quantises groups of group values each.
+//
+//go:noescape
+func quantI8AVX2(dst *int8, src *float32, scales *float32, group int, groups int)
+
+// widenI8AVX2 turns groups of group integers each into F32.
+//
+//go:noescape
+func widenI8AVX2(dst *float32, src *int8, scales *float32, group int, groups int)
+
+// columns4AVX2 widens a tile of INT4 in format B column by column.
+//
+//go:noescape
+func columns4AVX2(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
+
+// columns8AVX2 widens a tile of INT8 in format B column by column.
+//
+//go:noescape
+func columns8AVX2(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
+
 // packAVX512 brings n values into packed order.
 //
 //go:noescape
@@ -53,3 +83,33 @@ func widenPackAVX512(dst *float32, src *uint16, n int)
 //
 //go:noescape
 func narrowAVX512(dst *uint16, src *float32, n int)
+
+// widenF8AVX512 turns rows of n float8 values into BF16.
+//
+//go:noescape
+func widenF8AVX512(dst *uint16, src *uint8, n int, rows int, stride int)
+
+// narrowF8AVX512 rounds n values to float8.
+//
+//go:noescape
+func narrowF8AVX512(dst *uint8, src *float32, n int)
+
+// quantI8AVX512 quantises groups of group values each.
+//
+//go:noescape
+func quantI8AVX512(dst *int8, src *float32, scales *float32, group int, groups int)
+
+// widenI8AVX512 turns groups of group integers each into F32.
+//
+//go:noescape
+func widenI8AVX512(dst *float32, src *int8, scales *float32, group int, groups int)
+
+// columns4AVX512 widens a tile of INT4 in format B column by column.
+//
+//go:noescape
+func columns4AVX512(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
+
+// columns8AVX512 widens a tile of INT8 in format B column by column.
+//
+//go:noescape
+func columns8AVX512(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
