@@ -64,7 +64,7 @@ func solo(p *post, groups, pools int) *turn {
 func TestSplitLetsGo(t *testing.T) {
 	b := msg.NewBatch(&stages.State{}, 3)
 	w := &b.Work
-	w.Layer, w.Rows = 4, []device.ExpertRows{{Expert: 0, Assign: []int32{1}}, {Expert: 3, Assign: []int32{0, 2}}}
+	w.Layer, w.Rows = 4, []device.ExpertRows{{Expert: 0, Assign: []int32{1}}, {Expert: 4, Assign: []int32{0, 2}}}
 	p := &post{}
 	p.on = func(string, any) {
 		if len(p.msgs) == w.Expect {

@@ -30,6 +30,8 @@ type Options struct {
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
 	InlineBelow time.Duration
+	// Partition is the pools' experts, as they were placed; zero: see Partition.
+	Partition expert.Partition
 
 	wrap func(actor string, n node) node // around every new node, in tests; may be nil
 }
@@ -56,6 +58,7 @@ type Pipeline struct {
 	routes routes
 
 	states    []*stages.State
+	seats     []seat // of the pools
 	linkBytes atomic.Uint64
 
 	mu      sync.Mutex
@@ -105,6 +108,14 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
 	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
 	opt.Scheduler.Depth = opt.Blueprint.Depth
+	if part := opt.Partition; part.Pools != 0 {
+		if err := part.Check(parts.Config.MoE.Experts); err != nil {
+			return nil, nil, err
+		}
+		if part.Pools != opt.Blueprint.Pools {
+			return nil, nil, fmt.Errorf("blueprint: %d expert pools, the experts are divided among %d", opt.Blueprint.Pools, part.Pools)
+		}
+	}
 	core, err := scheduler.New(opt.Scheduler)
 	if err != nil {
 		return nil, nil, err
@@ -129,12 +140,16 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		batches[i] = msg.NewBatch(st, bp.Pools)
 	}
 	var streams []device.Stream
-	for range 3 + len(bp.Groups) + bp.Pools {
+	for range 3 + len(bp.Groups) {
 		s, err := dev.NewStream()
 		if err != nil {
 			return err
 		}
 		streams = append(streams, s)
+	}
+	var err error
+	if p.seats, err = newSeats(dev, bp.Pools, lim, p.parts.Config.Hidden); err != nil {
+		return err
 	}
 	next := func() device.Stream {
 		s := streams[0]
@@ -150,13 +165,15 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{} })
 	headStream := next()
 	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream} })
-	for i := range bp.Pools {
-		s := next()
+	for i, where := range p.seats {
 		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, ownGoroutine, func() node {
-			return &poolNode{groups: p.parts.Groups, stream: s}
+			return &poolNode{groups: p.parts.Groups, seat: where}
 		}))
 	}
-	partition := expert.Even(p.parts.Config.MoE.Experts, bp.Pools)
+	partition := p.opt.Partition
+	if partition.Pools == 0 {
+		partition = Partition(dev, p.parts.Config.MoE.Experts, bp.Pools)
+	}
 	for i, g := range p.parts.Groups {
 		r.merges = append(r.merges, p.actor(fmt.Sprintf("merge%d", i), trace.Merge, ownGoroutine, func() node { return newMergeNode() }))
 		r.splits = append(r.splits, p.actor(fmt.Sprintf("split%d", i), trace.Split, ownGoroutine, func() node { return newSplitNode(partition) }))
@@ -319,5 +336,6 @@ func (p *Pipeline) halt() error {
 	for _, s := range p.states {
 		s.Close()
 	}
+	closeSeats(p.seats)
 	return nil
 }

@@ -5,15 +5,99 @@ import (
 
 	"krater/actors/msg"
 	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/expert"
 	"krater/stages/group"
 )
 
+// nodeDevice is a device whose threads and memory have a place: nodes with threads
+// of their own and memory near to them.
+type nodeDevice interface {
+	Nodes() int
+	NodeThreads() []int
+	// NewNodeStream gives a stream whose operators run on the node's threads.
+	NewNodeStream(node int) (device.Stream, error)
+	expert.Memory
+}
+
+// seat is where one pool computes.
+type seat struct {
+	stream device.Stream
+	near   *expert.Near // the pool's copy of the rows it reads; nil: it reads the batch's
+}
+
+// nodesFor is dev where pools of it have nodes, and how many these are. With fewer
+// pools than nodes none has: some nodes would have nothing to do.
+func nodesFor(dev device.Device, pools int) (nodeDevice, int) {
+	d, ok := dev.(nodeDevice)
+	if !ok || d.Nodes() == 1 || d.Nodes() > pools {
+		return nil, 0
+	}
+	return d, d.Nodes()
+}
+
+// newSeats gives every pool its node, in order, one each where there are as many.
+func newSeats(dev device.Device, pools int, lim stages.Limits, hidden int) ([]seat, error) {
+	seats := make([]seat, pools)
+	d, nodes := nodesFor(dev, pools)
+	for i := range seats {
+		var err error
+		if d == nil {
+			seats[i].stream, err = dev.NewStream()
+		} else if seats[i].stream, err = d.NewNodeStream(nodeOf(i, pools, nodes)); err == nil {
+			seats[i].near, err = expert.NewNear(dev, d, nodeOf(i, pools, nodes), lim, hidden)
+		}
+		if err != nil {
+			closeSeats(seats)
+			return nil, fmt.Errorf("expert pool %d of %d: %w", i, pools, err)
+		}
+	}
+	return seats, nil
+}
+
+// nodeOf is the node of a pool.
+func nodeOf(pool, pools, nodes int) int { return pool * nodes / pools }
+
+func closeSeats(seats []seat) {
+	for i := range seats {
+		if seats[i].near != nil {
+			seats[i].near.Close()
+		}
+	}
+}
+
+// Partition divides experts among pools as a pipeline on dev does: in proportion
+// to the threads of the pools' nodes. Experts that are brought to their nodes
+// have to be brought by the same partition. Pools without a node are given the
+// first.
+func Partition(dev device.Device, experts, pools int) expert.Partition {
+	d, nodes := nodesFor(dev, pools)
+	if d == nil {
+		p := expert.Even(experts, pools)
+		p.Nodes = make([]int, pools)
+		return p
+	}
+	// A node's threads are shared by its pools; scaled, so that shares are whole.
+	threads, on := d.NodeThreads(), make([]int, nodes)
+	for i := range pools {
+		on[nodeOf(i, pools, nodes)]++
+	}
+	weights, at := make([]int, pools), make([]int, pools)
+	for i := range weights {
+		at[i] = nodeOf(i, pools, nodes)
+		weights[i] = threads[at[i]] * pools / on[at[i]]
+	}
+	p := expert.Spread(experts, weights)
+	p.Nodes = at
+	return p
+}
+
 // poolNode computes its share of a layer's experts. The experts of every group
 // that it owns are its to run; it writes disjoint rows of the batch's expert
-// output, on a stream of its own.
+// output, on a stream of its own, which may be that of a node.
 type poolNode struct {
 	groups []*group.Group
-	stream device.Stream
+	seat   seat
 }
 
 func (n *poolNode) receive(c *turn, m any) {
@@ -34,6 +118,10 @@ func (n *poolNode) receive(c *turn, m any) {
 	if w.Batch.Abandoned.Load() {
 		return
 	}
-	n.groups[w.Group].Experts(n.stream, w.Batch.State, w.Layer, p.Rows)
-	p.Cause = n.stream.Synchronize()
+	st, g := w.Batch.State, n.groups[w.Group]
+	if n.seat.near != nil {
+		st = n.seat.near.Fetch(n.seat.stream, st, g.Bank(w.Layer), p.Rows)
+	}
+	g.Experts(n.seat.stream, st, w.Layer, p.Rows)
+	p.Cause = n.seat.stream.Synchronize()
 }

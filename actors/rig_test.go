@@ -35,8 +35,10 @@ type setup struct {
 	queue  int
 	inline time.Duration // 0: never, so that small models use the pools
 	log    zerolog.Logger
-	faults *faults                         // of the device's operators; may be nil
-	wrap   func(actor string, n node) node // around every node; may be nil
+	faults *faults                                         // of the device's operators; may be nil
+	wrap   func(actor string, n node) node                 // around every node; may be nil
+	nodes  []cpu.Node                                      // of the device
+	change func(d *cpu.Device, l *loaded, o *load.Options) // how the model is loaded; may be nil
 }
 
 // rig is a running pipeline over a real model on the CPU.
@@ -112,7 +114,11 @@ func loadModel(t testing.TB, o setup) *loaded {
 		t.Fatal(err)
 	}
 	// Two threads as on any machine, also where there is one core.
-	dev, err := cpu.New(cpu.Options{Threads: 2})
+	processor := cpu.Options{Threads: 2}
+	if o.nodes != nil {
+		processor = cpu.Options{Nodes: o.nodes}
+	}
+	dev, err := cpu.New(processor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,9 +127,11 @@ func loadModel(t testing.TB, o setup) *loaded {
 		ops = &faultyDevice{Device: dev, faults: o.faults}
 	}
 	r.dev = dev
-	r.bound, err = load.Model(ops, r.cfg, r.set, load.Options{
-		Limits: o.limits, Partition: load.Even(r.cfg.Layers, o.groups), KVType: o.kv,
-	})
+	opt := load.Options{Limits: o.limits, Partition: load.Even(r.cfg.Layers, o.groups), KVType: o.kv}
+	if o.change != nil {
+		o.change(dev, r, &opt)
+	}
+	r.bound, err = load.Model(ops, r.cfg, r.set, opt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func TestDivideLosesNothing(t *testing.T) {
 }
 
 func TestPartitionIsChecked(t *testing.T) {
-	for _, bad := range []Partition{{}, {Pools: 1, Owner: []int32{0}}, {Pools: 2, Owner: []int32{0, 2}}, {Pools: 1, Owner: []int32{0, -1}}} {
+	for _, bad := range []Partition{{}, {Pools: 1, Owner: []int32{0}}, {Pools: 2, Owner: []int32{0, 2}}, {Pools: 1, Owner: []int32{0, -1}}, {Pools: 1, Owner: []int32{0, 0}, Nodes: []int{0, 1}}} {
 		if bad.Check(2) == nil {
 			t.Errorf("%+v passed", bad)
 		}

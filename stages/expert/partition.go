@@ -13,6 +13,9 @@ import (
 type Partition struct {
 	Pools int
 	Owner []int32 // [E] pool of each expert, 0..Pools-1
+	// Nodes [Pools] are the nodes of the device the pools are on; nil: pool i is on
+	// node i. Only memory depends on it.
+	Nodes []int
 }
 
 // Even is Spread for pools of equal weight.
@@ -80,10 +83,21 @@ func (p Partition) Counts() []int {
 	return counts
 }
 
+// Node is the node of a pool.
+func (p Partition) Node(pool int) int {
+	if p.Nodes == nil {
+		return pool
+	}
+	return p.Nodes[pool]
+}
+
 // Check tells whether p covers a bank of experts.
 func (p Partition) Check(experts int) error {
 	if p.Pools < 1 || len(p.Owner) != experts {
 		return fmt.Errorf("expert: %d owners in %d pools for %d experts", len(p.Owner), p.Pools, experts)
+	}
+	if p.Nodes != nil && len(p.Nodes) != p.Pools {
+		return fmt.Errorf("expert: %d nodes of %d pools", len(p.Nodes), p.Pools)
 	}
 	for e, pool := range p.Owner {
 		if pool < 0 || int(pool) >= p.Pools {

@@ -44,12 +44,12 @@ func (p *Placed) Close() {
 	p.layers, p.buffers = nil, nil
 }
 
-// Place copies experts to where partition says: pool i is node i of mem. layers
-// are the model's, nil for dense ones, in memory that the host can address, such
-// as a mapped file; they may go when Place has returned. Nodes are filled side by
+// Place copies experts to the nodes of mem that partition names. layers are the
+// model's, nil for dense ones, in memory that the host can address, such
+// as a mapped file; they may go when Place has returned. Pools are filled side by
 // side, each one expert at a time, after which done (it may be nil) is called, not
 // by two goroutines at once: a caller that lets go of the expert's source there
-// keeps the extra memory to an expert a node. On an error or the end of ctx
+// keeps the extra memory to an expert a pool. On an error or the end of ctx
 // nothing stays allocated.
 func Place(ctx context.Context, mem Memory, partition Partition, layers [][]device.QExpert, done func(layer, expert int)) (*Placed, error) {
 	p := &Placed{layers: make([][]device.QExpert, len(layers)), buffers: make([][]device.Buffer, partition.Pools)}
@@ -71,19 +71,19 @@ func Place(ctx context.Context, mem Memory, partition Partition, layers [][]devi
 			done(layer, expert)
 		}
 	}
-	var nodes sync.WaitGroup
+	var pools sync.WaitGroup
 	failures := make([]error, partition.Pools)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for pool := range partition.Pools {
-		nodes.Go(func() {
+		pools.Go(func() {
 			failures[pool] = p.fill(ctx, mem, partition, pool, layers, told)
 			if failures[pool] != nil {
 				cancel(failures[pool])
 			}
 		})
 	}
-	nodes.Wait()
+	pools.Wait()
 	if errors.Join(failures...) != nil {
 		p.Close()
 		return nil, context.Cause(ctx) // what came first, not what it ended
@@ -93,6 +93,7 @@ func Place(ctx context.Context, mem Memory, partition Partition, layers [][]devi
 
 // fill brings all experts of a pool to its node.
 func (p *Placed) fill(ctx context.Context, mem Memory, partition Partition, pool int, layers [][]device.QExpert, done func(layer, expert int)) error {
+	node := partition.Node(pool)
 	for layer, experts := range layers {
 		n := 0
 		for e := range experts {
@@ -103,12 +104,12 @@ func (p *Placed) fill(ctx context.Context, mem Memory, partition Partition, pool
 		if n == 0 {
 			continue
 		}
-		b, err := mem.AllocOn(pool, n)
+		b, err := mem.AllocOn(node, n)
 		if err != nil {
-			return fmt.Errorf("experts of layer %d on node %d: %w", layer, pool, err)
+			return fmt.Errorf("experts of layer %d on node %d: %w", layer, node, err)
 		}
 		p.buffers[pool] = append(p.buffers[pool], b)
-		c := copier{mem: mem, node: pool, dst: b}
+		c := copier{mem: mem, node: node, dst: b}
 		for e := range experts {
 			if int(partition.Owner[e]) != pool {
 				continue
