@@ -57,7 +57,7 @@ func (p *placed) compute(s device.Stream, g *group.Group, b *msg.Batch, layer in
 	case p == nil:
 		g.Experts(s, b.State, layer, work)
 	case len(work) > 0:
-		p.Compute(p.host, b.Mirror, layer, work)
+		p.Compute(p.host, b.Mirror.State(), layer, work)
 		if err := p.host.Synchronize(); err != nil {
 			panic(err)
 		}

@@ -101,7 +101,7 @@ func (m *Model) experts(g *group.Group, layer int, probe stages.Probe) error {
 	g.Shared(m.stream, st, layer, probe)
 	if len(m.work) > 0 {
 		m.place.Prepare(m.host, m.mirror, layer)
-		m.place.Compute(m.host, m.mirror, layer, m.work)
+		m.place.Compute(m.host, m.mirror.State(), layer, m.work)
 		if err := m.host.Synchronize(); err != nil {
 			return err
 		}

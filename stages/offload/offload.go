@@ -20,6 +20,7 @@ import (
 	"fmt"
 
 	"krater/kernels/device"
+	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/group"
 	"krater/stages/load"
@@ -167,11 +168,11 @@ func (x *Experts) leave(at int) {
 	x.banks[old.layer].absent(old.expert)
 }
 
-// Compute runs work, of st's layer, on a stream of the host device from the
-// batch's mirror. It may run on several streams at once with lists that share no
+// Compute runs work of a layer on a stream of the host device; st is that of the
+// batch's mirror, or one made of it. It may run on several streams at once with lists that share no
 // assignment, once they have passed Prepare.
-func (x *Experts) Compute(s device.Stream, m *Mirror, layer int, work []device.ExpertRows) {
-	x.banks[layer].host.Run(s, x.host, &m.st, work)
+func (x *Experts) Compute(s device.Stream, st *stages.State, layer int, work []device.ExpertRows) {
+	x.banks[layer].host.Run(s, x.host, st, work)
 }
 
 // Bank is a layer's routed experts in host memory, for those who run them by

@@ -83,7 +83,7 @@ func (r *rig) compute(t *testing.T, onDevice bool, m *Mirror, st *stages.State, 
 	} else {
 		s, _ := r.host.NewStream()
 		r.Prepare(s, m, 1)
-		r.Compute(s, m, 1, work)
+		r.Compute(s, m.State(), 1, work)
 		m.Return(r.s, st, work)
 	}
 	out := make([]byte, st.ExpertOut.Bytes())
