@@ -169,8 +169,8 @@ func (x *Experts) leave(at int) {
 }
 
 // Compute runs work of a layer on a stream of the host device; st is that of the
-// batch's mirror, or one made of it. It may run on several streams at once with lists that share no
-// assignment, once they have passed Prepare.
+// batch's mirror, or one made of it. It may run on several streams at once with
+// lists that share no assignment, once they have passed Prepare.
 func (x *Experts) Compute(s device.Stream, st *stages.State, layer int, work []device.ExpertRows) {
 	x.banks[layer].host.Run(s, x.host, st, work)
 }
