@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // crew is the workers of one node. A worker that finds nothing to do looks again
@@ -33,6 +34,10 @@ const (
 	// step of a small model on two cores.
 	spinMisses = 2
 	spinRetry  = 16
+
+	// spinTime is how long a worker looks before it parks: more than lies between two
+	// loops of a step.
+	spinTime = 100 * time.Microsecond
 )
 
 // newCrew makes a crew without a team; start sets it going.
@@ -145,17 +150,28 @@ func (c *crew) active() bool {
 	return false
 }
 
-// spin looks for work for a bounded while. It yields to others: a spinning worker
-// must not hold a core that an actor could use.
+// spin looks for work for a bounded while. It gives its core to others now and
+// then: a spinning worker must not hold one that an actor could use. All workers
+// together do that as often as one alone would, since giving it away costs them
+// 10 us and more where there are many.
+//
+// A loop that has no parts left is no reason to stop looking: its last parts are
+// still running elsewhere, and the next loop comes right after them.
 func (c *crew) spin() bool {
-	for i := range spinRounds {
-		if c.active() {
-			return c.help()
+	const rounds = 64
+	start := time.Now()
+	for i := 1; ; i++ {
+		if c.active() && c.help() {
+			return true
 		}
-		if i%64 == 63 {
-			c.nap()
+		if i%rounds == 0 {
+			if time.Since(start) > spinTime {
+				return false
+			}
+			if i/rounds%c.count == 0 {
+				c.nap()
+			}
 		}
 		pause()
 	}
-	return false
 }
