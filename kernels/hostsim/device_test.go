@@ -48,6 +48,9 @@ func TestBudget(t *testing.T) {
 		t.Errorf("memory %+v", m)
 	}
 	b.Free()
+	if used := d.cpu.Memory().Used; used != 0 {
+		t.Errorf("the CPU still has %d bytes of it", used)
+	}
 	if c := d.Counters(); c.HighWater != 1000 || c.Allocations != 2 || c.BytesUp != 0 || d.Memory().Used != 0 {
 		t.Errorf("counted %+v", c)
 	}
@@ -281,6 +284,30 @@ func TestCrossingWaits(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFreeWhileRunning: memory is not given back under an operator that runs, and
+// work that comes too late for it says so.
+func TestFreeWhileRunning(t *testing.T) {
+	processor := processor(t)
+	for range 20 {
+		d := simulated(t, Options{CPU: processor, Async: true})
+		s, out := newStream(t, d), alloc(t, d, tensor.F32, 256, 256)
+		m, err := device.AllocMat(d, tensor.F32, 256, 256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 8 {
+			d.MatMul(s, out, m, m)
+		}
+		m.Buf.Free()
+		if err := s.Synchronize(); err != nil && !errors.Is(err, ErrFreed) {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -264,7 +264,49 @@ func TestOperatorArgumentsAreReadAtOnce(t *testing.T) {
 	d.GQA(r.s, again, q, cache, mine, gqa)
 	mine[0].Blocks[0], mine[1].Pos = 2, 0
 	if !bytes.Equal(want, get(t, r.s, again)) {
-		t.Error("a list that changed after the call changed the result")
+		t.Error("spans that changed after the call changed the result")
+	}
+	x, bank := r.normal(2, 16), []device.Expert{r.expert(16, 24)}
+	y, z := r.zero(tensor.F32, 4, 16), r.zero(tensor.F32, 4, 16)
+	d.Experts(r.s, y, x, bank, []device.ExpertRows{{Assign: []int32{1, 3}}}, 2)
+	own := []device.ExpertRows{{Assign: []int32{1, 3}}}
+	d.Experts(r.s, z, x, bank, own, 2)
+	own[0].Assign[0] = 0
+	want = get(t, r.s, y)
+	if !bytes.Equal(want, get(t, r.s, z)) {
+		t.Error("work that changed after the call changed the result")
+	}
+}
+
+// TestWork holds bytes and operations of each kind of operator to its formula,
+// written out for the sizes of the cases.
+func TestWork(t *testing.T) {
+	d := simulated(t, Options{})
+	for name, want := range map[string]work{
+		"GatherRows": {3*16*4 + 3*16*2 + 3*4, 0},                  // out, rows of the table, ids
+		"Rope":       {3*16*4 + 3*4, 0},                           // x, positions
+		"StoreRows":  {2*16*4 + 2*16*2 + 2*4, 0},                  // src, rows of the cache, slots
+		"MatMul":     {3*7*4 + 3*33*4 + 7*33*2, 2 * 3 * 7 * 33},   // out, x, w
+		"FFN":        {2*3*16*4 + 3*24*16*2, 2 * 3 * 3 * 24 * 16}, // out and x, three matrices
+		// Four rows out, two in, two of three experts.
+		"Experts": {4*16*4 + 2*16*4 + 2*3*24*16*2, 2 * 4 * 3 * 24 * 16},
+		// Spans of 5 and 2 keys; 4+5+2 pairs.
+		"GQA": {2*3*32*4 + 7*32*2, 4 * 11 * 4 * 8},
+		// The same with 20 values a key, which all are expanded to 2 heads.
+		"MLAPrefill": {3*12*4 + 3*24*4 + 28*16*2 + 7*20*2, 2 * 2 * (7*14*16 + 11*18)},
+		// Two rows that read 6 and 1 keys.
+		"MLADecode": {2*12*4 + 2*24*4 + 28*16*2 + 7*20*2, 2 * 2 * (2*14*16 + 7*36)},
+		"Add":       {2 * 3 * 8 * 4, 0},
+	} {
+		r := &rig{t: t, dev: d, s: newStream(t, d)}
+		before := d.Counters()
+		cases[name](r)
+		if c := d.Counters().Since(before); c.BytesOnDevice != want.bytes || c.Flops != want.flops {
+			t.Errorf("%s: %d bytes, %d flops; want %+v", name, c.BytesOnDevice, c.Flops, want)
+		}
+		if err := r.s.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
