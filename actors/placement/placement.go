@@ -159,14 +159,13 @@ func (p *Placement) Shares(rows int) bool { return p.sides[p.Phase(rows)].start.
 
 // Run decides where the routed work of a layer is done, enqueues the device's part
 // with the copies it needs, and appends what is left to the host to list, in the
-// work's order. s is the stream of g, whose router's choice the host has read;
-// what is enqueued on it afterwards comes after the device's part.
+// work's order. s is the stream of g, synchronised since Attend; what is enqueued
+// on it afterwards comes after the device's part.
 func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer int, work, list []device.ExpertRows) ([]device.ExpertRows, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	side := p.decide(layer, st.T, work)
 	if len(p.decision.Waves) > 0 {
-		p.stream.Wait(s.Record())
 		for _, w := range p.decision.Waves {
 			side.residency.Load(w.Loads)
 			if err := p.enqueue(side, w.Loads); err != nil {
