@@ -298,8 +298,13 @@ func TestFreeWhileRunning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		d.MatMul(s, out, m, m)
+		first := s.Record()
 		for range 8 {
 			d.MatMul(s, out, m, m)
+		}
+		if err := first.Wait(); err != nil {
+			t.Fatal(err)
 		}
 		m.Buf.Free()
 		if err := s.Synchronize(); err != nil && !errors.Is(err, ErrFreed) {
