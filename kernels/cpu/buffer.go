@@ -41,15 +41,26 @@ func (d *Device) Alloc(n int) (device.Buffer, error) {
 	if err := d.charge(n); err != nil {
 		return nil, err
 	}
-	if n >= mapMinimum {
-		host, err := mapMemory(n)
-		if err != nil {
-			d.used.Add(-int64(n))
-			return nil, fmt.Errorf("%s: %d bytes: %w: %v", d.name, n, device.ErrOutOfMemory, err)
-		}
-		return &buffer{host: host, release: func(b []byte) { unmapMemory(b); d.used.Add(-int64(n)) }}, nil
+	host, free, err := d.memory(n)
+	if err != nil {
+		d.used.Add(-int64(n))
+		return nil, fmt.Errorf("%s: %d bytes: %w: %v", d.name, n, device.ErrOutOfMemory, err)
 	}
-	return &buffer{host: alignedBytes(n), release: func([]byte) { d.used.Add(-int64(n)) }}, nil
+	return &buffer{host: host, release: func([]byte) { free(); d.used.Add(-int64(n)) }}, nil
+}
+
+// memory is n zeroed bytes from where their number says.
+func (d *Device) memory(n int) (b []byte, free func(), err error) {
+	switch {
+	case n < mapMinimum:
+		return alignedBytes(n), func() {}, nil
+	case n <= slabMost:
+		return d.slabs.take(n)
+	}
+	if b, err = mapMemory(n); err != nil {
+		return nil, nil, err
+	}
+	return b, func() { unmapMemory(b) }, nil
 }
 
 // charge counts n bytes as used, within the budget.

@@ -43,6 +43,7 @@ type Device struct {
 	fetch  prefetch
 	unit   unitUse
 
+	slabs   slabs
 	used    atomic.Int64
 	scratch atomic.Int64
 	closed  atomic.Bool

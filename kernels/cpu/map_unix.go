@@ -2,21 +2,52 @@
 
 package cpu
 
-import "golang.org/x/sys/unix"
+import (
+	"unsafe"
 
-// mapMemory asks the system for n zeroed bytes, huge pages where it has them.
+	"golang.org/x/sys/unix"
+)
+
+// hugePage is the size of the pages that large mappings are made of, in bytes.
+const hugePage = 2 << 20
+
+// mapMemory asks the system for n zeroed bytes, n > 0, on huge pages where it has
+// them: from a huge page on they start at a multiple of one.
 func mapMemory(n int) ([]byte, error) {
-	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err == nil {
-		adviseHuge(b)
+	size := n
+	if n >= hugePage {
+		size = (n+hugePage-1)&^(hugePage-1) + hugePage
 	}
-	return b, err
+	p, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil || size == n {
+		return unsafe.Slice((*byte)(p), n), err
+	}
+	// What lies before the first multiple and behind the last is given back.
+	size -= hugePage
+	skip := int(-uintptr(p) & (hugePage - 1))
+	start := unsafe.Add(p, skip)
+	unmap(p, skip)
+	unmap(unsafe.Add(start, size), hugePage-skip)
+	adviseHuge(unsafe.Slice((*byte)(start), size))
+	return unsafe.Slice((*byte)(start), n), nil
 }
 
-// unmapMemory gives back what mapMemory returned. It can fail only for memory
-// that was not mapped, which would be a fault of this package.
+// unmapMemory gives back what mapMemory returned.
 func unmapMemory(b []byte) {
-	if err := unix.Munmap(b); err != nil {
+	n := len(b)
+	if n >= hugePage {
+		n = (n + hugePage - 1) &^ (hugePage - 1)
+	}
+	unmap(unsafe.Pointer(unsafe.SliceData(b)), n)
+}
+
+// unmap can fail only for memory that was not mapped, which would be a fault of
+// this package.
+func unmap(p unsafe.Pointer, n int) {
+	if n == 0 {
+		return
+	}
+	if err := unix.MunmapPtr(p, uintptr(n)); err != nil {
 		panic("cpu: munmap: " + err.Error())
 	}
 }

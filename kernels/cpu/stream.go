@@ -27,6 +27,8 @@ type Stream struct {
 	next    atomic.Int64
 	part    func(int)
 
+	norm    normTask
+	sum     sumTask
 	matmul  matmulTask
 	pack    packTask
 	ffn     ffnTask
