@@ -14,7 +14,9 @@ import (
 	"krater/stages"
 	"krater/stages/group"
 	"krater/stages/load"
+	"krater/stages/model"
 	"krater/stages/offload"
+	"krater/stages/weights"
 )
 
 // Options say how experts are placed.
@@ -85,6 +87,22 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 		return nil, err
 	}
 	return p, nil
+}
+
+// Load puts a model on dev, its routed experts on the host, and places them. The
+// caller closes the placement, then the parts.
+func Load(dev load.Device, host offload.Host, cfg *model.Config, set *weights.Set, lo load.Options, o Options) (*load.Parts, *Placement, error) {
+	lo.Routed = host
+	parts, err := load.Model(dev, cfg, set, lo)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", dev.Name(), err)
+	}
+	p, err := New(dev, host, parts, o)
+	if err != nil {
+		parts.Close()
+		return nil, nil, fmt.Errorf("%s: %w", dev.Name(), err)
+	}
+	return parts, p, nil
 }
 
 // budget is bytes for experts.

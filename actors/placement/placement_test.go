@@ -208,6 +208,46 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// TestExactBudget: what a model needs is enough, a byte less is refused, and
+// nothing is ever above.
+func TestExactBudget(t *testing.T) {
+	host := processor(t)
+	s := open(t, golden)
+	for _, name := range []string{"cpu_only", "persistent"} {
+		o := load.Options{Limits: limits}
+		po := placement.Options{Prefill: strategy(t, name), Decode: strategy(t, name)}
+		measure := simulated(t, hostsim.Options{CPU: host})
+		s.placed(t, measure, host, o, po)
+		need := measure.Memory().Used
+		lim, err := limits.For(s.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		po.Reserve = stages.StateBytes(s.cfg, lim)
+		d := simulated(t, hostsim.Options{CPU: host, Budget: need})
+		ask(t, s.placed(t, d, host, o, po), s.cfg.Vocab, 5, 4)
+		if c := d.Counters(); c.HighWater != need {
+			t.Errorf("%s: %d bytes at most in use, want %d", name, c.HighWater, need)
+		}
+		less := simulated(t, hostsim.Options{CPU: host, Name: "hostsim:7", Budget: need - 1})
+		parts, p, err := placement.Load(less, host, s.cfg, s.set, o, po)
+		if name == "persistent" {
+			if !errors.Is(err, dispatch.ErrNoRoom) || !strings.HasPrefix(err.Error(), "hostsim:7: prefill: persistent: ") || less.Memory().Used != 0 {
+				t.Errorf("got %v, %d bytes in use", err, less.Memory().Used)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := placement.NewModel(less, host, parts, p); !errors.Is(err, device.ErrOutOfMemory) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		p.Close()
+		parts.Close()
+	}
+}
+
 // TestExpertsElsewhere: what lies on a device already cannot be placed.
 func TestExpertsElsewhere(t *testing.T) {
 	host := processor(t)

@@ -131,12 +131,11 @@ func plain(t testing.TB, dev load.Device, parts *load.Parts) drive.Runner {
 // placed runs a model with its experts placed.
 func (s *source) placed(t testing.TB, dev load.Device, host *cpu.Device, lo load.Options, po placement.Options) drive.Runner {
 	t.Helper()
-	lo.Routed = host
-	parts := s.on(t, dev, lo)
-	p, err := placement.New(dev, host, parts, po)
+	parts, p, err := placement.Load(dev, host, s.cfg, s.set, lo, po)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(parts.Close)
 	t.Cleanup(p.Close)
 	m, err := placement.NewModel(dev, host, parts, p)
 	if err != nil {
