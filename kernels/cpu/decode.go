@@ -18,52 +18,67 @@ const headBlock = 16
 // row with up to headBlock heads.
 type decodeTask struct {
 	mla
-	rows  []decodeRow
+	list  []decodeRow
 	heads int // heads per item
+	whole decodeWhole
 }
 
 // decodeRow is a row of the batch and its span.
 type decodeRow struct{ span, row int }
 
 // MLADecode: out [T, Heads*V], q [T, Heads*(Nope+Rope)] F32 rotated, cache
-// [slots, Rank+Rope] and kvB [Heads*(Nope+V), Rank] BF16 or F32. Row r of a span
-// sees the cached keys 0..Pos+r. Scratch per thread: headBlock rows of
-// 4*(Rank+Rope) + keyBlock values.
+// [slots, Rank+Rope] of any type, groups of I8 dividing Rank and Rope, kvB
+// [Heads*(Nope+V), Rank] BF16 or F32, or integers: see decodequant.go. Row r of a
+// span sees the cached keys 0..Pos+r. Scratch per thread: headBlock rows of
+// 4*(Rank+Rope) + keyBlock values, and keyBlock rows of Rank+Rope values when the
+// cache is of 8 bits.
 func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
 	const op = "MLADecode"
 	s := d.stream(op, stream)
 	t := &s.decode
-	t.check(op, d, &out, &q, &cache.Mat, &kvB.F, spans, &p)
-	t.rows = t.rows[:0]
+	t.check(op, d, &out, &q, &cache, &kvB, spans, &p)
+	t.list = t.list[:0]
 	keys := 0
 	for i := range spans {
 		for r := range spans[i].Len {
-			t.rows = append(t.rows, decodeRow{span: i, row: r})
+			t.list = append(t.list, decodeRow{span: i, row: r})
 			keys += spans[i].Pos + r + 1
 		}
 	}
-	flops := 2*keys*p.Heads*(2*p.Rank+p.Rope) + 2*len(t.rows)*p.Heads*(p.Nope+p.V)*p.Rank
+	flops := 2*keys*p.Heads*(2*p.Rank+p.Rope) + 2*len(t.list)*p.Heads*(p.Nope+p.V)*p.Rank
 	ns := flops / d.speed.flopsPerNs
 	t.heads = min(headBlock, p.Heads)
 	if s.shared(ns) {
-		// A lone sequence spreads over the lanes by heads, four at least.
-		for t.heads > dot.Rows && len(t.rows)*((p.Heads+t.heads-1)/t.heads) < 2*len(s.lanes) {
+		// A lone sequence spreads over the lanes by heads, four at least. Where keys
+		// have to be widened every item does so for itself: as few as will do.
+		enough := 2 * len(s.lanes)
+		if t.kv.narrow() {
+			enough = len(s.lanes)
+		}
+		for t.heads > dot.Rows && len(t.list)*((p.Heads+t.heads-1)/t.heads) < enough {
 			t.heads = (t.heads/2 + dot.Rows - 1) &^ (dot.Rows - 1)
 		}
 	}
 	wide := convert.Padded(p.Rank + p.Rope)
-	scratch := t.heads*(3*wide+keyBlock) + wide + piece(runningSize*t.heads)
-	s.each(t, len(t.rows)*((p.Heads+t.heads-1)/t.heads), ns, scratch)
+	scratch := t.heads*(3*wide+keyBlock) + wide + piece(runningSize*t.heads) + t.kv.wideBlock(p.Rank+p.Rope)
+	if t.integer() {
+		t.absorbAll(s)
+	}
+	s.each(t, len(t.list)*((p.Heads+t.heads-1)/t.heads), ns, scratch)
+	if t.integer() {
+		t.expandAll(s)
+	}
 	t.spans = nil
 }
 
 // decodeScratch is the memory of one item, rows of headBlock heads.
 type decodeScratch struct {
 	absorbed *float32 // [heads, wide] the query in latent space, natural order
-	query    *float32 // [heads, wide] the same as the cache's type wants it
+	query    *float32 // [heads, wide] the same as the tiles want it
 	acc      *float32 // [heads, wide] weighted latents
 	spare    *float32 // [wide] between orders
 	scores   *float32 // [heads, keyBlock]
+	block    *float32 // wideBlock
 	wide     int
 	state    []running
 }
@@ -74,6 +89,9 @@ func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
 	c.absorbed, c.query = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*c.wide)
 	c.acc, c.scores = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*keyBlock)
 	c.spare = l.arena.take(c.wide)
+	if n := t.kv.wideBlock(t.Rank + t.Rope); n > 0 {
+		c.block = l.arena.take(n)
+	}
 	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*t.heads))), t.heads)
 	clear(c.state)
 	return c
@@ -81,21 +99,32 @@ func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
 
 func (t *decodeTask) do(l *lane, i int) {
 	groups := (t.Heads + t.heads - 1) / t.heads
-	row := t.rows[i/groups]
+	row := t.list[i/groups]
 	span := &t.spans[row.span]
 	first := i % groups * t.heads
 	heads := min(t.heads, t.Heads-first)
 	c := t.scratch(l)
 	for j := range heads {
-		t.absorb(l, &c, span.Row+row.row, first+j, j)
+		if t.integer() {
+			dst := rowAt(c.absorbed, c.wide, j)
+			copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(t.latent(i/groups, first+j), t.Rank))
+			t.rotated(&c, t.query(span.Row+row.row, first+j), j)
+		} else {
+			t.absorb(l, &c, span.Row+row.row, first+j, j)
+		}
 	}
 	clearF32(c.acc, heads*c.wide)
 	keys := span.Pos + row.row + 1
 	for from := 0; from < keys; from += keyBlock {
-		t.keys(l, &c, span, heads, from, min(from+keyBlock, keys))
+		t.take(l, &c, span, heads, from, min(from+keyBlock, keys))
 	}
 	for j := range heads {
-		t.expand(l, &c, span.Row+row.row, first+j, j)
+		t.dev.axpy.Scale(rowAt(c.acc, c.wide, j), c.wide, 1/c.state[j].sum)
+		if t.integer() {
+			t.keep(rowAt(c.acc, c.wide, j), t.latent(i/groups, first+j))
+		} else {
+			t.expand(l, &c, span.Row+row.row, first+j, j)
+		}
 	}
 }
 
@@ -115,25 +144,32 @@ func (t *decodeTask) absorb(l *lane, c *decodeScratch, row, head, j int) {
 	if t.kvBF16 {
 		t.dev.convert.Unpack(dst, acc, t.Rank)
 	}
+	t.rotated(c, q, j)
+}
+
+// rotated completes the query of a head whose part of Rank values is there.
+func (t *decodeTask) rotated(c *decodeScratch, q *float32, j int) {
+	dst := rowAt(c.absorbed, c.wide, j)
 	if t.Rope > 0 { // else there is nothing behind the query to point at
 		copy(unsafe.Slice(shift(dst, t.Rank), t.Rope), unsafe.Slice(shift(q, t.Nope), t.Rope))
 	}
-	if t.cacheBF16 {
+	if t.bf16 {
 		t.dev.convert.Pack(rowAt(c.query, c.wide, j), dst, t.Rank+t.Rope)
 	} else {
 		copy(unsafe.Slice(rowAt(c.query, c.wide, j), t.Rank+t.Rope), unsafe.Slice(dst, t.Rank+t.Rope))
 	}
 }
 
-// keys takes one block of keys into the running softmax of all heads.
-func (t *decodeTask) keys(l *lane, c *decodeScratch, span *device.Span, heads, from, to int) {
-	scoreKernels, sumKernels := t.dev.tiles(t.cacheBF16), &t.dev.axpy.F32
-	if t.cacheBF16 {
+// take takes one block of keys into the running softmax of all heads.
+func (t *decodeTask) take(l *lane, c *decodeScratch, span *device.Span, heads, from, to int) {
+	scoreKernels, sumKernels := t.dev.tiles(t.bf16), &t.dev.axpy.F32
+	if t.bf16 {
 		sumKernels = &t.dev.axpy.BF16
 	}
-	l.dot.Stride, l.dot.K = t.cacheRow, t.Rank+t.Rope
+	keys := t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)
+	l.dot.Stride, l.dot.K = keys.stride, t.Rank+t.Rope
 	for pos := from; pos < to; {
-		rows, n := t.run(span, pos, to)
+		rows, n := t.rows(&keys, span, pos, to)
 		l.dot.W, l.dot.N = rows, n
 		for h := 0; h < heads; h += dot.Rows {
 			group := min(dot.Rows, heads-h)
@@ -148,9 +184,9 @@ func (t *decodeTask) keys(l *lane, c *decodeScratch, span *device.Span, heads, f
 	for h := range heads {
 		t.fold(&c.state[h], rowAt(c.scores, keyBlock, h), to-from, rowAt(c.acc, c.wide, h), c.wide)
 	}
-	l.axpy.Stride, l.axpy.Width = t.cacheRow, t.Rank
+	l.axpy.Stride, l.axpy.Width = keys.stride, t.Rank
 	for pos := from; pos < to; {
-		rows, n := t.run(span, pos, to)
+		rows, n := t.rows(&keys, span, pos, to)
 		l.axpy.W, l.axpy.N = rows, n
 		for h := 0; h < heads; h += axpy.Rows {
 			group := min(axpy.Rows, heads-h)
@@ -167,9 +203,8 @@ func (t *decodeTask) keys(l *lane, c *decodeScratch, span *device.Span, heads, f
 // expand applies the value half of kv_b to one head's weighted latents.
 func (t *decodeTask) expand(l *lane, c *decodeScratch, row, head, j int) {
 	acc := rowAt(c.acc, c.wide, j)
-	t.dev.axpy.Scale(acc, c.wide, 1/c.state[j].sum)
-	if t.cacheBF16 != t.kvBF16 {
-		if t.cacheBF16 {
+	if t.bf16 != t.kvBF16 {
+		if t.bf16 {
 			t.dev.convert.Unpack(c.spare, acc, t.Rank)
 		} else {
 			t.dev.convert.Pack(c.spare, acc, t.Rank)

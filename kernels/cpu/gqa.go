@@ -34,10 +34,11 @@ type gqaTask struct {
 // gqaItem is the queries [first, first+n) of a span and key head.
 type gqaItem struct{ span, head, first, n int }
 
-// GQA: out and q [T, Heads*HeadDim] F32, q rotated, cache [slots, Width] BF16 or
-// F32, each row the keys of all key heads, then their values. Row r of a span
-// sees the cached keys 0..Pos+r. Scratch per thread: queryBlock rows of
-// 2*HeadDim values, four of keyBlock.
+// GQA: out and q [T, Heads*HeadDim] F32, q rotated, cache [slots, Width] of any
+// type, groups of I8 dividing HeadDim, each row the keys of all key heads, then
+// their values. Row r of a span sees the cached keys 0..Pos+r. Scratch per thread:
+// queryBlock rows of 2*HeadDim values, four of keyBlock, and keyBlock rows of
+// 2*HeadDim when the cache is of 8 bits.
 func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
 	const op = "GQA"
 	s := d.stream(op, stream)
@@ -49,7 +50,7 @@ func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, s
 	t.out = f32(op, "out", &out, q.Rows, p.Heads*p.HeadDim)
 	t.q = f32(op, "q", &q, q.Rows, p.Heads*p.HeadDim)
 	t.outStride, t.qStride = out.Stride, q.Stride
-	t.bind(op, d, &cache.Mat, p.Width(), spans, q.Rows)
+	t.bind(op, d, &cache, newKVCache(op, &cache, p.Width(), p.HeadDim), spans, q.Rows)
 	t.group, t.wide = p.Heads/p.KVHeads, convert.Padded(p.HeadDim)
 
 	pairs, keys := 0, 0 // of queries and keys, keys read
@@ -57,13 +58,13 @@ func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, s
 		keys += spans[i].Pos + spans[i].Len
 		pairs += spans[i].Len*spans[i].Pos + spans[i].Len*(spans[i].Len+1)/2
 	}
-	ns := max(4*pairs*p.Heads*p.HeadDim/d.speed.flopsPerNs, keys*t.cacheRow/d.speed.bytesPerNs)
+	ns := max(4*pairs*p.Heads*p.HeadDim/d.speed.flopsPerNs, keys*t.kv.rowBytes/d.speed.bytesPerNs)
 	lanes := 1
 	if s.shared(ns) {
 		lanes = len(s.lanes)
 	}
 	t.cut(lanes)
-	scratch := 2*t.queries*t.wide + dot.Rows*keyBlock + piece(runningSize*t.queries)
+	scratch := 2*t.queries*t.wide + dot.Rows*keyBlock + piece(runningSize*t.queries) + 2*t.kv.wideBlock(p.HeadDim)
 	s.each(t, len(t.items), ns, scratch)
 	t.spans = nil
 }
@@ -103,10 +104,13 @@ func (t *gqaTask) count() int {
 type gqaWork struct {
 	gqaItem
 	seq    *device.Span
-	query  *float32 // [n, wide] as a BF16 cache wants it; unused with F32
+	query  *float32 // [n, wide] as BF16 tiles want it; unused with F32
 	acc    *float32 // [n, wide] weighted values
 	scores *float32 // [dot.Rows, keyBlock]
 	state  []running
+
+	keyScratch, valueScratch *float32 // wideBlock
+	keys, values             keyRows  // of the block in hand
 }
 
 func (t *gqaTask) work(l *lane, item gqaItem) (c gqaWork) {
@@ -116,6 +120,9 @@ func (t *gqaTask) work(l *lane, item gqaItem) (c gqaWork) {
 	c.query, c.acc = l.arena.take(n*t.wide), l.arena.take(n*t.wide)
 	c.scores = l.arena.take(dot.Rows * keyBlock)
 	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*n))), n)
+	if n := t.kv.wideBlock(t.HeadDim); n > 0 {
+		c.keyScratch, c.valueScratch = l.arena.take(n), l.arena.take(n)
+	}
 	clear(c.state)
 	clearF32(c.acc, n*t.wide)
 	return c
@@ -123,7 +130,7 @@ func (t *gqaTask) work(l *lane, item gqaItem) (c gqaWork) {
 
 func (t *gqaTask) do(l *lane, i int) {
 	c := t.work(l, t.items[i])
-	if t.cacheBF16 {
+	if t.bf16 {
 		for j := range c.n {
 			t.dev.convert.Pack(rowAt(c.query, t.wide, j), t.query(&c, j), t.HeadDim)
 		}
@@ -131,6 +138,8 @@ func (t *gqaTask) do(l *lane, i int) {
 	keys := t.sees(&c, c.n-1)
 	for from := 0; from < keys; from += keyBlock {
 		to := min(from+keyBlock, keys)
+		c.keys = t.keys(c.seq, from, to, c.head*t.HeadDim, t.HeadDim, c.keyScratch)
+		c.values = t.keys(c.seq, from, to, (t.KVHeads+c.head)*t.HeadDim, t.HeadDim, c.valueScratch)
 		// Rows before from-Pos see none of these.
 		for j := max(0, (from-c.seq.Pos)*t.group-c.first); j < c.n; j += dot.Rows {
 			t.tile(l, &c, j, min(dot.Rows, c.n-j), from, to)
@@ -139,7 +148,7 @@ func (t *gqaTask) do(l *lane, i int) {
 	for j := range c.n {
 		acc, out := rowAt(c.acc, t.wide, j), t.result(&c, j)
 		t.dev.axpy.Scale(acc, t.wide, 1/c.state[j].sum)
-		if t.cacheBF16 {
+		if t.bf16 {
 			t.dev.convert.Unpack(out, acc, t.HeadDim)
 		} else {
 			copy(unsafe.Slice(out, t.HeadDim), unsafe.Slice(acc, t.HeadDim))
@@ -161,35 +170,25 @@ func (t *gqaTask) at(base *float32, stride int, c *gqaWork, j int) *float32 {
 // sees is the number of keys that query j of an item may see.
 func (t *gqaTask) sees(c *gqaWork, j int) int { return c.seq.Pos + (c.first+j)/t.group + 1 }
 
-// offset is how far from the start of a cache row the keys or values of a key head
-// lie, in bytes.
-func (t *gqaTask) offset(head int, values bool) int {
-	if values {
-		head += t.KVHeads
-	}
-	return head * t.HeadDim * t.cacheSize()
-}
-
 // tile takes the keys of [from, to) that they may see into the softmax of the
 // queries [j, j+n).
 func (t *gqaTask) tile(l *lane, c *gqaWork, j, n, from, to int) {
 	last := min(to, t.sees(c, j+n-1)) // no query of the tile sees further
-	offset := t.offset(c.head, false)
 	for i := range n {
-		if t.cacheBF16 {
+		if t.bf16 {
 			l.dot.X[i] = rowAt(c.query, t.wide, j+i)
 		} else {
 			l.dot.X[i] = t.query(c, j+i)
 		}
 	}
-	l.dot.Stride, l.dot.K = t.cacheRow, t.HeadDim
-	kernel := t.dev.tiles(t.cacheBF16)[n]
+	l.dot.Stride, l.dot.K = c.keys.stride, t.HeadDim
+	kernel := t.dev.tiles(t.bf16)[n]
 	for pos := from; pos < last; {
-		rows, count := t.run(c.seq, pos, last)
+		rows, count := t.rows(&c.keys, c.seq, pos, last)
 		for i := range n {
 			l.dot.Out[i] = shift(rowAt(c.scores, keyBlock, i), pos-from)
 		}
-		l.dot.W, l.dot.N = unsafe.Add(rows, offset), count
+		l.dot.W, l.dot.N = rows, count
 		kernel(&l.dot)
 		pos += count
 	}
@@ -213,20 +212,19 @@ func (t *gqaTask) tile(l *lane, c *gqaWork, j, n, from, to int) {
 // from.
 func (t *gqaTask) weigh(l *lane, c *gqaWork, j, i, n, from, pos, end int) {
 	kernels := &t.dev.axpy.F32
-	if t.cacheBF16 {
+	if t.bf16 {
 		kernels = &t.dev.axpy.BF16
 	}
-	offset := t.offset(c.head, true)
-	l.axpy.Stride, l.axpy.Width = t.cacheRow, t.HeadDim
+	l.axpy.Stride, l.axpy.Width = c.values.stride, t.HeadDim
 	for m := range n {
 		l.axpy.Acc[m] = rowAt(c.acc, t.wide, j+i+m)
 	}
 	for pos < end {
-		rows, count := t.run(c.seq, pos, end)
+		rows, count := t.rows(&c.values, c.seq, pos, end)
 		for m := range n {
 			l.axpy.P[m] = shift(rowAt(c.scores, keyBlock, i+m), pos-from)
 		}
-		l.axpy.W, l.axpy.N = unsafe.Add(rows, offset), count
+		l.axpy.W, l.axpy.N = rows, count
 		kernels[min(n, axpy.Rows)](&l.axpy)
 		pos += count
 	}

@@ -22,7 +22,7 @@ var gqaSizes = []device.GQA{
 // gqaScene is an attention problem as scene is.
 type gqaScene struct {
 	p        device.GQA
-	cache    device.Mat
+	cache    device.KV
 	cacheRef []float32
 	table    []int32
 	q        []float32
@@ -34,7 +34,7 @@ func newGQAScene(d *cpu.Device, p device.GQA, cacheType tensor.DType, positions,
 	c := &gqaScene{p: p, rows: rows}
 	blocks := (positions + p.BlockTokens - 1) / p.BlockTokens
 	slots := blocks * p.BlockTokens
-	c.cache, c.cacheRef = floats(d, cacheType, kerneltest.Normal(r, slots*p.Width(), 1), slots, p.Width())
+	c.cache, c.cacheRef = newKV(d, cacheType, kerneltest.Normal(r, slots*p.Width(), 1), slots, p.Width(), p.HeadDim)
 	for i := range blocks / 2 {
 		c.table = append(c.table, int32(i))
 	}
@@ -58,7 +58,7 @@ func (c *gqaScene) run(t testing.TB, d *cpu.Device, s device.Stream, spans []dev
 	for r := range c.rows {
 		copy(q[r*wide:], c.q[r*c.width():(r+1)*c.width()])
 	}
-	d.GQA(s, f32s(d, out.Data, c.rows, wide).ColRange(0, c.width()), f32s(d, q, c.rows, wide).ColRange(0, c.width()), device.KV{Mat: c.cache}, spans, c.p)
+	d.GQA(s, f32s(d, out.Data, c.rows, wide).ColRange(0, c.width()), f32s(d, q, c.rows, wide).ColRange(0, c.width()), c.cache, spans, c.p)
 	if err := out.Check(); err != nil {
 		t.Error(err)
 	}
@@ -78,7 +78,7 @@ func TestGQA(t *testing.T) {
 	expected := map[string][]float32{} // the same for all levels, and dear
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for _, p := range gqaSizes {
-			for _, cacheType := range dtypes {
+			for _, cacheType := range kvTypes {
 				c := newGQAScene(d, p, cacheType, 300, 200)
 				spans := []device.Span{
 					{Row: 0, Len: 1, Pos: 0, Blocks: c.table},
@@ -131,7 +131,7 @@ func TestGQARisingScores(t *testing.T) {
 // threads.
 func TestGQAIsBatchInvariant(t *testing.T) {
 	for _, p := range gqaSizes[:3] {
-		for _, cacheType := range dtypes {
+		for _, cacheType := range kvTypes {
 			t.Run(fmt.Sprint(p.Heads, cacheType), func(t *testing.T) {
 				forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 					const n = 140
@@ -189,7 +189,7 @@ func TestGQARefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, out := f32s(d, c.q, 4, c.width()), f32s(d, make([]float32, 4*c.width()), 4, c.width())
-			panicsWith(t, "GQA", func() { d.GQA(s, out, q, device.KV{Mat: c.cache}, []device.Span{good}, bad) })
+			panicsWith(t, "GQA", func() { d.GQA(s, out, q, c.cache, []device.Span{good}, bad) })
 		})
 	}
 }
@@ -215,10 +215,10 @@ func BenchmarkGQA(b *testing.B) {
 			}
 			defer cache.Buf.Free()
 			copy(cache.Buf.Host(), scene.cache.Buf.Host())
-			scene.cache = cache
+			scene.cache.Mat = cache
 			out, q := f32s(d, make([]float32, len(scene.q)), c.rows, scene.width()), f32s(d, scene.q, c.rows, scene.width())
 			spans := []device.Span{{Row: 0, Len: c.rows, Pos: c.pos, Blocks: scene.table}}
-			ns := kerneltest.Quartile(b, 1, func() { d.GQA(s, out, q, device.KV{Mat: scene.cache}, spans, c.p) })
+			ns := kerneltest.Quartile(b, 1, func() { d.GQA(s, out, q, scene.cache, spans, c.p) })
 			pairs := c.rows*c.pos + c.rows*(c.rows+1)/2
 			kerneltest.Report(b, ns, (c.pos+c.rows)*c.p.Width()*2, 4*pairs*c.p.Heads*c.p.HeadDim)
 		})

@@ -24,7 +24,8 @@ var mlaSizes = []device.MLA{
 // are neither in order nor apart.
 type scene struct {
 	p             device.MLA
-	cache, kvB    device.Mat
+	cache         device.KV
+	kvB           device.KVB
 	cacheRef, kvs []float32
 	table         []int32
 	q             []float32
@@ -36,8 +37,8 @@ func newScene(d *cpu.Device, p device.MLA, cacheType, weightType tensor.DType, p
 	c := &scene{p: p, rows: rows}
 	blocks := (positions + p.BlockTokens - 1) / p.BlockTokens
 	slots, width := blocks*p.BlockTokens, p.Rank+p.Rope
-	c.cache, c.cacheRef = floats(d, cacheType, kerneltest.Normal(r, slots*width, 1), slots, width)
-	c.kvB, c.kvs = floats(d, weightType, kerneltest.Normal(r, p.Heads*(p.Nope+p.V)*p.Rank, 0.2), p.Heads*(p.Nope+p.V), p.Rank)
+	c.cache, c.cacheRef = newKV(d, cacheType, kerneltest.Normal(r, slots*width, 1), slots, width, kvGroup(p))
+	c.kvB.F, c.kvs = floats(d, weightType, kerneltest.Normal(r, p.Heads*(p.Nope+p.V)*p.Rank, 0.2), p.Heads*(p.Nope+p.V), p.Rank)
 	// Half in order (stretches that can be read in one go), half shuffled.
 	for i := range blocks / 2 {
 		c.table = append(c.table, int32(i))
@@ -49,17 +50,26 @@ func newScene(d *cpu.Device, p device.MLA, cacheType, weightType tensor.DType, p
 	return c
 }
 
+// kvGroup divides both parts of a cached row.
+func kvGroup(p device.MLA) int {
+	x, y := p.Rank, p.Rope
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return x
+}
+
 type form struct {
 	name string
-	run  func(d *cpu.Device, s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA)
+	run  func(d *cpu.Device, s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
 }
 
 var forms = []form{
-	{"prefill", func(d *cpu.Device, s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
-		d.MLAPrefill(s, out, q, device.KV{Mat: cache}, device.KVB{F: kvB}, spans, p)
+	{"prefill", func(d *cpu.Device, s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+		d.MLAPrefill(s, out, q, cache, kvB, spans, p)
 	}},
-	{"decode", func(d *cpu.Device, s device.Stream, out, q, cache, kvB device.Mat, spans []device.Span, p device.MLA) {
-		d.MLADecode(s, out, q, device.KV{Mat: cache}, device.KVB{F: kvB}, spans, p)
+	{"decode", func(d *cpu.Device, s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+		d.MLADecode(s, out, q, cache, kvB, spans, p)
 	}},
 }
 
@@ -79,7 +89,7 @@ func TestMLA(t *testing.T) {
 	expected := map[string][]float32{} // the same for all levels, and dear
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for _, p := range mlaSizes {
-			for _, cacheType := range dtypes {
+			for _, cacheType := range kvTypes {
 				for _, weightType := range dtypes {
 					c := newScene(d, p, cacheType, weightType, 180, 60)
 					spans := []device.Span{
@@ -115,11 +125,12 @@ func TestMLA(t *testing.T) {
 // bit, whatever the number of threads.
 func TestMLAIsBatchInvariant(t *testing.T) {
 	for _, f := range forms {
-		for _, p := range mlaSizes[:2] {
-			t.Run(fmt.Sprintf("%s/%d", f.name, p.Heads), func(t *testing.T) {
+		for i, cacheType := range kvTypes[1:] {
+			p := mlaSizes[i%2]
+			t.Run(fmt.Sprintf("%s/%d/%s", f.name, p.Heads, cacheType), func(t *testing.T) {
 				forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 					const n = 140
-					c := newScene(d, p, tensor.BF16, tensor.BF16, 2*n, n)
+					c := newScene(d, p, cacheType, tensor.BF16, 2*n, n)
 					whole := c.run(t, f, d, s, []device.Span{{Row: 0, Len: n, Pos: 0, Blocks: c.table}})
 					for row := 0; row < n; row += 9 {
 						span := device.Span{Row: row, Len: 1, Pos: row, Blocks: c.table}

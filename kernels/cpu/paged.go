@@ -17,21 +17,18 @@ const keyBlock = 128
 // paged is what every attention has: spans of queries over a cache in blocks,
 // and the running softmax.
 type paged struct {
-	dev       *Device
-	cache     unsafe.Pointer
-	cacheRow  int // bytes
-	cacheBF16 bool
-	block     int     // tokens in a KV block
-	scale     float32 // softmax scale
-	spans     []device.Span
+	dev   *Device
+	kv    kvCache
+	bf16  bool    // the tiles read BF16, else F32
+	block int     // tokens in a KV block
+	scale float32 // softmax scale
+	spans []device.Span
 }
 
-// bind checks the cache, rows of width values, and the spans of a batch of rows
-// rows; block is set.
-func (a *paged) bind(op string, d *Device, cache *device.Mat, width int, spans []device.Span, rows int) {
-	a.dev, a.spans = d, spans
-	a.cache, a.cacheBF16 = weight(op, "cache", cache, cache.Rows, width)
-	a.cacheRow = cache.Stride * cache.DType.Size()
+// bind checks the spans of a batch of rows rows over a cache that was checked;
+// block is set.
+func (a *paged) bind(op string, d *Device, cache *device.KV, kv kvCache, spans []device.Span, rows int) {
+	a.dev, a.spans, a.kv, a.bf16 = d, spans, kv, kv.bf16()
 	blocks := cache.Rows / a.block
 	for i := range spans {
 		s := &spans[i]
@@ -47,21 +44,21 @@ func (a *paged) bind(op string, d *Device, cache *device.Mat, width int, spans [
 }
 
 // run is the longest stretch of cache rows from position pos, at most end, that
-// lie one after the other in memory.
-func (a *paged) run(s *device.Span, pos, end int) (rows unsafe.Pointer, n int) {
+// lie one after the other: n from slot on.
+func (a *paged) run(s *device.Span, pos, end int) (slot, n int) {
 	block, offset := pos/a.block, pos%a.block
-	slot := int(s.Blocks[block])*a.block + offset
+	slot = int(s.Blocks[block])*a.block + offset
 	stop := (block + 1) * a.block
 	for stop < end && s.Blocks[block+1] == s.Blocks[block]+1 {
 		block++
 		stop += a.block
 	}
-	return unsafe.Add(a.cache, slot*a.cacheRow), min(stop, end) - pos
+	return slot, min(stop, end) - pos
 }
 
-// cacheSize is the size of a cached value in bytes.
-func (a *paged) cacheSize() int {
-	if a.cacheBF16 {
+// tileSize is the size in bytes of a value as the tiles read it.
+func (a *paged) tileSize() int {
+	if a.bf16 {
 		return 2
 	}
 	return 4

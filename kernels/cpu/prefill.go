@@ -16,19 +16,22 @@ type prefillTask struct{ mla }
 
 // MLAPrefill has the arguments of MLADecode and computes the same; it pays off
 // when a span has many rows. Scratch per thread: keyBlock rows of
-// 2*Nope+Rope+2*V+Rank values and three values for each row of the longest span.
+// 2*Nope+Rope+2*V+Rank values, of Rank+Rope more when the cache is of 8 bits, three
+// values for each row of the longest span, and a head's weights widened to F32 when
+// kvB is kept as integers.
 func (d *Device) MLAPrefill(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
 	const op = "MLAPrefill"
 	s := d.stream(op, stream)
 	t := &s.prefill
-	t.check(op, d, &out, &q, &cache.Mat, &kvB.F, spans, &p)
+	t.check(op, d, &out, &q, &cache, &kvB, spans, &p)
 	flops, longest := 0, 0
 	for i := range spans {
 		longest = max(longest, spans[i].Len)
 		keys := spans[i].Pos + spans[i].Len
 		flops += 2 * p.Heads * keys * (p.Rank*(p.Nope+p.V) + spans[i].Len*(p.Nope+p.Rope+p.V))
 	}
-	scratch := keyBlock*(convert.Padded(p.Rank)+p.Nope+p.Rope+p.V+dot.Rows) + piece(runningSize*longest)
+	scratch := keyBlock*(convert.Padded(p.Rank)+p.Nope+p.Rope+p.V+dot.Rows) + piece(runningSize*longest) +
+		t.kv.wideBlock(p.Rank+p.Rope) + t.wideWeights()
 	s.each(t, len(spans)*p.Heads, flops/d.speed.flopsPerNs, scratch)
 	t.spans = nil
 }
@@ -39,8 +42,10 @@ type prefillScratch struct {
 	keys    *float32 // [keyBlock, Nope+Rope]
 	values  *float32 // [keyBlock, V]
 	scores  *float32 // [dot.Rows, keyBlock]
+	block   *float32 // wideBlock
 	state   []running
 	wide    int
+	weights wideHead
 }
 
 func (t *prefillTask) scratch(l *lane, rows int) (c prefillScratch) {
@@ -49,6 +54,9 @@ func (t *prefillTask) scratch(l *lane, rows int) (c prefillScratch) {
 	l.arena.clear()
 	c.latents, c.keys = l.arena.take(keyBlock*c.wide), l.arena.take(keyBlock*qk)
 	c.values, c.scores = l.arena.take(keyBlock*t.V), l.arena.take(keyBlock*dot.Rows)
+	if n := t.kv.wideBlock(t.Rank + t.Rope); n > 0 {
+		c.block = l.arena.take(n)
+	}
 	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*rows))), rows)
 	clear(c.state)
 	return c
@@ -57,6 +65,9 @@ func (t *prefillTask) scratch(l *lane, rows int) (c prefillScratch) {
 func (t *prefillTask) do(l *lane, i int) {
 	span, head := &t.spans[i/t.Heads], i%t.Heads
 	c := t.scratch(l, span.Len)
+	if t.integer() {
+		c.weights = t.widenHead(l, head)
+	}
 	for r := range span.Len {
 		clearF32(t.result(span.Row+r, head), t.V)
 	}
@@ -77,12 +88,17 @@ func (t *prefillTask) do(l *lane, i int) {
 // expand fills keys and values for positions [from, to).
 func (t *prefillTask) expand(l *lane, c *prefillScratch, span *device.Span, head, from, to int) {
 	qk := t.Nope + t.Rope
+	keys := t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)
 	for pos := from; pos < to; {
-		rows, n := t.run(span, pos, to)
+		rows, n := t.paged.rows(&keys, span, pos, to)
 		for j := range n {
-			t.latent(c, unsafe.Add(rows, j*t.cacheRow), pos-from+j)
+			t.latent(c, unsafe.Add(rows, j*keys.stride), pos-from+j)
 		}
 		pos += n
+	}
+	if t.integer() {
+		t.expandWide(l, c, to-from)
+		return
 	}
 	kernels := t.dev.tiles(t.kvBF16)
 	l.dot.Stride, l.dot.K = t.kvRow, t.Rank
@@ -110,8 +126,8 @@ func (t *prefillTask) latent(c *prefillScratch, row unsafe.Pointer, j int) {
 	if t.Rope == 0 {
 		return
 	}
-	key, rest := shift(rowAt(c.keys, t.Nope+t.Rope, j), t.Nope), unsafe.Add(row, t.Rank*t.cacheSize())
-	if t.cacheBF16 {
+	key, rest := shift(rowAt(c.keys, t.Nope+t.Rope, j), t.Nope), unsafe.Add(row, t.Rank*t.tileSize())
+	if t.bf16 {
 		t.dev.convert.Widen(key, (*uint16)(rest), t.Rope)
 	} else {
 		copy(unsafe.Slice(key, t.Rope), unsafe.Slice((*float32)(rest), t.Rope))
@@ -121,9 +137,9 @@ func (t *prefillTask) latent(c *prefillScratch, row unsafe.Pointer, j int) {
 // widenLatent brings the Rank values of a cache row to the order kv_b wants.
 func (t *prefillTask) widenLatent(dst *float32, row unsafe.Pointer) {
 	switch {
-	case t.cacheBF16 && t.kvBF16:
+	case t.bf16 && t.kvBF16:
 		t.dev.convert.WidenPack(dst, (*uint16)(row), t.Rank)
-	case t.cacheBF16:
+	case t.bf16:
 		t.dev.convert.Widen(dst, (*uint16)(row), t.Rank)
 	case t.kvBF16:
 		t.dev.convert.Pack(dst, (*float32)(row), t.Rank)

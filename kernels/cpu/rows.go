@@ -4,7 +4,6 @@ import (
 	"unsafe"
 
 	"krater/kernels/device"
-	"krater/kernels/tensor"
 )
 
 // GatherRows copies row ids[i] of table [V, H] (BF16 or F32) to row i of out
@@ -28,22 +27,19 @@ func (d *Device) GatherRows(stream device.Stream, out, table, ids device.Mat) {
 }
 
 // StoreRows writes row i of src [T, W] F32 to row slots[i] of cache [slots, W],
-// rounded when the cache is BF16.
+// rounded to what the cache is kept in: see convert.Funcs.
 func (d *Device) StoreRows(stream device.Stream, cache device.KV, src, slots device.Mat) {
 	const op = "StoreRows"
 	d.stream(op, stream)
 	index := i32s(op, "slots", &slots, src.Rows)
 	in := f32(op, "src", &src, src.Rows, src.Cols)
-	dst, bf16 := weight(op, "cache", &cache.Mat, cache.Rows, src.Cols)
+	kv := newKVCache(op, &cache, src.Cols, src.Cols)
 	inRange(op, "slots", index, cache.Rows)
-	row := cache.Stride * cache.DType.Size()
+	if src.Cols == 0 {
+		return
+	}
 	for i, slot := range index {
-		from, to := rowAt(in, src.Stride, i), unsafe.Add(dst, int(slot)*row)
-		if bf16 {
-			d.convert.Narrow((*uint16)(to), from, src.Cols)
-		} else {
-			copy(unsafe.Slice((*float32)(to), src.Cols), unsafe.Slice(from, src.Cols))
-		}
+		kv.store(d.convert, int(slot), rowAt(in, src.Stride, i), src.Cols)
 	}
 }
 
@@ -97,17 +93,5 @@ func (d *Device) WeightedSum(stream device.Stream, out, y, weights, base device.
 	if out.Cols == 0 || topK == 0 {
 		fail(op, "out is %s, weights are %s", out, weights)
 	}
-	t := &s.lanes[0].axpy
-	t.Stride, t.N, t.Width = y.Stride*tensor.F32.Size(), topK, out.Cols
-	for r := range out.Rows {
-		row := rowAt(o, out.Stride, r)
-		if b == nil {
-			clearF32(row, out.Cols)
-		} else if from := rowAt(b, base.Stride, r); from != row {
-			copy(unsafe.Slice(row, out.Cols), unsafe.Slice(from, out.Cols))
-		}
-		t.P[0], t.Acc[0] = rowAt(w, weights.Stride, r), row
-		t.W = unsafe.Pointer(rowAt(in, y.Stride, r*topK))
-		d.axpy.F32[1](t)
-	}
+	d.weightedSum(s, &out, &y, &weights, &base, sumTask{out: o, y: in, w: w, base: b})
 }

@@ -8,7 +8,8 @@ import (
 
 // MLA is multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section
 // 2.1) by its definition: keys and values of every position are expanded with
-// kvB, then ordinary causal softmax attention. cache rows are Rank+Rope wide.
+// kvB, then ordinary causal softmax attention. cache rows are Rank+Rope wide, as
+// kept: see WidenF8 and WidenI8.
 // It is the reference of both MLAPrefill and MLADecode.
 func MLA(out, q, cache, kvB []float32, spans []device.Span, p device.MLA) {
 	for _, s := range spans {

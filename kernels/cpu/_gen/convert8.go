@@ -45,12 +45,19 @@ func (g *isa) words(name string, value uint32) reg.VecVirtual {
 	return g.bits(name, value|value<<16, g.vec())
 }
 
+// widenAhead is how many rows ahead memory is asked for, as a power of two.
+const widenAhead = 4
+
 // emitWidenF8: a normal number keeps its bits, moved to BF16's place, and gets
 // BF16's bias; the eight subnormal magnitudes come from a table.
 func emitWidenF8(g *isa) {
 	g.function("widenF8", "dst *uint16, src *uint8, n, rows, stride int", "turns rows of n float8 values into BF16.")
 	dst, src, n, rows, stride := g.arg("dst"), g.arg("src"), g.arg("n"), g.arg("rows"), g.arg("stride")
 	next := g.GP64()
+	// Rows lie apart, where the processor sees no stream: those to come are asked for.
+	ahead := g.GP64()
+	g.MOVQ(stride, ahead)
+	g.SHLQ(operand.U8(widenAhead), ahead)
 	g.LEAQ(operand.Mem{Base: n, Disp: packBlock - 1}, next)
 	g.ANDQ(operand.I32(-packBlock), next)
 	g.SHLQ(operand.U8(1), next)
@@ -66,6 +73,7 @@ func emitWidenF8(g *isa) {
 	half := g.bytes() / 2
 	g.loop("vector", c, half, []pointer{{d, 2}, {s, 1}}, 1, func(int) {
 		w := g.vec()
+		g.PREFETCHT0(operand.Mem{Base: s, Index: ahead, Scale: 1})
 		g.VPMOVZXBW(operand.Mem{Base: s}, w)
 		g.VMOVUPS(body(w), operand.Mem{Base: d})
 	})
@@ -363,9 +371,24 @@ func (g *isa) quantScale(top, inverse reg.VecVirtual, scales, word reg.GPVirtual
 }
 
 func emitWidenI8(g *isa) {
-	g.function("widenI8", "dst *float32, src *int8, scales *float32, group, groups int", "turns groups of group integers each into F32.")
-	dst, src, scales, group, groups := g.arg("dst"), g.arg("src"), g.arg("scales"), g.arg("group"), g.arg("groups")
-	c, scale := g.GP64(), g.vec()
+	g.function("widenI8", "dst *float32, src *int8, scales *float32, group, groups, rows, stride, scaleStride int",
+		"turns rows of groups of group integers into F32.")
+	dst, src, scales, group, groups, rows := g.arg("dst"), g.arg("src"), g.arg("scales"), g.arg("group"), g.arg("groups"), g.arg("rows")
+	// What the pointers skip at the end of a row.
+	dstSkip, srcSkip, scaleSkip, ahead := g.GP64(), g.arg("stride"), g.arg("scaleStride"), g.GP64()
+	c, left, scale := g.GP64(), g.GP64(), g.vec()
+	g.MOVQ(srcSkip, ahead)
+	g.SHLQ(operand.U8(widenAhead), ahead)
+	g.MOVQ(group, c)
+	g.IMULQ(groups, c)
+	g.SUBQ(c, srcSkip)
+	g.LEAQ(operand.Mem{Base: c, Disp: packBlock - 1}, dstSkip)
+	g.ANDQ(operand.I32(-packBlock), dstSkip)
+	g.SUBQ(c, dstSkip)
+	g.SHLQ(operand.U8(2), dstSkip)
+	g.MOVQ(groups, c)
+	g.SHLQ(operand.U8(2), c)
+	g.SUBQ(c, scaleSkip)
 	pointers := []pointer{{dst, 4}, {src, 1}}
 	body := func(i int) {
 		v := g.vec()
@@ -373,7 +396,14 @@ func emitWidenI8(g *isa) {
 		g.VCVTDQ2PS(v, v)
 		g.VMULPS(scale, v, v)
 		g.VMOVUPS(v, g.at(dst, i))
+		if i == 0 {
+			g.PREFETCHT0(operand.Mem{Base: src, Index: ahead, Scale: 1})
+		}
 	}
+	g.Label("row")
+	g.TESTQ(rows, rows)
+	g.JLE(operand.LabelRef("done"))
+	g.MOVQ(groups, left)
 	g.Label("group")
 	g.MOVQ(group, c)
 	g.VBROADCASTSS(operand.Mem{Base: scales}, scale)
@@ -401,8 +431,14 @@ func emitWidenI8(g *isa) {
 		})
 	}
 	g.ADDQ(operand.I32(4), scales)
-	g.DECQ(groups)
+	g.DECQ(left)
 	g.JNZ(operand.LabelRef("group"))
+	g.ADDQ(dstSkip, dst)
+	g.ADDQ(srcSkip, src)
+	g.ADDQ(scaleSkip, scales)
+	g.DECQ(rows)
+	g.JMP(operand.LabelRef("row"))
+	g.Label("done")
 	g.end()
 }
 

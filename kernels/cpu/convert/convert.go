@@ -39,9 +39,11 @@ type Funcs struct {
 	// NarrowF8 rounds n values to float8, to nearest, ties to even. What is beyond
 	// 448, infinity too, becomes 448; NaN becomes zero.
 	NarrowF8 func(dst *uint8, src *float32, n int)
-	// WidenI8 turns groups >= 1 groups of group integers into F32: integer * scale.
-	WidenI8 func(dst *float32, src *int8, scales *float32, group, groups int)
-	// QuantI8 is its inverse: top = max|x| of a group, scale = top / 127, integer = x *
+	// WidenI8 turns rows of n = groups * group integers, stride bytes apart, into F32:
+	// integer * scale. The scales of a row lie scaleStride bytes after those of the
+	// row before, rows of dst Padded(n) values apart.
+	WidenI8 func(dst *float32, src *int8, scales *float32, group, groups, rows, stride, scaleStride int)
+	// QuantI8 is its inverse for one row: top = max|x| of a group, scale = top / 127, integer = x *
 	// (127 / top) rounded to nearest, ties to even. Magnitudes beyond 2^127 count
 	// as 2^127, NaN as zero. A group whose top is below 2^-100 is all zero.
 	QuantI8 func(dst *int8, src, scales *float32, group, groups int)

@@ -125,7 +125,7 @@ func checkI8(fs *Funcs, group, groups int) error {
 		}
 	}
 	q, scales := kerneltest.Guard[int8](n, (n+3)%16), kerneltest.Guard[float32](groups, 4*(n%16))
-	back := kerneltest.Guard[float32](n, 4*((n+7)%16))
+
 	wantQ, wantScales := make([]int8, n), make([]float32, groups)
 	ref.StoreRowsI8(wantQ, wantScales, src.Data, []int32{0}, n, group)
 	fs.QuantI8(q.First(), src.First(), scales.First(), group, groups)
@@ -135,16 +135,26 @@ func checkI8(fs *Funcs, group, groups int) error {
 	if err := kerneltest.SameBits(scales.Data, wantScales); err != nil {
 		return fmt.Errorf("scales: %w", err)
 	}
-	fs.WidenI8(back.First(), q.First(), scales.First(), group, groups)
-	if err := kerneltest.SameBits(back.Data, ref.WidenI8(q.Data, scales.Data, n, group)); err != nil {
+	// Rows of all groups, then (where there are several) of one group each.
+	back := kerneltest.Guard[float32](n, 4*((n+7)%16))
+	fs.WidenI8(back.First(), q.First(), scales.First(), group, groups, 1, n, 4*groups)
+	want := ref.WidenI8(q.Data, scales.Data, n, group)
+	if err := kerneltest.SameBits(back.Data, want); err != nil {
 		return err
+	}
+	rows := kerneltest.Guard[float32]((groups-1)*Padded(group)+group, 4*((n+9)%16))
+	fs.WidenI8(rows.First(), q.First(), scales.First(), group, 1, groups, group, 4)
+	for r := range groups {
+		if err := kerneltest.SameBits(rows.Data[r*Padded(group):][:group], want[r*group:][:group]); err != nil {
+			return fmt.Errorf("row %d: %w", r, err)
+		}
 	}
 	for i, v := range back.Data {
 		if v != v || math.IsInf(float64(v), 0) {
 			return fmt.Errorf("%g became %g", src.Data[i], v)
 		}
 	}
-	for _, err := range []error{q.Check(), scales.Check(), back.Check()} {
+	for _, err := range []error{q.Check(), scales.Check(), back.Check(), rows.Check()} {
 		if err != nil {
 			return err
 		}
@@ -207,9 +217,7 @@ func BenchmarkWiden8(b *testing.B) {
 			})
 			b.Run(fmt.Sprintf("%s/i8/%d", l, n), func(b *testing.B) {
 				kerneltest.Report(b, kerneltest.Quartile(b, 1, func() {
-					for r := range rows {
-						At(l).WidenI8(&wide[r*n], (*int8)(unsafe.Pointer(&src[r*n])), &scales[0], 64, n/64)
-					}
+					At(l).WidenI8(&wide[0], (*int8)(unsafe.Pointer(&src[0])), &scales[0], 64, n/64, rows, n, 0)
 				}), rows*n, 0)
 			})
 		}

@@ -395,13 +395,15 @@ DATA tailmask<>+60(SB)/4, $0x00000000
 GLOBL tailmask<>(SB), RODATA|NOPTR, $64
 
 // func widenF8AVX2(dst *uint16, src *uint8, n int, rows int, stride int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·widenF8AVX2(SB), NOSPLIT, $0-40
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVQ         rows+24(FP), BX
 	MOVQ         stride+32(FP), SI
+	MOVQ         SI, R8
+	SHLQ         $0x04, R8
 	LEAQ         31(DX), DI
 	ANDQ         $-32, DI
 	SHLQ         $0x01, DI
@@ -416,43 +418,44 @@ TEXT ·widenF8AVX2(SB), NOSPLIT, $0-40
 row:
 	TESTQ BX, BX
 	JLE   done
-	MOVQ  AX, R8
-	MOVQ  CX, R9
-	MOVQ  DX, R10
+	MOVQ  AX, R9
+	MOVQ  CX, R10
+	MOVQ  DX, R11
 
 vector:
-	CMPQ      R10, $+16
-	JLT       vector_end
-	VPMOVZXBW (R9), Y7
-	VPAND     Y0, Y7, Y8
-	VPCMPGTW  Y8, Y3, Y10
-	VPSLLW    $0x04, Y8, Y9
-	VPADDW    Y1, Y9, Y9
-	VPMULLW   Y4, Y8, Y8
-	VPADDW    Y5, Y8, Y8
-	VPSHUFB   Y8, Y6, Y8
-	VPBLENDVB Y10, Y8, Y9, Y9
-	VPSLLW    $0x08, Y7, Y7
-	VPAND     Y2, Y7, Y7
-	VPOR      Y7, Y9, Y9
-	VMOVUPS   Y9, (R8)
-	ADDQ      $+32, R8
-	ADDQ      $+16, R9
-	SUBQ      $+16, R10
-	JMP       vector
+	CMPQ       R11, $+16
+	JLT        vector_end
+	PREFETCHT0 (R10)(R8*1)
+	VPMOVZXBW  (R10), Y7
+	VPAND      Y0, Y7, Y8
+	VPCMPGTW   Y8, Y3, Y10
+	VPSLLW     $0x04, Y8, Y9
+	VPADDW     Y1, Y9, Y9
+	VPMULLW    Y4, Y8, Y8
+	VPADDW     Y5, Y8, Y8
+	VPSHUFB    Y8, Y6, Y8
+	VPBLENDVB  Y10, Y8, Y9, Y9
+	VPSLLW     $0x08, Y7, Y7
+	VPAND      Y2, Y7, Y7
+	VPOR       Y7, Y9, Y9
+	VMOVUPS    Y9, (R9)
+	ADDQ       $+32, R9
+	ADDQ       $+16, R10
+	SUBQ       $+16, R11
+	JMP        vector
 
 vector_end:
-	TESTQ R10, R10
+	TESTQ R11, R11
 	JZ    next
-	LEAQ  f8all<>+0(SB), R11
-	XORQ  R12, R12
+	LEAQ  f8all<>+0(SB), R12
+	XORQ  R13, R13
 
 single:
-	MOVBQZX (R9)(R12*1), R13
-	MOVWLZX (R11)(R13*2), R13
-	MOVW    R13, (R8)(R12*2)
-	INCQ    R12
-	CMPQ    R12, R10
+	MOVBQZX (R10)(R13*1), R14
+	MOVWLZX (R12)(R14*2), R14
+	MOVW    R14, (R9)(R13*2)
+	INCQ    R13
+	CMPQ    R13, R11
 	JLT     single
 
 next:
@@ -900,73 +903,102 @@ GLOBL quantleast<>(SB), RODATA|NOPTR, $4
 DATA quantlevels<>+0(SB)/4, $0x42fe0000
 GLOBL quantlevels<>(SB), RODATA|NOPTR, $4
 
-// func widenI8AVX2(dst *float32, src *int8, scales *float32, group int, groups int)
-// Requires: AVX, AVX2
-TEXT ·widenI8AVX2(SB), NOSPLIT, $0-40
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ scales+16(FP), DX
-	MOVQ group+24(FP), BX
-	MOVQ groups+32(FP), SI
+// func widenI8AVX2(dst *float32, src *int8, scales *float32, group int, groups int, rows int, stride int, scaleStride int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·widenI8AVX2(SB), NOSPLIT, $0-64
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  scales+16(FP), DX
+	MOVQ  group+24(FP), BX
+	MOVQ  groups+32(FP), SI
+	MOVQ  rows+40(FP), DI
+	MOVQ  stride+48(FP), R9
+	MOVQ  scaleStride+56(FP), R10
+	MOVQ  R9, R11
+	SHLQ  $0x04, R11
+	MOVQ  BX, R12
+	IMULQ SI, R12
+	SUBQ  R12, R9
+	LEAQ  31(R12), R8
+	ANDQ  $-32, R8
+	SUBQ  R12, R8
+	SHLQ  $0x02, R8
+	MOVQ  SI, R12
+	SHLQ  $0x02, R12
+	SUBQ  R12, R10
+
+row:
+	TESTQ DI, DI
+	JLE   done
+	MOVQ  SI, R13
 
 group:
-	MOVQ         BX, DI
+	MOVQ         BX, R12
 	VBROADCASTSS (DX), Y0
 
 block:
-	CMPQ      DI, $+32
-	JLT       block_end
-	VPMOVSXBD (CX), Y1
-	VCVTDQ2PS Y1, Y1
-	VMULPS    Y0, Y1, Y1
-	VMOVUPS   Y1, (AX)
-	VPMOVSXBD 8(CX), Y1
-	VCVTDQ2PS Y1, Y1
-	VMULPS    Y0, Y1, Y1
-	VMOVUPS   Y1, 32(AX)
-	VPMOVSXBD 16(CX), Y1
-	VCVTDQ2PS Y1, Y1
-	VMULPS    Y0, Y1, Y1
-	VMOVUPS   Y1, 64(AX)
-	VPMOVSXBD 24(CX), Y1
-	VCVTDQ2PS Y1, Y1
-	VMULPS    Y0, Y1, Y1
-	VMOVUPS   Y1, 96(AX)
-	ADDQ      $+128, AX
-	ADDQ      $+32, CX
-	SUBQ      $+32, DI
-	JMP       block
+	CMPQ       R12, $+32
+	JLT        block_end
+	VPMOVSXBD  (CX), Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (AX)
+	PREFETCHT0 (CX)(R11*1)
+	VPMOVSXBD  8(CX), Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 32(AX)
+	VPMOVSXBD  16(CX), Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 64(AX)
+	VPMOVSXBD  24(CX), Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 96(AX)
+	ADDQ       $+128, AX
+	ADDQ       $+32, CX
+	SUBQ       $+32, R12
+	JMP        block
 
 block_end:
 vector:
-	CMPQ      DI, $+8
-	JLT       vector_end
-	VPMOVSXBD (CX), Y1
-	VCVTDQ2PS Y1, Y1
-	VMULPS    Y0, Y1, Y1
-	VMOVUPS   Y1, (AX)
-	ADDQ      $+32, AX
-	ADDQ      $+8, CX
-	SUBQ      $+8, DI
-	JMP       vector
+	CMPQ       R12, $+8
+	JLT        vector_end
+	VPMOVSXBD  (CX), Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (AX)
+	PREFETCHT0 (CX)(R11*1)
+	ADDQ       $+32, AX
+	ADDQ       $+8, CX
+	SUBQ       $+8, R12
+	JMP        vector
 
 vector_end:
 single:
-	CMPQ       DI, $+1
+	CMPQ       R12, $+1
 	JLT        single_end
-	MOVBLSX    (CX), R8
-	VCVTSI2SSL R8, X0, X1
+	MOVBLSX    (CX), R14
+	VCVTSI2SSL R14, X0, X1
 	VMULSS     X0, X1, X1
 	VMOVSS     X1, (AX)
 	ADDQ       $+4, AX
 	ADDQ       $+1, CX
-	SUBQ       $+1, DI
+	SUBQ       $+1, R12
 	JMP        single
 
 single_end:
 	ADDQ $+4, DX
-	DECQ SI
+	DECQ R13
 	JNZ  group
+	ADDQ R8, AX
+	ADDQ R9, CX
+	ADDQ R10, DX
+	DECQ DI
+	JMP  row
+
+done:
 	VZEROUPPER
 	RET
 

@@ -314,13 +314,15 @@ DATA quiet<>+0(SB)/4, $0x00000040
 GLOBL quiet<>(SB), RODATA|NOPTR, $4
 
 // func widenF8AVX512(dst *uint16, src *uint8, n int, rows int, stride int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2, MMX+
 TEXT ·widenF8AVX512(SB), NOSPLIT, $0-40
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVQ         rows+24(FP), BX
 	MOVQ         stride+32(FP), SI
+	MOVQ         SI, R8
+	SHLQ         $0x04, R8
 	LEAQ         31(DX), DI
 	ANDQ         $-32, DI
 	SHLQ         $0x01, DI
@@ -333,14 +335,15 @@ TEXT ·widenF8AVX512(SB), NOSPLIT, $0-40
 row:
 	TESTQ BX, BX
 	JLE   done
-	MOVQ  AX, R8
-	MOVQ  CX, R9
-	MOVQ  DX, R10
+	MOVQ  AX, R9
+	MOVQ  CX, R10
+	MOVQ  DX, R11
 
 vector:
-	CMPQ       R10, $+32
+	CMPQ       R11, $+32
 	JLT        vector_end
-	VPMOVZXBW  (R9), Z5
+	PREFETCHT0 (R10)(R8*1)
+	VPMOVZXBW  (R10), Z5
 	VPANDD     Z0, Z5, Z6
 	VPTESTNMW  Z3, Z5, K1
 	VPSLLW     $0x04, Z6, Z7
@@ -348,19 +351,19 @@ vector:
 	VPERMW     Z4, Z6, K1, Z7
 	VPSLLW     $0x08, Z5, Z5
 	VPTERNLOGD $0xf8, Z2, Z5, Z7
-	VMOVUPS    Z7, (R8)
-	ADDQ       $+64, R8
-	ADDQ       $+32, R9
-	SUBQ       $+32, R10
+	VMOVUPS    Z7, (R9)
+	ADDQ       $+64, R9
+	ADDQ       $+32, R10
+	SUBQ       $+32, R11
 	JMP        vector
 
 vector_end:
-	TESTQ      R10, R10
+	TESTQ      R11, R11
 	JZ         next
-	MOVQ       $-1, R11
-	BZHIQ      R10, R11, R11
-	KMOVD      R11, K1
-	VMOVDQU8.Z (R9), K1, Y5
+	MOVQ       $-1, R12
+	BZHIQ      R11, R12, R12
+	KMOVD      R12, K1
+	VMOVDQU8.Z (R10), K1, Y5
 	VPMOVZXBW  Y5, Z5
 	VPANDD     Z0, Z5, Z6
 	VPTESTNMW  Z3, Z5, K1
@@ -369,7 +372,7 @@ vector_end:
 	VPERMW     Z4, Z6, K1, Z7
 	VPSLLW     $0x08, Z5, Z5
 	VPTERNLOGD $0xf8, Z2, Z5, Z7
-	VMOVUPS    Z7, (R8)
+	VMOVUPS    Z7, (R9)
 
 next:
 	ADDQ DI, AX
@@ -629,74 +632,103 @@ GLOBL quantleast<>(SB), RODATA|NOPTR, $4
 DATA quantlevels<>+0(SB)/4, $0x42fe0000
 GLOBL quantlevels<>(SB), RODATA|NOPTR, $4
 
-// func widenI8AVX512(dst *float32, src *int8, scales *float32, group int, groups int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
-TEXT ·widenI8AVX512(SB), NOSPLIT, $0-40
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ scales+16(FP), DX
-	MOVQ group+24(FP), BX
-	MOVQ groups+32(FP), SI
+// func widenI8AVX512(dst *float32, src *int8, scales *float32, group int, groups int, rows int, stride int, scaleStride int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2, MMX+
+TEXT ·widenI8AVX512(SB), NOSPLIT, $0-64
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  scales+16(FP), DX
+	MOVQ  group+24(FP), BX
+	MOVQ  groups+32(FP), SI
+	MOVQ  rows+40(FP), DI
+	MOVQ  stride+48(FP), R9
+	MOVQ  scaleStride+56(FP), R10
+	MOVQ  R9, R11
+	SHLQ  $0x04, R11
+	MOVQ  BX, R12
+	IMULQ SI, R12
+	SUBQ  R12, R9
+	LEAQ  31(R12), R8
+	ANDQ  $-32, R8
+	SUBQ  R12, R8
+	SHLQ  $0x02, R8
+	MOVQ  SI, R12
+	SHLQ  $0x02, R12
+	SUBQ  R12, R10
+
+row:
+	TESTQ DI, DI
+	JLE   done
+	MOVQ  SI, R13
 
 group:
-	MOVQ         BX, DI
+	MOVQ         BX, R12
 	VBROADCASTSS (DX), Z0
 
 block:
-	CMPQ      DI, $+64
-	JLT       block_end
-	VPMOVSXBD (CX), Z1
-	VCVTDQ2PS Z1, Z1
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS   Z1, (AX)
-	VPMOVSXBD 16(CX), Z1
-	VCVTDQ2PS Z1, Z1
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS   Z1, 64(AX)
-	VPMOVSXBD 32(CX), Z1
-	VCVTDQ2PS Z1, Z1
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS   Z1, 128(AX)
-	VPMOVSXBD 48(CX), Z1
-	VCVTDQ2PS Z1, Z1
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS   Z1, 192(AX)
-	ADDQ      $+256, AX
-	ADDQ      $+64, CX
-	SUBQ      $+64, DI
-	JMP       block
+	CMPQ       R12, $+64
+	JLT        block_end
+	VPMOVSXBD  (CX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    Z1, (AX)
+	PREFETCHT0 (CX)(R11*1)
+	VPMOVSXBD  16(CX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    Z1, 64(AX)
+	VPMOVSXBD  32(CX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    Z1, 128(AX)
+	VPMOVSXBD  48(CX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    Z1, 192(AX)
+	ADDQ       $+256, AX
+	ADDQ       $+64, CX
+	SUBQ       $+64, R12
+	JMP        block
 
 block_end:
 vector:
-	CMPQ      DI, $+16
-	JLT       vector_end
-	VPMOVSXBD (CX), Z1
-	VCVTDQ2PS Z1, Z1
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS   Z1, (AX)
-	ADDQ      $+64, AX
-	ADDQ      $+16, CX
-	SUBQ      $+16, DI
-	JMP       vector
+	CMPQ       R12, $+16
+	JLT        vector_end
+	VPMOVSXBD  (CX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    Z1, (AX)
+	PREFETCHT0 (CX)(R11*1)
+	ADDQ       $+64, AX
+	ADDQ       $+16, CX
+	SUBQ       $+16, R12
+	JMP        vector
 
 vector_end:
-	TESTQ      DI, DI
+	TESTQ      R12, R12
 	JZ         next
-	MOVQ       $-1, R8
-	BZHIQ      DI, R8, R8
-	KMOVW      R8, K1
+	MOVQ       $-1, R14
+	BZHIQ      R12, R14, R14
+	KMOVW      R14, K1
 	VMOVDQU8.Z (CX), K1, X1
 	VPMOVSXBD  X1, Z1
 	VCVTDQ2PS  Z1, Z1
 	VMULPS     Z0, Z1, Z1
 	VMOVUPS    Z1, K1, (AX)
-	ADDQ       DI, CX
-	LEAQ       (AX)(DI*4), AX
+	ADDQ       R12, CX
+	LEAQ       (AX)(R12*4), AX
 
 next:
 	ADDQ $+4, DX
-	DECQ SI
+	DECQ R13
 	JNZ  group
+	ADDQ R8, AX
+	ADDQ R9, CX
+	ADDQ R10, DX
+	DECQ DI
+	JMP  row
+
+done:
 	VZEROUPPER
 	RET
 

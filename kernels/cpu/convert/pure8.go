@@ -46,10 +46,14 @@ func narrowF8(x float32) uint8 {
 	return sign | uint8((abs+f8Half+abs>>20&1)>>20-f8Rebias)
 }
 
-func pureWidenI8(dst *float32, src *int8, scales *float32, group, groups int) {
-	d, scale := unsafe.Slice(dst, group*groups), unsafe.Slice(scales, groups)
-	for i, v := range unsafe.Slice(src, group*groups) {
-		d[i] = float32(v) * scale[i/group]
+func pureWidenI8(dst *float32, src *int8, scales *float32, group, groups, rows, stride, scaleStride int) {
+	n := group * groups
+	for r := range rows {
+		d := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(dst), 4*r*Padded(n))), n)
+		scale := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(scales), r*scaleStride)), groups)
+		for i, v := range unsafe.Slice((*int8)(unsafe.Add(unsafe.Pointer(src), r*stride)), n) {
+			d[i] = float32(v) * scale[i/group]
+		}
 	}
 }
 

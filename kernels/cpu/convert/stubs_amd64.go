@@ -44,10 +44,10 @@ func narrowF8AVX2(dst *uint8, src *float32, n int)
 //go:noescape
 func quantI8AVX2(dst *int8, src *float32, scales *float32, group int, groups int)
 
-// widenI8AVX2 turns groups of group integers each into F32.
+// widenI8AVX2 turns rows of groups of group integers into F32.
 //
 //go:noescape
-func widenI8AVX2(dst *float32, src *int8, scales *float32, group int, groups int)
+func widenI8AVX2(dst *float32, src *int8, scales *float32, group int, groups int, rows int, stride int, scaleStride int)
 
 // columns4AVX2 widens a tile of INT4 in format B column by column.
 //
@@ -99,10 +99,10 @@ func narrowF8AVX512(dst *uint8, src *float32, n int)
 //go:noescape
 func quantI8AVX512(dst *int8, src *float32, scales *float32, group int, groups int)
 
-// widenI8AVX512 turns groups of group integers each into F32.
+// widenI8AVX512 turns rows of groups of group integers into F32.
 //
 //go:noescape
-func widenI8AVX512(dst *float32, src *int8, scales *float32, group int, groups int)
+func widenI8AVX512(dst *float32, src *int8, scales *float32, group int, groups int, rows int, stride int, scaleStride int)
 
 // columns4AVX512 widens a tile of INT4 in format B column by column.
 //

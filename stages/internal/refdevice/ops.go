@@ -3,6 +3,7 @@ package refdevice
 import (
 	"krater/kernels/device"
 	"krater/kernels/ref"
+	"krater/kernels/tensor"
 )
 
 // later enqueues f on s.
@@ -64,28 +65,91 @@ func (Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rop
 
 func (Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
 	later(s, func() {
-		v := floats(cache.Mat)
-		ref.StoreRows(v, floats(src), ints(slots), src.Cols)
-		store(cache.Mat, v)
+		switch cache.DType {
+		case tensor.F8E4M3:
+			v := cells[uint8](cache.Mat)
+			ref.StoreRowsF8(v, floats(src), ints(slots), src.Cols)
+			storeCells(cache.Mat, v)
+		case tensor.I8:
+			v, scales := cells[int8](cache.Mat), floats(cache.Scales)
+			ref.StoreRowsI8(v, scales, floats(src), ints(slots), src.Cols, cache.Group)
+			storeCells(cache.Mat, v)
+			store(cache.Scales, scales)
+		default:
+			v := floats(cache.Mat)
+			ref.StoreRows(v, floats(src), ints(slots), src.Cols)
+			store(cache.Mat, v)
+		}
 	})
 }
 
-func (d Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+// cached is what a cache holds.
+func cached(c device.KV) []float32 {
+	switch c.DType {
+	case tensor.F8E4M3:
+		return ref.WidenF8(cells[uint8](c.Mat))
+	case tensor.I8:
+		return ref.WidenI8(cells[int8](c.Mat), floats(c.Scales), c.Cols, c.Group)
+	}
+	return floats(c.Mat)
+}
+
+// cells copies a matrix of single bytes to a dense slice.
+func cells[E int8 | uint8](m device.Mat) []E {
+	out := make([]E, 0, m.Rows*m.Cols)
+	eachRow(m, func(_ int, row []byte) {
+		for _, b := range row {
+			out = append(out, E(b))
+		}
+	})
+	return out
+}
+
+func storeCells[E int8 | uint8](m device.Mat, v []E) {
+	eachRow(m, func(r int, row []byte) {
+		for c := range row {
+			row[c] = byte(v[r*m.Cols+c])
+		}
+	})
+}
+
+func integerKVB(w device.KVB) (out ref.KVB) {
+	for h := range w.K {
+		out.K, out.V = append(out.K, integers(w.K[h])), append(out.V, integers(w.V[h]))
+	}
+	return out
+}
+
+func (Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
-		ref.MLA(v, floats(q), floats(cache.Mat), floats(kvB.F), spans, p)
+		var w []float32
+		if kvB.Integer() {
+			w = integerKVB(kvB).Widen(p)
+		} else {
+			w = floats(kvB.F)
+		}
+		ref.MLA(v, floats(q), cached(cache), w, spans, p)
 		store(out, v)
 	})
 }
 
 func (d Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
-	d.MLAPrefill(s, out, q, cache, kvB, spans, p)
+	if !kvB.Integer() {
+		d.MLAPrefill(s, out, q, cache, kvB, spans, p)
+		return
+	}
+	later(s, func() {
+		v := floats(out) // rows of other spans stay
+		ref.MLAAbsorbed(v, floats(q), cached(cache), integerKVB(kvB), spans, p)
+		store(out, v)
+	})
 }
 
 func (Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
-		ref.GQA(v, floats(q), floats(cache.Mat), spans, p)
+		ref.GQA(v, floats(q), cached(cache), spans, p)
 		store(out, v)
 	})
 }
