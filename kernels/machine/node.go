@@ -29,10 +29,14 @@ func (m *Machine) NodesPerSocket() int {
 }
 
 // NodeRoom is the memory of a node that could be had now, 0 if unknown: what is
-// free, and file pages that can be dropped.
+// free, and file pages that can be dropped. That of a lone node is unknown, see
+// nodes.
 func NodeRoom(id int) int64 { return tree{os.DirFS("/")}.nodeRoom(id) }
 
 func (t tree) nodeRoom(id int) int64 {
+	if len(t.list(nodeFolder+"/online")) < 2 {
+		return 0
+	}
 	info := t.text(fmt.Sprintf("%s/node%d/meminfo", nodeFolder, id))
 	return parseKB(info, "MemFree") + parseKB(info, "Active(file)") + parseKB(info, "Inactive(file)")
 }
