@@ -120,6 +120,16 @@ func TestNodesDoNotChangeABit(t *testing.T) {
 				return logits(t, newRig(t, o), g)
 			}
 			want := run(nil, 1, 1)
+			if cpus := machine.Here().CPU.Allowed; len(cpus) > 1 {
+				real := []cpu.Node{{CPUs: cpus[:1]}, {CPUs: cpus[1:2]}}
+				t.Run(fmt.Sprintf("%s/bits%d/bound threads", name, bits), func(t *testing.T) {
+					for i, got := range run(real, 2, 1) {
+						if !slices.Equal(got, want[i]) {
+							t.Errorf("sequence %d differs", i)
+						}
+					}
+				})
+			}
 			for _, s := range shapes {
 				t.Run(fmt.Sprintf("%s/bits%d/%s/pools%d/groups%d", name, bits, s.topology, s.pools, s.groups), func(t *testing.T) {
 					for i, got := range run(fakes(t, s.topology), s.pools, s.groups) {

@@ -183,7 +183,8 @@ type home struct {
 // settle starts the threads of nodes. The callers of operators are the last
 // thread of the first node, so a loop over all nodes has its caller and all
 // workers. A loop of one of several nodes has that node's workers only and its
-// caller waits: threads that compute are never more than the nodes' cores.
+// caller waits: threads that compute are never more than the nodes' cores. Only
+// where the first node has no thread but the callers', its loops are theirs.
 func settle(nodes []Node) (*Team, []home) {
 	homes := make([]home, len(nodes))
 	crews := make([]*crew, len(nodes))

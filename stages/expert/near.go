@@ -44,6 +44,15 @@ func NewNear(dev device.Device, mem Memory, node int, lim stages.Limits, hidden 
 	return n, nil
 }
 
+// NearBytes is what NewNear takes.
+func NearBytes(lim stages.Limits, hidden int) int64 {
+	n := lim.Tokens * hidden * 4
+	if lim.QuantGroup > 0 {
+		n += device.QRowsBytes(lim.Tokens, hidden, lim.QuantGroup)
+	}
+	return int64(n)
+}
+
 // Close frees the memory.
 func (n *Near) Close() {
 	if !n.x.Zero() {

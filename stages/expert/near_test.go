@@ -21,7 +21,7 @@ func TestNearHasTheRowsThatAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := tokens*hidden*4 + device.QRowsBytes(tokens, hidden, group); mem.bytes[1] != want || len(mem.bytes) != 1 {
+	if want := NearBytes(stages.Limits{Tokens: tokens, QuantGroup: group}, hidden); int64(mem.bytes[1]) != want || len(mem.bytes) != 1 {
 		t.Errorf("bytes by node %v, want %d on node 1", mem.bytes, want)
 	}
 	s, _ := dev.NewStream()
