@@ -115,8 +115,14 @@ func (done) Wait() error { return nil }
 // parked goroutine costs tens of microseconds.
 const wakeNs = 50_000
 
+// nearNs is the same where the workers are looking for work anyway: within a step
+// they start 1 to 3 us after a loop was published.
+const nearNs = 10_000
+
 // shared reports whether work of ns nanoseconds is worth other cores.
-func (s *Stream) shared(ns int) bool { return ns >= s.dev.wakeNs && len(s.lanes) > 1 }
+func (s *Stream) shared(ns int) bool {
+	return len(s.lanes) > 1 && (ns >= s.dev.wakeNs || ns >= nearNs && s.team.looking())
+}
 
 // each runs t.do for items 0..n-1, in rising order on one thread when the whole
 // is too little to share, else spread over the team, items taken in turn. It

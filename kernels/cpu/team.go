@@ -93,6 +93,16 @@ func (t *Team) Run(parts int, fn func(part int)) {
 	t.busy.And(^(uint64(1) << i))
 }
 
+// looking reports whether no worker is parked.
+func (t *Team) looking() bool {
+	for _, c := range t.crews {
+		if c.idle.Load() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // Close ends the workers and waits for them. No Run may be going on or follow.
 func (t *Team) Close() {
 	for _, c := range t.crews {
