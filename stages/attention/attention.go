@@ -65,9 +65,15 @@ type Weights struct {
 	KVB    device.KVB    // [heads*(nope+v), kv_rank] kv_b_proj
 	O      device.Weight // [H, heads*v] or [H, heads*d] o_proj
 
-	K, V         device.Weight // [kv_heads*d, H] k_proj, v_proj
-	QBias        device.Mat    // [1, heads*d]
-	KBias, VBias device.Mat    // [1, kv_heads*d]
+	K, V device.Weight // [kv_heads*d, H] k_proj, v_proj
+
+	// Joint, where there is one, is what the input is multiplied with, as one matrix:
+	// Q or QA and then KVA, or Q, K and V, which are absent then. A step has a product
+	// for all of them, not a loop over its threads for each.
+	Joint device.Weight
+
+	QBias        device.Mat // [1, heads*d]
+	KBias, VBias device.Mat // [1, kv_heads*d]
 }
 
 // New makes the block that cfg asks for, with scratch memory on dev for batches

@@ -13,6 +13,7 @@ type GQA struct {
 	qRope device.Rope
 	kRope device.Rope
 	table device.Mat   // [context, rotary dims] F32
+	both  device.Mat   // [tokens, heads*d+2*kv_heads*d] F32: q and kv, of a joint weight; absent without
 	q     device.Mat   // [tokens, heads*d] F32
 	kv    device.Mat   // [tokens, 2*kv_heads*d] F32, keys then values
 	out   stages.Input // [tokens, heads*d]
@@ -31,9 +32,17 @@ func NewGQA(dev device.Device, ops GQAOps, cfg *model.Config, lim stages.Limits,
 		table: table,
 	}
 	var out device.Mat
-	err := g.owned.alloc(dev, lim.Tokens, []piece{{&g.q, a.Heads * a.HeadDim}, {&g.kv, a.KVWidth()}, {&out, a.OutDim()}})
+	queries := a.Heads * a.HeadDim
+	pieces := []piece{{&g.q, queries}, {&g.kv, a.KVWidth()}, {&out, a.OutDim()}}
+	if !w.Joint.Zero() {
+		pieces = []piece{{&g.both, queries + a.KVWidth()}, pieces[2]}
+	}
+	err := g.owned.alloc(dev, lim.Tokens, pieces)
 	if err != nil {
 		return nil, err
+	}
+	if !g.both.Zero() {
+		g.q, g.kv = g.both.ColRange(0, queries), g.both.ColRange(queries, g.both.Cols)
 	}
 	if g.out, err = g.owned.room(dev, out, &w.O); err != nil {
 		return nil, err
@@ -50,6 +59,9 @@ func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(st.T)
 	half := kv.Cols / 2
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
+	if !g.both.Zero() {
+		st.Input.Mul(s, g.ops, g.both.RowRange(0, st.T), &w.Joint)
+	}
 	g.project(s, q, &st.Input, &w.Q, w.QBias)
 	g.project(s, keys, &st.Input, &w.K, w.KBias)
 	g.project(s, values, &st.Input, &w.V, w.VBias)
@@ -72,7 +84,9 @@ func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 
 // project is out = x * w^T, plus the bias where there is one.
 func (g *GQA) project(s device.Stream, out device.Mat, x *stages.Input, w *device.Weight, bias device.Mat) {
-	x.Mul(s, g.ops, out, w)
+	if !w.Zero() {
+		x.Mul(s, g.ops, out, w)
+	}
 	if !bias.Zero() {
 		g.ops.AddBias(s, out, bias)
 	}

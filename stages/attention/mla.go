@@ -15,6 +15,7 @@ type MLA struct {
 	kRope device.Rope
 	eps   float32
 	table device.Mat   // [context, rope] F32
+	both  device.Mat   // [tokens, q_rank or heads*qk, kv_rank+rope] F32: qa or q, and kv, of a joint weight; absent without
 	qa    stages.Input // [tokens, q_rank], absent with direct queries
 	q     device.Mat   // [tokens, heads*qk] F32
 	kv    device.Mat   // [tokens, kv_rank+rope] F32
@@ -37,9 +38,26 @@ func NewMLA(dev device.Device, ops MLAOps, cfg *model.Config, lim stages.Limits,
 		table: table,
 	}
 	var qa, out device.Mat
-	err := m.owned.alloc(dev, lim.Tokens, []piece{{&qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&out, a.OutDim()}})
+	first, pieces := a.QRank, []piece{{&qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&out, a.OutDim()}}
+	switch {
+	case w.Joint.Zero():
+	case first > 0:
+		pieces = []piece{{&m.both, first + a.KVWidth()}, pieces[1], pieces[3]}
+	default:
+		first = a.Heads * a.QKDim()
+		pieces = []piece{{&m.both, first + a.KVWidth()}, pieces[3]}
+	}
+	err := m.owned.alloc(dev, lim.Tokens, pieces)
 	if err != nil {
 		return nil, err
+	}
+	if !m.both.Zero() {
+		m.kv = m.both.ColRange(first, m.both.Cols)
+		if a.QRank > 0 {
+			qa = m.both.ColRange(0, first)
+		} else {
+			m.q = m.both.ColRange(0, first)
+		}
 	}
 	if m.qa, err = m.owned.room(dev, qa, &w.QB); err != nil {
 		return nil, err
@@ -57,11 +75,16 @@ func (m *MLA) Close() { m.owned.free() }
 // batch's rows in cache [slots, kv_rank+rope].
 func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe) {
 	q, kv, out := m.q.RowRange(0, st.T), m.kv.RowRange(0, st.T), m.out.RowRange(st.T)
+	if !m.both.Zero() {
+		st.Input.Mul(s, m.ops, m.both.RowRange(0, st.T), &w.Joint)
+	}
 	m.queries(s, st, w, q, layer, probe)
 
 	latent := kv.ColRange(0, m.sizes.Rank)
 	kPe := kv.ColRange(m.sizes.Rank, kv.Cols)
-	st.Input.Mul(s, m.ops, kv, &w.KVA)
+	if m.both.Zero() {
+		st.Input.Mul(s, m.ops, kv, &w.KVA)
+	}
 	if probe != nil {
 		probe.Observe(s, layer, "kv_a", kv, st)
 	}
@@ -86,23 +109,26 @@ func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 
 // queries computes the rotated queries q [T, heads*qk].
 func (m *MLA) queries(s device.Stream, st *stages.State, w *Weights, q device.Mat, layer int, probe stages.Probe) {
-	if w.Q.Zero() {
+	if !m.qa.X.Zero() {
 		qa := m.qa.RowRange(st.T)
-		st.Input.Mul(s, m.ops, qa.X, &w.QA)
+		if m.both.Zero() {
+			st.Input.Mul(s, m.ops, qa.X, &w.QA)
+		}
 		if probe != nil {
 			probe.Observe(s, layer, "q_a", qa.X, st)
 		}
 		m.ops.RMSNorm(s, qa.X, qa.X, w.QNorm, m.eps)
 		qa.Mul(s, m.ops, q, &w.QB)
-	} else {
+	} else if m.both.Zero() {
 		st.Input.Mul(s, m.ops, q, &w.Q)
 	}
 	if probe != nil {
 		probe.Observe(s, layer, "q", q, st)
 	}
 	m.ops.Rope(s, q, st.Positions, m.table, m.qRope)
-	if probe != nil {
-		// The rope part of every head as a row: [T*heads, rope].
+	if probe != nil && q.Dense() {
+		// The rope part of every head as a row: [T*heads, rope]. Beside kv, rows of heads
+		// are no matrix.
 		pe := q
 		pe.Rows, pe.Cols, pe.Stride = st.T*m.sizes.Heads, m.sizes.Nope+m.sizes.Rope, m.sizes.Nope+m.sizes.Rope
 		probe.Observe(s, layer, "q_pe", pe.ColRange(m.sizes.Nope, pe.Cols), st)

@@ -94,14 +94,18 @@ func (b *binder) layer(i int) group.Layer {
 		InputNorm: b.mat(n.InputNorm),
 		PostNorm:  b.mat(n.PostNorm),
 		Attention: attention.Weights{
-			Q: b.weight(key+".q", n.Q, p.Attention), QA: b.weight(key+".q_a", n.QA, p.Attention),
 			QNorm: b.mat(n.QANorm), QB: b.weight(key+".q_b", n.QB, p.Attention),
-			KVA: b.weight(key+".kv_a", n.KVA, p.Attention), KVNorm: b.mat(n.KVNorm), KVB: b.kvB(key+".kv_b", n.KVB, p.KVB),
-			O: b.weight(key+".o", n.O, p.Attention),
-			K: b.weight(key+".k", n.K, p.Attention), V: b.weight(key+".v", n.V, p.Attention),
+			KVNorm: b.mat(n.KVNorm), KVB: b.kvB(key+".kv_b", n.KVB, p.KVB),
+			O:     b.weight(key+".o", n.O, p.Attention),
 			QBias: b.mat(n.QBias), KBias: b.mat(n.KBias), VBias: b.mat(n.VBias),
 		},
 		Dense: b.ffn(key+".dense", n.Dense, p.Dense),
+	}
+	if a := &l.Attention; p.Attention != 0 {
+		a.Joint = b.joint(key+".qkv", p.Attention, n.Q, n.QA, n.KVA, n.K, n.V)
+	} else {
+		a.Q, a.QA, a.KVA = b.weight("", n.Q, 0), b.weight("", n.QA, 0), b.weight("", n.KVA, 0)
+		a.K, a.V = b.weight("", n.K, 0), b.weight("", n.V, 0)
 	}
 	if !b.cfg.MoELayer(i) {
 		return l

@@ -2,6 +2,7 @@ package load
 
 import (
 	"fmt"
+	"slices"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -20,6 +21,24 @@ func (b *binder) weight(key, name string, bits int) device.Weight {
 		return device.Weight{}
 	}
 	return device.Weight{Q: b.integers(key, bits, t.Shape[0], t.Shape[1], name)}
+}
+
+// joint binds the rows of several tensors of equal width as one matrix of bits.
+// "" names a tensor that the layer does not have.
+func (b *binder) joint(key string, bits int, names ...string) device.Weight {
+	names = slices.DeleteFunc(names, func(n string) bool { return n == "" })
+	rows, cols := 0, 0
+	for _, name := range names {
+		t, ok := b.set.Tensor(name)
+		if (!ok || len(t.Shape) != 2) && b.err == nil {
+			b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, name)
+		}
+		if b.err != nil {
+			return device.Weight{}
+		}
+		rows, cols = rows+t.Shape[0], t.Shape[1]
+	}
+	return device.Weight{Q: b.integers(key, bits, rows, cols, names...)}
 }
 
 // ffn binds a network in bits, 0: as it is.
