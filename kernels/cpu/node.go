@@ -256,7 +256,7 @@ func (d *Device) NewNodeStream(node int) (device.Stream, error) {
 		return d.NewStream()
 	}
 	h := &d.homes[node]
-	return d.newStream(h.team, func(n int) []byte { return d.scratchOn(h, n) }), nil
+	return d.newStream(h.team, func(old []byte, n int) []byte { return d.scratchOn(h, old, n) }), nil
 }
 
 func (d *Device) checkNode(node int) error {

@@ -15,6 +15,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 )
 
 // fakes are made-up nodes as in machine.ParseTopology.
@@ -179,6 +180,25 @@ func TestNodeStreamDoesNotAllocate(t *testing.T) {
 		step.run()
 		if n := testing.AllocsPerRun(20, step.run); n != 0 {
 			t.Errorf("node %d: %v allocations a step", node, n)
+		}
+	}
+}
+
+// TestNodeScratchGrows in its place: what is outgrown is given back.
+func TestNodeScratchGrows(t *testing.T) {
+	const hidden, inner = 64, 96
+	d, _ := open(t, cpu.Options{Nodes: fakes(t, "2x2")})
+	d.ShareEverything()
+	s, err := d.NewNodeStream(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, _ := newExpert(d, 1, hidden, inner, tensor.BF16, tensor.BF16)
+	for rows := 1; rows <= 100; rows++ {
+		x, y := make([]float32, rows*hidden), make([]float32, rows*hidden)
+		d.FFN(s, f32s(d, y, rows, hidden), f32s(d, x, rows, hidden), e)
+		if held, mapped := d.Scratch(), d.NodeScratch(); held != mapped || held == 0 {
+			t.Fatalf("%d rows: %d bytes held, %d mapped", rows, held, mapped)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"unsafe"
 
 	"krater/kernels/device"
@@ -86,8 +87,9 @@ func (d *Device) split(h *home, n int, work func(from, to int)) {
 	})
 }
 
-// scratchOn is memory of a node for a stream that lasts as long as the device.
-func (d *Device) scratchOn(h *home, n int) []byte {
+// scratchOn is memory of a node for a stream, in the place of old. It lasts as
+// long as the device.
+func (d *Device) scratchOn(h *home, old []byte, n int) []byte {
 	b, err := d.mapOn(h, n)
 	if err != nil {
 		// As the collector's memory ends: there is no error to return from within an
@@ -96,7 +98,12 @@ func (d *Device) scratchOn(h *home, n int) []byte {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.pieces = append(d.pieces, b)
+	if old == nil {
+		d.pieces = append(d.pieces, b)
+		return b
+	}
+	d.pieces[slices.IndexFunc(d.pieces, func(p []byte) bool { return &p[0] == &old[0] })] = b
+	unmapMemory(old)
 	return b
 }
 

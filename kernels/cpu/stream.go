@@ -56,11 +56,12 @@ type task interface{ do(l *lane, i int) }
 
 // NewStream makes a stream.
 func (d *Device) NewStream() (device.Stream, error) {
-	return d.newStream(d.team, alignedBytes), nil
+	return d.newStream(d.team, func(_ []byte, n int) []byte { return alignedBytes(n) }), nil
 }
 
-// newStream makes a stream that runs on team, with scratch of alloc.
-func (d *Device) newStream(team *Team, alloc func(n int) []byte) *Stream {
+// newStream makes a stream that runs on team, with scratch of alloc, which takes
+// back the piece that is outgrown.
+func (d *Device) newStream(team *Team, alloc func(old []byte, n int) []byte) *Stream {
 	s := &Stream{dev: d, team: team}
 	scratch := arena{held: &d.scratch, alloc: alloc}
 	s.arena = scratch
@@ -164,9 +165,10 @@ func (s *Stream) runPart(part int) {
 // grows to the largest size asked for and keeps it.
 type arena struct {
 	data  []float32
+	raw   []byte // the same
 	used  int
 	held  *atomic.Int64
-	alloc func(n int) []byte
+	alloc func(old []byte, n int) []byte
 }
 
 // clear takes everything back.
@@ -180,8 +182,8 @@ func (a *arena) reset(total int) {
 		return
 	}
 	a.held.Add(int64(total-len(a.data)) * 4)
-	raw := a.alloc(total * 4)
-	a.data = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(raw))), total)
+	a.raw = a.alloc(a.raw, total*4)
+	a.data = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(a.raw))), total)
 }
 
 // piece is n rounded up so that the next piece is aligned to 64 bytes.
