@@ -85,9 +85,10 @@ func (w *KVB) Bytes() int {
 //
 // What is stored is rounded to nearest, ties to even. In 8 bits it saturates, at 448
 // (F8E4M3) or 2^127 (I8), infinities too, and NaN is stored as zero: such a cache
-// never holds one, and the token that a NaN belongs to shows it in its own logits. I8
-// is QuantizeRows' arithmetic by groups of Group columns. Attention computes with
-// the exact values of F8E4M3 and with float32(integer) * scale of I8.
+// never holds one, so no later token meets it. (A NaN comes with the hidden state, and
+// shows in the logits of the token it belongs to.) I8 is QuantizeRows' arithmetic by
+// groups of Group columns. Attention computes with the exact values of F8E4M3 and
+// with float32(integer) * scale of I8.
 type KV struct {
 	Mat // [slots, width] BF16, F32, F8E4M3 or I8
 	// Scales [slots, width/Group] F32 belong to a cache of I8: a value is its

@@ -7,9 +7,9 @@ import (
 )
 
 // F8E4M3 rounds to the nearest float8, ties to even. It saturates: what is beyond
-// 448, infinities too, becomes 448. NaN becomes zero: a row with one belongs to a
-// token whose hidden state is NaN, so that token's own logits tell of it, and no
-// later token finds it in the cache.
+// 448, infinities too, becomes 448. NaN becomes zero, so that no later token finds
+// one in the cache: it comes with the hidden state of a token, whose own logits
+// tell of it.
 func F8E4M3(x float32) uint8 {
 	if x != x {
 		return 0
