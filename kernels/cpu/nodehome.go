@@ -1,0 +1,119 @@
+package cpu
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+
+	"krater/kernels/device"
+)
+
+// home is one of a device's nodes with its threads. A device without nodes has
+// one, made up.
+type home struct {
+	Node
+	crew *crew
+	team *Team
+}
+
+// settle starts the threads of nodes. The callers of operators are the last
+// thread of the first node, so a loop over all nodes has its caller and all
+// workers. A loop of one of several nodes has that node's workers only and its
+// caller waits: threads that compute are never more than the nodes' cores. Only
+// where the first node has no thread but the callers', its loops are theirs.
+func settle(nodes []Node) (*Team, []home) {
+	homes := make([]home, len(nodes))
+	crews := make([]*crew, len(nodes))
+	spare := runtime.GOMAXPROCS(0) > threadsOf(nodes)
+	for i, n := range nodes {
+		workers := n.threads()
+		if i == 0 {
+			workers--
+		}
+		c := newCrew(workers)
+		if !n.Fake {
+			c.bind(n.CPUs, spare)
+		}
+		crews[i], homes[i] = c, home{Node: n, crew: c}
+		if len(nodes) > 1 {
+			homes[i].team = newTeam(max(1, workers), workers > 0, c)
+		}
+	}
+	all := newTeam(threadsOf(nodes), false, crews...)
+	for i := range homes {
+		if len(nodes) == 1 {
+			homes[i].team = all
+		}
+		crews[i].start()
+	}
+	return all, homes
+}
+
+// Worker is a resident thread that is bound to processors.
+type Worker struct {
+	Node   int // index of the device's node
+	Thread int // as the system numbers it
+}
+
+// CPUs are the processors the system lets the worker run on.
+func (w Worker) CPUs() ([]int, error) { return threadCPUs(w.Thread) }
+
+// Workers lists the bound threads; without real nodes there are none.
+func (d *Device) Workers() []Worker {
+	var all []Worker
+	for i := range d.homes {
+		for _, id := range d.homes[i].crew.threads {
+			all = append(all, Worker{Node: i, Thread: id})
+		}
+	}
+	return all
+}
+
+// Nodes is the number of nodes, at least 1.
+func (d *Device) Nodes() int { return len(d.homes) }
+
+// NodeThreads is the number of threads of each node.
+func (d *Device) NodeThreads() []int {
+	n := make([]int, len(d.homes))
+	for i := range d.homes {
+		n[i] = d.homes[i].threads()
+	}
+	return n
+}
+
+// NewNodeStream makes a stream whose loops run on the workers of one node, with
+// scratch in that node's memory. Its operators' callers only wait, so it is for
+// work beside that of other streams; with one node it is like NewStream's.
+func (d *Device) NewNodeStream(node int) (device.Stream, error) {
+	if err := d.checkNode(node); err != nil {
+		return nil, err
+	}
+	if len(d.homes) == 1 {
+		return d.NewStream()
+	}
+	h := &d.homes[node]
+	return d.newStream(h.team, func(old []byte, n int) []byte { return d.scratchOn(h, old, n) }), nil
+}
+
+func (d *Device) checkNode(node int) error {
+	if node < 0 || node >= len(d.homes) {
+		return fmt.Errorf("%s: node %d of %d", d.name, node, len(d.homes))
+	}
+	return nil
+}
+
+// notice keeps a line for people, once.
+func (d *Device) notice(line string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Contains(d.notices, line) {
+		d.notices = append(d.notices, line)
+	}
+}
+
+// Notices are what the system refused and what is done instead, one line each.
+func (d *Device) Notices() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.notices)
+}
