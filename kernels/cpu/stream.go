@@ -118,7 +118,7 @@ const wakeNs = 50_000
 
 // nearNs is the same where the workers are looking for work anyway: within a step
 // they start 1 to 3 us after a loop was published.
-const nearNs = 10_000
+const nearNs = 4_000
 
 // shared reports whether work of ns nanoseconds is worth other cores.
 func (s *Stream) shared(ns int) bool {

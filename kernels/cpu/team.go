@@ -93,14 +93,13 @@ func (t *Team) Run(parts int, fn func(part int)) {
 	t.busy.And(^(uint64(1) << i))
 }
 
-// looking reports whether no worker is parked.
+// looking reports whether most workers are at work or looking for it.
 func (t *Team) looking() bool {
+	parked, all := 0, 0
 	for _, c := range t.crews {
-		if c.idle.Load() > 0 {
-			return false
-		}
+		parked, all = parked+int(c.idle.Load()), all+c.count
 	}
-	return true
+	return 2*parked < all
 }
 
 // Close ends the workers and waits for them. No Run may be going on or follow.
