@@ -14,12 +14,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors/msg"
+	"krater/actors/placement"
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/load"
+	"krater/stages/offload"
 )
 
 // Options of a pipeline.
@@ -30,6 +32,9 @@ type Options struct {
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
 	InlineBelow time.Duration
+	// Placement is where the routed experts are, for parts that were loaded with
+	// them on a host beside the device; nil: with the rest.
+	Placement *placement.Placement
 	// Partition is the pools' experts, as they were placed; zero: see Partition.
 	Partition expert.Partition
 
@@ -58,6 +63,7 @@ type Pipeline struct {
 	routes routes
 
 	states    []*stages.State
+	mirrors   []*offload.Mirror
 	seats     []seat // of the pools
 	linkBytes atomic.Uint64
 
@@ -138,6 +144,12 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		}
 		p.states = append(p.states, st)
 		batches[i] = msg.NewBatch(st, bp.Pools)
+		if p.opt.Placement != nil {
+			if batches[i].Mirror, err = p.opt.Placement.NewMirror(); err != nil {
+				return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
+			}
+			p.mirrors = append(p.mirrors, batches[i].Mirror)
+		}
 	}
 	var streams []device.Stream
 	for range 3 + len(bp.Groups) {
@@ -147,8 +159,12 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		}
 		streams = append(streams, s)
 	}
+	pools := dev // where the experts of pools compute
+	if p.opt.Placement != nil {
+		pools = p.opt.Placement.Host()
+	}
 	var err error
-	if p.seats, err = newSeats(dev, bp.Pools, lim, p.parts.Config.Hidden); err != nil {
+	if p.seats, err = newSeats(pools, bp.Pools, lim, p.parts.Config.Hidden); err != nil {
 		return err
 	}
 	next := func() device.Stream {
@@ -167,19 +183,23 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream} })
 	for i, where := range p.seats {
 		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, ownGoroutine, func() node {
-			return &poolNode{groups: p.parts.Groups, seat: where}
+			return &poolNode{groups: p.parts.Groups, seat: where, place: p.opt.Placement}
 		}))
 	}
 	partition := p.opt.Partition
 	if partition.Pools == 0 {
-		partition = Partition(dev, p.parts.Config.MoE.Experts, bp.Pools)
+		partition = Partition(pools, p.parts.Config.MoE.Experts, bp.Pools)
 	}
 	for i, g := range p.parts.Groups {
 		r.merges = append(r.merges, p.actor(fmt.Sprintf("merge%d", i), trace.Merge, ownGoroutine, func() node { return newMergeNode() }))
 		r.splits = append(r.splits, p.actor(fmt.Sprintf("split%d", i), trace.Split, ownGoroutine, func() node { return newSplitNode(partition) }))
 		s := next()
+		placed, err := placedOn(p.opt.Placement)
+		if err != nil {
+			return err
+		}
 		r.groups = append(r.groups, p.actor(fmt.Sprintf("group%d", i), trace.Group, crewMember, func() node {
-			return &groupNode{index: i, group: g, stream: s, inline: p.inline, count: p.countExperts}
+			return &groupNode{index: i, group: g, stream: s, placed: placed, inline: p.inline, count: p.countExperts}
 		}))
 		r.links = append(r.links, nil)
 		if i > 0 {
@@ -335,6 +355,9 @@ func (p *Pipeline) halt() error {
 	}
 	for _, s := range p.states {
 		s.Close()
+	}
+	for _, m := range p.mirrors {
+		m.Close()
 	}
 	closeSeats(p.seats)
 	return nil

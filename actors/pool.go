@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"krater/actors/msg"
+	"krater/actors/placement"
 	"krater/kernels/device"
 	"krater/stages"
 	"krater/stages/expert"
@@ -98,6 +99,7 @@ func Partition(dev device.Device, experts, pools int) expert.Partition {
 type poolNode struct {
 	groups []*group.Group
 	seat   seat
+	place  *placement.Placement // nil: the experts are where their groups are
 }
 
 func (n *poolNode) receive(c *turn, m any) {
@@ -119,9 +121,13 @@ func (n *poolNode) receive(c *turn, m any) {
 		return
 	}
 	st, g := w.Batch.State, n.groups[w.Group]
-	if n.seat.near != nil {
-		st = n.seat.near.Fetch(n.seat.stream, st, g.Bank(w.Layer), p.Rows)
+	bank, experts := g.Bank(w.Layer), g.Experts
+	if n.place != nil {
+		st, bank, experts = w.Batch.Mirror.State(), n.place.Bank(w.Layer), n.place.Experts.Compute
 	}
-	g.Experts(n.seat.stream, st, w.Layer, p.Rows)
+	if n.seat.near != nil {
+		st = n.seat.near.Fetch(n.seat.stream, st, bank, p.Rows)
+	}
+	experts(n.seat.stream, st, w.Layer, p.Rows)
 	p.Cause = n.seat.stream.Synchronize()
 }

@@ -1,0 +1,135 @@
+package placement_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/actors/placement"
+	"krater/kernels/cpu"
+	"krater/kernels/hostsim"
+	"krater/scheduler"
+	"krater/stages/compare"
+)
+
+// shared starts the actors over the golden's model on d, its experts placed.
+func (s *source) shared(t testing.TB, d *hostsim.Device, host *cpu.Device, o placement.Options, inline bool) *actors.Pipeline {
+	t.Helper()
+	lo := pipelined
+	lo.Routed = host
+	parts := s.on(t, d, lo)
+	place, err := placement.New(d, host, parts, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(place.Close)
+	opt := actors.Options{
+		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{First: 0, Last: 1}, {First: 1, Last: 3}}, Pools: 2, Depth: 2},
+		Scheduler: scheduler.Config{PrefillChunk: 32, PrefillShare: 16, MaxQueue: 100},
+		Log:       zerolog.Nop(), InlineBelow: -1, Placement: place,
+	}
+	if inline {
+		opt.InlineBelow = 1 << 40
+	}
+	p, err := actors.Start(d, parts, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil && p.Err() == nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// TestPipelineOnTwoDevices: attention on the device and experts where a strategy
+// puts them, through the actors: the bits of the model on the CPU, the golden, and
+// the golden's tokens for requests with several batches in flight.
+func TestPipelineOnTwoDevices(t *testing.T) {
+	host := processor(t)
+	nodes, err := cpu.New(cpu.Options{Nodes: []cpu.Node{{ID: 0, CPUs: []int{0}, Fake: true}, {ID: 1, CPUs: []int{1}, Fake: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nodes.Close() })
+	s := open(t, golden)
+	g, err := compare.ReadGolden(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ask(t, plain(t, host, s.on(t, host, pipelined)), s.cfg.Vocab, 5, 12)
+	some := [][]int32{{0, 3, 5, 6}, {1, 2, 9, 12, 15}}
+	for _, x := range []struct {
+		prefill, decode string
+		resident        [][]int32
+		async, inline   bool
+		nodes           bool // of the host: two
+	}{
+		{"cpu_only", "cpu_only", nil, false, false, false}, {"cpu_only", "cpu_only", nil, true, true, false},
+		{"persistent", "persistent", nil, false, false, false}, {"persistent", "persistent", some, false, false, false},
+		{"persistent", "cpu_only", some, true, false, false}, {"persistent", "persistent", some, false, true, false},
+		{"cpu_only", "cpu_only", nil, false, false, true}, {"persistent", "persistent", some, true, false, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
+			host := host
+			if x.nodes {
+				host = nodes
+			}
+			d := simulated(t, hostsim.Options{CPU: host, Async: x.async})
+			p := s.shared(t, d, host, placement.Options{
+				Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 9, Resident: x.resident,
+			}, x.inline)
+			equal(t, want, ask(t, p, s.cfg.Vocab, 5, 12))
+			r, err := compare.Run(p, s.cfg, g, compare.Weights(s.set), compare.Options{Chunk: 7, Batch: 3})
+			if err != nil || !r.OK() {
+				t.Errorf("%d passed, %d failed: %v", r.Passed, r.Failed, err)
+			}
+			gw := s.gateway(t, p)
+			const copies = 3
+			faults := make(chan error)
+			for range copies {
+				for _, q := range g.Prompts {
+					go func() {
+						ids, err := generate(gw, q.IDs, len(q.Greedy))
+						if err == nil && !slices.Equal(ids, q.Greedy) {
+							err = fmt.Errorf("%s: %v, want %v", q.Name, ids, q.Greedy)
+						}
+						faults <- err
+					}()
+				}
+			}
+			for range copies * len(g.Prompts) {
+				if err := <-faults; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestPipelineOnTwoDevicesAfterFault: whichever device call fails, requests end.
+func TestPipelineOnTwoDevicesAfterFault(t *testing.T) {
+	host := processor(t)
+	s := open(t, golden)
+	some := [][]int32{{0, 3, 5, 6}, {1, 2, 9, 12, 15}}
+	for _, nth := range []int64{1, 2, 5, 17, 40} {
+		for _, kind := range []hostsim.Kind{hostsim.Operator, hostsim.Copy} {
+			d := simulated(t, hostsim.Options{CPU: host})
+			p := s.shared(t, d, host, placement.Options{Prefill: strategy(t, "persistent"), Decode: strategy(t, "persistent"), Resident: some}, false)
+			gw := s.gateway(t, p)
+			d.Fail(kind, nth)
+			if ids, err := generate(gw, []int32{1, 2, 3}, 50); err == nil {
+				t.Errorf("%d tokens from a broken device", len(ids))
+			}
+			for p.Err() == nil {
+				if _, err := generate(gw, []int32{1}, 1); err == nil {
+					t.Fatalf("fault %d of kind %d: an answer from a broken device", nth, kind)
+				}
+			}
+		}
+	}
+}
