@@ -160,6 +160,7 @@ func TestMLARefusesWrongIntegers(t *testing.T) {
 	size := kvbCases[3]
 	c := newScene(d, size.p, tensor.F32, tensor.F32, 64, 1)
 	spans := []device.Span{{Row: 0, Len: 1, Pos: 5, Blocks: c.table}}
+	other, _ := newKVB(d, kvbCase{size.p, 32, 32}, 8) // whole, but in other groups
 	for name, change := range map[string]func(w *device.KVB){
 		"few keys":      func(w *device.KVB) { w.K = w.K[:1] },
 		"few values":    func(w *device.KVB) { w.V = w.V[:1] },
@@ -170,7 +171,8 @@ func TestMLARefusesWrongIntegers(t *testing.T) {
 		"rank":          func(w *device.KVB) { w.K[1].Rows-- },
 		"nope":          func(w *device.KVB) { w.K[1].Cols = 64 },
 		"v":             func(w *device.KVB) { w.V[0].Rows++ },
-		"uneven groups": func(w *device.KVB) { w.V[1].Group = 32 },
+		"uneven keys":   func(w *device.KVB) { w.K[1] = other.K[1] },
+		"uneven values": func(w *device.KVB) { w.V[1] = other.V[1] },
 		"beyond memory": func(w *device.KVB) { w.V[1].ValueAt = 128 },
 	} {
 		for _, f := range forms {
@@ -215,6 +217,41 @@ func TestAttentionAllocatesNothing(t *testing.T) {
 			t.Errorf("%s: %v allocations a run", dt, n)
 		}
 	}
+}
+
+// BenchmarkPrefillKV is a prompt of DeepSeek-V2-Lite's attention, one layer, with
+// caches and kv_b of all kinds taken in turn.
+func BenchmarkPrefillKV(b *testing.B) {
+	lite := device.MLA{Heads: 16, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.1, BlockTokens: 64}
+	const rows = 256
+	d, s := open(b, cpu.Options{Threads: 1})
+	var names []string
+	var scenes []*scene
+	for _, dt := range kvTypes[1:] {
+		for _, bits := range []int{0, 8} {
+			c := newScene(d, lite, dt, tensor.BF16, rows, rows)
+			if bits > 0 {
+				c.kvB, _ = newKVB(d, kvbCase{lite, 128, 128}, bits)
+			}
+			names, scenes = append(names, fmt.Sprintf("%s-kvb%d", dt, bits)), append(scenes, c)
+		}
+	}
+	out, q := f32s(d, make([]float32, rows*lite.Heads*lite.V), rows, lite.Heads*lite.V), f32s(d, scenes[0].q, rows, lite.Heads*(lite.Nope+lite.Rope))
+	best := make([]float64, len(scenes))
+	for b.Loop() {
+		for i, c := range scenes {
+			us := elapsed(func() {
+				d.MLAPrefill(s, out, q, c.cache, c.kvB, []device.Span{{Len: rows, Blocks: c.table}}, lite)
+			})
+			if best[i] == 0 || us < best[i] {
+				best[i] = us
+			}
+		}
+	}
+	for i, name := range names {
+		b.ReportMetric(best[i]/best[0], name+"/bf16")
+	}
+	b.ReportMetric(best[0], "bf16-us")
 }
 
 // BenchmarkKVB is a decode step of DeepSeek-V2-Lite's attention at position 200,
