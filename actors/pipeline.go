@@ -62,6 +62,8 @@ type Pipeline struct {
 	host   host
 	routes routes
 
+	expertBytes int // of one routed expert, 0 without
+
 	states    []*stages.State
 	mirrors   []*offload.Mirror
 	seats     []seat // of the pools
@@ -127,7 +129,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 		return nil, nil, err
 	}
 	return &Pipeline{
-		opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
+		expertBytes: expertBytes(parts), opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
 		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
 	}, core, nil
 }
@@ -220,6 +222,18 @@ func (p *Pipeline) actor(name string, kind trace.Kind, b berth, fresh func() nod
 
 func (p *Pipeline) countExperts(n int) { p.meters.experts.Add(uint64(n)) }
 
+// expertBytes is what a pass over one routed expert reads.
+func expertBytes(parts *load.Parts) int {
+	for _, g := range parts.Groups {
+		for layer := g.First; layer < g.Last; layer++ {
+			if g.MoE(layer) {
+				return g.Bank(layer).ExpertBytes()
+			}
+		}
+	}
+	return 0
+}
+
 // inline estimates whether a layer's experts are done sooner here than by
 // asking others.
 func (p *Pipeline) inline(rows int, work []device.ExpertRows) bool {
@@ -228,7 +242,7 @@ func (p *Pipeline) inline(rows int, work []device.ExpertRows) bool {
 	}
 	c := p.parts.Config
 	params := float64(3 * c.MoE.FF * c.Hidden)
-	bytes := params * 2 * float64(len(work))
+	bytes := float64(p.expertBytes) * float64(len(work))
 	flops := params * 2 * float64(rows*c.MoE.Router.TopK)
 	seconds := max(bytes/inlineBytesPerSecond, flops/inlineFlopsPerSecond)
 	return seconds < p.opt.InlineBelow.Seconds()
