@@ -23,10 +23,11 @@ import (
 type convertCmd struct {
 	modelFlag
 	engineFlags
-	Method      string `help:"How integers are found: ${enum}. auto is feedback with a calibration text, search without." enum:"auto,absmax,search,weighted,feedback" default:"auto"`
-	Calibration string `help:"Text the model is run on to learn what its experts see." type:"existingfile" placeholder:"FILE"`
-	CalTokens   int    `name:"calibration-tokens" help:"Tokens of the calibration text that are used." default:"16384"`
-	JSON        bool   `name:"json" help:"Print the result as JSON."`
+	Method        string `help:"How integers are found: ${enum}. auto is feedback with a calibration text, search without." enum:"auto,absmax,search,weighted,feedback" default:"auto"`
+	Calibration   string `help:"Text the model is run on to learn what its experts see." type:"existingfile" placeholder:"FILE"`
+	CalTokens     int    `name:"calibration-tokens" help:"Tokens of the calibration text that are used." default:"16384"`
+	GPUExpertBits string `name:"gpu-expert-bits" help:"Also lay the experts out for a GPU, in so many bits: ${enum}." enum:"none,4,8" default:"none"`
+	JSON          bool   `name:"json" help:"Print the result as JSON."`
 }
 
 // calibrationWindow is the number of tokens that see each other while the
@@ -98,6 +99,9 @@ type converted struct {
 	Bytes        int64   `json:"bytes"`
 	Found        bool    `json:"found"` // there and whole before
 	Resumed      int     `json:"resumed_layers"`
+	GPUPath      string  `json:"gpu_path,omitempty"` // of the experts laid out for a GPU
+	GPUBytes     int64   `json:"gpu_bytes,omitempty"`
+	GPUFound     bool    `json:"gpu_found,omitempty"`
 	Method       string  `json:"method"`
 	MatrixPath   string  `json:"matrix_path"` // of the other matrices
 	MatrixBytes  int64   `json:"matrix_bytes"`
@@ -116,6 +120,7 @@ func (r *converted) print(w io.Writer) error {
 		}
 	}
 	line(r.Path, r.Bytes, r.Found)
+	line(r.GPUPath, r.GPUBytes, r.GPUFound)
 	line(r.MatrixPath, r.MatrixBytes, r.MatricesMade == 0)
 	return nil
 }
@@ -141,11 +146,19 @@ func (c *convertCmd) experts(ctx context.Context, e *env, s *session, method cac
 		defer stats.close()
 		o.Source.(*cache.Weights).Stats = stats.expert
 	}
+	if bits := quantBits[c.GPUExpertBits]; bits != 0 {
+		gpu := o.Plan
+		gpu.Format, gpu.Spec.Bits = cache.FormatA, bits
+		o.Also = append(o.Also, gpu)
+	}
 	b, err := cache.Build(ctx, o)
 	if err != nil {
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
 	r.Path, r.Bytes, r.Found, r.Resumed = b.Path, b.Bytes, b.Found, b.Resumed
+	for _, a := range b.Also {
+		r.GPUPath, r.GPUBytes, r.GPUFound = a.Path, a.Bytes, a.Found
+	}
 	return nil
 }
 

@@ -31,14 +31,17 @@ func TestConvert(t *testing.T) {
 	if err != nil || len(files) != 1 {
 		t.Fatalf("cache files: %v, %v", files, err)
 	}
-	convert := append([]string{"convert", "--json", "--calibration", modelDir + "/heldout.txt", "--calibration-tokens", "2048"}, integer...)
+	convert := append([]string{"convert", "--json", "--calibration", modelDir + "/heldout.txt", "--calibration-tokens", "2048", "--gpu-expert-bits", "4"}, integer...)
 	for _, found := range []bool{false, true} {
 		r := decode[struct {
 			Path, Method string
 			Bytes        int64
 			Found        bool
+			GPUPath      string `json:"gpu_path"`
+			GPUFound     bool   `json:"gpu_found"`
 		}](t, answers(t, "", convert...))
-		if info, err := os.Stat(files[0]); err != nil || r.Path != files[0] || r.Bytes != info.Size() || r.Found != found || r.Method != "feedback" {
+		if info, err := os.Stat(files[0]); err != nil || r.Path != files[0] || r.Bytes != info.Size() || r.Found != found || r.Method != "feedback" ||
+			filepath.Base(r.GPUPath) != "experts_gpu_4_g64.bin" || r.GPUFound != found {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
