@@ -3,6 +3,7 @@ package direct_test
 import (
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	"krater/stages/drive"
 	"krater/stages/internal/refdevice"
 	"krater/stages/load"
+	"krater/stages/ppl"
+	"krater/stages/text/tokenizer"
 )
 
 // kept is what a model's cache and kv_b are kept in.
@@ -184,6 +187,50 @@ func TestKVPrecisionIsBitwise(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestTinyKVAgreement measures on heldout.txt what the default model loses with a
+// cache of 8 bits and with kv_b in integers: KL divergence from and top-1 agreement
+// with itself on a BF16 cache. Limits are half as much again as was measured.
+func TestTinyKVAgreement(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forward passes over thousands of tokens: not in the short suite")
+	}
+	const window, measured = 512, 4096
+	text, err := os.ReadFile(filepath.Join(tiny, "heldout.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(os.DirFS(tiny))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := tok.Encode(string(text), tokenizer.EncodeOptions{ParseSpecial: true})[:measured]
+	dev := processor(t, 2)
+	model := func(k kept) *opened {
+		o := k.options()
+		o.Limits = stages.Limits{Tokens: window, Seqs: 1, LogitRows: window, Blocks: 32, BlockTokens: 16}
+		return open(t, dev, tiny, "config.json", o)
+	}
+	reference := model(kept{kv: tensor.BF16})
+	for _, x := range []struct {
+		kept
+		kl, differ float64 // differ: share of tokens with another largest logit
+	}{
+		{kept{kv: tensor.F8E4M3}, 0.0346, 0.0797},
+		{kept{kv: tensor.I8}, 0.0025, 0.0210},
+		{kept{kv: tensor.BF16, bits: 8, group: 64}, 0.0008, 0.0110},
+		{kept{kv: tensor.BF16, bits: 4, group: 64}, 0.0323, 0.0822},
+	} {
+		r, err := ppl.Against(reference.model, model(x.kept).model, ids, window, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: KL %.6f, top-1 %.4f, perplexity %.3f (BF16 %.3f)", x.kept, r.MeanKL, r.Top1, r.Model.Perplexity, r.Reference.Perplexity)
+		if !(r.MeanKL > 0) || r.MeanKL > 1.5*x.kl || 1-r.Top1 > 1.5*x.differ {
+			t.Errorf("%s: KL %.6f, top-1 %.4f; measured were %.6f and %.4f", x.kept, r.MeanKL, r.Top1, x.kl, 1-x.differ)
 		}
 	}
 }
