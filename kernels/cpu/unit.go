@@ -27,7 +27,7 @@ func unitFor(l level.Level) unitUse {
 
 func (u unitUse) takes(p *quantProduct, rows int) bool {
 	group := p.steps * qrows.Block
-	return u.rows > 0 && rows >= u.rows && p.bits == 4 && group >= u.columns && qtile.Can(group)
+	return u.rows > 0 && rows >= u.rows && group >= u.columns && qtile.Can(group)
 }
 
 // scratch is what multiply takes of a lane's arena: about MostTokens rows of k
@@ -36,7 +36,7 @@ func (u unitUse) scratch(p *quantProduct, rows int) int {
 	if !u.takes(p, rows) {
 		return 0
 	}
-	return qtile.Scratch(p.k)
+	return qtile.Scratch(p.k, p.steps*qrows.Block)
 }
 
 // onUnit is multiply for pairs of whole tiles, as many as there are in [from,
@@ -48,7 +48,7 @@ func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, fro
 	}
 	calls := (rows + qtile.MostTokens - 1) / qtile.MostTokens
 	l.arena.clear()
-	scratch := l.arena.take(qtile.Scratch(p.k))
+	scratch := l.arena.take(qtile.Scratch(p.k, p.steps*qrows.Block))
 	for c := range calls {
 		first, last := c*rows/calls, (c+1)*rows/calls
 		l.unit.Begin(last-first, p.k, p.steps*qrows.Block, scratch)
@@ -57,7 +57,7 @@ func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, fro
 			l.unit.Token(j-first, q, scale)
 		}
 		for tile := from; tile < end; tile += 2 {
-			l.unit.Multiply(unsafe.Add(p.w, tile*p.tileBytes), unsafe.Add(p.s, tile*p.scaleBytes))
+			l.unit.Multiply(unsafe.Add(p.w, tile*p.tileBytes), unsafe.Add(p.s, tile*p.scaleBytes), p.bits)
 			for j := first; j < last; j++ {
 				row := rowAt(out.base, out.stride, pick(out.index, out.first, j))
 				l.unit.Result(j-first, (*float32)(unsafe.Add(unsafe.Pointer(row), 4*tensor.TileRows*tile)))

@@ -53,6 +53,9 @@ func main() {
 	unit.suffix = "AMX"
 	single(os.Args[1], ".", read, emitRead)
 	single(os.Args[1], "qtile", unit, emitTileUnit)
+	floats := newISA(true)
+	floats.suffix = "AMX"
+	single(os.Args[1], "btile", floats, emitTileFloats)
 }
 
 // single writes a package that has one level only.
@@ -76,7 +79,7 @@ func (g *isa) function(name, signature, doc string) {
 }
 
 // The kernels that take a tile know it as bytes here; the package has a type.
-var tile = strings.NewReplacer("t *byte", "t *Tile")
+var tile = strings.NewReplacer("t *byte", "t *Tile", "b *byte", "b *Block")
 
 func write(dir, name string, g *isa, stubs *[]string) error {
 	f, err := g.Result()

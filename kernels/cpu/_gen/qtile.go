@@ -38,8 +38,7 @@ const (
 	blockBytes = 4 * tileBytes // results of a block: 2 tiles of tokens by 2 of weight rows
 	pairBytes  = 2 * tileBytes // two tiles of tokens or weights: 64 columns
 	tokenRows  = 4 * 32        // bytes of scales of a block's tokens for a group
-	lineBytes  = 64            // of format B: 8 columns of 16 rows
-	pairLines  = 64 / 8        // lines of a tile of weights
+	lineBytes  = 64            // of format B: 8 columns of 16 rows, 4 of INT8
 	halfBlock  = tokenRows / 2 // scales of one tile of tokens
 	rowsAtOnce = 4             // rows of results scaled together
 )
@@ -54,40 +53,52 @@ const (
 //
 // K goes in slices: a slice of the weights of 32 rows is unpacked to signed bytes
 // once, into the first-level cache, and meets every block of tokens, whose sums
-// wait in memory. A line of format B gives two rows of a weight tile, low nibbles
-// and high ones, without a permutation.
+// wait in memory. A line of INT4 in format B gives two rows of a weight tile, low
+// nibbles and high ones, without a permutation; a line of INT8 is a row but for the
+// top bit. (The unit could take INT8 as it lies, signed by unsigned bytes, but then
+// every block would have to add the 128 times the sum of its tokens that is too
+// much, where the panel is made once for all blocks.)
 //
 // The bytes of tile instructions name their registers, so all registers are fixed:
 // AX the arguments, SI tokens, DI the panel, R8 weight scales, R9 integer products,
 // R10 sums, R12 token scales, R13 64, R14 from the first weight tile's scales to
 // the second's, CX groups of the slice; Z30, Z31 constants, Z16, Z17 scales.
 func emitTileUnit(g *isa) {
-	g.function("int4Blocks", "t *byte", "multiplies blocks of tokens with 32 rows of INT4 weights.")
-	u := tileUnit{isa: g}
-	g.Load(g.Param("t"), reg.RAX)
-	g.MOVQ(u.field(tuConfig), reg.RBX)
-	u.configure()
-	g.MOVQ(operand.U32(64), reg.R13)
-	g.MOVQ(u.field(tuSStride), reg.R14)
-	g.VPBROADCASTD(g.table("lownibbles", []uint32{0x0f0f0f0f}), reg.Z30)
-	g.VPBROADCASTD(g.table("byteeights", []uint32{0x08080808}), reg.Z31)
-	u.clear()
-	g.Label("slice")
-	g.MOVQ(u.field(tuSliceGroups), reg.RCX)
-	g.CMPQ(reg.RCX, u.field(tuLeft))
-	g.CMOVQGT(u.field(tuLeft), reg.RCX)
-	g.MOVQ(reg.RCX, u.field(tuNow))
-	g.SUBQ(reg.RCX, u.field(tuLeft))
-	u.unpack()
-	u.blocks()
-	u.advance()
-	g.CMPQ(u.field(tuLeft), operand.U8(0))
-	g.JNE(operand.LabelRef("slice"))
-	u.release()
-	g.end()
+	for _, bits := range []int{4, 8} {
+		g.function(fmt.Sprintf("int%dBlocks", bits), "t *byte", fmt.Sprintf("multiplies blocks of tokens with 32 rows of INT%d weights.", bits))
+		u := tileUnit{isa: g, bits: bits}
+		g.Load(g.Param("t"), reg.RAX)
+		g.MOVQ(u.field(tuConfig), reg.RBX)
+		u.configure()
+		g.MOVQ(operand.U32(64), reg.R13)
+		g.MOVQ(u.field(tuSStride), reg.R14)
+		if bits == 4 {
+			g.VPBROADCASTD(g.table("lownibbles", []uint32{0x0f0f0f0f}), reg.Z30)
+			g.VPBROADCASTD(g.table("byteeights", []uint32{0x08080808}), reg.Z31)
+		} else {
+			g.VPBROADCASTD(g.table("bytesigns", []uint32{0x80808080}), reg.Z31)
+		}
+		u.clear()
+		g.Label("slice")
+		g.MOVQ(u.field(tuSliceGroups), reg.RCX)
+		g.CMPQ(reg.RCX, u.field(tuLeft))
+		g.CMOVQGT(u.field(tuLeft), reg.RCX)
+		g.MOVQ(reg.RCX, u.field(tuNow))
+		g.SUBQ(reg.RCX, u.field(tuLeft))
+		u.unpack()
+		u.blocks()
+		u.advance()
+		g.CMPQ(u.field(tuLeft), operand.U8(0))
+		g.JNE(operand.LabelRef("slice"))
+		u.release()
+		g.end()
+	}
 }
 
-type tileUnit struct{ *isa }
+type tileUnit struct {
+	*isa
+	bits int
+}
 
 func (u tileUnit) field(off int) operand.Mem { return operand.Mem{Base: reg.RAX, Disp: off} }
 
@@ -109,6 +120,7 @@ var (
 	tokensAt   = named{reg.RSI, 6}
 	panelAt    = named{reg.RDI, 7}
 	productsAt = named{reg.R9, 9}
+	rowStep    = named{reg.R13, 13}
 )
 
 // configure is LDTILECFG (BX): VEX.128.NP.0F38.W0 49 /0.
@@ -120,18 +132,18 @@ func (u tileUnit) release() { u.code(nil, 0xc4, 0xe2, 0x78, 0x49, 0xc0) }
 // zero is TILEZERO: VEX.128.F2.0F38.W0 49 11:tile:000.
 func (u tileUnit) zero(tile byte) { u.code(nil, 0xc4, 0xe2, 0x7b, 0x49, 0xc0|tile<<3) }
 
-// memory is VEX.128.pp.0F38.W0 4B /r with [base + R13 + disp32]: R13 holds the
-// bytes from row to row.
-func (u tileUnit) memory(pp, tile byte, base named, disp int) {
-	const index = 13
-	b := base.n
-	u.code([]operand.Op{base.r, reg.R13},
-		0xc4, 0xe2^b>>3<<5^index>>3<<6, 0x78|pp, 0x4b, 0x84|tile<<3, index&7<<3|b&7,
+// memory is VEX.128.pp.0F38.W0 4B /r with [base + index + disp32]: the index holds
+// the bytes from row to row.
+func (u tileUnit) memory(pp, tile byte, base, index named, disp int) {
+	b, i := base.n, index.n
+	u.code([]operand.Op{base.r, index.r},
+		0xc4, 0xe2^b>>3<<5^i>>3<<6, 0x78|pp, 0x4b, 0x84|tile<<3, i&7<<3|b&7,
 		byte(disp), byte(disp>>8), byte(disp>>16), byte(disp>>24))
 }
 
-func (u tileUnit) load(tile byte, base named, disp int)  { u.memory(3, tile, base, disp) }
-func (u tileUnit) store(tile byte, base named, disp int) { u.memory(2, tile, base, disp) }
+// load and store are TILELOADD and TILESTORED with rows R13 bytes apart.
+func (u tileUnit) load(tile byte, base named, disp int)  { u.memory(3, tile, base, rowStep, disp) }
+func (u tileUnit) store(tile byte, base named, disp int) { u.memory(2, tile, base, rowStep, disp) }
 
 // multiply is TDPBSSD c, a, b: VEX.128.F2.0F38.W0 5E 11:c:a with b in vvvv;
 // c[m][n] += the sum over k of signed a[m][k] * b[k/4][4n + k%4].
@@ -152,6 +164,10 @@ func (u tileUnit) clear() {
 	u.JNZ(operand.LabelRef("clear"))
 }
 
+// unpackAhead is how far ahead the unpacking asks for weights: they are read from
+// memory once, by two streams.
+const unpackAhead = 2048
+
 // unpack makes the panel: for each 64 columns, a tile of the first 16 weight
 // rows, then one of the second.
 func (u tileUnit) unpack() {
@@ -161,21 +177,29 @@ func (u tileUnit) unpack() {
 	u.MOVQ(u.field(tuPanel), reg.RDI)
 	u.IMULQ(u.field(tuSteps), reg.RCX)
 	u.Label("unpack")
-	for line := range pairLines {
+	lines := 2 * u.bits // of a tile of weights
+	for line := range lines {
 		for i, from := range []reg.Register{reg.RSI, reg.R8} {
-			u.VMOVDQU64(operand.Mem{Base: from, Disp: line * lineBytes}, reg.Z0)
+			at := operand.Mem{Base: from, Disp: line * lineBytes}
+			to := operand.Mem{Base: reg.RDI, Disp: i*tileBytes + line*tileBytes/lines}
+			u.PREFETCHT0(at.Offset(unpackAhead))
+			if u.bits == 8 {
+				u.VPXORD(at, reg.Z31, reg.Z0)
+				u.VMOVDQU64(reg.Z0, to)
+				continue
+			}
+			u.VMOVDQU64(at, reg.Z0)
 			u.VPANDD(reg.Z30, reg.Z0, reg.Z1)
 			u.VPSRLD(operand.U8(4), reg.Z0, reg.Z0)
 			u.VPANDD(reg.Z30, reg.Z0, reg.Z0)
 			u.VPSUBB(reg.Z31, reg.Z1, reg.Z1)
 			u.VPSUBB(reg.Z31, reg.Z0, reg.Z0)
-			to := operand.Mem{Base: reg.RDI, Disp: i*tileBytes + 2*line*64}
 			u.VMOVDQU64(reg.Z1, to)
 			u.VMOVDQU64(reg.Z0, to.Offset(64))
 		}
 	}
-	u.ADDQ(operand.U32(pairLines*lineBytes), reg.RSI)
-	u.ADDQ(operand.U32(pairLines*lineBytes), reg.R8)
+	u.ADDQ(operand.U32(uint32(lines*lineBytes)), reg.RSI)
+	u.ADDQ(operand.U32(uint32(lines*lineBytes)), reg.R8)
 	u.ADDQ(operand.U32(pairBytes), reg.RDI)
 	u.DECQ(reg.RCX)
 	u.JNZ(operand.LabelRef("unpack"))

@@ -1,28 +1,25 @@
-// Package qtile multiplies blocks of tokens with INT4 weights in format B on the
-// tile unit of Intel's processors (AMX, from Sapphire Rapids on). The results have
-// the bits of package qdot: the arithmetic is laid down in kernels/device
-// (MatMulQ).
+// Package qtile multiplies blocks of tokens with INT4 or INT8 weights in format B
+// on the tile unit (package amx). The results have the bits of package qdot: the
+// arithmetic is laid down in kernels/device (MatMulQ).
 //
-// Tile registers belong to the thread of the operating system. A goroutine may
-// move to another thread whenever Go preempts it, but Go does not preempt
-// assembly: a routine that configures, computes and releases in one call needs no
-// lock. The first tile instruction of a thread traps once (some 20 us).
+// A line of format B is a row of the unit's weight tile as it lies: INT8 lines
+// become signed bytes by a change of the top bit, INT4 lines two rows, one of low
+// and one of high nibbles.
 package qtile
 
 import (
 	"unsafe"
 
+	"krater/kernels/cpu/amx"
 	"krater/kernels/tensor"
 )
-
-// EnvAMX is the environment variable that keeps the unit unused when it is "off".
-const EnvAMX = "KRATER_CPU_AMX"
 
 const (
 	// Columns is what a step of the unit takes; groups are multiples of it.
 	Columns = 64
-	// MostGroup is the largest group: its unpacked weights stay near.
-	MostGroup = 256
+	// MostGroup bounds the scratch. Unpacked weights of a group up to sliceColumns stay
+	// in the first-level cache, of larger ones in the second-level cache.
+	MostGroup = 4096
 	// BlockTokens is the most tokens of a block: two tiles.
 	BlockTokens = 32
 	// MostBlocks bounds the tokens of a call, so that their sums stay near.
@@ -36,12 +33,12 @@ const (
 	tileRows     = tensor.TileRows
 )
 
-// Config is what LDTILECFG reads.
-type Config [64]byte
+// Available is nil when the unit can be used, else says why not.
+func Available() error { return amx.Int8() }
 
 // Tile is one call. It is known to the assembly by its offsets.
 type Tile struct {
-	config      *Config
+	config      *amx.Config
 	a           *int8    // [blocks][K/64][2][16][64]
 	scale       *float32 // [blocks][groups][2][16]
 	w, s        unsafe.Pointer
@@ -65,9 +62,9 @@ type Tile struct {
 // Can reports whether groups of so many columns are possible.
 func Can(group int) bool { return group%Columns == 0 && group <= MostGroup }
 
-// Scratch is the float32 values a Work needs for rows of k columns.
-func Scratch(k int) int {
-	return (MostTokens*k+WeightRows*MostGroup)/4 + MostTokens*k/Columns + 4*tileRows*tileRows*(1+MostBlocks) + 5*pad
+// Scratch is the float32 values a Work needs for rows of k columns in groups.
+func Scratch(k, group int) int {
+	return (MostTokens*k+WeightRows*max(sliceColumns, group))/4 + MostTokens*k/group + 4*tileRows*tileRows*(1+MostBlocks) + 5*pad
 }
 
 const pad = 16 // float32 values; pieces of scratch begin at 64 bytes
@@ -75,13 +72,13 @@ const pad = 16 // float32 values; pieces of scratch begin at 64 bytes
 // Work is some tokens, packed for the unit. It lives in the caller's scratch.
 type Work struct {
 	tile   Tile
-	config Config
+	config amx.Config
 	m, k   int
 	groups int
 }
 
 // Begin prepares for m <= MostTokens tokens of k columns (a multiple of 64) in
-// groups that Can be, with scratch of Scratch(k) values aligned to 64 bytes.
+// groups that Can be, with scratch of Scratch(k, group) values aligned to 64 bytes.
 // Rows are as few as the tokens allow, since the unit's time goes with them: 48
 // tokens are two blocks of 24.
 func (w *Work) Begin(m, k, group int, scratch *float32) {
@@ -89,13 +86,13 @@ func (w *Work) Begin(m, k, group int, scratch *float32) {
 	rows := (m + 2*blocks - 1) / (2 * blocks)
 	rows = (rows + 3) &^ 3
 	w.m, w.k, w.groups = m, k, k/group
-	w.config = Config{0: 1} // the only palette
-	for t := range 8 {
+	w.config = amx.NewConfig()
+	for t := range amx.Tiles {
 		n := rows
 		if t >= 6 {
 			n = tileRows // weights: 4 columns a row
 		}
-		w.config[16+2*t], w.config[48+t] = Columns, byte(n)
+		w.config.Set(t, n, Columns)
 	}
 	at := 0
 	take := func(n int) unsafe.Pointer {
@@ -105,7 +102,7 @@ func (w *Work) Begin(m, k, group int, scratch *float32) {
 	}
 	w.tile = Tile{
 		config:      &w.config,
-		panel:       (*int8)(take(WeightRows * MostGroup / 4)),
+		panel:       (*int8)(take(WeightRows * max(sliceColumns, group) / 4)),
 		products:    (*int32)(take(4 * tileRows * tileRows)),
 		sums:        (*float32)(take(blocks * 4 * tileRows * tileRows)),
 		a:           (*int8)(take(blocks * BlockTokens * k / 4)),
@@ -139,13 +136,18 @@ func (w *Work) Token(i int, q *int8, scale *float32) {
 	}
 }
 
-// Multiply computes 32 weight rows for every token: values and scales of two
-// tiles of format B that follow one another. Read the results with Result.
-func (w *Work) Multiply(values, scales unsafe.Pointer) {
+// Multiply computes 32 weight rows of bits (4 or 8) for every token: values and
+// scales of two tiles of format B that follow one another. Read the results with
+// Result.
+func (w *Work) Multiply(values, scales unsafe.Pointer, bits int) {
 	t := w.tile // the routine changes it
 	t.w, t.s = values, scales
-	t.wStride, t.sStride = w.k*tileRows/2, 2*tileRows*w.groups
+	t.wStride, t.sStride = w.k*tileRows*bits/8, 2*tileRows*w.groups
 	t.left = w.groups
+	if bits == 8 {
+		int8Blocks(&t)
+		return
+	}
 	int4Blocks(&t)
 }
 

@@ -37,18 +37,18 @@ func available(t testing.TB) {
 }
 
 type problem struct {
-	m, k, group int
-	x           ref.QRows
-	w           ref.QMat
+	m, k, group, bits int
+	x                 ref.QRows
+	w                 ref.QMat
 }
 
-func newProblem(seed uint64, m, k, group int, constant *[2]int8) *problem {
+func newProblem(seed uint64, m, k, group, bits int, constant *[2]int8) *problem {
 	r := kerneltest.Rand(seed)
-	f := tensor.FormatB{Rows: WeightRows, Cols: k, Bits: 4, Group: group}
-	p := &problem{m: m, k: k, group: group, w: ref.QMat{FormatB: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}}
+	f := tensor.FormatB{Rows: WeightRows, Cols: k, Bits: bits, Group: group}
+	p := &problem{m: m, k: k, group: group, bits: bits, w: ref.QMat{FormatB: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}}
 	w, x := make([]int8, f.Rows*k), make([]int8, m*k)
 	for i := range w {
-		w[i] = int8(r.IntN(16) - 8)
+		w[i] = int8(max(-127, r.IntN(1<<bits)-1<<(bits-1)))
 		if constant != nil {
 			w[i] = constant[0]
 		}
@@ -71,7 +71,7 @@ func (p *problem) run(w *Work, scratch *kerneltest.Guarded[float32]) []float32 {
 	for i := range p.m {
 		w.Token(i, &p.x.Q[i*p.k], &p.x.Scale[i*groups])
 	}
-	w.Multiply(unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]))
+	w.Multiply(unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]), p.bits)
 	got := make([]float32, p.m*WeightRows)
 	for i := range p.m {
 		w.Result(i, &got[i*WeightRows])
@@ -87,22 +87,32 @@ func (p *problem) check(got []float32) error {
 
 func TestMultiply(t *testing.T) {
 	available(t)
-	for i, size := range [][2]int{{64, 64}, {128, 128}, {256, 64}, {320, 64}, {384, 128}, {256, 256}, {640, 128}} {
-		for _, m := range []int{1, 3, 4, 5, 8, 13, 16, 17, 31, 32, 33, 48, 64, 65, 100, 128} {
-			p := newProblem(uint64(i), m, size[0], size[1], nil)
-			scratch := kerneltest.Guard[float32](Scratch(p.k), 0)
-			if err := p.check(p.run(new(Work), scratch)); err != nil {
-				t.Fatalf("%d tokens, %v: %v", m, size, err)
-			}
-			if err := scratch.Check(); err != nil {
-				t.Fatalf("%d tokens, %v: %v", m, size, err)
+	for _, bits := range []int{4, 8} {
+		for i, size := range [][2]int{{64, 64}, {128, 128}, {256, 64}, {320, 64}, {384, 128}, {256, 256}, {640, 128}, {1408, 1408}, {1024, 512}} {
+			for _, m := range []int{1, 3, 4, 5, 8, 13, 16, 17, 31, 32, 33, 48, 64, 65, 100, 128} {
+				if size[0] > 1000 && m > 40 {
+					continue
+				}
+				p := newProblem(uint64(i), m, size[0], size[1], bits, nil)
+				scratch := kerneltest.Guard[float32](Scratch(p.k, p.group), 0)
+				if err := p.check(p.run(new(Work), scratch)); err != nil {
+					t.Fatalf("INT%d, %d tokens, %v: %v", bits, m, size, err)
+				}
+				if err := scratch.Check(); err != nil {
+					t.Fatalf("INT%d, %d tokens, %v: %v", bits, m, size, err)
+				}
 			}
 		}
 	}
-	for _, c := range [][2]int8{{-8, 127}, {7, 127}, {7, -127}, {-8, -127}, {0, 127}, {7, 0}} {
-		p := newProblem(1, 20, 512, 256, &c)
-		if err := p.check(p.run(new(Work), kerneltest.Guard[float32](Scratch(p.k), 0))); err != nil {
-			t.Fatalf("%v: %v", c, err)
+	for bits, constants := range map[int][][2]int8{
+		4: {{-8, 127}, {7, 127}, {7, -127}, {-8, -127}, {0, 127}, {7, 0}},
+		8: {{-127, 127}, {127, 127}, {127, -127}, {-127, -127}, {0, 127}, {127, 0}},
+	} {
+		for _, c := range constants {
+			p := newProblem(1, 20, 512, 256, bits, &c)
+			if err := p.check(p.run(new(Work), kerneltest.Guard[float32](Scratch(p.k, p.group), 0))); err != nil {
+				t.Fatalf("INT%d, %v: %v", bits, c, err)
+			}
 		}
 	}
 }
@@ -114,8 +124,8 @@ func TestMultiplyUnderPreemption(t *testing.T) {
 	var all sync.WaitGroup
 	for g := range 4 * runtime.GOMAXPROCS(0) {
 		all.Go(func() {
-			p := newProblem(uint64(g), 1+g%40, 256, 128, nil)
-			scratch, w := kerneltest.Guard[float32](Scratch(p.k), 0), new(Work)
+			p := newProblem(uint64(g), 1+g%40, 256, 128, 4+4*(g%2), nil)
+			scratch, w := kerneltest.Guard[float32](Scratch(p.k, p.group), 0), new(Work)
 			for i := range 40 {
 				if err := p.check(p.run(w, scratch)); err != nil {
 					t.Errorf("goroutine %d, call %d: %v", g, i, err)
@@ -132,16 +142,18 @@ func TestMultiplyUnderPreemption(t *testing.T) {
 
 func BenchmarkMultiply(b *testing.B) {
 	available(b)
-	for _, group := range []int{64, 128} {
-		for _, m := range []int{4, 8, 16, 32, 48, 64, 128} {
-			b.Run(fmt.Sprintf("g%d/m%d", group, m), func(b *testing.B) {
-				p, w := newProblem(1, m, 2048, group, nil), new(Work)
-				p.run(w, kerneltest.Guard[float32](Scratch(p.k), 0))
-				ns := kerneltest.Quartile(b, 1, func() {
-					w.Multiply(unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]))
+	for _, bits := range []int{4, 8} {
+		for _, group := range []int{64, 128, 2048} {
+			for _, m := range []int{4, 8, 16, 32, 48, 64, 128} {
+				b.Run(fmt.Sprintf("int%d/g%d/m%d", bits, group, m), func(b *testing.B) {
+					p, w := newProblem(1, m, 2048, group, bits, nil), new(Work)
+					p.run(w, kerneltest.Guard[float32](Scratch(p.k, p.group), 0))
+					ns := kerneltest.Quartile(b, 1, func() {
+						w.Multiply(unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]), p.bits)
+					})
+					kerneltest.Report(b, ns, 0, 2*m*WeightRows*p.k)
 				})
-				kerneltest.Report(b, ns, 0, 2*m*WeightRows*p.k)
-			})
+			}
 		}
 	}
 }

@@ -8,3 +8,8 @@ package qtile
 //
 //go:noescape
 func int4BlocksAMX(t *Tile)
+
+// int8BlocksAMX multiplies blocks of tokens with 32 rows of INT8 weights.
+//
+//go:noescape
+func int8BlocksAMX(t *Tile)

@@ -1,0 +1,128 @@
+// Package btile multiplies rows of float32 activations with BF16 weights, as they
+// lie in a matrix, on the tile unit (package amx).
+//
+// The unit multiplies BF16 only, so an activation is the sum of two such numbers,
+// its upper and its lower bits, each multiplied: 16 bits of 24 count. The unit adds
+// in an order of its own, and takes denormal numbers for zero. Results therefore
+// differ from those of package dot by roundings, but a result has the same bits for
+// every number of tokens in a call. A row of activations that is not finite (or
+// within half a BF16 step of it) gives NaN.
+package btile
+
+import (
+	"unsafe"
+
+	"krater/kernels/cpu/amx"
+)
+
+const (
+	// Columns is what a step of the unit takes; K is a multiple of it.
+	Columns = 32
+	// MostTokens is the most tokens of a call.
+	MostTokens = 2 * amx.Rows
+	// WeightRows is what a block has of weight rows.
+	WeightRows = 2 * amx.Rows
+
+	tile = amx.Rows * amx.RowBytes
+)
+
+// Available is nil when the unit can be used, else says why not.
+func Available() error { return amx.BF16() }
+
+// Tile is one call. It is known to the assembly by its offsets.
+type Tile struct {
+	config    *amx.Config
+	x         unsafe.Pointer // packed tokens
+	w         unsafe.Pointer
+	out       *float32
+	products  *float32 // scratch: [16][16]
+	wStride   int      // bytes from a weight row to the next
+	outStride int      // bytes from a token's results to the next's
+	steps     int      // of 32 columns
+	blocks    int      // of 32 weight rows
+	tokens    int      // 1..32
+}
+
+// Block is what packs the 16 tokens of a tile; known by offsets as well.
+type Block struct {
+	rows  [amx.Rows]*float32
+	out   unsafe.Pointer
+	steps int
+	next  int // bytes from a step to the next
+	low   int // bytes from upper to lower bits
+}
+
+// configs: one token's tiles are a value wide.
+var single, full = newConfig(4), newConfig(amx.RowBytes)
+
+func newConfig(tokenBytes int) *amx.Config {
+	c := amx.NewConfig()
+	for t := range amx.Tiles {
+		if t < 6 {
+			c.Set(t, amx.Rows, tokenBytes)
+		} else {
+			c.Set(t, amx.Rows, amx.RowBytes)
+		}
+	}
+	return &c
+}
+
+// Can reports whether a matrix [n, k] of BF16 has something for the unit; the last
+// n % WeightRows rows are not for it.
+func Can(n, k int) bool { return k%Columns == 0 && n >= WeightRows }
+
+// tiles is the number of tiles of tokens.
+func tiles(tokens int) int { return (tokens + amx.Rows - 1) / amx.Rows }
+
+// PackedSize is the float32 values that tokens <= MostTokens tokens of k columns
+// take when packed.
+func PackedSize(tokens, k int) int {
+	if tokens == 1 {
+		return k
+	}
+	return tiles(tokens) * amx.Rows * k
+}
+
+// Pack packs tokens rows of k values, which follow one another stride values apart
+// in packed order (package convert), to dst, aligned to 64 bytes.
+func Pack(b *Block, dst, x *float32, stride, tokens, k int) {
+	if tokens == 1 {
+		packToken(x, dst, k/Columns)
+		return
+	}
+	n := tiles(tokens)
+	b.steps, b.next, b.low = k/Columns, 2*n*tile, n*tile
+	for t := range n {
+		for i := range b.rows {
+			// Rows that are missing are some other row; their results are not stored.
+			row := min(t*amx.Rows+i, tokens-1)
+			b.rows[i] = (*float32)(unsafe.Add(unsafe.Pointer(x), 4*stride*row))
+		}
+		b.out = unsafe.Add(unsafe.Pointer(dst), t*tile)
+		packTokens(b)
+	}
+}
+
+// Products is the float32 values of scratch of a Tile.
+const Products = amx.Rows * amx.Rows
+
+// Multiply writes out[t][n] = x[t] . w[n] for tokens packed tokens of k columns and
+// 32*blocks weight rows, which begin wStride bytes apart. outStride is in values.
+// Scratch of Products values is aligned to 64 bytes.
+func Multiply(t *Tile, out *float32, outStride int, packed *float32, tokens, k int, w unsafe.Pointer, wStride, blocks int, scratch *float32) {
+	*t = Tile{
+		config: full, x: unsafe.Pointer(packed), w: w, out: out, products: scratch,
+		wStride: wStride, outStride: 4 * outStride, steps: k / Columns, blocks: blocks, tokens: tokens,
+	}
+	switch tiles(tokens) {
+	case 1:
+		if tokens == 1 {
+			t.config = single
+			singleToken(t)
+			return
+		}
+		oneTile(t)
+	default:
+		twoTiles(t)
+	}
+}

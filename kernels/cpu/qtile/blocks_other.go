@@ -1,0 +1,6 @@
+//go:build !linux || !amd64 || purego
+
+package qtile
+
+func int4Blocks(*Tile) { panic("qtile: not available") }
+func int8Blocks(*Tile) { panic("qtile: not available") }
