@@ -28,9 +28,9 @@ func openUnit(t testing.TB, threads int) (*cpu.Device, device.Stream) {
 func TestMatMulQOnTheTileUnit(t *testing.T) {
 	d, s := openUnit(t, 3)
 	d.ShareEverything()
-	for i, size := range [][3]int{{32, 128, 128}, {16, 64, 64}, {50, 256, 64}, {130, 256, 128}, {15, 128, 128}, {97, 512, 256}, {64, 100, 128}} {
+	for i, size := range [][3]int{{32, 128, 128}, {16, 64, 64}, {50, 256, 64}, {130, 256, 128}, {15, 128, 128}, {97, 512, 256}, {64, 100, 128}, {64, 704, 704}, {50, 384, 384}} {
 		n, k, group := size[0], size[1], size[2]
-		w, rw := newQMat(d, uint64(i), n, k, 4, group)
+		w, rw := newQMat(d, uint64(i), n, k, 4+4*(i%2), group)
 		for _, m := range []int{1, 5, 8, 31, 33, 130, 200} {
 			x := kerneltest.Normal(kerneltest.Rand(uint64(i)+7), m*k, 1)
 			got, want := kerneltest.Guard[float32](m*n, 4*(m%16)), make([]float32, m*n)

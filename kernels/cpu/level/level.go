@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 )
 
 // Level is a set of instructions, each including the ones before it.
@@ -125,7 +126,16 @@ func Set(l Level) (restore func(), err error) {
 // VNNI reports whether this machine has the integer dot products of AVX-512
 // (VPDPBUSD). It is a property of level AVX512, not a level: without it only the
 // integer kernels fall back to AVX2.
-func VNNI() bool { return vnni() }
+func VNNI() bool { return !withoutVNNI.Load() && vnni() }
+
+var withoutVNNI atomic.Bool
+
+// WithoutVNNI makes the machine one without VNNI for devices made from now on and
+// returns a function that restores what was before. Meant for tests.
+func WithoutVNNI() (restore func()) {
+	before := withoutVNNI.Swap(true)
+	return func() { withoutVNNI.Store(before) }
+}
 
 // Available lists the levels that can run here, lowest first.
 func Available() []Level {

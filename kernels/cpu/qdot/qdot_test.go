@@ -129,6 +129,30 @@ func TestTiles(t *testing.T) {
 	})
 }
 
+// Every level has tiles for every number of rows it says, on a processor without
+// VNNI too, and they give the same bits.
+func TestTilesWithoutVNNI(t *testing.T) {
+	defer level.WithoutVNNI()()
+	for _, l := range level.Available() {
+		fs := At(l)
+		if l == level.AVX512 && fs != At(level.AVX2) {
+			t.Fatal("a processor without VNNI was given its instructions")
+		}
+		for _, bits := range []int{4, 8} {
+			for rows := 1; rows <= fs.Most; rows++ {
+				p := newProblem(rows, 3, 256, 64, bits, 1, random(1, bits))
+				got, err := p.run(fs, 1, 4096)
+				if err != nil {
+					t.Fatalf("%s, INT%d, %d rows: %v", l, bits, rows, err)
+				}
+				if err := kerneltest.SameBits(got, p.want()); err != nil {
+					t.Fatalf("%s, INT%d, %d rows: %v", l, bits, rows, err)
+				}
+			}
+		}
+	}
+}
+
 // The largest sums there can be, where 16-bit arithmetic would saturate and a
 // group of 65536 columns comes near the limits of 32 bits.
 func TestTilesOfExtremes(t *testing.T) {
