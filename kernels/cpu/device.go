@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/klauspost/cpuid/v2"
-
 	"krater/kernels/cpu/axpy"
 	"krater/kernels/cpu/convert"
 	"krater/kernels/cpu/dot"
@@ -99,11 +97,15 @@ func New(o Options) (*Device, error) {
 	if o.Name == "" {
 		o.Name = "cpu"
 	}
+	fetch, err := prefetchChoice()
+	if err != nil {
+		return nil, err
+	}
 	d := &Device{
 		name: o.Name, level: l, budget: o.Budget, wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l),
-		fetch: prefetchFor(cpuid.CPU.VendorID), unit: unitFor(l),
+		fetch: fetch, unit: unitFor(l),
 	}
 	d.team, d.homes = settle(o.Nodes)
 	for i := range d.homes {

@@ -1,6 +1,30 @@
 package cpu
 
-import "github.com/klauspost/cpuid/v2"
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/klauspost/cpuid/v2"
+)
+
+// EnvPrefetch is the environment variable that fixes how many bytes ahead of their
+// use integer weights are asked for, 0 to 65536, instead of the rule by maker.
+const EnvPrefetch = "KRATER_CPU_PREFETCH"
+
+// prefetchChoice is the environment's distance, or that of the processor's maker.
+func prefetchChoice() (prefetch, error) {
+	const most = 1 << 16
+	name := os.Getenv(EnvPrefetch)
+	if name == "" {
+		return prefetchFor(cpuid.CPU.VendorID), nil
+	}
+	n, err := strconv.Atoi(name)
+	if err != nil || n < 0 || n > most {
+		return prefetch{}, fmt.Errorf("%s: %q is no number of bytes from 0 to %d", EnvPrefetch, name, most)
+	}
+	return prefetch{fine: n, coarse: n}, nil
+}
 
 // prefetch is how many bytes before their use integer weights are asked for, when
 // they come from memory: for groups below 128, whose scales take the loop's time,
