@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"krater/kernels/cpu/axpy"
+	"krater/kernels/cpu/btile"
 	"krater/kernels/cpu/convert"
 	"krater/kernels/cpu/dot"
 	"krater/kernels/cpu/exp"
@@ -26,6 +27,10 @@ type Options struct {
 	Nodes   []Node      // where threads and memory are bound to; none: nowhere, the system moves both
 	Budget  int64       // bytes Alloc may hand out; 0: unlimited
 	Level   level.Level // level.Auto: the best one, or KRATER_CPU_LEVEL
+	// TileBF16 has MatMul multiply BF16 weights on the tile unit (AMX), for every
+	// number of rows; New fails where there is none. Activations count with 16 of their
+	// 24 bits, so results differ from those without it; see package btile.
+	TileBF16 bool
 }
 
 // Device computes on host memory. All methods but the operators are safe for
@@ -40,6 +45,8 @@ type Device struct {
 	speed  speed
 	fetch  prefetch
 	unit   unitUse
+
+	tileBF16 bool // see Options
 
 	slabs   slabs
 	used    atomic.Int64
@@ -97,6 +104,11 @@ func New(o Options) (*Device, error) {
 	if o.Name == "" {
 		o.Name = "cpu"
 	}
+	if o.TileBF16 {
+		if err := btile.Available(); err != nil {
+			return nil, fmt.Errorf("cpu: BF16 on the tile unit: %w", err)
+		}
+	}
 	fetch, err := prefetchChoice()
 	if err != nil {
 		return nil, err
@@ -105,7 +117,7 @@ func New(o Options) (*Device, error) {
 		name: o.Name, level: l, budget: o.Budget, wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l),
-		fetch: fetch, unit: unitFor(l),
+		fetch: fetch, tileBF16: o.TileBF16, unit: unitFor(l),
 	}
 	d.team, d.homes = settle(o.Nodes)
 	for i := range d.homes {

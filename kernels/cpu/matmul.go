@@ -66,13 +66,18 @@ type matmulTask struct {
 	outStride int
 	m         int
 	chunk     int // weight rows per item
+	unit      unitPack
 }
 
 func (t *matmulTask) do(l *lane, i int) {
 	kernels := t.dev.tiles(t.bf16)
 	end := min(t.n, (i+1)*t.chunk)
 	step := t.block(t.m)
-	for from := i * t.chunk; from < end; from += step {
+	from := i * t.chunk
+	if t.unit.tokens != nil {
+		from = t.onUnit(l, from, end, step)
+	}
+	for ; from < end; from += step {
 		to := min(end, from+step)
 		t.tile(&l.dot, from, to)
 		for r := 0; r < t.m; r += dot.Rows {
@@ -122,9 +127,10 @@ func (d *Device) MatMul(stream device.Stream, out, x, w device.Mat) {
 		if t.bf16 {
 			t.x, t.xStride = s.packed(t.x, x.Stride, t.m, t.k), convert.Padded(t.k)
 		}
+		scratch := t.unit.pack(s, t)
 		ns := t.ns(d, t.m)
 		t.chunk = s.chunk(t.n, ns)
-		s.each(t, (t.n+t.chunk-1)/t.chunk, ns, 0)
+		s.each(t, (t.n+t.chunk-1)/t.chunk, ns, scratch)
 	}
 }
 

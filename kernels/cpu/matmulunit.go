@@ -1,0 +1,69 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"krater/kernels/cpu/btile"
+	"krater/kernels/cpu/convert"
+)
+
+// unitPack is the rows of a MatMul packed for the tile unit, in blocks of
+// btile.MostTokens; tokens is nil when the unit has no part in the product.
+//
+// Whether it has depends on the matrix alone, and so does which columns are its
+// own: all but the last N % 32. So batch invariance holds, for one row as for many.
+type unitPack struct {
+	arena  arena
+	tokens *float32
+	task   *matmulTask
+	block  btile.Block
+}
+
+// pack packs the rows of t where Options.TileBF16 asks for the unit, and gives the
+// scratch that an item of t takes of its lane's arena.
+func (u *unitPack) pack(s *Stream, t *matmulTask) int {
+	u.tokens = nil
+	if !s.dev.tileBF16 || !t.bf16 || !btile.Can(t.n, t.k) {
+		return 0
+	}
+	blocks := (t.m + btile.MostTokens - 1) / btile.MostTokens
+	u.task, u.arena.held, u.arena.alloc = t, s.arena.held, s.arena.alloc
+	u.arena.reset(blocks * btile.MostTokens * t.k)
+	u.tokens = u.arena.take(blocks * btile.MostTokens * t.k)
+	for b := range blocks {
+		btile.Pack(&u.block, u.place(b), rowAt(t.x, t.xStride, b*btile.MostTokens), t.xStride, u.count(b), t.k)
+	}
+	return btile.Products
+}
+
+// place is where block b is.
+func (u *unitPack) place(b int) *float32 {
+	return (*float32)(unsafe.Add(unsafe.Pointer(u.tokens), 4*b*btile.MostTokens*u.task.k))
+}
+
+// count is the rows of block b.
+func (u *unitPack) count(b int) int {
+	return min(btile.MostTokens, u.task.m-b*btile.MostTokens)
+}
+
+// onUnit is do for the unit's columns of [from, end), step weight rows at a time;
+// it returns the first that it left.
+func (t *matmulTask) onUnit(l *lane, from, end, step int) int {
+	const rows = btile.WeightRows
+	end = from + max(0, min(end, t.n/rows*rows)-from)/rows*rows
+	step = max(rows, step/rows*rows)
+	l.arena.clear()
+	scratch := l.arena.take(btile.Products)
+	var tile btile.Tile
+	for at := from; at < end; at += step {
+		blocks := min(step, end-at) / rows
+		for b := 0; b*btile.MostTokens < t.m; b++ {
+			out := (*float32)(unsafe.Add(unsafe.Pointer(t.out), 4*(b*btile.MostTokens*t.outStride+at)))
+			btile.Multiply(&tile, out, t.outStride, t.unit.place(b), t.unit.count(b), t.k, unsafe.Add(t.w, at*t.stride), t.stride, blocks, scratch)
+		}
+	}
+	return end
+}
+
+// The unit takes whole blocks of the packed order, and items are cut at them.
+var _ = [1]struct{}{}[convert.Block-btile.Columns]
