@@ -81,38 +81,6 @@ func (f FormatB) place(row, col int) (at int, shift uint) {
 	return at, shift
 }
 
-// Pack writes integer values [Rows, Cols] into dst (ValueBytes long); what fills
-// up tiles and columns becomes zero. Values outside the range of Bits are a
-// programmer error and panic.
-func (f FormatB) Pack(dst []byte, values []int8) {
-	zero := byte(f.bias())
-	lo, hi := -8, 7
-	if f.Bits == 4 {
-		zero |= zero << 4
-	} else {
-		lo, hi = -127, 127
-	}
-	dst = dst[:f.ValueBytes()]
-	for i := range dst {
-		dst[i] = zero
-	}
-	for r := range f.Rows {
-		row := values[r*f.Cols : (r+1)*f.Cols]
-		for c, v := range row {
-			if int(v) < lo || int(v) > hi {
-				panic(fmt.Sprintf("tensor: value %d of row %d, column %d does not fit %d bits", v, r, c, f.Bits))
-			}
-			at, shift := f.place(r, c)
-			u := byte(int(v) + f.bias())
-			if f.Bits == 8 {
-				dst[at] = u
-				continue
-			}
-			dst[at] = dst[at]&^(15<<shift) | u<<shift
-		}
-	}
-}
-
 // PackScales writes scales [Rows, Groups] as bfloat16 (rounded already, or rounded
 // here) into dst (ScaleBytes long); rows that fill up a tile get 0.
 func (f FormatB) PackScales(dst []byte, scales []float32) {
