@@ -66,22 +66,26 @@ type matmulTask struct {
 	outStride int
 	m         int
 	chunk     int // weight rows per item
+	rows      int // rows of activations per item, a multiple of dot.Rows, or all
 	unit      unitPack
 }
 
 func (t *matmulTask) do(l *lane, i int) {
 	kernels := t.dev.tiles(t.bf16)
-	end := min(t.n, (i+1)*t.chunk)
-	step := t.block(t.m)
-	from := i * t.chunk
+	chunks := (t.n + t.chunk - 1) / t.chunk
+	first := i / chunks * t.rows
+	last := min(t.m, first+t.rows)
+	from := i % chunks * t.chunk
+	end := min(t.n, from+t.chunk)
+	step := t.block(last - first)
 	if t.unit.tokens != nil {
 		from = t.onUnit(l, from, end, step)
 	}
 	for ; from < end; from += step {
 		to := min(end, from+step)
 		t.tile(&l.dot, from, to)
-		for r := 0; r < t.m; r += dot.Rows {
-			rows := min(dot.Rows, t.m-r)
+		for r := first; r < last; r += dot.Rows {
+			rows := min(dot.Rows, last-r)
 			for j := range rows {
 				l.dot.X[j] = rowAt(t.x, t.xStride, r+j)
 				l.dot.Out[j] = (*float32)(unsafe.Add(unsafe.Pointer(t.out), 4*((r+j)*t.outStride+from)))
@@ -129,9 +133,22 @@ func (d *Device) MatMul(stream device.Stream, out, x, w device.Mat) {
 		}
 		scratch := t.unit.pack(s, t)
 		ns := t.ns(d, t.m)
-		t.chunk = s.chunk(t.n, ns)
-		s.each(t, (t.n+t.chunk-1)/t.chunk, ns, scratch)
+		s.each(t, t.items(s, ns), ns, scratch)
 	}
+}
+
+// items cuts the product and gives the number of items. A matrix of a few weight
+// rows, such as a router's, does not give all lanes work: then the rows of
+// activations are cut too.
+func (t *matmulTask) items(s *Stream, ns int) int {
+	t.chunk, t.rows = s.chunk(t.n, ns), t.m
+	chunks := (t.n + t.chunk - 1) / t.chunk
+	const perLane = 2
+	if want := perLane * len(s.lanes); s.shared(ns) && chunks < want && t.unit.tokens == nil {
+		parts := (want + chunks - 1) / chunks
+		t.rows = min(t.m, ((t.m+parts-1)/parts+dot.Rows-1)/dot.Rows*dot.Rows)
+	}
+	return chunks * ((t.m + t.rows - 1) / t.rows)
 }
 
 // packed brings m rows of k values into packed order in the shared arena.
