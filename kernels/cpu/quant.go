@@ -5,6 +5,7 @@ import (
 
 	"krater/kernels/cpu/qdot"
 	"krater/kernels/cpu/qrows"
+	"krater/kernels/cpu/qtile"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -164,6 +165,11 @@ func (p *quantProduct) multiply(d *Device, l *lane, in quantInput, out quantOutp
 	if d.unit.takes(p, rows) {
 		from = p.onUnit(l, in, out, rows, from, to)
 	}
+	p.stream(d, l, in, out, rows, from, to)
+}
+
+// stream is multiply without the tile unit.
+func (p *quantProduct) stream(d *Device, l *lane, in quantInput, out quantOutput, rows, from, to int) {
 	calls := (rows + d.qdot.Most - 1) / d.qdot.Most
 	size := streamBlock
 	if calls > 1 {
@@ -223,9 +229,38 @@ type matmulQTask struct {
 	x   quantRows
 	out quantOutput
 	cut int // items
+
+	// Of many rows for the tile unit: packed once for all items, in a loop of its own.
+	packs   []widePack
+	packing bool
+	chunks  rowChunks
 }
 
 func (t *matmulQTask) do(l *lane, i int) {
+	switch {
+	case t.packing:
+		from, to := t.chunks.of(i)
+		for r := from; r < to; r++ {
+			p := &t.packs[r*len(t.packs)/t.x.rows]
+			if r >= p.last { // the division rounds down
+				p = &t.packs[r*len(t.packs)/t.x.rows+1]
+			}
+			q, scale, _ := t.x.row(r)
+			p.tokens.Pack(r-p.first, q, scale)
+		}
+		return
+	case len(t.packs) > 0:
+		from, to := evenCut(i, t.cut, t.tiles())
+		end := from + (min(to, t.n/tensor.TileRows)-from)/2*2
+		l.arena.clear()
+		scratch := l.arena.take(qtile.Scratch(t.group()))
+		for p := 0; end > from && p < len(t.packs); p++ {
+			l.unit.Begin(&t.packs[p].tokens, scratch)
+			t.unitTiles(l, t.out, t.packs[p].first, t.packs[p].last, from, end)
+		}
+		t.stream(t.dev, l, quantInput{quantRows: &t.x}, t.out, t.x.rows, max(from, end), to)
+		return
+	}
 	n := t.tiles()
 	t.multiply(t.dev, l, quantInput{quantRows: &t.x}, t.out, t.x.rows, i*n/t.cut, (i+1)*n/t.cut)
 }
@@ -243,9 +278,41 @@ func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w
 		return
 	}
 	ns := t.ns(d, t.x.rows)
+	t.packs = t.packs[:0]
+	if t.x.rows >= wideRows && len(s.lanes) > 1 && d.unit.takes(&t.quantProduct, t.x.rows) {
+		t.wide(s, ns)
+		return
+	}
 	t.cut = min(s.cuts(ns, 1), t.tiles())
 	s.each(t, t.cut, ns, d.unit.scratch(&t.quantProduct, t.x.rows))
 }
+
+// wide multiplies many rows on the tile unit.
+func (t *matmulQTask) wide(s *Stream, ns int) {
+	rows, group := t.x.rows, t.group()
+	n := (rows + qtile.MostTokens - 1) / qtile.MostTokens
+	total := 0
+	for i := range n {
+		p := widePack{first: i * rows / n, last: (i + 1) * rows / n}
+		t.packs = append(t.packs, p)
+		total += piece(qtile.TokensScratch(p.last-p.first, t.k, group))
+	}
+	s.arena.reset(total)
+	for i := range t.packs {
+		p := &t.packs[i]
+		p.tokens.Begin(p.last-p.first, t.k, group, s.arena.take(qtile.TokensScratch(p.last-p.first, t.k, group)))
+	}
+	t.chunks = rowChunks{rows}
+	t.packing = true
+	s.each(t, t.chunks.count(), ns/50, 0)
+	t.packing = false
+	const perLane = 4
+	t.cut = min(perLane*len(s.lanes), (t.tiles()+1)/2)
+	s.each(t, t.cut, ns, piece(qtile.Scratch(group)))
+}
+
+// group is the columns that share a scale.
+func (p *quantProduct) group() int { return p.steps * qrows.Block }
 
 // cuts is in how many parts to cut each of n products that take ns together: none
 // when they stay on the caller, else so that every lane has eight. Parts are

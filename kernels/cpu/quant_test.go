@@ -141,6 +141,28 @@ func TestMatMulQ(t *testing.T) {
 	})
 }
 
+// TestMatMulQManyRows goes over several packs of the tile unit, where there is one.
+func TestMatMulQManyRows(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for i, size := range [][4]int{{64, 130, 256, 128}, {129, 48, 128, 64}, {300, 17, 256, 256}, {257, 96, 128, 32}} {
+			for _, bits := range []int{4, 8} {
+				m, n, k, group := size[0], size[1], size[2], size[3]
+				w, rw := newQMat(d, uint64(i), n, k, bits, group)
+				x, want := kerneltest.Normal(kerneltest.Rand(uint64(i)), m*k, 1), make([]float32, m*n)
+				ref.MatMulQ(want, ref.QuantizeRows(x, k, group), rw)
+				got := kerneltest.Guard[float32](m*n, 4)
+				d.MatMulQ(s, f32s(d, got.Data, m, n), quantized(d, s, x, m, k, group), w)
+				if err := kerneltest.SameBits(got.Data, want); err != nil {
+					t.Fatalf("%v, %d bits: %v", size, bits, err)
+				}
+				if err := got.Check(); err != nil {
+					t.Fatalf("%v, %d bits: %v", size, bits, err)
+				}
+			}
+		}
+	})
+}
+
 // Blocks of tiles: matrices larger than what stays in cache, and outputs with
 // gaps between their rows.
 func TestMatMulQInBlocks(t *testing.T) {

@@ -117,17 +117,21 @@ func (t *ffnQTask) inner(l *lane, i, p int) {
 
 // quantize makes the middle rows of an item.
 func (t *ffnQTask) quantize(item *ffnQItem) {
-	fill := item.w2.k - item.f
 	for r := item.row; r < item.row+item.rows; r++ {
-		gate := rowAt(t.both, 2*t.stride, r)
-		up := (*float32)(unsafe.Add(unsafe.Pointer(gate), 4*t.stride))
-		if fill > 0 {
-			clearF32((*float32)(unsafe.Add(unsafe.Pointer(gate), 4*item.f)), fill)
-			clearF32((*float32)(unsafe.Add(unsafe.Pointer(up), 4*item.f)), fill)
-		}
-		q, scale, bias := t.mid.row(r)
-		t.dev.qrows.SiluQuantize(gate, up, q, scale, bias, item.w2.k/(item.w2.steps*qrows.Block), item.w2.steps)
+		t.middle(item, r)
 	}
+}
+
+// middle makes middle row r, of an item.
+func (t *ffnQTask) middle(item *ffnQItem, r int) {
+	gate := rowAt(t.both, 2*t.stride, r)
+	up := (*float32)(unsafe.Add(unsafe.Pointer(gate), 4*t.stride))
+	if fill := item.w2.k - item.f; fill > 0 {
+		clearF32((*float32)(unsafe.Add(unsafe.Pointer(gate), 4*item.f)), fill)
+		clearF32((*float32)(unsafe.Add(unsafe.Pointer(up), 4*item.f)), fill)
+	}
+	q, scale, bias := t.mid.row(r)
+	t.dev.qrows.SiluQuantize(gate, up, q, scale, bias, item.w2.k/(item.w2.steps*qrows.Block), item.w2.steps)
 }
 
 // begin makes t ready for rows of x.
@@ -161,12 +165,23 @@ func (t *ffnQTask) run(s *Stream) {
 	if rows == 0 {
 		return
 	}
-	t.makeRoom(s, rows)
+	wide := rows >= wideRows && len(s.lanes) > 1
+	packs := 0
+	if wide {
+		s.ffnQWide.ffnQTask = t
+		packs = s.ffnQWide.prepare(s)
+	}
+	t.makeRoom(s, rows, packs)
 	ns, scratch := 0, 0
 	for i := range t.items {
 		item := &t.items[i]
 		scratch = max(scratch, s.dev.unit.scratch(&item.w13, item.rows), s.dev.unit.scratch(&item.w2, item.rows))
 		ns += item.w13.ns(s.dev, item.rows) + item.w2.ns(s.dev, item.rows)
+	}
+	if wide {
+		s.ffnQWide.runWide(s, ns)
+		t.empty()
+		return
 	}
 	t.cut = s.cuts(ns, 2*len(t.items))
 	if len(t.progress) < len(t.items) {
@@ -181,13 +196,13 @@ func (t *ffnQTask) run(s *Stream) {
 	t.empty()
 }
 
-// makeRoom takes the middle rows from the arena. Rows of integers are a cache
-// line longer than they need, so that eight of them do not meet in one place of
-// the first-level cache.
-func (t *ffnQTask) makeRoom(s *Stream, rows int) {
+// makeRoom takes the middle rows from the arena, with more values to be taken
+// later. Rows of integers are a cache line longer than they need, so that eight of
+// them do not meet in one place of the first-level cache.
+func (t *ffnQTask) makeRoom(s *Stream, rows, more int) {
 	const line = 64
 	qStride, groups := t.stride+line, t.stride/qrows.Block
-	s.arena.reset(piece(rows*2*t.stride) + piece(rows*qStride/4) + 2*piece(rows*groups))
+	s.arena.reset(piece(rows*2*t.stride) + piece(rows*qStride/4) + 2*piece(rows*groups) + more)
 	t.both = s.arena.take(rows * 2 * t.stride)
 	t.mid = quantRows{
 		q: (*int8)(unsafe.Pointer(s.arena.take(rows * qStride / 4))), qStride: qStride,
@@ -197,9 +212,16 @@ func (t *ffnQTask) makeRoom(s *Stream, rows int) {
 	}
 }
 
+// quantGroup is the rows of a group whose middle rows have f values: as many as
+// keep threads from waiting for each other often, in bounded memory.
+func quantGroup(f int) int {
+	const most, values = 1024, 2 << 20
+	return max(groupRows, min(most, values/f))
+}
+
 // FFNQ is out [T, H] F32 = down(silu(gate x) * up x) in integers; the middle row
-// is quantised by the groups of W2. Scratch: groupRows rows of 9 bytes for each
-// of F values, and their scales.
+// is quantised by the groups of W2. Scratch: quantGroup rows of 9 bytes for
+// each of F values, their scales, and what the tile unit's rows take.
 func (d *Device) FFNQ(stream device.Stream, out device.Mat, x device.QRows, e device.QExpert) {
 	const op = "FFNQ"
 	s := d.stream(op, stream)
@@ -208,9 +230,10 @@ func (d *Device) FFNQ(stream device.Stream, out device.Mat, x device.QRows, e de
 	t.begin(d, in, f32(op, "out", &out, in.rows, out.Cols), out.Stride)
 	t.add(op, &e, out.Cols, 0, 0) // checks even when there is no row
 	t.empty()
-	for r := 0; r < in.rows; r += groupRows {
+	most := quantGroup(e.W2.Cols)
+	for r := 0; r < in.rows; r += most {
 		// The weights are read once for each group, so a group is one item.
-		rows := min(groupRows, in.rows-r)
+		rows := min(most, in.rows-r)
 		t.add(op, &e, out.Cols, 0, rows)
 		for j := range rows {
 			t.in, t.out = append(t.in, int32(r+j)), append(t.out, int32(r+j))
@@ -243,7 +266,7 @@ func (d *Device) ExpertsQ(stream device.Stream, y device.Mat, x device.QRows, ba
 	for i := range work {
 		for from := 0; from < len(work[i].Assign); from += itemRows {
 			assign := work[i].Assign[from:min(from+itemRows, len(work[i].Assign))]
-			if len(t.in)+len(assign) > groupRows {
+			if len(t.in)+len(assign) > quantGroup(bank[work[i].Expert].W2.Cols) {
 				t.run(s)
 			}
 			t.add(op, &bank[work[i].Expert], y.Cols, len(t.in), len(assign))

@@ -35,7 +35,7 @@ func composed(d *cpu.Device, x ref.QRows, rows int, e ref.QExpert) []float32 {
 func TestFFNQ(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		// rows, h, f, group of W13, of W2
-		for i, size := range [][5]int{{1, 64, 32, 32, 32}, {2, 96, 48, 96, 64}, {5, 128, 128, 128, 128}, {33, 40, 16, 64, 32}, {270, 32, 48, 32, 64}, {3, 128, 160, 64, 32}} {
+		for i, size := range [][5]int{{1, 64, 32, 32, 32}, {2, 96, 48, 96, 64}, {5, 128, 128, 128, 128}, {33, 40, 16, 64, 32}, {270, 32, 48, 32, 64}, {1030, 32, 16, 32, 32}, {3, 128, 160, 64, 32}, {150, 256, 128, 128, 128}} {
 			for _, bits := range []int{4, 8} {
 				rows, h, f := size[0], size[1], size[2]
 				e, w := newQExpert(d, uint64(i), h, f, bits, size[3], size[4])

@@ -27,28 +27,30 @@ type Stream struct {
 	next    atomic.Int64
 	part    func(int)
 
-	norm    normTask
-	sum     sumTask
-	matmul  matmulTask
-	pack    packTask
-	ffn     ffnTask
-	decode  decodeTask
-	prefill prefillTask
-	gqa     gqaTask
-	router  routerScratch
-	quant   quantTask
-	matmulQ matmulQTask
-	ffnQ    ffnQTask
+	norm     normTask
+	sum      sumTask
+	matmul   matmulTask
+	pack     packTask
+	ffn      ffnTask
+	decode   decodeTask
+	prefill  prefillTask
+	gqa      gqaTask
+	router   routerScratch
+	quant    quantTask
+	matmulQ  matmulQTask
+	ffnQ     ffnQTask
+	ffnQWide ffnQWide
 }
 
 // lane is the scratch of one thread within a Run.
 type lane struct {
-	arena arena
-	dot   dot.Tile
-	axpy  axpy.Tile
-	qdot  qdot.Tile
-	unit  qtile.Work
-	edge  [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
+	arena  arena
+	dot    dot.Tile
+	axpy   axpy.Tile
+	qdot   qdot.Tile
+	unit   qtile.Work
+	tokens qtile.Tokens
+	edge   [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
 }
 
 // task is a loop body: do handles item i with the scratch of one lane.

@@ -4,7 +4,6 @@ import (
 	"unsafe"
 
 	"krater/kernels/cpu/level"
-	"krater/kernels/cpu/qrows"
 	"krater/kernels/cpu/qtile"
 	"krater/kernels/tensor"
 )
@@ -26,7 +25,7 @@ func unitFor(l level.Level) unitUse {
 }
 
 func (u unitUse) takes(p *quantProduct, rows int) bool {
-	group := p.steps * qrows.Block
+	group := p.group()
 	return u.rows > 0 && rows >= u.rows && group >= u.columns && qtile.Can(group)
 }
 
@@ -36,7 +35,8 @@ func (u unitUse) scratch(p *quantProduct, rows int) int {
 	if !u.takes(p, rows) {
 		return 0
 	}
-	return qtile.Scratch(p.k, p.steps*qrows.Block)
+	group := p.group()
+	return piece(qtile.Scratch(group)) + piece(qtile.TokensScratch(qtile.MostTokens, p.k, group))
 }
 
 // onUnit is multiply for pairs of whole tiles, as many as there are in [from,
@@ -47,22 +47,31 @@ func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, fro
 		return from
 	}
 	calls := (rows + qtile.MostTokens - 1) / qtile.MostTokens
+	group := p.group()
 	l.arena.clear()
-	scratch := l.arena.take(qtile.Scratch(p.k, p.steps*qrows.Block))
+	scratch := l.arena.take(qtile.Scratch(group))
+	packed := l.arena.take(qtile.TokensScratch(qtile.MostTokens, p.k, group))
 	for c := range calls {
 		first, last := c*rows/calls, (c+1)*rows/calls
-		l.unit.Begin(last-first, p.k, p.steps*qrows.Block, scratch)
+		l.tokens.Begin(last-first, p.k, group, packed)
 		for j := first; j < last; j++ {
 			q, scale, _ := in.row(pick(in.index, in.first, j))
-			l.unit.Token(j-first, q, scale)
+			l.tokens.Pack(j-first, q, scale)
 		}
-		for tile := from; tile < end; tile += 2 {
-			l.unit.Multiply(unsafe.Add(p.w, tile*p.tileBytes), unsafe.Add(p.s, tile*p.scaleBytes), p.bits)
-			for j := first; j < last; j++ {
-				row := rowAt(out.base, out.stride, pick(out.index, out.first, j))
-				l.unit.Result(j-first, (*float32)(unsafe.Add(unsafe.Pointer(row), 4*tensor.TileRows*tile)))
-			}
-		}
+		l.unit.Begin(&l.tokens, scratch)
+		p.unitTiles(l, out, first, last, from, end)
 	}
 	return end
+}
+
+// unitTiles multiplies the packed tokens of l.unit, rows [first, last) of out, with
+// tiles [from, end), whole ones and an even number.
+func (p *quantProduct) unitTiles(l *lane, out quantOutput, first, last, from, end int) {
+	for tile := from; tile < end; tile += 2 {
+		l.unit.Multiply(unsafe.Add(p.w, tile*p.tileBytes), unsafe.Add(p.s, tile*p.scaleBytes), p.bits)
+		for j := first; j < last; j++ {
+			row := rowAt(out.base, out.stride, pick(out.index, out.first, j))
+			l.unit.Result(j-first, (*float32)(unsafe.Add(unsafe.Pointer(row), 4*tensor.TileRows*tile)))
+		}
+	}
 }

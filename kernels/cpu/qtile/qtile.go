@@ -62,77 +62,106 @@ type Tile struct {
 // Can reports whether groups of so many columns are possible.
 func Can(group int) bool { return group%Columns == 0 && group <= MostGroup }
 
-// Scratch is the float32 values a Work needs for rows of k columns in groups.
-func Scratch(k, group int) int {
-	return (MostTokens*k+WeightRows*max(sliceColumns, group))/4 + MostTokens*k/group + 4*tileRows*tileRows*(1+MostBlocks) + 5*pad
-}
-
 const pad = 16 // float32 values; pieces of scratch begin at 64 bytes
 
-// Work is some tokens, packed for the unit. It lives in the caller's scratch.
-type Work struct {
-	tile   Tile
-	config amx.Config
-	m, k   int
-	groups int
+// carver hands out pieces of scratch.
+type carver struct {
+	base *float32
+	at   int // float32 values
+}
+
+func (c *carver) take(n int) unsafe.Pointer {
+	p := unsafe.Add(unsafe.Pointer(c.base), 4*c.at)
+	c.at += (n + pad - 1) &^ (pad - 1)
+	return p
+}
+
+// Tokens is some tokens, packed for the unit: written by Pack, then read by any
+// number of Works at once. It lives in the caller's scratch.
+type Tokens struct {
+	k, group, groups int
+	blocks, rows     int // rows: tokens of a tile, 4, 8, 12 or 16
+	a                *int8
+	scale            *float32
+}
+
+// TokensScratch is the float32 values that m tokens of k columns in groups take.
+func TokensScratch(m, k, group int) int {
+	n := (m + BlockTokens - 1) / BlockTokens * BlockTokens
+	return n*k/4 + n*(k/group) + 2*pad
 }
 
 // Begin prepares for m <= MostTokens tokens of k columns (a multiple of 64) in
-// groups that Can be, with scratch of Scratch(k, group) values aligned to 64 bytes.
+// groups that Can be, with scratch of TokensScratch values aligned to 64 bytes.
 // Rows are as few as the tokens allow, since the unit's time goes with them: 48
 // tokens are two blocks of 24.
-func (w *Work) Begin(m, k, group int, scratch *float32) {
+func (t *Tokens) Begin(m, k, group int, scratch *float32) {
 	blocks := (m + BlockTokens - 1) / BlockTokens
 	rows := (m + 2*blocks - 1) / (2 * blocks)
-	rows = (rows + 3) &^ 3
-	w.m, w.k, w.groups = m, k, k/group
-	w.config = amx.NewConfig()
-	for t := range amx.Tiles {
-		n := rows
-		if t >= 6 {
-			n = tileRows // weights: 4 columns a row
-		}
-		w.config.Set(t, n, Columns)
-	}
-	at := 0
-	take := func(n int) unsafe.Pointer {
-		p := unsafe.Add(unsafe.Pointer(scratch), 4*at)
-		at += (n + pad - 1) &^ (pad - 1)
-		return p
-	}
-	w.tile = Tile{
-		config:      &w.config,
-		panel:       (*int8)(take(WeightRows * max(sliceColumns, group) / 4)),
-		products:    (*int32)(take(4 * tileRows * tileRows)),
-		sums:        (*float32)(take(blocks * 4 * tileRows * tileRows)),
-		a:           (*int8)(take(blocks * BlockTokens * k / 4)),
-		scale:       (*float32)(take(blocks * BlockTokens * w.groups)),
-		aStride:     BlockTokens * k,
-		scaleStride: 4 * BlockTokens * w.groups,
-		sliceGroups: max(1, sliceColumns/group),
-		steps:       group / Columns,
-		blocks:      blocks, rows: rows,
-	}
+	c := carver{base: scratch}
+	*t = Tokens{k: k, group: group, groups: k / group, blocks: blocks, rows: (rows + 3) &^ 3}
+	t.a = (*int8)(c.take(blocks * BlockTokens * k / 4))
+	t.scale = (*float32)(c.take(blocks * BlockTokens * t.groups))
 }
 
 // place is where token i goes: its block, tile of the block and row.
-func (w *Work) place(i int) (block, tile, row int) {
-	rows := w.tile.rows
-	return i / (2 * rows), i / rows % 2, i % rows
+func (t *Tokens) place(i int) (block, tile, row int) {
+	return i / (2 * t.rows), i / t.rows % 2, i % t.rows
 }
 
-// Token packs token i: k values and a scale a group.
-func (w *Work) Token(i int, q *int8, scale *float32) {
-	block, tile, row := w.place(i)
+// Pack packs token i: k values and a scale a group. Different tokens may be packed
+// by several goroutines at once.
+func (t *Tokens) Pack(i int, q *int8, scale *float32) {
+	block, tile, row := t.place(i)
 	from := unsafe.Pointer(q)
-	to := unsafe.Add(unsafe.Pointer(w.tile.a), block*w.tile.aStride+(tile*tileRows+row)*Columns)
-	for range w.k / Columns {
+	to := unsafe.Add(unsafe.Pointer(t.a), block*BlockTokens*t.k+(tile*tileRows+row)*Columns)
+	for range t.k / Columns {
 		*(*[Columns]int8)(to) = *(*[Columns]int8)(from)
 		from, to = unsafe.Add(from, Columns), unsafe.Add(to, 2*tileRows*Columns)
 	}
-	scales := unsafe.Slice(w.tile.scale, w.tile.blocks*BlockTokens*w.groups)
-	for g, v := range unsafe.Slice(scale, w.groups) {
-		scales[(block*w.groups+g)*BlockTokens+tile*tileRows+row] = v
+	scales := unsafe.Slice(t.scale, t.blocks*BlockTokens*t.groups)
+	for g, v := range unsafe.Slice(scale, t.groups) {
+		scales[(block*t.groups+g)*BlockTokens+tile*tileRows+row] = v
+	}
+}
+
+// Scratch is the float32 values a Work needs for groups of so many columns.
+func Scratch(group int) int {
+	return WeightRows*max(sliceColumns, group)/4 + 4*tileRows*tileRows*(1+MostBlocks) + 3*pad
+}
+
+// Work multiplies packed tokens. It lives in the caller's scratch.
+type Work struct {
+	tile   Tile
+	config amx.Config
+	tokens *Tokens
+}
+
+// Begin prepares for tokens, with scratch of Scratch(group) values aligned to 64
+// bytes.
+func (w *Work) Begin(t *Tokens, scratch *float32) {
+	w.tokens = t
+	w.config = amx.NewConfig()
+	for i := range amx.Tiles {
+		n := t.rows
+		if i >= 6 {
+			n = tileRows // weights: 4 columns a row
+		}
+		w.config.Set(i, n, Columns)
+	}
+	c := carver{base: scratch}
+	w.tile = Tile{
+		config:      &w.config,
+		panel:       (*int8)(c.take(WeightRows * max(sliceColumns, t.group) / 4)),
+		products:    (*int32)(c.take(4 * tileRows * tileRows)),
+		sums:        (*float32)(c.take(t.blocks * 4 * tileRows * tileRows)),
+		a:           t.a,
+		scale:       t.scale,
+		aStride:     BlockTokens * t.k,
+		scaleStride: 4 * BlockTokens * t.groups,
+		sliceGroups: max(1, sliceColumns/t.group),
+		steps:       t.group / Columns,
+		blocks:      t.blocks, rows: t.rows,
 	}
 }
 
@@ -142,8 +171,8 @@ func (w *Work) Token(i int, q *int8, scale *float32) {
 func (w *Work) Multiply(values, scales unsafe.Pointer, bits int) {
 	t := w.tile // the routine changes it
 	t.w, t.s = values, scales
-	t.wStride, t.sStride = w.k*tileRows*bits/8, 2*tileRows*w.groups
-	t.left = w.groups
+	t.wStride, t.sStride = w.tokens.k*tileRows*bits/8, 2*tileRows*w.tokens.groups
+	t.left = w.tokens.groups
 	if bits == 8 {
 		int8Blocks(&t)
 		return
@@ -153,7 +182,7 @@ func (w *Work) Multiply(values, scales unsafe.Pointer, bits int) {
 
 // Result copies the 32 results of token i to dst.
 func (w *Work) Result(i int, dst *float32) {
-	block, tile, row := w.place(i)
+	block, tile, row := w.tokens.place(i)
 	out := unsafe.Slice(dst, WeightRows)
 	for half := range 2 {
 		from := (*float32)(unsafe.Add(unsafe.Pointer(w.tile.sums), 4*(((block*2+half)*2+tile)*tileRows+row)*tileRows))

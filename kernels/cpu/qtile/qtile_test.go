@@ -1,6 +1,7 @@
 package qtile
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -65,12 +66,23 @@ func newProblem(seed uint64, m, k, group, bits int, constant *[2]int8) *problem 
 	return p
 }
 
-func (p *problem) run(w *Work, scratch *kerneltest.Guarded[float32]) []float32 {
-	w.Begin(p.m, p.k, p.group, scratch.First())
+// room is scratch for tokens and Work, with guards around each.
+type room struct{ tokens, work *kerneltest.Guarded[float32] }
+
+func (p *problem) room() room {
+	return room{kerneltest.Guard[float32](TokensScratch(p.m, p.k, p.group), 0), kerneltest.Guard[float32](Scratch(p.group), 0)}
+}
+
+func (r room) Check() error { return errors.Join(r.tokens.Check(), r.work.Check()) }
+
+func (p *problem) run(w *Work, scratch room) []float32 {
+	var t Tokens
+	t.Begin(p.m, p.k, p.group, scratch.tokens.First())
 	groups := p.k / p.group
 	for i := range p.m {
-		w.Token(i, &p.x.Q[i*p.k], &p.x.Scale[i*groups])
+		t.Pack(i, &p.x.Q[i*p.k], &p.x.Scale[i*groups])
 	}
+	w.Begin(&t, scratch.work.First())
 	w.Multiply(unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]), p.bits)
 	got := make([]float32, p.m*WeightRows)
 	for i := range p.m {
@@ -94,7 +106,7 @@ func TestMultiply(t *testing.T) {
 					continue
 				}
 				p := newProblem(uint64(i), m, size[0], size[1], bits, nil)
-				scratch := kerneltest.Guard[float32](Scratch(p.k, p.group), 0)
+				scratch := p.room()
 				if err := p.check(p.run(new(Work), scratch)); err != nil {
 					t.Fatalf("INT%d, %d tokens, %v: %v", bits, m, size, err)
 				}
@@ -110,7 +122,7 @@ func TestMultiply(t *testing.T) {
 	} {
 		for _, c := range constants {
 			p := newProblem(1, 20, 512, 256, bits, &c)
-			if err := p.check(p.run(new(Work), kerneltest.Guard[float32](Scratch(p.k, p.group), 0))); err != nil {
+			if err := p.check(p.run(new(Work), p.room())); err != nil {
 				t.Fatalf("INT%d, %v: %v", bits, c, err)
 			}
 		}
@@ -125,7 +137,7 @@ func TestMultiplyUnderPreemption(t *testing.T) {
 	for g := range 4 * runtime.GOMAXPROCS(0) {
 		all.Go(func() {
 			p := newProblem(uint64(g), 1+g%40, 256, 128, 4+4*(g%2), nil)
-			scratch, w := kerneltest.Guard[float32](Scratch(p.k, p.group), 0), new(Work)
+			scratch, w := p.room(), new(Work)
 			for i := range 40 {
 				if err := p.check(p.run(w, scratch)); err != nil {
 					t.Errorf("goroutine %d, call %d: %v", g, i, err)
@@ -147,7 +159,7 @@ func BenchmarkMultiply(b *testing.B) {
 			for _, m := range []int{4, 8, 16, 32, 48, 64, 128} {
 				b.Run(fmt.Sprintf("int%d/g%d/m%d", bits, group, m), func(b *testing.B) {
 					p, w := newProblem(1, m, 2048, group, bits, nil), new(Work)
-					p.run(w, kerneltest.Guard[float32](Scratch(p.k, p.group), 0))
+					p.run(w, p.room())
 					ns := kerneltest.Quartile(b, 1, func() {
 						w.Multiply(unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]), p.bits)
 					})
