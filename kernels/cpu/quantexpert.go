@@ -165,7 +165,7 @@ func (t *ffnQTask) run(s *Stream) {
 	if rows == 0 {
 		return
 	}
-	wide := rows >= wideRows && len(s.lanes) > 1
+	wide := t.wide(s)
 	packs := 0
 	if wide {
 		s.ffnQWide.ffnQTask = t
@@ -212,11 +212,11 @@ func (t *ffnQTask) makeRoom(s *Stream, rows, more int) {
 	}
 }
 
-// quantGroup is the rows of a group whose middle rows have f values: as many as
-// keep threads from waiting for each other often, in bounded memory.
-func quantGroup(f int) int {
-	const most, values = 1024, 2 << 20
-	return max(groupRows, min(most, values/f))
+// quantGroup is the rows of a group whose middle rows have f values: with many
+// lanes more, so that they wait for each other less often, in bounded memory.
+func (s *Stream) quantGroup(f int) int {
+	const lanes, most, values = 4, 1024, 2 << 20
+	return max(groupRows, min(len(s.lanes)/lanes*groupRows, most, values/f))
 }
 
 // FFNQ is out [T, H] F32 = down(silu(gate x) * up x) in integers; the middle row
@@ -230,7 +230,7 @@ func (d *Device) FFNQ(stream device.Stream, out device.Mat, x device.QRows, e de
 	t.begin(d, in, f32(op, "out", &out, in.rows, out.Cols), out.Stride)
 	t.add(op, &e, out.Cols, 0, 0) // checks even when there is no row
 	t.empty()
-	most := quantGroup(e.W2.Cols)
+	most := s.quantGroup(e.W2.Cols)
 	for r := 0; r < in.rows; r += most {
 		// The weights are read once for each group, so a group is one item.
 		rows := min(most, in.rows-r)
@@ -266,7 +266,7 @@ func (d *Device) ExpertsQ(stream device.Stream, y device.Mat, x device.QRows, ba
 	for i := range work {
 		for from := 0; from < len(work[i].Assign); from += itemRows {
 			assign := work[i].Assign[from:min(from+itemRows, len(work[i].Assign))]
-			if len(t.in)+len(assign) > quantGroup(bank[work[i].Expert].W2.Cols) {
+			if len(t.in)+len(assign) > s.quantGroup(bank[work[i].Expert].W2.Cols) {
 				t.run(s)
 			}
 			t.add(op, &bank[work[i].Expert], y.Cols, len(t.in), len(assign))

@@ -7,11 +7,18 @@ import (
 	"krater/kernels/tensor"
 )
 
-// wideRows is the number of rows of a group from which the network runs step by
+// wideRows is the number of rows of a group from which a network runs step by
 // step, each step spread over all threads: a barrier is nothing then, but one
 // thread that quantises the middle rows of all, or that is left alone with the last
 // matrix, is much. Below it weights are what takes time; see ffnQTask.
 const wideRows = 64
+
+// wide reports whether the group runs in steps. Several experts keep all threads
+// busy without (3 % faster on two); for the tile unit their rows would be packed
+// anew for each part.
+func (t *ffnQTask) wide(s *Stream) bool {
+	return len(t.in) >= wideRows && len(s.lanes) > 1 && (len(t.items) == 1 || s.dev.unit.takes(&t.items[0].w13, t.items[0].rows))
+}
 
 // ffnQWide is a group run in steps: rows packed for the tile unit where it is used,
 // W13, middle rows, W2.
