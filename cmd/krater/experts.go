@@ -22,7 +22,8 @@ type cacheFlags struct {
 
 // reporter tells people how a load goes on.
 type reporter struct {
-	notice   func(line string)
+	notice   func(line string) // something to look at
+	info     func(line string)
 	progress func(cache.Progress)
 }
 
@@ -34,6 +35,7 @@ func reportTo(log zerolog.Logger) reporter {
 	last := time.Now()
 	return reporter{
 		notice: func(line string) { log.Warn().Msg(line) },
+		info:   func(line string) { log.Info().Msg(line) },
 		progress: func(p cache.Progress) {
 			if time.Since(last) < progressEvery {
 				return
@@ -49,6 +51,7 @@ func reportOn(w io.Writer) reporter {
 	last := time.Now()
 	return reporter{
 		notice: func(line string) { fmt.Fprintln(w, "krater:", line) },
+		info:   func(line string) { fmt.Fprintln(w, "krater:", line) },
 		progress: func(p cache.Progress) {
 			if time.Since(last) < progressEvery {
 				return
@@ -97,7 +100,9 @@ func (s *session) openIntegers(ctx context.Context, dev device.Device, f *engine
 		if err != nil {
 			return err
 		}
-		c.Copy = s.copies(f)
+		// What is brought to nodes is copied there.
+		place := s.dev.Nodes() > 1 && s.look.pools >= s.dev.Nodes()
+		c.Copy = s.copies(f) && !place
 		if s.experts, err = cache.Open(ctx, dev, c); err != nil {
 			return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
 		}
@@ -105,6 +110,9 @@ func (s *session) openIntegers(ctx context.Context, dev device.Device, f *engine
 			s.copied += s.experts.Bytes
 		}
 		o.Experts, experts = s.experts.Experts, c.Plan.Source
+		if err := s.placeExperts(ctx, o, r); err != nil {
+			return err
+		}
 	}
 	rest := o.Precision
 	if rest.Experts = 0; !rest.Integer() {

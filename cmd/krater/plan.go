@@ -7,8 +7,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/kernels/cpu"
 	"krater/kernels/machine"
 	"krater/scheduler/planner"
+	"krater/stages/expert"
 	"krater/stages/load"
 	"krater/stages/model"
 )
@@ -19,6 +21,8 @@ type outlook struct {
 	options load.Options
 	needs   []load.Need
 	plan    *planner.Plan
+	nodes   []cpu.Node // nil: one
+	pools   int
 }
 
 // The memory of the process itself: code, heap, stacks, and the tokenizer, which
@@ -38,8 +42,13 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 	if err != nil {
 		return nil, err
 	}
+	look := &outlook{machine: m, options: o}
+	if look.nodes, err = f.nodesOf(m); err != nil {
+		return nil, err
+	}
+	look.pools = look.poolCount(f)
 	needs, err := load.Plan(cfg, o, load.Use{
-		States: f.depth(), Streams: f.LayerGroups + f.ExpertPools + 1, Threads: f.threads(),
+		States: f.depth(), Streams: f.LayerGroups + look.pools + 1, Threads: f.threads(),
 	})
 	if err != nil {
 		return nil, err
@@ -49,12 +58,21 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 	for _, n := range needs {
 		list = append(list, planner.Component{Device: device, Name: n.Part.String(), Detail: n.Detail, Bytes: n.Bytes})
 	}
+	if len(look.nodes) > 1 && cfg.MoE.Experts > 0 {
+		lim, err := o.Limits.For(cfg)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, planner.Component{Device: device, Name: "rows of pools", Detail: fmt.Sprintf("%d pools on %d nodes", look.pools, len(look.nodes)),
+			Bytes: int64(look.pools) * expert.NearBytes(lim, cfg.Hidden)})
+	}
 	list = append(list, planner.Component{Device: device, Name: "runtime", Detail: "code, heap, tokenizer", Bytes: runtimeBytes + tokenizerOverhead*s.size("tokenizer.json")})
 	p, err := planner.New([]planner.Device{{Name: device, Total: m.Total(), Available: m.Available()}}, list)
 	if err != nil {
 		return nil, err
 	}
-	return &outlook{machine: m, options: o, needs: needs, plan: p}, nil
+	look.needs, look.plan = needs, p
+	return look, nil
 }
 
 // size is a file's size, 0 if it is not there.

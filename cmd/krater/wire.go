@@ -18,6 +18,7 @@ import (
 	"krater/models"
 	"krater/scheduler"
 	"krater/stages"
+	"krater/stages/expert"
 	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/synth"
@@ -120,10 +121,12 @@ type session struct {
 	parts *load.Parts
 	look  *outlook
 
-	experts  *cache.Cache    // nil: as the files hold them
-	matrices *cache.Matrices // the same of other weights
-	made     *synth.Loaded   // a synthetic model: owns parts
-	copied   int64           // bytes of weights read into memory of the device
+	experts   *cache.Cache   // nil: as the files hold them, or placed
+	placed    *expert.Placed // on their nodes
+	partition expert.Partition
+	matrices  *cache.Matrices // the same of other weights
+	made      *synth.Loaded   // a synthetic model: owns parts
+	copied    int64           // bytes of weights read into memory of the device
 
 	// wrap, if set, is what stands between the stages and the device.
 	wrap    func(*cpu.Device) load.Device
@@ -182,7 +185,7 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 // closed.
 func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 	var err error
-	if s.dev, err = cpu.New(cpu.Options{Threads: f.Threads}); err != nil {
+	if err = s.openDevice(f); err != nil {
 		return err
 	}
 	o := s.look.options
@@ -237,6 +240,9 @@ func (s *session) Close() {
 	if s.experts != nil {
 		s.experts.Close()
 	}
+	if s.placed != nil {
+		s.placed.Close()
+	}
 	if s.matrices != nil {
 		s.matrices.Close()
 	}
@@ -246,6 +252,7 @@ func (s *session) Close() {
 	if s.dev != nil {
 		s.dev.Close()
 	}
+	s.placed = nil
 	s.made, s.parts, s.experts, s.matrices, s.set, s.dev = nil, nil, nil, nil, nil, nil
 }
 
@@ -315,11 +322,11 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 		return nil, err
 	}
 	return actors.Start(s.dev, s.parts, actors.Options{
-		Blueprint: actors.Blueprint{Groups: groups, Pools: f.ExpertPools, Depth: f.depth()},
+		Blueprint: actors.Blueprint{Groups: groups, Pools: s.look.pools, Depth: f.depth()},
 		Scheduler: scheduler.Config{
 			PrefillChunk: f.PrefillChunk, PrefillShare: f.PrefillShare, MaxQueue: f.MaxQueue,
 		},
-		Log: log, InlineBelow: f.InlineBelow,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition,
 	})
 }
 

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestTopologies: whatever nodes the threads are divided among, and however many
+// pools there are, an answer is the same, with experts as in the files and as
+// integers that are brought to their nodes.
+func TestTopologies(t *testing.T) {
+	g := readGolden(t)
+	question, dir := g.Prompts[0].Messages[0].Content, t.TempDir()
+	ask := func(args ...string) string {
+		t.Helper()
+		return answers(t, "", append(append([]string{"run", "--ids", "--temperature", "0", "--inline-below", "0s", "--cache-dir", dir}, args...), question)...)
+	}
+	for _, precision := range [][]string{nil, {"--cpu-expert-bits", "4", "--lm-head-quant", "int8"}} {
+		want := ask(precision...)
+		for _, nodes := range [][]string{
+			{"--fake-topology", "2x1"}, {"--fake-topology", "4x1"}, {"--fake-topology", "1x2,1x1"},
+			{"--fake-topology", "2x1", "--expert-pools", "5"}, {"--fake-topology", "2x2", "--expert-pools", "1"},
+			{"--expert-pools", "3"},
+		} {
+			if got := ask(append(nodes, precision...)...); got != want {
+				t.Errorf("%v %v: %s, want %s", nodes, precision, got, want)
+			}
+		}
+	}
+}
+
+// TestTopologyGolden: the golden through pools on made-up nodes.
+func TestTopologyGolden(t *testing.T) {
+	out := answers(t, "", "compare", "--model", goldenDir, "--golden", goldenDir, "--fake-topology", "1x2,2x1", "--inline-below", "0s")
+	if !strings.Contains(out, " 0 failed") {
+		t.Errorf("%s", out)
+	}
+}
+
+// TestTopologyRefuses what is no topology.
+func TestTopologyRefuses(t *testing.T) {
+	for _, bad := range []string{"2", "0x4", "2x", "x", "99999x1"} {
+		if o := krater(t, "", "run", "--fake-topology", bad, "Hello"); o.status != 1 || !strings.Contains(o.err, "--fake-topology") {
+			t.Errorf("%s: status %d: %s", bad, o.status, o.err)
+		}
+	}
+	plan := answers(t, "", "doctor", "--fake-topology", "2x1")
+	if !strings.Contains(plan, "2 pools on 2 nodes") {
+		t.Errorf("%s", plan)
+	}
+}
