@@ -75,6 +75,9 @@ func (c *benchEngineCmd) Run(e *env) error {
 	if c.Decode < 2 || c.Rounds < 1 {
 		return errors.New("--decode wants at least 2 tokens, --rounds at least 1")
 	}
+	if c.Device != "cpu" {
+		return errors.New("--device: krater bench measures the processor")
+	}
 	if len(c.Batch) > 0 {
 		c.MaxSeqs = max(c.MaxSeqs, slices.Max(c.Batch))
 	}

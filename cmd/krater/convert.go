@@ -60,7 +60,7 @@ func (c *convertCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	c.MaxSeqs = 1
+	c.MaxSeqs, c.Device = 1, "cpu" // files are the same for every device
 	s, err := prepare(e, c.Model, &c.engineFlags, limits{})
 	if err != nil {
 		return err

@@ -126,9 +126,12 @@ func (s *session) openIntegers(ctx context.Context, dev device.Device, f *engine
 	if err != nil {
 		return err
 	}
+	if s.sim != nil {
+		dev = s.sim
+	}
 	s.matrices, err = cache.OpenMatrices(ctx, dev, cache.MatrixOptions{
 		Source: print, Experts: experts, Precision: fmt.Sprintf("%+v", rest), Model: s.src.dir, Dir: f.CacheDir,
-		Copy: s.copies(f), Threads: f.threads(), Progress: r.progress, Notice: r.notice,
+		Copy: s.copies(f) && s.sim == nil, Threads: f.threads(), Progress: r.progress, Notice: r.notice,
 	})
 	if err != nil {
 		return err

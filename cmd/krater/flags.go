@@ -13,7 +13,7 @@ type modelFlag struct {
 
 // engineFlags are common to every command that runs a model.
 type engineFlags struct {
-	Device         string        `help:"Where to compute: ${enum}." enum:"cpu" default:"cpu"`
+	Device         string        `help:"Where to compute: ${enum}." enum:"cpu,hostsim" default:"cpu"`
 	Threads        int           `help:"CPU threads; 0 takes all cores." default:"0"`
 	LayerGroups    int           `help:"Cut the model into this many layer groups, each an actor." default:"1"`
 	ExpertPools    int           `help:"Expert pools the routed experts are divided among; 0: one for each memory node." default:"0"`
@@ -28,6 +28,7 @@ type engineFlags struct {
 	MaxBatchTokens int           `help:"Tokens of a step; 0: prefill chunk and one a sequence." default:"0"`
 	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
 	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
+	rankFlags
 	precisionFlags
 	cacheFlags
 	Force bool `help:"Go on although the memory plan does not fit."`
@@ -54,6 +55,9 @@ func (f *engineFlags) check() error {
 		if r.value < r.lo || r.value > r.hi {
 			return fmt.Errorf("--%s %d: want %d to %d", r.name, r.value, r.lo, r.hi)
 		}
+	}
+	if err := f.rankFlags.check(f.Device); err != nil {
+		return err
 	}
 	return f.precisionFlags.check()
 }

@@ -149,6 +149,9 @@ func (s *session) memoryUse() memoryUse {
 		promised:  s.look.sum(func(p load.Part) bool { return p.Weight() || p.Allocated() }),
 		allocated: s.dev.Memory().Used + s.parts.WeightBytes - s.parts.MadeBytes - s.copied,
 	}
+	if s.sim != nil {
+		u.allocated = u.promised // on two devices, partly twice: the rank keeps its own account
+	}
 	for i := range s.look.plan.Devices {
 		u.planned = planner.Add(u.planned, s.look.plan.Devices[i].Planned)
 	}

@@ -13,7 +13,9 @@ import (
 
 	"krater/actors"
 	"krater/actors/engine"
+	"krater/actors/placement"
 	"krater/kernels/cpu"
+	"krater/kernels/hostsim"
 	"krater/kernels/tensor"
 	"krater/models"
 	"krater/scheduler"
@@ -120,6 +122,8 @@ type session struct {
 	set   *weights.Set
 	parts *load.Parts
 	look  *outlook
+	sim   *hostsim.Device      // the rank's, nil: the processor
+	place *placement.Placement // of its experts
 
 	experts   *cache.Cache   // nil: as the files hold them, or placed
 	placed    *expert.Placed // on their nodes
@@ -189,13 +193,21 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		return err
 	}
 	o := s.look.options
+	if err := s.openRank(f); err != nil {
+		s.Close()
+		return err
+	}
 	if s.src.synth != nil {
 		return s.make(f, o)
 	}
 	if s.set, err = s.src.open(); err == nil {
 		err = s.openIntegers(ctx, s.operators(), f, &o, r)
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.sim != nil:
+		err = s.loadOnRank(f, o)
+	default:
 		s.parts, err = load.Model(s.operators(), s.cfg, s.set, o)
 	}
 	if err != nil {
@@ -231,6 +243,9 @@ func (s *session) operators() load.Device {
 
 // Close frees the model. It may be called again.
 func (s *session) Close() {
+	if s.place != nil {
+		s.place.Close()
+	}
 	switch {
 	case s.made != nil:
 		s.made.Close()
@@ -249,6 +264,7 @@ func (s *session) Close() {
 	if s.set != nil {
 		s.set.Close()
 	}
+	s.closeRank()
 	if s.dev != nil {
 		s.dev.Close()
 	}
@@ -321,12 +337,12 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 	if err != nil {
 		return nil, err
 	}
-	return actors.Start(s.dev, s.parts, actors.Options{
+	return actors.Start(s.rank(), s.parts, actors.Options{
 		Blueprint: actors.Blueprint{Groups: groups, Pools: s.look.pools, Depth: f.depth()},
 		Scheduler: scheduler.Config{
 			PrefillChunk: f.PrefillChunk, PrefillShare: f.PrefillShare, MaxQueue: f.MaxQueue,
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.place,
 	})
 }
 
