@@ -42,6 +42,9 @@ func (s *session) openDevice(f *engineFlags) error {
 	}
 	var err error
 	s.dev, err = cpu.New(cpu.Options{Threads: f.Threads, Nodes: s.look.nodes})
+	if err == nil && s.look.options.Precision.Integer() {
+		s.dev.Probe()
+	}
 	return err
 }
 

@@ -14,9 +14,9 @@ type Choices struct {
 	// Bytes ahead of their use that weights are asked for: groups below 128 (and
 	// several rows), and others with one row.
 	PrefetchFine, PrefetchCoarse int
-	// The tile unit takes products from UnitRows rows on (0: never), of groups of
-	// UnitColumns columns and more.
-	UnitRows, UnitColumns int
+	// The tile unit takes products from so many rows on (0: never): of groups of 64 to
+	// 127 columns, and of more.
+	UnitFine, UnitCoarse int
 }
 
 // Choices tells which variants are in use.
@@ -24,15 +24,15 @@ func (d *Device) Choices() Choices {
 	return Choices{
 		Level: d.level, VNNI: d.level == level.AVX512 && level.VNNI(),
 		PrefetchFine: d.fetch.fine, PrefetchCoarse: d.fetch.coarse,
-		UnitRows: d.unit.rows, UnitColumns: d.unit.columns,
+		UnitFine: d.unit.fine, UnitCoarse: d.unit.coarse,
 	}
 }
 
 // String is one line for people.
 func (c Choices) String() string {
 	unit := "unused"
-	if c.UnitRows > 0 {
-		unit = fmt.Sprintf("from %d rows and groups of %d on", c.UnitRows, c.UnitColumns)
+	if c.UnitFine > 0 || c.UnitCoarse > 0 {
+		unit = fmt.Sprintf("from %d rows on (groups below 128: %d)", c.UnitCoarse, c.UnitFine)
 	}
 	return fmt.Sprintf("level %s, VNNI %v, prefetch %d bytes ahead (%d for groups from %d on), tile unit %s",
 		c.Level, c.VNNI, c.PrefetchFine, c.PrefetchCoarse, fineGroup, unit)

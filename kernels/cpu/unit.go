@@ -8,25 +8,30 @@ import (
 	"krater/kernels/tensor"
 )
 
-// unitUse says when integer products go to the tile unit (package qtile): from
-// rows rows of activations on, for groups of columns columns and more. Zero rows:
-// never.
-type unitUse struct{ rows, columns int }
+// unitUse says from how many rows of activations on integer products go to the tile
+// unit (package qtile); zero: never. Groups of 64 to 127 columns, and of more. For
+// groups of 32 there is no gain: their scales take as long as their products.
+type unitUse struct{ fine, coarse int }
 
 // unitFor is where the unit overtakes AVX-512 VNNI, measured on Sapphire and
-// Emerald Rapids: 1.3 times as fast with 8 rows of groups of 128 and 1.8 to 3
-// times with 16 to 128 rows; no gain for groups of 32, whose scales take as long
-// as their products.
+// Emerald Rapids: with 8 rows it is 0.7 to 1.4 times as fast, with 16 rows 1.2 to 1.5
+// times, with 32 to 128 rows 1.4 to 3.5 times. See Probe.
 func unitFor(l level.Level) unitUse {
 	if l < level.AVX512 || qtile.Available() != nil {
 		return unitUse{}
 	}
-	return unitUse{rows: 8, columns: 128}
+	return unitUse{fine: 16, coarse: 16}
 }
 
 func (u unitUse) takes(p *quantProduct, rows int) bool {
-	group := p.group()
-	return u.rows > 0 && rows >= u.rows && group >= u.columns && qtile.Can(group)
+	group, from := p.group(), u.coarse
+	switch {
+	case group < 64 || !qtile.Can(group):
+		return false
+	case group < 128:
+		from = u.fine
+	}
+	return from > 0 && rows >= from
 }
 
 // scratch is what multiply takes of a lane's arena: about MostTokens rows of k

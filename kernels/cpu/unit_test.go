@@ -2,6 +2,7 @@ package cpu_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"krater/kernels/cpu"
@@ -71,8 +72,28 @@ func TestExpertsQOnTheTileUnit(t *testing.T) {
 	}
 }
 
+// TestProbe: whatever is found is one of the candidates, or the rule, or never; and
+// nothing without a unit.
+func TestProbe(t *testing.T) {
+	for _, l := range []level.Level{level.Pure, level.Auto} {
+		d, _ := open(t, cpu.Options{Level: l})
+		before, held := d.Choices(), d.Scratch()
+		d.Probe()
+		after := d.Choices()
+		for _, x := range [][2]int{{before.UnitFine, after.UnitFine}, {before.UnitCoarse, after.UnitCoarse}} {
+			if x[0] == 0 && x[1] != 0 || x[1] != x[0] && !slices.Contains([]int{0, 8, 12, 16, 24, 32}, x[1]) {
+				t.Errorf("%s: from %d rows on before, %d after", l, x[0], x[1])
+			}
+		}
+		if d.Scratch() != held {
+			t.Errorf("%d bytes of scratch held, %d before", d.Scratch(), held)
+		}
+		t.Logf("%s", after)
+	}
+}
+
 // BenchmarkTileUnit compares with AVX-512 VNNI on one core: where the unit
-// overtakes is what unitFor says.
+// overtakes is what unitFor says and Probe measures.
 func BenchmarkTileUnit(b *testing.B) {
 	for _, group := range []int{64, 128} {
 		for _, m := range []int{4, 8, 16, 32, 48, 64, 128} {

@@ -1,0 +1,106 @@
+package cpu
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+	"unsafe"
+
+	"krater/kernels/cpu/qtile"
+	"krater/kernels/tensor"
+)
+
+// What Probe tries: a matrix that stays in the second-level cache, these numbers of
+// rows, and how often each way in turn.
+const (
+	probeN, probeK = 512, 1024
+	probeRounds    = 7
+	// probeGain is how much faster the unit has to be.
+	probeGain = 1.05
+)
+
+var probeRows = [...]int{8, 12, 16, 24, 32}
+
+// Probe measures from how many rows on the tile unit overtakes AVX-512 on this
+// processor, in some 10 ms, and keeps to it from then on; without a unit it does
+// nothing. It belongs before the device's first operator. Bits of results do not
+// depend on what it finds. Where what it finds makes no sense, as on a machine with
+// other work, the rule for the processor stays.
+func (d *Device) Probe() {
+	if d.unit.fine == 0 && d.unit.coarse == 0 {
+		return
+	}
+	if rows, ok := d.crossover(64); ok {
+		d.unit.fine = rows
+	}
+	if rows, ok := d.crossover(128); ok {
+		d.unit.coarse = rows
+	}
+}
+
+// crossover finds the first of probeRows from which on the unit is faster; ok is
+// false when it is at some and is not at more of them.
+func (d *Device) crossover(group int) (rows int, ok bool) {
+	f := tensor.FormatB{Rows: probeN, Cols: probeK, Bits: 4, Group: group}
+	most := probeRows[len(probeRows)-1]
+	r := rand.New(rand.NewPCG(1, 2))
+	values := alignedBytes(f.ValueBytes())
+	for i := range values {
+		values[i] = byte(r.Uint32())
+	}
+	scales := alignedBytes(f.ScaleBytes())
+	for i := range scales {
+		scales[i] = 0x3c // a small number, whichever byte
+	}
+	p := quantProduct{
+		w: unsafe.Pointer(&values[0]), s: unsafe.Pointer(&scales[0]), tileBytes: f.TileBytes(), scaleBytes: 2 * tensor.TileRows * f.Groups(),
+		n: probeN, k: probeK, steps: group / 32, bits: 4,
+	}
+	q, sums := alignedBytes(most*(probeK+64)), make([]int32, most*f.Groups())
+	scale, out := make([]float32, most*f.Groups()), make([]float32, most*probeN)
+	for i := range q {
+		q[i] = byte(r.Uint32()) | 1
+	}
+	in := quantInput{quantRows: &quantRows{
+		q: (*int8)(unsafe.Pointer(&q[0])), qStride: probeK + 64, scale: &scale[0], scaleStride: f.Groups(), bias: &sums[0], biasStride: f.Groups(),
+		rows: most, k: probeK, group: group,
+	}}
+	to := quantOutput{base: &out[0], stride: probeN}
+	l := &lane{}
+	l.arena.held = &d.scratch
+	l.arena.alloc = func(_ []byte, n int) []byte { return alignedBytes(n) }
+	defer func() { d.scratch.Add(-4 * int64(len(l.arena.data))) }()
+	l.arena.reset(piece(qtile.Scratch(group)) + piece(qtile.TokensScratch(qtile.MostTokens, probeK, group)))
+
+	first := -1
+	for i, m := range probeRows {
+		gain := ratio(func() { p.stream(d, l, in, to, m, 0, p.tiles()) }, func() { p.onUnit(l, in, to, m, 0, p.tiles()) })
+		switch {
+		case gain < probeGain && first >= 0:
+			return 0, false
+		case gain >= probeGain && first < 0:
+			first = i
+		}
+	}
+	if first < 0 {
+		return 0, true // never
+	}
+	return probeRows[first], true
+}
+
+// ratio is how many times as long a takes as b: the median of both in turn.
+func ratio(a, b func()) float64 {
+	var list [probeRounds]float64
+	took := func(f func()) float64 {
+		start := time.Now()
+		f()
+		return float64(time.Since(start))
+	}
+	took(a) // the first use of the unit on a thread traps
+	took(b)
+	for i := range list {
+		list[i] = took(a) / took(b)
+	}
+	slices.Sort(list[:])
+	return list[probeRounds/2]
+}
