@@ -107,18 +107,22 @@ func TestConvertRefuses(t *testing.T) {
 // distance from the model as its files hold it is what such a precision costs.
 func TestPrecision(t *testing.T) {
 	dir := t.TempDir()
-	for _, x := range []struct {
+	cases := []struct {
 		args   []string
 		lo, hi float64 // of the mean KL divergence
 	}{
+		{[]string{"--cpu-expert-bits", "4", "--attention-quant", "int8", "--shared-expert-quant", "int4", "--layer-groups", "2", "--cache-load", "copy"}, 0.01, 0.3},
 		{nil, 0, 1e-9},
 		{[]string{"--cpu-expert-bits", "8"}, 1e-5, 0.01},
 		{[]string{"--attention-quant", "int8"}, 1e-5, 0.01},
 		{[]string{"--shared-expert-quant", "int8"}, 1e-6, 0.01},
 		{[]string{"--dense-mlp-quant", "int4", "--group-size", "row"}, 1e-6, 0.3},
 		{[]string{"--lm-head-quant", "int8", "--group-size", "32"}, 1e-6, 0.01},
-		{[]string{"--cpu-expert-bits", "4", "--attention-quant", "int8", "--shared-expert-quant", "int4", "--layer-groups", "2", "--cache-load", "copy"}, 0.01, 0.3},
-	} {
+	}
+	if testing.Short() {
+		cases = cases[:2]
+	}
+	for _, x := range cases {
 		args := append([]string{"ppl", "--against", "bf16", "--kv-dtype", "f32", "--cache-dir", dir}, append(some, x.args...)...)
 		r := decode[ppl.Comparison](t, answers(t, "", args...))
 		if !(r.MeanKL >= x.lo && r.MeanKL <= x.hi) {

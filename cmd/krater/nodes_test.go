@@ -15,7 +15,10 @@ func TestTopologies(t *testing.T) {
 		t.Helper()
 		return answers(t, "", append(append([]string{"run", "--ids", "--temperature", "0", "--inline-below", "0s", "--cache-dir", dir}, args...), question)...)
 	}
-	for _, precision := range [][]string{nil, {"--cpu-expert-bits", "4", "--lm-head-quant", "int8"}} {
+	for i, precision := range [][]string{{"--cpu-expert-bits", "4", "--lm-head-quant", "int8"}, nil} {
+		if i > 0 && testing.Short() {
+			break
+		}
 		want := ask(precision...)
 		for _, nodes := range [][]string{
 			{"--fake-topology", "2x1"}, {"--fake-topology", "4x1"}, {"--fake-topology", "1x2,1x1"},
