@@ -163,7 +163,15 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	a, h := cfg.Attention, cfg.Hidden
 	inner := max(cfg.DenseFF, cfg.MoE.FF*max(1, cfg.MoE.Shared))
 	widest := max(h, a.OutDim(), a.QRank, inner)
-	shared := max(scratchRows*(widest+scratchSpare), scratchGroup*(h+inner+2*scratchSpare))
+	group := scratchGroup
+	switch { // integer networks take more rows together where there are many threads
+	case threads >= 16:
+		group *= 4
+	case threads >= 8:
+		group *= 2
+	}
+	// Gate and up, their integers, and the rows packed for the tile unit.
+	shared := max(scratchRows*(widest+scratchSpare), group*(h+3*inner+2*scratchSpare))
 	latent := a.KVRank + a.RopeDim + scratchSpare
 	decode := scratchHeads*(3*latent+scratchKeys+3) + latent
 	prefill := scratchKeys*(latent+a.QKDim()+a.VDim+8) + 3*lim.Tokens
