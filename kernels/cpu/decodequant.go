@@ -72,9 +72,6 @@ func (t *decodeTask) each(s *Stream, heads task, w []quantProduct) {
 	s.each(heads, t.Heads, t.Heads*w0.ns(t.dev, rows), max(t.dev.unit.scratch(w0, rows), piece(w0.k)))
 }
 
-// groups is the number of scales of a row.
-func (p *quantProduct) groups() int { return p.k / (p.steps * qrows.Block) }
-
 // shape makes the rows dense and as wide as a product wants them.
 func (x *quantRows) shape(p *quantProduct) {
 	x.k, x.group = p.k, p.steps*qrows.Block

@@ -231,7 +231,7 @@ type matmulQTask struct {
 	cut int // items
 
 	// Of many rows for the tile unit: packed once for all items, in a loop of its own.
-	packs   []widePack
+	packs   []quantPack
 	packing bool
 	chunks  rowChunks
 }
@@ -239,26 +239,14 @@ type matmulQTask struct {
 func (t *matmulQTask) do(l *lane, i int) {
 	switch {
 	case t.packing:
-		from, to := t.chunks.of(i)
-		for r := from; r < to; r++ {
-			p := &t.packs[r*len(t.packs)/t.x.rows]
-			if r >= p.last { // the division rounds down
-				p = &t.packs[r*len(t.packs)/t.x.rows+1]
-			}
+		for r, to := t.chunks.of(i); r < to; r++ {
 			q, scale, _ := t.x.row(r)
-			p.tokens.Pack(r-p.first, q, scale)
+			packRow(t.packs, r, q, scale)
 		}
 		return
 	case len(t.packs) > 0:
 		from, to := evenCut(i, t.cut, t.tiles())
-		end := from + (min(to, t.n/tensor.TileRows)-from)/2*2
-		l.arena.clear()
-		scratch := l.arena.take(qtile.Scratch(t.group()))
-		for p := 0; end > from && p < len(t.packs); p++ {
-			l.unit.Begin(&t.packs[p].tokens, scratch)
-			t.unitTiles(l, t.out, t.packs[p].first, t.packs[p].last, from, end)
-		}
-		t.stream(t.dev, l, quantInput{quantRows: &t.x}, t.out, t.x.rows, max(from, end), to)
+		t.multiplyPacked(t.dev, l, t.packs, quantInput{quantRows: &t.x}, t.out, 0, t.x.rows, from, to)
 		return
 	}
 	n := t.tiles()
@@ -289,30 +277,22 @@ func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w
 
 // wide multiplies many rows on the tile unit.
 func (t *matmulQTask) wide(s *Stream, ns int) {
-	rows, group := t.x.rows, t.group()
-	n := (rows + qtile.MostTokens - 1) / qtile.MostTokens
-	total := 0
-	for i := range n {
-		p := widePack{first: i * rows / n, last: (i + 1) * rows / n}
-		t.packs = append(t.packs, p)
-		total += piece(qtile.TokensScratch(p.last-p.first, t.k, group))
-	}
-	s.arena.reset(total)
-	for i := range t.packs {
-		p := &t.packs[i]
-		p.tokens.Begin(p.last-p.first, t.k, group, s.arena.take(qtile.TokensScratch(p.last-p.first, t.k, group)))
-	}
-	t.chunks = rowChunks{rows}
+	t.packs = appendPacks(t.packs, 0, t.x.rows)
+	s.arena.reset(t.packScratch(t.packs))
+	t.begin(t.packs, &s.arena)
+	t.chunks = rowChunks{t.x.rows}
 	t.packing = true
 	s.each(t, t.chunks.count(), ns/50, 0)
 	t.packing = false
-	const perLane = 4
-	t.cut = min(perLane*len(s.lanes), (t.tiles()+1)/2)
-	s.each(t, t.cut, ns, piece(qtile.Scratch(group)))
+	t.cut = min(widePerLane*len(s.lanes), (t.tiles()+1)/2)
+	s.each(t, t.cut, ns, piece(qtile.Scratch(t.group())))
 }
 
 // group is the columns that share a scale.
 func (p *quantProduct) group() int { return p.steps * qrows.Block }
+
+// groups is the number of scales of a row.
+func (p *quantProduct) groups() int { return p.k / p.group() }
 
 // cuts is in how many parts to cut each of n products that take ns together: none
 // when they stay on the caller, else so that every lane has eight. Parts are

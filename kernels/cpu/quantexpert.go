@@ -131,7 +131,7 @@ func (t *ffnQTask) middle(item *ffnQItem, r int) {
 		clearF32((*float32)(unsafe.Add(unsafe.Pointer(up), 4*item.f)), fill)
 	}
 	q, scale, bias := t.mid.row(r)
-	t.dev.qrows.SiluQuantize(gate, up, q, scale, bias, item.w2.k/(item.w2.steps*qrows.Block), item.w2.steps)
+	t.dev.qrows.SiluQuantize(gate, up, q, scale, bias, item.w2.groups(), item.w2.steps)
 }
 
 // begin makes t ready for rows of x.
@@ -179,7 +179,7 @@ func (t *ffnQTask) run(s *Stream) {
 		ns += item.w13.ns(s.dev, item.rows) + item.w2.ns(s.dev, item.rows)
 	}
 	if wide {
-		s.ffnQWide.runWide(s, ns)
+		s.ffnQWide.run(s, ns)
 		t.empty()
 		return
 	}

@@ -70,6 +70,30 @@ func ffnQTolerance(w ref.QExpert, want []float32) kerneltest.Tolerance {
 	return kerneltest.Relative(want, 64, kerneltest.MaxAbs(want)*2/127)
 }
 
+// TestFFNQOfManyThreads crosses the largest groups, which devices of many threads
+// take, and makes no garbage in doing so.
+func TestFFNQOfManyThreads(t *testing.T) {
+	const rows, h, f, group = 1100, 128, 64, 64
+	for _, threads := range []int{2, 8, 16} {
+		d, s := open(t, cpu.Options{Threads: threads})
+		e, w := newQExpert(d, 3, h, f, 4, group, group)
+		x := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)
+		q := ref.QuantizeRows(x, h, group)
+		got := kerneltest.Guard[float32](rows*h, 4)
+		out, in := f32s(d, got.Data, rows, h), quantized(d, s, x, rows, h, group)
+		d.FFNQ(s, out, in, e)
+		if err := kerneltest.SameBits(got.Data, composed(d, q, rows, w)); err != nil {
+			t.Fatalf("%d threads: %v", threads, err)
+		}
+		if err := got.Check(); err != nil {
+			t.Fatalf("%d threads: %v", threads, err)
+		}
+		if n := testing.AllocsPerRun(5, func() { d.FFNQ(s, out, in, e) }); n != 0 {
+			t.Errorf("%d threads: %v allocations", threads, n)
+		}
+	}
+}
+
 func TestExpertsQ(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		const experts, topK, h, group = 6, 3, 32, 32

@@ -47,8 +47,8 @@ func (u unitUse) scratch(p *quantProduct, rows int) int {
 // onUnit is multiply for pairs of whole tiles, as many as there are in [from,
 // to); it returns the first tile it left.
 func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, from, to int) int {
-	end := from + (min(to, p.n/tensor.TileRows)-from)/2*2
-	if end <= from {
+	end := p.pairs(from, to)
+	if end == from {
 		return from
 	}
 	calls := (rows + qtile.MostTokens - 1) / qtile.MostTokens
