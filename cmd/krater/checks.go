@@ -8,9 +8,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/kernels/cpu"
 	"krater/kernels/machine"
 	"krater/scheduler/planner"
-	"krater/stages/load"
 )
 
 // check is one look at the machine: what was found, what is wished, and what to
@@ -29,8 +29,8 @@ func (o *outlook) checks(f *engineFlags, dir string) []check {
 	m := o.machine
 	list := []check{
 		checkFeatures(&m.CPU), checkThreads(m, f.threads()), checkGovernor(m.CPU.Governors),
-		checkNodes(m), checkSockets(m), checkHuge(m.Huge, o.plan.Devices[0].Planned),
-		checkMemory(m, &o.plan.Devices[0]), checkDisk(dir, o.sum(load.Part.Weight)),
+		checkNodes(m, o.nodes), checkSockets(m), checkHuge(m.Huge, o.plan.Devices[0].Planned),
+		checkMemory(m, &o.plan.Devices[0]), checkDisk(dir, o.weights()),
 	}
 	list = append(list, checkGPUs(m)...)
 	for i := range list {
@@ -88,7 +88,9 @@ func checkGovernor(governors []string) check {
 // nodesShown bounds the nodes of a line.
 const nodesShown = 8
 
-func checkNodes(m *machine.Machine) check {
+// checkNodes looks at the machine's nodes. Made-up ones (--fake-topology) are told
+// beside them.
+func checkNodes(m *machine.Machine, nodes []cpu.Node) check {
 	var parts, bare []string
 	for i, n := range m.Nodes {
 		if len(n.CPUs) > 0 && n.Total == 0 {
@@ -101,8 +103,16 @@ func checkNodes(m *machine.Machine) check {
 	if more := len(m.Nodes) - len(parts); more > 0 {
 		parts = append(parts, fmt.Sprintf("%d more", more))
 	}
+	value := strings.Join(parts, "; ")
+	if len(nodes) > 0 && nodes[0].Fake {
+		var threads []string
+		for _, n := range nodes {
+			threads = append(threads, fmt.Sprint(n.Threads))
+		}
+		value += fmt.Sprintf("; taken for %s of %s threads", count(len(nodes), "node"), strings.Join(threads, ", "))
+	}
 	return check{
-		Name: "NUMA nodes", OK: len(bare) == 0, Value: strings.Join(parts, "; "), Wish: "memory at every node with processors",
+		Name: "NUMA nodes", OK: len(bare) == 0, Value: value, Wish: "memory at every node with processors",
 		Fix: "fill memory slots of node " + strings.Join(bare, ", "),
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"krater/kernels/device"
 	"krater/stages/load"
 	"krater/stages/weights/cache"
 	"krater/stages/weights/quant"
@@ -32,33 +31,35 @@ const progressEvery = 5 * time.Second
 
 // reportTo logs what a load has to tell; progress now and then.
 func reportTo(log zerolog.Logger) reporter {
-	last := time.Now()
 	return reporter{
 		notice: func(line string) { log.Warn().Msg(line) },
 		info:   func(line string) { log.Info().Msg(line) },
-		progress: func(p cache.Progress) {
-			if time.Since(last) < progressEvery {
-				return
-			}
-			last = time.Now()
+		progress: nowAndThen(func(p cache.Progress) {
 			log.Info().Str("phase", p.Phase).Int("layers", p.Layers).Int("of", p.Of).Int64("bytes", p.Bytes).Int64("total", p.Total).Msg("weights")
-		},
+		}),
 	}
 }
 
 // reportOn writes what a load has to tell for people.
 func reportOn(w io.Writer) reporter {
-	last := time.Now()
+	say := func(line string) { fmt.Fprintln(w, "krater:", line) }
 	return reporter{
-		notice: func(line string) { fmt.Fprintln(w, "krater:", line) },
-		info:   func(line string) { fmt.Fprintln(w, "krater:", line) },
-		progress: func(p cache.Progress) {
-			if time.Since(last) < progressEvery {
-				return
-			}
+		notice: say,
+		info:   say,
+		progress: nowAndThen(func(p cache.Progress) {
+			say(fmt.Sprintf("%s: %d of %d layers, %d %%", p.Phase, p.Layers, p.Of, 100*p.Bytes/max(1, p.Total)))
+		}),
+	}
+}
+
+// nowAndThen passes on what comes progressEvery after the last that was.
+func nowAndThen(tell func(cache.Progress)) func(cache.Progress) {
+	last := time.Now()
+	return func(p cache.Progress) {
+		if time.Since(last) >= progressEvery {
 			last = time.Now()
-			fmt.Fprintf(w, "krater: %s: %d of %d layers, %d %%\n", p.Phase, p.Layers, p.Of, 100*p.Bytes/max(1, p.Total))
-		},
+			tell(p)
+		}
 	}
 }
 
@@ -87,31 +88,32 @@ func (s *session) cacheOptions(f *engineFlags, method cache.Method, r reporter) 
 
 // copies reports whether converted weights are read into memory of the device.
 func (s *session) copies(f *engineFlags) bool {
-	return f.CacheLoad == "copy" || f.CacheLoad == "auto" && len(s.look.machine.Nodes) > 1
+	several := len(s.look.machine.Nodes) > 1 || len(s.look.nodes) > 1
+	return f.CacheLoad == "copy" || f.CacheLoad == "auto" && several
 }
 
 // openIntegers puts the weights that are kept as integers on the device: from
 // their caches, which are made first where there are no good ones. Those of a
 // second kind are made while the model is loaded; see sealIntegers.
-func (s *session) openIntegers(ctx context.Context, dev device.Device, f *engineFlags, o *load.Options, r reporter) error {
+func (s *session) openIntegers(ctx context.Context, f *engineFlags, o *load.Options, r reporter) error {
 	var experts cache.Fingerprint
 	if o.Precision.Experts != 0 {
 		c, err := s.cacheOptions(f, cache.Search, r)
 		if err != nil {
 			return err
 		}
-		// What is brought to nodes is copied there.
-		place := s.dev.Nodes() > 1 && s.look.pools >= s.dev.Nodes()
-		c.Copy = s.copies(f) && !place
-		if s.experts, err = cache.Open(ctx, dev, c); err != nil {
+		c.Copy = s.copies(f) && !s.look.places() // what is brought to nodes is copied there
+		if s.experts, err = cache.Open(ctx, s.dev, c); err != nil {
 			return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
 		}
 		if c.Copy {
 			s.copied += s.experts.Bytes
 		}
 		o.Experts, experts = s.experts.Experts, c.Plan.Source
-		if err := s.placeExperts(ctx, o, r); err != nil {
-			return err
+		if s.look.places() {
+			if err := s.placeExperts(ctx, o, r); err != nil {
+				return err
+			}
 		}
 	}
 	rest := o.Precision
@@ -126,10 +128,7 @@ func (s *session) openIntegers(ctx context.Context, dev device.Device, f *engine
 	if err != nil {
 		return err
 	}
-	if s.sim != nil {
-		dev = s.sim
-	}
-	s.matrices, err = cache.OpenMatrices(ctx, dev, cache.MatrixOptions{
+	s.matrices, err = cache.OpenMatrices(ctx, s.rank(), cache.MatrixOptions{
 		Source: print, Experts: experts, Precision: fmt.Sprintf("%+v", rest), Model: s.src.dir, Dir: f.CacheDir,
 		Copy: s.copies(f) && s.sim == nil, Threads: f.threads(), Progress: r.progress, Notice: r.notice,
 	})
@@ -141,14 +140,12 @@ func (s *session) openIntegers(ctx context.Context, dev device.Device, f *engine
 }
 
 // sealIntegers ends the load: what was made is kept for the next start.
-func (s *session) sealIntegers(f *engineFlags, r reporter) {
+func (s *session) sealIntegers(r reporter) {
 	if s.matrices == nil {
 		return
 	}
 	if err := s.matrices.Seal(); err != nil {
 		r.notice(fmt.Sprintf("the weights converted now are not kept: %v", err))
 	}
-	if s.copies(f) || s.matrices.Made > 0 {
-		s.copied += s.matrices.Bytes()
-	}
+	s.copied += s.matrices.Allocated()
 }

@@ -56,7 +56,7 @@ func (f *engineFlags) check() error {
 			return fmt.Errorf("--%s %d: want %d to %d", r.name, r.value, r.lo, r.hi)
 		}
 	}
-	if err := f.rankFlags.check(f.Device); err != nil {
+	if err := f.rankFlags.check(f.onRank()); err != nil {
 		return err
 	}
 	return f.precisionFlags.check()

@@ -34,6 +34,10 @@ func (o *outlook) poolCount(f *engineFlags) int {
 	return max(1, len(o.nodes))
 }
 
+// places reports whether pools have nodes of their own, to which their experts are
+// brought. With fewer pools than nodes none has.
+func (o *outlook) places() bool { return len(o.nodes) > 1 && o.pools >= len(o.nodes) }
+
 // openDevice starts the processor's threads, on their nodes where there are several.
 func (s *session) openDevice(f *engineFlags) error {
 	if nodes := s.look.nodes; len(nodes) > 0 {
@@ -52,9 +56,6 @@ func (s *session) openDevice(f *engineFlags) error {
 // lets the cache go.
 func (s *session) placeExperts(ctx context.Context, o *load.Options, r reporter) error {
 	pools := s.look.pools
-	if s.dev.Nodes() < 2 || pools < s.dev.Nodes() {
-		return nil
-	}
 	s.partition = actors.Partition(s.dev, s.cfg.MoE.Experts, pools)
 	layers := make([][]device.QExpert, s.cfg.Layers)
 	for i := range layers {

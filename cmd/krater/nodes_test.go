@@ -1,8 +1,11 @@
 package main
 
 import (
+	"math"
 	"strings"
 	"testing"
+
+	"krater/scheduler/planner"
 )
 
 // TestTopologies: whatever nodes the threads are divided among, and however many
@@ -48,7 +51,26 @@ func TestTopologyRefuses(t *testing.T) {
 		}
 	}
 	plan := answers(t, "", "doctor", "--fake-topology", "2x1")
-	if !strings.Contains(plan, "2 pools on 2 nodes") {
-		t.Errorf("%s", plan)
+	for _, part := range []string{"2 pools on 2 nodes", "taken for 2 nodes of 1, 1 threads"} {
+		if !strings.Contains(plan, part) {
+			t.Errorf("no %q in\n%s", part, plan)
+		}
+	}
+}
+
+// TestTopologyMemory: what pools on nodes take is planned, with integers that are
+// brought there too.
+func TestTopologyMemory(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range [][]string{
+		{"--fake-topology", "2x1"}, {"--fake-topology", "4x1", "--expert-pools", "16"}, {"--fake-topology", "4x1", "--expert-pools", "2"},
+		{"--fake-topology", "2x1", "--cpu-expert-bits", "4", "--lm-head-quant", "int8", "--cache-dir", dir},
+		{"--fake-topology", "2x1", "--cpu-expert-bits", "4", "--lm-head-quant", "int8", "--cache-dir", dir, "--cache-load", "map"}, // made before
+	} {
+		s, _ := started(t, args...)
+		// What is resident is of all sessions of this process.
+		if u := s.memoryUse(); math.Abs(planner.Off(u.promised, u.allocated)) > 0.01 {
+			t.Errorf("%v: %+v", args, u)
+		}
 	}
 }

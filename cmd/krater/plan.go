@@ -13,6 +13,7 @@ import (
 	"krater/stages/expert"
 	"krater/stages/load"
 	"krater/stages/model"
+	"krater/stages/offload"
 )
 
 // outlook is what is known before anything is loaded.
@@ -20,9 +21,13 @@ type outlook struct {
 	machine *machine.Machine
 	options load.Options
 	needs   []load.Need
-	plan    *planner.Plan
-	nodes   []cpu.Node // nil: one
+	plan    *planner.Plan // of the memory, and of a rank with memory of its own
+	nodes   []cpu.Node    // nil: one
 	pools   int
+	rank    strategies // of a rank
+	// promised is what the device that the layers are on is asked for, and weights
+	// that lie there: what memoryUse compares.
+	promised int64
 }
 
 // The memory of the process itself: code, heap, stacks, and the tokenizer, which
@@ -38,7 +43,11 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	o, err := loadOptions(cfg, f, l, m.Available())
+	free := m.Available()
+	if f.onRank() && f.VRAM > 0 {
+		free = int64(f.VRAM)
+	}
+	o, err := loadOptions(cfg, f, l, free)
 	if err != nil {
 		return nil, err
 	}
@@ -47,32 +56,82 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 		return nil, err
 	}
 	look.pools = look.poolCount(f)
-	needs, err := load.Plan(cfg, o, load.Use{
-		States: f.depth(), Streams: f.LayerGroups + look.pools + 1, Threads: f.threads(),
-	})
+	return look, look.add(cfg, f, s.size("tokenizer.json"))
+}
+
+// The devices of a plan.
+const (
+	memoryName = "memory"
+	rankName   = "hostsim"
+)
+
+// add adds up what the load takes. tokenizer is the size of tokenizer.json.
+func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error {
+	lim, err := o.options.LimitsFor(cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	const device = "memory"
+	o.needs, err = load.Plan(cfg, o.options, load.Use{States: f.depth(), Streams: f.LayerGroups + o.pools + 1, Threads: f.threads()})
+	if err != nil {
+		return err
+	}
+	devices := []planner.Device{{Name: memoryName, Total: o.machine.Total(), Available: o.machine.Available()}}
+	layers := memoryName // the device they are on
+	if f.onRank() {
+		layers = rankName
+		devices = append(devices, planner.Device{Name: rankName, Total: int64(f.VRAM)})
+	}
 	var list []planner.Component
-	for _, n := range needs {
-		list = append(list, planner.Component{Device: device, Name: n.Part.String(), Detail: n.Detail, Bytes: n.Bytes})
+	put := func(device, name, detail string, bytes int64) {
+		list = append(list, planner.Component{Device: device, Name: name, Detail: detail, Bytes: bytes})
 	}
-	if len(look.nodes) > 1 && cfg.MoE.Experts > 0 {
-		lim, err := o.Limits.For(cfg)
-		if err != nil {
-			return nil, err
+	promise := func(name, detail string, bytes int64) {
+		put(layers, name, detail, bytes)
+		o.promised = planner.Add(o.promised, bytes)
+	}
+	var experts int64
+	for _, n := range o.needs {
+		switch {
+		case n.Part == load.Experts && f.onRank():
+			experts = n.Bytes
+			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
+		case n.Part == load.Scratch: // a bound, not an allocation
+			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
+		default:
+			promise(n.Part.String(), n.Detail, n.Bytes)
 		}
-		list = append(list, planner.Component{Device: device, Name: "rows of pools", Detail: fmt.Sprintf("%d pools on %d nodes", look.pools, len(look.nodes)),
-			Bytes: int64(look.pools) * expert.NearBytes(lim, cfg.Hidden)})
 	}
-	list = append(list, planner.Component{Device: device, Name: "runtime", Detail: "code, heap, tokenizer", Bytes: runtimeBytes + tokenizerOverhead*s.size("tokenizer.json")})
-	p, err := planner.New([]planner.Device{{Name: device, Total: m.Total(), Available: m.Available()}}, list)
-	if err != nil {
-		return nil, err
+	near := int64(0)
+	if cfg.MoE.Experts > 0 && o.places() {
+		near = int64(o.pools) * expert.NearBytes(lim, cfg.Hidden)
 	}
-	look.needs, look.plan = needs, p
-	return look, nil
+	detail := fmt.Sprintf("%s on %s", count(o.pools, "pool"), count(len(o.nodes), "node"))
+	if !f.onRank() {
+		promise("rows of pools", detail, near)
+	} else {
+		if o.rank, err = f.choose(experts, o.promised); err != nil {
+			return err
+		}
+		if o.rank.resident() {
+			promise("resident experts", o.rank.String(), experts)
+		}
+		put(memoryName, "rows of pools", detail, near)
+		put(memoryName, "rows beside the rank", count(f.depth(), "batch"), int64(f.depth())*offload.MirrorBytes(cfg, lim))
+		put(memoryName, "simulated rank", "the memory of "+rankName, o.promised)
+	}
+	put(memoryName, "runtime", "code, heap, tokenizer", runtimeBytes+tokenizerOverhead*tokenizer)
+	o.plan, err = planner.New(devices, list)
+	return err
+}
+
+// weights is the size of the model's tensors as they are kept.
+func (o *outlook) weights() (n int64) {
+	for _, x := range o.needs {
+		if x.Part.Weight() {
+			n = planner.Add(n, x.Bytes)
+		}
+	}
+	return n
 }
 
 // size is a file's size, 0 if it is not there.
@@ -98,17 +157,6 @@ func (f *engineFlags) threads() int {
 		return runtime.GOMAXPROCS(0)
 	}
 	return f.Threads
-}
-
-// sum adds up the needs that a test picks.
-func (o *outlook) sum(pick func(load.Part) bool) int64 {
-	var n int64
-	for _, x := range o.needs {
-		if pick(x.Part) {
-			n = planner.Add(n, x.Bytes)
-		}
-	}
-	return n
 }
 
 // refusal is the error of a plan that does not fit, nil if forced.
@@ -144,17 +192,12 @@ func (u memoryUse) warnings() []string {
 
 // memoryUse measures a loaded session; its pipeline must have started.
 func (s *session) memoryUse() memoryUse {
-	u := memoryUse{
-		resident:  machine.Resident(),
-		promised:  s.look.sum(func(p load.Part) bool { return p.Weight() || p.Allocated() }),
-		allocated: s.dev.Memory().Used + s.parts.WeightBytes - s.parts.MadeBytes - s.copied,
-	}
+	u := memoryUse{planned: s.look.plan.Devices[0].Planned, resident: machine.Resident(), promised: s.look.promised}
 	if s.sim != nil {
-		u.allocated = u.promised // on two devices, partly twice: the rank keeps its own account
+		u.allocated = s.sim.Memory().Used // weights too: the rank has copies
+		return u
 	}
-	for i := range s.look.plan.Devices {
-		u.planned = planner.Add(u.planned, s.look.plan.Devices[i].Planned)
-	}
+	u.allocated = s.dev.Memory().Used + s.parts.WeightBytes - s.parts.MadeBytes - s.copied
 	return u
 }
 

@@ -40,7 +40,7 @@ func (f *precisionFlags) precision(cfg *model.Config, whole bool) (load.Precisio
 			return p, fmt.Errorf("--group-size: %w", err)
 		}
 	}
-	whole = whole || weightBytes(cfg) < smallModel
+	whole = whole || load.WeightBytes(cfg) < smallModel
 	for _, x := range []struct {
 		bits       *int
 		flag, auto string
@@ -80,23 +80,6 @@ func (f *precisionFlags) check() error {
 		}
 	}
 	return nil
-}
-
-// weightBytes is the size of a model's tensors as its config tells it.
-func weightBytes(cfg *model.Config) int64 {
-	dt := cfg.DType
-	if dt == tensor.Invalid {
-		dt = tensor.BF16
-	}
-	var n int64
-	for _, t := range cfg.Expected() {
-		size := int64(dt.Size())
-		for _, d := range t.Shape {
-			size *= int64(d)
-		}
-		n += size
-	}
-	return n
 }
 
 // kvTypes are the values of --kv-dtype.

@@ -8,9 +8,9 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/hostsim"
 	"krater/scheduler/dispatch"
+	"krater/scheduler/planner"
 	"krater/stages"
 	"krater/stages/load"
-	"krater/stages/weights/quant"
 )
 
 // rankFlags are those of a rank with memory of its own.
@@ -25,88 +25,91 @@ type rankFlags struct {
 // auto is the strategy that is chosen by what fits.
 const auto = "auto"
 
-// strategies parses both.
-func (f *rankFlags) strategies() (prefill, decode dispatch.Strategy, err error) {
-	parse := func(flag, text string) dispatch.Strategy {
-		if text == auto {
-			text = "persistent"
+// strategies say where a rank's experts are computed.
+type strategies struct{ prefill, decode dispatch.Strategy }
+
+// The strategies that auto chooses between.
+const (
+	allThere = "persistent"
+	allHere  = "cpu_only"
+)
+
+// resident reports whether experts are kept on the rank.
+func (s strategies) resident() bool { return s.prefill.Name() != allHere || s.decode.Name() != allHere }
+
+func (s strategies) String() string {
+	return fmt.Sprintf("prefill %s, decode %s", s.prefill.Name(), s.decode.Name())
+}
+
+// onRank reports whether the layers are on a rank with memory of its own.
+func (f *engineFlags) onRank() bool { return f.Device == "hostsim" }
+
+// named gives the strategies that flags name; auto stands for instead.
+func (f *rankFlags) named(instead string) (s strategies, err error) {
+	for _, x := range []struct {
+		flag, text string
+		to         *dispatch.Strategy
+	}{{"prefill-strategy", f.PrefillStrategy, &s.prefill}, {"decode-strategy", f.DecodeStrategy, &s.decode}} {
+		if x.text == auto {
+			x.text = instead
 		}
-		s, e := dispatch.Parse(text)
-		if e != nil && err == nil {
-			err = fmt.Errorf("--%s: %w", flag, e)
+		if *x.to, err = dispatch.Parse(x.text); err != nil {
+			return s, fmt.Errorf("--%s: %w", x.flag, err)
 		}
-		return s
 	}
-	prefill, decode = parse("prefill-strategy", f.PrefillStrategy), parse("decode-strategy", f.DecodeStrategy)
-	return prefill, decode, err
+	return s, nil
+}
+
+// choose resolves auto for experts of so many bytes beside the rest of what is on the
+// rank: they stay there if they fit.
+func (f *rankFlags) choose(experts, rest int64) (strategies, error) {
+	room := int64(planner.RefuseShare*float64(f.VRAM)) - rest
+	if f.VRAM == 0 {
+		room = experts
+	}
+	if f.ExpertVRAM > 0 {
+		room = min(room, int64(f.ExpertVRAM))
+	}
+	if experts > room {
+		return f.named(allHere)
+	}
+	return f.named(allThere)
 }
 
 // check refuses flags of a rank that is not there.
-func (f *rankFlags) check(device string) error {
+func (f *rankFlags) check(onRank bool) error {
 	if f.GPUPrefillThreshold < 1 {
 		return fmt.Errorf("--gpu-prefill-threshold %d: want 1 or more", f.GPUPrefillThreshold)
 	}
-	if _, _, err := f.strategies(); err != nil {
+	s, err := f.named(allHere)
+	switch {
+	case err != nil || onRank:
 		return err
-	}
-	if device != "cpu" {
-		return nil
-	}
-	if f.VRAM != 0 || f.ExpertVRAM != 0 {
+	case f.VRAM != 0 || f.ExpertVRAM != 0:
 		return errors.New("--vram and --expert-vram: --device cpu has no memory of its own")
-	}
-	for flag, text := range map[string]string{"prefill-strategy": f.PrefillStrategy, "decode-strategy": f.DecodeStrategy} {
-		if s, _ := dispatch.Parse(text); text != auto && s.Name() != "cpu_only" {
-			return fmt.Errorf("--%s %s: --device cpu has only cpu_only", flag, text)
-		}
+	case s.resident():
+		return fmt.Errorf("%s: --device cpu has only %s", s, allHere)
 	}
 	return nil
 }
 
-// loadOnRank puts the model on a simulated device beside the processor, its routed
-// experts where the strategies want them.
+// loadOnRank puts the model on the rank, its routed experts where the strategies
+// want them.
 func (s *session) loadOnRank(f *engineFlags, o load.Options) error {
-	a, b, err := f.strategies()
+	lim, err := o.LimitsFor(s.cfg)
 	if err != nil {
 		return err
 	}
-	lim, err := o.Limits.For(s.cfg)
-	if err != nil {
-		return err
-	}
-	if o.Precision.Integer() {
-		format, err := quant.Spec{Bits: 8, Group: o.Precision.Group}.Format(1, s.cfg.Hidden)
-		if err != nil {
-			return err
-		}
-		lim.QuantGroup = format.Group
-	}
-	p := placement.Options{
-		Prefill: a, Decode: b, Threshold: f.GPUPrefillThreshold, Budget: int64(f.ExpertVRAM),
+	s.parts, s.place, err = placement.Load(s.sim, s.dev, s.cfg, s.set, o, placement.Options{
+		Prefill: s.look.rank.prefill, Decode: s.look.rank.decode, Threshold: f.GPUPrefillThreshold, Budget: int64(f.ExpertVRAM),
 		Reserve: int64(f.depth()) * stages.StateBytes(s.cfg, lim),
-	}
-	s.parts, s.place, err = placement.Load(s.sim, s.dev, s.cfg, s.set, o, p)
-	if !errors.Is(err, dispatch.ErrNoRoom) || f.PrefillStrategy != auto && f.DecodeStrategy != auto {
-		return err
-	}
-	// What does not fit is computed where it lies.
-	beside, err := dispatch.Parse("cpu_only")
-	if err != nil {
-		return err
-	}
-	if f.PrefillStrategy == auto {
-		p.Prefill = beside
-	}
-	if f.DecodeStrategy == auto {
-		p.Decode = beside
-	}
-	s.parts, s.place, err = placement.Load(s.sim, s.dev, s.cfg, s.set, o, p)
+	})
 	return err
 }
 
 // openRank makes the rank's device, if there is one.
 func (s *session) openRank(f *engineFlags) error {
-	if f.Device != "hostsim" {
+	if !f.onRank() {
 		return nil
 	}
 	if s.wrap != nil || s.src.synth != nil {

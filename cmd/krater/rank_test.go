@@ -3,6 +3,9 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"krater/kernels/hostsim"
+	"krater/stages/drive"
 )
 
 // TestSimulatedRank: the answer of the golden, wherever the layers and the experts
@@ -41,17 +44,69 @@ func TestRankGolden(t *testing.T) {
 // TestRankRefuses what cannot be.
 func TestRankRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"no memory of its own":      {"run", "--vram", "1GiB", "Hello"},
-		"has only cpu_only":         {"run", "--decode-strategy", "persistent", "Hello"},
-		"layer_grouped":             {"run", "--device", "hostsim", "--prefill-strategy", "layer_grouped", "Hello"},
-		"there are 1 cpu_only":      {"run", "--device", "hostsim", "--decode-strategy", "fastest", "Hello"},
-		"out of memory":             {"run", "--device", "hostsim", "--vram", "1MiB", "Hello"},
-		"persistent":                {"run", "--device", "hostsim", "--expert-vram", "1KiB", "--prefill-strategy", "persistent", "--decode-strategy", "persistent", "Hello"},
-		"--gpu-prefill-threshold 0": {"run", "--device", "hostsim", "--gpu-prefill-threshold", "0", "Hello"},
-		"measures the processor":    {"bench", "--device", "hostsim"},
+		"no memory of its own":                          {"run", "--vram", "1GiB", "Hello"},
+		"has only cpu_only":                             {"run", "--decode-strategy", "persistent", "Hello"},
+		"layer_grouped":                                 {"run", "--device", "hostsim", "--prefill-strategy", "layer_grouped", "Hello"},
+		"there are 1 cpu_only":                          {"run", "--device", "hostsim", "--decode-strategy", "fastest", "Hello"},
+		"DOES NOT FIT: over 95 % of 1.0 MiB":            {"run", "--device", "hostsim", "--vram", "1MiB", "Hello"},
+		"4194304 bytes asked, 131072 of 1048576 in use": {"run", "--device", "hostsim", "--vram", "1MiB", "--force", "Hello"},
+		"persistent":                                    {"run", "--device", "hostsim", "--expert-vram", "1KiB", "--prefill-strategy", "persistent", "--decode-strategy", "persistent", "Hello"},
+		"--gpu-prefill-threshold 0":                     {"run", "--device", "hostsim", "--gpu-prefill-threshold", "0", "Hello"},
+		"measures the processor":                        {"bench", "--device", "hostsim"},
 	} {
 		if o := krater(t, "", args...); o.status != 1 || !strings.Contains(o.err, want) {
 			t.Errorf("%v: status %d: %s", args, o.status, o.err)
 		}
+	}
+}
+
+// TestStrategiesTakeEffect: what is on the rank after a load, and what a prompt and
+// some tokens move between it and the host, is what the strategies say; and the
+// memory is as planned, on either device.
+func TestStrategiesTakeEffect(t *testing.T) {
+	answer := func(args ...string) (*session, hostsim.Counters) {
+		t.Helper()
+		s, p := started(t, append([]string{"--device", "hostsim", "--gpu-prefill-threshold", "4"}, args...)...)
+		before := s.sim.Counters()
+		q := &drive.Sequence{Prompt: []int32{1, 5, 9, 14, 20, 7, 3, 2}, New: 4}
+		if err := drive.Run(p, []*drive.Sequence{q}, drive.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if u := s.memoryUse(); u.allocated != u.promised || u.allocated == 0 {
+			t.Errorf("%v: %d bytes promised, %d allocated", args, u.promised, u.allocated)
+		}
+		return s, s.sim.Counters().Since(before)
+	}
+	here, moved := answer("--prefill-strategy", "cpu_only", "--decode-strategy", "cpu_only")
+	there, still := answer()
+	if a, b := here.sim.Memory().Used, there.sim.Memory().Used; b-a != 6*32*3*64*256*2 {
+		t.Errorf("%d bytes on the rank with the experts elsewhere, %d with them there", a, b)
+	}
+	if moved.Launches["Experts"] != 0 || still.Launches["Experts"] == 0 {
+		t.Errorf("expert operators on the rank: %d, and %d when they are resident", moved.Launches["Experts"], still.Launches["Experts"])
+	}
+	if moved.BytesUp <= still.BytesUp || moved.BytesDown <= still.BytesDown {
+		t.Errorf("copied up %d and down %d bytes, with resident experts %d and %d", moved.BytesUp, moved.BytesDown, still.BytesUp, still.BytesDown)
+	}
+	if small, _ := answer("--vram", "60MiB"); small.look.rank.resident() {
+		t.Error("experts stay on a rank that has no room for them")
+	}
+}
+
+// TestServeOnRanks: the server's start and an answer with made-up nodes and on the
+// simulated device, memory as planned.
+func TestServeOnRanks(t *testing.T) {
+	want := ""
+	for _, args := range [][]string{
+		nil, {"--fake-topology", "2x1", "--inline-below=-1s"}, {"--fake-topology", "4x1", "--expert-pools", "16", "--inline-below=-1s"},
+		{"--device", "hostsim"}, {"--device", "hostsim", "--decode-strategy", "cpu_only", "--fake-topology", "2x1", "--inline-below=-1s"},
+	} {
+		s := open(t, args...)
+		got := post200[struct{ Choices []struct{ Text string } }](t, s, "/v1/completions", map[string]any{"model": "krater-tiny", "prompt": "A lighthouse is", "temperature": 0, "max_tokens": 12})
+		if len(got.Choices) != 1 || got.Choices[0].Text == "" || want != "" && got.Choices[0].Text != want {
+			t.Errorf("%v: %+v, want %q", args, got, want)
+			continue
+		}
+		want = got.Choices[0].Text
 	}
 }

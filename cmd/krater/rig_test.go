@@ -19,7 +19,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/rs/zerolog"
 
+	"krater/actors"
 	"krater/transport/client"
 )
 
@@ -55,6 +57,28 @@ func krater(t testing.TB, in string, args ...string) outcome {
 	var out, err bytes.Buffer
 	status := run(args, &env{in: strings.NewReader(in), out: &out, err: &err})
 	return outcome{status, out.String(), err.String()}
+}
+
+// started is the built-in model with its pipeline, for flags of krater run.
+func started(t testing.TB, args ...string) (*session, *actors.Pipeline) {
+	t.Helper()
+	var c cli
+	ctx, file, err := parse(&c, append([]string{"run"}, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}
+	s, err := newSession(e, "", &c.Run.engineFlags, limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	p, err := s.pipeline(&c.Run.engineFlags, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return s, p
 }
 
 // answers runs a command line that must succeed and gives its standard output.

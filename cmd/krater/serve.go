@@ -131,7 +131,10 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 		return nil, nil, err
 	}
 	lim := s.parts.Limits
-	log.Info().Str("device", s.dev.Name()).Str("kernels", s.dev.Choices().String()).Int("threads", s.dev.Team().Threads()).
+	if s.place != nil {
+		log.Info().Str("device", s.sim.Name()).Str("experts", s.look.rank.String()).Msg("experts placed")
+	}
+	log.Info().Str("device", s.rank().Name()).Str("kernels", s.dev.Choices().String()).Int("threads", s.dev.Team().Threads()).
 		Int64("weight_bytes", s.parts.WeightBytes).Int("kv_tokens", lim.Blocks*lim.BlockTokens).Int("context", lim.Context).Msg("model loaded")
 	p, err := s.pipeline(&c.engineFlags, log)
 	if err != nil {

@@ -201,7 +201,7 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		return s.make(f, o)
 	}
 	if s.set, err = s.src.open(); err == nil {
-		err = s.openIntegers(ctx, s.operators(), f, &o, r)
+		err = s.openIntegers(ctx, f, &o, r)
 	}
 	switch {
 	case err != nil:
@@ -214,7 +214,7 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		s.Close()
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
-	s.sealIntegers(f, r)
+	s.sealIntegers(r)
 	return nil
 }
 

@@ -309,11 +309,22 @@ func TestHalfPrecisionCache(t *testing.T) {
 // TestStepDoesNotAllocate: a step in steady state makes no garbage.
 func TestStepDoesNotAllocate(t *testing.T) {
 	for _, run := range []struct {
-		name    string
-		threads int
-	}{{"deepseek_v2", 1}, {"deepseek_v2", 2}, {"qwen2", 1}, {"qwen2", 2}} {
+		name      string
+		threads   int
+		kv        tensor.DType
+		precision load.Precision
+	}{
+		{name: "deepseek_v2", threads: 1}, {name: "deepseek_v2", threads: 2}, {name: "qwen2", threads: 1}, {name: "qwen2", threads: 2},
+		{"deepseek_v2_lite", 2, tensor.F8E4M3, load.Precision{Experts: 4, Attention: 8, KVB: 8, Shared: 4, Dense: 8, Head: 4, Group: 64}},
+		{"deepseek_v2", 2, tensor.I8, load.Precision{Experts: 8, Attention: 4, KVB: 4, Shared: 8, Dense: 4, Head: 8, Group: 32}},
+		{"qwen2", 2, tensor.I8, load.Precision{Attention: 8, Dense: 4, Head: 8, Group: 128}},
+	} {
 		dir, threads := filepath.Join(goldens, run.name), run.threads
-		m := open(t, processor(t, threads), dir, "config.json", load.Options{Limits: limits, Partition: []int{2, 1}})
+		dev, o := processor(t, threads), load.Options{Limits: limits, Partition: []int{2, 1}, KVType: run.kv, Precision: run.precision}
+		if run.precision.Experts != 0 {
+			o = integers(t, dev, dir, o)
+		}
+		m := open(t, dev, dir, "config.json", o)
 		blocks := []int32{3, 9, 4, 7}
 		for _, b := range []*stages.Batch{
 			{Tokens: make([]int32, 1), Spans: []stages.Span{{Span: device.Span{Len: 1, Pos: 40, Blocks: blocks}, Decode: true, Want: true}}},
@@ -329,7 +340,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 				}
 			})
 			if n != 0 {
-				t.Errorf("%s, %d rows, %d threads: %v allocations a step", run.name, len(b.Tokens), threads, n)
+				t.Errorf("%s %+v, %d rows, %d threads: %v allocations a step", run.name, run.precision, len(b.Tokens), threads, n)
 			}
 		}
 	}

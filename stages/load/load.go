@@ -77,7 +77,7 @@ func (p *Parts) Close() {
 // missing, misshapen or stray tensor is named in the error; routed experts that
 // are kept as integers need not be in set.
 func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, error) {
-	lim, err := o.limits(cfg)
+	lim, err := o.LimitsFor(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +143,9 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 	return b.err
 }
 
-// limits checks the options for a model and fills in what is left open.
-func (o *Options) limits(cfg *model.Config) (stages.Limits, error) {
+// LimitsFor checks the options for a model and gives its limits with nothing left
+// open: those of the Parts that Model makes.
+func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 	lim, err := o.Limits.For(cfg)
 	if err != nil {
 		return lim, err

@@ -60,7 +60,7 @@ type Use struct {
 // stages.NewState take. It reads no tensor: weights not kept as integers count as
 // the config's type (BF16 where it names none).
 func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
-	lim, err := o.limits(cfg)
+	lim, err := o.LimitsFor(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +84,14 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
 	return needs, nil
+}
+
+// WeightBytes is the size of a model's tensors as its files hold them.
+func WeightBytes(cfg *model.Config) (n int64) {
+	for _, x := range weightNeeds(cfg, Precision{}) {
+		n = plus(n, x.Bytes)
+	}
+	return n
 }
 
 // weightNeeds adds up the tensors by part.

@@ -6,6 +6,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/model"
 )
 
 // Mirror is the host's side of a batch: the rows experts take and give. It belongs
@@ -39,6 +40,15 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 		return nil, fmt.Errorf("offload: rows of %d tokens: %w", lim.Tokens, err)
 	}
 	return m, nil
+}
+
+// MirrorBytes is what NewMirror takes for batches within lim.
+func MirrorBytes(cfg *model.Config, lim stages.Limits) int64 {
+	n := 4 * int64(lim.Tokens) * int64(1+cfg.MoE.Router.TopK) * int64(cfg.Hidden)
+	if lim.QuantGroup > 0 {
+		n += int64(device.QRowsBytes(lim.Tokens, cfg.Hidden, lim.QuantGroup))
+	}
+	return n
 }
 
 // Close frees the memory.

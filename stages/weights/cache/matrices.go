@@ -299,6 +299,20 @@ func (m *Matrices) Seal() error {
 	return nil
 }
 
+// Allocated is what the device was asked for: matrices that were made, and a file
+// that was copied.
+func (m *Matrices) Allocated() (n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.bufs {
+		n += int64(b.Size())
+	}
+	if m.file != nil && m.file.mapped == nil {
+		n += int64(m.file.buf.Size())
+	}
+	return n
+}
+
 // Bytes is the size of all matrices given.
 func (m *Matrices) Bytes() (n int64) {
 	m.mu.Lock()
