@@ -45,7 +45,10 @@ func (s *session) openDevice(f *engineFlags) error {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), cpu.Processors(nodes)))
 	}
 	var err error
-	s.dev, err = cpu.New(cpu.Options{Threads: f.Threads, Nodes: s.look.nodes})
+	s.dev, err = cpu.New(cpu.Options{Threads: f.Threads, Nodes: s.look.nodes, TileBF16: f.TileBF16})
+	if err != nil && f.TileBF16 {
+		err = fmt.Errorf("--tile-bf16: %w", err)
+	}
 	if err == nil && s.look.options.Precision.Integer() {
 		s.dev.Probe()
 	}

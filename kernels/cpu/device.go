@@ -27,7 +27,7 @@ type Options struct {
 	Nodes   []Node      // where threads and memory are bound to; none: nowhere, the system moves both
 	Budget  int64       // bytes Alloc may hand out; 0: unlimited
 	Level   level.Level // level.Auto: the best one, or KRATER_CPU_LEVEL
-	// TileBF16 has MatMul multiply BF16 weights on the tile unit (AMX), for every
+	// TileBF16 has MatMul and FFN multiply BF16 weights on the tile unit (AMX), for every
 	// number of rows; New fails where there is none. Activations count with 16 of their
 	// 24 bits, so results differ from those without it; see package btile.
 	TileBF16 bool

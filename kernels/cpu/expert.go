@@ -164,6 +164,12 @@ func (d *Device) FFN(stream device.Stream, out, x device.Mat, e device.Expert) {
 	o, in := f32(op, "out", &out, x.Rows, x.Cols), f32(op, "x", &x, x.Rows, x.Cols)
 	t := &s.ffn
 	t.begin(d, x.Cols)
+	t.add(op, &e, 0, 0) // checks even when there is no row
+	if one := &t.items[0]; one.gate.onTiles(d) && one.up.onTiles(d) && one.down.onTiles(d) {
+		s.ffnUnit.run(s, one, o, out.Stride, in, x.Stride, x.Rows)
+		return
+	}
+	t.begin(d, x.Cols)
 	for r := 0; r < x.Rows; {
 		// The weights are read once for each group, so a group is one item.
 		rows := min(groupRows, x.Rows-r)

@@ -115,24 +115,29 @@ func (d *Device) MatMul(stream device.Stream, out, x, w device.Mat) {
 	s := d.stream(op, stream)
 	o := f32(op, "out", &out, x.Rows, w.Rows)
 	in := f32(op, "x", &x, x.Rows, x.Cols)
-	t := &s.matmul
-	t.product = newProduct(op, "w", &w, w.Rows, x.Cols)
+	p := newProduct(op, "w", &w, w.Rows, x.Cols)
 	if x.Rows == 0 || w.Rows == 0 {
 		return
 	}
 	if x.Cols == 0 {
 		fail(op, "x is %s", x)
 	}
-	t.dev, t.outStride = d, out.Stride
-	for r := 0; r < x.Rows; r += rowBlock {
-		t.m = min(rowBlock, x.Rows-r)
-		t.out = rowAt(o, out.Stride, r)
-		t.x, t.xStride = rowAt(in, x.Stride, r), x.Stride
+	s.multiply(p, o, out.Stride, in, x.Stride, x.Rows)
+}
+
+// multiply is MatMul of a product and rows that were checked; strides are values.
+func (s *Stream) multiply(p product, out *float32, outStride int, x *float32, xStride, rows int) {
+	t := &s.matmul
+	t.product, t.dev, t.outStride = p, s.dev, outStride
+	for r := 0; r < rows; r += rowBlock {
+		t.m = min(rowBlock, rows-r)
+		t.out = rowAt(out, outStride, r)
+		t.x, t.xStride = rowAt(x, xStride, r), xStride
 		if t.bf16 {
-			t.x, t.xStride = s.packed(t.x, x.Stride, t.m, t.k), convert.Padded(t.k)
+			t.x, t.xStride = s.packed(t.x, xStride, t.m, t.k), convert.Padded(t.k)
 		}
 		scratch := t.unit.pack(s, t)
-		ns := t.ns(d, t.m)
+		ns := t.ns(s.dev, t.m)
 		s.each(t, t.items(s, ns), ns, scratch)
 	}
 }

@@ -19,11 +19,14 @@ type unitPack struct {
 	block  btile.Block
 }
 
+// onTiles reports whether the unit has a part in products with these weights.
+func (p *product) onTiles(d *Device) bool { return d.tileBF16 && p.bf16 && btile.Can(p.n, p.k) }
+
 // pack packs the rows of t where Options.TileBF16 asks for the unit, and gives the
 // scratch that an item of t takes of its lane's arena.
 func (u *unitPack) pack(s *Stream, t *matmulTask) int {
 	u.tokens = nil
-	if !s.dev.tileBF16 || !t.bf16 || !btile.Can(t.n, t.k) {
+	if !t.onTiles(s.dev) {
 		return 0
 	}
 	blocks := (t.m + btile.MostTokens - 1) / btile.MostTokens

@@ -7,6 +7,8 @@ import (
 
 	"krater/kernels/cpu"
 	"krater/kernels/cpu/btile"
+	"krater/kernels/cpu/exp"
+	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/tensor"
 )
@@ -50,6 +52,53 @@ func TestMatMulOnTheTileUnit(t *testing.T) {
 			}
 			if err := got.Check(); err != nil {
 				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestFFNOnTheTileUnit: a network has the bits of its products and SiLU between
+// them, for any other rows and any number of threads, and makes no garbage.
+func TestFFNOnTheTileUnit(t *testing.T) {
+	if err := btile.Available(); err != nil {
+		t.Skip(err)
+	}
+	one, s1 := open(t, cpu.Options{Threads: 1, TileBF16: true})
+	many, s3 := open(t, cpu.Options{Threads: 3, TileBF16: true})
+	many.ShareEverything()
+	for _, size := range [][2]int{{64, 96}, {96, 64}, {352, 160}} {
+		const most = 140
+		h, f := size[0], size[1]
+		x := kerneltest.Normal(kerneltest.Rand(1), most*h, 1)
+		weight := func(d *cpu.Device, seed uint64, n, k int) device.Mat {
+			w, _ := floats(d, tensor.BF16, kerneltest.Normal(kerneltest.Rand(seed), n*k, 0.1), n, k)
+			return w
+		}
+		network := func(d *cpu.Device) device.Expert {
+			return device.Expert{Gate: weight(d, 2, f, h), Up: weight(d, 3, f, h), Down: weight(d, 4, h, f)}
+		}
+		e := network(one)
+		gate, up, whole := make([]float32, most*f), make([]float32, most*f), make([]float32, most*h)
+		one.MatMul(s1, f32s(one, gate, most, f), f32s(one, x, most, h), e.Gate)
+		one.MatMul(s1, f32s(one, up, most, f), f32s(one, x, most, h), e.Up)
+		for r := range most {
+			exp.At(one.Level()).SiluMul(&gate[r*f], &gate[r*f], &up[r*f], f)
+		}
+		one.MatMul(s1, f32s(one, whole, most, h), f32s(one, gate, most, f), e.Down)
+		e = network(many)
+		for _, rows := range [][2]int{{0, 1}, {5, 6}, {3, 19}, {20, 52}, {0, 140}} {
+			m := rows[1] - rows[0]
+			got := kerneltest.Guard[float32](m*h, 4)
+			out, in := f32s(many, got.Data, m, h), f32s(many, x[rows[0]*h:rows[1]*h], m, h)
+			many.FFN(s3, out, in, e)
+			if err := kerneltest.SameBits(got.Data, whole[rows[0]*h:rows[1]*h]); err != nil {
+				t.Fatalf("%v, rows %v: %v", size, rows, err)
+			}
+			if err := got.Check(); err != nil {
+				t.Fatal(err)
+			}
+			if n := testing.AllocsPerRun(3, func() { many.FFN(s3, out, in, e) }); n != 0 {
+				t.Errorf("%v, rows %v: %v allocations", size, rows, n)
 			}
 		}
 	}

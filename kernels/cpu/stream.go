@@ -31,6 +31,7 @@ type Stream struct {
 	sum      sumTask
 	matmul   matmulTask
 	pack     packTask
+	ffnUnit  ffnUnit
 	ffn      ffnTask
 	decode   decodeTask
 	prefill  prefillTask
