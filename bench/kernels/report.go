@@ -162,19 +162,7 @@ func (r *Report) regimeTable() stat.Table {
 }
 
 // Text writes all tables.
-func (r *Report) Text(w io.Writer) error {
-	for i, t := range r.Tables() {
-		if i > 0 {
-			if _, err := io.WriteString(w, "\n"); err != nil {
-				return err
-			}
-		}
-		if err := t.Text(w); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (r *Report) Text(w io.Writer) error { return stat.Text(w, r.Tables()) }
 
 // Charts are bars of the kernels that are bound by memory, against reads, and of
 // the GEMM kernels.

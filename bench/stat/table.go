@@ -20,6 +20,21 @@ type Table struct {
 // Add appends a row.
 func (t *Table) Add(cells ...any) { t.Rows = append(t.Rows, cells) }
 
+// Text writes tables with a line between them.
+func Text(w io.Writer, tables []Table) error {
+	for i := range tables {
+		if i > 0 {
+			if _, err := io.WriteString(w, "\n"); err != nil {
+				return err
+			}
+		}
+		if err := tables[i].Text(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Text writes the table with aligned columns; numbers stand right.
 func (t *Table) Text(w io.Writer) error {
 	var b strings.Builder

@@ -33,8 +33,9 @@ type opened struct {
 	model *direct.Model
 }
 
-// open loads a model for a test.
-func open(t testing.TB, dev load.Device, dir, config string, o load.Options) *opened {
+// files reads a model folder's config, by the file's name, and opens its weights
+// until the test ends.
+func files(t testing.TB, dir, config string) (*model.Config, *weights.Set) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, config))
 	if err != nil {
@@ -48,6 +49,18 @@ func open(t testing.TB, dev load.Device, dir, config string, o load.Options) *op
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := set.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cfg, set
+}
+
+// open loads a model for a test.
+func open(t testing.TB, dev load.Device, dir, config string, o load.Options) *opened {
+	t.Helper()
+	cfg, set := files(t, dir, config)
 	parts, err := load.Model(dev, cfg, set, o)
 	if err != nil {
 		t.Fatal(err)
@@ -59,9 +72,6 @@ func open(t testing.TB, dev load.Device, dir, config string, o load.Options) *op
 	t.Cleanup(func() {
 		m.Close()
 		parts.Close()
-		if err := set.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 	return &opened{cfg, set, m}
 }

@@ -2,7 +2,6 @@ package direct_test
 
 import (
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -14,9 +13,6 @@ import (
 	"krater/stages/drive"
 	"krater/stages/internal/refdevice"
 	"krater/stages/load"
-	"krater/stages/model"
-	"krater/stages/text/tokenizer"
-	"krater/stages/weights"
 	"krater/stages/weights/cache"
 	"krater/stages/weights/quant"
 )
@@ -25,19 +21,7 @@ import (
 // files of dir, on dev.
 func integers(t testing.TB, dev load.Device, dir string, o load.Options) load.Options {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := model.Parse(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := weights.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close()
+	cfg, set := files(t, dir, "config.json")
 	src := &cache.Weights{Config: cfg, Set: set, Spec: quant.Spec{Bits: o.Precision.Experts, Group: o.Precision.Group}, Method: cache.Search}
 	var bufs []device.Buffer
 	banks := map[int][]device.QExpert{}
@@ -94,8 +78,12 @@ func TestGoldensInteger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		clear := 0
 		for i := range g.Prompts {
-			teach(t, m, &g.Prompts[i], x.precision, x.sure)
+			clear += teach(t, m, &g.Prompts[i], x.precision, x.sure)
+		}
+		if clear == 0 {
+			t.Errorf("%s: no continuation has a margin over %g", x.name, x.sure)
 		}
 		want, ok := g.Vector("p17.logits")
 		if !ok {
@@ -110,11 +98,11 @@ func TestGoldensInteger(t *testing.T) {
 	}
 }
 
-// teach runs a prompt with the golden's continuation behind it.
-func teach(t *testing.T, m *opened, p *compare.Prompt, precision load.Precision, sure float32) {
+// teach runs a prompt with the golden's continuation behind it and counts the
+// tokens whose margin is clear.
+func teach(t *testing.T, m *opened, p *compare.Prompt, precision load.Precision, sure float32) (clear int) {
 	t.Helper()
 	ids := append(slices.Clone(p.IDs), p.Greedy...)
-	clear := 0
 	q := &drive.Sequence{Prompt: ids, All: true, See: func(pos int, logits []float32) {
 		i := pos + 1 - len(p.IDs)
 		if i < 0 || i >= len(p.Greedy) || p.Margin[i] <= sure {
@@ -128,9 +116,7 @@ func teach(t *testing.T, m *opened, p *compare.Prompt, precision load.Precision,
 	if err := drive.Run(m.model, []*drive.Sequence{q}, drive.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if clear == 0 {
-		t.Logf("prompt %s: no clear margin", p.Name)
-	}
+	return clear
 }
 
 // positions are the logits [T, V] of every position.
@@ -165,21 +151,14 @@ func relative(a, b []float32) float64 {
 // The two may differ by more than sums in another order do: an activation that
 // lies between two integers is rounded one way here and the other way there, which
 // moves it by 1/254 of its group's largest, and what follows it. In another stretch
-// one position in a hundred may take the other of two tokens that are almost alike.
+// one position in a hundred may take the other of two tokens that are almost alike:
+// over the first seven stretches 10 of 2,247 do, nine of them within 0.05 of a logit.
 func TestTinyInteger(t *testing.T) {
 	if testing.Short() {
 		t.Skip("642 tokens in plain Go: not in the short suite")
 	}
 	const stretch, more = 321, 32
-	text, err := os.ReadFile(filepath.Join(tiny, "heldout.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tok, err := tokenizer.Load(os.DirFS(tiny))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids := tok.Encode(string(text[:1<<14]), tokenizer.EncodeOptions{ParseSpecial: true})
+	ids := heldout(t)
 	o := load.Options{
 		Limits: stages.Limits{Tokens: stretch, Seqs: 1, LogitRows: stretch, Blocks: (stretch + 15) / 16, BlockTokens: 16},
 		KVType: tensor.F32, Precision: load.Precision{Experts: 4, Group: 64},

@@ -3,7 +3,6 @@ package direct_test
 import (
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"krater/stages/internal/refdevice"
 	"krater/stages/load"
 	"krater/stages/ppl"
-	"krater/stages/text/tokenizer"
 )
 
 // kept is what a model's cache and kv_b are kept in.
@@ -199,15 +197,7 @@ func TestTinyKVAgreement(t *testing.T) {
 		t.Skip("forward passes over thousands of tokens: not in the short suite")
 	}
 	const window, measured = 512, 4096
-	text, err := os.ReadFile(filepath.Join(tiny, "heldout.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tok, err := tokenizer.Load(os.DirFS(tiny))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids := tok.Encode(string(text), tokenizer.EncodeOptions{ParseSpecial: true})[:measured]
+	ids := heldout(t)[:measured]
 	dev := processor(t, 2)
 	model := func(k kept) *opened {
 		o := k.options()

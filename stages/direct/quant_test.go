@@ -1,8 +1,6 @@
 package direct_test
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"unsafe"
 
@@ -13,7 +11,6 @@ import (
 	"krater/stages/drive"
 	"krater/stages/load"
 	"krater/stages/ppl"
-	"krater/stages/text/tokenizer"
 	"krater/stages/weights/cache"
 	"krater/stages/weights/quant"
 )
@@ -58,15 +55,7 @@ func TestTinyQuantised(t *testing.T) {
 		t.Skip("a minute of forward passes: not in the short suite")
 	}
 	const window, measured, learned = 512, 4096, 16384
-	text, err := os.ReadFile(filepath.Join(tiny, "heldout.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tok, err := tokenizer.Load(os.DirFS(tiny))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids := tok.Encode(string(text), tokenizer.EncodeOptions{ParseSpecial: true})
+	ids := heldout(t)
 	half := len(ids) / 2
 	test, calibrate := ids[:measured], ids[half:half+learned]
 	dev := processor(t, 2)

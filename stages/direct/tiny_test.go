@@ -18,6 +18,20 @@ import (
 
 const tiny = "../../models/krater-tiny"
 
+// heldout is the text that the default model was not trained on, as tokens.
+func heldout(t testing.TB) []int32 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(tiny, "heldout.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(os.DirFS(tiny))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok.Encode(string(text), tokenizer.EncodeOptions{ParseSpecial: true})
+}
+
 // TestTinyGolden compares last logits and greedy ids, up to the end mark, of the
 // default model's own golden.
 func TestTinyGolden(t *testing.T) {

@@ -178,8 +178,9 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	case threads >= 8:
 		group *= 2
 	}
-	// Gate and up, their integers, and the rows packed for the tile unit.
-	shared := max(scratchRows*(widest+scratchSpare), group*(h+3*inner+2*scratchSpare))
+	// Gate and up, their integers, and rows packed for the tile unit: of a network, and
+	// all rows of a product.
+	shared := max(scratchRows*(widest+scratchSpare), group*(h+3*inner+2*scratchSpare), lim.Tokens*(widest+scratchSpare)/4)
 	latent := a.KVRank + a.RopeDim + scratchSpare
 	decode := scratchHeads*(3*latent+scratchKeys+3) + latent
 	prefill := scratchKeys*(latent+a.QKDim()+a.VDim+8) + 3*lim.Tokens
