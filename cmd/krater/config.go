@@ -22,6 +22,20 @@ func envName(flag string) string {
 	return "KRATER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// nameEnvironment gives every flag below n its variable (kong.DefaultEnvars would cut
+// bf16 into BF_16).
+func nameEnvironment(n *kong.Node) {
+	for _, f := range n.Flags {
+		if f.Name != "help" {
+			f.Envs = []string{envName(f.Name)}
+			f.Value.Tag.Envs = f.Envs
+		}
+	}
+	for _, child := range n.Children {
+		nameEnvironment(child)
+	}
+}
+
 // configMaxBytes bounds a configuration file.
 const configMaxBytes = 1 << 20
 
@@ -124,7 +138,7 @@ func parse(cli any, args []string, options ...kong.Option) (*kong.Context, *file
 	options = append(options,
 		kong.Name("krater"),
 		kong.Description("Serves large mixture-of-experts language models on one ordinary machine."),
-		kong.DefaultEnvars("KRATER"),
+		kong.PostBuild(func(k *kong.Kong) error { nameEnvironment(k.Model.Node); return nil }),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)

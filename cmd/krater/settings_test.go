@@ -244,7 +244,7 @@ func TestBadFlags(t *testing.T) {
 // eachFlag visits every flag of every command.
 func eachFlag(t *testing.T, f func(command string, flag *kong.Flag)) {
 	t.Helper()
-	parser, err := kong.New(&cli{}, kong.Writers(io.Discard, io.Discard), kong.DefaultEnvars("KRATER"))
+	parser, err := kong.New(&cli{}, kong.Writers(io.Discard, io.Discard))
 	if err != nil {
 		t.Fatal(err)
 	}
