@@ -1,0 +1,191 @@
+// Package launch is what the host tells a card: a list of kernel launches with
+// their arguments, as plain data. Whoever makes a list needs no driver, so which
+// kernel is chosen for a shape, with what grid and in what order, is tested on any
+// machine; package rt carries lists out.
+package launch
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sync"
+)
+
+// Kernel is the number of a kernel's name in this process.
+type Kernel uint32
+
+var names struct {
+	sync.Mutex
+	list []string
+	byID map[string]Kernel
+}
+
+// Named gives the kernel of a name: the extern "C" name in kernels/cuda/src. It is
+// for package variables; a name that the loaded modules lack fails when it is run.
+func Named(name string) Kernel {
+	names.Lock()
+	defer names.Unlock()
+	if k, ok := names.byID[name]; ok {
+		return k
+	}
+	if names.byID == nil {
+		names.byID = map[string]Kernel{}
+	}
+	k := Kernel(len(names.list))
+	names.list = append(names.list, name)
+	names.byID[name] = k
+	return k
+}
+
+// String is the kernel's name.
+func (k Kernel) String() string {
+	names.Lock()
+	defer names.Unlock()
+	if int(k) < len(names.list) {
+		return names.list[k]
+	}
+	return fmt.Sprintf("kernel %d", uint32(k))
+}
+
+// Kernels is how many names there are.
+func Kernels() int {
+	names.Lock()
+	defer names.Unlock()
+	return len(names.list)
+}
+
+// Dim is a grid or a block; a zero dimension means 1.
+type Dim struct{ X, Y, Z uint32 }
+
+// Config says how a kernel is launched.
+type Config struct {
+	Grid, Block Dim
+	Shared      uint32 // dynamic shared memory, bytes
+	// PDL lets the kernel start while its predecessor still runs, on cards that can. It
+	// must then call pdl_wait before it touches anything its predecessors write or read.
+	PDL bool
+}
+
+// Arg is one argument of a kernel: a pointer or a number of fixed size.
+type Arg struct {
+	bits uint64
+	size uint8
+}
+
+// Ptr is an address in the card's memory.
+type Ptr uint64
+
+// P is a pointer argument, I32 an int, U32 an unsigned, I64 a long long, F32 a float.
+func P(p Ptr) Arg       { return Arg{uint64(p), 8} }
+func I32(v int) Arg     { return Arg{uint64(uint32(int32(v))), 4} }
+func U32(v uint32) Arg  { return Arg{uint64(v), 4} }
+func I64(v int64) Arg   { return Arg{uint64(v), 8} }
+func F32(v float32) Arg { return Arg{uint64(math.Float32bits(v)), 4} }
+
+// Kind tells what an op does.
+type Kind uint8
+
+const (
+	Run  Kind = iota // a kernel
+	Fill             // bytes of memory set to one value: Dst, Bytes, Value
+	Copy             // Bytes from Src to Dst, both on the card
+)
+
+// Op is one entry of a list. Its arguments lie in the list.
+type Op struct {
+	Kind   Kind
+	Kernel Kernel
+	Config Config
+	First  int // index of the first argument in List.Args
+	Count  int
+	Dst    Ptr
+	Src    Ptr
+	Bytes  int64
+	Value  byte
+}
+
+// List is a sequence of ops in the order in which they run. It is owned by one
+// goroutine; Reset keeps its memory, so a list that is used again allocates nothing.
+type List struct {
+	Ops  []Op
+	Args []Arg
+}
+
+// Reset empties the list.
+func (l *List) Reset() { l.Ops, l.Args = l.Ops[:0], l.Args[:0] }
+
+// Add appends a launch.
+func (l *List) Add(k Kernel, c Config, args ...Arg) {
+	l.Ops = append(l.Ops, Op{Kind: Run, Kernel: k, Config: c, First: len(l.Args), Count: len(args)})
+	l.Args = append(l.Args, args...)
+}
+
+// Fill appends the setting of n bytes at dst.
+func (l *List) Fill(dst Ptr, n int64, value byte) {
+	l.Ops = append(l.Ops, Op{Kind: Fill, Dst: dst, Bytes: n, Value: value})
+}
+
+// Copy appends a copy of n bytes within the card.
+func (l *List) Copy(dst, src Ptr, n int64) {
+	l.Ops = append(l.Ops, Op{Kind: Copy, Dst: dst, Src: src, Bytes: n})
+}
+
+// OpArgs are the arguments of an op.
+func (l *List) OpArgs(o *Op) []Arg { return l.Args[o.First : o.First+o.Count] }
+
+// Size is the argument's size in bytes, Put writes it little endian to dst.
+func (a Arg) Size() int { return int(a.size) }
+
+// Put writes the argument to dst, little endian, and gives its size.
+func (a Arg) Put(dst []byte) int {
+	if a.size == 8 {
+		binary.LittleEndian.PutUint64(dst, a.bits)
+	} else {
+		binary.LittleEndian.PutUint32(dst, uint32(a.bits))
+	}
+	return int(a.size)
+}
+
+// Same reports whether m would do exactly what l does: equal kernels, shapes and
+// arguments in the same order.
+func (l *List) Same(m *List) bool {
+	if len(l.Ops) != len(m.Ops) || len(l.Args) != len(m.Args) {
+		return false
+	}
+	for i := range l.Ops {
+		if l.Ops[i] != m.Ops[i] {
+			return false
+		}
+	}
+	for i := range l.Args {
+		if l.Args[i] != m.Args[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Hash is equal for lists that are Same.
+func (l *List) Hash() uint64 {
+	const prime = 0x9e3779b97f4a7c15
+	h := uint64(len(l.Ops))
+	mix := func(v uint64) {
+		h = (h ^ v) * prime
+		h ^= h >> 29
+	}
+	for i := range l.Ops {
+		o := &l.Ops[i]
+		mix(uint64(o.Kernel)<<32 | uint64(o.Config.Grid.X))
+		mix(uint64(o.Config.Grid.Y)<<32 | uint64(o.Config.Grid.Z))
+		mix(uint64(o.Dst) ^ uint64(o.Src)<<1 ^ uint64(o.Bytes)<<2)
+	}
+	for i := range l.Args {
+		mix(l.Args[i].bits)
+	}
+	return h
+}
+
+// Clone is a copy that does not change with l.
+func (l *List) Clone() *List {
+	return &List{Ops: append([]Op(nil), l.Ops...), Args: append([]Arg(nil), l.Args...)}
+}

@@ -1,0 +1,95 @@
+package launch
+
+import (
+	"fmt"
+
+	"krater/kernels/tensor"
+)
+
+// Mat is a row-major matrix in the card's memory. The zero Mat means "absent".
+type Mat struct {
+	At     Ptr // of the first element
+	DType  tensor.DType
+	Rows   int
+	Cols   int
+	Stride int // elements between the starts of two rows
+}
+
+// Zero reports whether m is absent.
+func (m Mat) Zero() bool { return m.At == 0 }
+
+// Dense reports whether rows follow one another without a gap.
+func (m Mat) Dense() bool { return m.Stride == m.Cols || m.Rows <= 1 }
+
+// RowRange views rows [from, to).
+func (m Mat) RowRange(from, to int) Mat {
+	m.At += Ptr(from * m.Stride * m.DType.Size())
+	m.Rows = to - from
+	return m
+}
+
+// ColRange views columns [from, to) of every row.
+func (m Mat) ColRange(from, to int) Mat {
+	m.At += Ptr(from * m.DType.Size())
+	m.Cols = to - from
+	return m
+}
+
+// String describes shape and type, for errors.
+func (m Mat) String() string {
+	if m.Zero() {
+		return "absent"
+	}
+	return fmt.Sprintf("%s [%d, %d]", m.DType, m.Rows, m.Cols)
+}
+
+// Tiles is an integer weight matrix in format A.
+type Tiles struct {
+	tensor.FormatA
+	Values Ptr // ValueBytes, aligned to 128
+	Scales Ptr // ScaleBytes
+}
+
+// Zero reports whether t is absent.
+func (t *Tiles) Zero() bool { return t.Values == 0 }
+
+// Weight is the matrix [N, K] of a linear layer: plain rows (BF16 or F32), or tiles.
+type Weight struct {
+	F Mat
+	A Tiles
+}
+
+// Rows is N, Cols K.
+func (w *Weight) Rows() int {
+	if !w.A.Zero() {
+		return w.A.Rows
+	}
+	return w.F.Rows
+}
+
+// Cols is K.
+func (w *Weight) Cols() int {
+	if !w.A.Zero() {
+		return w.A.Cols
+	}
+	return w.F.Cols
+}
+
+// Bank is the routed experts of a layer, one after the other at equal distances.
+// W13 and W2 describe expert 0: W13 [2F, H] joined (gate and up), W2 [H, F]. In
+// plain rows W13 holds gate's F rows, then up's. Step is the distance between two
+// experts' values (in bytes), ScaleStep of their scales.
+type Bank struct {
+	Experts           int
+	W13, W2           Weight
+	Step, ScaleStep   int64 // of W13
+	Step2, ScaleStep2 int64 // of W2
+}
+
+// KV is a layer's cache of keys and values: a row a slot. Scales [slots,
+// width/Group] F32 belong to I8.
+type KV struct {
+	Mat
+	Scales Mat
+	Group  int
+}

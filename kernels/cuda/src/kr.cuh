@@ -1,0 +1,220 @@
+// What the kernels are written with: number formats, and every instruction that has
+// no name in CUDA C++, as a function. Nothing else in this folder holds inline
+// assembly, so that the same sources also compile for a CPU (KR_EMU, kernels/cuda/emu),
+// where these functions do in plain C++ what the instruction does.
+//
+// Two builds: compute_80 (mma.sync, cp.async, ldmatrix), which every card from 8.0 on
+// runs, and sm_90a, which adds what KR_HOPPER guards (wgmma, bulk copies, programmatic
+// launch). A kernel that needs the latter exists in that build only.
+#pragma once
+#include <stdint.h>
+
+#ifdef KR_EMU
+#include "../emu/emu.h" // defines KR_HOPPER for its sm_90 variant, and all below up to "plain"
+#else
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define KR_HOPPER 1
+#endif
+
+#define KR_DEV static __device__ __forceinline__
+// A kernel: KR_KERNEL(threads of a block, blocks of a multiprocessor) name(...) { }
+// KR_EXPORT(name) after its body.
+#define KR_KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define KR_EXPORT(name)
+// The block's dynamic shared memory as an array of type named name.
+#define KR_SHARED(type, name)                                       \
+	extern __shared__ __align__(1024) unsigned char kr_shared_[];    \
+	type *name = reinterpret_cast<type *>(kr_shared_)
+
+// Addresses of shared memory as instructions take them. Only of dynamic shared memory.
+KR_DEV uint32_t smem_u32(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+// --- asynchronous copies, global to shared, 16 bytes a thread
+// ok false: writes zeros and does not read src.
+KR_DEV void cp_async16(uint32_t dst, const void *src, bool ok = true) {
+	int n = ok ? 16 : 0;
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n) : "memory");
+}
+// The same for 4 or 8 bytes (through L1).
+template <int N> KR_DEV void cp_async_small(uint32_t dst, const void *src, bool ok = true) {
+	int n = ok ? N : 0;
+	asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(dst), "l"(src), "n"(N), "r"(n) : "memory");
+}
+KR_DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most N of this thread's groups are on their way.
+template <int N> KR_DEV void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// --- loads that should not stay in a cache (weights read once)
+KR_DEV uint4 ld_stream(const void *p) {
+	uint4 v;
+	asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+	return v;
+}
+
+// --- fragments from shared memory: four (two) 8x8 matrices of 16-bit elements, lane i
+// gives the address of row i%8 of matrix i/8
+KR_DEV void ldmatrix_x4(uint32_t (&r)[4], uint32_t at) {
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+KR_DEV void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t at) {
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+KR_DEV void ldmatrix_x2(uint32_t (&r)[2], uint32_t at) {
+	asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+}
+KR_DEV void ldmatrix_x2_trans(uint32_t (&r)[2], uint32_t at) {
+	asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+}
+
+// --- matrix products of a warp: c += a * b
+// m16n8k16, lane 4g+c: a0 (g, 2c..) a1 (g+8, 2c..) a2 (g, 2c+8..) a3 (g+8, 2c+8..);
+// b0 (k 2c.., n g) b1 (k 2c+8.., n g); c0,c1 (g, n 2c,2c+1) c2,c3 (g+8, n 2c,2c+1)
+KR_DEV void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// m16n8k32 of int8: as above with four bytes where two bf16 stand
+KR_DEV void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+	             : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// --- pairs of bf16
+KR_DEV uint32_t pack_bf16(float lo, float hi) { // round to nearest even
+	uint32_t r;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+KR_DEV uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+	uint32_t r;
+	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	return r;
+}
+// (a & mask) | bits in one instruction
+template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t and_or(uint32_t a) {
+	uint32_t r;
+	asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "n"(MASK), "n"(BITS));
+	return r;
+}
+KR_DEV float exp2_approx(float x) {
+	float r;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+	return r;
+}
+
+// --- barriers of a part of the block (id 1..15, a multiple of 32 threads)
+KR_DEV void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+KR_DEV void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+// --- memory shared with the host: release and acquire at system scope
+KR_DEV void st_release_sys(uint32_t *p, uint32_t v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
+	uint32_t v;
+	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+
+// --- programmatic dependent launch: nothing in the compute_80 build
+KR_DEV void pdl_wait() {
+#ifdef KR_HOPPER
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+KR_DEV void pdl_launch() {
+#ifdef KR_HOPPER
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#ifdef KR_HOPPER
+// --- wgmma: the 128 threads of a warpgroup, c += a * b, B [N rows][64 k] of 128-byte
+// rows in shared memory, 1024-aligned, 128-byte swizzle (16-byte unit u of row r lies at
+// unit u ^ r%8)
+KR_DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+KR_DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> KR_DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// Between writes to shared memory by ordinary stores or cp.async and their reading by
+// wgmma or a bulk copy.
+KR_DEV void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Descriptor of such a tile; + 2 is 16 bf16 (32 bytes) further along k.
+KR_DEV uint64_t wgmma_desc(uint32_t at) { return (uint64_t)((at & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62); }
+template <int N> KR_DEV void reg_grow() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> KR_DEV void reg_shrink() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+
+// --- mbarriers (8 bytes of shared memory) and bulk copies
+KR_DEV void mbar_init(uint32_t bar, int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory"); }
+KR_DEV void mbar_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+KR_DEV void mbar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+KR_DEV void mbar_expect(uint32_t bar, uint32_t bytes) { // arrives, and bytes more must come
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+// This thread's earlier cp.async arrive when they are done (one arrival, counted by init).
+KR_DEV void mbar_arrive_cp_async(uint32_t bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
+KR_DEV void mbar_wait(uint32_t bar, uint32_t parity) {
+	asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra again;\ndone:\n}"
+	             ::"r"(bar), "r"(parity) : "memory");
+}
+// bytes: a multiple of 16, both ends aligned to 16
+KR_DEV void bulk_copy(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) {
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+	             ::"r"(dst), "l"(src), "r"(bytes), "r"(bar) : "memory");
+}
+#include "wgmma.cuh" // generated: wgmma_rs<N>, wgmma_ss<N>, wgmma_ss_t<N>, wgmma_rs_t<N>, wgmma_s8_rs<N>, wgmma_s8_ss<N>
+#endif // KR_HOPPER
+#endif // KR_EMU
+
+// --- plain: the same everywhere
+typedef uint16_t bf16;  // the bits
+typedef uint8_t e4m3;   // the bits
+
+KR_DEV float f32(bf16 v) { return __uint_as_float((uint32_t)v << 16); }
+KR_DEV float lo_f32(uint32_t pair) { return __uint_as_float(pair << 16); }
+KR_DEV float hi_f32(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+KR_DEV bf16 to_bf16(float v) { return (bf16)(pack_bf16(v, 0.f) & 0xffff); }
+
+// An element as float32, and float32 stored as an element, whatever its type.
+KR_DEV float load(const float *p) { return *p; }
+KR_DEV float load(const bf16 *p) { return f32(*p); }
+KR_DEV void store(float *p, float v) { *p = v; }
+KR_DEV void store(bf16 *p, float v) { *p = to_bf16(v); }
+
+// Two neighbours; p must be aligned to the pair.
+KR_DEV float2 load2(const float *p) { return *reinterpret_cast<const float2 *>(p); }
+KR_DEV float2 load2(const bf16 *p) {
+	uint32_t v = *reinterpret_cast<const uint32_t *>(p);
+	return make_float2(lo_f32(v), hi_f32(v));
+}
+KR_DEV void store2(float *p, float a, float b) { *reinterpret_cast<float2 *>(p) = make_float2(a, b); }
+KR_DEV void store2(bf16 *p, float a, float b) { *reinterpret_cast<uint32_t *>(p) = pack_bf16(a, b); }
+
+// e4m3 (OCP FP8, no infinity): exact to float32, and back rounded to nearest even,
+// saturating at 448; NaN becomes 0, as a KV cache wants it (kernels/device.KV).
+KR_DEV float from_e4m3(e4m3 v) {
+	uint32_t m = v & 0x7f;
+	float f = __uint_as_float(m << 20) * 1.329227995784916e36f; // 2^120: exponent bias 127 - 7, denormals too
+	return __uint_as_float(__float_as_uint(f) | ((uint32_t)(v & 0x80) << 24));
+}
+KR_DEV e4m3 to_e4m3(float v) {
+	if (!(v == v)) return 0;
+	uint32_t sign = (__float_as_uint(v) >> 24) & 0x80;
+	float a = fminf(fabsf(v), 448.f);
+	if (a < 0.015625f) return (e4m3)(sign | (uint32_t)rintf(a * 512.f)); // below 2^-6: steps of 2^-9
+	uint32_t u = __float_as_uint(a);
+	u += 0x7ffff + ((u >> 20) & 1); // nearest even at 3 bits
+	return (e4m3)(sign | ((u >> 20) - (120 << 3)));
+}
+
+// The sum over a warp, the same bits in every lane.
+KR_DEV float warp_sum(float v) {
+	for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
+	return v;
+}
+KR_DEV float warp_max(float v) {
+	for (int d = 16; d > 0; d >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, d));
+	return v;
+}
