@@ -1,0 +1,133 @@
+// Matrix products without any trick: a warp computes one output, in float32, of any
+// shape, of any mix of types. What the fast kernels refuse runs here, and they are
+// compared with it. The lanes take the columns in turn and their sums are joined in a
+// fixed order, so a row's bits depend on that row only.
+#include "kr.cuh"
+
+// How the elements of a weight matrix are kept (kernels/cuda/plain, weightKind).
+enum { ROWS_F32, ROWS_BF16, TILES_INT4, TILES_INT8 };
+
+// A weight matrix. rows and the like as in tensor.FormatA; stride only of plain rows.
+struct Weight {
+	const uint8_t *values; // of the expert
+	const bf16 *scales;
+	int kind, rows, cols, stride, group, groups, joined;
+};
+
+// Element i of an array of float32 (wide) or bf16.
+KR_DEV float get(const void *p, int wide, long long i) {
+	return wide ? load((const float *)p + i) : load((const bf16 *)p + i);
+}
+KR_DEV void put(void *p, int wide, long long i, float v) {
+	if (wide) store((float *)p + i, v);
+	else store((bf16 *)p + i, v);
+}
+
+// tensor.FormatA.stored: where a row of gate and up lies.
+KR_DEV int stored(const Weight &w, int row) {
+	if (!w.joined) return row;
+	int up = row >= w.rows / 2;
+	if (up) row -= w.rows / 2;
+	return row / 8 * 16 + row % 8 + 8 * up;
+}
+
+// tensor.FormatA.place and scaleAt: one weight by its stored row.
+KR_DEV float tile_value(const Weight &w, int row, int col) {
+	int r = row % 64, k = col % 64;
+	int thread = r / 16 * 32 + r % 8 * 4 + k % 8 / 2;
+	int half = r % 16 / 8, high = k % 16 / 8, odd = k % 2, step = k / 16;
+	long long tile = (long long)(row / 64) * ((w.cols + 63) / 64) + col / 64;
+	int v;
+	if (w.kind == TILES_INT4) {
+		int bit = 4 * (half + 2 * high) + 16 * odd;
+		v = (int)(w.values[tile * 2048 + 16 * thread + 4 * step + bit / 8] >> (bit % 8) & 15) - 8;
+	} else {
+		v = (int)w.values[tile * 4096 + step / 2 * 2048 + 16 * thread + 8 * (step % 2) + 4 * high + half + 2 * odd] - 128;
+	}
+	long long pair = ((long long)(row / 64) * w.groups + col / w.group) * 32 + r / 16 * 8 + r % 8;
+	return (float)v * f32(w.scales[2 * pair + half]);
+}
+
+// The product of a row of x, from element at on, with a row of w; the same bits in
+// every lane.
+KR_DEV float dot(const Weight &w, int row, const void *x, int wide, long long at) {
+	int lane = threadIdx.x % 32;
+	float sum = 0.f;
+	if (w.kind <= ROWS_BF16) {
+		long long first = (long long)row * w.stride;
+		for (int k = lane; k < w.cols; k += 32) sum = fmaf(get(w.values, w.kind == ROWS_F32, first + k), get(x, wide, at + k), sum);
+	} else {
+		row = stored(w, row);
+		for (int k = lane; k < w.cols; k += 32) sum = fmaf(tile_value(w, row, k), get(x, wide, at + k), sum);
+	}
+	return warp_sum(sum);
+}
+
+// The output of this warp, counted over all rows.
+KR_DEV long long warp_number() { return (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
+
+// out [t, n] = x [t, k] * transposed w [n, k]; add: out += it.
+KR_KERNEL(256, 1)
+kr_plain_matmul(void *out, int out_wide, int out_stride, const void *x, int x_wide, int x_stride, int t, int add,
+                const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
+	pdl_launch();
+	pdl_wait();
+	long long i = warp_number();
+	if (i >= (long long)t * rows) return;
+	Weight w = {values, scales, kind, rows, cols, stride, group, groups, joined};
+	long long token = i / rows;
+	int row = (int)(i % rows);
+	float v = dot(w, row, x, x_wide, token * x_stride);
+	if (threadIdx.x % 32 != 0) return;
+	long long at = token * out_stride + row;
+	put(out, out_wide, at, add ? get(out, out_wide, at) + v : v);
+}
+KR_EXPORT(kr_plain_matmul)
+
+// The expert of slot i (token i / top_k); -1: none. Without ids it is expert 0.
+KR_DEV int expert_of(const int *ids, int experts, long long i) {
+	int e = ids ? ids[i] : 0;
+	return e < experts ? e : -1;
+}
+
+// h [slots, rows / 2] = silu(gate x) * up x of every slot that has an expert; w is W13
+// of expert 0, the others follow by step and scale_step bytes.
+KR_KERNEL(256, 1)
+kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int top_k, const int *ids, int experts,
+                 long long step, long long scale_step,
+                 const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
+	pdl_launch();
+	pdl_wait();
+	long long i = warp_number();
+	int width = rows / 2;
+	if (i >= (long long)slots * width) return;
+	long long slot = i / width;
+	int f = (int)(i % width), e = expert_of(ids, experts, slot);
+	if (e < 0) return;
+	Weight w = {values + e * step, (const bf16 *)((const uint8_t *)scales + e * scale_step), kind, rows, cols, stride, group, groups, joined};
+	long long at = slot / top_k * x_stride;
+	float u = dot(w, f, x, wide, at), v = dot(w, width + f, x, wide, at);
+	if (threadIdx.x % 32 == 0) put(h, wide, slot * width + f, u / (1.f + expf(-u)) * v);
+}
+KR_EXPORT(kr_plain_gate_up)
+
+// out [slots, rows] = h [slots, cols] * transposed w of the slot's expert, zero where
+// it has none.
+KR_KERNEL(256, 1)
+kr_plain_down(void *out, int out_wide, int out_stride, const void *h, int wide, int slots, const int *ids, int experts,
+              long long step, long long scale_step,
+              const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
+	pdl_launch();
+	pdl_wait();
+	long long i = warp_number();
+	if (i >= (long long)slots * rows) return;
+	long long slot = i / rows;
+	int row = (int)(i % rows), e = expert_of(ids, experts, slot);
+	float v = 0.f;
+	if (e >= 0) {
+		Weight w = {values + e * step, (const bf16 *)((const uint8_t *)scales + e * scale_step), kind, rows, cols, stride, group, groups, joined};
+		v = dot(w, row, h, wide, slot * cols);
+	}
+	if (threadIdx.x % 32 == 0) put(out, out_wide, slot * out_stride + row, v);
+}
+KR_EXPORT(kr_plain_down)
