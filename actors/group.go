@@ -58,6 +58,10 @@ func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
 		if !n.group.MoE(layer) {
 			continue
 		}
+		if n.group.Resident(layer) {
+			n.group.Mix(n.stream, st, layer, probe)
+			continue
+		}
 		n.placed.fetch(n.stream, b)
 		if err := n.stream.Synchronize(); err != nil {
 			panic(err)

@@ -25,18 +25,13 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 	st.T, st.Pending, st.All = t, false, b.AllLogits
 	st.Spans, st.Prefill, st.Decode = st.Spans[:0], st.Prefill[:0], st.Decode[:0]
 	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
-	copy(st.tokens, b.Tokens)
+	copy(st.inputs.tokens, b.Tokens)
 	if err := st.fillSpans(b); err != nil {
 		st.T = 0
 		return err
 	}
 	st.view()
-	s.CopyIn(st.IDs, int32Bytes(st.tokens[:t]))
-	s.CopyIn(st.Positions, int32Bytes(st.pos[:t]))
-	s.CopyIn(st.Slots, int32Bytes(st.slots[:t]))
-	if len(st.Wanted) > 0 {
-		s.CopyIn(st.Rows, int32Bytes(st.Wanted))
-	}
+	st.sendInputs(s)
 	return nil
 }
 
@@ -69,8 +64,8 @@ func (st *State) fillSpans(b *Batch) error {
 		bt := st.lim.BlockTokens
 		for j := range sp.Len {
 			p := sp.Pos + j
-			st.pos[row+j] = int32(p)
-			st.slots[row+j] = sp.Blocks[p/bt]*int32(bt) + int32(p%bt)
+			st.inputs.pos[row+j] = int32(p)
+			st.inputs.slots[row+j] = sp.Blocks[p/bt]*int32(bt) + int32(p%bt)
 		}
 		if err := st.want(&sp, i, b.AllLogits); err != nil {
 			return err
@@ -126,6 +121,11 @@ func (st *State) want(sp *Span, index int, all bool) error {
 // view cuts the matrices to the batch's rows.
 func (st *State) view() {
 	t, n, f := st.T, len(st.Wanted), &st.full
+	st.Final = f.final.RowRange(0, n)
+	st.Picked = st.Final
+	if !f.picked.Zero() {
+		st.Picked = f.picked.RowRange(0, n)
+	}
 	st.IDs = f.ids.RowRange(0, t)
 	st.Positions = f.positions.RowRange(0, t)
 	st.Slots = f.slots.RowRange(0, t)
@@ -133,7 +133,6 @@ func (st *State) view() {
 	st.Hidden = f.hidden.RowRange(0, t)
 	st.Normed = f.normed.RowRange(0, t)
 	st.Delta = f.delta.RowRange(0, t)
-	st.Final = f.final.RowRange(0, n)
 	st.Input, st.Output = NewInput(st.Normed, st.normed), NewInput(st.Final, st.final)
 	st.Logits = f.logits.RowRange(0, n)
 	if !f.shared.Zero() {

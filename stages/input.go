@@ -9,6 +9,11 @@ type Products interface {
 	MatMulQ(s device.Stream, out device.Mat, x device.QRows, w device.QMat)
 }
 
+// tileProducts are of a device whose integers are tiles.
+type tileProducts interface {
+	MatMulT(s device.Stream, out, x device.Mat, w device.Tiles)
+}
+
 // Input is rows that linear layers multiply: as they are and, for layers kept as
 // integers, quantised. They are quantised at most once, whatever the number of
 // layers that take them.
@@ -48,6 +53,10 @@ func (in *Input) Quantized(s device.Stream, ops Products) device.QRows {
 func (in *Input) Mul(s device.Stream, ops Products, out device.Mat, w *device.Weight) {
 	if w.Integer() {
 		ops.MatMulQ(s, out, in.Quantized(s, ops), w.Q)
+		return
+	}
+	if !w.T.Zero() {
+		ops.(tileProducts).MatMulT(s, out, in.X, w.T)
 		return
 	}
 	ops.MatMul(s, out, in.X, w.F)

@@ -25,23 +25,25 @@ type State struct {
 	Owner   []int32 // Owner[i]: index in Spans of Wanted[i]'s sequence
 	All     bool    // Wanted is every row
 
+	// Where no type is given it is device.RowType: F32, on an accelerator BF16.
 	IDs       device.Mat // [T, 1] I32 token ids
 	Positions device.Mat // [T, 1] I32 positions in the sequence
 	Slots     device.Mat // [T, 1] I32 rows of the KV cache
 	Rows      device.Mat // [n, 1] I32 Wanted
 
 	Hidden    device.Mat // [T, H] F32 residual stream
-	Normed    device.Mat // [T, H] F32 output of the last norm: input of attention, router, experts
+	Normed    device.Mat // [T, H] output of the last norm: input of attention, router, experts
 	Input     Input      // Normed, as linear layers take it: whoever writes Normed tells it
-	Delta     device.Mat // [T, H] F32 output of the last block, not yet added to Hidden while Pending
-	Shared    device.Mat // [T, H] F32 shared experts; absent in a model without them
-	ExpertOut device.Mat // [T*K, H] F32 row t*K+r: token t's expert of rank r; absent in a dense model
+	Delta     device.Mat // [T, H] output of the last block, not yet added to Hidden while Pending
+	Shared    device.Mat // [T, H] shared experts; absent in a model without them
+	ExpertOut device.Mat // [T*K, H] row t*K+r: token t's expert of rank r; absent in a dense model
 
 	RouterLogits  device.Mat // [T, E] F32
 	RouterIDs     device.Mat // [T, K] I32
 	RouterWeights device.Mat // [T, K] F32
 
-	Final  device.Mat // [n, H] F32 after the final norm
+	Picked device.Mat // [n, H] F32 Hidden's rows that are wanted, before the final norm
+	Final  device.Mat // [n, H] after the final norm
 	Output Input      // Final, as the head takes it
 	Logits device.Mat // [n, V] F32
 
@@ -56,10 +58,9 @@ type State struct {
 
 	cfg    *model.Config
 	lim    Limits
-	full   views // the matrices at their largest
-	tokens []int32
-	pos    []int32
-	slots  []int32
+	layout device.Layout // of the device, nil on host memory
+	inputs inputs
+	full   views   // the matrices at their largest
 	blocks []int32 // arena of the block tables
 	ids    []int32 // RouterIDs on the host, where the device's memory is not
 	logits []float32
@@ -73,7 +74,7 @@ type views struct {
 	ids, positions, slots, rows              device.Mat
 	hidden, normed, delta, shared, expertOut device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
-	final, logits                            device.Mat
+	picked, final, logits                    device.Mat
 }
 
 // shape is one of the matrices with its size; absent ones have no rows or columns.
@@ -83,21 +84,22 @@ type shape struct {
 	rows, cols int
 }
 
-// shapes lists the matrices of v for batches within lim.
-func (v *views) shapes(cfg *model.Config, lim Limits) []shape {
+// shapes lists the matrices of v for batches within lim, but for those of the inputs.
+func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout) []shape {
 	t, h, e, k, n := lim.Tokens, cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
+	rows, picked := device.RowType(l), n
+	if rows == tensor.F32 {
+		picked = 0 // Final has room for them
+	}
 	return []shape{
-		{&v.ids, tensor.I32, t, 1},
-		{&v.positions, tensor.I32, t, 1},
-		{&v.slots, tensor.I32, t, 1},
-		{&v.rows, tensor.I32, n, 1},
 		{&v.hidden, tensor.F32, t, h},
-		{&v.normed, tensor.F32, t, h},
-		{&v.delta, tensor.F32, t, h},
-		{&v.final, tensor.F32, n, h},
+		{&v.normed, rows, t, h},
+		{&v.delta, rows, t, h},
+		{&v.picked, tensor.F32, picked, h},
+		{&v.final, rows, n, h},
 		{&v.logits, tensor.F32, n, cfg.Vocab},
-		{&v.shared, tensor.F32, t * min(1, cfg.MoE.Shared), h},
-		{&v.expertOut, tensor.F32, t * k * min(1, e), h},
+		{&v.shared, rows, t * min(1, cfg.MoE.Shared), h},
+		{&v.expertOut, rows, t * k * min(1, e), h},
 		{&v.routerLogits, tensor.F32, t, e},
 		{&v.routerIDs, tensor.I32, t * min(1, e), k},
 		{&v.routerWeights, tensor.F32, t * min(1, e), k},
@@ -106,9 +108,9 @@ func (v *views) shapes(cfg *model.Config, lim Limits) []shape {
 
 // StateBytes is the size of the matrices a State allocates on its device for
 // batches within lim (checked by Limits.For).
-func StateBytes(cfg *model.Config, lim Limits) int64 {
-	var n int64
-	for _, x := range new(views).shapes(cfg, lim) {
+func StateBytes(cfg *model.Config, lim Limits, l device.Layout) int64 {
+	n := 4 * int64(inputWords(lim, l))
+	for _, x := range new(views).shapes(cfg, lim, l) {
 		n += int64(x.rows) * int64(x.cols) * int64(x.dt.Size())
 	}
 	if lim.QuantGroup > 0 {
@@ -124,8 +126,11 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 	if err != nil {
 		return nil, err
 	}
-	st := &State{cfg: cfg, lim: lim}
-	for _, x := range st.full.shapes(cfg, lim) {
+	st := &State{cfg: cfg, lim: lim, layout: device.LayoutOf(dev)}
+	if err := st.allocInputs(dev); err != nil {
+		return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
+	}
+	for _, x := range st.full.shapes(cfg, lim, st.layout) {
 		if x.rows*x.cols == 0 {
 			continue
 		}
@@ -152,9 +157,6 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 
 // hostSide allocates what the host keeps.
 func (st *State) hostSide(t, e, k int) {
-	st.tokens = make([]int32, t)
-	st.pos = make([]int32, t)
-	st.slots = make([]int32, t)
 	st.Wanted = make([]int32, 0, st.lim.LogitRows)
 	st.Owner = make([]int32, 0, st.lim.LogitRows)
 	st.Spans = make([]Span, 0, st.lim.Seqs)

@@ -223,7 +223,7 @@ func TestExactBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		po.Reserve = stages.StateBytes(s.cfg, lim)
+		po.Reserve = stages.StateBytes(s.cfg, lim, nil)
 		d := simulated(t, hostsim.Options{CPU: host, Budget: need})
 		ask(t, s.placed(t, d, host, o, po), s.cfg.Vocab, 5, 4)
 		if c := d.Counters(); c.HighWater != need {

@@ -179,17 +179,17 @@ func cached(cache device.KV, spans []device.Span) int64 {
 	return rows * int64(cache.Bytes()) / int64(max(1, cache.Mat.Rows))
 }
 
-func (d *Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
-	d.count(Attention, "GQA", func() int64 { return cached(cache, spans) }, func() { d.Device.GQA(s, out, q, cache, spans, p) })
+func (d *Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA) {
+	d.count(Attention, "GQA", func() int64 { return cached(cache, spans.List) }, func() { d.Device.GQA(s, out, q, cache, spans, p) })
 }
 
-func (d *Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
-	d.count(Attention, "MLAPrefill", func() int64 { return cached(cache, spans) + int64(kvB.Bytes()) },
+func (d *Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
+	d.count(Attention, "MLAPrefill", func() int64 { return cached(cache, spans.List) + int64(kvB.Bytes()) },
 		func() { d.Device.MLAPrefill(s, out, q, cache, kvB, spans, p) })
 }
 
-func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
-	d.count(Attention, "MLADecode", func() int64 { return cached(cache, spans) + int64(kvB.Bytes()) },
+func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
+	d.count(Attention, "MLADecode", func() int64 { return cached(cache, spans.List) + int64(kvB.Bytes()) },
 		func() { d.Device.MLADecode(s, out, q, cache, kvB, spans, p) })
 }
 

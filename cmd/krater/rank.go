@@ -102,7 +102,7 @@ func (s *session) loadOnRank(f *engineFlags, o load.Options) error {
 	}
 	s.parts, s.place, err = placement.Load(s.sim, s.dev, s.cfg, s.set, o, placement.Options{
 		Prefill: s.look.rank.prefill, Decode: s.look.rank.decode, Threshold: f.GPUPrefillThreshold, Budget: int64(f.ExpertVRAM),
-		Reserve: int64(f.depth()) * stages.StateBytes(s.cfg, lim),
+		Reserve: int64(f.depth()) * stages.StateBytes(s.cfg, lim, nil),
 	})
 	return err
 }

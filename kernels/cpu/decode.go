@@ -32,7 +32,8 @@ type decodeRow struct{ span, row int }
 // span sees the cached keys 0..Pos+r. Scratch per thread: headBlock rows of
 // 4*(Rank+Rope) + keyBlock values, and keyBlock rows of Rank+Rope values when the
 // cache is of 8 bits.
-func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
+	spans := in.List
 	const op = "MLADecode"
 	s := d.stream(op, stream)
 	t := &s.decode

@@ -39,7 +39,8 @@ type gqaItem struct{ span, head, first, n int }
 // their values. Row r of a span sees the cached keys 0..Pos+r. Scratch per thread:
 // queryBlock rows of 2*HeadDim values, four of keyBlock, and keyBlock rows of
 // 2*HeadDim when the cache is of 8 bits.
-func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
+func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, in device.Spans, p device.GQA) {
+	spans := in.List
 	const op = "GQA"
 	s := d.stream(op, stream)
 	t := &s.gqa

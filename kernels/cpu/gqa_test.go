@@ -58,7 +58,7 @@ func (c *gqaScene) run(t testing.TB, d *cpu.Device, s device.Stream, spans []dev
 	for r := range c.rows {
 		copy(q[r*wide:], c.q[r*c.width():(r+1)*c.width()])
 	}
-	d.GQA(s, f32s(d, out.Data, c.rows, wide).ColRange(0, c.width()), f32s(d, q, c.rows, wide).ColRange(0, c.width()), c.cache, spans, c.p)
+	d.GQA(s, f32s(d, out.Data, c.rows, wide).ColRange(0, c.width()), f32s(d, q, c.rows, wide).ColRange(0, c.width()), c.cache, device.Spans{List: spans}, c.p)
 	if err := out.Check(); err != nil {
 		t.Error(err)
 	}
@@ -189,7 +189,7 @@ func TestGQARefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, out := f32s(d, c.q, 4, c.width()), f32s(d, make([]float32, 4*c.width()), 4, c.width())
-			panicsWith(t, "GQA", func() { d.GQA(s, out, q, c.cache, []device.Span{good}, bad) })
+			panicsWith(t, "GQA", func() { d.GQA(s, out, q, c.cache, device.Spans{List: []device.Span{good}}, bad) })
 		})
 	}
 }
@@ -218,7 +218,7 @@ func BenchmarkGQA(b *testing.B) {
 			scene.cache.Mat = cache
 			out, q := f32s(d, make([]float32, len(scene.q)), c.rows, scene.width()), f32s(d, scene.q, c.rows, scene.width())
 			spans := []device.Span{{Row: 0, Len: c.rows, Pos: c.pos, Blocks: scene.table}}
-			ns := kerneltest.Quartile(b, 1, func() { d.GQA(s, out, q, scene.cache, spans, c.p) })
+			ns := kerneltest.Quartile(b, 1, func() { d.GQA(s, out, q, scene.cache, device.Spans{List: spans}, c.p) })
 			pairs := c.rows*c.pos + c.rows*(c.rows+1)/2
 			kerneltest.Report(b, ns, (c.pos+c.rows)*c.p.Width()*2, 4*pairs*c.p.Heads*c.p.HeadDim)
 		})

@@ -66,10 +66,10 @@ type form struct {
 
 var forms = []form{
 	{"prefill", func(d *cpu.Device, s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
-		d.MLAPrefill(s, out, q, cache, kvB, spans, p)
+		d.MLAPrefill(s, out, q, cache, kvB, device.Spans{List: spans}, p)
 	}},
 	{"decode", func(d *cpu.Device, s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
-		d.MLADecode(s, out, q, cache, kvB, spans, p)
+		d.MLADecode(s, out, q, cache, kvB, device.Spans{List: spans}, p)
 	}},
 }
 

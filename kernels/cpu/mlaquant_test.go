@@ -212,7 +212,7 @@ func TestAttentionAllocatesNothing(t *testing.T) {
 					f.run(d, s, out, q, c.cache, w, spans, c.p)
 				}
 			}
-			d.GQA(s, gOut, gQ, g.cache, gqaSpans, g.p)
+			d.GQA(s, gOut, gQ, g.cache, device.Spans{List: gqaSpans}, g.p)
 			d.StoreRows(s, c.cache, src, slots)
 		}
 		run()
@@ -244,7 +244,7 @@ func BenchmarkPrefillKV(b *testing.B) {
 	for b.Loop() {
 		for i, c := range scenes {
 			us := elapsed(func() {
-				d.MLAPrefill(s, out, q, c.cache, c.kvB, []device.Span{{Len: rows, Blocks: c.table}}, lite)
+				d.MLAPrefill(s, out, q, c.cache, c.kvB, device.Spans{List: []device.Span{{Len: rows, Blocks: c.table}}}, lite)
 			})
 			if best[i] == 0 || us < best[i] {
 				best[i] = us
@@ -290,7 +290,7 @@ func BenchmarkKVB(b *testing.B) {
 					for i := range weights {
 						us := elapsed(func() {
 							for _, w := range weights[i] {
-								d.MLADecode(s, out, q, c.cache, w, spans, lite)
+								d.MLADecode(s, out, q, c.cache, w, device.Spans{List: spans}, lite)
 							}
 						})
 						times[i] = min(times[i], us/layers)

@@ -119,10 +119,14 @@ func TestCacheOf8BitsIsChecked(t *testing.T) {
 	slot := wrap(d, tensor.I32, []int32{0}, 1, 1)
 	spans := []device.Span{{Len: 1, Blocks: []int32{1}}}
 	ops := map[string]func(c device.KV){
-		"StoreRows":  func(c device.KV) { d.StoreRows(s, c, zeros(width), slot) },
-		"MLADecode":  func(c device.KV) { d.MLADecode(s, zeros(16), zeros(32), c, device.KVB{F: kvB}, spans, p) },
-		"MLAPrefill": func(c device.KV) { d.MLAPrefill(s, zeros(16), zeros(32), c, device.KVB{F: kvB}, spans, p) },
-		"GQA":        func(c device.KV) { d.GQA(s, zeros(12), zeros(12), c, spans, g) },
+		"StoreRows": func(c device.KV) { d.StoreRows(s, c, zeros(width), slot) },
+		"MLADecode": func(c device.KV) {
+			d.MLADecode(s, zeros(16), zeros(32), c, device.KVB{F: kvB}, device.Spans{List: spans}, p)
+		},
+		"MLAPrefill": func(c device.KV) {
+			d.MLAPrefill(s, zeros(16), zeros(32), c, device.KVB{F: kvB}, device.Spans{List: spans}, p)
+		},
+		"GQA": func(c device.KV) { d.GQA(s, zeros(12), zeros(12), c, device.Spans{List: spans}, g) },
 	}
 	for op, f := range ops {
 		f(good)
@@ -223,9 +227,9 @@ func decodeStep(b *testing.B, d *cpu.Device, s device.Stream, name string, dt te
 	kvB, _ := floats(d, tensor.BF16, kerneltest.Normal(kerneltest.Rand(3), lite.Heads*(lite.Nope+lite.V)*lite.Rank, 0.1), lite.Heads*(lite.Nope+lite.V), lite.Rank)
 	return func(layer int) {
 		if name == "v2lite" {
-			d.MLADecode(s, out, q, caches[layer], device.KVB{F: kvB}, spans, lite)
+			d.MLADecode(s, out, q, caches[layer], device.KVB{F: kvB}, device.Spans{List: spans}, lite)
 		} else {
-			d.GQA(s, out, q, caches[layer], spans, p)
+			d.GQA(s, out, q, caches[layer], device.Spans{List: spans}, p)
 		}
 	}
 }

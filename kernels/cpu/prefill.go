@@ -19,7 +19,8 @@ type prefillTask struct{ mla }
 // 2*Nope+Rope+2*V+Rank values, of Rank+Rope more when the cache is of 8 bits, three
 // values for each row of the longest span, and a head's weights widened to F32 when
 // kvB is kept as integers.
-func (d *Device) MLAPrefill(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+func (d *Device) MLAPrefill(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
+	spans := in.List
 	const op = "MLAPrefill"
 	s := d.stream(op, stream)
 	t := &s.prefill

@@ -16,7 +16,7 @@ package device
 //	Rope(s, x [T,*], positions [T,1] I32, table [P,2*Dim/2] F32, p)      rotates in place
 //	StoreRows(s, cache KV [slots,W], src [T,W] F32, slots [T,1] I32)
 //	AddBias(s, x [T,N], b [1,N])                                         x += b, every row
-//	GQA(s, out [T,heads*d], q [T,heads*d], cache KV [slots,2*kvHeads*d], spans, p)
+//	GQA(s, out [T,heads*d], q [T,heads*d], cache KV [slots,2*kvHeads*d], spans Spans, p)
 //	MLAPrefill / MLADecode(s, out [T,heads*v], q [T,heads*(nope+rope)], cache KV, kvB KVB, spans, p)
 //	RouteTopK(s, ids [T,K] I32, weights [T,K] F32, logits [T,E] F32, bias [1,E] F32 or absent, p)
 //	FFN(s, out [T,H], x [T,H], e Expert)                                 down(silu(gate x) * up x)

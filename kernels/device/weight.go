@@ -2,44 +2,53 @@ package device
 
 import "krater/kernels/tensor"
 
-// Weight is the matrix [N, K] of a linear layer in the precision it is kept in:
-// F, or the integers Q. Both absent means the layer does not exist.
+// Weight is the matrix [N, K] of a linear layer in the precision it is kept in: F,
+// the processor's integers Q, or an accelerator's integers T. All absent means the
+// layer does not exist.
 type Weight struct {
 	F Mat
 	Q QMat
+	T Tiles
 }
 
 // Zero reports whether w is absent.
-func (w *Weight) Zero() bool { return w.F.Zero() && w.Q.Zero() }
+func (w *Weight) Zero() bool { return w.F.Zero() && w.Q.Zero() && w.T.Zero() }
 
-// Integer reports whether w is kept as integers.
+// Integer reports whether w multiplies rows of integers (QRows).
 func (w *Weight) Integer() bool { return !w.Q.Zero() }
 
 // Bytes is what a pass over the matrix reads.
 func (w *Weight) Bytes() int {
-	if w.Integer() {
+	switch {
+	case w.Integer():
 		return w.Q.Bytes()
+	case !w.T.Zero():
+		return w.T.Bytes()
 	}
 	return w.F.Bytes()
 }
 
-// FFN is one SwiGLU network in the precision it is kept in: F, or the integers
-// Q. Both absent means the layer has none.
+// FFN is one SwiGLU network in the precision it is kept in: F, Q or T as a Weight.
+// All absent means the layer has none.
 type FFN struct {
 	F Expert
 	Q QExpert
+	T TExpert
 }
 
 // Zero reports whether n is absent.
-func (n *FFN) Zero() bool { return n.F.Gate.Zero() && n.Q.W13.Zero() }
+func (n *FFN) Zero() bool { return n.F.Gate.Zero() && n.Q.W13.Zero() && n.T.W13.Zero() }
 
-// Integer reports whether n is kept as integers.
+// Integer reports whether n multiplies rows of integers (QRows).
 func (n *FFN) Integer() bool { return !n.Q.W13.Zero() }
 
 // Bytes is what a pass over the network reads.
 func (n *FFN) Bytes() int {
-	if n.Integer() {
+	switch {
+	case n.Integer():
 		return n.Q.Bytes()
+	case !n.T.W13.Zero():
+		return n.T.Bytes()
 	}
 	return n.F.Bytes()
 }

@@ -109,8 +109,8 @@ func (c *call) kvB(w device.KVB) device.KVB {
 // spans copies spans, whose memory may be another batch's when they are used, and
 // counts the cache rows they read, of so many bytes, and the pairs of a query and
 // a key.
-func (c *call) spans(spans []device.Span, cache device.KV) (own []device.Span, keys, pairs int64) {
-	for _, s := range spans {
+func (c *call) spans(in device.Spans, cache device.KV) (own []device.Span, keys, pairs int64) {
+	for _, s := range in.List {
 		s.Blocks = append([]int32(nil), s.Blocks...)
 		own = append(own, s)
 		keys += int64(s.Pos + s.Len)

@@ -67,17 +67,17 @@ func (d *Device) StoreRows(s device.Stream, cache device.KV, src, slots device.M
 }
 
 // MLAPrefill expands the keys and values of every row that is read.
-func (d *Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+func (d *Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
 	c := d.call("MLAPrefill", s)
 	o, i, kv, w := c.mat("out", out), c.mat("q", q), c.cache(cache), c.kvB(kvB)
 	own, keys, pairs := c.spans(spans, cache)
 	heads := int64(p.Heads)
 	flops := 2 * heads * (keys*int64(p.Nope+p.V)*int64(p.Rank) + pairs*int64(p.Nope+p.Rope+p.V))
-	c.run(flops, func(in device.Stream) { d.cpu.MLAPrefill(in, o, i, kv, w, own, p) })
+	c.run(flops, func(in device.Stream) { d.cpu.MLAPrefill(in, o, i, kv, w, device.Spans{List: own}, p) })
 }
 
 // MLADecode brings queries and results through kv_b instead.
-func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
 	c := d.call("MLADecode", s)
 	o, i, kv, w := c.mat("out", out), c.mat("q", q), c.cache(cache), c.kvB(kvB)
 	own, _, pairs := c.spans(spans, cache)
@@ -86,15 +86,15 @@ func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, 
 		rows += int64(sp.Len)
 	}
 	flops := 2 * int64(p.Heads) * (rows*int64(p.Nope+p.V)*int64(p.Rank) + pairs*int64(2*p.Rank+p.Rope))
-	c.run(flops, func(in device.Stream) { d.cpu.MLADecode(in, o, i, kv, w, own, p) })
+	c.run(flops, func(in device.Stream) { d.cpu.MLADecode(in, o, i, kv, w, device.Spans{List: own}, p) })
 }
 
 // GQA reads keys and values as they are.
-func (d *Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
+func (d *Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA) {
 	c := d.call("GQA", s)
 	o, i, kv := c.mat("out", out), c.mat("q", q), c.cache(cache)
 	own, _, pairs := c.spans(spans, cache)
-	c.run(4*pairs*int64(p.Heads)*int64(p.HeadDim), func(in device.Stream) { d.cpu.GQA(in, o, i, kv, own, p) })
+	c.run(4*pairs*int64(p.Heads)*int64(p.HeadDim), func(in device.Stream) { d.cpu.GQA(in, o, i, kv, device.Spans{List: own}, p) })
 }
 
 // RouteTopK chooses experts.

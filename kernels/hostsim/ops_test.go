@@ -22,9 +22,9 @@ type operators interface {
 	MatMul(s device.Stream, out, x, w device.Mat)
 	Rope(s device.Stream, x, positions, table device.Mat, p device.Rope)
 	StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
-	MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
-	MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
-	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA)
+	MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA)
+	MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA)
+	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA)
 	RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router)
 	FFN(s device.Stream, out, x device.Mat, e device.Expert)
 	Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int)
@@ -154,17 +154,17 @@ var cases = map[string]func(r *rig) []device.Mat{
 	},
 	"MLAPrefill": func(r *rig) []device.Mat {
 		out := r.zero(tensor.F32, 3, 12)
-		r.dev.MLAPrefill(r.s, out, r.normal(3, 24), device.KV{Mat: r.weight(12, 20)}, device.KVB{F: r.weight(28, 16)}, spans, mla)
+		r.dev.MLAPrefill(r.s, out, r.normal(3, 24), device.KV{Mat: r.weight(12, 20)}, device.KVB{F: r.weight(28, 16)}, device.Spans{List: spans}, mla)
 		return []device.Mat{out}
 	},
 	"MLADecode": func(r *rig) []device.Mat {
 		out := r.zero(tensor.F32, 2, 12)
-		r.dev.MLADecode(r.s, out, r.normal(2, 24), device.KV{Mat: r.weight(12, 20)}, device.KVB{F: r.weight(28, 16)}, ones, mla)
+		r.dev.MLADecode(r.s, out, r.normal(2, 24), device.KV{Mat: r.weight(12, 20)}, device.KVB{F: r.weight(28, 16)}, device.Spans{List: ones}, mla)
 		return []device.Mat{out}
 	},
 	"GQA": func(r *rig) []device.Mat {
 		out := r.zero(tensor.F32, 3, 32)
-		r.dev.GQA(r.s, out, r.normal(3, 32), device.KV{Mat: r.weight(12, 32)}, spans, gqa)
+		r.dev.GQA(r.s, out, r.normal(3, 32), device.KV{Mat: r.weight(12, 32)}, device.Spans{List: spans}, gqa)
 		return []device.Mat{out}
 	},
 	"RouteTopK": func(r *rig) []device.Mat {
@@ -257,11 +257,11 @@ func TestOperatorArgumentsAreReadAtOnce(t *testing.T) {
 	r := &rig{t: t, dev: d, s: newStream(t, d)}
 	q, cache := r.normal(3, 32), device.KV{Mat: r.weight(12, 32)}
 	out, again := r.zero(tensor.F32, 3, 32), r.zero(tensor.F32, 3, 32)
-	d.GQA(r.s, out, q, cache, spans, gqa)
+	d.GQA(r.s, out, q, cache, device.Spans{List: spans}, gqa)
 	want := get(t, r.s, out)
 	mine := []device.Span{spans[0], spans[1]}
 	mine[0].Blocks = []int32{1, 0}
-	d.GQA(r.s, again, q, cache, mine, gqa)
+	d.GQA(r.s, again, q, cache, device.Spans{List: mine}, gqa)
 	mine[0].Blocks[0], mine[1].Pos = 2, 0
 	if !bytes.Equal(want, get(t, r.s, again)) {
 		t.Error("spans that changed after the call changed the result")
@@ -327,9 +327,9 @@ func TestForeignMemory(t *testing.T) {
 		"Experts: expert 3 of 2":                                                   func() { one.Experts(s, a, a, make([]device.Expert, 2), []device.ExpertRows{{Expert: 3}}, 1) },
 		"FFN: gate is memory of the host, the operator runs on hostsim:0":          func() { one.FFN(s, a, a, device.Expert{Gate: host, Up: a, Down: a}) },
 		"MatMulQ: w is memory of hostsim:1, the operator runs on hostsim:0":        func() { one.MatMulQ(s, a, device.QRows{}, device.QMat{Values: b.Buf, Scales: a.Buf}) },
-		"GQA: cache.Scales is memory of hostsim:1, the operator runs on hostsim:0": func() { one.GQA(s, a, a, device.KV{Mat: a, Scales: b}, nil, gqa) },
+		"GQA: cache.Scales is memory of hostsim:1, the operator runs on hostsim:0": func() { one.GQA(s, a, a, device.KV{Mat: a, Scales: b}, device.Spans{}, gqa) },
 		"MLADecode: kv_b.V.Scales is memory of hostsim:1, the operator runs on hostsim:0": func() {
-			one.MLADecode(s, a, a, device.KV{Mat: a}, device.KVB{K: []device.QMat{{}}, V: []device.QMat{{Values: a.Buf, Scales: b.Buf}}}, nil, mla)
+			one.MLADecode(s, a, a, device.KV{Mat: a}, device.KVB{K: []device.QMat{{}}, V: []device.QMat{{Values: a.Buf, Scales: b.Buf}}}, device.Spans{}, mla)
 		},
 	} {
 		if got := raised(f); got != want {

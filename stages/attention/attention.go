@@ -8,7 +8,6 @@ package attention
 
 import (
 	"krater/kernels/device"
-	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/model"
 )
@@ -34,15 +33,22 @@ type commonOps interface {
 type MLAOps interface {
 	commonOps
 	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
-	MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
-	MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA)
+	MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA)
+	MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA)
+}
+
+// LatentOps are of a device that does what lies between the projections and attention
+// in one go, with the bits of the single operators: kv's compressed part [T, rank] is
+// normed, its rotated part and q's are rotated, all in place, and kv is stored.
+type LatentOps interface {
+	Latent(s device.Stream, cache device.KV, q, kv, norm device.Mat, eps float32, positions, slots, table device.Mat, qRope, kRope device.Rope)
 }
 
 // GQAOps are the operators of grouped-query attention.
 type GQAOps interface {
 	commonOps
 	AddBias(s device.Stream, x, b device.Mat)
-	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA)
+	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA)
 }
 
 // Ops are the operators of all blocks.
@@ -95,13 +101,13 @@ type piece struct {
 	cols int
 }
 
-// alloc makes every piece [rows, cols] F32, or none.
+// alloc makes every piece [rows, cols] of the device's row type, or none.
 func (b *scratch) alloc(dev device.Device, rows int, pieces []piece) error {
 	for _, p := range pieces {
 		if p.cols == 0 {
 			continue
 		}
-		mat, err := device.AllocMat(dev, tensor.F32, rows, p.cols)
+		mat, err := device.AllocMat(dev, device.RowType(device.LayoutOf(dev)), rows, p.cols)
 		if err != nil {
 			b.free()
 			return err

@@ -70,10 +70,10 @@ func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 	g.ops.StoreRows(s, cache, kv, st.Slots)
 
 	if len(st.Prefill) > 0 {
-		g.ops.GQA(s, out.X, q, cache, st.Prefill, g.sizes)
+		g.ops.GQA(s, out.X, q, cache, st.PrefillSpans(), g.sizes)
 	}
 	if len(st.Decode) > 0 {
-		g.ops.GQA(s, out.X, q, cache, st.Decode, g.sizes)
+		g.ops.GQA(s, out.X, q, cache, st.DecodeSpans(), g.sizes)
 	}
 	out.Mul(s, g.ops, st.Delta, &w.O)
 	if probe != nil {

@@ -10,15 +10,16 @@ import (
 // one batch at a time; the layers of a group share it.
 type MLA struct {
 	ops   MLAOps
+	fused LatentOps // nil: the device has none
 	sizes device.MLA
 	qRope device.Rope
 	kRope device.Rope
 	eps   float32
 	table device.Mat   // [context, rope] F32
-	both  device.Mat   // [tokens, q_rank or heads*qk, kv_rank+rope] F32: qa or q, and kv, of a joint weight; absent without
+	both  device.Mat   // [tokens, q_rank or heads*qk, kv_rank+rope]: qa or q, and kv, of a joint weight; absent without
 	qa    stages.Input // [tokens, q_rank], absent with direct queries
-	q     device.Mat   // [tokens, heads*qk] F32
-	kv    device.Mat   // [tokens, kv_rank+rope] F32
+	q     device.Mat   // [tokens, heads*qk]
+	kv    device.Mat   // [tokens, kv_rank+rope]
 	out   stages.Input // [tokens, heads*v]
 	owned scratch
 }
@@ -37,6 +38,7 @@ func NewMLA(dev device.Device, ops MLAOps, cfg *model.Config, lim stages.Limits,
 		eps:   a.LatentEps,
 		table: table,
 	}
+	m.fused, _ = ops.(LatentOps)
 	var qa, out device.Mat
 	first, pieces := a.QRank, []piece{{&qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&out, a.OutDim()}}
 	switch {
@@ -79,24 +81,26 @@ func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 		st.Input.Mul(s, m.ops, m.both.RowRange(0, st.T), &w.Joint)
 	}
 	m.queries(s, st, w, q, layer, probe)
-
-	latent := kv.ColRange(0, m.sizes.Rank)
-	kPe := kv.ColRange(m.sizes.Rank, kv.Cols)
 	if m.both.Zero() {
 		st.Input.Mul(s, m.ops, kv, &w.KVA)
 	}
-	if probe != nil {
-		probe.Observe(s, layer, "kv_a", kv, st)
+	latent, kPe := kv.ColRange(0, m.sizes.Rank), kv.ColRange(m.sizes.Rank, kv.Cols)
+	if m.fused != nil && probe == nil {
+		m.fused.Latent(s, cache, q, kv, w.KVNorm, m.eps, st.Positions, st.Slots, m.table, m.qRope, m.kRope)
+	} else {
+		m.rotate(s, st, q, layer, probe)
+		if probe != nil {
+			probe.Observe(s, layer, "kv_a", kv, st)
+		}
+		m.ops.RMSNorm(s, latent, latent, w.KVNorm, m.eps)
+		m.ops.Rope(s, kPe, st.Positions, m.table, m.kRope)
+		m.ops.StoreRows(s, cache, kv, st.Slots)
 	}
-	m.ops.RMSNorm(s, latent, latent, w.KVNorm, m.eps)
-	m.ops.Rope(s, kPe, st.Positions, m.table, m.kRope)
-	m.ops.StoreRows(s, cache, kv, st.Slots)
-
 	if len(st.Prefill) > 0 {
-		m.ops.MLAPrefill(s, out.X, q, cache, w.KVB, st.Prefill, m.sizes)
+		m.ops.MLAPrefill(s, out.X, q, cache, w.KVB, st.PrefillSpans(), m.sizes)
 	}
 	if len(st.Decode) > 0 {
-		m.ops.MLADecode(s, out.X, q, cache, w.KVB, st.Decode, m.sizes)
+		m.ops.MLADecode(s, out.X, q, cache, w.KVB, st.DecodeSpans(), m.sizes)
 	}
 	out.Mul(s, m.ops, st.Delta, &w.O)
 	if probe != nil {
@@ -107,7 +111,7 @@ func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 	}
 }
 
-// queries computes the rotated queries q [T, heads*qk].
+// queries computes the queries q [T, heads*qk], not yet rotated.
 func (m *MLA) queries(s device.Stream, st *stages.State, w *Weights, q device.Mat, layer int, probe stages.Probe) {
 	if !m.qa.X.Zero() {
 		qa := m.qa.RowRange(st.T)
@@ -125,6 +129,10 @@ func (m *MLA) queries(s device.Stream, st *stages.State, w *Weights, q device.Ma
 	if probe != nil {
 		probe.Observe(s, layer, "q", q, st)
 	}
+}
+
+// rotate turns the queries by their positions.
+func (m *MLA) rotate(s device.Stream, st *stages.State, q device.Mat, layer int, probe stages.Probe) {
 	m.ops.Rope(s, q, st.Positions, m.table, m.qRope)
 	if probe != nil && q.Dense() {
 		// The rope part of every head as a row: [T*heads, rope]. Beside kv, rows of heads

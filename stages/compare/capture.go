@@ -70,11 +70,15 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 	width := per * m.Cols
 	from := row * m.Cols
 	switch m.DType {
-	case tensor.F32:
+	case tensor.F32, tensor.BF16:
 		if c.f32[k] == nil {
 			c.f32[k] = make([]float32, c.n*width)
 		}
-		copy(c.f32[k][pos*width:], elements[float32](host)[from:from+count*width])
+		size := m.DType.Size()
+		if err := tensor.Widen(c.f32[k][pos*width:][:count*width], m.DType, host[from*size:][:count*width*size]); err != nil {
+			c.err = err
+			return
+		}
 	case tensor.I32:
 		if c.i32[k] == nil {
 			c.i32[k] = make([]int32, c.n*width)

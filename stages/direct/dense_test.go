@@ -103,7 +103,7 @@ func (c *clock) StoreRows(s device.Stream, cache device.KV, src, slots device.Ma
 	c.time("store", func() { c.Device.StoreRows(s, cache, src, slots) })
 }
 
-func (c *clock) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
+func (c *clock) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA) {
 	c.time("gqa", func() { c.Device.GQA(s, out, q, cache, spans, p) })
 }
 

@@ -70,6 +70,10 @@ func layers(s device.Stream, g *group.Group, st *stages.State, probe stages.Prob
 		if !g.MoE(layer) {
 			continue
 		}
+		if g.Resident(layer) {
+			g.Mix(s, st, layer, probe)
+			continue
+		}
 		if err := s.Synchronize(); err != nil { // the host reads the router's choice
 			return err
 		}

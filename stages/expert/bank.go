@@ -20,11 +20,15 @@ type Ops interface {
 type Bank struct {
 	Routed   []device.Expert  // [E]
 	Integers []device.QExpert // [E] instead of Routed
+	Here     device.Bank      // instead of both: where the device finds experts by itself
 	Shared   device.FFN       // all shared experts as one network, F = n_shared * moe_intermediate_size; zero: none
 }
 
 // Len is the number of routed experts.
-func (b *Bank) Len() int { return max(len(b.Routed), len(b.Integers)) }
+func (b *Bank) Len() int { return max(len(b.Routed), len(b.Integers), b.Here.Experts) }
+
+// Resident reports whether the device finds the experts by itself.
+func (b *Bank) Resident() bool { return !b.Here.Zero() }
 
 // ExpertBytes is what a pass over one routed expert reads.
 func (b *Bank) ExpertBytes() int {
@@ -33,6 +37,8 @@ func (b *Bank) ExpertBytes() int {
 		return b.Integers[0].Bytes()
 	case len(b.Routed) > 0:
 		return b.Routed[0].Bytes()
+	case b.Resident():
+		return b.Here.ExpertBytes()
 	}
 	return 0
 }
@@ -58,10 +64,29 @@ func (b *Bank) Run(s device.Stream, ops Ops, st *stages.State, work []device.Exp
 	}
 }
 
+// HereOps are of a device that finds experts by itself.
+type HereOps interface {
+	ExpertsOn(s device.Stream, y, x device.Mat, b *device.Bank, ids device.Mat)
+}
+
+// RunHere computes every row of st.ExpertOut that the router chose.
+func (b *Bank) RunHere(s device.Stream, ops Ops, st *stages.State) {
+	ops.(HereOps).ExpertsOn(s, st.ExpertOut, st.Normed, &b.Here, st.RouterIDs)
+}
+
+// tileOps are of a device whose integers are tiles.
+type tileOps interface {
+	FFNT(s device.Stream, out, x device.Mat, e device.TExpert)
+}
+
 // FFN is out = the network's result for st.Input.
 func FFN(s device.Stream, ops Ops, out device.Mat, st *stages.State, n *device.FFN) {
 	if n.Integer() {
 		ops.FFNQ(s, out, st.Input.Quantized(s, ops), n.Q)
+		return
+	}
+	if !n.T.W13.Zero() {
+		ops.(tileOps).FFNT(s, out, st.Normed, n.T)
 		return
 	}
 	ops.FFN(s, out, st.Normed, n.F)

@@ -7,6 +7,10 @@
 //		if !g.MoE(layer) {
 //			continue
 //		}
+//		if g.Resident(layer) {
+//			g.Mix(s, st, layer, probe)
+//			continue
+//		}
 //		// s synchronised
 //		work := g.Work(st, layer)
 //		g.Experts(s, st, layer, work) // or in parts, on several streams
@@ -47,6 +51,13 @@ type Ops interface {
 	merge.Ops
 }
 
+// MixOps are of a device that computes a whole MoE block from the router's choice on:
+// delta [T, H] = the sum of the chosen experts by rank, each times its weight, plus
+// the shared network's result. y and shared are room for the parts.
+type MixOps interface {
+	Mix(s device.Stream, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat)
+}
+
 // Layer holds the weights of a layer. Dense layers have Dense, the others
 // Router and Bank.
 type Layer struct {
@@ -74,6 +85,7 @@ type Group struct {
 	layers []Layer     // [Last-First]
 	caches []device.KV // [Last-First] of [slots, kv width]
 	mixer  attention.Stage
+	mix    MixOps // nil: the device has none
 }
 
 // KVTypes are what a KV cache can be kept in.
@@ -90,6 +102,7 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
 	}
 	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, layers: layers}
+	g.mix, _ = ops.(MixOps)
 	var err error
 	if g.mixer, err = attention.New(dev, ops, cfg, lim, &layers[0].Attention, table); err != nil {
 		return nil, fmt.Errorf("group: scratch memory: %w", err)

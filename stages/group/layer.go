@@ -35,7 +35,10 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	}
 	if l.MoE() {
 		l.Router.Run(s, g.ops, st, layer, probe)
-		l.Bank.Prepare(s, g.ops, st)
+		if !l.Bank.Resident() {
+			st.FetchRouterIDs(s)
+			l.Bank.Prepare(s, g.ops, st)
+		}
 		return
 	}
 	expert.FFN(s, g.ops, st.Delta, st, &l.Dense)
@@ -69,6 +72,25 @@ func (g *Group) Shared(s device.Stream, st *stages.State, layer int, probe stage
 func (g *Group) Combine(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	merge.Run(s, g.ops, st, layer, probe)
 	g.finish(s, st, layer, probe)
+}
+
+// Resident reports whether the device itself reads the router's choice of a MoE
+// layer, all its experts being there: Mix takes the place of Work, Experts, Shared and
+// Combine then, and nobody waits for the host.
+func (g *Group) Resident(layer int) bool { return g.Bank(layer).Resident() }
+
+// Mix ends a MoE layer that is Resident.
+func (g *Group) Mix(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
+	b := g.Bank(layer)
+	if g.mix != nil && probe == nil {
+		g.mix.Mix(s, st.Delta, st.ExpertOut, st.Shared, st.Normed, &b.Here, &b.Shared, st.RouterIDs, st.RouterWeights)
+		st.Pending = true
+		g.finish(s, st, layer, probe)
+		return
+	}
+	b.RunHere(s, g.ops, st)
+	b.RunShared(s, g.ops, st, layer, probe)
+	g.Combine(s, st, layer, probe)
 }
 
 // finish adds the pending delta where a group ends, since only Hidden travels.

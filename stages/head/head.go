@@ -30,8 +30,8 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	}
 	x := st.Hidden
 	if len(st.Wanted) < st.T {
-		h.Ops.GatherRows(s, st.Final, st.Hidden, st.Rows)
-		x = st.Final
+		h.Ops.GatherRows(s, st.Picked, st.Hidden, st.Rows)
+		x = st.Picked
 	}
 	h.Ops.RMSNorm(s, st.Final, x, h.Norm, h.Eps)
 	if probe != nil {

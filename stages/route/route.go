@@ -20,11 +20,10 @@ type Stage struct {
 }
 
 // Run writes st.RouterLogits, RouterIDs and RouterWeights from st.Normed. The
-// ids can be read on the host after s is synchronised.
+// host reads the ids after State.FetchRouterIDs.
 func (r *Stage) Run(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
 	ops.MatMul(s, st.RouterLogits, st.Normed, r.Gate)
 	ops.RouteTopK(s, st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, r.Params)
-	st.FetchRouterIDs(s)
 	if probe != nil {
 		probe.Observe(s, layer, "router_logits", st.RouterLogits, st)
 		probe.Observe(s, layer, "router_ids", st.RouterIDs, st)

@@ -120,7 +120,7 @@ func integerKVB(w device.KVB) (out ref.KVB) {
 	return out
 }
 
-func (Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+func (Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
 		var w []float32
@@ -129,27 +129,27 @@ func (Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kv
 		} else {
 			w = floats(kvB.F)
 		}
-		ref.MLA(v, floats(q), cached(cache), w, spans, p)
+		ref.MLA(v, floats(q), cached(cache), w, spans.List, p)
 		store(out, v)
 	})
 }
 
-func (d Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans []device.Span, p device.MLA) {
+func (d Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
 	if !kvB.Integer() {
 		d.MLAPrefill(s, out, q, cache, kvB, spans, p)
 		return
 	}
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
-		ref.MLAAbsorbed(v, floats(q), cached(cache), integerKVB(kvB), spans, p)
+		ref.MLAAbsorbed(v, floats(q), cached(cache), integerKVB(kvB), spans.List, p)
 		store(out, v)
 	})
 }
 
-func (Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans []device.Span, p device.GQA) {
+func (Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA) {
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
-		ref.GQA(v, floats(q), cached(cache), spans, p)
+		ref.GQA(v, floats(q), cached(cache), spans.List, p)
 		store(out, v)
 	})
 }

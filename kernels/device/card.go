@@ -1,0 +1,102 @@
+package device
+
+import "krater/kernels/tensor"
+
+// What devices have that compute apart from the host, with memory it cannot address
+// and in an order it does not wait for.
+
+// Accelerator is such a device.
+type Accelerator interface {
+	Device
+	Layout
+}
+
+// Layout is how an accelerator wants what a batch is made of. It needs no device, so
+// that memory can be planned without one.
+type Layout interface {
+	// RowType is the type of rows that linear layers read and write there: BF16. The
+	// residual stream, router and logits stay F32.
+	RowType() tensor.DType
+	// SpanWords is the size of a table of spans, in 32-bit words, for so many spans with
+	// so many blocks in all.
+	SpanWords(spans, blocks int) int
+	// PutSpans writes the table of a batch and gives its length. Operators take spans
+	// from a copy of it in the device's memory, so that a step can be repeated as it is.
+	PutSpans(dst []int32, prefill, decode []Span) int
+}
+
+// LayoutOf is d's layout, nil for a device that computes on host memory.
+func LayoutOf(d Device) Layout {
+	if a, ok := d.(Accelerator); ok {
+		return a
+	}
+	return nil
+}
+
+// RowType is the type of rows of activations in a layout, F32 where there is none.
+func RowType(l Layout) tensor.DType {
+	if l == nil {
+		return tensor.F32
+	}
+	return l.RowType()
+}
+
+// Spans are the spans of a batch that an attention operator works on: all of its
+// prompts, or all of its generated rows.
+type Spans struct {
+	List []Span
+	// Table [1, n] I32 is the batch's table on an Accelerator; absent elsewhere.
+	Table Mat
+}
+
+// Tiles is an integer weight matrix [Rows, Cols] in format A. The zero Tiles means
+// "absent". Values are aligned to 128 bytes.
+type Tiles struct {
+	tensor.FormatA
+	Values  Buffer
+	ValueAt int // bytes from the start of Values
+	Scales  Buffer
+	ScaleAt int
+}
+
+// Zero reports whether t is absent.
+func (t *Tiles) Zero() bool { return t.Values == nil }
+
+// Bytes is what a pass over the matrix reads.
+func (t *Tiles) Bytes() int { return t.ValueBytes() + t.ScaleBytes() }
+
+// TExpert is one SwiGLU network in tiles.
+type TExpert struct {
+	W13 Tiles // [2F, H], joined
+	W2  Tiles // [H, F]
+}
+
+// Bytes is what a pass over the network reads.
+func (e *TExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() }
+
+// Bank is all routed experts of a layer in one piece of a device's memory, so that the
+// device finds an expert by its number: expert e lies e times Step bytes from the first.
+// W13 is [2F, H], gate then up (joined in tiles), W2 [H, F]. The zero Bank means
+// "absent".
+type Bank struct {
+	Experts         int
+	First           BankExpert
+	Step, ScaleStep int // of W13's values and scales
+	Step2           int // of W2's
+	ScaleStep2      int
+}
+
+// BankExpert is the first expert of a bank, plain or in tiles.
+type BankExpert struct{ W13, W2 Weight }
+
+// Zero reports whether b is absent.
+func (b *Bank) Zero() bool { return b.Experts == 0 }
+
+// ExpertBytes is what a pass over one expert reads.
+func (b *Bank) ExpertBytes() int { return b.First.W13.Bytes() + b.First.W2.Bytes() }
+
+// The operators of an Accelerator, besides the others:
+//
+//	MatMulT(s, out [T,N], x [T,K], w Tiles)                      out = x * w^T
+//	FFNT(s, out [T,H], x [T,H], e TExpert)                       down(silu(gate x) * up x)
+//	ExpertsOn(s, y [T*K,H], x [T,H], b *Bank, ids [T,K] I32)     a row of y for every choice; ids below 0 give zeros

@@ -1,0 +1,90 @@
+package stages
+
+import (
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// inputs is what a batch brings: on the host, and as one piece of memory on the device.
+// An accelerator gets it in one copy, with the table of spans that its operators read.
+type inputs struct {
+	host   []int32
+	tokens []int32 // [tokens] parts of host
+	pos    []int32 // [tokens]
+	slots  []int32 // [tokens]
+	rows   []int32 // [logit rows]
+	spans  []int32 // the table's room; empty on host memory
+
+	dev  device.Mat // [1, len(host)] I32
+	used int        // words of spans
+}
+
+// inputWords is the size of inputs, in 32-bit words.
+func inputWords(lim Limits, l device.Layout) int {
+	n := 3*lim.Tokens + lim.LogitRows
+	if l != nil {
+		n += l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
+	}
+	return n
+}
+
+// allocInputs makes the state's inputs on dev and their views.
+func (st *State) allocInputs(dev device.Device) error {
+	in, t := &st.inputs, st.lim.Tokens
+	n := inputWords(st.lim, st.layout)
+	var err error
+	if in.dev, err = device.AllocMat(dev, tensor.I32, 1, n); err != nil {
+		return err
+	}
+	st.bufs = append(st.bufs, in.dev.Buf)
+	in.host = make([]int32, n)
+	at := 0
+	cut := func(n int) ([]int32, device.Mat) {
+		part := in.host[at : at+n : at+n]
+		m := in.dev.ColRange(at, at+n)
+		m.Rows, m.Cols, m.Stride = n, 1, 1
+		at += n
+		return part, m
+	}
+	in.tokens, st.full.ids = cut(t)
+	in.pos, st.full.positions = cut(t)
+	in.slots, st.full.slots = cut(t)
+	in.rows, st.full.rows = cut(st.lim.LogitRows)
+	in.spans = in.host[at:]
+	return nil
+}
+
+// sendInputs enqueues the copy of what Fill wrote to the device.
+func (st *State) sendInputs(s device.Stream) {
+	in := &st.inputs
+	copy(in.rows, st.Wanted)
+	if st.layout != nil {
+		in.used = st.layout.PutSpans(in.spans, st.Prefill, st.Decode)
+		n := len(in.host) - len(in.spans) + in.used
+		s.CopyIn(in.dev.ColRange(0, n), int32Bytes(in.host[:n]))
+		return
+	}
+	s.CopyIn(st.IDs, int32Bytes(in.tokens[:st.T]))
+	s.CopyIn(st.Positions, int32Bytes(in.pos[:st.T]))
+	s.CopyIn(st.Slots, int32Bytes(in.slots[:st.T]))
+	if len(st.Wanted) > 0 {
+		s.CopyIn(st.Rows, int32Bytes(st.Wanted))
+	}
+}
+
+// PrefillSpans are the batch's prompts as operators take them.
+func (st *State) PrefillSpans() device.Spans {
+	return device.Spans{List: st.Prefill, Table: st.table()}
+}
+
+// DecodeSpans are the batch's generated rows.
+func (st *State) DecodeSpans() device.Spans { return device.Spans{List: st.Decode, Table: st.table()} }
+
+// table is the table of spans on an accelerator.
+func (st *State) table() device.Mat {
+	if st.layout == nil {
+		return device.Mat{}
+	}
+	in := &st.inputs
+	return in.dev.ColRange(len(in.host)-len(in.spans), len(in.host))
+}
