@@ -1,0 +1,160 @@
+// Package pool cuts a card's memory into buffers: small ones from chunks, large ones
+// each with a driver's allocation of its own. Asking the driver costs tens of
+// microseconds and rounds up to 2 MiB; a model has thousands of small buffers.
+package pool
+
+import (
+	"fmt"
+	"slices"
+)
+
+const (
+	// Align is what every buffer starts at.
+	Align = 256
+	// ChunkBytes is the size of a chunk, Large what no longer comes from one.
+	ChunkBytes = 32 << 20
+	Large      = 4 << 20
+)
+
+// Source is where chunks and large buffers come from.
+type Source interface {
+	Alloc(n int64) (uint64, error)
+	Free(at uint64) error
+}
+
+// Pool is owned by one goroutine.
+type Pool struct {
+	src    Source
+	chunks []*chunk
+	large  map[uint64]int64
+	small  map[uint64]place
+	held   int64
+}
+
+// chunk has its free pieces in rising order, never two that touch.
+type chunk struct {
+	at   uint64
+	free []piece
+}
+
+type piece struct{ off, n int64 }
+
+type place struct {
+	c *chunk
+	piece
+}
+
+// New makes an empty pool.
+func New(src Source) *Pool {
+	return &Pool{src: src, large: map[uint64]int64{}, small: map[uint64]place{}}
+}
+
+// Rounded is what a buffer of n bytes takes.
+func Rounded(n int64) int64 { return max(n+Align-1, Align) / Align * Align }
+
+// Held is what the pool has from its source.
+func (p *Pool) Held() int64 { return p.held }
+
+// Alloc gives n bytes, not cleared.
+func (p *Pool) Alloc(n int64) (uint64, error) {
+	if n < 0 {
+		return 0, fmt.Errorf("pool: %d bytes", n)
+	}
+	n = Rounded(n)
+	if n >= Large {
+		at, err := p.src.Alloc(n)
+		if err != nil {
+			return 0, err
+		}
+		p.large[at] = n
+		p.held += n
+		return at, nil
+	}
+	for _, c := range p.chunks {
+		if off, ok := c.take(n); ok {
+			p.small[c.at+uint64(off)] = place{c, piece{off, n}}
+			return c.at + uint64(off), nil
+		}
+	}
+	at, err := p.src.Alloc(ChunkBytes)
+	if err != nil {
+		return 0, err
+	}
+	p.held += ChunkBytes
+	c := &chunk{at: at, free: []piece{{0, ChunkBytes}}}
+	p.chunks = append(p.chunks, c)
+	off, _ := c.take(n)
+	p.small[at+uint64(off)] = place{c, piece{off, n}}
+	return at + uint64(off), nil
+}
+
+// take cuts n bytes off the first piece that has them.
+func (c *chunk) take(n int64) (int64, bool) {
+	for i := range c.free {
+		f := &c.free[i]
+		if f.n < n {
+			continue
+		}
+		off := f.off
+		f.off, f.n = f.off+n, f.n-n
+		if f.n == 0 {
+			c.free = slices.Delete(c.free, i, i+1)
+		}
+		return off, true
+	}
+	return 0, false
+}
+
+// Free gives a buffer back; an empty chunk goes back to the source. An address that
+// Alloc did not give, or gave back already, is an error.
+func (p *Pool) Free(at uint64) error {
+	if n, ok := p.large[at]; ok {
+		delete(p.large, at)
+		p.held -= n
+		return p.src.Free(at)
+	}
+	s, ok := p.small[at]
+	if !ok {
+		return fmt.Errorf("pool: %#x is no buffer", at)
+	}
+	delete(p.small, at)
+	s.c.give(s.piece)
+	if f := s.c.free; len(f) != 1 || f[0].n != ChunkBytes {
+		return nil
+	}
+	p.chunks = slices.DeleteFunc(p.chunks, func(c *chunk) bool { return c == s.c })
+	p.held -= ChunkBytes
+	return p.src.Free(s.c.at)
+}
+
+// give joins a piece with the free ones it touches.
+func (c *chunk) give(x piece) {
+	i, _ := slices.BinarySearchFunc(c.free, x.off, func(f piece, off int64) int { return int(f.off - off) })
+	if i < len(c.free) && x.off+x.n == c.free[i].off {
+		x.n += c.free[i].n
+		c.free = slices.Delete(c.free, i, i+1)
+	}
+	if i > 0 && c.free[i-1].off+c.free[i-1].n == x.off {
+		c.free[i-1].n += x.n
+		return
+	}
+	c.free = slices.Insert(c.free, i, x)
+}
+
+// Close gives everything back.
+func (p *Pool) Close() error {
+	var first error
+	keep := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	for _, c := range p.chunks {
+		keep(p.src.Free(c.at))
+	}
+	for at := range p.large {
+		keep(p.src.Free(at))
+	}
+	*p = *New(p.src)
+	return first
+}
