@@ -75,25 +75,20 @@ type TExpert struct {
 func (e *TExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() }
 
 // Bank is all routed experts of a layer in one piece of a device's memory, so that the
-// device finds an expert by its number: expert e lies e times Step bytes from the first.
-// W13 is [2F, H], gate then up (joined in tiles), W2 [H, F]. The zero Bank means
-// "absent".
+// device finds an expert by its number: everything of expert e lies e times Step bytes
+// from that of the first. W13 is [2F, H], gate then up (joined in tiles), W2 [H, F];
+// either F or T. The zero Bank means "absent".
 type Bank struct {
-	Experts         int
-	First           BankExpert
-	Step, ScaleStep int // of W13's values and scales
-	Step2           int // of W2's
-	ScaleStep2      int
+	Experts int
+	W13, W2 Weight // of the first expert
+	Step    int
 }
-
-// BankExpert is the first expert of a bank, plain or in tiles.
-type BankExpert struct{ W13, W2 Weight }
 
 // Zero reports whether b is absent.
 func (b *Bank) Zero() bool { return b.Experts == 0 }
 
 // ExpertBytes is what a pass over one expert reads.
-func (b *Bank) ExpertBytes() int { return b.First.W13.Bytes() + b.First.W2.Bytes() }
+func (b *Bank) ExpertBytes() int { return b.W13.Bytes() + b.W2.Bytes() }
 
 // The operators of an Accelerator, besides the others:
 //

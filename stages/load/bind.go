@@ -49,6 +49,7 @@ type binder struct {
 	store     Store
 	experts   func(layer int) []device.QExpert
 	routed    device.Device // of routed experts that are no integers
+	card      *card         // nil: the device computes on host memory
 }
 
 // mat binds a tensor [n] as [1, n], [n, k] as it is. "" gives the absent
@@ -101,7 +102,7 @@ func (b *binder) layer(i int) group.Layer {
 		},
 		Dense: b.ffn(key+".dense", n.Dense, p.Dense),
 	}
-	if a := &l.Attention; p.Attention != 0 {
+	if a := &l.Attention; p.Attention != 0 || b.card != nil {
 		a.Joint = b.joint(key+".qkv", p.Attention, n.Q, n.QA, n.KVA, n.K, n.V)
 	} else {
 		a.Q, a.QA, a.KVA = b.weight("", n.Q, 0), b.weight("", n.QA, 0), b.weight("", n.KVA, 0)
@@ -112,6 +113,10 @@ func (b *binder) layer(i int) group.Layer {
 	}
 	l.Router = route.Stage{Gate: b.mat(n.Router), Params: b.cfg.MoE.Router}
 	l.Bank.Shared = b.ffn(key+".shared", n.Shared, p.Shared)
+	if b.card != nil {
+		l.Bank.Here = b.bankHere(i)
+		return l
+	}
 	if p.Experts != 0 && b.err == nil {
 		l.Bank.Integers = b.bank(i)
 		return l

@@ -20,10 +20,11 @@ func (b *binder) weight(key, name string, bits int) device.Weight {
 		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, name)
 		return device.Weight{}
 	}
-	return device.Weight{Q: b.integers(key, bits, t.Shape[0], t.Shape[1], name)}
+	return b.integers(key, bits, t.Shape[0], t.Shape[1], name)
 }
 
-// joint binds the rows of several tensors of equal width as one matrix of bits.
+// joint binds the rows of several tensors of equal width as one matrix of bits, 0: as
+// they are.
 // "" names a tensor that the layer does not have.
 func (b *binder) joint(key string, bits int, names ...string) device.Weight {
 	names = slices.DeleteFunc(names, func(n string) bool { return n == "" })
@@ -38,7 +39,10 @@ func (b *binder) joint(key string, bits int, names ...string) device.Weight {
 		}
 		rows, cols = rows+t.Shape[0], t.Shape[1]
 	}
-	return device.Weight{Q: b.integers(key, bits, rows, cols, names...)}
+	if bits == 0 {
+		return device.Weight{F: b.stacked(rows, cols, names...)}
+	}
+	return b.integers(key, bits, rows, cols, names...)
 }
 
 // ffn binds a network in bits, 0: as it is.
@@ -52,15 +56,28 @@ func (b *binder) ffn(key string, n model.FFNNames, bits int) device.FFN {
 		return device.FFN{}
 	}
 	f, h := t.Shape[0], t.Shape[1]
+	if b.card != nil {
+		return device.FFN{T: device.TExpert{
+			W13: b.tiles(key+".w13", bits, 2*f, h, true, b.rows(n.Gate, n.Up)), W2: b.tiles(key+".w2", bits, h, f, false, b.rows(n.Down)),
+		}}
+	}
 	return device.FFN{Q: device.QExpert{
-		W13: b.integers(key+".w13", bits, 2*f, h, n.Gate, n.Up),
-		W2:  b.integers(key+".w2", bits, h, f, n.Down),
+		W13: b.keep(key+".w13", bits, 2*f, h, b.rows(n.Gate, n.Up)),
+		W2:  b.keep(key+".w2", bits, h, f, b.rows(n.Down)),
 	}}
 }
 
 // integers is the matrix [rows, cols] made of the rows of the named tensors.
-func (b *binder) integers(key string, bits, rows, cols int, names ...string) device.QMat {
-	return b.keep(key, bits, rows, cols, func(x []float32) error {
+func (b *binder) integers(key string, bits, rows, cols int, names ...string) device.Weight {
+	if b.card != nil {
+		return device.Weight{T: b.tiles(key, bits, rows, cols, false, b.rows(names...))}
+	}
+	return device.Weight{Q: b.keep(key, bits, rows, cols, b.rows(names...))}
+}
+
+// rows reads the rows of the named tensors, one after the other.
+func (b *binder) rows(names ...string) func([]float32) error {
+	return func(x []float32) error {
 		for _, name := range names {
 			n, err := b.read(x, name)
 			if err != nil {
@@ -69,13 +86,17 @@ func (b *binder) integers(key string, bits, rows, cols int, names ...string) dev
 			x = x[n:]
 		}
 		return nil
-	})
+	}
 }
 
 // kvB binds MLA's kv_b_proj [heads*(nope+v), rank] in bits, 0: as it is.
 func (b *binder) kvB(key, name string, bits int) device.KVB {
 	if bits == 0 || name == "" || b.err != nil {
 		return device.KVB{F: b.mat(name)}
+	}
+	if b.card != nil {
+		b.err = fmt.Errorf("load: %s keeps kv_b_proj as its files hold it", b.dev.Name())
+		return device.KVB{}
 	}
 	a := b.cfg.Attention
 	nope, v, rank := a.Nope, a.VDim, a.KVRank

@@ -24,6 +24,9 @@ type Options struct {
 	// Experts gives the routed experts of a layer as integers. Needed where
 	// Precision.Experts is not 0; they stay the giver's.
 	Experts func(layer int) []device.QExpert
+	// ExpertTiles gives a routed expert in tiles, for an accelerator; nil: they are made
+	// of the files at every load.
+	ExpertTiles func(layer, expert int) (ExpertTiles, error)
 	// Routed is where routed experts go that stay as the files hold them; nil: with
 	// the rest of the model.
 	Routed device.Device
@@ -81,16 +84,23 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 	if err != nil {
 		return nil, err
 	}
-	if o.Precision.Experts != 0 && cfg.MoE.Experts > 0 && o.Experts == nil {
+	layout := device.LayoutOf(dev)
+	given := o.Precision.Experts != 0 && (layout == nil || o.ExpertTiles != nil)
+	if given && layout == nil && cfg.MoE.Experts > 0 && o.Experts == nil {
 		return nil, fmt.Errorf("load: nobody gives the experts in %d bits", o.Precision.Experts)
 	}
-	if err := checkTensors(cfg, set, o.Precision.Experts != 0); err != nil {
+	if err := checkTensors(cfg, set, given); err != nil {
 		return nil, err
 	}
 	p := &Parts{Config: cfg, Limits: lim}
 	b := &binder{dev: dev, cfg: cfg, set: set, parts: p, precision: o.Precision, store: o.Store, experts: o.Experts, routed: o.Routed}
 	if b.routed == nil {
 		b.routed = dev
+	}
+	if layout != nil {
+		b.card = &card{dev: dev, tiles: o.ExpertTiles}
+		defer b.card.close()
+		p.Limits.QuantGroup = 0 // rows are multiplied as they are
 	}
 	if b.store == nil {
 		b.store = memory{dev, p}

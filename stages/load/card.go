@@ -1,0 +1,223 @@
+package load
+
+import (
+	"fmt"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages/model"
+	"krater/stages/weights/quant"
+)
+
+// card is what loading on an accelerator takes: weights are copied there, integers in
+// tiles.
+type card struct {
+	dev   device.Device
+	tiles func(layer, expert int) (ExpertTiles, error)
+	s     device.Stream
+	room  []byte
+}
+
+// ExpertTiles is a routed expert in format A, in host memory.
+type ExpertTiles struct{ W13, W2 MatrixTiles }
+
+// MatrixTiles is a matrix in format A, in host memory.
+type MatrixTiles struct {
+	tensor.FormatA
+	Values, Scales []byte
+}
+
+// cardAlign is what every matrix on an accelerator starts at.
+const cardAlign = 256
+
+func aligned(n int) int { return (n + cardAlign - 1) / cardAlign * cardAlign }
+
+// upload copies b to buf from at on and waits.
+func (c *card) upload(buf device.Buffer, at int, b []byte) error {
+	if c.s == nil {
+		var err error
+		if c.s, err = c.dev.NewStream(); err != nil {
+			return err
+		}
+	}
+	c.s.CopyIn(device.Mat{Buf: buf, Off: at, DType: tensor.U8, Rows: 1, Cols: len(b), Stride: len(b)}, b)
+	return c.s.Synchronize()
+}
+
+func (c *card) close() {
+	if closer, ok := c.s.(interface{ Close() }); ok {
+		closer.Close()
+	}
+}
+
+// alloc makes memory of the parts.
+func (b *binder) alloc(n int) device.Buffer {
+	if b.err != nil {
+		return nil
+	}
+	buf, err := b.dev.Alloc(n)
+	if err != nil {
+		b.err = fmt.Errorf("load: %w", err)
+		return nil
+	}
+	b.parts.bufs = append(b.parts.bufs, buf)
+	b.parts.WeightBytes += int64(n)
+	return buf
+}
+
+// put copies bytes to memory of the parts.
+func (b *binder) put(buf device.Buffer, at int, data []byte) {
+	if b.err == nil {
+		b.err = b.card.upload(buf, at, data)
+	}
+}
+
+// stacked is the rows of several tensors of equal width and type as one matrix.
+func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
+	t, _ := b.set.Tensor(names[0])
+	if t.DType != tensor.BF16 && t.DType != tensor.F32 {
+		b.err = fmt.Errorf("load: %s is %s: only BF16 and F32 weights can be used", names[0], t.DType)
+		return device.Mat{}
+	}
+	buf, at := b.alloc(rows*cols*t.DType.Size()), 0
+	for _, name := range names {
+		x, _ := b.set.Tensor(name)
+		if x.DType != t.DType && b.err == nil {
+			b.err = fmt.Errorf("load: %s is %s, %s is %s", names[0], t.DType, name, x.DType)
+		}
+		b.put(buf, at, x.Data)
+		at += len(x.Data)
+	}
+	if b.err != nil {
+		return device.Mat{}
+	}
+	return device.NewMat(buf, t.DType, rows, cols)
+}
+
+// pack quantises a matrix [rows, cols] into tiles on the host.
+func (b *binder) pack(key string, bits, rows, cols int, joined bool, fill func([]float32) error) MatrixTiles {
+	if b.err != nil {
+		return MatrixTiles{}
+	}
+	x := make([]float32, rows*cols)
+	err := fill(x)
+	var m *quant.Matrix
+	if err == nil {
+		m, err = quant.Quantize(x, rows, cols, quant.Spec{Bits: bits, Group: b.precision.Group}, quant.Options{})
+	}
+	if err != nil {
+		b.err = fmt.Errorf("load: %s: %w", key, err)
+		return MatrixTiles{}
+	}
+	f := tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: m.Group, Joined: joined}
+	if err := f.Check(); err != nil {
+		b.err = fmt.Errorf("load: %s: %w", key, err)
+		return MatrixTiles{}
+	}
+	t := MatrixTiles{FormatA: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
+	f.Pack(t.Values, m.Values)
+	f.PackScales(t.Scales, m.Scales)
+	return t
+}
+
+// tiles is a matrix in bits on the device.
+func (b *binder) tiles(key string, bits, rows, cols int, joined bool, fill func([]float32) error) device.Tiles {
+	t := b.pack(key, bits, rows, cols, joined, fill)
+	if b.err != nil {
+		return device.Tiles{}
+	}
+	scaleAt := aligned(len(t.Values))
+	buf := b.alloc(scaleAt + len(t.Scales))
+	b.put(buf, 0, t.Values)
+	b.put(buf, scaleAt, t.Scales)
+	return device.Tiles{FormatA: t.FormatA, Values: buf, Scales: buf, ScaleAt: scaleAt}
+}
+
+// bankHere is the routed experts of a layer in one piece of the device's memory.
+func (b *binder) bankHere(layer int) device.Bank {
+	if b.precision.Experts == 0 {
+		return b.plainBank(layer)
+	}
+	f, h := b.cfg.MoE.FF, b.cfg.Hidden
+	var out device.Bank
+	var buf device.Buffer
+	for e := range b.cfg.MoE.Experts {
+		x := b.expertTiles(layer, e)
+		if b.err != nil {
+			return device.Bank{}
+		}
+		at := [4]int{0, aligned(len(x.W13.Values))}
+		at[2] = at[1] + aligned(len(x.W13.Scales))
+		at[3] = at[2] + aligned(len(x.W2.Values))
+		step := at[3] + aligned(len(x.W2.Scales))
+		if e == 0 {
+			if w := x.W13; w.Rows != 2*f || w.Cols != h || x.W2.Rows != h || x.W2.Cols != f {
+				b.err = fmt.Errorf("load: layer %d: experts [%d, %d] and [%d, %d], want [%d, %d] and [%d, %d]",
+					layer, w.Rows, w.Cols, x.W2.Rows, x.W2.Cols, 2*f, h, h, f)
+				return device.Bank{}
+			}
+			buf = b.alloc(step * b.cfg.MoE.Experts)
+			out = device.Bank{Experts: b.cfg.MoE.Experts, Step: step,
+				W13: device.Weight{T: device.Tiles{FormatA: x.W13.FormatA, Values: buf, Scales: buf, ScaleAt: at[1]}},
+				W2:  device.Weight{T: device.Tiles{FormatA: x.W2.FormatA, Values: buf, ValueAt: at[2], Scales: buf, ScaleAt: at[3]}}}
+		}
+		if x.W13.FormatA != out.W13.T.FormatA || x.W2.FormatA != out.W2.T.FormatA {
+			b.err = fmt.Errorf("load: layer %d: expert %d has another format than the first", layer, e)
+			return device.Bank{}
+		}
+		for i, data := range [4][]byte{x.W13.Values, x.W13.Scales, x.W2.Values, x.W2.Scales} {
+			b.put(buf, e*step+at[i], data)
+		}
+	}
+	return out
+}
+
+// expertTiles is a routed expert, given or made.
+func (b *binder) expertTiles(layer, e int) ExpertTiles {
+	if b.card.tiles != nil {
+		x, err := b.card.tiles(layer, e)
+		if err != nil {
+			b.err = fmt.Errorf("load: layer %d, expert %d: %w", layer, e, err)
+		}
+		return x
+	}
+	n, f, h, bits := b.cfg.ExpertNames(layer, e), b.cfg.MoE.FF, b.cfg.Hidden, b.precision.Experts
+	key := fmt.Sprintf("layer %d, expert %d", layer, e)
+	return ExpertTiles{W13: b.pack(key, bits, 2*f, h, true, b.rows(n.Gate, n.Up)), W2: b.pack(key, bits, h, f, false, b.rows(n.Down))}
+}
+
+// plainBank is bankHere of experts as the files hold them.
+func (b *binder) plainBank(layer int) device.Bank {
+	f, h := b.cfg.MoE.FF, b.cfg.Hidden
+	first, ok := b.set.Tensor(b.cfg.ExpertNames(layer, 0).Gate)
+	if !ok && b.err == nil {
+		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, b.cfg.ExpertNames(layer, 0).Gate)
+	}
+	if dt := first.DType; b.err == nil && dt != tensor.BF16 && dt != tensor.F32 {
+		b.err = fmt.Errorf("load: experts of layer %d are %s: only BF16 and F32 weights can be used", layer, dt)
+	}
+	if b.err != nil {
+		return device.Bank{}
+	}
+	size := first.DType.Size()
+	downAt := aligned(2 * f * h * size)
+	step := downAt + aligned(f*h*size)
+	buf := b.alloc(step * b.cfg.MoE.Experts)
+	for e := range b.cfg.MoE.Experts {
+		n := b.cfg.ExpertNames(layer, e)
+		for _, x := range []struct {
+			name string
+			at   int
+		}{{n.Gate, 0}, {n.Up, f * h * size}, {n.Down, downAt}} {
+			t, _ := b.set.Tensor(x.name)
+			if t.DType != first.DType && b.err == nil {
+				b.err = fmt.Errorf("load: %s is %s, others %s", x.name, t.DType, first.DType)
+			}
+			b.put(buf, e*step+x.at, t.Data)
+		}
+	}
+	down := device.NewMat(buf, first.DType, h, f)
+	down.Off = downAt
+	return device.Bank{Experts: b.cfg.MoE.Experts, Step: step,
+		W13: device.Weight{F: device.NewMat(buf, first.DType, 2*f, h)}, W2: device.Weight{F: down}}
+}
