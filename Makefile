@@ -68,3 +68,5 @@ bench: build ## the benchmark tables of the default model on this machine
 
 clean: ## remove what was built
 	rm -rf build
+
+include kernels/cuda/cuda.mk

@@ -26,6 +26,9 @@ var table = []rule{
 	{"krater/kernels/tensor", nil},
 	{"krater/kernels/device", []string{"krater/kernels/tensor"}},
 	{"krater/kernels/hostsim", []string{"krater/kernels/tensor", "krater/kernels/device", "krater/kernels/cpu"}},
+	// The driver and what queues work on it; all else of the CUDA device is plain data.
+	{"krater/kernels/cuda/driver", []string{"krater/kernels/device", "krater/kernels/tensor", "gorgonia.org/cu"}},
+	{"krater/kernels/cuda/rt", []string{"krater/kernels", "gorgonia.org/cu"}},
 	{"krater/kernels/...", []string{"krater/kernels", "github.com/klauspost/cpuid/v2", "golang.org/x/sys"}},
 	{"krater/scheduler/...", []string{"krater/scheduler"}},
 	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
@@ -122,6 +125,7 @@ func TestImportTable(t *testing.T) {
 	if len(pkgs) < 10 {
 		t.Fatalf("go list found %d packages only", len(pkgs))
 	}
+	pkgs = append(pkgs, list(t, "-tags", "cuda", "./kernels/cuda/...", "./cmd/...")...)
 	for _, p := range pkgs {
 		for _, imp := range p.Imports {
 			if why := fault(p.ImportPath, imp); why != "" {
@@ -153,6 +157,8 @@ func TestImportTableBites(t *testing.T) {
 		{"krater/bench/stat", "gonum.org/v1/plot", true},
 		{"krater/bench/peers/join", "krater/cmd/krater", true},
 		{"krater/stages/drive", "krater/bench/stat", true},
+		{"krater/kernels/cuda/driver", "gorgonia.org/cu", false},
+		{"krater/kernels/cuda/gemm", "gorgonia.org/cu", true},
 		{"krater/newthing", "fmt", true},
 	} {
 		if got := fault(c.pkg, c.imp) != "" || reserved(c.pkg, c.imp); got != c.bad {

@@ -1,0 +1,57 @@
+# How the CUDA build is made. Included by the Makefile; paths are from the repository's
+# root. A bare `go build -tags cuda` lacks headers and libcuda: use `make build-cuda`, or
+# `eval $(make -s cuda-env)` and then go as usual.
+#
+# CUDA_HOME is a toolkit (13, or 12.4 and later) that is there already, such as
+# /usr/local/cuda. Without it the headers (2 MB) and, for the kernels alone, the compiler
+# (100 MB) come from wheels into build/cuda.
+CUDA := kernels/cuda
+CUDA_HOME ?=
+CUDA_PACKAGES ?= ./kernels/cuda/...
+
+ifeq ($(CUDA_HOME),)
+CUDA_HEADERS := build/cuda/headers-$(shell sha256sum <$(CUDA)/toolkit/headers.txt | cut -c1-10)
+CUDA_TOOLS   := build/cuda/nvcc-$(shell sha256sum <$(CUDA)/toolkit/nvcc.txt | cut -c1-10)
+CUDA_INCLUDE := $(CURDIR)/$(CUDA_HEADERS)/nvidia/cu13/include
+NVCC         := $(CURDIR)/$(CUDA_TOOLS)/nvidia/cu13/bin/nvcc
+
+$(CUDA_HEADERS):
+	$(CUDA)/toolkit/fetch.sh $(CUDA)/toolkit/headers.txt $@
+$(CUDA_TOOLS):
+	$(CUDA)/toolkit/fetch.sh $(CUDA)/toolkit/nvcc.txt $@
+else
+CUDA_HEADERS :=
+CUDA_TOOLS   :=
+CUDA_INCLUDE := $(CUDA_HOME)/include
+NVCC         := $(CUDA_HOME)/bin/nvcc
+endif
+
+# Go's build cache does not see a changed archive, but it does see a changed flag: so the
+# folder carries a hash of what the archive is made from.
+CUDA_FORWARDER := build/cuda/forwarder-$(shell cat $(CUDA)/forwarder/* | sha256sum | cut -c1-10)
+CUDA_LIB       := $(CUDA_FORWARDER)/libcuda.a
+
+$(CUDA_LIB): $(wildcard $(CUDA)/forwarder/*)
+	@mkdir -p $(CUDA_FORWARDER)
+	$(CUDA)/forwarder/make.sh $(CUDA)/forwarder $(CUDA_FORWARDER) >&2
+
+CUDA_READY := $(CUDA_LIB) $(CUDA_HEADERS)
+CUDA_ENV = CGO_ENABLED=1 GOTOOLCHAIN=$(GOTOOLCHAIN) \
+	CGO_CFLAGS='-O2 -I$(CURDIR)/$(CUDA)/shim -I$(CUDA_INCLUDE)' CGO_LDFLAGS='-L$(CURDIR)/$(CUDA_FORWARDER)'
+
+.PHONY: cuda-env build-cuda vet-cuda test-cuda
+
+cuda-env: $(CUDA_READY) ## what the shell needs for go with -tags cuda: eval $$(make -s cuda-env)
+	@echo "export $(CUDA_ENV)"
+
+build-cuda: $(CUDA_READY) ## build the program with CUDA into build/krater-cuda (no GPU or toolkit needed)
+	@mkdir -p build
+	$(CUDA_ENV) go build -tags cuda -trimpath -ldflags '$(LDFLAGS)' -o build/krater-cuda ./cmd/krater
+
+vet-cuda: $(CUDA_READY) ## go vet of what the tag cuda adds
+	$(CUDA_ENV) go vet -tags cuda $(CUDA_PACKAGES) ./cmd/...
+
+test-cuda: $(CUDA_READY) ## the CUDA packages' short tests, on the emulator if it was made (make cuda-emu)
+	LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -tags cuda -short $(CUDA_PACKAGES)
+
+-include $(CUDA)/emu/emu.mk

@@ -1,0 +1,19 @@
+// Package driver is the part of the CUDA driver API that gorgonia.org/cu v0.9.6 does
+// not wrap: registered and mapped host memory, function attributes, prepared launches
+// (with programmatic dependent launch), stream capture, graphs, stream memory
+// operations, and the one thread a card is driven from. It uses gorgonia's types for
+// everything else: contexts, modules, memory, streams, events.
+//
+// Every call but Owner.Do, the ones on errors and the ones on host memory needs the
+// context current on its thread: make them inside Owner.Do.
+//
+// The binary links to no CUDA library: ../forwarder stands in for libcuda and loads the
+// machine's own at start-up, so a program with this package starts on every machine.
+// Without the build tag cuda only Available and ErrNoDriver exist.
+package driver
+
+import "errors"
+
+// ErrNoDriver says that this machine has no CUDA driver library, or that the binary was
+// built without the tag cuda.
+var ErrNoDriver = errors.New("no CUDA driver on this machine")

@@ -1,0 +1,66 @@
+//go:build cuda
+
+package driver
+
+/*
+#include "driver.h"
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"gorgonia.org/cu"
+)
+
+// gorgonia keeps its handles unexported: each is a struct of one pointer, which these
+// two read. A change of that layout stops the build here.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(cu.Function{})-unsafe.Sizeof(uintptr(0))]
+	_ = [1]struct{}{}[unsafe.Sizeof(cu.Stream{})-unsafe.Sizeof(uintptr(0))]
+)
+
+func function(f cu.Function) C.CUfunction { return *(*C.CUfunction)(unsafe.Pointer(&f)) }
+func stream(s cu.Stream) C.CUstream       { return *(*C.CUstream)(unsafe.Pointer(&s)) }
+
+// Available answers nil when a driver is loaded, has started and sees a card.
+func Available() error {
+	var r C.CUresult
+	switch C.kr_available(&r) {
+	case 1:
+		return ErrNoDriver
+	case 2:
+		return check("cuInit", r)
+	}
+	var n C.int
+	if err := check("cuDeviceGetCount", C.cuDeviceGetCount(&n)); err != nil {
+		return err
+	}
+	if n == 0 {
+		return check("cuDeviceGetCount", C.CUDA_ERROR_NO_DEVICE)
+	}
+	return nil
+}
+
+// SetMaxDynamicShared lets launches of f ask for up to n bytes of dynamic shared memory.
+// Needed above 48 KB (227 KB on compute capability 9.0, 163 KB on 8.0).
+func SetMaxDynamicShared(f cu.Function, n int) error {
+	const attribute = C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+	return check("cuFuncSetAttribute", C.cuFuncSetAttribute(function(f), attribute, C.int(n)))
+}
+
+// WriteValue32 makes the stream store v at addr when it gets there.
+func WriteValue32(s cu.Stream, addr cu.DevicePtr, v uint32) error {
+	return check("cuStreamWriteValue32", C.cuStreamWriteValue32(stream(s), C.CUdeviceptr(addr), C.cuuint32_t(v), 0))
+}
+
+// WaitValue32 makes the stream wait until the word at addr is v or later (as a signed
+// 32-bit difference). It has no deadline: a wait kernel has, so prefer one where the
+// other side may fail.
+func WaitValue32(s cu.Stream, addr cu.DevicePtr, v uint32) error {
+	const later = C.CU_STREAM_WAIT_VALUE_GEQ
+	return check("cuStreamWaitValue32", C.cuStreamWaitValue32(stream(s), C.CUdeviceptr(addr), C.cuuint32_t(v), later))
+}
+
+// Nothing makes an empty call into C, to measure its price.
+func Nothing() { C.kr_nothing() }

@@ -1,0 +1,124 @@
+//go:build cuda
+
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"gorgonia.org/cu"
+)
+
+// These run on a machine without a card: that the program gets here at all is half of
+// the test.
+
+func TestAvailableSaysWhy(t *testing.T) {
+	err := Available()
+	var e *Error
+	if err != nil && !errors.Is(err, ErrNoDriver) && !errors.As(err, &e) {
+		t.Fatalf("neither ErrNoDriver nor an Error: %v", err)
+	}
+	if _, ownerErr := NewOwner(0); err != nil && ownerErr == nil {
+		t.Fatal("an owner without a card")
+	}
+}
+
+func TestErrorNamesCallAndCode(t *testing.T) {
+	err := check("cuGraphLaunch", 1)
+	if !errors.Is(err, &Error{Code: 1}) || errors.Is(err, &Error{Code: 2}) || check("cuGraphLaunch", 0) != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSpinUntil(t *testing.T) {
+	var word uint32
+	if err := SpinUntil(&word, 1, 2*time.Millisecond); !errors.Is(err, ErrDeadline) {
+		t.Fatal(err)
+	}
+	go func() { atomic.StoreUint32(&word, 1) }()
+	if err := SpinUntil(&word, 1, time.Second); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStoreChecksSizes(t *testing.T) {
+	var room [16]byte
+	for _, c := range []struct {
+		v    any
+		size int
+		ok   bool
+	}{
+		{int32(1), 4, true}, {int32(1), 8, false}, {cu.DevicePtr(1), 8, true},
+		{[]byte{1, 2, 3}, 3, true}, {1, 8, false}, {float64(1), 8, true},
+	} {
+		if err := store(unsafe.Pointer(&room), c.size, c.v); (err == nil) != c.ok {
+			t.Errorf("%T into %d bytes: %v", c.v, c.size, err)
+		}
+	}
+}
+
+// serving is an owner that has no card.
+func serving(t *testing.T) *Owner {
+	o := newOwner()
+	go func() {
+		defer close(o.gone)
+		o.serve()
+	}()
+	t.Cleanup(o.Close)
+	return o
+}
+
+func TestOwnerOutlivesPanics(t *testing.T) {
+	o := serving(t)
+	if err := o.Do(func() error { panic("on purpose") }); err == nil {
+		t.Fatal("no error")
+	}
+	if err := o.Do(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	o.Close()
+	if err := o.Do(func() error { return nil }); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestOwnerOfALostCardRunsNothing(t *testing.T) {
+	for _, lost := range []error{cu.IllegalAddress, Check("cuLaunchKernel", int(cu.LaunchFailed))} {
+		o := serving(t)
+		if err := o.Do(func() error { return fmt.Errorf("step 3: %w", lost) }); !errors.Is(err, lost) {
+			t.Fatal(err)
+		}
+		ran := false
+		err := o.Do(func() error { ran = true; return nil })
+		if ran || !errors.Is(err, lost) || !Sticky(err) {
+			t.Errorf("ran %v, answered %v", ran, err)
+		}
+	}
+}
+
+func TestErrorsOfBothSourcesHaveOneCode(t *testing.T) {
+	for _, c := range []struct {
+		err                      error
+		code                     int
+		sticky, notReady, memory bool
+	}{
+		{nil, 0, false, false, false},
+		{errors.New("other"), 0, false, false, false},
+		{cu.OutOfMemory, 2, false, false, true},
+		{Check("cuMemAlloc", 2), 2, false, false, true},
+		{fmt.Errorf("x: %w", cu.NotReady), 600, false, true, false},
+		{Check("x", 700), 700, true, false, false},
+		{fmt.Errorf("x: %w", cu.EccUncorrectable), 214, true, false, false},
+		{cu.MisalignedAddress, 716, true, false, false},
+		{cu.HardwareStackError, 714, true, false, false},
+		{cu.InvalidValue, 1, false, false, false},
+	} {
+		if Code(c.err) != c.code || Sticky(c.err) != c.sticky || NotReady(c.err) != c.notReady || OutOfMemory(c.err) != c.memory {
+			t.Errorf("%v: code %d, sticky %v, not ready %v, out of memory %v", c.err, Code(c.err), Sticky(c.err), NotReady(c.err), OutOfMemory(c.err))
+		}
+	}
+}

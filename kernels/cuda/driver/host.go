@@ -1,0 +1,58 @@
+//go:build cuda
+
+package driver
+
+/*
+#include "driver.h"
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"gorgonia.org/cu"
+)
+
+// Flags of HostRegister and HostAlloc.
+const (
+	Portable  = C.CU_MEMHOSTREGISTER_PORTABLE  // pinned for every context, not only the current one
+	DeviceMap = C.CU_MEMHOSTREGISTER_DEVICEMAP // kernels may read and write it through HostDevicePtr
+)
+
+// start is the address of b's first byte.
+func start(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
+
+// HostRegister pins memory that already exists. b must not be Go heap memory: use mmap,
+// with MADV_HUGEPAGE, and touch it first. This is ten times faster than HostAlloc (0.1 s
+// a GiB) and the copies run as fast.
+func HostRegister(b []byte, flags uint) error {
+	return check("cuMemHostRegister", C.cuMemHostRegister(start(b), C.size_t(len(b)), C.uint(flags)))
+}
+
+// HostUnregister undoes HostRegister of the same memory. The card must be done with it.
+func HostUnregister(b []byte) error {
+	return check("cuMemHostUnregister", C.cuMemHostUnregister(start(b)))
+}
+
+// HostAlloc makes n bytes of pinned memory, cleared. For small mailboxes; free with
+// HostFree.
+func HostAlloc(n int, flags uint) ([]byte, error) {
+	var p unsafe.Pointer
+	if err := check("cuMemHostAlloc", C.cuMemHostAlloc(&p, C.size_t(n), C.uint(flags))); err != nil {
+		return nil, err
+	}
+	b := unsafe.Slice((*byte)(p), n)
+	clear(b)
+	return b, nil
+}
+
+// HostFree frees what HostAlloc made.
+func HostFree(b []byte) error { return check("cuMemFreeHost", C.cuMemFreeHost(start(b))) }
+
+// HostDevicePtr is the address under which kernels see b, which was pinned with
+// DeviceMap.
+func HostDevicePtr(b []byte) (cu.DevicePtr, error) {
+	var d C.CUdeviceptr
+	err := check("cuMemHostGetDevicePointer", C.cuMemHostGetDevicePointer(&d, start(b), 0))
+	return cu.DevicePtr(d), err
+}

@@ -1,0 +1,134 @@
+//go:build cuda
+
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gorgonia.org/cu"
+)
+
+// ErrClosed is the answer of Do after Close.
+var ErrClosed = errors.New("the card's owner is closed")
+
+// Owner is the one goroutine, on one locked thread, that talks to one card. All driver
+// calls for the card go through Do, which runs closures one after another with the
+// card's primary context current.
+type Owner struct {
+	jobs   chan job
+	spin   atomic.Int64  // nanoseconds to look for the next job before sleeping
+	gone   chan struct{} // closed when the thread has ended
+	mu     sync.RWMutex  // held for reading while a job is handed over; for writing to close
+	closed bool
+}
+
+type job struct {
+	run  func() error
+	done chan error
+}
+
+// NewOwner starts the owner of a card (0 is the first).
+func NewOwner(card int) (*Owner, error) {
+	if err := Available(); err != nil {
+		return nil, err
+	}
+	o := newOwner()
+	started := make(chan error)
+	go o.loop(card, started)
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+func newOwner() *Owner { return &Owner{jobs: make(chan job, 1), gone: make(chan struct{})} }
+
+func (o *Owner) loop(card int, started chan<- error) {
+	runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+	defer close(o.gone)
+	d, err := cu.GetDevice(card)
+	if err != nil {
+		started <- fmt.Errorf("card %d: %w", card, err)
+		return
+	}
+	ctx, err := d.RetainPrimaryCtx()
+	if err == nil {
+		err = cu.SetCurrentContext(ctx)
+	}
+	started <- err
+	if err != nil {
+		return
+	}
+	o.serve()
+	_ = d.ReleasePrimaryCtx() // nobody is left to tell
+}
+
+// serve runs jobs until Close. After an error that has ended the context no job runs any
+// more: each is answered with that error.
+func (o *Owner) serve() {
+	var lost error
+	for {
+		j, ok := next(o.jobs, time.Duration(o.spin.Load()))
+		if !ok {
+			return
+		}
+		if lost != nil {
+			j.done <- lost
+			continue
+		}
+		err := guarded(j.run)
+		if Sticky(err) {
+			lost = fmt.Errorf("the card's context is lost: %w", err)
+		}
+		j.done <- err
+	}
+}
+
+// guarded turns a panic into an error: the card may be well, and its owner must go on
+// serving the others.
+func guarded(run func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic on the card's thread: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return run()
+}
+
+// SetSpin makes the owner and the callers of Do look for work that long before they
+// sleep: waking a sleeping locked thread costs about 20 us, finding it awake about one. It
+// burns the owner's core meanwhile: set it while a batch is in progress.
+func (o *Owner) SetSpin(d time.Duration) { o.spin.Store(int64(d)) }
+
+// Do runs f on the owner's thread and answers its error. It blocks until f has run.
+// Calling it from inside f deadlocks. Once a job's error was Sticky, Do answers that
+// error and runs nothing.
+func (o *Owner) Do(f func() error) error {
+	j := job{f, make(chan error, 1)}
+	o.mu.RLock()
+	if o.closed {
+		o.mu.RUnlock()
+		return ErrClosed
+	}
+	o.jobs <- j
+	o.mu.RUnlock()
+	err, _ := next(j.done, time.Duration(o.spin.Load()))
+	return err
+}
+
+// Close lets the jobs handed over so far finish and ends the thread.
+func (o *Owner) Close() {
+	o.mu.Lock()
+	if !o.closed {
+		o.closed = true
+		close(o.jobs)
+	}
+	o.mu.Unlock()
+	<-o.gone
+}
