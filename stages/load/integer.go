@@ -47,7 +47,7 @@ func (b *binder) joint(key string, bits int, names ...string) device.Weight {
 
 // ffn binds a network in bits, 0: as it is.
 func (b *binder) ffn(key string, n model.FFNNames, bits int) device.FFN {
-	if bits == 0 || n.Gate == "" || b.err != nil {
+	if n.Gate == "" || b.err != nil || bits == 0 && b.card == nil {
 		return device.FFN{F: b.expert(b.dev, n)}
 	}
 	t, ok := b.set.Tensor(n.Gate)
@@ -56,6 +56,10 @@ func (b *binder) ffn(key string, n model.FFNNames, bits int) device.FFN {
 		return device.FFN{}
 	}
 	f, h := t.Shape[0], t.Shape[1]
+	if bits == 0 { // an accelerator reads gate and up as one matrix
+		both := b.stacked(2*f, h, n.Gate, n.Up)
+		return device.FFN{F: device.Expert{Gate: both.RowRange(0, f), Up: both.RowRange(f, 2*f), Down: b.mat(n.Down)}}
+	}
 	if b.card != nil {
 		return device.FFN{T: device.TExpert{
 			W13: b.tiles(key+".w13", bits, 2*f, h, true, b.rows(n.Gate, n.Up)), W2: b.tiles(key+".w2", bits, h, f, false, b.rows(n.Down)),
