@@ -1,0 +1,28 @@
+// Package elem launches the operators that look at rows: gathering, norms, rotation,
+// the cache of keys and values, sums of expert outputs, conversions. Activations are
+// F32 or BF16, each operand as its Mat says; sums are in float32. Any width works; rows
+// aligned for it go 8 elements a thread. What each operator means is in kernels/device.
+//
+// A row's bits depend on that row only, and are the same in every run. An operator
+// given shapes that do not fit panics with *device.ShapeError; one of no rows does
+// nothing. Where an index comes from the card's memory, one that is out of range is
+// left out (said at each operator): rows that fill up a batch carry -1.
+package elem
+
+import "krater/kernels/cuda/launch"
+
+// The kernels: src/elem.cu, norm.cu, kvstore.cu, quant.cu.
+var (
+	kGatherRows    = launch.Named("kr_gather_rows")
+	kAdd           = launch.Named("kr_add")
+	kConvert       = launch.Named("kr_convert")
+	kSiLUMul       = launch.Named("kr_silu_mul")
+	kWeightedSum   = launch.Named("kr_weighted_sum")
+	kRMSNorm       = launch.Named("kr_rms_norm")
+	kAddRMSNorm    = launch.Named("kr_add_rms_norm")
+	kSumAddRMSNorm = launch.Named("kr_sum_add_rms_norm")
+	kRope          = launch.Named("kr_rope")
+	kStoreRows     = launch.Named("kr_store_rows")
+	kLatentStore   = launch.Named("kr_latent_store")
+	kQuantizeRows  = launch.Named("kr_quantize_rows")
+)

@@ -1,0 +1,138 @@
+package elem
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// Rope turns x [T, *] in place by each row's position, I32 [T, 1]; row q of table
+// [P, Dim] F32 holds the pairs (cos, sin) of position q. A row whose position is not in
+// the table stays as it is.
+func Rope(l *launch.List, x, positions, table launch.Mat, p device.Rope) {
+	const op = "Rope"
+	floats(op, "x", x, x.Rows, x.Cols)
+	checkRope(op, p, x.Cols)
+	column(op, "positions", positions, x.Rows)
+	typed(op, "table", table, tensor.F32, table.Rows, p.Dim)
+	if x.Rows == 0 || p.Dim == 0 {
+		return
+	}
+	f := flags(x)
+	if !turnsByChunks(x, table, p) {
+		f &^= flagVec
+	}
+	if p.Interleaved {
+		f |= flagInterleaved
+	}
+	units := p.Heads * p.Dim / 2 / step(f, flagVec)
+	l.Add(kRope, rowBlocks(x.Rows, min(256, warps(units))),
+		launch.P(x.At), launch.I32(x.Stride), launch.P(positions.At), launch.P(table.At), launch.I32(table.Stride), launch.I32(table.Rows),
+		launch.I32(p.Heads), launch.I32(p.HeadDim), launch.I32(p.Offset), launch.I32(p.Dim), launch.I32(f))
+}
+
+func checkRope(op string, p device.Rope, cols int) {
+	if p.Heads < 1 || p.Dim < 0 || p.Dim%2 != 0 || p.Offset < 0 || p.Offset+p.Dim > p.HeadDim || p.Heads*p.HeadDim > cols {
+		refuse(op, "%+v does not fit rows of %d", p, cols)
+	}
+}
+
+// turnsByChunks reports whether the halves of every head's turning part, and the
+// table's rows, are made of aligned chunks.
+func turnsByChunks(x, table launch.Mat, p device.Rope) bool {
+	return x.At%alignment(x.DType) == 0 && x.Stride%chunk == 0 && p.HeadDim%chunk == 0 && p.Offset%chunk == 0 && p.Dim%(2*chunk) == 0 &&
+		table.At%16 == 0 && table.Stride%4 == 0
+}
+
+// cacheKind as the kernels number it.
+func cacheKind(op string, c *launch.KV, cols int) int {
+	kind := 0
+	switch c.DType {
+	case tensor.F32:
+	case tensor.BF16:
+		kind = 1
+	case tensor.F8E4M3:
+		kind = 2
+	case tensor.I8:
+		kind = 3
+		if c.Group < 1 || cols%c.Group != 0 {
+			refuse(op, "groups of %d in rows of %d", c.Group, cols)
+		}
+		typed(op, "scales", c.Scales, tensor.F32, c.Rows, cols/c.Group)
+	default:
+		refuse(op, "a cache of %v", c.Mat)
+	}
+	if c.Zero() || c.Cols != cols || c.Stride < cols {
+		refuse(op, "cache is %v, rows have %d", c.Mat, cols)
+	}
+	return kind
+}
+
+// cacheArgs are the first arguments of what stores: the cache up to its rows.
+func cacheArgs(op string, c *launch.KV, cols int) (args [7]launch.Arg, flags int) {
+	kind := cacheKind(op, c, cols)
+	if c.DType != tensor.I8 && aligned(c.Mat) {
+		flags = flagCacheVec
+	}
+	return [7]launch.Arg{launch.P(c.At), launch.P(c.Scales.At), launch.I32(kind), launch.I32(c.Stride), launch.I32(c.Scales.Stride),
+		launch.I32(c.Group), launch.I32(c.Rows)}, flags
+}
+
+// StoreRows writes row i of src [T, W] to row slots[i] of the cache, as device.KV says:
+// rounded, saturated, NaN as zero in 8 bits. Slots outside of the cache (-1) are left
+// out.
+func StoreRows(l *launch.List, cache launch.KV, src, slots launch.Mat) {
+	const op = "StoreRows"
+	floats(op, "src", src, src.Rows, src.Cols)
+	column(op, "slots", slots, src.Rows)
+	c, f := cacheArgs(op, &cache, src.Cols)
+	if src.Rows == 0 || src.Cols == 0 {
+		return
+	}
+	f |= flags(src)
+	threads := min(256, warps(src.Cols/step(f, flagVec)))
+	if cache.DType == tensor.I8 {
+		threads = min(256, 32*(src.Cols/cache.Group)) // a warp a group
+	}
+	l.Add(kStoreRows, rowBlocks(src.Rows, threads), c[0], c[1], c[2], c[3], c[4], c[5], c[6],
+		launch.P(src.At), launch.I32(src.Stride), launch.P(slots.At), launch.I32(src.Cols), launch.I32(f))
+}
+
+// LatentStore does in one launch, to the same bits, what latent attention does between
+// its projections and its products: Rope of q [T, *] by qRope; RMSNorm by kvNorm
+// [1, rank] of the first rank columns of kv [T, rank+rope], in place; Rope of the other
+// columns by kRope; StoreRows of kv.
+func LatentStore(l *launch.List, cache launch.KV, q, kv, kvNorm launch.Mat, eps float32, positions, slots, table launch.Mat, qRope, kRope device.Rope) {
+	const op = "LatentStore"
+	rank, dim := kvNorm.Cols, kRope.Dim
+	floats(op, "q", q, kv.Rows, q.Cols)
+	floats(op, "kv", kv, kv.Rows, rank+dim)
+	floats(op, "kvNorm", kvNorm, 1, rank)
+	checkRope(op, qRope, q.Cols)
+	if (kRope != device.Rope{Heads: 1, HeadDim: dim, Dim: dim, Interleaved: qRope.Interleaved}) || qRope.Dim != dim || dim == 0 || dim%2 != 0 {
+		refuse(op, "keys turn by %+v, queries by %+v", kRope, qRope)
+	}
+	column(op, "positions", positions, kv.Rows)
+	column(op, "slots", slots, kv.Rows)
+	typed(op, "table", table, tensor.F32, table.Rows, dim)
+	c, f := cacheArgs(op, &cache, kv.Cols)
+	if kv.Rows == 0 {
+		return
+	}
+	f |= flags(q, kv, kvNorm) &^ flagVec
+	if aligned(kv.ColRange(0, rank)) && aligned(kvNorm) {
+		f |= flagNormVec
+	}
+	if turnsByChunks(q, table, qRope) && rank%chunk == 0 && turnsByChunks(kv, table, kRope) {
+		f |= flagVec
+	}
+	if qRope.Interleaved {
+		f |= flagInterleaved
+	}
+	norm := normThreads(rank, step(f, flagNormVec))
+	turners := min(256, warps((qRope.Heads+1)*dim/2/step(f, flagVec)))
+	l.Add(kLatentStore, rowBlocks(kv.Rows, norm+turners), c[0], c[1], c[2], c[3], c[4], c[5], c[6],
+		launch.P(q.At), launch.I32(q.Stride), launch.P(kv.At), launch.I32(kv.Stride), launch.P(kvNorm.At), launch.I32(rank), launch.F32(eps),
+		launch.I32(norm), launch.P(positions.At), launch.P(slots.At), launch.P(table.At), launch.I32(table.Stride), launch.I32(table.Rows),
+		launch.I32(qRope.Heads), launch.I32(qRope.HeadDim), launch.I32(qRope.Offset), launch.I32(dim), launch.I32(f))
+}

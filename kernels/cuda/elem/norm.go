@@ -1,0 +1,90 @@
+package elem
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/tensor"
+)
+
+// RMSNorm is out = x / sqrt(mean(x^2) + eps) * w; out and x [T, H], the same or apart,
+// w [1, H].
+func RMSNorm(l *launch.List, out, x, w launch.Mat, eps float32) {
+	const op = "RMSNorm"
+	floats(op, "out", out, x.Rows, x.Cols)
+	floats(op, "x", x, x.Rows, x.Cols)
+	floats(op, "w", w, 1, x.Cols)
+	if x.Rows == 0 || x.Cols == 0 {
+		return
+	}
+	f := flags(out, x, w)
+	l.Add(kRMSNorm, rowBlocks(x.Rows, normThreads(x.Cols, step(f, flagVec))),
+		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(w.At),
+		launch.I32(x.Cols), launch.F32(eps), launch.I32(f))
+}
+
+// AddRMSNorm is x += delta, then out = RMSNorm(x); x is F32, out may be delta.
+func AddRMSNorm(l *launch.List, out, x, delta, w launch.Mat, eps float32) {
+	const op = "AddRMSNorm"
+	floats(op, "out", out, x.Rows, x.Cols)
+	typed(op, "x", x, tensor.F32, x.Rows, x.Cols)
+	floats(op, "delta", delta, x.Rows, x.Cols)
+	floats(op, "w", w, 1, x.Cols)
+	if x.Rows == 0 || x.Cols == 0 {
+		return
+	}
+	f := flags(out, delta, w)
+	if !aligned(x) {
+		f &^= flagVec
+	}
+	l.Add(kAddRMSNorm, rowBlocks(x.Rows, normThreads(x.Cols, step(f, flagVec))),
+		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(delta.At), launch.I32(delta.Stride),
+		launch.P(w.At), launch.I32(x.Cols), launch.F32(eps), launch.I32(f))
+}
+
+// WeightedSum is out [T, H] = base + the sum over k of weights[t, k] * y[t*K+k], added
+// in that order; y [T*K, H], weights [T, K] F32, base [T, H], out itself, or absent. A
+// weight of zero leaves its row of y out: it may hold anything.
+func WeightedSum(l *launch.List, out, y, weights, base launch.Mat) {
+	const op = "WeightedSum"
+	floats(op, "out", out, out.Rows, out.Cols)
+	checkSum(op, y, weights, base, out.Rows, out.Cols)
+	if out.Rows == 0 || out.Cols == 0 {
+		return
+	}
+	f := flags(out, y, base)
+	l.Add(kWeightedSum, pieces(op, out.Rows, out.Cols, f),
+		launch.P(out.At), launch.I32(out.Stride), launch.P(y.At), launch.I32(y.Stride), launch.P(weights.At), launch.I32(weights.Stride),
+		launch.I32(weights.Cols), launch.P(base.At), launch.I32(base.Stride), launch.I32(out.Cols), launch.I32(f))
+}
+
+// SumAddRMSNorm is AddRMSNorm of the delta that WeightedSum would give: the end of a
+// MoE block and the start of the next layer in one pass. Its bits are those of the two
+// with a delta of F32.
+func SumAddRMSNorm(l *launch.List, out, x, y, weights, base, w launch.Mat, eps float32) {
+	const op = "SumAddRMSNorm"
+	floats(op, "out", out, x.Rows, x.Cols)
+	typed(op, "x", x, tensor.F32, x.Rows, x.Cols)
+	checkSum(op, y, weights, base, x.Rows, x.Cols)
+	floats(op, "w", w, 1, x.Cols)
+	if x.Rows == 0 || x.Cols == 0 {
+		return
+	}
+	f := flags(out, y, base, w)
+	if !aligned(x) {
+		f &^= flagVec
+	}
+	l.Add(kSumAddRMSNorm, rowBlocks(x.Rows, normThreads(x.Cols, step(f, flagVec))),
+		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(y.At), launch.I32(y.Stride),
+		launch.P(weights.At), launch.I32(weights.Stride), launch.I32(weights.Cols), launch.P(base.At), launch.I32(base.Stride),
+		launch.P(w.At), launch.I32(x.Cols), launch.F32(eps), launch.I32(f))
+}
+
+func checkSum(op string, y, weights, base launch.Mat, rows, cols int) {
+	typed(op, "weights", weights, tensor.F32, rows, weights.Cols)
+	if weights.Cols < 1 {
+		refuse(op, "weights are %v", weights)
+	}
+	floats(op, "y", y, rows*weights.Cols, cols)
+	if !base.Zero() {
+		floats(op, "base", base, rows, cols)
+	}
+}

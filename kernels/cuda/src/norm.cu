@@ -1,0 +1,163 @@
+// RMSNorm, alone or after an addition to the residual, and the weighted sum of expert
+// outputs. A block has a row; a thread keeps its first two chunks in registers, which
+// is all of a row of up to 8192 aligned elements.
+#include "elem.cuh"
+
+// y [rows*k, cols], a row an assignment, summed by weights onto base.
+struct Sum {
+	const void *y, *base; // base may be 0
+	int y_stride, base_stride, k;
+	const float *weights; // of this row
+	bool y_half, base_half;
+};
+
+// Chunk i of base + sum of weights[j] * y[row*k + j], in that order. A weight of zero
+// leaves out its row, which then need not have been written.
+template <int V> KR_DEV void weighted(float (&v)[V], const Sum &s, long long row, int i) {
+	for (int j = 0; j < V; j++) v[j] = 0.f;
+	if (s.base) get(v, row_of(s.base, row, s.base_stride, s.base_half), i, s.base_half);
+#pragma unroll 4
+	for (int k = 0; k < s.k; k++) { // rows are fetched in any case, so that loads need not wait for weights
+		float w = s.weights[k], u[V];
+		get(u, row_of(s.y, row * s.k + k, s.y_stride, s.y_half), i, s.y_half);
+		for (int j = 0; j < V; j++) v[j] = w == 0.f ? v[j] : fmaf(w, u[j], v[j]);
+	}
+}
+
+// out = weighted sum. Flags: out, y, base. Grid: x rows, y pieces of a row.
+template <int V> KR_DEV void weighted_sum(void *out, int out_stride, const Sum &s, int cols, bool half) {
+	int i = blockIdx.y * blockDim.x + threadIdx.x;
+	if (i >= cols / V) return;
+	float v[V];
+	weighted(v, s, blockIdx.x, i);
+	put(row_of(out, blockIdx.x, out_stride, half), i, v, half);
+}
+
+KR_KERNEL(256, 1)
+kr_weighted_sum(void *out, int out_stride, const void *y, int y_stride, const float *weights, int weights_stride, int k,
+                const void *base, int base_stride, int cols, int flags) {
+	pdl_launch();
+	pdl_wait();
+	Sum s = {y, base, y_stride, base_stride, k, weights + (long long)blockIdx.x * weights_stride,
+	         (flags & BF16_1) != 0, (flags & BF16_2) != 0};
+	if (flags & VEC) weighted_sum<8>(out, out_stride, s, cols, flags & BF16_0);
+	else weighted_sum<1>(out, out_stride, s, cols, flags & BF16_0);
+}
+KR_EXPORT(kr_weighted_sum)
+
+// What is added to the residual before it is normed.
+enum Mode { NOTHING, DELTA, SUM };
+
+struct Norm {
+	void *out, *x; // x is float32 unless Mode is NOTHING
+	const void *delta, *w;
+	int cols;
+	float eps;
+	bool out_half, x_half, delta_half, w_half;
+};
+
+// Chunk i of x; with a Mode of x after the addition, which is also stored.
+template <int V, int M> KR_DEV void take(float (&v)[V], const Norm &n, const Sum &s, int i) {
+	Chunk<V> x;
+	fetch(x, n.x, i, n.x_half);
+	float d[V];
+	if (M == DELTA) get(d, n.delta, i, n.delta_half);
+	if (M == SUM) weighted(d, s, blockIdx.x, i);
+	widen(v, x, n.x_half);
+	if constexpr (M != NOTHING) {
+		for (int j = 0; j < V; j++) v[j] += d[j];
+		put(n.x, i, v, false);
+	}
+}
+
+template <int V> KR_DEV float squares(const float (&v)[V], float sum) {
+	for (int j = 0; j < V; j++) sum = fmaf(v[j], v[j], sum);
+	return sum;
+}
+
+template <int V> KR_DEV void scaled(const Norm &n, int i, const float (&v)[V], const Chunk<V> &weight, float scale) {
+	float w[V], o[V];
+	widen(w, weight, n.w_half);
+	for (int j = 0; j < V; j++) o[j] = v[j] * scale * w[j];
+	put(n.out, i, o, n.out_half);
+}
+
+// out = RMSNorm(x + what M says). Elements are summed by thread, chunks in rising
+// order, then over the block: a fixed order for a block size, which follows from cols.
+template <int V, int M> KR_DEV void norm_row(const Norm &n, const Sum &s) {
+	__shared__ float parts[32];
+	const int KEPT = 2;
+	int chunks = n.cols / V, step = blockDim.x;
+	Chunk<V> w[KEPT];
+	float v[KEPT][V], sum = 0.f;
+#pragma unroll
+	for (int c = 0; c < KEPT; c++) {
+		int i = threadIdx.x + c * step;
+		if (i < chunks) fetch(w[c], n.w, i, n.w_half);
+	}
+	pdl_launch();
+	pdl_wait();
+#pragma unroll
+	for (int c = 0; c < KEPT; c++) {
+		int i = threadIdx.x + c * step;
+		if (i < chunks) {
+			take<V, M>(v[c], n, s, i);
+			sum = squares(v[c], sum);
+		}
+	}
+	for (int i = threadIdx.x + KEPT * step; i < chunks; i += step) {
+		float t[V];
+		take<V, M>(t, n, s, i);
+		sum = squares(t, sum);
+	}
+	float scale = rms_scale(block_sum(sum, blockDim.x, parts), n.cols, n.eps);
+#pragma unroll
+	for (int c = 0; c < KEPT; c++) {
+		int i = threadIdx.x + c * step;
+		if (i < chunks) scaled(n, i, v[c], w[c], scale);
+	}
+	for (int i = threadIdx.x + KEPT * step; i < chunks; i += step) {
+		float t[V];
+		Chunk<V> u;
+		fetch(u, n.w, i, n.w_half);
+		get(t, n.x, i, n.x_half);
+		scaled(n, i, t, u, scale);
+	}
+}
+
+// Flags: out, x, w.
+KR_KERNEL(512, 2)
+kr_rms_norm(void *out, int out_stride, void *x, int x_stride, const void *w, int cols, float eps, int flags) {
+	Norm n = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), row_of(x, blockIdx.x, x_stride, flags & BF16_1), 0, w, cols, eps,
+	          (flags & BF16_0) != 0, (flags & BF16_1) != 0, false, (flags & BF16_2) != 0};
+	Sum s = {};
+	if (flags & VEC) norm_row<8, NOTHING>(n, s);
+	else norm_row<1, NOTHING>(n, s);
+}
+KR_EXPORT(kr_rms_norm)
+
+// Flags: out, delta, w.
+KR_KERNEL(512, 2)
+kr_add_rms_norm(void *out, int out_stride, float *x, int x_stride, const void *delta, int delta_stride, const void *w, int cols,
+                float eps, int flags) {
+	Norm n = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), x + (long long)blockIdx.x * x_stride,
+	          row_of(delta, blockIdx.x, delta_stride, flags & BF16_1), w, cols, eps,
+	          (flags & BF16_0) != 0, false, (flags & BF16_1) != 0, (flags & BF16_2) != 0};
+	Sum s = {};
+	if (flags & VEC) norm_row<8, DELTA>(n, s);
+	else norm_row<1, DELTA>(n, s);
+}
+KR_EXPORT(kr_add_rms_norm)
+
+// Flags: out, y, base, w.
+KR_KERNEL(512, 1)
+kr_sum_add_rms_norm(void *out, int out_stride, float *x, int x_stride, const void *y, int y_stride, const float *weights,
+                    int weights_stride, int k, const void *base, int base_stride, const void *w, int cols, float eps, int flags) {
+	Norm n = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), x + (long long)blockIdx.x * x_stride, 0, w, cols, eps,
+	          (flags & BF16_0) != 0, false, false, (flags & BF16_3) != 0};
+	Sum s = {y, base, y_stride, base_stride, k, weights + (long long)blockIdx.x * weights_stride,
+	         (flags & BF16_1) != 0, (flags & BF16_2) != 0};
+	if (flags & VEC) norm_row<8, SUM>(n, s);
+	else norm_row<1, SUM>(n, s);
+}
+KR_EXPORT(kr_sum_add_rms_norm)
