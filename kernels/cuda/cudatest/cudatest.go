@@ -1,0 +1,179 @@
+//go:build cuda
+
+// Package cudatest is how tests of kernels use a card, or the emulator.
+package cudatest
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"krater/kernels/cuda/driver"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/rt"
+	"krater/kernels/tensor"
+)
+
+// Card is a card for one test; what it allocates goes back when the test ends.
+type Card struct {
+	*rt.Card
+	t testing.TB
+	s *rt.Stream
+}
+
+var (
+	once   sync.Once
+	shared *rt.Card
+	refuse error
+)
+
+// images are the kernels for a real card.
+var images func(capability int) ([]string, error)
+
+// Open gives the process' card. Where there is none the test is skipped; any other
+// failure to open it fails the test.
+func Open(t testing.TB) *Card {
+	t.Helper()
+	once.Do(func() {
+		if refuse = driver.Available(); refuse == nil {
+			shared, refuse = rt.Open(rt.Options{Images: images})
+		}
+	})
+	if errors.Is(refuse, driver.ErrNoDriver) {
+		t.Skip(refuse)
+	}
+	if refuse != nil {
+		t.Fatal(refuse)
+	}
+	s, err := shared.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return &Card{Card: shared, t: t, s: s}
+}
+
+// Stream is the test's stream.
+func (c *Card) Stream() *rt.Stream { return c.s }
+
+// Poison is what fresh memory is filled with: every float of it is NaN, every index far
+// out of range.
+const Poison = 0xff
+
+// Alloc gives n poisoned bytes.
+func (c *Card) Alloc(n int) launch.Ptr {
+	c.t.Helper()
+	at, err := c.Card.Alloc(int64(n), true)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		if err := c.Release(at); err != nil && c.Err() == nil {
+			c.t.Error(err)
+		}
+	})
+	c.s.List.Fill(at, int64(n), Poison)
+	c.Sync()
+	return at
+}
+
+// Mat is a poisoned dense matrix.
+func (c *Card) Mat(dt tensor.DType, rows, cols int) launch.Mat {
+	c.t.Helper()
+	return c.Strided(dt, rows, cols, cols)
+}
+
+// Strided is a poisoned matrix with gaps between its rows.
+func (c *Card) Strided(dt tensor.DType, rows, cols, stride int) launch.Mat {
+	c.t.Helper()
+	return launch.Mat{At: c.Alloc(rows * stride * dt.Size()), DType: dt, Rows: rows, Cols: cols, Stride: stride}
+}
+
+// Bytes copies b to the card.
+func (c *Card) Bytes(b []byte) launch.Ptr {
+	c.t.Helper()
+	at := c.Alloc(len(b))
+	c.s.CopyIn(at, b)
+	c.Sync()
+	return at
+}
+
+// Upload copies x to the card.
+func Upload[E any](c *Card, x []E) launch.Ptr {
+	c.t.Helper()
+	return c.Bytes(raw(x))
+}
+
+// F32 is a matrix of x [rows, cols]; BF16 the same rounded to bfloat16; I32 of integers.
+func (c *Card) F32(x []float32, rows, cols int) launch.Mat {
+	c.t.Helper()
+	return launch.Mat{At: Upload(c, x[:rows*cols]), DType: tensor.F32, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// BF16 is a matrix of x [rows, cols], rounded.
+func (c *Card) BF16(x []float32, rows, cols int) launch.Mat {
+	c.t.Helper()
+	v := make([]uint16, rows*cols)
+	for i := range v {
+		v[i] = tensor.F32ToBF16(x[i])
+	}
+	return launch.Mat{At: Upload(c, v), DType: tensor.BF16, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// I32 is a matrix of x [rows, cols].
+func (c *Card) I32(x []int32, rows, cols int) launch.Mat {
+	c.t.Helper()
+	return launch.Mat{At: Upload(c, x[:rows*cols]), DType: tensor.I32, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// Tiles packs integers [Rows, Cols] and scales [Rows, groups] in format A.
+func (c *Card) Tiles(f tensor.FormatA, values []int8, scales []float32) launch.Tiles {
+	c.t.Helper()
+	v, s := make([]byte, f.ValueBytes()), make([]byte, f.ScaleBytes())
+	f.Pack(v, values)
+	f.PackScales(s, scales)
+	return launch.Tiles{FormatA: f, Values: c.Bytes(v), Scales: c.Bytes(s)}
+}
+
+// Run has build append to a list, runs it and waits.
+func (c *Card) Run(build func(l *launch.List)) {
+	c.t.Helper()
+	build(&c.s.List)
+	c.Sync()
+}
+
+// Sync waits for the stream; an error ends the test.
+func (c *Card) Sync() {
+	c.t.Helper()
+	if err := c.s.Synchronize(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Download reads n elements at at.
+func Download[E any](c *Card, at launch.Ptr, n int) []E {
+	c.t.Helper()
+	out := make([]E, n)
+	c.s.CopyOut(raw(out), at)
+	c.Sync()
+	return out
+}
+
+// Floats reads a matrix of F32 or BF16 as float32 [Rows, Cols]: the gaps are left out.
+func (c *Card) Floats(m launch.Mat) []float32 {
+	c.t.Helper()
+	out := make([]float32, m.Rows*m.Cols)
+	for r := range m.Rows {
+		row := Download[byte](c, m.RowRange(r, r+1).At, m.Cols*m.DType.Size())
+		if err := tensor.Widen(out[r*m.Cols:(r+1)*m.Cols], m.DType, row); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func raw[E any](x []E) []byte {
+	var e E
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(e)))
+}

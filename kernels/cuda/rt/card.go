@@ -1,0 +1,213 @@
+//go:build cuda
+
+package rt
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"gorgonia.org/cu"
+
+	"krater/kernels/cuda/driver"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/pool"
+	"krater/kernels/device"
+)
+
+// ErrLost says that the card's context is gone after a fault of a kernel or of the
+// hardware: nothing on it can be used any more in this process.
+var ErrLost = errors.New("the card's context is lost")
+
+// Options say how a card is opened.
+type Options struct {
+	Index int
+	// Images give the kernels for a compute capability (90 for 9.0): cubins or PTX.
+	Images func(capability int) ([]string, error)
+	// Graphs is how many instantiated graphs a stream keeps; 0: the default.
+	Graphs int
+}
+
+// defaultGraphs is a graph for each of 16 batch sizes of four states, each a few MB.
+const defaultGraphs = 64
+
+// Card is an opened card.
+type Card struct {
+	owner *driver.Owner
+	info  launch.Card
+	graph int
+
+	// The owner's thread only.
+	dev  cu.Device
+	mods modules
+	mem  *pool.Pool
+	run  runner
+
+	mu    sync.Mutex
+	lost  error
+	total int64
+}
+
+// Open takes a card into use. Without a driver or a card the error says which.
+func Open(o Options) (*Card, error) {
+	owner, err := driver.NewOwner(o.Index)
+	if err != nil {
+		return nil, err
+	}
+	c := &Card{owner: owner, graph: o.Graphs}
+	if c.graph <= 0 {
+		c.graph = defaultGraphs
+	}
+	if err := owner.Do(func() error { return c.open(o) }); err != nil {
+		owner.Close()
+		return nil, fmt.Errorf("card %d: %w", o.Index, err)
+	}
+	return c, nil
+}
+
+func (c *Card) open(o Options) error {
+	var err error
+	if c.dev, err = cu.GetDevice(o.Index); err != nil {
+		return err
+	}
+	attr := func(a cu.DeviceAttribute) int {
+		v, e := c.dev.Attribute(a)
+		if e != nil && err == nil {
+			err = e
+		}
+		return v
+	}
+	capability := 10*attr(cu.ComputeCapabilityMajor) + attr(cu.ComputeCapabilityMinor)
+	c.info = launch.Card{
+		SMs:       attr(cu.MultiprocessorCount),
+		Hopper:    capability == 90,
+		SharedMax: attr(sharedOptin),
+	}
+	if err != nil {
+		return err
+	}
+	if c.info.Name, err = c.dev.Name(); err != nil {
+		return err
+	}
+	if capability < 80 {
+		return fmt.Errorf("%s has compute capability %d.%d, 8.0 is needed", c.info.Name, capability/10, capability%10)
+	}
+	if c.total, err = c.dev.TotalMem(); err != nil {
+		return err
+	}
+	images := []string{c.info.Name} // of the emulator, which has its kernels in itself
+	if !strings.HasPrefix(c.info.Name, emulator) {
+		if images, err = o.Images(capability); err != nil {
+			return err
+		}
+	}
+	c.mods = modules{hopper: c.info.Hopper, sharedMax: c.info.SharedMax}
+	c.mem = pool.New(source{})
+	return c.mods.load(images)
+}
+
+// emulator is how the card of kernels/cuda/emu calls itself.
+const emulator = "Krater emulated"
+
+// Emulated reports whether the card is the emulator: it times nothing.
+func (c *Card) Emulated() bool { return strings.HasPrefix(c.info.Name, emulator) }
+
+// sharedOptin is CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN.
+const sharedOptin cu.DeviceAttribute = 97
+
+// Info is what the choice of kernels depends on.
+func (c *Card) Info() launch.Card { return c.info }
+
+// Total is the card's memory in bytes.
+func (c *Card) Total() int64 { return c.total }
+
+// Free asks how many bytes of the card's memory nobody uses.
+func (c *Card) Free() (free int64, err error) {
+	err = c.do(func() error {
+		free, _, err = cu.MemInfo()
+		return err
+	})
+	return free, err
+}
+
+// Close gives the card back. Its streams must be idle.
+func (c *Card) Close() error {
+	err := c.owner.Do(func() error { return c.mem.Close() })
+	c.owner.Close()
+	if c.Err() != nil {
+		return nil // what was lost cannot be freed
+	}
+	return err
+}
+
+// Err is why the card is lost, nil while it is well.
+func (c *Card) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
+}
+
+// Owner is the thread that talks to the card, for those who measure.
+func (c *Card) Owner() *driver.Owner { return c.owner }
+
+// do runs f on the owner's thread. After a fault that ends the context everything
+// answers ErrLost.
+func (c *Card) do(f func() error) error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	err := c.owner.Do(f)
+	if driver.Sticky(err) {
+		c.mu.Lock()
+		if c.lost == nil {
+			c.lost = fmt.Errorf("%w: %w", ErrLost, err)
+		}
+		err = c.lost
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// source is the driver as a pool's.
+type source struct{}
+
+func (source) Alloc(n int64) (uint64, error) {
+	p, err := cu.MemAlloc(n)
+	return uint64(p), err
+}
+
+func (source) Free(at uint64) error { return cu.MemFree(cu.DevicePtr(at)) }
+
+// Alloc gives n bytes of the card's memory, cleared unless raw. It is aligned to 256.
+func (c *Card) Alloc(n int64, raw bool) (launch.Ptr, error) {
+	var at uint64
+	err := c.do(func() error {
+		var err error
+		if at, err = c.mem.Alloc(n); err != nil || raw {
+			return err
+		}
+		if err = cu.MemsetD8(cu.DevicePtr(at), 0, pool.Rounded(n)); err == nil {
+			err = cu.Synchronize() // the legacy stream does not order those that streams here are
+		}
+		if err != nil {
+			_ = c.mem.Free(at) // the first error counts
+		}
+		return err
+	})
+	if driver.OutOfMemory(err) {
+		err = fmt.Errorf("%w: %w", device.ErrOutOfMemory, err)
+	}
+	return launch.Ptr(at), err
+}
+
+// Release gives memory back. No work that uses it may be under way.
+func (c *Card) Release(at launch.Ptr) error {
+	return c.do(func() error { return c.mem.Free(uint64(at)) })
+}
+
+// Held is what the card's pool has from the driver.
+func (c *Card) Held() (n int64) {
+	_ = c.do(func() error { n = c.mem.Held(); return nil }) // a lost card holds nothing of use
+	return n
+}

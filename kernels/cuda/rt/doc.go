@@ -1,0 +1,8 @@
+// Package rt carries lists of launches out on a card: it opens it, loads the kernels,
+// keeps its memory, and has streams that turn lists which come again into graphs.
+//
+// All driver calls for a card are made by one thread (driver.Owner). A card's methods
+// may be called by anybody; a stream belongs to one goroutine at a time.
+//
+// Built only with the tag cuda.
+package rt

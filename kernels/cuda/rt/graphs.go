@@ -1,0 +1,85 @@
+//go:build cuda
+
+package rt
+
+import (
+	"krater/kernels/cuda/driver"
+	"krater/kernels/cuda/launch"
+)
+
+// graphs turns lists that come again into graphs. What has changed between two steps
+// lies in the card's memory, so two steps of equal shape are equal lists: the second
+// one is captured, later ones are one call. It belongs to the owner's thread.
+//
+// A graph costs milliseconds and memory, so at most max are kept and the one that was
+// not used for longest goes.
+type graphs struct {
+	max   int
+	clock uint64
+	byKey map[uint64]*entry
+	seen  map[uint64]struct{} // hashes of lists that came once
+}
+
+type entry struct {
+	list *launch.List
+	g    *driver.Graph
+	last uint64
+}
+
+// seenMax bounds what is remembered of lists that came once.
+const seenMax = 1024
+
+func (g *graphs) run(s *Stream) error {
+	key := s.List.Hash()
+	g.clock++
+	if e, ok := g.byKey[key]; ok && e.list.Same(&s.List) {
+		e.last = g.clock
+		return e.g.Launch(s.s)
+	}
+	plain := func() error { return s.card.run.run(&s.card.mods, &s.List, s.s) }
+	if _, again := g.seen[key]; !again {
+		if g.seen == nil || len(g.seen) >= seenMax {
+			g.seen = map[uint64]struct{}{}
+		}
+		g.seen[key] = struct{}{}
+		return plain()
+	}
+	if old, ok := g.byKey[key]; ok { // another list of this hash
+		g.drop(key, old)
+	}
+	graph, err := driver.Capture(s.s, plain)
+	if err != nil {
+		return err
+	}
+	if g.byKey == nil {
+		g.byKey = map[uint64]*entry{}
+	}
+	for len(g.byKey) >= g.max {
+		g.evict()
+	}
+	g.byKey[key] = &entry{list: s.List.Clone(), g: graph, last: g.clock}
+	return graph.Launch(s.s)
+}
+
+func (g *graphs) evict() {
+	var oldest uint64
+	var victim *entry
+	for key, e := range g.byKey {
+		if victim == nil || e.last < victim.last {
+			oldest, victim = key, e
+		}
+	}
+	g.drop(oldest, victim)
+}
+
+func (g *graphs) drop(key uint64, e *entry) {
+	_ = e.g.Destroy() // it stays usable for launches under way; nothing else to do
+	delete(g.byKey, key)
+	delete(g.seen, key)
+}
+
+func (g *graphs) clear() {
+	for key, e := range g.byKey {
+		g.drop(key, e)
+	}
+}

@@ -1,0 +1,319 @@
+//go:build cuda
+
+package rt
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"krater/kernels/cuda/driver"
+	"krater/kernels/cuda/launch"
+)
+
+const (
+	// eager is after how many ops a list leaves for the card while more is being added.
+	eager = 48
+	// stagingBytes is a stream's room of pinned memory for copies from and to the host,
+	// stagedMax the largest copy that goes through it.
+	stagingBytes = 8 << 20
+	stagedMax    = 1 << 20
+)
+
+// Stream is an order of work on a card. Ops are appended to List; they leave for the card
+// with the next copy, event or wait, or when there are many of them. The first error
+// stays and every later wait answers it.
+type Stream struct {
+	List launch.List
+
+	card   *Card
+	s      cu.Stream
+	graphs graphs
+	keep   bool // whole lists become graphs
+
+	uploads []upload
+	outs    []out
+	staging []byte // pinned
+	used    int
+	done    []byte  // a mapped word the card writes when it gets there
+	word    *uint32 // the same
+	doneAt  cu.DevicePtr
+	count   uint32
+	err     error
+}
+
+// upload is a copy to the card that waits for its list, out one to the host that waits
+// in pinned memory for the stream.
+type upload struct {
+	dst launch.Ptr
+	src []byte // pinned
+}
+
+type out struct{ dst, src []byte }
+
+// NewStream makes a stream.
+func (c *Card) NewStream() (*Stream, error) {
+	s := &Stream{card: c, graphs: graphs{max: c.graph}}
+	err := c.do(func() error {
+		var err error
+		if s.s, err = cu.MakeStream(cu.NonBlocking); err != nil {
+			return err
+		}
+		if s.staging, err = driver.HostAlloc(stagingBytes, 0); err != nil {
+			return err
+		}
+		if s.done, err = driver.HostAlloc(64, driver.DeviceMap); err != nil {
+			return err
+		}
+		s.word = (*uint32)(unsafe.Pointer(unsafe.SliceData(s.done)))
+		s.doneAt, err = driver.HostDevicePtr(s.done)
+		return err
+	})
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("stream: %w", err)
+	}
+	return s, nil
+}
+
+// Close frees the stream; its work must be done.
+func (s *Stream) Close() {
+	_ = s.card.do(func() error { // nobody is left to tell
+		s.graphs.clear()
+		if s.staging != nil {
+			_ = driver.HostFree(s.staging)
+		}
+		if s.done != nil {
+			_ = driver.HostFree(s.done)
+		}
+		return s.s.Destroy()
+	})
+}
+
+// Card is whose stream it is.
+func (s *Stream) Card() *Card { return s.card }
+
+// Keep says that the lists to come will come again, the same each time: a list waits
+// until it is whole then, and from its second time on it is a graph. Whoever says so
+// cuts lists (Flush) where they are to be cut.
+func (s *Stream) Keep(on bool) {
+	if s.keep != on {
+		s.Flush()
+		s.keep = on
+	}
+}
+
+// Added is to be called after appending to List.
+func (s *Stream) Added() {
+	if !s.keep && len(s.List.Ops) >= eager {
+		s.Flush()
+	}
+}
+
+// Flush sends what has gathered to the card. It does not wait for it.
+func (s *Stream) Flush() {
+	if s.err == nil && len(s.uploads)+len(s.List.Ops) > 0 {
+		s.Fail(s.card.do(s.flush))
+	}
+	s.uploads = s.uploads[:0]
+	s.List.Reset()
+}
+
+// Fail has the stream answer err, unless it already answers another.
+func (s *Stream) Fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+// flush is Flush on the owner's thread.
+func (s *Stream) flush() error {
+	for _, u := range s.uploads {
+		if err := cu.MemcpyHtoDAsync(cu.DevicePtr(u.dst), unsafe.Pointer(unsafe.SliceData(u.src)), int64(len(u.src)), s.s); err != nil {
+			return fmt.Errorf("copy of %d bytes to the card: %w", len(u.src), err)
+		}
+	}
+	if s.keep && len(s.List.Ops) > 1 {
+		return s.graphs.run(s)
+	}
+	return s.card.run.run(&s.card.mods, &s.List, s.s)
+}
+
+// CopyIn copies src to the card, after what was added before. src may change when
+// CopyIn has returned.
+func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
+	if len(src) == 0 || s.err != nil {
+		return
+	}
+	if len(s.List.Ops) > 0 {
+		s.Flush()
+	}
+	if len(src) > stagedMax {
+		s.Flush()
+		s.Fail(s.card.do(func() error { return s.upload(dst, src) }))
+		return
+	}
+	pinned := s.room(len(src))
+	copy(pinned, src)
+	s.uploads = append(s.uploads, upload{dst, pinned})
+}
+
+// upload copies through pinned memory piece by piece: from pageable memory the driver
+// does the same, slower.
+func (s *Stream) upload(dst launch.Ptr, src []byte) error {
+	if err := s.s.Synchronize(); err != nil { // staging may be in use
+		return err
+	}
+	half := len(s.staging) / 2
+	for i := 0; len(src) > 0; i++ {
+		if i >= 2 {
+			if err := s.s.Synchronize(); err != nil {
+				return err
+			}
+		}
+		p := s.staging[i%2*half:][:min(half, len(src))]
+		copy(p, src)
+		if err := cu.MemcpyHtoDAsync(cu.DevicePtr(dst), unsafe.Pointer(unsafe.SliceData(p)), int64(len(p)), s.s); err != nil {
+			return err
+		}
+		src, dst = src[len(p):], dst+launch.Ptr(len(p))
+	}
+	return s.s.Synchronize()
+}
+
+// room gives n bytes of pinned memory that nothing uses until the next Synchronize.
+func (s *Stream) room(n int) []byte {
+	const line = 64
+	if s.used+n > len(s.staging) {
+		s.Fail(s.Synchronize())
+	}
+	p := s.staging[s.used : s.used+n : s.used+n]
+	s.used += (n + line - 1) / line * line
+	return p
+}
+
+// CopyOut copies from the card to dst, which has the bytes after the next Synchronize.
+func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
+	if len(dst) == 0 || s.err != nil {
+		return
+	}
+	for len(dst) > 0 && s.err == nil {
+		n := min(len(dst), stagedMax)
+		pinned := s.room(n)
+		s.Flush()
+		s.Fail(s.card.do(func() error {
+			return cu.MemcpyDtoHAsync(unsafe.Pointer(unsafe.SliceData(pinned)), cu.DevicePtr(src), int64(n), s.s)
+		}))
+		s.outs = append(s.outs, out{dst[:n], pinned})
+		dst, src = dst[n:], src+launch.Ptr(n)
+	}
+}
+
+// Synchronize waits until the card has done everything and the host has what it asked
+// for. It answers the stream's first error.
+func (s *Stream) Synchronize() error {
+	s.Flush()
+	if s.err == nil {
+		s.Fail(s.wait())
+	}
+	if s.err == nil {
+		for _, o := range s.outs {
+			copy(o.dst, o.src)
+		}
+	}
+	s.outs, s.used = s.outs[:0], 0
+	return s.err
+}
+
+// wait looks at a word the card writes at the end: the owner's thread stays free for
+// other streams. What fails on the card writes nothing, so ask now and then.
+func (s *Stream) wait() error {
+	s.count++
+	want := s.count
+	if err := s.card.do(func() error { return driver.WriteValue32(s.s, s.doneAt, want) }); err != nil {
+		return err
+	}
+	limit := 2 * time.Millisecond
+	for {
+		err := driver.SpinUntil(s.word, want, limit)
+		if err == nil {
+			return nil
+		}
+		idle := false
+		if err := s.card.do(func() error {
+			e := s.s.Query()
+			idle = e == nil
+			if driver.NotReady(e) {
+				return nil
+			}
+			return e
+		}); err != nil {
+			return err
+		}
+		if idle {
+			return nil
+		}
+		// A long prompt: do not burn the core for nothing.
+		limit = 20 * time.Microsecond
+		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// Event is a point of a stream.
+type Event struct {
+	card *Card
+	e    cu.Event
+	err  error
+}
+
+// Record marks the point that the stream's work so far reaches.
+func (s *Stream) Record() *Event {
+	s.Flush()
+	ev := &Event{card: s.card, err: s.err}
+	if ev.err != nil {
+		return ev
+	}
+	ev.err = s.card.do(func() error {
+		var err error
+		if ev.e, err = cu.MakeEvent(cu.DisableTiming); err != nil {
+			return err
+		}
+		return ev.e.Record(s.s)
+	})
+	runtime.AddCleanup(ev, func(e cu.Event) { _ = s.card.do(func() error { return cu.DestroyEvent(&e) }) }, ev.e)
+	return ev
+}
+
+// After has the stream wait for an event of this card.
+func (s *Stream) After(ev *Event) {
+	s.Flush()
+	s.Fail(ev.err)
+	if s.err == nil {
+		s.Fail(s.card.do(func() error { return s.s.Wait(ev.e, 0) }))
+	}
+}
+
+// Done reports whether the point was reached.
+func (e *Event) Done() bool {
+	if e.err != nil {
+		return true
+	}
+	done := false
+	_ = e.card.do(func() error { done = !driver.NotReady(e.e.Query()); return nil }) // Wait tells errors
+	return done
+}
+
+// Wait blocks until the point was reached.
+func (e *Event) Wait() error {
+	for e.err == nil && !e.Done() {
+		time.Sleep(20 * time.Microsecond)
+	}
+	if e.err == nil {
+		e.err = e.card.Err()
+	}
+	return e.err
+}
