@@ -1,0 +1,216 @@
+// Package gemv launches the products for few tokens: a matrix, a SwiGLU network and a
+// mixture of experts for 1 to 64 rows of BF16 activations, made to read each weight
+// once at the speed of memory. Weights are BF16 rows or format A of any group.
+//
+// What a row's result is to the bit depends on its own values, on shapes and on the
+// card, never on the other rows or their number.
+package gemv
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// MaxRows is the most rows of activations; beyond it tiles of tokens pay.
+const MaxRows = 64
+
+// format numbers the ways in which a matrix is kept, as gemv.cuh does.
+type format int
+
+const (
+	plainBF16 format = iota
+	int4x32
+	int4x64
+	int4x128 // or one scale for all columns
+	int8x32
+	int8x64
+	int8x128
+	formats
+)
+
+var formatNames = [formats]string{"bf16", "int4_g32", "int4_g64", "int4_g128", "int8_g32", "int8_g64", "int8_g128"}
+
+// byFormat are the kernels of a name, one a format.
+func byFormat(prefix string) (k [formats]launch.Kernel) {
+	for i, name := range formatNames {
+		k[i] = launch.Named(prefix + name)
+	}
+	return k
+}
+
+var (
+	kMatrix = byFormat("kr_gemv_")
+	kHidden = byFormat("kr_gemv_hidden_")
+	kGateUp = byFormat("kr_gemv_gate_up_")
+)
+
+// formatOf is how w is kept; ok is false if no kernel here takes it.
+func formatOf(w *launch.Weight) (f format, ok bool) {
+	if w.A.Zero() {
+		return plainBF16, w.F.DType == tensor.BF16 && aligned(w.F)
+	}
+	f = int4x32
+	if w.A.Bits == 8 {
+		f = int8x32
+	}
+	switch {
+	case w.A.Groups() == 1 || w.A.Group == 128:
+		f += 2
+	case w.A.Group == 64:
+		f++
+	}
+	return f, w.A.Check() == nil && w.A.Values%16 == 0 && w.A.Scales%4 == 0
+}
+
+// aligned: rows of m can be read 16 bytes at a time.
+func aligned(m launch.Mat) bool { return m.At%16 == 0 && (m.Stride%8 == 0 || m.Rows <= 1) }
+
+// Can reports whether MatMul takes the product of x [M, K] and w [N, K]: BF16 rows
+// aligned to 16 bytes, at most MaxRows, K a multiple of 64, and a format of weights
+// that is not F32.
+func Can(x launch.Mat, w *launch.Weight) bool {
+	_, ok := formatOf(w)
+	return ok && !w.A.Joined && canRead(x, w)
+}
+
+func canRead(x launch.Mat, w *launch.Weight) bool {
+	return x.DType == tensor.BF16 && x.Rows <= MaxRows && aligned(x) && x.Cols == w.Cols() && w.Cols()%tensor.TileA == 0
+}
+
+// Options change what is done with a result.
+type Options struct {
+	Add bool // out += it
+}
+
+// MatMul is out [M, N] = x [M, K] * transposed w [N, K]. out is F32 or BF16.
+func MatMul(l *launch.List, card launch.Card, out, x launch.Mat, w launch.Weight, o Options) {
+	const op = "gemv MatMul"
+	f, _ := formatOf(&w)
+	if !Can(x, &w) {
+		refuse(op, "x %v, w [%d, %d] %s", x, w.Rows(), w.Cols(), formatNames[f])
+	}
+	checkOut(op, out, x.Rows, w.Rows())
+	if x.Rows > 0 {
+		matrix(l, kMatrix[f], out, x.At, x.Stride, &w, partsFor(card, w.Rows(), w.Cols()), o)
+	}
+}
+
+// matrix launches a product whose rows are split into parts.
+func matrix(l *launch.List, k launch.Kernel, out launch.Mat, x launch.Ptr, stride int, w *launch.Weight, parts int, o Options) {
+	args := append(make([]launch.Arg, 0, maxArgs),
+		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(x), launch.I32(stride), launch.I32(out.Rows))
+	l.Add(k, config(blocksOf(w.Rows())*eightsOf(out.Rows), 1, parts), appendMatrix(args, w)...)
+}
+
+// A network is gate and up joined [2F, H], and down [H, F].
+type Network struct{ W13, W2 launch.Weight }
+
+// Zero reports whether n is absent.
+func (n *Network) Zero() bool { return n.W13.A.Zero() && n.W13.F.Zero() }
+
+// Width is F.
+func (n *Network) Width() int { return n.W2.Cols() }
+
+// can reports whether the kernels take the network.
+func (n *Network) can(x launch.Mat) bool {
+	f, ok13 := formatOf(&n.W13)
+	_, ok2 := formatOf(&n.W2)
+	return ok13 && ok2 && canRead(x, &n.W13) && (f == plainBF16 || n.W13.A.Joined) && !n.W2.A.Joined &&
+		n.W13.Rows() == 2*n.Width() && n.Width()%tensor.TileA == 0 && n.W2.Rows() == x.Cols
+}
+
+// CanFFN reports whether FFN takes the network w13 [2F, H] (joined, or BF16 rows:
+// gate's, then up's), w2 [H, F] on x [M, H]: as Can, and F a multiple of 64.
+func CanFFN(x launch.Mat, w13, w2 launch.Weight) bool {
+	n := Network{w13, w2}
+	return n.can(x)
+}
+
+// FFNScratch is the size of h in bytes.
+func FFNScratch(rows, width int) int { return up16(2 * rows * width) }
+
+// FFN is out [M, H] = down(silu(gate x) * up x), F32 or BF16. h is FFNScratch(M, F)
+// bytes, aligned to 16.
+func FFN(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Weight, o Options) {
+	const op = "gemv FFN"
+	n := Network{w13, w2}
+	if !n.can(x) {
+		refuse(op, "x %v, w13 [%d, %d], w2 [%d, %d]", x, w13.Rows(), w13.Cols(), w2.Rows(), w2.Cols())
+	}
+	checkOut(op, out, x.Rows, w2.Rows())
+	if x.Rows == 0 {
+		return
+	}
+	gateUp(l, x, partsFor(card, w13.Rows(), w13.Cols()), nil, work{}, 0, &n, h)
+	n.down(l, out, h, partsFor(card, w2.Rows(), w2.Cols()), o)
+}
+
+// down launches the second half.
+func (n *Network) down(l *launch.List, out launch.Mat, h launch.Ptr, parts int, o Options) {
+	f, _ := formatOf(&n.W2)
+	matrix(l, kHidden[f], out, h, n.Width(), &n.W2, parts, o)
+}
+
+// partsFor is into how many parts the rows of a matrix are split: the fewest that give
+// every multiprocessor 16 warps.
+func partsFor(card launch.Card, rows, cols int) int {
+	n := 1
+	for n < maxParts && 2*n <= unitsOf(cols) && blocksOf(rows)*n < 16*card.SMs {
+		n *= 2
+	}
+	return n
+}
+
+const (
+	maxParts = 8  // warps of a block, 256 threads
+	maxArgs  = 40 // of a kernel here
+)
+
+// unitsOf is the number of units of 128 columns, blocksOf that of blocks of 16 rows,
+// eightsOf that of tiles of 8 tokens.
+func unitsOf(cols int) int  { return (cols + 127) / 128 }
+func blocksOf(rows int) int { return (rows + 15) / 16 }
+func eightsOf(rows int) int { return (rows + 7) / 8 }
+func up16(n int) int        { return (n + 15) &^ 15 }
+
+// config is a grid of blocks of so many warps, each of which leaves a part of 512
+// bytes in shared memory.
+func config(x, y, warps int) launch.Config {
+	return launch.Config{Grid: launch.Dim{X: uint32(x), Y: uint32(y)}, Block: launch.Dim{X: uint32(32 * warps)},
+		Shared: uint32(512 * warps), PDL: true}
+}
+
+// appendMatrix appends the arguments MATRIX_ARGS of w; an absent w is nil.
+func appendMatrix(args []launch.Arg, w *launch.Weight) []launch.Arg {
+	switch {
+	case w == nil:
+		return append(args, launch.P(0), launch.P(0), launch.I32(0), launch.I32(0), launch.I32(0), launch.I32(0))
+	case w.A.Zero():
+		return append(args, launch.P(w.F.At), launch.P(0), launch.I32(w.F.Rows), launch.I32(w.F.Cols/tensor.TileA),
+			launch.I32(0), launch.I32(w.F.Stride))
+	}
+	return append(args, launch.P(w.A.Values), launch.P(w.A.Scales), launch.I32(w.A.Rows), launch.I32(w.A.TileCols()),
+		launch.I32(w.A.Groups()), launch.I32(0))
+}
+
+func wide(m launch.Mat) launch.Arg { return flag(m.DType == tensor.F32) }
+
+func flag(v bool) launch.Arg {
+	if v {
+		return launch.I32(1)
+	}
+	return launch.I32(0)
+}
+
+func checkOut(op string, out launch.Mat, rows, cols int) {
+	if out.DType != tensor.F32 && out.DType != tensor.BF16 || out.Rows != rows || out.Cols != cols {
+		refuse(op, "out %v, want F32 or BF16 [%d, %d]", out, rows, cols)
+	}
+}
+
+func refuse(op, format string, args ...any) {
+	panic(&device.ShapeError{Op: op, Why: fmt.Sprintf(format, args...)})
+}

@@ -1,0 +1,255 @@
+package gemv
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/route"
+	"krater/kernels/tensor"
+)
+
+var (
+	kDownAll = byFormat("kr_gemv_down_all_")
+	kDown    = byFormat("kr_gemv_down_")
+	kCombine = launch.Named("kr_gemv_combine")
+
+	// INT8 shared network beside INT4 experts
+	kGateUpMixed  = launch.Named("kr_gemv_gate_up_int4_g128_int8_g128")
+	kDownAllMixed = launch.Named("kr_gemv_down_all_int4_g128_int8_g128")
+)
+
+// TileRows is the tile of tokens that MoE wants assignments sorted into.
+const TileRows = 8
+
+// groupedFrom is the number of rows from which experts are read once for all their
+// tokens: 8 rows of top 6 of 64 hit 35 experts 48 times. Below it that saves less than
+// the launches it needs.
+const groupedFrom = 4
+
+// Grouped reports whether MoE of so many rows wants its assignments sorted
+// (route.Align with tiles of TileRows). The results are the same, to the bit.
+func Grouped(rows int) bool { return rows >= groupedFrom }
+
+// Mixture are the arguments of a mixture of experts.
+type Mixture struct {
+	X       launch.Mat    // [M, H] BF16
+	Bank    launch.Bank   // E experts of width F
+	IDs     launch.Mat    // [M, K] I32; an id that is none (below 0, or not below E) adds nothing
+	Weights launch.Mat    // [M, K] F32
+	Shared  Network       // of width S; may be absent
+	Aligned route.Aligned // IDs sorted into tiles of TileRows; read if Grouped(M)
+}
+
+// CanMoE reports whether MoE takes the mixture: as CanFFN, for experts and shared
+// network.
+func CanMoE(m *Mixture) bool {
+	n := Network{m.Bank.W13, m.Bank.W2}
+	return n.can(m.X) && (m.Shared.Zero() || m.Shared.can(m.X)) &&
+		m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%4 == 0 && m.Bank.ScaleStep2%4 == 0
+}
+
+// MoEScratch is the scratch memory of MoE in bytes; shared is the width of the shared
+// network, 0 if there is none.
+func MoEScratch(rows, topK, hidden, width, shared int) int {
+	s := scratchOf(0, rows, topK, hidden, width, shared)
+	return s.bytes
+}
+
+// scratch is how MoE cuts up its memory.
+type scratch struct {
+	h      launch.Ptr // BF16 [M*K, F]
+	shared launch.Ptr // BF16 [M, S]
+	base   launch.Ptr // F32 [M, H]: the shared network's output, if it is not folded in
+	y      launch.Ptr // F32 [M*K, H], if the work is grouped
+	bytes  int
+}
+
+func scratchOf(at launch.Ptr, rows, topK, hidden, width, shared int) scratch {
+	var s scratch
+	cut := func(n int) launch.Ptr {
+		p := at + launch.Ptr(s.bytes)
+		s.bytes += up16(n)
+		return p
+	}
+	s.h = cut(2 * rows * topK * width)
+	if shared > 0 {
+		s.shared = cut(2 * rows * shared)
+		s.base = cut(4 * rows * hidden)
+	}
+	if Grouped(rows) {
+		s.y = cut(4 * rows * topK * hidden)
+	}
+	return s
+}
+
+// MoE is out [M, H] (F32 or BF16) = the sum over the ranks k = 0..K-1, in that order, of
+// weights[., k] * the expert ids[., k] of x, plus the shared network of x. memory is
+// MoEScratch bytes, aligned to 16. The launch right before MoE must not be the one that
+// writes IDs or Aligned unless it waits for its own predecessors, as all kernels do.
+func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m *Mixture, o Options) {
+	const op = "gemv MoE"
+	rows, topK, hidden, width := m.X.Rows, m.IDs.Cols, m.X.Cols, m.Bank.W2.Cols()
+	switch {
+	case !CanMoE(m):
+		refuse(op, "x %v, experts [%d, %d] and [%d, %d]", m.X, m.Bank.W13.Rows(), m.Bank.W13.Cols(), m.Bank.W2.Rows(), width)
+	case m.IDs.DType != tensor.I32 || m.IDs.Rows != rows || !m.IDs.Dense() || topK < 1:
+		refuse(op, "ids %v for x %v", m.IDs, m.X)
+	case m.Weights.DType != tensor.F32 || m.Weights.Rows != rows || m.Weights.Cols != topK || !m.Weights.Dense():
+		refuse(op, "weights %v for ids %v", m.Weights, m.IDs)
+	case Grouped(rows) && (m.Aligned.Tile != TileRows || m.Aligned.Assignments != rows*topK || m.Aligned.Experts != m.Bank.Experts):
+		refuse(op, "%d assignments of %d experts in tiles of %d", m.Aligned.Assignments, m.Aligned.Experts, m.Aligned.Tile)
+	}
+	checkOut(op, out, rows, hidden)
+	if rows == 0 {
+		return
+	}
+	shared := 0
+	if !m.Shared.Zero() {
+		shared = m.Shared.Width()
+	}
+	s := scratchOf(memory, rows, topK, hidden, width, shared)
+	w := work{ids: m.IDs.At, topK: topK, experts: m.Bank.Experts, rows: rows * topK}
+	if Grouped(rows) {
+		w.aligned, w.rows = &m.Aligned, m.Aligned.MaxTiles()
+	}
+	gate := min(maxParts, (unitsOf(hidden)+7)/8)
+	fold := shared > 0 && foldable(&m.Bank.W13, &m.Shared.W13)
+	foldDown := fold && foldable(&m.Bank.W2, &m.Shared.W2) && !Grouped(rows)
+	with := &m.Shared
+	if !fold {
+		with = nil
+		if shared > 0 {
+			gateUp(l, m.X, gate, nil, work{}, 0, &m.Shared, s.shared)
+		}
+	}
+	base := launch.Ptr(0)
+	if shared > 0 && !foldDown && !fold {
+		base = sharedDown(l, m, s.base, s.shared)
+	}
+	gateUp(l, m.X, gate, &m.Bank, w, s.h, with, s.shared)
+	if shared > 0 && !foldDown && fold {
+		base = sharedDown(l, m, s.base, s.shared)
+	}
+	if Grouped(rows) {
+		downGrouped(l, out, m, s, base, o)
+	} else {
+		downAll(l, out, m, s, base, foldDown, o)
+	}
+}
+
+// foldable: a kernel has both networks.
+func foldable(routed, shared *launch.Weight) bool {
+	r, _ := formatOf(routed)
+	s, _ := formatOf(shared)
+	return r == s || r == int4x128 && s == int8x128
+}
+
+// downParts is into how many parts the second product of an expert is split.
+func downParts(width int) int { return min(maxParts, (unitsOf(width)+5)/6) }
+
+// sharedDown launches the shared network's second half for its own output.
+func sharedDown(l *launch.List, m *Mixture, base, h launch.Ptr) launch.Ptr {
+	out := launch.Mat{At: base, DType: tensor.F32, Rows: m.X.Rows, Cols: m.X.Cols, Stride: m.X.Cols}
+	m.Shared.down(l, out, h, downParts(m.Shared.Width()), Options{})
+	return base
+}
+
+// work says where the assignments are.
+type work struct {
+	ids           launch.Ptr
+	aligned       *route.Aligned // nil: one by one
+	topK, experts int
+	rows          int // of the grid: assignments, or tiles
+}
+
+// append appends tiles, slots and count.
+func (w *work) append(args []launch.Arg) []launch.Arg {
+	if w.aligned == nil {
+		return append(args, launch.P(0), launch.P(0), launch.P(0))
+	}
+	return append(args, launch.P(w.aligned.Tiles), launch.P(w.aligned.Slots), launch.P(w.aligned.Count))
+}
+
+// gateUp launches the first half of the experts (bank, nil: none) and of a network
+// (shared, nil: none); h and hs get their hidden values.
+func gateUp(l *launch.List, x launch.Mat, parts int, bank *launch.Bank, w work, h launch.Ptr, shared *Network, hs launch.Ptr) {
+	var kernel launch.Kernel
+	inOrder, sharedInOrder := false, false
+	width, sharedRows := 0, 0
+	sharedBlocks := 0
+	if shared != nil {
+		f, _ := formatOf(&shared.W13)
+		kernel = kGateUp[f]
+		sharedInOrder = shared.W2.A.Zero()
+		sharedBlocks = blocksOf(shared.W13.Rows()) * eightsOf(x.Rows)
+		width, sharedRows = sharedBlocks, 1
+	}
+	if bank != nil {
+		f, _ := formatOf(&bank.W13)
+		kernel = kGateUp[f]
+		if shared != nil {
+			if s, _ := formatOf(&shared.W13); s != f {
+				kernel = kGateUpMixed
+			}
+		}
+		inOrder = bank.W2.A.Zero()
+		width = blocksOf(bank.W13.Rows())
+		sharedRows = (sharedBlocks + width - 1) / width
+	}
+	args := append(make([]launch.Arg, 0, maxArgs),
+		launch.P(h), flag(inOrder), launch.P(hs), flag(sharedInOrder), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),
+		launch.P(w.ids))
+	args = append(w.append(args), launch.I32(w.topK), launch.I32(w.experts), launch.I32(sharedRows))
+	if bank != nil {
+		args = appendMatrix(append(args, launch.I64(bank.Step), launch.I64(bank.ScaleStep)), &bank.W13)
+	} else {
+		args = appendMatrix(append(args, launch.I64(0), launch.I64(0)), nil)
+	}
+	if shared != nil {
+		args = appendMatrix(args, &shared.W13)
+	} else {
+		args = appendMatrix(args, nil)
+	}
+	l.Add(kernel, config(width, sharedRows+w.rows, parts), args...)
+}
+
+// downAll launches the second half of few rows: experts, shared network (fold) or its
+// output (base), and their sum.
+func downAll(l *launch.List, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, fold bool, o Options) {
+	f, _ := formatOf(&m.Bank.W2)
+	kernel := kDownAll[f]
+	parts, sharedParts := downParts(m.Bank.W2.Cols()), 0
+	var shared *launch.Weight
+	if fold {
+		shared = &m.Shared.W2
+		sharedParts = downParts(m.Shared.Width())
+		if sf, _ := formatOf(shared); sf != f {
+			kernel = kDownAllMixed
+		}
+	}
+	items := m.IDs.Cols*parts + sharedParts
+	rounds := (items + downWarps - 1) / downWarps
+	c := config(blocksOf(out.Cols), out.Rows, (items+rounds-1)/rounds)
+	c.Shared = uint32(64 * items)
+	args := append(make([]launch.Arg, 0, maxArgs),
+		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.h), launch.P(s.shared), launch.P(base),
+		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts),
+		launch.I32(parts), launch.I32(sharedParts), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
+	args = appendMatrix(args, &m.Bank.W2)
+	l.Add(kernel, c, appendMatrix(args, shared)...)
+}
+
+// downWarps is the most warps of a block of kr_gemv_down_all.
+const downWarps = 16
+
+// downGrouped launches the second half of sorted work, and the sums.
+func downGrouped(l *launch.List, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, o Options) {
+	f, _ := formatOf(&m.Bank.W2)
+	a := &m.Aligned
+	args := append(make([]launch.Arg, 0, maxArgs),
+		launch.P(s.y), launch.P(s.h), launch.P(a.Tiles), launch.P(a.Slots), launch.P(a.Count),
+		launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
+	l.Add(kDown[f], config(blocksOf(out.Cols), a.MaxTiles(), downParts(m.Bank.W2.Cols())), appendMatrix(args, &m.Bank.W2)...)
+	c := launch.Config{Grid: launch.Dim{X: uint32((out.Cols + 255) / 256), Y: uint32(out.Rows)}, Block: launch.Dim{X: 256}, PDL: true}
+	l.Add(kCombine, c,
+		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.y), launch.P(base), launch.I32(out.Cols),
+		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts))
+}

@@ -1,0 +1,277 @@
+// The core of the products for few tokens: a warp multiplies 16 rows of weights with up
+// to 8 tokens. Weights are the A operand of mma m16n8k16 and go from global memory to
+// registers, each byte once; tokens are its B operand. Lane 4g+c has rows g and g+8 of
+// the weights, the activations of token g, and the results of rows g and g+8 for tokens
+// 2c and 2c+1.
+//
+// The work is counted in units of 128 columns; a row is split over the warps of a block
+// in whole units, each warp sums its part in order, and the parts are added in order.
+// Nothing of that depends on the other tokens, so a token's bits never do either.
+#pragma once
+#include "kr.cuh"
+
+// How a matrix is kept. Format A as tensor.FormatA says, one scale for all columns
+// counts as groups of 128.
+enum { PLAIN_BF16, INT4_G32, INT4_G64, INT4_G128, INT8_G32, INT8_G64, INT8_G128 };
+#define ALL_FORMATS(X)       \
+	X(bf16, PLAIN_BF16)      \
+	X(int4_g32, INT4_G32)    \
+	X(int4_g64, INT4_G64)    \
+	X(int4_g128, INT4_G128)  \
+	X(int8_g32, INT8_G32)    \
+	X(int8_g64, INT8_G64)    \
+	X(int8_g128, INT8_G128)
+// Blocks of 256 threads that registers must suffice for.
+#define BLOCKS_OF(FORMAT) ((FORMAT) == INT4_G32 ? 2 : 3)
+
+struct Matrix {
+	const uint8_t *values;
+	const uint32_t *scales;
+	int rows;
+	int tiles;  // of 64 columns
+	int groups; // scales of a row; 1: the same for all columns
+	int stride; // of plain rows, elements
+};
+
+// The arguments of a matrix in a kernel's list, and the matrix.
+#define MATRIX_ARGS(w) \
+	const uint8_t *w##_values, const uint32_t *w##_scales, int w##_rows, int w##_tiles, int w##_groups, int w##_stride
+#define MATRIX(w) \
+	{ w##_values, w##_scales, w##_rows, w##_tiles, w##_groups, w##_stride }
+
+#define KR_MEMBER __device__ __forceinline__
+
+// The activations of this lane's token.
+struct Token {
+	const bf16 *row;
+	bool on; // false: there is no such token, zeros
+};
+
+// Where column k of 64 lies in a permuted row: so that what lane c wants of 64 columns,
+// 2c, 2c+1, 2c+8 and 2c+9 of each 16, are 32 bytes in a row.
+KR_DEV int permuted(int k) {
+	int i = k % 64 / 16, kk = k % 16;
+	return k / 64 * 64 + kk % 8 / 2 * 16 + i * 4 + kk / 8 * 2 + kk % 2;
+}
+
+// b[2i], b[2i+1]: the B operand of step i (16 columns) of a tile of format A.
+template <bool PERMUTED> KR_DEV void load_token(uint32_t (&b)[8], const Token &x, int tile, bool there) {
+	int c = threadIdx.x % 4;
+	const bf16 *p = x.row + (long long)tile * 64;
+	bool on = x.on && there;
+	if (PERMUTED) {
+		uint4 lo = make_uint4(0, 0, 0, 0), hi = lo;
+		if (on) {
+			const uint4 *q = reinterpret_cast<const uint4 *>(p + 16 * c);
+			lo = q[0];
+			hi = q[1];
+		}
+		b[0] = lo.x, b[1] = lo.y, b[2] = lo.z, b[3] = lo.w;
+		b[4] = hi.x, b[5] = hi.y, b[6] = hi.z, b[7] = hi.w;
+	} else {
+		const uint32_t *q = reinterpret_cast<const uint32_t *>(p) + c;
+#pragma unroll
+		for (int i = 0; i < 8; i++) b[i] = on ? q[4 * i] : 0;
+	}
+}
+
+// A format: what a lane holds of a unit on its way from memory (Load), how it gets
+// there, and its product with the token. DEPTH units are in flight at a time: 4 to 8
+// loads of 16 bytes a lane, what 80 registers allow without a spill; 24 warps of 3 KiB
+// are more than a multiprocessor needs on its way (16 KiB at 3 TB/s and 700 ns).
+template <int BITS, int GROUP, bool PERMUTED> struct Packed {
+	static const int DEPTH = BITS == 8 ? (GROUP == 32 ? 1 : 2) : GROUP == 128 ? 3 : 2;
+	static const int LOADS = BITS / 4; // of 16 bytes, a tile
+	static const int SCALES = 128 / GROUP;
+	struct Load {
+		uint4 q[2 * LOADS];
+		uint32_t s[SCALES];
+	};
+	const uint8_t *values;
+	const uint32_t *scales;
+	int tiles, next; // next: words from a group's scales to the next one's
+
+	// block: of 16 stored rows
+	KR_MEMBER Packed(const Matrix &w, int block) {
+		int lane = threadIdx.x % 32;
+		long long tile_row = block / 4;
+		tiles = w.tiles;
+		next = w.groups == 1 ? 0 : 32;
+		values = w.values + tile_row * tiles * (512 * BITS) + 16 * (block % 4 * 32 + lane);
+		scales = w.scales + tile_row * w.groups * 32 + block % 4 * 8 + lane / 4;
+	}
+	KR_MEMBER bool both(int unit) const { return 2 * unit + 1 < tiles; }
+	KR_MEMBER void load(Load &v, int unit) const {
+		const uint8_t *p = values + (long long)unit * (1024 * BITS);
+		bool second = both(unit);
+#pragma unroll
+		for (int i = 0; i < 2 * LOADS; i++) {
+			if (i < LOADS || second) v.q[i] = ld_stream(p + 2048 * i);
+			else v.q[i] = make_uint4(0, 0, 0, 0);
+		}
+#pragma unroll
+		for (int i = 0; i < SCALES; i++) {
+			if (i < (SCALES + 1) / 2 || second) v.s[i] = __ldg(scales + (long long)(unit * SCALES + i) * next);
+			else v.s[i] = 0;
+		}
+	}
+	KR_MEMBER void multiply(float (&sum)[4], const Load &v, const Token &x, int unit) const {
+		float d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
+		uint32_t b[8];
+#pragma unroll
+		for (int i = 0; i < 8; i++) { // steps of 16 columns
+			if (i % 4 == 0) load_token<PERMUTED>(b, x, 2 * unit + i / 4, i == 0 || both(unit));
+			uint32_t b0 = b[i % 4 * 2], b1 = b[i % 4 * 2 + 1];
+			if constexpr (BITS == 4) {
+				const uint4 &q = v.q[i / 4];
+				step4(d, e, i % 4 == 0 ? q.x : i % 4 == 1 ? q.y : i % 4 == 2 ? q.z : q.w, b0, b1);
+			} else {
+				const uint4 &q = v.q[i / 2];
+				step8(d, i % 2 ? q.z : q.x, i % 2 ? q.w : q.y, b0, b1);
+			}
+			if ((i + 1) % (GROUP / 16) == 0) {
+				uint32_t s = v.s[i / (GROUP / 16)];
+#pragma unroll
+				for (int r = 0; r < 4; r++) {
+					float v = BITS == 4 ? fmaf(-136.f, e[r % 2], d[r]) : d[r];
+					sum[r] = fmaf(r < 2 ? lo_f32(s) : hi_f32(s), v, sum[r]);
+					d[r] = 0.f;
+				}
+				e[0] = e[1] = e[2] = e[3] = 0.f;
+			}
+		}
+	}
+	// INT4: a nibble n (value + 8) becomes the bfloat16 number 128 + n by its bits alone;
+	// e has the sum of the activations, of which 136 times is too much in d.
+	static KR_MEMBER void step4(float (&d)[4], float (&e)[4], uint32_t w, uint32_t b0, uint32_t b1) {
+		const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+		uint32_t a[4];
+#pragma unroll
+		for (int j = 0; j < 4; j++) a[j] = and_or<0x000f000f, 0x43004300>(w >> (4 * j));
+		mma_bf16(d, a, b0, b1);
+		mma_bf16(e, ones, b0, b1);
+	}
+	// INT8: the low 7 bits of a byte (value + 128) give 128 + them; minus 128 if the high
+	// bit is set, minus 256 if not, is the value: all exact in bfloat16.
+	static KR_MEMBER void step8(float (&d)[4], uint32_t w0, uint32_t w1, uint32_t b0, uint32_t b1) {
+		uint32_t v[4] = {w0, w0 >> 8, w1, w1 >> 8}, a[4];
+#pragma unroll
+		for (int j = 0; j < 4; j++) a[j] = fma_bf16x2(and_or<0x007f007f, 0x43004300>(v[j]), 0x3f803f80u, (v[j] & 0x00800080u) ^ 0xc380c380u);
+		mma_bf16(d, a, b0, b1);
+	}
+};
+
+// Plain rows of bfloat16. Any order of the columns serves that is the same for weights
+// and activations, so lane c takes columns 8c..8c+7 of each 32: 16 bytes of either.
+struct Plain {
+	static const int DEPTH = 1;
+	struct Load {
+		uint4 q[8]; // of step of 32 columns i: 2i of row g, 2i+1 of row g+8
+	};
+	const bf16 *lo, *hi;
+	int tiles;
+
+	// The rows that this lane has, of a matrix of that many rows; what is behind the last
+	// one is computed and not stored.
+	KR_MEMBER Plain(const Matrix &w, int row_lo, int row_hi) {
+		int c = threadIdx.x % 4;
+		const bf16 *p = reinterpret_cast<const bf16 *>(w.values) + 8 * c;
+		tiles = w.tiles;
+		lo = p + (long long)min(row_lo, w.rows - 1) * w.stride;
+		hi = p + (long long)min(row_hi, w.rows - 1) * w.stride;
+	}
+	KR_MEMBER bool both(int unit) const { return 2 * unit + 1 < tiles; }
+	KR_MEMBER void load(Load &v, int unit) const {
+		bool second = both(unit);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			int at = unit * 128 + 32 * i;
+			if (i < 2 || second) {
+				v.q[2 * i] = ld_stream(lo + at);
+				v.q[2 * i + 1] = ld_stream(hi + at);
+			} else {
+				v.q[2 * i] = v.q[2 * i + 1] = make_uint4(0, 0, 0, 0);
+			}
+		}
+	}
+	KR_MEMBER void multiply(float (&sum)[4], const Load &v, const Token &x, int unit) const {
+		int c = threadIdx.x % 4;
+		const bf16 *p = x.row + (long long)unit * 128 + 8 * c;
+		bool second = both(unit);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			uint4 b = make_uint4(0, 0, 0, 0);
+			if (x.on && (i < 2 || second)) b = *reinterpret_cast<const uint4 *>(p + 32 * i);
+			const uint4 &l = v.q[2 * i], &h = v.q[2 * i + 1];
+			const uint32_t a0[4] = {l.x, h.x, l.y, h.y}, a1[4] = {l.z, h.z, l.w, h.w};
+			mma_bf16(sum, a0, b.x, b.y);
+			mma_bf16(sum, a1, b.z, b.w);
+		}
+	}
+};
+
+// Units from..to-1 of a product, added to sum. ready() is called once, when the first
+// weights are on their way, and gives the token: what it waits for does not hold up the
+// weights.
+template <class Format, class Ready> KR_DEV void product(float (&sum)[4], const Format &w, int from, int to, Ready ready) {
+	typename Format::Load ring[Format::DEPTH];
+#pragma unroll
+	for (int i = 0; i < Format::DEPTH; i++)
+		if (from + i < to) w.load(ring[i], from + i);
+	Token x = ready();
+	for (int u = from; u < to; u += Format::DEPTH) {
+#pragma unroll
+		for (int i = 0; i < Format::DEPTH; i++) {
+			if (u + i < to) {
+				w.multiply(sum, ring[i], x, u + i);
+				if (u + i + Format::DEPTH < to) w.load(ring[i], u + i + Format::DEPTH);
+			}
+		}
+	}
+}
+
+template <int FORMAT, bool PERMUTED> struct FormatOf {
+	typedef Packed<FORMAT <= INT4_G128 ? 4 : 8, 32 << (FORMAT - 1) % 3, PERMUTED> type;
+};
+
+// Part part of parts of the product of a block of 16 stored rows. gate_up: plain rows
+// are gate's, then up's, and 8 of each make a block, as in joined tiles. PERMUTED says
+// how activations lie for format A; for plain rows they always lie in order.
+template <int FORMAT, bool PERMUTED, class Ready>
+KR_DEV void product_of(float (&sum)[4], const Matrix &w, int block, bool gate_up, int part, int parts, Ready ready) {
+	int units = (w.tiles + 1) / 2, from = units * part / parts, to = units * (part + 1) / parts, g = threadIdx.x % 32 / 4;
+	if constexpr (FORMAT == PLAIN_BF16) {
+		int lo = gate_up ? 8 * block + g : 16 * block + g;
+		product(sum, Plain(w, lo, gate_up ? w.rows / 2 + lo : lo + 8), from, to, ready);
+	} else {
+		product(sum, typename FormatOf<FORMAT, PERMUTED>::type(w, block), from, to, ready);
+	}
+}
+
+// Adds up the parts of a row, which the warps of the block have, in order; the first
+// warp has the result. parts: [warps][32] of shared memory.
+KR_DEV void join(float (&sum)[4], float4 *parts) {
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+	if (warps == 1) return;
+	parts[threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+	__syncthreads();
+	if (warp != 0) return;
+	for (int i = 1; i < warps; i++) {
+		float4 v = parts[i * 32 + lane];
+		sum[0] += v.x;
+		sum[1] += v.y;
+		sum[2] += v.z;
+		sum[3] += v.w;
+	}
+}
+
+// A result goes out: as float32 or bfloat16, added to what is there or not.
+KR_DEV void give(void *out, int wide, int add, long long at, float v) {
+	if (wide) {
+		float *p = (float *)out + at;
+		*p = add ? *p + v : v;
+	} else {
+		bf16 *p = (bf16 *)out + at;
+		store(p, add ? load(p) + v : v);
+	}
+}
