@@ -1,0 +1,104 @@
+//go:build cuda
+
+package cudatest
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/tensor"
+)
+
+// Layout is how a weight matrix is kept: rows of DType, or with Bits format A.
+type Layout struct {
+	DType  tensor.DType
+	Bits   int
+	Group  int // 0: one scale for all columns
+	Joined bool
+}
+
+// Weights are N random matrices [Rows, Cols] on the card, one behind the other, and the
+// numbers they stand for.
+type Weights struct {
+	launch.Weight         // the first
+	Step, ScaleStep int64 // bytes to the next one's values and scales
+	Dense           [][]float32
+}
+
+// RandomWeights makes n matrices of about unit norm a row.
+func (c *Card) RandomWeights(rng *rand.Rand, k Layout, n, rows, cols int) Weights {
+	c.t.Helper()
+	w := Weights{Dense: make([][]float32, n)}
+	var values, scales []byte
+	size := float32(1 / math.Sqrt(float64(cols)))
+	f := tensor.FormatA{Rows: rows, Cols: cols, Bits: k.Bits, Group: k.Group, Joined: k.Joined}
+	if k.Group == 0 {
+		f.Group = max(cols, 128)
+	}
+	for i := range n {
+		w.Dense[i] = make([]float32, rows*cols)
+		if k.Bits == 0 {
+			values = appendRows(values, rng, k.DType, w.Dense[i], size)
+			continue
+		}
+		v, s := randomTiles(rng, f, w.Dense[i], size)
+		values, scales = append(values, v...), append(scales, s...)
+	}
+	w.Step, w.ScaleStep = int64(len(values)/n), int64(len(scales)/n)
+	at := c.Bytes(values)
+	if k.Bits == 0 {
+		w.F = launch.Mat{At: at, DType: k.DType, Rows: rows, Cols: cols, Stride: cols}
+	} else {
+		w.A = launch.Tiles{FormatA: f, Values: at, Scales: c.Bytes(scales)}
+	}
+	return w
+}
+
+func appendRows(b []byte, rng *rand.Rand, dt tensor.DType, dense []float32, size float32) []byte {
+	for i := range dense {
+		v := size * float32(rng.NormFloat64())
+		if dt == tensor.F32 {
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+		} else {
+			bits := tensor.F32ToBF16(v)
+			v = tensor.BF16ToF32(bits)
+			b = binary.LittleEndian.AppendUint16(b, bits)
+		}
+		dense[i] = v
+	}
+	return b
+}
+
+// randomTiles fills dense and packs it. Every integer that the format has occurs, and
+// every scale differs.
+func randomTiles(rng *rand.Rand, f tensor.FormatA, dense []float32, size float32) (values, scales []byte) {
+	q := make([]int8, len(dense))
+	groups := (f.Cols + f.Group - 1) / f.Group
+	s := make([]float32, f.Rows*groups)
+	limit := 1<<(f.Bits-1) - 1
+	for i := range s {
+		s[i] = tensor.BF16ToF32(tensor.F32ToBF16(size * float32(1+rng.Float64()) / float32(limit)))
+	}
+	for i := range q {
+		q[i] = int8(rng.IntN(2*limit+1) - limit)
+		if f.Bits == 4 && rng.IntN(16) == 0 {
+			q[i] = -8
+		}
+		dense[i] = float32(q[i]) * s[i/f.Cols*groups+i%f.Cols/f.Group]
+	}
+	values, scales = make([]byte, f.ValueBytes()), make([]byte, f.ScaleBytes())
+	f.Pack(values, q)
+	f.PackScales(scales, s)
+	return values, scales
+}
+
+// Normal gives n numbers of a normal distribution that bfloat16 has.
+func Normal(rng *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = tensor.BF16ToF32(tensor.F32ToBF16(float32(rng.NormFloat64())))
+	}
+	return x
+}
