@@ -39,7 +39,7 @@ CUDA_READY := $(CUDA_LIB) $(CUDA_HEADERS)
 CUDA_ENV = CGO_ENABLED=1 GOTOOLCHAIN=$(GOTOOLCHAIN) \
 	CGO_CFLAGS='-O2 -I$(CURDIR)/$(CUDA)/shim -I$(CUDA_INCLUDE)' CGO_LDFLAGS='-L$(CURDIR)/$(CUDA_FORWARDER)'
 
-.PHONY: cuda-env build-cuda vet-cuda test-cuda
+.PHONY: cuda-env build-cuda vet-cuda test-cuda cuda-kernels
 
 cuda-env: $(CUDA_READY) ## what the shell needs for go with -tags cuda: eval $$(make -s cuda-env)
 	@echo "export $(CUDA_ENV)"
@@ -53,5 +53,8 @@ vet-cuda: $(CUDA_READY) ## go vet of what the tag cuda adds
 
 test-cuda: $(CUDA_READY) ## the CUDA packages' short tests, on the emulator if it was made (make cuda-emu)
 	LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -tags cuda -short $(CUDA_PACKAGES)
+
+cuda-kernels: $(CUDA_TOOLS) ## compile the kernels whose sources have changed (fetches nvcc, 100 MB, if there is none)
+	go run ./$(CUDA)/bin/compile $(NVCC)
 
 -include $(CUDA)/emu/emu.mk

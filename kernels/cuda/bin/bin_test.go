@@ -1,0 +1,300 @@
+package bin_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"krater/kernels/cuda/bin"
+	"krater/kernels/cuda/launch"
+)
+
+const again = "; run `make cuda-kernels`"
+
+func read(t *testing.T) (*bin.Manifest, []bin.Resources) {
+	t.Helper()
+	text, err := os.ReadFile("MANIFEST")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := bin.ParseManifest(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.String(); got != string(text) {
+		t.Fatalf("MANIFEST, read and written again, is\n%s", got)
+	}
+	table, err := os.ReadFile("RESOURCES")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := bin.ParseResources(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := bin.FormatResources(rows); got != string(table) {
+		t.Fatalf("RESOURCES, read and written again, is\n%s", got)
+	}
+	return m, rows
+}
+
+// stale names what in folder src differs from the manifest.
+func stale(m *bin.Manifest, src string) ([]string, error) {
+	var out []string
+	files, err := filepath.Glob(filepath.Join(src, "*.cu"))
+	if err != nil {
+		return nil, err
+	}
+	made := 0
+	for _, f := range files {
+		base := filepath.Base(f)
+		list, err := bin.Includes(src, base)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(base, ".cu")
+		for _, arch := range []string{bin.PTX, bin.Hopper} {
+			a, ok := m.Artifact[bin.ArtifactName(name, arch)]
+			if !ok {
+				out = append(out, base+" was not compiled for "+arch)
+				continue
+			}
+			made++
+			if got, want := fmt.Sprint(a.Sources), fmt.Sprint(list); got != want {
+				out = append(out, fmt.Sprintf("%s includes %s, was compiled with %s", base, want, got))
+			}
+		}
+		for _, s := range list {
+			text, err := os.ReadFile(filepath.Join(src, s))
+			if err != nil {
+				return nil, err
+			}
+			if m.Sources[s] != bin.Sum(text) {
+				out = append(out, s+" (of "+base+") has changed since it was compiled")
+			}
+		}
+	}
+	if made != len(m.Artifact) {
+		out = append(out, fmt.Sprintf("%d artifacts, %d of them with a source", len(m.Artifact), made))
+	}
+	return out, nil
+}
+
+func TestArtifactsAreOfTheSources(t *testing.T) {
+	m, _ := read(t)
+	faults, err := stale(m, "../src")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range faults {
+		t.Error(f + again)
+	}
+	for name, a := range m.Artifact {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Errorf("%v%s", err, again)
+		} else if bin.Sum(content) != a.Sum {
+			t.Errorf("%s is not the file that was compiled%s", name, again)
+		}
+	}
+}
+
+// TestStaleArtifactsAreFound holds the check itself to account.
+func TestStaleArtifactsAreFound(t *testing.T) {
+	src := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(src, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a.cu", "#include \"a.cuh\"\nint a;\n")
+	write("a.cuh", "int b;\n")
+	list, err := bin.Includes(src, "a.cu")
+	if err != nil || fmt.Sprint(list) != "[a.cu a.cuh]" {
+		t.Fatal(list, err)
+	}
+	m := &bin.Manifest{Compiler: "1", Flags: map[string]string{bin.PTX: "-x"}, Sources: map[string]string{}, Artifact: map[string]bin.Artifact{}}
+	note := func() {
+		for _, s := range []string{"a.cu", "a.cuh"} {
+			text, err := os.ReadFile(filepath.Join(src, s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Sources[s] = bin.Sum(text)
+		}
+		for _, arch := range []string{bin.PTX, bin.Hopper} {
+			m.Artifact[bin.ArtifactName("a", arch)] = bin.Artifact{Sum: "s", Sources: list}
+		}
+	}
+	expect := func(what string, faulty bool) {
+		t.Helper()
+		if faults, err := stale(m, src); err != nil || (len(faults) > 0) != faulty {
+			t.Errorf("%s: %v, %v", what, faults, err)
+		}
+	}
+	note()
+	expect("as compiled", false)
+	hash := m.SourceHash("a")
+	write("a.cuh", "int c;\n")
+	expect("a changed header", true)
+	note()
+	expect("compiled again", false)
+	if m.SourceHash("a") == hash || m.SourceHash("b") != "" {
+		t.Error("a hash that does not tell sources apart")
+	}
+	write("b.cu", "int d;\n")
+	expect("a new source", true)
+	if err := os.Remove(filepath.Join(src, "b.cu")); err != nil {
+		t.Fatal(err)
+	}
+	write("a.cu", "int a;\n")
+	expect("a header no longer included", true)
+}
+
+// excused are kernels that are allowed to spill registers, stay in a stack frame or
+// serialise their products, each with its reason.
+var excused = map[string]string{}
+
+func TestKernelsKeepTheirRegisters(t *testing.T) {
+	_, rows := read(t)
+	if len(rows) < 10 {
+		t.Fatalf("%d kernels only", len(rows))
+	}
+	used := map[string]bool{}
+	for _, r := range rows {
+		if r.SpillStores == 0 && r.SpillLoads == 0 && !r.Serialized {
+			continue
+		}
+		key := r.Kernel + " " + r.Arch
+		used[key] = true
+		if excused[key] == "" {
+			t.Errorf("%s for %s (%s.cu): %d bytes spilled, %d read back, wgmma serialised: %v",
+				r.Kernel, r.Arch, r.Source, r.SpillStores, r.SpillLoads, r.Serialized)
+		}
+	}
+	for key := range excused {
+		if !used[key] {
+			t.Errorf("%s needs no excuse any more", key)
+		}
+	}
+}
+
+var export = regexp.MustCompile(`(?m)^[ \t]*KR_EXPORT\((\w+)\)`)
+
+// TestExportedKernelsAreCompiled: what the emulator finds by name is also in the
+// artifacts. Names that macros make are not looked at.
+func TestExportedKernelsAreCompiled(t *testing.T) {
+	_, rows := read(t)
+	built := map[string]bool{}
+	for _, r := range rows {
+		built[r.Kernel] = true
+	}
+	files, err := filepath.Glob("../src/*.cu*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range export.FindAllStringSubmatch(withoutMacros(string(text)), -1) {
+			n++
+			if !built[m[1]] {
+				t.Errorf("%s exports %s, which no artifact has%s", f, m[1], again)
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("no source exports a kernel")
+	}
+}
+
+// withoutMacros leaves out the lines of #define directives.
+func withoutMacros(text string) string {
+	var b strings.Builder
+	inside := false
+	for line := range strings.Lines(text) {
+		inside = inside || strings.HasPrefix(strings.TrimSpace(line), "#define")
+		if !inside {
+			b.WriteString(line)
+		}
+		inside = inside && strings.HasSuffix(strings.TrimRight(line, " \t\r\n"), "\\")
+	}
+	return b.String()
+}
+
+// TestNamedKernelsAreCompiled: what Go code launches by name is in the artifacts, the
+// compute_80 ones as well unless only Hopper has the kernel.
+func TestNamedKernelsAreCompiled(t *testing.T) {
+	_, rows := read(t)
+	built := map[string]map[string]bool{bin.PTX: {}, bin.Hopper: {}}
+	for _, r := range rows {
+		built[r.Arch][r.Kernel] = true
+	}
+	names := named(t)
+	for i := range launch.Kernels() { // of the packages that wanted imports
+		names[launch.Kernel(i).String()] = "package variables"
+	}
+	if len(names) == 0 {
+		t.Fatal("no kernel is launched by anybody")
+	}
+	for name, where := range names {
+		if !built[bin.Hopper][name] {
+			t.Errorf("%s, launched in %s, is in no artifact for %s%s", name, where, bin.Hopper, again)
+		}
+		if !strings.HasSuffix(name, "_h") && !built[bin.PTX][name] {
+			t.Errorf("%s, launched in %s, is in no artifact for %s%s", name, where, bin.PTX, again)
+		}
+	}
+}
+
+// named finds launch.Named("..."). A call whose argument is no literal is fine where
+// families_test.go imports the package, so that its variables have said the name.
+func named(t *testing.T) map[string]string {
+	t.Helper()
+	names := map[string]string{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 1 {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || sel.Sel.Name != "Named" || fmt.Sprint(sel.X) != "launch" {
+				return true
+			}
+			if lit, ok := call.Args[0].(*ast.BasicLit); ok {
+				name, err := strconv.Unquote(lit.Value)
+				if err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
+				names[name] = path
+			} else if dir := filepath.Base(filepath.Dir(path)); !imported[dir] {
+				t.Errorf("%s makes kernel names at run time: have families_test.go import package %s", path, dir)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}

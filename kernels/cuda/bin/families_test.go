@@ -1,0 +1,7 @@
+package bin_test
+
+import _ "krater/kernels/cuda/gemv"
+
+// Packages whose kernels' names are not literals: importing them (above) makes launch
+// know the names.
+var imported = map[string]bool{"gemv": true}

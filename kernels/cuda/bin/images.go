@@ -1,0 +1,63 @@
+//go:build cuda
+
+package bin
+
+import (
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"fmt"
+	"io"
+	"strings"
+)
+
+//go:embed *.gz
+var files embed.FS
+
+// imageMax bounds what one artifact unpacks to.
+const imageMax = 256 << 20
+
+// Images are the kernels for a compute capability (90 for 9.0), one image a source file:
+// machine code where there is some, or else the text form. An image is a string as
+// cuModuleLoadData takes it.
+func Images(capability int) ([]string, error) {
+	arch := PTX
+	if capability == hopper {
+		arch = Hopper
+	}
+	entries, err := files.ReadDir(".")
+	if err != nil {
+		return nil, err
+	}
+	var images []string
+	for _, e := range entries {
+		source, _, _ := strings.Cut(e.Name(), ".")
+		if e.Name() != ArtifactName(source, arch) {
+			continue
+		}
+		image, err := unpack(e.Name())
+		if err != nil {
+			return nil, fmt.Errorf("kernels of %s: %w", e.Name(), err)
+		}
+		images = append(images, image)
+	}
+	return images, nil
+}
+
+// unpack ends the image with the zero byte that the text form needs.
+func unpack(name string) (string, error) {
+	packed, err := files.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	if _, err := io.Copy(&b, io.LimitReader(r, imageMax)); err != nil {
+		return "", err
+	}
+	b.WriteByte(0)
+	return b.String(), nil
+}

@@ -1,0 +1,137 @@
+package bin
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Manifest is what the artifacts were made from and with.
+type Manifest struct {
+	Compiler string            // "13.0.88"
+	Flags    map[string]string // by architecture
+	Sources  map[string]string // hash of each file of src, by name
+	Artifact map[string]Artifact
+}
+
+// Artifact is a file with compiled kernels.
+type Artifact struct {
+	Sum     string   // of the file
+	Sources []string // the .cu file and what it includes, sorted
+}
+
+// String is the manifest's text, the same for the same content.
+func (m *Manifest) String() string {
+	var b strings.Builder
+	b.WriteString("# Made by `make cuda-kernels`; do not edit.\n")
+	fmt.Fprintf(&b, "compiler %s\n", m.Compiler)
+	for _, arch := range sorted(m.Flags) {
+		fmt.Fprintf(&b, "flags %s %s\n", arch, m.Flags[arch])
+	}
+	for _, name := range sorted(m.Sources) {
+		fmt.Fprintf(&b, "source %s %s\n", name, m.Sources[name])
+	}
+	for _, name := range sorted(m.Artifact) {
+		a := m.Artifact[name]
+		fmt.Fprintf(&b, "artifact %s %s %s\n", name, a.Sum, strings.Join(a.Sources, " "))
+	}
+	return b.String()
+}
+
+func sorted[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// ParseManifest reads what String wrote.
+func ParseManifest(text []byte) (*Manifest, error) {
+	m := &Manifest{Flags: map[string]string{}, Sources: map[string]string{}, Artifact: map[string]Artifact{}}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		f := strings.Fields(lines.Text())
+		switch {
+		case len(f) == 0 || f[0] == "#":
+		case f[0] == "compiler" && len(f) == 2:
+			m.Compiler = f[1]
+		case f[0] == "flags" && len(f) > 2:
+			m.Flags[f[1]] = strings.Join(f[2:], " ")
+		case f[0] == "source" && len(f) == 3:
+			m.Sources[f[1]] = f[2]
+		case f[0] == "artifact" && len(f) > 3:
+			m.Artifact[f[1]] = Artifact{Sum: f[2], Sources: f[3:]}
+		default:
+			return nil, fmt.Errorf("MANIFEST line %d: %q", n, lines.Text())
+		}
+	}
+	return m, lines.Err()
+}
+
+// Sum is the hash of a file's content as the manifest writes it.
+func Sum(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// Includes lists a source file of folder src and everything it includes with quotes,
+// sorted. What the emulator alone includes counts too: to be too careful is cheap.
+func Includes(src, file string) ([]string, error) {
+	seen := map[string]bool{}
+	var visit func(string) error
+	visit = func(name string) error {
+		if seen[name] {
+			return nil
+		}
+		text, err := os.ReadFile(filepath.Join(src, name))
+		if err != nil {
+			return err
+		}
+		seen[name] = true
+		for line := range strings.Lines(string(text)) {
+			rest, ok := strings.CutPrefix(strings.TrimSpace(line), "#include \"")
+			if !ok {
+				continue
+			}
+			included, _, _ := strings.Cut(rest, "\"")
+			if strings.HasPrefix(included, "../emu/") {
+				continue // not in what is compiled here
+			}
+			if err := visit(included); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return nil
+	}
+	if err := visit(file); err != nil {
+		return nil, err
+	}
+	return sorted(seen), nil
+}
+
+// SourceHash stands for everything that the kernels of one .cu file (named without its
+// ending) were made from: sources, flags and compiler. It is what a measurement is filed
+// under; "" when there is no such file.
+func (m *Manifest) SourceHash(file string) string {
+	a, ok := m.Artifact[ArtifactName(file, PTX)]
+	if !ok {
+		return ""
+	}
+	h := sha256.New()
+	fmt.Fprintln(h, m.Compiler)
+	for _, arch := range sorted(m.Flags) {
+		fmt.Fprintln(h, arch, m.Flags[arch])
+	}
+	for _, s := range a.Sources {
+		fmt.Fprintln(h, s, m.Sources[s])
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}

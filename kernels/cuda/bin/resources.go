@@ -1,0 +1,57 @@
+package bin
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Resources is what a kernel needs of a multiprocessor, as the assembler says.
+type Resources struct {
+	Kernel, Arch, Source string // Source: the .cu file, without its ending
+	Registers            int    // a thread
+	Stack                int    // bytes a thread
+	SpillStores          int    // bytes a thread
+	SpillLoads           int
+	Shared               int  // static shared memory, bytes a block
+	Serialized           bool // its wgmma wait for one another: the assembler gave up overlapping them
+}
+
+const resourcesHead = "# Made by `make cuda-kernels`; do not edit.\n" +
+	"# kernel architecture source registers stack spill-stores spill-loads shared serialized\n"
+
+// FormatResources is the text of RESOURCES; it sorts rows.
+func FormatResources(rows []Resources) string {
+	slices.SortFunc(rows, func(a, b Resources) int {
+		return strings.Compare(a.Source+" "+a.Kernel+" "+a.Arch, b.Source+" "+b.Kernel+" "+b.Arch)
+	})
+	var b strings.Builder
+	b.WriteString(resourcesHead)
+	for _, r := range rows {
+		fmt.Fprintf(&b, "%s %s %s %d %d %d %d %d %t\n", r.Kernel, r.Arch, r.Source,
+			r.Registers, r.Stack, r.SpillStores, r.SpillLoads, r.Shared, r.Serialized)
+	}
+	return b.String()
+}
+
+// ParseResources reads what FormatResources wrote.
+func ParseResources(text []byte) ([]Resources, error) {
+	var rows []Resources
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line := lines.Text()
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		var r Resources
+		_, err := fmt.Sscan(line, &r.Kernel, &r.Arch, &r.Source, &r.Registers, &r.Stack,
+			&r.SpillStores, &r.SpillLoads, &r.Shared, &r.Serialized)
+		if err != nil {
+			return nil, fmt.Errorf("RESOURCES line %d: %w", n, err)
+		}
+		rows = append(rows, r)
+	}
+	return rows, lines.Err()
+}
