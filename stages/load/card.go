@@ -14,6 +14,7 @@ import (
 type card struct {
 	dev   device.Device
 	tiles func(layer, expert int) (ExpertTiles, error)
+	made  func(name string, f tensor.FormatB) (*quant.Matrix, error)
 	s     device.Stream
 	room  []byte
 }
@@ -99,12 +100,7 @@ func (b *binder) pack(key string, bits, rows, cols int, joined bool, fill func([
 	if b.err != nil {
 		return MatrixTiles{}
 	}
-	x := make([]float32, rows*cols)
-	err := fill(x)
-	var m *quant.Matrix
-	if err == nil {
-		m, err = quant.Quantize(x, rows, cols, quant.Spec{Bits: bits, Group: b.precision.Group}, quant.Options{})
-	}
+	m, err := b.quantize(key, bits, rows, cols, fill)
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", key, err)
 		return MatrixTiles{}
@@ -118,6 +114,23 @@ func (b *binder) pack(key string, bits, rows, cols int, joined bool, fill func([
 	f.Pack(t.Values, m.Values)
 	f.PackScales(t.Scales, m.Scales)
 	return t
+}
+
+// quantize is a matrix as integers, given or made.
+func (b *binder) quantize(key string, bits, rows, cols int, fill func([]float32) error) (*quant.Matrix, error) {
+	spec := quant.Spec{Bits: bits, Group: b.precision.Group}
+	if b.card.made != nil {
+		f, err := spec.Format(rows, cols)
+		if err != nil {
+			return nil, err
+		}
+		return b.card.made(key, f)
+	}
+	x := make([]float32, rows*cols)
+	if err := fill(x); err != nil {
+		return nil, err
+	}
+	return quant.Quantize(x, rows, cols, spec, quant.Options{})
 }
 
 // tiles is a matrix in bits on the device.
@@ -182,8 +195,11 @@ func (b *binder) expertTiles(layer, e int) ExpertTiles {
 		return x
 	}
 	n, f, h, bits := b.cfg.ExpertNames(layer, e), b.cfg.MoE.FF, b.cfg.Hidden, b.precision.Experts
-	key := fmt.Sprintf("layer %d, expert %d", layer, e)
-	return ExpertTiles{W13: b.pack(key, bits, 2*f, h, true, b.rows(n.Gate, n.Up)), W2: b.pack(key, bits, h, f, false, b.rows(n.Down))}
+	key := fmt.Sprintf("experts.%d.%d", layer, e)
+	return ExpertTiles{
+		W13: b.pack(key+".w13", bits, 2*f, h, true, b.rows(n.Gate, n.Up)),
+		W2:  b.pack(key+".w2", bits, h, f, false, b.rows(n.Down)),
+	}
 }
 
 // plainBank is bankHere of experts as the files hold them.

@@ -12,6 +12,7 @@ import (
 	"krater/stages/head"
 	"krater/stages/model"
 	"krater/stages/weights"
+	"krater/stages/weights/quant"
 )
 
 // Options of a load.
@@ -21,12 +22,16 @@ type Options struct {
 	Partition []int
 	KVType    tensor.DType // one of group.KVTypes; Invalid: BF16
 	Precision Precision
+	Layout    device.Layout // of the device, for a plan without one; nil: it computes on host memory
 	// Experts gives the routed experts of a layer as integers. Needed where
 	// Precision.Experts is not 0; they stay the giver's.
 	Experts func(layer int) []device.QExpert
 	// ExpertTiles gives a routed expert in tiles, for an accelerator; nil: they are made
-	// of the files at every load.
+	// at every load.
 	ExpertTiles func(layer, expert int) (ExpertTiles, error)
+	// Quantized gives a matrix that an accelerator keeps as integers by its name
+	// ("layer.3.o", "experts.3.5.w13"); nil: it is made of the files.
+	Quantized func(name string, f tensor.FormatB) (*quant.Matrix, error)
 	// Routed is where routed experts go that stay as the files hold them; nil: with
 	// the rest of the model.
 	Routed device.Device
@@ -80,12 +85,13 @@ func (p *Parts) Close() {
 // missing, misshapen or stray tensor is named in the error; routed experts that
 // are kept as integers need not be in set.
 func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, error) {
+	o.Layout = device.LayoutOf(dev)
 	lim, err := o.LimitsFor(cfg)
 	if err != nil {
 		return nil, err
 	}
-	layout := device.LayoutOf(dev)
-	given := o.Precision.Experts != 0 && (layout == nil || o.ExpertTiles != nil)
+	layout := o.Layout
+	given := o.Precision.Experts != 0 && (layout == nil || o.ExpertTiles != nil || o.Quantized != nil)
 	if given && layout == nil && cfg.MoE.Experts > 0 && o.Experts == nil {
 		return nil, fmt.Errorf("load: nobody gives the experts in %d bits", o.Precision.Experts)
 	}
@@ -98,9 +104,8 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 		b.routed = dev
 	}
 	if layout != nil {
-		b.card = &card{dev: dev, tiles: o.ExpertTiles}
+		b.card = &card{dev: dev, tiles: o.ExpertTiles, made: o.Quantized}
 		defer b.card.close()
-		p.Limits.QuantGroup = 0 // rows are multiplied as they are
 	}
 	if b.store == nil {
 		b.store = memory{dev, p}
@@ -169,7 +174,10 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 	if o.KVType == tensor.Invalid {
 		o.KVType = tensor.BF16
 	}
-	lim.QuantGroup, err = o.Precision.quantGroup(cfg)
+	o.Precision.tiles = o.Layout != nil
+	if o.Layout == nil { // else rows are multiplied as they are
+		lim.QuantGroup, err = o.Precision.quantGroup(cfg)
+	}
 	return lim, err
 }
 

@@ -52,10 +52,9 @@ func (p Part) Allocated() bool { return p > Head && p < Scratch }
 
 // Use says how a loaded model is going to be run.
 type Use struct {
-	States  int           // batches in flight
-	Streams int           // streams that compute
-	Threads int           // of each
-	Layout  device.Layout // of the device, nil: it computes on host memory
+	States  int // batches in flight
+	Streams int // streams that compute
+	Threads int // of each
 }
 
 // Plan tells what Model with these options and Use.States calls of
@@ -81,9 +80,9 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add(KVCache, times(lim.Blocks, lim.BlockTokens, row, cfg.Layers),
 		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
 	add(RopeTable, times(lim.Context, cfg.Rope.Dim, 4), "%d positions", lim.Context)
-	add(Workspace, plus(times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), 4), times(groups, o.Precision.inner(a, lim.Tokens))),
+	add(Workspace, plus(times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), device.RowType(o.Layout).Size()), times(groups, o.Precision.inner(a, lim.Tokens))),
 		"%s of %d tokens", count(groups, "layer group"), lim.Tokens)
-	add(States, times(u.States, int(stages.StateBytes(cfg, lim, u.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
+	add(States, times(u.States, int(stages.StateBytes(cfg, lim, o.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
 	return needs, nil
 }

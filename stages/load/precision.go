@@ -14,11 +14,12 @@ import (
 // what its files hold. Norms, the router and the embedding stay as they are.
 type Precision struct {
 	Experts   int
-	Attention int // projections but kv_b
-	KVB       int // kv_b_proj
-	Shared    int // shared experts
-	Dense     int // the network of dense layers
-	Head      int // lm_head
+	Attention int  // projections but kv_b
+	KVB       int  // kv_b_proj
+	Shared    int  // shared experts
+	Dense     int  // the network of dense layers
+	Head      int  // lm_head
+	tiles     bool // integers are kept in format A, as on an accelerator
 	// Group is the number of columns that share a scale: 32, 64, 128, or 0 for a whole
 	// row. One for all parts, so that what several of them read is quantised once.
 	Group int
@@ -112,6 +113,10 @@ func (p Precision) matrixBytes(bits, rows, cols int) int64 {
 	if err != nil {
 		return 0 // refused by check
 	}
+	if p.tiles {
+		a := tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: f.Group}
+		return plus(times(a.TileRows(), a.TileCols(), a.TileBytes()), times(2*tensor.TileA, a.TileRows(), a.Groups()))
+	}
 	return plus(times(f.Tiles(), f.TileBytes()), times(2*tensor.TileRows, f.Tiles(), f.Groups()))
 }
 
@@ -133,7 +138,7 @@ func (p Precision) tensorBytes(cfg *model.Config, part Part, t model.TensorSpec,
 
 // inner is what an attention block keeps of rows as integers.
 func (p Precision) inner(a model.Attention, rows int) int {
-	if p.Attention == 0 {
+	if p.Attention == 0 || p.tiles {
 		return 0
 	}
 	n := 0

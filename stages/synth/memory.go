@@ -35,13 +35,19 @@ func (l *Loaded) Close() {
 	if l.Parts != nil {
 		l.Parts.Close()
 	}
+	l.Parts = nil
+	l.free()
+}
+
+// free gives back what the weights were made in.
+func (l *Loaded) free() {
 	if l.set != nil {
 		l.set.Close()
 	}
 	for _, b := range l.bufs {
 		b.Free()
 	}
-	l.Parts, l.set, l.bufs = nil, nil, nil
+	l.set, l.bufs = nil, nil
 }
 
 // errNoHost: memory of a device that the host cannot write.
@@ -79,6 +85,43 @@ func (m *Model) load(l *Loaded, dev load.Device, o load.Options, threads int) er
 		l.Parts, err = load.Model(dev, m.Config, l.set, o)
 		return store.bytes, err
 	})
+}
+
+// LoadCard makes the model on an accelerator: the same numbers as Load of equal
+// precision, in its formats. host is where plain weights are made on their way.
+func (m *Model) LoadCard(dev load.Device, host device.Device, o load.Options, threads int) (*Loaded, error) {
+	l := &Loaded{}
+	o.Layout = device.LayoutOf(dev)
+	_, err := load.Plan(m.Config, o, load.Use{})
+	if err == nil {
+		err = l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) })
+	}
+	if err == nil {
+		o.Quantized = func(name string, f tensor.FormatB) (*quant.Matrix, error) { return m.quantized(name, f, threads), nil }
+		err = l.step("on the card", func() (n int64, err error) {
+			if l.Parts, err = load.Model(dev, m.Config, l.set, o); err == nil {
+				n = l.Parts.WeightBytes
+			}
+			return n, err
+		})
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("synth: %s: %w", m.Shape, err)
+	}
+	l.free() // what is left on the host is on the card
+	return l, nil
+}
+
+// quantized makes a matrix by the name that load gives it.
+func (m *Model) quantized(name string, f tensor.FormatB, threads int) *quant.Matrix {
+	std := m.matrixStd(name, f)
+	if strings.HasPrefix(name, "experts.") && strings.HasSuffix(name, ".w13") {
+		std = 1 / math.Sqrt(float64(f.Cols))
+	}
+	x := m.integers(name, f, std)
+	x.skip = name == "head" && m.skew == Zipf
+	return x.matrix(make([]byte, f.ValueBytes()+f.ScaleBytes()), threads)
 }
 
 // step times a part of the making.
