@@ -1,0 +1,107 @@
+// Package spans lays out the sequences of a batch in a card's memory. A step's launches
+// are recorded once and repeated, so what differs from step to step (rows, lengths,
+// block tables, how much work there is) is read by the kernels from this table, which
+// the host writes and copies once a batch. kernels/cuda/src/spans.cuh is the other half.
+package spans
+
+import "krater/kernels/device"
+
+// A table is 32-bit words: a head of HeadWords, a record of RecordWords for each span,
+// the prompts' first, then the block tables one after the other.
+//
+// Head: 0 prompts, 1 generated rows, 2 items of decode, 3 tiles of prompts' rows, 4 keys
+// of the prompts.
+//
+// Record: 0 row, 1 rows, 2 position of the first row, 3 index in the table of its first
+// block, 4 blocks, and then
+// of a prompt: 5 its first key among all prompts' keys, 6 its first tile, 7 tiles;
+// of a generated row: 5 tokens an item, 6 its first item, 7 items.
+const (
+	HeadWords   = 8
+	RecordWords = 8
+)
+
+const (
+	headPrefill = iota
+	headDecode
+	headItems
+	headTiles
+	headKeys
+)
+
+// KeyTile is how many keys attention reads at a time. Tiles begin at multiples of it in a
+// sequence, wherever the batch begins, so a row's sums are taken in one order always;
+// prompts' keys are counted in whole tiles.
+const KeyTile = 64
+
+// RowTile is how many rows of a prompt share a tile of work.
+const RowTile = 128
+
+// How a generated row's keys are cut into items for several blocks: at least
+// ItemTokens a piece, at most ItemsMax pieces. Only the row's own length decides, so its
+// bits do not depend on the batch.
+const (
+	ItemTokens = 128
+	ItemsMax   = 128
+)
+
+// Words is the size of a table for so many spans with so many blocks in all.
+func Words(spans, blocks int) int { return HeadWords + spans*RecordWords + blocks }
+
+// Item is how many of ctx keys one item has: whole tiles.
+func Item(ctx int) int {
+	tokens := (ctx + ItemsMax - 1) / ItemsMax
+	return max(ItemTokens, (tokens+KeyTile-1)/KeyTile*KeyTile)
+}
+
+// Items is in how many items ctx keys are cut.
+func Items(ctx int) int {
+	tokens := Item(ctx)
+	return (ctx + tokens - 1) / tokens
+}
+
+// ItemBound is the most items that a row of at most context keys can have; Items itself
+// falls where an item grows by a tile.
+func ItemBound(context int) int {
+	return min(ItemsMax, (context+ItemTokens-1)/ItemTokens)
+}
+
+// Keys is how many keys s has, in whole tiles.
+func Keys(s *device.Span) int { return (s.Pos + s.Len + KeyTile - 1) / KeyTile * KeyTile }
+
+// Tiles is how many tiles of rows s has.
+func Tiles(s *device.Span) int { return (s.Len + RowTile - 1) / RowTile }
+
+// Put writes the table of a batch to dst, which has room for Words of it, and gives its
+// length.
+func Put(dst []int32, prefill, decode []device.Span) int {
+	at := HeadWords + (len(prefill)+len(decode))*RecordWords
+	keys, tiles, items := 0, 0, 0
+	for i := range prefill {
+		s := &prefill[i]
+		k, t := Keys(s), Tiles(s)
+		at = put(dst, i, at, s, keys, tiles, t)
+		keys, tiles = keys+k, tiles+t
+	}
+	for i := range decode {
+		s := &decode[i]
+		ctx := s.Pos + s.Len
+		n := Items(ctx)
+		at = put(dst, len(prefill)+i, at, s, Item(ctx), items, n)
+		items += n
+	}
+	head := dst[:HeadWords]
+	clear(head)
+	head[headPrefill], head[headDecode] = int32(len(prefill)), int32(len(decode))
+	head[headItems], head[headTiles], head[headKeys] = int32(items), int32(tiles), int32(keys)
+	return at
+}
+
+// put writes record i and its blocks, from word at on, and gives the word after them.
+func put(dst []int32, i, at int, s *device.Span, five, first, count int) int {
+	r := dst[HeadWords+i*RecordWords:][:RecordWords]
+	r[0], r[1], r[2] = int32(s.Row), int32(s.Len), int32(s.Pos)
+	r[3], r[4] = int32(at), int32(len(s.Blocks))
+	r[5], r[6], r[7] = int32(five), int32(first), int32(count)
+	return at + copy(dst[at:at+len(s.Blocks)], s.Blocks)
+}

@@ -1,0 +1,46 @@
+package spans
+
+import (
+	"slices"
+	"testing"
+
+	"krater/kernels/device"
+)
+
+func TestPut(t *testing.T) {
+	prefill := []device.Span{
+		{Row: 0, Len: 200, Pos: 0, Blocks: []int32{7, 3, 9, 1}},
+		{Row: 201, Len: 1, Pos: 64, Blocks: []int32{4, 5}},
+	}
+	decode := []device.Span{{Row: 200, Len: 1, Pos: 300, Blocks: []int32{2, 6, 8, 10, 11}}, {Row: 202, Len: 1, Pos: 0, Blocks: []int32{12}}}
+	dst := make([]int32, Words(4, 12)+1)
+	dst[len(dst)-1] = -77
+	n := Put(dst, prefill, decode)
+	if n != Words(4, 12) || dst[n] != -77 {
+		t.Fatalf("%d words, %d expected; the word after is %d", n, Words(4, 12), dst[n])
+	}
+	want := []int32{2, 2, 4, 3, 384, 0, 0, 0,
+		0, 200, 0, 40, 4, 0, 0, 2,
+		201, 1, 64, 44, 2, 256, 2, 1,
+		200, 1, 300, 46, 5, 128, 0, 3,
+		202, 1, 0, 51, 1, 128, 3, 1,
+		7, 3, 9, 1, 4, 5, 2, 6, 8, 10, 11, 12}
+	if !slices.Equal(dst[:n], want) {
+		t.Errorf("got  %v\nwant %v", dst[:n], want)
+	}
+}
+
+// What a bound promises holds for every length, and items are whole tiles.
+func TestItems(t *testing.T) {
+	most := 0
+	for ctx := 1; ctx <= 200000; ctx += 1 + ctx/1000 {
+		tokens, n := Item(ctx), Items(ctx)
+		most = max(most, n)
+		if tokens%KeyTile != 0 || n*tokens < ctx || (n-1)*tokens >= ctx {
+			t.Fatalf("%d keys: %d items of %d", ctx, n, tokens)
+		}
+		if most > ItemBound(ctx) {
+			t.Fatalf("up to %d keys: %d items, at most %d were promised", ctx, most, ItemBound(ctx))
+		}
+	}
+}
