@@ -1,3 +1,46 @@
 // Package route has the kernels that choose experts: router logits, top-k, and the
 // sorting of assignments into tiles of one expert for the grouped products.
+//
+// Everything is computed in float32 in a fixed order: a token's choice does not depend
+// on the others of its batch, nor on how many there are, and is the same in every run.
+// Functions given shapes that do not fit panic with *device.ShapeError.
 package route
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// The kernels: src/route.cu, align.cu.
+var (
+	kLogits1 = launch.Named("kr_logits_1")
+	kLogits4 = launch.Named("kr_logits_4")
+	kLogits8 = [2][2]launch.Kernel{ // by the types of x and gate: F32, BF16
+		{launch.Named("kr_logits_8_ff"), launch.Named("kr_logits_8_fb")},
+		{launch.Named("kr_logits_8_bf"), launch.Named("kr_logits_8_bb")},
+	}
+	kTopK       = launch.Named("kr_route_top_k")
+	kRoute1     = launch.Named("kr_route_1")
+	kRoute4     = launch.Named("kr_route_4")
+	kAlignCount = launch.Named("kr_align_count")
+	kAlign      = launch.Named("kr_align")
+)
+
+func refuse(op, format string, args ...any) {
+	panic(&device.ShapeError{Op: op, Why: fmt.Sprintf(format, args...)})
+}
+
+func typed(op, name string, m launch.Mat, dt tensor.DType, rows, cols int) {
+	if m.Zero() || m.DType != dt || m.Rows != rows || m.Cols != cols || m.Stride < cols {
+		refuse(op, "%s is %v, need %s [%d, %d]", name, m, dt, rows, cols)
+	}
+}
+
+func floats(op, name string, m launch.Mat, rows, cols int) {
+	if m.Zero() || m.DType != tensor.F32 && m.DType != tensor.BF16 || m.Rows != rows || m.Cols != cols || m.Stride < cols {
+		refuse(op, "%s is %v, need F32 or BF16 [%d, %d]", name, m, rows, cols)
+	}
+}

@@ -1,0 +1,52 @@
+package route
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/tensor"
+)
+
+// part is the number of assignments a block of Align places.
+const part = 4096
+
+// AlignScratch is the scratch memory of Align in bytes: 0 for one block's work.
+func AlignScratch(tokens, topK, experts int) int {
+	if n := tokens * topK; n > part {
+		return 4 * experts * ((n + part - 1) / part)
+	}
+	return 0
+}
+
+// Align writes out from the router's ids [T, K] I32, without gaps, of which those
+// outside 0..E-1 are left out. scratch is AlignScratch bytes, aligned to 4. One launch
+// up to 4096 assignments, two beyond.
+func Align(l *launch.List, out *Aligned, ids launch.Mat, scratch launch.Ptr) {
+	const op = "Align"
+	n := ids.Rows * ids.Cols
+	switch {
+	case ids.DType != tensor.I32 || !ids.Dense() || ids.Cols != out.TopK || n != out.Assignments:
+		refuse(op, "ids are %v, need %d assignments, %d a row", ids, out.Assignments, out.TopK)
+	case out.Experts < 1 || out.Experts > MaxExperts || out.Tile < 1:
+		refuse(op, "%d experts, tiles of %d", out.Experts, out.Tile)
+	case AlignScratch(ids.Rows, ids.Cols, out.Experts) > 0 && scratch == 0:
+		refuse(op, "no scratch memory for %d assignments", n)
+	}
+	blocks := max(1, (n+part-1)/part)
+	threads := 512
+	if n < part {
+		threads = min(512, max(128, (n+31)&^31))
+	}
+	counts := launch.Ptr(0)
+	each := min(part, n)
+	if blocks > 1 {
+		counts = scratch
+		l.Add(kAlignCount, config(blocks, 512, 4*out.Experts),
+			launch.P(counts), launch.P(ids.At), launch.I32(n), launch.I32(out.Experts), launch.I32(part))
+	}
+	l.Add(kAlign, config(blocks, threads, 4*out.Experts*(threads/32+2)),
+		launch.P(out.Slots), launch.P(out.Tiles), launch.P(out.Count), launch.P(out.Loads), launch.P(ids.At), launch.I32(n),
+		launch.I32(out.Experts), launch.I32(out.Tile), launch.I32(each), launch.P(counts))
+}
+
+func config(blocks, threads, shared int) launch.Config {
+	return launch.Config{Grid: launch.Dim{X: uint32(blocks)}, Block: launch.Dim{X: uint32(threads)}, Shared: uint32(shared), PDL: true}
+}

@@ -1,0 +1,75 @@
+package route
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/tensor"
+)
+
+// Bits of a kernel's flags, as in src/elem.cuh.
+const (
+	flagVec   = 1
+	flagBF16x = 2
+	flagBF16w = 4
+)
+
+// Logits is logits [T, E] F32 = x [T, H] * transposed gate [E, H], in float32 without
+// rounding of inputs.
+func Logits(l *launch.List, logits, x, gate launch.Mat) {
+	const op = "Logits"
+	f := checkLogits(op, logits, x, gate)
+	if x.Rows == 0 {
+		return
+	}
+	k, c := pickLogits(x, gate, f)
+	args := logitArgs(logits, x, gate, f)
+	l.Add(k, c, args[:]...)
+}
+
+func checkLogits(op string, logits, x, gate launch.Mat) (flags int) {
+	if gate.Rows < 1 || gate.Cols < 1 {
+		refuse(op, "gate is %v", gate)
+	}
+	floats(op, "x", x, x.Rows, gate.Cols)
+	floats(op, "gate", gate, gate.Rows, gate.Cols)
+	typed(op, "logits", logits, tensor.F32, x.Rows, gate.Rows)
+	if x.At%16 == 0 && gate.At%16 == 0 && x.Stride%8 == 0 && gate.Stride%8 == 0 && gate.Cols%8 == 0 {
+		flags = flagVec
+	}
+	if x.DType == tensor.BF16 {
+		flags |= flagBF16x
+	}
+	if gate.DType == tensor.BF16 {
+		flags |= flagBF16w
+	}
+	return flags
+}
+
+// Most tokens for which a warp computes one logit, and tiles of 4 by 2.
+const (
+	most1 = 2
+	most4 = 128
+)
+
+// pickLogits chooses the kernel; all of them give the same bits.
+func pickLogits(x, gate launch.Mat, flags int) (launch.Kernel, launch.Config) {
+	c := launch.Config{Block: launch.Dim{X: 128}, PDL: true}
+	switch {
+	case flags&flagVec == 0 || x.Rows <= most1:
+		c.Grid.X = uint32((x.Rows*gate.Rows + 3) / 4)
+		return kLogits1, c
+	case x.Rows <= most4:
+		c.Grid.X = blocks4(x.Rows, gate.Rows)
+		return kLogits4, c
+	}
+	c.Block.X = 256
+	c.Grid = launch.Dim{X: uint32(gate.Rows+31) / 32, Y: uint32(x.Rows+15) / 16}
+	return kLogits8[flags&flagBF16x/flagBF16x][flags&flagBF16w/flagBF16w], c
+}
+
+// blocks4 is the number of blocks of 4 warps for tiles of 4 tokens by 2 experts.
+func blocks4(tokens, experts int) uint32 { return uint32((tokens+3)/4*((experts+1)/2)+3) / 4 }
+
+func logitArgs(logits, x, gate launch.Mat, flags int) [10]launch.Arg {
+	return [10]launch.Arg{launch.P(logits.At), launch.I32(logits.Stride), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),
+		launch.P(gate.At), launch.I32(gate.Stride), launch.I32(gate.Rows), launch.I32(gate.Cols), launch.I32(flags)}
+}

@@ -1,0 +1,97 @@
+package route
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// Limits of the kernels.
+const (
+	MaxExperts = 512
+	MaxTopK    = 32
+	maxGroups  = 32
+)
+
+// TopK chooses K experts for every row of logits [T, E] F32: ids [T, K] I32 and weights
+// [T, K] F32, by falling score, then rising id, as device.Router says. bias [1, E] F32
+// or absent takes part in choosing only. Equal choices come by rising id; a score that
+// is not a number is never preferred to one that is.
+//
+// rows is 0, or an I32 on the card: rows at or past it get ids -1 and weights 0.
+func TopK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router, rows launch.Ptr) {
+	const op = "TopK"
+	checkTopK(op, ids, weights, logits, bias, p)
+	t := logits.Rows
+	if t == 0 {
+		return
+	}
+	r := routerArgs(p)
+	l.Add(kTopK, launch.Config{Grid: launch.Dim{X: uint32(t+3) / 4}, Block: launch.Dim{X: 128}, PDL: true},
+		launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride),
+		launch.P(logits.At), launch.I32(logits.Stride), launch.P(bias.At), launch.P(rows), launch.I32(t), launch.I32(p.Experts),
+		r[0], r[1], r[2], r[3], r[4], r[5], r[6])
+}
+
+// MaxFused is the most tokens for which Route is one launch.
+const MaxFused = 16
+
+// Route is Logits and TopK, up to MaxFused tokens in one launch. turn is an I32 on the
+// card that is 0 when the launch starts, and again when it ends; launches that may run
+// at the same time need one each.
+func Route(l *launch.List, ids, weights, logits, x, gate, bias launch.Mat, p device.Router, rows, turn launch.Ptr) {
+	const op = "Route"
+	if x.Rows > MaxFused || turn == 0 {
+		Logits(l, logits, x, gate)
+		TopK(l, ids, weights, logits, bias, p, rows)
+		return
+	}
+	f := checkLogits(op, logits, x, gate)
+	checkTopK(op, ids, weights, logits, bias, p)
+	if x.Rows == 0 {
+		return
+	}
+	k, c := kRoute1, launch.Config{Block: launch.Dim{X: 128}, PDL: true}
+	c.Grid.X = uint32(x.Rows*gate.Rows+3) / 4
+	if f&flagVec != 0 && x.Rows > most1 {
+		k, c.Grid.X = kRoute4, blocks4(x.Rows, gate.Rows)
+	}
+	a, r := logitArgs(logits, x, gate, f), routerArgs(p)
+	l.Add(k, c, launch.P(turn), a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9],
+		launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride), launch.P(bias.At), launch.P(rows),
+		r[0], r[1], r[2], r[3], r[4], r[5], r[6])
+}
+
+func checkTopK(op string, ids, weights, logits, bias launch.Mat, p device.Router) {
+	groups := max(1, p.Groups)
+	switch {
+	case p.Experts < 1 || p.Experts > MaxExperts || p.TopK < 1 || p.TopK > min(MaxTopK, p.Experts):
+		refuse(op, "top %d of %d experts", p.TopK, p.Experts)
+	case groups > maxGroups || p.Experts%groups != 0:
+		refuse(op, "%d experts in %d groups", p.Experts, groups)
+	case groups > 1 && (p.TopGroups < 1 || p.TopGroups > groups || p.TopK > p.TopGroups*(p.Experts/groups)):
+		refuse(op, "top %d of %d experts from %d of %d groups", p.TopK, p.Experts, p.TopGroups, groups)
+	case p.Scoring > device.ScoreSigmoid || p.GroupScore > device.GroupTop2Sum:
+		refuse(op, "scoring %d, group score %d", p.Scoring, p.GroupScore)
+	}
+	t := logits.Rows
+	typed(op, "logits", logits, tensor.F32, t, p.Experts)
+	typed(op, "ids", ids, tensor.I32, t, p.TopK)
+	typed(op, "weights", weights, tensor.F32, t, p.TopK)
+	if !bias.Zero() {
+		typed(op, "bias", bias, tensor.F32, 1, p.Experts)
+	}
+}
+
+// routerArgs are K and what follows it.
+func routerArgs(p device.Router) [7]launch.Arg {
+	return [7]launch.Arg{launch.I32(p.TopK), flag(p.Scoring == device.ScoreSigmoid), launch.I32(max(1, p.Groups)), launch.I32(p.TopGroups),
+		flag(p.GroupScore == device.GroupTop2Sum), flag(p.Normalize), launch.F32(p.Scale)}
+}
+
+func flag(b bool) launch.Arg {
+	if b {
+		return launch.I32(1)
+	}
+	return launch.I32(0)
+}
