@@ -141,8 +141,6 @@ template <int N> KR_DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.
 // Between writes to shared memory by ordinary stores or cp.async and their reading by
 // wgmma or a bulk copy.
 KR_DEV void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Descriptor of such a tile; + 2 is 16 bf16 (32 bytes) further along k.
-KR_DEV uint64_t wgmma_desc(uint32_t at) { return (uint64_t)((at & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62); }
 template <int N> KR_DEV void reg_grow() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> KR_DEV void reg_shrink() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 
@@ -171,6 +169,17 @@ KR_DEV void bulk_copy(uint32_t dst, const void *src, uint32_t bytes, uint32_t ba
 // --- plain: the same everywhere
 typedef uint16_t bf16;  // the bits
 typedef uint8_t e4m3;   // the bits
+
+// Descriptor of a tile [rows][64 k] of 128-byte rows in shared memory, 1024-aligned, 128-byte
+// swizzle, as wgmma reads A and B; + 2 is 16 bf16 (32 bytes) further along k.
+KR_DEV uint64_t wgmma_desc(uint32_t at) { return (uint64_t)((at & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62); }
+// Descriptor of B for wgmma_.._t: [k rows][64 n] of 128-byte rows, 1024-aligned, the same
+// swizzle (16-byte unit u of row k lies at unit u ^ k%8). Columns 64..127 are a second such
+// tile, step bytes (a multiple of 1024: 128 * rows) further, and so on. + 128 is 16 rows
+// (2048 bytes) further along k.
+KR_DEV uint64_t wgmma_desc_t(uint32_t at, uint32_t step) {
+	return (uint64_t)((at & 0x3ffff) >> 4) | ((uint64_t)(step >> 4) << 16) | (64ull << 32) | (1ull << 62);
+}
 
 KR_DEV float f32(bf16 v) { return __uint_as_float((uint32_t)v << 16); }
 KR_DEV float lo_f32(uint32_t pair) { return __uint_as_float(pair << 16); }

@@ -1,0 +1,165 @@
+// What kernels see of the machine that runs them: the current thread and block, how
+// threads meet, and how kernels become known. fiber.cpp implements it.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include <type_traits>
+#include <vector>
+
+#include "vector.h"
+
+namespace kr_emu {
+
+struct Warp;
+struct Launch;
+
+// Where dynamic shared memory begins in the shared address space: not 0, so that an
+// address that nobody set is noticed.
+enum : uint32_t { SHARED_BASE = 1024 };
+
+// One asynchronous copy to shared memory (cp.async), or an arrival behind such copies.
+struct Copy {
+	uint32_t dst;
+	uint32_t bytes;
+	const void *src;     // null: zeros
+	uint32_t group;      // number of the group it was committed to; OPEN before that
+	uint32_t bar;        // not 0: no copy, an arrival at this mbarrier
+};
+
+// One wgmma in flight: d += a * b.
+struct Product {
+	void *d;             // N/2 float or int of this thread
+	int n;               // N
+	uint32_t a[4];       // fragment, unless shared
+	uint64_t da, db;     // descriptors
+	bool shared;         // A from shared memory
+	bool trans;          // B is [k][n]
+	bool s8;
+	uint32_t group;
+};
+enum : uint32_t { OPEN = 0xffffffffu };
+
+// One CUDA thread: a fiber.
+struct Thread {
+	uint3 tid;
+	unsigned index;      // in the block
+	unsigned lane;
+	Warp *warp;
+	void *sp;            // where it stopped
+	const char *waits;   // for what, null when it runs or is ready
+	uint32_t waitKey;    // which barrier
+	bool done;
+	bool yielded;        // has nothing to do until others have done something
+
+	// cp.async, oldest first, and groups committed
+	std::vector<Copy> copies;
+	uint32_t copyGroups;
+	// wgmma, oldest first, and groups committed
+	std::vector<Product> products;
+	uint32_t productGroups;
+	bool fenced;         // wgmma_fence since registers may have changed
+	// what fence_async covers: see async.cpp
+	uint32_t fenceAt, syncAt, fenceSyncAt;
+};
+
+// One block: what its threads share.
+struct Block {
+	uint3 idx;
+	dim3 dim, grid;
+	unsigned char *shared;  // dynamic shared memory
+	uint32_t sharedBytes;
+	unsigned linear;        // index in the grid
+	const Launch *launch;
+	uint64_t rng;
+};
+
+extern thread_local __attribute__((tls_model("initial-exec"))) Thread *self;
+extern thread_local __attribute__((tls_model("initial-exec"))) Block *block;
+
+// Ends the launch with a message that names kernel, block and thread, and a sticky error
+// (a CUresult). Does not return.
+[[noreturn]] __attribute__((format(printf, 2, 3))) void fail(int code, const char *format, ...);
+enum { ILLEGAL_ADDRESS = 700, LAUNCH_TIMEOUT = 702, ASSERT = 710, ILLEGAL_INSTRUCTION = 715, MISALIGNED = 716, LAUNCH_FAILED = 719 };
+
+// The lanes of mask come together. The last to arrive runs f over what all have brought
+// (args[lane], memory of theirs that f may write answers to); then all go on. what names
+// the operation, in messages, and must be the same in all lanes.
+typedef void (*Combine)(void *const *args, uint32_t mask);
+void meet(uint32_t mask, Combine f, void *arg, const char *what);
+
+// __syncthreads: every thread of the block that has not ended; votes are counted. The
+// answer is how many voted true.
+unsigned sync_block(bool vote, const char *what);
+void barrier(int id, int threads, bool wait);
+// Lets other threads run, then returns. For loops that wait for another thread or the host.
+void yield();
+
+// Address of n bytes of shared memory, after checks. align must divide the address.
+unsigned char *shared_at(uint32_t at, uint32_t n, uint32_t align, const char *what);
+uint32_t shared_address(const void *p);
+
+// asynchronous copies and barriers: async.cpp
+void copy_async(uint32_t dst, const void *src, uint32_t bytes, bool ok);
+void copy_commit();
+void copy_wait(uint32_t left);
+void fence_async();
+void mbarrier_init(uint32_t bar, int arrivals);
+void mbarrier_arrive(uint32_t bar, uint32_t bytes);
+void mbarrier_arrive_copies(uint32_t bar);
+void mbarrier_wait(uint32_t bar, uint32_t parity);
+void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar);
+
+void pdl_wait(); // notes that it was called
+
+// matrix instructions: tensor.cpp
+void ldmatrix(uint32_t *r, uint32_t at, int count, bool trans);
+void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+void mma(int *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+void wgmma(const Product &p);
+void wgmma_commit();
+void wgmma_wait(uint32_t left);
+void wgmma_fence();
+
+// A kernel as the fake driver sees it.
+struct Kernel {
+	const char *name;
+	unsigned threadsMax;
+	void (*invoke)(void *fn, void *const *params); // runs it as the current thread
+	void *fn;
+	std::vector<uint32_t> sizes, offsets;           // of the parameters
+	std::vector<bool> pointers;                     // which are addresses
+	unsigned sharedMax;                             // cuFuncSetAttribute; of both contexts alike
+};
+
+// KR_KERNEL and KR_EXPORT.
+struct Bounds {
+	explicit Bounds(unsigned threads);
+};
+void announce(int hopper, Kernel k);
+
+template <typename... A> struct Invoke {
+	template <size_t... I> static void call(void *fn, void *const *p, std::index_sequence<I...>) {
+		reinterpret_cast<void (*)(A...)>(fn)(*static_cast<const std::remove_cv_t<A> *>(p[I])...);
+	}
+	static void run(void *fn, void *const *p) { call(fn, p, std::index_sequence_for<A...>()); }
+};
+
+struct Export {
+	template <typename... A> Export(int hopper, const char *name, void (*fn)(A...)) {
+		Kernel k{};
+		k.name = name;
+		k.invoke = Invoke<A...>::run;
+		k.fn = reinterpret_cast<void *>(fn);
+		uint32_t at = 0;
+		auto add = [&](uint32_t size, uint32_t align, bool pointer) {
+			at = (at + align - 1) / align * align;
+			k.offsets.push_back(at), k.sizes.push_back(size), k.pointers.push_back(pointer);
+			at += size;
+		};
+		(add(sizeof(A), alignof(A), std::is_pointer<A>::value), ...);
+		announce(hopper, k);
+	}
+};
+
+} // namespace kr_emu

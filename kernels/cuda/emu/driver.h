@@ -1,0 +1,172 @@
+// The driver behind the exported functions: types of its interface, written down from the
+// public documentation as far as they are used, and the objects that handles point to.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fiber.h"
+#include "registry.h"
+
+typedef int CUresult;
+typedef uint64_t CUdeviceptr;
+typedef int CUdevice;
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_NOT_INITIALIZED = 3,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_IMAGE = 200,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+	CUDA_ERROR_NOT_SUPPORTED = 801,
+	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+	CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+	CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
+	CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
+	CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
+	CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+	CUDA_ERROR_CAPTURED_EVENT = 907,
+	CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
+	CUDA_ERROR_UNKNOWN = 999,
+};
+
+struct CUlaunchAttribute {
+	int id; // 6: programmatic stream serialization
+	char pad[4];
+	union {
+		int allowed;
+		char room[64];
+	} value;
+};
+struct CUlaunchConfig {
+	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	struct CUstream_st *hStream;
+	CUlaunchAttribute *attrs;
+	unsigned numAttrs;
+};
+struct CUgraphExecUpdateResultInfo {
+	int result;
+	void *errorNode, *errorFromNode;
+};
+
+#define KR_API extern "C" __attribute__((visibility("default"))) CUresult
+
+namespace kr_emu {
+
+// --- memory.cpp
+
+enum class Place { NONE, DEVICE, PINNED };
+// place tells what the n bytes at p are; NONE also if only part of them is of one kind.
+Place place(const void *p, size_t n);
+void free_everything(); // all allocations of the card
+
+// --- work in streams: one operation, as data, so that a graph can hold it
+
+struct Node {
+	enum Kind { KERNEL, COPY, FILL, HOST, WRITE, WAIT, EMPTY } kind = EMPTY;
+	Kernel *kernel = nullptr;
+	dim3 grid, block;
+	uint32_t shared = 0;
+	bool pdl = false;
+	std::vector<uint64_t> blob;       // arguments, at the kernel's offsets
+	void *dst = nullptr;
+	const void *src = nullptr;
+	std::vector<unsigned char> stage; // copy of a pageable source
+	size_t bytes = 0;                 // COPY; FILL: elements
+	uint32_t value = 0;               // FILL, WRITE, WAIT
+	uint32_t flags = 0;               // WAIT; FILL: element size
+	void (*host)(void *) = nullptr;
+	void *user = nullptr;
+	int run() const;                  // 0 or a CUresult
+};
+
+struct Graph {
+	std::vector<Node> nodes; // in an order that respects all edges
+};
+
+struct Capture { // of one or, through events, several streams
+	Graph graph;
+	struct CUstream_st *origin = nullptr;
+	int mode = 0;
+	bool invalid = false;
+	std::vector<struct CUstream_st *> streams;
+};
+
+} // namespace kr_emu
+
+struct CUevent_st {
+	std::mutex m;
+	std::condition_variable c;
+	uint64_t recorded = 0, reached = 0;
+	int64_t time = 0;
+	bool timed = true;
+	std::shared_ptr<kr_emu::Capture> capture; // the latest record was in it
+	struct CUstream_st *from = nullptr;
+	uint64_t ops = 0;
+};
+
+// A stream: a queue and the thread that works it off.
+struct CUstream_st {
+	explicit CUstream_st(unsigned flags, int priority);
+	~CUstream_st();
+	void push(std::function<int()> f);
+	void drain();     // waits until all that is queued now has run
+	bool idle();
+	unsigned flags;
+	int priority;
+
+	std::mutex m;
+	std::condition_variable more, done;
+	std::deque<std::function<int()>> queue;
+	uint64_t pushed = 0, ran = 0, allowed = 0; // allowed: how far KR_EMU_LAZY lets it go
+	bool ending = false;
+	// capture
+	std::shared_ptr<kr_emu::Capture> capture;
+	uint64_t ops = 0; // captured so far
+	bool joined = false;
+
+  private:
+	void loop();
+	std::thread thread;
+};
+typedef CUstream_st *CUstream;
+typedef CUevent_st *CUevent;
+struct CUgraph_st : kr_emu::Graph {};
+struct CUgraphExec_st {
+	std::mutex m;
+	std::shared_ptr<const kr_emu::Graph> graph;
+};
+
+namespace kr_emu {
+
+// The card's first error that is not to be got over; 0 while it is well.
+extern std::atomic<int> sticky;
+// entered does what every call begins with: 0, or what the call must answer. KR_EMU_FAIL
+// is counted here.
+int entered(const char *call);
+#define ENTER(call)                                  \
+	if (int bad_ = kr_emu::entered(call)) return bad_
+
+// stream gives the object of a handle: null is the default stream.
+CUstream stream(CUstream s);
+// synchronise waits for the streams that block the default one; all: for all.
+void synchronise(bool all);
+void allow_all(); // KR_EMU_LAZY: somebody waits
+bool is_stream(CUstream s);
+// A call that may not be made by a thread that records. 0 or the answer; the capture is spoiled.
+int not_while_capturing();
+// submit queues n on s, or records it.
+int submit(CUstream s, Node &&n);
+
+} // namespace kr_emu

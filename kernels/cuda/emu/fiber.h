@@ -1,0 +1,149 @@
+// The machine behind core.h: one Worker an OS thread runs one block at a time, its
+// threads as fibers. Included by the library's sources only.
+#pragma once
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "core.h"
+
+namespace kr_emu {
+
+// How the environment wants things run; see README.md.
+struct Settings {
+	int cc = 90;                    // KR_EMU_CC
+	int sms = 4;                    // KR_EMU_SMS
+	unsigned threads = 2;           // KR_EMU_THREADS
+	uint64_t memory = 8ull << 30;   // KR_EMU_MEMORY
+	uint64_t align = 16;            // KR_EMU_ALIGN
+	enum { FORWARD, REVERSE, RANDOM } order = FORWARD;
+	uint64_t seed = 0;
+	bool early = false;             // KR_EMU_ASYNC=early
+	bool lazy = false;              // KR_EMU_LAZY=1
+	double timeout = 120;           // KR_EMU_TIMEOUT, seconds a launch may wait
+};
+const Settings &settings();
+
+// One kernel launch. Blocks are handed out by next; error is the first failure.
+struct Launch {
+	const Kernel *kernel;
+	void *const *params;
+	dim3 grid, block;
+	uint32_t shared;
+	bool pdl;
+	uint64_t blocks;
+	std::atomic<uint64_t> next{0}, ended{0};
+	std::atomic<int> error{0};
+	int64_t deadline = 0; // clock64
+};
+// Runs all blocks, on this OS thread and helpers. 0 or a CUresult.
+int run(Launch &l);
+// Catches faults inside kernels. For every thread that runs blocks.
+void catch_faults();
+
+// Lanes that wait for others of their mask.
+struct Meeting {
+	uint32_t mask, arrived;
+	Combine f;
+	const char *what;
+	void *args[32];
+};
+struct Warp {
+	uint32_t alive;
+	int meetings;
+	Meeting meeting[32];
+};
+struct Named { // a barrier of a part of the block
+	int threads, arrived;
+	std::vector<Thread *> waiting;
+};
+struct MBarrier {
+	uint32_t at, expected, pending;
+	int64_t bytes; // that must still come
+	uint32_t phase;
+};
+struct Bulk {
+	uint32_t dst, bytes, bar;
+	const void *src;
+};
+struct Written { // a 16-byte unit of shared memory, by cp.async: who, when
+	uint32_t by; // thread index + 1; 0: nobody
+	uint32_t at;
+};
+
+enum : unsigned { THREADS_MAX = 1024, STACK = 64 << 10, GUARD = 4096, SHARED_MAX = 227 << 10 };
+
+struct Worker {
+	Worker();
+	~Worker();
+	bool run_block(Launch &l, uint64_t linear); // false: the launch has failed
+
+	Launch *launch = nullptr;
+	Block blk;
+	void *home = nullptr;       // where run_block stopped to run a fiber
+	bool aborted = false;
+
+	Thread threads[THREADS_MAX];
+	Warp warps[THREADS_MAX / 32];
+	unsigned total = 0, started = 0, alive = 0;
+	std::vector<uint16_t> order;    // in which threads start; empty: by index
+	std::vector<Thread *> ready;    // FIFO from readyAt
+	size_t readyAt = 0;
+	std::vector<Thread *> yielded;
+	uint64_t yields = 0;
+
+	unsigned char *stacks = nullptr; // THREADS_MAX stacks with a guard below each
+	std::vector<uint16_t> freeStacks;
+	uint16_t stackOf[THREADS_MAX];
+	unsigned stacksMade = 0;
+
+	// __syncthreads
+	unsigned arrived = 0, votes = 0, answer = 0;
+	const char *syncWhat = nullptr;
+	std::vector<Thread *> syncing;
+	Named named[16];
+
+	// async.cpp
+	uint32_t seq = 1;               // counts what fence_async has to order
+	std::vector<MBarrier> bars;
+	std::vector<Thread *> barWaiters;
+	std::vector<Bulk> bulks;
+	std::vector<std::pair<Thread *, uint32_t>> arrivals; // of copies, at a barrier
+	std::vector<Written> written;   // a 16-byte unit each
+	bool anyWritten = false;
+	bool pdlWaited = false;
+
+	unsigned char *sharedMap = nullptr; // SHARED_MAX rounded up, then a guard page
+	size_t sharedMapBytes = 0;
+	unsigned char *faultStack = nullptr;
+	// the fault that the handler saw
+	int faultSignal = 0, faultCode = 0;
+	void *faultAddress = nullptr, *faultAt = nullptr;
+
+	Thread *pick();
+	void wake(Thread *t) {
+		t->waits = nullptr;
+		ready.push_back(t);
+	}
+	void suspend(const char *what, uint32_t key);
+	bool progress();                // lets one asynchronous copy happen; false: there is none
+	void begin_async();
+	void end_async();
+	void release_sync();
+
+  private:
+	Thread *start();
+	void prepare(Thread *t);
+	void finish(Thread *t);
+	void deadlock();
+	void poison_shared();
+	bool shared_overrun() const;
+	static void fiber();
+	friend void yield();
+};
+extern thread_local __attribute__((tls_model("initial-exec"))) Worker *worker;
+
+// What lies at an address, in words: for messages. memory.cpp
+std::string describe(const void *p);
+
+} // namespace kr_emu

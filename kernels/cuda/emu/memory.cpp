@@ -1,0 +1,236 @@
+// Memory of the card: every allocation is a mapping of its own that ends at a page which
+// cannot be touched, filled with 0xff (NaN) at first; and pinned memory of the host.
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <map>
+
+#include "driver.h"
+
+namespace kr_emu {
+
+namespace {
+struct Region {
+	size_t bytes;
+	void *map; // null: the host's own memory, registered
+	size_t mapBytes;
+	Place place;
+	bool mapped; // kernels may use it
+};
+struct Memory {
+	std::mutex m;
+	std::map<uintptr_t, Region> regions;
+	uint64_t used = 0;
+};
+const size_t PAGE = 4096, FILL_MAX = 256 << 20;
+
+Memory &memory() {
+	static Memory *m = new Memory;
+	return *m;
+}
+
+// covering finds the region that holds p. m is held.
+std::map<uintptr_t, Region>::iterator covering(Memory &m, uintptr_t p) {
+	auto i = m.regions.upper_bound(p);
+	if (i == m.regions.begin()) return m.regions.end();
+	--i;
+	return p < i->first + i->second.bytes ? i : m.regions.end();
+}
+
+void *map_region(size_t n, uint64_t align, Place place) {
+	size_t up = (n + align - 1) / align * align, whole = (up + PAGE - 1) / PAGE * PAGE + PAGE;
+	unsigned char *map = static_cast<unsigned char *>(mmap(0, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+	if (map == MAP_FAILED) return nullptr;
+	mprotect(map + whole - PAGE, PAGE, PROT_NONE);
+	unsigned char *p = map + whole - PAGE - up;
+	if (place == Place::DEVICE && up <= FILL_MAX) memset(map, 0xff, whole - PAGE);
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	m.regions[reinterpret_cast<uintptr_t>(p)] = {n, map, whole, place, true};
+	if (place == Place::DEVICE) m.used += n;
+	return p;
+}
+
+// slack tells whether something was written between the end and the guard page.
+bool slack_written(uintptr_t p, const Region &r) {
+	if (r.place != Place::DEVICE || r.bytes > FILL_MAX) return false;
+	const unsigned char *q = reinterpret_cast<unsigned char *>(p) + r.bytes, *end = static_cast<unsigned char *>(r.map) + r.mapBytes - PAGE;
+	for (; q < end; q++)
+		if (*q != 0xff) return true;
+	return false;
+}
+
+int unmap_region(void *p, Place place) {
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	auto i = m.regions.find(reinterpret_cast<uintptr_t>(p));
+	if (i == m.regions.end() || i->second.place != place || !i->second.map) return CUDA_ERROR_INVALID_VALUE;
+	int r = 0;
+	if (slack_written(i->first, i->second)) {
+		fprintf(stderr, "cuda emulator: somebody wrote behind the end of the allocation of %zu bytes at %p\n", i->second.bytes, p);
+		sticky = r = ILLEGAL_ADDRESS;
+	}
+	if (place == Place::DEVICE) m.used -= i->second.bytes;
+	munmap(i->second.map, i->second.mapBytes);
+	m.regions.erase(i);
+	return r;
+}
+} // namespace
+
+Place place(const void *p, size_t n) {
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	uintptr_t a = reinterpret_cast<uintptr_t>(p);
+	auto i = covering(m, a);
+	if (i == m.regions.end() || a + n > i->first + i->second.bytes) return Place::NONE;
+	return i->second.place;
+}
+
+std::string describe(const void *p) {
+	Memory &m = memory();
+	uintptr_t a = reinterpret_cast<uintptr_t>(p);
+	char s[256];
+	Dl_info d;
+	if (dladdr(p, &d) && d.dli_fname) { // code: for addr2line -e
+		snprintf(s, sizeof s, "%s+0x%zx", d.dli_fname, (size_t)(a - reinterpret_cast<uintptr_t>(d.dli_fbase)));
+		return s;
+	}
+	std::lock_guard<std::mutex> k(m.m);
+	auto i = m.regions.upper_bound(a);
+	if (i != m.regions.begin()) {
+		auto b = std::prev(i);
+		uintptr_t end = b->first + b->second.bytes;
+		if (a >= end && a - end < 1 << 20) {
+			snprintf(s, sizeof s, "%zu bytes behind the end of an allocation of %zu bytes", (size_t)(a - end), b->second.bytes);
+			return s;
+		}
+	}
+	if (i != m.regions.end() && i->first - a < 1 << 20) {
+		snprintf(s, sizeof s, "%zu bytes before an allocation of %zu bytes", (size_t)(i->first - a), i->second.bytes);
+		return s;
+	}
+	return "in no allocation";
+}
+
+void free_everything() {
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	for (auto i = m.regions.begin(); i != m.regions.end();) {
+		if (i->second.place != Place::DEVICE) {
+			++i;
+			continue;
+		}
+		munmap(i->second.map, i->second.mapBytes);
+		i = m.regions.erase(i);
+	}
+	m.used = 0;
+}
+
+} // namespace kr_emu
+
+using namespace kr_emu;
+
+static CUresult allocate(CUdeviceptr *p, size_t n) {
+	if (!p || !n) return CUDA_ERROR_INVALID_VALUE;
+	{
+		Memory &m = memory();
+		std::lock_guard<std::mutex> k(m.m);
+		if (n > settings().memory || m.used + n > settings().memory) return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	void *v = map_region(n, settings().align, Place::DEVICE);
+	*p = reinterpret_cast<CUdeviceptr>(v);
+	return v ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+KR_API cuMemAlloc_v2(CUdeviceptr *p, size_t n) {
+	ENTER("cuMemAlloc");
+	if (int bad = not_while_capturing()) return bad;
+	return allocate(p, n);
+}
+KR_API cuMemFree_v2(CUdeviceptr p) {
+	ENTER("cuMemFree");
+	if (int bad = not_while_capturing()) return bad;
+	if (!p) return 0;
+	synchronise(true);
+	if (sticky) return sticky;
+	return unmap_region(reinterpret_cast<void *>(p), Place::DEVICE);
+}
+KR_API cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream s) {
+	ENTER("cuMemAllocAsync");
+	if (stream(s)->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	return allocate(p, n);
+}
+KR_API cuMemFreeAsync(CUdeviceptr p, CUstream s) {
+	ENTER("cuMemFreeAsync");
+	if (stream(s)->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	stream(s)->push([p] { return unmap_region(reinterpret_cast<void *>(p), Place::DEVICE); });
+	return 0;
+}
+KR_API cuMemGetInfo_v2(size_t *left, size_t *total) {
+	ENTER("cuMemGetInfo");
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	*left = settings().memory - m.used;
+	*total = settings().memory;
+	return 0;
+}
+KR_API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *n, CUdeviceptr p) {
+	ENTER("cuMemGetAddressRange");
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	auto i = covering(m, (uintptr_t)p);
+	if (i == m.regions.end()) return CUDA_ERROR_NOT_FOUND;
+	if (base) *base = i->first;
+	if (n) *n = i->second.bytes;
+	return 0;
+}
+
+KR_API cuMemHostAlloc(void **p, size_t n, unsigned) {
+	ENTER("cuMemHostAlloc");
+	if (int bad = not_while_capturing()) return bad;
+	if (!p || !n) return CUDA_ERROR_INVALID_VALUE;
+	*p = map_region(n, 16, Place::PINNED);
+	return *p ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+KR_API cuMemAllocHost_v2(void **p, size_t n) { return cuMemHostAlloc(p, n, 0); }
+KR_API cuMemFreeHost(void *p) {
+	ENTER("cuMemFreeHost");
+	synchronise(true);
+	return unmap_region(p, Place::PINNED);
+}
+KR_API cuMemHostRegister_v2(void *p, size_t n, unsigned) {
+	ENTER("cuMemHostRegister");
+	if (!p || !n) return CUDA_ERROR_INVALID_VALUE;
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	uintptr_t a = reinterpret_cast<uintptr_t>(p);
+	auto i = m.regions.lower_bound(a);
+	if (covering(m, a) != m.regions.end() || (i != m.regions.end() && i->first < a + n)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	m.regions[a] = {n, nullptr, 0, Place::PINNED, true};
+	return 0;
+}
+KR_API cuMemHostUnregister(void *p) {
+	ENTER("cuMemHostUnregister");
+	synchronise(true);
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	auto i = m.regions.find(reinterpret_cast<uintptr_t>(p));
+	if (i == m.regions.end() || i->second.map) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	m.regions.erase(i);
+	return 0;
+}
+KR_API cuMemHostGetDevicePointer_v2(CUdeviceptr *d, void *p, unsigned) {
+	ENTER("cuMemHostGetDevicePointer");
+	if (place(p, 1) != Place::PINNED) return CUDA_ERROR_INVALID_VALUE;
+	*d = reinterpret_cast<CUdeviceptr>(p);
+	return 0;
+}
+KR_API cuPointerGetAttribute(void *data, int what, CUdeviceptr p) {
+	ENTER("cuPointerGetAttribute");
+	Place at = place(reinterpret_cast<void *>(p), 1);
+	if (at == Place::NONE || what != 2) return CUDA_ERROR_INVALID_VALUE; // 2: CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+	*static_cast<unsigned *>(data) = at == Place::DEVICE ? 2 : 1;
+	return 0;
+}

@@ -1,0 +1,262 @@
+// Matrix instructions: the maps of fragments and tiles, and plain products over them.
+//
+// Fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16"): lane 4g+c of a warp has
+//   a0 (g, 2c..) a1 (g+8, 2c..) a2 (g, 2c+8..) a3 (g+8, 2c+8..)   pairs along k
+//   b0 (k 2c.., n g) b1 (k 2c+8.., n g)
+//   c0 c1 (g, 2c..) c2 c3 (g+8, 2c..)
+// and for int8, k32, four bytes where two bf16 stand.
+#include <string.h>
+
+#include "emu_math.h"
+#include "emu.h"
+#include "fiber.h"
+
+namespace kr_emu {
+
+// --- ldmatrix
+
+struct Load {
+	uint32_t *r;
+	uint32_t at;
+	int count;
+	bool trans;
+};
+
+static void combine_ldmatrix(void *const *args, uint32_t) {
+	int count = static_cast<Load *>(args[0])->count;
+	bool trans = static_cast<Load *>(args[0])->trans;
+	for (int m = 0; m < count; m++) {
+		const unsigned char *rows[8];
+		for (int r = 0; r < 8; r++) rows[r] = shared_at(static_cast<Load *>(args[8 * m + r])->at, 16, 16, "ldmatrix");
+		for (int l = 0; l < 32; l++) {
+			Load *t = static_cast<Load *>(args[l]);
+			int g = l / 4, c = l % 4;
+			if (!trans) {
+				memcpy(&t->r[m], rows[g] + 4 * c, 4);
+				continue;
+			}
+			uint16_t lo, hi;
+			memcpy(&lo, rows[2 * c] + 2 * g, 2);
+			memcpy(&hi, rows[2 * c + 1] + 2 * g, 2);
+			t->r[m] = lo | (uint32_t)hi << 16;
+		}
+	}
+}
+
+void ldmatrix(uint32_t *r, uint32_t at, int count, bool trans) {
+	static const char *const names[2][2] = {{"ldmatrix_x2", "ldmatrix_x4"}, {"ldmatrix_x2_trans", "ldmatrix_x4_trans"}};
+	Load l{r, at, count, trans};
+	meet(0xffffffffu, combine_ldmatrix, &l, names[trans][count == 4]);
+}
+
+// --- products of a warp: a [16][K], b [K][N] in rows of N, c [16][N]
+
+static inline float lo(uint32_t v) { return bf16_f32(v & 0xffff); }
+static inline float hi(uint32_t v) { return bf16_f32(v >> 16); }
+
+static void a_bf16(float *a, const uint32_t *r, int lane) {
+	int g = lane / 4, c = lane % 4;
+	for (int i = 0; i < 4; i++) {
+		float *p = a + (g + 8 * (i & 1)) * 16 + 2 * c + 8 * (i >> 1);
+		p[0] = lo(r[i]), p[1] = hi(r[i]);
+	}
+}
+static void a_s8(int *a, const uint32_t *r, int lane) {
+	int g = lane / 4, c = lane % 4;
+	for (int i = 0; i < 4; i++)
+		for (int j = 0; j < 4; j++) a[(g + 8 * (i & 1)) * 32 + 4 * c + 16 * (i >> 1) + j] = (signed char)(r[i] >> (8 * j));
+}
+
+// One fixed order: the products of a row are summed from k = 0 up, then added to c.
+template <typename T, int K> static void product(T *sum, const T *a, const T *b, int n) {
+	for (int i = 0; i < 16; i++) {
+		T *s = sum + i * n;
+		for (int j = 0; j < n; j++) s[j] = 0;
+		for (int k = 0; k < K; k++) {
+			T v = a[i * K + k];
+			const T *row = b + k * n;
+			for (int j = 0; j < n; j++) s[j] += v * row[j];
+		}
+	}
+}
+
+// d of all lanes: quads of (g, 2c..) and (g+8, 2c..) for every 8 columns.
+template <typename T> static void scatter(T *d, const T *sum, int n, int lane) {
+	int g = lane / 4, c = lane % 4;
+	for (int j = 0; j < n / 8; j++) {
+		const T *p = sum + g * n + 8 * j + 2 * c, *q = p + 8 * n;
+		d[4 * j] += p[0], d[4 * j + 1] += p[1], d[4 * j + 2] += q[0], d[4 * j + 3] += q[1];
+	}
+}
+
+struct Mma {
+	void *c;
+	const uint32_t *a;
+	uint32_t b0, b1;
+};
+
+static void combine_mma_bf16(void *const *args, uint32_t) {
+	float a[256], b[128], sum[128];
+	for (int l = 0; l < 32; l++) {
+		Mma *m = static_cast<Mma *>(args[l]);
+		int g = l / 4, c = l % 4;
+		a_bf16(a, m->a, l);
+		b[(2 * c) * 8 + g] = lo(m->b0), b[(2 * c + 1) * 8 + g] = hi(m->b0);
+		b[(2 * c + 8) * 8 + g] = lo(m->b1), b[(2 * c + 9) * 8 + g] = hi(m->b1);
+	}
+	product<float, 16>(sum, a, b, 8);
+	for (int l = 0; l < 32; l++) scatter(static_cast<float *>(static_cast<Mma *>(args[l])->c), sum, 8, l);
+}
+
+static void combine_mma_s8(void *const *args, uint32_t) {
+	int a[512], b[256], sum[128];
+	for (int l = 0; l < 32; l++) {
+		Mma *m = static_cast<Mma *>(args[l]);
+		int g = l / 4, c = l % 4;
+		a_s8(a, m->a, l);
+		for (int j = 0; j < 4; j++) {
+			b[(4 * c + j) * 8 + g] = (signed char)(m->b0 >> (8 * j));
+			b[(4 * c + 16 + j) * 8 + g] = (signed char)(m->b1 >> (8 * j));
+		}
+	}
+	product<int, 32>(sum, a, b, 8);
+	for (int l = 0; l < 32; l++) scatter(static_cast<int *>(static_cast<Mma *>(args[l])->c), sum, 8, l);
+}
+
+void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+	Mma m{c, a, b0, b1};
+	meet(0xffffffffu, combine_mma_bf16, &m, "mma_bf16");
+}
+void mma(int *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+	Mma m{c, a, b0, b1};
+	meet(0xffffffffu, combine_mma_s8, &m, "mma_s8");
+}
+
+// --- wgmma
+
+// Row r, byte x of a tile in shared memory that a descriptor describes, 128-byte swizzle
+// (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"): atoms of 8 rows of
+// 128 bytes, in which address bits 4-6 are combined with bits 7-9. The start may lie
+// within an atom, so the swizzle goes by the address.
+struct Tile {
+	uint32_t start, lead, stride; // bytes
+	explicit Tile(uint64_t d) {
+		start = (uint32_t)(d & 0x3fff) << 4;
+		lead = (uint32_t)(d >> 16 & 0x3fff) << 4;
+		stride = (uint32_t)(d >> 32 & 0x3fff) << 4;
+		if (d >> 62 != 1) fail(LAUNCH_FAILED, "wgmma: descriptor %016llx is not of a 128-byte swizzle", (unsigned long long)d);
+		if (d >> 49 & 7) fail(LAUNCH_FAILED, "wgmma: descriptor %016llx has a base offset", (unsigned long long)d);
+	}
+	// The 16 bytes at unit u (0..1 beyond start) of row r, K-major: rows are m or n.
+	const unsigned char *row(int r, int u) const { return unit(start + r / 8 * stride + r % 8 * 128 + 16 * u); }
+	// The 16 bytes of columns n..n+7 of row k, MN-major: rows of 64 columns are k.
+	const unsigned char *column(int k, int n) const { return unit(start + n / 64 * lead + k / 8 * stride + k % 8 * 128 + n % 64 * 2); }
+
+  private:
+	static const unsigned char *unit(uint32_t at) {
+		at ^= at >> 3 & 0x70;
+		// Descriptors have 18 bits of address, SHARED_BASE included: no wrap below 256 KB.
+		const unsigned char *p = shared_at(at, 16, 16, "wgmma");
+		const Written &w = worker->written[(at - SHARED_BASE) / 16];
+		if (w.by && w.at >= worker->threads[w.by - 1].fenceAt && w.at >= self->fenceSyncAt) {
+			fail(LAUNCH_FAILED, "wgmma reads shared byte %u, which thread %u wrote by cp.async and did not fence_async", at - SHARED_BASE, w.by - 1);
+		}
+		return p;
+	}
+};
+
+static void rows_bf16(float *a, const Tile &t, int first) { // [16][16]
+	for (int r = 0; r < 16; r++)
+		for (int u = 0; u < 2; u++) {
+			uint16_t v[8];
+			memcpy(v, t.row(first + r, u), 16);
+			for (int i = 0; i < 8; i++) a[r * 16 + 8 * u + i] = bf16_f32(v[i]);
+		}
+}
+
+static void combine_wgmma(void *const *args, uint32_t) {
+	static thread_local float fb[16 * 256], fsum[16 * 256];
+	static thread_local int ib[32 * 256], isum[16 * 256];
+	const Product &p = *static_cast<Product *>(args[0]);
+	int n = p.n, warp = (int)(self->index / 32 % 4);
+	for (int l = 1; l < 32; l++) {
+		const Product &q = *static_cast<Product *>(args[l]);
+		if (q.n != n || q.db != p.db || q.da != p.da || q.shared != p.shared || q.trans != p.trans || q.s8 != p.s8)
+			fail(LAUNCH_FAILED, "wgmma: lane %d has another shape or descriptor than lane 0", l);
+	}
+	Tile b(p.db);
+	if (p.s8) {
+		int a[512];
+		for (int j = 0; j < n; j++)
+			for (int u = 0; u < 2; u++) {
+				const unsigned char *x = b.row(j, u);
+				for (int i = 0; i < 16; i++) ib[(16 * u + i) * n + j] = (signed char)x[i];
+			}
+		if (p.shared) {
+			Tile t(p.da);
+			for (int r = 0; r < 16; r++)
+				for (int u = 0; u < 2; u++) {
+					const unsigned char *x = t.row(16 * warp + r, u);
+					for (int i = 0; i < 16; i++) a[r * 32 + 16 * u + i] = (signed char)x[i];
+				}
+		} else {
+			for (int l = 0; l < 32; l++) a_s8(a, static_cast<Product *>(args[l])->a, l);
+		}
+		product<int, 32>(isum, a, ib, n);
+		for (int l = 0; l < 32; l++) scatter(static_cast<int *>(static_cast<Product *>(args[l])->d), isum, n, l);
+		return;
+	}
+	float a[256];
+	if (p.trans) {
+		for (int k = 0; k < 16; k++)
+			for (int j = 0; j < n; j += 8) {
+				uint16_t v[8];
+				memcpy(v, b.column(k, j), 16);
+				for (int i = 0; i < 8; i++) fb[k * n + j + i] = bf16_f32(v[i]);
+			}
+	} else {
+		for (int j = 0; j < n; j++)
+			for (int u = 0; u < 2; u++) {
+				uint16_t v[8];
+				memcpy(v, b.row(j, u), 16);
+				for (int i = 0; i < 8; i++) fb[(8 * u + i) * n + j] = bf16_f32(v[i]);
+			}
+	}
+	if (p.shared) {
+		rows_bf16(a, Tile(p.da), 16 * warp);
+	} else {
+		for (int l = 0; l < 32; l++) a_bf16(a, static_cast<Product *>(args[l])->a, l);
+	}
+	product<float, 16>(fsum, a, fb, n);
+	for (int l = 0; l < 32; l++) scatter(static_cast<float *>(static_cast<Product *>(args[l])->d), fsum, n, l);
+}
+
+void wgmma_fence() { self->fenced = true; }
+
+void wgmma(const Product &p) {
+	Thread *t = self;
+	if (!t->fenced) fail(LAUNCH_FAILED, "wgmma without a wgmma_fence before it");
+	if (p.n % 8 || p.n > 256) fail(LAUNCH_FAILED, "wgmma of width %d", p.n);
+	if (settings().early) {
+		Product q = p;
+		meet(0xffffffffu, combine_wgmma, &q, "wgmma");
+		return;
+	}
+	t->products.push_back(p);
+}
+
+void wgmma_commit() {
+	Thread *t = self;
+	for (size_t i = t->products.size(); i > 0 && t->products[i - 1].group == OPEN; i--) t->products[i - 1].group = t->productGroups;
+	t->productGroups++;
+}
+
+void wgmma_wait(uint32_t left) {
+	Thread *t = self;
+	size_t n = 0;
+	while (n < t->products.size() && t->products[n].group != OPEN && t->products[n].group + left < t->productGroups) n++;
+	for (size_t i = 0; i < n; i++) meet(0xffffffffu, combine_wgmma, &t->products[i], "wgmma");
+	t->products.erase(t->products.begin(), t->products.begin() + n);
+}
+
+} // namespace kr_emu
