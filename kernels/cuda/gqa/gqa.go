@@ -1,0 +1,79 @@
+// Package gqa launches grouped-query attention (arXiv 2305.13245) over a paged cache: the
+// plain kernel, a block for each row and head, which takes every size.
+package gqa
+
+import (
+	"fmt"
+	"math"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+var kPlain = launch.Named("kr_gqa_plain")
+
+const plainThreads = 128
+
+// Plain is attention of the rows of all prompts in table (package spans), or of all
+// generated rows: out [T, heads*d], q [T, heads*d], both F32 or BF16; cache [slots,
+// 2*kvHeads*d] of F32, BF16, F8E4M3 or I8. Other rows of out are left alone.
+func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, table launch.Mat, decode bool, p device.GQA) {
+	kind, list := check(out, q, &cache, table, p), 0
+	if decode {
+		list = 1
+	}
+	if q.Rows == 0 {
+		return
+	}
+	config := launch.Config{
+		Grid:   launch.Dim{X: uint32(p.Heads), Y: uint32(q.Rows)},
+		Block:  launch.Dim{X: plainThreads},
+		Shared: uint32(4 * (2*p.HeadDim + 2*plainThreads + 2*plainThreads/32)),
+		PDL:    true,
+	}
+	l.Add(kPlain, config,
+		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), wide(q), launch.I32(q.Stride),
+		launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(kind), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group),
+		launch.P(table.At), launch.I32(list), launch.I32(p.KVHeads), launch.I32(p.HeadDim),
+		launch.F32(float32(float64(p.Scale)*math.Log2E)), launch.I32(p.BlockTokens))
+}
+
+// check panics unless all sizes fit, and numbers the cache's type as latent.cuh does.
+func check(out, q launch.Mat, c *launch.KV, table launch.Mat, p device.GQA) int {
+	switch {
+	case p.KVHeads < 1 || p.HeadDim < 1 || p.BlockTokens < 1 || p.Heads < 1 || p.Heads%p.KVHeads != 0:
+		refuse("sizes %+v", p)
+	case q.Rows != out.Rows || q.Cols != p.Heads*p.HeadDim || out.Cols != q.Cols:
+		refuse("out %v, q %v for %d heads of %d", out, q, p.Heads, p.HeadDim)
+	case c.Cols != p.Width():
+		refuse("cache %v for %d heads of %d", c.Mat, p.KVHeads, p.HeadDim)
+	case table.Zero() || table.DType != tensor.I32 || table.At%16 != 0:
+		refuse("a table of spans %v", table)
+	case c.DType == tensor.I8 && (c.Scales.Zero() || c.Group < 1):
+		refuse("an int8 cache without scales")
+	}
+	for i, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F8E4M3, tensor.I8} {
+		if c.DType == dt {
+			return i
+		}
+	}
+	refuse("a cache of %s", c.DType)
+	return -1
+}
+
+// wide is 1 for F32, 0 for BF16.
+func wide(m launch.Mat) launch.Arg {
+	switch m.DType {
+	case tensor.F32:
+		return launch.I32(1)
+	case tensor.BF16:
+		return launch.I32(0)
+	}
+	refuse("rows of %s", m.DType)
+	return launch.Arg{}
+}
+
+func refuse(format string, args ...any) {
+	panic(&device.ShapeError{Op: "plain GQA", Why: fmt.Sprintf(format, args...)})
+}

@@ -1,0 +1,138 @@
+// Attention without any trick, of any size and type: a block computes one row of one
+// head in float32. What the fast kernels refuse runs here, and they are compared with it.
+// Latent attention takes the absorbed form: the query is brought into the latent space,
+// the weighted sum of latents out of it, so there is nothing to expand or keep.
+#include "latent.cuh"
+
+enum { THREADS = 128, WARPS = THREADS / 32 };
+
+// Which columns of a cache row are key and value.
+struct Columns { int key, key_width, value, value_width; };
+
+// Work space of a block.
+struct Room {
+	float *query; // [key_width]
+	float *sum;   // [value_width]
+	float *p;     // [THREADS] weights of a tile of keys
+	int *slots;   // [THREADS] where they lie
+	float *joint; // [2 * WARPS]
+};
+KR_DEV Room room(float *at, int query, int sum) {
+	float *p = at + query + sum;
+	Room b = {at, at + query, p, (int *)p + THREADS, p + 2 * THREADS};
+	return b;
+}
+
+// The batch's row this block has, with its span; false: none of this list's.
+KR_DEV bool find_row(Span &s, const int *table, int decode, int row) {
+	int prompts = table[HEAD_PREFILL], lane = threadIdx.x % 32;
+	int from = decode ? prompts : 0, to = decode ? prompts + table[HEAD_DECODE] : prompts;
+	for (int at = from; at < to; at += 32) {
+		bool mine = false;
+		if (at + lane < to) {
+			const int *r = table + SPAN_HEAD + (at + lane) * SPAN_RECORD;
+			mine = row >= r[0] && row < r[0] + r[1];
+		}
+		unsigned hit = __ballot_sync(0xffffffffu, mine);
+		if (hit) {
+			s = span_at(table, at + __ffs(hit) - 1);
+			return true;
+		}
+	}
+	return false;
+}
+
+KR_DEV float score(const Room &b, const Cache &c, const Columns &w, long long slot, float scale) {
+	float v = 0.f;
+	for (int i = 0; i < w.key_width; i++) v = fmaf(b.query[i], cache_value(c, slot, w.key + i), v);
+	return v * scale;
+}
+
+// b.sum = softmax(query . keys * scale) . values over positions 0..ctx-1, a tile of
+// THREADS of them at a time from 0 on. scale has log2(e) in it. All threads.
+KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *table, const Span &s, int ctx, float scale, int block_tokens) {
+	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+	float top = -INFINITY, total = 0.f;
+	for (int i = tid; i < w.value_width; i += THREADS) b.sum[i] = 0.f;
+	for (int from = 0; from < ctx; from += THREADS) {
+		bool real = from + tid < ctx;
+		long long slot = real ? span_slot(table, s, from + tid, block_tokens) : 0;
+		float v = real ? score(b, c, w, slot, scale) : -INFINITY;
+		float most = warp_max(v);
+		if (lane == 0) b.joint[warp] = most;
+		__syncthreads();
+		float next = top;
+		for (int i = 0; i < WARPS; i++) next = fmaxf(next, b.joint[i]);
+		float p = real ? exp2f(v - next) : 0.f, part = warp_sum(p);
+		b.p[tid] = p;
+		b.slots[tid] = (int)slot;
+		if (lane == 0) b.joint[WARPS + warp] = part;
+		__syncthreads();
+		float old = exp2f(top - next);
+		total *= old;
+		for (int i = 0; i < WARPS; i++) total += b.joint[WARPS + i];
+		top = next;
+		int keys = min(THREADS, ctx - from);
+		for (int i = tid; i < w.value_width; i += THREADS) {
+			float a = b.sum[i] * old;
+			for (int j = 0; j < keys; j++) a = fmaf(b.p[j], cache_value(c, b.slots[j], w.value + i), a);
+			b.sum[i] = a;
+		}
+		__syncthreads();
+	}
+	for (int i = tid; i < w.value_width; i += THREADS) b.sum[i] /= total;
+	__syncthreads();
+}
+
+// out, q [rows, heads * ..]; grid (heads, rows). scale has log2(e) in it.
+KR_KERNEL(THREADS, 1)
+kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide, int q_stride, const char *cache, const float *scales,
+             int kind, int cache_stride, int scales_stride, int group, const void *kvb, int kvb_wide, int kvb_stride, const int *table,
+             int decode, int nope, int rope, int v, int rank, float scale, int block_tokens) {
+	pdl_launch();
+	pdl_wait();
+	KR_SHARED(float, shared);
+	Room b = room(shared, rank + rope, rank);
+	Span s;
+	int head = blockIdx.x, row = blockIdx.y;
+	if (!find_row(s, table, decode, row)) return;
+	Cache c = {cache, scales, kind, cache_stride, scales_stride, group};
+	long long query = (long long)row * q_stride + head * (nope + rope), weights = (long long)head * (nope + v) * kvb_stride;
+	for (int i = threadIdx.x; i < rank; i += THREADS) {
+		float a = 0.f;
+		for (int k = 0; k < nope; k++) a = fmaf(get(q, q_wide, query + k), get(kvb, kvb_wide, weights + (long long)k * kvb_stride + i), a);
+		b.query[i] = a;
+	}
+	for (int i = threadIdx.x; i < rope; i += THREADS) b.query[rank + i] = get(q, q_wide, query + nope + i);
+	__syncthreads();
+	Columns w = {0, rank + rope, 0, rank};
+	attend(b, c, w, table, s, s.pos + row - s.row + 1, scale, block_tokens);
+	for (int j = threadIdx.x; j < v; j += THREADS) {
+		long long at = weights + (long long)(nope + j) * kvb_stride;
+		float a = 0.f;
+		for (int i = 0; i < rank; i++) a = fmaf(b.sum[i], get(kvb, kvb_wide, at + i), a);
+		put(out, out_wide, (long long)row * out_stride + head * v + j, a);
+	}
+}
+KR_EXPORT(kr_mla_plain)
+
+// Grouped-query attention: out, q [rows, heads * dim]; grid (heads, rows).
+KR_KERNEL(THREADS, 1)
+kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide, int q_stride, const char *cache, const float *scales,
+             int kind, int cache_stride, int scales_stride, int group, const int *table, int decode, int kv_heads, int dim, float scale,
+             int block_tokens) {
+	pdl_launch();
+	pdl_wait();
+	KR_SHARED(float, shared);
+	Room b = room(shared, dim, dim);
+	Span s;
+	int head = blockIdx.x, row = blockIdx.y, kv = head / (gridDim.x / kv_heads);
+	if (!find_row(s, table, decode, row)) return;
+	Cache c = {cache, scales, kind, cache_stride, scales_stride, group};
+	for (int i = threadIdx.x; i < dim; i += THREADS) b.query[i] = get(q, q_wide, (long long)row * q_stride + head * dim + i);
+	__syncthreads();
+	Columns w = {kv * dim, dim, (kv_heads + kv) * dim, dim};
+	attend(b, c, w, table, s, s.pos + row - s.row + 1, scale, block_tokens);
+	for (int i = threadIdx.x; i < dim; i += THREADS) put(out, out_wide, (long long)row * out_stride + head * dim + i, b.sum[i]);
+}
+KR_EXPORT(kr_gqa_plain)
