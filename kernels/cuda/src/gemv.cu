@@ -113,7 +113,11 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	if ((int)blockIdx.y < shared_rows) {
 		int eights = (m + 7) / 8, i = blockIdx.y * gridDim.x + blockIdx.x, first = i % eights * 8;
 		block = i / eights;
-		if (16 * block >= s.rows) return;
+		if (16 * block >= s.rows) {
+			pdl_wait();
+			pdl_launch();
+			return;
+		}
 		product_of<SHARED, false>(sum, s, block, true, warp, warps, [&] {
 			pdl_wait();
 			pdl_launch();

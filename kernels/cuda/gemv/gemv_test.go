@@ -1,0 +1,174 @@
+package gemv
+
+import (
+	"errors"
+	"testing"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/route"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+var h100 = launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}
+
+func mat(dt tensor.DType, rows, cols int) launch.Mat {
+	return launch.Mat{At: 4096, DType: dt, Rows: rows, Cols: cols, Stride: cols}
+}
+
+func tiles(bits, group, rows, cols int, joined bool) launch.Weight {
+	if group == 0 {
+		group = max(128, cols)
+	}
+	f := tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: group, Joined: joined}
+	return launch.Weight{A: launch.Tiles{FormatA: f, Values: 4096, Scales: 8192}}
+}
+
+// The kernels, grids and warps of the sizes of DeepSeek-V2-Lite.
+func TestChoices(t *testing.T) {
+	x := func(m, k int) launch.Mat { return mat(tensor.BF16, m, k) }
+	out := func(m, n int) launch.Mat { return mat(tensor.F32, m, n) }
+	for _, c := range []struct {
+		name       string
+		m, n, k    int
+		w          launch.Weight
+		kernel     string
+		grid, warp uint32
+	}{
+		{"q and kv_a", 1, 3648, 2048, tiles(8, 0, 3648, 2048, false), "kr_gemv_int8_g128", 228, 8},
+		{"o", 8, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_int8_g64", 128, 8},
+		{"o of 9 rows", 9, 2048, 2048, tiles(4, 32, 2048, 2048, false), "kr_gemv_int4_g32", 256, 8},
+		{"head", 1, 102400, 2048, launch.Weight{F: mat(tensor.BF16, 102400, 2048)}, "kr_gemv_bf16", 6400, 1},
+		{"dense down", 1, 2048, 10944, tiles(4, 128, 2048, 10944, false), "kr_gemv_int4_g128", 128, 8},
+		{"last rows", 1, 17, 64, tiles(8, 32, 17, 64, false), "kr_gemv_int8_g32", 2, 1},
+	} {
+		var l launch.List
+		MatMul(&l, h100, out(c.m, c.n), x(c.m, c.k), c.w, Options{})
+		o := &l.Ops[0]
+		if len(l.Ops) != 1 || o.Kernel.String() != c.kernel || o.Config.Grid.X != c.grid || o.Config.Block.X != 32*c.warp ||
+			o.Config.Shared != 512*c.warp || o.Count != 13 || !o.Config.PDL {
+			t.Errorf("%s: %v %+v, %d arguments; want %s, %d blocks, %d warps", c.name, o.Kernel, o.Config, o.Count, c.kernel, c.grid, c.warp)
+		}
+	}
+}
+
+// mixture is V2-Lite's, with shared weights of some bits.
+func mixture(m, sharedBits int) *Mixture {
+	v := &Mixture{X: mat(tensor.BF16, m, 2048), IDs: mat(tensor.I32, m, 6), Weights: mat(tensor.F32, m, 6)}
+	v.Bank = launch.Bank{Experts: 64, W13: tiles(4, 128, 2816, 2048, true), W2: tiles(4, 128, 2048, 1408, false),
+		Step: 2816 * 1024, Step2: 2048 * 704, ScaleStep: 2816 * 32, ScaleStep2: 2048 * 22}
+	v.Shared = Network{tiles(sharedBits, 128, 5632, 2048, true), tiles(sharedBits, 128, 2048, 2816, false)}
+	v.Aligned = route.NewAligned(4096, m, 6, 64, TileRows)
+	return v
+}
+
+func TestMixtures(t *testing.T) {
+	bf16 := mixture(2, 4)
+	bf16.Shared = Network{launch.Weight{F: mat(tensor.BF16, 5632, 2048)}, launch.Weight{F: mat(tensor.BF16, 2048, 2816)}}
+	none := mixture(1, 4)
+	none.Shared = Network{}
+	type op struct {
+		name string
+		x, y uint32
+		warp uint32
+	}
+	for _, c := range []struct {
+		name string
+		m    *Mixture
+		want []op
+	}{
+		{"one row", mixture(1, 4), []op{{"kr_gemv_gate_up_int4_g128", 176, 8, 2}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
+		{"INT8 beside INT4", mixture(1, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 176, 8, 2}, {"kr_gemv_down_all_int4_g128_int8_g128", 128, 1, 16}}},
+		{"none shared", none, []op{{"kr_gemv_gate_up_int4_g128", 176, 6, 2}, {"kr_gemv_down_all_int4_g128", 128, 1, 12}}},
+		{"BF16 beside INT4", bf16, []op{{"kr_gemv_gate_up_bf16", 352, 1, 2}, {"kr_gemv_hidden_bf16", 128, 1, 4},
+			{"kr_gemv_gate_up_int4_g128", 176, 12, 2}, {"kr_gemv_down_all_int4_g128", 128, 2, 12}}},
+		{"32 rows", mixture(32, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 176, 8 + 80, 2}, {"kr_gemv_hidden_int8_g128", 512, 1, 4},
+			{"kr_gemv_down_int4_g128", 128, 80, 2}, {"kr_gemv_combine", 8, 32, 8}}},
+	} {
+		var l launch.List
+		MoE(&l, h100, mat(tensor.F32, c.m.X.Rows, 2048), 4096, c.m, Options{Add: true})
+		for i := range max(len(l.Ops), len(c.want)) {
+			if i >= len(l.Ops) || i >= len(c.want) {
+				t.Errorf("%s: %d launches, want %d", c.name, len(l.Ops), len(c.want))
+				break
+			}
+			o := &l.Ops[i]
+			if got := (op{o.Kernel.String(), o.Config.Grid.X, o.Config.Grid.Y, o.Config.Block.X / 32}); got != c.want[i] {
+				t.Errorf("%s: launch %d: %v, want %v", c.name, i, got, c.want[i])
+			}
+		}
+	}
+}
+
+func TestCan(t *testing.T) {
+	x := mat(tensor.BF16, 8, 128)
+	w := tiles(4, 128, 48, 128, false)
+	if !Can(x, &w) {
+		t.Fatal("refuses what it is for")
+	}
+	odd := mat(tensor.BF16, 8, 96)
+	oddW := tiles(4, 32, 48, 96, false)
+	wide, shifted, gaps, many := mat(tensor.F32, 8, 128), x, x, mat(tensor.BF16, MaxRows+1, 128)
+	shifted.At += 2
+	gaps.Stride = 132
+	f32, rows, rowsShifted := launch.Weight{F: mat(tensor.F32, 48, 128)}, launch.Weight{F: mat(tensor.BF16, 48, 128)}, launch.Weight{F: mat(tensor.BF16, 48, 128)}
+	rowsShifted.F.At += 8
+	joined := tiles(4, 128, 48, 128, true)
+	if !Can(x, &rows) {
+		t.Error("refuses BF16 rows")
+	}
+	for name, c := range map[string]struct {
+		x launch.Mat
+		w *launch.Weight
+	}{
+		"96 columns": {odd, &oddW}, "F32 activations": {wide, &w}, "an odd address": {shifted, &w}, "rows not aligned": {gaps, &w},
+		"too many rows": {many, &w}, "F32 weights": {x, &f32}, "weights not aligned": {x, &rowsShifted}, "joined": {x, &joined},
+	} {
+		if Can(c.x, c.w) {
+			t.Errorf("takes %s", name)
+		}
+		func() {
+			var l launch.List
+			defer func() {
+				err, _ := recover().(error)
+				if shape := new(device.ShapeError); !errors.As(err, &shape) || len(l.Ops) != 0 {
+					t.Errorf("%s: got %v and %d launches, want a shape error", name, err, len(l.Ops))
+				}
+			}()
+			MatMul(&l, h100, mat(tensor.F32, c.x.Rows, 48), c.x, *c.w, Options{})
+		}()
+	}
+	if CanFFN(x, tiles(4, 128, 96, 128, true), tiles(4, 128, 128, 48, false)) || !CanFFN(x, tiles(4, 128, 128, 128, true), tiles(8, 0, 128, 64, false)) {
+		t.Error("networks: widths must be multiples of 64")
+	}
+	if CanFFN(x, tiles(4, 128, 128, 128, false), tiles(4, 128, 128, 64, false)) {
+		t.Error("takes gate and up that are not joined")
+	}
+}
+
+// Scratch parts do not overlap, and the size covers all.
+func TestScratch(t *testing.T) {
+	for _, rows := range []int{1, 3, 4, 33} {
+		s := scratchOf(0, rows, 6, 128, 64, 128)
+		size := 2*rows*6*64 + 2*rows*128 + 4*rows*128
+		if Grouped(rows) {
+			size += 4 * rows * 6 * 128
+		}
+		if s.bytes < size || s.bytes != MoEScratch(rows, 6, 128, 64, 128) || s.shared-s.h < launch.Ptr(2*rows*6*64) || s.base-s.shared < launch.Ptr(2*rows*128) {
+			t.Errorf("%d rows: %+v, want %d bytes", rows, s, size)
+		}
+	}
+}
+
+func TestNoAllocations(t *testing.T) {
+	var l launch.List
+	m := mixture(32, 8)
+	out := mat(tensor.F32, 32, 2048)
+	n := testing.AllocsPerRun(10, func() {
+		l.Reset()
+		MoE(&l, h100, out, 4096, m, Options{})
+	})
+	if n != 0 {
+		t.Errorf("%v allocations a call", n)
+	}
+}

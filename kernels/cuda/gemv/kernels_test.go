@@ -1,0 +1,338 @@
+//go:build cuda
+
+package gemv
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/plain"
+	"krater/kernels/cuda/route"
+	"krater/kernels/tensor"
+)
+
+var layouts = []cudatest.Layout{
+	{DType: tensor.BF16},
+	{Bits: 4, Group: 32}, {Bits: 4, Group: 64}, {Bits: 4, Group: 128}, {Bits: 4},
+	{Bits: 8, Group: 32}, {Bits: 8, Group: 64}, {Bits: 8, Group: 128}, {Bits: 8},
+}
+
+func joined(k cudatest.Layout) cudatest.Layout {
+	k.Joined = k.Bits != 0
+	return k
+}
+
+// dot is the product, and the sum of the absolute terms.
+func dot(x, w []float32) (v, size float64) {
+	for i := range x {
+		p := float64(x[i]) * float64(w[i])
+		v, size = v+p, size+math.Abs(p)
+	}
+	return v, size
+}
+
+// An INT4 product is summed up as numbers of up to 143 for an average of 4, and 136
+// times the activations taken off: that costs 5 or 6 of float32's 24 bits.
+const summing = 0x1p-16
+
+func rounding(dt tensor.DType) float64 {
+	if dt == tensor.F32 {
+		return 0x1p-23
+	}
+	return 0x1p-8
+}
+
+// within fails the test where got is not within bound of want.
+func within(t *testing.T, what string, got []float32, want, bound []float64) {
+	t.Helper()
+	for i := range want {
+		if d := math.Abs(float64(got[i]) - want[i]); !(d <= bound[i]) {
+			t.Fatalf("%s: [%d] = %v, want %v within %v", what, i, got[i], want[i], bound[i])
+		}
+	}
+}
+
+func TestMatMulKernels(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	const most = 33
+	for i, k := range layouts {
+		for j, shape := range [][2]int{{17, 64}, {80, 192}, {130, 704}, {48, 1280}} {
+			n, cols := shape[0], shape[1]
+			dt := []tensor.DType{tensor.F32, tensor.BF16}[(i+j)%2]
+			w := c.RandomWeights(rng, k, 1, n, cols)
+			x := cudatest.Normal(rng, most*cols)
+			in := c.BF16(x, most, cols)
+			want, bound := make([]float64, most*n), make([]float64, most*n)
+			for r := range want {
+				v, size := dot(x[r/n*cols:(r/n+1)*cols], w.Dense[0][r%n*cols:(r%n+1)*cols])
+				want[r], bound[r] = v, rounding(dt)*math.Abs(v)+summing*size
+			}
+			run := func(m int, o Options, out launch.Mat) []float32 {
+				c.Run(func(l *launch.List) { MatMul(l, h100, out, in.RowRange(0, m), w.Weight, o) })
+				return c.Floats(out)
+			}
+			all := run(most, Options{}, c.Mat(dt, most, n))
+			name := fmt.Sprintf("%+v %v %s", k, shape, dt)
+			within(t, name, all, want, bound)
+			for _, m := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9} {
+				if j != 1 && m > 1 && m < 8 {
+					continue
+				}
+				if got := run(m, Options{}, c.Strided(dt, m, n, n+5)); !slices.Equal(got, all[:m*n]) {
+					t.Fatalf("%s: %d rows differ from the first of %d", name, m, most)
+				}
+			}
+			if dt == tensor.F32 {
+				twice := c.F32(all, most, n)
+				for r, v := range run(most, Options{Add: true}, twice) {
+					if v != 2*all[r] {
+						t.Fatalf("%s: added to itself: %v after %v", name, v, all[r])
+					}
+				}
+			}
+		}
+	}
+}
+
+// What is computed equals the plain kernels' result, and every run's.
+func TestAgainstPlain(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(5, 6))
+	const m, n, cols = 3, 96, 320
+	for _, k := range layouts {
+		w := c.RandomWeights(rng, k, 1, n, cols)
+		in := c.BF16(cudatest.Normal(rng, m*cols), m, cols)
+		out, ref := c.Mat(tensor.F32, m, n), c.Mat(tensor.F32, m, n)
+		c.Run(func(l *launch.List) { plain.MatMul(l, ref, in, w.Weight) })
+		want := c.Floats(ref)
+		var first []float32
+		for range 3 {
+			c.Run(func(l *launch.List) {
+				l.Fill(out.At, 4*m*n, cudatest.Poison)
+				MatMul(l, h100, out, in, w.Weight, Options{})
+			})
+			got := c.Floats(out)
+			for i, v := range got {
+				if d := math.Abs(float64(v - want[i])); !(d <= 0x1p-13) {
+					t.Fatalf("%+v: [%d] = %v, plain %v", k, i, v, want[i])
+				}
+			}
+			if first == nil {
+				first = got
+			}
+			if !slices.Equal(first, got) {
+				t.Fatalf("%+v: two runs differ", k)
+			}
+		}
+	}
+}
+
+// swiglu is a network's output in float64 with hidden values rounded to bfloat16, and a
+// bound of its error: a hidden value may be rounded the other way.
+func swiglu(x, w13, w2 []float32) (y, bound []float64) {
+	width, hidden := len(w2)/len(x), len(x)
+	h := make([]float32, width)
+	for f := range h {
+		u, _ := dot(x, w13[f*hidden:(f+1)*hidden])
+		v, _ := dot(x, w13[(width+f)*hidden:(width+f+1)*hidden])
+		h[f] = tensor.BF16ToF32(tensor.F32ToBF16(float32(u / (1 + math.Exp(-u)) * v)))
+	}
+	y, bound = make([]float64, hidden), make([]float64, hidden)
+	for i := range y {
+		v, size := dot(h, w2[i*width:(i+1)*width])
+		y[i], bound[i] = v, 0x1p-9*size
+	}
+	return y, bound
+}
+
+func TestFFNKernels(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(3, 4))
+	const most, hidden, width = 9, 192, 128
+	for i, k := range layouts {
+		k2 := layouts[(i+i%3)%len(layouts)]
+		w13, w2 := c.RandomWeights(rng, joined(k), 1, 2*width, hidden), c.RandomWeights(rng, k2, 1, hidden, width)
+		x := cudatest.Normal(rng, most*hidden)
+		in := c.BF16(x, most, hidden)
+		run := func(m int) []float32 {
+			out, h := c.Mat(tensor.F32, m, hidden), c.Alloc(FFNScratch(m, width))
+			c.Run(func(l *launch.List) {
+				FFN(l, h100, out, h, in.RowRange(0, m), w13.Weight, w2.Weight, Options{})
+			})
+			return c.Floats(out)
+		}
+		all := run(most)
+		name := fmt.Sprintf("%+v %+v", k, k2)
+		for r := range most {
+			y, bound := swiglu(x[r*hidden:(r+1)*hidden], w13.Dense[0], w2.Dense[0])
+			within(t, fmt.Sprintf("%s row %d", name, r), all[r*hidden:], y, bound)
+		}
+		for _, m := range []int{1, 8} {
+			if !slices.Equal(run(m), all[:m*hidden]) {
+				t.Fatalf("%s: %d rows differ from the first of %d", name, m, most)
+			}
+		}
+	}
+}
+
+// sorted is what route.Align leaves of ids, made here.
+func sorted(c *cudatest.Card, ids []int32, rows, topK, experts int) route.Aligned {
+	a := route.NewAligned(c.Alloc(route.AlignedBytes(rows, topK, experts, TileRows)), rows, topK, experts, TileRows)
+	var tiles, slots []int32
+	for e := range int32(experts) {
+		var of []int32
+		for s, id := range ids {
+			if id == e {
+				of = append(of, int32(s))
+			}
+		}
+		for len(of) > 0 {
+			n := min(TileRows, len(of))
+			tiles = append(tiles, e, int32(len(slots)), int32(n), 0)
+			slots = append(slots, of[:n]...)
+			for range TileRows - n {
+				slots = append(slots, -1)
+			}
+			of = of[n:]
+		}
+	}
+	put := func(at launch.Ptr, v []int32) {
+		if len(v) > 0 {
+			from := cudatest.Upload(c, v)
+			c.Run(func(l *launch.List) { l.Copy(at, from, int64(4*len(v))) })
+		}
+	}
+	put(a.Count, []int32{int32(len(tiles) / 4)})
+	put(a.Tiles, tiles)
+	put(a.Slots, slots)
+	return a
+}
+
+const (
+	moeHidden, moeWidth, moeShared = 192, 128, 320
+	moeExperts, moeTopK            = 5, 3
+)
+
+// moeCase is a mixture on the card, and what it should give for rows rows.
+type moeCase struct {
+	bank        launch.Bank
+	w13, w2     cudatest.Weights
+	s13, s2     cudatest.Weights
+	shared      bool
+	x           []float32
+	ids         []int32
+	weights     []float32
+	want, bound []float64
+}
+
+func newMoECase(c *cudatest.Card, rng *rand.Rand, k, shared *cudatest.Layout, rows int) *moeCase {
+	v := &moeCase{shared: shared != nil}
+	v.w13 = c.RandomWeights(rng, joined(*k), moeExperts, 2*moeWidth, moeHidden)
+	v.w2 = c.RandomWeights(rng, *k, moeExperts, moeHidden, moeWidth)
+	v.bank = launch.Bank{Experts: moeExperts, W13: v.w13.Weight, W2: v.w2.Weight,
+		Step: v.w13.Step, ScaleStep: v.w13.ScaleStep, Step2: v.w2.Step, ScaleStep2: v.w2.ScaleStep}
+	if v.shared {
+		v.s13 = c.RandomWeights(rng, joined(*shared), 1, 2*moeShared, moeHidden)
+		v.s2 = c.RandomWeights(rng, *shared, 1, moeHidden, moeShared)
+	}
+	v.x = cudatest.Normal(rng, rows*moeHidden)
+	for r := range rows {
+		p := rng.Perm(moeExperts)
+		for rank := range moeTopK {
+			id := int32(p[rank])
+			if rng.IntN(5) == 0 {
+				id = -1 // an expert that is computed elsewhere
+			}
+			if r == 0 && rank == 1 {
+				id = moeExperts
+			}
+			v.ids = append(v.ids, id)
+			v.weights = append(v.weights, rng.Float32())
+		}
+	}
+	for r := range rows {
+		v.row(r)
+	}
+	return v
+}
+
+// row appends what row r should become.
+func (v *moeCase) row(r int) {
+	x := v.x[r*moeHidden : (r+1)*moeHidden]
+	sum, bound := make([]float64, moeHidden), make([]float64, moeHidden)
+	add := func(weight float64, w13, w2 []float32) {
+		y, b := swiglu(x, w13, w2)
+		for i := range y {
+			sum[i] += weight * y[i]
+			bound[i] += weight*b[i] + 0x1p-21*math.Abs(sum[i])
+		}
+	}
+	for rank := range moeTopK {
+		if id := v.ids[r*moeTopK+rank]; id >= 0 && id < moeExperts {
+			add(float64(v.weights[r*moeTopK+rank]), v.w13.Dense[id], v.w2.Dense[id])
+		}
+	}
+	if v.shared {
+		add(1, v.s13.Dense[0], v.s2.Dense[0])
+	}
+	v.want, v.bound = append(v.want, sum...), append(v.bound, bound...)
+}
+
+// run computes rows [from, to).
+func (v *moeCase) run(c *cudatest.Card, from, to int, o Options, out launch.Mat) []float32 {
+	rows := to - from
+	ids := v.ids[from*moeTopK : to*moeTopK]
+	m := &Mixture{X: c.BF16(v.x[from*moeHidden:], rows, moeHidden), Bank: v.bank, IDs: c.I32(ids, rows, moeTopK),
+		Weights: c.F32(v.weights[from*moeTopK:], rows, moeTopK)}
+	width := 0
+	if v.shared {
+		m.Shared, width = Network{v.s13.Weight, v.s2.Weight}, moeShared
+	}
+	if Grouped(rows) {
+		m.Aligned = sorted(c, ids, rows, moeTopK, moeExperts)
+	}
+	memory := c.Alloc(MoEScratch(rows, moeTopK, moeHidden, moeWidth, width))
+	c.Run(func(l *launch.List) { MoE(l, h100, out, memory, m, o) })
+	return c.Floats(out)
+}
+
+func TestMoEKernels(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(7, 8))
+	int4, int8 := &cudatest.Layout{Bits: 4, Group: 128}, &cudatest.Layout{Bits: 8, Group: 128}
+	bf16, small, channel := &cudatest.Layout{DType: tensor.BF16}, &cudatest.Layout{Bits: 4, Group: 32}, &cudatest.Layout{Bits: 8}
+	for i, v := range []struct{ routed, shared *cudatest.Layout }{
+		{int4, int4}, {int4, int8}, {int4, bf16}, {bf16, nil}, {bf16, bf16}, {small, channel}, {channel, channel}, {int8, nil},
+	} {
+		rows := 9
+		if i == 1 {
+			rows = 33
+		}
+		m := newMoECase(c, rng, v.routed, v.shared, rows)
+		name := fmt.Sprintf("%+v and %+v", v.routed, v.shared)
+		all := m.run(c, 0, rows, Options{}, c.Mat(tensor.F32, rows, moeHidden))
+		within(t, name, all, m.want, m.bound)
+		for _, part := range [][2]int{{0, 1}, {1, 2}, {2, 5}, {1, 5}, {0, 9}} {
+			got := m.run(c, part[0], part[1], Options{}, c.Strided(tensor.F32, part[1]-part[0], moeHidden, moeHidden+4))
+			if !slices.Equal(got, all[part[0]*moeHidden:part[1]*moeHidden]) {
+				t.Fatalf("%s: rows %v alone differ from the same of %d", name, part, rows)
+			}
+		}
+		for r, got := range m.run(c, 0, 1, Options{Add: true}, c.F32(all, 1, moeHidden)) {
+			if got != 2*all[r] {
+				t.Fatalf("%s: added to itself: %v after %v", name, got, all[r])
+			}
+		}
+		for r, got := range m.run(c, 0, 4, Options{}, c.Mat(tensor.BF16, 4, moeHidden)) {
+			if got != tensor.BF16ToF32(tensor.F32ToBF16(all[r])) {
+				t.Fatalf("%s: as BF16 %v, as F32 %v", name, got, all[r])
+			}
+		}
+	}
+}
