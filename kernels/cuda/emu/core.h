@@ -74,8 +74,8 @@ struct Block {
 	uint64_t rng;
 };
 
-extern thread_local __attribute__((tls_model("initial-exec"))) Thread *self;
-extern thread_local __attribute__((tls_model("initial-exec"))) Block *block;
+extern thread_local Thread *self;
+extern thread_local Block *block;
 
 // Ends the launch with a message that names kernel, block and thread, and a sticky error
 // (a CUresult). Does not return.

@@ -141,7 +141,7 @@ struct Worker {
 	static void fiber();
 	friend void yield();
 };
-extern thread_local __attribute__((tls_model("initial-exec"))) Worker *worker;
+extern thread_local Worker *worker;
 
 // What lies at an address, in words: for messages. memory.cpp
 std::string describe(const void *p);
