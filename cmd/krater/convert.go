@@ -23,11 +23,10 @@ import (
 type convertCmd struct {
 	modelFlag
 	engineFlags
-	Method        string `help:"How integers are found: ${enum}. auto is feedback with a calibration text, search without." enum:"auto,absmax,search,weighted,feedback" default:"auto"`
-	Calibration   string `help:"Text the model is run on to learn what its experts see." type:"existingfile" placeholder:"FILE"`
-	CalTokens     int    `name:"calibration-tokens" help:"Tokens of the calibration text that are used." default:"16384"`
-	GPUExpertBits string `name:"gpu-expert-bits" help:"Also lay the experts out for a GPU, in so many bits: ${enum}." enum:"none,4,8" default:"none"`
-	JSON          bool   `name:"json" help:"Print the result as JSON."`
+	Method      string `help:"How integers are found: ${enum}. auto is feedback with a calibration text, search without." enum:"auto,absmax,search,weighted,feedback" default:"auto"`
+	Calibration string `help:"Text the model is run on to learn what its experts see." type:"existingfile" placeholder:"FILE"`
+	CalTokens   int    `name:"calibration-tokens" help:"Tokens of the calibration text that are used." default:"16384"`
+	JSON        bool   `name:"json" help:"Print the result as JSON."`
 }
 
 // calibrationWindow is the number of tokens that see each other while the

@@ -36,7 +36,16 @@ func (c *doctorCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	o, err := src.look(cfg, &c.engineFlags, limits{}, e.here())
+	gpu, err := c.settle(e.err)
+	if err != nil {
+		return err
+	}
+	l := limits{}
+	if gpu != nil {
+		l.card = gpu.Memory().Total
+		defer gpu.Close()
+	}
+	o, err := src.look(cfg, &c.engineFlags, l, e.here())
 	if err != nil {
 		return err
 	}

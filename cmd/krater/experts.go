@@ -102,12 +102,18 @@ func (s *session) openIntegers(ctx context.Context, f *engineFlags, o *load.Opti
 		if err != nil {
 			return err
 		}
-		c.Copy = s.copies(f) && !s.look.places() // what is brought to nodes is copied there
+		if s.card != nil {
+			c.Plan.Format = cache.FormatA
+		}
+		c.Copy = s.card == nil && s.copies(f) && !s.look.places() // what is brought to nodes is copied there
 		if s.experts, err = cache.Open(ctx, s.dev, c); err != nil {
 			return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
 		}
 		if c.Copy {
 			s.copied += s.experts.Bytes
+		}
+		if s.card != nil {
+			return nil
 		}
 		o.Experts, experts = s.experts.Experts, c.Plan.Source
 		if s.look.places() {
@@ -117,8 +123,8 @@ func (s *session) openIntegers(ctx context.Context, f *engineFlags, o *load.Opti
 		}
 	}
 	rest := o.Precision
-	if rest.Experts = 0; !rest.Integer() {
-		return nil
+	if rest.Experts = 0; !rest.Integer() || s.card != nil {
+		return nil // a card's are made at every load
 	}
 	config, err := s.src.read("config.json", false)
 	if err != nil {

@@ -13,7 +13,8 @@ type modelFlag struct {
 
 // engineFlags are common to every command that runs a model.
 type engineFlags struct {
-	Device         string        `help:"Where to compute: ${enum}." enum:"cpu,hostsim" default:"cpu"`
+	Device         string        `help:"Where to compute: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
+	CardIndex      int           `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
 	Threads        int           `help:"CPU threads; 0 takes all cores." default:"0"`
 	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX): prompts two to three times as fast, activations count with 16 of their 24 bits."`
 	LayerGroups    int           `help:"Cut the model into this many layer groups, each an actor." default:"1"`
@@ -42,6 +43,7 @@ func (f *engineFlags) check() error {
 		name          string
 		value, lo, hi int
 	}{
+		{"gpu", f.CardIndex, 0, 63},
 		{"threads", f.Threads, 0, 1 << 12},
 		{"layer-groups", f.LayerGroups, 1, math.MaxInt32},
 		{"expert-pools", f.ExpertPools, 0, 64},
@@ -57,7 +59,7 @@ func (f *engineFlags) check() error {
 			return fmt.Errorf("--%s %d: want %d to %d", r.name, r.value, r.lo, r.hi)
 		}
 	}
-	if err := f.rankFlags.check(f.onRank()); err != nil {
+	if err := f.rankFlags.check(f.onRank(), f.onCard()); err != nil {
 		return err
 	}
 	return f.precisionFlags.check()

@@ -25,6 +25,7 @@ type outlook struct {
 	nodes   []cpu.Node    // nil: one
 	pools   int
 	rank    strategies // of a rank
+	card    int64      // memory of the GPU that the layers are on
 	// promised is what the device that the layers are on is asked for, and weights
 	// that lie there: what memoryUse compares.
 	promised int64
@@ -51,7 +52,12 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 	if err != nil {
 		return nil, err
 	}
-	look := &outlook{machine: m, options: o}
+	look := &outlook{machine: m, options: o, card: l.card}
+	if f.onCard() && f.KVCache == 0 {
+		if err := look.fillCard(cfg, f); err != nil {
+			return nil, err
+		}
+	}
 	if look.nodes, err = f.nodesOf(m); err != nil {
 		return nil, err
 	}
@@ -63,6 +69,7 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 const (
 	memoryName = "memory"
 	rankName   = "hostsim"
+	cardName   = "GPU"
 )
 
 // add adds up what the load takes. tokenizer is the size of tokenizer.json.
@@ -71,7 +78,7 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 	if err != nil {
 		return err
 	}
-	o.needs, err = load.Plan(cfg, o.options, load.Use{States: f.depth(), Streams: f.LayerGroups + o.pools + 1, Threads: f.threads()})
+	o.needs, err = load.Plan(cfg, o.options, o.use(f))
 	if err != nil {
 		return err
 	}
@@ -80,6 +87,10 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 	if f.onRank() {
 		layers = rankName
 		devices = append(devices, planner.Device{Name: rankName, Total: int64(f.VRAM)})
+	}
+	if f.onCard() {
+		layers = cardName
+		devices = append(devices, planner.Device{Name: cardName, Total: o.card, Available: o.card})
 	}
 	var list []planner.Component
 	put := func(device, name, detail string, bytes int64) {
@@ -96,7 +107,7 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 			experts = n.Bytes
 			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
 		case n.Part == load.Scratch: // a bound, not an allocation
-			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
+			put(layers, n.Part.String(), n.Detail, n.Bytes)
 		default:
 			promise(n.Part.String(), n.Detail, n.Bytes)
 		}
@@ -106,9 +117,9 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 		near = int64(o.pools) * expert.NearBytes(lim, cfg.Hidden)
 	}
 	detail := fmt.Sprintf("%s on %s", count(o.pools, "pool"), count(len(o.nodes), "node"))
-	if !f.onRank() {
+	if !f.onRank() && !f.onCard() {
 		promise("rows of pools", detail, near)
-	} else {
+	} else if f.onRank() {
 		if o.rank, err = f.choose(experts, o.promised); err != nil {
 			return err
 		}
@@ -193,8 +204,8 @@ func (u memoryUse) warnings() []string {
 // memoryUse measures a loaded session; its pipeline must have started.
 func (s *session) memoryUse() memoryUse {
 	u := memoryUse{planned: s.look.plan.Devices[0].Planned, resident: machine.Resident(), promised: s.look.promised}
-	if s.sim != nil {
-		u.allocated = s.sim.Memory().Used // weights too: the rank has copies
+	if s.sim != nil || s.card != nil {
+		u.allocated = s.rank().Memory().Used // weights too: it has copies
 		return u
 	}
 	u.allocated = s.dev.Memory().Used + s.parts.WeightBytes - s.parts.MadeBytes - s.copied

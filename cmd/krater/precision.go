@@ -16,6 +16,7 @@ import (
 type precisionFlags struct {
 	Precision         string `help:"Keep every part in: ${enum}; 'mixed' is each part as its own flag says." enum:"mixed,bf16,int8,int4" default:"mixed"`
 	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of the routed experts on the processor: ${enum}." enum:"auto,4,8,16" default:"auto"`
+	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of the routed experts on a GPU: ${enum}; convert also lays them out for one if told 4 or 8." enum:"auto,4,8,16" default:"auto"`
 	AttentionQuant    string `help:"Attention projections: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
 	KVBProjQuant      string `name:"kv-b-proj-quant" help:"kv_b_proj of latent attention: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
 	SharedExpertQuant string `help:"Shared experts: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
@@ -31,9 +32,13 @@ const smallModel = 1 << 30
 var quantBits = map[string]int{"bf16": 0, "int8": 8, "int4": 4, "16": 0, "8": 8, "4": 4}
 
 // precision resolves the flags for a model. whole: "auto" keeps everything as it
-// is, whatever the size.
-func (f *precisionFlags) precision(cfg *model.Config, whole bool) (load.Precision, error) {
+// is, whatever the size. card: the experts are on a GPU.
+func (f *precisionFlags) precision(cfg *model.Config, whole, card bool) (load.Precision, error) {
 	p := load.Precision{}
+	experts := f.CPUExpertBits
+	if card {
+		experts = f.GPUExpertBits
+	}
 	if f.GroupSize != "row" {
 		var err error
 		if p.Group, err = strconv.Atoi(f.GroupSize); err != nil {
@@ -46,7 +51,7 @@ func (f *precisionFlags) precision(cfg *model.Config, whole bool) (load.Precisio
 		flag, auto string
 		exists     bool
 	}{
-		{&p.Experts, f.CPUExpertBits, "4", cfg.MoE.Experts > 0},
+		{&p.Experts, experts, "4", cfg.MoE.Experts > 0},
 		{&p.Attention, f.AttentionQuant, "bf16", true},
 		{&p.KVB, f.KVBProjQuant, "bf16", cfg.Attention.Kind == model.AttentionMLA},
 		{&p.Shared, f.SharedExpertQuant, "int8", cfg.MoE.Shared > 0},
@@ -74,7 +79,7 @@ func (f *precisionFlags) check() error {
 	if f.Precision == "mixed" {
 		return nil
 	}
-	for _, one := range []string{f.CPUExpertBits, f.AttentionQuant, f.KVBProjQuant, f.SharedExpertQuant, f.DenseMLPQuant, f.LMHeadQuant} {
+	for _, one := range []string{f.CPUExpertBits, f.GPUExpertBits, f.AttentionQuant, f.KVBProjQuant, f.SharedExpertQuant, f.DenseMLPQuant, f.LMHeadQuant} {
 		if one != "auto" && one != "" {
 			return errors.New("--precision sets every part: leave the flags of single parts away")
 		}

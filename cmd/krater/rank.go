@@ -77,7 +77,7 @@ func (f *rankFlags) choose(experts, rest int64) (strategies, error) {
 }
 
 // check refuses flags of a rank that is not there.
-func (f *rankFlags) check(onRank bool) error {
+func (f *rankFlags) check(onRank, onCard bool) error {
 	if f.GPUPrefillThreshold < 1 {
 		return fmt.Errorf("--gpu-prefill-threshold %d: want 1 or more", f.GPUPrefillThreshold)
 	}
@@ -85,12 +85,26 @@ func (f *rankFlags) check(onRank bool) error {
 	switch {
 	case err != nil || onRank:
 		return err
+	case onCard:
+		return f.checkCard()
 	case f.VRAM != 0 || f.ExpertVRAM != 0:
 		return errors.New("--vram and --expert-vram: --device cpu has no memory of its own")
 	case s.resident():
 		return fmt.Errorf("%s: --device cpu has only %s", s, allHere)
 	}
 	return nil
+}
+
+// checkCard refuses what a GPU does not do.
+func (f *rankFlags) checkCard() error {
+	s, err := f.named(allThere)
+	if err == nil && (s.prefill.Name() != allThere || s.decode.Name() != allThere) {
+		err = fmt.Errorf("%s: --device cuda has only %s", s, allThere)
+	}
+	if err == nil && f.ExpertVRAM != 0 {
+		err = errors.New("--expert-vram: --device cuda keeps all experts on the GPU")
+	}
+	return err
 }
 
 // loadOnRank puts the model on the rank, its routed experts where the strategies
@@ -109,11 +123,14 @@ func (s *session) loadOnRank(f *engineFlags, o load.Options) error {
 
 // openRank makes the rank's device, if there is one.
 func (s *session) openRank(f *engineFlags) error {
-	if !f.onRank() {
+	if !f.onRank() && !f.onCard() {
 		return nil
 	}
-	if s.wrap != nil || s.src.synth != nil {
-		return errors.New("--device hostsim: this command measures the processor")
+	if s.wrap != nil || s.src.synth != nil && !f.onCard() {
+		return fmt.Errorf("--device %s: this command measures the processor", f.Device)
+	}
+	if f.onCard() {
+		return nil // prepareSource did
 	}
 	var err error
 	s.sim, err = hostsim.New(hostsim.Options{CPU: s.dev, Budget: int64(f.VRAM)})
@@ -122,6 +139,9 @@ func (s *session) openRank(f *engineFlags) error {
 
 // rank is the device that layers run on.
 func (s *session) rank() device.Device {
+	if s.card != nil {
+		return s.card
+	}
 	if s.sim != nil {
 		return s.sim
 	}
@@ -132,5 +152,8 @@ func (s *session) closeRank() {
 	if s.sim != nil {
 		s.sim.Close()
 	}
-	s.sim, s.place = nil, nil
+	if s.card != nil {
+		s.card.Close()
+	}
+	s.sim, s.place, s.card = nil, nil, nil
 }

@@ -107,7 +107,7 @@ func (c *synthCmd) Run(e *env) error {
 // cache writes experts as integers: INT4 unless a flag says otherwise, however
 // small the model is.
 func (c *synthCmd) cache(ctx context.Context, m *synth.Model, f synth.Folder, r *synthReport) error {
-	p, err := c.precision(m.Config, false)
+	p, err := c.precision(m.Config, false, false)
 	if err != nil {
 		return err
 	}

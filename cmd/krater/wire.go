@@ -122,7 +122,8 @@ type session struct {
 	set   *weights.Set
 	parts *load.Parts
 	look  *outlook
-	sim   *hostsim.Device      // the rank's, nil: the processor
+	sim   *hostsim.Device      // the rank's, nil: the processor or card
+	card  card                 // the GPU that the layers are on, if they are
 	place *placement.Placement // of its experts
 
 	experts   *cache.Cache   // nil: as the files hold them, or placed
@@ -141,7 +142,8 @@ type session struct {
 type limits struct {
 	logitRows int // rows with logits a step; 0: one a sequence
 	kv        tensor.DType
-	whole     bool // every part as its file holds it, unless a flag says otherwise
+	card      int64 // memory of the GPU that may be used
+	whole     bool  // every part as its file holds it, unless a flag says otherwise
 }
 
 // newSession loads a model for the flags, unless the memory plan does not fit.
@@ -176,10 +178,17 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 	if s.cfg, s.gen, err = src.config(); err != nil {
 		return nil, err
 	}
+	if s.card, err = f.settle(e.err); err != nil {
+		return nil, err
+	}
+	if s.card != nil {
+		l.card = s.card.Memory().Total
+	}
 	if s.look, err = src.look(s.cfg, f, l, e.here()); err == nil {
 		err = s.look.refusal(f.Force)
 	}
 	if err != nil {
+		s.closeRank()
 		return nil, fmt.Errorf("model %s: %w", src.name, err)
 	}
 	return s, nil
@@ -205,6 +214,8 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 	}
 	switch {
 	case err != nil:
+	case s.card != nil:
+		err = s.loadOnCard(o)
 	case s.sim != nil:
 		err = s.loadOnRank(f, o)
 	default:
@@ -221,7 +232,12 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 // make puts a synthetic model on the device. After an error the session is closed.
 func (s *session) make(f *engineFlags, o load.Options) error {
 	var err error
-	if s.made, err = s.src.synth.Load(s.operators(), o, f.threads()); err != nil {
+	if s.card != nil {
+		s.made, err = s.src.synth.LoadCard(s.card, s.dev, o, f.threads())
+	} else {
+		s.made, err = s.src.synth.Load(s.operators(), o, f.threads())
+	}
+	if err != nil {
 		s.Close()
 		return err
 	}
@@ -293,13 +309,13 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 	if err != nil {
 		return load.Options{}, err
 	}
-	precision, err := f.precision(cfg, l.whole)
+	precision, err := f.precision(cfg, l.whole, f.onCard())
 	if err != nil {
 		return load.Options{}, err
 	}
 	return load.Options{
 		Limits:    stages.Limits{Tokens: tokens, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens},
-		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv, Precision: precision,
+		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv, Precision: precision, Layout: f.layout(),
 	}, nil
 }
 

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"krater/kernels/cuda"
+	"krater/kernels/device"
+	"krater/scheduler/planner"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/weights/cache"
+)
+
+// card is a GPU that layers run on.
+type card interface {
+	load.Device
+	// Err is why it cannot be used any more.
+	Err() error
+}
+
+// errNoCard: there is none, or this program cannot use one.
+var errNoCard = errors.New("no GPU")
+
+// settle opens the card that --device cuda asks for. Where there is none it says so in
+// one line and the flags ask for the processor.
+func (f *engineFlags) settle(w io.Writer) (card, error) {
+	if !f.onCard() {
+		return nil, nil
+	}
+	c, err := openCard(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM)})
+	if errors.Is(err, errNoCard) {
+		fmt.Fprintf(w, "krater: --device cuda: %v; running on the processor\n", err)
+		f.Device, f.VRAM, f.ExpertVRAM = "cpu", 0, 0
+		f.PrefillStrategy, f.DecodeStrategy = auto, auto
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--device cuda: %w", err)
+	}
+	return c, nil
+}
+
+// onCard reports whether the layers are on a GPU.
+func (f *engineFlags) onCard() bool { return f.Device == "cuda" }
+
+// loadOnCard puts the whole model on the card, its routed experts too.
+func (s *session) loadOnCard(o load.Options) error {
+	var err error
+	if s.experts != nil {
+		o.ExpertTiles = s.expertTiles
+	}
+	s.parts, err = load.Model(s.card, s.cfg, s.set, o)
+	if err == nil && s.experts != nil {
+		err = s.experts.Close() // all of it is on the card now
+		s.experts = nil
+	}
+	return err
+}
+
+// expertTiles finds an expert in the open cache.
+func (s *session) expertTiles(layer, e int) (load.ExpertTiles, error) {
+	list := s.experts.ExpertsA(layer)
+	if e >= len(list) {
+		return load.ExpertTiles{}, fmt.Errorf("the cache has %d experts", len(list))
+	}
+	x := &list[e]
+	matrix := func(m *cache.MatrixA) load.MatrixTiles {
+		return load.MatrixTiles{FormatA: m.FormatA, Values: x.Data[m.ValueAt:][:m.ValueBytes()], Scales: x.Data[m.ScaleAt:][:m.ScaleBytes()]}
+	}
+	return load.ExpertTiles{W13: matrix(&x.W13), W2: matrix(&x.W2)}, nil
+}
+
+// cardShare is the part of a card's memory that the KV cache may fill up to: the rest
+// is for kernels, graphs and what operators need besides.
+const cardShare = planner.RefuseShare - 0.03
+
+// layout is how the device of the layers wants batches.
+func (f *engineFlags) layout() device.Layout {
+	if f.onCard() {
+		return cuda.Layout{}
+	}
+	return nil
+}
+
+// fillCard gives the KV cache what the rest leaves of the card's memory, up to every
+// sequence's whole context.
+func (o *outlook) fillCard(cfg *model.Config, f *engineFlags) error {
+	most := o.options.Blocks
+	o.options.Blocks = 1
+	needs, err := load.Plan(cfg, o.options, o.use(f))
+	if err != nil {
+		return err
+	}
+	left := int64(cardShare * float64(o.card))
+	for _, n := range needs {
+		left -= n.Bytes
+	}
+	block := kvBlockBytes(cfg, f.BlockTokens, o.options.KVType)
+	o.options.Blocks = int(max(1, min(int64(most), left/block)))
+	return nil
+}
+
+// use says how the model will be run.
+func (o *outlook) use(f *engineFlags) load.Use {
+	return load.Use{States: f.depth(), Streams: f.LayerGroups + o.pools + 1, Threads: f.threads()}
+}

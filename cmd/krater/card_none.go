@@ -1,0 +1,14 @@
+//go:build !cuda
+
+package main
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda"
+)
+
+// openCard says that this program was built without CUDA.
+func openCard(cuda.Options) (card, error) {
+	return nil, fmt.Errorf("%w: %w", errNoCard, cuda.ErrNotBuilt)
+}

@@ -1,0 +1,258 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"sync"
+
+	"krater/kernels/cuda/bin"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/ops"
+	"krater/kernels/cuda/pool"
+	"krater/kernels/cuda/rt"
+	"krater/kernels/device"
+)
+
+// Device is a card with the operators of every stage. Its methods are those of
+// device.Device and of the stages' Ops; what they enqueue runs when the stream is
+// waited for, or before.
+type Device struct {
+	Layout
+	card *rt.Card
+	name string
+
+	mu     sync.Mutex
+	budget int64 // 0: what the card has
+	used   int64
+}
+
+// Open takes a card into use; without a driver or a card the error says which.
+func Open(o Options) (*Device, error) {
+	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Graphs: o.Graphs})
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{card: card, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget}
+	if d.budget <= 0 {
+		free, err := card.Free()
+		if err != nil {
+			card.Close()
+			return nil, err
+		}
+		d.budget = free
+	}
+	return d, nil
+}
+
+// Name is "cuda:" and the card's number.
+func (d *Device) Name() string { return d.name }
+
+// Card says what the card is.
+func (d *Device) Card() launch.Card { return d.card.Info() }
+
+// Err is why the card cannot be used any more, nil while it can.
+func (d *Device) Err() error { return d.card.Err() }
+
+// Memory counts the bytes of buffers, each rounded up to 256.
+func (d *Device) Memory() device.Memory {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return device.Memory{Total: d.budget, Used: d.used}
+}
+
+// Close gives the card back. Buffers and streams must not be used any more.
+func (d *Device) Close() error { return d.card.Close() }
+
+// buffer is memory of the card.
+type buffer struct {
+	dev  *Device
+	at   launch.Ptr
+	size int
+}
+
+// Size is the buffer's length in bytes.
+func (b *buffer) Size() int { return b.size }
+
+// Host is nil: the host cannot address a card's memory.
+func (b *buffer) Host() []byte { return nil }
+
+// Free gives the memory back.
+func (b *buffer) Free() {
+	if b.at == 0 {
+		return
+	}
+	_ = b.dev.card.Release(b.at) // a lost card is freed by the driver
+	b.dev.take(-pool.Rounded(int64(b.size)))
+	b.at = 0
+}
+
+// take counts n bytes against the budget.
+func (d *Device) take(n int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n > 0 && d.used+n > d.budget {
+		return fmt.Errorf("%s: %d bytes beside %d of %d: %w", d.name, n, d.used, d.budget, device.ErrOutOfMemory)
+	}
+	d.used += n
+	return nil
+}
+
+func (d *Device) alloc(n int, raw bool) (*buffer, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("%s: a buffer of %d bytes", d.name, n)
+	}
+	size := pool.Rounded(int64(n))
+	if err := d.take(size); err != nil {
+		return nil, err
+	}
+	at, err := d.card.Alloc(int64(n), raw)
+	if err != nil {
+		_ = d.take(-size) // always fits
+		return nil, fmt.Errorf("%s: %d bytes: %w", d.name, n, err)
+	}
+	return &buffer{d, at, n}, nil
+}
+
+// Alloc gives n bytes, cleared, aligned to 256.
+func (d *Device) Alloc(n int) (device.Buffer, error) {
+	b, err := d.alloc(n, false)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Wrap copies host memory to the card.
+func (d *Device) Wrap(b []byte) (device.Buffer, error) {
+	buf, err := d.alloc(len(b), true)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.uploads()
+	if err == nil {
+		s.CopyIn(buf.at, b)
+		err = s.Synchronize()
+		s.Close()
+	}
+	if err != nil {
+		buf.Free()
+		return nil, fmt.Errorf("%s: copy of %d bytes: %w", d.name, len(b), err)
+	}
+	return buf, nil
+}
+
+func (d *Device) uploads() (*rt.Stream, error) { return d.card.NewStream() }
+
+// NewStream makes a stream with scratch memory of its own.
+func (d *Device) NewStream() (device.Stream, error) {
+	s, err := d.card.NewStream()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.name, err)
+	}
+	out := &Stream{dev: d, s: s}
+	out.ops = ops.Builder{Card: d.card.Info(), List: &s.List, Scratch: out.scratch}
+	return out, nil
+}
+
+// Stream is an order of work on the card (device.Stream).
+type Stream struct {
+	dev  *Device
+	s    *rt.Stream
+	ops  ops.Builder
+	room *buffer
+}
+
+// scratchStep is what a stream's scratch memory grows by at least.
+const scratchStep = 16 << 20
+
+// scratch gives n bytes that the next operator may use again.
+func (s *Stream) scratch(n int) launch.Ptr {
+	if s.room != nil && s.room.size >= n {
+		return s.room.at
+	}
+	if s.room != nil {
+		// What is under way still uses the old one.
+		if err := s.s.Synchronize(); err != nil {
+			return s.room.at // nothing will run any more
+		}
+		s.room.Free()
+		s.room = nil
+	}
+	b, err := s.dev.alloc(max(n, scratchStep), true)
+	if err != nil {
+		panic(fmt.Errorf("scratch memory: %w", err))
+	}
+	s.room = b
+	return b.at
+}
+
+// Close frees the stream and its scratch memory; its work must be done.
+func (s *Stream) Close() {
+	s.s.Close()
+	if s.room != nil {
+		s.room.Free()
+		s.room = nil
+	}
+}
+
+// Device is whose stream it is.
+func (s *Stream) Device() device.Device { return s.dev }
+
+// CopyIn copies host bytes to dst, row by row where dst is not dense.
+func (s *Stream) CopyIn(dst device.Mat, src []byte) {
+	m, row := mat(dst), dst.Cols*dst.DType.Size()
+	if dst.Dense() {
+		s.s.CopyIn(m.At, src[:row*dst.Rows])
+		return
+	}
+	for r := range dst.Rows {
+		s.s.CopyIn(m.RowRange(r, r+1).At, src[r*row:(r+1)*row])
+	}
+}
+
+// CopyOut copies src to host bytes, which are there after the next Synchronize.
+func (s *Stream) CopyOut(dst []byte, src device.Mat) {
+	m, row := mat(src), src.Cols*src.DType.Size()
+	if src.Dense() {
+		s.s.CopyOut(dst[:row*src.Rows], m.At)
+		return
+	}
+	for r := range src.Rows {
+		s.s.CopyOut(dst[r*row:(r+1)*row], m.RowRange(r, r+1).At)
+	}
+}
+
+// Record marks what was enqueued so far.
+func (s *Stream) Record() device.Event { return s.s.Record() }
+
+// Wait has the stream wait for an event of this card, or the host for another's.
+func (s *Stream) Wait(e device.Event) {
+	if own, ok := e.(*rt.Event); ok {
+		s.s.After(own)
+		return
+	}
+	s.s.Flush()
+	s.s.Fail(e.Wait())
+}
+
+// Synchronize waits for everything enqueued and answers the stream's first error.
+func (s *Stream) Synchronize() error { return s.s.Synchronize() }
+
+// mat is a matrix as the kernels take it. One of another device is a programmer error.
+func mat(m device.Mat) launch.Mat {
+	if m.Zero() {
+		return launch.Mat{}
+	}
+	b, ok := m.Buf.(*buffer)
+	if !ok {
+		panic(&device.ShapeError{Op: "cuda", Why: m.String() + " is not in a card's memory"})
+	}
+	if m.Rows > 0 && m.Cols > 0 {
+		end := m.Off + ((m.Rows-1)*m.Stride+m.Cols)*m.DType.Size()
+		if m.Off < 0 || end > b.size {
+			panic(&device.ShapeError{Op: "cuda", Why: fmt.Sprintf("%s up to byte %d of a buffer of %d", m, end, b.size)})
+		}
+	}
+	return launch.Mat{At: b.at + launch.Ptr(m.Off), DType: m.DType, Rows: m.Rows, Cols: m.Cols, Stride: m.Stride}
+}

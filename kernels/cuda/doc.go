@@ -1,0 +1,39 @@
+// Package cuda is a card as a device: memory, streams, and the operators of the stages
+// as lists of launches (package ops chooses the kernels). The stages run on it
+// unchanged; what it has beyond their operators (LatentOps, MixOps, HereOps) they find
+// out for themselves.
+//
+// Without the build tag cuda there is no card, and Open says so.
+package cuda
+
+import (
+	"errors"
+
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// ErrNotBuilt is Open's answer in a program built without the tag cuda.
+var ErrNotBuilt = errors.New("this program was built without CUDA (build tag cuda)")
+
+// Options say how a card is opened.
+type Options struct {
+	Index  int
+	Budget int64 // bytes of its memory that may be used; 0: what is free
+	Graphs int   // instantiated graphs a stream keeps; 0: 64
+}
+
+// Layout is what a batch is made of on a card (device.Layout).
+type Layout struct{}
+
+// RowType is BF16.
+func (Layout) RowType() tensor.DType { return tensor.BF16 }
+
+// SpanWords is the size of a table of spans.
+func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
+
+// PutSpans writes a table of spans.
+func (Layout) PutSpans(dst []int32, prefill, decode []device.Span) int {
+	return spans.Put(dst, prefill, decode)
+}

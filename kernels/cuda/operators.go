@@ -1,0 +1,205 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/ops"
+	"krater/kernels/device"
+)
+
+// stream is the card's stream behind s, which must be this device's.
+func (d *Device) stream(op string, s device.Stream) *Stream {
+	own, ok := s.(*Stream)
+	if !ok || own.dev != d {
+		panic(&device.ShapeError{Op: op, Why: "a stream of another device"})
+	}
+	return own
+}
+
+// do appends an operator's launches.
+func (d *Device) do(op string, s device.Stream, f func(s *Stream)) {
+	own := d.stream(op, s)
+	f(own)
+	own.s.Added()
+}
+
+// GatherRows is out[i] = table[ids[i]].
+func (d *Device) GatherRows(s device.Stream, out, table, ids device.Mat) {
+	d.do("GatherRows", s, func(s *Stream) { s.ops.GatherRows(mat(out), mat(table), mat(ids)) })
+}
+
+// RMSNorm is out = x / sqrt(mean(x^2) + eps) * w.
+func (d *Device) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
+	d.do("RMSNorm", s, func(s *Stream) { s.ops.RMSNorm(mat(out), mat(x), mat(w), eps) })
+}
+
+// AddRMSNorm is x += delta; out = RMSNorm(x).
+func (d *Device) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
+	d.do("AddRMSNorm", s, func(s *Stream) { s.ops.AddRMSNorm(mat(out), mat(x), mat(delta), mat(w), eps) })
+}
+
+// Add is x += delta.
+func (d *Device) Add(s device.Stream, x, delta device.Mat) {
+	d.do("Add", s, func(s *Stream) { s.ops.Add(mat(x), mat(delta)) })
+}
+
+// AddBias is x += b in every row.
+func (d *Device) AddBias(s device.Stream, x, b device.Mat) {
+	d.do("AddBias", s, func(s *Stream) { s.ops.AddBias(mat(x), mat(b)) })
+}
+
+// MatMul is out = x * w^T for plain rows w.
+func (d *Device) MatMul(s device.Stream, out, x, w device.Mat) {
+	d.do("MatMul", s, func(s *Stream) { s.ops.MatMul(mat(out), mat(x), launch.Weight{F: mat(w)}) })
+}
+
+// MatMulT is MatMul for tiles.
+func (d *Device) MatMulT(s device.Stream, out, x device.Mat, w device.Tiles) {
+	d.do("MatMulT", s, func(s *Stream) { s.ops.MatMul(mat(out), mat(x), launch.Weight{A: tiles(&w)}) })
+}
+
+// FFN is one network of plain rows for all rows.
+func (d *Device) FFN(s device.Stream, out, x device.Mat, e device.Expert) {
+	d.do("FFN", s, func(s *Stream) {
+		s.ops.FFN(mat(out), mat(x), network(&device.FFN{F: e}))
+	})
+}
+
+// FFNT is one network in tiles for all rows.
+func (d *Device) FFNT(s device.Stream, out, x device.Mat, e device.TExpert) {
+	d.do("FFNT", s, func(s *Stream) {
+		s.ops.FFN(mat(out), mat(x), network(&device.FFN{T: e}))
+	})
+}
+
+// ExpertsOn is a row of y for every choice of ids.
+func (d *Device) ExpertsOn(s device.Stream, y, x device.Mat, b *device.Bank, ids device.Mat) {
+	d.do("ExpertsOn", s, func(s *Stream) { s.ops.Experts(mat(y), mat(x), bank(b), mat(ids)) })
+}
+
+// Mix is a whole MoE block from the router's choice on (group.MixOps).
+func (d *Device) Mix(s device.Stream, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat) {
+	d.do("Mix", s, func(s *Stream) {
+		s.ops.Mix(mat(delta), mat(y), mat(shared), mat(x), bank(b), network(n), mat(ids), mat(weights))
+	})
+}
+
+// RouteTopK chooses experts.
+func (d *Device) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
+	d.do("RouteTopK", s, func(s *Stream) { s.ops.TopK(mat(ids), mat(weights), mat(logits), mat(bias), p) })
+}
+
+// WeightedSum is out[t] = the sum over k of weights[t, k] * y[t*K+k], plus base[t].
+func (d *Device) WeightedSum(s device.Stream, out, y, weights, base device.Mat) {
+	d.do("WeightedSum", s, func(s *Stream) { s.ops.WeightedSum(mat(out), mat(y), mat(weights), mat(base)) })
+}
+
+// Rope rotates x in place.
+func (d *Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
+	d.do("Rope", s, func(s *Stream) { s.ops.Rope(mat(x), mat(positions), mat(table), p) })
+}
+
+// StoreRows writes rows of a cache.
+func (d *Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
+	d.do("StoreRows", s, func(s *Stream) { s.ops.StoreRows(kv(&cache), mat(src), mat(slots)) })
+}
+
+// Latent is norm, rotation and storing of latent attention in one go (attention.LatentOps).
+func (d *Device) Latent(s device.Stream, cache device.KV, q, latent, norm device.Mat, eps float32, positions, slots, table device.Mat, qRope, kRope device.Rope) {
+	d.do("Latent", s, func(s *Stream) {
+		s.ops.Latent(kv(&cache), mat(q), mat(latent), mat(norm), eps, mat(positions), mat(slots), mat(table), qRope, kRope)
+	})
+}
+
+// MLAPrefill is latent attention of prompts.
+func (d *Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
+	d.do("MLAPrefill", s, func(s *Stream) {
+		s.ops.MLAPrefill(mat(out), mat(q), kv(&cache), launch.Weight{F: mat(kvB.F)}, in.List, mat(in.Table), p)
+	})
+}
+
+// MLADecode is latent attention of generated rows.
+func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
+	d.do("MLADecode", s, func(s *Stream) {
+		s.ops.MLADecode(mat(out), mat(q), kv(&cache), launch.Weight{F: mat(kvB.F)}, in.List, mat(in.Table), p)
+	})
+}
+
+// Operators on the host's own formats, which no weight on a card is kept in.
+
+// GQA has no kernel yet: a model that needs it is refused when it is loaded.
+func (d *Device) GQA(device.Stream, device.Mat, device.Mat, device.KV, device.Spans, device.GQA) {
+	refuse("GQA", "grouped-query attention does not run on a card")
+}
+
+// QuantizeRows makes rows for MatMulQ.
+func (d *Device) QuantizeRows(device.Stream, device.QRows, device.Mat) {
+	refuse("QuantizeRows", foreign)
+}
+
+// MatMulQ multiplies with format B.
+func (d *Device) MatMulQ(device.Stream, device.Mat, device.QRows, device.QMat) {
+	refuse("MatMulQ", foreign)
+}
+
+// FFNQ is a network in format B.
+func (d *Device) FFNQ(device.Stream, device.Mat, device.QRows, device.QExpert) {
+	refuse("FFNQ", foreign)
+}
+
+// Experts are networks of a work list.
+func (d *Device) Experts(device.Stream, device.Mat, device.Mat, []device.Expert, []device.ExpertRows, int) {
+	refuse("Experts", "work lists of the host: a card's experts lie in a bank")
+}
+
+// ExpertsQ are networks in format B.
+func (d *Device) ExpertsQ(device.Stream, device.Mat, device.QRows, []device.QExpert, []device.ExpertRows, int) {
+	refuse("ExpertsQ", foreign)
+}
+
+const foreign = "format B is the processor's"
+
+func refuse(op, why string) { panic(&device.ShapeError{Op: op, Why: why}) }
+
+// tiles is a matrix of tiles as the kernels take it.
+func tiles(t *device.Tiles) launch.Tiles {
+	if t.Zero() {
+		return launch.Tiles{}
+	}
+	at := func(b device.Buffer, off, n int) launch.Ptr {
+		own, ok := b.(*buffer)
+		if !ok || off < 0 || off+n > own.size {
+			refuse("cuda", fmt.Sprintf("tiles [%d, %d] are not within a buffer of a card", t.Rows, t.Cols))
+		}
+		return own.at + launch.Ptr(off)
+	}
+	return launch.Tiles{FormatA: t.FormatA, Values: at(t.Values, t.ValueAt, t.ValueBytes()), Scales: at(t.Scales, t.ScaleAt, t.ScaleBytes())}
+}
+
+func weight(w *device.Weight) launch.Weight {
+	return launch.Weight{F: mat(w.F), A: tiles(&w.T)}
+}
+
+func bank(b *device.Bank) launch.Bank {
+	step := int64(b.Step)
+	return launch.Bank{Experts: b.Experts, W13: weight(&b.W13), W2: weight(&b.W2), Step: step, ScaleStep: step, Step2: step, ScaleStep2: step}
+}
+
+func network(n *device.FFN) ops.Network {
+	if n.F.Gate.Zero() {
+		return ops.Network{W13: launch.Weight{A: tiles(&n.T.W13)}, W2: launch.Weight{A: tiles(&n.T.W2)}}
+	}
+	gate, up := mat(n.F.Gate), mat(n.F.Up)
+	if !gate.Dense() || !up.Dense() || gate.DType != up.DType || up.At != gate.RowRange(gate.Rows, gate.Rows).At {
+		refuse("FFN", "up does not follow gate in memory")
+	}
+	gate.Rows += up.Rows
+	return ops.Network{W13: launch.Weight{F: gate}, W2: launch.Weight{F: mat(n.F.Down)}}
+}
+
+func kv(c *device.KV) launch.KV {
+	return launch.KV{Mat: mat(c.Mat), Scales: mat(c.Scales), Group: c.Group}
+}

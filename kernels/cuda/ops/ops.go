@@ -1,0 +1,117 @@
+// Package ops turns the operators of the stages into lists of launches: which family of
+// kernels takes a shape, what scratch memory it gets, in what order. It needs no
+// driver, so all of it is tested on any machine.
+package ops
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda/elem"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/plain"
+	"krater/kernels/cuda/route"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// Builder appends operators to a list.
+type Builder struct {
+	Card launch.Card
+	List *launch.List
+	// Scratch gives n bytes of the card's memory, aligned to 256, which may be the
+	// same at every call: operators of one stream run one after the other.
+	Scratch func(n int) launch.Ptr
+	// Plain has every operator run the plain kernels: what the fast ones are compared
+	// with.
+	Plain bool
+}
+
+// Network is a SwiGLU network: W13 [2F, H] is gate's rows, then up's (joined in tiles),
+// W2 [H, F].
+type Network struct{ W13, W2 launch.Weight }
+
+// Zero reports whether n is absent.
+func (n *Network) Zero() bool { return n.W13.Rows() == 0 }
+
+// routerRows is up to how many outputs of float32 a product is taken for a router's,
+// which is exact in float32: a choice of experts must not hang on the order of a sum.
+const routerRows = 1024
+
+// GatherRows is out[i] = table[ids[i]].
+func (b *Builder) GatherRows(out, table, ids launch.Mat) { elem.GatherRows(b.List, out, table, ids) }
+
+// RMSNorm is out = x / sqrt(mean(x^2) + eps) * w.
+func (b *Builder) RMSNorm(out, x, w launch.Mat, eps float32) { elem.RMSNorm(b.List, out, x, w, eps) }
+
+// AddRMSNorm is x += delta; out = RMSNorm(x).
+func (b *Builder) AddRMSNorm(out, x, delta, w launch.Mat, eps float32) {
+	elem.AddRMSNorm(b.List, out, x, delta, w, eps)
+}
+
+// Add is x += delta.
+func (b *Builder) Add(x, delta launch.Mat) { elem.Add(b.List, x, delta) }
+
+// AddBias is x += bias in every row.
+func (b *Builder) AddBias(x, bias launch.Mat) { elem.AddBias(b.List, x, bias) }
+
+// Rope rotates x in place.
+func (b *Builder) Rope(x, positions, table launch.Mat, p device.Rope) {
+	elem.Rope(b.List, x, positions, table, p)
+}
+
+// StoreRows writes rows of a cache.
+func (b *Builder) StoreRows(cache launch.KV, src, slots launch.Mat) {
+	elem.StoreRows(b.List, cache, src, slots)
+}
+
+// Latent is norm, rotation and storing of latent attention.
+func (b *Builder) Latent(cache launch.KV, q, kv, norm launch.Mat, eps float32, positions, slots, table launch.Mat, qRope, kRope device.Rope) {
+	elem.LatentStore(b.List, cache, q, kv, norm, eps, positions, slots, table, qRope, kRope)
+}
+
+// TopK chooses experts.
+func (b *Builder) TopK(ids, weights, logits, bias launch.Mat, p device.Router) {
+	route.TopK(b.List, ids, weights, logits, bias, p, 0)
+}
+
+// WeightedSum is out[t] = the sum over k of weights[t, k] * y[t*K+k], plus base[t].
+func (b *Builder) WeightedSum(out, y, weights, base launch.Mat) {
+	elem.WeightedSum(b.List, out, y, weights, base)
+}
+
+// MatMul is out = x * w^T.
+func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
+	if out.DType == tensor.F32 && w.A.Zero() && w.Rows() <= routerRows {
+		route.Logits(b.List, out, x, w.F)
+		return
+	}
+	plain.MatMul(b.List, out, x, w)
+}
+
+// FFN is one network for all rows.
+func (b *Builder) FFN(out, x launch.Mat, n Network) {
+	h := b.Scratch(plain.ScratchBytes(x.Rows, n.W2.Cols(), x.DType))
+	plain.FFN(b.List, out, h, x, n.W13, n.W2)
+}
+
+// Experts is a row of y [T*K, H] for every choice of ids [T, K].
+func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
+	h := b.Scratch(plain.ScratchBytes(x.Rows*ids.Cols, bank.W2.Cols(), x.DType))
+	plain.Experts(b.List, y, h, x, bank, ids)
+}
+
+// Mix is a MoE block from the router's choice on: delta = the weighted sum of the
+// experts plus the shared network. y [T*K, H] and shared [T, H] are room for the parts.
+func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
+	b.Experts(y, x, bank, ids)
+	if n.Zero() {
+		shared = launch.Mat{}
+	} else {
+		b.FFN(shared, x, n)
+	}
+	b.WeightedSum(delta, y, weights, shared)
+}
+
+func refuse(op, format string, args ...any) {
+	panic(&device.ShapeError{Op: op, Why: fmt.Sprintf(format, args...)})
+}
