@@ -11,7 +11,7 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 	int eights = (m + 7) / 8, block = blockIdx.x / eights, first = blockIdx.x % eights * 8;
 	float sum[4] = {0, 0, 0, 0};
-	product_of<FORMAT, PERMUTED>(sum, w, block, false, warp, blockDim.x / 32, [&] {
+	product_of<FORMAT, PERMUTED, true>(sum, w, block, false, warp, blockDim.x / 32, [&] {
 		pdl_wait();
 		pdl_launch();
 		return Token{x + (long long)(first + g) * x_stride, first + g < m};
@@ -26,7 +26,7 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 }
 // ..._hidden: of rows of hidden values as kr_gemv_gate_up leaves them.
 #define MATRIX_KERNEL(name, FORMAT, PERMUTED)                                                                                     \
-	KR_KERNEL(256, BLOCKS_OF(FORMAT))                                                                                             \
+	KR_KERNEL(256, 2)                                                                                                             \
 	name(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, MATRIX_ARGS(w)) {                     \
 		KR_SHARED(float4, parts);                                                                                                \
 		const Matrix w = MATRIX(w);                                                                                              \
@@ -118,7 +118,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			pdl_launch();
 			return;
 		}
-		product_of<SHARED, false>(sum, s, block, true, warp, warps, [&] {
+		product_of<SHARED, false, false>(sum, s, block, true, warp, warps, [&] {
 			pdl_wait();
 			pdl_launch();
 			return Token{x + (long long)(first + g) * x_stride, first + g < m};
@@ -131,7 +131,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	pdl_launch();
 	const Tile t = work.at(blockIdx.y - shared_rows);
 	if (t.expert < 0 || 16 * block >= bank.first.rows) return;
-	product_of<ROUTED, false>(sum, bank[t.expert], block, true, warp, warps, [&] {
+	product_of<ROUTED, false, false>(sum, bank[t.expert], block, true, warp, warps, [&] {
 		bool on = g < t.count;
 		return Token{on ? x + (long long)(slot_of(t, g) / work.top_k) * x_stride : x, on};
 	});
@@ -172,24 +172,31 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
                      const float *weights, int parts, int shared_parts, const Bank &bank, const Matrix &s, float *results) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
 	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts, first = token * work.top_k;
-	for (int i = warp; i < routed + shared_parts; i += warps) { // results: [items][16 rows]
-		float sum[4] = {0, 0, 0, 0};
-		int slot = first + i / parts;
-		if (i >= routed) {
-			product_of<SHARED, true>(sum, s, block, false, i - routed, shared_parts, [&] {
-				pdl_wait();
-				return Token{hs + (long long)token * (64 * s.tiles), g == 0};
-			});
-		} else if (work.expert(slot) >= 0) {
-			product_of<ROUTED, true>(sum, bank[work.expert(slot)], block, false, i % parts, parts, [&] {
-				pdl_wait();
-				return Token{h + (long long)slot * (64 * bank.first.tiles), g == 0};
-			});
-		}
+	auto result = [&](int i, const float (&sum)[4]) { // results: [items][16 rows]
 		if (lane % 4 == 0) {
 			results[i * 16 + g] = sum[0];
 			results[i * 16 + g + 8] = sum[2];
 		}
+	};
+	int i = warp;
+	for (; i < routed; i += warps) {
+		float sum[4] = {0, 0, 0, 0};
+		int slot = first + i / parts, e = work.expert(slot);
+		if (e >= 0) {
+			product_of<ROUTED, true, ROUTED != INT4_G32>(sum, bank[e], block, false, i % parts, parts, [&] {
+				pdl_wait();
+				return Token{h + (long long)slot * (64 * bank.first.tiles), g == 0};
+			});
+		}
+		result(i, sum);
+	}
+	for (; i < routed + shared_parts; i += warps) {
+		float sum[4] = {0, 0, 0, 0};
+		product_of<SHARED, true, SHARED != INT4_G32>(sum, s, block, false, i - routed, shared_parts, [&] {
+			pdl_wait();
+			return Token{hs + (long long)token * (64 * s.tiles), g == 0};
+		});
+		result(i, sum);
 	}
 	pdl_wait();
 	pdl_launch();
@@ -232,7 +239,7 @@ template <int FORMAT> KR_DEV void down(float *y, const bf16 *h, const Work &work
 		return;
 	}
 	float sum[4] = {0, 0, 0, 0};
-	product_of<FORMAT, true>(sum, bank[t.expert], block, false, warp, blockDim.x / 32, [&] {
+	product_of<FORMAT, true, false>(sum, bank[t.expert], block, false, warp, blockDim.x / 32, [&] {
 		bool on = g < t.count;
 		const bf16 *row = on ? h + (long long)slot_of(t, g) * (64 * bank.first.tiles) : h;
 		pdl_wait();

@@ -55,7 +55,7 @@ KR_DEV int permuted(int k) {
 }
 
 // b[2i], b[2i+1]: the B operand of step i (16 columns) of a tile of format A.
-template <bool PERMUTED> KR_DEV void load_token(uint32_t (&b)[8], const Token &x, int tile, bool there) {
+template <bool PERMUTED> KR_DEV void load_token(uint32_t *b, const Token &x, int tile, bool there) {
 	int c = threadIdx.x % 4;
 	const bf16 *p = x.row + (long long)tile * 64;
 	bool on = x.on && there;
@@ -115,13 +115,18 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 			else v.s[i] = 0;
 		}
 	}
-	KR_MEMBER void multiply(float (&sum)[4], const Load &v, const Token &x, int unit) const {
+	KR_MEMBER void tokens(uint32_t (&b)[16], const Token &x, int unit) const {
+		load_token<PERMUTED>(b, x, 2 * unit, true);
+		load_token<PERMUTED>(b + 8, x, 2 * unit + 1, both(unit));
+	}
+	// The product with a token whose part b is here already, or (AHEAD false) is loaded
+	// now, a tile at a time.
+	template <bool AHEAD> KR_MEMBER void multiply(float (&sum)[4], const Load &v, uint32_t (&b)[16], const Token &x, int unit) const {
 		float d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
-		uint32_t b[8];
 #pragma unroll
 		for (int i = 0; i < 8; i++) { // steps of 16 columns
-			if (i % 4 == 0) load_token<PERMUTED>(b, x, 2 * unit + i / 4, i == 0 || both(unit));
-			uint32_t b0 = b[i % 4 * 2], b1 = b[i % 4 * 2 + 1];
+			if (!AHEAD && i % 4 == 0) load_token<PERMUTED>(b + 2 * i, x, 2 * unit + i / 4, i == 0 || both(unit));
+			uint32_t b0 = b[2 * i], b1 = b[2 * i + 1];
 			if constexpr (BITS == 4) {
 				const uint4 &q = v.q[i / 4];
 				step4(d, e, i % 4 == 0 ? q.x : i % 4 == 1 ? q.y : i % 4 == 2 ? q.z : q.w, b0, b1);
@@ -133,8 +138,8 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 				uint32_t s = v.s[i / (GROUP / 16)];
 #pragma unroll
 				for (int r = 0; r < 4; r++) {
-					float v = BITS == 4 ? fmaf(-136.f, e[r % 2], d[r]) : d[r];
-					sum[r] = fmaf(r < 2 ? lo_f32(s) : hi_f32(s), v, sum[r]);
+					float y = BITS == 4 ? fmaf(-136.f, e[r % 2], d[r]) : d[r];
+					sum[r] = fmaf(r < 2 ? lo_f32(s) : hi_f32(s), y, sum[r]);
 					d[r] = 0.f;
 				}
 				e[0] = e[1] = e[2] = e[3] = 0.f;
@@ -194,37 +199,54 @@ struct Plain {
 			}
 		}
 	}
-	KR_MEMBER void multiply(float (&sum)[4], const Load &v, const Token &x, int unit) const {
-		int c = threadIdx.x % 4;
-		const bf16 *p = x.row + (long long)unit * 128 + 8 * c;
+	KR_MEMBER void tokens(uint32_t (&b)[16], const Token &x, int unit) const {
+		const bf16 *p = x.row + (long long)unit * 128 + 8 * (threadIdx.x % 4);
 		bool second = both(unit);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			uint4 b = make_uint4(0, 0, 0, 0);
-			if (x.on && (i < 2 || second)) b = *reinterpret_cast<const uint4 *>(p + 32 * i);
+			uint4 v = make_uint4(0, 0, 0, 0);
+			if (x.on && (i < 2 || second)) v = *reinterpret_cast<const uint4 *>(p + 32 * i);
+			b[4 * i] = v.x, b[4 * i + 1] = v.y, b[4 * i + 2] = v.z, b[4 * i + 3] = v.w;
+		}
+	}
+	template <bool AHEAD> KR_MEMBER void multiply(float (&sum)[4], const Load &v, uint32_t (&b)[16], const Token &x, int unit) const {
+		if (!AHEAD) tokens(b, x, unit);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
 			const uint4 &l = v.q[2 * i], &h = v.q[2 * i + 1];
 			const uint32_t a0[4] = {l.x, h.x, l.y, h.y}, a1[4] = {l.z, h.z, l.w, h.w};
-			mma_bf16(sum, a0, b.x, b.y);
-			mma_bf16(sum, a1, b.z, b.w);
+			mma_bf16(sum, a0, b[4 * i], b[4 * i + 1]);
+			mma_bf16(sum, a1, b[4 * i + 2], b[4 * i + 3]);
 		}
 	}
 };
 
 // Units from..to-1 of a product, added to sum. ready() is called once, when the first
 // weights are on their way, and gives the token: what it waits for does not hold up the
-// weights.
-template <class Format, class Ready> KR_DEV void product(float (&sum)[4], const Format &w, int from, int to, Ready ready) {
-	typename Format::Load ring[Format::DEPTH];
+// weights. AHEAD: the token's numbers are loaded as far ahead as the weights, for
+// kernels with few warps, which have the registers for it and would wait otherwise.
+template <bool AHEAD, class Format, class Ready> KR_DEV void product(float (&sum)[4], const Format &w, int from, int to, Ready ready) {
+	const int D = Format::DEPTH;
+	typename Format::Load ring[D];
+	uint32_t b[AHEAD ? D : 1][16];
 #pragma unroll
-	for (int i = 0; i < Format::DEPTH; i++)
+	for (int i = 0; i < D; i++)
 		if (from + i < to) w.load(ring[i], from + i);
 	Token x = ready();
-	for (int u = from; u < to; u += Format::DEPTH) {
+	if (AHEAD) {
 #pragma unroll
-		for (int i = 0; i < Format::DEPTH; i++) {
+		for (int i = 0; i < D; i++)
+			if (from + i < to) w.tokens(b[AHEAD ? i : 0], x, from + i);
+	}
+	for (int u = from; u < to; u += D) {
+#pragma unroll
+		for (int i = 0; i < D; i++) {
 			if (u + i < to) {
-				w.multiply(sum, ring[i], x, u + i);
-				if (u + i + Format::DEPTH < to) w.load(ring[i], u + i + Format::DEPTH);
+				w.template multiply<AHEAD>(sum, ring[i], b[AHEAD ? i : 0], x, u + i);
+				if (u + i + D < to) {
+					w.load(ring[i], u + i + D);
+					if (AHEAD) w.tokens(b[AHEAD ? i : 0], x, u + i + D);
+				}
 			}
 		}
 	}
@@ -237,14 +259,14 @@ template <int FORMAT, bool PERMUTED> struct FormatOf {
 // Part part of parts of the product of a block of 16 stored rows. gate_up: plain rows
 // are gate's, then up's, and 8 of each make a block, as in joined tiles. PERMUTED says
 // how activations lie for format A; for plain rows they always lie in order.
-template <int FORMAT, bool PERMUTED, class Ready>
+template <int FORMAT, bool PERMUTED, bool AHEAD, class Ready>
 KR_DEV void product_of(float (&sum)[4], const Matrix &w, int block, bool gate_up, int part, int parts, Ready ready) {
 	int units = (w.tiles + 1) / 2, from = units * part / parts, to = units * (part + 1) / parts, g = threadIdx.x % 32 / 4;
 	if constexpr (FORMAT == PLAIN_BF16) {
 		int lo = gate_up ? 8 * block + g : 16 * block + g;
-		product(sum, Plain(w, lo, gate_up ? w.rows / 2 + lo : lo + 8), from, to, ready);
+		product<AHEAD>(sum, Plain(w, lo, gate_up ? w.rows / 2 + lo : lo + 8), from, to, ready);
 	} else {
-		product(sum, typename FormatOf<FORMAT, PERMUTED>::type(w, block), from, to, ready);
+		product<AHEAD>(sum, typename FormatOf<FORMAT, PERMUTED>::type(w, block), from, to, ready);
 	}
 }
 
