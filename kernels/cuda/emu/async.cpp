@@ -123,6 +123,7 @@ void copy_async(uint32_t dst, const void *src, uint32_t bytes, bool ok) {
 	Copy c{dst, bytes, ok ? src : nullptr, OPEN, 0};
 	if (settings().early) {
 		land(c, self);
+		worker->seq++;
 		return;
 	}
 	memset(p, 0xff, bytes);

@@ -61,7 +61,11 @@ Thread *Worker::start() {
 	t->index = i;
 	t->lane = i % 32;
 	t->warp = &warps[i / 32];
-	t->tid = {i % blk.dim.x, i / blk.dim.x % blk.dim.y, i / (blk.dim.x * blk.dim.y)};
+	if (blk.dim.y == 1 && blk.dim.z == 1) {
+		t->tid = {i, 0, 0};
+	} else {
+		t->tid = {i % blk.dim.x, i / blk.dim.x % blk.dim.y, i / (blk.dim.x * blk.dim.y)};
+	}
 	t->waits = nullptr;
 	t->done = t->fenced = false;
 	t->copies.clear(); // what the last owner never waited for
@@ -74,9 +78,9 @@ Thread *Worker::start() {
 Thread *Worker::pick() {
 	size_t n = ready.size() - readyAt;
 	if (n > 0) {
-		if (settings().order == Settings::RANDOM) {
+		if (orderly == Settings::RANDOM) {
 			std::swap(ready[readyAt], ready[readyAt + random(blk.rng) % n]);
-		} else if (settings().order == Settings::REVERSE) {
+		} else if (orderly == Settings::REVERSE) {
 			Thread *t = ready.back();
 			ready.pop_back();
 			return t;
@@ -180,6 +184,7 @@ bool Worker::run_block(Launch &l, uint64_t linear) {
 		warps[i].meetings = 0;
 	}
 	order.clear();
+	orderly = s.order;
 	if (s.order != Settings::FORWARD) {
 		for (unsigned i = 0; i < total; i++) order.push_back((uint16_t)(total - 1 - i));
 		if (s.order == Settings::RANDOM)

@@ -87,6 +87,7 @@ struct Worker {
 	Warp warps[THREADS_MAX / 32];
 	unsigned total = 0, started = 0, alive = 0;
 	std::vector<uint16_t> order;    // in which threads start; empty: by index
+	int orderly = 0;                // Settings::order
 	std::vector<Thread *> ready;    // FIFO from readyAt
 	size_t readyAt = 0;
 	std::vector<Thread *> yielded;

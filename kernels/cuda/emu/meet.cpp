@@ -35,9 +35,8 @@ void meet(uint32_t mask, Combine f, void *arg, const char *what) {
 		worker->suspend(what, mask);
 		return;
 	}
-	Meeting all = m; // f may fail, and others may meet in this slot
-	w.meeting[i] = w.meeting[--w.meetings];
-	all.f(all.args, mask);
+	f(m.args, mask);
+	if (i != --w.meetings) m = w.meeting[w.meetings];
 	Thread *base = t - t->lane;
 	for (uint32_t rest = mask & ~bit; rest; rest &= rest - 1) worker->wake(base + __builtin_ctz(rest));
 }

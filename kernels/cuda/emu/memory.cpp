@@ -98,6 +98,11 @@ std::string describe(const void *p) {
 		return s;
 	}
 	std::lock_guard<std::mutex> k(m.m);
+	auto in = covering(m, a);
+	if (in != m.regions.end()) {
+		snprintf(s, sizeof s, "byte %zu of %s of %zu bytes", (size_t)(a - in->first), in->second.place == Place::DEVICE ? "an allocation" : "pinned memory", in->second.bytes);
+		return s;
+	}
 	auto i = m.regions.upper_bound(a);
 	if (i != m.regions.begin()) {
 		auto b = std::prev(i);
@@ -111,7 +116,7 @@ std::string describe(const void *p) {
 		snprintf(s, sizeof s, "%zu bytes before an allocation of %zu bytes", (size_t)(i->first - a), i->second.bytes);
 		return s;
 	}
-	return "in no allocation";
+	return "not memory of the card";
 }
 
 void free_everything() {

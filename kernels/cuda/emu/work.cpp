@@ -23,7 +23,7 @@ int Node::run() const {
 			void *v;
 			memcpy(&v, p, kernel->pointers[i] ? sizeof v : 0);
 			if (kernel->pointers[i] && v && place(v, 1) == Place::NONE) {
-				fprintf(stderr, "cuda emulator: kernel %s: argument %zu is %p, %s: not memory of the card\n", kernel->name, i, v, describe(v).c_str());
+				fprintf(stderr, "cuda emulator: kernel %s: argument %zu is %p, %s\n", kernel->name, i, v, describe(v).c_str());
 				return ILLEGAL_ADDRESS;
 			}
 		}
@@ -169,6 +169,7 @@ KR_API cuMemsetD32Async(CUdeviceptr p, unsigned v, size_t n, CUstream s) { retur
 
 KR_API cuGraphInstantiateWithFlags(CUgraphExec_st **x, CUgraph_st *g, unsigned long long) {
 	ENTER("cuGraphInstantiate");
+	if (int bad = not_while_capturing()) return bad;
 	if (!g) return CUDA_ERROR_INVALID_HANDLE;
 	*x = new CUgraphExec_st;
 	(*x)->graph = std::make_shared<Graph>(*g);

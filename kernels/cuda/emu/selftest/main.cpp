@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,10 @@ double now() {
 }
 CUfunction_t function(const char *name) {
 	static void *module;
+	static std::map<std::string, CUfunction_t> known;
 	if (!module) MUST(cuModuleLoadData(&module, "any"));
-	CUfunction_t f;
-	MUST(cuModuleGetFunction(&f, module, name));
+	CUfunction_t &f = known[name];
+	if (!f) MUST(cuModuleGetFunction(&f, module, name));
 	return f;
 }
 uint64_t device(size_t n) {
