@@ -1,0 +1,217 @@
+//go:build cuda
+
+package elem
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/kerneltest"
+	"krater/kernels/ref"
+	"krater/kernels/tensor"
+)
+
+var types = []tensor.DType{f32, bf16}
+
+// values are n numbers of both signs that BF16 has, a few of them extreme.
+func values(rng *rand.Rand, n int) []float32 {
+	x := cudatest.Normal(rng, n)
+	for range n / 50 {
+		x[rng.IntN(n)] *= 1 << 10
+	}
+	return x
+}
+
+// put makes a matrix [rows, cols] of x with a poisoned gap behind every row.
+func put(c *cudatest.Card, dt tensor.DType, x []float32, rows, cols, gap int) launch.Mat {
+	stride := cols + gap
+	m := launch.Mat{DType: dt, Rows: rows, Cols: cols, Stride: stride}
+	wide, half := make([]float32, rows*stride), make([]uint16, rows*stride)
+	for i := range wide {
+		wide[i], half[i] = math.Float32frombits(0xffffffff), 0xffff
+		if i%stride < cols {
+			v := x[i/stride*cols+i%stride]
+			wide[i], half[i] = v, tensor.F32ToBF16(v)
+		}
+	}
+	if dt == f32 {
+		m.At = cudatest.Upload(c, wide)
+	} else {
+		m.At = cudatest.Upload(c, half)
+	}
+	return m
+}
+
+// gapsKept fails when something was written between the rows of m.
+func gapsKept(t *testing.T, c *cudatest.Card, name string, m launch.Mat) {
+	t.Helper()
+	size := m.DType.Size()
+	b := cudatest.Download[byte](c, m.At, ((m.Rows-1)*m.Stride+m.Cols)*size)
+	for i, v := range b {
+		if i/size%m.Stride >= m.Cols && v != cudatest.Poison {
+			t.Fatalf("%s: wrote between rows, at byte %d", name, i)
+		}
+	}
+}
+
+// within allows ulps roundings to float32, and one to dt.
+func within(dt tensor.DType, want []float32, ulps float64) kerneltest.Tolerance {
+	if dt == bf16 {
+		return kerneltest.Relative(want, ulps+0x1p15, 1e-30)
+	}
+	return kerneltest.Relative(want, ulps, 1e-30)
+}
+
+func check(t *testing.T, c *cudatest.Card, name string, out launch.Mat, want []float32, ulps float64) {
+	t.Helper()
+	if err := kerneltest.Compare(c.Floats(out), want, out.Cols, within(out.DType, want, ulps)); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	gapsKept(t, c, name, out)
+}
+
+// rounded is x as dt has it.
+func rounded(dt tensor.DType, x []float32) []float32 {
+	x = slices.Clone(x)
+	for i := range x {
+		if dt == bf16 {
+			x[i] = tensor.BF16ToF32(tensor.F32ToBF16(x[i]))
+		}
+	}
+	return x
+}
+
+// shapes: odd and aligned widths, rows with and without gaps, more than a block's threads.
+var shapes = []struct{ rows, cols, gap int }{{1, 1, 0}, {3, 5, 2}, {2, 64, 0}, {4, 64, 8}, {3, 64, 3}, {2, 130, 0}, {1, 2056, 0}, {2, 300, 1}}
+
+func TestGatherRows(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, s := range shapes {
+		for _, dt := range types {
+			for _, ot := range types {
+				x := values(rng, 7*s.cols)
+				table := put(c, dt, x, 7, s.cols, s.gap)
+				ids, want := []int32{6, -1, 0, 7, 3}[:max(1, s.rows)], make([]float32, s.rows*s.cols)
+				for i, id := range ids[:s.rows] {
+					if id >= 0 && id < 7 {
+						copy(want[i*s.cols:(i+1)*s.cols], x[int(id)*s.cols:])
+					}
+				}
+				out := c.Strided(ot, s.rows, s.cols, s.cols+s.gap)
+				in := c.I32(ids, s.rows, 1)
+				c.Run(func(l *launch.List) { GatherRows(l, out, table, in) })
+				check(t, c, "gather", out, want, 0)
+			}
+		}
+	}
+}
+
+func TestElements(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(2, 1))
+	for _, s := range shapes {
+		for i := range 8 {
+			a, b, o := types[i&1], types[i>>1&1], types[i>>2&1]
+			n := s.rows * s.cols
+			x, y := values(rng, n), values(rng, n)
+			want := make([]float32, n)
+			// x += y and a bias
+			xm, ym := put(c, a, x, s.rows, s.cols, s.gap), put(c, b, y, s.rows, s.cols, s.gap)
+			for j := range want {
+				want[j] = x[j] + y[j]
+			}
+			c.Run(func(l *launch.List) { Add(l, xm, ym) })
+			check(t, c, "add", xm, want, 0)
+			xm = put(c, a, x, s.rows, s.cols, s.gap)
+			for j := range want {
+				want[j] = x[j] + y[j%s.cols]
+			}
+			c.Run(func(l *launch.List) { AddBias(l, xm, ym.RowRange(0, 1)) })
+			check(t, c, "bias", xm, want, 0)
+			// conversion
+			xm = put(c, a, x, s.rows, s.cols, s.gap)
+			out := c.Strided(o, s.rows, s.cols, s.cols+s.gap)
+			c.Run(func(l *launch.List) { Convert(l, out, xm) })
+			if err := kerneltest.SameBits(c.Floats(out), rounded(o, x)); err != nil {
+				t.Fatal(err)
+			}
+			// silu(x) * y
+			for j := range want {
+				want[j] = float32(ref.Silu(float64(x[j])) * float64(y[j]))
+			}
+			c.Run(func(l *launch.List) { SiLUMul(l, out, xm, ym) })
+			check(t, c, "silu", out, want, 16)
+		}
+	}
+}
+
+// TestConvertSpecial: rounding to nearest even, infinities and NaN stay.
+func TestConvertSpecial(t *testing.T) {
+	c := cudatest.Open(t)
+	inf := float32(math.Inf(1))
+	x := []float32{1, 1 + 0x1p-8, 1 + 0x1p-8 + 0x1p-20, 1 + 3*0x1p-8, -1 - 0x1p-8, inf, -inf, float32(math.NaN()), 0, 0x1p-140, math.MaxFloat32}
+	want := []float32{1, 1, 1 + 0x1p-7, 1 + 0x1p-6, -1, inf, -inf, float32(math.NaN()), 0, 0, inf}
+	want[9] = rounded(bf16, x[9:10])[0]
+	in, out := c.F32(x, 1, len(x)), c.Mat(bf16, 1, len(x))
+	c.Run(func(l *launch.List) { Convert(l, out, in) })
+	if err := kerneltest.Compare(c.Floats(out), want, len(x), kerneltest.Relative(want, 0, 0)); err != nil {
+		t.Error(err)
+	}
+	silu, big := c.Mat(f32, 1, 4), c.F32([]float32{-200, 200, -inf, inf}, 1, 4)
+	one := c.F32([]float32{1, 1, 1, 1}, 1, 4)
+	c.Run(func(l *launch.List) { SiLUMul(l, silu, big, one) })
+	if got := c.Floats(silu); got[0] != 0 || got[1] != 200 || got[2] == got[2] || got[3] != inf {
+		t.Errorf("silu of -200, 200, -Inf, Inf: %v", got)
+	}
+}
+
+// TestQuantizeRows: device.QuantizeRows' arithmetic with the row as the group, in the
+// order of matrix instructions.
+func TestQuantizeRows(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(3, 1))
+	for _, s := range []struct{ rows, cols, padded, gap int }{{3, 16, 16, 0}, {2, 64, 64, 8}, {2, 61, 64, 1}, {1, 70, 128, 2}, {2, 2048, 2048, 0}, {1, 8224, 8256, 0}} {
+		for _, dt := range types {
+			x := values(rng, s.rows*s.cols)
+			m, q, scale := put(c, dt, x, s.rows, s.cols, s.gap), c.Strided(tensor.I8, s.rows, s.padded, s.padded+16), c.Mat(f32, s.rows, 1)
+			c.Run(func(l *launch.List) { QuantizeRows(l, q, scale, m) })
+			scales := c.Floats(scale)
+			for r := range s.rows {
+				row := slices.Concat(x[r*s.cols:(r+1)*s.cols], make([]float32, s.padded-s.cols))
+				top := float32(kerneltest.MaxAbs(row))
+				got := cudatest.Download[int8](c, q.RowRange(r, r+1).At, s.padded)
+				if scales[r] != top/127 {
+					t.Fatalf("row %d of %+v: scale %v, want %v", r, s, scales[r], top/127)
+				}
+				for i, v := range got {
+					col := i/16*16 + QuantOrder[i%16]
+					if want := int8(math.RoundToEven(float64(row[col] * (127 / top)))); v != want {
+						t.Fatalf("row %d of %+v: byte %d is %d, want %d (column %d)", r, s, i, v, want, col)
+					}
+				}
+			}
+			gapsKept(t, c, "quantize", q)
+		}
+	}
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, tt := range []struct{ x, want float32 }{{inf, nan}, {-inf, nan}, {nan, nan}, {0x1p-101, 0}, {0x1p-100, 0x1p-100 / 127}, {0, 0}} {
+		x := make([]float32, 40)
+		x[37] = tt.x
+		m, q, scale := c.F32(x, 1, 40), c.Mat(tensor.I8, 1, 48), c.Mat(f32, 1, 1)
+		c.Run(func(l *launch.List) { QuantizeRows(l, q, scale, m) })
+		got, bytes := c.Floats(scale)[0], cudatest.Download[int8](c, q.At, 48)
+		if got != tt.want && !(got != got && tt.want != tt.want) {
+			t.Errorf("%v: scale %v, want %v", tt.x, got, tt.want)
+		}
+		for i, v := range bytes {
+			if v != 0 && !(v == 127 && tt.want > 0 && QuantOrder[i%16]+i/16*16 == 37) {
+				t.Errorf("%v: byte %d is %d", tt.x, i, v)
+			}
+		}
+	}
+}

@@ -1,0 +1,217 @@
+//go:build cuda
+
+package elem
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/kerneltest"
+	"krater/kernels/ref"
+	"krater/kernels/tensor"
+)
+
+// angles is a table [positions, dim] of (cos, sin).
+func angles(positions, dim int) []float32 {
+	t := make([]float32, positions*dim)
+	for p := range positions {
+		for i := range dim / 2 {
+			s, c := math.Sincos(float64(p) * math.Pow(100, -float64(2*i)/float64(dim)))
+			t[p*dim+2*i], t[p*dim+2*i+1] = float32(c), float32(s)
+		}
+	}
+	return t
+}
+
+func TestRope(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(7, 1))
+	const rows = 4
+	for _, p := range []device.Rope{
+		{Heads: 1, HeadDim: 2, Dim: 2},
+		{Heads: 3, HeadDim: 24, Offset: 16, Dim: 8},
+		{Heads: 2, HeadDim: 48, Offset: 16, Dim: 32},
+		{Heads: 5, HeadDim: 16, Dim: 16},
+		{Heads: 2, HeadDim: 70, Offset: 8, Dim: 16},
+		{Heads: 40, HeadDim: 32, Offset: 16, Dim: 16},
+	} {
+		for i := range 8 {
+			p.Interleaved = i&1 == 1
+			dt, gap := types[i>>1&1], 8-(i>>2&1)
+			cols := p.Heads*p.HeadDim + 8
+			x, table, positions := values(rng, rows*cols), angles(11, p.Dim), []int32{3, 0, 10, 7}
+			m, tm, pm := put(c, dt, x, rows, cols, gap), put(c, f32, table, 11, p.Dim, 4), c.I32(positions, rows, 1)
+			c.Run(func(l *launch.List) { Rope(l, m, pm, tm, p) })
+			want := slices.Clone(x)
+			ref.Rope(want, cols, positions, table, p)
+			tol := within(dt, want, 4)
+			if err := kerneltest.Compare(c.Floats(m), want, cols, func(i int) float64 { return tol(i) + 1e-6*kerneltest.MaxAbs(x) }); err != nil {
+				t.Fatalf("%+v %s: %v", p, dt, err)
+			}
+			gapsKept(t, c, "rope", m)
+			// Positions that the table lacks.
+			m, pm = put(c, dt, x, rows, cols, gap), c.I32([]int32{-1, 11, -5, 1 << 30}, rows, 1)
+			c.Run(func(l *launch.List) { Rope(l, m, pm, tm, p) })
+			if err := kerneltest.SameBits(c.Floats(m), x); err != nil {
+				t.Fatalf("%+v: a row without a position turned: %v", p, err)
+			}
+		}
+	}
+}
+
+var cacheTypes = []tensor.DType{f32, bf16, tensor.F8E4M3, tensor.I8}
+
+// newCache is a poisoned cache.
+func newCache(c *cudatest.Card, dt tensor.DType, slots, width, group, gap int) launch.KV {
+	kv := launch.KV{Mat: c.Strided(dt, slots, width, width+gap)}
+	if dt == tensor.I8 {
+		kv.Scales, kv.Group = c.Strided(f32, slots, width/group, width/group+gap), group
+	}
+	return kv
+}
+
+// content is all of a cache's memory.
+func content(c *cudatest.Card, kv launch.KV) []byte {
+	b := cudatest.Download[byte](c, kv.At, kv.Rows*kv.Stride*kv.DType.Size())
+	if !kv.Scales.Zero() {
+		b = append(b, cudatest.Download[byte](c, kv.Scales.At, 4*kv.Scales.Rows*kv.Scales.Stride)...)
+	}
+	return b
+}
+
+// stored is what a cache should hold: poison but for the rows of src.
+func stored(kv launch.KV, src []float32, slots []int32, width int) []byte {
+	rows := bytes.Repeat([]byte{cudatest.Poison}, kv.Rows*kv.Stride*kv.DType.Size())
+	scales := bytes.Repeat([]byte{cudatest.Poison}, 4*kv.Scales.Rows*kv.Scales.Stride)
+	for i, slot := range slots {
+		if slot < 0 || int(slot) >= kv.Rows {
+			continue
+		}
+		x := src[i*width : (i+1)*width]
+		row := rows[int(slot)*kv.Stride*kv.DType.Size():]
+		switch kv.DType {
+		case f32:
+			copy(row, kerneltest.Bytes(x))
+		case bf16:
+			half, _ := kerneltest.BF16(x)
+			copy(row, kerneltest.Bytes(half))
+		case tensor.F8E4M3:
+			ref.StoreRowsF8(row, x, []int32{0}, width)
+		case tensor.I8:
+			q, s := make([]int8, width), make([]float32, width/kv.Group)
+			ref.StoreRowsI8(q, s, x, []int32{0}, width, kv.Group)
+			copy(row, kerneltest.Bytes(q))
+			copy(scales[4*int(slot)*kv.Scales.Stride:], kerneltest.Bytes(s))
+		}
+	}
+	return append(rows, scales...)
+}
+
+func TestStoreRows(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(8, 1))
+	slots := []int32{4, -1, 0, 9, 2}
+	for _, s := range []struct{ width, group, gap int }{{40, 8, 0}, {64, 64, 16}, {33, 11, 1}, {576, 64, 0}, {100, 50, 4}} {
+		for _, kind := range cacheTypes {
+			for _, dt := range types {
+				x := values(rng, len(slots)*s.width)
+				// What 8 bits cannot hold: saturated, and NaN is zero.
+				if kind != bf16 && kind != f32 {
+					x[0], x[1], x[2], x[s.width-1] = float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), 0x1p-120
+				}
+				for i := range s.group { // a group of nothing
+					x[2*s.width+i] = 0
+				}
+				x[3] = 0x1p-7 * 1.0625
+				kv := newCache(c, kind, 9, s.width, s.group, s.gap)
+				src, sm := put(c, dt, x, len(slots), s.width, s.gap), c.I32(slots, len(slots), 1)
+				c.Run(func(l *launch.List) { StoreRows(l, kv, src, sm) })
+				if !bytes.Equal(content(c, kv), stored(kv, rounded(dt, x), slots, s.width)) {
+					t.Errorf("%s from %s, %+v: other bytes than the reference", kind, dt, s)
+				}
+			}
+		}
+	}
+}
+
+// TestE4M3 stores every bfloat16 as a float8.
+func TestE4M3(t *testing.T) {
+	c := cudatest.Open(t)
+	x := make([]float32, 1<<16)
+	for i := range x {
+		x[i] = tensor.BF16ToF32(uint16(i))
+	}
+	for _, cols := range []int{1 << 10, 1<<10 - 1} { // by chunks and one by one
+		rows := len(x) / cols
+		slots := make([]int32, rows)
+		for i := range slots {
+			slots[i] = int32(i)
+		}
+		src, sm, kv := put(c, f32, x, rows, cols, 0), c.I32(slots, rows, 1), newCache(c, tensor.F8E4M3, rows, cols, 0, 0)
+		c.Run(func(l *launch.List) { StoreRows(l, kv, src, sm) })
+		for i, v := range content(c, kv) {
+			if want := ref.F8E4M3(x[i]); v != want && !(x[i] != x[i] && v == 0) {
+				t.Fatalf("%v is stored as %#02x, want %#02x", x[i], v, want)
+			}
+		}
+	}
+}
+
+// TestLatentStore: one launch does to the bit what the operators do.
+func TestLatentStore(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(9, 1))
+	slots, positions := []int32{3, -1, 0, 7, 5}, []int32{1, 4, 9, 2, 12} // the last has no angles, the fourth no slot
+	const eps = 1e-6
+	for n, s := range []struct{ heads, nope, dim, rank, group, gap int }{
+		{4, 16, 16, 64, 16, 0},   // all by chunks
+		{2, 16, 8, 32, 8, 8},     // the goldens' heads: keys turn one by one
+		{3, 5, 6, 21, 3, 1},      // nothing aligned
+		{16, 16, 32, 512, 32, 0}, // two warps norm
+		{2, 8, 16, 40, 8, 3},     // gaps
+	} {
+		for i, kind := range cacheTypes {
+			p := device.Rope{Heads: s.heads, HeadDim: s.nope + s.dim, Offset: s.nope, Dim: s.dim, Interleaved: (i+n)%2 == 0}
+			key := device.Rope{Heads: 1, HeadDim: s.dim, Dim: s.dim, Interleaved: p.Interleaved}
+			qt, kt, wt := types[i%2], types[(i+n)%2], types[(i/2+n)%2]
+			rows, qCols, width := len(slots), s.heads*p.HeadDim, s.rank+s.dim
+			q, kv, w := values(rng, rows*qCols), values(rng, rows*width), values(rng, s.rank)
+			table := put(c, f32, angles(12, s.dim), 12, s.dim, 0)
+			norm, pos, sm := put(c, wt, w, 1, s.rank, 0), c.I32(positions, rows, 1), c.I32(slots, rows, 1)
+			var qs, kvs [2]launch.Mat
+			var caches [2]launch.KV
+			for j := range 2 {
+				qs[j], kvs[j] = put(c, qt, q, rows, qCols, s.gap), put(c, kt, kv, rows, width, s.gap)
+				caches[j] = newCache(c, kind, 7, width, s.group, s.gap)
+			}
+			c.Run(func(l *launch.List) {
+				LatentStore(l, caches[0], qs[0], kvs[0], norm, eps, pos, sm, table, p, key)
+				latent := kvs[1].ColRange(0, s.rank)
+				RMSNorm(l, latent, latent, norm, eps)
+				Rope(l, kvs[1].ColRange(s.rank, width), pos, table, key)
+				Rope(l, qs[1], pos, table, p)
+				StoreRows(l, caches[1], kvs[1], sm)
+			})
+			if err := kerneltest.SameBits(c.Floats(qs[0]), c.Floats(qs[1])); err != nil {
+				t.Errorf("%s %+v: queries: %v", kind, s, err)
+			}
+			if err := kerneltest.SameBits(c.Floats(kvs[0]), c.Floats(kvs[1])); err != nil {
+				t.Errorf("%s %+v: latent: %v", kind, s, err)
+			}
+			if !bytes.Equal(content(c, caches[0]), content(c, caches[1])) {
+				t.Errorf("%s %+v: the caches differ", kind, s)
+			}
+			if cached := content(c, caches[0]); !slices.Contains(cached, 0xff) || bytes.Count(cached, []byte{0xff}) == len(cached) {
+				t.Errorf("%s %+v: nothing or everything was stored", kind, s)
+			}
+			gapsKept(t, c, "q", qs[0])
+			gapsKept(t, c, "kv", kvs[0])
+		}
+	}
+}
