@@ -29,7 +29,7 @@ func (f *engineFlags) settle(w io.Writer) (card, error) {
 	if !f.onCard() {
 		return nil, nil
 	}
-	c, err := openCard(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM)})
+	c, err := openCard(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32"})
 	if errors.Is(err, errNoCard) {
 		fmt.Fprintf(w, "krater: --device cuda: %v; running on the processor\n", err)
 		f.Device, f.VRAM, f.ExpertVRAM = "cpu", 0, 0
@@ -79,7 +79,7 @@ const cardShare = planner.RefuseShare - 0.03
 // layout is how the device of the layers wants batches.
 func (f *engineFlags) layout() device.Layout {
 	if f.onCard() {
-		return cuda.Layout{}
+		return cuda.Layout{F32: f.Rows == "f32"}
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ type modelFlag struct {
 type engineFlags struct {
 	Device         string        `help:"Where to compute: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
 	CardIndex      int           `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
+	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 takes the plain kernels, for comparing." enum:"auto,bf16,f32" default:"auto"`
 	Threads        int           `help:"CPU threads; 0 takes all cores." default:"0"`
 	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX): prompts two to three times as fast, activations count with 16 of their 24 bits."`
 	LayerGroups    int           `help:"Cut the model into this many layer groups, each an actor." default:"1"`

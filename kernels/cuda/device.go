@@ -33,7 +33,7 @@ func Open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{card: card, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget}
+	d := &Device{Layout: Layout{F32: o.F32}, card: card, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget}
 	if d.budget <= 0 {
 		free, err := card.Free()
 		if err != nil {

@@ -22,13 +22,23 @@ type Options struct {
 	Index  int
 	Budget int64 // bytes of its memory that may be used; 0: what is free
 	Graphs int   // instantiated graphs a stream keeps; 0: 64
+	F32    bool  // see Layout
 }
 
 // Layout is what a batch is made of on a card (device.Layout).
-type Layout struct{}
+type Layout struct {
+	// F32 keeps activations in float32, for comparing with others: only the plain kernels
+	// take them.
+	F32 bool
+}
 
-// RowType is BF16.
-func (Layout) RowType() tensor.DType { return tensor.BF16 }
+// RowType is BF16, or F32 where that is asked for.
+func (l Layout) RowType() tensor.DType {
+	if l.F32 {
+		return tensor.F32
+	}
+	return tensor.BF16
+}
 
 // SpanWords is the size of a table of spans.
 func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }

@@ -134,11 +134,7 @@ func (m *MLA) queries(s device.Stream, st *stages.State, w *Weights, q device.Ma
 // rotate turns the queries by their positions.
 func (m *MLA) rotate(s device.Stream, st *stages.State, q device.Mat, layer int, probe stages.Probe) {
 	m.ops.Rope(s, q, st.Positions, m.table, m.qRope)
-	if probe != nil && q.Dense() {
-		// The rope part of every head as a row: [T*heads, rope]. Beside kv, rows of heads
-		// are no matrix.
-		pe := q
-		pe.Rows, pe.Cols, pe.Stride = st.T*m.sizes.Heads, m.sizes.Nope+m.sizes.Rope, m.sizes.Nope+m.sizes.Rope
-		probe.Observe(s, layer, "q_pe", pe.ColRange(m.sizes.Nope, pe.Cols), st)
+	if probe != nil {
+		probe.Observe(s, layer, "q_rotated", q, st)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/model"
 )
 
 // key names an intermediate result; layer is -1 outside the layers.
@@ -20,6 +21,7 @@ type key struct {
 type capture struct {
 	seq uint64
 	n   int // positions of the sequence
+	a   model.Attention
 
 	mu   sync.Mutex // groups may run on several goroutines
 	f32  map[key][]float32
@@ -28,8 +30,8 @@ type capture struct {
 	err  error
 }
 
-func newCapture(seq uint64, n int) *capture {
-	return &capture{seq: seq, n: n, f32: map[key][]float32{}, i32: map[key][]int32{}, rows: map[key]int{}}
+func newCapture(seq uint64, n int, a model.Attention) *capture {
+	return &capture{seq: seq, n: n, a: a, f32: map[key][]float32{}, i32: map[key][]int32{}, rows: map[key]int{}}
 }
 
 // Observe copies the sequence's rows of m (stages.Probe).
@@ -67,6 +69,10 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 		c.err = fmt.Errorf("compare: %s of layer %d at position %d, the prompt has %d", k.op, k.layer, pos+count-1, c.n)
 		return
 	}
+	if k.op == "q_rotated" {
+		c.putRotated(k.layer, m, host, row, count, pos)
+		return
+	}
 	width := per * m.Cols
 	from := row * m.Cols
 	switch m.DType {
@@ -87,6 +93,25 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 	default:
 		c.err = fmt.Errorf("compare: %s of layer %d is %s", k.op, k.layer, m.DType)
 		return
+	}
+	c.rows[k] += count
+}
+
+// putRotated keeps the rotated part of every head, as the goldens have it: q_pe.
+func (c *capture) putRotated(layer int, m device.Mat, host []byte, row, count, pos int) {
+	k, rope, qk, size := key{layer, "q_pe"}, c.a.RopeDim, c.a.QKDim(), m.DType.Size()
+	if c.f32[k] == nil {
+		c.f32[k] = make([]float32, c.n*c.a.Heads*rope)
+	}
+	for t := range count {
+		for h := range c.a.Heads {
+			from := ((row+t)*m.Cols + h*qk + c.a.Nope) * size
+			dst := c.f32[k][((pos+t)*c.a.Heads+h)*rope:][:rope]
+			if err := tensor.Widen(dst, m.DType, host[from:from+rope*size]); err != nil {
+				c.err = err
+				return
+			}
+		}
 	}
 	c.rows[k] += count
 }

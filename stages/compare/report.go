@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"text/tabwriter"
 )
 
@@ -102,6 +103,42 @@ func floats(name string, layer int, op string, got, want []float32, allowed floa
 	if !c.Passed {
 		c.Detail = fmt.Sprintf("element %d is %v, the golden has %v", worst, got[worst], want[worst])
 	}
+	return c
+}
+
+// floats is the check by Options.Relative where that is asked for.
+func (c *comparison) floats(name string, layer int, op string, got, want []float32, allowed float64) Check {
+	check := floats(name, layer, op, got, want, allowed)
+	if r := c.o.Relative; r > 0 && len(got) == len(want) {
+		check.Allowed, check.Passed = r, check.Relative <= r
+		if check.Passed {
+			check.Detail = ""
+		}
+	}
+	return check
+}
+
+// sets compares the chosen experts of each token, whatever their order. MaxAbs is the
+// share of tokens that chose others.
+func sets(name string, layer int, op string, got, want []int32, k int) Check {
+	c := Check{Name: name, Layer: layer, Op: op, Elements: len(want)}
+	if len(got) != len(want) || k < 1 {
+		c.Detail = fmt.Sprintf("%d ids, the golden has %d", len(got), len(want))
+		return c
+	}
+	wrong := 0
+	for t := 0; t+k <= len(want); t += k {
+		a, b := slices.Sorted(slices.Values(got[t:t+k])), slices.Sorted(slices.Values(want[t:t+k]))
+		if slices.Equal(a, b) {
+			continue
+		}
+		if wrong == 0 {
+			c.Detail = fmt.Sprintf("token %d chose %v, the golden %v", t/k, a, b)
+		}
+		wrong++
+	}
+	c.MaxAbs = float64(wrong*k) / float64(max(1, len(want)))
+	c.Relative, c.Passed = c.MaxAbs, wrong == 0
 	return c
 }
 

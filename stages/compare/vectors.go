@@ -43,9 +43,9 @@ func (c *comparison) vector(name, short string, v Vector, seen *capture, logits 
 	case short == "input_ids", short == "greedy_ids", short == "greedy_margin", short == "logits_last":
 		return nil // compared with the continuation
 	case short == "logits":
-		c.report.add(floats(name, -1, "logits", logits, v.F32, c.hidden))
+		c.report.add(c.floats(name, -1, "logits", logits, v.F32, c.hidden))
 	case short == "logits_f64":
-		c.report.add(floats(name, -1, "logits_f64", logits, v.F32, c.hidden))
+		c.report.add(c.floats(name, -1, "logits_f64", logits, v.F32, c.hidden))
 	case short == "embed", short == "final_norm":
 		c.observed(name, key{-1, short}, v, seen, c.hidden)
 	case short == "hidden":
@@ -99,13 +99,13 @@ func (c *comparison) operator(name string, layer int, op string, v Vector, seen 
 		if err != nil {
 			return err
 		}
-		c.report.add(floats(name, layer, op, got, v.F32, c.op))
+		c.report.add(c.floats(name, layer, op, got, v.F32, c.op))
 	case "attn_probs":
 		got, err := c.probabilities(layer, seen)
 		if err != nil {
 			return err
 		}
-		c.report.add(floats(name, layer, op, got, v.F32, c.op))
+		c.report.add(c.floats(name, layer, op, got, v.F32, c.op))
 	default:
 		c.observed(name, key{layer, op}, v, seen, c.op)
 	}
@@ -115,10 +115,13 @@ func (c *comparison) operator(name string, layer int, op string, v Vector, seen 
 // observed compares what the probe saw.
 func (c *comparison) observed(name string, k key, v Vector, seen *capture, allowed float64) {
 	var check Check
-	if v.I32 != nil {
+	switch {
+	case v.I32 != nil && c.o.Relative > 0:
+		check = sets(name, k.layer, k.op, seen.i32[k], v.I32, c.cfg.MoE.Router.TopK)
+	case v.I32 != nil:
 		check = ids(name, k.layer, k.op, seen.i32[k], v.I32)
-	} else {
-		check = floats(name, k.layer, k.op, seen.f32[k], v.F32, allowed)
+	default:
+		check = c.floats(name, k.layer, k.op, seen.f32[k], v.F32, allowed)
 	}
 	if err := seen.complete(k); err != nil {
 		check.Passed, check.Detail = false, err.Error()
