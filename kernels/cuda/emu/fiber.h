@@ -54,7 +54,7 @@ struct Warp {
 	Meeting meeting[32];
 };
 struct Named { // a barrier of a part of the block
-	int threads, arrived;
+	int threads = 0, arrived = 0;
 	std::vector<Thread *> waiting;
 };
 struct MBarrier {
@@ -142,7 +142,7 @@ struct Worker {
 	static void fiber();
 	friend void yield();
 };
-extern thread_local Worker *worker;
+extern __thread Worker *worker;
 
 // What lies at an address, in words: for messages. memory.cpp
 std::string describe(const void *p);
