@@ -9,7 +9,7 @@
 
 #include "vector.h"
 
-namespace kr_emu {
+namespace kr_emu __attribute__((visibility("hidden"))) {
 
 struct Warp;
 struct Launch;
@@ -74,8 +74,11 @@ struct Block {
 	uint64_t rng;
 };
 
-extern thread_local Thread *self;
-extern thread_local Block *block;
+// __thread, not thread_local: there is nothing to construct, and no call that looks.
+// Not the initial-exec model either: the kernels' __shared__ variables are in the same
+// segment and may be more than a library loaded late can have there.
+extern __thread Thread *self;
+extern __thread Block *block;
 
 // Ends the launch with a message that names kernel, block and thread, and a sticky error
 // (a CUresult). Does not return.

@@ -32,7 +32,7 @@ $(EMU_OUT)/$(1).o: $(2) $(EMU_HEADERS) $(EMU_DIR)/emu.mk
 	echo "$(EMU_CXX) $(1)"; rm -f $$@.sum; \
 	$(3) -o $$@.$$$$$$$$ && mv $$@.$$$$$$$$ $$@ && echo $$$$new > $$@.sum
 endef
-$(foreach s,$(EMU_LIBSRC),$(eval $(call emu_compile,lib_$(basename $(notdir $(s))),$(s),$(EMU_CXX) $(EMU_FLAGS) -c $(s))))
+$(foreach s,$(EMU_LIBSRC),$(eval $(call emu_compile,lib_$(basename $(notdir $(s))),$(s),$(EMU_CXX) $(EMU_FLAGS) -O3 -c $(s))))
 # A kernel source is wrapped in an anonymous namespace, after what it includes.
 emu_kernel = printf '\#include "kr.cuh"\nnamespace {\n\#include "$(CURDIR)/$(1)"\n}\n' | \
 	$(EMU_CXX) $(EMU_KERNEL_FLAGS) -I kernels/cuda/src -DKR_EMU_HOPPER=$(2) -x c++ -c -

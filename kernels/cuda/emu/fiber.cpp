@@ -13,9 +13,9 @@
 
 namespace kr_emu {
 
-thread_local Thread *self;
-thread_local Block *block;
-thread_local Worker *worker;
+__thread Thread *self;
+__thread Block *block;
+__thread Worker *worker;
 
 Worker::Worker() {
 	size_t bytes = (size_t)THREADS_MAX * (STACK + GUARD);

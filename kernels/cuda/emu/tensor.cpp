@@ -67,17 +67,20 @@ static void a_s8(int *a, const uint32_t *r, int lane) {
 		for (int j = 0; j < 4; j++) a[(g + 8 * (i & 1)) * 32 + 4 * c + 16 * (i >> 1) + j] = (signed char)(r[i] >> (8 * j));
 }
 
-// One fixed order: the products of a row are summed from k = 0 up, then added to c.
+// One fixed order: the products of a row are summed from k = 0 up, then added to c. n is a
+// multiple of 8; four rows by eight columns are summed in registers.
 template <typename T, int K> static void product(T *sum, const T *a, const T *b, int n) {
-	for (int i = 0; i < 16; i++) {
-		T *s = sum + i * n;
-		for (int j = 0; j < n; j++) s[j] = 0;
-		for (int k = 0; k < K; k++) {
-			T v = a[i * K + k];
-			const T *row = b + k * n;
-			for (int j = 0; j < n; j++) s[j] += v * row[j];
+	typedef T Eight __attribute__((vector_size(8 * sizeof(T))));
+	for (int j = 0; j < n; j += 8)
+		for (int i = 0; i < 16; i += 4) {
+			Eight s[4] = {};
+			for (int k = 0; k < K; k++) {
+				Eight row;
+				memcpy(&row, b + k * n + j, sizeof row);
+				for (int r = 0; r < 4; r++) s[r] += a[(i + r) * K + k] * row;
+			}
+			for (int r = 0; r < 4; r++) memcpy(sum + (i + r) * n + j, &s[r], sizeof s[r]);
 		}
-	}
 }
 
 // d of all lanes: quads of (g, 2c..) and (g+8, 2c..) for every 8 columns.

@@ -161,7 +161,7 @@ static void speed() {
 	MUST(cuCtxSynchronize());
 	double one = now() - t;
 	t = now();
-	MUST(launch("t_speed", {{1, 1, 1}, {256, 1, 1}, 0}, nullptr, out, 1000));
+	MUST(launch("t_speed", {{1, 1, 1}, {256, 1, 1}, 0}, nullptr, out, 20000));
 	MUST(cuCtxSynchronize());
 	double two = now() - t;
 	t = now();
