@@ -14,15 +14,15 @@ const plainThreads = 128
 // BF16 [heads*(nope+v), rank]; a cache of F32, BF16, F8E4M3 or I8. Rows of out that
 // belong to no prompt are left alone. It needs no scratch memory.
 func PlainPrefill(l *launch.List, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, p device.MLA) {
-	plain("plain MLAPrefill", l, out, q, cache, kvb, table, p, 0)
+	anySize("plain MLAPrefill", l, out, q, cache, kvb, table, p, 0)
 }
 
 // PlainDecode is the same of all generated rows.
 func PlainDecode(l *launch.List, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, p device.MLA) {
-	plain("plain MLADecode", l, out, q, cache, kvb, table, p, 1)
+	anySize("plain MLADecode", l, out, q, cache, kvb, table, p, 1)
 }
 
-func plain(op string, l *launch.List, out, q launch.Mat, c launch.KV, kvb launch.Weight, table launch.Mat, p device.MLA, decode int) {
+func anySize(op string, l *launch.List, out, q launch.Mat, c launch.KV, kvb launch.Weight, table launch.Mat, p device.MLA, decode int) {
 	check(op, out, q, &c, &kvb, table, p)
 	kind := cacheKind(op, &c)
 	if q.Rows == 0 {

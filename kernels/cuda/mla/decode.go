@@ -1,0 +1,109 @@
+package mla
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+var (
+	kAbsorb = launch.Named("kr_mla_absorb")
+	kMerge  = launch.Named("kr_mla_merge")
+	kAttend = map[tensor.DType]launch.Kernel{
+		tensor.BF16:   launch.Named("kr_mla_decode_bf16"),
+		tensor.F8E4M3: launch.Named("kr_mla_decode_e4m3"),
+		tensor.I8:     launch.Named("kr_mla_decode_i8"),
+	}
+)
+
+// The sizes of mla.cuh and mla_decode.cu.
+const (
+	nope, rope, vDim, rank = 128, 64, 128, 512
+	width                  = rank + rope
+
+	absorbCols, absorbRows = 64, 64
+	headsPerBlock          = 16
+	mergeRows, mergeV      = 8, 64
+	// two tiles of 64 keys, a tile of weights, marks and sums of 8 warps
+	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 2*4*8*headsPerBlock
+)
+
+// fixed reports whether the sizes are those the fast kernels are made for.
+func fixed(p device.MLA) bool {
+	return p.Nope == nope && p.Rope == rope && p.V == vDim && p.Rank == rank
+}
+
+// aligned: rows of m can be read 16 bytes at a time.
+func aligned(m launch.Mat) bool {
+	return m.At%16 == 0 && (m.Rows <= 1 || m.Stride*m.DType.Size()%16 == 0)
+}
+
+// readable reports whether fast kernels take q, kv_b and the cache.
+func readable(q launch.Mat, cache *launch.KV, kvb *launch.Weight, p device.MLA) bool {
+	return fixed(p) && q.DType == tensor.BF16 && aligned(q) && kvb.F.DType == tensor.BF16 && aligned(kvb.F) && aligned(cache.Mat)
+}
+
+// CanDecode reports whether Decode takes these: DeepSeek's head sizes, queries and kv_b
+// of BF16, a cache of BF16, F8E4M3 or I8 in groups that 4 divides, all aligned to 16
+// bytes, and a card whose blocks can have 150 KiB of shared memory.
+func CanDecode(card launch.Card, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
+	_, ok := kAttend[cache.DType]
+	return ok && readable(q, &cache, &kvb, p) && card.SharedMax >= decodeShared && (cache.DType != tensor.I8 || cache.Group%4 == 0)
+}
+
+// DecodeItems is the most items of work that rows generated rows of at most context
+// positions make.
+func DecodeItems(rows, context int) int { return rows * spans.ItemBound(context) }
+
+// DecodeScratch is the scratch memory that Decode needs, in bytes: 33 KB an item and 18 KB
+// a row at 16 heads.
+func DecodeScratch(rows, items int, p device.MLA) int {
+	d := layout(rows, items, p)
+	return d.marks + 2*4*items*p.Heads
+}
+
+// places are where the parts of Decode's scratch memory begin, in bytes.
+type places struct{ part, marks int }
+
+func layout(rows, items int, p device.MLA) places {
+	part := align(2 * rows * p.Heads * width)
+	return places{part, part + 4*items*p.Heads*rank}
+}
+
+func align(n int) int { return (n + 255) &^ 255 }
+
+// Decode is latent attention of all generated rows in table, at most rows of them with at
+// most items of work (DecodeItems, or what else bounds spans.Items of all rows); only
+// these bounds make the grid. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16.
+// scratch has DecodeScratch bytes, aligned to 256.
+func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA) {
+	const op = "MLADecode"
+	check(op, out, q, &cache, &kvb, table, p)
+	if !CanDecode(card, q, cache, kvb, p) {
+		refuse(op, "no kernel for q %v, cache %v, kv_b %v", q, cache.Mat, kvb.F)
+	}
+	if rows > q.Rows || items < rows || scratch%256 != 0 {
+		refuse(op, "%d items of %d rows, q %v", items, rows, q)
+	}
+	cacheKind(op, &cache)
+	if rows == 0 {
+		return
+	}
+	d := layout(rows, items, p)
+	part, marks := scratch+launch.Ptr(d.part), scratch+launch.Ptr(d.marks)
+	kvbAt, kvbStride := launch.P(kvb.F.At), launch.I32(kvb.F.Stride)
+	l.Add(kAbsorb, launch.Config{
+		Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, absorbRows)}, Block: launch.Dim{X: 128}, Shared: nope * absorbCols * 2, PDL: true},
+		launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), launch.I32(p.Heads))
+	blocks := min(card.SMs, items*int(over(p.Heads, headsPerBlock)))
+	l.Add(kAttend[cache.DType], launch.Config{Grid: launch.Dim{X: uint32(blocks)}, Block: launch.Dim{X: 256}, Shared: decodeShared, PDL: true},
+		launch.P(part), launch.P(marks), launch.P(scratch), launch.P(cache.At), launch.P(cache.Scales.At),
+		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At),
+		launch.I32(p.Heads), launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
+	l.Add(kMerge, launch.Config{
+		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 256}, PDL: true},
+		launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(part), launch.P(marks), kvbAt, kvbStride, launch.P(table.At), launch.I32(p.Heads))
+}
+
+func over(n, by int) uint32 { return uint32((n + by - 1) / by) }

@@ -1,0 +1,85 @@
+//go:build cuda
+
+package mla
+
+import (
+	"testing"
+
+	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// epsMMA: queries in latent space, weights and the sum of latents are rounded to bf16
+// (2^-9 each, relative to sums of size 1), and so is the result.
+const epsMMA = 3. / 256
+
+// decode runs Decode with a poisoned output.
+func (b *problem) runDecode(dt tensor.DType) []float32 {
+	items := 0
+	for _, s := range b.decode {
+		items += spans.Items(s.Pos + s.Len)
+	}
+	rows := len(b.decode) + 3 // a bound, as a bucket is
+	items += 3
+	b.q.Rows = max(b.q.Rows, rows)
+	out := b.out(dt)
+	out.Rows = b.q.Rows
+	defer func() { b.q.Rows = b.rows }()
+	scratch := b.c.Alloc(DecodeScratch(rows, items, b.p))
+	b.c.Run(func(l *launch.List) {
+		Decode(l, b.c.Info(), out, b.q, b.kv, b.kvb, b.table, rows, items, scratch, b.p)
+	})
+	out.Rows = b.rows
+	return b.c.Floats(out)
+}
+
+func contexts(n ...int) []seq {
+	var s []seq
+	for _, ctx := range n {
+		s = append(s, seq{past: ctx - 1, rows: 1, decode: true})
+	}
+	return s
+}
+
+func TestDecode(t *testing.T) {
+	c := cudatest.Open(t)
+	cases := []struct {
+		cache  tensor.DType
+		out    tensor.DType
+		heads  int
+		blocks int
+		seqs   []seq
+	}{
+		{tensor.BF16, tensor.BF16, 2, 16, contexts(1, 63, 64, 65, 200)},
+		{tensor.BF16, tensor.F32, 18, 64, contexts(129)},
+		{tensor.F8E4M3, tensor.BF16, 2, 64, contexts(65, 600, 1)},
+		{tensor.F8E4M3, tensor.F32, 16, 16, contexts(130)},
+		{tensor.I8, tensor.BF16, 2, 16, contexts(1, 190)},
+	}
+	for _, x := range cases {
+		p := lite
+		p.Heads, p.BlockTokens = x.heads, x.blocks
+		b := newProblem(c, uint64(x.heads), p, tensor.BF16, x.cache, tensor.BF16, x.seqs)
+		compare(t, x.cache.String(), b.runDecode(x.out), b.want(), epsMMA)
+	}
+}
+
+// A row has the same bits alone, among others and in every run.
+func TestDecodeInvariance(t *testing.T) {
+	c := cudatest.Open(t)
+	b := newProblem(c, 3, lite, tensor.BF16, tensor.F8E4M3, tensor.BF16, contexts(70, 300, 5))
+	all := b.runDecode(tensor.F32)
+	for range 2 {
+		sameBits(t, "again", b.runDecode(tensor.F32), all)
+	}
+	cols := b.p.Heads * b.p.V
+	list := b.decode
+	for i, s := range list {
+		b.decode = []device.Span{s}
+		b.putTable()
+		sameBits(t, "alone", b.runDecode(tensor.F32)[i*cols:(i+1)*cols], all[i*cols:(i+1)*cols])
+	}
+}

@@ -1,0 +1,101 @@
+package mla
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+var (
+	kGather  = launch.Named("kr_mla_gather")
+	kPrefill = launch.Named("kr_mla_prefill")
+)
+
+// The sizes of mla_prefill.cu.
+const (
+	expandedCols  = nope + vDim // of a head
+	prefillShared = 2 * spans.KeyTile * (nope + vDim + rope) * 2
+	keptBytes     = 4 * 68 * 256 // of a tile of rows, a head
+	gatherKeys    = 8
+)
+
+// DefaultKeys is how many keys Prefill expands at a time where memory is no concern: 84 MB
+// at 16 heads.
+const DefaultKeys = 8192
+
+// CanPrefill reports whether Prefill takes these: DeepSeek's head sizes, queries and kv_b
+// of BF16, any type of cache, all aligned to 16 bytes.
+func CanPrefill(card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
+	return readable(q, &cache, &kvb, p) && card.SharedMax >= prefillShared && aligned(out) && (cache.DType != tensor.I8 || cache.Group%4 == 0)
+}
+
+// PrefillScratch is the scratch memory that Prefill needs for prompts with so many tiles
+// of rows and so many keys in all (spans.Tiles, spans.Keys), of which it expands chunk at
+// a time: 9.4 KB a key of the chunk at 16 heads, and, where keys exceeds chunk, 1.1 MB a
+// tile.
+func PrefillScratch(tiles, keys, chunk int, p device.MLA) int {
+	s := prefillLayout(keys, chunk, p)
+	if keys > chunk {
+		return s.kept + tiles*p.Heads*keptBytes
+	}
+	return s.kept
+}
+
+// PrefillBounds are the most tiles and keys that prompts of at most seqs sequences with
+// rows rows in all can have, of at most context positions each.
+func PrefillBounds(rows, seqs, context int) (tiles, keys int) {
+	whole := (context + spans.KeyTile - 1) / spans.KeyTile * spans.KeyTile
+	return rows/spans.RowTile + seqs, seqs * whole
+}
+
+// room are where the parts of Prefill's scratch memory begin, in bytes.
+type room struct{ latents, ropes, kept int }
+
+func prefillLayout(keys, chunk int, p device.MLA) room {
+	n := min(keys, chunk)
+	latents := align(n * p.Heads * expandedCols * 2)
+	ropes := latents + align(n*rank*2)
+	return room{latents, ropes, ropes + align(n*rope*2)}
+}
+
+// Expand is a product out [n, N] = x [n, K] * transposed w [N, K], all BF16, rows dense.
+type Expand func(out, x launch.Mat, w launch.Weight)
+
+// Prefill is latent attention of the rows of all prompts: list is what table has, chunk
+// (a multiple of 64) how many of their keys are expanded at a time. expand appends the
+// products to l. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16; scratch has
+// PrefillScratch bytes, aligned to 256. Bits do not depend on chunk, if those of expand's
+// rows do not depend on their number.
+func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, chunk int, scratch launch.Ptr, expand Expand, p device.MLA) {
+	const op = "MLAPrefill"
+	check(op, out, q, &cache, &kvb, table, p)
+	if !CanPrefill(card, out, q, cache, kvb, p) {
+		refuse(op, "no kernel for out %v, q %v, cache %v, kv_b %v", out, q, cache.Mat, kvb.F)
+	}
+	if chunk < spans.KeyTile || chunk%spans.KeyTile != 0 || scratch%256 != 0 {
+		refuse(op, "%d keys at a time", chunk)
+	}
+	kind := cacheKind(op, &cache)
+	tiles, keys := 0, 0
+	for i := range list {
+		tiles, keys = tiles+spans.Tiles(&list[i]), keys+spans.Keys(&list[i])
+	}
+	s := prefillLayout(keys, chunk, p)
+	for from := 0; from < keys; from += chunk {
+		n := min(chunk, keys-from)
+		latents, ropes := dense(scratch+launch.Ptr(s.latents), n, rank), scratch+launch.Ptr(s.ropes)
+		expanded := dense(scratch, n, p.Heads*expandedCols)
+		l.Add(kGather, launch.Config{Grid: launch.Dim{X: uint32(n / gatherKeys)}, Block: launch.Dim{X: 256}, PDL: true},
+			launch.P(latents.At), launch.P(ropes), launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(kind),
+			launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At), launch.I32(from), launch.I32(p.BlockTokens))
+		expand(expanded, latents, kvb)
+		l.Add(kPrefill, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(tiles)}, Block: launch.Dim{X: 256}, Shared: prefillShared, PDL: true},
+			launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(expanded.At), launch.P(ropes),
+			launch.I32(from), launch.I32(n), launch.P(scratch+launch.Ptr(s.kept)), launch.P(table.At), launch.F32(float32(float64(p.Scale)*log2E)))
+	}
+}
+
+func dense(at launch.Ptr, rows, cols int) launch.Mat {
+	return launch.Mat{At: at, DType: tensor.BF16, Rows: rows, Cols: cols, Stride: cols}
+}

@@ -1,0 +1,32 @@
+// Latent attention at DeepSeek's sizes (V2, V2-Lite, V3, R1, Kimi-K2 all have these).
+#pragma once
+#include "latent.cuh"
+
+enum {
+	NOPE = 128, ROPE = 64, QK = NOPE + ROPE, VDIM = 128, RANK = 512,
+	WIDTH = RANK + ROPE,    // of a cache row
+	EXPANDED = NOPE + VDIM, // rows of kv_b a head
+};
+
+// In shared memory a row is units of 16 bytes, and row r keeps unit u at u ^ twist(r). A
+// row of 128 bytes or a multiple of it has all units of eight neighbouring rows in
+// different banks that way, and so have neighbouring rows the halves of a unit quad.
+KR_DEV uint32_t twist(uint32_t r) { return (r & 1) << 2 | (r >> 1 & 3); }
+KR_DEV uint32_t unit_at(uint32_t row, uint32_t unit, uint32_t row_bytes) { return row * row_bytes + ((unit ^ twist(row)) << 4); }
+
+KR_DEV uint4 lds16(const unsigned char *shared, uint32_t at) { return *reinterpret_cast<const uint4 *>(shared + at); }
+
+// Four e4m3 as four bf16, exactly: the seven bits move to where bf16 has exponent and
+// fraction, and 2^120 makes up for the exponents' biases, also of numbers below 2^-6.
+KR_DEV void widen_e4m3(uint32_t w, uint32_t &lo, uint32_t &hi) {
+	const uint32_t up = 0x7b807b80; // 2^120 twice
+	uint32_t a = __byte_perm(w, 0, 0x1404), b = __byte_perm(w, 0, 0x3424);
+	lo = fma_bf16x2((a & 0x80008000) | (a >> 4 & 0x07f007f0), up, 0x80008000);
+	hi = fma_bf16x2((b & 0x80008000) | (b >> 4 & 0x07f007f0), up, 0x80008000);
+}
+// Four int8 times a scale as bf16.
+KR_DEV void widen_i8(uint32_t w, float scale, uint32_t &lo, uint32_t &hi) {
+	int v = (int)w;
+	lo = pack_bf16((float)(v << 24 >> 24) * scale, (float)(v << 16 >> 24) * scale);
+	hi = pack_bf16((float)(v << 8 >> 24) * scale, (float)(v >> 24) * scale);
+}
