@@ -8,10 +8,8 @@ import (
 
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
-	"krater/kernels/cuda/plain"
 	"krater/kernels/cuda/route"
 	"krater/kernels/device"
-	"krater/kernels/tensor"
 )
 
 // Builder appends operators to a list.
@@ -32,10 +30,6 @@ type Network struct{ W13, W2 launch.Weight }
 
 // Zero reports whether n is absent.
 func (n *Network) Zero() bool { return n.W13.Rows() == 0 }
-
-// routerRows is up to how many outputs of float32 a product is taken for a router's,
-// which is exact in float32: a choice of experts must not hang on the order of a sum.
-const routerRows = 1024
 
 // GatherRows is out[i] = table[ids[i]].
 func (b *Builder) GatherRows(out, table, ids launch.Mat) { elem.GatherRows(b.List, out, table, ids) }
@@ -77,39 +71,6 @@ func (b *Builder) TopK(ids, weights, logits, bias launch.Mat, p device.Router) {
 // WeightedSum is out[t] = the sum over k of weights[t, k] * y[t*K+k], plus base[t].
 func (b *Builder) WeightedSum(out, y, weights, base launch.Mat) {
 	elem.WeightedSum(b.List, out, y, weights, base)
-}
-
-// MatMul is out = x * w^T.
-func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
-	if out.DType == tensor.F32 && w.A.Zero() && w.Rows() <= routerRows {
-		route.Logits(b.List, out, x, w.F)
-		return
-	}
-	plain.MatMul(b.List, out, x, w)
-}
-
-// FFN is one network for all rows.
-func (b *Builder) FFN(out, x launch.Mat, n Network) {
-	h := b.Scratch(plain.ScratchBytes(x.Rows, n.W2.Cols(), x.DType))
-	plain.FFN(b.List, out, h, x, n.W13, n.W2)
-}
-
-// Experts is a row of y [T*K, H] for every choice of ids [T, K].
-func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
-	h := b.Scratch(plain.ScratchBytes(x.Rows*ids.Cols, bank.W2.Cols(), x.DType))
-	plain.Experts(b.List, y, h, x, bank, ids)
-}
-
-// Mix is a MoE block from the router's choice on: delta = the weighted sum of the
-// experts plus the shared network. y [T*K, H] and shared [T, H] are room for the parts.
-func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
-	b.Experts(y, x, bank, ids)
-	if n.Zero() {
-		shared = launch.Mat{}
-	} else {
-		b.FFN(shared, x, n)
-	}
-	b.WeightedSum(delta, y, weights, shared)
 }
 
 func refuse(op, format string, args ...any) {
