@@ -93,8 +93,13 @@ func MatMul(l *launch.List, card launch.Card, out, x launch.Mat, w launch.Weight
 		refuse(op, "x %v, w [%d, %d] %s", x, w.Rows(), w.Cols(), formatNames[f])
 	}
 	checkOut(op, out, x.Rows, w.Rows())
-	if x.Rows > 0 {
-		matrix(l, kMatrix[f], out, x.At, x.Stride, &w, partsFor(card, w.Rows(), w.Cols()), o)
+	parts := partsFor(card, w.Rows(), w.Cols())
+	switch {
+	case x.Rows == 0:
+	case x.Rows >= wideFrom:
+		wideMatrix(l, card, out, x.At, x.Stride, &w, parts, o)
+	default:
+		matrix(l, kMatrix[f], out, x.At, x.Stride, &w, parts, o)
 	}
 }
 
@@ -144,11 +149,21 @@ func FFN(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launc
 	if x.Rows == 0 {
 		return
 	}
-	gateUp(l, x, partsFor(card, w13.Rows(), w13.Cols()), nil, work{}, 0, &n, h)
-	n.down(l, out, h, partsFor(card, w2.Rows(), w2.Cols()), o)
+	n.run(l, card, out, h, x, partsFor(card, w13.Rows(), w13.Cols()), partsFor(card, w2.Rows(), w2.Cols()), o)
 }
 
-// down launches the second half.
+// run launches both halves.
+func (n *Network) run(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launch.Mat, parts, downParts int, o Options) {
+	if x.Rows >= wideFrom {
+		wideGateUp(l, card, h, x, &n.W13, parts)
+		wideMatrix(l, card, out, h, n.Width(), &n.W2, downParts, o)
+		return
+	}
+	gateUp(l, x, parts, nil, work{}, 0, n, h)
+	n.down(l, out, h, downParts, o)
+}
+
+// down launches the second half, of hidden values that are permuted as w2 wants them.
 func (n *Network) down(l *launch.List, out launch.Mat, h launch.Ptr, parts int, o Options) {
 	f, _ := formatOf(&n.W2)
 	matrix(l, kHidden[f], out, h, n.Width(), &n.W2, parts, o)

@@ -34,20 +34,23 @@ func TestChoices(t *testing.T) {
 		w          launch.Weight
 		kernel     string
 		grid, warp uint32
+		shared     uint32
 	}{
-		{"q and kv_a", 1, 3648, 2048, tiles(8, 0, 3648, 2048, false), "kr_gemv_int8_g128", 228, 8},
-		{"o", 8, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_int8_g64", 128, 8},
-		{"o of 9 rows", 9, 2048, 2048, tiles(4, 32, 2048, 2048, false), "kr_gemv_int4_g32", 256, 8},
-		{"head", 1, 102400, 2048, launch.Weight{F: mat(tensor.BF16, 102400, 2048)}, "kr_gemv_bf16", 6400, 1},
-		{"dense down", 1, 2048, 10944, tiles(4, 128, 2048, 10944, false), "kr_gemv_int4_g128", 128, 8},
-		{"last rows", 1, 17, 64, tiles(8, 32, 17, 64, false), "kr_gemv_int8_g32", 2, 1},
+		{"q and kv_a", 1, 3648, 2048, tiles(8, 0, 3648, 2048, false), "kr_gemv_int8_g128", 228, 8, 4096},
+		{"o", 4, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_int8_g64", 128, 8, 4096},
+		{"o of 5 rows", 5, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_wide1_int8_g64", 64, 8, 32768},
+		{"o of 64 rows", 64, 2048, 2048, tiles(4, 32, 2048, 2048, false), "kr_gemv_wide2_int4_g32", 256, 8, 65536},
+		{"head", 1, 102400, 2048, launch.Weight{F: mat(tensor.BF16, 102400, 2048)}, "kr_gemv_bf16", 6400, 1, 512},
+		{"head of 32 rows", 32, 102400, 2048, tiles(8, 0, 102400, 2048, false), "kr_gemv_wide4_int8_g128", 800, 4, 16384},
+		{"dense down", 1, 2048, 10944, tiles(4, 128, 2048, 10944, false), "kr_gemv_int4_g128", 128, 8, 4096},
+		{"last rows", 1, 17, 64, tiles(8, 32, 17, 64, false), "kr_gemv_int8_g32", 2, 1, 512},
 	} {
 		var l launch.List
 		MatMul(&l, h100, out(c.m, c.n), x(c.m, c.k), c.w, Options{})
 		o := &l.Ops[0]
 		if len(l.Ops) != 1 || o.Kernel.String() != c.kernel || o.Config.Grid.X != c.grid || o.Config.Block.X != 32*c.warp ||
-			o.Config.Shared != 512*c.warp || o.Count != 13 || !o.Config.PDL {
-			t.Errorf("%s: %v %+v, %d arguments; want %s, %d blocks, %d warps", c.name, o.Kernel, o.Config, o.Count, c.kernel, c.grid, c.warp)
+			o.Config.Shared != c.shared || !o.Config.PDL {
+			t.Errorf("%s: %v %+v; want %s, %d blocks, %d warps, %d bytes", c.name, o.Kernel, o.Config, c.kernel, c.grid, c.warp, c.shared)
 		}
 	}
 }
@@ -82,8 +85,10 @@ func TestMixtures(t *testing.T) {
 		{"none shared", none, []op{{"kr_gemv_gate_up_int4_g128", 176, 6, 2}, {"kr_gemv_down_all_int4_g128", 128, 1, 12}}},
 		{"BF16 beside INT4", bf16, []op{{"kr_gemv_gate_up_bf16", 352, 1, 2}, {"kr_gemv_hidden_bf16", 128, 1, 4},
 			{"kr_gemv_gate_up_int4_g128", 176, 12, 2}, {"kr_gemv_down_all_int4_g128", 128, 2, 12}}},
-		{"32 rows", mixture(32, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 176, 8 + 80, 2}, {"kr_gemv_hidden_int8_g128", 512, 1, 4},
-			{"kr_gemv_down_int4_g128", 128, 80, 2}, {"kr_gemv_combine", 8, 32, 8}}},
+		{"8 rows", mixture(8, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 176, 2 + 48, 2}, {"kr_gemv_hidden_int8_g128", 128, 1, 4},
+			{"kr_gemv_down_int4_g128", 128, 48, 2}, {"kr_gemv_combine", 8, 8, 8}}},
+		{"32 rows", mixture(32, 8), []op{{"kr_gemv_wide4_gate_up_int8_g128", 176, 1, 2}, {"kr_gemv_wide4_int8_g128", 64, 1, 4},
+			{"kr_gemv_gate_up_int4_g128", 176, 80, 2}, {"kr_gemv_down_int4_g128", 128, 80, 2}, {"kr_gemv_combine", 8, 32, 8}}},
 	} {
 		var l launch.List
 		MoE(&l, h100, mat(tensor.F32, c.m.X.Rows, 2048), 4096, c.m, Options{Add: true})

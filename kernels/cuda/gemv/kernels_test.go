@@ -59,10 +59,16 @@ func within(t *testing.T, what string, got []float32, want, bound []float64) {
 
 func TestMatMulKernels(t *testing.T) {
 	c := cudatest.Open(t)
+	t.Run("split rows", func(t *testing.T) { testMatMul(t, c, h100) })
+	// Rows are whole and blocks have several warps of rows.
+	t.Run("whole rows", func(t *testing.T) { testMatMul(t, c, launch.Card{SMs: 1, SharedMax: 64 << 10}) })
+}
+
+func testMatMul(t *testing.T, c *cudatest.Card, card launch.Card) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	const most = 33
 	for i, k := range layouts {
-		for j, shape := range [][2]int{{17, 64}, {80, 192}, {130, 704}, {48, 1280}} {
+		for j, shape := range [][2]int{{17, 64}, {80, 192}, {274, 704}, {48, 1280}} {
 			n, cols := shape[0], shape[1]
 			dt := []tensor.DType{tensor.F32, tensor.BF16}[(i+j)%2]
 			w := c.RandomWeights(rng, k, 1, n, cols)
@@ -74,7 +80,7 @@ func TestMatMulKernels(t *testing.T) {
 				want[r], bound[r] = v, rounding(dt)*math.Abs(v)+summing*size
 			}
 			run := func(m int, o Options, out launch.Mat) []float32 {
-				c.Run(func(l *launch.List) { MatMul(l, h100, out, in.RowRange(0, m), w.Weight, o) })
+				c.Run(func(l *launch.List) { MatMul(l, card, out, in.RowRange(0, m), w.Weight, o) })
 				return c.Floats(out)
 			}
 			all := run(most, Options{}, c.Mat(dt, most, n))

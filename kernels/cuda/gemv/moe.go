@@ -111,22 +111,23 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 		w.aligned, w.rows = &m.Aligned, m.Aligned.MaxTiles()
 	}
 	gate := min(maxParts, (unitsOf(hidden)+7)/8)
-	fold := shared > 0 && foldable(&m.Bank.W13, &m.Shared.W13)
+	fold := shared > 0 && rows <= TileRows && foldable(&m.Bank.W13, &m.Shared.W13)
 	foldDown := fold && foldable(&m.Bank.W2, &m.Shared.W2) && !Grouped(rows)
+	base := launch.Ptr(0)
+	if shared > 0 && !foldDown {
+		base = s.base
+	}
+	sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
 	with := &m.Shared
 	if !fold {
 		with = nil
 		if shared > 0 {
-			gateUp(l, m.X, gate, nil, work{}, 0, &m.Shared, s.shared)
+			m.Shared.run(l, card, sum, s.shared, m.X, gate, downParts(shared), Options{})
 		}
 	}
-	base := launch.Ptr(0)
-	if shared > 0 && !foldDown && !fold {
-		base = sharedDown(l, m, s.base, s.shared)
-	}
 	gateUp(l, m.X, gate, &m.Bank, w, s.h, with, s.shared)
-	if shared > 0 && !foldDown && fold {
-		base = sharedDown(l, m, s.base, s.shared)
+	if fold && !foldDown {
+		m.Shared.down(l, sum, s.shared, downParts(shared), Options{})
 	}
 	if Grouped(rows) {
 		downGrouped(l, out, m, s, base, o)
@@ -144,13 +145,6 @@ func foldable(routed, shared *launch.Weight) bool {
 
 // downParts is into how many parts the second product of an expert is split.
 func downParts(width int) int { return min(maxParts, (unitsOf(width)+5)/6) }
-
-// sharedDown launches the shared network's second half for its own output.
-func sharedDown(l *launch.List, m *Mixture, base, h launch.Ptr) launch.Ptr {
-	out := launch.Mat{At: base, DType: tensor.F32, Rows: m.X.Rows, Cols: m.X.Cols, Stride: m.X.Cols}
-	m.Shared.down(l, out, h, downParts(m.Shared.Width()), Options{})
-	return base
-}
 
 // work says where the assignments are.
 type work struct {

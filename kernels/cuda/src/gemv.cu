@@ -96,8 +96,7 @@ template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, i
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		long long at = row(lane % 4 * 2 + i);
-		float u = sum[i];
-		if (at >= 0) store(h + at * width + f, u / (1.f + __expf(-u)) * sum[2 + i]);
+		if (at >= 0) store(h + at * width + f, swiglu(sum[i], sum[2 + i]));
 	}
 }
 
@@ -153,13 +152,6 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 ALL_FORMATS(X)
 #undef X
 GATE_UP_KERNEL(kr_gemv_gate_up_int4_g128_int8_g128, INT4_G128, INT8_G128)
-
-// The sum of n parts, step floats apart, in order.
-KR_DEV float in_order(const float *p, int n, int step) {
-	float v = *p;
-	for (int i = 1; i < n; i++) v += p[i * step];
-	return v;
-}
 
 // The second half for few tokens, a row of blocks a token: out = the sum over its ranks,
 // in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has 16

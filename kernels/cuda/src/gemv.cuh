@@ -41,6 +41,8 @@ struct Matrix {
 
 #define KR_MEMBER __device__ __forceinline__
 
+enum : uint32_t { ONES = 0x3f803f80 }; // a pair of bfloat16
+
 // The activations of this lane's token.
 struct Token {
 	const bf16 *row;
@@ -127,42 +129,44 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 		for (int i = 0; i < 8; i++) { // steps of 16 columns
 			if (!AHEAD && i % 4 == 0) load_token<PERMUTED>(b + 2 * i, x, 2 * unit + i / 4, i == 0 || both(unit));
 			uint32_t b0 = b[2 * i], b1 = b[2 * i + 1];
-			if constexpr (BITS == 4) {
-				const uint4 &q = v.q[i / 4];
-				step4(d, e, i % 4 == 0 ? q.x : i % 4 == 1 ? q.y : i % 4 == 2 ? q.z : q.w, b0, b1);
-			} else {
-				const uint4 &q = v.q[i / 2];
-				step8(d, i % 2 ? q.z : q.x, i % 2 ? q.w : q.y, b0, b1);
+			uint32_t a[4];
+			unpack(a, v, i);
+			mma_bf16(d, a, b0, b1);
+			if (BITS == 4) {
+				const uint32_t ones[4] = {ONES, ONES, ONES, ONES};
+				mma_bf16(e, ones, b0, b1);
 			}
 			if ((i + 1) % (GROUP / 16) == 0) {
-				uint32_t s = v.s[i / (GROUP / 16)];
-#pragma unroll
-				for (int r = 0; r < 4; r++) {
-					float y = BITS == 4 ? fmaf(-136.f, e[r % 2], d[r]) : d[r];
-					sum[r] = fmaf(r < 2 ? lo_f32(s) : hi_f32(s), y, sum[r]);
-					d[r] = 0.f;
-				}
-				e[0] = e[1] = e[2] = e[3] = 0.f;
+				scale(sum, d, e, v.s[i / (GROUP / 16)]);
+				d[0] = d[1] = d[2] = d[3] = e[0] = e[1] = e[2] = e[3] = 0.f;
 			}
 		}
 	}
+	// The A operand of step i (0..7) of a unit.
+	//
 	// INT4: a nibble n (value + 8) becomes the bfloat16 number 128 + n by its bits alone;
-	// e has the sum of the activations, of which 136 times is too much in d.
-	static KR_MEMBER void step4(float (&d)[4], float (&e)[4], uint32_t w, uint32_t b0, uint32_t b1) {
-		const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-		uint32_t a[4];
-#pragma unroll
-		for (int j = 0; j < 4; j++) a[j] = and_or<0x000f000f, 0x43004300>(w >> (4 * j));
-		mma_bf16(d, a, b0, b1);
-		mma_bf16(e, ones, b0, b1);
-	}
+	// 136 times the sum of the activations, which e has, is too much in the product.
 	// INT8: the low 7 bits of a byte (value + 128) give 128 + them; minus 128 if the high
 	// bit is set, minus 256 if not, is the value: all exact in bfloat16.
-	static KR_MEMBER void step8(float (&d)[4], uint32_t w0, uint32_t w1, uint32_t b0, uint32_t b1) {
-		uint32_t v[4] = {w0, w0 >> 8, w1, w1 >> 8}, a[4];
+	static KR_MEMBER void unpack(uint32_t (&a)[4], const Load &v, int i) {
+		const uint4 &q = v.q[i * LOADS / 4];
+		if (BITS == 4) {
+			uint32_t w = i % 4 == 0 ? q.x : i % 4 == 1 ? q.y : i % 4 == 2 ? q.z : q.w;
 #pragma unroll
-		for (int j = 0; j < 4; j++) a[j] = fma_bf16x2(and_or<0x007f007f, 0x43004300>(v[j]), 0x3f803f80u, (v[j] & 0x00800080u) ^ 0xc380c380u);
-		mma_bf16(d, a, b0, b1);
+			for (int j = 0; j < 4; j++) a[j] = and_or<0x000f000f, 0x43004300>(w >> (4 * j));
+		} else {
+			uint32_t w0 = i % 2 ? q.z : q.x, w1 = i % 2 ? q.w : q.y, w[4] = {w0, w0 >> 8, w1, w1 >> 8};
+#pragma unroll
+			for (int j = 0; j < 4; j++) a[j] = fma_bf16x2(and_or<0x007f007f, 0x43004300>(w[j]), ONES, (w[j] & 0x00800080u) ^ 0xc380c380u);
+		}
+	}
+	// A group's product d, with the sums e of its activations, to the row's sum.
+	static KR_MEMBER void scale(float (&sum)[4], const float (&d)[4], const float (&e)[4], uint32_t scales) {
+#pragma unroll
+		for (int r = 0; r < 4; r++) {
+			float y = BITS == 4 ? fmaf(-136.f, e[r % 2], d[r]) : d[r];
+			sum[r] = fmaf(r < 2 ? lo_f32(scales) : hi_f32(scales), y, sum[r]);
+		}
 	}
 };
 
@@ -221,6 +225,13 @@ struct Plain {
 	}
 };
 
+// The rows of a block. gate_up: rows are gate's, then up's, and 8 of each make a block, as
+// in joined tiles.
+KR_DEV Plain plain_block(const Matrix &w, int block, bool gate_up) {
+	int g = threadIdx.x % 32 / 4, lo = gate_up ? 8 * block + g : 16 * block + g;
+	return Plain(w, lo, gate_up ? w.rows / 2 + lo : lo + 8);
+}
+
 // Units from..to-1 of a product, added to sum. ready() is called once, when the first
 // weights are on their way, and gives the token: what it waits for does not hold up the
 // weights. AHEAD: the token's numbers are loaded as far ahead as the weights, for
@@ -256,15 +267,13 @@ template <int FORMAT, bool PERMUTED> struct FormatOf {
 	typedef Packed<FORMAT <= INT4_G128 ? 4 : 8, 32 << (FORMAT - 1) % 3, PERMUTED> type;
 };
 
-// Part part of parts of the product of a block of 16 stored rows. gate_up: plain rows
-// are gate's, then up's, and 8 of each make a block, as in joined tiles. PERMUTED says
-// how activations lie for format A; for plain rows they always lie in order.
+// Part part of parts of the product of a block of 16 stored rows. PERMUTED says how
+// activations lie for format A; for plain rows they always lie in order.
 template <int FORMAT, bool PERMUTED, bool AHEAD, class Ready>
 KR_DEV void product_of(float (&sum)[4], const Matrix &w, int block, bool gate_up, int part, int parts, Ready ready) {
-	int units = (w.tiles + 1) / 2, from = units * part / parts, to = units * (part + 1) / parts, g = threadIdx.x % 32 / 4;
+	int units = (w.tiles + 1) / 2, from = units * part / parts, to = units * (part + 1) / parts;
 	if constexpr (FORMAT == PLAIN_BF16) {
-		int lo = gate_up ? 8 * block + g : 16 * block + g;
-		product<AHEAD>(sum, Plain(w, lo, gate_up ? w.rows / 2 + lo : lo + 8), from, to, ready);
+		product<AHEAD>(sum, plain_block(w, block, gate_up), from, to, ready);
 	} else {
 		product<AHEAD>(sum, typename FormatOf<FORMAT, PERMUTED>::type(w, block), from, to, ready);
 	}
@@ -286,6 +295,15 @@ KR_DEV void join(float (&sum)[4], float4 *parts) {
 		sum[3] += v.w;
 	}
 }
+
+// The sum of n parts, step floats apart, in order.
+KR_DEV float in_order(const float *p, int n, int step) {
+	float v = *p;
+	for (int i = 1; i < n; i++) v += p[i * step];
+	return v;
+}
+
+KR_DEV float swiglu(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
 
 // A result goes out: as float32 or bfloat16, added to what is there or not.
 KR_DEV void give(void *out, int wide, int add, long long at, float v) {
