@@ -1,7 +1,10 @@
 package bin_test
 
-import _ "krater/kernels/cuda/gemv"
+import (
+	_ "krater/kernels/cuda/gemv"
+	_ "krater/kernels/cuda/moe"
+)
 
 // Packages whose kernels' names are not literals: importing them (above) makes launch
 // know the names.
-var imported = map[string]bool{"gemv": true}
+var imported = map[string]bool{"gemv": true, "moe": true}

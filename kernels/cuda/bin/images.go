@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-//go:embed *.gz
+//go:embed *.gz MANIFEST RESOURCES
 var files embed.FS
 
 // imageMax bounds what one artifact unpacks to.
@@ -39,9 +39,30 @@ func Images(capability int) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kernels of %s: %w", e.Name(), err)
 		}
+		if arch == PTX && !strings.Contains(image, ".entry ") {
+			continue // all of the file's kernels are for Hopper
+		}
 		images = append(images, image)
 	}
 	return images, nil
+}
+
+// Built is what the kernels in this program were made from, and need.
+func Built() (*Manifest, []Resources, error) {
+	text, err := files.ReadFile("MANIFEST")
+	if err != nil {
+		return nil, nil, err
+	}
+	table, err := files.ReadFile("RESOURCES")
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := ParseManifest(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, err := ParseResources(table)
+	return m, rows, err
 }
 
 // unpack ends the image with the zero byte that the text form needs.

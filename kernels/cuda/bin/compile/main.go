@@ -71,10 +71,7 @@ func run(nvcc string) error {
 		}
 	}
 	wait.Wait()
-	if b.err != nil {
-		return b.err
-	}
-	return b.write()
+	return errors.Join(b.err, b.write()) // what could be compiled stays
 }
 
 // load reads the last run's manifest and table; without them everything is new.
@@ -166,37 +163,37 @@ func (b *build) keep(name string, old *bin.Manifest, rows []bin.Resources) {
 
 // compile makes one artifact.
 func (b *build) compile(name, arch string) (file, sum string, rows []bin.Resources, err error) {
+	file = bin.ArtifactName(name, arch)
 	tmp, err := os.MkdirTemp("", "kernels")
 	if err != nil {
-		return "", "", nil, err
+		return file, "", nil, err
 	}
 	defer os.RemoveAll(tmp)
 	image := filepath.Join(tmp, name+"."+arch)
 	args := append(strings.Fields(flags[arch]), "-I", src, filepath.Join(src, name+".cu"), "-o", image)
 	said, err := exec.Command(b.nvcc, args...).CombinedOutput()
 	if err != nil {
-		return "", "", nil, fmt.Errorf("%s for %s: %w\n%s", name, arch, err, said)
+		return file, "", nil, fmt.Errorf("%s for %s: %w\n%s", name, arch, err, said)
 	}
 	if arch == bin.PTX { // the assembler's word on it, and a check that it assembles
 		ptxas := filepath.Join(filepath.Dir(b.nvcc), "ptxas")
 		said, err = exec.Command(ptxas, "-v", "-arch=sm_80", image, "-o", filepath.Join(tmp, "out")).CombinedOutput()
 		if err != nil {
-			return "", "", nil, fmt.Errorf("%s, assembled: %w\n%s", name, err, said)
+			return file, "", nil, fmt.Errorf("%s, assembled: %w\n%s", name, err, said)
 		}
 	}
 	rows, err = parse(string(said), name, arch)
 	if err != nil {
-		return "", "", nil, fmt.Errorf("%s for %s: %w", name, arch, err)
+		return file, "", nil, fmt.Errorf("%s for %s: %w", name, arch, err)
 	}
 	content, err := os.ReadFile(image)
 	if err != nil {
-		return "", "", nil, err
+		return file, "", nil, err
 	}
 	packed, err := pack(content)
 	if err != nil {
-		return "", "", nil, err
+		return file, "", nil, err
 	}
-	file = bin.ArtifactName(name, arch)
 	fmt.Printf("%-24s %8d bytes, %8d packed, %3d kernels\n", file, len(content), len(packed), len(rows))
 	return file, bin.Sum(packed), rows, os.WriteFile(filepath.Join(out, file), packed, 0o644)
 }
@@ -218,6 +215,7 @@ func (b *build) done(file, sum string, rows []bin.Resources, err error) {
 	defer b.mu.Unlock()
 	if err != nil {
 		b.err = errors.Join(b.err, err)
+		delete(b.manifest.Artifact, file)
 		return
 	}
 	a := b.manifest.Artifact[file]

@@ -28,8 +28,11 @@ ptxas info    : Used 168 registers, used 2 barriers
 	if err != nil || !slices.Equal(got, want) {
 		t.Fatalf("%+v, %v", got, err)
 	}
+	if rows, err := parse("ptxas info    : 0 bytes gmem\n", "f", bin.PTX); err != nil || len(rows) != 0 {
+		t.Errorf("a file without kernels for compute_80: %v, %v", rows, err)
+	}
 	for _, bad := range []string{"", "ptxas info    : Compiling entry function 'kr_a' for 'sm_80'\n"} {
-		if rows, err := parse(bad, "f", bin.PTX); err == nil {
+		if rows, err := parse(bad, "f", bin.Hopper); err == nil {
 			t.Errorf("%q gave %v", bad, rows)
 		}
 	}

@@ -1,0 +1,166 @@
+package cards
+
+import (
+	"fmt"
+	"math"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/ops"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// Attention rounds probabilities and what it multiplies keys with to BF16: each is off by
+// 2^-9, hundreds of them add up at random.
+const relMLA, absMLA = 1.0 / 64, 1.0 / 32
+
+// history is the sequences of a batch: rows new tokens each, after past tokens.
+type history struct{ seqs, rows, past int }
+
+func (h history) context() int { return h.past + h.rows }
+
+// cached is a cache with the blocks of every sequence in a random order, and the table of
+// the batch.
+type cached struct {
+	kv    data
+	table data
+	list  []device.Span
+}
+
+func (d *desk) cached(h history, dt tensor.DType, p device.MLA, decode bool) *cached {
+	each := (h.context() + p.BlockTokens - 1) / p.BlockTokens
+	c := &cached{kv: d.numbers(dt, h.seqs*each*p.BlockTokens, p.Rank+p.Rope, unit)}
+	blocks := d.rng.Perm(h.seqs * each)
+	for i := range h.seqs {
+		s := device.Span{Row: i * h.rows, Len: h.rows, Pos: h.past}
+		for _, b := range blocks[i*each : (i+1)*each] {
+			s.Blocks = append(s.Blocks, int32(b))
+		}
+		c.list = append(c.list, s)
+	}
+	words := make([]int32, spans.Words(h.seqs, h.seqs*each))
+	if decode {
+		spans.Put(words, nil, c.list)
+	} else {
+		spans.Put(words, c.list, nil)
+	}
+	c.table = d.ints(1, len(words), func(i int) int32 { return words[i] })
+	return c
+}
+
+// slot is the row of the cache with a position of a sequence.
+func (c *cached) slot(seq, pos int, p device.MLA) int {
+	return int(c.list[seq].Blocks[pos/p.BlockTokens])*p.BlockTokens + pos%p.BlockTokens
+}
+
+// latent is attention of a batch: generated rows (one a sequence) or prompts.
+func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
+	t, ctx := h.seqs*h.rows, float64(h.context())
+	width := float64((p.Rank + p.Rope) * dt.Size())
+	kvB := float64(p.Heads * (p.Nope + p.V) * p.Rank * 2)
+	rows := float64(t * p.Heads * (p.Nope + p.Rope + p.V) * 2)
+	c := &Case{
+		Op:    "mla prefill",
+		Shape: fmt.Sprintf("%d x %d rows after %d, %d heads", h.seqs, h.rows, h.past, p.Heads),
+		DType: "cache " + dt.String(),
+		Bytes: float64(h.seqs)*ctx*width + kvB + rows,
+		Rel:   relMLA, Abs: absMLA,
+	}
+	// Keys that a row sees, summed over the rows of a sequence.
+	seen := float64(h.rows)*float64(h.past) + float64(h.rows)*float64(h.rows+1)/2
+	if decode {
+		c.Op = "mla decode"
+		c.Flops = 2 * float64(h.seqs*p.Heads) * (seen*float64(2*p.Rank+p.Rope) + float64((p.Nope+p.V)*p.Rank))
+	} else {
+		expand := ctx * float64(p.Rank) * float64(p.Nope+p.V)
+		c.Flops = 2 * float64(h.seqs*p.Heads) * (seen*float64(p.Nope+p.Rope+p.V) + expand)
+	}
+	c.Rotate = int(c.Bytes)
+	c.build = func(d *desk) *job {
+		q, out := d.numbers(tensor.BF16, t, p.Heads*(p.Nope+p.Rope), unit), d.room(tensor.BF16, t, p.Heads*p.V)
+		w := d.weights(bf16, 1, p.Heads*(p.Nope+p.V), p.Rank, false)
+		in := d.cached(h, dt, p, decode)
+		return &job{
+			run: func(b *ops.Builder, i int) {
+				attend := b.MLAPrefill
+				if decode {
+					attend = b.MLADecode
+				}
+				attend(out.of(i), q.of(i), launch.KV{Mat: in.kv.of(i)}, w.of(i), in.list, in.table.of(i), p)
+			},
+			outs:  []data{out},
+			check: func(read reader) []Sample { return checkLatent(d, read, in, q, out, &w, h, p) },
+		}
+	}
+	return c
+}
+
+// checkLatent samples four rows and four heads of each.
+func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h history, p device.MLA) []Sample {
+	rows, heads := d.spread(out.Rows, 4), d.spread(p.Heads, 4)
+	var got [][]float64
+	for _, row := range rows {
+		got = append(got, read(out.RowRange(row, row+1)))
+	}
+	s := make([]Sample, len(rows)*len(heads)*p.V)
+	parallel(len(rows)*len(heads), func(i int) {
+		row, head := i/len(heads), heads[i%len(heads)]
+		want, scale := attended(in, q, w, rows[row], head, h, p)
+		for v := range p.V {
+			s[i*p.V+v] = Sample{got[row][head*p.V+v], want[v], scale}
+		}
+	})
+	return s
+}
+
+// attended is one head of a row, and how large the terms of its sums were. The query goes
+// through kv_b to the latents, so that keys need not be expanded: the same numbers.
+func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA) (out []float64, scale float64) {
+	seq, ctx := row/h.rows, h.past+row%h.rows+1
+	at := head * (p.Nope + p.Rope)
+	query := make([]float64, p.Rank+p.Rope)
+	for i := range p.Nope {
+		v := q.get(row, at+i)
+		for r := range p.Rank {
+			query[r] += v * w.get(0, head*(p.Nope+p.V)+i, r)
+		}
+	}
+	for i := range p.Rope {
+		query[p.Rank+i] = q.get(row, at+p.Nope+i)
+	}
+	prob, top := make([]float64, ctx), math.Inf(-1)
+	for pos := range prob {
+		slot := in.slot(seq, pos, p)
+		for r, v := range query {
+			prob[pos] += v * in.kv.get(slot, r)
+		}
+		prob[pos] *= float64(p.Scale)
+		top = max(top, prob[pos])
+	}
+	sum := 0.0
+	for pos := range prob {
+		prob[pos] = math.Exp(prob[pos] - top)
+		sum += prob[pos]
+	}
+	mean, squares := make([]float64, p.Rank), make([]float64, p.Rank)
+	for pos := range prob {
+		slot := in.slot(seq, pos, p)
+		for r := range mean {
+			v := prob[pos] / sum * in.kv.get(slot, r)
+			mean[r] += v
+			squares[r] += v * v
+		}
+	}
+	out = make([]float64, p.V)
+	for v := range out {
+		size := 0.0
+		for r := range mean {
+			c := w.get(0, head*(p.Nope+p.V)+p.Nope+v, r)
+			out[v] += c * mean[r]
+			size += c * c * squares[r]
+		}
+		scale = max(scale, math.Sqrt(size))
+	}
+	return out, scale
+}

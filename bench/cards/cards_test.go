@@ -1,0 +1,168 @@
+package cards
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"krater/kernels/cuda/bin"
+	"krater/kernels/cuda/launch"
+)
+
+// h100 is the card that records are of.
+var h100 = launch.Card{Name: "NVIDIA H100 80GB HBM3", SMs: 132, Hopper: true, SharedMax: 227 << 10}
+
+func sources(t *testing.T) *Sources {
+	t.Helper()
+	text, err := os.ReadFile("../../kernels/cuda/bin/MANIFEST")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := bin.ParseManifest(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err = os.ReadFile("../../kernels/cuda/bin/RESOURCES"); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := bin.ParseResources(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewSources(m, rows)
+}
+
+// TestEveryCaseCanBeBuilt: names differ, every case launches something, and what it
+// launches is among the compiled kernels, on a card with and one without Hopper's build.
+func TestEveryCaseCanBeBuilt(t *testing.T) {
+	built := sources(t)
+	older := h100
+	older.Hopper, older.SharedMax = false, 163<<10
+	for _, sizes := range []Sizes{V2Lite(), Small()} {
+		seen := map[string]bool{}
+		for _, c := range Table(sizes) {
+			if seen[c.Name()] {
+				t.Errorf("two cases are named %s", c.Name())
+			}
+			seen[c.Name()] = true
+			if c.Bytes <= 0 || c.Rotate <= 0 || c.copies() < 1 {
+				t.Errorf("%s: %g bytes, %d rotated in %d copies", c.Name(), c.Bytes, c.Rotate, c.copies())
+			}
+			for _, card := range []launch.Card{h100, older} {
+				kernels := c.Kernels(card)
+				if len(kernels) == 0 {
+					t.Errorf("%s launches nothing", c.Name())
+				}
+				if _, err := built.Hash(kernels); err != nil {
+					t.Errorf("%s: %v", c.Name(), err)
+				}
+			}
+		}
+	}
+}
+
+const record = "../results/h100-kernels.json"
+
+// unproven names the cases that have no recorded pass for the present sources.
+func unproven(rep *Report, table []*Case, built *Sources) (out []string, err error) {
+	rows := map[string]*Row{}
+	for i := range rep.Rows {
+		rows[rep.Rows[i].name()] = &rep.Rows[i]
+	}
+	for _, c := range table {
+		kernels := c.Kernels(h100)
+		hash, err := built.Hash(kernels)
+		if err != nil {
+			return nil, err
+		}
+		r := rows[c.Name()]
+		switch {
+		case r == nil:
+			out = append(out, c.Name()+": never measured")
+		case !r.Pass:
+			out = append(out, c.Name()+": did not pass: "+r.Fault)
+		case r.Source != hash || strings.Join(r.Kernels, " ") != strings.Join(kernels, " "):
+			out = append(out, c.Name()+": measured with other kernels ("+r.Source+", now "+hash+")")
+		}
+	}
+	return out, nil
+}
+
+// TestKernelsAreProven fails for a kernel whose present sources no card has run.
+func TestKernelsAreProven(t *testing.T) {
+	text, err := os.ReadFile(record)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("no card has been measured yet")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rep Report
+	if err := json.Unmarshal(text, &rep); err != nil {
+		t.Fatal(err)
+	}
+	list, err := unproven(&rep, Table(V2Lite()), sources(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range list {
+		t.Errorf("unproven: %s (krater bench kernels --device cuda --record %s)", name, record)
+	}
+}
+
+// TestUnprovenIsFound holds that check itself to account.
+func TestUnprovenIsFound(t *testing.T) {
+	built, table := sources(t), Table(Small())[:3]
+	whole := func() *Report {
+		rep := &Report{}
+		for _, c := range table {
+			k := c.Kernels(h100)
+			hash, err := built.Hash(k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rep.Rows = append(rep.Rows, Row{Op: c.Op, Shape: c.Shape, DType: c.DType, Kernels: k, Source: hash, Pass: true})
+		}
+		return rep
+	}
+	for name, spoil := range map[string]func(r *Report){
+		"":                func(*Report) {},
+		"never measured":  func(r *Report) { r.Rows = r.Rows[1:] },
+		"did not pass":    func(r *Report) { r.Rows[1].Pass = false },
+		"other kernels (": func(r *Report) { r.Rows[2].Source = "0" },
+		"with other":      func(r *Report) { r.Rows[2].Kernels = r.Rows[2].Kernels[:len(r.Rows[2].Kernels)-1] },
+	} {
+		rep := whole()
+		spoil(rep)
+		list, err := unproven(rep, table, built)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "" && len(list) > 0 || name != "" && (len(list) != 1 || !strings.Contains(list[0], name)) {
+			t.Errorf("%q: %v", name, list)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	c := &Case{Rel: 0.01, Abs: 0.1}
+	nan := 0.0
+	nan /= nan
+	for _, x := range []struct {
+		s    Sample
+		fine bool
+	}{
+		{Sample{10, 10, 1}, true}, {Sample{10.19, 10, 1}, true}, {Sample{10.21, 10, 1}, false},
+		{Sample{nan, 10, 1}, false}, {Sample{0, nan, 1}, false}, {Sample{0.2, 0, 1}, false},
+	} {
+		if _, fault := c.judge([]Sample{{1, 1, 1}, x.s}); (fault == "") != x.fine {
+			t.Errorf("%+v: %q", x.s, fault)
+		}
+	}
+	if _, fault := c.judge(nil); fault == "" {
+		t.Error("no samples at all passed")
+	}
+}

@@ -1,0 +1,64 @@
+//go:build cuda
+
+package cards
+
+import (
+	"slices"
+
+	"krater/bench/stat"
+	"krater/kernels/cuda/launch"
+)
+
+const (
+	ceilingBytes = 1 << 30
+	ceilingSteps = 4096 // products of a thread group
+	blockSteps   = 8    // products a step, in kernels/cuda/src/ceiling.cu
+)
+
+// ceilings measures what the card gives at best.
+func (r *runner) ceilings() error {
+	info := r.card.Info()
+	at, to := r.alloc(ceilingBytes), r.alloc(ceilingBytes)
+	if r.err != nil {
+		return r.clear()
+	}
+	r.s.List.Fill(at, ceilingBytes, 1)
+	top := &r.rep.Ceilings
+	top.ReadGBps = stat.Round(ceilingBytes/1e3/r.best(func() { readAll(&r.s.List, info, at, to) }), 0)
+	top.CopyGBps = stat.Round(2*ceilingBytes/1e3/r.best(func() { r.s.List.Copy(to, at, ceilingBytes) }), 0)
+	flops := 0.0
+	us := r.best(func() { flops = multiply(&r.s.List, info, to) })
+	top.TFLOPs = stat.Round(flops/1e6/us, 0)
+	return r.clear()
+}
+
+// best is the shortest time of what f adds, in microseconds.
+func (r *runner) best(f func()) float64 {
+	var times []float64
+	for range rounds {
+		if r.err != nil {
+			return 1
+		}
+		took, err := r.s.Timed(f)
+		r.err = err
+		times = append(times, took.Seconds()*1e6)
+	}
+	return slices.Min(times)
+}
+
+func readAll(l *launch.List, c launch.Card, at, to launch.Ptr) {
+	l.Add(kRead, launch.Config{Grid: launch.Dim{X: uint32(4 * c.SMs)}, Block: launch.Dim{X: 512}},
+		launch.P(at), launch.I64(ceilingBytes/16), launch.P(to))
+}
+
+// multiply adds products of registers, and gives how many operations they are.
+func multiply(l *launch.List, c launch.Card, to launch.Ptr) float64 {
+	if c.Hopper { // a group of 4 warps: 64 x 128 x 16, from shared memory
+		l.Add(kProductsH, launch.Config{Grid: launch.Dim{X: uint32(c.SMs)}, Block: launch.Dim{X: 256}, Shared: 48 << 10},
+			launch.I32(ceilingSteps), launch.P(to))
+		return float64(c.SMs) * 2 * ceilingSteps * blockSteps * 2 * 64 * 128 * 16
+	}
+	l.Add(kProducts, launch.Config{Grid: launch.Dim{X: uint32(2 * c.SMs)}, Block: launch.Dim{X: 256}},
+		launch.I32(ceilingSteps), launch.P(to))
+	return float64(2*c.SMs) * 8 * ceilingSteps * blockSteps * 2 * 16 * 8 * 16
+}

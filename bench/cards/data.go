@@ -1,0 +1,187 @@
+package cards
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/tensor"
+)
+
+// data is a dense matrix, in copies.
+type data struct {
+	launch.Mat // the first copy
+	step       int64
+	host       []byte
+}
+
+// of is a copy.
+func (x data) of(copy int) launch.Mat {
+	m := x.Mat
+	m.At += launch.Ptr(int64(copy) * x.step)
+	return m
+}
+
+// get is an element of the host's copy.
+func (x data) get(row, col int) float64 {
+	i := row*x.Cols + col
+	switch x.DType {
+	case tensor.F32:
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(x.host[4*i:])))
+	case tensor.BF16:
+		return float64(tensor.BF16ToF32(binary.LittleEndian.Uint16(x.host[2*i:])))
+	case tensor.F8E4M3:
+		return float64(tensor.F8E4M3ToF32(x.host[i]))
+	case tensor.I32:
+		return float64(int32(binary.LittleEndian.Uint32(x.host[4*i:])))
+	}
+	panic(fmt.Sprintf("cards: elements of %s", x.DType))
+}
+
+// Random numbers have a random sign and significand and one of four exponents from
+// low on: between 2^(low-127) and 16 times that. unit is about 1 large, small what
+// makes a product of 2,048 terms with unit numbers about 2 large.
+const (
+	unit  = 124
+	small = 120
+)
+
+// words has every 64-bit word of b be random & keep | set.
+func words(rng *rand.Rand, b []byte, keep, set uint64) {
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, rng.Uint64()&keep|set)
+	}
+	var last [8]byte
+	binary.LittleEndian.PutUint64(last[:], rng.Uint64()&keep|set)
+	copy(b, last[:])
+}
+
+// random fills b with numbers of a type; low is a multiple of 4.
+func random(rng *rand.Rand, b []byte, dt tensor.DType, low uint64) {
+	switch dt {
+	case tensor.F32:
+		words(rng, b, 0x81ffffff_81ffffff, low<<23|low<<55)
+	case tensor.BF16:
+		words(rng, b, 0x81ff81ff_81ff81ff, 0x0001000100010001*(low<<7))
+	case tensor.F8E4M3: // 0.5 to 2
+		words(rng, b, 0x8f8f8f8f_8f8f8f8f, 0x30303030_30303030)
+	default:
+		panic(fmt.Sprintf("cards: random %s", dt))
+	}
+}
+
+// room is a poisoned matrix.
+func (d *desk) room(dt tensor.DType, rows, cols int) data { return d.mat(dt, rows, cols, nil) }
+
+// numbers is a random matrix.
+func (d *desk) numbers(dt tensor.DType, rows, cols int, low uint64) data {
+	return d.mat(dt, rows, cols, func(b []byte) { random(d.rng, b, dt, low) })
+}
+
+// ints is a matrix of what value says.
+func (d *desk) ints(rows, cols int, value func(i int) int32) data {
+	return d.mat(tensor.I32, rows, cols, func(b []byte) {
+		for i := range rows * cols {
+			binary.LittleEndian.PutUint32(b[4*i:], uint32(value(i)))
+		}
+	})
+}
+
+func (d *desk) mat(dt tensor.DType, rows, cols int, fill func([]byte)) data {
+	at, step, host := d.arena.put(rows*cols*dt.Size(), d.copies, fill)
+	return data{launch.Mat{At: at, DType: dt, Rows: rows, Cols: cols, Stride: cols}, step, host}
+}
+
+// format is how weights are kept: rows of BF16 or F32, or integers in tiles.
+type format struct {
+	dtype tensor.DType
+	bits  int
+	group int
+}
+
+var (
+	bf16 = format{dtype: tensor.BF16}
+	f32  = format{dtype: tensor.F32}
+	int4 = format{bits: 4, group: 128}
+	int8 = format{bits: 8, group: 128}
+)
+
+func (f format) String() string {
+	if f.bits == 0 {
+		return f.dtype.String()
+	}
+	return fmt.Sprintf("INT%d g%d", f.bits, f.group)
+}
+
+func (f format) tiles(rows, cols int, joined bool) tensor.FormatA {
+	return tensor.FormatA{Rows: rows, Cols: cols, Bits: f.bits, Group: f.group, Joined: joined}
+}
+
+// bytes is the size of a matrix.
+func (f format) bytes(rows, cols int) int {
+	if f.bits == 0 {
+		return rows * cols * f.dtype.Size()
+	}
+	a := f.tiles(rows, cols, false)
+	return a.ValueBytes() + a.ScaleBytes()
+}
+
+// weights are n matrices of a format, one after the other, in copies.
+type weights struct {
+	format
+	launch.Weight   // the first matrix of the first copy
+	next, nextScale int64
+	values, scales  data
+}
+
+// weights makes n matrices [rows, cols]; joined is of gate and up.
+func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
+	w := weights{format: f}
+	if f.bits == 0 {
+		w.values = d.numbers(f.dtype, n*rows, cols, small)
+		w.F = w.values.Mat
+		w.F.Rows = rows
+		w.next = int64(rows * cols * f.dtype.Size())
+		return w
+	}
+	a := f.tiles(rows, cols, joined)
+	w.next, w.nextScale = int64(a.ValueBytes()), int64(a.ScaleBytes())
+	w.values = d.mat(tensor.I8, n, a.ValueBytes(), func(b []byte) {
+		words(d.rng, b, ^uint64(0), 0)
+		for i := range b {
+			if f.bits == 8 && b[i] == 0 {
+				b[i] = 128 // -128 does not occur
+			}
+		}
+	})
+	low := uint64(0x3a00) // 2^-11 and up: about 1/64 large with the integers
+	if f.bits == 8 {
+		low = 0x3800
+	}
+	w.scales = d.mat(tensor.BF16, n, a.ScaleBytes()/2, func(b []byte) { words(d.rng, b, 0x01ff01ff_01ff01ff, 0x0001000100010001*low) })
+	w.A = launch.Tiles{FormatA: a, Values: w.values.At, Scales: w.scales.At}
+	return w
+}
+
+// of is a copy's first matrix.
+func (w *weights) of(copy int) launch.Weight {
+	out := w.Weight
+	if w.bits == 0 {
+		out.F.At = w.values.of(copy).At
+		return out
+	}
+	out.A.Values, out.A.Scales = w.values.of(copy).At, w.scales.of(copy).At
+	return out
+}
+
+// get is an element of matrix i of the host's copy.
+func (w *weights) get(i, row, col int) float64 {
+	if w.bits == 0 {
+		return w.values.get(i*w.F.Rows+row, col)
+	}
+	v := w.values.host[int64(i)*w.next:][:w.next]
+	s := w.scales.host[int64(i)*w.nextScale:][:w.nextScale]
+	return float64(w.A.Value(v, row, col)) * float64(w.A.Scale(s, row, col/w.A.Group))
+}

@@ -1,0 +1,108 @@
+// Package cards measures the operators of a card, one by one at the sizes of a real
+// model: is the result right (outputs poisoned before, random inputs new in every run,
+// samples compared with float64 on the host), and how far is the time from what the
+// card can do (bytes over what a read gives, operations over what its matrix units
+// give, both measured in the same run).
+//
+// A case is built from launches that package kernels/cuda/ops chooses, as the stages
+// run them, so what is measured is what serves. Which kernels those are needs no card:
+// tests know for every case whether it has a record for the present sources.
+package cards
+
+import (
+	"math/rand/v2"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/ops"
+)
+
+// Case is an operator at a size.
+type Case struct {
+	Op    string // "mix"
+	Shape string // "T=8 E=64 K=6 ..."
+	DType string // of the weights, or of what is read most
+	Bytes float64
+	Flops float64
+	// Rotate is the size of what a launch reads or writes: as many copies of it take
+	// turns as the cache cannot hold.
+	Rotate int
+	// A sample is right within Rel*|want| + Abs*scale.
+	Rel, Abs float64
+
+	build func(d *desk) *job
+}
+
+// Name tells cases of a table apart.
+func (c *Case) Name() string { return c.Op + " " + c.Shape + " " + c.DType }
+
+// job is a case with its data in place.
+type job struct {
+	run   func(b *ops.Builder, copy int) // appends the launches over a copy's data
+	outs  []data
+	check func(read reader) []Sample
+}
+
+// reader gives the numbers of a matrix that is F32, BF16 or I32.
+type reader func(m launch.Mat) []float64
+
+// Sample is an output beside what float64 makes of the same inputs. Scale is about how
+// large the sum's terms were together: an error is measured by it.
+type Sample struct{ Got, Want, Scale float64 }
+
+// desk is what a case is built on.
+type desk struct {
+	card   launch.Card
+	arena  arena
+	rng    *rand.Rand
+	copies int
+}
+
+// arena is where data lies: on a card, or nowhere.
+type arena interface {
+	// put gives room for copies of n bytes. Without fill they are poisoned; else all
+	// are what fill makes of the first one, and host is that one. In a plan fill is not
+	// called and host is nil.
+	put(n, copies int, fill func(b []byte)) (at launch.Ptr, step int64, host []byte)
+}
+
+// Copies of a case's data take turns until the cache is sure to have forgotten the
+// first: the largest cache of a card has 50 MB.
+const (
+	rotateBytes = 200 << 20
+	copiesMax   = 128
+)
+
+func (c *Case) copies() int {
+	return min(copiesMax, max(1, (rotateBytes+c.Rotate-1)/max(1, c.Rotate)))
+}
+
+// plan is an arena without a card.
+type plan struct{ next launch.Ptr }
+
+func (p *plan) put(n, copies int, _ func([]byte)) (launch.Ptr, int64, []byte) {
+	step := (n + align - 1) / align * align
+	at := max(p.next, align)
+	p.next = at + launch.Ptr(step*copies)
+	return at, int64(step), nil
+}
+
+// align is what every copy starts at.
+const align = 256
+
+// Kernels names what a case launches on a card, in order, without running it.
+func (c *Case) Kernels(card launch.Card) []string {
+	scratch := &plan{}
+	d := &desk{card: card, arena: scratch, rng: rand.New(rand.NewPCG(1, 2)), copies: 1}
+	var list launch.List
+	c.build(d).run(&ops.Builder{Card: card, List: &list, Scratch: func(n int) launch.Ptr {
+		at, _, _ := scratch.put(n, 1, nil)
+		return at
+	}}, 0)
+	var names []string
+	for i := range list.Ops {
+		if o := &list.Ops[i]; o.Kind == launch.Run {
+			names = append(names, o.Kernel.String())
+		}
+	}
+	return names
+}

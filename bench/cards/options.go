@@ -1,0 +1,14 @@
+package cards
+
+// Options of a run.
+type Options struct {
+	Index  int  // of the card
+	Small  bool // tiny sizes, each checked and run twice, nothing timed
+	Plain  bool // the plain kernels instead of the fast ones
+	Seed   uint64
+	Commit string
+	// Match, if set, leaves out cases whose name it refuses.
+	Match func(name string) bool
+	// Progress, if set, is told of every row.
+	Progress func(*Row)
+}

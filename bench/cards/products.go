@@ -1,0 +1,233 @@
+package cards
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/ops"
+	"krater/kernels/tensor"
+)
+
+// Tolerances of products with sums in float32. What is written as BF16 is off by half of
+// its last place, 2^-9; Abs is what other orders of summing may make of the terms, and
+// still less than one term of 2,048 that is left out.
+const (
+	relF32, absF32   = 1e-4, 1e-4
+	relBF16, absBF16 = 1.0 / 256, 2e-3
+	// A network rounds what is between its two products too.
+	relFFN, absFFN = 1.0 / 128, 1.0 / 64
+)
+
+func tolerance(out tensor.DType) (rel, abs float64) {
+	if out == tensor.F32 {
+		return relF32, absF32
+	}
+	return relBF16, absBF16
+}
+
+// spread gives up to n numbers below limit: the first, the last, and some between.
+func (d *desk) spread(limit, n int) []int {
+	if limit <= n {
+		all := make([]int, limit)
+		for i := range all {
+			all[i] = i
+		}
+		return all
+	}
+	out := []int{0, limit - 1}
+	for len(out) < n {
+		out = append(out, d.rng.IntN(limit))
+	}
+	return out
+}
+
+// parallel calls f for 0 to n-1 on all cores.
+func parallel(n int, f func(i int)) {
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// dot sums n products, and gives the size of the sum.
+func dot(n int, a, b func(i int) float64) (sum, scale float64) {
+	for i := range n {
+		v := a(i) * b(i)
+		sum += v
+		scale += v * v
+	}
+	return sum, math.Sqrt(scale)
+}
+
+// matmul is a product x [t, k] * w^T, w [n, k].
+func matmul(what string, f format, out tensor.DType, t, n, k int) *Case {
+	c := &Case{
+		Op:    "matmul",
+		Shape: fmt.Sprintf("%s T=%d N=%d K=%d out %s", what, t, n, k, out),
+		DType: f.String(),
+		Bytes: float64(f.bytes(n, k) + t*k*2 + t*n*out.Size()),
+		Flops: 2 * float64(t) * float64(n) * float64(k),
+	}
+	c.Rotate = f.bytes(n, k) + t*k*2 + t*n*out.Size()
+	c.Rel, c.Abs = tolerance(out)
+	c.build = func(d *desk) *job {
+		x, w, y := d.numbers(tensor.BF16, t, k, unit), d.weights(f, 1, n, k, false), d.room(out, t, n)
+		return &job{
+			run:  func(b *ops.Builder, i int) { b.MatMul(y.of(i), x.of(i), w.of(i)) },
+			outs: []data{y},
+			check: func(read reader) []Sample {
+				var s []Sample
+				for _, row := range d.spread(t, 6) {
+					got := read(y.RowRange(row, row+1))
+					for _, col := range d.spread(n, 40) {
+						want, scale := dot(k, func(i int) float64 { return x.get(row, i) }, func(i int) float64 { return w.get(0, col, i) })
+						s = append(s, Sample{got[col], want, scale})
+					}
+				}
+				return s
+			},
+		}
+	}
+	return c
+}
+
+// hidden is silu(gate x) * up x of matrix i of w13 for row of x, as the kernels keep it.
+func hidden(x data, row int, w13 *weights, i, width int) []float64 {
+	h := make([]float64, width)
+	in := func(k int) float64 { return x.get(row, k) }
+	parallel(width, func(f int) {
+		gate, _ := dot(x.Cols, in, func(k int) float64 { return w13.get(i, f, k) })
+		up, _ := dot(x.Cols, in, func(k int) float64 { return w13.get(i, width+f, k) })
+		h[f] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(gate / (1 + math.Exp(-gate)) * up))))
+	})
+	return h
+}
+
+// network is a dense SwiGLU network of width f.
+func network(what string, f format, t, hiddenSize, width int) *Case {
+	size := f.bytes(2*width, hiddenSize) + f.bytes(hiddenSize, width)
+	c := &Case{
+		Op:     "ffn",
+		Shape:  fmt.Sprintf("%s T=%d H=%d F=%d", what, t, hiddenSize, width),
+		DType:  f.String(),
+		Bytes:  float64(size + 2*t*hiddenSize*2),
+		Flops:  6 * float64(t) * float64(hiddenSize) * float64(width),
+		Rotate: size + 2*t*hiddenSize*2,
+		Rel:    relFFN, Abs: absFFN,
+	}
+	c.build = func(d *desk) *job {
+		x, y := d.numbers(tensor.BF16, t, hiddenSize, unit), d.room(tensor.BF16, t, hiddenSize)
+		w13, w2 := d.weights(f, 1, 2*width, hiddenSize, f.bits > 0), d.weights(f, 1, hiddenSize, width, false)
+		return &job{
+			run:  func(b *ops.Builder, i int) { b.FFN(y.of(i), x.of(i), ops.Network{W13: w13.of(i), W2: w2.of(i)}) },
+			outs: []data{y},
+			check: func(read reader) []Sample {
+				var s []Sample
+				for _, row := range d.spread(t, 2) {
+					h, got := hidden(x, row, &w13, 0, width), read(y.RowRange(row, row+1))
+					for _, col := range d.spread(hiddenSize, 60) {
+						want, scale := dot(width, func(i int) float64 { return h[i] }, func(i int) float64 { return w2.get(0, col, i) })
+						s = append(s, Sample{got[col], want, scale})
+					}
+				}
+				return s
+			},
+		}
+	}
+	return c
+}
+
+// moe is the sizes of a block of experts.
+type moe struct{ hidden, experts, topK, width, shared int }
+
+// choice gives k different experts a token, always the same for the same sizes: how
+// many experts are read depends on it.
+func (m *moe) choice(t int) []int32 {
+	ids := make([]int32, 0, t*m.topK)
+	state := uint64(0x9e3779b97f4a7c15)
+	taken := make([]bool, m.experts)
+	for range t {
+		clear(taken)
+		for k := 0; k < m.topK; {
+			state = state*6364136223846793005 + 1442695040888963407 // Knuth's MMIX
+			e := int(state>>33) % m.experts
+			if !taken[e] {
+				taken[e] = true
+				ids = append(ids, int32(e))
+				k++
+			}
+		}
+	}
+	return ids
+}
+
+// mix is a whole block: routed experts of one format, the shared network of another, and
+// the weighted sum of both.
+func mix(m moe, routed, shared format, t int) *Case {
+	ids := m.choice(t)
+	seen := map[int32]bool{}
+	for _, e := range ids {
+		seen[e] = true
+	}
+	expert := routed.bytes(2*m.width, m.hidden) + routed.bytes(m.hidden, m.width)
+	rest := shared.bytes(2*m.shared, m.hidden) + shared.bytes(m.hidden, m.shared) + 2*t*m.hidden*2
+	c := &Case{
+		Op:     "mix",
+		Shape:  fmt.Sprintf("T=%d H=%d E=%d K=%d F=%d+%d, %d experts hit", t, m.hidden, m.experts, m.topK, m.width, m.shared, len(seen)),
+		DType:  routed.String() + ", shared " + shared.String(),
+		Bytes:  float64(expert*len(seen) + rest),
+		Flops:  6 * float64(t) * float64(m.hidden) * float64(m.topK*m.width+m.shared),
+		Rotate: expert*m.experts + rest,
+		Rel:    relFFN, Abs: absFFN,
+	}
+	c.build = func(d *desk) *job { return m.job(d, routed, shared, t, ids) }
+	return c
+}
+
+func (m *moe) job(d *desk, routed, shared format, t int, chosen []int32) *job {
+	x, delta := d.numbers(tensor.BF16, t, m.hidden, unit), d.room(tensor.BF16, t, m.hidden)
+	y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
+	w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, routed.bits > 0), d.weights(routed, m.experts, m.hidden, m.width, false)
+	s13, s2 := d.weights(shared, 1, 2*m.shared, m.hidden, shared.bits > 0), d.weights(shared, 1, m.hidden, m.shared, false)
+	ids := d.ints(t, m.topK, func(i int) int32 { return chosen[i] })
+	share := d.numbers(tensor.F32, t, m.topK, small)
+	return &job{
+		run: func(b *ops.Builder, i int) {
+			bank := launch.Bank{Experts: m.experts, W13: w13.of(i), W2: w2.of(i),
+				Step: w13.next, ScaleStep: w13.nextScale, Step2: w2.next, ScaleStep2: w2.nextScale}
+			b.Mix(delta.of(i), y.of(i), z.of(i), x.of(i), bank, ops.Network{W13: s13.of(i), W2: s2.of(i)}, ids.of(i), share.of(i))
+		},
+		outs: []data{delta, y, z},
+		check: func(read reader) []Sample {
+			var s []Sample
+			for _, row := range d.spread(t, 2) {
+				parts := [][]float64{hidden(x, row, &s13, 0, m.shared)}
+				for k := range m.topK {
+					parts = append(parts, hidden(x, row, &w13, int(chosen[row*m.topK+k]), m.width))
+				}
+				got := read(delta.RowRange(row, row+1))
+				for _, col := range d.spread(m.hidden, 40) {
+					want, scale := dot(m.shared, func(i int) float64 { return parts[0][i] }, func(i int) float64 { return s2.get(0, col, i) })
+					scale *= scale
+					for k, h := range parts[1:] {
+						e, p := int(chosen[row*m.topK+k]), share.get(row, k)
+						v, size := dot(m.width, func(i int) float64 { return h[i] }, func(i int) float64 { return w2.get(e, col, i) })
+						want, scale = want+p*v, scale+p*size*p*size
+					}
+					s = append(s, Sample{got[col], want, math.Sqrt(scale)})
+				}
+			}
+			return s
+		},
+	}
+}

@@ -1,0 +1,105 @@
+package cards
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"krater/bench/stat"
+)
+
+// Report is what a card did.
+type Report struct {
+	Commit   string   `json:"commit"`
+	Card     string   `json:"card"`
+	Ceilings Ceilings `json:"ceilings"`
+	Rows     []Row    `json:"rows"`
+}
+
+// Ceilings are what the card gives at best, measured in the same run.
+type Ceilings struct {
+	ReadGBps float64 `json:"read_gbps"`
+	CopyGBps float64 `json:"copy_gbps"` // bytes read and bytes written
+	TFLOPs   float64 `json:"tflops"`    // BF16 matrix instructions without any memory
+}
+
+// Row is a case's result.
+type Row struct {
+	Op      string   `json:"op"`
+	Shape   string   `json:"shape"`
+	DType   string   `json:"dtype"`
+	Kernels []string `json:"kernels"`
+	Source  string   `json:"source"`          // hash of what the kernels were made from
+	US      float64  `json:"us"`              // a launch of the case
+	GBps    float64  `json:"gbps"`            // of the bytes that have to move
+	TFLOPs  float64  `json:"tflops"`          // of the operations that have to be done
+	Share   float64  `json:"share"`           // of what the ceilings allow
+	Bound   string   `json:"bound"`           // "memory" or "compute": what the ceiling is
+	Error   float64  `json:"error"`           // the worst sample's, as a share of its terms
+	Pass    bool     `json:"pass"`            // all samples were within the tolerance
+	Fault   string   `json:"fault,omitempty"` // why not
+}
+
+func (r *Row) name() string { return (&Case{Op: r.Op, Shape: r.Shape, DType: r.DType}).Name() }
+
+// judge compares samples with the case's tolerance.
+func (c *Case) judge(samples []Sample) (worst float64, fault string) {
+	if len(samples) == 0 {
+		return 0, "nothing was compared"
+	}
+	for i, s := range samples {
+		off := math.Abs(s.Got - s.Want)
+		allowed := c.Rel*math.Abs(s.Want) + c.Abs*s.Scale
+		if !(off <= allowed) && fault == "" { // NaN too
+			fault = fmt.Sprintf("sample %d of %d: %.6g, want %.6g (within %.2g)", i, len(samples), s.Got, s.Want, allowed)
+		}
+		if e := off / max(math.Abs(s.Want), s.Scale); off > 0 && e > worst {
+			worst = e
+		}
+	}
+	return worst, fault
+}
+
+// rate fills in what follows from the time of a launch in microseconds.
+func (r *Row) rate(c *Case, us float64, top Ceilings) {
+	r.US = stat.Round(us, 2)
+	r.GBps = stat.Round(c.Bytes/us/1e3, 1)
+	r.TFLOPs = stat.Round(c.Flops/us/1e6, 2)
+	memory, compute := c.Bytes/top.ReadGBps/1e3, c.Flops/top.TFLOPs/1e6
+	r.Bound = "memory"
+	if compute > memory {
+		r.Bound = "compute"
+	}
+	r.Share = stat.Round(max(memory, compute)/us, 3)
+}
+
+// Faults are the rows that did not pass.
+func (r *Report) Faults() (out []string) {
+	for i := range r.Rows {
+		if row := &r.Rows[i]; !row.Pass {
+			out = append(out, row.name()+": "+row.Fault)
+		}
+	}
+	return out
+}
+
+// Text prints the table.
+func (r *Report) Text(w io.Writer) error {
+	if _, err := fmt.Fprintf(w, "%s: reads %.0f GB/s, copies %.0f GB/s, %.0f TFLOP/s\n\n%-14s%-48s%-28s%10s%9s%9s%8s  %-8s%9s\n",
+		r.Card, r.Ceilings.ReadGBps, r.Ceilings.CopyGBps, r.Ceilings.TFLOPs,
+		"operator", "shape", "type", "us", "GB/s", "TFLOP/s", "share", "bound", "error"); err != nil {
+		return err
+	}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		verdict := ""
+		if !row.Pass {
+			verdict = "  WRONG: " + row.Fault
+		}
+		if _, err := fmt.Fprintf(w, "%-14s%-48s%-28s%10.2f%9.0f%9.1f%7.0f%%  %-8s%9.1e%s\n",
+			row.Op, row.Shape, row.DType, row.US, row.GBps, row.TFLOPs, 100*row.Share, row.Bound, row.Error, verdict); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+//go:build cuda
+
+package cards
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"krater/kernels/cuda/bin"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/ops"
+	"krater/kernels/cuda/rt"
+)
+
+// At least so many launches of a case are timed together, so many times.
+const (
+	replaysMin = 20
+	rounds     = 5
+)
+
+// Run measures every case of the table.
+func Run(o Options) (*Report, error) {
+	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images})
+	if err != nil {
+		return nil, err
+	}
+	defer card.Close()
+	r := &runner{card: card, opt: o, rep: &Report{Commit: o.Commit, Card: card.Info().Name}}
+	if r.s, err = card.NewStream(); err != nil {
+		return nil, err
+	}
+	defer r.s.Close()
+	sizes := V2Lite()
+	if o.Small {
+		sizes = Small()
+	} else if err := r.ceilings(); err != nil {
+		return nil, fmt.Errorf("ceilings: %w", err)
+	}
+	built, err := built()
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range Table(sizes) {
+		if o.Match != nil && !o.Match(c.Name()) {
+			continue
+		}
+		row, err := r.row(c, built)
+		if err != nil {
+			return r.rep, fmt.Errorf("%s: %w", c.Name(), err) // the card may be lost
+		}
+		r.rep.Rows = append(r.rep.Rows, *row)
+		if o.Progress != nil {
+			o.Progress(row)
+		}
+	}
+	return r.rep, nil
+}
+
+// runner measures on one card. It is an arena, too: what is put there stays until clear.
+type runner struct {
+	card    *rt.Card
+	s       *rt.Stream
+	opt     Options
+	rep     *Report
+	owned   []launch.Ptr
+	scratch launch.Ptr
+	room    int
+	err     error
+}
+
+// put lays out data on the card; the first error stays in r.err.
+func (r *runner) put(n, copies int, fill func([]byte)) (launch.Ptr, int64, []byte) {
+	step := int64(n+align-1) / align * align
+	at := r.alloc(step * int64(copies))
+	if r.err != nil {
+		return align, step, make([]byte, n)
+	}
+	const poison = 0xff // NaN, and indices far out of range
+	if fill == nil {
+		r.s.List.Fill(at, step*int64(copies), poison)
+		return at, step, nil
+	}
+	host := make([]byte, n)
+	fill(host)
+	r.s.CopyIn(at, host)
+	for i := 1; i < copies; i++ {
+		r.s.List.Copy(at+launch.Ptr(int64(i)*step), at, int64(n))
+	}
+	r.err = r.s.Synchronize()
+	return at, step, host
+}
+
+func (r *runner) alloc(n int64) launch.Ptr {
+	if r.err != nil {
+		return 0
+	}
+	at, err := r.card.Alloc(n, true)
+	if err != nil {
+		r.err = err
+		return 0
+	}
+	r.owned = append(r.owned, at)
+	return at
+}
+
+func (r *runner) clear() error {
+	for _, at := range r.owned {
+		if err := r.card.Release(at); err != nil && r.err == nil {
+			r.err = err
+		}
+	}
+	r.owned, r.scratch, r.room = r.owned[:0], 0, 0
+	err := r.err
+	r.err = nil
+	return err
+}
+
+// builder appends launches to the stream's list.
+func (r *runner) builder() *ops.Builder {
+	return &ops.Builder{Card: r.card.Info(), List: &r.s.List, Plain: r.opt.Plain, Scratch: func(n int) launch.Ptr {
+		if n > r.room {
+			r.room = n
+			r.scratch = r.alloc(int64(n))
+		}
+		return r.scratch
+	}}
+}
+
+// row is one case.
+func (r *runner) row(c *Case, built *Sources) (*Row, error) {
+	row := &Row{Op: c.Op, Shape: c.Shape, DType: c.DType, Kernels: c.Kernels(r.card.Info())}
+	var err error
+	if row.Source, err = built.Hash(row.Kernels); err != nil {
+		return nil, err
+	}
+	copies := c.copies()
+	if r.opt.Small {
+		copies = 2
+	}
+	d := &desk{card: r.card.Info(), arena: r, rng: rand.New(rand.NewPCG(r.opt.Seed, uint64(len(r.rep.Rows)))), copies: copies}
+	j := c.build(d)
+	b := r.builder()
+	j.run(b, 0)
+	if r.err == nil {
+		r.err = r.s.Synchronize()
+	}
+	if r.err == nil {
+		row.Error, row.Fault = c.judge(j.check(r.read))
+		row.Pass = row.Fault == "" && r.err == nil
+	}
+	if us := r.time(b, j, copies); us > 0 && !r.opt.Small {
+		row.rate(c, us, r.rep.Ceilings)
+	}
+	return row, r.clear()
+}
+
+// time is the median of a launch, in microseconds: graphs of launches, each with the
+// next copy of the data.
+func (r *runner) time(b *ops.Builder, j *job, copies int) float64 {
+	replays := max(replaysMin, copies)
+	if r.opt.Small {
+		replays = 2
+	}
+	once := func() {
+		for i := range replays {
+			j.run(b, i%copies)
+		}
+		r.s.Flush()
+	}
+	r.s.Keep(true)
+	defer r.s.Keep(false)
+	var times []float64
+	for i := range rounds + 2 { // the first is launched one by one, the second recorded
+		if r.err != nil {
+			return 0
+		}
+		took, err := r.s.Timed(once)
+		r.err = err
+		if i >= 2 {
+			times = append(times, took.Seconds()*1e6/float64(replays))
+		}
+		if r.opt.Small {
+			break
+		}
+	}
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// read copies a matrix to the host.
+func (r *runner) read(m launch.Mat) []float64 {
+	raw := make([]byte, m.Rows*m.Cols*m.DType.Size())
+	r.s.CopyOut(raw, m.At)
+	out := make([]float64, m.Rows*m.Cols)
+	if err := r.s.Synchronize(); err != nil {
+		r.err = err
+		return out
+	}
+	x := data{Mat: launch.Mat{DType: m.DType, Rows: 1, Cols: len(out)}, host: raw}
+	for i := range out {
+		out[i] = x.get(0, i)
+	}
+	return out
+}
+
+// built is what the kernels in this program were made from.
+func built() (*Sources, error) {
+	m, rows, err := bin.Built()
+	if err != nil {
+		return nil, err
+	}
+	return NewSources(m, rows), nil
+}

@@ -1,0 +1,8 @@
+//go:build !cuda
+
+package cards
+
+import "krater/kernels/cuda"
+
+// Run measures nothing in a program built without the tag cuda.
+func Run(Options) (*Report, error) { return nil, cuda.ErrNotBuilt }

@@ -1,0 +1,44 @@
+//go:build cuda
+
+package rt
+
+import (
+	"fmt"
+	"time"
+
+	"gorgonia.org/cu"
+)
+
+// Timed has the card take the time of what f adds to the stream, and waits for it.
+func (s *Stream) Timed(f func()) (time.Duration, error) {
+	s.Flush()
+	var from, to cu.Event
+	mark := func(e *cu.Event) {
+		s.Fail(s.card.do(func() error {
+			var err error
+			if *e, err = cu.MakeEvent(cu.DefaultEvent); err != nil {
+				return err
+			}
+			return e.Record(s.s)
+		}))
+	}
+	mark(&from)
+	f()
+	s.Flush()
+	mark(&to)
+	if err := s.Synchronize(); err != nil {
+		return 0, err
+	}
+	var ms float64
+	err := s.card.do(func() error {
+		var err error
+		if ms, err = from.Elapsed(to); err != nil {
+			return fmt.Errorf("time between events: %w", err)
+		}
+		if err = cu.DestroyEvent(&from); err == nil {
+			err = cu.DestroyEvent(&to)
+		}
+		return err
+	})
+	return time.Duration(ms * float64(time.Millisecond)), err
+}
