@@ -15,18 +15,18 @@ namespace kr_emu {
 
 uint32_t shared_address(const void *p) {
 	const unsigned char *c = static_cast<const unsigned char *>(p);
-	if (c < block->shared || c > block->shared + block->sharedBytes) {
-		fail(ILLEGAL_ADDRESS, "smem_u32(%p): not in the %u bytes of dynamic shared memory", p, block->sharedBytes);
+	if (c < block()->shared || c > block()->shared + block()->sharedBytes) {
+		fail(ILLEGAL_ADDRESS, "smem_u32(%p): not in the %u bytes of dynamic shared memory", p, block()->sharedBytes);
 	}
-	return SHARED_BASE + (uint32_t)(c - block->shared);
+	return SHARED_BASE + (uint32_t)(c - block()->shared);
 }
 
 unsigned char *shared_at(uint32_t at, uint32_t n, uint32_t align, const char *what) {
 	if (at % align) fail(MISALIGNED, "%s: shared address %u is not a multiple of %u", what, at - SHARED_BASE, align);
-	if (at < SHARED_BASE || at - SHARED_BASE + n > block->sharedBytes) {
-		fail(ILLEGAL_ADDRESS, "%s: shared bytes [%d, %d) of %u", what, (int)(at - SHARED_BASE), (int)(at - SHARED_BASE + n), block->sharedBytes);
+	if (at < SHARED_BASE || at - SHARED_BASE + n > block()->sharedBytes) {
+		fail(ILLEGAL_ADDRESS, "%s: shared bytes [%d, %d) of %u", what, (int)(at - SHARED_BASE), (int)(at - SHARED_BASE + n), block()->sharedBytes);
 	}
-	return block->shared + (at - SHARED_BASE);
+	return block()->shared + (at - SHARED_BASE);
 }
 
 void Worker::begin_async() {
@@ -41,28 +41,26 @@ void Worker::begin_async() {
 
 // end_async checks what a block must not leave behind.
 void Worker::end_async() {
-	self = &threads[0];
 	if (!bulks.empty()) report(LAUNCH_FAILED, "the block has ended with %zu bulk copies in flight", bulks.size());
 	for (int i = 0; i < 16; i++)
 		if (named[i].arrived) report(LAUNCH_FAILED, "the block has ended with %d of %d threads at barrier %d", named[i].arrived, named[i].threads, i);
-	self = nullptr;
 }
 
 // land writes what copy c brings.
 static void land(const Copy &c, Thread *by) {
-	unsigned char *dst = block->shared + (c.dst - SHARED_BASE);
+	unsigned char *dst = block()->shared + (c.dst - SHARED_BASE);
 	if (c.src) {
 		memcpy(dst, c.src, c.bytes);
 	} else {
 		memset(dst, 0, c.bytes);
 	}
-	Worker &w = *worker;
+	Worker &w = *worker();
 	w.written[(c.dst - SHARED_BASE) / 16] = {by->index + 1, w.seq};
 	w.anyWritten = true;
 }
 
 static MBarrier &find(uint32_t bar, const char *what) {
-	for (MBarrier &m : worker->bars)
+	for (MBarrier &m : worker()->bars)
 		if (m.at == bar) return m;
 	fail(LAUNCH_FAILED, "%s: no mbarrier was initialised at shared byte %d", what, (int)(bar - SHARED_BASE));
 }
@@ -70,7 +68,7 @@ static MBarrier &find(uint32_t bar, const char *what) {
 // turn ends the phase if all has come.
 static void turn(MBarrier &m) {
 	if (m.pending || m.bytes) return;
-	Worker &w = *worker;
+	Worker &w = *worker();
 	m.phase ^= 1;
 	m.pending = m.expected;
 	uint32_t now = ++w.seq;
@@ -95,7 +93,7 @@ static void arrive(MBarrier &m, uint32_t bytes) {
 
 // run_copies lets the first n entries of t's copies happen, arrivals among them.
 static void run_copies(Thread *t, size_t n) {
-	Worker &w = *worker;
+	Worker &w = *worker();
 	for (size_t i = 0; i < n; i++) {
 		const Copy &c = t->copies[i];
 		if (!c.bar) {
@@ -122,38 +120,38 @@ void copy_async(uint32_t dst, const void *src, uint32_t bytes, bool ok) {
 	}
 	Copy c{dst, bytes, ok ? src : nullptr, OPEN, 0};
 	if (settings().early) {
-		land(c, self);
-		worker->seq++;
+		land(c, self());
+		worker()->seq++;
 		return;
 	}
 	memset(p, 0xff, bytes);
-	self->copies.push_back(c);
+	self()->copies.push_back(c);
 }
 
 void copy_commit() {
-	for (size_t i = self->copies.size(); i > 0 && self->copies[i - 1].group == OPEN; i--) self->copies[i - 1].group = self->copyGroups;
-	self->copyGroups++;
+	for (size_t i = self()->copies.size(); i > 0 && self()->copies[i - 1].group == OPEN; i--) self()->copies[i - 1].group = self()->copyGroups;
+	self()->copyGroups++;
 }
 
 void copy_wait(uint32_t left) {
-	Thread *t = self;
+	Thread *t = self();
 	size_t n = 0;
 	while (n < t->copies.size() && t->copies[n].group != OPEN && t->copies[n].group + left < t->copyGroups) n++;
 	if (n) run_copies(t, n);
 }
 
-void pdl_wait() { worker->pdlWaited = true; }
+void pdl_wait() { worker()->pdlWaited = true; }
 
 void fence_async() {
-	Thread *t = self;
-	t->fenceAt = worker->seq++;
+	Thread *t = self();
+	t->fenceAt = worker()->seq++;
 	t->fenceSyncAt = t->syncAt;
 }
 
 void mbarrier_init(uint32_t bar, int arrivals) {
 	shared_at(bar, 8, 8, "mbar_init");
 	if (arrivals < 1 || arrivals > (1 << 20) - 1) fail(LAUNCH_FAILED, "mbar_init of %d arrivals", arrivals);
-	Worker &w = *worker;
+	Worker &w = *worker();
 	for (size_t i = 0; i < w.bars.size(); i++)
 		if (w.bars[i].at == bar) w.bars.erase(w.bars.begin() + i);
 	w.bars.push_back({bar, (uint32_t)arrivals, (uint32_t)arrivals, 0, 0});
@@ -163,19 +161,19 @@ void mbarrier_arrive(uint32_t bar, uint32_t bytes) { arrive(find(bar, "mbar_arri
 
 void mbarrier_arrive_copies(uint32_t bar) {
 	find(bar, "mbar_arrive_cp_async");
-	if (self->copies.empty()) { // nothing in flight: at once
+	if (self()->copies.empty()) { // nothing in flight: at once
 		mbarrier_arrive(bar, 0);
 		return;
 	}
-	self->copies.push_back({0, 0, nullptr, OPEN, bar});
-	worker->arrivals.push_back({self, bar});
+	self()->copies.push_back({0, 0, nullptr, OPEN, bar});
+	worker()->arrivals.push_back({self(), bar});
 }
 
 static void run_bulk(size_t i) {
-	Worker &w = *worker;
+	Worker &w = *worker();
 	Bulk b = w.bulks[i];
 	w.bulks.erase(w.bulks.begin() + i);
-	memcpy(block->shared + (b.dst - SHARED_BASE), b.src, b.bytes);
+	memcpy(block()->shared + (b.dst - SHARED_BASE), b.src, b.bytes);
 	for (uint32_t u = (b.dst - SHARED_BASE) / 16, e = u + b.bytes / 16; u < e; u++) w.written[u].by = 0;
 	MBarrier &m = find(b.bar, "bulk_copy");
 	m.bytes -= b.bytes;
@@ -184,7 +182,7 @@ static void run_bulk(size_t i) {
 
 // hasten lets happen what stands between bar and the end of its phase.
 static void hasten(uint32_t bar) {
-	Worker &w = *worker;
+	Worker &w = *worker();
 	for (size_t i = 0; i < w.bulks.size();) {
 		if (w.bulks[i].bar == bar) {
 			run_bulk(i);
@@ -206,15 +204,15 @@ static void hasten(uint32_t bar) {
 }
 
 void mbarrier_wait(uint32_t bar, uint32_t parity) {
-	Worker &w = *worker;
+	Worker &w = *worker();
 	if (parity > 1) fail(LAUNCH_FAILED, "mbar_wait for parity %u", parity);
 	while (find(bar, "mbar_wait").phase == parity) {
 		hasten(bar);
 		if (find(bar, "mbar_wait").phase != parity) break;
-		w.barWaiters.push_back(self);
+		w.barWaiters.push_back(self());
 		w.suspend("mbar_wait", bar);
 	}
-	self->syncAt = ++w.seq;
+	self()->syncAt = ++w.seq;
 }
 
 void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) {
@@ -224,9 +222,9 @@ void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) {
 	find(bar, "bulk_copy");
 	volatile const unsigned char *s = static_cast<const unsigned char *>(src);
 	(void)s[0], (void)s[bytes - 1];
-	worker->bulks.push_back({dst, bytes, bar, src});
+	worker()->bulks.push_back({dst, bytes, bar, src});
 	if (settings().early) {
-		run_bulk(worker->bulks.size() - 1);
+		run_bulk(worker()->bulks.size() - 1);
 		return;
 	}
 	memset(p, 0xff, bytes);
@@ -235,16 +233,11 @@ void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) {
 // progress is called when no thread can go on: a copy must come to the aid.
 bool Worker::progress() {
 	if (!bulks.empty()) {
-		self = &threads[0]; // for messages
 		run_bulk(0);
-		self = nullptr;
 		return true;
 	}
-	for (size_t i = 0; i < arrivals.size(); i++) {
-		uint32_t bar = arrivals[i].second;
-		self = arrivals[i].first;
-		hasten(bar);
-		self = nullptr;
+	if (!arrivals.empty()) {
+		hasten(arrivals[0].second);
 		return true;
 	}
 	return false;

@@ -13,6 +13,7 @@ namespace kr_emu __attribute__((visibility("hidden"))) {
 
 struct Warp;
 struct Launch;
+struct Worker;
 
 // Where dynamic shared memory begins in the shared address space: not 0, so that an
 // address that nobody set is noticed.
@@ -74,11 +75,27 @@ struct Block {
 	uint64_t rng;
 };
 
-// __thread, not thread_local: there is nothing to construct, and no call that looks.
-// Not the initial-exec model either: the kernels' __shared__ variables are in the same
-// segment and may be more than a library loaded late can have there.
-extern __thread Thread *self;
-extern __thread Block *block;
+// What runs: it lies at the top of the stack that it runs on. Stacks are aligned to their
+// size, so it is found from the stack pointer, without a thread-local variable (which would
+// cost a call: the kernels' __shared__ variables are too many for a cheaper kind).
+struct Head {
+	Thread *self;
+	Block *block;
+	Worker *worker;
+};
+enum : size_t { STACK = 64 << 10 };
+inline Head &head() {
+#if defined(__x86_64__)
+	uintptr_t sp;
+	asm("movq %%rsp, %0" : "=r"(sp));
+#else
+	uintptr_t sp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+#endif
+	return *reinterpret_cast<Head *>((sp | (STACK - 1)) + 1 - sizeof(Head));
+}
+inline Thread *self() { return head().self; }
+inline Block *block() { return head().block; }
+inline Worker *worker() { return head().worker; }
 
 // Ends the launch with a message that names kernel, block and thread, and a sticky error
 // (a CUresult). Does not return.

@@ -41,12 +41,12 @@
 	static const kr_emu::Bounds KR_CAT(kr_bounds_, __COUNTER__)(threads);                    \
 	static __attribute__((noinline)) void
 #define KR_EXPORT(name) static const kr_emu::Export KR_CAT(kr_export_, __COUNTER__)(KR_EMU_HOPPER, #name, name);
-#define KR_SHARED(type, name) type *name = reinterpret_cast<type *>(kr_emu::block->shared)
+#define KR_SHARED(type, name) type *name = reinterpret_cast<type *>(kr_emu::block()->shared)
 
-#define threadIdx (kr_emu::self->tid)
-#define blockIdx (kr_emu::block->idx)
-#define blockDim (kr_emu::block->dim)
-#define gridDim (kr_emu::block->grid)
+#define threadIdx (kr_emu::self()->tid)
+#define blockIdx (kr_emu::block()->idx)
+#define blockDim (kr_emu::block()->dim)
+#define gridDim (kr_emu::block()->grid)
 #define warpSize 32
 
 #include "intrinsics.h"

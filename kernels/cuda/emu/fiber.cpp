@@ -1,56 +1,50 @@
-// Threads of a block as fibers, how they start, stop, wait and meet.
+// Threads of a block as fibers: their stacks, how they start, wait and end.
 #include "fiber.h"
 
-#include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "emu_math.h"
-#include "switch.h"
 
 namespace kr_emu {
 
-__thread Thread *self;
-__thread Block *block;
-__thread Worker *worker;
+__thread Worker *running;
 
 Worker::Worker() {
-	size_t bytes = (size_t)THREADS_MAX * (STACK + GUARD);
-	stacks = static_cast<unsigned char *>(mmap(0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+	size_t bytes = (size_t)(STACKS + 1) * STACK; // one more, to align
+	unsigned char *map = static_cast<unsigned char *>(mmap(0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 	sharedMapBytes = (SHARED_MAX + 4095) / 4096 * 4096;
 	sharedMap = static_cast<unsigned char *>(mmap(0, sharedMapBytes + GUARD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-	faultStack = static_cast<unsigned char *>(mmap(0, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-	if (stacks == MAP_FAILED || sharedMap == MAP_FAILED || faultStack == MAP_FAILED) {
+	if (map == MAP_FAILED || sharedMap == MAP_FAILED) {
 		perror("cuda emulator: mmap");
 		abort();
 	}
+	stacks = reinterpret_cast<unsigned char *>((reinterpret_cast<uintptr_t>(map) + STACK - 1) & ~(uintptr_t)(STACK - 1));
+	munmap(map, (size_t)(stacks - map));
+	munmap(stack(STACKS), (size_t)(map + bytes - stack(STACKS)));
+	for (unsigned i : {HOME, LANDING}) mprotect(stack(i) + GUARD, STACK - GUARD, PROT_READ | PROT_WRITE);
 	mprotect(sharedMap + sharedMapBytes, GUARD, PROT_NONE);
 	written.resize(SHARED_MAX / 16);
 }
 
 Worker::~Worker() {
-	munmap(stacks, (size_t)THREADS_MAX * (STACK + GUARD));
+	munmap(stacks, (size_t)STACKS * STACK);
 	munmap(sharedMap, sharedMapBytes + GUARD);
-	munmap(faultStack, STACK);
 }
 
-// prepare gives t a stack on which it will begin.
-void Worker::prepare(Thread *t) {
-	unsigned s;
-	if (!freeStacks.empty()) {
-		s = freeStacks.back();
-		freeStacks.pop_back();
-	} else {
-		s = stacksMade++;
-		mprotect(stacks + (size_t)s * (STACK + GUARD) + GUARD, STACK, PROT_READ | PROT_WRITE);
-	}
-	stackOf[t->index] = (uint16_t)s;
+// prepare makes stack i begin f as t.
+void *Worker::prepare(unsigned i, Thread *t, void (*f)()) {
+	unsigned char *top = stack(i) + STACK - sizeof(Head);
+	*reinterpret_cast<Head *>(top) = {t, &blk, this};
 	// Tops differ modulo 4096, or all stacks would compete for the same lines of the cache.
-	size_t less = (s * 7 % 16) * 256;
-	t->sp = prepare_stack(stacks + (size_t)s * (STACK + GUARD) + GUARD, STACK - less, fiber);
+	return prepare_stack(stack(i) + GUARD, STACK - GUARD - sizeof(Head) - (i * 7 % 16) * 256, f);
+}
+
+void *Worker::landing_stack(Thread *t) {
+	*reinterpret_cast<Head *>(stack(LANDING) + STACK - sizeof(Head)) = {t, &blk, this};
+	return stack(LANDING) + STACK - 64 - 8; // as a call leaves it
 }
 
 // start makes the next thread's record.
@@ -74,24 +68,29 @@ Thread *Worker::start() {
 	return t;
 }
 
-// pick gives a fiber that can go on, or null.
-Thread *Worker::pick() {
-	size_t n = ready.size() - readyAt;
-	if (n > 0) {
-		if (orderly == Settings::RANDOM) {
-			std::swap(ready[readyAt], ready[readyAt + random(blk.rng) % n]);
-		} else if (orderly == Settings::REVERSE) {
-			Thread *t = ready.back();
-			ready.pop_back();
-			return t;
-		}
-		Thread *t = ready[readyAt++];
-		if (readyAt == ready.size()) ready.clear(), readyAt = 0;
-		return t;
+// begin gives t a stack.
+void Worker::begin(Thread *t) {
+	unsigned s;
+	if (!freeStacks.empty()) {
+		s = freeStacks.back();
+		freeStacks.pop_back();
+	} else {
+		s = stacksMade++;
+		mprotect(stack(s) + GUARD, STACK - GUARD, PROT_READ | PROT_WRITE);
+	}
+	stackOf[t->index] = (uint16_t)s;
+	t->sp = prepare(s, t, fiber);
+}
+
+Thread *Worker::pick_other() {
+	if (!idle()) {
+		unsigned other = orderly == Settings::RANDOM ? first + (unsigned)(random(blk.rng) % (behind - first)) : behind - 1;
+		std::swap(ready[first % THREADS_MAX], ready[other % THREADS_MAX]);
+		return ready[first++ % THREADS_MAX];
 	}
 	if (started < total) {
 		Thread *t = start();
-		prepare(t);
+		begin(t);
 		return t;
 	}
 	return nullptr;
@@ -99,26 +98,23 @@ Thread *Worker::pick() {
 
 // fiber is what runs on a stack: one thread after the other, for as long as none waits.
 void Worker::fiber() {
-	Worker &w = *worker;
+	Head &h = head();
+	Worker &w = *h.worker;
 	for (;;) {
 		w.launch->kernel->invoke(w.launch->kernel->fn, w.launch->params);
-		Thread *t = self;
+		Thread *t = h.self;
 		w.finish(t);
 		uint16_t stack = w.stackOf[t->index];
-		if (w.ready.empty() && w.started < w.total) {
-			self = w.start();
-			w.stackOf[self->index] = stack;
+		if (w.idle() && w.started < w.total) {
+			h.self = w.start();
+			w.stackOf[h.self->index] = stack;
 			continue;
 		}
 		// The stack is free from here on, but nobody writes to it before it is left: pick
 		// does not prepare one while a fiber is ready.
 		w.freeStacks.push_back(stack);
-		void *to = w.home, *dead;
-		if (!w.ready.empty()) {
-			self = w.pick();
-			to = self->sp;
-		}
-		kr_emu_switch(&dead, to);
+		void *dead;
+		kr_emu_switch(&dead, w.idle() ? w.home : w.pick()->sp);
 	}
 }
 
@@ -134,162 +130,10 @@ void Worker::finish(Thread *t) {
 	if (arrived > 0 && arrived == alive) release_sync();
 }
 
-void Worker::suspend(const char *what, uint32_t key) {
-	Thread *t = self;
-	t->waits = what;
-	t->waitKey = key;
-	Thread *n = pick();
-	if (n == t) return;
-	self = n;
-	kr_emu_switch(&t->sp, n ? n->sp : home);
-}
-
 void yield() {
-	if (!self) return;
-	worker->yielded.push_back(self);
-	worker->suspend("yield", 0);
-}
-
-void Worker::poison_shared() {
-	uint32_t n = launch->shared, up = (n + 1023) / 1024 * 1024;
-	blk.shared = sharedMap + sharedMapBytes - up;
-	blk.sharedBytes = n;
-	memset(blk.shared, 0xff, up);
-}
-
-// What lies between the end of dynamic shared memory and the guard page must be untouched.
-bool Worker::shared_overrun() const {
-	for (uint32_t i = launch->shared; i % 1024; i++)
-		if (blk.shared[i] != 0xff) return true;
-	return false;
-}
-
-bool Worker::run_block(Launch &l, uint64_t linear) {
-	launch = &l;
-	worker = this;
-	block = &blk;
-	const Settings &s = settings();
-	uint64_t at = s.order == Settings::REVERSE ? l.blocks - 1 - linear : linear;
-	blk.linear = (unsigned)at;
-	blk.idx = {(unsigned)(at % l.grid.x), (unsigned)(at / l.grid.x % l.grid.y), (unsigned)(at / l.grid.x / l.grid.y)};
-	blk.dim = l.block;
-	blk.grid = l.grid;
-	blk.launch = &l;
-	blk.rng = s.seed * 0x9e3779b97f4a7c15ull + at + 1;
-	total = alive = l.block.x * l.block.y * l.block.z;
-	started = 0;
-	for (unsigned i = 0; i < (total + 31) / 32; i++) {
-		unsigned left = total - 32 * i;
-		warps[i].alive = left >= 32 ? 0xffffffffu : (1u << left) - 1;
-		warps[i].meetings = 0;
-	}
-	order.clear();
-	orderly = s.order;
-	if (s.order != Settings::FORWARD) {
-		for (unsigned i = 0; i < total; i++) order.push_back((uint16_t)(total - 1 - i));
-		if (s.order == Settings::RANDOM)
-			for (unsigned i = total; i > 1; i--) std::swap(order[i - 1], order[random(blk.rng) % i]);
-	}
-	poison_shared();
-	begin_async();
-	pdlWaited = aborted = false;
-	while (!aborted) {
-		Thread *t = pick();
-		if (!t && alive == 0) break;
-		if (!t && progress()) continue;
-		if (!t && !yielded.empty()) {
-			for (Thread *y : yielded) wake(y);
-			yielded.clear();
-			if (++yields % 64 == 0) {
-				sched_yield();
-				if (clock64() > l.deadline || l.error) t = ready[readyAt], self = t, deadlock();
-			}
-			continue;
-		}
-		self = t;
-		if (!t) deadlock();
-		if (!aborted) kr_emu_switch(&home, self->sp);
-	}
-	if (!aborted) end_async();
-	if (!aborted && shared_overrun()) {
-		self = &threads[0];
-		report(ILLEGAL_ADDRESS, "a thread of this block wrote behind the end of dynamic shared memory (%u bytes)", l.shared);
-	}
-	if (!aborted && l.pdl && !pdlWaited && s.cc >= 90) {
-		self = &threads[0];
-		report(LAUNCH_FAILED, "launched with PDL, but no thread of this block called pdl_wait");
-	}
-	self = nullptr;
-	if (aborted) { // the fibers are gone as they are
-		ready.clear(), yielded.clear(), syncing.clear();
-		readyAt = 0;
-		arrived = votes = 0;
-		syncWhat = nullptr;
-		for (Named &n : named) n.threads = n.arrived = 0, n.waiting.clear();
-		for (Thread &t : threads) t.copies.clear(), t.products.clear();
-		freeStacks.clear();
-		for (unsigned i = 0; i < stacksMade; i++) freeStacks.push_back((uint16_t)i);
-		return false;
-	}
-	return true;
-}
-
-// deadlock reports that nothing can go on, or that the launch's time is up.
-void Worker::deadlock() {
-	std::string s;
-	int shown = 0;
-	unsigned waiting = 0;
-	const char *last = nullptr;
-	uint32_t key = 0;
-	for (unsigned i = 0; i < total; i++) {
-		Thread &t = threads[i];
-		if (t.done && !t.waits) continue;
-		if (!t.waits) continue;
-		waiting++;
-		self = self ? self : &t;
-		if (shown == 6 || (last == t.waits && key == t.waitKey)) continue;
-		last = t.waits, key = t.waitKey;
-		char line[160];
-		snprintf(line, sizeof line, "%s thread (%u,%u,%u) in %s [%x]", shown ? "," : "", t.tid.x, t.tid.y, t.tid.z, t.waits, t.waitKey);
-		s += line;
-		shown++;
-	}
-	bool late = !ready.empty() || !yielded.empty();
-	report(late ? LAUNCH_TIMEOUT : LAUNCH_FAILED, "%s: %u threads wait, %u have ended:%s", late ? "waited too long" : "deadlock", waiting, total - alive, s.c_str());
-}
-
-// report prints what went wrong and ends the block, without leaving the caller.
-void report(int code, const char *format, ...) {
-	va_list v;
-	va_start(v, format);
-	vreport(code, format, v);
-	va_end(v);
-}
-
-void vreport(int code, const char *format, va_list v) {
-	Worker &w = *worker;
-	char text[1024];
-	vsnprintf(text, sizeof text, format, v);
-	int none = 0;
-	if (w.launch->error.compare_exchange_strong(none, code)) { // only the first is the cause
-		uint3 b = w.blk.idx, t = self ? self->tid : uint3{0, 0, 0};
-		fprintf(stderr, "cuda emulator: kernel %s, block (%u,%u,%u), thread (%u,%u,%u): %s\n", w.launch->kernel->name, b.x, b.y, b.z, t.x, t.y, t.z, text);
-	}
-	w.aborted = true;
-}
-
-void fail(int code, const char *format, ...) {
-	va_list v;
-	va_start(v, format);
-	if (!worker || !self) {
-		vfprintf(stderr, format, v);
-		abort();
-	}
-	vreport(code, format, v);
-	va_end(v);
-	void *dead;
-	kr_emu_switch(&dead, worker->home);
-	__builtin_unreachable();
+	Worker &w = *worker();
+	w.yielded.push_back(self());
+	w.suspend("yield", 0);
 }
 
 } // namespace kr_emu

@@ -1,11 +1,14 @@
 // The machine behind core.h: one Worker an OS thread runs one block at a time, its
 // threads as fibers. Included by the library's sources only.
 #pragma once
+#include <setjmp.h>
+
 #include <atomic>
 #include <string>
 #include <vector>
 
 #include "core.h"
+#include "switch.h"
 
 namespace kr_emu {
 
@@ -71,7 +74,7 @@ struct Written { // a 16-byte unit of shared memory, by cp.async: who, when
 	uint32_t at;
 };
 
-enum : unsigned { THREADS_MAX = 1024, STACK = 64 << 10, GUARD = 4096, SHARED_MAX = 227 << 10 };
+enum : unsigned { THREADS_MAX = 1024, GUARD = 4096, SHARED_MAX = 227 << 10 };
 
 struct Worker {
 	Worker();
@@ -80,7 +83,9 @@ struct Worker {
 
 	Launch *launch = nullptr;
 	Block blk;
-	void *home = nullptr;       // where run_block stopped to run a fiber
+	void *outside = nullptr;    // where run_block stopped
+	void *home = nullptr;       // where the scheduler, on a stack of its own, stopped to run a fiber
+	jmp_buf again;              // where it goes on when it fails itself
 	bool aborted = false;
 
 	Thread threads[THREADS_MAX];
@@ -88,12 +93,15 @@ struct Worker {
 	unsigned total = 0, started = 0, alive = 0;
 	std::vector<uint16_t> order;    // in which threads start; empty: by index
 	int orderly = 0;                // Settings::order
-	std::vector<Thread *> ready;    // FIFO from readyAt
-	size_t readyAt = 0;
+	Thread *ready[THREADS_MAX];     // a ring, oldest at first
+	unsigned first = 0, behind = 0;
 	std::vector<Thread *> yielded;
 	uint64_t yields = 0;
 
-	unsigned char *stacks = nullptr; // THREADS_MAX stacks with a guard below each
+	// Stacks, each with a guard page at its low end and a Head at its high end: of fibers,
+	// then of the scheduler, then one on which the handler of faults lands.
+	unsigned char *stacks = nullptr;
+	enum { HOME = THREADS_MAX, LANDING, STACKS };
 	std::vector<uint16_t> freeStacks;
 	uint16_t stackOf[THREADS_MAX];
 	unsigned stacksMade = 0;
@@ -116,33 +124,50 @@ struct Worker {
 
 	unsigned char *sharedMap = nullptr; // SHARED_MAX rounded up, then a guard page
 	size_t sharedMapBytes = 0;
-	unsigned char *faultStack = nullptr;
 	// the fault that the handler saw
 	int faultSignal = 0, faultCode = 0;
 	void *faultAddress = nullptr, *faultAt = nullptr;
+	void *landing_stack(Thread *t); // its top, for the fault of t
 
-	Thread *pick();
+	// pick gives a fiber that can go on, or null.
+	Thread *pick() { return orderly == Settings::FORWARD && !idle() ? ready[first++ % THREADS_MAX] : pick_other(); }
 	void wake(Thread *t) {
 		t->waits = nullptr;
-		ready.push_back(t);
+		ready[behind++ % THREADS_MAX] = t;
 	}
-	void suspend(const char *what, uint32_t key);
+	bool idle() const { return first == behind; } // no fiber is ready
+	// suspend lets others run until somebody wakes this thread.
+	__attribute__((always_inline)) void suspend(const char *what, uint32_t key) {
+		Thread *t = self();
+		t->waits = what;
+		t->waitKey = key;
+		Thread *n = pick();
+		if (n != t) kr_emu_switch(&t->sp, n ? n->sp : home);
+	}
 	bool progress();                // lets one asynchronous copy happen; false: there is none
 	void begin_async();
 	void end_async();
 	void release_sync();
 
   private:
+	unsigned char *stack(unsigned i) { return stacks + (size_t)i * STACK; }
+	void *prepare(unsigned i, Thread *t, void (*f)());
+	Thread *pick_other();
 	Thread *start();
-	void prepare(Thread *t);
+	void begin(Thread *t);
 	void finish(Thread *t);
+	void reset();
+	void schedule();
+	bool turn_yielded();
+	void checks();
 	void deadlock();
 	void poison_shared();
 	bool shared_overrun() const;
 	static void fiber();
-	friend void yield();
+	static void scheduler();
 };
-extern __thread Worker *worker;
+// The worker of this OS thread while it runs a block: for the handler of faults.
+extern __thread Worker *running;
 
 // What lies at an address, in words: for messages. memory.cpp
 std::string describe(const void *p);

@@ -46,6 +46,7 @@ KR_DEV uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
 	return kr_emu::fma_bf16(a & 0xffff, b & 0xffff, c & 0xffff) | kr_emu::fma_bf16(a >> 16, b >> 16, c >> 16) << 16;
 }
 template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t and_or(uint32_t a) { return (a & MASK) | BITS; }
+template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t andn_or(uint32_t a) { return (~a & MASK) | BITS; }
 KR_DEV float exp2_approx(float x) { // denormals, in and out, are zero
 	float r = exp2f(x);
 	return r < 1.17549435e-38f ? 0.f : r;

@@ -49,7 +49,7 @@ void combine_match(void *const *args, uint32_t mask);
 enum Way { IDX, UP, DOWN, XOR };
 template <typename T> inline T shuffle(uint32_t mask, T v, int by, int width, Way way, const char *what) {
 	static_assert(sizeof(T) <= 8, "shuffles move 4 or 8 bytes");
-	int lane = self->lane, base = lane & ~(width - 1), from = lane;
+	int lane = self()->lane, base = lane & ~(width - 1), from = lane;
 	switch (way) {
 	case IDX: from = base + (by & (width - 1)); break;
 	case UP: from = lane - by < base ? lane : lane - by; break;
@@ -112,7 +112,7 @@ KR_REDUCE(__reduce_min_sync, int, a < b ? a : b)
 KR_REDUCE(__reduce_or_sync, unsigned, a | b)
 KR_REDUCE(__reduce_and_sync, unsigned, a &b)
 #undef KR_REDUCE
-static inline unsigned __activemask() { return 1u << kr_emu::self->lane; } // the only lane that runs just now
+static inline unsigned __activemask() { return 1u << kr_emu::self()->lane; } // the only lane that runs just now
 
 // --- atomics
 #define KR_ATOMIC(name, type, op)                                                                      \

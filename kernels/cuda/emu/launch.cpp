@@ -82,12 +82,12 @@ static struct sigaction before[32];
 
 // Where a fault lands, on a stack of its own: the fiber's may be full.
 static void landing() {
-	Worker &w = *worker;
+	Worker &w = *worker();
 	unsigned char *p = static_cast<unsigned char *>(w.faultAddress);
-	size_t whole = (size_t)THREADS_MAX * (STACK + GUARD);
+	size_t whole = (size_t)Worker::STACKS * STACK;
 	if (w.faultSignal == SIGILL || w.faultSignal == SIGTRAP) fail(MISALIGNED, "misaligned address or index out of bounds, at %s", describe(w.faultAt).c_str());
 	if (w.faultSignal == SIGFPE) fail(ILLEGAL_INSTRUCTION, "division by zero, at %s", describe(w.faultAt).c_str());
-	if (p >= w.stacks && p < w.stacks + whole) fail(ILLEGAL_ADDRESS, "a thread needs more than %u KB of stack", STACK >> 10);
+	if (p >= w.stacks && p < w.stacks + whole) fail(ILLEGAL_ADDRESS, "a thread needs more than %zu KB of stack", (STACK - 2 * GUARD) >> 10);
 	if (p >= w.sharedMap + w.sharedMapBytes && p < w.sharedMap + w.sharedMapBytes + GUARD)
 		fail(ILLEGAL_ADDRESS, "access %td bytes behind the end of dynamic shared memory (%u bytes)", p - (w.blk.shared + w.blk.sharedBytes), w.blk.sharedBytes);
 	if (!p) fail(ILLEGAL_ADDRESS, "null pointer or misaligned vector, at %s", describe(w.faultAt).c_str());
@@ -95,19 +95,22 @@ static void landing() {
 }
 
 static void on_fault(int sig, siginfo_t *info, void *context) {
-	if (worker && self) {
-		Worker &w = *worker;
+	if (running) {
+		Worker &w = *running;
 		w.faultSignal = sig, w.faultCode = info->si_code;
 		w.faultAddress = info->si_code > 0 && info->si_code != SI_KERNEL ? info->si_addr : nullptr;
 #if defined(__x86_64__)
 		ucontext_t *u = static_cast<ucontext_t *>(context);
 		w.faultAt = reinterpret_cast<void *>(u->uc_mcontext.gregs[REG_RIP]);
 		u->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(landing);
-		u->uc_mcontext.gregs[REG_RSP] = reinterpret_cast<greg_t>(w.faultStack + STACK - 8);
+		uintptr_t sp = (uintptr_t)u->uc_mcontext.gregs[REG_RSP] | (STACK - 1);
+		bool fiber = sp > reinterpret_cast<uintptr_t>(w.stacks) && sp < reinterpret_cast<uintptr_t>(w.stacks) + Worker::STACKS * STACK;
+		if (!fiber) abort();
+		u->uc_mcontext.gregs[REG_RSP] = reinterpret_cast<greg_t>(w.landing_stack(reinterpret_cast<Head *>(sp + 1 - sizeof(Head))->self));
 		return;
 #else
 		w.faultAt = w.faultAddress;
-		landing(); // leaves by a switch of context
+		landing(); // leaves by a switch of context; the handler has a stack of its own only here
 #endif
 	}
 	struct sigaction &old = before[sig]; // not ours
@@ -167,8 +170,6 @@ static void work(Launch &l) {
 		if (i >= l.blocks || l.error) break;
 		if (!mine->run_block(l, i)) break;
 	}
-	worker = nullptr;
-	block = nullptr;
 }
 
 static void help() {

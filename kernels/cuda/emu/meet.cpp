@@ -8,7 +8,7 @@
 namespace kr_emu {
 
 void meet(uint32_t mask, Combine f, void *arg, const char *what) {
-	Thread *t = self;
+	Thread *t = self();
 	Warp &w = *t->warp;
 	uint32_t bit = 1u << t->lane;
 	if (!(mask & bit)) fail(LAUNCH_FAILED, "%s(%08x) by lane %u, which the mask does not name", what, mask, t->lane);
@@ -32,13 +32,13 @@ void meet(uint32_t mask, Combine f, void *arg, const char *what) {
 	m.args[t->lane] = arg;
 	m.arrived |= bit;
 	if (m.arrived != mask) {
-		worker->suspend(what, mask);
+		worker()->suspend(what, mask);
 		return;
 	}
 	f(m.args, mask);
 	if (i != --w.meetings) m = w.meeting[w.meetings];
 	Thread *base = t - t->lane;
-	for (uint32_t rest = mask & ~bit; rest; rest &= rest - 1) worker->wake(base + __builtin_ctz(rest));
+	for (uint32_t rest = mask & ~bit; rest; rest &= rest - 1) worker()->wake(base + __builtin_ctz(rest));
 }
 
 void combine_nothing(void *const *, uint32_t) {}
@@ -73,12 +73,12 @@ void combine_match(void *const *args, uint32_t mask) {
 }
 
 unsigned sync_block(bool vote, const char *what) {
-	Worker &w = *worker;
+	Worker &w = *worker();
 	if (w.arrived && w.syncWhat != what && strcmp(w.syncWhat, what)) fail(LAUNCH_FAILED, "%s, while %u threads are in %s", what, w.arrived, w.syncWhat);
 	w.syncWhat = what;
 	w.arrived++;
 	w.votes += vote;
-	w.syncing.push_back(self);
+	w.syncing.push_back(self());
 	if (w.arrived == w.alive) {
 		w.release_sync();
 	} else {
@@ -94,13 +94,13 @@ void Worker::release_sync() {
 	uint32_t now = ++seq;
 	for (Thread *t : syncing) {
 		t->syncAt = now;
-		if (t != self || t->done) wake(t);
+		if (t != self() || t->done) wake(t);
 	}
 	syncing.clear();
 }
 
 void barrier(int id, int threads, bool wait) {
-	Worker &w = *worker;
+	Worker &w = *worker();
 	if (id < 1 || id > 15) fail(LAUNCH_FAILED, "barrier %d: there are 1 to 15", id);
 	if (threads <= 0 || threads % 32 || (unsigned)threads > (w.total + 31) / 32 * 32) fail(LAUNCH_FAILED, "barrier %d of %d threads", id, threads);
 	Named &b = w.named[id];
@@ -109,7 +109,7 @@ void barrier(int id, int threads, bool wait) {
 	b.arrived++;
 	if (b.arrived == threads) {
 		uint32_t now = ++w.seq;
-		if (wait) self->syncAt = now;
+		if (wait) self()->syncAt = now;
 		b.arrived = 0;
 		for (Thread *t : b.waiting) {
 			t->syncAt = now;
@@ -117,7 +117,7 @@ void barrier(int id, int threads, bool wait) {
 		}
 		b.waiting.clear();
 	} else if (wait) {
-		b.waiting.push_back(self);
+		b.waiting.push_back(self());
 		w.suspend("bar_sync", (uint32_t)id);
 	}
 }

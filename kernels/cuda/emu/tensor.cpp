@@ -160,8 +160,8 @@ struct Tile {
 		at ^= at >> 3 & 0x70;
 		// Descriptors have 18 bits of address, SHARED_BASE included: no wrap below 256 KB.
 		const unsigned char *p = shared_at(at, 16, 16, "wgmma");
-		const Written &w = worker->written[(at - SHARED_BASE) / 16];
-		if (w.by && w.at >= worker->threads[w.by - 1].fenceAt && w.at >= self->fenceSyncAt) {
+		const Written &w = worker()->written[(at - SHARED_BASE) / 16];
+		if (w.by && w.at >= worker()->threads[w.by - 1].fenceAt && w.at >= self()->fenceSyncAt) {
 			fail(LAUNCH_FAILED, "wgmma reads shared byte %u, which thread %u wrote by cp.async and did not fence_async", at - SHARED_BASE, w.by - 1);
 		}
 		return p;
@@ -181,7 +181,7 @@ static void combine_wgmma(void *const *args, uint32_t) {
 	static thread_local float fb[16 * 256], fsum[16 * 256];
 	static thread_local int ib[32 * 256], isum[16 * 256];
 	const Product &p = *static_cast<Product *>(args[0]);
-	int n = p.n, warp = (int)(self->index / 32 % 4);
+	int n = p.n, warp = (int)(self()->index / 32 % 4);
 	for (int l = 1; l < 32; l++) {
 		const Product &q = *static_cast<Product *>(args[l]);
 		if (q.n != n || q.db != p.db || q.da != p.da || q.shared != p.shared || q.trans != p.trans || q.s8 != p.s8)
@@ -234,10 +234,10 @@ static void combine_wgmma(void *const *args, uint32_t) {
 	for (int l = 0; l < 32; l++) scatter(static_cast<float *>(static_cast<Product *>(args[l])->d), fsum, n, l);
 }
 
-void wgmma_fence() { self->fenced = true; }
+void wgmma_fence() { self()->fenced = true; }
 
 void wgmma(const Product &p) {
-	Thread *t = self;
+	Thread *t = self();
 	if (!t->fenced) fail(LAUNCH_FAILED, "wgmma without a wgmma_fence before it");
 	if (p.n % 8 || p.n > 256) fail(LAUNCH_FAILED, "wgmma of width %d", p.n);
 	if (settings().early) {
@@ -249,13 +249,13 @@ void wgmma(const Product &p) {
 }
 
 void wgmma_commit() {
-	Thread *t = self;
+	Thread *t = self();
 	for (size_t i = t->products.size(); i > 0 && t->products[i - 1].group == OPEN; i--) t->products[i - 1].group = t->productGroups;
 	t->productGroups++;
 }
 
 void wgmma_wait(uint32_t left) {
-	Thread *t = self;
+	Thread *t = self();
 	size_t n = 0;
 	while (n < t->products.size() && t->products[n].group != OPEN && t->products[n].group + left < t->productGroups) n++;
 	for (size_t i = 0; i < n; i++) meet(0xffffffffu, combine_wgmma, &t->products[i], "wgmma");
