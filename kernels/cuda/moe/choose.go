@@ -1,0 +1,144 @@
+package moe
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/tensor"
+)
+
+// Variant is a kernel of a format: how much of a product a block takes.
+type Variant uint8
+
+const (
+	Auto   Variant = iota // by shape
+	A32                   // mma.sync, 256 rows of weights with 32 tokens
+	A64                   // mma.sync, 256 x 64
+	H32                   // wgmma, 128 x 32, three blocks a multiprocessor
+	H64                   // wgmma, 128 x 64, two
+	H128                  // wgmma, 128 x 128, two
+	H128x4                // wgmma, 256 x 128, one
+	variants
+)
+
+// shape is what a variant's block takes and needs, as the kernels have it.
+type shape struct {
+	suffix  string
+	tokens  int
+	rows    int // stored rows of weights
+	threads int
+	stages  int // tiles of activations in shared memory
+}
+
+var shapes = [variants]shape{
+	A32:    {"_t32", 32, 256, 256, 4},
+	A64:    {"_t64", 64, 256, 256, 4},
+	H32:    {"_t32_h", 32, 128, 256, 6},
+	H64:    {"_t64_h", 64, 128, 256, 6},
+	H128:   {"_t128_h", 128, 128, 256, 5},
+	H128x4: {"_t128x4_h", 128, 256, 512, 5},
+}
+
+// shared is the dynamic shared memory of a block: the ring of activations, in which the
+// results stand later, and the output row of every token.
+func (s *shape) shared() int {
+	return max(s.stages*s.tokens*128, s.tokens*(2*s.rows+16)) + 4*s.tokens
+}
+
+// Tokens is the number of tokens of a tile, String the variant's name.
+func (v Variant) Tokens() int { return shapes[v].tokens }
+
+func (v Variant) String() string {
+	if v == Auto {
+		return "auto"
+	}
+	return shapes[v].suffix[1:]
+}
+
+// From how many tokens an expert on average a tile is how large. Measured on an H100 with
+// 64 experts of 1408 x 2048, a simpler loop: at 48 tokens an expert tiles of 64 take two
+// thirds of the time of tiles of 128, at 192 four warpgroups with 128 tokens are the
+// fastest, at 768 two blocks of two. Tiles of 32 spare half the multiplications where an
+// expert has fewer than that; a tile has to be unpacked for however few tokens.
+const (
+	tokensFor64     = 24
+	tokensFor128    = 64
+	tokensForBlocks = 384
+)
+
+// choose gives the variant for so many tokens an expert.
+func choose(card launch.Card, mean int) Variant {
+	switch {
+	case !card.Hopper && mean < tokensFor64:
+		return A32
+	case !card.Hopper:
+		return A64
+	case mean < tokensFor64:
+		return H32
+	case mean < tokensFor128:
+		return H64
+	case mean < tokensForBlocks:
+		return H128x4
+	}
+	return H128
+}
+
+// For is the variant that Experts runs for so many assignments, Tokens of which is the
+// tile that route.Align must cut.
+func For(card launch.Card, assignments, experts int) Variant {
+	return choose(card, assignments/max(1, experts))
+}
+
+// runs reports whether the card has the variant.
+func (v Variant) runs(card launch.Card) bool {
+	s := &shapes[v]
+	return v > Auto && v < variants && (card.Hopper || v <= A64) && (card.SharedMax == 0 || s.shared() <= card.SharedMax)
+}
+
+// format numbers the ways in which a matrix is kept, as the kernels' names do.
+type format int
+
+const formats = 8
+
+var formatNames = [formats]string{"int4_g32", "int4_g64", "int4_g128", "int4_ch", "int8_g32", "int8_g64", "int8_g128", "int8_ch"}
+
+func formatOf(w *launch.Tiles) format {
+	f := format(0)
+	if w.Bits == 8 {
+		f = 4
+	}
+	switch {
+	case w.Group >= w.Cols:
+		return f + 3
+	case w.Group == 128:
+		return f + 2
+	case w.Group == 64:
+		return f + 1
+	}
+	return f
+}
+
+var kernels = func() (k [variants][formats]launch.Kernel) {
+	for v := Auto + 1; v < variants; v++ {
+		for f, name := range formatNames {
+			k[v][f] = launch.Named("kr_moe_" + name + shapes[v].suffix)
+		}
+	}
+	return k
+}()
+
+// fits reports whether a kernel takes w: a multiple of 64 columns and of 8 rows (of 16
+// where gate and up are joined), what a thread loads aligned.
+func fits(w *launch.Tiles) bool {
+	rows := 8
+	if w.Joined {
+		rows = 16
+	}
+	return !w.Zero() && w.Check() == nil && w.Cols%tensor.TileA == 0 && w.Rows%rows == 0 && w.Values%16 == 0 && w.Scales%4 == 0
+}
+
+// readable reports whether rows of BF16 can be copied 16 bytes at a time.
+func readable(m launch.Mat) bool {
+	return m.DType == tensor.BF16 && m.At%16 == 0 && (m.Stride%8 == 0 || m.Rows <= 1)
+}
+
+// writable is readable for results: F32 may lie at any element.
+func writable(m launch.Mat) bool { return m.DType == tensor.F32 || readable(m) }

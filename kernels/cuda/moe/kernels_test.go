@@ -1,0 +1,334 @@
+//go:build cuda
+
+package moe
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/route"
+	"krater/kernels/tensor"
+)
+
+// Largest errors of a row, relative to its norm. Against weights as they are packed, a
+// product rounds weights and results to bfloat16, 2^-9 at most and half of that on
+// average; two in a row, with hidden values between, do so twice. Against weights rounded
+// as the kernels round them, only results are.
+const (
+	boundOne  = 4e-3
+	boundPair = 8e-3
+	boundBF16 = 2.5e-3
+	boundF32  = 3e-4
+)
+
+var layouts = []cudatest.Layout{
+	{Bits: 4, Group: 128}, {Bits: 4, Group: 64}, {Bits: 4, Group: 32}, {Bits: 4},
+	{Bits: 8, Group: 128}, {Bits: 8, Group: 64}, {Bits: 8, Group: 32}, {Bits: 8},
+}
+
+// runnable are the variants the card has.
+func runnable(c *cudatest.Card) (v []Variant) {
+	for i := Auto + 1; i < variants; i++ {
+		if i.runs(c.Info()) {
+			v = append(v, i)
+		}
+	}
+	return v
+}
+
+// dot is x * transposed w for one row, rounded: with weights as the kernels round them.
+func dot(w, x []float32, rounded bool) []float64 {
+	out := make([]float64, len(w)/len(x))
+	for i := range out {
+		for k, v := range x {
+			f := w[i*len(x)+k]
+			if rounded {
+				f = bf16(f)
+			}
+			out[i] += float64(v) * float64(f)
+		}
+	}
+	return out
+}
+
+func bf16(v float32) float32 { return tensor.BF16ToF32(tensor.F32ToBF16(v)) }
+
+// groups reports whether weights are rounded: with one scale for all columns it comes
+// after the sum.
+func groups(w *launch.Tiles) bool { return w.Groups() > 1 }
+
+// swiglu is silu of the first half of v times the second, rounded or not.
+func swiglu(v []float64, rounded bool) []float32 {
+	out := make([]float32, len(v)/2)
+	for i := range out {
+		out[i] = float32(v[i] / (1 + math.Exp(-v[i])) * v[len(out)+i])
+		if rounded {
+			out[i] = bf16(out[i])
+		}
+	}
+	return out
+}
+
+// near compares a row with what it should be.
+func near(t *testing.T, what string, got []float32, want []float64, bound float64) {
+	t.Helper()
+	var d, n float64
+	for i := range want {
+		e := float64(got[i]) - want[i]
+		d, n = d+e*e, n+want[i]*want[i]
+	}
+	if e := math.Sqrt(d / n); !(e <= bound) {
+		t.Fatalf("%s: off by %.2g of its norm %.3g: %v... for %v...", what, e, math.Sqrt(n), got[:4], want[:4])
+	}
+}
+
+func poisoned(v float32) bool { return math.IsNaN(float64(v)) }
+
+// mixture is a bank and how its assignments are spread.
+type mixture struct {
+	tokens, topK, experts, hidden, width int
+	pick                                 func(rng *rand.Rand, token, rank int) int32
+}
+
+func spread(experts int) func(*rand.Rand, int, int) int32 {
+	return func(rng *rand.Rand, token, rank int) int32 { return int32(rng.IntN(experts)) }
+}
+
+// some leaves one expert out, and a third of the assignments without an expert.
+func some(rng *rand.Rand, token, rank int) int32 { return int32(rng.IntN(3)) - 1 }
+
+// one has every token on expert 2.
+func one(*rand.Rand, int, int) int32 { return 2 }
+
+var mixtures = []mixture{
+	{1, 2, 4, 128, 64, spread(4)},
+	{2, 1, 4, 192, 128, spread(4)},
+	{7, 3, 8, 128, 192, spread(8)},
+	{9, 2, 4, 256, 64, some},
+	{33, 1, 5, 128, 64, one},
+	{65, 2, 4, 64, 128, one},
+	{130, 2, 4, 256, 64, spread(4)},
+	{3, 1, 4, 64, 64, func(*rand.Rand, int, int) int32 { return -1 }},
+}
+
+// rig is a mixture on the card.
+type rig struct {
+	mixture
+	c       *cudatest.Card
+	w13, w2 cudatest.Weights
+	bank    launch.Bank
+}
+
+func newRig(c *cudatest.Card, rng *rand.Rand, k cudatest.Layout, m mixture) *rig {
+	r := &rig{mixture: m, c: c}
+	joined := k
+	joined.Joined = true
+	r.w13 = c.RandomWeights(rng, joined, m.experts, 2*m.width, m.hidden)
+	r.w2 = c.RandomWeights(rng, k, m.experts, m.hidden, m.width)
+	r.bank = launch.Bank{Experts: m.experts, W13: r.w13.Weight, W2: r.w2.Weight,
+		Step: r.w13.Step, ScaleStep: r.w13.ScaleStep, Step2: r.w2.Step, ScaleStep2: r.w2.ScaleStep}
+	return r
+}
+
+// expert is what row x gives.
+func (r *rig) expert(e int32, x []float32, factor float32, rounded bool) []float64 {
+	h := swiglu(dot(r.w13.Dense[e], x, rounded && groups(&r.w13.A)), rounded)
+	out := dot(r.w2.Dense[e], h, rounded && groups(&r.w2.A))
+	for i := range out {
+		out[i] *= float64(factor)
+	}
+	return out
+}
+
+// run gives y for rows x of the given choices.
+func (r *rig) run(y, x launch.Mat, ids []int32, o Options) {
+	c, slots := r.c, x.Rows*r.topK
+	idm := c.I32(ids, x.Rows, r.topK)
+	tile := o.Variant.Tokens()
+	a := route.NewAligned(c.Alloc(route.AlignedBytes(x.Rows, r.topK, r.experts, tile)), x.Rows, r.topK, r.experts, tile)
+	h := c.Alloc(HiddenBytes(slots, r.width))
+	c.Run(func(l *launch.List) {
+		route.Align(l, &a, idm, 0)
+		Experts(l, c.Info(), y, h, x, r.bank, a, o)
+	})
+}
+
+func TestExperts(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(4, 2))
+	n := 0
+	for i, k := range layouts {
+		for _, v := range runnable(c) {
+			m := mixtures[n%len(mixtures)]
+			n++
+			t.Run(fmt.Sprintf("%+v/%v", k, v), func(t *testing.T) { testExperts(t, c, rng, k, v, m, n%2 == 0) })
+			if i == 0 { // the most used format sees all shapes
+				for _, m := range mixtures {
+					t.Run(fmt.Sprintf("%v/%d tokens", v, m.tokens), func(t *testing.T) { testExperts(t, c, rng, k, v, m, m.tokens%2 == 0) })
+				}
+			}
+		}
+	}
+}
+
+func testExperts(t *testing.T, c *cudatest.Card, rng *rand.Rand, k cudatest.Layout, v Variant, m mixture, wide bool) {
+	r := newRig(c, rng, k, m)
+	slots := m.tokens * m.topK
+	ids, factors := make([]int32, slots), make([]float32, slots)
+	for i := range ids {
+		ids[i], factors[i] = m.pick(rng, i/m.topK, i%m.topK), 0.1+rng.Float32()
+	}
+	x := cudatest.Normal(rng, m.tokens*m.hidden)
+	in := c.Strided(tensor.BF16, m.tokens, m.hidden, m.hidden+8)
+	plain := c.BF16(x, m.tokens, m.hidden)
+	c.Run(func(l *launch.List) {
+		for i := range m.tokens {
+			l.Copy(in.RowRange(i, i+1).At, plain.RowRange(i, i+1).At, int64(2*m.hidden))
+		}
+	})
+	y := c.Strided(tensor.BF16, slots, m.hidden, m.hidden+16)
+	o := Options{Variant: v}
+	if wide {
+		y = c.Strided(tensor.F32, slots, m.hidden, m.hidden+1)
+		o.Factors = cudatest.Upload(c, factors)
+	}
+	r.run(y, in, ids, o)
+	got := c.Floats(y)
+	all := y
+	all.Cols = y.Stride
+	if slots > 1 {
+		for i, v := range c.Floats(all.RowRange(0, slots-1)) {
+			if i%y.Stride >= y.Cols && !poisoned(v) {
+				t.Fatalf("row %d: written behind its end", i/y.Stride)
+			}
+		}
+	}
+	for s, e := range ids {
+		row := got[s*m.hidden : (s+1)*m.hidden]
+		if e < 0 {
+			if !poisoned(row[0]) || !poisoned(row[m.hidden-1]) {
+				t.Fatalf("row %d has no expert and is written", s)
+			}
+			continue
+		}
+		factor, bound := float32(1), boundBF16
+		if wide {
+			factor, bound = factors[s], boundF32
+		}
+		what := fmt.Sprintf("assignment %d, expert %d", s, e)
+		near(t, what, row, r.expert(e, x[s/m.topK*m.hidden:][:m.hidden], factor, false), boundPair)
+		near(t, what+", rounded", row, r.expert(e, x[s/m.topK*m.hidden:][:m.hidden], factor, true), bound)
+	}
+}
+
+// What a row is does not change with what else is in the batch, nor from run to run.
+func TestBatchInvariance(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(5, 2))
+	const large, small, first = 70, 5, 40
+	m := mixture{tokens: large, topK: 2, experts: 4, hidden: 128, width: 64, pick: spread(4)}
+	for i, v := range runnable(c) {
+		k := layouts[i%len(layouts)]
+		r := newRig(c, rng, k, m)
+		ids := make([]int32, large*m.topK)
+		for i := range ids {
+			ids[i] = m.pick(rng, 0, 0)
+		}
+		x := c.BF16(cudatest.Normal(rng, large*m.hidden), large, m.hidden)
+		run := func(x launch.Mat, ids []int32) []byte {
+			y := c.Mat(tensor.BF16, x.Rows*m.topK, m.hidden)
+			r.run(y, x, ids, Options{Variant: v})
+			return cudatest.Download[byte](c, y.At, 2*y.Rows*y.Cols)
+		}
+		all := run(x, ids)
+		for range 3 {
+			if !bytes.Equal(run(x, ids), all) {
+				t.Fatalf("%+v %v: two runs differ", k, v)
+			}
+		}
+		part := run(x.RowRange(first, first+small), ids[first*m.topK:(first+small)*m.topK])
+		row := 2 * m.topK * m.hidden
+		if !bytes.Equal(part, all[first*row:(first+small)*row]) {
+			t.Fatalf("%+v %v: rows of a smaller batch differ", k, v)
+		}
+	}
+}
+
+// Shapes [M, N, K] of Dense: N not a multiple of a tile of rows, and K of half a group.
+var dense = [][3]int{{1, 64, 64}, {7, 72, 192}, {31, 200, 320}, {33, 264, 64}, {65, 128, 448}, {129, 64, 128}, {130, 320, 64}}
+
+func TestDense(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(6, 2))
+	n := 0
+	for i, k := range layouts {
+		for _, v := range runnable(c) {
+			for s, shape := range dense {
+				if i > 0 && s != n%len(dense) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%+v/%v/%v", k, v, shape), func(t *testing.T) { testDense(t, c, rng, k, v, shape, Epilogue(s%2)) })
+			}
+			n++
+		}
+	}
+}
+
+func testDense(t *testing.T, c *cudatest.Card, rng *rand.Rand, k cudatest.Layout, v Variant, shape [3]int, e Epilogue) {
+	m, n, cols := shape[0], shape[1], shape[2]
+	w := c.RandomWeights(rng, k, 1, n, cols)
+	x := cudatest.Normal(rng, m*cols)
+	in := c.BF16(x, m, cols)
+	base := make([]float32, m*n)
+	out := c.Strided(tensor.BF16, m, n, n+8)
+	if e == Add {
+		base = cudatest.Normal(rng, m*n)
+		out = c.F32(base, m, n)
+	}
+	c.Run(func(l *launch.List) { DenseBy(l, c.Info(), v, out, in, w.A, e) })
+	got := c.Floats(out)
+	for r := range m {
+		bound := boundBF16
+		if e == Add {
+			bound = boundF32
+		}
+		for _, rounded := range []bool{false, true} {
+			want := dot(w.Dense[0], x[r*cols:(r+1)*cols], rounded && groups(&w.A))
+			for i := range want {
+				want[i] += float64(base[r*n+i])
+			}
+			near(t, fmt.Sprintf("row %d, rounded: %v", r, rounded), got[r*n:(r+1)*n], want, map[bool]float64{false: boundOne, true: bound}[rounded])
+		}
+	}
+}
+
+func TestFFN(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(7, 2))
+	const rows, hidden, width = 40, 128, 192
+	for _, k := range []cudatest.Layout{{Bits: 4, Group: 128}, {Bits: 8}} {
+		r := newRig(c, rng, k, mixture{experts: 1, hidden: hidden, width: width})
+		x, base := cudatest.Normal(rng, rows*hidden), cudatest.Normal(rng, rows*hidden)
+		in, out, sum := c.BF16(x, rows, hidden), c.Mat(tensor.F32, rows, hidden), c.F32(base, rows, hidden)
+		h := c.Alloc(HiddenBytes(rows, width))
+		c.Run(func(l *launch.List) {
+			FFN(l, c.Info(), out, h, in, r.w13.A, r.w2.A, false)
+			FFN(l, c.Info(), sum, h, in, r.w13.A, r.w2.A, true)
+		})
+		got, added := c.Floats(out), c.Floats(sum)
+		for i := range rows {
+			want := r.expert(0, x[i*hidden:(i+1)*hidden], 1, true)
+			near(t, fmt.Sprintf("%+v row %d", k, i), got[i*hidden:(i+1)*hidden], want, boundF32)
+		}
+		for i := range added {
+			if added[i] != base[i]+got[i] {
+				t.Fatalf("%+v: %d: %v + %v gives %v", k, i, base[i], got[i], added[i])
+			}
+		}
+	}
+}

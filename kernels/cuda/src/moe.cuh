@@ -1,0 +1,216 @@
+// What the grouped products share (moe_a.cu with mma.sync, moe_h.cu with wgmma): weights
+// in format A on their way from memory to the A operand of a matrix instruction, rows of
+// activations gathered to shared memory, and the way of results to memory.
+//
+// A block multiplies ROWS stored rows of one expert's weights with a tile of up to TN
+// tokens. blockIdx.x counts blocks of rows, blockIdx.y tiles of tokens: what runs at the
+// same time shares activations, and an expert's weights stay in L2 from one of its tiles
+// to the next. Every sum runs over k in order in one accumulator; nothing depends on the
+// other tokens of a tile or on how many there are.
+#pragma once
+#include "kr.cuh"
+
+#define KR_MEMBER __device__ __forceinline__
+
+// Formats: name, bits of a weight, columns that share a scale (0: all, kr_moe calls it ch).
+#define ALL_FORMATS(X) \
+	X(int4_g32, 4, 32) X(int4_g64, 4, 64) X(int4_g128, 4, 128) X(int4_ch, 4, 0) \
+	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128) X(int8_ch, 8, 0)
+
+// What becomes of the sums.
+enum {
+	TO_HIDDEN, // stored rows are gate and up joined: silu(gate) * up as bfloat16
+	TO_BF16,
+	TO_F32,
+	ADD_F32, // out += sums
+};
+
+// The arguments of every kernel, in the order of Go's args.
+struct Job {
+	void *out;
+	int mode;
+	int out_stride;          // elements
+	const float *row_factor; // of an output row, or null: multiplies its results
+	const bf16 *x;
+	int x_stride;            // elements, a multiple of 8
+	int divisor;             // output row / divisor is the row of x
+	const int4 *tiles;       // kernels/cuda/route.Aligned: expert, first slot, rows;
+	const int *slots;        // null: one matrix, and tiles of TN of the m rows of x
+	const int *count;
+	int m;
+	const uint8_t *values;   // of expert 0, and
+	const uint32_t *scales;
+	int rows;                // stored rows, a multiple of 8
+	int tile_cols;           // tiles of 64 columns
+	int groups;              // scales of a row
+	long long step, scale_step; // bytes from one expert to the next
+};
+#define JOB_ARGS \
+	void *out, int mode, int out_stride, const float *row_factor, const bf16 *x, int x_stride, int divisor, const int4 *tiles, \
+	const int *slots, const int *count, int m, const uint8_t *values, const uint32_t *scales, int rows, int tile_cols, int groups, \
+	long long step, long long scale_step
+#define JOB \
+	{ out, mode, out_stride, row_factor, x, x_stride, divisor, tiles, slots, count, m, values, scales, rows, tile_cols, groups, step, scale_step }
+
+// --- weights
+
+// Weights in format A as one lane of a warp sees them: rows g and g+8 of 16.
+template <int BITS, int GROUP> struct Packed {
+	static const int PIECES = BITS / 4;  // loads of 16 bytes, a tile
+	static const int STEPS = 4 / PIECES; // of 16 columns, a piece
+	static const int SCALES = GROUP == 0 ? 0 : GROUP == 32 ? STEPS / 2 : 1; // words, a piece
+	struct Piece { // as it lies in memory
+		uint4 q;
+		uint32_t s[SCALES + (SCALES == 0)];
+	};
+	const uint8_t *values;
+	const uint32_t *scales;
+
+	// block: 16 rows of the expert's matrix. What is behind the last tile of rows reads
+	// that one again: its results are not stored.
+	KR_MEMBER Packed(const Job &j, int expert, int block) {
+		int lane = threadIdx.x % 32, row = min(block / 4, (j.rows - 1) / 64);
+		values = j.values + expert * j.step + (long long)row * j.tile_cols * (512 * BITS) + 16 * (block % 4 * 32 + lane);
+		scales = (const uint32_t *)((const uint8_t *)j.scales + expert * j.scale_step) + (long long)row * j.groups * 32 + block % 4 * 8 + lane / 4;
+	}
+	// piece: of the row of tiles. further: 16-row blocks beyond the first, in the same tile.
+	KR_MEMBER void load(Piece &v, int piece, int further = 0) const {
+		v.q = ld_stream(values + (long long)piece * 2048 + 512 * further);
+#pragma unroll
+		for (int i = 0; i < SCALES; i++) v.s[i] = __ldg(scales + (GROUP > 32 ? piece * (16 * STEPS) / GROUP : piece * SCALES + i) * 32 + 8 * further);
+	}
+	// The scales that come at the end, of rows g and g+8: all of them if there are no
+	// groups.
+	KR_MEMBER float2 last_scale(int further = 0) const {
+		if (GROUP != 0) return make_float2(1.f, 1.f);
+		uint32_t s = __ldg(scales + 8 * further);
+		return make_float2(lo_f32(s), hi_f32(s));
+	}
+	// The A operand of step 0..STEPS-1 of a piece: exact integers, times the scale.
+	// The offset and the scale are two roundings on purpose: offset * scale is not a
+	// bfloat16 number, so a single fma of it would lose a quarter of a step of the weight.
+	static KR_MEMBER void operand(uint32_t (&a)[4], const Piece &v, int step) {
+		if constexpr (BITS == 4) {
+			const uint4 &q = v.q;
+			uint32_t w = step == 0 ? q.x : step == 1 ? q.y : step == 2 ? q.z : q.w;
+			// a nibble n (value + 8) becomes 128 + n by its bits alone; minus 136 is exact
+#pragma unroll
+			for (int i = 0; i < 4; i++) a[i] = fma_bf16x2(and_or<0x000f000f, 0x43004300>(w >> (4 * i)), 0x3f803f80u, 0xc308c308u);
+		} else {
+			const uint4 &q = v.q;
+			uint32_t w0 = step == 0 ? q.x : q.z, w1 = step == 0 ? q.y : q.w, w[4] = {w0, w0 >> 8, w1, w1 >> 8};
+			// the low 7 bits of a byte (value + 128) give 128 + them; minus 128 if the high
+			// bit is set, minus 256 if not, is the value
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				a[i] = fma_bf16x2(and_or<0x007f007f, 0x43004300>(w[i]), 0x3f803f80u, (w[i] & 0x00800080u) ^ 0xc380c380u);
+		}
+		if constexpr (GROUP != 0) {
+			uint32_t s = v.s[GROUP == 32 ? step / 2 : 0], lo = __byte_perm(s, s, 0x1010), hi = __byte_perm(s, s, 0x3232);
+#pragma unroll
+			for (int i = 0; i < 4; i++) a[i] = fma_bf16x2(a[i], i % 2 ? hi : lo, 0x80008000u); // -0: keeps the product as it is
+		}
+	}
+};
+
+// --- tokens
+
+struct Tile {
+	int expert, first, count; // count 0: nothing to do
+};
+
+KR_DEV Tile tile_of(const Job &j, int tokens) {
+	int i = blockIdx.y;
+	if (!j.slots) return Tile{0, i * tokens, min(tokens, j.m - i * tokens)};
+	if (i >= __ldcg(j.count)) return Tile{0, 0, 0};
+	int4 v = __ldcg(j.tiles + i);
+	return Tile{v.x, v.y, v.z};
+}
+
+// The output row of token r (below count) of a tile.
+KR_DEV int row_of(const Job &j, const Tile &t, int r) { return j.slots ? __ldcg(j.slots + t.first + r) : t.first + r; }
+
+// Copies tiles [TN tokens][64 columns] of the tokens' rows to shared memory: rows of 128
+// bytes, unit u (16 bytes) of row r at unit u ^ r%8, as wgmma and a conflict-free ldmatrix
+// want it. Behind the last token that one is copied again.
+template <int TN, int THREADS> struct Gather {
+	static const int BYTES = TN * 128;
+	static const int UNITS = TN * 8 / THREADS; // a thread copies
+	const uint4 *x;
+	uint32_t from[UNITS]; // in units: 64 GiB of activations
+	uint32_t to;
+
+	KR_MEMBER Gather(const Job &j, const Tile &t) {
+		int r = threadIdx.x / 8, u = threadIdx.x % 8;
+		x = reinterpret_cast<const uint4 *>(j.x);
+		to = r * 128 + ((u ^ (r & 7)) << 4);
+#pragma unroll
+		for (int i = 0; i < UNITS; i++) {
+			int row = row_of(j, t, min(r + i * (THREADS / 8), t.count - 1)) / j.divisor;
+			from[i] = (uint32_t)row * (uint32_t)(j.x_stride / 8) + u;
+		}
+	}
+	KR_MEMBER void copy(uint32_t stage, int tile) const {
+#pragma unroll
+		for (int i = 0; i < UNITS; i++) cp_async16(stage + to + i * (THREADS * 16), x + (from[i] + 8u * (uint32_t)tile));
+	}
+};
+
+// --- results
+
+// Bytes of a row of results in shared memory: 16 more than there are, so that what lanes
+// of 4 tokens and 8 rows store at a time lies in 32 banks.
+KR_DEV int pitch_of(int rows) { return 2 * rows + 16; }
+
+// What a block needs of shared memory: the ring of activations, later the results, and
+// the output rows.
+KR_DEV int output_rows_at(int ring, int tokens, int rows) { return max(ring, tokens * pitch_of(rows)); }
+
+KR_DEV float silu(float v) { return v / (1.f + __expf(-v)); }
+
+// Takes the sums of 16 stored rows and TN tokens: lane 4g+c has in d[j] row g of tokens
+// 8j+2c and 8j+2c+1, then row g+8 of both. block: of 16 rows, in the
+// thread block (local) and in the matrix (whole). float32 goes to memory at once, 8 rows of
+// a token are a sector; bfloat16 to the block's results.
+template <int TN>
+KR_DEV void take(const Job &j, const float (&d)[TN / 8][4], float2 scale, const int *rows, unsigned char *results, int pitch, int local, int whole) {
+	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+#pragma unroll
+	for (int i = 0; i < TN / 8; i++) {
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			int token = 8 * i + 2 * c + h, row = rows[token];
+			float lo = d[i][h] * scale.x, hi = d[i][2 + h] * scale.y;
+			if (j.row_factor && row >= 0) {
+				float f = j.row_factor[row];
+				lo *= f;
+				hi *= f;
+			}
+			bf16 *p = reinterpret_cast<bf16 *>(results + token * pitch);
+			if (j.mode == TO_HIDDEN) {
+				store(p + 8 * local + g, silu(lo) * hi);
+			} else if (j.mode == TO_BF16) {
+				store(p + 16 * local + g, lo);
+				store(p + 16 * local + g + 8, hi);
+			} else if (row >= 0) {
+				float *q = reinterpret_cast<float *>(j.out) + (long long)row * j.out_stride + 16 * whole + g;
+				bool add = j.mode == ADD_F32;
+				if (16 * whole < j.rows) q[0] = add ? q[0] + lo : lo;
+				if (16 * whole + 8 < j.rows) q[8] = add ? q[8] + hi : hi;
+			}
+		}
+	}
+}
+
+// Stores the block's bfloat16 results, 16 bytes a thread at a time.
+template <int TN, int ROWS, int THREADS> KR_DEV void give(const Job &j, const int *rows, const unsigned char *results, int pitch) {
+	if (j.mode > TO_BF16) return;
+	int half = j.mode == TO_HIDDEN, units = ROWS / 8 >> half, width = j.rows >> half, first = blockIdx.x * (ROWS >> half);
+	bf16 *out = reinterpret_cast<bf16 *>(j.out);
+	for (int i = threadIdx.x; i < TN * units; i += THREADS) {
+		int token = i / units, column = i % units * 8, row = rows[token];
+		if (row < 0 || first + column >= width) continue;
+		*reinterpret_cast<uint4 *>(out + (long long)row * j.out_stride + first + column) =
+			*reinterpret_cast<const uint4 *>(results + token * pitch + 2 * column);
+	}
+}

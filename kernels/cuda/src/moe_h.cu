@@ -1,0 +1,109 @@
+// Grouped products for Hopper: wgmma with weights as the A operand from registers and
+// activations as the B operand from shared memory. A warpgroup has 64 stored rows.
+//
+// A tile of 64 columns is multiplied in two halves with a set of registers each. A half
+// is unpacked while the one before it is multiplied, and started before that one is
+// waited for: so at every point, barriers included, a product is under way. That is
+// also why the order holds that the source has: to unpack earlier or later would need the
+// other set. Weights come from memory one and a half tiles ahead, activations two less
+// than there are STAGES, for when all have started tile k only tile k-2 is done with.
+#include "moe.cuh"
+
+#ifdef KR_HOPPER
+
+template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const Job &j, unsigned char *shared) {
+	typedef Packed<BITS, GROUP> Weights;
+	const int STAGES = TN == 128 ? 5 : 6, THREADS = 128 * GROUPS, ROWS = 64 * GROUPS;
+	typedef Gather<TN, THREADS> Tokens;
+	pdl_wait();
+	pdl_launch();
+	const Tile t = tile_of(j, TN);
+	if (t.count < 1) return;
+	int *rows = reinterpret_cast<int *>(shared + output_rows_at(STAGES * Tokens::BYTES, TN, ROWS));
+	if (threadIdx.x < TN) rows[threadIdx.x] = (int)threadIdx.x < t.count ? row_of(j, t, threadIdx.x) : -1;
+
+	const Tokens x(j, t);
+	const uint32_t ring = smem_u32(shared);
+	const int local = threadIdx.x / 32, whole = blockIdx.x * (ROWS / 16) + local, tiles = j.tile_cols;
+	const Weights w(j, t.expert, whole);
+	struct Packets { // of a tile
+		typename Weights::Piece piece[Weights::PIECES];
+	};
+	auto load = [&](Packets &p, int tile) {
+#pragma unroll
+		for (int i = 0; i < Weights::PIECES; i++) w.load(p.piece[i], tile * Weights::PIECES + i);
+	};
+	auto copy = [&](int slot, int tile) { // a group even if there is nothing left: groups count tiles
+		if (tile < tiles) x.copy(ring + slot * Tokens::BYTES, tile);
+		cp_async_commit();
+	};
+	Packets even, odd;
+	load(even, 0);
+	load(odd, min(1, tiles - 1));
+#pragma unroll
+	for (int k = 0; k < STAGES - 2; k++) copy(k, k);
+
+	float d[TN / 2];
+#pragma unroll
+	for (int i = 0; i < TN / 2; i++) d[i] = 0.f;
+	uint32_t first[2][4], second[2][4]; // the A operand of a half, two steps of 16 columns
+	auto unpack = [&](uint32_t(&a)[2][4], const Packets &p, int half) {
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			const int step = 2 * half + i;
+			Weights::operand(a[i], p.piece[step / Weights::STEPS], step % Weights::STEPS);
+		}
+	};
+	auto start = [&](const uint32_t(&a)[2][4], uint64_t b) {
+		wgmma_fence();
+#pragma unroll
+		for (int i = 0; i < 2; i++) wgmma_rs<TN>(d, a[i], b + 2 * i);
+		wgmma_commit();
+	};
+	int slot = 0; // of the ring, of tile k
+	auto multiply = [&](int k, Packets &now, const Packets &then) {
+		cp_async_wait<STAGES - 3>();
+		fence_async();
+		__syncthreads();
+		const uint64_t b = wgmma_desc(ring + slot * Tokens::BYTES);
+		start(first, b);
+		copy(slot < 2 ? slot + STAGES - 2 : slot - 2, k + STAGES - 2);
+		wgmma_wait<1>();
+		unpack(second, now, 1);
+		if (k + 2 < tiles) load(now, k + 2);
+		start(second, b + 4);
+		wgmma_wait<1>();
+		unpack(first, then, 0);
+		slot = slot + 1 < STAGES ? slot + 1 : 0;
+	};
+	unpack(first, even, 0);
+	int k = 0;
+	for (; k + 1 < tiles; k += 2) {
+		multiply(k, even, odd);
+		multiply(k + 1, odd, even);
+	}
+	if (k < tiles) multiply(k, even, odd);
+	wgmma_wait<0>();
+	__syncthreads();
+	const int pitch = pitch_of(j.mode == TO_HIDDEN ? ROWS / 2 : ROWS);
+	take<TN>(j, reinterpret_cast<const float(&)[TN / 8][4]>(d), w.last_scale(), rows, shared, pitch, local, whole);
+	__syncthreads();
+	give<TN, ROWS, THREADS>(j, rows, shared, pitch);
+}
+
+#define GROUPED_KERNEL(name, BITS, GROUP, TN, GROUPS, BLOCKS)        \
+	KR_KERNEL(128 * GROUPS, BLOCKS) name(JOB_ARGS) {                 \
+		KR_SHARED(unsigned char, shared);                            \
+		const Job job = JOB;                                         \
+		grouped_h<BITS, GROUP, TN, GROUPS>(job, shared);             \
+	}                                                                \
+	KR_EXPORT(name)
+// Tokens of a tile, and x4: four warpgroups, one block a multiprocessor.
+#define X(name, BITS, GROUP)                                         \
+	GROUPED_KERNEL(kr_moe_##name##_t32_h, BITS, GROUP, 32, 2, BITS == 4 && GROUP != 32 ? 3 : 2)      \
+	GROUPED_KERNEL(kr_moe_##name##_t64_h, BITS, GROUP, 64, 2, 2)      \
+	GROUPED_KERNEL(kr_moe_##name##_t128_h, BITS, GROUP, 128, 2, 2)    \
+	GROUPED_KERNEL(kr_moe_##name##_t128x4_h, BITS, GROUP, 128, 4, 1)
+ALL_FORMATS(X)
+#undef X
+#endif
