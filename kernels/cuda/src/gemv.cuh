@@ -157,7 +157,7 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 		} else {
 			uint32_t w0 = i % 2 ? q.z : q.x, w1 = i % 2 ? q.w : q.y, w[4] = {w0, w0 >> 8, w1, w1 >> 8};
 #pragma unroll
-			for (int j = 0; j < 4; j++) a[j] = fma_bf16x2(and_or<0x007f007f, 0x43004300>(w[j]), ONES, (w[j] & 0x00800080u) ^ 0xc380c380u);
+			for (int j = 0; j < 4; j++) a[j] = fma_bf16x2(and_or<0x007f007f, 0x43004300>(w[j]), ONES, andn_or<0x00800080, 0xc300c300>(w[j]));
 		}
 	}
 	// A group's product d, with the sums e of its activations, to the row's sum.
@@ -192,12 +192,12 @@ struct Plain {
 	KR_MEMBER bool both(int unit) const { return 2 * unit + 1 < tiles; }
 	KR_MEMBER void load(Load &v, int unit) const {
 		bool second = both(unit);
+		const bf16 *l = lo + (long long)unit * 128, *h = hi + (long long)unit * 128;
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			int at = unit * 128 + 32 * i;
 			if (i < 2 || second) {
-				v.q[2 * i] = ld_stream(lo + at);
-				v.q[2 * i + 1] = ld_stream(hi + at);
+				v.q[2 * i] = ld_stream(l + 32 * i);
+				v.q[2 * i + 1] = ld_stream(h + 32 * i);
 			} else {
 				v.q[2 * i] = v.q[2 * i + 1] = make_uint4(0, 0, 0, 0);
 			}

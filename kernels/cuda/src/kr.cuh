@@ -101,6 +101,12 @@ template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t and_or(uint32_t a) {
 	asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "n"(MASK), "n"(BITS));
 	return r;
 }
+// (~a & mask) | bits in one instruction
+template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t andn_or(uint32_t a) {
+	uint32_t r;
+	asm("lop3.b32 %0, %1, %2, %3, 0xae;" : "=r"(r) : "r"(a), "n"(MASK), "n"(BITS));
+	return r;
+}
 KR_DEV float exp2_approx(float x) {
 	float r;
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
