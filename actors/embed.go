@@ -15,10 +15,8 @@ type embedNode struct {
 func (n *embedNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
 	if !b.Abandoned.Load() {
-		n.stage.Run(n.stream, b.State, b.Probe())
-		if err := n.stream.Synchronize(); err != nil {
-			panic(err)
-		}
+		n.stage.Run(b.On(n.stream), b.State, b.Probe())
+		wait(b, n.stream)
 	}
 	c.send(c.routes.groups[0], b)
 }

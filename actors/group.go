@@ -15,14 +15,19 @@ import (
 // Work that takes less time than waking somebody for it is done on the spot:
 // the same split into experts, the same kernel, no message.
 type groupNode struct {
-	index  int
-	group  *group.Group
-	stream device.Stream
-	placed *placed // nil: the group's experts are where the group is
-	inline func(rows int, work []device.ExpertRows) bool
-	count  func(experts int)
+	index   int
+	several bool // batches may be in flight
+	group   *group.Group
+	stream  device.Stream
+	placed  *placed // nil: the group's experts are where the group is
+	inline  func(rows int, work []device.ExpertRows) bool
+	count   func(experts int)
 	// open are the batches that wait for a merge.
 	open []*msg.Batch
+	// On an accelerator, where nobody waits for a step's layers: the batch that used the
+	// group's scratch memory last, and up to where.
+	last *msg.Batch
+	done device.Event
 }
 
 func (n *groupNode) receive(c *turn, m any) {
@@ -52,14 +57,17 @@ func (n *groupNode) receive(c *turn, m any) {
 // run takes b through the layers from first on, until its end or until experts
 // have to be waited for.
 func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
-	st, probe := b.State, b.Probe()
+	st, probe, s := b.State, b.Probe(), b.On(n.stream)
+	if n.last != nil && n.last != b {
+		s.Wait(n.done)
+	}
 	for layer := first; layer < n.group.Last && !b.Abandoned.Load(); layer++ {
-		n.group.Attend(n.stream, st, layer, probe)
+		n.group.Attend(s, st, layer, probe)
 		if !n.group.MoE(layer) {
 			continue
 		}
 		if n.group.Resident(layer) {
-			n.group.Mix(n.stream, st, layer, probe)
+			n.group.Mix(s, st, layer, probe)
 			continue
 		}
 		n.placed.fetch(n.stream, b)
@@ -77,10 +85,22 @@ func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
 		n.placed.compute(n.stream, n.group, b, layer, work)
 		n.group.Combine(n.stream, st, layer, probe)
 	}
-	if err := n.stream.Synchronize(); err != nil {
-		panic(err)
+	wait(b, n.stream)
+	if b.Stream != nil && n.several {
+		n.last, n.done = b, s.Record()
 	}
 	c.send(c.routes.after(n.index), b)
+}
+
+// wait ends a stage: what it computed is there, unless the batch's own stream orders
+// what comes next.
+func wait(b *msg.Batch, s device.Stream) {
+	if b.Stream != nil {
+		return
+	}
+	if err := s.Synchronize(); err != nil {
+		panic(err)
+	}
 }
 
 // split sends the routed experts of a layer away and computes the shared one.

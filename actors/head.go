@@ -15,10 +15,8 @@ type headNode struct {
 func (n *headNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
 	if !b.Abandoned.Load() {
-		n.stage.Run(n.stream, b.State, b.Probe())
-		if err := n.stream.Synchronize(); err != nil {
-			panic(err)
-		}
+		n.stage.Run(b.On(n.stream), b.State, b.Probe())
+		wait(b, n.stream)
 	}
 	c.send(c.routes.sample, b)
 }

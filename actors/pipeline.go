@@ -65,6 +65,7 @@ type Pipeline struct {
 	expertBytes int // of one routed expert, 0 without
 
 	states    []*stages.State
+	streams   []device.Stream // of nodes and batches
 	mirrors   []*offload.Mirror
 	seats     []seat // of the pools
 	linkBytes atomic.Uint64
@@ -146,6 +147,12 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		}
 		p.states = append(p.states, st)
 		batches[i] = msg.NewBatch(st, bp.Pools)
+		if device.LayoutOf(dev) != nil {
+			if batches[i].Stream, err = dev.NewStream(); err != nil {
+				return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
+			}
+			p.streams = append(p.streams, batches[i].Stream)
+		}
 		if p.opt.Placement != nil {
 			if batches[i].Mirror, err = p.opt.Placement.NewMirror(); err != nil {
 				return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
@@ -160,6 +167,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 			return err
 		}
 		streams = append(streams, s)
+		p.streams = append(p.streams, s)
 	}
 	pools := dev // where the experts of pools compute
 	if p.opt.Placement != nil {
@@ -201,7 +209,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 			return err
 		}
 		r.groups = append(r.groups, p.actor(fmt.Sprintf("group%d", i), trace.Group, crewMember, func() node {
-			return &groupNode{index: i, group: g, stream: s, placed: placed, inline: p.inline, count: p.countExperts}
+			return &groupNode{index: i, several: bp.Depth > 1, group: g, stream: s, placed: placed, inline: p.inline, count: p.countExperts}
 		}))
 		r.links = append(r.links, nil)
 		if i > 0 {
@@ -366,6 +374,11 @@ func (p *Pipeline) halt() error {
 	close(p.halted)
 	if err != nil {
 		return err // an actor is stuck: its goroutine still holds what would be freed
+	}
+	for _, s := range p.streams {
+		if c, ok := s.(interface{ Close() }); ok { // it has memory of its own
+			c.Close()
+		}
 	}
 	for _, s := range p.states {
 		s.Close()

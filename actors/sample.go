@@ -9,6 +9,11 @@ type sampleNode struct{}
 
 func (sampleNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
+	if b.Stream != nil { // the step has been enqueued as a whole and now has to end
+		if err := b.Stream.Synchronize(); err != nil {
+			panic(err)
+		}
+	}
 	switch {
 	case b.Raw != nil:
 		b.Raw.Reply <- readRaw(b)

@@ -211,7 +211,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 // place makes a batch hold a plan and waits for the copies: whoever gets it works on
 // another stream.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	if err := b.State.Fill(n.stream, plan); err != nil {
+	if err := b.State.Fill(b.On(n.stream), plan); err != nil {
 		return err
 	}
 	if err := n.stream.Synchronize(); err != nil {

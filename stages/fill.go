@@ -31,6 +31,9 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 		return err
 	}
 	st.view()
+	if r, ok := s.(device.Repeater); ok {
+		r.Repeats(len(st.Prefill) == 0)
+	}
 	st.sendInputs(s)
 	return nil
 }

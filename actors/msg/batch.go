@@ -19,6 +19,10 @@ type Batch struct {
 	ID    uint64
 	Epoch uint32 // of the scheduler that sent it; a reply of an older epoch is dropped
 	State *stages.State
+	// Stream, on a device that computes apart from the host, has all work of the batch:
+	// the stages enqueue and pass it on, and whoever needs a result waits. nil elsewhere:
+	// every stage has a stream of its own and is done when it passes the batch on.
+	Stream device.Stream
 
 	// Rows[i] belongs to the i-th wanted row of State: who it is for and what was
 	// chosen. A sampler belongs to its sequence, and a sequence is in one batch at
@@ -44,6 +48,14 @@ type Batch struct {
 	Merged Merged // the answer to it
 
 	stamp
+}
+
+// On is the batch's stream, or own where it has none.
+func (b *Batch) On(own device.Stream) device.Stream {
+	if b.Stream != nil {
+		return b.Stream
+	}
+	return own
 }
 
 // Row is the sampling of one wanted row.

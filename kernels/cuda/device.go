@@ -223,6 +223,9 @@ func (s *Stream) CopyOut(dst []byte, src device.Mat) {
 	}
 }
 
+// Repeats tells the stream that the steps to come repeat themselves (device.Repeater).
+func (s *Stream) Repeats(on bool) { s.s.Keep(on) }
+
 // Record marks what was enqueued so far.
 func (s *Stream) Record() device.Event { return s.s.Record() }
 

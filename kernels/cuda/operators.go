@@ -22,6 +22,7 @@ func (d *Device) stream(op string, s device.Stream) *Stream {
 // do appends an operator's launches.
 func (d *Device) do(op string, s device.Stream, f func(s *Stream)) {
 	own := d.stream(op, s)
+	own.s.Begin()
 	f(own)
 	own.s.Added()
 }

@@ -41,6 +41,10 @@ func RowType(l Layout) tensor.DType {
 	return l.RowType()
 }
 
+// Repeater is a stream that makes steps cheaper which come again as they are but for
+// what lies in the device's memory: those that only generate.
+type Repeater interface{ Repeats(bool) }
+
 // Spans are the spans of a batch that an attention operator works on: all of its
 // prompts, or all of its generated rows.
 type Spans struct {

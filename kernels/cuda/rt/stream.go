@@ -15,11 +15,13 @@ import (
 )
 
 const (
+	// stepSpin is how long the card's thread looks for the next step before it sleeps.
+	stepSpin = 2 * time.Millisecond
 	// eager is after how many ops a list leaves for the card while more is being added.
 	eager = 48
 	// stagingBytes is a stream's room of pinned memory for copies from and to the host,
 	// stagedMax the largest copy that goes through it.
-	stagingBytes = 8 << 20
+	stagingBytes = 16 << 20
 	stagedMax    = 1 << 20
 )
 
@@ -35,6 +37,7 @@ type Stream struct {
 	keep   bool // whole lists become graphs
 
 	uploads []upload
+	downs   []down // to be enqueued after List
 	outs    []out
 	staging []byte // pinned
 	used    int
@@ -50,6 +53,11 @@ type Stream struct {
 type upload struct {
 	dst launch.Ptr
 	src []byte // pinned
+}
+
+type down struct {
+	dst []byte // pinned
+	src launch.Ptr
 }
 
 type out struct{ dst, src []byte }
@@ -100,9 +108,22 @@ func (s *Stream) Card() *Card { return s.card }
 // until it is whole then, and from its second time on it is a graph. Whoever says so
 // cuts lists (Flush) where they are to be cut.
 func (s *Stream) Keep(on bool) {
-	if s.keep != on {
-		s.Flush()
-		s.keep = on
+	if s.keep == on {
+		return
+	}
+	s.Flush()
+	s.keep = on
+	if on {
+		s.card.owner.SetSpin(stepSpin)
+	} else {
+		s.card.owner.SetSpin(0)
+	}
+}
+
+// Begin is to be called before appending to List.
+func (s *Stream) Begin() {
+	if len(s.downs) > 0 {
+		s.Flush() // the copies come first
 	}
 }
 
@@ -115,10 +136,14 @@ func (s *Stream) Added() {
 
 // Flush sends what has gathered to the card. It does not wait for it.
 func (s *Stream) Flush() {
-	if s.err == nil && len(s.uploads)+len(s.List.Ops) > 0 {
+	if s.err == nil && len(s.uploads)+len(s.List.Ops)+len(s.downs) > 0 {
 		s.Fail(s.card.do(s.flush))
 	}
-	s.uploads = s.uploads[:0]
+	s.clear()
+}
+
+func (s *Stream) clear() {
+	s.uploads, s.downs = s.uploads[:0], s.downs[:0]
 	s.List.Reset()
 }
 
@@ -136,10 +161,19 @@ func (s *Stream) flush() error {
 			return fmt.Errorf("copy of %d bytes to the card: %w", len(u.src), err)
 		}
 	}
+	run := func() error { return s.card.run.run(&s.card.mods, &s.List, s.s) }
 	if s.keep && len(s.List.Ops) > 1 {
-		return s.graphs.run(s)
+		run = func() error { return s.graphs.run(s) }
 	}
-	return s.card.run.run(&s.card.mods, &s.List, s.s)
+	if err := run(); err != nil {
+		return err
+	}
+	for _, d := range s.downs {
+		if err := cu.MemcpyDtoHAsync(unsafe.Pointer(unsafe.SliceData(d.dst)), cu.DevicePtr(d.src), int64(len(d.dst)), s.s); err != nil {
+			return fmt.Errorf("copy of %d bytes from the card: %w", len(d.dst), err)
+		}
+	}
+	return nil
 }
 
 // CopyIn copies src to the card, after what was added before. src may change when
@@ -148,7 +182,7 @@ func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
 	if len(src) == 0 || s.err != nil {
 		return
 	}
-	if len(s.List.Ops) > 0 {
+	if len(s.List.Ops)+len(s.downs) > 0 {
 		s.Flush()
 	}
 	if len(src) > stagedMax {
@@ -203,10 +237,7 @@ func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 	for len(dst) > 0 && s.err == nil {
 		n := min(len(dst), stagedMax)
 		pinned := s.room(n)
-		s.Flush()
-		s.Fail(s.card.do(func() error {
-			return cu.MemcpyDtoHAsync(unsafe.Pointer(unsafe.SliceData(pinned)), cu.DevicePtr(src), int64(n), s.s)
-		}))
+		s.downs = append(s.downs, down{pinned, src})
 		s.outs = append(s.outs, out{dst[:n], pinned})
 		dst, src = dst[n:], src+launch.Ptr(n)
 	}
@@ -215,10 +246,10 @@ func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 // Synchronize waits until the card has done everything and the host has what it asked
 // for. It answers the stream's first error.
 func (s *Stream) Synchronize() error {
-	s.Flush()
 	if s.err == nil {
 		s.Fail(s.wait())
 	}
+	s.clear()
 	if s.err == nil {
 		for _, o := range s.outs {
 			copy(o.dst, o.src)
@@ -233,7 +264,12 @@ func (s *Stream) Synchronize() error {
 func (s *Stream) wait() error {
 	s.count++
 	want := s.count
-	if err := s.card.do(func() error { return driver.WriteValue32(s.s, s.doneAt, want) }); err != nil {
+	if err := s.card.do(func() error {
+		if err := s.flush(); err != nil {
+			return err
+		}
+		return driver.WriteValue32(s.s, s.doneAt, want)
+	}); err != nil {
 		return err
 	}
 	limit := 2 * time.Millisecond
