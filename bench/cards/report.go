@@ -1,6 +1,8 @@
 package cards
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -81,6 +83,30 @@ func (r *Report) Faults() (out []string) {
 		}
 	}
 	return out
+}
+
+// JSON writes the report: a line a row, so that versions of it can be compared.
+func (r *Report) JSON(w io.Writer) error {
+	ceilings, err := json.Marshal(r.Ceilings)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "{\"commit\": %q, \"card\": %q, \"ceilings\": %s, \"rows\": [", r.Commit, r.Card, ceilings)
+	for i := range r.Rows {
+		row, err := json.Marshal(&r.Rows[i])
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('\n')
+		b.Write(row)
+	}
+	b.WriteString("\n]}\n")
+	_, err = w.Write(b.Bytes())
+	return err
 }
 
 // Text prints the table.

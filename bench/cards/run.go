@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"krater/bench/stat"
 	"krater/kernels/cuda/bin"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
@@ -147,6 +148,7 @@ func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	}
 	if r.err == nil {
 		row.Error, row.Fault = c.judge(j.check(r.read))
+		row.Error = stat.Round(row.Error, 6)
 		row.Pass = row.Fault == "" && r.err == nil
 	}
 	if us := r.time(b, j, copies); us > 0 && !r.opt.Small {

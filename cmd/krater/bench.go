@@ -18,7 +18,7 @@ import (
 // with its actors.
 type benchCmd struct {
 	Engine  benchEngineCmd  `cmd:"" default:"withargs" help:"Answers through the actors; what bench alone does."`
-	Kernels benchKernelsCmd `cmd:"" help:"The integer kernels as a share of what memory gives."`
+	Kernels benchKernelsCmd `cmd:"" help:"The integer kernels as a share of what memory gives; with --device cuda the operators of a GPU, checked too."`
 	Model   benchModelCmd   `cmd:"" help:"Decode, prefill and the time of every stage of a model."`
 }
 

@@ -10,6 +10,7 @@ import (
 
 type benchKernelsCmd struct {
 	benchOutput
+	benchCardFlags
 	Threads []int   `help:"Numbers of threads, each measured by itself; 0 takes all cores." default:"1,0"`
 	Seconds float64 `help:"Time of a measurement." default:"8"`
 	Size    size    `help:"Memory that weights are spread over: more than the caches hold." default:"0.8GB"`
@@ -31,6 +32,9 @@ type kernelsReport struct {
 
 // Run implements the command.
 func (c *benchKernelsCmd) Run(e *env) error {
+	if c.Device == "cuda" {
+		return c.runCard(e)
+	}
 	threads, err := c.check()
 	if err != nil {
 		return err
@@ -50,6 +54,9 @@ func (c *benchKernelsCmd) Run(e *env) error {
 // rising, each once.
 func (c *benchKernelsCmd) check() ([]int, error) {
 	if err := c.benchOutput.check(); err != nil {
+		return nil, err
+	}
+	if _, err := c.match(); err != nil {
 		return nil, err
 	}
 	if !(c.Seconds > 0 && c.Seconds <= benchSecondsMax) {
