@@ -39,7 +39,7 @@ CUDA_READY := $(CUDA_LIB) $(CUDA_HEADERS)
 CUDA_ENV = CGO_ENABLED=1 GOTOOLCHAIN=$(GOTOOLCHAIN) \
 	CGO_CFLAGS='-O2 -I$(CURDIR)/$(CUDA)/shim -I$(CUDA_INCLUDE)' CGO_LDFLAGS='-L$(CURDIR)/$(CUDA_FORWARDER)'
 
-.PHONY: cuda-env build-cuda vet-cuda test-cuda cuda-kernels
+.PHONY: cuda-env build-cuda vet-cuda test-cuda cuda-kernels gpu-bundle
 
 cuda-env: $(CUDA_READY) ## what the shell needs for go with -tags cuda: eval $$(make -s cuda-env)
 	@echo "export $(CUDA_ENV)"
@@ -56,5 +56,8 @@ test-cuda: $(CUDA_READY) ## the CUDA packages' short tests, on the emulator if i
 
 cuda-kernels: $(CUDA_TOOLS) ## compile the kernels whose sources have changed (fetches nvcc, 100 MB, if there is none)
 	go run ./$(CUDA)/bin/compile $(NVCC)
+
+gpu-bundle: $(CUDA_READY) ## build/gpu/krater-gpu.tgz: program, tests, model, goldens and a script for a machine with a card
+	$(CUDA_ENV) $(CUDA)/bundle/bundle.sh $(VERSION)
 
 -include $(CUDA)/emu/emu.mk

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Everything that a card has to show, in the order of what matters if time runs out: what
+# it is, correctness, golden vectors, speed of kernels, then the sanitizers. Each step has
+# a limit of its own and a log in OUT, summary.txt says how it went.
+#
+# Usage: run.sh OUT [STEP...] (steps: card tests goldens kernels memcheck racecheck
+# synccheck). It lies
+# in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:?usage: run.sh OUT [STEP...]}
+shift
+steps=${*:-card tests goldens kernels memcheck racecheck synccheck}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+summary=$out/summary.txt
+: >"$summary"
+
+root=$here/programs
+if [ ! -x "$root/krater" ]; then
+	mkdir -p "$root"
+	tar -C "$root" -xJf "$here/programs.tar.xz" || python3 -m tarfile -e "$here/programs.tar.xz" "$root" || exit 1
+fi
+chmod -R u+x "$root"
+data=$here
+while [ "$data" != / ] && [ ! -d "$data/testdata/goldens" ]; do data=$(dirname "$data"); done
+# The test programs find golden vectors and models where `go test` would.
+for d in testdata models; do
+	if [ -d "$data/$d" ] && [ ! -e "$root/$d" ]; then ln -s "$data/$d" "$root/$d"; fi
+done
+export KRATER_CACHE_DIR=${KRATER_CACHE_DIR:-$here/cache}
+
+failed=0
+# step NAME SECONDS COMMAND...
+step() {
+	local name=$1 limit=$2 start=$SECONDS rc
+	shift 2
+	timeout -k 5 "$limit" "$@" >"$out/$name.txt" 2>&1
+	rc=$?
+	if [ $rc -ne 0 ]; then failed=1; fi
+	printf '%-4s %4d s  %s\n' "$([ $rc = 0 ] && echo ok || { [ $rc = 124 ] && echo late || echo FAIL; })" $((SECONDS - start)) "$name" | tee -a "$summary"
+}
+tests() { (cd "$root" && find kernels -name '*.test' | sort); }
+# each PREFIX SECONDS TOOL... -- FLAGS...: every test program, in its own folder
+each() {
+	local prefix=$1 limit=$2 tool=() t
+	shift 2
+	while [ "$1" != -- ]; do tool+=("$1"); shift; done
+	shift
+	for t in $(tests); do
+		cd "$root/$(dirname "$t")" || exit 1
+		step "$prefix-$(basename "$t" .test)" "$limit" "${tool[@]}" "$root/$t" "$@"
+	done
+	cd "$here" || exit 1
+}
+golden() { # NAME FOLDER FLAGS...
+	local name=$1 dir=$data/$2
+	shift 2
+	step "golden-$name" 60 "$root/krater" compare --device cuda --model "$dir" --golden "$dir" "$@"
+}
+sanitizer() { command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || echo compute-sanitizer; }
+
+for s in $steps; do
+	case $s in
+	card)
+		step card 30 nvidia-smi
+		step version 30 "$root/krater" version
+		;;
+	tests) each test 120 -- -test.v -test.timeout 110s ;;
+	goldens)
+		for model in deepseek_v2_lite deepseek_v2; do
+			golden "$model" "testdata/goldens/$model"
+			golden "$model-batch3" "testdata/goldens/$model" --batch 3
+			for chunk in 1 7 64; do golden "$model-chunk$chunk" "testdata/goldens/$model" --chunk "$chunk"; done
+		done
+		golden krater-tiny models/krater-tiny
+		;;
+	kernels) step kernels 150 "$root/krater" bench kernels --device cuda --record "$out/h100-kernels.json" ;;
+	memcheck) each memcheck 120 "$(sanitizer)" --tool memcheck --error-exitcode 9 -- -test.short -test.timeout 110s ;;
+	racecheck | synccheck) step "$s" 150 "$(sanitizer)" --tool "$s" --error-exitcode 9 "$root/krater" bench kernels --device cuda --small ;;
+	*)
+		echo "no step $s" >&2
+		exit 2
+		;;
+	esac
+done
+exit $failed
