@@ -82,8 +82,7 @@ func scratchOf(at launch.Ptr, rows, topK, hidden, width, shared int) scratch {
 
 // MoE is out [M, H] (F32 or BF16) = the sum over the ranks k = 0..K-1, in that order, of
 // weights[., k] * the expert ids[., k] of x, plus the shared network of x. memory is
-// MoEScratch bytes, aligned to 16. The launch right before MoE must not be the one that
-// writes IDs or Aligned unless it waits for its own predecessors, as all kernels do.
+// MoEScratch bytes, aligned to 16.
 func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m *Mixture, o Options) {
 	const op = "gemv MoE"
 	rows, topK, hidden, width := m.X.Rows, m.IDs.Cols, m.X.Cols, m.Bank.W2.Cols()

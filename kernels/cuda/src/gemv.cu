@@ -12,8 +12,8 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 	int eights = (m + 7) / 8, block = blockIdx.x / eights, first = blockIdx.x % eights * 8;
 	float sum[4] = {0, 0, 0, 0};
 	product_of<FORMAT, PERMUTED, true>(sum, w, block, false, warp, blockDim.x / 32, [&] {
-		pdl_wait();
 		pdl_launch();
+		pdl_wait();
 		return Token{x + (long long)(first + g) * x_stride, first + g < m};
 	});
 	join(sum, parts);
@@ -103,7 +103,8 @@ template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, i
 // The first half of a mixture of experts: h = silu(gate x) * up x, for the shared
 // network (hs [m, width], the first shared_rows rows of the grid) and for every
 // assignment that has an expert (h [m * top_k, width]). Hidden values are permuted
-// unless their reader is not in format A (in_order).
+// unless their reader is not in format A (in_order). The next launch may start only
+// after this one's wait: kr_gemv_down... read before their own what was written before.
 template <int ROUTED, int SHARED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int m, const Work &work,
                     int shared_rows, const Bank &bank, const Matrix &s, float4 *parts) {
@@ -156,14 +157,14 @@ GATE_UP_KERNEL(kr_gemv_gate_up_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // The second half for few tokens, a row of blocks a token: out = the sum over its ranks,
 // in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has 16
 // rows and all experts; its warps take the parts of the products in turn (parts of each
-// expert, then of the shared network). Ids, which the launch before last has written,
-// are read before the wait: the launch in between lets this one start only when it has
-// them itself.
+// expert, then of the shared network). Ids were written before kr_gemv_gate_up, which
+// lets nothing start before it has them itself, so they are read before the wait.
 template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
                      const float *weights, int parts, int shared_parts, const Bank &bank, const Matrix &s, float *results) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
 	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts, first = token * work.top_k;
+	pdl_launch();
 	auto result = [&](int i, const float (&sum)[4]) { // results: [items][16 rows]
 		if (lane % 4 == 0) {
 			results[i * 16 + g] = sum[0];
@@ -191,7 +192,6 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		result(i, sum);
 	}
 	pdl_wait();
-	pdl_launch();
 	__syncthreads();
 	int row = 16 * block + threadIdx.x;
 	if (threadIdx.x >= 16 || row >= bank.first.rows) return;
@@ -220,14 +220,13 @@ ALL_FORMATS(X)
 DOWN_ALL_KERNEL(kr_gemv_down_all_int4_g128_int8_g128, INT4_G128, INT8_G128)
 
 // The second half for more tokens: row slot of y [m * top_k, rows] = expert(h) for every
-// sorted assignment. What sorted them, two launches ago, is read before the wait, as
-// above.
+// sorted assignment. Those too were sorted before kr_gemv_gate_up.
 template <int FORMAT> KR_DEV void down(float *y, const bf16 *h, const Work &work, const Bank &bank, float4 *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, block = blockIdx.x, rows = bank.first.rows;
 	const Tile t = work.at(blockIdx.y);
+	pdl_launch();
 	if (t.expert < 0) {
 		pdl_wait();
-		pdl_launch();
 		return;
 	}
 	float sum[4] = {0, 0, 0, 0};
@@ -235,7 +234,6 @@ template <int FORMAT> KR_DEV void down(float *y, const bf16 *h, const Work &work
 		bool on = g < t.count;
 		const bf16 *row = on ? h + (long long)slot_of(t, g) * (64 * bank.first.tiles) : h;
 		pdl_wait();
-		pdl_launch();
 		return Token{row, on};
 	});
 	join(sum, parts);
@@ -264,8 +262,8 @@ ALL_FORMATS(X)
 KR_KERNEL(256, 1)
 kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, const float *base, int n, const int *ids,
                 const float *weights, int top_k, int experts) {
-	pdl_wait();
 	pdl_launch();
+	pdl_wait();
 	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
 	if (column >= n) return;
 	const Work work = {ids, 0, 0, 0, top_k, experts};

@@ -146,8 +146,8 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 #pragma unroll
 			for (int r = 0; r < R; r++) rows[r].load(ring[i][r], from + i);
 		}
-	pdl_wait();
 	pdl_launch();
+	pdl_wait();
 	const uint8_t *memory = (const uint8_t *)all + part * STAGES * Tokens<N>::BYTES;
 	const Tokens<N> tokens = {smem_u32(memory), memory, x, x_stride, m, w.tiles, part, row_warps};
 #pragma unroll
