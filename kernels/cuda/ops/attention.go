@@ -1,21 +1,67 @@
 package ops
 
 import (
+	"krater/kernels/cuda/gemm"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/mla"
+	"krater/kernels/cuda/spans"
 	"krater/kernels/device"
 )
 
 // MLAPrefill is latent attention of the prompts of list, whose table lies at table.
 func (b *Builder) MLAPrefill(out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, p device.MLA) {
-	if len(list) > 0 {
-		mla.PlainPrefill(b.List, out, q, cache, kvb, table, p)
+	if len(list) == 0 {
+		return
 	}
+	if b.Plain || !mla.CanPrefill(b.Card, out, q, cache, kvb, p) {
+		mla.PlainPrefill(b.List, out, q, cache, kvb, table, p)
+		return
+	}
+	tiles, keys := 0, 0
+	for i := range list {
+		tiles, keys = tiles+spans.Tiles(&list[i]), keys+spans.Keys(&list[i])
+	}
+	chunk := min(keys, mla.DefaultKeys)
+	scratch := b.Scratch(mla.PrefillScratch(tiles, keys, chunk, p))
+	mla.Prefill(b.List, b.Card, out, q, cache, kvb, list, table, chunk, scratch, b.expand, p)
+}
+
+// expandRows is for how many rows the product that expands keys and values is planned:
+// always the same, so that a key has the same bits whatever is expanded with it.
+const expandRows = 2048
+
+// expand is a product within MLAPrefill (mla.Expand).
+func (b *Builder) expand(out, x launch.Mat, w launch.Weight) {
+	if !gemm.Can(out, x, w.F) {
+		refuse("MLAPrefill", "keys and values %v of %v and %v", out, x, w.F)
+	}
+	plan := gemm.Choose(b.Card, gemm.Sizes{M: expandRows, N: w.F.Rows, K: w.F.Cols}, false)
+	gemm.BF16(b.List, b.Card, out, x, w.F, gemm.Options{Plan: plan})
 }
 
 // MLADecode is latent attention of the generated rows of list.
 func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, p device.MLA) {
-	if len(list) > 0 {
-		mla.PlainDecode(b.List, out, q, cache, kvb, table, p)
+	if len(list) == 0 {
+		return
 	}
+	if b.Plain || !mla.CanDecode(b.Card, q, cache, kvb, p) {
+		mla.PlainDecode(b.List, out, q, cache, kvb, table, p)
+		return
+	}
+	items := 0
+	for i := range list {
+		items += spans.Items(list[i].Pos + list[i].Len)
+	}
+	items = bucket(items)
+	mla.Decode(b.List, b.Card, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p)
+}
+
+// bucket rounds a number of items up, by a quarter at most, so that a step that is the
+// same but for its contexts' growth stays the same list for long.
+func bucket(n int) int {
+	step := 4
+	for n > 4*step {
+		step *= 2
+	}
+	return (n + step - 1) / step * step
 }

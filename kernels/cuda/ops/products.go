@@ -2,8 +2,10 @@ package ops
 
 import (
 	"krater/kernels/cuda/elem"
+	"krater/kernels/cuda/gemm"
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/moe"
 	"krater/kernels/cuda/plain"
 	"krater/kernels/cuda/route"
 	"krater/kernels/tensor"
@@ -20,9 +22,22 @@ func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
 		route.Logits(b.List, out, x, w.F)
 	case !b.Plain && gemv.Can(x, &w):
 		gemv.MatMul(b.List, b.Card, out, x, w, gemv.Options{})
+	case !b.Plain && !w.A.Zero() && moe.CanDense(out, x, &w.A):
+		moe.Dense(b.List, b.Card, out, x, w.A, moe.Store)
+	case !b.Plain && w.A.Zero() && gemm.Can(out, x, w.F):
+		b.wide(out, x, w.F)
 	default:
 		plain.MatMul(b.List, out, x, w)
 	}
+}
+
+// wide is a product of many rows of bfloat16.
+func (b *Builder) wide(out, x, w launch.Mat) {
+	var o gemm.Options
+	if n := gemm.Scratch(b.Card, x.Rows, w.Rows, w.Cols); n > 0 {
+		o.Scratch = b.Scratch(n)
+	}
+	gemm.BF16(b.List, b.Card, out, x, w, o)
 }
 
 // FFN is one network for all rows.
@@ -32,12 +47,47 @@ func (b *Builder) FFN(out, x launch.Mat, n Network) {
 		gemv.FFN(b.List, b.Card, out, h, x, n.W13, n.W2, gemv.Options{})
 		return
 	}
+	if !b.Plain && !n.W13.A.Zero() && moe.CanFFN(x, &n.W13.A, &n.W2.A) {
+		h := b.Scratch(moe.HiddenBytes(x.Rows, n.W2.Cols()))
+		moe.FFN(b.List, b.Card, out, h, x, n.W13.A, n.W2.A, false)
+		return
+	}
+	if !b.Plain && b.ffnWide(out, x, &n) {
+		return
+	}
 	h := b.Scratch(plain.ScratchBytes(x.Rows, n.W2.Cols(), x.DType))
 	plain.FFN(b.List, out, h, x, n.W13, n.W2)
 }
 
+// ffnWide is FFN of many rows with weights of bfloat16, if there are kernels for it.
+func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
+	w, down, width := n.W13.F, n.W2.F, n.W2.Cols()
+	if w.Zero() || x.DType != tensor.BF16 {
+		return false
+	}
+	h := launch.Mat{DType: tensor.BF16, Rows: x.Rows, Cols: width, Stride: width}
+	gate, up := w.RowRange(0, width), w.RowRange(width, 2*width)
+	if !gemm.CanSwiGLU(h, x, gate, up) || !gemm.Can(out, h, down) {
+		return false
+	}
+	var o gemm.Options
+	b.lay(func(a *arena) {
+		h.At = a.cut(2 * x.Rows * width)
+		if n := gemm.Scratch(b.Card, x.Rows, down.Rows, width); n > 0 {
+			o.Scratch = a.cut(n)
+		}
+	})
+	gemm.SwiGLU(b.List, b.Card, h, x, gate, up, gemm.Options{})
+	gemm.BF16(b.List, b.Card, out, h, down, o)
+	return true
+}
+
 // Experts is a row of y [T*K, H] for every choice of ids [T, K].
 func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
+	if !b.Plain && !bank.W13.A.Zero() && moe.CanExperts(x, &bank) {
+		b.expertsMany(y, x, bank, ids)
+		return
+	}
 	h := b.Scratch(plain.ScratchBytes(x.Rows*ids.Cols, bank.W2.Cols(), x.DType))
 	plain.Experts(b.List, y, h, x, bank, ids)
 }
@@ -57,6 +107,22 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 		b.FFN(shared, x, n)
 	}
 	elem.WeightedSum(b.List, delta, y, weights, shared)
+}
+
+// expertsMany is Experts of many rows: assignments sorted by expert, then products of an
+// expert with all its tokens.
+func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
+	rows, topK := x.Rows, ids.Cols
+	tile := moe.For(b.Card, rows*topK, bank.Experts).Tokens()
+	var sorted, sort, hidden launch.Ptr
+	b.lay(func(a *arena) {
+		sorted = a.cut(route.AlignedBytes(rows, topK, bank.Experts, tile))
+		sort = a.cut(route.AlignScratch(rows, topK, bank.Experts))
+		hidden = a.cut(moe.HiddenBytes(rows*topK, bank.W2.Cols()))
+	})
+	a := route.NewAligned(sorted, rows, topK, bank.Experts, tile)
+	route.Align(b.List, &a, ids, sort)
+	moe.Experts(b.List, b.Card, y, hidden, x, bank, a, moe.Options{})
 }
 
 // mixFew is Mix of few rows.
