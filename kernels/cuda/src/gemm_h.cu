@@ -1,0 +1,118 @@
+// Dense products for Hopper: wgmma, both operands from shared memory in the 128-byte
+// swizzle. One warpgroup copies (cp.async, its arrival counted by an mbarrier), the others
+// multiply; a block stays and takes one tile after the other, so that the next tile is on
+// its way while results are stored.
+#include "gemm.cuh"
+
+#ifdef KR_HOPPER
+
+// A ring of STAGES tiles of x [BM][64] and w [BN][64], then their barriers.
+template <int BM, int BN, int STAGES> struct Ring {
+	static const int BYTES = (BM + BN) * 128;
+	uint32_t at;
+	int slot;
+	uint32_t turn; // how often the ring was gone round, its lowest bit
+
+	__device__ __forceinline__ explicit Ring(uint32_t shared) : at(shared), slot(0), turn(0) {}
+	__device__ __forceinline__ uint32_t x() const { return at + slot * BYTES; }
+	__device__ __forceinline__ uint32_t w() const { return at + slot * BYTES + BM * 128; }
+	__device__ __forceinline__ uint32_t full() const { return at + STAGES * BYTES + 8 * slot; }
+	__device__ __forceinline__ uint32_t empty() const { return full() + 8 * STAGES; }
+	__device__ __forceinline__ void next() {
+		if (++slot == STAGES) slot = 0, turn ^= 1;
+	}
+};
+
+// The copying warpgroup: thread p has 16-byte unit p%8 of rows p/8, p/8+16, ...
+template <int BM, int BN, int STAGES, int WIDTH, bool SWIGLU> KR_DEV void produce(const Gemm &j, Ring<BM, BN, STAGES> ring) {
+	typedef Source<WIDTH, SWIGLU> From;
+	const int r = threadIdx.x % 128 / 8, u = threadIdx.x % 8;
+	const uint32_t to = r * 128 + ((u ^ (r % 8)) << 4);
+	const long long x_step = 16ll * j.x_stride, w_step = 16ll * j.w_stride;
+	for (int tile = blockIdx.x; tile < j.tiles; tile += gridDim.x) {
+		const Place t = place_of(j, tile);
+		const int rows = j.m - t.row * BM - r, cols = j.n - t.col * (SWIGLU ? BN / 2 : BN) - r; // that there are from this thread's first on
+		const bf16 *x = j.x + t.product * j.x_step + (long long)(j.m - rows) * j.x_stride + 8 * u;
+		const long long wo = t.product * j.w_step + (long long)(j.n - cols) * j.w_stride + 8 * u;
+		const bf16 *w = j.w + wo, *up = SWIGLU ? j.up + wo : w;
+		for (int k = 0; k < t.k; k += 64) {
+			const bool in = k + 8 * u < t.k;
+			mbar_wait(ring.empty(), ring.turn ^ 1);
+			const uint32_t xs = ring.x() + to, ws = ring.w() + to;
+#pragma unroll
+			for (int i = 0; i < BM / 16; i++) cp_async16(xs + i * 2048, x + i * x_step, in && 16 * i < rows);
+#pragma unroll
+			for (int i = 0; i < BN / 16; i++) {
+				const int f = From::row(16 * i);
+				cp_async16(ws + i * 2048, (From::up(16 * i) ? up : w) + f / 16 * w_step, in && f < cols);
+			}
+			mbar_arrive_cp_async(ring.full());
+			ring.next();
+			x += 64, w += 64, up += 64;
+		}
+	}
+	cp_async_commit();
+	cp_async_wait<0>(); // nothing may be on its way when the thread ends
+}
+
+// A multiplying warpgroup: 64 rows of x (the group's, of CM) and WIDTH of w (of CN).
+template <int CM, int CN, int WIDTH, int STAGES, bool SWIGLU> KR_DEV void consume(const Gemm &j, Ring<64 * CM, CN * WIDTH, STAGES> ring) {
+	const int group = threadIdx.x / 128, gm = group / CN, gn = group % CN, warp = threadIdx.x % 128 / 32;
+	const bool first = threadIdx.x % 32 == 0;
+	for (int tile = blockIdx.x; tile < j.tiles; tile += gridDim.x) {
+		const Place t = place_of(j, tile);
+		float d[WIDTH / 2];
+#pragma unroll
+		for (int i = 0; i < WIDTH / 2; i++) d[i] = 0.f;
+		uint32_t before = 0; // the barrier that says that the tile before this one is used up
+		for (int k = 0; k < t.k; k += 64) {
+			mbar_wait(ring.full(), ring.turn);
+			fence_async();
+			wgmma_fence();
+			const uint64_t a = wgmma_desc(ring.x() + gm * 64 * 128), b = wgmma_desc(ring.w() + gn * WIDTH * 128);
+#pragma unroll
+			for (int i = 0; i < 4; i++) wgmma_ss<WIDTH>(d, a + 2 * i, b + 2 * i);
+			wgmma_commit();
+			wgmma_wait<1>();
+			if (before && first) mbar_arrive(before);
+			before = ring.empty();
+			ring.next();
+		}
+		wgmma_wait<0>();
+		if (first) mbar_arrive(before);
+		put<WIDTH, SWIGLU>(j, t.product, (t.row * CM + gm) * 64 + warp * 16, (t.col * CN + gn) * (SWIGLU ? WIDTH / 2 : WIDTH), d);
+	}
+}
+
+template <int CM, int CN, int WIDTH, int STAGES, bool SWIGLU> KR_DEV void gemm_h(const Gemm &j, unsigned char *shared) {
+	Ring<64 * CM, CN * WIDTH, STAGES> ring(smem_u32(shared));
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < STAGES; i++) {
+			mbar_init(ring.full(), 128);
+			mbar_init(ring.empty(), 4 * CM * CN); // a lane of every warp that multiplies
+			ring.slot++;
+		}
+		mbar_init_fence();
+	}
+	ring.slot = 0;
+	__syncthreads();
+	pdl_wait();
+	pdl_launch();
+	if (threadIdx.x / 128 == CM * CN) produce<64 * CM, CN * WIDTH, STAGES, WIDTH, SWIGLU>(j, ring);
+	else consume<CM, CN, WIDTH, STAGES, SWIGLU>(j, ring);
+}
+
+#define GEMM_KERNEL(name, CM, CN, WIDTH, STAGES, BLOCKS, SWIGLU)     \
+	KR_KERNEL(128 * (CM * CN + 1), BLOCKS) name(GEMM_ARGS) {         \
+		KR_SHARED(unsigned char, shared);                            \
+		const Gemm job = GEMM;                                       \
+		gemm_h<CM, CN, WIDTH, STAGES, SWIGLU>(job, shared);          \
+	}                                                                \
+	KR_EXPORT(name)
+GEMM_KERNEL(kr_gemm_128x256_h, 2, 1, 256, 4, 1, false)
+GEMM_KERNEL(kr_gemm_128x128_h, 2, 1, 128, 6, 1, false)
+GEMM_KERNEL(kr_gemm_64x128_h, 1, 2, 64, 4, 2, false)
+GEMM_KERNEL(kr_gemm_swiglu_128x256_h, 2, 1, 256, 4, 1, true)
+GEMM_KERNEL(kr_gemm_swiglu_128x128_h, 2, 1, 128, 6, 1, true)
+GEMM_KERNEL(kr_gemm_swiglu_64x128_h, 1, 2, 64, 4, 2, true)
+#endif
