@@ -1,0 +1,264 @@
+//go:build cuda
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"krater/kernels/cpu"
+	"krater/kernels/cuda"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/direct"
+	"krater/stages/drive"
+	"krater/stages/load"
+	"krater/stages/synth"
+)
+
+// These run on a card, or on the emulated one (make test-cuda); without either they are
+// skipped.
+
+// trueSizes has the models of these tests made as wide as DeepSeek-V2-Lite is: for a
+// card.
+var trueSizes = os.Getenv("KRATER_TRUE_SIZES") != ""
+
+// cardFor opens the card.
+func cardFor(t *testing.T, o cuda.Options) card {
+	t.Helper()
+	c, err := openCard(o)
+	if errors.Is(err, errNoCard) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// latentModel is a random model with the head sizes of DeepSeek-V2, which the fast
+// kernels are made for, and otherwise small.
+func latentModel(t *testing.T) *synth.Model {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "stages", "synth", "shapes", "deepseek-v2-lite.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(data, &fields); err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[string]any{"num_hidden_layers": 3, "n_routed_experts": 8, "num_experts_per_tok": 3, "vocab_size": 512}
+	if !trueSizes {
+		for k, v := range map[string]any{"hidden_size": 256, "intermediate_size": 320, "moe_intermediate_size": 64,
+			"num_attention_heads": 2, "num_key_value_heads": 2} {
+			sizes[k] = v
+		}
+	}
+	for k, v := range sizes {
+		fields[k] = v
+	}
+	for _, k := range []string{"bos_token_id", "eos_token_id"} {
+		delete(fields, k)
+	}
+	if data, err = json.Marshal(fields); err != nil {
+		t.Fatal(err)
+	}
+	m, err := synth.FromConfig("latent", data, synth.Options{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// onCard is the model on a card in a precision.
+func onCard(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, f32 bool) *direct.Model {
+	t.Helper()
+	host, err := cpu.New(cpu.Options{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	c := cardFor(t, cuda.Options{F32: f32})
+	l, err := m.LoadCard(c, host, load.Options{
+		Limits: stages.Limits{Tokens: 256, Seqs: 8, LogitRows: 64, Blocks: 64, BlockTokens: 16}, KVType: kv, Precision: p,
+	}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	d, err := direct.New(c, l.Parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+// randomTokens are n tokens of the model's vocabulary.
+func randomTokens(n, seed int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32((i*i*7 + i*31 + seed*97 + 11) % 509)
+	}
+	return ids
+}
+
+// answer is the logits after each token of a prompt, and what is generated after it.
+type answered struct {
+	rows [][]float32 // of the prompt's last position and of every generated one
+	ids  []int32
+}
+
+func runOn(t *testing.T, r drive.Runner, prompt []int32, n, chunk int) answered {
+	t.Helper()
+	var a answered
+	s := &drive.Sequence{Prompt: prompt, New: n, See: func(pos int, row []float32) {
+		if pos >= len(prompt)-1 {
+			a.rows = append(a.rows, slices.Clone(row))
+		}
+	}}
+	if err := drive.Run(r, []*drive.Sequence{s}, drive.Options{Chunk: chunk}); err != nil {
+		t.Fatal(err)
+	}
+	a.ids = s.Out
+	return a
+}
+
+// apart is the relative L2 error of got.
+func apart(got, want []float32) float64 {
+	var d, n float64
+	for i := range want {
+		x := float64(got[i]) - float64(want[i])
+		d += x * x
+		n += float64(want[i]) * float64(want[i])
+	}
+	return math.Sqrt(d / n)
+}
+
+var cardPrecisions = map[string]load.Precision{
+	"bf16":      {},
+	"int4 g128": {Experts: 4, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 128},
+	"int4 g32":  {Experts: 4, Attention: 4, Shared: 4, Dense: 4, Head: 4, Group: 32},
+	"int8 g64":  {Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 64},
+}
+
+// TestFastKernelsAgreeWithPlain: a model of the sizes that the fast kernels are made for,
+// by them in bfloat16 and by the plain ones in float32, over a prompt and what follows.
+func TestFastKernelsAgreeWithPlain(t *testing.T) {
+	m := latentModel(t)
+	prompt := randomTokens(150, 1)
+	for name, p := range cardPrecisions {
+		t.Run(name, func(t *testing.T) {
+			want := runOn(t, onCard(t, m, p, tensor.BF16, true), prompt, 3, 0)
+			got := runOn(t, onCard(t, m, p, tensor.BF16, false), prompt, 3, 0)
+			for i := range want.rows {
+				if !slices.Equal(got.ids[:i], want.ids[:i]) {
+					break // from here on they answer different questions
+				}
+				e := apart(got.rows[i], want.rows[i])
+				t.Logf("token %d: logits are %.4f apart", i, e)
+				if !(e < 0.03) {
+					t.Errorf("token %d: logits are %.4f apart", i, e)
+				}
+			}
+		})
+	}
+}
+
+// TestChunksOnCard: however a prompt is cut, the same tokens.
+func TestChunksOnCard(t *testing.T) {
+	d := onCard(t, latentModel(t), cardPrecisions["int4 g128"], tensor.BF16, false)
+	prompt := randomTokens(100, 2)
+	want := runOn(t, d, prompt, 6, 0)
+	for _, chunk := range []int{1, 7, 64} {
+		if chunk == 1 && testing.Short() {
+			continue
+		}
+		got := runOn(t, d, prompt, 6, chunk)
+		if !slices.Equal(got.ids, want.ids) {
+			t.Errorf("chunks of %d: %v, want %v", chunk, got.ids, want.ids)
+		}
+		if e := apart(got.rows[0], want.rows[0]); !(e < 0.02) {
+			t.Errorf("chunks of %d: logits are %.4f apart", chunk, e)
+		}
+	}
+}
+
+// TestRunsAreEqualOnCard: the same batch gives the same bytes every time.
+func TestRunsAreEqualOnCard(t *testing.T) {
+	d := onCard(t, latentModel(t), cardPrecisions["int4 g128"], tensor.F8E4M3, false)
+	runs := 20
+	if !trueSizes {
+		runs = 3
+	}
+	var want answered
+	for i := range runs {
+		got := runOn(t, d, randomTokens(70, 3), 4, 0)
+		if i == 0 {
+			want = got
+			continue
+		}
+		for r := range want.rows {
+			if !slices.Equal(got.rows[r], want.rows[r]) {
+				t.Fatalf("run %d: row %d of logits differs", i, r)
+			}
+		}
+	}
+}
+
+// TestCacheTypesOnCard: what is stored in 8 bits changes logits by little.
+func TestCacheTypesOnCard(t *testing.T) {
+	m := latentModel(t)
+	want := runOn(t, onCard(t, m, load.Precision{}, tensor.BF16, false), randomTokens(90, 4), 2, 0)
+	for _, kv := range []tensor.DType{tensor.F8E4M3, tensor.I8} {
+		got := runOn(t, onCard(t, m, load.Precision{}, kv, false), randomTokens(90, 4), 2, 0)
+		if e := apart(got.rows[0], want.rows[0]); !(e < 0.05) {
+			t.Errorf("%s: logits are %.4f apart", kv, e)
+		}
+	}
+}
+
+// TestBatchesOnCard: several sequences at once get what each gets alone.
+func TestBatchesOnCard(t *testing.T) {
+	d := onCard(t, latentModel(t), cardPrecisions["int4 g128"], tensor.BF16, false)
+	var seqs []*drive.Sequence
+	var want [][]int32
+	for i := range 5 {
+		prompt := randomTokens(5+9*i, i)
+		want = append(want, runOn(t, d, prompt, 5, 0).ids)
+		seqs = append(seqs, &drive.Sequence{Prompt: prompt, New: 5})
+	}
+	if err := drive.Run(d, seqs, drive.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range seqs {
+		if !slices.Equal(s.Out, want[i]) {
+			t.Errorf("sequence %d: %v, alone %v", i, s.Out, want[i])
+		}
+	}
+}
+
+// TestGoldensOnCard: the golden models through the program, in float32 exactly and in
+// bfloat16 within what that loses.
+func TestGoldensOnCard(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	for _, golden := range []string{"deepseek_v2_lite", "deepseek_v2"} {
+		dir := filepath.Join("..", "..", "testdata", "goldens", golden)
+		for _, args := range [][]string{{"--rows", "f32"}, {"--rows", "bf16"}, {"--rows", "f32", "--batch", "3", "--chunk", "7", "--layer-groups", "2"}} {
+			if testing.Short() && len(args) > 2 {
+				continue
+			}
+			t.Run(fmt.Sprint(golden, args), func(t *testing.T) {
+				answers(t, "", append([]string{"compare", "--device", "cuda", "--model", dir, "--golden", dir}, args...)...)
+			})
+		}
+	}
+}
