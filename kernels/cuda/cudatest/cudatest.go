@@ -37,7 +37,7 @@ func Open(t testing.TB) *Card {
 	t.Helper()
 	once.Do(func() {
 		if refuse = driver.Available(); refuse == nil {
-			shared, refuse = rt.Open(rt.Options{Images: images})
+			shared, refuse = rt.Open(rt.Options{Images: images, Exact: true})
 		}
 	})
 	if errors.Is(refuse, driver.ErrNoDriver) {

@@ -29,6 +29,7 @@ type Pool struct {
 	large  map[uint64]int64
 	small  map[uint64]place
 	held   int64
+	exact  bool
 }
 
 // chunk has its free pieces in rising order, never two that touch.
@@ -49,6 +50,22 @@ func New(src Source) *Pool {
 	return &Pool{src: src, large: map[uint64]int64{}, small: map[uint64]place{}}
 }
 
+// NewExact makes a pool that cuts nothing: each buffer is an allocation of just its size,
+// so that a source that guards the ends of what it gives guards every buffer.
+func NewExact(src Source) *Pool {
+	p := New(src)
+	p.exact = true
+	return p
+}
+
+// Takes is what a buffer of n bytes takes of p.
+func (p *Pool) Takes(n int64) int64 {
+	if p.exact {
+		return max(n, 1)
+	}
+	return Rounded(n)
+}
+
 // Rounded is what a buffer of n bytes takes.
 func Rounded(n int64) int64 { return max(n+Align-1, Align) / Align * Align }
 
@@ -60,8 +77,8 @@ func (p *Pool) Alloc(n int64) (uint64, error) {
 	if n < 0 {
 		return 0, fmt.Errorf("pool: %d bytes", n)
 	}
-	n = Rounded(n)
-	if n >= Large {
+	n = p.Takes(n)
+	if n >= Large || p.exact {
 		at, err := p.src.Alloc(n)
 		if err != nil {
 			return 0, err
@@ -155,6 +172,6 @@ func (p *Pool) Close() error {
 	for at := range p.large {
 		keep(p.src.Free(at))
 	}
-	*p = *New(p.src)
+	*p = Pool{src: p.src, large: map[uint64]int64{}, small: map[uint64]place{}, exact: p.exact}
 	return first
 }

@@ -126,3 +126,33 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%v, %d bytes left", err, src.used)
 	}
 }
+
+func TestExactGivesJustWhatIsAskedFor(t *testing.T) {
+	s := &sizes{}
+	p := NewExact(s)
+	for _, n := range []int64{0, 1, 100, 1 << 23} {
+		at, err := p.Alloc(n)
+		if err != nil || s.last != max(n, 1) || p.Held() != p.Takes(n) {
+			t.Fatalf("%d bytes: asked for %d, holds %d: %v", n, s.last, p.Held(), err)
+		}
+		if err := p.Free(at); err != nil || s.open != 0 {
+			t.Fatalf("%d bytes: %v, %d open", n, err, s.open)
+		}
+	}
+}
+
+// sizes is a source that remembers what it was asked for.
+type sizes struct {
+	last int64
+	open int
+}
+
+func (s *sizes) Alloc(n int64) (uint64, error) {
+	s.last, s.open = n, s.open+1
+	return 1 << 20, nil
+}
+
+func (s *sizes) Free(uint64) error {
+	s.open--
+	return nil
+}

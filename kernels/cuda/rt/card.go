@@ -27,6 +27,9 @@ type Options struct {
 	Images func(capability int) ([]string, error)
 	// Graphs is how many instantiated graphs a stream keeps; 0: the default.
 	Graphs int
+	// Exact makes every buffer an allocation of its own, of just its size: for tests, with
+	// a driver that guards the ends of allocations.
+	Exact bool
 }
 
 // defaultGraphs is a graph for each of 16 batch sizes of four states, each a few MB.
@@ -104,6 +107,9 @@ func (c *Card) open(o Options) error {
 	}
 	c.mods = modules{hopper: c.info.Hopper, sharedMax: c.info.SharedMax}
 	c.mem = pool.New(source{})
+	if o.Exact {
+		c.mem = pool.NewExact(source{})
+	}
 	return c.mods.load(images)
 }
 
@@ -187,7 +193,7 @@ func (c *Card) Alloc(n int64, raw bool) (launch.Ptr, error) {
 		if at, err = c.mem.Alloc(n); err != nil || raw {
 			return err
 		}
-		if err = cu.MemsetD8(cu.DevicePtr(at), 0, pool.Rounded(n)); err == nil {
+		if err = cu.MemsetD8(cu.DevicePtr(at), 0, c.mem.Takes(n)); err == nil {
 			err = cu.Synchronize() // the legacy stream does not order those that streams here are
 		}
 		if err != nil {
