@@ -25,23 +25,32 @@ type shape struct {
 	tokens  int
 	rows    int // stored rows of weights
 	threads int
-	stages  int // tiles of activations in shared memory
+	stages  int  // tiles of activations in shared memory
+	staged  bool // and of weights
 }
 
 var shapes = [variants]shape{
-	A32:    {"_t32", 32, 256, 256, 4},
-	A64:    {"_t64", 64, 256, 256, 4},
-	H32:    {"_t32_h", 32, 128, 256, 6},
-	H64:    {"_t64_h", 64, 128, 256, 6},
-	H128:   {"_t128_h", 128, 128, 256, 5},
-	H128x4: {"_t128x4_h", 128, 256, 512, 5},
+	A32:    {"_t32", 32, 256, 256, 4, false},
+	A64:    {"_t64", 64, 256, 256, 4, false},
+	H32:    {"_t32_h", 32, 128, 256, 6, true},
+	H64:    {"_t64_h", 64, 128, 256, 6, true},
+	H128:   {"_t128_h", 128, 128, 256, 5, false},
+	H128x4: {"_t128x4_h", 128, 256, 512, 5, false},
 }
 
-// shared is the dynamic shared memory of a block: the ring of activations, in which the
-// results stand later, and the output row of every token.
-func (s *shape) shared() int {
-	return max(s.stages*s.tokens*128, s.tokens*(2*s.rows+16)) + 4*s.tokens
+// shared is the dynamic shared memory of a block: the ring of activations and perhaps
+// weights, in which the results stand later, and the output row of every token.
+func (s *shape) shared(f format) int {
+	stage := s.tokens * 128
+	if s.staged {
+		stage += s.threads * placeBytes[f]
+	}
+	return max(s.stages*stage, s.tokens*(2*s.rows+16)) + 4*s.tokens
 }
+
+// placeBytes are what a thread has of a tile of 64 columns: 16 bytes of weights a load, 4
+// a scale.
+var placeBytes = [formats]int{24, 20, 20, 16, 40, 40, 40, 32}
 
 // Tokens is the number of tokens of a tile, String the variant's name.
 func (v Variant) Tokens() int { return shapes[v].tokens }
@@ -89,8 +98,7 @@ func For(card launch.Card, assignments, experts int) Variant {
 
 // runs reports whether the card has the variant.
 func (v Variant) runs(card launch.Card) bool {
-	s := &shapes[v]
-	return v > Auto && v < variants && (card.Hopper || v <= A64) && (card.SharedMax == 0 || s.shared() <= card.SharedMax)
+	return v > Auto && v < variants && (card.Hopper || v <= A64)
 }
 
 // format numbers the ways in which a matrix is kept, as the kernels' names do.

@@ -169,10 +169,11 @@ func (j *job) add(l *launch.List, v Variant, out launch.Mat, m mode, factors lau
 	if j.aligned != nil {
 		tiles, slots, count = j.aligned.Tiles, j.aligned.Slots, j.aligned.Count
 	}
-	l.Add(kernels[v][formatOf(w)], launch.Config{
+	f := formatOf(w)
+	l.Add(kernels[v][f], launch.Config{
 		Grid:   launch.Dim{X: uint32((w.Rows + s.rows - 1) / s.rows), Y: uint32(j.tiles)},
 		Block:  launch.Dim{X: uint32(s.threads)},
-		Shared: uint32(s.shared()),
+		Shared: uint32(s.shared(f)),
 		PDL:    true,
 	},
 		launch.P(out.At), launch.I32(int(m)), launch.I32(out.Stride), launch.P(factors),

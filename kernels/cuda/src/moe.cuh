@@ -77,7 +77,23 @@ template <int BITS, int GROUP> struct Packed {
 	KR_MEMBER void load(Piece &v, int piece, int further = 0) const {
 		v.q = ld_stream(values + (long long)piece * 2048 + 512 * further);
 #pragma unroll
-		for (int i = 0; i < SCALES; i++) v.s[i] = __ldg(scales + (GROUP > 32 ? piece * (16 * STEPS) / GROUP : piece * SCALES + i) * 32 + 8 * further);
+		for (int i = 0; i < SCALES; i++) v.s[i] = __ldg(scale(piece, i) + 8 * further);
+	}
+	// By way of a place of the thread's own in shared memory. places: of how many threads,
+	// one after the other.
+	static KR_MEMBER constexpr int staged(int places) { return places * (16 + 4 * SCALES); }
+	KR_MEMBER void copy(uint32_t to, int places, int piece) const {
+		cp_async16(to + 16 * threadIdx.x, values + (long long)piece * 2048);
+#pragma unroll
+		for (int i = 0; i < SCALES; i++) cp_async_small<4>(to + 16 * places + 4 * (i * places + threadIdx.x), scale(piece, i));
+	}
+	static KR_MEMBER void fetch(Piece &v, const unsigned char *from, int places) {
+		v.q = reinterpret_cast<const uint4 *>(from)[threadIdx.x];
+#pragma unroll
+		for (int i = 0; i < SCALES; i++) v.s[i] = reinterpret_cast<const uint32_t *>(from + 16 * places)[i * places + threadIdx.x];
+	}
+	KR_MEMBER const uint32_t *scale(int piece, int i) const {
+		return scales + (GROUP > 32 ? piece * (16 * STEPS) / GROUP : piece * SCALES + i) * 32;
 	}
 	// The scales that come at the end, of rows g and g+8: all of them if there are no
 	// groups.
@@ -168,47 +184,62 @@ KR_DEV int output_rows_at(int ring, int tokens, int rows) { return max(ring, tok
 
 KR_DEV float silu(float v) { return v / (1.f + __expf(-v)); }
 
-// Takes the sums of 16 stored rows and TN tokens: lane 4g+c has in d[j] row g of tokens
-// 8j+2c and 8j+2c+1, then row g+8 of both. block: of 16 rows, in the
-// thread block (local) and in the matrix (whole). float32 goes to memory at once, 8 rows of
-// a token are a sector; bfloat16 to the block's results.
-template <int TN>
-KR_DEV void take(const Job &j, const float (&d)[TN / 8][4], float2 scale, const int *rows, unsigned char *results, int pitch, int local, int whole) {
-	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+// The results of 16 stored rows and TN tokens that a lane has: in d[i], row g of tokens
+// 8i+2c and 8i+2c+1, then row g+8 of both. each(token, row g, row g+8).
+template <int TN, class Each> KR_DEV void for_each(const float (&d)[TN / 8][4], float2 scale, Each each) {
+	int c = threadIdx.x % 4;
 #pragma unroll
 	for (int i = 0; i < TN / 8; i++) {
+		each(8 * i + 2 * c, d[i][0] * scale.x, d[i][2] * scale.y);
+		each(8 * i + 2 * c + 1, d[i][1] * scale.x, d[i][3] * scale.y);
+	}
+}
+
+// Takes those results, of the 16 rows that are local in the thread block and whole in the
+// matrix. float32 goes to memory at once, 8 rows of a token are a sector; bfloat16 to the
+// block's results.
+template <int TN>
+KR_DEV void take(const Job &j, float (&d)[TN / 8][4], float2 scale, const int *rows, unsigned char *results, int pitch, int local, int whole) {
+	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+	if (j.row_factor) {
 #pragma unroll
-		for (int h = 0; h < 2; h++) {
-			int token = 8 * i + 2 * c + h, row = rows[token];
-			float lo = d[i][h] * scale.x, hi = d[i][2 + h] * scale.y;
-			if (j.row_factor && row >= 0) {
-				float f = j.row_factor[row];
-				lo *= f;
-				hi *= f;
-			}
-			bf16 *p = reinterpret_cast<bf16 *>(results + token * pitch);
-			if (j.mode == TO_HIDDEN) {
-				store(p + 8 * local + g, silu(lo) * hi);
-			} else if (j.mode == TO_BF16) {
-				store(p + 16 * local + g, lo);
-				store(p + 16 * local + g + 8, hi);
-			} else if (row >= 0) {
-				float *q = reinterpret_cast<float *>(j.out) + (long long)row * j.out_stride + 16 * whole + g;
-				bool add = j.mode == ADD_F32;
-				if (16 * whole < j.rows) q[0] = add ? q[0] + lo : lo;
-				if (16 * whole + 8 < j.rows) q[8] = add ? q[8] + hi : hi;
-			}
+		for (int i = 0; i < TN / 4; i++) {
+			int row = rows[i / 2 * 8 + 2 * c + i % 2];
+			float f = row < 0 ? 0.f : j.row_factor[row];
+			d[i / 2][i % 2] *= f;
+			d[i / 2][i % 2 + 2] *= f;
 		}
+	}
+	if (j.mode == TO_HIDDEN) {
+		bf16 *p = reinterpret_cast<bf16 *>(results) + 8 * local + g;
+		for_each<TN>(d, scale, [&](int token, float lo, float hi) { store(p + token * (pitch / 2), silu(lo) * hi); });
+	} else if (j.mode == TO_BF16) {
+		bf16 *p = reinterpret_cast<bf16 *>(results) + 16 * local + g;
+		for_each<TN>(d, scale, [&](int token, float lo, float hi) {
+			store(p + token * (pitch / 2), lo);
+			store(p + token * (pitch / 2) + 8, hi);
+		});
+	} else {
+		float *p = reinterpret_cast<float *>(j.out) + 16 * whole + g;
+		bool has_lo = 16 * whole < j.rows, has_hi = 16 * whole + 8 < j.rows, add = j.mode == ADD_F32;
+		for_each<TN>(d, scale, [&](int token, float lo, float hi) {
+			int row = rows[token];
+			if (row < 0) return;
+			float *q = p + (long long)row * j.out_stride;
+			if (has_lo) q[0] = add ? q[0] + lo : lo;
+			if (has_hi) q[8] = add ? q[8] + hi : hi;
+		});
 	}
 }
 
 // Stores the block's bfloat16 results, 16 bytes a thread at a time.
 template <int TN, int ROWS, int THREADS> KR_DEV void give(const Job &j, const int *rows, const unsigned char *results, int pitch) {
 	if (j.mode > TO_BF16) return;
-	int half = j.mode == TO_HIDDEN, units = ROWS / 8 >> half, width = j.rows >> half, first = blockIdx.x * (ROWS >> half);
+	int half = j.mode == TO_HIDDEN, bits = (ROWS == 256 ? 5 : 4) - half; // 16-byte units of a token: ROWS / 8, or half
+	int width = j.rows >> half, first = blockIdx.x * (ROWS >> half);
 	bf16 *out = reinterpret_cast<bf16 *>(j.out);
-	for (int i = threadIdx.x; i < TN * units; i += THREADS) {
-		int token = i / units, column = i % units * 8, row = rows[token];
+	for (int i = threadIdx.x; i < TN << bits; i += THREADS) {
+		int token = i >> bits, column = (i & ((1 << bits) - 1)) * 8, row = rows[token];
 		if (row < 0 || first + column >= width) continue;
 		*reinterpret_cast<uint4 *>(out + (long long)row * j.out_stride + first + column) =
 			*reinterpret_cast<const uint4 *>(results + token * pitch + 2 * column);

@@ -5,21 +5,27 @@
 // is unpacked while the one before it is multiplied, and started before that one is
 // waited for: so at every point, barriers included, a product is under way. That is
 // also why the order holds that the source has: to unpack earlier or later would need the
-// other set. Weights come from memory one and a half tiles ahead, activations two less
-// than there are STAGES, for when all have started tile k only tile k-2 is done with.
+// other set. Activations come from memory two tiles less ahead than there are STAGES,
+// for when all have started tile k only tile k-2 is done with. Weights come as far ahead
+// by way of shared memory where few tokens leave it to memory how fast all is (a thread
+// has 32 bytes on its way then, where 3 TB/s and 800 ns want 18 KiB a multiprocessor);
+// with tiles of 128 tokens straight to registers, one and a half tiles ahead: shared memory has
+// enough to do there.
 #include "moe.cuh"
 
 #ifdef KR_HOPPER
 
 template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const Job &j, unsigned char *shared) {
 	typedef Packed<BITS, GROUP> Weights;
+	const bool STAGED = TN < 128;
 	const int STAGES = TN == 128 ? 5 : 6, THREADS = 128 * GROUPS, ROWS = 64 * GROUPS;
 	typedef Gather<TN, THREADS> Tokens;
 	pdl_wait();
 	pdl_launch();
 	const Tile t = tile_of(j, TN);
 	if (t.count < 1) return;
-	int *rows = reinterpret_cast<int *>(shared + output_rows_at(STAGES * Tokens::BYTES, TN, ROWS));
+	const int PLACE = STAGED ? Weights::staged(THREADS) : 0, TILE = PLACE * Weights::PIECES; // of the ring of weights
+	int *rows = reinterpret_cast<int *>(shared + output_rows_at(STAGES * (Tokens::BYTES + TILE), TN, ROWS));
 	if (threadIdx.x < TN) rows[threadIdx.x] = (int)threadIdx.x < t.count ? row_of(j, t, threadIdx.x) : -1;
 
 	const Tokens x(j, t);
@@ -34,12 +40,26 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 		for (int i = 0; i < Weights::PIECES; i++) w.load(p.piece[i], tile * Weights::PIECES + i);
 	};
 	auto copy = [&](int slot, int tile) { // a group even if there is nothing left: groups count tiles
-		if (tile < tiles) x.copy(ring + slot * Tokens::BYTES, tile);
+		if (tile < tiles) {
+			x.copy(ring + slot * Tokens::BYTES, tile);
+#pragma unroll
+			for (int i = 0; STAGED && i < Weights::PIECES; i++)
+				w.copy(ring + STAGES * Tokens::BYTES + slot * TILE + i * PLACE, THREADS, tile * Weights::PIECES + i);
+		}
 		cp_async_commit();
 	};
+	// Waits for the thread's own part of the next tile.
+	auto arrive = [&](Packets &p, int slot) {
+		cp_async_wait<STAGES - 3>();
+#pragma unroll
+		for (int i = 0; STAGED && i < Weights::PIECES; i++)
+			Weights::fetch(p.piece[i], shared + STAGES * Tokens::BYTES + slot * TILE + i * PLACE, THREADS);
+	};
 	Packets even, odd;
-	load(even, 0);
-	load(odd, min(1, tiles - 1));
+	if (!STAGED) {
+		load(even, 0);
+		load(odd, min(1, tiles - 1));
+	}
 #pragma unroll
 	for (int k = 0; k < STAGES - 2; k++) copy(k, k);
 
@@ -61,8 +81,7 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 		wgmma_commit();
 	};
 	int slot = 0; // of the ring, of tile k
-	auto multiply = [&](int k, Packets &now, const Packets &then) {
-		cp_async_wait<STAGES - 3>();
+	auto multiply = [&](int k, Packets &now, Packets &then) {
 		fence_async();
 		__syncthreads();
 		const uint64_t b = wgmma_desc(ring + slot * Tokens::BYTES);
@@ -70,12 +89,14 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 		copy(slot < 2 ? slot + STAGES - 2 : slot - 2, k + STAGES - 2);
 		wgmma_wait<1>();
 		unpack(second, now, 1);
-		if (k + 2 < tiles) load(now, k + 2);
+		if (!STAGED && k + 2 < tiles) load(now, k + 2);
 		start(second, b + 4);
-		wgmma_wait<1>();
-		unpack(first, then, 0);
 		slot = slot + 1 < STAGES ? slot + 1 : 0;
+		wgmma_wait<1>();
+		arrive(then, slot);
+		unpack(first, then, 0);
 	};
+	arrive(even, 0);
 	unpack(first, even, 0);
 	int k = 0;
 	for (; k + 1 < tiles; k += 2) {
@@ -86,7 +107,7 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 	wgmma_wait<0>();
 	__syncthreads();
 	const int pitch = pitch_of(j.mode == TO_HIDDEN ? ROWS / 2 : ROWS);
-	take<TN>(j, reinterpret_cast<const float(&)[TN / 8][4]>(d), w.last_scale(), rows, shared, pitch, local, whole);
+	take<TN>(j, reinterpret_cast<float(&)[TN / 8][4]>(d), w.last_scale(), rows, shared, pitch, local, whole);
 	__syncthreads();
 	give<TN, ROWS, THREADS>(j, rows, shared, pitch);
 }
@@ -100,7 +121,7 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 	KR_EXPORT(name)
 // Tokens of a tile, and x4: four warpgroups, one block a multiprocessor.
 #define X(name, BITS, GROUP)                                         \
-	GROUPED_KERNEL(kr_moe_##name##_t32_h, BITS, GROUP, 32, 2, BITS == 4 && GROUP != 32 ? 3 : 2)      \
+	GROUPED_KERNEL(kr_moe_##name##_t32_h, BITS, GROUP, 32, 2, 3)      \
 	GROUPED_KERNEL(kr_moe_##name##_t64_h, BITS, GROUP, 64, 2, 2)      \
 	GROUPED_KERNEL(kr_moe_##name##_t128_h, BITS, GROUP, 128, 2, 2)    \
 	GROUPED_KERNEL(kr_moe_##name##_t128x4_h, BITS, GROUP, 128, 4, 1)
