@@ -122,3 +122,121 @@ func untouched(t *testing.T, before, after []byte, m launch.Mat) {
 		}
 	}
 }
+
+// narrow is the card with so few multiprocessors that a block has several tiles.
+func narrow(c *cudatest.Card) launch.Card {
+	card := c.Info()
+	card.SMs = 1
+	return card
+}
+
+// A row's bits are the same whichever rows are with it, and however many tiles its block
+// had before. 1,100 rows are more than a band of tiles.
+func TestRowsAreIndependent(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(3, 2))
+	const m, n, k = 1100, 136, 72
+	xs, ws := cudatest.Normal(rng, m*k), cudatest.Normal(rng, n*k)
+	want, size := dense(xs, ws, m, n, k)
+	x, w := c.BF16(xs, m, k), c.BF16(ws, n, k)
+	for _, v := range runnable(c) {
+		run := func(from, to int) ([]byte, []float32) {
+			out := c.Mat(tensor.F32, to-from, n)
+			c.Run(func(l *launch.List) {
+				BF16(l, narrow(c), out, x.RowRange(from, to), w, Options{Plan: Plan{Variant: v}})
+			})
+			return cudatest.Download[byte](c, out.At, 4*n*(to-from)), c.Floats(out)
+		}
+		all, values := run(0, m)
+		near(t, values, want, size, k, tensor.F32)
+		for _, r := range [][2]int{{0, 1}, {1, 8}, {63, 128}, {900, 1029}, {1099, 1100}} {
+			if part, _ := run(r[0], r[1]); !bytes.Equal(part, all[4*n*r[0]:4*n*r[1]]) {
+				t.Errorf("%v: rows %v alone have other bits", v, r)
+			}
+		}
+	}
+}
+
+func TestAccumulateAndParts(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(4, 2))
+	const m, n, k = 65, 72, 264
+	xs, ws, was := cudatest.Normal(rng, m*k), cudatest.Normal(rng, n*k), cudatest.Normal(rng, m*n)
+	want, size := dense(xs, ws, m, n, k)
+	sum := make([]float64, m*n)
+	for i := range sum {
+		sum[i] = want[i] + float64(was[i])
+		size[i] += math.Abs(float64(was[i]))
+	}
+	x, w := c.BF16(xs, m, k), c.BF16(ws, n, k)
+	for _, v := range runnable(c) {
+		for _, parts := range []int{1, 2, 3, 5} {
+			scratch := c.Alloc(4 * parts * m * n)
+			o := Options{Plan: Plan{v, parts}, Scratch: scratch}
+			for _, out := range []launch.Mat{c.Mat(tensor.F32, m, n), c.Strided(tensor.BF16, m, n, n+8)} {
+				var runs [2][]byte
+				for i := range runs {
+					c.Run(func(l *launch.List) { BF16(l, c.Info(), out, x, w, o) })
+					near(t, c.Floats(out), want, size, k, out.DType)
+					runs[i] = cudatest.Download[byte](c, out.At, ((m-1)*out.Stride+n)*out.DType.Size())
+				}
+				if !bytes.Equal(runs[0], runs[1]) {
+					t.Fatalf("%v: another run, other bytes", o.Plan)
+				}
+			}
+			o.Accumulate = true
+			out := c.F32(was, m, n)
+			c.Run(func(l *launch.List) { BF16(l, c.Info(), out, x, w, o) })
+			near(t, c.Floats(out), sum, size, k, tensor.F32)
+		}
+	}
+}
+
+// The absorbed products of latent attention: a matrix a head, heads side by side in a row.
+func TestBatch(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(5, 2))
+	const heads, m, n, k = 3, 66, 72, 136
+	xs, ws := cudatest.Normal(rng, m*heads*k), cudatest.Normal(rng, heads*n*k)
+	x, w := c.BF16(xs, m, heads*k), c.BF16(ws, heads*n, k)
+	for i, v := range runnable(c) {
+		dt := []tensor.DType{tensor.BF16, tensor.F32}[i%2]
+		out := c.Mat(dt, m, heads*n)
+		c.Run(func(l *launch.List) {
+			BF16(l, narrow(c), out.ColRange(0, n), x.ColRange(0, k), w.RowRange(0, n),
+				Options{Batch: heads, OutStep: n, XStep: k, WStep: n * k, Plan: Plan{Variant: v}})
+		})
+		for h := range heads {
+			part := make([]float32, 0, m*k)
+			for r := range m {
+				part = append(part, xs[(r*heads+h)*k:][:k]...)
+			}
+			want, size := dense(part, ws[h*n*k:][:n*k], m, n, k)
+			near(t, c.Floats(out.ColRange(h*n, (h+1)*n)), want, size, k, dt)
+		}
+	}
+}
+
+func TestSwiGLU(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(6, 2))
+	for _, v := range runnable(c) {
+		for i, s := range []Sizes{{1, 8, 8, 0}, {65, 136, 72, 0}, {130, 72, 136, 0}, {64, 264, 64, 0}} {
+			m, f, k := s.M, s.N, s.K
+			xs, gs, us := cudatest.Normal(rng, m*k), cudatest.Normal(rng, f*k), cudatest.Normal(rng, f*k)
+			x, gate, up := strided(c, xs, m, k, 8), strided(c, gs, f, k, 8), strided(c, us, f, k, 8)
+			want, gateSize := dense(xs, gs, m, f, k)
+			ups, upSize := dense(xs, us, m, f, k)
+			size := make([]float64, m*f)
+			for i, g := range want {
+				// silu's slope is below 1.1; __expf and the division err by a few ulp more
+				silu := g / (1 + math.Exp(-g))
+				size[i] = 1.1*gateSize[i]*math.Abs(ups[i]) + math.Abs(silu)*upSize[i] + 8*math.Abs(silu*ups[i])
+				want[i] = silu * ups[i]
+			}
+			out := c.Strided([]tensor.DType{tensor.BF16, tensor.F32}[i%2], m, f, f+8)
+			c.Run(func(l *launch.List) { SwiGLU(l, narrow(c), out, x, gate, up, Options{Plan: Plan{Variant: v}}) })
+			near(t, c.Floats(out), want, size, k, out.DType)
+		}
+	}
+}
