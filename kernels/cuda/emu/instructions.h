@@ -67,6 +67,7 @@ KR_DEV void pdl_launch() {}
 #ifdef KR_HOPPER
 KR_DEV void wgmma_fence() { kr_emu::wgmma_fence(); }
 KR_DEV void wgmma_commit() { kr_emu::wgmma_commit(); }
+template <int N> KR_DEV void wgmma_done(float (&)[N]) {}
 template <int N> KR_DEV void wgmma_wait() { kr_emu::wgmma_wait(N); }
 KR_DEV void fence_async() { kr_emu::fence_async(); }
 template <int N> KR_DEV void reg_grow() {}

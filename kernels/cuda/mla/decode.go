@@ -76,14 +76,14 @@ func align(n int) int { return (n + 255) &^ 255 }
 // Decode is latent attention of all generated rows in table, at most rows of them with at
 // most items of work (DecodeItems, or what else bounds spans.Items of all rows); only
 // these bounds make the grid. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16.
-// scratch has DecodeScratch bytes, aligned to 256.
+// scratch has DecodeScratch bytes, aligned to 16.
 func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA) {
 	const op = "MLADecode"
 	check(op, out, q, &cache, &kvb, table, p)
 	if !CanDecode(card, q, cache, kvb, p) {
 		refuse(op, "no kernel for q %v, cache %v, kv_b %v", q, cache.Mat, kvb.F)
 	}
-	if rows > q.Rows || items < rows || scratch%256 != 0 {
+	if rows > q.Rows || items < rows || scratch%16 != 0 {
 		refuse(op, "%d items of %d rows, q %v", items, rows, q)
 	}
 	cacheKind(op, &cache)

@@ -139,8 +139,8 @@ func TestPrefillLaunches(t *testing.T) {
 			t.Errorf("out %v, x %v", out, x)
 		}
 	}
-	Prefill(&l, launch.Card{SharedMax: 101376}, a.out, a.q, a.cache, a.kvb, list, a.table, 320, 1<<20, expand, a.p)
-	// 448 + 64 keys in pieces of 320; 3 + 1 tiles of rows
+	Prefill(&l, launch.Card{SharedMax: 101376}, a.out, a.q, a.cache, a.kvb, list, a.table, 384, 1<<20, expand, a.p)
+	// 512 + 128 keys in pieces of 384; 3 + 1 tiles of rows
 	if len(l.Ops) != 4 || products != 2 {
 		t.Fatalf("%d launches, %d products", len(l.Ops), products)
 	}
@@ -148,24 +148,36 @@ func TestPrefillLaunches(t *testing.T) {
 		name string
 		grid launch.Dim
 		args int
-	}{{"kr_mla_gather", launch.Dim{X: 40}, 11}, {"kr_mla_prefill", launch.Dim{X: 16, Y: 4}, 12},
-		{"kr_mla_gather", launch.Dim{X: 24}, 11}, {"kr_mla_prefill", launch.Dim{X: 16, Y: 4}, 12}} {
+	}{{"kr_mla_gather", launch.Dim{X: 48}, 11}, {"kr_mla_prefill", launch.Dim{X: 16, Y: 4}, 12},
+		{"kr_mla_gather", launch.Dim{X: 32}, 11}, {"kr_mla_prefill", launch.Dim{X: 16, Y: 4}, 12}} {
 		o := l.Ops[i]
 		if o.Kernel.String() != want.name || o.Config.Grid != want.grid || o.Count != want.args {
 			t.Errorf("launch %d: %s %+v with %d arguments, want %+v", i, o.Kernel, o.Config, o.Count, want)
 		}
 	}
 	// a piece: 256 columns of 16 heads, the latents, the rotated part, all BF16
-	piece := 320 * (16*256 + 512 + 64) * 2
-	if n, want := PrefillScratch(4, 512, 320, a.p), piece+4*16*68*256*4; n != want {
+	piece := 384 * (16*256 + 512 + 64) * 2
+	if n, want := PrefillScratch(4, 640, 384, a.p), piece+4*16*68*256*4; n != want {
 		t.Errorf("%d bytes, want %d", n, want)
 	}
-	if n, want := PrefillScratch(4, 320, 320, a.p), piece; n != want {
+	if n, want := PrefillScratch(4, 384, 384, a.p), piece; n != want {
 		t.Errorf("%d bytes in one piece, want %d", n, want)
 	}
 	tiles, keys := PrefillBounds(320, 2, 400)
-	if tiles < 4 || keys < 512 {
+	if tiles < 4 || keys < 640 {
 		t.Errorf("bounds of %d tiles, %d keys", tiles, keys)
+	}
+}
+
+func TestPrefillKernel(t *testing.T) {
+	for _, x := range []struct {
+		card launch.Card
+		want string
+	}{{h100, "kr_mla_prefill_h"}, {launch.Card{SharedMax: 232448}, "kr_mla_prefill"}, {launch.Card{Hopper: true, SharedMax: 101376}, "kr_mla_prefill"}} {
+		k, c := attention(x.card)
+		if k.String() != x.want || int(c.Shared) > x.card.SharedMax {
+			t.Errorf("%+v: %s with %d bytes", x.card, k, c.Shared)
+		}
 	}
 }
 
@@ -175,9 +187,9 @@ func TestPrefillRefuses(t *testing.T) {
 		Prefill(new(launch.List), h100, a.out, a.q, a.cache, a.kvb, list, a.table, chunk, 1<<20, func(out, x launch.Mat, w launch.Weight) {}, a.p)
 	}
 	a := newArgs(4, 16)
-	refused(t, "a piece that is not whole tiles", func() { run(a, spans.KeyTile+1) })
+	refused(t, "a piece that is not whole tiles", func() { run(a, spans.KeyAlign+spans.KeyTile) })
 	refused(t, "no piece", func() { run(a, 0) })
-	refused(t, "query", func() { a := a; a.q.DType = tensor.F32; run(a, 64) })
-	refused(t, "rank", func() { a := a; a.p.Rank = 256; a.cache.Cols, a.kvb.F.Cols = 320, 256; run(a, 64) })
-	refused(t, "out", func() { a := a; a.out.Cols--; run(a, 64) })
+	refused(t, "query", func() { a := a; a.q.DType = tensor.F32; run(a, 128) })
+	refused(t, "rank", func() { a := a; a.p.Rank = 256; a.cache.Cols, a.kvb.F.Cols = 320, 256; run(a, 128) })
+	refused(t, "out", func() { a := a; a.out.Cols--; run(a, 128) })
 }

@@ -8,16 +8,19 @@ import (
 )
 
 var (
-	kGather  = launch.Named("kr_mla_gather")
-	kPrefill = launch.Named("kr_mla_prefill")
+	kGather   = launch.Named("kr_mla_gather")
+	kPrefill  = launch.Named("kr_mla_prefill")
+	kPrefillH = launch.Named("kr_mla_prefill_h")
 )
 
-// The sizes of mla_prefill.cu.
+// The sizes of mla_prefill.cu and mla_prefill_h.cu.
 const (
 	expandedCols  = nope + vDim // of a head
 	prefillShared = 2 * spans.KeyTile * (nope + vDim + rope) * 2
-	keptBytes     = 4 * 68 * 256 // of a tile of rows, a head
-	gatherKeys    = 8
+	// 128 rows of queries, two stages of 128 keys and values, eight mbarriers
+	prefillSharedH = 128*(nope+rope)*2 + 2*128*(nope+rope+vDim)*2 + 8*8
+	keptBytes      = 4 * 68 * 256 // of a tile of rows, a head
+	gatherKeys     = 8
 )
 
 // DefaultKeys is how many keys Prefill expands at a time where memory is no concern: 84 MB
@@ -45,8 +48,7 @@ func PrefillScratch(tiles, keys, chunk int, p device.MLA) int {
 // PrefillBounds are the most tiles and keys that prompts of at most seqs sequences with
 // rows rows in all can have, of at most context positions each.
 func PrefillBounds(rows, seqs, context int) (tiles, keys int) {
-	whole := (context + spans.KeyTile - 1) / spans.KeyTile * spans.KeyTile
-	return rows/spans.RowTile + seqs, seqs * whole
+	return rows/spans.RowTile + seqs, seqs * spans.Keys(&device.Span{Len: context})
 }
 
 // room are where the parts of Prefill's scratch memory begin, in bytes.
@@ -65,7 +67,7 @@ type Expand func(out, x launch.Mat, w launch.Weight)
 // Prefill is latent attention of the rows of all prompts: list is what table has, chunk
 // (a multiple of 64) how many of their keys are expanded at a time. expand appends the
 // products to l. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16; scratch has
-// PrefillScratch bytes, aligned to 256. Bits do not depend on chunk, if those of expand's
+// PrefillScratch bytes, aligned to 16. Bits do not depend on chunk, if those of expand's
 // rows do not depend on their number.
 func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, chunk int, scratch launch.Ptr, expand Expand, p device.MLA) {
 	const op = "MLAPrefill"
@@ -73,7 +75,7 @@ func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.K
 	if !CanPrefill(card, out, q, cache, kvb, p) {
 		refuse(op, "no kernel for out %v, q %v, cache %v, kv_b %v", out, q, cache.Mat, kvb.F)
 	}
-	if chunk < spans.KeyTile || chunk%spans.KeyTile != 0 || scratch%256 != 0 {
+	if chunk < spans.KeyAlign || chunk%spans.KeyAlign != 0 || scratch%16 != 0 {
 		refuse(op, "%d keys at a time", chunk)
 	}
 	kind := cacheKind(op, &cache)
@@ -82,6 +84,12 @@ func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.K
 		tiles, keys = tiles+spans.Tiles(&list[i]), keys+spans.Keys(&list[i])
 	}
 	s := prefillLayout(keys, chunk, p)
+	var kept launch.Ptr // absent where all keys come in one piece
+	if keys > chunk {
+		kept = scratch + launch.Ptr(s.kept)
+	}
+	kernel, config := attention(card)
+	config.Grid, config.PDL = launch.Dim{X: uint32(p.Heads), Y: uint32(tiles)}, true
 	for from := 0; from < keys; from += chunk {
 		n := min(chunk, keys-from)
 		latents, ropes := dense(scratch+launch.Ptr(s.latents), n, rank), scratch+launch.Ptr(s.ropes)
@@ -90,10 +98,18 @@ func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.K
 			launch.P(latents.At), launch.P(ropes), launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(kind),
 			launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At), launch.I32(from), launch.I32(p.BlockTokens))
 		expand(expanded, latents, kvb)
-		l.Add(kPrefill, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(tiles)}, Block: launch.Dim{X: 256}, Shared: prefillShared, PDL: true},
+		l.Add(kernel, config,
 			launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(expanded.At), launch.P(ropes),
-			launch.I32(from), launch.I32(n), launch.P(scratch+launch.Ptr(s.kept)), launch.P(table.At), launch.F32(float32(float64(p.Scale)*log2E)))
+			launch.I32(from), launch.I32(n), launch.P(kept), launch.P(table.At), launch.F32(float32(float64(p.Scale)*log2E)))
 	}
+}
+
+// attention is the kernel that card has, with its block.
+func attention(card launch.Card) (launch.Kernel, launch.Config) {
+	if card.Hopper && card.SharedMax >= prefillSharedH {
+		return kPrefillH, launch.Config{Block: launch.Dim{X: 384}, Shared: prefillSharedH}
+	}
+	return kPrefill, launch.Config{Block: launch.Dim{X: 256}, Shared: prefillShared}
 }
 
 func dense(at launch.Ptr, rows, cols int) launch.Mat {

@@ -30,9 +30,11 @@ const (
 )
 
 // KeyTile is how many keys attention reads at a time. Tiles begin at multiples of it in a
-// sequence, wherever the batch begins, so a row's sums are taken in one order always;
-// prompts' keys are counted in whole tiles.
+// sequence, wherever the batch begins, so a row's sums are taken in one order always.
 const KeyTile = 64
+
+// KeyAlign is what a prompt's keys are counted in: the largest tile of any kernel.
+const KeyAlign = 128
 
 // RowTile is how many rows of a prompt share a tile of work.
 const RowTile = 128
@@ -66,8 +68,8 @@ func ItemBound(context int) int {
 	return min(ItemsMax, (context+ItemTokens-1)/ItemTokens)
 }
 
-// Keys is how many keys s has, in whole tiles.
-func Keys(s *device.Span) int { return (s.Pos + s.Len + KeyTile - 1) / KeyTile * KeyTile }
+// Keys is how many keys s has, filled up to a multiple of KeyAlign.
+func Keys(s *device.Span) int { return (s.Pos + s.Len + KeyAlign - 1) / KeyAlign * KeyAlign }
 
 // Tiles is how many tiles of rows s has.
 func Tiles(s *device.Span) int { return (s.Len + RowTile - 1) / RowTile }

@@ -143,6 +143,11 @@ KR_DEV void pdl_launch() {
 // unit u ^ r%8)
 KR_DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 KR_DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// After the wait for a product: nothing that reads its sums moves above this.
+template <int N> KR_DEV void wgmma_done(float (&d)[N]) {
+#pragma unroll
+	for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
 template <int N> KR_DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 // Between writes to shared memory by ordinary stores or cp.async and their reading by
 // wgmma or a bulk copy.

@@ -32,8 +32,7 @@ KR_DEV uint4 eight(const Cache &c, long long slot, int unit) {
 }
 
 // Keys from.. of all prompts' keys (kernels/cuda/spans): latents [keys, RANK] and ropes
-// [keys, ROPE] as bf16, zeros where a sequence's last tile has no key. A warp a key, a
-// block 8 of one tile.
+// [keys, ROPE] as bf16, zeros where a sequence was filled up. A warp a key.
 KR_KERNEL(256, 4)
 kr_mla_gather(bf16 *latents, bf16 *ropes, const char *cache, const float *scales, int kind, int stride, int scales_stride, int group,
               const int *table, int from, int block_tokens) {
@@ -45,7 +44,7 @@ kr_mla_gather(bf16 *latents, bf16 *ropes, const char *cache, const float *scales
 		bool mine = false;
 		if (at + lane < prompts) {
 			Span s = span_at(table, at + lane);
-			int keys = (s.pos + s.len + KEY_TILE - 1) / KEY_TILE * KEY_TILE;
+			int keys = (s.pos + s.len + KEY_ALIGN - 1) / KEY_ALIGN * KEY_ALIGN;
 			mine = global >= s.five && global < s.five + keys;
 		}
 		unsigned hit = __ballot_sync(0xffffffffu, mine);

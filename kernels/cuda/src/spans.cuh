@@ -3,7 +3,7 @@
 #pragma once
 #include "kr.cuh"
 
-enum { SPAN_HEAD = 8, SPAN_RECORD = 8, KEY_TILE = 64, ROW_TILE = 128 };
+enum { SPAN_HEAD = 8, SPAN_RECORD = 8, KEY_TILE = 64, KEY_ALIGN = 128, ROW_TILE = 128 };
 enum { HEAD_PREFILL, HEAD_DECODE, HEAD_ITEMS, HEAD_TILES, HEAD_KEYS };
 
 // One sequence's part of the batch.
