@@ -74,11 +74,18 @@ const part = 256
 // maxVocab bounds the sums that a block keeps in shared memory.
 const maxVocab = 1 << 20
 
+// split is the number of parts, and the number of warps that take them in turn: it is a
+// function of the vocabulary, and so is the order of sums.
+func split(vocab int) (parts, warps int) {
+	parts = (vocab + part - 1) / part
+	return parts, min(32, parts)
+}
+
 // room is the number of tokens of scratch memory a row has: whole parts, equally many for
-// each of the block's 32 warps.
+// each warp.
 func room(vocab int) int {
-	parts := (vocab + part - 1) / part
-	return (parts + 31) / 32 * 32 * part
+	parts, warps := split(vocab)
+	return (parts + warps - 1) / warps * warps * part
 }
 
 // Scratch is the scratch memory of Sample in bytes for n rows.
@@ -92,7 +99,7 @@ func Argmax(l *launch.List, out, logits launch.Mat) {
 	if logits.Rows == 0 {
 		return
 	}
-	l.Add(kArgmax, blocks(logits.Rows, 0), launch.P(out.At), launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.I32(vec))
+	l.Add(kArgmax, blocks(logits, 0), launch.P(out.At), launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.I32(vec))
 }
 
 // Sample writes to out [n, 1] I32 the token of each row, by the n Rows at rows, or why
@@ -120,13 +127,15 @@ func Sample(l *launch.List, out, logits launch.Mat, rows launch.Ptr, logprobs, r
 		return
 	}
 	tokens := room(logits.Cols)
-	l.Add(kSample, blocks(n, 8*((logits.Cols+part-1)/part)),
+	parts, _ := split(logits.Cols)
+	l.Add(kSample, blocks(logits, 8*parts),
 		launch.P(out.At), launch.P(logprobs.At), launch.P(logits.At), launch.I32(logits.Stride), launch.P(raw.At), launch.I32(raw.Stride),
 		launch.I32(logits.Cols), launch.I32(vec), launch.P(rows), launch.P(scratch), launch.P(scratch+launch.Ptr(8*n*tokens)), launch.I32(tokens))
 }
 
-func blocks(rows, shared int) launch.Config {
-	return launch.Config{Grid: launch.Dim{X: uint32(rows)}, Block: launch.Dim{X: 1024}, Shared: uint32(shared), PDL: true}
+func blocks(logits launch.Mat, shared int) launch.Config {
+	_, warps := split(logits.Cols)
+	return launch.Config{Grid: launch.Dim{X: uint32(logits.Rows)}, Block: launch.Dim{X: uint32(32 * warps)}, Shared: uint32(shared), PDL: true}
 }
 
 // check gives whether rows can be read 16 bytes at a time.

@@ -1,4 +1,4 @@
-// The choice of the next token: the largest logit, or a draw. A block of 1024 has a row.
+// The choice of the next token: the largest logit, or a draw. A block has a row.
 #include "sample.cuh"
 
 KR_DEV Row row_at(const float *logits, int stride, int vocab, int vec) {
@@ -47,12 +47,12 @@ KR_DEV double mass_from(const List &l, uint32_t key, int &count, double *room) {
 	int n = 0;
 	for (int i = threadIdx.x % 32; i < l.n; i += 32)
 		if (l.keys[i] >= key) sum += l.weights[i], n++;
-	__shared__ int counts[WARPS];
+	__shared__ int counts[MOST_WARPS];
 	n = __reduce_add_sync(0xffffffffu, n);
 	__syncthreads(); // counts are free
 	if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = n;
 	sum = block_sum_f64(sum, room);
-	count = __reduce_add_sync(0xffffffffu, counts[threadIdx.x % 32]);
+	count = __reduce_add_sync(0xffffffffu, (int)threadIdx.x % 32 < warps() ? counts[threadIdx.x % 32] : 0);
 	return sum;
 }
 
@@ -62,9 +62,13 @@ KR_DEV double mass_from(const List &l, uint32_t key, int &count, double *room) {
 KR_DEV Edge top_p(const Row &r, const Weigher &pool, double p, double total, int n, double *weights, uint32_t *keys, double *sums, double *room) {
 	// Tokens below this bar have less than 1-p together, so none of them is needed.
 	double bar = (1. - p) * total / n, need = p * total;
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = (r.parts + WARPS - 1) / WARPS * PART;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = (r.parts + warps() - 1) / warps() * PART;
 	List l = {weights + (long long)warp * each, keys + (long long)warp * each, 0};
-	for (int part = warp; part < r.parts; part += WARPS) {
+	__shared__ uint32_t least;
+	uint32_t lowest = 0xffffffffu;
+	if (threadIdx.x == 0) least = 0xffffffffu;
+	__syncthreads();
+	for (int part = warp; part < r.parts; part += warps()) {
 		float x[8];
 		int first = part * PART + 8 * lane;
 		load8(x, r, first);
@@ -75,14 +79,16 @@ KR_DEV Edge top_p(const Row &r, const Weigher &pool, double p, double total, int
 			if (in) {
 				int at = l.n + __popc(lanes & ((1u << lane) - 1));
 				l.weights[at] = v, l.keys[at] = rising(x[j]);
+				lowest = min(lowest, l.keys[at]);
 			}
 			l.n += __popc(lanes);
 		}
 	}
-	__syncwarp();
+	atomicMin(&least, __reduce_min_sync(0xffffffffu, lowest));
+	__syncthreads();
 	// The crossing token's key is in [lo, hi): from lo on there is enough, from hi on there
-	// is not.
-	uint32_t lo = 0, hi = rising((float)pool.top) + 1;
+	// is not. All tokens from lo on are in the list.
+	uint32_t lo = least, hi = rising((float)pool.top) + 1;
 	int many, few = 0;
 	double above = 0.;
 	mass_from(l, lo, many, room);
@@ -118,7 +124,7 @@ KR_KERNEL(1024, 1)
 kr_sample(int *out, float *logprobs, const float *logits, int stride, const float *raw, int raw_stride, int vocab, int vec,
           const Params *params, double *weights, uint32_t *keys, int room_tokens) {
 	KR_SHARED(double, sums);
-	__shared__ double room[WARPS];
+	__shared__ double room[MOST_WARPS];
 	__shared__ int hist[BINS];
 	pdl_launch();
 	pdl_wait();

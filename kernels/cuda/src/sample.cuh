@@ -1,11 +1,12 @@
-// What a block of 1024 threads does with a row of logits. The row is cut into parts of
-// 256 tokens: a warp takes a part at a time, a lane 8 neighbours of it. Sums of weights
+// What a block does with a row of logits, one of 1024 threads, or of a warp a part where
+// there are less than 32. Parts are of 256 tokens: a warp takes one at a time, a lane 8
+// neighbours of it. Sums of weights
 // are in float64: by lane, by part, over parts, in that order and in rising order of
 // tokens within each, so a row's choice is the same in every run.
 #pragma once
 #include "kr.cuh"
 
-enum { PART = 256, WARPS = 32, THREADS = 1024, BINS = 2048 };
+enum { PART = 256, MOST_WARPS = 32, BINS = 2048 };
 
 // Why there is no token (kernels/cuda/sample).
 enum { IS_NAN = -1, IS_INFINITE = -2, ALL_MASKED = -3 };
@@ -38,18 +39,20 @@ KR_DEV void load8(float (&x)[8], const Row &r, int first) {
 	for (int j = 0; j < 8; j++) x[j] = first + j < r.vocab ? r.x[first + j] : minus_infinity();
 }
 
+KR_DEV int warps() { return blockDim.x / 32; }
+
 KR_DEV double warp_sum_f64(double v) {
 	for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
 	return v;
 }
 
-// The sum over the block, the same bits in every thread; room: WARPS doubles.
+// The sum over the block, the same bits in every thread; room: MOST_WARPS doubles.
 KR_DEV double block_sum_f64(double v, double *room) {
 	v = warp_sum_f64(v);
 	__syncthreads(); // room is free
 	if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
 	__syncthreads();
-	return warp_sum_f64(room[threadIdx.x % 32]);
+	return warp_sum_f64((int)threadIdx.x % 32 < warps() ? room[threadIdx.x % 32] : 0.);
 }
 
 // The largest logit and the smallest token that has it, in every thread; or why there is
@@ -59,8 +62,8 @@ struct Best {
 	int token;
 };
 KR_DEV Best best_of(const Row &r) {
-	__shared__ uint32_t keys[WARPS];
-	__shared__ int tokens[WARPS], nans;
+	__shared__ uint32_t keys[MOST_WARPS];
+	__shared__ int tokens[MOST_WARPS], nans;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	if (threadIdx.x == 0) nans = 0;
 	__syncthreads();
@@ -68,7 +71,7 @@ KR_DEV Best best_of(const Row &r) {
 	int token = 0x7fffffff;
 	bool nan = false;
 #pragma unroll 2
-	for (int p = warp; p < r.parts; p += WARPS) {
+	for (int p = warp; p < r.parts; p += warps()) {
 		float x[8];
 		int first = p * PART + 8 * lane;
 		load8(x, r, first);
@@ -83,8 +86,9 @@ KR_DEV Best best_of(const Row &r) {
 	token = __reduce_min_sync(0xffffffffu, key == most ? token : 0x7fffffff);
 	if (lane == 0) keys[warp] = most, tokens[warp] = token;
 	__syncthreads();
-	most = __reduce_max_sync(0xffffffffu, keys[lane]);
-	token = __reduce_min_sync(0xffffffffu, keys[lane] == most ? tokens[lane] : 0x7fffffff);
+	key = lane < warps() ? keys[lane] : 0;
+	most = __reduce_max_sync(0xffffffffu, key);
+	token = __reduce_min_sync(0xffffffffu, key == most ? tokens[lane] : 0x7fffffff);
 	best = from_rising(most);
 	if (nans) token = IS_NAN;
 	else if (best == minus_infinity()) token = ALL_MASKED;
@@ -119,11 +123,11 @@ KR_DEV double weight(const Weigher &w, float x, int token) {
 	return v >= w.least ? v : 0.;
 }
 
-// sums[p] = what part p weighs; the total, in every thread. room: WARPS doubles.
+// sums[p] = what part p weighs; the total, in every thread. room: MOST_WARPS doubles.
 KR_DEV double weigh_parts(const Row &r, const Weigher &w, double *sums, double *room) {
 	int lane = threadIdx.x % 32;
 	__syncthreads(); // sums are free
-	for (int p = threadIdx.x / 32; p < r.parts; p += WARPS) {
+	for (int p = threadIdx.x / 32; p < r.parts; p += warps()) {
 		float x[8];
 		double sum = 0.;
 		int first = p * PART + 8 * lane;
@@ -134,7 +138,7 @@ KR_DEV double weigh_parts(const Row &r, const Weigher &w, double *sums, double *
 	}
 	__syncthreads();
 	double sum = 0.;
-	for (int p = threadIdx.x; p < r.parts; p += THREADS) sum += sums[p];
+	for (int p = threadIdx.x; p < r.parts; p += blockDim.x) sum += sums[p];
 	return block_sum_f64(sum, room);
 }
 
@@ -221,9 +225,9 @@ KR_DEV Edge kth(const Row &r, int k, int *hist, double *sums, double *room) {
 	for (int level = 0; level < 3; level++) {
 		int shift = level == 0 ? 21 : level == 1 ? 10 : 0, bins = level == 2 ? BINS / 2 : BINS;
 		__syncthreads();
-		for (int i = threadIdx.x; i < BINS; i += THREADS) hist[i] = 0;
+		for (int i = threadIdx.x; i < BINS; i += blockDim.x) hist[i] = 0;
 		__syncthreads();
-		for (int p = warp; p < r.parts; p += WARPS) {
+		for (int p = warp; p < r.parts; p += warps()) {
 			float x[8];
 			int first = p * PART + 8 * lane;
 			load8(x, r, first);

@@ -1,0 +1,334 @@
+//go:build cuda
+
+package sample
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/kerneltest"
+	host "krater/stages/sample"
+)
+
+var negInf = float32(math.Inf(-1))
+
+// randomRow has the shapes logits come in: spread, peaked, flat, coarse (many equal
+// values), sorted up and down, partly masked.
+func randomRow(r *rand.Rand, kind, vocab int) []float32 {
+	x := make([]float32, vocab)
+	for i := range x {
+		v := r.NormFloat64()
+		switch kind % 7 {
+		case 0:
+			x[i] = float32(3 * v)
+		case 1:
+			x[i] = float32(15 * v)
+		case 2:
+			x[i] = float32(1e-3 * v)
+		case 3:
+			x[i] = float32(math.Round(v))
+		case 4:
+			x[i] = float32(i) * 0.01
+		case 5:
+			x[i] = float32(-i) * 0.01
+		case 6:
+			x[i] = float32(v)
+			if r.IntN(3) > 0 && i > 0 {
+				x[i] = negInf
+			}
+		}
+	}
+	return x
+}
+
+// randomParams turns each feature on now and then.
+func randomParams(r *rand.Rand, vocab int) host.Params {
+	p := host.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: r.IntN(2) - 1, Seed: r.Uint64()}
+	maybe := func() bool { return r.IntN(3) == 0 }
+	if r.IntN(8) > 0 {
+		p.Temperature = []float64{0.1, 0.7, 1, 1.5, 5}[r.IntN(5)]
+	}
+	if maybe() {
+		p.TopK = 1 + r.IntN(vocab+3)
+	}
+	if maybe() {
+		p.TopP = 1 - r.Float64()*0.999
+	}
+	if maybe() {
+		p.MinP = r.Float64() * r.Float64()
+	}
+	return p
+}
+
+// batch is rows of logits with their parameters, chosen all at once.
+type batch struct {
+	logits []float32
+	params []host.Params
+	vocab  int
+}
+
+// run gives the card's tokens and logarithms of probabilities for the n-th token of each.
+func (b *batch) run(c *cudatest.Card, n uint64, pad int) ([]int32, []float32) {
+	rows := len(b.params)
+	records := make([]byte, rows*RowBytes)
+	wide := make([]float32, rows*(b.vocab+pad))
+	for i, p := range b.params {
+		r := Row{Temperature: p.Temperature, TopP: p.TopP, MinP: p.MinP, TopK: p.TopK, Seed: p.Seed, N: n, Logprob: p.Logprobs >= 0}
+		r.Put(records[i*RowBytes:])
+		row := wide[i*(b.vocab+pad):][:b.vocab+pad]
+		for j := range row {
+			row[j] = float32(math.NaN())
+		}
+		copy(row, b.logits[i*b.vocab:(i+1)*b.vocab])
+	}
+	m := launch.Mat{At: cudatest.Upload(c, wide), DType: f32, Rows: rows, Cols: b.vocab, Stride: b.vocab + pad}
+	out, logprobs := c.Mat(i32, rows, 1), c.Mat(f32, rows, 1)
+	at, scratch := c.Bytes(records), c.Alloc(Scratch(rows, b.vocab))
+	c.Run(func(l *launch.List) { Sample(l, out, m, at, logprobs, m, scratch) })
+	return cudatest.Download[int32](c, out.At, rows), c.Floats(logprobs)
+}
+
+// TestAgainstHost: the card chooses what the host does.
+func TestAgainstHost(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(1, 1))
+	drawn := 0
+	for i, vocab := range []int{1, 2, 3, 40, 61, 256, 257, 1000, 9001} {
+		rows := 28
+		if vocab > 500 {
+			rows = 14
+		}
+		b := batch{vocab: vocab}
+		for r := range rows {
+			row := randomRow(rng, r, vocab)
+			row[rng.IntN(vocab)] = 1 // never all masked
+			b.logits, b.params = append(b.logits, row...), append(b.params, randomParams(rng, vocab))
+		}
+		seqs := make([]*host.Sequence, rows)
+		for r, p := range b.params {
+			var err error
+			if seqs[r], err = host.New(p, nil, vocab); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range uint64(2) {
+			ids, logprobs := b.run(c, n, i%4)
+			for r := range rows {
+				want, err := seqs[r].Next(b.logits[r*vocab : (r+1)*vocab])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ids[r] != want.ID {
+					t.Errorf("vocabulary %d, row %d, token %d: chose %d, want %d (%+v)", vocab, r, n, ids[r], want.ID, b.params[r])
+				}
+				if b.params[r].Logprobs >= 0 && math.Abs(float64(logprobs[r]-want.Logprob)) > 1e-6*(1+math.Abs(float64(want.Logprob))) {
+					t.Errorf("vocabulary %d, row %d: logprob %v, want %v", vocab, r, logprobs[r], want.Logprob)
+				}
+				if b.params[r].Temperature > 0 {
+					drawn++
+				}
+			}
+			again, _ := b.run(c, n, i%4)
+			if !slices.Equal(again, ids) {
+				t.Errorf("vocabulary %d: %v, then %v", vocab, ids, again)
+			}
+		}
+	}
+	if drawn < 250 {
+		t.Errorf("%d draws", drawn)
+	}
+}
+
+// TestUnusable: rows without a choice say why, and leave the others alone.
+func TestUnusable(t *testing.T) {
+	c := cudatest.Open(t)
+	const vocab = 300
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	b := batch{vocab: vocab}
+	var want []int32
+	add := func(id int32, set map[int]float32, all float32) {
+		for _, temperature := range []float64{0, 1} {
+			row := slices.Repeat([]float32{all}, vocab)
+			for i, v := range set {
+				row[i] = v
+			}
+			b.logits, want = append(b.logits, row...), append(want, id)
+			b.params = append(b.params, host.Params{TopP: 0.5, TopK: 3, Temperature: temperature, Logprobs: -1})
+		}
+	}
+	add(IsNaN, map[int]float32{0: nan}, 0)
+	add(IsNaN, map[int]float32{299: -nan, 3: inf}, 0)
+	add(IsInfinite, map[int]float32{298: inf}, 0)
+	add(AllMasked, nil, negInf)
+	add(77, map[int]float32{77: -1e30}, negInf)
+	add(0, map[int]float32{0: math.MaxFloat32}, -math.MaxFloat32)
+	ids, _ := b.run(c, 0, 0)
+	if !slices.Equal(ids, want) {
+		t.Errorf("%v, want %v", ids, want)
+	}
+	m, out := c.F32(b.logits, len(want), vocab), c.Mat(i32, len(want), 1)
+	c.Run(func(l *launch.List) { Argmax(l, out, m) })
+	if ids := cudatest.Download[int32](c, out.At, len(want)); !slices.Equal(ids, want) {
+		t.Errorf("argmax: %v, want %v", ids, want)
+	}
+}
+
+// TestArgmax: the smallest of equal ones, at any place of any vocabulary.
+func TestArgmax(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(2, 1))
+	for _, vocab := range []int{1, 7, 8, 255, 256, 1030, 8200} {
+		const rows = 6
+		x, want := make([]float32, 0, rows*vocab), make([]int32, rows)
+		for r := range rows {
+			row := randomRow(rng, 3+4*(r%2), vocab)
+			if r == 4 {
+				row = make([]float32, vocab) // zeros of both signs are equal
+				row[0] = float32(math.Copysign(0, -1))
+			}
+			if r == 5 {
+				row[vocab-1] = 100
+			}
+			want[r] = int32(slices.Index(row, slices.Max(row)))
+			x = append(x, row...)
+		}
+		m, out := c.F32(x, rows, vocab), c.Mat(i32, rows, 1)
+		c.Run(func(l *launch.List) { Argmax(l, out, m) })
+		if got := cudatest.Download[int32](c, out.At, rows); !slices.Equal(got, want) {
+			t.Errorf("vocabulary %d: %v, want %v", vocab, got, want)
+		}
+	}
+}
+
+// TestDistribution: many draws of a small vocabulary have the frequencies that the
+// parameters ask for (chi-square).
+func TestDistribution(t *testing.T) {
+	c := cudatest.Open(t)
+	const vocab, draws = 11, 1500
+	row := []float32{0.3, -1, 2, 1.5, 2, 0, -4, 1, 0.2, negInf, 1.2}
+	for _, p := range []host.Params{
+		{Temperature: 1, TopP: 1}, {Temperature: 0.6, TopP: 1}, {Temperature: 1, TopP: 0.8}, {Temperature: 1.3, TopP: 1, TopK: 4},
+		{Temperature: 1, TopP: 1, MinP: 0.3}, {Temperature: 2, TopP: 0.9, TopK: 7, MinP: 0.2},
+	} {
+		b := batch{vocab: vocab}
+		p.Logprobs = -1
+		for i := range draws {
+			p.Seed = uint64(i) * 0x9e3779b97f4a7c15
+			b.logits, b.params = append(b.logits, row...), append(b.params, p)
+		}
+		ids, _ := b.run(c, 0, 1)
+		got, want := make([]float64, vocab), expected(row, p)
+		for _, id := range ids {
+			got[id]++
+		}
+		sum, freedom := 0.0, -1
+		for i, q := range want {
+			if q == 0 {
+				if got[i] > 0 {
+					t.Errorf("%+v: token %d came %v times", p, i, got[i])
+				}
+				continue
+			}
+			freedom++
+			sum += (got[i] - q*draws) * (got[i] - q*draws) / (q * draws)
+		}
+		// Mean f and deviation sqrt(2f): five of them.
+		if f := float64(freedom); sum > f+5*math.Sqrt(2*f)+5 {
+			t.Errorf("%+v: chi-square %.1f of %d", p, sum, freedom)
+		}
+	}
+}
+
+// expected is the distribution after the filters, by sorting.
+func expected(row []float32, p host.Params) []float64 {
+	order := make([]int, len(row))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case row[a] > row[b]:
+			return -1
+		case row[a] < row[b]:
+			return 1
+		}
+		return 0
+	})
+	w := make([]float64, len(row))
+	total, sum := 0.0, 0.0
+	for rank, i := range order {
+		if p.TopK == 0 || rank < p.TopK {
+			w[i] = math.Exp(float64(row[i]-row[order[0]]) / p.Temperature)
+			total += w[i]
+		}
+	}
+	kept := 0.0
+	for _, i := range order {
+		if sum >= p.TopP*total || w[i] < p.MinP {
+			w[i] = 0
+		}
+		sum += w[i]
+		kept += w[i]
+	}
+	for i := range w {
+		w[i] /= kept
+	}
+	return w
+}
+
+// TestChanges: bias, mask and penalties are the host's.
+func TestChanges(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(3, 1))
+	const rows, vocab = 3, 300
+	x := randomRow(rng, 0, rows*vocab)
+	starts, ids := []int32{0, 3, 3, 7}, []int32{5, 299, 0, 17, 300, -1, 4}
+	values, counts := []float32{1, -2, negInf, 0.5, 9, 9, 3}, []int32{1, 0, 2, 5, 1, 1, 0}
+	penalties := []float32{1.5, 0.25, 0.125, 1, 0, 0, 0.75, -1, 0.3}
+	mask := make([]int32, rows*10)
+	for i := range mask {
+		mask[i] = int32(rng.Uint32())
+	}
+	want := slices.Clone(x)
+	for r := range rows {
+		row := want[r*vocab : (r+1)*vocab]
+		each := func(f func(i int, x *float32)) {
+			for i := starts[r]; i < starts[r+1]; i++ {
+				if ids[i] >= 0 && ids[i] < vocab {
+					f(int(i), &row[ids[i]])
+				}
+			}
+		}
+		each(func(i int, x *float32) { *x += values[i] })
+		for i := range row {
+			if mask[r*10+i/32]>>(i%32)&1 == 0 {
+				row[i] = negInf
+			}
+		}
+		each(func(i int, x *float32) {
+			if *x > 0 {
+				*x /= penalties[3*r]
+			} else {
+				*x *= penalties[3*r]
+			}
+			if counts[i] > 0 {
+				*x -= penalties[3*r+1] + penalties[3*r+2]*float32(counts[i])
+			}
+		})
+	}
+	m := c.F32(x, rows, vocab)
+	lists := Lists{Starts: cudatest.Upload(c, starts), IDs: cudatest.Upload(c, ids)}
+	vm, cm, pm, mm := cudatest.Upload(c, values), cudatest.Upload(c, counts), c.F32(penalties, rows, 3), c.I32(mask, rows, 10)
+	c.Run(func(l *launch.List) {
+		ApplyBias(l, m, lists, vm)
+		ApplyMask(l, m, mm)
+		ApplyPenalties(l, m, lists, cm, pm)
+	})
+	if err := kerneltest.SameBits(c.Floats(m), want); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,95 @@
+package sample
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"testing"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+const f32, i32 = tensor.F32, tensor.I32
+
+// at is a matrix that lies nowhere: launches are looked at, not run.
+func at(dt tensor.DType, rows, cols int) launch.Mat {
+	return launch.Mat{At: 0x100, DType: dt, Rows: rows, Cols: cols, Stride: cols}
+}
+
+func TestLaunches(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		add    func(l *launch.List)
+		kernel launch.Kernel
+		grid   launch.Dim
+		shared uint32
+		args   int
+	}{
+		{"argmax", func(l *launch.List) { Argmax(l, at(i32, 3, 1), at(f32, 3, 102400)) }, kArgmax, launch.Dim{X: 3}, 0, 5},
+		{"sample", func(l *launch.List) {
+			Sample(l, at(i32, 3, 1), at(f32, 3, 102401), 0x100, launch.Mat{}, launch.Mat{}, 0x100)
+		}, kSample, launch.Dim{X: 3}, 8 * 401, 12},
+		{"bias", func(l *launch.List) { ApplyBias(l, at(f32, 3, 100), Lists{1, 1}, 1) }, kBias, launch.Dim{X: 3}, 0, 6},
+		{"mask", func(l *launch.List) { ApplyMask(l, at(f32, 3, 1000), at(i32, 3, 32)) }, kMask, launch.Dim{X: 3, Y: 4}, 0, 5},
+		{"penalties", func(l *launch.List) { ApplyPenalties(l, at(f32, 3, 100), Lists{1, 1}, 1, at(f32, 3, 3)) }, kPenalties, launch.Dim{X: 3}, 0, 7},
+	} {
+		var l launch.List
+		tt.add(&l)
+		if len(l.Ops) != 1 {
+			t.Fatalf("%s: %d launches", tt.name, len(l.Ops))
+		}
+		o := l.Ops[0]
+		if o.Kernel != tt.kernel || o.Config.Grid != tt.grid || o.Config.Shared != tt.shared || o.Count != tt.args || !o.Config.PDL {
+			t.Errorf("%s: %v, %d arguments, %+v", tt.name, o.Kernel, o.Count, o.Config)
+		}
+	}
+	if room(1) != 256 || room(257) != 512 || room(32*256) != 32*256 || room(32*256+1) != 2*32*256 || Scratch(2, 102400) != 2*12*106496 {
+		t.Errorf("room for 102400 tokens: %d", room(102400))
+	}
+}
+
+func TestPut(t *testing.T) {
+	var b [RowBytes]byte
+	r := Row{Temperature: 0.5, TopP: 0.25, MinP: 0.125, TopK: 7, Seed: 1 << 40, N: 3, Logprob: true}
+	r.Put(b[:])
+	le := binary.LittleEndian
+	for i, want := range []float64{0.5, 0.25, 0.125} {
+		if got := math.Float64frombits(le.Uint64(b[8*i:])); got != want {
+			t.Errorf("number %d is %v", i, got)
+		}
+	}
+	if le.Uint64(b[24:]) != 1<<40 || le.Uint64(b[32:]) != 3 || le.Uint32(b[40:]) != 7 || le.Uint32(b[44:]) != 1 {
+		t.Errorf("% x", b)
+	}
+	r.Temperature = 9e-6
+	r.Put(b[:])
+	if le.Uint64(b[:]) != 0 {
+		t.Error("a tiny temperature is not greedy")
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	x, out := at(f32, 3, 100), at(i32, 3, 1)
+	for name, f := range map[string]func(l *launch.List){
+		"out":        func(l *launch.List) { Argmax(l, at(f32, 3, 1), x) },
+		"rows":       func(l *launch.List) { Argmax(l, at(i32, 2, 1), x) },
+		"bf16":       func(l *launch.List) { Argmax(l, out, at(tensor.BF16, 3, 100)) },
+		"vocabulary": func(l *launch.List) { Argmax(l, out, at(f32, 3, maxVocab+1)) },
+		"scratch":    func(l *launch.List) { Sample(l, out, x, 0x100, launch.Mat{}, launch.Mat{}, 0) },
+		"raw":        func(l *launch.List) { Sample(l, out, x, 0x100, at(f32, 3, 1), at(f32, 3, 99), 0x100) },
+		"mask":       func(l *launch.List) { ApplyMask(l, x, at(i32, 3, 3)) },
+		"penalties":  func(l *launch.List) { ApplyPenalties(l, x, Lists{1, 1}, 1, at(f32, 3, 2)) },
+	} {
+		func() {
+			defer func() {
+				err, _ := recover().(error)
+				if shape := new(device.ShapeError); !errors.As(err, &shape) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}()
+			f(new(launch.List))
+		}()
+	}
+}
