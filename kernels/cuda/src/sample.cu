@@ -23,7 +23,7 @@ struct Params {
 
 // Philox4x32-10 (Salmon and others, 2011), as stages/sample has it: the n-th number in
 // [0, 1) of a seed.
-KR_DEV double uniform(unsigned long long seed, unsigned long long n) {
+static __device__ __noinline__ double uniform(unsigned long long seed, unsigned long long n) {
 	uint32_t c0 = (uint32_t)n, c1 = (uint32_t)(n >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 	for (int i = 0; i < 10; i++) {
 		uint32_t hi0 = __umulhi(0xd2511f53u, c0), lo0 = 0xd2511f53u * c0, hi1 = __umulhi(0xcd9e8d57u, c2), lo1 = 0xcd9e8d57u * c2;
