@@ -5,6 +5,7 @@ package gemm
 
 import (
 	"fmt"
+	"math"
 
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
@@ -60,7 +61,7 @@ func writable(m launch.Mat) bool {
 // Scratch is how many bytes BF16 can use to cut K for one product of this size: 0 where it
 // would not.
 func Scratch(card launch.Card, m, n, k int) int {
-	p := Choose(card, Sizes{M: m, N: n, K: k}, true)
+	p := Choose(card, Sizes{M: m, N: n, K: k})
 	if p.Parts <= 1 {
 		return 0
 	}
@@ -73,10 +74,10 @@ func BF16(l *launch.List, card launch.Card, out, x, w launch.Mat, o Options) {
 	const op = "gemm BF16"
 	p := o.Plan
 	if p.Variant == Auto {
-		p = Choose(card, Sizes{x.Rows, w.Rows, w.Cols, o.Batch}, o.Scratch != 0 && o.Batch <= 1)
+		p = Choose(card, Sizes{M: x.Rows, N: w.Rows, K: w.Cols, Batch: o.Batch, Whole: o.Scratch == 0})
 	}
 	switch {
-	case !Can(out, x, w) || out.Rows != x.Rows || out.Cols != w.Rows || !p.Variant.runs(card):
+	case !Can(out, x, w) || out.Rows != x.Rows || out.Cols != w.Rows || !p.runs(card, false):
 		refuse(op, "out %v, x %v, w %v, kernel %v", out, x, w, p)
 	case o.Accumulate && out.DType != tensor.F32:
 		refuse(op, "accumulates into %v", out)
@@ -102,6 +103,11 @@ func BF16(l *launch.List, card launch.Card, out, x, w launch.Mat, o Options) {
 	last.sum(l, o.Scratch, parts)
 }
 
+// runs reports whether the card has the plan's kernel, of int8 or not.
+func (p Plan) runs(card launch.Card, eight bool) bool {
+	return p.Variant.runs(card) && shapes[p.Variant].eight == eight
+}
+
 // aligned reports whether every product of a batch is as well aligned as the first.
 func (o *Options) aligned(out tensor.DType) bool {
 	step := int64(8)
@@ -124,9 +130,9 @@ func SwiGLU(l *launch.List, card launch.Card, out, x, gate, up launch.Mat, o Opt
 	const op = "gemm SwiGLU"
 	p := o.Plan
 	if p.Variant == Auto {
-		p = choose(card, Sizes{M: x.Rows, N: gate.Rows, K: gate.Cols}, false, true)
+		p = Choose(card, Sizes{M: x.Rows, N: gate.Rows, K: gate.Cols, SwiGLU: true})
 	}
-	if !CanSwiGLU(out, x, gate, up) || out.Rows != x.Rows || out.Cols != gate.Rows || !p.Variant.runs(card) ||
+	if !CanSwiGLU(out, x, gate, up) || out.Rows != x.Rows || out.Cols != gate.Rows || !p.runs(card, false) ||
 		p.Parts > 1 || o.Batch > 1 || o.Accumulate {
 		refuse(op, "out %v, x %v, gate %v, up %v, %v, batch %d, accumulate %v", out, x, gate, up, p, o.Batch, o.Accumulate)
 	}
@@ -149,13 +155,13 @@ type job struct {
 
 func (j *job) add(l *launch.List, card launch.Card, v Variant) {
 	s := &shapes[v]
-	k, threads, cols := s.plain, s.threads, s.cols
+	k, threads, cols := s.kernel, s.threads, s.cols
 	if !j.up.Zero() {
-		k, threads, cols = s.swiglus, s.swigluThreads, s.cols/2
+		k, threads, cols = s.both, s.swiglu, s.cols/2
 	}
 	tileRows, tileCols := ceil(j.x.Rows, s.rows), ceil(j.w.Rows, cols)
 	tiles := tileRows * tileCols * j.batch
-	if tiles >= band {
+	if tiles > math.MaxInt32 {
 		refuse("gemm", "%d tiles", tiles)
 	}
 	grid := tiles

@@ -14,10 +14,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// runnable are the variants the card has.
-func runnable(c *cudatest.Card) (v []Variant) {
+// runnable are the variants of BF16, or of int8, that the card has.
+func runnable(c *cudatest.Card, eight bool) (v []Variant) {
 	for i := Auto + 1; i < variants; i++ {
-		if i.runs(c.Info()) {
+		if (Plan{Variant: i}).runs(c.Info(), eight) {
 			v = append(v, i)
 		}
 	}
@@ -76,14 +76,14 @@ func strided(c *cudatest.Card, x []float32, rows, cols, gap int) launch.Mat {
 // small are the sizes that every variant sees: {1,7,64,65,129,200} x {8,72,136,264} x
 // {8,64,72,136,512}, each value of each at least once.
 var small = []Sizes{
-	{1, 8, 8, 0}, {7, 72, 64, 0}, {64, 136, 72, 0}, {65, 264, 136, 0}, {129, 72, 512, 0}, {200, 264, 64, 0},
-	{1, 264, 136, 0}, {200, 8, 72, 0},
+	{M: 1, N: 8, K: 8}, {M: 7, N: 72, K: 64}, {M: 64, N: 136, K: 72}, {M: 65, N: 264, K: 136}, {M: 129, N: 72, K: 512},
+	{M: 200, N: 264, K: 64}, {M: 1, N: 264, K: 136}, {M: 200, N: 8, K: 72},
 }
 
 func TestBF16(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, v := range runnable(c) {
+	for _, v := range runnable(c, false) {
 		for i, s := range small {
 			t.Run(fmt.Sprintf("%v/%dx%dx%d", v, s.M, s.N, s.K), func(t *testing.T) {
 				xs, ws := cudatest.Normal(rng, s.M*s.K), cudatest.Normal(rng, s.N*s.K)
@@ -139,7 +139,7 @@ func TestRowsAreIndependent(t *testing.T) {
 	xs, ws := cudatest.Normal(rng, m*k), cudatest.Normal(rng, n*k)
 	want, size := dense(xs, ws, m, n, k)
 	x, w := c.BF16(xs, m, k), c.BF16(ws, n, k)
-	for _, v := range runnable(c) {
+	for _, v := range runnable(c, false) {
 		run := func(from, to int) ([]byte, []float32) {
 			out := c.Mat(tensor.F32, to-from, n)
 			c.Run(func(l *launch.List) {
@@ -169,7 +169,7 @@ func TestAccumulateAndParts(t *testing.T) {
 		size[i] += math.Abs(float64(was[i]))
 	}
 	x, w := c.BF16(xs, m, k), c.BF16(ws, n, k)
-	for _, v := range runnable(c) {
+	for _, v := range runnable(c, false) {
 		for _, parts := range []int{1, 2, 3, 5} {
 			scratch := c.Alloc(4 * parts * m * n)
 			o := Options{Plan: Plan{v, parts}, Scratch: scratch}
@@ -199,7 +199,7 @@ func TestBatch(t *testing.T) {
 	const heads, m, n, k = 3, 66, 72, 136
 	xs, ws := cudatest.Normal(rng, m*heads*k), cudatest.Normal(rng, heads*n*k)
 	x, w := c.BF16(xs, m, heads*k), c.BF16(ws, heads*n, k)
-	for i, v := range runnable(c) {
+	for i, v := range runnable(c, false) {
 		dt := []tensor.DType{tensor.BF16, tensor.F32}[i%2]
 		out := c.Mat(dt, m, heads*n)
 		c.Run(func(l *launch.List) {
@@ -220,8 +220,8 @@ func TestBatch(t *testing.T) {
 func TestSwiGLU(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(6, 2))
-	for _, v := range runnable(c) {
-		for i, s := range []Sizes{{1, 8, 8, 0}, {65, 136, 72, 0}, {130, 72, 136, 0}, {64, 264, 64, 0}} {
+	for _, v := range runnable(c, false) {
+		for i, s := range []Sizes{{M: 1, N: 8, K: 8}, {M: 65, N: 136, K: 72}, {M: 130, N: 72, K: 136}, {M: 64, N: 264, K: 64}} {
 			m, f, k := s.M, s.N, s.K
 			xs, gs, us := cudatest.Normal(rng, m*k), cudatest.Normal(rng, f*k), cudatest.Normal(rng, f*k)
 			x, gate, up := strided(c, xs, m, k, 8), strided(c, gs, f, k, 8), strided(c, us, f, k, 8)

@@ -10,51 +10,70 @@ import (
 type Variant uint8
 
 const (
-	Auto Variant = iota // by shape
-	A64                 // mma.sync, 64 x 64
-	A128                // mma.sync, 128 x 128
-	H64                 // wgmma, 64 x 128
-	H128                // wgmma, 128 x 128
-	H256                // wgmma, 128 x 256
+	Auto   Variant = iota // by shape
+	A64                   // mma.sync, 64 rows of x with 64 of w
+	A128                  // mma.sync, 128 x 128
+	H64                   // wgmma, 64 x 128
+	H128                  // wgmma, 128 x 128
+	H256                  // wgmma, 128 x 256
+	I8A64                 // int8, mma.sync, 64 x 256
+	I8A128                // int8, mma.sync, 128 x 256
+	I8H64                 // int8, wgmma, 64 x 128
+	I8H128                // int8, wgmma, 128 x 128
+	I8H256                // int8, wgmma, 256 x 128
 	variants
 )
 
 // shape is what a variant's block takes and needs, as the kernels have it.
 type shape struct {
-	name           string
-	rows, cols     int // of a tile; SwiGLU has half the columns
-	threads        int
-	swigluThreads  int
-	blocks         int // that a multiprocessor holds
-	shared         int // bytes
-	hopper         bool
-	rate           float64 // of a full card, TFLOP/s: see cost
-	plain, swiglus launch.Kernel
+	name       string
+	rows, cols int // of a tile: of x, of w
+	threads    int
+	swiglu     int // threads of the kernel with two matrices
+	blocks     int // that a multiprocessor holds
+	shared     int // bytes
+	hopper     bool
+	eight      bool    // int8
+	rate       float64 // of a full card, TFLOP/s: see cost
+	kernel     launch.Kernel
+	both       launch.Kernel // SwiGLU of two matrices
 }
 
-const (
-	stageA = 64      // bytes of a row of a stage
-	stageH = 128     //
-	barsH  = 8 * 2   // bytes of a stage's barriers
-	band   = 1 << 31 // tiles of all products are counted in int
-)
+// Dynamic shared memory: a ring of stages. Of gemm_a.cu rows of 64 bytes of both matrices;
+// of gemm_h.cu rows of 128, and two barriers a stage; of gemm_s8.cu tokens of 128 bytes, or
+// the results that lie there later, and the scales of the tokens.
+func sharedA(rows int) int         { return 4 * rows * 64 }
+func sharedH(stages, rows int) int { return stages * (rows*128 + 16) }
+func shared8(stages, tokens, rows int) int {
+	return max(stages*tokens*128, tokens*(2*rows+16)) + 4*tokens
+}
 
 var shapes = [variants]shape{
-	A64: {name: "64x64", rows: 64, cols: 64, threads: 128, swigluThreads: 64, blocks: 4, shared: 4 * 128 * stageA, rate: 260,
-		plain: launch.Named("kr_gemm_64x64"), swiglus: launch.Named("kr_gemm_swiglu_64x64")},
-	A128: {name: "128x128", rows: 128, cols: 128, threads: 128, swigluThreads: 128, blocks: 2, shared: 4 * 256 * stageA, rate: 420,
-		plain: launch.Named("kr_gemm_128x128"), swiglus: launch.Named("kr_gemm_swiglu_128x128")},
-	H64: {name: "64x128_h", rows: 64, cols: 128, threads: 384, swigluThreads: 384, blocks: 2, shared: 4 * (192*stageH + barsH), hopper: true, rate: 400,
-		plain: launch.Named("kr_gemm_64x128_h"), swiglus: launch.Named("kr_gemm_swiglu_64x128_h")},
-	H128: {name: "128x128_h", rows: 128, cols: 128, threads: 384, swigluThreads: 384, blocks: 1, shared: 6 * (256*stageH + barsH), hopper: true, rate: 500,
-		plain: launch.Named("kr_gemm_128x128_h"), swiglus: launch.Named("kr_gemm_swiglu_128x128_h")},
-	H256: {name: "128x256_h", rows: 128, cols: 256, threads: 384, swigluThreads: 384, blocks: 1, shared: 4 * (384*stageH + barsH), hopper: true, rate: 620,
-		plain: launch.Named("kr_gemm_128x256_h"), swiglus: launch.Named("kr_gemm_swiglu_128x256_h")},
+	A64: {name: "64x64", rows: 64, cols: 64, threads: 128, swiglu: 64, blocks: 4, shared: sharedA(128), rate: 260,
+		kernel: launch.Named("kr_gemm_64x64"), both: launch.Named("kr_gemm_swiglu_64x64")},
+	A128: {name: "128x128", rows: 128, cols: 128, threads: 128, swiglu: 128, blocks: 2, shared: sharedA(256), rate: 420,
+		kernel: launch.Named("kr_gemm_128x128"), both: launch.Named("kr_gemm_swiglu_128x128")},
+	H64: {name: "64x128_h", rows: 64, cols: 128, threads: 384, swiglu: 384, blocks: 2, shared: sharedH(4, 192), hopper: true, rate: 400,
+		kernel: launch.Named("kr_gemm_64x128_h"), both: launch.Named("kr_gemm_swiglu_64x128_h")},
+	H128: {name: "128x128_h", rows: 128, cols: 128, threads: 384, swiglu: 384, blocks: 1, shared: sharedH(6, 256), hopper: true, rate: 500,
+		kernel: launch.Named("kr_gemm_128x128_h"), both: launch.Named("kr_gemm_swiglu_128x128_h")},
+	H256: {name: "128x256_h", rows: 128, cols: 256, threads: 384, swiglu: 384, blocks: 1, shared: sharedH(4, 384), hopper: true, rate: 620,
+		kernel: launch.Named("kr_gemm_128x256_h"), both: launch.Named("kr_gemm_swiglu_128x256_h")},
+	I8A64: {name: "s8_t64", rows: 64, cols: 256, threads: 256, blocks: 2, shared: shared8(4, 64, 256), eight: true, rate: 600,
+		kernel: launch.Named("kr_gemm_s8_t64")},
+	I8A128: {name: "s8_t128", rows: 128, cols: 256, threads: 256, blocks: 1, shared: shared8(4, 128, 256), eight: true, rate: 800,
+		kernel: launch.Named("kr_gemm_s8_t128")},
+	I8H64: {name: "s8_t64_h", rows: 64, cols: 128, threads: 256, blocks: 2, shared: shared8(6, 64, 128), hopper: true, eight: true, rate: 700,
+		kernel: launch.Named("kr_gemm_s8_t64_h")},
+	I8H128: {name: "s8_t128_h", rows: 128, cols: 128, threads: 256, blocks: 2, shared: shared8(5, 128, 128), hopper: true, eight: true, rate: 950,
+		kernel: launch.Named("kr_gemm_s8_t128_h")},
+	I8H256: {name: "s8_t256_h", rows: 256, cols: 128, threads: 256, blocks: 1, shared: shared8(5, 256, 128), hopper: true, eight: true, rate: 1150,
+		kernel: launch.Named("kr_gemm_s8_t256_h")},
 }
 
 // String is the variant's name.
 func (v Variant) String() string {
-	if v == Auto {
+	if v == Auto || v >= variants {
 		return "auto"
 	}
 	return shapes[v].name
@@ -62,8 +81,11 @@ func (v Variant) String() string {
 
 // runs reports whether the card has the variant.
 func (v Variant) runs(card launch.Card) bool {
+	if v == Auto || v >= variants {
+		return false
+	}
 	s := &shapes[v]
-	return v > Auto && v < variants && (card.Hopper || !s.hopper) && (card.SharedMax == 0 || s.shared <= card.SharedMax)
+	return (card.Hopper || !s.hopper) && (card.SharedMax == 0 || s.shared <= card.SharedMax)
 }
 
 // Plan says how a product is carried out. The zero Plan is chosen by shape.
@@ -81,7 +103,7 @@ func (p Plan) String() string {
 	return p.Variant.String()
 }
 
-// partMin is the least length of a part, partsMax the largest number of them.
+// partMin is the least length of a part that Choose makes, partsMax the most parts.
 const (
 	partMin  = 512
 	partsMax = 8
@@ -89,33 +111,36 @@ const (
 
 // part is the length of a part of k, a multiple of 64, and count how many there are.
 func part(k, parts int) (length, count int) {
-	length = (k + parts - 1) / parts
-	length = (length + 63) &^ 63
-	return length, (k + length - 1) / length
+	length = (ceil(k, parts) + 63) &^ 63
+	return length, ceil(k, length)
 }
 
-// Sizes are of out [M, N] = x [M, K] * transposed w [N, K], Batch times (0: once).
-type Sizes struct{ M, N, K, Batch int }
+// Sizes are of out [M, N] = x [M, K] * transposed w [N, K].
+type Sizes struct {
+	M, N, K int
+	Batch   int  // how often; 0: once
+	SwiGLU  bool // with two matrices w
+	Int8    bool
+	Whole   bool // K may not be cut
+}
 
-// Choose gives the plan with the least cost. divisible: K may be cut. It depends on
-// nothing but its arguments.
-func Choose(card launch.Card, s Sizes, divisible bool) Plan { return choose(card, s, divisible, false) }
-
-func choose(card launch.Card, s Sizes, divisible, swiglu bool) Plan {
+// Choose gives the plan with the least cost of those that the card has: of the mma.sync
+// kernels only where there is no wgmma. It depends on nothing but its arguments.
+func Choose(card launch.Card, z Sizes) Plan {
 	var best Plan
 	least := 0.0
 	for v := Auto + 1; v < variants; v++ {
-		if !v.runs(card) || card.Hopper && !shapes[v].hopper {
+		if s := &shapes[v]; !v.runs(card) || card.Hopper != s.hopper || z.Int8 != s.eight {
 			continue
 		}
 		for parts := 1; parts <= partsMax; parts++ {
-			if parts > 1 && (!divisible || s.K < parts*partMin) {
+			if parts > 1 && (z.Whole || z.SwiGLU || z.Int8 || z.Batch > 1 || z.K < parts*partMin) {
 				break
 			}
-			if _, n := part(s.K, parts); n != parts {
+			if _, n := part(z.K, parts); n != parts {
 				continue
 			}
-			if c := cost(card, s, Plan{v, parts}, swiglu); best.Variant == Auto || c < least {
+			if c := cost(card, z, Plan{v, parts}); best.Variant == Auto || c < least {
 				best, least = Plan{v, parts}, c
 			}
 		}
@@ -123,8 +148,9 @@ func choose(card launch.Card, s Sizes, divisible, swiglu bool) Plan {
 	return best
 }
 
-// What cost assumes, of an H100. That the rates are right among themselves matters, how
-// large they are does not.
+// What cost assumes, of an H100. That the numbers are right among themselves matters, how
+// large they are does not. The rates grow with a tile's rows times columns over their sum:
+// what comes from L2 for a product is in that ratio, and limits all but the largest.
 const (
 	fullSMs    = 132
 	tileUs     = 2.0 // to start a block's copies and to store its results
@@ -135,25 +161,27 @@ const (
 // cost is about how many microseconds a plan takes. Tiles run in rounds of as many as the
 // card holds; in the last round a multiprocessor may have fewer blocks than it can hold,
 // and then hides less of its waiting.
-func cost(card launch.Card, z Sizes, p Plan, swiglu bool) float64 {
+func cost(card launch.Card, z Sizes, p Plan) float64 {
 	s := &shapes[p.Variant]
 	k, parts := part(z.K, max(1, p.Parts))
-	rows, cols, batch := z.M, z.N, max(1, z.Batch)
-	if swiglu {
+	cols, batch, element := z.N, max(1, z.Batch), 2.0
+	if z.SwiGLU {
 		cols *= 2
 	}
-	tiles := ceil(rows, s.rows) * ceil(cols, s.cols) * batch * parts
+	if z.Int8 {
+		element = 1
+	}
+	tiles := ceil(z.M, s.rows) * ceil(cols, s.cols) * batch * parts
 	sms := max(1, card.SMs)
-	perSM := s.rate * 1e6 / fullSMs // multiply-adds twice, a microsecond
-	tile := 2 * float64(s.rows) * float64(s.cols) * float64(k) / perSM
+	tile := 2 * float64(s.rows) * float64(s.cols) * float64(k) / (s.rate * 1e6 / fullSMs)
 	held := float64(s.blocks)
 	us := tileUs + float64(tiles/(sms*s.blocks))*held*tile
 	if rest := tiles % (sms * s.blocks); rest > 0 {
 		b := float64(ceil(rest, sms))
 		us += b * tile * (1 + held) / (1 + b)
 	}
-	results := float64(rows) * float64(z.N) * float64(batch)
-	bytes := 2 * (float64(rows+cols)*float64(z.K)*float64(batch) + results)
+	results := float64(z.M) * float64(z.N) * float64(batch)
+	bytes := element*float64(z.M+cols)*float64(z.K)*float64(batch) + 2*results
 	if parts > 1 {
 		bytes += 8 * float64(parts) * results
 		us += partsUs

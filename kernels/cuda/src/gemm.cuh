@@ -49,12 +49,17 @@ struct Place {
 // another are taken before the next column of tiles.
 enum { GEMM_BAND = 16 };
 
+// Tile t of rows x cols tiles.
+KR_DEV int2 in_band(int t, int rows, int cols) {
+	int band = t / (GEMM_BAND * cols), first = band * GEMM_BAND, height = min(rows - first, (int)GEMM_BAND);
+	t -= first * cols;
+	return make_int2(first + t % height, t / height);
+}
+
 KR_DEV Place place_of(const Gemm &j, int t) {
 	int each = j.tile_rows * j.tile_cols, product = t / each;
-	t -= product * each;
-	int band = t / (GEMM_BAND * j.tile_cols), first = band * GEMM_BAND, height = min(j.tile_rows - first, (int)GEMM_BAND);
-	t -= first * j.tile_cols;
-	return Place{product, first + t % height, t / height, j.part ? min(j.part, j.k - product * j.part) : j.k};
+	int2 at = in_band(t - product * each, j.tile_rows, j.tile_cols);
+	return Place{product, at.x, at.y, j.part ? min(j.part, j.k - product * j.part) : j.k};
 }
 
 // Where row r of a tile of w comes from. A tile of gate and up is cut into pieces of WIDTH
