@@ -58,6 +58,8 @@ func TestDecode(t *testing.T) {
 		{tensor.F8E4M3, tensor.BF16, 2, 64, contexts(65, 600, 1)},
 		{tensor.F8E4M3, tensor.F32, 16, 16, contexts(130)},
 		{tensor.I8, tensor.BF16, 2, 16, contexts(1, 190)},
+		{tensor.BF16, tensor.F32, 1, 16, contexts(1, 2, 3, 140, 5, 6, 7, 8, 9, 10, 11)}, // more rows than merge takes at a time
+		{tensor.F8E4M3, tensor.BF16, 1, 64, contexts(1100, 3)},                          // nine items
 	}
 	for _, x := range cases {
 		p := lite

@@ -326,16 +326,41 @@ ATTEND(kr_mla_decode_i8, I8_ROWS)
 
 // --- merge
 
-enum { MERGE_ROWS = 8, MERGE_V = 64, ITEMS_MAX = 128, LATENT_STRIDE = RANK + 32 };
+enum { MERGE_ROWS = 8, MERGE_V = 64, ITEMS_MAX = 128, LATENT_STRIDE = RANK + 32, QUADS = RANK / 4 };
+
+// How the items of a record's row count, by a warp: powers of two below the largest
+// score, and one by the sum of all.
+KR_DEV void weigh_items(float *weights, float &scale, int &items, int &start, const float *marks, const int *table, int record, int head, int heads) {
+	int lane = threadIdx.x % 32;
+	Span s = span_at(table, record);
+	const float2 *mark = (const float2 *)marks + (long long)s.start * heads + head;
+	float most = -INFINITY, total = 0.f;
+	for (int i = lane; i < s.count; i += 32) most = fmaxf(most, mark[(long long)i * heads].x);
+	most = warp_max(most);
+	for (int i = lane; i < s.count; i += 32) {
+		float2 m = mark[(long long)i * heads];
+		float weight = exp2_approx(m.x - most);
+		weights[i] = weight;
+		total = fmaf(weight, m.y, total);
+	}
+	total = warp_sum(total);
+	if (lane == 0) scale = 1.f / total, items = s.count, start = s.start;
+}
+
+KR_DEV void add(float4 &sum, float weight, float4 x) {
+	sum.x = fmaf(weight, x.x, sum.x), sum.y = fmaf(weight, x.y, sum.y), sum.z = fmaf(weight, x.z, sum.z), sum.w = fmaf(weight, x.w, sum.w);
+}
 
 // out [rows, heads * VDIM]. A block: MERGE_V of a head's values for MERGE_ROWS generated
-// rows. First a warp joins the items of a row; then a warp multiplies 16 rows of w_vc, a
-// half of the latent columns, with all rows. Grid (heads * VDIM / MERGE_V, rows /
-// MERGE_ROWS).
-KR_KERNEL(256, 2)
+// rows. First it joins the items of each row, half of the threads the even ones, half the
+// odd ones, 4 columns a thread; then a warp multiplies 16 rows of w_vc, a half of the
+// latent columns, with all rows. Grid (heads * VDIM / MERGE_V, rows / MERGE_ROWS).
+KR_KERNEL(256, 1)
 kr_mla_merge(void *out, int wide, int out_stride, const float *part, const float *marks, const bf16 *kvb, int kvb_stride, const int *table, int heads) {
 	__shared__ __align__(16) bf16 latents[MERGE_ROWS][LATENT_STRIDE];
-	__shared__ float weights[MERGE_ROWS][ITEMS_MAX];
+	__shared__ __align__(16) float4 odd[MERGE_ROWS][QUADS];
+	__shared__ float weights[MERGE_ROWS][ITEMS_MAX], scale[MERGE_ROWS];
+	__shared__ int items[MERGE_ROWS], start[MERGE_ROWS];
 	__shared__ float halves[4][32][4];
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
 	int head = blockIdx.x / (VDIM / MERGE_V), v = blockIdx.x % (VDIM / MERGE_V) * MERGE_V + warp % 4 * 16, half = warp / 4;
@@ -352,39 +377,44 @@ kr_mla_merge(void *out, int wide, int out_stride, const float *part, const float
 	pdl_wait();
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.y * MERGE_ROWS;
 	if (first >= rows) return;
-	float4 sum[4] = {};
-	if (first + warp < rows) {
-		Span s = span_at(table, prompts + first + warp);
-		const float2 *mark = (const float2 *)marks + (long long)s.start * heads + head;
-		float most = -INFINITY, total = 0.f;
-		for (int i = lane; i < s.count; i += 32) most = fmaxf(most, mark[(long long)i * heads].x);
-		most = warp_max(most);
-		for (int i = lane; i < s.count; i += 32) {
-			float2 m = mark[(long long)i * heads];
-			float weight = exp2_approx(m.x - most);
-			weights[warp][i] = weight;
-			total = fmaf(weight, m.y, total);
-		}
-		total = 1.f / warp_sum(total);
-		__syncwarp();
-		const float4 *p = (const float4 *)(part + ((long long)s.start * heads + head) * RANK) + lane;
-		long long step = (long long)heads * (RANK / 4);
-#pragma unroll 4
-		for (int i = 0; i < s.count; i++, p += step) {
-			float weight = weights[warp][i];
+	if (first + warp < rows) weigh_items(weights[warp], scale[warp], items[warp], start[warp], marks, table, prompts + first + warp, head, heads);
+	else if (lane == 0) items[warp] = start[warp] = 0, scale[warp] = 0.f;
+	__syncthreads();
+	int parity = tid / QUADS, quad = tid % QUADS;
+	long long step = (long long)heads * QUADS;
+	float4 even[MERGE_ROWS];
+#pragma unroll
+	for (int r = 0; r < MERGE_ROWS; r += 2) { // two rows at a time, to have more loads on their way
+		const float4 *p = (const float4 *)part + ((long long)start[r] * heads + head) * QUADS + quad;
+		const float4 *q = (const float4 *)part + ((long long)start[r + 1] * heads + head) * QUADS + quad;
+		float4 a = make_float4(0.f, 0.f, 0.f, 0.f), b = a;
+		int n = items[r], m = items[r + 1];
+		for (int i = parity; i < max(n, m); i += 8) {
+			float4 x[4], y[4];
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
-				float4 x = p[32 * j];
-				sum[j].x = fmaf(weight, x.x, sum[j].x), sum[j].y = fmaf(weight, x.y, sum[j].y);
-				sum[j].z = fmaf(weight, x.z, sum[j].z), sum[j].w = fmaf(weight, x.w, sum[j].w);
+				if (i + 2 * j < n) x[j] = p[(i + 2 * j) * step];
+				if (i + 2 * j < m) y[j] = q[(i + 2 * j) * step];
+			}
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				if (i + 2 * j < n) add(a, weights[r][i + 2 * j], x[j]);
+				if (i + 2 * j < m) add(b, weights[r + 1][i + 2 * j], y[j]);
 			}
 		}
-#pragma unroll
-		for (int j = 0; j < 4; j++) sum[j].x *= total, sum[j].y *= total, sum[j].z *= total, sum[j].w *= total;
+		even[r] = a, even[r + 1] = b;
+		if (parity) odd[r][quad] = a, odd[r + 1][quad] = b;
 	}
+	__syncthreads();
+	if (!parity) {
 #pragma unroll
-	for (int j = 0; j < 4; j++)
-		*(uint2 *)&latents[warp][4 * lane + 128 * j] = make_uint2(pack_bf16(sum[j].x, sum[j].y), pack_bf16(sum[j].z, sum[j].w));
+		for (int r = 0; r < MERGE_ROWS; r++) {
+			float4 a = even[r];
+			add(a, 1.f, odd[r][quad]);
+			float f = scale[r];
+			*(uint2 *)&latents[r][4 * quad] = make_uint2(pack_bf16(a.x * f, a.y * f), pack_bf16(a.z * f, a.w * f));
+		}
+	}
 	__syncthreads();
 	float d[2][4] = {};
 #pragma unroll
