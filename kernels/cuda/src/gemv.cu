@@ -11,7 +11,7 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 	int eights = (m + 7) / 8, block = blockIdx.x / eights, first = blockIdx.x % eights * 8;
 	float sum[4] = {0, 0, 0, 0};
-	product_of<FORMAT, PERMUTED, true>(sum, w, block, false, warp, blockDim.x / 32, [&] {
+	product_of<FORMAT, PERMUTED, true>(sum, w, block, false, Range(w, warp, blockDim.x / 32), [&] {
 		pdl_launch();
 		pdl_wait();
 		return Token{x + (long long)(first + g) * x_stride, first + g < m};
@@ -118,7 +118,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			pdl_launch();
 			return;
 		}
-		product_of<SHARED, false, false>(sum, s, block, true, warp, warps, [&] {
+		product_of<SHARED, false, false>(sum, s, block, true, Range(s, warp, warps), [&] {
 			pdl_wait();
 			pdl_launch();
 			return Token{x + (long long)(first + g) * x_stride, first + g < m};
@@ -127,11 +127,13 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		if (warp == 0) give_hidden(hs, s.rows / 2, hs_in_order, block, sum, [&](int t) { return first + t < m ? first + t : -1; });
 		return;
 	}
+	const Range units(bank.first, warp, warps);
+	if (units.from > units.to) return; // never; has the divisions done before the wait
 	pdl_wait();
 	pdl_launch();
 	const Tile t = work.at(blockIdx.y - shared_rows);
 	if (t.expert < 0 || 16 * block >= bank.first.rows) return;
-	product_of<ROUTED, false, false>(sum, bank[t.expert], block, true, warp, warps, [&] {
+	product_of<ROUTED, false, false>(sum, bank[t.expert], block, true, units, [&] {
 		bool on = g < t.count;
 		return Token{on ? x + (long long)(slot_of(t, g) / work.top_k) * x_stride : x, on};
 	});
@@ -176,7 +178,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		float sum[4] = {0, 0, 0, 0};
 		int slot = first + i / parts, e = work.expert(slot);
 		if (e >= 0) {
-			product_of<ROUTED, true, ROUTED != INT4_G32>(sum, bank[e], block, false, i % parts, parts, [&] {
+			product_of<ROUTED, true, ROUTED != INT4_G32>(sum, bank[e], block, false, Range(bank.first, i % parts, parts), [&] {
 				pdl_wait();
 				return Token{h + (long long)slot * (64 * bank.first.tiles), g == 0};
 			});
@@ -185,7 +187,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	}
 	for (; i < routed + shared_parts; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
-		product_of<SHARED, true, SHARED != INT4_G32>(sum, s, block, false, i - routed, shared_parts, [&] {
+		product_of<SHARED, true, SHARED != INT4_G32>(sum, s, block, false, Range(s, i - routed, shared_parts), [&] {
 			pdl_wait();
 			return Token{hs + (long long)token * (64 * s.tiles), g == 0};
 		});
@@ -230,7 +232,7 @@ template <int FORMAT> KR_DEV void down(float *y, const bf16 *h, const Work &work
 		return;
 	}
 	float sum[4] = {0, 0, 0, 0};
-	product_of<FORMAT, true, false>(sum, bank[t.expert], block, false, warp, blockDim.x / 32, [&] {
+	product_of<FORMAT, true, false>(sum, bank[t.expert], block, false, Range(bank.first, warp, blockDim.x / 32), [&] {
 		bool on = g < t.count;
 		const bf16 *row = on ? h + (long long)slot_of(t, g) * (64 * bank.first.tiles) : h;
 		pdl_wait();

@@ -267,15 +267,24 @@ template <int FORMAT, bool PERMUTED> struct FormatOf {
 	typedef Packed<FORMAT <= INT4_G128 ? 4 : 8, 32 << (FORMAT - 1) % 3, PERMUTED> type;
 };
 
-// Part part of parts of the product of a block of 16 stored rows. PERMUTED says how
-// activations lie for format A; for plain rows they always lie in order.
+// Part part of parts of the units of w.
+struct Range {
+	int from, to;
+	KR_MEMBER Range(const Matrix &w, int part, int parts) {
+		int units = (w.tiles + 1) / 2;
+		from = units * part / parts;
+		to = units * (part + 1) / parts;
+	}
+};
+
+// Some units of the product of a block of 16 stored rows. PERMUTED says how activations
+// lie for format A; for plain rows they always lie in order.
 template <int FORMAT, bool PERMUTED, bool AHEAD, class Ready>
-KR_DEV void product_of(float (&sum)[4], const Matrix &w, int block, bool gate_up, int part, int parts, Ready ready) {
-	int units = (w.tiles + 1) / 2, from = units * part / parts, to = units * (part + 1) / parts;
+KR_DEV void product_of(float (&sum)[4], const Matrix &w, int block, bool gate_up, Range units, Ready ready) {
 	if constexpr (FORMAT == PLAIN_BF16) {
-		product<AHEAD>(sum, plain_block(w, block, gate_up), from, to, ready);
+		product<AHEAD>(sum, plain_block(w, block, gate_up), units.from, units.to, ready);
 	} else {
-		product<AHEAD>(sum, typename FormatOf<FORMAT, PERMUTED>::type(w, block), from, to, ready);
+		product<AHEAD>(sum, typename FormatOf<FORMAT, PERMUTED>::type(w, block), units.from, units.to, ready);
 	}
 }
 

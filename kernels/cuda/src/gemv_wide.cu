@@ -135,7 +135,8 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 	typedef Kept<FORMAT> K;
 	const int D = K::DEPTH;
 	int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row_warps = blockDim.x / 32 / parts, part = warp / row_warps;
-	int units = (w.tiles + 1) / 2, from = units * part / parts, to = units * (part + 1) / parts;
+	const Range units(w, part, parts);
+	const int from = units.from, to = units.to;
 	int last = (w.rows + 63) / 64 * 4 - 1; // block that there is, in format A: tiles are whole
 	int block = first_block + R * (warp % row_warps);
 	const typename K::type rows[R] = {K::make(w, min(block, last), gate_up), K::make(w, min(block + 1, last), gate_up)};
