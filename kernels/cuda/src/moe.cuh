@@ -73,27 +73,27 @@ template <int BITS, int GROUP> struct Packed {
 		values = j.values + expert * j.step + (long long)row * j.tile_cols * (512 * BITS) + 16 * (block % 4 * 32 + lane);
 		scales = (const uint32_t *)((const uint8_t *)j.scales + expert * j.scale_step) + (long long)row * j.groups * 32 + block % 4 * 8 + lane / 4;
 	}
-	// piece: of the row of tiles. further: 16-row blocks beyond the first, in the same tile.
-	KR_MEMBER void load(Piece &v, int piece, int further = 0) const {
-		v.q = ld_stream(values + (long long)piece * 2048 + 512 * further);
+	// piece: of the row of tiles. at: the same, less what values has been moved on. further:
+	// 16-row blocks beyond the first, in the same tile.
+	KR_MEMBER void load(Piece &v, int at, int piece, int further = 0) const {
+		v.q = ld_stream(values + (long long)at * 2048 + 512 * further);
 #pragma unroll
 		for (int i = 0; i < SCALES; i++) v.s[i] = __ldg(scale(piece, i) + 8 * further);
 	}
-	// By way of a place of the thread's own in shared memory. places: of how many threads,
-	// one after the other.
-	static KR_MEMBER constexpr int staged(int places) { return places * (16 + 4 * SCALES); }
-	KR_MEMBER void copy(uint32_t to, int places, int piece) const {
-		cp_async16(to + 16 * threadIdx.x, values + (long long)piece * 2048);
+	// By way of a place of the thread's own in shared memory; step: to that of its next
+	// scale.
+	KR_MEMBER void copy(uint32_t to, uint32_t scale_to, int step, int at, int piece) const {
+		cp_async16(to, values + at * 2048);
 #pragma unroll
-		for (int i = 0; i < SCALES; i++) cp_async_small<4>(to + 16 * places + 4 * (i * places + threadIdx.x), scale(piece, i));
+		for (int i = 0; i < SCALES; i++) cp_async_small<4>(scale_to + i * step, scale(piece, i));
 	}
-	static KR_MEMBER void fetch(Piece &v, const unsigned char *from, int places) {
-		v.q = reinterpret_cast<const uint4 *>(from)[threadIdx.x];
+	static KR_MEMBER void fetch(Piece &v, const unsigned char *from, const unsigned char *scale_from, int step) {
+		v.q = *reinterpret_cast<const uint4 *>(from);
 #pragma unroll
-		for (int i = 0; i < SCALES; i++) v.s[i] = reinterpret_cast<const uint32_t *>(from + 16 * places)[i * places + threadIdx.x];
+		for (int i = 0; i < SCALES; i++) v.s[i] = *reinterpret_cast<const uint32_t *>(scale_from + i * step);
 	}
 	KR_MEMBER const uint32_t *scale(int piece, int i) const {
-		return scales + (GROUP > 32 ? piece * (16 * STEPS) / GROUP : piece * SCALES + i) * 32;
+		return scales + (uint32_t)(GROUP > 32 ? piece * (16 * STEPS) / GROUP : piece * SCALES + i) * 32u;
 	}
 	// The scales that come at the end, of rows g and g+8: all of them if there are no
 	// groups.
@@ -154,7 +154,7 @@ template <int TN, int THREADS> struct Gather {
 	static const int UNITS = TN * 8 / THREADS; // a thread copies
 	const uint4 *x;
 	uint32_t from[UNITS]; // in units: 64 GiB of activations
-	uint32_t to;
+	uint32_t to;          // in bytes: also a place of its own for each thread
 
 	KR_MEMBER Gather(const Job &j, const Tile &t) {
 		int r = threadIdx.x / 8, u = threadIdx.x % 8;
@@ -166,9 +166,11 @@ template <int TN, int THREADS> struct Gather {
 			from[i] = (uint32_t)row * (uint32_t)(j.x_stride / 8) + u;
 		}
 	}
-	KR_MEMBER void copy(uint32_t stage, int tile) const {
+	// Copies tile tile, less what x has been moved on by; base: of the thread's first unit,
+	// to beyond the stage's start.
+	KR_MEMBER void copy(uint32_t base, int tile) const {
 #pragma unroll
-		for (int i = 0; i < UNITS; i++) cp_async16(stage + to + i * (THREADS * 16), x + (from[i] + 8u * (uint32_t)tile));
+		for (int i = 0; i < UNITS; i++) cp_async16(base + i * (THREADS * 16), x + (from[i] + 8u * (uint32_t)tile));
 	}
 };
 

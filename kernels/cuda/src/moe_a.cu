@@ -22,9 +22,9 @@ template <int BITS, int GROUP, int TN> KR_DEV void grouped_a(const Job &j, unsig
 	const int pieces = steps * Weights::PIECES;
 	typename Weights::Piece q[2], next[2]; // of the two blocks of 16 rows
 #pragma unroll
-	for (int m = 0; m < 2; m++) w.load(q[m], 0, m);
+	for (int m = 0; m < 2; m++) w.load(q[m], 0, 0, m);
 	auto copy = [&](int k) {
-		if (k < steps) x.copy(ring + k % STAGES * Tokens::BYTES, k);
+		if (k < steps) x.copy(ring + k % STAGES * Tokens::BYTES + x.to, k);
 		cp_async_commit();
 	};
 #pragma unroll
@@ -45,7 +45,7 @@ template <int BITS, int GROUP, int TN> KR_DEV void grouped_a(const Job &j, unsig
 			const int piece = k * Weights::PIECES + s / Weights::STEPS;
 			if (s % Weights::STEPS == 0 && piece + 1 < pieces) {
 #pragma unroll
-				for (int m = 0; m < 2; m++) w.load(next[m], piece + 1, m);
+				for (int m = 0; m < 2; m++) w.load(next[m], piece + 1, piece + 1, m);
 			}
 			uint32_t a[2][4];
 #pragma unroll

@@ -24,44 +24,73 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 	pdl_launch();
 	const Tile t = tile_of(j, TN);
 	if (t.count < 1) return;
-	const int PLACE = STAGED ? Weights::staged(THREADS) : 0, TILE = PLACE * Weights::PIECES; // of the ring of weights
-	int *rows = reinterpret_cast<int *>(shared + output_rows_at(STAGES * (Tokens::BYTES + TILE), TN, ROWS));
+	// A stage of the ring: activations, then each thread's weights and scales.
+	const int PLACES = THREADS * 16, SCALE_PLACES = THREADS * 4, SCALES_AT = Tokens::BYTES + Weights::PIECES * PLACES;
+	const int STAGE = STAGED ? SCALES_AT + Weights::PIECES * Weights::SCALES * SCALE_PLACES : Tokens::BYTES;
+	int *rows = reinterpret_cast<int *>(shared + output_rows_at(STAGES * STAGE, TN, ROWS));
 	if (threadIdx.x < TN) rows[threadIdx.x] = (int)threadIdx.x < t.count ? row_of(j, t, threadIdx.x) : -1;
 
-	const Tokens x(j, t);
-	const uint32_t ring = smem_u32(shared);
+	Tokens x(j, t);
 	const int local = threadIdx.x / 32, whole = blockIdx.x * (ROWS / 16) + local, tiles = j.tile_cols;
-	const Weights w(j, t.expert, whole);
+	Weights w(j, t.expert, whole);
 	struct Packets { // of a tile
 		typename Weights::Piece piece[Weights::PIECES];
 	};
 	auto load = [&](Packets &p, int tile) {
 #pragma unroll
-		for (int i = 0; i < Weights::PIECES; i++) w.load(p.piece[i], tile * Weights::PIECES + i);
+		for (int i = 0; i < Weights::PIECES; i++) w.load(p.piece[i], i, tile * Weights::PIECES + i);
+		w.values += Weights::PIECES * 2048;
 	};
-	auto copy = [&](int slot, int tile) { // a group even if there is nothing left: groups count tiles
-		if (tile < tiles) {
-			x.copy(ring + slot * Tokens::BYTES, tile);
-#pragma unroll
-			for (int i = 0; STAGED && i < Weights::PIECES; i++)
-				w.copy(ring + STAGES * Tokens::BYTES + slot * TILE + i * PLACE, THREADS, tile * Weights::PIECES + i);
+	// Where things stand, of the next tile to be copied and of the next to be multiplied;
+	// moved on with the tiles, since to compute it anew takes more.
+	struct Place {
+		int slot;
+		uint32_t offset, scale_offset; // of this thread's
+		KR_MEMBER void next() {
+			slot++;
+			offset += STAGE;
+			scale_offset += STAGE;
+			if (slot == STAGES) {
+				slot = 0;
+				offset -= STAGES * STAGE;
+				scale_offset -= STAGES * STAGE;
+			}
 		}
+	};
+	const uint32_t ring = smem_u32(shared);
+	Place in = {0, x.to, SCALES_AT + 4 * threadIdx.x}, out = in;
+	in.offset += ring;
+	in.scale_offset += ring;
+	auto copy = [&](int tile) { // a group even if there is nothing left: groups count tiles
+		if (tile < tiles) {
+			x.copy(in.offset, 0);
+			x.x += 8;
+			if (STAGED) {
+#pragma unroll
+				for (int i = 0; i < Weights::PIECES; i++)
+					w.copy(in.offset + Tokens::BYTES + i * PLACES, in.scale_offset + i * Weights::SCALES * SCALE_PLACES, SCALE_PLACES, i,
+					       tile * Weights::PIECES + i);
+				w.values += Weights::PIECES * 2048;
+			}
+		}
+		in.next();
 		cp_async_commit();
 	};
 	// Waits for the thread's own part of the next tile.
-	auto arrive = [&](Packets &p, int slot) {
+	auto arrive = [&](Packets &p) {
 		cp_async_wait<STAGES - 3>();
 #pragma unroll
 		for (int i = 0; STAGED && i < Weights::PIECES; i++)
-			Weights::fetch(p.piece[i], shared + STAGES * Tokens::BYTES + slot * TILE + i * PLACE, THREADS);
+			Weights::fetch(p.piece[i], shared + out.offset + Tokens::BYTES + i * PLACES,
+			               shared + out.scale_offset + i * Weights::SCALES * SCALE_PLACES, SCALE_PLACES);
 	};
 	Packets even, odd;
 	if (!STAGED) {
 		load(even, 0);
-		load(odd, min(1, tiles - 1));
+		if (tiles > 1) load(odd, 1);
 	}
 #pragma unroll
-	for (int k = 0; k < STAGES - 2; k++) copy(k, k);
+	for (int k = 0; k < STAGES - 2; k++) copy(k);
 
 	float d[TN / 2];
 #pragma unroll
@@ -80,23 +109,24 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 		for (int i = 0; i < 2; i++) wgmma_rs<TN>(d, a[i], b + 2 * i);
 		wgmma_commit();
 	};
-	int slot = 0; // of the ring, of tile k
+	uint64_t b = wgmma_desc(ring); // of tile k
 	auto multiply = [&](int k, Packets &now, Packets &then) {
 		fence_async();
 		__syncthreads();
-		const uint64_t b = wgmma_desc(ring + slot * Tokens::BYTES);
 		start(first, b);
-		copy(slot < 2 ? slot + STAGES - 2 : slot - 2, k + STAGES - 2);
+		copy(k + STAGES - 2);
 		wgmma_wait<1>();
 		unpack(second, now, 1);
 		if (!STAGED && k + 2 < tiles) load(now, k + 2);
 		start(second, b + 4);
-		slot = slot + 1 < STAGES ? slot + 1 : 0;
+		out.next();
+		b += STAGE / 16;
+		if (out.slot == 0) b -= STAGES * STAGE / 16;
 		wgmma_wait<1>();
-		arrive(then, slot);
+		arrive(then);
 		unpack(first, then, 0);
 	};
-	arrive(even, 0);
+	arrive(even);
 	unpack(first, even, 0);
 	int k = 0;
 	for (; k + 1 < tiles; k += 2) {
