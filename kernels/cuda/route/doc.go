@@ -16,9 +16,10 @@ import (
 
 // The kernels: src/route.cu, align.cu.
 var (
-	kLogits1 = launch.Named("kr_logits_1")
-	kLogits4 = launch.Named("kr_logits_4")
-	kLogits8 = [2][2]launch.Kernel{ // by the types of x and gate: F32, BF16
+	kLogits1   = launch.Named("kr_logits_1")
+	kLogits4   = launch.Named("kr_logits_4")
+	kLogits4x2 = launch.Named("kr_logits_4x2")
+	kLogits8   = [2][2]launch.Kernel{ // by the types of x and gate: F32, BF16
 		{launch.Named("kr_logits_8_ff"), launch.Named("kr_logits_8_fb")},
 		{launch.Named("kr_logits_8_bf"), launch.Named("kr_logits_8_bb")},
 	}

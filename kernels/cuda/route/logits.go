@@ -44,30 +44,33 @@ func checkLogits(op string, logits, x, gate launch.Mat) (flags int) {
 	return flags
 }
 
-// Most tokens for which a warp computes one logit, and tiles of 4 by 2.
+// Most tokens for which a warp computes one logit, those of 4 tokens, and of 4 tokens with
+// 2 experts. Fewer tokens want more warps, more want fewer reads.
 const (
-	most1 = 2
-	most4 = 128
+	most1   = 2
+	most4   = 16
+	most4x2 = 128
 )
 
 // pickLogits chooses the kernel; all of them give the same bits.
 func pickLogits(x, gate launch.Mat, flags int) (launch.Kernel, launch.Config) {
-	c := launch.Config{Block: launch.Dim{X: 128}, PDL: true}
 	switch {
 	case flags&flagVec == 0 || x.Rows <= most1:
-		c.Grid.X = uint32((x.Rows*gate.Rows + 3) / 4)
-		return kLogits1, c
+		return kLogits1, warps(x.Rows * gate.Rows)
 	case x.Rows <= most4:
-		c.Grid.X = blocks4(x.Rows, gate.Rows)
-		return kLogits4, c
+		return kLogits4, warps((x.Rows + 3) / 4 * gate.Rows)
+	case x.Rows <= most4x2:
+		return kLogits4x2, warps((x.Rows + 3) / 4 * ((gate.Rows + 1) / 2))
 	}
-	c.Block.X = 256
+	c := launch.Config{Block: launch.Dim{X: 256}, PDL: true}
 	c.Grid = launch.Dim{X: uint32(gate.Rows+31) / 32, Y: uint32(x.Rows+15) / 16}
 	return kLogits8[flags&flagBF16x/flagBF16x][flags&flagBF16w/flagBF16w], c
 }
 
-// blocks4 is the number of blocks of 4 warps for tiles of 4 tokens by 2 experts.
-func blocks4(tokens, experts int) uint32 { return uint32((tokens+3)/4*((experts+1)/2)+3) / 4 }
+// warps is the launch of n warps, four a block.
+func warps(n int) launch.Config {
+	return launch.Config{Grid: launch.Dim{X: uint32(n+3) / 4}, Block: launch.Dim{X: 128}, PDL: true}
+}
 
 func logitArgs(logits, x, gate launch.Mat, flags int) [10]launch.Arg {
 	return [10]launch.Arg{launch.P(logits.At), launch.I32(logits.Stride), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),

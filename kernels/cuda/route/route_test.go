@@ -18,7 +18,7 @@ func at(dt tensor.DType, rows, cols int) launch.Mat {
 
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
-	kLogits1: 10, kLogits4: 10, kLogits8[0][0]: 10, kLogits8[0][1]: 10, kLogits8[1][0]: 10, kLogits8[1][1]: 10,
+	kLogits1: 10, kLogits4: 10, kLogits4x2: 10, kLogits8[0][0]: 10, kLogits8[0][1]: 10, kLogits8[1][0]: 10, kLogits8[1][1]: 10,
 	kTopK: 17, kRoute1: 24, kRoute4: 24, kAlignCount: 5, kAlign: 10,
 }
 
@@ -57,7 +57,8 @@ func TestLaunches(t *testing.T) {
 	expect(t, "one token", logits(1, 2048, bf16), want{kLogits1, 16, 0, 128, 0})
 	expect(t, "two tokens", logits(2, 2048, f32), want{kLogits1, 32, 0, 128, 0})
 	expect(t, "an odd width", logits(300, 2047, bf16), want{kLogits1, 4800, 0, 128, 0})
-	expect(t, "some tokens", logits(9, 2048, bf16), want{kLogits4, 24, 0, 128, 0})
+	expect(t, "some tokens", logits(9, 2048, bf16), want{kLogits4, 48, 0, 128, 0})
+	expect(t, "more tokens", logits(33, 2048, bf16), want{kLogits4x2, 72, 0, 128, 0})
 	expect(t, "many tokens", logits(8192, 2048, bf16), want{kLogits8[1][0], 2, 512, 256, 0})
 	expect(t, "many tokens of F32", logits(129, 2048, f32), want{kLogits8[0][0], 2, 9, 256, 0})
 	expect(t, "no tokens", logits(0, 2048, bf16))
@@ -69,8 +70,8 @@ func TestLaunches(t *testing.T) {
 		}
 	}
 	expect(t, "route one", route(1, 0x100), want{kRoute1, 16, 0, 128, 0})
-	expect(t, "route some", route(16, 0x100), want{kRoute4, 32, 0, 128, 0})
-	expect(t, "route many", route(17, 0x100), want{kLogits4, 40, 0, 128, 0}, want{kTopK, 5, 0, 128, 0})
+	expect(t, "route some", route(16, 0x100), want{kRoute4, 64, 0, 128, 0})
+	expect(t, "route many", route(17, 0x100), want{kLogits4x2, 40, 0, 128, 0}, want{kTopK, 5, 0, 128, 0})
 	expect(t, "route without a turn", route(1, 0), want{kLogits1, 16, 0, 128, 0}, want{kTopK, 1, 0, 128, 0})
 	align := func(tokens, k, experts, tile int) func(l *launch.List) {
 		return func(l *launch.List) {

@@ -27,14 +27,14 @@ func TopK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router
 		return
 	}
 	r := routerArgs(p)
-	l.Add(kTopK, launch.Config{Grid: launch.Dim{X: uint32(t+3) / 4}, Block: launch.Dim{X: 128}, PDL: true},
+	l.Add(kTopK, warps(t),
 		launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride),
 		launch.P(logits.At), launch.I32(logits.Stride), launch.P(bias.At), launch.P(rows), launch.I32(t), launch.I32(p.Experts),
 		r[0], r[1], r[2], r[3], r[4], r[5], r[6])
 }
 
 // MaxFused is the most tokens for which Route is one launch.
-const MaxFused = 16
+const MaxFused = most4
 
 // Route is Logits and TopK, up to MaxFused tokens in one launch. turn is an I32 on the
 // card that is 0 when the launch starts, and again when it ends; launches that may run
@@ -51,10 +51,9 @@ func Route(l *launch.List, ids, weights, logits, x, gate, bias launch.Mat, p dev
 	if x.Rows == 0 {
 		return
 	}
-	k, c := kRoute1, launch.Config{Block: launch.Dim{X: 128}, PDL: true}
-	c.Grid.X = uint32(x.Rows*gate.Rows+3) / 4
+	k, c := kRoute1, warps(x.Rows*gate.Rows)
 	if f&flagVec != 0 && x.Rows > most1 {
-		k, c.Grid.X = kRoute4, blocks4(x.Rows, gate.Rows)
+		k, c = kRoute4, warps((x.Rows+3)/4*gate.Rows)
 	}
 	a, r := logitArgs(logits, x, gate, f), routerArgs(p)
 	l.Add(k, c, launch.P(turn), a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9],

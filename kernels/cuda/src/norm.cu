@@ -1,6 +1,6 @@
 // RMSNorm, alone or after an addition to the residual, and the weighted sum of expert
-// outputs. A block has a row; a thread keeps its first two chunks in registers, which
-// is all of a row of up to 8192 aligned elements.
+// outputs. A block has a row; a thread keeps its first two chunks (one beside a sum) in
+// registers, which is all of a row of up to 8192 (4096) aligned elements.
 #include "elem.cuh"
 
 // y [rows*k, cols], a row an assignment, summed by weights onto base.
@@ -12,15 +12,31 @@ struct Sum {
 };
 
 // Chunk i of base + sum of weights[j] * y[row*k + j], in that order. A weight of zero
-// leaves out its row, which then need not have been written.
+// leaves out its row, which then need not have been written. Rows are fetched four at a
+// time, whatever their weights, so that no fetch waits for another.
 template <int V> KR_DEV void weighted(float (&v)[V], const Sum &s, long long row, int i) {
-	for (int j = 0; j < V; j++) v[j] = 0.f;
-	if (s.base) get(v, row_of(s.base, row, s.base_stride, s.base_half), i, s.base_half);
-#pragma unroll 4
-	for (int k = 0; k < s.k; k++) { // rows are fetched in any case, so that loads need not wait for weights
-		float w = s.weights[k], u[V];
-		get(u, row_of(s.y, row * s.k + k, s.y_stride, s.y_half), i, s.y_half);
-		for (int j = 0; j < V; j++) v[j] = w == 0.f ? v[j] : fmaf(w, u[j], v[j]);
+	const int AHEAD = 4;
+	Chunk<V> base, y[AHEAD];
+	float w[AHEAD];
+	if (s.base) fetch(base, row_of(s.base, row, s.base_stride, s.base_half), i, s.base_half);
+	for (int k = 0; k < s.k; k += AHEAD) {
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++)
+			if (k + a < s.k) {
+				w[a] = s.weights[k + a];
+				fetch(y[a], row_of(s.y, row * s.k + k + a, s.y_stride, s.y_half), i, s.y_half);
+			}
+		if (k == 0) {
+			for (int j = 0; j < V; j++) v[j] = 0.f;
+			if (s.base) widen(v, base, s.base_half);
+		}
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++) {
+			if (k + a >= s.k) break;
+			float u[V];
+			widen(u, y[a], s.y_half);
+			for (int j = 0; j < V; j++) v[j] = w[a] == 0.f ? v[j] : fmaf(w[a], u[j], v[j]);
+		}
 	}
 }
 
@@ -86,7 +102,7 @@ template <int V> KR_DEV void scaled(const Norm &n, int i, const float (&v)[V], c
 // order, then over the block: a fixed order for a block size, which follows from cols.
 template <int V, int M> KR_DEV void norm_row(const Norm &n, const Sum &s) {
 	__shared__ float parts[32];
-	const int KEPT = 2;
+	const int KEPT = M == SUM ? 1 : 2;
 	int chunks = n.cols / V, step = blockDim.x;
 	Chunk<V> w[KEPT];
 	float v[KEPT][V], sum = 0.f;

@@ -36,30 +36,56 @@ struct Logits {
 
 // The logits of tokens t.. and experts e.., TT x EE of them, by a warp. Those that do not
 // exist are computed from the last row and not stored.
-template <int TT, int EE> KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_half) {
-	int lane = threadIdx.x % 32;
-	float sum[TT * EE];
-#pragma unroll
-	for (int i = 0; i < TT * EE; i++) sum[i] = 0.f;
+//
+// A lane's next AHEAD chunks of the gate are always on their way, the first of them before
+// the wait for the kernel that writes x: no kernel writes the gate, and it comes from
+// memory. x, of which XA chunks are on their way, was just written and comes from the cache.
+template <int V, int TT, int EE, int AHEAD, int XA>
+KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_half) {
+	int lane = threadIdx.x % 32, chunks = a.cols / V;
+	bool real = t < a.tokens && e < a.experts;
 	const char *x = row_of(a.x, t, a.x_stride, x_half), *gate = row_of(a.gate, e, a.gate_stride, gate_half);
 	int x_step = a.x_stride * (x_half ? 2 : 4), gate_step = a.gate_stride * (gate_half ? 2 : 4);
 	int last_t = a.tokens - 1 - t, last_e = a.experts - 1 - e;
-	for (int i = lane; i < a.cols / 8; i += 32) {
-		Chunk<8> c[TT], d[EE];
-		float g[EE][8], v[8];
+	Chunk<V> g[AHEAD][EE], c[XA][TT];
+	if (real) {
 #pragma unroll
-		for (int k = 0; k < EE; k++) fetch(d[k], gate + (long long)min(k, last_e) * gate_step, i, gate_half);
-#pragma unroll
-		for (int j = 0; j < TT; j++) fetch(c[j], x + (long long)min(j, last_t) * x_step, i, x_half);
-#pragma unroll
-		for (int k = 0; k < EE; k++) widen(g[k], d[k], gate_half);
-#pragma unroll
-		for (int j = 0; j < TT; j++) {
-			widen(v, c[j], x_half);
+		for (int j = 0; j < AHEAD; j++)
 #pragma unroll
 			for (int k = 0; k < EE; k++)
+				if (lane + 32 * j < chunks) fetch(g[j][k], gate + (long long)min(k, last_e) * gate_step, lane + 32 * j, gate_half);
+	}
+	pdl_wait();
+	if (!real) return;
+	float sum[TT * EE];
 #pragma unroll
-				for (int n = 0; n < 8; n++) sum[j * EE + k] = fmaf(v[n], g[k][n], sum[j * EE + k]);
+	for (int i = 0; i < TT * EE; i++) sum[i] = 0.f;
+	for (int base = lane; base < chunks; base += 32 * AHEAD) {
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++) {
+			if (j % XA == 0) {
+#pragma unroll
+				for (int n = 0; n < XA; n++)
+#pragma unroll
+					for (int m = 0; m < TT; m++)
+						if (base + 32 * (j + n) < chunks) fetch(c[n][m], x + (long long)min(m, last_t) * x_step, base + 32 * (j + n), x_half);
+			}
+			int i = base + 32 * j;
+			if (i >= chunks) continue;
+			float w[EE][V], v[V];
+#pragma unroll
+			for (int k = 0; k < EE; k++) {
+				widen(w[k], g[j][k], gate_half);
+				if (i + 32 * AHEAD < chunks) fetch(g[j][k], gate + (long long)min(k, last_e) * gate_step, i + 32 * AHEAD, gate_half);
+			}
+#pragma unroll
+			for (int m = 0; m < TT; m++) {
+				widen(v, c[j % XA][m], x_half);
+#pragma unroll
+				for (int k = 0; k < EE; k++)
+#pragma unroll
+					for (int n = 0; n < V; n++) sum[m * EE + k] = fmaf(v[n], w[k][n], sum[m * EE + k]);
+			}
 		}
 	}
 	warp_sums(sum);
@@ -72,85 +98,45 @@ template <int TT, int EE> KR_DEV void logit_tile(const Logits &a, int t, int e, 
 	}
 }
 
-// One logit by a warp. The first columns of the gate, which no kernel writes, are
-// fetched before the wait for the kernel that writes x.
-template <int V> KR_DEV void one_logit(const Logits &a, int t, int e, bool x_half, bool gate_half) {
-	const int AHEAD = V == 8 ? 8 : 1;
-	int lane = threadIdx.x % 32, chunks = a.cols / V;
-	bool real = t < a.tokens;
-	const char *x = row_of(a.x, t, a.x_stride, x_half), *gate = row_of(a.gate, e, a.gate_stride, gate_half);
-	Chunk<V> g[AHEAD], c[AHEAD];
-	float v[V], w[V], sum = 0.f;
-#pragma unroll
-	for (int j = 0; j < AHEAD; j++)
-		if (real && lane + 32 * j < chunks) fetch(g[j], gate, lane + 32 * j, gate_half);
-	pdl_wait();
-	if (!real) return;
-#pragma unroll
-	for (int j = 0; j < AHEAD; j++)
-		if (lane + 32 * j < chunks) fetch(c[j], x, lane + 32 * j, x_half);
-#pragma unroll
-	for (int j = 0; j < AHEAD; j++) {
-		if (lane + 32 * j >= chunks) continue;
-		widen(v, c[j], x_half);
-		widen(w, g[j], gate_half);
-#pragma unroll
-		for (int n = 0; n < V; n++) sum = fmaf(v[n], w[n], sum);
-	}
-	for (int i = lane + 32 * AHEAD; i < chunks; i += 32) {
-		get(v, x, i, x_half);
-		get(w, gate, i, gate_half);
-#pragma unroll
-		for (int n = 0; n < V; n++) sum = fmaf(v[n], w[n], sum);
-	}
-	sum = warp_sum(sum);
-	if (lane == 0) a.out[(long long)t * a.out_stride + e] = sum;
-}
-
-// The warps of the grid take the logits in turn, tokens inside experts. Flags: x, gate.
+// The warps of the grid take the tiles in turn, experts inside tokens: a single logit each
+// (of rows that need not be aligned), 4 tokens by an expert, or 4 by 2. Flags: x, gate.
+KR_DEV int warp_number() { return blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
 KR_DEV void logits_1(const Logits &a, int flags) {
-	int warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-	int t = warp / a.experts, e = warp % a.experts;
-	if (flags & VEC) one_logit<8>(a, t, e, flags & BF16_0, flags & BF16_1);
-	else one_logit<1>(a, t, e, flags & BF16_0, flags & BF16_1);
+	int t = warp_number() / a.experts, e = warp_number() % a.experts;
+	if (flags & VEC) logit_tile<8, 1, 1, 8, 8>(a, t, e, flags & BF16_0, flags & BF16_1);
+	else logit_tile<1, 1, 1, 4, 4>(a, t, e, flags & BF16_0, flags & BF16_1);
 }
-
-// The same for tiles of 4 tokens by 2 experts, of aligned rows.
 KR_DEV void logits_4(const Logits &a, int flags) {
-	pdl_wait();
-	int warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, across = (a.experts + 1) / 2;
-	int t = warp / across * 4, e = warp % across * 2;
-	if (t < a.tokens) logit_tile<4, 2>(a, t, e, flags & BF16_0, flags & BF16_1);
+	logit_tile<8, 4, 1, 8, 2>(a, warp_number() / a.experts * 4, warp_number() % a.experts, flags & BF16_0, flags & BF16_1);
+}
+KR_DEV void logits_4x2(const Logits &a, int flags) {
+	int across = (a.experts + 1) / 2;
+	logit_tile<8, 4, 2, 4, 1>(a, warp_number() / across * 4, warp_number() % across * 2, flags & BF16_0, flags & BF16_1);
 }
 
-KR_KERNEL(128, 1)
-kr_logits_1(float *out, int out_stride, const void *x, int x_stride, int tokens, const void *gate, int gate_stride, int experts, int cols,
-            int flags) {
-	pdl_launch();
-	logits_1(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols}, flags);
-}
-KR_EXPORT(kr_logits_1)
-
-KR_KERNEL(128, 1)
-kr_logits_4(float *out, int out_stride, const void *x, int x_stride, int tokens, const void *gate, int gate_stride, int experts, int cols,
-            int flags) {
-	pdl_launch();
-	logits_4(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols}, flags);
-}
-KR_EXPORT(kr_logits_4)
+#define LOGITS(name, part)                                                                                                       \
+	KR_KERNEL(128, 1)                                                                                                            \
+	name(float *out, int out_stride, const void *x, int x_stride, int tokens, const void *gate, int gate_stride, int experts,    \
+	     int cols, int flags) {                                                                                                  \
+		pdl_launch();                                                                                                            \
+		part(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols}, flags);                              \
+	}                                                                                                                            \
+	KR_EXPORT(name)
+LOGITS(kr_logits_1, logits_1)
+LOGITS(kr_logits_4, logits_4)
+LOGITS(kr_logits_4x2, logits_4x2)
 
 // Blocks of 2 x 4 warps, a warp 8 tokens by 8 experts. Grid: x experts by 32, y tokens
 // by 16. Named by the types of x and gate: f float32, b bf16.
-#define LOGITS_8(name, x_half, gate_half)                                                                                     \
-	KR_KERNEL(256, 1)                                                                                                          \
-	name(float *out, int out_stride, const void *x, int x_stride, int tokens, const void *gate, int gate_stride, int experts,  \
-	     int cols, int) {                                                                                                      \
-		pdl_launch();                                                                                                          \
-		pdl_wait();                                                                                                            \
-		int warp = threadIdx.x / 32, t = blockIdx.y * 16 + warp / 4 * 8, e = blockIdx.x * 32 + warp % 4 * 8;                    \
-		if (t < tokens && e < experts)                                                                                         \
-			logit_tile<8, 8>(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols}, t, e, x_half, gate_half); \
-	}                                                                                                                          \
+#define LOGITS_8(name, x_half, gate_half)                                                                                        \
+	KR_KERNEL(256, 1)                                                                                                            \
+	name(float *out, int out_stride, const void *x, int x_stride, int tokens, const void *gate, int gate_stride, int experts,    \
+	     int cols, int) {                                                                                                        \
+		pdl_launch();                                                                                                            \
+		int warp = threadIdx.x / 32, t = blockIdx.y * 16 + warp / 4 * 8, e = blockIdx.x * 32 + warp % 4 * 8;                      \
+		logit_tile<8, 8, 8, 1, 1>(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols}, t, e, x_half,   \
+		                          gate_half);                                                                                    \
+	}                                                                                                                            \
 	KR_EXPORT(name)
 LOGITS_8(kr_logits_8_ff, false, false)
 LOGITS_8(kr_logits_8_fb, false, true)
