@@ -61,11 +61,12 @@ func writable(m launch.Mat) bool {
 // Scratch is how many bytes BF16 can use to cut K for one product of this size: 0 where it
 // would not.
 func Scratch(card launch.Card, m, n, k int) int {
-	p := Choose(card, Sizes{M: m, N: n, K: k})
+	z := Sizes{M: m, N: n, K: k}
+	p := Choose(card, z)
 	if p.Parts <= 1 {
 		return 0
 	}
-	return 4 * p.Parts * m * n
+	return z.scratch(p.Parts)
 }
 
 // BF16 is out [M, N] = x [M, K] * transposed w [N, K]. A row of out has the same bits for

@@ -103,10 +103,12 @@ func (p Plan) String() string {
 	return p.Variant.String()
 }
 
-// partMin is the least length of a part that Choose makes, partsMax the most parts.
+// partMin is the least length of a part that Choose makes, partsMax the most parts,
+// scratchMax what they may take.
 const (
-	partMin  = 512
-	partsMax = 8
+	partMin    = 512
+	partsMax   = 8
+	scratchMax = 64 << 20
 )
 
 // part is the length of a part of k, a multiple of 64, and count how many there are.
@@ -124,6 +126,17 @@ type Sizes struct {
 	Whole   bool // K may not be cut
 }
 
+func (z Sizes) whole() bool { return z.Whole || z.SwiGLU || z.Int8 || z.Batch > 1 }
+
+// scratch is the size of so many parts in bytes.
+func (z Sizes) scratch(parts int) int { return 4 * parts * z.M * z.N }
+
+// fills reports whether there are tiles for all blocks that the card holds.
+func (z Sizes) fills(card launch.Card, v Variant) bool {
+	s := &shapes[v]
+	return ceil(z.M, s.rows)*ceil(z.N, s.cols) >= card.SMs*s.blocks
+}
+
 // Choose gives the plan with the least cost of those that the card has: of the mma.sync
 // kernels only where there is no wgmma. It depends on nothing but its arguments.
 func Choose(card launch.Card, z Sizes) Plan {
@@ -134,7 +147,7 @@ func Choose(card launch.Card, z Sizes) Plan {
 			continue
 		}
 		for parts := 1; parts <= partsMax; parts++ {
-			if parts > 1 && (z.Whole || z.SwiGLU || z.Int8 || z.Batch > 1 || z.K < parts*partMin) {
+			if parts > 1 && (z.whole() || z.K < parts*partMin || z.scratch(parts) > scratchMax || z.fills(card, v)) {
 				break
 			}
 			if _, n := part(z.K, parts); n != parts {
@@ -182,11 +195,11 @@ func cost(card launch.Card, z Sizes, p Plan) float64 {
 	}
 	results := float64(z.M) * float64(z.N) * float64(batch)
 	bytes := element*float64(z.M+cols)*float64(z.K)*float64(batch) + 2*results
-	if parts > 1 {
-		bytes += 8 * float64(parts) * results
-		us += partsUs
+	us = max(us, tileUs+bytes/bytesPerUs)
+	if parts > 1 { // the parts are written while the products run, at best, and read after
+		us += partsUs + 4*float64(parts)*results/bytesPerUs
 	}
-	return max(us, tileUs+bytes/bytesPerUs)
+	return us
 }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
