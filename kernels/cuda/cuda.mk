@@ -7,7 +7,7 @@
 # (100 MB) come from wheels into build/cuda.
 CUDA := kernels/cuda
 CUDA_HOME ?=
-CUDA_PACKAGES ?= ./kernels/cuda/...
+CUDA_PACKAGES ?= ./kernels/cuda/... ./bench/cards
 
 ifeq ($(CUDA_HOME),)
 CUDA_HEADERS := build/cuda/headers-$(shell sha256sum <$(CUDA)/toolkit/headers.txt | cut -c1-10)

@@ -1,8 +1,8 @@
 // Package driver is the part of the CUDA driver API that gorgonia.org/cu v0.9.6 does
-// not wrap: registered and mapped host memory, function attributes, prepared launches
-// (with programmatic dependent launch), stream capture, graphs, stream memory
-// operations, and the one thread a card is driven from. It uses gorgonia's types for
-// everything else: contexts, modules, memory, streams, events.
+// not wrap: registered and mapped host memory, function attributes, stream capture,
+// graphs, stream memory operations, and the one thread a card is driven from. It uses
+// gorgonia's types for everything else: contexts, modules, memory, streams, events.
+// Launches are package rt's.
 //
 // Every call but Owner.Do, the ones on errors and the ones on host memory needs the
 // context current on its thread: make them inside Owner.Do.

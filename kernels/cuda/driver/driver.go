@@ -61,6 +61,3 @@ func WaitValue32(s cu.Stream, addr cu.DevicePtr, v uint32) error {
 	const later = C.CU_STREAM_WAIT_VALUE_GEQ
 	return check("cuStreamWaitValue32", C.cuStreamWaitValue32(stream(s), C.CUdeviceptr(addr), C.cuuint32_t(v), later))
 }
-
-// Nothing makes an empty call into C, to measure its price.
-func Nothing() { C.kr_nothing() }

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"gorgonia.org/cu"
 )
@@ -42,22 +41,6 @@ func TestSpinUntil(t *testing.T) {
 	go func() { atomic.StoreUint32(&word, 1) }()
 	if err := SpinUntil(&word, 1, time.Second); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestStoreChecksSizes(t *testing.T) {
-	var room [16]byte
-	for _, c := range []struct {
-		v    any
-		size int
-		ok   bool
-	}{
-		{int32(1), 4, true}, {int32(1), 8, false}, {cu.DevicePtr(1), 8, true},
-		{[]byte{1, 2, 3}, 3, true}, {1, 8, false}, {float64(1), 8, true},
-	} {
-		if err := store(unsafe.Pointer(&room), c.size, c.v); (err == nil) != c.ok {
-			t.Errorf("%T into %d bytes: %v", c.v, c.size, err)
-		}
 	}
 }
 

@@ -45,7 +45,7 @@ func capture(s cu.Stream, record func() error) (C.CUgraph, error) {
 	return g, nil
 }
 
-// Capture makes a graph of what record queues on s (LaunchList.Launch, copies, memory operations).
+// Capture makes a graph of what record queues on s (launches, copies, memory operations).
 func Capture(s cu.Stream, record func() error) (*Graph, error) {
 	g, err := capture(s, record)
 	if err != nil {
