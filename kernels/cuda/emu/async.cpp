@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "emu_math.h"
-#include "fiber.h"
+#include "race.h"
 
 namespace kr_emu {
 
@@ -84,8 +84,9 @@ static void turn(MBarrier &m) {
 	}
 }
 
-static void arrive(MBarrier &m, uint32_t bytes) {
+static void arrive(MBarrier &m, uint32_t bytes, Thread *t) {
 	if (!m.pending) fail(LAUNCH_FAILED, "mbarrier at shared byte %d: more arrivals than the %u of mbar_init", (int)(m.at - SHARED_BASE), m.expected);
+	race_release(t, m.clocks);
 	m.bytes += bytes;
 	m.pending--;
 	turn(m);
@@ -105,7 +106,7 @@ static void run_copies(Thread *t, size_t n) {
 				w.arrivals.erase(w.arrivals.begin() + k);
 				break;
 			}
-		arrive(find(c.bar, "cp.async arrival"), 0);
+		arrive(find(c.bar, "cp.async arrival"), 0, t);
 	}
 	t->copies.erase(t->copies.begin(), t->copies.begin() + n);
 	w.seq++;
@@ -118,6 +119,7 @@ void copy_async(uint32_t dst, const void *src, uint32_t bytes, bool ok) {
 		volatile const unsigned char *s = static_cast<const unsigned char *>(src);
 		(void)s[0], (void)s[bytes - 1]; // a fault is this thread's, now
 	}
+	race_shared(self(), dst, bytes, true, "cp.async writes");
 	Copy c{dst, bytes, ok ? src : nullptr, OPEN, 0};
 	if (settings().early) {
 		land(c, self());
@@ -154,10 +156,10 @@ void mbarrier_init(uint32_t bar, int arrivals) {
 	Worker &w = *worker();
 	for (size_t i = 0; i < w.bars.size(); i++)
 		if (w.bars[i].at == bar) w.bars.erase(w.bars.begin() + i);
-	w.bars.push_back({bar, (uint32_t)arrivals, (uint32_t)arrivals, 0, 0});
+	w.bars.push_back({bar, (uint32_t)arrivals, (uint32_t)arrivals, 0, 0, {}});
 }
 
-void mbarrier_arrive(uint32_t bar, uint32_t bytes) { arrive(find(bar, "mbar_arrive"), bytes); }
+void mbarrier_arrive(uint32_t bar, uint32_t bytes) { arrive(find(bar, "mbar_arrive"), bytes, self()); }
 
 void mbarrier_arrive_copies(uint32_t bar) {
 	find(bar, "mbar_arrive_cp_async");
@@ -212,6 +214,7 @@ void mbarrier_wait(uint32_t bar, uint32_t parity) {
 		w.barWaiters.push_back(self());
 		w.suspend("mbar_wait", bar);
 	}
+	race_acquire(self(), find(bar, "mbar_wait").clocks);
 	self()->syncAt = ++w.seq;
 }
 
@@ -219,7 +222,8 @@ void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) {
 	if (bytes % 16 || !bytes) fail(MISALIGNED, "bulk_copy of %u bytes", bytes);
 	unsigned char *p = shared_at(dst, bytes, 16, "bulk_copy");
 	if (reinterpret_cast<uintptr_t>(src) % 16) fail(MISALIGNED, "bulk_copy: source %p is not a multiple of 16", src);
-	find(bar, "bulk_copy");
+	race_shared(self(), dst, bytes, true, "bulk_copy writes");
+	race_release(self(), find(bar, "bulk_copy").clocks);
 	volatile const unsigned char *s = static_cast<const unsigned char *>(src);
 	(void)s[0], (void)s[bytes - 1];
 	worker()->bulks.push_back({dst, bytes, bar, src});

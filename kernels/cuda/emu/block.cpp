@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "emu_math.h"
-#include "fiber.h"
+#include "race.h"
 
 namespace kr_emu {
 
@@ -50,6 +50,7 @@ bool Worker::run_block(Launch &l, uint64_t linear) {
 	}
 	poison_shared();
 	begin_async();
+	race_begin(*this);
 	pdlWaited = aborted = false;
 	running = this;
 	kr_emu_switch(&outside, prepare(HOME, &threads[0], scheduler));

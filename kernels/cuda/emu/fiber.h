@@ -18,7 +18,7 @@ struct Settings {
 	int sms = 4;                    // KR_EMU_SMS
 	unsigned threads = 2;           // KR_EMU_THREADS
 	uint64_t memory = 8ull << 30;   // KR_EMU_MEMORY
-	uint64_t align = 16;            // KR_EMU_ALIGN
+	uint64_t align = 256;           // KR_EMU_ALIGN: of allocations; 16 leaves no gap before the guard page
 	enum { FORWARD, REVERSE, RANDOM } order = FORWARD;
 	uint64_t seed = 0;
 	bool early = false;             // KR_EMU_ASYNC=early
@@ -56,14 +56,20 @@ struct Warp {
 	int meetings;
 	Meeting meeting[32];
 };
+// How far each warp had come when it last arrived: race.h.
+struct Clocks {
+	uint32_t of[32] = {};
+};
 struct Named { // a barrier of a part of the block
 	int threads = 0, arrived = 0;
 	std::vector<Thread *> waiting;
+	Clocks clocks;
 };
 struct MBarrier {
 	uint32_t at, expected, pending;
 	int64_t bytes; // that must still come
 	uint32_t phase;
+	Clocks clocks;
 };
 struct Bulk {
 	uint32_t dst, bytes, bar;

@@ -55,8 +55,8 @@ KR_DEV float exp2_approx(float x) { // denormals, in and out, are zero
 KR_DEV void bar_sync(int id, int threads) { kr_emu::barrier(id, threads, true); }
 KR_DEV void bar_arrive(int id, int threads) { kr_emu::barrier(id, threads, false); }
 
-KR_DEV void st_release_sys(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
+KR_UNSEEN KR_DEV void st_release_sys(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+KR_UNSEEN KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
 	kr_emu::yield(); // it is what waiting loops call
 	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }

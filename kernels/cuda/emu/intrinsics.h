@@ -23,9 +23,11 @@ static inline void __syncthreads() { kr_emu::sync_block(false, "__syncthreads");
 static inline int __syncthreads_or(int v) { return kr_emu::sync_block(v != 0, "__syncthreads_or") != 0; }
 static inline int __syncthreads_and(int v) { return kr_emu::sync_block(v == 0, "__syncthreads_and") == 0; }
 static inline int __syncthreads_count(int v) { return (int)kr_emu::sync_block(v != 0, "__syncthreads_count"); }
-static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+// Not seen by the search for races (race.h).
+#define KR_UNSEEN __attribute__((no_sanitize("thread")))
+KR_UNSEEN static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+KR_UNSEEN static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+KR_UNSEEN static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __nanosleep(unsigned) { kr_emu::yield(); }
 [[noreturn]] static inline void __trap() { kr_emu::fail(kr_emu::LAUNCH_FAILED, "__trap"); }
 [[noreturn]] static inline void kr_assert_(const char *what) { kr_emu::fail(kr_emu::ASSERT, "assertion failed: %s", what); }
@@ -116,21 +118,21 @@ static inline unsigned __activemask() { return 1u << kr_emu::self()->lane; } // 
 
 // --- atomics
 #define KR_ATOMIC(name, type, op)                                                                      \
-	static inline type name(type *p, type v) { return __atomic_fetch_##op(p, v, __ATOMIC_SEQ_CST); }
+	KR_UNSEEN static inline type name(type *p, type v) { return __atomic_fetch_##op(p, v, __ATOMIC_SEQ_CST); }
 #define KR_ATOMICS(type)                                                                               \
 	KR_ATOMIC(atomicAdd, type, add) KR_ATOMIC(atomicSub, type, sub) KR_ATOMIC(atomicOr, type, or)       \
 	KR_ATOMIC(atomicAnd, type, and) KR_ATOMIC(atomicXor, type, xor)                                    \
-	static inline type atomicExch(type *p, type v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); } \
-	static inline type atomicCAS(type *p, type want, type v) {                                         \
+	KR_UNSEEN static inline type atomicExch(type *p, type v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); } \
+	KR_UNSEEN static inline type atomicCAS(type *p, type want, type v) {                                         \
 		__atomic_compare_exchange_n(p, &want, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);           \
 		return want;                                                                                   \
 	}                                                                                                  \
-	static inline type atomicMax(type *p, type v) {                                                    \
+	KR_UNSEEN static inline type atomicMax(type *p, type v) {                                                    \
 		type old = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                               \
 		while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {} \
 		return old;                                                                                    \
 	}                                                                                                  \
-	static inline type atomicMin(type *p, type v) {                                                    \
+	KR_UNSEEN static inline type atomicMin(type *p, type v) {                                                    \
 		type old = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                               \
 		while (old > v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {} \
 		return old;                                                                                    \
@@ -140,7 +142,7 @@ KR_ATOMICS(unsigned)
 KR_ATOMICS(unsigned long long)
 #undef KR_ATOMICS
 #undef KR_ATOMIC
-static inline unsigned atomicInc(unsigned *p, unsigned limit) {
+KR_UNSEEN static inline unsigned atomicInc(unsigned *p, unsigned limit) {
 	unsigned old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
 	while (!__atomic_compare_exchange_n(p, &old, old >= limit ? 0 : old + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 	return old;

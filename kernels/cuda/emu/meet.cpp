@@ -3,7 +3,7 @@
 
 #include "emu_math.h"
 #include "emu.h"
-#include "fiber.h"
+#include "race.h"
 
 namespace kr_emu {
 
@@ -41,7 +41,7 @@ void meet(uint32_t mask, Combine f, void *arg, const char *what) {
 	for (uint32_t rest = mask & ~bit; rest; rest &= rest - 1) worker()->wake(base + __builtin_ctz(rest));
 }
 
-void combine_nothing(void *const *, uint32_t) {}
+void combine_nothing(void *const *, uint32_t) { race_warp(self()); }
 
 void combine_ballot(void *const *args, uint32_t mask) {
 	uint32_t r = 0;
@@ -89,6 +89,7 @@ unsigned sync_block(bool vote, const char *what) {
 
 // The barrier opens. It may be that the last thread it waited for has ended.
 void Worker::release_sync() {
+	race_block(*this);
 	answer = votes;
 	arrived = votes = 0;
 	uint32_t now = ++seq;
@@ -107,12 +108,14 @@ void barrier(int id, int threads, bool wait) {
 	if (b.arrived && b.threads != threads) fail(LAUNCH_FAILED, "barrier %d of %d threads, others say %d", id, threads, b.threads);
 	b.threads = threads;
 	b.arrived++;
+	race_release(self(), b.clocks);
 	if (b.arrived == threads) {
 		uint32_t now = ++w.seq;
-		if (wait) self()->syncAt = now;
+		if (wait) self()->syncAt = now, race_acquire(self(), b.clocks);
 		b.arrived = 0;
 		for (Thread *t : b.waiting) {
 			t->syncAt = now;
+			race_acquire(t, b.clocks);
 			w.wake(t);
 		}
 		b.waiting.clear();

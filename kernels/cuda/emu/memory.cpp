@@ -91,9 +91,16 @@ Place place(const void *p, size_t n) {
 std::string describe(const void *p) {
 	Memory &m = memory();
 	uintptr_t a = reinterpret_cast<uintptr_t>(p);
-	char s[256];
+	char s[512];
 	Dl_info d;
-	if (dladdr(p, &d) && d.dli_fname) { // code: for addr2line -e
+	if (dladdr(p, &d) && d.dli_fname) { // code: the line, if binutils are there
+		snprintf(s, sizeof s, "addr2line -ispe '%s' 0x%zx 2>/dev/null", d.dli_fname, (size_t)(a - reinterpret_cast<uintptr_t>(d.dli_fbase)));
+		std::string lines;
+		if (FILE *f = popen(s, "r")) {
+			while (fgets(s, sizeof s, f)) lines += (lines.empty() ? "" : " ") + std::string(s, strcspn(s, "\n"));
+			pclose(f);
+		}
+		if (!lines.empty()) return lines;
 		snprintf(s, sizeof s, "%s+0x%zx", d.dli_fname, (size_t)(a - reinterpret_cast<uintptr_t>(d.dli_fbase)));
 		return s;
 	}

@@ -9,7 +9,7 @@
 
 #include "emu_math.h"
 #include "emu.h"
-#include "fiber.h"
+#include "race.h"
 
 namespace kr_emu {
 
@@ -27,7 +27,11 @@ static void combine_ldmatrix(void *const *args, uint32_t) {
 	bool trans = static_cast<Load *>(args[0])->trans;
 	for (int m = 0; m < count; m++) {
 		const unsigned char *rows[8];
-		for (int r = 0; r < 8; r++) rows[r] = shared_at(static_cast<Load *>(args[8 * m + r])->at, 16, 16, "ldmatrix");
+		for (int r = 0; r < 8; r++) {
+			uint32_t at = static_cast<Load *>(args[8 * m + r])->at;
+			rows[r] = shared_at(at, 16, 16, "ldmatrix");
+			race_shared(self() - self()->lane + 8 * m + r, at, 16, false, "ldmatrix reads");
+		}
 		for (int l = 0; l < 32; l++) {
 			Load *t = static_cast<Load *>(args[l]);
 			int g = l / 4, c = l % 4;
@@ -160,6 +164,7 @@ struct Tile {
 		at ^= at >> 3 & 0x70;
 		// Descriptors have 18 bits of address, SHARED_BASE included: no wrap below 256 KB.
 		const unsigned char *p = shared_at(at, 16, 16, "wgmma");
+		race_shared(self(), at, 16, false, "wgmma reads");
 		const Written &w = worker()->written[(at - SHARED_BASE) / 16];
 		if (w.by && w.at >= worker()->threads[w.by - 1].fenceAt && w.at >= self()->fenceSyncAt) {
 			fail(LAUNCH_FAILED, "wgmma reads shared byte %u, which thread %u wrote by cp.async and did not fence_async", at - SHARED_BASE, w.by - 1);

@@ -19,7 +19,7 @@ static void memory() {
 	Array<int> a(1000);
 	for (int x : a.get()) CHECK(x == -1); // poison
 	MUST(cuMemGetInfo_v2(&after, &total));
-	CHECK(after == left - 4000 && a.at % 16 == 0);
+	CHECK(after == left - 4000 && a.at % 256 == 0);
 	uint64_t p;
 	CHECK(cuMemAlloc_v2(&p, (1 << 20) - 3999) == 2);
 	MUST(cuMemFree_v2(a.at));
@@ -198,4 +198,10 @@ static Add f3({"times out", "KR_EMU_TIMEOUT=0.2", "waited too long", [] {
 	word[0] = 0;
 	MUST(launch("t_wait", {{1, 1, 1}, {32, 1, 1}, 0}, nullptr, (uint64_t)(uintptr_t)word, (uint64_t)(uintptr_t)(word + 1)));
 	CHECK(cuCtxSynchronize() == 702);
+}});
+static Add m5({"gap", "", "somebody wrote behind the end of the allocation of 400 bytes", [] { // up to the alignment
+	Array<int> p(100);
+	MUST(launch("t_index", {{1, 1, 1}, {101, 1, 1}, 0}, nullptr, p));
+	MUST(cuCtxSynchronize());
+	CHECK(cuMemFree_v2(p.at) == 700);
 }});

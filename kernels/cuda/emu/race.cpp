@@ -1,0 +1,160 @@
+// See race.h. The __tsan_ functions are what gcc's -fsanitize=thread calls; no runtime of
+// the compiler is linked.
+#include "race.h"
+
+#if KR_EMU_RACE
+#include <link.h>
+
+#include "emu_math.h"
+
+namespace kr_emu {
+
+namespace {
+struct Access { // of a byte: the latest read or write
+	uint32_t block; // number of the block; another one's is none
+	uint16_t thread;
+	uint32_t clock; // of the thread's warp
+	uint32_t sync;  // of the warp
+};
+struct Cell {
+	Access read, write;
+};
+struct Race {
+	uint32_t block = 0;
+	uint32_t clock[32], sync[32];
+	Clocks knows[32];
+	std::vector<Cell> cells;
+	uintptr_t staticAt = 0; // __shared__ variables of this OS thread
+	size_t staticBytes = 0;
+};
+thread_local Race *mine; // in the segment that holds __shared__ variables, too
+
+// find_static asks the loader where this library's thread-local segment is.
+int find_static(dl_phdr_info *i, size_t, void *to) {
+	const ElfW(Addr) here = reinterpret_cast<ElfW(Addr)>(&find_static);
+	bool ours = false;
+	size_t tls = 0;
+	for (int k = 0; k < i->dlpi_phnum; k++) {
+		const ElfW(Phdr) &h = i->dlpi_phdr[k];
+		ours = ours || (h.p_type == PT_LOAD && here >= i->dlpi_addr + h.p_vaddr && here < i->dlpi_addr + h.p_vaddr + h.p_memsz);
+		if (h.p_type == PT_TLS) tls = h.p_memsz;
+	}
+	if (!ours) return 0;
+	Race &r = *static_cast<Race *>(to);
+	r.staticAt = reinterpret_cast<uintptr_t>(i->dlpi_tls_data);
+	r.staticBytes = i->dlpi_tls_data ? tls : 0;
+	return 1;
+}
+
+std::string name(const Worker &w, unsigned thread) {
+	uint3 t = w.threads[thread].tid;
+	char s[64];
+	snprintf(s, sizeof s, "(%u,%u,%u)", t.x, t.y, t.z);
+	return s;
+}
+
+bool ordered(const Race &r, const Access &a, const Thread *t) {
+	if (a.block != r.block || a.thread == t->index) return true;
+	unsigned from = a.thread / 32, to = t->index / 32;
+	if (from == to) return a.sync != r.sync[to];
+	return r.knows[to].of[from] >= a.clock;
+}
+
+void touch(Thread *t, size_t at, unsigned n, bool write, const char *what, const void *pc) {
+	Race &r = *mine;
+	unsigned warp = t->index / 32;
+	for (size_t i = at; i < at + n; i++) {
+		Cell &c = r.cells[i];
+		const Access *other = !ordered(r, c.write, t) ? &c.write : write && !ordered(r, c.read, t) ? &c.read : nullptr;
+		if (other) {
+			bool fixed = i >= SHARED_MAX;
+			fail(LAUNCH_FAILED, "race: %s of shared memory %s that thread %s %s, with no barrier between: %s", what ? what : write ? "writes" : "reads",
+			     fixed ? "(a __shared__ variable)" : ("byte " + std::to_string(i)).c_str(), name(*worker(), other->thread).c_str(),
+			     other == &c.write ? "wrote" : "read", pc ? describe(pc).c_str() : "an instruction");
+		}
+		(write ? c.write : c.read) = {r.block, (uint16_t)t->index, r.clock[warp], r.sync[warp]};
+	}
+}
+
+inline void access(const void *p, unsigned n, bool write, const void *pc) {
+	if (!running) return; // static initialisers
+	Race &r = *mine;
+	const Block &b = *block();
+	size_t at = reinterpret_cast<uintptr_t>(p) - reinterpret_cast<uintptr_t>(b.shared);
+	if (at >= b.sharedBytes) {
+		at = reinterpret_cast<uintptr_t>(p) - r.staticAt;
+		if (at >= r.staticBytes) return;
+		at += SHARED_MAX;
+	}
+	if (at + n <= r.cells.size()) touch(self(), at, n, write, nullptr, pc);
+}
+} // namespace
+
+void race_begin(Worker &w) {
+	if (!mine) {
+		mine = new Race;
+		dl_iterate_phdr(find_static, mine);
+		mine->cells.resize(SHARED_MAX + mine->staticBytes);
+	}
+	Race &r = *mine;
+	r.block++;
+	for (Clocks &c : r.knows) c = Clocks{};
+	for (int i = 0; i < 32; i++) r.clock[i] = r.sync[i] = 1;
+	for (Named &n : w.named) n.clocks = Clocks{};
+}
+
+void race_block(Worker &) {
+	Race &r = *mine;
+	for (Clocks &c : r.knows) memcpy(c.of, r.clock, sizeof c.of);
+	for (int i = 0; i < 32; i++) r.clock[i]++, r.sync[i]++;
+}
+
+void race_warp(Thread *t) { mine->sync[t->index / 32]++; }
+
+void race_release(Thread *t, Clocks &c) {
+	Race &r = *mine;
+	unsigned w = t->index / 32;
+	for (int i = 0; i < 32; i++) c.of[i] = std::max(c.of[i], r.knows[w].of[i]);
+	c.of[w] = std::max(c.of[w], r.clock[w]++);
+}
+
+void race_acquire(Thread *t, const Clocks &c) {
+	Race &r = *mine;
+	unsigned w = t->index / 32;
+	for (int i = 0; i < 32; i++) r.knows[w].of[i] = std::max(r.knows[w].of[i], c.of[i]);
+	r.sync[w]++;
+}
+
+void race_shared(Thread *t, uint32_t at, unsigned n, bool write, const char *what) { touch(t, at - SHARED_BASE, n, write, what, nullptr); }
+
+} // namespace kr_emu
+
+#define KR_HOOK(name, n, write)                                                                     \
+	extern "C" __attribute__((visibility("hidden"))) void name(void *p) {                             \
+		kr_emu::access(p, n, write, static_cast<char *>(__builtin_return_address(0)) - 1);             \
+	}
+KR_HOOK(__tsan_read1, 1, false)
+KR_HOOK(__tsan_read2, 2, false)
+KR_HOOK(__tsan_read4, 4, false)
+KR_HOOK(__tsan_read8, 8, false)
+KR_HOOK(__tsan_read16, 16, false)
+KR_HOOK(__tsan_write1, 1, true)
+KR_HOOK(__tsan_write2, 2, true)
+KR_HOOK(__tsan_write4, 4, true)
+KR_HOOK(__tsan_write8, 8, true)
+KR_HOOK(__tsan_write16, 16, true)
+KR_HOOK(__tsan_unaligned_read2, 2, false)
+KR_HOOK(__tsan_unaligned_read4, 4, false)
+KR_HOOK(__tsan_unaligned_read8, 8, false)
+KR_HOOK(__tsan_unaligned_read16, 16, false)
+KR_HOOK(__tsan_unaligned_write2, 2, true)
+KR_HOOK(__tsan_unaligned_write4, 4, true)
+KR_HOOK(__tsan_unaligned_write8, 8, true)
+KR_HOOK(__tsan_unaligned_write16, 16, true)
+#define KR_HIDDEN extern "C" __attribute__((visibility("hidden"))) void
+KR_HIDDEN __tsan_read_range(void *p, unsigned long n) { kr_emu::access(p, (unsigned)n, false, __builtin_return_address(0)); }
+KR_HIDDEN __tsan_write_range(void *p, unsigned long n) { kr_emu::access(p, (unsigned)n, true, __builtin_return_address(0)); }
+KR_HIDDEN __tsan_init() {}
+KR_HIDDEN __tsan_func_entry(void *) {}
+KR_HIDDEN __tsan_func_exit() {}
+#endif

@@ -1,0 +1,35 @@
+// Races on shared memory, found in the build of `make cuda-emu-race` (KR_EMU_RACE): there
+// the compiler calls race.cpp at every access of a kernel, and the functions below say
+// what orders accesses. In the usual build they are nothing.
+//
+// Two accesses to a byte, at least one a write, by different threads, must have a barrier
+// between them: of the block, a named one, an mbarrier, or within a warp __syncwarp.
+// Shuffles, votes and matrix instructions order no memory.
+//
+// Warps have clocks and know how far others have come (vector clocks); lanes of a warp
+// are told apart only by whether the warp has synchronised since. What one lane learns
+// all lanes of its warp know: some races are missed, none is invented.
+#pragma once
+#include <string.h>
+
+#include "fiber.h"
+
+namespace kr_emu {
+#if KR_EMU_RACE
+
+void race_begin(Worker &w);                         // a block starts
+void race_block(Worker &w);                         // __syncthreads opens
+void race_warp(Thread *t);                          // __syncwarp
+void race_release(Thread *t, Clocks &c);            // t arrives
+void race_acquire(Thread *t, const Clocks &c);      // t goes on
+void race_shared(Thread *t, uint32_t at, unsigned n, bool write, const char *what); // by an instruction
+
+#else
+static inline void race_begin(Worker &) {}
+static inline void race_block(Worker &) {}
+static inline void race_warp(Thread *) {}
+static inline void race_release(Thread *, Clocks &) {}
+static inline void race_acquire(Thread *, const Clocks &) {}
+static inline void race_shared(Thread *, uint32_t, unsigned, bool, const char *) {}
+#endif
+} // namespace kr_emu

@@ -1,0 +1,60 @@
+// Kernels with a race each, and their right twins. Found by the build that looks (race.h).
+#include "kr.cuh"
+
+// fix 1: with the barrier that the wrong one lacks.
+KR_KERNEL(64, 1) r_block(int *out, int fix) {
+	KR_SHARED(int, s);
+	s[threadIdx.x] = threadIdx.x;
+	if (fix) __syncthreads();
+	out[threadIdx.x] = s[63 - threadIdx.x];
+}
+KR_EXPORT(r_block)
+KR_KERNEL(32, 1) r_warp(int *out, int fix) {
+	__shared__ int s[32];
+	s[threadIdx.x] = threadIdx.x;
+	if (fix) __syncwarp();
+	else out[32] = __shfl_xor_sync(0xffffffffu, 1, 1); // orders nothing
+	out[threadIdx.x] = s[31 - threadIdx.x];
+}
+KR_EXPORT(r_warp)
+// Read, then overwritten: the second barrier of a loop.
+KR_KERNEL(64, 1) r_again(int *out, int fix) {
+	KR_SHARED(int, s);
+	for (int k = 0; k < 3; k++) {
+		s[threadIdx.x] = k;
+		__syncthreads();
+		out[threadIdx.x] = s[63 - threadIdx.x];
+		if (fix) __syncthreads();
+	}
+}
+KR_EXPORT(r_again)
+// Neighbouring bytes are no race.
+KR_KERNEL(64, 1) r_bytes(int *out, int fix) {
+	KR_SHARED(uint8_t, s);
+	s[threadIdx.x] = 1;
+	__syncthreads();
+	if (!fix) s[5] = 2;
+	out[threadIdx.x] = s[threadIdx.x];
+}
+KR_EXPORT(r_bytes)
+#ifdef KR_HOPPER
+// A copy into memory that others may still read: they say they are done too early.
+KR_KERNEL(64, 1) r_bulk(const int *in, int *out, int fix) {
+	KR_SHARED(int, s);
+	uint32_t full = smem_u32(s + 64), empty = full + 8;
+	if (threadIdx.x == 0) mbar_init(full, 1), mbar_init(empty, 64);
+	__syncthreads();
+	for (int k = 0; k < 3; k++) {
+		if (threadIdx.x == 0) {
+			if (k > 0) mbar_wait(empty, (k - 1) & 1);
+			mbar_expect(full, 256);
+			bulk_copy(smem_u32(s), in, 256, full);
+		}
+		mbar_wait(full, k & 1);
+		if (!fix) mbar_arrive(empty);
+		out[threadIdx.x] = s[63 - threadIdx.x];
+		if (fix) mbar_arrive(empty);
+	}
+}
+KR_EXPORT(r_bulk)
+#endif
