@@ -15,15 +15,11 @@
 
 #ifdef KR_HOPPER
 
-template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const Job &j, unsigned char *shared) {
+// The product of one tile of up to TN tokens.
+template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED> KR_DEV void tile_h(const Job &j, const Tile &t, unsigned char *shared) {
 	typedef Packed<BITS, GROUP> Weights;
-	const bool STAGED = TN < 128;
-	const int STAGES = TN == 128 ? 5 : 6, THREADS = 128 * GROUPS, ROWS = 64 * GROUPS;
+	const int THREADS = 128 * GROUPS, ROWS = 64 * GROUPS;
 	typedef Gather<TN, THREADS> Tokens;
-	pdl_wait();
-	pdl_launch();
-	const Tile t = tile_of(j, TN);
-	if (t.count < 1) return;
 	// A stage of the ring: activations, then each thread's weights and scales.
 	const int PLACES = THREADS * 16, SCALE_PLACES = THREADS * 4, SCALES_AT = Tokens::BYTES + Weights::PIECES * PLACES;
 	const int STAGE = STAGED ? SCALES_AT + Weights::PIECES * Weights::SCALES * SCALE_PLACES : Tokens::BYTES;
@@ -140,6 +136,23 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 	take<TN>(j, reinterpret_cast<float(&)[TN / 8][4]>(d), w.last_scale(), rows, shared, pitch, local, whole);
 	__syncthreads();
 	give<TN, ROWS, THREADS>(j, rows, shared, pitch);
+}
+
+template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const Job &j, unsigned char *shared) {
+	const int STAGES = TN == 128 ? 5 : 6;
+	const bool STAGED = TN < 128;
+	pdl_wait();
+	pdl_launch();
+	const Tile t = tile_of(j, TN);
+	if (t.count < 1) return;
+	// An expert's last tile is half empty on average: half as many multiplications do for
+	// half of them. (Not where two scales a tile leave no register for that.)
+	const bool HALVES = TN > 32 && !(GROUP == 32 && TN == 128 && GROUPS == 2);
+	if (!HALVES || t.count > TN / 2) {
+		tile_h<BITS, GROUP, TN, GROUPS, STAGES, STAGED>(j, t, shared);
+	} else if constexpr (HALVES) {
+		tile_h<BITS, GROUP, TN / 2, GROUPS, STAGES, STAGED>(j, t, shared);
+	}
 }
 
 #define GROUPED_KERNEL(name, BITS, GROUP, TN, GROUPS, BLOCKS)        \
