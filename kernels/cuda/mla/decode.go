@@ -75,7 +75,7 @@ func align(n int) int { return (n + 255) &^ 255 }
 
 // Decode is latent attention of all generated rows in table, at most rows of them with at
 // most items of work (DecodeItems, or what else bounds spans.Items of all rows); only
-// these bounds make the grid. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16.
+// these bounds make the grid, and a row beyond them becomes NaN. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16.
 // scratch has DecodeScratch bytes, aligned to 16.
 func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA) {
 	const op = "MLADecode"
@@ -98,12 +98,12 @@ func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV
 		launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), launch.I32(p.Heads))
 	blocks := min(card.SMs, items*int(over(p.Heads, headsPerBlock)))
 	l.Add(kAttend[cache.DType], launch.Config{Grid: launch.Dim{X: uint32(blocks)}, Block: launch.Dim{X: 256}, Shared: decodeShared, PDL: true},
-		launch.P(part), launch.P(marks), launch.P(scratch), launch.P(cache.At), launch.P(cache.Scales.At),
+		launch.P(part), launch.P(marks), launch.I32(items), launch.P(scratch), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At),
 		launch.I32(p.Heads), launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
 	l.Add(kMerge, launch.Config{
 		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 256}, PDL: true},
-		launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(part), launch.P(marks), kvbAt, kvbStride, launch.P(table.At), launch.I32(p.Heads))
+		launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(part), launch.P(marks), launch.I32(items), kvbAt, kvbStride, launch.P(table.At), launch.I32(p.Heads))
 }
 
 func over(n, by int) uint32 { return uint32((n + by - 1) / by) }

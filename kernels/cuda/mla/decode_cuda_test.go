@@ -16,14 +16,16 @@ import (
 // (2^-9 each, relative to sums of size 1), and so is the result.
 const epsMMA = 3. / 256
 
-// decode runs Decode with a poisoned output.
+// runDecode runs Decode with a poisoned output and bounds that are not tight.
 func (b *problem) runDecode(dt tensor.DType) []float32 {
 	items := 0
 	for _, s := range b.decode {
 		items += spans.Items(s.Pos + s.Len)
 	}
-	rows := len(b.decode) + 3 // a bound, as a bucket is
-	items += 3
+	return b.decodeWithin(dt, len(b.decode)+3, items+3)
+}
+
+func (b *problem) decodeWithin(dt tensor.DType, rows, items int) []float32 {
 	b.q.Rows = max(b.q.Rows, rows)
 	out := b.out(dt)
 	out.Rows = b.q.Rows
@@ -83,5 +85,21 @@ func TestDecodeInvariance(t *testing.T) {
 		b.decode = []device.Span{s}
 		b.putTable()
 		sameBits(t, "alone", b.runDecode(tensor.F32)[i*cols:(i+1)*cols], all[i*cols:(i+1)*cols])
+	}
+}
+
+// Items beyond the bound are left out, and their rows are NaN; others are as ever.
+func TestDecodeBeyondItsBound(t *testing.T) {
+	c := cudatest.Open(t)
+	p := lite
+	p.Heads = 1
+	b := newProblem(c, 4, p, tensor.BF16, tensor.BF16, tensor.BF16, contexts(9, 140, 20))
+	all := b.runDecode(tensor.F32)
+	got := b.decodeWithin(tensor.F32, 3, 3) // one, two and one item
+	sameBits(t, "two rows", got[:2*p.V], all[:2*p.V])
+	for i, v := range got[2*p.V:] {
+		if v == v {
+			t.Fatalf("value %d of a row without room is %v", i, v)
+		}
 	}
 }

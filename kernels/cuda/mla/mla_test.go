@@ -66,7 +66,7 @@ func TestDecodeLaunches(t *testing.T) {
 			name string
 			grid launch.Dim
 			args int
-		}{{"kr_mla_absorb", x.absorb, 7}, {"kr_mla_decode_e4m3", launch.Dim{X: x.attend}, 12}, {"kr_mla_merge", x.merge, 9}} {
+		}{{"kr_mla_absorb", x.absorb, 7}, {"kr_mla_decode_e4m3", launch.Dim{X: x.attend}, 13}, {"kr_mla_merge", x.merge, 10}} {
 			o := l.Ops[i]
 			if o.Kernel.String() != want.name || o.Config.Grid != want.grid || o.Count != want.args || !o.Config.PDL {
 				t.Errorf("%+v: %s %+v with %d arguments, want %+v", x, o.Kernel, o.Config, o.Count, want)

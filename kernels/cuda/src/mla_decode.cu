@@ -85,11 +85,11 @@ struct Work {
 	int at, to;
 };
 
-KR_DEV Work work_at(const int *table, int number, int groups) {
+KR_DEV Work work_at(const int *table, int number, int groups, int items_max) {
 	Work w;
 	w.item = number / groups, w.heads = number % groups * HEADS;
 	int prompts = table[HEAD_PREFILL];
-	int i = number < table[HEAD_ITEMS] * groups ? span_of_item(table, prompts, prompts + table[HEAD_DECODE], w.item) : -1;
+	int i = number < min(table[HEAD_ITEMS], items_max) * groups ? span_of_item(table, prompts, prompts + table[HEAD_DECODE], w.item) : -1;
 	if (i < 0) {
 		w.item = -1;
 		return w;
@@ -261,16 +261,16 @@ KR_DEV void finish(const State &st, unsigned char *shared, float *part, float *m
 	}
 }
 
-// part [items, heads, RANK], marks [items, heads, 2]. Each block takes items in turn, as
+// part [items_max, heads, RANK], marks [items_max, heads, 2]. Each block takes items in turn, as
 // many as there are; the next tile of keys, of this item or the next, is on its way while
 // one is worked on. scale has log2(e) in it.
-template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part, float *marks, const bf16 *qa, const Cache &cache, const int *table, int heads, float scale, int block_tokens) {
+template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part, float *marks, int items_max, const bf16 *qa, const Cache &cache, const int *table, int heads, float scale, int block_tokens) {
 	uint32_t base = smem_u32(shared);
 	const bool raw = KIND != BF16_ROWS;
 	int groups = (heads + HEADS - 1) / HEADS, number = blockIdx.x, stage = 0;
 	pdl_launch();
 	pdl_wait();
-	Work w = work_at(table, number, groups);
+	Work w = work_at(table, number, groups, items_max);
 	if (w.item < 0) return;
 	const uint32_t step = raw ? TILE_BYTES / 2 : TILE_BYTES;
 	fetch_tile<KIND>(base, cache, table, w, block_tokens);
@@ -281,7 +281,7 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 	while (w.item >= 0) {
 		Work next = w;
 		bool ends = w.at + KEY_TILE >= w.to;
-		if (ends) next = work_at(table, number += gridDim.x, groups);
+		if (ends) next = work_at(table, number += gridDim.x, groups, items_max);
 		else next.at += KEY_TILE;
 		if (begins) {
 			fetch_queries(q, qa, w.row, w.heads, heads);
@@ -313,11 +313,11 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 
 #define ATTEND(name, kind)                                                                                                       \
 	KR_KERNEL(ATTEND_THREADS, 1)                                                                                                   \
-	name(float *part, float *marks, const bf16 *qa, const char *cache, const float *scales, int stride, int scales_stride,         \
-	     int group, const int *table, int heads, float scale, int block_tokens) {                                                   \
+	name(float *part, float *marks, int items_max, const bf16 *qa, const char *cache, const float *scales, int stride,             \
+	     int scales_stride, int group, const int *table, int heads, float scale, int block_tokens) {                                                   \
 		KR_SHARED(unsigned char, shared);                                                                                            \
 		Cache c = {cache, scales, kind, stride, scales_stride, group};                                                              \
-		attend_items<kind>(shared, part, marks, qa, c, table, heads, scale, block_tokens);                                                  \
+		attend_items<kind>(shared, part, marks, items_max, qa, c, table, heads, scale, block_tokens);                                                  \
 	}                                                                                                                             \
 	KR_EXPORT(name)
 ATTEND(kr_mla_decode_bf16, BF16_ROWS)
@@ -329,10 +329,14 @@ ATTEND(kr_mla_decode_i8, I8_ROWS)
 enum { MERGE_ROWS = 8, MERGE_V = 64, ITEMS_MAX = 128, LATENT_STRIDE = RANK + 32, QUADS = RANK / 4 };
 
 // How the items of a record's row count, by a warp: powers of two below the largest
-// score, and one by the sum of all.
-KR_DEV void weigh_items(float *weights, float &scale, int &items, int &start, const float *marks, const int *table, int record, int head, int heads) {
+// score, and one by the sum of all. A row whose items had no room becomes NaN.
+KR_DEV void weigh_items(float *weights, float &scale, int &items, int &start, const float *marks, int items_max, const int *table, int record, int head, int heads) {
 	int lane = threadIdx.x % 32;
 	Span s = span_at(table, record);
+	if (s.start + s.count > items_max) {
+		if (lane == 0) items = start = 0, scale = NAN;
+		return;
+	}
 	const float2 *mark = (const float2 *)marks + (long long)s.start * heads + head;
 	float most = -INFINITY, total = 0.f;
 	for (int i = lane; i < s.count; i += 32) most = fmaxf(most, mark[(long long)i * heads].x);
@@ -356,7 +360,7 @@ KR_DEV void add(float4 &sum, float weight, float4 x) {
 // odd ones, 4 columns a thread; then a warp multiplies 16 rows of w_vc, a half of the
 // latent columns, with all rows. Grid (heads * VDIM / MERGE_V, rows / MERGE_ROWS).
 KR_KERNEL(256, 1)
-kr_mla_merge(void *out, int wide, int out_stride, const float *part, const float *marks, const bf16 *kvb, int kvb_stride, const int *table, int heads) {
+kr_mla_merge(void *out, int wide, int out_stride, const float *part, const float *marks, int items_max, const bf16 *kvb, int kvb_stride, const int *table, int heads) {
 	__shared__ __align__(16) bf16 latents[MERGE_ROWS][LATENT_STRIDE];
 	__shared__ __align__(16) float4 odd[MERGE_ROWS][QUADS];
 	__shared__ float weights[MERGE_ROWS][ITEMS_MAX], scale[MERGE_ROWS];
@@ -377,7 +381,7 @@ kr_mla_merge(void *out, int wide, int out_stride, const float *part, const float
 	pdl_wait();
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.y * MERGE_ROWS;
 	if (first >= rows) return;
-	if (first + warp < rows) weigh_items(weights[warp], scale[warp], items[warp], start[warp], marks, table, prompts + first + warp, head, heads);
+	if (first + warp < rows) weigh_items(weights[warp], scale[warp], items[warp], start[warp], marks, items_max, table, prompts + first + warp, head, heads);
 	else if (lane == 0) items[warp] = start[warp] = 0, scale[warp] = 0.f;
 	__syncthreads();
 	int parity = tid / QUADS, quad = tid % QUADS;
