@@ -20,6 +20,10 @@ func (sampleNode) receive(c *turn, m any) {
 	case !b.Abandoned.Load():
 		for i := range b.Rows {
 			r := &b.Rows[i]
+			if id, ok := b.State.ChosenID(i); ok {
+				r.Result, r.Err = r.Sampler.Take(id)
+				continue
+			}
 			r.Result, r.Err = r.Sampler.Next(b.State.LogitRow(i))
 		}
 	}

@@ -199,6 +199,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 			b.Rows = append(b.Rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler})
 		}
 	}
+	n.draws(b)
 	if err := n.place(b, &n.plan); err != nil {
 		n.lose(f, fmt.Errorf("batch %d: %w", d.ID, err))
 		n.give(f)
@@ -206,6 +207,22 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
 	n.filled = append(n.filled, b)
+}
+
+// draws has the device choose the batch's tokens, if it can choose all of them.
+func (n *scheduleNode) draws(b *msg.Batch) {
+	n.plan.Draws = n.plan.Draws[:0]
+	if !b.State.Choose() {
+		return
+	}
+	for i := range b.Rows {
+		d, ok := b.Rows[i].Sampler.Draw()
+		if !ok {
+			n.plan.Draws = n.plan.Draws[:0]
+			return
+		}
+		n.plan.Draws = append(n.plan.Draws, d)
+	}
 }
 
 // place makes a batch hold a plan and waits for the copies: whoever gets it works on

@@ -24,16 +24,19 @@ type Batch struct {
 	// AllLogits asks for the logits of every row instead of those of the spans
 	// that Want them.
 	AllLogits bool
+	// Draws, where an accelerator chooses the tokens itself, say how: one for each row
+	// that Spans Want. State.ChosenID has them then, and nobody sees the logits. Only for
+	// states that Choose.
+	Draws []device.Draw
 }
 
 // Probe sees the intermediate results of a step. It is nil in production; a
 // stage with a nil probe does no extra work. Ops are named as in the goldens'
-// table: embed, final_norm (layer -1); input_norm, q_a, q, kv_a, kv_norm, q_pe,
+// table: embed, final_norm (layer -1); input_norm, q_a, q, kv_a, kv_norm, q_rotated,
 // k_pe, attn, mixer_out, post_norm, router_logits, router_ids, router_weights,
 // experts_out, shared_out, mlp_out, layer_out.
 //
-// m holds st.T rows (q_pe: st.T*heads rows; final_norm: a row for each of
-// st.Wanted) and is valid during the call only, once s has passed this point.
+// m holds st.T rows (final_norm: a row for each of st.Wanted) and is valid during the call only, once s has passed this point.
 // layer_out arrives when the next layer starts, or at the end of a group.
 type Probe interface {
 	Observe(s device.Stream, layer int, op string, m device.Mat, st *State)

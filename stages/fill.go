@@ -25,10 +25,18 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 	st.T, st.Pending, st.All = t, false, b.AllLogits
 	st.Spans, st.Prefill, st.Decode = st.Spans[:0], st.Prefill[:0], st.Decode[:0]
 	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
+	st.draws = st.draws[:0]
 	copy(st.inputs.tokens, b.Tokens)
 	if err := st.fillSpans(b); err != nil {
 		st.T = 0
 		return err
+	}
+	if n := len(b.Draws); n > 0 {
+		if n != len(st.Wanted) || !st.Choose() {
+			st.T = 0
+			return fmt.Errorf("%w: %d draws for %d rows", ErrBatch, n, len(st.Wanted))
+		}
+		st.draws = append(st.draws, b.Draws...)
 	}
 	st.view()
 	if r, ok := s.(device.Repeater); ok {

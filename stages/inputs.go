@@ -12,10 +12,12 @@ type inputs struct {
 	tokens []int32 // [tokens] parts of host
 	pos    []int32 // [tokens]
 	slots  []int32 // [tokens]
+	draws  []int32 // [logit rows * DrawWords], at an even word; empty where the device cannot choose
 	rows   []int32 // [logit rows]
 	spans  []int32 // the table's room; empty on host memory
 
 	dev  device.Mat // [1, len(host)] I32
+	draw device.Mat // [1, len(draws)] of it
 	used int        // words of spans
 }
 
@@ -23,7 +25,7 @@ type inputs struct {
 func inputWords(lim Limits, l device.Layout) int {
 	n := 3*lim.Tokens + lim.LogitRows
 	if l != nil {
-		n += l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
+		n += lim.LogitRows*l.DrawWords() + l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
 	}
 	return n
 }
@@ -39,6 +41,11 @@ func (st *State) allocInputs(dev device.Device) error {
 	st.bufs = append(st.bufs, in.dev.Buf)
 	in.host = make([]int32, n)
 	at := 0
+	if st.layout != nil {
+		n := st.lim.LogitRows * st.layout.DrawWords()
+		in.draws, in.draw = in.host[:n:n], in.dev.ColRange(0, n)
+		at = n
+	}
 	cut := func(n int) ([]int32, device.Mat) {
 		part := in.host[at : at+n : at+n]
 		m := in.dev.ColRange(at, at+n)
@@ -59,6 +66,10 @@ func (st *State) sendInputs(s device.Stream) {
 	in := &st.inputs
 	copy(in.rows, st.Wanted)
 	if st.layout != nil {
+		words := st.layout.DrawWords()
+		for i := range st.draws {
+			st.layout.PutDraw(in.draws[i*words:(i+1)*words], st.draws[i])
+		}
 		in.used = st.layout.PutSpans(in.spans, st.Prefill, st.Decode)
 		n := len(in.host) - len(in.spans) + in.used
 		s.CopyIn(in.dev.ColRange(0, n), int32Bytes(in.host[:n]))

@@ -64,6 +64,8 @@ type State struct {
 	blocks []int32 // arena of the block tables
 	ids    []int32 // RouterIDs on the host, where the device's memory is not
 	logits []float32
+	chosen []int32       // on the host
+	draws  []device.Draw // of the batch at hand; empty: the host chooses
 	bufs   []device.Buffer
 	normed device.QRows // room for Input and Output as integers
 	final  device.QRows
@@ -74,7 +76,7 @@ type views struct {
 	ids, positions, slots, rows              device.Mat
 	hidden, normed, delta, shared, expertOut device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
-	picked, final, logits                    device.Mat
+	picked, final, logits, chosen            device.Mat
 }
 
 // shape is one of the matrices with its size; absent ones have no rows or columns.
@@ -98,12 +100,21 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout) []shape {
 		{&v.picked, tensor.F32, picked, h},
 		{&v.final, rows, n, h},
 		{&v.logits, tensor.F32, n, cfg.Vocab},
+		{&v.chosen, tensor.I32, n * min(1, drawWords(l)), 1},
 		{&v.shared, rows, t * min(1, cfg.MoE.Shared), h},
 		{&v.expertOut, rows, t * k * min(1, e), h},
 		{&v.routerLogits, tensor.F32, t, e},
 		{&v.routerIDs, tensor.I32, t * min(1, e), k},
 		{&v.routerWeights, tensor.F32, t * min(1, e), k},
 	}
+}
+
+// drawWords is l's DrawWords, 0 without a layout.
+func drawWords(l device.Layout) int {
+	if l == nil {
+		return 0
+	}
+	return l.DrawWords()
 }
 
 // StateBytes is the size of the matrices a State allocates on its device for
@@ -172,6 +183,8 @@ func (st *State) hostSide(t, e, k int) {
 	}
 	if st.full.logits.Buf.Host() == nil {
 		st.logits = make([]float32, st.lim.LogitRows*st.cfg.Vocab)
+		st.chosen = make([]int32, st.lim.LogitRows)
+		st.draws = make([]device.Draw, 0, st.lim.LogitRows)
 	}
 }
 
@@ -210,6 +223,36 @@ func (st *State) FetchLogits(s device.Stream) {
 	if st.logits != nil && st.Logits.Rows > 0 {
 		s.CopyOut(float32Bytes(st.logits[:st.Logits.Rows*st.Logits.Cols]), st.Logits)
 	}
+}
+
+// Choose reports whether the device can choose tokens itself: Batch.Draws.
+func (st *State) Choose() bool { return !st.full.chosen.Zero() }
+
+// Draws is what an operator that chooses takes: where the tokens go [n, 1] I32 and how
+// they are chosen; ok is false where the host chooses.
+func (st *State) Draws() (ids, draws device.Mat, ok bool) {
+	if len(st.draws) == 0 {
+		return device.Mat{}, device.Mat{}, false
+	}
+	n := len(st.draws)
+	return st.full.chosen.RowRange(0, n), st.inputs.draw.ColRange(0, n*st.layout.DrawWords()), true
+}
+
+// FetchChosen is FetchLogits for the tokens the device chose.
+func (st *State) FetchChosen(s device.Stream) {
+	if n := len(st.draws); n > 0 {
+		s.CopyOut(int32Bytes(st.chosen[:n]), st.full.chosen.RowRange(0, n))
+	}
+}
+
+// ChosenID is the token of row Wanted[i], or why there is none (device.DrawNaN and so
+// on); ok is false where the host is to choose. The stream given to FetchChosen must be
+// synchronised.
+func (st *State) ChosenID(i int) (id int32, ok bool) {
+	if i >= len(st.draws) {
+		return 0, false
+	}
+	return st.chosen[i], true
 }
 
 // LogitRow is the i-th row of logits [V], that of row Wanted[i]: read only,

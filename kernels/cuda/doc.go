@@ -7,8 +7,10 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"errors"
 
+	"krater/kernels/cuda/sample"
 	"krater/kernels/cuda/spans"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -42,6 +44,19 @@ func (l Layout) RowType() tensor.DType {
 
 // SpanWords is the size of a table of spans.
 func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
+
+// DrawWords is the size of a draw.
+func (Layout) DrawWords() int { return sample.RowBytes / 4 }
+
+// PutDraw writes a draw.
+func (Layout) PutDraw(dst []int32, d device.Draw) {
+	row := sample.Row{Temperature: d.Temperature, TopP: d.TopP, MinP: d.MinP, TopK: d.TopK, Seed: d.Seed, N: d.N}
+	var b [sample.RowBytes]byte
+	row.Put(b[:])
+	for i := range dst[:sample.RowBytes/4] {
+		dst[i] = int32(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+}
 
 // PutSpans writes a table of spans.
 func (Layout) PutSpans(dst []int32, prefill, decode []device.Span) int {

@@ -98,6 +98,11 @@ func (d *Device) WeightedSum(s device.Stream, out, y, weights, base device.Mat) 
 	d.do("WeightedSum", s, func(s *Stream) { s.ops.WeightedSum(mat(out), mat(y), mat(weights), mat(base)) })
 }
 
+// Choose picks a token a row.
+func (d *Device) Choose(s device.Stream, ids, logits, draws device.Mat) {
+	d.do("Choose", s, func(s *Stream) { s.ops.Choose(mat(ids), mat(logits), mat(draws)) })
+}
+
 // Rope rotates x in place.
 func (d *Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
 	d.do("Rope", s, func(s *Stream) { s.ops.Rope(mat(x), mat(positions), mat(table), p) })

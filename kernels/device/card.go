@@ -17,6 +17,10 @@ type Layout interface {
 	// RowType is the type of rows that linear layers read and write there: BF16. The
 	// residual stream, router and logits stay F32.
 	RowType() tensor.DType
+	// DrawWords is the size of a Draw in a device's memory, in 32-bit words, an even
+	// number; PutDraw writes one. 0: the device cannot choose tokens.
+	DrawWords() int
+	PutDraw(dst []int32, d Draw)
 	// SpanWords is the size of a table of spans, in 32-bit words, for so many spans with
 	// so many blocks in all.
 	SpanWords(spans, blocks int) int
@@ -24,6 +28,22 @@ type Layout interface {
 	// from a copy of it in the device's memory, so that a step can be repeated as it is.
 	PutSpans(dst []int32, prefill, decode []Span) int
 }
+
+// Draw is how the token of a row is chosen from its logits: the fields are those of
+// stages/sample.Params. N is how many tokens the sequence has chosen before.
+type Draw struct {
+	Temperature float64 // 0: the largest logit
+	TopK        int
+	TopP, MinP  float64
+	Seed, N     uint64
+}
+
+// What stands in the place of a token that a device could not choose.
+const (
+	DrawNaN      int32 = -1 - iota // a logit is NaN
+	DrawInfinite                   // one is +Inf
+	DrawMasked                     // all are -Inf
+)
 
 // LayoutOf is d's layout, nil for a device that computes on host memory.
 func LayoutOf(d Device) Layout {
@@ -96,6 +116,7 @@ func (b *Bank) ExpertBytes() int { return b.W13.Bytes() + b.W2.Bytes() }
 
 // The operators of an Accelerator, besides the others:
 //
+//	Choose(s, ids [n,1] I32, logits [n,V] F32, draws [1, n*DrawWords] I32)   a token a row
 //	MatMulT(s, out [T,N], x [T,K], w Tiles)                      out = x * w^T
 //	FFNT(s, out [T,H], x [T,H], e TExpert)                       down(silu(gate x) * up x)
 //	ExpertsOn(s, y [T*K,H], x [T,H], b *Bank, ids [T,K] I32)     a row of y for every choice; ids below 0 give zeros

@@ -13,6 +13,11 @@ type Ops interface {
 	stages.Products
 }
 
+// chooser is a device that chooses tokens itself.
+type chooser interface {
+	Choose(s device.Stream, ids, logits, draws device.Mat)
+}
+
 // Stage holds the final norm and the output projection.
 type Stage struct {
 	Ops  Ops
@@ -23,7 +28,8 @@ type Stage struct {
 
 // Run writes st.Final and st.Logits for the rows of st.Wanted and, on devices
 // whose memory the host cannot address, starts their copy: after s is
-// synchronised st.LogitRow gives them.
+// synchronised st.LogitRow gives them. Where the batch has the device choose, only the
+// chosen tokens are copied: st.ChosenID.
 func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	if len(st.Wanted) == 0 {
 		return
@@ -39,5 +45,10 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	}
 	st.Output.Changed()
 	st.Output.Mul(s, h.Ops, st.Logits, &h.Proj)
+	if ids, draws, ok := st.Draws(); ok {
+		h.Ops.(chooser).Choose(s, ids, st.Logits, draws)
+		st.FetchChosen(s)
+		return
+	}
 	st.FetchLogits(s)
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"krater/kernels/device"
 )
 
 // Sequence is the state of one request's choices. It belongs to one goroutine at
@@ -109,6 +111,31 @@ func (q *Sequence) Next(logits []float32) (Result, error) {
 	if q.p.Logprobs >= 0 {
 		q.logprobs(&r, logits, logits[best], s)
 	}
+	q.note(&r)
+	return r, nil
+}
+
+// Draw is how a device may make the next choice in Next's place; ok is false where only
+// the host can: what changes logits, and log-probabilities.
+func (q *Sequence) Draw() (d device.Draw, ok bool) {
+	if q.p.Logprobs >= 0 || q.changes() {
+		return device.Draw{}, false
+	}
+	p := &q.p
+	return device.Draw{Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP, MinP: p.MinP, Seed: p.Seed, N: uint64(q.n)}, true
+}
+
+// Take is Next with the choice that a device made by Draw.
+func (q *Sequence) Take(id int32) (Result, error) {
+	switch {
+	case id == device.DrawNaN:
+		return Result{}, fmt.Errorf("%w: a logit is NaN", ErrLogits)
+	case id == device.DrawInfinite:
+		return Result{}, fmt.Errorf("%w: a logit is +Inf", ErrLogits)
+	case id < 0 || int(id) >= q.vocab:
+		return Result{}, fmt.Errorf("%w: all are -Inf or masked", ErrLogits)
+	}
+	r := Result{ID: id}
 	q.note(&r)
 	return r, nil
 }

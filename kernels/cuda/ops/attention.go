@@ -35,7 +35,7 @@ func (b *Builder) expand(out, x launch.Mat, w launch.Weight) {
 	if !gemm.Can(out, x, w.F) {
 		refuse("MLAPrefill", "keys and values %v of %v and %v", out, x, w.F)
 	}
-	plan := gemm.Choose(b.Card, gemm.Sizes{M: expandRows, N: w.F.Rows, K: w.F.Cols}, false)
+	plan := gemm.Choose(b.Card, gemm.Sizes{M: expandRows, N: w.F.Rows, K: w.F.Cols})
 	gemm.BF16(b.List, b.Card, out, x, w.F, gemm.Options{Plan: plan})
 }
 

@@ -9,6 +9,7 @@ import (
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/route"
+	"krater/kernels/cuda/sample"
 	"krater/kernels/device"
 )
 
@@ -66,6 +67,11 @@ func (b *Builder) Latent(cache launch.KV, q, kv, norm launch.Mat, eps float32, p
 // TopK chooses experts.
 func (b *Builder) TopK(ids, weights, logits, bias launch.Mat, p device.Router) {
 	route.TopK(b.List, ids, weights, logits, bias, p, 0)
+}
+
+// Choose picks a token a row of logits [n, V], by the n draws.
+func (b *Builder) Choose(ids, logits, draws launch.Mat) {
+	sample.Sample(b.List, ids, logits, draws.At, launch.Mat{}, launch.Mat{}, b.Scratch(sample.Scratch(logits.Rows, logits.Cols)))
 }
 
 // WeightedSum is out[t] = the sum over k of weights[t, k] * y[t*K+k], plus base[t].
