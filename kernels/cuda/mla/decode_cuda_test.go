@@ -22,17 +22,17 @@ func (b *problem) runDecode(dt tensor.DType) []float32 {
 	for _, s := range b.decode {
 		items += spans.Items(s.Pos + s.Len)
 	}
-	return b.decodeWithin(dt, len(b.decode)+3, items+3)
+	return b.decodeWithin(b.c.Info(), dt, len(b.decode)+3, items+3)
 }
 
-func (b *problem) decodeWithin(dt tensor.DType, rows, items int) []float32 {
+func (b *problem) decodeWithin(card launch.Card, dt tensor.DType, rows, items int) []float32 {
 	b.q.Rows = max(b.q.Rows, rows)
 	out := b.out(dt)
 	out.Rows = b.q.Rows
 	defer func() { b.q.Rows = b.rows }()
 	scratch := b.c.Alloc(DecodeScratch(rows, items, b.p))
 	b.c.Run(func(l *launch.List) {
-		Decode(l, b.c.Info(), out, b.q, b.kv, b.kvb, b.table, rows, items, scratch, b.p)
+		Decode(l, card, out, b.q, b.kv, b.kvb, b.table, rows, items, scratch, b.p)
 	})
 	out.Rows = b.rows
 	return b.c.Floats(out)
@@ -71,20 +71,27 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// A row has the same bits alone, among others and in every run.
+// A row has the same bits alone, among others, on few multiprocessors and in every run.
 func TestDecodeInvariance(t *testing.T) {
 	c := cudatest.Open(t)
-	b := newProblem(c, 3, lite, tensor.BF16, tensor.F8E4M3, tensor.BF16, contexts(70, 300, 5))
-	all := b.runDecode(tensor.F32)
-	for range 2 {
+	for heads, dt := range map[int]tensor.DType{2: tensor.F8E4M3, 17: tensor.BF16} {
+		p := lite
+		p.Heads = heads
+		b := newProblem(c, 3, p, tensor.BF16, dt, tensor.BF16, contexts(70, 300, 5))
+		all := b.runDecode(tensor.F32)
 		sameBits(t, "again", b.runDecode(tensor.F32), all)
-	}
-	cols := b.p.Heads * b.p.V
-	list := b.decode
-	for i, s := range list {
-		b.decode = []device.Span{s}
-		b.putTable()
-		sameBits(t, "alone", b.runDecode(tensor.F32)[i*cols:(i+1)*cols], all[i*cols:(i+1)*cols])
+		for _, sms := range []int{1, 3} {
+			card := c.Info()
+			card.SMs = sms
+			sameBits(t, "on few multiprocessors", b.decodeWithin(card, tensor.F32, 3, 5), all)
+		}
+		cols := b.p.Heads * b.p.V
+		list := b.decode
+		for i, s := range list {
+			b.decode = []device.Span{s}
+			b.putTable()
+			sameBits(t, "alone", b.runDecode(tensor.F32)[i*cols:(i+1)*cols], all[i*cols:(i+1)*cols])
+		}
 	}
 }
 
@@ -95,7 +102,7 @@ func TestDecodeBeyondItsBound(t *testing.T) {
 	p.Heads = 1
 	b := newProblem(c, 4, p, tensor.BF16, tensor.BF16, tensor.BF16, contexts(9, 140, 20))
 	all := b.runDecode(tensor.F32)
-	got := b.decodeWithin(tensor.F32, 3, 3) // one, two and one item
+	got := b.decodeWithin(c.Info(), tensor.F32, 3, 3) // one, two and one item
 	sameBits(t, "two rows", got[:2*p.V], all[:2*p.V])
 	for i, v := range got[2*p.V:] {
 		if v == v {
