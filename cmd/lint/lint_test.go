@@ -30,7 +30,7 @@ var table = []rule{
 	{"krater/kernels/cuda/driver", []string{"krater/kernels/device", "krater/kernels/tensor", "gorgonia.org/cu"}},
 	{"krater/kernels/cuda/rt", []string{"krater/kernels", "gorgonia.org/cu"}},
 	{"krater/kernels/cuda/launch", []string{"krater/kernels/tensor"}},
-	{"krater/kernels/cuda/...", []string{"krater/kernels/cuda", "krater/kernels/tensor", "krater/kernels/device", "gorgonia.org/cu"}},
+	{"krater/kernels/cuda/...", []string{"krater/kernels/cuda", "krater/kernels/tensor", "krater/kernels/device"}},
 	{"krater/kernels/...", []string{"krater/kernels", "github.com/klauspost/cpuid/v2", "golang.org/x/sys"}},
 	{"krater/scheduler/...", []string{"krater/scheduler"}},
 	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
