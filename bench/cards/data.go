@@ -48,15 +48,24 @@ const (
 	small = 120
 )
 
-// words has every 64-bit word of b be random & keep | set.
+// words has every 64-bit word of b be random & keep | set. Pieces have generators of
+// their own, so all cores fill.
 func words(rng *rand.Rand, b []byte, keep, set uint64) {
-	for ; len(b) >= 8; b = b[8:] {
-		binary.LittleEndian.PutUint64(b, rng.Uint64()&keep|set)
-	}
-	var last [8]byte
-	binary.LittleEndian.PutUint64(last[:], rng.Uint64()&keep|set)
-	copy(b, last[:])
+	const piece = 1 << 20
+	seed := rng.Uint64()
+	parallel((len(b)+piece-1)/piece, func(i int) {
+		r := rand.NewPCG(seed, uint64(i))
+		p := b[i*piece : min(len(b), (i+1)*piece)]
+		for ; len(p) >= 8; p = p[8:] {
+			binary.LittleEndian.PutUint64(p, r.Uint64()&keep|set)
+		}
+		var last [8]byte
+		binary.LittleEndian.PutUint64(last[:], r.Uint64()&keep|set)
+		copy(p, last[:])
+	})
 }
+
+func put32(b []byte, v float64) { binary.LittleEndian.PutUint32(b, math.Float32bits(float32(v))) }
 
 // random fills b with numbers of a type; low is a multiple of 4.
 func random(rng *rand.Rand, b []byte, dt tensor.DType, low uint64) {
@@ -149,12 +158,11 @@ func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 	a := f.tiles(rows, cols, joined)
 	w.next, w.nextScale = int64(a.ValueBytes()), int64(a.ScaleBytes())
 	w.values = d.mat(tensor.I8, n, a.ValueBytes(), func(b []byte) {
-		words(d.rng, b, ^uint64(0), 0)
-		for i := range b {
-			if f.bits == 8 && b[i] == 0 {
-				b[i] = 128 // -128 does not occur
-			}
+		if f.bits == 4 {
+			words(d.rng, b, ^uint64(0), 0)
+			return
 		}
+		words(d.rng, b, 0xfefefefe_fefefefe, 0x01010101_01010101) // odd: -128, kept as 0, does not occur
 	})
 	low := uint64(0x3a00) // 2^-11 and up: about 1/64 large with the integers
 	if f.bits == 8 {

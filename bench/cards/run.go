@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"krater/bench/stat"
 	"krater/kernels/cuda/bin"
@@ -18,6 +19,7 @@ import (
 const (
 	replaysMin = 20
 	rounds     = 5
+	graphLimit = 50 * time.Millisecond
 )
 
 // Run measures every case of the table.
@@ -132,7 +134,7 @@ func (r *runner) builder() *ops.Builder {
 func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	row := &Row{Op: c.Op, Shape: c.Shape, DType: c.DType, Kernels: c.Kernels(r.card.Info())}
 	var err error
-	if row.Source, err = built.Hash(row.Kernels); err != nil {
+	if row.Source, err = built.Hash(row.Kernels); err != nil && !r.opt.Small { // nothing small is recorded
 		return nil, err
 	}
 	copies := c.copies()
@@ -142,25 +144,25 @@ func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	d := &desk{card: r.card.Info(), arena: r, rng: rand.New(rand.NewPCG(r.opt.Seed, uint64(len(r.rep.Rows)))), copies: copies}
 	j := c.build(d)
 	b := r.builder()
-	j.run(b, 0)
+	var first time.Duration
 	if r.err == nil {
-		r.err = r.s.Synchronize()
+		first, r.err = r.s.Timed(func() { j.run(b, 0) })
 	}
 	if r.err == nil {
 		row.Error, row.Fault = c.judge(j.check(r.read))
 		row.Error = stat.Round(row.Error, 6)
 		row.Pass = row.Fault == "" && r.err == nil
 	}
-	if us := r.time(b, j, copies); us > 0 && !r.opt.Small {
+	if us := r.time(b, j, copies, first); us > 0 && !r.opt.Small {
 		row.rate(c, us, r.rep.Ceilings)
 	}
 	return row, r.clear()
 }
 
 // time is the median of a launch, in microseconds: graphs of launches, each with the
-// next copy of the data.
-func (r *runner) time(b *ops.Builder, j *job, copies int) float64 {
-	replays := max(replaysMin, copies)
+// next copy of the data; fewer than usual where the first took long.
+func (r *runner) time(b *ops.Builder, j *job, copies int, first time.Duration) float64 {
+	replays := min(max(replaysMin, copies), max(2, int(graphLimit/max(1, first))))
 	if r.opt.Small {
 		replays = 2
 	}

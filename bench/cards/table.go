@@ -59,6 +59,8 @@ func Table(s Sizes) []*Case {
 		add(mix(s.moe, int4, int4, t))
 		add(mix(s.moe, int8, int8, t))
 		add(addNorm(t, s.hidden))
+		add(latentStore(t, tensor.BF16, p))
+		add(latentStore(t, tensor.F8E4M3, p))
 		add(weightedSum(t, s.topK, s.hidden))
 		add(gather(t, s.vocab, s.hidden))
 		add(topK(t, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
@@ -66,6 +68,9 @@ func Table(s Sizes) []*Case {
 	for _, t := range s.few {
 		add(matmul("lm_head", bf16, tensor.F32, t, s.vocab, s.hidden))
 		add(matmul("lm_head", int8, tensor.F32, t, s.vocab, s.hidden))
+		add(choose(t, s.vocab, 0, 1, 0))
+		add(choose(t, s.vocab, 0.8, 0.95, 0))
+		add(choose(t, s.vocab, 1, 1, 40))
 		for _, depth := range s.depths {
 			for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3} {
 				add(latent(true, history{seqs: t, rows: 1, past: depth - 1}, dt, p))
