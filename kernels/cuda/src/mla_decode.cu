@@ -5,6 +5,10 @@
 //   attend: flash decoding over an item of a row's keys, 16 heads a block
 //   merge:  the items of a row, and out = latent * w_vc
 //
+// The table of spans was copied before the step's first kernel, so it is read without
+// waiting for kernels before; so are cache rows of positions before a row's own, which
+// earlier steps stored.
+//
 // An item is cut by the row's own length alone (kernels/cuda/spans) and its sums are
 // taken in one order, so a row's bits do not depend on the batch.
 #include "mla.cuh"
@@ -30,11 +34,11 @@ kr_mla_absorb(bf16 *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_st
 		cp_async16(base + unit_at(row, unit, 128), w + (long long)row * kvb_stride + unit * 8);
 	}
 	cp_async_commit();
+	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.z * ABSORB_ROWS;
+	const int *records = table + SPAN_HEAD + prompts * SPAN_RECORD;
 	pdl_wait();
 	cp_async_wait<0>();
 	__syncthreads();
-	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.z * ABSORB_ROWS;
-	const int *records = table + SPAN_HEAD + prompts * SPAN_RECORD;
 	uint32_t b[NOPE / 16][4];
 #pragma unroll
 	for (int k = 0; k < NOPE / 16; k++) ldmatrix_x4_trans(b[k], base + unit_at(k * 16 + lane % 16, warp * 2 + lane / 16, 128));
@@ -269,11 +273,13 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 	const bool raw = KIND != BF16_ROWS;
 	int groups = (heads + HEADS - 1) / HEADS, number = blockIdx.x, stage = 0;
 	pdl_launch();
-	pdl_wait();
 	Work w = work_at(table, number, groups, items_max);
+	bool stored = w.item >= 0 && w.at + KEY_TILE <= w.s.pos; // all of the tile, in earlier steps
+	if (stored) fetch_tile<KIND>(base, cache, table, w, block_tokens);
+	pdl_wait();
 	if (w.item < 0) return;
 	const uint32_t step = raw ? TILE_BYTES / 2 : TILE_BYTES;
-	fetch_tile<KIND>(base, cache, table, w, block_tokens);
+	if (!stored) fetch_tile<KIND>(base, cache, table, w, block_tokens);
 	cp_async_commit();
 	bool begins = true;
 	Queries q;
@@ -328,11 +334,10 @@ ATTEND(kr_mla_decode_i8, I8_ROWS)
 
 enum { MERGE_ROWS = 8, MERGE_V = 64, ITEMS_MAX = 128, LATENT_STRIDE = RANK + 32, QUADS = RANK / 4 };
 
-// How the items of a record's row count, by a warp: powers of two below the largest
+// How the items of a row count, by a warp: powers of two below the largest
 // score, and one by the sum of all. A row whose items had no room becomes NaN.
-KR_DEV void weigh_items(float *weights, float &scale, int &items, int &start, const float *marks, int items_max, const int *table, int record, int head, int heads) {
+KR_DEV void weigh_items(float *weights, float &scale, int &items, int &start, const float *marks, int items_max, const Span &s, int head, int heads) {
 	int lane = threadIdx.x % 32;
-	Span s = span_at(table, record);
 	if (s.start + s.count > items_max) {
 		if (lane == 0) items = start = 0, scale = NAN;
 		return;
@@ -378,10 +383,12 @@ kr_mla_merge(void *out, int wide, int out_stride, const float *part, const float
 		one[i] = *(const uint4 *)(w + 32 * i);
 		two[i] = *(const uint4 *)(w + 8LL * kvb_stride + 32 * i);
 	}
-	pdl_wait();
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.y * MERGE_ROWS;
+	Span s = {};
+	if (first + warp < rows) s = span_at(table, prompts + first + warp);
+	pdl_wait();
 	if (first >= rows) return;
-	if (first + warp < rows) weigh_items(weights[warp], scale[warp], items[warp], start[warp], marks, items_max, table, prompts + first + warp, head, heads);
+	if (first + warp < rows) weigh_items(weights[warp], scale[warp], items[warp], start[warp], marks, items_max, s, head, heads);
 	else if (lane == 0) items[warp] = start[warp] = 0, scale[warp] = 0.f;
 	__syncthreads();
 	int parity = tid / QUADS, quad = tid % QUADS;
