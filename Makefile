@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race purego lint gen gen-check goldens vectors clients fuzz soak bench clean
+.PHONY: help build run test short fmt vet race purego lint gen gen-check cuda goldens vectors clients fuzz soak bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -47,6 +47,11 @@ gen: ## generate the assembly again (needs the module proxy for avo)
 
 gen-check: ## fail when the committed assembly is not what its generator makes
 	kernels/cpu/_gen/gen.sh check
+
+cuda: vet-cuda build-cuda cuda-emu test-cuda ## the CUDA engine without a GPU: it builds, says that there is none, and passes its tests on an emulated card
+	@if ldconfig -p | grep -q libcuda.so.1; then echo "there is a driver here: its absence is not tried"; \
+	else out=$$($(BIN)-cuda run --device cuda --max-tokens 2 hello 2>&1) && grep -q 'no CUDA driver' <<<"$$out" || { echo "$$out"; exit 1; }; fi
+	LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -tags cuda -short -timeout 15m -run 'Card|FastKernels' ./cmd/krater
 
 goldens: build ## the golden vectors through the program, in groups, chunks and batches
 	bench/goldens.sh $(BIN)
