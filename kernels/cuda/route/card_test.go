@@ -141,6 +141,7 @@ func TestTies(t *testing.T) {
 		{"all NaN", sigmoid, all, []int32{0, 1, 2, 3}},
 		{"all NaN by softmax", softmax, row(map[int]float32{7: nan}), []int32{0, 1, 2, 3}},
 		{"equal groups", groups, row(nil), []int32{0, 1, 2, 3}},
+		{"equal groups, the best inside", groups, row(map[int]float32{5: 1, 15: 1, 25: 1, 35: 1}), []int32{5, 15, 0, 1}},
 		{"two of the groups", groups, row(map[int]float32{35: 3, 12: 2, 2: 1}), []int32{35, 12, 10, 11}},
 		{"minus infinity", softmax, row(map[int]float32{0: -inf}), []int32{1, 2, 3, 4}},
 	} {

@@ -143,6 +143,63 @@ func TestAgainstHost(t *testing.T) {
 	}
 }
 
+// TestEqualAtTheEdge: of tokens equal to the last that top_k keeps, top_p takes none that
+// top_k left out.
+func TestEqualAtTheEdge(t *testing.T) {
+	c := cudatest.Open(t)
+	const vocab, rows = 40, 32
+	b := batch{vocab: vocab, logits: make([]float32, rows*vocab)}
+	for i := range rows {
+		b.params = append(b.params, host.Params{Temperature: 1, TopK: 5, TopP: 0.99, Seed: uint64(i), Logprobs: -1})
+	}
+	ids, _ := b.run(c, 0, 0)
+	if slices.Max(ids) != 4 || slices.Min(ids) != 0 {
+		t.Errorf("top 5 of equal tokens: %v", ids)
+	}
+}
+
+// TestUniform: the card's random numbers are the host's to the last bits. Where the host
+// turns from one of two tokens to the other, so does the card.
+func TestUniform(t *testing.T) {
+	c := cudatest.Open(t)
+	row := []float32{0, -1}
+	// share asks for token 0 with this probability, of at least a half.
+	share := func(p float64, seed uint64) host.Params {
+		return host.Params{Temperature: -1 / math.Log(1/p-1), TopP: 1, RepetitionPenalty: 1, Logprobs: -1, Seed: seed}
+	}
+	choose := func(p host.Params) int32 {
+		q, err := host.New(p, nil, len(row))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := q.Next(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.ID
+	}
+	b := batch{vocab: len(row)}
+	var want []int32
+	for seed := uint64(1); len(want) < 40; seed += 1 << 33 {
+		lo, hi := 0.501, 0.999 // where token 1 comes, and token 0
+		if choose(share(lo, seed)) != 1 || choose(share(hi, seed)) != 0 {
+			continue // the number is not between them
+		}
+		for hi-lo > 0x1p-44 {
+			if mid := (lo + hi) / 2; choose(share(mid, seed)) == 1 {
+				lo = mid
+			} else {
+				hi = mid
+			}
+		}
+		b.logits, b.params = append(b.logits, 0, -1, 0, -1), append(b.params, share(lo-0x1p-42, seed), share(hi+0x1p-42, seed))
+		want = append(want, 1, 0)
+	}
+	if ids, _ := b.run(c, 0, 0); !slices.Equal(ids, want) {
+		t.Errorf("%v, want %v", ids, want)
+	}
+}
+
 // TestUnusable: rows without a choice say why, and leave the others alone.
 func TestUnusable(t *testing.T) {
 	c := cudatest.Open(t)
