@@ -66,7 +66,7 @@ func (v Variant) String() string {
 // 64 experts of 1408 x 2048, a simpler loop: at 48 tokens an expert tiles of 64 take two
 // thirds of the time of tiles of 128, at 192 four warpgroups with 128 tokens are the
 // fastest, at 768 two blocks of two. Tiles of 32 spare half the multiplications where an
-// expert has fewer than that; a tile has to be unpacked for however few tokens.
+// expert has fewer than that; weights are unpacked once a tile, however few its tokens.
 const (
 	tokensFor64     = 24
 	tokensFor128    = 64

@@ -337,3 +337,55 @@ func TestFFN(t *testing.T) {
 		}
 	}
 }
+
+// Experts that lie far apart: on a card 5 GiB, so that offsets pass 32 bits, and not in
+// the order of their numbers everywhere.
+func TestFarExperts(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(8, 2))
+	gap := 5 << 30
+	if c.Emulated() {
+		gap = 1 << 20
+	}
+	m := mixture{tokens: 9, topK: 1, experts: 1, hidden: 128, width: 64}
+	k := cudatest.Layout{Bits: 4, Group: 64}
+	near0 := newRig(c, rng, k, m)
+	c.Alloc(gap)
+	far := newRig(c, rng, k, m)
+	for _, pair := range [][2]*rig{{near0, far}, {far, near0}} {
+		a, b := pair[0], pair[1]
+		both := &rig{mixture: m, c: c, bank: a.bank}
+		both.experts, both.bank.Experts = 2, 2
+		both.bank.Step = int64(b.w13.A.Values) - int64(a.w13.A.Values)
+		both.bank.ScaleStep = int64(b.w13.A.Scales) - int64(a.w13.A.Scales)
+		both.bank.Step2 = int64(b.w2.A.Values) - int64(a.w2.A.Values)
+		both.bank.ScaleStep2 = int64(b.w2.A.Scales) - int64(a.w2.A.Scales)
+		x := cudatest.Normal(rng, m.tokens*m.hidden)
+		ids := []int32{0, 1, 1, 0, 1, 0, 0, 0, 1}
+		for _, v := range runnable(c) {
+			y := c.Mat(tensor.F32, m.tokens, m.hidden)
+			both.run(y, c.BF16(x, m.tokens, m.hidden), ids, Options{Variant: v})
+			got := c.Floats(y)
+			for i, e := range ids {
+				want := pair[e].expert(0, x[i*m.hidden:(i+1)*m.hidden], 1, true)
+				near(t, fmt.Sprintf("%v, row %d of expert %d", v, i, e), got[i*m.hidden:(i+1)*m.hidden], want, boundF32)
+			}
+		}
+	}
+}
+
+// The sizes of DeepSeek-V2-Lite, with two experts and few tokens.
+func TestRealSizes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds on an emulated card")
+	}
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(9, 2))
+	k := cudatest.Layout{Bits: 4, Group: 128}
+	pick := func(_ *rand.Rand, token, _ int) int32 { return int32(token % 2) }
+	all := runnable(c)
+	for _, v := range []Variant{A64, all[len(all)-1]} {
+		testExperts(t, c, rng, k, v, mixture{3, 1, 2, 2048, 1408, pick}, false, false)
+		testDense(t, c, rng, k, v, [3]int{3, 64, 10944}, Add)
+	}
+}

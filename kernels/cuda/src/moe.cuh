@@ -138,9 +138,8 @@ struct Tile {
 KR_DEV Tile tile_of(const Job &j, int tokens) {
 	int i = blockIdx.y;
 	if (!j.slots) return Tile{0, i * tokens, min(tokens, j.m - i * tokens)};
-	if (i >= __ldcg(j.count)) return Tile{0, 0, 0};
-	int4 v = __ldcg(j.tiles + i);
-	return Tile{v.x, v.y, v.z};
+	int4 v = __ldcg(j.tiles + i); // there is memory for every tile of the grid: both loads at once
+	return i < __ldcg(j.count) ? Tile{v.x, v.y, v.z} : Tile{0, 0, 0};
 }
 
 // The output row of token r (below count) of a tile.
@@ -184,7 +183,7 @@ KR_DEV int pitch_of(int rows) { return 2 * rows + 16; }
 // the output rows.
 KR_DEV int output_rows_at(int ring, int tokens, int rows) { return max(ring, tokens * pitch_of(rows)); }
 
-KR_DEV float silu(float v) { return v / (1.f + __expf(-v)); }
+KR_DEV float silu(float v) { return __fdividef(v, 1.f + __expf(-v)); } // -0 where the exponential is beyond 2^126
 
 // The results of 16 stored rows and TN tokens that a lane has: in d[i], row g of tokens
 // 8i+2c and 8i+2c+1, then row g+8 of both. each(token, row g, row g+8).

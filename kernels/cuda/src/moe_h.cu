@@ -3,14 +3,15 @@
 //
 // A tile of 64 columns is multiplied in two halves with a set of registers each. A half
 // is unpacked while the one before it is multiplied, and started before that one is
-// waited for: so at every point, barriers included, a product is under way. That is
-// also why the order holds that the source has: to unpack earlier or later would need the
-// other set. Activations come from memory two tiles less ahead than there are STAGES,
-// for when all have started tile k only tile k-2 is done with. Weights come as far ahead
-// by way of shared memory where few tokens leave it to memory how fast all is (a thread
-// has 32 bytes on its way then, where 3 TB/s and 800 ns want 18 KiB a multiprocessor);
-// with tiles of 128 tokens straight to registers, one and a half tiles ahead: shared memory has
-// enough to do there.
+// waited for: at every point, barriers included, a product is under way. (Unpacking a
+// whole tile before the wait for the one before looks the same in C++, but the compiler
+// moves it behind the wait to save registers; here there is none to save.)
+//
+// Activations are copied to a ring in shared memory, two tiles less ahead than it has
+// stages: when all have started tile k, only tile k-2 is done with. Weights of small tiles
+// of tokens go with them: memory sets the pace there, and wants some 18 KiB of every
+// multiprocessor on their way. With 128 tokens shared memory has enough to do, and weights
+// go straight to registers, one and a half tiles ahead.
 #include "moe.cuh"
 
 #ifdef KR_HOPPER
@@ -83,6 +84,7 @@ template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED> KR_D
 	Packets even, odd;
 	if (!STAGED) {
 		load(even, 0);
+		odd = even;
 		if (tiles > 1) load(odd, 1);
 	}
 #pragma unroll
@@ -140,7 +142,7 @@ template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED> KR_D
 
 template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const Job &j, unsigned char *shared) {
 	const int STAGES = TN == 128 ? 5 : 6;
-	const bool STAGED = TN < 128;
+	const bool STAGED = TN < 128; // weights are in the ring too
 	pdl_wait();
 	pdl_launch();
 	const Tile t = tile_of(j, TN);
