@@ -71,6 +71,8 @@ type bench struct {
 	at     int // of memory
 	before string
 	report *Report
+	draws  bool      // the device chooses tokens
+	chunks []float64 // ms of prompts' steps
 }
 
 // Run measures a model on dev, loaded on c (which wraps dev).
@@ -172,6 +174,7 @@ func (b *bench) prefill(spans []stages.Span, length int) (took time.Duration, er
 			if err != nil {
 				return 0, err
 			}
+			b.chunks = append(b.chunks, ms(d))
 			took += d
 		}
 	}
@@ -183,6 +186,10 @@ func token(seq, pos, vocab int) int32 { return int32((pos*7919 + seq*104729 + 13
 
 // step runs a batch and gives the time until its result was there.
 func (b *bench) step(batch *stages.Batch, read func(*stages.State)) (time.Duration, error) {
+	batch.Draws = nil
+	if b.draws {
+		batch.Draws = greedy(batch)
+	}
 	start := time.Now()
 	var took time.Duration
 	err := b.run.Step(batch, nil, func(st *stages.State) error {
@@ -205,6 +212,10 @@ func (b *bench) forward(q *sequences) (time.Duration, error) {
 	q.pos++
 	return b.step(&q.batch, func(st *stages.State) {
 		for i := range q.next {
+			if id, ok := st.ChosenID(i); ok {
+				q.next[i] = max(id, 0)
+				continue
+			}
 			q.next[i] = drive.Argmax(st.LogitRow(i))
 		}
 	})

@@ -23,6 +23,7 @@ type benchModelCmd struct {
 	Decode  int   `help:"Decode steps measured." default:"128"`
 	Batch   []int `help:"Numbers of streams that decode together." default:"1,8,32"`
 	Context []int `help:"Depths at which decode is measured too, in tokens." default:"512,2048"`
+	Profile bool  `help:"On a GPU: the time of every operator too, in a run of its own."`
 	Scaling []int `help:"Numbers of threads that decode is measured with too, each by a load of its own."`
 }
 
@@ -40,6 +41,9 @@ type modelReport struct {
 func (c *benchModelCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
+	}
+	if c.onCard() {
+		return c.runCard(e)
 	}
 	r, err := c.measure(e, c.options(), c.Threads)
 	if err != nil {

@@ -18,6 +18,8 @@ type card interface {
 	load.Device
 	// Err is why it cannot be used any more.
 	Err() error
+	// Describe names it.
+	Describe() string
 }
 
 // errNoCard: there is none, or this program cannot use one.

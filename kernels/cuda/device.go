@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"krater/kernels/cuda/bin"
 	"krater/kernels/cuda/launch"
@@ -19,8 +20,9 @@ import (
 // waited for, or before.
 type Device struct {
 	Layout
-	card *rt.Card
-	name string
+	card    *rt.Card
+	name    string
+	profile func(op string, d time.Duration) // nil: nobody asks
 
 	mu     sync.Mutex
 	budget int64 // 0: what the card has
@@ -50,6 +52,13 @@ func (d *Device) Name() string { return d.name }
 
 // Card says what the card is.
 func (d *Device) Card() launch.Card { return d.card.Info() }
+
+// Describe is the card's name.
+func (d *Device) Describe() string { return d.card.Info().Name }
+
+// Profile has every operator wait for its end and tells how long the card took; nil ends
+// that. Nothing else may run meanwhile.
+func (d *Device) Profile(tell func(op string, d time.Duration)) { d.profile = tell }
 
 // Err is why the card cannot be used any more, nil while it can.
 func (d *Device) Err() error { return d.card.Err() }

@@ -23,6 +23,13 @@ func (d *Device) stream(op string, s device.Stream) *Stream {
 func (d *Device) do(op string, s device.Stream, f func(s *Stream)) {
 	own := d.stream(op, s)
 	own.s.Begin()
+	if d.profile != nil {
+		took, err := own.s.Timed(func() { f(own) })
+		if err == nil { // else the stream tells
+			d.profile(op, took)
+		}
+		return
+	}
 	f(own)
 	own.s.Added()
 }

@@ -1,0 +1,249 @@
+package model
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"krater/bench/plot"
+	"krater/bench/stat"
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/drive"
+)
+
+// CardReport is what was measured of a model on a card. Times are in milliseconds, of
+// whole steps as their caller sees them; speeds are of medians.
+type CardReport struct {
+	Prefill   []CardPrefill `json:"prefill"`
+	Decode    []CardDecode  `json:"decode"`
+	Operators []CardPart    `json:"operators"`
+}
+
+// CardPrefill is one prompt length.
+type CardPrefill struct {
+	Tokens  int       `json:"tokens"`
+	TokS    float64   `json:"tok_s"`
+	MS      float64   `json:"ms"`
+	MinMS   float64   `json:"min_ms"`
+	Runs    int       `json:"runs"`
+	ChunkMS []float64 `json:"chunk_ms"` // of the fastest run, chunk by chunk
+}
+
+// CardDecode is a number of streams at a depth.
+type CardDecode struct {
+	Streams int     `json:"streams"`
+	Context int     `json:"context"`
+	TokS    float64 `json:"tok_s"`
+	Steps   Steps   `json:"steps"`
+}
+
+// CardPart is the card's time in an operator, in a step of Of.
+type CardPart struct {
+	Of    string  `json:"of"` // "prefill 2048", "decode 1 at 2048"
+	Op    string  `json:"op"`
+	MS    float64 `json:"ms"`
+	Calls int     `json:"calls"`
+}
+
+// CardOptions of a measurement.
+type CardOptions struct {
+	Prefill []int // prompt lengths
+	Decode  int   // steps of a decode measurement
+	Batch   []int // numbers of streams
+	Context []int // depths; several streams are measured at those of at most Together
+	Chunk   int
+	Vocab   int
+	// Profile, if set, has the device tell the time of every operator to tell while f
+	// runs.
+	Profile  func(tell func(op string, d time.Duration), f func() error) error
+	Progress func(string)
+}
+
+// Together is the largest depth at which several streams are measured.
+const Together = 2048
+
+// warmup is steps before those that count: the second of a kind makes a graph.
+const warmup = 4
+
+// pairs are streams and depths to be measured.
+func (o *CardOptions) pairs() (list [][2]int) {
+	for _, n := range o.Batch {
+		for _, ctx := range o.Context {
+			if n == 1 || ctx <= Together {
+				list = append(list, [2]int{n, ctx})
+			}
+		}
+	}
+	return list
+}
+
+// Blocks is the number of KV blocks of so many tokens that the measurement takes.
+func (o *CardOptions) Blocks(blockTokens int) int {
+	most := 0
+	each := func(streams, tokens int) {
+		most = max(most, streams*((tokens+blockTokens-1)/blockTokens))
+	}
+	for _, n := range o.Prefill {
+		each(1, n)
+	}
+	for _, p := range o.pairs() {
+		each(p[0], p[1]+o.room())
+	}
+	return most
+}
+
+// room is the tokens that a decode measurement adds.
+func (o *CardOptions) room() int { return o.Decode + warmup + 2 }
+
+// RunCard measures a model on a card.
+func RunCard(r drive.Runner, o CardOptions) (*CardReport, error) {
+	b := &bench{o: Options{Chunk: o.Chunk, Vocab: o.Vocab, Progress: o.Progress}, run: r, draws: true}
+	report := &CardReport{}
+	for _, n := range o.Prefill {
+		p, err := b.cardPrefill(n)
+		if err != nil {
+			return nil, err
+		}
+		report.Prefill = append(report.Prefill, *p)
+		err = report.profile(&o, fmt.Sprintf("prefill %d", n), func() error {
+			_, _, err := b.start(1, n, 0)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range o.pairs() {
+		if err := b.cardDecode(report, &o, p[0], p[1]); err != nil {
+			return nil, err
+		}
+	}
+	return report, nil
+}
+
+// cardPrefill measures one length.
+func (b *bench) cardPrefill(n int) (*CardPrefill, error) {
+	b.tell("prefill, %d tokens", n)
+	p := &CardPrefill{Tokens: n}
+	var times stat.Sample
+	const runs = 7
+	for begin := time.Now(); len(times) < runs && (len(times) < 2 || time.Since(begin) < prefillLong); {
+		b.chunks = b.chunks[:0]
+		_, took, err := b.start(1, n, 0)
+		if err != nil {
+			return nil, err
+		}
+		if p.Runs++; p.Runs == 1 {
+			continue // the first grows scratch memory
+		}
+		if v := ms(took); len(times) == 0 || v < slices.Min(times) {
+			p.ChunkMS = slices.Clone(b.chunks)
+		}
+		times = append(times, ms(took))
+	}
+	v := times.Summary()
+	p.MS, p.MinMS, p.Runs = v.P50, v.Min, len(times)
+	p.TokS = 1e3 * float64(n) / p.MS
+	return p, nil
+}
+
+// cardDecode measures streams at a depth.
+func (b *bench) cardDecode(r *CardReport, o *CardOptions, streams, context int) error {
+	b.tell("decode, %d streams at %d tokens", streams, context)
+	q, _, err := b.start(streams, context, o.room())
+	if err != nil {
+		return err
+	}
+	var times stat.Sample
+	for i := range o.Decode + warmup {
+		d, err := b.forward(q)
+		if err != nil {
+			return err
+		}
+		if i >= warmup {
+			times = append(times, ms(d))
+		}
+	}
+	s := steps(times)
+	r.Decode = append(r.Decode, CardDecode{Streams: streams, Context: context, TokS: 1e3 * float64(streams) / s.P50MS, Steps: s})
+	return r.profile(o, fmt.Sprintf("decode %d at %d", streams, context), func() error {
+		_, err := b.forward(q)
+		return err
+	})
+}
+
+// profile adds up the time of every operator of f.
+func (r *CardReport) profile(o *CardOptions, of string, f func() error) error {
+	if o.Profile == nil {
+		return nil
+	}
+	at := map[string]int{}
+	return o.Profile(func(op string, d time.Duration) {
+		i, ok := at[op]
+		if !ok {
+			i = len(r.Operators)
+			at[op] = i
+			r.Operators = append(r.Operators, CardPart{Of: of, Op: op})
+		}
+		r.Operators[i].MS += ms(d)
+		r.Operators[i].Calls++
+	}, f)
+}
+
+// Text writes the report for people.
+func (r *CardReport) Text(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "prompt\ttok/s\tms\tfastest\t")
+	for _, p := range r.Prefill {
+		fmt.Fprintf(t, "%d\t%.0f\t%.1f\t%.1f\t\n", p.Tokens, p.TokS, p.MS, p.MinMS)
+	}
+	fmt.Fprintln(t, "\t\t\t\t\nstreams\tdepth\ttok/s\tms a step\tp99\t")
+	for _, d := range r.Decode {
+		fmt.Fprintf(t, "%d\t%d\t%.0f\t%.3f\t%.3f\t\n", d.Streams, d.Context, d.TokS, d.Steps.P50MS, d.Steps.P99MS)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return r.parts(w)
+}
+
+// parts writes the operators, those that take longest first.
+func (r *CardReport) parts(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	of := ""
+	list := slices.Clone(r.Operators)
+	slices.SortStableFunc(list, func(a, b CardPart) int {
+		switch {
+		case a.Of != b.Of:
+			return 0
+		case a.MS > b.MS:
+			return -1
+		}
+		return 1
+	})
+	for _, p := range list {
+		if p.Of != of {
+			of = p.Of
+			fmt.Fprintf(t, "\t\t\t\n%s\tms\tcalls\t\n", of)
+		}
+		fmt.Fprintf(t, "%s\t%.3f\t%d\t\n", p.Op, p.MS, p.Calls)
+	}
+	return t.Flush()
+}
+
+// Charts draws speeds by length.
+func (r *CardReport) Charts() []plot.Chart { return nil }
+
+// greedy are draws of the largest logit for every wanted row of a batch.
+func greedy(b *stages.Batch) []device.Draw {
+	var list []device.Draw
+	for i := range b.Spans {
+		if b.Spans[i].Want {
+			list = append(list, device.Draw{TopP: 1})
+		}
+	}
+	return list
+}
