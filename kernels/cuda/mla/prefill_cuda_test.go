@@ -53,7 +53,7 @@ func TestPrefill(t *testing.T) {
 	}{
 		{tensor.BF16, tensor.BF16, 2, DefaultKeys, []seq{{rows: 1}, {rows: 63}, {past: 64, rows: 2}, {rows: 65}}},
 		{tensor.F8E4M3, tensor.F32, 1, 128, []seq{{past: 30, rows: 170}, {past: 1, rows: 3}}},
-		{tensor.I8, tensor.BF16, 2, DefaultKeys, []seq{{past: 3, rows: 20}}},
+		{tensor.I8, tensor.BF16, 1, DefaultKeys, []seq{{past: 3, rows: 20}}},
 		{tensor.F32, tensor.BF16, 1, DefaultKeys, []seq{{past: 0, rows: 17}}},
 	}
 	for _, x := range cases {

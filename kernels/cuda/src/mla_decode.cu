@@ -400,15 +400,15 @@ kr_mla_merge(void *out, int wide, int out_stride, const float *part, const float
 		const float4 *q = (const float4 *)part + ((long long)start[r + 1] * heads + head) * QUADS + quad;
 		float4 a = make_float4(0.f, 0.f, 0.f, 0.f), b = a;
 		int n = items[r], m = items[r + 1];
-		for (int i = parity; i < max(n, m); i += 8) {
-			float4 x[4], y[4];
+		for (int i = parity; i < max(n, m); i += 16) {
+			float4 x[8], y[8];
 #pragma unroll
-			for (int j = 0; j < 4; j++) {
+			for (int j = 0; j < 8; j++) {
 				if (i + 2 * j < n) x[j] = p[(i + 2 * j) * step];
 				if (i + 2 * j < m) y[j] = q[(i + 2 * j) * step];
 			}
 #pragma unroll
-			for (int j = 0; j < 4; j++) {
+			for (int j = 0; j < 8; j++) {
 				if (i + 2 * j < n) add(a, weights[r][i + 2 * j], x[j]);
 				if (i + 2 * j < m) add(b, weights[r + 1][i + 2 * j], y[j]);
 			}
