@@ -64,7 +64,18 @@ func pickLogits(x, gate launch.Mat, flags int) (launch.Kernel, launch.Config) {
 	}
 	c := launch.Config{Block: launch.Dim{X: 256}, PDL: true}
 	c.Grid = launch.Dim{X: uint32(gate.Rows+31) / 32, Y: uint32(x.Rows+15) / 16}
+	c.Shared = stagedBytes(x, gate)
 	return kLogits8[flags&flagBF16x/flagBF16x][flags&flagBF16w/flagBF16w], c
+}
+
+// stagedBytes is the shared memory of a block of 16 tokens by 32 experts: steps of 256
+// columns, three of them where all is BF16, else two.
+func stagedBytes(x, gate launch.Mat) uint32 {
+	step, stages := 256*(16*x.DType.Size()+32*gate.DType.Size()), 2
+	if x.DType == tensor.BF16 && gate.DType == tensor.BF16 {
+		stages = 3
+	}
+	return uint32(step * stages)
 }
 
 // warps is the launch of n warps, four a block.

@@ -59,8 +59,8 @@ func TestLaunches(t *testing.T) {
 	expect(t, "an odd width", logits(300, 2047, bf16), want{kLogits1, 4800, 0, 128, 0})
 	expect(t, "some tokens", logits(9, 2048, bf16), want{kLogits4, 48, 0, 128, 0})
 	expect(t, "more tokens", logits(33, 2048, bf16), want{kLogits4x2, 72, 0, 128, 0})
-	expect(t, "many tokens", logits(8192, 2048, bf16), want{kLogits8[1][0], 2, 512, 256, 0})
-	expect(t, "many tokens of F32", logits(129, 2048, f32), want{kLogits8[0][0], 2, 9, 256, 0})
+	expect(t, "many tokens", logits(8192, 2048, bf16), want{kLogits8[1][0], 2, 512, 256, 80 << 10})
+	expect(t, "many tokens of F32", logits(129, 2048, f32), want{kLogits8[0][0], 2, 9, 256, 96 << 10})
 	expect(t, "no tokens", logits(0, 2048, bf16))
 	expect(t, "top k", func(l *launch.List) { TopK(l, at(i32, 9, 6), at(f32, 9, 6), at(f32, 9, 64), launch.Mat{}, p, 0) },
 		want{kTopK, 3, 0, 128, 0})

@@ -34,6 +34,33 @@ struct Logits {
 	int out_stride, x_stride, gate_stride, tokens, experts, cols;
 };
 
+// sums += the products of a chunk of TT tokens with one of EE experts.
+template <int V, int TT, int EE>
+KR_DEV void accumulate(float (&sum)[TT * EE], const Chunk<V> (&x)[TT], const float (&w)[EE][V], bool x_half) {
+#pragma unroll
+	for (int m = 0; m < TT; m++) {
+		float v[V];
+		widen(v, x[m], x_half);
+#pragma unroll
+		for (int k = 0; k < EE; k++)
+#pragma unroll
+			for (int n = 0; n < V; n++) sum[m * EE + k] = fmaf(v[n], w[k][n], sum[m * EE + k]);
+	}
+}
+
+// Joins the lanes' sums of a tile from token t and expert e on, and stores what exists.
+template <int TT, int EE> KR_DEV void finish(const Logits &a, int t, int e, float (&sum)[TT * EE]) {
+	const int PER = TT * EE / 32 > 1 ? TT * EE / 32 : 1; // values a lane has
+	const int LANES = TT * EE < 32 ? 32 / (TT * EE) : 1; // lanes that have the same one
+	int lane = threadIdx.x % 32;
+	warp_sums(sum);
+#pragma unroll
+	for (int i = 0; i < PER; i++) {
+		int at = lane / LANES * PER + i, token = t + at / EE, expert = e + at % EE;
+		if (lane % LANES == 0 && token < a.tokens && expert < a.experts) a.out[(long long)token * a.out_stride + expert] = sum[i];
+	}
+}
+
 // The logits of tokens t.. and experts e.., TT x EE of them, by a warp. Those that do not
 // exist are computed from the last row and not stored.
 //
@@ -72,30 +99,16 @@ KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_hal
 			}
 			int i = base + 32 * j;
 			if (i >= chunks) continue;
-			float w[EE][V], v[V];
+			float w[EE][V];
 #pragma unroll
 			for (int k = 0; k < EE; k++) {
 				widen(w[k], g[j][k], gate_half);
 				if (i + 32 * AHEAD < chunks) fetch(g[j][k], gate + (long long)min(k, last_e) * gate_step, i + 32 * AHEAD, gate_half);
 			}
-#pragma unroll
-			for (int m = 0; m < TT; m++) {
-				widen(v, c[j % XA][m], x_half);
-#pragma unroll
-				for (int k = 0; k < EE; k++)
-#pragma unroll
-					for (int n = 0; n < V; n++) sum[m * EE + k] = fmaf(v[n], w[k][n], sum[m * EE + k]);
-			}
+			accumulate<V, TT, EE>(sum, c[j % XA], w, x_half);
 		}
 	}
-	warp_sums(sum);
-	const int PER = TT * EE / 32 > 1 ? TT * EE / 32 : 1; // values a lane has
-	const int LANES = TT * EE < 32 ? 32 / (TT * EE) : 1; // lanes that have the same one
-#pragma unroll
-	for (int i = 0; i < PER; i++) {
-		int at = lane / LANES * PER + i, token = t + at / EE, expert = e + at % EE;
-		if (lane % LANES == 0 && token < a.tokens && expert < a.experts) a.out[(long long)token * a.out_stride + expert] = sum[i];
-	}
+	finish<TT, EE>(a, t, e, sum);
 }
 
 // The warps of the grid take the tiles in turn, experts inside tokens: a single logit each
@@ -126,16 +139,90 @@ LOGITS(kr_logits_1, logits_1)
 LOGITS(kr_logits_4, logits_4)
 LOGITS(kr_logits_4x2, logits_4x2)
 
-// Blocks of 2 x 4 warps, a warp 8 tokens by 8 experts. Grid: x experts by 32, y tokens
-// by 16. Named by the types of x and gate: f float32, b bf16.
+// --- many tokens: a block has 16 tokens by 32 experts, its 2 x 4 warps 8 by 8 each; 256
+// columns of all rows come to shared memory at a time, a few steps ahead.
+
+enum { BLOCK_T = 16, BLOCK_E = 32, STEP = 256 };
+
+// A row of a step in shared memory is 32 chunks: lane l's 16 bytes of bf16 at 16*l; of
+// float32 its first four numbers there, the other four 512 bytes on. So the lanes of a
+// quarter warp always read 128 bytes in a row.
+template <bool HALF> struct Staged {
+	static const int BYTES = HALF ? 512 : 1024;
+};
+
+// Starts copying step s of `rows` rows of a matrix, of which `last` is the last that exists.
+template <bool HALF> KR_DEV void stage_rows(uint32_t to, const char *from, long long row_bytes, int rows, int last, int s, int cols) {
+	const int UNITS = Staged<HALF>::BYTES / 16;
+	for (int i = threadIdx.x; i < rows * UNITS; i += blockDim.x) {
+		int row = i / UNITS, u = i % UNITS;
+		bool real = s * STEP + u * (HALF ? 8 : 4) < cols;
+		const char *src = from + min(row, last) * row_bytes + (real ? s * Staged<HALF>::BYTES + 16 * u : 0);
+		cp_async16(to + row * Staged<HALF>::BYTES + (HALF ? 16 * u : (u & 1) * 512 + (u >> 1) * 16), src, real);
+	}
+}
+
+template <bool HALF> KR_DEV void unstage(Chunk<8> &c, const char *row) {
+	const uint4 *p = (const uint4 *)row + threadIdx.x % 32;
+	c.a = p[0];
+	c.b = HALF ? c.a : p[32];
+}
+
+template <bool XH, bool GH> KR_DEV void logit_block(const Logits &a) {
+	const int X_BYTES = Staged<XH>::BYTES, G_BYTES = Staged<GH>::BYTES, STAGES = XH && GH ? 3 : 2; // at most 96 KB
+	const int STAGE = BLOCK_T * X_BYTES + BLOCK_E * G_BYTES;
+	KR_SHARED(char, shared);
+	int t = blockIdx.y * BLOCK_T, e = blockIdx.x * BLOCK_E, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	int steps = (a.cols + STEP - 1) / STEP, chunks = a.cols / 8;
+	const char *x = row_of(a.x, t, a.x_stride, XH), *gate = row_of(a.gate, e, a.gate_stride, GH);
+	auto stage_x = [&](int s) {
+		if (s < steps) stage_rows<XH>(smem_u32(shared) + s % STAGES * STAGE, x, (long long)a.x_stride * (XH ? 2 : 4), BLOCK_T, a.tokens - 1 - t, s, a.cols);
+	};
+	auto stage_gate = [&](int s) {
+		if (s < steps)
+			stage_rows<GH>(smem_u32(shared) + s % STAGES * STAGE + BLOCK_T * X_BYTES, gate, (long long)a.gate_stride * (GH ? 2 : 4), BLOCK_E,
+			               a.experts - 1 - e, s, a.cols);
+	};
+	for (int s = 0; s < STAGES - 1; s++) stage_gate(s); // no kernel writes the gate
+	pdl_wait();
+	for (int s = 0; s < STAGES - 1; s++) {
+		stage_x(s);
+		cp_async_commit();
+	}
+	float sum[64];
+#pragma unroll
+	for (int i = 0; i < 64; i++) sum[i] = 0.f;
+	int my_t = warp / 4 * 8, my_e = warp % 4 * 8;
+	for (int s = 0; s < steps; s++) {
+		cp_async_wait<STAGES - 2>();
+		__syncthreads(); // step s is there for all, and all are done with step s - 1
+		stage_x(s + STAGES - 1);
+		stage_gate(s + STAGES - 1);
+		cp_async_commit();
+		if (s * 32 + lane >= chunks) continue;
+		const char *now = shared + s % STAGES * STAGE;
+		Chunk<8> c[8];
+		float w[8][8];
+#pragma unroll
+		for (int k = 0; k < 8; k++) {
+			Chunk<8> g;
+			unstage<GH>(g, now + BLOCK_T * X_BYTES + (my_e + k) * G_BYTES);
+			widen(w[k], g, GH);
+		}
+#pragma unroll
+		for (int m = 0; m < 8; m++) unstage<XH>(c[m], now + (my_t + m) * X_BYTES);
+		accumulate<8, 8, 8>(sum, c, w, XH);
+	}
+	finish<8, 8>(a, t + my_t, e + my_e, sum);
+}
+
+// Grid: x experts by 32, y tokens by 16. Named by the types of x and gate: f float32, b bf16.
 #define LOGITS_8(name, x_half, gate_half)                                                                                        \
 	KR_KERNEL(256, 1)                                                                                                            \
 	name(float *out, int out_stride, const void *x, int x_stride, int tokens, const void *gate, int gate_stride, int experts,    \
 	     int cols, int) {                                                                                                        \
 		pdl_launch();                                                                                                            \
-		int warp = threadIdx.x / 32, t = blockIdx.y * 16 + warp / 4 * 8, e = blockIdx.x * 32 + warp % 4 * 8;                      \
-		logit_tile<8, 8, 8, 1, 1>(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols}, t, e, x_half,   \
-		                          gate_half);                                                                                    \
+		logit_block<x_half, gate_half>(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols});           \
 	}                                                                                                                            \
 	KR_EXPORT(name)
 LOGITS_8(kr_logits_8_ff, false, false)
