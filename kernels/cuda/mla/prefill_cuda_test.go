@@ -86,12 +86,10 @@ func (b *problem) invariant(t *testing.T, card launch.Card) {
 	sameBits(t, "again", b.runPrefill(card, tensor.F32, DefaultKeys), all)
 	sameBits(t, "128 keys at a time", b.runPrefill(card, tensor.F32, 128), all)
 	whole, cols := b.prefill[0], b.p.Heads*b.p.V
-	for _, at := range []int{70, 128} {
-		for _, part := range [][2]int{{0, at}, {at, whole.Len}} {
-			b.prefill = []device.Span{{Row: part[0], Len: part[1] - part[0], Pos: part[0], Blocks: whole.Blocks}}
-			b.putTable()
-			got := b.runPrefill(card, tensor.F32, DefaultKeys)
-			sameBits(t, "a piece of the prompt", got[part[0]*cols:part[1]*cols], all[part[0]*cols:part[1]*cols])
-		}
+	for _, part := range [][2]int{{0, 70}, {70, whole.Len}} {
+		b.prefill = []device.Span{{Row: part[0], Len: part[1] - part[0], Pos: part[0], Blocks: whole.Blocks}}
+		b.putTable()
+		got := b.runPrefill(card, tensor.F32, DefaultKeys)
+		sameBits(t, "a piece of the prompt", got[part[0]*cols:part[1]*cols], all[part[0]*cols:part[1]*cols])
 	}
 }
