@@ -8,9 +8,15 @@
 #include "emu_math.h"
 #include "race.h"
 
+extern thread_local char kr_emu_tls_first[], kr_emu_tls_last[];
+
 namespace kr_emu {
 
+// Memory of the block begins as NaN. __shared__ variables only when another launch begins:
+// which of them are this kernel's is not known.
 void Worker::poison_shared() {
+	if (poisoned != launch->number) memset(kr_emu_tls_first, 0xff, (size_t)(kr_emu_tls_last - kr_emu_tls_first));
+	poisoned = launch->number;
 	uint32_t n = launch->shared, up = (n + 1023) / 1024 * 1024;
 	blk.shared = sharedMap + sharedMapBytes - up;
 	blk.sharedBytes = n;

@@ -21,8 +21,9 @@ EMU_KERNEL_FLAGS += -DKR_EMU_RACE=1 -fsanitize=thread -Wno-tsan --param=tsan-ins
 endif
 EMU_KERNELS ?= $(wildcard kernels/cuda/src/*.cu)
 EMU_LIBSRC  := $(wildcard $(EMU_DIR)/*.cpp)
-EMU_OBJS    := $(patsubst $(EMU_DIR)/%.cpp,$(EMU_OUT)/lib_%.o,$(EMU_LIBSRC)) \
-               $(foreach k,$(EMU_KERNELS),$(EMU_OUT)/$(basename $(notdir $(k)))_80.o $(EMU_OUT)/$(basename $(notdir $(k)))_90.o)
+EMU_OBJS    := $(patsubst $(EMU_DIR)/%.cpp,$(EMU_OUT)/lib_%.o,$(filter-out %/tls_last.cpp %/tls_first.cpp,$(EMU_LIBSRC)) $(EMU_DIR)/tls_first.cpp) \
+               $(foreach k,$(EMU_KERNELS),$(EMU_OUT)/$(basename $(notdir $(k)))_80.o $(EMU_OUT)/$(basename $(notdir $(k)))_90.o) \
+               $(EMU_OUT)/lib_tls_last.o
 EMU_HEADERS := $(wildcard kernels/cuda/src/*.cuh) $(wildcard $(EMU_DIR)/*.h)
 
 .PHONY: cuda-emu cuda-emu-race cuda-emu-test

@@ -35,6 +35,7 @@ struct Launch {
 	uint32_t shared;
 	bool pdl;
 	uint64_t blocks;
+	uint64_t number; // of all launches
 	std::atomic<uint64_t> next{0}, ended{0};
 	std::atomic<int> error{0};
 	int64_t deadline = 0; // clock64
@@ -127,6 +128,7 @@ struct Worker {
 	std::vector<Written> written;   // a 16-byte unit each
 	bool anyWritten = false;
 	bool pdlWaited = false;
+	uint64_t poisoned = 0;          // the launch for which __shared__ variables were filled
 
 	unsigned char *sharedMap = nullptr; // SHARED_MAX rounded up, then a guard page
 	size_t sharedMapBytes = 0;

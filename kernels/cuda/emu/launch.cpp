@@ -199,7 +199,9 @@ static void help() {
 
 int run(Launch &l) {
 	const Settings &s = settings();
+	static std::atomic<uint64_t> launches{0};
 	catch_faults();
+	l.number = ++launches;
 	l.blocks = (uint64_t)l.grid.x * l.grid.y * l.grid.z;
 	l.deadline = clock64() + (int64_t)(s.timeout * 1e9);
 	uint64_t threads = l.blocks * l.block.x * l.block.y * l.block.z;

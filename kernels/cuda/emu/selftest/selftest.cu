@@ -218,3 +218,10 @@ KR_KERNEL(64, 1) bad_race(int *out) { // no barrier between the two
 	out[threadIdx.x] = s[63 - threadIdx.x];
 }
 KR_EXPORT(bad_race)
+// Gives what __shared__ memory holds at first.
+KR_KERNEL(64, 1) t_static(int *out, int write) {
+	__shared__ int s[64];
+	out[threadIdx.x] = s[threadIdx.x];
+	if (write) s[threadIdx.x] = 5;
+}
+KR_EXPORT(t_static)

@@ -152,6 +152,14 @@ static void bf16_pairs() {
 	}
 }
 
+static void static_poison() {
+	Array<int> out(64);
+	for (int i = 0; i < 3; i++) {
+		MUST(launch("t_static", {{1, 1, 1}, {64, 1, 1}, 0}, nullptr, out, 1));
+		for (int x : out.get()) CHECK(x == -1);
+	}
+}
+
 static void speed() {
 	Array<float> p(1 << 20), out(256);
 	MUST(launch("t_one", {{4096, 1, 1}, {256, 1, 1}, 0}, nullptr, p, 1 << 20));
@@ -183,6 +191,7 @@ EVERY(cp_async)
 EVERY(mma)
 EVERY(mma_s8)
 EVERY(bf16_pairs)
+EVERY(static_poison)
 static Add speed_1({"speed", "KR_EMU_THREADS=1", nullptr, speed, true});
 
 // --- refused
