@@ -120,6 +120,7 @@ void copy_async(uint32_t dst, const void *src, uint32_t bytes, bool ok) {
 		(void)s[0], (void)s[bytes - 1]; // a fault is this thread's, now
 	}
 	race_shared(self(), dst, bytes, true, "cp.async writes");
+	if (ok) race_global(src, bytes, false, "cp.async reads");
 	Copy c{dst, bytes, ok ? src : nullptr, OPEN, 0};
 	if (settings().early) {
 		land(c, self());
@@ -142,7 +143,14 @@ void copy_wait(uint32_t left) {
 	if (n) run_copies(t, n);
 }
 
-void pdl_wait() { worker()->pdlWaited = true; }
+void pdl_wait() {
+	Worker &w = *worker();
+	self()->pdlWaited = true;
+	if (!w.pdlWaited) w.pdlAt = w.seq++;
+	w.pdlWaited = true;
+}
+
+void seen(const void *p) { race_global(p, 4, true, "an atomic operation on"); }
 
 void fence_async() {
 	Thread *t = self();
@@ -223,6 +231,7 @@ void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) {
 	unsigned char *p = shared_at(dst, bytes, 16, "bulk_copy");
 	if (reinterpret_cast<uintptr_t>(src) % 16) fail(MISALIGNED, "bulk_copy: source %p is not a multiple of 16", src);
 	race_shared(self(), dst, bytes, true, "bulk_copy writes");
+	race_global(src, bytes, false, "bulk_copy reads");
 	race_release(self(), find(bar, "bulk_copy").clocks);
 	volatile const unsigned char *s = static_cast<const unsigned char *>(src);
 	(void)s[0], (void)s[bytes - 1];

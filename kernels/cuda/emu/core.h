@@ -59,6 +59,7 @@ struct Thread {
 	// wgmma, oldest first, and groups committed
 	std::vector<Product> products;
 	uint32_t productGroups;
+	bool pdlWaited;
 	bool fenced;         // wgmma_fence since registers may have changed
 	// what fence_async covers: see async.cpp
 	uint32_t fenceAt, syncAt, fenceSyncAt;
@@ -131,6 +132,7 @@ void mbarrier_wait(uint32_t bar, uint32_t parity);
 void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar);
 
 void pdl_wait(); // notes that it was called
+void seen(const void *p); // an atomic operation: for race.h
 
 // matrix instructions: tensor.cpp
 void ldmatrix(uint32_t *r, uint32_t at, int count, bool trans);

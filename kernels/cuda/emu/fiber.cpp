@@ -61,7 +61,7 @@ Thread *Worker::start() {
 		t->tid = {i % blk.dim.x, i / blk.dim.x % blk.dim.y, i / (blk.dim.x * blk.dim.y)};
 	}
 	t->waits = nullptr;
-	t->done = t->fenced = false;
+	t->done = t->fenced = t->pdlWaited = false;
 	t->copies.clear(); // what the last owner never waited for
 	t->copyGroups = t->productGroups = 0;
 	t->fenceAt = t->syncAt = t->fenceSyncAt = 0;

@@ -36,6 +36,7 @@ struct Launch {
 	bool pdl;
 	uint64_t blocks;
 	uint64_t number; // of all launches
+	uint32_t chain;  // race.h
 	std::atomic<uint64_t> next{0}, ended{0};
 	std::atomic<int> error{0};
 	int64_t deadline = 0; // clock64
@@ -128,6 +129,7 @@ struct Worker {
 	std::vector<Written> written;   // a 16-byte unit each
 	bool anyWritten = false;
 	bool pdlWaited = false;
+	uint32_t pdlAt = 0;             // seq when the first thread had waited
 	uint64_t poisoned = 0;          // the launch for which __shared__ variables were filled
 
 	unsigned char *sharedMap = nullptr; // SHARED_MAX rounded up, then a guard page

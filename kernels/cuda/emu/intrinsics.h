@@ -117,23 +117,28 @@ KR_REDUCE(__reduce_and_sync, unsigned, a &b)
 static inline unsigned __activemask() { return 1u << kr_emu::self()->lane; } // the only lane that runs just now
 
 // --- atomics
+#if KR_EMU_RACE
+#define KR_ATOM(p) kr_emu::seen(p)
+#else
+#define KR_ATOM(p) (void)0
+#endif
 #define KR_ATOMIC(name, type, op)                                                                      \
-	KR_UNSEEN static inline type name(type *p, type v) { return __atomic_fetch_##op(p, v, __ATOMIC_SEQ_CST); }
+	KR_UNSEEN static inline type name(type *p, type v) { KR_ATOM(p); return __atomic_fetch_##op(p, v, __ATOMIC_SEQ_CST); }
 #define KR_ATOMICS(type)                                                                               \
 	KR_ATOMIC(atomicAdd, type, add) KR_ATOMIC(atomicSub, type, sub) KR_ATOMIC(atomicOr, type, or)       \
 	KR_ATOMIC(atomicAnd, type, and) KR_ATOMIC(atomicXor, type, xor)                                    \
-	KR_UNSEEN static inline type atomicExch(type *p, type v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); } \
-	KR_UNSEEN static inline type atomicCAS(type *p, type want, type v) {                                         \
+	KR_UNSEEN static inline type atomicExch(type *p, type v) { KR_ATOM(p); return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); } \
+	KR_UNSEEN static inline type atomicCAS(type *p, type want, type v) { KR_ATOM(p);                               \
 		__atomic_compare_exchange_n(p, &want, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);           \
 		return want;                                                                                   \
 	}                                                                                                  \
 	KR_UNSEEN static inline type atomicMax(type *p, type v) {                                                    \
-		type old = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                               \
+		KR_ATOM(p); type old = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                             \
 		while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {} \
 		return old;                                                                                    \
 	}                                                                                                  \
 	KR_UNSEEN static inline type atomicMin(type *p, type v) {                                                    \
-		type old = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                               \
+		KR_ATOM(p); type old = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                             \
 		while (old > v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {} \
 		return old;                                                                                    \
 	}
@@ -143,6 +148,7 @@ KR_ATOMICS(unsigned long long)
 #undef KR_ATOMICS
 #undef KR_ATOMIC
 KR_UNSEEN static inline unsigned atomicInc(unsigned *p, unsigned limit) {
+	KR_ATOM(p);
 	unsigned old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
 	while (!__atomic_compare_exchange_n(p, &old, old >= limit ? 0 : old + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 	return old;

@@ -4,6 +4,8 @@
 
 #if KR_EMU_RACE
 #include <link.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 
 #include "emu_math.h"
 
@@ -76,6 +78,35 @@ void touch(Thread *t, size_t at, unsigned n, bool write, const char *what, const
 	}
 }
 
+// Which chain of launches wrote a piece of 64 bytes last.
+enum { PIECE = 6 };
+std::atomic<uint32_t> chain{1};
+uint32_t *pieces() {
+	static uint32_t *const p = [] {
+		void *v = mmap(0, (1ull << (47 - PIECE)) * 4, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (v == MAP_FAILED) abort();
+		return static_cast<uint32_t *>(v);
+	}();
+	return p;
+}
+
+// A thread has waited if it called pdl_wait, or met one that did at a barrier of the block.
+void global(const void *p, unsigned n, bool write, const char *what, const void *pc) {
+	uintptr_t a = reinterpret_cast<uintptr_t>(p);
+	Worker &w = *worker();
+	const Launch &l = *w.launch;
+	uint32_t *first = pieces() + (a >> PIECE), *last = pieces() + ((a + n - 1) >> PIECE);
+	if (l.pdl && settings().cc >= 90 && !self()->pdlWaited && !(w.pdlWaited && self()->syncAt > w.pdlAt)) {
+		bool fresh = write;
+		for (uint32_t *i = first; i <= last; i++) fresh = fresh || *i == l.chain;
+		if (fresh && a - reinterpret_cast<uintptr_t>(w.stacks) >= (size_t)Worker::STACKS * STACK)
+			fail(LAUNCH_FAILED, "race: %s %p (%s) before pdl_wait%s: %s", what ? what : write ? "writes" : "reads", p, describe(p).c_str(),
+			     write ? "" : ", which a kernel that may still run has written", pc ? describe(pc).c_str() : "an instruction");
+	}
+	if (!write) return;
+	for (uint32_t *i = first; i <= last; i++) *i = l.chain;
+}
+
 inline void access(const void *p, unsigned n, bool write, const void *pc) {
 	if (!running) return; // static initialisers
 	Race &r = *mine;
@@ -83,7 +114,7 @@ inline void access(const void *p, unsigned n, bool write, const void *pc) {
 	size_t at = reinterpret_cast<uintptr_t>(p) - reinterpret_cast<uintptr_t>(b.shared);
 	if (at >= b.sharedBytes) {
 		at = reinterpret_cast<uintptr_t>(p) - r.staticAt;
-		if (at >= r.staticBytes) return;
+		if (at >= r.staticBytes) return global(p, n, write, nullptr, pc);
 		at += SHARED_MAX;
 	}
 	if (at + n <= r.cells.size()) touch(self(), at, n, write, nullptr, pc);
@@ -108,6 +139,14 @@ void race_block(Worker &) {
 	for (Clocks &c : r.knows) memcpy(c.of, r.clock, sizeof c.of);
 	for (int i = 0; i < 32; i++) r.clock[i]++, r.sync[i]++;
 }
+
+void race_global(const void *p, unsigned n, bool write, const char *what) {
+	uintptr_t a = reinterpret_cast<uintptr_t>(p);
+	if (a - reinterpret_cast<uintptr_t>(block()->shared) < block()->sharedBytes || a - mine->staticAt < mine->staticBytes) return; // an atomic there
+	global(p, n, write, what, nullptr);
+}
+
+uint32_t race_chain(bool follows) { return follows ? chain.load() : ++chain; }
 
 void race_warp(Thread *t) { mine->sync[t->index / 32]++; }
 

@@ -9,6 +9,10 @@
 // Warps have clocks and know how far others have come (vector clocks); lanes of a warp
 // are told apart only by whether the warp has synchronised since. What one lane learns
 // all lanes of its warp know: some races are missed, none is invented.
+//
+// Of global memory it is only looked at whether a kernel launched with PDL touches before
+// pdl_wait what its predecessors may still write or read: before the wait it may write
+// nothing, and read only what no kernel since the latest launch without PDL has written.
 #pragma once
 #include <string.h>
 
@@ -24,6 +28,9 @@ void race_release(Thread *t, Clocks &c);            // t arrives
 void race_acquire(Thread *t, const Clocks &c);      // t goes on
 void race_shared(Thread *t, uint32_t at, unsigned n, bool write, const char *what); // by an instruction
 
+void race_global(const void *p, unsigned n, bool write, const char *what);           // by an instruction
+uint32_t race_chain(bool follows); // a launch that follows its predecessor without waiting for its end, or not
+
 #else
 static inline void race_begin(Worker &) {}
 static inline void race_block(Worker &) {}
@@ -31,5 +38,7 @@ static inline void race_warp(Thread *) {}
 static inline void race_release(Thread *, Clocks &) {}
 static inline void race_acquire(Thread *, const Clocks &) {}
 static inline void race_shared(Thread *, uint32_t, unsigned, bool, const char *) {}
+static inline void race_global(const void *, unsigned, bool, const char *) {}
+static inline uint32_t race_chain(bool) { return 0; }
 #endif
 } // namespace kr_emu

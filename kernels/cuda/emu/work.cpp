@@ -4,6 +4,7 @@
 
 #include "driver.h"
 #include "emu_math.h"
+#include "race.h"
 
 using namespace kr_emu;
 
@@ -30,9 +31,10 @@ int Node::run() const {
 		Launch l{};
 		l.kernel = kernel, l.params = params.data();
 		l.grid = grid, l.block = block, l.shared = shared, l.pdl = pdl;
+		l.chain = race_chain(pdl);
 		return kr_emu::run(l);
 	}
-	case COPY: memmove(dst, stage.empty() ? src : stage.data(), bytes); return 0;
+	case COPY: race_chain(false), memmove(dst, stage.empty() ? src : stage.data(), bytes); return 0;
 	case FILL:
 		for (size_t i = 0; flags > 1 && i < bytes; i++) memcpy(static_cast<unsigned char *>(dst) + i * flags, &value, flags);
 		if (flags == 1) memset(dst, (int)value, bytes);

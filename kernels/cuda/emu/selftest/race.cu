@@ -37,6 +37,24 @@ KR_KERNEL(64, 1) r_bytes(int *out, int fix) {
 	out[threadIdx.x] = s[threadIdx.x];
 }
 KR_EXPORT(r_bytes)
+// Follows r_fill: mode 0 waits first, 1 reads too early, 2 writes too early, 3 counts too
+// early, 4: one thread waits for all; weights may be read at any time.
+KR_KERNEL(64, 1) r_fill(int *x) { x[threadIdx.x] = threadIdx.x; }
+KR_EXPORT(r_fill)
+KR_KERNEL(64, 1) r_pdl(const int *weights, const int *x, int *out, unsigned *count, int mode) {
+	__shared__ unsigned own;
+	if (threadIdx.x == 0) own = 0;
+	__syncthreads();
+	atomicAdd(&own, 1u);
+	int v = weights[threadIdx.x];
+	if (mode == 1) v += x[threadIdx.x];
+	if (mode == 2) out[threadIdx.x] = 0;
+	if (mode == 3) atomicAdd(count, 1u);
+	if (mode != 4 || threadIdx.x == 0) pdl_wait();
+	if (mode == 4) __syncthreads();
+	out[threadIdx.x] = v + x[threadIdx.x];
+}
+KR_EXPORT(r_pdl)
 #ifdef KR_HOPPER
 // A copy into memory that others may still read: they say they are done too early.
 KR_KERNEL(64, 1) r_bulk(const int *in, int *out, int fix) {
