@@ -61,7 +61,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
 	if n.last != nil && n.last != b {
 		s.Wait(n.done)
 	}
-	for layer := first; layer < n.group.Last && !b.Abandoned.Load(); layer++ {
+	for layer := first; layer < n.group.Last && !b.Abandoned.Load() && !st.Repeated(); layer++ {
 		n.group.Attend(s, st, layer, probe)
 		if !n.group.MoE(layer) {
 			continue

@@ -39,12 +39,31 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 		st.draws = append(st.draws, b.Draws...)
 	}
 	st.view()
-	if r, ok := s.(device.Repeater); ok {
-		r.Repeats(len(st.Prefill) == 0)
-	}
 	st.sendInputs(s)
+	st.repeated = false
+	if r, ok := s.(device.Repeater); ok {
+		st.repeated = r.Repeat(st.stepKey())
+	}
 	return nil
 }
+
+// stepKey tells apart steps of different work, 0 for one that has prompts or is looked
+// at.
+func (st *State) stepKey() uint64 {
+	if len(st.Prefill) > 0 || st.All || st.layout == nil {
+		return 0
+	}
+	const prime = 0x100000001b3
+	key := uint64(14695981039346656037)
+	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.draws)), st.layout.StepKey(st.Decode)} {
+		key = (key ^ v) * prime
+	}
+	return key | 1
+}
+
+// Repeated reports whether the stream given to Fill has done the whole step by itself:
+// embed and groups are not to run then, and head knows.
+func (st *State) Repeated() bool { return st.repeated }
 
 // fillSpans checks and copies the spans and derives positions, slots and wanted
 // rows.

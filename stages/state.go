@@ -56,19 +56,20 @@ type State struct {
 	Work   []device.ExpertRows // capacity E
 	Counts []int32             // [E]
 
-	cfg    *model.Config
-	lim    Limits
-	layout device.Layout // of the device, nil on host memory
-	inputs inputs
-	full   views   // the matrices at their largest
-	blocks []int32 // arena of the block tables
-	ids    []int32 // RouterIDs on the host, where the device's memory is not
-	logits []float32
-	chosen []int32       // on the host
-	draws  []device.Draw // of the batch at hand; empty: the host chooses
-	bufs   []device.Buffer
-	normed device.QRows // room for Input and Output as integers
-	final  device.QRows
+	cfg      *model.Config
+	lim      Limits
+	layout   device.Layout // of the device, nil on host memory
+	inputs   inputs
+	full     views   // the matrices at their largest
+	blocks   []int32 // arena of the block tables
+	ids      []int32 // RouterIDs on the host, where the device's memory is not
+	logits   []float32
+	repeated bool          // see Repeated
+	chosen   []int32       // on the host
+	draws    []device.Draw // of the batch at hand; empty: the host chooses
+	bufs     []device.Buffer
+	normed   device.QRows // room for Input and Output as integers
+	final    device.QRows
 }
 
 // views are a State's matrices as allocated.

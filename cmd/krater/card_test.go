@@ -81,12 +81,17 @@ func latentModel(t *testing.T) *synth.Model {
 // onCard is the model on a card in a precision.
 func onCard(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, f32 bool) *direct.Model {
 	t.Helper()
+	return onCardBy(t, m, p, kv, cuda.Options{F32: f32})
+}
+
+func onCardBy(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o cuda.Options) *direct.Model {
+	t.Helper()
 	host, err := cpu.New(cpu.Options{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { host.Close() })
-	c := cardFor(t, cuda.Options{F32: f32})
+	c := cardFor(t, o)
 	l, err := m.LoadCard(c, host, load.Options{
 		Limits: stages.Limits{Tokens: 256, Seqs: 8, LogitRows: 64, Blocks: 64, BlockTokens: 16}, KVType: kv, Precision: p,
 	}, 2)
@@ -242,6 +247,36 @@ func TestBatchesOnCard(t *testing.T) {
 	for i, s := range seqs {
 		if !slices.Equal(s.Out, want[i]) {
 			t.Errorf("sequence %d: %v, alone %v", i, s.Out, want[i])
+		}
+	}
+}
+
+// TestRepeatedStepsOnCard: steps that are repeated as graphs give what steps give whose
+// operators are launched one by one, across the border where attention gets more items.
+func TestRepeatedStepsOnCard(t *testing.T) {
+	m, p := latentModel(t), cardPrecisions["int4 g128"]
+	plain := onCardBy(t, m, p, tensor.BF16, cuda.Options{Graphs: -1})
+	graphs := onCardBy(t, m, p, tensor.BF16, cuda.Options{Graphs: 2})
+	for _, lengths := range [][]int{{120}, {20, 60, 7}, {120}} {
+		run := func(d *direct.Model) [][]int32 {
+			var seqs []*drive.Sequence
+			for i, n := range lengths {
+				seqs = append(seqs, &drive.Sequence{Prompt: randomTokens(n, i), New: 14})
+			}
+			if err := drive.Run(d, seqs, drive.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			var out [][]int32
+			for _, s := range seqs {
+				out = append(out, s.Out)
+			}
+			return out
+		}
+		want, got := run(plain), run(graphs)
+		for i := range want {
+			if !slices.Equal(got[i], want[i]) {
+				t.Errorf("prompts of %v, sequence %d: %v, want %v", lengths, i, got[i], want[i])
+			}
 		}
 	}
 }

@@ -187,6 +187,7 @@ func (s *Stream) scratch(n int) launch.Ptr {
 		}
 		s.room.Free()
 		s.room = nil
+		s.s.Forget() // graphs that use it
 	}
 	b, err := s.dev.alloc(max(n, scratchStep), true)
 	if err != nil {
@@ -232,8 +233,8 @@ func (s *Stream) CopyOut(dst []byte, src device.Mat) {
 	}
 }
 
-// Repeats tells the stream that the steps to come repeat themselves (device.Repeater).
-func (s *Stream) Repeats(on bool) { s.s.Keep(on) }
+// Repeat begins a step (device.Repeater).
+func (s *Stream) Repeat(key uint64) bool { return s.dev.profile == nil && s.s.Repeat(key) }
 
 // Record marks what was enqueued so far.
 func (s *Stream) Record() device.Event { return s.s.Record() }

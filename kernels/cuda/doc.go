@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
 	"krater/kernels/cuda/spans"
 	"krater/kernels/device"
@@ -23,7 +24,7 @@ var ErrNotBuilt = errors.New("this program was built without CUDA (build tag cud
 type Options struct {
 	Index  int
 	Budget int64 // bytes of its memory that may be used; 0: what is free
-	Graphs int   // instantiated graphs a stream keeps; 0: 64
+	Graphs int   // instantiated graphs a stream keeps; 0: 64, below 0: none
 	F32    bool  // see Layout
 }
 
@@ -44,6 +45,9 @@ func (l Layout) RowType() tensor.DType {
 
 // SpanWords is the size of a table of spans.
 func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
+
+// StepKey is what attention's grid depends on.
+func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeItems(decode)) }
 
 // DrawWords is the size of a draw.
 func (Layout) DrawWords() int { return sample.RowBytes / 4 }

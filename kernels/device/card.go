@@ -17,6 +17,9 @@ type Layout interface {
 	// RowType is the type of rows that linear layers read and write there: BF16. The
 	// residual stream, router and logits stay F32.
 	RowType() tensor.DType
+	// StepKey tells steps of generated rows apart that take different work: with equal
+	// numbers of rows and equal keys the operators are launched alike.
+	StepKey(decode []Span) uint64
 	// DrawWords is the size of a Draw in a device's memory, in 32-bit words, an even
 	// number; PutDraw writes one. 0: the device cannot choose tokens.
 	DrawWords() int
@@ -61,9 +64,15 @@ func RowType(l Layout) tensor.DType {
 	return l.RowType()
 }
 
-// Repeater is a stream that makes steps cheaper which come again as they are but for
-// what lies in the device's memory: those that only generate.
-type Repeater interface{ Repeats(bool) }
+// Repeater is a stream that makes steps cheap which come again as they are but for what
+// lies in the device's memory: those that only generate.
+type Repeater interface {
+	// Repeat begins a step, after the copies of its inputs. All that is enqueued until the
+	// next Synchronize depends on key alone, 0 for a step that will not come again. If it
+	// reports true the stream has done the whole step by itself, copies to the host
+	// excepted, and nothing is to be enqueued.
+	Repeat(key uint64) bool
+}
 
 // Spans are the spans of a batch that an attention operator works on: all of its
 // prompts, or all of its generated rows.

@@ -55,6 +55,9 @@ func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Stat
 func Forward(s device.Stream, p *load.Parts, st *stages.State, probe stages.Probe) error {
 	p.Embed.Run(s, st, probe)
 	for _, g := range p.Groups {
+		if st.Repeated() {
+			break
+		}
 		if err := layers(s, g, st, probe); err != nil {
 			return err
 		}

@@ -19,6 +19,9 @@ type Stage struct {
 
 // Run writes st.Hidden from st.IDs.
 func (e *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
+	if st.Repeated() {
+		return
+	}
 	e.Ops.GatherRows(s, st.Hidden, e.Table, st.IDs)
 	if probe != nil {
 		probe.Observe(s, -1, "embed", st.Hidden, st)

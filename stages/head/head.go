@@ -26,12 +26,25 @@ type Stage struct {
 	Eps  float32       // rms_norm_eps
 }
 
+// fetch enqueues the copy of what the host wants of the step.
+func fetch(s device.Stream, st *stages.State) {
+	if _, _, ok := st.Draws(); ok {
+		st.FetchChosen(s)
+		return
+	}
+	st.FetchLogits(s)
+}
+
 // Run writes st.Final and st.Logits for the rows of st.Wanted and, on devices
 // whose memory the host cannot address, starts their copy: after s is
 // synchronised st.LogitRow gives them. Where the batch has the device choose, only the
 // chosen tokens are copied: st.ChosenID.
 func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	if len(st.Wanted) == 0 {
+		return
+	}
+	if st.Repeated() {
+		fetch(s, st)
 		return
 	}
 	x := st.Hidden
@@ -47,8 +60,6 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	st.Output.Mul(s, h.Ops, st.Logits, &h.Proj)
 	if ids, draws, ok := st.Draws(); ok {
 		h.Ops.(chooser).Choose(s, ids, st.Logits, draws)
-		st.FetchChosen(s)
-		return
 	}
-	st.FetchLogits(s)
+	fetch(s, st)
 }

@@ -48,16 +48,21 @@ func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 		mla.PlainDecode(b.List, out, q, cache, kvb, table, p)
 		return
 	}
-	items := 0
-	for i := range list {
-		items += spans.Items(list[i].Pos + list[i].Len)
-	}
-	items = bucket(items)
+	items := DecodeItems(list)
 	mla.Decode(b.List, b.Card, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p)
 }
 
-// bucket rounds a number of items up, by a quarter at most, so that a step that is the
-// same but for its contexts' growth stays the same list for long.
+// DecodeItems is how many items of work MLADecode provides for: enough for list, and the
+// same for long as contexts grow.
+func DecodeItems(list []device.Span) int {
+	n := 0
+	for i := range list {
+		n += spans.Items(list[i].Pos + list[i].Len)
+	}
+	return bucket(n)
+}
+
+// bucket rounds up, by a quarter at most from 16 on.
 func bucket(n int) int {
 	step := 4
 	for n > 4*step {

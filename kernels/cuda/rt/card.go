@@ -25,7 +25,8 @@ type Options struct {
 	Index int
 	// Images give the kernels for a compute capability (90 for 9.0): cubins or PTX.
 	Images func(capability int) ([]string, error)
-	// Graphs is how many instantiated graphs a stream keeps; 0: the default.
+	// Graphs is how many instantiated graphs a stream keeps; 0: the default, below 0: none
+	// are made.
 	Graphs int
 	// Exact makes every buffer an allocation of its own, of just its size: for tests, with
 	// a driver that guards the ends of allocations.
@@ -59,7 +60,7 @@ func Open(o Options) (*Card, error) {
 		return nil, err
 	}
 	c := &Card{owner: owner, graph: o.Graphs}
-	if c.graph <= 0 {
+	if c.graph == 0 {
 		c.graph = defaultGraphs
 	}
 	if err := owner.Do(func() error { return c.open(o) }); err != nil {

@@ -16,7 +16,8 @@ import (
 type graphs struct {
 	max   int
 	clock uint64
-	byKey map[uint64]*entry
+	byKey map[uint64]*entry   // by the list's hash
+	steps map[uint64]*entry   // by the key of the step that is one such list
 	seen  map[uint64]struct{} // hashes of lists that came once
 }
 
@@ -24,6 +25,7 @@ type entry struct {
 	list *launch.List
 	g    *driver.Graph
 	last uint64
+	step uint64 // key in steps, 0: none
 }
 
 // seenMax bounds what is remembered of lists that came once.
@@ -34,6 +36,7 @@ func (g *graphs) run(s *Stream) error {
 	g.clock++
 	if e, ok := g.byKey[key]; ok && e.list.Same(&s.List) {
 		e.last = g.clock
+		g.note(s, e)
 		return e.g.Launch(s.s)
 	}
 	plain := func() error { return s.card.run.run(&s.card.mods, &s.List, s.s) }
@@ -57,8 +60,31 @@ func (g *graphs) run(s *Stream) error {
 	for len(g.byKey) >= g.max {
 		g.evict()
 	}
-	g.byKey[key] = &entry{list: s.List.Clone(), g: graph, last: g.clock}
+	e := &entry{list: s.List.Clone(), g: graph, last: g.clock}
+	g.byKey[key] = e
+	g.note(s, e)
 	return graph.Launch(s.s)
+}
+
+// note remembers that a step which has left in one piece is e.
+func (g *graphs) note(s *Stream, e *entry) {
+	if s.step.key == 0 || s.step.cut || e.step != 0 {
+		return
+	}
+	if g.steps == nil {
+		g.steps = map[uint64]*entry{}
+	}
+	g.steps[s.step.key] = e
+	e.step = s.step.key
+}
+
+// replay launches the graph of the whole step.
+func (g *graphs) replay(s *Stream) error {
+	e := s.step.replay
+	s.step.replay = nil
+	g.clock++
+	e.last = g.clock
+	return e.g.Launch(s.s)
 }
 
 func (g *graphs) evict() {
@@ -76,6 +102,7 @@ func (g *graphs) drop(key uint64, e *entry) {
 	_ = e.g.Destroy() // it stays usable for launches under way; nothing else to do
 	delete(g.byKey, key)
 	delete(g.seen, key)
+	delete(g.steps, e.step)
 }
 
 func (g *graphs) clear() {

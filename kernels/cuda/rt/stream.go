@@ -35,6 +35,7 @@ type Stream struct {
 	s      cu.Stream
 	graphs graphs
 	keep   bool // whole lists become graphs
+	step   step
 
 	uploads []upload
 	downs   []down // to be enqueued after List
@@ -127,6 +128,35 @@ func (s *Stream) Begin() {
 	}
 }
 
+// step is what a stream knows of the step that Repeat has begun.
+type step struct {
+	key    uint64
+	cut    bool   // it has left in several pieces
+	replay *entry // it is done by this graph
+}
+
+// Repeat begins a step that key tells apart from all others (device.Repeater).
+func (s *Stream) Repeat(key uint64) bool {
+	if s.graphs.max < 0 {
+		key = 0
+	}
+	s.Keep(key != 0)
+	s.step = step{key: key}
+	if key == 0 {
+		return false
+	}
+	e := s.graphs.steps[key]
+	if e != nil {
+		s.step = step{replay: e}
+	}
+	return e != nil
+}
+
+// Forget drops all graphs: memory they use is gone. The stream must be idle.
+func (s *Stream) Forget() {
+	s.Fail(s.card.do(func() error { s.graphs.clear(); return nil }))
+}
+
 // Added is to be called after appending to List.
 func (s *Stream) Added() {
 	if !s.keep && len(s.List.Ops) >= eager {
@@ -137,6 +167,7 @@ func (s *Stream) Added() {
 // Flush sends what has gathered to the card. It does not wait for it.
 func (s *Stream) Flush() {
 	if s.err == nil && len(s.uploads)+len(s.List.Ops)+len(s.downs) > 0 {
+		s.step.cut = true
 		s.Fail(s.card.do(s.flush))
 	}
 	s.clear()
@@ -161,11 +192,16 @@ func (s *Stream) flush() error {
 			return fmt.Errorf("copy of %d bytes to the card: %w", len(u.src), err)
 		}
 	}
-	run := func() error { return s.card.run.run(&s.card.mods, &s.List, s.s) }
-	if s.keep && len(s.List.Ops) > 1 {
-		run = func() error { return s.graphs.run(s) }
+	var err error
+	switch {
+	case s.step.replay != nil:
+		err = s.graphs.replay(s)
+	case s.keep && len(s.List.Ops) > 1:
+		err = s.graphs.run(s)
+	default:
+		err = s.card.run.run(&s.card.mods, &s.List, s.s)
 	}
-	if err := run(); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, d := range s.downs {
