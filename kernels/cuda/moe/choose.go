@@ -65,10 +65,13 @@ func (v Variant) String() string {
 // From how many tokens an expert on average a tile is how large. Measured on an H100 with
 // 64 experts of 1408 x 2048, a simpler loop: at 48 tokens an expert tiles of 64 take two
 // thirds of the time of tiles of 128, at 192 four warpgroups with 128 tokens are the
-// fastest, at 768 two blocks of two. Tiles of 32 spare half the multiplications where an
-// expert has fewer than that; weights are unpacked once a tile, however few its tokens.
+// fastest, at 768 two blocks of two. Weights are unpacked once a tile, however few its
+// tokens: so tiles are rather too large, and kernels for Hopper multiply half a tile where
+// that holds all. Tiles of 32 are for what would hardly ever fill more than such a half,
+// and have more blocks at a time.
 const (
-	tokensFor64     = 24
+	tokensForH64    = 16
+	tokensForA64    = 24
 	tokensFor128    = 64
 	tokensForBlocks = 384
 )
@@ -76,11 +79,11 @@ const (
 // choose gives the variant for so many tokens an expert.
 func choose(card launch.Card, mean int) Variant {
 	switch {
-	case !card.Hopper && mean < tokensFor64:
+	case !card.Hopper && mean < tokensForA64:
 		return A32
 	case !card.Hopper:
 		return A64
-	case mean < tokensFor64:
+	case mean < tokensForH64:
 		return H32
 	case mean < tokensFor128:
 		return H64

@@ -12,7 +12,7 @@
 
 #define KR_MEMBER __device__ __forceinline__
 
-// Formats: name, bits of a weight, columns that share a scale (0: all, kr_moe calls it ch).
+// Formats: name, bits of a weight, columns that share a scale (0: all, named ch).
 #define ALL_FORMATS(X) \
 	X(int4_g32, 4, 32) X(int4_g64, 4, 64) X(int4_g128, 4, 128) X(int4_ch, 4, 0) \
 	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128) X(int8_ch, 8, 0)
