@@ -122,8 +122,8 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 	query := make([]float64, p.Rank+p.Rope)
 	for i := range p.Nope {
 		v := q.get(row, at+i)
-		for r := range p.Rank {
-			query[r] += v * w.get(0, head*(p.Nope+p.V)+i, r)
+		for r, c := range w.row(0, head*(p.Nope+p.V)+i) {
+			query[r] += v * c
 		}
 	}
 	for i := range p.Rope {
@@ -131,10 +131,7 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 	}
 	prob, top := make([]float64, ctx), math.Inf(-1)
 	for pos := range prob {
-		slot := in.slot(seq, pos, p)
-		for r, v := range query {
-			prob[pos] += v * in.kv.get(slot, r)
-		}
+		prob[pos], _ = dot(query, in.kv.row(in.slot(seq, pos, p)))
 		prob[pos] *= float64(p.Scale)
 		top = max(top, prob[pos])
 	}
@@ -145,9 +142,8 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 	}
 	mean, squares := make([]float64, p.Rank), make([]float64, p.Rank)
 	for pos := range prob {
-		slot := in.slot(seq, pos, p)
-		for r := range mean {
-			v := prob[pos] / sum * in.kv.get(slot, r)
+		for r, v := range in.kv.row(in.slot(seq, pos, p))[:p.Rank] {
+			v *= prob[pos] / sum
 			mean[r] += v
 			squares[r] += v * v
 		}
@@ -155,8 +151,7 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 	out = make([]float64, p.V)
 	for v := range out {
 		size := 0.0
-		for r := range mean {
-			c := w.get(0, head*(p.Nope+p.V)+p.Nope+v, r)
+		for r, c := range w.row(0, head*(p.Nope+p.V)+p.Nope+v) {
 			out[v] += c * mean[r]
 			size += c * c * squares[r]
 		}

@@ -40,6 +40,27 @@ func (x data) get(row, col int) float64 {
 	panic(fmt.Sprintf("cards: elements of %s", x.DType))
 }
 
+// row is a row of the host's copy.
+func (x data) row(row int) []float64 {
+	out := make([]float64, x.Cols)
+	switch x.DType {
+	case tensor.BF16:
+		b := x.host[2*row*x.Cols:][:2*x.Cols]
+		for i := range out {
+			out[i] = float64(tensor.BF16ToF32(uint16(b[2*i]) | uint16(b[2*i+1])<<8))
+		}
+	case tensor.F8E4M3:
+		for i, b := range x.host[row*x.Cols:][:x.Cols] {
+			out[i] = float64(tensor.F8E4M3ToF32(b))
+		}
+	default:
+		for i := range out {
+			out[i] = x.get(row, i)
+		}
+	}
+	return out
+}
+
 // Random numbers have a random sign and significand and one of four exponents from
 // low on: between 2^(low-127) and 16 times that. unit is about 1 large, small what
 // makes a product of 2,048 terms with unit numbers about 2 large.
@@ -184,12 +205,20 @@ func (w *weights) of(copy int) launch.Weight {
 	return out
 }
 
-// get is an element of matrix i of the host's copy.
-func (w *weights) get(i, row, col int) float64 {
+// row is a row of matrix i of the host's copy.
+func (w *weights) row(i, row int) []float64 {
 	if w.bits == 0 {
-		return w.values.get(i*w.F.Rows+row, col)
+		return w.values.row(i*w.F.Rows + row)
 	}
 	v := w.values.host[int64(i)*w.next:][:w.next]
 	s := w.scales.host[int64(i)*w.nextScale:][:w.nextScale]
-	return float64(w.A.Value(v, row, col)) * float64(w.A.Scale(s, row, col/w.A.Group))
+	out := make([]float64, w.A.Cols)
+	scale := 0.0
+	for col := range out {
+		if col%w.A.Group == 0 {
+			scale = float64(w.A.Scale(s, row, col/w.A.Group))
+		}
+		out[col] = float64(w.A.Value(v, row, col)) * scale
+	}
+	return out
 }

@@ -66,10 +66,11 @@ func parallel(n int, f func(i int)) {
 	wait.Wait()
 }
 
-// dot sums n products, and gives the size of the sum.
-func dot(n int, a, b func(i int) float64) (sum, scale float64) {
-	for i := range n {
-		v := a(i) * b(i)
+// dot sums products, and gives the size of the sum.
+func dot(a, b []float64) (sum, scale float64) {
+	b = b[:len(a)]
+	for i := range a {
+		v := a[i] * b[i]
 		sum += v
 		scale += v * v
 	}
@@ -95,9 +96,9 @@ func matmul(what string, f format, out tensor.DType, t, n, k int) *Case {
 			check: func(read reader) []Sample {
 				var s []Sample
 				for _, row := range d.spread(t, 6) {
-					got := read(y.RowRange(row, row+1))
+					got, in := read(y.RowRange(row, row+1)), x.row(row)
 					for _, col := range d.spread(n, 40) {
-						want, scale := dot(k, func(i int) float64 { return x.get(row, i) }, func(i int) float64 { return w.get(0, col, i) })
+						want, scale := dot(in, w.row(0, col))
 						s = append(s, Sample{got[col], want, scale})
 					}
 				}
@@ -111,10 +112,10 @@ func matmul(what string, f format, out tensor.DType, t, n, k int) *Case {
 // hidden is silu(gate x) * up x of matrix i of w13 for row of x, as the kernels keep it.
 func hidden(x data, row int, w13 *weights, i, width int) []float64 {
 	h := make([]float64, width)
-	in := func(k int) float64 { return x.get(row, k) }
+	in := x.row(row)
 	parallel(width, func(f int) {
-		gate, _ := dot(x.Cols, in, func(k int) float64 { return w13.get(i, f, k) })
-		up, _ := dot(x.Cols, in, func(k int) float64 { return w13.get(i, width+f, k) })
+		gate, _ := dot(in, w13.row(i, f))
+		up, _ := dot(in, w13.row(i, width+f))
 		h[f] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(gate / (1 + math.Exp(-gate)) * up))))
 	})
 	return h
@@ -143,7 +144,7 @@ func network(what string, f format, t, hiddenSize, width int) *Case {
 				for _, row := range d.spread(t, 2) {
 					h, got := hidden(x, row, &w13, 0, width), read(y.RowRange(row, row+1))
 					for _, col := range d.spread(hiddenSize, 60) {
-						want, scale := dot(width, func(i int) float64 { return h[i] }, func(i int) float64 { return w2.get(0, col, i) })
+						want, scale := dot(h, w2.row(0, col))
 						s = append(s, Sample{got[col], want, scale})
 					}
 				}
@@ -224,11 +225,11 @@ func (m *moe) job(d *desk, routed, shared format, t int, chosen []int32) *job {
 				}
 				got := read(delta.RowRange(row, row+1))
 				for _, col := range d.spread(m.hidden, 40) {
-					want, scale := dot(m.shared, func(i int) float64 { return parts[0][i] }, func(i int) float64 { return s2.get(0, col, i) })
+					want, scale := dot(parts[0], s2.row(0, col))
 					scale *= scale
 					for k, h := range parts[1:] {
 						e, p := int(chosen[row*m.topK+k]), share.get(row, k)
-						v, size := dot(m.width, func(i int) float64 { return h[i] }, func(i int) float64 { return w2.get(e, col, i) })
+						v, size := dot(h, w2.row(e, col))
 						want, scale = want+p*v, scale+p*size*p*size
 					}
 					s = append(s, Sample{got[col], want, math.Sqrt(scale)})

@@ -70,9 +70,12 @@ func weightedSum(t, k, n int) *Case {
 			check: func(read reader) []Sample {
 				var s []Sample
 				for _, row := range d.spread(t, 6) {
-					got := read(out.RowRange(row, row+1))
+					got, factors, terms := read(out.RowRange(row, row+1)), share.row(row), make([]float64, k)
 					for i := range n {
-						want, scale := dot(k, func(j int) float64 { return y.get(row*k+j, i) }, func(j int) float64 { return share.get(row, j) })
+						for j := range terms {
+							terms[j] = y.get(row*k+j, i)
+						}
+						want, scale := dot(terms, factors)
 						s = append(s, Sample{got[i], want + base.get(row, i), 1 + scale})
 					}
 				}

@@ -3,9 +3,9 @@
 # it is, correctness, golden vectors, speed of kernels, then the sanitizers. Each step has
 # a limit of its own and a log in OUT, summary.txt says how it went.
 #
-# Usage: run.sh OUT [STEP...] (steps: card tests goldens kernels memcheck racecheck
-# synccheck). It lies
-# in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
+# Usage: run.sh OUT [STEP...]
+# Steps: card tests goldens kernels memcheck racecheck synccheck
+# It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: run.sh OUT [STEP...]}
