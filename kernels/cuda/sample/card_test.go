@@ -97,9 +97,12 @@ func TestAgainstHost(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(1, 1))
 	drawn := 0
-	for i, vocab := range []int{1, 2, 3, 40, 61, 256, 257, 1000, 9001} {
+	for i, vocab := range []int{1, 2, 3, 40, 61, 256, 257, 1000, 9001, 16501} {
 		rows := 28
-		if vocab > 500 {
+		switch {
+		case vocab > 1<<14: // the search by blocks of its own
+			rows = 7
+		case vocab > 500:
 			rows = 14
 		}
 		b := batch{vocab: vocab}

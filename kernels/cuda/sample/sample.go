@@ -20,6 +20,7 @@ import (
 
 // The kernels: src/sample.cu.
 var (
+	kFindBest  = launch.Named("kr_find_best")
 	kArgmax    = launch.Named("kr_argmax")
 	kSample    = launch.Named("kr_sample")
 	kBias      = launch.Named("kr_apply_bias")
@@ -88,8 +89,17 @@ func room(vocab int) int {
 	return (parts + warps - 1) / warps * warps * part
 }
 
+// searchers is the number of blocks that search each of n rows for its largest logit before
+// the block that chooses; 0 where that one does it alone. A row is 400 KB to read.
+func searchers(n, vocab int) int {
+	if n > 64 || vocab < 1<<14 {
+		return 0
+	}
+	return 16
+}
+
 // Scratch is the scratch memory of Sample in bytes for n rows.
-func Scratch(n, vocab int) int { return 12 * n * room(vocab) }
+func Scratch(n, vocab int) int { return 16*n*searchers(n, vocab) + 12*n*room(vocab) }
 
 // Argmax writes to out [n, 1] I32 the smallest token with the largest logit of each row,
 // or why there is none (IsNaN, IsInfinite, AllMasked).
@@ -106,11 +116,11 @@ func Argmax(l *launch.List, out, logits launch.Mat) {
 // there is none. logprobs [n, 1] F32 or absent: of rows that ask for it, the natural
 // logarithm of the token's probability under raw [n, V], the logits as they came from the
 // model (logits itself where nothing changed them); IsNaN or IsInfinite if raw has no
-// distribution. scratch is Scratch(n, V) bytes, aligned to 8.
+// distribution. scratch is Scratch(n, V) bytes, aligned to 16.
 func Sample(l *launch.List, out, logits launch.Mat, rows launch.Ptr, logprobs, raw launch.Mat, scratch launch.Ptr) {
 	const op = "Sample"
 	vec := check(op, out, logits)
-	if rows%8 != 0 || rows == 0 || scratch%8 != 0 || scratch == 0 {
+	if rows%8 != 0 || rows == 0 || scratch%16 != 0 || scratch == 0 {
 		refuse(op, "parameters at %#x, scratch memory at %#x", uint64(rows), uint64(scratch))
 	}
 	if !logprobs.Zero() {
@@ -126,11 +136,18 @@ func Sample(l *launch.List, out, logits launch.Mat, rows launch.Ptr, logprobs, r
 	if n == 0 {
 		return
 	}
-	tokens := room(logits.Cols)
+	tokens, search := room(logits.Cols), searchers(n, logits.Cols)
+	found := scratch
+	scratch += launch.Ptr(16 * n * search)
+	if search > 0 {
+		c := launch.Config{Grid: launch.Dim{X: uint32(search), Y: uint32(n)}, Block: launch.Dim{X: 256}, PDL: true}
+		l.Add(kFindBest, c, launch.P(found), launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.I32(vectors(logits)))
+	}
 	parts, _ := split(logits.Cols)
 	l.Add(kSample, blocks(logits, 8*parts),
 		launch.P(out.At), launch.P(logprobs.At), launch.P(logits.At), launch.I32(logits.Stride), launch.P(raw.At), launch.I32(raw.Stride),
-		launch.I32(logits.Cols), launch.I32(vec), launch.P(rows), launch.P(scratch), launch.P(scratch+launch.Ptr(8*n*tokens)), launch.I32(tokens))
+		launch.I32(logits.Cols), launch.I32(vec), launch.P(rows), launch.P(scratch), launch.P(scratch+launch.Ptr(8*n*tokens)), launch.I32(tokens),
+		launch.P(found), launch.I32(search))
 }
 
 func blocks(logits launch.Mat, shared int) launch.Config {

@@ -22,30 +22,37 @@ func TestLaunches(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		add    func(l *launch.List)
-		kernel launch.Kernel
+		kernel launch.Kernel // the last of
 		grid   launch.Dim
 		shared uint32
 		args   int
+		n      int // launches
 	}{
-		{"argmax", func(l *launch.List) { Argmax(l, at(i32, 3, 1), at(f32, 3, 102400)) }, kArgmax, launch.Dim{X: 3}, 0, 5},
+		{"argmax", func(l *launch.List) { Argmax(l, at(i32, 3, 1), at(f32, 3, 102400)) }, kArgmax, launch.Dim{X: 3}, 0, 5, 1},
 		{"sample", func(l *launch.List) {
 			Sample(l, at(i32, 3, 1), at(f32, 3, 102401), 0x100, launch.Mat{}, launch.Mat{}, 0x100)
-		}, kSample, launch.Dim{X: 3}, 8 * 401, 12},
-		{"bias", func(l *launch.List) { ApplyBias(l, at(f32, 3, 100), Lists{1, 1}, 1) }, kBias, launch.Dim{X: 3}, 0, 6},
-		{"mask", func(l *launch.List) { ApplyMask(l, at(f32, 3, 1000), at(i32, 3, 32)) }, kMask, launch.Dim{X: 3, Y: 4}, 0, 5},
-		{"penalties", func(l *launch.List) { ApplyPenalties(l, at(f32, 3, 100), Lists{1, 1}, 1, at(f32, 3, 3)) }, kPenalties, launch.Dim{X: 3}, 0, 7},
+		}, kSample, launch.Dim{X: 3}, 8 * 401, 14, 2},
+		{"sample many", func(l *launch.List) {
+			Sample(l, at(i32, 65, 1), at(f32, 65, 102400), 0x100, launch.Mat{}, launch.Mat{}, 0x100)
+		}, kSample, launch.Dim{X: 65}, 8 * 400, 14, 1},
+		{"bias", func(l *launch.List) { ApplyBias(l, at(f32, 3, 100), Lists{1, 1}, 1) }, kBias, launch.Dim{X: 3}, 0, 6, 1},
+		{"mask", func(l *launch.List) { ApplyMask(l, at(f32, 3, 1000), at(i32, 3, 32)) }, kMask, launch.Dim{X: 3, Y: 4}, 0, 5, 1},
+		{"penalties", func(l *launch.List) { ApplyPenalties(l, at(f32, 3, 100), Lists{1, 1}, 1, at(f32, 3, 3)) }, kPenalties, launch.Dim{X: 3}, 0, 7, 1},
 	} {
 		var l launch.List
 		tt.add(&l)
-		if len(l.Ops) != 1 {
+		if len(l.Ops) != tt.n {
 			t.Fatalf("%s: %d launches", tt.name, len(l.Ops))
 		}
-		o := l.Ops[0]
+		if o := l.Ops[0]; tt.n == 2 && (o.Kernel != kFindBest || o.Config.Grid != launch.Dim{X: 16, Y: 3} || o.Count != 5) {
+			t.Errorf("%s: %v, %d arguments, %+v", tt.name, o.Kernel, o.Count, o.Config)
+		}
+		o := l.Ops[tt.n-1]
 		if o.Kernel != tt.kernel || o.Config.Grid != tt.grid || o.Config.Shared != tt.shared || o.Count != tt.args || !o.Config.PDL {
 			t.Errorf("%s: %v, %d arguments, %+v", tt.name, o.Kernel, o.Count, o.Config)
 		}
 	}
-	if room(1) != 256 || room(257) != 512 || room(32*256) != 32*256 || room(32*256+1) != 2*32*256 || Scratch(2, 102400) != 2*12*106496 {
+	if room(1) != 256 || room(257) != 512 || room(32*256) != 32*256 || room(32*256+1) != 2*32*256 || Scratch(2, 102400) != 2*(12*106496+256) {
 		t.Errorf("room for 102400 tokens: %d", room(102400))
 	}
 }

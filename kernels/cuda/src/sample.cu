@@ -1,15 +1,38 @@
 // The choice of the next token: the largest logit, or a draw. A block has a row.
 #include "sample.cuh"
 
-KR_DEV Row row_at(const float *logits, int stride, int vocab, int vec) {
-	return Row{logits + (long long)blockIdx.x * stride, vocab, (vocab + PART - 1) / PART, vec != 0};
+KR_DEV Row row_at(const float *logits, int row, int stride, int vocab, int vec) {
+	return Row{logits + (long long)row * stride, vocab, (vocab + PART - 1) / PART, vec != 0};
+}
+
+// Few rows: the search for the largest logit by several blocks a row. Grid: x blocks of a
+// row, y rows; found [rows][blocks] {key, token, nan, 0}.
+KR_KERNEL(256, 1)
+kr_find_best(int4 *found, const float *logits, int stride, int vocab, int vec) {
+	pdl_launch();
+	pdl_wait();
+	Found f = scan(row_at(logits, blockIdx.y, stride, vocab, vec), blockIdx.x * warps() + threadIdx.x / 32, gridDim.x * warps());
+	if (threadIdx.x == 0) found[blockIdx.y * gridDim.x + blockIdx.x] = make_int4((int)f.key, f.token, f.nan, 0);
+}
+KR_EXPORT(kr_find_best)
+
+// What kr_find_best found (n a row, up to 32), or if it did not run, what this block does.
+KR_DEV Best best_or_found(const Row &r, const int4 *found, int n) {
+	if (n == 0) return best_of(r);
+	int lane = threadIdx.x % 32;
+	Found f = {0, 0x7fffffff, 0};
+	if (lane < n) {
+		int4 v = found[blockIdx.x * n + lane];
+		f = Found{(uint32_t)v.x, v.y, v.z};
+	}
+	return verdict(join(f));
 }
 
 KR_KERNEL(1024, 1)
 kr_argmax(int *out, const float *logits, int stride, int vocab, int vec) {
 	pdl_launch();
 	pdl_wait();
-	Best b = best_of(row_at(logits, stride, vocab, vec));
+	Best b = best_of(row_at(logits, blockIdx.x, stride, vocab, vec));
 	if (threadIdx.x == 0) out[blockIdx.x] = b.token;
 }
 KR_EXPORT(kr_argmax)
@@ -60,8 +83,9 @@ KR_DEV double mass_from(const List &l, uint32_t key, int &count, double *room) {
 // sum: the edge moves up to the one that crosses p. total is the sum of the pool's n
 // weights; scratch has room for every token.
 KR_DEV Edge top_p(const Row &r, const Weigher &pool, double p, double total, int n, double *weights, uint32_t *keys, double *sums, double *room) {
-	// Tokens below this bar have less than 1-p together, so none of them is needed.
-	double bar = (1. - p) * total / n, need = p * total;
+	// Tokens that weigh less than (1-p) * total / n have less than 1-p together, so none of
+	// them is needed. Most logits are below that; only the others are put to exp.
+	double low = log_of((1. - p) * total / n) - 1e-6, need = p * total;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = (r.parts + warps() - 1) / warps() * PART;
 	List l = {weights + (long long)warp * each, keys + (long long)warp * each, 0};
 	__shared__ uint32_t least;
@@ -73,8 +97,9 @@ KR_DEV Edge top_p(const Row &r, const Weigher &pool, double p, double total, int
 		int first = part * PART + 8 * lane;
 		load8(x, r, first);
 		for (int j = 0; j < 8; j++) {
-			double v = weight(pool, x[j], first + j);
-			bool in = v >= bar && v > 0.;
+			double v = 0.;
+			if (((double)x[j] - pool.top) * pool.scale >= low) v = weight(pool, x[j], first + j);
+			bool in = v > 0.;
 			uint32_t lanes = __ballot_sync(0xffffffffu, in);
 			if (in) {
 				int at = l.n + __popc(lanes & ((1u << lane) - 1));
@@ -114,23 +139,24 @@ KR_DEV Edge top_p(const Row &r, const Weigher &pool, double p, double total, int
 KR_DEV float log_probability(const Row &r, float top, int token, double *sums, double *room) {
 	Weigher w = {{0, 0x7fffffff}, top, 1., 0., r.vocab, false};
 	double sum = weigh_parts(r, w, sums, room);
-	return (float)((double)r.x[token] - ((double)top + log(sum)));
+	return (float)((double)r.x[token] - ((double)top + log_of(sum)));
 }
 
 // out[row] = the token; logprobs[row] (where there are any and the row asks) its logarithm of
-// probability under raw. weights and keys: scratch for `room_tokens` tokens a row.
+// probability under raw. weights and keys: scratch for `room_tokens` tokens a row. found:
+// see best_or_found.
 // Shared memory: a double for every part.
 KR_KERNEL(1024, 1)
 kr_sample(int *out, float *logprobs, const float *logits, int stride, const float *raw, int raw_stride, int vocab, int vec,
-          const Params *params, double *weights, uint32_t *keys, int room_tokens) {
+          const Params *params, double *weights, uint32_t *keys, int room_tokens, const int4 *found, int n_found) {
 	KR_SHARED(double, sums);
 	__shared__ double room[MOST_WARPS];
 	__shared__ int hist[BINS];
 	pdl_launch();
 	pdl_wait();
-	Row r = row_at(logits, stride, vocab, vec);
+	Row r = row_at(logits, blockIdx.x, stride, vocab, vec);
 	Params p = params[blockIdx.x];
-	Best best = best_of(r);
+	Best best = best_or_found(r, found, n_found);
 	int token = best.token;
 	if (token >= 0 && p.temperature > 0.) {
 		Weigher w = {{0, 0x7fffffff}, best.x, 1. / p.temperature, 0., vocab, false};
@@ -146,7 +172,7 @@ kr_sample(int *out, float *logprobs, const float *logits, int stride, const floa
 		token = find_all(r, w, sums, uniform(p.seed, p.n) * total);
 	}
 	if (logprobs && p.logprob && token >= 0) {
-		Row own = row_at(raw, raw_stride, vocab, vec);
+		Row own = row_at(raw, blockIdx.x, raw_stride, vocab, vec);
 		Best b = raw == logits ? best : best_of(own);
 		float v = 0.f;
 		if (b.token < 0) token = b.token;

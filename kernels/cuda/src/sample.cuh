@@ -55,46 +55,60 @@ KR_DEV double block_sum_f64(double v, double *room) {
 	return warp_sum_f64((int)threadIdx.x % 32 < warps() ? room[threadIdx.x % 32] : 0.);
 }
 
-// The largest logit and the smallest token that has it, in every thread; or why there is
-// none, as a token below 0.
+// The largest logit's key and the smallest token that has it.
+struct Found {
+	uint32_t key;
+	int token, nan; // nan: some logit is
+};
+
+// Of values of a warp's lanes, in every lane.
+KR_DEV Found join(Found f) {
+	uint32_t most = __reduce_max_sync(0xffffffffu, f.key);
+	int token = __reduce_min_sync(0xffffffffu, f.key == most ? f.token : 0x7fffffff);
+	return Found{most, token, __any_sync(0xffffffffu, f.nan)};
+}
+
+// Of parts first, first + step, ... for each warp; in every thread of the block.
+KR_DEV Found scan(const Row &r, int first, int step) {
+	__shared__ uint32_t keys[MOST_WARPS];
+	__shared__ int tokens[MOST_WARPS], nans[MOST_WARPS];
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	float best = minus_infinity();
+	Found f = {0, 0x7fffffff, 0};
+#pragma unroll 2
+	for (int p = first; p < r.parts; p += step) {
+		float x[8];
+		int at = p * PART + 8 * lane;
+		load8(x, r, at);
+#pragma unroll
+		for (int j = 0; j < 8; j++) {
+			f.nan |= x[j] != x[j];
+			if (x[j] > best) best = x[j], f.token = at + j;
+		}
+	}
+	f.key = rising(best);
+	f = join(f);
+	__syncthreads(); // the arrays are free
+	if (lane == 0) keys[warp] = f.key, tokens[warp] = f.token, nans[warp] = f.nan;
+	__syncthreads();
+	Found g = {0, 0x7fffffff, 0};
+	if (lane < warps()) g = Found{keys[lane], tokens[lane], nans[lane]};
+	return join(g);
+}
+
+// The largest logit and its token, or why there is none, as a token below 0.
 struct Best {
 	float x;
 	int token;
 };
-KR_DEV Best best_of(const Row &r) {
-	__shared__ uint32_t keys[MOST_WARPS];
-	__shared__ int tokens[MOST_WARPS], nans;
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	if (threadIdx.x == 0) nans = 0;
-	__syncthreads();
-	float best = minus_infinity();
-	int token = 0x7fffffff;
-	bool nan = false;
-#pragma unroll 2
-	for (int p = warp; p < r.parts; p += warps()) {
-		float x[8];
-		int first = p * PART + 8 * lane;
-		load8(x, r, first);
-#pragma unroll
-		for (int j = 0; j < 8; j++) {
-			nan |= x[j] != x[j];
-			if (x[j] > best) best = x[j], token = first + j;
-		}
-	}
-	if (nan) atomicOr(&nans, 1);
-	uint32_t key = rising(best), most = __reduce_max_sync(0xffffffffu, key);
-	token = __reduce_min_sync(0xffffffffu, key == most ? token : 0x7fffffff);
-	if (lane == 0) keys[warp] = most, tokens[warp] = token;
-	__syncthreads();
-	key = lane < warps() ? keys[lane] : 0;
-	most = __reduce_max_sync(0xffffffffu, key);
-	token = __reduce_min_sync(0xffffffffu, key == most ? tokens[lane] : 0x7fffffff);
-	best = from_rising(most);
-	if (nans) token = IS_NAN;
-	else if (best == minus_infinity()) token = ALL_MASKED;
-	else if (best > 3.4028234664e38f) token = IS_INFINITE;
-	return Best{best, token};
+KR_DEV Best verdict(const Found &f) {
+	Best b = {from_rising(f.key), f.token};
+	if (f.nan) b.token = IS_NAN;
+	else if (b.x == minus_infinity()) b.token = ALL_MASKED;
+	else if (b.x > 3.4028234664e38f) b.token = IS_INFINITE;
+	return b;
 }
+KR_DEV Best best_of(const Row &r) { return verdict(scan(r, threadIdx.x / 32, warps())); }
 
 // The last token in the order of preference (falling logit, then rising token) that is
 // kept.
@@ -104,8 +118,9 @@ struct Edge {
 };
 KR_DEV bool keeps(const Edge &e, uint32_t key, int token) { return key > e.key || (key == e.key && token <= e.token); }
 
-// Not inlined: it would be, eight times a loop.
+// Not inlined: code and registers of eight of them in a loop would be too many.
 static __device__ __noinline__ double exp_of(double x) { return exp(x); }
+static __device__ __noinline__ double log_of(double x) { return log(x); }
 
 // What a token weighs.
 struct Weigher {
