@@ -162,15 +162,8 @@ func (j *job) add(l *launch.List, card launch.Card, v Variant) {
 	}
 	tileRows, tileCols := ceil(j.x.Rows, s.rows), ceil(j.w.Rows, cols)
 	tiles := tileRows * tileCols * j.batch
-	if tiles > math.MaxInt32 {
-		refuse("gemm", "%d tiles", tiles)
-	}
-	grid := tiles
-	if s.hopper { // blocks stay and take tile after tile
-		grid = min(tiles, max(1, card.SMs)*s.blocks)
-	}
 	l.Add(k, launch.Config{
-		Grid:   launch.Dim{X: uint32(grid)},
+		Grid:   launch.Dim{X: uint32(s.grid(card, tiles))},
 		Block:  launch.Dim{X: uint32(threads)},
 		Shared: uint32(s.shared),
 		PDL:    true,
@@ -179,6 +172,18 @@ func (j *job) add(l *launch.List, card launch.Card, v Variant) {
 		launch.P(j.w.At), launch.P(j.up.At), launch.I32(j.w.Stride), launch.I32(j.x.Rows), launch.I32(j.w.Rows), launch.I32(j.w.Cols),
 		launch.I32(j.part), launch.I32(tileRows), launch.I32(tileCols), launch.I32(tiles),
 		launch.I64(j.outStep), launch.I64(j.xStep), launch.I64(j.wStep))
+}
+
+// grid is the number of blocks for so many tiles. Those of wgmma stay and take tile after
+// tile.
+func (s *shape) grid(card launch.Card, tiles int) int {
+	if tiles > math.MaxInt32 {
+		refuse("gemm", "%d tiles", tiles)
+	}
+	if s.hopper {
+		return min(tiles, max(1, card.SMs)*s.blocks)
+	}
+	return tiles
 }
 
 // sum launches the second kernel of a product in parts.

@@ -13,7 +13,7 @@ var (
 	h100 = launch.Card{Name: "H100", SMs: 132, Hopper: true, SharedMax: 227 << 10}
 	a100 = launch.Card{Name: "A100", SMs: 108, SharedMax: 163 << 10}
 	ada  = launch.Card{Name: "RTX 4090", SMs: 128, SharedMax: 99 << 10}
-	old  = launch.Card{SMs: 40, SharedMax: 63 << 10}
+	old  = launch.Card{SMs: 40, SharedMax: 48 << 10}
 )
 
 // The shapes of DeepSeek-V2-Lite: what the model of costs makes of them.
@@ -35,8 +35,10 @@ func TestChoose(t *testing.T) {
 		{h100, Sizes{M: 128, N: 2048, K: 10944}, "128x128_h in 6 parts"},
 		{h100, Sizes{M: 2048, N: 10944, K: 2048, SwiGLU: true}, "128x256_h"},
 		{h100, Sizes{M: 64, N: 512, K: 128, Batch: 16}, "64x128_h"},
-		{h100, Sizes{M: 100, N: 2048, K: 2048, Int8: true}, "s8_t64_h"},
-		{h100, Sizes{M: 2048, N: 2816, K: 2048, Int8: true}, "s8_t256_h"},
+		{h100, Sizes{M: 100, N: 2048, K: 2048, Int8: true}, "s8_t128_h"},
+		{h100, Sizes{M: 64, N: 21888, K: 2048, Int8: true}, "s8_t64_h"},
+		{h100, Sizes{M: 2048, N: 2816, K: 2048, Int8: true}, "s8_t128_h"},
+		{h100, Sizes{M: 2048, N: 4096, K: 2048, Int8: true}, "s8_t256_h"},
 		{a100, Sizes{M: 2048, N: 2048, K: 2048}, "128x128"},
 		{a100, Sizes{M: 65, N: 4096, K: 512}, "64x64"},
 		{ada, Sizes{M: 2048, N: 2048, K: 2048, Int8: true}, "s8_t128"},

@@ -56,7 +56,7 @@ func W8A8(l *launch.List, card launch.Card, out, xq, scale launch.Mat, w launch.
 	s := &shapes[p.Variant]
 	tokens, rows := ceil(xq.Rows, s.rows), ceil(w.Rows, s.cols)
 	l.Add(s.kernel, launch.Config{
-		Grid:   launch.Dim{X: uint32(tokens * rows)},
+		Grid:   launch.Dim{X: uint32(s.grid(card, tokens*rows))},
 		Block:  launch.Dim{X: uint32(s.threads)},
 		Shared: uint32(s.shared),
 		PDL:    true,

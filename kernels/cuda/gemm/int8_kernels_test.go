@@ -90,7 +90,7 @@ func TestW8A8IsExact(t *testing.T) {
 				size := ((m-1)*out.Stride + n) * 4
 				run := func(o Options) []byte {
 					o.Plan.Variant = v
-					c.Run(func(l *launch.List) { W8A8(l, c.Info(), out, x.mat, x.scales, w, o) })
+					c.Run(func(l *launch.List) { W8A8(l, narrow(c), out, x.mat, x.scales, w, o) })
 					return cudatest.Download[byte](c, out.At, size)
 				}
 				first := run(Options{})

@@ -39,14 +39,13 @@ type shape struct {
 	both       launch.Kernel // SwiGLU of two matrices
 }
 
-// Dynamic shared memory: a ring of stages. Of gemm_a.cu rows of 64 bytes of both matrices;
-// of gemm_h.cu rows of 128, and two barriers a stage; of gemm_s8.cu tokens of 128 bytes, or
-// the results that lie there later, and the scales of the tokens.
-func sharedA(rows int) int         { return 4 * rows * 64 }
-func sharedH(stages, rows int) int { return stages * (rows*128 + 16) }
-func shared8(stages, tokens, rows int) int {
-	return max(stages*tokens*128, tokens*(2*rows+16)) + 4*tokens
-}
+// Dynamic shared memory, a ring of stages: of gemm_a.cu rows of 64 bytes of both matrices,
+// of gemm_h.cu rows of 128 and two barriers; of gemm_s8.cu tokens of 128 bytes, of
+// gemm_s8_h.cu the weights' tiles and barriers too.
+func sharedA(rows int) int            { return 4 * rows * 64 }
+func sharedH(stages, rows int) int    { return stages * (rows*128 + 16) }
+func shared8(tokens int) int          { return 4 * tokens * 128 }
+func shared8H(stages, tokens int) int { return stages * (tokens*128 + 128*128 + 16) }
 
 var shapes = [variants]shape{
 	A64: {name: "64x64", rows: 64, cols: 64, threads: 128, swiglu: 64, blocks: 4, shared: sharedA(128), rate: 260,
@@ -59,15 +58,15 @@ var shapes = [variants]shape{
 		kernel: launch.Named("kr_gemm_128x128_h"), both: launch.Named("kr_gemm_swiglu_128x128_h")},
 	H256: {name: "128x256_h", rows: 128, cols: 256, threads: 384, swiglu: 384, blocks: 1, shared: sharedH(4, 384), hopper: true, rate: 620,
 		kernel: launch.Named("kr_gemm_128x256_h"), both: launch.Named("kr_gemm_swiglu_128x256_h")},
-	I8A64: {name: "s8_t64", rows: 64, cols: 256, threads: 256, blocks: 2, shared: shared8(4, 64, 256), eight: true, rate: 600,
+	I8A64: {name: "s8_t64", rows: 64, cols: 256, threads: 256, blocks: 2, shared: shared8(64), eight: true, rate: 600,
 		kernel: launch.Named("kr_gemm_s8_t64")},
-	I8A128: {name: "s8_t128", rows: 128, cols: 256, threads: 256, blocks: 1, shared: shared8(4, 128, 256), eight: true, rate: 800,
+	I8A128: {name: "s8_t128", rows: 128, cols: 256, threads: 256, blocks: 1, shared: shared8(128), eight: true, rate: 800,
 		kernel: launch.Named("kr_gemm_s8_t128")},
-	I8H64: {name: "s8_t64_h", rows: 64, cols: 128, threads: 256, blocks: 2, shared: shared8(6, 64, 128), hopper: true, eight: true, rate: 700,
+	I8H64: {name: "s8_t64_h", rows: 64, cols: 128, threads: 384, blocks: 2, shared: shared8H(4, 64), hopper: true, eight: true, rate: 700,
 		kernel: launch.Named("kr_gemm_s8_t64_h")},
-	I8H128: {name: "s8_t128_h", rows: 128, cols: 128, threads: 256, blocks: 2, shared: shared8(5, 128, 128), hopper: true, eight: true, rate: 950,
+	I8H128: {name: "s8_t128_h", rows: 128, cols: 128, threads: 384, blocks: 1, shared: shared8H(6, 128), hopper: true, eight: true, rate: 950,
 		kernel: launch.Named("kr_gemm_s8_t128_h")},
-	I8H256: {name: "s8_t256_h", rows: 256, cols: 128, threads: 256, blocks: 1, shared: shared8(5, 256, 128), hopper: true, eight: true, rate: 1150,
+	I8H256: {name: "s8_t256_h", rows: 256, cols: 128, threads: 384, blocks: 1, shared: shared8H(4, 256), hopper: true, eight: true, rate: 1150,
 		kernel: launch.Named("kr_gemm_s8_t256_h")},
 }
 

@@ -127,3 +127,36 @@ template <int WIDTH, bool SWIGLU> KR_DEV void put(const Gemm &j, int product, in
 		put_row<COLS>(j, product, row + threadIdx.x % 32 / 4 + 8 * h, col, v);
 	}
 }
+
+#ifdef KR_HOPPER
+// A ring of STAGES pairs of tiles of x and w in shared memory, then their barriers: full,
+// at which the 128 threads of the copying warpgroup arrive when their cp.async are done,
+// and empty, at which a lane of every warp that multiplies arrives.
+template <int X_BYTES, int W_BYTES, int STAGES> struct Ring {
+	static const int BYTES = X_BYTES + W_BYTES;
+	uint32_t at;
+	int slot;
+	uint32_t turn; // how often the ring was gone round, its lowest bit
+
+	__device__ __forceinline__ explicit Ring(uint32_t shared) : at(shared), slot(0), turn(0) {}
+	__device__ __forceinline__ uint32_t x() const { return at + slot * BYTES; }
+	__device__ __forceinline__ uint32_t w() const { return at + slot * BYTES + X_BYTES; }
+	__device__ __forceinline__ uint32_t full() const { return at + STAGES * BYTES + 8 * slot; }
+	__device__ __forceinline__ uint32_t empty() const { return full() + 8 * STAGES; }
+	__device__ __forceinline__ void next() {
+		if (++slot == STAGES) slot = 0, turn ^= 1;
+	}
+	// For all threads of the block. warps: that multiply.
+	__device__ __forceinline__ void init(int warps) {
+		if (threadIdx.x == 0) {
+			for (; slot < STAGES; slot++) {
+				mbar_init(full(), 128);
+				mbar_init(empty(), warps);
+			}
+			mbar_init_fence();
+			slot = 0;
+		}
+		__syncthreads();
+	}
+};
+#endif

@@ -6,25 +6,8 @@
 
 #ifdef KR_HOPPER
 
-// A ring of STAGES tiles of x [BM][64] and w [BN][64], then their barriers.
-template <int BM, int BN, int STAGES> struct Ring {
-	static const int BYTES = (BM + BN) * 128;
-	uint32_t at;
-	int slot;
-	uint32_t turn; // how often the ring was gone round, its lowest bit
-
-	__device__ __forceinline__ explicit Ring(uint32_t shared) : at(shared), slot(0), turn(0) {}
-	__device__ __forceinline__ uint32_t x() const { return at + slot * BYTES; }
-	__device__ __forceinline__ uint32_t w() const { return at + slot * BYTES + BM * 128; }
-	__device__ __forceinline__ uint32_t full() const { return at + STAGES * BYTES + 8 * slot; }
-	__device__ __forceinline__ uint32_t empty() const { return full() + 8 * STAGES; }
-	__device__ __forceinline__ void next() {
-		if (++slot == STAGES) slot = 0, turn ^= 1;
-	}
-};
-
 // The copying warpgroup: thread p has 16-byte unit p%8 of rows p/8, p/8+16, ...
-template <int BM, int BN, int STAGES, int WIDTH, bool SWIGLU> KR_DEV void produce(const Gemm &j, Ring<BM, BN, STAGES> ring) {
+template <int BM, int BN, int STAGES, int WIDTH, bool SWIGLU> KR_DEV void produce(const Gemm &j, Ring<BM * 128, BN * 128, STAGES> ring) {
 	typedef Source<WIDTH, SWIGLU> From;
 	const int r = threadIdx.x % 128 / 8, u = threadIdx.x % 8;
 	const uint32_t to = r * 128 + ((u ^ (r % 8)) << 4);
@@ -56,7 +39,7 @@ template <int BM, int BN, int STAGES, int WIDTH, bool SWIGLU> KR_DEV void produc
 }
 
 // A multiplying warpgroup: 64 rows of x (the group's, of CM) and WIDTH of w (of CN).
-template <int CM, int CN, int WIDTH, int STAGES, bool SWIGLU> KR_DEV void consume(const Gemm &j, Ring<64 * CM, CN * WIDTH, STAGES> ring) {
+template <int CM, int CN, int WIDTH, int STAGES, bool SWIGLU> KR_DEV void consume(const Gemm &j, Ring<CM * 8192, CN * WIDTH * 128, STAGES> ring) {
 	const int group = threadIdx.x / 128, gm = group / CN, gn = group % CN, warp = threadIdx.x % 128 / 32;
 	const bool first = threadIdx.x % 32 == 0;
 	for (int tile = blockIdx.x; tile < j.tiles; tile += gridDim.x) {
@@ -85,17 +68,8 @@ template <int CM, int CN, int WIDTH, int STAGES, bool SWIGLU> KR_DEV void consum
 }
 
 template <int CM, int CN, int WIDTH, int STAGES, bool SWIGLU> KR_DEV void gemm_h(const Gemm &j, unsigned char *shared) {
-	Ring<64 * CM, CN * WIDTH, STAGES> ring(smem_u32(shared));
-	if (threadIdx.x == 0) {
-		for (int i = 0; i < STAGES; i++) {
-			mbar_init(ring.full(), 128);
-			mbar_init(ring.empty(), 4 * CM * CN); // a lane of every warp that multiplies
-			ring.slot++;
-		}
-		mbar_init_fence();
-	}
-	ring.slot = 0;
-	__syncthreads();
+	Ring<CM * 8192, CN * WIDTH * 128, STAGES> ring(smem_u32(shared));
+	ring.init(4 * CM * CN);
 	pdl_wait();
 	pdl_launch();
 	if (threadIdx.x / 128 == CM * CN) produce<64 * CM, CN * WIDTH, STAGES, WIDTH, SWIGLU>(j, ring);
