@@ -140,12 +140,18 @@ func TestStoreRows(t *testing.T) {
 	}
 }
 
-// TestE4M3 stores every bfloat16 as a float8.
+// TestE4M3 stores every bfloat16, and as many float32 near those that float8 has, as a
+// float8.
 func TestE4M3(t *testing.T) {
 	c := cudatest.Open(t)
-	x := make([]float32, 1<<16)
+	rng := rand.New(rand.NewPCG(10, 1))
+	x := make([]float32, 1<<17)
 	for i := range x {
 		x[i] = tensor.BF16ToF32(uint16(i))
+		if i>>16 == 1 { // around what lies halfway between two of them
+			lo, hi := tensor.F8E4M3ToF32(uint8(i)&0x7e), tensor.F8E4M3ToF32(uint8(i)&0x7e|1)
+			x[i] = math.Float32frombits(math.Float32bits((lo+hi)/2) + uint32(rng.IntN(5)) - 2)
+		}
 	}
 	for _, cols := range []int{1 << 10, 1<<10 - 1} { // by chunks and one by one
 		rows := len(x) / cols
