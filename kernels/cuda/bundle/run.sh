@@ -57,6 +57,10 @@ golden() { # NAME FOLDER FLAGS...
 	local name=$1 dir=$data/$2
 	shift 2
 	step "golden-$name" 60 "$root/krater" compare --device cuda --model "$dir" --golden "$dir" "$@"
+	if grep -q 'running on the processor' "$out/golden-$name.txt"; then
+		echo "FAIL         golden-$name did not use the card" | tee -a "$summary"
+		failed=1
+	fi
 }
 sanitizer() { command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || echo compute-sanitizer; }
 
@@ -72,8 +76,11 @@ for s in $steps; do
 			golden "$model" "testdata/goldens/$model"
 			golden "$model-batch3" "testdata/goldens/$model" --batch 3
 			for chunk in 1 7 64; do golden "$model-chunk$chunk" "testdata/goldens/$model" --chunk "$chunk"; done
+			golden "$model-bf16" "testdata/goldens/$model" --rows bf16
+			golden "$model-bf16-chunk7" "testdata/goldens/$model" --rows bf16 --chunk 7
 		done
 		golden krater-tiny models/krater-tiny
+		golden krater-tiny-bf16 models/krater-tiny --rows bf16
 		;;
 	kernels) step kernels 150 "$root/krater" bench kernels --device cuda --record "$out/h100-kernels.json" ;;
 	memcheck) each memcheck 120 "$(sanitizer)" --tool memcheck --error-exitcode 9 -- -test.short -test.timeout 110s ;;
