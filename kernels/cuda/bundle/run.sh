@@ -80,7 +80,6 @@ for s in $steps; do
 			golden "$model-bf16-chunk7" "testdata/goldens/$model" --rows bf16 --chunk 7
 		done
 		golden krater-tiny models/krater-tiny
-		golden krater-tiny-bf16 models/krater-tiny --rows bf16
 		;;
 	kernels) step kernels 150 "$root/krater" bench kernels --device cuda --record "$out/h100-kernels.json" ;;
 	memcheck) each memcheck 120 "$(sanitizer)" --tool memcheck --error-exitcode 9 -- -test.short -test.timeout 110s ;;
