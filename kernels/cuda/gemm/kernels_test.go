@@ -157,6 +157,26 @@ func TestRowsAreIndependent(t *testing.T) {
 	}
 }
 
+// The kernels of a build sum in the same order, so that what Choose makes of M changes no
+// bit of a row.
+func TestVariantsAgree(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(10, 2))
+	const m, n, k = 130, 264, 200
+	x, w := c.BF16(cudatest.Normal(rng, m*k), m, k), c.BF16(cudatest.Normal(rng, n*k), n, k)
+	first := map[bool][]byte{}
+	for _, v := range runnable(c, false) {
+		out := c.Mat(tensor.F32, m, n)
+		c.Run(func(l *launch.List) { BF16(l, c.Info(), out, x, w, Options{Plan: Plan{Variant: v}}) })
+		got, build := cudatest.Download[byte](c, out.At, 4*m*n), shapes[v].hopper
+		if first[build] == nil {
+			first[build] = got
+		} else if !bytes.Equal(got, first[build]) {
+			t.Errorf("%v has other bits than the kernels before it", v)
+		}
+	}
+}
+
 func TestAccumulateAndParts(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(4, 2))
