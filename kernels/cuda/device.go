@@ -160,7 +160,11 @@ func (d *Device) NewStream() (device.Stream, error) {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
 	out := &Stream{dev: d, s: s}
-	out.ops = ops.Builder{Card: d.card.Info(), List: &s.List, Scratch: out.scratch}
+	if out.turn, err = d.card.Alloc(4, false); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("%s: %w", d.name, err)
+	}
+	out.ops = ops.Builder{Card: d.card.Info(), List: &s.List, Scratch: out.scratch, Turn: out.turn}
 	return out, nil
 }
 
@@ -170,10 +174,8 @@ type Stream struct {
 	s    *rt.Stream
 	ops  ops.Builder
 	room *buffer
+	turn launch.Ptr
 }
-
-// scratchStep is what a stream's scratch memory grows by at least.
-const scratchStep = 16 << 20
 
 // scratch gives n bytes that the next operator may use again.
 func (s *Stream) scratch(n int) launch.Ptr {
@@ -200,6 +202,7 @@ func (s *Stream) scratch(n int) launch.Ptr {
 // Close frees the stream and its scratch memory; its work must be done.
 func (s *Stream) Close() {
 	s.s.Close()
+	_ = s.dev.card.Release(s.turn) // a lost card is freed by the driver
 	if s.room != nil {
 		s.room.Free()
 		s.room = nil

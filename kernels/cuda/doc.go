@@ -17,6 +17,9 @@ import (
 	"krater/kernels/tensor"
 )
 
+// scratchStep is what a stream's scratch memory grows by at least.
+const scratchStep = 16 << 20
+
 // ErrNotBuilt is Open's answer in a program built without the tag cuda.
 var ErrNotBuilt = errors.New("this program was built without CUDA (build tag cuda)")
 
@@ -48,6 +51,9 @@ func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
 
 // StepKey is what attention's grid depends on.
 func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeItems(decode)) }
+
+// ScratchBytes bounds a stream's scratch memory.
+func (Layout) ScratchBytes(s *device.StepSizes) int { return max(ops.ScratchBytes(s), scratchStep) }
 
 // DrawWords is the size of a draw.
 func (Layout) DrawWords() int { return sample.RowBytes / 4 }

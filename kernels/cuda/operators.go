@@ -95,6 +95,13 @@ func (d *Device) Mix(s device.Stream, delta, y, shared, x device.Mat, b *device.
 	})
 }
 
+// Route is router logits and the choice of experts.
+func (d *Device) Route(s device.Stream, ids, weights, logits, x, gate, bias device.Mat, p device.Router) {
+	d.do("Route", s, func(s *Stream) {
+		s.ops.Route(mat(ids), mat(weights), mat(logits), mat(x), mat(gate), mat(bias), p)
+	})
+}
+
 // RouteTopK chooses experts.
 func (d *Device) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
 	d.do("RouteTopK", s, func(s *Stream) { s.ops.TopK(mat(ids), mat(weights), mat(logits), mat(bias), p) })

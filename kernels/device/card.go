@@ -24,6 +24,8 @@ type Layout interface {
 	// number; PutDraw writes one. 0: the device cannot choose tokens.
 	DrawWords() int
 	PutDraw(dst []int32, d Draw)
+	// ScratchBytes bounds the memory that a stream keeps for operators of such steps.
+	ScratchBytes(s *StepSizes) int
 	// SpanWords is the size of a table of spans, in 32-bit words, for so many spans with
 	// so many blocks in all.
 	SpanWords(spans, blocks int) int
@@ -47,6 +49,15 @@ const (
 	DrawInfinite                   // one is +Inf
 	DrawMasked                     // all are -Inf
 )
+
+// StepSizes bound what a step may hold, and say how wide the model is.
+type StepSizes struct {
+	Rows, Seqs, LogitRows, Context int
+	Hidden, Vocab                  int
+	Experts, TopK                  int
+	ExpertFF, SharedFF, DenseFF    int // widths of a routed expert, of all shared ones, of a dense layer
+	MLA                            MLA // zero: another kind of attention
+}
 
 // LayoutOf is d's layout, nil for a device that computes on host memory.
 func LayoutOf(d Device) Layout {

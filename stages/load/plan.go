@@ -83,6 +83,10 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add(Workspace, plus(times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), device.RowType(o.Layout).Size()), times(groups, o.Precision.inner(a, lim.Tokens))),
 		"%s of %d tokens", count(groups, "layer group"), lim.Tokens)
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim, o.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
+	if o.Layout != nil { // of the batches' streams; others enqueue nothing
+		add(Scratch, times(u.States, o.Layout.ScratchBytes(stepSizes(cfg, lim))), "of %s", count(u.States, "stream"))
+		return needs, nil
+	}
 	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
 	return needs, nil
 }
@@ -188,6 +192,19 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	grouped := scratchQuery*(2*(a.QKDim()+scratchSpare)+3) + 8*scratchKeys
 	lane := max(decode, prefill, grouped, 2*scratchTile) + scratchPieces*scratchSpare
 	return 4 * (shared + max(1, threads)*lane)
+}
+
+// stepSizes are the bounds of a step for those who plan an accelerator's memory.
+func stepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
+	a, m := cfg.Attention, cfg.MoE
+	s := &device.StepSizes{
+		Rows: lim.Tokens, Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
+		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.FF * m.Shared, DenseFF: cfg.DenseFF,
+	}
+	if a.Kind == model.AttentionMLA {
+		s.MLA = device.MLA{Heads: a.Heads, Nope: a.Nope, Rope: a.RopeDim, V: a.VDim, Rank: a.KVRank, Scale: a.Scale, BlockTokens: lim.BlockTokens}
+	}
+	return s
 }
 
 // times is a product of sizes, at most the largest there is.

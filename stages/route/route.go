@@ -12,6 +12,11 @@ type Ops interface {
 	RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router)
 }
 
+// fused is a device that does both at once, with the same bits.
+type fused interface {
+	Route(s device.Stream, ids, weights, logits, x, gate, bias device.Mat, p device.Router)
+}
+
 // Stage is the router of one layer.
 type Stage struct {
 	Gate   device.Mat // [E, H] mlp.gate.weight
@@ -22,8 +27,12 @@ type Stage struct {
 // Run writes st.RouterLogits, RouterIDs and RouterWeights from st.Normed. The
 // host reads the ids after State.FetchRouterIDs.
 func (r *Stage) Run(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
-	ops.MatMul(s, st.RouterLogits, st.Normed, r.Gate)
-	ops.RouteTopK(s, st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, r.Params)
+	if f, ok := ops.(fused); ok {
+		f.Route(s, st.RouterIDs, st.RouterWeights, st.RouterLogits, st.Normed, r.Gate, r.Bias, r.Params)
+	} else {
+		ops.MatMul(s, st.RouterLogits, st.Normed, r.Gate)
+		ops.RouteTopK(s, st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, r.Params)
+	}
 	if probe != nil {
 		probe.Observe(s, layer, "router_logits", st.RouterLogits, st)
 		probe.Observe(s, layer, "router_ids", st.RouterIDs, st)

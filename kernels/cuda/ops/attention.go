@@ -36,6 +36,7 @@ func (b *Builder) expand(out, x launch.Mat, w launch.Weight) {
 		refuse("MLAPrefill", "keys and values %v of %v and %v", out, x, w.F)
 	}
 	plan := gemm.Choose(b.Card, gemm.Sizes{M: expandRows, N: w.F.Rows, K: w.F.Cols})
+	plan.Parts = 1 // a plan in parts would need scratch memory of its own
 	gemm.BF16(b.List, b.Card, out, x, w.F, gemm.Options{Plan: plan})
 }
 

@@ -20,6 +20,9 @@ type Builder struct {
 	// Scratch gives n bytes of the card's memory, aligned to 256, which may be the
 	// same at every call: operators of one stream run one after the other.
 	Scratch func(n int) launch.Ptr
+	// Turn is four bytes of zeros on the card, which are zeros again after every
+	// operator; 0: none.
+	Turn launch.Ptr
 	// Plain has every operator run the plain kernels: what the fast ones are compared
 	// with.
 	Plain bool
@@ -62,6 +65,19 @@ func (b *Builder) StoreRows(cache launch.KV, src, slots launch.Mat) {
 // Latent is norm, rotation and storing of latent attention.
 func (b *Builder) Latent(cache launch.KV, q, kv, norm launch.Mat, eps float32, positions, slots, table launch.Mat, qRope, kRope device.Rope) {
 	elem.LatentStore(b.List, cache, q, kv, norm, eps, positions, slots, table, qRope, kRope)
+}
+
+// fusedRows is up to how many rows one launch makes router logits and chooses.
+const fusedRows = 16
+
+// Route is router logits and the choice of experts.
+func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device.Router) {
+	if x.Rows <= fusedRows && b.Turn != 0 {
+		route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn)
+		return
+	}
+	route.Logits(b.List, logits, x, gate)
+	b.TopK(ids, weights, logits, bias, p)
 }
 
 // TopK chooses experts.

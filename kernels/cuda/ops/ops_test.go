@@ -1,0 +1,176 @@
+package ops
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// lite are the sizes of DeepSeek-V2-Lite.
+var lite = device.StepSizes{
+	Rows: 2080, Seqs: 32, LogitRows: 32, Context: 32768, Hidden: 2048, Vocab: 102400,
+	Experts: 64, TopK: 6, ExpertFF: 1408, SharedFF: 2816, DenseFF: 10944,
+	MLA: device.MLA{Heads: 16, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.1, BlockTokens: 32},
+}
+
+// at makes matrices at addresses that do not overlap and are never read.
+type at struct{ next launch.Ptr }
+
+func (a *at) mat(dt tensor.DType, rows, cols int) launch.Mat {
+	a.next += 1 << 36
+	return launch.Mat{At: a.next, DType: dt, Rows: rows, Cols: cols, Stride: cols}
+}
+
+func (a *at) tiles(rows, cols, bits int, joined bool) launch.Weight {
+	a.next += 1 << 36
+	return launch.Weight{A: launch.Tiles{FormatA: tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: 128, Joined: joined},
+		Values: a.next, Scales: a.next + 1<<34}}
+}
+
+// everything appends every operator of a step of V2-Lite with so many rows.
+func everything(b *Builder, a *at, rows int, list []device.Span, decode bool, bits int) {
+	s := &lite
+	h := a.mat(tensor.F32, rows, s.Hidden)
+	x, delta := a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden)
+	q, out := a.mat(tensor.BF16, rows, 16*192), a.mat(tensor.BF16, rows, 16*128)
+	cache := launch.KV{Mat: a.mat(tensor.BF16, 1<<16, 576)}
+	kvb := launch.Weight{F: a.mat(tensor.BF16, 16*256, 512)}
+	table := a.mat(tensor.I32, 1, 1<<16)
+	weight := func(n, k int) launch.Weight {
+		if bits == 0 {
+			return launch.Weight{F: a.mat(tensor.BF16, n, k)}
+		}
+		return a.tiles(n, k, bits, false)
+	}
+	network := func(f int) Network {
+		if bits == 0 {
+			return Network{W13: launch.Weight{F: a.mat(tensor.BF16, 2*f, s.Hidden)}, W2: launch.Weight{F: a.mat(tensor.BF16, s.Hidden, f)}}
+		}
+		return Network{W13: a.tiles(2*f, s.Hidden, bits, true), W2: a.tiles(s.Hidden, f, bits, false)}
+	}
+	b.AddRMSNorm(x, h, delta, a.mat(tensor.BF16, 1, s.Hidden), 1e-6)
+	b.MatMul(q, x, weight(16*192, s.Hidden))
+	if decode {
+		b.MLADecode(out, q, cache, kvb, list, table, s.MLA)
+	} else {
+		b.MLAPrefill(out, q, cache, kvb, list, table, s.MLA)
+	}
+	b.MatMul(delta, out, weight(s.Hidden, 16*128))
+	logits := a.mat(tensor.F32, rows, s.Experts)
+	b.MatMul(logits, x, launch.Weight{F: a.mat(tensor.BF16, s.Experts, s.Hidden)})
+	ids, weights := a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK)
+	b.TopK(ids, weights, logits, launch.Mat{}, device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})
+	b.FFN(delta, x, network(s.DenseFF))
+	n := network(s.ExpertFF)
+	step := int64(1) << 30
+	bank := launch.Bank{Experts: s.Experts, W13: n.W13, W2: n.W2, Step: step, ScaleStep: step, Step2: step, ScaleStep2: step}
+	b.Mix(delta, a.mat(tensor.BF16, rows*s.TopK, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), x, bank, network(s.SharedFF), ids, weights)
+}
+
+// spansOf are sequences of so many rows in all; generated rows at random depths.
+func spansOf(rng *rand.Rand, rows int, decode bool) []device.Span {
+	var list []device.Span
+	for at := 0; at < rows; {
+		sp := device.Span{Row: at, Len: 1, Pos: rng.IntN(lite.Context - 1)}
+		if !decode {
+			sp.Len = min(rows-at, 1+rng.IntN(rows))
+			if len(list) == lite.Seqs-1 {
+				sp.Len = rows - at
+			}
+			sp.Pos = rng.IntN(lite.Context - sp.Len)
+		}
+		sp.Blocks = make([]int32, (sp.Pos+sp.Len+31)/32)
+		list = append(list, sp)
+		at += sp.Len
+	}
+	return list
+}
+
+// TestScratchIsBounded: no step asks for more scratch memory than was planned, on cards of
+// both kinds.
+func TestScratchIsBounded(t *testing.T) {
+	planned := ScratchBytes(&lite)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, card := range []launch.Card{{SMs: 132, Hopper: true, SharedMax: 232448}, {SMs: 108, SharedMax: 166912}, {SMs: 28, SharedMax: 101376}} {
+		for _, bits := range []int{0, 4, 8} {
+			for range 30 {
+				rows, decode := 1+rng.IntN(lite.Rows), rng.IntN(2) == 0
+				if decode {
+					rows = 1 + rng.IntN(lite.Seqs)
+				}
+				most := 0
+				b := &Builder{Card: card, List: &launch.List{}, Scratch: func(n int) launch.Ptr {
+					most = max(most, n)
+					return 1 << 60
+				}}
+				everything(b, &at{}, rows, spansOf(rng, rows, decode), decode, bits)
+				if most > planned {
+					t.Errorf("%d rows, %d bits, decode %v on %d multiprocessors: %d bytes, planned are %d", rows, bits, decode, card.SMs, most, planned)
+				}
+			}
+		}
+	}
+	if planned > 1<<30 {
+		t.Errorf("%d bytes are planned", planned)
+	}
+}
+
+// TestStepsRepeat: two steps of generated rows with equal keys are the same list, though
+// their contexts differ.
+func TestStepsRepeat(t *testing.T) {
+	card := launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}
+	rng := rand.New(rand.NewPCG(3, 4))
+	seen := map[int]*launch.List{}
+	repeated := 0
+	for range 400 {
+		list := spansOf(rng, 4, true)
+		for i := range list {
+			list[i].Pos = 2000 + rng.IntN(400)
+		}
+		l := &launch.List{}
+		b := &Builder{Card: card, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+		everything(b, &at{}, 4, list, true, 4)
+		key := DecodeItems(list)
+		if old := seen[key]; old != nil {
+			repeated++
+			if !l.Same(old) || l.Hash() != old.Hash() {
+				t.Fatalf("steps of %d items differ", key)
+			}
+		}
+		seen[key] = l
+	}
+	if repeated < 300 {
+		t.Errorf("%d of 400 steps came again", repeated)
+	}
+}
+
+// TestFastKernelsAreChosen: at the sizes they are made for, no operator falls back to the
+// plain kernels.
+func TestFastKernelsAreChosen(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, rows := range []int{1, 5, 64, 65, 2048} {
+		for _, bits := range []int{4, 8} {
+			decode := rows <= lite.Seqs
+			l := &launch.List{}
+			b := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+			everything(b, &at{}, rows, spansOf(rng, rows, decode), decode, bits)
+			for i := range l.Ops {
+				if o := &l.Ops[i]; o.Kind == launch.Run && isPlain(o.Kernel.String()) {
+					t.Errorf("%d rows of %d bits: %s", rows, bits, o.Kernel)
+				}
+			}
+		}
+	}
+}
+
+func isPlain(name string) bool {
+	for _, p := range []string{"kr_plain_", "kr_mla_plain"} {
+		if len(name) >= len(p) && name[:len(p)] == p {
+			return true
+		}
+	}
+	return false
+}

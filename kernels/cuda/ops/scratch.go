@@ -1,0 +1,49 @@
+package ops
+
+import (
+	"krater/kernels/cuda/gemv"
+	"krater/kernels/cuda/mla"
+	"krater/kernels/cuda/moe"
+	"krater/kernels/cuda/route"
+	"krater/kernels/cuda/sample"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+)
+
+// tileMin is the smallest tile that assignments are sorted into for products of many
+// rows: it needs the most memory for what is not full.
+const tileMin = 32
+
+// partsBytes bounds what the parts take into which products of bfloat16 cut K: that is
+// done only where few tiles make few results.
+const partsBytes = 64 << 20
+
+// ScratchBytes bounds the scratch memory of a stream whose steps are within s.
+func ScratchBytes(s *device.StepSizes) int {
+	most := 0
+	need := func(parts ...int) {
+		n := 0
+		for _, p := range parts {
+			n += (p + 255) &^ 255
+		}
+		most = max(most, n)
+	}
+	a := &s.MLA
+	if a.Heads > 0 {
+		tiles, keys := mla.PrefillBounds(s.Rows, s.Seqs, s.Context)
+		need(mla.PrefillScratch(tiles, keys, min(keys, mla.DefaultKeys), *a))
+		items := bucket(s.Seqs * spans.ItemBound(s.Context))
+		need(mla.DecodeScratch(s.Seqs, items, *a))
+	}
+	if s.Experts > 0 {
+		need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tileMin), route.AlignScratch(s.Rows, s.TopK, s.Experts),
+			moe.HiddenBytes(s.Rows*s.TopK, s.ExpertFF))
+		few := min(s.Rows, gemv.MaxRows)
+		need(route.AlignedBytes(few, s.TopK, s.Experts, gemv.TileRows), route.AlignScratch(few, s.TopK, s.Experts),
+			gemv.MoEScratch(few, s.TopK, s.Hidden, s.ExpertFF, s.SharedFF))
+	}
+	need(4*s.Rows*max(s.DenseFF, s.SharedFF), partsBytes) // F32 where the plain kernels run
+	need(4 * s.Rows * s.TopK * s.ExpertFF)
+	need(sample.Scratch(s.LogitRows, s.Vocab))
+	return most
+}
