@@ -70,7 +70,7 @@ template <int WIDTH, bool SWIGLU> struct Source {
 	static __device__ __forceinline__ int row(int r) { return SWIGLU ? r / WIDTH * (WIDTH / 2) + r % (WIDTH / 2) : r; }
 };
 
-KR_DEV float gemm_silu(float v) { return v / (1.f + __expf(-v)); }
+KR_DEV float gemm_silu(float v) { return __fdividef(v, 1.f + __expf(-v)); } // -0 where the exponential is beyond 2^126
 
 // Takes COLS sums of a row, of which lane 4g+c has v[2i], v[2i+1]: columns col+8i+2c and
 // the next. All lanes of the warp call it together; rows behind the last are not stored.
