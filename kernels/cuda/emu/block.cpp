@@ -46,6 +46,7 @@ bool Worker::run_block(Launch &l, uint64_t linear) {
 		unsigned left = total - 32 * i;
 		warps[i].alive = left >= 32 ? 0xffffffffu : (1u << left) - 1;
 		warps[i].meetings = 0;
+		wgmmas[i] = 0;
 	}
 	orderly = s.order;
 	order.clear();
@@ -104,6 +105,8 @@ bool Worker::turn_yielded() {
 
 void Worker::checks() {
 	end_async();
+	for (unsigned i = 1; i < total / 32; i++)
+		if (wgmmas[i] != wgmmas[i & ~3u]) report(LAUNCH_FAILED, "warp %u has issued %u wgmma, warp %u of the same warpgroup %u", i, wgmmas[i], i & ~3u, wgmmas[i & ~3u]);
 	if (shared_overrun()) report(ILLEGAL_ADDRESS, "a thread of this block wrote behind the end of dynamic shared memory (%u bytes)", launch->shared);
 	if (launch->pdl && !pdlWaited && settings().cc >= 90) report(LAUNCH_FAILED, "launched with PDL, but no thread of this block called pdl_wait");
 }

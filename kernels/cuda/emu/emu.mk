@@ -8,8 +8,8 @@ EMU_DIR   := kernels/cuda/emu
 EMU_OUT   ?= build/cudaemu
 EMU_LIB   := $(EMU_OUT)/libcuda.so.1
 EMU_CXX   ?= g++
-EMU_ARCH  := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v3 -mtls-dialect=gnu2)
-EMU_FLAGS := -std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -mno-red-zone -fno-stack-protector -fcf-protection=none \
+EMU_ARCH  := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v3 -mtls-dialect=gnu2 -mno-red-zone -fcf-protection=none)
+EMU_FLAGS := -std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -fno-stack-protector \
              -ffp-contract=off $(EMU_ARCH) -Wall -DKR_EMU
 # Kernels trap on what a card does not allow either: misaligned access, indices out of bounds.
 EMU_KERNEL_FLAGS := $(EMU_FLAGS) -fno-exceptions -fno-strict-aliasing -Wno-unused-function -Wno-unused-variable -Wno-unknown-pragmas -Wno-sign-compare \

@@ -29,11 +29,6 @@ Worker::Worker() {
 	written.resize(SHARED_MAX / 16);
 }
 
-Worker::~Worker() {
-	munmap(stacks, (size_t)STACKS * STACK);
-	munmap(sharedMap, sharedMapBytes + GUARD);
-}
-
 // prepare makes stack i begin f as t.
 void *Worker::prepare(unsigned i, Thread *t, void (*f)()) {
 	unsigned char *top = stack(i) + STACK - sizeof(Head);

@@ -86,7 +86,6 @@ enum : unsigned { THREADS_MAX = 1024, GUARD = 4096, SHARED_MAX = 227 << 10 };
 
 struct Worker {
 	Worker();
-	~Worker();
 	bool run_block(Launch &l, uint64_t linear); // false: the launch has failed
 
 	Launch *launch = nullptr;
@@ -130,6 +129,7 @@ struct Worker {
 	bool anyWritten = false;
 	bool pdlWaited = false;
 	uint32_t pdlAt = 0;             // seq when the first thread had waited
+	uint32_t wgmmas[THREADS_MAX / 32]; // a warp has issued
 	uint64_t poisoned = 0;          // the launch for which __shared__ variables were filled
 
 	unsigned char *sharedMap = nullptr; // SHARED_MAX rounded up, then a guard page
@@ -159,9 +159,10 @@ struct Worker {
 	void end_async();
 	void release_sync();
 
+	void *prepare(unsigned i, Thread *t, void (*f)()); // where a switch to it begins
+
   private:
 	unsigned char *stack(unsigned i) { return stacks + (size_t)i * STACK; }
-	void *prepare(unsigned i, Thread *t, void (*f)());
 	Thread *pick_other();
 	Thread *start();
 	void begin(Thread *t);

@@ -10,7 +10,6 @@
 
 #include <condition_variable>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -99,18 +98,24 @@ static void on_fault(int sig, siginfo_t *info, void *context) {
 		Worker &w = *running;
 		w.faultSignal = sig, w.faultCode = info->si_code;
 		w.faultAddress = info->si_code > 0 && info->si_code != SI_KERNEL ? info->si_addr : nullptr;
-#if defined(__x86_64__)
 		ucontext_t *u = static_cast<ucontext_t *>(context);
+#if defined(__x86_64__)
+		uintptr_t sp = (uintptr_t)u->uc_mcontext.gregs[REG_RSP];
 		w.faultAt = reinterpret_cast<void *>(u->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+		uintptr_t sp = u->uc_mcontext.sp;
+		w.faultAt = reinterpret_cast<void *>(u->uc_mcontext.pc);
+#endif
+		sp |= STACK - 1;
+		if (sp - reinterpret_cast<uintptr_t>(w.stacks) >= (size_t)Worker::STACKS * STACK) abort(); // the emulator's own fault
+		Thread *t = reinterpret_cast<Head *>(sp + 1 - sizeof(Head))->self;
+#if KR_EMU_JUMPS
 		u->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(landing);
-		uintptr_t sp = (uintptr_t)u->uc_mcontext.gregs[REG_RSP] | (STACK - 1);
-		bool fiber = sp > reinterpret_cast<uintptr_t>(w.stacks) && sp < reinterpret_cast<uintptr_t>(w.stacks) + Worker::STACKS * STACK;
-		if (!fiber) abort();
-		u->uc_mcontext.gregs[REG_RSP] = reinterpret_cast<greg_t>(w.landing_stack(reinterpret_cast<Head *>(sp + 1 - sizeof(Head))->self));
+		u->uc_mcontext.gregs[REG_RSP] = reinterpret_cast<greg_t>(w.landing_stack(t));
 		return;
 #else
-		w.faultAt = w.faultAddress;
-		landing(); // leaves by a switch of context; the handler has a stack of its own only here
+		void *dead;
+		kr_emu_switch(&dead, w.prepare(Worker::LANDING, t, landing));
 #endif
 	}
 	struct sigaction &old = before[sig]; // not ours
@@ -162,14 +167,35 @@ static Pool &pool() {
 	return *p;
 }
 
+// Workers that nobody uses just now: streams come and go, a worker has many stacks.
+namespace {
+struct Idle {
+	std::mutex m;
+	std::vector<Worker *> workers;
+};
+} // namespace
+static Idle &idle() {
+	static Idle *i = new Idle;
+	return *i;
+}
+
 static void work(Launch &l) {
-	static thread_local std::unique_ptr<Worker> mine;
-	if (!mine) mine.reset(new Worker);
+	Worker *mine = nullptr;
+	{
+		std::lock_guard<std::mutex> k(idle().m);
+		if (!idle().workers.empty()) {
+			mine = idle().workers.back();
+			idle().workers.pop_back();
+		}
+	}
+	if (!mine) mine = new Worker;
 	for (;;) {
 		uint64_t i = l.next.fetch_add(1);
 		if (i >= l.blocks || l.error) break;
 		if (!mine->run_block(l, i)) break;
 	}
+	std::lock_guard<std::mutex> k(idle().m);
+	idle().workers.push_back(mine);
 }
 
 static void help() {

@@ -7,6 +7,7 @@
 
 #include "driver.h"
 #include "emu_math.h"
+#include "race.h"
 
 namespace kr_emu {
 
@@ -132,6 +133,7 @@ void CUstream_st::drain() {
 	std::unique_lock<std::mutex> k(m);
 	uint64_t to = pushed;
 	done.wait(k, [&] { return ran >= to; });
+	race_chain(false); // what comes now cannot overlap with what was before
 }
 
 bool CUstream_st::idle() {

@@ -4,7 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(KR_EMU_UCONTEXT)
+#define KR_EMU_JUMPS 1
 // In line, and by a jump: a call and its return would be two more returns that the
 // processor predicts wrongly, and that is what a switch costs. All registers count as
 // changed, so the compiler saves just those that it needs. The caller must not use the
@@ -33,7 +34,8 @@ static inline void *prepare_stack(unsigned char *base, size_t size, void (*f)())
 	return top;
 }
 #else
-// Elsewhere: ucontext, its record at the top of the stack.
+// Elsewhere (or to try it, EMU_CXX='g++ -DKR_EMU_UCONTEXT'): ucontext, its record at the
+// top of the stack. Ten times slower.
 #include <ucontext.h>
 #include <new>
 

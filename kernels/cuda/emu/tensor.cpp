@@ -152,6 +152,7 @@ struct Tile {
 		lead = (uint32_t)(d >> 16 & 0x3fff) << 4;
 		stride = (uint32_t)(d >> 32 & 0x3fff) << 4;
 		if (d >> 62 != 1) fail(LAUNCH_FAILED, "wgmma: descriptor %016llx is not of a 128-byte swizzle", (unsigned long long)d);
+		if (start % 1024 >= 128) fail(LAUNCH_FAILED, "wgmma: a tile at shared byte %d does not begin at a multiple of 1024", (int)(start - SHARED_BASE));
 		if (d >> 49 & 7) fail(LAUNCH_FAILED, "wgmma: descriptor %016llx has a base offset", (unsigned long long)d);
 	}
 	// The 16 bytes at unit u (0..1 beyond start) of row r, K-major: rows are m or n.
@@ -244,6 +245,8 @@ void wgmma_fence() { self()->fenced = true; }
 void wgmma(const Product &p) {
 	Thread *t = self();
 	if (!t->fenced) fail(LAUNCH_FAILED, "wgmma without a wgmma_fence before it");
+	if (t->index / 128 * 128 + 128 > worker()->total) fail(LAUNCH_FAILED, "wgmma in a warpgroup that is not whole");
+	worker()->wgmmas[t->index / 32] += t->lane == 0;
 	if (p.n % 8 || p.n > 256) fail(LAUNCH_FAILED, "wgmma of width %d", p.n);
 	if (settings().early) {
 		Product q = p;

@@ -14,6 +14,7 @@ typedef Kernel *CUfunction;
 static void *address(CUdeviceptr p) { return reinterpret_cast<void *>(p); }
 
 int Node::run() const {
+	if (kind != KERNEL) race_chain(false);
 	switch (kind) {
 	case KERNEL: {
 		std::vector<void *> params;
@@ -34,7 +35,7 @@ int Node::run() const {
 		l.chain = race_chain(pdl);
 		return kr_emu::run(l);
 	}
-	case COPY: race_chain(false), memmove(dst, stage.empty() ? src : stage.data(), bytes); return 0;
+	case COPY: memmove(dst, stage.empty() ? src : stage.data(), bytes); return 0;
 	case FILL:
 		for (size_t i = 0; flags > 1 && i < bytes; i++) memcpy(static_cast<unsigned char *>(dst) + i * flags, &value, flags);
 		if (flags == 1) memset(dst, (int)value, bytes);

@@ -154,7 +154,8 @@ KR_KERNEL(128, 1) h_fence(const bf16 *a, float *out, int fence) {
 }
 KR_EXPORT(h_fence)
 
-// mode 0: no wgmma_fence; 1: ends without a wait; 2: lanes with different descriptors
+// mode 0: no wgmma_fence; 1: ends without a wait; 2: lanes with different descriptors;
+// 3: a tile that is not aligned; 4: one warp does without
 KR_KERNEL(128, 1) h_bad(const bf16 *a, int mode) {
 	KR_SHARED(bf16, s);
 	tile(s, a, 64);
@@ -163,9 +164,11 @@ KR_KERNEL(128, 1) h_bad(const bf16 *a, int mode) {
 	float d[4] = {0, 0, 0, 0};
 	if (mode) wgmma_fence();
 	uint64_t desc = wgmma_desc(smem_u32(s));
-	wgmma_ss<8>(d, desc, mode == 2 ? desc + 2 * (threadIdx.x % 2) : desc);
+	if (mode == 3) desc += 8;
+	if (mode != 4 || threadIdx.x < 96) wgmma_ss<8>(d, desc, mode == 2 ? desc + 2 * (threadIdx.x % 2) : desc);
 	wgmma_commit();
 	if (mode != 1) wgmma_wait<0>();
+	__syncthreads();
 	s[threadIdx.x] = (bf16)d[0];
 }
 KR_EXPORT(h_bad)

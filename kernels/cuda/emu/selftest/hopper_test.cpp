@@ -118,5 +118,7 @@ static Add bad1({"no fence_async", "", "and did not fence_async", [] { CHECK(fen
 static Add bad2({"no wgmma_fence", "", "without a wgmma_fence", [] { CHECK(wrong(0) == 719); }});
 static Add bad3({"no wgmma_wait", "", "ended with a wgmma in flight", [] { CHECK(wrong(1) == 719); }});
 static Add bad4({"lanes disagree", "", "has another shape or descriptor", [] { CHECK(wrong(2) == 719); }});
+static Add bad5({"tile", "", "does not begin at a multiple of 1024", [] { CHECK(wrong(3) == 719); }});
+static Add bad6({"a warp less", "", "warp 3 has issued 0 wgmma, warp 0 of the same warpgroup 1", [] { CHECK(wrong(4) == 719); }});
 static Add pdl1({"pdl", "", nullptr, [] { CHECK(pdl(true) == 0); }});
 static Add pdl2({"no pdl_wait", "", "no thread of this block called pdl_wait", [] { CHECK(pdl(false) == 719); }});
