@@ -67,17 +67,9 @@ func (b *Builder) Latent(cache launch.KV, q, kv, norm launch.Mat, eps float32, p
 	elem.LatentStore(b.List, cache, q, kv, norm, eps, positions, slots, table, qRope, kRope)
 }
 
-// fusedRows is up to how many rows one launch makes router logits and chooses.
-const fusedRows = 16
-
 // Route is router logits and the choice of experts.
 func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device.Router) {
-	if x.Rows <= fusedRows && b.Turn != 0 {
-		route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn)
-		return
-	}
-	route.Logits(b.List, logits, x, gate)
-	b.TopK(ids, weights, logits, bias, p)
+	route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn)
 }
 
 // TopK chooses experts.
