@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that a card has to show, in the order of what matters if time runs out: what
 # it is, correctness, golden vectors, speed of kernels, then the sanitizers. Each step has
-# a limit of its own and a log in OUT, summary.txt says how it went.
+# a limit of its own. OUT gets few files: summary.txt says how it went, logs.tgz has what
+# every step printed so far, h100-kernels.json the kernels' speed.
 #
 # Usage: run.sh OUT [STEP...]
 # Steps: card tests goldens kernels memcheck racecheck synccheck
@@ -15,6 +16,7 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 summary=$out/summary.txt
 : >"$summary"
+logs=$(mktemp -d)
 
 root=$here/programs
 if [ ! -x "$root/krater" ]; then
@@ -35,10 +37,14 @@ failed=0
 step() {
 	local name=$1 limit=$2 start=$SECONDS rc
 	shift 2
-	timeout -k 5 "$limit" "$@" >"$out/$name.txt" 2>&1
+	timeout -k 5 "$limit" "$@" >"$logs/$name.txt" 2>&1
 	rc=$?
-	if [ $rc -ne 0 ]; then failed=1; fi
 	printf '%-4s %4d s  %s\n' "$([ $rc = 0 ] && echo ok || { [ $rc = 124 ] && echo late || echo FAIL; })" $((SECONDS - start)) "$name" | tee -a "$summary"
+	if [ $rc -ne 0 ]; then
+		failed=1
+		tail -n 15 "$logs/$name.txt" | cut -c1-300 | sed 's/^/     | /'
+	fi
+	tar -C "$logs" -czf "$out/logs.tgz" .
 }
 tests() { (cd "$root" && find kernels -name '*.test' | sort); }
 # each PREFIX SECONDS TOOL... -- FLAGS...: every test program, in its own folder
@@ -57,7 +63,7 @@ golden() { # NAME FOLDER FLAGS...
 	local name=$1 dir=$data/$2
 	shift 2
 	step "golden-$name" 60 "$root/krater" compare --device cuda --model "$dir" --golden "$dir" "$@"
-	if grep -q 'running on the processor' "$out/golden-$name.txt"; then
+	if grep -q 'running on the processor' "$logs/golden-$name.txt"; then
 		echo "FAIL         golden-$name did not use the card" | tee -a "$summary"
 		failed=1
 	fi
