@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
@@ -164,5 +166,37 @@ func TestJudge(t *testing.T) {
 	}
 	if _, fault := c.judge(nil); fault == "" {
 		t.Error("no samples at all passed")
+	}
+}
+
+// filled is an arena without a card that has the host's copies.
+type filled struct{ plan }
+
+func (f *filled) put(n, _ int, fill func([]byte)) (launch.Ptr, int64, []byte) {
+	at, step, _ := f.plan.put(n, 1, nil)
+	b := make([]byte, n)
+	if fill != nil {
+		fill(b)
+	}
+	return at, step, b
+}
+
+// TestChecksRefuseWhatWasNotComputed: outputs that are still poisoned, or all zero, fail
+// every case.
+func TestChecksRefuseWhatWasNotComputed(t *testing.T) {
+	for _, c := range Table(Small()) {
+		for _, value := range []float64{math.NaN(), 0} {
+			d := &desk{card: h100, arena: &filled{}, rng: rand.New(rand.NewPCG(3, 4)), copies: 1}
+			samples := c.build(d).check(func(m launch.Mat) []float64 {
+				out := make([]float64, m.Rows*m.Cols)
+				for i := range out {
+					out[i] = value
+				}
+				return out
+			})
+			if _, fault := c.judge(samples); fault == "" {
+				t.Errorf("%s accepts outputs of %g", c.Name(), value)
+			}
+		}
 	}
 }

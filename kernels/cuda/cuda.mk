@@ -51,8 +51,10 @@ build-cuda: $(CUDA_READY) ## build the program with CUDA into build/krater-cuda 
 vet-cuda: $(CUDA_READY) ## go vet of what the tag cuda adds
 	$(CUDA_ENV) go vet -tags cuda $(CUDA_PACKAGES) ./cmd/...
 
+# Go's cache of test results does not see a changed emulator: -count 1.
 test-cuda: $(CUDA_READY) ## the CUDA packages' short tests, on the emulator if it was made (make cuda-emu)
-	LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -tags cuda -short $(CUDA_PACKAGES)
+	LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -tags cuda -short $(CUDA_PACKAGES)
+	KR_EMU_CC=80 LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -tags cuda -short ./bench/cards
 
 cuda-kernels: $(CUDA_TOOLS) ## compile the kernels whose sources have changed (fetches nvcc, 100 MB, if there is none)
 	go run ./$(CUDA)/bin/compile $(NVCC)
