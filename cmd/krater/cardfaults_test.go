@@ -1,0 +1,66 @@
+//go:build cuda
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"krater/kernels/cuda"
+)
+
+// childArgs has a process of this test run a command instead, with a card that fails.
+const childArgs = "TEST_CHILD_ARGS"
+
+// TestCardChild is that process.
+func TestCardChild(t *testing.T) {
+	args := os.Getenv(childArgs)
+	if args == "" {
+		t.Skip("a process of TestCardFaults")
+	}
+	o := krater(t, "", strings.Split(args, " ")...)
+	os.Stdout.WriteString(o.out)
+	os.Stderr.WriteString(o.err)
+	os.Exit(o.status)
+}
+
+// TestCardFaults: whatever call fails, the program ends with a line that says so; with a
+// card that is merely small it does not begin.
+func TestCardFaults(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	if !strings.Contains(os.Getenv("LD_LIBRARY_PATH"), "cudaemu") {
+		t.Skip("faults are the emulated card's")
+	}
+	for name, c := range map[string]struct {
+		env  string
+		want string
+	}{
+		"first allocation":  {"KR_EMU_FAIL=cuMemAlloc:1:2", "out of memory"},
+		"a later one":       {"KR_EMU_FAIL=cuMemAlloc:2:2", "out of memory"},
+		"pinned memory":     {"KR_EMU_FAIL=cuMemHostAlloc:1:2", "krater: "},
+		"a stream":          {"KR_EMU_FAIL=cuStreamCreate:2:2", "krater: "},
+		"a copy":            {"KR_EMU_FAIL=cuMemcpy:9:999", "context is lost"},
+		"a launch, refused": {"KR_EMU_FAIL=cuLaunchKernel:30:1", "krater: "},
+		"a kernel":          {"KR_EMU_FAIL=launch:60:700", "context is lost"},
+		"a small card":      {"KR_EMU_MEMORY=40000000", "DOES NOT FIT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestCardChild$")
+			cmd.Env = append(os.Environ(), childArgs+"=run --device cuda --max-tokens 4 hello", c.env)
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Fatalf("%v, want status 1\n%s", err, out)
+			}
+			if !strings.Contains(string(out), c.want) {
+				t.Errorf("nothing of %q in\n%s", c.want, out)
+			}
+			if strings.Contains(string(out), "goroutine 1 [") {
+				t.Errorf("a panic:\n%s", out)
+			}
+		})
+	}
+}
