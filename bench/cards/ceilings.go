@@ -15,20 +15,21 @@ const (
 	blockSteps   = 8    // products a step, in kernels/cuda/src/ceiling.cu
 )
 
-// ceilings measures what the card gives at best.
-func (r *runner) ceilings() error {
+// ceilings measures what the card gives at best, over so many bytes and steps.
+func (r *runner) ceilings(bytes int64, steps int) error {
 	info := r.card.Info()
-	at, to := r.alloc(ceilingBytes), r.alloc(ceilingBytes)
+	at, to := r.alloc(bytes), r.alloc(bytes)
 	if r.err != nil {
 		return r.clear()
 	}
-	r.s.List.Fill(at, ceilingBytes, 1)
+	r.s.List.Fill(at, bytes, 1)
 	top := &r.rep.Ceilings
-	top.ReadGBps = stat.Round(ceilingBytes/1e3/r.best(func() { readAll(&r.s.List, info, at, to) }), 0)
-	top.CopyGBps = stat.Round(2*ceilingBytes/1e3/r.best(func() { r.s.List.Copy(to, at, ceilingBytes) }), 0)
+	top.ReadGBps = stat.Round(float64(bytes)/1e3/r.best(func() { readAll(&r.s.List, info, at, to, bytes) }), 0)
+	top.CopyGBps = stat.Round(2*float64(bytes)/1e3/r.best(func() { r.s.List.Copy(to, at, bytes) }), 0)
 	flops := 0.0
-	us := r.best(func() { flops = multiply(&r.s.List, info, to) })
+	us := r.best(func() { flops = multiply(&r.s.List, info, to, steps) })
 	top.TFLOPs = stat.Round(flops/1e6/us, 0)
+	top.LibraryTFLOPs = r.librarySpeed()
 	return r.clear()
 }
 
@@ -46,19 +47,19 @@ func (r *runner) best(f func()) float64 {
 	return slices.Min(times)
 }
 
-func readAll(l *launch.List, c launch.Card, at, to launch.Ptr) {
+func readAll(l *launch.List, c launch.Card, at, to launch.Ptr, bytes int64) {
 	l.Add(kRead, launch.Config{Grid: launch.Dim{X: uint32(4 * c.SMs)}, Block: launch.Dim{X: 512}},
-		launch.P(at), launch.I64(ceilingBytes/16), launch.P(to))
+		launch.P(at), launch.I64(bytes/16), launch.P(to))
 }
 
 // multiply adds products of registers, and gives how many operations they are.
-func multiply(l *launch.List, c launch.Card, to launch.Ptr) float64 {
+func multiply(l *launch.List, c launch.Card, to launch.Ptr, steps int) float64 {
 	if c.Hopper { // a group of 4 warps: 64 x 128 x 16, from shared memory
 		l.Add(kProductsH, launch.Config{Grid: launch.Dim{X: uint32(c.SMs)}, Block: launch.Dim{X: 256}, Shared: 48 << 10},
-			launch.I32(ceilingSteps), launch.P(to))
-		return float64(c.SMs) * 2 * ceilingSteps * blockSteps * 2 * 64 * 128 * 16
+			launch.I32(steps), launch.P(to))
+		return float64(c.SMs) * 2 * float64(steps) * blockSteps * 2 * 64 * 128 * 16
 	}
 	l.Add(kProducts, launch.Config{Grid: launch.Dim{X: uint32(2 * c.SMs)}, Block: launch.Dim{X: 256}},
-		launch.I32(ceilingSteps), launch.P(to))
-	return float64(2*c.SMs) * 8 * ceilingSteps * blockSteps * 2 * 16 * 8 * 16
+		launch.I32(steps), launch.P(to))
+	return float64(2*c.SMs) * 8 * float64(steps) * blockSteps * 2 * 16 * 8 * 16
 }

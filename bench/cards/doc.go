@@ -40,6 +40,8 @@ type job struct {
 	run   func(b *ops.Builder, copy int) // appends the launches over a copy's data
 	outs  []data
 	check func(read reader) []Sample
+	// product is the whole case as one product of BF16, out = x * w^T; nil: it is not.
+	product func(copy int) (out, x, w launch.Mat)
 }
 
 // reader gives the numbers of a matrix that is F32, BF16 or I32.

@@ -90,9 +90,14 @@ func matmul(what string, f format, out tensor.DType, t, n, k int) *Case {
 	c.Rel, c.Abs = tolerance(f, out)
 	c.build = func(d *desk) *job {
 		x, w, y := d.numbers(tensor.BF16, t, k, unit), d.weights(f, 1, n, k, false), d.room(out, t, n)
+		var product func(i int) (out, x, w launch.Mat)
+		if f == bf16 {
+			product = func(i int) (launch.Mat, launch.Mat, launch.Mat) { return y.of(i), x.of(i), w.of(i).F }
+		}
 		return &job{
-			run:  func(b *ops.Builder, i int) { b.MatMul(y.of(i), x.of(i), w.of(i)) },
-			outs: []data{y},
+			product: product,
+			run:     func(b *ops.Builder, i int) { b.MatMul(y.of(i), x.of(i), w.of(i)) },
+			outs:    []data{y},
 			check: func(read reader) []Sample {
 				var s []Sample
 				for _, row := range d.spread(t, 6) {

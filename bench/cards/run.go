@@ -3,6 +3,7 @@
 package cards
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"krater/bench/stat"
 	"krater/kernels/cuda/bin"
+	"krater/kernels/cuda/cublaslt"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/rt"
@@ -24,20 +26,15 @@ const (
 
 // Run measures every case of the table.
 func Run(o Options) (*Report, error) {
-	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images})
+	r, err := open(o)
 	if err != nil {
 		return nil, err
 	}
-	defer card.Close()
-	r := &runner{card: card, opt: o, rep: &Report{Commit: o.Commit, Card: card.Info().Name}}
-	if r.s, err = card.NewStream(); err != nil {
-		return nil, err
-	}
-	defer r.s.Close()
+	defer r.close()
 	sizes := V2Lite()
 	if o.Small {
 		sizes = Small()
-	} else if err := r.ceilings(); err != nil {
+	} else if err := errors.Join(r.openLibrary(), r.ceilings(ceilingBytes, ceilingSteps)); err != nil {
 		return nil, fmt.Errorf("ceilings: %w", err)
 	}
 	built, err := built()
@@ -60,6 +57,25 @@ func Run(o Options) (*Report, error) {
 	return r.rep, nil
 }
 
+func open(o Options) (*runner, error) {
+	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images})
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{card: card, opt: o, rep: &Report{Commit: o.Commit, Card: card.Info().Name}}
+	if r.s, err = card.NewStream(); err != nil {
+		_ = card.Close() // the first error counts
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *runner) close() {
+	r.closeLibrary()
+	r.s.Close()
+	_ = r.card.Close() // all that counts is in the report
+}
+
 // runner measures on one card. It is an arena, too: what is put there stays until clear.
 type runner struct {
 	card    *rt.Card
@@ -70,6 +86,7 @@ type runner struct {
 	scratch launch.Ptr
 	room    int
 	err     error
+	library *cublaslt.Library // nil: not on this machine
 }
 
 // put lays out data on the card; the first error stays in r.err.
@@ -141,7 +158,7 @@ func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	if r.opt.Small {
 		copies = 2
 	}
-	d := &desk{card: r.card.Info(), arena: r, rng: rand.New(rand.NewPCG(r.opt.Seed, uint64(len(r.rep.Rows)))), copies: copies}
+	d := &desk{card: r.card.Info(), arena: r, rng: r.random(), copies: copies}
 	j := c.build(d)
 	b := r.builder()
 	var first time.Duration
@@ -155,8 +172,14 @@ func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	}
 	if us := r.time(b, j, copies, first); us > 0 && !r.opt.Small {
 		row.rate(c, us, r.rep.Ceilings)
+		row.LibraryUS = r.libraryTime(j, copies, us)
 	}
 	return row, r.clear()
+}
+
+// random is a generator of numbers new in every run and case.
+func (r *runner) random() *rand.Rand {
+	return rand.New(rand.NewPCG(r.opt.Seed, uint64(len(r.rep.Rows))))
 }
 
 // time is the median of a launch, in microseconds: graphs of launches, each with the

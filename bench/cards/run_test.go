@@ -25,3 +25,36 @@ func TestSmallTable(t *testing.T) {
 		t.Error(f)
 	}
 }
+
+// TestTimes: the ceilings and the timed path, with little to do.
+func TestTimes(t *testing.T) {
+	r, err := open(Options{Seed: 5})
+	if errors.Is(err, driver.ErrNoDriver) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	if err := errors.Join(r.openLibrary(), r.ceilings(1<<16, 1)); err != nil {
+		t.Fatal(err)
+	}
+	top := r.rep.Ceilings
+	if top.ReadGBps < 0 || top.CopyGBps < 0 || top.TFLOPs < 0 {
+		t.Errorf("%+v", top)
+	}
+	r.rep.Ceilings = Ceilings{ReadGBps: 1, CopyGBps: 1, TFLOPs: 1}
+	b, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*Case{addNorm(1, 64), weightedSum(2, 2, 64)} {
+		row, err := r.row(c, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !row.Pass || row.US <= 0 || row.GBps <= 0 || row.Share <= 0 || row.Bound != "memory" || row.Source == "" {
+			t.Errorf("%+v", row)
+		}
+	}
+}

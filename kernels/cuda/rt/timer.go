@@ -5,6 +5,7 @@ package rt
 import (
 	"fmt"
 	"time"
+	"unsafe"
 
 	"gorgonia.org/cu"
 )
@@ -41,4 +42,11 @@ func (s *Stream) Timed(f func()) (time.Duration, error) {
 		return err
 	})
 	return time.Duration(ms * float64(time.Millisecond)), err
+}
+
+// Outside has f, on the card's thread, queue work of another library on the stream, which
+// it gets as the driver knows it.
+func (s *Stream) Outside(f func(stream uintptr) error) {
+	s.Flush()
+	s.Fail(s.card.do(func() error { return f(*(*uintptr)(unsafe.Pointer(&s.s))) }))
 }
