@@ -200,3 +200,18 @@ func TestChecksRefuseWhatWasNotComputed(t *testing.T) {
 		}
 	}
 }
+
+// TestNothingStaysInTheCache: between two launches over the same data so much else is
+// read that a cache of 50 MB has lost it, wherever that fits into a card.
+func TestNothingStaysInTheCache(t *testing.T) {
+	const cache = 50 << 20
+	for _, c := range Table(V2Lite()) {
+		n := c.copies()
+		if between := (n - 1) * c.Rotate; between < 2*cache && c.Rotate < 2*cache && n < 19 {
+			t.Errorf("%s: %d copies of %d bytes", c.Name(), n, c.Rotate)
+		}
+		if all := n * max(c.Rotate, c.Size); all > copiesBytes+c.Size {
+			t.Errorf("%s: %d copies take %d bytes", c.Name(), n, all)
+		}
+	}
+}

@@ -23,9 +23,9 @@ type Case struct {
 	DType string // of the weights, or of what is read most
 	Bytes float64
 	Flops float64
-	// Rotate is the size of what a launch reads or writes: as many copies of it take
-	// turns as the cache cannot hold.
-	Rotate int
+	// Rotate is the size of what a launch reads or writes: as many copies of the data take
+	// turns as the cache cannot hold. Size is that of a copy, where it is more.
+	Rotate, Size int
 	// A sample is right within Rel*|want| + Abs*scale.
 	Rel, Abs float64
 
@@ -72,10 +72,12 @@ type arena interface {
 const (
 	rotateBytes = 200 << 20
 	copiesMax   = 128
+	copiesBytes = 8 << 30 // of all copies, about
 )
 
 func (c *Case) copies() int {
-	return min(copiesMax, max(1, (rotateBytes+c.Rotate-1)/max(1, c.Rotate)))
+	n := min(copiesMax, (rotateBytes+c.Rotate-1)/max(1, c.Rotate))
+	return max(1, min(n, copiesBytes/max(1, c.Rotate, c.Size)))
 }
 
 // plan is an arena without a card.

@@ -200,7 +200,8 @@ func mix(m moe, routed, shared format, t int) *Case {
 		DType:  routed.String() + ", shared " + shared.String(),
 		Bytes:  float64(expert*len(seen) + rest),
 		Flops:  6 * float64(t) * float64(m.hidden) * float64(m.topK*m.width+m.shared),
-		Rotate: expert*m.experts + rest,
+		Rotate: expert*len(seen) + rest,
+		Size:   expert*m.experts + rest,
 		Rel:    relFFN, Abs: absFFN,
 	}
 	c.build = func(d *desk) *job { return m.job(d, routed, shared, t, ids) }

@@ -94,7 +94,7 @@ func gather(t, vocab, n int) *Case {
 		DType: "BF16 to F32",
 		Bytes: float64(t * n * (2 + 4)),
 	}
-	c.Rotate = vocab * n * 2
+	c.Rotate, c.Size = t*n*(2+4), n*(2*vocab+4*t)
 	c.build = func(d *desk) *job {
 		table, out := d.numbers(tensor.BF16, vocab, n, unit), d.room(tensor.F32, t, n)
 		ids := d.ints(t, 1, func(int) int32 { return int32(d.rng.IntN(vocab)) })
