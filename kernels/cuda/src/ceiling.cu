@@ -47,8 +47,8 @@ KR_EXPORT(kr_ceiling_products)
 KR_KERNEL(256, 1) kr_ceiling_products_h(int steps, float *out) {
 	KR_SHARED(uint32_t, tiles); // A: 2 x 64 rows, B: 128 rows, of 128 bytes
 	for (int i = threadIdx.x; i < 256 * 32; i += blockDim.x) tiles[i] = noise(i);
-	__syncthreads();
 	fence_async();
+	__syncthreads();
 	float acc[64] = {};
 	uint32_t at = smem_u32(tiles);
 	uint64_t da = wgmma_desc(at + threadIdx.x / 128 * 8192), db = wgmma_desc(at + 2 * 8192);
