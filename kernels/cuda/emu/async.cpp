@@ -35,7 +35,7 @@ void Worker::begin_async() {
 	barWaiters.clear();
 	bulks.clear();
 	arrivals.clear();
-	if (anyWritten) memset(written.data(), 0, (launch->shared + 15) / 16 * sizeof(Written));
+	if (anyWritten) memset(written.data(), 0, written.size() * sizeof(Written)); // the block before may have had more
 	anyWritten = false;
 }
 
