@@ -15,19 +15,14 @@ import (
 // Work that takes less time than waking somebody for it is done on the spot:
 // the same split into experts, the same kernel, no message.
 type groupNode struct {
-	index   int
-	several bool // batches may be in flight
-	group   *group.Group
-	stream  device.Stream
-	placed  *placed // nil: the group's experts are where the group is
-	inline  func(rows int, work []device.ExpertRows) bool
-	count   func(experts int)
+	index  int
+	group  *group.Group
+	stream device.Stream
+	placed *placed // nil: the group's experts are where the group is
+	inline func(rows int, work []device.ExpertRows) bool
+	count  func(experts int)
 	// open are the batches that wait for a merge.
 	open []*msg.Batch
-	// On an accelerator, where nobody waits for a step's layers: the batch that used the
-	// group's scratch memory last, and up to where.
-	last *msg.Batch
-	done device.Event
 }
 
 func (n *groupNode) receive(c *turn, m any) {
@@ -58,9 +53,6 @@ func (n *groupNode) receive(c *turn, m any) {
 // have to be waited for.
 func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
 	st, probe, s := b.State, b.Probe(), b.On(n.stream)
-	if n.last != nil && n.last != b {
-		s.Wait(n.done)
-	}
 	for layer := first; layer < n.group.Last && !b.Abandoned.Load() && !st.Repeated(); layer++ {
 		n.group.Attend(s, st, layer, probe)
 		if !n.group.MoE(layer) {
@@ -86,9 +78,6 @@ func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
 		n.group.Combine(n.stream, st, layer, probe)
 	}
 	wait(b, n.stream)
-	if b.Stream != nil && n.several {
-		n.last, n.done = b, s.Record()
-	}
 	c.send(c.routes.after(n.index), b)
 }
 

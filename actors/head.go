@@ -17,6 +17,9 @@ func (n *headNode) receive(c *turn, m any) {
 	if !b.Abandoned.Load() {
 		n.stage.Run(b.On(n.stream), b.State, b.Probe())
 		wait(b, n.stream)
+		if s, ok := b.Stream.(device.Submitter); ok {
+			s.Submit()
+		}
 	}
 	c.send(c.routes.sample, b)
 }

@@ -152,6 +152,9 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 				return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
 			}
 			p.streams = append(p.streams, batches[i].Stream)
+			if err := reserve(dev, batches[i].Stream, p.parts); err != nil {
+				return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
+			}
 		}
 		if p.opt.Placement != nil {
 			if batches[i].Mirror, err = p.opt.Placement.NewMirror(); err != nil {
@@ -209,7 +212,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 			return err
 		}
 		r.groups = append(r.groups, p.actor(fmt.Sprintf("group%d", i), trace.Group, crewMember, func() node {
-			return &groupNode{index: i, several: bp.Depth > 1, group: g, stream: s, placed: placed, inline: p.inline, count: p.countExperts}
+			return &groupNode{index: i, group: g, stream: s, placed: placed, inline: p.inline, count: p.countExperts}
 		}))
 		r.links = append(r.links, nil)
 		if i > 0 {
@@ -220,6 +223,14 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	}
 	embedStream := next()
 	r.embed = p.actor("embed", trace.Embed, crewMember, func() node { return &embedNode{stage: p.parts.Embed, stream: embedStream} })
+	return nil
+}
+
+// reserve gives a batch's stream the scratch memory that was planned.
+func reserve(dev device.Device, s device.Stream, parts *load.Parts) error {
+	if r, ok := s.(device.Submitter); ok {
+		return r.Reserve(device.LayoutOf(dev).ScratchBytes(load.StepSizes(parts.Config, parts.Limits)))
+	}
 	return nil
 }
 

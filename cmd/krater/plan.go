@@ -106,8 +106,8 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 		case n.Part == load.Experts && f.onRank():
 			experts = n.Bytes
 			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
-		case n.Part == load.Scratch: // a bound, not an allocation
-			put(layers, n.Part.String(), n.Detail, n.Bytes)
+		case n.Part == load.Scratch && !f.onCard(): // a bound, not an allocation
+			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
 		default:
 			promise(n.Part.String(), n.Detail, n.Bytes)
 		}

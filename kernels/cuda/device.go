@@ -21,6 +21,7 @@ import (
 type Device struct {
 	Layout
 	card    *rt.Card
+	order   *rt.Stream // all streams of operators are its siblings
 	name    string
 	profile func(op string, d time.Duration) // nil: nobody asks
 
@@ -35,7 +36,12 @@ func Open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{Layout: Layout{F32: o.F32}, card: card, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget}
+	order, err := card.NewStream()
+	if err != nil {
+		card.Close()
+		return nil, err
+	}
+	d := &Device{Layout: Layout{F32: o.F32}, card: card, order: order, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget}
 	if d.budget <= 0 {
 		free, err := card.Free()
 		if err != nil {
@@ -71,7 +77,10 @@ func (d *Device) Memory() device.Memory {
 }
 
 // Close gives the card back. Buffers and streams must not be used any more.
-func (d *Device) Close() error { return d.card.Close() }
+func (d *Device) Close() error {
+	d.order.Close()
+	return d.card.Close()
+}
 
 // buffer is memory of the card.
 type buffer struct {
@@ -138,7 +147,7 @@ func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.uploads()
+	s, err := d.card.NewStream()
 	if err == nil {
 		s.CopyIn(buf.at, b)
 		err = s.Synchronize()
@@ -151,11 +160,9 @@ func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 	return buf, nil
 }
 
-func (d *Device) uploads() (*rt.Stream, error) { return d.card.NewStream() }
-
 // NewStream makes a stream with scratch memory of its own.
 func (d *Device) NewStream() (device.Stream, error) {
-	s, err := d.card.NewStream()
+	s, err := d.order.Sibling()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
@@ -235,6 +242,25 @@ func (s *Stream) CopyOut(dst []byte, src device.Mat) {
 		s.s.CopyOut(dst[r*row:(r+1)*row], m.RowRange(r, r+1).At)
 	}
 }
+
+// Reserve makes the scratch memory that operators need at most (device.Submitter).
+func (s *Stream) Reserve(n int) error {
+	if s.room != nil && s.room.size >= n {
+		return nil
+	}
+	b, err := s.dev.alloc(n, true)
+	if err != nil {
+		return fmt.Errorf("scratch memory: %w", err)
+	}
+	if s.room != nil {
+		s.room.Free()
+	}
+	s.room = b
+	return nil
+}
+
+// Submit sends the step to the card (device.Submitter).
+func (s *Stream) Submit() { s.s.Submit() }
 
 // Repeat begins a step (device.Repeater).
 func (s *Stream) Repeat(key uint64) bool { return s.dev.profile == nil && s.s.Repeat(key) }

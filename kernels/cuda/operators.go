@@ -31,7 +31,6 @@ func (d *Device) do(op string, s device.Stream, f func(s *Stream)) {
 		return
 	}
 	f(own)
-	own.s.Added()
 }
 
 // GatherRows is out[i] = table[ids[i]].

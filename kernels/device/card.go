@@ -75,6 +75,17 @@ func RowType(l Layout) tensor.DType {
 	return l.RowType()
 }
 
+// Submitter is a stream of an accelerator. What it has from one Submit (or Synchronize) to
+// the next runs in one piece: nothing of other streams comes in between, so streams may
+// share the scratch memory of stages. Steps run in the order in which they are submitted.
+type Submitter interface {
+	// Submit sends what was enqueued to the device; a Synchronize that follows only waits.
+	Submit()
+	// Reserve gives operators that much scratch memory before the first step: a step in
+	// which it has to grow is cut.
+	Reserve(bytes int) error
+}
+
 // Repeater is a stream that makes steps cheap which come again as they are but for what
 // lies in the device's memory: those that only generate.
 type Repeater interface {

@@ -84,7 +84,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 		"%s of %d tokens", count(groups, "layer group"), lim.Tokens)
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim, o.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	if o.Layout != nil { // of the batches' streams; others enqueue nothing
-		add(Scratch, times(u.States, o.Layout.ScratchBytes(stepSizes(cfg, lim))), "of %s", count(u.States, "stream"))
+		add(Scratch, times(u.States, o.Layout.ScratchBytes(StepSizes(cfg, lim))), "of %s", count(u.States, "stream"))
 		return needs, nil
 	}
 	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
@@ -194,8 +194,8 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	return 4 * (shared + max(1, threads)*lane)
 }
 
-// stepSizes are the bounds of a step for those who plan an accelerator's memory.
-func stepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
+// StepSizes are the bounds of a step for those who plan an accelerator's memory.
+func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 	a, m := cfg.Attention, cfg.MoE
 	s := &device.StepSizes{
 		Rows: lim.Tokens, Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,

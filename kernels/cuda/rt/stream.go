@@ -17,8 +17,6 @@ import (
 const (
 	// stepSpin is how long the card's thread looks for the next step before it sleeps.
 	stepSpin = 2 * time.Millisecond
-	// eager is after how many ops a list leaves for the card while more is being added.
-	eager = 48
 	// stagingBytes is a stream's room of pinned memory for copies from and to the host,
 	// stagedMax the largest copy that goes through it.
 	stagingBytes = 16 << 20
@@ -26,13 +24,15 @@ const (
 )
 
 // Stream is an order of work on a card. Ops are appended to List; they leave for the card
-// with the next copy, event or wait, or when there are many of them. The first error
-// stays and every later wait answers it.
+// together, with the next Submit, event, wait, or copy to the card: what others submit
+// comes before or after all of them. The first error stays and every later wait answers
+// it.
 type Stream struct {
 	List launch.List
 
 	card   *Card
 	s      cu.Stream
+	own    bool // s is not another Stream's
 	graphs graphs
 	keep   bool // whole lists become graphs
 	step   step
@@ -46,6 +46,7 @@ type Stream struct {
 	word    *uint32 // the same
 	doneAt  cu.DevicePtr
 	count   uint32
+	sent    bool // the card will write count
 	err     error
 }
 
@@ -63,15 +64,20 @@ type down struct {
 
 type out struct{ dst, src []byte }
 
-// NewStream makes a stream.
-func (c *Card) NewStream() (*Stream, error) {
-	s := &Stream{card: c, graphs: graphs{max: c.graph}}
+// NewStream makes a stream whose work may run beside that of others.
+func (c *Card) NewStream() (*Stream, error) { return c.newStream(nil) }
+
+// Sibling makes a stream that belongs to somebody else, but whose work runs one after the
+// other with that of s, in the order in which both are submitted. s must outlive it.
+func (s *Stream) Sibling() (*Stream, error) { return s.card.newStream(s) }
+
+func (c *Card) newStream(on *Stream) (*Stream, error) {
+	s := &Stream{card: c, own: on == nil, graphs: graphs{max: c.graph}}
 	err := c.do(func() error {
 		var err error
-		if s.s, err = cu.MakeStream(cu.NonBlocking); err != nil {
-			return err
-		}
-		if s.staging, err = driver.HostAlloc(stagingBytes, 0); err != nil {
+		if on != nil {
+			s.s = on.s
+		} else if s.s, err = cu.MakeStream(cu.NonBlocking); err != nil {
 			return err
 		}
 		if s.done, err = driver.HostAlloc(64, driver.DeviceMap); err != nil {
@@ -97,6 +103,9 @@ func (s *Stream) Close() {
 		}
 		if s.done != nil {
 			_ = driver.HostFree(s.done)
+		}
+		if !s.own {
+			return nil
 		}
 		return s.s.Destroy()
 	})
@@ -155,13 +164,6 @@ func (s *Stream) Repeat(key uint64) bool {
 // Forget drops all graphs: memory they use is gone. The stream must be idle.
 func (s *Stream) Forget() {
 	s.Fail(s.card.do(func() error { s.graphs.clear(); return nil }))
-}
-
-// Added is to be called after appending to List.
-func (s *Stream) Added() {
-	if !s.keep && len(s.List.Ops) >= eager {
-		s.Flush()
-	}
 }
 
 // Flush sends what has gathered to the card. It does not wait for it.
@@ -234,6 +236,12 @@ func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
 // upload copies through pinned memory piece by piece: from pageable memory the driver
 // does the same, slower.
 func (s *Stream) upload(dst launch.Ptr, src []byte) error {
+	if s.staging == nil {
+		var err error
+		if s.staging, err = driver.HostAlloc(stagingBytes, 0); err != nil {
+			return err
+		}
+	}
 	if err := s.s.Synchronize(); err != nil { // staging may be in use
 		return err
 	}
@@ -257,6 +265,12 @@ func (s *Stream) upload(dst launch.Ptr, src []byte) error {
 // room gives n bytes of pinned memory that nothing uses until the next Synchronize.
 func (s *Stream) room(n int) []byte {
 	const line = 64
+	if s.staging == nil {
+		s.Fail(s.card.do(func() (err error) { s.staging, err = driver.HostAlloc(stagingBytes, 0); return err }))
+		if s.err != nil {
+			return make([]byte, n) // nothing will be copied any more
+		}
+	}
 	if s.used+n > len(s.staging) {
 		s.Fail(s.Synchronize())
 	}
@@ -279,9 +293,31 @@ func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 	}
 }
 
+// Submit sends what has gathered to the card and has it tell when all of it is done: a
+// Synchronize that follows only waits.
+func (s *Stream) Submit() {
+	if s.err != nil {
+		return
+	}
+	s.count++
+	want := s.count
+	s.Fail(s.card.do(func() error {
+		if err := s.flush(); err != nil {
+			return err
+		}
+		return driver.WriteValue32(s.s, s.doneAt, want)
+	}))
+	s.clear()
+	s.sent = s.err == nil
+}
+
 // Synchronize waits until the card has done everything and the host has what it asked
 // for. It answers the stream's first error.
 func (s *Stream) Synchronize() error {
+	if !s.sent || len(s.uploads)+len(s.List.Ops)+len(s.downs) > 0 {
+		s.Submit()
+	}
+	s.sent = false
 	if s.err == nil {
 		s.Fail(s.wait())
 	}
@@ -298,16 +334,7 @@ func (s *Stream) Synchronize() error {
 // wait looks at a word the card writes at the end: the owner's thread stays free for
 // other streams. What fails on the card writes nothing, so ask now and then.
 func (s *Stream) wait() error {
-	s.count++
 	want := s.count
-	if err := s.card.do(func() error {
-		if err := s.flush(); err != nil {
-			return err
-		}
-		return driver.WriteValue32(s.s, s.doneAt, want)
-	}); err != nil {
-		return err
-	}
 	limit := 2 * time.Millisecond
 	for {
 		err := driver.SpinUntil(s.word, want, limit)
