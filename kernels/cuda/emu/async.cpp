@@ -150,6 +150,10 @@ void pdl_wait() {
 	w.pdlWaited = true;
 }
 
+void pdl_launch() {
+	if (!race_waited()) worker()->launch->early = true;
+}
+
 void seen(const void *p) { race_global(p, 4, true, "an atomic operation on"); }
 
 void fence_async() {

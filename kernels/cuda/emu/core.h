@@ -132,6 +132,7 @@ void mbarrier_wait(uint32_t bar, uint32_t parity);
 void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar);
 
 void pdl_wait(); // notes that it was called
+void pdl_launch();
 void seen(const void *p); // an atomic operation: for race.h
 
 // matrix instructions: tensor.cpp

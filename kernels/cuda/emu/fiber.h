@@ -36,7 +36,8 @@ struct Launch {
 	bool pdl;
 	uint64_t blocks;
 	uint64_t number; // of all launches
-	uint32_t chain;  // race.h
+	uint32_t serial, safe; // race.h: this launch, and what is complete before it waits
+	std::atomic<bool> early{false}; // pdl_launch came before pdl_wait
 	std::atomic<uint64_t> next{0}, ended{0};
 	std::atomic<int> error{0};
 	int64_t deadline = 0; // clock64

@@ -62,7 +62,7 @@ KR_UNSEEN KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
 }
 
 KR_DEV void pdl_wait() { kr_emu::pdl_wait(); }
-KR_DEV void pdl_launch() {}
+KR_DEV void pdl_launch() { kr_emu::pdl_launch(); }
 
 #ifdef KR_HOPPER
 KR_DEV void wgmma_fence() { kr_emu::wgmma_fence(); }

@@ -78,9 +78,14 @@ void touch(Thread *t, size_t at, unsigned n, bool write, const char *what, const
 	}
 }
 
-// Which chain of launches wrote a piece of 64 bytes last.
+// Which launch wrote a piece of 64 bytes last.
 enum { PIECE = 6 };
-std::atomic<uint32_t> chain{1};
+std::atomic<uint32_t> launches{1}, complete{1}; // the latest; those before complete are done
+struct Before { // the launch before, in a stream
+	uint32_t number = 0, safe = 0;
+	bool early = false;
+};
+thread_local Before before;
 uint32_t *pieces() {
 	static uint32_t *const p = [] {
 		void *v = mmap(0, (1ull << (47 - PIECE)) * 4, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -96,15 +101,15 @@ void global(const void *p, unsigned n, bool write, const char *what, const void 
 	Worker &w = *worker();
 	const Launch &l = *w.launch;
 	uint32_t *first = pieces() + (a >> PIECE), *last = pieces() + ((a + n - 1) >> PIECE);
-	if (l.pdl && settings().cc >= 90 && !self()->pdlWaited && !(w.pdlWaited && self()->syncAt > w.pdlAt)) {
+	if (l.pdl && settings().cc >= 90 && !race_waited()) {
 		bool fresh = write;
-		for (uint32_t *i = first; i <= last; i++) fresh = fresh || *i == l.chain;
+		for (uint32_t *i = first; i <= last; i++) fresh = fresh || *i >= l.safe;
 		if (fresh && a - reinterpret_cast<uintptr_t>(w.stacks) >= (size_t)Worker::STACKS * STACK)
 			fail(LAUNCH_FAILED, "race: %s %p (%s) before pdl_wait%s: %s", what ? what : write ? "writes" : "reads", p, describe(p).c_str(),
 			     write ? "" : ", which a kernel that may still run has written", pc ? describe(pc).c_str() : "an instruction");
 	}
 	if (!write) return;
-	for (uint32_t *i = first; i <= last; i++) *i = l.chain;
+	for (uint32_t *i = first; i <= last; i++) *i = l.serial;
 }
 
 inline void access(const void *p, unsigned n, bool write, const void *pc) {
@@ -146,7 +151,19 @@ void race_global(const void *p, unsigned n, bool write, const char *what) {
 	global(p, n, write, what, nullptr);
 }
 
-uint32_t race_chain(bool follows) { return follows ? chain.load() : ++chain; }
+bool race_waited() {
+	const Worker &w = *worker();
+	return self()->pdlWaited || (w.pdlWaited && self()->syncAt > w.pdlAt);
+}
+
+void race_launch(Launch &l) {
+	l.serial = ++launches;
+	uint32_t safe = !l.pdl ? l.serial : before.early ? before.safe : before.number;
+	l.safe = std::max(safe, complete.load());
+	if (!before.number) l.safe = l.serial; // nothing to follow
+}
+void race_ended(const Launch &l) { before = {l.serial, l.safe, l.early && l.pdl}; }
+void race_complete() { complete = launches + 1; }
 
 void race_warp(Thread *t) { mine->sync[t->index / 32]++; }
 

@@ -12,7 +12,9 @@
 //
 // Of global memory it is only looked at whether a kernel launched with PDL touches before
 // pdl_wait what its predecessors may still write or read: before the wait it may write
-// nothing, and read only what no kernel since the latest launch without PDL has written.
+// nothing, and read only what is complete. That is what was written before the latest
+// launch without PDL; and before its predecessor, if that one called pdl_launch only when
+// it had waited itself.
 #pragma once
 #include <string.h>
 
@@ -29,7 +31,10 @@ void race_acquire(Thread *t, const Clocks &c);      // t goes on
 void race_shared(Thread *t, uint32_t at, unsigned n, bool write, const char *what); // by an instruction
 
 void race_global(const void *p, unsigned n, bool write, const char *what);           // by an instruction
-uint32_t race_chain(bool follows); // a launch that follows its predecessor without waiting for its end, or not
+void race_launch(Launch &l);  // a launch begins, in its stream's thread
+void race_ended(const Launch &l);
+void race_complete();         // all work so far is done before what comes
+bool race_waited();           // this thread knows that its predecessors are complete
 
 #else
 static inline void race_begin(Worker &) {}
@@ -39,6 +44,9 @@ static inline void race_release(Thread *, Clocks &) {}
 static inline void race_acquire(Thread *, const Clocks &) {}
 static inline void race_shared(Thread *, uint32_t, unsigned, bool, const char *) {}
 static inline void race_global(const void *, unsigned, bool, const char *) {}
-static inline uint32_t race_chain(bool) { return 0; }
+static inline void race_launch(Launch &) {}
+static inline void race_ended(const Launch &) {}
+static inline void race_complete() {}
+static inline bool race_waited() { return true; }
 #endif
 } // namespace kr_emu

@@ -133,7 +133,7 @@ void CUstream_st::drain() {
 	std::unique_lock<std::mutex> k(m);
 	uint64_t to = pushed;
 	done.wait(k, [&] { return ran >= to; });
-	race_chain(false); // what comes now cannot overlap with what was before
+	race_complete();
 }
 
 bool CUstream_st::idle() {

@@ -14,7 +14,7 @@ typedef Kernel *CUfunction;
 static void *address(CUdeviceptr p) { return reinterpret_cast<void *>(p); }
 
 int Node::run() const {
-	if (kind != KERNEL) race_chain(false);
+	if (kind != KERNEL) race_complete();
 	switch (kind) {
 	case KERNEL: {
 		std::vector<void *> params;
@@ -32,8 +32,10 @@ int Node::run() const {
 		Launch l{};
 		l.kernel = kernel, l.params = params.data();
 		l.grid = grid, l.block = block, l.shared = shared, l.pdl = pdl;
-		l.chain = race_chain(pdl);
-		return kr_emu::run(l);
+		race_launch(l);
+		int r = kr_emu::run(l);
+		race_ended(l);
+		return r;
 	}
 	case COPY: memmove(dst, stage.empty() ? src : stage.data(), bytes); return 0;
 	case FILL:

@@ -55,6 +55,14 @@ KR_KERNEL(64, 1) r_pdl(const int *weights, const int *x, int *out, unsigned *cou
 	out[threadIdx.x] = v + x[threadIdx.x];
 }
 KR_EXPORT(r_pdl)
+// Between the two: lets the next start after (late) or before it has waited.
+KR_KERNEL(64, 1) r_middle(int *y, int late) {
+	if (!late) pdl_launch();
+	pdl_wait();
+	if (late) pdl_launch();
+	y[threadIdx.x] = 0;
+}
+KR_EXPORT(r_middle)
 #ifdef KR_HOPPER
 // A copy into memory that others may still read: they say they are done too early.
 KR_KERNEL(64, 1) r_bulk(const int *in, int *out, int fix) {
