@@ -37,6 +37,8 @@ type outlook struct {
 const (
 	runtimeBytes      = 48 << 20
 	tokenizerOverhead = 8
+	// What a driver keeps in the process and pinned memory of streams, as far as is known.
+	driverBytes = 400 << 20
 )
 
 // look plans a load for the flags. Nothing of the model is read but its config.
@@ -129,6 +131,9 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 		put(memoryName, "rows of pools", detail, near)
 		put(memoryName, "rows beside the rank", count(f.depth(), "batch"), int64(f.depth())*offload.MirrorBytes(cfg, lim))
 		put(memoryName, "simulated rank", "the memory of "+rankName, o.promised)
+	}
+	if f.onCard() {
+		put(memoryName, "driver", "of the GPU, pinned memory", driverBytes)
 	}
 	put(memoryName, "runtime", "code, heap, tokenizer", runtimeBytes+tokenizerOverhead*tokenizer)
 	o.plan, err = planner.New(devices, list)
