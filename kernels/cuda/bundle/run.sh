@@ -5,13 +5,14 @@
 # every step printed so far, h100-kernels.json the kernels' speed.
 #
 # Usage: run.sh OUT [STEP...]
-# Steps: card tests goldens kernels memcheck racecheck synccheck
+# Steps: card tests goldens models kernels memcheck racecheck synccheck, and by name only
+# speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), peer (transformers)
 # It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: run.sh OUT [STEP...]}
 shift
-steps=${*:-card tests goldens kernels memcheck racecheck synccheck}
+steps=${*:-card tests goldens models kernels memcheck racecheck synccheck}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 summary=$out/summary.txt
@@ -70,6 +71,13 @@ golden() { # NAME FOLDER FLAGS...
 }
 # The folder of cuBLASLt, which times are compared with where it is installed.
 cublas() { timeout 30 find /usr /opt -name 'libcublasLt.so.1[23]' -printf '%h\n' 2>/dev/null | sort | head -n 1; }
+# speed NAME FLAGS...: the model of the shape, its parts as a user would keep them for speed
+speed() {
+	local name=$1
+	shift
+	step "$name" 280 sh -c "'$root/krater' bench model --device cuda --shape deepseek-v2-lite --attention-quant int8 \
+		--kv-dtype fp8 --decode 64 --profile --json $* >'$out/$name.json'"
+}
 sanitizer() { command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || echo compute-sanitizer; }
 
 for s in $steps; do
@@ -89,6 +97,14 @@ for s in $steps; do
 		done
 		golden krater-tiny models/krater-tiny
 		;;
+	models)
+		cd "$root/cmd/krater" || exit 1
+		KRATER_TRUE_SIZES=1 step models 200 "$root/cmd/krater/krater.test" -test.v -test.timeout 190s -test.run 'FastKernels|Chunks|RunsAreEqual|CacheTypes|Batches|Repeated'
+		cd "$here" || exit 1
+		;;
+	speed) speed speed --prefill 512,2048,8192 --batch 1,8,32 --context 512,2048,8192 ;;
+	long) speed long --prefill 10000,32768,131072 --batch 1 --context 512,2048,8192,32768 ;;
+	peer) step peer 280 sh -c "python3 '$root/bench/peers/transformers_v2lite.py' >'$out/peer.json'" ;;
 	kernels)
 		step kernels 180 env LD_LIBRARY_PATH="$(cublas)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
 			"$root/krater" bench kernels --device cuda --record "$out/h100-kernels.json"
