@@ -174,3 +174,18 @@ func isPlain(name string) bool {
 	}
 	return false
 }
+
+// BenchmarkStep is what the host does for a layer of a generated row: appending, and
+// recognising the list.
+func BenchmarkStep(b *testing.B) {
+	l := &launch.List{}
+	builder := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+	list := spansOf(rand.New(rand.NewPCG(1, 1)), 1, true)
+	var hash uint64
+	for b.Loop() {
+		l.Reset()
+		everything(builder, &at{}, 1, list, true, 4)
+		hash += l.Hash()
+	}
+	b.ReportMetric(float64(len(l.Ops)), "launches")
+}
