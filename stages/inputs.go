@@ -89,7 +89,9 @@ func (st *State) PrefillSpans() device.Spans {
 }
 
 // DecodeSpans are the batch's generated rows.
-func (st *State) DecodeSpans() device.Spans { return device.Spans{List: st.Decode, Table: st.table()} }
+func (st *State) DecodeSpans() device.Spans {
+	return device.Spans{List: st.Decode, Decode: true, Table: st.table()}
+}
 
 // table is the table of spans on an accelerator.
 func (st *State) table() device.Mat {

@@ -285,7 +285,7 @@ func TestRepeatedStepsOnCard(t *testing.T) {
 // bfloat16 within what that loses.
 func TestGoldensOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
-	for _, golden := range []string{"deepseek_v2_lite", "deepseek_v2"} {
+	for _, golden := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
 		dir := filepath.Join("..", "..", "testdata", "goldens", golden)
 		for _, args := range [][]string{{"--rows", "f32"}, {"--rows", "bf16"}, {"--rows", "f32", "--batch", "3", "--chunk", "7", "--layer-groups", "2"}} {
 			if testing.Short() && len(args) > 2 {

@@ -147,12 +147,12 @@ func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, 
 	})
 }
 
-// Operators on the host's own formats, which no weight on a card is kept in.
-
-// GQA has no kernel yet: a model that needs it is refused when it is loaded.
-func (d *Device) GQA(device.Stream, device.Mat, device.Mat, device.KV, device.Spans, device.GQA) {
-	refuse("GQA", "grouped-query attention does not run on a card")
+// GQA is grouped-query attention.
+func (d *Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, in device.Spans, p device.GQA) {
+	d.do("GQA", s, func(s *Stream) { s.ops.GQA(mat(out), mat(q), kv(&cache), mat(in.Table), in.Decode, p) })
 }
+
+// Operators on the host's own formats, which no weight on a card is kept in.
 
 // QuantizeRows makes rows for MatMulQ.
 func (d *Device) QuantizeRows(device.Stream, device.QRows, device.Mat) {

@@ -99,7 +99,8 @@ type Repeater interface {
 // Spans are the spans of a batch that an attention operator works on: all of its
 // prompts, or all of its generated rows.
 type Spans struct {
-	List []Span
+	List   []Span
+	Decode bool // generated rows
 	// Table [1, n] I32 is the batch's table on an Accelerator; absent elsewhere.
 	Table Mat
 }

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"krater/kernels/cuda/gemm"
+	"krater/kernels/cuda/gqa"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/mla"
 	"krater/kernels/cuda/spans"
@@ -51,6 +52,11 @@ func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 	}
 	items := DecodeItems(list)
 	mla.Decode(b.List, b.Card, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p)
+}
+
+// GQA is grouped-query attention of all prompts of a table, or of all generated rows.
+func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, table launch.Mat, decode bool, p device.GQA) {
+	gqa.Plain(b.List, out, q, cache, table, decode, p)
 }
 
 // DecodeItems is how many items of work MLADecode provides for: enough for list, and the
