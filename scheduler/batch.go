@@ -9,8 +9,13 @@ type Span struct {
 	Row    int
 	Len    int // 1 in decode; more once a step verifies drafted tokens
 	Pos    int
-	Decode bool // the row of the newest generated token, all before it are in the cache
+	Decode bool // the row of the newest generated token, all before it are in the cache when the batch runs
 	Last   bool // the span reaches the last known token: its last row is to be sampled
+	// From is -1 where the driver knows the span's tokens. In a batch that is
+	// ahead of another it counts that one's Wanted rows from 0: this row takes the
+	// token that is chosen there. The zero value means the first of them, so a
+	// Span made by hand says -1.
+	From int
 	// Blocks is the block table up to the span's end: position p lives in slot
 	// Blocks[p/BlockTokens]*BlockTokens + p%BlockTokens of every layer's cache.
 	Blocks []int32
@@ -24,6 +29,7 @@ type Span struct {
 // abandoned batch sees no change either.
 type Batch struct {
 	ID     uint64 // rises by one from 1
+	After  uint64 // the batch in flight that this one is ahead of; 0: none
 	Epoch  uint32 // rises with every Restart; a message of an older epoch is dropped
 	Rows   int    // sum of Len
 	Decode int    // rows of decode spans
@@ -34,6 +40,7 @@ type Batch struct {
 // flight is the core's record of a batch in flight; id 0 means free.
 type flight struct {
 	id     uint64
+	after  uint64 // the batch in flight before it, or 0
 	rows   int
 	decode int
 	wanted int
@@ -41,7 +48,9 @@ type flight struct {
 	seqs   []*seq // of spans
 }
 
-// Next makes the next batch, if there is work and a place in flight. It ends
+// Next makes the next batch, if there is work and a place in flight; with
+// Config.Ahead, where there is no other work, one ahead of the only batch in
+// flight. It ends
 // expired requests first and admits waiting ones as far as slots, blocks and
 // prefill budget reach; so carry out Effects before sending the batch. The
 // driver calls it until it returns false.
@@ -51,8 +60,13 @@ func (c *Core) Next(now int64) (Batch, bool) {
 	if f == nil {
 		return Batch{}, false
 	}
-	c.takeDecode(f)
-	c.takePrefill(f)
+	if !c.cfg.Ahead || c.ordinary() < c.cfg.places() {
+		c.takeDecode(f)
+		c.takePrefill(f)
+	}
+	if c.cfg.Ahead && len(f.spans) == 0 {
+		c.takeAhead(f)
+	}
 	if len(f.spans) == 0 {
 		return Batch{}, false
 	}
@@ -61,7 +75,7 @@ func (c *Core) Next(now int64) (Batch, bool) {
 	c.stats.Batches++
 	c.stats.DecodeRows += uint64(f.decode)
 	c.stats.PrefillRows += uint64(f.rows - f.decode)
-	return Batch{ID: f.id, Epoch: c.epoch, Rows: f.rows, Decode: f.decode, Wanted: f.wanted, Spans: f.spans}, true
+	return Batch{ID: f.id, After: f.after, Epoch: c.epoch, Rows: f.rows, Decode: f.decode, Wanted: f.wanted, Spans: f.spans}, true
 }
 
 // record finds the record of a batch, or with id 0 a free one.
@@ -74,18 +88,22 @@ func (c *Core) record(id uint64) *flight {
 	return nil
 }
 
-// share is an even part of n for one of Depth batches.
-func (c *Core) share(n int) int { return (n + c.cfg.Depth - 1) / c.cfg.Depth }
+// share is an even part of n for one of the batches in flight.
+func (c *Core) share(n int) int {
+	places := c.cfg.places()
+	return (n + places - 1) / places
+}
 
 // takeDecode gives a row to the streams that wait longest: an even share of all,
-// and every one that Depth-1 batches have passed by, so a stream's row is in one
-// of the next Depth batches whoever comes and goes. MaxBatchTokens >= MaxSeqs,
-// so the budget holds them all.
+// and every one that all but one of as many batches as there are places have
+// passed by, so a stream's row is in one of the next Depth batches whoever comes
+// and goes. MaxBatchTokens >= MaxSeqs, so the budget holds them all. A batch
+// ahead passes nobody by: none is made while a stream is idle.
 func (c *Core) takeDecode(f *flight) {
 	share := c.share(c.count[decoding])
 	for c.decoding.len() > 0 {
 		passed := c.batches - c.decoding.front().since
-		if len(f.seqs) >= share && passed < uint64(c.cfg.Depth-1) {
+		if len(f.seqs) >= share && passed < uint64(c.cfg.places()-1) {
 			break
 		}
 		c.put(f, c.decoding.pop(), 1)
@@ -148,7 +166,7 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	table := c.cfg.blocksFor(end)
 	sp := Span{
 		ID: s.req.ID, Slot: s.slot, Row: f.rows, Len: n, Pos: s.computed,
-		Decode: s.phase == decoding, Last: end == s.known,
+		Decode: s.phase == decoding, Last: end == s.known, From: -1,
 		Blocks: s.blocks[:table:table],
 	}
 	f.rows += n
@@ -158,7 +176,7 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	if sp.Last {
 		f.wanted++
 	}
-	s.inFlight = true
+	s.flying++
 	f.spans = append(f.spans, sp)
 	f.seqs = append(f.seqs, s)
 }

@@ -20,6 +20,21 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
+// BenchmarkAhead is one whole step of n streams, two batches always in flight.
+func BenchmarkAhead(b *testing.B) {
+	for _, n := range []int{1, 8, 32, 256} {
+		b.Run(fmt.Sprintf("streams=%d", n), func(b *testing.B) {
+			cfg := further()
+			cfg.BlockTokens, cfg.Blocks = 1<<20, 1<<18
+			c := newCore(b, cfg)
+			for id := range uint64(n) {
+				mustAdd(b, c, Request{ID: id, PromptLen: 1, MaxNew: 1 << 30})
+			}
+			run(b, &relay{stepper: stepper{core: c}})
+		})
+	}
+}
+
 // BenchmarkMixed is a step of 16 streams beside prompts that never run out.
 func BenchmarkMixed(b *testing.B) {
 	cfg := roomy
@@ -50,7 +65,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-func run(b *testing.B, s *stepper) {
+func run(b *testing.B, s interface{ step() error }) {
 	for range 10 {
 		if err := s.step(); err != nil {
 			b.Fatal(err)

@@ -5,7 +5,7 @@ import "fmt"
 // Check verifies the core's books and names the first contradiction. It costs
 // time in the number of sequences and blocks; tests call it after every step.
 func (c *Core) Check() error {
-	a := &audit{core: c, block: map[int32]uint64{}, slot: map[int]uint64{}}
+	a := &audit{core: c, block: map[int32]uint64{}, slot: map[int]uint64{}, flights: map[*seq]int{}}
 	a.list("waiting", &c.waiting, waiting)
 	a.list("filling", &c.filling, filling)
 	a.list("decoding", &c.decoding, decoding)
@@ -20,12 +20,13 @@ func (c *Core) Check() error {
 
 // audit collects what the lists and flights hold.
 type audit struct {
-	core  *Core
-	err   error
-	seqs  int
-	count [phases]int
-	block map[int32]uint64 // holder of a block
-	slot  map[int]uint64   // holder of a slot
+	core    *Core
+	err     error
+	seqs    int
+	count   [phases]int
+	block   map[int32]uint64 // holder of a block
+	slot    map[int]uint64   // holder of a slot
+	flights map[*seq]int     // batches it is in
 }
 
 func (a *audit) want(ok bool, format string, args ...any) {
@@ -37,7 +38,7 @@ func (a *audit) want(ok bool, format string, args ...any) {
 func (a *audit) list(name string, l *list, p phase) {
 	for i, s := range l.all() {
 		a.want(s.phase == p, "request %d of phase %d is in list %s", s.req.ID, s.phase, name)
-		a.want(!s.inFlight && s.ended == None, "request %d in list %s: in flight %v, ended %v", s.req.ID, name, s.inFlight, s.ended)
+		a.want(s.flying == 0 && s.ended == None && !s.anew, "request %d in list %s: in %d batches, ended %v, anew %v", s.req.ID, name, s.flying, s.ended, s.anew)
 		if p != decoding && i > 0 {
 			a.want(before(l.all()[i-1], s), "request %d is out of order in list %s", s.req.ID, name)
 		}
@@ -51,17 +52,54 @@ func (a *audit) flight(f *flight) {
 	rows, wanted := 0, 0
 	for i, s := range f.seqs {
 		sp := &f.spans[i]
-		a.want(s.inFlight, "request %d in batch %d is not marked in flight", s.req.ID, f.id)
-		a.want(sp.ID == s.req.ID && sp.Slot == s.slot && sp.Row == rows && sp.Pos == s.computed && sp.Len > 0 &&
-			sp.Pos+sp.Len <= s.known && sp.Last == (sp.Pos+sp.Len == s.known), "batch %d: span %+v contradicts its request", f.id, *sp)
+		a.flights[s]++
+		a.want(sp.ID == s.req.ID && sp.Slot == s.slot && sp.Row == rows && sp.Len > 0, "batch %d: span %+v contradicts its request", f.id, *sp)
+		a.want(fits(f, sp, s), "batch %d: span %+v, %d of %d tokens computed", f.id, *sp, s.computed, s.known)
 		rows += sp.Len
 		if sp.Last {
 			wanted++
 		}
-		a.seq(s)
+		if f.after == 0 { // else it is in the batch before, too
+			a.seq(s)
+		}
 	}
+	a.ahead(f)
 	a.want(rows == f.rows && wanted == f.wanted && rows <= a.core.cfg.MaxBatchTokens,
 		"batch %d has %d rows, %d wanted, says %d and %d", f.id, rows, wanted, f.rows, f.wanted)
+}
+
+// fits tells whether a span agrees with the progress of its sequence.
+func fits(f *flight, sp *Span, s *seq) bool {
+	switch {
+	case f.after != 0:
+		return sp.From >= 0 && sp.Len == 1 && sp.Decode && sp.Last && sp.Pos == s.known
+	case sp.From >= 0 && s.ended != None: // its last token came, or did not
+		return sp.Pos == s.known || sp.Pos == s.known-1
+	default:
+		return sp.Pos == s.computed && sp.Pos+sp.Len <= s.known && sp.Last == (sp.Pos+sp.Len == s.known)
+	}
+}
+
+// ahead holds a batch that is ahead of another against that one.
+func (a *audit) ahead(f *flight) {
+	if f.after == 0 {
+		return
+	}
+	before := a.core.flight(f.after)
+	if a.want(before != nil && before.after == 0 && before.id < f.id, "batch %d is ahead of %d", f.id, f.after); a.err != nil {
+		return
+	}
+	var wanted []uint64
+	for _, sp := range before.spans {
+		if sp.Last {
+			wanted = append(wanted, sp.ID)
+		}
+	}
+	for i, s := range f.seqs {
+		from := f.spans[i].From
+		a.want(from < len(wanted) && wanted[from] == s.req.ID, "batch %d: request %d takes the token of row %d of %v", f.id, s.req.ID, from, wanted)
+		a.want(s.generated()+1 < s.req.MaxNew, "batch %d: request %d ends in the batch before", f.id, s.req.ID)
+	}
 }
 
 func (a *audit) seq(s *seq) {
@@ -94,6 +132,16 @@ func (a *audit) totals() {
 	c := a.core
 	a.want(a.seqs == len(c.byID), "%d sequences, %d ids", a.seqs, len(c.byID))
 	a.want(a.count == c.count, "phases count %v, say %v", a.count, c.count)
+	for _, s := range c.byID {
+		a.want(s.flying == a.flights[s], "request %d is in %d batches, says %d", s.req.ID, a.flights[s], s.flying)
+	}
+	after := 0
+	for i := range c.flights {
+		if c.flights[i].after != 0 {
+			after++
+		}
+	}
+	a.want(after <= 1 && c.ordinary() <= c.cfg.places(), "%d batches in flight and %d ahead, of %d", c.ordinary(), after, c.cfg.Depth)
 	a.want(len(a.block) == c.blocks.Used(), "%d blocks held, %d used", len(a.block), c.blocks.Used())
 	a.want(len(a.slot)+len(c.slots) == c.cfg.MaxSeqs, "%d slots held, %d free of %d", len(a.slot), len(c.slots), c.cfg.MaxSeqs)
 	a.want(c.waiting.len() <= c.cfg.MaxQueue, "%d wait, at most %d may", c.waiting.len(), c.cfg.MaxQueue)

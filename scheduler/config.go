@@ -15,8 +15,13 @@ type Config struct {
 	PrefillChunk   int // prefill rows of one sequence in a batch
 	PrefillShare   int // prefill rows of all sequences in a batch while a stream is in decode
 	MaxQueue       int // waiting requests
-	Depth          int // batches in flight: the number of layer groups
+	Depth          int // batches in flight: the number of layer groups, and one more with Ahead
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
+
+	// Ahead is for a device that chooses tokens itself: the last of the Depth
+	// places, of which there must be two or more, is kept for a batch whose rows
+	// take the tokens that the batch before it will choose.
+	Ahead bool
 }
 
 // The limits of the limits: what New allocates is bounded by them.
@@ -29,6 +34,10 @@ const (
 
 // check names the first field that is out of its range.
 func (c *Config) check() error {
+	depthMin := 1
+	if c.Ahead {
+		depthMin = 2
+	}
 	fields := []struct {
 		name          string
 		value, lo, hi int
@@ -40,7 +49,7 @@ func (c *Config) check() error {
 		{"PrefillChunk", c.PrefillChunk, 1, rowsMax},
 		{"PrefillShare", c.PrefillShare, 1, rowsMax},
 		{"MaxQueue", c.MaxQueue, 1, queueMax},
-		{"Depth", c.Depth, 1, depthMax},
+		{"Depth", c.Depth, depthMin, depthMax},
 		{"MaxRetries", c.MaxRetries, 0, math.MaxInt32},
 	}
 	for _, f := range fields {
@@ -49,6 +58,14 @@ func (c *Config) check() error {
 		}
 	}
 	return nil
+}
+
+// places is the number of batches in flight that are not ahead of another.
+func (c *Config) places() int {
+	if c.Ahead {
+		return c.Depth - 1
+	}
+	return c.Depth
 }
 
 // blocksFor is the number of blocks that hold positions 0 to n-1.

@@ -96,7 +96,7 @@ func (c *Core) refuse(r *Request, now int64) error {
 
 // Cancel ends a request for a reason found outside: Cancelled by the client, or
 // Stop where a stop string shows in the text after the step was reported. Its
-// blocks are free at once, or, if it is in flight, when its batch returns. It
+// blocks are free at once, or, if it is in flight, when its last batch returns. It
 // reports whether the request was live; an unknown or ended one is left alone.
 func (c *Core) Cancel(id uint64, why Reason) bool {
 	s := c.byID[id]
@@ -154,6 +154,9 @@ func (c *Core) each(f func(*seq)) {
 		}
 	}
 	for i := range c.flights {
+		if c.flights[i].after != 0 {
+			continue // its sequences are in the batch before, too
+		}
 		for _, s := range c.flights[i].seqs {
 			f(s)
 		}
@@ -161,11 +164,11 @@ func (c *Core) each(f func(*seq)) {
 }
 
 // end concludes a live sequence wherever it is. One in flight is released when
-// its batch returns, since the device may still write to its blocks.
+// its last batch returns, since the device may still write to its blocks.
 func (c *Core) end(s *seq, why Reason, cause error) {
 	c.conclude(s, why, cause)
 	switch {
-	case s.inFlight:
+	case s.flying > 0:
 	case s.phase == waiting:
 		c.waiting.remove(s)
 		c.recycle(s)

@@ -15,10 +15,39 @@
 // bounded amount.
 //
 // Up to Depth batches are in flight at once, one for each layer group of a
-// pipeline. A sequence is in one of them at most. A batch takes at most its
+// pipeline. A sequence is in one of them at most (with Ahead, see below, in one
+// of the Depth-1 that are not ahead). A batch takes at most its
 // share (the number of sequences in decode, or in prefill, divided by Depth and
 // rounded up), which keeps the batches even. A stream's next row is in one of the
 // Depth batches that are made after its last one came back.
+//
+// # One step ahead
+//
+// With Config.Ahead the device chooses tokens itself and keeps them, so a batch
+// can be sent before those of the batch in flight are known here. One of the
+// Depth places is kept for it; the others are as above, with Depth-1 for Depth.
+//
+//   - Next goes ahead when exactly one batch is in flight and nothing else can be
+//     done: no sequence is idle, the head of the queue could not be admitted, no
+//     part of an unfinished prompt is in flight. A request that arrives is thus in
+//     the first batch after those in flight, beside all streams; they are never
+//     split into batches of their own for good.
+//   - The batch has a decode row for every sequence whose token the batch in
+//     flight will choose, the end of a prompt included, unless it has ended or
+//     that token is its last by MaxNew. Batch.After names the batch before,
+//     Span.From the row there whose token it is, Span.Pos that token's position.
+//   - Done comes in order: that of a batch ahead is ErrAhead until the one before
+//     was reported. Then it is a batch like any other, and the next may be ahead
+//     of it: two are always in flight.
+//   - A sequence that ends with the outcome of the batch before, or in between,
+//     has its Ended at once and its Released when the batch ahead is back, whose
+//     outcome for it is dropped unread.
+//   - A batch that fails takes the one ahead with it (Voided, one retry). One
+//     that fails ahead leaves the one before it in flight.
+//
+// A driver that cannot have the device choose for some request holds a batch that
+// is ahead until it has reported the one before: then its tokens are known, and a
+// row whose sequence has ended takes any.
 //
 // # Memory
 //

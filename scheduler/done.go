@@ -15,21 +15,28 @@ type Outcome struct {
 
 // Done reports that a batch came back whole. Nothing of it may be used or
 // written by anyone after this call. Sequences that ended are released, the
-// others wait for their next batch. ErrUnknownBatch and ErrOutcome change
-// nothing.
+// others wait for their next batch. Those that are in the batch ahead, too, stay
+// in it, and are released when that one returns; with this call it is a batch
+// like any other. ErrUnknownBatch, ErrAhead and ErrOutcome change nothing.
 func (c *Core) Done(id uint64, outcomes []Outcome) error {
 	f := c.flight(id)
 	if f == nil {
 		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
 	}
+	if f.after != 0 {
+		return fmt.Errorf("%w: %d after %d", ErrAhead, id, f.after)
+	}
 	if err := f.check(outcomes); err != nil {
 		return err
 	}
+	if a := c.aheadOf(id); a != nil {
+		a.after = 0
+	}
 	for i, s := range f.seqs {
-		s.inFlight = false
+		s.flying--
 		switch sp := &f.spans[i]; {
 		case s.ended != None:
-			c.release(s)
+			c.part(s)
 		case sp.Last:
 			c.advance(s, outcomes[0])
 		default:
@@ -92,7 +99,8 @@ func (f *flight) check(outcomes []Outcome) error {
 }
 
 // advance takes a sampled sequence out of its batch: to its end, or on to
-// decode, where all but the newest token are in the cache.
+// decode, where all but the newest token are in the cache. One that is in the
+// batch ahead has its next row on the way there.
 func (c *Core) advance(s *seq, o Outcome) {
 	s.known += o.NewTokens
 	s.computed = s.known - 1
@@ -103,10 +111,17 @@ func (c *Core) advance(s *seq, o Outcome) {
 	}
 	if why != None {
 		c.conclude(s, why, nil)
-		c.release(s)
+		c.part(s)
+		return
+	}
+	if s.anew {
+		c.refill(s)
 		return
 	}
 	c.setPhase(s, decoding)
+	if s.flying > 0 {
+		return
+	}
 	s.since = c.batches
 	c.decoding.append(s)
 }
@@ -118,10 +133,23 @@ func (c *Core) advance(s *seq, o Outcome) {
 // retry all fail, with this cause. No actor may write for the batch after this
 // call, and no token of it may have reached a client or a sampler's history: the
 // retry makes it again. ErrUnknownBatch changes nothing.
+//
+// A batch that is ahead of the lost one is void with it, which a Voided effect
+// tells: its sequences are retried or fail once, and an actor that still works
+// on it must finish with it before it takes a later batch. A lost batch that is
+// itself ahead leaves the one before it in flight: that one's tokens count, and
+// only when it is back are the sequences computed anew.
 func (c *Core) Fail(id uint64, cause error, retry bool) error {
 	f := c.flight(id)
 	if f == nil {
 		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
+	}
+	if f.after != 0 {
+		c.abandonAhead(f, cause, retry)
+		return nil
+	}
+	if a := c.aheadOf(id); a != nil {
+		c.effects = append(c.effects, Effect{Kind: Voided, Batch: a.id, Slot: -1})
 	}
 	c.abandon(f, cause, retry)
 	return nil
@@ -156,13 +184,18 @@ func (c *Core) oldest() *flight {
 	return old
 }
 
-// abandon forgets a batch. Its buffers are not reused: a reader may be late.
+// abandon forgets a batch and the one ahead of it, whose sequences are among its
+// own. Their buffers are not reused: a reader may be late.
 func (c *Core) abandon(f *flight, cause error, retry bool) {
 	c.stats.FailedBatches++
+	if a := c.aheadOf(f.id); a != nil {
+		c.stats.FailedBatches++
+		*a = flight{}
+	}
 	seqs := f.seqs
 	*f = flight{}
 	for _, s := range seqs {
-		s.inFlight, s.shared = false, true
+		s.flying, s.shared = 0, true
 		if s.ended != None {
 			c.release(s)
 			continue
@@ -174,14 +207,31 @@ func (c *Core) abandon(f *flight, cause error, retry bool) {
 // again sends a sequence that lost its cache back to prefill, or fails it. It
 // is in no list.
 func (c *Core) again(s *seq, cause error, retry bool) {
-	if !retry || s.retries >= c.cfg.MaxRetries {
+	if !retry || !c.retried(s) {
 		c.conclude(s, Failed, cause)
 		c.release(s)
 		return
 	}
+	c.refill(s)
+}
+
+// retried counts a retry, if there is one left. One that still waits for its
+// batch to come back is not counted twice.
+func (c *Core) retried(s *seq) bool {
+	if s.anew {
+		return true
+	}
+	if s.retries >= c.cfg.MaxRetries {
+		return false
+	}
 	s.retries++
-	s.computed = 0
 	c.stats.Retries++
+	return true
+}
+
+// refill has an idle sequence compute all that is known of it anew.
+func (c *Core) refill(s *seq) {
+	s.computed, s.anew = 0, false
 	c.setPhase(s, filling)
 	c.filling.insert(s)
 }

@@ -14,6 +14,11 @@ const (
 	// free: drop what is kept for it. Once for each request that started, after
 	// its Ended.
 	Released
+	// Voided: a batch failed, and Batch, which is in flight ahead of it, is void
+	// with it: whatever comes back of it is dropped, its id is unknown from now
+	// on. It comes before the effects on the requests of both. Restart voids all
+	// that is in flight without it.
+	Voided
 )
 
 func (k EffectKind) String() string {
@@ -24,6 +29,8 @@ func (k EffectKind) String() string {
 		return "ended"
 	case Released:
 		return "released"
+	case Voided:
+		return "voided"
 	}
 	return "invalid"
 }
@@ -31,7 +38,8 @@ func (k EffectKind) String() string {
 // Effect is one thing the driver must carry out.
 type Effect struct {
 	Kind   EffectKind
-	ID     uint64
+	ID     uint64 // of the request; 0 for Voided
+	Batch  uint64 // of Voided
 	Slot   int    // below MaxSeqs; -1 where the request never started
 	Reason Reason // of Ended
 	Cause  error  // of Ended with Failed: what the driver gave to Fail or Restart

@@ -24,6 +24,9 @@ var (
 	// ErrUnknownBatch: no batch of this id is in flight. After Restart that is
 	// the expected fate of results still on their way, and they are dropped.
 	ErrUnknownBatch = errors.New("scheduler: no such batch in flight")
+	// ErrAhead: the batch is ahead of one that is still in flight, whose outcomes
+	// come first. It stays in flight.
+	ErrAhead = errors.New("scheduler: the batch before it is in flight")
 	// ErrOutcome: the outcomes do not match the batch's spans. The batch stays in
 	// flight; the driver fails it.
 	ErrOutcome = errors.New("scheduler: outcomes do not match the batch")

@@ -17,6 +17,7 @@ type monitor struct {
 	past   []*client // of ids that were used again
 	waits  []*client // accepted, not started, not ended, in order of arrival
 	made   uint64    // batches
+	void   uint64    // a batch that Voided has yet to name
 }
 
 // row is the content of a KV slot; run 0 is garbage.
@@ -36,6 +37,7 @@ type client struct {
 	tokens                   int    // generated
 	idleAt                   uint64 // batches made when it went idle in decode
 	stream                   bool   // idle in decode
+	anew                     bool   // to be computed anew once its batch is back
 }
 
 func newMonitor(cfg Config, core *Core) *monitor {
@@ -68,33 +70,8 @@ func (m *monitor) send(b Batch) error {
 	rows, prefill, wanted := 0, 0, 0
 	for i := range b.Spans {
 		sp := &b.Spans[i]
-		c := m.client[sp.ID]
-		switch {
-		case c == nil || c.ended > 0:
-			return fmt.Errorf("batch %d works for request %d, which is over", b.ID, sp.ID)
-		case m.inFlight(sp.ID):
-			return fmt.Errorf("request %d is in two batches", sp.ID)
-		case sp.Row != rows || sp.Len < 1:
-			return fmt.Errorf("batch %d: span %+v begins at row %d", b.ID, *sp, rows)
-		case sp.Last != (sp.Pos+sp.Len == c.PromptLen+c.tokens):
-			return fmt.Errorf("batch %d: span %+v with %d known tokens", b.ID, *sp, c.PromptLen+c.tokens)
-		case sp.Decode && (c.tokens == 0 || sp.Len != 1 || !sp.Last):
-			return fmt.Errorf("batch %d: decode span %+v", b.ID, *sp)
-		case !sp.Decode && sp.Len > m.cfg.PrefillChunk:
-			return fmt.Errorf("batch %d: chunk of %d rows", b.ID, sp.Len)
-		case len(sp.Blocks) != m.cfg.blocksFor(sp.Pos+sp.Len) || cap(sp.Blocks) != len(sp.Blocks):
-			return fmt.Errorf("batch %d: span %+v has %d blocks", b.ID, *sp, len(sp.Blocks))
-		}
-		if n := min(len(c.table), len(sp.Blocks)); !slices.Equal(c.table[:n], sp.Blocks[:n]) {
-			return fmt.Errorf("request %d: block table changed from %v to %v", sp.ID, c.table, sp.Blocks)
-		}
-		if len(sp.Blocks) > len(c.table) {
-			c.table = slices.Clone(sp.Blocks)
-		}
-		for p := range sp.Pos {
-			if got := m.cache[m.slotOf(sp, p)]; got != (row{c.run, p}) {
-				return fmt.Errorf("batch %d, request %d: position %d holds %+v", b.ID, sp.ID, p, got)
-			}
+		if err := m.span(b, sp, rows); err != nil {
+			return err
 		}
 		rows += sp.Len
 		if !sp.Decode {
@@ -103,14 +80,14 @@ func (m *monitor) send(b Batch) error {
 		if sp.Last {
 			wanted++
 		}
-		c.stream = false
+		m.client[sp.ID].stream = false
 	}
 	streams := 0
 	for _, c := range m.client {
 		if c.ended > 0 || c.tokens == 0 {
 			continue
 		}
-		if c.stream && m.made >= c.idleAt+uint64(m.cfg.Depth) {
+		if c.stream && m.made >= c.idleAt+uint64(m.cfg.places()) {
 			return fmt.Errorf("batch %d passes by stream %d, idle since batch %d", b.ID, c.ID, c.idleAt)
 		}
 		if c.stream || slices.ContainsFunc(b.Spans, func(sp Span) bool { return sp.Decode && sp.ID == c.ID }) {
@@ -127,10 +104,108 @@ func (m *monitor) send(b Batch) error {
 	case len(m.flying) >= m.cfg.Depth:
 		return fmt.Errorf("batch %d is one too many in flight", b.ID)
 	}
+	if err := m.ahead(b); err != nil {
+		return err
+	}
 	b.Spans = slices.Clone(b.Spans)
 	m.flying = append(m.flying, b)
 	m.write(b)
 	return nil
+}
+
+// span checks one span of a new batch, which must begin after these rows.
+func (m *monitor) span(b Batch, sp *Span, rows int) error {
+	c := m.client[sp.ID]
+	if c == nil || c.ended > 0 {
+		return fmt.Errorf("batch %d works for request %d, which is over", b.ID, sp.ID)
+	}
+	known := c.PromptLen + c.tokens
+	if b.After != 0 {
+		known++
+	}
+	switch {
+	case b.After == 0 && (m.inFlight(sp.ID) || sp.From != -1):
+		return fmt.Errorf("request %d is in two batches, or span %+v takes a token", sp.ID, *sp)
+	case sp.Row != rows || sp.Len < 1:
+		return fmt.Errorf("batch %d: span %+v begins at row %d", b.ID, *sp, rows)
+	case sp.Last != (sp.Pos+sp.Len == known):
+		return fmt.Errorf("batch %d: span %+v with %d known tokens", b.ID, *sp, known)
+	case sp.Decode && (known == c.PromptLen || sp.Len != 1 || !sp.Last):
+		return fmt.Errorf("batch %d: decode span %+v", b.ID, *sp)
+	case !sp.Decode && sp.Len > m.cfg.PrefillChunk:
+		return fmt.Errorf("batch %d: chunk of %d rows", b.ID, sp.Len)
+	case len(sp.Blocks) != m.cfg.blocksFor(sp.Pos+sp.Len) || cap(sp.Blocks) != len(sp.Blocks):
+		return fmt.Errorf("batch %d: span %+v has %d blocks", b.ID, *sp, len(sp.Blocks))
+	}
+	if n := min(len(c.table), len(sp.Blocks)); !slices.Equal(c.table[:n], sp.Blocks[:n]) {
+		return fmt.Errorf("request %d: block table changed from %v to %v", sp.ID, c.table, sp.Blocks)
+	}
+	if len(sp.Blocks) > len(c.table) {
+		c.table = slices.Clone(sp.Blocks)
+	}
+	for p := range sp.Pos {
+		if got := m.cache[m.slotOf(sp, p)]; got != (row{c.run, p}) {
+			return fmt.Errorf("batch %d, request %d: position %d holds %+v", b.ID, sp.ID, p, got)
+		}
+	}
+	return nil
+}
+
+// ahead checks that a batch follows the only one in flight, takes the tokens of
+// its own sequences, leaves out none that goes on for sure, and that nobody who
+// could have a row is idle.
+func (m *monitor) ahead(b Batch) error {
+	if b.After == 0 {
+		if n := len(m.flying); m.cfg.Ahead && n >= m.cfg.places() && m.follower(m.flying[0].ID) == nil {
+			return fmt.Errorf("batch %d takes the place of one ahead", b.ID)
+		}
+		return nil
+	}
+	if !m.cfg.Ahead || len(m.flying) != 1 || m.flying[0].ID != b.After {
+		return fmt.Errorf("batch %d is ahead of %d, beside %d others", b.ID, b.After, len(m.flying))
+	}
+	var wanted []Span
+	for _, sp := range m.flying[0].Spans {
+		if c := m.client[sp.ID]; sp.Last {
+			wanted = append(wanted, sp)
+		} else if c.ended == 0 {
+			return fmt.Errorf("batch %d is ahead of a part of prompt %d", b.ID, sp.ID)
+		}
+	}
+	spans := b.Spans
+	for from, sp := range wanted {
+		if c := m.client[sp.ID]; c.ended > 0 || c.tokens+1 >= c.MaxNew {
+			continue
+		}
+		if len(spans) == 0 || spans[0].ID != sp.ID || spans[0].From != from || spans[0].Pos != sp.Pos+sp.Len {
+			return fmt.Errorf("batch %d: %+v, want the token of %+v from row %d", b.ID, spans, sp, from)
+		}
+		spans = spans[1:]
+	}
+	if len(spans) > 0 {
+		return fmt.Errorf("batch %d: %+v will not be needed", b.ID, spans)
+	}
+	for _, c := range m.client {
+		if c.started > 0 && c.ended == 0 && !m.inFlight(c.ID) {
+			return fmt.Errorf("batch %d is ahead while %d is idle", b.ID, c.ID)
+		}
+	}
+	return nil
+}
+
+// follower is the batch ahead of this one, or nil.
+func (m *monitor) follower(id uint64) *Batch {
+	for i := range m.flying {
+		if m.flying[i].After == id {
+			return &m.flying[i]
+		}
+	}
+	return nil
+}
+
+// before is the batch in flight that this one is ahead of, if there is one.
+func (m *monitor) before(b Batch) bool {
+	return slices.ContainsFunc(m.flying, func(x Batch) bool { return x.ID == b.After })
 }
 
 // write stores a batch's rows: it happens when the batch is sent and once more
@@ -155,13 +230,22 @@ func (m *monitor) land(b Batch, outcomes map[uint64]Outcome) {
 	for _, sp := range b.Spans {
 		if c := m.client[sp.ID]; sp.Last && c.ended == 0 {
 			c.tokens += outcomes[sp.ID].NewTokens
-			c.stream, c.idleAt = true, m.made
+			c.stream, c.idleAt = !c.anew && !m.inFlight(sp.ID), m.made
+			c.anew = false
 		}
 	}
 }
 
-// spoil is the loss of a batch: any row of its sequences may be garbage.
+// spoil is the loss of a batch: any row of its sequences may be garbage. The one
+// ahead of it goes with it; the one before it does not.
 func (m *monitor) spoil(b Batch) {
+	if a := m.follower(b.ID); a != nil {
+		m.void = a.ID
+		m.remove(*a)
+	}
+	for _, sp := range b.Spans {
+		m.client[sp.ID].anew = m.before(b)
+	}
 	m.remove(b)
 	for i := range b.Spans {
 		sp := &b.Spans[i]
@@ -176,13 +260,20 @@ func (m *monitor) wipe() {
 	clear(m.cache)
 	m.flying = nil
 	for _, c := range m.client {
-		c.stream = false
+		c.stream, c.anew = false, false
 	}
 }
 
 // hear takes the effects as the clients see them.
 func (m *monitor) hear(effects []Effect) error {
-	for _, e := range effects {
+	for i, e := range effects {
+		if e.Kind == Voided {
+			if i > 0 || e.Batch != m.void {
+				return fmt.Errorf("effect %d is %+v, want batch %d voided", i, e, m.void)
+			}
+			m.void = 0
+			continue
+		}
 		c := m.client[e.ID]
 		if c == nil {
 			return fmt.Errorf("%v for %d, which nobody asked for", e.Kind, e.ID)
@@ -211,6 +302,9 @@ func (m *monitor) hear(effects []Effect) error {
 		if i := slices.Index(m.waits, c); i >= 0 {
 			m.waits = slices.Delete(m.waits, i, i+1)
 		}
+	}
+	if m.void != 0 {
+		return fmt.Errorf("batch %d was not voided", m.void)
 	}
 	return nil
 }

@@ -28,6 +28,9 @@ type dumb struct {
 	decoding bool
 	batch    uint64 // 0: idle
 	span     Span   // its part of the batch
+	ahead    uint64 // the batch ahead of it that it is in, too; or 0
+	rowAhead int    // there
+	anew     bool   // that one was lost
 	made     int    // tokens generated
 	have     int    // positions in the cache
 	idleTick int    // order of going idle in decode
@@ -124,55 +127,107 @@ func (o *oracle) tick(now int64) {
 // next returns the spans of the next batch, nil if there is none.
 func (o *oracle) next(now int64) []Span {
 	o.tick(now)
-	flying := map[uint64]bool{}
+	flying, ahead := map[uint64]bool{}, 0
 	for _, d := range o.all {
 		if d.batch != 0 {
 			flying[d.batch] = true
 		}
-	}
-	if len(flying) >= o.cfg.Depth {
-		return nil
-	}
-	streams := o.pick(func(d *dumb) bool { return d.decoding && !d.ended })
-	idle := o.pick(func(d *dumb) bool { return d.decoding && d.batch == 0 })
-	slices.SortFunc(idle, func(a, b *dumb) int { return a.idleTick - b.idleTick })
-	var spans []Span
-	room := o.cfg.MaxBatchTokens
-	take := func(d *dumb, n int) {
-		sp := Span{ID: d.ID, Row: o.cfg.MaxBatchTokens - room, Len: n, Pos: d.have, Decode: d.decoding, Last: d.have+n == d.PromptLen+d.made}
-		d.batch, d.span = o.batches+1, sp
-		spans = append(spans, sp)
-		room -= n
-	}
-	for i, d := range idle {
-		if float64(i) < math.Ceil(float64(len(streams))/float64(o.cfg.Depth)) || o.batches+1 >= d.idleAt+uint64(o.cfg.Depth) {
-			take(d, 1)
+		if d.ahead != 0 {
+			ahead = 1
 		}
 	}
-	o.prefill(room, len(streams) > 0, take)
+	places := o.cfg.Depth
+	if o.cfg.Ahead {
+		places--
+	}
+	if len(flying)+ahead >= o.cfg.Depth {
+		return nil
+	}
+	var spans []Span
+	if len(flying) < places {
+		spans = o.ordinary(places)
+	}
+	if o.cfg.Ahead && len(spans) == 0 && len(flying) == 1 && ahead == 0 {
+		spans = o.further()
+	}
 	if len(spans) > 0 {
 		o.batches++
 	}
 	return spans
 }
 
-func (o *oracle) prefill(room int, streams bool, take func(*dumb, int)) {
-	holders := o.pick(func(d *dumb) bool { return d.started })
-	free := o.cfg.Blocks
-	for _, d := range holders {
-		free -= o.blocks(d)
+// further are the spans ahead of the only batch in flight.
+func (o *oracle) further() []Span {
+	free, slots := o.free()
+	for _, d := range o.all {
+		switch {
+		case d.ended || !d.started:
+		case d.batch == 0 || d.anew || !d.span.Last:
+			return nil
+		}
 	}
-	slots := o.cfg.MaxSeqs - len(holders)
+	waits := o.pick(func(d *dumb) bool { return !d.started })
+	slices.SortFunc(waits, inTurn)
+	if len(waits) > 0 && slots > 0 && o.blocks(waits[0]) <= free {
+		return nil
+	}
+	members := o.pick(func(d *dumb) bool { return d.batch != 0 && d.span.Last })
+	slices.SortFunc(members, func(a, b *dumb) int { return a.span.Row - b.span.Row })
+	var spans []Span
+	for i, d := range members {
+		if !d.ended && d.made+2 <= d.MaxNew {
+			d.ahead, d.rowAhead = o.batches+1, len(spans)
+			spans = append(spans, Span{ID: d.ID, Row: len(spans), Len: 1, Pos: d.PromptLen + d.made, Decode: true, Last: true, From: i})
+		}
+	}
+	return spans
+}
+
+// ordinary are the spans of a batch beside at most places-1 others.
+func (o *oracle) ordinary(places int) []Span {
+	streams := o.pick(func(d *dumb) bool { return d.decoding && !d.ended })
+	idle := o.pick(func(d *dumb) bool { return d.decoding && d.batch == 0 })
+	slices.SortFunc(idle, func(a, b *dumb) int { return a.idleTick - b.idleTick })
+	var spans []Span
+	room := o.cfg.MaxBatchTokens
+	take := func(d *dumb, n int) {
+		sp := Span{ID: d.ID, Row: o.cfg.MaxBatchTokens - room, Len: n, Pos: d.have, Decode: d.decoding, Last: d.have+n == d.PromptLen+d.made, From: -1}
+		d.batch, d.span = o.batches+1, sp
+		spans = append(spans, sp)
+		room -= n
+	}
+	for i, d := range idle {
+		if float64(i) < math.Ceil(float64(len(streams))/float64(places)) || o.batches+1 >= d.idleAt+uint64(places) {
+			take(d, 1)
+		}
+	}
+	o.prefill(room, places, len(streams) > 0, take)
+	return spans
+}
+
+// free counts blocks and slots that nobody holds.
+func (o *oracle) free() (blocks, slots int) {
+	holders := o.pick(func(d *dumb) bool { return d.started })
+	blocks = o.cfg.Blocks
+	for _, d := range holders {
+		blocks -= o.blocks(d)
+	}
+	return blocks, o.cfg.MaxSeqs - len(holders)
+}
+
+// inTurn is the order of queue and prefill.
+func inTurn(a, b *dumb) int { return cmp.Or(b.Priority-a.Priority, a.arrival-b.arrival) }
+
+func (o *oracle) prefill(room, places int, streams bool, take func(*dumb, int)) {
+	free, slots := o.free()
 	waits := len(o.pick(func(d *dumb) bool { return !d.started }))
 	prompts := len(o.pick(func(d *dumb) bool { return d.started && !d.decoding && !d.ended }))
-	quota := int(math.Ceil(float64(prompts+min(waits, slots)) / float64(o.cfg.Depth)))
+	quota := int(math.Ceil(float64(prompts+min(waits, slots)) / float64(places)))
 	if streams {
 		room = min(room, o.cfg.PrefillShare)
 	}
 	line := o.pick(func(d *dumb) bool { return !d.decoding && d.batch == 0 })
-	slices.SortFunc(line, func(a, b *dumb) int {
-		return cmp.Or(b.Priority-a.Priority, a.arrival-b.arrival)
-	})
+	slices.SortFunc(line, inTurn)
 	stuck := false
 	for _, d := range line {
 		if room == 0 || quota == 0 {
@@ -200,16 +255,24 @@ func (o *oracle) done(batch uint64, outcomes map[uint64]Outcome) {
 	members := o.pick(func(d *dumb) bool { return d.batch == batch })
 	slices.SortFunc(members, func(a, b *dumb) int { return a.span.Row - b.span.Row })
 	for _, d := range members {
-		d.batch = 0
-		switch out := outcomes[d.ID]; {
-		case d.ended:
+		d.batch, d.ahead = d.ahead, 0
+		out, sp := outcomes[d.ID], d.span
+		if d.batch != 0 {
+			d.span = Span{Row: d.rowAhead, Len: 1, Last: true}
+		}
+		switch {
+		case d.ended && d.batch == 0:
 			o.drop(d)
-		case !d.span.Last:
-			d.have += d.span.Len
+		case d.ended:
+		case !sp.Last:
+			d.have += sp.Len
 		default:
 			d.made += out.NewTokens
 			d.have = d.PromptLen + d.made - 1
 			d.decoding = true
+			if d.anew {
+				d.have, d.decoding, d.anew = 0, false, false
+			}
 			d.idleTick, d.idleAt = o.ticks, o.batches
 			o.ticks++
 			if out.End != None {
@@ -222,6 +285,21 @@ func (o *oracle) done(batch uint64, outcomes map[uint64]Outcome) {
 }
 
 func (o *oracle) fail(batch uint64, retry bool) {
+	for _, d := range o.all {
+		if d.batch == batch && d.ahead != 0 {
+			o.effects = append(o.effects, Effect{Kind: Voided, Batch: d.ahead})
+			break
+		}
+	}
+	for _, d := range o.pick(func(d *dumb) bool { return d.ahead == batch }) {
+		d.ahead = 0
+		if !d.ended && retry && d.retries < o.cfg.MaxRetries {
+			d.retries++
+			d.anew = true
+		} else if !d.ended {
+			o.end(d, Failed)
+		}
+	}
 	o.lose(o.pick(func(d *dumb) bool { return d.batch == batch }), retry)
 }
 
@@ -232,15 +310,17 @@ func (o *oracle) restart(retry bool) {
 
 func (o *oracle) lose(who []*dumb, retry bool) {
 	for _, d := range who {
-		d.batch = 0
+		d.batch, d.ahead = 0, 0
 		switch {
 		case d.ended:
 			o.drop(d)
-		case !retry || d.retries == o.cfg.MaxRetries:
+		case !retry || !d.anew && d.retries == o.cfg.MaxRetries:
 			o.end(d, Failed)
 		default:
-			d.retries++
-			d.have, d.decoding = 0, false
+			if !d.anew {
+				d.retries++
+			}
+			d.have, d.decoding, d.anew = 0, false, false
 		}
 	}
 }

@@ -48,6 +48,7 @@ func TestRandom(t *testing.T) {
 // coverage counts what the scripts met, so that a generator gone tame is noticed.
 type coverage struct {
 	batches, mixed, flying, refused, retries, restarts, doomed int
+	ahead, prompts, early, stopped, voided, cut, chained       int
 	ended                                                      [reasons]int
 }
 
@@ -58,9 +59,36 @@ func (c *coverage) check(t *testing.T) {
 		}
 	}
 	for name, n := range map[string]int{"batches": c.batches, "mixed batches": c.mixed, "batches beside another": c.flying,
-		"refusals": c.refused, "retries": c.retries, "restarts": c.restarts, "ends in flight": c.doomed} {
+		"refusals": c.refused, "retries": c.retries, "restarts": c.restarts, "ends in flight": c.doomed,
+		"batches ahead": c.ahead, "prompts' ends with a batch ahead": c.prompts, "reports before their turn": c.early, "ends with a batch ahead": c.stopped,
+		"batches void with the one before": c.voided, "losses of a batch ahead": c.cut, "batches ahead of one that was ahead": c.chained} {
 		if n < 300 {
 			t.Errorf("only %d %s", n, name)
+		}
+	}
+}
+
+// loss counts the loss of a batch that is ahead of another, or behind one.
+func (c *coverage) loss(m *monitor, b Batch) {
+	if m.follower(b.ID) != nil {
+		c.voided++
+	}
+	if m.before(b) {
+		c.cut++
+	}
+}
+
+// done counts what a batch brings back while another is ahead of it.
+func (c *coverage) done(m *monitor, b Batch, outcomes map[uint64]Outcome) {
+	if m.follower(b.ID) == nil {
+		return
+	}
+	for _, sp := range b.Spans {
+		if !sp.Decode {
+			c.prompts++
+		}
+		if outcomes[sp.ID].End != None {
+			c.stopped++
 		}
 	}
 }
@@ -83,6 +111,9 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), Depth: 1 + rng.IntN(4), MaxRetries: rng.IntN(3),
 	}
 	cfg.MaxBatchTokens = cfg.MaxSeqs + rng.IntN(12)
+	if cfg.Ahead = cfg.Depth > 1 && rng.IntN(2) == 0; cfg.Ahead && rng.IntN(2) == 0 {
+		cfg.Depth = 2
+	}
 	core, err := New(cfg)
 	if err != nil {
 		return err
@@ -127,11 +158,7 @@ func (w *world) step() error {
 		if len(w.flying) == 0 {
 			return nil
 		}
-		b, retry := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(4) > 0
-		w.note("fail %d retry %v", b.ID, retry)
-		w.spoil(b)
-		w.oracle.fail(b.ID, retry)
-		return w.core.Fail(b.ID, errors.New("lost"), retry)
+		return w.lose()
 	case n < 90:
 		retry := w.rng.IntN(4) > 0
 		w.note("restart retry %v", retry)
@@ -152,6 +179,16 @@ func (w *world) step() error {
 		w.oracle.tick(w.now)
 	}
 	return nil
+}
+
+// lose fails a random batch in flight.
+func (w *world) lose() error {
+	b, retry := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(4) > 0
+	w.note("fail %d retry %v", b.ID, retry)
+	w.sum.loss(w.monitor, b)
+	w.spoil(b)
+	w.oracle.fail(b.ID, retry)
+	return w.core.Fail(b.ID, errors.New("lost"), retry)
 }
 
 func (w *world) add() error {
@@ -195,6 +232,9 @@ func (w *world) next() error {
 	if !ok {
 		return nil
 	}
+	if ahead := want[0].From >= 0; ahead != (b.After != 0) {
+		return fmt.Errorf("batch %d is ahead of %d, want %v", b.ID, b.After, ahead)
+	}
 	if b.ID != w.oracle.batches || b.Epoch != w.oracle.epoch {
 		return fmt.Errorf("batch %d of epoch %d, want %d of %d", b.ID, b.Epoch, w.oracle.batches, w.oracle.epoch)
 	}
@@ -204,6 +244,12 @@ func (w *world) next() error {
 	}
 	if len(w.flying) > 0 {
 		w.sum.flying++
+	}
+	if b.After != 0 {
+		w.sum.ahead++
+		if w.flying[0].After != 0 {
+			w.sum.chained++
+		}
 	}
 	return w.send(b)
 }
@@ -215,6 +261,9 @@ func (w *world) done() error {
 		return nil
 	}
 	b := w.flying[w.rng.IntN(len(w.flying))]
+	if w.before(b) && w.rng.IntN(6) == 0 {
+		return w.lose()
+	}
 	var outcomes []Outcome
 	byID := map[uint64]Outcome{}
 	for _, sp := range b.Spans {
@@ -232,15 +281,29 @@ func (w *world) done() error {
 			byID[sp.ID] = o
 		}
 	}
+	w.note("done %d %+v", b.ID, outcomes)
+	if w.before(b) {
+		return w.early(b, outcomes)
+	}
 	if w.rng.IntN(8) == 0 {
 		if err := w.core.Done(b.ID, append(slices.Clone(outcomes), Outcome{})); !errors.Is(err, ErrOutcome) {
 			return fmt.Errorf("an outcome too many: %v", err)
 		}
 	}
-	w.note("done %d %+v", b.ID, outcomes)
+	w.sum.done(w.monitor, b, byID)
 	w.land(b, byID)
 	w.oracle.done(b.ID, byID)
 	return w.core.Done(b.ID, outcomes)
+}
+
+// early reports a batch whose predecessor is in flight, which is refused.
+func (w *world) early(b Batch, outcomes []Outcome) error {
+	w.sum.early++
+	was := w.core.Stats()
+	if err := w.core.Done(b.ID, outcomes); !errors.Is(err, ErrAhead) || w.core.Stats() != was {
+		return fmt.Errorf("done %d after %d: %v, %+v, was %+v", b.ID, b.After, err, w.core.Stats(), was)
+	}
+	return nil
 }
 
 // settle compares effects and books after a step.
@@ -275,7 +338,7 @@ func effectKeys(list []Effect) []string {
 	slices.SortStableFunc(list, func(a, b Effect) int { return int(a.ID) - int(b.ID) })
 	var out []string
 	for _, e := range list {
-		out = append(out, fmt.Sprintf("%v %d %v", e.Kind, e.ID, e.Reason))
+		out = append(out, fmt.Sprintf("%v %d %v %d", e.Kind, e.ID, e.Reason, e.Batch))
 	}
 	return out
 }

@@ -52,8 +52,9 @@ type seq struct {
 	req      Request
 	arrival  uint64 // order of acceptance
 	phase    phase
-	ended    Reason // not None: only the batch in flight keeps it alive
-	inFlight bool
+	ended    Reason  // not None: only batches in flight keep it alive
+	flying   int     // batches it is in: 2 with one ahead of the other
+	anew     bool    // the batch ahead was lost: retried when the one before is back
 	shared   bool    // an abandoned batch may still show its block table to a late reader
 	slot     int     // index below MaxSeqs; -1 while waiting
 	known    int     // tokens

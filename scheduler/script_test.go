@@ -141,6 +141,10 @@ func (s *script) config(args []string) {
 	}
 	for _, w := range args {
 		k, v, _ := strings.Cut(w, "=")
+		if k == "ahead" {
+			c.Ahead = true
+			continue
+		}
 		if fields[k] == nil {
 			s.printf("unknown field %s\n", k)
 			return
@@ -195,7 +199,11 @@ func (s *script) batch(b Batch, ok bool) {
 		return
 	}
 	s.batches[b.ID] = b
-	s.printf("batch %d epoch %d: %d rows, %d decode, %d wanted\n", b.ID, b.Epoch, b.Rows, b.Decode, b.Wanted)
+	after := ""
+	if b.After != 0 {
+		after = fmt.Sprintf(" ahead of %d", b.After)
+	}
+	s.printf("batch %d%s epoch %d: %d rows, %d decode, %d wanted\n", b.ID, after, b.Epoch, b.Rows, b.Decode, b.Wanted)
 	for _, sp := range b.Spans {
 		kind, last := "prefill", ""
 		if sp.Decode {
@@ -204,6 +212,9 @@ func (s *script) batch(b Batch, ok bool) {
 		if sp.Last {
 			last = ", sample"
 		}
+		if sp.From >= 0 {
+			last = fmt.Sprintf(", token of row %d%s", sp.From, last)
+		}
 		s.printf("  row %d: %s %d, tokens %d to %d, slot %d, blocks %v%s\n", sp.Row, kind, sp.ID, sp.Pos, sp.Pos+sp.Len-1, sp.Slot, sp.Blocks, last)
 	}
 }
@@ -211,6 +222,8 @@ func (s *script) batch(b Batch, ok bool) {
 func (s *script) effects() {
 	for _, e := range s.core.Effects() {
 		switch {
+		case e.Kind == Voided:
+			s.printf("voided batch %d\n", e.Batch)
 		case e.Kind != Ended:
 			s.printf("%v %d\n", e.Kind, e.ID)
 		case e.Cause != nil:

@@ -6,7 +6,7 @@ type Stats struct {
 	Waiting     int
 	Prefilling  int // running, prompt not complete; in flight or idle
 	Decoding    int // running, in decode; in flight or idle
-	Ending      int // ended, its batch not yet back
+	Ending      int // ended, its batches not yet back
 	InFlight    int // batches
 	BlocksUsed  int
 	BlocksTotal int
@@ -14,6 +14,7 @@ type Stats struct {
 	// Counters.
 	Accepted      uint64
 	Batches       uint64
+	Ahead         uint64 // of Batches, those made ahead of another
 	FailedBatches uint64
 	Retries       uint64 // sequences sent back to prefill
 	PrefillRows   uint64 // recomputed ones too
