@@ -2,6 +2,8 @@ package load
 
 import (
 	"fmt"
+	"runtime"
+	"sync"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -111,9 +113,24 @@ func (b *binder) pack(key string, bits, rows, cols int, joined bool, fill func([
 		return MatrixTiles{}
 	}
 	t := MatrixTiles{FormatA: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
-	f.Pack(t.Values, m.Values)
+	packTiles(&f, t.Values, m.Values)
 	f.PackScales(t.Scales, m.Scales)
 	return t
+}
+
+// packTiles is f.Pack on all cores.
+func packTiles(f *tensor.FormatA, dst []byte, values []int8) {
+	rows, n := f.TileRows(), f.TileCols()*f.TileBytes()
+	workers := min(rows, runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < rows; i += workers {
+				f.PackTiles(dst[i*n:(i+1)*n], values, i)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // quantize is a matrix as integers, given or made.
