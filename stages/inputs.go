@@ -25,10 +25,13 @@ type inputs struct {
 func inputWords(lim Limits, l device.Layout) int {
 	n := 3*lim.Tokens + lim.LogitRows
 	if l != nil {
-		n += lim.LogitRows*l.DrawWords() + l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
+		n = whole(n+lim.LogitRows*l.DrawWords()) + l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
 	}
 	return n
 }
+
+// whole rounds words up to 16 bytes: a table of spans starts at a multiple of them.
+func whole(words int) int { return (words + 3) &^ 3 }
 
 // allocInputs makes the state's inputs on dev and their views.
 func (st *State) allocInputs(dev device.Device) error {
@@ -57,6 +60,9 @@ func (st *State) allocInputs(dev device.Device) error {
 	in.pos, st.full.positions = cut(t)
 	in.slots, st.full.slots = cut(t)
 	in.rows, st.full.rows = cut(st.lim.LogitRows)
+	if st.layout != nil {
+		at = whole(at)
+	}
 	in.spans = in.host[at:]
 	return nil
 }

@@ -93,7 +93,7 @@ func onCardBy(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o
 	t.Cleanup(func() { host.Close() })
 	c := cardFor(t, o)
 	l, err := m.LoadCard(c, host, load.Options{
-		Limits: stages.Limits{Tokens: 256, Seqs: 8, LogitRows: 64, Blocks: 64, BlockTokens: 16}, KVType: kv, Precision: p,
+		Limits: stages.Limits{Tokens: 257, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16}, KVType: kv, Precision: p,
 	}, 2)
 	if err != nil {
 		t.Fatal(err)
