@@ -19,6 +19,7 @@ type meters struct {
 	queue, ttft, itl, e2e      histogram
 	finished                   map[string]uint64
 	running, waiting           int
+	ahead                      uint64 // steps made ahead
 	kvBlocksUsed, kvBlocksFull int
 }
 
@@ -124,7 +125,7 @@ func (m *meters) ended(e engine.Event, took float64) {
 // gauges publishes the scheduler's view of the moment.
 func (m *meters) gauges(s scheduler.Stats) {
 	m.mu.Lock()
-	m.running, m.waiting, m.kvBlocksUsed = s.Running(), s.Waiting, s.BlocksUsed
+	m.running, m.waiting, m.kvBlocksUsed, m.ahead = s.Running(), s.Waiting, s.BlocksUsed, s.Ahead
 	m.mu.Unlock()
 }
 
@@ -134,7 +135,7 @@ func (m *meters) snapshot() engine.Stats {
 	defer m.mu.Unlock()
 	return engine.Stats{
 		Running: m.running, Waiting: m.waiting, KVBlocksUsed: m.kvBlocksUsed, KVBlocksTotal: m.kvBlocksFull,
-		PromptTokens: m.prompt.Load(), GeneratedTokens: m.generated.Load(), Steps: m.steps.Load(),
+		PromptTokens: m.prompt.Load(), GeneratedTokens: m.generated.Load(), Steps: m.steps.Load(), StepsAhead: m.ahead,
 		Finished: maps.Clone(m.finished), StepTokens: m.stepTokens.snapshot(),
 		QueueTime: m.queue.snapshot(), TTFT: m.ttft.snapshot(), ITL: m.itl.snapshot(), E2E: m.e2e.snapshot(),
 		ExpertsComputed: map[string]uint64{"cpu": m.experts.Load()},

@@ -88,6 +88,7 @@ var errClosed = errors.New("the pipeline is closed")
 // Start makes a blueprint live over the parts of a loaded model. The pipeline
 // owns what it allocates, not the parts.
 func Start(dev device.Device, parts *load.Parts, opt Options) (*Pipeline, error) {
+	opt.Scheduler.Ahead = Ahead(dev)
 	p, core, err := prepare(parts, opt)
 	if err != nil {
 		return nil, err
@@ -117,6 +118,9 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
 	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
 	opt.Scheduler.Depth = opt.Blueprint.Depth
+	if opt.Scheduler.Ahead {
+		opt.Scheduler.Depth++
+	}
 	if part := opt.Partition; part.Pools != 0 {
 		if err := part.Check(parts.Config.MoE.Experts); err != nil {
 			return nil, nil, err
@@ -139,7 +143,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 // possible; nobody sends before all addresses are known.
 func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	lim, bp := p.parts.Limits, p.opt.Blueprint
-	batches := make([]*msg.Batch, bp.Depth)
+	batches := make([]*msg.Batch, p.opt.Scheduler.Depth)
 	for i := range batches {
 		st, err := stages.NewState(dev, p.parts.Config, lim)
 		if err != nil {
@@ -189,7 +193,9 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	r.stream = p.actor("stream", trace.Stream, ownGoroutine, func() node { return streamNode{} })
 	scheduleStream := next()
 	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, func() node {
-		return newScheduleNode(core, scheduleStream, p.meters, p.host, batches, lim.Seqs)
+		n := newScheduleNode(core, scheduleStream, p.meters, p.host, batches, lim.Seqs)
+		n.ahead = p.opt.Scheduler.Ahead
+		return n
 	})
 	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{} })
 	headStream := next()
@@ -224,6 +230,13 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	embedStream := next()
 	r.embed = p.actor("embed", trace.Embed, crewMember, func() node { return &embedNode{stage: p.parts.Embed, stream: embedStream} })
 	return nil
+}
+
+// Ahead reports whether a pipeline on dev runs a step ahead of what it knows: where the
+// device chooses tokens and runs steps in order. It has one more batch in flight then.
+func Ahead(dev device.Device) bool {
+	l := device.LayoutOf(dev)
+	return l != nil && l.DrawWords() > 0
 }
 
 // reserve gives a batch's stream the scratch memory that was planned.

@@ -28,7 +28,12 @@ func (n *scheduleNode) failed(m *msg.Failed) {
 		return // told before
 	}
 	n.lose(f, m.Cause)
-	m.Batch.Abandoned.Store(true)
+	n.miss(f)
+}
+
+// miss has a batch that is off the books come back into use once nobody touches it.
+func (n *scheduleNode) miss(f *flight) {
+	f.batch.Abandoned.Store(true)
 	f.where = missing
 	n.lost = append(n.lost, f)
 }

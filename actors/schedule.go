@@ -35,6 +35,7 @@ type scheduleNode struct {
 	raw     bool       // one is on its way
 	rawLast uint64
 
+	ahead    bool // the core makes batches whose tokens are still being chosen
 	plan     stages.Batch
 	outcomes []scheduler.Outcome
 	filled   []*msg.Batch // to be sent at the end of this message
@@ -48,6 +49,7 @@ type record struct {
 	submit *msg.Submit
 	tokens []int32 // prompt, then what was generated
 	flight *flight // the batch it is in, or nil
+	ahead  *flight // the batch it is in besides, which takes the token that flight chooses
 	ended  bool
 	cause  error // of its own failure
 }
@@ -57,6 +59,7 @@ type flight struct {
 	batch *msg.Batch
 	core  scheduler.Batch // the decision it carries; zero for a raw step
 	live  int             // spans whose request has not ended
+	drawn bool            // the device chooses all its tokens
 	where whereabouts
 	// forgets is how many actors have not yet answered that they forgot the batch.
 	forgets int
@@ -139,6 +142,10 @@ func (n *scheduleNode) pump(now int64) {
 			n.fillRaw()
 			continue
 		}
+		if !n.chain() {
+			n.core.Tick(now)
+			break
+		}
 		d, ok := n.core.Next(now)
 		n.effects()
 		if !ok {
@@ -154,12 +161,17 @@ func (n *scheduleNode) effects() {
 	for _, e := range n.core.Effects() {
 		r := n.live[e.ID]
 		switch e.Kind {
+		case scheduler.Voided:
+			n.void(e.Batch)
 		case scheduler.Started:
 			n.slots[e.Slot] = r
 			n.item(msg.Delivery{Kind: msg.DeliverStarted, ID: e.ID, Output: r.submit.Output})
 		case scheduler.Ended:
 			r.ended = true
-			if f := r.flight; f != nil {
+			for _, f := range []*flight{r.flight, r.ahead} {
+				if f == nil {
+					continue
+				}
 				if f.live--; f.live == 0 {
 					f.batch.Abandoned.Store(true)
 				}
@@ -185,12 +197,20 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	b := f.batch
 	b.ID, b.Epoch, b.Rows = d.ID, d.Epoch, b.Rows[:0]
 	f.core, f.live = d, len(d.Spans)
-	n.plan.Tokens, n.plan.Spans = n.plan.Tokens[:0], n.plan.Spans[:0]
+	n.plan.Tokens, n.plan.Spans, n.plan.Take, n.plan.From = n.plan.Tokens[:0], n.plan.Spans[:0], n.plan.Take[:0], nil
+	if d.After != 0 {
+		n.plan.From = n.carrying(d.After).batch.State
+	}
 	for i := range d.Spans {
 		sp := &d.Spans[i]
 		r := n.slots[sp.Slot]
-		r.flight = f
-		n.plan.Tokens = append(n.plan.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
+		if d.After != 0 {
+			r.ahead = f
+			n.plan.Tokens, n.plan.Take = append(n.plan.Tokens, 0), append(n.plan.Take, int32(sp.From))
+		} else {
+			r.flight = f
+			n.plan.Tokens = append(n.plan.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
+		}
 		n.plan.Spans = append(n.plan.Spans, stages.Span{
 			Span: device.Span{Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
 			Seq:  sp.ID, Decode: sp.Decode, Want: sp.Last,
@@ -199,7 +219,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 			b.Rows = append(b.Rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler})
 		}
 	}
-	n.draws(b)
+	n.draws(f)
 	if err := n.place(b, &n.plan); err != nil {
 		n.lose(f, fmt.Errorf("batch %d: %w", d.ID, err))
 		n.give(f)
@@ -209,20 +229,75 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	n.filled = append(n.filled, b)
 }
 
+// carrying is the flight of a batch of the core's that is on its way, nil for none.
+func (n *scheduleNode) carrying(id uint64) *flight {
+	for _, f := range n.flight {
+		if f.where == away && f.core.ID == id {
+			return f
+		}
+	}
+	return nil
+}
+
 // draws has the device choose the batch's tokens, if it can choose all of them.
-func (n *scheduleNode) draws(b *msg.Batch) {
+func (n *scheduleNode) draws(f *flight) {
 	n.plan.Draws = n.plan.Draws[:0]
-	if !b.State.Choose() {
+	f.drawn = f.batch.State.Choose()
+	ahead := 0
+	if f.core.After != 0 {
+		ahead = 1
+	}
+	for i := 0; f.drawn && i < len(f.batch.Rows); i++ {
+		var d device.Draw
+		if d, f.drawn = n.draw(&f.batch.Rows[i], ahead); f.drawn {
+			n.plan.Draws = append(n.plan.Draws, d)
+		}
+	}
+	if !f.drawn {
+		n.plan.Draws = n.plan.Draws[:0]
+	}
+}
+
+// draw is how a row's token is chosen after those that are known and so many more.
+func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
+	r := n.live[row.Seq]
+	return row.Sampler.DrawAt(len(r.tokens) - r.submit.Request.PromptLen + ahead)
+}
+
+// chain reports whether a batch may be made now: one ahead of a batch in flight takes
+// tokens that the device has to choose, there and here.
+func (n *scheduleNode) chain() bool {
+	if !n.ahead {
+		return true
+	}
+	for _, f := range n.flight {
+		if f.where != away || f.core.ID == 0 || f.core.After != 0 {
+			continue
+		}
+		if !f.drawn {
+			return false
+		}
+		for i := range f.batch.Rows {
+			row := &f.batch.Rows[i]
+			if r := n.live[row.Seq]; r == nil || r.ended {
+				continue
+			}
+			if _, ok := n.draw(row, 1); !ok {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// void takes a batch off its way whose tokens depend on one that is lost. The core knows.
+func (n *scheduleNode) void(id uint64) {
+	f := n.carrying(id)
+	if f == nil {
 		return
 	}
-	for i := range b.Rows {
-		d, ok := b.Rows[i].Sampler.Draw()
-		if !ok {
-			n.plan.Draws = n.plan.Draws[:0]
-			return
-		}
-		n.plan.Draws = append(n.plan.Draws, d)
-	}
+	n.land(f)
+	n.miss(f)
 }
 
 // place makes a batch hold a plan and waits for the copies: whoever gets it works on
@@ -258,7 +333,12 @@ func (n *scheduleNode) land(f *flight) {
 	n.flying--
 	n.raw = n.raw && f.batch.Raw == nil
 	for i := range f.core.Spans {
-		n.slots[f.core.Spans[i].Slot].flight = nil
+		switch r := n.slots[f.core.Spans[i].Slot]; f {
+		case r.flight:
+			r.flight, r.ahead = r.ahead, nil
+		case r.ahead:
+			r.ahead = nil
+		}
 	}
 }
 

@@ -28,6 +28,12 @@ type Batch struct {
 	// that Spans Want. State.ChosenID has them then, and nobody sees the logits. Only for
 	// states that Choose.
 	Draws []device.Draw
+	// From and Take are for a step whose tokens an accelerator is still choosing: row i's
+	// is that of row Take[i] of those that From wanted, and the one in Tokens counts for
+	// nothing. The
+	// stream of From's batch must share the order of this one's.
+	From *State
+	Take []int32
 }
 
 // Probe sees the intermediate results of a step. It is nil in production; a

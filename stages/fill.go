@@ -7,7 +7,8 @@ import (
 )
 
 // Fill makes st hold the batch b: it checks b, computes positions and KV slots
-// and copies the indices to the device through s. b is not kept. On an error
+// and copies the indices to the device through s. b is not kept, b.From must not be
+// filled again before s has submitted the step. On an error
 // (ErrBatch) the state's former batch is gone and nothing runs.
 func (st *State) Fill(s device.Stream, b *Batch) error {
 	t := len(b.Tokens)
@@ -39,7 +40,12 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 		st.draws = append(st.draws, b.Draws...)
 	}
 	st.view()
+	copy(st.inputs.take, b.Take)
 	st.sendInputs(s)
+	if err := st.takeTokens(s, b); err != nil {
+		st.T = 0
+		return err
+	}
 	st.repeated = false
 	if r, ok := s.(device.Repeater); ok {
 		st.repeated = r.Repeat(st.stepKey())

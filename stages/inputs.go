@@ -1,6 +1,8 @@
 package stages
 
 import (
+	"fmt"
+
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -12,12 +14,14 @@ type inputs struct {
 	tokens []int32 // [tokens] parts of host
 	pos    []int32 // [tokens]
 	slots  []int32 // [tokens]
+	take   []int32 // [seqs] where a step takes its tokens from; empty where the device cannot choose
 	draws  []int32 // [logit rows * DrawWords], at an even word; empty where the device cannot choose
 	rows   []int32 // [logit rows]
 	spans  []int32 // the table's room; empty on host memory
 
 	dev  device.Mat // [1, len(host)] I32
 	draw device.Mat // [1, len(draws)] of it
+	from device.Mat // [len(take), 1] of it
 	used int        // words of spans
 }
 
@@ -25,7 +29,7 @@ type inputs struct {
 func inputWords(lim Limits, l device.Layout) int {
 	n := 3*lim.Tokens + lim.LogitRows
 	if l != nil {
-		n = whole(n+lim.LogitRows*l.DrawWords()) + l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
+		n = whole(n+lim.LogitRows*l.DrawWords()+lim.Seqs) + l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
 	}
 	return n
 }
@@ -61,6 +65,9 @@ func (st *State) allocInputs(dev device.Device) error {
 	in.slots, st.full.slots = cut(t)
 	in.rows, st.full.rows = cut(st.lim.LogitRows)
 	if st.layout != nil {
+		in.take, in.from = cut(st.lim.Seqs)
+	}
+	if st.layout != nil {
 		at = whole(at)
 	}
 	in.spans = in.host[at:]
@@ -87,6 +94,34 @@ func (st *State) sendInputs(s device.Stream) {
 	if len(st.Wanted) > 0 {
 		s.CopyIn(st.Rows, int32Bytes(st.Wanted))
 	}
+}
+
+// gatherer moves words: a token's number is as good as any.
+type gatherer interface {
+	GatherRows(s device.Stream, out, table, ids device.Mat)
+}
+
+// takeTokens enqueues the taking of tokens that another step chooses.
+func (st *State) takeTokens(s device.Stream, b *Batch) error {
+	if b.From == nil {
+		return nil
+	}
+	ops, ok := s.Device().(gatherer)
+	if !ok || len(b.Take) != st.T || st.T > len(st.inputs.take) || len(b.From.draws) == 0 {
+		return fmt.Errorf("%w: tokens of another step for %d rows", ErrBatch, st.T)
+	}
+	for i, from := range b.Take {
+		if int(from) >= len(b.From.draws) || from < 0 {
+			return fmt.Errorf("%w: row %d takes token %d of %d", ErrBatch, i, from, len(b.From.draws))
+		}
+	}
+	words := func(m device.Mat, n int) device.Mat {
+		m = m.RowRange(0, n)
+		m.DType = tensor.F32 // of the same size, moved as it is
+		return m
+	}
+	ops.GatherRows(s, words(st.full.ids, st.T), words(b.From.full.chosen, len(b.From.draws)), st.inputs.from.RowRange(0, st.T))
+	return nil
 }
 
 // PrefillSpans are the batch's prompts as operators take them.

@@ -174,6 +174,7 @@ type Stats struct {
 	PromptTokens, GeneratedTokens uint64
 	Finished                      map[string]uint64 // by finished_reason: stop, length, abort, error
 	Steps                         uint64
+	StepsAhead                    uint64 // of them, made before the tokens they start from were known
 	StepTokens                    Histogram
 	QueueTime, TTFT, ITL, E2E     Histogram      // seconds
 	ActorQueue                    map[string]int // actor -> messages waiting

@@ -104,7 +104,16 @@ func (o *outlook) fillCard(cfg *model.Config, f *engineFlags) error {
 	return nil
 }
 
+// states is the number of batches with memory of their own: a card has one more on its
+// way, which takes the tokens that the one before it chooses.
+func (f *engineFlags) states() int {
+	if f.onCard() {
+		return f.depth() + 1
+	}
+	return f.depth()
+}
+
 // use says how the model will be run.
 func (o *outlook) use(f *engineFlags) load.Use {
-	return load.Use{States: f.depth(), Streams: f.LayerGroups + o.pools + 1, Threads: f.threads()}
+	return load.Use{States: f.states(), Streams: f.LayerGroups + o.pools + 1, Threads: f.threads()}
 }

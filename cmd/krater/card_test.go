@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 
 	"krater/kernels/cpu"
@@ -295,5 +297,53 @@ func TestGoldensOnCard(t *testing.T) {
 				answers(t, "", append([]string{"compare", "--device", "cuda", "--model", dir, "--golden", dir}, args...)...)
 			})
 		}
+	}
+}
+
+// TestServeOnCard: answers written together, on a card a step ahead of what the scheduler
+// knows, are those that the processor writes; one that stops, one that is cut, one whose
+// logits the host has to see among them.
+func TestServeOnCard(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	type reply struct {
+		Choices []struct {
+			Text   string
+			Finish string `json:"finish_reason"`
+		}
+	}
+	requests := []map[string]any{
+		{"prompt": "A lighthouse is", "max_tokens": 24}, {"prompt": "The river", "max_tokens": 9}, {"prompt": "Bread", "max_tokens": 16, "stop": "a"},
+		{"prompt": "What are you", "max_tokens": 12, "frequency_penalty": 0.5}, {"prompt": "Rain is", "max_tokens": 20, "temperature": 0.9, "seed": 5},
+	}
+	all := func(args ...string) (texts []string, s *site) {
+		s = open(t, args...)
+		texts = make([]string, len(requests))
+		var wg sync.WaitGroup
+		for i, r := range requests {
+			body := map[string]any{"model": "krater-tiny", "temperature": 0}
+			maps.Copy(body, r)
+			wg.Go(func() {
+				got := post200[reply](t, s, "/v1/completions", body)
+				texts[i] = fmt.Sprintf("%q %s", got.Choices[0].Text, got.Choices[0].Finish)
+			})
+		}
+		wg.Wait()
+		return texts, s
+	}
+	want, _ := all()
+	// In float32, so that both compute the same.
+	got, s := all("--device", "cuda", "--rows", "f32")
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("request %d: %s, the processor wrote %s", i, got[i], want[i])
+		}
+	}
+	before := s.metrics()["krater:steps_ahead_total"]
+	one := post200[reply](t, s, "/v1/completions", map[string]any{"model": "krater-tiny", "prompt": "A lighthouse is", "max_tokens": 24, "temperature": 0})
+	if text := fmt.Sprintf("%q %s", one.Choices[0].Text, one.Choices[0].Finish); text != want[0] {
+		t.Errorf("alone: %s, want %s", text, want[0])
+	}
+	if n := s.metrics()["krater:steps_ahead_total"] - before; n < 20 {
+		t.Errorf("%v steps of 23 were made ahead", n)
 	}
 }

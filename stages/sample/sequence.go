@@ -117,12 +117,16 @@ func (q *Sequence) Next(logits []float32) (Result, error) {
 
 // Draw is how a device may make the next choice in Next's place; ok is false where only
 // the host can: what changes logits, and log-probabilities.
-func (q *Sequence) Draw() (d device.Draw, ok bool) {
-	if q.p.Logprobs >= 0 || q.changes() {
+func (q *Sequence) Draw() (d device.Draw, ok bool) { return q.DrawAt(q.n) }
+
+// DrawAt is Draw for the choice after n tokens. It reads nothing that a choice changes:
+// another goroutine may be about to take an earlier one.
+func (q *Sequence) DrawAt(n int) (d device.Draw, ok bool) {
+	p := &q.p
+	if p.Logprobs >= 0 || len(q.bias) > 0 || p.penalises() || n < p.MinTokens && len(q.ends) > 0 {
 		return device.Draw{}, false
 	}
-	p := &q.p
-	return device.Draw{Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP, MinP: p.MinP, Seed: p.Seed, N: uint64(q.n)}, true
+	return device.Draw{Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP, MinP: p.MinP, Seed: p.Seed, N: uint64(n)}, true
 }
 
 // Take is Next with the choice that a device made by Draw.

@@ -44,6 +44,7 @@ var (
 	descE2E        = desc("e2e_request_latency_seconds", "Seconds from a request's arrival to its end.")
 	descQueue      = desc("request_queue_time_seconds", "Seconds a request waited for its first step.")
 	descIteration  = desc("iteration_tokens_total", "Tokens of one step.")
+	descAhead      = desc("steps_ahead_total", "Steps made before the tokens they start from were known.")
 	descActorQueue = desc("actor_queue_depth", "Messages waiting in an actor's mailbox.", "actor")
 	descActorWait  = desc("actor_wait_seconds", "Seconds messages have waited in an actor's mailbox, summed.", "actor")
 	descLink       = desc("link_bytes", "Bytes moved over links.", "kind")
@@ -54,7 +55,7 @@ var (
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descRunning, descWaiting, descKV, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
-		descQueue, descIteration, descActorQueue, descActorWait, descLink, descExperts,
+		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts,
 	} {
 		out <- d
 	}
@@ -74,6 +75,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descKV, share(s.KVBlocksUsed, s.KVBlocksTotal))
 	counter(descPrompt, float64(s.PromptTokens))
 	counter(descGenerated, float64(s.GeneratedTokens))
+	counter(descAhead, float64(s.StepsAhead))
 	// The four reasons are there from the start, so that rates begin at zero.
 	finished := map[string]uint64{"stop": 0, "length": 0, "abort": 0, "error": 0}
 	for reason, n := range s.Finished {

@@ -139,6 +139,7 @@ func (s *Stream) Begin() {
 
 // step is what a stream knows of the step that Repeat has begun.
 type step struct {
+	begin  launch.List // what comes before it
 	key    uint64
 	cut    bool   // it has left in several pieces
 	replay *entry // it is done by this graph
@@ -149,16 +150,29 @@ func (s *Stream) Repeat(key uint64) bool {
 	if s.graphs.max < 0 {
 		key = 0
 	}
-	s.Keep(key != 0)
-	s.step = step{key: key}
+	s.step.key, s.step.cut, s.step.replay = 0, false, nil
+	s.keepStep(key != 0)
 	if key == 0 {
 		return false
 	}
-	e := s.graphs.steps[key]
-	if e != nil {
-		s.step = step{replay: e}
+	s.step.replay = s.graphs.steps[key]
+	if s.step.replay != nil {
+		return true
 	}
-	return e != nil
+	s.step.key = key
+	return false
+}
+
+// keepStep is Keep, with what has been added so far set aside: it is of this step alone.
+func (s *Stream) keepStep(on bool) {
+	s.keep = on
+	if on {
+		s.step.begin, s.List = s.List, s.step.begin
+		s.List.Reset()
+		s.card.owner.SetSpin(stepSpin)
+	} else {
+		s.card.owner.SetSpin(0)
+	}
 }
 
 // Forget drops all graphs: memory they use is gone. The stream must be idle.
@@ -178,6 +192,7 @@ func (s *Stream) Flush() {
 func (s *Stream) clear() {
 	s.uploads, s.downs = s.uploads[:0], s.downs[:0]
 	s.List.Reset()
+	s.step.begin.Reset()
 }
 
 // Fail has the stream answer err, unless it already answers another.
@@ -194,7 +209,10 @@ func (s *Stream) flush() error {
 			return fmt.Errorf("copy of %d bytes to the card: %w", len(u.src), err)
 		}
 	}
-	var err error
+	err := s.card.run.run(&s.card.mods, &s.step.begin, s.s)
+	if err != nil {
+		return err
+	}
 	switch {
 	case s.step.replay != nil:
 		err = s.graphs.replay(s)
