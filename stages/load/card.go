@@ -2,12 +2,11 @@ package load
 
 import (
 	"fmt"
-	"runtime"
-	"sync"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/model"
+	"krater/stages/weights/cache"
 	"krater/stages/weights/quant"
 )
 
@@ -18,7 +17,6 @@ type card struct {
 	tiles func(layer, expert int) (ExpertTiles, error)
 	made  func(name string, f tensor.FormatB) (*quant.Matrix, error)
 	s     device.Stream
-	room  []byte
 }
 
 // ExpertTiles is a routed expert in format A, in host memory.
@@ -113,24 +111,8 @@ func (b *binder) pack(key string, bits, rows, cols int, joined bool, fill func([
 		return MatrixTiles{}
 	}
 	t := MatrixTiles{FormatA: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
-	packTiles(&f, t.Values, m.Values)
-	f.PackScales(t.Scales, m.Scales)
+	cache.PackA(t.Values, t.Scales, f, m, 0)
 	return t
-}
-
-// packTiles is f.Pack on all cores.
-func packTiles(f *tensor.FormatA, dst []byte, values []int8) {
-	rows, n := f.TileRows(), f.TileCols()*f.TileBytes()
-	workers := min(rows, runtime.GOMAXPROCS(0))
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for i := w; i < rows; i += workers {
-				f.PackTiles(dst[i*n:(i+1)*n], values, i)
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // quantize is a matrix as integers, given or made.

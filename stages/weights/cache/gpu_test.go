@@ -317,7 +317,7 @@ func TestStripes(t *testing.T) {
 			a := tensor.FormatA{Rows: m.Rows, Cols: m.Cols, Bits: m.Bits, Group: m.Group, Joined: m == w13}
 			wantA, gotA, scalesA := make([]byte, a.ValueBytes()), make([]byte, a.ValueBytes()), make([]byte, a.ScaleBytes())
 			a.Pack(wantA, m.Values)
-			packA(gotA, scalesA, a, m, 3)
+			PackA(gotA, scalesA, a, m, 3)
 			if !bytes.Equal(values, gotValues) || !bytes.Equal(scales, gotScales) || !bytes.Equal(wantA, gotA) {
 				t.Errorf("%d x %d differs", m.Rows, m.Cols)
 			}

@@ -19,8 +19,8 @@ func (x *expert) pack(dst []byte, w13, w2 *quant.Matrix, threads int) {
 	clear(dst[x.w2Scales:x.size])
 	values13, scales13, values2, scales2 := dst[x.w13Values:], dst[x.w13Scales:], dst[x.w2Values:], dst[x.w2Scales:]
 	if x.a13.Rows > 0 {
-		packA(values13, scales13, x.a13, w13, threads)
-		packA(values2, scales2, x.a2, w2, threads)
+		PackA(values13, scales13, x.a13, w13, threads)
+		PackA(values2, scales2, x.a2, w2, threads)
 		return
 	}
 	packB(values13, scales13, w13, threads)
@@ -48,8 +48,9 @@ func packB(values, scales []byte, m *quant.Matrix, threads int) {
 	})
 }
 
-// packA writes a matrix in format A.
-func packA(values, scales []byte, f tensor.FormatA, m *quant.Matrix, threads int) {
+// PackA writes a matrix in format A: ValueBytes of values, ScaleBytes of scales. threads
+// 0: all cores.
+func PackA(values, scales []byte, f tensor.FormatA, m *quant.Matrix, threads int) {
 	n := f.TileCols() * f.TileBytes()
 	spread(f.TileRows(), threads, func(i int) { f.PackTiles(values[i*n:(i+1)*n], m.Values, i) })
 	f.PackScales(scales, m.Scales)
