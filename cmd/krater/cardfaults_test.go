@@ -41,7 +41,7 @@ func TestCardFaults(t *testing.T) {
 		"first allocation":  {"KR_EMU_FAIL=cuMemAlloc:1:2", "out of memory"},
 		"a later one":       {"KR_EMU_FAIL=cuMemAlloc:2:2", "out of memory"},
 		"pinned memory":     {"KR_EMU_FAIL=cuMemHostAlloc:1:2", "krater: "},
-		"a stream":          {"KR_EMU_FAIL=cuStreamCreate:2:2", "krater: "},
+		"a stream":          {"KR_EMU_FAIL=cuStreamCreate:1:2", "krater: "},
 		"a copy":            {"KR_EMU_FAIL=cuMemcpy:9:999", "context is lost"},
 		"a launch, refused": {"KR_EMU_FAIL=cuLaunchKernel:30:1", "krater: "},
 		"a kernel":          {"KR_EMU_FAIL=launch:60:700", "context is lost"},

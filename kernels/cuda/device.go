@@ -21,7 +21,8 @@ import (
 type Device struct {
 	Layout
 	card    *rt.Card
-	order   *rt.Stream // all streams of operators are its siblings
+	order   *rt.Stream // all streams of operators are its siblings; Wrap uses it too
+	wrap    sync.Mutex // of order
 	name    string
 	profile func(op string, d time.Duration) // nil: nobody asks
 
@@ -147,12 +148,10 @@ func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.card.NewStream()
-	if err == nil {
-		s.CopyIn(buf.at, b)
-		err = s.Synchronize()
-		s.Close()
-	}
+	d.wrap.Lock()
+	d.order.CopyIn(buf.at, b)
+	err = d.order.Synchronize()
+	d.wrap.Unlock()
 	if err != nil {
 		buf.Free()
 		return nil, fmt.Errorf("%s: copy of %d bytes: %w", d.name, len(b), err)

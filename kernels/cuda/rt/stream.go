@@ -122,12 +122,7 @@ func (s *Stream) Keep(on bool) {
 		return
 	}
 	s.Flush()
-	s.keep = on
-	if on {
-		s.card.owner.SetSpin(stepSpin)
-	} else {
-		s.card.owner.SetSpin(0)
-	}
+	s.keepStep(on)
 }
 
 // Begin is to be called before appending to List.
