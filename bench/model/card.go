@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -214,15 +215,15 @@ func (r *CardReport) Text(w io.Writer) error {
 func (r *CardReport) parts(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	of := ""
+	first := map[string]int{} // of every step, in the order in which they were measured
+	for i, p := range r.Operators {
+		if _, ok := first[p.Of]; !ok {
+			first[p.Of] = i
+		}
+	}
 	list := slices.Clone(r.Operators)
 	slices.SortStableFunc(list, func(a, b CardPart) int {
-		switch {
-		case a.Of != b.Of:
-			return 0
-		case a.MS > b.MS:
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(first[a.Of], first[b.Of]), cmp.Compare(b.MS, a.MS))
 	})
 	for _, p := range list {
 		if p.Of != of {
@@ -234,8 +235,30 @@ func (r *CardReport) parts(w io.Writer) error {
 	return t.Flush()
 }
 
-// Charts draws speeds by length.
-func (r *CardReport) Charts() []plot.Chart { return nil }
+// Charts draws prefill by length, and decode by depth for every number of streams.
+func (r *CardReport) Charts() []plot.Chart {
+	prefill := plot.Series{Name: "prefill"}
+	for _, p := range r.Prefill {
+		prefill.X, prefill.Y = append(prefill.X, float64(p.Tokens)), append(prefill.Y, stat.Round(p.TokS, 4))
+	}
+	var decode []plot.Series
+	for _, d := range r.Decode {
+		name := fmt.Sprintf("streams: %d", d.Streams)
+		i := slices.IndexFunc(decode, func(s plot.Series) bool { return s.Name == name })
+		if i < 0 {
+			i, decode = len(decode), append(decode, plot.Series{Name: name})
+		}
+		decode[i].X, decode[i].Y = append(decode[i].X, float64(d.Context)), append(decode[i].Y, stat.Round(d.TokS, 4))
+	}
+	var charts []plot.Chart
+	if len(r.Prefill) > 0 {
+		charts = append(charts, plot.Chart{Title: "Prefill by length", X: "tokens of the prompt", Y: "tokens/s", Series: []plot.Series{prefill}})
+	}
+	if len(decode) > 0 {
+		charts = append(charts, plot.Chart{Title: "Decode by depth", X: "tokens in the cache", Y: "tokens/s", Series: decode})
+	}
+	return charts
+}
 
 // greedy are draws of the largest logit for every wanted row of a batch.
 func greedy(b *stages.Batch) []device.Draw {
