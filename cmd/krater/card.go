@@ -16,8 +16,6 @@ import (
 // card is a GPU that layers run on.
 type card interface {
 	load.Device
-	// Err is why it cannot be used any more.
-	Err() error
 	// Describe names it.
 	Describe() string
 }

@@ -57,18 +57,12 @@ func Open(o Options) (*Device, error) {
 // Name is "cuda:" and the card's number.
 func (d *Device) Name() string { return d.name }
 
-// Card says what the card is.
-func (d *Device) Card() launch.Card { return d.card.Info() }
-
 // Describe is the card's name.
 func (d *Device) Describe() string { return d.card.Info().Name }
 
 // Profile has every operator wait for its end and tells how long the card took; nil ends
 // that. Nothing else may run meanwhile.
 func (d *Device) Profile(tell func(op string, d time.Duration)) { d.profile = tell }
-
-// Err is why the card cannot be used any more, nil while it can.
-func (d *Device) Err() error { return d.card.Err() }
 
 // Memory counts the bytes of buffers, each rounded up to 256.
 func (d *Device) Memory() device.Memory {
