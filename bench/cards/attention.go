@@ -90,14 +90,14 @@ func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 				attend(out.of(i), q.of(i), launch.KV{Mat: in.kv.of(i)}, w.of(i), in.list, in.table.of(i), p)
 			},
 			outs:  []data{out},
-			check: func(read reader) []Sample { return checkLatent(d, read, in, q, out, &w, h, p) },
+			check: func(read reader) []Sample { return checkLatent(d, read, in, q, out, &w, h, p, decode) },
 		}
 	}
 	return c
 }
 
 // checkLatent samples four rows and four heads of each.
-func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h history, p device.MLA) []Sample {
+func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h history, p device.MLA, absorbed bool) []Sample {
 	rows, heads := d.spread(out.Rows, 4), d.spread(p.Heads, 4)
 	var got [][]float64
 	for _, row := range rows {
@@ -106,7 +106,7 @@ func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h hi
 	s := make([]Sample, len(rows)*len(heads)*p.V)
 	parallel(len(rows)*len(heads), func(i int) {
 		row, head := i/len(heads), heads[i%len(heads)]
-		want, scale := attended(in, q, w, rows[row], head, h, p)
+		want, scale := attended(in, q, w, rows[row], head, h, p, absorbed)
 		for v := range p.V {
 			s[i*p.V+v] = Sample{got[row][head*p.V+v], want[v], scale}
 		}
@@ -115,8 +115,10 @@ func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h hi
 }
 
 // attended is one head of a row, and how large the terms of its sums were. The query goes
-// through kv_b to the latents, so that keys need not be expanded: the same numbers.
-func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA) (out []float64, scale float64) {
+// through kv_b to the latents, so that keys need not be expanded: the same numbers. If
+// absorbed, that query is BF16, as decode keeps it: an error of a query moves all scores
+// together, so unlike that of the scores it does not get less with more keys.
+func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA, absorbed bool) (out []float64, scale float64) {
 	seq, ctx := row/h.rows, h.past+row%h.rows+1
 	at := head * (p.Nope + p.Rope)
 	query := make([]float64, p.Rank+p.Rope)
@@ -124,6 +126,11 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 		v := q.get(row, at+i)
 		for r, c := range w.row(0, head*(p.Nope+p.V)+i) {
 			query[r] += v * c
+		}
+	}
+	if absorbed {
+		for r, v := range query[:p.Rank] {
+			query[r] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(v))))
 		}
 	}
 	for i := range p.Rope {

@@ -24,11 +24,11 @@ func (r *runner) ceilings(bytes int64, steps int) error {
 	}
 	r.s.List.Fill(at, bytes, 1)
 	top := &r.rep.Ceilings
-	top.ReadGBps = stat.Round(float64(bytes)/1e3/r.best(func() { readAll(&r.s.List, info, at, to, bytes) }), 0)
-	top.CopyGBps = stat.Round(2*float64(bytes)/1e3/r.best(func() { r.s.List.Copy(to, at, bytes) }), 0)
+	top.ReadGBps = stat.Round(float64(bytes)/1e3/r.best(func() { readAll(&r.s.List, info, at, to, bytes) }), 4)
+	top.CopyGBps = stat.Round(2*float64(bytes)/1e3/r.best(func() { r.s.List.Copy(to, at, bytes) }), 4)
 	flops := 0.0
 	us := r.best(func() { flops = multiply(&r.s.List, info, to, steps) })
-	top.TFLOPs = stat.Round(flops/1e6/us, 0)
+	top.TFLOPs = stat.Round(flops/1e6/us, 4)
 	top.LibraryTFLOPs = r.librarySpeed()
 	return r.clear()
 }

@@ -71,7 +71,7 @@ func (r *runner) libraryTime(j *job, copies int, us float64) float64 {
 		}
 	}
 	slices.Sort(times)
-	return stat.Round(times[len(times)/2], 2)
+	return stat.Round(times[len(times)/2], 4)
 }
 
 // librarySpeed is the library's rate for a large product of random numbers, in TFLOP/s.
@@ -83,5 +83,5 @@ func (r *runner) librarySpeed() float64 {
 	x, w := d.numbers(tensor.BF16, square, square, unit), d.numbers(tensor.BF16, square, square, small)
 	out, room := d.room(tensor.BF16, square, square), r.alloc(workspaceBytes)
 	us := r.best(func() { r.product(out.Mat, x.Mat, w.Mat, room) })
-	return stat.Round(2*float64(square)*square*square/us/1e6, 0)
+	return stat.Round(2*float64(square)*square*square/us/1e6, 4)
 }

@@ -7,6 +7,8 @@ type Options struct {
 	Plain  bool // the plain kernels instead of the fast ones
 	Seed   uint64
 	Commit string
+	// Launches has every kernel of a case timed alone, too.
+	Launches bool
 	// Match, if set, leaves out cases whose name it refuses.
 	Match func(name string) bool
 	// Progress, if set, is told of every row.

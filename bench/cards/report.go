@@ -42,8 +42,16 @@ type Row struct {
 	Error   float64  `json:"error"`           // the worst sample's, as a share of its terms
 	Pass    bool     `json:"pass"`            // all samples were within the tolerance
 	Fault   string   `json:"fault,omitempty"` // why not
+	// Each kernel's own time, if it was asked for: repeated alone, one after the other.
+	Launches []Launch `json:"launches,omitempty"`
 	// What cuBLASLt takes for the same product, where it is there and has one.
 	LibraryUS float64 `json:"cublaslt_us,omitempty"`
+}
+
+// Launch is what one of a case's kernels takes.
+type Launch struct {
+	Kernel string  `json:"kernel"`
+	US     float64 `json:"us"`
 }
 
 func (r *Row) name() string { return (&Case{Op: r.Op, Shape: r.Shape, DType: r.DType}).Name() }
@@ -68,9 +76,9 @@ func (c *Case) judge(samples []Sample) (worst float64, fault string) {
 
 // rate fills in what follows from the time of a launch in microseconds.
 func (r *Row) rate(c *Case, us float64, top Ceilings) {
-	r.US = stat.Round(us, 2)
-	r.GBps = stat.Round(c.Bytes/us/1e3, 1)
-	r.TFLOPs = stat.Round(c.Flops/us/1e6, 2)
+	r.US = stat.Round(us, 4)
+	r.GBps = stat.Round(c.Bytes/us/1e3, 4)
+	r.TFLOPs = stat.Round(c.Flops/us/1e6, 4)
 	memory, compute := c.Bytes/top.ReadGBps/1e3, c.Flops/top.TFLOPs/1e6
 	r.Bound = "memory"
 	if compute > memory {
@@ -132,6 +140,11 @@ func (r *Report) Text(w io.Writer) error {
 		if _, err := fmt.Fprintf(w, "%-14s%-60s%-28s%10.2f%9.0f%9.1f%7.0f%%  %-8s%9.1e%s\n",
 			row.Op, row.Shape, row.DType, row.US, row.GBps, row.TFLOPs, 100*row.Share, row.Bound, row.Error, verdict); err != nil {
 			return err
+		}
+		for _, l := range row.Launches {
+			if _, err := fmt.Fprintf(w, "%14s%-88s%10.2f\n", "", l.Kernel, l.US); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

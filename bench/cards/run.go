@@ -167,12 +167,15 @@ func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	}
 	if r.err == nil {
 		row.Error, row.Fault = c.judge(j.check(r.read))
-		row.Error = stat.Round(row.Error, 6)
+		row.Error = stat.Round(row.Error, 3)
 		row.Pass = row.Fault == "" && r.err == nil
 	}
-	if us := r.time(b, j, copies, first); us > 0 && !r.opt.Small {
+	if us := r.time(copies, first, func(i int) { j.run(b, i) }); us > 0 && !r.opt.Small {
 		row.rate(c, us, r.rep.Ceilings)
 		row.LibraryUS = r.libraryTime(j, copies, us)
+		if r.opt.Launches {
+			row.Launches = r.launches(j, copies, first)
+		}
 	}
 	return row, r.clear()
 }
@@ -182,16 +185,39 @@ func (r *runner) random() *rand.Rand {
 	return rand.New(rand.NewPCG(r.opt.Seed, uint64(len(r.rep.Rows))))
 }
 
-// time is the median of a launch, in microseconds: graphs of launches, each with the
+// launches times each kernel of a case alone.
+func (r *runner) launches(j *job, copies int, first time.Duration) (out []Launch) {
+	var all launch.List
+	b := r.builder()
+	b.List = &all
+	list := func(i int) []launch.Op {
+		all.Reset()
+		j.run(b, i)
+		return all.Ops
+	}
+	for k, op := range list(0) {
+		if op.Kind != launch.Run {
+			continue
+		}
+		us := r.time(copies, first, func(i int) {
+			o := &list(i)[k]
+			r.s.List.Add(o.Kernel, o.Config, all.OpArgs(o)...)
+		})
+		out = append(out, Launch{op.Kernel.String(), stat.Round(us, 4)})
+	}
+	return out
+}
+
+// time is the median of what run adds, in microseconds: graphs of it, each time with the
 // next copy of the data; fewer than usual where the first took long.
-func (r *runner) time(b *ops.Builder, j *job, copies int, first time.Duration) float64 {
+func (r *runner) time(copies int, first time.Duration, run func(copy int)) float64 {
 	replays := min(max(replaysMin, copies), max(2, int(graphLimit/max(1, first))))
 	if r.opt.Small {
 		replays = 2
 	}
 	once := func() {
 		for i := range replays {
-			j.run(b, i%copies)
+			run(i % copies)
 		}
 		r.s.Flush()
 	}

@@ -12,12 +12,13 @@ import (
 
 // benchCardFlags measure a GPU instead of the processor.
 type benchCardFlags struct {
-	Device string `help:"What to measure: ${enum}." enum:"cpu,cuda" default:"cpu"`
-	GPU    int    `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
-	Only   string `help:"With --device cuda: only operators whose name, shape and type match." placeholder:"REGEXP"`
-	Small  bool   `help:"With --device cuda: tiny sizes, checked but not timed."`
-	Plain  bool   `help:"With --device cuda: the plain kernels, which the fast ones are compared with."`
-	Record string `help:"With --device cuda: write the report as JSON to a file too." type:"path" placeholder:"FILE"`
+	Device   string `help:"What to measure: ${enum}." enum:"cpu,cuda" default:"cpu"`
+	GPU      int    `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
+	Only     string `help:"With --device cuda: only operators whose name, shape and type match." placeholder:"REGEXP"`
+	Small    bool   `help:"With --device cuda: tiny sizes, checked but not timed."`
+	Plain    bool   `help:"With --device cuda: the plain kernels, which the fast ones are compared with."`
+	Launches bool   `help:"With --device cuda: the time of each kernel of an operator, too."`
+	Record   string `help:"With --device cuda: write the report as JSON to a file too." type:"path" placeholder:"FILE"`
 }
 
 // match compiles --only.
@@ -25,8 +26,8 @@ func (f *benchCardFlags) match() (func(string) bool, error) {
 	if f.GPU < 0 || f.GPU > 63 {
 		return nil, fmt.Errorf("--gpu %d: want 0 to 63", f.GPU)
 	}
-	if f.Device == "cpu" && (f.Only != "" || f.Small || f.Plain || f.Record != "") {
-		return nil, errors.New("--only, --small, --plain and --record go with --device cuda")
+	if f.Device == "cpu" && (f.Only != "" || f.Small || f.Plain || f.Launches || f.Record != "") {
+		return nil, errors.New("--only, --small, --plain, --launches and --record go with --device cuda")
 	}
 	if f.Only == "" {
 		return nil, nil
@@ -49,7 +50,7 @@ func (c *benchKernelsCmd) runCard(e *env) error {
 	}
 	h := host()
 	rep, err := cards.Run(cards.Options{
-		Index: c.GPU, Small: c.Small, Plain: c.Plain, Seed: uint64(time.Now().UnixNano()), Commit: h.Revision, Match: match,
+		Index: c.GPU, Small: c.Small, Plain: c.Plain, Launches: c.Launches, Seed: uint64(time.Now().UnixNano()), Commit: h.Revision, Match: match,
 		Progress: func(r *cards.Row) { fmt.Fprintf(e.err, "%s %s %s: %.2f us\n", r.Op, r.Shape, r.DType, r.US) },
 	})
 	if rep == nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"krater/kernels/cuda/bin"
 	"krater/kernels/cuda/driver"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/rt"
@@ -28,16 +29,13 @@ var (
 	refuse error
 )
 
-// images are the kernels for a real card.
-var images func(capability int) ([]string, error)
-
 // Open gives the process' card. Where there is none the test is skipped; any other
 // failure to open it fails the test.
 func Open(t testing.TB) *Card {
 	t.Helper()
 	once.Do(func() {
 		if refuse = driver.Available(); refuse == nil {
-			shared, refuse = rt.Open(rt.Options{Images: images, Exact: true})
+			shared, refuse = rt.Open(rt.Options{Images: bin.Images, Exact: true})
 		}
 	})
 	if errors.Is(refuse, driver.ErrNoDriver) {

@@ -1,0 +1,24 @@
+package cards
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestRates: what a row and the table say of a launch, with digits enough to compare.
+func TestRates(t *testing.T) {
+	r := &Row{Op: "matmul", Pass: true, Launches: []Launch{{"kr_x", 12.34}}}
+	r.rate(&Case{Bytes: 30.12e6, Flops: 1e9}, 12.345678, Ceilings{ReadGBps: 3012, TFLOPs: 800})
+	if r.US != 12.35 || r.GBps != 2440 || r.TFLOPs != 81 || r.Share != 0.81 || r.Bound != "memory" {
+		t.Errorf("%+v", r)
+	}
+	var b strings.Builder
+	if err := (&Report{Card: "a card", Ceilings: Ceilings{ReadGBps: 3012}, Rows: []Row{*r}}).Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"reads 3012 GB/s", "12.35     2440     81.0     81%", "kr_x"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
