@@ -62,7 +62,7 @@ func formatOf(w *launch.Weight) (f format, ok bool) {
 	case w.A.Group == 64:
 		f++
 	}
-	return f, w.A.Check() == nil && w.A.Values%16 == 0 && w.A.Scales%4 == 0
+	return f, w.A.Check() == nil && w.A.Values%16 == 0 && w.A.Scales%16 == 0
 }
 
 // aligned: rows of m can be read 16 bytes at a time.
@@ -154,13 +154,24 @@ func FFN(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launc
 
 // run launches both halves.
 func (n *Network) run(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launch.Mat, parts, downParts int, o Options) {
-	if x.Rows >= wideFrom {
+	p, ok := n.plan(card, x.Rows, parts)
+	if x.Rows >= wideFrom || !ok {
 		wideGateUp(l, card, h, x, &n.W13, parts)
 		wideMatrix(l, card, out, h, n.Width(), &n.W2, downParts, o)
 		return
 	}
-	gateUp(l, x, parts, nil, work{}, 0, n, h)
+	gateUp(l, p, x, nil, work{}, 0, n, h)
 	n.down(l, out, h, downParts, o)
+}
+
+// plan is that of the first half for few rows; ok is false if no block of the card has
+// room for one.
+func (n *Network) plan(card launch.Card, rows, parts int) (p plan, ok bool) {
+	f, _ := formatOf(&n.W13)
+	for tokens := min(rows, TileRows); tokens > 0 && !ok; tokens-- {
+		p, ok = planFor(card, parts, parts, tokens, stagedBytes(n.W2.Rows()), f.ringBytes())
+	}
+	return p, ok
 }
 
 // down launches the second half, of hidden values that are permuted as w2 wants them.

@@ -61,7 +61,7 @@ func mixture(m, sharedBits int) *Mixture {
 	v.Bank = launch.Bank{Experts: 64, W13: tiles(4, 128, 2816, 2048, true), W2: tiles(4, 128, 2048, 1408, false),
 		Step: 2816 * 1024, Step2: 2048 * 704, ScaleStep: 2816 * 32, ScaleStep2: 2048 * 22}
 	v.Shared = Network{tiles(sharedBits, 128, 5632, 2048, true), tiles(sharedBits, 128, 2048, 2816, false)}
-	v.Aligned = route.NewAligned(4096, m, 6, 64, TileRows)
+	v.Aligned = route.NewAligned(4096, m, 6, 64, Tile(h100, v))
 	return v
 }
 
@@ -80,15 +80,15 @@ func TestMixtures(t *testing.T) {
 		m    *Mixture
 		want []op
 	}{
-		{"one row", mixture(1, 4), []op{{"kr_gemv_gate_up_int4_g128", 176, 8, 2}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
-		{"INT8 beside INT4", mixture(1, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 176, 8, 2}, {"kr_gemv_down_all_int4_g128_int8_g128", 128, 1, 16}}},
-		{"none shared", none, []op{{"kr_gemv_gate_up_int4_g128", 176, 6, 2}, {"kr_gemv_down_all_int4_g128", 128, 1, 12}}},
-		{"BF16 beside INT4", bf16, []op{{"kr_gemv_gate_up_bf16", 352, 1, 2}, {"kr_gemv_hidden_bf16", 128, 1, 4},
-			{"kr_gemv_gate_up_int4_g128", 176, 12, 2}, {"kr_gemv_down_all_int4_g128", 128, 2, 12}}},
-		{"8 rows", mixture(8, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 176, 2 + 48, 2}, {"kr_gemv_hidden_int8_g128", 128, 1, 4},
-			{"kr_gemv_down_int4_g128", 128, 48, 2}, {"kr_gemv_combine", 8, 8, 8}}},
-		{"32 rows", mixture(32, 8), []op{{"kr_gemv_wide4_gate_up_int8_g128", 176, 1, 2}, {"kr_gemv_wide4_int8_g128", 64, 1, 4},
-			{"kr_gemv_gate_up_int4_g128", 176, 80, 2}, {"kr_gemv_down_int4_g128", 128, 80, 2}, {"kr_gemv_combine", 8, 32, 8}}},
+		{"one row", mixture(1, 4), []op{{"kr_gemv_gate_up_int4_g128", 44, 8, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
+		{"INT8 beside INT4", mixture(1, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 8, 8}, {"kr_gemv_down_all_int4_g128_int8_g128", 128, 1, 16}}},
+		{"none shared", none, []op{{"kr_gemv_gate_up_int4_g128", 44, 6, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 12}}},
+		{"BF16 beside INT4", bf16, []op{{"kr_gemv_gate_up_bf16", 88, 1, 8}, {"kr_gemv_hidden_bf16", 128, 1, 4},
+			{"kr_gemv_gate_up_int4_g128", 44, 12, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 12}}},
+		{"8 rows", mixture(8, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 2 + 48, 8},
+			{"kr_gemv_down_int4_g128_int8_g128", 32, 2 + 48, 8}, {"kr_gemv_combine", 8, 8, 8}}},
+		{"32 rows", mixture(32, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 8 + 80, 8},
+			{"kr_gemv_down_int4_g128_int8_g128", 32, 8 + 80, 8}, {"kr_gemv_combine", 8, 32, 8}}},
 	} {
 		var l launch.List
 		MoE(&l, h100, mat(tensor.F32, c.m.X.Rows, 2048), 4096, c.m, Options{Add: true})
@@ -148,6 +148,30 @@ func TestCan(t *testing.T) {
 	}
 	if CanFFN(x, tiles(4, 128, 128, 128, false), tiles(4, 128, 128, 64, false)) {
 		t.Error("takes gate and up that are not joined")
+	}
+}
+
+// Whatever a card has, tiles fit into its shared memory; too little is refused.
+func TestPlansFit(t *testing.T) {
+	for _, shared := range []int{0, 232448, 166912, 101376, 64 << 10, 48 << 10, 16 << 10} {
+		card := launch.Card{SMs: 28, SharedMax: shared}
+		for _, m := range []*Mixture{mixture(1, 8), mixture(3, 4), mixture(8, 8), mixture(64, 4)} {
+			tile := Tile(card, m)
+			if CanMoE(card, m) != (tile > 0) || tile > TileRows || (shared == 0 || shared > 100<<10) && tile < 3 && m.X.Rows > 2 || shared < 32<<10 && shared > 0 && tile > 0 {
+				t.Errorf("%d bytes, %d rows: tiles of %d", shared, m.X.Rows, tile)
+			}
+			if tile == 0 {
+				continue
+			}
+			m.Aligned = route.NewAligned(4096, m.X.Rows, 6, 64, tile)
+			var l launch.List
+			MoE(&l, card, mat(tensor.F32, m.X.Rows, 2048), 4096, m, Options{})
+			for i := range l.Ops {
+				if c := &l.Ops[i].Config; shared > 0 && int(c.Shared) > shared {
+					t.Errorf("%d bytes, %d rows: %s wants %d", shared, m.X.Rows, l.Ops[i].Kernel, c.Shared)
+				}
+			}
+		}
 	}
 }
 

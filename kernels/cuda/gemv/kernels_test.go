@@ -188,8 +188,8 @@ func TestFFNKernels(t *testing.T) {
 }
 
 // sorted is what route.Align leaves of ids, made here.
-func sorted(c *cudatest.Card, ids []int32, rows, topK, experts int) route.Aligned {
-	a := route.NewAligned(c.Alloc(route.AlignedBytes(rows, topK, experts, TileRows)), rows, topK, experts, TileRows)
+func sorted(c *cudatest.Card, ids []int32, rows, topK, experts, tile int) route.Aligned {
+	a := route.NewAligned(c.Alloc(route.AlignedBytes(rows, topK, experts, tile)), rows, topK, experts, tile)
 	var tiles, slots []int32
 	for e := range int32(experts) {
 		var of []int32
@@ -199,10 +199,10 @@ func sorted(c *cudatest.Card, ids []int32, rows, topK, experts int) route.Aligne
 			}
 		}
 		for len(of) > 0 {
-			n := min(TileRows, len(of))
+			n := min(tile, len(of))
 			tiles = append(tiles, e, int32(len(slots)), int32(n), 0)
 			slots = append(slots, of[:n]...)
-			for range TileRows - n {
+			for range tile - n {
 				slots = append(slots, -1)
 			}
 			of = of[n:]
@@ -291,7 +291,7 @@ func (v *moeCase) row(r int) {
 }
 
 // run computes rows [from, to).
-func (v *moeCase) run(c *cudatest.Card, from, to int, o Options, out launch.Mat) []float32 {
+func (v *moeCase) run(c *cudatest.Card, card launch.Card, from, to int, o Options, out launch.Mat) []float32 {
 	rows := to - from
 	ids := v.ids[from*moeTopK : to*moeTopK]
 	m := &Mixture{X: c.BF16(v.x[from*moeHidden:], rows, moeHidden), Bank: v.bank, IDs: c.I32(ids, rows, moeTopK),
@@ -301,10 +301,10 @@ func (v *moeCase) run(c *cudatest.Card, from, to int, o Options, out launch.Mat)
 		m.Shared, width = Network{v.s13.Weight, v.s2.Weight}, moeShared
 	}
 	if Grouped(rows) {
-		m.Aligned = sorted(c, ids, rows, moeTopK, moeExperts)
+		m.Aligned = sorted(c, ids, rows, moeTopK, moeExperts, Tile(card, m))
 	}
 	memory := c.Alloc(MoEScratch(rows, moeTopK, moeHidden, moeWidth, width))
-	c.Run(func(l *launch.List) { MoE(l, h100, out, memory, m, o) })
+	c.Run(func(l *launch.List) { MoE(l, card, out, memory, m, o) })
 	return c.Floats(out)
 }
 
@@ -322,20 +322,26 @@ func TestMoEKernels(t *testing.T) {
 		}
 		m := newMoECase(c, rng, v.routed, v.shared, rows)
 		name := fmt.Sprintf("%+v and %+v", v.routed, v.shared)
-		all := m.run(c, 0, rows, Options{}, c.Mat(tensor.F32, rows, moeHidden))
+		all := m.run(c, h100, 0, rows, Options{}, c.Mat(tensor.F32, rows, moeHidden))
 		within(t, name, all, m.want, m.bound)
 		for _, part := range [][2]int{{0, 1}, {1, 2}, {2, 5}, {1, 5}, {0, 9}} {
-			got := m.run(c, part[0], part[1], Options{}, c.Strided(tensor.F32, part[1]-part[0], moeHidden, moeHidden+4))
+			got := m.run(c, h100, part[0], part[1], Options{}, c.Strided(tensor.F32, part[1]-part[0], moeHidden, moeHidden+4))
 			if !slices.Equal(got, all[part[0]*moeHidden:part[1]*moeHidden]) {
 				t.Fatalf("%s: rows %v alone differ from the same of %d", name, part, rows)
 			}
 		}
-		for r, got := range m.run(c, 0, 1, Options{Add: true}, c.F32(all, 1, moeHidden)) {
+		// less shared memory: smaller tiles and fewer warps
+		for _, part := range [][2]int{{0, 1}, {0, 9}} {
+			if got := m.run(c, launch.Card{SMs: 28, SharedMax: 38 << 10}, part[0], part[1], Options{}, c.Mat(tensor.F32, part[1]-part[0], moeHidden)); !slices.Equal(got, all[:len(got)]) {
+				t.Fatalf("%s: rows %v differ with less shared memory", name, part)
+			}
+		}
+		for r, got := range m.run(c, h100, 0, 1, Options{Add: true}, c.F32(all, 1, moeHidden)) {
 			if got != 2*all[r] {
 				t.Fatalf("%s: added to itself: %v after %v", name, got, all[r])
 			}
 		}
-		for r, got := range m.run(c, 0, 4, Options{}, c.Mat(tensor.BF16, 4, moeHidden)) {
+		for r, got := range m.run(c, h100, 0, 4, Options{}, c.Mat(tensor.BF16, 4, moeHidden)) {
 			if got != tensor.BF16ToF32(tensor.F32ToBF16(all[r])) {
 				t.Fatalf("%s: as BF16 %v, as F32 %v", name, got, all[r])
 			}

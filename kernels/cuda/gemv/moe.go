@@ -13,10 +13,11 @@ var (
 
 	// INT8 shared network beside INT4 experts
 	kGateUpMixed  = launch.Named("kr_gemv_gate_up_int4_g128_int8_g128")
+	kDownMixed    = launch.Named("kr_gemv_down_int4_g128_int8_g128")
 	kDownAllMixed = launch.Named("kr_gemv_down_all_int4_g128_int8_g128")
 )
 
-// TileRows is the tile of tokens that MoE wants assignments sorted into.
+// TileRows is the most tokens of a tile that MoE wants assignments sorted into.
 const TileRows = 8
 
 // groupedFrom is the number of rows from which experts are read once for all their
@@ -25,7 +26,7 @@ const TileRows = 8
 const groupedFrom = 4
 
 // Grouped reports whether MoE of so many rows wants its assignments sorted
-// (route.Align with tiles of TileRows). The results are the same, to the bit.
+// (route.Align with tiles of Tile). The results are the same, to the bit.
 func Grouped(rows int) bool { return rows >= groupedFrom }
 
 // Mixture are the arguments of a mixture of experts.
@@ -35,15 +36,35 @@ type Mixture struct {
 	IDs     launch.Mat    // [M, K] I32; an id that is none (below 0, or not below E) adds nothing
 	Weights launch.Mat    // [M, K] F32
 	Shared  Network       // of width S; may be absent
-	Aligned route.Aligned // IDs sorted into tiles of TileRows; read if Grouped(M)
+	Aligned route.Aligned // IDs sorted into tiles of Tile; read if Grouped(M)
 }
 
 // CanMoE reports whether MoE takes the mixture: as CanFFN, for experts and shared
-// network.
-func CanMoE(m *Mixture) bool {
+// network, if a card's blocks have the shared memory for at least one token.
+func CanMoE(card launch.Card, m *Mixture) bool {
 	n := Network{m.Bank.W13, m.Bank.W2}
 	return n.can(m.X) && (m.Shared.Zero() || m.Shared.can(m.X)) &&
-		m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%4 == 0 && m.Bank.ScaleStep2%4 == 0
+		m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
+		Tile(card, m) > 0
+}
+
+// Tile is the tile of tokens that assignments are sorted into: up to TileRows, as the
+// card's shared memory allows; 0 if it does not suffice at all.
+func Tile(card launch.Card, m *Mixture) int {
+	rows, f := m.X.Rows, formatsOf(m)
+	for tile := min(TileRows, max(1, rows)); tile > 0; tile-- {
+		if _, ok := f.gateUp(card, m, tile); !ok {
+			continue
+		}
+		if !Grouped(rows) {
+			if _, ok := f.downAll(card, m); ok {
+				return tile
+			}
+		} else if _, ok := f.down(card, m, tile); ok {
+			return tile
+		}
+	}
+	return 0
 }
 
 // MoEScratch is the scratch memory of MoE in bytes; shared is the width of the shared
@@ -87,13 +108,13 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	const op = "gemv MoE"
 	rows, topK, hidden, width := m.X.Rows, m.IDs.Cols, m.X.Cols, m.Bank.W2.Cols()
 	switch {
-	case !CanMoE(m):
+	case !CanMoE(card, m):
 		refuse(op, "x %v, experts [%d, %d] and [%d, %d]", m.X, m.Bank.W13.Rows(), m.Bank.W13.Cols(), m.Bank.W2.Rows(), width)
 	case m.IDs.DType != tensor.I32 || m.IDs.Rows != rows || !m.IDs.Dense() || topK < 1:
 		refuse(op, "ids %v for x %v", m.IDs, m.X)
 	case m.Weights.DType != tensor.F32 || m.Weights.Rows != rows || m.Weights.Cols != topK || !m.Weights.Dense():
 		refuse(op, "weights %v for ids %v", m.Weights, m.IDs)
-	case Grouped(rows) && (m.Aligned.Tile != TileRows || m.Aligned.Assignments != rows*topK || m.Aligned.Experts != m.Bank.Experts):
+	case Grouped(rows) && (m.Aligned.Tile != Tile(card, m) || m.Aligned.Assignments != rows*topK || m.Aligned.Experts != m.Bank.Experts):
 		refuse(op, "%d assignments of %d experts in tiles of %d", m.Aligned.Assignments, m.Aligned.Experts, m.Aligned.Tile)
 	}
 	checkOut(op, out, rows, hidden)
@@ -109,41 +130,32 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	if Grouped(rows) {
 		w.aligned, w.rows = &m.Aligned, m.Aligned.MaxTiles()
 	}
-	gate := min(maxParts, (unitsOf(hidden)+7)/8)
-	fold := shared > 0 && rows <= TileRows && foldable(&m.Bank.W13, &m.Shared.W13)
-	foldDown := fold && foldable(&m.Bank.W2, &m.Shared.W2) && !Grouped(rows)
+	f := formatsOf(m)
 	base := launch.Ptr(0)
-	if shared > 0 && !foldDown {
+	if shared > 0 && (Grouped(rows) || !f.fold) {
 		base = s.base
 	}
-	sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
-	with := &m.Shared
-	if !fold {
-		with = nil
-		if shared > 0 {
-			m.Shared.run(l, card, sum, s.shared, m.X, gate, downParts(shared), Options{})
-		}
+	if shared > 0 && !f.fold {
+		sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
+		m.Shared.run(l, card, sum, s.shared, m.X, gateParts(hidden), downParts(shared), Options{})
 	}
-	gateUp(l, m.X, gate, &m.Bank, w, s.h, with, s.shared)
-	if fold && !foldDown {
-		m.Shared.down(l, sum, s.shared, downParts(shared), Options{})
+	tile := Tile(card, m)
+	p, _ := f.gateUp(card, m, tile)
+	var with *Network
+	if f.fold {
+		with = &m.Shared
 	}
+	gateUp(l, p, m.X, &m.Bank, w, s.h, with, s.shared)
 	if Grouped(rows) {
-		downGrouped(l, out, m, s, base, o)
+		downGrouped(l, card, out, m, f, tile, s, base, o)
 	} else {
-		downAll(l, out, m, s, base, foldDown, o)
+		downAll(l, card, out, m, f, s, base, o)
 	}
 }
 
-// foldable: a kernel has both networks.
-func foldable(routed, shared *launch.Weight) bool {
-	r, _ := formatOf(routed)
-	s, _ := formatOf(shared)
-	return r == s || r == int4x128 && s == int8x128
-}
-
-// downParts is into how many parts the second product of an expert is split.
-func downParts(width int) int { return min(maxParts, (unitsOf(width)+5)/6) }
+// gateParts and downParts are into how many parts the products of an expert are split.
+func gateParts(hidden int) int { return min(maxParts, (unitsOf(hidden)+7)/8) }
+func downParts(width int) int  { return min(maxParts, (unitsOf(width)+5)/6) }
 
 // work says where the assignments are.
 type work struct {
@@ -163,16 +175,15 @@ func (w *work) append(args []launch.Arg) []launch.Arg {
 
 // gateUp launches the first half of the experts (bank, nil: none) and of a network
 // (shared, nil: none); h and hs get their hidden values.
-func gateUp(l *launch.List, x launch.Mat, parts int, bank *launch.Bank, w work, h launch.Ptr, shared *Network, hs launch.Ptr) {
+func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h launch.Ptr, shared *Network, hs launch.Ptr) {
 	var kernel launch.Kernel
 	inOrder, sharedInOrder := false, false
-	width, sharedRows := 0, 0
-	sharedBlocks := 0
+	width, sharedRows, sharedBlocks := 0, 0, 0
 	if shared != nil {
 		f, _ := formatOf(&shared.W13)
 		kernel = kGateUp[f]
 		sharedInOrder = shared.W2.A.Zero()
-		sharedBlocks = blocksOf(shared.W13.Rows()) * eightsOf(x.Rows)
+		sharedBlocks = p.blocks(shared.W13.Rows(), p.parts) * p.groups(x.Rows)
 		width, sharedRows = sharedBlocks, 1
 	}
 	if bank != nil {
@@ -184,13 +195,13 @@ func gateUp(l *launch.List, x launch.Mat, parts int, bank *launch.Bank, w work, 
 			}
 		}
 		inOrder = bank.W2.A.Zero()
-		width = blocksOf(bank.W13.Rows())
+		width = p.blocks(bank.W13.Rows(), p.parts)
 		sharedRows = (sharedBlocks + width - 1) / width
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
-		launch.P(h), flag(inOrder), launch.P(hs), flag(sharedInOrder), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),
-		launch.P(w.ids))
-	args = append(w.append(args), launch.I32(w.topK), launch.I32(w.experts), launch.I32(sharedRows))
+		launch.P(h), flag(inOrder), launch.P(hs), flag(sharedInOrder), launch.P(x.At), launch.I32(x.Stride), launch.P(w.ids))
+	args = append(w.append(args), launch.I32(w.topK), launch.I32(w.experts))
+	args = p.append(args, x.Rows, sharedRows)
 	if bank != nil {
 		args = appendMatrix(append(args, launch.I64(bank.Step), launch.I64(bank.ScaleStep)), &bank.W13)
 	} else {
@@ -201,46 +212,50 @@ func gateUp(l *launch.List, x launch.Mat, parts int, bank *launch.Bank, w work, 
 	} else {
 		args = appendMatrix(args, nil)
 	}
-	l.Add(kernel, config(width, sharedRows+w.rows, parts), args...)
+	l.Add(kernel, p.config(width, sharedRows+w.rows), args...)
 }
 
-// downAll launches the second half of few rows: experts, shared network (fold) or its
-// output (base), and their sum.
-func downAll(l *launch.List, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, fold bool, o Options) {
-	f, _ := formatOf(&m.Bank.W2)
-	kernel := kDownAll[f]
-	parts, sharedParts := downParts(m.Bank.W2.Cols()), 0
+// downAll launches the second half of few rows: experts, shared network (if folded) or
+// its output (base), and their sum.
+func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, f formatPair, s scratch, base launch.Ptr, o Options) {
+	p, _ := f.downAll(card, m)
+	routed, _ := formatOf(&m.Bank.W2)
+	kernel := kDownAll[routed]
 	var shared *launch.Weight
-	if fold {
+	if f.fold {
 		shared = &m.Shared.W2
-		sharedParts = downParts(m.Shared.Width())
-		if sf, _ := formatOf(shared); sf != f {
+		if f, _ := formatOf(shared); f != routed {
 			kernel = kDownAllMixed
 		}
 	}
-	items := m.IDs.Cols*parts + sharedParts
-	rounds := (items + downWarps - 1) / downWarps
-	c := config(blocksOf(out.Cols), out.Rows, (items+rounds-1)/rounds)
-	c.Shared = uint32(64 * items)
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.h), launch.P(s.shared), launch.P(base),
 		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts),
-		launch.I32(parts), launch.I32(sharedParts), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
+		launch.I32(p.parts), launch.I32(p.sharedParts), launch.I32(p.rows), launch.I32(p.rings), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
 	args = appendMatrix(args, &m.Bank.W2)
-	l.Add(kernel, c, appendMatrix(args, shared)...)
+	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), appendMatrix(args, shared)...)
 }
 
-// downWarps is the most warps of a block of kr_gemv_down_all.
-const downWarps = 16
-
-// downGrouped launches the second half of sorted work, and the sums.
-func downGrouped(l *launch.List, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, o Options) {
-	f, _ := formatOf(&m.Bank.W2)
-	a := &m.Aligned
+// downGrouped launches the second half of sorted work and of a folded network, and the
+// sums.
+func downGrouped(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, f formatPair, tile int, s scratch, base launch.Ptr, o Options) {
+	p, _ := f.down(card, m, tile)
+	routed, _ := formatOf(&m.Bank.W2)
+	kernel, a := kDown[routed], &m.Aligned
+	width, sharedRows := p.blocks(out.Cols, p.parts), 0
+	var shared *launch.Weight
+	if f.fold {
+		shared = &m.Shared.W2
+		if f, _ := formatOf(shared); f != routed {
+			kernel = kDownMixed
+		}
+		sharedRows = (p.blocks(out.Cols, p.sharedParts)*p.groups(out.Rows) + width - 1) / width
+	}
 	args := append(make([]launch.Arg, 0, maxArgs),
-		launch.P(s.y), launch.P(s.h), launch.P(a.Tiles), launch.P(a.Slots), launch.P(a.Count),
-		launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
-	l.Add(kDown[f], config(blocksOf(out.Cols), a.MaxTiles(), downParts(m.Bank.W2.Cols())), appendMatrix(args, &m.Bank.W2)...)
+		launch.P(s.y), launch.P(s.h), launch.P(s.base), launch.P(s.shared), launch.P(a.Tiles), launch.P(a.Slots), launch.P(a.Count))
+	args = append(p.append(args, out.Rows, sharedRows), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
+	args = appendMatrix(appendMatrix(args, &m.Bank.W2), shared)
+	l.Add(kernel, p.config(width, sharedRows+a.MaxTiles()), args...)
 	c := launch.Config{Grid: launch.Dim{X: uint32((out.Cols + 255) / 256), Y: uint32(out.Rows)}, Block: launch.Dim{X: 256}, PDL: true}
 	l.Add(kCombine, c,
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.y), launch.P(base), launch.I32(out.Cols),

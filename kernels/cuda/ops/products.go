@@ -96,7 +96,7 @@ func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 // experts plus the shared network. y [T*K, H] and shared [T, H] are room for the parts.
 func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
 	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network(n)}
-	if !b.Plain && gemv.CanMoE(&m) {
+	if !b.Plain && gemv.CanMoE(b.Card, &m) {
 		b.mixFew(delta, &m)
 		return
 	}
@@ -132,16 +132,17 @@ func (b *Builder) mixFew(delta launch.Mat, m *gemv.Mixture) {
 	if !m.Shared.Zero() {
 		width = m.Shared.Width()
 	}
+	tile := gemv.Tile(b.Card, m)
 	var sorted, sort, memory launch.Ptr
 	b.lay(func(a *arena) {
 		if gemv.Grouped(rows) {
-			sorted = a.cut(route.AlignedBytes(rows, topK, experts, gemv.TileRows))
+			sorted = a.cut(route.AlignedBytes(rows, topK, experts, tile))
 			sort = a.cut(route.AlignScratch(rows, topK, experts))
 		}
 		memory = a.cut(gemv.MoEScratch(rows, topK, m.X.Cols, m.Bank.W2.Cols(), width))
 	})
 	if gemv.Grouped(rows) {
-		m.Aligned = route.NewAligned(sorted, rows, topK, experts, gemv.TileRows)
+		m.Aligned = route.NewAligned(sorted, rows, topK, experts, tile)
 		route.Align(b.List, &m.Aligned, m.IDs, sort)
 	}
 	gemv.MoE(b.List, b.Card, delta, memory, m, gemv.Options{})

@@ -39,8 +39,10 @@ func ScratchBytes(s *device.StepSizes) int {
 		need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tileMin), route.AlignScratch(s.Rows, s.TopK, s.Experts),
 			moe.HiddenBytes(s.Rows*s.TopK, s.ExpertFF))
 		few := min(s.Rows, gemv.MaxRows)
-		need(route.AlignedBytes(few, s.TopK, s.Experts, gemv.TileRows), route.AlignScratch(few, s.TopK, s.Experts),
-			gemv.MoEScratch(few, s.TopK, s.Hidden, s.ExpertFF, s.SharedFF))
+		for tile := 1; tile <= gemv.TileRows; tile++ {
+			need(route.AlignedBytes(few, s.TopK, s.Experts, tile), route.AlignScratch(few, s.TopK, s.Experts),
+				gemv.MoEScratch(few, s.TopK, s.Hidden, s.ExpertFF, s.SharedFF))
+		}
 	}
 	need(4*s.Rows*max(s.DenseFF, s.SharedFF), partsBytes) // F32 where the plain kernels run
 	need(4 * s.Rows * s.TopK * s.ExpertFF)

@@ -1,0 +1,338 @@
+// A mixture of experts for few tokens: gate and up, down, and the sum over the experts,
+// with a shared network beside the routed ones (gemv_flow.cuh has the core). Grids and
+// the parts of a row depend on shapes only. There is a kernel for every format of
+// weights; those with a routed and a shared network are for equal formats, and for INT8
+// beside INT4.
+#include "gemv_flow.cuh"
+
+// Up to 8 tokens of one expert: how they are found.
+struct Tile {
+	int expert;       // below 0: nothing to do
+	int count;        // tokens
+	const int *slots; // their assignments; null: only one, single
+	int single;
+};
+KR_DEV int slot_of(const Tile &t, int i) { return t.slots ? __ldcg(t.slots + i) : t.single; }
+
+// Where the assignments of the routed experts stand: sorted (tiles, slots and count as
+// in kernels/cuda/route.Aligned), or, without those, as they are in ids [m * top_k].
+struct Work {
+	const int *ids;
+	const int4 *tiles;
+	const int *slots, *count;
+	int top_k, experts;
+
+	KR_MEMBER Tile at(int i) const {
+		Tile t = {-1, 1, 0, i};
+		if (!tiles) {
+			t.expert = expert(i);
+		} else if (i < __ldcg(count)) {
+			int4 v = __ldcg(tiles + i);
+			t = Tile{v.x, v.z, slots + v.y, 0};
+		}
+		return t;
+	}
+	KR_MEMBER int expert(int slot) const {
+		int e = __ldcg(ids + slot);
+		return e < experts ? e : -1;
+	}
+};
+
+// The routed experts' matrices, one every step bytes, their scales every scale_step.
+struct Bank {
+	Matrix first;
+	long long step, scale_step;
+	KR_MEMBER Matrix operator[](int expert) const {
+		Matrix w = first;
+		w.values += expert * step;
+		w.scales = (const uint32_t *)((const uint8_t *)w.scales + expert * scale_step);
+		return w;
+	}
+};
+#define BANK_ARGS(w) long long w##_step, long long w##_scale_step, MATRIX_ARGS(w)
+#define BANK(w) \
+	{ MATRIX(w), w##_step, w##_scale_step }
+
+// How a block's shared memory is laid out: results of its warps, zeros, rows of
+// activations, a ring a warp. tokens is how many rows there may be, shared_rows how many
+// rows of the grid belong to the shared network.
+struct Plan {
+	int m, tokens, parts, shared_parts, shared_rows, rings;
+};
+enum { RESULTS = 8 * 512, ROWS = RESULTS + ZEROS };
+template <int FORMAT> struct RingOf {
+	typedef typename FlowOf<FORMAT>::type F;
+	enum { BYTES = F::UNIT * F::SLOTS };
+};
+template <int ROUTED, int SHARED> struct Rings {
+	enum { BYTES = (int)RingOf<ROUTED>::BYTES > (int)RingOf<SHARED>::BYTES ? (int)RingOf<ROUTED>::BYTES : (int)RingOf<SHARED>::BYTES };
+};
+
+// A block of the shared network: which rows of weights and which tokens.
+struct SharedBlock {
+	int first, n; // tokens
+	int block;    // of 16 rows, this warp's
+	bool none;    // the block has nothing to do
+	KR_MEMBER SharedBlock(const Plan &p, Cut &cut, int rows) {
+		int groups = (p.m + p.tokens - 1) / p.tokens, i = blockIdx.y * gridDim.x + blockIdx.x; // tokens of the same rows follow one another
+		first = i % groups * p.tokens, n = min(p.tokens, p.m - first);
+		block = i / groups * cut.rows + cut.row;
+		none = !cut.within(block, rows);
+	}
+};
+
+// The sums of a warp's 16 rows and the tokens that are staged, after the block has
+// staged them.
+template <class F> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const Ring &ring, const F &w, Range units, int tiles, int n, uint8_t *memory) {
+	__syncthreads();
+	int g = threadIdx.x % 32 / 4;
+	const Staged token(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n);
+	if (cut.works) flow(sum, ring, w, units.from, units.to, token.at, token.step);
+	cut.join(sum, (float4 *)memory);
+}
+
+// silu(gate) * up of 8 features and 8 tokens, from sums as a product leaves them, to
+// the rows of h that row(i) gives for token i (0..7), below 0: none.
+template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, int block, const float (&sum)[4], Row row) {
+	int lane = threadIdx.x % 32, f = 8 * block + lane / 4;
+	if (!in_order) f = permuted(f);
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		long long at = row(lane % 4 * 2 + i);
+		if (at >= 0) store(h + at * width + f, swiglu(sum[i], sum[2 + i]));
+	}
+}
+
+// The first half of a mixture of experts: h = silu(gate x) * up x, for the shared
+// network (hs [m, width], the first shared_rows rows of the grid) and for every
+// assignment that has an expert (h [m * top_k, width]). Hidden values are permuted
+// unless their reader is not in format A (in_order). The next launch may start only
+// after this one's wait: kr_gemv_down... read before their own what was written before.
+template <int ROUTED, int SHARED>
+KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
+                    const Bank &bank, const Matrix &s, uint8_t *memory) {
+	typedef typename FlowOf<ROUTED>::type RF;
+	typedef typename FlowOf<SHARED>::type SF;
+	Cut cut(p.parts, blockDim.x / 32);
+	const Ring ring(memory + p.rings + threadIdx.x / 32 * Rings<ROUTED, SHARED>::BYTES);
+	float sum[4] = {0, 0, 0, 0};
+	stage_zeros(memory + RESULTS);
+	if ((int)blockIdx.y < p.shared_rows) {
+		const SharedBlock b(p, cut, s.rows);
+		const Range units(s, cut.part, cut.parts);
+		if (b.none) {
+			pdl_wait();
+			pdl_launch();
+			return;
+		}
+		const SF w(s, b.block, true);
+		if (cut.works) begin_flow(ring, w, units.from, units.to);
+		pdl_wait();
+		pdl_launch();
+		stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
+		multiply_staged(sum, cut, ring, w, units, s.tiles, b.n, memory);
+		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
+		return;
+	}
+	const Range units(bank.first, cut.part, cut.parts);
+	int block = blockIdx.x * cut.rows + cut.row;
+	pdl_wait();
+	pdl_launch();
+	const Tile t = work.at(blockIdx.y - p.shared_rows);
+	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
+	const RF w(bank[t.expert], block, true);
+	if (cut.works) begin_flow(ring, w, units.from, units.to);
+	stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)(slot_of(t, r) / work.top_k) * x_stride; });
+	multiply_staged(sum, cut, ring, w, units, bank.first.tiles, t.count, memory);
+	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < t.count ? slot_of(t, i) : -1; });
+}
+#define PLAN_ARGS int m, int tokens, int parts, int shared_parts, int shared_rows, int rings
+#define PLAN \
+	{ m, tokens, parts, shared_parts, shared_rows, rings }
+#define GATE_UP_KERNEL(name, ROUTED, SHARED)                                                                                        \
+	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
+	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const int *ids, const int4 *tiles,        \
+	     const int *slots, const int *count, int top_k, int experts, PLAN_ARGS, BANK_ARGS(w), MATRIX_ARGS(s)) {                     \
+		KR_SHARED(uint8_t, memory);                                                                                                \
+		const Work work = {ids, tiles, slots, count, top_k, experts};                                                              \
+		const Plan plan = PLAN;                                                                                                    \
+		const Bank bank = BANK(w);                                                                                                 \
+		const Matrix s = MATRIX(s);                                                                                                \
+		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, memory);                         \
+	}                                                                                                                              \
+	KR_EXPORT(name)
+#define X(name, FORMAT) GATE_UP_KERNEL(kr_gemv_gate_up_##name, FORMAT, FORMAT)
+ALL_FORMATS(X)
+#undef X
+GATE_UP_KERNEL(kr_gemv_gate_up_int4_g128_int8_g128, INT4_G128, INT8_G128)
+
+// The second half for more tokens: row slot of y [m * top_k, rows] = expert(h) for every
+// sorted assignment, and base [m, rows] = shared(hs) by the first shared_rows rows of the
+// grid. Assignments were sorted before kr_gemv_gate_up, which lets nothing start before it
+// has them itself, so they are read before the wait.
+template <int ROUTED, int SHARED>
+KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Work &work, const Plan &p, const Bank &bank, const Matrix &s, uint8_t *memory) {
+	typedef typename FlowOf<ROUTED>::type RF;
+	typedef typename FlowOf<SHARED>::type SF;
+	const Ring ring(memory + p.rings + threadIdx.x / 32 * Rings<ROUTED, SHARED>::BYTES);
+	int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+	float sum[4] = {0, 0, 0, 0};
+	stage_zeros(memory + RESULTS);
+	// where sum i of this lane's token goes
+	auto each = [&](int block, int n, int rows, auto put) {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			int token = lane % 4 * 2 + i % 2, row = 16 * block + lane / 4 + i / 2 * 8;
+			if (token < n && row < rows) put(token, row, sum[i]);
+		}
+	};
+	if ((int)blockIdx.y < p.shared_rows) {
+		Cut cut(p.shared_parts, warps);
+		const SharedBlock b(p, cut, s.rows);
+		const Range units(s, cut.part, cut.parts);
+		pdl_launch();
+		if (b.none) {
+			pdl_wait();
+			return;
+		}
+		const SF w(s, b.block, false);
+		if (cut.works) begin_flow(ring, w, units.from, units.to);
+		pdl_wait();
+		stage<false>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
+		multiply_staged(sum, cut, ring, w, units, s.tiles, b.n, memory);
+		if (cut.works && cut.part == 0) each(b.block, b.n, s.rows, [&](int t, int row, float v) { base[(long long)(b.first + t) * s.rows + row] = v; });
+		return;
+	}
+	Cut cut(p.parts, warps);
+	const Range units(bank.first, cut.part, cut.parts);
+	int block = blockIdx.x * cut.rows + cut.row;
+	const Tile t = work.at(blockIdx.y - p.shared_rows);
+	pdl_launch();
+	if (t.expert < 0 || !cut.within(block, bank.first.rows)) {
+		pdl_wait();
+		return;
+	}
+	const RF w(bank[t.expert], block, false);
+	if (cut.works) begin_flow(ring, w, units.from, units.to);
+	pdl_wait();
+	stage<false>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)slot_of(t, r) * (64 * bank.first.tiles); });
+	multiply_staged(sum, cut, ring, w, units, bank.first.tiles, t.count, memory);
+	if (cut.works && cut.part == 0) each(block, t.count, bank.first.rows, [&](int i, int row, float v) { y[(long long)slot_of(t, i) * bank.first.rows + row] = v; });
+}
+#define DOWN_KERNEL(name, ROUTED, SHARED)                                                                                           \
+	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
+	name(float *y, const bf16 *h, float *base, const bf16 *hs, const int4 *tiles, const int *slots, const int *count, PLAN_ARGS,   \
+	     BANK_ARGS(w), MATRIX_ARGS(s)) {                                                                                           \
+		KR_SHARED(uint8_t, memory);                                                                                                \
+		const Work work = {0, tiles, slots, count, 0, 0};                                                                          \
+		const Plan plan = PLAN;                                                                                                    \
+		const Bank bank = BANK(w);                                                                                                 \
+		const Matrix s = MATRIX(s);                                                                                                \
+		down<ROUTED, SHARED>(y, h, base, hs, work, plan, bank, s, memory);                                                         \
+	}                                                                                                                              \
+	KR_EXPORT(name)
+#define X(name, FORMAT) DOWN_KERNEL(kr_gemv_down_##name, FORMAT, FORMAT)
+ALL_FORMATS(X)
+#undef X
+DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
+
+// The second half for few tokens, a row of blocks a token: out = the sum over its ranks,
+// in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has 16
+// rows and all experts; its warps take the parts of the products in turn (parts of each
+// expert, then of the shared network). Ids are read before the wait, as above. Shared
+// memory: results [items][16], zeros, the rows of h and hs, a ring a warp.
+template <int ROUTED, int SHARED>
+KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
+                     const float *weights, int parts, int shared_parts, int rows_at, int rings, const Bank &bank, const Matrix &s, uint8_t *memory) {
+	typedef typename FlowOf<ROUTED>::type RF;
+	typedef typename FlowOf<SHARED>::type SF;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
+	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts, items = routed + shared_parts, first = token * work.top_k;
+	const Ring ring(memory + rings + warp * Rings<ROUTED, SHARED>::BYTES);
+	uint8_t *zeros = memory + rows_at - ZEROS, *rows = memory + rows_at;
+	float *results = (float *)memory;
+	int stride = staged_stride(bank.first.tiles);
+	pdl_launch();
+	stage_zeros(zeros);
+	auto begin = [&](int i) {
+		if (i < routed) {
+			int e = work.expert(first + i / parts);
+			const Range u(bank.first, i % parts, parts);
+			if (e >= 0) begin_flow(ring, RF(bank[e], block, false), u.from, u.to);
+		} else if (i < items) {
+			const Range u(s, i - routed, shared_parts);
+			begin_flow(ring, SF(s, block, false), u.from, u.to);
+		}
+	};
+	begin(warp);
+	pdl_wait();
+	stage<false>(rows, work.top_k, bank.first.tiles, [&](int r) { return h + (long long)(first + r) * (64 * bank.first.tiles); });
+	if (shared_parts) stage<false>(rows + work.top_k * stride, 1, s.tiles, [&](int) { return hs + (long long)token * (64 * s.tiles); });
+	__syncthreads();
+	for (int i = warp; i < items; i += warps) {
+		float sum[4] = {0, 0, 0, 0};
+		if (i != warp) {
+			__syncwarp(); // the ring is free
+			begin(i);
+		}
+		if (i < routed) {
+			int e = work.expert(first + i / parts);
+			const Range u(bank.first, i % parts, parts);
+			const Staged t(zeros, rows, stride, i / parts, g == 0);
+			if (e >= 0) flow(sum, ring, RF(bank[e], block, false), u.from, u.to, t.at, t.step);
+		} else {
+			const Range u(s, i - routed, shared_parts);
+			const Staged t(zeros, rows + work.top_k * stride, 0, 0, g == 0);
+			flow(sum, ring, SF(s, block, false), u.from, u.to, t.at, t.step);
+		}
+		if (lane % 4 == 0) {
+			results[i * 16 + g] = sum[0];
+			results[i * 16 + g + 8] = sum[2];
+		}
+	}
+	__syncthreads();
+	int row = 16 * block + threadIdx.x;
+	if (threadIdx.x >= 16 || row >= bank.first.rows) return;
+	const float *r = results + threadIdx.x;
+	float total = 0.f;
+	for (int k = 0; k < work.top_k; k++)
+		if (work.expert(first + k) >= 0) total = fmaf(weights[first + k], in_order(r + k * parts * 16, parts, 16), total);
+	if (shared_parts) total += in_order(r + routed * 16, shared_parts, 16);
+	if (base) total += base[(long long)token * bank.first.rows + row];
+	give(out, wide, add, (long long)token * out_stride + row, total);
+}
+#define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
+	KR_KERNEL(512, 1)                                                                                                              \
+	name(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, const int *ids,           \
+	     const float *weights, int top_k, int experts, int parts, int shared_parts, int rows_at, int rings, BANK_ARGS(w),          \
+	     MATRIX_ARGS(s)) {                                                                                                         \
+		KR_SHARED(uint8_t, memory);                                                                                                \
+		const Work work = {ids, 0, 0, 0, top_k, experts};                                                                          \
+		const Bank bank = BANK(w);                                                                                                 \
+		const Matrix s = MATRIX(s);                                                                                                \
+		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, parts, shared_parts, rows_at, rings, bank, \
+		                         s, memory);                                                                                       \
+	}                                                                                                                              \
+	KR_EXPORT(name)
+#define X(name, FORMAT) DOWN_ALL_KERNEL(kr_gemv_down_all_##name, FORMAT, FORMAT)
+ALL_FORMATS(X)
+#undef X
+DOWN_ALL_KERNEL(kr_gemv_down_all_int4_g128_int8_g128, INT4_G128, INT8_G128)
+
+// out [m, n] = the sum over the ranks, in order, of weight * y [m * top_k, n], plus base
+// [m, n] if there is one: what kr_gemv_down_all computes, to the bit.
+KR_KERNEL(256, 1)
+kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, const float *base, int n, const int *ids,
+                const float *weights, int top_k, int experts) {
+	pdl_launch();
+	pdl_wait();
+	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
+	if (column >= n) return;
+	const Work work = {ids, 0, 0, 0, top_k, experts};
+	float total = 0.f;
+	for (int slot = token * top_k; slot < (token + 1) * top_k; slot++)
+		if (work.expert(slot) >= 0) total = fmaf(weights[slot], y[(long long)slot * n + column], total);
+	if (base) total += base[(long long)token * n + column];
+	give(out, wide, add, (long long)token * out_stride + column, total);
+}
+KR_EXPORT(kr_gemv_combine)
