@@ -16,6 +16,7 @@ import (
 
 	"krater/kernels/cpu"
 	"krater/kernels/cuda"
+	"krater/kernels/cuda/gemv"
 	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/direct"
@@ -195,6 +196,23 @@ func TestChunksOnCard(t *testing.T) {
 		}
 		if e := apart(got.rows[0], want.rows[0]); !(e < 0.02) {
 			t.Errorf("chunks of %d: logits are %.4f apart", chunk, e)
+		}
+	}
+}
+
+// TestThresholdsOnCard: prompts of one token less, as many and one more than where other
+// kernels take over, as one piece and with the last token by itself, give the same tokens
+// (CASES 1).
+func TestThresholdsOnCard(t *testing.T) {
+	d := onCard(t, latentModel(t), cardPrecisions["int4 g128"], tensor.BF16, false)
+	for _, n := range []int{3, 4, 5, 8, 9, gemv.MaxRows - 1, gemv.MaxRows, gemv.MaxRows + 1, 127, 128, 129} {
+		prompt := randomTokens(n, n)
+		whole, cut := runOn(t, d, prompt, 3, 0), runOn(t, d, prompt, 3, n-1)
+		if !slices.Equal(cut.ids, whole.ids) {
+			t.Errorf("%d tokens: %v, the last one by itself %v", n, whole.ids, cut.ids)
+		}
+		if e := apart(cut.rows[0], whole.rows[0]); !(e < 0.02) {
+			t.Errorf("%d tokens: logits are %.4f apart", n, e)
 		}
 	}
 }

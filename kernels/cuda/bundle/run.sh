@@ -6,7 +6,8 @@
 #
 # Usage: run.sh OUT [STEP...]
 # Steps: card tests goldens models kernels memcheck racecheck synccheck, and by name only
-# speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), peer (transformers)
+# speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), peer (transformers),
+# quality (krater-tiny's held-out text in the precisions a card has, and on the processor)
 # It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -78,6 +79,13 @@ speed() {
 	step "$name" 280 sh -c "'$root/krater' bench model --device cuda --shape deepseek-v2-lite --attention-quant int8 \
 		--kv-dtype fp8 --decode 64 --profile --json $* >'$out/$name.json'"
 }
+# quality NAME FLAGS...: perplexity, and how far from the model in bfloat16
+quality() {
+	local name=quality-$1
+	shift
+	step "$name" 60 "$root/krater" ppl --model "$data/models/krater-tiny" --text "$data/models/krater-tiny/heldout.txt" "$@"
+	tail -n 1 "$logs/$name.txt" | tr '\r' '\n' | tail -n 1 | sed 's/^/            /' | tee -a "$summary"
+}
 sanitizer() { command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || echo compute-sanitizer; }
 
 for s in $steps; do
@@ -99,12 +107,19 @@ for s in $steps; do
 		;;
 	models)
 		cd "$root/cmd/krater" || exit 1
-		KRATER_TRUE_SIZES=1 step models 200 "$root/cmd/krater/krater.test" -test.v -test.timeout 190s -test.run 'FastKernels|Chunks|RunsAreEqual|CacheTypes|Batches|Repeated'
+		KRATER_TRUE_SIZES=1 step models 200 "$root/cmd/krater/krater.test" -test.v -test.timeout 190s -test.run 'FastKernels|Chunks|Thresholds|RunsAreEqual|CacheTypes|Batches|Repeated|Serve'
 		cd "$here" || exit 1
 		;;
 	speed) speed speed --prefill 512,2048,8192 --batch 1,8,32 --context 512,2048,8192 ;;
 	long) speed long --prefill 10000,32768,131072 --batch 1 --context 512,2048,8192,32768 ;;
 	peer) step peer 280 sh -c "python3 '$root/bench/peers/transformers_v2lite.py' >'$out/peer.json'" ;;
+	quality)
+		for kv in bf16 fp8 int8; do quality "kv-$kv" --device cuda --against bf16 --kv-dtype "$kv"; done
+		for bits in 4 8; do
+			quality "int$bits" --device cuda --against bf16 --kv-dtype bf16 --gpu-expert-bits "$bits" --attention-quant int8 --shared-expert-quant int8
+			quality "int$bits-cpu" --against bf16 --kv-dtype bf16 --cpu-expert-bits "$bits" --attention-quant int8 --shared-expert-quant int8
+		done
+		;;
 	kernels)
 		step kernels 180 env LD_LIBRARY_PATH="$(cublas)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
 			"$root/krater" bench kernels --device cuda --record "$out/h100-kernels.json"
