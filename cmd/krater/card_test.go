@@ -334,7 +334,7 @@ func TestServeOnCard(t *testing.T) {
 		{"prompt": "What are you", "max_tokens": 12, "frequency_penalty": 0.5}, {"prompt": "Rain is", "max_tokens": 20, "temperature": 0.9, "seed": 5},
 	}
 	all := func(args ...string) (texts []string, s *site) {
-		s = open(t, args...)
+		s = open(t, append(args, "--model", filepath.Join("..", "..", "models", "krater-tiny"))...)
 		texts = make([]string, len(requests))
 		var wg sync.WaitGroup
 		for i, r := range requests {
