@@ -34,6 +34,8 @@ type Batch struct {
 	// stream of From's batch must share the order of this one's.
 	From *State
 	Take []int32
+	// Watched says that a Probe sees the step, which so never repeats another.
+	Watched bool
 }
 
 // Probe sees the intermediate results of a step. It is nil in production; a

@@ -48,15 +48,15 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 	}
 	st.repeated = false
 	if r, ok := s.(device.Repeater); ok {
-		st.repeated = r.Repeat(st.stepKey())
+		st.repeated = r.Repeat(st.stepKey(b.Watched))
 	}
 	return nil
 }
 
 // stepKey tells apart steps of different work, 0 for one that has prompts or is looked
 // at.
-func (st *State) stepKey() uint64 {
-	if len(st.Prefill) > 0 || st.All || st.layout == nil {
+func (st *State) stepKey(watched bool) uint64 {
+	if watched || len(st.Prefill) > 0 || st.All || st.layout == nil {
 		return 0
 	}
 	const prime = 0x100000001b3
