@@ -23,6 +23,7 @@ struct Settings {
 	uint64_t seed = 0;
 	bool early = false;             // KR_EMU_ASYNC=early
 	bool lazy = false;              // KR_EMU_LAZY=1
+	bool trace = false;             // KR_EMU_TRACE=1
 	double timeout = 120;           // KR_EMU_TIMEOUT, seconds a launch may wait
 };
 const Settings &settings();

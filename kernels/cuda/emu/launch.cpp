@@ -35,6 +35,7 @@ const Settings &settings() {
 		s.align = (uint64_t)number("KR_EMU_ALIGN", (double)s.align);
 		s.timeout = number("KR_EMU_TIMEOUT", s.timeout);
 		s.lazy = number("KR_EMU_LAZY", 0) != 0;
+		s.trace = number("KR_EMU_TRACE", 0) != 0;
 		const char *v = getenv("KR_EMU_ASYNC");
 		s.early = v && !strcmp(v, "early");
 		v = getenv("KR_EMU_ORDER");
@@ -229,6 +230,7 @@ int run(Launch &l) {
 	catch_faults();
 	l.number = ++launches;
 	l.blocks = (uint64_t)l.grid.x * l.grid.y * l.grid.z;
+	if (s.trace) fprintf(stderr, "%llu %s <%u,%u,%u> x %u\n", (unsigned long long)l.number, l.kernel->name, l.grid.x, l.grid.y, l.grid.z, l.block.x);
 	l.deadline = clock64() + (int64_t)(s.timeout * 1e9);
 	uint64_t threads = l.blocks * l.block.x * l.block.y * l.block.z;
 	if (l.blocks == 1 || threads < 2048 || s.threads < 2) {
