@@ -68,6 +68,22 @@ func (d *Device) MatMulT(s device.Stream, out, x device.Mat, w device.Tiles) {
 	d.do("MatMulT", s, func(s *Stream) { s.ops.MatMul(mat(out), mat(x), launch.Weight{A: tiles(&w)}) })
 }
 
+// Adds: few rows (stages.AddProducts).
+func (d *Device) Adds(rows int) bool { return !d.F32 && rows <= ops.AddRows }
+
+// AddMatMul is x += in * w^T.
+func (d *Device) AddMatMul(s device.Stream, x, delta, in device.Mat, w *device.Weight) {
+	d.do("AddMatMul", s, func(s *Stream) { s.ops.AddMatMul(mat(x), mat(delta), mat(in), weight(w)) })
+}
+
+// Norms: very few rows (stages.NormProducts).
+func (d *Device) Norms(rows int) bool { return !d.F32 && rows <= ops.NormRows }
+
+// NormMatMul is out = RMSNorm(x) * w^T.
+func (d *Device) NormMatMul(s device.Stream, out, in, x, norm device.Mat, eps float32, w *device.Weight) {
+	d.do("NormMatMul", s, func(s *Stream) { s.ops.NormMatMul(mat(out), mat(in), mat(x), mat(norm), eps, weight(w)) })
+}
+
 // FFN is one network of plain rows for all rows.
 func (d *Device) FFN(s device.Stream, out, x device.Mat, e device.Expert) {
 	d.do("FFN", s, func(s *Stream) {
@@ -82,6 +98,11 @@ func (d *Device) FFNT(s device.Stream, out, x device.Mat, e device.TExpert) {
 	})
 }
 
+// AddFFN is x += the network's result for in.
+func (d *Device) AddFFN(s device.Stream, x, delta, in device.Mat, n *device.FFN) {
+	d.do("AddFFN", s, func(s *Stream) { s.ops.AddFFN(mat(x), mat(delta), mat(in), network(n)) })
+}
+
 // ExpertsOn is a row of y for every choice of ids.
 func (d *Device) ExpertsOn(s device.Stream, y, x device.Mat, b *device.Bank, ids device.Mat) {
 	d.do("ExpertsOn", s, func(s *Stream) { s.ops.Experts(mat(y), mat(x), bank(b), mat(ids)) })
@@ -91,6 +112,20 @@ func (d *Device) ExpertsOn(s device.Stream, y, x device.Mat, b *device.Bank, ids
 func (d *Device) Mix(s device.Stream, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat) {
 	d.do("Mix", s, func(s *Stream) {
 		s.ops.Mix(mat(delta), mat(y), mat(shared), mat(x), bank(b), network(n), mat(ids), mat(weights))
+	})
+}
+
+// AddMix is Mix added to hidden.
+func (d *Device) AddMix(s device.Stream, hidden, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat) {
+	d.do("AddMix", s, func(s *Stream) {
+		s.ops.AddMix(mat(hidden), mat(delta), mat(y), mat(shared), mat(x), bank(b), network(n), mat(ids), mat(weights))
+	})
+}
+
+// NormRoute is Route of x = RMSNorm(of).
+func (d *Device) NormRoute(s device.Stream, ids, weights, logits, x, of, norm device.Mat, eps float32, gate, bias device.Mat, p device.Router) {
+	d.do("NormRoute", s, func(s *Stream) {
+		s.ops.NormRoute(mat(ids), mat(weights), mat(logits), mat(x), mat(of), mat(norm), eps, mat(gate), mat(bias), p)
 	})
 }
 

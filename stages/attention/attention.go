@@ -15,8 +15,8 @@ import (
 // Stage is an attention block. It owns scratch memory, so it computes one batch
 // at a time; the layers of a group share it.
 type Stage interface {
-	// Run writes st.Delta [T, H], the block's output for st.Normed, and stores the
-	// batch's rows in cache [slots, Attention.KVWidth].
+	// Run adds the block's output for st.Input to the residual stream, or leaves it in
+	// st.Delta [T, H], pending, and stores the batch's rows in cache [slots, Attention.KVWidth].
 	Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe)
 	// Close frees the scratch memory.
 	Close()

@@ -53,8 +53,8 @@ func NewGQA(dev device.Device, ops GQAOps, cfg *model.Config, lim stages.Limits,
 // Close frees the scratch memory.
 func (g *GQA) Close() { g.owned.free() }
 
-// Run writes st.Delta [T, H], the block's output for st.Normed, and stores the
-// batch's rows in cache [slots, 2*kv_heads*d].
+// Run adds the block's output for st.Input to the residual stream, or leaves it in
+// st.Delta [T, H], pending, and stores the batch's rows in cache [slots, 2*kv_heads*d].
 func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe) {
 	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(st.T)
 	half := kv.Cols / 2
@@ -75,7 +75,7 @@ func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 	if len(st.Decode) > 0 {
 		g.ops.GQA(s, out.X, q, cache, st.DecodeSpans(), g.sizes)
 	}
-	out.Mul(s, g.ops, st.Delta, &w.O)
+	st.AddMul(s, g.ops, &out, &w.O, probe)
 	if probe != nil {
 		probe.Observe(s, layer, "attn", out.X, st)
 		probe.Observe(s, layer, "mixer_out", st.Delta, st)

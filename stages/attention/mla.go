@@ -73,8 +73,8 @@ func NewMLA(dev device.Device, ops MLAOps, cfg *model.Config, lim stages.Limits,
 // Close frees the scratch memory.
 func (m *MLA) Close() { m.owned.free() }
 
-// Run writes st.Delta [T, H], the block's output for st.Normed, and stores the
-// batch's rows in cache [slots, kv_rank+rope].
+// Run adds the block's output for st.Input to the residual stream, or leaves it in
+// st.Delta [T, H], pending, and stores the batch's rows in cache [slots, kv_rank+rope].
 func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe) {
 	q, kv, out := m.q.RowRange(0, st.T), m.kv.RowRange(0, st.T), m.out.RowRange(st.T)
 	if !m.both.Zero() {
@@ -102,7 +102,7 @@ func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 	if len(st.Decode) > 0 {
 		m.ops.MLADecode(s, out.X, q, cache, w.KVB, st.DecodeSpans(), m.sizes)
 	}
-	out.Mul(s, m.ops, st.Delta, &w.O)
+	st.AddMul(s, m.ops, &out, &w.O, probe)
 	if probe != nil {
 		probe.Observe(s, layer, "kv_norm", latent, st)
 		probe.Observe(s, layer, "k_pe", kPe, st)
@@ -121,7 +121,7 @@ func (m *MLA) queries(s device.Stream, st *stages.State, w *Weights, q device.Ma
 		if probe != nil {
 			probe.Observe(s, layer, "q_a", qa.X, st)
 		}
-		m.ops.RMSNorm(s, qa.X, qa.X, w.QNorm, m.eps)
+		qa.Norm(s, m.ops, qa.X, w.QNorm, m.eps)
 		qa.Mul(s, m.ops, q, &w.QB)
 	} else if m.both.Zero() {
 		st.Input.Mul(s, m.ops, q, &w.Q)

@@ -92,6 +92,24 @@ func FFN(s device.Stream, ops Ops, out device.Mat, st *stages.State, n *device.F
 	ops.FFN(s, out, st.Normed, n.F)
 }
 
+// addOps are of a device that adds to the residual stream where it computes.
+type addOps interface {
+	stages.AddProducts
+	// AddFFN is x [T, H] F32 += the network's result for in; delta [T, H] is room for it.
+	AddFFN(s device.Stream, x, delta, in device.Mat, n *device.FFN)
+}
+
+// AddFFN adds the network's result for st.Input to the residual stream: at once, or as the
+// pending Delta, which a probe always finds there.
+func AddFFN(s device.Stream, ops Ops, st *stages.State, n *device.FFN, probe stages.Probe) {
+	if a, ok := ops.(addOps); ok && probe == nil && a.Adds(st.T) {
+		a.AddFFN(s, st.Hidden, st.Delta, st.Normed, n)
+		return
+	}
+	FFN(s, ops, st.Delta, st, n)
+	st.Pending = true
+}
+
 // RunShared writes st.Shared from st.Input; without shared experts it does
 // nothing. Beside Run on other streams it too must have passed Prepare.
 func (b *Bank) RunShared(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {

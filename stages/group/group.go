@@ -56,6 +56,8 @@ type Ops interface {
 // the shared network's result. y and shared are room for the parts.
 type MixOps interface {
 	Mix(s device.Stream, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat)
+	// AddMix is hidden [T, H] F32 += it; delta is room for the sum.
+	AddMix(s device.Stream, hidden, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat)
 }
 
 // Layer holds the weights of a layer. Dense layers have Dense, the others
@@ -85,7 +87,8 @@ type Group struct {
 	layers []Layer     // [Last-First]
 	caches []device.KV // [Last-First] of [slots, kv width]
 	mixer  attention.Stage
-	mix    MixOps // nil: the device has none
+	mix    MixOps             // nil: the device has none
+	adds   stages.AddProducts // the same
 }
 
 // KVTypes are what a KV cache can be kept in.
@@ -103,6 +106,7 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	}
 	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, layers: layers}
 	g.mix, _ = ops.(MixOps)
+	g.adds, _ = ops.(stages.AddProducts)
 	var err error
 	if g.mixer, err = attention.New(dev, ops, cfg, lim, &layers[0].Attention, table); err != nil {
 		return nil, fmt.Errorf("group: scratch memory: %w", err)

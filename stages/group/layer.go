@@ -10,26 +10,19 @@ import (
 // Attend runs a layer up to its experts: pending delta and input norm,
 // attention (storing the batch's keys and values), residual, post norm, and then
 // the router, or in a dense layer the whole feed-forward network. It leaves the
-// router's choice in st, or the dense network's output as st's pending delta.
+// router's choice in st; the dense network's output is added, or pending.
 func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	l := &g.layers[layer-g.First]
-	eps := g.cfg.NormEps
-	if st.Pending {
-		g.ops.AddRMSNorm(s, st.Normed, st.Hidden, st.Delta, l.InputNorm, eps)
-		st.Pending = false
-		if probe != nil {
+	pending := st.Pending
+	g.norm(s, st, l.InputNorm, probe)
+	if probe != nil {
+		if pending {
 			probe.Observe(s, layer-1, "layer_out", st.Hidden, st)
 		}
-	} else {
-		g.ops.RMSNorm(s, st.Normed, st.Hidden, l.InputNorm, eps)
-	}
-	st.Input.Changed()
-	if probe != nil {
 		probe.Observe(s, layer, "input_norm", st.Normed, st)
 	}
 	g.mixer.Run(s, st, &l.Attention, g.caches[layer-g.First], layer, probe)
-	g.ops.AddRMSNorm(s, st.Normed, st.Hidden, st.Delta, l.PostNorm, eps)
-	st.Input.Changed()
+	g.norm(s, st, l.PostNorm, probe)
 	if probe != nil {
 		probe.Observe(s, layer, "post_norm", st.Normed, st)
 	}
@@ -41,12 +34,26 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 		}
 		return
 	}
-	expert.FFN(s, g.ops, st.Delta, st, &l.Dense)
-	st.Pending = true
+	st.Input.Made(s, g.ops)
+	expert.AddFFN(s, g.ops, st, &l.Dense, probe)
 	if probe != nil {
 		probe.Observe(s, layer, "mlp_out", st.Delta, st)
 	}
 	g.finish(s, st, layer, probe)
+}
+
+// norm has st.Input be the norm of the residual stream, what is pending added to it.
+func (g *Group) norm(s device.Stream, st *stages.State, w device.Mat, probe stages.Probe) {
+	if st.Pending {
+		g.ops.AddRMSNorm(s, st.Normed, st.Hidden, st.Delta, w, g.cfg.NormEps)
+		st.Input.Changed()
+		st.Pending = false
+		return
+	}
+	st.Input.Norm(s, g.ops, st.Hidden, w, g.cfg.NormEps)
+	if probe != nil {
+		st.Input.Made(s, g.ops)
+	}
 }
 
 // Work lists the routed rows of st by expert, experts and assignments rising.
@@ -83,8 +90,12 @@ func (g *Group) Resident(layer int) bool { return g.Bank(layer).Resident() }
 func (g *Group) Mix(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	b := g.Bank(layer)
 	if g.mix != nil && probe == nil {
-		g.mix.Mix(s, st.Delta, st.ExpertOut, st.Shared, st.Normed, &b.Here, &b.Shared, st.RouterIDs, st.RouterWeights)
-		st.Pending = true
+		if g.adds != nil && g.adds.Adds(st.T) {
+			g.mix.AddMix(s, st.Hidden, st.Delta, st.ExpertOut, st.Shared, st.Normed, &b.Here, &b.Shared, st.RouterIDs, st.RouterWeights)
+		} else {
+			g.mix.Mix(s, st.Delta, st.ExpertOut, st.Shared, st.Normed, &b.Here, &b.Shared, st.RouterIDs, st.RouterWeights)
+			st.Pending = true
+		}
 		g.finish(s, st, layer, probe)
 		return
 	}
@@ -98,8 +109,10 @@ func (g *Group) finish(s device.Stream, st *stages.State, layer int, probe stage
 	if layer+1 < g.Last {
 		return
 	}
-	g.ops.Add(s, st.Hidden, st.Delta)
-	st.Pending = false
+	if st.Pending {
+		g.ops.Add(s, st.Hidden, st.Delta)
+		st.Pending = false
+	}
 	if probe != nil {
 		probe.Observe(s, layer, "layer_out", st.Hidden, st)
 	}

@@ -10,11 +10,17 @@ import (
 type Ops interface {
 	MatMul(s device.Stream, out, x, w device.Mat)
 	RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router)
+	stages.Norms
 }
 
 // fused is a device that does both at once, with the same bits.
 type fused interface {
 	Route(s device.Stream, ids, weights, logits, x, gate, bias device.Mat, p device.Router)
+}
+
+// normed is a fused device that also makes the rows: x = RMSNorm(of) by norm.
+type normed interface {
+	NormRoute(s device.Stream, ids, weights, logits, x, of, norm device.Mat, eps float32, gate, bias device.Mat, p device.Router)
 }
 
 // Stage is the router of one layer.
@@ -24,9 +30,16 @@ type Stage struct {
 	Params device.Router
 }
 
-// Run writes st.RouterLogits, RouterIDs and RouterWeights from st.Normed. The
-// host reads the ids after State.FetchRouterIDs.
+// Run writes st.RouterLogits, RouterIDs and RouterWeights from st.Input, which is
+// made if it is not there yet. The host reads the ids after State.FetchRouterIDs.
 func (r *Stage) Run(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
+	if n, ok := ops.(normed); ok {
+		if of, norm, eps, ok := st.Input.Take(); ok {
+			n.NormRoute(s, st.RouterIDs, st.RouterWeights, st.RouterLogits, st.Normed, of, norm, eps, r.Gate, r.Bias, r.Params)
+			return // nobody looks at it
+		}
+	}
+	st.Input.Made(s, ops)
 	if f, ok := ops.(fused); ok {
 		f.Route(s, st.RouterIDs, st.RouterWeights, st.RouterLogits, st.Normed, r.Gate, r.Bias, r.Params)
 	} else {

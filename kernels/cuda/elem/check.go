@@ -98,6 +98,13 @@ func normThreads(cols, step int) int {
 	return warps((chunks + each - 1) / each)
 }
 
+// Chunks reports whether a kernel takes these by chunks, which with NormThreads gives the
+// order of a norm's sum: for kernels elsewhere that norm rows with the bits of RMSNorm.
+func Chunks(operands ...launch.Mat) bool { return flags(operands...)&flagVec != 0 }
+
+// NormThreads is the number of threads that norm a row of cols elements, by chunks.
+func NormThreads(cols int) int { return normThreads(cols, chunk) }
+
 func rowBlocks(rows, threads int) launch.Config {
 	return launch.Config{Grid: launch.Dim{X: uint32(rows)}, Block: launch.Dim{X: uint32(threads)}, PDL: true}
 }

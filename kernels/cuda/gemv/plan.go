@@ -132,7 +132,7 @@ func (f formatPair) downAll(card launch.Card, m *Mixture) (p plan, ok bool) {
 		bytes += stagedBytes(m.Shared.Width())
 	}
 	items := m.IDs.Cols*p.parts + p.sharedParts
-	p.rows = 64*items + zeros
+	p.rows = 64*items + up16(4*m.IDs.Cols) + zeros
 	p.rings = p.rows + bytes
 	for rounds := (items + downWarps - 1) / downWarps; rounds <= items; rounds++ {
 		p.warps = (items + rounds - 1) / rounds

@@ -72,6 +72,16 @@ func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device
 	route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn)
 }
 
+// NormRoute is Route of x = RMSNorm(of).
+func (b *Builder) NormRoute(ids, weights, logits, x, of, norm launch.Mat, eps float32, gate, bias launch.Mat, p device.Router) {
+	if !b.Plain && x.Rows <= NormRows && b.Turn != 0 && route.CanNorm(x, of, norm, gate) {
+		route.NormRoute(b.List, ids, weights, logits, x, of, norm, eps, gate, bias, p, b.Turn)
+		return
+	}
+	b.RMSNorm(x, of, norm, eps)
+	b.Route(ids, weights, logits, x, gate, bias, p)
+}
+
 // TopK chooses experts.
 func (b *Builder) TopK(ids, weights, logits, bias launch.Mat, p device.Router) {
 	route.TopK(b.List, ids, weights, logits, bias, p, 0)

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"krater/kernels/cuda/launch"
@@ -67,7 +68,14 @@ func everything(b *Builder, a *at, rows int, list []device.Span, decode bool, bi
 	n := network(s.ExpertFF)
 	step := int64(1) << 30
 	bank := launch.Bank{Experts: s.Experts, W13: n.W13, W2: n.W2, Step: step, ScaleStep: step, Step2: step, ScaleStep2: step}
-	b.Mix(delta, a.mat(tensor.BF16, rows*s.TopK, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), x, bank, network(s.SharedFF), ids, weights)
+	y, shared := a.mat(tensor.BF16, rows*s.TopK, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden)
+	b.Mix(delta, y, shared, x, bank, network(s.SharedFF), ids, weights)
+	if rows > AddRows {
+		return
+	}
+	b.AddMatMul(h, delta, out, weight(s.Hidden, 16*128))
+	b.AddFFN(h, delta, x, network(s.DenseFF))
+	b.AddMix(h, delta, y, shared, x, bank, network(s.SharedFF), ids, weights)
 }
 
 // spansOf are sequences of so many rows in all; generated rows at random depths.
@@ -164,6 +172,50 @@ func TestFastKernelsAreChosen(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLaunchesOfALayer: what a layer of V2-Lite launches for a few generated rows.
+func TestLaunchesOfALayer(t *testing.T) {
+	norms := []string{"kr_rms_norm", "kr_gemv_int8_g128"}
+	for rows, want := range map[int][]string{
+		1: {"kr_gemv_norm_int8_g128", "kr_latent_store", "kr_mla_absorb", "kr_mla_decode_bf16", "kr_mla_merge", "kr_gemv_int8_g128",
+			"kr_norm_route", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"},
+		3: append(norms, "kr_latent_store", "kr_mla_absorb", "kr_mla_decode_bf16", "kr_mla_merge", "kr_gemv_int8_g128",
+			"kr_rms_norm", "kr_route_4", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"),
+	} {
+		var got []string
+		for _, o := range layer(rows).Ops {
+			got = append(got, o.Kernel.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d rows: launches\n%q, want\n%q", rows, got, want)
+		}
+	}
+}
+
+// layer is the launches of a MoE layer of V2-Lite.
+func layer(rows int) *launch.List {
+	s, a, l := &lite, &at{}, &launch.List{}
+	b := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 59, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+	h, x, delta := a.mat(tensor.F32, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden)
+	norm, both, out := a.mat(tensor.BF16, 1, s.Hidden), a.mat(tensor.BF16, rows, 16*192+576), a.mat(tensor.BF16, rows, 16*128)
+	q, kv := both.ColRange(0, 16*192), both.ColRange(16*192, both.Cols)
+	cache, kvb, table := launch.KV{Mat: a.mat(tensor.BF16, 1<<16, 576)}, launch.Weight{F: a.mat(tensor.BF16, 16*256, 512)}, a.mat(tensor.I32, 1, 1<<16)
+	turn := device.Rope{Heads: 16, HeadDim: 192, Offset: 128, Dim: 64, Interleaved: true}
+	key := device.Rope{Heads: 1, HeadDim: 64, Dim: 64, Interleaved: true}
+	b.NormMatMul(both, x, h, norm, 1e-6, a.tiles(both.Cols, s.Hidden, 8, false))
+	b.Latent(cache, q, kv, a.mat(tensor.BF16, 1, 512), 1e-6, a.mat(tensor.I32, rows, 1), a.mat(tensor.I32, rows, 1), a.mat(tensor.F32, 4096, 64), turn, key)
+	b.MLADecode(out, q, cache, kvb, spansOf(rand.New(rand.NewPCG(7, 8)), rows, true), table, s.MLA)
+	b.AddMatMul(h, delta, out, a.tiles(s.Hidden, 16*128, 8, false))
+	ids, weights, logits := a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK), a.mat(tensor.F32, rows, s.Experts)
+	b.NormRoute(ids, weights, logits, x, h, norm, 1e-6, a.mat(tensor.BF16, s.Experts, s.Hidden), launch.Mat{}, device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})
+	n := func(f, bits int) Network {
+		return Network{W13: a.tiles(2*f, s.Hidden, bits, true), W2: a.tiles(s.Hidden, f, bits, false)}
+	}
+	routed, step := n(s.ExpertFF, 4), int64(1)<<30
+	bank := launch.Bank{Experts: s.Experts, W13: routed.W13, W2: routed.W2, Step: step, ScaleStep: step, Step2: step, ScaleStep2: step}
+	b.AddMix(h, delta, a.mat(tensor.BF16, rows*s.TopK, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), x, bank, n(s.SharedFF, 8), ids, weights)
+	return l
 }
 
 func isPlain(name string) bool {

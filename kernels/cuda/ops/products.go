@@ -31,6 +31,34 @@ func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
 	}
 }
 
+// Up to how many rows a product is added to the residual where it is made, and of how many
+// a product norms its own rows: every block does so for itself, which costs it what a
+// launch costs at about four.
+const (
+	AddRows  = gemv.MaxRows
+	NormRows = 2
+)
+
+// AddMatMul is x [M, N] F32 += in * w^T; delta [M, N] is room for the product.
+func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
+	if !b.Plain && gemv.Can(in, &w) {
+		gemv.MatMul(b.List, b.Card, x, in, w, gemv.Options{Add: true})
+		return
+	}
+	b.MatMul(delta, in, w)
+	b.Add(x, delta)
+}
+
+// NormMatMul is out = RMSNorm(x) * w^T; in is room for the normed rows, and may be x.
+func (b *Builder) NormMatMul(out, in, x, norm launch.Mat, eps float32, w launch.Weight) {
+	if !b.Plain && in.Rows <= NormRows && gemv.CanNorm(b.Card, in, x, norm, &w) {
+		gemv.NormMatMul(b.List, b.Card, out, x, norm, eps, w)
+		return
+	}
+	b.RMSNorm(in, x, norm, eps)
+	b.MatMul(out, in, w)
+}
+
 // wide is a product of many rows of bfloat16.
 func (b *Builder) wide(out, x, w launch.Mat) {
 	var o gemm.Options
@@ -57,6 +85,17 @@ func (b *Builder) FFN(out, x launch.Mat, n Network) {
 	}
 	h := b.Scratch(plain.ScratchBytes(x.Rows, n.W2.Cols(), x.DType))
 	plain.FFN(b.List, out, h, x, n.W13, n.W2)
+}
+
+// AddFFN is x [M, H] F32 += FFN of in; delta [M, H] is room for that.
+func (b *Builder) AddFFN(x, delta, in launch.Mat, n Network) {
+	if !b.Plain && gemv.CanFFN(in, n.W13, n.W2) {
+		h := b.Scratch(gemv.FFNScratch(in.Rows, n.W2.Cols()))
+		gemv.FFN(b.List, b.Card, x, h, in, n.W13, n.W2, gemv.Options{Add: true})
+		return
+	}
+	b.FFN(delta, in, n)
+	b.Add(x, delta)
 }
 
 // ffnWide is FFN of many rows with weights of bfloat16, if there are kernels for it.
@@ -97,7 +136,7 @@ func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
 	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network(n)}
 	if !b.Plain && gemv.CanMoE(b.Card, &m) {
-		b.mixFew(delta, &m)
+		b.mixFew(delta, &m, gemv.Options{})
 		return
 	}
 	b.Experts(y, x, bank, ids)
@@ -107,6 +146,17 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 		b.FFN(shared, x, n)
 	}
 	elem.WeightedSum(b.List, delta, y, weights, shared)
+}
+
+// AddMix is hidden [T, H] F32 += Mix; delta is room for that.
+func (b *Builder) AddMix(hidden, delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
+	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network(n)}
+	if !b.Plain && gemv.CanMoE(b.Card, &m) {
+		b.mixFew(hidden, &m, gemv.Options{Add: true})
+		return
+	}
+	b.Mix(delta, y, shared, x, bank, n, ids, weights)
+	b.Add(hidden, delta)
 }
 
 // expertsMany is Experts of many rows: assignments sorted by expert, then products of an
@@ -126,7 +176,7 @@ func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat)
 }
 
 // mixFew is Mix of few rows.
-func (b *Builder) mixFew(delta launch.Mat, m *gemv.Mixture) {
+func (b *Builder) mixFew(out launch.Mat, m *gemv.Mixture, o gemv.Options) {
 	rows, topK, experts := m.X.Rows, m.IDs.Cols, m.Bank.Experts
 	width := 0
 	if !m.Shared.Zero() {
@@ -145,5 +195,5 @@ func (b *Builder) mixFew(delta launch.Mat, m *gemv.Mixture) {
 		m.Aligned = route.NewAligned(sorted, rows, topK, experts, tile)
 		route.Align(b.List, &m.Aligned, m.IDs, sort)
 	}
-	gemv.MoE(b.List, b.Card, delta, memory, m, gemv.Options{})
+	gemv.MoE(b.List, b.Card, out, memory, m, o)
 }

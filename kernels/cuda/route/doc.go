@@ -26,6 +26,7 @@ var (
 	kTopK       = launch.Named("kr_route_top_k")
 	kRoute1     = launch.Named("kr_route_1")
 	kRoute4     = launch.Named("kr_route_4")
+	kNormRoute  = launch.Named("kr_norm_route")
 	kAlignCount = launch.Named("kr_align_count")
 	kAlign      = launch.Named("kr_align")
 )

@@ -8,19 +8,23 @@ template <int FORMAT, bool PERMUTED>
 KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, const Matrix &w, float4 *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 	int eights = (m + 7) / 8, block = blockIdx.x / eights, first = blockIdx.x % eights * 8;
-	float sum[4] = {0, 0, 0, 0};
+	float sum[4] = {0, 0, 0, 0}, before[4] = {0, 0, 0, 0};
+	auto results = [&](auto f) { // f(i, where) of the results that this lane has
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			int token = first + 2 * c + i % 2, row = 16 * block + g + i / 2 * 8;
+			if (token < m && row < w.rows) f(i, (long long)token * out_stride + row);
+		}
+	};
 	product_of<FORMAT, PERMUTED, true>(sum, w, block, false, Range(w, warp, blockDim.x / 32), [&] {
 		pdl_launch();
 		pdl_wait();
+		if (add && warp == 0) results([&](int i, long long at) { before[i] = got(out, wide, at); });
 		return Token{x + (long long)(first + g) * x_stride, first + g < m};
 	});
 	join(sum, parts);
 	if (warp != 0) return;
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		int token = first + 2 * c + i % 2, row = 16 * block + g + i / 2 * 8;
-		if (token < m && row < w.rows) give(out, wide, add, (long long)token * out_stride + row, sum[i]);
-	}
+	results([&](int i, long long at) { give(out, wide, 0, at, add ? before[i] + sum[i] : sum[i]); });
 }
 // ..._hidden: of rows of hidden values as kr_gemv_gate_up leaves them.
 #define MATRIX_KERNEL(name, FORMAT, PERMUTED)                                                                                     \

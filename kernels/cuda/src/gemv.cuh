@@ -314,6 +314,8 @@ KR_DEV float in_order(const float *p, int n, int step) {
 
 KR_DEV float swiglu(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
 
+KR_DEV float got(const void *out, int wide, long long at) { return wide ? ((const float *)out)[at] : load((const bf16 *)out + at); }
+
 // A result goes out: as float32 or bfloat16, added to what is there or not.
 KR_DEV void give(void *out, int wide, int add, long long at, float v) {
 	if (wide) {

@@ -239,8 +239,9 @@ DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // The second half for few tokens, a row of blocks a token: out = the sum over its ranks,
 // in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has 16
 // rows and all experts; its warps take the parts of the products in turn (parts of each
-// expert, then of the shared network). Ids are read before the wait, as above. Shared
-// memory: results [items][16], zeros, the rows of h and hs, a ring a warp.
+// expert, then of the shared network). Ids and weights are read before the wait, as above,
+// and all that the last sums need is here when they are due. Shared memory: results
+// [items][16], factors [top_k], zeros, the rows of h and hs, a ring a warp.
 template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
                      const float *weights, int parts, int shared_parts, int rows_at, int rings, const Bank &bank, const Matrix &s, uint8_t *memory) {
@@ -252,6 +253,9 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	uint8_t *zeros = memory + rows_at - ZEROS, *rows = memory + rows_at;
 	float *results = (float *)memory;
 	int stride = staged_stride(bank.first.tiles);
+	int row = 16 * block + threadIdx.x;
+	bool mine = threadIdx.x < 16 && row < bank.first.rows;
+	float *factors = results + 16 * items, before = 0.f, rest = 0.f;
 	pdl_launch();
 	stage_zeros(zeros);
 	auto begin = [&](int i) {
@@ -265,7 +269,10 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		}
 	};
 	begin(warp);
+	for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
 	pdl_wait();
+	if (mine && base) rest = base[(long long)token * bank.first.rows + row];
+	if (mine && add) before = got(out, wide, (long long)token * out_stride + row);
 	stage<false>(rows, work.top_k, bank.first.tiles, [&](int r) { return h + (long long)(first + r) * (64 * bank.first.tiles); });
 	if (shared_parts) stage<false>(rows + work.top_k * stride, 1, s.tiles, [&](int) { return hs + (long long)token * (64 * s.tiles); });
 	__syncthreads();
@@ -291,15 +298,14 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		}
 	}
 	__syncthreads();
-	int row = 16 * block + threadIdx.x;
-	if (threadIdx.x >= 16 || row >= bank.first.rows) return;
+	if (!mine) return;
 	const float *r = results + threadIdx.x;
 	float total = 0.f;
-	for (int k = 0; k < work.top_k; k++)
-		if (work.expert(first + k) >= 0) total = fmaf(weights[first + k], in_order(r + k * parts * 16, parts, 16), total);
+	for (int k = 0; k < work.top_k; k++) // a rank without an expert has zeros
+		total = fmaf(factors[k], in_order(r + k * parts * 16, parts, 16), total);
 	if (shared_parts) total += in_order(r + routed * 16, shared_parts, 16);
-	if (base) total += base[(long long)token * bank.first.rows + row];
-	give(out, wide, add, (long long)token * out_stride + row, total);
+	if (base) total += rest;
+	give(out, wide, 0, (long long)token * out_stride + row, add ? before + total : total);
 }
 #define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \
@@ -329,10 +335,24 @@ kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, co
 	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
 	if (column >= n) return;
 	const Work work = {ids, 0, 0, 0, top_k, experts};
-	float total = 0.f;
-	for (int slot = token * top_k; slot < (token + 1) * top_k; slot++)
-		if (work.expert(slot) >= 0) total = fmaf(weights[slot], y[(long long)slot * n + column], total);
-	if (base) total += base[(long long)token * n + column];
-	give(out, wide, add, (long long)token * out_stride + column, total);
+	const int AHEAD = 4; // of a rank without an expert y is anything
+	float total = 0.f, rest = 0.f, before = 0.f;
+	long long at = (long long)token * out_stride + column;
+	if (base) rest = base[(long long)token * n + column];
+	if (add) before = got(out, wide, at);
+	for (int slot = token * top_k, end = slot + top_k; slot < end; slot += AHEAD) {
+		int e[AHEAD];
+		float factor[AHEAD], v[AHEAD];
+#pragma unroll
+		for (int k = 0; k < AHEAD; k++) {
+			int i = min(slot + k, end - 1);
+			e[k] = work.expert(i), factor[k] = weights[i], v[k] = y[(long long)i * n + column];
+		}
+#pragma unroll
+		for (int k = 0; k < AHEAD; k++)
+			if (slot + k < end && e[k] >= 0) total = fmaf(factor[k], v[k], total);
+	}
+	if (base) total += rest;
+	give(out, wide, 0, at, add ? before + total : total);
 }
 KR_EXPORT(kr_gemv_combine)

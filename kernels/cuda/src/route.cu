@@ -4,6 +4,7 @@
 // l + 32, ... of 8 columns (single columns where rows are not aligned), column by
 // column, and the lanes' sums are joined by halves, 16 apart first. So a token's logits
 // do not depend on how many tokens there are.
+#include "norm.cuh"
 #include "route.cuh"
 
 // The sums over the warp of N values a lane, N a power of two up to 64: value i comes to
@@ -66,9 +67,10 @@ template <int TT, int EE> KR_DEV void finish(const Logits &a, int t, int e, floa
 //
 // A lane's next AHEAD chunks of the gate are always on their way, the first of them before
 // the wait for the kernel that writes x: no kernel writes the gate, and it comes from
-// memory. x, of which XA chunks are on their way, was just written and comes from the cache.
-template <int V, int TT, int EE, int AHEAD, int XA>
-KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_half) {
+// memory. x, of which XA chunks are on their way, was just written and comes from the cache;
+// ready() is that wait.
+template <int V, int TT, int EE, int AHEAD, int XA, class Ready>
+KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_half, Ready ready) {
 	int lane = threadIdx.x % 32, chunks = a.cols / V;
 	bool real = t < a.tokens && e < a.experts;
 	const char *x = row_of(a.x, t, a.x_stride, x_half), *gate = row_of(a.gate, e, a.gate_stride, gate_half);
@@ -82,7 +84,7 @@ KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_hal
 			for (int k = 0; k < EE; k++)
 				if (lane + 32 * j < chunks) fetch(g[j][k], gate + (long long)min(k, last_e) * gate_step, lane + 32 * j, gate_half);
 	}
-	pdl_wait();
+	ready();
 	if (!real) return;
 	float sum[TT * EE];
 #pragma unroll
@@ -116,15 +118,15 @@ KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_hal
 KR_DEV int warp_number() { return blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
 KR_DEV void logits_1(const Logits &a, int flags) {
 	int t = warp_number() / a.experts, e = warp_number() % a.experts;
-	if (flags & VEC) logit_tile<8, 1, 1, 8, 8>(a, t, e, flags & BF16_0, flags & BF16_1);
-	else logit_tile<1, 1, 1, 4, 4>(a, t, e, flags & BF16_0, flags & BF16_1);
+	if (flags & VEC) logit_tile<8, 1, 1, 8, 8>(a, t, e, flags & BF16_0, flags & BF16_1, [] { pdl_wait(); });
+	else logit_tile<1, 1, 1, 4, 4>(a, t, e, flags & BF16_0, flags & BF16_1, [] { pdl_wait(); });
 }
 KR_DEV void logits_4(const Logits &a, int flags) {
-	logit_tile<8, 4, 1, 8, 2>(a, warp_number() / a.experts * 4, warp_number() % a.experts, flags & BF16_0, flags & BF16_1);
+	logit_tile<8, 4, 1, 8, 2>(a, warp_number() / a.experts * 4, warp_number() % a.experts, flags & BF16_0, flags & BF16_1, [] { pdl_wait(); });
 }
 KR_DEV void logits_4x2(const Logits &a, int flags) {
 	int across = (a.experts + 1) / 2;
-	logit_tile<8, 4, 2, 4, 1>(a, warp_number() / across * 4, warp_number() % across * 2, flags & BF16_0, flags & BF16_1);
+	logit_tile<8, 4, 2, 4, 1>(a, warp_number() / across * 4, warp_number() % across * 2, flags & BF16_0, flags & BF16_1, [] { pdl_wait(); });
 }
 
 #define LOGITS(name, part)                                                                                                       \
@@ -286,3 +288,22 @@ KR_DEV void choose_last(unsigned *turn, const Logits &a, int *ids, int ids_strid
 	KR_EXPORT(name)
 ROUTE(kr_route_1, logits_1)
 ROUTE(kr_route_4, logits_4)
+
+// kr_route_1 of rows that are normed on the way, by every block for itself; the first one
+// leaves them in x too, of bfloat16, for those who come after. All aligned for chunks.
+KR_KERNEL(128, 1)
+kr_norm_route(unsigned *turn, float *out, int out_stride, bf16 *x, int x_stride, int tokens, const void *of, int of_half, int of_stride,
+              const void *norm, int norm_half, float eps, int threads, const void *gate, int gate_half, int gate_stride, int experts,
+              int cols, int *ids, int ids_stride, float *weights, int weights_stride, const float *bias, int k, int sigmoid, int groups,
+              int top_groups, int top2, int normalize, float scale) {
+	KR_SHARED(bf16, rows);
+	float *sums = (float *)(rows + tokens * norm_step(cols));
+	pdl_launch();
+	NormRows n = {of, of_stride, of_half != 0, tokens, cols, norm, norm_half != 0, eps, threads, blockIdx.x == 0 ? x : 0, x_stride};
+	Logits a = {out, rows, gate, out_stride, norm_step(cols), gate_stride, tokens, experts, cols};
+	Router r = {experts, k, sigmoid, groups, top_groups, top2, normalize, scale};
+	int t = warp_number() / experts, e = warp_number() % experts;
+	logit_tile<8, 1, 1, 8, 8>(a, t, e, true, gate_half != 0, [&] { norm_rows(rows, sums, n); });
+	choose_last(turn, a, ids, ids_stride, weights, weights_stride, bias, 0, r);
+}
+KR_EXPORT(kr_norm_route)

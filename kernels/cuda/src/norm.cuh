@@ -1,0 +1,63 @@
+// RMSNorm of few rows by every block for itself, for a kernel that is their only reader or
+// that would wait for another launch: into shared memory, with the bits of kr_rms_norm.
+#pragma once
+#include "elem.cuh"
+
+struct NormRows {
+	const void *x; // [m, cols]
+	int stride;
+	bool half;
+	int m, cols; // m up to 8, cols a multiple of 8, everything aligned to 16 bytes
+	const void *w; // [1, cols]
+	bool w_half;
+	float eps;
+	int threads; // of a block of kr_rms_norm: the order of its sums
+	bf16 *copy;  // [m, cols] of rows; 0: nobody else wants them
+	int copy_stride;
+};
+
+// The elements from a row to the next one, in shared memory: not all in one bank.
+KR_DEV int norm_step(int cols) { return cols + 8; }
+
+// For all threads of a block of whole warps: rows [m] norm_step apart, of bfloat16, and
+// sums [m][32], both in shared memory. It waits for the kernel before this one.
+KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRows &n) {
+	int chunks = n.cols / 8, lane = threadIdx.x % 32, first = threadIdx.x;
+	bool mine = first < min(n.threads, chunks);
+	Chunk<8> weight, kept; // of chunk `first`
+	if (first < chunks) fetch(weight, n.w, first, n.w_half);
+	pdl_wait();
+	for (int r = 0; r < n.m; r++) {
+		const char *x = row_of(n.x, r, n.stride, n.half);
+		for (int t = first; t < n.threads; t += blockDim.x) {
+			float sum = 0.f;
+			for (int i = t; i < chunks; i += n.threads) {
+				Chunk<8> c;
+				float v[8];
+				fetch(c, x, i, n.half);
+				if (r == 0 && i == first) kept = c;
+				widen(v, c, n.half);
+				for (int j = 0; j < 8; j++) sum = fmaf(v[j], v[j], sum);
+			}
+			sum = warp_sum(sum);
+			if (lane == 0) sums[r * 32 + t / 32] = sum;
+		}
+	}
+	__syncthreads();
+	for (int r = 0; r < n.m; r++) {
+		const char *x = row_of(n.x, r, n.stride, n.half);
+		float scale = rms_scale(warp_sum(lane < n.threads / 32 ? sums[r * 32 + lane] : 0.f), n.cols, n.eps);
+		for (int i = first; i < chunks; i += blockDim.x) {
+			Chunk<8> c = kept, u = weight;
+			if (r > 0 || i != first || !mine) fetch(c, x, i, n.half);
+			if (i != first) fetch(u, n.w, i, n.w_half);
+			float v[8], w[8];
+			widen(v, c, n.half);
+			widen(w, u, n.w_half);
+			for (int j = 0; j < 8; j++) v[j] = v[j] * scale * w[j];
+			put(rows + r * norm_step(n.cols), i, v, true);
+			if (n.copy) put(row_of(n.copy, r, n.copy_stride, true), i, v, true);
+		}
+	}
+	__syncthreads();
+}
