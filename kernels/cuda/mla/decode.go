@@ -9,6 +9,7 @@ import (
 
 var (
 	kAbsorb = launch.Named("kr_mla_absorb")
+	kJoin   = launch.Named("kr_mla_join")
 	kMerge  = launch.Named("kr_mla_merge")
 	kAttend = map[tensor.DType]launch.Kernel{
 		tensor.BF16:   launch.Named("kr_mla_decode_bf16"),
@@ -17,16 +18,23 @@ var (
 	}
 )
 
-// The sizes of mla.cuh and mla_decode.cu.
+// The sizes of mla.cuh, mla_decode.cu and mla_merge.cu.
 const (
 	nope, rope, vDim, rank = 128, 64, 128, 512
 	width                  = rank + rope
 
 	absorbCols, absorbRows = 64, 64
 	headsPerBlock          = 16
-	mergeRows, mergeV      = 8, 64
-	// two tiles of 64 keys, a tile of weights, marks and sums of 8 warps
-	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 2*4*8*headsPerBlock
+	joinCols               = 64
+	mergeRows, mergeV      = 8, 32
+	// two tiles of 64 keys, a tile of weights, marks of 8 warps, what is known of tiles
+	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 4*8*headsPerBlock + 128
+	// and what a block has summed up of a group of items
+	foldShared = decodeShared + 4*headsPerBlock*rank
+
+	// Up to so many items of a single row, merge joins them itself: each of its blocks
+	// reads all of a head's.
+	mergeItems = 48
 )
 
 // fixed reports whether the sizes are those the fast kernels are made for.
@@ -73,10 +81,22 @@ func layout(rows, items int, p device.MLA) places {
 
 func align(n int) int { return (n + 255) &^ 255 }
 
+// attendShape is the grid of attention, heads and shares of the items, and whether its
+// blocks sum up groups of items themselves: that takes shared memory that only some cards
+// have.
+func attendShape(card launch.Card, items, heads int) (grid launch.Dim, folds bool, shared uint32) {
+	blocks := int(over(heads, headsPerBlock))
+	shares := min(max(1, card.SMs/blocks), items)
+	if grid = (launch.Dim{X: uint32(blocks), Y: uint32(shares)}); card.SharedMax < foldShared {
+		return grid, false, decodeShared
+	}
+	return grid, true, foldShared
+}
+
 // Decode is latent attention of all generated rows in table, at most rows of them with at
 // most items of work (DecodeItems, or what else bounds spans.Items of all rows); only
-// these bounds make the grid, and a row beyond them becomes NaN. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16.
-// scratch has DecodeScratch bytes, aligned to 16.
+// these bounds make the grid, and a row beyond them becomes NaN. out [T, heads*128] BF16
+// or F32, q [T, heads*192] BF16. scratch has DecodeScratch bytes, aligned to 16.
 func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA) {
 	const op = "MLADecode"
 	check(op, out, q, &cache, &kvb, table, p)
@@ -91,19 +111,29 @@ func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV
 		return
 	}
 	d := layout(rows, items, p)
-	part, marks := scratch+launch.Ptr(d.part), scratch+launch.Ptr(d.marks)
-	kvbAt, kvbStride := launch.P(kvb.F.At), launch.I32(kvb.F.Stride)
+	part, marks := launch.P(scratch+launch.Ptr(d.part)), launch.P(scratch+launch.Ptr(d.marks))
+	kvbAt, kvbStride, heads := launch.P(kvb.F.At), launch.I32(kvb.F.Stride), launch.I32(p.Heads)
 	l.Add(kAbsorb, launch.Config{
 		Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, absorbRows)}, Block: launch.Dim{X: 128}, Shared: nope * absorbCols * 2, PDL: true},
-		launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), launch.I32(p.Heads))
-	blocks := min(card.SMs, items*int(over(p.Heads, headsPerBlock)))
-	l.Add(kAttend[cache.DType], launch.Config{Grid: launch.Dim{X: uint32(blocks)}, Block: launch.Dim{X: 256}, Shared: decodeShared, PDL: true},
-		launch.P(part), launch.P(marks), launch.I32(items), launch.P(scratch), launch.P(cache.At), launch.P(cache.Scales.At),
+		launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads)
+	grid, folds, shared := attendShape(card, items, p.Heads)
+	shares := 0 // of items that are not summed up yet
+	if folds {
+		shares = int(grid.Y)
+	}
+	l.Add(kAttend[cache.DType], launch.Config{Grid: grid, Block: launch.Dim{X: 256}, Shared: shared, PDL: true},
+		part, marks, launch.I32(items), launch.I32(shares), launch.P(scratch), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At),
-		launch.I32(p.Heads), launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
+		heads, launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
+	latents := launch.P(0)
+	if rows > 1 || items > mergeItems {
+		latents = launch.P(scratch) // the queries are not needed any more
+		l.Add(kJoin, launch.Config{Grid: launch.Dim{X: uint32(p.Heads * rank / joinCols), Y: uint32(rows)}, Block: launch.Dim{X: joinCols}, PDL: true},
+			latents, part, marks, launch.I32(items), launch.I32(shares), launch.P(table.At), heads)
+	}
 	l.Add(kMerge, launch.Config{
-		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 256}, PDL: true},
-		launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(part), launch.P(marks), launch.I32(items), kvbAt, kvbStride, launch.P(table.At), launch.I32(p.Heads))
+		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 512}, PDL: true},
+		launch.P(out.At), wide(op, out), launch.I32(out.Stride), latents, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, launch.P(table.At), heads)
 }
 
 func over(n, by int) uint32 { return uint32((n + by - 1) / by) }

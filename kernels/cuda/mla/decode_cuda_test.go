@@ -18,11 +18,15 @@ const epsMMA = 3. / 256
 
 // runDecode runs Decode with a poisoned output and bounds that are not tight.
 func (b *problem) runDecode(dt tensor.DType) []float32 {
+	return b.decodeWithin(b.c.Info(), dt, len(b.decode)+3, b.items()+3)
+}
+
+func (b *problem) items() int {
 	items := 0
 	for _, s := range b.decode {
 		items += spans.Items(s.Pos + s.Len)
 	}
-	return b.decodeWithin(b.c.Info(), dt, len(b.decode)+3, items+3)
+	return items
 }
 
 func (b *problem) decodeWithin(card launch.Card, dt tensor.DType, rows, items int) []float32 {
@@ -71,19 +75,23 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// A row has the same bits alone, among others, on few multiprocessors and in every run.
+// A row has the same bits alone, among others, on few multiprocessors, where blocks have
+// no room to sum up several items, and in every run.
 func TestDecodeInvariance(t *testing.T) {
 	c := cudatest.Open(t)
-	for heads, dt := range map[int]tensor.DType{2: tensor.F8E4M3, 17: tensor.BF16} {
+	for heads, dt := range map[int]tensor.DType{2: tensor.F8E4M3, 17: tensor.BF16, 1: tensor.I8} {
 		p := lite
 		p.Heads = heads
-		b := newProblem(c, 3, p, tensor.BF16, dt, tensor.BF16, contexts(70, 300, 5))
+		b := newProblem(c, 3, p, tensor.BF16, dt, tensor.BF16, contexts(70, 1100, 5, 520)) // 2, 18, 1 and 9 items
 		all := b.runDecode(tensor.F32)
+		compare(t, dt.String(), all, b.want(), epsMMA)
 		sameBits(t, "again", b.runDecode(tensor.F32), all)
-		for _, sms := range []int{1, 3} {
+		for _, sms := range []int{1, 3, 20} {
 			card := c.Info()
 			card.SMs = sms
-			sameBits(t, "on few multiprocessors", b.decodeWithin(card, tensor.F32, 3, 5), all)
+			sameBits(t, "on few multiprocessors", b.decodeWithin(card, tensor.F32, 4, 30), all)
+			card.SharedMax = decodeShared
+			sameBits(t, "without room for sums", b.decodeWithin(card, tensor.F32, 4, 31), all)
 		}
 		cols := b.p.Heads * b.p.V
 		list := b.decode
@@ -91,8 +99,27 @@ func TestDecodeInvariance(t *testing.T) {
 			b.decode = []device.Span{s}
 			b.putTable()
 			sameBits(t, "alone", b.runDecode(tensor.F32)[i*cols:(i+1)*cols], all[i*cols:(i+1)*cols])
+			sameBits(t, "the only one", b.decodeWithin(c.Info(), tensor.F32, 1, b.items())[i*cols:(i+1)*cols], all[i*cols:(i+1)*cols])
 		}
 	}
+}
+
+// A row has the same bits alone and among 32 others.
+func TestDecodeAmongMany(t *testing.T) {
+	c := cudatest.Open(t)
+	p := lite
+	p.Heads = 1
+	n := []int{1100}
+	for i := range 32 {
+		n = append(n, 1+i*i)
+	}
+	b := newProblem(c, 5, p, tensor.BF16, tensor.F8E4M3, tensor.BF16, contexts(n...))
+	card := c.Info()
+	card.SMs = 7
+	all := b.decodeWithin(card, tensor.BF16, len(n), b.items())
+	b.decode = b.decode[:1]
+	b.putTable()
+	sameBits(t, "alone", b.decodeWithin(c.Info(), tensor.BF16, 1, b.items())[:p.V], all[:p.V])
 }
 
 // Items beyond the bound are left out, and their rows are NaN; others are as ever.
@@ -100,7 +127,7 @@ func TestDecodeBeyondItsBound(t *testing.T) {
 	c := cudatest.Open(t)
 	p := lite
 	p.Heads = 1
-	b := newProblem(c, 4, p, tensor.BF16, tensor.BF16, tensor.BF16, contexts(9, 140, 20))
+	b := newProblem(c, 4, p, tensor.BF16, tensor.BF16, tensor.BF16, contexts(9, 100, 20))
 	all := b.runDecode(tensor.F32)
 	got := b.decodeWithin(c.Info(), tensor.F32, 3, 3) // one, two and one item
 	sameBits(t, "two rows", got[:2*p.V], all[:2*p.V])

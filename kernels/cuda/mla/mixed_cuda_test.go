@@ -27,11 +27,11 @@ func TestMixed(t *testing.T) {
 	})
 	b.q = wide
 	out, slow := b.out(tensor.F32), b.out(tensor.F32)
-	scratch := c.Alloc(max(DecodeScratch(2, 3, p), PrefillScratch(2, 256, 256, p)))
+	scratch := c.Alloc(max(DecodeScratch(2, 5, p), PrefillScratch(2, 256, 256, p)))
 	c.Run(func(l *launch.List) {
 		expand := func(out, x launch.Mat, w launch.Weight) { plain.MatMul(l, out, x, w) }
 		Prefill(l, c.Info(), out, b.q, b.kv, b.kvb, b.prefill, b.table, 256, scratch, expand, b.p)
-		Decode(l, c.Info(), out, b.q, b.kv, b.kvb, b.table, 2, 3, scratch, b.p)
+		Decode(l, c.Info(), out, b.q, b.kv, b.kvb, b.table, 2, 5, scratch, b.p)
 		PlainPrefill(l, slow, b.q, b.kv, b.kvb, b.table, b.p)
 		PlainDecode(l, slow, b.q, b.kv, b.kvb, b.table, b.p)
 	})

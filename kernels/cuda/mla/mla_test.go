@@ -48,25 +48,32 @@ func refused(t *testing.T, what string, f func()) {
 
 func TestDecodeLaunches(t *testing.T) {
 	for _, x := range []struct {
-		heads, rows, context int
-		absorb, merge        launch.Dim
-		attend               uint32
+		heads, rows, context  int
+		absorb, attend, merge launch.Dim
+		join                  bool
 	}{
-		{16, 1, 2048, launch.Dim{X: 8, Y: 16, Z: 1}, launch.Dim{X: 32, Y: 1}, 16},
-		{16, 32, 2048, launch.Dim{X: 8, Y: 16, Z: 1}, launch.Dim{X: 32, Y: 4}, 132},
-		{128, 65, 100, launch.Dim{X: 8, Y: 128, Z: 2}, launch.Dim{X: 256, Y: 9}, 132},
+		{16, 1, 2048, launch.Dim{X: 8, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 32}, launch.Dim{X: 64, Y: 1}, false},
+		{16, 1, 32768, launch.Dim{X: 8, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 128}, launch.Dim{X: 64, Y: 1}, true},
+		{16, 32, 2048, launch.Dim{X: 8, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 4}, true},
+		{128, 65, 100, launch.Dim{X: 8, Y: 128, Z: 2}, launch.Dim{X: 8, Y: 16}, launch.Dim{X: 512, Y: 9}, true},
 	} {
 		a := newArgs(x.rows, x.heads)
 		var l launch.List
 		a.decode(&l, x.rows, DecodeItems(x.rows, x.context))
-		if len(l.Ops) != 3 {
-			t.Fatalf("%d launches", len(l.Ops))
-		}
-		for i, want := range []struct {
+		type kernel struct {
 			name string
 			grid launch.Dim
 			args int
-		}{{"kr_mla_absorb", x.absorb, 7}, {"kr_mla_decode_e4m3", launch.Dim{X: x.attend}, 13}, {"kr_mla_merge", x.merge, 10}} {
+		}
+		want := []kernel{{"kr_mla_absorb", x.absorb, 7}, {"kr_mla_decode_e4m3", x.attend, 14}}
+		if x.join {
+			want = append(want, kernel{"kr_mla_join", launch.Dim{X: uint32(8 * x.heads), Y: uint32(x.rows)}, 7})
+		}
+		want = append(want, kernel{"kr_mla_merge", x.merge, 12})
+		if len(l.Ops) != len(want) {
+			t.Fatalf("%d launches", len(l.Ops))
+		}
+		for i, want := range want {
 			o := l.Ops[i]
 			if o.Kernel.String() != want.name || o.Config.Grid != want.grid || o.Count != want.args || !o.Config.PDL {
 				t.Errorf("%+v: %s %+v with %d arguments, want %+v", x, o.Kernel, o.Config, o.Count, want)
@@ -77,6 +84,26 @@ func TestDecodeLaunches(t *testing.T) {
 	var l launch.List
 	if a.decode(&l, 0, 0); len(l.Ops) != 0 {
 		t.Errorf("%d launches for no rows", len(l.Ops))
+	}
+}
+
+// Every head has a block even on a small card, and a block's sums have room or stay out.
+func TestAttendShape(t *testing.T) {
+	for _, x := range []struct {
+		card         launch.Card
+		items, heads int
+		grid         launch.Dim
+		folds        bool
+	}{
+		{h100, 5, 16, launch.Dim{X: 1, Y: 5}, true},
+		{h100, 500, 20, launch.Dim{X: 2, Y: 66}, true},
+		{launch.Card{SMs: 4, SharedMax: 232448}, 500, 128, launch.Dim{X: 8, Y: 1}, true},
+		{launch.Card{SMs: 108, SharedMax: 166912}, 500, 16, launch.Dim{X: 1, Y: 108}, false},
+	} {
+		grid, folds, shared := attendShape(x.card, x.items, x.heads)
+		if grid != x.grid || folds != x.folds || int(shared) > x.card.SharedMax {
+			t.Errorf("%+v: %+v, folds %v, %d bytes", x, grid, folds, shared)
+		}
 	}
 }
 

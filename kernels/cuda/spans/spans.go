@@ -41,9 +41,10 @@ const RowTile = 128
 
 // How a generated row's keys are cut into items for several blocks: at least
 // ItemTokens a piece, at most ItemsMax pieces. Only the row's own length decides, so its
-// bits do not depend on the batch.
+// bits do not depend on the batch. Short items let a single row have many blocks; where
+// there are many rows, blocks take several items at a time (spans.cuh).
 const (
-	ItemTokens = 128
+	ItemTokens = 64
 	ItemsMax   = 128
 )
 

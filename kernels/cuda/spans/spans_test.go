@@ -19,11 +19,11 @@ func TestPut(t *testing.T) {
 	if n != Words(4, 12) || dst[n] != -77 {
 		t.Fatalf("%d words, %d expected; the word after is %d", n, Words(4, 12), dst[n])
 	}
-	want := []int32{2, 2, 4, 3, 384, 0, 0, 0,
+	want := []int32{2, 2, 6, 3, 384, 0, 0, 0,
 		0, 200, 0, 40, 4, 0, 0, 2,
 		201, 1, 64, 44, 2, 256, 2, 1,
-		200, 1, 300, 46, 5, 128, 0, 3,
-		202, 1, 0, 51, 1, 128, 3, 1,
+		200, 1, 300, 46, 5, 64, 0, 5,
+		202, 1, 0, 51, 1, 64, 5, 1,
 		7, 3, 9, 1, 4, 5, 2, 6, 8, 10, 11, 12}
 	if !slices.Equal(dst[:n], want) {
 		t.Errorf("got  %v\nwant %v", dst[:n], want)

@@ -30,3 +30,12 @@ KR_DEV void widen_i8(uint32_t w, float scale, uint32_t &lo, uint32_t &hi) {
 	lo = pack_bf16((float)(v << 24 >> 24) * scale, (float)(v << 16 >> 24) * scale);
 	hi = pack_bf16((float)(v << 8 >> 24) * scale, (float)(v >> 24) * scale);
 }
+
+// How two sums of weights times latents are added up: the older counts x, the newer y, and
+// most, the older's largest score, becomes that of both.
+KR_DEV float2 fold_factors(float &most, float newer) {
+	float m = fmaxf(most, newer);
+	float2 f = make_float2(exp2_approx(most - m), exp2_approx(newer - m));
+	most = m;
+	return f;
+}

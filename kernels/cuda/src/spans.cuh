@@ -4,6 +4,7 @@
 #include "kr.cuh"
 
 enum { SPAN_HEAD = 8, SPAN_RECORD = 8, KEY_TILE = 64, KEY_ALIGN = 128, ROW_TILE = 128 };
+enum { ITEMS_MAX = 128, FOLD = 8 };
 enum { HEAD_PREFILL, HEAD_DECODE, HEAD_ITEMS, HEAD_TILES, HEAD_KEYS };
 
 // One sequence's part of the batch.
@@ -42,4 +43,20 @@ KR_DEV int span_of_item(const int *table, int from, int to, int i) {
 KR_DEV long long span_slot(const int *table, const Span &s, int p, int block_tokens) {
 	int b = p / block_tokens;
 	return (long long)table[s.first + b] * block_tokens + (p - b * block_tokens);
+}
+
+// Items of decode, numbered through all rows, are shared out in order: share i of shares is
+// items share_begin(i)..share_begin(i+1)-1. The products fit 32 bits: items are at most
+// ITEMS_MAX a row, shares are at most the multiprocessors.
+KR_DEV int share_begin(int items, int shares, int i) { return i * items / shares; }
+KR_DEV int share_of(int items, int shares, int item) { return ((item + 1) * shares - 1) / items; }
+
+// A row's items are summed up FOLD at a time, one after the other, and then these groups
+// are joined: always in that order, whoever does it. A share's own groups, and what it has
+// of one from its first item on, are summed up already where the group's first item would
+// be. So many of the n items of a group that begins at item `first` are in its place (0
+// shares: none but itself).
+KR_DEV int folded(int items, int shares, int first, int n) {
+	if (shares == 0) return 1;
+	return min(n, share_begin(items, shares, share_of(items, shares, first) + 1) - first);
 }
