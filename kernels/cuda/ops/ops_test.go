@@ -178,9 +178,9 @@ func TestFastKernelsAreChosen(t *testing.T) {
 func TestLaunchesOfALayer(t *testing.T) {
 	norms := []string{"kr_rms_norm", "kr_gemv_int8_g128"}
 	for rows, want := range map[int][]string{
-		1: {"kr_gemv_norm_int8_g128", "kr_latent_store", "kr_mla_absorb", "kr_mla_decode_bf16", "kr_mla_merge", "kr_gemv_int8_g128",
+		1: {"kr_gemv_norm_int8_g128", "kr_latent_store", "kr_mla_absorb", "kr_mla_decode_bf16", "kr_mla_join", "kr_mla_merge", "kr_gemv_int8_g128",
 			"kr_norm_route", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"},
-		3: append(norms, "kr_latent_store", "kr_mla_absorb", "kr_mla_decode_bf16", "kr_mla_merge", "kr_gemv_int8_g128",
+		3: append(norms, "kr_latent_store", "kr_mla_absorb", "kr_mla_decode_bf16", "kr_mla_join", "kr_mla_merge", "kr_gemv_int8_g128",
 			"kr_rms_norm", "kr_route_4", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"),
 	} {
 		var got []string
