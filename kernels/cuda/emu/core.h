@@ -138,6 +138,7 @@ void seen(const void *p); // an atomic operation: for race.h
 // matrix instructions: tensor.cpp
 void ldmatrix(uint32_t *r, uint32_t at, int count, bool trans);
 void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+void mma_f16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void mma(int *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void wgmma(const Product &p);
 void wgmma_commit();

@@ -19,6 +19,7 @@ KR_DEV void ldmatrix_x2(uint32_t (&r)[2], uint32_t at) { kr_emu::ldmatrix(r, at,
 KR_DEV void ldmatrix_x2_trans(uint32_t (&r)[2], uint32_t at) { kr_emu::ldmatrix(r, at, 2, true); }
 
 KR_DEV void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { kr_emu::mma(c, a, b0, b1); }
+KR_DEV void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { kr_emu::mma_f16(c, a, b0, b1); }
 KR_DEV void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { kr_emu::mma(c, a, b0, b1); }
 
 namespace kr_emu {
@@ -27,6 +28,25 @@ inline uint32_t f32_bf16(float v) { // round to nearest even; every NaN is 0x7ff
 	uint32_t u = __float_as_uint(v);
 	if (v != v) return 0x7fff;
 	return (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+inline float f16_f32(uint32_t bits) {
+	int e = bits >> 10 & 31, m = bits & 0x3ff;
+	float v = e == 0 ? ldexpf(m, -24) : e < 31 ? ldexpf(m | 0x400, e - 25) : m ? NAN : INFINITY;
+	return bits & 0x8000 ? -v : v;
+}
+inline uint32_t f32_f16(float v) { // round to nearest even; every NaN is 0x7fff
+	uint32_t u = __float_as_uint(v), sign = u >> 16 & 0x8000;
+	if (v != v) return 0x7fff;
+	float a = fabsf(v);
+	if (a >= 65520.f) return sign | 0x7c00;
+	if (a < 6.103515625e-5f) return sign | (uint32_t)rintf(a * 16777216.f); // below 2^-14: steps of 2^-24
+	u &= 0x7fffffff;
+	return sign | (((u + 0xfff + (u >> 13 & 1)) >> 13) - (112 << 10));
+}
+inline uint32_t e4m3_f16(uint32_t v) { // NaN too
+	int e = v >> 3 & 15, m = v & 7;
+	float a = (v & 0x7f) == 0x7f ? NAN : e ? ldexpf(8 + m, e - 10) : ldexpf(m, -9);
+	return f32_f16(v & 0x80 ? -a : a);
 }
 // a*b + c rounded once to bf16. The product is exact in double, and so is the sum unless
 // the exponents are more than 53 bits apart; then the sum is rounded to odd, which makes
@@ -44,6 +64,11 @@ inline uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
 KR_DEV uint32_t pack_bf16(float lo, float hi) { return kr_emu::f32_bf16(lo) | kr_emu::f32_bf16(hi) << 16; }
 KR_DEV uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
 	return kr_emu::fma_bf16(a & 0xffff, b & 0xffff, c & 0xffff) | kr_emu::fma_bf16(a >> 16, b >> 16, c >> 16) << 16;
+}
+KR_DEV uint32_t pack_f16(float lo, float hi) { return kr_emu::f32_f16(lo) | kr_emu::f32_f16(hi) << 16; }
+KR_DEV void widen_e4m3_f16(uint32_t w, uint32_t &lo, uint32_t &hi) {
+	lo = kr_emu::e4m3_f16(w & 0xff) | kr_emu::e4m3_f16(w >> 8 & 0xff) << 16;
+	hi = kr_emu::e4m3_f16(w >> 16 & 0xff) | kr_emu::e4m3_f16(w >> 24) << 16;
 }
 template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t and_or(uint32_t a) { return (a & MASK) | BITS; }
 template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t andn_or(uint32_t a) { return (~a & MASK) | BITS; }

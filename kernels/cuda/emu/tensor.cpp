@@ -102,14 +102,18 @@ struct Mma {
 	uint32_t b0, b1;
 };
 
-static void combine_mma_bf16(void *const *args, uint32_t) {
+// Pairs of bf16 or of f16, whose values `value` gives.
+template <float (*value)(uint32_t)> static void combine_mma(void *const *args, uint32_t) {
 	float a[256], b[128], sum[128];
 	for (int l = 0; l < 32; l++) {
 		Mma *m = static_cast<Mma *>(args[l]);
 		int g = l / 4, c = l % 4;
-		a_bf16(a, m->a, l);
-		b[(2 * c) * 8 + g] = lo(m->b0), b[(2 * c + 1) * 8 + g] = hi(m->b0);
-		b[(2 * c + 8) * 8 + g] = lo(m->b1), b[(2 * c + 9) * 8 + g] = hi(m->b1);
+		for (int i = 0; i < 4; i++) {
+			float *p = a + (g + 8 * (i & 1)) * 16 + 2 * c + 8 * (i >> 1);
+			p[0] = value(m->a[i] & 0xffff), p[1] = value(m->a[i] >> 16);
+		}
+		const uint32_t pairs[2] = {m->b0, m->b1};
+		for (int i = 0; i < 2; i++) b[(2 * c + 8 * i) * 8 + g] = value(pairs[i] & 0xffff), b[(2 * c + 8 * i + 1) * 8 + g] = value(pairs[i] >> 16);
 	}
 	product<float, 16>(sum, a, b, 8);
 	for (int l = 0; l < 32; l++) scatter(static_cast<float *>(static_cast<Mma *>(args[l])->c), sum, 8, l);
@@ -132,7 +136,11 @@ static void combine_mma_s8(void *const *args, uint32_t) {
 
 void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
 	Mma m{c, a, b0, b1};
-	meet(0xffffffffu, combine_mma_bf16, &m, "mma_bf16");
+	meet(0xffffffffu, combine_mma<bf16_f32>, &m, "mma_bf16");
+}
+void mma_f16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+	Mma m{c, a, b0, b1};
+	meet(0xffffffffu, combine_mma<f16_f32>, &m, "mma_f16");
 }
 void mma(int *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
 	Mma m{c, a, b0, b1};

@@ -115,7 +115,7 @@ func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV
 	kvbAt, kvbStride, heads := launch.P(kvb.F.At), launch.I32(kvb.F.Stride), launch.I32(p.Heads)
 	l.Add(kAbsorb, launch.Config{
 		Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, absorbRows)}, Block: launch.Dim{X: 128}, Shared: nope * absorbCols * 2, PDL: true},
-		launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads)
+		launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads, halves(cache.DType))
 	grid, folds, shared := attendShape(card, items, p.Heads)
 	shares := 0 // of items that are not summed up yet
 	if folds {
@@ -134,6 +134,14 @@ func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV
 	l.Add(kMerge, launch.Config{
 		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 512}, PDL: true},
 		launch.P(out.At), wide(op, out), launch.I32(out.Stride), latents, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, launch.P(table.At), heads)
+}
+
+// halves is 1 for a cache whose keys become F16 to be multiplied, 0 where they become BF16.
+func halves(dt tensor.DType) launch.Arg {
+	if dt == tensor.F8E4M3 {
+		return launch.I32(1)
+	}
+	return launch.I32(0)
 }
 
 func over(n, by int) uint32 { return uint32((n + by - 1) / by) }

@@ -65,7 +65,7 @@ func TestDecodeLaunches(t *testing.T) {
 			grid launch.Dim
 			args int
 		}
-		want := []kernel{{"kr_mla_absorb", x.absorb, 7}, {"kr_mla_decode_e4m3", x.attend, 14}}
+		want := []kernel{{"kr_mla_absorb", x.absorb, 8}, {"kr_mla_decode_e4m3", x.attend, 14}}
 		if x.join {
 			want = append(want, kernel{"kr_mla_join", launch.Dim{X: uint32(8 * x.heads), Y: uint32(x.rows)}, 7})
 		}

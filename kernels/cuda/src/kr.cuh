@@ -77,6 +77,12 @@ KR_DEV void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
 	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// the same of f16
+KR_DEV void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 // m16n8k32 of int8: as above with four bytes where two bf16 stand
 KR_DEV void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
@@ -94,6 +100,22 @@ KR_DEV uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
 	uint32_t r;
 	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
 	return r;
+}
+// --- pairs of f16
+KR_DEV uint32_t pack_f16(float lo, float hi) { // round to nearest even
+	uint32_t r;
+	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+// Four e4m3 as f16, exactly: bytes 0 and 1, bytes 2 and 3.
+KR_DEV void widen_e4m3_f16(uint32_t w, uint32_t &lo, uint32_t &hi) {
+#ifdef KR_HOPPER
+	asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}" : "=r"(lo), "=r"(hi) : "r"(w));
+#else // the seven bits move to where f16 has exponent and fraction, and 2^8 makes up for the biases
+	uint32_t a = __byte_perm(w, 0, 0x1404), b = __byte_perm(w, 0, 0x3424), up = 0x5c005c00;
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(lo) : "r"((a & 0x80008000) | (a >> 1 & 0x3f803f80)), "r"(up));
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(hi) : "r"((b & 0x80008000) | (b >> 1 & 0x3f803f80)), "r"(up));
+#endif
 }
 // (a & mask) | bits in one instruction
 template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t and_or(uint32_t a) {

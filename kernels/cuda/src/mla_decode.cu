@@ -17,12 +17,23 @@
 enum {
 	ATTEND_THREADS = 256, ATTEND_WARPS = 8, HEADS = 16, // of a block
 	ROW_BYTES = 2 * WIDTH, TILE_BYTES = KEY_TILE * ROW_BYTES,
-	STAGES = 2,
 	AT_P = 2 * TILE_BYTES,                              // weights [HEADS][KEY_TILE] bf16
 	AT_MOST = AT_P + HEADS * KEY_TILE * 2,              // [ATTEND_WARPS][HEADS] float
 	AT_TILES = AT_MOST + 4 * ATTEND_WARPS * HEADS,      // a Tile a stage
 	AT_FOLD = AT_TILES + 128,                           // a thread's sums of a group's items, if there is room
 };
+
+// How many tiles are in shared memory or on their way to it, and how large they are there.
+// Tiles of e4m3 stay as they are, and become f16 (which holds every e4m3) where they are
+// multiplied. Tiles of int8 are widened to bf16, in the second half of the memory.
+template <int KIND> struct Ring {
+	static const int stages = KIND == E4M3_ROWS ? 4 : 2, row = KIND == BF16_ROWS ? ROW_BYTES : WIDTH, tile = KEY_TILE * row;
+};
+
+// Row r of a tile of e4m3 has unit u at u ^ turn(r): rows are 4.5 times 128 bytes long, so
+// that way eight neighbouring rows have a unit in different banks, and so have two
+// neighbouring rows a quad of units.
+KR_DEV uint32_t turn(uint32_t r) { return r >> 1 & 3; }
 
 // --- the way of tiles into shared memory
 
@@ -38,7 +49,7 @@ struct Tile {
 // thread copies a quarter of a tile's row.
 struct Feed {
 	Span s;
-	int row, item, end, at, to;
+	int row, item, end, at, to; // row < 0: there is nothing
 	int slot; // of this thread's row in the cache; -1: past the end
 	int last; // of the tile before
 };
@@ -65,6 +76,7 @@ KR_DEV void begin_item(Feed &f) {
 // The first tile of this block's share of the items, for all lanes of a warp alike.
 KR_DEV Feed feed_at(const int *table, int share, int shares, int items_max, const Blocks &b) {
 	Feed f = {};
+	f.row = -1;
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], items = min(table[HEAD_ITEMS], items_max);
 	f.item = share_begin(items, shares, share), f.end = share_begin(items, shares, share + 1);
 	if (f.item >= f.end) return f;
@@ -87,35 +99,33 @@ KR_DEV void advance(Feed &f, const int *table, const Blocks &b) {
 }
 
 // Starts the copy of a tile, and goes on to the next; rows past the end are zeros. Of an
-// 8-bit cache the bytes come as they are, each thread's own to widen.
-template <int KIND> KR_DEV void fetch_tile(unsigned char *shared, uint32_t dst, int stage, Feed &f, const Cache &c, const int *table, const Blocks &b) {
-	const int size = KIND == BF16_ROWS ? 2 : 1;
+// int8 cache the bytes come as they are, each thread's own to widen.
+template <int KIND> KR_DEV void fetch_tile(unsigned char *shared, int stage, Feed &f, const Cache &c, const int *table, const Blocks &b) {
+	const int size = Ring<KIND>::row / WIDTH;
 	int row = threadIdx.x / 4, unit = threadIdx.x % 4;
 	bool ok = f.slot >= 0;
 	const char *src = c.rows + (long long)(ok ? f.slot : 0) * c.stride * size + unit * 16;
-	uint32_t to = dst + row * WIDTH * size, turn = KIND == BF16_ROWS ? twist(row) : 0;
+	uint32_t to = smem_u32(shared) + stage * Ring<KIND>::tile + row * Ring<KIND>::row;
+	uint32_t moved = KIND == BF16_ROWS ? twist(row) : KIND == E4M3_ROWS ? turn(row) : 0;
 #pragma unroll
-	for (int j = 0; j < WIDTH * size / 64; j++) cp_async16(to + (((unit + 4 * j) ^ turn) << 4), src + j * 64, ok);
+	for (int j = 0; j < Ring<KIND>::row / 64; j++) cp_async16(to + (((unit + 4 * j) ^ moved) << 4), src + j * 64, ok);
 	if (threadIdx.x == 0) ((Tile *)(shared + AT_TILES))[stage] = {f.at, f.to, f.item, f.row, f.item - f.s.start, f.s.count};
 	f.last = f.slot;
 	advance(f, table, b);
 }
 
-// The tile of bf16 from this thread's bytes of an 8-bit one; slot is of its row.
-template <int KIND> KR_DEV void widen_tile(unsigned char *tile, const unsigned char *raw, const Cache &c, int slot) {
+// The tile of bf16 from this thread's bytes of an int8 one; slot is of its row.
+KR_DEV void widen_tile(unsigned char *tile, const unsigned char *raw, const Cache &c, int slot) {
 	int row = threadIdx.x / 4, unit = threadIdx.x % 4;
 	const float *scales = c.scales;
 	bool real = slot >= 0;
-	if (KIND == I8_ROWS && real) scales += (long long)slot * c.scales_stride;
+	if (real) scales += (long long)slot * c.scales_stride;
 #pragma unroll
 	for (int j = 0; j < WIDTH / 64; j++) {
 		uint4 v = lds16(raw, row * WIDTH + unit * 16 + j * 64);
 		uint32_t in[4] = {v.x, v.y, v.z, v.w}, out[8];
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			if (KIND == E4M3_ROWS) widen_e4m3(in[i], out[2 * i], out[2 * i + 1]);
-			else widen_i8(in[i], real ? scales[(unit * 16 + j * 64 + 4 * i) / c.group] : 0.f, out[2 * i], out[2 * i + 1]);
-		}
+		for (int i = 0; i < 4; i++) widen_i8(in[i], real ? scales[(unit * 16 + j * 64 + 4 * i) / c.group] : 0.f, out[2 * i], out[2 * i + 1]);
 		uint32_t u = 2 * unit + 8 * j;
 		*(uint4 *)(tile + unit_at(row, u, ROW_BYTES)) = make_uint4(out[0], out[1], out[2], out[3]);
 		*(uint4 *)(tile + unit_at(row, u + 1, ROW_BYTES)) = make_uint4(out[4], out[5], out[6], out[7]);
@@ -124,20 +134,22 @@ template <int KIND> KR_DEV void widen_tile(unsigned char *tile, const unsigned c
 
 // --- scores
 
-// Queries of 16 heads, WIDTH in blocks of 32 columns. Lane 4g+c has columns 8c..8c+7 of a
-// block, of heads g and g+8: the columns of two products, taken in another order than
-// they lie in, as the keys' are too.
+// Queries of 16 heads, as left operands of lane 4g+c, of heads g and g+8. The columns of a
+// product are taken in another order than they lie in, as the keys' are too: a lane has
+// neighbouring ones. For bf16 keys that is columns 8c..8c+7 of every 32, two products; for
+// e4m3 columns 16c..16c+15 of every 64, four products.
 struct Queries { uint4 one[WIDTH / 32], two[WIDTH / 32]; };
 
-KR_DEV void fetch_queries(Queries &q, const bf16 *qa, long long row, int first, int heads) {
+template <int KIND> KR_DEV void fetch_queries(Queries &q, const bf16 *qa, long long row, int first, int heads) {
 	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
-	const uint4 *one = (const uint4 *)(qa + (row * heads + first + g) * WIDTH) + c;
+	const uint4 *one = (const uint4 *)(qa + (row * heads + first + g) * WIDTH) + (KIND == E4M3_ROWS ? 2 * c : c);
 	const uint4 *two = one + 8 * (WIDTH / 8);
 	bool has_one = first + g < heads, has_two = first + g + 8 < heads;
 #pragma unroll
 	for (int i = 0; i < WIDTH / 32; i++) {
-		q.one[i] = has_one ? one[4 * i] : make_uint4(0, 0, 0, 0);
-		q.two[i] = has_two ? two[4 * i] : make_uint4(0, 0, 0, 0);
+		int at = KIND == E4M3_ROWS ? i / 2 * 8 + i % 2 : 4 * i;
+		q.one[i] = has_one ? one[at] : make_uint4(0, 0, 0, 0);
+		q.two[i] = has_two ? two[at] : make_uint4(0, 0, 0, 0);
 	}
 }
 
@@ -157,6 +169,27 @@ KR_DEV void scores(float (&s)[4], const Queries &q, const unsigned char *tile) {
 	for (int i = 0; i < 4; i++) s[i] = (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]);
 }
 
+// The same of a tile of e4m3.
+KR_DEV void scores_e4m3(float (&s)[4], const Queries &q, const unsigned char *tile) {
+	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, row = threadIdx.x / 32 * 8 + g;
+	float part[4][4] = {};
+	tile += row * WIDTH + ((c ^ turn(row)) << 4);
+#pragma unroll
+	for (int i = 0; i < WIDTH / 64; i++) {
+		uint4 v = lds16(tile, i * 64);
+		uint32_t k[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			const uint4 one = q.one[2 * i + j / 2], two = q.two[2 * i + j / 2];
+			uint32_t a[4] = {j % 2 ? one.z : one.x, j % 2 ? two.z : two.x, j % 2 ? one.w : one.y, j % 2 ? two.w : two.y}, b0, b1;
+			widen_e4m3_f16(k[j], b0, b1);
+			mma_f16(part[j], a, b0, b1);
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) s[i] = (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]);
+}
+
 // --- sums
 
 // What a warp keeps of the 16 heads: sums over keys of weight * latent for 64 of the
@@ -168,33 +201,40 @@ struct State {
 	float most[2];
 };
 
-// The weights of a tile's keys, as powers of two below the largest score, into p; what
-// was summed so far is brought down to it. Two meetings of the block.
-KR_DEV void weigh(State &st, unsigned char *shared, float (&s)[4]) {
+KR_DEV void begin(State &st) {
+	st = State();
+	st.most[0] = st.most[1] = -INFINITY;
+}
+
+// This warp's largest scores, for all warps behind the next meeting.
+KR_DEV void put_most(unsigned char *shared, const float (&s)[4]) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-	float *most = (float *)(shared + AT_MOST);
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		float m = fmaxf(s[2 * h], s[2 * h + 1]);
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-		if (c == 0) most[warp * HEADS + g + 8 * h] = m;
+		if (c == 0) ((float *)(shared + AT_MOST))[(g + 8 * h) * ATTEND_WARPS + warp] = m;
 	}
-	__syncthreads();
+}
+
+// The weights of a tile's keys, as powers of two below the largest score, for all warps
+// behind the next meeting; what was summed so far is brought down to it.
+template <int KIND> KR_DEV void weigh(State &st, unsigned char *shared, const float (&s)[4]) {
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		float m = st.most[h];
-#pragma unroll
-		for (int i = 0; i < ATTEND_WARPS; i++) m = fmaxf(m, most[i * HEADS + g + 8 * h]);
-		float old = exp2_approx(st.most[h] - m);
+		const float4 *most = (const float4 *)(shared + AT_MOST) + (g + 8 * h) * (ATTEND_WARPS / 4);
+		float4 a = most[0], b = most[1];
+		float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
+		m = fmaxf(m, st.most[h]);
+		float old = exp2_approx(st.most[h] - m), lo = exp2_approx(s[2 * h] - m), hi = exp2_approx(s[2 * h + 1] - m);
 		st.most[h] = m;
-		uint32_t p = pack_bf16(exp2_approx(s[2 * h] - m), exp2_approx(s[2 * h + 1] - m));
-		*(uint32_t *)(shared + AT_P + unit_at(g + 8 * h, warp, 2 * KEY_TILE) + 4 * c) = p;
+		*(uint32_t *)(shared + AT_P + unit_at(g + 8 * h, warp, 2 * KEY_TILE) + 4 * c) = KIND == E4M3_ROWS ? pack_f16(lo, hi) : pack_bf16(lo, hi);
 		st.count[2 * h] *= old;
 #pragma unroll
 		for (int n = 0; n < 8; n++) st.sum[n][2 * h] *= old, st.sum[n][2 * h + 1] *= old;
 	}
-	__syncthreads();
 }
 
 // sum += weights [16, 64] * latents [64, 64 columns of this warp].
@@ -212,6 +252,33 @@ KR_DEV void add_latents(State &st, uint32_t p, uint32_t tile) {
 			ldmatrix_x4_trans(v, tile + unit_at(16 * k + lane % 16, 8 * warp + 2 * n + lane / 16, ROW_BYTES));
 			mma_bf16(st.sum[2 * n], a, v[0], v[1]);
 			mma_bf16(st.sum[2 * n + 1], a, v[2], v[3]);
+		}
+	}
+}
+
+// The same of a tile of e4m3: sum[2n] are the even ones of 16 columns, sum[2n+1] the odd
+// ones. Bytes of a row are read in pairs, as if they were one number, and parted then.
+KR_DEV void add_latents_e4m3(State &st, uint32_t p, uint32_t tile) {
+	const uint32_t ones = 0x3c003c00;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	tile += lane % 16 * WIDTH + warp * 64;
+#pragma unroll
+	for (int k = 0; k < KEY_TILE / 16; k++) {
+		uint32_t a[4];
+		ldmatrix_x4(a, p + unit_at(lane % 16, 2 * k + lane / 16, 2 * KEY_TILE));
+		mma_f16(st.count, a, ones, ones);
+#pragma unroll
+		for (int n = 0; n < 2; n++) {
+			uint32_t v[4];
+			ldmatrix_x4_trans(v, tile + k * 16 * WIDTH + (((2 * n + lane / 16) ^ turn(lane)) << 4));
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				uint32_t even[2], odd[2];
+				widen_e4m3_f16(__byte_perm(v[2 * i], 0, 0x3120), even[0], odd[0]);
+				widen_e4m3_f16(__byte_perm(v[2 * i + 1], 0, 0x3120), even[1], odd[1]);
+				mma_f16(st.sum[4 * n + 2 * i], a, even[0], even[1]);
+				mma_f16(st.sum[4 * n + 2 * i + 1], a, odd[0], odd[1]);
+			}
 		}
 	}
 }
@@ -250,29 +317,33 @@ KR_DEV void keep_item(const State &st, Group &group, float4 *kept) {
 }
 
 // Writes sums, largest scores and totals to an item's place.
-KR_DEV void put_item(const State &st, float *part, float *marks, int item, int first, int heads) {
+template <int KIND> KR_DEV void put_item(const State &st, float *part, float *marks, int item, int first, int heads) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		int head = first + g + 8 * h;
 		if (head >= heads) continue;
 		long long at = (long long)item * heads + head;
-		float *to = part + at * RANK + warp * 64 + 2 * c;
+		float *to = part + at * RANK + warp * 64;
 #pragma unroll
-		for (int n = 0; n < 8; n++) store2(to + 8 * n, st.sum[n][2 * h], st.sum[n][2 * h + 1]);
+		for (int n = 0; n < 8; n += 2) {
+			const float *x = st.sum[n] + 2 * h, *y = st.sum[n + 1] + 2 * h;
+			if (KIND == E4M3_ROWS) *(float4 *)(to + 8 * n + 4 * c) = make_float4(x[0], y[0], x[1], y[1]);
+			else store2(to + 8 * n + 2 * c, x[0], x[1]), store2(to + 8 * n + 8 + 2 * c, y[0], y[1]);
+		}
 		if (warp == 0 && c == 0) store2(marks + 2 * at, st.most[h], st.count[2 * h]);
 	}
 }
 
 // The end of an item, `ends` the share's last one: it joins its group's before it if this
 // block has those, and what no item of this block follows is written.
-KR_DEV void finish(State &st, Group &group, unsigned char *shared, float *part, float *marks, const Tile &t, bool folds, bool ends, int first, int heads) {
+template <int KIND> KR_DEV void finish(State &st, Group &group, unsigned char *shared, float *part, float *marks, const Tile &t, bool folds, bool ends, int first, int heads) {
 	int place = t.number % FOLD;
 	float4 *kept = (float4 *)(shared + AT_FOLD) + threadIdx.x;
 	group.open = folds && (group.open || place == 0);
 	if (group.open && place > 0) add_item(st, group, kept);
 	if (group.open && place < FOLD - 1 && t.number < t.count - 1 && !ends) keep_item(st, group, kept);
-	else put_item(st, part, marks, group.open ? t.item - place : t.item, first, heads);
+	else put_item<KIND>(st, part, marks, group.open ? t.item - place : t.item, first, heads);
 }
 
 // part [items_max, heads, RANK], marks [items_max, heads, 2]: of every item, or (folds) of
@@ -280,61 +351,69 @@ KR_DEV void finish(State &st, Group &group, unsigned char *shared, float *part, 
 // blockIdx.y: which share of the items. Further tiles are on their way while one is worked
 // on. scale has log2(e) in it.
 template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part, float *marks, int items_max, bool folds, const bf16 *qa, const Cache &cache, const int *table, int heads, float scale, int block_tokens) {
-	const bool raw = KIND != BF16_ROWS;
-	const uint32_t step = raw ? TILE_BYTES / 2 : TILE_BYTES;
+	const int stages = Ring<KIND>::stages;
+	const bool deep = stages > 2; // enough to let a tile be read while another is waited for
 	const Blocks blocks = {block_tokens, __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1};
-	uint32_t base = smem_u32(shared);
 	int first = blockIdx.x * HEADS;
 	pdl_launch();
 	Feed feed = feed_at(table, blockIdx.y, gridDim.y, items_max, blocks);
 	const int end = feed.end;
-	if (feed.item >= end) {
-		pdl_wait();
-		return;
-	}
-	bool waited = false;
 	int row = feed.row;
+	bool waited = false;
 #pragma unroll
-	for (int i = 0; i < STAGES - 1; i++) {
-		if (feed.item < end) {
-			bool stored = feed.at + KEY_TILE <= feed.s.pos; // all of the tile, in earlier steps
-			if (!stored && !waited) pdl_wait(), waited = true;
-			fetch_tile<KIND>(shared, base + i * step, i, feed, cache, table, blocks);
-		}
+	for (int i = 0; i < stages - 1; i++) {
+		bool stored = feed.at + KEY_TILE <= feed.s.pos; // all of the tile, in earlier steps
+		if (feed.item < end && !stored && !waited) pdl_wait(), waited = true;
+		if (feed.item < end) fetch_tile<KIND>(shared, i, feed, cache, table, blocks);
 		cp_async_commit();
 	}
 	if (!waited) pdl_wait();
+	if (row < 0) return;
 	Queries q;
-	fetch_queries(q, qa, row, first, heads);
-	State st = State();
+	fetch_queries<KIND>(q, qa, row, first, heads);
+	State st;
+	begin(st);
 	Group group = {};
-	st.most[0] = st.most[1] = -INFINITY;
-	for (int stage = 0;; stage = stage + 1 == STAGES ? 0 : stage + 1) {
-		cp_async_wait<STAGES - 2>();
-		__syncthreads(); // the tile is there, and nobody reads the one before any more
+	if (deep) {
+		cp_async_wait<stages - 2>();
+		__syncthreads(); // the first tile is there
+	}
+	for (int stage = 0;; stage = stage + 1 == stages ? 0 : stage + 1) {
+		int free = stage == 0 ? stages - 1 : stage - 1, slot = feed.last;
+		if (!deep) {
+			cp_async_wait<0>();
+			__syncthreads(); // the tile is there, and nobody reads the one before any more
+			if (feed.item < end) fetch_tile<KIND>(shared, free, feed, cache, table, blocks);
+			cp_async_commit();
+		}
 		const Tile t = ((Tile *)(shared + AT_TILES))[stage];
-		int slot = feed.last;
-		int free = stage == 0 ? STAGES - 1 : stage - 1;
-		if (feed.item < end) fetch_tile<KIND>(shared, base + free * step, free, feed, cache, table, blocks);
-		cp_async_commit();
-		if (t.row != row) fetch_queries(q, qa, row = t.row, first, heads);
-		uint32_t tile = raw ? TILE_BYTES : stage * TILE_BYTES;
-		if (raw) {
-			widen_tile<KIND>(shared + tile, shared + stage * step, cache, slot);
+		if (t.row != row) fetch_queries<KIND>(q, qa, row = t.row, first, heads);
+		unsigned char *tile = shared + (KIND == I8_ROWS ? TILE_BYTES : stage * Ring<KIND>::tile);
+		if (KIND == I8_ROWS) {
+			widen_tile(tile, shared + stage * Ring<KIND>::tile, cache, slot);
 			__syncthreads();
 		}
 		float s[4];
-		scores(s, q, shared + tile);
+		if (KIND == E4M3_ROWS) scores_e4m3(s, q, tile);
+		else scores(s, q, tile);
 		int key = t.at + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2;
 #pragma unroll
 		for (int i = 0; i < 4; i++) s[i] = key + i % 2 < t.to ? s[i] * scale : -INFINITY;
-		weigh(st, shared, s);
-		add_latents(st, base + AT_P, base + tile);
+		put_most(shared, s);
+		__syncthreads(); // and nobody reads the weights and the tile before any more
+		weigh<KIND>(st, shared, s);
+		if (deep) cp_async_wait<deep ? stages - 3 : 0>();
+		__syncthreads(); // if deep, the next tile is there
+		if (deep) {
+			if (feed.item < end) fetch_tile<KIND>(shared, free, feed, cache, table, blocks);
+			cp_async_commit();
+		}
+		if (KIND == E4M3_ROWS) add_latents_e4m3(st, smem_u32(shared) + AT_P, smem_u32(tile));
+		else add_latents(st, smem_u32(shared) + AT_P, smem_u32(tile));
 		if (t.at + KEY_TILE < t.to) continue;
-		finish(st, group, shared, part, marks, t, folds, t.item + 1 == end, first, heads);
+		finish<KIND>(st, group, shared, part, marks, t, folds, t.item + 1 == end, first, heads);
 		if (t.item + 1 == end) return;
-		st = State();
-		st.most[0] = st.most[1] = -INFINITY;
+		begin(st);
 	}
 }
 

@@ -16,12 +16,19 @@ KR_DEV void fetch_rows(uint32_t (&a)[NOPE / 16][4], const bf16 *x, const bf16 *y
 	}
 }
 
+// Two latent queries as attention takes them: bf16, or f16 (half) for keys of e4m3.
+KR_DEV uint32_t pack_query(float lo, float hi, int half) {
+	const float most = 65504.f;
+	if (half) return pack_f16(fminf(fmaxf(lo, -most), most), fminf(fmaxf(hi, -most), most));
+	return pack_bf16(lo, hi);
+}
+
 // qa [decode rows, heads, WIDTH] of q [rows, heads * QK]: q_nope * w_kc, and q_rope beside
 // it. A block: ABSORB_COLS latent columns of a head, ABSORB_ROWS rows; a warp 16 of the
 // columns. Of q_rope a block copies one unit of 16 bytes. Grid (RANK / ABSORB_COLS, heads,
 // rows / ABSORB_ROWS).
 KR_KERNEL(128, 4)
-kr_mla_absorb(bf16 *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads) {
+kr_mla_absorb(bf16 *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half) {
 	KR_SHARED(unsigned char, shared);
 	uint32_t base = smem_u32(shared);
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4, head = blockIdx.y;
@@ -46,7 +53,7 @@ kr_mla_absorb(bf16 *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_st
 #pragma unroll
 	for (int k = 0; k < NOPE / 16; k++) ldmatrix_x4_trans(b[k], base + unit_at(k * 16 + lane % 16, warp * 2 + lane / 16, 128));
 	pdl_wait();
-	uint4 unit;
+	uint4 unit = make_uint4(0, 0, 0, 0);
 	if (turned < last) unit = *((const uint4 *)(q + rope * q_stride + NOPE) + blockIdx.x);
 	for (int at = first; at < last; at += 16) {
 		uint32_t a[NOPE / 16][4];
@@ -59,9 +66,13 @@ kr_mla_absorb(bf16 *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_st
 		int col = blockIdx.x * ABSORB_COLS + warp * 16 + 2 * c;
 #pragma unroll
 		for (int n = 0; n < 2; n++) {
-			if (i < rows) *(uint32_t *)(qa + ((long long)i * heads + head) * WIDTH + col + n * 8) = pack_bf16(d[n][0], d[n][1]);
-			if (j < rows) *(uint32_t *)(qa + ((long long)j * heads + head) * WIDTH + col + n * 8) = pack_bf16(d[n][2], d[n][3]);
+			if (i < rows) *(uint32_t *)(qa + ((long long)i * heads + head) * WIDTH + col + n * 8) = pack_query(d[n][0], d[n][1], half);
+			if (j < rows) *(uint32_t *)(qa + ((long long)j * heads + head) * WIDTH + col + n * 8) = pack_query(d[n][2], d[n][3], half);
 		}
+	}
+	if (half) {
+		unit.x = pack_query(lo_f32(unit.x), hi_f32(unit.x), half), unit.y = pack_query(lo_f32(unit.y), hi_f32(unit.y), half);
+		unit.z = pack_query(lo_f32(unit.z), hi_f32(unit.z), half), unit.w = pack_query(lo_f32(unit.w), hi_f32(unit.w), half);
 	}
 	if (turned < last) ((uint4 *)(qa + ((long long)turned * heads + head) * WIDTH + RANK))[blockIdx.x] = unit;
 }

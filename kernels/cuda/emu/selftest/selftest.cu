@@ -140,6 +140,20 @@ KR_KERNEL(32, 1) t_bf16(const float *a, const uint32_t *b, uint32_t *out, int n)
 }
 KR_EXPORT(t_bf16)
 
+// a [16][16], b [8][16] e4m3: c = a b' as f16; and n pairs of x packed.
+KR_KERNEL(32, 1) t_f16(const uint32_t *a, const uint32_t *b, float *c, const float *x, uint32_t *packed, int n) {
+	int l = threadIdx.x, g = l / 4, q = l % 4;
+	uint32_t ra[4], rb[2];
+	widen_e4m3_f16(a[g * 4 + q], ra[0], ra[2]);
+	widen_e4m3_f16(a[(g + 8) * 4 + q], ra[1], ra[3]);
+	widen_e4m3_f16(b[g * 4 + q], rb[0], rb[1]);
+	float d[4] = {0, 0, 0, 0};
+	mma_f16(d, ra, rb[0], rb[1]);
+	for (int i = 0; i < 4; i++) c[(g + i / 2 * 8) * 8 + 2 * q + i % 2] = d[i];
+	for (int i = l; i < n; i += 32) packed[i] = pack_f16(x[2 * i], x[2 * i + 1]);
+}
+KR_EXPORT(t_f16)
+
 KR_KERNEL(32, 1) t_empty(int n) {}
 KR_EXPORT(t_empty)
 KR_KERNEL(1024, 1) t_one(float *p, int n) {

@@ -152,6 +152,33 @@ static void bf16_pairs() {
 	}
 }
 
+static float e4m3(int v) {
+	int e = v >> 3 & 15, m = v & 7;
+	float a = e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
+	return v & 0x80 ? -a : a;
+}
+static void f16() {
+	std::vector<unsigned char> ha, hb; // every e4m3 but NaN, times powers of two: products are exact
+	for (int i = 0; i < 256; i++) ha.push_back((unsigned char)((i & 0x7f) == 0x7f ? 0 : i));
+	for (int i = 0; i < 128; i++) hb.push_back((unsigned char)(i % 16 == i / 16 + i % 3 * 5 ? 0x38 : 0));
+	std::vector<float> x = {1, -2, 65504, 65519, 65520, -1e9f, ldexpf(1, -24), ldexpf(1, -25), 1 + ldexpf(1, -11), 1 + ldexpf(3, -11), ldexpf(-3, -25), ldexpf(1023.5f, -24)};
+	const uint32_t want[] = {0xc0003c00, 0x7bff7bff, 0xfc007c00, 0x00000001, 0x3c023c00, 0x04008002};
+	std::vector<uint32_t> wa(64), wb(32);
+	memcpy(wa.data(), ha.data(), 256), memcpy(wb.data(), hb.data(), 128);
+	Array<uint32_t> a(wa), b(wb), packed(6);
+	Array<float> c(128), dx(x);
+	MUST(launch("t_f16", {{1, 1, 1}, {32, 1, 1}, 0}, nullptr, a, b, c, dx, packed, 6));
+	std::vector<float> v = c.get();
+	for (int m = 0; m < 16; m++)
+		for (int n = 0; n < 8; n++) {
+			float s = 0;
+			for (int k = 0; k < 16; k++) s += e4m3(ha[(size_t)(m * 16 + k)]) * e4m3(hb[(size_t)(n * 16 + k)]);
+			CHECK(v[(size_t)(m * 8 + n)] == s);
+		}
+	std::vector<uint32_t> p = packed.get();
+	for (size_t i = 0; i < 6; i++) CHECK(p[i] == want[i]);
+}
+
 static void static_poison() {
 	Array<int> out(64);
 	for (int i = 0; i < 3; i++) {
@@ -191,6 +218,7 @@ EVERY(cp_async)
 EVERY(mma)
 EVERY(mma_s8)
 EVERY(bf16_pairs)
+EVERY(f16)
 EVERY(static_poison)
 static Add speed_1({"speed", "KR_EMU_THREADS=1", nullptr, speed, true});
 
