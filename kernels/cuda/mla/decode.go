@@ -75,7 +75,7 @@ func DecodeScratch(rows, items int, p device.MLA) int {
 type places struct{ part, marks int }
 
 func layout(rows, items int, p device.MLA) places {
-	part := align(2 * rows * p.Heads * width)
+	part := align(2 * rows * int(over(p.Heads, headsPerBlock)) * headsPerBlock * width)
 	return places{part, part + 4*items*p.Heads*rank}
 }
 

@@ -39,3 +39,16 @@ KR_DEV float2 fold_factors(float &most, float newer) {
 	most = m;
 	return f;
 }
+
+// Latent queries lie as the left operands of products that attention makes of them: of a
+// row, of HEADS heads, of PRODUCTS products, of the 32 lanes: lane 4g+c has four pairs of
+// columns, heads g, g+8, g, g+8. A product's columns are neighbours of a lane's, in keys
+// as well, which are read 16 bytes at a time: of bf16 keys lane 4g+c has columns 8c..8c+7
+// of every 32, for two products; of e4m3 (half: queries are f16) columns 16c..16c+15 of
+// every 64, for four. Here, in pairs, is column col (even) of a head in its row.
+enum { HEADS = 16, PRODUCTS = WIDTH / 16, QUERY_PAIRS = HEADS * WIDTH / 2 };
+KR_DEV int query_at(int head, int col, int half) {
+	int product = half ? col / 64 * 4 + col % 16 / 4 : col / 32 * 2 + col % 8 / 4;
+	int c = half ? col % 64 / 16 : col % 32 / 8;
+	return head / HEADS * QUERY_PAIRS + product * 128 + (head % 8 * 4 + c) * 4 + col % 4 / 2 * 2 + head / 8 % 2;
+}

@@ -15,7 +15,7 @@
 #include "mla.cuh"
 
 enum {
-	ATTEND_THREADS = 256, ATTEND_WARPS = 8, HEADS = 16, // of a block
+	ATTEND_THREADS = 256, ATTEND_WARPS = 8,
 	ROW_BYTES = 2 * WIDTH, TILE_BYTES = KEY_TILE * ROW_BYTES,
 	AT_P = 2 * TILE_BYTES,                              // weights [HEADS][KEY_TILE] bf16
 	AT_MOST = AT_P + HEADS * KEY_TILE * 2,              // [ATTEND_WARPS][HEADS] float
@@ -27,7 +27,7 @@ enum {
 // Tiles of e4m3 stay as they are, and become f16 (which holds every e4m3) where they are
 // multiplied. Tiles of int8 are widened to bf16, in the second half of the memory.
 template <int KIND> struct Ring {
-	static const int stages = KIND == E4M3_ROWS ? 4 : 2, row = KIND == BF16_ROWS ? ROW_BYTES : WIDTH, tile = KEY_TILE * row;
+	static const int stages = KIND == E4M3_ROWS ? 4 : 2, row = KIND == BF16_ROWS ? (int)ROW_BYTES : (int)WIDTH, tile = KEY_TILE * row;
 };
 
 // Row r of a tile of e4m3 has unit u at u ^ turn(r): rows are 4.5 times 128 bytes long, so
@@ -134,56 +134,37 @@ KR_DEV void widen_tile(unsigned char *tile, const unsigned char *raw, const Cach
 
 // --- scores
 
-// Queries of 16 heads, as left operands of lane 4g+c, of heads g and g+8. The columns of a
-// product are taken in another order than they lie in, as the keys' are too: a lane has
-// neighbouring ones. For bf16 keys that is columns 8c..8c+7 of every 32, two products; for
-// e4m3 columns 16c..16c+15 of every 64, four products.
-struct Queries { uint4 one[WIDTH / 32], two[WIDTH / 32]; };
+// Queries of 16 heads: left operands (query_at).
+struct Queries { uint32_t a[PRODUCTS][4]; };
 
-template <int KIND> KR_DEV void fetch_queries(Queries &q, const bf16 *qa, long long row, int first, int heads) {
-	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
-	const uint4 *one = (const uint4 *)(qa + (row * heads + first + g) * WIDTH) + (KIND == E4M3_ROWS ? 2 * c : c);
-	const uint4 *two = one + 8 * (WIDTH / 8);
-	bool has_one = first + g < heads, has_two = first + g + 8 < heads;
+KR_DEV void fetch_queries(Queries &q, const uint32_t *qa, long long number) {
+	const uint4 *from = (const uint4 *)(qa + number * QUERY_PAIRS) + threadIdx.x % 32;
 #pragma unroll
-	for (int i = 0; i < WIDTH / 32; i++) {
-		int at = KIND == E4M3_ROWS ? i / 2 * 8 + i % 2 : 4 * i;
-		q.one[i] = has_one ? one[at] : make_uint4(0, 0, 0, 0);
-		q.two[i] = has_two ? two[at] : make_uint4(0, 0, 0, 0);
+	for (int i = 0; i < PRODUCTS; i++) {
+		uint4 v = from[32 * i];
+		q.a[i][0] = v.x, q.a[i][1] = v.y, q.a[i][2] = v.z, q.a[i][3] = v.w;
 	}
 }
 
 // Scores of 16 heads for this warp's 8 keys: lane 4g+c has heads g (s[0], s[1]) and g+8
 // for keys 2c and 2c+1.
-KR_DEV void scores(float (&s)[4], const Queries &q, const unsigned char *tile) {
+template <int KIND> KR_DEV void scores(float (&s)[4], const Queries &q, const unsigned char *tile) {
+	const int step = KIND == E4M3_ROWS ? 4 : 2; // products of 16 bytes of a key
 	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, row = threadIdx.x / 32 * 8 + g;
 	float part[4][4] = {};
 #pragma unroll
-	for (int i = 0; i < WIDTH / 32; i++) {
-		uint4 k = lds16(tile, unit_at(row, 4 * i + c, ROW_BYTES));
-		uint32_t lo[4] = {q.one[i].x, q.two[i].x, q.one[i].y, q.two[i].y}, hi[4] = {q.one[i].z, q.two[i].z, q.one[i].w, q.two[i].w};
-		mma_bf16(part[i % 2 * 2], lo, k.x, k.y);
-		mma_bf16(part[i % 2 * 2 + 1], hi, k.z, k.w);
-	}
-#pragma unroll
-	for (int i = 0; i < 4; i++) s[i] = (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]);
-}
-
-// The same of a tile of e4m3.
-KR_DEV void scores_e4m3(float (&s)[4], const Queries &q, const unsigned char *tile) {
-	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, row = threadIdx.x / 32 * 8 + g;
-	float part[4][4] = {};
-	tile += row * WIDTH + ((c ^ turn(row)) << 4);
-#pragma unroll
-	for (int i = 0; i < WIDTH / 64; i++) {
-		uint4 v = lds16(tile, i * 64);
+	for (int i = 0; i < PRODUCTS; i += step) {
+		uint4 v = lds16(tile, KIND == E4M3_ROWS ? row * WIDTH + ((c ^ turn(row)) << 4) + 16 * i : unit_at(row, 2 * i + c, ROW_BYTES));
 		uint32_t k[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-		for (int j = 0; j < 4; j++) {
-			const uint4 one = q.one[2 * i + j / 2], two = q.two[2 * i + j / 2];
-			uint32_t a[4] = {j % 2 ? one.z : one.x, j % 2 ? two.z : two.x, j % 2 ? one.w : one.y, j % 2 ? two.w : two.y}, b0, b1;
-			widen_e4m3_f16(k[j], b0, b1);
-			mma_f16(part[j], a, b0, b1);
+		for (int j = 0; j < step; j++) {
+			if (KIND == E4M3_ROWS) {
+				uint32_t b0, b1;
+				widen_e4m3_f16(k[j], b0, b1);
+				mma_f16(part[j], q.a[i + j], b0, b1);
+			} else {
+				mma_bf16(part[(i + j) % 4], q.a[i + j], k[2 * j], k[2 * j + 1]);
+			}
 		}
 	}
 #pragma unroll
@@ -350,7 +331,7 @@ template <int KIND> KR_DEV void finish(State &st, Group &group, unsigned char *s
 // what this block's share has of a group from its first item on. blockIdx.x: which heads,
 // blockIdx.y: which share of the items. Further tiles are on their way while one is worked
 // on. scale has log2(e) in it.
-template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part, float *marks, int items_max, bool folds, const bf16 *qa, const Cache &cache, const int *table, int heads, float scale, int block_tokens) {
+template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part, float *marks, int items_max, bool folds, const uint32_t *qa, const Cache &cache, const int *table, int heads, float scale, int block_tokens) {
 	const int stages = Ring<KIND>::stages;
 	const bool deep = stages > 2; // enough to let a tile be read while another is waited for
 	const Blocks blocks = {block_tokens, __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1};
@@ -370,7 +351,7 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 	if (!waited) pdl_wait();
 	if (row < 0) return;
 	Queries q;
-	fetch_queries<KIND>(q, qa, row, first, heads);
+	fetch_queries(q, qa, (long long)row * gridDim.x + blockIdx.x);
 	State st;
 	begin(st);
 	Group group = {};
@@ -387,15 +368,17 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 			cp_async_commit();
 		}
 		const Tile t = ((Tile *)(shared + AT_TILES))[stage];
-		if (t.row != row) fetch_queries<KIND>(q, qa, row = t.row, first, heads);
+		if (t.row != row) {
+			row = t.row;
+			fetch_queries(q, qa, (long long)row * gridDim.x + blockIdx.x);
+		}
 		unsigned char *tile = shared + (KIND == I8_ROWS ? TILE_BYTES : stage * Ring<KIND>::tile);
 		if (KIND == I8_ROWS) {
 			widen_tile(tile, shared + stage * Ring<KIND>::tile, cache, slot);
 			__syncthreads();
 		}
 		float s[4];
-		if (KIND == E4M3_ROWS) scores_e4m3(s, q, tile);
-		else scores(s, q, tile);
+		scores<KIND>(s, q, tile);
 		int key = t.at + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2;
 #pragma unroll
 		for (int i = 0; i < 4; i++) s[i] = key + i % 2 < t.to ? s[i] * scale : -INFINITY;
@@ -419,7 +402,7 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 
 #define ATTEND(name, kind)                                                                                                       \
 	KR_KERNEL(ATTEND_THREADS, 1)                                                                                                   \
-	name(float *part, float *marks, int items_max, int shares, const bf16 *qa, const char *cache, const float *scales, int stride,  \
+	name(float *part, float *marks, int items_max, int shares, const uint32_t *qa, const char *cache, const float *scales, int stride,  \
 	     int scales_stride, int group, const int *table, int heads, float scale, int block_tokens) {                               \
 		KR_SHARED(unsigned char, shared);                                                                                            \
 		Cache c = {cache, scales, kind, stride, scales_stride, group};                                                              \

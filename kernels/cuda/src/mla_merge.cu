@@ -23,12 +23,12 @@ KR_DEV uint32_t pack_query(float lo, float hi, int half) {
 	return pack_bf16(lo, hi);
 }
 
-// qa [decode rows, heads, WIDTH] of q [rows, heads * QK]: q_nope * w_kc, and q_rope beside
-// it. A block: ABSORB_COLS latent columns of a head, ABSORB_ROWS rows; a warp 16 of the
+// qa [decode rows, heads, WIDTH], as query_at says, of q [rows, heads * QK]: q_nope * w_kc,
+// and q_rope beside it. A block: ABSORB_COLS latent columns of a head, ABSORB_ROWS rows; a warp 16 of the
 // columns. Of q_rope a block copies one unit of 16 bytes. Grid (RANK / ABSORB_COLS, heads,
 // rows / ABSORB_ROWS).
 KR_KERNEL(128, 4)
-kr_mla_absorb(bf16 *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half) {
+kr_mla_absorb(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half) {
 	KR_SHARED(unsigned char, shared);
 	uint32_t base = smem_u32(shared);
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4, head = blockIdx.y;
@@ -46,6 +46,7 @@ kr_mla_absorb(bf16 *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_st
 	int last = min(first + ABSORB_ROWS, rows), turned = first + tid;
 	long long rope = turned < last ? records[turned * SPAN_RECORD] : 0;
 	long long one = records[min(first + g, rows - 1) * SPAN_RECORD], two = records[min(first + g + 8, rows - 1) * SPAN_RECORD];
+	int pairs = (heads + HEADS - 1) / HEADS * QUERY_PAIRS;
 	q += head * QK;
 	cp_async_wait<0>();
 	__syncthreads();
@@ -63,18 +64,17 @@ kr_mla_absorb(bf16 *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_st
 		float d[2][4] = {};
 #pragma unroll
 		for (int k = 0; k < NOPE / 16; k++) mma_bf16(d[0], a[k], b[k][0], b[k][1]), mma_bf16(d[1], a[k], b[k][2], b[k][3]);
-		int col = blockIdx.x * ABSORB_COLS + warp * 16 + 2 * c;
 #pragma unroll
 		for (int n = 0; n < 2; n++) {
-			if (i < rows) *(uint32_t *)(qa + ((long long)i * heads + head) * WIDTH + col + n * 8) = pack_query(d[n][0], d[n][1], half);
-			if (j < rows) *(uint32_t *)(qa + ((long long)j * heads + head) * WIDTH + col + n * 8) = pack_query(d[n][2], d[n][3], half);
+			int to = query_at(head, blockIdx.x * ABSORB_COLS + warp * 16 + n * 8 + 2 * c, half);
+			if (i < rows) qa[(long long)i * pairs + to] = pack_query(d[n][0], d[n][1], half);
+			if (j < rows) qa[(long long)j * pairs + to] = pack_query(d[n][2], d[n][3], half);
 		}
 	}
-	if (half) {
-		unit.x = pack_query(lo_f32(unit.x), hi_f32(unit.x), half), unit.y = pack_query(lo_f32(unit.y), hi_f32(unit.y), half);
-		unit.z = pack_query(lo_f32(unit.z), hi_f32(unit.z), half), unit.w = pack_query(lo_f32(unit.w), hi_f32(unit.w), half);
-	}
-	if (turned < last) ((uint4 *)(qa + ((long long)turned * heads + head) * WIDTH + RANK))[blockIdx.x] = unit;
+	if (turned >= last) return;
+	uint32_t in[4] = {unit.x, unit.y, unit.z, unit.w};
+#pragma unroll
+	for (int i = 0; i < 4; i++) qa[(long long)turned * pairs + query_at(head, RANK + blockIdx.x * 8 + 2 * i, half)] = pack_query(lo_f32(in[i]), hi_f32(in[i]), half);
 }
 KR_EXPORT(kr_mla_absorb)
 
