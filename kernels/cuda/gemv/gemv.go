@@ -167,9 +167,8 @@ func (n *Network) run(l *launch.List, card launch.Card, out launch.Mat, h launch
 // plan is that of the first half for few rows; ok is false if no block of the card has
 // room for one.
 func (n *Network) plan(card launch.Card, rows, parts int) (p plan, ok bool) {
-	f, _ := formatOf(&n.W13)
 	for tokens := min(rows, TileRows); tokens > 0 && !ok; tokens-- {
-		p, ok = planFor(card, parts, parts, tokens, stagedBytes(n.W2.Rows()), f.ringBytes())
+		p, ok = planFor(card, parts, parts, tokens, stagedBytes(n.W2.Rows()))
 	}
 	return p, ok
 }

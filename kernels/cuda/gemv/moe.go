@@ -51,16 +51,16 @@ func CanMoE(card launch.Card, m *Mixture) bool {
 // Tile is the tile of tokens that assignments are sorted into: up to TileRows, as the
 // card's shared memory allows; 0 if it does not suffice at all.
 func Tile(card launch.Card, m *Mixture) int {
-	rows, f := m.X.Rows, formatsOf(m)
+	rows := m.X.Rows
 	for tile := min(TileRows, max(1, rows)); tile > 0; tile-- {
-		if _, ok := f.gateUp(card, m, tile); !ok {
+		if _, ok := gateUpPlan(card, m, tile); !ok {
 			continue
 		}
 		if !Grouped(rows) {
-			if _, ok := f.downAll(card, m); ok {
+			if _, ok := downAllPlan(card, m); ok {
 				return tile
 			}
-		} else if _, ok := f.down(card, m, tile); ok {
+		} else if _, ok := downPlan(card, m, tile); ok {
 			return tile
 		}
 	}
@@ -130,26 +130,26 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	if Grouped(rows) {
 		w.aligned, w.rows = &m.Aligned, m.Aligned.MaxTiles()
 	}
-	f := formatsOf(m)
+	fold := folded(m)
 	base := launch.Ptr(0)
-	if shared > 0 && (Grouped(rows) || !f.fold) {
+	if shared > 0 && (Grouped(rows) || !fold) {
 		base = s.base
 	}
-	if shared > 0 && !f.fold {
+	if shared > 0 && !fold {
 		sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
 		m.Shared.run(l, card, sum, s.shared, m.X, gateParts(hidden), downParts(shared), Options{})
 	}
 	tile := Tile(card, m)
-	p, _ := f.gateUp(card, m, tile)
+	p, _ := gateUpPlan(card, m, tile)
 	var with *Network
-	if f.fold {
+	if fold {
 		with = &m.Shared
 	}
 	gateUp(l, p, m.X, &m.Bank, w, s.h, with, s.shared)
 	if Grouped(rows) {
-		downGrouped(l, card, out, m, f, tile, s, base, o)
+		downGrouped(l, card, out, m, tile, s, base, o)
 	} else {
-		downAll(l, card, out, m, f, s, base, o)
+		downAll(l, card, out, m, s, base, o)
 	}
 }
 
@@ -217,12 +217,12 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 
 // downAll launches the second half of few rows: experts, shared network (if folded) or
 // its output (base), and their sum.
-func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, f formatPair, s scratch, base launch.Ptr, o Options) {
-	p, _ := f.downAll(card, m)
+func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, o Options) {
+	p, _ := downAllPlan(card, m)
 	routed, _ := formatOf(&m.Bank.W2)
 	kernel := kDownAll[routed]
 	var shared *launch.Weight
-	if f.fold {
+	if folded(m) {
 		shared = &m.Shared.W2
 		if f, _ := formatOf(shared); f != routed {
 			kernel = kDownAllMixed
@@ -231,20 +231,20 @@ func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, f for
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.h), launch.P(s.shared), launch.P(base),
 		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts),
-		launch.I32(p.parts), launch.I32(p.sharedParts), launch.I32(p.rows), launch.I32(p.rings), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
+		launch.I32(p.parts), launch.I32(p.sharedParts), launch.I32(p.rows), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
 	args = appendMatrix(args, &m.Bank.W2)
 	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), appendMatrix(args, shared)...)
 }
 
 // downGrouped launches the second half of sorted work and of a folded network, and the
 // sums.
-func downGrouped(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, f formatPair, tile int, s scratch, base launch.Ptr, o Options) {
-	p, _ := f.down(card, m, tile)
+func downGrouped(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, tile int, s scratch, base launch.Ptr, o Options) {
+	p, _ := downPlan(card, m, tile)
 	routed, _ := formatOf(&m.Bank.W2)
 	kernel, a := kDown[routed], &m.Aligned
 	width, sharedRows := p.blocks(out.Cols, p.parts), 0
 	var shared *launch.Weight
-	if f.fold {
+	if folded(m) {
 		shared = &m.Shared.W2
 		if f, _ := formatOf(shared); f != routed {
 			kernel = kDownMixed

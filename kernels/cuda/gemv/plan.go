@@ -8,7 +8,7 @@ type plan struct {
 	warps              int
 	parts, sharedParts int // of the columns of a row
 	tokens             int // of a block, at most
-	rows, rings        int // where in shared memory activations and rings begin
+	rows               int // where in shared memory activations begin
 	bytes              int // of shared memory
 }
 
@@ -18,35 +18,15 @@ const (
 	results = maxParts * 512
 )
 
-// ringBytes is the ring of a warp.
-func (f format) ringBytes() int {
-	group := 128 >> (2 - (f-int4x32)%3) // 32, 64, 128
-	switch {
-	case f == plainBF16:
-		return 3 * 4096
-	case f <= int4x128:
-		return 8 * (1024 + 32*128/int(group))
-	}
-	return 4 * (2048 + 32*128/int(group))
-}
-
 // stagedBytes is a row of so many activations in shared memory.
 func stagedBytes(cols int) int { return unitsOf(cols)*256 + 16 }
 
 func fits(card launch.Card, bytes int) bool { return card.SharedMax == 0 || bytes <= card.SharedMax }
 
-// planFor is the plan of blocks with room for tokens rows of so many bytes: as many warps
-// as there is room for, at most maxParts.
-func planFor(card launch.Card, parts, sharedParts, tokens, rowBytes, ring int) (p plan, ok bool) {
-	p = plan{parts: parts, sharedParts: sharedParts, tokens: tokens, rows: results + zeros}
-	p.rings = p.rows + tokens*rowBytes
-	for p.warps = maxParts; p.warps >= max(parts, sharedParts); p.warps /= 2 {
-		if p.bytes = p.rings + p.warps*ring; fits(card, p.bytes) {
-			return p, true
-		}
-	}
-	p.warps = max(parts, sharedParts)
-	p.bytes = p.rings + p.warps*ring
+// planFor is the plan of blocks with room for tokens rows of so many bytes.
+func planFor(card launch.Card, parts, sharedParts, tokens, rowBytes int) (p plan, ok bool) {
+	p = plan{warps: maxParts, parts: parts, sharedParts: sharedParts, tokens: tokens, rows: results + zeros}
+	p.bytes = p.rows + tokens*rowBytes
 	return p, fits(card, p.bytes)
 }
 
@@ -77,68 +57,54 @@ func (p *plan) config(x, y int) launch.Config {
 // append appends the arguments PLAN_ARGS.
 func (p *plan) append(args []launch.Arg, rows, sharedRows int) []launch.Arg {
 	return append(args, launch.I32(rows), launch.I32(p.tokens), launch.I32(p.parts), launch.I32(p.sharedParts),
-		launch.I32(sharedRows), launch.I32(p.rings))
+		launch.I32(sharedRows))
 }
 
-// formatPair is how a mixture's routed and shared networks are kept, and whether the
-// kernels take both together.
-type formatPair struct {
-	fold        bool
-	ring, ring2 int // of a warp, first and second half
-}
-
-func formatsOf(m *Mixture) formatPair {
-	r, _ := formatOf(&m.Bank.W13)
-	r2, _ := formatOf(&m.Bank.W2)
-	f := formatPair{ring: r.ringBytes(), ring2: r2.ringBytes()}
+// folded reports whether kernels take a mixture's routed and shared networks together.
+func folded(m *Mixture) bool {
 	if m.Shared.Zero() {
-		return f
+		return false
 	}
-	s, _ := formatOf(&m.Shared.W13)
-	s2, _ := formatOf(&m.Shared.W2)
-	together := func(r, s format) bool { return r == s || r == int4x128 && s == int8x128 }
-	if f.fold = together(r, s) && together(r2, s2); f.fold {
-		f.ring, f.ring2 = max(f.ring, s.ringBytes()), max(f.ring2, s2.ringBytes())
+	together := func(routed, shared *launch.Weight) bool {
+		r, _ := formatOf(routed)
+		s, _ := formatOf(shared)
+		return r == s || r == int4x128 && s == int8x128
 	}
-	return f
+	return together(&m.Bank.W13, &m.Shared.W13) && together(&m.Bank.W2, &m.Shared.W2)
 }
 
-// gateUp, down and downAll are the plans of a mixture's kernels, with tiles of so many
-// tokens.
-func (f formatPair) gateUp(card launch.Card, m *Mixture, tile int) (plan, bool) {
+// gateUpPlan, downPlan and downAllPlan are the plans of a mixture's kernels, with tiles of
+// so many tokens.
+func gateUpPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
 	hidden := m.X.Cols
-	return planFor(card, gateParts(hidden), gateParts(hidden), tile, stagedBytes(hidden), f.ring)
+	return planFor(card, gateParts(hidden), gateParts(hidden), tile, stagedBytes(hidden))
 }
 
-func (f formatPair) down(card launch.Card, m *Mixture, tile int) (plan, bool) {
+func downPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
 	width := m.Bank.W2.Cols()
 	parts, bytes := downParts(width), stagedBytes(width)
 	sharedParts := parts
-	if f.fold {
+	if folded(m) {
 		sharedParts, bytes = downParts(m.Shared.Width()), max(bytes, stagedBytes(m.Shared.Width()))
 	}
-	return planFor(card, parts, sharedParts, tile, bytes, f.ring2)
+	return planFor(card, parts, sharedParts, tile, bytes)
 }
 
 // downWarps is the most warps of a block of kr_gemv_down_all.
 const downWarps = 16
 
-func (f formatPair) downAll(card launch.Card, m *Mixture) (p plan, ok bool) {
+func downAllPlan(card launch.Card, m *Mixture) (p plan, ok bool) {
 	width := m.Bank.W2.Cols()
 	p = plan{parts: downParts(width), tokens: 1}
 	bytes := m.IDs.Cols * stagedBytes(width)
-	if f.fold {
+	if folded(m) {
 		p.sharedParts = downParts(m.Shared.Width())
 		bytes += stagedBytes(m.Shared.Width())
 	}
 	items := m.IDs.Cols*p.parts + p.sharedParts
+	rounds := (items + downWarps - 1) / downWarps
+	p.warps = (items + rounds - 1) / rounds
 	p.rows = 64*items + up16(4*m.IDs.Cols) + zeros
-	p.rings = p.rows + bytes
-	for rounds := (items + downWarps - 1) / downWarps; rounds <= items; rounds++ {
-		p.warps = (items + rounds - 1) / rounds
-		if p.bytes = p.rings + p.warps*f.ring2; fits(card, p.bytes) {
-			return p, true
-		}
-	}
-	return p, false
+	p.bytes = p.rows + bytes
+	return p, fits(card, p.bytes)
 }

@@ -54,19 +54,12 @@ struct Bank {
 	{ MATRIX(w), w##_step, w##_scale_step }
 
 // How a block's shared memory is laid out: results of its warps, zeros, rows of
-// activations, a ring a warp. tokens is how many rows there may be, shared_rows how many
-// rows of the grid belong to the shared network.
+// activations. tokens is how many rows there may be, shared_rows how many rows of the grid
+// belong to the shared network.
 struct Plan {
-	int m, tokens, parts, shared_parts, shared_rows, rings;
+	int m, tokens, parts, shared_parts, shared_rows;
 };
 enum { RESULTS = 8 * 512, ROWS = RESULTS + ZEROS };
-template <int FORMAT> struct RingOf {
-	typedef typename FlowOf<FORMAT>::type F;
-	enum { BYTES = F::UNIT * F::SLOTS };
-};
-template <int ROUTED, int SHARED> struct Rings {
-	enum { BYTES = (int)RingOf<ROUTED>::BYTES > (int)RingOf<SHARED>::BYTES ? (int)RingOf<ROUTED>::BYTES : (int)RingOf<SHARED>::BYTES };
-};
 
 // A block of the shared network: which rows of weights and which tokens.
 struct SharedBlock {
@@ -81,13 +74,17 @@ struct SharedBlock {
 	}
 };
 
-// The sums of a warp's 16 rows and the tokens that are staged, after the block has
-// staged them.
-template <class F> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const Ring &ring, const F &w, Range units, int tiles, int n, uint8_t *memory) {
-	__syncthreads();
+// The sums of a warp's 16 rows and the n tokens that stage_rows() lays out, which all
+// threads of the block call; it waits for the kernel before this one.
+template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, Range units, int tiles, int n, uint8_t *memory, Stage stage_rows) {
 	int g = threadIdx.x % 32 / 4;
-	const Staged token(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n);
-	if (cut.works) flow(sum, ring, w, units.from, units.to, token.at, token.step);
+	auto ready = [&] {
+		stage_rows();
+		__syncthreads();
+		return Staged(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n);
+	};
+	if (cut.works) flow(sum, w, units.from, units.to, ready);
+	else ready();
 	cut.join(sum, (float4 *)memory);
 }
 
@@ -111,10 +108,9 @@ template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, i
 template <int ROUTED, int SHARED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
                     const Bank &bank, const Matrix &s, uint8_t *memory) {
-	typedef typename FlowOf<ROUTED>::type RF;
-	typedef typename FlowOf<SHARED>::type SF;
+	typedef FlowOf<ROUTED> RF;
+	typedef FlowOf<SHARED> SF;
 	Cut cut(p.parts, blockDim.x / 32);
-	const Ring ring(memory + p.rings + threadIdx.x / 32 * Rings<ROUTED, SHARED>::BYTES);
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
 	if ((int)blockIdx.y < p.shared_rows) {
@@ -126,11 +122,11 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			return;
 		}
 		const SF w(s, b.block, true);
-		if (cut.works) begin_flow(ring, w, units.from, units.to);
-		pdl_wait();
-		pdl_launch();
-		stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
-		multiply_staged(sum, cut, ring, w, units, s.tiles, b.n, memory);
+		multiply_staged(sum, cut, w, units, s.tiles, b.n, memory, [&] {
+			pdl_wait();
+			pdl_launch();
+			stage<SHARED != PLAIN_BF16, 2>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
+		});
 		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
 		return;
 	}
@@ -141,14 +137,15 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	const Tile t = work.at(blockIdx.y - p.shared_rows);
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
 	const RF w(bank[t.expert], block, true);
-	if (cut.works) begin_flow(ring, w, units.from, units.to);
-	stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)(slot_of(t, r) / work.top_k) * x_stride; });
-	multiply_staged(sum, cut, ring, w, units, bank.first.tiles, t.count, memory);
+	multiply_staged(sum, cut, w, units, bank.first.tiles, t.count, memory, [&] {
+		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1)) / work.top_k;
+		stage<ROUTED != PLAIN_BF16, 2>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
+	});
 	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < t.count ? slot_of(t, i) : -1; });
 }
-#define PLAN_ARGS int m, int tokens, int parts, int shared_parts, int shared_rows, int rings
+#define PLAN_ARGS int m, int tokens, int parts, int shared_parts, int shared_rows
 #define PLAN \
-	{ m, tokens, parts, shared_parts, shared_rows, rings }
+	{ m, tokens, parts, shared_parts, shared_rows }
 #define GATE_UP_KERNEL(name, ROUTED, SHARED)                                                                                        \
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const int *ids, const int4 *tiles,        \
@@ -172,9 +169,8 @@ GATE_UP_KERNEL(kr_gemv_gate_up_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // has them itself, so they are read before the wait.
 template <int ROUTED, int SHARED>
 KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Work &work, const Plan &p, const Bank &bank, const Matrix &s, uint8_t *memory) {
-	typedef typename FlowOf<ROUTED>::type RF;
-	typedef typename FlowOf<SHARED>::type SF;
-	const Ring ring(memory + p.rings + threadIdx.x / 32 * Rings<ROUTED, SHARED>::BYTES);
+	typedef FlowOf<ROUTED> RF;
+	typedef FlowOf<SHARED> SF;
 	int lane = threadIdx.x % 32, warps = blockDim.x / 32;
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
@@ -196,10 +192,10 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 			return;
 		}
 		const SF w(s, b.block, false);
-		if (cut.works) begin_flow(ring, w, units.from, units.to);
-		pdl_wait();
-		stage<false>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
-		multiply_staged(sum, cut, ring, w, units, s.tiles, b.n, memory);
+		multiply_staged(sum, cut, w, units, s.tiles, b.n, memory, [&] {
+			pdl_wait();
+			stage<false, 2>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
+		});
 		if (cut.works && cut.part == 0) each(b.block, b.n, s.rows, [&](int t, int row, float v) { base[(long long)(b.first + t) * s.rows + row] = v; });
 		return;
 	}
@@ -213,10 +209,11 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		return;
 	}
 	const RF w(bank[t.expert], block, false);
-	if (cut.works) begin_flow(ring, w, units.from, units.to);
-	pdl_wait();
-	stage<false>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)slot_of(t, r) * (64 * bank.first.tiles); });
-	multiply_staged(sum, cut, ring, w, units, bank.first.tiles, t.count, memory);
+	multiply_staged(sum, cut, w, units, bank.first.tiles, t.count, memory, [&] {
+		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
+		pdl_wait();
+		stage<false, 2>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
+	});
 	if (cut.works && cut.part == 0) each(block, t.count, bank.first.rows, [&](int i, int row, float v) { y[(long long)slot_of(t, i) * bank.first.rows + row] = v; });
 }
 #define DOWN_KERNEL(name, ROUTED, SHARED)                                                                                           \
@@ -241,62 +238,52 @@ DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // rows and all experts; its warps take the parts of the products in turn (parts of each
 // expert, then of the shared network). Ids and weights are read before the wait, as above,
 // and all that the last sums need is here when they are due. Shared memory: results
-// [items][16], factors [top_k], zeros, the rows of h and hs, a ring a warp.
+// [items][16], factors [top_k], zeros, the rows of h and hs.
 template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
-                     const float *weights, int parts, int shared_parts, int rows_at, int rings, const Bank &bank, const Matrix &s, uint8_t *memory) {
-	typedef typename FlowOf<ROUTED>::type RF;
-	typedef typename FlowOf<SHARED>::type SF;
+                     const float *weights, int parts, int shared_parts, int rows_at, const Bank &bank, const Matrix &s, uint8_t *memory) {
+	typedef FlowOf<ROUTED> RF;
+	typedef FlowOf<SHARED> SF;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
 	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts, items = routed + shared_parts, first = token * work.top_k;
-	const Ring ring(memory + rings + warp * Rings<ROUTED, SHARED>::BYTES);
 	uint8_t *zeros = memory + rows_at - ZEROS, *rows = memory + rows_at;
 	float *results = (float *)memory;
 	int stride = staged_stride(bank.first.tiles);
-	int row = 16 * block + threadIdx.x;
-	bool mine = threadIdx.x < 16 && row < bank.first.rows;
+	int row_of_out = 16 * block + threadIdx.x;
+	bool mine = threadIdx.x < 16 && row_of_out < bank.first.rows;
 	float *factors = results + 16 * items, before = 0.f, rest = 0.f;
 	pdl_launch();
 	stage_zeros(zeros);
-	auto begin = [&](int i) {
-		if (i < routed) {
-			int e = work.expert(first + i / parts);
-			const Range u(bank.first, i % parts, parts);
-			if (e >= 0) begin_flow(ring, RF(bank[e], block, false), u.from, u.to);
-		} else if (i < items) {
-			const Range u(s, i - routed, shared_parts);
-			begin_flow(ring, SF(s, block, false), u.from, u.to);
-		}
-	};
-	begin(warp);
 	for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
-	pdl_wait();
-	if (mine && base) rest = base[(long long)token * bank.first.rows + row];
-	if (mine && add) before = got(out, wide, (long long)token * out_stride + row);
-	stage<false>(rows, work.top_k, bank.first.tiles, [&](int r) { return h + (long long)(first + r) * (64 * bank.first.tiles); });
-	if (shared_parts) stage<false>(rows + work.top_k * stride, 1, s.tiles, [&](int) { return hs + (long long)token * (64 * s.tiles); });
-	__syncthreads();
+	bool ready = false;
+	auto staged = [&](const uint8_t *row) { // by every warp, once its first weights are on their way
+		if (!ready) {
+			ready = true;
+			pdl_wait();
+			if (mine && base) rest = base[(long long)token * bank.first.rows + row_of_out];
+			if (mine && add) before = got(out, wide, (long long)token * out_stride + row_of_out);
+			stage<false, 4>(rows, work.top_k, bank.first.tiles, [&](int r) { return h + (long long)(first + r) * (64 * bank.first.tiles); });
+			if (shared_parts) stage<false, 4>(rows + work.top_k * stride, 1, s.tiles, [&](int) { return hs + (long long)token * (64 * s.tiles); });
+			__syncthreads();
+		}
+		return Staged(zeros, row, 0, 0, g == 0);
+	};
 	for (int i = warp; i < items; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
-		if (i != warp) {
-			__syncwarp(); // the ring is free
-			begin(i);
-		}
 		if (i < routed) {
 			int e = work.expert(first + i / parts);
 			const Range u(bank.first, i % parts, parts);
-			const Staged t(zeros, rows, stride, i / parts, g == 0);
-			if (e >= 0) flow(sum, ring, RF(bank[e], block, false), u.from, u.to, t.at, t.step);
+			if (e >= 0) flow(sum, RF(bank[e], block, false), u.from, u.to, [&] { return staged(rows + i / parts * stride); });
 		} else {
 			const Range u(s, i - routed, shared_parts);
-			const Staged t(zeros, rows + work.top_k * stride, 0, 0, g == 0);
-			flow(sum, ring, SF(s, block, false), u.from, u.to, t.at, t.step);
+			flow(sum, SF(s, block, false), u.from, u.to, [&] { return staged(rows + work.top_k * stride); });
 		}
 		if (lane % 4 == 0) {
 			results[i * 16 + g] = sum[0];
 			results[i * 16 + g + 8] = sum[2];
 		}
 	}
+	staged(rows); // who had no expert
 	__syncthreads();
 	if (!mine) return;
 	const float *r = results + threadIdx.x;
@@ -305,19 +292,19 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		total = fmaf(factors[k], in_order(r + k * parts * 16, parts, 16), total);
 	if (shared_parts) total += in_order(r + routed * 16, shared_parts, 16);
 	if (base) total += rest;
-	give(out, wide, 0, (long long)token * out_stride + row, add ? before + total : total);
+	give(out, wide, 0, (long long)token * out_stride + row_of_out, add ? before + total : total);
 }
 #define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \
 	name(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, const int *ids,           \
-	     const float *weights, int top_k, int experts, int parts, int shared_parts, int rows_at, int rings, BANK_ARGS(w),          \
+	     const float *weights, int top_k, int experts, int parts, int shared_parts, int rows_at, BANK_ARGS(w),                    \
 	     MATRIX_ARGS(s)) {                                                                                                         \
 		KR_SHARED(uint8_t, memory);                                                                                                \
 		const Work work = {ids, 0, 0, 0, top_k, experts};                                                                          \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
-		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, parts, shared_parts, rows_at, rings, bank, \
-		                         s, memory);                                                                                       \
+		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, parts, shared_parts, rows_at, bank, s,  \
+		                         memory);                                                                                          \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 #define X(name, FORMAT) DOWN_ALL_KERNEL(kr_gemv_down_all_##name, FORMAT, FORMAT)
