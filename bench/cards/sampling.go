@@ -30,11 +30,12 @@ func choose(t, vocab int, temperature, topP float64, topK int) *Case {
 		})
 		return &job{
 			run: func(b *ops.Builder, i int) {
+				scratch := b.Scratch(sample.Scratch(t, vocab))
 				if temperature == 0 {
-					sample.Argmax(b.List, out.of(i), logits.of(i))
+					sample.Argmax(b.List, out.of(i), logits.of(i), scratch)
 					return
 				}
-				sample.Sample(b.List, out.of(i), logits.of(i), rows.of(i).At, launch.Mat{}, launch.Mat{}, b.Scratch(sample.Scratch(t, vocab)))
+				sample.Sample(b.List, out.of(i), logits.of(i), rows.of(i).At, launch.Mat{}, launch.Mat{}, scratch)
 			},
 			outs: []data{out},
 			check: func(read reader) []Sample {

@@ -1,8 +1,10 @@
 // Package sample chooses tokens on the card, a row of logits [n, V] F32 a sequence, as
-// stages/sample does on the host: the same order of operations, the same random
-// numbers, weights and sums in float64. Sums are joined in another order, so a draw that
-// falls within about 1e-13 of the border between two tokens may give the neighbour;
-// otherwise the tokens are the same.
+// stages/sample does on the host: the same order of operations, the same random numbers
+// and weights. Sums of weights are whole numbers here, of 2^-54 of the largest weight for
+// a draw and of 2^-46 (in a vocabulary of 100,000) for top_p; weights below that count as
+// nothing. So a draw that falls within about 1e-12 of the border between two tokens, or a
+// share within 1e-9 of where top_p ends, may give the neighbour; otherwise the tokens are
+// the same.
 //
 // A choice depends on its row and parameters only and is the same in every run.
 // Functions given shapes that do not fit panic with *device.ShapeError.
@@ -22,7 +24,9 @@ import (
 var (
 	kFindBest  = launch.Named("kr_find_best")
 	kArgmax    = launch.Named("kr_argmax")
-	kSample    = launch.Named("kr_sample")
+	kTally     = launch.Named("kr_tally")
+	kDraw      = launch.Named("kr_draw")
+	kLogprob   = launch.Named("kr_logprob")
 	kBias      = launch.Named("kr_apply_bias")
 	kMask      = launch.Named("kr_apply_mask")
 	kPenalties = launch.Named("kr_apply_penalties")
@@ -69,47 +73,59 @@ func (r *Row) Put(dst []byte) {
 	le.PutUint32(dst[44:], logprob)
 }
 
-// part is the number of tokens that share a sum, as in src/sample.cuh.
-const part = 256
+// Of src/sample.cuh: tokens in a part, a warp's share of work; threads and warps of a
+// block; the most blocks that share a row; bytes of Notes; bytes of a Tally and a Desk
+// (src/sample.cu).
+const (
+	part       = 128
+	threads    = 256
+	warps      = threads / 32
+	mostBlocks = 128
+	notes      = 16*mostBlocks + 16 + 12*2048 + 8*2048
+	tally      = 8*64 + 12*2048
+	desk       = 8*64 + 12*1024 + 8*2048
+)
 
 // maxVocab bounds the sums that a block keeps in shared memory.
 const maxVocab = 1 << 20
 
-// split is the number of parts, and the number of warps that take them in turn: it is a
-// function of the vocabulary, and so is the order of sums.
-func split(vocab int) (parts, warps int) {
-	parts = (vocab + part - 1) / part
-	return parts, min(32, parts)
+// parts is the number of parts of a row.
+func parts(vocab int) int { return (vocab + part - 1) / part }
+
+// sharers is the number of blocks that share each of n rows. All of them are on a card of
+// 132 multiprocessors at once, 4 on each, and all warps take equally many parts.
+func sharers(n, vocab int) int {
+	const places = 4 * 132
+	turns := func(blocks int) int { return (parts(vocab) + warps*blocks - 1) / (warps * blocks) }
+	each := turns(max(1, min(places/n, mostBlocks))) // parts of a warp
+	return (parts(vocab) + warps*each - 1) / (warps * each)
 }
 
-// room is the number of tokens of scratch memory a row has: whole parts, equally many for
-// each warp.
-func room(vocab int) int {
-	parts, warps := split(vocab)
-	return (parts + warps - 1) / warps * warps * part
-}
+// room is the scratch memory of a row.
+func room(vocab int) int { return notes + (8*parts(vocab)+15)&^15 }
 
-// searchers is the number of blocks that search each of n rows for its largest logit before
-// the block that chooses; 0 where that one does it alone. A row is 400 KB to read.
-func searchers(n, vocab int) int {
-	if n > 64 || vocab < 1<<14 {
-		return 0
-	}
-	return 16
-}
-
-// Scratch is the scratch memory of Sample in bytes for n rows.
-func Scratch(n, vocab int) int { return 16*n*searchers(n, vocab) + 12*n*room(vocab) }
+// Scratch is the scratch memory of Argmax and Sample in bytes for n rows.
+func Scratch(n, vocab int) int { return n * room(vocab) }
 
 // Argmax writes to out [n, 1] I32 the smallest token with the largest logit of each row,
-// or why there is none (IsNaN, IsInfinite, AllMasked).
-func Argmax(l *launch.List, out, logits launch.Mat) {
+// or why there is none (IsNaN, IsInfinite, AllMasked). scratch is Scratch(n, V) bytes,
+// aligned to 16.
+func Argmax(l *launch.List, out, logits launch.Mat, scratch launch.Ptr) {
 	const op = "Argmax"
-	vec := check(op, out, logits)
-	if logits.Rows == 0 {
+	check(op, out, logits, scratch)
+	n := logits.Rows
+	if n == 0 {
 		return
 	}
-	l.Add(kArgmax, blocks(logits, 0), launch.P(out.At), launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.I32(vec))
+	find(l, logits, scratch, 0)
+	c := launch.Config{Grid: launch.Dim{X: uint32(n)}, Block: launch.Dim{X: 32}, PDL: true}
+	l.Add(kArgmax, c, launch.P(out.At), launch.P(scratch), launch.I64(int64(room(logits.Cols))), launch.I32(sharers(n, logits.Cols)))
+}
+
+// find looks for the largest logits; begin 1 makes the scratch memory ready for a draw.
+func find(l *launch.List, logits launch.Mat, scratch launch.Ptr, begin int) {
+	l.Add(kFindBest, shared(logits, 0), launch.P(scratch), launch.I64(int64(room(logits.Cols))),
+		launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.I32(vectors(logits)), launch.I32(begin))
 }
 
 // Sample writes to out [n, 1] I32 the token of each row, by the n Rows at rows, or why
@@ -119,9 +135,9 @@ func Argmax(l *launch.List, out, logits launch.Mat) {
 // distribution. scratch is Scratch(n, V) bytes, aligned to 16.
 func Sample(l *launch.List, out, logits launch.Mat, rows launch.Ptr, logprobs, raw launch.Mat, scratch launch.Ptr) {
 	const op = "Sample"
-	vec := check(op, out, logits)
-	if rows%8 != 0 || rows == 0 || scratch%16 != 0 || scratch == 0 {
-		refuse(op, "parameters at %#x, scratch memory at %#x", uint64(rows), uint64(scratch))
+	check(op, out, logits, scratch)
+	if rows%8 != 0 || rows == 0 {
+		refuse(op, "parameters at %#x", uint64(rows))
 	}
 	if !logprobs.Zero() {
 		if raw.Zero() || raw.DType != tensor.F32 || raw.Rows != logits.Rows || raw.Cols != logits.Cols {
@@ -130,38 +146,43 @@ func Sample(l *launch.List, out, logits launch.Mat, rows launch.Ptr, logprobs, r
 		if logprobs.DType != tensor.F32 || logprobs.Rows != logits.Rows || logprobs.Cols != 1 || !logprobs.Dense() {
 			refuse(op, "logprobs are %v for %d rows", logprobs, logits.Rows)
 		}
-		vec &= vectors(raw)
 	}
 	n := logits.Rows
 	if n == 0 {
 		return
 	}
-	tokens, search := room(logits.Cols), searchers(n, logits.Cols)
-	found := scratch
-	scratch += launch.Ptr(16 * n * search)
-	if search > 0 {
-		c := launch.Config{Grid: launch.Dim{X: uint32(search), Y: uint32(n)}, Block: launch.Dim{X: 256}, PDL: true}
-		l.Add(kFindBest, c, launch.P(found), launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.I32(vectors(logits)))
+	find(l, logits, scratch, 1)
+	each := func(k launch.Kernel, memory int) {
+		l.Add(k, shared(logits, memory), launch.P(out.At), launch.P(scratch), launch.I64(int64(room(logits.Cols))),
+			launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.I32(vectors(logits)), launch.P(rows))
 	}
-	parts, _ := split(logits.Cols)
-	l.Add(kSample, blocks(logits, 8*parts),
-		launch.P(out.At), launch.P(logprobs.At), launch.P(logits.At), launch.I32(logits.Stride), launch.P(raw.At), launch.I32(raw.Stride),
-		launch.I32(logits.Cols), launch.I32(vec), launch.P(rows), launch.P(scratch), launch.P(scratch+launch.Ptr(8*n*tokens)), launch.I32(tokens),
-		launch.P(found), launch.I32(search))
+	each(kTally, tally)
+	each(kDraw, desk+8*parts(logits.Cols))
+	if !logprobs.Zero() {
+		c := launch.Config{Grid: launch.Dim{X: uint32(n)}, Block: launch.Dim{X: threads}, PDL: true}
+		l.Add(kLogprob, c, launch.P(out.At), launch.P(logprobs.At), launch.P(raw.At), launch.I32(raw.Stride), launch.I32(raw.Cols),
+			launch.I32(vectors(raw)), launch.P(rows))
+	}
 }
 
-func blocks(logits launch.Mat, shared int) launch.Config {
-	_, warps := split(logits.Cols)
-	return launch.Config{Grid: launch.Dim{X: uint32(logits.Rows)}, Block: launch.Dim{X: uint32(32 * warps)}, Shared: uint32(shared), PDL: true}
+// shared is a launch of the blocks that share rows, with so many bytes of shared memory.
+func shared(logits launch.Mat, memory int) launch.Config {
+	return launch.Config{
+		Grid:   launch.Dim{X: uint32(sharers(logits.Rows, logits.Cols)), Y: uint32(logits.Rows)},
+		Block:  launch.Dim{X: threads},
+		Shared: uint32(memory),
+		PDL:    true,
+	}
 }
 
-// check gives whether rows can be read 16 bytes at a time.
-func check(op string, out, logits launch.Mat) (vec int) {
+func check(op string, out, logits launch.Mat, scratch launch.Ptr) {
 	checkLogits(op, logits)
 	if out.Zero() || out.DType != tensor.I32 || out.Rows != logits.Rows || out.Cols != 1 || !out.Dense() {
 		refuse(op, "out is %v for %d rows", out, logits.Rows)
 	}
-	return vectors(logits)
+	if scratch%16 != 0 || scratch == 0 {
+		refuse(op, "scratch memory at %#x", uint64(scratch))
+	}
 }
 
 func checkLogits(op string, m launch.Mat) {
@@ -170,6 +191,7 @@ func checkLogits(op string, m launch.Mat) {
 	}
 }
 
+// vectors is 1 where rows can be read 16 bytes at a time.
 func vectors(m launch.Mat) int {
 	if m.At%16 == 0 && m.Stride%4 == 0 {
 		return 1

@@ -28,13 +28,16 @@ func TestLaunches(t *testing.T) {
 		args   int
 		n      int // launches
 	}{
-		{"argmax", func(l *launch.List) { Argmax(l, at(i32, 3, 1), at(f32, 3, 102400)) }, kArgmax, launch.Dim{X: 3}, 0, 5, 1},
+		{"argmax", func(l *launch.List) { Argmax(l, at(i32, 3, 1), at(f32, 3, 102400), 0x100) }, kArgmax, launch.Dim{X: 3}, 0, 4, 2},
 		{"sample", func(l *launch.List) {
 			Sample(l, at(i32, 3, 1), at(f32, 3, 102401), 0x100, launch.Mat{}, launch.Mat{}, 0x100)
-		}, kSample, launch.Dim{X: 3}, 8 * 401, 14, 2},
+		}, kDraw, launch.Dim{X: 101, Y: 3}, desk + 8*801, 8, 3},
 		{"sample many", func(l *launch.List) {
 			Sample(l, at(i32, 65, 1), at(f32, 65, 102400), 0x100, launch.Mat{}, launch.Mat{}, 0x100)
-		}, kSample, launch.Dim{X: 65}, 8 * 400, 14, 1},
+		}, kDraw, launch.Dim{X: 8, Y: 65}, desk + 8*800, 8, 3},
+		{"logprobs", func(l *launch.List) {
+			Sample(l, at(i32, 3, 1), at(f32, 3, 100), 0x100, at(f32, 3, 1), at(f32, 3, 100), 0x100)
+		}, kLogprob, launch.Dim{X: 3}, 0, 7, 4},
 		{"bias", func(l *launch.List) { ApplyBias(l, at(f32, 3, 100), Lists{1, 1}, 1) }, kBias, launch.Dim{X: 3}, 0, 6, 1},
 		{"mask", func(l *launch.List) { ApplyMask(l, at(f32, 3, 1000), at(i32, 3, 32)) }, kMask, launch.Dim{X: 3, Y: 4}, 0, 5, 1},
 		{"penalties", func(l *launch.List) { ApplyPenalties(l, at(f32, 3, 100), Lists{1, 1}, 1, at(f32, 3, 3)) }, kPenalties, launch.Dim{X: 3}, 0, 7, 1},
@@ -44,7 +47,7 @@ func TestLaunches(t *testing.T) {
 		if len(l.Ops) != tt.n {
 			t.Fatalf("%s: %d launches", tt.name, len(l.Ops))
 		}
-		if o := l.Ops[0]; tt.n == 2 && (o.Kernel != kFindBest || o.Config.Grid != launch.Dim{X: 16, Y: 3} || o.Count != 5) {
+		if o := l.Ops[0]; tt.n > 1 && (o.Kernel != kFindBest || o.Config.Grid.Y != 3 && tt.grid.Y != o.Config.Grid.Y || o.Count != 7 || !o.Config.PDL) {
 			t.Errorf("%s: %v, %d arguments, %+v", tt.name, o.Kernel, o.Count, o.Config)
 		}
 		o := l.Ops[tt.n-1]
@@ -52,8 +55,19 @@ func TestLaunches(t *testing.T) {
 			t.Errorf("%s: %v, %d arguments, %+v", tt.name, o.Kernel, o.Count, o.Config)
 		}
 	}
-	if room(1) != 256 || room(257) != 512 || room(32*256) != 32*256 || room(32*256+1) != 2*32*256 || Scratch(2, 102400) != 2*(12*106496+256) {
+	if room(1) != notes+16 || Scratch(2, 102400) != 2*(notes+6400) || notes%16 != 0 {
 		t.Errorf("room for 102400 tokens: %d", room(102400))
+	}
+}
+
+// TestSharers: blocks a row, within what the kernels' memory has room for.
+func TestSharers(t *testing.T) {
+	for _, tt := range []struct{ n, vocab, want int }{
+		{1, 1, 1}, {1, 1024, 1}, {1, 1025, 2}, {1, 102400, 100}, {8, 102400, 50}, {32, 102400, 15}, {64, 102400, 8}, {600, 102400, 1}, {1, maxVocab, mostBlocks},
+	} {
+		if got := sharers(tt.n, tt.vocab); got != tt.want {
+			t.Errorf("%d rows of %d: %d blocks, want %d", tt.n, tt.vocab, got, tt.want)
+		}
 	}
 }
 
@@ -80,10 +94,10 @@ func TestPut(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	x, out := at(f32, 3, 100), at(i32, 3, 1)
 	for name, f := range map[string]func(l *launch.List){
-		"out":        func(l *launch.List) { Argmax(l, at(f32, 3, 1), x) },
-		"rows":       func(l *launch.List) { Argmax(l, at(i32, 2, 1), x) },
-		"bf16":       func(l *launch.List) { Argmax(l, out, at(tensor.BF16, 3, 100)) },
-		"vocabulary": func(l *launch.List) { Argmax(l, out, at(f32, 3, maxVocab+1)) },
+		"out":        func(l *launch.List) { Argmax(l, at(f32, 3, 1), x, 0x100) },
+		"rows":       func(l *launch.List) { Argmax(l, at(i32, 2, 1), x, 0x100) },
+		"bf16":       func(l *launch.List) { Argmax(l, out, at(tensor.BF16, 3, 100), 0x100) },
+		"vocabulary": func(l *launch.List) { Argmax(l, out, at(f32, 3, maxVocab+1), 0x100) },
 		"scratch":    func(l *launch.List) { Sample(l, out, x, 0x100, launch.Mat{}, launch.Mat{}, 0) },
 		"raw":        func(l *launch.List) { Sample(l, out, x, 0x100, at(f32, 3, 1), at(f32, 3, 99), 0x100) },
 		"mask":       func(l *launch.List) { ApplyMask(l, x, at(i32, 3, 3)) },

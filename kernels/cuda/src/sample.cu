@@ -1,187 +1,314 @@
-// The choice of the next token: the largest logit, or a draw. A block has a row.
-#include "sample.cuh"
+// The choice of the next token: the largest logit, or a draw. Several blocks share a row:
+// grid x blocks of a row, y rows, everywhere but where a comment says so.
+#include "draw.cuh"
 
-KR_DEV Row row_at(const float *logits, int row, int stride, int vocab, int vec) {
-	return Row{logits + (long long)row * stride, vocab, (vocab + PART - 1) / PART, vec != 0};
-}
-
-// Few rows: the search for the largest logit by several blocks a row. Grid: x blocks of a
-// row, y rows; found [rows][blocks] {key, token, nan, 0}.
-KR_KERNEL(256, 1)
-kr_find_best(int4 *found, const float *logits, int stride, int vocab, int vec) {
+// What each block found; with `begin`, notes are made ready for a draw.
+KR_KERNEL(THREADS, 4)
+kr_find_best(unsigned char *scratch, long long size, const float *logits, int stride, int vocab, int vec, int begin) {
 	pdl_launch();
 	pdl_wait();
-	Found f = scan(row_at(logits, blockIdx.y, stride, vocab, vec), blockIdx.x * warps() + threadIdx.x / 32, gridDim.x * warps());
-	if (threadIdx.x == 0) found[blockIdx.y * gridDim.x + blockIdx.x] = make_int4((int)f.key, f.token, f.nan, 0);
+	Notes *notes = notes_of(Pad{scratch, size}, blockIdx.y);
+	if (begin) {
+		uint4 *bins = reinterpret_cast<uint4 *>(notes->mass);
+		const int n = (sizeof(notes->mass) + sizeof(notes->counts)) / sizeof(uint4);
+		for (int i = blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS) bins[i] = make_uint4(0, 0, 0, 0);
+		if (blockIdx.x == 0 && threadIdx.x == 0) notes->turn = notes->listed = 0;
+	}
+	Row r = row_at(logits, blockIdx.y, stride, vocab, vec);
+	Found f = look(r, share_of(r));
+	if (threadIdx.x == 0) notes->found[blockIdx.x] = make_int4((int)f.key, f.token, f.nan, (int)f.low);
 }
 KR_EXPORT(kr_find_best)
 
-// What kr_find_best found (n a row, up to 32), or if it did not run, what this block does.
-KR_DEV Best best_or_found(const Row &r, const int4 *found, int n) {
-	if (n == 0) return best_of(r);
-	int lane = threadIdx.x % 32;
-	Found f = {0, 0x7fffffff, 0};
-	if (lane < n) {
-		int4 v = found[blockIdx.x * n + lane];
-		f = Found{(uint32_t)v.x, v.y, v.z};
-	}
-	return verdict(join(f));
-}
-
-KR_KERNEL(1024, 1)
-kr_argmax(int *out, const float *logits, int stride, int vocab, int vec) {
+// The largest logit of what n blocks found. Grid: x rows, of a warp.
+KR_KERNEL(32, 1)
+kr_argmax(int *out, const unsigned char *scratch, long long size, int n) {
 	pdl_launch();
 	pdl_wait();
-	Best b = best_of(row_at(logits, blockIdx.x, stride, vocab, vec));
+	Best b = best_of(notes_of(Pad{const_cast<unsigned char *>(scratch), size}, blockIdx.x), n);
 	if (threadIdx.x == 0) out[blockIdx.x] = b.token;
 }
 KR_EXPORT(kr_argmax)
 
-// One row's way to choose (kernels/cuda/sample, Row).
-struct Params {
-	double temperature, top_p, min_p;
-	unsigned long long seed, n;
-	int top_k, logprob;
+// Bins of a block, weights in halves.
+struct Tally {
+	double table[64];
+	unsigned low[BINS], high[BINS], counts[BINS];
 };
 
-// Philox4x32-10 (Salmon and others, 2011), as stages/sample has it: the n-th number in
-// [0, 1) of a seed.
-static __device__ __noinline__ double uniform(unsigned long long seed, unsigned long long n) {
-	uint32_t c0 = (uint32_t)n, c1 = (uint32_t)(n >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-	for (int i = 0; i < 10; i++) {
-		uint32_t hi0 = __umulhi(0xd2511f53u, c0), lo0 = 0xd2511f53u * c0, hi1 = __umulhi(0xcd9e8d57u, c2), lo1 = 0xcd9e8d57u * c2;
-		c0 = hi1 ^ c1 ^ k0, c1 = lo1, c2 = hi0 ^ c3 ^ k1, c3 = lo0;
-		k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
+KR_DEV void tally_part(Tally &t, const float (&x)[EACH], const Bins &bins, const Weigher &w, bool counts, bool weighs) {
+	int bin[EACH];
+#pragma unroll
+	for (int j = 0; j < EACH; j++) bin[j] = bin_of(bins, x[j]);
+	if (counts) {
+#pragma unroll
+		for (int j = 0; j < EACH; j++)
+			if (x[j] > minus_infinity()) atomicAdd(&t.counts[bin[j]], 1u);
 	}
-	return (double)((unsigned long long)c0 << 21 | c1 >> 11) * 0x1p-53;
+	if (!weighs) return;
+	float most = x[0];
+#pragma unroll
+	for (int j = 1; j < EACH; j++) most = fmaxf(most, x[j]);
+	if (!__any_sync(0xffffffffu, weighs_some(w, most))) return;
+	u64 m[EACH];
+	unsigned before[EACH];
+#pragma unroll
+	for (int j = 0; j < EACH; j++) m[j] = mass(w, x[j]);
+#pragma unroll
+	for (int j = 0; j < EACH; j++)
+		if (m[j]) before[j] = add_low(&t.low[bin[j]], m[j]);
+#pragma unroll
+	for (int j = 0; j < EACH; j++)
+		if (m[j]) add_high(&t.high[bin[j]], m[j], before[j]);
 }
 
-// The tokens that top_p may keep: a list a warp, in the order in which the warp met them.
-struct List {
-	double *weights;
-	uint32_t *keys;
-	int n;
+// Counts and weighs the tokens of each bin of rows that top_k or top_p cuts; writes the
+// token of rows that have no draw.
+KR_KERNEL(THREADS, 4)
+kr_tally(int *out, unsigned char *scratch, long long size, const float *logits, int stride, int vocab, int vec, const Params *params) {
+	KR_SHARED(Tally, t);
+	pdl_launch();
+	load_table(t->table);
+	for (int i = threadIdx.x; i < BINS; i += THREADS) t->low[i] = t->high[i] = t->counts[i] = 0;
+	pdl_wait();
+	Notes *notes = notes_of(Pad{scratch, size}, blockIdx.y);
+	Row r = row_at(logits, blockIdx.y, stride, vocab, vec);
+	Share s = share_of(r);
+	float x[EACH];
+	if (s.from < s.to) load_part(x, r, s.from);
+	Params p = params[blockIdx.y];
+	Best best = best_of(notes, gridDim.x);
+	if (best.token < 0 || !(p.temperature > 0.)) {
+		if (blockIdx.x == 0 && threadIdx.x == 0) out[blockIdx.y] = best.token;
+		return;
+	}
+	bool counts = p.counts(vocab), weighs = p.weighs();
+	if (!counts && !weighs) return;
+	Bins bins = bins_of(best, p, vocab);
+	Weigher w = weigher(best.x, p.temperature, 0., vocab, t->table);
+	__syncthreads();
+	for (int part = s.from; part < s.to; part += WARPS) {
+		float next[EACH] = {};
+		if (part + WARPS < s.to) load_part(next, r, part + WARPS);
+		tally_part(*t, x, bins, w, counts, weighs);
+#pragma unroll
+		for (int j = 0; j < EACH; j++) x[j] = next[j];
+	}
+	__syncthreads();
+	for (int i = threadIdx.x; i < BINS; i += THREADS) {
+		u64 m = (u64)t->high[i] << 32 | t->low[i];
+		if (m) atomicAdd(&notes->mass[i], m);
+		if (t->counts[i]) atomicAdd(&notes->counts[i], t->counts[i]);
+	}
+}
+KR_EXPORT(kr_tally)
+
+// What a block of kr_draw has in shared memory; behind it are the sums of parts.
+struct Desk {
+	double table[64];
+	Fine fine;
+	u64 list[LISTED];
 };
 
-// The sum of weights of the list with a key of at least `key`, and their number; in every
-// thread.
-KR_DEV double mass_from(const List &l, uint32_t key, int &count, double *room) {
-	double sum = 0.;
-	int n = 0;
-	for (int i = threadIdx.x % 32; i < l.n; i += 32)
-		if (l.keys[i] >= key) sum += l.weights[i], n++;
-	__shared__ int counts[MOST_WARPS];
-	n = __reduce_add_sync(0xffffffffu, n);
-	__syncthreads(); // counts are free
-	if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = n;
-	sum = block_sum_f64(sum, room);
-	count = __reduce_add_sync(0xffffffffu, (int)threadIdx.x % 32 < warps() ? counts[threadIdx.x % 32] : 0);
+// The part's tokens that are surely kept are weighed, the others that may be are listed.
+KR_DEV u64 sort_out(const float (&x)[EACH], int first, const Bins &bins, const Plan &plan, const Weigher &w, Notes *notes, int bits) {
+	u64 sum = 0;
+	unsigned sure = 0, doubt = 0;
+	float most = minus_infinity(); // of what is sure
+#pragma unroll
+	for (int j = 0; j < EACH; j++) {
+		int bin = bin_of(bins, x[j]);
+		if (bin < plan.sure) sure |= 1u << j, most = fmaxf(most, x[j]);
+		else if ((bin <= plan.last || bin == plan.edge) && x[j] > minus_infinity()) doubt |= 1u << j;
+	}
+	if (__any_sync(0xffffffffu, weighs_some(w, most))) {
+#pragma unroll
+		for (int j = 0; j < EACH; j++) {
+			u64 v = kept_weight(w, x[j]);
+			if (sure >> j & 1) sum += v;
+		}
+	}
+	if (__any_sync(0xffffffffu, doubt)) {
+		int n = __popc(doubt), upto = inclusive(n);
+		unsigned at = 0;
+		if (threadIdx.x % 32 == 31) at = atomicAdd(&notes->listed, (unsigned)upto);
+		at = __shfl_sync(0xffffffffu, at, 31) + upto - n;
+#pragma unroll
+		for (int j = 0; j < EACH; j++)
+			if (doubt >> j & 1) {
+				if (at < LISTED) notes->list[at] = order_of(x[j], first + j, bits);
+				at++;
+			}
+	}
 	return sum;
 }
 
-// Keeps the fewest most preferred tokens of pool whose weights reach the share p of their
-// sum: the edge moves up to the one that crosses p. total is the sum of the pool's n
-// weights; scratch has room for every token.
-KR_DEV Edge top_p(const Row &r, const Weigher &pool, double p, double total, int n, double *weights, uint32_t *keys, double *sums, double *room) {
-	// Tokens that weigh less than (1-p) * total / n have less than 1-p together, so none of
-	// them is needed. Most logits are below that; only the others are put to exp.
-	double low = log_of((1. - p) * total / n) - 1e-6, need = p * total;
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = (r.parts + warps() - 1) / warps() * PART;
-	List l = {weights + (long long)warp * each, keys + (long long)warp * each, 0};
-	__shared__ uint32_t least;
-	uint32_t lowest = 0xffffffffu;
-	if (threadIdx.x == 0) least = 0xffffffffu;
-	__syncthreads();
-	for (int part = warp; part < r.parts; part += warps()) {
-		float x[8];
-		int first = part * PART + 8 * lane;
-		load8(x, r, first);
-		for (int j = 0; j < 8; j++) {
-			double v = 0.;
-			if (((double)x[j] - pool.top) * pool.scale >= low) v = weight(pool, x[j], first + j);
-			bool in = v > 0.;
-			uint32_t lanes = __ballot_sync(0xffffffffu, in);
-			if (in) {
-				int at = l.n + __popc(lanes & ((1u << lane) - 1));
-				l.weights[at] = v, l.keys[at] = rising(x[j]);
-				lowest = min(lowest, l.keys[at]);
-			}
-			l.n += __popc(lanes);
+// The order of the last token that is kept.
+KR_DEV u64 edge_of(const Pool &pool, const Plan &plan, const Best &best, const Bins &bins, const Weigher &w, Desk *desk) {
+	// The list's keys, from the preferred end; the last one up to bin last, behind which tokens
+	// may be that are not listed; the tokens of bins before edge.
+	__shared__ unsigned first, last, whole, ahead;
+	bool all = pool.n < 0;
+	u64 at = (u64)~rising(best.x) << pool.bits, end = ((u64)~rising(best.low) + 1) << pool.bits;
+	if (!all) {
+		if (threadIdx.x == 0) first = 0xffffffffu, last = whole = ahead = 0;
+		__syncthreads();
+		each(pool, [&](u64 order, float x) {
+			unsigned key = (unsigned)(order >> pool.bits);
+			atomicMin(&first, key), atomicMax(&last, key);
+			int bin = bin_of(bins, x);
+			if (bin <= plan.last) atomicMax(&whole, key);
+			if (bin < plan.edge) atomicAdd(&ahead, 1u);
+		});
+		__syncthreads();
+		at = (u64)first << pool.bits, end = ((u64)last + 1) << pool.bits;
+	}
+	u64 edge = end - 1;
+#pragma unroll 1
+	for (int by_mass = plan.top_k ? 0 : 1; by_mass <= plan.top_p; by_mass++) {
+		u64 need = by_mass ? plan.need : all ? plan.most : plan.k + ahead;
+		if (by_mass && (all || plan.top_k)) {
+			u64 own = 0;
+			each(pool, [&](u64 order, float x) {
+				if (order <= edge && (all || bin_of(bins, x) == plan.edge)) own += mass(w, x);
+			});
+			u64 total = sums_of_block(own).total;
+			need = all ? share_of_mass(plan.share, total) : share_of_mass(plan.share, plan.pool + total) - plan.above;
+			if (!all) edge = min(edge, (((u64)whole + 1) << pool.bits) - 1);
 		}
+		edge = last_kept(pool, w, by_mass, at, edge - at + 1, need, desk->fine);
 	}
-	atomicMin(&least, __reduce_min_sync(0xffffffffu, lowest));
+	return edge;
+}
+
+// A token by the sums of parts and the random number u, in every thread.
+KR_DEV int pick(const Row &r, const Weigher &w, u64 edge, int bits, const u64 *sums, double u) {
+	__shared__ double left;
+	__shared__ int hit, last, token, last_token;
+	if (threadIdx.x == 0) hit = token = 0x7fffffff, last = last_token = -1;
+	int each = (r.parts + THREADS - 1) / THREADS, from = threadIdx.x * each, to = min(r.parts, from + each);
+	double own = 0.;
+	for (int p = from; p < to; p++) own += (double)sums[p];
+	Sums<double> s = sums_of_block(own);
+	double before = s.before, target = u * s.total, rest = 0.;
+	int mine = 0x7fffffff;
+	for (int p = from; p < to; p++) {
+		double v = (double)sums[p];
+		if (v > 0.) atomicMax(&last, p);
+		if (mine == 0x7fffffff && before + v > target) mine = p, rest = target - before;
+		before += v;
+	}
+	if (mine != 0x7fffffff) atomicMin(&hit, mine);
 	__syncthreads();
-	// The crossing token's key is in [lo, hi): from lo on there is enough, from hi on there
-	// is not. All tokens from lo on are in the list.
-	uint32_t lo = least, hi = rising((float)pool.top) + 1;
-	int many, few = 0;
-	double above = 0.;
-	mass_from(l, lo, many, room);
-	while (hi - lo > 1 && many - few > 1) {
-		uint32_t mid = lo + (hi - lo) / 2;
-		int count;
-		double mass = mass_from(l, mid, count, room);
-		if (mass >= need) lo = mid, many = count;
-		else hi = mid, few = count, above = mass;
+	int part = hit;
+	if (part == 0x7fffffff) part = last; // rounding made the target too large
+	if (mine == hit) left = mine == 0x7fffffff ? 1e300 : rest;
+	__syncthreads();
+	int id = part * PART + (int)threadIdx.x;
+	float x = id < r.vocab ? r.x[id] : minus_infinity();
+	u64 v = order_of(x, id, bits) <= edge ? kept_weight(w, x) : 0;
+	u64 sum = sums_of_block(v).before + v;
+	if (v) {
+		atomicMax(&last_token, id);
+		if ((double)sum > left) atomicMin(&token, id);
 	}
-	Edge e = {lo, 0x7fffffff};
-	if (many - few > 1) { // equal logits: the first few of them
-		double one = exp_of(((double)from_rising(lo) - pool.top) * pool.scale), want = ceil((need - above) / one);
-		int k = want < 1. ? 1 : want > (double)(many - few) ? many - few : (int)want;
-		if (k < many - few) e.token = nth_equal(r, lo, k, sums, room);
-	}
-	if (e.key < pool.edge.key) return pool.edge;
-	if (e.key == pool.edge.key) e.token = min(e.token, pool.edge.token);
-	return e;
+	__syncthreads();
+	return token == 0x7fffffff ? last_token : token;
 }
 
-// The logarithm of a token's probability under a row whose largest logit is top.
-KR_DEV float log_probability(const Row &r, float top, int token, double *sums, double *room) {
-	Weigher w = {{0, 0x7fffffff}, top, 1., 0., r.vocab, false};
-	double sum = weigh_parts(r, w, sums, room);
-	return (float)((double)r.x[token] - ((double)top + log_of(sum)));
-}
-
-// out[row] = the token; logprobs[row] (where there are any and the row asks) its logarithm of
-// probability under raw. weights and keys: scratch for `room_tokens` tokens a row. found:
-// see best_or_found.
-// Shared memory: a double for every part.
-KR_KERNEL(1024, 1)
-kr_sample(int *out, float *logprobs, const float *logits, int stride, const float *raw, int raw_stride, int vocab, int vec,
-          const Params *params, double *weights, uint32_t *keys, int room_tokens, const int4 *found, int n_found) {
-	KR_SHARED(double, sums);
-	__shared__ double room[MOST_WARPS];
-	__shared__ int hist[BINS];
+// Draws: every block does its parts, and the last one to be done with a row the rest.
+// Shared memory: a Desk, and 8 bytes for every part.
+KR_KERNEL(THREADS, 4)
+kr_draw(int *out, unsigned char *scratch, long long size, const float *logits, int stride, int vocab, int vec, const Params *params) {
+	KR_SHARED(Desk, desk);
+	__shared__ bool done;
+	__shared__ Plan plan;
 	pdl_launch();
+	load_table(desk->table);
 	pdl_wait();
-	Row r = row_at(logits, blockIdx.x, stride, vocab, vec);
-	Params p = params[blockIdx.x];
-	Best best = best_or_found(r, found, n_found);
-	int token = best.token;
-	if (token >= 0 && p.temperature > 0.) {
-		Weigher w = {{0, 0x7fffffff}, best.x, 1. / p.temperature, 0., vocab, false};
-		bool top_k = p.top_k > 0 && p.top_k < vocab;
-		if (top_k) w.edge = kth(r, p.top_k, hist, sums, room);
-		if (p.top_p < 1.) {
-			double total = weigh_parts(r, w, sums, room);
-			long long first = (long long)blockIdx.x * room_tokens;
-			w.edge = top_p(r, w, p.top_p, total, top_k ? p.top_k : vocab, weights + first, keys + first, sums, room);
-		}
-		w.least = p.min_p;
-		double total = weigh_parts(r, w, sums, room);
-		token = find_all(r, w, sums, uniform(p.seed, p.n) * total);
+	Notes *notes = notes_of(Pad{scratch, size}, blockIdx.y);
+	Row r = row_at(logits, blockIdx.y, stride, vocab, vec);
+	Share s = share_of(r);
+	float x[EACH];
+	if (s.from < s.to) load_part(x, r, s.from);
+	Params p = params[blockIdx.y];
+	Best best = best_of(notes, gridDim.x);
+	if (best.token < 0 || !(p.temperature > 0.)) return;
+	Bins bins = bins_of(best, p, vocab);
+	Weigher w = weigher(best.x, p.temperature, p.min_p, vocab, desk->table);
+	make_plan(plan, p, notes, vocab);
+	int bits = bits_of(vocab);
+	u64 *sums = sums_of(notes);
+	__syncthreads();
+	for (int part = s.from; part < s.to; part += WARPS) {
+		float next[EACH] = {};
+		if (part + WARPS < s.to) load_part(next, r, part + WARPS);
+		u64 sum = sort_out(x, first_of(part), bins, plan, w, notes, bits);
+		for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+		if (threadIdx.x % 32 == 0) sums[part] = sum;
+#pragma unroll
+		for (int j = 0; j < EACH; j++) x[j] = next[j];
 	}
-	if (logprobs && p.logprob && token >= 0) {
-		Row own = row_at(raw, blockIdx.x, raw_stride, vocab, vec);
-		Best b = raw == logits ? best : best_of(own);
-		float v = 0.f;
-		if (b.token < 0) token = b.token;
-		else v = log_probability(own, b.x, token, sums, room);
-		if (threadIdx.x == 0) logprobs[blockIdx.x] = v;
+	__syncthreads();
+	if (threadIdx.x == 0) { // its fences are for the block: barriers are on both sides
+		__threadfence();
+		done = atomicAdd(&notes->turn, 1u) == gridDim.x - 1;
+		__threadfence();
 	}
-	if (threadIdx.x == 0) out[blockIdx.x] = token;
+	__syncthreads();
+	if (!done) return;
+	u64 *parts = reinterpret_cast<u64 *>(desk + 1), edge = ~0ull;
+	bool cut = plan.top_k || plan.top_p;
+	int listed = cut ? (int)__ldcg(&notes->listed) : 0;
+	bool all = listed > LISTED; // too many for the list: the row itself is searched
+	for (int i = threadIdx.x; i < r.parts; i += THREADS) parts[i] = all ? 0 : __ldcg(&sums[i]);
+	if (cut) {
+		if (!all)
+			for (int i = threadIdx.x; i < listed; i += THREADS) desk->list[i] = __ldcg(&notes->list[i]);
+		Pool pool = {r, desk->list, all ? -1 : listed, bits};
+		edge = edge_of(pool, plan, best, bins, w, desk);
+		u64 mask = (1ull << bits) - 1;
+		each(pool, [&](u64 order, float x) {
+			if (order <= edge) add_shared(&parts[(order & mask) / PART], kept_weight(w, x));
+		});
+	}
+	__syncthreads();
+	int token = pick(r, w, edge, bits, parts, uniform(params[blockIdx.y].seed, params[blockIdx.y].n));
+	if (threadIdx.x == 0) out[blockIdx.y] = token;
 }
-KR_EXPORT(kr_sample)
+KR_EXPORT(kr_draw)
+
+// The logarithm of the chosen token's probability under raw, of rows that ask for it; rows
+// whose raw logits have no distribution lose their token. Grid: x rows, of a block.
+KR_KERNEL(THREADS, 1)
+kr_logprob(int *out, float *logprobs, const float *raw, int stride, int vocab, int vec, const Params *params) {
+	__shared__ double table[64];
+	pdl_launch();
+	load_table(table);
+	pdl_wait();
+	int token = out[blockIdx.x];
+	if (!params[blockIdx.x].logprob || token < 0) return;
+	Row r = row_at(raw, blockIdx.x, stride, vocab, vec);
+	Best best = verdict(look(r, Share{(int)threadIdx.x / 32, r.parts}));
+	float logprob = 0.f;
+	if (best.token >= 0) {
+		double own = 0.;
+		for (int part = threadIdx.x / 32; part < r.parts; part += WARPS) {
+			float x[EACH];
+			load_part(x, r, part);
+			for (int j = 0; j < EACH; j++) {
+				double y = (double)x[j] - best.x;
+				if (y > -700.) own += exp_of(y, table);
+			}
+		}
+		logprob = (float)((double)r.x[token] - ((double)best.x + log(sums_of_block(own).total)));
+	}
+	if (threadIdx.x == 0) {
+		logprobs[blockIdx.x] = logprob;
+		if (best.token < 0) out[blockIdx.x] = best.token;
+	}
+}
+KR_EXPORT(kr_logprob)
 
 // --- changes of logits before a choice, in place
 

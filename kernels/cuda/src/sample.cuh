@@ -1,23 +1,57 @@
-// What a block does with a row of logits, one of 1024 threads, or of a warp a part where
-// there are less than 32. Parts are of 256 tokens: a warp takes one at a time, a lane 8
-// neighbours of it. Sums of weights
-// are in float64: by lane, by part, over parts, in that order and in rising order of
-// tokens within each, so a row's choice is the same in every run.
+// Rows of logits, their largest one, and what a token weighs in a draw. A row is cut into
+// parts of 128 tokens, and its parts among the blocks that share it: a warp takes one at a
+// time, a lane 4 neighbours of it.
+//
+// A weight is a whole number of 2^-54, and sums of them are whole numbers too, so they do
+// not depend on the order in which they are added: atomic additions give the same bits in
+// every run, and any number of blocks does.
 #pragma once
 #include "kr.cuh"
 
-enum { PART = 256, MOST_WARPS = 32, BINS = 2048 };
+typedef unsigned long long u64;
+
+// MOST_BLOCKS and the size of Notes are also in kernels/cuda/sample.
+enum { PART = 128, EACH = PART / 32, THREADS = 256, WARPS = THREADS / 32, BINS = 2048, MOST_BLOCKS = 128, LISTED = 2048 };
 
 // Why there is no token (kernels/cuda/sample).
 enum { IS_NAN = -1, IS_INFINITE = -2, ALL_MASKED = -3 };
+
+// What the blocks of a row tell each other, in scratch memory. Behind it are the sums of
+// the weights of each part.
+struct Notes {
+	int4 found[MOST_BLOCKS];       // a block's Found
+	unsigned turn, listed, pad[2]; // blocks that are done; tokens for the list, which may have no room for all
+	u64 mass[BINS];                // what the tokens of each bin weigh
+	unsigned counts[BINS];
+	u64 list[LISTED]; // orders of tokens about which the bins leave doubt
+};
+struct Pad {
+	unsigned char *at;
+	long long size; // of a row
+};
+KR_DEV Notes *notes_of(const Pad &p, int row) { return reinterpret_cast<Notes *>(p.at + row * p.size); }
+KR_DEV u64 *sums_of(Notes *n) { return reinterpret_cast<u64 *>(n + 1); }
 
 struct Row {
 	const float *x;
 	int vocab, parts;
 	bool vec; // 16-byte loads
 };
+KR_DEV Row row_at(const float *logits, int row, int stride, int vocab, int vec) {
+	return Row{logits + (long long)row * stride, vocab, (vocab + PART - 1) / PART, vec != 0};
+}
+
+// The parts of this warp: from, from + WARPS, ... below to.
+struct Share {
+	int from, to;
+};
+KR_DEV Share share_of(const Row &r) {
+	int each = (r.parts + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * each;
+	return Share{first + (int)threadIdx.x / 32, min(r.parts, first + each)};
+}
 
 KR_DEV float minus_infinity() { return __uint_as_float(0xff800000u); }
+KR_DEV float infinity() { return __uint_as_float(0x7f800000u); }
 
 // Bits that rise with the number, equal for both zeros. Not for NaN.
 KR_DEV uint32_t rising(float v) {
@@ -26,253 +60,152 @@ KR_DEV uint32_t rising(float v) {
 }
 KR_DEV float from_rising(uint32_t k) { return __uint_as_float(k & 0x80000000u ? k & 0x7fffffffu : ~k); }
 
-// The lane's 8 logits of a part, the first of them token `first`; minus infinity behind
-// the row's end.
-KR_DEV void load8(float (&x)[8], const Row &r, int first) {
-	if (r.vec && first + 8 <= r.vocab) {
-		const float4 *p = (const float4 *)(r.x + first);
-		float4 a = p[0], b = p[1];
-		x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+// The lane's first token of a part, and its logits; minus infinity behind the row's end.
+KR_DEV int first_of(int part) { return part * PART + EACH * ((int)threadIdx.x % 32); }
+KR_DEV void load_part(float (&x)[EACH], const Row &r, int part) {
+	int first = first_of(part);
+	if (r.vec && first + EACH <= r.vocab) {
+		float4 v = *(const float4 *)(r.x + first);
+		x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 		return;
 	}
 #pragma unroll
-	for (int j = 0; j < 8; j++) x[j] = first + j < r.vocab ? r.x[first + j] : minus_infinity();
+	for (int j = 0; j < EACH; j++) x[j] = first + j < r.vocab ? r.x[first + j] : minus_infinity();
 }
 
-KR_DEV int warps() { return blockDim.x / 32; }
-
-KR_DEV double warp_sum_f64(double v) {
-	for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
-	return v;
-}
-
-// The sum over the block, the same bits in every thread; room: MOST_WARPS doubles.
-KR_DEV double block_sum_f64(double v, double *room) {
-	v = warp_sum_f64(v);
-	__syncthreads(); // room is free
-	if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
-	__syncthreads();
-	return warp_sum_f64((int)threadIdx.x % 32 < warps() ? room[threadIdx.x % 32] : 0.);
-}
-
-// The largest logit's key and the smallest token that has it.
+// Of some tokens: the largest logit's key and the smallest token that has it, and the key
+// of the smallest logit above minus infinity (all bits set if there is none).
 struct Found {
 	uint32_t key;
 	int token, nan; // nan: some logit is
+	uint32_t low;
 };
+KR_DEV Found nothing() { return Found{0, 0x7fffffff, 0, 0xffffffffu}; }
 
-// Of values of a warp's lanes, in every lane.
-KR_DEV Found join(Found f) {
-	uint32_t most = __reduce_max_sync(0xffffffffu, f.key);
-	int token = __reduce_min_sync(0xffffffffu, f.key == most ? f.token : 0x7fffffff);
-	return Found{most, token, __any_sync(0xffffffffu, f.nan)};
+KR_DEV Found both(const Found &a, const Found &b) {
+	Found f = a.key > b.key || (a.key == b.key && a.token < b.token) ? a : b;
+	f.nan = a.nan | b.nan, f.low = min(a.low, b.low);
+	return f;
 }
 
-// Of parts first, first + step, ... for each warp; in every thread of the block.
-KR_DEV Found scan(const Row &r, int first, int step) {
-	__shared__ uint32_t keys[MOST_WARPS];
-	__shared__ int tokens[MOST_WARPS], nans[MOST_WARPS];
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	float best = minus_infinity();
-	Found f = {0, 0x7fffffff, 0};
-#pragma unroll 2
-	for (int p = first; p < r.parts; p += step) {
-		float x[8];
-		int at = p * PART + 8 * lane;
-		load8(x, r, at);
+// Of values of a warp's lanes, in every lane.
+KR_DEV Found join(const Found &f) {
+	uint32_t most = __reduce_max_sync(0xffffffffu, f.key);
+	int token = __reduce_min_sync(0xffffffffu, f.key == most ? f.token : 0x7fffffff);
+	return Found{most, token, __any_sync(0xffffffffu, f.nan), __reduce_min_sync(0xffffffffu, f.low)};
+}
+
+// Of a block's parts; in every thread.
+KR_DEV Found look(const Row &r, const Share &s) {
+	__shared__ Found each[WARPS];
+	int lane = threadIdx.x % 32;
+	float best = minus_infinity(), low = infinity();
+	Found f = nothing();
+#pragma unroll 4
+	for (int p = s.from; p < s.to; p += WARPS) {
+		float x[EACH];
+		load_part(x, r, p);
 #pragma unroll
-		for (int j = 0; j < 8; j++) {
+		for (int j = 0; j < EACH; j++) {
 			f.nan |= x[j] != x[j];
-			if (x[j] > best) best = x[j], f.token = at + j;
+			if (x[j] > best) best = x[j], f.token = first_of(p) + j;
+			if (x[j] > minus_infinity()) low = fminf(low, x[j]);
 		}
 	}
 	f.key = rising(best);
+	if (low < infinity()) f.low = rising(low);
 	f = join(f);
-	__syncthreads(); // the arrays are free
-	if (lane == 0) keys[warp] = f.key, tokens[warp] = f.token, nans[warp] = f.nan;
+	if (lane == 0) each[threadIdx.x / 32] = f;
 	__syncthreads();
-	Found g = {0, 0x7fffffff, 0};
-	if (lane < warps()) g = Found{keys[lane], tokens[lane], nans[lane]};
-	return join(g);
+	return join(lane < WARPS ? each[lane] : nothing());
 }
 
-// The largest logit and its token, or why there is none, as a token below 0.
+// The largest logit and its token, or why there is none, as a token below 0; the smallest
+// logit above minus infinity.
 struct Best {
 	float x;
 	int token;
+	float low;
 };
 KR_DEV Best verdict(const Found &f) {
-	Best b = {from_rising(f.key), f.token};
+	Best b = {from_rising(f.key), f.token, from_rising(f.low)};
 	if (f.nan) b.token = IS_NAN;
 	else if (b.x == minus_infinity()) b.token = ALL_MASKED;
 	else if (b.x > 3.4028234664e38f) b.token = IS_INFINITE;
 	return b;
 }
-KR_DEV Best best_of(const Row &r) { return verdict(scan(r, threadIdx.x / 32, warps())); }
 
-// The last token in the order of preference (falling logit, then rising token) that is
-// kept.
-struct Edge {
-	uint32_t key;
-	int token;
+// What n blocks found, in every lane.
+KR_DEV Best best_of(const Notes *notes, int n) {
+	int4 v[MOST_BLOCKS / 32];
+#pragma unroll
+	for (int j = 0; j < MOST_BLOCKS / 32; j++) { // all on their way at once
+		int i = 32 * j + (int)threadIdx.x % 32;
+		v[j] = make_int4(0, 0x7fffffff, 0, -1);
+		if (i < n) v[j] = __ldcg(&notes->found[i]);
+	}
+	Found f = nothing();
+#pragma unroll
+	for (int j = 0; j < MOST_BLOCKS / 32; j++) f = both(f, Found{(uint32_t)v[j].x, v[j].y, v[j].z, (uint32_t)v[j].w});
+	return verdict(join(f));
+}
+
+// 2^(i/64).
+static __device__ const double exp_table[64] = {
+	0x1p+00, 0x1.02c9a3e778061p+00, 0x1.059b0d3158574p+00, 0x1.0874518759bc8p+00,
+	0x1.0b5586cf9890fp+00, 0x1.0e3ec32d3d1a2p+00, 0x1.11301d0125b51p+00, 0x1.1429aaea92dep+00,
+	0x1.172b83c7d517bp+00, 0x1.1a35beb6fcb75p+00, 0x1.1d4873168b9aap+00, 0x1.2063b88628cd6p+00,
+	0x1.2387a6e756238p+00, 0x1.26b4565e27cddp+00, 0x1.29e9df51fdee1p+00, 0x1.2d285a6e4030bp+00,
+	0x1.306fe0a31b715p+00, 0x1.33c08b26416ffp+00, 0x1.371a7373aa9cbp+00, 0x1.3a7db34e59ff7p+00,
+	0x1.3dea64c123422p+00, 0x1.4160a21f72e2ap+00, 0x1.44e086061892dp+00, 0x1.486a2b5c13cdp+00,
+	0x1.4bfdad5362a27p+00, 0x1.4f9b2769d2ca7p+00, 0x1.5342b569d4f82p+00, 0x1.56f4736b527dap+00,
+	0x1.5ab07dd485429p+00, 0x1.5e76f15ad2148p+00, 0x1.6247eb03a5584p+00, 0x1.6623882552224p+00,
+	0x1.6a09e667f3bccp+00, 0x1.6dfb23c651a2fp+00, 0x1.71f75e8ec5f74p+00, 0x1.75feb564267c9p+00,
+	0x1.7a11473eb0187p+00, 0x1.7e2f336cf4e62p+00, 0x1.82589994cce12p+00, 0x1.868d99b4492ecp+00,
+	0x1.8ace5422aa0dcp+00, 0x1.8f1ae99157736p+00, 0x1.93737b0cdc5e5p+00, 0x1.97d829fde4e5p+00,
+	0x1.9c49182a3f09p+00, 0x1.a0c667b5de565p+00, 0x1.a5503b23e255cp+00, 0x1.a9e6b5579fdbfp+00,
+	0x1.ae89f995ad3aep+00, 0x1.b33a2b84f15fbp+00, 0x1.b7f76f2fb5e47p+00, 0x1.bcc1e904bc1d2p+00,
+	0x1.c199bdd85529cp+00, 0x1.c67f12e57d14bp+00, 0x1.cb720dcef9069p+00, 0x1.d072d4a07897cp+00,
+	0x1.d5818dcfba487p+00, 0x1.da9e603db3286p+00, 0x1.dfc97337b9b5fp+00, 0x1.e502ee78b3ff6p+00,
+	0x1.ea4afa2a490dap+00, 0x1.efa1bee615a27p+00, 0x1.f50765b6e454p+00, 0x1.fa7c1819e90d8p+00,
 };
-KR_DEV bool keeps(const Edge &e, uint32_t key, int token) { return key > e.key || (key == e.key && token <= e.token); }
+KR_DEV void load_table(double *table) {
+	if (threadIdx.x < 64) table[threadIdx.x] = exp_table[threadIdx.x];
+}
 
-// Not inlined: code and registers of eight of them in a loop would be too many.
-static __device__ __noinline__ double exp_of(double x) { return exp(x); }
-static __device__ __noinline__ double log_of(double x) { return log(x); }
+// e^x for -700 <= x <= 0: the function of stages/sample, with its table in shared memory.
+// Its relative error is below 1e-12, and for x > -30 below 5e-14.
+KR_DEV double exp_of(double x, const double *table) {
+	const double round = 0x1.8p52; // leaves a whole number in the low bits
+	double t = x * 0x1.71547652b82fep+6 + round;       // 64 / ln 2
+	double r = x - (t - round) * 0x1.62e42fefa39efp-7; // ln 2 / 64
+	double poly = 1. + r * (1. + r * (0.5 + r * (1. / 6 + r * (1. / 24))));
+	int k = (int)__double_as_longlong(t);
+	return __longlong_as_double(__double_as_longlong(table[k & 63]) + ((long long)(k >> 6) << 52)) * poly;
+}
 
-// What a token weighs.
+// Tokens in the order of preference, falling logit and then rising token: orders rise.
+// bits: of a token.
+KR_DEV u64 order_of(float x, int token, int bits) { return (u64)~rising(x) << bits | (unsigned)token; }
+KR_DEV int bits_of(int vocab) { return 32 - __clz(vocab); }
+
+// What a token weighs: exp((logit - top) * scale).
 struct Weigher {
-	Edge edge;
-	double top, scale, least; // weight exp((logit - top) * scale), none below least
-	int vocab;
-	bool ones; // instead: 1 for tokens whose logit is the edge's, whatever their number
+	double top, scale, least; // least: what draws leave out weighs less
+	const double *table;
+	int drop; // low bits for which sums over a row have no room
 };
-KR_DEV double weight(const Weigher &w, float x, int token) {
-	if (token >= w.vocab) return 0.;
-	uint32_t key = rising(x);
-	if (w.ones) return key == w.edge.key ? 1. : 0.;
-	if (!keeps(w.edge, key, token)) return 0.;
-	double v = exp_of(((double)x - w.top) * w.scale);
-	return v >= w.least ? v : 0.;
+KR_DEV Weigher weigher(float top, double temperature, double least, int vocab, const double *table) {
+	return Weigher{top, 1. / temperature, least, table, max(0, bits_of(vocab) - 9)};
 }
-
-// sums[p] = what part p weighs; the total, in every thread. room: MOST_WARPS doubles.
-KR_DEV double weigh_parts(const Row &r, const Weigher &w, double *sums, double *room) {
-	int lane = threadIdx.x % 32;
-	__syncthreads(); // sums are free
-	for (int p = threadIdx.x / 32; p < r.parts; p += warps()) {
-		float x[8];
-		double sum = 0.;
-		int first = p * PART + 8 * lane;
-		load8(x, r, first);
-		for (int j = 0; j < 8; j++) sum += weight(w, x[j], first + j);
-		sum = warp_sum_f64(sum);
-		if (lane == 0) sums[p] = sum;
-	}
-	__syncthreads();
-	double sum = 0.;
-	for (int p = threadIdx.x; p < r.parts; p += blockDim.x) sum += sums[p];
-	return block_sum_f64(sum, room);
+KR_DEV bool weighs_some(const Weigher &w, float x) { return ((double)x - w.top) * w.scale > -39.; } // else below 2^-55
+KR_DEV u64 weight(const Weigher &w, float x, double least) { // no branches: several are on their way at once
+	double y = ((double)x - w.top) * w.scale;
+	bool some = y > -39.;
+	double v = exp_of(some ? y : -39., w.table);
+	u64 whole = (u64)(v * 0x1p54 + 0.5);
+	return some && v >= least ? whole : 0;
 }
-
-// The sum of v over the lanes before this one, added in their order.
-KR_DEV double sum_before(double v) {
-	int lane = threadIdx.x % 32;
-	double sum = 0.;
-	for (int l = 0; l < 31; l++) {
-		double u = __shfl_sync(0xffffffffu, v, l);
-		if (l < lane) sum += u;
-	}
-	return sum;
-}
-
-// The token at which the running sum of weights exceeds target, by one warp; the last one
-// with a weight if rounding made target too large.
-KR_DEV int find(const Row &r, const Weigher &w, const double *sums, double target) {
-	int lane = threadIdx.x % 32, per = (r.parts + 31) / 32;
-	int from = lane * per, to = min(r.parts, from + per);
-	double sum = 0.;
-	for (int p = from; p < to; p++) sum += sums[p];
-	double before = sum_before(sum);
-	int hit = 0x7fffffff, last = -1; // parts
-	double left = 0.;
-	for (int p = from; p < to; p++) {
-		if (sums[p] > 0.) last = p;
-		if (hit == 0x7fffffff && before + sums[p] > target) hit = p, left = target - before;
-		before += sums[p];
-	}
-	int part = __reduce_min_sync(0xffffffffu, hit);
-	if (part == 0x7fffffff) {
-		part = __reduce_max_sync(0xffffffffu, last);
-		left = 1e300;
-	} else {
-		left = __shfl_sync(0xffffffffu, left, part / per);
-	}
-	float x[8];
-	double v[8];
-	int first = part * PART + 8 * lane;
-	load8(x, r, first);
-	sum = 0.;
-	for (int j = 0; j < 8; j++) {
-		v[j] = weight(w, x[j], first + j);
-		sum += v[j];
-	}
-	before = sum_before(sum);
-	hit = 0x7fffffff, last = -1; // tokens
-	for (int j = 0; j < 8; j++) {
-		if (v[j] > 0.) last = first + j;
-		if (hit == 0x7fffffff && before + v[j] > left) hit = first + j;
-		before += v[j];
-	}
-	hit = __reduce_min_sync(0xffffffffu, hit);
-	last = __reduce_max_sync(0xffffffffu, last);
-	return hit == 0x7fffffff ? last : hit;
-}
-
-// find by the first warp, for every thread.
-KR_DEV int find_all(const Row &r, const Weigher &w, const double *sums, double target) {
-	__shared__ int found;
-	__syncthreads();
-	if (threadIdx.x < 32) {
-		int token = find(r, w, sums, target);
-		if (threadIdx.x == 0) found = token;
-	}
-	__syncthreads();
-	return found;
-}
-
-// The n-th token, counted from 1, whose logit has this key.
-KR_DEV int nth_equal(const Row &r, uint32_t key, int n, double *sums, double *room) {
-	Weigher w = {};
-	w.edge.key = key, w.ones = true, w.vocab = r.vocab;
-	weigh_parts(r, w, sums, room);
-	return find_all(r, w, sums, n - 0.5);
-}
-
-// The k-th token in the order of preference, 1 <= k <= vocab: three levels of counting
-// by the bits of the logit, 11, 11 and 10 of them. hist: BINS ints.
-KR_DEV Edge kth(const Row &r, int k, int *hist, double *sums, double *room) {
-	__shared__ int chosen, above;
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, equal = 0;
-	uint32_t prefix = 0, mask = 0;
-	for (int level = 0; level < 3; level++) {
-		int shift = level == 0 ? 21 : level == 1 ? 10 : 0, bins = level == 2 ? BINS / 2 : BINS;
-		__syncthreads();
-		for (int i = threadIdx.x; i < BINS; i += blockDim.x) hist[i] = 0;
-		__syncthreads();
-		for (int p = warp; p < r.parts; p += warps()) {
-			float x[8];
-			int first = p * PART + 8 * lane;
-			load8(x, r, first);
-			for (int j = 0; j < 8; j++) {
-				uint32_t key = rising(x[j]);
-				if (first + j < r.vocab && (key & mask) == prefix) atomicAdd(&hist[key >> shift & (bins - 1)], 1);
-			}
-		}
-		__syncthreads();
-		if (warp == 0) { // lane l has 64 bins, the highest in lane 0
-			int low = BINS - 64 * (lane + 1), own = 0, before = 0;
-			for (int i = 0; i < 64; i++) own += hist[low + (i + lane) % 64]; // lanes in different banks
-			int sum = own;
-			for (int d = 1; d < 32; d <<= 1) {
-				int v = __shfl_up_sync(0xffffffffu, sum, d);
-				if (lane >= d) sum += v;
-			}
-			before = sum - own;
-			if (before < k && k <= sum) {
-				int bin = low + 63;
-				while (before + hist[bin] < k) before += hist[bin--];
-				chosen = bin, above = before;
-			}
-		}
-		__syncthreads();
-		k -= above;
-		prefix |= (uint32_t)chosen << shift;
-		mask |= (uint32_t)(bins - 1) << shift;
-		equal = hist[chosen];
-	}
-	if (k == equal) return Edge{prefix, 0x7fffffff};
-	return Edge{prefix, nth_equal(r, prefix, k, sums, room)};
-}
+KR_DEV u64 kept_weight(const Weigher &w, float x) { return weight(w, x, w.least); }
+// For sums over a row: less exact.
+KR_DEV u64 mass(const Weigher &w, float x) { return (weight(w, x, 0.) + ((1ull << w.drop) >> 1)) >> w.drop; }
