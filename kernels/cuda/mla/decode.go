@@ -23,7 +23,7 @@ const (
 	nope, rope, vDim, rank = 128, 64, 128, 512
 	width                  = rank + rope
 
-	absorbCols, absorbRows = 64, 64
+	absorbCols, absorbRows = 128, 64
 	headsPerBlock          = 16
 	joinCols               = 64
 	mergeRows, mergeV      = 8, 32
@@ -114,7 +114,7 @@ func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV
 	part, marks := launch.P(scratch+launch.Ptr(d.part)), launch.P(scratch+launch.Ptr(d.marks))
 	kvbAt, kvbStride, heads := launch.P(kvb.F.At), launch.I32(kvb.F.Stride), launch.I32(p.Heads)
 	l.Add(kAbsorb, launch.Config{
-		Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, absorbRows)}, Block: launch.Dim{X: 128}, Shared: nope * absorbCols * 2, PDL: true},
+		Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, absorbRows)}, Block: launch.Dim{X: 256}, Shared: nope * absorbCols * 2, PDL: true},
 		launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads, halves(cache.DType))
 	grid, folds, shared := attendShape(card, items, p.Heads)
 	shares := 0 // of items that are not summed up yet

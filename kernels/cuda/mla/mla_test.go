@@ -52,10 +52,10 @@ func TestDecodeLaunches(t *testing.T) {
 		absorb, attend, merge launch.Dim
 		join                  bool
 	}{
-		{16, 1, 2048, launch.Dim{X: 8, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 32}, launch.Dim{X: 64, Y: 1}, false},
-		{16, 1, 32768, launch.Dim{X: 8, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 128}, launch.Dim{X: 64, Y: 1}, true},
-		{16, 32, 2048, launch.Dim{X: 8, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 4}, true},
-		{128, 65, 100, launch.Dim{X: 8, Y: 128, Z: 2}, launch.Dim{X: 8, Y: 16}, launch.Dim{X: 512, Y: 9}, true},
+		{16, 1, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 32}, launch.Dim{X: 64, Y: 1}, false},
+		{16, 1, 32768, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 128}, launch.Dim{X: 64, Y: 1}, true},
+		{16, 32, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 4}, true},
+		{128, 65, 100, launch.Dim{X: 4, Y: 128, Z: 2}, launch.Dim{X: 8, Y: 16}, launch.Dim{X: 512, Y: 9}, true},
 	} {
 		a := newArgs(x.rows, x.heads)
 		var l launch.List

@@ -50,22 +50,23 @@ struct Tile {
 struct Feed {
 	Span s;
 	int row, item, end, at, to; // row < 0: there is nothing
-	int slot; // of this thread's row in the cache; -1: past the end
-	int last; // of the tile before
+	int block, offset;          // where this thread's row of the tile lies; offset < 0: past the end
+	int last;                   // the row of the cache that was this thread's in the tile before, or < 0
 };
 
-// Where the tile's row of this thread lies. block_tokens or, if it is a power of two, its
-// logarithm.
+// block_tokens and, if it is a power of two, its logarithm.
 struct Blocks { int tokens, shift; };
 
+// Nothing here waits for what it loads.
 KR_DEV void look_up(Feed &f, const int *table, const Blocks &b) {
 	int key = f.at + threadIdx.x / 4;
-	if (key >= f.to) {
-		f.slot = -1;
-		return;
+	if (key < f.to) {
+		int i = b.shift >= 0 ? key >> b.shift : key / b.tokens;
+		f.block = table[f.s.first + i];
+		f.offset = key - i * b.tokens;
+	} else {
+		f.offset = -1;
 	}
-	int i = b.shift >= 0 ? key >> b.shift : key / b.tokens;
-	f.slot = table[f.s.first + i] * b.tokens + (key - i * b.tokens);
 }
 
 KR_DEV void begin_item(Feed &f) {
@@ -78,7 +79,8 @@ KR_DEV Feed feed_at(const int *table, int share, int shares, int items_max, cons
 	Feed f = {};
 	f.row = -1;
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], items = min(table[HEAD_ITEMS], items_max);
-	f.item = share_begin(items, shares, share), f.end = share_begin(items, shares, share + 1);
+	int size = share_size(items, shares);
+	f.item = share * size, f.end = min(f.item + size, items);
 	if (f.item >= f.end) return f;
 	int i = span_of_item(table, prompts, prompts + rows, f.item);
 	f.s = span_at(table, i);
@@ -103,14 +105,15 @@ KR_DEV void advance(Feed &f, const int *table, const Blocks &b) {
 template <int KIND> KR_DEV void fetch_tile(unsigned char *shared, int stage, Feed &f, const Cache &c, const int *table, const Blocks &b) {
 	const int size = Ring<KIND>::row / WIDTH;
 	int row = threadIdx.x / 4, unit = threadIdx.x % 4;
-	bool ok = f.slot >= 0;
-	const char *src = c.rows + (long long)(ok ? f.slot : 0) * c.stride * size + unit * 16;
+	bool ok = f.offset >= 0;
+	int slot = ok ? f.block * b.tokens + f.offset : 0;
+	const char *src = c.rows + (long long)slot * c.stride * size + unit * 16;
 	uint32_t to = smem_u32(shared) + stage * Ring<KIND>::tile + row * Ring<KIND>::row;
 	uint32_t moved = KIND == BF16_ROWS ? twist(row) : KIND == E4M3_ROWS ? turn(row) : 0;
 #pragma unroll
 	for (int j = 0; j < Ring<KIND>::row / 64; j++) cp_async16(to + (((unit + 4 * j) ^ moved) << 4), src + j * 64, ok);
 	if (threadIdx.x == 0) ((Tile *)(shared + AT_TILES))[stage] = {f.at, f.to, f.item, f.row, f.item - f.s.start, f.s.count};
-	f.last = f.slot;
+	f.last = ok ? slot : -1;
 	advance(f, table, b);
 }
 
@@ -203,10 +206,11 @@ KR_DEV void put_most(unsigned char *shared, const float (&s)[4]) {
 // behind the next meeting; what was summed so far is brought down to it.
 template <int KIND> KR_DEV void weigh(State &st, unsigned char *shared, const float (&s)[4]) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+	const float4 *most = (const float4 *)(shared + AT_MOST) + g * (ATTEND_WARPS / 4);
+	float4 all[4] = {most[0], most[1], most[8 * ATTEND_WARPS / 4], most[8 * ATTEND_WARPS / 4 + 1]};
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		const float4 *most = (const float4 *)(shared + AT_MOST) + (g + 8 * h) * (ATTEND_WARPS / 4);
-		float4 a = most[0], b = most[1];
+		float4 a = all[2 * h], b = all[2 * h + 1];
 		float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
 		m = fmaxf(m, st.most[h]);
 		float old = exp2_approx(st.most[h] - m), lo = exp2_approx(s[2 * h] - m), hi = exp2_approx(s[2 * h + 1] - m);

@@ -5,7 +5,7 @@
 
 // --- absorb
 
-enum { ABSORB_COLS = 64, ABSORB_ROWS = 64 };
+enum { ABSORB_COLS = 128, ABSORB_ROWS = 64, ABSORB_THREADS = 256, ABSORB_UNITS = ROPE / 8 * ABSORB_COLS / RANK };
 
 // What 16 rows have in the columns of this lane (of a product's left operand).
 KR_DEV void fetch_rows(uint32_t (&a)[NOPE / 16][4], const bf16 *x, const bf16 *y) {
@@ -25,9 +25,10 @@ KR_DEV uint32_t pack_query(float lo, float hi, int half) {
 
 // qa [decode rows, heads, WIDTH], as query_at says, of q [rows, heads * QK]: q_nope * w_kc,
 // and q_rope beside it. A block: ABSORB_COLS latent columns of a head, ABSORB_ROWS rows; a warp 16 of the
-// columns. Of q_rope a block copies one unit of 16 bytes. Grid (RANK / ABSORB_COLS, heads,
-// rows / ABSORB_ROWS).
-KR_KERNEL(128, 4)
+// columns. Of q_rope a block copies ABSORB_UNITS units of 16 bytes. Grid (RANK /
+// ABSORB_COLS, heads, rows / ABSORB_ROWS): not more blocks than needed, since those of
+// attention, which may begin to fetch keys, have no room beside them.
+KR_KERNEL(ABSORB_THREADS, 2)
 kr_mla_absorb(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half) {
 	KR_SHARED(unsigned char, shared);
 	uint32_t base = smem_u32(shared);
@@ -36,14 +37,14 @@ kr_mla_absorb(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kv
 	// neither the weights nor the table wait for anybody
 	const bf16 *w = kvb + (long long)head * EXPANDED * kvb_stride + blockIdx.x * ABSORB_COLS;
 #pragma unroll
-	for (int i = 0; i < NOPE * 8 / 128; i++) {
-		int row = i * 16 + tid / 8, unit = tid % 8;
-		cp_async16(base + unit_at(row, unit, 128), w + (long long)row * kvb_stride + unit * 8);
+	for (int i = 0; i < NOPE * ABSORB_COLS / 8 / ABSORB_THREADS; i++) {
+		int row = i * 16 + tid / 16, unit = tid % 16;
+		cp_async16(base + unit_at(row, unit, 2 * ABSORB_COLS), w + (long long)row * kvb_stride + unit * 8);
 	}
 	cp_async_commit();
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.z * ABSORB_ROWS;
 	const int *records = table + SPAN_HEAD + prompts * SPAN_RECORD;
-	int last = min(first + ABSORB_ROWS, rows), turned = first + tid;
+	int last = min(first + ABSORB_ROWS, rows), turned = first + tid / ABSORB_UNITS, unit = blockIdx.x * ABSORB_UNITS + tid % ABSORB_UNITS;
 	long long rope = turned < last ? records[turned * SPAN_RECORD] : 0;
 	long long one = records[min(first + g, rows - 1) * SPAN_RECORD], two = records[min(first + g + 8, rows - 1) * SPAN_RECORD];
 	int pairs = (heads + HEADS - 1) / HEADS * QUERY_PAIRS;
@@ -52,10 +53,10 @@ kr_mla_absorb(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kv
 	__syncthreads();
 	uint32_t b[NOPE / 16][4];
 #pragma unroll
-	for (int k = 0; k < NOPE / 16; k++) ldmatrix_x4_trans(b[k], base + unit_at(k * 16 + lane % 16, warp * 2 + lane / 16, 128));
+	for (int k = 0; k < NOPE / 16; k++) ldmatrix_x4_trans(b[k], base + unit_at(k * 16 + lane % 16, warp * 2 + lane / 16, 2 * ABSORB_COLS));
 	pdl_wait();
-	uint4 unit = make_uint4(0, 0, 0, 0);
-	if (turned < last) unit = *((const uint4 *)(q + rope * q_stride + NOPE) + blockIdx.x);
+	uint4 turn = make_uint4(0, 0, 0, 0);
+	if (turned < last) turn = *((const uint4 *)(q + rope * q_stride + NOPE) + unit);
 	for (int at = first; at < last; at += 16) {
 		uint32_t a[NOPE / 16][4];
 		fetch_rows(a, q + one * q_stride + 2 * c, q + two * q_stride + 2 * c);
@@ -72,9 +73,9 @@ kr_mla_absorb(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kv
 		}
 	}
 	if (turned >= last) return;
-	uint32_t in[4] = {unit.x, unit.y, unit.z, unit.w};
+	uint32_t in[4] = {turn.x, turn.y, turn.z, turn.w};
 #pragma unroll
-	for (int i = 0; i < 4; i++) qa[(long long)turned * pairs + query_at(head, RANK + blockIdx.x * 8 + 2 * i, half)] = pack_query(lo_f32(in[i]), hi_f32(in[i]), half);
+	for (int i = 0; i < 4; i++) qa[(long long)turned * pairs + query_at(head, RANK + unit * 8 + 2 * i, half)] = pack_query(lo_f32(in[i]), hi_f32(in[i]), half);
 }
 KR_EXPORT(kr_mla_absorb)
 
@@ -95,7 +96,8 @@ struct Plan {
 // none.
 KR_DEV void plan_items(Plan &p, const Span &s, int items, int items_max, int shares) {
 	int g = threadIdx.x % 32, n = s.start + s.count > items_max ? 0 : s.count;
-	if (g * FOLD < n) p.folded[g] = folded(min(items, items_max), shares, s.start + g * FOLD, min((int)FOLD, n - g * FOLD));
+	int size = shares > 0 ? share_size(min(items, items_max), shares) : 0;
+	if (g * FOLD < n) p.folded[g] = folded(s.start + g * FOLD, min((int)FOLD, n - g * FOLD), size);
 	if (g == 0) p.count = n;
 }
 

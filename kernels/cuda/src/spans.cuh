@@ -45,18 +45,14 @@ KR_DEV long long span_slot(const int *table, const Span &s, int p, int block_tok
 	return (long long)table[s.first + b] * block_tokens + (p - b * block_tokens);
 }
 
-// Items of decode, numbered through all rows, are shared out in order: share i of shares is
-// items share_begin(i)..share_begin(i+1)-1. The products fit 32 bits: items are at most
-// ITEMS_MAX a row, shares are at most the multiprocessors.
-KR_DEV int share_begin(int items, int shares, int i) { return i * items / shares; }
-KR_DEV int share_of(int items, int shares, int item) { return ((item + 1) * shares - 1) / items; }
+// Items of decode, numbered through all rows, are shared out in order to at most `most`
+// blocks, so many to each (the last may have less). Rows of whole groups (folded) are cut
+// at their ends, if they are as many as blocks have.
+KR_DEV int share_size(int items, int most) { return (items + most - 1) / most; }
 
 // A row's items are summed up FOLD at a time, one after the other, and then these groups
-// are joined: always in that order, whoever does it. A share's own groups, and what it has
-// of one from its first item on, are summed up already where the group's first item would
-// be. So many of the n items of a group that begins at item `first` are in its place (0
-// shares: none but itself).
-KR_DEV int folded(int items, int shares, int first, int n) {
-	if (shares == 0) return 1;
-	return min(n, share_begin(items, shares, share_of(items, shares, first) + 1) - first);
-}
+// are joined: always in that order, whoever does it. What a share has of a group from its
+// first item on is summed up already, and in the first item's place. So many of the n
+// items of a group that begins at item `first` are there, for shares of `size` (0: nobody
+// has summed up anything).
+KR_DEV int folded(int first, int n, int size) { return size == 0 ? 1 : min(n, size - first % size); }
