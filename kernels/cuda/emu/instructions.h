@@ -4,6 +4,7 @@
 KR_DEV uint32_t smem_u32(const void *p) { return kr_emu::shared_address(p); }
 
 KR_DEV void cp_async16(uint32_t dst, const void *src, bool ok = true) { kr_emu::copy_async(dst, src, 16, ok); }
+KR_DEV void cp_async16_once(uint32_t dst, const void *src, bool ok = true) { cp_async16(dst, src, ok); }
 template <int N> KR_DEV void cp_async_small(uint32_t dst, const void *src, bool ok = true) {
 	static_assert(N == 4 || N == 8, "4 or 8 bytes");
 	kr_emu::copy_async(dst, src, N, ok);

@@ -36,7 +36,14 @@ KR_DEV void cp_async16(uint32_t dst, const void *src, bool ok = true) {
 	int n = ok ? 16 : 0;
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n) : "memory");
 }
-// The same for 4 or 8 bytes (through L1).
+// As cp_async16, of what is read once: the L2 cache lets go of it before anything else.
+KR_DEV void cp_async16_once(uint32_t dst, const void *src, bool ok = true) {
+	int n = ok ? 16 : 0;
+	uint64_t policy;
+	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+	asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(dst), "l"(src), "r"(n), "l"(policy) : "memory");
+}
+// As cp_async16 for 4 or 8 bytes (through L1).
 template <int N> KR_DEV void cp_async_small(uint32_t dst, const void *src, bool ok = true) {
 	int n = ok ? N : 0;
 	asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(dst), "l"(src), "n"(N), "r"(n) : "memory");

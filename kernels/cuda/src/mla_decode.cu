@@ -111,7 +111,7 @@ template <int KIND> KR_DEV void fetch_tile(unsigned char *shared, int stage, Fee
 	uint32_t to = smem_u32(shared) + stage * Ring<KIND>::tile + row * Ring<KIND>::row;
 	uint32_t moved = KIND == BF16_ROWS ? twist(row) : KIND == E4M3_ROWS ? turn(row) : 0;
 #pragma unroll
-	for (int j = 0; j < Ring<KIND>::row / 64; j++) cp_async16(to + (((unit + 4 * j) ^ moved) << 4), src + j * 64, ok);
+	for (int j = 0; j < Ring<KIND>::row / 64; j++) cp_async16_once(to + (((unit + 4 * j) ^ moved) << 4), src + j * 64, ok);
 	if (threadIdx.x == 0) ((Tile *)(shared + AT_TILES))[stage] = {f.at, f.to, f.item, f.row, f.item - f.s.start, f.s.count};
 	f.last = ok ? slot : -1;
 	advance(f, table, b);

@@ -16,11 +16,12 @@ KR_DEV void fetch_rows(uint32_t (&a)[NOPE / 16][4], const bf16 *x, const bf16 *y
 	}
 }
 
+// Within what f16 holds; NaN stays.
+KR_DEV float clamp_f16(float v) { return v > 65504.f ? 65504.f : v < -65504.f ? -65504.f : v; }
+
 // Two latent queries as attention takes them: bf16, or f16 (half) for keys of e4m3.
 KR_DEV uint32_t pack_query(float lo, float hi, int half) {
-	const float most = 65504.f;
-	if (half) return pack_f16(fminf(fmaxf(lo, -most), most), fminf(fmaxf(hi, -most), most));
-	return pack_bf16(lo, hi);
+	return half ? pack_f16(clamp_f16(lo), clamp_f16(hi)) : pack_bf16(lo, hi);
 }
 
 // qa [decode rows, heads, WIDTH], as query_at says, of q [rows, heads * QK]: q_nope * w_kc,
