@@ -38,7 +38,7 @@ func (c *benchModelCmd) runCard(e *env) error {
 	if err != nil {
 		return err
 	}
-	o := model.CardOptions{Prefill: c.Prefill, Decode: c.Decode, Batch: c.Batch, Context: c.Context, Chunk: f.PrefillChunk, Vocab: cfg.Vocab}
+	o := model.CardOptions{Prefill: c.Prefill, Decode: c.Decode, Batch: c.Batch, Context: c.Context, Vocab: cfg.Vocab}
 	f.MaxSeqs = max(1, slices.Max(append([]int{1}, o.Batch...)))
 	f.KVCache = size(int64(o.Blocks(f.BlockTokens)) * kvBlockBytes(cfg, f.BlockTokens, kvTypes[f.KVDType]))
 	start := time.Now()
@@ -49,6 +49,7 @@ func (c *benchModelCmd) runCard(e *env) error {
 	if s.card == nil {
 		return errors.New("bench model --device cuda needs a GPU")
 	}
+	o.Chunk = f.PrefillChunk
 	if err := s.load(context.Background(), &f, reportOn(e.err)); err != nil {
 		return err
 	}

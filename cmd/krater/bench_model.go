@@ -102,6 +102,7 @@ func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelRep
 		return nil, err
 	}
 	r := &modelReport{Model: src.name, benchHost: host(), KVType: f.KVDType}
+	f.chooseChunk(0)
 	o.Chunk, o.Vocab = f.PrefillChunk, cfg.Vocab
 	if r.Skipped, err = fit(&o, cfg.MaxContext); err != nil {
 		return nil, err

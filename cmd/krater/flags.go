@@ -27,7 +27,7 @@ type engineFlags struct {
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
 	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
 	MaxQueue       int           `help:"Requests that may wait; more are answered with 429." default:"256"`
-	PrefillChunk   int           `help:"Prompt tokens of one sequence in a step." default:"2048"`
+	PrefillChunk   int           `help:"Prompt tokens of one sequence in a step; 0: 2048, on a GPU of 16 GiB or more 4096, of 40 GiB or more 8192." default:"0"`
 	MaxBatchTokens int           `help:"Tokens of a step; 0: prefill chunk and one a sequence." default:"0"`
 	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
 	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
@@ -52,7 +52,7 @@ func (f *engineFlags) check() error {
 		{"block-tokens", f.BlockTokens, 1, 1 << 20},
 		{"max-seqs", f.MaxSeqs, 1, 1 << 16},
 		{"max-queue", f.MaxQueue, 1, 1 << 16},
-		{"prefill-chunk", f.PrefillChunk, 1, 1 << 20},
+		{"prefill-chunk", f.PrefillChunk, 0, 1 << 20},
 		{"prefill-share", f.PrefillShare, 1, 1 << 20},
 		{"max-batch-tokens", f.MaxBatchTokens, 0, 1 << 20},
 	} {
@@ -64,6 +64,21 @@ func (f *engineFlags) check() error {
 		return err
 	}
 	return f.precisionFlags.check()
+}
+
+// chooseChunk settles --prefill-chunk where it is left open; card is the memory of the GPU
+// that layers run on, 0 if there is none. In larger chunks weights are used for more rows
+// and fewer of a long prompt's latents are expanded again; they cost scratch memory.
+func (f *engineFlags) chooseChunk(card int64) {
+	switch {
+	case f.PrefillChunk != 0:
+	case card >= 40<<30:
+		f.PrefillChunk = 8192
+	case card >= 16<<30:
+		f.PrefillChunk = 4096
+	default:
+		f.PrefillChunk = 2048
+	}
 }
 
 // samplingFlags are those of krater run.

@@ -46,6 +46,7 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 	if err := f.check(); err != nil {
 		return nil, err
 	}
+	f.chooseChunk(l.card)
 	free := m.Available()
 	if f.onRank() && f.VRAM > 0 {
 		free = int64(f.VRAM)

@@ -41,6 +41,7 @@ func (c *pplCmd) Run(e *env) error {
 	}
 	// Every position of a window is predicted in one step where it fits, so a step
 	// has as many rows of logits as tokens. Windows start empty: one sequence.
+	c.chooseChunk(0)
 	c.MaxSeqs, c.MaxBatchTokens = 1, min(c.Window, c.PrefillChunk)
 	l := limits{logitRows: c.MaxBatchTokens}
 	if os.Getenv(envName("kv-dtype")) == "" && !c.chosen(e, "kv-dtype") {

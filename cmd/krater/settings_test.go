@@ -212,7 +212,7 @@ func TestBadFlags(t *testing.T) {
 		{1, "run --expert-pools=-1 hi", "--expert-pools"},
 		{1, "run --depth 65 hi", "--depth 64"},
 		{1, "run --block-tokens 0 hi", "--block-tokens"},
-		{1, "run --prefill-chunk 0 hi", "--prefill-chunk"},
+		{1, "run --prefill-chunk=-1 hi", "--prefill-chunk"},
 		{1, "run --prefill-share 0 hi", "--prefill-share"},
 		{1, "run --kv-cache 1 hi", "--kv-cache"},
 		{1, "serve --max-seqs 0 --listen 127.0.0.1:0", "--max-seqs"},
@@ -305,6 +305,19 @@ func TestSizes(t *testing.T) {
 		var s size
 		if err := s.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is %d", text, s)
+		}
+	}
+}
+
+// TestChunkByMemory: --prefill-chunk where it is left open.
+func TestChunkByMemory(t *testing.T) {
+	for _, c := range []struct {
+		given, want int
+		card        int64
+	}{{0, 2048, 0}, {0, 2048, 8 << 30}, {0, 4096, 24 << 30}, {0, 8192, 80 << 30}, {512, 512, 80 << 30}} {
+		f := engineFlags{PrefillChunk: c.given}
+		if f.chooseChunk(c.card); f.PrefillChunk != c.want {
+			t.Errorf("%d given, %d bytes: %d, want %d", c.given, c.card, f.PrefillChunk, c.want)
 		}
 	}
 }
