@@ -1,6 +1,7 @@
 package cards
 
 import (
+	"krater/kernels/cuda/ops"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -46,10 +47,14 @@ func Table(s Sizes) []*Case {
 	var out []*Case
 	add := func(c *Case) { out = append(out, c) }
 	p := s.mla
-	qWidth := p.Heads * (p.Nope + p.Rope)
+	joint := p.Heads*(p.Nope+p.Rope) + p.Rank + p.Rope // queries and latents are one product
 	for _, t := range append(append([]int{}, s.few...), s.many...) {
-		add(matmul("q", bf16, tensor.BF16, t, qWidth, s.hidden))
-		add(matmul("kv_a", bf16, tensor.BF16, t, p.Rank+p.Rope, s.hidden))
+		add(matmul("q+kv_a", bf16, tensor.BF16, t, joint, s.hidden))
+		add(matmul("q+kv_a", int8, tensor.BF16, t, joint, s.hidden))
+		if t <= ops.NormRows {
+			add(normed("q+kv_a", bf16, t, joint, s.hidden))
+			add(normed("q+kv_a", int8, t, joint, s.hidden))
+		}
 		add(matmul("o", bf16, tensor.BF16, t, s.hidden, p.Heads*p.V))
 		add(matmul("o", int8, tensor.BF16, t, s.hidden, p.Heads*p.V))
 		add(matmul("router", f32, tensor.F32, t, s.experts, s.hidden))
