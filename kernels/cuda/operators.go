@@ -168,6 +168,15 @@ func (d *Device) Latent(s device.Stream, cache device.KV, q, latent, norm device
 	})
 }
 
+// LatentDecode is Latent and MLADecode in one go (attention.LatentOps).
+func (d *Device) LatentDecode(s device.Stream, out, q, latent, norm device.Mat, eps float32, cache device.KV, positions, slots, table device.Mat,
+	qRope, kRope device.Rope, kvB device.KVB, in device.Spans, p device.MLA) {
+	d.do("LatentDecode", s, func(s *Stream) {
+		s.ops.LatentDecode(mat(out), mat(q), mat(latent), mat(norm), eps, kv(&cache), mat(positions), mat(slots), mat(table), qRope, kRope,
+			launch.Weight{F: mat(kvB.F)}, in.List, mat(in.Table), p)
+	})
+}
+
 // MLAPrefill is latent attention of prompts.
 func (d *Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
 	d.do("MLAPrefill", s, func(s *Stream) {

@@ -42,6 +42,10 @@ type MLAOps interface {
 // normed, its rotated part and q's are rotated, all in place, and kv is stored.
 type LatentOps interface {
 	Latent(s device.Stream, cache device.KV, q, kv, norm device.Mat, eps float32, positions, slots, table device.Mat, qRope, kRope device.Rope)
+	// LatentDecode is Latent and then MLADecode, of a batch with generated rows only; q and
+	// kv may hold anything afterwards.
+	LatentDecode(s device.Stream, out, q, kv, norm device.Mat, eps float32, cache device.KV, positions, slots, table device.Mat, qRope, kRope device.Rope,
+		kvB device.KVB, spans device.Spans, p device.MLA)
 }
 
 // GQAOps are the operators of grouped-query attention.

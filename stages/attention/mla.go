@@ -85,6 +85,11 @@ func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 		st.Input.Mul(s, m.ops, kv, &w.KVA)
 	}
 	latent, kPe := kv.ColRange(0, m.sizes.Rank), kv.ColRange(m.sizes.Rank, kv.Cols)
+	if m.fused != nil && probe == nil && len(st.Prefill) == 0 {
+		m.fused.LatentDecode(s, out.X, q, kv, w.KVNorm, m.eps, cache, st.Positions, st.Slots, m.table, m.qRope, m.kRope, w.KVB, st.DecodeSpans(), m.sizes)
+		st.AddMul(s, m.ops, &out, &w.O, probe)
+		return
+	}
 	if m.fused != nil && probe == nil {
 		m.fused.Latent(s, cache, q, kv, w.KVNorm, m.eps, st.Positions, st.Slots, m.table, m.qRope, m.kRope)
 	} else {

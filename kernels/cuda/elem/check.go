@@ -105,6 +105,9 @@ func Chunks(operands ...launch.Mat) bool { return flags(operands...)&flagVec != 
 // NormThreads is the number of threads that norm a row of cols elements, by chunks.
 func NormThreads(cols int) int { return normThreads(cols, chunk) }
 
+// Aligned reports whether every row of m is made of aligned chunks.
+func Aligned(m launch.Mat) bool { return aligned(m) }
+
 func rowBlocks(rows, threads int) launch.Config {
 	return launch.Config{Grid: launch.Dim{X: uint32(rows)}, Block: launch.Dim{X: uint32(threads)}, PDL: true}
 }

@@ -98,10 +98,19 @@ func attendShape(card launch.Card, items, heads int) (grid launch.Dim, folds boo
 // these bounds make the grid, and a row beyond them becomes NaN. out [T, heads*128] BF16
 // or F32, q [T, heads*192] BF16. scratch has DecodeScratch bytes, aligned to 16.
 func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA) {
+	DecodeNew(l, card, out, q, cache, kvb, table, rows, items, scratch, p, nil)
+}
+
+// DecodeNew is Decode of a batch of generated rows only whose own latents are still to be
+// stored: fresh are they, and q is not turned yet. With nil it is Decode.
+func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA, fresh *Fresh) {
 	const op = "MLADecode"
 	check(op, out, q, &cache, &kvb, table, p)
 	if !CanDecode(card, q, cache, kvb, p) {
 		refuse(op, "no kernel for q %v, cache %v, kv_b %v", q, cache.Mat, kvb.F)
+	}
+	if fresh != nil && !CanDecodeNew(card, q, cache, kvb, p, fresh) {
+		refuse(op, "no kernel for latents %v", fresh.KV)
 	}
 	if rows > q.Rows || items < rows || scratch%16 != 0 {
 		refuse(op, "%d items of %d rows, q %v", items, rows, q)
@@ -113,9 +122,14 @@ func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV
 	d := layout(rows, items, p)
 	part, marks := launch.P(scratch+launch.Ptr(d.part)), launch.P(scratch+launch.Ptr(d.marks))
 	kvbAt, kvbStride, heads := launch.P(kvb.F.At), launch.I32(kvb.F.Stride), launch.I32(p.Heads)
-	l.Add(kAbsorb, launch.Config{
-		Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, absorbRows)}, Block: launch.Dim{X: 256}, Shared: nope * absorbCols * 2, PDL: true},
-		launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads, halves(cache.DType))
+	begin := launch.Config{Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, absorbRows)},
+		Block: launch.Dim{X: 256}, Shared: nope * absorbCols * 2, PDL: true}
+	queries := [8]launch.Arg{launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads, halves(cache.DType)}
+	if fresh == nil {
+		l.Add(kAbsorb, begin, queries[:]...)
+	} else {
+		fresh.add(l, begin, queries, rows, q, &cache, p)
+	}
 	grid, folds, shared := attendShape(card, items, p.Heads)
 	shares := 0 // of items that are not summed up yet
 	if folds {

@@ -54,6 +54,20 @@ func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 	mla.Decode(b.List, b.Card, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p)
 }
 
+// LatentDecode is Latent and MLADecode of a batch that has generated rows only; q and kv
+// may hold anything afterwards.
+func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache launch.KV, positions, slots, angles launch.Mat, qRope, kRope device.Rope,
+	kvb launch.Weight, list []device.Span, table launch.Mat, p device.MLA) {
+	f := mla.Fresh{KV: kv, Norm: norm, Eps: eps, Positions: positions, Slots: slots, Angles: angles, Interleaved: qRope.Interleaved}
+	if b.Plain || len(list) == 0 || !mla.CanDecodeNew(b.Card, q, cache, kvb, p, &f) {
+		b.Latent(cache, q, kv, norm, eps, positions, slots, angles, qRope, kRope)
+		b.MLADecode(out, q, cache, kvb, list, table, p)
+		return
+	}
+	items := DecodeItems(list)
+	mla.DecodeNew(b.List, b.Card, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p, &f)
+}
+
 // GQA is grouped-query attention of all prompts of a table, or of all generated rows.
 func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, table launch.Mat, decode bool, p device.GQA) {
 	gqa.Plain(b.List, out, q, cache, table, decode, p)

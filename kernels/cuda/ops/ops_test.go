@@ -178,9 +178,9 @@ func TestFastKernelsAreChosen(t *testing.T) {
 func TestLaunchesOfALayer(t *testing.T) {
 	norms := []string{"kr_rms_norm", "kr_gemv_int8_g128"}
 	for rows, want := range map[int][]string{
-		1: {"kr_gemv_norm_int8_g128", "kr_latent_store", "kr_mla_absorb", "kr_mla_decode_bf16", "kr_mla_join", "kr_mla_merge", "kr_gemv_int8_g128",
+		1: {"kr_gemv_norm_int8_g128", "kr_mla_begin", "kr_mla_decode_bf16", "kr_mla_merge", "kr_gemv_int8_g128",
 			"kr_norm_route", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"},
-		3: append(norms, "kr_latent_store", "kr_mla_absorb", "kr_mla_decode_bf16", "kr_mla_join", "kr_mla_merge", "kr_gemv_int8_g128",
+		3: append(norms, "kr_mla_begin", "kr_mla_decode_bf16", "kr_mla_join", "kr_mla_merge", "kr_gemv_int8_g128",
 			"kr_rms_norm", "kr_route_4", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"),
 	} {
 		var got []string
@@ -204,8 +204,12 @@ func layer(rows int) *launch.List {
 	turn := device.Rope{Heads: 16, HeadDim: 192, Offset: 128, Dim: 64, Interleaved: true}
 	key := device.Rope{Heads: 1, HeadDim: 64, Dim: 64, Interleaved: true}
 	b.NormMatMul(both, x, h, norm, 1e-6, a.tiles(both.Cols, s.Hidden, 8, false))
-	b.Latent(cache, q, kv, a.mat(tensor.BF16, 1, 512), 1e-6, a.mat(tensor.I32, rows, 1), a.mat(tensor.I32, rows, 1), a.mat(tensor.F32, 4096, 64), turn, key)
-	b.MLADecode(out, q, cache, kvb, spansOf(rand.New(rand.NewPCG(7, 8)), rows, true), table, s.MLA)
+	list := spansOf(rand.New(rand.NewPCG(7, 8)), rows, true)
+	for i := range list {
+		list[i].Pos = 2000 + i
+	}
+	b.LatentDecode(out, q, kv, a.mat(tensor.BF16, 1, 512), 1e-6, cache, a.mat(tensor.I32, rows, 1), a.mat(tensor.I32, rows, 1), a.mat(tensor.F32, 4096, 64),
+		turn, key, kvb, list, table, s.MLA)
 	b.AddMatMul(h, delta, out, a.tiles(s.Hidden, 16*128, 8, false))
 	ids, weights, logits := a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK), a.mat(tensor.F32, rows, s.Experts)
 	b.NormRoute(ids, weights, logits, x, h, norm, 1e-6, a.mat(tensor.BF16, s.Experts, s.Hidden), launch.Mat{}, device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})

@@ -1,82 +1,13 @@
 // The two ends of latent attention of generated rows: queries are brought into the latent
 // space before it (absorb), and what it has summed up is brought to values after it
 // (merge, which joins the items of a row first; of many items join does that).
-#include "mla.cuh"
+#include "absorb.cuh"
 
-// --- absorb
-
-enum { ABSORB_COLS = 128, ABSORB_ROWS = 64, ABSORB_THREADS = 256, ABSORB_UNITS = ROPE / 8 * ABSORB_COLS / RANK };
-
-// What 16 rows have in the columns of this lane (of a product's left operand).
-KR_DEV void fetch_rows(uint32_t (&a)[NOPE / 16][4], const bf16 *x, const bf16 *y) {
-#pragma unroll
-	for (int k = 0; k < NOPE / 16; k++) {
-		a[k][0] = *(const uint32_t *)(x + k * 16), a[k][2] = *(const uint32_t *)(x + k * 16 + 8);
-		a[k][1] = *(const uint32_t *)(y + k * 16), a[k][3] = *(const uint32_t *)(y + k * 16 + 8);
-	}
-}
-
-// Within what f16 holds; NaN stays.
-KR_DEV float clamp_f16(float v) { return v > 65504.f ? 65504.f : v < -65504.f ? -65504.f : v; }
-
-// Two latent queries as attention takes them: bf16, or f16 (half) for keys of e4m3.
-KR_DEV uint32_t pack_query(float lo, float hi, int half) {
-	return half ? pack_f16(clamp_f16(lo), clamp_f16(hi)) : pack_bf16(lo, hi);
-}
-
-// qa [decode rows, heads, WIDTH], as query_at says, of q [rows, heads * QK]: q_nope * w_kc,
-// and q_rope beside it. A block: ABSORB_COLS latent columns of a head, ABSORB_ROWS rows; a warp 16 of the
-// columns. Of q_rope a block copies ABSORB_UNITS units of 16 bytes. Grid (RANK /
-// ABSORB_COLS, heads, rows / ABSORB_ROWS): not more blocks than needed, since those of
-// attention, which may begin to fetch keys, have no room beside them.
+// Grid (RANK / ABSORB_COLS, heads, rows / ABSORB_ROWS).
 KR_KERNEL(ABSORB_THREADS, 2)
 kr_mla_absorb(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half) {
 	KR_SHARED(unsigned char, shared);
-	uint32_t base = smem_u32(shared);
-	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4, head = blockIdx.y;
-	pdl_launch();
-	// neither the weights nor the table wait for anybody
-	const bf16 *w = kvb + (long long)head * EXPANDED * kvb_stride + blockIdx.x * ABSORB_COLS;
-#pragma unroll
-	for (int i = 0; i < NOPE * ABSORB_COLS / 8 / ABSORB_THREADS; i++) {
-		int row = i * 16 + tid / 16, unit = tid % 16;
-		cp_async16(base + unit_at(row, unit, 2 * ABSORB_COLS), w + (long long)row * kvb_stride + unit * 8);
-	}
-	cp_async_commit();
-	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.z * ABSORB_ROWS;
-	const int *records = table + SPAN_HEAD + prompts * SPAN_RECORD;
-	int last = min(first + ABSORB_ROWS, rows), turned = first + tid / ABSORB_UNITS, unit = blockIdx.x * ABSORB_UNITS + tid % ABSORB_UNITS;
-	long long rope = turned < last ? records[turned * SPAN_RECORD] : 0;
-	long long one = records[min(first + g, rows - 1) * SPAN_RECORD], two = records[min(first + g + 8, rows - 1) * SPAN_RECORD];
-	int pairs = (heads + HEADS - 1) / HEADS * QUERY_PAIRS;
-	q += head * QK;
-	cp_async_wait<0>();
-	__syncthreads();
-	uint32_t b[NOPE / 16][4];
-#pragma unroll
-	for (int k = 0; k < NOPE / 16; k++) ldmatrix_x4_trans(b[k], base + unit_at(k * 16 + lane % 16, warp * 2 + lane / 16, 2 * ABSORB_COLS));
-	pdl_wait();
-	uint4 turn = make_uint4(0, 0, 0, 0);
-	if (turned < last) turn = *((const uint4 *)(q + rope * q_stride + NOPE) + unit);
-	for (int at = first; at < last; at += 16) {
-		uint32_t a[NOPE / 16][4];
-		fetch_rows(a, q + one * q_stride + 2 * c, q + two * q_stride + 2 * c);
-		int i = at + g, j = at + g + 8;
-		one = records[min(i + 16, rows - 1) * SPAN_RECORD], two = records[min(j + 16, rows - 1) * SPAN_RECORD];
-		float d[2][4] = {};
-#pragma unroll
-		for (int k = 0; k < NOPE / 16; k++) mma_bf16(d[0], a[k], b[k][0], b[k][1]), mma_bf16(d[1], a[k], b[k][2], b[k][3]);
-#pragma unroll
-		for (int n = 0; n < 2; n++) {
-			int to = query_at(head, blockIdx.x * ABSORB_COLS + warp * 16 + n * 8 + 2 * c, half);
-			if (i < rows) qa[(long long)i * pairs + to] = pack_query(d[n][0], d[n][1], half);
-			if (j < rows) qa[(long long)j * pairs + to] = pack_query(d[n][2], d[n][3], half);
-		}
-	}
-	if (turned >= last) return;
-	uint32_t in[4] = {turn.x, turn.y, turn.z, turn.w};
-#pragma unroll
-	for (int i = 0; i < 4; i++) qa[(long long)turned * pairs + query_at(head, RANK + unit * 8 + 2 * i, half)] = pack_query(lo_f32(in[i]), hi_f32(in[i]), half);
+	absorb<false>(shared, qa, q, q_stride, kvb, kvb_stride, table, blockIdx.x, blockIdx.y, heads, half, Angles());
 }
 KR_EXPORT(kr_mla_absorb)
 

@@ -1,0 +1,55 @@
+package mla
+
+import (
+	"krater/kernels/cuda/elem"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// storers is how many blocks store latents at most, of each absorbRows rows.
+const storers = 16
+
+var kBegin = launch.Named("kr_mla_begin")
+
+// Fresh are the latents of a batch's rows as the projection gives them, and what becomes
+// of them: elem.LatentStore says it.
+type Fresh struct {
+	KV, Norm                 launch.Mat // [T, rank+rope] BF16, [1, rank]
+	Eps                      float32
+	Positions, Slots, Angles launch.Mat // I32 [T, 1] twice, written by no kernel of the step; F32 [positions, rope]
+	Interleaved              bool
+}
+
+// CanDecodeNew reports whether DecodeNew takes these: as CanDecode, and latents of BF16,
+// everything aligned for chunks of 8.
+func CanDecodeNew(card launch.Card, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA, f *Fresh) bool {
+	return CanDecode(card, q, cache, kvb, p) && f.KV.DType == tensor.BF16 && elem.Chunks(f.KV, f.Norm) && q.Stride%8 == 0 &&
+		f.Angles.At%16 == 0 && f.Angles.Stride%4 == 0 && f.Angles.DType == tensor.F32
+}
+
+// add launches the storing of latents beside the queries' way into the latent space, which
+// begin and queries are of.
+func (f *Fresh) add(l *launch.List, begin launch.Config, queries [8]launch.Arg, rows int, q launch.Mat, c *launch.KV, p device.MLA) {
+	const op = "MLADecode"
+	switch t := q.Rows; {
+	case f.KV.Rows != t || f.KV.Cols != width || f.Norm.Rows != 1 || f.Norm.Cols != rank || f.Angles.Cols != rope:
+		refuse(op, "latents %v, norm %v, angles %v for q %v", f.KV, f.Norm, f.Angles, q)
+	case f.Positions.DType != tensor.I32 || f.Positions.Rows != t || !f.Positions.Dense() || f.Slots.DType != tensor.I32 || f.Slots.Rows != t || !f.Slots.Dense():
+		refuse(op, "positions %v, slots %v for q %v", f.Positions, f.Slots, q)
+	}
+	begin.Grid.X, begin.Grid.Y = begin.Grid.X*begin.Grid.Y+uint32(min(rows, storers)), 1
+	args := append(make([]launch.Arg, 0, 28), queries[:]...)
+	args = append(args, launch.P(c.At), launch.P(c.Scales.At), launch.I32(cacheKind(op, c)), launch.I32(c.Stride), launch.I32(c.Scales.Stride),
+		launch.I32(c.Group), launch.I32(c.Rows), bit(c.DType != tensor.I8 && elem.Aligned(c.Mat)), launch.P(f.KV.At), launch.I32(f.KV.Stride),
+		launch.P(f.Norm.At), bit(f.Norm.DType == tensor.BF16), launch.F32(f.Eps), launch.P(f.Positions.At), launch.P(f.Slots.At),
+		launch.P(f.Angles.At), launch.I32(f.Angles.Stride), launch.I32(f.Angles.Rows), bit(f.Interleaved))
+	l.Add(kBegin, begin, args...)
+}
+
+func bit(v bool) launch.Arg {
+	if v {
+		return launch.I32(1)
+	}
+	return launch.I32(0)
+}

@@ -1,0 +1,132 @@
+// Queries of generated rows come into the latent space: qa = q_nope * w_kc, and q_rope
+// beside it, turned before or here.
+#pragma once
+#include "kvstore.cuh"
+#include "mla.cuh"
+
+enum { ABSORB_COLS = 128, ABSORB_ROWS = 64, ABSORB_THREADS = 256, ABSORB_UNITS = ROPE / 8 * ABSORB_COLS / RANK };
+
+// Where the angles of every row's position are; no kernel writes any of it.
+struct Angles {
+	const int *positions;
+	const float *table; // [rows, ROPE]
+	int stride, rows;
+	bool interleaved;
+};
+
+// What 16 rows have in the columns of this lane (of a product's left operand).
+KR_DEV void fetch_rows(uint32_t (&a)[NOPE / 16][4], const bf16 *x, const bf16 *y) {
+#pragma unroll
+	for (int k = 0; k < NOPE / 16; k++) {
+		a[k][0] = *(const uint32_t *)(x + k * 16), a[k][2] = *(const uint32_t *)(x + k * 16 + 8);
+		a[k][1] = *(const uint32_t *)(y + k * 16), a[k][3] = *(const uint32_t *)(y + k * 16 + 8);
+	}
+}
+
+// Within what f16 holds; NaN stays.
+KR_DEV float clamp_f16(float v) { return v > 65504.f ? 65504.f : v < -65504.f ? -65504.f : v; }
+
+// Two latent queries as attention takes them: bf16, or f16 (half) for keys of e4m3.
+KR_DEV uint32_t pack_query(float lo, float hi, int half) {
+	return half ? pack_f16(clamp_f16(lo), clamp_f16(hi)) : pack_bf16(lo, hi);
+}
+
+// The part of q_rope that a thread has: a unit of 16 bytes of a row, or with TURN two that
+// turn together.
+template <bool TURN> struct RopePart {
+	int at, row; // its number among the generated rows, and the row of the batch; below 0: no part
+	int one, two;
+	bool turns;
+	uint4 a, b;
+	float angles[16];
+
+	// of rows first..last-1, in block `block` of a head
+	__device__ __forceinline__ RopePart(int block, int first, int last, const int *records, const Angles &t) {
+		const int EACH = TURN ? 1 : ABSORB_UNITS;
+		at = first + threadIdx.x / EACH, row = at < last ? records[at * SPAN_RECORD] : -1;
+		one = two = block * EACH + threadIdx.x % EACH, turns = false;
+		if (!TURN) return;
+		if (t.interleaved) one *= 2, two = one + 1;
+		else two += ROPE / 16;
+		int position = row < 0 ? -1 : t.positions[row];
+		turns = position >= 0 && position < t.rows;
+		if (turns) fetch_angles(angles, t.table + (long long)position * t.stride, block);
+	}
+	// q: of a head
+	__device__ __forceinline__ void fetch_from(const bf16 *q, int stride) {
+		if (row < 0) return;
+		const uint4 *rope = (const uint4 *)(q + (long long)row * stride + NOPE);
+		a = rope[one];
+		if (TURN) b = rope[two];
+	}
+	// qa: of the row
+	__device__ __forceinline__ void store_to(uint32_t *qa, int head, int half, bool interleaved) {
+		if (row < 0) return;
+		if (TURN && turns) {
+			Chunk<8> x = {a, a}, y = {b, b};
+			float v[8], w[8];
+			widen(v, x, true), widen(w, y, true);
+			rotate(v, w, angles, interleaved);
+			put(&a, 0, v, true), put(&b, 0, w, true);
+		}
+		store_unit(qa, head, half, one, a);
+		if (TURN) store_unit(qa, head, half, two, b);
+	}
+	static __device__ __forceinline__ void store_unit(uint32_t *qa, int head, int half, int unit, const uint4 &v) {
+		uint32_t in[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+		for (int i = 0; i < 4; i++) qa[query_at(head, RANK + unit * 8 + 2 * i, half)] = pack_query(lo_f32(in[i]), hi_f32(in[i]), half);
+	}
+};
+static_assert(RANK / ABSORB_COLS == ROPE / 16 && ABSORB_ROWS * ABSORB_UNITS <= ABSORB_THREADS, "a block has a unit of turning");
+
+// qa [decode rows, heads, WIDTH], as query_at says, of q [rows, heads * QK]. A block of
+// ABSORB_THREADS: ABSORB_COLS latent columns of a head, block `block` of it, ABSORB_ROWS rows
+// by blockIdx.z; a warp 16 of the columns; and a part of q_rope. Not more blocks than needed, since those of attention,
+// which may begin to fetch keys, have no room beside them. shared: NOPE * ABSORB_COLS * 2
+// bytes.
+template <bool TURN>
+KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int block,
+                   int head, int heads, int half, const Angles &angles) {
+	uint32_t base = smem_u32(shared);
+	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
+	pdl_launch();
+	// neither the weights nor the table wait for anybody
+	const bf16 *w = kvb + (long long)head * EXPANDED * kvb_stride + block * ABSORB_COLS;
+#pragma unroll
+	for (int i = 0; i < NOPE * ABSORB_COLS / 8 / ABSORB_THREADS; i++) {
+		int row = i * 16 + tid / 16, unit = tid % 16;
+		cp_async16(base + unit_at(row, unit, 2 * ABSORB_COLS), w + (long long)row * kvb_stride + unit * 8);
+	}
+	cp_async_commit();
+	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.z * ABSORB_ROWS;
+	const int *records = table + SPAN_HEAD + prompts * SPAN_RECORD;
+	int last = min(first + ABSORB_ROWS, rows);
+	RopePart<TURN> part(block, first, last, records, angles);
+	long long one = records[min(first + g, rows - 1) * SPAN_RECORD], two = records[min(first + g + 8, rows - 1) * SPAN_RECORD];
+	int pairs = (heads + HEADS - 1) / HEADS * QUERY_PAIRS;
+	q += head * QK;
+	cp_async_wait<0>();
+	__syncthreads();
+	uint32_t b[NOPE / 16][4];
+#pragma unroll
+	for (int k = 0; k < NOPE / 16; k++) ldmatrix_x4_trans(b[k], base + unit_at(k * 16 + lane % 16, warp * 2 + lane / 16, 2 * ABSORB_COLS));
+	pdl_wait();
+	part.fetch_from(q, q_stride);
+	for (int at = first; at < last; at += 16) {
+		uint32_t a[NOPE / 16][4];
+		fetch_rows(a, q + one * q_stride + 2 * c, q + two * q_stride + 2 * c);
+		int i = at + g, j = at + g + 8;
+		one = records[min(i + 16, rows - 1) * SPAN_RECORD], two = records[min(j + 16, rows - 1) * SPAN_RECORD];
+		float d[2][4] = {};
+#pragma unroll
+		for (int k = 0; k < NOPE / 16; k++) mma_bf16(d[0], a[k], b[k][0], b[k][1]), mma_bf16(d[1], a[k], b[k][2], b[k][3]);
+#pragma unroll
+		for (int n = 0; n < 2; n++) {
+			int to = query_at(head, block * ABSORB_COLS + warp * 16 + n * 8 + 2 * c, half);
+			if (i < rows) qa[(long long)i * pairs + to] = pack_query(d[n][0], d[n][1], half);
+			if (j < rows) qa[(long long)j * pairs + to] = pack_query(d[n][2], d[n][3], half);
+		}
+	}
+	part.store_to(qa + (long long)part.at * pairs, head, half, angles.interleaved);
+}
