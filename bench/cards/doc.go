@@ -98,7 +98,7 @@ func (c *Case) Kernels(card launch.Card) []string {
 	scratch := &plan{}
 	d := &desk{card: card, arena: scratch, rng: rand.New(rand.NewPCG(1, 2)), copies: 1}
 	var list launch.List
-	c.build(d).run(&ops.Builder{Card: card, List: &list, Scratch: func(n int) launch.Ptr {
+	c.build(d).run(&ops.Builder{Card: card, List: &list, Turn: align, Scratch: func(n int) launch.Ptr {
 		at, _, _ := scratch.put(n, 1, nil)
 		return at
 	}}, 0)

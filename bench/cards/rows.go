@@ -3,6 +3,7 @@ package cards
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
@@ -106,6 +107,52 @@ func gather(t, vocab, n int) *Case {
 				for _, row := range d.spread(t, 6) {
 					for i, got := range read(out.RowRange(row, row+1)) {
 						s = append(s, Sample{got, table.get(int(ids.get(row, 0)), i), 1})
+					}
+				}
+				return s
+			},
+		}
+	}
+	return c
+}
+
+// router is logits and the choice of experts by softmax. A choice is judged by how likely
+// it is, beside how likely the best are: those that are all but equal may change places.
+func router(t, hidden int, p device.Router) *Case {
+	c := &Case{
+		Op:    "route",
+		Shape: fmt.Sprintf("T=%d H=%d E=%d K=%d", t, hidden, p.Experts, p.TopK),
+		DType: "F32",
+		Bytes: float64(p.Experts*hidden*4 + t*(hidden*2+p.Experts*4+p.TopK*8)),
+		Flops: 2 * float64(t) * float64(p.Experts) * float64(hidden),
+		Rel:   1e-4, Abs: 1e-5,
+	}
+	c.Rotate = int(c.Bytes)
+	c.build = func(d *desk) *job {
+		x, gate := d.numbers(tensor.BF16, t, hidden, unit), d.numbers(tensor.F32, p.Experts, hidden, small)
+		logits, ids, share := d.room(tensor.F32, t, p.Experts), d.room(tensor.I32, t, p.TopK), d.room(tensor.F32, t, p.TopK)
+		return &job{
+			run: func(b *ops.Builder, i int) {
+				b.Route(ids.of(i), share.of(i), logits.of(i), x.of(i), gate.of(i), launch.Mat{}, p)
+			},
+			outs: []data{logits, ids, share},
+			check: func(read reader) []Sample {
+				var s []Sample
+				for _, row := range d.spread(t, 20) {
+					likely, sum, in := make([]float64, p.Experts), 0., x.row(row)
+					for e := range likely {
+						v, _ := dot(in, gate.row(e))
+						likely[e] = math.Exp(v)
+						sum += likely[e]
+					}
+					best := slices.Sorted(slices.Values(likely))
+					gotIDs, got := read(ids.RowRange(row, row+1)), read(share.RowRange(row, row+1))
+					for k := range got {
+						mine := math.NaN() // no expert
+						if id := int(gotIDs[k]); id >= 0 && id < p.Experts {
+							mine = likely[id] / sum
+						}
+						s = append(s, Sample{got[k], mine, 1}, Sample{got[k], best[p.Experts-1-k] / sum, 1})
 					}
 				}
 				return s

@@ -14,6 +14,7 @@ import (
 	"krater/kernels/cuda/cublaslt"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
+	"krater/kernels/cuda/route"
 	"krater/kernels/cuda/rt"
 )
 
@@ -67,6 +68,10 @@ func open(o Options) (*runner, error) {
 		_ = card.Close() // the first error counts
 		return nil, err
 	}
+	if r.turn, err = card.Alloc(route.TurnBytes, false); err != nil {
+		r.close()
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -85,6 +90,7 @@ type runner struct {
 	owned   []launch.Ptr
 	scratch launch.Ptr
 	room    int
+	turn    launch.Ptr // of ops.Builder
 	err     error
 	library *cublaslt.Library // nil: not on this machine
 }
@@ -138,7 +144,7 @@ func (r *runner) clear() error {
 
 // builder appends launches to the stream's list.
 func (r *runner) builder() *ops.Builder {
-	return &ops.Builder{Card: r.card.Info(), List: &r.s.List, Plain: r.opt.Plain, Scratch: func(n int) launch.Ptr {
+	return &ops.Builder{Card: r.card.Info(), List: &r.s.List, Plain: r.opt.Plain, Turn: r.turn, Scratch: func(n int) launch.Ptr {
 		if n > r.room {
 			r.room = n
 			r.scratch = r.alloc(int64(n))

@@ -68,6 +68,7 @@ func Table(s Sizes) []*Case {
 		add(latentStore(t, tensor.F8E4M3, p))
 		add(weightedSum(t, s.topK, s.hidden))
 		add(gather(t, s.vocab, s.hidden))
+		add(router(t, s.hidden, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
 		add(topK(t, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
 	}
 	for _, t := range s.few {

@@ -11,6 +11,7 @@ import (
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/pool"
+	"krater/kernels/cuda/route"
 	"krater/kernels/cuda/rt"
 	"krater/kernels/device"
 )
@@ -160,7 +161,7 @@ func (d *Device) NewStream() (device.Stream, error) {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
 	out := &Stream{dev: d, s: s}
-	if out.turn, err = d.card.Alloc(4, false); err != nil {
+	if out.turn, err = d.card.Alloc(route.TurnBytes, false); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}

@@ -20,7 +20,7 @@ type Builder struct {
 	// Scratch gives n bytes of the card's memory, aligned to 256, which may be the
 	// same at every call: operators of one stream run one after the other.
 	Scratch func(n int) launch.Ptr
-	// Turn is four bytes of zeros on the card, which are zeros again after every
+	// Turn is route.TurnBytes of zeros on the card, which are zeros again after every
 	// operator; 0: none.
 	Turn launch.Ptr
 	// Plain has every operator run the plain kernels: what the fast ones are compared
@@ -69,15 +69,11 @@ func (b *Builder) Latent(cache launch.KV, q, kv, norm launch.Mat, eps float32, p
 
 // Route is router logits and the choice of experts.
 func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device.Router) {
-	route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn)
+	route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn, b.Scratch(route.Scratch(x.Rows, gate.Rows, gate.Cols)))
 }
 
 // NormRoute is Route of x = RMSNorm(of).
 func (b *Builder) NormRoute(ids, weights, logits, x, of, norm launch.Mat, eps float32, gate, bias launch.Mat, p device.Router) {
-	if !b.Plain && x.Rows <= NormRows && b.Turn != 0 && route.CanNorm(x, of, norm, gate) {
-		route.NormRoute(b.List, ids, weights, logits, x, of, norm, eps, gate, bias, p, b.Turn)
-		return
-	}
 	b.RMSNorm(x, of, norm, eps)
 	b.Route(ids, weights, logits, x, gate, bias, p)
 }

@@ -63,7 +63,9 @@ func everything(b *Builder, a *at, rows int, list []device.Span, decode bool, bi
 	logits := a.mat(tensor.F32, rows, s.Experts)
 	b.MatMul(logits, x, launch.Weight{F: a.mat(tensor.BF16, s.Experts, s.Hidden)})
 	ids, weights := a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK)
-	b.TopK(ids, weights, logits, launch.Mat{}, device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})
+	router := device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1}
+	b.TopK(ids, weights, logits, launch.Mat{}, router)
+	b.Route(ids, weights, logits, x, a.mat(tensor.F32, s.Experts, s.Hidden), launch.Mat{}, router)
 	b.FFN(delta, x, network(s.DenseFF))
 	n := network(s.ExpertFF)
 	step := int64(1) << 30
@@ -179,9 +181,9 @@ func TestLaunchesOfALayer(t *testing.T) {
 	norms := []string{"kr_rms_norm", "kr_gemv_int8_g128"}
 	for rows, want := range map[int][]string{
 		1: {"kr_gemv_norm_int8_g128", "kr_mla_begin", "kr_mla_decode_bf16", "kr_mla_merge", "kr_gemv_int8_g128",
-			"kr_norm_route", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"},
+			"kr_rms_norm", "kr_logits_few_b", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"},
 		3: append(norms, "kr_mla_begin", "kr_mla_decode_bf16", "kr_mla_join", "kr_mla_merge", "kr_gemv_int8_g128",
-			"kr_rms_norm", "kr_route_4", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"),
+			"kr_rms_norm", "kr_logits_few_b", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"),
 	} {
 		var got []string
 		for _, o := range layer(rows).Ops {

@@ -19,7 +19,7 @@ const routerRows = 1024
 func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
 	switch {
 	case out.DType == tensor.F32 && w.A.Zero() && w.Rows() <= routerRows:
-		route.Logits(b.List, out, x, w.F)
+		route.Logits(b.List, out, x, w.F, b.Scratch(route.Scratch(x.Rows, w.F.Rows, w.F.Cols)))
 	case !b.Plain && gemv.Can(x, &w):
 		gemv.MatMul(b.List, b.Card, out, x, w, gemv.Options{})
 	case !b.Plain && !w.A.Zero() && moe.CanDense(out, x, &w.A):

@@ -25,17 +25,23 @@ func upload(c *cudatest.Card, dt tensor.DType, x []float32, rows, cols int) laun
 }
 
 // TestLogits: against float64, and the same bits however many tokens there are, in
-// every kernel that takes them.
+// every kernel that takes them. Every other gate of F32 is BF16 in fact, as most are.
 func TestLogits(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(1, 1))
-	for i, s := range []struct{ most, experts, cols int }{{140, 35, 72}, {133, 64, 264}, {3, 9, 61}, {5, 6, 2304}, {18, 3, 1160}, {131, 9, 1304}, {1, 1, 1}} {
+	for i, s := range []struct{ most, experts, cols int }{
+		{140, 35, 72}, {150, 64, 264}, {3, 9, 61}, {5, 6, 2304}, {18, 3, 1160}, {131, 9, 1304}, {1, 1, 1}, {133, 70, 528}, {200, 17, 1600},
+	} {
 		for j := range 4 {
 			xt, gt := []tensor.DType{f32, bf16}[j&1], []tensor.DType{f32, bf16}[j>>1]
 			x, gate := cudatest.Normal(rng, s.most*s.cols), cudatest.Normal(rng, s.experts*s.cols)
+			if i%2 == 0 && gt == f32 {
+				gate = finest(rng, s.experts*s.cols)
+			}
 			gm := upload(c, gt, gate, s.experts, s.cols)
 			xm, out := upload(c, xt, x, s.most, s.cols), c.Strided(f32, s.most, s.experts, s.experts+i)
-			c.Run(func(l *launch.List) { Logits(l, out, xm, gm) })
+			scratch := c.Alloc(max(16, Scratch(s.most, s.experts, s.cols)))
+			c.Run(func(l *launch.List) { Logits(l, out, xm, gm, scratch) })
 			got, want := c.Floats(out), make([]float32, s.most*s.experts)
 			ref.MatMul(want, x, gate, s.most, s.experts, s.cols)
 			if err := kerneltest.Compare(got, want, s.experts, kerneltest.DotTolerance(x, gate, s.cols)); err != nil {
@@ -46,11 +52,44 @@ func TestLogits(t *testing.T) {
 					continue
 				}
 				some, from := c.Mat(f32, n, s.experts), s.most-n
-				c.Run(func(l *launch.List) { Logits(l, some, xm.RowRange(from, s.most), gm) })
+				c.Run(func(l *launch.List) { Logits(l, some, xm.RowRange(from, s.most), gm, scratch) })
 				if err := kerneltest.SameBits(c.Floats(some), got[from*s.experts:]); err != nil {
 					t.Fatalf("%+v: %d tokens: %v", s, n, err)
 				}
 			}
+		}
+	}
+}
+
+// finest gives numbers with all bits of float32.
+func finest(rng *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	return x
+}
+
+// TestLogitsAreExact: a token that picks out a column gets the very weights, in every kernel
+// that takes BF16.
+func TestLogitsAreExact(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, s := range []struct{ tokens, experts, cols int }{{5, 20, 1096}, {143, 67, 136}, {4100, 2, 64}} {
+		x, gate := make([]float32, s.tokens*s.cols), finest(rng, s.experts*s.cols)
+		want := make([]float32, 0, s.tokens*s.experts)
+		for i := range s.tokens {
+			col := rng.IntN(s.cols)
+			x[i*s.cols+col] = -1
+			for e := range s.experts {
+				want = append(want, -gate[e*s.cols+col])
+			}
+		}
+		out, scratch := c.Mat(f32, s.tokens, s.experts), c.Alloc(max(16, Scratch(s.tokens, s.experts, s.cols)))
+		xm, gm := c.BF16(x, s.tokens, s.cols), c.F32(gate, s.experts, s.cols)
+		c.Run(func(l *launch.List) { Logits(l, out, xm, gm, scratch) })
+		if err := kerneltest.SameBits(c.Floats(out), want); err != nil {
+			t.Errorf("%+v: %v", s, err)
 		}
 	}
 }
@@ -163,42 +202,46 @@ func TestTies(t *testing.T) {
 	}
 }
 
-// TestRoute: one launch gives the bits of two, again and again.
+// TestRoute: one launch gives the bits of two and of three, again and again.
 func TestRoute(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(3, 1))
-	turn, count := cudatest.Upload(c, []int32{0}), cudatest.Upload(c, []int32{5})
-	for _, p := range []device.Router{routers[0], routers[3], routers[6]} {
-		for _, tokens := range []int{1, 2, 3, 16, 17} {
-			for _, cols := range []int{64, 67} {
-				x, gate := upload(c, bf16, cudatest.Normal(rng, tokens*cols), tokens, cols), c.F32(cudatest.Normal(rng, p.Experts*cols), p.Experts, cols)
-				bias := c.F32(cudatest.Normal(rng, p.Experts), 1, p.Experts)
-				var ids, weights, logits [4]launch.Mat
-				for i := range ids {
-					ids[i], weights[i], logits[i] = c.Mat(i32, tokens, p.TopK), c.Mat(f32, tokens, p.TopK), c.Mat(f32, tokens, p.Experts)
+	turn, count := cudatest.Upload(c, make([]int32, TurnBytes/4)), cudatest.Upload(c, []int32{5})
+	for i, p := range []device.Router{routers[0], routers[3], routers[6]} {
+		for _, s := range [][2]int{{1, 64}, {2, 67}, {3, 1096}, {16, 64}, {17, 520}, {MaxFused, 64}, {MaxFused + 5, 528}} {
+			tokens, cols := s[0], s[1]
+			x, gate := upload(c, bf16, cudatest.Normal(rng, tokens*cols), tokens, cols), c.F32(finest(rng, p.Experts*cols), p.Experts, cols)
+			bias := c.F32(cudatest.Normal(rng, p.Experts), 1, p.Experts)
+			rows := count
+			if i == 0 {
+				rows = 0
+			}
+			var ids, weights, logits [4]launch.Mat
+			for i := range ids {
+				ids[i], weights[i], logits[i] = c.Mat(i32, tokens, p.TopK), c.Mat(f32, tokens, p.TopK), c.Strided(f32, tokens, p.Experts, p.Experts+i)
+			}
+			scratch := c.Alloc(max(16, Scratch(tokens, p.Experts, cols)))
+			c.Run(func(l *launch.List) {
+				Logits(l, logits[0], x, gate, scratch)
+				TopK(l, ids[0], weights[0], logits[0], bias, p, rows)
+				for i, turn := range []launch.Ptr{turn, 0, turn} {
+					Route(l, ids[i+1], weights[i+1], logits[i+1], x, gate, bias, p, rows, turn, scratch)
 				}
-				c.Run(func(l *launch.List) {
-					Logits(l, logits[0], x, gate)
-					TopK(l, ids[0], weights[0], logits[0], bias, p, count)
-					for i := range 3 {
-						Route(l, ids[i+1], weights[i+1], logits[i+1], x, gate, bias, p, count, turn)
-					}
-				})
-				for i := range 3 {
-					if !slices.Equal(ints(c, ids[i+1]), ints(c, ids[0])) {
-						t.Fatalf("%+v, %d tokens of %d: other experts", p, tokens, cols)
-					}
-					for _, m := range [][2]launch.Mat{{weights[i+1], weights[0]}, {logits[i+1], logits[0]}} {
-						if err := kerneltest.SameBits(c.Floats(m[0]), c.Floats(m[1])); err != nil {
-							t.Fatalf("%+v, %d tokens of %d: %v", p, tokens, cols, err)
-						}
+			})
+			for i := range 3 {
+				if !slices.Equal(ints(c, ids[i+1]), ints(c, ids[0])) {
+					t.Fatalf("%+v, %d tokens of %d: other experts", p, tokens, cols)
+				}
+				for _, m := range [][2]launch.Mat{{weights[i+1], weights[0]}, {logits[i+1], logits[0]}} {
+					if err := kerneltest.SameBits(c.Floats(m[0]), c.Floats(m[1])); err != nil {
+						t.Fatalf("%+v, %d tokens of %d: %v", p, tokens, cols, err)
 					}
 				}
 			}
 		}
 	}
-	if got := cudatest.Download[int32](c, turn, 1)[0]; got != 0 {
-		t.Errorf("the turn is left at %d", got)
+	if got := cudatest.Download[int32](c, turn, TurnBytes/4); !slices.Equal(got, make([]int32, TurnBytes/4)) {
+		t.Errorf("the turns are left at %v", got)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package route has the kernels that choose experts: router logits, top-k, and the
 // sorting of assignments into tiles of one expert for the grouped products.
 //
-// Everything is computed in float32 in a fixed order: a token's choice does not depend
+// Everything is computed as in float32, in a fixed order: a token's choice does not depend
 // on the others of its batch, nor on how many there are, and is the same in every run.
 // Functions given shapes that do not fit panic with *device.ShapeError.
 package route
@@ -14,19 +14,18 @@ import (
 	"krater/kernels/tensor"
 )
 
-// The kernels: src/route.cu, align.cu.
+// The kernels: src/logits.cu, route.cu, align.cu. Pairs are by the type of the gate: F32,
+// BF16.
 var (
-	kLogits1   = launch.Named("kr_logits_1")
-	kLogits4   = launch.Named("kr_logits_4")
-	kLogits4x2 = launch.Named("kr_logits_4x2")
-	kLogits8   = [2][2]launch.Kernel{ // by the types of x and gate: F32, BF16
-		{launch.Named("kr_logits_8_ff"), launch.Named("kr_logits_8_fb")},
-		{launch.Named("kr_logits_8_bf"), launch.Named("kr_logits_8_bb")},
-	}
+	kLogitsFew  = [2]launch.Kernel{launch.Named("kr_logits_few_f"), launch.Named("kr_logits_few_b")}
+	kLogits64   = [2]launch.Kernel{launch.Named("kr_logits_64_f"), launch.Named("kr_logits_64_b")}
+	kLogits128  = [2]launch.Kernel{launch.Named("kr_logits_128_f"), launch.Named("kr_logits_128_b")}
+	kLogitsJoin = launch.Named("kr_logits_join")
+	kLogits1    = launch.Named("kr_logits_1")
+	kLogits4    = launch.Named("kr_logits_4")
+	kLogits4x2  = launch.Named("kr_logits_4x2")
+	kLogits8    = [2]launch.Kernel{launch.Named("kr_logits_8_ff"), launch.Named("kr_logits_8_fb")}
 	kTopK       = launch.Named("kr_route_top_k")
-	kRoute1     = launch.Named("kr_route_1")
-	kRoute4     = launch.Named("kr_route_4")
-	kNormRoute  = launch.Named("kr_norm_route")
 	kAlignCount = launch.Named("kr_align_count")
 	kAlign      = launch.Named("kr_align")
 )

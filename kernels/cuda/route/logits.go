@@ -2,6 +2,7 @@ package route
 
 import (
 	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
@@ -12,20 +13,48 @@ const (
 	flagBF16w = 4
 )
 
+// sliceCols is how many columns a block of the tensor cores' kernels takes.
+const sliceCols = 512
+
+func slicesOf(cols int) int { return (cols + sliceCols - 1) / sliceCols }
+
+// Scratch is the most scratch memory that Logits and Route need, in bytes.
+func Scratch(tokens, experts, cols int) int {
+	if n := slicesOf(cols); n > 1 {
+		return 4 * n * tokens * experts
+	}
+	return 0
+}
+
 // Logits is logits [T, E] F32 = x [T, H] * transposed gate [E, H], in float32 without
-// rounding of inputs.
-func Logits(l *launch.List, logits, x, gate launch.Mat) {
+// rounding of inputs. scratch is Scratch bytes, aligned to 16.
+func Logits(l *launch.List, logits, x, gate launch.Mat, scratch launch.Ptr) {
 	const op = "Logits"
-	f := checkLogits(op, logits, x, gate)
+	f := checkLogits(op, logits, x, gate, scratch)
 	if x.Rows == 0 {
 		return
 	}
-	k, c := pickLogits(x, gate, f)
-	args := logitArgs(logits, x, gate, f)
-	l.Add(k, c, args[:]...)
+	if f&exact != exact {
+		k, c := pickLogits(x, gate, f)
+		l.Add(k, c, launch.P(logits.At), launch.I32(logits.Stride), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),
+			launch.P(gate.At), launch.I32(gate.Stride), launch.I32(gate.Rows), launch.I32(gate.Cols), launch.I32(f))
+		return
+	}
+	if x.Rows <= mostFew {
+		few(l, logits, x, gate, scratch, 0, noChoice)
+	} else {
+		many(l, logits, x, gate, scratch)
+	}
+	if n := slicesOf(x.Cols); n > 1 {
+		c := launch.Config{Grid: launch.Dim{X: uint32(x.Rows*gate.Rows+255) / 256}, Block: launch.Dim{X: 256}, PDL: true}
+		l.Add(kLogitsJoin, c, launch.P(scratch), launch.I32(n), launch.P(logits.At), launch.I32(logits.Stride), launch.I32(x.Rows), launch.I32(gate.Rows))
+	}
 }
 
-func checkLogits(op string, logits, x, gate launch.Mat) (flags int) {
+// exact are the flags of what tensor cores take: bf16 times three bf16.
+const exact = flagVec | flagBF16x
+
+func checkLogits(op string, logits, x, gate launch.Mat, scratch launch.Ptr) (flags int) {
 	if gate.Rows < 1 || gate.Cols < 1 {
 		refuse(op, "gate is %v", gate)
 	}
@@ -41,7 +70,61 @@ func checkLogits(op string, logits, x, gate launch.Mat) (flags int) {
 	if gate.DType == tensor.BF16 {
 		flags |= flagBF16w
 	}
+	if n := Scratch(x.Rows, gate.Rows, gate.Cols); n > 0 && scratch == 0 {
+		refuse(op, "no scratch memory, need %d bytes", n)
+	}
 	return flags
+}
+
+// Most tokens for which a block computes logits of 8, and of 64.
+const (
+	mostFew = 128
+	most64  = 4096
+)
+
+// few appends the kernel of few tokens: with a turn it chooses too.
+func few(l *launch.List, logits, x, gate launch.Mat, scratch, turn launch.Ptr, choice [13]launch.Arg) {
+	c := launch.Config{Block: launch.Dim{X: 256}, PDL: true}
+	c.Grid = launch.Dim{X: uint32((gate.Rows + 15) / 16 * slicesOf(x.Cols)), Y: uint32(x.Rows+7) / 8}
+	var args [24]launch.Arg
+	product := logitArgs(logits, x, gate, scratch)
+	args[0] = launch.P(turn)
+	copy(args[copy(args[1:], product[:])+1:], choice[:])
+	l.Add(kLogitsFew[half(gate)], c, args[:]...)
+}
+
+// choiceOf are the arguments of a choice in the kernel that does all.
+func choiceOf(ids, weights, bias launch.Mat, p device.Router, rows launch.Ptr) [13]launch.Arg {
+	r := routerArgs(p)
+	return [13]launch.Arg{launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride), launch.P(bias.At), launch.P(rows),
+		r[0], r[1], r[2], r[3], r[4], r[5], r[6]}
+}
+
+var noChoice = choiceOf(launch.Mat{}, launch.Mat{}, launch.Mat{}, device.Router{}, 0)
+
+func many(l *launch.List, logits, x, gate launch.Mat, scratch launch.Ptr) {
+	k, tokens, stages := kLogits64, 64, 4
+	if x.Rows > most64 {
+		k, tokens, stages = kLogits128, 128, 3
+	}
+	c := launch.Config{Block: launch.Dim{X: uint32(4 * tokens)}, PDL: true}
+	c.Grid = launch.Dim{X: uint32((gate.Rows + 63) / 64 * slicesOf(x.Cols)), Y: uint32((x.Rows + tokens - 1) / tokens)}
+	c.Shared = uint32(stages * 64 * (2*tokens + 64*gate.DType.Size()))
+	args := logitArgs(logits, x, gate, scratch)
+	l.Add(k[half(gate)], c, args[:]...)
+}
+
+// half is 1 for BF16.
+func half(m launch.Mat) int {
+	if m.DType == tensor.BF16 {
+		return 1
+	}
+	return 0
+}
+
+func logitArgs(logits, x, gate launch.Mat, scratch launch.Ptr) [10]launch.Arg {
+	return [10]launch.Arg{launch.P(scratch), launch.P(logits.At), launch.I32(logits.Stride), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),
+		launch.P(gate.At), launch.I32(gate.Stride), launch.I32(gate.Rows), launch.I32(gate.Cols)}
 }
 
 // Most tokens for which a warp computes one logit, those of 4 tokens, and of 4 tokens with
@@ -52,7 +135,8 @@ const (
 	most4x2 = 128
 )
 
-// pickLogits chooses the kernel; all of them give the same bits.
+// pickLogits chooses the kernel of what tensor cores do not take; all of them give the
+// same bits.
 func pickLogits(x, gate launch.Mat, flags int) (launch.Kernel, launch.Config) {
 	switch {
 	case flags&flagVec == 0 || x.Rows <= most1:
@@ -64,26 +148,11 @@ func pickLogits(x, gate launch.Mat, flags int) (launch.Kernel, launch.Config) {
 	}
 	c := launch.Config{Block: launch.Dim{X: 256}, PDL: true}
 	c.Grid = launch.Dim{X: uint32(gate.Rows+31) / 32, Y: uint32(x.Rows+15) / 16}
-	c.Shared = stagedBytes(x, gate)
-	return kLogits8[flags&flagBF16x/flagBF16x][flags&flagBF16w/flagBF16w], c
-}
-
-// stagedBytes is the shared memory of a block of 16 tokens by 32 experts: steps of 256
-// columns, three of them where all is BF16, else two.
-func stagedBytes(x, gate launch.Mat) uint32 {
-	step, stages := 256*(16*x.DType.Size()+32*gate.DType.Size()), 2
-	if x.DType == tensor.BF16 && gate.DType == tensor.BF16 {
-		stages = 3
-	}
-	return uint32(step * stages)
+	c.Shared = uint32(2 * 256 * (16*4 + 32*gate.DType.Size())) // two steps of 256 columns, 16 tokens by 32 experts
+	return kLogits8[half(gate)], c
 }
 
 // warps is the launch of n warps, four a block.
 func warps(n int) launch.Config {
 	return launch.Config{Grid: launch.Dim{X: uint32(n+3) / 4}, Block: launch.Dim{X: 128}, PDL: true}
-}
-
-func logitArgs(logits, x, gate launch.Mat, flags int) [10]launch.Arg {
-	return [10]launch.Arg{launch.P(logits.At), launch.I32(logits.Stride), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),
-		launch.P(gate.At), launch.I32(gate.Stride), launch.I32(gate.Rows), launch.I32(gate.Cols), launch.I32(flags)}
 }

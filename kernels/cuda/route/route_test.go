@@ -18,8 +18,8 @@ func at(dt tensor.DType, rows, cols int) launch.Mat {
 
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
-	kLogits1: 10, kLogits4: 10, kLogits4x2: 10, kLogits8[0][0]: 10, kLogits8[0][1]: 10, kLogits8[1][0]: 10, kLogits8[1][1]: 10,
-	kTopK: 17, kRoute1: 24, kRoute4: 24, kAlignCount: 5, kAlign: 10,
+	kLogitsFew[0]: 24, kLogitsFew[1]: 24, kLogits64[0]: 10, kLogits64[1]: 10, kLogits128[0]: 10, kLogits128[1]: 10, kLogitsJoin: 6,
+	kLogits1: 10, kLogits4: 10, kLogits4x2: 10, kLogits8[0]: 10, kLogits8[1]: 10, kTopK: 19, kAlignCount: 5, kAlign: 10,
 }
 
 type want struct {
@@ -52,27 +52,32 @@ func expect(t *testing.T, name string, build func(l *launch.List), wants ...want
 func TestLaunches(t *testing.T) {
 	p := device.Router{Experts: 64, TopK: 6, Scale: 1}
 	logits := func(tokens, cols int, dt tensor.DType) func(l *launch.List) {
-		return func(l *launch.List) { Logits(l, at(f32, tokens, 64), at(dt, tokens, cols), at(f32, 64, cols)) }
+		return func(l *launch.List) { Logits(l, at(f32, tokens, 64), at(dt, tokens, cols), at(f32, 64, cols), 0x100) }
 	}
-	expect(t, "one token", logits(1, 2048, bf16), want{kLogits1, 16, 0, 128, 0})
+	join := func(x uint32) want { return want{kLogitsJoin, x, 0, 256, 0} }
+	expect(t, "one token", logits(1, 2048, bf16), want{kLogitsFew[0], 16, 1, 256, 0}, join(1))
+	expect(t, "one token of F32", logits(1, 2048, f32), want{kLogits1, 16, 0, 128, 0})
 	expect(t, "two tokens", logits(2, 2048, f32), want{kLogits1, 32, 0, 128, 0})
 	expect(t, "an odd width", logits(300, 2047, bf16), want{kLogits1, 4800, 0, 128, 0})
-	expect(t, "some tokens", logits(9, 2048, bf16), want{kLogits4, 48, 0, 128, 0})
-	expect(t, "more tokens", logits(33, 2048, bf16), want{kLogits4x2, 72, 0, 128, 0})
-	expect(t, "many tokens", logits(8192, 2048, bf16), want{kLogits8[1][0], 2, 512, 256, 80 << 10})
-	expect(t, "many tokens of F32", logits(129, 2048, f32), want{kLogits8[0][0], 2, 9, 256, 96 << 10})
+	expect(t, "some tokens", logits(9, 2048, bf16), want{kLogitsFew[0], 16, 2, 256, 0}, join(3))
+	expect(t, "some tokens of F32", logits(9, 2048, f32), want{kLogits4, 48, 0, 128, 0})
+	expect(t, "a slice", logits(9, 512, bf16), want{kLogitsFew[0], 4, 2, 256, 0})
+	expect(t, "more tokens of F32", logits(33, 2048, f32), want{kLogits4x2, 72, 0, 128, 0})
+	expect(t, "many tokens", logits(2048, 2048, bf16), want{kLogits64[0], 4, 32, 256, 96 << 10}, join(512))
+	expect(t, "most tokens", logits(8192, 2048, bf16), want{kLogits128[0], 4, 64, 512, 96 << 10}, join(2048))
+	expect(t, "many tokens of F32", logits(129, 2048, f32), want{kLogits8[0], 2, 9, 256, 96 << 10})
 	expect(t, "no tokens", logits(0, 2048, bf16))
 	expect(t, "top k", func(l *launch.List) { TopK(l, at(i32, 9, 6), at(f32, 9, 6), at(f32, 9, 64), launch.Mat{}, p, 0) },
 		want{kTopK, 3, 0, 128, 0})
 	route := func(tokens int, turn launch.Ptr) func(l *launch.List) {
 		return func(l *launch.List) {
-			Route(l, at(i32, tokens, 6), at(f32, tokens, 6), at(f32, tokens, 64), at(bf16, tokens, 2048), at(f32, 64, 2048), at(f32, 1, 64), p, 0x10, turn)
+			Route(l, at(i32, tokens, 6), at(f32, tokens, 6), at(f32, tokens, 64), at(bf16, tokens, 2048), at(f32, 64, 2048), at(f32, 1, 64), p, 0x10, turn, 0x100)
 		}
 	}
-	expect(t, "route one", route(1, 0x100), want{kRoute1, 16, 0, 128, 0})
-	expect(t, "route some", route(16, 0x100), want{kRoute4, 64, 0, 128, 0})
-	expect(t, "route many", route(17, 0x100), want{kLogits4x2, 40, 0, 128, 0}, want{kTopK, 5, 0, 128, 0})
-	expect(t, "route without a turn", route(1, 0), want{kLogits1, 16, 0, 128, 0}, want{kTopK, 1, 0, 128, 0})
+	expect(t, "route one", route(1, 0x100), want{kLogitsFew[0], 16, 1, 256, 0})
+	expect(t, "route some", route(MaxFused, 0x100), want{kLogitsFew[0], 16, MaxFused / 8, 256, 0})
+	expect(t, "route many", route(MaxFused+1, 0x100), want{kLogits64[0], 4, 3, 256, 96 << 10}, want{kTopK, 33, 0, 128, 0})
+	expect(t, "route without a turn", route(1, 0), want{kLogitsFew[0], 16, 1, 256, 0}, want{kTopK, 1, 0, 128, 0})
 	align := func(tokens, k, experts, tile int) func(l *launch.List) {
 		return func(l *launch.List) {
 			a := NewAligned(0x1000, tokens, k, experts, tile)
@@ -121,8 +126,9 @@ func TestRefusals(t *testing.T) {
 		"many groups": with(func(p *device.Router) { p.Groups, p.TopGroups = 64, 6 }),
 		"scoring":     with(func(p *device.Router) { p.Scoring = 2 }),
 		"ids":         func() { TopK(new(launch.List), at(i32, 3, 5), at(f32, 3, 6), at(f32, 3, 64), launch.Mat{}, good, 0) },
-		"gate":        func() { Logits(new(launch.List), at(f32, 3, 64), at(bf16, 3, 32), at(f32, 64, 33)) },
-		"logits":      func() { Logits(new(launch.List), at(bf16, 3, 64), at(bf16, 3, 32), at(f32, 64, 32)) },
+		"gate":        func() { Logits(new(launch.List), at(f32, 3, 64), at(bf16, 3, 32), at(f32, 64, 33), 0) },
+		"logits":      func() { Logits(new(launch.List), at(bf16, 3, 64), at(bf16, 3, 32), at(f32, 64, 32), 0) },
+		"no parts":    func() { Logits(new(launch.List), at(f32, 3, 64), at(bf16, 3, 1024), at(f32, 64, 1024), 0) },
 		"align":       func() { Align(new(launch.List), &a, at(i32, 3, 5), 0) },
 		"no scratch":  func() { Align(new(launch.List), &big, at(i32, 1000, 6), 0) },
 	} {

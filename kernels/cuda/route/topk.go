@@ -22,43 +22,47 @@ const (
 func TopK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router, rows launch.Ptr) {
 	const op = "TopK"
 	checkTopK(op, ids, weights, logits, bias, p)
-	t := logits.Rows
-	if t == 0 {
-		return
+	if logits.Rows > 0 {
+		topK(l, ids, weights, logits, bias, p, rows, 0, 1)
 	}
-	r := routerArgs(p)
-	l.Add(kTopK, warps(t),
-		launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride),
-		launch.P(logits.At), launch.I32(logits.Stride), launch.P(bias.At), launch.P(rows), launch.I32(t), launch.I32(p.Experts),
-		r[0], r[1], r[2], r[3], r[4], r[5], r[6])
 }
 
-// MaxFused is the most tokens for which Route is one launch.
-const MaxFused = most4
+// topK chooses by the sums of n parts in memory, which it writes to logits, or by logits.
+func topK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router, rows, parts launch.Ptr, n int) {
+	r := routerArgs(p)
+	l.Add(kTopK, warps(logits.Rows),
+		launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride),
+		launch.P(parts), launch.I32(n), launch.P(logits.At), launch.I32(logits.Stride), launch.P(bias.At), launch.P(rows),
+		launch.I32(logits.Rows), launch.I32(p.Experts), r[0], r[1], r[2], r[3], r[4], r[5], r[6])
+}
 
-// Route is Logits and TopK, up to MaxFused tokens in one launch. turn is an I32 on the
-// card that is 0 when the launch starts, and again when it ends; launches that may run
-// at the same time need one each.
-func Route(l *launch.List, ids, weights, logits, x, gate, bias launch.Mat, p device.Router, rows, turn launch.Ptr) {
+// MaxFused is the most tokens for which Route may be one launch, TurnBytes what that needs.
+const (
+	MaxFused  = mostFew
+	TurnBytes = MaxFused / 8 * 4
+)
+
+// Route is Logits and TopK, up to MaxFused tokens of BF16 in one launch. turn is TurnBytes
+// on the card that are zeros when the launch starts, and again when it ends; launches that
+// may run at the same time need such each. scratch is Scratch bytes, aligned to 16.
+func Route(l *launch.List, ids, weights, logits, x, gate, bias launch.Mat, p device.Router, rows, turn, scratch launch.Ptr) {
 	const op = "Route"
-	if x.Rows > MaxFused || turn == 0 {
-		Logits(l, logits, x, gate)
-		TopK(l, ids, weights, logits, bias, p, rows)
-		return
-	}
-	f := checkLogits(op, logits, x, gate)
+	f := checkLogits(op, logits, x, gate, scratch)
 	checkTopK(op, ids, weights, logits, bias, p)
-	if x.Rows == 0 {
-		return
+	switch {
+	case x.Rows == 0:
+	case f&exact != exact:
+		Logits(l, logits, x, gate, scratch)
+		topK(l, ids, weights, logits, bias, p, rows, 0, 1)
+	case x.Rows <= MaxFused && turn != 0:
+		few(l, logits, x, gate, scratch, turn, choiceOf(ids, weights, bias, p, rows))
+	case x.Rows <= mostFew:
+		few(l, logits, x, gate, scratch, 0, noChoice)
+		topK(l, ids, weights, logits, bias, p, rows, scratch, slicesOf(x.Cols))
+	default:
+		many(l, logits, x, gate, scratch)
+		topK(l, ids, weights, logits, bias, p, rows, scratch, slicesOf(x.Cols))
 	}
-	k, c := kRoute1, warps(x.Rows*gate.Rows)
-	if f&flagVec != 0 && x.Rows > most1 {
-		k, c = kRoute4, warps((x.Rows+3)/4*gate.Rows)
-	}
-	a, r := logitArgs(logits, x, gate, f), routerArgs(p)
-	l.Add(k, c, launch.P(turn), a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9],
-		launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride), launch.P(bias.At), launch.P(rows),
-		r[0], r[1], r[2], r[3], r[4], r[5], r[6])
 }
 
 func checkTopK(op string, ids, weights, logits, bias launch.Mat, p device.Router) {

@@ -1,10 +1,10 @@
-// The router: logits in plain float32, and the choice of experts.
+// The router: logits of float32 activations, or of rows that are not aligned (others:
+// logits.cu), and the choice of experts.
 //
 // The order of a logit's sum is the same in every kernel here: lane l adds the chunks l,
 // l + 32, ... of 8 columns (single columns where rows are not aligned), column by
 // column, and the lanes' sums are joined by halves, 16 apart first. So a token's logits
 // do not depend on how many tokens there are.
-#include "norm.cuh"
 #include "route.cuh"
 
 // The sums over the warp of N values a lane, N a power of two up to 64: value i comes to
@@ -67,10 +67,9 @@ template <int TT, int EE> KR_DEV void finish(const Logits &a, int t, int e, floa
 //
 // A lane's next AHEAD chunks of the gate are always on their way, the first of them before
 // the wait for the kernel that writes x: no kernel writes the gate, and it comes from
-// memory. x, of which XA chunks are on their way, was just written and comes from the cache;
-// ready() is that wait.
-template <int V, int TT, int EE, int AHEAD, int XA, class Ready>
-KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_half, Ready ready) {
+// memory. x, of which XA chunks are on their way, was just written and comes from the cache.
+template <int V, int TT, int EE, int AHEAD, int XA>
+KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_half) {
 	int lane = threadIdx.x % 32, chunks = a.cols / V;
 	bool real = t < a.tokens && e < a.experts;
 	const char *x = row_of(a.x, t, a.x_stride, x_half), *gate = row_of(a.gate, e, a.gate_stride, gate_half);
@@ -84,7 +83,7 @@ KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_hal
 			for (int k = 0; k < EE; k++)
 				if (lane + 32 * j < chunks) fetch(g[j][k], gate + (long long)min(k, last_e) * gate_step, lane + 32 * j, gate_half);
 	}
-	ready();
+	pdl_wait();
 	if (!real) return;
 	float sum[TT * EE];
 #pragma unroll
@@ -118,15 +117,15 @@ KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_hal
 KR_DEV int warp_number() { return blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
 KR_DEV void logits_1(const Logits &a, int flags) {
 	int t = warp_number() / a.experts, e = warp_number() % a.experts;
-	if (flags & VEC) logit_tile<8, 1, 1, 8, 8>(a, t, e, flags & BF16_0, flags & BF16_1, [] { pdl_wait(); });
-	else logit_tile<1, 1, 1, 4, 4>(a, t, e, flags & BF16_0, flags & BF16_1, [] { pdl_wait(); });
+	if (flags & VEC) logit_tile<8, 1, 1, 8, 8>(a, t, e, flags & BF16_0, flags & BF16_1);
+	else logit_tile<1, 1, 1, 4, 4>(a, t, e, flags & BF16_0, flags & BF16_1);
 }
 KR_DEV void logits_4(const Logits &a, int flags) {
-	logit_tile<8, 4, 1, 8, 2>(a, warp_number() / a.experts * 4, warp_number() % a.experts, flags & BF16_0, flags & BF16_1, [] { pdl_wait(); });
+	logit_tile<8, 4, 1, 8, 2>(a, warp_number() / a.experts * 4, warp_number() % a.experts, flags & BF16_0, flags & BF16_1);
 }
 KR_DEV void logits_4x2(const Logits &a, int flags) {
 	int across = (a.experts + 1) / 2;
-	logit_tile<8, 4, 2, 4, 1>(a, warp_number() / across * 4, warp_number() % across * 2, flags & BF16_0, flags & BF16_1, [] { pdl_wait(); });
+	logit_tile<8, 4, 2, 4, 1>(a, warp_number() / across * 4, warp_number() % across * 2, flags & BF16_0, flags & BF16_1);
 }
 
 #define LOGITS(name, part)                                                                                                       \
@@ -170,8 +169,9 @@ template <bool HALF> KR_DEV void unstage(Chunk<8> &c, const char *row) {
 	c.b = HALF ? c.a : p[32];
 }
 
-template <bool XH, bool GH> KR_DEV void logit_block(const Logits &a) {
-	const int X_BYTES = Staged<XH>::BYTES, G_BYTES = Staged<GH>::BYTES, STAGES = XH && GH ? 3 : 2; // at most 96 KB
+template <bool GH> KR_DEV void logit_block(const Logits &a) {
+	const bool XH = false;
+	const int X_BYTES = Staged<XH>::BYTES, G_BYTES = Staged<GH>::BYTES, STAGES = 2; // at most 96 KB
 	const int STAGE = BLOCK_T * X_BYTES + BLOCK_E * G_BYTES;
 	KR_SHARED(char, shared);
 	int t = blockIdx.y * BLOCK_T, e = blockIdx.x * BLOCK_E, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -219,91 +219,28 @@ template <bool XH, bool GH> KR_DEV void logit_block(const Logits &a) {
 }
 
 // Grid: x experts by 32, y tokens by 16. Named by the types of x and gate: f float32, b bf16.
-#define LOGITS_8(name, x_half, gate_half)                                                                                        \
+#define LOGITS_8(name, gate_half)                                                                                                \
 	KR_KERNEL(256, 1)                                                                                                            \
 	name(float *out, int out_stride, const void *x, int x_stride, int tokens, const void *gate, int gate_stride, int experts,    \
 	     int cols, int) {                                                                                                        \
 		pdl_launch();                                                                                                            \
-		logit_block<x_half, gate_half>(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols});           \
+		logit_block<gate_half>(Logits{out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols});                   \
 	}                                                                                                                            \
 	KR_EXPORT(name)
-LOGITS_8(kr_logits_8_ff, false, false)
-LOGITS_8(kr_logits_8_fb, false, true)
-LOGITS_8(kr_logits_8_bf, true, false)
-LOGITS_8(kr_logits_8_bb, true, true)
+LOGITS_8(kr_logits_8_ff, false)
+LOGITS_8(kr_logits_8_fb, true)
 
-// Rows at or past *rows (where there is one) get ids -1 and weights 0.
-KR_DEV void choose_row(int row, const int *rows, int *ids, int ids_stride, float *weights, int weights_stride, const float *logits,
-                       int logits_stride, const float *bias, const Router &r, float *room) {
-	ids += (long long)row * ids_stride;
-	weights += (long long)row * weights_stride;
-	int lane = threadIdx.x % 32;
-	if (!rows || row < *rows) choose_any(ids, weights, logits + (long long)row * logits_stride, bias, r, room);
-	else if (lane < r.k) ids[lane] = -1, weights[lane] = 0.f;
-}
-
-// A warp a row.
-KR_KERNEL(128, 1)
-kr_route_top_k(int *ids, int ids_stride, float *weights, int weights_stride, const float *logits, int logits_stride, const float *bias,
-               const int *rows, int tokens, int experts, int k, int sigmoid, int groups, int top_groups, int top2, int normalize,
-               float scale) {
+// A warp a row. parts: as kr_logits_few has them, n of them.
+KR_KERNEL(128, 6)
+kr_route_top_k(int *ids, int ids_stride, float *weights, int weights_stride, float *parts, int n, float *logits, int logits_stride,
+               const float *bias, const int *rows, int tokens, int experts, int k, int sigmoid, int groups, int top_groups, int top2,
+               int normalize, float scale) {
 	__shared__ float room[4][ROOM];
 	pdl_launch();
 	pdl_wait();
 	int warp = threadIdx.x / 32, row = blockIdx.x * 4 + warp;
-	Router r = {experts, k, sigmoid, groups, top_groups, top2, normalize, scale};
-	if (row < tokens) choose_row(row, rows, ids, ids_stride, weights, weights_stride, logits, logits_stride, bias, r, room[warp]);
+	if (row < tokens)
+		choose_row(row, sums_of(parts, n, logits, logits_stride, tokens, experts), Choice{ids, weights, ids_stride, weights_stride, bias, rows},
+		           Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, room[warp]);
 }
 KR_EXPORT(kr_route_top_k)
-
-// After its share of the logits, the block that finishes last chooses for all rows.
-// *turn is 0 before and after.
-KR_DEV void choose_last(unsigned *turn, const Logits &a, int *ids, int ids_stride, float *weights, int weights_stride, const float *bias,
-                        const int *rows, const Router &r) {
-	__shared__ float room[4][ROOM];
-	__shared__ bool last;
-	__threadfence();
-	__syncthreads();
-	if (threadIdx.x == 0) last = atomicAdd(turn, 1u) == gridDim.x - 1;
-	__syncthreads();
-	if (!last) return;
-	__threadfence();
-	int warp = threadIdx.x / 32;
-	for (int row = warp; row < a.tokens; row += 4)
-		choose_row(row, rows, ids, ids_stride, weights, weights_stride, a.out, a.out_stride, bias, r, room[warp]);
-	if (threadIdx.x == 0) *turn = 0;
-}
-
-#define ROUTE(name, part)                                                                                                      \
-	KR_KERNEL(128, 1)                                                                                                          \
-	name(unsigned *turn, float *out, int out_stride, const void *x, int x_stride, int tokens, const void *gate, int gate_stride, \
-	     int experts, int cols, int flags, int *ids, int ids_stride, float *weights, int weights_stride, const float *bias,     \
-	     const int *rows, int k, int sigmoid, int groups, int top_groups, int top2, int normalize, float scale) {               \
-		pdl_launch();                                                                                                          \
-		Logits a = {out, x, gate, out_stride, x_stride, gate_stride, tokens, experts, cols};                                    \
-		Router r = {experts, k, sigmoid, groups, top_groups, top2, normalize, scale};                                           \
-		part(a, flags);                                                                                                        \
-		choose_last(turn, a, ids, ids_stride, weights, weights_stride, bias, rows, r);                                          \
-	}                                                                                                                          \
-	KR_EXPORT(name)
-ROUTE(kr_route_1, logits_1)
-ROUTE(kr_route_4, logits_4)
-
-// kr_route_1 of rows that are normed on the way, by every block for itself; the first one
-// leaves them in x too, of bfloat16, for those who come after. All aligned for chunks.
-KR_KERNEL(128, 1)
-kr_norm_route(unsigned *turn, float *out, int out_stride, bf16 *x, int x_stride, int tokens, const void *of, int of_half, int of_stride,
-              const void *norm, int norm_half, float eps, int threads, const void *gate, int gate_half, int gate_stride, int experts,
-              int cols, int *ids, int ids_stride, float *weights, int weights_stride, const float *bias, int k, int sigmoid, int groups,
-              int top_groups, int top2, int normalize, float scale) {
-	KR_SHARED(bf16, rows);
-	float *sums = (float *)(rows + tokens * norm_step(cols));
-	pdl_launch();
-	NormRows n = {of, of_stride, of_half != 0, tokens, cols, norm, norm_half != 0, eps, threads, blockIdx.x == 0 ? x : 0, x_stride};
-	Logits a = {out, rows, gate, out_stride, norm_step(cols), gate_stride, tokens, experts, cols};
-	Router r = {experts, k, sigmoid, groups, top_groups, top2, normalize, scale};
-	int t = warp_number() / experts, e = warp_number() % experts;
-	logit_tile<8, 1, 1, 8, 8>(a, t, e, true, gate_half != 0, [&] { norm_rows(rows, sums, n); });
-	choose_last(turn, a, ids, ids_stride, weights, weights_stride, bias, 0, r);
-}
-KR_EXPORT(kr_norm_route)

@@ -11,6 +11,47 @@ struct Router {
 // Room of a warp: scores and choices of 512 experts.
 enum { MOST_EXPERTS = 512, ROOM = 2 * MOST_EXPERTS };
 
+// Logits as they come: of a row the sum of `parts` rows `step` apart, in order, which out
+// gets too; or what out would get (0: parts is 1).
+struct Sums {
+	float *from;
+	long long step;
+	int stride, parts;
+	float *out;
+	int out_stride;
+};
+
+// parts: [n][tokens][experts], if n is more than 1.
+KR_DEV Sums sums_of(float *parts, int n, float *logits, int stride, int tokens, int experts) {
+	if (n == 1) return Sums{logits, 0, stride, 1, nullptr, 0};
+	return Sums{parts, (long long)tokens * experts, experts, n, logits, stride};
+}
+
+KR_DEV float get_logit(const Sums &s, int row, int e) {
+	const float *at = s.from + (long long)row * s.stride + e;
+	float v = __ldcg(at);
+	if (!s.out) return v;
+	int p = 1;
+#pragma unroll 1
+	for (; p + 3 <= s.parts; p += 3) { // three on the way at once
+		float a = __ldcg(at + p * s.step), b = __ldcg(at + (p + 1) * s.step), c = __ldcg(at + (p + 2) * s.step);
+		v = ((v + a) + b) + c;
+	}
+#pragma unroll 1
+	for (; p < s.parts; p++) v += __ldcg(at + p * s.step);
+	s.out[(long long)row * s.out_stride + e] = v;
+	return v;
+}
+
+// What a choice writes, and what else it takes.
+struct Choice {
+	int *ids;
+	float *weights;
+	int ids_stride, weights_stride;
+	const float *bias; // 0: none
+	const int *rows;   // 0: all; rows at or past it get ids -1 and weights 0
+};
+
 KR_DEV float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 // Bits that rise with the number. NaN counts as minus infinity; nothing gives 0.
@@ -46,15 +87,16 @@ KR_DEV uint32_t best_groups(const float *choice, const Router &r, int size, int 
 }
 
 // Scores of a row in v, expert lane + 32*j in v[j]; those that do not exist are 0.
-template <int P> KR_DEV void score(float (&v)[P], const float *logits, const Router &r) {
+template <int P> KR_DEV void score(float (&v)[P], int row, const Sums &s, const Router &r) {
 	int lane = threadIdx.x % 32;
 	float top = minus_infinity(), sum = 0.f;
 #pragma unroll
 	for (int j = 0; j < P; j++) {
 		int e = lane + 32 * j;
-		v[j] = e < r.experts ? __ldcg(logits + e) : minus_infinity();
-		top = fmaxf(top, v[j]);
+		v[j] = e < r.experts ? get_logit(s, row, e) : minus_infinity();
 	}
+#pragma unroll
+	for (int j = 0; j < P; j++) top = fmaxf(top, v[j]);
 	if (r.sigmoid) {
 #pragma unroll
 		for (int j = 0; j < P; j++) v[j] = 1.f / (1.f + expf(-v[j]));
@@ -74,10 +116,11 @@ template <int P> KR_DEV void score(float (&v)[P], const float *logits, const Rou
 // Chooses r.k of at most 32*P experts: the best by score + bias (0: none) of the best
 // groups, equal ones by rising id; they come out by falling score, then rising id.
 // room: ROOM floats of shared memory of this warp.
-template <int P> KR_DEV void choose(int *ids, float *weights, const float *logits, const float *bias, const Router &r, float *room) {
+template <int P>
+KR_DEV void choose(int *ids, float *weights, int row, const Sums &from, const float *bias, const Router &r, float *room) {
 	int lane = threadIdx.x % 32;
 	float v[P], *scores = room, *choice = room + MOST_EXPERTS;
-	score(v, logits, r);
+	score(v, row, from, r);
 	__syncwarp(); // the row before is done with the room
 #pragma unroll
 	for (int j = 0; j < P; j++) {
@@ -135,8 +178,16 @@ template <int P> KR_DEV void choose(int *ids, float *weights, const float *logit
 	weights[rank] = mine * r.scale;
 }
 
-KR_DEV void choose_any(int *ids, float *weights, const float *logits, const float *bias, const Router &r, float *room) {
-	if (r.experts <= 64) choose<2>(ids, weights, logits, bias, r, room);
-	else if (r.experts <= 256) choose<8>(ids, weights, logits, bias, r, room);
-	else choose<16>(ids, weights, logits, bias, r, room);
+// The choice for one row, by one warp.
+KR_DEV void choose_row(int row, const Sums &s, const Choice &c, const Router &r, float *room) {
+	int *ids = c.ids + (long long)row * c.ids_stride, lane = threadIdx.x % 32;
+	float *weights = c.weights + (long long)row * c.weights_stride;
+	if (c.rows && row >= *c.rows) {
+		for (int e = lane; s.out && e < r.experts; e += 32) get_logit(s, row, e);
+		if (lane < r.k) ids[lane] = -1, weights[lane] = 0.f;
+		return;
+	}
+	if (r.experts <= 64) choose<2>(ids, weights, row, s, c.bias, r, room);
+	else if (r.experts <= 256) choose<8>(ids, weights, row, s, c.bias, r, room);
+	else choose<16>(ids, weights, row, s, c.bias, r, room);
 }
