@@ -74,6 +74,10 @@ func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device
 
 // NormRoute is Route of x = RMSNorm(of).
 func (b *Builder) NormRoute(ids, weights, logits, x, of, norm launch.Mat, eps float32, gate, bias launch.Mat, p device.Router) {
+	if !b.Plain && x.Rows <= NormRows && b.Turn != 0 && route.CanNorm(x, of, norm, gate) {
+		route.NormRoute(b.List, ids, weights, logits, x, of, norm, eps, gate, bias, p, b.Turn, b.Scratch(route.Scratch(x.Rows, gate.Rows, gate.Cols)))
+		return
+	}
 	b.RMSNorm(x, of, norm, eps)
 	b.Route(ids, weights, logits, x, gate, bias, p)
 }

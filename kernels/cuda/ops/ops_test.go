@@ -181,7 +181,7 @@ func TestLaunchesOfALayer(t *testing.T) {
 	norms := []string{"kr_rms_norm", "kr_gemv_int8_g128"}
 	for rows, want := range map[int][]string{
 		1: {"kr_gemv_norm_int8_g128", "kr_mla_begin", "kr_mla_decode_bf16", "kr_mla_merge", "kr_gemv_int8_g128",
-			"kr_rms_norm", "kr_logits_few_b", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"},
+			"kr_norm_route_b", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"},
 		3: append(norms, "kr_mla_begin", "kr_mla_decode_bf16", "kr_mla_join", "kr_mla_merge", "kr_gemv_int8_g128",
 			"kr_rms_norm", "kr_logits_few_b", "kr_gemv_gate_up_int4_g128_int8_g128", "kr_gemv_down_all_int4_g128_int8_g128"),
 	} {

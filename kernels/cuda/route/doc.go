@@ -26,6 +26,7 @@ var (
 	kLogits4x2  = launch.Named("kr_logits_4x2")
 	kLogits8    = [2]launch.Kernel{launch.Named("kr_logits_8_ff"), launch.Named("kr_logits_8_fb")}
 	kTopK       = launch.Named("kr_route_top_k")
+	kNormRoute  = [2]launch.Kernel{launch.Named("kr_norm_route_f"), launch.Named("kr_norm_route_b")}
 	kAlignCount = launch.Named("kr_align_count")
 	kAlign      = launch.Named("kr_align")
 )

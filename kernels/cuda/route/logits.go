@@ -82,10 +82,13 @@ const (
 	most64  = 4096
 )
 
+func fewConfig(x, gate launch.Mat) launch.Config {
+	return launch.Config{Grid: launch.Dim{X: uint32((gate.Rows + 15) / 16 * slicesOf(x.Cols)), Y: uint32(x.Rows+7) / 8}, Block: launch.Dim{X: 256}, PDL: true}
+}
+
 // few appends the kernel of few tokens: with a turn it chooses too.
 func few(l *launch.List, logits, x, gate launch.Mat, scratch, turn launch.Ptr, choice [13]launch.Arg) {
-	c := launch.Config{Block: launch.Dim{X: 256}, PDL: true}
-	c.Grid = launch.Dim{X: uint32((gate.Rows + 15) / 16 * slicesOf(x.Cols)), Y: uint32(x.Rows+7) / 8}
+	c := fewConfig(x, gate)
 	var args [24]launch.Arg
 	product := logitArgs(logits, x, gate, scratch)
 	args[0] = launch.P(turn)

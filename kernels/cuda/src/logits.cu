@@ -8,6 +8,7 @@
 // eight of these make a slice of 512 columns, in rising order, and so do slices the
 // logit. Within 32 columns lane 4g+c has columns 8c..8c+7 of row g: two steps of mma
 // whose k are not the columns' order, for both operands alike.
+#include "norm.cuh"
 #include "route.cuh"
 
 enum { COLS = 64, SLICE = 512 };
@@ -97,7 +98,8 @@ template <bool HALF> KR_DEV void fetch_gate(uint4 (&v)[2][2][Units<HALF>::N], co
 	}
 }
 
-template <bool HALF> KR_DEV void logits_few(const Product &a) {
+// rows() gives what a.x would be, when it is there.
+template <bool HALF, class Rows> KR_DEV void logits_few(const Product &a, Rows rows) {
 	const int PITCH = 20; // of a token's 16 experts: no bank twice
 	__shared__ float sums[8][8 * PITCH];
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, across = (a.experts + 15) / 16;
@@ -106,8 +108,8 @@ template <bool HALF> KR_DEV void logits_few(const Product &a) {
 	fetch_gate<HALF>(raw, a, e, col);
 	Weights w;
 	split<HALF>(w, [&](int r, int h, int u) { return raw[r][h][u]; });
-	pdl_wait(); // no kernel writes the gate
-	const char *row = row_of(a.x, min(t + lane / 4, a.tokens - 1), a.x_stride, true);
+	const void *all = rows(); // no kernel writes the gate
+	const char *row = row_of(all, min(t + lane / 4, a.tokens - 1), a.x_stride, true);
 	uint4 x[1][2];
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
@@ -129,9 +131,9 @@ template <bool HALF> KR_DEV void logits_few(const Product &a) {
 }
 
 // The block that finishes last of those of 8 tokens chooses for them. turns are 0 before
-// and after.
-KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice &c, const Router &r) {
-	__shared__ float room[8][ROOM];
+// and after. ROWS: not more tokens than those.
+template <int ROWS> KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice &c, const Router &r) {
+	__shared__ float room[ROWS][ROOM];
 	__shared__ bool last;
 	unsigned *turn = turns + blockIdx.y;
 	__threadfence();
@@ -141,7 +143,7 @@ KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice
 	if (!last) return;
 	__threadfence();
 	int warp = threadIdx.x / 32, row = blockIdx.y * 8 + warp;
-	if (row < tokens) choose_row(row, s, c, r, room[warp]);
+	if (warp < ROWS && row < tokens) choose_row(row, s, c, r, room[warp]);
 	if (threadIdx.x == 0) *turn = 0;
 }
 
@@ -156,14 +158,40 @@ KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice
 		pdl_launch();                                                                                                          \
 		int slices = slices_of(cols);                                                                                          \
 		Sums s = sums_of(parts, slices, logits, logits_stride, tokens, experts);                                               \
-		logits_few<half>(Product{s.from, s.step, s.stride, x, gate, x_stride, tokens, gate_stride, experts, cols});            \
+		logits_few<half>(Product{s.from, s.step, s.stride, x, gate, x_stride, tokens, gate_stride, experts, cols},             \
+		                 [&] { pdl_wait(); return x; });                                                                       \
 		if (turns)                                                                                                             \
-			choose_last(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                        \
+			choose_last<8>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                        \
 			            Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale});                              \
 	}                                                                                                                          \
 	KR_EXPORT(name)
 LOGITS_FEW(kr_logits_few_f, false)
 LOGITS_FEW(kr_logits_few_b, true)
+
+// The same of very few rows that are normed on the way, by every block for itself: x
+// [tokens, cols] = RMSNorm(of) by norm. The first block leaves them in x, for those who come
+// after. Shared memory: the rows, and sums of norm_rows.
+enum { NORMED = 2 };
+
+#define NORM_ROUTE(name, half)                                                                                                 \
+	KR_KERNEL(256, 2)                                                                                                          \
+	name(unsigned *turns, float *parts, float *logits, int logits_stride, bf16 *x, int x_stride, int tokens,                   \
+	     const void *gate, int gate_stride, int experts, int cols, int *ids, int ids_stride, float *weights, int weights_stride, \
+	     const float *bias, const int *rows, int k, int sigmoid, int groups, int top_groups, int top2, int normalize,          \
+	     float scale, const void *of, int of_half, int of_stride, const void *norm, int norm_half, float eps, int threads) {   \
+		KR_SHARED(bf16, normed);                                                                                               \
+		pdl_launch();                                                                                                          \
+		Sums s = sums_of(parts, slices_of(cols), logits, logits_stride, tokens, experts);                                      \
+		NormRows n = {of, of_stride, of_half != 0, tokens, cols, norm, norm_half != 0, eps, threads,                           \
+		              blockIdx.x == 0 ? x : nullptr, x_stride};                                                                \
+		logits_few<half>(Product{s.from, s.step, s.stride, nullptr, gate, norm_step(cols), tokens, gate_stride, experts, cols}, \
+		                 [&] { norm_rows(normed, (float *)(normed + tokens * norm_step(cols)), n); return (const void *)normed; }); \
+		choose_last<NORMED>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                    \
+		                    Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale});                          \
+	}                                                                                                                          \
+	KR_EXPORT(name)
+NORM_ROUTE(kr_norm_route_f, false)
+NORM_ROUTE(kr_norm_route_b, true)
 
 // --- many tokens: a block has 64 experts, a slice and 32*W tokens, its 4 x W warps 16 by
 // 32 each; 64 columns of all rows come to shared memory at a time, a few steps ahead.
