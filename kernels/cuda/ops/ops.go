@@ -69,7 +69,14 @@ func (b *Builder) Latent(cache launch.KV, q, kv, norm launch.Mat, eps float32, p
 
 // Route is router logits and the choice of experts.
 func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device.Router) {
-	route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn, b.Scratch(route.Scratch(x.Rows, gate.Rows, gate.Cols)))
+	var parts launch.Ptr
+	b.lay(func(a *arena) {
+		if x.Rows <= route.MaxFused {
+			a.cut(b.sortedBytes(x.Rows, p.TopK, p.Experts)) // Mix may have the same launch sort to there
+		}
+		parts = a.cut(route.Scratch(x.Rows, gate.Rows, gate.Cols))
+	})
+	route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn, parts)
 }
 
 // NormRoute is Route of x = RMSNorm(of).

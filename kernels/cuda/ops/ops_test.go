@@ -195,6 +195,33 @@ func TestLaunchesOfALayer(t *testing.T) {
 	}
 }
 
+// TestRouteSorts: a mixture right behind the router needs no launch to sort its choices,
+// unless there are many.
+func TestRouteSorts(t *testing.T) {
+	s := &lite
+	for _, bits := range []int{4, 8} {
+		for rows := 1; rows <= 130; rows++ {
+			a, l := &at{}, &launch.List{}
+			b := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 20, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+			x, ids, weights := a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK)
+			b.Route(ids, weights, a.mat(tensor.F32, rows, s.Experts), x, a.mat(tensor.F32, s.Experts, s.Hidden), launch.Mat{},
+				device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})
+			bank := launch.Bank{Experts: s.Experts, W13: a.tiles(2*s.ExpertFF, s.Hidden, bits, true), W2: a.tiles(s.Hidden, s.ExpertFF, bits, false),
+				Step: 1 << 30, ScaleStep: 1 << 30, Step2: 1 << 30, ScaleStep2: 1 << 30}
+			b.Mix(a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.BF16, rows*s.TopK, s.Hidden), launch.Mat{}, x, bank, Network{}, ids, weights)
+			aligns := 0
+			for i := range l.Ops {
+				if l.Ops[i].Kernel.String() == "kr_align" {
+					aligns++
+				}
+			}
+			if want := rows > 128; aligns == 1 != want || aligns > 1 {
+				t.Errorf("%d rows of %d bits are sorted by %d launches", rows, bits, aligns)
+			}
+		}
+	}
+}
+
 // layer is the launches of a MoE layer of V2-Lite.
 func layer(rows int) *launch.List {
 	s, a, l := &lite, &at{}, &launch.List{}

@@ -159,6 +159,18 @@ func (b *Builder) AddMix(hidden, delta, y, shared, x launch.Mat, bank launch.Ban
 	b.Add(hidden, delta)
 }
 
+// sortedBytes bounds what Mix takes for sorted assignments, which it cuts first.
+func (b *Builder) sortedBytes(rows, topK, experts int) int {
+	if rows > gemv.MaxRows {
+		return route.AlignedBytes(rows, topK, experts, moe.For(b.Card, rows*topK, experts).Tokens())
+	}
+	most := 0
+	for tile := 1; tile <= gemv.TileRows; tile++ {
+		most = max(most, route.AlignedBytes(rows, topK, experts, tile))
+	}
+	return most
+}
+
 // expertsMany is Experts of many rows: assignments sorted by expert, then products of an
 // expert with all its tokens.
 func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {

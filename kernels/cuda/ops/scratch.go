@@ -36,7 +36,7 @@ func ScratchBytes(s *device.StepSizes) int {
 		need(mla.DecodeScratch(s.Seqs, items, *a))
 	}
 	if s.Experts > 0 {
-		need(route.Scratch(s.Rows, s.Experts, s.Hidden))
+		need(route.AlignedBytes(min(s.Rows, route.MaxFused), s.TopK, s.Experts, tileMin), route.Scratch(s.Rows, s.Experts, s.Hidden))
 		need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tileMin), route.AlignScratch(s.Rows, s.TopK, s.Experts),
 			moe.HiddenBytes(s.Rows*s.TopK, s.ExpertFF))
 		few := min(s.Rows, gemv.MaxRows)

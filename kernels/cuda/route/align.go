@@ -1,6 +1,8 @@
 package route
 
 import (
+	"encoding/binary"
+
 	"krater/kernels/cuda/launch"
 	"krater/kernels/tensor"
 )
@@ -18,7 +20,8 @@ func AlignScratch(tokens, topK, experts int) int {
 
 // Align writes out from the router's ids [T, K] I32, without gaps, of which those
 // outside 0..E-1 are left out. scratch is AlignScratch bytes, aligned to 4. One launch
-// up to 4096 assignments, two beyond.
+// up to 4096 assignments, two beyond; none if Route in one launch, the last of l, chooses
+// these ids: then that sorts them too.
 func Align(l *launch.List, out *Aligned, ids launch.Mat, scratch launch.Ptr) {
 	const op = "Align"
 	n := ids.Rows * ids.Cols
@@ -29,6 +32,9 @@ func Align(l *launch.List, out *Aligned, ids launch.Mat, scratch launch.Ptr) {
 		refuse(op, "%d experts, tiles of %d", out.Experts, out.Tile)
 	case AlignScratch(ids.Rows, ids.Cols, out.Experts) > 0 && scratch == 0:
 		refuse(op, "no scratch memory for %d assignments", n)
+	}
+	if sortInRoute(l, out, ids) {
+		return
 	}
 	blocks := max(1, (n+part-1)/part)
 	threads := 512
@@ -45,6 +51,43 @@ func Align(l *launch.List, out *Aligned, ids launch.Mat, scratch launch.Ptr) {
 	l.Add(kAlign, config(blocks, threads, 4*out.Experts*(threads/32+2)),
 		launch.P(out.Slots), launch.P(out.Tiles), launch.P(out.Count), launch.P(out.Loads), launch.P(ids.At), launch.I32(n),
 		launch.I32(out.Experts), launch.I32(out.Tile), launch.I32(each), launch.P(counts))
+}
+
+// mostSorted is the most assignments that Route sorts.
+const mostSorted = 2048
+
+// sortInRoute has the last launch of l sort what it chooses, if that is ids and its
+// scratch memory is not where the result lies.
+func sortInRoute(l *launch.List, out *Aligned, ids launch.Mat) bool {
+	if len(l.Ops) == 0 || out.Assignments > mostSorted {
+		return false
+	}
+	o := &l.Ops[len(l.Ops)-1]
+	if o.Kind != launch.Run || o.Kernel != kLogitsFew[0] && o.Kernel != kLogitsFew[1] {
+		return false
+	}
+	args := l.OpArgs(o)
+	if args[argTurn] == launch.P(0) || args[argIDs] != launch.P(ids.At) || args[argTokens] != launch.I32(ids.Rows) || args[argTopK] != launch.I32(ids.Cols) ||
+		args[argExperts] != launch.I32(out.Experts) {
+		return false
+	}
+	var b [8]byte
+	args[argParts].Put(b[:])
+	parts := launch.Ptr(binary.LittleEndian.Uint64(b[:]))
+	args[argCols].Put(b[:])
+	cols := int(binary.LittleEndian.Uint32(b[:]))
+	end := out.Count + launch.Ptr(AlignedBytes(ids.Rows, ids.Cols, out.Experts, out.Tile))
+	if out.Count < parts+launch.Ptr(Scratch(ids.Rows, out.Experts, cols)) && parts < end {
+		return false
+	}
+	sorted := out.args()
+	copy(args[argSorted:], sorted[:])
+	return true
+}
+
+// args are where the result goes, and the tile.
+func (a *Aligned) args() [5]launch.Arg {
+	return [5]launch.Arg{launch.P(a.Slots), launch.P(a.Tiles), launch.P(a.Count), launch.P(a.Loads), launch.I32(a.Tile)}
 }
 
 func config(blocks, threads, shared int) launch.Config {

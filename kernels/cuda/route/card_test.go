@@ -282,6 +282,41 @@ func TestAlign(t *testing.T) {
 	}
 }
 
+// TestAlignInRoute: sorting in the launch that chooses gives what sorting alone gives.
+func TestAlignInRoute(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(5, 1))
+	turn, count := cudatest.Upload(c, make([]int32, TurnBytes/4)), cudatest.Upload(c, []int32{11})
+	for _, s := range []struct {
+		p                  device.Router
+		tokens, cols, tile int
+		rows               launch.Ptr
+	}{
+		{routers[0], 1, 64, 8, 0}, {routers[0], 8, 64, 8, 0}, {routers[0], 33, 520, 8, 0}, {routers[0], MaxFused, 64, 128, count},
+		{routers[5], 12, 64, 5, count}, {routers[1], 64, 64, 1, 0}, {routers[8], 61, 64, 8, count},
+	} {
+		x, gate := upload(c, bf16, cudatest.Normal(rng, s.tokens*s.cols), s.tokens, s.cols), c.F32(finest(rng, s.p.Experts*s.cols), s.p.Experts, s.cols)
+		ids, weights, logits := c.Mat(i32, s.tokens, s.p.TopK), c.Mat(f32, s.tokens, s.p.TopK), c.Mat(f32, s.tokens, s.p.Experts)
+		a := NewAligned(c.Alloc(AlignedBytes(s.tokens, s.p.TopK, s.p.Experts, s.tile)), s.tokens, s.p.TopK, s.p.Experts, s.tile)
+		scratch := c.Alloc(max(16, Scratch(s.tokens, s.p.Experts, s.cols)))
+		for range 2 {
+			c.Run(func(l *launch.List) {
+				Route(l, ids, weights, logits, x, gate, launch.Mat{}, s.p, s.rows, turn, scratch)
+				Align(l, &a, ids, 0)
+				if len(l.Ops) != 1 {
+					t.Fatalf("%+v: %d launches", s, len(l.Ops))
+				}
+			})
+			if err := sorted(c, a, ints(c, ids)); err != nil {
+				t.Fatalf("%+v: %v", s, err)
+			}
+		}
+	}
+	if got := cudatest.Download[int32](c, turn, TurnBytes/4); !slices.Equal(got, make([]int32, TurnBytes/4)) {
+		t.Errorf("the turns are left at %v", got)
+	}
+}
+
 // sorted compares with a stable sort on the host.
 func sorted(c *cudatest.Card, a Aligned, ids []int32) error {
 	of := make([][]int32, a.Experts)

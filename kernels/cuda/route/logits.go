@@ -86,13 +86,29 @@ func fewConfig(x, gate launch.Mat) launch.Config {
 	return launch.Config{Grid: launch.Dim{X: uint32((gate.Rows + 15) / 16 * slicesOf(x.Cols)), Y: uint32(x.Rows+7) / 8}, Block: launch.Dim{X: 256}, PDL: true}
 }
 
+// Arguments of the kernel of few tokens: turn, product, choice, and where to sort.
+const (
+	argTurn    = 0
+	argProduct = argTurn + 1
+	argParts   = argProduct
+	argTokens  = argProduct + 5
+	argExperts = argProduct + 8
+	argCols    = argProduct + 9
+	argIDs     = argProduct + 10
+	argTopK    = argIDs + 6
+	argSorted  = argIDs + 13
+	argsFew    = argSorted + 5
+)
+
 // few appends the kernel of few tokens: with a turn it chooses too.
 func few(l *launch.List, logits, x, gate launch.Mat, scratch, turn launch.Ptr, choice [13]launch.Arg) {
 	c := fewConfig(x, gate)
-	var args [24]launch.Arg
-	product := logitArgs(logits, x, gate, scratch)
-	args[0] = launch.P(turn)
-	copy(args[copy(args[1:], product[:])+1:], choice[:])
+	var args [argsFew]launch.Arg
+	product, sorted := logitArgs(logits, x, gate, scratch), (&Aligned{}).args()
+	args[argTurn] = launch.P(turn)
+	copy(args[argProduct:], product[:])
+	copy(args[argIDs:], choice[:])
+	copy(args[argSorted:], sorted[:])
 	l.Add(kLogitsFew[half(gate)], c, args[:]...)
 }
 

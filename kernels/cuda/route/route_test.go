@@ -18,7 +18,7 @@ func at(dt tensor.DType, rows, cols int) launch.Mat {
 
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
-	kLogitsFew[0]: 24, kLogitsFew[1]: 24, kLogits64[0]: 10, kLogits64[1]: 10, kLogits128[0]: 10, kLogits128[1]: 10, kLogitsJoin: 6,
+	kLogitsFew[0]: 29, kLogitsFew[1]: 29, kLogits64[0]: 10, kLogits64[1]: 10, kLogits128[0]: 10, kLogits128[1]: 10, kLogitsJoin: 6,
 	kLogits1: 10, kLogits4: 10, kLogits4x2: 10, kLogits8[0]: 10, kLogits8[1]: 10, kTopK: 19, kAlignCount: 5, kAlign: 10,
 }
 
@@ -78,6 +78,24 @@ func TestLaunches(t *testing.T) {
 	expect(t, "route some", route(MaxFused, 0x100), want{kLogitsFew[0], 16, MaxFused / 8, 256, 0})
 	expect(t, "route many", route(MaxFused+1, 0x100), want{kLogits64[0], 4, 3, 256, 96 << 10}, want{kTopK, 33, 0, 128, 0})
 	expect(t, "route without a turn", route(1, 0), want{kLogitsFew[0], 16, 1, 256, 0}, want{kTopK, 1, 0, 128, 0})
+	sorted := func(a Aligned, ids launch.Mat) func(l *launch.List) {
+		return func(l *launch.List) {
+			route(32, 0x100)(l)
+			Align(l, &a, ids, 0)
+		}
+	}
+	for _, m := range []struct {
+		name string
+		f    func(l *launch.List)
+		want []want
+	}{
+		{"route and align", sorted(NewAligned(0x100000, 32, 6, 64, 8), at(i32, 32, 6)), nil},
+		{"route and align where its scratch is", sorted(NewAligned(0x200, 32, 6, 64, 8), at(i32, 32, 6)), []want{{kAlign, 1, 0, 192, 48 << 10}}},
+		{"route and align other ids", sorted(NewAligned(0x100000, 31, 6, 64, 8), at(i32, 31, 6)), []want{{kAlign, 1, 0, 192, 48 << 10}}},
+		{"route and align for other experts", sorted(NewAligned(0x100000, 32, 6, 65, 8), at(i32, 32, 6)), []want{{kAlign, 1, 0, 192, 48 << 10}}},
+	} {
+		expect(t, m.name, m.f, append([]want{{kLogitsFew[0], 16, 4, 256, 0}}, m.want...)...)
+	}
 	align := func(tokens, k, experts, tile int) func(l *launch.List) {
 		return func(l *launch.List) {
 			a := NewAligned(0x1000, tokens, k, experts, tile)

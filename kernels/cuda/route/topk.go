@@ -39,7 +39,7 @@ func topK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router
 // MaxFused is the most tokens for which Route may be one launch, TurnBytes what that needs.
 const (
 	MaxFused  = mostFew
-	TurnBytes = MaxFused / 8 * 4
+	TurnBytes = (MaxFused/8 + 1) * 4
 )
 
 // Route is Logits and TopK, up to MaxFused tokens of BF16 in one launch. turn is TurnBytes

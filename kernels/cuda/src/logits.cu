@@ -8,6 +8,7 @@
 // eight of these make a slice of 512 columns, in rising order, and so do slices the
 // logit. Within 32 columns lane 4g+c has columns 8c..8c+7 of row g: two steps of mma
 // whose k are not the columns' order, for both operands alike.
+#include "align.cuh"
 #include "norm.cuh"
 #include "route.cuh"
 
@@ -130,31 +131,49 @@ template <bool HALF, class Rows> KR_DEV void logits_few(const Product &a, Rows r
 	a.out[slice * a.step + (long long)(t + token) * a.out_stride + e + expert] = sum;
 }
 
-// The block that finishes last of those of 8 tokens chooses for them. turns are 0 before
-// and after. ROWS: not more tokens than those.
-template <int ROWS> KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice &c, const Router &r) {
-	__shared__ float room[ROWS][ROOM];
+// Whether this block is the last of n that come here; then it sees what the others wrote.
+// *turn is 0 before and after. All threads of the block get the same answer.
+KR_DEV bool last_of(unsigned *turn, unsigned n) {
 	__shared__ bool last;
-	unsigned *turn = turns + blockIdx.y;
 	__threadfence();
 	__syncthreads();
-	if (threadIdx.x == 0) last = atomicAdd(turn, 1u) == gridDim.x - 1;
+	if (threadIdx.x == 0) {
+		last = atomicAdd(turn, 1u) == n - 1;
+		if (last) *turn = 0;
+	}
 	__syncthreads();
-	if (!last) return;
 	__threadfence();
-	int warp = threadIdx.x / 32, row = blockIdx.y * 8 + warp;
-	if (warp < ROWS && row < tokens) choose_row(row, s, c, r, room[warp]);
-	if (threadIdx.x == 0) *turn = 0;
+	return last;
+}
+
+// The block that finishes last of those of 8 tokens chooses for them, and that which
+// chooses last sorts the choices, if they are to be: at most MOST_SORTED, ids without gaps.
+// ROWS: not more tokens than those; nothing is sorted below 8.
+enum { MOST_SORTED = 2048 };
+
+template <int ROWS>
+KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice &c, const Router &r, const Sorted &sorted) {
+	__shared__ float room[ROWS * ROOM];
+	if (!last_of(turns + blockIdx.y, gridDim.x)) return;
+	int warp = threadIdx.x / 32, row = blockIdx.y * 8 + warp, n = tokens * r.k;
+	if (warp < ROWS && row < tokens) choose_row(row, s, c, r, room + warp * ROOM);
+	if (ROWS < 8 || !sorted.slots) return;
+	if (gridDim.y == 1) __syncthreads();
+	else if (!last_of(turns + gridDim.y, gridDim.y)) return;
+	int *ids = (int *)room, *shared = ids + MOST_SORTED; // of (8 + 2) * MOST_EXPERTS
+	for (int i = threadIdx.x; i < n; i += 256) ids[i] = __ldcg(c.ids + i);
+	__syncthreads();
+	place(sorted, ids, n, r.experts, n, 0, 0, 1, shared);
 }
 
 // parts: [slices][tokens][experts] F32, read and written if there is more than one slice.
-// turns: 0 for products alone, which kr_logits_join completes.
+// turns: 0 for products alone, which kr_logits_join completes. slots: 0 if nothing is sorted.
 #define LOGITS_FEW(name, half)                                                                                                 \
 	KR_KERNEL(256, 2)                                                                                                          \
 	name(unsigned *turns, float *parts, float *logits, int logits_stride, const void *x, int x_stride, int tokens,             \
 	     const void *gate, int gate_stride, int experts, int cols, int *ids, int ids_stride, float *weights, int weights_stride, \
 	     const float *bias, const int *rows, int k, int sigmoid, int groups, int top_groups, int top2, int normalize,          \
-	     float scale) {                                                                                                        \
+	     float scale, int *slots, int4 *tiles, int *count, int *loads, int tile) {                                             \
 		pdl_launch();                                                                                                          \
 		int slices = slices_of(cols);                                                                                          \
 		Sums s = sums_of(parts, slices, logits, logits_stride, tokens, experts);                                               \
@@ -162,7 +181,7 @@ template <int ROWS> KR_DEV void choose_last(unsigned *turns, const Sums &s, int 
 		                 [&] { pdl_wait(); return x; });                                                                       \
 		if (turns)                                                                                                             \
 			choose_last<8>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                        \
-			            Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale});                              \
+			            Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, Sorted{slots, tiles, count, loads, tile}); \
 	}                                                                                                                          \
 	KR_EXPORT(name)
 LOGITS_FEW(kr_logits_few_f, false)
@@ -187,7 +206,7 @@ enum { NORMED = 2 };
 		logits_few<half>(Product{s.from, s.step, s.stride, nullptr, gate, norm_step(cols), tokens, gate_stride, experts, cols}, \
 		                 [&] { norm_rows(normed, (float *)(normed + tokens * norm_step(cols)), n); return (const void *)normed; }); \
 		choose_last<NORMED>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                    \
-		                    Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale});                          \
+		                    Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, Sorted());                \
 	}                                                                                                                          \
 	KR_EXPORT(name)
 NORM_ROUTE(kr_norm_route_f, false)

@@ -1,0 +1,90 @@
+// Assignments sorted by expert and cut into tiles (kernels/cuda/route, Aligned). The
+// order is that of a stable sort, whatever the number of blocks: ranks come from counts
+// over fixed parts of the list, never from who is first.
+#pragma once
+#include "kr.cuh"
+
+// Where the sorted assignments go; slots 0: nowhere.
+struct Sorted {
+	int *slots;
+	int4 *tiles;
+	int *count, *loads;
+	int tile;
+};
+
+// The expert of assignment i, or -1.
+KR_DEV int expert_at(const int *ids, int i, int to, int experts) {
+	int e = i < to ? ids[i] : -1;
+	return e >= 0 && e < experts ? e : -1;
+}
+
+// first[e] = the tiles of the experts before e; the sum. By one warp.
+KR_DEV int scan_tiles(int *first, const int *loads, int experts, int tile) {
+	int lane = threadIdx.x % 32, carry = 0;
+	for (int e = lane; e - lane < experts; e += 32) {
+		int own = e < experts ? (loads[e] + tile - 1) / tile : 0, sum = own;
+		for (int d = 1; d < 32; d <<= 1) {
+			int v = __shfl_up_sync(0xffffffffu, sum, d);
+			if (lane >= d) sum += v;
+		}
+		if (e < experts) first[e] = carry + sum - own;
+		carry += __shfl_sync(0xffffffffu, sum, 31);
+	}
+	return carry;
+}
+
+// Block `block` of `blocks` places the assignments of its part, warp w of it a part of that.
+// counts is what kr_align_count left, or 0 for a single block, which counts for itself.
+// shared: [warps + 2][experts] ints.
+KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part, const int *counts, int block, int blocks, int *shared) {
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+	int *next = shared, *total = shared + warps * experts, *first = total + experts;
+	for (int i = threadIdx.x; i < warps * experts; i += blockDim.x) next[i] = 0;
+	__syncthreads();
+	// How often each expert occurs in the part of each warp.
+	int *mine = next + warp * experts, share = ((part + warps - 1) / warps + 31) / 32 * 32;
+	int end = min(n, (block + 1) * part), from = block * part + warp * share, to = min(end, from + share);
+	for (int i = from + lane; i < to; i += 32) {
+		int e = expert_at(ids, i, to, experts);
+		if (e >= 0) atomicAdd(&mine[e], 1);
+	}
+	__syncthreads();
+	// So where each warp's first assignment of an expert comes among all of that expert.
+	for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+		int before = 0, all = 0;
+		if (counts)
+			for (int b = 0; b < blocks; b++) {
+				int c = counts[b * experts + e];
+				if (b < block) before += c;
+				all += c;
+			}
+		for (int w = 0; w < warps; w++) {
+			int c = next[w * experts + e];
+			next[w * experts + e] = before;
+			before += c;
+		}
+		total[e] = counts ? all : before;
+	}
+	__syncthreads();
+	if (warp == 0) {
+		int sum = scan_tiles(first, total, experts, s.tile);
+		if (block == 0 && lane == 0) *s.count = sum;
+	}
+	__syncthreads();
+	for (int i = from + lane; i - lane < to; i += 32) {
+		int e = expert_at(ids, i, to, experts);
+		unsigned same = __match_any_sync(0xffffffffu, e);
+		int rank = __popc(same & ((1u << lane) - 1));
+		if (e >= 0) s.slots[first[e] * s.tile + mine[e] + rank] = i;
+		__syncwarp();
+		if (e >= 0 && rank == 0) mine[e] += __popc(same);
+		__syncwarp();
+	}
+	// Tiles, and the empty slots of each last one: a warp an expert.
+	for (int e = block * warps + warp; e < experts; e += blocks * warps) {
+		int at = first[e], load = total[e], n_tiles = (load + s.tile - 1) / s.tile;
+		for (int t = lane; t < n_tiles; t += 32) s.tiles[at + t] = make_int4(e, (at + t) * s.tile, min(s.tile, load - t * s.tile), 0);
+		for (int i = load + lane; i < n_tiles * s.tile; i += 32) s.slots[at * s.tile + i] = -1;
+		if (lane == 0) s.loads[e] = load;
+	}
+}
