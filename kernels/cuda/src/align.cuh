@@ -18,24 +18,32 @@ KR_DEV int expert_at(const int *ids, int i, int to, int experts) {
 	return e >= 0 && e < experts ? e : -1;
 }
 
-// first[e] = the tiles of the experts before e; the sum. By one warp.
+// first[e] = the tiles of the experts before e; the sum. By one warp, a lane some experts
+// in a row.
 KR_DEV int scan_tiles(int *first, const int *loads, int experts, int tile) {
-	int lane = threadIdx.x % 32, carry = 0;
-	for (int e = lane; e - lane < experts; e += 32) {
-		int own = e < experts ? (loads[e] + tile - 1) / tile : 0, sum = own;
-		for (int d = 1; d < 32; d <<= 1) {
-			int v = __shfl_up_sync(0xffffffffu, sum, d);
-			if (lane >= d) sum += v;
-		}
-		if (e < experts) first[e] = carry + sum - own;
-		carry += __shfl_sync(0xffffffffu, sum, 31);
+	int lane = threadIdx.x % 32, each = (experts + 31) / 32, from = lane * each, to = min(experts, from + each), own = 0;
+	for (int e = from; e < to; e++) {
+		int tiles = (loads[e] + tile - 1) / tile;
+		first[e] = tiles;
+		own += tiles;
 	}
-	return carry;
+	int sum = own;
+	for (int d = 1; d < 32; d <<= 1) {
+		int v = __shfl_up_sync(0xffffffffu, sum, d);
+		if (lane >= d) sum += v;
+	}
+	int before = sum - own;
+	for (int e = from; e < to; e++) {
+		int tiles = first[e];
+		first[e] = before;
+		before += tiles;
+	}
+	return __shfl_sync(0xffffffffu, sum, 31);
 }
 
 // Block `block` of `blocks` places the assignments of its part, warp w of it a part of that.
 // counts is what kr_align_count left, or 0 for a single block, which counts for itself.
-// shared: [warps + 2][experts] ints.
+// shared: [warps + 2][experts] ints; at most 16 warps.
 KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part, const int *counts, int block, int blocks, int *shared) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
 	int *next = shared, *total = shared + warps * experts, *first = total + experts;
@@ -58,10 +66,13 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 				if (b < block) before += c;
 				all += c;
 			}
-		for (int w = 0; w < warps; w++) {
-			int c = next[w * experts + e];
-			next[w * experts + e] = before;
-			before += c;
+		int c[16];
+#pragma unroll
+		for (int w = 0; w < 16; w++) c[w] = w < warps ? next[w * experts + e] : 0; // all on the way at once
+#pragma unroll
+		for (int w = 0; w < 16; w++) {
+			if (w < warps) next[w * experts + e] = before;
+			before += c[w];
 		}
 		total[e] = counts ? all : before;
 	}
@@ -80,11 +91,12 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 		if (e >= 0 && rank == 0) mine[e] += __popc(same);
 		__syncwarp();
 	}
-	// Tiles, and the empty slots of each last one: a warp an expert.
-	for (int e = block * warps + warp; e < experts; e += blocks * warps) {
+	// Tiles, and the empty slots of each last one: eight threads an expert.
+	int l = threadIdx.x % 8;
+	for (int e = (block * blockDim.x + threadIdx.x) / 8; e < experts; e += blocks * blockDim.x / 8) {
 		int at = first[e], load = total[e], n_tiles = (load + s.tile - 1) / s.tile;
-		for (int t = lane; t < n_tiles; t += 32) s.tiles[at + t] = make_int4(e, (at + t) * s.tile, min(s.tile, load - t * s.tile), 0);
-		for (int i = load + lane; i < n_tiles * s.tile; i += 32) s.slots[at * s.tile + i] = -1;
-		if (lane == 0) s.loads[e] = load;
+		for (int t = l; t < n_tiles; t += 8) s.tiles[at + t] = make_int4(e, (at + t) * s.tile, min(s.tile, load - t * s.tile), 0);
+		for (int i = load + l; i < n_tiles * s.tile; i += 8) s.slots[at * s.tile + i] = -1;
+		if (l == 0) s.loads[e] = load;
 	}
 }
