@@ -90,14 +90,14 @@ func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 				attend(out.of(i), q.of(i), launch.KV{Mat: in.kv.of(i)}, w.of(i), in.list, in.table.of(i), p)
 			},
 			outs:  []data{out},
-			check: func(read reader) []Sample { return checkLatent(d, read, in, q, out, &w, h, p, decode) },
+			check: func(read reader) []Sample { return checkLatent(d, read, in, q, out, &w, h, p, decode && dt != tensor.F8E4M3) },
 		}
 	}
 	return c
 }
 
 // checkLatent samples four rows and four heads of each.
-func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h history, p device.MLA, absorbed bool) []Sample {
+func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h history, p device.MLA, rounded bool) []Sample {
 	rows, heads := d.spread(out.Rows, 4), d.spread(p.Heads, 4)
 	var got [][]float64
 	for _, row := range rows {
@@ -106,7 +106,7 @@ func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h hi
 	s := make([]Sample, len(rows)*len(heads)*p.V)
 	parallel(len(rows)*len(heads), func(i int) {
 		row, head := i/len(heads), heads[i%len(heads)]
-		want, scale := attended(in, q, w, rows[row], head, h, p, absorbed)
+		want, scale := attended(in, q, w, rows[row], head, h, p, rounded)
 		for v := range p.V {
 			s[i*p.V+v] = Sample{got[row][head*p.V+v], want[v], scale}
 		}
@@ -116,9 +116,10 @@ func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h hi
 
 // attended is one head of a row, and how large the terms of its sums were. The query goes
 // through kv_b to the latents, so that keys need not be expanded: the same numbers. If
-// absorbed, that query is BF16, as decode keeps it: an error of a query moves all scores
-// together, so unlike that of the scores it does not get less with more keys.
-func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA, absorbed bool) (out []float64, scale float64) {
+// rounded, that query is BF16, as decode keeps it (beside a cache of FP8 it is F16, whose
+// error is nothing): an error of a query moves all scores together, so unlike that of the
+// scores it does not get less with more keys.
+func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA, rounded bool) (out []float64, scale float64) {
 	seq, ctx := row/h.rows, h.past+row%h.rows+1
 	at := head * (p.Nope + p.Rope)
 	query := make([]float64, p.Rank+p.Rope)
@@ -128,7 +129,7 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 			query[r] += v * c
 		}
 	}
-	if absorbed {
+	if rounded {
 		for r, v := range query[:p.Rank] {
 			query[r] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(v))))
 		}
