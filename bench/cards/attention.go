@@ -89,8 +89,10 @@ func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 				}
 				attend(out.of(i), q.of(i), launch.KV{Mat: in.kv.of(i)}, w.of(i), in.list, in.table.of(i), p)
 			},
-			outs:  []data{out},
-			check: func(read reader) []Sample { return checkLatent(d, read, in, q, out, &w, h, p, decode && dt != tensor.F8E4M3) },
+			outs: []data{out},
+			check: func(read reader) []Sample {
+				return checkLatent(d, read, in, q, out, &w, h, p, decode && dt != tensor.F8E4M3)
+			},
 		}
 	}
 	return c
