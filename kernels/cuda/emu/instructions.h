@@ -12,6 +12,7 @@ template <int N> KR_DEV void cp_async_small(uint32_t dst, const void *src, bool 
 KR_DEV void cp_async_commit() { kr_emu::copy_commit(); }
 template <int N> KR_DEV void cp_async_wait() { kr_emu::copy_wait(N); }
 
+KR_DEV void prefetch_l2(const void *) {}
 KR_DEV uint4 ld_stream(const void *p) { return *static_cast<const uint4 *>(p); }
 
 KR_DEV void ldmatrix_x4(uint32_t (&r)[4], uint32_t at) { kr_emu::ldmatrix(r, at, 4, false); }

@@ -1,7 +1,8 @@
 // Products for few tokens of blocks of several rows: activations are laid out in shared
 // memory once a block, permuted, so that a warp has those of 128 columns with four loads
-// that take a few dozen cycles. Weights go to registers as in gemv.cuh, and sums run in
-// its order.
+// that take a few dozen cycles. Weights are called into the L2 cache, all of a warp's at
+// once, before the block waits for anything; they go from there to registers as in
+// gemv.cuh, and sums run in its order.
 #pragma once
 #include "gemv.cuh"
 
@@ -12,10 +13,18 @@ template <int FORMAT> struct FlowOf : FormatOf<FORMAT, true>::type {
 	typedef typename FormatOf<FORMAT, true>::type Base;
 	KR_MEMBER FlowOf(const Matrix &w, int block, bool) : Base(w, block) {}
 	static KR_MEMBER int place(int i) { return i / 2 * 128 + threadIdx.x % 4 * 32 + i % 2 * 16; }
+	// Units from..to-1: 512 of every 2048 bytes are this row block's.
+	KR_MEMBER void call(int from, int to) const {
+		const int PIECES = Base::LOADS * 2;
+		int lane = threadIdx.x % 32, end = min(to * PIECES, this->tiles * Base::LOADS);
+		const uint8_t *p = this->values - 16 * lane + lane % 4 * 128;
+		for (int i = from * PIECES + lane / 4; i < end; i += 8) prefetch_l2(p + (long long)i * 2048);
+	}
 };
 template <> struct FlowOf<PLAIN_BF16> : Plain {
 	KR_MEMBER FlowOf(const Matrix &w, int block, bool gate_up) : Plain(plain_block(w, block, gate_up)) {}
 	static KR_MEMBER int place(int i) { return i * 64 + threadIdx.x % 4 * 16; }
+	KR_MEMBER void call(int, int) const {} // longer rows, fewer to a warp: loads suffice
 };
 
 // Rows of activations in shared memory: 256 bytes of zeros, which stand for tokens that
@@ -70,15 +79,13 @@ struct Staged {
 	KR_MEMBER Staged(const uint8_t *zeros, const uint8_t *rows, int stride, int token, bool on) : at(on ? rows + token * stride : zeros), step(on ? 256 : 0) {}
 };
 
-// Units from..to-1 of a product, added to sum. ready() is called once, when the first
-// weights are on their way, and gives the token in shared memory.
-template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, Ready ready) {
+// Units from..to-1 of a product with a token in shared memory, added to sum.
+template <class F> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, const Staged &token) {
 	const int D = F::DEPTH;
 	typename F::Load ring[D];
 #pragma unroll
 	for (int i = 0; i < D; i++)
 		if (from + i < to) w.load(ring[i], from + i);
-	const Staged token = ready();
 	const uint8_t *at = token.at + from * token.step;
 	for (int u = from; u < to; u += D) {
 #pragma unroll

@@ -74,17 +74,11 @@ struct SharedBlock {
 	}
 };
 
-// The sums of a warp's 16 rows and the n tokens that stage_rows() lays out, which all
-// threads of the block call; it waits for the kernel before this one.
-template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, Range units, int tiles, int n, uint8_t *memory, Stage stage_rows) {
+// The sums of a warp's 16 rows and the n tokens that the block has staged.
+template <class F> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, Range units, int tiles, int n, uint8_t *memory) {
+	__syncthreads();
 	int g = threadIdx.x % 32 / 4;
-	auto ready = [&] {
-		stage_rows();
-		__syncthreads();
-		return Staged(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n);
-	};
-	if (cut.works) flow(sum, w, units.from, units.to, ready);
-	else ready();
+	if (cut.works) flow(sum, w, units.from, units.to, Staged(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n));
 	cut.join(sum, (float4 *)memory);
 }
 
@@ -122,11 +116,11 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			return;
 		}
 		const SF w(s, b.block, true);
-		multiply_staged(sum, cut, w, units, s.tiles, b.n, memory, [&] {
-			pdl_wait();
-			pdl_launch();
-			stage<SHARED != PLAIN_BF16, 2>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
-		});
+		if (cut.works) w.call(units.from, units.to);
+		pdl_wait();
+		pdl_launch();
+		stage<SHARED != PLAIN_BF16, 2>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
+		multiply_staged(sum, cut, w, units, s.tiles, b.n, memory);
 		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
 		return;
 	}
@@ -137,10 +131,10 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	const Tile t = work.at(blockIdx.y - p.shared_rows);
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
 	const RF w(bank[t.expert], block, true);
-	multiply_staged(sum, cut, w, units, bank.first.tiles, t.count, memory, [&] {
-		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1)) / work.top_k;
-		stage<ROUTED != PLAIN_BF16, 2>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
-	});
+	if (cut.works) w.call(units.from, units.to);
+	int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1)) / work.top_k;
+	stage<ROUTED != PLAIN_BF16, 2>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
+	multiply_staged(sum, cut, w, units, bank.first.tiles, t.count, memory);
 	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < t.count ? slot_of(t, i) : -1; });
 }
 #define PLAN_ARGS int m, int tokens, int parts, int shared_parts, int shared_rows
@@ -192,10 +186,10 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 			return;
 		}
 		const SF w(s, b.block, false);
-		multiply_staged(sum, cut, w, units, s.tiles, b.n, memory, [&] {
-			pdl_wait();
-			stage<false, 2>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
-		});
+		if (cut.works) w.call(units.from, units.to);
+		pdl_wait();
+		stage<false, 2>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
+		multiply_staged(sum, cut, w, units, s.tiles, b.n, memory);
 		if (cut.works && cut.part == 0) each(b.block, b.n, s.rows, [&](int t, int row, float v) { base[(long long)(b.first + t) * s.rows + row] = v; });
 		return;
 	}
@@ -209,11 +203,11 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		return;
 	}
 	const RF w(bank[t.expert], block, false);
-	multiply_staged(sum, cut, w, units, bank.first.tiles, t.count, memory, [&] {
-		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
-		pdl_wait();
-		stage<false, 2>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
-	});
+	if (cut.works) w.call(units.from, units.to);
+	int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
+	pdl_wait();
+	stage<false, 2>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
+	multiply_staged(sum, cut, w, units, bank.first.tiles, t.count, memory);
 	if (cut.works && cut.part == 0) each(block, t.count, bank.first.rows, [&](int i, int row, float v) { y[(long long)slot_of(t, i) * bank.first.rows + row] = v; });
 }
 #define DOWN_KERNEL(name, ROUTED, SHARED)                                                                                           \
@@ -249,41 +243,43 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	uint8_t *zeros = memory + rows_at - ZEROS, *rows = memory + rows_at;
 	float *results = (float *)memory;
 	int stride = staged_stride(bank.first.tiles);
-	int row_of_out = 16 * block + threadIdx.x;
-	bool mine = threadIdx.x < 16 && row_of_out < bank.first.rows;
+	int row = 16 * block + threadIdx.x;
+	bool mine = threadIdx.x < 16 && row < bank.first.rows;
 	float *factors = results + 16 * items, before = 0.f, rest = 0.f;
 	pdl_launch();
 	stage_zeros(zeros);
 	for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
-	bool ready = false;
-	auto staged = [&](const uint8_t *row) { // by every warp, once its first weights are on their way
-		if (!ready) {
-			ready = true;
-			pdl_wait();
-			if (mine && base) rest = base[(long long)token * bank.first.rows + row_of_out];
-			if (mine && add) before = got(out, wide, (long long)token * out_stride + row_of_out);
-			stage<false, 4>(rows, work.top_k, bank.first.tiles, [&](int r) { return h + (long long)(first + r) * (64 * bank.first.tiles); });
-			if (shared_parts) stage<false, 4>(rows + work.top_k * stride, 1, s.tiles, [&](int) { return hs + (long long)token * (64 * s.tiles); });
-			__syncthreads();
+	for (int i = warp; i < items; i += warps) {
+		if (i < routed) {
+			int e = work.expert(first + i / parts);
+			const Range u(bank.first, i % parts, parts);
+			if (e >= 0) RF(bank[e], block, false).call(u.from, u.to);
+		} else {
+			const Range u(s, i - routed, shared_parts);
+			SF(s, block, false).call(u.from, u.to);
 		}
-		return Staged(zeros, row, 0, 0, g == 0);
-	};
+	}
+	pdl_wait();
+	if (mine && base) rest = base[(long long)token * bank.first.rows + row];
+	if (mine && add) before = got(out, wide, (long long)token * out_stride + row);
+	stage<false, 4>(rows, work.top_k, bank.first.tiles, [&](int r) { return h + (long long)(first + r) * (64 * bank.first.tiles); });
+	if (shared_parts) stage<false, 4>(rows + work.top_k * stride, 1, s.tiles, [&](int) { return hs + (long long)token * (64 * s.tiles); });
+	__syncthreads();
 	for (int i = warp; i < items; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
 		if (i < routed) {
 			int e = work.expert(first + i / parts);
 			const Range u(bank.first, i % parts, parts);
-			if (e >= 0) flow(sum, RF(bank[e], block, false), u.from, u.to, [&] { return staged(rows + i / parts * stride); });
+			if (e >= 0) flow(sum, RF(bank[e], block, false), u.from, u.to, Staged(zeros, rows, stride, i / parts, g == 0));
 		} else {
 			const Range u(s, i - routed, shared_parts);
-			flow(sum, SF(s, block, false), u.from, u.to, [&] { return staged(rows + work.top_k * stride); });
+			flow(sum, SF(s, block, false), u.from, u.to, Staged(zeros, rows + work.top_k * stride, 0, 0, g == 0));
 		}
 		if (lane % 4 == 0) {
 			results[i * 16 + g] = sum[0];
 			results[i * 16 + g + 8] = sum[2];
 		}
 	}
-	staged(rows); // who had no expert
 	__syncthreads();
 	if (!mine) return;
 	const float *r = results + threadIdx.x;
@@ -292,7 +288,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		total = fmaf(factors[k], in_order(r + k * parts * 16, parts, 16), total);
 	if (shared_parts) total += in_order(r + routed * 16, shared_parts, 16);
 	if (base) total += rest;
-	give(out, wide, 0, (long long)token * out_stride + row_of_out, add ? before + total : total);
+	give(out, wide, 0, (long long)token * out_stride + row, add ? before + total : total);
 }
 #define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \

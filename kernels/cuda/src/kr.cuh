@@ -53,6 +53,8 @@ KR_DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memor
 template <int N> KR_DEV void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 // --- loads that should not stay in a cache (weights read once)
+// Calls the 128 bytes at p into the L2 cache, and waits for nothing.
+KR_DEV void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 KR_DEV uint4 ld_stream(const void *p) {
 	uint4 v;
 	asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
