@@ -192,13 +192,18 @@ LOGITS_FEW(kr_logits_few_b, true)
 // after. Shared memory: the rows, and sums of norm_rows.
 enum { NORMED = 2 };
 
+KR_DEV bf16 *normed_rows() {
+	KR_SHARED(bf16, rows);
+	return rows;
+}
+
 #define NORM_ROUTE(name, half)                                                                                                 \
 	KR_KERNEL(256, 2)                                                                                                          \
 	name(unsigned *turns, float *parts, float *logits, int logits_stride, bf16 *x, int x_stride, int tokens,                   \
 	     const void *gate, int gate_stride, int experts, int cols, int *ids, int ids_stride, float *weights, int weights_stride, \
 	     const float *bias, const int *rows, int k, int sigmoid, int groups, int top_groups, int top2, int normalize,          \
 	     float scale, const void *of, int of_half, int of_stride, const void *norm, int norm_half, float eps, int threads) {   \
-		KR_SHARED(bf16, normed);                                                                                               \
+		bf16 *normed = normed_rows();                                                                                          \
 		pdl_launch();                                                                                                          \
 		Sums s = sums_of(parts, slices_of(cols), logits, logits_stride, tokens, experts);                                      \
 		NormRows n = {of, of_stride, of_half != 0, tokens, cols, norm, norm_half != 0, eps, threads,                           \
