@@ -44,7 +44,7 @@ type Mixture struct {
 func CanMoE(card launch.Card, m *Mixture) bool {
 	n := Network{m.Bank.W13, m.Bank.W2}
 	return n.can(m.X) && (m.Shared.Zero() || m.Shared.can(m.X)) &&
-		m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
+		m.IDs.Cols <= 32 && m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
 		Tile(card, m) > 0
 }
 
@@ -200,7 +200,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(h), flag(inOrder), launch.P(hs), flag(sharedInOrder), launch.P(x.At), launch.I32(x.Stride), launch.P(w.ids))
-	args = append(w.append(args), launch.I32(w.topK), launch.I32(w.experts))
+	args = append(w.append(args), launch.I32(w.topK), launch.I32(w.experts), launch.I32(over(w.topK)))
 	args = p.append(args, x.Rows, sharedRows)
 	if bank != nil {
 		args = appendMatrix(append(args, launch.I64(bank.Step), launch.I64(bank.ScaleStep)), &bank.W13)
@@ -230,8 +230,8 @@ func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scr
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.h), launch.P(s.shared), launch.P(base),
-		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts),
-		launch.I32(p.parts), launch.I32(p.sharedParts), launch.I32(p.rows), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
+		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts))
+	args = append(p.appendParts(args), launch.I32(p.rows), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
 	args = appendMatrix(args, &m.Bank.W2)
 	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), appendMatrix(args, shared)...)
 }

@@ -1,6 +1,10 @@
 package gemv
 
-import "krater/kernels/cuda/launch"
+import (
+	"math/bits"
+
+	"krater/kernels/cuda/launch"
+)
 
 // A plan is how the blocks of a kernel of gemv_moe.cu share out their warps and their
 // shared memory.
@@ -54,10 +58,21 @@ func (p *plan) config(x, y int) launch.Config {
 		Shared: uint32(p.bytes), PDL: true}
 }
 
+// appendParts appends both numbers of parts, each with what multiplies instead of a
+// division by it (Parts in gemv_flow.cuh).
+func (p *plan) appendParts(args []launch.Arg) []launch.Arg {
+	return append(args, launch.I32(p.parts), launch.I32(over(p.parts)), launch.I32(p.sharedParts), launch.I32(over(p.sharedParts)))
+}
+
+// over is what multiplies instead of a division by n: 2^16 / n, rounded up. It is exact for
+// numbers whose product with n stays below 2^16.
+func over(n int) int { return (1<<16 + max(n, 1) - 1) / max(n, 1) }
+
 // append appends the arguments PLAN_ARGS.
 func (p *plan) append(args []launch.Arg, rows, sharedRows int) []launch.Arg {
-	return append(args, launch.I32(rows), launch.I32(p.tokens), launch.I32(p.parts), launch.I32(p.sharedParts),
-		launch.I32(sharedRows))
+	args = append(args, launch.I32(rows), launch.I32(p.tokens), launch.I32(p.groups(rows)),
+		launch.I32(bits.Len(uint(p.rowBlocks(p.parts)))-1), launch.I32(bits.Len(uint(p.rowBlocks(p.sharedParts)))-1))
+	return append(p.appendParts(args), launch.I32(sharedRows))
 }
 
 // folded reports whether kernels take a mixture's routed and shared networks together.
@@ -104,7 +119,7 @@ func downAllPlan(card launch.Card, m *Mixture) (p plan, ok bool) {
 	items := m.IDs.Cols*p.parts + p.sharedParts
 	rounds := (items + downWarps - 1) / downWarps
 	p.warps = (items + rounds - 1) / rounds
-	p.rows = 64*items + up16(4*m.IDs.Cols) + zeros
+	p.rows = 64*items + up16(4*m.IDs.Cols) + 2*64 + zeros
 	p.bytes = p.rows + bytes
 	return p, fits(card, p.bytes)
 }

@@ -1,8 +1,10 @@
 // Products for few tokens of blocks of several rows: activations are laid out in shared
 // memory once a block, permuted, so that a warp has those of 128 columns with four loads
-// that take a few dozen cycles. Weights are called into the L2 cache, all of a warp's at
-// once, before the block waits for anything; they go from there to registers as in
-// gemv.cuh, and sums run in its order.
+// that take a few dozen cycles. Weights go to registers as in gemv.cuh, the first ones
+// before the block waits for anything, and sums run in its order.
+//
+// A warp has some 1,000 instructions of products, so what comes before and after them
+// counts: no divisions, and few tests.
 #pragma once
 #include "gemv.cuh"
 
@@ -13,18 +15,10 @@ template <int FORMAT> struct FlowOf : FormatOf<FORMAT, true>::type {
 	typedef typename FormatOf<FORMAT, true>::type Base;
 	KR_MEMBER FlowOf(const Matrix &w, int block, bool) : Base(w, block) {}
 	static KR_MEMBER int place(int i) { return i / 2 * 128 + threadIdx.x % 4 * 32 + i % 2 * 16; }
-	// Units from..to-1: 512 of every 2048 bytes are this row block's.
-	KR_MEMBER void call(int from, int to) const {
-		const int PIECES = Base::LOADS * 2;
-		int lane = threadIdx.x % 32, end = min(to * PIECES, this->tiles * Base::LOADS);
-		const uint8_t *p = this->values - 16 * lane + lane % 4 * 128;
-		for (int i = from * PIECES + lane / 4; i < end; i += 8) prefetch_l2(p + (long long)i * 2048);
-	}
 };
 template <> struct FlowOf<PLAIN_BF16> : Plain {
 	KR_MEMBER FlowOf(const Matrix &w, int block, bool gate_up) : Plain(plain_block(w, block, gate_up)) {}
 	static KR_MEMBER int place(int i) { return i * 64 + threadIdx.x % 4 * 16; }
-	KR_MEMBER void call(int, int) const {} // longer rows, fewer to a warp: loads suffice
 };
 
 // Rows of activations in shared memory: 256 bytes of zeros, which stand for tokens that
@@ -48,26 +42,29 @@ template <bool PERMUTE> KR_DEV void put_chunk(uint8_t *row, int chunk, uint4 v) 
 	p[0] = v.x, p[8] = v.y, p[16] = v.z, p[24] = v.w;
 }
 
-// Copies rows 0..n-1 of tiles * 64 columns, row r from row(r), by the whole block, AHEAD
-// pieces a warp on their way together; without a barrier. row is called by whole warps.
-template <bool PERMUTE, int AHEAD, class Row> KR_DEV void stage(uint8_t *to, int n, int tiles, Row row) {
-	int lane = threadIdx.x % 32, warps = blockDim.x / 32, stride = staged_stride(tiles), chunks = (tiles + 1) / 2 * 16;
-	int pieces = (chunks + 31) / 32, total = n * pieces;
-	for (int first = threadIdx.x / 32; first < total; first += AHEAD * warps) {
-		uint4 v[AHEAD];
-#pragma unroll
-		for (int i = 0; i < AHEAD; i++) {
-			int at = first + i * warps, r = at / pieces, u = (at - r * pieces) * 32 + lane;
-			v[i] = make_uint4(0, 0, 0, 0);
-			if (at < total) {
-				const uint4 *p = reinterpret_cast<const uint4 *>(row(r));
-				if (u < tiles * 8) v[i] = p[u];
-			}
-		}
-#pragma unroll
-		for (int i = 0; i < AHEAD; i++) {
-			int at = first + i * warps, r = at / pieces, u = (at - r * pieces) * 32 + lane;
-			if (at < total && u < chunks) put_chunk<PERMUTE>(to + r * stride, u, v[i]);
+// Copies a row of tiles * 64 columns by threads first, first + step, ...
+template <bool PERMUTE> KR_DEV void stage_row(uint8_t *to, const bf16 *row, int tiles, int first, int step) {
+#pragma unroll 1
+	for (int u = first; u < (tiles + 1) / 2 * 16; u += step)
+		put_chunk<PERMUTE>(to, u, u < tiles * 8 ? reinterpret_cast<const uint4 *>(row)[u] : make_uint4(0, 0, 0, 0));
+}
+// Copies rows 0..n-1, row r from row(r), by the whole block, two at a time; without a
+// barrier. row is called by whole warps.
+template <bool PERMUTE, class Row> KR_DEV void stage(uint8_t *to, int n, int tiles, Row row) {
+	int stride = staged_stride(tiles), chunks = (tiles + 1) / 2 * 16;
+	if (n & 1) {
+		stage_row<PERMUTE>(to, row(0), tiles, threadIdx.x, blockDim.x);
+		to += stride;
+	}
+#pragma unroll 1
+	for (int r = n & 1; r < n; r += 2, to += 2 * stride) {
+		const uint4 *one = reinterpret_cast<const uint4 *>(row(r)), *two = reinterpret_cast<const uint4 *>(row(r + 1));
+#pragma unroll 1
+		for (int u = threadIdx.x; u < chunks; u += blockDim.x) {
+			uint4 v = make_uint4(0, 0, 0, 0), w = v;
+			if (u < tiles * 8) v = one[u], w = two[u];
+			put_chunk<PERMUTE>(to, u, v);
+			put_chunk<PERMUTE>(to + stride, u, w);
 		}
 	}
 }
@@ -79,13 +76,15 @@ struct Staged {
 	KR_MEMBER Staged(const uint8_t *zeros, const uint8_t *rows, int stride, int token, bool on) : at(on ? rows + token * stride : zeros), step(on ? 256 : 0) {}
 };
 
-// Units from..to-1 of a product with a token in shared memory, added to sum.
-template <class F> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, const Staged &token) {
+// Units from..to-1 of a product, added to sum. ready() is called once, when the first
+// weights are on their way, and gives the token in shared memory.
+template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, Ready ready) {
 	const int D = F::DEPTH;
 	typename F::Load ring[D];
 #pragma unroll
 	for (int i = 0; i < D; i++)
 		if (from + i < to) w.load(ring[i], from + i);
+	const Staged token = ready();
 	const uint8_t *at = token.at + from * token.step;
 	for (int u = from; u < to; u += D) {
 #pragma unroll
@@ -105,17 +104,29 @@ template <class F> KR_DEV void flow(float (&sum)[4], const F &w, int from, int t
 	}
 }
 
-// How the warps of a block are shared out: row_warps rows of 16, parts of the columns of
+// In how many parts a row is cut: times and over are exact for n * parts below 2^16
+// (over is 2^16 / parts, rounded up, from the host).
+struct Parts {
+	int n, over;
+	KR_MEMBER int divide(int v) const { return (v * over) >> 16; }
+	// The units of part i of w: Range of gemv.cuh.
+	KR_MEMBER void range(int &from, int &to, const Matrix &w, int i) const {
+		int units = (w.tiles + 1) / 2;
+		from = divide(units * i), to = divide(units * (i + 1));
+	}
+};
+
+// How the warps of a block are shared out: 2^shift rows of 16, parts of the columns of
 // each. Warps beyond that only take part in what the block does together.
 struct Cut {
-	int row, part, rows, parts; // row < rows, part < parts
+	int row, part, shift, parts;
+	int from, to; // units
 	bool works;
-	KR_MEMBER Cut(int parts_of, int warps) : parts(parts_of) {
+	KR_MEMBER Cut(int shift_of, const Parts &p, const Matrix &w) : shift(shift_of), parts(p.n) {
 		int warp = threadIdx.x / 32;
-		rows = 8;
-		while (rows * parts > warps) rows /= 2;
-		row = warp % rows, part = warp / rows;
+		row = warp & ((1 << shift) - 1), part = warp >> shift;
 		works = part < parts;
+		p.range(from, to, w, part);
 	}
 	// Reports whether the block has any of a matrix' rows, if this warp has row block
 	// block; a warp behind the last row does not work.
@@ -130,8 +141,9 @@ struct Cut {
 		results[threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
 		__syncthreads();
 		if (part != 0) return;
+#pragma unroll 1
 		for (int i = 1; i < parts; i++) {
-			float4 v = results[(i * rows + row) * 32 + threadIdx.x % 32];
+			float4 v = results[((i << shift) + row) * 32 + threadIdx.x % 32];
 			sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
 		}
 	}

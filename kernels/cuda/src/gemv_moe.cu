@@ -20,8 +20,9 @@ struct Work {
 	const int *ids;
 	const int4 *tiles;
 	const int *slots, *count;
-	int top_k, experts;
+	int top_k, experts, over; // over: 2^16 / top_k, rounded up
 
+	KR_MEMBER int token(int slot) const { return (slot * over) >> 16; }
 	KR_MEMBER Tile at(int i) const {
 		Tile t = {-1, 1, 0, i};
 		if (!tiles) {
@@ -57,7 +58,10 @@ struct Bank {
 // activations. tokens is how many rows there may be, shared_rows how many rows of the grid
 // belong to the shared network.
 struct Plan {
-	int m, tokens, parts, shared_parts, shared_rows;
+	int m, tokens, groups; // groups of tokens
+	int shift, shared_shift; // of Cut
+	Parts parts, shared_parts;
+	int shared_rows;
 };
 enum { RESULTS = 8 * 512, ROWS = RESULTS + ZEROS };
 
@@ -67,18 +71,24 @@ struct SharedBlock {
 	int block;    // of 16 rows, this warp's
 	bool none;    // the block has nothing to do
 	KR_MEMBER SharedBlock(const Plan &p, Cut &cut, int rows) {
-		int groups = (p.m + p.tokens - 1) / p.tokens, i = blockIdx.y * gridDim.x + blockIdx.x; // tokens of the same rows follow one another
-		first = i % groups * p.tokens, n = min(p.tokens, p.m - first);
-		block = i / groups * cut.rows + cut.row;
+		int i = blockIdx.y * gridDim.x + blockIdx.x, rest = 0; // tokens of the same rows follow one another
+		if (p.groups > 1) rest = i % p.groups, i /= p.groups;
+		first = rest * p.tokens, n = min(p.tokens, p.m - first);
+		block = (i << cut.shift) + cut.row;
 		none = !cut.within(block, rows);
 	}
 };
 
-// The sums of a warp's 16 rows and the n tokens that the block has staged.
-template <class F> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, Range units, int tiles, int n, uint8_t *memory) {
-	__syncthreads();
+// The sums of a warp's 16 rows and the n tokens that stage_rows() lays out, which all
+// threads of the block call; it waits for the kernel before this one.
+template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, int tiles, int n, uint8_t *memory, Stage stage_rows) {
 	int g = threadIdx.x % 32 / 4;
-	if (cut.works) flow(sum, w, units.from, units.to, Staged(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n));
+	auto ready = [&] {
+		stage_rows();
+		__syncthreads();
+		return Staged(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n);
+	};
+	flow(sum, w, cut.from, cut.works ? cut.to : cut.from, ready);
 	cut.join(sum, (float4 *)memory);
 }
 
@@ -104,48 +114,48 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
                     const Bank &bank, const Matrix &s, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
-	Cut cut(p.parts, blockDim.x / 32);
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
 	if ((int)blockIdx.y < p.shared_rows) {
+		Cut cut(p.shift, p.parts, s);
 		const SharedBlock b(p, cut, s.rows);
-		const Range units(s, cut.part, cut.parts);
 		if (b.none) {
 			pdl_wait();
 			pdl_launch();
 			return;
 		}
 		const SF w(s, b.block, true);
-		if (cut.works) w.call(units.from, units.to);
-		pdl_wait();
-		pdl_launch();
-		stage<SHARED != PLAIN_BF16, 2>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
-		multiply_staged(sum, cut, w, units, s.tiles, b.n, memory);
+		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
+			pdl_wait();
+			pdl_launch();
+			stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
+		});
 		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
 		return;
 	}
-	const Range units(bank.first, cut.part, cut.parts);
-	int block = blockIdx.x * cut.rows + cut.row;
+	Cut cut(p.shift, p.parts, bank.first);
+	int block = ((int)blockIdx.x << cut.shift) + cut.row;
 	pdl_wait();
 	pdl_launch();
 	const Tile t = work.at(blockIdx.y - p.shared_rows);
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
 	const RF w(bank[t.expert], block, true);
-	if (cut.works) w.call(units.from, units.to);
-	int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1)) / work.top_k;
-	stage<ROUTED != PLAIN_BF16, 2>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
-	multiply_staged(sum, cut, w, units, bank.first.tiles, t.count, memory);
+	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
+		int mine = work.token(slot_of(t, min((int)threadIdx.x % 32, t.count - 1)));
+		stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
+	});
 	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < t.count ? slot_of(t, i) : -1; });
 }
-#define PLAN_ARGS int m, int tokens, int parts, int shared_parts, int shared_rows
+#define PLAN_ARGS \
+	int m, int tokens, int groups, int shift, int shared_shift, int parts, int over, int shared_parts, int shared_over, int shared_rows
 #define PLAN \
-	{ m, tokens, parts, shared_parts, shared_rows }
+	{ m, tokens, groups, shift, shared_shift, {parts, over}, {shared_parts, shared_over}, shared_rows }
 #define GATE_UP_KERNEL(name, ROUTED, SHARED)                                                                                        \
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const int *ids, const int4 *tiles,        \
-	     const int *slots, const int *count, int top_k, int experts, PLAN_ARGS, BANK_ARGS(w), MATRIX_ARGS(s)) {                     \
+	     const int *slots, const int *count, int top_k, int experts, int top_over, PLAN_ARGS, BANK_ARGS(w), MATRIX_ARGS(s)) {                     \
 		KR_SHARED(uint8_t, memory);                                                                                                \
-		const Work work = {ids, tiles, slots, count, top_k, experts};                                                              \
+		const Work work = {ids, tiles, slots, count, top_k, experts, top_over};                                                              \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
@@ -165,7 +175,7 @@ template <int ROUTED, int SHARED>
 KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Work &work, const Plan &p, const Bank &bank, const Matrix &s, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
-	int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+	int lane = threadIdx.x % 32;
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
 	// where sum i of this lane's token goes
@@ -177,25 +187,23 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		}
 	};
 	if ((int)blockIdx.y < p.shared_rows) {
-		Cut cut(p.shared_parts, warps);
+		Cut cut(p.shared_shift, p.shared_parts, s);
 		const SharedBlock b(p, cut, s.rows);
-		const Range units(s, cut.part, cut.parts);
 		pdl_launch();
 		if (b.none) {
 			pdl_wait();
 			return;
 		}
 		const SF w(s, b.block, false);
-		if (cut.works) w.call(units.from, units.to);
-		pdl_wait();
-		stage<false, 2>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
-		multiply_staged(sum, cut, w, units, s.tiles, b.n, memory);
+		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
+			pdl_wait();
+			stage<false>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
+		});
 		if (cut.works && cut.part == 0) each(b.block, b.n, s.rows, [&](int t, int row, float v) { base[(long long)(b.first + t) * s.rows + row] = v; });
 		return;
 	}
-	Cut cut(p.parts, warps);
-	const Range units(bank.first, cut.part, cut.parts);
-	int block = blockIdx.x * cut.rows + cut.row;
+	Cut cut(p.shift, p.parts, bank.first);
+	int block = ((int)blockIdx.x << cut.shift) + cut.row;
 	const Tile t = work.at(blockIdx.y - p.shared_rows);
 	pdl_launch();
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) {
@@ -203,11 +211,11 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		return;
 	}
 	const RF w(bank[t.expert], block, false);
-	if (cut.works) w.call(units.from, units.to);
-	int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
-	pdl_wait();
-	stage<false, 2>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
-	multiply_staged(sum, cut, w, units, bank.first.tiles, t.count, memory);
+	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
+		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
+		pdl_wait();
+		stage<false>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
+	});
 	if (cut.works && cut.part == 0) each(block, t.count, bank.first.rows, [&](int i, int row, float v) { y[(long long)slot_of(t, i) * bank.first.rows + row] = v; });
 }
 #define DOWN_KERNEL(name, ROUTED, SHARED)                                                                                           \
@@ -215,7 +223,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 	name(float *y, const bf16 *h, float *base, const bf16 *hs, const int4 *tiles, const int *slots, const int *count, PLAN_ARGS,   \
 	     BANK_ARGS(w), MATRIX_ARGS(s)) {                                                                                           \
 		KR_SHARED(uint8_t, memory);                                                                                                \
-		const Work work = {0, tiles, slots, count, 0, 0};                                                                          \
+		const Work work = {0, tiles, slots, count, 0, 0, 0};                                                                          \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
@@ -232,74 +240,81 @@ DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // rows and all experts; its warps take the parts of the products in turn (parts of each
 // expert, then of the shared network). Ids and weights are read before the wait, as above,
 // and all that the last sums need is here when they are due. Shared memory: results
-// [items][16], factors [top_k], zeros, the rows of h and hs.
+// [items][16], factors [top_k], what the sums are added to [2][16], zeros, the rows of h and
+// hs.
 template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
-                     const float *weights, int parts, int shared_parts, int rows_at, const Bank &bank, const Matrix &s, uint8_t *memory) {
+                     const float *weights, const Parts &parts, const Parts &shared_parts, int rows_at, const Bank &bank, const Matrix &s, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
-	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts, items = routed + shared_parts, first = token * work.top_k;
+	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts.n, items = routed + shared_parts.n, first = token * work.top_k;
 	uint8_t *zeros = memory + rows_at - ZEROS, *rows = memory + rows_at;
 	float *results = (float *)memory;
 	int stride = staged_stride(bank.first.tiles);
 	int row = 16 * block + threadIdx.x;
 	bool mine = threadIdx.x < 16 && row < bank.first.rows;
-	float *factors = results + 16 * items, before = 0.f, rest = 0.f;
+	float *factors = results + 16 * items, *rest = factors + (work.top_k + 3) / 4 * 4, *before = rest + 16;
 	pdl_launch();
 	stage_zeros(zeros);
 	for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
-	for (int i = warp; i < items; i += warps) {
-		if (i < routed) {
-			int e = work.expert(first + i / parts);
-			const Range u(bank.first, i % parts, parts);
-			if (e >= 0) RF(bank[e], block, false).call(u.from, u.to);
-		} else {
-			const Range u(s, i - routed, shared_parts);
-			SF(s, block, false).call(u.from, u.to);
+	bool ready = false;
+	auto staged = [&](const uint8_t *row_at) { // by every warp, once its first weights are on their way
+		if (!ready) {
+			ready = true;
+			pdl_wait();
+			if (mine && base) cp_async_small<4>(smem_u32(rest + threadIdx.x), base + (long long)token * bank.first.rows + row);
+			if (mine && add && wide) cp_async_small<4>(smem_u32(before + threadIdx.x), (float *)out + (long long)token * out_stride + row);
+			cp_async_commit();
+			// two warps a row, and at the end the whole block one
+#pragma unroll 1
+			for (int r = warp / 2; r < work.top_k; r += warps / 2)
+				stage_row<false>(rows + r * stride, h + (long long)(first + r) * (64 * bank.first.tiles), bank.first.tiles, threadIdx.x % 64, 64);
+			if (shared_parts.n) stage_row<false>(rows + work.top_k * stride, hs + (long long)token * (64 * s.tiles), s.tiles, threadIdx.x, blockDim.x);
+			__syncthreads();
 		}
-	}
-	pdl_wait();
-	if (mine && base) rest = base[(long long)token * bank.first.rows + row];
-	if (mine && add) before = got(out, wide, (long long)token * out_stride + row);
-	stage<false, 4>(rows, work.top_k, bank.first.tiles, [&](int r) { return h + (long long)(first + r) * (64 * bank.first.tiles); });
-	if (shared_parts) stage<false, 4>(rows + work.top_k * stride, 1, s.tiles, [&](int) { return hs + (long long)token * (64 * s.tiles); });
-	__syncthreads();
+		return Staged(zeros, row_at, 0, 0, g == 0);
+	};
 	for (int i = warp; i < items; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
+		int from, to;
 		if (i < routed) {
-			int e = work.expert(first + i / parts);
-			const Range u(bank.first, i % parts, parts);
-			if (e >= 0) flow(sum, RF(bank[e], block, false), u.from, u.to, Staged(zeros, rows, stride, i / parts, g == 0));
+			int k = parts.divide(i), e = work.expert(first + k);
+			parts.range(from, to, bank.first, i - k * parts.n);
+			if (e >= 0) flow(sum, RF(bank[e], block, false), from, to, [&] { return staged(rows + k * stride); });
 		} else {
-			const Range u(s, i - routed, shared_parts);
-			flow(sum, SF(s, block, false), u.from, u.to, Staged(zeros, rows + work.top_k * stride, 0, 0, g == 0));
+			shared_parts.range(from, to, s, i - routed);
+			flow(sum, SF(s, block, false), from, to, [&] { return staged(rows + work.top_k * stride); });
 		}
 		if (lane % 4 == 0) {
 			results[i * 16 + g] = sum[0];
 			results[i * 16 + g + 8] = sum[2];
 		}
 	}
+	staged(rows); // who had no expert
+	cp_async_wait<0>();
 	__syncthreads();
 	if (!mine) return;
 	const float *r = results + threadIdx.x;
 	float total = 0.f;
 	for (int k = 0; k < work.top_k; k++) // a rank without an expert has zeros
-		total = fmaf(factors[k], in_order(r + k * parts * 16, parts, 16), total);
-	if (shared_parts) total += in_order(r + routed * 16, shared_parts, 16);
-	if (base) total += rest;
-	give(out, wide, 0, (long long)token * out_stride + row, add ? before + total : total);
+		total = fmaf(factors[k], in_order(r + k * parts.n * 16, parts.n, 16), total);
+	if (shared_parts.n) total += in_order(r + routed * 16, shared_parts.n, 16);
+	if (base) total += rest[threadIdx.x];
+	if (add && wide) total += before[threadIdx.x];
+	give(out, wide, add && !wide, (long long)token * out_stride + row, total);
 }
 #define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \
 	name(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, const int *ids,           \
-	     const float *weights, int top_k, int experts, int parts, int shared_parts, int rows_at, BANK_ARGS(w),                    \
+	     const float *weights, int top_k, int experts, int parts, int over, int shared_parts, int shared_over, int rows_at, BANK_ARGS(w), \
 	     MATRIX_ARGS(s)) {                                                                                                         \
 		KR_SHARED(uint8_t, memory);                                                                                                \
-		const Work work = {ids, 0, 0, 0, top_k, experts};                                                                          \
+		const Work work = {ids, 0, 0, 0, top_k, experts, 0};                                                                          \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
-		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, parts, shared_parts, rows_at, bank, s,  \
+		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, Parts{parts, over},       \
+		                         Parts{shared_parts, shared_over}, rows_at, bank, s,                                              \
 		                         memory);                                                                                          \
 	}                                                                                                                              \
 	KR_EXPORT(name)
@@ -317,7 +332,7 @@ kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, co
 	pdl_wait();
 	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
 	if (column >= n) return;
-	const Work work = {ids, 0, 0, 0, top_k, experts};
+	const Work work = {ids, 0, 0, 0, top_k, experts, 0};
 	const int AHEAD = 4; // of a rank without an expert y is anything
 	float total = 0.f, rest = 0.f, before = 0.f;
 	long long at = (long long)token * out_stride + column;
