@@ -60,6 +60,12 @@ type MixOps interface {
 	AddMix(s device.Stream, hidden, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat)
 }
 
+// SoonOps are of a device that can be told of weights before they are needed.
+type SoonOps interface {
+	// Soon says that n is read after the next product that is added to the residual stream.
+	Soon(s device.Stream, n *device.FFN)
+}
+
 // Layer holds the weights of a layer. Dense layers have Dense, the others
 // Router and Bank.
 type Layer struct {
@@ -89,6 +95,7 @@ type Group struct {
 	mixer  attention.Stage
 	mix    MixOps             // nil: the device has none
 	adds   stages.AddProducts // the same
+	soon   SoonOps            // the same
 }
 
 // KVTypes are what a KV cache can be kept in.
@@ -107,6 +114,7 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, layers: layers}
 	g.mix, _ = ops.(MixOps)
 	g.adds, _ = ops.(stages.AddProducts)
+	g.soon, _ = ops.(SoonOps)
 	var err error
 	if g.mixer, err = attention.New(dev, ops, cfg, lim, &layers[0].Attention, table); err != nil {
 		return nil, fmt.Errorf("group: scratch memory: %w", err)

@@ -83,6 +83,8 @@ func canRead(x launch.Mat, w *launch.Weight) bool {
 // Options change what is done with a result.
 type Options struct {
 	Add bool // out += it
+	// Soon is read by a kernel soon to come: MatMul of few rows calls it into the L2 cache.
+	Soon [2]launch.Range
 }
 
 // MatMul is out [M, N] = x [M, K] * transposed w [N, K]. out is F32 or BF16.
@@ -107,7 +109,11 @@ func MatMul(l *launch.List, card launch.Card, out, x launch.Mat, w launch.Weight
 func matrix(l *launch.List, k launch.Kernel, out launch.Mat, x launch.Ptr, stride int, w *launch.Weight, parts int, o Options) {
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(x), launch.I32(stride), launch.I32(out.Rows))
-	l.Add(k, config(blocksOf(w.Rows())*eightsOf(out.Rows), 1, parts), appendMatrix(args, w)...)
+	args = appendMatrix(args, w)
+	for i := range o.Soon {
+		args = append(args, launch.P(o.Soon[i].At), launch.I32(o.Soon[i].Bytes/128))
+	}
+	l.Add(k, config(blocksOf(w.Rows())*eightsOf(out.Rows), 1, parts), args...)
 }
 
 // A network is gate and up joined [2F, H], and down [H, F].

@@ -75,6 +75,12 @@ type Arg struct {
 // Ptr is an address in the card's memory.
 type Ptr uint64
 
+// Range is a piece of the card's memory.
+type Range struct {
+	At    Ptr
+	Bytes int
+}
+
 // P is a pointer argument, I32 an int, U32 an unsigned, I64 a long long, F32 a float.
 func P(p Ptr) Arg       { return Arg{uint64(p), 8} }
 func I32(v int) Arg     { return Arg{uint64(uint32(int32(v))), 4} }

@@ -42,7 +42,8 @@ const (
 // AddMatMul is x [M, N] F32 += in * w^T; delta [M, N] is room for the product.
 func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 	if !b.Plain && gemv.Can(in, &w) {
-		gemv.MatMul(b.List, b.Card, x, in, w, gemv.Options{Add: true})
+		gemv.MatMul(b.List, b.Card, x, in, w, gemv.Options{Add: true, Soon: b.soon})
+		b.soon = [2]launch.Range{}
 		return
 	}
 	b.MatMul(delta, in, w)
