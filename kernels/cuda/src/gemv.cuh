@@ -21,8 +21,6 @@ enum { PLAIN_BF16, INT4_G32, INT4_G64, INT4_G128, INT8_G32, INT8_G64, INT8_G128 
 	X(int8_g32, INT8_G32)    \
 	X(int8_g64, INT8_G64)    \
 	X(int8_g128, INT8_G128)
-// Blocks of 256 threads that registers must suffice for.
-#define BLOCKS_OF(FORMAT) ((FORMAT) == INT4_G32 || (FORMAT) == INT4_G64 || (FORMAT) == INT8_G64 ? 2 : 3)
 
 struct Matrix {
 	const uint8_t *values;

@@ -13,10 +13,13 @@ KR_DEV uint4 lds16(const uint8_t *shared, int at) { return *reinterpret_cast<con
 // How the activations of a unit are read: of format A, permuted, or of plain rows.
 template <int FORMAT> struct FlowOf : FormatOf<FORMAT, true>::type {
 	typedef typename FormatOf<FORMAT, true>::type Base;
+	// Units in flight: fewer than Base::DEPTH where that makes room for more warps.
+	enum { FLOW_DEPTH = FORMAT == INT4_G128 ? 2 : FORMAT == INT8_G128 ? 1 : Base::DEPTH };
 	KR_MEMBER FlowOf(const Matrix &w, int block, bool) : Base(w, block) {}
 	static KR_MEMBER int place(int i) { return i / 2 * 128 + threadIdx.x % 4 * 32 + i % 2 * 16; }
 };
 template <> struct FlowOf<PLAIN_BF16> : Plain {
+	enum { FLOW_DEPTH = DEPTH };
 	KR_MEMBER FlowOf(const Matrix &w, int block, bool gate_up) : Plain(plain_block(w, block, gate_up)) {}
 	static KR_MEMBER int place(int i) { return i * 64 + threadIdx.x % 4 * 16; }
 };
@@ -79,7 +82,7 @@ struct Staged {
 // Units from..to-1 of a product, added to sum. ready() is called once, when the first
 // weights are on their way, and gives the token in shared memory.
 template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, Ready ready) {
-	const int D = F::DEPTH;
+	const int D = F::FLOW_DEPTH;
 	typename F::Load ring[D];
 #pragma unroll
 	for (int i = 0; i < D; i++)

@@ -5,6 +5,15 @@
 // beside INT4.
 #include "gemv_flow.cuh"
 
+// Blocks of 256 threads that registers must suffice for: as many as go without a spill.
+#ifdef KR_HOPPER
+#define MOST_BLOCKS 4
+#else
+#define MOST_BLOCKS 3
+#endif
+#define BLOCKS_OF(FORMAT) \
+	((FORMAT) == INT4_G128 ? MOST_BLOCKS : (FORMAT) == INT4_G32 || (FORMAT) == INT4_G64 || (FORMAT) == INT8_G64 ? 2 : 3)
+
 // Up to 8 tokens of one expert: how they are found.
 struct Tile {
 	int expert;       // below 0: nothing to do
