@@ -57,10 +57,9 @@ func Tile(card launch.Card, m *Mixture) int {
 			continue
 		}
 		if !Grouped(rows) {
-			if _, ok := downAllPlan(card, m); ok {
-				return tile
-			}
-		} else if _, ok := downPlan(card, m, tile); ok {
+			return tile
+		}
+		if _, ok := downPlan(card, m, tile); ok {
 			return tile
 		}
 	}
@@ -218,7 +217,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 // downAll launches the second half of few rows: experts, shared network (if folded) or
 // its output (base), and their sum.
 func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, o Options) {
-	p, _ := downAllPlan(card, m)
+	p := downAllPlan(m)
 	routed, _ := formatOf(&m.Bank.W2)
 	kernel := kDownAll[routed]
 	var shared *launch.Weight
@@ -231,7 +230,7 @@ func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scr
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.h), launch.P(s.shared), launch.P(base),
 		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts))
-	args = append(p.appendParts(args), launch.I32(p.rows), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
+	args = append(p.appendParts(args), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
 	args = appendMatrix(args, &m.Bank.W2)
 	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), appendMatrix(args, shared)...)
 }

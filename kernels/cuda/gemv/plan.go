@@ -108,18 +108,14 @@ func downPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
 // downWarps is the most warps of a block of kr_gemv_down_all.
 const downWarps = 16
 
-func downAllPlan(card launch.Card, m *Mixture) (p plan, ok bool) {
-	width := m.Bank.W2.Cols()
-	p = plan{parts: downParts(width), tokens: 1}
-	bytes := m.IDs.Cols * stagedBytes(width)
+func downAllPlan(m *Mixture) plan {
+	p := plan{parts: downParts(m.Bank.W2.Cols()), tokens: 1}
 	if folded(m) {
 		p.sharedParts = downParts(m.Shared.Width())
-		bytes += stagedBytes(m.Shared.Width())
 	}
 	items := m.IDs.Cols*p.parts + p.sharedParts
 	rounds := (items + downWarps - 1) / downWarps
 	p.warps = (items + rounds - 1) / rounds
-	p.rows = 64*items + up16(4*m.IDs.Cols) + 2*64 + zeros
-	p.bytes = p.rows + bytes
-	return p, fits(card, p.bytes)
+	p.bytes = 64*items + 4*m.IDs.Cols
+	return p
 }

@@ -268,6 +268,7 @@ template <int FORMAT, bool PERMUTED> struct FormatOf {
 // Part part of parts of the units of w.
 struct Range {
 	int from, to;
+	KR_MEMBER Range(int a, int b) : from(a), to(b) {}
 	KR_MEMBER Range(const Matrix &w, int part, int parts) {
 		int units = (w.tiles + 1) / 2;
 		from = units * part / parts;

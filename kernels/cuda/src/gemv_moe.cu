@@ -248,60 +248,59 @@ DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has 16
 // rows and all experts; its warps take the parts of the products in turn (parts of each
 // expert, then of the shared network). Ids and weights are read before the wait, as above,
-// and all that the last sums need is here when they are due. Shared memory: results
-// [items][16], factors [top_k], what the sums are added to [2][16], zeros, the rows of h and
-// hs.
+// and all that the last sums need is here when they are due. No warp shares another's
+// activations, so they go to registers from where they lie, as far ahead as the weights.
 template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
-                     const float *weights, const Parts &parts, const Parts &shared_parts, int rows_at, const Bank &bank, const Matrix &s, uint8_t *memory) {
-	typedef FlowOf<ROUTED> RF;
-	typedef FlowOf<SHARED> SF;
+                     const float *weights, const Parts &parts, const Parts &shared_parts, const Bank &bank, const Matrix &s, float *results) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
 	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts.n, items = routed + shared_parts.n, first = token * work.top_k;
-	uint8_t *zeros = memory + rows_at - ZEROS, *rows = memory + rows_at;
-	float *results = (float *)memory;
-	int stride = staged_stride(bank.first.tiles);
 	int row = 16 * block + threadIdx.x;
-	bool mine = threadIdx.x < 16 && row < bank.first.rows;
-	float *factors = results + 16 * items, *rest = factors + (work.top_k + 3) / 4 * 4, *before = rest + 16;
+	bool mine = threadIdx.x < 16 && row < bank.first.rows, fetched = false;
+	float *factors = results + 16 * items; // [top_k]
+	float before = 0.f, rest = 0.f;
 	pdl_launch();
-	stage_zeros(zeros);
 	for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
-	bool ready = false;
-	auto staged = [&](const uint8_t *row_at) { // by every warp, once its first weights are on their way
-		if (!ready) {
-			ready = true;
-			pdl_wait();
-			if (mine && base) cp_async_small<4>(smem_u32(rest + threadIdx.x), base + (long long)token * bank.first.rows + row);
-			if (mine && add && wide) cp_async_small<4>(smem_u32(before + threadIdx.x), (float *)out + (long long)token * out_stride + row);
-			cp_async_commit();
-			// two warps a row, and at the end the whole block one
-#pragma unroll 1
-			for (int r = warp / 2; r < work.top_k; r += warps / 2)
-				stage_row<false>(rows + r * stride, h + (long long)(first + r) * (64 * bank.first.tiles), bank.first.tiles, threadIdx.x % 64, 64);
-			if (shared_parts.n) stage_row<false>(rows + work.top_k * stride, hs + (long long)token * (64 * s.tiles), s.tiles, threadIdx.x, blockDim.x);
-			__syncthreads();
-		}
-		return Staged(zeros, row_at, 0, 0, g == 0);
+	auto fetch = [&] { // after the wait
+		if (!mine || fetched) return;
+		fetched = true;
+		if (base) rest = base[(long long)token * bank.first.rows + row];
+		if (add) before = got(out, wide, (long long)token * out_stride + row);
 	};
-	for (int i = warp; i < items; i += warps) {
-		float sum[4] = {0, 0, 0, 0};
-		int from, to;
-		if (i < routed) {
-			int k = parts.divide(i), e = work.expert(first + k);
-			parts.range(from, to, bank.first, i - k * parts.n);
-			if (e >= 0) flow(sum, RF(bank[e], block, false), from, to, [&] { return staged(rows + k * stride); });
-		} else {
-			shared_parts.range(from, to, s, i - routed);
-			flow(sum, SF(s, block, false), from, to, [&] { return staged(rows + work.top_k * stride); });
-		}
+	auto result = [&](int i, const float (&sum)[4]) { // results: [items][16 rows]
 		if (lane % 4 == 0) {
 			results[i * 16 + g] = sum[0];
 			results[i * 16 + g + 8] = sum[2];
 		}
+	};
+	int i = warp;
+	for (; i < routed; i += warps) {
+		float sum[4] = {0, 0, 0, 0};
+		int k = parts.divide(i), e = work.expert(first + k);
+		Range units(0, 0);
+		parts.range(units.from, units.to, bank.first, i - k * parts.n);
+		if (e >= 0) {
+			product_of<ROUTED, true, ROUTED != INT4_G32>(sum, bank[e], block, false, units, [&] {
+				pdl_wait();
+				fetch();
+				return Token{h + (long long)(first + k) * (64 * bank.first.tiles), g == 0};
+			});
+		}
+		result(i, sum);
 	}
-	staged(rows); // who had no expert
-	cp_async_wait<0>();
+	for (; i < items; i += warps) {
+		float sum[4] = {0, 0, 0, 0};
+		Range units(0, 0);
+		shared_parts.range(units.from, units.to, s, i - routed);
+		product_of<SHARED, true, SHARED != INT4_G32>(sum, s, block, false, units, [&] {
+			pdl_wait();
+			fetch();
+			return Token{hs + (long long)token * (64 * s.tiles), g == 0};
+		});
+		result(i, sum);
+	}
+	pdl_wait();
+	fetch();
 	__syncthreads();
 	if (!mine) return;
 	const float *r = results + threadIdx.x;
@@ -309,22 +308,21 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	for (int k = 0; k < work.top_k; k++) // a rank without an expert has zeros
 		total = fmaf(factors[k], in_order(r + k * parts.n * 16, parts.n, 16), total);
 	if (shared_parts.n) total += in_order(r + routed * 16, shared_parts.n, 16);
-	if (base) total += rest[threadIdx.x];
-	if (add && wide) total += before[threadIdx.x];
-	give(out, wide, add && !wide, (long long)token * out_stride + row, total);
+	if (base) total += rest;
+	give(out, wide, 0, (long long)token * out_stride + row, add ? before + total : total);
 }
 #define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \
 	name(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, const int *ids,           \
-	     const float *weights, int top_k, int experts, int parts, int over, int shared_parts, int shared_over, int rows_at, BANK_ARGS(w), \
+	     const float *weights, int top_k, int experts, int parts, int over, int shared_parts, int shared_over, BANK_ARGS(w), \
 	     MATRIX_ARGS(s)) {                                                                                                         \
-		KR_SHARED(uint8_t, memory);                                                                                                \
+		KR_SHARED(float, results);                                                                                                \
 		const Work work = {ids, 0, 0, 0, top_k, experts, 0};                                                                          \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, Parts{parts, over},       \
-		                         Parts{shared_parts, shared_over}, rows_at, bank, s,                                              \
-		                         memory);                                                                                          \
+		                         Parts{shared_parts, shared_over}, bank, s,                                              \
+		                         results);                                                                                          \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 #define X(name, FORMAT) DOWN_ALL_KERNEL(kr_gemv_down_all_##name, FORMAT, FORMAT)
