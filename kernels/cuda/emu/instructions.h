@@ -88,6 +88,8 @@ KR_UNSEEN KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
 	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
+KR_DEV unsigned atomic_inc_acq_rel(unsigned *p, unsigned limit) { return atomicInc(p, limit); }
+
 KR_DEV void pdl_wait() { kr_emu::pdl_wait(); }
 KR_DEV void pdl_launch() { kr_emu::pdl_launch(); }
 

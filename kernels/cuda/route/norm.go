@@ -10,7 +10,7 @@ import (
 // MaxNormed is the most tokens that NormRoute takes.
 const MaxNormed = 2
 
-// normShared is what a block of NormRoute may have of shared memory beside the 14 KB of
+// normShared is what a block of NormRoute may have of shared memory beside the 10 KB of
 // products and choice.
 const normShared = 30 << 10
 

@@ -156,6 +156,14 @@ KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
 	return v;
 }
 
+// --- atomics that are release and acquire at the scope of the card
+// atomicInc: what was there, which becomes 0 if it was limit, and else one more.
+KR_DEV unsigned atomic_inc_acq_rel(unsigned *p, unsigned limit) {
+	unsigned v;
+	asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "r"(limit) : "memory");
+	return v;
+}
+
 // --- programmatic dependent launch: nothing in the compute_80 build
 KR_DEV void pdl_wait() {
 #ifdef KR_HOPPER

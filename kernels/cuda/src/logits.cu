@@ -132,35 +132,29 @@ template <bool HALF, class Rows> KR_DEV void logits_few(const Product &a, Rows r
 }
 
 // Whether this block is the last of n that come here; then it sees what the others wrote.
-// *turn is 0 before and after. All threads of the block get the same answer.
+// *turn is 0 before and after. All threads of the block get the same answer. One thread's
+// release and acquire are the whole block's: barriers come before and after.
 KR_DEV bool last_of(unsigned *turn, unsigned n) {
-	__shared__ bool last;
-	__threadfence();
 	__syncthreads();
-	if (threadIdx.x == 0) {
-		last = atomicAdd(turn, 1u) == n - 1;
-		if (last) *turn = 0;
-	}
-	__syncthreads();
-	__threadfence();
-	return last;
+	return __syncthreads_or(threadIdx.x == 0 && atomic_inc_acq_rel(turn, n - 1) == n - 1);
 }
 
 // The block that finishes last of those of 8 tokens chooses for them, and that which
 // chooses last sorts the choices, if they are to be: at most MOST_SORTED, ids without gaps.
 // ROWS: not more tokens than those; nothing is sorted below 8.
-enum { MOST_SORTED = 2048 };
+enum { MOST_SORTED = 2048, SORT_ROOM = MOST_SORTED + (8 + 2) * MOST_EXPERTS };
 
 template <int ROWS>
 KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice &c, const Router &r, const Sorted &sorted) {
-	__shared__ float room[ROWS * ROOM];
+	__shared__ float room[ROWS < 8 ? ROWS * ROOM : SORT_ROOM];
+	int real = real_rows(c, tokens);
 	if (!last_of(turns + blockIdx.y, gridDim.x)) return;
 	int warp = threadIdx.x / 32, row = blockIdx.y * 8 + warp, n = tokens * r.k;
-	if (warp < ROWS && row < tokens) choose_row(row, s, c, r, room + warp * ROOM);
+	if (warp < ROWS && row < tokens) choose_row(row, real, s, c, r, room + warp * ROOM);
 	if (ROWS < 8 || !sorted.slots) return;
 	if (gridDim.y == 1) __syncthreads();
 	else if (!last_of(turns + gridDim.y, gridDim.y)) return;
-	int *ids = (int *)room, *shared = ids + MOST_SORTED; // of (8 + 2) * MOST_EXPERTS
+	int *ids = (int *)room, *shared = ids + MOST_SORTED;
 	for (int i = threadIdx.x; i < n; i += 256) ids[i] = __ldcg(c.ids + i);
 	__syncthreads();
 	place(sorted, ids, n, r.experts, n, 0, 0, 1, shared);

@@ -239,8 +239,9 @@ kr_route_top_k(int *ids, int ids_stride, float *weights, int weights_stride, flo
 	pdl_launch();
 	pdl_wait();
 	int warp = threadIdx.x / 32, row = blockIdx.x * 4 + warp;
-	if (row < tokens)
-		choose_row(row, sums_of(parts, n, logits, logits_stride, tokens, experts), Choice{ids, weights, ids_stride, weights_stride, bias, rows},
-		           Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, room[warp]);
+	if (row >= tokens) return;
+	Choice c = {ids, weights, ids_stride, weights_stride, bias, rows};
+	choose_row(row, real_rows(c, tokens), sums_of(parts, n, logits, logits_stride, tokens, experts), c,
+	           Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, room[warp]);
 }
 KR_EXPORT(kr_route_top_k)

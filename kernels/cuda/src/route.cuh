@@ -8,8 +8,10 @@ struct Router {
 	float scale;
 };
 
-// Room of a warp: scores and choices of 512 experts.
-enum { MOST_EXPERTS = 512, ROOM = 2 * MOST_EXPERTS };
+// Room of a warp: what it chose, and what it chooses by where there are groups.
+enum { MOST_EXPERTS = 512, MOST_CHOSEN = 32, ROOM = 2 * MOST_CHOSEN + MOST_EXPERTS };
+
+KR_DEV float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 // Logits as they come: of a row the sum of `parts` rows `step` apart, in order, which out
 // gets too; or what out would get (0: parts is 1).
@@ -43,6 +45,35 @@ KR_DEV float get_logit(const Sums &s, int row, int e) {
 	return v;
 }
 
+// get_logit of experts lane + 32*j in v[j], minus infinity where there is none. All that is
+// read is on its way at once: four parts of one or two experts, fewer where a lane has more.
+// What does not exist is read elsewhere, so that no load waits for another's condition.
+template <int P> KR_DEV void get_logits(float (&v)[P], int row, const Sums &s, int experts) {
+	const int N = P <= 2 ? 4 : P <= 8 ? 2 : 1;
+	int lane = threadIdx.x % 32;
+	const float *at = s.from + (long long)row * s.stride;
+#pragma unroll 1
+	for (int p = 0; p < s.parts; p += N) {
+		float part[N][P];
+#pragma unroll
+		for (int i = 0; i < N; i++)
+#pragma unroll
+			for (int j = 0; j < P; j++) part[i][j] = __ldcg(at + min(p + i, s.parts - 1) * s.step + min(lane + 32 * j, experts - 1));
+#pragma unroll
+		for (int i = 0; i < N; i++)
+#pragma unroll
+			for (int j = 0; j < P; j++)
+				if (p + i < s.parts) v[j] = p + i == 0 ? part[i][j] : v[j] + part[i][j];
+	}
+	float *out = s.out + (long long)row * s.out_stride + lane;
+#pragma unroll
+	for (int j = 0; j < P; j++) {
+		bool real = lane + 32 * j < experts;
+		if (real && s.out) out[32 * j] = v[j];
+		if (!real) v[j] = minus_infinity();
+	}
+}
+
 // What a choice writes, and what else it takes.
 struct Choice {
 	int *ids;
@@ -52,14 +83,14 @@ struct Choice {
 	const int *rows;   // 0: all; rows at or past it get ids -1 and weights 0
 };
 
-KR_DEV float minus_infinity() { return __uint_as_float(0xff800000u); }
-
 // Bits that rise with the number. NaN counts as minus infinity; nothing gives 0.
 KR_DEV uint32_t rising(float v) {
 	if (v != v) v = minus_infinity();
 	uint32_t u = __float_as_uint(v + 0.f); // -0 is 0
 	return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
+// The number that rises to u.
+KR_DEV float risen(uint32_t u) { return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u); }
 
 // Which groups are among the best, as a mask with a bit for the first of `each` lanes
 // of every group. choice lies in shared memory; groups are of `size` experts.
@@ -86,26 +117,22 @@ KR_DEV uint32_t best_groups(const float *choice, const Router &r, int size, int 
 	return __ballot_sync(0xffffffffu, group < r.groups && lane % each == 0 && better < r.top_groups);
 }
 
-// Scores of a row in v, expert lane + 32*j in v[j]; those that do not exist are 0.
+// Scores of a row in v, expert lane + 32*j in v[j]; those that do not exist are anything.
 template <int P> KR_DEV void score(float (&v)[P], int row, const Sums &s, const Router &r) {
 	int lane = threadIdx.x % 32;
 	float top = minus_infinity(), sum = 0.f;
-#pragma unroll
-	for (int j = 0; j < P; j++) {
-		int e = lane + 32 * j;
-		v[j] = e < r.experts ? get_logit(s, row, e) : minus_infinity();
-	}
-#pragma unroll
-	for (int j = 0; j < P; j++) top = fmaxf(top, v[j]);
+	get_logits(v, row, s, r.experts);
 	if (r.sigmoid) {
 #pragma unroll
 		for (int j = 0; j < P; j++) v[j] = 1.f / (1.f + expf(-v[j]));
 		return;
 	}
-	top = warp_max(top);
+#pragma unroll
+	for (int j = 0; j < P; j++) top = fmaxf(top, v[j]);
+	top = risen(__reduce_max_sync(0xffffffffu, rising(top)));
 #pragma unroll
 	for (int j = 0; j < P; j++) {
-		v[j] = lane + 32 * j < r.experts ? expf(v[j] - top) : 0.f;
+		v[j] = expf(v[j] - top); // 0 where there is none, or NaN as all are
 		sum += v[j];
 	}
 	sum = warp_sum(sum);
@@ -113,76 +140,101 @@ template <int P> KR_DEV void score(float (&v)[P], int row, const Sums &s, const 
 	for (int j = 0; j < P; j++) v[j] = v[j] / sum;
 }
 
-// Chooses r.k of at most 32*P experts: the best by score + bias (0: none) of the best
-// groups, equal ones by rising id; they come out by falling score, then rising id.
-// room: ROOM floats of shared memory of this warp.
-template <int P>
-KR_DEV void choose(int *ids, float *weights, int row, const Sums &from, const float *bias, const Router &r, float *room) {
-	int lane = threadIdx.x % 32;
-	float v[P], *scores = room, *choice = room + MOST_EXPERTS;
-	score(v, row, from, r);
-	__syncwarp(); // the row before is done with the room
+// Keys of experts of other than the best groups become those of minus infinity. v: what is
+// chosen by.
+template <int P> KR_DEV void keep_groups(uint32_t (&key)[P], const float (&v)[P], const Router &r, float *room) {
+	int lane = threadIdx.x % 32, size = r.experts / r.groups, each = 32;
+	while (each * r.groups > 32) each /= 2;
+#pragma unroll
+	for (int j = 0; j < P; j++)
+		if (lane + 32 * j < r.experts) room[lane + 32 * j] = v[j];
+	__syncwarp();
+	uint32_t kept = best_groups(room, r, size, each);
 #pragma unroll
 	for (int j = 0; j < P; j++) {
 		int e = lane + 32 * j;
-		if (e >= r.experts) continue;
-		scores[e] = v[j];
-		if (bias) v[j] += bias[e];
-		choice[e] = v[j];
+		if (e < r.experts && !(kept >> (e / size * each) & 1)) key[j] = rising(minus_infinity());
 	}
-	__syncwarp();
-	uint32_t kept = 0xffffffffu;
-	int size = r.experts, each = 32;
-	if (r.groups > 1) {
-		size = r.experts / r.groups;
-		while (each * r.groups > 32) each /= 2;
-		kept = best_groups(choice, r, size, each);
+}
+
+// The expert with the largest key, of equal ones the lowest, in the lane that has it; the
+// other lanes may get -1.
+template <int P> KR_DEV int largest(const uint32_t (&key)[P]) {
+	int lane = threadIdx.x % 32, at = 0;
+	uint32_t best = key[0];
+#pragma unroll
+	for (int j = 1; j < P; j++)
+		if (key[j] > best) best = key[j], at = j;
+	uint32_t most = __reduce_max_sync(0xffffffffu, best);
+	if (P == 2) {
+		bool a = key[0] == most, b = key[P - 1] == most;
+		uint32_t low = __ballot_sync(0xffffffffu, a), high = __ballot_sync(0xffffffffu, b), before = (1u << lane) - 1;
+		int own = a & !(low & before), later = b & !low & !(high & before); // no branches
+		return own ? lane : later ? lane + 32 : -1;
 	}
+	return (int)__reduce_min_sync(0xffffffffu, best == most ? (uint32_t)(lane + 32 * at) : 0xffffffffu);
+}
+
+template <int P> KR_DEV void get_bias(float (&v)[P], const float *bias, int experts) {
+	int lane = threadIdx.x % 32;
+#pragma unroll
+	for (int j = 0; j < P; j++) v[j] = bias && lane + 32 * j < experts ? __ldg(bias + lane + 32 * j) : 0.f;
+}
+
+// Chooses r.k of at most 32*P experts: the best by score + bias (0: none) of the best
+// groups, equal ones by rising id; they come out by falling score, then rising id.
+// room: ROOM floats of shared memory of this warp, for one row.
+template <int P>
+KR_DEV void choose(int *ids, float *weights, int row, const Sums &from, const float *bias, const Router &r, float *room) {
+	int lane = threadIdx.x % 32, *ids_of = (int *)room + MOST_CHOSEN;
+	float v[P], by[P], *scores = room;
+	if (P == 2) get_bias(by, bias, r.experts); // on its way with the logits
+	score(v, row, from, r);
+	if (P > 2) get_bias(by, bias, r.experts);
 	uint32_t key[P];
 #pragma unroll
 	for (int j = 0; j < P; j++) {
-		int e = lane + 32 * j;
-		if (e >= r.experts) key[j] = 0;
-		else key[j] = rising(kept >> (e / size * each) & 1 ? v[j] : minus_infinity());
+		by[j] += v[j];
+		key[j] = lane + 32 * j < r.experts ? rising(by[j]) : 0;
 	}
-	int id = 0;
-	float mine = 0.f, sum = 0.f;
+	if (r.groups > 1) keep_groups(key, by, r, room + 2 * MOST_CHOSEN);
+	// Whoever has a chosen expert writes it: in place, if neither order nor weight may change.
+	bool done = !bias && !r.normalize;
+	int *to_id = done ? ids : ids_of;
+	float *to = done ? weights : scores, scale = done ? r.scale : 1.f;
+#pragma unroll 1
 	for (int k = 0; k < r.k; k++) {
-		uint32_t best = key[0];
-		int at = 0;
-#pragma unroll
-		for (int j = 1; j < P; j++)
-			if (key[j] > best) best = key[j], at = j;
-		uint32_t most = __reduce_max_sync(0xffffffffu, best);
-		uint32_t e = __reduce_min_sync(0xffffffffu, best == most ? (uint32_t)(lane + 32 * at) : 0xffffffffu);
-		float s = scores[e];
-		sum += s;
-		if (lane == k) id = (int)e, mine = s;
+		int e = largest(key);
 #pragma unroll
 		for (int j = 0; j < P; j++)
-			if (lane + 32 * j == e) key[j] = 0;
+			if (e == lane + 32 * j) key[j] = 0, to_id[k] = e, to[k] = v[j] * scale;
 	}
-	int rank = lane;
+	if (done) return;
+	__syncwarp();
+	if (lane >= r.k) return;
+	float mine = scores[lane], sum = 0.f;
+	int id = ids_of[lane], rank = lane;
 	if (bias) { // the choice was not by score
 		float s = mine == mine ? mine : minus_infinity();
 		rank = 0;
 		for (int k = 0; k < r.k; k++) {
-			float other = __shfl_sync(0xffffffffu, s, k);
-			int other_id = __shfl_sync(0xffffffffu, id, k);
-			rank += other > s || (other == s && other_id < id);
+			float other = scores[k] == scores[k] ? scores[k] : minus_infinity();
+			rank += other > s || (other == s && ids_of[k] < id);
 		}
 	}
-	if (lane >= r.k) return;
-	if (r.normalize) mine /= sum + 1e-20f;
+	if (r.normalize) {
+		for (int k = 0; k < r.k; k++) sum += scores[k];
+		mine /= sum + 1e-20f;
+	}
 	ids[rank] = id;
 	weights[rank] = mine * r.scale;
 }
 
-// The choice for one row, by one warp.
-KR_DEV void choose_row(int row, const Sums &s, const Choice &c, const Router &r, float *room) {
+// The choice for one row, by one warp. real: how many rows there are, as c.rows says.
+KR_DEV void choose_row(int row, int real, const Sums &s, const Choice &c, const Router &r, float *room) {
 	int *ids = c.ids + (long long)row * c.ids_stride, lane = threadIdx.x % 32;
 	float *weights = c.weights + (long long)row * c.weights_stride;
-	if (c.rows && row >= *c.rows) {
+	if (row >= real) {
 		for (int e = lane; s.out && e < r.experts; e += 32) get_logit(s, row, e);
 		if (lane < r.k) ids[lane] = -1, weights[lane] = 0.f;
 		return;
@@ -191,3 +243,6 @@ KR_DEV void choose_row(int row, const Sums &s, const Choice &c, const Router &r,
 	else if (r.experts <= 256) choose<8>(ids, weights, row, s, c.bias, r, room);
 	else choose<16>(ids, weights, row, s, c.bias, r, room);
 }
+
+// The rows to choose for of `rows` rows. Of the kernels before this one.
+KR_DEV int real_rows(const Choice &c, int rows) { return c.rows ? __ldcg(c.rows) : rows; }
