@@ -14,7 +14,7 @@ enum { MOST_EXPERTS = 512, MOST_CHOSEN = 32, ROOM = 2 * MOST_CHOSEN + MOST_EXPER
 KR_DEV float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 // Logits as they come: of a row the sum of `parts` rows `step` apart, in order, which out
-// gets too; or what out would get (0: parts is 1).
+// gets too; or what out would get (0: parts is 1). No parts: all zeros.
 struct Sums {
 	float *from;
 	long long step;
@@ -52,13 +52,17 @@ template <int P> KR_DEV void get_logits(float (&v)[P], int row, const Sums &s, i
 	const int N = P <= 2 ? 4 : P <= 8 ? 2 : 1;
 	int lane = threadIdx.x % 32;
 	const float *at = s.from + (long long)row * s.stride;
+#pragma unroll
+	for (int j = 0; j < P; j++) v[j] = 0.f;
 #pragma unroll 1
 	for (int p = 0; p < s.parts; p += N) {
 		float part[N][P];
 #pragma unroll
-		for (int i = 0; i < N; i++)
+		for (int i = 0; i < N; i++) {
 #pragma unroll
-			for (int j = 0; j < P; j++) part[i][j] = __ldcg(at + min(p + i, s.parts - 1) * s.step + min(lane + 32 * j, experts - 1));
+			for (int j = 0; j < P; j++) part[i][j] = __ldcg(at + min(lane + 32 * j, experts - 1));
+			if (p + i + 1 < s.parts) at += s.step;
+		}
 #pragma unroll
 		for (int i = 0; i < N; i++)
 #pragma unroll
@@ -119,7 +123,6 @@ KR_DEV uint32_t best_groups(const float *choice, const Router &r, int size, int 
 
 // Scores of a row in v, expert lane + 32*j in v[j]; those that do not exist are anything.
 template <int P> KR_DEV void score(float (&v)[P], int row, const Sums &s, const Router &r) {
-	int lane = threadIdx.x % 32;
 	float top = minus_infinity(), sum = 0.f;
 	get_logits(v, row, s, r.experts);
 	if (r.sigmoid) {
@@ -198,16 +201,18 @@ KR_DEV void choose(int *ids, float *weights, int row, const Sums &from, const fl
 		key[j] = lane + 32 * j < r.experts ? rising(by[j]) : 0;
 	}
 	if (r.groups > 1) keep_groups(key, by, r, room + 2 * MOST_CHOSEN);
-	// Whoever has a chosen expert writes it: in place, if neither order nor weight may change.
-	bool done = !bias && !r.normalize;
-	int *to_id = done ? ids : ids_of;
-	float *to = done ? weights : scores, scale = done ? r.scale : 1.f;
+	// Who has a chosen expert writes it: in place, if neither order nor weight may change.
+	bool done = P == 2 && !bias && !r.normalize;
 #pragma unroll 1
 	for (int k = 0; k < r.k; k++) {
 		int e = largest(key);
 #pragma unroll
 		for (int j = 0; j < P; j++)
-			if (e == lane + 32 * j) key[j] = 0, to_id[k] = e, to[k] = v[j] * scale;
+			if (e == lane + 32 * j) {
+				key[j] = 0;
+				if (done) ids[k] = e, weights[k] = v[j] * r.scale;
+				else ids_of[k] = e, scores[k] = v[j];
+			}
 	}
 	if (done) return;
 	__syncwarp();
