@@ -25,7 +25,7 @@ const (
 
 	absorbCols, absorbRows = 128, 64
 	headsPerBlock          = 16
-	joinCols               = 64
+	joinCols, joinBlocks   = 64, 12 // columns a block takes at a time, blocks a multiprocessor holds
 	mergeRows, mergeV      = 8, 32
 	// two tiles of 64 keys, a tile of weights, marks of 8 warps, what is known of tiles
 	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 4*8*headsPerBlock + 128
@@ -142,12 +142,23 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 	latents := launch.P(0)
 	if rows > 1 || items > mergeItems {
 		latents = launch.P(scratch) // the queries are not needed any more
-		l.Add(kJoin, launch.Config{Grid: launch.Dim{X: uint32(p.Heads * rank / joinCols), Y: uint32(rows)}, Block: launch.Dim{X: joinCols}, PDL: true},
-			latents, part, marks, launch.I32(items), launch.I32(shares), launch.P(table.At), heads)
+		parts := joinParts(card, rows*p.Heads)
+		l.Add(kJoin, launch.Config{Grid: launch.Dim{X: uint32(p.Heads * parts), Y: uint32(rows)}, Block: launch.Dim{X: joinCols}, PDL: true},
+			latents, part, marks, launch.I32(items), launch.I32(shares), launch.P(table.At), heads, launch.I32(parts))
 	}
 	l.Add(kMerge, launch.Config{
 		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 512}, PDL: true},
 		launch.P(out.At), wide(op, out), launch.I32(out.Stride), latents, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, launch.P(table.At), heads)
+}
+
+// joinParts is how many blocks join the items of a row's head: many where there are few
+// rows, as many as the card holds at once where there are many.
+func joinParts(card launch.Card, heads int) int {
+	parts := rank / joinCols
+	for parts > 1 && heads*parts > joinBlocks*card.SMs {
+		parts /= 2
+	}
+	return parts
 }
 
 // halves is 1 for a cache whose keys become F16 to be multiplied, 0 where they become BF16.

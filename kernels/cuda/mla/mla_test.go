@@ -50,12 +50,12 @@ func TestDecodeLaunches(t *testing.T) {
 	for _, x := range []struct {
 		heads, rows, context  int
 		absorb, attend, merge launch.Dim
-		join                  bool
+		parts                 int // of a head's columns, joined by blocks; 0: by none
 	}{
-		{16, 1, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 32}, launch.Dim{X: 64, Y: 1}, false},
-		{16, 1, 32768, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 128}, launch.Dim{X: 64, Y: 1}, true},
-		{16, 32, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 4}, true},
-		{128, 65, 100, launch.Dim{X: 4, Y: 128, Z: 2}, launch.Dim{X: 8, Y: 16}, launch.Dim{X: 512, Y: 9}, true},
+		{16, 1, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 32}, launch.Dim{X: 64, Y: 1}, 0},
+		{16, 1, 32768, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 128}, launch.Dim{X: 64, Y: 1}, 8},
+		{16, 32, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 4}, 2},
+		{128, 65, 100, launch.Dim{X: 4, Y: 128, Z: 2}, launch.Dim{X: 8, Y: 16}, launch.Dim{X: 512, Y: 9}, 1},
 	} {
 		a := newArgs(x.rows, x.heads)
 		var l launch.List
@@ -66,8 +66,8 @@ func TestDecodeLaunches(t *testing.T) {
 			args int
 		}
 		want := []kernel{{"kr_mla_absorb", x.absorb, 8}, {"kr_mla_decode_e4m3", x.attend, 14}}
-		if x.join {
-			want = append(want, kernel{"kr_mla_join", launch.Dim{X: uint32(8 * x.heads), Y: uint32(x.rows)}, 7})
+		if x.parts > 0 {
+			want = append(want, kernel{"kr_mla_join", launch.Dim{X: uint32(x.parts * x.heads), Y: uint32(x.rows)}, 8})
 		}
 		want = append(want, kernel{"kr_mla_merge", x.merge, 12})
 		if len(l.Ops) != len(want) {

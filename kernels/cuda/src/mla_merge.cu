@@ -16,9 +16,10 @@ KR_EXPORT(kr_mla_absorb)
 enum { GROUPS_MAX = ITEMS_MAX / FOLD, LINES = 4, QUADS = RANK / 4 };
 
 // How the items of a row are summed up for a head: an item by itself counts step.y, what
-// was summed up before it in its group step.x; a group counts weight.
+// was summed up before it in its group step.x (1 and 0 where there is nothing to add); a
+// group counts weight.
 struct Plan {
-	float2 step[ITEMS_MAX];
+	float4 steps[ITEMS_MAX / 2]; // of two items each
 	float weight[GROUPS_MAX], scale;
 	int folded[GROUPS_MAX];
 	int count;
@@ -33,63 +34,79 @@ KR_DEV void plan_items(Plan &p, const Span &s, int items, int items_max, int sha
 	if (g == 0) p.count = n;
 }
 
-// The rest of it, of marks (the largest score and the sum of weights) from the row's
-// first item on, by the same warp: a lane a group.
-KR_DEV void plan_weights(Plan &p, const float2 *mark, int heads) {
-	int g = threadIdx.x % 32, n = min((int)FOLD, p.count - g * FOLD);
-	float most = -INFINITY, total = 0.f;
-	if (n > 0) {
-		int from = p.folded[g];
-		float2 m[FOLD];
+// Which items of a group there are, a bit each: the first, and what is not summed up yet.
+KR_DEV int members(const Plan &p, int g) {
+	int n = min((int)FOLD, p.count - g * FOLD);
+	return n > 0 ? 1 | ((1 << n) - (1 << p.folded[g])) : 0;
+}
+
+KR_DEV bool has(int members, int j) { return members >> j & 1; }
+
+// Largest scores and sums of weights of a group whose first item's is mark.
+KR_DEV void fetch_marks(float2 (&m)[FOLD], int of, const float2 *mark, int heads) {
 #pragma unroll
-		for (int j = 0; j < FOLD; j++)
-			if (j == 0 || (j >= from && j < n)) m[j] = mark[(long long)(g * FOLD + j) * heads];
-		most = m[0].x, total = m[0].y;
+	for (int j = 0; j < FOLD; j++, mark += heads) m[j] = has(of, j) ? *mark : make_float2(0.f, 0.f);
+	__syncwarp(); // these come first, since there is more to do with them
+}
+
+// The rest of the plan, by the same warp: a lane a group, whose marks it has. There are no
+// branches here, since everybody waits for this.
+KR_DEV void plan_weights(Plan &p, const float2 (&m)[FOLD], int of) {
+	int g = threadIdx.x % 32;
+	float most = of ? m[0].x : -INFINITY, total = m[0].y;
+	float2 f[FOLD];
+	f[0] = make_float2(1.f, 0.f);
 #pragma unroll
-		for (int j = 1; j < FOLD; j++) {
-			if (j < from || j >= n) continue;
-			float2 f = fold_factors(most, m[j].x);
-			total = fmaf(f.y, m[j].y, total * f.x);
-			p.step[g * FOLD + j] = f;
-		}
+	for (int j = 1; j < FOLD; j++) {
+		f[j] = fold_factors(most, has(of, j) ? m[j].x : most);
+		if (!has(of, j)) f[j] = make_float2(1.f, 0.f);
+		total = fmaf(f[j].y, m[j].y, total * f[j].x);
 	}
-	float weight = exp2_approx(most - warp_max(most));
-	if (n > 0) p.weight[g] = weight;
-	total = warp_sum(n > 0 ? weight * total : 0.f);
+	float all = most;
+	int far = GROUPS_MAX / 2; // lanes from 2 * far on have no group
+	while (far * FOLD >= p.count && far > 0) far /= 2;
+	for (int d = far; d > 0; d /= 2) all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, d));
+	float weight = exp2_approx(most - all);
+	total = of ? weight * total : 0.f;
+	for (int d = far; d > 0; d /= 2) total += __shfl_xor_sync(0xffffffffu, total, d);
+	if (of) {
+		p.weight[g] = weight;
+#pragma unroll
+		for (int j = 0; j < FOLD; j += 2) p.steps[(g * FOLD + j) / 2] = make_float4(f[j].x, f[j].y, f[j + 1].x, f[j + 1].y);
+	}
 	if (g == 0) p.scale = p.count > 0 ? 1.f / total : NAN;
 }
 
-KR_DEV void fold(float4 &a, float2 f, float4 x) {
-	a.x = fmaf(f.y, x.x, a.x * f.x), a.y = fmaf(f.y, x.y, a.y * f.x), a.z = fmaf(f.y, x.z, a.z * f.x), a.w = fmaf(f.y, x.w, a.w * f.x);
+KR_DEV void fold(float4 &a, float fx, float fy, float4 x) {
+	a.x = fmaf(fy, x.x, a.x * fx), a.y = fmaf(fy, x.y, a.y * fx), a.z = fmaf(fy, x.z, a.z * fx), a.w = fmaf(fy, x.w, a.w * fx);
 }
 
-// Four columns of group g, part being the row's first item there.
-KR_DEV void fetch_group(float4 (&x)[FOLD], const Plan &p, const float4 *part, long long step, int g) {
-	int n = min((int)FOLD, p.count - g * FOLD);
-	if (n <= 0) return;
-	int from = p.folded[g];
-	part += g * FOLD * step;
+// Four columns of a group whose first item's are part; 0 where there is no item.
+KR_DEV void fetch_group(float4 (&x)[FOLD], int of, const float4 *part, long long step) {
 #pragma unroll
-	for (int j = 0; j < FOLD; j++)
-		if (j == 0 || (j >= from && j < n)) x[j] = part[j * step];
+	for (int j = 0; j < FOLD; j++, part += step) x[j] = has(of, j) ? *part : make_float4(0.f, 0.f, 0.f, 0.f);
 }
 
-// Every LINES'th group from g on, summed up; x has the first of them already. The plan is
-// whole behind the block's meeting in here.
+// Every LINES'th group from g on, whose first item's columns are part, summed up; x has
+// the first group already.
 KR_DEV float4 sum_line(float4 (&x)[FOLD], const Plan &p, const float4 *part, long long step, int g) {
 	float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-	__syncthreads();
-	for (; g * FOLD < p.count; g += LINES) {
-		int n = min((int)FOLD, p.count - g * FOLD), from = p.folded[g];
+	if (g * FOLD >= p.count) return sum;
+#pragma unroll 1
+	for (;;) {
 		float4 a = x[0];
 #pragma unroll
-		for (int j = 1; j < FOLD; j++)
-			if (j >= from && j < n) fold(a, p.step[g * FOLD + j], x[j]);
-		fetch_group(x, p, part, step, g + LINES);
+		for (int j = 0; j < FOLD; j += 2) {
+			float4 f = p.steps[(g * FOLD + j) / 2];
+			if (j > 0) fold(a, f.x, f.y, x[j]);
+			fold(a, f.z, f.w, x[j + 1]);
+		}
 		float w = p.weight[g];
 		sum.x = fmaf(w, a.x, sum.x), sum.y = fmaf(w, a.y, sum.y), sum.z = fmaf(w, a.z, sum.z), sum.w = fmaf(w, a.w, sum.w);
+		g += LINES, part += LINES * FOLD * step;
+		if (g * FOLD >= p.count) return sum;
+		fetch_group(x, members(p, g), part, step);
 	}
-	return sum;
 }
 
 // The lines of four columns together, as bf16.
@@ -101,29 +118,42 @@ KR_DEV uint2 join_lines(float4 a, float4 b, float4 c, float4 d, float scale) {
 enum { JOIN_QUADS = 16 };
 
 // latents [decode rows, heads, RANK] of part and marks (mla_decode.cu). A block: a row, a
-// head, 4 * JOIN_QUADS columns. Grid (heads * QUADS / JOIN_QUADS, rows).
+// head, every parts'th 4 * JOIN_QUADS columns. Grid (heads * parts, rows).
 KR_KERNEL(JOIN_QUADS *LINES, 12)
-kr_mla_join(bf16 *latents, const float *part, const float *marks, int items_max, int shares, const int *table, int heads) {
-	__shared__ Plan plan;
-	__shared__ __align__(16) float4 lines[LINES][JOIN_QUADS];
-	int tid = threadIdx.x, head = blockIdx.x / (QUADS / JOIN_QUADS), row = blockIdx.y;
-	int quad = blockIdx.x % (QUADS / JOIN_QUADS) * JOIN_QUADS + tid % JOIN_QUADS, line = tid / JOIN_QUADS;
+kr_mla_join(bf16 *latents, const float *part, const float *marks, int items_max, int shares, const int *table, int heads, int parts) {
+	__shared__ __align__(16) Plan plan;
+	__shared__ __align__(16) float4 lines[2][LINES][JOIN_QUADS];
+	int tid = threadIdx.x, head = blockIdx.x / parts, row = blockIdx.y;
+	int quad = blockIdx.x % parts * JOIN_QUADS + tid % JOIN_QUADS, line = tid / JOIN_QUADS;
 	pdl_launch();
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], items = table[HEAD_ITEMS];
 	Span s = span_at(table, prompts + min(row, max(rows - 1, 0)));
 	if (tid < 32) plan_items(plan, s, items, items_max, shares);
 	__syncthreads();
+	long long at = (long long)s.start * heads + head, step = (long long)heads * QUADS;
+	const float4 *from = (const float4 *)part + at * QUADS + line * FOLD * step;
+	const float2 *mark = (const float2 *)marks + at + tid % 32 * FOLD * heads;
+	const int of = members(plan, line), mine = members(plan, tid % 32);
 	pdl_wait();
 	if (row >= rows) return;
-	long long at = (long long)s.start * heads + head, step = (long long)heads * QUADS;
-	const float4 *from = (const float4 *)part + at * QUADS + quad;
+	float2 m[FOLD];
 	float4 x[FOLD];
-	fetch_group(x, plan, from, step, line);
-	if (tid < 32) plan_weights(plan, (const float2 *)marks + at, heads);
-	lines[line][tid % JOIN_QUADS] = sum_line(x, plan, from, step, line);
-	__syncthreads();
-	if (line != 0) return;
-	*((uint2 *)(latents + ((long long)row * heads + head) * RANK) + quad) = join_lines(lines[0][tid], lines[1][tid], lines[2][tid], lines[3][tid], plan.scale);
+	if (tid < 32) fetch_marks(m, mine, mark, heads);
+	fetch_group(x, of, from + quad, step);
+	if (tid < 32) plan_weights(plan, m, mine);
+	__syncthreads(); // the plan is whole
+	uint2 *to = (uint2 *)(latents + ((long long)row * heads + head) * RANK);
+#pragma unroll 1
+	for (int odd = 0;; odd ^= 1) {
+		lines[odd][line][tid % JOIN_QUADS] = sum_line(x, plan, from + quad, step, line);
+		int next = quad + parts * JOIN_QUADS;
+		if (next < QUADS) fetch_group(x, of, from + next, step);
+		__syncthreads();
+		const float4(&sums)[LINES][JOIN_QUADS] = lines[odd];
+		if (line == 0) to[quad] = join_lines(sums[0][tid], sums[1][tid], sums[2][tid], sums[3][tid], plan.scale);
+		if (next >= QUADS) return;
+		quad = next;
+	}
 }
 KR_EXPORT(kr_mla_join)
 
@@ -131,14 +161,21 @@ KR_EXPORT(kr_mla_join)
 
 enum { MERGE_ROWS = 8, MERGE_V = 32, MERGE_THREADS = 512, PIECES = 8, PIECE = RANK / PIECES };
 
-// Joins the items of the one row there is, by all threads of the block, into latents [RANK].
+// Joins the items of the one row there is, by all threads of the block, into latents
+// [RANK], behind the wait for what made them.
 KR_DEV void join_row(bf16 *latents, float4 (&lines)[LINES][QUADS], Plan &plan, const float *part, const float *marks, const Span &s, int head, int heads) {
 	int tid = threadIdx.x, quad = tid % QUADS, line = tid / QUADS;
 	long long at = (long long)s.start * heads + head, step = (long long)heads * QUADS;
-	const float4 *from = (const float4 *)part + at * QUADS + quad;
+	const float4 *from = (const float4 *)part + at * QUADS + quad + line * FOLD * step;
+	const float2 *mark = (const float2 *)marks + at + tid % 32 * FOLD * heads;
+	const int of = members(plan, line), mine = members(plan, tid % 32);
+	pdl_wait();
+	float2 m[FOLD];
 	float4 x[FOLD];
-	fetch_group(x, plan, from, step, line);
-	if (tid < 32) plan_weights(plan, (const float2 *)marks + at, heads);
+	if (tid < 32) fetch_marks(m, mine, mark, heads);
+	fetch_group(x, of, from, step);
+	if (tid < 32) plan_weights(plan, m, mine);
+	__syncthreads(); // the plan is whole
 	lines[line][quad] = sum_line(x, plan, from, step, line);
 	__syncthreads();
 	if (line == 0) ((uint2 *)latents)[quad] = join_lines(lines[0][quad], lines[1][quad], lines[2][quad], lines[3][quad], plan.scale);
@@ -151,7 +188,7 @@ KR_DEV void join_row(bf16 *latents, float4 (&lines)[LINES][QUADS], Plan &plan, c
 // here. Grid (heads * VDIM / MERGE_V, rows / MERGE_ROWS).
 KR_KERNEL(MERGE_THREADS, 1)
 kr_mla_merge(void *out, int wide, int out_stride, const bf16 *latents, const float *part, const float *marks, int items_max, int shares, const bf16 *kvb, int kvb_stride, const int *table, int heads) {
-	__shared__ Plan plan;
+	__shared__ __align__(16) Plan plan;
 	__shared__ __align__(16) float4 lines[LINES][QUADS]; // then the pieces of the product
 	__shared__ __align__(16) bf16 joined[RANK];
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
@@ -174,13 +211,16 @@ kr_mla_merge(void *out, int wide, int out_stride, const bf16 *latents, const flo
 		if (tid < 32) plan_items(plan, s, table[HEAD_ITEMS], items_max, shares);
 		__syncthreads();
 	}
-	pdl_wait();
-	if (first >= rows) return;
+	if (first >= rows) {
+		pdl_wait();
+		return;
+	}
 	if (latents == nullptr) {
 		join_row(joined, lines, plan, part, marks, s, head, heads);
 #pragma unroll
 		for (int i = 0; i < PIECE / 32; i++) x[i] = g == 0 ? *(const uint4 *)(joined + piece + 32 * i + 8 * c) : make_uint4(0, 0, 0, 0);
 	} else {
+		pdl_wait();
 		const bf16 *from = latents + ((long long)(first + g) * heads + head) * RANK + piece + 8 * c;
 #pragma unroll
 		for (int i = 0; i < PIECE / 32; i++) x[i] = first + g < rows ? *(const uint4 *)(from + 32 * i) : make_uint4(0, 0, 0, 0);
