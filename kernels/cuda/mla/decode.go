@@ -27,8 +27,9 @@ const (
 	headsPerBlock          = 16
 	joinCols, joinBlocks   = 64, 12 // columns a block takes at a time, blocks a multiprocessor holds
 	mergeRows, mergeV      = 8, 32
-	// two tiles of 64 keys, a tile of weights, marks of 8 warps, what is known of tiles
-	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 4*8*headsPerBlock + 128
+	// two tiles of 64 keys, a tile of weights, marks of 8 warps, what is known of tiles,
+	// three of four parts of scores
+	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 4*8*headsPerBlock + 128 + 3*4*headsPerBlock*64
 	// and what a block has summed up of a group of items
 	foldShared = decodeShared + 4*headsPerBlock*rank
 
@@ -54,7 +55,7 @@ func readable(q launch.Mat, cache *launch.KV, kvb *launch.Weight, p device.MLA) 
 
 // CanDecode reports whether Decode takes these: DeepSeek's head sizes, queries and kv_b
 // of BF16, a cache of BF16, F8E4M3 or I8 in groups that 4 divides, all aligned to 16
-// bytes, and a card whose blocks can have 150 KiB of shared memory.
+// bytes, and a card whose blocks can have 160 KiB of shared memory.
 func CanDecode(card launch.Card, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
 	_, ok := kAttend[cache.DType]
 	return ok && readable(q, &cache, &kvb, p) && card.SharedMax >= decodeShared && (cache.DType != tensor.I8 || cache.Group%4 == 0)

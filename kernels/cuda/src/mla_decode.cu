@@ -20,7 +20,8 @@ enum {
 	AT_P = 2 * TILE_BYTES,                              // weights [HEADS][KEY_TILE] bf16
 	AT_MOST = AT_P + HEADS * KEY_TILE * 2,              // [ATTEND_WARPS][HEADS] float
 	AT_TILES = AT_MOST + 4 * ATTEND_WARPS * HEADS,      // a Tile a stage
-	AT_FOLD = AT_TILES + 128,                           // a thread's sums of a group's items, if there is room
+	AT_SCORES = AT_TILES + 128,                         // sums of other warps for scores [ATTEND_WARPS][PARTS - 1][32] float4
+	AT_FOLD = AT_SCORES + ATTEND_WARPS * 3 * 512,       // a thread's sums of a group's items, if there is room
 };
 
 // How many tiles are in shared memory or on their way to it, and how large they are there.
@@ -137,41 +138,83 @@ KR_DEV void widen_tile(unsigned char *tile, const unsigned char *raw, const Cach
 
 // --- scores
 
-// Queries of 16 heads: left operands (query_at).
-struct Queries { uint32_t a[PRODUCTS][4]; };
+// Four warps share 32 keys and part their columns: a warp makes a quarter of the products
+// with all 32 keys, and then has 8 keys for which it adds up the quarters. So each needs a
+// quarter of the queries only, whose way to registers is long for a block of one tile.
+enum { PARTS = 4, EACH = PRODUCTS / PARTS, LATENT = RANK / 16 / PARTS };
+static_assert(PARTS - 1 == 3 && EACH == LATENT + 1 && ATTEND_WARPS * 8 == KEY_TILE, "a warp has one product of q_rope");
 
-KR_DEV void fetch_queries(Queries &q, const uint32_t *qa, long long number) {
-	const uint4 *from = (const uint4 *)(qa + number * QUERY_PAIRS) + threadIdx.x % 32;
+// Queries of 16 heads: left operands (query_at), first of LATENT products, then one of q_rope.
+struct Queries { uint32_t a[EACH][4]; };
+
+// from: this lane's of the row's products.
+KR_DEV void fetch_queries(Queries &q, const uint4 *from) {
+	int part = threadIdx.x / 32 % PARTS;
 #pragma unroll
-	for (int i = 0; i < PRODUCTS; i++) {
-		uint4 v = from[32 * i];
+	for (int i = 0; i < EACH; i++) {
+		uint4 v = from[32 * (i < LATENT ? part * LATENT + i : RANK / 16 + part)];
 		q.a[i][0] = v.x, q.a[i][1] = v.y, q.a[i][2] = v.z, q.a[i][3] = v.w;
+	}
+}
+
+// One product with 8 keys, of which this lane has the bytes k0 (e4m3) or k0 and k1 (bf16).
+template <int KIND> KR_DEV void score(float (&s)[4], const uint32_t (&q)[4], uint32_t k0, uint32_t k1) {
+	if (KIND == E4M3_ROWS) {
+		uint32_t b0, b1;
+		widen_e4m3_f16(k0, b0, b1);
+		mma_f16(s, q, b0, b1);
+	} else {
+		mma_bf16(s, q, k0, k1);
 	}
 }
 
 // Scores of 16 heads for this warp's 8 keys: lane 4g+c has heads g (s[0], s[1]) and g+8
 // for keys 2c and 2c+1.
-template <int KIND> KR_DEV void scores(float (&s)[4], const Queries &q, const unsigned char *tile) {
+template <int KIND> KR_DEV void scores(float (&s)[4], const Queries &q, unsigned char *shared, const unsigned char *tile) {
 	const int step = KIND == E4M3_ROWS ? 4 : 2; // products of 16 bytes of a key
-	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, row = threadIdx.x / 32 * 8 + g;
-	float part[4][4] = {};
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, part = warp % PARTS;
+	float sum[PARTS][4] = {}; // of the warp's own keys, then of its neighbours'
+	const int row = KIND == E4M3_ROWS ? (int)WIDTH : (int)ROW_BYTES;
+	const unsigned char *from = tile + ((warp - part) * 8 + g) * row;
+	// a quad of units of neighbour n
+	auto at = [&](int n, uint32_t quad) {
+		uint32_t unit = 4 * quad + c;
+		return from + (part + n) % PARTS * 8 * row + ((unit ^ (KIND == E4M3_ROWS ? turn(g) : twist(g))) << 4);
+	};
 #pragma unroll
-	for (int i = 0; i < PRODUCTS; i += step) {
-		uint4 v = lds16(tile, KIND == E4M3_ROWS ? row * WIDTH + ((c ^ turn(row)) << 4) + 16 * i : unit_at(row, 2 * i + c, ROW_BYTES));
-		uint32_t k[4] = {v.x, v.y, v.z, v.w};
+	for (int i = 0; i < LATENT / step; i++) {
+		uint4 v[PARTS];
+#pragma unroll
+		for (int n = 0; n < PARTS; n++) v[n] = *(const uint4 *)at(n, part * (LATENT / step) + i);
 #pragma unroll
 		for (int j = 0; j < step; j++) {
-			if (KIND == E4M3_ROWS) {
-				uint32_t b0, b1;
-				widen_e4m3_f16(k[j], b0, b1);
-				mma_f16(part[j], q.a[i + j], b0, b1);
-			} else {
-				mma_bf16(part[(i + j) % 4], q.a[i + j], k[2 * j], k[2 * j + 1]);
+#pragma unroll
+			for (int n = 0; n < PARTS; n++) {
+				uint32_t k[4] = {v[n].x, v[n].y, v[n].z, v[n].w};
+				score<KIND>(sum[n], q.a[i * step + j], k[KIND == E4M3_ROWS ? j : 2 * j], k[KIND == E4M3_ROWS ? j : 2 * j + 1]);
 			}
 		}
 	}
 #pragma unroll
-	for (int i = 0; i < 4; i++) s[i] = (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]);
+	for (int n = 0; n < PARTS; n++) {
+		if (KIND == E4M3_ROWS) {
+			uint32_t k = *(const uint32_t *)(at(n, RANK / 16 / step) + 4 * part);
+			score<KIND>(sum[n], q.a[LATENT], k, k);
+		} else {
+			uint2 k = *(const uint2 *)(at(n, RANK / 16 / step + part / 2) + part % 2 * 8);
+			score<KIND>(sum[n], q.a[LATENT], k.x, k.y);
+		}
+	}
+	float4 *others = (float4 *)(shared + AT_SCORES) + lane;
+#pragma unroll
+	for (int n = 1; n < PARTS; n++)
+		others[((warp - part + (part + n) % PARTS) * (PARTS - 1) + n - 1) * 32] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+	if (warp < PARTS) bar_sync(1, 32 * PARTS);
+	else bar_sync(2, 32 * PARTS);
+	others += warp * (PARTS - 1) * 32;
+	float4 x = others[0], y = others[32], z = others[64];
+	s[0] = (sum[0][0] + x.x) + (y.x + z.x), s[1] = (sum[0][1] + x.y) + (y.y + z.y);
+	s[2] = (sum[0][2] + x.z) + (y.z + z.z), s[3] = (sum[0][3] + x.w) + (y.w + z.w);
 }
 
 // --- sums
@@ -344,8 +387,11 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 	Feed feed = feed_at(table, blockIdx.y, gridDim.y, items_max, blocks);
 	const int end = feed.end;
 	int row = feed.row;
+	const uint4 *queries = (const uint4 *)qa + blockIdx.x * (QUERY_PAIRS / 4) + threadIdx.x % 32, *from = queries;
+	const long long step = (long long)gridDim.x * (QUERY_PAIRS / 4);
+	from += row * step;
 	bool waited = false;
-#pragma unroll
+#pragma unroll 1
 	for (int i = 0; i < stages - 1; i++) {
 		bool stored = feed.at + KEY_TILE <= feed.s.pos; // all of the tile, in earlier steps
 		if (feed.item < end && !stored && !waited) pdl_wait(), waited = true;
@@ -355,7 +401,8 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 	if (!waited) pdl_wait();
 	if (row < 0) return;
 	Queries q;
-	fetch_queries(q, qa, (long long)row * gridDim.x + blockIdx.x);
+	fetch_queries(q, from);
+	__syncwarp(); // they are on their way before a tile is waited for
 	State st;
 	begin(st);
 	Group group = {};
@@ -371,10 +418,10 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 			if (feed.item < end) fetch_tile<KIND>(shared, free, feed, cache, table, blocks);
 			cp_async_commit();
 		}
-		const Tile t = ((Tile *)(shared + AT_TILES))[stage];
+		const Tile &t = ((const Tile *)(shared + AT_TILES))[stage];
 		if (t.row != row) {
 			row = t.row;
-			fetch_queries(q, qa, (long long)row * gridDim.x + blockIdx.x);
+			fetch_queries(q, queries + row * step);
 		}
 		unsigned char *tile = shared + (KIND == I8_ROWS ? TILE_BYTES : stage * Ring<KIND>::tile);
 		if (KIND == I8_ROWS) {
@@ -382,7 +429,7 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 			__syncthreads();
 		}
 		float s[4];
-		scores<KIND>(s, q, tile);
+		scores<KIND>(s, q, shared, tile);
 		int key = t.at + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2;
 #pragma unroll
 		for (int i = 0; i < 4; i++) s[i] = key + i % 2 < t.to ? s[i] * scale : -INFINITY;
