@@ -8,7 +8,7 @@ import (
 )
 
 // storers is how many blocks store latents at most, of each absorbRows rows.
-const storers = 16
+const storers = 64
 
 var kBegin = launch.Named("kr_mla_begin")
 

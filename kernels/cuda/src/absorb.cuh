@@ -14,14 +14,20 @@ struct Angles {
 	bool interleaved;
 };
 
-// What 16 rows have in the columns of this lane (of a product's left operand).
-KR_DEV void fetch_rows(uint32_t (&a)[NOPE / 16][4], const bf16 *x, const bf16 *y) {
+// Queries are read 16 bytes at a time: of every 32 columns lane 4g+c has 8c..8c+7, for two
+// products. So slot i of product k is not its own row of w_kc but this one, and eight that
+// ldmatrix takes at once are two neighbours each in four eights. unfold parts them.
+KR_DEV int absorb_row(int k, int i) { return k / 2 * 32 + k % 2 * 4 + i % 8 / 2 * 8 + i / 8 * 2 + i % 2; }
+KR_DEV uint32_t unfold(uint32_t row, uint32_t unit) { return row * 2 * ABSORB_COLS + ((unit ^ ((row & 1) << 2 | (row >> 3 & 3))) << 4); }
+
+// What rows g and g+8 of 16 have in the columns of this lane.
+struct RowPair {
+	uint4 x[NOPE / 32], y[NOPE / 32];
+	__device__ __forceinline__ void fetch_from(const bf16 *one, const bf16 *two) {
 #pragma unroll
-	for (int k = 0; k < NOPE / 16; k++) {
-		a[k][0] = *(const uint32_t *)(x + k * 16), a[k][2] = *(const uint32_t *)(x + k * 16 + 8);
-		a[k][1] = *(const uint32_t *)(y + k * 16), a[k][3] = *(const uint32_t *)(y + k * 16 + 8);
+		for (int i = 0; i < NOPE / 32; i++) x[i] = *(const uint4 *)(one + 32 * i), y[i] = *(const uint4 *)(two + 32 * i);
 	}
-}
+};
 
 // Within what f16 holds; NaN stays.
 KR_DEV float clamp_f16(float v) { return v > 65504.f ? 65504.f : v < -65504.f ? -65504.f : v; }
@@ -96,7 +102,7 @@ KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_str
 #pragma unroll
 	for (int i = 0; i < NOPE * ABSORB_COLS / 8 / ABSORB_THREADS; i++) {
 		int row = i * 16 + tid / 16, unit = tid % 16;
-		cp_async16(base + unit_at(row, unit, 2 * ABSORB_COLS), w + (long long)row * kvb_stride + unit * 8);
+		cp_async16(base + unfold(row, unit), w + (long long)row * kvb_stride + unit * 8);
 	}
 	cp_async_commit();
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.z * ABSORB_ROWS;
@@ -106,21 +112,27 @@ KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_str
 	long long one = records[min(first + g, rows - 1) * SPAN_RECORD], two = records[min(first + g + 8, rows - 1) * SPAN_RECORD];
 	int pairs = (heads + HEADS - 1) / HEADS * QUERY_PAIRS;
 	q += head * QK;
+	const bf16 *mine = q + 8 * c;
 	cp_async_wait<0>();
 	__syncthreads();
 	uint32_t b[NOPE / 16][4];
 #pragma unroll
-	for (int k = 0; k < NOPE / 16; k++) ldmatrix_x4_trans(b[k], base + unit_at(k * 16 + lane % 16, warp * 2 + lane / 16, 2 * ABSORB_COLS));
+	for (int k = 0; k < NOPE / 16; k++) ldmatrix_x4_trans(b[k], base + unfold(absorb_row(k, lane % 16), warp * 2 + lane / 16));
 	pdl_wait();
+	RowPair a;
+	if (first < last) a.fetch_from(mine + one * q_stride, mine + two * q_stride);
 	part.fetch_from(q, q_stride);
 	for (int at = first; at < last; at += 16) {
-		uint32_t a[NOPE / 16][4];
-		fetch_rows(a, q + one * q_stride + 2 * c, q + two * q_stride + 2 * c);
 		int i = at + g, j = at + g + 8;
 		one = records[min(i + 16, rows - 1) * SPAN_RECORD], two = records[min(j + 16, rows - 1) * SPAN_RECORD];
 		float d[2][4] = {};
 #pragma unroll
-		for (int k = 0; k < NOPE / 16; k++) mma_bf16(d[0], a[k], b[k][0], b[k][1]), mma_bf16(d[1], a[k], b[k][2], b[k][3]);
+		for (int k = 0; k < NOPE / 32; k++) {
+			uint32_t lo[4] = {a.x[k].x, a.y[k].x, a.x[k].y, a.y[k].y}, hi[4] = {a.x[k].z, a.y[k].z, a.x[k].w, a.y[k].w};
+#pragma unroll
+			for (int n = 0; n < 2; n++) mma_bf16(d[n], lo, b[2 * k][2 * n], b[2 * k][2 * n + 1]), mma_bf16(d[n], hi, b[2 * k + 1][2 * n], b[2 * k + 1][2 * n + 1]);
+		}
+		if (at + 16 < last) a.fetch_from(mine + one * q_stride, mine + two * q_stride);
 #pragma unroll
 		for (int n = 0; n < 2; n++) {
 			int to = query_at(head, block * ABSORB_COLS + warp * 16 + n * 8 + 2 * c, half);
