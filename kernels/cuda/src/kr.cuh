@@ -259,13 +259,13 @@ KR_DEV float from_e4m3(e4m3 v) {
 	return __uint_as_float(__float_as_uint(f) | ((uint32_t)(v & 0x80) << 24));
 }
 KR_DEV e4m3 to_e4m3(float v) {
-	if (!(v == v)) return 0;
 	uint32_t sign = (__float_as_uint(v) >> 24) & 0x80;
 	float a = fminf(fabsf(v), 448.f);
-	if (a < 0.015625f) return (e4m3)(sign | (uint32_t)rintf(a * 512.f)); // below 2^-6: steps of 2^-9
-	uint32_t u = __float_as_uint(a);
-	u += 0x7ffff + ((u >> 20) & 1); // nearest even at 3 bits
-	return (e4m3)(sign | ((u >> 20) - (120 << 3)));
+	// both at once, without branches: below 2^-6 steps of 2^-9, then nearest even at 3 bits
+	uint32_t tiny = __float_as_uint(a + 16384.f) & 0xf; // 2^14, whose last bit is 2^-9
+	uint32_t u = __float_as_uint(a), large = ((u + 0x7ffff + (u >> 20 & 1)) >> 20) - (120 << 3);
+	uint32_t kept = sign | (a < 0.015625f ? tiny : large);
+	return (e4m3)(v == v ? kept : 0);
 }
 
 // The sum over a warp, the same bits in every lane.
