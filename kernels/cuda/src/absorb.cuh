@@ -80,8 +80,9 @@ template <bool TURN> struct RopePart {
 	}
 	static __device__ __forceinline__ void store_unit(uint32_t *qa, int head, int half, int unit, const uint4 &v) {
 		uint32_t in[4] = {v.x, v.y, v.z, v.w};
+		qa += query_at(head, RANK + unit * 8, half);
 #pragma unroll
-		for (int i = 0; i < 4; i++) qa[query_at(head, RANK + unit * 8 + 2 * i, half)] = pack_query(lo_f32(in[i]), hi_f32(in[i]), half);
+		for (int i = 0; i < 4; i++) qa[query_pair(i)] = pack_query(lo_f32(in[i]), hi_f32(in[i]), half);
 	}
 };
 static_assert(RANK / ABSORB_COLS == ROPE / 16 && ABSORB_ROWS * ABSORB_UNITS <= ABSORB_THREADS, "a block has a unit of turning");
@@ -113,6 +114,8 @@ KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_str
 	int pairs = (heads + HEADS - 1) / HEADS * QUERY_PAIRS;
 	q += head * QK;
 	const bf16 *mine = q + 8 * c;
+	// where this lane's first eight columns of a row go, and how far behind it the others
+	const int to = query_at(head, block * ABSORB_COLS + warp * 16, half) + query_pair(c), further = half ? 256 : 4;
 	cp_async_wait<0>();
 	__syncthreads();
 	uint32_t b[NOPE / 16][4];
@@ -135,9 +138,8 @@ KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_str
 		if (at + 16 < last) a.fetch_from(mine + one * q_stride, mine + two * q_stride);
 #pragma unroll
 		for (int n = 0; n < 2; n++) {
-			int to = query_at(head, block * ABSORB_COLS + warp * 16 + n * 8 + 2 * c, half);
-			if (i < rows) qa[(long long)i * pairs + to] = pack_query(d[n][0], d[n][1], half);
-			if (j < rows) qa[(long long)j * pairs + to] = pack_query(d[n][2], d[n][3], half);
+			if (i < rows) qa[(long long)i * pairs + to + n * further] = pack_query(d[n][0], d[n][1], half);
+			if (j < rows) qa[(long long)j * pairs + to + n * further] = pack_query(d[n][2], d[n][3], half);
 		}
 	}
 	part.store_to(qa + (long long)part.at * pairs, head, half, angles.interleaved);

@@ -52,3 +52,5 @@ KR_DEV int query_at(int head, int col, int half) {
 	int c = half ? col % 64 / 16 : col % 32 / 8;
 	return head / HEADS * QUERY_PAIRS + product * 128 + (head % 8 * 4 + c) * 4 + col % 4 / 2 * 2 + head / 8 % 2;
 }
+// From the first of eight columns that begin at a multiple of eight to pair i of them.
+KR_DEV int query_pair(int i) { return i / 2 * 128 + i % 2 * 2; }
