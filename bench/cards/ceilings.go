@@ -26,11 +26,38 @@ func (r *runner) ceilings(bytes int64, steps int) error {
 	top := &r.rep.Ceilings
 	top.ReadGBps = stat.Round(float64(bytes)/1e3/r.best(func() { readAll(&r.s.List, info, at, to, bytes) }), 4)
 	top.CopyGBps = stat.Round(2*float64(bytes)/1e3/r.best(func() { r.s.List.Copy(to, at, bytes) }), 4)
+	r.far(bytes)
 	flops := 0.0
 	us := r.best(func() { flops = multiply(&r.s.List, info, to, steps) })
 	top.TFLOPs = stat.Round(flops/1e6/us, 4)
 	top.LibraryTFLOPs = r.librarySpeed()
 	return r.clear()
+}
+
+// farMost bounds the memory that far reads.
+const farMost = 32 << 30
+
+// far measures reads of ever more memory, up to half of what is free: where a card's
+// tables of addresses no longer reach, they get slower, and so do a large model's weights.
+func (r *runner) far(bytes int64) {
+	free, err := r.card.Free()
+	if err != nil {
+		r.err = err
+		return
+	}
+	for n := 2 * bytes; n <= min(farMost, free/2); n *= 2 {
+		at, err := r.card.Alloc(n, true)
+		if err != nil {
+			r.err = err
+			return
+		}
+		r.s.List.Fill(at, n, 1)
+		us := r.best(func() { readAll(&r.s.List, r.card.Info(), at, at, n) })
+		r.rep.Ceilings.Far = append(r.rep.Ceilings.Far, Far{int(n >> 30), stat.Round(float64(n)/1e3/us, 4)})
+		if err := r.card.Release(at); err != nil && r.err == nil {
+			r.err = err
+		}
+	}
 }
 
 // best is the shortest time of what f adds, in microseconds.

@@ -22,9 +22,16 @@ type Report struct {
 type Ceilings struct {
 	ReadGBps float64 `json:"read_gbps"`
 	CopyGBps float64 `json:"copy_gbps"` // bytes read and bytes written
-	TFLOPs   float64 `json:"tflops"`    // BF16 matrix instructions without any memory
+	Far      []Far   `json:"far,omitempty"`
+	TFLOPs   float64 `json:"tflops"` // BF16 matrix instructions without any memory
 	// A product of 8192 x 8192 x 8192 by cuBLASLt; 0 where there is none.
 	LibraryTFLOPs float64 `json:"cublaslt_tflops,omitempty"`
+}
+
+// Far is how fast so much memory is read in one go.
+type Far struct {
+	GiB  int     `json:"gib"`
+	GBps float64 `json:"gbps"`
 }
 
 // Row is a case's result.
@@ -123,6 +130,11 @@ func (r *Report) JSON(w io.Writer) error {
 
 // Text prints the table.
 func (r *Report) Text(w io.Writer) error {
+	for _, f := range r.Ceilings.Far {
+		if _, err := fmt.Fprintf(w, "%d GiB in one go: reads %.0f GB/s\n", f.GiB, f.GBps); err != nil {
+			return err
+		}
+	}
 	if _, err := fmt.Fprintf(w, "%s: reads %.0f GB/s, copies %.0f GB/s, %.0f TFLOP/s (cuBLASLt %.0f)\n\n%-14s%-60s%-28s%10s%9s%9s%8s  %-8s%9s\n",
 		r.Card, r.Ceilings.ReadGBps, r.Ceilings.CopyGBps, r.Ceilings.TFLOPs, r.Ceilings.LibraryTFLOPs,
 		"operator", "shape", "type", "us", "GB/s", "TFLOP/s", "share", "bound", "error"); err != nil {
