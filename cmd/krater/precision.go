@@ -14,7 +14,7 @@ import (
 // model: experts of 4 bits, everything a token always passes in 8 or as it is;
 // a small model stays as its files hold it.
 type precisionFlags struct {
-	Precision         string `help:"Keep every part in: ${enum}; 'mixed' is each part as its own flag says." enum:"mixed,bf16,int8,int4" default:"mixed"`
+	Precision         string `help:"Keep every part in: ${enum}; 'mixed' is each part as its own flag says. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4" default:"mixed"`
 	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of the routed experts on the processor: ${enum}." enum:"auto,4,8,16" default:"auto"`
 	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of the routed experts on a GPU: ${enum}; convert also lays them out for one if told 4 or 8." enum:"auto,4,8,16" default:"auto"`
 	AttentionQuant    string `help:"Attention projections: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
@@ -53,7 +53,7 @@ func (f *precisionFlags) precision(cfg *model.Config, whole, card bool) (load.Pr
 	}{
 		{&p.Experts, experts, "4", cfg.MoE.Experts > 0},
 		{&p.Attention, f.AttentionQuant, "bf16", true},
-		{&p.KVB, f.KVBProjQuant, "bf16", cfg.Attention.Kind == model.AttentionMLA},
+		{&p.KVB, f.KVBProjQuant, "bf16", cfg.Attention.Kind == model.AttentionMLA && !(card && f.Precision != "mixed")},
 		{&p.Shared, f.SharedExpertQuant, "int8", cfg.MoE.Shared > 0},
 		{&p.Dense, f.DenseMLPQuant, "int8", true},
 		{&p.Head, f.LMHeadQuant, "int8", true},

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"krater/stages/model"
 )
 
 // write makes a file in a folder of the test.
@@ -318,6 +320,26 @@ func TestChunkByMemory(t *testing.T) {
 		f := engineFlags{PrefillChunk: c.given}
 		if f.chooseChunk(c.card); f.PrefillChunk != c.want {
 			t.Errorf("%d given, %d bytes: %d, want %d", c.given, c.card, f.PrefillChunk, c.want)
+		}
+	}
+}
+
+// TestPrecisionOnCard: --precision sets every part that a card keeps as integers, and
+// leaves kv_b_proj, which it does not, as it is; asking for that part by name still does.
+func TestPrecisionOnCard(t *testing.T) {
+	cfg := &model.Config{Hidden: 64, Attention: model.Attention{Kind: model.AttentionMLA}, MoE: model.MoE{Experts: 4, Shared: 1}}
+	for _, c := range []struct {
+		flags precisionFlags
+		card  bool
+		kvb   int
+	}{
+		{precisionFlags{Precision: "int4", GroupSize: "64"}, true, 0},
+		{precisionFlags{Precision: "int4", GroupSize: "64"}, false, 4},
+		{precisionFlags{Precision: "mixed", GroupSize: "64", KVBProjQuant: "int8"}, true, 8},
+	} {
+		p, err := c.flags.precision(cfg, false, c.card)
+		if err != nil || p.KVB != c.kvb || c.flags.Precision == "int4" && (p.Experts != 4 || p.Attention != 4 || p.Shared != 4 || p.Head != 4) {
+			t.Errorf("%+v, card %v: %+v, %v", c.flags, c.card, p, err)
 		}
 	}
 }
