@@ -12,7 +12,6 @@ type plan struct {
 	warps              int
 	parts, sharedParts int // of the columns of a row
 	tokens             int // of a block, at most
-	rows               int // where in shared memory activations begin
 	bytes              int // of shared memory
 }
 
@@ -25,13 +24,10 @@ const (
 // stagedBytes is a row of so many activations in shared memory.
 func stagedBytes(cols int) int { return unitsOf(cols)*256 + 16 }
 
-func fits(card launch.Card, bytes int) bool { return card.SharedMax == 0 || bytes <= card.SharedMax }
-
 // planFor is the plan of blocks with room for tokens rows of so many bytes.
 func planFor(card launch.Card, parts, sharedParts, tokens, rowBytes int) (p plan, ok bool) {
-	p = plan{warps: maxParts, parts: parts, sharedParts: sharedParts, tokens: tokens, rows: results + zeros}
-	p.bytes = p.rows + tokens*rowBytes
-	return p, fits(card, p.bytes)
+	p = plan{warps: maxParts, parts: parts, sharedParts: sharedParts, tokens: tokens, bytes: results + zeros + tokens*rowBytes}
+	return p, card.SharedMax == 0 || p.bytes <= card.SharedMax
 }
 
 // rowBlocks is how many row blocks of 16 a block has if its rows are cut into parts: Cut of
@@ -109,7 +105,7 @@ func downPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
 const downWarps = 16
 
 func downAllPlan(m *Mixture) plan {
-	p := plan{parts: downParts(m.Bank.W2.Cols()), tokens: 1}
+	p := plan{parts: downParts(m.Bank.W2.Cols())}
 	if folded(m) {
 		p.sharedParts = downParts(m.Shared.Width())
 	}

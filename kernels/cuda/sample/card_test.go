@@ -71,6 +71,27 @@ type batch struct {
 	vocab  int
 }
 
+// first is the host's first token for a row.
+func first(t *testing.T, row []float32, p host.Params) int32 {
+	t.Helper()
+	q, err := host.New(p, nil, len(row))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := q.Next(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.ID
+}
+
+// ask appends a row and gives the host's first token for it.
+func (b *batch) ask(t *testing.T, row []float32, p host.Params) int32 {
+	t.Helper()
+	b.logits, b.params = append(b.logits, row...), append(b.params, p)
+	return first(t, row, p)
+}
+
 // run gives the card's tokens and logarithms of probabilities for the n-th token of each.
 func (b *batch) run(c *cudatest.Card, n uint64, pad int) ([]int32, []float32) {
 	rows := len(b.params)
@@ -170,17 +191,7 @@ func TestUniform(t *testing.T) {
 	share := func(p float64, seed uint64) host.Params {
 		return host.Params{Temperature: -1 / math.Log(1/p-1), TopP: 1, RepetitionPenalty: 1, Logprobs: -1, Seed: seed}
 	}
-	choose := func(p host.Params) int32 {
-		q, err := host.New(p, nil, len(row))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := q.Next(row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.ID
-	}
+	choose := func(p host.Params) int32 { return first(t, row, p) }
 	b := batch{vocab: len(row)}
 	var want []int32
 	for seed := uint64(1); len(want) < 40; seed += 1 << 33 {
@@ -268,7 +279,7 @@ func TestArgmax(t *testing.T) {
 // parameters ask for (chi-square).
 func TestDistribution(t *testing.T) {
 	c := cudatest.Open(t)
-	const vocab, draws = 11, 700
+	const vocab, draws = 11, 1500
 	row := []float32{0.3, -1, 2, 1.5, 2, 0, -4, 1, 0.2, negInf, 1.2}
 	for _, p := range []host.Params{
 		{Temperature: 1, TopP: 1}, {Temperature: 0.6, TopP: 1}, {Temperature: 1, TopP: 0.8}, {Temperature: 1.3, TopP: 1, TopK: 4},

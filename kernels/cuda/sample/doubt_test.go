@@ -46,15 +46,7 @@ func TestAlike(t *testing.T) {
 			p.TopK = 4000 + i
 		}
 		row := alike(rng, i, vocab)
-		q, err := host.New(p, nil, vocab)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := q.Next(row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.logits, b.params, want = append(b.logits, row...), append(b.params, p), append(want, r.ID)
+		want = append(want, b.ask(t, row, p))
 	}
 	if ids, _ := b.run(c, 0, 0); !slices.Equal(ids, want) {
 		t.Errorf("%v, want %v", ids, want)
@@ -105,15 +97,7 @@ func TestLarge(t *testing.T) {
 	for i, p := range []host.Params{{TopP: 0.95, Temperature: 0.8}, {TopP: 1, TopK: 40, Temperature: 1}, {TopP: 0.5, TopK: 100_000, Temperature: 1.1}} {
 		p.RepetitionPenalty, p.Logprobs, p.Seed = 1, -1, uint64(i)
 		row := randomRow(rng, i, vocab)
-		q, err := host.New(p, nil, vocab)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := q.Next(row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.logits, b.params, want = append(b.logits, row...), append(b.params, p), append(want, r.ID)
+		want = append(want, b.ask(t, row, p))
 	}
 	if ids, _ := b.run(c, 0, 1); !slices.Equal(ids, want) {
 		t.Errorf("%v, want %v", ids, want)
