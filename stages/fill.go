@@ -27,41 +27,50 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 	st.Spans, st.Prefill, st.Decode = st.Spans[:0], st.Prefill[:0], st.Decode[:0]
 	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
 	st.draws = st.draws[:0]
+	st.inputs.begin(t)
 	copy(st.inputs.tokens, b.Tokens)
-	if err := st.fillSpans(b); err != nil {
+	if err := st.fillRows(s, b); err != nil {
 		st.T = 0
 		return err
-	}
-	if n := len(b.Draws); n > 0 {
-		if n != len(st.Wanted) || !st.Choose() {
-			st.T = 0
-			return fmt.Errorf("%w: %d draws for %d rows", ErrBatch, n, len(st.Wanted))
-		}
-		st.draws = append(st.draws, b.Draws...)
 	}
 	st.view()
-	copy(st.inputs.take, b.Take)
-	st.sendInputs(s)
-	if err := st.takeTokens(s, b); err != nil {
-		st.T = 0
-		return err
-	}
+	st.sendInputs(s, b)
 	st.repeated = false
 	if r, ok := s.(device.Repeater); ok {
-		st.repeated = r.Repeat(st.stepKey(b.Watched))
+		st.repeated = r.Repeat(st.stepKey(b))
+	}
+	if !st.repeated {
+		st.takeTokens(s, b)
 	}
 	return nil
 }
 
+// fillRows copies and checks what belongs to b's rows.
+func (st *State) fillRows(s device.Stream, b *Batch) error {
+	if err := st.fillSpans(b); err != nil {
+		return err
+	}
+	if n := len(b.Draws); n > 0 {
+		if n != len(st.Wanted) || !st.Choose() {
+			return fmt.Errorf("%w: %d draws for %d rows", ErrBatch, n, len(st.Wanted))
+		}
+		st.draws = append(st.draws, b.Draws...)
+	}
+	return st.checkTake(s, b)
+}
+
 // stepKey tells apart steps of different work, 0 for one that has prompts or is looked
 // at.
-func (st *State) stepKey(watched bool) uint64 {
-	if watched || len(st.Prefill) > 0 || st.All || st.layout == nil {
+func (st *State) stepKey(b *Batch) uint64 {
+	if b.Watched || len(st.Prefill) > 0 || st.All || st.layout == nil {
 		return 0
 	}
 	const prime = 0x100000001b3
-	key := uint64(14695981039346656037)
-	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.draws)), st.layout.StepKey(st.Decode)} {
+	key, from := uint64(14695981039346656037), uint64(0)
+	if b.From != nil {
+		from = b.From.id
+	}
+	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.draws)), from, st.layout.StepKey(st.Decode)} {
 		key = (key ^ v) * prime
 	}
 	return key | 1
@@ -162,10 +171,6 @@ func (st *State) view() {
 	if !f.picked.Zero() {
 		st.Picked = f.picked.RowRange(0, n)
 	}
-	st.IDs = f.ids.RowRange(0, t)
-	st.Positions = f.positions.RowRange(0, t)
-	st.Slots = f.slots.RowRange(0, t)
-	st.Rows = f.rows.RowRange(0, n)
 	st.Hidden = f.hidden.RowRange(0, t)
 	st.Normed = f.normed.RowRange(0, t)
 	st.Delta = f.delta.RowRange(0, t)

@@ -7,93 +7,84 @@ import (
 	"krater/kernels/tensor"
 )
 
-// inputs is what a batch brings: on the host, and as one piece of memory on the device.
-// An accelerator gets it in one copy, with the table of spans that its operators read.
+// inputs is what a batch brings: on the host, and as one piece of memory on the device,
+// which gets it in one copy. The parts lie one behind the other, each as long as the
+// batch needs it, so that a step of a few rows brings a few bytes: where they lie depends
+// on the numbers of rows, logit rows, draws and taken tokens alone, as steps that are
+// repeated (stepKey) must have it.
 type inputs struct {
 	host   []int32
-	tokens []int32 // [tokens] parts of host
-	pos    []int32 // [tokens]
-	slots  []int32 // [tokens]
-	take   []int32 // [seqs] where a step takes its tokens from; empty where the device cannot choose
-	draws  []int32 // [logit rows * DrawWords], at an even word; empty where the device cannot choose
-	rows   []int32 // [logit rows]
-	spans  []int32 // the table's room; empty on host memory
+	tokens []int32 // [T] parts of host
+	pos    []int32 // [T]
+	slots  []int32 // [T]
 
-	dev  device.Mat // [1, len(host)] I32
-	draw device.Mat // [1, len(draws)] of it
-	from device.Mat // [len(take), 1] of it
-	used int        // words of spans
+	dev   device.Mat // [1, len(host)] I32
+	draw  device.Mat // [1, draws * DrawWords] of it, at an even word; empty where the host chooses
+	from  device.Mat // [T, 1] of it: where a step takes its tokens from; empty where it brings them
+	spans device.Mat // [1, *] of it, at a multiple of 16 bytes: the table of spans; empty on host memory
 }
 
-// inputWords is the size of inputs, in 32-bit words.
+// inputWords is the size of inputs at most, in 32-bit words.
 func inputWords(lim Limits, l device.Layout) int {
 	n := 3*lim.Tokens + lim.LogitRows
 	if l != nil {
-		n = whole(n+lim.LogitRows*l.DrawWords()+lim.Seqs) + l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
+		n = whole(whole(n+lim.Seqs)+lim.LogitRows*l.DrawWords()) + l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
 	}
 	return n
 }
 
-// whole rounds words up to 16 bytes: a table of spans starts at a multiple of them.
+// whole rounds words up to 16 bytes: draws and a table of spans start at a multiple of them.
 func whole(words int) int { return (words + 3) &^ 3 }
 
-// allocInputs makes the state's inputs on dev and their views.
+// allocInputs makes the state's inputs on dev.
 func (st *State) allocInputs(dev device.Device) error {
-	in, t := &st.inputs, st.lim.Tokens
-	n := inputWords(st.lim, st.layout)
+	in, n := &st.inputs, inputWords(st.lim, st.layout)
 	var err error
 	if in.dev, err = device.AllocMat(dev, tensor.I32, 1, n); err != nil {
 		return err
 	}
 	st.bufs = append(st.bufs, in.dev.Buf)
 	in.host = make([]int32, n)
-	at := 0
-	if st.layout != nil {
-		n := st.lim.LogitRows * st.layout.DrawWords()
-		in.draws, in.draw = in.host[:n:n], in.dev.ColRange(0, n)
-		at = n
-	}
-	cut := func(n int) ([]int32, device.Mat) {
-		part := in.host[at : at+n : at+n]
-		m := in.dev.ColRange(at, at+n)
-		m.Rows, m.Cols, m.Stride = n, 1, 1
-		at += n
-		return part, m
-	}
-	in.tokens, st.full.ids = cut(t)
-	in.pos, st.full.positions = cut(t)
-	in.slots, st.full.slots = cut(t)
-	in.rows, st.full.rows = cut(st.lim.LogitRows)
-	if st.layout != nil {
-		in.take, in.from = cut(st.lim.Seqs)
-	}
-	if st.layout != nil {
-		at = whole(at)
-	}
-	in.spans = in.host[at:]
 	return nil
 }
 
-// sendInputs enqueues the copy of what Fill wrote to the device.
-func (st *State) sendInputs(s device.Stream) {
-	in := &st.inputs
-	copy(in.rows, st.Wanted)
+// begin lays out the parts that a batch of t rows always has.
+func (in *inputs) begin(t int) {
+	in.tokens, in.pos, in.slots = in.host[:t:t], in.host[t:2*t:2*t], in.host[2*t:3*t:3*t]
+}
+
+// column is part [at, at+n) on the device as a column.
+func (in *inputs) column(at, n int) device.Mat {
+	m := in.dev.ColRange(at, at+n)
+	m.Rows, m.Cols, m.Stride = n, 1, 1
+	return m
+}
+
+// sendInputs lays out the other parts, has the state's matrices show them, and enqueues the
+// copy to the device.
+func (st *State) sendInputs(s device.Stream, b *Batch) {
+	in, t := &st.inputs, st.T
+	st.IDs, st.Positions, st.Slots = in.column(0, t), in.column(t, t), in.column(2*t, t)
+	at := 3 * t
+	st.Rows = in.column(at, copy(in.host[at:], st.Wanted))
+	at += len(st.Wanted)
 	if st.layout != nil {
+		in.from = in.column(at, 0)
+		if b.From != nil {
+			in.from = in.column(at, copy(in.host[at:], b.Take))
+			at += len(b.Take)
+		}
+		at = whole(at)
 		words := st.layout.DrawWords()
 		for i := range st.draws {
-			st.layout.PutDraw(in.draws[i*words:(i+1)*words], st.draws[i])
+			st.layout.PutDraw(in.host[at+i*words:][:words], st.draws[i])
 		}
-		in.used = st.layout.PutSpans(in.spans, st.Prefill, st.Decode)
-		n := len(in.host) - len(in.spans) + in.used
-		s.CopyIn(in.dev.ColRange(0, n), int32Bytes(in.host[:n]))
-		return
+		in.draw = in.dev.ColRange(at, at+len(st.draws)*words)
+		at = whole(at + len(st.draws)*words)
+		in.spans = in.dev.ColRange(at, in.dev.Cols)
+		at += st.layout.PutSpans(in.host[at:], st.Prefill, st.Decode)
 	}
-	s.CopyIn(st.IDs, int32Bytes(in.tokens[:st.T]))
-	s.CopyIn(st.Positions, int32Bytes(in.pos[:st.T]))
-	s.CopyIn(st.Slots, int32Bytes(in.slots[:st.T]))
-	if len(st.Wanted) > 0 {
-		s.CopyIn(st.Rows, int32Bytes(st.Wanted))
-	}
+	s.CopyIn(in.dev.ColRange(0, at), int32Bytes(in.host[:at]))
 }
 
 // gatherer moves words: a token's number is as good as any.
@@ -101,13 +92,12 @@ type gatherer interface {
 	GatherRows(s device.Stream, out, table, ids device.Mat)
 }
 
-// takeTokens enqueues the taking of tokens that another step chooses.
-func (st *State) takeTokens(s device.Stream, b *Batch) error {
+// checkTake checks the tokens that a batch takes from another step.
+func (st *State) checkTake(s device.Stream, b *Batch) error {
 	if b.From == nil {
 		return nil
 	}
-	ops, ok := s.Device().(gatherer)
-	if !ok || len(b.Take) != st.T || st.T > len(st.inputs.take) || len(b.From.draws) == 0 {
+	if _, ok := s.Device().(gatherer); !ok || len(b.Take) != st.T || st.T > st.lim.Seqs || len(b.From.draws) == 0 {
 		return fmt.Errorf("%w: tokens of another step for %d rows", ErrBatch, st.T)
 	}
 	for i, from := range b.Take {
@@ -115,13 +105,20 @@ func (st *State) takeTokens(s device.Stream, b *Batch) error {
 			return fmt.Errorf("%w: row %d takes token %d of %d", ErrBatch, i, from, len(b.From.draws))
 		}
 	}
-	words := func(m device.Mat, n int) device.Mat {
-		m = m.RowRange(0, n)
+	return nil
+}
+
+// takeTokens enqueues the taking of tokens that another step chooses.
+func (st *State) takeTokens(s device.Stream, b *Batch) {
+	if b.From == nil {
+		return
+	}
+	words := func(m device.Mat) device.Mat {
 		m.DType = tensor.F32 // of the same size, moved as it is
 		return m
 	}
-	ops.GatherRows(s, words(st.full.ids, st.T), words(b.From.full.chosen, len(b.From.draws)), st.inputs.from.RowRange(0, st.T))
-	return nil
+	chosen := b.From.full.chosen.RowRange(0, len(b.From.draws))
+	s.Device().(gatherer).GatherRows(s, words(st.IDs), words(chosen), st.inputs.from)
 }
 
 // PrefillSpans are the batch's prompts as operators take them.
@@ -139,6 +136,5 @@ func (st *State) table() device.Mat {
 	if st.layout == nil {
 		return device.Mat{}
 	}
-	in := &st.inputs
-	return in.dev.ColRange(len(in.host)-len(in.spans), len(in.host))
+	return st.inputs.spans
 }

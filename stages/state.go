@@ -2,6 +2,7 @@ package stages
 
 import (
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"krater/kernels/device"
@@ -56,6 +57,7 @@ type State struct {
 	Work   []device.ExpertRows // capacity E
 	Counts []int32             // [E]
 
+	id       uint64 // another state's step knows this one by it
 	cfg      *model.Config
 	lim      Limits
 	layout   device.Layout // of the device, nil on host memory
@@ -74,7 +76,6 @@ type State struct {
 
 // views are a State's matrices as allocated.
 type views struct {
-	ids, positions, slots, rows              device.Mat
 	hidden, normed, delta, shared, expertOut device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
 	picked, final, logits, chosen            device.Mat
@@ -131,6 +132,9 @@ func StateBytes(cfg *model.Config, lim Limits, l device.Layout) int64 {
 	return n
 }
 
+// lastState numbers states.
+var lastState atomic.Uint64
+
 // NewState allocates a state on dev for batches within lim (checked by
 // Limits.For).
 func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) {
@@ -138,7 +142,7 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 	if err != nil {
 		return nil, err
 	}
-	st := &State{cfg: cfg, lim: lim, layout: device.LayoutOf(dev)}
+	st := &State{id: lastState.Add(1), cfg: cfg, lim: lim, layout: device.LayoutOf(dev)}
 	if err := st.allocInputs(dev); err != nil {
 		return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
 	}
@@ -236,7 +240,7 @@ func (st *State) Draws() (ids, draws device.Mat, ok bool) {
 		return device.Mat{}, device.Mat{}, false
 	}
 	n := len(st.draws)
-	return st.full.chosen.RowRange(0, n), st.inputs.draw.ColRange(0, n*st.layout.DrawWords()), true
+	return st.full.chosen.RowRange(0, n), st.inputs.draw, true
 }
 
 // FetchChosen is FetchLogits for the tokens the device chose.

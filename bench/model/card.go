@@ -66,8 +66,9 @@ type CardOptions struct {
 // Together is the largest depth at which several streams are measured.
 const Together = 2048
 
-// warmup is steps before those that count: the second of a kind makes a graph.
-const warmup = 4
+// warmup is steps before those that count: the second of a kind makes a graph, for either
+// of two states.
+const warmup = 6
 
 // pairs are streams and depths to be measured.
 func (o *CardOptions) pairs() (list [][2]int) {
@@ -151,22 +152,22 @@ func (b *bench) cardPrefill(n int) (*CardPrefill, error) {
 	return p, nil
 }
 
-// cardDecode measures streams at a depth.
+// chainer enqueues a step while the one before it runs, as serving does (direct.Model).
+type chainer interface {
+	Chain(b *stages.Batch, n int, read func(step int, st *stages.State) error) error
+}
+
+// cardDecode measures streams at a depth: the time from one step's tokens to the next's,
+// with the next step always enqueued already.
 func (b *bench) cardDecode(r *CardReport, o *CardOptions, streams, context int) error {
 	b.tell("decode, %d streams at %d tokens", streams, context)
 	q, _, err := b.start(streams, context, o.room())
 	if err != nil {
 		return err
 	}
-	var times stat.Sample
-	for i := range o.Decode + warmup {
-		d, err := b.forward(q)
-		if err != nil {
-			return err
-		}
-		if i >= warmup {
-			times = append(times, ms(d))
-		}
+	times, err := b.chain(q, o.Decode)
+	if err != nil {
+		return err
 	}
 	s := steps(times)
 	r.Decode = append(r.Decode, CardDecode{Streams: streams, Context: context, TokS: 1e3 * float64(streams) / s.P50MS, Steps: s})
@@ -174,6 +175,40 @@ func (b *bench) cardDecode(r *CardReport, o *CardOptions, streams, context int) 
 		_, err := b.forward(q)
 		return err
 	})
+}
+
+// chain decodes n tokens of every sequence after some to warm up.
+func (b *bench) chain(q *sequences, n int) (times stat.Sample, err error) {
+	c, ok := b.run.(chainer)
+	if !ok {
+		for i := range n + warmup {
+			d, err := b.forward(q)
+			if err != nil {
+				return nil, err
+			}
+			if i >= warmup {
+				times = append(times, ms(d))
+			}
+		}
+		return times, nil
+	}
+	q.decodes()
+	q.batch.Draws = greedy(&q.batch)
+	var last time.Time
+	err = c.Chain(&q.batch, n+warmup, func(i int, st *stages.State) error {
+		now := time.Now()
+		if i >= warmup {
+			times = append(times, ms(now.Sub(last)))
+		}
+		last = now
+		for j := range q.next {
+			id, _ := st.ChosenID(j)
+			q.next[j] = max(id, 0)
+		}
+		return nil
+	})
+	q.pos += n + warmup
+	return times, err
 }
 
 // profile adds up the time of every operator of f.

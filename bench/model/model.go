@@ -202,13 +202,18 @@ func (b *bench) step(batch *stages.Batch, read func(*stages.State)) (time.Durati
 	return took, err
 }
 
-// forward decodes one token of every sequence.
-func (b *bench) forward(q *sequences) (time.Duration, error) {
+// decodes makes the batch the next step of every sequence.
+func (q *sequences) decodes() {
 	q.batch.Tokens = q.next
 	for i := range q.batch.Spans {
 		s := &q.batch.Spans[i]
 		s.Row, s.Pos, s.Len, s.Decode, s.Want = i, q.pos, 1, true, true
 	}
+}
+
+// forward decodes one token of every sequence.
+func (b *bench) forward(q *sequences) (time.Duration, error) {
+	q.decodes()
 	q.pos++
 	return b.step(&q.batch, func(st *stages.State) {
 		for i := range q.next {

@@ -24,11 +24,13 @@ type benchCmd struct {
 
 type benchEngineCmd struct {
 	modelFlag
+	synthFlags
 	engineFlags
 	ActorsVsDirect bool  `help:"Compare a decode step through the actors with the same stages called as functions."`
 	Prefill        []int `help:"Prompt lengths whose time to the first token is measured." default:"200"`
 	Decode         int   `help:"Tokens of a measured answer." default:"128"`
 	Batch          []int `help:"Numbers of streams that answer together." default:"1,8"`
+	Context        []int `help:"On a GPU: lengths of the prompts that answers follow." default:"2048"`
 	Rounds         int   `help:"Windows of each measurement; the median counts." default:"15"`
 	JSON           bool  `name:"json" help:"Print the report as JSON."`
 }
@@ -75,8 +77,14 @@ func (c *benchEngineCmd) Run(e *env) error {
 	if c.Decode < 2 || c.Rounds < 1 {
 		return errors.New("--decode wants at least 2 tokens, --rounds at least 1")
 	}
+	if c.onCard() {
+		return c.runCard(e)
+	}
 	if c.Device != "cpu" {
-		return errors.New("--device: krater bench measures the processor")
+		return errors.New("--device: krater bench measures the processor or a card")
+	}
+	if c.Shape != "" {
+		return errors.New("--shape: on the processor only krater bench model makes models")
 	}
 	if len(c.Batch) > 0 {
 		c.MaxSeqs = max(c.MaxSeqs, slices.Max(c.Batch))

@@ -12,19 +12,20 @@ import (
 	"krater/stages/sample"
 )
 
-// promptIDs is a prompt of n tokens that no two calls share the end of.
-func (b *bench) promptIDs(n int) []int32 {
+// promptIDs is a prompt of n tokens, another for each stream: streams of equal text would
+// ask for the same experts.
+func (b *bench) promptIDs(stream, n int) []int32 {
 	ids := make([]int32, n)
 	for i := range ids {
-		ids[i] = int32((i*7919 + 13) % b.s.cfg.Vocab)
+		ids[i] = int32((i*7919 + stream*104729 + 13) % b.s.cfg.Vocab)
 	}
 	return ids
 }
 
 // request asks for exactly n tokens, greedily.
-func (b *bench) request(prompt, n int) *engine.Request {
+func (b *bench) request(stream, prompt, n int) *engine.Request {
 	return &engine.Request{
-		ID: "bench", Prompt: engine.Prompt{IDs: b.promptIDs(prompt)}, MaxTokens: n, IgnoreEOS: true, Logprobs: -1,
+		ID: "bench", Prompt: engine.Prompt{IDs: b.promptIDs(stream, prompt)}, MaxTokens: n, IgnoreEOS: true, Logprobs: -1,
 		Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1},
 	}
 }
@@ -63,8 +64,8 @@ func (b *bench) streams(n int) (float64, error) {
 		err         error
 	}
 	results := make(chan result, n)
-	for range n {
-		s, err := b.g.Submit(context.Background(), b.request(benchPrompt, b.c.Decode))
+	for i := range n {
+		s, err := b.g.Submit(context.Background(), b.request(i, benchPrompt, b.c.Decode))
 		if err != nil {
 			return 0, err
 		}
@@ -95,7 +96,7 @@ func (b *bench) streams(n int) (float64, error) {
 // firstToken measures the time to the first token of a prompt, in milliseconds.
 func (b *bench) firstToken(n int) (float64, error) {
 	start := time.Now()
-	s, err := b.g.Submit(context.Background(), b.request(n, 1))
+	s, err := b.g.Submit(context.Background(), b.request(0, n, 1))
 	if err != nil {
 		return 0, err
 	}
@@ -135,7 +136,7 @@ func (b *bench) pair(d *direct.Model, directFirst bool) (directUS, actorUS float
 // actorAnswer makes the answer of request through the pipeline and returns the
 // time of a decode step and the number of tokens.
 func (b *bench) actorAnswer() (float64, int, error) {
-	s, err := b.g.Submit(context.Background(), b.request(benchPrompt, b.c.Decode))
+	s, err := b.g.Submit(context.Background(), b.request(0, benchPrompt, b.c.Decode))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -147,7 +148,7 @@ func (b *bench) actorAnswer() (float64, int, error) {
 // then a step a token with the sampler the pipeline uses. It returns the ids
 // and the time of a decode step.
 func (b *bench) directAnswer(d *direct.Model) ([]int32, float64, error) {
-	prompt := b.promptIDs(benchPrompt)
+	prompt := b.promptIDs(0, benchPrompt)
 	seq, err := sample.New(sample.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: -1, IgnoreEOS: true}, prompt, b.s.cfg.Vocab)
 	if err != nil {
 		return nil, 0, err

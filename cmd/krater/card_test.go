@@ -17,6 +17,7 @@ import (
 	"krater/kernels/cpu"
 	"krater/kernels/cuda"
 	"krater/kernels/cuda/gemv"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/direct"
@@ -363,5 +364,60 @@ func TestServeOnCard(t *testing.T) {
 	}
 	if n := s.metrics()["krater:steps_ahead_total"] - before; n < 20 {
 		t.Errorf("%v steps of 23 were made ahead", n)
+	}
+}
+
+// TestChainOnCard: steps enqueued ahead of the tokens that they take choose the tokens that
+// steps one by one do, over many of them and with several rows, graphs made on the way.
+func TestChainOnCard(t *testing.T) {
+	d := onCard(t, latentModel(t), load.Precision{Experts: 4, Group: 32}, tensor.BF16, false)
+	const n = 12
+	for _, rows := range []int{1, 3} {
+		var batch stages.Batch
+		for i := range rows {
+			prompt := randomTokens(20+i, i)
+			sp := stages.Span{Seq: uint64(i), Span: device.Span{Len: len(prompt), Blocks: []int32{int32(3 * i), int32(3*i + 1), int32(3*i + 2)}}}
+			if err := d.Step(&stages.Batch{Tokens: prompt, Spans: []stages.Span{sp}}, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+			sp.Row, sp.Pos, sp.Len, sp.Decode, sp.Want = i, len(prompt), 1, true, true
+			batch.Tokens, batch.Spans, batch.Draws = append(batch.Tokens, 5), append(batch.Spans, sp), append(batch.Draws, device.Draw{TopP: 1})
+		}
+		ids := func(st *stages.State) (out []int32) {
+			for i := range rows {
+				id, ok := st.ChosenID(i)
+				if !ok {
+					t.Fatal("the card has not chosen")
+				}
+				out = append(out, id)
+			}
+			return out
+		}
+		var want, got [][]int32
+		alone := stages.Batch{Tokens: slices.Clone(batch.Tokens), Spans: slices.Clone(batch.Spans), Draws: batch.Draws}
+		for range n {
+			if err := d.Step(&alone, nil, func(st *stages.State) error {
+				want = append(want, ids(st))
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			alone.Tokens = want[len(want)-1]
+			for i := range alone.Spans {
+				alone.Spans[i].Pos++
+			}
+		}
+		if err := d.Chain(&batch, n, func(_ int, st *stages.State) error {
+			got = append(got, ids(st))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("%d rows: %v in a chain, %v one by one", rows, got, want)
+		}
+		if slices.EqualFunc(want[1:], want[:n-1], slices.Equal) {
+			t.Errorf("%d rows: always the same tokens, which shows little: %v", rows, want)
+		}
 	}
 }

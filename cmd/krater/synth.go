@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -48,7 +49,31 @@ func (f *synthFlags) source() (*source, error) {
 	if f.Layers > 0 {
 		name = fmt.Sprintf("%s, %d layers", name, f.Layers)
 	}
-	return &source{name: name, files: memoryFiles{"config.json": m.JSON}, synth: m}, nil
+	files := memoryFiles{"config.json": m.JSON, "tokenizer.json": madeTokenizer(m.Config.Vocab)}
+	return &source{name: name, files: files, synth: m}, nil
+}
+
+// madeTokenizer is a tokenizer.json of n tokens, each with a text: a byte the first 256, t
+// and its number the others.
+func madeTokenizer(n int) []byte {
+	vocab := make(map[string]int, n)
+	next := rune(256)
+	for b := range rune(min(n, 256)) {
+		r := b // as byte-level tokenizers write it: printable ones as they are, others from 256 on
+		if b < '!' || b > '~' && b < 0xa1 || b == 0xad {
+			r, next = next, next+1
+		}
+		vocab[string(r)] = int(b)
+	}
+	for i := 256; i < n; i++ {
+		vocab["t"+strconv.Itoa(i)] = i
+	}
+	byteLevel := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}
+	text, _ := json.Marshal(map[string]any{ // plain data
+		"version": "1.0", "model": map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}},
+		"pre_tokenizer": byteLevel, "decoder": byteLevel, "added_tokens": []any{},
+	})
+	return text
 }
 
 type synthCmd struct {

@@ -3,8 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"krater/stages/text/tokenizer"
 )
 
 // shape is the smallest part of a real shape that has experts and room for the
@@ -83,5 +86,28 @@ func TestSynthCache(t *testing.T) {
 	}
 	if now, err := os.Stat(file); err != nil || !now.ModTime().Equal(info.ModTime()) {
 		t.Error("the cache was made anew")
+	}
+}
+
+// TestMadeTokenizer: every token of a made model has a text of its own, and bytes are
+// tokens.
+func TestMadeTokenizer(t *testing.T) {
+	for _, n := range []int{200, 256, 1000} {
+		s := &source{name: "made", files: memoryFiles{"tokenizer.json": madeTokenizer(n)}}
+		tok, _, err := s.tokenizer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for id := range int32(n) {
+			text, ok := tok.TokenBytes(id)
+			if !ok || len(text) == 0 || seen[string(text)] {
+				t.Fatalf("token %d of %d: %q", id, n, text)
+			}
+			seen[string(text)] = true
+		}
+		if tok.VocabSize() != n || n >= 256 && !slices.Equal(tok.Encode("a\x00é", tokenizer.EncodeOptions{}), []int32{'a', 0, 0xc3, 0xa9}) {
+			t.Errorf("%d tokens: %d, %v", n, tok.VocabSize(), tok.Encode("a\x00é", tokenizer.EncodeOptions{}))
+		}
 	}
 }

@@ -13,8 +13,10 @@ import (
 // at a time.
 type Model struct {
 	Parts  *load.Parts
+	dev    device.Device
 	stream device.Stream
 	state  *stages.State
+	second *flight // made by Chain
 }
 
 // New makes a model of parts, which it does not own.
@@ -27,11 +29,16 @@ func New(dev device.Device, parts *load.Parts) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Model{Parts: parts, stream: s, state: st}, nil
+	return &Model{Parts: parts, dev: dev, stream: s, state: st}, nil
 }
 
-// Close frees the state.
-func (m *Model) Close() { m.state.Close() }
+// Close frees the states.
+func (m *Model) Close() {
+	m.state.Close()
+	if m.second != nil {
+		m.second.state.Close()
+	}
+}
 
 // Limits are those the model was loaded for.
 func (m *Model) Limits() stages.Limits { return m.Parts.Limits }
@@ -54,6 +61,14 @@ func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Stat
 
 // Forward takes a filled state through all stages and waits for s.
 func Forward(s device.Stream, p *load.Parts, st *stages.State, probe stages.Probe) error {
+	if err := enqueue(s, p, st, probe); err != nil {
+		return err
+	}
+	return s.Synchronize()
+}
+
+// enqueue is Forward without the wait.
+func enqueue(s device.Stream, p *load.Parts, st *stages.State, probe stages.Probe) error {
 	p.Embed.Run(s, st, probe)
 	for _, g := range p.Groups {
 		if st.Repeated() {
@@ -64,7 +79,7 @@ func Forward(s device.Stream, p *load.Parts, st *stages.State, probe stages.Prob
 		}
 	}
 	p.Head.Run(s, st, probe)
-	return s.Synchronize()
+	return nil
 }
 
 // layers runs a group.

@@ -17,6 +17,8 @@ import (
 const (
 	// stepSpin is how long the card's thread looks for the next step before it sleeps.
 	stepSpin = 2 * time.Millisecond
+	// askEvery is how often somebody who waits asks the driver whether the card is well.
+	askEvery = 2 * time.Millisecond
 	// stagingBytes is a stream's room of pinned memory for copies from and to the host,
 	// stagedMax the largest copy that goes through it.
 	stagingBytes = 16 << 20
@@ -47,6 +49,7 @@ type Stream struct {
 	doneAt  cu.DevicePtr
 	count   uint32
 	sent    bool // the card will write count
+	usual   usual
 	err     error
 }
 
@@ -134,7 +137,6 @@ func (s *Stream) Begin() {
 
 // step is what a stream knows of the step that Repeat has begun.
 type step struct {
-	begin  launch.List // what comes before it
 	key    uint64
 	cut    bool   // it has left in several pieces
 	replay *entry // it is done by this graph
@@ -158,12 +160,14 @@ func (s *Stream) Repeat(key uint64) bool {
 	return false
 }
 
-// keepStep is Keep, with what has been added so far set aside: it is of this step alone.
+// keepStep is Keep. What has been added so far is not of the step.
 func (s *Stream) keepStep(on bool) {
+	if len(s.List.Ops) > 0 {
+		s.Flush()
+		s.step.cut = false
+	}
 	s.keep = on
 	if on {
-		s.step.begin, s.List = s.List, s.step.begin
-		s.List.Reset()
 		s.card.owner.SetSpin(stepSpin)
 	} else {
 		s.card.owner.SetSpin(0)
@@ -187,7 +191,6 @@ func (s *Stream) Flush() {
 func (s *Stream) clear() {
 	s.uploads, s.downs = s.uploads[:0], s.downs[:0]
 	s.List.Reset()
-	s.step.begin.Reset()
 }
 
 // Fail has the stream answer err, unless it already answers another.
@@ -204,10 +207,7 @@ func (s *Stream) flush() error {
 			return fmt.Errorf("copy of %d bytes to the card: %w", len(u.src), err)
 		}
 	}
-	err := s.card.run.run(&s.card.mods, &s.step.begin, s.s)
-	if err != nil {
-		return err
-	}
+	var err error
 	switch {
 	case s.step.replay != nil:
 		err = s.graphs.replay(s)
@@ -347,13 +347,22 @@ func (s *Stream) Synchronize() error {
 // wait looks at a word the card writes at the end: the owner's thread stays free for
 // other streams. What fails on the card writes nothing, so ask now and then.
 func (s *Stream) wait() error {
-	want := s.count
-	limit := 2 * time.Millisecond
+	begin, asked := time.Now(), time.Duration(0)
 	for {
-		err := driver.SpinUntil(s.word, want, limit)
+		passed := time.Since(begin)
+		nap, look := s.usual.next(passed)
+		if nap > 0 {
+			driver.Nap(nap)
+		}
+		err := driver.SpinUntil(s.word, s.count, look)
 		if err == nil {
+			s.usual.took(time.Since(begin))
 			return nil
 		}
+		if passed < asked+askEvery {
+			continue
+		}
+		asked = passed
 		idle := false
 		if err := s.card.do(func() error {
 			e := s.s.Query()
@@ -368,10 +377,6 @@ func (s *Stream) wait() error {
 		if idle {
 			return nil
 		}
-		// A long prompt: do not burn the core for nothing.
-		limit = 20 * time.Microsecond
-		runtime.Gosched()
-		time.Sleep(100 * time.Microsecond)
 	}
 }
 
@@ -422,7 +427,7 @@ func (e *Event) Done() bool {
 // Wait blocks until the point was reached.
 func (e *Event) Wait() error {
 	for e.err == nil && !e.Done() {
-		time.Sleep(20 * time.Microsecond)
+		driver.Nap(20 * time.Microsecond)
 	}
 	if e.err == nil {
 		e.err = e.card.Err()

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors/engine"
+	"krater/bench/stat"
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/direct"
+)
+
+// cardEngineReport is what answers take on a GPU, through the actors and by the card alone.
+type cardEngineReport struct {
+	Model string `json:"model"`
+	Card  string `json:"card"`
+	benchHost
+	Precision string              `json:"precision"`
+	KVType    string              `json:"kv_dtype"`
+	Decode    []*cardEngineDecode `json:"decode"`
+	Prefill   []prefillResult     `json:"prefill"`
+}
+
+// cardEngineDecode is a number of streams behind prompts of a length. The card's own step
+// is one of a chain that is enqueued without a look at the tokens; what a step through
+// the actors takes beyond it the card has waited for.
+type cardEngineDecode struct {
+	Streams     int     `json:"streams"`
+	Context     int     `json:"context"`
+	TokensPerS  float64 `json:"tokens_per_second"`
+	ActorStepUS float64 `json:"actor_step_us"`
+	CardStepUS  float64 `json:"card_step_us"`
+	WaitUS      float64 `json:"wait_us"` // the median of rounds' differences
+
+	actor, card, wait stat.Sample
+}
+
+// chainWarm is the steps of a chain before those that count: the second of a kind makes a
+// graph, for either of two states.
+const chainWarm = 5
+
+// runCard measures a model on a GPU.
+func (c *benchEngineCmd) runCard(e *env) error {
+	if c.Decode < 4*chainWarm {
+		return fmt.Errorf("--decode %d: want at least %d on a GPU", c.Decode, 4*chainWarm)
+	}
+	src, err := (&benchModelCmd{modelFlag: c.modelFlag, synthFlags: c.synthFlags}).source()
+	if err != nil {
+		return err
+	}
+	cfg, _, err := src.config()
+	if err != nil {
+		return err
+	}
+	f := &c.engineFlags
+	most := max(1, slices.Max(append([]int{1}, c.Batch...)))
+	deepest := slices.Max(slices.Concat([]int{1}, c.Context, c.Prefill))
+	f.MaxSeqs = max(f.MaxSeqs, most)
+	if f.KVCache == 0 {
+		blocks := most * (deepest/f.BlockTokens + c.Decode/f.BlockTokens + 3)
+		f.KVCache = size(int64(blocks) * kvBlockBytes(cfg, f.BlockTokens, kvTypes[f.KVDType]))
+	}
+	s, err := prepareSource(e, src, f, limits{})
+	if err != nil {
+		return err
+	}
+	if s.card == nil {
+		return errors.New("bench --device cuda needs a GPU")
+	}
+	if err := s.load(context.Background(), f, reportOn(e.err)); err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := s.pipeline(f, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	g, err := s.gateway(p, "")
+	if err != nil {
+		return err
+	}
+	b := &bench{c: c, s: s, p: p, g: g}
+	r := &cardEngineReport{Model: src.name, Card: s.card.Describe(), benchHost: host(), Precision: precisionName(s.look.options.Precision), KVType: f.KVDType}
+	if err := b.onCard(e, r); err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeJSON(e.out, r)
+	}
+	return r.print(e.out)
+}
+
+// onCard measures everything in interleaved rounds.
+func (b *bench) onCard(e *env, r *cardEngineReport) error {
+	d, err := direct.New(b.s.card, b.s.parts)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for _, n := range b.c.Batch {
+		for _, length := range b.c.Context {
+			r.Decode = append(r.Decode, &cardEngineDecode{Streams: n, Context: length})
+		}
+	}
+	prefill := make([]stat.Sample, len(b.c.Prefill))
+	for round := range b.c.Rounds + 1 { // the first warms up
+		fmt.Fprintf(e.err, "krater: round %d of %d\n", round, b.c.Rounds)
+		for _, x := range r.Decode {
+			actor, err := b.answers(x.Streams, x.Context)
+			if err != nil {
+				return err
+			}
+			card, err := b.chained(d, x.Streams, x.Context)
+			if err != nil {
+				return err
+			}
+			if round > 0 {
+				x.actor, x.card, x.wait = append(x.actor, actor), append(x.card, card), append(x.wait, actor-card)
+			}
+		}
+		for i, n := range b.c.Prefill {
+			ms, err := b.firstToken(n)
+			if err != nil {
+				return err
+			}
+			if round > 0 {
+				prefill[i] = append(prefill[i], ms)
+			}
+		}
+	}
+	for _, x := range r.Decode {
+		x.ActorStepUS, x.CardStepUS, x.WaitUS = x.actor.Median(), x.card.Median(), x.wait.Median()
+		x.TokensPerS = 1e6 * float64(x.Streams) / x.ActorStepUS
+	}
+	for i, n := range b.c.Prefill {
+		ms := prefill[i].Median()
+		r.Prefill = append(r.Prefill, prefillResult{Tokens: n, FirstMS: ms, TokensPerS: float64(n) / ms * 1e3})
+	}
+	return nil
+}
+
+// answers makes n answers together behind prompts of a length, and gives the time of a
+// decode step in microseconds: from the moment when the last stream has its first token to
+// the one when the first has its last.
+func (b *bench) answers(n, length int) (float64, error) {
+	type result struct {
+		at  []time.Time // of every token
+		err error
+	}
+	results := make(chan result, n)
+	for i := range n {
+		s, err := b.g.Submit(context.Background(), b.request(i, length, b.c.Decode))
+		if err != nil {
+			return 0, err
+		}
+		go func() {
+			var r result
+			r.at, r.err = arrivals(s)
+			results <- r
+		}()
+	}
+	var begin, end time.Time
+	all := make([]result, n)
+	for i := range all {
+		r := <-results
+		if r.err != nil {
+			return 0, r.err
+		}
+		if len(r.at) == 0 {
+			return 0, errors.New("bench: an answer without tokens")
+		}
+		if first := r.at[0]; first.After(begin) {
+			begin = first
+		}
+		if last := r.at[len(r.at)-1]; end.IsZero() || last.Before(end) {
+			end = last
+		}
+		all[i] = r
+	}
+	tokens := 0
+	for _, r := range all {
+		for _, t := range r.at {
+			if t.After(begin) && !t.After(end) {
+				tokens++
+			}
+		}
+	}
+	if tokens < n {
+		return 0, fmt.Errorf("bench: %d streams of %d tokens were never together: raise --decode", n, b.c.Decode)
+	}
+	return microseconds(end.Sub(begin)) * float64(n) / float64(tokens), nil
+}
+
+// arrivals reads a stream to its end and gives when each token came.
+func arrivals(s engine.Stream) (at []time.Time, err error) {
+	defer s.Close()
+	for {
+		ev, err := s.Next(context.Background())
+		if err != nil {
+			return at, err
+		}
+		now := time.Now()
+		switch ev.Kind {
+		case engine.Tokens:
+			for len(at) < ev.Usage.Completion {
+				at = append(at, now)
+			}
+		case engine.Failed:
+			return at, ev.Err
+		case engine.Done:
+			return at, nil
+		}
+	}
+}
+
+// chained is the card's own time of a step of the same rows, in microseconds.
+func (b *bench) chained(d *direct.Model, n, length int) (float64, error) {
+	lim := d.Limits()
+	each := (length+b.c.Decode)/lim.BlockTokens + 1
+	batch := stages.Batch{}
+	for i := range n {
+		blocks := make([]int32, each)
+		for j := range blocks {
+			blocks[j] = int32(i*each + j)
+		}
+		prompt := b.promptIDs(i, length)
+		sp := stages.Span{Seq: uint64(i), Span: device.Span{Blocks: blocks}}
+		for at := 0; at < length; at += sp.Len {
+			sp.Pos, sp.Len = at, min(length-at, b.c.PrefillChunk)
+			if err := d.Step(&stages.Batch{Tokens: prompt[at : at+sp.Len], Spans: []stages.Span{sp}}, nil, nil); err != nil {
+				return 0, err
+			}
+		}
+		sp.Row, sp.Pos, sp.Len, sp.Decode, sp.Want = i, length, 1, true, true
+		batch.Spans, batch.Tokens = append(batch.Spans, sp), append(batch.Tokens, prompt[0])
+		batch.Draws = append(batch.Draws, device.Draw{TopP: 1})
+	}
+	var begin, end time.Time
+	steps := b.c.Decode - 1
+	err := d.Chain(&batch, steps, func(i int, _ *stages.State) error {
+		if end = time.Now(); i == chainWarm {
+			begin = end
+		}
+		return nil
+	})
+	return microseconds(end.Sub(begin)) / float64(steps-1-chainWarm), err
+}
+
+// print writes the report as text.
+func (r *cardEngineReport) print(w io.Writer) error {
+	fmt.Fprintf(w, "%s on %s, %s, kv %s, revision %s\n\n", r.Model, r.Card, r.Precision, r.KVType, r.Revision)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "streams\tdepth\ttok/s\tus a step\tof the card alone\tit waits\t")
+	for _, d := range r.Decode {
+		fmt.Fprintf(t, "%d\t%d\t%.0f\t%.1f\t%.1f\t%.1f\t\n", d.Streams, d.Context, d.TokensPerS, d.ActorStepUS, d.CardStepUS, d.WaitUS)
+	}
+	fmt.Fprintln(t, "\t\t\t\t\t\t\nprompt\tms to the first token\ttok/s\t")
+	for _, p := range r.Prefill {
+		fmt.Fprintf(t, "%d\t%.1f\t%.0f\t\n", p.Tokens, p.FirstMS, p.TokensPerS)
+	}
+	return t.Flush()
+}

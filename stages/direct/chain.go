@@ -1,0 +1,74 @@
+package direct
+
+import (
+	"errors"
+
+	"krater/kernels/device"
+	"krater/stages"
+)
+
+// ErrNoChain: the device does not choose tokens, so a step cannot be enqueued before the
+// one whose tokens it takes has ended.
+var ErrNoChain = errors.New("direct: a chain of steps needs a device that chooses tokens")
+
+// flight is a step on its way.
+type flight struct {
+	stream device.Stream
+	state  *stages.State
+}
+
+// Chain decodes n tokens of every row of b, each step enqueued while the one before it
+// runs and takes its tokens there, as the pipeline does it: what the device does of
+// itself, the host's work beside it. b's spans are generated rows, wanted and with draws,
+// its tokens are those of the first step; after each step the spans stand one further.
+// read gets every step's result in order; the state is valid during the call.
+func (m *Model) Chain(b *stages.Batch, n int, read func(step int, st *stages.State) error) error {
+	one := flight{m.stream, m.state}
+	if _, ok := m.stream.(device.Submitter); !ok || !m.state.Choose() {
+		return ErrNoChain
+	}
+	if m.second == nil {
+		s, err := m.dev.NewStream()
+		if err != nil {
+			return err
+		}
+		st, err := stages.NewState(m.dev, m.Parts.Config, m.Parts.Limits)
+		if err != nil {
+			return err
+		}
+		m.second = &flight{s, st}
+	}
+	flights := [2]*flight{&one, m.second}
+	defer func() { b.From, b.Take = nil, nil }()
+	b.From, b.Take = nil, make([]int32, len(b.Tokens))
+	for i := range b.Take {
+		b.Take[i] = int32(i)
+	}
+	for i := range n + 1 {
+		if i < n {
+			f := flights[i%2]
+			if err := f.state.Fill(f.stream, b); err != nil {
+				return err
+			}
+			if err := enqueue(f.stream, m.Parts, f.state, nil); err != nil {
+				return err
+			}
+			f.stream.(device.Submitter).Submit()
+			b.From = f.state
+			for j := range b.Spans {
+				b.Spans[j].Pos++
+			}
+		}
+		if i == 0 {
+			continue
+		}
+		f := flights[(i-1)%2]
+		if err := f.stream.Synchronize(); err != nil {
+			return err
+		}
+		if err := read(i-1, f.state); err != nil {
+			return err
+		}
+	}
+	return nil
+}
