@@ -340,7 +340,7 @@ kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, co
 	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
 	if (column >= n) return;
 	const Work work = {ids, 0, 0, 0, top_k, experts, 0};
-	const int AHEAD = 4; // of a rank without an expert y is anything
+	const int AHEAD = 8; // all of most models at once; of a rank without an expert y is anything
 	float total = 0.f, rest = 0.f, before = 0.f;
 	long long at = (long long)token * out_stride + column;
 	if (base) rest = base[(long long)token * n + column];
