@@ -113,7 +113,11 @@ func matrix(l *launch.List, k launch.Kernel, out launch.Mat, x launch.Ptr, strid
 	for i := range o.Soon {
 		args = append(args, launch.P(o.Soon[i].At), launch.I32(o.Soon[i].Bytes/128))
 	}
-	l.Add(k, config(blocksOf(w.Rows())*eightsOf(out.Rows), 1, parts), args...)
+	c := config(blocksOf(w.Rows())*eightsOf(out.Rows), 1, parts)
+	if f, _ := formatOf(w); f != plainBF16 && k == kMatrix[f] && unitsOf(w.Cols()) <= 2*parts {
+		c.Shared += uint32(parts * min(out.Rows, TileRows) * partBytes)
+	}
+	l.Add(k, c, args...)
 }
 
 // A network is gate and up joined [2F, H], and down [H, F].
@@ -198,6 +202,8 @@ func partsFor(card launch.Card, rows, cols int) int {
 const (
 	maxParts = 8  // warps of a block, 256 threads
 	maxArgs  = 40 // of a kernel here
+	// partBytes is a token's part of two units in shared memory: PART_BYTES of src/gemv.cu.
+	partBytes = 528
 )
 
 // unitsOf is the number of units of 128 columns, blocksOf that of blocks of 16 rows,

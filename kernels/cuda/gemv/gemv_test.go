@@ -36,14 +36,14 @@ func TestChoices(t *testing.T) {
 		grid, warp uint32
 		shared     uint32
 	}{
-		{"q and kv_a", 1, 3648, 2048, tiles(8, 0, 3648, 2048, false), "kr_gemv_int8_g128", 228, 8, 4096},
-		{"o", 4, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_int8_g64", 128, 8, 4096},
+		{"q and kv_a", 1, 3648, 2048, tiles(8, 0, 3648, 2048, false), "kr_gemv_int8_g128", 228, 8, 4096 + 8*528},
+		{"o", 4, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_int8_g64", 128, 8, 4096 + 8*4*528},
 		{"o of 5 rows", 5, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_wide1_int8_g64", 64, 8, 32768},
 		{"o of 64 rows", 64, 2048, 2048, tiles(4, 32, 2048, 2048, false), "kr_gemv_wide2_int4_g32", 256, 8, 65536},
 		{"head", 1, 102400, 2048, launch.Weight{F: mat(tensor.BF16, 102400, 2048)}, "kr_gemv_bf16", 6400, 1, 512},
 		{"head of 32 rows", 32, 102400, 2048, tiles(8, 0, 102400, 2048, false), "kr_gemv_wide4_int8_g128", 800, 4, 16384},
 		{"dense down", 1, 2048, 10944, tiles(4, 128, 2048, 10944, false), "kr_gemv_int4_g128", 128, 8, 4096},
-		{"last rows", 1, 17, 64, tiles(8, 32, 17, 64, false), "kr_gemv_int8_g32", 2, 1, 512},
+		{"last rows", 1, 17, 64, tiles(8, 32, 17, 64, false), "kr_gemv_int8_g32", 2, 1, 512 + 528},
 	} {
 		var l launch.List
 		MatMul(&l, h100, out(c.m, c.n), x(c.m, c.k), c.w, Options{})

@@ -17,6 +17,9 @@ struct Soon {
 // out [m, rows] = x [m, columns] * transposed w. A block has 16 rows and 8 tokens, its
 // warps a part of the columns each; all tokens of 16 rows follow one another. What soon
 // names is called into the L2 cache while the kernels before this one leave memory idle.
+// Tokens that are not permuted and have short parts come by way of shared memory: a warp
+// fetches its part of each with one load, where the core would take 16 for a unit.
+enum { PART_BYTES = 528 }; // of a token: two units, and 16 that 8 tokens lie in different banks
 template <int FORMAT, bool PERMUTED>
 KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, const Matrix &w, const Soon &soon, float4 *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
@@ -29,13 +32,34 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 			if (token < m && row < w.rows) f(i, (long long)token * out_stride + row);
 		}
 	};
-	product_of<FORMAT, PERMUTED, true>(sum, w, block, false, Range(w, warp, blockDim.x / 32), [&] {
+	const Range units(w, warp, blockDim.x / 32);
+	auto wait = [&] {
 		pdl_launch();
 		soon.call();
 		pdl_wait();
 		if (add && warp == 0) results([&](int i, long long at) { before[i] = got(out, wide, at); });
-		return Token{x + (long long)(first + g) * x_stride, first + g < m};
-	});
+	};
+	bool brief = false;
+	if constexpr (!PERMUTED && FORMAT != PLAIN_BF16) {
+		brief = short_parts(w);
+		if (brief)
+			short_product<FORMAT>(sum, w, block, units.from, units.to, [&] {
+				wait();
+				int tokens = min(m - first, 8), chunk = 16 * units.from + lane;
+				uint8_t *staged = (uint8_t *)(parts + blockDim.x) + warp * tokens * PART_BYTES;
+				const bf16 *row = x + (long long)first * x_stride;
+#pragma unroll 4
+				for (int t = 0; t < tokens; t++, row += x_stride)
+					put_chunk<true>(staged + t * PART_BYTES, lane, chunk < 8 * w.tiles ? reinterpret_cast<const uint4 *>(row)[chunk] : make_uint4(0, 0, 0, 0));
+				__syncwarp();
+				return Token{(const bf16 *)(staged + g * PART_BYTES) - 128 * units.from, g < tokens};
+			});
+	}
+	if (!brief)
+		product_of<FORMAT, PERMUTED, true>(sum, w, block, false, units, [&] {
+			wait();
+			return Token{x + (long long)(first + g) * x_stride, first + g < m};
+		});
 	join(sum, parts);
 	if (warp != 0) return;
 	results([&](int i, long long at) { give(out, wide, 0, at, add ? before[i] + sum[i] : sum[i]); });

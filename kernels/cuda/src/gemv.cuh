@@ -54,6 +54,17 @@ KR_DEV int permuted(int k) {
 	return k / 64 * 64 + kk % 8 / 2 * 16 + i * 4 + kk / 8 * 2 + kk % 2;
 }
 
+// 8 columns of a row, the chunk-th. PERMUTE: pair j of them goes 32 * j bytes further, so
+// that what a lane wants of a tile lies together (permuted).
+template <bool PERMUTE> KR_DEV void put_chunk(uint8_t *row, int chunk, uint4 v) {
+	if (!PERMUTE) {
+		*reinterpret_cast<uint4 *>(row + 16 * chunk) = v;
+		return;
+	}
+	uint32_t *p = reinterpret_cast<uint32_t *>(row + chunk / 8 * 128 + chunk % 8 * 4);
+	p[0] = v.x, p[8] = v.y, p[16] = v.z, p[24] = v.w;
+}
+
 // b[2i], b[2i+1]: the B operand of step i (16 columns) of a tile of format A.
 template <bool PERMUTED> KR_DEV void load_token(uint32_t *b, const Token &x, int tile, bool there) {
 	int c = threadIdx.x % 4;
@@ -139,6 +150,26 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 				d[0] = d[1] = d[2] = d[3] = e[0] = e[1] = e[2] = e[3] = 0.f;
 			}
 		}
+	}
+	// Two units with the token's parts, one after the other in the sums, but step by step
+	// together: a product need not wait for the one right before it.
+	KR_MEMBER void multiply_pair(float (&sum)[4], const Load (&v)[2], const uint32_t (&b)[2][16]) const {
+		static_assert(GROUP == 128, "a group is a unit");
+		float d[2][4] = {}, e[2][4] = {};
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+#pragma unroll
+			for (int t = 0; t < 2; t++) {
+				uint32_t a[4];
+				unpack(a, v[t], i);
+				mma_bf16(d[t], a, b[t][2 * i], b[t][2 * i + 1]);
+				if (BITS == 4) {
+					const uint32_t ones[4] = {ONES, ONES, ONES, ONES};
+					mma_bf16(e[t], ones, b[t][2 * i], b[t][2 * i + 1]);
+				}
+			}
+#pragma unroll
+		for (int t = 0; t < 2; t++) scale(sum, d[t], e[t], v[t].s[0]);
 	}
 	// The A operand of step i (0..7) of a unit.
 	//
@@ -265,6 +296,31 @@ template <int FORMAT, bool PERMUTED> struct FormatOf {
 	typedef Packed<FORMAT <= INT4_G128 ? 4 : 8, 32 << (FORMAT - 1) % 3, PERMUTED> type;
 };
 
+// product where no warp of the block has more than two units, of format A, AHEAD, with
+// tokens that are permuted.
+template <int FORMAT, class Ready> KR_DEV void short_product(float (&sum)[4], const Matrix &m, int block, int from, int to, Ready ready) {
+	typedef typename FormatOf<FORMAT, true>::type Format;
+	const Format w(m, block);
+	typename Format::Load v[2];
+	uint32_t b[2][16];
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		if (from + i < to) w.load(v[i], from + i);
+	const Token x = ready();
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		if (from + i < to) w.tokens(b[i], x, from + i);
+	if (FORMAT == INT4_G128 || FORMAT == INT8_G128) {
+		if (from + 1 < to) {
+			if constexpr (FORMAT == INT4_G128 || FORMAT == INT8_G128) w.multiply_pair(sum, v, b);
+			return;
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		if (from + i < to) w.template multiply<true>(sum, v[i], b[i], x, from + i);
+}
+
 // Part part of parts of the units of w.
 struct Range {
 	int from, to;
@@ -295,14 +351,23 @@ KR_DEV void join(float (&sum)[4], float4 *parts) {
 	parts[threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
 	__syncthreads();
 	if (warp != 0) return;
-	for (int i = 1; i < warps; i++) {
-		float4 v = parts[i * 32 + lane];
-		sum[0] += v.x;
-		sum[1] += v.y;
-		sum[2] += v.z;
-		sum[3] += v.w;
-	}
+	const int MOST = 8; // warps
+	float4 v[MOST];
+#pragma unroll
+	for (int i = 1; i < MOST; i++)
+		if (i < warps) v[i] = parts[i * 32 + lane];
+#pragma unroll
+	for (int i = 1; i < MOST; i++)
+		if (i < warps) {
+			sum[0] += v[i].x;
+			sum[1] += v[i].y;
+			sum[2] += v[i].z;
+			sum[3] += v[i].w;
+		}
 }
+
+// Reports whether no warp of the block has more than two units of a row.
+KR_DEV bool short_parts(const Matrix &w) { return (w.tiles + 1) / 2 <= 2 * (int)(blockDim.x / 32); }
 
 // The sum of n parts, step floats apart, in order.
 KR_DEV float in_order(const float *p, int n, int step) {

@@ -34,17 +34,6 @@ KR_DEV void stage_zeros(uint8_t *to) {
 	if (threadIdx.x < ZEROS / 16) reinterpret_cast<uint4 *>(to)[threadIdx.x] = make_uint4(0, 0, 0, 0);
 }
 
-// 8 columns of a row, the chunk-th. PERMUTE: pair j of them goes 32 * j bytes further, so
-// that what a lane wants of a tile lies together (permuted).
-template <bool PERMUTE> KR_DEV void put_chunk(uint8_t *row, int chunk, uint4 v) {
-	if (!PERMUTE) {
-		*reinterpret_cast<uint4 *>(row + 16 * chunk) = v;
-		return;
-	}
-	uint32_t *p = reinterpret_cast<uint32_t *>(row + chunk / 8 * 128 + chunk % 8 * 4);
-	p[0] = v.x, p[8] = v.y, p[16] = v.z, p[24] = v.w;
-}
-
 // Copies a row of tiles * 64 columns by threads first, first + step, ...
 template <bool PERMUTE> KR_DEV void stage_row(uint8_t *to, const bf16 *row, int tiles, int first, int step) {
 #pragma unroll 1

@@ -4,6 +4,12 @@
 #include "gemv.cuh"
 #include "norm.cuh"
 
+struct Permuting {
+	KR_MEMBER void operator()(bf16 *row, int i, const float (&v)[8]) const {
+		put_chunk<true>((uint8_t *)row, i, make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7])));
+	}
+};
+
 // out [m, rows], m up to 8. A block has 16 rows, its warps a part of the columns each.
 template <int FORMAT>
 KR_DEV void norm_matrix(void *out, int wide, int out_stride, const NormRows &n, const Matrix &w, float4 *parts) {
@@ -11,11 +17,18 @@ KR_DEV void norm_matrix(void *out, int wide, int out_stride, const NormRows &n, 
 	bf16 *rows = (bf16 *)(parts + 32 * warps);
 	float *sums = (float *)(rows + n.m * norm_step(n.cols));
 	float sum[4] = {0, 0, 0, 0};
-	product_of<FORMAT, false, true>(sum, w, block, false, Range(w, warp, warps), [&] {
+	const Range units(w, warp, warps);
+	auto ready = [&](auto put) {
 		pdl_launch();
-		norm_rows(rows, sums, n);
+		norm_rows(rows, sums, n, put);
 		return Token{rows + g * norm_step(n.cols), g < n.m};
-	});
+	};
+	bool brief = false;
+	if constexpr (FORMAT != PLAIN_BF16) {
+		brief = short_parts(w);
+		if (brief) short_product<FORMAT>(sum, w, block, units.from, units.to, [&] { return ready(Permuting()); });
+	}
+	if (!brief) product_of<FORMAT, false, true>(sum, w, block, false, units, [&] { return ready(InOrder()); });
 	join(sum, parts);
 	if (warp != 0) return;
 #pragma unroll

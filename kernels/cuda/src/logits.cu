@@ -203,7 +203,7 @@ KR_DEV bf16 *normed_rows() {
 		NormRows n = {of, of_stride, of_half != 0, tokens, cols, norm, norm_half != 0, eps, threads,                           \
 		              blockIdx.x == 0 ? x : nullptr, x_stride};                                                                \
 		logits_few<half>(Product{s.from, s.step, s.stride, nullptr, gate, norm_step(cols), tokens, gate_stride, experts, cols}, \
-		                 [&] { norm_rows(normed, (float *)(normed + tokens * norm_step(cols)), n); return (const void *)normed; }); \
+		                 [&] { norm_rows(normed, (float *)(normed + tokens * norm_step(cols)), n, InOrder()); return (const void *)normed; }); \
 		choose_last<NORMED>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                    \
 		                    Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, Sorted());                \
 	}                                                                                                                          \

@@ -19,9 +19,23 @@ struct NormRows {
 // The elements from a row to the next one, in shared memory: not all in one bank.
 KR_DEV int norm_step(int cols) { return cols + 8; }
 
+// The sum of what up to 32 warps have, as warp_sum gives it: what is behind them is zero.
+KR_DEV float warps_sum(const float *sums, int warps) {
+	int lane = threadIdx.x % 32;
+	if (warps > 8) return warp_sum(lane < warps ? sums[lane] : 0.f);
+	float v = lane % 8 < warps ? sums[lane % 8] : 0.f;
+	for (int d = 4; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
+	return v;
+}
+
+// How chunk i of a row is put.
+struct InOrder {
+	__device__ __forceinline__ void operator()(bf16 *row, int i, const float (&v)[8]) const { put(row, i, v, true); }
+};
+
 // For all threads of a block of whole warps: rows [m] norm_step apart, of bfloat16, and
 // sums [m][32], both in shared memory. It waits for the kernel before this one.
-KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRows &n) {
+template <class Put> KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRows &n, Put put_row) {
 	int chunks = n.cols / 8, lane = threadIdx.x % 32, first = threadIdx.x;
 	bool mine = first < min(n.threads, chunks);
 	Chunk<8> weight, kept; // of chunk `first`
@@ -46,7 +60,7 @@ KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRows &n) {
 	__syncthreads();
 	for (int r = 0; r < n.m; r++) {
 		const char *x = row_of(n.x, r, n.stride, n.half);
-		float scale = rms_scale(warp_sum(lane < n.threads / 32 ? sums[r * 32 + lane] : 0.f), n.cols, n.eps);
+		float scale = rms_scale(warps_sum(sums + r * 32, n.threads / 32), n.cols, n.eps);
 		for (int i = first; i < chunks; i += blockDim.x) {
 			Chunk<8> c = kept, u = weight;
 			if (r > 0 || i != first || !mine) fetch(c, x, i, n.half);
@@ -55,7 +69,7 @@ KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRows &n) {
 			widen(v, c, n.half);
 			widen(w, u, n.w_half);
 			for (int j = 0; j < 8; j++) v[j] = v[j] * scale * w[j];
-			put(rows + r * norm_step(n.cols), i, v, true);
+			put_row(rows + r * norm_step(n.cols), i, v);
 			if (n.copy) put(row_of(n.copy, r, n.copy_stride, true), i, v, true);
 		}
 	}
