@@ -20,7 +20,7 @@ type groupNode struct {
 	stream device.Stream
 	placed *placed // nil: the group's experts are where the group is
 	inline func(rows int, work []device.ExpertRows) bool
-	count  func(experts int)
+	count  func(b *msg.Batch, layer int, work []device.ExpertRows)
 	// open are the batches that wait for a merge.
 	open []*msg.Batch
 }
@@ -59,6 +59,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
 			continue
 		}
 		if n.group.Resident(layer) {
+			// The choice stays on the device: nothing to count here, see Pipeline.AddHeat.
 			n.group.Mix(s, st, layer, probe)
 			continue
 		}
@@ -67,7 +68,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
 			panic(err)
 		}
 		work := n.group.Work(st, layer)
-		n.count(len(work))
+		n.count(b, layer, work)
 		work = n.placed.begin(n.stream, n.group, b, layer, work)
 		if len(work) > 0 && !n.inline(st.T, work) {
 			n.split(c, b, layer, work)

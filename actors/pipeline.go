@@ -32,6 +32,9 @@ type Options struct {
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
 	InlineBelow time.Duration
+	// HeatSample is of how many batches one is counted for Heat; 1: every one, 0: one of
+	// 8, negative: none.
+	HeatSample int
 	// Placement is where the routed experts are, for parts that were loaded with
 	// them on a host beside the device; nil: with the rest.
 	Placement *placement.Placement
@@ -58,6 +61,7 @@ type Pipeline struct {
 	parts  *load.Parts
 	trace  *trace.Registry
 	meters *meters
+	heat   *heatMeter // nil: nothing is counted
 
 	host   host
 	routes routes
@@ -135,6 +139,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	}
 	return &Pipeline{
 		expertBytes: expertBytes(parts), opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
+		heat:    newHeatMeter(parts.Config, opt.HeatSample),
 		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
 	}, core, nil
 }
@@ -218,7 +223,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 			return err
 		}
 		r.groups = append(r.groups, p.actor(fmt.Sprintf("group%d", i), trace.Group, crewMember, func() node {
-			return &groupNode{index: i, group: g, stream: s, placed: placed, inline: p.inline, count: p.countExperts}
+			return &groupNode{index: i, group: g, stream: s, placed: placed, inline: p.inline, count: p.countWork}
 		}))
 		r.links = append(r.links, nil)
 		if i > 0 {
@@ -252,7 +257,11 @@ func (p *Pipeline) actor(name string, kind trace.Kind, b berth, fresh func() nod
 	return p.host.spawn(name, b, p.newShell(name, kind, fresh))
 }
 
-func (p *Pipeline) countExperts(n int) { p.meters.experts.Add(uint64(n)) }
+// countWork counts the routed work of a layer of a batch.
+func (p *Pipeline) countWork(b *msg.Batch, layer int, work []device.ExpertRows) {
+	p.meters.experts.Add(uint64(len(work)))
+	p.heat.observe(b.ID, layer, b.State.T, work)
+}
 
 // expertBytes is what a pass over one routed expert reads.
 func expertBytes(parts *load.Parts) int {

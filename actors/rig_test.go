@@ -82,7 +82,7 @@ func (l *loaded) options(t testing.TB, o setup) Options {
 	return Options{
 		Blueprint: Blueprint{Groups: groups, Pools: o.pools, Depth: o.depth},
 		Scheduler: scheduler.Config{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue},
-		Log:       o.log, InlineBelow: o.inline, wrap: o.wrap,
+		Log:       o.log, InlineBelow: o.inline, wrap: o.wrap, HeatSample: 1,
 	}
 }
 

@@ -1,0 +1,139 @@
+package actors
+
+import (
+	"sync"
+
+	"krater/kernels/device"
+	"krater/scheduler/heat"
+	"krater/stages/model"
+)
+
+// heatMeter counts what routers choose. A layer has one writer at a time, its group,
+// and whoever wants a copy; they meet at a lock a layer, so that tokens and counts of
+// a copy always belong together.
+//
+// What a step costs is the way to its counts: the weights it reads push them out of the
+// caches, so a layer takes 200 ns where it takes 20 in a loop. Hence the sample: one of
+// every batches is counted, in all layers.
+type heatMeter struct {
+	shape  heat.Shape
+	every  uint64
+	index  []int32 // [layers of the model] place among those with experts, -1
+	layers []heatLayer
+}
+
+// heatLayer is one layer's share, on cache lines of its own: neighbours may be
+// written by other groups.
+type heatLayer struct {
+	mu     sync.Mutex
+	tokens uint64
+	counts []uint64 // [experts]
+	_      [64]byte
+}
+
+// heatSample is the sample where none is asked for.
+const heatSample = 8
+
+// newHeatMeter counts one of every batches (0: heatSample, 1: all of them); nil, which counts nothing, below 0 or in a model without experts.
+func newHeatMeter(cfg *model.Config, every int) *heatMeter {
+	if every == 0 {
+		every = heatSample
+	}
+	h := &heatMeter{every: uint64(max(1, every)), index: make([]int32, cfg.Layers)}
+	for l := range cfg.Layers {
+		h.index[l] = -1
+		if cfg.MoELayer(l) {
+			h.index[l] = int32(len(h.shape.Layers))
+			h.shape.Layers = append(h.shape.Layers, int32(l))
+		}
+	}
+	if every < 0 || len(h.shape.Layers) == 0 {
+		return nil
+	}
+	h.shape.Experts, h.shape.TopK = cfg.MoE.Experts, cfg.MoE.Router.TopK
+	h.layers = make([]heatLayer, len(h.shape.Layers))
+	for i := range h.layers {
+		// Whole lines, so that no two layers share one.
+		h.layers[i].counts = make([]uint64, h.shape.Experts, (h.shape.Experts+7)/8*8)
+	}
+	return h
+}
+
+// counts reports whether the batch of an id is one of the sample: which ids are has no
+// rhythm that batches could keep step with.
+func (h *heatMeter) counts(id uint64) bool { return h != nil && (h.every == 1 || mix(id)%h.every == 0) }
+
+// mix is the finaliser of SplitMix64.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// observe counts the routed work of a layer of the batch of an id and of so many rows,
+// if it is one of the sample.
+func (h *heatMeter) observe(id uint64, layer, rows int, work []device.ExpertRows) {
+	if !h.counts(id) {
+		return
+	}
+	l := &h.layers[h.index[layer]]
+	l.mu.Lock()
+	l.tokens += uint64(rows)
+	for i := range work {
+		l.counts[work[i].Expert] += uint64(len(work[i].Assign))
+	}
+	l.mu.Unlock()
+}
+
+// snapshot copies the counts, layer by layer.
+func (h *heatMeter) snapshot(id heat.Identity) *heat.Map {
+	if h == nil {
+		return nil
+	}
+	m, err := heat.New(id, h.shape)
+	counts := make([]uint64, h.shape.Experts)
+	for i := 0; i < len(h.layers) && err == nil; i++ {
+		l := &h.layers[i]
+		l.mu.Lock()
+		tokens := l.tokens
+		copy(counts, l.counts)
+		l.mu.Unlock()
+		err = m.Add(h.shape.Layers[i], tokens, counts)
+	}
+	if err != nil {
+		panic(err) // a model that was loaded has a shape, and a router chooses an expert once
+	}
+	return m
+}
+
+// Heat is what routers have chosen since the start, marked as of the model id; nil for
+// one without experts or where nothing is counted. It may be called at any time. Layers
+// whose experts the device finds by itself (group.Resident) are not in it unless
+// AddHeat told of them.
+func (p *Pipeline) Heat(id heat.Identity) *heat.Map { return p.heat.snapshot(id) }
+
+// AddHeat counts what a device has counted by itself: tokens that the router of a
+// layer of the model has seen, and how many of them each expert [experts] got. It is
+// for devices that keep the router's choice to themselves, once every many steps.
+func (p *Pipeline) AddHeat(layer int, tokens uint64, counts []uint64) error {
+	h := p.heat
+	if h == nil {
+		return nil
+	}
+	m, err := heat.New(heat.Identity{}, h.shape)
+	if err != nil {
+		return err
+	}
+	if err := m.Add(int32(layer), tokens, counts); err != nil {
+		return err
+	}
+	l := &h.layers[h.index[layer]]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tokens += tokens
+	for e, n := range counts {
+		l.counts[e] += n
+	}
+	return nil
+}
