@@ -1,12 +1,11 @@
-// Package plot draws the figures of benchmarks: grouped bars and lines, as SVG or
-// PNG. The same data gives the same bytes.
+// Package plot draws the figures of benchmarks and heat maps: grouped bars, lines,
+// matrices as colours, curves, as SVG or PNG. The same data gives the same bytes.
 package plot
 
 import (
 	"fmt"
 	"image/color"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,8 +15,6 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // Chart is the data of one figure. With Categories it has bars, a group for each
@@ -67,54 +64,32 @@ func CheckPath(path string) error {
 }
 
 // Save draws charts one below the other into a file, by its ending.
-func Save(path string, charts ...Chart) error {
-	if err := CheckPath(path); err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	err = Write(f, strings.ToLower(filepath.Ext(path)), charts...)
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
-	return err
-}
+func Save(path string, charts ...Chart) error { return SaveFigures(path, figures(charts)...) }
 
 // Write is Save to a writer; format is one of Formats.
 func Write(w io.Writer, format string, charts ...Chart) error {
-	if len(charts) == 0 {
-		return fmt.Errorf("plot: nothing to draw")
-	}
-	plots := make([]*plot.Plot, len(charts))
+	return WriteFigures(w, format, figures(charts)...)
+}
+
+func figures(charts []Chart) []Figure {
+	list := make([]Figure, len(charts))
 	for i := range charts {
-		p, err := charts[i].plot()
-		if err != nil {
-			return fmt.Errorf("plot: %s: %w", charts[i].Title, err)
-		}
-		plots[i] = p
+		list[i] = &charts[i]
 	}
-	total := height * vg.Length(len(charts))
-	var canvas interface {
-		vg.CanvasSizer
-		io.WriterTo
+	return list
+}
+
+func (c *Chart) size() vg.Length { return height }
+
+func (c *Chart) name() string { return c.Title }
+
+func (c *Chart) draw(canvas draw.Canvas) error {
+	p, err := c.plot()
+	if err != nil {
+		return err
 	}
-	switch format {
-	case ".svg":
-		canvas = vgsvg.New(width, total)
-	case ".png":
-		canvas = vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, total), vgimg.UseDPI(dpi), vgimg.UseBackgroundColor(color.White))}
-	default:
-		return fmt.Errorf("plot: format %q is none of %s", format, strings.Join(Formats, ", "))
-	}
-	all := draw.New(canvas)
-	for i, p := range plots {
-		top := total - vg.Length(i)*height
-		p.Draw(draw.Crop(all, margin, -margin, top-height+margin, top-total-margin))
-	}
-	_, err := canvas.WriteTo(w)
-	return err
+	p.Draw(canvas)
+	return nil
 }
 
 // palette tells series apart for most colour-blind readers (Okabe and Ito, 2008).
