@@ -8,7 +8,7 @@ import (
 )
 
 //go:embed krater-tiny/config.json krater-tiny/generation_config.json
-//go:embed krater-tiny/tokenizer.json krater-tiny/tokenizer_config.json
+//go:embed krater-tiny/tokenizer.json krater-tiny/tokenizer_config.json krater-tiny/heldout.txt
 var folder embed.FS
 
 // The weights are variables of their own: reading them through an embed.FS would

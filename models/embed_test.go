@@ -21,7 +21,7 @@ func TestDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := files.Weights()
-	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} {
+	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "heldout.txt"} {
 		if got[name], err = fs.ReadFile(files, name); err != nil {
 			t.Error(err)
 		}

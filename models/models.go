@@ -16,8 +16,9 @@ var ErrNoModel = errors.New("no model is built into this program (build tag nomo
 
 // Files are the files of an embedded model.
 type Files struct {
-	// FS has config.json, generation_config.json, tokenizer.json and
-	// tokenizer_config.json. Reading one copies it.
+	// FS has config.json, generation_config.json, tokenizer.json,
+	// tokenizer_config.json and heldout.txt, a text that the model was not trained on.
+	// Reading one copies it.
 	fs.FS
 	weights map[string][]byte
 	ahead   *uint64 // keeps the variable of that name in the program

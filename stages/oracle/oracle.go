@@ -19,6 +19,7 @@ type matrix [][]float64
 type oracle struct {
 	cfg    *model.Config
 	weight Weight
+	chosen map[int][][]int // see Choices
 	err    error
 }
 
@@ -26,7 +27,26 @@ type oracle struct {
 // 2407.10671, and the modelling code of the releases where the papers are
 // silent).
 func Logits(cfg *model.Config, weight Weight, ids []int32) ([][]float64, error) {
-	o := &oracle{cfg: cfg, weight: weight}
+	o := &oracle{cfg: cfg, weight: weight, chosen: map[int][][]int{}}
+	h := o.layers(ids)
+	if o.err != nil {
+		return nil, o.err
+	}
+	top := cfg.Names()
+	return o.linear(o.norm(h, top.Norm, float64(cfg.NormEps)), top.Head), o.err
+}
+
+// Choices are the experts that the router of each layer with some chooses for each
+// token, by the model's number of the layer: [len(ids)][top_k], rising.
+func Choices(cfg *model.Config, weight Weight, ids []int32) (map[int][][]int, error) {
+	o := &oracle{cfg: cfg, weight: weight, chosen: map[int][][]int{}}
+	o.layers(ids)
+	return o.chosen, o.err
+}
+
+// layers gives what goes into the last norm.
+func (o *oracle) layers(ids []int32) matrix {
+	cfg := o.cfg
 	top := cfg.Names()
 	table := o.load(top.Embed, cfg.Hidden)
 	h := make(matrix, len(ids))
@@ -45,10 +65,7 @@ func Logits(cfg *model.Config, weight Weight, ids []int32) ([][]float64, error) 
 			add(h, o.ffn(n.Dense, x))
 		}
 	}
-	if o.err != nil {
-		return nil, o.err
-	}
-	return o.linear(o.norm(h, top.Norm, float64(cfg.NormEps)), top.Head), o.err
+	return h
 }
 
 // load reads a tensor as rows of width elements.
@@ -111,6 +128,7 @@ func (o *oracle) ffn(n model.FFNNames, x matrix) matrix {
 func (o *oracle) moe(layer int, n model.LayerNames, x matrix) matrix {
 	out := make(matrix, len(x))
 	logits := o.linear(x, n.Router)
+	o.chosen[layer] = make([][]int, len(x))
 	for t := range x {
 		out[t] = make([]float64, len(x[t]))
 		if o.cfg.MoE.Shared > 0 {
@@ -118,6 +136,7 @@ func (o *oracle) moe(layer int, n model.LayerNames, x matrix) matrix {
 		}
 		for e, w := range Route(logits[t], o.cfg.MoE.Router) {
 			if w != 0 {
+				o.chosen[layer][t] = append(o.chosen[layer][t], e)
 				for i, v := range o.ffn(o.cfg.ExpertNames(layer, e), x[t:t+1])[0] {
 					out[t][i] += w * v
 				}
