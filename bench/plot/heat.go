@@ -129,16 +129,19 @@ type cells struct {
 	top    float64
 }
 
-// Plot implements plot.Plotter. A cell reaches half into those to its right and below,
-// which cover it, so no seam shows where pixels are shared.
+// seam is how far a cell reaches into those to its right and below, which cover it: so
+// no background shows where they share a pixel.
+const seam = vg.Length(1)
+
+// Plot implements plot.Plotter.
 func (x cells) Plot(c draw.Canvas, p *plot.Plot) {
 	atX, atY := p.Transforms(&c)
 	rows, columns := len(x.values), len(x.values[0])
 	right, bottom := atX(float64(columns)-0.5), atY(-0.5)
 	for r, row := range x.values {
-		high, low := atY(float64(rows-r)-0.5), max(bottom, atY(float64(rows-r)-2))
+		high, low := atY(float64(rows-r)-0.5), max(bottom, atY(float64(rows-r)-1.5)-seam)
 		for i, v := range row {
-			fill(c, heatColor(v, x.top), vg.Rectangle{Min: vg.Point{X: atX(float64(i) - 0.5), Y: low}, Max: vg.Point{X: min(right, atX(float64(i)+1)), Y: high}})
+			fill(c, heatColor(v, x.top), vg.Rectangle{Min: vg.Point{X: atX(float64(i) - 0.5), Y: low}, Max: vg.Point{X: min(right, atX(float64(i)+0.5)+seam), Y: high}})
 		}
 	}
 }

@@ -25,6 +25,7 @@ type cli struct {
 	Convert    convertCmd    `cmd:"" help:"Convert a model's experts ahead of the first start."`
 	Synth      synthCmd      `cmd:"" help:"Make a model of a real shape with random weights."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine and the engine."`
+	Heatmap    heatmapCmd    `cmd:"" help:"Count how often the router chooses each expert; save, add up, print and draw such maps."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and the memory a model needs, without loading it."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Lines of base64 text in, a JSON list of ids a line out."`
 	Detokenize detokenizeCmd `cmd:"" help:"JSON lists of ids in, a JSON string a line out."`

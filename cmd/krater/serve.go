@@ -24,6 +24,7 @@ import (
 type serveCmd struct {
 	modelFlag
 	engineFlags
+	heatFlags
 	Listen          string        `help:"Address to listen on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
 	ServedModelName string        `help:"Name clients use for the model; default: the folder's name." placeholder:"NAME"`
 	APIKeys         string        `name:"api-keys" help:"File of API keys, one a line; without it no key is asked for." type:"existingfile" placeholder:"FILE"`
@@ -47,6 +48,9 @@ const servingGCPercent = 50
 func (c *serveCmd) Run(e *env) error {
 	if c.PrintConfig {
 		return printConfig(e.out, e.ctx, e.file)
+	}
+	if err := c.heatFlags.check(); err != nil {
+		return err
 	}
 	log, err := c.logger(e)
 	if err != nil {
@@ -106,6 +110,7 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 		return err
 	}
 	defer s.Close()
+	defer c.keepHeat(s, log)()
 	c.announce(e, l.Addr(), name, time.Since(start))
 	log.Info().Str("model", name).Str("listen", l.Addr().String()).Dur("after", time.Since(start)).Msg("ready")
 
@@ -127,6 +132,10 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 		return nil, nil, err
 	}
 	warn(log, s.look.checks(&c.engineFlags, c.Model))
+	if err := c.readHeat(s, log); err != nil {
+		s.closeRank()
+		return nil, nil, err
+	}
 	if err := s.load(ctx, &c.engineFlags, reportTo(log)); err != nil {
 		return nil, nil, err
 	}
@@ -142,6 +151,9 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 		return nil, nil, err
 	}
 	g, err := s.gateway(p, late.name)
+	if err == nil {
+		err = c.followHeat(s, p, log)
+	}
 	if err != nil {
 		p.Close()
 		s.Close()

@@ -19,6 +19,7 @@ import (
 	"krater/kernels/tensor"
 	"krater/models"
 	"krater/scheduler"
+	"krater/scheduler/heat"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/load"
@@ -132,6 +133,10 @@ type session struct {
 	matrices  *cache.Matrices // the same of other weights
 	made      *synth.Loaded   // a synthetic model: owns parts
 	copied    int64           // bytes of weights read into memory of the device
+
+	heatSample int         // as in actors.Options
+	heat       *heat.Map   // of --heat-file, as it was read; nil: none
+	keeper     *heatKeeper // of that file; nil: none
 
 	// wrap, if set, is what stands between the stages and the device.
 	wrap    func(*cpu.Device) load.Device
@@ -358,7 +363,7 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 		Scheduler: scheduler.Config{
 			PrefillChunk: f.PrefillChunk, PrefillShare: f.PrefillShare, MaxQueue: f.MaxQueue,
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.place,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.place, HeatSample: s.heatSample,
 	})
 }
 

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"krater/bench/plot"
+	"krater/scheduler/heat"
+	"krater/stages/drive"
+	"krater/stages/model"
+	routers "krater/stages/route"
+	"krater/stages/text/tokenizer"
+)
+
+type heatmapCmd struct {
+	modelFlag
+	engineFlags
+	benchOutput
+	Text   string   `help:"Warm up on this text; special tokens in it are recognised. Default, unless --load names maps: the model's own heldout.txt." type:"existingfile" placeholder:"FILE"`
+	Tokens int      `help:"Use only this many tokens of the text; 0: all." default:"0"`
+	Window int      `help:"Tokens of a window; each runs on its own from position 0." default:"512"`
+	Load   []string `help:"Maps to start from, added up; without --text the model is not run." type:"existingfile" placeholder:"FILE"`
+	Keep   float64  `help:"Weight of what --load brings beside the warm-up: 0.5 lets it count half." default:"1"`
+	Save   string   `help:"Write the map into a file, such as krater serve takes with --heat-file." type:"path" placeholder:"FILE"`
+}
+
+// heldoutText is the text that a model's folder may bring for a warm-up.
+const heldoutText = "heldout.txt"
+
+// Run implements the command.
+func (c *heatmapCmd) Run(e *env) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	src, err := openSource(c.Model)
+	if err != nil {
+		return err
+	}
+	cfg, _, err := src.config()
+	if err != nil {
+		return err
+	}
+	m, err := src.newHeat(cfg)
+	if err != nil {
+		return err
+	}
+	for _, path := range c.Load {
+		more, err := heat.Load(path)
+		if err == nil {
+			err = m.Merge(more)
+		}
+		if err != nil {
+			return fmt.Errorf("--load %s: %w", path, err)
+		}
+	}
+	if err := m.Decay(c.Keep); err != nil {
+		return fmt.Errorf("--keep: %w", err)
+	}
+	if c.Text != "" || len(c.Load) == 0 {
+		if err := c.warmUp(e, src, m); err != nil {
+			return err
+		}
+	}
+	if c.Save != "" {
+		if err := m.Save(c.Save); err != nil {
+			return fmt.Errorf("--save: %w", err)
+		}
+	}
+	return c.show(e, heatReport{Model: src.name, Report: m.Report()}, m)
+}
+
+func (c *heatmapCmd) check() error {
+	switch {
+	case c.Window < 1:
+		return errors.New("--window: a window needs a token or more")
+	case c.Tokens < 0:
+		return errors.New("--tokens: want 0 or more")
+	}
+	return c.benchOutput.check()
+}
+
+// warmUp adds the counts of a text to m.
+func (c *heatmapCmd) warmUp(e *env, src *source, m *heat.Map) error {
+	text, err := c.text(src)
+	if err != nil {
+		return err
+	}
+	tok, _, err := src.tokenizer()
+	if err != nil {
+		return err
+	}
+	ids := tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
+	if c.Tokens > 0 && c.Tokens < len(ids) {
+		ids = ids[:c.Tokens]
+	}
+	if len(ids) == 0 {
+		return errors.New("--text: there is nothing in it")
+	}
+	// Windows start empty: one sequence, whose rows fit into a step where they may.
+	f := c.engineFlags
+	f.chooseChunk(0)
+	f.MaxSeqs, f.MaxBatchTokens = 1, min(c.Window, f.PrefillChunk)
+	s, err := newSession(e, c.Model, &f, limits{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if limit := s.parts.Limits.Context; c.Window > limit {
+		return fmt.Errorf("--window %d: the context is %d tokens", c.Window, limit)
+	}
+	s.heatSample = 1
+	p, err := s.pipeline(&f, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	done := func(n int) { fmt.Fprintf(e.err, "\r%d of %d tokens", n, len(ids)) }
+	defer fmt.Fprintln(e.err)
+	if s.card == nil {
+		if err := windows(p, ids, c.Window, drive.Options{}, done); err != nil {
+			return err
+		}
+		return m.Merge(p.Heat(m.Identity))
+	}
+	// A card keeps the router's choice to itself unless it is asked for.
+	probe := routers.NewCounter(s.cfg.Layers, s.cfg.MoE.Experts)
+	if err := windows(p, ids, c.Window, drive.Options{Probe: probe}, done); err != nil {
+		return err
+	}
+	return addCounter(m, probe, s.cfg)
+}
+
+// windows runs each window of a text on its own, and tells how far it is.
+func windows(r drive.Runner, ids []int32, window int, o drive.Options, done func(tokens int)) error {
+	for from := 0; from < len(ids); from += window {
+		part := ids[from:min(from+window, len(ids))]
+		if err := drive.Run(r, []*drive.Sequence{{Prompt: part}}, o); err != nil {
+			return err
+		}
+		done(from + len(part))
+	}
+	return nil
+}
+
+// addCounter adds a probe's counts to a map of the same model.
+func addCounter(m *heat.Map, c *routers.Counter, cfg *model.Config) error {
+	if c.Err != nil {
+		return c.Err
+	}
+	for l := range cfg.Layers {
+		if !cfg.MoELayer(l) {
+			continue
+		}
+		if err := m.Add(int32(l), c.Tokens[l], c.Counts[l]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// text is what the model is warmed up on.
+func (c *heatmapCmd) text(src *source) (string, error) {
+	if c.Text != "" {
+		return readText(c.Text, textMaxBytes)
+	}
+	data, err := src.read(heldoutText, true)
+	if err == nil && data == nil {
+		err = fmt.Errorf("model %s brings no %s: name a text with --text", src.name, heldoutText)
+	}
+	return string(data), err
+}
+
+// heatReport is a map with what it is of.
+type heatReport struct {
+	Model string `json:"model"`
+	heat.Report
+}
+
+// show prints and draws a map.
+func (c *heatmapCmd) show(e *env, r heatReport, m *heat.Map) error {
+	if c.Plot != "" {
+		if err := plot.SaveFigures(c.Plot, r.figures(m)...); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		return writeJSON(e.out, r)
+	}
+	return r.text(e.out)
+}
+
+// text prints the skew of every layer as a table.
+func (r *heatReport) text(w io.Writer) error {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "%s: %d tokens, %d layers of %d experts, %d a token\n\n", r.Model, r.Seen, len(r.Layers), r.Experts, r.TopK)
+	fmt.Fprintf(b, "%7s  %29s  %9s  %17s\n", "", "% of rows at the hottest", "", "entropy")
+	fmt.Fprintf(b, "%7s  %5s  %6s  %6s  %6s  %9s  %5s  %10s\n", "layer", "one", "10 %", "25 %", "50 %", "used", "bits", "of even's")
+	row := func(name string, s heat.Skew) {
+		fmt.Fprintf(b, "%7s  %5.1f  %6.1f  %6.1f  %6.1f  %9s  %5.2f  %10.3f\n", name,
+			100*s.Hottest, 100*s.Share10, 100*s.Share25, 100*s.Share50, fmt.Sprintf("%d/%d", s.Used, s.Experts), s.Entropy, s.Evenness)
+	}
+	for _, l := range r.Layers {
+		row(fmt.Sprint(l.Layer), l.Skew)
+	}
+	row("all", r.Whole)
+	if len(r.Layers) > 1 {
+		fmt.Fprintf(b, "\nall: the hottest of all %d experts of all layers, layers counting alike\n", r.Whole.Experts)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// curvePoints is how many points of the curve of all experts are drawn.
+const curvePoints = 400
+
+// figures are the picture of a map: layers by experts, and the skew of each layer.
+func (r *heatReport) figures(m *heat.Map) []plot.Figure {
+	of := fmt.Sprintf("%s, %d tokens", r.Model, r.Seen)
+	h := &plot.Heat{Title: "Rows at each expert, times an even share: " + of, X: "expert", Y: "layer"}
+	c := &plot.Curves{Title: "Work that the hottest experts do: " + of, X: "hottest experts, % of all", Y: "rows at them, % of all"}
+	for _, l := range r.Layers {
+		h.Rows = append(h.Rows, fmt.Sprint(l.Layer))
+		var sum uint64
+		for _, n := range l.Counts {
+			sum += n
+		}
+		values := make([]float64, len(l.Counts))
+		for e, n := range l.Counts {
+			values[e] = float64(n) * float64(len(l.Counts)) / float64(max(1, sum))
+		}
+		h.Values = append(h.Values, values)
+		c.Lines = append(c.Lines, curve(fmt.Sprintf("layer %d", l.Layer), m.Curve(l.Layer), l.Experts))
+	}
+	if len(r.Layers) > 1 {
+		c.Main = curve("all layers", m.Whole(), curvePoints)
+	}
+	return []plot.Figure{h, c}
+}
+
+// curve is that of a map in percent, at so many points after the first.
+func curve(name string, c heat.Curve, points int) plot.Curve {
+	out := plot.Curve{Name: name, Y: make([]float64, points+1)}
+	for i := range out.Y {
+		out.Y[i] = 100 * c.Share(float64(i)/float64(points))
+	}
+	return out
+}
