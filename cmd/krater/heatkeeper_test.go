@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -213,7 +212,6 @@ func TestServeHeatKilled(t *testing.T) {
 	})
 	p.signal(syscall.SIGKILL)
 	p.wait()
-	time.Sleep(10 * time.Millisecond)
 	if m, err := heat.Load(path); err != nil || m.Seen() == 0 {
 		t.Errorf("%v", err)
 	}

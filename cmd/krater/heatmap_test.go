@@ -169,6 +169,14 @@ func TestHeatmapFiles(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestHeatmapRefusals: maps of other models, damaged ones, flags out of their range.
+func TestHeatmapRefusals(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	answers(t, "", "heatmap", "--save", file("a"), "--tokens", "20")
+	text := write(t, "text", "A river is a stream of water, and this is no heat map.")
 	// The folder's model is the same, one that is another by a router's value is not.
 	answers(t, "", "heatmap", "--model", modelDir, "--load", file("a"))
 	other := copyDir(t, modelDir, map[string]func([]byte) []byte{"model-00001-of-00003.safetensors": routerChanged(t)})
