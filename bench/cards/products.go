@@ -116,8 +116,11 @@ func matmul(what string, f format, out tensor.DType, t, n, k int) *Case {
 
 // hidden is silu(gate x) * up x of matrix i of w13 for row of x, as the kernels keep it.
 func hidden(x data, row int, w13 *weights, i, width int) []float64 {
+	return hiddenOf(x.row(row), w13, i, width)
+}
+
+func hiddenOf(in []float64, w13 *weights, i, width int) []float64 {
 	h := make([]float64, width)
-	in := x.row(row)
 	parallel(width, func(f int) {
 		gate, _ := dot(in, w13.row(i, f))
 		up, _ := dot(in, w13.row(i, width+f))

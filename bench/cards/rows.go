@@ -139,27 +139,33 @@ func router(t, hidden int, p device.Router) *Case {
 			check: func(read reader) []Sample {
 				var s []Sample
 				for _, row := range d.spread(t, 20) {
-					likely, sum, in := make([]float64, p.Experts), 0., x.row(row)
-					for e := range likely {
-						v, _ := dot(in, gate.row(e))
-						likely[e] = math.Exp(v)
-						sum += likely[e]
-					}
-					best := slices.Sorted(slices.Values(likely))
-					gotIDs, got := read(ids.RowRange(row, row+1)), read(share.RowRange(row, row+1))
-					for k := range got {
-						mine := math.NaN() // no expert
-						if id := int(gotIDs[k]); id >= 0 && id < p.Experts {
-							mine = likely[id] / sum
-						}
-						s = append(s, Sample{got[k], mine, 1}, Sample{got[k], best[p.Experts-1-k] / sum, 1})
-					}
+					s = append(s, chosen(x.row(row), &gate, p, read(ids.RowRange(row, row+1)), read(share.RowRange(row, row+1)))...)
 				}
 				return s
 			},
 		}
 	}
 	return c
+}
+
+// chosen are samples of a softmax router's choice for a row.
+func chosen(x []float64, gate *data, p device.Router, ids, share []float64) []Sample {
+	var s []Sample
+	likely, sum := make([]float64, p.Experts), 0.
+	for e := range likely {
+		v, _ := dot(x, gate.row(e))
+		likely[e] = math.Exp(v)
+		sum += likely[e]
+	}
+	best := slices.Sorted(slices.Values(likely))
+	for k, got := range share {
+		mine := math.NaN() // no expert
+		if id := int(ids[k]); id >= 0 && id < p.Experts {
+			mine = likely[id] / sum
+		}
+		s = append(s, Sample{got, mine, 1}, Sample{got, best[p.Experts-1-k] / sum, 1})
+	}
+	return s
 }
 
 // topK chooses experts from logits.

@@ -69,6 +69,9 @@ func Table(s Sizes) []*Case {
 		add(weightedSum(t, s.topK, s.hidden))
 		add(gather(t, s.vocab, s.hidden))
 		add(router(t, s.hidden, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
+		if t <= ops.AddRows {
+			add(secondHalf(s.moe, int4, int8, t, p.Heads*p.V, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
+		}
 		add(topK(t, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
 	}
 	for _, t := range s.few {

@@ -201,7 +201,7 @@ func partsFor(card launch.Card, rows, cols int) int {
 
 const (
 	maxParts = 8  // warps of a block, 256 threads
-	maxArgs  = 40 // of a kernel here
+	maxArgs  = 60 // of a kernel here
 	// partBytes is a token's part of two units in shared memory: PART_BYTES of src/gemv.cu.
 	partBytes = 528
 )

@@ -129,6 +129,10 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	if Grouped(rows) {
 		w.aligned, w.rows = &m.Aligned, m.Aligned.MaxTiles()
 	}
+	if !Grouped(rows) {
+		w.left, _ = route.Leave(l, m.IDs, m.Weights, m.Bank.Experts, launch.Range{At: memory, Bytes: s.bytes})
+		w.weights = m.Weights.At
+	}
 	fold := folded(m)
 	base := launch.Ptr(0)
 	if shared > 0 && (Grouped(rows) || !fold) {
@@ -136,7 +140,7 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	}
 	if shared > 0 && !fold {
 		sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
-		m.Shared.run(l, card, sum, s.shared, m.X, gateParts(hidden), downParts(shared), Options{})
+		m.Shared.run(l, card, sum, s.shared, m.X, sharedGateParts(m), downParts(shared), Options{})
 	}
 	tile := Tile(card, m)
 	p, _ := gateUpPlan(card, m, tile)
@@ -148,7 +152,7 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	if Grouped(rows) {
 		downGrouped(l, card, out, m, tile, s, base, o)
 	} else {
-		downAll(l, card, out, m, s, base, o)
+		downAll(l, card, out, m, s, base, &w.left, o)
 	}
 }
 
@@ -156,9 +160,23 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 func gateParts(hidden int) int { return min(maxParts, (unitsOf(hidden)+7)/8) }
 func downParts(width int) int  { return min(maxParts, (unitsOf(width)+5)/6) }
 
+// sharedGateParts is gateParts of the shared network: more where a warp has but one unit of
+// INT8 on its way beside two of INT4, so that both take as many turns to memory.
+func sharedGateParts(m *Mixture) int {
+	if !m.Shared.Zero() && folded(m) {
+		r, _ := formatOf(&m.Bank.W13)
+		if s, _ := formatOf(&m.Shared.W13); s != r {
+			return min(maxParts, (unitsOf(m.X.Cols)+3)/4)
+		}
+	}
+	return gateParts(m.X.Cols)
+}
+
 // work says where the assignments are.
 type work struct {
 	ids           launch.Ptr
+	weights       launch.Ptr     // written if left is to be chosen
+	left          route.Left     // the choice, if nobody has made it
 	aligned       *route.Aligned // nil: one by one
 	topK, experts int
 	rows          int // of the grid: assignments, or tiles
@@ -182,7 +200,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 		f, _ := formatOf(&shared.W13)
 		kernel = kGateUp[f]
 		sharedInOrder = shared.W2.A.Zero()
-		sharedBlocks = p.blocks(shared.W13.Rows(), p.parts) * p.groups(x.Rows)
+		sharedBlocks = p.blocks(shared.W13.Rows(), p.sharedParts) * p.groups(x.Rows)
 		width, sharedRows = sharedBlocks, 1
 	}
 	if bank != nil {
@@ -211,12 +229,26 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 	} else {
 		args = appendMatrix(args, nil)
 	}
-	l.Add(kernel, p.config(width, sharedRows+w.rows), args...)
+	args = append(w.left.Append(args), launch.P(w.weights))
+	l.Add(kernel, p.config(width, sharedRows+w.rows), appendNext(args, bank, w)...)
+}
+
+// nextBytes is up to how much of the experts' second matrices is called into the L2 cache.
+const nextBytes = 24 << 20
+
+// appendNext appends the arguments NEXT_ARGS.
+func appendNext(args []launch.Arg, bank *launch.Bank, w work) []launch.Arg {
+	if bank == nil || w.aligned != nil || bank.W2.A.Zero() || w.rows*bank.W2.A.ValueBytes() > nextBytes {
+		return append(args, launch.P(0), launch.P(0), launch.I64(0), launch.I64(0), launch.I32(0), launch.I32(0))
+	}
+	a := &bank.W2.A
+	return append(args, launch.P(a.Values), launch.P(a.Scales), launch.I64(bank.Step2), launch.I64(bank.ScaleStep2),
+		launch.I32(a.ValueBytes()/128), launch.I32(a.ScaleBytes()/128))
 }
 
 // downAll launches the second half of few rows: experts, shared network (if folded) or
 // its output (base), and their sum.
-func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, o Options) {
+func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, left *route.Left, o Options) {
 	p := downAllPlan(m)
 	routed, _ := formatOf(&m.Bank.W2)
 	kernel := kDownAll[routed]
@@ -232,7 +264,7 @@ func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scr
 		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts))
 	args = append(p.appendParts(args), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
 	args = appendMatrix(args, &m.Bank.W2)
-	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), appendMatrix(args, shared)...)
+	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), left.Append(appendMatrix(args, shared))...)
 }
 
 // downGrouped launches the second half of sorted work and of a folded network, and the

@@ -88,7 +88,7 @@ func folded(m *Mixture) bool {
 // so many tokens.
 func gateUpPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
 	hidden := m.X.Cols
-	return planFor(card, gateParts(hidden), gateParts(hidden), tile, stagedBytes(hidden))
+	return planFor(card, gateParts(hidden), sharedGateParts(m), tile, stagedBytes(hidden))
 }
 
 func downPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {

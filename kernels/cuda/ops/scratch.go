@@ -41,7 +41,7 @@ func ScratchBytes(s *device.StepSizes) int {
 			moe.HiddenBytes(s.Rows*s.TopK, s.ExpertFF))
 		few := min(s.Rows, gemv.MaxRows)
 		for tile := 1; tile <= gemv.TileRows; tile++ {
-			need(route.AlignedBytes(few, s.TopK, s.Experts, tile), route.AlignScratch(few, s.TopK, s.Experts),
+			need(route.AlignedBytes(few, s.TopK, s.Experts, tile), route.AlignScratch(few, s.TopK, s.Experts), route.Scratch(few, s.Experts, s.Hidden),
 				gemv.MoEScratch(few, s.TopK, s.Hidden, s.ExpertFF, s.SharedFF))
 		}
 	}

@@ -1,8 +1,6 @@
 package route
 
 import (
-	"encoding/binary"
-
 	"krater/kernels/cuda/launch"
 	"krater/kernels/tensor"
 )
@@ -71,11 +69,7 @@ func sortInRoute(l *launch.List, out *Aligned, ids launch.Mat) bool {
 		args[argExperts] != launch.I32(out.Experts) {
 		return false
 	}
-	var b [8]byte
-	args[argParts].Put(b[:])
-	parts := launch.Ptr(binary.LittleEndian.Uint64(b[:]))
-	args[argCols].Put(b[:])
-	cols := int(binary.LittleEndian.Uint32(b[:]))
+	parts, cols := pointer(args[argParts]), int(number(args[argCols]))
 	end := out.Count + launch.Ptr(AlignedBytes(ids.Rows, ids.Cols, out.Experts, out.Tile))
 	if out.Count < parts+launch.Ptr(Scratch(ids.Rows, out.Experts, cols)) && parts < end {
 		return false

@@ -91,10 +91,13 @@ const (
 	argTurn    = 0
 	argProduct = argTurn + 1
 	argParts   = argProduct
+	argLogits  = argProduct + 1
 	argTokens  = argProduct + 5
 	argExperts = argProduct + 8
 	argCols    = argProduct + 9
 	argIDs     = argProduct + 10
+	argBias    = argIDs + 4
+	argRows    = argIDs + 5
 	argTopK    = argIDs + 6
 	argSorted  = argIDs + 13
 	argsFew    = argSorted + 5

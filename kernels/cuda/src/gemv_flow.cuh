@@ -40,6 +40,18 @@ template <bool PERMUTE> KR_DEV void stage_row(uint8_t *to, const bf16 *row, int 
 	for (int u = first; u < (tiles + 1) / 2 * 16; u += step)
 		put_chunk<PERMUTE>(to, u, u < tiles * 8 ? reinterpret_cast<const uint4 *>(row)[u] : make_uint4(0, 0, 0, 0));
 }
+// The same, two chunks at a time: for a row that is waited for alone.
+template <bool PERMUTE> KR_DEV void stage_alone(uint8_t *to, const bf16 *row, int tiles, int first, int step) {
+	int chunks = (tiles + 1) / 2 * 16;
+#pragma unroll 1
+	for (int u = first; u < chunks; u += 2 * step) {
+		uint4 v = make_uint4(0, 0, 0, 0), w = v;
+		if (u < tiles * 8) v = reinterpret_cast<const uint4 *>(row)[u];
+		if (u + step < tiles * 8) w = reinterpret_cast<const uint4 *>(row)[u + step];
+		put_chunk<PERMUTE>(to, u, v);
+		if (u + step < chunks) put_chunk<PERMUTE>(to, u + step, w);
+	}
+}
 // Copies rows 0..n-1, row r from row(r), by the whole block, two at a time; without a
 // barrier. row is called by whole warps.
 template <bool PERMUTE, class Row> KR_DEV void stage(uint8_t *to, int n, int tiles, Row row) {
@@ -69,8 +81,8 @@ struct Staged {
 };
 
 // Units from..to-1 of a product, added to sum. ready() is called once, when the first
-// weights are on their way, and gives the token in shared memory.
-template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, Ready ready) {
+// weights are on their way, and gives the token in shared memory; last() when the last are.
+template <class F, class Ready, class Last> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, Ready ready, Last last) {
 	const int D = F::FLOW_DEPTH;
 	typename F::Load ring[D];
 #pragma unroll
@@ -79,6 +91,7 @@ template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, in
 	const Staged token = ready();
 	const uint8_t *at = token.at + from * token.step;
 	for (int u = from; u < to; u += D) {
+		if (u + D >= to) last();
 #pragma unroll
 		for (int i = 0; i < D; i++) {
 			if (u + i < to) {

@@ -4,6 +4,7 @@
 // weights; those with a routed and a shared network are for equal formats, and for INT8
 // beside INT4.
 #include "gemv_flow.cuh"
+#include "route.cuh"
 
 // Blocks of 256 threads that registers must suffice for: as many as go without a spill.
 #ifdef KR_HOPPER
@@ -48,6 +49,35 @@ struct Work {
 	}
 };
 
+// The router's logits, of which a kernel chooses experts for itself: for few tokens that
+// costs less than to wait for a block that does it for all. Up to MOST_FEW experts.
+// parts, n and logits as of sums_of(); n 0: ids and weights are there.
+enum { MOST_FEW = 64, FEW_ROOM = 2 * MOST_CHOSEN + MOST_FEW };
+struct Unchosen {
+	float *parts;
+	int n;
+	float *logits;
+	int logits_stride, tokens;
+	const float *bias;
+	Router router;
+
+	// The first k experts of a token and their weights, in shared memory as room is; by one
+	// warp. out: the logits, and weights, go to memory too.
+	KR_MEMBER void choose_for(int token, int k, bool out, int *ids, float *weights, float *room) const {
+		Sums s = sums_of(parts, n, logits, logits_stride, tokens, router.experts);
+		if (!out) s.out = nullptr;
+		Router r = router;
+		if (!bias && !out) r.k = k; // they come by falling score
+		choose<2>(ids, weights, token, s, bias, r, room);
+		__syncwarp();
+	}
+};
+#define UNCHOSEN_ARGS                                                                                                               \
+	float *parts_of, int n_parts, float *logits, int logits_stride, const float *bias, int sigmoid, int of_groups, int top_groups, int top2, \
+	    int normalize, float scale
+#define UNCHOSEN(tokens, experts, k) \
+	{ parts_of, n_parts, logits, logits_stride, tokens, bias, {experts, k, sigmoid, of_groups, top_groups, top2, normalize, scale} }
+
 // The routed experts' matrices, one every step bytes, their scales every scale_step.
 struct Bank {
 	Matrix first;
@@ -90,16 +120,37 @@ struct SharedBlock {
 
 // The sums of a warp's 16 rows and the n tokens that stage_rows() lays out, which all
 // threads of the block call; it waits for the kernel before this one.
-template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, int tiles, int n, uint8_t *memory, Stage stage_rows) {
+template <class F, class Stage, class Last>
+KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, int tiles, int n, uint8_t *memory, Stage stage_rows, Last last) {
 	int g = threadIdx.x % 32 / 4;
 	auto ready = [&] {
 		stage_rows();
 		__syncthreads();
 		return Staged(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n);
 	};
-	flow(sum, w, cut.from, cut.works ? cut.to : cut.from, ready);
+	flow(sum, w, cut.from, cut.works ? cut.to : cut.from, ready, last);
 	cut.join(sum, (float4 *)memory);
 }
+
+// The second matrices of the experts that kr_gemv_gate_up works on, for the L2 cache: memory
+// would idle between that kernel's last reads and the next one's first. lines: of 128
+// bytes, of a matrix and of its scales; 0: none.
+struct Next {
+	const uint8_t *values, *scales;
+	long long step, scale_step;
+	int lines, scale_lines;
+	// A block's share of an expert's.
+	KR_MEMBER void call(int expert) const {
+		int first = blockIdx.x * blockDim.x + threadIdx.x, all = gridDim.x * blockDim.x;
+#pragma unroll 1
+		for (int i = first; i < lines; i += all) prefetch_l2(values + expert * step + 128LL * i);
+		if (first < scale_lines) prefetch_l2(scales + expert * scale_step + 128LL * first);
+	}
+};
+#define NEXT_ARGS \
+	const uint8_t *next_values, const uint8_t *next_scales, long long next_step, long long next_scale_step, int next_lines, int next_scale_lines
+#define NEXT \
+	{ next_values, next_scales, next_step, next_scale_step, next_lines, next_scale_lines }
 
 // silu(gate) * up of 8 features and 8 tokens, from sums as a product leaves them, to
 // the rows of h that row(i) gives for token i (0..7), below 0: none.
@@ -118,15 +169,20 @@ template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, i
 // assignment that has an expert (h [m * top_k, width]). Hidden values are permuted
 // unless their reader is not in format A (in_order). The next launch may start only
 // after this one's wait: kr_gemv_down... read before their own what was written before.
+//
+// With pick.n a block chooses the expert of its assignment itself, and one block of each
+// token leaves what the router would have: logits, ids and weights.
 template <int ROUTED, int SHARED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
-                    const Bank &bank, const Matrix &s, uint8_t *memory) {
+                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, const Next &next, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
+	__shared__ int chosen[MOST_CHOSEN], expert; // of this block, for later: no register is free
+	__shared__ float shares[MOST_CHOSEN], room[FEW_ROOM];
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
 	if ((int)blockIdx.y < p.shared_rows) {
-		Cut cut(p.shift, p.parts, s);
+		Cut cut(p.shared_shift, p.shared_parts, s);
 		const SharedBlock b(p, cut, s.rows);
 		if (b.none) {
 			pdl_wait();
@@ -134,25 +190,48 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			return;
 		}
 		const SF w(s, b.block, true);
-		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
-			pdl_wait();
-			pdl_launch();
-			stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
-		});
+		multiply_staged(
+		    sum, cut, w, s.tiles, b.n, memory,
+		    [&] {
+			    pdl_wait();
+			    pdl_launch();
+			    stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
+		    },
+		    [] {});
 		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
 		return;
 	}
 	Cut cut(p.shift, p.parts, bank.first);
-	int block = ((int)blockIdx.x << cut.shift) + cut.row;
+	int block = ((int)blockIdx.x << cut.shift) + cut.row, i = blockIdx.y - p.shared_rows;
 	pdl_wait();
 	pdl_launch();
-	const Tile t = work.at(blockIdx.y - p.shared_rows);
+	Tile t = {-1, 1, 0, i};
+	if (pick.n) {
+		int token = work.token(i), rank = i - token * work.top_k;
+		bool out = blockIdx.x == 0 && rank == work.top_k - 1; // it has most to do for itself
+		if (threadIdx.x < 32) {
+			pick.choose_for(token, rank + 1, out, chosen, shares, room);
+			int k = token * work.top_k + threadIdx.x;
+			if (out && (int)threadIdx.x < work.top_k) ids[k] = chosen[threadIdx.x], weights[k] = shares[threadIdx.x];
+		} else {
+			stage_alone<ROUTED != PLAIN_BF16>(memory + ROWS, x + (long long)token * x_stride, bank.first.tiles, threadIdx.x - 32, blockDim.x - 32);
+		}
+		__syncthreads();
+		t.expert = chosen[rank];
+	} else {
+		t = work.at(i);
+	}
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
 	const RF w(bank[t.expert], block, true);
-	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
-		int mine = work.token(slot_of(t, min((int)threadIdx.x % 32, t.count - 1)));
-		stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
-	});
+	multiply_staged(
+	    sum, cut, w, bank.first.tiles, t.count, memory,
+	    [&] {
+		    if (threadIdx.x == 0) expert = t.expert;
+		    if (pick.n) return;
+		    int mine = work.token(slot_of(t, min((int)threadIdx.x % 32, t.count - 1)));
+		    stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
+	    },
+	    [&] { next.call(expert); });
 	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < t.count ? slot_of(t, i) : -1; });
 }
 #define PLAN_ARGS \
@@ -161,14 +240,17 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	{ m, tokens, groups, shift, shared_shift, {parts, over}, {shared_parts, shared_over}, shared_rows }
 #define GATE_UP_KERNEL(name, ROUTED, SHARED)                                                                                        \
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
-	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const int *ids, const int4 *tiles,        \
-	     const int *slots, const int *count, int top_k, int experts, int top_over, PLAN_ARGS, BANK_ARGS(w), MATRIX_ARGS(s)) {                     \
+	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
+	     const int *slots, const int *count, int top_k, int experts, int top_over, PLAN_ARGS, BANK_ARGS(w), MATRIX_ARGS(s),         \
+	     UNCHOSEN_ARGS, float *weights, NEXT_ARGS) {                                                                               \
 		KR_SHARED(uint8_t, memory);                                                                                                \
-		const Work work = {ids, tiles, slots, count, top_k, experts, top_over};                                                              \
+		const Work work = {ids, tiles, slots, count, top_k, experts, top_over};                                                      \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
-		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, memory);                         \
+		const Unchosen pick = UNCHOSEN(m, experts, top_k);                                                                         \
+		const Next next = NEXT;                                                                                                   \
+		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, next, memory); \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 #define X(name, FORMAT) GATE_UP_KERNEL(kr_gemv_gate_up_##name, FORMAT, FORMAT)
@@ -204,10 +286,13 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 			return;
 		}
 		const SF w(s, b.block, false);
-		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
-			pdl_wait();
-			stage<false>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
-		});
+		multiply_staged(
+		    sum, cut, w, s.tiles, b.n, memory,
+		    [&] {
+			    pdl_wait();
+			    stage<false>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
+		    },
+		    [] {});
 		if (cut.works && cut.part == 0) each(b.block, b.n, s.rows, [&](int t, int row, float v) { base[(long long)(b.first + t) * s.rows + row] = v; });
 		return;
 	}
@@ -220,11 +305,14 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		return;
 	}
 	const RF w(bank[t.expert], block, false);
-	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
-		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
-		pdl_wait();
-		stage<false>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
-	});
+	multiply_staged(
+	    sum, cut, w, bank.first.tiles, t.count, memory,
+	    [&] {
+		    int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
+		    pdl_wait();
+		    stage<false>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
+	    },
+	    [] {});
 	if (cut.works && cut.part == 0) each(block, t.count, bank.first.rows, [&](int i, int row, float v) { y[(long long)slot_of(t, i) * bank.first.rows + row] = v; });
 }
 #define DOWN_KERNEL(name, ROUTED, SHARED)                                                                                           \
@@ -248,11 +336,14 @@ DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has 16
 // rows and all experts; its warps take the parts of the products in turn (parts of each
 // expert, then of the shared network). Ids and weights are read before the wait, as above,
-// and all that the last sums need is here when they are due. No warp shares another's
+// or chosen (pick.n), and all that the last sums need is here when they are due. No warp shares another's
 // activations, so they go to registers from where they lie, as far ahead as the weights.
 template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
-                     const float *weights, const Parts &parts, const Parts &shared_parts, const Bank &bank, const Matrix &s, float *results) {
+                     const float *weights, const Parts &parts, const Parts &shared_parts, const Bank &bank, const Matrix &s, const Unchosen &pick,
+                     float *results) {
+	__shared__ int chosen[MOST_CHOSEN];
+	__shared__ float room[FEW_ROOM];
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
 	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts.n, items = routed + shared_parts.n, first = token * work.top_k;
 	int row = 16 * block + threadIdx.x;
@@ -260,7 +351,12 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	float *factors = results + 16 * items; // [top_k]
 	float before = 0.f, rest = 0.f;
 	pdl_launch();
-	for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
+	if (pick.n) {
+		if (warp == 0) pick.choose_for(token, work.top_k, false, chosen, factors, room);
+		if (warp < routed) bar_sync(1, 32 * min(warps, routed)); // the others need no expert
+	} else {
+		for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
+	}
 	auto fetch = [&] { // after the wait
 		if (!mine || fetched) return;
 		fetched = true;
@@ -276,7 +372,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	int i = warp;
 	for (; i < routed; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
-		int k = parts.divide(i), e = work.expert(first + k);
+		int k = parts.divide(i), e = pick.n ? chosen[k] : work.expert(first + k);
 		Range units(0, 0);
 		parts.range(units.from, units.to, bank.first, i - k * parts.n);
 		if (e >= 0) {
@@ -314,15 +410,15 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 #define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \
 	name(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, const int *ids,           \
-	     const float *weights, int top_k, int experts, int parts, int over, int shared_parts, int shared_over, BANK_ARGS(w), \
-	     MATRIX_ARGS(s)) {                                                                                                         \
+	     const float *weights, int top_k, int experts, int parts, int over, int shared_parts, int shared_over, BANK_ARGS(w),       \
+	     MATRIX_ARGS(s), UNCHOSEN_ARGS) {                                                                                          \
 		KR_SHARED(float, results);                                                                                                \
 		const Work work = {ids, 0, 0, 0, top_k, experts, 0};                                                                          \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
-		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, Parts{parts, over},       \
-		                         Parts{shared_parts, shared_over}, bank, s,                                              \
-		                         results);                                                                                          \
+		const Unchosen pick = UNCHOSEN((int)gridDim.y, experts, top_k);                                                            \
+		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, Parts{parts, over},                       \
+		                         Parts{shared_parts, shared_over}, bank, s, pick, results);                                        \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 #define X(name, FORMAT) DOWN_ALL_KERNEL(kr_gemv_down_all_##name, FORMAT, FORMAT)

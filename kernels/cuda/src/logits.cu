@@ -183,7 +183,8 @@ LOGITS_FEW(kr_logits_few_b, true)
 
 // The same of very few rows that are normed on the way, by every block for itself: x
 // [tokens, cols] = RMSNorm(of) by norm. The first block leaves them in x, for those who come
-// after. Shared memory: the rows, and sums of norm_rows.
+// after. turns: 0 if who comes after also chooses. Shared memory: the rows, and sums of
+// norm_rows.
 enum { NORMED = 2 };
 
 KR_DEV bf16 *normed_rows() {
@@ -204,6 +205,7 @@ KR_DEV bf16 *normed_rows() {
 		              blockIdx.x == 0 ? x : nullptr, x_stride};                                                                \
 		logits_few<half>(Product{s.from, s.step, s.stride, nullptr, gate, norm_step(cols), tokens, gate_stride, experts, cols}, \
 		                 [&] { norm_rows(normed, (float *)(normed + tokens * norm_step(cols)), n, InOrder()); return (const void *)normed; }); \
+		if (!turns) return;                                                                                                    \
 		choose_last<NORMED>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                    \
 		                    Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, Sorted());                \
 	}                                                                                                                          \
