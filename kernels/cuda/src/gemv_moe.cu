@@ -50,9 +50,8 @@ struct Work {
 };
 
 // The router's logits, of which a kernel chooses experts for itself: for few tokens that
-// costs less than to wait for a block that does it for all. Up to MOST_FEW experts.
+// costs less than to wait for a block that does it for all. Up to 64 experts.
 // parts, n and logits as of sums_of(); n 0: ids and weights are there.
-enum { MOST_FEW = 64, FEW_ROOM = 2 * MOST_CHOSEN + MOST_FEW };
 struct Unchosen {
 	float *parts;
 	int n;
@@ -61,16 +60,14 @@ struct Unchosen {
 	const float *bias;
 	Router router;
 
-	// The first k experts of a token and their weights, in shared memory as room is; by one
-	// warp. out: the logits, and weights, go to memory too.
-	KR_MEMBER void choose_for(int token, int k, bool out, int *ids, float *weights, float *room) const {
+	// The experts of a token, by the first warps of a block; out: its logits go to memory.
+	KR_MEMBER void choose_for(int token, bool out, FewChosen &to, int warps) const {
 		Sums s = sums_of(parts, n, logits, logits_stride, tokens, router.experts);
 		if (!out) s.out = nullptr;
-		Router r = router;
-		if (!bias && !out) r.k = k; // they come by falling score
-		choose<2>(ids, weights, token, s, bias, r, room);
-		__syncwarp();
+		to.choose(token, s, bias, router, warps);
 	}
+	// By one warp, after that: ids and weights, in their order.
+	KR_MEMBER void order(const FewChosen &from, int *ids, float *weights) const { order_chosen(ids, weights, from.ids, from.scores, bias, router); }
 };
 #define UNCHOSEN_ARGS                                                                                                               \
 	float *parts_of, int n_parts, float *logits, int logits_stride, const float *bias, int sigmoid, int of_groups, int top_groups, int top2, \
@@ -177,8 +174,9 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
                     const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, const Next &next, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
+	__shared__ __align__(16) FewChosen few;
 	__shared__ int chosen[MOST_CHOSEN], expert; // of this block, for later: no register is free
-	__shared__ float shares[MOST_CHOSEN], room[FEW_ROOM];
+	__shared__ float shares[MOST_CHOSEN];
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
 	if ((int)blockIdx.y < p.shared_rows) {
@@ -208,16 +206,18 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	Tile t = {-1, 1, 0, i};
 	if (pick.n) {
 		int token = work.token(i), rank = i - token * work.top_k;
-		bool out = blockIdx.x == 0 && rank == work.top_k - 1; // it has most to do for itself
-		if (threadIdx.x < 32) {
-			pick.choose_for(token, rank + 1, out, chosen, shares, room);
-			int k = token * work.top_k + threadIdx.x;
-			if (out && (int)threadIdx.x < work.top_k) ids[k] = chosen[threadIdx.x], weights[k] = shares[threadIdx.x];
-		} else {
+		bool out = blockIdx.x == 0 && rank == 0;
+		if (threadIdx.x >= 32)
 			stage_alone<ROUTED != PLAIN_BF16>(memory + ROWS, x + (long long)token * x_stride, bank.first.tiles, threadIdx.x - 32, blockDim.x - 32);
+		pick.choose_for(token, out, few, blockDim.x / 32);
+		t.expert = few.ids[rank];
+		if (out || pick.bias) {
+			if (threadIdx.x < 32) pick.order(few, chosen, shares);
+			__syncthreads();
+			t.expert = chosen[rank];
+			int k = threadIdx.x;
+			if (out && k < work.top_k) ids[token * work.top_k + k] = chosen[k], weights[token * work.top_k + k] = shares[k];
 		}
-		__syncthreads();
-		t.expert = chosen[rank];
 	} else {
 		t = work.at(i);
 	}
@@ -342,8 +342,8 @@ template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
                      const float *weights, const Parts &parts, const Parts &shared_parts, const Bank &bank, const Matrix &s, const Unchosen &pick,
                      float *results) {
+	__shared__ __align__(16) FewChosen few;
 	__shared__ int chosen[MOST_CHOSEN];
-	__shared__ float room[FEW_ROOM];
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
 	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts.n, items = routed + shared_parts.n, first = token * work.top_k;
 	int row = 16 * block + threadIdx.x;
@@ -352,8 +352,10 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	float before = 0.f, rest = 0.f;
 	pdl_launch();
 	if (pick.n) {
-		if (warp == 0) pick.choose_for(token, work.top_k, false, chosen, factors, room);
-		if (warp < routed) bar_sync(1, 32 * min(warps, routed)); // the others need no expert
+		int n = min(warps, routed);
+		if (warp < n) pick.choose_for(token, false, few, n); // the others need no expert
+		if (warp == 0) pick.order(few, chosen, factors);
+		if (pick.bias && warp < n) bar_sync(1, 32 * n);
 	} else {
 		for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
 	}
@@ -372,7 +374,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	int i = warp;
 	for (; i < routed; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
-		int k = parts.divide(i), e = pick.n ? chosen[k] : work.expert(first + k);
+		int k = parts.divide(i), e = pick.n ? (pick.bias ? chosen[k] : few.ids[k]) : work.expert(first + k);
 		Range units(0, 0);
 		parts.range(units.from, units.to, bank.first, i - k * parts.n);
 		if (e >= 0) {

@@ -19,13 +19,20 @@ struct NormRows {
 // The elements from a row to the next one, in shared memory: not all in one bank.
 KR_DEV int norm_step(int cols) { return cols + 8; }
 
-// The sum of what up to 32 warps have, as warp_sum gives it: what is behind them is zero.
-KR_DEV float warps_sum(const float *sums, int warps) {
-	int lane = threadIdx.x % 32;
-	if (warps > 8) return warp_sum(lane < warps ? sums[lane] : 0.f);
-	float v = lane % 8 < warps ? sums[lane % 8] : 0.f;
-	for (int d = 4; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
-	return v;
+// warp_sum of the sums of up to 16 warps and zeros, to the bit: the same additions by every
+// thread for itself, without a shuffle.
+KR_DEV float sum_of_warps(const float *sums, int warps) {
+	float v[16], a[8], b[4];
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		float4 s = reinterpret_cast<const float4 *>(sums)[i];
+		v[4 * i] = s.x, v[4 * i + 1] = s.y, v[4 * i + 2] = s.z, v[4 * i + 3] = s.w;
+	}
+#pragma unroll
+	for (int i = 0; i < 8; i++) a[i] = (i < warps ? v[i] : 0.f) + (i + 8 < warps ? v[i + 8] : 0.f);
+#pragma unroll
+	for (int i = 0; i < 4; i++) b[i] = a[i] + a[i + 4];
+	return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
 // How chunk i of a row is put.
@@ -60,7 +67,7 @@ template <class Put> KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRo
 	__syncthreads();
 	for (int r = 0; r < n.m; r++) {
 		const char *x = row_of(n.x, r, n.stride, n.half);
-		float scale = rms_scale(warps_sum(sums + r * 32, n.threads / 32), n.cols, n.eps);
+		float scale = rms_scale(sum_of_warps(sums + r * 32, n.threads / 32), n.cols, n.eps);
 		for (int i = first; i < chunks; i += blockDim.x) {
 			Chunk<8> c = kept, u = weight;
 			if (r > 0 || i != first || !mine) fetch(c, x, i, n.half);

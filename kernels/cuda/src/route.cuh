@@ -184,23 +184,56 @@ template <int P> KR_DEV void get_bias(float (&v)[P], const float *bias, int expe
 	for (int j = 0; j < P; j++) v[j] = bias && lane + 32 * j < experts ? __ldg(bias + lane + 32 * j) : 0.f;
 }
 
+// What a row's experts are chosen by, and their scores: expert lane + 32*j in by[j] and v[j],
+// by one warp; 0 for those that do not exist. Those with the largest keys are chosen, of
+// equal ones the lowest. room: of `experts` floats.
+template <int P>
+KR_DEV void keys_of(uint32_t (&key)[P], float (&v)[P], int row, const Sums &from, const float *bias, const Router &r, float *room) {
+	int lane = threadIdx.x % 32;
+	float by[P];
+	if (P == 2) get_bias(by, bias, r.experts); // on its way with the logits
+	score(v, row, from, r);
+	if (P > 2) get_bias(by, bias, r.experts);
+#pragma unroll
+	for (int j = 0; j < P; j++) {
+		by[j] += v[j];
+		key[j] = lane + 32 * j < r.experts ? rising(by[j]) : 0;
+	}
+	if (r.groups > 1) keep_groups(key, by, r, room);
+}
+
+// The end of a choice, by one warp: ids_of and scores in the order of what they were chosen
+// by become ids and weights by falling score, then rising id.
+KR_DEV void order_chosen(int *ids, float *weights, const int *ids_of, const float *scores, bool biased, const Router &r) {
+	int lane = threadIdx.x % 32;
+	if (lane >= r.k) return;
+	float mine = scores[lane], sum = 0.f;
+	int id = ids_of[lane], rank = lane;
+	if (biased) { // the choice was not by score
+		float s = mine == mine ? mine : minus_infinity();
+		rank = 0;
+		for (int k = 0; k < r.k; k++) {
+			float other = scores[k] == scores[k] ? scores[k] : minus_infinity();
+			rank += other > s || (other == s && ids_of[k] < id);
+		}
+	}
+	if (r.normalize) {
+		for (int k = 0; k < r.k; k++) sum += scores[k];
+		mine /= sum + 1e-20f;
+	}
+	ids[rank] = id;
+	weights[rank] = mine * r.scale;
+}
+
 // Chooses r.k of at most 32*P experts: the best by score + bias (0: none) of the best
 // groups, equal ones by rising id; they come out by falling score, then rising id.
 // room: ROOM floats of shared memory of this warp, for one row.
 template <int P>
 KR_DEV void choose(int *ids, float *weights, int row, const Sums &from, const float *bias, const Router &r, float *room) {
 	int lane = threadIdx.x % 32, *ids_of = (int *)room + MOST_CHOSEN;
-	float v[P], by[P], *scores = room;
-	if (P == 2) get_bias(by, bias, r.experts); // on its way with the logits
-	score(v, row, from, r);
-	if (P > 2) get_bias(by, bias, r.experts);
+	float v[P], *scores = room;
 	uint32_t key[P];
-#pragma unroll
-	for (int j = 0; j < P; j++) {
-		by[j] += v[j];
-		key[j] = lane + 32 * j < r.experts ? rising(by[j]) : 0;
-	}
-	if (r.groups > 1) keep_groups(key, by, r, room + 2 * MOST_CHOSEN);
+	keys_of(key, v, row, from, bias, r, room + 2 * MOST_CHOSEN);
 	// Who has a chosen expert writes it: in place, if neither order nor weight may change.
 	bool done = P == 2 && !bias && !r.normalize;
 #pragma unroll 1
@@ -216,24 +249,51 @@ KR_DEV void choose(int *ids, float *weights, int row, const Sums &from, const fl
 	}
 	if (done) return;
 	__syncwarp();
-	if (lane >= r.k) return;
-	float mine = scores[lane], sum = 0.f;
-	int id = ids_of[lane], rank = lane;
-	if (bias) { // the choice was not by score
-		float s = mine == mine ? mine : minus_infinity();
-		rank = 0;
-		for (int k = 0; k < r.k; k++) {
-			float other = scores[k] == scores[k] ? scores[k] : minus_infinity();
-			rank += other > s || (other == s && ids_of[k] < id);
-		}
-	}
-	if (r.normalize) {
-		for (int k = 0; k < r.k; k++) sum += scores[k];
-		mine /= sum + 1e-20f;
-	}
-	ids[rank] = id;
-	weights[rank] = mine * r.scale;
+	order_chosen(ids, weights, ids_of, scores, bias, r);
 }
+
+// The same choice of at most 64 experts by several warps, for who waits for it: each counts
+// how many are better than some of the experts.
+struct FewChosen {
+	uint32_t key[64]; // aligned to 16
+	float score[64];
+	int ids[MOST_CHOSEN]; // in the order of keys
+	float scores[MOST_CHOSEN];
+
+	// For warps 0 to warps-1 of the block. Shared memory that any of them wrote before is
+	// seen by all after.
+	__device__ __forceinline__ void choose(int row, const Sums &from, const float *bias, const Router &r, int warps) {
+		int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % 4;
+		if (warp == 0) {
+			uint32_t k[2];
+			float v[2];
+			keys_of(k, v, row, from, bias, r, score);
+			if (r.groups > 1) __syncwarp(); // score was its room
+			key[lane] = k[0], key[lane + 32] = k[1];
+			score[lane] = v[0], score[lane + 32] = v[1];
+		}
+		bar_sync(1, 32 * warps);
+#pragma unroll 1
+		for (int e = warp * 8 + lane / 4; e < 64; e += 8 * warps) {
+			const uint4 *other = reinterpret_cast<const uint4 *>(key) + 4 * part;
+			uint32_t mine = key[e];
+			int better = 0;
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				uint4 v = other[i];
+				int before = e - (16 * part + 4 * i); // how many of them and what follows have lower ids
+				better += v.x > mine || (v.x == mine && before > 0);
+				better += v.y > mine || (v.y == mine && before > 1);
+				better += v.z > mine || (v.z == mine && before > 2);
+				better += v.w > mine || (v.w == mine && before > 3);
+			}
+			better += __shfl_xor_sync(0xffffffffu, better, 1);
+			better += __shfl_xor_sync(0xffffffffu, better, 2);
+			if (part == 0 && mine && better < r.k) ids[better] = e, scores[better] = score[e];
+		}
+		bar_sync(1, 32 * warps);
+	}
+};
 
 // The choice for one row, by one warp. real: how many rows there are, as c.rows says.
 KR_DEV void choose_row(int row, int real, const Sums &s, const Choice &c, const Router &r, float *room) {
