@@ -102,7 +102,9 @@ func scratchOf(at launch.Ptr, rows, topK, hidden, width, shared int) scratch {
 
 // MoE is out [M, H] (F32 or BF16) = the sum over the ranks k = 0..K-1, in that order, of
 // weights[., k] * the expert ids[., k] of x, plus the shared network of x. memory is
-// MoEScratch bytes, aligned to 16.
+// MoEScratch bytes, aligned to 16. If the last launch of l is a router's that chooses IDs
+// and Weights, the mixture may make the choice in its place, and writes what that would
+// have written.
 func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m *Mixture, o Options) {
 	const op = "gemv MoE"
 	rows, topK, hidden, width := m.X.Rows, m.IDs.Cols, m.X.Cols, m.Bank.W2.Cols()
@@ -128,8 +130,7 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	w := work{ids: m.IDs.At, topK: topK, experts: m.Bank.Experts, rows: rows * topK}
 	if Grouped(rows) {
 		w.aligned, w.rows = &m.Aligned, m.Aligned.MaxTiles()
-	}
-	if !Grouped(rows) {
+	} else {
 		w.left, _ = route.Leave(l, m.IDs, m.Weights, m.Bank.Experts, launch.Range{At: memory, Bytes: s.bytes})
 		w.weights = m.Weights.At
 	}
@@ -230,20 +231,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 		args = appendMatrix(args, nil)
 	}
 	args = append(w.left.Append(args), launch.P(w.weights))
-	l.Add(kernel, p.config(width, sharedRows+w.rows), appendNext(args, bank, w)...)
-}
-
-// nextBytes is up to how much of the experts' second matrices is called into the L2 cache.
-const nextBytes = 24 << 20
-
-// appendNext appends the arguments NEXT_ARGS.
-func appendNext(args []launch.Arg, bank *launch.Bank, w work) []launch.Arg {
-	if bank == nil || w.aligned != nil || bank.W2.A.Zero() || w.rows*bank.W2.A.ValueBytes() > nextBytes {
-		return append(args, launch.P(0), launch.P(0), launch.I64(0), launch.I64(0), launch.I32(0), launch.I32(0))
-	}
-	a := &bank.W2.A
-	return append(args, launch.P(a.Values), launch.P(a.Scales), launch.I64(bank.Step2), launch.I64(bank.ScaleStep2),
-		launch.I32(a.ValueBytes()/128), launch.I32(a.ScaleBytes()/128))
+	l.Add(kernel, p.config(width, sharedRows+w.rows), args...)
 }
 
 // downAll launches the second half of few rows: experts, shared network (if folded) or

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -218,6 +219,33 @@ func TestRouteSorts(t *testing.T) {
 			if want := rows > 128; aligns == 1 != want || aligns > 1 {
 				t.Errorf("%d rows of %d bits are sorted by %d launches", rows, bits, aligns)
 			}
+		}
+	}
+}
+
+// TestChoiceIsLeft: up to three rows the mixture makes the router's choice itself, whose
+// turn is 0 then, and where the logits' parts lie nothing else is written.
+func TestChoiceIsLeft(t *testing.T) {
+	for rows := 1; rows <= 4; rows++ {
+		l := layer(rows)
+		var router, mixture *launch.Op
+		for i := range l.Ops {
+			switch o := &l.Ops[i]; o.Kernel.String() {
+			case "kr_norm_route_b", "kr_logits_few_b":
+				router = o
+			case "kr_gemv_gate_up_int4_g128_int8_g128":
+				mixture = o
+			}
+		}
+		if router == nil || mixture == nil {
+			t.Fatalf("%d rows: no router or no mixture", rows)
+		}
+		args := l.OpArgs(router)
+		if left, want := args[0] == launch.P(0), !gemv.Grouped(rows); left != want {
+			t.Errorf("%d rows: left %v, want %v", rows, left, want)
+		}
+		if hidden, parts := l.OpArgs(mixture)[0], args[1]; !gemv.Grouped(rows) && hidden == parts {
+			t.Errorf("%d rows: hidden values lie where the logits do", rows)
 		}
 	}
 }

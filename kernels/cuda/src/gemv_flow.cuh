@@ -81,8 +81,8 @@ struct Staged {
 };
 
 // Units from..to-1 of a product, added to sum. ready() is called once, when the first
-// weights are on their way, and gives the token in shared memory; last() when the last are.
-template <class F, class Ready, class Last> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, Ready ready, Last last) {
+// weights are on their way, and gives the token in shared memory.
+template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, Ready ready) {
 	const int D = F::FLOW_DEPTH;
 	typename F::Load ring[D];
 #pragma unroll
@@ -91,7 +91,6 @@ template <class F, class Ready, class Last> KR_DEV void flow(float (&sum)[4], co
 	const Staged token = ready();
 	const uint8_t *at = token.at + from * token.step;
 	for (int u = from; u < to; u += D) {
-		if (u + D >= to) last();
 #pragma unroll
 		for (int i = 0; i < D; i++) {
 			if (u + i < to) {

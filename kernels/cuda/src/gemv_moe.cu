@@ -117,37 +117,16 @@ struct SharedBlock {
 
 // The sums of a warp's 16 rows and the n tokens that stage_rows() lays out, which all
 // threads of the block call; it waits for the kernel before this one.
-template <class F, class Stage, class Last>
-KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, int tiles, int n, uint8_t *memory, Stage stage_rows, Last last) {
+template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, int tiles, int n, uint8_t *memory, Stage stage_rows) {
 	int g = threadIdx.x % 32 / 4;
 	auto ready = [&] {
 		stage_rows();
 		__syncthreads();
 		return Staged(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n);
 	};
-	flow(sum, w, cut.from, cut.works ? cut.to : cut.from, ready, last);
+	flow(sum, w, cut.from, cut.works ? cut.to : cut.from, ready);
 	cut.join(sum, (float4 *)memory);
 }
-
-// The second matrices of the experts that kr_gemv_gate_up works on, for the L2 cache: memory
-// would idle between that kernel's last reads and the next one's first. lines: of 128
-// bytes, of a matrix and of its scales; 0: none.
-struct Next {
-	const uint8_t *values, *scales;
-	long long step, scale_step;
-	int lines, scale_lines;
-	// A block's share of an expert's.
-	KR_MEMBER void call(int expert) const {
-		int first = blockIdx.x * blockDim.x + threadIdx.x, all = gridDim.x * blockDim.x;
-#pragma unroll 1
-		for (int i = first; i < lines; i += all) prefetch_l2(values + expert * step + 128LL * i);
-		if (first < scale_lines) prefetch_l2(scales + expert * scale_step + 128LL * first);
-	}
-};
-#define NEXT_ARGS \
-	const uint8_t *next_values, const uint8_t *next_scales, long long next_step, long long next_scale_step, int next_lines, int next_scale_lines
-#define NEXT \
-	{ next_values, next_scales, next_step, next_scale_step, next_lines, next_scale_lines }
 
 // silu(gate) * up of 8 features and 8 tokens, from sums as a product leaves them, to
 // the rows of h that row(i) gives for token i (0..7), below 0: none.
@@ -171,12 +150,13 @@ template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, i
 // token leaves what the router would have: logits, ids and weights.
 template <int ROUTED, int SHARED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
-                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, const Next &next, uint8_t *memory) {
+                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
 	__shared__ __align__(16) FewChosen few;
-	__shared__ int chosen[MOST_CHOSEN], expert; // of this block, for later: no register is free
+	__shared__ int chosen[MOST_CHOSEN];
 	__shared__ float shares[MOST_CHOSEN];
+	__shared__ Tile kept; // beside the products there is no room for it in registers
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
 	if ((int)blockIdx.y < p.shared_rows) {
@@ -188,14 +168,11 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			return;
 		}
 		const SF w(s, b.block, true);
-		multiply_staged(
-		    sum, cut, w, s.tiles, b.n, memory,
-		    [&] {
-			    pdl_wait();
-			    pdl_launch();
-			    stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
-		    },
-		    [] {});
+		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
+			pdl_wait();
+			pdl_launch();
+			stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
+		});
 		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
 		return;
 	}
@@ -223,16 +200,13 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	}
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
 	const RF w(bank[t.expert], block, true);
-	multiply_staged(
-	    sum, cut, w, bank.first.tiles, t.count, memory,
-	    [&] {
-		    if (threadIdx.x == 0) expert = t.expert;
-		    if (pick.n) return;
-		    int mine = work.token(slot_of(t, min((int)threadIdx.x % 32, t.count - 1)));
-		    stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
-	    },
-	    [&] { next.call(expert); });
-	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < t.count ? slot_of(t, i) : -1; });
+	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
+		if (threadIdx.x == 0) kept = t;
+		if (pick.n) return; // the row is there
+		int mine = work.token(slot_of(t, min((int)threadIdx.x % 32, t.count - 1)));
+		stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
+	});
+	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < kept.count ? slot_of(kept, i) : -1; });
 }
 #define PLAN_ARGS \
 	int m, int tokens, int groups, int shift, int shared_shift, int parts, int over, int shared_parts, int shared_over, int shared_rows
@@ -242,15 +216,14 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
 	     const int *slots, const int *count, int top_k, int experts, int top_over, PLAN_ARGS, BANK_ARGS(w), MATRIX_ARGS(s),         \
-	     UNCHOSEN_ARGS, float *weights, NEXT_ARGS) {                                                                               \
+	     UNCHOSEN_ARGS, float *weights) {                                                                                          \
 		KR_SHARED(uint8_t, memory);                                                                                                \
 		const Work work = {ids, tiles, slots, count, top_k, experts, top_over};                                                      \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN(m, experts, top_k);                                                                         \
-		const Next next = NEXT;                                                                                                   \
-		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, next, memory); \
+		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, memory);       \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 #define X(name, FORMAT) GATE_UP_KERNEL(kr_gemv_gate_up_##name, FORMAT, FORMAT)
@@ -286,13 +259,10 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 			return;
 		}
 		const SF w(s, b.block, false);
-		multiply_staged(
-		    sum, cut, w, s.tiles, b.n, memory,
-		    [&] {
-			    pdl_wait();
-			    stage<false>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
-		    },
-		    [] {});
+		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
+			pdl_wait();
+			stage<false>(memory + ROWS, b.n, s.tiles, [&](int r) { return hs + (long long)(b.first + r) * (64 * s.tiles); });
+		});
 		if (cut.works && cut.part == 0) each(b.block, b.n, s.rows, [&](int t, int row, float v) { base[(long long)(b.first + t) * s.rows + row] = v; });
 		return;
 	}
@@ -305,14 +275,11 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		return;
 	}
 	const RF w(bank[t.expert], block, false);
-	multiply_staged(
-	    sum, cut, w, bank.first.tiles, t.count, memory,
-	    [&] {
-		    int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
-		    pdl_wait();
-		    stage<false>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
-	    },
-	    [] {});
+	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
+		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
+		pdl_wait();
+		stage<false>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return h + (long long)__shfl_sync(0xffffffffu, mine, r) * (64 * bank.first.tiles); });
+	});
 	if (cut.works && cut.part == 0) each(block, t.count, bank.first.rows, [&](int i, int row, float v) { y[(long long)slot_of(t, i) * bank.first.rows + row] = v; });
 }
 #define DOWN_KERNEL(name, ROUTED, SHARED)                                                                                           \
@@ -336,8 +303,9 @@ DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has 16
 // rows and all experts; its warps take the parts of the products in turn (parts of each
 // expert, then of the shared network). Ids and weights are read before the wait, as above,
-// or chosen (pick.n), and all that the last sums need is here when they are due. No warp shares another's
-// activations, so they go to registers from where they lie, as far ahead as the weights.
+// or chosen (pick.n) from what was written then, and all that the last sums need is here
+// when they are due. No warp shares another's activations, so they go to registers from
+// where they lie, as far ahead as the weights.
 template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
                      const float *weights, const Parts &parts, const Parts &shared_parts, const Bank &bank, const Matrix &s, const Unchosen &pick,

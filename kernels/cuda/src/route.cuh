@@ -260,10 +260,10 @@ struct FewChosen {
 	int ids[MOST_CHOSEN]; // in the order of keys
 	float scores[MOST_CHOSEN];
 
-	// For warps 0 to warps-1 of the block. Shared memory that any of them wrote before is
-	// seen by all after.
+	// For warps 0 to warps-1 of the block, the first of which has the logits read. Shared
+	// memory that any of them wrote before is seen by all after. Barrier 1 is used.
 	__device__ __forceinline__ void choose(int row, const Sums &from, const float *bias, const Router &r, int warps) {
-		int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % 4;
+		int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % 4; // of 16 keys
 		if (warp == 0) {
 			uint32_t k[2];
 			float v[2];
