@@ -25,7 +25,7 @@ func V2Lite() Sizes {
 		mla:    device.MLA{Heads: 16, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.0722, BlockTokens: 64},
 		few:    []int{1, 2, 4, 8, 32},
 		many:   []int{512, 2048, 8192},
-		depths: []int{2048, 32768},
+		depths: []int{2048, 2081, 32768},
 	}
 }
 
