@@ -23,7 +23,7 @@ const (
 	nope, rope, vDim, rank = 128, 64, 128, 512
 	width                  = rank + rope
 
-	absorbCols, absorbRows = 128, 64
+	absorbCols, absorbRows = 128, 16 // columns of a block, rows of a product
 	headsPerBlock          = 16
 	joinCols, joinBlocks   = 64, 12 // columns a block takes at a time, blocks a multiprocessor holds
 	mergeRows, mergeV      = 8, 32
@@ -123,13 +123,14 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 	d := layout(rows, items, p)
 	part, marks := launch.P(scratch+launch.Ptr(d.part)), launch.P(scratch+launch.Ptr(d.marks))
 	kvbAt, kvbStride, heads := launch.P(kvb.F.At), launch.I32(kvb.F.Stride), launch.I32(p.Heads)
-	begin := launch.Config{Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, absorbRows)},
+	each := absorbEach(rows)
+	begin := launch.Config{Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, each)},
 		Block: launch.Dim{X: 256}, Shared: nope * absorbCols * 2, PDL: true}
-	queries := [8]launch.Arg{launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads, halves(cache.DType)}
+	queries := [9]launch.Arg{launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads, halves(cache.DType), launch.I32(each)}
 	if fresh == nil {
 		l.Add(kAbsorb, begin, queries[:]...)
 	} else {
-		fresh.add(l, begin, queries, rows, q, &cache, p)
+		fresh.add(l, begin, queries, each, q, &cache, p)
 	}
 	grid, folds, shared := attendShape(card, items, p.Heads)
 	shares := 0 // of items that are not summed up yet
@@ -151,6 +152,11 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 512}, PDL: true},
 		launch.P(out.At), wide(op, out), launch.I32(out.Stride), latents, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, launch.P(table.At), heads)
 }
+
+// absorbEach is how many rows a block brings into the latent space: one product's or two of
+// few rows, since the second one's queries are waited for again, but not many more blocks
+// than multiprocessors have room for.
+func absorbEach(rows int) int { return absorbRows * min(int(over(rows, 2*absorbRows)), 4) }
 
 // joinParts is how many blocks join the items of a row's head: many where there are few
 // rows, as many as the card holds at once where there are many.

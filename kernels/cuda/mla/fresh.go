@@ -7,9 +7,6 @@ import (
 	"krater/kernels/tensor"
 )
 
-// storers is how many blocks store latents at most, of each absorbRows rows.
-const storers = 64
-
 var kBegin = launch.Named("kr_mla_begin")
 
 // Fresh are the latents of a batch's rows as the projection gives them, and what becomes
@@ -29,8 +26,8 @@ func CanDecodeNew(card launch.Card, q launch.Mat, cache launch.KV, kvb launch.We
 }
 
 // add launches the storing of latents beside the queries' way into the latent space, which
-// begin and queries are of.
-func (f *Fresh) add(l *launch.List, begin launch.Config, queries [8]launch.Arg, rows int, q launch.Mat, c *launch.KV, p device.MLA) {
+// begin and queries are of: of `each` rows a block, and each of these by a block of its own.
+func (f *Fresh) add(l *launch.List, begin launch.Config, queries [9]launch.Arg, each int, q launch.Mat, c *launch.KV, p device.MLA) {
 	const op = "MLADecode"
 	switch t := q.Rows; {
 	case f.KV.Rows != t || f.KV.Cols != width || f.Norm.Rows != 1 || f.Norm.Cols != rank || f.Angles.Cols != rope:
@@ -38,8 +35,8 @@ func (f *Fresh) add(l *launch.List, begin launch.Config, queries [8]launch.Arg, 
 	case f.Positions.DType != tensor.I32 || f.Positions.Rows != t || !f.Positions.Dense() || f.Slots.DType != tensor.I32 || f.Slots.Rows != t || !f.Slots.Dense():
 		refuse(op, "positions %v, slots %v for q %v", f.Positions, f.Slots, q)
 	}
-	begin.Grid.X, begin.Grid.Y = begin.Grid.X*begin.Grid.Y+uint32(min(rows, storers)), 1
-	args := append(make([]launch.Arg, 0, 28), queries[:]...)
+	begin.Grid.X, begin.Grid.Y = begin.Grid.X*begin.Grid.Y+uint32(min(q.Rows, each)), 1
+	args := append(make([]launch.Arg, 0, 29), queries[:]...)
 	args = append(args, launch.P(c.At), launch.P(c.Scales.At), launch.I32(cacheKind(op, c)), launch.I32(c.Stride), launch.I32(c.Scales.Stride),
 		launch.I32(c.Group), launch.I32(c.Rows), bit(c.DType != tensor.I8 && elem.Aligned(c.Mat)), launch.P(f.KV.At), launch.I32(f.KV.Stride),
 		launch.P(f.Norm.At), bit(f.Norm.DType == tensor.BF16), launch.F32(f.Eps), launch.P(f.Positions.At), launch.P(f.Slots.At),

@@ -54,7 +54,7 @@ func TestDecodeLaunches(t *testing.T) {
 	}{
 		{16, 1, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 32}, launch.Dim{X: 64, Y: 1}, 0},
 		{16, 1, 32768, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 128}, launch.Dim{X: 64, Y: 1}, 8},
-		{16, 32, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 4}, 2},
+		{16, 32, 2048, launch.Dim{X: 4, Y: 16, Z: 2}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 4}, 2},
 		{128, 65, 100, launch.Dim{X: 4, Y: 128, Z: 2}, launch.Dim{X: 8, Y: 16}, launch.Dim{X: 512, Y: 9}, 1},
 	} {
 		a := newArgs(x.rows, x.heads)
@@ -65,7 +65,7 @@ func TestDecodeLaunches(t *testing.T) {
 			grid launch.Dim
 			args int
 		}
-		want := []kernel{{"kr_mla_absorb", x.absorb, 8}, {"kr_mla_decode_e4m3", x.attend, 14}}
+		want := []kernel{{"kr_mla_absorb", x.absorb, 9}, {"kr_mla_decode_e4m3", x.attend, 14}}
 		if x.parts > 0 {
 			want = append(want, kernel{"kr_mla_join", launch.Dim{X: uint32(x.parts * x.heads), Y: uint32(x.rows)}, 8})
 		}

@@ -4,7 +4,7 @@
 #include "kvstore.cuh"
 #include "mla.cuh"
 
-enum { ABSORB_COLS = 128, ABSORB_ROWS = 64, ABSORB_THREADS = 256, ABSORB_UNITS = ROPE / 8 * ABSORB_COLS / RANK };
+enum { ABSORB_COLS = 128, ABSORB_MOST = 64, ABSORB_THREADS = 256, ABSORB_UNITS = ROPE / 8 * ABSORB_COLS / RANK };
 
 // Where the angles of every row's position are; no kernel writes any of it.
 struct Angles {
@@ -85,16 +85,16 @@ template <bool TURN> struct RopePart {
 		for (int i = 0; i < 4; i++) qa[query_pair(i)] = pack_query(lo_f32(in[i]), hi_f32(in[i]), half);
 	}
 };
-static_assert(RANK / ABSORB_COLS == ROPE / 16 && ABSORB_ROWS * ABSORB_UNITS <= ABSORB_THREADS, "a block has a unit of turning");
+static_assert(RANK / ABSORB_COLS == ROPE / 16 && ABSORB_MOST * ABSORB_UNITS <= ABSORB_THREADS, "a block has a unit of turning");
 
 // qa [decode rows, heads, WIDTH], as query_at says, of q [rows, heads * QK]. A block of
-// ABSORB_THREADS: ABSORB_COLS latent columns of a head, block `block` of it, ABSORB_ROWS rows
-// by blockIdx.z; a warp 16 of the columns; and a part of q_rope. Not more blocks than needed, since those of attention,
-// which may begin to fetch keys, have no room beside them. shared: NOPE * ABSORB_COLS * 2
-// bytes.
+// ABSORB_THREADS: ABSORB_COLS latent columns of a head, block `block` of it, `each` rows (a
+// multiple of 16, ABSORB_MOST at most) by blockIdx.z; a warp 16 of the columns; and a part of
+// q_rope. Not more blocks than needed, since those of attention, which may begin to fetch
+// keys, have no room beside them. shared: NOPE * ABSORB_COLS * 2 bytes.
 template <bool TURN>
 KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int block,
-                   int head, int heads, int half, const Angles &angles) {
+                   int head, int heads, int half, int each, const Angles &angles) {
 	uint32_t base = smem_u32(shared);
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
 	pdl_launch();
@@ -106,9 +106,9 @@ KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_str
 		cp_async16(base + unfold(row, unit), w + (long long)row * kvb_stride + unit * 8);
 	}
 	cp_async_commit();
-	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.z * ABSORB_ROWS;
+	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.z * each;
 	const int *records = table + SPAN_HEAD + prompts * SPAN_RECORD;
-	int last = min(first + ABSORB_ROWS, rows);
+	int last = min(first + each, rows);
 	RopePart<TURN> part(block, first, last, records, angles);
 	long long one = records[min(first + g, rows - 1) * SPAN_RECORD], two = records[min(first + g + 8, rows - 1) * SPAN_RECORD];
 	int pairs = (heads + HEADS - 1) / HEADS * QUERY_PAIRS;

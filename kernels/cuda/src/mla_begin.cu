@@ -24,9 +24,9 @@ KR_DEV void store_latent(const Store &c, int slot, char *kv, const void *w, bool
 
 // q and kv [rows, ..] of bf16, rows of the batch all generated. Grid: x first the blocks of
 // kr_mla_absorb, a head's after one another, then those that store rows, in turn; z rows /
-// ABSORB_ROWS.
+// each.
 KR_KERNEL(ABSORB_THREADS, 2)
-kr_mla_begin(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half, void *cache,
+kr_mla_begin(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half, int each, void *cache,
              float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, int cache_vec, bf16 *kv, int kv_stride,
              const void *w, int w_half, float eps, const int *positions, const int *slots, const float *angles, int angles_stride,
              int angles_rows, int interleaved) {
@@ -35,14 +35,14 @@ kr_mla_begin(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb
 	const int BLOCKS = RANK / ABSORB_COLS;
 	int storer = (int)blockIdx.x - BLOCKS * heads, storers = (int)gridDim.x - BLOCKS * heads;
 	if (storer < 0) {
-		absorb<true>(shared, qa, q, q_stride, kvb, kvb_stride, table, blockIdx.x % BLOCKS, blockIdx.x / BLOCKS, heads, half, t);
+		absorb<true>(shared, qa, q, q_stride, kvb, kvb_stride, table, blockIdx.x % BLOCKS, blockIdx.x / BLOCKS, heads, half, each, t);
 		return;
 	}
 	pdl_launch();
 	const Store c = {(char *)cache, scales, kind, cache_stride, scales_stride, group, cache_vec != 0};
-	int rows = table[HEAD_DECODE], first = blockIdx.z * ABSORB_ROWS;
+	int rows = table[HEAD_DECODE], first = blockIdx.z * each;
 	const int *records = table + SPAN_HEAD + table[HEAD_PREFILL] * SPAN_RECORD;
-	for (int i = first + storer; i < min(first + ABSORB_ROWS, rows); i += storers) {
+	for (int i = first + storer; i < min(first + each, rows); i += storers) {
 		int row = records[i * SPAN_RECORD], slot = slots[row];
 		store_latent(c, slot < cache_rows ? slot : -1, (char *)(kv + (long long)row * kv_stride), w, w_half != 0, eps, positions[row], t);
 		__syncthreads(); // shared memory is free again

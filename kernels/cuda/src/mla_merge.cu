@@ -3,11 +3,12 @@
 // (merge, which joins the items of a row first; of many items join does that).
 #include "absorb.cuh"
 
-// Grid (RANK / ABSORB_COLS, heads, rows / ABSORB_ROWS).
+// Grid (RANK / ABSORB_COLS, heads, rows / each).
 KR_KERNEL(ABSORB_THREADS, 2)
-kr_mla_absorb(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half) {
+kr_mla_absorb(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half,
+              int each) {
 	KR_SHARED(unsigned char, shared);
-	absorb<false>(shared, qa, q, q_stride, kvb, kvb_stride, table, blockIdx.x, blockIdx.y, heads, half, Angles());
+	absorb<false>(shared, qa, q, q_stride, kvb, kvb_stride, table, blockIdx.x, blockIdx.y, heads, half, each, Angles());
 }
 KR_EXPORT(kr_mla_absorb)
 
