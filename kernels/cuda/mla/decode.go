@@ -11,6 +11,7 @@ var (
 	kAbsorb = launch.Named("kr_mla_absorb")
 	kJoin   = launch.Named("kr_mla_join")
 	kMerge  = launch.Named("kr_mla_merge")
+	kBoth   = launch.Named("kr_mla_join_merge")
 	kAttend = map[tensor.DType]launch.Kernel{
 		tensor.BF16:   launch.Named("kr_mla_decode_bf16"),
 		tensor.F8E4M3: launch.Named("kr_mla_decode_e4m3"),
@@ -25,8 +26,9 @@ const (
 
 	absorbCols, absorbRows = 128, 16 // columns of a block, rows of a product
 	headsPerBlock          = 16
-	joinCols, joinBlocks   = 64, 12 // columns a block takes at a time, blocks a multiprocessor holds
+	joinCols               = 64 // columns a block takes at a time
 	mergeRows, mergeV      = 8, 32
+	bothRows               = 4 // rows of a block that joins and merges, at most
 	// two tiles of 64 keys, a tile of weights, marks of 8 warps, what is known of tiles,
 	// three of four parts of scores
 	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 4*8*headsPerBlock + 128 + 3*4*headsPerBlock*64
@@ -141,32 +143,33 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 		part, marks, launch.I32(items), launch.I32(shares), launch.P(scratch), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At),
 		heads, launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
+	outAt, outWide, outStride, at := launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(table.At)
+	if rows*p.Heads > card.SMs {
+		// A block of each head takes few rows, and all blocks are on the card at once.
+		each := 2
+		if p.Heads*int(over(rows, each)) > card.SMs {
+			each = bothRows
+		}
+		l.Add(kBoth, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: over(rows, each)}, Block: launch.Dim{X: 512}, PDL: true},
+			outAt, outWide, outStride, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, at, heads, launch.I32(each))
+		return
+	}
 	latents := launch.P(0)
 	if rows > 1 || items > mergeItems {
 		latents = launch.P(scratch) // the queries are not needed any more
-		parts := joinParts(card, rows*p.Heads)
+		parts := rank / joinCols
 		l.Add(kJoin, launch.Config{Grid: launch.Dim{X: uint32(p.Heads * parts), Y: uint32(rows)}, Block: launch.Dim{X: joinCols}, PDL: true},
-			latents, part, marks, launch.I32(items), launch.I32(shares), launch.P(table.At), heads, launch.I32(parts))
+			latents, part, marks, launch.I32(items), launch.I32(shares), at, heads, launch.I32(parts))
 	}
 	l.Add(kMerge, launch.Config{
 		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 512}, PDL: true},
-		launch.P(out.At), wide(op, out), launch.I32(out.Stride), latents, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, launch.P(table.At), heads)
+		outAt, outWide, outStride, latents, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, at, heads)
 }
 
 // absorbEach is how many rows a block brings into the latent space: one product's or two of
 // few rows, since the second one's queries are waited for again, but not many more blocks
 // than multiprocessors have room for.
 func absorbEach(rows int) int { return absorbRows * min(int(over(rows, 2*absorbRows)), 4) }
-
-// joinParts is how many blocks join the items of a row's head: many where there are few
-// rows, as many as the card holds at once where there are many.
-func joinParts(card launch.Card, heads int) int {
-	parts := rank / joinCols
-	for parts > 1 && heads*parts > joinBlocks*card.SMs {
-		parts /= 2
-	}
-	return parts
-}
 
 // halves is 1 for a cache whose keys become F16 to be multiplied, 0 where they become BF16.
 func halves(dt tensor.DType) launch.Arg {

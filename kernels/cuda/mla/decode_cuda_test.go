@@ -3,6 +3,7 @@
 package mla
 
 import (
+	"fmt"
 	"testing"
 
 	"krater/kernels/cuda/cudatest"
@@ -120,6 +121,23 @@ func TestDecodeAmongMany(t *testing.T) {
 	b.decode = b.decode[:1]
 	b.putTable()
 	sameBits(t, "alone", b.decodeWithin(c.Info(), tensor.BF16, 1, b.items())[:p.V], all[:p.V])
+}
+
+// Bits do not depend on how the items are shared out, nor on which kernels join them.
+func TestDecodeShares(t *testing.T) {
+	c := cudatest.Open(t)
+	p := lite
+	p.Heads = 1
+	b := newProblem(c, 6, p, tensor.BF16, tensor.F8E4M3, tensor.BF16, contexts(520, 70, 1100, 1030, 5, 512, 700)) // 9, 2, 18, 17, 1, 8 and 11 items
+	card := c.Info()
+	card.SharedMax = decodeShared
+	all := b.decodeWithin(card, tensor.F32, 7, b.items())
+	compare(t, "without room for sums", all, b.want(), epsMMA)
+	for _, sms := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 30, 70} {
+		card := c.Info()
+		card.SMs = sms
+		sameBits(t, fmt.Sprint(sms), b.decodeWithin(card, tensor.F32, 7, b.items()), all)
+	}
 }
 
 // Items beyond the bound are left out, and their rows are NaN; others are as ever.

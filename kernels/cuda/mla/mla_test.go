@@ -50,12 +50,14 @@ func TestDecodeLaunches(t *testing.T) {
 	for _, x := range []struct {
 		heads, rows, context  int
 		absorb, attend, merge launch.Dim
-		parts                 int // of a head's columns, joined by blocks; 0: by none
+		kernels               []string
 	}{
-		{16, 1, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 32}, launch.Dim{X: 64, Y: 1}, 0},
-		{16, 1, 32768, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 128}, launch.Dim{X: 64, Y: 1}, 8},
-		{16, 32, 2048, launch.Dim{X: 4, Y: 16, Z: 2}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 4}, 2},
-		{128, 65, 100, launch.Dim{X: 4, Y: 128, Z: 2}, launch.Dim{X: 8, Y: 16}, launch.Dim{X: 512, Y: 9}, 1},
+		{16, 1, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 32}, launch.Dim{X: 64, Y: 1}, []string{"kr_mla_merge"}},
+		{16, 1, 32768, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 128}, launch.Dim{X: 64, Y: 1}, []string{"kr_mla_join", "kr_mla_merge"}},
+		{16, 8, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 64, Y: 1}, []string{"kr_mla_join", "kr_mla_merge"}},
+		{16, 9, 2048, launch.Dim{X: 4, Y: 16, Z: 1}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 16, Y: 5}, []string{"kr_mla_join_merge"}},
+		{16, 32, 2048, launch.Dim{X: 4, Y: 16, Z: 2}, launch.Dim{X: 1, Y: 132}, launch.Dim{X: 16, Y: 8}, []string{"kr_mla_join_merge"}},
+		{128, 65, 100, launch.Dim{X: 4, Y: 128, Z: 2}, launch.Dim{X: 8, Y: 16}, launch.Dim{X: 128, Y: 17}, []string{"kr_mla_join_merge"}},
 	} {
 		a := newArgs(x.rows, x.heads)
 		var l launch.List
@@ -66,10 +68,13 @@ func TestDecodeLaunches(t *testing.T) {
 			args int
 		}
 		want := []kernel{{"kr_mla_absorb", x.absorb, 9}, {"kr_mla_decode_e4m3", x.attend, 14}}
-		if x.parts > 0 {
-			want = append(want, kernel{"kr_mla_join", launch.Dim{X: uint32(x.parts * x.heads), Y: uint32(x.rows)}, 8})
+		for i, name := range x.kernels {
+			k := kernel{name, x.merge, 12}
+			if i < len(x.kernels)-1 {
+				k = kernel{name, launch.Dim{X: uint32(8 * x.heads), Y: uint32(x.rows)}, 8}
+			}
+			want = append(want, k)
 		}
-		want = append(want, kernel{"kr_mla_merge", x.merge, 12})
 		if len(l.Ops) != len(want) {
 			t.Fatalf("%d launches", len(l.Ops))
 		}

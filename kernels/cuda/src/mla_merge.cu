@@ -1,6 +1,7 @@
 // The two ends of latent attention of generated rows: queries are brought into the latent
 // space before it (absorb), and what it has summed up is brought to values after it
-// (merge, which joins the items of a row first; of many items join does that).
+// (merge, which joins the items of a row first; of several rows join does that, of many
+// join_merge does both).
 #include "absorb.cuh"
 
 // Grid (RANK / ABSORB_COLS, heads, rows / each).
@@ -245,3 +246,164 @@ kr_mla_merge(void *out, int wide, int out_stride, const bf16 *latents, const flo
 	put(out, wide, (long long)to * out_stride + head * VDIM + v + lane, ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7])));
 }
 KR_EXPORT(kr_mla_merge)
+
+// --- both for many rows
+
+// Which item of a group comes next, of a row's groups from line `line` on: a line's groups
+// after one another.
+struct Cursor {
+	int line, group, left; // left: the items of the group that are still to come, a bit each; 0: none is left of all
+
+	__device__ __forceinline__ void start(const Plan &p, int at) { line = group = at, left = members(p, at); }
+	__device__ __forceinline__ int item() const { return group * FOLD + __ffs(left) - 1; }
+	__device__ __forceinline__ bool group_ends() const { return (left & (left - 1)) == 0; }
+	__device__ __forceinline__ bool line_ends(const Plan &p) const { return group_ends() && (group + LINES) * FOLD >= p.count; }
+	__device__ __forceinline__ void step(const Plan &p, int lines_end) {
+		left &= left - 1;
+		if (left) return;
+		group += LINES;
+		if (group * FOLD >= p.count) {
+			group = ++line;
+			if (line >= lines_end) return;
+		}
+		left = members(p, group);
+	}
+};
+
+// Four columns of a row's lines first..end-1 summed up, whose first item's columns are part;
+// AHEAD items are on their way at a time. What is summed up in lines 0 and 1, and 2 and 3,
+// comes together before these two do.
+template <int AHEAD> struct Walk {
+	float4 x[AHEAD];
+	Cursor next, at;
+	int end;
+
+	__device__ __forceinline__ void fetch(float4 &x, const Plan &p, const float4 *part, long long step) {
+		if (!next.left) return;
+		x = part[next.item() * step];
+		next.step(p, end);
+	}
+	__device__ __forceinline__ void start(const Plan &p, int first, int lines_end, const float4 *part, long long step) {
+		end = lines_end;
+		next.start(p, first), at = next;
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++) {
+			x[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+			fetch(x[i], p, part, step);
+		}
+	}
+	__device__ __forceinline__ float4 sum(const Plan &p, const float4 *part, long long step) {
+		const float4 zero = make_float4(0.f, 0.f, 0.f, 0.f);
+		float4 a = zero, line = zero, early = zero, late = zero;
+#pragma unroll 1
+		while (at.left) {
+#pragma unroll
+			for (int i = 0; i < AHEAD; i++) {
+				if (!at.left) break;
+				int item = at.item();
+				float2 f = ((const float2 *)p.steps)[item];
+				if (item % FOLD == 0) a = x[i];
+				else fold(a, f.x, f.y, x[i]);
+				fetch(x[i], p, part, step);
+				if (at.group_ends()) {
+					float w = p.weight[at.group];
+					line.x = fmaf(w, a.x, line.x), line.y = fmaf(w, a.y, line.y), line.z = fmaf(w, a.z, line.z), line.w = fmaf(w, a.w, line.w);
+					if (at.line_ends(p)) {
+						if (at.line >= LINES / 2) add(late, line);
+						else add(early, line);
+						line = zero;
+					}
+				}
+				at.step(p, end);
+			}
+		}
+		add(early, late);
+		return early;
+	}
+	static __device__ __forceinline__ void add(float4 &a, float4 b) { a.x += b.x, a.y += b.y, a.z += b.z, a.w += b.w; }
+};
+
+enum { UNITS = MERGE_THREADS / QUADS, MOST_ROWS = 4, LATENTS = RANK + 32, TILES = VDIM / 16, HALF = PIECES / 2 };
+static_assert((int)UNITS == LINES && (int)UNITS == MOST_ROWS && MERGE_THREADS / 32 == 2 * TILES, "a unit of threads has two lines of a row or all of them");
+
+// out [rows, heads * VDIM] of part and marks (mla_decode.cu), to the bits that kr_mla_join
+// and kr_mla_merge give. A block: a head's values for `each` generated rows (2 or 4); a warp
+// 16 of the values, of half of the latent columns. Grid (heads, rows / each).
+KR_KERNEL(MERGE_THREADS, 1)
+kr_mla_join_merge(void *out, int wide, int out_stride, const float *part, const float *marks, int items_max, int shares, const bf16 *kvb, int kvb_stride, const int *table, int heads, int each) {
+	__shared__ __align__(16) Plan plans[MOST_ROWS];
+	__shared__ __align__(16) float4 sums[MERGE_THREADS];               // of units; then [half of the columns][tile of values][lane]
+	__shared__ __align__(16) bf16 latents[MOST_ROWS * LATENTS];         // rows apart by some banks
+	__shared__ int targets[MOST_ROWS];
+	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
+	int quad = tid % QUADS, unit = tid / QUADS, of = UNITS / each, row = unit / of, head = blockIdx.x;
+	pdl_launch();
+	// w_vc as the left operand, as in kr_mla_merge
+	const bf16 *w = kvb + ((long long)head * EXPANDED + NOPE + warp % TILES * 16 + g) * kvb_stride + warp / TILES * HALF * PIECE + 8 * c;
+	uint4 one[HALF][PIECE / 32], two[HALF][PIECE / 32];
+#pragma unroll
+	for (int p = 0; p < HALF; p++) {
+#pragma unroll
+		for (int i = 0; i < PIECE / 32; i++) {
+			one[p][i] = *(const uint4 *)(w + p * PIECE + 32 * i);
+			two[p][i] = *(const uint4 *)(w + 8LL * kvb_stride + p * PIECE + 32 * i);
+		}
+	}
+	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], first = blockIdx.y * each, there = min(each, rows - first);
+	if (there <= 0) {
+		pdl_wait();
+		return;
+	}
+	Span s = span_at(table, prompts + first + min(row, there - 1));
+	Plan &plan = plans[row];
+	bool planner = unit % of == 0 && quad < 32; // the row's warp for its plan
+	if (planner) {
+		plan_items(plan, s, table[HEAD_ITEMS], items_max, shares);
+		if (quad == 0) targets[row] = s.row;
+	}
+	__syncthreads();
+	long long at = (long long)s.start * heads + head, step = (long long)heads * QUADS;
+	const float4 *from = (const float4 *)part + at * QUADS + quad;
+	const int mine = members(plan, lane);
+	pdl_wait();
+	float2 m[FOLD];
+	Walk<6> walk;
+	if (planner) fetch_marks(m, mine, (const float2 *)marks + at + lane * FOLD * heads, heads);
+	walk.start(plan, unit % of * each, unit % of * each + each, from, step);
+	if (planner) plan_weights(plan, m, mine);
+	__syncthreads(); // the plans are whole
+	float4 sum = walk.sum(plan, from, step);
+	if (of > 1) { // two units have two lines each
+		sums[tid] = sum;
+		__syncthreads();
+		if (unit % of == 0) walk.add(sum, sums[tid + QUADS]);
+	}
+	float scale = plan.scale;
+	if (unit % of == 0) *(uint2 *)(latents + row * LATENTS + 4 * quad) = make_uint2(pack_bf16(sum.x * scale, sum.y * scale), pack_bf16(sum.z * scale, sum.w * scale));
+	__syncthreads();
+	const bf16 *x = latents + g * LATENTS + warp / TILES * HALF * PIECE + 8 * c;
+	float d[HALF][4];
+#pragma unroll
+	for (int p = 0; p < HALF; p++) {
+		float e[2][4] = {};
+#pragma unroll
+		for (int i = 0; i < PIECE / 32; i++) {
+			uint4 v = g < there ? *(const uint4 *)(x + p * PIECE + 32 * i) : make_uint4(0, 0, 0, 0);
+			uint32_t lo[4] = {one[p][i].x, two[p][i].x, one[p][i].y, two[p][i].y}, hi[4] = {one[p][i].z, two[p][i].z, one[p][i].w, two[p][i].w};
+			mma_bf16(e[0], lo, v.x, v.y);
+			mma_bf16(e[1], hi, v.z, v.w);
+		}
+#pragma unroll
+		for (int i = 0; i < 4; i++) d[p][i] = e[0][i] + e[1][i];
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) d[0][i] = (d[0][i] + d[1][i]) + (d[2][i] + d[3][i]);
+	sums[tid] = make_float4(d[0][0], d[0][1], d[0][2], d[0][3]); // value g of rows 2c, 2c+1, then value g+8
+	__syncthreads();
+	row = tid / VDIM;
+	if (row >= there) return;
+	int v = tid % VDIM;
+	const float *half = (const float *)(sums + v / 16 * 32 + 4 * (v % 8) + row / 2) + v / 8 % 2 * 2 + row % 2;
+	put(out, wide, (long long)targets[row] * out_stride + head * VDIM + v, half[0] + half[TILES * 128]);
+}
+KR_EXPORT(kr_mla_join_merge)
