@@ -17,7 +17,6 @@ var (
 		tensor.F8E4M3: launch.Named("kr_mla_decode_e4m3"),
 		tensor.I8:     launch.Named("kr_mla_decode_i8"),
 	}
-	kAttendTwo = launch.Named("kr_mla_decode_e4m3_two")
 )
 
 // The sizes of mla.cuh, mla_decode.cu and mla_merge.cu.
@@ -30,16 +29,11 @@ const (
 	joinCols               = 64 // columns a block takes at a time
 	mergeRows, mergeV      = 8, 32
 	bothRows               = 4 // rows of a block that joins and merges, at most
-	// a tile of weights, marks of 8 warps, what is known of tiles, three of four parts of
-	// scores
-	teamShared = headsPerBlock*64*2 + 4*8*headsPerBlock + 128 + 3*4*headsPerBlock*64
-	// a team of warps, with two tiles of 64 keys
-	decodeShared = teamShared + 2*64*2*width
+	// two tiles of 64 keys, a tile of weights, marks of 8 warps, what is known of tiles,
+	// three of four parts of scores
+	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 4*8*headsPerBlock + 128 + 3*4*headsPerBlock*64
 	// and what a block has summed up of a group of items
-	keptShared = 4*headsPerBlock*rank + 4*4*teamThreads
-	// two teams, with tiles of F8E4M3, and the same
-	twoShared   = 2*(teamShared+2*64*width) + keptShared
-	teamThreads = 256
+	foldShared = decodeShared + 4*headsPerBlock*rank
 
 	// Up to so many items of a single row, merge joins them itself: each of its blocks
 	// reads all of a head's.
@@ -90,26 +84,16 @@ func layout(rows, items int, p device.MLA) places {
 
 func align(n int) int { return (n + 255) &^ 255 }
 
-// attend is how attention is launched: heads and shares of the items in the grid.
-type attend struct {
-	kernel launch.Kernel
-	config launch.Config
-	folds  bool // blocks sum up groups of items themselves: that takes shared memory that only some cards have
-}
-
-// chooseAttend: two teams of warps where they have an item each at least.
-func chooseAttend(card launch.Card, cache tensor.DType, items, heads int) attend {
+// attendShape is the grid of attention, heads and shares of the items, and whether its
+// blocks sum up groups of items themselves: that takes shared memory that only some cards
+// have.
+func attendShape(card launch.Card, items, heads int) (grid launch.Dim, folds bool, shared uint32) {
 	blocks := int(over(heads, headsPerBlock))
 	shares := min(max(1, card.SMs/blocks), items)
-	a := attend{kernel: kAttend[cache], folds: card.SharedMax >= decodeShared+keptShared,
-		config: launch.Config{Grid: launch.Dim{X: uint32(blocks), Y: uint32(shares)}, Block: launch.Dim{X: teamThreads}, Shared: decodeShared, PDL: true}}
-	switch {
-	case a.folds && cache == tensor.F8E4M3 && card.SharedMax >= twoShared && items >= 2*shares:
-		a.kernel, a.config.Block.X, a.config.Shared = kAttendTwo, 2*teamThreads, twoShared
-	case a.folds:
-		a.config.Shared += keptShared
+	if grid = (launch.Dim{X: uint32(blocks), Y: uint32(shares)}); card.SharedMax < foldShared {
+		return grid, false, decodeShared
 	}
-	return a
+	return grid, true, foldShared
 }
 
 // Decode is latent attention of all generated rows in table, at most rows of them with at
@@ -150,15 +134,15 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 	} else {
 		fresh.add(l, begin, queries, each, q, &cache, p)
 	}
-	a := chooseAttend(card, cache.DType, items, p.Heads)
+	grid, folds, shared := attendShape(card, items, p.Heads)
 	shares := 0 // of items that are not summed up yet
-	if a.folds {
-		shares = int(a.config.Grid.Y)
+	if folds {
+		shares = int(grid.Y)
 	}
-	l.Add(a.kernel, a.config,
+	l.Add(kAttend[cache.DType], launch.Config{Grid: grid, Block: launch.Dim{X: 256}, Shared: shared, PDL: true},
 		part, marks, launch.I32(items), launch.I32(shares), launch.P(scratch), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At),
-		heads, launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens), kvbAt, kvbStride)
+		heads, launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
 	outAt, outWide, outStride, at := launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(table.At)
 	if rows*p.Heads > card.SMs {
 		// A block of each head takes few rows, and all blocks are on the card at once.

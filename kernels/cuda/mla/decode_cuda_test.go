@@ -123,24 +123,6 @@ func TestDecodeAmongMany(t *testing.T) {
 	sameBits(t, "alone", b.decodeWithin(c.Info(), tensor.BF16, 1, b.items())[:p.V], all[:p.V])
 }
 
-// Items of several tiles, of contexts of more than ItemsMax tiles.
-func TestDecodeLong(t *testing.T) {
-	if testing.Short() {
-		t.Skip("seconds on the emulator")
-	}
-	c := cudatest.Open(t)
-	p := lite
-	p.Heads, p.BlockTokens = 1, 64
-	for _, dt := range []tensor.DType{tensor.F8E4M3, tensor.BF16} {
-		b := newProblem(c, 7, p, tensor.BF16, dt, tensor.BF16, contexts(8300, 100)) // 65 items of two tiles, and two of one
-		all := b.runDecode(tensor.F32)
-		compare(t, dt.String(), all, b.want(), epsMMA)
-		card := c.Info()
-		card.SMs = 40
-		sameBits(t, "on many multiprocessors", b.decodeWithin(card, tensor.F32, 2, b.items()), all)
-	}
-}
-
 // Bits do not depend on how the items are shared out, nor on which kernels join them.
 func TestDecodeShares(t *testing.T) {
 	c := cudatest.Open(t)

@@ -67,11 +67,7 @@ func TestDecodeLaunches(t *testing.T) {
 			grid launch.Dim
 			args int
 		}
-		attend := "kr_mla_decode_e4m3"
-		if DecodeItems(x.rows, x.context) >= 2*int(x.attend.Y) {
-			attend += "_two"
-		}
-		want := []kernel{{"kr_mla_absorb", x.absorb, 9}, {attend, x.attend, 16}}
+		want := []kernel{{"kr_mla_absorb", x.absorb, 9}, {"kr_mla_decode_e4m3", x.attend, 14}}
 		for i, name := range x.kernels {
 			k := kernel{name, x.merge, 12}
 			if i < len(x.kernels)-1 {
@@ -97,25 +93,21 @@ func TestDecodeLaunches(t *testing.T) {
 }
 
 // Every head has a block even on a small card, and a block's sums have room or stay out.
-func TestChooseAttend(t *testing.T) {
-	small := launch.Card{SMs: 108, SharedMax: 166912}
+func TestAttendShape(t *testing.T) {
 	for _, x := range []struct {
 		card         launch.Card
-		cache        tensor.DType
 		items, heads int
 		grid         launch.Dim
 		folds        bool
-		threads      uint32
 	}{
-		{h100, tensor.F8E4M3, 5, 16, launch.Dim{X: 1, Y: 5}, true, 256},
-		{h100, tensor.F8E4M3, 500, 20, launch.Dim{X: 2, Y: 66}, true, 512},
-		{h100, tensor.BF16, 500, 20, launch.Dim{X: 2, Y: 66}, true, 256},
-		{launch.Card{SMs: 4, SharedMax: 232448}, tensor.F8E4M3, 500, 128, launch.Dim{X: 8, Y: 1}, true, 512},
-		{small, tensor.F8E4M3, 500, 16, launch.Dim{X: 1, Y: 108}, false, 256},
+		{h100, 5, 16, launch.Dim{X: 1, Y: 5}, true},
+		{h100, 500, 20, launch.Dim{X: 2, Y: 66}, true},
+		{launch.Card{SMs: 4, SharedMax: 232448}, 500, 128, launch.Dim{X: 8, Y: 1}, true},
+		{launch.Card{SMs: 108, SharedMax: 166912}, 500, 16, launch.Dim{X: 1, Y: 108}, false},
 	} {
-		a := chooseAttend(x.card, x.cache, x.items, x.heads)
-		if a.config.Grid != x.grid || a.folds != x.folds || a.config.Block.X != x.threads || int(a.config.Shared) > x.card.SharedMax {
-			t.Errorf("%+v: %s %+v, folds %v", x, a.kernel, a.config, a.folds)
+		grid, folds, shared := attendShape(x.card, x.items, x.heads)
+		if grid != x.grid || folds != x.folds || int(shared) > x.card.SharedMax {
+			t.Errorf("%+v: %+v, folds %v, %d bytes", x, grid, folds, shared)
 		}
 	}
 }

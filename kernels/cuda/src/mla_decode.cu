@@ -15,37 +15,20 @@
 #include "mla.cuh"
 
 enum {
-	ATTEND_THREADS = 256, ATTEND_WARPS = 8, // of a team
+	ATTEND_THREADS = 256, ATTEND_WARPS = 8,
 	ROW_BYTES = 2 * WIDTH, TILE_BYTES = KEY_TILE * ROW_BYTES,
+	AT_P = 2 * TILE_BYTES,                              // weights [HEADS][KEY_TILE] bf16
+	AT_MOST = AT_P + HEADS * KEY_TILE * 2,              // [ATTEND_WARPS][HEADS] float
+	AT_TILES = AT_MOST + 4 * ATTEND_WARPS * HEADS,      // a Tile a stage
+	AT_SCORES = AT_TILES + 128,                         // sums of other warps for scores [ATTEND_WARPS][PARTS - 1][32] float4
+	AT_FOLD = AT_SCORES + ATTEND_WARPS * 3 * 512,       // a thread's sums of a group's items, if there is room
 };
 
-// Where a team's part of shared memory has what, and behind those of TEAMS teams what they
-// have in common. There are so many tiles in it or on their way to it, so large. Tiles of
-// e4m3 stay as they are, and become f16 (which holds every e4m3) where they are multiplied.
-// Tiles of int8 are widened to bf16, in the second half of the memory.
-template <int KIND, int TEAMS> struct Ring {
-	static const int row = KIND == BF16_ROWS ? (int)ROW_BYTES : (int)WIDTH, tile = KEY_TILE * row;
-	static const int stages = KIND == E4M3_ROWS && TEAMS == 1 ? 4 : 2;
-	static const int p = TEAMS == 1 ? 2 * TILE_BYTES : stages * tile; // weights [HEADS][KEY_TILE] bf16
-	static const int most = p + HEADS * KEY_TILE * 2;                  // [ATTEND_WARPS][HEADS] float
-	static const int tiles = most + 4 * ATTEND_WARPS * HEADS;          // a Tile a stage
-	static const int scores = tiles + 128;                             // sums of other warps for scores [ATTEND_WARPS][PARTS - 1][32] float4
-	static const int team = scores + ATTEND_WARPS * 3 * 512;
-	static const int fold = TEAMS * team; // sums of a group's items, those of a team's thread, if there is room
-};
-
-// This thread's number in its team.
-KR_DEV int member() { return threadIdx.x % ATTEND_THREADS; }
-
-// Barriers of teams: of a half of its warps, of all, and where one goes on behind another.
-template <int TEAMS> struct Meet {
-	static __device__ __forceinline__ void half(int team, int warp) { warp < ATTEND_WARPS / 2 ? bar_sync(1 + 2 * team, ATTEND_THREADS / 2) : bar_sync(2 + 2 * team, ATTEND_THREADS / 2); }
-	static __device__ __forceinline__ void all(int team) {
-		if (TEAMS == 1) __syncthreads();
-		else bar_sync(5 + team, ATTEND_THREADS);
-	}
-	static __device__ __forceinline__ void follow(int team) { bar_sync(7 + team, 2 * ATTEND_THREADS); }
-	static __device__ __forceinline__ void lead(int team) { bar_arrive(8 - team, 2 * ATTEND_THREADS); }
+// How many tiles are in shared memory or on their way to it, and how large they are there.
+// Tiles of e4m3 stay as they are, and become f16 (which holds every e4m3) where they are
+// multiplied. Tiles of int8 are widened to bf16, in the second half of the memory.
+template <int KIND> struct Ring {
+	static const int stages = KIND == E4M3_ROWS ? 4 : 2, row = KIND == BF16_ROWS ? (int)ROW_BYTES : (int)WIDTH, tile = KEY_TILE * row;
 };
 
 // Row r of a tile of e4m3 has unit u at u ^ turn(r): rows are 4.5 times 128 bytes long, so
@@ -77,7 +60,7 @@ struct Blocks { int tokens, shift; };
 
 // Nothing here waits for what it loads.
 KR_DEV void look_up(Feed &f, const int *table, const Blocks &b) {
-	int key = f.at + member() / 4;
+	int key = f.at + threadIdx.x / 4;
 	if (key < f.to) {
 		int i = b.shift >= 0 ? key >> b.shift : key / b.tokens;
 		f.block = table[f.s.first + i];
@@ -92,14 +75,13 @@ KR_DEV void begin_item(Feed &f) {
 	f.to = min(f.at + f.s.five, f.s.pos + f.s.len);
 }
 
-// The first tile of what a team has of this block's share of the items: every TEAMS'th one.
-// For all lanes of a warp alike.
-template <int TEAMS> KR_DEV Feed feed_at(const int *table, int share, int shares, int team, int items_max, const Blocks &b, int &begins) {
+// The first tile of this block's share of the items, for all lanes of a warp alike.
+KR_DEV Feed feed_at(const int *table, int share, int shares, int items_max, const Blocks &b) {
 	Feed f = {};
 	f.row = -1;
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE], items = min(table[HEAD_ITEMS], items_max);
 	int size = share_size(items, shares);
-	begins = share * size, f.item = begins + team, f.end = min(begins + size, items);
+	f.item = share * size, f.end = min(f.item + size, items);
 	if (f.item >= f.end) return f;
 	int i = span_of_item(table, prompts, prompts + rows, f.item);
 	f.s = span_at(table, i);
@@ -109,11 +91,11 @@ template <int TEAMS> KR_DEV Feed feed_at(const int *table, int share, int shares
 	return f;
 }
 
-template <int TEAMS> KR_DEV void advance(Feed &f, const int *table, const Blocks &b) {
+KR_DEV void advance(Feed &f, const int *table, const Blocks &b) {
 	f.at += KEY_TILE;
 	if (f.at >= f.to) {
-		if ((f.item += TEAMS) >= f.end) return;
-		while (f.item >= f.s.start + f.s.count) f.s = span_at(table, table[HEAD_PREFILL] + ++f.row);
+		if (++f.item >= f.end) return;
+		if (f.item == f.s.start + f.s.count) f.s = span_at(table, table[HEAD_PREFILL] + ++f.row);
 		begin_item(f);
 	}
 	look_up(f, table, b);
@@ -121,25 +103,24 @@ template <int TEAMS> KR_DEV void advance(Feed &f, const int *table, const Blocks
 
 // Starts the copy of a tile, and goes on to the next; rows past the end are zeros. Of an
 // int8 cache the bytes come as they are, each thread's own to widen.
-template <int KIND, int TEAMS> KR_DEV void fetch_tile(unsigned char *shared, int stage, Feed &f, const Cache &c, const int *table, const Blocks &b) {
-	typedef Ring<KIND, TEAMS> R;
-	const int size = R::row / WIDTH;
-	int row = member() / 4, unit = member() % 4;
+template <int KIND> KR_DEV void fetch_tile(unsigned char *shared, int stage, Feed &f, const Cache &c, const int *table, const Blocks &b) {
+	const int size = Ring<KIND>::row / WIDTH;
+	int row = threadIdx.x / 4, unit = threadIdx.x % 4;
 	bool ok = f.offset >= 0;
 	int slot = ok ? f.block * b.tokens + f.offset : 0;
 	const char *src = c.rows + (long long)slot * c.stride * size + unit * 16;
-	uint32_t to = smem_u32(shared) + stage * R::tile + row * R::row;
+	uint32_t to = smem_u32(shared) + stage * Ring<KIND>::tile + row * Ring<KIND>::row;
 	uint32_t moved = KIND == BF16_ROWS ? twist(row) : KIND == E4M3_ROWS ? turn(row) : 0;
 #pragma unroll
-	for (int j = 0; j < R::row / 64; j++) cp_async16_once(to + (((unit + 4 * j) ^ moved) << 4), src + j * 64, ok);
-	if (member() == 0) ((Tile *)(shared + R::tiles))[stage] = {f.at, f.to, f.item, f.row, f.item - f.s.start, f.s.count};
+	for (int j = 0; j < Ring<KIND>::row / 64; j++) cp_async16_once(to + (((unit + 4 * j) ^ moved) << 4), src + j * 64, ok);
+	if (threadIdx.x == 0) ((Tile *)(shared + AT_TILES))[stage] = {f.at, f.to, f.item, f.row, f.item - f.s.start, f.s.count};
 	f.last = ok ? slot : -1;
-	advance<TEAMS>(f, table, b);
+	advance(f, table, b);
 }
 
 // The tile of bf16 from this thread's bytes of an int8 one; slot is of its row.
 KR_DEV void widen_tile(unsigned char *tile, const unsigned char *raw, const Cache &c, int slot) {
-	int row = member() / 4, unit = member() % 4;
+	int row = threadIdx.x / 4, unit = threadIdx.x % 4;
 	const float *scales = c.scales;
 	bool real = slot >= 0;
 	if (real) scales += (long long)slot * c.scales_stride;
@@ -168,7 +149,7 @@ struct Queries { uint32_t a[EACH][4]; };
 
 // from: this lane's of the row's products.
 KR_DEV void fetch_queries(Queries &q, const uint4 *from) {
-	int part = member() / 32 % PARTS;
+	int part = threadIdx.x / 32 % PARTS;
 #pragma unroll
 	for (int i = 0; i < EACH; i++) {
 		uint4 v = from[32 * (i < LATENT ? part * LATENT + i : RANK / 16 + part)];
@@ -189,9 +170,9 @@ template <int KIND> KR_DEV void score(float (&s)[4], const uint32_t (&q)[4], uin
 
 // Scores of 16 heads for this warp's 8 keys: lane 4g+c has heads g (s[0], s[1]) and g+8
 // for keys 2c and 2c+1.
-template <int KIND, int TEAMS> KR_DEV void scores(float (&s)[4], const Queries &q, unsigned char *shared, int team, const unsigned char *tile) {
+template <int KIND> KR_DEV void scores(float (&s)[4], const Queries &q, unsigned char *shared, const unsigned char *tile) {
 	const int step = KIND == E4M3_ROWS ? 4 : 2; // products of 16 bytes of a key
-	int lane = threadIdx.x % 32, warp = member() / 32, g = lane / 4, c = lane % 4, part = warp % PARTS;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, part = warp % PARTS;
 	float sum[PARTS][4] = {}; // of the warp's own keys, then of its neighbours'
 	const int row = KIND == E4M3_ROWS ? (int)WIDTH : (int)ROW_BYTES;
 	const unsigned char *from = tile + ((warp - part) * 8 + g) * row;
@@ -224,11 +205,12 @@ template <int KIND, int TEAMS> KR_DEV void scores(float (&s)[4], const Queries &
 			score<KIND>(sum[n], q.a[LATENT], k.x, k.y);
 		}
 	}
-	float4 *others = (float4 *)(shared + Ring<KIND, TEAMS>::scores) + lane;
+	float4 *others = (float4 *)(shared + AT_SCORES) + lane;
 #pragma unroll
 	for (int n = 1; n < PARTS; n++)
 		others[((warp - part + (part + n) % PARTS) * (PARTS - 1) + n - 1) * 32] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-	Meet<TEAMS>::half(team, warp);
+	if (warp < PARTS) bar_sync(1, 32 * PARTS);
+	else bar_sync(2, 32 * PARTS);
 	others += warp * (PARTS - 1) * 32;
 	float4 x = others[0], y = others[32], z = others[64];
 	s[0] = (sum[0][0] + x.x) + (y.x + z.x), s[1] = (sum[0][1] + x.y) + (y.y + z.y);
@@ -252,22 +234,22 @@ KR_DEV void begin(State &st) {
 }
 
 // This warp's largest scores, for all warps behind the next meeting.
-KR_DEV void put_most(float *most, const float (&s)[4]) {
-	int lane = threadIdx.x % 32, warp = member() / 32, g = lane / 4, c = lane % 4;
+KR_DEV void put_most(unsigned char *shared, const float (&s)[4]) {
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		float m = fmaxf(s[2 * h], s[2 * h + 1]);
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-		if (c == 0) most[(g + 8 * h) * ATTEND_WARPS + warp] = m;
+		if (c == 0) ((float *)(shared + AT_MOST))[(g + 8 * h) * ATTEND_WARPS + warp] = m;
 	}
 }
 
 // The weights of a tile's keys, as powers of two below the largest score, for all warps
 // behind the next meeting; what was summed so far is brought down to it.
-template <int KIND> KR_DEV void weigh(State &st, const float *marks, unsigned char *p, const float (&s)[4]) {
-	int lane = threadIdx.x % 32, warp = member() / 32, g = lane / 4, c = lane % 4;
-	const float4 *most = (const float4 *)marks + g * (ATTEND_WARPS / 4);
+template <int KIND> KR_DEV void weigh(State &st, unsigned char *shared, const float (&s)[4]) {
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+	const float4 *most = (const float4 *)(shared + AT_MOST) + g * (ATTEND_WARPS / 4);
 	float4 all[4] = {most[0], most[1], most[8 * ATTEND_WARPS / 4], most[8 * ATTEND_WARPS / 4 + 1]};
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
@@ -276,7 +258,7 @@ template <int KIND> KR_DEV void weigh(State &st, const float *marks, unsigned ch
 		m = fmaxf(m, st.most[h]);
 		float old = exp2_approx(st.most[h] - m), lo = exp2_approx(s[2 * h] - m), hi = exp2_approx(s[2 * h + 1] - m);
 		st.most[h] = m;
-		*(uint32_t *)(p + unit_at(g + 8 * h, warp, 2 * KEY_TILE) + 4 * c) = KIND == E4M3_ROWS ? pack_f16(lo, hi) : pack_bf16(lo, hi);
+		*(uint32_t *)(shared + AT_P + unit_at(g + 8 * h, warp, 2 * KEY_TILE) + 4 * c) = KIND == E4M3_ROWS ? pack_f16(lo, hi) : pack_bf16(lo, hi);
 		st.count[2 * h] *= old;
 #pragma unroll
 		for (int n = 0; n < 8; n++) st.sum[n][2 * h] *= old, st.sum[n][2 * h + 1] *= old;
@@ -286,7 +268,7 @@ template <int KIND> KR_DEV void weigh(State &st, const float *marks, unsigned ch
 // sum += weights [16, 64] * latents [64, 64 columns of this warp].
 KR_DEV void add_latents(State &st, uint32_t p, uint32_t tile) {
 	const uint32_t ones = 0x3f803f80;
-	int lane = threadIdx.x % 32, warp = member() / 32;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
 	for (int k = 0; k < KEY_TILE / 16; k++) {
 		uint32_t a[4];
@@ -306,7 +288,7 @@ KR_DEV void add_latents(State &st, uint32_t p, uint32_t tile) {
 // ones. Bytes of a row are read in pairs, as if they were one number, and parted then.
 KR_DEV void add_latents_e4m3(State &st, uint32_t p, uint32_t tile) {
 	const uint32_t ones = 0x3c003c00;
-	int lane = threadIdx.x % 32, warp = member() / 32;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	tile += lane % 16 * WIDTH + warp * 64;
 #pragma unroll
 	for (int k = 0; k < KEY_TILE / 16; k++) {
@@ -331,31 +313,21 @@ KR_DEV void add_latents_e4m3(State &st, uint32_t p, uint32_t tile) {
 
 // --- items
 
-// Calls w_vc into the L2 cache, each block a part of it, for the kernel after this one, whose
-// blocks have no room beside those of two teams.
-KR_DEV void call_values(const bf16 *kvb, int stride, int heads) {
-	const int LINES = RANK * 2 / 128;
-	int block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y;
-	for (int i = block * blockDim.x + threadIdx.x; i < heads * VDIM * LINES; i += blocks * blockDim.x) {
-		int row = i / LINES;
-		prefetch_l2(kvb + ((long long)row / VDIM * EXPANDED + NOPE + row % VDIM) * stride + i % LINES * 64);
-	}
-}
+// Of a group of items, this block's share of which begins with the group's first: the
+// largest score and the sum of weights so far. The sums lie in shared memory, a thread's
+// own.
+struct Group {
+	bool open;
+	float most[2], total[2];
+};
 
-// Of a group of items, this block's share of which begins with the group's first: what is
-// summed up so far, in shared memory, a team's thread's own: the columns' sums and, for two
-// heads, the largest score and the sum of weights.
-enum { KEPT = 9 };
-
-KR_DEV void add_item(State &st, const float4 *kept) {
-	float4 marks = kept[8 * ATTEND_THREADS];
-	float most[2] = {marks.x, marks.y}, total[2] = {marks.z, marks.w};
+KR_DEV void add_item(State &st, Group &group, const float4 *kept) {
 	float2 f[2];
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		f[h] = fold_factors(most[h], st.most[h]);
-		st.most[h] = most[h];
-		st.count[2 * h] = fmaf(f[h].y, st.count[2 * h], total[h] * f[h].x);
+		f[h] = fold_factors(group.most[h], st.most[h]);
+		st.most[h] = group.most[h];
+		st.count[2 * h] = fmaf(f[h].y, st.count[2 * h], group.total[h] * f[h].x);
 	}
 #pragma unroll
 	for (int n = 0; n < 8; n++) {
@@ -365,15 +337,16 @@ KR_DEV void add_item(State &st, const float4 *kept) {
 	}
 }
 
-KR_DEV void keep_item(const State &st, float4 *kept) {
-	kept[8 * ATTEND_THREADS] = make_float4(st.most[0], st.most[1], st.count[0], st.count[2]);
+KR_DEV void keep_item(const State &st, Group &group, float4 *kept) {
+#pragma unroll
+	for (int h = 0; h < 2; h++) group.most[h] = st.most[h], group.total[h] = st.count[2 * h];
 #pragma unroll
 	for (int n = 0; n < 8; n++) kept[n * ATTEND_THREADS] = make_float4(st.sum[n][0], st.sum[n][1], st.sum[n][2], st.sum[n][3]);
 }
 
 // Writes sums, largest scores and totals to an item's place.
 template <int KIND> KR_DEV void put_item(const State &st, float *part, float *marks, int item, int first, int heads) {
-	int lane = threadIdx.x % 32, warp = member() / 32, g = lane / 4, c = lane % 4;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		int head = first + g + 8 * h;
@@ -390,47 +363,41 @@ template <int KIND> KR_DEV void put_item(const State &st, float *part, float *ma
 	}
 }
 
-// The end of an item of the share begins..end-1: it joins its group's before it if this
+// The end of an item, `ends` the share's last one: it joins its group's before it if this
 // block has those, and what no item of this block follows is written.
-template <int KIND> KR_DEV void finish(State &st, float4 *kept, float *part, float *marks, const Tile &t, bool folds, int begins, int end, int first, int heads) {
+template <int KIND> KR_DEV void finish(State &st, Group &group, unsigned char *shared, float *part, float *marks, const Tile &t, bool folds, bool ends, int first, int heads) {
 	int place = t.number % FOLD;
-	bool open = folds && t.item - place >= begins;
-	if (open && place > 0) add_item(st, kept);
-	if (open && place < FOLD - 1 && t.number < t.count - 1 && t.item + 1 < end) keep_item(st, kept);
-	else put_item<KIND>(st, part, marks, open ? t.item - place : t.item, first, heads);
+	float4 *kept = (float4 *)(shared + AT_FOLD) + threadIdx.x;
+	group.open = folds && (group.open || place == 0);
+	if (group.open && place > 0) add_item(st, group, kept);
+	if (group.open && place < FOLD - 1 && t.number < t.count - 1 && !ends) keep_item(st, group, kept);
+	else put_item<KIND>(st, part, marks, group.open ? t.item - place : t.item, first, heads);
 }
 
 // part [items_max, heads, RANK], marks [items_max, heads, 2]: of every item, or (folds) of
 // what this block's share has of a group from its first item on. blockIdx.x: which heads,
 // blockIdx.y: which share of the items. Further tiles are on their way while one is worked
-// on. Two teams take items in turn: while one has scores and weights to make, which is
-// waiting for the most part, the other multiplies. scale has log2(e) in it.
-template <int KIND, int TEAMS> KR_DEV void attend_items(unsigned char *shared, float *part, float *marks, int items_max, bool folds, const uint32_t *qa, const Cache &cache, const int *table, int heads, float scale, int block_tokens, const bf16 *kvb, int kvb_stride) {
-	typedef Ring<KIND, TEAMS> R;
-	const int stages = R::stages;
+// on. scale has log2(e) in it.
+template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part, float *marks, int items_max, bool folds, const uint32_t *qa, const Cache &cache, const int *table, int heads, float scale, int block_tokens) {
+	const int stages = Ring<KIND>::stages;
 	const bool deep = stages > 2; // enough to let a tile be read while another is waited for
 	const Blocks blocks = {block_tokens, __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1};
-	int first = blockIdx.x * HEADS, team = TEAMS == 1 ? 0 : threadIdx.x / ATTEND_THREADS, begins;
+	int first = blockIdx.x * HEADS;
 	pdl_launch();
-	float4 *kept = (float4 *)(shared + R::fold) + member();
-	shared += team * R::team;
-	Feed feed = feed_at<TEAMS>(table, blockIdx.y, gridDim.y, team, items_max, blocks, begins);
+	Feed feed = feed_at(table, blockIdx.y, gridDim.y, items_max, blocks);
 	const int end = feed.end;
 	int row = feed.row;
 	const uint4 *queries = (const uint4 *)qa + blockIdx.x * (QUERY_PAIRS / 4) + threadIdx.x % 32, *from = queries;
 	const long long step = (long long)gridDim.x * (QUERY_PAIRS / 4);
 	from += row * step;
 	bool waited = false;
-	// of two teams each has room for two tiles at once, and later for one while it reads another
-	const int early = TEAMS == 1 ? stages - 1 : stages;
 #pragma unroll 1
-	for (int i = 0; i < early; i++) {
+	for (int i = 0; i < stages - 1; i++) {
 		bool stored = feed.at + KEY_TILE <= feed.s.pos; // all of the tile, in earlier steps
 		if (feed.item < end && !stored && !waited) pdl_wait(), waited = true;
-		if (feed.item < end) fetch_tile<KIND, TEAMS>(shared, i, feed, cache, table, blocks);
+		if (feed.item < end) fetch_tile<KIND>(shared, i, feed, cache, table, blocks);
 		cp_async_commit();
 	}
-	if (TEAMS > 1) call_values(kvb, kvb_stride, heads);
 	if (!waited) pdl_wait();
 	if (row < 0) return;
 	Queries q;
@@ -438,68 +405,61 @@ template <int KIND, int TEAMS> KR_DEV void attend_items(unsigned char *shared, f
 	__syncwarp(); // they are on their way before a tile is waited for
 	State st;
 	begin(st);
-	if (deep || TEAMS > 1) {
-		cp_async_wait<early - 1>();
-		Meet<TEAMS>::all(team); // the first tile is there
+	Group group = {};
+	if (deep) {
+		cp_async_wait<stages - 2>();
+		__syncthreads(); // the first tile is there
 	}
-	float *most = (float *)(shared + R::most);
-	bool fresh = TEAMS > 1;
 	for (int stage = 0;; stage = stage + 1 == stages ? 0 : stage + 1) {
 		int free = stage == 0 ? stages - 1 : stage - 1, slot = feed.last;
-		if (!deep && !fresh) {
+		if (!deep) {
 			cp_async_wait<0>();
-			Meet<TEAMS>::all(team); // the tile is there, and nobody reads the one before any more
-			if (feed.item < end) fetch_tile<KIND, TEAMS>(shared, free, feed, cache, table, blocks);
+			__syncthreads(); // the tile is there, and nobody reads the one before any more
+			if (feed.item < end) fetch_tile<KIND>(shared, free, feed, cache, table, blocks);
 			cp_async_commit();
 		}
-		fresh = false;
-		const Tile &t = ((const Tile *)(shared + R::tiles))[stage];
-		unsigned char *tile = shared + (KIND == I8_ROWS ? (int)TILE_BYTES : stage * R::tile);
-		if (KIND == I8_ROWS) {
-			widen_tile(tile, shared + stage * R::tile, cache, slot);
-			Meet<TEAMS>::all(team);
-		}
-		float s[4];
-		scores<KIND, TEAMS>(s, q, shared, team, tile);
-		int key = t.at + member() / 32 * 8 + threadIdx.x % 4 * 2;
-#pragma unroll
-		for (int i = 0; i < 4; i++) s[i] = key + i % 2 < t.to ? s[i] * scale : -INFINITY;
-		put_most(most, s);
-		Meet<TEAMS>::all(team); // and nobody reads the weights and the tile before any more
-		const Tile &next = ((const Tile *)(shared + R::tiles))[stage + 1 == stages ? 0 : stage + 1];
-		if (t.item + TEAMS < end && next.row != row) {
-			row = next.row; // its queries come meanwhile
+		const Tile &t = ((const Tile *)(shared + AT_TILES))[stage];
+		if (t.row != row) {
+			row = t.row;
 			fetch_queries(q, queries + row * step);
 		}
-		weigh<KIND>(st, most, shared + R::p, s);
+		unsigned char *tile = shared + (KIND == I8_ROWS ? TILE_BYTES : stage * Ring<KIND>::tile);
+		if (KIND == I8_ROWS) {
+			widen_tile(tile, shared + stage * Ring<KIND>::tile, cache, slot);
+			__syncthreads();
+		}
+		float s[4];
+		scores<KIND>(s, q, shared, tile);
+		int key = t.at + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2;
+#pragma unroll
+		for (int i = 0; i < 4; i++) s[i] = key + i % 2 < t.to ? s[i] * scale : -INFINITY;
+		put_most(shared, s);
+		__syncthreads(); // and nobody reads the weights and the tile before any more
+		weigh<KIND>(st, shared, s);
 		if (deep) cp_async_wait<deep ? stages - 3 : 0>();
-		Meet<TEAMS>::all(team); // if deep, the next tile is there
+		__syncthreads(); // if deep, the next tile is there
 		if (deep) {
-			if (feed.item < end) fetch_tile<KIND, TEAMS>(shared, free, feed, cache, table, blocks);
+			if (feed.item < end) fetch_tile<KIND>(shared, free, feed, cache, table, blocks);
 			cp_async_commit();
 		}
-		if (KIND == E4M3_ROWS) add_latents_e4m3(st, smem_u32(shared) + R::p, smem_u32(tile));
-		else add_latents(st, smem_u32(shared) + R::p, smem_u32(tile));
+		if (KIND == E4M3_ROWS) add_latents_e4m3(st, smem_u32(shared) + AT_P, smem_u32(tile));
+		else add_latents(st, smem_u32(shared) + AT_P, smem_u32(tile));
 		if (t.at + KEY_TILE < t.to) continue;
-		if (TEAMS > 1 && t.item > begins) Meet<TEAMS>::follow(team);
-		finish<KIND>(st, kept, part, marks, t, folds, begins, end, first, heads);
-		if (TEAMS > 1 && t.item + 1 < end) Meet<TEAMS>::lead(team);
-		if (t.item + TEAMS >= end) return;
+		finish<KIND>(st, group, shared, part, marks, t, folds, t.item + 1 == end, first, heads);
+		if (t.item + 1 == end) return;
 		begin(st);
 	}
 }
 
-#define ATTEND(name, kind, teams)                                                                                               \
-	KR_KERNEL(ATTEND_THREADS *teams, 1)                                                                                            \
+#define ATTEND(name, kind)                                                                                                       \
+	KR_KERNEL(ATTEND_THREADS, 1)                                                                                                   \
 	name(float *part, float *marks, int items_max, int shares, const uint32_t *qa, const char *cache, const float *scales, int stride,  \
-	     int scales_stride, int group, const int *table, int heads, float scale, int block_tokens, const bf16 *kvb,               \
-	     int kvb_stride) {                                                                                                         \
+	     int scales_stride, int group, const int *table, int heads, float scale, int block_tokens) {                               \
 		KR_SHARED(unsigned char, shared);                                                                                            \
 		Cache c = {cache, scales, kind, stride, scales_stride, group};                                                              \
-		attend_items<kind, teams>(shared, part, marks, items_max, shares != 0, qa, c, table, heads, scale, block_tokens, kvb, kvb_stride); \
+		attend_items<kind>(shared, part, marks, items_max, shares != 0, qa, c, table, heads, scale, block_tokens);                    \
 	}                                                                                                                              \
 	KR_EXPORT(name)
-ATTEND(kr_mla_decode_bf16, BF16_ROWS, 1)
-ATTEND(kr_mla_decode_e4m3, E4M3_ROWS, 1)
-ATTEND(kr_mla_decode_e4m3_two, E4M3_ROWS, 2)
-ATTEND(kr_mla_decode_i8, I8_ROWS, 1)
+ATTEND(kr_mla_decode_bf16, BF16_ROWS)
+ATTEND(kr_mla_decode_e4m3, E4M3_ROWS)
+ATTEND(kr_mla_decode_i8, I8_ROWS)
