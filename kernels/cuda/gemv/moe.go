@@ -128,10 +128,12 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	}
 	s := scratchOf(memory, rows, topK, hidden, width, shared)
 	w := work{ids: m.IDs.At, topK: topK, experts: m.Bank.Experts, rows: rows * topK}
+	room := launch.Range{At: memory, Bytes: s.bytes}
+	w.early = shared > 0 && route.Reads(l, m.X, room)
 	if Grouped(rows) {
 		w.aligned, w.rows = &m.Aligned, m.Aligned.MaxTiles()
 	} else {
-		w.left, _ = route.Leave(l, m.IDs, m.Weights, m.Bank.Experts, launch.Range{At: memory, Bytes: s.bytes})
+		w.left, _ = route.Leave(l, m.IDs, m.Weights, m.Bank.Experts, room)
 		w.weights = m.Weights.At
 	}
 	fold := folded(m)
@@ -178,6 +180,7 @@ type work struct {
 	ids           launch.Ptr
 	weights       launch.Ptr     // written if left is to be chosen
 	left          route.Left     // the choice, if nobody has made it
+	early         bool           // x is there before the choice is
 	aligned       *route.Aligned // nil: one by one
 	topK, experts int
 	rows          int // of the grid: assignments, or tiles
@@ -230,7 +233,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 	} else {
 		args = appendMatrix(args, nil)
 	}
-	args = append(w.left.Append(args), launch.P(w.weights))
+	args = append(w.left.Append(args), launch.P(w.weights), flag(w.early))
 	l.Add(kernel, p.config(width, sharedRows+w.rows), args...)
 }
 

@@ -166,9 +166,9 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 		outAt, outWide, outStride, latents, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, at, heads)
 }
 
-// absorbEach is how many rows a block brings into the latent space: one product's or two of
-// few rows, since the second one's queries are waited for again, but not many more blocks
-// than multiprocessors have room for.
+// absorbEach is how many rows a block brings into the latent space. Up to 32 rows it is one
+// product's, since a block waits for the queries of a second one again; of more, blocks would
+// be too many for the card to hold at once.
 func absorbEach(rows int) int { return absorbRows * min(int(over(rows, 2*absorbRows)), 4) }
 
 // halves is 1 for a cache whose keys become F16 to be multiplied, 0 where they become BF16.

@@ -1,12 +1,14 @@
 package ops
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/route"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -248,6 +250,38 @@ func TestChoiceIsLeft(t *testing.T) {
 			t.Errorf("%d rows: hidden values lie where the logits do", rows)
 		}
 	}
+}
+
+// TestSharedNetworkIsEarly: where the router reads rows that were normed before it, the
+// shared network does not wait for the choice, and what it writes lies apart from what the
+// router still reads. Up to two rows the router makes those rows itself.
+func TestSharedNetworkIsEarly(t *testing.T) {
+	for _, rows := range []int{1, 2, 3, 4, 8, 32, 64} {
+		l := layer(rows)
+		for i := range l.Ops {
+			o := &l.Ops[i]
+			if o.Kernel.String() != "kr_gemv_gate_up_int4_g128_int8_g128" {
+				continue
+			}
+			args, router := l.OpArgs(o), l.OpArgs(&l.Ops[i-1])
+			if got, want := args[len(args)-1] == launch.I32(1), rows > 2; got != want {
+				t.Errorf("%d rows: early %v, want %v", rows, got, want)
+			}
+			parts, end := at64(router[1]), at64(router[1])+uint64(route.Scratch(rows, lite.Experts, lite.Hidden))
+			for _, to := range []uint64{at64(args[0]), at64(args[2])} { // hidden values, routed and shared
+				if to >= parts && to < end {
+					t.Errorf("%d rows: writes at %x into the router's sums at %x", rows, to, parts)
+				}
+			}
+		}
+	}
+}
+
+// at64 is a pointer among arguments.
+func at64(a launch.Arg) uint64 {
+	var b [8]byte
+	a.Put(b[:])
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // layer is the launches of a MoE layer of V2-Lite.

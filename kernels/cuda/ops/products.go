@@ -198,12 +198,10 @@ func (b *Builder) mixFew(out launch.Mat, m *gemv.Mixture, o gemv.Options) {
 	tile := gemv.Tile(b.Card, m)
 	var sorted, sort, memory launch.Ptr
 	b.lay(func(a *arena) {
+		sorted = a.cut(b.sortedBytes(rows, topK, experts))
+		a.cut(route.Scratch(rows, experts, m.X.Cols)) // Route's, which may yet be at work or leave logits there
 		if gemv.Grouped(rows) {
-			sorted = a.cut(route.AlignedBytes(rows, topK, experts, tile))
 			sort = a.cut(route.AlignScratch(rows, topK, experts))
-		} else { // Route may leave its choice, and logits, to what comes
-			a.cut(b.sortedBytes(rows, topK, experts))
-			a.cut(route.Scratch(rows, experts, m.X.Cols))
 		}
 		memory = a.cut(gemv.MoEScratch(rows, topK, m.X.Cols, m.Bank.W2.Cols(), width))
 	})

@@ -40,7 +40,7 @@ func ScratchBytes(s *device.StepSizes) int {
 		need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tileMin), route.AlignScratch(s.Rows, s.TopK, s.Experts),
 			moe.HiddenBytes(s.Rows*s.TopK, s.ExpertFF))
 		few := min(s.Rows, gemv.MaxRows)
-		for tile := 1; tile <= gemv.TileRows; tile++ {
+		for tile := 1; tile <= gemv.TileRows; tile++ { // the bound of the largest is there
 			need(route.AlignedBytes(few, s.TopK, s.Experts, tile), route.AlignScratch(few, s.TopK, s.Experts), route.Scratch(few, s.Experts, s.Hidden),
 				gemv.MoEScratch(few, s.TopK, s.Hidden, s.ExpertFF, s.SharedFF))
 		}

@@ -92,6 +92,7 @@ const (
 	argProduct = argTurn + 1
 	argParts   = argProduct
 	argLogits  = argProduct + 1
+	argX       = argProduct + 3
 	argTokens  = argProduct + 5
 	argExperts = argProduct + 8
 	argCols    = argProduct + 9

@@ -146,11 +146,14 @@ template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, i
 // unless their reader is not in format A (in_order). The next launch may start only
 // after this one's wait: kr_gemv_down... read before their own what was written before.
 //
+// early: the kernel before this one, the router, lets it start only when x is there, so the
+// shared network need not wait for the choice.
+//
 // With pick.n a block chooses the expert of its assignment itself, and one block of each
 // token leaves what the router would have: logits, ids and weights.
 template <int ROUTED, int SHARED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
-                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, uint8_t *memory) {
+                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
 	__shared__ __align__(16) FewChosen few;
@@ -169,11 +172,12 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		}
 		const SF w(s, b.block, true);
 		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
-			pdl_wait();
+			if (!early) pdl_wait();
 			pdl_launch();
 			stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
 		});
 		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
+		if (early) pdl_wait(); // who waits for this launch counts on those before it
 		return;
 	}
 	Cut cut(p.shift, p.parts, bank.first);
@@ -216,14 +220,14 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
 	     const int *slots, const int *count, int top_k, int experts, int top_over, PLAN_ARGS, BANK_ARGS(w), MATRIX_ARGS(s),         \
-	     UNCHOSEN_ARGS, float *weights) {                                                                                          \
+	     UNCHOSEN_ARGS, float *weights, int early) {                                                                               \
 		KR_SHARED(uint8_t, memory);                                                                                                \
 		const Work work = {ids, tiles, slots, count, top_k, experts, top_over};                                                      \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN(m, experts, top_k);                                                                         \
-		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, memory);       \
+		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, memory);       \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 #define X(name, FORMAT) GATE_UP_KERNEL(kr_gemv_gate_up_##name, FORMAT, FORMAT)
