@@ -300,10 +300,11 @@ func (n *scheduleNode) void(id uint64) {
 	n.miss(f)
 }
 
-// place makes a batch hold a plan and waits for the copies: whoever gets it works on
-// another stream.
+// place makes a batch hold a plan. Without a stream of its own it waits for the copies:
+// whoever gets the batch works on another stream. With one it must not: what a device has
+// in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	if err := b.State.Fill(b.On(n.stream), plan); err != nil {
+	if err := b.State.Fill(b.On(n.stream), plan); err != nil || b.Stream != nil {
 		return err
 	}
 	if err := n.stream.Synchronize(); err != nil {

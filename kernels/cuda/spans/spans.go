@@ -15,7 +15,7 @@ import "krater/kernels/device"
 // Record: 0 row, 1 rows, 2 position of the first row, 3 index in the table of its first
 // block, 4 blocks, and then
 // of a prompt: 5 its first key among all prompts' keys, 6 its first tile, 7 tiles;
-// of a generated row: 5 tokens an item, 6 its first item, 7 items.
+// of a generated row: 5 tiles of keys, 6 its first item, 7 items.
 const (
 	HeadWords   = 8
 	RecordWords = 8
@@ -39,35 +39,33 @@ const KeyAlign = 128
 // RowTile is how many rows of a prompt share a tile of work.
 const RowTile = 128
 
-// How a generated row's keys are cut into items for several blocks: at least
-// ItemTokens a piece, at most ItemsMax pieces. Only the row's own length decides, so its
-// bits do not depend on the batch. Short items let a single row have many blocks; where
-// there are many rows, blocks take several items at a time (spans.cuh).
+// A generated row's keys are cut into items for several blocks, each of whole tiles, as
+// equal as can be: item i of n has tiles i*T/n to (i+1)*T/n of T. Only the row's own length
+// decides, so its bits do not depend on the batch. Short items let a single row have many
+// blocks; where there are many rows, blocks take several items at a time and sum up groups
+// of ItemGroup (spans.cuh): so a row has whole groups, if it is long enough for one.
 const (
-	ItemTokens = 64
-	ItemsMax   = 128
+	ItemsMax  = 128
+	ItemGroup = 8
 )
 
 // Words is the size of a table for so many spans with so many blocks in all.
 func Words(spans, blocks int) int { return HeadWords + spans*RecordWords + blocks }
 
-// Item is how many of ctx keys one item has: whole tiles.
-func Item(ctx int) int {
-	tokens := (ctx + ItemsMax - 1) / ItemsMax
-	return max(ItemTokens, (tokens+KeyTile-1)/KeyTile*KeyTile)
-}
+// KeyTiles is in how many tiles ctx keys lie.
+func KeyTiles(ctx int) int { return (ctx + KeyTile - 1) / KeyTile }
 
 // Items is in how many items ctx keys are cut.
 func Items(ctx int) int {
-	tokens := Item(ctx)
-	return (ctx + tokens - 1) / tokens
+	t := KeyTiles(ctx)
+	if t < ItemGroup {
+		return t
+	}
+	return min(ItemsMax, t/ItemGroup*ItemGroup)
 }
 
-// ItemBound is the most items that a row of at most context keys can have; Items itself
-// falls where an item grows by a tile.
-func ItemBound(context int) int {
-	return min(ItemsMax, (context+ItemTokens-1)/ItemTokens)
-}
+// ItemBound is the most items that a row of at most context keys can have.
+func ItemBound(context int) int { return Items(context) }
 
 // Keys is how many keys s has, filled up to a multiple of KeyAlign.
 func Keys(s *device.Span) int { return (s.Pos + s.Len + KeyAlign - 1) / KeyAlign * KeyAlign }
@@ -90,7 +88,7 @@ func Put(dst []int32, prefill, decode []device.Span) int {
 		s := &decode[i]
 		ctx := s.Pos + s.Len
 		n := Items(ctx)
-		at = put(dst, len(prefill)+i, at, s, Item(ctx), items, n)
+		at = put(dst, len(prefill)+i, at, s, KeyTiles(ctx), items, n)
 		items += n
 	}
 	head := dst[:HeadWords]

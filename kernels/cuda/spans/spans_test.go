@@ -22,22 +22,23 @@ func TestPut(t *testing.T) {
 	want := []int32{2, 2, 6, 3, 384, 0, 0, 0,
 		0, 200, 0, 40, 4, 0, 0, 2,
 		201, 1, 64, 44, 2, 256, 2, 1,
-		200, 1, 300, 46, 5, 64, 0, 5,
-		202, 1, 0, 51, 1, 64, 5, 1,
+		200, 1, 300, 46, 5, 5, 0, 5,
+		202, 1, 0, 51, 1, 1, 5, 1,
 		7, 3, 9, 1, 4, 5, 2, 6, 8, 10, 11, 12}
 	if !slices.Equal(dst[:n], want) {
 		t.Errorf("got  %v\nwant %v", dst[:n], want)
 	}
 }
 
-// What a bound promises holds for every length, and items are whole tiles.
+// What a bound promises holds for every length; no item is empty, and a row that has a
+// whole group has nothing but whole groups.
 func TestItems(t *testing.T) {
 	most := 0
 	for ctx := 1; ctx <= 200000; ctx += 1 + ctx/1000 {
-		tokens, n := Item(ctx), Items(ctx)
+		tiles, n := KeyTiles(ctx), Items(ctx)
 		most = max(most, n)
-		if tokens%KeyTile != 0 || n*tokens < ctx || (n-1)*tokens >= ctx {
-			t.Fatalf("%d keys: %d items of %d", ctx, n, tokens)
+		if n < 1 || n > tiles || n > ItemsMax || n%ItemGroup != 0 && n > ItemGroup || n < tiles-ItemGroup && n < ItemsMax {
+			t.Fatalf("%d keys: %d items of %d tiles", ctx, n, tiles)
 		}
 		if most > ItemBound(ctx) {
 			t.Fatalf("up to %d keys: %d items, at most %d were promised", ctx, most, ItemBound(ctx))

@@ -71,8 +71,9 @@ KR_DEV void look_up(Feed &f, const int *table, const Blocks &b) {
 }
 
 KR_DEV void begin_item(Feed &f) {
-	f.at = (f.item - f.s.start) * f.s.five;
-	f.to = min(f.at + f.s.five, f.s.pos + f.s.len);
+	unsigned i = (f.item - f.s.start) * f.s.five, n = f.s.count;
+	f.at = i / n * KEY_TILE;
+	f.to = min((int)((i + f.s.five) / n) * KEY_TILE, f.s.pos + f.s.len);
 }
 
 // The first tile of this block's share of the items, for all lanes of a warp alike.

@@ -11,7 +11,7 @@ enum { HEAD_PREFILL, HEAD_DECODE, HEAD_ITEMS, HEAD_TILES, HEAD_KEYS };
 struct Span {
 	int row, len, pos;  // rows row..row+len-1 of the batch are at positions pos..
 	int first, blocks;  // its block table in the table
-	int five;           // of a prompt: its first key among all prompts' keys; of a generated row: tokens an item
+	int five;           // of a prompt: its first key among all prompts' keys; of a generated row: tiles of keys
 	int start, count;   // its first tile of rows or item, and how many
 };
 
@@ -48,7 +48,14 @@ KR_DEV long long span_slot(const int *table, const Span &s, int p, int block_tok
 // Items of decode, numbered through all rows, are shared out in order to at most `most`
 // blocks, so many to each (the last may have less). Rows of whole groups (folded) are cut
 // at their ends, if they are as many as blocks have.
-KR_DEV int share_size(int items, int most) { return (items + most - 1) / most; }
+//
+// A share that ends in the middle of a group leaves the rest of it to be summed up item by
+// item, which costs as much as two items or three: so shares become whole groups where that
+// takes so little.
+KR_DEV int share_size(int items, int most) {
+	int size = (items + most - 1) / most, whole = (size + FOLD - 1) / FOLD * FOLD;
+	return whole - size <= 2 ? whole : size;
+}
 
 // A row's items are summed up FOLD at a time, one after the other, and then these groups
 // are joined: always in that order, whoever does it. What a share has of a group from its
