@@ -181,7 +181,10 @@ func (b *bench) answers(n, length int) (float64, error) {
 		if r.err != nil {
 			return 0, r.err
 		}
-		if first := r.at[0]; first.After(begin) {
+		if len(r.at) <= chainWarm {
+			return 0, fmt.Errorf("bench: an answer of %d tokens", len(r.at))
+		}
+		if first := r.at[chainWarm]; first.After(begin) { // the steps behind a prompt are not like those to come
 			begin = first
 		}
 		if last := r.at[len(r.at)-1]; end.IsZero() || last.Before(end) {
@@ -197,7 +200,7 @@ func (b *bench) answers(n, length int) (float64, error) {
 			}
 		}
 	}
-	if tokens < n*b.c.Decode/2 {
+	if tokens < n*(b.c.Decode-chainWarm)/2 {
 		return 0, fmt.Errorf("bench: %d streams were together for %d tokens only: raise --decode", n, tokens)
 	}
 	return microseconds(end.Sub(begin)) * float64(n) / float64(tokens), nil

@@ -6,7 +6,8 @@
 #
 # Usage: run.sh OUT [STEP...]
 # Steps: card tests goldens models kernels memcheck racecheck synccheck, and by name only
-# speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), peer (transformers),
+# speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), serving (answers through
+# the actors, and what the card waits for them), peer (transformers),
 # quality (krater-tiny's held-out text in the precisions a card has, and on the processor)
 # It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
 set -uo pipefail
@@ -77,7 +78,7 @@ speed() {
 	local name=$1
 	shift
 	step "$name" 280 sh -c "'$root/krater' bench model --device cuda --shape deepseek-v2-lite --attention-quant int8 \
-		--kv-dtype fp8 --decode 64 --profile --json $* >'$out/$name.json'"
+		--kv-dtype fp8 --decode 256 --profile --json $* >'$out/$name.json'"
 }
 # quality NAME FLAGS...: perplexity, and how far from the model in bfloat16
 quality() {
@@ -111,6 +112,8 @@ for s in $steps; do
 		cd "$here" || exit 1
 		;;
 	speed) speed speed --prefill 512,2048,8192 --batch 1,8,32 --context 512,2048,8192 ;;
+	serving) step serving 150 sh -c "'$root/krater' bench --device cuda --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 \
+		--batch 1,8,32 --context 2048 --decode 128 --rounds 5 --prefill 512,2048,8192 --json >'$out/serving.json'" ;;
 	long) speed long --prefill 10000,32768,131072 --batch 1 --context 512,2048,8192,32768 ;;
 	peer) step peer 280 sh -c "python3 '$root/bench/peers/transformers_v2lite.py' >'$out/peer.json'" ;;
 	quality)
