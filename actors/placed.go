@@ -27,8 +27,26 @@ func placedOn(p *placement.Placement) (*placed, error) {
 // fetch enqueues the copy of the rows that the host's experts may take; the
 // group then waits for it along with the router's choice.
 func (p *placed) fetch(s device.Stream, b *msg.Batch) {
-	if p != nil && p.Shares(b.State.T) {
+	if p != nil && p.Shares(b.State.Total()) {
 		b.Mirror.Fetch(s, b.State)
+	}
+}
+
+// parts are those of the model that all pieces of b pass one after the other.
+func (p *placed) parts(b *msg.Batch) []int {
+	if p == nil {
+		return nil
+	}
+	return p.Parts(b.State.Total())
+}
+
+// forget waits for what the device still does for a batch that was given up.
+func (p *placed) forget() {
+	if p == nil {
+		return
+	}
+	if err := p.Settle(); err != nil {
+		panic(err)
 	}
 }
 
