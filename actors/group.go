@@ -50,7 +50,7 @@ func (n *groupNode) receive(c *turn, m any) {
 		n.run(c, b, more)
 	case *msg.Forget:
 		n.forget(m.Batch)
-		n.placed.forget()
+		n.drain(m.Batch)
 		c.send(c.routes.schedule, &msg.Forgotten{Batch: m.Batch})
 	}
 }
@@ -107,6 +107,13 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 	c.send(c.routes.splits[n.index], w)
 	n.group.Shared(n.stream, b.State, layer, b.Probe())
 	c.sent = 0
+}
+
+// drain waits for what is enqueued for a batch that was given up: it would write to
+// the state when the next batch has it. A broken device says so to whoever asks next.
+func (n *groupNode) drain(b *msg.Batch) {
+	n.placed.drain()
+	_ = b.On(n.stream).Synchronize()
 }
 
 // forget strikes b off the batches that wait; false if it was not there.

@@ -40,13 +40,10 @@ func (p *placed) parts(b *msg.Batch) []int {
 	return p.Parts(b.State.Total())
 }
 
-// forget waits for what the device still does for a batch that was given up.
-func (p *placed) forget() {
-	if p == nil {
-		return
-	}
-	if err := p.Settle(); err != nil {
-		panic(err)
+// drain waits for the experts that the device has been given.
+func (p *placed) drain() {
+	if p != nil {
+		_ = p.Settle()
 	}
 }
 

@@ -303,13 +303,21 @@ func (n *scheduleNode) void(id uint64) {
 // place makes a batch hold a plan and waits for the copies: whoever gets it works on
 // another stream.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	if err := b.State.Fill(b.On(n.stream), plan); err != nil {
-		return err
-	}
-	if err := n.stream.Synchronize(); err != nil {
+	err := fill(b.State, b.On(n.stream), plan)
+	if err := n.stream.Synchronize(); err != nil { // after a fault too: the next batch overwrites what is copied
 		panic(err)
 	}
-	return nil
+	return err
+}
+
+// fill makes an error of a copy that the device refuses: only this batch is lost.
+func fill(st *stages.State, s device.Stream, plan *stages.Batch) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("inputs: %v", r)
+		}
+	}()
+	return st.Fill(s, plan)
 }
 
 // take uses a credit.

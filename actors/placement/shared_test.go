@@ -13,10 +13,11 @@ import (
 	"krater/kernels/hostsim"
 	"krater/scheduler"
 	"krater/stages/compare"
+	"krater/stages/offload"
 )
 
 // shared starts the actors over the golden's model on d, its experts placed.
-func (s *source) shared(t testing.TB, d *hostsim.Device, host *cpu.Device, o placement.Options, inline bool) *actors.Pipeline {
+func (s *source) shared(t testing.TB, d *hostsim.Device, host offload.Host, o placement.Options, inline bool) *actors.Pipeline {
 	t.Helper()
 	lo := pipelined
 	lo.Routed = host
