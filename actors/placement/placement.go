@@ -32,6 +32,9 @@ type Options struct {
 	// Heat [layer][expert] counts how often routers chose an expert, of the layers that have
 	// some; nil: nobody knows.
 	Heat [][]uint32
+	// Seen, if set, is told of the routed work of every layer that has experts, counted
+	// from 0, before it is divided. It must not keep the list nor take long.
+	Seen func(index int, work []dispatch.Rows)
 }
 
 // thresholdDefault is where reading an expert for the rows that chose it begins to
@@ -48,6 +51,7 @@ type Placement struct {
 	index     map[int]int // of a layer, in setup.Layers
 	sides     [dispatch.Phases]*side
 	falls     []Fall
+	seen      func(index int, work []dispatch.Rows)
 
 	mu        sync.Mutex // of what follows, and of the slots
 	residency *dispatch.Residency
@@ -66,7 +70,7 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	p := &Placement{Experts: x, dev: dev, threshold: o.Threshold, index: map[int]int{}, residency: dispatch.NewResidency()}
+	p := &Placement{Experts: x, dev: dev, threshold: o.Threshold, seen: o.Seen, index: map[int]int{}, residency: dispatch.NewResidency()}
 	if p.threshold == 0 {
 		p.threshold = thresholdDefault
 	}
@@ -179,6 +183,9 @@ func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.P
 	*in = dispatch.Step{Setup: &p.setup, Start: &s.settled.Start, First: s.first, Index: p.index[layer], Phase: phase, Work: in.Work[:0], Residency: p.residency}
 	for _, w := range work {
 		in.Work = append(in.Work, dispatch.Rows{Expert: w.Expert, Rows: int32(len(w.Assign))})
+	}
+	if p.seen != nil {
+		p.seen(in.Index, in.Work)
 	}
 	s.settled.Decide(&p.decision, in)
 	return phase

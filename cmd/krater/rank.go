@@ -240,7 +240,7 @@ func (s *session) openRank(f *engineFlags) error {
 		return nil // prepareSource did
 	}
 	var err error
-	s.sim, err = hostsim.New(hostsim.Options{CPU: s.dev, Budget: int64(f.VRAM)})
+	s.sim, err = hostsim.New(hostsim.Options{CPU: s.dev, Budget: int64(f.VRAM), Rates: s.rates})
 	return err
 }
 

@@ -123,6 +123,7 @@ type session struct {
 	parts *load.Parts
 	look  *outlook
 	sim   *hostsim.Device      // the rank's, nil: the processor or card
+	rates hostsim.Rates        // of it; zero: nothing takes time
 	card  card                 // the GPU that the layers are on, if they are
 	place *placement.Placement // of its experts
 

@@ -181,7 +181,7 @@ func (x *Experts) Load(s device.Stream, at, layer, e int) error {
 	}
 	place := &x.slots[at]
 	x.leave(at)
-	for _, p := range pieces(&b.host, e) {
+	for _, p := range join(pieces(&b.host, e)) {
 		s.CopyIn(bytesOf(place.buf, p.at, p.bytes), p.host())
 	}
 	place.layer, place.expert = layer, e
