@@ -1,0 +1,80 @@
+package forecast
+
+import (
+	"fmt"
+
+	"krater/scheduler/planner"
+)
+
+// Budget is the memory there is, in bytes.
+type Budget struct {
+	VRAM    int64 // of the card, of which planner.RefuseShare is used
+	Fixed   int64 // of it: weights but routed experts, states, workspace
+	KV      int64 // of it: what the KV cache has at least
+	Experts int64 // of it: what routed experts have at most; 0: what the rest leaves
+	RAM     int64 // of the host; 0: not known, always enough
+}
+
+// Room is what routed experts may take, below 0 if the rest does not fit.
+func (b *Budget) Room() int64 {
+	room := int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed - b.KV
+	if b.Experts > 0 {
+		room = min(room, b.Experts)
+	}
+	return room
+}
+
+// kv is the KV cache's memory if experts take so much.
+func (b *Budget) kv(experts int64) int64 {
+	return int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed - experts
+}
+
+func (b *Budget) check() error {
+	for _, n := range []int64{b.VRAM, b.Fixed, b.KV, b.Experts, b.RAM} {
+		if n < 0 || n > bytesMost {
+			return fmt.Errorf("%w: a budget of %+v", ErrShape, *b)
+		}
+	}
+	return nil
+}
+
+// Work is what a forecast is made for.
+type Work struct {
+	Lengths []int // prompts, in tokens
+	Batches []int // numbers of streams that decode together
+	Context int   // tokens before a generated one
+	Chunk   int   // prompt tokens of a pass
+	Prompt  int   // length that decides about prefill
+	Streams int   // batch that decides about decode
+}
+
+// Usual is the work that tables show.
+func Usual() Work {
+	return Work{Lengths: []int{512, 2048, 8192}, Batches: []int{1, 8, 32}, Context: 2048, Chunk: 2048, Prompt: 2048, Streams: 1}
+}
+
+const (
+	tokensMost = 1 << 24
+	listMost   = 64
+	passesMost = 1 << 14 // of a prompt
+)
+
+func (w *Work) check() error {
+	if len(w.Lengths) > listMost || len(w.Batches) > listMost {
+		return fmt.Errorf("%w: over %d lengths or batches", ErrShape, listMost)
+	}
+	for _, n := range append(append([]int{max(1, w.Context), w.Chunk, w.Prompt, w.Streams}, w.Lengths...), w.Batches...) {
+		if n < 1 || n > tokensMost {
+			return fmt.Errorf("%w: work of %+v", ErrShape, *w)
+		}
+	}
+	for _, n := range append([]int{w.Prompt}, w.Lengths...) {
+		if n/w.Chunk > passesMost {
+			return fmt.Errorf("%w: a prompt of %d in chunks of %d", ErrShape, n, w.Chunk)
+		}
+	}
+	if w.Context < 0 {
+		return fmt.Errorf("%w: work of %+v", ErrShape, *w)
+	}
+	return nil
+}

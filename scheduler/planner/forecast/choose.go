@@ -1,0 +1,220 @@
+package forecast
+
+import (
+	"fmt"
+	"slices"
+
+	"krater/scheduler/planner"
+)
+
+// asFast: what is so much of the fastest counts as fast, and takes less memory.
+const asFast = 0.99
+
+// choose predicts both phases: the fastest prefill, then the fastest decode in what it
+// leaves. Of prefills that are as fast the one counts that leaves most to decode with.
+func (x *chooser) choose(f *Forecast) {
+	list := f.Candidates
+	for i := range list {
+		list[i].Prefill = x.prefill(&x.of[i], list[i].Groups)
+	}
+	p, d, decode := x.pair(list)
+	for i := range list {
+		list[i].Decode = decode[i]
+	}
+	if p >= 0 {
+		f.Prefill, f.Decode = &list[p], &list[d]
+		list[p].Prefill.Chosen, list[d].Decode.Chosen = true, true
+	}
+	for i := range list {
+		x.explain(&list[i].Prefill, f.Prefill, false)
+		x.explain(&list[i].Decode, f.Decode, true)
+	}
+}
+
+// pair is the best prefill and decode with all decodes beside that prefill; below 0 if
+// nothing fits. A prefill that leaves nothing to decode with does not fit.
+func (x *chooser) pair(list []Candidate) (p, d int, decode []Side) {
+	for p = -1; p < 0; {
+		fastest := 0.0
+		for i := range list {
+			if s := &list[i].Prefill; s.Fits {
+				fastest = max(fastest, s.decides.PerSecond)
+			}
+		}
+		if fastest == 0 {
+			return -1, -1, x.beside(list, -1)
+		}
+		for i := range list {
+			s := &list[i].Prefill
+			if !s.Fits || s.decides.PerSecond < asFast*fastest {
+				continue
+			}
+			sides := x.beside(list, i)
+			best := best(list, sides)
+			if best < 0 {
+				s.Fits, s.Reason = false, "no strategy decodes beside it: "+sides[0].Reason
+				continue
+			}
+			if p < 0 || x.better(list, i, &sides[best], p, &decode[d]) {
+				p, d, decode = i, best, sides
+			}
+		}
+	}
+	return p, d, decode
+}
+
+// better compares decodes beside two prefills a and b, which are as fast: the faster
+// one, or the one of less memory.
+func (x *chooser) better(list []Candidate, a int, with *Side, b int, than *Side) bool {
+	v, w := with.decides.PerSecond, than.decides.PerSecond
+	switch {
+	case min(v, w) < asFast*max(v, w):
+		return v > w
+	case with.VRAM != than.VRAM:
+		return with.VRAM < than.VRAM
+	}
+	return before(&list[a], &list[b])
+}
+
+// beside predicts the decodes of all candidates beside prefill p.
+func (x *chooser) beside(list []Candidate, p int) []Side {
+	first := layout{}
+	if p >= 0 {
+		first = list[p].Prefill.layout
+	}
+	sides := make([]Side, len(list))
+	for i := range list {
+		sides[i] = x.decode(i, list[i].Groups, p, first)
+	}
+	return sides
+}
+
+// preferred are strategies in the order that decides between those that are as fast in
+// as much memory: what copies least first.
+var preferred = []string{"persistent", "hot_cached_static", "layer_grouped", "weighted_pin", "static_pin", "lru", "active_only", "chunked", "cpu_only"}
+
+func before(a, b *Candidate) bool {
+	return slices.Index(preferred, a.Strategy) < slices.Index(preferred, b.Strategy)
+}
+
+// best is the index of the fastest side, of those as fast the one that takes least
+// memory; below 0 if none fits.
+func best(list []Candidate, sides []Side) int {
+	fastest, at := 0.0, -1
+	for i := range sides {
+		if sides[i].Fits {
+			fastest = max(fastest, sides[i].decides.PerSecond)
+		}
+	}
+	for i := range sides {
+		s := &sides[i]
+		if !s.Fits || s.decides.PerSecond < asFast*fastest {
+			continue
+		}
+		if at < 0 || s.VRAM < sides[at].VRAM || s.VRAM == sides[at].VRAM && before(&list[i], &list[at]) {
+			at = i
+		}
+	}
+	return at
+}
+
+// room is how many experts there is room for.
+func (x *chooser) room() int {
+	return int(min(int64(x.s.all()), max(0, x.b.Room())/x.s.ExpertCard))
+}
+
+// prefill predicts prompts with the whole budget.
+func (x *chooser) prefill(s *strategy, groups int) Side {
+	if reason := x.crowded(); reason != "" {
+		return Side{Reason: reason}
+	}
+	list, reason := s.layouts(x.s, x.room(), groups)
+	return x.fastest(s, list, reason, 0, false)
+}
+
+// crowded says why not even the rest of the model fits.
+func (x *chooser) crowded() string {
+	if x.b.Room() >= 0 {
+		return ""
+	}
+	return fmt.Sprintf("weights and workspace (%s) and the KV cache (%s) exceed %.0f %% of the card's %s",
+		planner.Size(x.b.Fixed), planner.Size(x.b.KV), 100*planner.RefuseShare, planner.Size(x.b.VRAM))
+}
+
+// decode predicts generated tokens of candidate i in what prefill p leaves, whose
+// layout is first. What both keep they share; places for what comes and goes belong
+// to one of them, unless both are the same strategy.
+func (x *chooser) decode(i, groups, p int, first layout) Side {
+	s := &x.of[i]
+	if reason := x.crowded(); reason != "" {
+		return Side{Reason: reason}
+	}
+	if i == p {
+		return x.fastest(s, []layout{first}, "", 0, true)
+	}
+	room := x.room() - first.slots
+	list, reason := s.layouts(x.s, room, groups)
+	var fit []layout
+	for _, l := range list {
+		if l.kept < first.kept && l.slots > 0 { // its places come on top of what prefill keeps
+			again, short := s.layouts(x.s, room-first.kept*x.s.MoE, groups)
+			if len(again) == 0 {
+				reason = short + ": prefill has the rest"
+				continue
+			}
+			if l = again[len(again)-1]; s.keeps {
+				l.kept = first.kept
+			}
+		}
+		fit = append(fit, l)
+	}
+	held := 0
+	if p >= 0 {
+		held = first.slots
+	}
+	side := x.fastest(s, fit, reason, held, true)
+	if side.Fits && side.Kept < first.kept {
+		extra := x.s.expertBytes((first.kept - side.Kept) * x.s.MoE)
+		side.VRAM += extra
+		side.KV = x.b.kv(side.VRAM) / x.s.KVToken
+	}
+	if side.Fits && p >= 0 {
+		other := &x.of[p]
+		some := first.kept < x.s.Experts
+		side.RAM = x.ram(s.hosts && side.Kept < x.s.Experts || other.hosts && some, s.copies && side.Kept < x.s.Experts || other.copies && some)
+		x.checkRAM(&side)
+	}
+	return side
+}
+
+// fastest is the best of several layouts by what decides.
+func (x *chooser) fastest(s *strategy, list []layout, reason string, held int, decode bool) Side {
+	out := Side{Reason: reason}
+	for _, l := range list {
+		side := x.side(s, l, x.s.expertBytes(held), decode)
+		if !out.Fits || side.decides.PerSecond > out.decides.PerSecond {
+			out = side
+		}
+	}
+	if out.Fits {
+		x.checkKV(&out, decode)
+		x.checkRAM(&out)
+	}
+	return out
+}
+
+func (x *chooser) checkKV(s *Side, decode bool) {
+	if s.Fits && s.decides.PerSecond == 0 {
+		what := fmt.Sprintf("a prompt of %d", x.w.Prompt)
+		if decode {
+			what = fmt.Sprintf("%d streams of %d", x.w.Streams, x.w.Context)
+		}
+		s.Fits, s.Reason = false, fmt.Sprintf("the KV cache has room for %d tokens, not for %s", max(0, s.KV), what)
+	}
+}
+
+func (x *chooser) checkRAM(s *Side) {
+	if most := planner.RefuseShare * float64(x.b.RAM); s.Fits && x.b.RAM > 0 && float64(s.RAM) > most {
+		s.Fits, s.Reason = false, fmt.Sprintf("experts take %s of the host's memory, which has %s", planner.Size(s.RAM), planner.Size(x.b.RAM))
+	}
+}

@@ -1,0 +1,186 @@
+// Package forecast predicts how fast each dispatch strategy would be, what memory it
+// takes and why it cannot be had, from the sizes of a model, the rates of a machine
+// and a budget; and it chooses. Nothing is measured here. docs/planner.md has the
+// formulas with their sources.
+package forecast
+
+import (
+	"fmt"
+
+	"krater/scheduler/planner"
+	"krater/scheduler/planner/rates"
+)
+
+// Case is what a forecast is made of.
+type Case struct {
+	Shape  Shape
+	Rates  rates.Rates // completed if need be
+	Skew   Skew        // of Shape.Experts
+	Budget Budget
+	Work   Work
+}
+
+// Point is a prediction for a prompt's length or a number of streams.
+type Point struct {
+	N         int     `json:"n"`                 // tokens of the prompt, or streams
+	PerSecond float64 `json:"tokens_per_second"` // of all streams together; 0: the KV cache is too small
+	Seconds   float64 `json:"seconds"`           // of the prompt, or of a step
+	Copied    float64 `json:"copied_bytes"`      // experts copied for it
+	HitRate   float64 `json:"hit_rate"`          // of experts needed on the card, those that were there; 0 if none were needed
+	Time      Time    `json:"-"`
+}
+
+// Side is a strategy in one phase.
+type Side struct {
+	Fits    bool    `json:"fits"`
+	Chosen  bool    `json:"chosen"`
+	Reason  string  `json:"reason"` // why it does not fit, or lost; of a chosen one, what bounds it
+	Kept    int     `json:"kept"`   // experts of each layer that stay on the card
+	VRAM    int64   `json:"vram"`   // of experts
+	RAM     int64   `json:"ram"`    // of the host, for experts
+	KV      int64   `json:"kv_tokens"`
+	Points  []Point `json:"points"`
+	decides Point   // of the length or batch that decides
+	layout  layout
+}
+
+// Candidate is a strategy with what is predicted for prompts and for generated
+// tokens.
+type Candidate struct {
+	Strategy string `json:"strategy"`
+	Groups   int    `json:"groups,omitempty"` // of layer_grouped
+	// Prefill is predicted with the whole budget, Decode with what the chosen
+	// prefill leaves.
+	Prefill Side `json:"prefill"`
+	Decode  Side `json:"decode"`
+}
+
+// Name is the strategy as a flag takes it: layer_grouped:4.
+func (c *Candidate) Name() string {
+	if c.Groups > 0 {
+		return fmt.Sprintf("%s:%d", c.Strategy, c.Groups)
+	}
+	return c.Strategy
+}
+
+// Forecast is all candidates by the number of their strategy.
+type Forecast struct {
+	Candidates []Candidate
+	// Prefill and Decode are the chosen ones, nil if nothing fits.
+	Prefill, Decode *Candidate
+}
+
+// New predicts and chooses.
+func New(c Case) (*Forecast, error) {
+	for _, check := range []func() error{c.Shape.check, c.Budget.check, c.Work.check, c.Rates.Check} {
+		if err := check(); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.Skew.share) != c.Shape.Experts {
+		return nil, fmt.Errorf("%w: the skew of %d experts, there are %d", ErrShape, len(c.Skew.share), c.Shape.Experts)
+	}
+	card, err := c.Rates.Card.Complete()
+	if err != nil {
+		return nil, err
+	}
+	cpu, err := c.Rates.CPU.Complete()
+	if err != nil {
+		return nil, err
+	}
+	x := &chooser{calc: calc{s: &c.Shape, card: &card, cpu: &cpu, w: &c.Work, picks: c.Skew.picks(c.Shape.TopK)}, b: &c.Budget}
+	f := &Forecast{}
+	for _, s := range strategies {
+		groups := []int{0}
+		if s.name == "layer_grouped" {
+			groups = groupings(&c.Shape)
+		}
+		for _, g := range groups {
+			f.Candidates = append(f.Candidates, Candidate{Strategy: s.name, Groups: g})
+			x.of = append(x.of, s)
+		}
+	}
+	x.choose(f)
+	return f, nil
+}
+
+// chooser fills in a forecast.
+type chooser struct {
+	calc
+	b  *Budget
+	of []strategy // of each candidate
+}
+
+// prompt is the time of a prompt.
+func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
+	layer := s.layer
+	if l.groups > 0 {
+		layer = resident // of a group, all are there when it is computed
+	}
+	var rows float64
+	var layers Time // for so many rows: only the last pass has others
+	x.chunks(tokens, func(pos, m float64) {
+		if m != rows {
+			rows, layers = m, layer(&x.calc, l, m, false).times(x.s.MoE)
+		}
+		t.add(x.rest(pos, m))
+		t.add(layers)
+	})
+	t.add(x.head())
+	if l.groups > 0 && l.kept < x.s.Experts {
+		t = x.pipeline(l, t)
+	}
+	return t
+}
+
+// token is the time of a step of b streams.
+func (x *chooser) token(s *strategy, l layout, b int) (t Time) {
+	t = x.step(float64(b), !s.copies || l.kept == x.s.Experts)
+	t.add(s.layer(&x.calc, l, float64(b), true).times(x.s.MoE))
+	return t
+}
+
+// point is a prediction of n tokens or streams in t.
+func point(n int, t Time, fits bool) Point {
+	p := Point{N: n, Seconds: t.Total, Copied: t.Copied, Time: t}
+	if t.Wanted > 0 {
+		p.HitRate = t.Found / t.Wanted
+	}
+	if fits && t.Total > 0 {
+		p.PerSecond = float64(n) / t.Total
+	}
+	return p
+}
+
+// side predicts one layout in a phase.
+func (x *chooser) side(s *strategy, l layout, held int64, decode bool) Side {
+	out := Side{Fits: true, Kept: l.kept, layout: l, VRAM: held + x.s.expertBytes(l.slots) + x.s.expertBytes(l.kept*x.s.MoE)}
+	out.KV = x.b.kv(out.VRAM) / x.s.KVToken
+	out.RAM = x.ram(s.hosts && l.kept < x.s.Experts, s.copies && l.kept < x.s.Experts)
+	at := func(n int) Point {
+		if decode {
+			return point(n, x.token(s, l, n), int64(n)*int64(x.w.Context+1) <= out.KV)
+		}
+		return point(n, x.prompt(s, l, n), int64(n) <= out.KV)
+	}
+	list, decides := x.w.Lengths, x.w.Prompt
+	if decode {
+		list, decides = x.w.Batches, x.w.Streams
+	}
+	for _, n := range list {
+		out.Points = append(out.Points, at(n))
+	}
+	out.decides = at(decides)
+	return out
+}
+
+// ram is what experts take of the host, in either form.
+func (x *chooser) ram(host, copies bool) (n int64) {
+	if host {
+		n += int64(x.s.all()) * x.s.ExpertHost
+	}
+	if copies {
+		n = planner.Add(n, x.s.expertBytes(x.s.all()))
+	}
+	return n
+}

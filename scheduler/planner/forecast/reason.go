@@ -1,0 +1,86 @@
+package forecast
+
+import (
+	"fmt"
+
+	"krater/scheduler/planner"
+)
+
+// explain says of a side that fits why it lost, or of the chosen one what bounds it.
+func (x *chooser) explain(s *Side, chosen *Candidate, decode bool) {
+	if !s.Fits || chosen == nil {
+		return
+	}
+	unit := fmt.Sprintf("tok/s at %d", s.decides.N)
+	if decode {
+		unit = fmt.Sprintf("tok/s, %d streams", s.decides.N)
+		if s.decides.N == 1 {
+			unit = "tok/s, one stream"
+		}
+	}
+	if s.Chosen {
+		s.Reason = fmt.Sprintf("%s %s; %s", Number(s.decides.PerSecond), unit, bound(&s.decides))
+		return
+	}
+	best := &chosen.Prefill
+	if decode {
+		best = &chosen.Decode
+	}
+	share := s.decides.PerSecond / best.decides.PerSecond
+	if share >= asFast {
+		s.Reason = fmt.Sprintf("as fast as %s, but takes %s of the card, not %s", chosen.Name(), planner.Size(s.VRAM), planner.Size(best.VRAM))
+		if s.VRAM == best.VRAM {
+			s.Reason = fmt.Sprintf("the same as %s here", chosen.Name())
+		}
+		return
+	}
+	s.Reason = fmt.Sprintf("%s %s, %.2g of %s: %s", Number(s.decides.PerSecond), unit, share, chosen.Name(), bound(&s.decides))
+}
+
+// bound says what takes most of the time.
+func bound(p *Point) string {
+	t := &p.Time
+	parts := []struct {
+		seconds float64
+		what    string
+	}{
+		{t.Card, "the card's own work takes %s of %s"},
+		{t.Copies, "copying " + planner.Size(int64(t.Copied)) + " takes %s of %s"},
+		{t.Host, "experts on the processors take %s of %s"},
+		{t.HandOver, "handing over takes %s of %s"},
+		{t.Launches, "launches take %s of %s"},
+	}
+	most := parts[0]
+	for _, part := range parts[1:] {
+		if part.seconds > most.seconds {
+			most = part
+		}
+	}
+	return fmt.Sprintf(most.what, Duration(most.seconds), Duration(t.Total))
+}
+
+// Number writes a rate with three digits: 12.3K.
+func Number(v float64) string {
+	switch {
+	case v >= 999_500:
+		return fmt.Sprintf("%.3gM", v/1e6)
+	case v >= 9_995:
+		return fmt.Sprintf("%.3gK", v/1e3)
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}
+
+// Duration writes seconds with three digits.
+func Duration(s float64) string {
+	switch {
+	case s >= 999.5:
+		return fmt.Sprintf("%.0f s", s)
+	case s >= 0.9995:
+		return fmt.Sprintf("%.3g s", s)
+	case s >= 0.9995e-3:
+		return fmt.Sprintf("%.3g ms", 1e3*s)
+	}
+	return fmt.Sprintf("%.3g us", 1e6*s)
+}
