@@ -8,11 +8,11 @@ import (
 
 // Budget is the memory there is, in bytes.
 type Budget struct {
-	VRAM    int64 // of the card, of which planner.RefuseShare is used
-	Fixed   int64 // of it: weights but routed experts, states, workspace
-	KV      int64 // of it: what the KV cache has at least
-	Experts int64 // of it: what routed experts have at most; 0: what the rest leaves
-	RAM     int64 // of the host; 0: not known, always enough
+	VRAM    int64 `json:"vram"`    // of the card, of which planner.RefuseShare is used
+	Fixed   int64 `json:"fixed"`   // of it: weights but routed experts, states, workspace
+	KV      int64 `json:"kv"`      // of it: what the KV cache has at least
+	Experts int64 `json:"experts"` // of it: what routed experts have at most; 0: what the rest leaves
+	RAM     int64 `json:"ram"`     // of the host; 0: not known, always enough
 }
 
 // Room is what routed experts may take, below 0 if the rest does not fit.
@@ -40,17 +40,18 @@ func (b *Budget) check() error {
 
 // Work is what a forecast is made for.
 type Work struct {
-	Lengths []int // prompts, in tokens
-	Batches []int // numbers of streams that decode together
-	Context int   // tokens before a generated one
-	Chunk   int   // prompt tokens of a pass
-	Prompt  int   // length that decides about prefill
-	Streams int   // batch that decides about decode
+	// Lengths are prompts, in tokens. All that the KV cache surely has room for decide
+	// about prefill, by the geometric mean of their rates.
+	Lengths []int `json:"lengths"`
+	Batches []int `json:"batches"` // numbers of streams that decode together
+	Streams int   `json:"streams"` // the one that decides about decode
+	Context int   `json:"context"` // tokens before a generated one
+	Chunk   int   `json:"chunk"`   // prompt tokens of a pass
 }
 
 // Usual is the work that tables show.
 func Usual() Work {
-	return Work{Lengths: []int{512, 2048, 8192}, Batches: []int{1, 8, 32}, Context: 2048, Chunk: 2048, Prompt: 2048, Streams: 1}
+	return Work{Lengths: []int{512, 2048, 8192}, Batches: []int{1, 8, 32}, Streams: 1, Context: 2048, Chunk: 2048}
 }
 
 const (
@@ -60,15 +61,15 @@ const (
 )
 
 func (w *Work) check() error {
-	if len(w.Lengths) > listMost || len(w.Batches) > listMost {
-		return fmt.Errorf("%w: over %d lengths or batches", ErrShape, listMost)
+	if n := len(w.Lengths); n == 0 || n > listMost || len(w.Batches) > listMost {
+		return fmt.Errorf("%w: %d lengths, %d batches, want 1 to %d", ErrShape, n, len(w.Batches), listMost)
 	}
-	for _, n := range append(append([]int{max(1, w.Context), w.Chunk, w.Prompt, w.Streams}, w.Lengths...), w.Batches...) {
+	for _, n := range append(append([]int{max(1, w.Context), w.Chunk, w.Streams}, w.Lengths...), w.Batches...) {
 		if n < 1 || n > tokensMost {
 			return fmt.Errorf("%w: work of %+v", ErrShape, *w)
 		}
 	}
-	for _, n := range append([]int{w.Prompt}, w.Lengths...) {
+	for _, n := range w.Lengths {
 		if n/w.Chunk > passesMost {
 			return fmt.Errorf("%w: a prompt of %d in chunks of %d", ErrShape, n, w.Chunk)
 		}

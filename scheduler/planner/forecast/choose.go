@@ -10,6 +10,9 @@ import (
 // asFast: what is so much of the fastest counts as fast, and takes less memory.
 const asFast = 0.99
 
+// asMuch: memory of so much of another's counts as much.
+const asMuch = 0.9
+
 // choose predicts both phases: the fastest prefill, then the fastest decode in what it
 // leaves. Of prefills that are as fast the one counts that leaves most to decode with.
 func (x *chooser) choose(f *Forecast) {
@@ -38,7 +41,7 @@ func (x *chooser) pair(list []Candidate) (p, d int, decode []Side) {
 		fastest := 0.0
 		for i := range list {
 			if s := &list[i].Prefill; s.Fits {
-				fastest = max(fastest, s.decides.PerSecond)
+				fastest = max(fastest, s.Score)
 			}
 		}
 		if fastest == 0 {
@@ -46,7 +49,7 @@ func (x *chooser) pair(list []Candidate) (p, d int, decode []Side) {
 		}
 		for i := range list {
 			s := &list[i].Prefill
-			if !s.Fits || s.decides.PerSecond < asFast*fastest {
+			if !s.Fits || s.Score < asFast*fastest {
 				continue
 			}
 			sides := x.beside(list, i)
@@ -66,14 +69,12 @@ func (x *chooser) pair(list []Candidate) (p, d int, decode []Side) {
 // better compares decodes beside two prefills a and b, which are as fast: the faster
 // one, or the one of less memory.
 func (x *chooser) better(list []Candidate, a int, with *Side, b int, than *Side) bool {
-	v, w := with.decides.PerSecond, than.decides.PerSecond
+	v, w := with.Score, than.Score
 	switch {
 	case min(v, w) < asFast*max(v, w):
 		return v > w
-	case with.VRAM != than.VRAM:
-		return with.VRAM < than.VRAM
 	}
-	return before(&list[a], &list[b])
+	return before(&list[a], &list[b], with.VRAM, than.VRAM)
 }
 
 // beside predicts the decodes of all candidates beside prefill p.
@@ -93,8 +94,13 @@ func (x *chooser) beside(list []Candidate, p int) []Side {
 // as much memory: what copies least first.
 var preferred = []string{"persistent", "hot_cached_static", "layer_grouped", "weighted_pin", "static_pin", "lru", "active_only", "chunked", "cpu_only"}
 
-func before(a, b *Candidate) bool {
-	return slices.Index(preferred, a.Strategy) < slices.Index(preferred, b.Strategy)
+// before decides between two that take memory v and w.
+func before(a, b *Candidate, v, w int64) bool {
+	x, y := slices.Index(preferred, a.Strategy), slices.Index(preferred, b.Strategy)
+	if x == y || float64(min(v, w)) < asMuch*float64(max(v, w)) {
+		return v < w
+	}
+	return x < y
 }
 
 // best is the index of the fastest side, of those as fast the one that takes least
@@ -103,15 +109,15 @@ func best(list []Candidate, sides []Side) int {
 	fastest, at := 0.0, -1
 	for i := range sides {
 		if sides[i].Fits {
-			fastest = max(fastest, sides[i].decides.PerSecond)
+			fastest = max(fastest, sides[i].Score)
 		}
 	}
 	for i := range sides {
 		s := &sides[i]
-		if !s.Fits || s.decides.PerSecond < asFast*fastest {
+		if !s.Fits || s.Score < asFast*fastest {
 			continue
 		}
-		if at < 0 || s.VRAM < sides[at].VRAM || s.VRAM == sides[at].VRAM && before(&list[i], &list[at]) {
+		if at < 0 || before(&list[i], &list[at], s.VRAM, sides[at].VRAM) {
 			at = i
 		}
 	}
@@ -128,8 +134,8 @@ func (x *chooser) prefill(s *strategy, groups int) Side {
 	if reason := x.crowded(); reason != "" {
 		return Side{Reason: reason}
 	}
-	list, reason := s.layouts(x.s, x.room(), groups)
-	return x.fastest(s, list, reason, 0, false)
+	list, reason := s.layouts(x.s, x.room(), layout{}, groups)
+	return x.fastest(s, list, reason, func(layout) int { return 0 }, false)
 }
 
 // crowded says why not even the rest of the model fits.
@@ -142,57 +148,37 @@ func (x *chooser) crowded() string {
 }
 
 // decode predicts generated tokens of candidate i in what prefill p leaves, whose
-// layout is first. What both keep they share; places for what comes and goes belong
-// to one of them, unless both are the same strategy.
+// layout is first. What stays for prefill is there for decode too; places for what comes
+// and goes belong to one of them, unless both are the same strategy.
 func (x *chooser) decode(i, groups, p int, first layout) Side {
 	s := &x.of[i]
 	if reason := x.crowded(); reason != "" {
 		return Side{Reason: reason}
 	}
 	if i == p {
-		return x.fastest(s, []layout{first}, "", 0, true)
+		return x.fastest(s, []layout{first}, "", func(layout) int { return 0 }, true)
 	}
-	room := x.room() - first.slots
-	list, reason := s.layouts(x.s, room, groups)
-	var fit []layout
-	for _, l := range list {
-		if l.kept < first.kept && l.slots > 0 { // its places come on top of what prefill keeps
-			again, short := s.layouts(x.s, room-first.kept*x.s.MoE, groups)
-			if len(again) == 0 {
-				reason = short + ": prefill has the rest"
-				continue
-			}
-			if l = again[len(again)-1]; s.keeps {
-				l.kept = first.kept
-			}
-		}
-		fit = append(fit, l)
+	list, reason := s.layouts(x.s, x.room()-first.experts(x.s), layout{layers: first.layers, kept: first.kept}, groups)
+	if reason != "" && first.experts(x.s) > 0 {
+		reason += " beside prefill's"
 	}
-	held := 0
-	if p >= 0 {
-		held = first.slots
-	}
-	side := x.fastest(s, fit, reason, held, true)
-	if side.Fits && side.Kept < first.kept {
-		extra := x.s.expertBytes((first.kept - side.Kept) * x.s.MoE)
-		side.VRAM += extra
-		side.KV = x.b.kv(side.VRAM) / x.s.KVToken
-	}
-	if side.Fits && p >= 0 {
-		other := &x.of[p]
-		some := first.kept < x.s.Experts
-		side.RAM = x.ram(s.hosts && side.Kept < x.s.Experts || other.hosts && some, s.copies && side.Kept < x.s.Experts || other.copies && some)
+	// Prefill's places, and what stays that this one does not count.
+	side := x.fastest(s, list, reason, func(l layout) int { return first.experts(x.s) - min(first.stay(x.s), l.stay(x.s)) }, true)
+	if side.Fits && p >= 0 { // each form of experts is there once
+		both := strategy{hosts: s.hosts && side.RAM > 0 || x.of[p].hosts && !first.whole(x.s), copies: s.copies && side.RAM > 0 || x.of[p].copies && !first.whole(x.s)}
+		side.RAM = x.ram(&both, layout{})
 		x.checkRAM(&side)
 	}
 	return side
 }
 
-// fastest is the best of several layouts by what decides.
-func (x *chooser) fastest(s *strategy, list []layout, reason string, held int, decode bool) Side {
+// fastest is the best of several layouts by what decides. held are the experts on the
+// card beside a layout.
+func (x *chooser) fastest(s *strategy, list []layout, reason string, held func(layout) int, decode bool) Side {
 	out := Side{Reason: reason}
 	for _, l := range list {
-		side := x.side(s, l, x.s.expertBytes(held), decode)
-		if !out.Fits || side.decides.PerSecond > out.decides.PerSecond {
+		side := x.side(s, l, held(l), decode)
+		if !out.Fits || side.Score > out.Score {
 			out = side
 		}
 	}
@@ -204,8 +190,8 @@ func (x *chooser) fastest(s *strategy, list []layout, reason string, held int, d
 }
 
 func (x *chooser) checkKV(s *Side, decode bool) {
-	if s.Fits && s.decides.PerSecond == 0 {
-		what := fmt.Sprintf("a prompt of %d", x.w.Prompt)
+	if s.Fits && s.Score == 0 {
+		what := fmt.Sprintf("a prompt of %d", x.middle())
 		if decode {
 			what = fmt.Sprintf("%d streams of %d", x.w.Streams, x.w.Context)
 		}

@@ -6,6 +6,8 @@ package forecast
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/rates"
@@ -26,7 +28,7 @@ type Point struct {
 	PerSecond float64 `json:"tokens_per_second"` // of all streams together; 0: the KV cache is too small
 	Seconds   float64 `json:"seconds"`           // of the prompt, or of a step
 	Copied    float64 `json:"copied_bytes"`      // experts copied for it
-	HitRate   float64 `json:"hit_rate"`          // of experts needed on the card, those that were there; 0 if none were needed
+	HitRate   float64 `json:"hit_rate"`          // of the experts needed, those that were on the card
 	Time      Time    `json:"-"`
 }
 
@@ -35,12 +37,13 @@ type Side struct {
 	Fits    bool    `json:"fits"`
 	Chosen  bool    `json:"chosen"`
 	Reason  string  `json:"reason"` // why it does not fit, or lost; of a chosen one, what bounds it
-	Kept    int     `json:"kept"`   // experts of each layer that stay on the card
+	Kept    int     `json:"kept"`   // experts that always stay on the card
 	VRAM    int64   `json:"vram"`   // of experts
 	RAM     int64   `json:"ram"`    // of the host, for experts
 	KV      int64   `json:"kv_tokens"`
 	Points  []Point `json:"points"`
-	decides Point   // of the length or batch that decides
+	Score   float64 `json:"score"`   // tokens a second, by which strategies are compared
+	Decides Point   `json:"decides"` // of the batch that decides, or the middle one of the lengths
 	layout  layout
 }
 
@@ -111,23 +114,35 @@ type chooser struct {
 	of []strategy // of each candidate
 }
 
+// layers is all layers with routed experts for m rows of a pass: those that stay whole,
+// and the others.
+func (x *chooser) layers(s *strategy, l layout, m float64, few bool) (t Time) {
+	if l.layers > 0 {
+		t = resident(&x.calc, l, m, few).times(l.layers)
+	}
+	if l.layers < x.s.MoE {
+		t.add(s.layer(&x.calc, l, m, few).times(x.s.MoE - l.layers))
+	}
+	return t
+}
+
 // prompt is the time of a prompt.
 func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
-	layer := s.layer
-	if l.groups > 0 {
-		layer = resident // of a group, all are there when it is computed
+	streams := l.groups > 0 && !l.whole(x.s)
+	if l.groups > 0 { // all of a group are there when it is computed
+		s, l.kept = &strategy{layer: resident}, 0
 	}
 	var rows float64
 	var layers Time // for so many rows: only the last pass has others
 	x.chunks(tokens, func(pos, m float64) {
 		if m != rows {
-			rows, layers = m, layer(&x.calc, l, m, false).times(x.s.MoE)
+			rows, layers = m, x.layers(s, l, m, false)
 		}
 		t.add(x.rest(pos, m))
 		t.add(layers)
 	})
 	t.add(x.head())
-	if l.groups > 0 && l.kept < x.s.Experts {
+	if streams {
 		t = x.pipeline(l, t)
 	}
 	return t
@@ -135,8 +150,8 @@ func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 
 // token is the time of a step of b streams.
 func (x *chooser) token(s *strategy, l layout, b int) (t Time) {
-	t = x.step(float64(b), !s.copies || l.kept == x.s.Experts)
-	t.add(s.layer(&x.calc, l, float64(b), true).times(x.s.MoE))
+	t = x.step(float64(b), !s.copies || l.whole(x.s))
+	t.add(x.layers(s, l, float64(b), true))
 	return t
 }
 
@@ -152,34 +167,59 @@ func point(n int, t Time, fits bool) Point {
 	return p
 }
 
-// side predicts one layout in a phase.
-func (x *chooser) side(s *strategy, l layout, held int64, decode bool) Side {
-	out := Side{Fits: true, Kept: l.kept, layout: l, VRAM: held + x.s.expertBytes(l.slots) + x.s.expertBytes(l.kept*x.s.MoE)}
+// side predicts one layout in a phase. held are experts on the card beside it.
+func (x *chooser) side(s *strategy, l layout, held int, decode bool) Side {
+	out := Side{Fits: true, Kept: l.stay(x.s), layout: l, VRAM: x.s.expertBytes(held + l.experts(x.s))}
 	out.KV = x.b.kv(out.VRAM) / x.s.KVToken
-	out.RAM = x.ram(s.hosts && l.kept < x.s.Experts, s.copies && l.kept < x.s.Experts)
+	out.RAM = x.ram(s, l)
 	at := func(n int) Point {
 		if decode {
 			return point(n, x.token(s, l, n), int64(n)*int64(x.w.Context+1) <= out.KV)
 		}
 		return point(n, x.prompt(s, l, n), int64(n) <= out.KV)
 	}
-	list, decides := x.w.Lengths, x.w.Prompt
 	if decode {
-		list, decides = x.w.Batches, x.w.Streams
+		for _, n := range x.w.Batches {
+			out.Points = append(out.Points, at(n))
+		}
+		out.Decides = at(x.w.Streams)
+		out.Score = out.Decides.PerSecond
+		return out
 	}
-	for _, n := range list {
-		out.Points = append(out.Points, at(n))
+	sum, count := 0.0, 0
+	for _, n := range x.w.Lengths {
+		p := at(n)
+		out.Points = append(out.Points, p)
+		if n <= x.sure() && p.PerSecond > 0 {
+			sum, count = sum+math.Log(p.PerSecond), count+1
+		}
 	}
-	out.decides = at(decides)
+	if count > 0 {
+		out.Score = math.Exp(sum / float64(count))
+	}
+	out.Decides = at(x.middle())
 	return out
 }
 
-// ram is what experts take of the host, in either form.
-func (x *chooser) ram(host, copies bool) (n int64) {
-	if host {
+// sure is the longest prompt that the KV cache has room for whatever experts take.
+func (x *chooser) sure() int { return int(min(tokensMost, x.b.KV/x.s.KVToken)) }
+
+// middle is the middle one of the lengths that decide, the shortest of all if none does.
+func (x *chooser) middle() int {
+	sorted := slices.Sorted(slices.Values(x.w.Lengths))
+	n, _ := slices.BinarySearch(sorted, x.sure()+1)
+	return sorted[n/2]
+}
+
+// ram is what experts take of the host's memory, in either form.
+func (x *chooser) ram(s *strategy, l layout) (n int64) {
+	if l.whole(x.s) {
+		return 0
+	}
+	if s.hosts {
 		n += int64(x.s.all()) * x.s.ExpertHost
 	}
-	if copies {
+	if s.copies {
 		n = planner.Add(n, x.s.expertBytes(x.s.all()))
 	}
 	return n

@@ -8,97 +8,100 @@ import (
 
 // layout is what a strategy puts into a card's memory.
 type layout struct {
-	kept    int // the hottest experts of each layer that stay there
+	layers  int // layers of which all experts stay there
+	kept    int // the hottest experts of each other layer that do
 	slots   int // places for others, which come and go
 	groups  int // of layers whose experts come together; 0: no groups
 	buffers int // for groups: with 2 the next one comes while one is computed
 }
 
-// experts is how many are on the card at a time at most.
-func (l layout) experts(s *Shape) int { return l.kept*s.MoE + l.slots }
+// stay is how many experts are always there.
+func (l layout) stay(s *Shape) int { return l.layers*s.Experts + l.kept*(s.MoE-l.layers) }
+
+// experts is how many the card has places for.
+func (l layout) experts(s *Shape) int { return l.stay(s) + l.slots }
+
+// whole reports whether all experts stay.
+func (l layout) whole(s *Shape) bool { return l.stay(s) == s.all() }
 
 // strategy is one of the nine.
 type strategy struct {
 	name string
 	// hosts: the processors compute experts. copies: experts are copied in a step.
-	// keeps: some experts always stay.
-	hosts, copies, keeps bool
-	// layouts are the ways to use room for so many experts, none with the reason
-	// where it is too little. The faster one is taken.
-	layouts func(s *Shape, room, groups int) ([]layout, string)
-	// layer is the routed experts of one layer for m rows, with the shared ones.
+	hosts, copies bool
+	// layouts are the ways to use room for so many experts beside those that base says
+	// stay already; none with the reason where it is too little. The fastest is taken.
+	layouts func(s *Shape, room int, base layout, groups int) ([]layout, string)
+	// layer is the routed experts of one layer for m rows, with the shared ones; not all
+	// of the layer stay.
 	layer func(c *calc, l layout, m float64, few bool) Time
 }
 
-// strategies are all, by number.
+// strategies are all, by number. What they do is scheduler/dispatch's.
 var strategies = []strategy{
-	{"cpu_only", true, false, false, nothing, cpuOnly},
-	{"chunked", false, true, false, buffer, chunked},
-	{"active_only", false, true, false, compact, activeOnly},
-	{"static_pin", false, true, true, pins, pinned},
-	{"weighted_pin", false, true, true, pins, pinned},
-	{"lru", false, true, false, pool, pooled},
-	{"persistent", false, false, true, everything, resident},
-	{"layer_grouped", false, true, true, staging, grouped},
-	{"hot_cached_static", true, false, true, hot, hotAndCold},
+	{"cpu_only", true, false, nothing, cpuOnly},
+	{"chunked", false, true, buffer, chunked},
+	{"active_only", false, true, pool, activeOnly},
+	{"static_pin", false, true, pins, activeOnly},
+	{"weighted_pin", false, true, pins, activeOnly},
+	{"lru", false, true, pool, pooled},
+	{"persistent", false, false, everything, resident},
+	{"layer_grouped", false, true, staging, grouped},
+	{"hot_cached_static", true, false, hot, split},
 }
 
-// size writes experts and their bytes.
-func size(s *Shape, experts int) string {
-	return fmt.Sprintf("%d experts, %s", experts, planner.Size(s.expertBytes(experts)))
-}
-
+// short says that room for so many experts does not do.
 func short(s *Shape, what string, need, room int) string {
-	return fmt.Sprintf("%s needs room for %s; there is room for %d", what, size(s, need), max(0, room))
+	experts := "an expert"
+	if need != 1 {
+		experts = fmt.Sprintf("%d experts", need)
+	}
+	return fmt.Sprintf("no room for %s: %s, %s; %d fit", what, experts, planner.Size(s.expertBytes(need)), max(0, room))
 }
 
-func nothing(*Shape, int, int) ([]layout, string) { return []layout{{}}, "" }
+// nothing: what stays for another phase is not used either.
+func nothing(*Shape, int, layout, int) ([]layout, string) { return []layout{{}}, "" }
 
 // buffer is one layer's experts, or as many as there is room for.
-func buffer(s *Shape, room, _ int) ([]layout, string) {
+func buffer(s *Shape, room int, base layout, _ int) ([]layout, string) {
 	if room < 1 {
-		return nil, short(s, "its buffer", 1, room)
+		return nil, short(s, "a buffer", 1, room)
 	}
-	return []layout{{slots: min(s.Experts, room)}}, ""
+	base.slots = min(s.Experts, room)
+	return []layout{base}, ""
 }
 
-// compact are places of each layer of its own, or one buffer for all of them where
-// they would hold less than a token takes.
-func compact(s *Shape, room, _ int) ([]layout, string) {
-	if room < s.TopK {
-		return nil, short(s, "a token's layer", s.TopK, room)
+// pool is all room there is for what comes and goes.
+func pool(s *Shape, room int, base layout, _ int) ([]layout, string) {
+	if room < 1 {
+		return nil, short(s, "a cache", 1, room)
 	}
-	each := min(s.Experts, room/s.MoE)
-	if each < s.TopK {
-		return []layout{{slots: min(s.Experts, room)}}, ""
-	}
-	return []layout{{slots: each * s.MoE}}, ""
+	base.slots = min(s.all()-base.stay(s), room)
+	return []layout{base}, ""
 }
 
-// pins keep the hottest beside a buffer for the others.
-func pins(s *Shape, room, _ int) ([]layout, string) {
-	if room < s.TopK {
-		return nil, short(s, "a token's layer", s.TopK, room)
+// pinRest is the part of its room, 1/pinRest, that a pinning strategy leaves to the
+// experts that come and go.
+const pinRest = 4
+
+// pins keep the hottest. With one skew for all layers the hottest of the whole model
+// are equally many of each.
+func pins(s *Shape, room int, base layout, _ int) ([]layout, string) {
+	if room < 1 {
+		return nil, short(s, "pins and a cache", 1, room)
 	}
-	free := min(s.Experts, max(2*s.TopK, (s.Experts+3)/4), room)
-	kept := min(s.Experts, (room-free)/s.MoE)
-	if kept == s.Experts {
-		free = 0
+	others := s.all() - base.stay(s)
+	if room >= others {
+		return []layout{{kept: s.Experts}}, ""
 	}
-	return []layout{{kept: kept, slots: free}}, ""
+	base.slots = max(1, room/pinRest)
+	base.kept = min(s.Experts, base.kept+(room-base.slots)/(s.MoE-base.layers))
+	return []layout{base}, ""
 }
 
-// pool is one cache for all layers.
-func pool(s *Shape, room, _ int) ([]layout, string) {
-	if room < s.TopK {
-		return nil, short(s, "a token's layer", s.TopK, room)
-	}
-	return []layout{{slots: min(s.all(), room)}}, ""
-}
-
-func everything(s *Shape, room, _ int) ([]layout, string) {
-	if room < s.all() {
-		return nil, short(s, "keeping all", s.all(), room)
+func everything(s *Shape, room int, base layout, _ int) ([]layout, string) {
+	if others := s.all() - base.stay(s); room < others {
+		return nil, short(s, "all", others, room)
 	}
 	return []layout{{kept: s.Experts}}, ""
 }
@@ -108,35 +111,52 @@ const hotMost = 512
 
 // hot keeps the hottest experts of every layer: any number of them that there is room
 // for, since with too many the processors have too little to do.
-func hot(s *Shape, room, _ int) (list []layout, reason string) {
-	if room < s.MoE {
-		return nil, short(s, "an expert of each layer", s.MoE, room)
+func hot(s *Shape, room int, base layout, _ int) (list []layout, reason string) {
+	if base.whole(s) {
+		return []layout{base}, ""
 	}
-	most := min(s.Experts, room/s.MoE)
-	for n := most; n > 0; n -= 1 + s.Experts/hotMost {
-		list = append(list, layout{kept: n})
+	layers := s.MoE - base.layers
+	if room < layers && base.stay(s) == 0 {
+		return nil, short(s, "an expert of each layer", layers, room)
+	}
+	for n := min(s.Experts, base.kept+max(0, room)/layers); n > base.kept || n == base.kept && len(list) == 0; n -= 1 + s.Experts/hotMost {
+		list = append(list, layout{layers: base.layers, kept: n})
 	}
 	return list, ""
 }
 
-// staging are buffers for groups of layers; what is left keeps the hottest experts of
-// every layer, which then need no place in the buffers.
-func staging(s *Shape, room, groups int) (list []layout, reason string) {
-	group := (s.MoE + groups - 1) / groups // layers of a group
+// staging keeps as many whole layers as it can and has buffers for groups of the
+// others. Only groups of one layer are tried with one buffer too.
+func staging(s *Shape, room int, base layout, groups int) (list []layout, reason string) {
 	for buffers := 2; buffers >= 1; buffers-- {
-		staged := buffers * group // layers
-		if staged > s.MoE {       // more than the model
+		if buffers == 1 && groups < s.MoE {
+			break
+		}
+		need := func(stay int) int { // layers
+			if stay == s.MoE {
+				return stay
+			}
+			n := min(groups, s.MoE-stay)
+			return stay + min(n, buffers)*((s.MoE-stay+n-1)/n)
+		}
+		stay := s.MoE
+		for stay > 0 && need(stay) > room/s.Experts {
+			stay--
+		}
+		if n := need(stay); n > room/s.Experts {
+			what := fmt.Sprintf("two buffers of %d layers", n/2)
+			switch {
+			case n == 2:
+				what = "two buffers of a layer"
+			case buffers == 1:
+				what = "a buffer of a layer"
+			case n == s.MoE:
+				what = "two buffers for all layers"
+			}
+			reason = short(s, what, n*s.Experts, room)
 			continue
 		}
-		if room < staged*s.Experts {
-			reason = short(s, fmt.Sprintf("a buffer of %d layers", group), staged*s.Experts, room)
-			continue
-		}
-		kept := s.Experts
-		if staged < s.MoE {
-			kept = min(s.Experts, (room-staged*s.Experts)/(s.MoE-staged))
-		}
-		list = append(list, layout{kept: kept, slots: staged * (s.Experts - kept), groups: groups, buffers: buffers})
+		list = append(list, layout{layers: max(stay, base.layers), kept: base.kept, slots: (need(stay) - stay) * s.Experts, groups: groups, buffers: buffers})
 	}
 	return list, reason
 }

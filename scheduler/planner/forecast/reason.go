@@ -11,30 +11,27 @@ func (x *chooser) explain(s *Side, chosen *Candidate, decode bool) {
 	if !s.Fits || chosen == nil {
 		return
 	}
-	unit := fmt.Sprintf("tok/s at %d", s.decides.N)
-	if decode {
-		unit = fmt.Sprintf("tok/s, %d streams", s.decides.N)
-		if s.decides.N == 1 {
-			unit = "tok/s, one stream"
-		}
+	at := bound(&s.Decides)
+	if !decode && len(x.w.Lengths) > 1 {
+		at = fmt.Sprintf("at %d %s", s.Decides.N, at)
 	}
 	if s.Chosen {
-		s.Reason = fmt.Sprintf("%s %s; %s", Number(s.decides.PerSecond), unit, bound(&s.decides))
+		s.Reason = at
 		return
 	}
 	best := &chosen.Prefill
 	if decode {
 		best = &chosen.Decode
 	}
-	share := s.decides.PerSecond / best.decides.PerSecond
-	if share >= asFast {
-		s.Reason = fmt.Sprintf("as fast as %s, but takes %s of the card, not %s", chosen.Name(), planner.Size(s.VRAM), planner.Size(best.VRAM))
-		if s.VRAM == best.VRAM {
-			s.Reason = fmt.Sprintf("the same as %s here", chosen.Name())
-		}
-		return
+	share := s.Score / best.Score
+	switch {
+	case share < asFast:
+		s.Reason = fmt.Sprintf("%.2g of %s: %s", share, chosen.Name(), at)
+	case s.VRAM == best.VRAM && share < 1/asFast:
+		s.Reason = fmt.Sprintf("the same as %s here", chosen.Name())
+	default: // it would leave less to decode with, or takes more memory
+		s.Reason = fmt.Sprintf("as fast as %s, in %s of the card instead of %s", chosen.Name(), planner.Size(s.VRAM), planner.Size(best.VRAM))
 	}
-	s.Reason = fmt.Sprintf("%s %s, %.2g of %s: %s", Number(s.decides.PerSecond), unit, share, chosen.Name(), bound(&s.decides))
 }
 
 // bound says what takes most of the time.

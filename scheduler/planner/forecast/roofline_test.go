@@ -64,7 +64,7 @@ func (c Case) sideOf(t testing.TB, name string, l layout, decode bool) Side {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Budget.VRAM = 1 << 45
+	c.Budget.VRAM, c.Budget.KV = 1<<45, 1<<44
 	x := &chooser{calc: calc{s: &c.Shape, card: &card, cpu: &cpu, w: &c.Work, picks: c.Skew.picks(c.Shape.TopK)}, b: &c.Budget}
 	for i := range strategies {
 		if strategies[i].name == name {
@@ -136,8 +136,8 @@ func TestCrossover(t *testing.T) {
 // TestResidentShare: what stays on the card divides the copies.
 func TestResidentShare(t *testing.T) {
 	c := qwen.with(flat())
-	all := c.sideOf(t, "layer_grouped", layout{groups: 94, buffers: 2}, false).decides
-	half := c.sideOf(t, "layer_grouped", layout{groups: 94, buffers: 2, kept: 64}, false).decides
+	all := c.sideOf(t, "layer_grouped", layout{groups: 94, buffers: 2}, false).Decides
+	half := c.sideOf(t, "layer_grouped", layout{groups: 94, buffers: 2, layers: 47}, false).Decides
 	near(t, "half of the bytes", half.Copied, all.Copied/2, 1e-9)
 	near(t, "half of the time", half.Seconds, all.Seconds/2, 0.01)
 	if all.HitRate != 0 || half.HitRate != 0.5 {

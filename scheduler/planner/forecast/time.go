@@ -15,8 +15,8 @@ type Time struct {
 	Launches float64
 
 	Copied float64 // bytes of experts copied
-	Wanted float64 // experts that were needed on the card, counted once a layer and pass
-	Found  float64 // of them, without a copy
+	Wanted float64 // experts that were needed, each counted once a layer and pass
+	Found  float64 // of them, on the card already
 }
 
 // add sums up times that follow each other.
