@@ -261,3 +261,22 @@ func (p *planFlags) report(name string, cfg *model.Config, f *engineFlags, m mac
 	}
 	return newPlanReport(name, known, c, made), nil
 }
+
+// advice is the recommendation of krater plan in a line, for the card of a machine; ""
+// where there is none, or nothing to choose. card is its memory, 0: as its description
+// says.
+func advice(name string, cfg *model.Config, f *engineFlags, m machineOf, card int64) string {
+	if cfg.MoE.Experts == 0 || len(m.GPUs) == 0 {
+		return ""
+	}
+	g := *f
+	if g.VRAM == 0 {
+		g.VRAM = size(card)
+	}
+	p := planFlags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
+	r, err := p.report(name, cfg, &g, m, forecast.Usual())
+	if err != nil {
+		return "strategies: " + err.Error()
+	}
+	return fmt.Sprintf("%s, predicted for %s; krater plan has the table", r.line(), r.Rates.Card.Name)
+}

@@ -191,11 +191,10 @@ func (x *chooser) fastest(s *strategy, list []layout, reason string, held func(l
 
 func (x *chooser) checkKV(s *Side, decode bool) {
 	if s.Fits && s.Score == 0 {
-		what := fmt.Sprintf("a prompt of %d", x.middle())
+		s.Fits, s.Reason = false, fmt.Sprintf("the KV cache has room for %d tokens for sure, not for a prompt of %d", x.sure(), x.middle())
 		if decode {
-			what = fmt.Sprintf("%d streams of %d", x.w.Streams, x.w.Context)
+			s.Reason = fmt.Sprintf("the KV cache has room for %d tokens, not for %d streams of %d", max(0, s.KV), x.w.Streams, x.w.Context)
 		}
-		s.Fits, s.Reason = false, fmt.Sprintf("the KV cache has room for %d tokens, not for %s", max(0, s.KV), what)
 	}
 }
 

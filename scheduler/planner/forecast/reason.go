@@ -8,7 +8,11 @@ import (
 
 // explain says of a side that fits why it lost, or of the chosen one what bounds it.
 func (x *chooser) explain(s *Side, chosen *Candidate, decode bool) {
-	if !s.Fits || chosen == nil {
+	if !s.Fits {
+		return
+	}
+	if chosen == nil {
+		s.Reason = "no prefill fits"
 		return
 	}
 	at := bound(&s.Decides)
@@ -30,7 +34,10 @@ func (x *chooser) explain(s *Side, chosen *Candidate, decode bool) {
 	case s.VRAM == best.VRAM && share < 1/asFast:
 		s.Reason = fmt.Sprintf("the same as %s here", chosen.Name())
 	default: // it would leave less to decode with, or takes more memory
-		s.Reason = fmt.Sprintf("as fast as %s, in %s of the card instead of %s", chosen.Name(), planner.Size(s.VRAM), planner.Size(best.VRAM))
+		s.Reason = "as fast as " + chosen.Name()
+		if a, b := planner.Size(s.VRAM), planner.Size(best.VRAM); a != b {
+			s.Reason += fmt.Sprintf(", in %s of the card instead of %s", a, b)
+		}
 	}
 }
 
