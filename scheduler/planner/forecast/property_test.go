@@ -46,13 +46,19 @@ func randomCase(r *rand.Rand) Case {
 	return c
 }
 
-const seeds = 60
+// seeds is how many cases a property is tried with.
+func seeds() uint64 {
+	if testing.Short() {
+		return 15
+	}
+	return 60
+}
 
 // TestEveryForecast: whatever the case, numbers are numbers, nothing exceeds the
 // budget, and everybody has a reason.
 func TestEveryForecast(t *testing.T) {
 	names := []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped", "hot_cached_static"}
-	for seed := range uint64(seeds) {
+	for seed := range seeds() {
 		c := randomCase(rand.New(rand.NewPCG(seed, 1)))
 		f, err := New(c)
 		if err != nil {
@@ -124,7 +130,7 @@ var faster = map[string]func(*rates.Rates){
 // TestFasterMachines: no prediction of any layout becomes slower on a machine that is
 // faster in one thing.
 func TestFasterMachines(t *testing.T) {
-	for seed := range uint64(seeds) {
+	for seed := range seeds() {
 		c := randomCase(rand.New(rand.NewPCG(seed, 2)))
 		before, err := New(c)
 		if err != nil {
@@ -163,7 +169,7 @@ func TestFasterMachines(t *testing.T) {
 // TestMoreMemory: with more memory no strategy is slower in either phase by itself,
 // and neither is the prefill that is chosen.
 func TestMoreMemory(t *testing.T) {
-	for seed := range uint64(seeds) {
+	for seed := range seeds() {
 		r := rand.New(rand.NewPCG(seed, 3))
 		c := randomCase(r)
 		c.Budget.Experts, c.Budget.RAM = 0, 0
@@ -221,7 +227,7 @@ func TestMoreMemory(t *testing.T) {
 // and at most both; one for a layer takes both, but for what is computed before the
 // first copy is there.
 func TestGroupsAreBound(t *testing.T) {
-	for seed := range uint64(seeds) {
+	for seed := range seeds() {
 		r := rand.New(rand.NewPCG(seed, 4))
 		c := randomCase(r)
 		stay := r.IntN(c.Shape.MoE)
