@@ -16,7 +16,7 @@ import (
 
 // planFlags choose what a forecast is made of.
 type planFlags struct {
-	Card        string `help:"The card: a name (${cards}) or a file that describes one; default: the card of this machine." placeholder:"NAME|FILE"`
+	Card        string `help:"The card: a known one (rtx-4090, h100; a wrong name lists all) or a file that describes one; default: the card of this machine." placeholder:"NAME|FILE"`
 	CPU         string `name:"cpu" help:"File that describes the processors; default: that of --card, or what was measured here before, or what such processors usually reach." type:"existingfile" placeholder:"FILE"`
 	RoutingSkew string `help:"How the work is divided among experts: ${enum}. zipf gives half of it to a quarter of them, as trained routers do." enum:"uniform,zipf" default:"zipf"`
 	Streams     int    `help:"Number of streams that decide about decode." default:"1"`

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
 
 	"krater/bench/stat"
 	"krater/scheduler/planner"
@@ -130,6 +129,3 @@ func (r *planReport) line() string {
 	return fmt.Sprintf("strategies: prefill %s, %s tok/s of %d tokens (%s); decode %s, %s tok/s of %s (%s)",
 		r.Prefill, forecast.Number(p.Decides.PerSecond), p.Decides.N, p.Reason, r.Decode, forecast.Number(d.Decides.PerSecond), count(d.Decides.N, "stream"), d.Reason)
 }
-
-// cardNames lists the known cards for a flag's help.
-func cardNames() string { return strings.Join(rates.Cards(), ", ") }
