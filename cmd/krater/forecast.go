@@ -7,6 +7,7 @@ import (
 
 	"krater/kernels/cuda"
 	"krater/kernels/tensor"
+	"krater/scheduler/dispatch"
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
@@ -114,6 +115,19 @@ func forecastCase(cfg *model.Config, f *engineFlags, r rates.Rates, vram, ram in
 		return nil, err
 	}
 	c := &forecast.Case{Shape: *s, Rates: r, Skew: forecast.Uniform(s.Experts), Work: w}
+	for _, x := range []struct {
+		text string
+		to   *string
+	}{{f.PrefillStrategy, &c.Prefill}, {f.DecodeStrategy, &c.Decode}} {
+		if x.text == auto || x.text == "" {
+			continue
+		}
+		s, err := dispatch.Parse(x.text)
+		if err != nil {
+			return nil, err
+		}
+		*x.to = s.Name()
+	}
 	if skew == "zipf" {
 		c.Skew = forecast.Zipf(s.Experts)
 	}

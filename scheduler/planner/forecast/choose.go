@@ -40,7 +40,7 @@ func (x *chooser) pair(list []Candidate) (p, d int, decode []Side) {
 	for p = -1; p < 0; {
 		fastest := 0.0
 		for i := range list {
-			if s := &list[i].Prefill; s.Fits {
+			if s := &list[i].Prefill; s.Fits && x.wanted[0].is(&list[i]) {
 				fastest = max(fastest, s.Score)
 			}
 		}
@@ -49,13 +49,14 @@ func (x *chooser) pair(list []Candidate) (p, d int, decode []Side) {
 		}
 		for i := range list {
 			s := &list[i].Prefill
-			if !s.Fits || s.Score < asFast*fastest {
+			if !s.Fits || s.Score < asFast*fastest || !x.wanted[0].is(&list[i]) {
 				continue
 			}
 			sides := x.beside(list, i)
-			best := best(list, sides)
+			best := x.best(list, sides)
 			if best < 0 {
-				s.Fits, s.Reason = false, "no strategy decodes beside it: "+sides[0].Reason
+				first := slices.IndexFunc(list, func(c Candidate) bool { return x.wanted[1].is(&c) })
+				s.Fits, s.Reason = false, "no strategy decodes beside it: "+sides[first].Reason
 				continue
 			}
 			if p < 0 || x.better(list, i, &sides[best], p, &decode[d]) {
@@ -105,16 +106,16 @@ func before(a, b *Candidate, v, w int64) bool {
 
 // best is the index of the fastest side, of those as fast the one that takes least
 // memory; below 0 if none fits.
-func best(list []Candidate, sides []Side) int {
+func (x *chooser) best(list []Candidate, sides []Side) int {
 	fastest, at := 0.0, -1
 	for i := range sides {
-		if sides[i].Fits {
+		if sides[i].Fits && x.wanted[1].is(&list[i]) {
 			fastest = max(fastest, sides[i].Score)
 		}
 	}
 	for i := range sides {
 		s := &sides[i]
-		if !s.Fits || s.Score < asFast*fastest {
+		if !s.Fits || s.Score < asFast*fastest || !x.wanted[1].is(&list[i]) {
 			continue
 		}
 		if at < 0 || before(&list[i], &list[at], s.VRAM, sides[at].VRAM) {

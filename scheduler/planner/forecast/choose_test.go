@@ -160,6 +160,48 @@ func TestChoices(t *testing.T) {
 	}
 }
 
+// TestWanted: what is asked for is taken, the other phase is chosen beside it.
+func TestWanted(t *testing.T) {
+	for _, x := range []struct{ prefill, decode, wantPrefill, wantDecode string }{
+		{"chunked", "", "chunked", "lru"},
+		{"layer_grouped:5", "", "layer_grouped:5", "layer_grouped:5"},
+		{"layer_grouped", "cpu_only", "layer_grouped:10", "cpu_only"},
+		{"", "lru", "hot_cached_static", "lru"},
+		{"layer_grouped:99", "", "layer_grouped:10", "layer_grouped:10"},
+		{"persistent", "", "", ""},
+	} {
+		c := toy()
+		c.Rates.CPU.ReadGBps, c.Budget.Experts, c.Budget.VRAM = 8, 42e6, 400e6
+		c.Prefill, c.Decode = x.prefill, x.decode
+		f, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := [2]string{}
+		if f.Prefill != nil {
+			got = [2]string{f.Prefill.Name(), f.Decode.Name()}
+		}
+		if got != [2]string{x.wantPrefill, x.wantDecode} {
+			t.Errorf("%+v: %q", x, got)
+		}
+	}
+	c := toy()
+	c.Rates.CPU.ReadGBps, c.Prefill = 1, "cpu_only"
+	f, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := f.find(t, "persistent").Prefill.Reason; r != "80.2 times cpu_only, which is wanted: the card's own work takes 1 ms of 1 ms" {
+		t.Error(r)
+	}
+	for _, bad := range []string{"best", "layer_grouped:", "layer_grouped:0", "layer_grouped:x", "lru:2"} {
+		c.Prefill = bad
+		if _, err := New(c); !errors.Is(err, ErrShape) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
 // TestPrefillFirst: a card keeps layers for prompts although decode would have more of
 // the hottest experts.
 func TestPrefillFirst(t *testing.T) {

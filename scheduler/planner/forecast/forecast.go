@@ -20,6 +20,9 @@ type Case struct {
 	Skew   Skew        // of Shape.Experts
 	Budget Budget
 	Work   Work
+	// Prefill and Decode are strategies that are wanted whatever they cost, such as
+	// layer_grouped:4; "": the best.
+	Prefill, Decode string
 }
 
 // Point is a prediction for a prompt's length or a number of streams.
@@ -29,7 +32,7 @@ type Point struct {
 	Seconds   float64 `json:"seconds"`           // of the prompt, or of a step
 	Copied    float64 `json:"copied_bytes"`      // experts copied for it
 	HitRate   float64 `json:"hit_rate"`          // of the experts needed, those that were on the card
-	Time      Time    `json:"-"`
+	Time      Time    `json:"parts"`
 }
 
 // Side is a strategy in one phase.
@@ -92,11 +95,14 @@ func New(c Case) (*Forecast, error) {
 		return nil, err
 	}
 	x := &chooser{calc: calc{s: &c.Shape, card: &card, cpu: &cpu, w: &c.Work, picks: c.Skew.picks(c.Shape.TopK)}, b: &c.Budget}
+	if x.wanted, err = wantedOf(&c); err != nil {
+		return nil, err
+	}
 	f := &Forecast{}
 	for _, s := range strategies {
 		groups := []int{0}
-		if s.name == "layer_grouped" {
-			groups = groupings(&c.Shape)
+		if s.name == groupedName {
+			groups = groupings(&c.Shape, x.wanted[:])
 		}
 		for _, g := range groups {
 			f.Candidates = append(f.Candidates, Candidate{Strategy: s.name, Groups: g})
@@ -110,8 +116,9 @@ func New(c Case) (*Forecast, error) {
 // chooser fills in a forecast.
 type chooser struct {
 	calc
-	b  *Budget
-	of []strategy // of each candidate
+	b      *Budget
+	of     []strategy // of each candidate
+	wanted [2]want    // for prefill and decode
 }
 
 // layers is all layers with routed experts for m rows of a pass: those that stay whole,

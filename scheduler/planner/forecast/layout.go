@@ -2,6 +2,9 @@ package forecast
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"krater/scheduler/planner"
 )
@@ -46,7 +49,7 @@ var strategies = []strategy{
 	{"weighted_pin", false, true, pins, activeOnly},
 	{"lru", false, true, pool, pooled},
 	{"persistent", false, false, everything, resident},
-	{"layer_grouped", false, true, staging, grouped},
+	{groupedName, false, true, staging, grouped},
 	{"hot_cached_static", true, false, hot, split},
 }
 
@@ -161,10 +164,55 @@ func staging(s *Shape, room int, base layout, groups int) (list []layout, reason
 	return list, reason
 }
 
-// groupings are the numbers of groups that are worth a look.
-func groupings(s *Shape) (list []int) {
+// groupings are the numbers of groups that are worth a look, or wanted.
+func groupings(s *Shape, wanted []want) (list []int) {
 	for n := 2; n < s.MoE; n *= 2 {
 		list = append(list, n)
 	}
-	return append(list, s.MoE)
+	list = append(list, s.MoE)
+	for _, w := range wanted {
+		if w.groups > 0 {
+			list = append(list, w.groups)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// groupedName is the strategy that there are several candidates of.
+const groupedName = "layer_grouped"
+
+// want is a strategy that was asked for; no name: any.
+type want struct {
+	name   string
+	groups int
+}
+
+// is reports whether a candidate is wanted.
+func (w want) is(c *Candidate) bool {
+	return w.name == "" || w.name == c.Strategy && (w.groups == 0 || w.groups == c.Groups)
+}
+
+// wantedOf reads the names of a case. Groups without a number are of one layer each.
+func wantedOf(c *Case) (wanted [2]want, err error) {
+	for i, text := range []string{c.Prefill, c.Decode} {
+		if text == "" {
+			continue
+		}
+		w, number, numbered := want{}, "", false
+		w.name, number, numbered = strings.Cut(text, ":")
+		switch {
+		case w.name == groupedName && numbered:
+			w.groups, err = strconv.Atoi(number)
+		case w.name == groupedName:
+			w.groups = c.Shape.MoE
+		}
+		known := slices.ContainsFunc(strategies, func(s strategy) bool { return s.name == w.name })
+		if !known || err != nil || numbered && (w.name != groupedName || w.groups < 1) {
+			return wanted, fmt.Errorf("%w: a strategy %.40q", ErrShape, text)
+		}
+		w.groups = min(w.groups, c.Shape.MoE)
+		wanted[i] = w
+	}
+	return wanted, nil
 }

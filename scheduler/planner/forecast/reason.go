@@ -29,9 +29,11 @@ func (x *chooser) explain(s *Side, chosen *Candidate, decode bool) {
 	}
 	share := s.Score / best.Score
 	switch {
+	case share > 2-asFast:
+		s.Reason = fmt.Sprintf("%.3g times %s, which is wanted: %s", share, chosen.Name(), at)
 	case share < asFast:
 		s.Reason = fmt.Sprintf("%.2g of %s: %s", share, chosen.Name(), at)
-	case s.VRAM == best.VRAM && share < 1/asFast:
+	case s.VRAM == best.VRAM:
 		s.Reason = fmt.Sprintf("the same as %s here", chosen.Name())
 	default: // it would leave less to decode with, or takes more memory
 		s.Reason = "as fast as " + chosen.Name()

@@ -56,23 +56,33 @@ func power(experts int, exponent float64) Skew {
 	return s
 }
 
-// Counted is the skew of counts, how often each expert was chosen, whatever their
-// order. None at all is uniform.
-func Counted(counts []float64) (Skew, error) {
-	s, sum := Skew{Name: "counted", share: slices.Clone(counts)}, 0.0
-	for _, n := range counts {
-		if !(n >= 0 && n <= math.MaxFloat64/float64(len(counts)+1)) {
-			return Skew{}, fmt.Errorf("skew: an expert was chosen %g times", n)
+// Counted is the skew of counts [layer][expert], how often each expert was chosen: the
+// mean of what the nth hottest of each layer has. Layers that nobody counted do not
+// matter; none at all is uniform.
+func Counted(counts [][]uint32, experts int) (Skew, error) {
+	s, layers := Skew{Name: "counted", share: make([]float64, max(1, experts))}, 0
+	for _, layer := range counts {
+		if len(layer) != experts {
+			return Skew{}, fmt.Errorf("skew: counts of %d experts, there are %d", len(layer), experts)
 		}
-		sum += n
+		sum := 0.0
+		for _, n := range layer {
+			sum += float64(n)
+		}
+		if sum == 0 {
+			continue
+		}
+		sorted := slices.Sorted(slices.Values(layer))
+		for i, n := range sorted {
+			s.share[experts-1-i] += float64(n) / sum
+		}
+		layers++
 	}
-	if sum == 0 {
-		return Uniform(len(counts)), nil
+	if layers == 0 {
+		return Uniform(experts), nil
 	}
-	slices.Sort(s.share)
-	slices.Reverse(s.share)
 	for i := range s.share {
-		s.share[i] /= sum
+		s.share[i] /= float64(layers)
 	}
 	return s, nil
 }

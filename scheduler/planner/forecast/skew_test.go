@@ -20,24 +20,23 @@ func TestSkew(t *testing.T) {
 			t.Errorf("%d: none has %g, all have %g", experts, z.Hot(-1), z.Hot(experts+1))
 		}
 	}
-	s, err := Counted([]float64{1, 6, 3})
-	if err != nil || math.Abs(s.Hot(1)-0.6) > 1e-12 || math.Abs(s.Hot(2)-0.9) > 1e-12 {
+	// Two layers, hottest 0.6 and 0.8; one that nobody counted.
+	s, err := Counted([][]uint32{{1, 6, 3}, {0, 0, 0}, {math.MaxUint32 / 8 * 8, math.MaxUint32 / 8, math.MaxUint32 / 8}}, 3)
+	if err != nil || math.Abs(s.Hot(1)-0.7) > 1e-6 || math.Abs(s.Hot(2)-0.9) > 1e-6 || math.Abs(s.Hot(3)-1) > 1e-12 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if s, err := Counted(make([]float64, 5)); err != nil || s.Hot(1) != 0.2 {
+	if s, err := Counted(nil, 5); err != nil || s.Hot(1) != 0.2 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	for _, bad := range [][]float64{{1, -1}, {math.NaN()}, {math.Inf(1)}, {math.MaxFloat64, math.MaxFloat64}} {
-		if _, err := Counted(bad); err == nil {
-			t.Errorf("%v is accepted", bad)
-		}
+	if _, err := Counted([][]uint32{{1, 2}}, 3); err == nil {
+		t.Error("counts of too few experts are accepted")
 	}
 }
 
 // TestPicks: a row takes k experts, none more than once, hotter ones more likely.
 func TestPicks(t *testing.T) {
-	all, _ := Counted([]float64{1000, 1000, 5, 3, 2})
-	one, _ := Counted([]float64{7, 0, 0, 0})
+	all, _ := Counted([][]uint32{{1000, 1000, 5, 3, 2}}, 5)
+	one, _ := Counted([][]uint32{{7, 0, 0, 0}}, 4)
 	for _, s := range []Skew{Uniform(8), Zipf(8), Zipf(64), all, one} {
 		for k := 1; k <= min(8, len(s.share)); k++ {
 			q := s.picks(k)

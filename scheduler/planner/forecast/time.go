@@ -7,16 +7,16 @@ import (
 // Time is where the seconds of a prompt or a step go. Parts that run beside each
 // other count in full, so that Total may be less than their sum.
 type Time struct {
-	Total    float64
-	Card     float64 // computing and reading on the card
-	Copies   float64 // of experts to the card
-	Host     float64 // experts on the processors
-	HandOver float64 // rows to the host and back, and waiting for it
-	Launches float64
+	Total    float64 `json:"-"`
+	Card     float64 `json:"card"`      // computing and reading on the card
+	Copies   float64 `json:"copies"`    // of experts to the card
+	Host     float64 `json:"host"`      // experts on the processors
+	HandOver float64 `json:"hand_over"` // rows to the host and back, and waiting for it
+	Launches float64 `json:"launches"`
 
-	Copied float64 // bytes of experts copied
-	Wanted float64 // experts that were needed, each counted once a layer and pass
-	Found  float64 // of them, on the card already
+	Copied float64 `json:"-"` // bytes of experts copied
+	Wanted float64 `json:"-"` // experts that were needed, each counted once a layer and pass
+	Found  float64 `json:"-"` // of them, on the card already
 }
 
 // add sums up times that follow each other.
