@@ -38,27 +38,27 @@ func chunked(c *calc, l layout, m float64, few bool) Time {
 // activeOnly copies what the router chose, and finds what stays and what the layer's
 // own places still hold.
 func activeOnly(c *calc, l layout, m float64, few bool) Time {
-	return fetch(c, l, float64(l.slots)/float64(c.s.MoE), m, few)
+	return fetch(c, l, ownHits(c.picks[l.kept:], m, float64(l.slots)/float64(c.s.MoE)), m, few)
 }
 
 // pooled does the same with one cache for all layers.
 func pooled(c *calc, l layout, m float64, few bool) Time {
-	return fetch(c, l, float64(l.slots)/float64(c.s.MoE-l.layers), m, few)
+	return fetch(c, l, sharedHits(c.picks[l.kept:], m, float64(l.slots)/float64(c.s.MoE-l.layers)), m, few)
 }
 
-// grouped, of generated rows: what stays is there, other experts come when they are
-// chosen, to places that other layers use too. Prompts are computed by pipeline.
-func grouped(c *calc, l layout, m float64, few bool) Time { return fetch(c, l, 0, m, few) }
+// grouped, of generated rows: other experts than those that stay come when they are
+// chosen, to buffers that the layers of other groups use too. Prompts are computed by
+// pipeline.
+func grouped(c *calc, l layout, m float64, few bool) Time {
+	groups := min(l.groups, c.s.MoE-l.layers)
+	return fetch(c, l, slotHits(c.picks[l.kept:], m, float64(groups)/float64(l.buffers)), m, few)
+}
 
-// fetch copies what is not found of the experts that m rows take, with places for
-// each layer. The host has to see the router's choice first. Experts that are there are
-// computed while others come, the last one after its copy.
-func fetch(c *calc, l layout, places, m float64, few bool) Time {
-	cold := c.picks[l.kept:]
-	need, n := active(c.picks, m), 0.0
-	if len(cold) > 0 {
-		n = active(cold, m) * (1 - hits(cold, m, places))
-	}
+// fetch copies what is not found of the experts that m rows take and that do not stay.
+// The host has to see the router's choice first. Experts that are there are computed
+// while others come, the last one after its copy.
+func fetch(c *calc, l layout, found, m float64, few bool) Time {
+	need, n := active(c.picks, m), active(c.picks[l.kept:], m)*(1-found)
 	t := Time{Card: c.shared(m, few) + c.experts(c.picks, m), Copied: n * float64(c.s.ExpertCard), Wanted: need, Found: max(0, need-n)}
 	if n > 0 {
 		t.HandOver = micro * c.card.SyncUS

@@ -149,34 +149,77 @@ func taken(picks []float64, m float64) (n float64) {
 	return n
 }
 
-// hits is the part of the experts that a step of m rows needs which a cache of slots
-// holds from steps before, if it drops those not used for longest. It is Che's
-// approximation (Che, Tung and Wang, 2002): an expert stays as many steps as it takes
-// for the cache to be filled by others. A cache that does not hold the experts of one
-// step holds nothing of the step before when it is needed.
-func hits(picks []float64, m, slots float64) float64 {
+// Parts of the experts a step of m rows needs that are found in places for fewer than
+// all, where what was used longest ago makes room. They follow Che's approximation (Che,
+// Tung and Wang, 2002): an expert stays as many steps as it takes for the places to be
+// filled by others. Steps are taken to be independent of each other.
+
+// ownHits is of places that one layer has for itself. What is found is used before others
+// come, so that even too few of them for a step keep something of the one before.
+func ownHits(picks []float64, m, places float64) float64 {
 	need := active(picks, m)
 	switch {
-	case need == 0 || slots >= float64(len(picks)):
+	case need == 0 || places >= float64(len(picks)):
 		return 1
-	case slots <= need:
+	case places <= need:
+		return places / need * again(picks, m, 1)
+	}
+	return again(picks, m, window(picks, m, places))
+}
+
+// sharedHits is of places that many layers have together, so many for each on average.
+// When a layer comes again a whole step has passed, or several: nothing is found if they
+// have no room for one.
+func sharedHits(picks []float64, m, places float64) float64 {
+	need := active(picks, m)
+	switch {
+	case need == 0 || places >= float64(len(picks)):
+		return 1
+	case places < need:
 		return 0
 	}
-	held := func(steps float64) float64 { return active(picks, m*steps) }
+	return again(picks, m, math.Floor(window(picks, m, places)))
+}
+
+// slotHits is of places of which each belongs to one expert of every one of so many
+// layers: it holds that of the layer that wanted it last.
+func slotHits(picks []float64, m, layers float64) float64 {
+	need := active(picks, m)
+	if need == 0 || layers <= 1 {
+		return 1
+	}
+	quiet := math.Pow(1-need/float64(len(picks)), layers-1) // no other layer wanted it since
+	found := 0.0
+	for _, q := range picks {
+		c := chosen(q, m)
+		found += c * quiet * c / (1 - quiet*(1-c))
+	}
+	return found / need
+}
+
+// window is in how many steps so many experts are needed, at least 1.
+func window(picks []float64, m, experts float64) float64 {
 	low, high := 1.0, 2.0
-	for held(high) < slots && high < 1e12 {
+	for active(picks, m*high) < experts && high < 1e12 {
 		low, high = high, 2*high
 	}
 	for range 60 {
-		if mid := (low + high) / 2; held(mid) < slots {
+		if mid := (low + high) / 2; active(picks, m*mid) < experts {
 			low = mid
 		} else {
 			high = mid
 		}
 	}
-	found := 0.0
+	return low
+}
+
+// again is the part of a step's experts that the steps before, so many, had too.
+func again(picks []float64, m, steps float64) float64 {
+	need, found := 0.0, 0.0
 	for _, q := range picks {
-		found += chosen(q, m) * chosen(q, m*low)
+		c := chosen(q, m)
+		need += c
+		found += c * chosen(q, m*steps)
 	}
 	return found / need
 }

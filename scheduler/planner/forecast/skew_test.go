@@ -67,60 +67,111 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// TestHits compares the approximation with a cache that is really kept.
+// TestHits compares the approximations with caches that are really kept.
 func TestHits(t *testing.T) {
 	for _, c := range []struct {
-		skew          Skew
-		topK, m, slot int
-	}{{Uniform(64), 6, 1, 16}, {Zipf(64), 6, 1, 13}, {Zipf(64), 6, 1, 32}, {Zipf(64), 6, 4, 40}, {Zipf(128), 8, 1, 24}, {Zipf(128), 8, 8, 96}, {Zipf(64), 6, 1, 64}} {
+		skew           Skew
+		topK, m, place int
+	}{
+		{Uniform(64), 6, 1, 16}, {Zipf(64), 6, 1, 13}, {Zipf(64), 6, 1, 32}, {Zipf(64), 6, 4, 40}, {Zipf(128), 8, 1, 24}, {Zipf(128), 8, 8, 96},
+		{Zipf(64), 6, 1, 64}, {Zipf(64), 6, 8, 20}, {Zipf(64), 6, 2048, 40}, {Uniform(64), 6, 8, 10},
+	} {
 		q := c.skew.picks(c.topK)
-		got := hits(q, float64(c.m), float64(c.slot))
-		want := simulate(q, c.m, c.slot)
-		if math.Abs(got-want) > 0.03 {
-			t.Errorf("%s of %d, %d rows, %d places: %.3f, a real cache %.3f", c.skew.Name, len(q), c.m, c.slot, got, want)
+		for name, x := range map[string]struct {
+			layers int
+			got    float64
+		}{
+			"own":    {1, ownHits(q, float64(c.m), float64(c.place))},
+			"shared": {12, sharedHits(q, float64(c.m), float64(c.place))},
+		} {
+			if want := simulate(q, c.m, c.place, x.layers); math.Abs(x.got-want) > 0.04 {
+				t.Errorf("%s, %s of %d, %d rows, %d places: %.3f, a real cache %.3f", name, c.skew.Name, len(q), c.m, c.place, x.got, want)
+			}
 		}
 	}
 	q := Zipf(64).picks(6)
-	last := 0.0
-	for slots := range 65 {
-		h := hits(q, 1, float64(slots))
-		if h < last || h > 1 {
-			t.Errorf("%d places: %g, one less %g", slots, h, last)
+	for name, hits := range map[string]func([]float64, float64, float64) float64{"own": ownHits, "shared": sharedHits} {
+		for _, m := range []float64{1, 3, 20, 3000} {
+			last := 0.0
+			for places := range 65 {
+				h := hits(q, m, float64(places))
+				if h < last-1e-12 || h > 1 {
+					t.Errorf("%s: %d places: %g, one less %g", name, places, h, last)
+				}
+				last = h
+			}
+			if last != 1 {
+				t.Errorf("%s: all places hit %g", name, last)
+			}
 		}
-		last = h
-	}
-	if last != 1 {
-		t.Errorf("all places hit %g", last)
 	}
 }
 
-// simulate keeps the experts used last, over steps of m rows; experts are chosen
-// independently of each other with their likelihoods.
-func simulate(q []float64, m, slots int) float64 {
+// simulate keeps the experts of several layers that were used last, over steps of m rows;
+// experts are chosen independently of each other with their likelihoods. What is there
+// is used before others come.
+func simulate(q []float64, m, places, layers int) float64 {
 	r := rand.New(rand.NewPCG(1, 2))
 	var cache []int // the one used last at the end
 	hit, all := 0, 0
-	for step := range 3000 {
-		var need []int
-		for e, p := range q {
-			if r.Float64() < chosen(p, float64(m)) {
-				need = append(need, e)
+	const steps, warm = 600, 100
+	for step := range steps {
+		for layer := range layers {
+			var need []int
+			for e, p := range q {
+				if r.Float64() < chosen(p, float64(m)) {
+					need = append(need, layer*len(q)+e)
+				}
 			}
+			r.Shuffle(len(need), func(i, j int) { need[i], need[j] = need[j], need[i] })
+			for _, e := range need {
+				if at := slices.Index(cache, e); at >= 0 {
+					cache = slices.Delete(cache, at, at+1)
+					if step >= warm {
+						hit++
+					}
+				}
+			}
+			if step >= warm {
+				all += len(need)
+			}
+			cache = append(cache, need...)
+			cache = cache[max(0, len(cache)-places*layers):]
 		}
-		r.Shuffle(len(need), func(i, j int) { need[i], need[j] = need[j], need[i] })
-		for _, e := range need {
-			if at := slices.Index(cache, e); at >= 0 { // what is there is used before others come
-				cache = slices.Delete(cache, at, at+1)
-				if step > 500 {
-					hit++
+	}
+	return float64(hit) / float64(all)
+}
+
+// TestSlotHits: places that layers overwrite for each other.
+func TestSlotHits(t *testing.T) {
+	for _, c := range []struct {
+		skew            Skew
+		topK, m, layers int
+	}{{Uniform(64), 6, 1, 2}, {Zipf(64), 6, 1, 2}, {Zipf(64), 6, 1, 8}, {Zipf(64), 6, 8, 3}, {Zipf(64), 6, 1, 1}} {
+		q := c.skew.picks(c.topK)
+		r := rand.New(rand.NewPCG(3, 4))
+		order := make([][]int, c.layers)
+		for i := range order {
+			order[i] = r.Perm(len(q))
+		}
+		holds := make([]int, len(q))
+		hit, all := 0, 0
+		for range 5000 {
+			for layer := range c.layers {
+				for e := range q {
+					if r.Float64() >= chosen(q[order[layer][e]], float64(c.m)) {
+						continue
+					}
+					all++
+					if holds[e] == layer {
+						hit++
+					}
+					holds[e] = layer
 				}
 			}
 		}
-		if step > 500 {
-			all += len(need)
+		if got, want := slotHits(q, float64(c.m), float64(c.layers)), float64(hit)/float64(all); math.Abs(got-want) > 0.05 { // the other layers count as uniform
+			t.Errorf("%s, %d rows, %d layers: %.3f, real places %.3f", c.skew.Name, c.m, c.layers, got, want)
 		}
-		cache = append(cache, need...)
-		cache = cache[max(0, len(cache)-slots):]
 	}
-	return float64(hit) / float64(all)
 }
