@@ -13,12 +13,14 @@ import (
 	"krater/scheduler/planner/rates"
 	"krater/stages/load"
 	"krater/stages/model"
+	"krater/stages/synth"
 )
 
 // planFlags choose what a forecast is made of.
 type planFlags struct {
 	Card        string `help:"The card: a known one (rtx-4090, h100; a wrong name lists all) or a file that describes one; default: the card of this machine." placeholder:"NAME|FILE"`
 	CPU         string `name:"cpu" help:"File that describes the processors; default: that of --card, or what was measured here before, or what such processors usually reach." type:"existingfile" placeholder:"FILE"`
+	RAM         size   `name:"ram" help:"Memory of the host; default: this machine's, none is asked for where --cpu or --card describes other processors." default:"0"`
 	RoutingSkew string `help:"How the work is divided among experts: ${enum}. zipf gives half of it to a quarter of them, as trained routers do." enum:"uniform,zipf" default:"zipf"`
 	Streams     int    `help:"Number of streams that decide about decode." default:"1"`
 	Context     int    `help:"Tokens before a generated one." default:"2048"`
@@ -45,13 +47,13 @@ func (c *planCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	cfg, _, err := src.config()
+	cfg, err := src.sizes()
 	if err != nil {
 		return err
 	}
 	m := e.here()
 	if c.Measure {
-		if err := c.measure(e, m, cfg); err != nil {
+		if err := c.measure(e, m, cfg.Config); err != nil {
 			return err
 		}
 	}
@@ -83,8 +85,35 @@ func (c *planCmd) source() (*source, error) {
 	if c.Model != "" {
 		return nil, errors.New("--shape and --model: choose one")
 	}
-	f := synthFlags{Shape: c.Shape, Layers: c.Layers, RoutingSkew: "uniform"}
-	return f.source()
+	config, err := synth.Config(c.Shape, c.Layers)
+	return &source{name: c.Shape, files: memoryFiles{"config.json": config}}, err
+}
+
+// sizes is a config that need not be one of a family that can be run.
+type sizes struct {
+	*model.Config
+	full   int   // layers that attend to everything
+	cannot error // why it cannot be run, nil if it can
+}
+
+// sizes reads config.json.
+func (s *source) sizes() (sizes, error) {
+	cfg, _, err := s.config()
+	if !errors.Is(err, model.ErrFamily) {
+		if err != nil {
+			return sizes{}, err
+		}
+		return sizes{cfg, cfg.Layers, nil}, nil
+	}
+	data, err2 := s.read("config.json", false)
+	if err2 != nil {
+		return sizes{}, err2
+	}
+	cfg, full, err2 := model.Sizes(data)
+	if err2 != nil {
+		return sizes{}, errors.Join(err, err2)
+	}
+	return sizes{cfg, full, err}, nil
 }
 
 // cardReserve is the part of a card's memory that kernels, graphs and the driver take.
@@ -95,8 +124,8 @@ var errDense = errors.New("no routed experts: nothing to choose")
 
 // forecastCase turns a config and flags into what a forecast is made of. ram is the
 // host's memory.
-func forecastCase(cfg *model.Config, f *engineFlags, r rates.Rates, vram, ram int64, skew string, w forecast.Work) (*forecast.Case, error) {
-	if cfg.MoE.Experts == 0 {
+func forecastCase(cfg sizes, f *engineFlags, r rates.Rates, vram, ram int64, skew string, w forecast.Work) (*forecast.Case, error) {
+	if !slices.ContainsFunc(layerNumbers(cfg.Layers), cfg.MoELayer) {
 		return nil, errDense
 	}
 	g := *f
@@ -106,7 +135,7 @@ func forecastCase(cfg *model.Config, f *engineFlags, r rates.Rates, vram, ram in
 	}
 	g.Device = "cuda"
 	g.chooseChunk(vram)
-	needs, o, err := cardNeeds(cfg, &g)
+	needs, o, err := cardNeeds(cfg.Config, &g)
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +171,15 @@ func forecastCase(cfg *model.Config, f *engineFlags, r rates.Rates, vram, ram in
 	return c, nil
 }
 
+// layerNumbers are those of all layers.
+func layerNumbers(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
 // cardNeeds is what the model takes on a card, with a KV cache of one block.
 func cardNeeds(cfg *model.Config, f *engineFlags) ([]load.Need, load.Options, error) {
 	g := *f
@@ -175,7 +213,7 @@ func kvWish(b *forecast.Budget, s *forecast.Shape, w *forecast.Work, flag int64)
 
 // shapeOf is the sizes of a model as it is kept: needs are those of a card with
 // options o.
-func shapeOf(cfg *model.Config, f *engineFlags, o load.Options, needs []load.Need) (*forecast.Shape, error) {
+func shapeOf(cfg sizes, f *engineFlags, o load.Options, needs []load.Need) (*forecast.Shape, error) {
 	a, m := cfg.Attention, cfg.MoE
 	s := &forecast.Shape{Layers: cfg.Layers, Experts: m.Experts, TopK: m.Router.TopK}
 	for i := range cfg.Layers {
@@ -186,7 +224,7 @@ func shapeOf(cfg *model.Config, f *engineFlags, o load.Options, needs []load.Nee
 	card, count := byPart(needs), byPart(nil)
 	plain := o
 	plain.Precision, plain.Layout = load.Precision{}, nil
-	list, err := load.Plan(cfg, plain, load.Use{})
+	list, err := load.Plan(cfg.Config, plain, load.Use{})
 	if err != nil {
 		return nil, err
 	}
@@ -199,10 +237,10 @@ func shapeOf(cfg *model.Config, f *engineFlags, o load.Options, needs []load.Nee
 	}
 	host := *f
 	host.Device = "cpu"
-	if plain.Precision, err = host.precision(cfg, false, false); err != nil {
+	if plain.Precision, err = host.precision(cfg.Config, false, false); err != nil {
 		return nil, err
 	}
-	if list, err = load.Plan(cfg, plain, load.Use{}); err != nil {
+	if list, err = load.Plan(cfg.Config, plain, load.Use{}); err != nil {
 		return nil, err
 	}
 	all := int64(s.MoE * s.Experts)
@@ -217,15 +255,15 @@ func shapeOf(cfg *model.Config, f *engineFlags, o load.Options, needs []load.Nee
 	if s.HeadBytes == 0 { // the embedding
 		s.HeadBytes = card[load.Embedding]
 	}
-	s.KVToken = kvBlockBytes(cfg, 1, o.KVType)
-	heads, layers := float64(a.Heads), float64(cfg.Layers)
+	s.KVToken = max(1, kvBlockBytes(cfg.Config, 1, o.KVType)*int64(cfg.full)/int64(cfg.Layers))
+	heads, layers := float64(a.Heads), float64(cfg.full)
 	s.PairFLOP = 2 * layers * heads * float64(a.QKDim()+a.OutDim()/a.Heads)
 	s.DecodePair = s.PairFLOP
 	if a.Kind == model.AttentionMLA { // generated rows stay in the latent space, chunks expand what is cached
 		s.DecodePair = 2 * layers * heads * float64(2*a.KVRank+a.RopeDim)
 		s.ExpandFLOP = 2 * layers * float64(a.KVRank) * heads * float64(a.Nope+a.VDim)
 	}
-	s.RowBytes = rowBytes(cfg, s)
+	s.RowBytes = rowBytes(cfg.Config, s)
 	s.HandIn, s.HandOut = int64(2*cfg.Hidden+8*s.TopK), int64(2*cfg.Hidden)
 	return s, nil
 }
@@ -252,7 +290,7 @@ func byPart(needs []load.Need) map[load.Part]int64 {
 }
 
 // report makes the forecast of a model.
-func (p *planFlags) report(name string, cfg *model.Config, f *engineFlags, m machineOf, w forecast.Work) (*planReport, error) {
+func (p *planFlags) report(name string, cfg sizes, f *engineFlags, m machineOf, w forecast.Work) (*planReport, error) {
 	r, known, err := p.rates(m, f)
 	if err != nil {
 		return nil, err
@@ -262,7 +300,11 @@ func (p *planFlags) report(name string, cfg *model.Config, f *engineFlags, m mac
 	if vram == 0 {
 		vram = int64(r.Card.MemoryGiB * (1 << 30))
 	}
-	c, err := forecastCase(cfg, f, r, vram, m.Total(), p.RoutingSkew, w)
+	ram := int64(p.RAM)
+	if ram == 0 && known.here {
+		ram = m.Total()
+	}
+	c, err := forecastCase(cfg, f, r, vram, ram, p.RoutingSkew, w)
 	if errors.Is(err, errDense) {
 		return &planReport{Model: name, Note: errDense.Error(), Candidates: []forecast.Candidate{}}, nil
 	}
@@ -273,7 +315,11 @@ func (p *planFlags) report(name string, cfg *model.Config, f *engineFlags, m mac
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
-	return newPlanReport(name, known, c, made), nil
+	report := newPlanReport(name, known, c, made)
+	if cfg.cannot != nil {
+		report.Cannot = cfg.cannot.Error()
+	}
+	return report, nil
 }
 
 // advice is the recommendation of krater plan in a line, for the card of a machine; ""
@@ -288,7 +334,7 @@ func advice(name string, cfg *model.Config, f *engineFlags, m machineOf, card in
 		g.VRAM = size(card)
 	}
 	p := planFlags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
-	r, err := p.report(name, cfg, &g, m, forecast.Usual())
+	r, err := p.report(name, sizes{cfg, cfg.Layers, nil}, &g, m, forecast.Usual())
 	if err != nil {
 		return "strategies: " + err.Error()
 	}

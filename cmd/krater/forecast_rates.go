@@ -231,6 +231,7 @@ const defaultCard = "rtx-4090"
 type knownRates struct {
 	Card string `json:"card"`
 	CPU  string `json:"cpu"`
+	here bool   // the processors are this machine's
 }
 
 // rates finds the rates that flags and machine give.
@@ -257,10 +258,10 @@ func (p *planFlags) rates(m machineOf, f *engineFlags) (r rates.Rates, known kno
 	case file != nil && file.CPU != nil:
 		r.CPU, known.CPU = *file.CPU, p.Card
 	case kept != nil && kept.CPU != nil:
-		r.CPU, known.CPU = *kept.CPU, "measured on this machine"
+		r.CPU, known.CPU, known.here = *kept.CPU, "measured on this machine", true
 	default:
 		r.CPU = rates.AssumedCPU(m.CPU.Model, threads, m.CPU.Sockets, levelOf(m.CPU.Features))
-		known.CPU = "assumed; --measure measures them"
+		known.CPU, known.here = "assumed; --measure measures them", true
 	}
 	if r.CPU, err = r.CPU.Complete(); err == nil {
 		r.Card, err = r.Card.Complete()

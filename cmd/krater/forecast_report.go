@@ -13,7 +13,8 @@ import (
 // planReport is what krater plan prints.
 type planReport struct {
 	Model      string          `json:"model"`
-	Note       string          `json:"note,omitempty"` // why there are no candidates
+	Cannot     string          `json:"cannot_run,omitempty"` // why this version cannot run the model
+	Note       string          `json:"note,omitempty"`       // why there are no candidates
 	Rates      *rates.Rates    `json:"rates,omitempty"`
 	Known      knownRates      `json:"rates_from"`
 	Skew       string          `json:"routing_skew,omitempty"`
@@ -48,18 +49,25 @@ func (r *planReport) print(out io.Writer) error {
 	b := &r.Budget
 	c, p := &r.Rates.Card, &r.Rates.CPU
 	fmt.Fprintf(out, "%s on %s (%s), %s of its memory, routing %s\n", r.Model, c.Name, r.Known.Card, planner.Size(b.VRAM), r.Skew)
+	if r.Cannot != "" {
+		fmt.Fprintf(out, "  sizes alone: %s\n", r.Cannot)
+	}
 	fmt.Fprintf(out, "  card    reads %s GB/s (%s), multiplies %s / %s / %s TFLOP/s dense / experts / attention (%s), copies %s GB/s, %s while it computes (%s)\n",
 		stat.Number(c.ReadGBps), c.Sources["read_gbps"], stat.Number(c.Dense.Peak), stat.Number(c.Experts.Peak), stat.Number(c.Attention.Peak), c.Sources["experts.peak"],
 		stat.Number(c.CopyGBps), stat.Number(c.BusyGBps), c.Sources["copy_gbps"])
 	fmt.Fprintf(out, "  CPU     %s, %s: reads %s GB/s, experts %s GOP/s (%s)\n", orUnknown(p.Name), count(p.Threads, "thread"), stat.Number(p.ReadGBps), stat.Number(1e3*p.Experts.Peak), r.Known.CPU)
 	fmt.Fprintf(out, "  budget  weights and workspace %s, KV cache %s or more (%d tokens), experts %s of %s\n",
 		planner.Size(b.Fixed), planner.Size(b.KV), b.KV/max(1, r.kvToken), planner.Size(min(r.Room, r.Experts)), planner.Size(r.Experts))
-	if r.Prefill == "" {
+	if r.hopeless() {
 		_, err := fmt.Fprintf(out, "\n%s\n", r.line())
 		return err
 	}
-	prefill := r.table("Prefill, tok/s by prompt", func(c *forecast.Candidate) *forecast.Side { return &c.Prefill }, r.Work.Lengths, fmt.Sprintf("GB at %d", r.made.Prefill.Prefill.Decides.N))
-	decode := r.table(fmt.Sprintf("Decode, tok/s of all streams at %d tokens, in what %s leaves", r.Work.Context, r.Prefill), func(c *forecast.Candidate) *forecast.Side { return &c.Decode }, r.Work.Batches, "GB/step")
+	prefill := r.table("Prefill, tok/s by prompt", func(c *forecast.Candidate) *forecast.Side { return &c.Prefill }, r.Work.Lengths, fmt.Sprintf("GB at %d", r.decides()))
+	first := r.Prefill
+	if first == "" {
+		first = "no prefill"
+	}
+	decode := r.table(fmt.Sprintf("Decode, tok/s of all streams at %d tokens, in what %s leaves", r.Work.Context, first), func(c *forecast.Candidate) *forecast.Side { return &c.Decode }, r.Work.Batches, "GB/step")
 	fmt.Fprintln(out)
 	if err := stat.Text(out, []stat.Table{prefill, decode}); err != nil {
 		return err
@@ -73,6 +81,26 @@ func orUnknown(name string) string {
 		return "unknown processor"
 	}
 	return name
+}
+
+// hopeless reports whether nothing fits, for one reason.
+func (r *planReport) hopeless() bool {
+	for i := range r.Candidates {
+		if s := &r.Candidates[i].Prefill; s.Fits || s.Reason != r.Candidates[0].Prefill.Reason {
+			return false
+		}
+	}
+	return true
+}
+
+// decides is the length that stands for all.
+func (r *planReport) decides() int {
+	for i := range r.Candidates {
+		if n := r.Candidates[i].Prefill.Decides.N; n > 0 {
+			return n
+		}
+	}
+	return 0
 }
 
 // table is one phase of all candidates, the chosen one marked.

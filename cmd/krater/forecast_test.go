@@ -55,9 +55,7 @@ func TestPlan(t *testing.T) {
 // TestPlanTable is what a reader sees: both tables, the chosen lines marked, reasons
 // with numbers, and the recommendation.
 func TestPlanTable(t *testing.T) {
-	m := goodMachine()
-	m.Memory.Total *= 4 // room for experts in both forms
-	o := on(t, m, "plan", "--shape", "deepseek-v2-lite", "--vram", "6GiB", "--card", "rtx-2000-ada", "--threads", "2", "--cache-dir", t.TempDir())
+	o := on(t, goodMachine(), "plan", "--ram", "32GiB", "--shape", "deepseek-v2-lite", "--vram", "6GiB", "--card", "rtx-2000-ada", "--threads", "2", "--cache-dir", t.TempDir())
 	if o.status != 0 || o.err != "" {
 		t.Fatalf("status %d\n%s", o.status, o.err)
 	}
@@ -97,7 +95,7 @@ func TestPlanShape(t *testing.T) {
 		t.Fatal(err)
 	}
 	card, _ := rates.Named("h100")
-	k, err := forecastCase(m.Config, &c.Plan.engineFlags, rates.Rates{Card: card}, 16*gib, 64*gib, "zipf", forecast.Usual())
+	k, err := forecastCase(sizes{m.Config, m.Config.Layers, nil}, &c.Plan.engineFlags, rates.Rates{Card: card}, 16*gib, 64*gib, "zipf", forecast.Usual())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,6 +193,34 @@ func TestPlanRates(t *testing.T) {
 	}
 }
 
+// TestPlanSizes: families that cannot be run yet are planned from their sizes, and it is
+// said.
+func TestPlanSizes(t *testing.T) {
+	big := goodMachine()
+	big.Memory.Total = 1 << 50
+	for name, x := range map[string]struct {
+		experts float64 // GB in INT4
+		kv      int     // bytes a token
+	}{
+		"qwen3-30b-a3b":    {0.515625 * 48 * 128 * 3 * 2048 * 768 / 1e9, 2 * 48 * 2 * 4 * 128},
+		"qwen3-235b-a22b":  {117.1, 2 * 94 * 2 * 4 * 128},
+		"qwen3-coder-next": {39.9, 2 * 12 * 2 * 2 * 256},
+		"kimi-k2":          {523, 2 * 61 * 576},
+	} {
+		r := planned(t, big, "--shape", name, "--card", "h100", "--vram", "80GiB")
+		if got := float64(r.Experts) / 1e9; math.Abs(got-x.experts) > 0.003*x.experts {
+			t.Errorf("%s: %.1f GB of experts, want %.1f", name, got, x.experts)
+		}
+		if r.Cannot != "" && !strings.Contains(r.Cannot, "model_type") || r.Prefill == "" || r.Budget.KV%int64(x.kv) != 0 {
+			t.Errorf("%s: %q, %s, a KV cache of %d bytes", name, r.Cannot, r.Prefill, r.Budget.KV)
+		}
+	}
+	o := on(t, big, "plan", "--shape", "kimi-k2", "--layers", "5", "--cache-dir", t.TempDir())
+	if _, err := synth.New("kimi-k2", synth.Options{}); err != nil && !strings.Contains(o.out, "sizes alone: ") {
+		t.Errorf("%s%s", o.out, o.err)
+	}
+}
+
 // TestPlanDense: there is nothing to choose, which is no failure.
 func TestPlanDense(t *testing.T) {
 	r := planned(t, goodMachine(), "--shape", "qwen2.5-7b")
@@ -211,6 +237,30 @@ func TestPlanNothingFits(t *testing.T) {
 	o := on(t, goodMachine(), "plan", "--vram", "30MiB", "--cache-dir", t.TempDir())
 	if o.status != 1 || strings.Count(o.out, "exceed 95 %") != 1 || !strings.Contains(o.out, "strategies: nothing fits: weights and workspace") {
 		t.Errorf("status %d\n%s%s", o.status, o.out, o.err)
+	}
+}
+
+// TestPlanRAM: the host's memory counts where the processors are this machine's.
+func TestPlanRAM(t *testing.T) {
+	shape := []string{"--shape", "deepseek-v2-lite", "--vram", "6GiB", "--card", "rtx-2000-ada"}
+	reason := func(r planReport) string { return r.Candidates[0].Decode.Reason }
+	if r := planned(t, goodMachine(), shape...); r.Budget.RAM != 8*gib || !strings.Contains(reason(r), "experts take 13.8 GiB of the host's memory, which has 8.0 GiB") {
+		t.Errorf("%d bytes: %s", r.Budget.RAM, reason(r))
+	}
+	if r := planned(t, goodMachine(), append(shape, "--ram", "64GiB")...); r.Budget.RAM != 64*gib || strings.Contains(reason(r), "memory") {
+		t.Errorf("%d bytes: %s", r.Budget.RAM, reason(r))
+	}
+	cpu := filepath.Join(t.TempDir(), "cpu.json")
+	if err := os.WriteFile(cpu, []byte(`{"krater_rates":1,"cpu":{"read_gbps":33,"experts":{"peak":0.7}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := planned(t, goodMachine(), append(shape, "--cpu", cpu)...); r.Budget.RAM != 0 || strings.Contains(reason(r), "memory") {
+		t.Errorf("%d bytes: %s", r.Budget.RAM, reason(r))
+	}
+	// Nothing fits, each strategy for a reason of its own: the tables say so.
+	o := on(t, goodMachine(), "plan", "--shape", "kimi-k2", "--card", "h100", "--cache-dir", t.TempDir())
+	if o.status != 1 || !strings.Contains(o.out, "no room for all: ") || !strings.Contains(o.out, "in what no prefill leaves") || !strings.Contains(o.out, "nothing fits") {
+		t.Errorf("status %d\n%s", o.status, o.out)
 	}
 }
 
