@@ -57,6 +57,24 @@ func TestMeasuredH100(t *testing.T) {
 	}
 }
 
+// TestMeasuredH200: on both cards the same program decoded 585 and 623, 1,821 and 1,853,
+// 3,676 and 4,170 tokens a second.
+func TestMeasuredH200(t *testing.T) {
+	c := lite()
+	h100, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Rates.Card, _ = rates.Named("h200")
+	h200, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float64{623. / 585, 1853. / 1821, 4170. / 3676} {
+		near(t, "as fast as an H100", h200.Decode.Decode.Points[i].PerSecond/h100.Decode.Decode.Points[i].PerSecond, want, 0.10)
+	}
+}
+
 // small is another program's measured machine: 64 cores with AVX2 and an RTX 2000 Ada,
 // V2-Lite in INT4 with attention in BF16. Four figures are found from its first
 // two chunks of a long prompt and one short one, and from its slowest strategy; the
