@@ -407,3 +407,27 @@ func TestDoctorAdvises(t *testing.T) {
 		t.Errorf("%s", r.Strategies)
 	}
 }
+
+// TestPlannerDocument: the description in docs/planner.md can be read and is complete,
+// and the cards it lists are those there are.
+func TestPlannerDocument(t *testing.T) {
+	text, err := os.ReadFile("../../docs/planner.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), `    {"krater_rates"`)
+	block, _, _ := strings.Cut(rest, "\n\n")
+	f, err := rates.Parse([]byte(`{"krater_rates"` + block))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Card.Complete(); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.CPU.Complete(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(string(text), "Known cards: "+strings.Join(rates.Cards(), ", ")+".") {
+		t.Errorf("the document does not list %s", strings.Join(rates.Cards(), ", "))
+	}
+}
