@@ -52,7 +52,11 @@ func (c *doctorCmd) Run(e *env) error {
 		return err
 	}
 	r := &doctorReport{Model: src.name, Checks: o.checks(&c.engineFlags, c.Model), Plan: o.plan, Fits: o.plan.Fits(), Machine: o.machine}
-	r.Strategies = advice(src.name, cfg, &c.engineFlags, o.machine, l.card)
+	with := *o.machine
+	if gpu != nil { // the bus may be hidden from a container
+		with.GPUs = []machine.GPU{{Name: gpu.Describe()}}
+	}
+	r.Strategies = advice(src.name, cfg, &c.engineFlags, &with, l.card)
 	if c.JSON {
 		enc := json.NewEncoder(e.out)
 		enc.SetIndent("", "  ")
