@@ -7,7 +7,6 @@ import (
 
 	"krater/kernels/cuda"
 	"krater/kernels/tensor"
-	"krater/scheduler/dispatch"
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
@@ -144,29 +143,24 @@ func forecastCase(cfg sizes, f *engineFlags, r rates.Rates, vram, ram int64, ske
 		return nil, err
 	}
 	c := &forecast.Case{Shape: *s, Rates: r, Skew: forecast.Uniform(s.Experts), Work: w}
-	for _, x := range []struct {
-		text string
-		to   *string
-	}{{f.PrefillStrategy, &c.Prefill}, {f.DecodeStrategy, &c.Decode}} {
-		if x.text == auto || x.text == "" {
-			continue
-		}
-		s, err := dispatch.Parse(x.text)
-		if err != nil {
-			return nil, err
-		}
-		*x.to = s.Name()
+	if c.Prefill, c.Decode, err = f.wanted(); err != nil {
+		return nil, err
 	}
 	if skew == "zipf" {
 		c.Skew = forecast.Zipf(s.Experts)
 	}
-	c.Work.Chunk = g.PrefillChunk
+	c.Work.Chunk, c.Work.Window = g.PrefillChunk, g.PrefillPass
+	if c.Work.Window == 0 {
+		c.Work.Window = passChunks * g.PrefillChunk
+	}
 	c.Budget = forecast.Budget{VRAM: vram, Fixed: int64(cardReserve * float64(vram)), Experts: int64(f.ExpertVRAM), RAM: ram}
 	for _, n := range needs {
 		if n.Part != load.Experts && n.Part != load.KVCache {
 			c.Budget.Fixed = planner.Add(c.Budget.Fixed, n.Bytes)
 		}
 	}
+	// What goes through groups of layers together waits between them.
+	c.Budget.Window = int64(g.states()) * 4 * int64(cfg.Hidden) * int64(max(0, c.Work.Window-g.PrefillChunk))
 	c.Budget.KV = kvWish(&c.Budget, s, &c.Work, int64(f.KVCache))
 	return c, nil
 }

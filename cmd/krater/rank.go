@@ -88,6 +88,31 @@ func (f *rankFlags) named(instead string) (s strategies, err error) {
 	return s, nil
 }
 
+// wanted are the strategies that flags name, by name; "" for auto.
+func (f *rankFlags) wanted() (prefill, decode string, err error) {
+	prefill, decode, err = f.aliases()
+	if err != nil {
+		return "", "", err
+	}
+	for _, x := range []struct {
+		flag, text string
+		to         *string
+	}{{"prefill-strategy", f.PrefillStrategy, &prefill}, {"decode-strategy", f.DecodeStrategy, &decode}} {
+		if x.text != auto && x.text != "" {
+			*x.to = x.text
+		}
+		if *x.to == "" {
+			continue
+		}
+		s, err := dispatch.Parse(*x.to)
+		if err != nil {
+			return "", "", fmt.Errorf("--%s: %w", x.flag, err)
+		}
+		*x.to = s.Name()
+	}
+	return prefill, decode, nil
+}
+
 // aliases are the strategies that other flags stand for, "" where none does.
 func (f *rankFlags) aliases() (prefill, decode string, err error) {
 	if f.ExpertDivisor != -1 {

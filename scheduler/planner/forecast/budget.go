@@ -12,6 +12,7 @@ type Budget struct {
 	Fixed   int64 `json:"fixed"`   // of it: weights but routed experts, states, workspace
 	KV      int64 `json:"kv"`      // of it: what the KV cache has at least
 	Experts int64 `json:"experts"` // of it: what routed experts have at most; 0: what the rest leaves
+	Window  int64 `json:"window"`  // of it: what prompts in groups of layers take besides
 	RAM     int64 `json:"ram"`     // of the host; 0: not known, always enough
 }
 
@@ -30,7 +31,7 @@ func (b *Budget) kv(experts int64) int64 {
 }
 
 func (b *Budget) check() error {
-	for _, n := range []int64{b.VRAM, b.Fixed, b.KV, b.Experts, b.RAM} {
+	for _, n := range []int64{b.VRAM, b.Fixed, b.KV, b.Experts, b.Window, b.RAM} {
 		if n < 0 || n > bytesMost {
 			return fmt.Errorf("%w: a budget of %+v", ErrShape, *b)
 		}
@@ -47,6 +48,7 @@ type Work struct {
 	Streams int   `json:"streams"` // the one that decides about decode
 	Context int   `json:"context"` // tokens before a generated one
 	Chunk   int   `json:"chunk"`   // prompt tokens of a pass
+	Window  int   `json:"window"`  // that go through a group of layers before any goes on; 0: the whole prompt
 }
 
 // Usual is the work that tables show.
@@ -74,7 +76,7 @@ func (w *Work) check() error {
 			return fmt.Errorf("%w: a prompt of %d in chunks of %d", ErrShape, n, w.Chunk)
 		}
 	}
-	if w.Context < 0 {
+	if w.Context < 0 || w.Window < 0 || w.Window > tokensMost {
 		return fmt.Errorf("%w: work of %+v", ErrShape, *w)
 	}
 	return nil

@@ -130,13 +130,25 @@ func (x *chooser) room() int {
 	return int(min(int64(x.s.all()), max(0, x.b.Room())/x.s.ExpertCard))
 }
 
+// windows is what prompts in groups of layers take besides, in experts.
+func (x *chooser) windows(l layout) int {
+	if l.groups == 0 || l.whole(x.s) {
+		return 0
+	}
+	return int((x.b.Window + x.s.ExpertCard - 1) / x.s.ExpertCard)
+}
+
 // prefill predicts prompts with the whole budget.
 func (x *chooser) prefill(s *strategy, groups int) Side {
 	if reason := x.crowded(); reason != "" {
 		return Side{Reason: reason}
 	}
-	list, reason := s.layouts(x.s, x.room(), layout{}, groups)
-	return x.fastest(s, list, reason, func(layout) int { return 0 }, false)
+	room := x.room()
+	if groups > 0 && room < x.s.all() {
+		room = max(0, room-x.windows(layout{groups: groups}))
+	}
+	list, reason := s.layouts(x.s, room, layout{}, groups)
+	return x.fastest(s, list, reason, x.windows, false)
 }
 
 // crowded says why not even the rest of the model fits.
@@ -157,14 +169,14 @@ func (x *chooser) decode(i, groups, p int, first layout) Side {
 		return Side{Reason: reason}
 	}
 	if i == p {
-		return x.fastest(s, []layout{first}, "", func(layout) int { return 0 }, true)
+		return x.fastest(s, []layout{first}, "", func(layout) int { return x.windows(first) }, true)
 	}
-	list, reason := s.layouts(x.s, x.room()-first.experts(x.s), layout{layers: first.layers, kept: first.kept}, groups)
+	list, reason := s.layouts(x.s, x.room()-first.experts(x.s)-x.windows(first), layout{layers: first.layers, kept: first.kept}, groups)
 	if reason != "" && first.experts(x.s) > 0 {
 		reason += " beside prefill's"
 	}
 	// Prefill's places, and what stays that this one does not count.
-	side := x.fastest(s, list, reason, func(l layout) int { return first.experts(x.s) - min(first.stay(x.s), l.stay(x.s)) }, true)
+	side := x.fastest(s, list, reason, func(l layout) int { return x.windows(first) + first.experts(x.s) - min(first.stay(x.s), l.stay(x.s)) }, true)
 	if side.Fits && p >= 0 { // each form of experts is there once
 		both := strategy{hosts: s.hosts && side.RAM > 0 || x.of[p].hosts && !first.whole(x.s), copies: s.copies && side.RAM > 0 || x.of[p].copies && !first.whole(x.s)}
 		side.RAM = x.ram(&both, layout{})

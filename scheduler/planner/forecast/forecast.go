@@ -41,7 +41,7 @@ type Side struct {
 	Chosen  bool    `json:"chosen"`
 	Reason  string  `json:"reason"` // why it does not fit, or lost; of a chosen one, what bounds it
 	Kept    int     `json:"kept"`   // experts that always stay on the card
-	VRAM    int64   `json:"vram"`   // of experts
+	VRAM    int64   `json:"vram"`   // of experts, and of what prompts in groups of layers take besides
 	RAM     int64   `json:"ram"`    // of the host, for experts
 	KV      int64   `json:"kv_tokens"`
 	Points  []Point `json:"points"`
@@ -140,18 +140,25 @@ func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 		s, l.kept = &strategy{layer: resident}, 0
 	}
 	var rows float64
-	var layers Time // for so many rows: only the last pass has others
+	var layers, window Time // layers: for so many rows; only the last pass has others
 	x.chunks(tokens, func(pos, m float64) {
 		if m != rows {
 			rows, layers = m, x.layers(s, l, m, false)
 		}
-		t.add(x.rest(pos, m))
-		t.add(layers)
+		window.add(x.rest(pos, m))
+		window.add(layers)
+		end := int(pos + m)
+		if end == tokens {
+			window.add(x.head())
+		} else if w := x.w.Window; w == 0 || end/w == int(pos)/w {
+			return
+		}
+		if streams {
+			window = x.pipeline(l, window)
+		}
+		t.add(window)
+		window = Time{}
 	})
-	t.add(x.head())
-	if streams {
-		t = x.pipeline(l, t)
-	}
 	return t
 }
 

@@ -37,6 +37,10 @@ func randomCase(r *rand.Rand) Case {
 	all := float64(s.expertBytes(s.all()))
 	c.Budget = Budget{Fixed: rest, KV: int64(between(1e3, 5)) * s.KVToken * 8192, RAM: int64(between(1, 10) * all)}
 	c.Budget.VRAM = int64((float64(rest+c.Budget.KV) + 1.3*all*r.Float64()) / planner.RefuseShare)
+	if r.IntN(2) == 0 {
+		c.Budget.Window = int64(0.2 * all * r.Float64())
+		c.Work.Window = c.Work.Chunk * (1 + r.IntN(4))
+	}
 	if r.IntN(3) == 0 {
 		c.Budget.Experts = int64(all * r.Float64())
 	}
@@ -274,6 +278,22 @@ func TestGroupsByHand(t *testing.T) {
 	} {
 		if got := c.pipeline(x.l, Time{Total: 4}); math.Abs(got.Total-x.want) > 1e-9 {
 			t.Errorf("%+v: %g s, want %g", x.l, got.Total, x.want)
+		}
+	}
+}
+
+// TestWindows: a prompt longer than a window is streamed once for each.
+func TestWindows(t *testing.T) {
+	c := toy()
+	c.Work.Lengths, c.Work.Chunk = []int{10_000}, 500
+	one := c.sideOf(t, "layer_grouped", layout{groups: 10, buffers: 2}, false).Decides
+	for window, want := range map[int]float64{10_000: 1, 20_000: 1, 5000: 2, 4000: 3, 500: 20} {
+		c.Work.Window = window
+		p := c.sideOf(t, "layer_grouped", layout{groups: 10, buffers: 2}, false).Decides
+		near(t, "copied", p.Copied, want*one.Copied, 1e-9)
+		all := c.sideOf(t, "persistent", layout{kept: 8}, false).Decides
+		if p.Seconds < one.Seconds*(1-1e-9) || p.Seconds > want*8e-3+all.Seconds {
+			t.Errorf("windows of %d: %g s, one of all %g", window, p.Seconds, one.Seconds)
 		}
 	}
 }
