@@ -128,10 +128,10 @@ func hot(s *Shape, room int, base layout, _ int) (list []layout, reason string) 
 	return list, ""
 }
 
-// staging keeps as many whole layers as it can and has buffers for groups of the
-// others. Only groups of one layer are tried with one buffer too.
+// staging keeps as many whole layers as it can and has two buffers for groups of the
+// others, or where they do not fit one for groups of one layer.
 func staging(s *Shape, room int, base layout, groups int) (list []layout, reason string) {
-	for buffers := 2; buffers >= 1; buffers-- {
+	for buffers := 2; buffers >= 1 && list == nil; buffers-- {
 		if buffers == 1 && groups < s.MoE {
 			break
 		}
