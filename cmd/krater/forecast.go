@@ -153,7 +153,7 @@ func forecastCase(cfg sizes, f *engineFlags, r rates.Rates, vram, ram int64, ske
 	if c.Work.Window == 0 {
 		c.Work.Window = passChunks * g.PrefillChunk
 	}
-	c.Budget = forecast.Budget{VRAM: vram, Fixed: int64(cardReserve * float64(vram)), Experts: int64(f.ExpertVRAM), RAM: ram}
+	c.Budget = forecast.Budget{VRAM: vram, Fixed: int64(cardReserve * float64(vram)), Experts: int64(f.ExpertVRAM), Prefill: int64(f.PrefillExpertVRAM), RAM: ram}
 	for _, n := range needs {
 		if n.Part != load.Experts && n.Part != load.KVCache {
 			c.Budget.Fixed = planner.Add(c.Budget.Fixed, n.Bytes)

@@ -23,6 +23,7 @@ type planReport struct {
 	Experts    int64           `json:"expert_bytes"`
 	Work       forecast.Work   `json:"work"`
 	Prefill    string          `json:"prefill,omitempty"` // the chosen strategies
+	Flags      string          `json:"flags,omitempty"`   // for krater serve
 	Decode     string          `json:"decode,omitempty"`
 	kvToken    int64
 	made       *forecast.Forecast
@@ -36,6 +37,7 @@ func newPlanReport(name string, known knownRates, c *forecast.Case, made *foreca
 	}
 	if made.Prefill != nil {
 		r.Prefill, r.Decode = made.Prefill.Name(), made.Decode.Name()
+		r.Flags = fmt.Sprintf("--prefill-strategy %s --decode-strategy %s", r.Prefill, r.Decode)
 	}
 	return r
 }
@@ -73,6 +75,9 @@ func (r *planReport) print(out io.Writer) error {
 		return err
 	}
 	_, err := fmt.Fprintf(out, "\n%s\n", r.line())
+	if err == nil && r.Flags != "" {
+		_, err = fmt.Fprintf(out, "flags: %s\n", r.Flags)
+	}
 	return err
 }
 

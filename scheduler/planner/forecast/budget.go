@@ -12,6 +12,7 @@ type Budget struct {
 	Fixed   int64 `json:"fixed"`   // of it: weights but routed experts, states, workspace
 	KV      int64 `json:"kv"`      // of it: what the KV cache has at least
 	Experts int64 `json:"experts"` // of it: what routed experts have at most; 0: what the rest leaves
+	Prefill int64 `json:"prefill"` // of that: what prefill's strategy has at most; 0: all
 	Window  int64 `json:"window"`  // of it: what prompts in groups of layers take besides
 	RAM     int64 `json:"ram"`     // of the host; 0: not known, always enough
 }
@@ -31,7 +32,7 @@ func (b *Budget) kv(experts int64) int64 {
 }
 
 func (b *Budget) check() error {
-	for _, n := range []int64{b.VRAM, b.Fixed, b.KV, b.Experts, b.Window, b.RAM} {
+	for _, n := range []int64{b.VRAM, b.Fixed, b.KV, b.Experts, b.Prefill, b.Window, b.RAM} {
 		if n < 0 || n > bytesMost {
 			return fmt.Errorf("%w: a budget of %+v", ErrShape, *b)
 		}

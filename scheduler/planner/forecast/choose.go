@@ -144,6 +144,9 @@ func (x *chooser) prefill(s *strategy, groups int) Side {
 		return Side{Reason: reason}
 	}
 	room := x.room()
+	if x.b.Prefill > 0 {
+		room = min(room, int(min(int64(room), x.b.Prefill/x.s.ExpertCard)))
+	}
 	if groups > 0 && room < x.s.all() {
 		room = max(0, room-x.windows(layout{groups: groups}))
 	}

@@ -203,6 +203,21 @@ func TestWanted(t *testing.T) {
 	}
 }
 
+// TestPrefillShare: prefill has no more than it is given, decode the rest.
+func TestPrefillShare(t *testing.T) {
+	c := toy()
+	c.Rates.CPU.ReadGBps, c.Budget.Experts, c.Budget.Prefill = 4, 60e6, 21e6
+	c.Prefill, c.Decode = "static_pin", "hot_cached_static"
+	f, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 5 places and one pin a layer; four more of the hottest of each layer in the other 45.
+	if p, d := &f.Prefill.Prefill, &f.Decode.Decode; p.VRAM != 15e6 || p.Kept != 10 || d.Kept != 10+40 {
+		t.Errorf("prefill has %d bytes and keeps %d, decode keeps %d", p.VRAM, p.Kept, d.Kept)
+	}
+}
+
 // TestPrefillFirst: a card keeps layers for prompts although decode would have more of
 // the hottest experts.
 func TestPrefillFirst(t *testing.T) {
