@@ -1,8 +1,5 @@
 package forecast
 
-// beside is two things of which the longer one counts.
-func beside(card, other float64) float64 { return max(card, other) }
-
 // cpuOnly: rows go to the processors and come back, shared experts run meanwhile.
 func cpuOnly(c *calc, _ layout, m float64, few bool) Time { return split(c, layout{}, m, few) }
 
@@ -14,7 +11,7 @@ func split(c *calc, l layout, m float64, few bool) Time {
 	if len(cold) > 0 {
 		t.Host, t.HandOver = c.host(cold, m), c.handOver(cold, m)
 	}
-	t.Total = beside(t.Card, t.Host+t.HandOver)
+	t.Total = max(t.Card, t.Host+t.HandOver)
 	return t
 }
 
@@ -31,7 +28,7 @@ func chunked(c *calc, l layout, m float64, few bool) Time {
 	n := float64(c.s.Experts - l.kept)
 	shared, routed := c.shared(m, few), c.experts(c.picks, m)
 	t := Time{Card: shared + routed, Copies: c.copies(n, shared), Copied: n * float64(c.s.ExpertCard), Wanted: active(c.picks, m), Found: active(c.picks[:l.kept], m)}
-	t.Total = beside(t.Copies, shared) + routed
+	t.Total = max(t.Copies, shared) + routed
 	return t
 }
 
@@ -65,7 +62,7 @@ func fetch(c *calc, l layout, found, m float64, few bool) Time {
 	}
 	t.Copies = c.copies(n, t.Card)
 	last := min(1, n) / max(1, need) * c.experts(c.picks, m)
-	t.Total = t.HandOver + beside(t.Card, t.Copies+last)
+	t.Total = t.HandOver + max(t.Card, t.Copies+last)
 	return t
 }
 
