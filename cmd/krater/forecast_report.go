@@ -23,8 +23,8 @@ type planReport struct {
 	Experts    int64           `json:"expert_bytes"`
 	Work       forecast.Work   `json:"work"`
 	Prefill    string          `json:"prefill,omitempty"` // the chosen strategies
-	Flags      string          `json:"flags,omitempty"`   // for krater serve
 	Decode     string          `json:"decode,omitempty"`
+	Flags      string          `json:"flags,omitempty"` // for krater serve
 	kvToken    int64
 	made       *forecast.Forecast
 	Candidates []forecast.Candidate `json:"candidates"`

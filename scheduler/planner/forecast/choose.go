@@ -145,7 +145,7 @@ func (x *chooser) prefill(s *strategy, groups int) Side {
 	}
 	room := x.room()
 	if x.b.Prefill > 0 {
-		room = min(room, int(min(int64(room), x.b.Prefill/x.s.ExpertCard)))
+		room = int(min(int64(room), x.b.Prefill/x.s.ExpertCard))
 	}
 	if groups > 0 && room < x.s.all() {
 		room = max(0, room-x.windows(layout{groups: groups}))
