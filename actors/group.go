@@ -28,7 +28,10 @@ type groupNode struct {
 func (n *groupNode) receive(c *turn, m any) {
 	switch m := m.(type) {
 	case *msg.Batch:
-		n.run(c, m, n.group.First)
+		if !m.State.Repeated() && !m.Abandoned.Load() {
+			m.Walk = n.group.Walk(m.State, n.placed.parts(m))
+		}
+		n.run(c, m, true)
 	case *msg.Merged:
 		b := m.Batch
 		if !n.forget(b) {
@@ -38,22 +41,26 @@ func (n *groupNode) receive(c *turn, m any) {
 			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: m.Cause})
 			return
 		}
+		more := false
 		if !b.Abandoned.Load() {
 			n.placed.back(n.stream, b)
 			n.group.Combine(n.stream, b.State, m.Layer, b.Probe())
+			more = n.group.Next(n.stream, b.State, &b.Walk)
 		}
-		n.run(c, b, m.Layer+1)
+		n.run(c, b, more)
 	case *msg.Forget:
 		n.forget(m.Batch)
+		n.drain(m.Batch)
 		c.send(c.routes.schedule, &msg.Forgotten{Batch: m.Batch})
 	}
 }
 
-// run takes b through the layers from first on, until its end or until experts
-// have to be waited for.
-func (n *groupNode) run(c *turn, b *msg.Batch, first int) {
+// run takes b through the layers from where it is on its walk, if there are more, until
+// its end or until experts have to be waited for.
+func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 	st, probe, s := b.State, b.Probe(), b.On(n.stream)
-	for layer := first; layer < n.group.Last && !b.Abandoned.Load() && !st.Repeated(); layer++ {
+	for ; more && !b.Abandoned.Load() && !st.Repeated(); more = n.group.Next(s, st, &b.Walk) {
+		layer := b.Walk.Layer
 		n.group.Attend(s, st, layer, probe)
 		if !n.group.MoE(layer) {
 			continue
@@ -101,6 +108,13 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 	c.send(c.routes.splits[n.index], w)
 	n.group.Shared(n.stream, b.State, layer, b.Probe())
 	c.sent = 0
+}
+
+// drain waits for what is enqueued for a batch that was given up: it would write to
+// the state when the next batch has it. A broken device says so to whoever asks next.
+func (n *groupNode) drain(b *msg.Batch) {
+	n.placed.drain()
+	_ = b.On(n.stream).Synchronize()
 }
 
 // forget strikes b off the batches that wait; false if it was not there.

@@ -125,14 +125,29 @@ func TestMergeCountsParts(t *testing.T) {
 	}
 }
 
+// counted is a stream that counts who waits for it.
+type counted struct {
+	device.Stream
+	waits int
+}
+
+func (c *counted) Synchronize() error {
+	c.waits++
+	return nil
+}
+
 // TestGroupDropsWhatItForgot: the merge's answer for a batch that failed
-// meanwhile changes nothing.
+// meanwhile changes nothing, nor does what was enqueued for it.
 func TestGroupDropsWhatItForgot(t *testing.T) {
 	p := &post{}
 	c := solo(p, 1, 1)
 	b := msg.NewBatch(&stages.State{}, 1)
-	n := &groupNode{open: []*msg.Batch{b}}
+	s := &counted{}
+	n := &groupNode{open: []*msg.Batch{b}, stream: s}
 	n.receive(c, &msg.Forget{Batch: b})
+	if s.waits != 1 {
+		t.Errorf("%d waits for what is enqueued", s.waits)
+	}
 	n.receive(c, &b.Merged)
 	if !slices.Equal(p.to, []string{"schedule"}) || len(n.held()) != 0 {
 		t.Errorf("sent to %v, holds %d", p.to, len(n.held()))

@@ -27,8 +27,23 @@ func placedOn(p *placement.Placement) (*placed, error) {
 // fetch enqueues the copy of the rows that the host's experts may take; the
 // group then waits for it along with the router's choice.
 func (p *placed) fetch(s device.Stream, b *msg.Batch) {
-	if p != nil && p.Shares(b.State.T) {
+	if p != nil && p.Shares(b.State.Total()) {
 		b.Mirror.Fetch(s, b.State)
+	}
+}
+
+// parts are those of the model that all pieces of b pass one after the other.
+func (p *placed) parts(b *msg.Batch) []int {
+	if p == nil {
+		return nil
+	}
+	return p.Parts(b.State.Total())
+}
+
+// drain waits for the experts that the device has been given.
+func (p *placed) drain() {
+	if p != nil {
+		_ = p.Settle()
 	}
 }
 

@@ -304,13 +304,24 @@ func (n *scheduleNode) void(id uint64) {
 // whoever gets the batch works on another stream. With one it must not: what a device has
 // in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	if err := b.State.Fill(b.On(n.stream), plan); err != nil || b.Stream != nil {
+	err := fill(b.State, b.On(n.stream), plan)
+	if b.Stream != nil {
 		return err
 	}
-	if err := n.stream.Synchronize(); err != nil {
+	if err := n.stream.Synchronize(); err != nil { // after a fault too: the next batch overwrites what is copied
 		panic(err)
 	}
-	return nil
+	return err
+}
+
+// fill makes an error of a copy that the device refuses: only this batch is lost.
+func fill(st *stages.State, s device.Stream, plan *stages.Batch) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("inputs: %v", r)
+		}
+	}()
+	return st.Fill(s, plan)
 }
 
 // take uses a credit.

@@ -10,7 +10,10 @@ import (
 // Limits bounds what a step may hold; states, scratch memory, rope tables and
 // KV caches are allocated for it once.
 type Limits struct {
-	Tokens      int // rows of a batch
+	Tokens int // rows of a batch
+	// Window is the rows that layers work on at once; 0: all of a batch. A batch of more
+	// goes through them in pieces: State.Look.
+	Window      int
 	Seqs        int // spans of a batch
 	LogitRows   int // rows of logits of a batch; 0: Seqs
 	Blocks      int // blocks of the KV cache
@@ -23,13 +26,16 @@ type Limits struct {
 
 // For fills in defaults for a model and checks the rest.
 func (l Limits) For(cfg *model.Config) (Limits, error) {
-	if l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 {
-		return l, fmt.Errorf("%w: tokens %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",
-			ErrLimits, l.Tokens, l.Seqs, l.Blocks, l.BlockTokens, l.LogitRows, l.Context)
+	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 {
+		return l, fmt.Errorf("%w: tokens %d, window %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",
+			ErrLimits, l.Tokens, l.Window, l.Seqs, l.Blocks, l.BlockTokens, l.LogitRows, l.Context)
 	}
 	// Slots are int32.
 	if l.Blocks > math.MaxInt32/l.BlockTokens {
 		return l, fmt.Errorf("%w: %d blocks of %d tokens", ErrLimits, l.Blocks, l.BlockTokens)
+	}
+	if l.Window == 0 || l.Window > l.Tokens {
+		l.Window = l.Tokens
 	}
 	if l.LogitRows == 0 {
 		l.LogitRows = min(l.Seqs, l.Tokens)
@@ -42,6 +48,14 @@ func (l Limits) For(cfg *model.Config) (Limits, error) {
 		return l, fmt.Errorf("%w: context %d", ErrLimits, l.Context)
 	}
 	return l, nil
+}
+
+// LayerRows is the most rows that layers see at once.
+func (l Limits) LayerRows() int {
+	if l.Window == 0 {
+		return l.Tokens
+	}
+	return min(l.Window, l.Tokens)
 }
 
 // Slots is the number of rows of a layer's KV cache.

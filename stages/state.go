@@ -90,13 +90,13 @@ type shape struct {
 
 // shapes lists the matrices of v for batches within lim, but for those of the inputs.
 func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout) []shape {
-	t, h, e, k, n := lim.Tokens, cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
+	t, h, e, k, n := lim.LayerRows(), cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
 	rows, picked := device.RowType(l), n
 	if rows == tensor.F32 {
 		picked = 0 // Final has room for them
 	}
 	return []shape{
-		{&v.hidden, tensor.F32, t, h},
+		{&v.hidden, tensor.F32, lim.Tokens, h},
 		{&v.normed, rows, t, h},
 		{&v.delta, rows, t, h},
 		{&v.picked, tensor.F32, picked, h},
@@ -127,7 +127,7 @@ func StateBytes(cfg *model.Config, lim Limits, l device.Layout) int64 {
 		n += int64(x.rows) * int64(x.cols) * int64(x.dt.Size())
 	}
 	if lim.QuantGroup > 0 {
-		n += int64(device.QRowsBytes(lim.Tokens+lim.LogitRows, cfg.Hidden, lim.QuantGroup))
+		n += int64(device.QRowsBytes(lim.LayerRows()+lim.LogitRows, cfg.Hidden, lim.QuantGroup))
 	}
 	return n
 }
@@ -159,7 +159,7 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 		*x.m = m
 	}
 	if lim.QuantGroup > 0 {
-		if st.normed, err = device.AllocQRows(dev, lim.Tokens, cfg.Hidden, lim.QuantGroup); err == nil {
+		if st.normed, err = device.AllocQRows(dev, lim.LayerRows(), cfg.Hidden, lim.QuantGroup); err == nil {
 			st.final, err = device.AllocQRows(dev, lim.LogitRows, cfg.Hidden, lim.QuantGroup)
 		}
 		if err != nil {
@@ -167,7 +167,7 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 			return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
 		}
 	}
-	st.hostSide(lim.Tokens, cfg.MoE.Experts, cfg.MoE.Router.TopK)
+	st.hostSide(lim.LayerRows(), cfg.MoE.Experts, cfg.MoE.Router.TopK)
 	return st, nil
 }
 

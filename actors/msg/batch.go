@@ -9,6 +9,7 @@ import (
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/stages"
+	"krater/stages/group"
 	"krater/stages/offload"
 	"krater/stages/sample"
 )
@@ -43,6 +44,9 @@ type Batch struct {
 	// of the layer in hand that is the host's.
 	Mirror *offload.Mirror
 	Host   []device.ExpertRows
+
+	// Walk is where the batch is in the group that has it in hand.
+	Walk group.Walk
 
 	Work   Work   // the expert work of the layer in hand
 	Merged Merged // the answer to it

@@ -71,12 +71,12 @@ func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Stat
 
 // group runs the layers of a group.
 func (m *Model) group(g *group.Group, probe stages.Probe) error {
-	for layer := g.First; layer < g.Last; layer++ {
-		g.Attend(m.stream, m.state, layer, probe)
-		if !g.MoE(layer) {
+	for w, ok := g.Walk(m.state, m.place.Parts(m.state.T)), true; ok; ok = g.Next(m.stream, m.state, &w) {
+		g.Attend(m.stream, m.state, w.Layer, probe)
+		if !g.MoE(w.Layer) {
 			continue
 		}
-		if err := m.experts(g, layer, probe); err != nil {
+		if err := m.experts(g, w.Layer, probe); err != nil {
 			return err
 		}
 	}
@@ -87,7 +87,7 @@ func (m *Model) group(g *group.Group, probe stages.Probe) error {
 // the shared one to do.
 func (m *Model) experts(g *group.Group, layer int, probe stages.Probe) error {
 	st := m.state
-	if m.place.Shares(st.T) {
+	if m.place.Shares(st.Total()) {
 		m.mirror.Fetch(m.stream, st)
 	}
 	if err := m.stream.Synchronize(); err != nil { // the host reads the router's choice

@@ -6,7 +6,6 @@ package placement
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 
 	"krater/kernels/device"
@@ -27,9 +26,15 @@ type Options struct {
 	// Budget is bytes of the device for experts; 0: what it has left but for Reserve.
 	Budget  int64
 	Reserve int64
-	// Resident are the experts of each layer that has some that are to stay on the
-	// device; nil: all.
-	Resident [][]int32
+	// PrefillBudget is the part of it that prefill's strategy may take; 0: all of it.
+	// Decode has what is left.
+	PrefillBudget int64
+	// Heat [layer][expert] counts how often routers chose an expert, of the layers that have
+	// some; nil: nobody knows.
+	Heat [][]uint32
+	// Seen, if set, is told of the routed work of every layer that has experts, counted
+	// from 0, before it is divided. It must not keep the list nor take long.
+	Seen func(index int, work []dispatch.Rows)
 }
 
 // thresholdDefault is where reading an expert for the rows that chose it begins to
@@ -43,44 +48,39 @@ type Placement struct {
 	dev       device.Device
 	threshold int
 	setup     dispatch.Setup
+	index     map[int]int // of a layer, in setup.Layers
+	sides     [dispatch.Phases]*side
+	falls     []Fall
+	seen      func(index int, work []dispatch.Rows)
 
-	mu sync.Mutex // of what follows, and of the slots
-	// stream has all loads and all work of experts, so that a slot is never
-	// overwritten while somebody reads it.
-	stream   device.Stream
-	sides    [dispatch.Phases]*side
-	step     dispatch.Step
-	decision dispatch.Decision
-	part     []device.ExpertRows
-}
-
-// side is a strategy with its slots.
-type side struct {
-	strategy  dispatch.Strategy
-	start     dispatch.Start
+	mu        sync.Mutex // of what follows, and of the slots
 	residency *dispatch.Residency
-	first     int // of its slots, among the device's
+	line      line
+	step      dispatch.Step
+	decision  dispatch.Decision
+	part      []device.ExpertRows
+	stats     [dispatch.Phases]Stats
 }
 
 // New places the routed experts of parts, which were loaded with them in host
-// memory, and waits for the copies. The error names the strategy and the numbers
-// where they do not fit. parts stay the caller's; they are whole again after Close.
+// memory, and waits for the copies. Where a strategy does not fit, a smaller one takes
+// its place: Falls. parts stay the caller's; they are whole again after Close.
 func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*Placement, error) {
 	x, err := offload.New(dev, host, parts)
 	if err != nil {
 		return nil, err
 	}
-	p := &Placement{Experts: x, dev: dev, threshold: o.Threshold}
+	p := &Placement{Experts: x, dev: dev, threshold: o.Threshold, seen: o.Seen, index: map[int]int{}, residency: dispatch.NewResidency()}
 	if p.threshold == 0 {
 		p.threshold = thresholdDefault
 	}
-	layers := x.Layers()
-	p.setup = dispatch.Setup{Experts: max(1, parts.Config.MoE.Experts), Bytes: int64(max(1, x.SlotBytes())), Budget: o.budget(dev), Resident: o.Resident}
-	for _, l := range layers {
+	p.setup = dispatch.Setup{Experts: max(1, parts.Config.MoE.Experts), Bytes: int64(max(1, x.SlotBytes())), Budget: o.budget(dev), Heat: o.Heat}
+	for i, l := range x.Layers() {
 		p.setup.Layers = append(p.setup.Layers, int32(l))
+		p.index[l] = i
 	}
-	if p.stream, err = dev.NewStream(); err == nil {
-		err = p.begin(o)
+	if p.line, err = newLine(dev, x); err == nil {
+		err = p.begin(&o)
 	}
 	if err != nil {
 		x.Close()
@@ -117,50 +117,10 @@ func (o *Options) budget(dev device.Device) int64 {
 	return max(0, m.Total-m.Used-o.Reserve)
 }
 
-// begin starts both strategies; one that serves both phases has its slots once.
-func (p *Placement) begin(o Options) error {
-	left, slots := p.setup.Budget, 0
-	for phase, s := range [dispatch.Phases]dispatch.Strategy{o.Prefill, o.Decode} {
-		if s == nil {
-			return fmt.Errorf("no strategy for %s", dispatch.Phase(phase))
-		}
-		if phase > 0 && s.Name() == p.sides[0].strategy.Name() {
-			p.sides[phase] = p.sides[0]
-			continue
-		}
-		setup := p.setup
-		setup.Budget = left
-		start, err := s.Start(&setup)
-		if err != nil {
-			return fmt.Errorf("%s: %w", dispatch.Phase(phase), err)
-		}
-		if left != dispatch.Unlimited {
-			left -= int64(start.Slots) * p.setup.Bytes
-		}
-		p.sides[phase] = &side{strategy: s, start: start, residency: dispatch.NewResidency(&start), first: slots}
-		slots += start.Slots
-		if err := p.load(p.sides[phase]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// load makes the slots of a side and fills them.
-func (p *Placement) load(s *side) error {
-	if err := p.Room(s.start.Slots); err != nil {
-		return err
-	}
-	const piece = 64 // what is enqueued stays bounded
-	for loads := range slices.Chunk(s.start.Loads, piece) {
-		if err := p.enqueue(s, loads); err != nil {
-			return err
-		}
-		if err := p.stream.Synchronize(); err != nil {
-			return err
-		}
-	}
-	return nil
+// Close gives the slots back and the groups their experts. Nothing may run on them.
+func (p *Placement) Close() {
+	p.line.drain()
+	p.Experts.Close()
 }
 
 // Phase is that of a batch of so many rows.
@@ -173,51 +133,89 @@ func (p *Placement) Phase(rows int) dispatch.Phase {
 
 // Shares tells whether Run may leave work of a batch of so many rows to the host, so
 // that Mirror.Fetch has to be enqueued before the router's choice is waited for.
-func (p *Placement) Shares(rows int) bool { return p.sides[p.Phase(rows)].start.Host[p.Phase(rows)] }
+func (p *Placement) Shares(rows int) bool {
+	phase := p.Phase(rows)
+	return p.sides[phase].settled.Start.Host[phase]
+}
+
+// Parts are the layers at which a part of the model begins that all pieces of a batch of
+// so many rows have to pass before any goes on (group.Walk); nil: there is one.
+func (p *Placement) Parts(rows int) []int {
+	if p.Phase(rows) != dispatch.Prefill {
+		return nil
+	}
+	return p.sides[dispatch.Prefill].parts
+}
 
 // Run decides where the routed work of a layer is done, enqueues the device's part
 // with the copies it needs, and appends what is left to the host to list, in the
 // work's order. s is the stream of g, synchronised since Attend; what is enqueued
-// on it afterwards comes after the device's part.
+// on it afterwards comes after the device's part. A device that refuses a copy or an
+// operator panics; what lies where is known then, and the batch is lost.
 func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer int, work, list []device.ExpertRows) ([]device.ExpertRows, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	side := p.decide(layer, st.T, work)
-	if len(p.decision.Waves) > 0 {
-		for _, w := range p.decision.Waves {
-			side.residency.Load(w.Loads)
-			if err := p.enqueue(side, w.Loads); err != nil {
-				return list, err
-			}
-			p.part = pick(p.part[:0], work, w.Work)
-			g.Experts(p.stream, st, layer, p.part)
+	phase := p.decide(layer, st.Total(), work)
+	p.stats[phase].count(&p.step, &p.decision)
+	for i := range p.decision.Waves {
+		w := &p.decision.Waves[i]
+		if err := p.load(w.Loads, &p.stats[phase]); err != nil {
+			return list, err
 		}
-		s.Wait(p.stream.Record())
+		if len(w.Work) == 0 {
+			continue
+		}
+		p.part = pick(p.part[:0], work, w.Work)
+		p.line.compute(p.residency, &p.step, w.Work, func(s device.Stream) { g.Experts(s, st, layer, p.part) })
+	}
+	if p.line.worked {
+		s.Wait(p.line.work.Record())
+		p.line.worked = false
 	}
 	return pick(list, work, p.decision.Host), nil
 }
 
 // decide fills p.decision for the routed work of a layer, of a batch of so many rows.
-func (p *Placement) decide(layer, rows int, work []device.ExpertRows) *side {
+func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.Phase {
 	phase := p.Phase(rows)
 	s := p.sides[phase]
 	in := &p.step
-	*in = dispatch.Step{Setup: &p.setup, Layer: int32(layer), Phase: phase, Work: in.Work[:0], Residency: s.residency}
+	*in = dispatch.Step{Setup: &p.setup, Start: &s.settled.Start, First: s.first, Index: p.index[layer], Phase: phase, Work: in.Work[:0], Residency: p.residency}
 	for _, w := range work {
 		in.Work = append(in.Work, dispatch.Rows{Expert: w.Expert, Rows: int32(len(w.Assign))})
 	}
-	s.strategy.Decide(&p.decision, in)
-	return s
+	if p.seen != nil {
+		p.seen(in.Index, in.Work)
+	}
+	s.settled.Decide(&p.decision, in)
+	return phase
 }
 
-// enqueue enqueues copies to slots of a side.
-func (p *Placement) enqueue(s *side, loads []dispatch.Load) error {
-	for _, l := range loads {
-		if err := p.Load(p.stream, s.first+int(l.Slot), int(l.Layer), int(l.Expert)); err != nil {
+// load enqueues copies, the experts of one layer after those of another.
+func (p *Placement) load(loads []dispatch.Load, s *Stats) error {
+	for len(loads) > 0 {
+		n := 1
+		for n < len(loads) && loads[n].Layer == loads[0].Layer {
+			n++
+		}
+		done, err := p.line.load(p.residency, loads[:n])
+		s.Copies += int64(done)
+		s.CopiedBytes += int64(done) * p.setup.Bytes
+		if err != nil {
 			return err
 		}
+		loads = loads[n:]
 	}
 	return nil
+}
+
+// Settle waits for the device's part of all that was run: a batch that is given up leaves
+// nothing behind that still reads or writes its memory.
+func (p *Placement) Settle() error {
+	p.mu.Lock()
+	e := p.line.work.Record()
+	p.mu.Unlock()
+	return e.Wait()
 }
 
 // pick appends the items of work that index names.

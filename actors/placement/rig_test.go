@@ -18,6 +18,7 @@ import (
 	"krater/stages/drive"
 	"krater/stages/load"
 	"krater/stages/model"
+	"krater/stages/offload"
 	"krater/stages/weights"
 	"krater/stages/weights/quant"
 )
@@ -185,6 +186,34 @@ func (s *source) quantised(t testing.TB, host device.Device, bits, group int) fu
 		}
 	}
 	return func(layer int) []device.QExpert { return layers[layer] }
+}
+
+// heat is made-up counts of every layer that has experts; other seeds, other counts.
+func (s *source) heat(seed int) (heat [][]uint32) {
+	for layer := range s.cfg.Layers {
+		if !s.cfg.MoELayer(layer) {
+			continue
+		}
+		counts := make([]uint32, s.cfg.MoE.Experts)
+		for e := range counts {
+			counts[e] = uint32((e*7 + layer*5 + seed) % 11)
+		}
+		heat = append(heat, counts)
+	}
+	return heat
+}
+
+// slotBytes is the size of an expert on the device.
+func (s *source) slotBytes(t testing.TB, host *cpu.Device, o load.Options) int64 {
+	t.Helper()
+	d := simulated(t, hostsim.Options{CPU: host})
+	o.Routed = host
+	x, err := offload.New(d, host, s.on(t, d, o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	return int64(x.SlotBytes())
 }
 
 // strategy finds one by name.

@@ -13,10 +13,11 @@ import (
 	"krater/kernels/hostsim"
 	"krater/scheduler"
 	"krater/stages/compare"
+	"krater/stages/offload"
 )
 
 // shared starts the actors over the golden's model on d, its experts placed.
-func (s *source) shared(t testing.TB, d *hostsim.Device, host *cpu.Device, o placement.Options, inline bool) *actors.Pipeline {
+func (s *source) shared(t testing.TB, d *hostsim.Device, host offload.Host, o placement.Options, inline bool) *actors.Pipeline {
 	t.Helper()
 	lo := pipelined
 	lo.Routed = host
@@ -62,17 +63,20 @@ func TestPipelineOnTwoDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := ask(t, plain(t, host, s.on(t, host, pipelined)), s.cfg.Vocab, 5, 12)
-	some := [][]int32{{0, 3, 5, 6}, {1, 2, 9, 12, 15}}
+	expert := s.slotBytes(t, host, pipelined)
 	for _, x := range []struct {
 		prefill, decode string
-		resident        [][]int32
+		slots           int64 // that the budget holds; 0: without a bound
 		async, inline   bool
 		nodes           bool // of the host: two
 	}{
-		{"cpu_only", "cpu_only", nil, false, false, false}, {"cpu_only", "cpu_only", nil, true, true, false},
-		{"persistent", "persistent", nil, false, false, false}, {"persistent", "persistent", some, false, false, false},
-		{"persistent", "cpu_only", some, true, false, false}, {"persistent", "persistent", some, false, true, false},
-		{"cpu_only", "cpu_only", nil, false, false, true}, {"persistent", "persistent", some, true, false, true},
+		{"cpu_only", "cpu_only", 0, false, false, false}, {"cpu_only", "cpu_only", 0, true, true, false},
+		{"persistent", "persistent", 0, false, false, false}, {"hot_cached_static", "hot_cached_static", 9, false, false, false},
+		{"hot_cached_static", "cpu_only", 9, true, false, false}, {"hot_cached_static", "hot_cached_static", 9, false, true, false},
+		{"cpu_only", "cpu_only", 0, false, false, true}, {"hot_cached_static", "hot_cached_static", 9, true, false, true},
+		{"chunked", "chunked", 5, false, false, false}, {"active_only", "lru", 12, true, false, false},
+		{"layer_grouped:2:1", "hot_cached_static", 24, false, false, true}, {"layer_grouped", "static_pin", 40, true, true, false},
+		{"lru", "weighted_pin", 9, false, false, false},
 	} {
 		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
 			host := host
@@ -81,7 +85,8 @@ func TestPipelineOnTwoDevices(t *testing.T) {
 			}
 			d := simulated(t, hostsim.Options{CPU: host, Async: x.async})
 			p := s.shared(t, d, host, placement.Options{
-				Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 9, Resident: x.resident,
+				Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 9, Heat: s.heat(1),
+				Budget: x.slots * expert, PrefillBudget: x.slots * expert * 2 / 3,
 			}, x.inline)
 			equal(t, want, ask(t, p, s.cfg.Vocab, 5, 12))
 			r, err := compare.Run(p, s.cfg, g, compare.Weights(s.set), compare.Options{Chunk: 7, Batch: 3})
@@ -115,11 +120,11 @@ func TestPipelineOnTwoDevices(t *testing.T) {
 func TestPipelineOnTwoDevicesAfterFault(t *testing.T) {
 	host := processor(t)
 	s := open(t, golden)
-	some := [][]int32{{0, 3, 5, 6}, {1, 2, 9, 12, 15}}
+	some := 9 * s.slotBytes(t, host, pipelined)
 	for _, nth := range []int64{1, 2, 5, 17, 40} {
 		for _, kind := range []hostsim.Kind{hostsim.Operator, hostsim.Copy} {
 			d := simulated(t, hostsim.Options{CPU: host})
-			p := s.shared(t, d, host, placement.Options{Prefill: strategy(t, "persistent"), Decode: strategy(t, "persistent"), Resident: some}, false)
+			p := s.shared(t, d, host, placement.Options{Prefill: strategy(t, "hot_cached_static"), Decode: strategy(t, "hot_cached_static"), Budget: some}, false)
 			gw := s.gateway(t, p)
 			d.Fail(kind, nth)
 			if ids, err := generate(gw, []int32{1, 2, 3}, 50); err == nil {

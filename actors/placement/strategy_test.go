@@ -33,29 +33,31 @@ func (s swap) Decide(out *dispatch.Decision, in *dispatch.Step) {
 	out.Host = append(out.Host, int32(last))
 	// The slots are taken in turn from a place that depends on the layer, so that
 	// what is there is another one's now and then.
-	at := int32(in.Layer)
+	at := in.Layer()
 	gone := map[dispatch.Key]bool{}
 	lies := map[int32]dispatch.Key{}
 	for e := range in.Setup.Experts {
 		for _, l := range in.Setup.Layers {
 			k := dispatch.Key{Layer: l, Expert: int32(e)}
 			if slot, ok := in.Residency.Slot(k); ok {
-				lies[slot] = k
+				lies[slot-in.First] = k
 			}
 		}
 	}
 	for i := range last {
-		k := dispatch.Key{Layer: in.Layer, Expert: in.Work[i].Expert}
+		k := dispatch.Key{Layer: in.Layer(), Expert: in.Work[i].Expert}
 		w := dispatch.Wave{Work: []int32{int32(i)}}
 		if _, ok := in.Residency.Slot(k); !ok || gone[k] {
 			at = (at + 1) % int32(s.slots)
 			gone[lies[at]] = true
 			lies[at] = k
-			w.Loads = []dispatch.Load{{Slot: at, Key: k}}
+			w.Loads = []dispatch.Load{{Slot: in.First + at, Key: k}}
 		}
 		out.Waves = append(out.Waves, w)
 	}
 }
+
+func (s swap) Smaller(*dispatch.Setup) dispatch.Strategy { return nil }
 
 // TestWavesWithLoads: experts that come and go while a batch runs change no bit,
 // with slots of two strategies side by side.

@@ -20,6 +20,8 @@ type benchCmd struct {
 	Engine  benchEngineCmd  `cmd:"" default:"withargs" help:"Answers through the actors; what bench alone does."`
 	Kernels benchKernelsCmd `cmd:"" help:"The integer kernels as a share of what memory gives; with --device cuda the operators of a GPU, checked too."`
 	Model   benchModelCmd   `cmd:"" help:"Decode, prefill and the time of every stage of a model."`
+
+	Strategies benchStrategiesCmd `cmd:"" help:"Every way to share experts between processor and rank, side by side: times of a described card, bytes copied, hits."`
 }
 
 type benchEngineCmd struct {

@@ -34,6 +34,7 @@ func (f *engineFlags) settle(w io.Writer) (card, error) {
 		fmt.Fprintf(w, "krater: --device cuda: %v; running on the processor\n", err)
 		f.Device, f.VRAM, f.ExpertVRAM = "cpu", 0, 0
 		f.PrefillStrategy, f.DecodeStrategy = auto, auto
+		f.ExpertDivisor, f.CacheStrategy, f.NoGPUDecode, f.PrefillExpertVRAM = -1, "", false, 0
 		return nil, nil
 	}
 	if err != nil {

@@ -23,6 +23,8 @@ type doctorReport struct {
 	Plan    *planner.Plan    `json:"plan"`
 	Fits    bool             `json:"fits"`
 	Machine *machine.Machine `json:"machine"`
+	// Strategies is what krater plan recommends for the machine's card, "" without one.
+	Strategies string `json:"strategies,omitempty"`
 }
 
 // Run implements the command: it looks at the machine and at the model's config
@@ -50,6 +52,11 @@ func (c *doctorCmd) Run(e *env) error {
 		return err
 	}
 	r := &doctorReport{Model: src.name, Checks: o.checks(&c.engineFlags, c.Model), Plan: o.plan, Fits: o.plan.Fits(), Machine: o.machine}
+	with := *o.machine
+	if gpu != nil { // the bus may be hidden from a container
+		with.GPUs = []machine.GPU{{Name: gpu.Describe()}}
+	}
+	r.Strategies = advice(src.name, cfg, &c.engineFlags, &with, l.card)
 	if c.JSON {
 		enc := json.NewEncoder(e.out)
 		enc.SetIndent("", "  ")
@@ -80,5 +87,8 @@ func (r *doctorReport) print(out io.Writer) error {
 		return err
 	}
 	_, err := fmt.Fprintf(out, "\n%s needs\n\n%s\n", r.Model, r.Plan)
+	if err == nil && r.Strategies != "" {
+		_, err = fmt.Fprintf(out, "\n%s\n", r.Strategies)
+	}
 	return err
 }

@@ -65,6 +65,14 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 		return nil, err
 	}
 	look.pools = look.poolCount(f)
+	if err := look.add(cfg, f, s.size("tokenizer.json")); err != nil || !look.rank.streams() || f.PrefillPass != 0 {
+		return look, err
+	}
+	f.PrefillPass = passChunks * f.PrefillChunk // known only now: batches take more memory
+	if look.options, err = loadOptions(cfg, f, l, free); err != nil {
+		return nil, err
+	}
+	look.promised = 0
 	return look, look.add(cfg, f, s.size("tokenizer.json"))
 }
 
@@ -103,11 +111,9 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 		put(layers, name, detail, bytes)
 		o.promised = planner.Add(o.promised, bytes)
 	}
-	var experts int64
 	for _, n := range o.needs {
 		switch {
 		case n.Part == load.Experts && f.onRank():
-			experts = n.Bytes
 			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
 		case n.Part == load.Scratch && !f.onCard(): // a bound, not an allocation
 			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
@@ -123,12 +129,10 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 	if !f.onRank() && !f.onCard() {
 		promise("rows of pools", detail, near)
 	} else if f.onRank() {
-		if o.rank, err = f.choose(experts, o.promised); err != nil {
+		if o.rank, err = f.choose(cfg, o.options.Precision, o.promised); err != nil {
 			return err
 		}
-		if o.rank.resident() {
-			promise("resident experts", o.rank.String(), experts)
-		}
+		promise("experts on it", o.rank.String(), o.rank.bytes())
 		put(memoryName, "rows of pools", detail, near)
 		put(memoryName, "rows beside the rank", count(f.depth(), "batch"), int64(f.depth())*offload.MirrorBytes(cfg, lim))
 		put(memoryName, "simulated rank", "the memory of "+rankName, o.promised)

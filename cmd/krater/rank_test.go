@@ -46,11 +46,16 @@ func TestRankRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"no memory of its own":                          {"run", "--vram", "1GiB", "Hello"},
 		"has only cpu_only":                             {"run", "--decode-strategy", "persistent", "Hello"},
-		"layer_grouped":                                 {"run", "--device", "hostsim", "--prefill-strategy", "layer_grouped", "Hello"},
+		"want 2 to 32767":                               {"run", "--device", "hostsim", "--prefill-strategy", "layer_grouped:1", "Hello"},
+		"--expert-divisor -2":                           {"run", "--device", "hostsim", "--expert-divisor=-2", "Hello"},
+		"--cache-strategy: no such strategy":            {"run", "--device", "hostsim", "--cache-strategy", "fast", "Hello"},
+		"another flag says lru":                         {"run", "--device", "hostsim", "--cache-strategy", "lru", "--decode-strategy", "chunked", "Hello"},
+		"another flag says chunked":                     {"run", "--device", "hostsim", "--expert-divisor", "0", "--prefill-strategy", "lru", "Hello"},
+		"another flag says cpu_only":                    {"run", "--device", "hostsim", "--no-gpu-decode", "--decode-strategy", "lru", "Hello"},
+		"--prefill-pass -1":                             {"run", "--device", "hostsim", "--prefill-pass=-1", "Hello"},
 		"there are 1 cpu_only":                          {"run", "--device", "hostsim", "--decode-strategy", "fastest", "Hello"},
 		"DOES NOT FIT: over 95 % of 1.0 MiB":            {"run", "--device", "hostsim", "--vram", "1MiB", "Hello"},
 		"4194304 bytes asked, 131072 of 1048576 in use": {"run", "--device", "hostsim", "--vram", "1MiB", "--force", "Hello"},
-		"persistent":                                    {"run", "--device", "hostsim", "--expert-vram", "1KiB", "--prefill-strategy", "persistent", "--decode-strategy", "persistent", "Hello"},
 		"--gpu-prefill-threshold 0":                     {"run", "--device", "hostsim", "--gpu-prefill-threshold", "0", "Hello"},
 		"measures the processor":                        {"bench", "--device", "hostsim"},
 	} {
@@ -88,7 +93,7 @@ func TestStrategiesTakeEffect(t *testing.T) {
 	if moved.BytesUp <= still.BytesUp || moved.BytesDown <= still.BytesDown {
 		t.Errorf("copied up %d and down %d bytes, with resident experts %d and %d", moved.BytesUp, moved.BytesDown, still.BytesUp, still.BytesDown)
 	}
-	if small, _ := answer("--vram", "60MiB"); small.look.rank.resident() {
+	if small, _ := answer("--vram", "60MiB"); !small.look.rank.here() {
 		t.Error("experts stay on a rank that has no room for them")
 	}
 }

@@ -141,7 +141,7 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 	}
 	lim := s.parts.Limits
 	if s.place != nil {
-		log.Info().Str("device", s.rank().Name()).Str("experts", s.look.rank.String()).Msg("experts placed")
+		log.Info().Str("device", s.rank().Name()).Str("experts", s.whereExperts()).Msg("experts placed")
 	}
 	log.Info().Str("device", s.rank().Name()).Str("kernels", s.dev.Choices().String()).Int("threads", s.dev.Team().Threads()).
 		Int64("weight_bytes", s.parts.WeightBytes).Int("kv_tokens", lim.Blocks*lim.BlockTokens).Int("context", lim.Context).Msg("model loaded")

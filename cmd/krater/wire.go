@@ -124,6 +124,7 @@ type session struct {
 	parts *load.Parts
 	look  *outlook
 	sim   *hostsim.Device      // the rank's, nil: the processor or card
+	rates hostsim.Rates        // of it; zero: nothing takes time
 	card  card                 // the GPU that the layers are on, if they are
 	place *placement.Placement // of its experts
 
@@ -222,7 +223,7 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 	case s.card != nil:
 		err = s.loadOnCard(o)
 	case s.sim != nil:
-		err = s.loadOnRank(f, o)
+		err = s.loadOnRank(f, o, r)
 	default:
 		s.parts, err = load.Model(s.operators(), s.cfg, s.set, o)
 	}
@@ -318,8 +319,12 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 	if err != nil {
 		return load.Options{}, err
 	}
+	window := 0
+	if f.pass(l) > f.PrefillChunk {
+		window, tokens = tokens, f.pass(l)+f.MaxSeqs
+	}
 	return load.Options{
-		Limits:    stages.Limits{Tokens: tokens, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens},
+		Limits:    stages.Limits{Tokens: tokens, Window: window, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens},
 		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv, Precision: precision, Layout: f.layout(),
 	}, nil
 }
@@ -358,10 +363,15 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 	if err != nil {
 		return nil, err
 	}
+	chunk, share := f.PrefillChunk, f.PrefillShare
+	if lim := s.parts.Limits; lim.Window < lim.Tokens {
+		// What a pass copies is paid by all its prompts, so as many as there are go along.
+		chunk, share = lim.Tokens-f.MaxSeqs, lim.Tokens-f.MaxSeqs
+	}
 	return actors.Start(s.rank(), s.parts, actors.Options{
 		Blueprint: actors.Blueprint{Groups: groups, Pools: s.look.pools, Depth: f.depth()},
 		Scheduler: scheduler.Config{
-			PrefillChunk: f.PrefillChunk, PrefillShare: f.PrefillShare, MaxQueue: f.MaxQueue,
+			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue,
 		},
 		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.place, HeatSample: s.heatSample,
 	})

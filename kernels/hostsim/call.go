@@ -31,6 +31,12 @@ func (d *Device) call(op string, s device.Stream) *call {
 	case !ok || own.dev != d:
 		c.refuse("the stream belongs to %s, the operator to %s", s.Device().Name(), d.name)
 	}
+	d.mu.Lock()
+	refused := d.hit(Refusal)
+	d.mu.Unlock()
+	if refused {
+		panic(fmt.Errorf("%s: %s: %w", d.name, op, ErrRefused))
+	}
 	return c
 }
 

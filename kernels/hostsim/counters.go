@@ -67,13 +67,15 @@ const (
 	Operator Kind = iota
 	Copy          // in either direction, Wrap included
 	Allocation
+	Refusal // of an operator or copy, Wrap not included
 	kinds
 )
 
 // Fail makes the n-th use of a kind from now on fail, the next one with n = 1; 0
 // takes that back. A failed operator or copy breaks the device for good, as a
 // fault does on a graphics card: it shows when somebody waits. A failed
-// allocation is ErrOutOfMemory and does not stay.
+// allocation is ErrOutOfMemory and does not stay. What is refused panics with
+// ErrRefused when it is to be enqueued; the device and what else is enqueued stay whole.
 func (d *Device) Fail(k Kind, n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

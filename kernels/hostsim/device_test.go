@@ -348,3 +348,43 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusal: what is refused panics at once, and everything else goes on.
+func TestRefusal(t *testing.T) {
+	d := simulated(t, Options{})
+	s := newStream(t, d)
+	m := put(t, d, tensor.F32, 1, 1, []float32{1})
+	d.Fail(Refusal, 2)
+	refused := 0
+	for range 3 {
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					if err, ok := r.(error); !ok || !errors.Is(err, ErrRefused) || err.Error() != "hostsim: Add: refused" {
+						t.Errorf("panics with %v", r)
+					}
+					refused++
+				}
+			}()
+			d.Add(s, m, m)
+		}()
+	}
+	if err := s.Synchronize(); err != nil || refused != 1 {
+		t.Fatalf("%d refused, then %v", refused, err)
+	}
+	if got := m.Buf.(*buffer).inner.Host(); !bytes.Equal(got, kerneltest.Bytes([]float32{4})) {
+		t.Errorf("memory is %v", got)
+	}
+	d.Fail(Refusal, 1)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a copy was not refused")
+			}
+		}()
+		s.CopyIn(m, make([]byte, 4))
+	}()
+	if d.Err() != nil {
+		t.Error(d.Err())
+	}
+}

@@ -11,8 +11,10 @@ func (cpuOnly) Start(s *Setup) (Start, error) {
 }
 
 func (cpuOnly) Decide(out *Decision, in *Step) {
-	out.reset(0)
+	out.reset()
 	for i := range in.Work {
 		out.Host = append(out.Host, int32(i))
 	}
 }
+
+func (cpuOnly) Smaller(*Setup) Strategy { return nil }

@@ -4,10 +4,10 @@
 // decisions out owns streams, memory and the Residency, which it keeps up to date
 // by the loads it has enqueued.
 //
-//	start, err := strategy.Start(&setup)    // once: room, and what to load
-//	residency := NewResidency(&start)
-//	strategy.Decide(&decision, &step)       // for each layer of each batch
-//	residency.Load(wave.Loads)              // for each wave, in order
+//	settled, err := Settle(strategy, &setup)   // once: room, and what to load
+//	first := residency.Add(&settled.Start)
+//	strategy.Decide(&decision, &step)          // for each layer of each batch
+//	residency.Apply(&decision, &step)          // or wave by wave, in order
 //
 // Every strategy gives the same bits where both places keep experts in the same
 // precision: rows of experts are summed by rank, whoever computed them.
@@ -47,9 +47,12 @@ type Setup struct {
 	Experts int     // of each layer
 	Bytes   int64   // of an expert on the device, the largest
 	Budget  int64   // bytes of the device for experts; Unlimited: no bound
-	// Resident are the experts of each of Layers that are to stay on the device,
-	// where a strategy keeps a part of them there; nil: all.
-	Resident [][]int32
+	// Heat [layer][expert], layers as in Layers, counts how often a router chose an
+	// expert. nil: nobody knows; then the first experts by id count as the hottest, in
+	// every layer alike.
+	Heat [][]uint32
+	// Kept lie on the device for good without the strategy's doing.
+	Kept []Key
 }
 
 // Load is a copy of an expert to a slot: a place on the device for one expert.
@@ -58,10 +61,20 @@ type Load struct {
 	Key
 }
 
-// Start is what a strategy wants before the first step.
+// Place is neighbouring slots: First to First+Slots-1.
+type Place struct{ First, Slots int32 }
+
+// Start is what a strategy wants before the first step. Its slots are counted from 0.
 type Start struct {
 	Slots int    // on the device, Setup.Bytes each
-	Loads []Load // into them
+	Loads []Load // into them; these experts stay
+	// Places, by index in Setup.Layers, are where waves load the experts of a layer to;
+	// one without slots: nowhere. Two of them are the same or share no slot.
+	Places []Place
+	// Parts are indices in Setup.Layers, the first 0, at which another part of the model
+	// begins. All rows of a prefill, in however many pieces, go through the layers of a
+	// part before any goes on: what was loaded for the part serves all. nil: one part.
+	Parts []int
 	// Host tells for each phase whether Decide may leave work to the host: then
 	// the rows experts take are worth copying along with the router's choice.
 	Host [Phases]bool
@@ -76,10 +89,22 @@ type Rows struct {
 // Step is the routed work of a layer.
 type Step struct {
 	Setup     *Setup
-	Layer     int32
+	Start     *Start // what the strategy's Start gave for Setup
+	First     int32  // of its slots, among those of the residency
+	Index     int    // of the layer, in Setup.Layers
 	Phase     Phase
 	Work      []Rows // no expert twice
 	Residency *Residency
+}
+
+// Layer is the step's layer, of the model.
+func (in *Step) Layer() int32 { return in.Setup.Layers[in.Index] }
+
+// place is where experts of a layer are loaded to, among the slots of the residency.
+func (in *Step) place(index int) Place {
+	p := in.Start.Places[index]
+	p.First += in.First
+	return p
 }
 
 // Decision divides Step.Work, which it names by index. Its memory is used again.
@@ -89,32 +114,56 @@ type Decision struct {
 	// while the work of former ones runs that uses other slots. One without work
 	// loads for later layers.
 	Waves []Wave
+
+	hits, misses []int32  // of Step.Work, while a decision is made
+	order        []int32  // slots to be overwritten
+	wanted       []uint64 // a bit an expert
 }
 
-// Wave is work whose experts are all on the device after Loads.
+// Wave is work whose experts are all on the device after Loads. Slots are those of the
+// residency.
 type Wave struct {
 	Loads []Load
 	Work  []int32
 }
 
-// reset makes d empty, with room for waves.
-func (d *Decision) reset(waves int) {
-	d.Host = d.Host[:0]
-	d.Waves = slices.Grow(d.Waves[:0], waves)[:waves]
-	for i := range d.Waves {
-		d.Waves[i].Loads, d.Waves[i].Work = d.Waves[i].Loads[:0], d.Waves[i].Work[:0]
+// reset makes d empty.
+func (d *Decision) reset() {
+	d.Host, d.Waves = d.Host[:0], d.Waves[:0]
+	d.hits, d.misses, d.order = d.hits[:0], d.misses[:0], d.order[:0]
+}
+
+// wave adds an empty one.
+func (d *Decision) wave() *Wave {
+	n := len(d.Waves)
+	d.Waves = slices.Grow(d.Waves, 1)[:n+1]
+	w := &d.Waves[n]
+	w.Loads, w.Work = w.Loads[:0], w.Work[:0]
+	return w
+}
+
+// split sorts the work of a step into what is there and what is not.
+func (d *Decision) split(in *Step) {
+	for i, w := range in.Work {
+		if _, ok := in.Residency.Slot(Key{in.Layer(), w.Expert}); ok {
+			d.hits = append(d.hits, int32(i))
+		} else {
+			d.misses = append(d.misses, int32(i))
+		}
 	}
 }
 
 // Strategy is one way to decide. It has no state: equal arguments give equal
 // decisions.
 type Strategy interface {
-	// Name is as in Parse.
+	// Name is as in Parse, with its number.
 	Name() string
 	// Start checks s and plans what is done once. It fails with the numbers
 	// (ErrNoRoom) when the budget is too small.
 	Start(s *Setup) (Start, error)
-	// Decide fills out. The step's setup must have passed Start, and its residency
-	// is read only.
+	// Decide fills out. The step's residency is read only.
 	Decide(out *Decision, in *Step)
+	// Smaller is what takes its place where there is no room for it; nil: nothing needs
+	// less.
+	Smaller(s *Setup) Strategy
 }

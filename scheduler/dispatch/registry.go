@@ -13,55 +13,83 @@ type entry struct {
 }
 
 // registry has every strategy under its number, from 1 on; a number keeps its
-// strategy. Those without one are not part of this version.
+// strategy.
 var registry = [...]entry{
 	{"cpu_only", cpuOnly{}},
-	{"chunked", nil},
-	{"active_only", nil},
-	{"static_pin", nil},
-	{"weighted_pin", nil},
-	{"lru", nil},
+	{"chunked", chunked{}},
+	{"active_only", activeOnly{}},
+	{"static_pin", staticPin{}},
+	{"weighted_pin", weightedPin{}},
+	{"lru", lru{}},
 	{"persistent", persistent{}},
-	{"layer_grouped", nil},
-	{"hot_cached_static", nil},
+	{"layer_grouped", layerGrouped{buffers: 2}},
+	{"hot_cached_static", hotCachedStatic{}},
 }
 
-// All gives the strategies there are, by number.
+// All gives the strategies, by number.
 func All() []Strategy {
 	var all []Strategy
 	for _, r := range registry {
-		if r.strategy != nil {
-			all = append(all, r.strategy)
-		}
+		all = append(all, r.strategy)
 	}
 	return all
 }
 
-// Names lists the strategies there are as "1 cpu_only", by number.
+// Names lists the strategies as "1 cpu_only", by number.
 func Names() []string {
 	var names []string
 	for i, r := range registry {
-		if r.strategy != nil {
-			names = append(names, fmt.Sprintf("%d %s", i+1, r.name))
-		}
+		names = append(names, fmt.Sprintf("%d %s", i+1, r.name))
 	}
 	return names
 }
 
-// Parse finds a strategy by its name or number. ErrUnknown lists what there is.
+// Parse finds a strategy by its name or number: "lru", "6". layer_grouped may have its
+// number of groups behind it, "layer_grouped:4", and the number of staging buffers, 2
+// unless it says 1: "layer_grouped:4:1". ErrUnknown lists what there is.
 func Parse(text string) (Strategy, error) {
 	name, argument, has := strings.Cut(text, ":")
 	i := slices.IndexFunc(registry[:], func(e entry) bool { return e.name == name })
 	if n, err := strconv.Atoi(name); i < 0 && err == nil && n >= 1 && n <= len(registry) {
 		i = n - 1
 	}
-	switch {
-	case i < 0:
+	if i < 0 {
 		return nil, fmt.Errorf("%w: %q: there are %s", ErrUnknown, text, strings.Join(Names(), ", "))
-	case registry[i].strategy == nil:
-		return nil, fmt.Errorf("%w in this version: %s: there are %s", ErrUnknown, registry[i].name, strings.Join(Names(), ", "))
-	case has:
+	}
+	s := registry[i].strategy
+	if _, grouped := s.(layerGrouped); has && grouped {
+		return parseGroups(argument)
+	}
+	if has {
 		return nil, fmt.Errorf("%w: %s takes no number, got %q", ErrUnknown, registry[i].name, argument)
 	}
-	return registry[i].strategy, nil
+	return s, nil
+}
+
+// parseGroups reads the numbers of layer_grouped.
+func parseGroups(text string) (Strategy, error) {
+	groups, buffers, has := strings.Cut(text, ":")
+	g := layerGrouped{buffers: 2}
+	var err error
+	if g.groups, err = strconv.Atoi(groups); err != nil || g.groups < 2 || g.groups > groupsMost {
+		return nil, fmt.Errorf("%w: layer_grouped: %q groups, want 2 to %d", ErrUnknown, groups, groupsMost)
+	}
+	if has {
+		if g.buffers, err = strconv.Atoi(buffers); err != nil || g.buffers < 1 || g.buffers > 2 {
+			return nil, fmt.Errorf("%w: layer_grouped: %q staging buffers, want 1 or 2", ErrUnknown, buffers)
+		}
+	}
+	return g, nil
+}
+
+// Divisor is the strategy of an --expert-divisor: 0 chunked, 1 persistent, from 2 on
+// layer_grouped with so many groups.
+func Divisor(n int) (Strategy, error) {
+	switch n {
+	case 0:
+		return chunked{}, nil
+	case 1:
+		return persistent{}, nil
+	}
+	return parseGroups(strconv.Itoa(n))
 }

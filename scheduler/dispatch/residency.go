@@ -2,20 +2,57 @@ package dispatch
 
 import "fmt"
 
-// Residency says which expert lies in which slot of a device.
+// Residency says which expert lies in which slot of a device, and which slots of a
+// place were used longest ago. Its slots are those of all strategies of the device, one
+// after the other.
 type Residency struct {
 	slots []Key // free: Layer -1
 	where map[Key]int32
+	// The slots of a place are a list by last use.
+	links  []link
+	places map[int32]*Place // by first slot: the oldest (First) and the newest (Slots) of the list
 }
 
-// NewResidency is what is there after a start.
-func NewResidency(s *Start) *Residency {
-	r := &Residency{slots: make([]Key, s.Slots), where: make(map[Key]int32, s.Slots)}
-	for i := range r.slots {
-		r.slots[i].Layer = -1
+// link is a slot's place in the order of use of its Place.
+type link struct {
+	place        *Place // nil: the slot is in none
+	older, newer int32  // -1: none
+}
+
+// NewResidency has no slots.
+func NewResidency() *Residency {
+	return &Residency{where: map[Key]int32{}, places: map[int32]*Place{}}
+}
+
+// Add appends the slots of a start, with what it loads, and gives the first.
+func (r *Residency) Add(s *Start) (first int32) {
+	first = int32(len(r.slots))
+	for range s.Slots {
+		r.slots = append(r.slots, Key{Layer: -1})
+		r.links = append(r.links, link{older: -1, newer: -1})
 	}
-	r.Load(s.Loads)
-	return r
+	for _, p := range s.Places {
+		p.First += first
+		if p.Slots == 0 || r.places[p.First] != nil {
+			continue
+		}
+		ends := &Place{First: p.First, Slots: p.First + p.Slots - 1}
+		r.places[p.First] = ends
+		for slot := p.First; slot < p.First+p.Slots; slot++ {
+			l := &r.links[slot]
+			l.place = ends
+			if slot > ends.First {
+				l.older = slot - 1
+			}
+			if slot < ends.Slots {
+				l.newer = slot + 1
+			}
+		}
+	}
+	for _, l := range s.Loads {
+		r.Load(Load{first + l.Slot, l.Key})
+	}
+	return first
 }
 
 // Slots is how many there are.
@@ -27,16 +64,66 @@ func (r *Residency) Slot(k Key) (int32, bool) {
 	return slot, ok
 }
 
-// Load puts experts into slots, in place of what is there. A slot that does not
+// At is what lies in a slot; false where nothing does.
+func (r *Residency) At(slot int32) (Key, bool) { return r.slots[slot], r.slots[slot].Layer >= 0 }
+
+// Load puts an expert into a slot, in place of what is there. A slot that does not
 // exist or an expert that is there already panics: the strategy is broken.
-func (r *Residency) Load(loads []Load) {
-	for _, l := range loads {
-		if _, ok := r.where[l.Key]; ok || l.Slot < 0 || int(l.Slot) >= len(r.slots) {
-			panic(fmt.Sprintf("dispatch: expert %d of layer %d to slot %d of %d, there already: %v", l.Expert, l.Layer, l.Slot, len(r.slots), ok))
-		}
-		if old := r.slots[l.Slot]; old.Layer >= 0 {
-			delete(r.where, old)
-		}
-		r.slots[l.Slot], r.where[l.Key] = l.Key, l.Slot
+func (r *Residency) Load(l Load) {
+	if _, ok := r.where[l.Key]; ok || l.Slot < 0 || int(l.Slot) >= len(r.slots) {
+		panic(fmt.Sprintf("dispatch: expert %d of layer %d to slot %d of %d, there already: %v", l.Expert, l.Layer, l.Slot, len(r.slots), ok))
+	}
+	r.Drop(l.Slot)
+	r.slots[l.Slot], r.where[l.Key] = l.Key, l.Slot
+	r.touch(l.Slot)
+}
+
+// Drop makes a slot free: what was to be there is not.
+func (r *Residency) Drop(slot int32) {
+	if old := r.slots[slot]; old.Layer >= 0 {
+		delete(r.where, old)
+		r.slots[slot].Layer = -1
 	}
 }
+
+// Use notes that an expert, which is there, is used.
+func (r *Residency) Use(k Key) { r.touch(r.where[k]) }
+
+// Apply does what a decision says: what is loaded, and then used, wave by wave.
+func (r *Residency) Apply(out *Decision, in *Step) {
+	for _, w := range out.Waves {
+		r.ApplyWave(&w, in)
+	}
+}
+
+// ApplyWave is Apply for one wave.
+func (r *Residency) ApplyWave(w *Wave, in *Step) {
+	for _, l := range w.Loads {
+		r.Load(l)
+	}
+	for _, i := range w.Work {
+		r.Use(Key{in.Layer(), in.Work[i].Expert})
+	}
+}
+
+// touch makes a slot the newest of its place.
+func (r *Residency) touch(slot int32) {
+	l := &r.links[slot]
+	if l.place == nil || l.place.Slots == slot {
+		return
+	}
+	if l.older >= 0 {
+		r.links[l.older].newer = l.newer
+	} else {
+		l.place.First = l.newer
+	}
+	r.links[l.newer].older = l.older
+	r.links[l.place.Slots].newer = slot
+	l.older, l.newer, l.place.Slots = l.place.Slots, -1, slot
+}
+
+// oldest is the slot of a place that was used longest ago.
+func (r *Residency) oldest(p Place) int32 { return r.places[p.First].First }
+
+// newer is the slot used next after one of the same place; -1: it is the newest.
+func (r *Residency) newer(slot int32) int32 { return r.links[slot].newer }

@@ -1,8 +1,10 @@
 package dispatch
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Bounds of a setup, above any model there is: slots and keys are int32.
@@ -18,52 +20,27 @@ func (s *Setup) check() error {
 		return fmt.Errorf("%w: %d layers of %d experts", ErrSetup, len(s.Layers), s.Experts)
 	case s.Bytes < 1 || s.Budget < 0:
 		return fmt.Errorf("%w: experts of %d bytes, a budget of %d", ErrSetup, s.Bytes, s.Budget)
-	case s.Resident != nil && len(s.Resident) != len(s.Layers):
-		return fmt.Errorf("%w: resident experts of %d layers, the model has %d", ErrSetup, len(s.Resident), len(s.Layers))
+	case s.Heat != nil && len(s.Heat) != len(s.Layers):
+		return fmt.Errorf("%w: heat of %d layers, the model has %d", ErrSetup, len(s.Heat), len(s.Layers))
 	}
 	for i, l := range s.Layers {
 		if l < 0 || i > 0 && l <= s.Layers[i-1] {
 			return fmt.Errorf("%w: layers %v do not rise", ErrSetup, s.Layers)
 		}
 	}
-	for i, experts := range s.Resident {
-		seen := map[int32]bool{}
-		for _, e := range experts {
-			if e < 0 || int(e) >= s.Experts || seen[e] {
-				return fmt.Errorf("%w: layer %d: resident expert %d is twice there or not one of %d", ErrSetup, s.Layers[i], e, s.Experts)
-			}
-			seen[e] = true
+	for i, counts := range s.Heat {
+		if len(counts) != s.Experts {
+			return fmt.Errorf("%w: layer %d: heat of %d experts of %d", ErrSetup, s.Layers[i], len(counts), s.Experts)
 		}
 	}
 	return nil
 }
 
-// residents is how many experts are to stay on the device.
-func (s *Setup) residents() int {
-	if s.Resident == nil {
-		return len(s.Layers) * s.Experts
-	}
-	n := 0
-	for _, experts := range s.Resident {
-		n += len(experts)
-	}
-	return n
-}
+// all is the number of experts.
+func (s *Setup) all() int { return len(s.Layers) * s.Experts }
 
-// resident calls f for every expert that is to stay on the device, layer by layer.
-func (s *Setup) resident(f func(Key)) {
-	for i, layer := range s.Layers {
-		if s.Resident != nil {
-			for _, e := range s.Resident[i] {
-				f(Key{layer, e})
-			}
-			continue
-		}
-		for e := range s.Experts {
-			f(Key{layer, int32(e)})
-		}
-	}
-}
+// slots is how many experts the budget holds, no more than there are.
+func (s *Setup) slots() int { return int(min(int64(s.all()), s.Budget/s.Bytes)) }
 
 // room refuses slots that exceed the budget.
 func (s *Setup) room(name string, slots int) error {
@@ -77,19 +54,57 @@ func (s *Setup) room(name string, slots int) error {
 	return nil
 }
 
-// First is a resident set for a setup whose budget holds a part of the experts:
-// the first ones of each layer by id, the layers evenly.
-func (s *Setup) First() [][]int32 {
-	each := s.Experts
-	if len(s.Layers) > 0 {
-		each = int(min(int64(each), s.Budget/s.Bytes/int64(len(s.Layers))))
+// heat is how hot an expert is.
+func (s *Setup) heat(index int, expert int32) uint32 {
+	if s.Heat == nil {
+		return 0
 	}
-	sets := make([][]int32, len(s.Layers))
-	for i := range sets {
-		sets[i] = make([]int32, each)
-		for e := range sets[i] {
-			sets[i][e] = int32(e)
+	return s.Heat[index][expert]
+}
+
+// kept is s.Kept as a set.
+func (s *Setup) kept() map[Key]bool {
+	kept := make(map[Key]bool, len(s.Kept))
+	for _, k := range s.Kept {
+		kept[k] = true
+	}
+	return kept
+}
+
+// hottest are the n hottest experts that are not kept already, the hottest first; of
+// equal ones those of lower ids, then of earlier layers.
+func (s *Setup) hottest(n int) []Key {
+	kept := s.kept()
+	type hot struct {
+		Key
+		heat uint32
+	}
+	list := make([]hot, 0, s.all())
+	for i, layer := range s.Layers {
+		for e := range int32(s.Experts) {
+			if k := (Key{layer, e}); !kept[k] {
+				list = append(list, hot{k, s.heat(i, e)})
+			}
 		}
 	}
-	return sets
+	slices.SortFunc(list, func(a, b hot) int {
+		return cmp.Or(cmp.Compare(b.heat, a.heat), cmp.Compare(a.Expert, b.Expert), cmp.Compare(a.Layer, b.Layer))
+	})
+	keys := make([]Key, min(n, len(list)))
+	for i := range keys {
+		keys[i] = list[i].Key
+	}
+	return keys
+}
+
+// keep is a start that loads experts, layer by layer, as they lie in files.
+func keep(keys []Key) Start {
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Expert, b.Expert))
+	})
+	s := Start{Slots: len(keys), Loads: make([]Load, len(keys))}
+	for i, k := range keys {
+		s.Loads[i] = Load{int32(i), k}
+	}
+	return s
 }

@@ -37,7 +37,7 @@ func NewGQA(dev device.Device, ops GQAOps, cfg *model.Config, lim stages.Limits,
 	if !w.Joint.Zero() {
 		pieces = []piece{{&g.both, queries + a.KVWidth()}, pieces[2]}
 	}
-	err := g.owned.alloc(dev, lim.Tokens, pieces)
+	err := g.owned.alloc(dev, lim.LayerRows(), pieces)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func NewMLA(dev device.Device, ops MLAOps, cfg *model.Config, lim stages.Limits,
 		first = a.Heads * a.QKDim()
 		pieces = []piece{{&m.both, first + a.KVWidth()}, pieces[3]}
 	}
-	err := m.owned.alloc(dev, lim.Tokens, pieces)
+	err := m.owned.alloc(dev, lim.LayerRows(), pieces)
 	if err != nil {
 		return nil, err
 	}

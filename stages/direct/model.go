@@ -84,7 +84,8 @@ func enqueue(s device.Stream, p *load.Parts, st *stages.State, probe stages.Prob
 
 // layers runs a group.
 func layers(s device.Stream, g *group.Group, st *stages.State, probe stages.Probe) error {
-	for layer := g.First; layer < g.Last; layer++ {
+	for w, ok := g.Walk(st, nil), true; ok; ok = g.Next(s, st, &w) {
+		layer := w.Layer
 		g.Attend(s, st, layer, probe)
 		if !g.MoE(layer) {
 			continue

@@ -31,24 +31,24 @@ func (d onNode) Alloc(n int) (device.Buffer, error) { return d.mem.AllocOn(d.nod
 // NewNear makes room on a node of dev, which is mem too, for batches within lim
 // of rows of hidden values.
 func NewNear(dev device.Device, mem Memory, node int, lim stages.Limits, hidden int) (*Near, error) {
-	n := &Near{seen: make([]uint64, lim.Tokens)}
+	n := &Near{seen: make([]uint64, lim.LayerRows())}
 	on := onNode{dev, mem, node}
 	var err error
-	if n.x, err = device.AllocMat(on, tensor.F32, lim.Tokens, hidden); err == nil && lim.QuantGroup > 0 {
-		n.q, err = device.AllocQRows(on, lim.Tokens, hidden, lim.QuantGroup)
+	if n.x, err = device.AllocMat(on, tensor.F32, lim.LayerRows(), hidden); err == nil && lim.QuantGroup > 0 {
+		n.q, err = device.AllocQRows(on, lim.LayerRows(), hidden, lim.QuantGroup)
 	}
 	if err != nil {
 		n.Close()
-		return nil, fmt.Errorf("expert: rows of %d tokens on node %d: %w", lim.Tokens, node, err)
+		return nil, fmt.Errorf("expert: rows of %d tokens on node %d: %w", lim.LayerRows(), node, err)
 	}
 	return n, nil
 }
 
 // NearBytes is what NewNear takes.
 func NearBytes(lim stages.Limits, hidden int) int64 {
-	n := lim.Tokens * hidden * 4
+	n := lim.LayerRows() * hidden * 4
 	if lim.QuantGroup > 0 {
-		n += device.QRowsBytes(lim.Tokens, hidden, lim.QuantGroup)
+		n += device.QRowsBytes(lim.LayerRows(), hidden, lim.QuantGroup)
 	}
 	return int64(n)
 }

@@ -2,7 +2,8 @@
 // device. Its methods are the steps between which an actor may hand work to
 // others; called one after another they are the plain forward pass:
 //
-//	for layer := g.First; layer < g.Last; layer++ {
+//	for w, ok := g.Walk(st, nil), true; ok; ok = g.Next(s, st, &w) {
+//		layer := w.Layer
 //		g.Attend(s, st, layer, probe)
 //		if !g.MoE(layer) {
 //			continue

@@ -80,8 +80,8 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add(KVCache, times(lim.Blocks, lim.BlockTokens, row, cfg.Layers),
 		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
 	add(RopeTable, times(lim.Context, cfg.Rope.Dim, 4), "%d positions", lim.Context)
-	add(Workspace, plus(times(groups, lim.Tokens, a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), device.RowType(o.Layout).Size()), times(groups, o.Precision.inner(a, lim.Tokens))),
-		"%s of %d tokens", count(groups, "layer group"), lim.Tokens)
+	add(Workspace, plus(times(groups, lim.LayerRows(), a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), device.RowType(o.Layout).Size()), times(groups, o.Precision.inner(a, lim.LayerRows()))),
+		"%s of %d tokens", count(groups, "layer group"), lim.LayerRows())
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim, o.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	if o.Layout != nil { // of the batches' streams; others enqueue nothing
 		add(Scratch, times(u.States, o.Layout.ScratchBytes(StepSizes(cfg, lim))), "of %s", count(u.States, "stream"))
@@ -185,10 +185,10 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	}
 	// Gate and up, their integers, and rows packed for the tile unit: of a network, and
 	// all rows of a product.
-	shared := max(scratchRows*(widest+scratchSpare), group*(h+3*inner+2*scratchSpare), lim.Tokens*(widest+scratchSpare)/4)
+	shared := max(scratchRows*(widest+scratchSpare), group*(h+3*inner+2*scratchSpare), lim.LayerRows()*(widest+scratchSpare)/4)
 	latent := a.KVRank + a.RopeDim + scratchSpare
 	decode := scratchHeads*(3*latent+scratchKeys+3) + latent
-	prefill := scratchKeys*(latent+a.QKDim()+a.VDim+8) + 3*lim.Tokens
+	prefill := scratchKeys*(latent+a.QKDim()+a.VDim+8) + 3*lim.LayerRows()
 	grouped := scratchQuery*(2*(a.QKDim()+scratchSpare)+3) + 8*scratchKeys
 	lane := max(decode, prefill, grouped, 2*scratchTile) + scratchPieces*scratchSpare
 	return 4 * (shared + max(1, threads)*lane)

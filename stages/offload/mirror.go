@@ -24,29 +24,29 @@ type Mirror struct {
 func (x *Experts) NewMirror() (*Mirror, error) {
 	cfg, lim := x.parts.Config, x.parts.Limits
 	m := &Mirror{topK: cfg.MoE.Router.TopK}
-	m.marks = make([]bool, lim.Tokens*m.topK)
+	m.marks = make([]bool, lim.LayerRows()*m.topK)
 	var err error
-	if m.in, err = device.AllocMat(x.host, tensor.F32, lim.Tokens, cfg.Hidden); err == nil {
-		m.out, err = device.AllocMat(x.host, tensor.F32, lim.Tokens*m.topK, cfg.Hidden)
+	if m.in, err = device.AllocMat(x.host, tensor.F32, lim.LayerRows(), cfg.Hidden); err == nil {
+		m.out, err = device.AllocMat(x.host, tensor.F32, lim.LayerRows()*m.topK, cfg.Hidden)
 	}
 	if err == nil && lim.QuantGroup > 0 {
-		m.q, err = device.AllocQRows(x.host, lim.Tokens, cfg.Hidden, lim.QuantGroup)
+		m.q, err = device.AllocQRows(x.host, lim.LayerRows(), cfg.Hidden, lim.QuantGroup)
 	}
 	if err == nil && m.in.Buf.Host() == nil {
 		err = fmt.Errorf("%s is not a host", x.host.Name())
 	}
 	if err != nil {
 		m.Close()
-		return nil, fmt.Errorf("offload: rows of %d tokens: %w", lim.Tokens, err)
+		return nil, fmt.Errorf("offload: rows of %d tokens: %w", lim.LayerRows(), err)
 	}
 	return m, nil
 }
 
 // MirrorBytes is what NewMirror takes for batches within lim.
 func MirrorBytes(cfg *model.Config, lim stages.Limits) int64 {
-	n := 4 * int64(lim.Tokens) * int64(1+cfg.MoE.Router.TopK) * int64(cfg.Hidden)
+	n := 4 * int64(lim.LayerRows()) * int64(1+cfg.MoE.Router.TopK) * int64(cfg.Hidden)
 	if lim.QuantGroup > 0 {
-		n += int64(device.QRowsBytes(lim.Tokens, cfg.Hidden, lim.QuantGroup))
+		n += int64(device.QRowsBytes(lim.LayerRows(), cfg.Hidden, lim.QuantGroup))
 	}
 	return n
 }

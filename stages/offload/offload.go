@@ -4,7 +4,7 @@
 // here are the copies.
 //
 //	x, err := offload.New(dev, host, parts)    // parts loaded with routed experts on the host
-//	err = x.Room(slots)
+//	_, err = x.Room(slots)
 //	err = x.Load(s, slot, layer, expert)       // enqueued
 //	m, err := x.NewMirror()                    // one a batch in flight
 //
@@ -20,10 +20,13 @@ import (
 	"fmt"
 
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/group"
 	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/weights/quant"
 )
 
 // Host is a device that computes on host memory.
@@ -47,6 +50,7 @@ type Experts struct {
 type bank struct {
 	host expert.Bank  // all of them, without the shared one
 	dev  *expert.Bank // the group's: what lies in slots, and the shared one
+	held []int32      // [E] slots that an expert lies in
 }
 
 // slot is room for one expert on the device.
@@ -79,7 +83,7 @@ func New(dev device.Device, host Host, parts *load.Parts) (*Experts, error) {
 	}
 	return x, x.each(func(g *group.Group, layer int) error {
 		b := g.Bank(layer)
-		own := &bank{host: expert.Bank{Routed: b.Routed, Integers: b.Integers}, dev: b}
+		own := &bank{host: expert.Bank{Routed: b.Routed, Integers: b.Integers}, dev: b, held: make([]int32, b.Len())}
 		x.banks[layer] = own
 		if b.Routed != nil {
 			b.Routed = make([]device.Expert, len(b.Routed))
@@ -119,24 +123,57 @@ func (x *Experts) Layers() []int {
 // Host is the host device.
 func (x *Experts) Host() Host { return x.host }
 
+// SlotBytes is the size of a slot for a model's experts as they will be kept.
+func SlotBytes(cfg *model.Config, p load.Precision) (int64, error) {
+	f, h, dt := cfg.MoE.FF, cfg.Hidden, cfg.DType
+	if dt == tensor.Invalid {
+		dt = tensor.BF16
+	}
+	e := device.Expert{Gate: device.NewMat(nil, dt, f, h), Up: device.NewMat(nil, dt, f, h), Down: device.NewMat(nil, dt, h, f)}
+	list := places(&e, nil)
+	if p.Experts != 0 {
+		spec := quant.Spec{Bits: p.Experts, Group: p.Group}
+		w13, err := spec.Format(2*f, h)
+		if err != nil {
+			return 0, err
+		}
+		w2, err := spec.Format(h, f)
+		if err != nil {
+			return 0, err
+		}
+		list = places(nil, &device.QExpert{W13: device.QMat{FormatB: w13}, W2: device.QMat{FormatB: w2}})
+	}
+	n := 0
+	for _, p := range list {
+		n += aligned(p.bytes)
+	}
+	return int64(n), nil
+}
+
 // SlotBytes is the size of a slot: of the largest expert.
 func (x *Experts) SlotBytes() int { return x.size }
 
-// Room allocates slots, besides those there are.
-func (x *Experts) Room(slots int) error {
-	for range slots {
+// Room allocates slots, besides those there are. On an error it has allocated none, and
+// tells how many there was memory for.
+func (x *Experts) Room(slots int) (int, error) {
+	had := len(x.slots)
+	for n := range slots {
 		buf, err := x.dev.Alloc(x.size)
 		if err != nil {
-			return fmt.Errorf("offload: slot %d for experts of %d bytes: %w", len(x.slots)+1, x.size, err)
+			for _, s := range x.slots[had:] {
+				s.buf.Free()
+			}
+			x.slots = x.slots[:had]
+			return n, fmt.Errorf("offload: slot %d for experts of %d bytes: %w", had+n+1, x.size, err)
 		}
 		x.slots = append(x.slots, slot{buf: buf, layer: -1})
 	}
-	return nil
+	return slots, nil
 }
 
 // Load enqueues the copy of an expert to a slot, in place of the one that is
 // there. What else runs must have passed s before it uses the expert, and s what
-// used the former one.
+// used the former one. A copy that the device refuses panics and leaves the slot free.
 func (x *Experts) Load(s device.Stream, at, layer, e int) error {
 	b := x.banks[layer]
 	if b == nil || e < 0 || e >= b.host.Len() || at < 0 || at >= len(x.slots) {
@@ -144,10 +181,11 @@ func (x *Experts) Load(s device.Stream, at, layer, e int) error {
 	}
 	place := &x.slots[at]
 	x.leave(at)
-	place.layer, place.expert = layer, e
-	for _, p := range pieces(&b.host, e) {
+	for _, p := range join(pieces(&b.host, e)) {
 		s.CopyIn(bytesOf(place.buf, p.at, p.bytes), p.host())
 	}
+	place.layer, place.expert = layer, e
+	b.held[e]++
 	b.present(e, place.buf)
 	return nil
 }
@@ -159,13 +197,17 @@ func (x *Experts) leave(at int) {
 	if old.layer < 0 {
 		return
 	}
+	b := x.banks[old.layer]
+	if b.held[old.expert]--; b.held[old.expert] == 0 {
+		b.absent(old.expert)
+		return
+	}
 	for _, s := range x.slots {
 		if s.layer == old.layer && s.expert == old.expert {
-			x.banks[old.layer].present(old.expert, s.buf)
+			b.present(old.expert, s.buf)
 			return
 		}
 	}
-	x.banks[old.layer].absent(old.expert)
 }
 
 // Compute runs work of a layer on a stream of the host device; st is that of the

@@ -123,7 +123,7 @@ func (r *rig) batch(t *testing.T) (*stages.State, *Mirror) {
 // device only as long as it lies there.
 func TestSlots(t *testing.T) {
 	r := newRig(t)
-	if err := r.Room(3); err != nil {
+	if _, err := r.Room(3); err != nil {
 		t.Fatal(err)
 	}
 	st, m := r.batch(t)

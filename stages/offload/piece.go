@@ -75,6 +75,23 @@ func pieces(b *expert.Bank, e int) []piece {
 	return list
 }
 
+// join makes one piece of those that lie to one another in memory as they will in the slot,
+// with what is between them.
+func join(list []piece) []piece {
+	out := list[:0]
+	for _, p := range list {
+		if n := len(out); n > 0 {
+			last := &out[n-1]
+			if last.buf == p.buf && p.from-last.from == p.at-last.at {
+				last.bytes = p.at + p.bytes - last.at
+				continue
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
 // present makes the device's expert e the one that lies in buf.
 func (b *bank) present(e int, buf device.Buffer) {
 	at := 0

@@ -69,14 +69,28 @@ func Shapes() []string {
 // New gives the model of a named shape. A shape of a family that cannot be run yet
 // is refused by model.ErrFamily.
 func New(shape string, o Options) (*Model, error) {
-	if !slices.Contains(Shapes(), shape) {
-		return nil, fmt.Errorf("%w: %.40q (there are %s)", ErrShape, shape, strings.Join(Shapes(), ", "))
-	}
-	config, err := shapes.ReadFile("shapes/" + shape + ".json")
+	config, err := read(shape)
 	if err != nil {
 		return nil, err
 	}
 	return FromConfig(shape, config, o)
+}
+
+// Config is the config.json of a named shape with so many layers (0: all), whether its
+// family can be run or not.
+func Config(shape string, layers int) ([]byte, error) {
+	config, err := read(shape)
+	if err != nil {
+		return nil, err
+	}
+	return resize(config, Options{Layers: layers})
+}
+
+func read(shape string) ([]byte, error) {
+	if !slices.Contains(Shapes(), shape) {
+		return nil, fmt.Errorf("%w: %.40q (there are %s)", ErrShape, shape, strings.Join(Shapes(), ", "))
+	}
+	return shapes.ReadFile("shapes/" + shape + ".json")
 }
 
 // FromConfig gives the model of a config.json, which gets other sizes by o.

@@ -1,0 +1,53 @@
+package placement
+
+import "krater/scheduler/dispatch"
+
+// Stats counts experts: of one layer in one step each.
+type Stats struct {
+	Hits   int64 `json:"hits"`   // were on the device when their layer came
+	Misses int64 `json:"misses"` // were copied for it
+	Host   int64 `json:"host"`   // were left to the host
+	Copies int64 `json:"copies"` // experts copied, needed or not, without those at the start
+	// CopiedBytes is Copies in slots of the device.
+	CopiedBytes int64 `json:"copied_bytes"`
+}
+
+// count adds what a decision means before it is carried out.
+func (s *Stats) count(in *dispatch.Step, out *dispatch.Decision) {
+	s.Host += int64(len(out.Host))
+	for _, w := range out.Waves {
+		for _, i := range w.Work {
+			if _, ok := in.Residency.Slot(dispatch.Key{Layer: in.Layer(), Expert: in.Work[i].Expert}); ok {
+				s.Hits++
+			} else {
+				s.Misses++
+			}
+		}
+	}
+}
+
+// HitRate is the part of the experts used that nothing was copied for and that the host
+// had nothing to do with; 0 where none was used.
+func (s Stats) HitRate() float64 {
+	if n := s.Hits + s.Misses + s.Host; n > 0 {
+		return float64(s.Hits) / float64(n)
+	}
+	return 0
+}
+
+// Since is what was counted after before.
+func (s Stats) Since(before Stats) Stats {
+	return Stats{s.Hits - before.Hits, s.Misses - before.Misses, s.Host - before.Host, s.Copies - before.Copies, s.CopiedBytes - before.CopiedBytes}
+}
+
+// Stats is what a phase has cost so far.
+func (p *Placement) Stats(phase dispatch.Phase) Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats[phase]
+}
+
+// Slots is how many experts the device has room for, and their size.
+func (p *Placement) Slots() (n int, bytes int64) {
+	return p.residency.Slots(), int64(p.residency.Slots()) * p.setup.Bytes
+}

@@ -1,0 +1,390 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"krater/actors/placement"
+	"krater/kernels/cpu"
+	"krater/kernels/device"
+	"krater/kernels/hostsim"
+	"krater/scheduler/dispatch"
+	"krater/scheduler/planner"
+	"krater/stages/drive"
+	"krater/stages/load"
+)
+
+// benchStrategiesCmd runs a model on the simulated device under every strategy. Bytes,
+// hits and memory are what they would be on any card; times are virtual, those of a
+// card and a host of the rates given.
+type benchStrategiesCmd struct {
+	modelFlag
+	engineFlags
+	JSON    bool     `name:"json" help:"Print the report as JSON."`
+	Prefill []int    `help:"Lengths of prompts." default:"512,1024,2000"`
+	Decode  int      `help:"Tokens generated after a short prompt." default:"32"`
+	Budgets []size   `help:"Memory for experts, a table each; none: half of what all take." placeholder:"SIZE"`
+	Only    []string `help:"Strategies, by name or number; none: all." placeholder:"NAME"`
+	NoHeat  bool     `help:"Take the first experts by id for hot ones, instead of what a warm-up counts."`
+
+	CopyRate    float64 `help:"Copies to the rank, GB/s." default:"53"`
+	MemoryRate  float64 `help:"Memory of the rank, GB/s." default:"2460"`
+	ComputeRate float64 `help:"Products on the rank, TFLOP/s." default:"468"`
+	LaunchUS    float64 `name:"launch-us" help:"An operator's launch, microseconds." default:"1"`
+	CopyUS      float64 `name:"copy-us" help:"A copy's start, microseconds." default:"3"`
+	HostMemory  float64 `help:"Weights read by the host, GB/s." default:"83"`
+	HostCompute float64 `help:"Products on the host, TFLOP/s." default:"4"`
+}
+
+// strategiesReport is what the command found.
+type strategiesReport struct {
+	Model string `json:"model"`
+	benchHost
+	Precision   string           `json:"precision"`
+	Threshold   int              `json:"threshold"`
+	Heat        string           `json:"heat"`
+	ExpertBytes int64            `json:"expert_bytes"` // of one
+	Experts     int              `json:"experts"`
+	Rates       simRates         `json:"rates"`
+	Strategies  []strategyResult `json:"strategies"` // budget by budget
+	Skipped     []string         `json:"skipped,omitempty"`
+}
+
+// simRates are those that virtual times come from, in the units of the flags.
+type simRates struct {
+	Copy        float64 `json:"copy_gbps"`
+	Memory      float64 `json:"memory_gbps"`
+	Compute     float64 `json:"compute_tflops"`
+	LaunchUS    float64 `json:"launch_us"`
+	CopyUS      float64 `json:"copy_us"`
+	HostMemory  float64 `json:"host_memory_gbps"`
+	HostCompute float64 `json:"host_compute_tflops"`
+}
+
+// strategyResult is one strategy with one budget, for prompts and generated tokens.
+type strategyResult struct {
+	Strategy string          `json:"strategy"`
+	Budget   int64           `json:"budget_bytes"`
+	Runs     string          `json:"runs"` // what it fell to, or itself
+	Falls    []string        `json:"falls,omitempty"`
+	Prefill  []strategyPhase `json:"prefill"`
+	Decode   strategyPhase   `json:"decode"`
+	VRAM     int64           `json:"vram_bytes"` // at most in use
+	OnRank   int64           `json:"experts_on_rank_bytes"`
+	KVTokens int64           `json:"kv_tokens"` // that fit beside it
+}
+
+// strategyPhase is a prompt, or the tokens after one.
+type strategyPhase struct {
+	Tokens     int     `json:"tokens"`
+	MS         float64 `json:"ms"`
+	TokensPerS float64 `json:"tokens_per_second"`
+	Copied     int64   `json:"copied_bytes"`
+	HitRate    float64 `json:"hit_rate"`
+	HostShare  float64 `json:"host_share"` // of the experts used, computed there
+}
+
+func (c *benchStrategiesCmd) check(context int) (skipped []string, err error) {
+	c.Device, c.MaxSeqs = "hostsim", 1
+	switch {
+	case c.Decode < 2 || c.Decode > 1<<16:
+		return nil, fmt.Errorf("--decode %d: want 2 to %d", c.Decode, 1<<16)
+	case min(c.CopyRate, c.MemoryRate, c.ComputeRate, c.HostMemory, c.HostCompute) <= 0 || min(c.LaunchUS, c.CopyUS) < 0:
+		return nil, errors.New("rates of a card and a host have to be above 0")
+	case c.PrefillStrategy != auto || c.DecodeStrategy != auto || c.ExpertDivisor != -1 || c.CacheStrategy != "" || c.NoGPUDecode:
+		return nil, errors.New("bench strategies runs all of them: --only names some")
+	}
+	var fit []int
+	for _, n := range c.Prefill {
+		if n < 1 || n > 1<<20 {
+			return nil, fmt.Errorf("--prefill %d: want 1 to %d", n, 1<<20)
+		}
+		if n+1 > context {
+			skipped = append(skipped, fmt.Sprintf("a prompt of %d: the model's context is %d", n, context))
+			continue
+		}
+		fit = append(fit, n)
+	}
+	if c.Prefill = fit; benchPrompt+c.Decode > context {
+		return nil, fmt.Errorf("--decode %d: the model's context is %d", c.Decode, context)
+	}
+	return skipped, nil
+}
+
+// strategies are those that are compared.
+func (c *benchStrategiesCmd) strategies() ([]dispatch.Strategy, error) {
+	if len(c.Only) == 0 {
+		return dispatch.All(), nil
+	}
+	var list []dispatch.Strategy
+	for _, name := range c.Only {
+		s, err := dispatch.Parse(name)
+		if err != nil {
+			return nil, fmt.Errorf("--only: %w", err)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// Run implements the command.
+func (c *benchStrategiesCmd) Run(e *env) error {
+	src, err := openSource(c.Model)
+	if err != nil {
+		return err
+	}
+	cfg, _, err := src.config()
+	if err != nil {
+		return err
+	}
+	if cfg.MoE.Experts == 0 {
+		return fmt.Errorf("model %s has no experts", src.name)
+	}
+	skipped, err := c.check(cfg.MaxContext)
+	if err != nil {
+		return err
+	}
+	list, err := c.strategies()
+	if err != nil {
+		return err
+	}
+	r, err := c.measure(e, src, list)
+	if err != nil {
+		return err
+	}
+	r.Skipped = skipped
+	if c.JSON {
+		return writeJSON(e.out, r)
+	}
+	return r.text(e.out)
+}
+
+// measure loads the model once and places its experts anew for every strategy.
+func (c *benchStrategiesCmd) measure(e *env, src *source, list []dispatch.Strategy) (*strategiesReport, error) {
+	if c.PrefillPass == 0 {
+		c.PrefillPass = slices.Max(append(c.Prefill, 1))
+	}
+	c.PrefillStrategy, c.DecodeStrategy = allHere, allHere
+	s, err := prepareSource(e, src, &c.engineFlags, limits{})
+	if err != nil {
+		return nil, err
+	}
+	s.rates = hostsim.Rates{
+		Up:     hostsim.Link{BytesPerSecond: int64(c.CopyRate * 1e9), Latency: micros(c.CopyUS)},
+		Down:   hostsim.Link{BytesPerSecond: int64(c.CopyRate * 1e9), Latency: micros(c.CopyUS)},
+		Memory: int64(c.MemoryRate * 1e9), Flops: int64(c.ComputeRate * 1e12), Launch: micros(c.LaunchUS),
+	}
+	if err := s.load(context.Background(), &c.engineFlags, reportOn(e.err)); err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	s.place.Close()
+	s.place = nil
+	b := &strategiesBench{c: c, s: s, host: &timedHost{Device: s.dev, clock: s.sim.Clock(), bytes: c.HostMemory * 1e9, flops: c.HostCompute * 1e12}}
+	return b.run(list)
+}
+
+func micros(us float64) time.Duration { return time.Duration(us * float64(time.Microsecond)) }
+
+// timedHost is a processor whose experts take time on the clock of the rank.
+type timedHost struct {
+	*cpu.Device
+	clock        *hostsim.Clock
+	bytes, flops float64 // a second
+}
+
+// spend moves the clock on by the time of some work.
+func (h *timedHost) spend(bytes, flops float64) {
+	h.clock.Advance(time.Duration(max(bytes/h.bytes, flops/h.flops) * float64(time.Second)))
+}
+
+func (h *timedHost) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
+	bytes, flops := 0.0, 0.0
+	for _, w := range work {
+		e := &bank[w.Expert]
+		bytes += float64(e.Bytes())
+		flops += 6 * float64(len(w.Assign)) * float64(e.Gate.Rows) * float64(e.Gate.Cols)
+	}
+	h.spend(bytes, flops)
+	h.Device.Experts(s, y, x, bank, work, topK)
+}
+
+func (h *timedHost) ExpertsQ(s device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int) {
+	bytes, flops := 0.0, 0.0
+	for _, w := range work {
+		e := &bank[w.Expert]
+		bytes += float64(e.Bytes())
+		flops += 6 * float64(len(w.Assign)) * float64(e.W2.Rows) * float64(e.W2.Cols)
+	}
+	h.spend(bytes, flops)
+	h.Device.ExpertsQ(s, y, x, bank, work, topK)
+}
+
+// strategiesBench is a running measurement.
+type strategiesBench struct {
+	c    *benchStrategiesCmd
+	s    *session
+	host *timedHost
+	heat [][]uint32
+	room int64 // the memory of the rank
+}
+
+// run measures every strategy with every budget.
+func (b *strategiesBench) run(list []dispatch.Strategy) (*strategiesReport, error) {
+	c := b.c
+	if err := b.warmUp(); err != nil {
+		return nil, err
+	}
+	one := b.s.look.rank.slot
+	experts := len(b.heat) * b.s.cfg.MoE.Experts
+	r := &strategiesReport{
+		Model: b.s.src.name, benchHost: host(), Precision: precisionName(b.s.look.options.Precision), Threshold: c.GPUPrefillThreshold, Heat: "counted by a warm-up",
+		ExpertBytes: one, Experts: experts,
+		Rates: simRates{c.CopyRate, c.MemoryRate, c.ComputeRate, c.LaunchUS, c.CopyUS, c.HostMemory, c.HostCompute},
+	}
+	if c.NoHeat {
+		b.heat, r.Heat = nil, "unknown: the first by id"
+	}
+	if len(c.Budgets) == 0 {
+		c.Budgets = []size{size(one * int64(experts) / 2)}
+	}
+	b.room = int64(planner.RefuseShare * float64(c.VRAM))
+	if c.VRAM == 0 { // what would hold the model whole
+		b.room = b.s.sim.Memory().Used + b.states() + one*int64(experts)
+	}
+	for _, budget := range c.Budgets {
+		for _, s := range list {
+			res, err := b.strategy(s, int64(budget))
+			if err != nil {
+				return nil, fmt.Errorf("%s with %s: %w", s.Name(), budget, err)
+			}
+			r.Strategies = append(r.Strategies, res)
+		}
+	}
+	return r, nil
+}
+
+// states is the memory of the batches.
+func (b *strategiesBench) states() int64 {
+	for _, n := range b.s.look.needs {
+		if n.Part == load.States {
+			return n.Bytes
+		}
+	}
+	return 0
+}
+
+// prompt is n tokens; other seeds, other tokens.
+func (b *strategiesBench) prompt(n, seed int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32((i*i*31 + i*7919 + 13 + seed*1009) % b.s.cfg.Vocab)
+	}
+	return ids
+}
+
+// warmUp counts which experts the router chooses.
+func (b *strategiesBench) warmUp() error {
+	seen := func(index int, work []dispatch.Rows) {
+		for len(b.heat) <= index {
+			b.heat = append(b.heat, make([]uint32, b.s.cfg.MoE.Experts))
+		}
+		for _, w := range work {
+			b.heat[index][w.Expert] += uint32(w.Rows)
+		}
+	}
+	return b.placed(placement.Options{Prefill: b.named(allHere), Decode: b.named(allHere), Seen: seen}, func(m *placement.Model, _ *placement.Placement) error {
+		n := min(512, b.s.cfg.MaxContext-b.c.Decode)
+		return drive.Run(m, []*drive.Sequence{{Prompt: b.prompt(n, 5), New: b.c.Decode}}, drive.Options{})
+	})
+}
+
+// named is a strategy that exists.
+func (b *strategiesBench) named(name string) dispatch.Strategy {
+	s, err := dispatch.Parse(name)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// placed runs f with the experts placed.
+func (b *strategiesBench) placed(o placement.Options, f func(*placement.Model, *placement.Placement) error) error {
+	o.Threshold = b.c.GPUPrefillThreshold
+	p, err := placement.New(b.s.sim, b.host, b.s.parts, o)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	m, err := placement.NewModel(b.s.sim, b.host, b.s.parts, p)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return f(m, p)
+}
+
+// strategy measures one with one budget.
+func (b *strategiesBench) strategy(s dispatch.Strategy, budget int64) (r strategyResult, err error) {
+	r = strategyResult{Strategy: s.Name(), Budget: budget}
+	o := placement.Options{Prefill: s, Decode: s, Budget: max(1, budget), Heat: b.heat}
+	err = b.placed(o, func(m *placement.Model, p *placement.Placement) error {
+		r.Runs = p.Strategy(dispatch.Prefill).Name()
+		for _, f := range p.Falls() {
+			r.Falls = append(r.Falls, f.String())
+		}
+		for i, n := range b.c.Prefill {
+			var x strategyPhase
+			for try := range 2 { // the first finds what the former length left
+				if x, err = b.phase(m, p, &drive.Sequence{Prompt: b.prompt(n, i+2*try), New: 1}, n); err != nil {
+					return err
+				}
+			}
+			r.Prefill = append(r.Prefill, x)
+		}
+		if r.Decode, err = b.phase(m, p, &drive.Sequence{Prompt: b.prompt(benchPrompt, 9), New: b.c.Decode + 1}, b.c.Decode); err != nil {
+			return err
+		}
+		r.VRAM = b.s.sim.Memory().Used
+		_, r.OnRank = p.Slots()
+		lim := b.s.parts.Limits
+		block := kvBlockBytes(b.s.cfg, lim.BlockTokens, b.s.look.options.KVType)
+		r.KVTokens = max(0, (b.room-r.VRAM+block*int64(lim.Blocks))/block*int64(lim.BlockTokens))
+		return nil
+	})
+	return r, err
+}
+
+// phase runs a sequence and measures it: from the first token on where it generates
+// several, else to it.
+func (b *strategiesBench) phase(m *placement.Model, p *placement.Placement, q *drive.Sequence, tokens int) (strategyPhase, error) {
+	stats := func() (s placement.Stats) {
+		for phase := range dispatch.Phases {
+			x := p.Stats(phase)
+			s.Hits, s.Misses, s.Host = s.Hits+x.Hits, s.Misses+x.Misses, s.Host+x.Host
+			s.Copies, s.CopiedBytes = s.Copies+x.Copies, s.CopiedBytes+x.CopiedBytes
+		}
+		return s
+	}
+	start, before := b.s.sim.Clock().Now(), stats()
+	if q.New > 1 {
+		q.See = func(pos int, _ []float32) {
+			if pos == len(q.Prompt)-1 {
+				start, before = b.s.sim.Clock().Now(), stats()
+			}
+		}
+	}
+	if err := drive.Run(m, []*drive.Sequence{q}, drive.Options{}); err != nil {
+		return strategyPhase{}, err
+	}
+	took, s := b.s.sim.Clock().Now()-start, stats().Since(before)
+	x := strategyPhase{Tokens: tokens, MS: microseconds(took) / 1e3, Copied: s.CopiedBytes, HitRate: s.HitRate()}
+	x.TokensPerS = float64(tokens) / took.Seconds()
+	if n := s.Hits + s.Misses + s.Host; n > 0 {
+		x.HostShare = float64(s.Host) / float64(n)
+	}
+	return x, nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"krater/bench/stat"
+)
+
+// text prints a table a budget.
+func (r *strategiesReport) text(w io.Writer) error {
+	fmt.Fprintf(w, "%s on %s, %s, revision %s\n", r.Model, r.CPU, r.GoVersion, r.Revision)
+	fmt.Fprintf(w, "experts in %s, %d of %d bytes; prompts from %d rows on; heat %s\n", r.Precision, r.Experts, r.ExpertBytes, r.Threshold, r.Heat)
+	fmt.Fprintf(w, "virtual times of a simulated rank: copies %g GB/s and %g us, memory %g GB/s, %g TFLOP/s, launches %g us; host %g GB/s, %g TFLOP/s\n",
+		r.Rates.Copy, r.Rates.CopyUS, r.Rates.Memory, r.Rates.Compute, r.Rates.LaunchUS, r.Rates.HostMemory, r.Rates.HostCompute)
+	for _, line := range r.Skipped {
+		fmt.Fprintln(w, "skipped:", line)
+	}
+	fmt.Fprintln(w)
+	if err := stat.Text(w, r.tables()); err != nil {
+		return err
+	}
+	for _, x := range r.Strategies {
+		if x.Runs != x.Strategy {
+			if _, err := fmt.Fprintf(w, "\nwith %s of experts %s runs as %s: %s\n", bytesText(x.Budget), x.Strategy, x.Runs, x.Falls[len(x.Falls)-1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tables are the results by budget.
+func (r *strategiesReport) tables() (list []stat.Table) {
+	for i, x := range r.Strategies {
+		if i == 0 || x.Budget != r.Strategies[i-1].Budget {
+			t := stat.Table{Title: fmt.Sprintf("%s for experts: %.0f %% of them", bytesText(x.Budget), 100*float64(x.Budget)/float64(max(1, r.ExpertBytes*int64(r.Experts)))), Columns: []string{"strategy"}}
+			for _, p := range x.Prefill {
+				t.Columns = append(t.Columns, fmt.Sprintf("prefill %d tok/s", p.Tokens), "MB copied", "hits %")
+			}
+			t.Columns = append(t.Columns, "decode tok/s", "MB/token", "hits %", "host %", "experts MB", "rank MB", "KV tokens")
+			list = append(list, t)
+		}
+		t := &list[len(list)-1]
+		row := []any{x.Strategy}
+		for _, p := range x.Prefill {
+			row = append(row, p.TokensPerS, mega(p.Copied), percent(p.HitRate))
+		}
+		d := x.Decode
+		t.Rows = append(t.Rows, append(row, d.TokensPerS, mega(d.Copied)/float64(d.Tokens), percent(d.HitRate), percent(d.HostShare), mega(x.OnRank), mega(x.VRAM), int(x.KVTokens)))
+	}
+	return list
+}
+
+func mega(bytes int64) float64 { return float64(bytes) / 1e6 }
+
+func percent(share float64) int { return int(100*share + 0.5) }
+
+// bytesText is a size for people, to three digits.
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.3g GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.3g MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

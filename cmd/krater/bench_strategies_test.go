@@ -1,0 +1,74 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"krater/scheduler/dispatch"
+)
+
+// TestBenchStrategies: the table has all strategies, and what they copy, hit and take is
+// what they are for.
+func TestBenchStrategies(t *testing.T) {
+	args := []string{"bench", "strategies", "--prefill", "301,330,5000", "--decode", "6", "--prefill-chunk", "128", "--budgets", fmt.Sprintf("%d,%d", 96*expertTiny, 192*expertTiny)}
+	var r strategiesReport
+	if err := json.Unmarshal([]byte(answers(t, "", append(args, "--json")...)), &r); err != nil {
+		t.Fatal(err)
+	}
+	all := dispatch.All()
+	if len(r.Strategies) != 2*len(all) || r.Experts != 192 || r.ExpertBytes != expertTiny || len(r.Skipped) != 1 {
+		t.Fatalf("%d results, %d experts of %d bytes, skipped %v", len(r.Strategies), r.Experts, r.ExpertBytes, r.Skipped)
+	}
+	const model = 192 * expertTiny
+	for i, x := range r.Strategies {
+		if x.Strategy != all[i%len(all)].Name() || len(x.Prefill) != 2 || x.OnRank > x.Budget || x.KVTokens < 1 || x.VRAM < x.OnRank {
+			t.Errorf("%+v", x)
+		}
+		whole := x.Budget == model
+		if (x.Runs != x.Strategy) != (x.Strategy == "persistent" && !whole) {
+			t.Errorf("%s runs as %s: %v", x.Strategy, x.Runs, x.Falls)
+		}
+		for _, p := range append(x.Prefill, x.Decode) {
+			if p.MS <= 0 || p.TokensPerS <= 0 || p.HitRate < 0 || p.HitRate > 1 {
+				t.Errorf("%s: %+v", x.Strategy, p)
+			}
+		}
+		copied, d := x.Prefill[1].Copied, x.Decode
+		bad := false
+		switch {
+		case x.Strategy == "cpu_only":
+			bad = copied+d.Copied != 0 || d.HostShare != 1 || x.OnRank != 0
+		case x.Strategy == "chunked": // three pieces, each of which goes through all layers
+			bad = copied != 3*model || d.Copied != 6*model || d.HitRate != 0
+		case whole && (x.Strategy == "active_only" || x.Strategy == "lru"): // what no prompt has chosen yet
+			bad = copied+d.Copied > model/5 || x.Prefill[1].HitRate < 0.8
+		case whole:
+			bad = copied+d.Copied != 0 || x.Prefill[1].HitRate != 1 || x.OnRank > model
+		case x.Strategy == "layer_grouped" || x.Strategy == "persistent": // once, however many pieces
+			bad = copied == 0 || copied > model || d.HostShare != 0
+		case x.Strategy == "hot_cached_static":
+			bad = copied+d.Copied != 0 || d.HostShare <= 0 || d.HitRate <= 0.4
+		default:
+			bad = copied == 0 || d.Copied == 0 || d.HostShare != 0 || d.HitRate <= 0.3
+		}
+		if bad {
+			t.Errorf("%d bytes: %+v", x.Budget, x)
+		}
+	}
+	text := answers(t, "", append(args, "--only", "persistent,layer_grouped:3")...)
+	for _, want := range []string{"strategy", "prefill 330 tok/s", "KV tokens", "\nlayer_grouped:3 ", "9 MiB for experts: 50 % of them", "persistent runs as layer_grouped:5", "skipped: a prompt of 5000"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("nothing of %q in\n%s", want, text)
+		}
+	}
+	for want, args := range map[string][]string{
+		"--only: no such strategy": {"--only", "best"}, "above 0": {"--copy-rate", "0"}, "runs all of them": {"--decode-strategy", "lru"}, "--decode 1": {"--decode", "1"},
+		"--prefill 0": {"--prefill", "0"},
+	} {
+		if o := krater(t, "", append([]string{"bench", "strategies"}, args...)...); o.status != 1 || !strings.Contains(o.err, want) {
+			t.Errorf("%v: status %d: %s", args, o.status, o.err)
+		}
+	}
+}

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"krater/kernels/cuda"
+	"krater/kernels/tensor"
+	"krater/scheduler/planner"
+	"krater/scheduler/planner/forecast"
+	"krater/scheduler/planner/rates"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/synth"
+)
+
+// planFlags choose what a forecast is made of.
+type planFlags struct {
+	Card        string `help:"The card: a known one (rtx-4090, h100; a wrong name lists all) or a file that describes one; default: the card of this machine." placeholder:"NAME|FILE"`
+	CPU         string `name:"cpu" help:"File that describes the processors; default: that of --card, or what was measured here before, or what such processors usually reach." type:"existingfile" placeholder:"FILE"`
+	RAM         size   `name:"ram" help:"Memory of the host; default: this machine's, none is asked for where --cpu or --card describes other processors." default:"0"`
+	RoutingSkew string `help:"How the work is divided among experts: ${enum}. zipf gives half of it to a quarter of them, as trained routers do." enum:"uniform,zipf" default:"zipf"`
+	Streams     int    `help:"Number of streams that decide about decode." default:"1"`
+	Context     int    `help:"Tokens before a generated one." default:"2048"`
+
+	measured *rates.File // just now
+}
+
+type planCmd struct {
+	modelFlag
+	engineFlags
+	planFlags
+	Shape   string `help:"Plan a shape instead of a model, as in synth." placeholder:"NAME"`
+	Layers  int    `help:"Layers of the shape; 0: all." default:"0"`
+	Prefill []int  `help:"Prompt lengths that are predicted, and decide about prefill." default:"512,2048,8192"`
+	Batch   []int  `help:"Numbers of streams that are predicted." default:"1,8,32"`
+	Measure bool   `help:"Measure this machine's processors first (some 10 s), and keep the result for later plans."`
+	JSON    bool   `name:"json" help:"Print JSON: the candidates of every strategy."`
+}
+
+// Run implements the command: it needs config.json alone, and neither a card nor the
+// weights.
+func (c *planCmd) Run(e *env) error {
+	src, err := c.source()
+	if err != nil {
+		return err
+	}
+	cfg, err := src.sizes()
+	if err != nil {
+		return err
+	}
+	m := e.here()
+	if c.Measure {
+		if err := c.measure(e, m, cfg.Config); err != nil {
+			return err
+		}
+	}
+	w := forecast.Usual()
+	w.Lengths, w.Batches = c.Prefill, c.Batch
+	r, err := c.planFlags.report(src.name, cfg, &c.engineFlags, m, w)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = writeJSON(e.out, r)
+	} else {
+		err = r.print(e.out)
+	}
+	if err == nil && r.Prefill == "" && r.Note == "" { // nothing fits
+		err = exitError(1)
+	}
+	return err
+}
+
+// source is the model, or a shape of one.
+func (c *planCmd) source() (*source, error) {
+	if c.Shape == "" {
+		if c.Layers != 0 {
+			return nil, errors.New("--layers: of a --shape")
+		}
+		return openSource(c.Model)
+	}
+	if c.Model != "" {
+		return nil, errors.New("--shape and --model: choose one")
+	}
+	config, err := synth.Config(c.Shape, c.Layers)
+	return &source{name: c.Shape, files: memoryFiles{"config.json": config}}, err
+}
+
+// sizes is a config that need not be one of a family that can be run.
+type sizes struct {
+	*model.Config
+	full   int   // layers that attend to everything
+	cannot error // why it cannot be run, nil if it can
+}
+
+// sizes reads config.json.
+func (s *source) sizes() (sizes, error) {
+	cfg, _, err := s.config()
+	if !errors.Is(err, model.ErrFamily) {
+		if err != nil {
+			return sizes{}, err
+		}
+		return sizes{cfg, cfg.Layers, nil}, nil
+	}
+	data, err2 := s.read("config.json", false)
+	if err2 != nil {
+		return sizes{}, err2
+	}
+	cfg, full, err2 := model.Sizes(data)
+	if err2 != nil {
+		return sizes{}, errors.Join(err, err2)
+	}
+	return sizes{cfg, full, err}, nil
+}
+
+// cardReserve is the part of a card's memory that kernels, graphs and the driver take.
+const cardReserve = planner.RefuseShare - cardShare
+
+// errDense: a model without routed experts.
+var errDense = errors.New("no routed experts: nothing to choose")
+
+// forecastCase turns a config and flags into what a forecast is made of. ram is the
+// host's memory.
+func forecastCase(cfg sizes, f *engineFlags, r rates.Rates, vram, ram int64, skew string, w forecast.Work) (*forecast.Case, error) {
+	if !slices.ContainsFunc(layerNumbers(cfg.Layers), cfg.MoELayer) {
+		return nil, errDense
+	}
+	g := *f
+	g.Device = "hostsim" // a rank that may have any strategy and any budget
+	if err := g.check(); err != nil {
+		return nil, err
+	}
+	g.Device = "cuda"
+	g.chooseChunk(vram)
+	needs, o, err := cardNeeds(cfg.Config, &g)
+	if err != nil {
+		return nil, err
+	}
+	s, err := shapeOf(cfg, &g, o, needs)
+	if err != nil {
+		return nil, err
+	}
+	c := &forecast.Case{Shape: *s, Rates: r, Skew: forecast.Uniform(s.Experts), Work: w}
+	if c.Prefill, c.Decode, err = f.wanted(); err != nil {
+		return nil, err
+	}
+	if skew == "zipf" {
+		c.Skew = forecast.Zipf(s.Experts)
+	}
+	c.Work.Chunk, c.Work.Window = g.PrefillChunk, g.PrefillPass
+	if c.Work.Window == 0 {
+		c.Work.Window = passChunks * g.PrefillChunk
+	}
+	c.Budget = forecast.Budget{VRAM: vram, Fixed: int64(cardReserve * float64(vram)), Experts: int64(f.ExpertVRAM), Prefill: int64(f.PrefillExpertVRAM), RAM: ram}
+	for _, n := range needs {
+		if n.Part != load.Experts && n.Part != load.KVCache {
+			c.Budget.Fixed = planner.Add(c.Budget.Fixed, n.Bytes)
+		}
+	}
+	// What goes through groups of layers together waits between them.
+	c.Budget.Window = int64(g.states()) * 4 * int64(cfg.Hidden) * int64(max(0, c.Work.Window-g.PrefillChunk))
+	c.Budget.KV = kvWish(&c.Budget, s, &c.Work, int64(f.KVCache))
+	return c, nil
+}
+
+// layerNumbers are those of all layers.
+func layerNumbers(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// cardNeeds is what the model takes on a card, with a KV cache of one block.
+func cardNeeds(cfg *model.Config, f *engineFlags) ([]load.Need, load.Options, error) {
+	g := *f
+	g.KVCache = 0
+	o, err := loadOptions(cfg, &g, limits{}, 0)
+	if err != nil {
+		return nil, o, err
+	}
+	o.Blocks, o.Layout = 1, cuda.Layout{F32: f.Rows == "f32"}
+	needs, err := load.Plan(cfg, o, load.Use{States: g.states(), Streams: g.LayerGroups + 1, Threads: g.threads()})
+	return needs, o, err
+}
+
+// kvWish is the KV cache's memory: what a flag says, or room for the streams and the
+// longest prompt of a table, at most a quarter of what the rest leaves; but room for
+// the streams that decide and the shortest prompt.
+func kvWish(b *forecast.Budget, s *forecast.Shape, w *forecast.Work, flag int64) int64 {
+	if flag > 0 {
+		return flag
+	}
+	least, most := w.Streams*(w.Context+1), 0
+	for _, n := range w.Batches {
+		most = max(most, n*(w.Context+1))
+	}
+	if len(w.Lengths) > 0 {
+		least, most = max(least, slices.Min(w.Lengths)), max(most, slices.Max(w.Lengths))
+	}
+	left := int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed
+	return max(int64(least)*s.KVToken, min(int64(most)*s.KVToken, left/4))
+}
+
+// shapeOf is the sizes of a model as it is kept: needs are those of a card with
+// options o.
+func shapeOf(cfg sizes, f *engineFlags, o load.Options, needs []load.Need) (*forecast.Shape, error) {
+	a, m := cfg.Attention, cfg.MoE
+	s := &forecast.Shape{Layers: cfg.Layers, Experts: m.Experts, TopK: m.Router.TopK}
+	for i := range cfg.Layers {
+		if cfg.MoELayer(i) {
+			s.MoE++
+		}
+	}
+	card, count := byPart(needs), byPart(nil)
+	plain := o
+	plain.Precision, plain.Layout = load.Precision{}, nil
+	list, err := load.Plan(cfg.Config, plain, load.Use{})
+	if err != nil {
+		return nil, err
+	}
+	size := cfg.DType.Size()
+	if cfg.DType == tensor.Invalid {
+		size = tensor.BF16.Size()
+	}
+	for part, n := range byPart(list) { // of values
+		count[part] = n / int64(size)
+	}
+	host := *f
+	host.Device = "cpu"
+	if plain.Precision, err = host.precision(cfg.Config, false, false); err != nil {
+		return nil, err
+	}
+	if list, err = load.Plan(cfg.Config, plain, load.Use{}); err != nil {
+		return nil, err
+	}
+	all := int64(s.MoE * s.Experts)
+	s.ExpertCard, s.ExpertHost = card[load.Experts]/all, byPart(list)[load.Experts]/all
+	s.ExpertFLOP = 2 * float64(count[load.Experts]) / float64(all)
+	for _, p := range []load.Part{load.Attention, load.Dense, load.Router} {
+		s.FixedBytes += card[p]
+		s.FixedFLOP += 2 * float64(count[p])
+	}
+	s.SharedBytes, s.SharedFLOP = card[load.Shared], 2*float64(count[load.Shared])
+	s.HeadBytes, s.HeadFLOP = card[load.Head], 2*float64(cfg.Vocab)*float64(cfg.Hidden)
+	if s.HeadBytes == 0 { // the embedding
+		s.HeadBytes = card[load.Embedding]
+	}
+	s.KVToken = max(1, kvBlockBytes(cfg.Config, 1, o.KVType)*int64(cfg.full)/int64(cfg.Layers))
+	heads, layers := float64(a.Heads), float64(cfg.full)
+	s.PairFLOP = 2 * layers * heads * float64(a.QKDim()+a.OutDim()/a.Heads)
+	s.DecodePair = s.PairFLOP
+	if a.Kind == model.AttentionMLA { // generated rows stay in the latent space, chunks expand what is cached
+		s.DecodePair = 2 * layers * heads * float64(2*a.KVRank+a.RopeDim)
+		s.ExpandFLOP = 2 * layers * float64(a.KVRank) * heads * float64(a.Nope+a.VDim)
+	}
+	s.RowBytes = rowBytes(cfg.Config, s)
+	s.HandIn, s.HandOut = int64(2*cfg.Hidden+8*s.TopK), int64(2*cfg.Hidden)
+	return s, nil
+}
+
+// What a row of a prompt moves through the card's memory beside products, in 16-bit
+// values: passes over hidden rows in a layer, and over the rows in, within and out of
+// each of its experts.
+const (
+	hiddenPasses = 16
+	expertPasses = 3
+)
+
+func rowBytes(cfg *model.Config, s *forecast.Shape) float64 {
+	return 2 * (hiddenPasses*float64(cfg.Layers)*float64(cfg.Hidden) + expertPasses*float64(s.MoE*s.TopK)*float64(cfg.Hidden+cfg.MoE.FF))
+}
+
+// byPart adds needs up.
+func byPart(needs []load.Need) map[load.Part]int64 {
+	sum := map[load.Part]int64{}
+	for _, n := range needs {
+		sum[n.Part] = planner.Add(sum[n.Part], n.Bytes)
+	}
+	return sum
+}
+
+// report makes the forecast of a model.
+func (p *planFlags) report(name string, cfg sizes, f *engineFlags, m machineOf, w forecast.Work) (*planReport, error) {
+	r, known, err := p.rates(m, f)
+	if err != nil {
+		return nil, err
+	}
+	w.Streams, w.Context = p.Streams, p.Context
+	vram := int64(f.VRAM)
+	if vram == 0 {
+		vram = int64(r.Card.MemoryGiB * (1 << 30))
+	}
+	ram := int64(p.RAM)
+	if ram == 0 && known.here {
+		ram = m.Total()
+	}
+	c, err := forecastCase(cfg, f, r, vram, ram, p.RoutingSkew, w)
+	if errors.Is(err, errDense) {
+		return &planReport{Model: name, Note: errDense.Error(), Candidates: []forecast.Candidate{}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	made, err := forecast.New(*c)
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	report := newPlanReport(name, known, c, made)
+	if cfg.cannot != nil {
+		report.Cannot = cfg.cannot.Error()
+	}
+	return report, nil
+}
+
+// advice is the recommendation of krater plan in a line, for the card of a machine; ""
+// where there is none, or nothing to choose. card is its memory, 0: as its description
+// says.
+func advice(name string, cfg *model.Config, f *engineFlags, m machineOf, card int64) string {
+	if cfg.MoE.Experts == 0 || len(m.GPUs) == 0 {
+		return ""
+	}
+	g := *f
+	if g.VRAM == 0 {
+		g.VRAM = size(card)
+	}
+	p := planFlags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
+	r, err := p.report(name, sizes{cfg, cfg.Layers, nil}, &g, m, forecast.Usual())
+	if err != nil {
+		return "strategies: " + err.Error()
+	}
+	return fmt.Sprintf("%s, predicted for %s; krater plan has the table", r.line(), r.Rates.Card.Name)
+}

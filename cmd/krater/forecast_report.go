@@ -1,0 +1,164 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"krater/bench/stat"
+	"krater/scheduler/planner"
+	"krater/scheduler/planner/forecast"
+	"krater/scheduler/planner/rates"
+)
+
+// planReport is what krater plan prints.
+type planReport struct {
+	Model      string          `json:"model"`
+	Cannot     string          `json:"cannot_run,omitempty"` // why this version cannot run the model
+	Note       string          `json:"note,omitempty"`       // why there are no candidates
+	Rates      *rates.Rates    `json:"rates,omitempty"`
+	Known      knownRates      `json:"rates_from"`
+	Skew       string          `json:"routing_skew,omitempty"`
+	Budget     forecast.Budget `json:"budget"`
+	Room       int64           `json:"expert_room"` // bytes of the card that experts may take
+	Experts    int64           `json:"expert_bytes"`
+	Work       forecast.Work   `json:"work"`
+	Prefill    string          `json:"prefill,omitempty"` // the chosen strategies
+	Decode     string          `json:"decode,omitempty"`
+	Flags      string          `json:"flags,omitempty"` // for krater serve
+	kvToken    int64
+	made       *forecast.Forecast
+	Candidates []forecast.Candidate `json:"candidates"`
+}
+
+func newPlanReport(name string, known knownRates, c *forecast.Case, made *forecast.Forecast) *planReport {
+	r := &planReport{
+		Model: name, Rates: &c.Rates, Known: known, Skew: c.Skew.Name, Budget: c.Budget, Room: max(0, c.Budget.Room()),
+		Experts: int64(c.Shape.MoE*c.Shape.Experts) * c.Shape.ExpertCard, Work: c.Work, kvToken: c.Shape.KVToken, made: made, Candidates: made.Candidates,
+	}
+	if made.Prefill != nil {
+		r.Prefill, r.Decode = made.Prefill.Name(), made.Decode.Name()
+		r.Flags = fmt.Sprintf("--prefill-strategy %s --decode-strategy %s", r.Prefill, r.Decode)
+	}
+	return r
+}
+
+// print writes the report for people.
+func (r *planReport) print(out io.Writer) error {
+	if r.Note != "" {
+		_, err := fmt.Fprintf(out, "%s: %s\n", r.Model, r.Note)
+		return err
+	}
+	b := &r.Budget
+	c, p := &r.Rates.Card, &r.Rates.CPU
+	fmt.Fprintf(out, "%s on %s (%s), %s of its memory, routing %s\n", r.Model, c.Name, r.Known.Card, planner.Size(b.VRAM), r.Skew)
+	if r.Cannot != "" {
+		fmt.Fprintf(out, "  sizes alone: %s\n", r.Cannot)
+	}
+	fmt.Fprintf(out, "  card    reads %s GB/s (%s), multiplies %s / %s / %s TFLOP/s dense / experts / attention (%s), copies %s GB/s, %s while it computes (%s)\n",
+		stat.Number(c.ReadGBps), c.Sources["read_gbps"], stat.Number(c.Dense.Peak), stat.Number(c.Experts.Peak), stat.Number(c.Attention.Peak), c.Sources["experts.peak"],
+		stat.Number(c.CopyGBps), stat.Number(c.BusyGBps), c.Sources["copy_gbps"])
+	fmt.Fprintf(out, "  CPU     %s, %s: reads %s GB/s, experts %s GOP/s (%s)\n", orUnknown(p.Name), count(p.Threads, "thread"), stat.Number(p.ReadGBps), stat.Number(1e3*p.Experts.Peak), r.Known.CPU)
+	fmt.Fprintf(out, "  budget  weights and workspace %s, KV cache %s or more (%d tokens), experts %s of %s\n",
+		planner.Size(b.Fixed), planner.Size(b.KV), b.KV/max(1, r.kvToken), planner.Size(min(r.Room, r.Experts)), planner.Size(r.Experts))
+	if r.hopeless() {
+		_, err := fmt.Fprintf(out, "\n%s\n", r.line())
+		return err
+	}
+	prefill := r.table("Prefill, tok/s by prompt", func(c *forecast.Candidate) *forecast.Side { return &c.Prefill }, r.Work.Lengths, fmt.Sprintf("GB at %d", r.decides()))
+	first := r.Prefill
+	if first == "" {
+		first = "no prefill"
+	}
+	decode := r.table(fmt.Sprintf("Decode, tok/s of all streams at %d tokens, in what %s leaves", r.Work.Context, first), func(c *forecast.Candidate) *forecast.Side { return &c.Decode }, r.Work.Batches, "GB/step")
+	fmt.Fprintln(out)
+	if err := stat.Text(out, []stat.Table{prefill, decode}); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\n%s\n", r.line())
+	if err == nil && r.Flags != "" {
+		_, err = fmt.Fprintf(out, "flags: %s\n", r.Flags)
+	}
+	return err
+}
+
+func orUnknown(name string) string {
+	if name == "" {
+		return "unknown processor"
+	}
+	return name
+}
+
+// hopeless reports whether nothing fits, for one reason.
+func (r *planReport) hopeless() bool {
+	for i := range r.Candidates {
+		if s := &r.Candidates[i].Prefill; s.Fits || s.Reason != r.Candidates[0].Prefill.Reason {
+			return false
+		}
+	}
+	return true
+}
+
+// decides is the length that stands for all.
+func (r *planReport) decides() int {
+	for i := range r.Candidates {
+		if n := r.Candidates[i].Prefill.Decides.N; n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// table is one phase of all candidates, the chosen one marked.
+func (r *planReport) table(title string, side func(*forecast.Candidate) *forecast.Side, list []int, copied string) stat.Table {
+	t := stat.Table{Title: title, Columns: []string{"", "strategy"}}
+	for _, n := range list {
+		t.Columns = append(t.Columns, fmt.Sprint(n))
+	}
+	t.Columns = append(t.Columns, copied, "hits", "VRAM", "KV tokens", "why")
+	for i := 0; i < len(r.Candidates); i++ {
+		c := &r.Candidates[i]
+		s, name := side(c), c.Name()
+		for ; i+1 < len(r.Candidates) && sameRow(c, &r.Candidates[i+1], side); i++ {
+			name = fmt.Sprintf("%s:%d-%d", c.Strategy, c.Groups, r.Candidates[i+1].Groups)
+		}
+		mark := ""
+		if s.Chosen {
+			mark = ">"
+		}
+		row := []any{mark, name}
+		for j := range list {
+			if !s.Fits || s.Points[j].PerSecond == 0 {
+				row = append(row, nil)
+				continue
+			}
+			row = append(row, s.Points[j].PerSecond)
+		}
+		if s.Fits {
+			row = append(row, s.Decides.Copied/1e9, s.Decides.HitRate, planner.Size(s.VRAM), s.KV, s.Reason)
+		} else {
+			row = append(row, nil, nil, "", nil, s.Reason)
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+// sameRow reports whether another number of groups changes nothing.
+func sameRow(a, b *forecast.Candidate, side func(*forecast.Candidate) *forecast.Side) bool {
+	x, y := side(a), side(b)
+	return a.Strategy == b.Strategy && x.Fits && y.Fits && !x.Chosen && !y.Chosen && x.Reason == y.Reason && x.VRAM == y.VRAM && x.Decides.PerSecond == y.Decides.PerSecond
+}
+
+// line is the recommendation in a sentence.
+func (r *planReport) line() string {
+	if r.Prefill == "" {
+		why := r.Note
+		if why == "" {
+			why = "nothing fits: " + r.Candidates[0].Prefill.Reason
+		}
+		return "strategies: " + why
+	}
+	p, d := &r.made.Prefill.Prefill, &r.made.Decode.Decode
+	return fmt.Sprintf("strategies: prefill %s, %s tok/s of %d tokens (%s); decode %s, %s tok/s of %s (%s)",
+		r.Prefill, forecast.Number(p.Decides.PerSecond), p.Decides.N, p.Reason, r.Decode, forecast.Number(d.Decides.PerSecond), count(d.Decides.N, "stream"), d.Reason)
+}

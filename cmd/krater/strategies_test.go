@@ -1,0 +1,155 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"krater/scheduler/dispatch"
+	"krater/stages/text/tokenizer"
+)
+
+// heldOut writes a stretch of krater-tiny's text that has so many tokens with the one
+// at the beginning, long enough for a prompt's strategy, and gives the file's name.
+func heldOut(t testing.TB, tokens int) string {
+	t.Helper()
+	data, err := os.ReadFile("../../models/krater-tiny/heldout.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := openSource("")
+	if err != nil {
+		t.Skip(err) // built without it
+	}
+	tok, _, err := src.tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	for end := range text {
+		if text[end] != ' ' {
+			continue
+		}
+		if n := len(tok.Encode(text[:end], tokenizer.EncodeOptions{})) + 1; n == tokens {
+			file := filepath.Join(t.TempDir(), "prompt.txt")
+			if err := os.WriteFile(file, []byte(text[:end]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return file
+		} else if n > tokens {
+			break
+		}
+	}
+	t.Fatalf("no stretch of %d tokens", tokens)
+	return ""
+}
+
+// expertTiny is the size of a routed expert of krater-tiny, of which it has 192.
+const expertTiny = 3 * 64 * 256 * 2
+
+// TestEveryStrategyAnswersAlike: a prompt over the threshold and what follows it have
+// the same tokens under every strategy and budget, for prompts and for generated tokens.
+func TestEveryStrategyAnswersAlike(t *testing.T) {
+	file := heldOut(t, 321)
+	ask := func(args ...string) outcome {
+		t.Helper()
+		o := krater(t, "", append([]string{"run", "--raw", "--ids", "--ignore-eos", "--temperature", "0", "--max-tokens", "32", "--file", file}, args...)...)
+		if o.status != 0 || !strings.Contains(o.err, "321 prompt tokens, 32 answer tokens") {
+			t.Fatalf("%v: status %d: %s", args, o.status, o.err)
+		}
+		return o
+	}
+	want := ask()
+	same := func(args ...string) outcome {
+		t.Helper()
+		o := ask(append([]string{"--device", "hostsim"}, args...)...)
+		if o.out != want.out {
+			t.Errorf("%v: %s, want %s", args, o.out, want.out)
+		}
+		return o
+	}
+	names := []string{"layer_grouped:2", "layer_grouped:3", "layer_grouped:6:1"}
+	for _, s := range dispatch.All() {
+		names = append(names, s.Name())
+	}
+	budgets := []int{0, 1, 7, 31, 32, 64, 100, 160, 191, 192}
+	if testing.Short() {
+		budgets = []int{0, 7, 100, 192}
+	}
+	for i, name := range names {
+		for j, slots := range budgets {
+			flags := []string{"--expert-vram", fmt.Sprint(slots*expertTiny + 1), "--prefill-strategy", name, "--decode-strategy", name}
+			if (i+j)%2 == 0 { // in pieces, and with another strategy for generated tokens
+				flags[len(flags)-1] = names[(i+j)%len(names)]
+				flags = append(flags, "--prefill-chunk", "100", "--prefill-pass", "400", "--prefill-expert-vram", fmt.Sprint(slots/2*expertTiny))
+			}
+			o := same(flags...)
+			if slots == 0 && name != "cpu_only" && !strings.Contains(o.err, "prefill: from "+name+" to ") {
+				t.Errorf("%v: nothing is said of the fall: %s", flags, o.err)
+			}
+			if slots == 192 && (i+j)%2 == 1 && strings.Contains(o.err, ": from ") {
+				t.Errorf("%v: falls with room for everything: %s", flags, o.err)
+			}
+		}
+	}
+}
+
+// TestChainIsAnnounced: every step down is a line.
+func TestChainIsAnnounced(t *testing.T) {
+	o := krater(t, "", "run", "--device", "hostsim", "--expert-divisor", "1", "--expert-vram", fmt.Sprint(expertTiny-1), "--max-tokens", "3", "Hello")
+	if o.status != 0 {
+		t.Fatal(o.err)
+	}
+	var steps []string
+	for line := range strings.Lines(o.err) {
+		if rest, ok := strings.CutPrefix(line, "krater: prefill: from "); ok {
+			step, _, _ := strings.Cut(rest, ":  ")
+			fields := strings.Fields(step)
+			steps = append(steps, strings.TrimSuffix(fields[2], ":"))
+		}
+	}
+	want := []string{"layer_grouped:2", "layer_grouped:3", "layer_grouped:4", "layer_grouped:5", "layer_grouped:6", "layer_grouped:6:1", "chunked", "cpu_only"}
+	if !slices.Equal(steps, want) {
+		t.Errorf("steps %v, want %v; all said: %s", steps, want, o.err)
+	}
+}
+
+// TestOtherNames: the flags of old stand for strategies.
+func TestOtherNames(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "persistent persistent",
+		"--no-gpu-decode":                    "persistent cpu_only",
+		"--expert-divisor 0":                 "chunked chunked",
+		"--expert-divisor 1":                 "persistent persistent",
+		"--expert-divisor 4":                 "layer_grouped:4 layer_grouped:4",
+		"--cache-strategy lru":               "lru lru",
+		"--cache-strategy 9":                 "hot_cached_static hot_cached_static",
+		"--prefill-strategy 8":               "layer_grouped persistent",
+		"--decode-strategy lru":              "persistent lru",
+		"--expert-divisor 2 --no-gpu-decode": "layer_grouped:2 cpu_only",
+		"--expert-divisor 2 --cache-strategy hot_cached_static":   "layer_grouped:2 hot_cached_static",
+		"--expert-divisor 2 --decode-strategy hot_cached_static":  "layer_grouped:2 hot_cached_static",
+		"--prefill-strategy chunked --cache-strategy static_pin":  "chunked static_pin",
+		"--prefill-strategy chunked --no-gpu-decode":              "chunked cpu_only",
+		"--prefill-strategy layer_grouped:3 --decode-strategy 3":  "layer_grouped:3 active_only",
+		"--no-gpu-decode --decode-strategy cpu_only":              "persistent cpu_only",
+		"--cache-strategy active_only --decode-strategy 3":        "refused",
+		"--cache-strategy active_only --prefill-strategy chunked": "chunked active_only",
+	} {
+		var c cli
+		if _, _, err := parse(&c, append(append([]string{"run", "--device", "hostsim"}, strings.Fields(text)...), "Hello")); err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.Run.named(allThere)
+		got := "refused"
+		if err == nil {
+			got = s.prefill.Name() + " " + s.decode.Name()
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}

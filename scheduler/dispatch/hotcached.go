@@ -1,0 +1,26 @@
+package dispatch
+
+// hotCachedStatic loads the hottest experts once at the start; the others are the
+// host's, at the same time. Nothing is copied later but the rows that experts take and
+// give.
+type hotCachedStatic struct{}
+
+func (hotCachedStatic) Name() string { return "hot_cached_static" }
+
+func (h hotCachedStatic) Start(s *Setup) (Start, error) {
+	if err := s.check(); err != nil {
+		return Start{}, err
+	}
+	n := min(s.all()-len(s.Kept), s.slots())
+	if n == 0 && s.all() > 0 && len(s.Kept) == 0 {
+		return Start{}, s.room(h.Name(), 1)
+	}
+	start := keep(s.hottest(n))
+	some := n+len(s.Kept) < s.all()
+	start.Host = [Phases]bool{some, some}
+	return start, nil
+}
+
+func (hotCachedStatic) Decide(out *Decision, in *Step) { resident(out, in) }
+
+func (hotCachedStatic) Smaller(*Setup) Strategy { return cpuOnly{} }

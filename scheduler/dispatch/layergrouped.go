@@ -1,0 +1,165 @@
+package dispatch
+
+import (
+	"fmt"
+	"math"
+)
+
+// layerGrouped keeps as many layers on the device as it can and copies the experts of
+// the others group by group, all of a group, once for all rows of a prefill. With two
+// staging buffers the next group is copied while one is worked on.
+//
+// Of L layers R stay, spread evenly, the first among them so that something is there to
+// be computed during the first copy. The other L-R are cut into so many groups, and a
+// buffer holds the largest of them.
+type layerGrouped struct {
+	groups  int // 0: one layer each
+	buffers int // for staging: 2, or 1 without overlap
+}
+
+func (g layerGrouped) Name() string {
+	switch {
+	case g.buffers == 1:
+		return fmt.Sprintf("layer_grouped:%d:1", g.groups)
+	case g.groups == 0:
+		return "layer_grouped"
+	}
+	return fmt.Sprintf("layer_grouped:%d", g.groups)
+}
+
+// count is the number of groups of so many streamed layers.
+func (g layerGrouped) count(streamed int) int {
+	if g.groups == 0 {
+		return streamed
+	}
+	return min(g.groups, streamed)
+}
+
+// layers is how many layers fit where so many stay.
+func (g layerGrouped) layers(total, stay int) int {
+	if stay == total {
+		return total
+	}
+	n := g.count(total - stay)
+	return stay + min(n, g.buffers)*((total-stay+n-1)/n)
+}
+
+func (g layerGrouped) Start(s *Setup) (Start, error) {
+	if err := s.check(); err != nil || len(s.Layers) == 0 {
+		return Start{}, err
+	}
+	total := len(s.Layers)
+	stay, room := total, s.slots()/s.Experts
+	for ; g.layers(total, stay) > room; stay-- {
+		if stay == 0 {
+			return Start{}, s.room(g.Name(), g.layers(total, 0)*s.Experts)
+		}
+	}
+	start := Start{Slots: g.layers(total, stay) * s.Experts, Places: make([]Place, total), Parts: []int{0}}
+	groups := g.count(total - stay)
+	buffer := 0 // layers of one
+	if groups > 0 {
+		buffer = (total - stay + groups - 1) / groups
+	}
+	kept := s.kept()
+	group, at, streamed, slot := 0, 0, 0, int32(0)
+	for i, layer := range s.Layers {
+		if i*stay%total < stay {
+			for e := range int32(s.Experts) {
+				if k := (Key{layer, e}); !kept[k] {
+					start.Loads = append(start.Loads, Load{slot, k})
+				}
+				slot++
+			}
+			continue
+		}
+		if streamed == (group+1)*(total-stay)/groups {
+			group++
+			at = 0
+			start.Parts = append(start.Parts, i)
+		}
+		staged := stay + group%g.buffers*buffer + at
+		start.Places[i] = Place{int32(staged * s.Experts), int32(s.Experts)}
+		at++
+		streamed++
+	}
+	return start, nil
+}
+
+func (g layerGrouped) Decide(out *Decision, in *Step) {
+	out.reset()
+	if in.Phase == Decode {
+		g.active(out, in)
+		return
+	}
+	w := out.wave()
+	for i := range in.Work {
+		w.Work = append(w.Work, int32(i))
+	}
+	w.Loads = in.missing(w.Loads, in.Index)
+	parts := in.Start.Parts
+	part := 0
+	for part+1 < len(parts) && parts[part+1] <= in.Index {
+		part++
+	}
+	end := len(in.Setup.Layers)
+	if last := part + g.buffers; last < len(parts) { // the next part too, where it has a buffer
+		end = parts[last]
+	}
+	w = out.wave()
+	for i := in.Index + 1; i < end; i++ {
+		w.Loads = in.missing(w.Loads, i)
+	}
+	if len(w.Loads) == 0 {
+		out.Waves = out.Waves[:1]
+	}
+}
+
+// missing adds the loads of all experts of a layer that are not there.
+func (in *Step) missing(loads []Load, index int) []Load {
+	p := in.place(index)
+	if p.Slots == 0 {
+		return loads
+	}
+	for e := range p.Slots {
+		k := Key{in.Setup.Layers[index], e}
+		if _, ok := in.Residency.Slot(k); !ok {
+			loads = append(loads, Load{p.First + e, k})
+		}
+	}
+	return loads
+}
+
+// active loads what the router chose: for a few rows all experts are too many. Every
+// expert of a layer has a slot.
+func (g layerGrouped) active(out *Decision, in *Step) {
+	out.split(in)
+	if len(out.hits) > 0 {
+		w := out.wave()
+		w.Work = append(w.Work, out.hits...)
+	}
+	if len(out.misses) == 0 {
+		return
+	}
+	w := out.wave()
+	for _, i := range out.misses {
+		e := in.Work[i].Expert
+		w.Loads = append(w.Loads, Load{in.place(in.Index).First + e, Key{in.Layer(), e}})
+		w.Work = append(w.Work, i)
+	}
+}
+
+// Smaller has more and so smaller groups, then one buffer, then parts of a layer.
+func (g layerGrouped) Smaller(s *Setup) Strategy {
+	most := len(s.Layers)
+	switch {
+	case g.buffers == 1 || most < 2:
+		return chunked{}
+	case g.groups > 0 && g.groups < most:
+		return layerGrouped{g.groups + 1, g.buffers}
+	}
+	return layerGrouped{most, 1}
+}
+
+// groupsMost bounds the number of groups that Parse takes.
+const groupsMost = math.MaxInt16

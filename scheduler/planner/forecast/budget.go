@@ -1,0 +1,84 @@
+package forecast
+
+import (
+	"fmt"
+
+	"krater/scheduler/planner"
+)
+
+// Budget is the memory there is, in bytes.
+type Budget struct {
+	VRAM    int64 `json:"vram"`    // of the card, of which planner.RefuseShare is used
+	Fixed   int64 `json:"fixed"`   // of it: weights but routed experts, states, workspace
+	KV      int64 `json:"kv"`      // of it: what the KV cache has at least
+	Experts int64 `json:"experts"` // of it: what routed experts have at most; 0: what the rest leaves
+	Prefill int64 `json:"prefill"` // of that: what prefill's strategy has at most; 0: all
+	Window  int64 `json:"window"`  // of it: what prompts in groups of layers take besides
+	RAM     int64 `json:"ram"`     // of the host; 0: not known, always enough
+}
+
+// Room is what routed experts may take, below 0 if the rest does not fit.
+func (b *Budget) Room() int64 {
+	room := int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed - b.KV
+	if b.Experts > 0 {
+		room = min(room, b.Experts)
+	}
+	return room
+}
+
+// kv is the KV cache's memory if experts take so much.
+func (b *Budget) kv(experts int64) int64 {
+	return int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed - experts
+}
+
+func (b *Budget) check() error {
+	for _, n := range []int64{b.VRAM, b.Fixed, b.KV, b.Experts, b.Prefill, b.Window, b.RAM} {
+		if n < 0 || n > bytesMost {
+			return fmt.Errorf("%w: a budget of %+v", ErrShape, *b)
+		}
+	}
+	return nil
+}
+
+// Work is what a forecast is made for.
+type Work struct {
+	// Lengths are prompts, in tokens. All that the KV cache surely has room for decide
+	// about prefill, by the geometric mean of their rates.
+	Lengths []int `json:"lengths"`
+	Batches []int `json:"batches"` // numbers of streams that decode together
+	Streams int   `json:"streams"` // the one that decides about decode
+	Context int   `json:"context"` // tokens before a generated one
+	Chunk   int   `json:"chunk"`   // prompt tokens of a pass
+	Window  int   `json:"window"`  // that go through a group of layers before any goes on; 0: the whole prompt
+}
+
+// Usual is the work that tables show.
+func Usual() Work {
+	return Work{Lengths: []int{512, 2048, 8192}, Batches: []int{1, 8, 32}, Streams: 1, Context: 2048, Chunk: 2048}
+}
+
+const (
+	tokensMost = 1 << 24
+	listMost   = 64
+	passesMost = 1 << 14 // of a prompt
+)
+
+func (w *Work) check() error {
+	if n := len(w.Lengths); n == 0 || n > listMost || len(w.Batches) > listMost {
+		return fmt.Errorf("%w: %d lengths, %d batches, want 1 to %d", ErrShape, n, len(w.Batches), listMost)
+	}
+	for _, n := range append(append([]int{max(1, w.Context), w.Chunk, w.Streams}, w.Lengths...), w.Batches...) {
+		if n < 1 || n > tokensMost {
+			return fmt.Errorf("%w: work of %+v", ErrShape, *w)
+		}
+	}
+	for _, n := range w.Lengths {
+		if n/w.Chunk > passesMost {
+			return fmt.Errorf("%w: a prompt of %d in chunks of %d", ErrShape, n, w.Chunk)
+		}
+	}
+	if w.Context < 0 || w.Window < 0 || w.Window > tokensMost {
+		return fmt.Errorf("%w: work of %+v", ErrShape, *w)
+	}
+	return nil
+}

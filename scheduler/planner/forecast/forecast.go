@@ -1,0 +1,240 @@
+// Package forecast predicts how fast each dispatch strategy would be, what memory it
+// takes and why it cannot be had, from the sizes of a model, the rates of a machine
+// and a budget; and it chooses. Nothing is measured here. docs/planner.md has the
+// formulas with their sources.
+package forecast
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"krater/scheduler/planner"
+	"krater/scheduler/planner/rates"
+)
+
+// Case is what a forecast is made of.
+type Case struct {
+	Shape  Shape
+	Rates  rates.Rates // completed if need be
+	Skew   Skew        // of Shape.Experts
+	Budget Budget
+	Work   Work
+	// Prefill and Decode are strategies that are wanted whatever they cost, such as
+	// layer_grouped:4; "": the best.
+	Prefill, Decode string
+}
+
+// Point is a prediction for a prompt's length or a number of streams.
+type Point struct {
+	N         int     `json:"n"`                 // tokens of the prompt, or streams
+	PerSecond float64 `json:"tokens_per_second"` // of all streams together; 0: the KV cache is too small
+	Seconds   float64 `json:"seconds"`           // of the prompt, or of a step
+	Copied    float64 `json:"copied_bytes"`      // experts copied for it
+	HitRate   float64 `json:"hit_rate"`          // of the experts needed, those that were on the card
+	Time      Time    `json:"parts"`
+}
+
+// Side is a strategy in one phase.
+type Side struct {
+	Fits    bool    `json:"fits"`
+	Chosen  bool    `json:"chosen"`
+	Reason  string  `json:"reason"` // why it does not fit, or lost; of a chosen one, what bounds it
+	Kept    int     `json:"kept"`   // experts that always stay on the card
+	VRAM    int64   `json:"vram"`   // of experts, and of what prompts in groups of layers take besides
+	RAM     int64   `json:"ram"`    // of the host, for experts
+	KV      int64   `json:"kv_tokens"`
+	Points  []Point `json:"points"`
+	Score   float64 `json:"score"`   // tokens a second, by which strategies are compared
+	Decides Point   `json:"decides"` // of the batch that decides, or the middle one of the lengths
+	layout  layout
+}
+
+// Candidate is a strategy with what is predicted for prompts and for generated
+// tokens.
+type Candidate struct {
+	Strategy string `json:"strategy"`
+	Groups   int    `json:"groups,omitempty"` // of layer_grouped
+	// Prefill is predicted with the whole budget, Decode with what the chosen
+	// prefill leaves.
+	Prefill Side `json:"prefill"`
+	Decode  Side `json:"decode"`
+}
+
+// Name is the strategy as a flag takes it: layer_grouped:4.
+func (c *Candidate) Name() string {
+	if c.Groups > 0 {
+		return fmt.Sprintf("%s:%d", c.Strategy, c.Groups)
+	}
+	return c.Strategy
+}
+
+// Forecast is all candidates by the number of their strategy.
+type Forecast struct {
+	Candidates []Candidate
+	// Prefill and Decode are the chosen ones, nil if nothing fits.
+	Prefill, Decode *Candidate
+}
+
+// New predicts and chooses.
+func New(c Case) (*Forecast, error) {
+	for _, check := range []func() error{c.Shape.check, c.Budget.check, c.Work.check, c.Rates.Check} {
+		if err := check(); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.Skew.share) != c.Shape.Experts {
+		return nil, fmt.Errorf("%w: the skew of %d experts, there are %d", ErrShape, len(c.Skew.share), c.Shape.Experts)
+	}
+	card, err := c.Rates.Card.Complete()
+	if err != nil {
+		return nil, err
+	}
+	cpu, err := c.Rates.CPU.Complete()
+	if err != nil {
+		return nil, err
+	}
+	x := &chooser{calc: calc{s: &c.Shape, card: &card, cpu: &cpu, w: &c.Work, picks: c.Skew.picks(c.Shape.TopK)}, b: &c.Budget}
+	if x.wanted, err = wantedOf(&c); err != nil {
+		return nil, err
+	}
+	f := &Forecast{}
+	for _, s := range strategies {
+		groups := []int{0}
+		if s.name == groupedName {
+			groups = groupings(&c.Shape, x.wanted[:])
+		}
+		for _, g := range groups {
+			f.Candidates = append(f.Candidates, Candidate{Strategy: s.name, Groups: g})
+			x.of = append(x.of, s)
+		}
+	}
+	x.choose(f)
+	return f, nil
+}
+
+// chooser fills in a forecast.
+type chooser struct {
+	calc
+	b      *Budget
+	of     []strategy // of each candidate
+	wanted [2]want    // for prefill and decode
+}
+
+// layers is all layers with routed experts for m rows of a pass: those that stay whole,
+// and the others.
+func (x *chooser) layers(s *strategy, l layout, m float64, few bool) (t Time) {
+	if l.layers > 0 {
+		t = resident(&x.calc, l, m, few).times(l.layers)
+	}
+	if l.layers < x.s.MoE {
+		t.add(s.layer(&x.calc, l, m, few).times(x.s.MoE - l.layers))
+	}
+	return t
+}
+
+// prompt is the time of a prompt.
+func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
+	streams := l.groups > 0 && !l.whole(x.s)
+	if l.groups > 0 { // all of a group are there when it is computed
+		s, l.kept = &strategy{layer: resident}, 0
+	}
+	var rows float64
+	var layers, window Time // layers: for so many rows; only the last pass has others
+	x.chunks(tokens, func(pos, m float64) {
+		if m != rows {
+			rows, layers = m, x.layers(s, l, m, false)
+		}
+		window.add(x.rest(pos, m))
+		window.add(layers)
+		end := int(pos + m)
+		if end == tokens {
+			window.add(x.head())
+		} else if w := x.w.Window; w == 0 || end/w == int(pos)/w {
+			return
+		}
+		if streams {
+			window = x.pipeline(l, window)
+		}
+		t.add(window)
+		window = Time{}
+	})
+	return t
+}
+
+// token is the time of a step of b streams.
+func (x *chooser) token(s *strategy, l layout, b int) (t Time) {
+	t = x.step(float64(b), !s.copies || l.whole(x.s))
+	t.add(x.layers(s, l, float64(b), true))
+	return t
+}
+
+// point is a prediction of n tokens or streams in t.
+func point(n int, t Time, fits bool) Point {
+	p := Point{N: n, Seconds: t.Total, Copied: t.Copied, Time: t}
+	if t.Wanted > 0 {
+		p.HitRate = t.Found / t.Wanted
+	}
+	if fits && t.Total > 0 {
+		p.PerSecond = float64(n) / t.Total
+	}
+	return p
+}
+
+// side predicts one layout in a phase. held are experts on the card beside it.
+func (x *chooser) side(s *strategy, l layout, held int, decode bool) Side {
+	out := Side{Fits: true, Kept: l.stay(x.s), layout: l, VRAM: x.s.expertBytes(held + l.experts(x.s))}
+	out.KV = x.b.kv(out.VRAM) / x.s.KVToken
+	out.RAM = x.ram(s, l)
+	at := func(n int) Point {
+		if decode {
+			return point(n, x.token(s, l, n), int64(n)*int64(x.w.Context+1) <= out.KV)
+		}
+		return point(n, x.prompt(s, l, n), int64(n) <= out.KV)
+	}
+	if decode {
+		for _, n := range x.w.Batches {
+			out.Points = append(out.Points, at(n))
+		}
+		out.Decides = at(x.w.Streams)
+		out.Score = out.Decides.PerSecond
+		return out
+	}
+	sum, count := 0.0, 0
+	for _, n := range x.w.Lengths {
+		p := at(n)
+		out.Points = append(out.Points, p)
+		if n <= x.sure() && p.PerSecond > 0 {
+			sum, count = sum+math.Log(p.PerSecond), count+1
+		}
+	}
+	if count > 0 {
+		out.Score = math.Exp(sum / float64(count))
+	}
+	out.Decides = at(x.middle())
+	return out
+}
+
+// sure is the longest prompt that the KV cache has room for whatever experts take.
+func (x *chooser) sure() int { return int(min(tokensMost, x.b.KV/x.s.KVToken)) }
+
+// middle is the middle one of the lengths that decide, the shortest of all if none does.
+func (x *chooser) middle() int {
+	sorted := slices.Sorted(slices.Values(x.w.Lengths))
+	n, _ := slices.BinarySearch(sorted, x.sure()+1)
+	return sorted[n/2]
+}
+
+// ram is what experts take of the host's memory, in either form.
+func (x *chooser) ram(s *strategy, l layout) (n int64) {
+	if l.whole(x.s) {
+		return 0
+	}
+	if s.hosts {
+		n += int64(x.s.all()) * x.s.ExpertHost
+	}
+	if s.copies {
+		n = planner.Add(n, x.s.expertBytes(x.s.all()))
+	}
+	return n
+}

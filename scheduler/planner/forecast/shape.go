@@ -1,0 +1,83 @@
+package forecast
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Shape is the sizes of a model as it is kept, all that a forecast knows of it.
+// Operations count a multiply and an add as two; those of a row are of all layers
+// together unless said otherwise.
+type Shape struct {
+	Layers  int // of the model
+	MoE     int // of them, with routed experts
+	Experts int // of such a layer
+	TopK    int // that a row takes
+
+	ExpertCard int64   // bytes of an expert as the card holds it
+	ExpertHost int64   // and as the host does
+	ExpertFLOP float64 // of a row in one expert
+
+	FixedBytes  int64   // on the card, read in every step: projections, dense networks, routers, norms
+	FixedFLOP   float64 // of a row
+	SharedBytes int64   // the same of shared experts, which run beside routed ones
+	SharedFLOP  float64
+	HeadBytes   int64
+	HeadFLOP    float64
+
+	KVToken    int64   // bytes of the cache a token
+	PairFLOP   float64 // of a query and a key of a prompt
+	DecodePair float64 // of a query and a key of generated rows
+	ExpandFLOP float64 // of a cached token of former chunks, once a chunk (latent attention)
+	RowBytes   float64 // activations that a row of a prompt moves through the card's memory
+
+	HandIn  int64 // bytes of a row that the host is given, a layer
+	HandOut int64 // that it gives back, an expert of the row
+}
+
+// ErrShape: a shape that no model has.
+var ErrShape = errors.New("impossible sizes")
+
+// Bounds of a shape, far above any model: within them no sum overflows.
+const (
+	countMost = 1 << 20
+	bytesMost = 1 << 50
+	flopMost  = 1e18
+)
+
+func (s *Shape) check() error {
+	for _, n := range []int{s.Layers, s.MoE, s.Experts, s.TopK} {
+		if n < 1 || n > countMost {
+			return fmt.Errorf("%w: %d layers, %d with %d experts of which %d are taken", ErrShape, s.Layers, s.MoE, s.Experts, s.TopK)
+		}
+	}
+	if s.MoE > s.Layers || s.TopK > s.Experts || s.MoE*s.Experts > countMost {
+		return fmt.Errorf("%w: %d layers, %d with %d experts of which %d are taken", ErrShape, s.Layers, s.MoE, s.Experts, s.TopK)
+	}
+	if s.ExpertCard < 1 || s.ExpertHost < 1 || s.KVToken < 1 {
+		return fmt.Errorf("%w: experts of %d and %d bytes, %d bytes of KV cache a token", ErrShape, s.ExpertCard, s.ExpertHost, s.KVToken)
+	}
+	for _, b := range []int64{s.ExpertCard, s.ExpertHost, s.FixedBytes, s.SharedBytes, s.HeadBytes, s.KVToken, s.HandIn, s.HandOut} {
+		if b < 0 || b > bytesMost {
+			return fmt.Errorf("%w: %d bytes", ErrShape, b)
+		}
+	}
+	for _, f := range []float64{s.ExpertFLOP, s.FixedFLOP, s.SharedFLOP, s.HeadFLOP, s.PairFLOP, s.DecodePair, s.ExpandFLOP, s.RowBytes} {
+		if !(f >= 0 && f <= flopMost) {
+			return fmt.Errorf("%w: %g operations or bytes a row", ErrShape, f)
+		}
+	}
+	return nil
+}
+
+// expertBytes are those of n experts on the card, at most the largest number there is.
+func (s *Shape) expertBytes(n int) int64 {
+	if n > 0 && s.ExpertCard > math.MaxInt64/int64(n) {
+		return math.MaxInt64
+	}
+	return int64(n) * s.ExpertCard
+}
+
+// all is the number of routed experts of the model.
+func (s *Shape) all() int { return s.MoE * s.Experts }

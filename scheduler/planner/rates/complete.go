@@ -1,0 +1,158 @@
+package rates
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+)
+
+// What is assumed of figures that a description leaves out. The shares are what an
+// H100 was measured to reach of its maker's figures (docs/planner.md), but for
+// WeightShare and KVShare: slower memory hides more of what kernels do besides
+// reading.
+const (
+	readShare      = 0.92
+	weightShare    = 0.80
+	kvShare        = 0.50
+	denseShare     = 0.79
+	expertShare    = 0.52
+	attentionShare = 0.40
+	denseHalf      = 1200
+	expertHalf     = 43
+	attentionHalf  = 64
+	launchUS       = 4.5
+	nodeUS         = 1.5
+	launches       = 8
+	copyShare      = 0.83
+	busyShare      = 0.87
+	copyUS         = 2.2
+	flagUS         = 4.5
+	flagGBps       = 3.7
+	syncUS         = 17.4
+
+	decodeShare = 0.90
+	cpuHalf     = 4
+	layerUS     = 20
+)
+
+// fill is a figure with the value it gets where it has none.
+type fill struct {
+	name  string
+	at    *float64
+	value float64
+}
+
+// complete sets figures that are 0 and notes them as assumed.
+func complete(list []fill, sources map[string]Source) map[string]Source {
+	sources = maps.Clone(sources)
+	for _, f := range list {
+		if *f.at == 0 && f.value != 0 {
+			if sources == nil {
+				sources = map[string]Source{}
+			}
+			*f.at, sources[f.name] = f.value, Assumed
+		}
+	}
+	return sources
+}
+
+// ErrIncomplete: a description without a figure that nothing stands in for.
+var ErrIncomplete = errors.New("incomplete description")
+
+// Complete gives the card with every figure, those it lacks assumed from the
+// others. It needs the rate of the memory, that of products, and that of the link.
+func (c Card) Complete() (Card, error) {
+	c.Sources = complete([]fill{
+		{"memory_gbps", &c.MemoryGBps, c.ReadGBps / readShare},
+		{"read_gbps", &c.ReadGBps, c.MemoryGBps * readShare},
+		{"tflops", &c.TFLOPS, c.Dense.Peak / denseShare},
+		{"link_gbps", &c.LinkGBps, c.CopyGBps / copyShare},
+		{"copy_gbps", &c.CopyGBps, c.LinkGBps * copyShare},
+	}, c.Sources)
+	for _, x := range []struct {
+		what  string
+		value float64
+	}{{"memory_gib", c.MemoryGiB}, {"memory_gbps or read_gbps", c.ReadGBps}, {"tflops or dense", c.TFLOPS}, {"link_gbps or copy_gbps", c.CopyGBps}} {
+		if x.value == 0 {
+			return c, fmt.Errorf("card %q: %w: %s", c.Name, ErrIncomplete, x.what)
+		}
+	}
+	half := func(c Curve, n float64) float64 {
+		if c.Peak != 0 { // a curve without Half is flat
+			return c.Half
+		}
+		return n
+	}
+	c.Dense.Half, c.Experts.Half, c.Attention.Half = half(c.Dense, denseHalf), half(c.Experts, expertHalf), half(c.Attention, attentionHalf)
+	c.Sources = complete([]fill{
+		{"weight_share", &c.WeightShare, weightShare},
+		{"kv_share", &c.KVShare, kvShare},
+		{"dense.peak", &c.Dense.Peak, c.TFLOPS * denseShare},
+		{"experts.peak", &c.Experts.Peak, c.TFLOPS * expertShare},
+		{"attention.peak", &c.Attention.Peak, c.TFLOPS * attentionShare},
+		{"launch_us", &c.LaunchUS, launchUS},
+		{"node_us", &c.NodeUS, nodeUS},
+		{"launches", &c.Launches, launches},
+		{"busy_copy_gbps", &c.BusyGBps, c.CopyGBps * busyShare},
+		{"copy_us", &c.CopyUS, copyUS},
+		{"flag_us", &c.FlagUS, flagUS},
+		{"flag_gbps", &c.FlagGBps, flagGBps},
+		{"sync_us", &c.SyncUS, syncUS},
+	}, c.Sources)
+	if c.BusyGBps > c.CopyGBps { // or a card would copy faster the more it computes
+		return c, fmt.Errorf("card %q: busy_copy_gbps %g is more than copy_gbps %g", c.Name, c.BusyGBps, c.CopyGBps)
+	}
+	return c, nil
+}
+
+// Complete gives the processors with every figure. They need the rate of memory and
+// that of products.
+func (c CPU) Complete() (CPU, error) {
+	switch {
+	case c.ReadGBps == 0:
+		return c, fmt.Errorf("cpu %q: %w: read_gbps", c.Name, ErrIncomplete)
+	case c.Experts.Peak == 0:
+		return c, fmt.Errorf("cpu %q: %w: experts", c.Name, ErrIncomplete)
+	}
+	c.Sources = complete([]fill{{"decode_share", &c.DecodeShare, decodeShare}, {"layer_us", &c.LayerUS, layerUS}}, c.Sources)
+	return c, nil
+}
+
+// What processors reach that nobody has measured: of memory a thread, and as much as
+// a socket's channels give; of products a thread, by its instructions.
+const (
+	threadGBps   = 8.0
+	socketGBps   = 100.0
+	threadPlain  = 0.002
+	threadAVX2   = 0.150
+	threadVNNI   = 0.380
+	threadMatrix = 0.500
+)
+
+// Level is the instructions that processors multiply integers with.
+type Level uint8
+
+// The levels, each at least as fast as the one before.
+const (
+	Plain Level = iota
+	AVX2
+	VNNI
+	Matrix // the tile unit
+)
+
+// AssumedCPU are processors as they usually are: for a plan that nobody has measured
+// anything for.
+func AssumedCPU(name string, threads, sockets int, level Level) CPU {
+	threads = min(max(1, threads), threadsMost)
+	each := [...]float64{threadPlain, threadAVX2, threadVNNI, threadMatrix}[min(level, Matrix)]
+	c := CPU{
+		Name: name, Threads: threads,
+		ReadGBps: min(threadGBps*float64(threads), socketGBps*float64(max(1, sockets))),
+		Experts:  Curve{each * float64(threads), cpuHalf}, DecodeShare: decodeShare, LayerUS: layerUS,
+		Sources: map[string]Source{},
+	}
+	for _, f := range c.figures() {
+		c.Sources[f.name] = Assumed
+	}
+	return c
+}

@@ -1,0 +1,63 @@
+package stages
+
+import "krater/kernels/device"
+
+// Total is the rows of the batch, however many of them layers see.
+func (st *State) Total() int {
+	if n := len(st.Spans); n > 0 {
+		return st.Spans[n-1].Row + st.Spans[n-1].Len
+	}
+	return st.T
+}
+
+// Windows is the number of pieces in which layers take the batch.
+func (st *State) Windows() int {
+	w := st.lim.LayerRows()
+	return (st.Total() + w - 1) / w
+}
+
+// Look has layers see piece i of the batch, of Windows: T, the matrices, Prefill and
+// Decode are those of its rows, until Whole. What is in Hidden and in the KV cache stays;
+// everything else belongs to the piece, so nothing may be Pending. A batch of one piece is
+// as Fill leaves it; one of more must be looked at before layers run.
+func (st *State) Look(i int) {
+	from := i * st.lim.LayerRows()
+	st.piece(from, min(from+st.lim.LayerRows(), st.Total()))
+}
+
+// Whole ends Look: embed and head see all rows.
+func (st *State) Whole() { st.piece(0, st.Total()) }
+
+// piece cuts the matrices and spans to rows [from, to) of the batch.
+func (st *State) piece(from, to int) {
+	t, all, f, in := to-from, st.Total(), &st.full, &st.inputs
+	st.T = t
+	st.IDs, st.Positions, st.Slots = in.column(from, t), in.column(all+from, t), in.column(2*all+from, t)
+	st.Hidden = f.hidden.RowRange(from, to)
+	st.Normed = f.normed.RowRange(0, t)
+	st.Delta = f.delta.RowRange(0, t)
+	st.Input = NewInput(st.Normed, st.normed)
+	if !f.shared.Zero() {
+		st.Shared = f.shared.RowRange(0, t)
+	}
+	if !f.expertOut.Zero() {
+		st.ExpertOut = f.expertOut.RowRange(0, t*f.routerIDs.Cols)
+		st.RouterLogits = f.routerLogits.RowRange(0, t)
+		st.RouterIDs = f.routerIDs.RowRange(0, t)
+		st.RouterWeights = f.routerWeights.RowRange(0, t)
+	}
+	st.Prefill, st.Decode = st.Prefill[:0], st.Decode[:0]
+	for i := range st.Spans {
+		sp := st.Spans[i].Span
+		first, end := max(sp.Row, from), min(sp.Row+sp.Len, to)
+		if first >= end {
+			continue
+		}
+		cut := device.Span{Row: first - from, Len: end - first, Pos: sp.Pos + first - sp.Row, Blocks: sp.Blocks}
+		if st.Spans[i].Decode {
+			st.Decode = append(st.Decode, cut)
+		} else {
+			st.Prefill = append(st.Prefill, cut)
+		}
+	}
+}
