@@ -17,6 +17,7 @@ import (
 	"krater/stages/compare"
 	"krater/stages/drive"
 	"krater/stages/load"
+	"krater/stages/offload"
 )
 
 // TestSameBits: whatever the strategy, precision, model and device, answers have
@@ -226,7 +227,7 @@ func TestExactBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		po.Reserve = stages.StateBytes(s.cfg, lim, nil)
+		po.Reserve = stages.StateBytes(s.cfg, lim, nil) + offload.StageBytes(s.cfg, lim)
 		d := simulated(t, hostsim.Options{CPU: host, Budget: need})
 		want := ask(t, s.placed(t, d, host, o, po), s.cfg.Vocab, 5, 4)
 		if c := d.Counters(); c.HighWater != need {
