@@ -22,6 +22,7 @@ import (
 // card and a host of the rates given.
 type benchStrategiesCmd struct {
 	modelFlag
+	synthFlags
 	engineFlags
 	JSON    bool     `name:"json" help:"Print the report as JSON."`
 	Prefill []int    `help:"Lengths of prompts." default:"512,1024,2000"`
@@ -114,6 +115,19 @@ func (c *benchStrategiesCmd) check(context int) (skipped []string, err error) {
 	return skipped, nil
 }
 
+// source is the model: one of random weights, where a shape is named.
+func (c *benchStrategiesCmd) source() (*source, error) {
+	switch {
+	case c.Shape == "" && (c.Layers != 0 || c.Vocab != 0):
+		return nil, errors.New("--layers and --vocab belong to --shape")
+	case c.Shape == "":
+		return openSource(c.Model)
+	case c.Model != "":
+		return nil, errors.New("--model and --shape name two models")
+	}
+	return c.synthFlags.source()
+}
+
 // strategies are those that are compared.
 func (c *benchStrategiesCmd) strategies() ([]dispatch.Strategy, error) {
 	if len(c.Only) == 0 {
@@ -132,7 +146,7 @@ func (c *benchStrategiesCmd) strategies() ([]dispatch.Strategy, error) {
 
 // Run implements the command.
 func (c *benchStrategiesCmd) Run(e *env) error {
-	src, err := openSource(c.Model)
+	src, err := c.source()
 	if err != nil {
 		return err
 	}
