@@ -181,6 +181,8 @@ func (f *rankFlags) check(onRank, onCard bool) error {
 	switch {
 	case err != nil || onRank:
 		return err
+	case f.PrefillPass != 0:
+		return errors.New("--prefill-pass: only --device hostsim takes prompts through groups of layers")
 	case onCard:
 		return f.checkCard()
 	case f.VRAM != 0 || f.ExpertVRAM != 0 || f.PrefillExpertVRAM != 0:
