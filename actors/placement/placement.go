@@ -117,6 +117,9 @@ func (o *Options) budget(dev device.Device) int64 {
 	return max(0, m.Total-m.Used-o.Reserve)
 }
 
+// Device is where the slots are.
+func (p *Placement) Device() device.Device { return p.dev }
+
 // Close gives the slots back and the groups their experts. Nothing may run on them.
 func (p *Placement) Close() {
 	p.line.drain()

@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/actors/engine"
 	"krater/actors/placement"
 	"krater/kernels/cpu"
 	"krater/kernels/hostsim"
@@ -115,6 +116,21 @@ func TestPipelineOnTwoDevices(t *testing.T) {
 				if err := <-faults; err != nil {
 					t.Error(err)
 				}
+			}
+			st := gw.Stats()
+			on := map[string]engine.ExpertCache{}
+			for _, c := range st.ExpertCaches {
+				if _, twice := on[c.Strategy]; twice || c.Rank != d.Name() {
+					t.Errorf("%+v", st.ExpertCaches)
+				}
+				on[c.Strategy] = c
+			}
+			c, ok := on[x.decode]
+			if copies := x.decode != "cpu_only" && x.decode != "persistent" && x.decode != "hot_cached_static" && x.slots < 32; !ok || copies != (c.CopiedBytes > 0) || copies != (c.Misses > 0) {
+				t.Errorf("%+v of %+v", c, st.ExpertCaches)
+			}
+			if all := x.prefill == "cpu_only" && x.decode == "cpu_only"; all != (st.ExpertsComputed[d.Name()] == 0) || all && st.ExpertsComputed["cpu"] == 0 {
+				t.Errorf("%v", st.ExpertsComputed)
 			}
 		})
 	}
