@@ -83,7 +83,7 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 		err = p.begin(&o)
 	}
 	if err != nil {
-		x.Close()
+		p.Close()
 		return nil, err
 	}
 	return p, nil

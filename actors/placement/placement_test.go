@@ -196,6 +196,10 @@ func TestFirstSlots(t *testing.T) {
 		t.Errorf("%v", falls)
 	}
 	p.Close()
+	d.Fail(hostsim.Refusal, 40)
+	if _, err := placement.New(d, host, parts, po); !errors.Is(err, hostsim.ErrRefused) || d.Memory().Used != before {
+		t.Errorf("got %v, %d bytes are left", err, d.Memory().Used-before)
+	}
 	d.Fail(hostsim.Copy, 5)
 	if _, err := placement.New(d, host, parts, po); !errors.Is(err, hostsim.ErrInjected) {
 		t.Errorf("got %v", err)

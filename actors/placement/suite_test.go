@@ -9,6 +9,7 @@ import (
 	"krater/kernels/hostsim"
 	"krater/scheduler/dispatch"
 	"krater/stages"
+	"krater/stages/drive"
 	"krater/stages/load"
 	"krater/stages/offload"
 )
@@ -162,5 +163,48 @@ func TestCopiesBesideWork(t *testing.T) {
 	// A strategy that goes through all layers with every piece copies them for each.
 	if whole, four := run("chunked", 32, 0, 200), run("chunked", 32, 50, 200); four.copies != 4*whole.copies || whole.copies != 192 {
 		t.Errorf("chunked copies %d experts, in four pieces %d", whole.copies, four.copies)
+	}
+}
+
+// TestPromptsShareAPass: what is copied for a pass through the groups of layers serves all
+// prompts of the batch, however many pieces layers take it in.
+func TestPromptsShareAPass(t *testing.T) {
+	host := processor(t)
+	s := open(t, golden)
+	lo := load.Options{Limits: limits}
+	lo.Window = 10
+	expert := s.slotBytes(t, host, lo)
+	for _, prompts := range []int{1, 4} {
+		d := simulated(t, hostsim.Options{CPU: host})
+		parts, p, err := placement.Load(d, host, s.cfg, s.set, lo, placement.Options{
+			Prefill: strategy(t, "layer_grouped:2:1"), Decode: strategy(t, "cpu_only"), Threshold: 9, Budget: 16 * expert,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := placement.NewModel(d, host, parts, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const passes = 3
+		for range passes {
+			var seqs []*drive.Sequence
+			for i := range prompts {
+				q := &drive.Sequence{New: 1}
+				for j := range 23 {
+					q.Prompt = append(q.Prompt, int32((5+i*41+j*13)%s.cfg.Vocab))
+				}
+				seqs = append(seqs, q)
+			}
+			if err := drive.Run(m, seqs, drive.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := p.Stats(dispatch.Prefill).Copies; got != passes*32 { // two layers of 16 in a buffer of one
+			t.Errorf("%d prompts: %d copies in %d passes, want 32 each", prompts, got, passes)
+		}
+		m.Close()
+		p.Close()
+		parts.Close()
 	}
 }
