@@ -44,6 +44,16 @@ func (p *placed) parts(b *msg.Batch) []int {
 	return p.Parts(b.State.Total())
 }
 
+// ahead begins the copies that a batch which enters the model needs first.
+func (p *placed) ahead(g *group.Group, b *msg.Batch) {
+	if p == nil || g.First > 0 {
+		return
+	}
+	if err := p.Ahead(b.State.Total()); err != nil {
+		panic(err)
+	}
+}
+
 // drain waits for the experts that the device has been given.
 func (p *placed) drain() {
 	if p != nil {
