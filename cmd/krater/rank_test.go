@@ -24,7 +24,9 @@ func TestSimulatedRank(t *testing.T) {
 		want := ask(precision...)
 		for _, rank := range [][]string{
 			nil, {"--prefill-strategy", "cpu_only", "--decode-strategy", "1"}, {"--prefill-strategy", "7", "--decode-strategy", "cpu_only"},
-			{"--vram", "512MiB"}, {"--vram", "512MiB", "--expert-vram", "4KiB"}, {"--layer-groups", "2", "--inline-below", "0s", "--fake-topology", "2x1", "--decode-strategy", "cpu_only"},
+			{"--vram", "512MiB"}, {"--vram", "512MiB", "--expert-vram", "4KiB"},
+			{"--prefill-strategy", "layer_grouped", "--decode-strategy", "hot_cached_static", "--expert-vram", "3MiB", "--prefill-expert-vram", "2MiB"},
+			{"--cache-strategy", "static_pin", "--expert-divisor", "0", "--expert-vram", "2MiB", "--fake-topology", "2x1"}, {"--layer-groups", "2", "--inline-below", "0s", "--fake-topology", "2x1", "--decode-strategy", "cpu_only"},
 		} {
 			if got := ask(append(append([]string{"--device", "hostsim", "--gpu-prefill-threshold", "4"}, rank...), precision...)...); got != want {
 				t.Errorf("%v %v: %s, want %s", rank, precision, got, want)
