@@ -269,6 +269,7 @@ func (g *Gateway) render(c *engine.Chat) (chat.Result, error) {
 // Stats implements engine.Engine.
 func (g *Gateway) Stats() engine.Stats {
 	s := g.p.meters.snapshot()
+	g.p.tell(&s)
 	s.ActorQueue = map[string]int{}
 	s.ActorWait = map[string]time.Duration{}
 	for _, r := range g.p.trace.Rings() {

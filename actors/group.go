@@ -29,6 +29,7 @@ func (n *groupNode) receive(c *turn, m any) {
 	switch m := m.(type) {
 	case *msg.Batch:
 		if !m.State.Repeated() && !m.Abandoned.Load() {
+			n.placed.ahead(n.group, m)
 			m.Walk = n.group.Walk(m.State, n.placed.parts(m))
 		}
 		n.run(c, m, true)

@@ -1,9 +1,13 @@
 package actors
 
 import (
+	"slices"
+
+	"krater/actors/engine"
 	"krater/actors/msg"
 	"krater/actors/placement"
 	"krater/kernels/device"
+	"krater/scheduler/dispatch"
 	"krater/stages/group"
 )
 
@@ -38,6 +42,16 @@ func (p *placed) parts(b *msg.Batch) []int {
 		return nil
 	}
 	return p.Parts(b.State.Total())
+}
+
+// ahead begins the copies that a batch which enters the model needs first.
+func (p *placed) ahead(g *group.Group, b *msg.Batch) {
+	if p == nil || g.First > 0 {
+		return
+	}
+	if err := p.Ahead(b.State.Total()); err != nil {
+		panic(err)
+	}
 }
 
 // drain waits for the experts that the device has been given.
@@ -84,5 +98,29 @@ func (p *placed) compute(s device.Stream, g *group.Group, b *msg.Batch, layer in
 func (p *placed) back(s device.Stream, b *msg.Batch) {
 	if p != nil {
 		b.Mirror.Return(s, b.State, b.Host)
+	}
+}
+
+// tell adds what a placement counted to the pipeline's figures.
+func (p *Pipeline) tell(s *engine.Stats) {
+	place := p.opt.Placement
+	if place == nil {
+		return
+	}
+	rank := place.Device().Name()
+	s.ExpertsComputed = map[string]uint64{}
+	for phase := range dispatch.Phases {
+		x, name := place.Stats(phase), place.Strategy(phase).Name()
+		s.ExpertsComputed["cpu"] += uint64(x.Host)
+		s.ExpertsComputed[rank] += uint64(x.Hits + x.Misses)
+		i := slices.IndexFunc(s.ExpertCaches, func(c engine.ExpertCache) bool { return c.Strategy == name })
+		if i < 0 {
+			i = len(s.ExpertCaches)
+			s.ExpertCaches = append(s.ExpertCaches, engine.ExpertCache{Strategy: name, Rank: rank})
+		}
+		c := &s.ExpertCaches[i]
+		c.Hits += uint64(x.Hits)
+		c.Misses += uint64(x.Misses)
+		c.CopiedBytes += uint64(x.CopiedBytes)
 	}
 }

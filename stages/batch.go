@@ -45,6 +45,7 @@ type Batch struct {
 // experts_out, shared_out, mlp_out, layer_out.
 //
 // m holds st.T rows (final_norm: a row for each of st.Wanted) and is valid during the call only, once s has passed this point.
+// A batch that layers take in pieces (State.Look) is seen piece by piece.
 // layer_out arrives when the next layer starts, or at the end of a group.
 type Probe interface {
 	Observe(s device.Stream, layer int, op string, m device.Mat, st *State)

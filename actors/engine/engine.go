@@ -181,6 +181,14 @@ type Stats struct {
 	ActorWait                     map[string]time.Duration
 	LinkBytes                     map[string]uint64 // link kind -> bytes
 	ExpertsComputed               map[string]uint64 // device -> expert evaluations
+	ExpertCaches                  []ExpertCache     // of ranks that do not have all experts at hand; each strategy once
+}
+
+// ExpertCache is what a strategy found on its rank.
+type ExpertCache struct {
+	Strategy, Rank string
+	Hits, Misses   uint64 // experts that were there when their layer came, and that had to be copied for it
+	CopiedBytes    uint64
 }
 
 // Histogram is a cumulative histogram: Counts[i] counts values <= Bounds[i].

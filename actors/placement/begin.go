@@ -89,8 +89,17 @@ func (p *Placement) settle(phase dispatch.Phase, s dispatch.Strategy, setup *dis
 	}
 }
 
-// fill makes a side of a strategy whose slots are there, and loads what is to stay.
-func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) error {
+// fill makes a side of a strategy whose slots are there, and loads what is to stay. A
+// copy that the device refuses is an error here.
+func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			var ok bool
+			if err, ok = r.(error); !ok {
+				panic(r)
+			}
+		}
+	}()
 	s := &side{settled: *x}
 	for i, at := range x.Start.Parts {
 		if i == 0 {

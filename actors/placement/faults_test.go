@@ -103,7 +103,7 @@ func TestRefusedCalls(t *testing.T) {
 					d = simulated(t, hostsim.Options{CPU: host, Async: i/each%2 == 1})
 					p = s.shared(t, d, host, placement.Options{
 						Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 5, Budget: x.slots * expert, PrefillBudget: x.slots * expert * 2 / 3,
-					}, false)
+					}, false, 6*(i/each%2))
 					gw = s.gateway(t, p)
 				}
 				d.Fail(hostsim.Refusal, nth)
@@ -146,7 +146,7 @@ func TestPoolPanics(t *testing.T) {
 			d := simulated(t, hostsim.Options{CPU: inner})
 			p := s.shared(t, d, host, placement.Options{
 				Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 5, Budget: x.slots * expert, PrefillBudget: x.slots * expert * 2 / 3,
-			}, inline)
+			}, inline, 0)
 			gw := s.gateway(t, p)
 			for _, nth := range []int64{1, 2, 5, 8} {
 				host.left.Store(nth)

@@ -56,6 +56,9 @@ func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Stat
 	if err := st.Fill(m.stream, b); err != nil {
 		return err
 	}
+	if err := m.place.Ahead(st.T); err != nil {
+		return err
+	}
 	m.parts.Embed.Run(m.stream, st, probe)
 	for _, g := range m.parts.Groups {
 		if err := m.group(g, probe); err != nil {

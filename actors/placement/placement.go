@@ -83,7 +83,7 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 		err = p.begin(&o)
 	}
 	if err != nil {
-		x.Close()
+		p.Close()
 		return nil, err
 	}
 	return p, nil
@@ -116,6 +116,9 @@ func (o *Options) budget(dev device.Device) int64 {
 	}
 	return max(0, m.Total-m.Used-o.Reserve)
 }
+
+// Device is where the slots are.
+func (p *Placement) Device() device.Device { return p.dev }
 
 // Close gives the slots back and the groups their experts. Nothing may run on them.
 func (p *Placement) Close() {
@@ -175,6 +178,23 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 	return pick(list, work, p.decision.Host), nil
 }
 
+// Ahead begins the copies that a batch of so many rows needs first, where a prefill goes
+// through the model part by part: dense layers and attention run meanwhile.
+func (p *Placement) Ahead(rows int) error {
+	if len(p.Parts(rows)) < 2 {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	phase := p.decide(int(p.setup.Layers[0]), rows, nil)
+	for i := range p.decision.Waves {
+		if err := p.load(p.decision.Waves[i].Loads, &p.stats[phase]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // decide fills p.decision for the routed work of a layer, of a batch of so many rows.
 func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.Phase {
 	phase := p.Phase(rows)
@@ -184,7 +204,7 @@ func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.P
 	for _, w := range work {
 		in.Work = append(in.Work, dispatch.Rows{Expert: w.Expert, Rows: int32(len(w.Assign))})
 	}
-	if p.seen != nil {
+	if p.seen != nil && len(work) > 0 {
 		p.seen(in.Index, in.Work)
 	}
 	s.settled.Decide(&p.decision, in)

@@ -17,6 +17,7 @@ import (
 	"krater/stages/compare"
 	"krater/stages/drive"
 	"krater/stages/load"
+	"krater/stages/offload"
 )
 
 // TestSameBits: whatever the strategy, precision, model and device, answers have
@@ -195,6 +196,10 @@ func TestFirstSlots(t *testing.T) {
 		t.Errorf("%v", falls)
 	}
 	p.Close()
+	d.Fail(hostsim.Refusal, 40)
+	if _, err := placement.New(d, host, parts, po); !errors.Is(err, hostsim.ErrRefused) || d.Memory().Used != before {
+		t.Errorf("got %v, %d bytes are left", err, d.Memory().Used-before)
+	}
 	d.Fail(hostsim.Copy, 5)
 	if _, err := placement.New(d, host, parts, po); !errors.Is(err, hostsim.ErrInjected) {
 		t.Errorf("got %v", err)
@@ -226,7 +231,7 @@ func TestExactBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		po.Reserve = stages.StateBytes(s.cfg, lim, nil)
+		po.Reserve = stages.StateBytes(s.cfg, lim, nil) + offload.StageBytes(s.cfg, lim)
 		d := simulated(t, hostsim.Options{CPU: host, Budget: need})
 		want := ask(t, s.placed(t, d, host, o, po), s.cfg.Vocab, 5, 4)
 		if c := d.Counters(); c.HighWater != need {

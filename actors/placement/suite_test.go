@@ -9,7 +9,9 @@ import (
 	"krater/kernels/hostsim"
 	"krater/scheduler/dispatch"
 	"krater/stages"
+	"krater/stages/drive"
 	"krater/stages/load"
+	"krater/stages/offload"
 )
 
 // strategies are all there are, and layer_grouped with its numbers.
@@ -35,7 +37,7 @@ func TestEveryStrategyOnDevice(t *testing.T) {
 	expert := s.slotBytes(t, host, lo)
 	bare := simulated(t, hostsim.Options{CPU: host})
 	s.on(t, bare, load.Options{Limits: lo.Limits, Routed: host})
-	rest := bare.Memory().Used + stages.StateBytes(s.cfg, lim, nil)
+	rest := bare.Memory().Used + stages.StateBytes(s.cfg, lim, nil) + offload.StageBytes(s.cfg, lim)
 	moved := int64(0) // up, in a run that copies no expert
 	for _, slots := range []int64{32, 0, 1, 3, 15, 16, 17, 24, 31} {
 		for i, x := range strategies(t) {
@@ -142,9 +144,9 @@ func TestCopiesBesideWork(t *testing.T) {
 		least  float64 // of the sum
 		copies int64
 	}{
-		{"layer_grouped", 64, 0, 200, 1.34, 0, 192},     // two of six layers at a time
-		{"layer_grouped", 64, 50, 200, 1.25, 0, 192},    // in four pieces
-		{"layer_grouped", 128, 50, 200, 1.25, 0, 128},   // two stay, four are copied
+		{"layer_grouped", 64, 0, 200, 1.2, 0, 192},      // two of six layers at a time
+		{"layer_grouped", 64, 50, 200, 1.12, 0, 192},    // in four pieces
+		{"layer_grouped", 128, 50, 200, 1.1, 0, 128},    // two stay, four are copied
 		{"layer_grouped:6:1", 32, 50, 200, 2, 0.9, 192}, // no overlap
 		{"persistent", 192, 50, 200, 1.01, 0, 0},
 	} {
@@ -161,5 +163,48 @@ func TestCopiesBesideWork(t *testing.T) {
 	// A strategy that goes through all layers with every piece copies them for each.
 	if whole, four := run("chunked", 32, 0, 200), run("chunked", 32, 50, 200); four.copies != 4*whole.copies || whole.copies != 192 {
 		t.Errorf("chunked copies %d experts, in four pieces %d", whole.copies, four.copies)
+	}
+}
+
+// TestPromptsShareAPass: what is copied for a pass through the groups of layers serves all
+// prompts of the batch, however many pieces layers take it in.
+func TestPromptsShareAPass(t *testing.T) {
+	host := processor(t)
+	s := open(t, golden)
+	lo := load.Options{Limits: limits}
+	lo.Window = 10
+	expert := s.slotBytes(t, host, lo)
+	for _, prompts := range []int{1, 4} {
+		d := simulated(t, hostsim.Options{CPU: host})
+		parts, p, err := placement.Load(d, host, s.cfg, s.set, lo, placement.Options{
+			Prefill: strategy(t, "layer_grouped:2:1"), Decode: strategy(t, "cpu_only"), Threshold: 9, Budget: 16 * expert,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := placement.NewModel(d, host, parts, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const passes = 3
+		for range passes {
+			var seqs []*drive.Sequence
+			for i := range prompts {
+				q := &drive.Sequence{New: 1}
+				for j := range 23 {
+					q.Prompt = append(q.Prompt, int32((5+i*41+j*13)%s.cfg.Vocab))
+				}
+				seqs = append(seqs, q)
+			}
+			if err := drive.Run(m, seqs, drive.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := p.Stats(dispatch.Prefill).Copies; got != passes*32 { // two layers of 16 in a buffer of one
+			t.Errorf("%d prompts: %d copies in %d passes, want 32 each", prompts, got, passes)
+		}
+		m.Close()
+		p.Close()
+		parts.Close()
 	}
 }

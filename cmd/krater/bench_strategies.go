@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"krater/actors/placement"
@@ -22,12 +23,13 @@ import (
 // card and a host of the rates given.
 type benchStrategiesCmd struct {
 	modelFlag
+	synthFlags
 	engineFlags
 	JSON    bool     `name:"json" help:"Print the report as JSON."`
 	Prefill []int    `help:"Lengths of prompts." default:"512,1024,2000"`
 	Decode  int      `help:"Tokens generated after a short prompt." default:"32"`
 	Budgets []size   `help:"Memory for experts, a table each; none: half of what all take." placeholder:"SIZE"`
-	Only    []string `help:"Strategies, by name or number; none: all." placeholder:"NAME"`
+	Only    []string `help:"Strategies, by name or number, or one for prompts and one for tokens: layer_grouped/hot_cached_static; none: all." placeholder:"NAME"`
 	NoHeat  bool     `help:"Take the first experts by id for hot ones, instead of what a warm-up counts."`
 
 	CopyRate    float64 `help:"Copies to the rank, GB/s." default:"53"`
@@ -114,25 +116,56 @@ func (c *benchStrategiesCmd) check(context int) (skipped []string, err error) {
 	return skipped, nil
 }
 
-// strategies are those that are compared.
-func (c *benchStrategiesCmd) strategies() ([]dispatch.Strategy, error) {
-	if len(c.Only) == 0 {
-		return dispatch.All(), nil
+// source is the model: one of random weights, where a shape is named.
+func (c *benchStrategiesCmd) source() (*source, error) {
+	switch {
+	case c.Shape == "" && (c.Layers != 0 || c.Vocab != 0):
+		return nil, errors.New("--layers and --vocab belong to --shape")
+	case c.Shape == "":
+		return openSource(c.Model)
+	case c.Model != "":
+		return nil, errors.New("--model and --shape name two models")
 	}
-	var list []dispatch.Strategy
-	for _, name := range c.Only {
-		s, err := dispatch.Parse(name)
+	return c.synthFlags.source()
+}
+
+// pair is a strategy for prompts and one for generated tokens, which may be the same.
+type pair struct{ prefill, decode dispatch.Strategy }
+
+func (p pair) String() string {
+	if p.prefill.Name() == p.decode.Name() {
+		return p.prefill.Name()
+	}
+	return p.prefill.Name() + "/" + p.decode.Name()
+}
+
+// pairs are those that are compared.
+func (c *benchStrategiesCmd) pairs() (list []pair, err error) {
+	for _, s := range dispatch.All() {
+		if len(c.Only) == 0 {
+			list = append(list, pair{s, s})
+		}
+	}
+	for _, text := range c.Only {
+		prefill, decode, two := strings.Cut(text, "/")
+		if !two {
+			decode = prefill
+		}
+		var p pair
+		if p.prefill, err = dispatch.Parse(prefill); err == nil {
+			p.decode, err = dispatch.Parse(decode)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("--only: %w", err)
 		}
-		list = append(list, s)
+		list = append(list, p)
 	}
 	return list, nil
 }
 
 // Run implements the command.
 func (c *benchStrategiesCmd) Run(e *env) error {
-	src, err := openSource(c.Model)
+	src, err := c.source()
 	if err != nil {
 		return err
 	}
@@ -147,7 +180,7 @@ func (c *benchStrategiesCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.strategies()
+	list, err := c.pairs()
 	if err != nil {
 		return err
 	}
@@ -163,7 +196,7 @@ func (c *benchStrategiesCmd) Run(e *env) error {
 }
 
 // measure loads the model once and places its experts anew for every strategy.
-func (c *benchStrategiesCmd) measure(e *env, src *source, list []dispatch.Strategy) (*strategiesReport, error) {
+func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strategiesReport, error) {
 	if c.PrefillPass == 0 {
 		c.PrefillPass = slices.Max(append(c.Prefill, 1))
 	}
@@ -233,7 +266,7 @@ type strategiesBench struct {
 }
 
 // run measures every strategy with every budget.
-func (b *strategiesBench) run(list []dispatch.Strategy) (*strategiesReport, error) {
+func (b *strategiesBench) run(list []pair) (*strategiesReport, error) {
 	c := b.c
 	if err := b.warmUp(); err != nil {
 		return nil, err
@@ -259,7 +292,7 @@ func (b *strategiesBench) run(list []dispatch.Strategy) (*strategiesReport, erro
 		for _, s := range list {
 			res, err := b.strategy(s, int64(budget))
 			if err != nil {
-				return nil, fmt.Errorf("%s with %s: %w", s.Name(), budget, err)
+				return nil, fmt.Errorf("%s with %s: %w", s, budget, err)
 			}
 			r.Strategies = append(r.Strategies, res)
 		}
@@ -328,11 +361,11 @@ func (b *strategiesBench) placed(o placement.Options, f func(*placement.Model, *
 }
 
 // strategy measures one with one budget.
-func (b *strategiesBench) strategy(s dispatch.Strategy, budget int64) (r strategyResult, err error) {
-	r = strategyResult{Strategy: s.Name(), Budget: budget}
-	o := placement.Options{Prefill: s, Decode: s, Budget: max(1, budget), Heat: b.heat}
+func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err error) {
+	r = strategyResult{Strategy: s.String(), Budget: budget}
+	o := placement.Options{Prefill: s.prefill, Decode: s.decode, Budget: max(1, budget), PrefillBudget: int64(b.c.PrefillExpertVRAM), Heat: b.heat}
 	err = b.placed(o, func(m *placement.Model, p *placement.Placement) error {
-		r.Runs = p.Strategy(dispatch.Prefill).Name()
+		r.Runs = pair{p.Strategy(dispatch.Prefill), p.Strategy(dispatch.Decode)}.String()
 		for _, f := range p.Falls() {
 			r.Falls = append(r.Falls, f.String())
 		}

@@ -21,7 +21,7 @@ func (r *strategiesReport) text(w io.Writer) error {
 		return err
 	}
 	for _, x := range r.Strategies {
-		if x.Runs != x.Strategy {
+		if x.Runs != x.Strategy && len(x.Falls) > 0 {
 			if _, err := fmt.Fprintf(w, "\nwith %s of experts %s runs as %s: %s\n", bytesText(x.Budget), x.Strategy, x.Runs, x.Falls[len(x.Falls)-1]); err != nil {
 				return err
 			}

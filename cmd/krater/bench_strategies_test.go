@@ -12,13 +12,17 @@ import (
 // TestBenchStrategies: the table has all strategies, and what they copy, hit and take is
 // what they are for.
 func TestBenchStrategies(t *testing.T) {
-	args := []string{"bench", "strategies", "--prefill", "301,330,5000", "--decode", "6", "--prefill-chunk", "128", "--budgets", fmt.Sprintf("%d,%d", 96*expertTiny, 192*expertTiny)}
+	budgets := []string{fmt.Sprint(96 * expertTiny), fmt.Sprint(192 * expertTiny)}
+	if testing.Short() {
+		budgets = budgets[:1]
+	}
+	args := []string{"bench", "strategies", "--prefill", "301,330,5000", "--decode", "6", "--prefill-chunk", "128", "--budgets", strings.Join(budgets, ",")}
 	var r strategiesReport
 	if err := json.Unmarshal([]byte(answers(t, "", append(args, "--json")...)), &r); err != nil {
 		t.Fatal(err)
 	}
 	all := dispatch.All()
-	if len(r.Strategies) != 2*len(all) || r.Experts != 192 || r.ExpertBytes != expertTiny || len(r.Skipped) != 1 {
+	if len(r.Strategies) != len(budgets)*len(all) || r.Experts != 192 || r.ExpertBytes != expertTiny || len(r.Skipped) != 1 {
 		t.Fatalf("%d results, %d experts of %d bytes, skipped %v", len(r.Strategies), r.Experts, r.ExpertBytes, r.Skipped)
 	}
 	const model = 192 * expertTiny
@@ -57,15 +61,15 @@ func TestBenchStrategies(t *testing.T) {
 			t.Errorf("%d bytes: %+v", x.Budget, x)
 		}
 	}
-	text := answers(t, "", append(args, "--only", "persistent,layer_grouped:3")...)
-	for _, want := range []string{"strategy", "prefill 330 tok/s", "KV tokens", "\nlayer_grouped:3 ", "9 MiB for experts: 50 % of them", "persistent runs as layer_grouped:5", "skipped: a prompt of 5000"} {
+	text := answers(t, "", append(args[:len(args)-1:len(args)-1], budgets[0], "--only", "persistent,layer_grouped:3,layer_grouped/hot_cached_static")...)
+	for _, want := range []string{"strategy", "prefill 330 tok/s", "KV tokens", "\nlayer_grouped:3 ", "\nlayer_grouped/hot_cached_static ", "9 MiB for experts: 50 % of them", "persistent runs as layer_grouped:5", "skipped: a prompt of 5000"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("nothing of %q in\n%s", want, text)
 		}
 	}
 	for want, args := range map[string][]string{
 		"--only: no such strategy": {"--only", "best"}, "above 0": {"--copy-rate", "0"}, "runs all of them": {"--decode-strategy", "lru"}, "--decode 1": {"--decode", "1"},
-		"--prefill 0": {"--prefill", "0"},
+		"--prefill 0": {"--prefill", "0"}, "belong to --shape": {"--layers", "2"}, "has no experts": {"--shape", "qwen2.5-7b", "--layers", "1", "--vocab", "64"},
 	} {
 		if o := krater(t, "", append([]string{"bench", "strategies"}, args...)...); o.status != 1 || !strings.Contains(o.err, want) {
 			t.Errorf("%v: status %d: %s", args, o.status, o.err)

@@ -132,6 +132,9 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 		if o.rank, err = f.choose(cfg, o.options.Precision, o.promised); err != nil {
 			return err
 		}
+		if cfg.MoE.Experts > 0 {
+			promise("rows from the host", count(f.depth(), "batch"), int64(f.depth())*offload.StageBytes(cfg, lim))
+		}
 		promise("experts on it", o.rank.String(), o.rank.bytes())
 		put(memoryName, "rows of pools", detail, near)
 		put(memoryName, "rows beside the rank", count(f.depth(), "batch"), int64(f.depth())*offload.MirrorBytes(cfg, lim))

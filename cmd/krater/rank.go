@@ -206,6 +206,8 @@ func (f *rankFlags) check(onRank, onCard bool) error {
 	switch {
 	case err != nil || onRank:
 		return err
+	case f.PrefillPass != 0:
+		return errors.New("--prefill-pass: only --device hostsim takes prompts through groups of layers")
 	case onCard:
 		return f.checkCard()
 	case f.VRAM != 0 || f.ExpertVRAM != 0 || f.PrefillExpertVRAM != 0:
@@ -231,9 +233,22 @@ func (f *rankFlags) checkCard() error {
 // loadOnRank puts the model on the rank, its routed experts where the strategies
 // want them.
 func (s *session) loadOnRank(f *engineFlags, o load.Options, r reporter) error {
+	o.Routed = s.dev
+	var err error
+	if s.parts, err = load.Model(s.sim, s.cfg, s.set, o); err == nil {
+		err = s.placeOnRank(f, r)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.sim.Name(), err)
+	}
+	return nil
+}
+
+// placeOnRank places the routed experts of loaded parts.
+func (s *session) placeOnRank(f *engineFlags, r reporter) error {
 	rank := &s.look.rank
 	var err error
-	s.parts, s.place, err = placement.Load(s.sim, s.dev, s.cfg, s.set, o, placement.Options{
+	s.place, err = placement.New(s.sim, s.dev, s.parts, placement.Options{
 		Prefill: rank.prefill, Decode: rank.decode, Threshold: f.GPUPrefillThreshold,
 		Budget: max(1, rank.budget), PrefillBudget: int64(f.PrefillExpertVRAM),
 	})
@@ -258,7 +273,7 @@ func (s *session) openRank(f *engineFlags) error {
 	if !f.onRank() && !f.onCard() {
 		return nil
 	}
-	if s.wrap != nil || s.src.synth != nil && !f.onCard() {
+	if s.wrap != nil {
 		return fmt.Errorf("--device %s: this command measures the processor", f.Device)
 	}
 	if f.onCard() {

@@ -24,7 +24,9 @@ func TestSimulatedRank(t *testing.T) {
 		want := ask(precision...)
 		for _, rank := range [][]string{
 			nil, {"--prefill-strategy", "cpu_only", "--decode-strategy", "1"}, {"--prefill-strategy", "7", "--decode-strategy", "cpu_only"},
-			{"--vram", "512MiB"}, {"--vram", "512MiB", "--expert-vram", "4KiB"}, {"--layer-groups", "2", "--inline-below", "0s", "--fake-topology", "2x1", "--decode-strategy", "cpu_only"},
+			{"--vram", "512MiB"}, {"--vram", "512MiB", "--expert-vram", "4KiB"},
+			{"--prefill-strategy", "layer_grouped", "--decode-strategy", "hot_cached_static", "--expert-vram", "3MiB", "--prefill-expert-vram", "2MiB"},
+			{"--cache-strategy", "static_pin", "--expert-divisor", "0", "--expert-vram", "2MiB", "--fake-topology", "2x1"}, {"--layer-groups", "2", "--inline-below", "0s", "--fake-topology", "2x1", "--decode-strategy", "cpu_only"},
 		} {
 			if got := ask(append(append([]string{"--device", "hostsim", "--gpu-prefill-threshold", "4"}, rank...), precision...)...); got != want {
 				t.Errorf("%v %v: %s, want %s", rank, precision, got, want)
@@ -52,6 +54,7 @@ func TestRankRefuses(t *testing.T) {
 		"another flag says lru":                         {"run", "--device", "hostsim", "--cache-strategy", "lru", "--decode-strategy", "chunked", "Hello"},
 		"another flag says chunked":                     {"run", "--device", "hostsim", "--expert-divisor", "0", "--prefill-strategy", "lru", "Hello"},
 		"another flag says cpu_only":                    {"run", "--device", "hostsim", "--no-gpu-decode", "--decode-strategy", "lru", "Hello"},
+		"only --device hostsim takes prompts":           {"run", "--prefill-pass", "4096", "Hello"},
 		"--prefill-pass -1":                             {"run", "--device", "hostsim", "--prefill-pass=-1", "Hello"},
 		"there are 1 cpu_only":                          {"run", "--device", "hostsim", "--decode-strategy", "fastest", "Hello"},
 		"DOES NOT FIT: over 95 % of 1.0 MiB":            {"run", "--device", "hostsim", "--vram", "1MiB", "Hello"},

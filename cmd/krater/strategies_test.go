@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"krater/scheduler/dispatch"
+	"krater/stages/drive"
 	"krater/stages/text/tokenizer"
 )
 
@@ -76,10 +77,10 @@ func TestEveryStrategyAnswersAlike(t *testing.T) {
 		names = append(names, s.Name())
 	}
 	budgets := []int{0, 1, 7, 31, 32, 64, 100, 160, 191, 192}
-	if testing.Short() {
-		budgets = []int{0, 7, 100, 192}
-	}
 	for i, name := range names {
+		if testing.Short() {
+			budgets = [][]int{{0, 100}, {7, 192}}[i%2]
+		}
 		for j, slots := range budgets {
 			flags := []string{"--expert-vram", fmt.Sprint(slots*expertTiny + 1), "--prefill-strategy", name, "--decode-strategy", name}
 			if (i+j)%2 == 0 { // in pieces, and with another strategy for generated tokens
@@ -150,6 +151,37 @@ func TestOtherNames(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestPass: where a prompt goes through groups of layers a step takes several chunks, and the
+// memory is as planned, to the byte.
+func TestPass(t *testing.T) {
+	for _, x := range []struct {
+		flags          []string
+		tokens, window int
+		strategy       string
+	}{
+		{[]string{"--prefill-strategy", "layer_grouped", "--expert-vram", "8MiB", "--prefill-chunk", "64"}, 4*64 + 32, 64 + 32, "layer_grouped"},
+		{[]string{"--expert-divisor", "1", "--expert-vram", "8MiB", "--prefill-chunk", "64", "--prefill-pass", "100"}, 100 + 32, 64 + 32, "layer_grouped:6"},
+		{[]string{"--prefill-strategy", "layer_grouped", "--vram", "32MiB", "--kv-cache", "4MiB", "--prefill-chunk", "64"}, 4*64 + 32, 64 + 32, "layer_grouped"},
+		{[]string{"--prefill-strategy", "layer_grouped", "--prefill-chunk", "64"}, 64 + 32, 64 + 32, "layer_grouped"}, // everything stays
+		{[]string{"--prefill-strategy", "lru", "--expert-vram", "8MiB", "--prefill-chunk", "64"}, 64 + 32, 64 + 32, "lru"},
+	} {
+		s, p := started(t, append([]string{"--device", "hostsim"}, x.flags...)...)
+		if lim := s.parts.Limits; lim.Tokens != x.tokens || lim.LayerRows() != x.window || s.place.Strategy(dispatch.Prefill).Name() != x.strategy {
+			t.Errorf("%v: %+v, %s", x.flags, lim, s.whereExperts())
+		}
+		q := &drive.Sequence{Prompt: make([]int32, 500), New: 3}
+		for i := range q.Prompt {
+			q.Prompt[i] = int32(7 + i*13)
+		}
+		if err := drive.Run(p, []*drive.Sequence{q}, drive.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if u := s.memoryUse(); u.allocated != u.promised || u.allocated == 0 {
+			t.Errorf("%v: %d bytes promised, %d allocated", x.flags, u.promised, u.allocated)
 		}
 	}
 }

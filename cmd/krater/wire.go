@@ -213,7 +213,7 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		return err
 	}
 	if s.src.synth != nil {
-		return s.make(f, o)
+		return s.make(f, o, r)
 	}
 	if s.set, err = s.src.open(); err == nil {
 		err = s.openIntegers(ctx, f, &o, r)
@@ -236,11 +236,14 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 }
 
 // make puts a synthetic model on the device. After an error the session is closed.
-func (s *session) make(f *engineFlags, o load.Options) error {
+func (s *session) make(f *engineFlags, o load.Options, r reporter) error {
 	var err error
-	if s.card != nil {
+	switch {
+	case s.card != nil:
 		s.made, err = s.src.synth.LoadCard(s.card, s.dev, o, f.threads())
-	} else {
+	case s.sim != nil:
+		s.made, err = s.src.synth.LoadBeside(s.sim, s.dev, o, f.threads())
+	default:
 		s.made, err = s.src.synth.Load(s.operators(), o, f.threads())
 	}
 	if err != nil {
@@ -249,7 +252,12 @@ func (s *session) make(f *engineFlags, o load.Options) error {
 	}
 	s.parts = s.made.Parts
 	s.copied = s.parts.WeightBytes
-	return nil
+	if s.sim != nil {
+		if err = s.placeOnRank(f, r); err != nil {
+			s.Close()
+		}
+	}
+	return err
 }
 
 // operators is the device as the stages see it.

@@ -102,6 +102,9 @@ func (g layerGrouped) Decide(out *Decision, in *Step) {
 	for part+1 < len(parts) && parts[part+1] <= in.Index {
 		part++
 	}
+	if in.Index != parts[part] && len(w.Loads) == 0 {
+		return // the rest was seen to with the part's first layer
+	}
 	end := len(in.Setup.Layers)
 	if last := part + g.buffers; last < len(parts) { // the next part too, where it has a buffer
 		end = parts[last]

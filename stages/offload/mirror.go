@@ -18,7 +18,24 @@ type Mirror struct {
 	q     device.QRows // [tokens, H]; absent where no expert is kept as integers
 	topK  int
 	marks []bool // [tokens*K] rows of a Return
+	// Scattered rows go to stage, on the device, and from there to where they belong.
+	scatter scatterOps // nil: the device does not do that
+	ids     device.Mat // [tokens*K, 1] I32, of the host
+	stage   device.Mat // [n, H] F32
+	slots   device.Mat // [n, 1] I32
 }
+
+// scatterOps are of a device that puts rows where slots say.
+type scatterOps interface {
+	StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
+}
+
+// stageRows is the most rows of a mirror's stage.
+const stageRows = 1024
+
+// runsMost is how many copies of neighbouring rows a Return makes before it copies all
+// rows in one and has the device scatter them.
+const runsMost = 6
 
 // NewMirror makes a mirror for batches within the limits of the parts.
 func (x *Experts) NewMirror() (*Mirror, error) {
@@ -32,6 +49,14 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 	if err == nil && lim.QuantGroup > 0 {
 		m.q, err = device.AllocQRows(x.host, lim.LayerRows(), cfg.Hidden, lim.QuantGroup)
 	}
+	if m.scatter, _ = x.dev.(scatterOps); err == nil && m.scatter != nil && device.LayoutOf(x.dev) == nil {
+		if m.ids, err = device.AllocMat(x.host, tensor.I32, len(m.marks), 1); err == nil {
+			m.stage, err = device.AllocMat(x.dev, tensor.F32, min(stageRows, len(m.marks)), cfg.Hidden)
+		}
+		if err == nil {
+			m.slots, err = device.AllocMat(x.dev, tensor.I32, m.stage.Rows, 1)
+		}
+	}
 	if err == nil && m.in.Buf.Host() == nil {
 		err = fmt.Errorf("%s is not a host", x.host.Name())
 	}
@@ -42,9 +67,14 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 	return m, nil
 }
 
-// MirrorBytes is what NewMirror takes for batches within lim.
+// StageBytes is what NewMirror takes of the device for batches within lim.
+func StageBytes(cfg *model.Config, lim stages.Limits) int64 {
+	return 4 * int64(min(stageRows, lim.LayerRows()*cfg.MoE.Router.TopK)) * int64(cfg.Hidden+1)
+}
+
+// MirrorBytes is what NewMirror takes of the host for batches within lim.
 func MirrorBytes(cfg *model.Config, lim stages.Limits) int64 {
-	n := 4 * int64(lim.LayerRows()) * int64(1+cfg.MoE.Router.TopK) * int64(cfg.Hidden)
+	n := 4*int64(lim.LayerRows())*int64(1+cfg.MoE.Router.TopK)*int64(cfg.Hidden) + 4*int64(lim.LayerRows()*cfg.MoE.Router.TopK)
 	if lim.QuantGroup > 0 {
 		n += int64(device.QRowsBytes(lim.LayerRows(), cfg.Hidden, lim.QuantGroup))
 	}
@@ -53,13 +83,13 @@ func MirrorBytes(cfg *model.Config, lim stages.Limits) int64 {
 
 // Close frees the memory.
 func (m *Mirror) Close() {
-	for _, x := range []device.Mat{m.in, m.out} {
+	for _, x := range []device.Mat{m.in, m.out, m.ids, m.stage, m.slots} {
 		if !x.Zero() {
 			x.Buf.Free()
 		}
 	}
 	m.q.Free()
-	m.in, m.out = device.Mat{}, device.Mat{}
+	m.in, m.out, m.ids, m.stage, m.slots = device.Mat{}, device.Mat{}, device.Mat{}, device.Mat{}, device.Mat{}
 }
 
 // Fetch enqueues the copy of the rows experts take, st.Normed. The host may use
@@ -78,7 +108,8 @@ func (m *Mirror) Fetch(s device.Stream, st *stages.State) {
 func (m *Mirror) State() *stages.State { return &m.st }
 
 // Return enqueues the copy of the rows that the host computed for work to
-// st.ExpertOut. They must stay as they are until s has passed.
+// st.ExpertOut. They must stay as they are until s has passed, and are not the host's to
+// read any more.
 func (m *Mirror) Return(s device.Stream, st *stages.State, work []device.ExpertRows) {
 	marks := m.marks[:st.T*m.topK]
 	clear(marks)
@@ -86,6 +117,16 @@ func (m *Mirror) Return(s device.Stream, st *stages.State, work []device.ExpertR
 		for _, a := range w.Assign {
 			marks[a] = true
 		}
+	}
+	runs := 0
+	for i, marked := range marks {
+		if marked && (i == 0 || !marks[i-1]) {
+			runs++
+		}
+	}
+	if runs > runsMost && !m.stage.Zero() {
+		m.scattered(s, st, marks)
+		return
 	}
 	for from := 0; from < len(marks); from++ {
 		if !marks[from] {
@@ -97,6 +138,30 @@ func (m *Mirror) Return(s device.Stream, st *stages.State, work []device.ExpertR
 		}
 		s.CopyIn(st.ExpertOut.RowRange(from, to), hostBytes(m.st.ExpertOut.RowRange(from, to)))
 		from = to
+	}
+}
+
+// scattered is Return for rows that have few neighbours: each copy costs microseconds,
+// so they are moved together here, copied by the stage and put in their places there.
+func (m *Mirror) scattered(s device.Stream, st *stages.State, marks []bool) {
+	rows, ids := m.out.F32s(), m.ids.I32s()
+	h, n := m.out.Cols, 0
+	for a, marked := range marks {
+		if !marked {
+			continue
+		}
+		if n < a {
+			copy(rows[n*h:(n+1)*h], rows[a*h:(a+1)*h])
+		}
+		ids[n] = int32(a)
+		n++
+	}
+	for from := 0; from < n; from += m.stage.Rows {
+		k := min(m.stage.Rows, n-from)
+		stage, slots := m.stage.RowRange(0, k), m.slots.RowRange(0, k)
+		s.CopyIn(stage, hostBytes(m.out.RowRange(from, from+k)))
+		s.CopyIn(slots, hostBytes(m.ids.RowRange(from, from+k)))
+		m.scatter.StoreRows(s, device.KV{Mat: st.ExpertOut}, stage, slots)
 	}
 }
 

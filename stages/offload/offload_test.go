@@ -54,7 +54,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := load.Options{Limits: stages.Limits{Tokens: 4, Seqs: 1, Blocks: 1, BlockTokens: 4}, Routed: host}
+	o := load.Options{Limits: stages.Limits{Tokens: 40, Seqs: 1, Blocks: 1, BlockTokens: 40}, Routed: host}
 	r := &rig{host: host, sim: sim}
 	if r.parts, err = load.Model(sim, cfg, set, o); err != nil {
 		t.Fatal(err)
@@ -305,5 +305,62 @@ func TestNotAHost(t *testing.T) {
 	}
 	if r.sim.Memory().Used != used {
 		t.Errorf("%d bytes are left in use", r.sim.Memory().Used-used)
+	}
+}
+
+// TestReturnScatters: rows of the host without neighbours go over in as many copies as
+// the stage takes, and to no other place.
+func TestReturnScatters(t *testing.T) {
+	r := newRig(t)
+	defer r.Close()
+	st, err := stages.NewState(r.sim, r.parts.Config, r.parts.Limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := r.NewMirror()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close(); m.Close() })
+	b := &stages.Batch{Tokens: make([]int32, 40), Spans: []stages.Span{{Span: device.Span{Len: 40, Blocks: []int32{0}}}}}
+	if err := st.Fill(r.s, b); err != nil {
+		t.Fatal(err)
+	}
+	m.Fetch(r.s, st)
+	m.stage = m.stage.RowRange(0, 16)
+	n := st.ExpertOut.Rows
+	for _, every := range []int{2, 3, n} {
+		mark := put(t, r, st)
+		var work []device.ExpertRows
+		for a := int32(1); a < int32(n); a += int32(every) {
+			work = append(work, device.ExpertRows{Assign: []int32{a}})
+		}
+		host := m.st.ExpertOut.F32s()
+		for i := range host {
+			host[i] = float32(i + 1)
+		}
+		before := r.sim.Counters()
+		m.Return(r.s, st, work)
+		copies, stores := int64(2*((len(work)+15)/16)), int64((len(work)+15)/16)
+		if every == n {
+			copies, stores = 1, 0
+		}
+		if d := r.sim.Counters().Since(before); d.CopiesUp != copies || d.Launches["StoreRows"] != stores {
+			t.Errorf("every %d: %d copies, %d launches, want %d and %d", every, d.CopiesUp, d.Launches["StoreRows"], copies, stores)
+		}
+		out := make([]float32, st.ExpertOut.Rows*st.ExpertOut.Cols)
+		r.s.CopyOut(kerneltest.Bytes(out), st.ExpertOut)
+		if err := r.s.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range out {
+			row, want := i/st.ExpertOut.Cols, mark
+			if row%every == 1 {
+				want = float32(i + 1)
+			}
+			if v != want {
+				t.Fatalf("every %d: row %d has %g, want %g", every, row, v, want)
+			}
+		}
 	}
 }

@@ -56,31 +56,37 @@ var errNoHost = errors.New("synthetic weights are made in host memory only")
 // Load makes the model on a device by the precision of o: what is kept as integers
 // is made as integers. Experts and Store of o are not used. threads 0: all cores.
 func (m *Model) Load(dev load.Device, o load.Options, threads int) (*Loaded, error) {
+	return m.LoadBeside(dev, dev, o, threads)
+}
+
+// LoadBeside is Load for a device whose memory the host cannot write: the routed
+// experts stay in memory of host, what else is made there goes over.
+func (m *Model) LoadBeside(dev load.Device, host device.Device, o load.Options, threads int) (*Loaded, error) {
 	l := &Loaded{}
-	if err := m.load(l, dev, o, threads); err != nil {
+	if err := m.load(l, dev, host, o, threads); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("synth: %s: %w", m.Shape, err)
 	}
 	return l, nil
 }
 
-func (m *Model) load(l *Loaded, dev load.Device, o load.Options, threads int) error {
+func (m *Model) load(l *Loaded, dev load.Device, host device.Device, o load.Options, threads int) error {
 	if _, err := load.Plan(m.Config, o, load.Use{}); err != nil {
 		return err // before memory is filled for nothing
 	}
-	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, dev, o.Precision, threads) }); err != nil {
+	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) }); err != nil {
 		return err
 	}
 	if o.Precision.Experts != 0 && m.Config.MoE.Experts > 0 {
 		banks := make([][]device.QExpert, m.Config.Layers)
 		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
 		spec := quant.Spec{Bits: o.Precision.Experts, Group: o.Precision.Group}
-		if err := l.step("experts", func() (int64, error) { return m.loadExperts(l, dev, banks, spec, threads) }); err != nil {
+		if err := l.step("experts", func() (int64, error) { return m.loadExperts(l, host, banks, spec, threads) }); err != nil {
 			return err
 		}
 	}
-	store := &store{m: m, l: l, dev: dev, threads: threads}
-	o.Store = store
+	store := &store{m: m, l: l, dev: dev, threads: threads, upload: device.Device(dev) != host}
+	o.Store, o.Routed = store, host
 	return l.step("other integers", func() (n int64, err error) {
 		l.Parts, err = load.Model(dev, m.Config, l.set, o)
 		return store.bytes, err
@@ -211,6 +217,7 @@ type store struct {
 	l       *Loaded
 	dev     device.Device
 	threads int
+	upload  bool // the host cannot write to dev
 	bytes   int64
 }
 
@@ -219,12 +226,22 @@ func (s *store) Matrix(name string, f tensor.FormatB, _ func() (*quant.Matrix, e
 	x := s.m.integers(name, f, s.m.matrixStd(name, f))
 	x.skip = name == "head" && s.m.skew == Zipf
 	scaleAt := round(f.ValueBytes(), line)
+	s.bytes += int64(f.ValueBytes() + f.ScaleBytes())
+	if s.upload {
+		raw := make([]byte, scaleAt+f.ScaleBytes())
+		x.fill(raw, raw[scaleAt:], s.threads)
+		b, err := s.dev.Wrap(raw)
+		if err != nil {
+			return device.QMat{}, err
+		}
+		s.l.bufs = append(s.l.bufs, b)
+		return device.QMat{FormatB: f, Values: b, Scales: b, ScaleAt: scaleAt}, nil
+	}
 	b, err := s.l.alloc(s.dev, scaleAt+f.ScaleBytes())
 	if err != nil {
 		return device.QMat{}, err
 	}
 	x.fill(b.Host(), b.Host()[scaleAt:], s.threads)
-	s.bytes += int64(f.ValueBytes() + f.ScaleBytes())
 	return device.QMat{FormatB: f, Values: b, Scales: b, ScaleAt: scaleAt}, nil
 }
 

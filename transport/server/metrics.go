@@ -49,13 +49,16 @@ var (
 	descActorWait  = desc("actor_wait_seconds", "Seconds messages have waited in an actor's mailbox, summed.", "actor")
 	descLink       = desc("link_bytes", "Bytes moved over links.", "kind")
 	descExperts    = desc("experts_computed", "Expert evaluations.", "device")
+	descHits       = desc("expert_cache_hits", "Experts that were on the rank when their layer came.", "strategy", "rank")
+	descMisses     = desc("expert_cache_misses", "Experts that were copied to the rank for the layer in hand.", "strategy", "rank")
+	descDMA        = desc("expert_dma_bytes", "Bytes of experts copied to the rank.", "strategy", "rank")
 )
 
 // Describe implements prometheus.Collector.
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descRunning, descWaiting, descKV, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
-		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts,
+		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts, descHits, descMisses, descDMA,
 	} {
 		out <- d
 	}
@@ -103,6 +106,11 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for device, n := range s.ExpertsComputed {
 		counter(descExperts, float64(n), device)
+	}
+	for _, x := range s.ExpertCaches {
+		counter(descHits, float64(x.Hits), x.Strategy, x.Rank)
+		counter(descMisses, float64(x.Misses), x.Strategy, x.Rank)
+		counter(descDMA, float64(x.CopiedBytes), x.Strategy, x.Rank)
 	}
 }
 

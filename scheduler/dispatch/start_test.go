@@ -148,3 +148,50 @@ func TestApportion(t *testing.T) {
 		}
 	}
 }
+
+// TestSkewHelps: pins and heat find more hits than the first by id do, where the router
+// prefers others.
+func TestSkewHelps(t *testing.T) {
+	setup := &Setup{Layers: []int32{0, 1, 2, 3}, Experts: 32, Bytes: 1, Budget: 32}
+	heat := make([][]uint32, 4)
+	for i := range heat {
+		heat[i] = make([]uint32, 32)
+		for e := range heat[i] {
+			heat[i][e] = 1
+			if e >= 24 && i == 3 || e >= 28 && i < 3 {
+				heat[i][e] = 100
+			}
+		}
+	}
+	for _, s := range []Strategy{hotCachedStatic{}, staticPin{}, weightedPin{}} {
+		hits := func(heat [][]uint32) (n int) {
+			setup.Heat = heat
+			start, err := s.Start(setup)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range start.Loads {
+				if l.Expert >= 28 {
+					n++
+				}
+			}
+			return n
+		}
+		if with, without := hits(heat), hits(nil); with < 12 || without != 0 {
+			t.Errorf("%s: %d of the hot experts are there, without a heat map %d", s.Name(), with, without)
+		}
+	}
+	// The layer whose router is undecided gets fewer pins.
+	setup.Heat = [][]uint32{slices.Repeat([]uint32{7}, 32), heat[1], heat[2], slices.Repeat([]uint32{0}, 32)}
+	start, err := weightedPin{}.Start(setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var of [4]int
+	for _, l := range start.Loads {
+		of[l.Layer]++
+	}
+	if of[0] != of[3] || of[1] != of[2] || of[1] < 4*of[0] || of[0]+of[1]+of[2]+of[3] != 24 {
+		t.Errorf("pins by layer: %v", of)
+	}
+}
