@@ -90,7 +90,7 @@ func simulated(t *testing.T) (*strategiesReport, *forecast.Case) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := cmd.strategies()
+	list, err := cmd.pairs()
 	if err != nil {
 		t.Fatal(err)
 	}
