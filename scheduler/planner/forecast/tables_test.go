@@ -47,11 +47,11 @@ func TestMeasuredH100(t *testing.T) {
 	if f.Prefill.Name() != "persistent" || f.Decode.Name() != "persistent" {
 		t.Fatalf("%s and %s", f.Prefill.Name(), f.Decode.Name())
 	}
-	for i, want := range []float64{47_900, 81_100, 79_900} {
+	for i, want := range []float64{51_100, 80_900, 79_600} {
 		near(t, "prefill", f.Prefill.Prefill.Points[i].PerSecond, want, 0.10)
 		t.Logf("prefill of %d: %.0f predicted, %.0f measured", f.Prefill.Prefill.Points[i].N, f.Prefill.Prefill.Points[i].PerSecond, want)
 	}
-	for i, want := range []float64{766, 2486, 4869} {
+	for i, want := range []float64{789, 2618, 6471} {
 		near(t, "decode", f.Decode.Decode.Points[i].PerSecond, want, 0.10)
 		t.Logf("%d streams: %.0f predicted, %.0f measured", f.Decode.Decode.Points[i].N, f.Decode.Decode.Points[i].PerSecond, want)
 	}

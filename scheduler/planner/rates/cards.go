@@ -41,7 +41,7 @@ func (c Card) with(s Source, set func(*Card)) Card {
 func hopper(c *Card) {
 	c.Dense, c.Experts, c.Attention = Curve{780, 1200}, Curve{510, 43}, Curve{400, 64}
 	c.CopyGBps, c.BusyGBps, c.CopyUS = 53.2, 46.1, 2.2
-	c.LaunchUS, c.NodeUS, c.Launches = 4.5, 1.5, 8
+	c.LaunchUS, c.NodeUS, c.Launches = 4.5, 1.6, 8
 	c.FlagUS, c.FlagGBps, c.SyncUS = 4.5, 3.7, 17.4
 }
 
@@ -65,12 +65,12 @@ var entries = []entry{
 	{"a100-80", []string{"A100", "80GB"}, makers("NVIDIA A100 80GB", 80, 2039, 312, gen4x16)},
 	{"h100", []string{"H100", "HBM3"}, makers("NVIDIA H100 80GB HBM3", 80, 3350, 989, gen5x16).measured(func(c *Card) {
 		hopper(c)
-		c.ReadGBps, c.WeightShare, c.KVShare = 3083, 0.60, 0.25
+		c.ReadGBps, c.WeightShare, c.KVShare = 3083, 0.66, 0.55
 	})},
 	{"h200", []string{"H200"}, makers("NVIDIA H200", 141, 4800, 989, gen5x16).measured(hopper).assumed(func(c *Card) {
 		// Kernels of few rows are bound by their instructions: decode was 1.02 to 1.13 times
 		// as fast as an H100's with the same program, not 1.4 times (bench/results/gpu.md).
-		c.WeightShare, c.KVShare = 0.45, 0.20
+		c.WeightShare, c.KVShare = 0.49, 0.44
 	})},
 }
 
