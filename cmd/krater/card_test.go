@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -316,6 +317,29 @@ func TestGoldensOnCard(t *testing.T) {
 				answers(t, "", append([]string{"compare", "--device", "cuda", "--model", dir, "--golden", dir}, args...)...)
 			})
 		}
+	}
+}
+
+// TestInt4GoldenOnCard: with experts of four bits krater-tiny's logits are others, and its
+// greedy answers still the golden ones, to their ends.
+func TestInt4GoldenOnCard(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	dir := filepath.Join("..", "..", "models", "krater-tiny")
+	if _, err := os.Stat(filepath.Join(dir, "golden.json")); err != nil {
+		t.Skip(err)
+	}
+	o := krater(t, "", "compare", "--device", "cuda", "--model", dir, "--golden", dir, "--rows", "f32", "--gpu-expert-bits", "4")
+	greedy := 0
+	for line := range strings.Lines(o.out) {
+		if f := strings.Fields(line); len(f) > 6 && f[1] == "greedy" {
+			greedy++
+			if f[6] != "ok" {
+				t.Error(line)
+			}
+		}
+	}
+	if greedy != 3 {
+		t.Errorf("%d greedy answers compared, want 3\n%s%s", greedy, o.out, o.err)
 	}
 }
 
