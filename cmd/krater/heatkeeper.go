@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/bits"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -183,4 +185,24 @@ func (k *heatKeeper) saveOr(log zerolog.Logger) {
 		return
 	}
 	log.Debug().Str("file", k.path).Uint64("tokens", k.total.Seen()).Msg("heat map saved")
+}
+
+// placedHeat is a map as strategies take it, [layer][expert], nil where there is none or it
+// has seen nothing. Counts beyond 32 bits lose their last ones, all alike.
+func placedHeat(m *heat.Map) [][]uint32 {
+	if m == nil || m.Seen() == 0 {
+		return nil
+	}
+	layers, most := m.Shape().Layers, uint64(0)
+	for _, l := range layers {
+		most = max(most, slices.Max(m.Counts(l)))
+	}
+	shift := max(0, bits.Len64(most)-32)
+	out := make([][]uint32, len(layers))
+	for i, l := range layers {
+		for _, n := range m.Counts(l) {
+			out[i] = append(out[i], uint32(n>>shift))
+		}
+	}
+	return out
 }

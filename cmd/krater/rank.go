@@ -250,7 +250,7 @@ func (s *session) placeOnRank(f *engineFlags, r reporter) error {
 	var err error
 	s.place, err = placement.New(s.sim, s.dev, s.parts, placement.Options{
 		Prefill: rank.prefill, Decode: rank.decode, Threshold: f.GPUPrefillThreshold,
-		Budget: max(1, rank.budget), PrefillBudget: int64(f.PrefillExpertVRAM),
+		Budget: max(1, rank.budget), PrefillBudget: int64(f.PrefillExpertVRAM), Heat: placedHeat(s.heat),
 	})
 	if err != nil {
 		return err
