@@ -218,17 +218,24 @@ func TestFailingRawStep(t *testing.T) {
 func TestNaN(t *testing.T) {
 	g := lite(t)
 	var once atomic.Bool
+	var gate atomic.Pointer[Gateway]
 	r := newRig(t, setup{dir: golden("deepseek_v2_lite"), limits: small(3), wrap: func(actor string, n node) node {
 		if actor != "sample" {
 			return n
 		}
 		return hook{n, func(_ *turn, m any) {
+			for end := time.Now().Add(10 * time.Second); !once.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				if s := gate.Load().Stats(); s.Running+s.Waiting == 3 {
+					break // the first does not end before the last has come
+				}
+			}
 			if b := m.(*msg.Batch); len(b.Rows) == 3 && !once.Swap(true) {
 				b.State.LogitRow(1)[7] = float32(math.NaN())
 			}
 		}}
 	}})
 	gw := r.gateway(t)
+	gate.Store(gw)
 	if done, failed := together(t, gw, g); done != 2 || failed != 1 {
 		t.Fatalf("%d done, %d failed", done, failed)
 	}
