@@ -113,11 +113,9 @@ func (t *Tokens) place(i int) (block, tile, row int) {
 // by several goroutines at once.
 func (t *Tokens) Pack(i int, q *int8, scale *float32) {
 	block, tile, row := t.place(i)
-	from := unsafe.Pointer(q)
 	to := unsafe.Add(unsafe.Pointer(t.a), block*BlockTokens*t.k+(tile*tileRows+row)*Columns)
-	for range t.k / Columns {
-		*(*[Columns]int8)(to) = *(*[Columns]int8)(from)
-		from, to = unsafe.Add(from, Columns), unsafe.Add(to, 2*tileRows*Columns)
+	for i := range t.k / Columns { // no pointer may stand behind what it points into
+		*(*[Columns]int8)(unsafe.Add(to, 2*tileRows*Columns*i)) = *(*[Columns]int8)(unsafe.Add(unsafe.Pointer(q), Columns*i))
 	}
 	scales := unsafe.Slice(t.scale, t.blocks*BlockTokens*t.groups)
 	for g, v := range unsafe.Slice(scale, t.groups) {
