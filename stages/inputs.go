@@ -117,8 +117,8 @@ func (st *State) takeTokens(s device.Stream, b *Batch) {
 		m.DType = tensor.F32 // of the same size, moved as it is
 		return m
 	}
-	chosen := b.From.full.chosen.RowRange(0, len(b.From.draws))
-	s.Device().(gatherer).GatherRows(s, words(st.IDs), words(chosen), st.inputs.from)
+	// All of them, however many rows From has: a step that is repeated may find it with more.
+	s.Device().(gatherer).GatherRows(s, words(st.IDs), words(b.From.full.chosen), st.inputs.from)
 }
 
 // PrefillSpans are the batch's prompts as operators take them.

@@ -53,7 +53,7 @@ func (c *benchEngineCmd) runCard(e *env) error {
 	if c.Decode < 4*chainWarm {
 		return fmt.Errorf("--decode %d: want at least %d on a GPU", c.Decode, 4*chainWarm)
 	}
-	src, err := (&benchModelCmd{modelFlag: c.modelFlag, synthFlags: c.synthFlags}).source()
+	src, err := c.sourceOr(c.Model)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type profiler interface {
 // runCard measures a model on a GPU.
 func (c *benchModelCmd) runCard(e *env) error {
 	f := c.engineFlags
-	src, err := c.source()
+	src, err := c.sourceOr(c.Model)
 	if err != nil {
 		return err
 	}

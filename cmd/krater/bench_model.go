@@ -93,7 +93,7 @@ func (c *benchModelCmd) options() model.Options {
 func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelReport, error) {
 	f := c.engineFlags
 	f.Threads = threads
-	src, err := c.source()
+	src, err := c.sourceOr(c.Model)
 	if err != nil {
 		return nil, err
 	}
@@ -133,19 +133,6 @@ func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelRep
 	o.Progress = func(what string) { fmt.Fprintf(e.err, "krater: %s, %d threads\n", what, s.dev.Team().Threads()) }
 	r.Report, err = model.Run(d, s.dev, timed, o)
 	return r, err
-}
-
-// source is the model to measure: one of random weights, or that of a folder.
-func (c *benchModelCmd) source() (*source, error) {
-	switch {
-	case c.Shape == "" && (c.Layers != 0 || c.Vocab != 0):
-		return nil, errors.New("--layers and --vocab belong to --shape")
-	case c.Shape == "":
-		return openSource(c.Model)
-	case c.Model != "":
-		return nil, errors.New("--model and --shape name two models")
-	}
-	return c.synthFlags.source()
 }
 
 // fit leaves out what a context is too short for, and says so.

@@ -116,19 +116,6 @@ func (c *benchStrategiesCmd) check(context int) (skipped []string, err error) {
 	return skipped, nil
 }
 
-// source is the model: one of random weights, where a shape is named.
-func (c *benchStrategiesCmd) source() (*source, error) {
-	switch {
-	case c.Shape == "" && (c.Layers != 0 || c.Vocab != 0):
-		return nil, errors.New("--layers and --vocab belong to --shape")
-	case c.Shape == "":
-		return openSource(c.Model)
-	case c.Model != "":
-		return nil, errors.New("--model and --shape name two models")
-	}
-	return c.synthFlags.source()
-}
-
 // pair is a strategy for prompts and one for generated tokens, which may be the same.
 type pair struct{ prefill, decode dispatch.Strategy }
 
@@ -165,7 +152,7 @@ func (c *benchStrategiesCmd) pairs() (list []pair, err error) {
 
 // Run implements the command.
 func (c *benchStrategiesCmd) Run(e *env) error {
-	src, err := c.source()
+	src, err := c.sourceOr(c.Model)
 	if err != nil {
 		return err
 	}

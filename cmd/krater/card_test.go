@@ -445,3 +445,78 @@ func TestChainOnCard(t *testing.T) {
 		}
 	}
 }
+
+// TestTakesFromMoreRowsOnCard: a step that is repeated takes the tokens it is told to, also
+// from a step that has more rows than the one had with which it became a graph, as it is
+// when streams end.
+func TestTakesFromMoreRowsOnCard(t *testing.T) {
+	d := onCard(t, latentModel(t), load.Precision{Experts: 4, Group: 32}, tensor.BF16, false)
+	type side struct {
+		stream device.Stream
+		state  *stages.State
+	}
+	dev := d.Device()
+	open := func() (x side) {
+		var err error
+		if x.stream, err = dev.NewStream(); err != nil {
+			t.Fatal(err)
+		}
+		if x.state, err = stages.NewState(dev, d.Parts.Config, d.Parts.Limits); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(x.state.Close)
+		return x
+	}
+	// rows of sequences that have seen nothing: a token each, at position 0 or 1
+	batch := func(seqs []int, pos int, tokens []int32) *stages.Batch {
+		b := &stages.Batch{Tokens: tokens}
+		for i, q := range seqs {
+			b.Spans = append(b.Spans, stages.Span{Seq: uint64(q), Decode: true, Want: true,
+				Span: device.Span{Row: i, Len: 1, Pos: pos, Blocks: []int32{int32(q)}}})
+			b.Draws = append(b.Draws, device.Draw{TopP: 1})
+		}
+		return b
+	}
+	step := func(x side, b *stages.Batch) (ids []int32) {
+		t.Helper()
+		if err := x.state.Fill(x.stream, b); err != nil {
+			t.Fatal(err)
+		}
+		if err := direct.Forward(x.stream, d.Parts, x.state, nil); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Spans {
+			id, ok := x.state.ChosenID(i)
+			if !ok {
+				t.Fatal("the card has not chosen")
+			}
+			ids = append(ids, id)
+		}
+		return ids
+	}
+	one, two, plain := open(), open(), open()
+	for i, c := range []struct {
+		seqs []int
+		take []int32
+	}{{[]int{0, 1}, []int32{0, 1}}, {[]int{0, 1}, []int32{0, 1}}, {[]int{0, 1}, []int32{1, 0}}, {[]int{0, 1, 2, 3}, []int32{1, 3}}, {[]int{0, 1, 2, 3}, []int32{3, 2}}} {
+		tokens := make([]int32, len(c.seqs))
+		for j := range tokens {
+			tokens[j] = int32(17*i + 31*j + 5)
+		}
+		first := step(one, batch(c.seqs, 0, tokens))
+		var seqs []int
+		var known []int32
+		for _, k := range c.take {
+			seqs, known = append(seqs, c.seqs[k]), append(known, first[k])
+		}
+		want := step(plain, batch(seqs, 1, known))
+		b := batch(seqs, 1, make([]int32, len(seqs)))
+		b.From, b.Take = one.state, c.take
+		if got := step(two, b); !slices.Equal(got, want) {
+			t.Errorf("step %d takes %v of %v: %v, want %v", i, c.take, first, got, want)
+		}
+		if i == 4 && !two.state.Repeated() {
+			t.Error("the last step is no graph, which shows nothing")
+		}
+	}
+}

@@ -53,6 +53,20 @@ func (f *synthFlags) source() (*source, error) {
 	return &source{name: name, files: files, synth: m}, nil
 }
 
+// sourceOr is the model of random weights that the flags choose, or that of a folder ("": the
+// built-in one).
+func (f *synthFlags) sourceOr(dir string) (*source, error) {
+	switch {
+	case f.Shape == "" && (f.Layers != 0 || f.Vocab != 0):
+		return nil, errors.New("--layers and --vocab belong to --shape")
+	case f.Shape == "":
+		return openSource(dir)
+	case dir != "":
+		return nil, errors.New("--model and --shape name two models")
+	}
+	return f.source()
+}
+
 // madeTokenizer is a tokenizer.json of n tokens, each with a text: a byte the first 256, t
 // and its number the others.
 func madeTokenizer(n int) []byte {

@@ -40,6 +40,9 @@ func (m *Model) Close() {
 	}
 }
 
+// Device is where it is.
+func (m *Model) Device() device.Device { return m.dev }
+
 // Limits are those the model was loaded for.
 func (m *Model) Limits() stages.Limits { return m.Parts.Limits }
 

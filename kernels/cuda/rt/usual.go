@@ -20,12 +20,12 @@ const (
 // next is what to do after a wait has taken so long: to sleep for nap, then to look for
 // look at the most.
 func (u *usual) next(passed time.Duration) (nap, look time.Duration) {
-	close := u.d/8 + wakeUp // this near the usual time, on either side, a core looks on
+	near := u.d/8 + wakeUp // so near the usual time, on either side, a core looks on
 	switch {
-	case passed < u.d-close-minNap:
-		return min(maxNap, u.d-close-passed), 0
-	case passed < u.d+close:
-		return 0, u.d + close - passed
+	case passed < u.d-near-minNap:
+		return min(maxNap, u.d-near-passed), 0
+	case passed < u.d+near:
+		return 0, u.d + near - passed
 	}
 	return maxNap, 0
 }
@@ -33,7 +33,7 @@ func (u *usual) next(passed time.Duration) (nap, look time.Duration) {
 // took notes a wait. Short ones count at once, long ones by and by: looking too early
 // costs a part of a core, too late costs time.
 func (u *usual) took(d time.Duration) {
-	if d < u.d {
+	if d < u.d || u.d == 0 {
 		u.d = d
 		return
 	}
