@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race purego lint gen gen-check cuda goldens vectors clients fuzz soak bench clean
+.PHONY: help build run test short fmt vet race cost purego lint gen gen-check cuda goldens vectors clients fuzz soak bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -22,7 +22,7 @@ build: ## build the program into build/krater
 run: build ## build and start the server on LISTEN with the embedded model
 	$(BIN) serve --listen $(LISTEN)
 
-test: fmt vet lint race ## everything CI holds a change to: format, vet, import table, tests with the race detector
+test: fmt vet lint race cost ## everything CI holds a change to: format, vet, import table, tests with the race detector, what counting costs
 
 fmt: ## fail when a file is not gofmt clean
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt clean:"; echo "$$bad"; exit 1; fi
@@ -38,6 +38,9 @@ lint: ## the import table and the other rules of the code base
 
 race: ## the short test suite under the race detector
 	go test -race -short -timeout 20m $(PACKAGES)
+
+cost: ## what live counts cost a step, which the race detector would measure wrong
+	go test -count 1 -run TestHeatCost ./actors
 
 purego: ## kernels and forward pass without any assembly
 	go test -short -tags purego ./kernels/... ./stages/...
