@@ -138,6 +138,10 @@ type Bank struct {
 	Experts int
 	W13, W2 Weight // of the first expert
 	Step    int
+	// Map [1, Experts] I32, where there is one, is the slot that expert e lies in, below 0
+	// where it lies nowhere: slot s is Step*s bytes from W13 and W2, and there may be more
+	// slots than experts.
+	Map Mat
 }
 
 // Zero reports whether b is absent.
@@ -151,4 +155,7 @@ func (b *Bank) ExpertBytes() int { return b.W13.Bytes() + b.W2.Bytes() }
 //	Choose(s, ids [n,1] I32, logits [n,V] F32, draws [1, n*DrawWords] I32)   a token a row
 //	MatMulT(s, out [T,N], x [T,K], w Tiles)                      out = x * w^T
 //	FFNT(s, out [T,H], x [T,H], e TExpert)                       down(silu(gate x) * up x)
-//	ExpertsOn(s, y [T*K,H], x [T,H], b *Bank, ids [T,K] I32)     a row of y for every choice; ids below 0 give zeros
+//	ExpertsOn(s, y [T*K,H], x [T,H], b *Bank, ids [T,K] I32)     a row of y for every choice; ids below 0 give zeros,
+//	                                                             experts that b.Map has nowhere leave their rows as they are
+//
+// Where operators sum over choices, experts that are nowhere add nothing.

@@ -1,0 +1,63 @@
+package device
+
+import "time"
+
+// Pinner is a device whose copies from some host memory are faster once it knows that
+// memory, and that CopyIn reads in place then: b stays as it is until the stream has passed.
+type Pinner interface {
+	// Pin makes b known, which must not be memory of the Go heap, until release is called.
+	Pin(b []byte) (release func() error, err error)
+}
+
+// CopyStreamer is a device with an engine for copies, beside the one that computes.
+type CopyStreamer interface {
+	// NewCopyStream gives a stream for copies that runs at the same time as others.
+	NewCopyStream() (Stream, error)
+}
+
+// Mailer is a device that asks the host for rows in the middle of a step and goes on with
+// what it answers: the step may be repeated as it is, and nobody enqueues anything.
+type Mailer interface {
+	// NewMail makes a mailbox for letters of up to rows rows. It serves one stream.
+	NewMail(o MailSize) (Mail, error)
+	// Post sends a letter: x [T,H] of RowType, and of ids [T,K] I32 and weights [T,K] F32
+	// what the host is to compute: choices of experts that where [1,E] I32 has below 0. Where
+	// there is no such choice in all of it nobody waits for an answer.
+	Post(s Stream, m Mail, x, ids, weights, where Mat)
+	// Take waits for the answer to the last letter and adds it: hidden [T,H] F32 += rows. What
+	// is enqueued between Post and Take runs meanwhile. A host that does not answer within
+	// MailSize.Limit ends the wait, and all that follow: Mail.Err says so.
+	Take(s Stream, m Mail, hidden Mat)
+}
+
+// MailSize bounds letters.
+type MailSize struct {
+	Rows, Hidden, TopK int
+	Limit              time.Duration // that an answer may take
+}
+
+// Mail is the host's side of a mailbox. Letters of a step are numbered from 0, in the order
+// of their Posts; Begin starts the numbers anew. Its methods are safe for concurrent use by
+// those who serve a step.
+type Mail interface {
+	// Begin is called before a step is submitted, when the former one has ended.
+	Begin()
+	// Await burns its core until letter n is there, or gives up when stop says so, which is
+	// asked now and then. The letter is valid until it is answered.
+	Await(n int, stop func() bool) (Letter, bool)
+	// Answer sends the rows of letter n: those written to its Out.
+	Answer(n int)
+	// Err is ErrLate if the device has given up a wait since Begin.
+	Err() error
+	Close()
+}
+
+// Letter is what the device asks for. Its memory is the mailbox's.
+type Letter struct {
+	Rows int    // T; 0: nothing is asked, and no answer is waited for
+	X    []byte // [T, H] of RowType
+	// IDs [T*K] are the host's choices, below 0 where a choice is not the host's.
+	IDs     []int32
+	Weights []float32 // [T*K]
+	Out     []float32 // [T, H], to be written: the weighted sum of the host's choices
+}
