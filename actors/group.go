@@ -43,10 +43,10 @@ func (n *groupNode) receive(c *turn, m any) {
 			return
 		}
 		more := false
-		if !b.Abandoned.Load() {
-			n.placed.back(n.stream, b)
-			n.group.Combine(n.stream, b.State, m.Layer, b.Probe())
-			more = n.group.Next(n.stream, b.State, &b.Walk)
+		if s := b.On(n.stream); !b.Abandoned.Load() {
+			n.placed.back(s, b)
+			n.group.Combine(s, b.State, m.Layer, b.Probe())
+			more = n.group.Next(s, b.State, &b.Walk)
 		}
 		n.run(c, b, more)
 	case *msg.Forget:
@@ -66,25 +66,26 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 		if !n.group.MoE(layer) {
 			continue
 		}
-		if n.group.Resident(layer) {
+		if n.group.Resident(layer) || n.placed.whole(b) {
 			// The choice stays on the device: nothing to count here, see Pipeline.AddHeat.
-			n.group.Mix(s, st, layer, probe)
+			n.placed.mix(s, n.group, b, layer)
 			continue
 		}
-		n.placed.fetch(n.stream, b)
-		if err := n.stream.Synchronize(); err != nil {
+		n.placed.fetch(s, b)
+		n.group.Ask(s, st, layer)
+		if err := s.Synchronize(); err != nil {
 			panic(err)
 		}
 		work := n.group.Work(st, layer)
 		n.count(b, layer, work)
-		work = n.placed.begin(n.stream, n.group, b, layer, work)
+		work = n.placed.begin(s, n.group, b, layer, work)
 		if len(work) > 0 && !n.inline(st.T, work) {
 			n.split(c, b, layer, work)
 			return
 		}
-		n.group.Shared(n.stream, st, layer, probe)
-		n.placed.compute(n.stream, n.group, b, layer, work)
-		n.group.Combine(n.stream, st, layer, probe)
+		n.group.Shared(s, st, layer, probe)
+		n.placed.compute(s, n.group, b, layer, work)
+		n.group.Combine(s, st, layer, probe)
 	}
 	wait(b, n.stream)
 	c.send(c.routes.after(n.index), b)
@@ -107,7 +108,7 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 	w := &b.Work
 	w.Layer, w.Group, w.Rows = layer, n.index, work
 	c.send(c.routes.splits[n.index], w)
-	n.group.Shared(n.stream, b.State, layer, b.Probe())
+	n.group.Shared(b.On(n.stream), b.State, layer, b.Probe())
 	c.sent = 0
 }
 

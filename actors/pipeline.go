@@ -199,7 +199,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	scheduleStream := next()
 	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, func() node {
 		n := newScheduleNode(core, scheduleStream, p.meters, p.host, batches, lim.Seqs)
-		n.ahead = p.opt.Scheduler.Ahead
+		n.ahead, n.experts = p.opt.Scheduler.Ahead, p.opt.Placement
 		return n
 	})
 	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{} })

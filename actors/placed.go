@@ -54,6 +54,23 @@ func (p *placed) ahead(g *group.Group, b *msg.Batch) {
 	}
 }
 
+// whole reports whether a batch's experts need nothing of the host.
+func (p *placed) whole(b *msg.Batch) bool { return p != nil && p.Whole(b.State.Total()) }
+
+// halts reports whether the host takes part in the middle of a step of so many rows.
+func halts(p *placement.Placement, rows int) bool { return p != nil && !p.Whole(rows) }
+
+// mix enqueues all of a layer's experts.
+func (p *placed) mix(s device.Stream, g *group.Group, b *msg.Batch, layer int) {
+	if p == nil {
+		g.Mix(s, b.State, layer, b.Probe())
+		return
+	}
+	if err := p.Mix(s, g, b.State, layer, b.Probe()); err != nil {
+		panic(err)
+	}
+}
+
 // drain waits for the experts that the device has been given.
 func (p *placed) drain() {
 	if p != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"krater/actors/msg"
+	"krater/actors/placement"
 	"krater/kernels/device"
 	"krater/scheduler"
 	"krater/stages"
@@ -35,7 +36,8 @@ type scheduleNode struct {
 	raw     bool       // one is on its way
 	rawLast uint64
 
-	ahead    bool // the core makes batches whose tokens are still being chosen
+	experts  *placement.Placement // nil: routed experts are where the rest is
+	ahead    bool                 // the core makes batches whose tokens are still being chosen
 	plan     stages.Batch
 	outcomes []scheduler.Outcome
 	filled   []*msg.Batch // to be sent at the end of this message
@@ -304,6 +306,7 @@ func (n *scheduleNode) void(id uint64) {
 // whoever gets the batch works on another stream. With one it must not: what a device has
 // in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
+	plan.Halts = halts(n.experts, len(plan.Tokens))
 	err := fill(b.State, b.On(n.stream), plan)
 	if b.Stream != nil {
 		return err

@@ -34,6 +34,9 @@ type Batch struct {
 	// stream of From's batch must share the order of this one's.
 	From *State
 	Take []int32
+	// Halts says that the host takes part in the middle of the step, so that it cannot be
+	// repeated as a whole.
+	Halts bool
 	// Watched says that a Probe sees the step, which so never repeats another.
 	Watched bool
 }

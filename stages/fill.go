@@ -62,7 +62,7 @@ func (st *State) fillRows(s device.Stream, b *Batch) error {
 // stepKey tells apart steps of different work, 0 for one that has prompts or is looked
 // at.
 func (st *State) stepKey(b *Batch) uint64 {
-	if b.Watched || len(st.Prefill) > 0 || st.All || st.layout == nil {
+	if b.Watched || b.Halts || len(st.Prefill) > 0 || st.All || st.layout == nil {
 		return 0
 	}
 	const prime = 0x100000001b3

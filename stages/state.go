@@ -48,6 +48,10 @@ type State struct {
 	Output Input      // Final, as the head takes it
 	Logits device.Mat // [n, V] F32
 
+	// Where [1, E] I32, where it is set, is below 0 for experts whose rows of ExpertOut are not
+	// there: somebody else adds them to Hidden. It is that of the layer in hand.
+	Where device.Mat
+
 	// Pending says that Delta is still to be added to Hidden. It is false
 	// between groups.
 	Pending bool

@@ -34,72 +34,71 @@ func (p *Placement) Strategy(phase dispatch.Phase) dispatch.Strategy {
 	return p.sides[phase].settled.Strategy
 }
 
-// begin starts both strategies; one that serves both phases has its slots once.
+// begin starts both strategies in one piece of memory; one that serves both phases has
+// its slots once. Where the device has less memory than the budget says, smaller ones take
+// their place.
 func (p *Placement) begin(o *Options) error {
-	var done []dispatch.Settled
-	left := p.setup.Budget
 	for phase := range dispatch.Phases {
 		if o.strategy(phase) == nil {
 			return fmt.Errorf("no strategy for %s", phase)
 		}
 	}
+	wanted, setup := *o, p.setup
+	out, err := wanted.Sketch(setup)
+	if err != nil {
+		return err
+	}
+	p.falls = out.Falls
+	for {
+		n, err := p.Room(out.Slots)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, device.ErrOutOfMemory) {
+			return err
+		}
+		setup.Budget = int64(n) * setup.Bytes // less than out takes
+		wanted.Prefill, wanted.Decode = out.Sides[dispatch.Prefill].Strategy, out.Sides[dispatch.Decode].Strategy
+		less, lessErr := wanted.Sketch(setup)
+		if lessErr != nil {
+			return lessErr
+		}
+		for phase := range dispatch.Phases {
+			if phase > 0 && less.Shared {
+				break
+			}
+			from, to := &out.Sides[phase], &less.Sides[phase]
+			if from.Name() != to.Name() || from.Start.Slots != to.Start.Slots {
+				p.falls = append(p.falls, Fall{phase, dispatch.Fall{From: from.Name(), To: to.Name(), Why: err}})
+			}
+		}
+		out = less
+	}
+	return p.start(o, &out)
+}
+
+// start makes sides of an outline whose slots are there.
+func (p *Placement) start(o *Options, out *Outline) error {
+	p.line.slots = make([]mark, out.Slots)
 	for phase := range dispatch.Phases {
-		if phase > 0 && o.shared() {
+		if phase > 0 && out.Shared {
 			p.sides[phase] = p.sides[0]
 			break
 		}
-		setup := o.share(p.setup, phase, left, done)
-		x, err := p.settle(phase, o.strategy(phase), &setup)
-		if err != nil {
-			return fmt.Errorf("%s: %w", phase, err)
+		if err := p.fill(phase, &out.Sides[phase]); err != nil {
+			return fmt.Errorf("%s: %s: %w", phase, out.Sides[phase].Name(), err)
 		}
-		left -= int64(x.Start.Slots) * p.setup.Bytes
-		if err := p.fill(phase, x); err != nil {
-			return fmt.Errorf("%s: %s: %w", phase, x.Name(), err)
-		}
-		done = append(done, *x)
 	}
-	return nil
+	if !p.card {
+		return nil
+	}
+	return p.look()
 }
 
-// settle finds a strategy that fits the budget and that the device has memory for: it may
-// have less than the budget says.
-func (p *Placement) settle(phase dispatch.Phase, s dispatch.Strategy, setup *dispatch.Setup) (*dispatch.Settled, error) {
-	for {
-		x, err := dispatch.Settle(s, setup)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range x.Falls {
-			p.falls = append(p.falls, Fall{phase, f})
-		}
-		n, err := p.Room(x.Start.Slots)
-		if err == nil {
-			return &x, nil
-		}
-		if !errors.Is(err, device.ErrOutOfMemory) {
-			return nil, err
-		}
-		setup.Budget = int64(n) * setup.Bytes // less than x takes
-		s = x.Strategy
-		if _, less := s.Start(setup); less != nil {
-			s = s.Smaller(setup) // not nil: what nothing is smaller than takes no memory
-		}
-		p.falls = append(p.falls, Fall{phase, dispatch.Fall{From: x.Name(), To: s.Name(), Why: err}})
-	}
-}
-
-// fill makes a side of a strategy whose slots are there, and loads what is to stay. A
+// fill makes a side of a strategy, and loads what is to stay. A
 // copy that the device refuses is an error here.
 func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			var ok bool
-			if err, ok = r.(error); !ok {
-				panic(r)
-			}
-		}
-	}()
+	defer recovered(&err)
 	s := &side{settled: *x}
 	for i, at := range x.Start.Parts {
 		if i == 0 {
@@ -111,20 +110,91 @@ func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) 
 	bare := x.Start
 	bare.Loads = nil // they are noted as they are enqueued
 	s.first = p.residency.Add(&bare)
-	p.line.slots = append(p.line.slots, make([]mark, x.Start.Slots)...)
-	const piece = 64 // what is enqueued stays bounded
-	for loads := range slices.Chunk(x.Start.Loads, piece) {
-		loads = slices.Clone(loads)
-		for i := range loads {
-			loads[i].Slot += s.first
+	p.sides[phase] = s
+	for i, place := range x.Start.Places {
+		if place.Slots > 0 { // its experts come and go
+			if err := p.Keep(int(p.setup.Layers[i])); err != nil {
+				return err
+			}
 		}
-		if _, err := p.line.load(p.residency, loads); err != nil {
+	}
+	loads := slices.Clone(x.Start.Loads)
+	for i := range loads {
+		loads[i].Slot += s.first
+	}
+	const most = 64 // what is enqueued stays bounded
+	for len(loads) > 0 {
+		n := 1
+		for n < min(len(loads), most) && loads[n].Layer == loads[0].Layer {
+			n++
+		}
+		if _, err := p.line.load(p.residency, loads[:n]); err != nil {
 			return err
 		}
 		if err := p.line.copies.Synchronize(); err != nil {
 			return err
 		}
+		loads = loads[n:]
 	}
-	p.sides[phase] = s
 	return nil
+}
+
+// look tells a card where experts lie for good: for each phase whose strategy does the same
+// whatever the router chooses.
+func (p *Placement) look() (err error) {
+	defer recovered(&err)
+	for phase := range dispatch.Phases {
+		if p.views[phase], err = p.NewView(p.line.copies); err != nil {
+			return err
+		}
+		s := p.sides[phase]
+		if !s.settled.Start.Fixed[phase] {
+			continue
+		}
+		in := &p.step
+		for i, layer := range p.setup.Layers {
+			*in = dispatch.Step{Setup: &p.setup, Start: &s.settled.Start, First: s.first, Index: i, Phase: phase, Work: in.Work[:0], Residency: p.residency}
+			for e := range p.everyone {
+				in.Work = append(in.Work, dispatch.Rows{Expert: int32(e), Rows: 1})
+			}
+			s.settled.Decide(&p.decision, in)
+			p.nowhere()
+			for _, w := range p.decision.Waves {
+				p.places(in, &w)
+			}
+			p.views[phase].Set(p.line.copies, int(layer), p.table)
+		}
+		if err := p.line.copies.Synchronize(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// places notes in p.table where the work of a wave lies, or will when it is loaded.
+func (p *Placement) places(in *dispatch.Step, w *dispatch.Wave) {
+	for _, i := range w.Work {
+		e := in.Work[i].Expert
+		if slot, ok := p.residency.Slot(dispatch.Key{Layer: in.Layer(), Expert: e}); ok {
+			p.table[e] = slot
+		}
+	}
+	for _, l := range w.Loads {
+		if l.Layer == in.Layer() {
+			p.table[l.Expert] = l.Slot
+		}
+	}
+}
+
+// recovered turns a device's panic into an error.
+func recovered(err *error) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	e, ok := r.(error)
+	if !ok {
+		panic(r)
+	}
+	*err = e
 }

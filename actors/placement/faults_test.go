@@ -197,9 +197,7 @@ func TestAllocationsFail(t *testing.T) {
 				if !errors.Is(falls[0].Why, device.ErrOutOfMemory) || !strings.Contains(falls[0].String(), "out of memory") {
 					t.Errorf("%s, allocation %d: %v", name, nth, falls)
 				}
-				if fell%5 == 0 {
-					equal(t, want, ask(t, m, s.cfg.Vocab, 20, 3))
-				}
+				equal(t, want, ask(t, m, s.cfg.Vocab, 20, 3))
 			}
 			m.Close()
 			p.Close()
@@ -208,8 +206,8 @@ func TestAllocationsFail(t *testing.T) {
 				break // no allocation failed
 			}
 		}
-		if fell != 32 || refused < 20 {
-			t.Errorf("%s: %d falls and %d refusals, want 32 of its slots and all else", name, fell, refused)
+		if fell != 1 || refused < 20 {
+			t.Errorf("%s: %d falls and %d refusals, want that of its slots and all else", name, fell, refused)
 		}
 	}
 }

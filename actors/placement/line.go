@@ -6,17 +6,21 @@ import (
 	"krater/stages/offload"
 )
 
-// line is the two streams of a placement: copies of experts to the device, and the work
+// line is the streams of a placement: copies of experts to the device, and the work
 // of those that are there. A copy waits for what used its slot last, work for the
 // copies of its experts, and nothing for anything else.
 type line struct {
-	x            *offload.Experts
-	copies, work device.Stream
-	worked       bool // since the group's stream was last made to wait
-	slots        []mark
-	count        int64 // of what was enqueued
-	copied       int64 // the newest load that work waits for already
-	used         int64 // the newest work that copies wait for already
+	x      *offload.Experts
+	copies device.Stream
+	// work is for experts alone, so that they run beside what else a layer has; nil: they
+	// run on the streams of batches.
+	work   device.Stream
+	worked bool // since a group's stream was last made to wait
+	slots  []mark
+	count  int64                   // of what was enqueued
+	copied map[device.Stream]int64 // the newest load that the work of a stream waits for already
+	used   map[device.Stream]int64 // the newest work of a stream that copies wait for already
+	due    []due
 }
 
 // mark is when a slot was last loaded and used, counted by line.count, and what to wait
@@ -24,28 +28,40 @@ type line struct {
 type mark struct {
 	load, use     int64
 	loaded, freed device.Event
+	by            device.Stream // that used it
+}
+
+// due is an event to wait for, of a stream.
+type due struct {
+	by    device.Stream
+	count int64
+	at    device.Event
 }
 
 func newLine(dev device.Device, x *offload.Experts) (l line, err error) {
-	l.x = x
+	l.x, l.copied, l.used = x, map[device.Stream]int64{}, map[device.Stream]int64{}
+	if c, ok := dev.(device.CopyStreamer); ok {
+		l.copies, err = c.NewCopyStream()
+		return l, err
+	}
 	if l.copies, err = dev.NewStream(); err == nil {
 		l.work, err = dev.NewStream()
 	}
 	return l, err
 }
 
-// load enqueues the copies of experts and tells how many it has enqueued, which are
-// noted even where it panics.
+// load enqueues the copies of experts of one layer and tells how many it has enqueued, which
+// are noted even where it panics.
 func (l *line) load(r *dispatch.Residency, loads []dispatch.Load) (done int, err error) {
-	newest, at := l.used, device.Event(nil)
+	l.due = l.due[:0]
 	for _, x := range loads {
-		if m := &l.slots[x.Slot]; m.use > newest {
-			newest, at = m.use, m.freed
+		if m := &l.slots[x.Slot]; m.use > l.used[m.by] {
+			l.note(due{m.by, m.use, m.freed})
 		}
 	}
-	if at != nil {
-		l.copies.Wait(at)
-		l.used = newest
+	for _, d := range l.due {
+		l.copies.Wait(d.at)
+		l.used[d.by] = d.count
 	}
 	defer func() {
 		l.count++
@@ -54,20 +70,54 @@ func (l *line) load(r *dispatch.Residency, loads []dispatch.Load) (done int, err
 			l.slots[x.Slot].load, l.slots[x.Slot].loaded = l.count, e
 		}
 	}()
-	for _, x := range loads {
-		r.Drop(x.Slot)
-		if err := l.x.Load(l.copies, int(x.Slot), int(x.Layer), int(x.Expert)); err != nil {
+	for len(loads[done:]) > 0 {
+		run := neighbours(loads[done:])
+		for _, x := range loads[done : done+run] {
+			r.Drop(x.Slot)
+		}
+		first := loads[done]
+		if err := l.x.Load(l.copies, int(first.Slot), int(first.Layer), int(first.Expert), run); err != nil {
 			return done, err
 		}
-		r.Load(x)
-		done++
+		for range run {
+			r.Load(loads[done])
+			done++
+		}
 	}
 	return done, nil
 }
 
-// compute has f enqueue the work of experts, named by index in the step.
-func (l *line) compute(r *dispatch.Residency, in *dispatch.Step, work []int32, f func(device.Stream)) {
-	newest, at := l.copied, device.Event(nil)
+// note keeps the newest event of each stream.
+func (l *line) note(d due) {
+	for i := range l.due {
+		if l.due[i].by == d.by {
+			if l.due[i].count < d.count {
+				l.due[i] = d
+			}
+			return
+		}
+	}
+	l.due = append(l.due, d)
+}
+
+// neighbours is how many of the first loads put experts behind one another into slots behind
+// one another: one copy brings them all.
+func neighbours(loads []dispatch.Load) int {
+	n := 1
+	for n < len(loads) && loads[n].Slot == loads[n-1].Slot+1 && loads[n].Expert == loads[n-1].Expert+1 {
+		n++
+	}
+	return n
+}
+
+// compute has f enqueue the work of experts, named by index in the step, for a batch whose
+// stream is s.
+func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step, work []int32, f func(device.Stream)) {
+	if l.work != nil {
+		s = l.work
+		l.worked = true
+	}
+	newest, at := l.copied[s], device.Event(nil)
 	for _, i := range work {
 		slot, _ := r.Slot(dispatch.Key{Layer: in.Layer(), Expert: in.Work[i].Expert})
 		if m := &l.slots[slot]; m.load > newest {
@@ -75,26 +125,46 @@ func (l *line) compute(r *dispatch.Residency, in *dispatch.Step, work []int32, f
 		}
 	}
 	if at != nil {
-		l.work.Wait(at)
-		l.copied = newest
+		s.Wait(at)
+		l.copied[s] = newest
 	}
-	l.worked = true
-	f(l.work)
+	f(s)
 	l.count++
-	e := l.work.Record()
+	e := s.Record()
 	for _, i := range work {
 		k := dispatch.Key{Layer: in.Layer(), Expert: in.Work[i].Expert}
 		slot, _ := r.Slot(k)
-		l.slots[slot].use, l.slots[slot].freed = l.count, e
+		m := &l.slots[slot]
+		m.use, m.freed, m.by = l.count, e, s
 		r.Use(k)
 	}
 }
 
-// drain waits for both streams; what fails is told by who asks.
-func (l *line) drain() {
+// join has a batch's stream wait for the work.
+func (l *line) join(s device.Stream) {
+	if l.worked {
+		s.Wait(l.work.Record())
+		l.worked = false
+	}
+}
+
+// mark is an event behind the work, nil where that is on the streams of batches.
+func (l *line) mark() device.Event {
+	if l.work == nil {
+		return nil
+	}
+	return l.work.Record()
+}
+
+// close waits for both streams and ends them; what fails is told by who asks.
+func (l *line) close() {
 	for _, s := range []device.Stream{l.copies, l.work} {
-		if s != nil {
-			_ = s.Synchronize()
+		if s == nil {
+			continue
+		}
+		_ = s.Synchronize()
+		if c, ok := s.(interface{ Close() }); ok {
+			c.Close()
 		}
 	}
 }

@@ -79,6 +79,12 @@ func (m *Model) group(g *group.Group, probe stages.Probe) error {
 		if !g.MoE(w.Layer) {
 			continue
 		}
+		if m.place.Whole(m.state.Total()) {
+			if err := m.place.Mix(m.stream, g, m.state, w.Layer, probe); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := m.experts(g, w.Layer, probe); err != nil {
 			return err
 		}
@@ -93,6 +99,7 @@ func (m *Model) experts(g *group.Group, layer int, probe stages.Probe) error {
 	if m.place.Shares(st.Total()) {
 		m.mirror.Fetch(m.stream, st)
 	}
+	g.Ask(m.stream, st, layer)
 	if err := m.stream.Synchronize(); err != nil { // the host reads the router's choice
 		return err
 	}

@@ -1,27 +1,33 @@
 package placement
 
-import "krater/scheduler/dispatch"
+import (
+	"fmt"
+
+	"krater/scheduler/dispatch"
+)
 
 // Outline is what New would do for a setup, with nothing loaded and as far as the budget
 // alone decides.
 type Outline struct {
-	Sides [dispatch.Phases]dispatch.Settled
-	Slots int // of both together
-	Falls []Fall
+	Sides  [dispatch.Phases]dispatch.Settled
+	Shared bool // both phases have one strategy, and so the same slots
+	Slots  int  // of both together
+	Falls  []Fall
 }
 
 // Sketch makes an outline.
 func (o *Options) Sketch(setup dispatch.Setup) (out Outline, err error) {
 	left := setup.Budget
+	out.Shared = o.shared()
 	for phase := range dispatch.Phases {
-		if phase > 0 && o.shared() {
+		if phase > 0 && out.Shared {
 			out.Sides[phase] = out.Sides[0]
 			break
 		}
 		own := o.share(setup, phase, left, out.Sides[:phase])
 		x, err := dispatch.Settle(o.strategy(phase), &own)
 		if err != nil {
-			return out, err
+			return out, fmt.Errorf("%s: %w", phase, err)
 		}
 		left -= int64(x.Start.Slots) * setup.Bytes
 		out.Sides[phase] = x

@@ -46,12 +46,14 @@ const thresholdDefault = 300
 type Placement struct {
 	*offload.Experts
 	dev       device.Device
+	card      bool // dev finds experts by itself and does not wait for the host
 	threshold int
 	setup     dispatch.Setup
 	index     map[int]int // of a layer, in setup.Layers
 	sides     [dispatch.Phases]*side
 	falls     []Fall
 	seen      func(index int, work []dispatch.Rows)
+	views     [dispatch.Phases]*offload.View // of a card
 
 	mu        sync.Mutex // of what follows, and of the slots
 	residency *dispatch.Residency
@@ -59,6 +61,8 @@ type Placement struct {
 	step      dispatch.Step
 	decision  dispatch.Decision
 	part      []device.ExpertRows
+	everyone  []device.ExpertRows // all experts of a layer, without rows
+	table     []int32             // room for the slots of a layer
 	stats     [dispatch.Phases]Stats
 }
 
@@ -70,7 +74,7 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	p := &Placement{Experts: x, dev: dev, threshold: o.Threshold, seen: o.Seen, index: map[int]int{}, residency: dispatch.NewResidency()}
+	p := &Placement{Experts: x, dev: dev, card: device.LayoutOf(dev) != nil, threshold: o.Threshold, seen: o.Seen, index: map[int]int{}, residency: dispatch.NewResidency()}
 	if p.threshold == 0 {
 		p.threshold = thresholdDefault
 	}
@@ -78,6 +82,9 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 	for i, l := range x.Layers() {
 		p.setup.Layers = append(p.setup.Layers, int32(l))
 		p.index[l] = i
+	}
+	for e := range p.setup.Experts {
+		p.everyone = append(p.everyone, device.ExpertRows{Expert: int32(e)})
 	}
 	if p.line, err = newLine(dev, x); err == nil {
 		err = p.begin(&o)
@@ -122,7 +129,12 @@ func (p *Placement) Device() device.Device { return p.dev }
 
 // Close gives the slots back and the groups their experts. Nothing may run on them.
 func (p *Placement) Close() {
-	p.line.drain()
+	p.line.close()
+	for _, v := range p.views {
+		if v != nil {
+			v.Close()
+		}
+	}
 	p.Experts.Close()
 }
 
@@ -152,13 +164,16 @@ func (p *Placement) Parts(rows int) []int {
 
 // Run decides where the routed work of a layer is done, enqueues the device's part
 // with the copies it needs, and appends what is left to the host to list, in the
-// work's order. s is the stream of g, synchronised since Attend; what is enqueued
+// work's order. s is the stream of g, synchronised since Ask; what is enqueued
 // on it afterwards comes after the device's part. A device that refuses a copy or an
 // operator panics; what lies where is known then, and the batch is lost.
 func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer int, work, list []device.ExpertRows) ([]device.ExpertRows, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	phase := p.decide(layer, st.Total(), work)
+	if p.seen != nil && len(work) > 0 {
+		p.seen(p.step.Index, p.step.Work)
+	}
 	p.stats[phase].count(&p.step, &p.decision)
 	for i := range p.decision.Waves {
 		w := &p.decision.Waves[i]
@@ -169,13 +184,72 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 			continue
 		}
 		p.part = pick(p.part[:0], work, w.Work)
-		p.line.compute(p.residency, &p.step, w.Work, func(s device.Stream) { g.Experts(s, st, layer, p.part) })
+		p.line.compute(s, p.residency, &p.step, w.Work, func(s device.Stream) { p.enqueue(s, g, st, layer, phase) })
 	}
-	if p.line.worked {
-		s.Wait(p.line.work.Record())
-		p.line.worked = false
+	p.line.join(s)
+	if p.card && len(p.decision.Host) > 0 {
+		st.Where = p.views[phase].Bank(layer).Map
+	} else {
+		st.Where = device.Mat{}
 	}
 	return pick(list, work, p.decision.Host), nil
+}
+
+// enqueue enqueues p.part of a layer's work, whose experts are on the device.
+func (p *Placement) enqueue(s device.Stream, g *group.Group, st *stages.State, layer int, phase dispatch.Phase) {
+	if !p.card {
+		g.Experts(s, st, layer, p.part)
+		return
+	}
+	v := p.views[phase]
+	if !p.sides[phase].settled.Start.Fixed[phase] {
+		p.nowhere()
+		for _, w := range p.part {
+			p.table[w.Expert], _ = p.residency.Slot(dispatch.Key{Layer: int32(layer), Expert: w.Expert})
+		}
+		v.Set(s, layer, p.table)
+	}
+	g.ExpertsOn(s, st, v.Bank(layer))
+}
+
+// nowhere has p.table say that no expert lies anywhere.
+func (p *Placement) nowhere() {
+	p.table = p.table[:0]
+	for range p.everyone {
+		p.table = append(p.table, -1)
+	}
+}
+
+// Whole reports whether nobody has to learn the router's choice of a batch of so many rows
+// before the experts of a layer are enqueued: Mix does it all.
+func (p *Placement) Whole(rows int) bool {
+	phase := p.Phase(rows)
+	start := &p.sides[phase].settled.Start
+	return p.card && start.Fixed[phase] && !start.Host[phase]
+}
+
+// Mix enqueues all of a MoE layer behind Attend, with the copies it needs, for batches that
+// are Whole. It panics as Run does.
+func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer int, probe stages.Probe) error {
+	phase := p.Phase(st.Total())
+	here := p.views[phase].Bank(layer)
+	if p.sides[phase].settled.Start.Places == nil { // nothing is ever copied
+		g.MixOf(s, st, layer, here, probe)
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.decide(layer, st.Total(), p.everyone)
+	for i := range p.decision.Waves {
+		w := &p.decision.Waves[i]
+		if err := p.load(w.Loads, &p.stats[phase]); err != nil {
+			return err
+		}
+		if len(w.Work) > 0 {
+			p.line.compute(s, p.residency, &p.step, w.Work, func(s device.Stream) { g.MixOf(s, st, layer, here, probe) })
+		}
+	}
+	return nil
 }
 
 // Ahead begins the copies that a batch of so many rows needs first, where a prefill goes
@@ -204,14 +278,28 @@ func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.P
 	for _, w := range work {
 		in.Work = append(in.Work, dispatch.Rows{Expert: w.Expert, Rows: int32(len(w.Assign))})
 	}
-	if p.seen != nil && len(work) > 0 {
-		p.seen(in.Index, in.Work)
-	}
 	s.settled.Decide(&p.decision, in)
+	if p.card && s.settled.Start.Host[phase] {
+		p.byView(layer, phase)
+	}
 	return phase
 }
 
-// load enqueues copies, the experts of one layer after those of another.
+// byView divides the work in hand as the card does, which knows of experts that stay, not of
+// those that another strategy has just copied.
+func (p *Placement) byView(layer int, phase dispatch.Phase) {
+	d, slots := &p.decision, p.views[phase].Slots(layer)
+	d.Host, d.Waves = d.Host[:0], append(d.Waves[:0], dispatch.Wave{})
+	for i, w := range p.step.Work {
+		if slots[w.Expert] < 0 {
+			d.Host = append(d.Host, int32(i))
+		} else {
+			d.Waves[0].Work = append(d.Waves[0].Work, int32(i))
+		}
+	}
+}
+
+// load enqueues copies, neighbours among them as one.
 func (p *Placement) load(loads []dispatch.Load, s *Stats) error {
 	for len(loads) > 0 {
 		n := 1
@@ -233,8 +321,11 @@ func (p *Placement) load(loads []dispatch.Load, s *Stats) error {
 // nothing behind that still reads or writes its memory.
 func (p *Placement) Settle() error {
 	p.mu.Lock()
-	e := p.line.work.Record()
+	e := p.line.mark()
 	p.mu.Unlock()
+	if e == nil {
+		return nil // it is on the batch's own stream
+	}
 	return e.Wait()
 }
 

@@ -37,7 +37,7 @@ func TestEveryStrategyOnDevice(t *testing.T) {
 	expert := s.slotBytes(t, host, lo)
 	bare := simulated(t, hostsim.Options{CPU: host})
 	s.on(t, bare, load.Options{Limits: lo.Limits, Routed: host})
-	rest := bare.Memory().Used + stages.StateBytes(s.cfg, lim, nil) + offload.StageBytes(s.cfg, lim)
+	rest := bare.Memory().Used + stages.StateBytes(s.cfg, lim, nil) + offload.StageBytes(s.cfg, lim, nil)
 	moved := int64(0) // up, in a run that copies no expert
 	for _, slots := range []int64{32, 0, 1, 3, 15, 16, 17, 24, 31} {
 		for i, x := range strategies(t) {

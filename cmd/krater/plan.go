@@ -133,11 +133,11 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 			return err
 		}
 		if cfg.MoE.Experts > 0 {
-			promise("rows from the host", count(f.depth(), "batch"), int64(f.depth())*offload.StageBytes(cfg, lim))
+			promise("rows from the host", count(f.depth(), "batch"), int64(f.depth())*offload.StageBytes(cfg, lim, nil))
 		}
 		promise("experts on it", o.rank.String(), o.rank.bytes())
 		put(memoryName, "rows of pools", detail, near)
-		put(memoryName, "rows beside the rank", count(f.depth(), "batch"), int64(f.depth())*offload.MirrorBytes(cfg, lim))
+		put(memoryName, "rows beside the rank", count(f.depth(), "batch"), int64(f.depth())*offload.MirrorBytes(cfg, lim, lim.QuantGroup, nil))
 		put(memoryName, "simulated rank", "the memory of "+rankName, o.promised)
 	}
 	if f.onCard() {

@@ -7,7 +7,7 @@ type cpuOnly struct{}
 func (cpuOnly) Name() string { return "cpu_only" }
 
 func (cpuOnly) Start(s *Setup) (Start, error) {
-	return Start{Host: [Phases]bool{true, true}}, s.check()
+	return Start{Host: [Phases]bool{true, true}, Fixed: [Phases]bool{true, true}}, s.check()
 }
 
 func (cpuOnly) Decide(out *Decision, in *Step) {

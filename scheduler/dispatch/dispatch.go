@@ -75,6 +75,9 @@ type Start struct {
 	// begins. All rows of a prefill, in however many pieces, go through the layers of a
 	// part before any goes on: what was loaded for the part serves all. nil: one part.
 	Parts []int
+	// Fixed tells for each phase whether Decide does the same whatever the router chose: then
+	// nobody has to learn the choice before the work is enqueued.
+	Fixed [Phases]bool
 	// Host tells for each phase whether Decide may leave work to the host: then
 	// the rows experts take are worth copying along with the router's choice.
 	Host [Phases]bool

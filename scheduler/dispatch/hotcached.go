@@ -17,7 +17,7 @@ func (h hotCachedStatic) Start(s *Setup) (Start, error) {
 	}
 	start := keep(s.hottest(n))
 	some := n+len(s.Kept) < s.all()
-	start.Host = [Phases]bool{some, some}
+	start.Host, start.Fixed = [Phases]bool{some, some}, [Phases]bool{true, true}
 	return start, nil
 }
 

@@ -55,7 +55,7 @@ func (g layerGrouped) Start(s *Setup) (Start, error) {
 			return Start{}, s.room(g.Name(), g.layers(total, 0)*s.Experts)
 		}
 	}
-	start := Start{Slots: g.layers(total, stay) * s.Experts, Places: make([]Place, total), Parts: []int{0}}
+	start := Start{Slots: g.layers(total, stay) * s.Experts, Places: make([]Place, total), Parts: []int{0}, Fixed: [Phases]bool{true, stay == total}}
 	groups := g.count(total - stay)
 	buffer := 0 // layers of one
 	if groups > 0 {

@@ -12,7 +12,9 @@ func (p persistent) Start(s *Setup) (Start, error) {
 	if err := s.room(p.Name(), s.all()-len(s.Kept)); err != nil {
 		return Start{}, err
 	}
-	return keep(s.hottest(s.all())), nil
+	start := keep(s.hottest(s.all()))
+	start.Fixed = [Phases]bool{true, true}
+	return start, nil
 }
 
 func (persistent) Decide(out *Decision, in *Step) { resident(out, in) }

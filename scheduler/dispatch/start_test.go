@@ -69,32 +69,32 @@ func TestFalls(t *testing.T) {
 
 // TestStarts are the numbers of each strategy's start.
 func TestStarts(t *testing.T) {
-	two := []int32{1, 3}
+	two, both := []int32{1, 3}, [Phases]bool{true, true}
 	for _, c := range []struct {
 		strategy string
 		setup    Setup
 		want     Start
 		err      string
 	}{
-		{"cpu_only", Setup{Layers: two[:1], Experts: 1000, Bytes: 1000, Budget: 1}, Start{Host: [Phases]bool{true, true}}, ""},
+		{"cpu_only", Setup{Layers: two[:1], Experts: 1000, Bytes: 1000, Budget: 1}, Start{Host: both, Fixed: both}, ""},
 		{"persistent", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 20},
-			Start{Slots: 4, Loads: []Load{{0, Key{1, 0}}, {1, Key{1, 1}}, {2, Key{3, 0}}, {3, Key{3, 1}}}}, ""},
+			Start{Slots: 4, Loads: []Load{{0, Key{1, 0}}, {1, Key{1, 1}}, {2, Key{3, 0}}, {3, Key{3, 1}}}, Fixed: both}, ""},
 		{"persistent", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 15, Kept: []Key{{1, 1}}},
-			Start{Slots: 3, Loads: []Load{{0, Key{1, 0}}, {1, Key{3, 0}}, {2, Key{3, 1}}}}, ""},
+			Start{Slots: 3, Loads: []Load{{0, Key{1, 0}}, {1, Key{3, 0}}, {2, Key{3, 1}}}, Fixed: both}, ""},
 		{"persistent", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 19},
 			Start{}, "persistent: experts do not fit on the device: 4 experts of 5 bytes need 20 bytes, the budget is 19"},
 		{"persistent", Setup{Layers: make([]int32, 1), Experts: 1 << 16, Bytes: 1 << 62, Budget: Unlimited},
 			Start{}, "persistent: experts do not fit on the device: 65536 experts of 4611686018427387904 bytes"},
 		{"hot_cached_static", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 10},
-			Start{Slots: 2, Loads: []Load{{0, Key{1, 0}}, {1, Key{3, 0}}}, Host: [Phases]bool{true, true}}, ""},
+			Start{Slots: 2, Loads: []Load{{0, Key{1, 0}}, {1, Key{3, 0}}}, Host: both, Fixed: both}, ""},
 		{"hot_cached_static", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 10, Heat: [][]uint32{{1, 5}, {4, 6}}},
-			Start{Slots: 2, Loads: []Load{{0, Key{1, 1}}, {1, Key{3, 1}}}, Host: [Phases]bool{true, true}}, ""},
+			Start{Slots: 2, Loads: []Load{{0, Key{1, 1}}, {1, Key{3, 1}}}, Host: both, Fixed: both}, ""},
 		{"hot_cached_static", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 10, Heat: [][]uint32{{1, 2}, {4, 6}}},
-			Start{Slots: 2, Loads: []Load{{0, Key{3, 0}}, {1, Key{3, 1}}}, Host: [Phases]bool{true, true}}, ""},
+			Start{Slots: 2, Loads: []Load{{0, Key{3, 0}}, {1, Key{3, 1}}}, Host: both, Fixed: both}, ""},
 		{"hot_cached_static", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 0, Kept: []Key{{1, 0}}},
-			Start{Loads: []Load{}, Host: [Phases]bool{true, true}}, ""},
+			Start{Loads: []Load{}, Host: both, Fixed: both}, ""},
 		{"hot_cached_static", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: Unlimited},
-			Start{Slots: 4, Loads: []Load{{0, Key{1, 0}}, {1, Key{1, 1}}, {2, Key{3, 0}}, {3, Key{3, 1}}}}, ""},
+			Start{Slots: 4, Loads: []Load{{0, Key{1, 0}}, {1, Key{1, 1}}, {2, Key{3, 0}}, {3, Key{3, 1}}}, Fixed: both}, ""},
 		{"chunked", Setup{Layers: two, Experts: 3, Bytes: 5, Budget: 10}, Start{Slots: 2, Places: []Place{{0, 2}, {0, 2}}}, ""},
 		{"active_only", Setup{Layers: two, Experts: 3, Bytes: 5, Budget: 25}, Start{Slots: 5, Places: []Place{{0, 2}, {2, 3}}}, ""},
 		{"active_only", Setup{Layers: two, Experts: 3, Bytes: 5, Budget: 5}, Start{Slots: 1, Places: []Place{{0, 1}, {0, 1}}}, ""},
@@ -102,11 +102,11 @@ func TestStarts(t *testing.T) {
 		{"static_pin", Setup{Layers: two, Experts: 9, Bytes: 1, Budget: 8, Heat: [][]uint32{{8, 0, 1, 0, 7, 6, 5, 0, 0}, {0, 0, 0, 9, 0, 0, 0, 9, 0}}},
 			Start{Slots: 8, Loads: []Load{{0, Key{1, 0}}, {1, Key{1, 4}}, {2, Key{1, 5}}, {3, Key{1, 6}}, {4, Key{3, 3}}, {5, Key{3, 7}}}, Places: []Place{{6, 1}, {7, 1}}}, ""},
 		{"layer_grouped", Setup{Layers: []int32{1, 2, 4, 6}, Experts: 1, Bytes: 2, Budget: 7},
-			Start{Slots: 3, Loads: []Load{{0, Key{1, 0}}}, Places: []Place{{}, {1, 1}, {2, 1}, {1, 1}}, Parts: []int{0, 2, 3}}, ""},
+			Start{Slots: 3, Loads: []Load{{0, Key{1, 0}}}, Places: []Place{{}, {1, 1}, {2, 1}, {1, 1}}, Parts: []int{0, 2, 3}, Fixed: [Phases]bool{true, false}}, ""},
 		{"layer_grouped:2", Setup{Layers: []int32{1, 2, 4, 6}, Experts: 1, Bytes: 2, Budget: 7},
 			Start{}, "layer_grouped:2: experts do not fit on the device: 4 experts of 2 bytes need 8 bytes, the budget is 7"},
 		{"layer_grouped:2:1", Setup{Layers: []int32{1, 2, 4, 6}, Experts: 1, Bytes: 2, Budget: 4},
-			Start{Slots: 2, Places: []Place{{0, 1}, {1, 1}, {0, 1}, {1, 1}}, Parts: []int{0, 2}}, ""},
+			Start{Slots: 2, Places: []Place{{0, 1}, {1, 1}, {0, 1}, {1, 1}}, Parts: []int{0, 2}, Fixed: [Phases]bool{true, false}}, ""},
 		{"persistent", Setup{Layers: []int32{1}}, Start{}, "impossible setup of experts: 1 layers of 0 experts"},
 		{"cpu_only", Setup{Layers: []int32{1}, Experts: 1 << 17, Bytes: 1}, Start{}, "impossible setup of experts: 1 layers of 131072 experts"},
 		{"cpu_only", Setup{Layers: []int32{1}, Experts: 1}, Start{}, "impossible setup of experts: experts of 0 bytes, a budget of 0"},

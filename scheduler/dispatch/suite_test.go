@@ -225,9 +225,44 @@ func runSteps(t *testing.T, name string, s Strategy, setup *Setup, r *rand.Rand)
 		if len(decision.Host) > 0 && !sharing[s.Name()] {
 			t.Fatalf("%s, step %d: work for the host", name, step)
 		}
+		if start.Fixed[in.Phase] {
+			checkFixed(t, fmt.Sprintf("%s, step %d", name, step), s, in, decision)
+		}
 		if f := fault(in, decision); f != "" {
 			t.Fatalf("%s, step %d: %s", name, step, f)
 		}
+	}
+}
+
+// checkFixed decides for a choice of all experts: each is where it was for the choice of
+// some, and the same is copied.
+func checkFixed(t *testing.T, name string, s Strategy, in *Step, d *Decision) {
+	t.Helper()
+	all, whole := *in, &Decision{}
+	all.Work = nil
+	for e := range in.Setup.Experts {
+		all.Work = append(all.Work, Rows{int32(e), 1})
+	}
+	s.Decide(whole, &all)
+	host := map[int32]bool{}
+	for _, i := range whole.Host {
+		host[all.Work[i].Expert] = true
+	}
+	for _, i := range d.Host {
+		if !host[in.Work[i].Expert] {
+			t.Fatalf("%s: expert %d is the host's for one choice only", name, in.Work[i].Expert)
+		}
+	}
+	loads, some, work := make([]Load, 0), make([]Load, 0), 0
+	for _, w := range whole.Waves {
+		loads = append(loads, w.Loads...)
+	}
+	for _, w := range d.Waves {
+		some = append(some, w.Loads...)
+		work += len(w.Work)
+	}
+	if !slices.Equal(loads, some) || work+len(d.Host) != len(in.Work) {
+		t.Fatalf("%s: copies %v for all, %v for some", name, loads, some)
 	}
 }
 

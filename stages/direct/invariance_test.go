@@ -121,6 +121,7 @@ func (p *pooled) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Sta
 			if !g.MoE(layer) {
 				continue
 			}
+			g.Ask(p.main, p.state, layer)
 			if err := p.main.Synchronize(); err != nil {
 				return err
 			}
@@ -226,7 +227,7 @@ func TestBatchesInterleave(t *testing.T) {
 		for layer := g.First; layer < g.Last; layer++ {
 			for _, step := range []func(st *stages.State){
 				func(st *stages.State) { g.Attend(s, st, layer, nil) },
-				func(st *stages.State) { g.Work(st, layer) },
+				func(st *stages.State) { g.Ask(s, st, layer); g.Work(st, layer) },
 				func(st *stages.State) { g.Experts(s, st, layer, st.Work) },
 				func(st *stages.State) { g.Shared(s, st, layer, nil) },
 				func(st *stages.State) { g.Combine(s, st, layer, nil) },

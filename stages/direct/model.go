@@ -97,6 +97,7 @@ func layers(s device.Stream, g *group.Group, st *stages.State, probe stages.Prob
 			g.Mix(s, st, layer, probe)
 			continue
 		}
+		g.Ask(s, st, layer)
 		if err := s.Synchronize(); err != nil { // the host reads the router's choice
 			return err
 		}

@@ -35,6 +35,7 @@ func (p *parted) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Sta
 			if g.Attend(s, st, w.Layer, probe); !g.MoE(w.Layer) {
 				continue
 			}
+			g.Ask(s, st, w.Layer)
 			if err := s.Synchronize(); err != nil {
 				return err
 			}

@@ -69,9 +69,9 @@ type HereOps interface {
 	ExpertsOn(s device.Stream, y, x device.Mat, b *device.Bank, ids device.Mat)
 }
 
-// RunHere computes every row of st.ExpertOut that the router chose.
-func (b *Bank) RunHere(s device.Stream, ops Ops, st *stages.State) {
-	ops.(HereOps).ExpertsOn(s, st.ExpertOut, st.Normed, &b.Here, st.RouterIDs)
+// RunOn computes every row of st.ExpertOut that the router chose and whose expert here has.
+func RunOn(s device.Stream, ops Ops, st *stages.State, here *device.Bank) {
+	ops.(HereOps).ExpertsOn(s, st.ExpertOut, st.Normed, here, st.RouterIDs)
 }
 
 // tileOps are of a device whose integers are tiles.

@@ -31,10 +31,6 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	}
 	if l.MoE() {
 		l.Router.Run(s, g.ops, st, layer, probe)
-		if !l.Bank.Resident() {
-			st.FetchRouterIDs(s)
-			l.Bank.Prepare(s, g.ops, st)
-		}
 		return
 	}
 	st.Input.Made(s, g.ops)
@@ -59,8 +55,15 @@ func (g *Group) norm(s device.Stream, st *stages.State, w device.Mat, probe stag
 	}
 }
 
+// Ask has the host learn the router's choice after Attend, once s is synchronised, and makes
+// what several streams of Experts take.
+func (g *Group) Ask(s device.Stream, st *stages.State, layer int) {
+	st.FetchRouterIDs(s)
+	g.Bank(layer).Prepare(s, g.ops, st)
+}
+
 // Work lists the routed rows of st by expert, experts and assignments rising.
-// It runs on the host: the stream of Attend must be synchronised. The list is
+// It runs on the host: the stream of Ask must be synchronised. The list is
 // valid until st's next Work.
 func (g *Group) Work(st *stages.State, _ int) []device.ExpertRows { return expert.Split(st) }
 
@@ -91,20 +94,32 @@ func (g *Group) Resident(layer int) bool { return g.Bank(layer).Resident() }
 
 // Mix ends a MoE layer that is Resident.
 func (g *Group) Mix(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
+	g.MixOf(s, st, layer, &g.Bank(layer).Here, probe)
+}
+
+// MixOf is Mix with the layer's experts where here says; those that are nowhere add nothing.
+// A probe needs all of them there.
+func (g *Group) MixOf(s device.Stream, st *stages.State, layer int, here *device.Bank, probe stages.Probe) {
 	b := g.Bank(layer)
 	if g.mix != nil && probe == nil {
 		if g.adds != nil && g.adds.Adds(st.T) {
-			g.mix.AddMix(s, st.Hidden, st.Delta, st.ExpertOut, st.Shared, st.Normed, &b.Here, &b.Shared, st.RouterIDs, st.RouterWeights)
+			g.mix.AddMix(s, st.Hidden, st.Delta, st.ExpertOut, st.Shared, st.Normed, here, &b.Shared, st.RouterIDs, st.RouterWeights)
 		} else {
-			g.mix.Mix(s, st.Delta, st.ExpertOut, st.Shared, st.Normed, &b.Here, &b.Shared, st.RouterIDs, st.RouterWeights)
+			g.mix.Mix(s, st.Delta, st.ExpertOut, st.Shared, st.Normed, here, &b.Shared, st.RouterIDs, st.RouterWeights)
 			st.Pending = true
 		}
 		g.finish(s, st, layer, probe)
 		return
 	}
-	b.RunHere(s, g.ops, st)
+	g.ExpertsOn(s, st, here)
 	b.RunShared(s, g.ops, st, layer, probe)
 	g.Combine(s, st, layer, probe)
+}
+
+// ExpertsOn computes the rows of st.ExpertOut whose experts are where here says, on a device
+// that finds them by itself.
+func (g *Group) ExpertsOn(s device.Stream, st *stages.State, here *device.Bank) {
+	expert.RunOn(s, g.ops, st, here)
 }
 
 // finish adds the pending delta where a group ends, since only Hidden travels.

@@ -114,10 +114,17 @@ func (b *binder) layer(i int) group.Layer {
 	l.Router = route.Stage{Gate: b.mat(n.Router), Params: b.cfg.MoE.Router}
 	l.Bank.Shared = b.ffn(key+".shared", n.Shared, p.Shared)
 	if b.card != nil {
+		b.parts.Slots = b.slots(i)
+	}
+	switch {
+	case b.err != nil:
+		return l
+	case b.card != nil && b.routed == b.dev:
 		l.Bank.Here = b.bankHere(i)
 		return l
-	}
-	if p.Experts != 0 && b.err == nil {
+	case p.Experts != 0 && b.experts == nil:
+		return l // nobody computes them but the accelerator
+	case p.Experts != 0:
 		l.Bank.Integers = b.bank(i)
 		return l
 	}

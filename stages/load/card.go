@@ -5,7 +5,6 @@ import (
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
-	"krater/stages/model"
 	"krater/stages/weights/cache"
 	"krater/stages/weights/quant"
 )
@@ -16,6 +15,7 @@ type card struct {
 	dev   device.Device
 	tiles func(layer, expert int) (ExpertTiles, error)
 	made  func(name string, f tensor.FormatB) (*quant.Matrix, error)
+	slots *Slots
 	s     device.Stream
 }
 
@@ -96,23 +96,18 @@ func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
 }
 
 // pack quantises a matrix [rows, cols] into tiles on the host.
-func (b *binder) pack(key string, bits, rows, cols int, joined bool, fill func([]float32) error) MatrixTiles {
-	if b.err != nil {
-		return MatrixTiles{}
-	}
+func (b *binder) pack(key string, bits, rows, cols int, joined bool, fill func([]float32) error) (MatrixTiles, error) {
 	m, err := b.quantize(key, bits, rows, cols, fill)
 	if err != nil {
-		b.err = fmt.Errorf("load: %s: %w", key, err)
-		return MatrixTiles{}
+		return MatrixTiles{}, fmt.Errorf("%s: %w", key, err)
 	}
 	f := tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: m.Group, Joined: joined}
 	if err := f.Check(); err != nil {
-		b.err = fmt.Errorf("load: %s: %w", key, err)
-		return MatrixTiles{}
+		return MatrixTiles{}, fmt.Errorf("%s: %w", key, err)
 	}
 	t := MatrixTiles{FormatA: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
 	cache.PackA(t.Values, t.Scales, f, m, 0)
-	return t
+	return t, nil
 }
 
 // quantize is a matrix as integers, given or made.
@@ -134,8 +129,12 @@ func (b *binder) quantize(key string, bits, rows, cols int, fill func([]float32)
 
 // tiles is a matrix in bits on the device.
 func (b *binder) tiles(key string, bits, rows, cols int, joined bool, fill func([]float32) error) device.Tiles {
-	t := b.pack(key, bits, rows, cols, joined, fill)
 	if b.err != nil {
+		return device.Tiles{}
+	}
+	t, err := b.pack(key, bits, rows, cols, joined, fill)
+	if err != nil {
+		b.err = fmt.Errorf("load: %w", err)
 		return device.Tiles{}
 	}
 	scaleAt := aligned(len(t.Values))
@@ -147,92 +146,31 @@ func (b *binder) tiles(key string, bits, rows, cols int, joined bool, fill func(
 
 // bankHere is the routed experts of a layer in one piece of the device's memory.
 func (b *binder) bankHere(layer int) device.Bank {
-	if b.precision.Experts == 0 {
-		return b.plainBank(layer)
-	}
-	f, h := b.cfg.MoE.FF, b.cfg.Hidden
-	var out device.Bank
-	var buf device.Buffer
-	for e := range b.cfg.MoE.Experts {
-		x := b.expertTiles(layer, e)
-		if b.err != nil {
-			return device.Bank{}
-		}
-		at := [4]int{0, aligned(len(x.W13.Values))}
-		at[2] = at[1] + aligned(len(x.W13.Scales))
-		at[3] = at[2] + aligned(len(x.W2.Values))
-		step := at[3] + aligned(len(x.W2.Scales))
-		if e == 0 {
-			if w := x.W13; w.Rows != 2*f || w.Cols != h || x.W2.Rows != h || x.W2.Cols != f {
-				b.err = fmt.Errorf("load: layer %d: experts [%d, %d] and [%d, %d], want [%d, %d] and [%d, %d]",
-					layer, w.Rows, w.Cols, x.W2.Rows, x.W2.Cols, 2*f, h, h, f)
-				return device.Bank{}
-			}
-			buf = b.alloc(step * b.cfg.MoE.Experts)
-			out = device.Bank{Experts: b.cfg.MoE.Experts, Step: step,
-				W13: device.Weight{T: device.Tiles{FormatA: x.W13.FormatA, Values: buf, Scales: buf, ScaleAt: at[1]}},
-				W2:  device.Weight{T: device.Tiles{FormatA: x.W2.FormatA, Values: buf, ValueAt: at[2], Scales: buf, ScaleAt: at[3]}}}
-		}
-		if x.W13.FormatA != out.W13.T.FormatA || x.W2.FormatA != out.W2.T.FormatA {
-			b.err = fmt.Errorf("load: layer %d: expert %d has another format than the first", layer, e)
-			return device.Bank{}
-		}
-		for i, data := range [4][]byte{x.W13.Values, x.W13.Scales, x.W2.Values, x.W2.Scales} {
-			b.put(buf, e*step+at[i], data)
-		}
-	}
-	return out
-}
-
-// expertTiles is a routed expert, given or made.
-func (b *binder) expertTiles(layer, e int) ExpertTiles {
-	if b.card.tiles != nil {
-		x, err := b.card.tiles(layer, e)
-		if err != nil {
-			b.err = fmt.Errorf("load: layer %d, expert %d: %w", layer, e, err)
-		}
-		return x
-	}
-	n, f, h, bits := b.cfg.ExpertNames(layer, e), b.cfg.MoE.FF, b.cfg.Hidden, b.precision.Experts
-	key := fmt.Sprintf("experts.%d.%d", layer, e)
-	return ExpertTiles{
-		W13: b.pack(key+".w13", bits, 2*f, h, true, b.rows(n.Gate, n.Up)),
-		W2:  b.pack(key+".w2", bits, h, f, false, b.rows(n.Down)),
-	}
-}
-
-// plainBank is bankHere of experts as the files hold them.
-func (b *binder) plainBank(layer int) device.Bank {
-	f, h := b.cfg.MoE.FF, b.cfg.Hidden
-	first, ok := b.set.Tensor(b.cfg.ExpertNames(layer, 0).Gate)
-	if !ok && b.err == nil {
-		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, b.cfg.ExpertNames(layer, 0).Gate)
-	}
-	if dt := first.DType; b.err == nil && dt != tensor.BF16 && dt != tensor.F32 {
-		b.err = fmt.Errorf("load: experts of layer %d are %s: only BF16 and F32 weights can be used", layer, dt)
-	}
+	x := b.slots(layer)
 	if b.err != nil {
 		return device.Bank{}
 	}
-	size := first.DType.Size()
-	downAt := aligned(2 * f * h * size)
-	step := downAt + aligned(f*h*size)
-	buf := b.alloc(step * b.cfg.MoE.Experts)
+	buf, room := b.alloc(x.Step*b.cfg.MoE.Experts), make([]byte, x.Step)
 	for e := range b.cfg.MoE.Experts {
-		n := b.cfg.ExpertNames(layer, e)
-		for _, x := range []struct {
-			name string
-			at   int
-		}{{n.Gate, 0}, {n.Up, f * h * size}, {n.Down, downAt}} {
-			t, _ := b.set.Tensor(x.name)
-			if t.DType != first.DType && b.err == nil {
-				b.err = fmt.Errorf("load: %s is %s, others %s", x.name, t.DType, first.DType)
-			}
-			b.put(buf, e*step+x.at, t.Data)
+		if b.err == nil {
+			b.err = x.Put(room, layer, e)
 		}
+		b.put(buf, e*x.Step, room)
 	}
-	down := device.NewMat(buf, first.DType, h, f)
-	down.Off = downAt
-	return device.Bank{Experts: b.cfg.MoE.Experts, Step: step,
-		W13: device.Weight{F: device.NewMat(buf, first.DType, 2*f, h)}, W2: device.Weight{F: down}}
+	return x.Bank(buf, b.cfg.MoE.Experts)
+}
+
+// expertTiles is a routed expert, given or made.
+func (b *binder) expertTiles(layer, e int) (ExpertTiles, error) {
+	if b.card.tiles != nil {
+		return b.card.tiles(layer, e)
+	}
+	n, f, h, bits := b.cfg.ExpertNames(layer, e), b.cfg.MoE.FF, b.cfg.Hidden, b.precision.Experts
+	key := fmt.Sprintf("experts.%d.%d", layer, e)
+	w13, err := b.pack(key+".w13", bits, 2*f, h, true, b.rows(n.Gate, n.Up))
+	if err != nil {
+		return ExpertTiles{}, err
+	}
+	w2, err := b.pack(key+".w2", bits, h, f, false, b.rows(n.Down))
+	return ExpertTiles{W13: w13, W2: w2}, err
 }

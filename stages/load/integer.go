@@ -193,16 +193,19 @@ func (b *binder) keep(key string, bits, rows, cols int, fill func([]float32) err
 // bank is the routed experts of a layer as integers.
 func (b *binder) bank(layer int) []device.QExpert {
 	list := b.experts(layer)
-	h, f := b.cfg.Hidden, b.cfg.MoE.FF
+	h, f, group := b.cfg.Hidden, b.cfg.MoE.FF, b.parts.Limits.QuantGroup
+	if b.card != nil && len(list) > 0 {
+		group = list[0].W13.Group // the accelerator's rows are not quantised
+	}
 	if len(list) != b.cfg.MoE.Experts {
 		b.err = fmt.Errorf("load: layer %d: %d experts as integers, the model has %d", layer, len(list), b.cfg.MoE.Experts)
 		return nil
 	}
 	for i := range list {
 		e := &list[i]
-		if e.W13.Rows != 2*f || e.W13.Cols != h || e.W2.Rows != h || e.W2.Cols != f || e.W13.Group != b.parts.Limits.QuantGroup {
+		if e.W13.Rows != 2*f || e.W13.Cols != h || e.W2.Rows != h || e.W2.Cols != f || e.W13.Group != group {
 			b.err = fmt.Errorf("load: layer %d, expert %d: [%d, %d] in groups of %d and [%d, %d], want [%d, %d] in groups of %d and [%d, %d]",
-				layer, i, e.W13.Rows, e.W13.Cols, e.W13.Group, e.W2.Rows, e.W2.Cols, 2*f, h, b.parts.Limits.QuantGroup, h, f)
+				layer, i, e.W13.Rows, e.W13.Cols, e.W13.Group, e.W2.Rows, e.W2.Cols, 2*f, h, group, h, f)
 			return nil
 		}
 		b.parts.WeightBytes += int64(e.Bytes())

@@ -33,7 +33,8 @@ type Options struct {
 	// ("layer.3.o", "experts.3.5.w13"); nil: it is made of the files.
 	Quantized func(name string, f tensor.FormatB) (*quant.Matrix, error)
 	// Routed is where routed experts go that stay as the files hold them; nil: with
-	// the rest of the model.
+	// the rest of the model. With it an accelerator has none of them yet: Parts.Slots, and
+	// the host computes those that Experts or the files give it.
 	Routed device.Device
 	// Store keeps the other integer matrices; nil: they are made at every load.
 	Store Store
@@ -62,6 +63,8 @@ type Parts struct {
 	Head   *head.Stage
 	// WeightBytes is the size of all weights bound.
 	WeightBytes int64
+	// Slots is how an accelerator keeps routed experts; nil elsewhere and without such.
+	Slots *Slots
 	// MadeBytes is the part of it that this load made and keeps in memory of the
 	// device: integer matrices without a Store.
 	MadeBytes int64

@@ -17,7 +17,9 @@
 package offload
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -42,60 +44,60 @@ type Experts struct {
 	host  Host
 	parts *load.Parts
 	banks map[int]*bank // by layer
+	shelf shelf
 	size  int           // bytes of a slot
+	room  device.Buffer // all slots, one behind the other
 	slots []slot
+}
+
+// shelf is how a kind of device keeps experts in slots.
+type shelf interface {
+	// bytes is the size of a slot.
+	bytes() int
+	// copy enqueues the copy of n experts from e on to slots from at on, each so many bytes.
+	copy(s device.Stream, slots device.Buffer, at, layer, e, n int) error
+	// present notes that the expert lies in a slot, absent that it lies in none.
+	present(slots device.Buffer, at, layer, e int)
+	absent(layer, e int)
+	close()
 }
 
 // bank is a layer's experts.
 type bank struct {
-	host expert.Bank  // all of them, without the shared one
-	dev  *expert.Bank // the group's: what lies in slots, and the shared one
+	host expert.Bank  // those the host computes, without the shared one; empty: none
+	dev  *expert.Bank // the group's
 	held []int32      // [E] slots that an expert lies in
 }
 
 // slot is room for one expert on the device.
-type slot struct {
-	buf           device.Buffer
-	layer, expert int // layer -1: free
-}
+type slot struct{ layer, expert int } // layer -1: free
 
 // New takes the routed experts of parts, which must lie in memory the host can
 // address, off the groups: until they are loaded to slots the device cannot use
 // them. parts stay the caller's; until Close they must not be used without x.
 func New(dev device.Device, host Host, parts *load.Parts) (*Experts, error) {
 	x := &Experts{dev: dev, host: host, parts: parts, banks: map[int]*bank{}}
-	err := x.each(func(g *group.Group, layer int) error {
+	_ = x.each(func(g *group.Group, layer int) error {
 		b := g.Bank(layer)
-		for e := range b.Len() {
-			n := 0
-			for _, p := range pieces(b, e) {
-				if p.host() == nil {
-					return fmt.Errorf("offload: layer %d, expert %d: %d bytes are not in host memory", layer, e, p.bytes)
-				}
-				n = p.at + aligned(p.bytes)
-			}
-			x.size = max(x.size, n)
-		}
+		x.banks[layer] = &bank{host: expert.Bank{Routed: b.Routed, Integers: b.Integers}, dev: b, held: make([]int32, parts.Config.MoE.Experts)}
 		return nil
 	})
+	var err error
+	if device.LayoutOf(dev) != nil {
+		x.shelf, err = newStack(x)
+	} else {
+		x.shelf, err = newLists(x)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return x, x.each(func(g *group.Group, layer int) error {
-		b := g.Bank(layer)
-		own := &bank{host: expert.Bank{Routed: b.Routed, Integers: b.Integers}, dev: b, held: make([]int32, b.Len())}
-		x.banks[layer] = own
-		if b.Routed != nil {
-			b.Routed = make([]device.Expert, len(b.Routed))
+	x.size = x.shelf.bytes()
+	for layer, b := range x.banks {
+		for e := range b.held {
+			x.shelf.absent(layer, e)
 		}
-		if b.Integers != nil {
-			b.Integers = make([]device.QExpert, len(b.Integers))
-		}
-		for e := range b.Len() {
-			own.absent(e)
-		}
-		return nil
-	})
+	}
+	return x, nil
 }
 
 // each calls f for every layer with experts.
@@ -153,40 +155,62 @@ func SlotBytes(cfg *model.Config, p load.Precision) (int64, error) {
 // SlotBytes is the size of a slot: of the largest expert.
 func (x *Experts) SlotBytes() int { return x.size }
 
-// Room allocates slots, besides those there are. On an error it has allocated none, and
-// tells how many there was memory for.
+// Room allocates the slots, once. On an error it has allocated none, and where the device has
+// too little memory it tells how many there would be room for.
 func (x *Experts) Room(slots int) (int, error) {
-	had := len(x.slots)
-	for n := range slots {
-		buf, err := x.dev.Alloc(x.size)
-		if err != nil {
-			for _, s := range x.slots[had:] {
-				s.buf.Free()
-			}
-			x.slots = x.slots[:had]
-			return n, fmt.Errorf("offload: slot %d for experts of %d bytes: %w", had+n+1, x.size, err)
-		}
-		x.slots = append(x.slots, slot{buf: buf, layer: -1})
+	if slots == 0 || x.size == 0 {
+		return slots, nil
 	}
-	return slots, nil
+	var err error
+	if x.room, err = x.dev.Alloc(slots * x.size); err == nil {
+		x.slots = make([]slot, slots)
+		for i := range x.slots {
+			x.slots[i].layer = -1
+		}
+		return slots, nil
+	}
+	err = fmt.Errorf("offload: %d slots for experts of %d bytes: %w", slots, x.size, err)
+	if !errors.Is(err, device.ErrOutOfMemory) {
+		return 0, err
+	}
+	return x.fit(slots - 1), err
 }
 
-// Load enqueues the copy of an expert to a slot, in place of the one that is
-// there. What else runs must have passed s before it uses the expert, and s what
-// used the former one. A copy that the device refuses panics and leaves the slot free.
-func (x *Experts) Load(s device.Stream, at, layer, e int) error {
+// fit is how many slots can be allocated, at most so many.
+func (x *Experts) fit(most int) int {
+	if m := x.dev.Memory(); m.Total > 0 {
+		most = min(most, int((m.Total-m.Used)/int64(x.size)))
+	}
+	for most > 0 {
+		if b, err := x.dev.Alloc(most * x.size); err == nil {
+			b.Free()
+			return most
+		}
+		most = most * 15 / 16 // memory in pieces
+	}
+	return 0
+}
+
+// Load enqueues the copies of n neighbouring experts of a layer, from e on, to slots from at
+// on, in place of those that are there. What else runs must have passed s before it uses
+// the experts, and s what used the former ones. A copy that the device refuses panics and
+// leaves the slots free.
+func (x *Experts) Load(s device.Stream, at, layer, e, n int) error {
 	b := x.banks[layer]
-	if b == nil || e < 0 || e >= b.host.Len() || at < 0 || at >= len(x.slots) {
-		return fmt.Errorf("offload: expert %d of layer %d to slot %d of %d", e, layer, at, len(x.slots))
+	if b == nil || n < 1 || e < 0 || e+n > len(b.held) || at < 0 || at+n > len(x.slots) {
+		return fmt.Errorf("offload: experts %d to %d of layer %d to slots from %d on, of %d", e, e+n-1, layer, at, len(x.slots))
 	}
-	place := &x.slots[at]
-	x.leave(at)
-	for _, p := range join(pieces(&b.host, e)) {
-		s.CopyIn(bytesOf(place.buf, p.at, p.bytes), p.host())
+	for i := range n {
+		x.leave(at + i)
 	}
-	place.layer, place.expert = layer, e
-	b.held[e]++
-	b.present(e, place.buf)
+	if err := x.shelf.copy(s, x.room, at, layer, e, n); err != nil {
+		return err
+	}
+	for i := range n {
+		x.slots[at+i] = slot{layer, e + i}
+		b.held[e+i]++
+		x.shelf.present(x.room, at+i, layer, e+i)
+	}
 	return nil
 }
 
@@ -199,15 +223,10 @@ func (x *Experts) leave(at int) {
 	}
 	b := x.banks[old.layer]
 	if b.held[old.expert]--; b.held[old.expert] == 0 {
-		b.absent(old.expert)
+		x.shelf.absent(old.layer, old.expert)
 		return
 	}
-	for _, s := range x.slots {
-		if s.layer == old.layer && s.expert == old.expert {
-			b.present(old.expert, s.buf)
-			return
-		}
-	}
+	x.shelf.present(x.room, slices.Index(x.slots, old), old.layer, old.expert)
 }
 
 // Compute runs work of a layer on a stream of the host device; st is that of the
@@ -221,18 +240,22 @@ func (x *Experts) Compute(s device.Stream, st *stages.State, layer int, work []d
 // themselves: on Mirror.State.
 func (x *Experts) Bank(layer int) *expert.Bank { return &x.banks[layer].host }
 
-// Prepare makes what Compute takes and would otherwise make, several streams at once.
+// Prepare makes what Compute takes of the rows that Mirror.Fetch brought.
 func (x *Experts) Prepare(s device.Stream, m *Mirror, layer int) {
+	m.back.widen(m)
 	x.banks[layer].host.Prepare(s, x.host, &m.st)
 }
 
 // Close gives the slots back and the groups their experts.
 func (x *Experts) Close() {
+	if x.shelf != nil {
+		x.shelf.close()
+	}
 	for _, b := range x.banks {
-		b.dev.Routed, b.dev.Integers = b.host.Routed, b.host.Integers
+		b.dev.Routed, b.dev.Integers, b.dev.Here = b.host.Routed, b.host.Integers, device.Bank{}
 	}
-	for _, s := range x.slots {
-		s.buf.Free()
+	if x.room != nil {
+		x.room.Free()
 	}
-	x.slots, x.banks = nil, nil
+	x.room, x.slots, x.banks = nil, nil, nil
 }

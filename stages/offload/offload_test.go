@@ -142,7 +142,7 @@ func TestSlots(t *testing.T) {
 		slot int
 		e    int32
 	}{{0, 0}, {2, 1}, {1, 2}, {0, 3}, {2, 3}, {0, 1}, {2, 2}, {1, 0}, {0, 0}} {
-		if err := r.Load(r.s, c.slot, 1, int(c.e)); err != nil {
+		if err := r.Load(r.s, c.slot, 1, int(c.e), 1); err != nil {
 			t.Fatal(err)
 		}
 		there[c.slot] = c.e
@@ -161,7 +161,7 @@ func TestSlots(t *testing.T) {
 		}
 	}
 	for _, bad := range [][3]int{{3, 1, 0}, {-1, 1, 0}, {0, 0, 0}, {0, 1, -1}, {0, 1, 99}} {
-		if err := r.Load(r.s, bad[0], bad[1], bad[2]); err == nil {
+		if err := r.Load(r.s, bad[0], bad[1], bad[2], 1); err == nil {
 			t.Errorf("%v was loaded", bad)
 		}
 	}
@@ -271,16 +271,16 @@ func TestPiecesLieApart(t *testing.T) {
 				t.Errorf("%s: piece %d of %d bytes at %d, the one before ends at %d", name, i, p.bytes, p.at, end)
 			}
 			end = p.at + p.bytes
-			copy(slot[p.at:], p.host())
+			copy(slot[len(slot)/2+p.at:], p.host()) // the second of two slots
 		}
 		to, _ := host.Wrap(slot)
 		dev := expert.Bank{Routed: slices.Clone(b.Routed), Integers: slices.Clone(b.Integers)}
-		own := &bank{host: b, dev: &dev}
-		own.absent(0)
+		own := &lists{banks: map[int]*bank{1: {host: b, dev: &dev}}, size: len(slot) / 2}
+		own.absent(1, 0)
 		if got := pieces(&dev, 0); got[0].buf != nil || fmt.Sprint(got[1].bytes) != fmt.Sprint(list[1].bytes) {
 			t.Errorf("%s: absent is %+v", name, got)
 		}
-		own.present(0, to)
+		own.present(to, 1, 1, 0)
 		for i, p := range pieces(&dev, 0) {
 			if p.buf != to || !bytes.Equal(p.host(), list[i].host()) {
 				t.Errorf("%s: piece %d is not what was copied", name, i)
@@ -327,7 +327,8 @@ func TestReturnScatters(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Fetch(r.s, st)
-	m.stage = m.stage.RowRange(0, 16)
+	back := m.back.(*scatter)
+	back.stage = back.stage.RowRange(0, 16)
 	n := st.ExpertOut.Rows
 	for _, every := range []int{2, 3, n} {
 		mark := put(t, r, st)

@@ -92,32 +92,6 @@ func join(list []piece) []piece {
 	return out
 }
 
-// present makes the device's expert e the one that lies in buf.
-func (b *bank) present(e int, buf device.Buffer) {
-	at := 0
-	b.set(e, func(p place) {
-		*p.buf, *p.at = buf, at
-		at += aligned(p.bytes)
-	})
-}
-
-// absent leaves of the device's expert e its shape.
-func (b *bank) absent(e int) { b.set(e, func(p place) { *p.buf = nil }) }
-
-// set copies the host's expert e to the device's bank and changes where it lies.
-func (b *bank) set(e int, change func(place)) {
-	f, q := of(b.dev, e)
-	hostF, hostQ := of(&b.host, e)
-	if f != nil {
-		*f = *hostF
-	} else {
-		*q = *hostQ
-	}
-	for _, p := range places(f, q) {
-		change(p)
-	}
-}
-
 // bytesOf views n bytes of a buffer.
 func bytesOf(buf device.Buffer, at, n int) device.Mat {
 	m := device.NewMat(buf, tensor.U8, 1, n)

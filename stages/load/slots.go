@@ -1,0 +1,128 @@
+package load
+
+import (
+	"fmt"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages/model"
+)
+
+// Slots are room for routed experts in an accelerator's memory, one behind the other:
+// where the parts of one lie in its slot, and who brings it there.
+type Slots struct {
+	Step    int           // bytes of a slot, a multiple of 256
+	w13, w2 device.Weight // of the first, without memory
+	put     func(dst []byte, layer, e int) error
+}
+
+// Put fills dst, Step bytes of host memory, with an expert as it lies in a slot. It may
+// be called by several goroutines at once while what the model was loaded from is open.
+func (x *Slots) Put(dst []byte, layer, e int) error {
+	if err := x.put(dst[:x.Step], layer, e); err != nil {
+		return fmt.Errorf("load: layer %d, expert %d: %w", layer, e, err)
+	}
+	return nil
+}
+
+// Bank is a layer's experts in slots of buf.
+func (x *Slots) Bank(buf device.Buffer, experts int) device.Bank {
+	b := device.Bank{Experts: experts, Step: x.Step, W13: x.w13, W2: x.w2}
+	for _, w := range []*device.Weight{&b.W13, &b.W2} {
+		if w.F.DType != tensor.Invalid {
+			w.F.Buf = buf
+		} else {
+			w.T.Values, w.T.Scales = buf, buf
+		}
+	}
+	return b
+}
+
+// slots says how experts lie on the accelerator, by the first of layer where nobody has
+// asked before.
+func (b *binder) slots(layer int) *Slots {
+	switch {
+	case b.err != nil || b.card.slots != nil:
+	case b.precision.Experts == 0:
+		b.card.slots = b.plainSlots(layer)
+	default:
+		b.card.slots = b.tileSlots(layer)
+	}
+	return b.card.slots
+}
+
+// tileSlots is slots of experts in tiles.
+func (b *binder) tileSlots(layer int) *Slots {
+	f, h := b.cfg.MoE.FF, b.cfg.Hidden
+	first, err := b.expertTiles(layer, 0)
+	if w := first.W13; err == nil && (w.Rows != 2*f || w.Cols != h || first.W2.Rows != h || first.W2.Cols != f) {
+		err = fmt.Errorf("experts [%d, %d] and [%d, %d], want [%d, %d] and [%d, %d]",
+			w.Rows, w.Cols, first.W2.Rows, first.W2.Cols, 2*f, h, h, f)
+	}
+	if err != nil {
+		b.err = fmt.Errorf("load: layer %d: %w", layer, err)
+		return nil
+	}
+	at := [4]int{0, aligned(len(first.W13.Values))}
+	at[2] = at[1] + aligned(len(first.W13.Scales))
+	at[3] = at[2] + aligned(len(first.W2.Values))
+	return &Slots{
+		Step: at[3] + aligned(len(first.W2.Scales)),
+		w13:  device.Weight{T: device.Tiles{FormatA: first.W13.FormatA, ScaleAt: at[1]}},
+		w2:   device.Weight{T: device.Tiles{FormatA: first.W2.FormatA, ValueAt: at[2], ScaleAt: at[3]}},
+		put: func(dst []byte, layer, e int) error {
+			x, err := b.expertTiles(layer, e)
+			if err != nil {
+				return err
+			}
+			if x.W13.FormatA != first.W13.FormatA || x.W2.FormatA != first.W2.FormatA {
+				return fmt.Errorf("another format than that of expert 0")
+			}
+			for i, data := range [4][]byte{x.W13.Values, x.W13.Scales, x.W2.Values, x.W2.Scales} {
+				copy(dst[at[i]:], data)
+			}
+			return nil
+		},
+	}
+}
+
+// plainSlots is slots of experts as the files hold them.
+func (b *binder) plainSlots(layer int) *Slots {
+	f, h := b.cfg.MoE.FF, b.cfg.Hidden
+	first, ok := b.set.Tensor(b.cfg.ExpertNames(layer, 0).Gate)
+	switch dt := first.DType; {
+	case !ok:
+		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, b.cfg.ExpertNames(layer, 0).Gate)
+	case dt != tensor.BF16 && dt != tensor.F32:
+		b.err = fmt.Errorf("load: experts of layer %d are %s: only BF16 and F32 weights can be used", layer, dt)
+	}
+	if b.err != nil {
+		return nil
+	}
+	size := first.DType.Size()
+	downAt := aligned(2 * f * h * size)
+	down := device.NewMat(nil, first.DType, h, f)
+	down.Off = downAt
+	cfg, set := b.cfg, b.set
+	return &Slots{
+		Step: downAt + aligned(f*h*size),
+		w13:  device.Weight{F: device.NewMat(nil, first.DType, 2*f, h)}, w2: device.Weight{F: down},
+		put: func(dst []byte, layer, e int) error {
+			n := cfg.ExpertNames(layer, e)
+			for _, x := range []struct {
+				name string
+				at   int
+			}{{n.Gate, 0}, {n.Up, f * h * size}, {n.Down, downAt}} {
+				t, ok := set.Tensor(x.name)
+				switch {
+				case !ok:
+					return fmt.Errorf("%w: %s", model.ErrTensorMissing, x.name)
+				case t.DType != first.DType:
+					return fmt.Errorf("%s is %s, others are %s", x.name, t.DType, first.DType)
+				}
+				copy(dst[x.at:], t.Data)
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,119 @@
+package offload
+
+import (
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+)
+
+// scatter returns rows of experts to where they belong, so that the device adds the same
+// numbers whoever computed them.
+type scatter struct {
+	marks []bool // [tokens*K] rows to be returned
+	// Scattered rows go to stage, on the device, and from there to where they belong.
+	ops   scatterOps // nil: the device does not do that
+	ids   device.Mat // [tokens*K, 1] I32, of the host
+	stage device.Mat // [n, H] F32
+	slots device.Mat // [n, 1] I32
+}
+
+// scatterOps are of a device that puts rows where slots say.
+type scatterOps interface {
+	StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
+}
+
+// stageRows is the most rows of a stage.
+const stageRows = 1024
+
+// runsMost is how many copies of neighbouring rows a Return makes before it copies all
+// rows in one and has the device scatter them.
+const runsMost = 6
+
+func newScatter(x *Experts) (*scatter, error) {
+	cfg := x.parts.Config
+	r := &scatter{marks: make([]bool, x.parts.Limits.LayerRows()*cfg.MoE.Router.TopK)}
+	var ok bool
+	if r.ops, ok = x.dev.(scatterOps); !ok {
+		return r, nil
+	}
+	var err error
+	if r.ids, err = device.AllocMat(x.host, tensor.I32, len(r.marks), 1); err == nil {
+		r.stage, err = device.AllocMat(x.dev, tensor.F32, min(stageRows, len(r.marks)), cfg.Hidden)
+	}
+	if err == nil {
+		r.slots, err = device.AllocMat(x.dev, tensor.I32, r.stage.Rows, 1)
+	}
+	if err != nil {
+		r.close()
+	}
+	return r, err
+}
+
+func (r *scatter) close() {
+	for _, x := range []device.Mat{r.ids, r.stage, r.slots} {
+		if !x.Zero() {
+			x.Buf.Free()
+		}
+	}
+}
+
+func (r *scatter) fetch(s device.Stream, m *Mirror, st *stages.State) {
+	s.CopyOut(hostBytes(m.st.Normed), st.Normed)
+}
+
+func (r *scatter) widen(*Mirror) {}
+
+func (r *scatter) send(s device.Stream, m *Mirror, st *stages.State, work []device.ExpertRows) {
+	marks := r.marks[:st.T*m.topK]
+	clear(marks)
+	for _, w := range work {
+		for _, a := range w.Assign {
+			marks[a] = true
+		}
+	}
+	runs := 0
+	for i, marked := range marks {
+		if marked && (i == 0 || !marks[i-1]) {
+			runs++
+		}
+	}
+	if runs > runsMost && !r.stage.Zero() {
+		r.scattered(s, m, st, marks)
+		return
+	}
+	for from := 0; from < len(marks); from++ {
+		if !marks[from] {
+			continue
+		}
+		to := from + 1
+		for to < len(marks) && marks[to] {
+			to++
+		}
+		s.CopyIn(st.ExpertOut.RowRange(from, to), hostBytes(m.st.ExpertOut.RowRange(from, to)))
+		from = to
+	}
+}
+
+// scattered is send for rows that have few neighbours: each copy costs microseconds,
+// so they are moved together here, copied by the stage and put in their places there.
+func (r *scatter) scattered(s device.Stream, m *Mirror, st *stages.State, marks []bool) {
+	rows, ids := m.out.F32s(), r.ids.I32s()
+	h, n := m.out.Cols, 0
+	for a, marked := range marks {
+		if !marked {
+			continue
+		}
+		if n < a {
+			copy(rows[n*h:(n+1)*h], rows[a*h:(a+1)*h])
+		}
+		ids[n] = int32(a)
+		n++
+	}
+	for from := 0; from < n; from += r.stage.Rows {
+		k := min(r.stage.Rows, n-from)
+		stage, slots := r.stage.RowRange(0, k), r.slots.RowRange(0, k)
+		s.CopyIn(stage, hostBytes(m.out.RowRange(from, from+k)))
+		s.CopyIn(slots, hostBytes(r.ids.RowRange(from, from+k)))
+		r.ops.StoreRows(s, device.KV{Mat: st.ExpertOut}, stage, slots)
+	}
+}

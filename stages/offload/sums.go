@@ -1,0 +1,139 @@
+package offload
+
+import (
+	"fmt"
+	"sync"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/model"
+)
+
+// sums returns to an accelerator the weighted sum of what the host computed for a token,
+// not its rows: a copy is a K-th, and the operators that sum there leave out what they have
+// not computed.
+type sums struct {
+	ops     addOps
+	raw     device.Mat // [tokens, H] of RowType, on the host: the rows as they came
+	weights []float32  // [tokens*K]
+	sum     device.Mat // [tokens, H] F32, on the host
+	there   device.Mat // the same on the accelerator
+	byToken []float32  // [tokens*K] weights of what the host computed, else 0
+	release []func() error
+}
+
+// addOps are of a device that adds rows.
+type addOps interface {
+	Add(s device.Stream, x, delta device.Mat)
+}
+
+// sumBytes is the size of a matrix of sums.
+func sumBytes(cfg *model.Config, lim stages.Limits) int64 {
+	return 4 * int64(lim.LayerRows()) * int64(cfg.Hidden)
+}
+
+func newSums(x *Experts) (*sums, error) {
+	cfg, rows := x.parts.Config, x.parts.Limits.LayerRows()
+	r := &sums{weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
+	var ok bool
+	if r.ops, ok = x.dev.(addOps); !ok {
+		return nil, fmt.Errorf("%s cannot add rows", x.dev.Name())
+	}
+	var err error
+	if r.raw, err = device.AllocMat(x.host, device.RowType(device.LayoutOf(x.dev)), rows, cfg.Hidden); err == nil {
+		r.sum, err = device.AllocMat(x.host, tensor.F32, rows, cfg.Hidden)
+	}
+	if err == nil {
+		r.there, err = device.AllocMat(x.dev, tensor.F32, rows, cfg.Hidden)
+	}
+	if pin, ok := x.dev.(device.Pinner); ok && err == nil {
+		var release func() error
+		if release, err = pin.Pin(r.sum.Buf.Host()); err == nil {
+			r.release = append(r.release, release)
+		}
+	}
+	if err != nil {
+		r.close()
+	}
+	return r, err
+}
+
+func (r *sums) close() {
+	for _, release := range r.release {
+		_ = release() // a lost card has let go
+	}
+	for _, x := range []device.Mat{r.raw, r.sum, r.there} {
+		if !x.Zero() {
+			x.Buf.Free()
+		}
+	}
+}
+
+func (r *sums) fetch(s device.Stream, m *Mirror, st *stages.State) {
+	s.CopyOut(hostBytes(r.raw.RowRange(0, st.T)), st.Normed)
+	s.CopyOut(hostFloats(r.weights[:st.T*m.topK]), st.RouterWeights)
+}
+
+func (r *sums) widen(m *Mirror) {
+	parallel(m.st.T, func(t int) {
+		if err := tensor.Widen(m.in.RowRange(t, t+1).F32s(), r.raw.DType, hostBytes(r.raw.RowRange(t, t+1))); err != nil {
+			panic(err) // the sizes are those of the matrices
+		}
+	})
+}
+
+// send sums by rank, as everybody does.
+func (r *sums) send(s device.Stream, m *Mirror, st *stages.State, work []device.ExpertRows) {
+	w := r.byToken[:st.T*m.topK]
+	clear(w)
+	for i := range work {
+		for _, a := range work[i].Assign {
+			w[a] = r.weights[a]
+		}
+	}
+	parallel(st.T, func(t int) {
+		sumRow(r.sum.RowRange(t, t+1).F32s(), m.out.F32s(), m.out.Cols, t*m.topK, w[t*m.topK:(t+1)*m.topK])
+	})
+	there := r.there.RowRange(0, st.T)
+	s.CopyIn(there, hostBytes(r.sum.RowRange(0, st.T)))
+	r.ops.Add(s, st.Hidden, there)
+}
+
+// sumRow is dst = the sum of rows from, from+1, ... of y [n, cols], by their weights; one of
+// weight 0 is not read.
+func sumRow(dst, y []float32, cols, from int, weights []float32) {
+	clear(dst)
+	for k, w := range weights {
+		if w == 0 {
+			continue
+		}
+		row := y[(from+k)*cols : (from+k+1)*cols]
+		for i, v := range row {
+			dst[i] += w * v
+		}
+	}
+}
+
+// parallelRows is how many rows are worth another goroutine.
+const parallelRows = 64
+
+// parallel calls f for 0 to n-1, of many on several goroutines.
+func parallel(n int, f func(int)) {
+	parts := min(fillThreads, (n+parallelRows-1)/parallelRows)
+	if parts < 2 {
+		for i := range n {
+			f(i)
+		}
+		return
+	}
+	var wg sync.WaitGroup
+	for p := range parts {
+		wg.Go(func() {
+			for i := p * n / parts; i < (p+1)*n/parts; i++ {
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
+}

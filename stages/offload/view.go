@@ -1,0 +1,83 @@
+package offload
+
+import (
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// View is where an accelerator finds the experts of every layer: tables of slots in its
+// memory. What differs between two operators of a stream is enqueued on it.
+type View struct {
+	x     *Experts
+	table device.Mat    // [layers, E] I32
+	rows  map[int]int   // of a layer
+	have  [][]int32     // [layers][E] what was enqueued last
+	banks []device.Bank // [layers]
+}
+
+// NewView makes tables in which no expert lies anywhere.
+func (x *Experts) NewView(s device.Stream) (*View, error) {
+	layers, n := x.Layers(), x.parts.Config.MoE.Experts
+	v := &View{x: x, rows: map[int]int{}}
+	if len(layers) == 0 {
+		return v, nil
+	}
+	var err error
+	if v.table, err = device.AllocMat(x.dev, tensor.I32, len(layers), n); err != nil {
+		return nil, fmt.Errorf("offload: tables of experts: %w", err)
+	}
+	nowhere := make([]int32, n)
+	for e := range nowhere {
+		nowhere[e] = -1
+	}
+	for i, layer := range layers {
+		b := x.parts.Slots.Bank(x.room, n)
+		b.Map = v.table.RowRange(i, i+1)
+		v.rows[layer] = i
+		v.banks = append(v.banks, b)
+		v.have = append(v.have, make([]int32, n))
+		v.Set(s, layer, nowhere)
+	}
+	return v, s.Synchronize()
+}
+
+// ViewBytes is what NewView takes.
+func ViewBytes(layers, experts int) int64 { return 4 * int64(layers) * int64(experts) }
+
+// Bank is a layer's experts as operators take them.
+func (v *View) Bank(layer int) *device.Bank { return &v.banks[v.rows[layer]] }
+
+// Slots is where the experts of a layer lie, below 0: nowhere. It is not to be changed.
+func (v *View) Slots(layer int) []int32 { return v.have[v.rows[layer]] }
+
+// Set has operators enqueued on s from now on find the experts of a layer in these slots.
+func (v *View) Set(s device.Stream, layer int, slots []int32) {
+	i := v.rows[layer]
+	if slices.Equal(v.have[i], slots) {
+		return
+	}
+	copy(v.have[i], slots)
+	s.CopyIn(v.table.RowRange(i, i+1), hostInts(v.have[i]))
+}
+
+// Close frees the tables.
+func (v *View) Close() {
+	if !v.table.Zero() {
+		v.table.Buf.Free()
+		v.table = device.Mat{}
+	}
+}
+
+// hostInts is v's memory: hosts here are little-endian, as devices are.
+func hostInts(v []int32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+}
+
+// hostFloats is hostInts for floats.
+func hostFloats(v []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+}
