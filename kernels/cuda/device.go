@@ -32,6 +32,11 @@ type Device struct {
 	used   int64
 }
 
+var (
+	_ device.Pinner       = (*Device)(nil)
+	_ device.CopyStreamer = (*Device)(nil)
+)
+
 // Open takes a card into use; without a driver or a card the error says which.
 func Open(o Options) (*Device, error) {
 	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Graphs: o.Graphs})
@@ -169,13 +174,33 @@ func (d *Device) NewStream() (device.Stream, error) {
 	return out, nil
 }
 
+// NewCopyStream makes a stream that runs beside all others (device.CopyStreamer). It takes
+// copies and events; operators refuse it.
+func (d *Device) NewCopyStream() (device.Stream, error) {
+	s, err := d.card.NewStream()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.name, err)
+	}
+	return &Stream{dev: d, s: s, copies: true}, nil
+}
+
+// Pin has copies read b in place (device.Pinner).
+func (d *Device) Pin(b []byte) (release func() error, err error) {
+	if release, err = d.card.Pin(b); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.name, err)
+	}
+	return release, nil
+}
+
 // Stream is an order of work on the card (device.Stream).
 type Stream struct {
-	dev  *Device
-	s    *rt.Stream
-	ops  ops.Builder
-	room *buffer
-	turn launch.Ptr
+	dev *Device
+	s   *rt.Stream
+	// copies: of NewCopyStream, without what follows.
+	copies bool
+	ops    ops.Builder
+	room   *buffer
+	turn   launch.Ptr
 }
 
 // scratch gives n bytes that the next operator may use again.
@@ -203,7 +228,9 @@ func (s *Stream) scratch(n int) launch.Ptr {
 // Close frees the stream and its scratch memory; its work must be done.
 func (s *Stream) Close() {
 	s.s.Close()
-	_ = s.dev.card.Release(s.turn) // a lost card is freed by the driver
+	if s.turn != 0 {
+		_ = s.dev.card.Release(s.turn) // a lost card is freed by the driver
+	}
 	if s.room != nil {
 		s.room.Free()
 		s.room = nil
@@ -239,6 +266,9 @@ func (s *Stream) CopyOut(dst []byte, src device.Mat) {
 
 // Reserve makes the scratch memory that operators need at most (device.Submitter).
 func (s *Stream) Reserve(n int) error {
+	if s.copies {
+		return nil
+	}
 	if s.room != nil && s.room.size >= n {
 		return nil
 	}
@@ -264,11 +294,13 @@ func (s *Stream) Record() device.Event { return s.s.Record() }
 
 // Wait has the stream wait for an event of this card, or the host for another's.
 func (s *Stream) Wait(e device.Event) {
-	if own, ok := e.(*rt.Event); ok {
+	if own, ok := e.(*rt.Event); ok && own.Card() == s.dev.card {
 		s.s.After(own)
 		return
 	}
-	s.s.Flush()
+	if !e.Done() {
+		s.s.Flush() // what was added before need not wait
+	}
 	s.s.Fail(e.Wait())
 }
 

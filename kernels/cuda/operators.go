@@ -16,6 +16,9 @@ func (d *Device) stream(op string, s device.Stream) *Stream {
 	if !ok || own.dev != d {
 		panic(&device.ShapeError{Op: op, Why: "a stream of another device"})
 	}
+	if own.copies {
+		panic(&device.ShapeError{Op: op, Why: "a stream for copies"})
+	}
 	return own
 }
 

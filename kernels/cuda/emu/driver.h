@@ -109,6 +109,8 @@ struct CUevent_st {
 	std::mutex m;
 	std::condition_variable c;
 	uint64_t recorded = 0, reached = 0;
+	struct CUstream_st *at = nullptr; // the latest record: in which stream, at which place
+	uint64_t place = 0;
 	int64_t time = 0;
 	bool timed = true;
 	std::shared_ptr<kr_emu::Capture> capture; // the latest record was in it
@@ -120,7 +122,7 @@ struct CUevent_st {
 struct CUstream_st {
 	explicit CUstream_st(unsigned flags, int priority);
 	~CUstream_st();
-	void push(std::function<int()> f);
+	uint64_t push(std::function<int()> f); // the place in the queue, from 1
 	void drain();     // waits until all that is queued now has run
 	bool idle();
 	unsigned flags;
@@ -162,7 +164,8 @@ int entered(const char *call);
 CUstream stream(CUstream s);
 // synchronise waits for the streams that block the default one; all: for all.
 void synchronise(bool all);
-void allow_all(); // KR_EMU_LAZY: somebody waits
+// demand is KR_EMU_LAZY's: somebody waits for what stream s was given up to a place in its queue.
+void demand(CUstream s, uint64_t upto);
 bool is_stream(CUstream s);
 // A call that may not be made by a thread that records. 0 or the answer; the capture is spoiled.
 int not_while_capturing();

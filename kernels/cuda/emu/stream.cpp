@@ -40,13 +40,14 @@ bool is_stream(CUstream s) {
 	return std::find(streams().all.begin(), streams().all.end(), s) != streams().all.end();
 }
 
-void allow_all() {
+void demand(CUstream s, uint64_t upto) {
 	if (!settings().lazy) return;
-	for (CUstream s : every()) {
-		std::lock_guard<std::mutex> k(s->m);
-		s->allowed = s->pushed;
-		s->more.notify_all();
-	}
+	std::lock_guard<std::mutex> k(streams().m);
+	auto &all = streams().all;
+	if (std::find(all.begin(), all.end(), s) == all.end()) return; // it ran to its end
+	std::lock_guard<std::mutex> q(s->m);
+	s->allowed = std::max(s->allowed, upto);
+	s->more.notify_all();
 }
 
 void synchronise(bool all) {
@@ -113,32 +114,36 @@ void CUstream_st::loop() {
 	}
 }
 
-void CUstream_st::push(std::function<int()> f) {
+uint64_t CUstream_st::push(std::function<int()> f) {
 	if (this == stream(nullptr)) {
 		for (CUstream s : every())
 			if (s != this && !(s->flags & 1)) s->drain();
 	} else if (!(flags & 1)) {
 		stream(nullptr)->drain();
 	}
+	uint64_t at;
 	{
 		std::lock_guard<std::mutex> k(m);
 		queue.push_back(std::move(f));
-		pushed++;
+		at = ++pushed;
 	}
 	more.notify_one();
+	return at;
 }
 
 void CUstream_st::drain() {
-	allow_all();
 	std::unique_lock<std::mutex> k(m);
 	uint64_t to = pushed;
+	allowed = std::max(allowed, to);
+	more.notify_all();
 	done.wait(k, [&] { return ran >= to; });
 	race_complete();
 }
 
 bool CUstream_st::idle() {
-	allow_all();
 	std::lock_guard<std::mutex> k(m);
+	allowed = pushed;
+	more.notify_all();
 	return ran == pushed;
 }
 
@@ -248,7 +253,7 @@ KR_API cuEventDestroy_v2(CUevent e) {
 	if (!e) return CUDA_ERROR_INVALID_HANDLE;
 	{
 		std::unique_lock<std::mutex> k(e->m);
-		allow_all();
+		demand(e->at, e->place);
 		e->c.wait(k, [&] { return e->reached >= e->recorded || sticky; });
 	}
 	synchronise(true); // nobody still waits for it in a stream
@@ -269,13 +274,15 @@ KR_API cuEventRecord(CUevent e, CUstream s) {
 		std::lock_guard<std::mutex> k(e->m);
 		number = ++e->recorded;
 	}
-	s->push([e, number] {
+	uint64_t place = s->push([e, number] {
 		std::lock_guard<std::mutex> k(e->m);
 		e->reached = std::max(e->reached, number);
 		e->time = clock64();
 		e->c.notify_all();
 		return 0;
 	});
+	std::lock_guard<std::mutex> k(e->m);
+	e->at = s, e->place = place;
 	return 0;
 }
 KR_API cuEventRecordWithFlags(CUevent e, CUstream s, unsigned) { return cuEventRecord(e, s); }
@@ -283,16 +290,16 @@ KR_API cuEventQuery(CUevent e) {
 	ENTER("cuEventQuery");
 	if (!e) return CUDA_ERROR_INVALID_HANDLE;
 	if (e->capture) return CUDA_ERROR_CAPTURED_EVENT;
-	allow_all();
 	std::lock_guard<std::mutex> k(e->m);
+	demand(e->at, e->place);
 	return e->reached >= e->recorded ? 0 : CUDA_ERROR_NOT_READY;
 }
 KR_API cuEventSynchronize(CUevent e) {
 	ENTER("cuEventSynchronize");
 	if (!e) return CUDA_ERROR_INVALID_HANDLE;
 	if (e->capture) return CUDA_ERROR_CAPTURED_EVENT;
-	allow_all();
 	std::unique_lock<std::mutex> k(e->m);
+	demand(e->at, e->place);
 	uint64_t to = e->recorded;
 	while (e->reached < to && !sticky) e->c.wait_for(k, std::chrono::milliseconds(20));
 	return sticky;
@@ -323,12 +330,14 @@ KR_API cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
 		return 0;
 	}
 	if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-	uint64_t to;
+	uint64_t to, place;
+	CUstream at;
 	{
 		std::lock_guard<std::mutex> k(e->m);
-		to = e->recorded;
+		to = e->recorded, at = e->at, place = e->place;
 	}
-	s->push([e, to] {
+	s->push([e, to, at, place] {
+		demand(at, place);
 		std::unique_lock<std::mutex> k(e->m);
 		while (e->reached < to && !sticky) e->c.wait_for(k, std::chrono::milliseconds(20));
 		return 0;

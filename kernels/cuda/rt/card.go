@@ -41,12 +41,14 @@ type Card struct {
 	owner *driver.Owner
 	info  launch.Card
 	graph int
+	pins  pins
 
 	// The owner's thread only.
-	dev  cu.Device
-	mods modules
-	mem  *pool.Pool
-	run  runner
+	dev    cu.Device
+	mods   modules
+	mem    *pool.Pool
+	run    runner
+	events []cu.Event // made and not in use
 
 	mu    sync.Mutex
 	lost  error
@@ -140,7 +142,13 @@ func (c *Card) Free() (free int64, err error) {
 
 // Close gives the card back. Its streams must be idle.
 func (c *Card) Close() error {
-	err := c.owner.Do(func() error { return c.mem.Close() })
+	err := c.owner.Do(func() error {
+		for i := range c.events {
+			_ = cu.DestroyEvent(&c.events[i]) // the context ends anyway
+		}
+		c.events = nil
+		return c.mem.Close()
+	})
 	c.owner.Close()
 	if c.Err() != nil {
 		return nil // what was lost cannot be freed

@@ -1,6 +1,10 @@
 // Package rt carries lists of launches out on a card: it opens it, loads the kernels,
 // keeps its memory, and has streams that turn lists which come again into graphs.
 //
+// Streams wait for each other by events, which are used again, and copy from memory that
+// is pinned as it lies: a step whose experts are copied beside it has several of both in
+// every layer, so a chain of waits, copies and launches leaves in one trip.
+//
 // All driver calls for a card are made by one thread (driver.Owner). A card's methods
 // may be called by anybody; a stream belongs to one goroutine at a time.
 //

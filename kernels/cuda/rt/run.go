@@ -30,10 +30,10 @@ func cStream(s cu.Stream) C.CUstream { return *(*C.CUstream)(unsafe.Pointer(&s))
 // runner turns lists into what kr_run takes; it keeps its memory.
 type runner struct{ ops []C.kr_run_op }
 
-// run queues l on s. It belongs to the owner's thread.
-func (r *runner) run(m *modules, l *launch.List, s cu.Stream) error {
+// run queues ops [from, to) of l on s. It belongs to the owner's thread.
+func (r *runner) run(m *modules, l *launch.List, from, to int, s cu.Stream) error {
 	r.ops = r.ops[:0]
-	for i := range l.Ops {
+	for i := from; i < to; i++ {
 		o, err := m.prepare(l, &l.Ops[i])
 		if err != nil {
 			return err
@@ -49,7 +49,7 @@ func (r *runner) run(m *modules, l *launch.List, s cu.Stream) error {
 	if res == C.CUDA_SUCCESS {
 		return nil
 	}
-	at := min(int(done), len(l.Ops)-1)
+	at := min(from+int(done), to-1)
 	return fmt.Errorf("op %d of %d (%s): %w", at, len(l.Ops), opName(&l.Ops[at]), driver.Check("launch", int(res)))
 }
 

@@ -4,7 +4,6 @@ package rt
 
 import (
 	"fmt"
-	"runtime"
 	"time"
 	"unsafe"
 
@@ -39,9 +38,12 @@ type Stream struct {
 	keep   bool // whole lists become graphs
 	step   step
 
+	holds   []hold
 	uploads []upload
 	downs   []down // to be enqueued after List
 	outs    []out
+	points  points
+	marked  uint64 // the newest of points
 	staging []byte // pinned
 	used    int
 	done    []byte  // a mapped word the card writes when it gets there
@@ -53,11 +55,17 @@ type Stream struct {
 	err     error
 }
 
+// hold is an event that is waited for behind so many uploads and ops.
+type hold struct {
+	ev           *Event
+	uploads, ops int
+}
+
 // upload is a copy to the card that waits for its list, out one to the host that waits
 // in pinned memory for the stream.
 type upload struct {
 	dst launch.Ptr
-	src []byte // pinned
+	src []byte // in staging, or pinned by Card.Pin
 }
 
 type down struct {
@@ -76,6 +84,7 @@ func (s *Stream) Sibling() (*Stream, error) { return s.card.newStream(s) }
 
 func (c *Card) newStream(on *Stream) (*Stream, error) {
 	s := &Stream{card: c, own: on == nil, graphs: graphs{max: c.graph}}
+	s.points.card = c
 	err := c.do(func() error {
 		var err error
 		if on != nil {
@@ -83,6 +92,7 @@ func (c *Card) newStream(on *Stream) (*Stream, error) {
 		} else if s.s, err = cu.MakeStream(cu.NonBlocking); err != nil {
 			return err
 		}
+		s.points.s = s.s
 		if s.done, err = driver.HostAlloc(64, driver.DeviceMap); err != nil {
 			return err
 		}
@@ -101,6 +111,7 @@ func (c *Card) newStream(on *Stream) (*Stream, error) {
 func (s *Stream) Close() {
 	_ = s.card.do(func() error { // nobody is left to tell
 		s.graphs.clear()
+		s.points.close()
 		if s.staging != nil {
 			_ = driver.HostFree(s.staging)
 		}
@@ -181,15 +192,21 @@ func (s *Stream) Forget() {
 
 // Flush sends what has gathered to the card. It does not wait for it.
 func (s *Stream) Flush() {
-	if s.err == nil && len(s.uploads)+len(s.List.Ops)+len(s.downs) > 0 {
+	if s.err == nil && s.gathered() {
 		s.step.cut = true
 		s.Fail(s.card.do(s.flush))
 	}
 	s.clear()
 }
 
+// gathered reports whether something waits to be sent.
+func (s *Stream) gathered() bool {
+	return len(s.holds)+len(s.uploads)+len(s.List.Ops)+len(s.downs) > 0
+}
+
 func (s *Stream) clear() {
-	s.uploads, s.downs = s.uploads[:0], s.downs[:0]
+	clear(s.holds) // events are other streams', which may go
+	s.holds, s.uploads, s.downs = s.holds[:0], s.uploads[:0], s.downs[:0]
 	s.List.Reset()
 }
 
@@ -202,21 +219,28 @@ func (s *Stream) Fail(err error) {
 
 // flush is Flush on the owner's thread.
 func (s *Stream) flush() error {
-	for _, u := range s.uploads {
+	held := 0
+	hold := func(uploads, ops int) error {
+		for ; held < len(s.holds) && s.holds[held].uploads <= uploads && s.holds[held].ops <= ops; held++ {
+			h := &s.holds[held]
+			if err := h.ev.of.hold(s.s, h.ev.n); err != nil {
+				return fmt.Errorf("wait for another stream: %w", err)
+			}
+		}
+		return nil
+	}
+	for i, u := range s.uploads {
+		if err := hold(i, 0); err != nil {
+			return err
+		}
 		if err := cu.MemcpyHtoDAsync(cu.DevicePtr(u.dst), unsafe.Pointer(unsafe.SliceData(u.src)), int64(len(u.src)), s.s); err != nil {
 			return fmt.Errorf("copy of %d bytes to the card: %w", len(u.src), err)
 		}
 	}
-	var err error
-	switch {
-	case s.step.replay != nil:
-		err = s.graphs.replay(s)
-	case s.keep && len(s.List.Ops) > 1:
-		err = s.graphs.run(s)
-	default:
-		err = s.card.run.run(&s.card.mods, &s.List, s.s)
+	if err := hold(len(s.uploads), 0); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := s.runList(s.holds[held:]); err != nil {
 		return err
 	}
 	for _, d := range s.downs {
@@ -227,14 +251,41 @@ func (s *Stream) flush() error {
 	return nil
 }
 
-// CopyIn copies src to the card, after what was added before. src may change when
-// CopyIn has returned.
+// runList sends List, cut by holds, of which there are none where lists become graphs. It
+// runs on the owner's thread.
+func (s *Stream) runList(holds []hold) error {
+	switch {
+	case s.step.replay != nil:
+		return s.graphs.replay(s)
+	case s.keep && len(s.List.Ops) > 1:
+		return s.graphs.run(s)
+	}
+	at := 0
+	for _, h := range holds {
+		if err := s.card.run.run(&s.card.mods, &s.List, at, h.ops, s.s); err != nil {
+			return err
+		}
+		if err := h.ev.of.hold(s.s, h.ev.n); err != nil {
+			return fmt.Errorf("wait for another stream: %w", err)
+		}
+		at = h.ops
+	}
+	return s.card.run.run(&s.card.mods, &s.List, at, len(s.List.Ops), s.s)
+}
+
+// CopyIn copies src to the card, after what was added before. Pinned memory (Card.Pin) is
+// read when the card gets there; other memory may change when CopyIn has returned, which
+// takes until a large copy is done.
 func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
 	if len(src) == 0 || s.err != nil {
 		return
 	}
 	if len(s.List.Ops)+len(s.downs) > 0 {
 		s.Flush()
+	}
+	if s.card.pins.covers(src) {
+		s.uploads = append(s.uploads, upload{dst, src})
+		return
 	}
 	if len(src) > stagedMax {
 		s.Flush()
@@ -258,6 +309,7 @@ func (s *Stream) upload(dst launch.Ptr, src []byte) error {
 	if err := s.s.Synchronize(); err != nil { // staging may be in use
 		return err
 	}
+	s.deliver()
 	half := len(s.staging) / 2
 	for i := 0; len(src) > 0; i++ {
 		if i >= 2 {
@@ -322,12 +374,15 @@ func (s *Stream) Submit() {
 	}))
 	s.clear()
 	s.sent = s.err == nil
+	if !s.keep {
+		s.card.owner.SetSpin(0) // Record may have had it look
+	}
 }
 
 // Synchronize waits until the card has done everything and the host has what it asked
 // for. It answers the stream's first error.
 func (s *Stream) Synchronize() error {
-	if !s.sent || len(s.uploads)+len(s.List.Ops)+len(s.downs) > 0 {
+	if !s.sent || s.gathered() {
 		s.Submit()
 	}
 	s.sent = false
@@ -336,12 +391,19 @@ func (s *Stream) Synchronize() error {
 	}
 	s.clear()
 	if s.err == nil {
-		for _, o := range s.outs {
-			copy(o.dst, o.src)
-		}
+		s.points.reach(s.marked)
+		s.deliver()
 	}
 	s.outs, s.used = s.outs[:0], 0
 	return s.err
+}
+
+// deliver gives the host what it asked for and the card has copied.
+func (s *Stream) deliver() {
+	for _, o := range s.outs {
+		copy(o.dst, o.src)
+	}
+	s.outs = s.outs[:0]
 }
 
 // wait looks at a word the card writes at the end: the owner's thread stays free for
@@ -378,59 +440,4 @@ func (s *Stream) wait() error {
 			return nil
 		}
 	}
-}
-
-// Event is a point of a stream.
-type Event struct {
-	card *Card
-	e    cu.Event
-	err  error
-}
-
-// Record marks the point that the stream's work so far reaches.
-func (s *Stream) Record() *Event {
-	s.Flush()
-	ev := &Event{card: s.card, err: s.err}
-	if ev.err != nil {
-		return ev
-	}
-	ev.err = s.card.do(func() error {
-		var err error
-		if ev.e, err = cu.MakeEvent(cu.DisableTiming); err != nil {
-			return err
-		}
-		return ev.e.Record(s.s)
-	})
-	runtime.AddCleanup(ev, func(e cu.Event) { _ = s.card.do(func() error { return cu.DestroyEvent(&e) }) }, ev.e)
-	return ev
-}
-
-// After has the stream wait for an event of this card.
-func (s *Stream) After(ev *Event) {
-	s.Flush()
-	s.Fail(ev.err)
-	if s.err == nil {
-		s.Fail(s.card.do(func() error { return s.s.Wait(ev.e, 0) }))
-	}
-}
-
-// Done reports whether the point was reached.
-func (e *Event) Done() bool {
-	if e.err != nil {
-		return true
-	}
-	done := false
-	_ = e.card.do(func() error { done = !driver.NotReady(e.e.Query()); return nil }) // Wait tells errors
-	return done
-}
-
-// Wait blocks until the point was reached.
-func (e *Event) Wait() error {
-	for e.err == nil && !e.Done() {
-		driver.Nap(20 * time.Microsecond)
-	}
-	if e.err == nil {
-		e.err = e.card.Err()
-	}
-	return e.err
 }

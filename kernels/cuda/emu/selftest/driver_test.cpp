@@ -105,6 +105,31 @@ static void copies() {
 	CHECK(cuMemHostUnregister(own) == 713);
 }
 
+// A copy in a stream that nobody waits for has not happened; an event that is waited for
+// brings it as far as the event, no farther.
+static void lateCopies() {
+	void *s = stream(), *t = stream(), *e;
+	MUST(cuEventCreate(&e, 2));
+	Array<int> a(std::vector<int>(1, 0)), b(std::vector<int>(1, 0));
+	int *pinned;
+	MUST(cuMemHostAlloc(reinterpret_cast<void **>(&pinned), 16, 3));
+	pinned[0] = 5;
+	MUST(cuMemcpyHtoDAsync_v2(a.at, pinned, 4, s));
+	MUST(cuEventRecord(e, s));
+	MUST(cuMemcpyHtoDAsync_v2(b.at, pinned, 4, s));
+	MUST(cuMemcpyDtoHAsync_v2(pinned + 1, a.at, 4, t));
+	MUST(cuStreamSynchronize(t));
+	CHECK(pinned[1] == 0);
+	MUST(cuStreamWaitEvent(t, e, 0));
+	MUST(cuMemcpyDtoHAsync_v2(pinned + 1, a.at, 4, t));
+	MUST(cuMemcpyDtoHAsync_v2(pinned + 2, b.at, 4, t));
+	MUST(cuStreamSynchronize(t));
+	CHECK(pinned[1] == 5 && pinned[2] == 0);
+	MUST(cuStreamSynchronize(s));
+	CHECK(b.get()[0] == 5);
+	MUST(cuEventDestroy_v2(e));
+}
+
 // A kernel waits for the host in mapped memory while the host goes on.
 static void handoff() {
 	void *s = stream();
@@ -179,6 +204,7 @@ static Add m3({"launches", "", "at most 128 threads", launches});
 EVERY(events)
 EVERY(copies)
 EVERY(graphs)
+static Add m6({"late copies", "KR_EMU_LAZY=1", nullptr, lateCopies});
 static Add m4({"handoff", "", nullptr, handoff});
 static Add f1({"fail alloc", "KR_EMU_FAIL=cuMemAlloc:2:2", nullptr, [] {
 	uint64_t p;

@@ -1,0 +1,100 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"bytes"
+	"errors"
+	"syscall"
+	"testing"
+
+	"krater/kernels/cuda/driver"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// passed is an event of another device.
+type passed struct{ err error }
+
+func (passed) Done() bool    { return true }
+func (p passed) Wait() error { return p.err }
+
+// TestCopyStream: its copies are read in place, in the order of events, with rows that are
+// not dense and beside operators; it has no operators itself.
+func TestCopyStream(t *testing.T) {
+	d, err := Open(Options{})
+	if errors.Is(err, driver.ErrNoDriver) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	work, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer work.(*Stream).Close()
+	before := d.Memory().Used
+	copies, err := d.NewCopyStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copies.(*Stream).Close()
+	if err := copies.(device.Submitter).Reserve(1 << 20); err != nil || d.Memory().Used != before {
+		t.Errorf("%d bytes of scratch memory, %v", d.Memory().Used-before, err)
+	}
+	const rows, cols = 64, 1 << 10
+	host, err := syscall.Mmap(-1, 0, 4*rows*cols, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(host)
+	for i := range host {
+		host[i] = 0x10 | byte(i*7>>4)&0x2f // small normal numbers
+	}
+	release, err := d.Pin(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wide, err := device.AllocMat(d, tensor.F32, rows, 2*cols)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := device.AllocMat(d, tensor.F32, rows, cols)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := wide.ColRange(cols, 2*cols)
+	copies.Wait(work.Record())
+	copies.CopyIn(half, host)
+	work.Wait(copies.Record())
+	work.Wait(passed{})
+	d.Add(work, out, half) // out is cleared
+	got := make([]byte, len(host))
+	work.CopyOut(got, out)
+	if err := errors.Join(work.Synchronize(), copies.Synchronize(), release()); err != nil {
+		t.Fatal(err)
+	}
+	want := make([]byte, len(host))
+	copies.CopyOut(want, half)
+	if err := copies.Synchronize(); err != nil || !bytes.Equal(want, host) {
+		t.Errorf("%v, or other bytes", err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the operator has read something else")
+	}
+	refused := func() (why any) {
+		defer func() { why = recover() }()
+		d.Add(copies, out, half)
+		return nil
+	}()
+	if e, ok := refused.(*device.ShapeError); !ok {
+		t.Errorf("an operator on a stream for copies: %v", e)
+	}
+	on := errors.New("on purpose")
+	copies.Wait(passed{on})
+	if err := copies.Synchronize(); !errors.Is(err, on) {
+		t.Errorf("%v, want another device's error", err)
+	}
+}

@@ -1,0 +1,186 @@
+//go:build cuda
+
+package rt
+
+import (
+	"sync/atomic"
+	"time"
+
+	"gorgonia.org/cu"
+
+	"krater/kernels/cuda/driver"
+)
+
+// points are the places of a stream that somebody may wait for. They are passed in their
+// order, so an event of the driver's goes back to the card when its point is known to be
+// passed, and whoever still holds the Event finds that out by its number alone.
+type points struct {
+	card   *Card
+	s      cu.Stream
+	passed atomic.Uint64 // points up to this number are known to be passed
+
+	// The owner's thread only.
+	last uint64     // the newest
+	open []cu.Event // of the newest points, in order
+}
+
+// openMost is how many open points a stream has before it asks which of them are passed,
+// rather than take a new event.
+const openMost = 16
+
+// Event is a point of a stream. It is safe for concurrent use.
+type Event struct {
+	of  *points
+	n   uint64
+	err error // the stream's at that point
+}
+
+// mark makes the next point. It runs on the owner's thread.
+func (p *points) mark() (uint64, error) {
+	p.drop()
+	if len(p.card.events) == 0 && len(p.open) >= openMost {
+		if err := p.look(); err != nil {
+			return 0, err
+		}
+	}
+	e, err := p.card.event()
+	if err != nil {
+		return 0, err
+	}
+	if err := e.Record(p.s); err != nil {
+		p.card.events = append(p.card.events, e)
+		return 0, err
+	}
+	p.open = append(p.open, e)
+	p.last++
+	return p.last, nil
+}
+
+// look asks the card which points are passed. It runs on the owner's thread.
+func (p *points) look() error {
+	p.drop()
+	n := 0
+	var err error
+	for n < len(p.open) && err == nil {
+		if err = p.open[n].Query(); err == nil {
+			n++
+		}
+	}
+	p.reach(p.last - uint64(len(p.open)-n))
+	p.drop()
+	if driver.NotReady(err) {
+		return nil
+	}
+	return err
+}
+
+// reach notes that points up to n are passed.
+func (p *points) reach(n uint64) {
+	for {
+		old := p.passed.Load()
+		if n <= old || p.passed.CompareAndSwap(old, n) {
+			return
+		}
+	}
+}
+
+// drop gives events of passed points back to the card. It runs on the owner's thread.
+func (p *points) drop() {
+	first := p.last - uint64(len(p.open)) // the last point that is not open
+	if n := int64(p.passed.Load()) - int64(first); n > 0 {
+		p.card.events = append(p.card.events, p.open[:n]...)
+		p.open = append(p.open[:0], p.open[n:]...)
+	}
+}
+
+// close ends all points: the stream is idle. It runs on the owner's thread.
+func (p *points) close() {
+	p.reach(p.last)
+	p.drop()
+}
+
+// hold has s wait for a point. It runs on the owner's thread.
+func (p *points) hold(s cu.Stream, n uint64) error {
+	if n <= p.passed.Load() {
+		return nil
+	}
+	return s.Wait(p.open[len(p.open)-1-int(p.last-n)], 0)
+}
+
+// event takes an event of the driver's from those that nobody needs. It runs on the
+// owner's thread.
+func (c *Card) event() (cu.Event, error) {
+	if n := len(c.events); n > 0 {
+		e := c.events[n-1]
+		c.events = c.events[:n-1]
+		return e, nil
+	}
+	return cu.MakeEvent(cu.DisableTiming)
+}
+
+// Record sends what has gathered to the card and marks the point that it reaches: one trip
+// to the card's thread. A step may have many, so that thread stays awake until the step is
+// whole; who has a stream for copies alone leaves that to the step they are for.
+func (s *Stream) Record() *Event {
+	ev := &Event{of: &s.points}
+	if s.err == nil {
+		s.step.cut = true
+		if !s.own {
+			s.card.owner.SetSpin(stepSpin)
+		}
+		s.Fail(s.card.do(func() error {
+			err := s.flush()
+			if err == nil {
+				ev.n, err = s.points.mark()
+			}
+			return err
+		}))
+	}
+	s.clear()
+	ev.err = s.err
+	if ev.err == nil {
+		s.marked = ev.n
+	}
+	return ev
+}
+
+// After has the stream wait for an event of this card, here: what is added from now on
+// runs after it. Nothing leaves for that, unless lists become graphs.
+func (s *Stream) After(ev *Event) {
+	s.Fail(ev.err)
+	if s.err != nil || ev.of.s == s.s || ev.passed() {
+		return
+	}
+	if len(s.downs) > 0 || s.keep && len(s.List.Ops) > 0 {
+		s.Flush()
+	}
+	s.step.cut = true
+	s.holds = append(s.holds, hold{ev, len(s.uploads), len(s.List.Ops)})
+}
+
+// Card is whose event it is.
+func (e *Event) Card() *Card { return e.of.card }
+
+func (e *Event) passed() bool { return e.n <= e.of.passed.Load() }
+
+// Done reports whether the point was reached.
+func (e *Event) Done() bool {
+	if e.err != nil || e.passed() {
+		return true
+	}
+	if err := e.of.card.do(e.of.look); err != nil {
+		return true // Wait tells
+	}
+	return e.passed()
+}
+
+// Wait blocks until the point was reached.
+func (e *Event) Wait() error {
+	for !e.Done() {
+		driver.Nap(20 * time.Microsecond)
+	}
+	if e.err != nil {
+		return e.err
+	}
+	return e.of.card.Err()
+}

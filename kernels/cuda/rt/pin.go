@@ -1,0 +1,116 @@
+//go:build cuda
+
+package rt
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"krater/kernels/cuda/driver"
+)
+
+// pins is the host memory that a card knows: Pin changes it, every copy looks at it.
+type pins struct {
+	mu   sync.Mutex // of changes
+	list atomic.Pointer[[]span]
+}
+
+// span is memory from one address up to another.
+type span struct{ from, to uintptr }
+
+func spanOf(b []byte) span {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return span{at, at + uintptr(len(b))}
+}
+
+// covers reports whether all of b lies in one pinned piece: of two that touch each other
+// the driver copies in two calls only.
+func (p *pins) covers(b []byte) bool {
+	list := p.list.Load()
+	if list == nil {
+		return false
+	}
+	x := spanOf(b)
+	i, found := slices.BinarySearchFunc(*list, x.from, func(s span, at uintptr) int {
+		switch {
+		case s.from < at:
+			return -1
+		case s.from > at:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		i-- // the last one that begins before it
+	}
+	return i >= 0 && x.to <= (*list)[i].to
+}
+
+// change replaces the list by what f makes of a copy of it.
+func (p *pins) change(f func([]span) []span) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []span
+	if old := p.list.Load(); old != nil {
+		list = slices.Clone(*old)
+	}
+	list = f(list)
+	p.list.Store(&list)
+}
+
+func (p *pins) add(b []byte) {
+	x := spanOf(b)
+	p.change(func(list []span) []span {
+		i := 0
+		for i < len(list) && list[i].from < x.from {
+			i++
+		}
+		return slices.Insert(list, i, x)
+	})
+}
+
+func (p *pins) drop(b []byte) {
+	x := spanOf(b)
+	p.change(func(list []span) []span {
+		return slices.DeleteFunc(list, func(s span) bool { return s == x })
+	})
+}
+
+// Pin has the card read b, which is not the Go heap's, without a copy in between: CopyIn
+// takes what lies wholly in b from where it lies, at once and of any size, and b must not
+// change until the stream has passed. It costs some 0.1 s a GiB of memory that has been
+// touched, in which nobody else talks to the card. What the driver refuses (memory that
+// others have pinned, a file mapped read-only, more than may be locked) is an error that
+// harms nothing.
+//
+// release ends that, once however often it is called; it waits for the card.
+func (c *Card) Pin(b []byte) (release func() error, err error) {
+	if len(b) == 0 {
+		return func() error { return nil }, nil
+	}
+	if err := c.do(func() error { return driver.HostRegister(b, driver.Portable) }); err != nil {
+		return nil, fmt.Errorf("%d bytes of host memory cannot be pinned (mapped read-only, pinned already, or more than may be locked?): %w", len(b), err)
+	}
+	c.pins.add(b)
+	return sync.OnceValue(func() error { return c.unpin(b) }), nil
+}
+
+func (c *Card) unpin(b []byte) error {
+	c.pins.drop(b)
+	err := c.do(func() error {
+		if err := cu.Synchronize(); err != nil {
+			return err
+		}
+		return driver.HostUnregister(b)
+	})
+	if errors.Is(err, ErrLost) || errors.Is(err, driver.ErrClosed) {
+		return nil // the context's end has unpinned everything
+	}
+	return err
+}
