@@ -59,10 +59,11 @@ func (st *State) fillRows(s device.Stream, b *Batch) error {
 	return st.checkTake(s, b)
 }
 
-// stepKey tells apart steps of different work, 0 for one that has prompts or is looked
-// at.
+// stepKey tells apart steps of different work, 0 for one that has prompts, is looked at, has
+// the host take part, or is taken in pieces, whose tables of spans lie where the former ones
+// end.
 func (st *State) stepKey(b *Batch) uint64 {
-	if b.Watched || b.Halts || len(st.Prefill) > 0 || st.All || st.layout == nil {
+	if b.Watched || b.Halts || len(st.Prefill) > 0 || st.All || st.layout == nil || st.Windows() > 1 {
 		return 0
 	}
 	const prime = 0x100000001b3

@@ -21,16 +21,26 @@ type inputs struct {
 	dev   device.Mat // [1, len(host)] I32
 	draw  device.Mat // [1, draws * DrawWords] of it, at an even word; empty where the host chooses
 	from  device.Mat // [T, 1] of it: where a step takes its tokens from; empty where it brings them
-	spans device.Mat // [1, *] of it, at a multiple of 16 bytes: the table of spans; empty on host memory
+	spans device.Mat // [1, *] of it, at a multiple of 16 bytes: the table of spans that layers see; absent on host memory
+	// tables are those of all pieces of a batch of several: Look chooses one.
+	tables []device.Mat
 }
 
 // inputWords is the size of inputs at most, in 32-bit words.
 func inputWords(lim Limits, l device.Layout) int {
 	n := 3*lim.Tokens + lim.LogitRows
 	if l != nil {
-		n = whole(whole(n+lim.Seqs)+lim.LogitRows*l.DrawWords()) + l.SpanWords(lim.Seqs, lim.Seqs*((lim.Context+lim.BlockTokens-1)/lim.BlockTokens))
+		n = whole(whole(n+lim.Seqs)+lim.LogitRows*l.DrawWords()) + tableWords(lim, l)
 	}
 	return n
+}
+
+// tableWords bounds the tables of spans: one of all sequences, and for each further piece
+// of a batch a table of the sequence that the piece's first row cuts in two. The others
+// lie in one piece each, in whatever table.
+func tableWords(lim Limits, l device.Layout) int {
+	blocks := (lim.Context + lim.BlockTokens - 1) / lim.BlockTokens
+	return l.SpanWords(lim.Seqs, lim.Seqs*blocks) + (lim.windows(lim.Tokens)-1)*whole(l.SpanWords(1, blocks)+3)
 }
 
 // whole rounds words up to 16 bytes: draws and a table of spans start at a multiple of them.
@@ -45,6 +55,9 @@ func (st *State) allocInputs(dev device.Device) error {
 	}
 	st.bufs = append(st.bufs, in.dev.Buf)
 	in.host = make([]int32, n)
+	if st.layout != nil {
+		in.tables = make([]device.Mat, 0, st.lim.windows(st.lim.Tokens))
+	}
 	return nil
 }
 
@@ -80,11 +93,30 @@ func (st *State) sendInputs(s device.Stream, b *Batch) {
 			st.layout.PutDraw(in.host[at+i*words:][:words], st.draws[i])
 		}
 		in.draw = in.dev.ColRange(at, at+len(st.draws)*words)
-		at = whole(at + len(st.draws)*words)
-		in.spans = in.dev.ColRange(at, in.dev.Cols)
-		at += st.layout.PutSpans(in.host[at:], st.Prefill, st.Decode)
+		at = st.putSpans(whole(at + len(st.draws)*words))
 	}
 	s.CopyIn(in.dev.ColRange(0, at), int32Bytes(in.host[:at]))
+}
+
+// putSpans writes the table of spans of every piece of the batch, from word at on, and
+// gives the word after them.
+func (st *State) putSpans(at int) int {
+	in, n := &st.inputs, st.Windows()
+	in.tables = in.tables[:0]
+	for i := range n {
+		if n > 1 {
+			st.cutSpans(st.window(i))
+		}
+		at = whole(at)
+		from := at
+		at += st.layout.PutSpans(in.host[at:], st.Prefill, st.Decode)
+		in.tables = append(in.tables, in.dev.ColRange(from, at))
+	}
+	if n > 1 {
+		st.cutSpans(0, st.T)
+	}
+	in.spans = in.tables[0]
+	return at
 }
 
 // gatherer moves words: a token's number is as good as any.

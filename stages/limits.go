@@ -58,5 +58,8 @@ func (l Limits) LayerRows() int {
 	return min(l.Window, l.Tokens)
 }
 
+// windows is in how many pieces layers see so many rows.
+func (l Limits) windows(rows int) int { return (rows + l.LayerRows() - 1) / l.LayerRows() }
+
 // Slots is the number of rows of a layer's KV cache.
 func (l Limits) Slots() int { return l.Blocks * l.BlockTokens }

@@ -11,9 +11,12 @@ func (st *State) Total() int {
 }
 
 // Windows is the number of pieces in which layers take the batch.
-func (st *State) Windows() int {
-	w := st.lim.LayerRows()
-	return (st.Total() + w - 1) / w
+func (st *State) Windows() int { return st.lim.windows(st.Total()) }
+
+// window is rows [from, to) of piece i.
+func (st *State) window(i int) (from, to int) {
+	from = i * st.lim.LayerRows()
+	return from, min(from+st.lim.LayerRows(), st.Total())
 }
 
 // Look has layers see piece i of the batch, of Windows: T, the matrices, Prefill and
@@ -21,8 +24,10 @@ func (st *State) Windows() int {
 // everything else belongs to the piece, so nothing may be Pending. A batch of one piece is
 // as Fill leaves it; one of more must be looked at before layers run.
 func (st *State) Look(i int) {
-	from := i * st.lim.LayerRows()
-	st.piece(from, min(from+st.lim.LayerRows(), st.Total()))
+	st.piece(st.window(i))
+	if st.layout != nil {
+		st.inputs.spans = st.inputs.tables[i]
+	}
 }
 
 // Whole ends Look: embed and head see all rows.
@@ -46,6 +51,11 @@ func (st *State) piece(from, to int) {
 		st.RouterIDs = f.routerIDs.RowRange(0, t)
 		st.RouterWeights = f.routerWeights.RowRange(0, t)
 	}
+	st.cutSpans(from, to)
+}
+
+// cutSpans has Prefill and Decode be the parts of the batch's spans in rows [from, to).
+func (st *State) cutSpans(from, to int) {
 	st.Prefill, st.Decode = st.Prefill[:0], st.Decode[:0]
 	for i := range st.Spans {
 		sp := st.Spans[i].Span

@@ -194,11 +194,12 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	return 4 * (shared + max(1, threads)*lane)
 }
 
-// StepSizes are the bounds of a step for those who plan an accelerator's memory.
+// StepSizes are the bounds of a step for those who plan an accelerator's memory. Operators
+// that take scratch memory are layers', who see a piece of a batch, and the head's.
 func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 	a, m := cfg.Attention, cfg.MoE
 	s := &device.StepSizes{
-		Rows: lim.Tokens, Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
+		Rows: lim.LayerRows(), Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
 		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.FF * m.Shared, DenseFF: cfg.DenseFF,
 	}
 	if a.Kind == model.AttentionMLA {
