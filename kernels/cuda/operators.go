@@ -8,6 +8,7 @@ import (
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 )
 
 // stream is the card's stream behind s, which must be this device's.
@@ -254,7 +255,11 @@ func weight(w *device.Weight) launch.Weight {
 
 func bank(b *device.Bank) launch.Bank {
 	step := int64(b.Step)
-	return launch.Bank{Experts: b.Experts, W13: weight(&b.W13), W2: weight(&b.W2), Step: step, ScaleStep: step, Step2: step, ScaleStep2: step}
+	m := mat(b.Map)
+	if !m.Zero() && (m.DType != tensor.I32 || m.Rows != 1 || m.Cols != b.Experts) {
+		refuse("cuda", fmt.Sprintf("a bank of %d experts has the map %v", b.Experts, m))
+	}
+	return launch.Bank{Experts: b.Experts, W13: weight(&b.W13), W2: weight(&b.W2), Step: step, ScaleStep: step, Step2: step, ScaleStep2: step, Map: m.At}
 }
 
 func network(n *device.FFN) ops.Network {

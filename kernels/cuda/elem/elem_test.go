@@ -16,7 +16,7 @@ func at(p launch.Ptr, dt tensor.DType, rows, cols int) launch.Mat {
 
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
-	kGatherRows: 8, kAdd: 6, kConvert: 6, kSiLUMul: 8, kWeightedSum: 11, kRMSNorm: 8, kAddRMSNorm: 10, kSumAddRMSNorm: 15,
+	kGatherRows: 8, kAdd: 6, kConvert: 6, kSiLUMul: 8, kWeightedSum: 14, kRMSNorm: 8, kAddRMSNorm: 10, kSumAddRMSNorm: 15,
 	kRope: 11, kStoreRows: 12, kLatentStore: 25, kQuantizeRows: 9,
 }
 

@@ -33,7 +33,7 @@ func Grouped(rows int) bool { return rows >= groupedFrom }
 type Mixture struct {
 	X       launch.Mat    // [M, H] BF16
 	Bank    launch.Bank   // E experts of width F
-	IDs     launch.Mat    // [M, K] I32; an id that is none (below 0, or not below E) adds nothing
+	IDs     launch.Mat    // [M, K] I32; an id that is none (below 0, or not below E), or is nowhere, adds nothing
 	Weights launch.Mat    // [M, K] F32
 	Shared  Network       // of width S; may be absent
 	Aligned route.Aligned // IDs sorted into tiles of Tile; read if Grouped(M)
@@ -115,8 +115,8 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 		refuse(op, "ids %v for x %v", m.IDs, m.X)
 	case m.Weights.DType != tensor.F32 || m.Weights.Rows != rows || m.Weights.Cols != topK || !m.Weights.Dense():
 		refuse(op, "weights %v for ids %v", m.Weights, m.IDs)
-	case Grouped(rows) && (m.Aligned.Tile != Tile(card, m) || m.Aligned.Assignments != rows*topK || m.Aligned.Experts != m.Bank.Experts):
-		refuse(op, "%d assignments of %d experts in tiles of %d", m.Aligned.Assignments, m.Aligned.Experts, m.Aligned.Tile)
+	case Grouped(rows) && (m.Aligned.Tile != Tile(card, m) || m.Aligned.Assignments != rows*topK || m.Aligned.Experts != m.Bank.Experts || m.Aligned.Map != m.Bank.Map):
+		refuse(op, "%d assignments of %d experts in tiles of %d, by map %#x", m.Aligned.Assignments, m.Aligned.Experts, m.Aligned.Tile, uint64(m.Aligned.Map))
 	}
 	checkOut(op, out, rows, hidden)
 	if rows == 0 {
@@ -127,7 +127,7 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 		shared = m.Shared.Width()
 	}
 	s := scratchOf(memory, rows, topK, hidden, width, shared)
-	w := work{ids: m.IDs.At, topK: topK, experts: m.Bank.Experts, rows: rows * topK}
+	w := work{ids: m.IDs.At, topK: topK, experts: m.Bank.Experts, where: m.Bank.Map, rows: rows * topK}
 	room := launch.Range{At: memory, Bytes: s.bytes}
 	w.early = shared > 0 && route.Reads(l, m.X, room)
 	if Grouped(rows) {
@@ -183,7 +183,8 @@ type work struct {
 	early         bool           // x is there before the choice is
 	aligned       *route.Aligned // nil: one by one
 	topK, experts int
-	rows          int // of the grid: assignments, or tiles
+	where         launch.Ptr // of the bank: its map
+	rows          int        // of the grid: assignments, or tiles
 }
 
 // append appends tiles, slots and count.
@@ -221,7 +222,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(h), flag(inOrder), launch.P(hs), flag(sharedInOrder), launch.P(x.At), launch.I32(x.Stride), launch.P(w.ids))
-	args = append(w.append(args), launch.I32(w.topK), launch.I32(w.experts), launch.I32(over(w.topK)))
+	args = append(w.append(args), launch.I32(w.topK), launch.I32(w.experts), launch.I32(over(w.topK)), launch.P(w.where))
 	args = p.append(args, x.Rows, sharedRows)
 	if bank != nil {
 		args = appendMatrix(append(args, launch.I64(bank.Step), launch.I64(bank.ScaleStep)), &bank.W13)
@@ -252,7 +253,7 @@ func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scr
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.h), launch.P(s.shared), launch.P(base),
-		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts))
+		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts), launch.P(m.Bank.Map))
 	args = append(p.appendParts(args), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
 	args = appendMatrix(args, &m.Bank.W2)
 	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), left.Append(appendMatrix(args, shared))...)
@@ -281,5 +282,5 @@ func downGrouped(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, t
 	c := launch.Config{Grid: launch.Dim{X: uint32((out.Cols + 255) / 256), Y: uint32(out.Rows)}, Block: launch.Dim{X: 256}, PDL: true}
 	l.Add(kCombine, c,
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.y), launch.P(base), launch.I32(out.Cols),
-		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts))
+		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts), launch.P(m.Bank.Map))
 }

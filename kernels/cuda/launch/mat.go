@@ -84,6 +84,10 @@ type Bank struct {
 	W13, W2           Weight
 	Step, ScaleStep   int64 // of W13
 	Step2, ScaleStep2 int64 // of W2
+	// Map I32 [Experts] is the place of every expert among those that lie there, below 0
+	// where it lies nowhere; 0: each lies at its own number. Kernels may read it before they
+	// wait for what was launched before them: nothing writes it in the course of a step.
+	Map Ptr
 }
 
 // KV is a layer's cache of keys and values: a row a slot. Scales [slots,

@@ -44,7 +44,7 @@ func canNetwork(x launch.Mat, w13, w2 *launch.Tiles) bool {
 func HiddenBytes(rows, width int) int { return (2*rows*width + 15) &^ 15 }
 
 // Experts is a row of y [T*K, H], BF16 or F32, for every assignment t*K+rank that has an
-// expert: down(silu(gate x[t]) * up x[t]). Rows without an expert are left as they are. a
+// expert that lies somewhere: down(silu(gate x[t]) * up x[t]). Other rows are left as they are. a
 // is x's assignments in tiles of For(...).Tokens() (of o.Variant's, if that is given); h
 // is HiddenBytes(T*K, F) of scratch, aligned to 16.
 func Experts(l *launch.List, card launch.Card, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned, o Options) {
@@ -59,8 +59,8 @@ func Experts(l *launch.List, card launch.Card, y launch.Mat, h launch.Ptr, x lau
 		refuse(op, "x %v, experts [%d, %d] and [%d, %d]", x, b.W13.Rows(), b.W13.Cols(), b.W2.Rows(), b.W2.Cols())
 	case !v.runs(card) || a.Tile != v.Tokens():
 		refuse(op, "tiles of %d assignments for kernel %v", a.Tile, v)
-	case slots != x.Rows*a.TopK || a.Experts != b.Experts:
-		refuse(op, "%d assignments of %d of %d experts for x %v", slots, a.TopK, a.Experts, x)
+	case slots != x.Rows*a.TopK || a.Experts != b.Experts || a.Map != b.Map:
+		refuse(op, "%d assignments of %d of %d experts by map %#x for x %v", slots, a.TopK, a.Experts, uint64(a.Map), x)
 	}
 	checkOut(op, y, slots, x.Cols)
 	if slots == 0 {

@@ -277,6 +277,36 @@ func TestSharedNetworkIsEarly(t *testing.T) {
 	}
 }
 
+// TestMapChangesNoLaunch: a bank with a map has the launches of one without; those that look
+// for experts are given it.
+func TestMapChangesNoLaunch(t *testing.T) {
+	const where = launch.Ptr(1 << 58)
+	for _, rows := range []int{1, 3, 4, 64, 65, 300} {
+		l, m := layer(rows), layerBy(rows, where)
+		if len(l.Ops) != len(m.Ops) || len(l.Args) != len(m.Args) {
+			t.Fatalf("%d rows: %d launches, with a map %d", rows, len(l.Ops), len(m.Ops))
+		}
+		given := 0
+		for i := range l.Ops {
+			if l.Ops[i] != m.Ops[i] {
+				t.Errorf("%d rows: %v became %v", rows, l.Ops[i].Kernel, m.Ops[i].Kernel)
+			}
+		}
+		for i := range l.Args {
+			if l.Args[i] != m.Args[i] {
+				given++
+				if l.Args[i] != launch.P(0) || m.Args[i] != launch.P(where) {
+					t.Errorf("%d rows: argument %d is %x, with a map %x", rows, i, at64(l.Args[i]), at64(m.Args[i]))
+				}
+			}
+		}
+		// the halves of the mixture; or who sorts, who computes by its own numbers and who sums
+		if want := map[bool]int{true: 2, false: 3}[!gemv.Grouped(rows)]; rows <= gemv.MaxRows && given != want || given < 2 {
+			t.Errorf("%d rows: %d launches are given the map, want %d", rows, given, want)
+		}
+	}
+}
+
 // at64 is a pointer among arguments.
 func at64(a launch.Arg) uint64 {
 	var b [8]byte
@@ -285,7 +315,10 @@ func at64(a launch.Arg) uint64 {
 }
 
 // layer is the launches of a MoE layer of V2-Lite.
-func layer(rows int) *launch.List {
+func layer(rows int) *launch.List { return layerBy(rows, 0) }
+
+// layerBy is layer with experts that lie where a map says, 0: at their numbers.
+func layerBy(rows int, where launch.Ptr) *launch.List {
 	s, a, l := &lite, &at{}, &launch.List{}
 	b := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 59, Scratch: func(int) launch.Ptr { return 1 << 60 }}
 	h, x, delta := a.mat(tensor.F32, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden)
@@ -308,7 +341,7 @@ func layer(rows int) *launch.List {
 		return Network{W13: a.tiles(2*f, s.Hidden, bits, true), W2: a.tiles(s.Hidden, f, bits, false)}
 	}
 	routed, step := n(s.ExpertFF, 4), int64(1)<<30
-	bank := launch.Bank{Experts: s.Experts, W13: routed.W13, W2: routed.W2, Step: step, ScaleStep: step, Step2: step, ScaleStep2: step}
+	bank := launch.Bank{Experts: s.Experts, W13: routed.W13, W2: routed.W2, Step: step, ScaleStep: step, Step2: step, ScaleStep2: step, Map: where}
 	b.AddMix(h, delta, a.mat(tensor.BF16, rows*s.TopK, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), x, bank, n(s.SharedFF, 8), ids, weights)
 	return l
 }

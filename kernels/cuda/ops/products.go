@@ -146,7 +146,7 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 	} else {
 		b.FFN(shared, x, n)
 	}
-	elem.WeightedSum(b.List, delta, y, weights, shared)
+	elem.SumHere(b.List, delta, y, weights, shared, elem.Here{IDs: ids, Map: bank.Map, Experts: bank.Experts})
 }
 
 // AddMix is hidden [T, H] F32 += Mix; delta is room for that.
@@ -184,6 +184,7 @@ func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat)
 		hidden = a.cut(moe.HiddenBytes(rows*topK, bank.W2.Cols()))
 	})
 	a := route.NewAligned(sorted, rows, topK, bank.Experts, tile)
+	a.Map = bank.Map
 	route.Align(b.List, &a, ids, sort)
 	moe.Experts(b.List, b.Card, y, hidden, x, bank, a, moe.Options{})
 }
@@ -207,6 +208,7 @@ func (b *Builder) mixFew(out launch.Mat, m *gemv.Mixture, o gemv.Options) {
 	})
 	if gemv.Grouped(rows) {
 		m.Aligned = route.NewAligned(sorted, rows, topK, experts, tile)
+		m.Aligned.Map = m.Bank.Map
 		route.Align(b.List, &m.Aligned, m.IDs, sort)
 	}
 	gemv.MoE(b.List, b.Card, out, memory, m, o)

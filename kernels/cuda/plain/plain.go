@@ -19,7 +19,7 @@ var (
 
 const (
 	warpsPerBlock = 8
-	maxArgs       = 19
+	maxArgs       = 20
 )
 
 // weightKind as the kernels number it.
@@ -69,7 +69,8 @@ func FFN(l *launch.List, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 lau
 
 // Experts runs every row of x [T, H] through its K experts: row t*K+k of y [T*K, H]
 // is the output of expert ids[t, k] (I32 [T, K], read on the card), or zeros where
-// there is no such expert (below 0, or not below bank.Experts). h is
+// there is no such expert (below 0, or not below bank.Experts). The rows of experts that
+// bank.Map has nowhere stay as they are. h is
 // ScratchBytes(T*K, F, x.DType) of scratch.
 func Experts(l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 	const op = "plain Experts"
@@ -97,11 +98,11 @@ func network(op string, l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(h), wide(op, x), launch.P(x.At), launch.I32(x.Stride), launch.I32(slots), launch.I32(topK),
-		launch.P(ids), launch.I32(b.Experts), launch.I64(b.Step), launch.I64(b.ScaleStep))
+		launch.P(ids), launch.I32(b.Experts), launch.P(b.Map), launch.I64(b.Step), launch.I64(b.ScaleStep))
 	l.Add(kGateUp, config(slots*width), append(args, w13[:]...)...)
 	args = append(args[:0],
 		launch.P(y.At), wide(op, y), launch.I32(y.Stride), launch.P(h), wide(op, x), launch.I32(slots),
-		launch.P(ids), launch.I32(b.Experts), launch.I64(b.Step2), launch.I64(b.ScaleStep2))
+		launch.P(ids), launch.I32(b.Experts), launch.P(b.Map), launch.I64(b.Step2), launch.I64(b.ScaleStep2))
 	l.Add(kDown, config(slots*hidden), append(args, w2[:]...)...)
 }
 

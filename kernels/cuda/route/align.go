@@ -17,7 +17,7 @@ func AlignScratch(tokens, topK, experts int) int {
 }
 
 // Align writes out from the router's ids [T, K] I32, without gaps, of which those
-// outside 0..E-1 are left out. scratch is AlignScratch bytes, aligned to 4. One launch
+// outside 0..E-1 and those that out.Map has nowhere are left out. scratch is AlignScratch bytes, aligned to 4. One launch
 // up to 4096 assignments, two beyond; none if Route in one launch, the last of l, chooses
 // these ids: then that sorts them too.
 func Align(l *launch.List, out *Aligned, ids launch.Mat, scratch launch.Ptr) {
@@ -48,7 +48,7 @@ func Align(l *launch.List, out *Aligned, ids launch.Mat, scratch launch.Ptr) {
 	}
 	l.Add(kAlign, config(blocks, threads, 4*out.Experts*(threads/32+2)),
 		launch.P(out.Slots), launch.P(out.Tiles), launch.P(out.Count), launch.P(out.Loads), launch.P(ids.At), launch.I32(n),
-		launch.I32(out.Experts), launch.I32(out.Tile), launch.I32(each), launch.P(counts))
+		launch.I32(out.Experts), launch.I32(out.Tile), launch.I32(each), launch.P(counts), launch.P(out.Map))
 }
 
 // mostSorted is the most assignments that Route sorts.
@@ -79,9 +79,9 @@ func sortInRoute(l *launch.List, out *Aligned, ids launch.Mat) bool {
 	return true
 }
 
-// args are where the result goes, and the tile.
-func (a *Aligned) args() [5]launch.Arg {
-	return [5]launch.Arg{launch.P(a.Slots), launch.P(a.Tiles), launch.P(a.Count), launch.P(a.Loads), launch.I32(a.Tile)}
+// args are where the result goes, the tile, and the map.
+func (a *Aligned) args() [6]launch.Arg {
+	return [6]launch.Arg{launch.P(a.Slots), launch.P(a.Tiles), launch.P(a.Count), launch.P(a.Loads), launch.I32(a.Tile), launch.P(a.Map)}
 }
 
 func config(blocks, threads, shared int) launch.Config {

@@ -9,16 +9,17 @@ import "krater/kernels/cuda/launch"
 // An assignment is token*K + rank: its input is row assignment/K of x, its output
 // row assignment of y. Within an expert assignments rise, experts rise, so that the
 // same batch gives the same bytes in every run. What has no expert (id -1) is left
-// out.
+// out, and with a Map what belongs to experts that it has nowhere.
 //
 // Slots holds Tile entries a tile: the first of tile i is i*Tile. Grids are sized
 // for MaxTiles; a block whose tile is not below *Count exits, and neither Slots nor
 // Tiles are defined from there on.
 type Aligned struct {
 	Slots launch.Ptr // I32 [MaxTiles*Tile]: an assignment, or -1 behind the rows of a tile; aligned to 16
-	Tiles launch.Ptr // I32 [MaxTiles][4]: expert, first slot, rows (1..Tile), 0; aligned to 16
+	Tiles launch.Ptr // I32 [MaxTiles][4]: expert (its place by Map), first slot, rows (1..Tile), 0; aligned to 16
 	Count launch.Ptr // I32 [1]: tiles in use; may be 0
 	Loads launch.Ptr // I32 [E]: assignments of every expert
+	Map   launch.Ptr // of launch.Bank; Align reads it
 
 	Assignments int // T*K
 	TopK        int

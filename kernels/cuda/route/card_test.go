@@ -272,10 +272,15 @@ func TestAlign(t *testing.T) {
 				scratch = c.Alloc(n)
 			}
 			m := c.I32(ids, s.tokens, s.k)
-			for range 2 {
+			for i := range 4 {
+				where := []int32(nil)
+				if a.Map = 0; i >= 2 {
+					where = anywhere(rng, s.experts)
+					a.Map = cudatest.Upload(c, where)
+				}
 				c.Run(func(l *launch.List) { Align(l, &a, m, scratch) })
-				if err := sorted(c, a, ids); err != nil {
-					t.Fatalf("%+v, kind %d: %v", s, kind, err)
+				if err := sorted(c, a, ids, where); err != nil {
+					t.Fatalf("%+v, kind %d, map %v: %v", s, kind, where, err)
 				}
 			}
 		}
@@ -299,7 +304,12 @@ func TestAlignInRoute(t *testing.T) {
 		ids, weights, logits := c.Mat(i32, s.tokens, s.p.TopK), c.Mat(f32, s.tokens, s.p.TopK), c.Mat(f32, s.tokens, s.p.Experts)
 		a := NewAligned(c.Alloc(AlignedBytes(s.tokens, s.p.TopK, s.p.Experts, s.tile)), s.tokens, s.p.TopK, s.p.Experts, s.tile)
 		scratch := c.Alloc(max(16, Scratch(s.tokens, s.p.Experts, s.cols)))
-		for range 2 {
+		for i := range 3 {
+			where := []int32(nil)
+			if i == 2 {
+				where = anywhere(rng, s.p.Experts)
+				a.Map = cudatest.Upload(c, where)
+			}
 			c.Run(func(l *launch.List) {
 				Route(l, ids, weights, logits, x, gate, launch.Mat{}, s.p, s.rows, turn, scratch)
 				Align(l, &a, ids, 0)
@@ -307,8 +317,8 @@ func TestAlignInRoute(t *testing.T) {
 					t.Fatalf("%+v: %d launches", s, len(l.Ops))
 				}
 			})
-			if err := sorted(c, a, ints(c, ids)); err != nil {
-				t.Fatalf("%+v: %v", s, err)
+			if err := sorted(c, a, ints(c, ids), where); err != nil {
+				t.Fatalf("%+v, map %v: %v", s, where, err)
 			}
 		}
 	}
@@ -317,20 +327,35 @@ func TestAlignInRoute(t *testing.T) {
 	}
 }
 
-// sorted compares with a stable sort on the host.
-func sorted(c *cudatest.Card, a Aligned, ids []int32) error {
+// anywhere is a map of experts into twice as many places, a quarter of them nowhere.
+func anywhere(rng *rand.Rand, experts int) []int32 {
+	where := make([]int32, experts)
+	for e, slot := range rng.Perm(2 * experts)[:experts] {
+		if where[e] = int32(slot); rng.IntN(4) == 0 {
+			where[e] = -1 - where[e]
+		}
+	}
+	return where
+}
+
+// sorted compares with a stable sort on the host. where is a's map, nil: none.
+func sorted(c *cudatest.Card, a Aligned, ids, where []int32) error {
 	of := make([][]int32, a.Experts)
 	for i, e := range ids {
-		if e >= 0 && int(e) < a.Experts {
+		if e >= 0 && int(e) < a.Experts && (where == nil || where[e] >= 0) {
 			of[e] = append(of[e], int32(i))
 		}
 	}
 	var slots, tiles, loads []int32
 	for e, list := range of {
+		place := int32(e)
+		if where != nil {
+			place = where[e]
+		}
 		loads = append(loads, int32(len(list)))
 		for len(list) > 0 {
 			n := min(a.Tile, len(list))
-			tiles = append(tiles, int32(e), int32(len(slots)), int32(n), 0)
+			tiles = append(tiles, place, int32(len(slots)), int32(n), 0)
 			slots = append(slots, list[:n]...)
 			slots = append(slots, slices.Repeat([]int32{-1}, a.Tile-n)...)
 			list = list[n:]

@@ -101,7 +101,7 @@ const (
 	argRows    = argIDs + 5
 	argTopK    = argIDs + 6
 	argSorted  = argIDs + 13
-	argsFew    = argSorted + 5
+	argsFew    = argSorted + 6
 )
 
 // few appends the kernel of few tokens: with a turn it chooses too.

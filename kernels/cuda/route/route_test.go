@@ -18,8 +18,8 @@ func at(dt tensor.DType, rows, cols int) launch.Mat {
 
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
-	kLogitsFew[0]: 29, kLogitsFew[1]: 29, kLogits64[0]: 10, kLogits64[1]: 10, kLogits128[0]: 10, kLogits128[1]: 10, kLogitsJoin: 6,
-	kLogits1: 10, kLogits4: 10, kLogits4x2: 10, kLogits8[0]: 10, kLogits8[1]: 10, kTopK: 19, kAlignCount: 5, kAlign: 10,
+	kLogitsFew[0]: 30, kLogitsFew[1]: 30, kLogits64[0]: 10, kLogits64[1]: 10, kLogits128[0]: 10, kLogits128[1]: 10, kLogitsJoin: 6,
+	kLogits1: 10, kLogits4: 10, kLogits4x2: 10, kLogits8[0]: 10, kLogits8[1]: 10, kTopK: 19, kAlignCount: 5, kAlign: 11,
 }
 
 type want struct {

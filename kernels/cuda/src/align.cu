@@ -20,10 +20,11 @@ kr_align_count(int *counts, const int *ids, int n, int experts, int part) {
 KR_EXPORT(kr_align_count)
 
 KR_KERNEL(512, 1)
-kr_align(int *slots, int4 *tiles, int *count, int *loads, const int *ids, int n, int experts, int tile, int part, const int *counts) {
+kr_align(int *slots, int4 *tiles, int *count, int *loads, const int *ids, int n, int experts, int tile, int part, const int *counts,
+         const int *map) {
 	KR_SHARED(int, shared);
 	pdl_launch();
 	pdl_wait();
-	place(Sorted{slots, tiles, count, loads, tile}, ids, n, experts, part, counts, blockIdx.x, gridDim.x, shared);
+	place(Sorted{slots, tiles, count, loads, tile, map}, ids, n, experts, part, counts, blockIdx.x, gridDim.x, shared);
 }
 KR_EXPORT(kr_align)

@@ -10,6 +10,7 @@ struct Sorted {
 	int4 *tiles;
 	int *count, *loads;
 	int tile;
+	const int *map; // [experts]: which slot of a bank each lies in, below 0: none, and it is left out; 0: their own numbers
 };
 
 // The expert of assignment i, or -1.
@@ -59,7 +60,7 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 	__syncthreads();
 	// So where each warp's first assignment of an expert comes among all of that expert.
 	for (int e = threadIdx.x; e < experts; e += blockDim.x) {
-		int before = 0, all = 0;
+		int before = 0, all = 0, at = s.map ? __ldcg(s.map + e) : e;
 		if (counts)
 			for (int b = 0; b < blocks; b++) {
 				int c = counts[b * experts + e];
@@ -74,7 +75,7 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 			if (w < warps) next[w * experts + e] = before;
 			before += c[w];
 		}
-		total[e] = counts ? all : before;
+		total[e] = at < 0 ? 0 : counts ? all : before;
 	}
 	__syncthreads();
 	if (warp == 0) {
@@ -84,6 +85,7 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 	__syncthreads();
 	for (int i = from + lane; i - lane < to; i += 32) {
 		int e = expert_at(ids, i, to, experts);
+		if (s.map && e >= 0 && total[e] == 0) e = -1; // it is nowhere
 		unsigned same = __match_any_sync(0xffffffffu, e);
 		int rank = __popc(same & ((1u << lane) - 1));
 		if (e >= 0) s.slots[first[e] * s.tile + mine[e] + rank] = i;
@@ -95,7 +97,8 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 	int l = threadIdx.x % 8;
 	for (int e = (block * blockDim.x + threadIdx.x) / 8; e < experts; e += blocks * blockDim.x / 8) {
 		int at = first[e], load = total[e], n_tiles = (load + s.tile - 1) / s.tile;
-		for (int t = l; t < n_tiles; t += 8) s.tiles[at + t] = make_int4(e, (at + t) * s.tile, min(s.tile, load - t * s.tile), 0);
+		int lies = s.map ? __ldcg(s.map + e) : e;
+		for (int t = l; t < n_tiles; t += 8) s.tiles[at + t] = make_int4(lies, (at + t) * s.tile, min(s.tile, load - t * s.tile), 0);
 		for (int i = load + l; i < n_tiles * s.tile; i += 8) s.slots[at * s.tile + i] = -1;
 		if (l == 0) s.loads[e] = load;
 	}

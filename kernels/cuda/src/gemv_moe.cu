@@ -31,6 +31,7 @@ struct Work {
 	const int4 *tiles;
 	const int *slots, *count;
 	int top_k, experts, over; // over: 2^16 / top_k, rounded up
+	const int *map;           // [experts]: the slot of the bank that each lies in, below 0: none; null: its own number
 
 	KR_MEMBER int token(int slot) const { return (slot * over) >> 16; }
 	KR_MEMBER Tile at(int i) const {
@@ -45,7 +46,12 @@ struct Work {
 	}
 	KR_MEMBER int expert(int slot) const {
 		int e = __ldcg(ids + slot);
-		return e < experts ? e : -1;
+		return e < experts ? where(e) : -1;
+	}
+	KR_MEMBER int where(int e) const { return map && e >= 0 ? __ldcg(map + e) : e; }
+	// Has the map come to the L2 cache while the kernel waits: it was last read a step ago.
+	KR_MEMBER void call_map() const {
+		for (int i = 32 * threadIdx.x; map && i < experts; i += 32 * blockDim.x) prefetch_l2(map + i);
 	}
 };
 
@@ -182,6 +188,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	}
 	Cut cut(p.shift, p.parts, bank.first);
 	int block = ((int)blockIdx.x << cut.shift) + cut.row, i = blockIdx.y - p.shared_rows;
+	if (blockIdx.x == 0) work.call_map();
 	pdl_wait();
 	pdl_launch();
 	Tile t = {-1, 1, 0, i};
@@ -191,14 +198,15 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		if (threadIdx.x >= 32)
 			stage_alone<ROUTED != PLAIN_BF16>(memory + ROWS, x + (long long)token * x_stride, bank.first.tiles, threadIdx.x - 32, blockDim.x - 32);
 		pick.choose_for(token, out, few, blockDim.x / 32);
-		t.expert = few.ids[rank];
+		int id = few.ids[rank];
 		if (out || pick.bias) {
 			if (threadIdx.x < 32) pick.order(few, chosen, shares);
 			__syncthreads();
-			t.expert = chosen[rank];
+			id = chosen[rank];
 			int k = threadIdx.x;
 			if (out && k < work.top_k) ids[token * work.top_k + k] = chosen[k], weights[token * work.top_k + k] = shares[k];
 		}
+		t.expert = work.where(id);
 	} else {
 		t = work.at(i);
 	}
@@ -219,10 +227,10 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 #define GATE_UP_KERNEL(name, ROUTED, SHARED)                                                                                        \
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
-	     const int *slots, const int *count, int top_k, int experts, int top_over, PLAN_ARGS, BANK_ARGS(w), MATRIX_ARGS(s),         \
-	     UNCHOSEN_ARGS, float *weights, int early) {                                                                               \
+	     const int *slots, const int *count, int top_k, int experts, int top_over, const int *map, PLAN_ARGS, BANK_ARGS(w),         \
+	     MATRIX_ARGS(s), UNCHOSEN_ARGS, float *weights, int early) {                                                               \
 		KR_SHARED(uint8_t, memory);                                                                                                \
-		const Work work = {ids, tiles, slots, count, top_k, experts, top_over};                                                      \
+		const Work work = {ids, tiles, slots, count, top_k, experts, top_over, map};                                                 \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
@@ -291,7 +299,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 	name(float *y, const bf16 *h, float *base, const bf16 *hs, const int4 *tiles, const int *slots, const int *count, PLAN_ARGS,   \
 	     BANK_ARGS(w), MATRIX_ARGS(s)) {                                                                                           \
 		KR_SHARED(uint8_t, memory);                                                                                                \
-		const Work work = {0, tiles, slots, count, 0, 0, 0};                                                                          \
+		const Work work = {0, tiles, slots, count, 0, 0, 0, 0};                                                                       \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
@@ -346,7 +354,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	int i = warp;
 	for (; i < routed; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
-		int k = parts.divide(i), e = pick.n ? (pick.bias ? chosen[k] : few.ids[k]) : work.expert(first + k);
+		int k = parts.divide(i), e = pick.n ? work.where(pick.bias ? chosen[k] : few.ids[k]) : work.expert(first + k);
 		Range units(0, 0);
 		parts.range(units.from, units.to, bank.first, i - k * parts.n);
 		if (e >= 0) {
@@ -384,10 +392,10 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 #define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \
 	name(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, const int *ids,           \
-	     const float *weights, int top_k, int experts, int parts, int over, int shared_parts, int shared_over, BANK_ARGS(w),       \
-	     MATRIX_ARGS(s), UNCHOSEN_ARGS) {                                                                                          \
+	     const float *weights, int top_k, int experts, const int *map, int parts, int over, int shared_parts, int shared_over,     \
+	     BANK_ARGS(w), MATRIX_ARGS(s), UNCHOSEN_ARGS) {                                                                            \
 		KR_SHARED(float, results);                                                                                                \
-		const Work work = {ids, 0, 0, 0, top_k, experts, 0};                                                                          \
+		const Work work = {ids, 0, 0, 0, top_k, experts, 0, map};                                                                     \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN((int)gridDim.y, experts, top_k);                                                            \
@@ -404,12 +412,12 @@ DOWN_ALL_KERNEL(kr_gemv_down_all_int4_g128_int8_g128, INT4_G128, INT8_G128)
 // [m, n] if there is one: what kr_gemv_down_all computes, to the bit.
 KR_KERNEL(256, 1)
 kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, const float *base, int n, const int *ids,
-                const float *weights, int top_k, int experts) {
+                const float *weights, int top_k, int experts, const int *map) {
 	pdl_launch();
 	pdl_wait();
 	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
 	if (column >= n) return;
-	const Work work = {ids, 0, 0, 0, top_k, experts, 0};
+	const Work work = {ids, 0, 0, 0, top_k, experts, 0, map};
 	const int AHEAD = 8; // all of most models at once; of a rank without an expert y is anything
 	float total = 0.f, rest = 0.f, before = 0.f;
 	long long at = (long long)token * out_stride + column;

@@ -168,14 +168,14 @@ KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice
 	name(unsigned *turns, float *parts, float *logits, int logits_stride, const void *x, int x_stride, int tokens,             \
 	     const void *gate, int gate_stride, int experts, int cols, int *ids, int ids_stride, float *weights, int weights_stride, \
 	     const float *bias, const int *rows, int k, int sigmoid, int groups, int top_groups, int top2, int normalize,          \
-	     float scale, int *slots, int4 *tiles, int *count, int *loads, int tile) {                                             \
+	     float scale, int *slots, int4 *tiles, int *count, int *loads, int tile, const int *map) {                             \
 		int slices = slices_of(cols);                                                                                          \
 		Sums s = sums_of(parts, slices, logits, logits_stride, tokens, experts);                                               \
 		logits_few<half>(Product{s.from, s.step, s.stride, x, gate, x_stride, tokens, gate_stride, experts, cols},             \
 		                 [&] { pdl_wait(); pdl_launch(); return x; });                                                         \
 		if (turns)                                                                                                             \
 			choose_last<8>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                        \
-			            Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, Sorted{slots, tiles, count, loads, tile}); \
+			            Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, Sorted{slots, tiles, count, loads, tile, map}); \
 	}                                                                                                                          \
 	KR_EXPORT(name)
 LOGITS_FEW(kr_logits_few_f, false)

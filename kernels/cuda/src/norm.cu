@@ -9,6 +9,9 @@ struct Sum {
 	int y_stride, base_stride, k;
 	const float *weights; // of this row
 	bool y_half, base_half;
+	// Which of the k count, if map is there: those whose ids (of this row) are of experts that lie somewhere.
+	const int *ids, *map;
+	int experts;
 };
 
 // Chunk i of base + sum of weights[j] * y[row*k + j], in that order. A weight of zero
@@ -24,6 +27,10 @@ template <int V> KR_DEV void weighted(float (&v)[V], const Sum &s, long long row
 		for (int a = 0; a < AHEAD; a++)
 			if (k + a < s.k) {
 				w[a] = s.weights[k + a];
+				if (s.map) {
+					int e = s.ids[k + a];
+					if (e < 0 || e >= s.experts || s.map[e] < 0) w[a] = 0.f;
+				}
 				fetch(y[a], row_of(s.y, row * s.k + k + a, s.y_stride, s.y_half), i, s.y_half);
 			}
 		if (k == 0) {
@@ -51,11 +58,11 @@ template <int V> KR_DEV void weighted_sum(void *out, int out_stride, const Sum &
 
 KR_KERNEL(256, 1)
 kr_weighted_sum(void *out, int out_stride, const void *y, int y_stride, const float *weights, int weights_stride, int k,
-                const void *base, int base_stride, int cols, int flags) {
+                const void *base, int base_stride, const int *ids, const int *map, int experts, int cols, int flags) {
 	pdl_launch();
 	pdl_wait();
 	Sum s = {y, base, y_stride, base_stride, k, weights + (long long)blockIdx.x * weights_stride,
-	         (flags & BF16_1) != 0, (flags & BF16_2) != 0};
+	         (flags & BF16_1) != 0, (flags & BF16_2) != 0, ids + (long long)blockIdx.x * k, map, experts};
 	if (flags & VEC) weighted_sum<8>(out, out_stride, s, cols, flags & BF16_0);
 	else weighted_sum<1>(out, out_stride, s, cols, flags & BF16_0);
 }
@@ -172,7 +179,7 @@ kr_sum_add_rms_norm(void *out, int out_stride, float *x, int x_stride, const voi
 	Norm n = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), x + (long long)blockIdx.x * x_stride, 0, w, cols, eps,
 	          (flags & BF16_0) != 0, false, false, (flags & BF16_3) != 0};
 	Sum s = {y, base, y_stride, base_stride, k, weights + (long long)blockIdx.x * weights_stride,
-	         (flags & BF16_1) != 0, (flags & BF16_2) != 0};
+	         (flags & BF16_1) != 0, (flags & BF16_2) != 0, nullptr, nullptr, 0};
 	if (flags & VEC) norm_row<8, SUM>(n, s);
 	else norm_row<1, SUM>(n, s);
 }

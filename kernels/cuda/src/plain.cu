@@ -90,10 +90,13 @@ KR_DEV int expert_of(const int *ids, int experts, long long i) {
 	return e < experts ? e : -1;
 }
 
+// The place of an expert in the bank, below 0: nowhere. Without a map it is its number.
+KR_DEV int place_of(const int *map, int e) { return map ? map[e] : e; }
+
 // h [slots, rows / 2] = silu(gate x) * up x of every slot that has an expert; w is W13
 // of expert 0, the others follow by step and scale_step bytes.
 KR_KERNEL(256, 1)
-kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int top_k, const int *ids, int experts,
+kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int top_k, const int *ids, int experts, const int *map,
                  long long step, long long scale_step,
                  const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
 	pdl_launch();
@@ -103,7 +106,7 @@ kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int 
 	if (i >= (long long)slots * width) return;
 	long long slot = i / width;
 	int f = (int)(i % width), e = expert_of(ids, experts, slot);
-	if (e < 0) return;
+	if (e < 0 || (e = place_of(map, e)) < 0) return;
 	Weight w = {values + e * step, (const bf16 *)((const uint8_t *)scales + e * scale_step), kind, rows, cols, stride, group, groups, joined};
 	long long at = slot / top_k * x_stride;
 	float u = dot(w, f, x, wide, at), v = dot(w, width + f, x, wide, at);
@@ -112,9 +115,9 @@ kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int 
 KR_EXPORT(kr_plain_gate_up)
 
 // out [slots, rows] = h [slots, cols] * transposed w of the slot's expert, zero where
-// it has none.
+// it has none; what belongs to an expert that lies nowhere stays as it is.
 KR_KERNEL(256, 1)
-kr_plain_down(void *out, int out_wide, int out_stride, const void *h, int wide, int slots, const int *ids, int experts,
+kr_plain_down(void *out, int out_wide, int out_stride, const void *h, int wide, int slots, const int *ids, int experts, const int *map,
               long long step, long long scale_step,
               const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
 	pdl_launch();
@@ -125,6 +128,7 @@ kr_plain_down(void *out, int out_wide, int out_stride, const void *h, int wide, 
 	int row = (int)(i % rows), e = expert_of(ids, experts, slot);
 	float v = 0.f;
 	if (e >= 0) {
+		if ((e = place_of(map, e)) < 0) return;
 		Weight w = {values + e * step, (const bf16 *)((const uint8_t *)scales + e * scale_step), kind, rows, cols, stride, group, groups, joined};
 		v = dot(w, row, h, wide, slot * cols);
 	}
