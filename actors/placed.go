@@ -8,6 +8,7 @@ import (
 	"krater/actors/placement"
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
+	"krater/stages"
 	"krater/stages/group"
 )
 
@@ -54,11 +55,16 @@ func (p *placed) ahead(g *group.Group, b *msg.Batch) {
 	}
 }
 
-// whole reports whether a batch's experts need nothing of the host.
-func (p *placed) whole(b *msg.Batch) bool { return p != nil && p.Whole(b.State.Total()) }
+// whole reports whether nobody has to wait in the middle of a batch's step.
+func (p *placed) whole(b *msg.Batch) bool {
+	return p != nil && p.Whole(b.State.Total(), b.Probe() != nil)
+}
 
-// halts reports whether the host takes part in the middle of a step of so many rows.
-func halts(p *placement.Placement, rows int) bool { return p != nil && !p.Whole(rows) }
+// halts reports whether the host takes part in the middle of a step, so that it has to be
+// waited for there.
+func halts(p *placement.Placement, b *stages.Batch) bool {
+	return p != nil && !p.Whole(len(b.Tokens), b.Watched)
+}
 
 // mix enqueues all of a layer's experts.
 func (p *placed) mix(s device.Stream, g *group.Group, b *msg.Batch, layer int) {
@@ -66,7 +72,7 @@ func (p *placed) mix(s device.Stream, g *group.Group, b *msg.Batch, layer int) {
 		g.Mix(s, b.State, layer, b.Probe())
 		return
 	}
-	if err := p.Mix(s, g, b.State, layer, b.Probe()); err != nil {
+	if err := p.Mix(s, g, b.State, layer, b.Letters, b.Probe()); err != nil {
 		panic(err)
 	}
 }

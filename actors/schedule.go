@@ -306,7 +306,7 @@ func (n *scheduleNode) void(id uint64) {
 // whoever gets the batch works on another stream. With one it must not: what a device has
 // in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	plan.Halts = halts(n.experts, len(plan.Tokens))
+	plan.Halts = halts(n.experts, plan)
 	err := fill(b.State, b.On(n.stream), plan)
 	if b.Stream != nil {
 		return err

@@ -14,6 +14,7 @@ type side struct {
 	settled dispatch.Settled
 	first   int32 // of its slots, among the device's
 	parts   []int // layers of the model
+	moves   bool  // experts come and go
 }
 
 // Fall is a step from a strategy that has no room to a smaller one.
@@ -92,6 +93,9 @@ func (p *Placement) start(o *Options, out *Outline) error {
 	if !p.card {
 		return nil
 	}
+	if _, ok := p.dev.(device.Mailer); ok {
+		p.letterRows = p.letters()
+	}
 	return p.look()
 }
 
@@ -112,7 +116,8 @@ func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) 
 	s.first = p.residency.Add(&bare)
 	p.sides[phase] = s
 	for i, place := range x.Start.Places {
-		if place.Slots > 0 { // its experts come and go
+		if place.Slots > 0 {
+			s.moves = true
 			if err := p.Keep(int(p.setup.Layers[i])); err != nil {
 				return err
 			}

@@ -11,13 +11,15 @@ import (
 // Model is a placed model as plain calls: what stages/direct is for a model on one
 // device. It computes one batch at a time (drive.Runner).
 type Model struct {
-	parts  *load.Parts
-	place  *Placement
-	mirror *offload.Mirror
-	state  *stages.State
-	stream device.Stream // of the device
-	host   device.Stream
-	work   []device.ExpertRows // of the host, of the layer in hand
+	parts   *load.Parts
+	place   *Placement
+	mirror  *offload.Mirror
+	letters *offload.Letters // nil: the device asks for nothing
+	state   *stages.State
+	stream  device.Stream // of the device
+	host    device.Stream
+	work    []device.ExpertRows // of the host, of the layer in hand
+	watched bool                // the step in hand has a probe
 }
 
 // NewModel makes a model of parts and where their experts are; both stay the
@@ -34,8 +36,11 @@ func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placem
 	if err != nil {
 		return nil, err
 	}
-	if m.mirror, err = p.NewMirror(); err != nil {
-		m.state.Close()
+	if m.mirror, err = p.NewMirror(); err == nil {
+		m.letters, err = p.NewLetters(1)
+	}
+	if err != nil {
+		m.Close()
 		return nil, err
 	}
 	return m, nil
@@ -44,7 +49,17 @@ func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placem
 // Close frees what the model allocated.
 func (m *Model) Close() {
 	m.state.Close()
-	m.mirror.Close()
+	if m.mirror != nil {
+		m.mirror.Close()
+	}
+	if m.letters != nil {
+		m.letters.Close()
+	}
+	for _, s := range []device.Stream{m.stream, m.host} {
+		if c, ok := s.(interface{ Close() }); ok {
+			c.Close()
+		}
+	}
 }
 
 // Limits are those the model was loaded for.
@@ -53,6 +68,8 @@ func (m *Model) Limits() stages.Limits { return m.parts.Limits }
 // Step runs one batch and calls read with the result.
 func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
 	st := m.state
+	m.watched = probe != nil
+	b.Watched, b.Halts = m.watched, !m.place.Whole(len(b.Tokens), m.watched)
 	if err := st.Fill(m.stream, b); err != nil {
 		return err
 	}
@@ -61,15 +78,34 @@ func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Stat
 	}
 	m.parts.Embed.Run(m.stream, st, probe)
 	for _, g := range m.parts.Groups {
+		if st.Repeated() {
+			break
+		}
 		if err := m.group(g, probe); err != nil {
 			return err
 		}
 	}
 	m.parts.Head.Run(m.stream, st, probe)
-	if err := m.stream.Synchronize(); err != nil || read == nil {
+	if err := m.end(); err != nil || read == nil {
 		return err
 	}
 	return read(st)
+}
+
+// end waits for the step, and answers its letters meanwhile.
+func (m *Model) end() error {
+	if m.letters == nil || !m.place.Asks(m.state.Total(), m.watched) {
+		return m.stream.Synchronize()
+	}
+	m.letters.Begin()
+	served := make(chan error, 1)
+	go func() { served <- m.letters.Serve(m.host, 0, func(int32) bool { return true }) }()
+	err := m.stream.Synchronize()
+	if ended := m.letters.End(); err == nil {
+		err = ended
+	}
+	<-served // its failure is what End said
+	return err
 }
 
 // group runs the layers of a group.
@@ -79,8 +115,8 @@ func (m *Model) group(g *group.Group, probe stages.Probe) error {
 		if !g.MoE(w.Layer) {
 			continue
 		}
-		if m.place.Whole(m.state.Total()) {
-			if err := m.place.Mix(m.stream, g, m.state, w.Layer, probe); err != nil {
+		if m.place.Whole(m.state.Total(), m.watched) {
+			if err := m.place.Mix(m.stream, g, m.state, w.Layer, m.letters, probe); err != nil {
 				return err
 			}
 			continue

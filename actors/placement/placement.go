@@ -45,15 +45,16 @@ const thresholdDefault = 300
 // stream belongs to one goroutine as ever.
 type Placement struct {
 	*offload.Experts
-	dev       device.Device
-	card      bool // dev finds experts by itself and does not wait for the host
-	threshold int
-	setup     dispatch.Setup
-	index     map[int]int // of a layer, in setup.Layers
-	sides     [dispatch.Phases]*side
-	falls     []Fall
-	seen      func(index int, work []dispatch.Rows)
-	views     [dispatch.Phases]*offload.View // of a card
+	dev        device.Device
+	card       bool // dev finds experts by itself and does not wait for the host
+	letterRows int  // of a batch that asks the host, at most; 0: none does
+	threshold  int
+	setup      dispatch.Setup
+	index      map[int]int // of a layer, in setup.Layers
+	sides      [dispatch.Phases]*side
+	falls      []Fall
+	seen       func(index int, work []dispatch.Rows)
+	views      [dispatch.Phases]*offload.View // of a card
 
 	mu        sync.Mutex // of what follows, and of the slots
 	residency *dispatch.Residency
@@ -221,25 +222,67 @@ func (p *Placement) nowhere() {
 }
 
 // Whole reports whether nobody has to learn the router's choice of a batch of so many rows
-// before the experts of a layer are enqueued: Mix does it all.
-func (p *Placement) Whole(rows int) bool {
+// before the experts of a layer are enqueued: Mix does it all. A step that is watched shows
+// experts as rows, which needs all of them on the device.
+func (p *Placement) Whole(rows int, watched bool) bool {
 	phase := p.Phase(rows)
 	start := &p.sides[phase].settled.Start
-	return p.card && start.Fixed[phase] && !start.Host[phase]
+	return p.card && start.Fixed[phase] && (!start.Host[phase] || p.Asks(rows, watched))
+}
+
+// Asks reports whether a batch of so many rows asks the host for experts by letters.
+func (p *Placement) Asks(rows int, watched bool) bool {
+	phase := p.Phase(rows)
+	start := &p.sides[phase].settled.Start
+	return p.card && start.Fixed[phase] && start.Host[phase] && !watched && rows <= p.letterRows
+}
+
+// letterRowsMost bounds letters: for more rows, copies of all of them at once are faster than
+// what operators read and write of the host's memory.
+const letterRowsMost = 512
+
+// NewLetters makes a batch's letters, which so many serve; nil where no batch asks.
+func (p *Placement) NewLetters(servers int) (*offload.Letters, error) {
+	if p.letterRows == 0 {
+		return nil, nil
+	}
+	return p.Experts.NewLetters(p.letterRows, servers)
+}
+
+// letters is how many rows a letter may have, 0: no batch asks.
+func (p *Placement) letters() int {
+	rows := 0
+	for phase := range dispatch.Phases {
+		if start := &p.sides[phase].settled.Start; start.Fixed[phase] && start.Host[phase] {
+			rows = letterRowsMost
+		}
+	}
+	if p.Phase(1) != dispatch.Prefill { // batches from the threshold on are prompts
+		rows = min(rows, p.threshold-1)
+	}
+	return min(rows, p.Rows())
 }
 
 // Mix enqueues all of a MoE layer behind Attend, with the copies it needs, for batches that
-// are Whole. It panics as Run does.
-func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer int, probe stages.Probe) error {
-	phase := p.Phase(st.Total())
+// are Whole; l is that of the batch. It panics as Run does.
+func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer int, l *offload.Letters, probe stages.Probe) error {
+	rows := st.Total()
+	phase := p.Phase(rows)
 	here := p.views[phase].Bank(layer)
-	if p.sides[phase].settled.Start.Places == nil { // nothing is ever copied
+	if !p.sides[phase].moves {
+		asks := p.Asks(rows, probe != nil)
+		if asks {
+			l.Post(s, st, here.Map)
+		}
 		g.MixOf(s, st, layer, here, probe)
+		if asks {
+			l.Take(s, st)
+		}
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.decide(layer, st.Total(), p.everyone)
+	p.decide(layer, rows, p.everyone)
 	for i := range p.decision.Waves {
 		w := &p.decision.Waves[i]
 		if err := p.load(w.Loads, &p.stats[phase]); err != nil {

@@ -122,6 +122,9 @@ func (x *Experts) Layers() []int {
 	return layers
 }
 
+// Rows is how many rows layers see at most.
+func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
+
 // Host is the host device.
 func (x *Experts) Host() Host { return x.host }
 

@@ -108,10 +108,15 @@ func sumRow(dst, y []float32, cols, from int, weights []float32) {
 		if w == 0 {
 			continue
 		}
-		row := y[(from+k)*cols : (from+k+1)*cols]
-		for i, v := range row {
-			dst[i] += w * v
-		}
+		addRow(dst, y[(from+k)*cols:(from+k+1)*cols], w)
+	}
+}
+
+// addRow is dst += w * row, of equal lengths.
+func addRow(dst, row []float32, w float32) {
+	row = row[:len(dst)]
+	for i := range dst {
+		dst[i] += w * row[i]
 	}
 }
 

@@ -1,0 +1,239 @@
+package offload
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+)
+
+// Letters are how an accelerator asks the host for experts that it has not got, layer by
+// layer, in the middle of a batch's steps: nobody has to learn the router's choice, and a step
+// that comes again stays one that the device repeats by itself.
+//
+// Whoever enqueues a layer calls Post before what the device computes of it and Take behind.
+// Whoever submits the step calls Begin first; those who serve, as many as were said, call
+// Serve meanwhile; who has waited for the step calls End.
+type Letters struct {
+	x       *Experts
+	mailer  device.Mailer
+	mail    device.Mail
+	layers  []int // of letter n
+	topK    int
+	rowType tensor.DType
+	out     device.Mat // [rows*K, H] F32, on the host: rows of experts, whoever computed them
+	desks   []*desk
+	arrived []atomic.Int32        // [letters] who have done their part
+	over    atomic.Bool           // nobody waits for answers any more
+	cause   atomic.Pointer[error] // the first failure of those who serve
+}
+
+// desk is the room of one who serves.
+type desk struct {
+	st     stages.State
+	in     device.Mat   // [rows, H] F32
+	q      device.QRows // absent where no expert is kept as integers
+	counts []int32      // [E]
+	assign []int32      // [rows*K]
+	work   []device.ExpertRows
+}
+
+// answerLimit is how long the device waits for an answer: far longer than any machine that is
+// well takes, so that one that is not ends in an error and never hangs.
+const answerLimit = 5 * time.Second
+
+// NewLetters makes letters of up to rows rows for a batch, which so many serve.
+func (x *Experts) NewLetters(rows, servers int) (*Letters, error) {
+	cfg := x.parts.Config
+	l := &Letters{x: x, layers: x.Layers(), topK: cfg.MoE.Router.TopK, rowType: device.RowType(device.LayoutOf(x.dev))}
+	var ok bool
+	if l.mailer, ok = x.dev.(device.Mailer); !ok {
+		return nil, fmt.Errorf("offload: %s asks nobody", x.dev.Name())
+	}
+	l.arrived = make([]atomic.Int32, len(l.layers))
+	err := l.room(rows, servers)
+	if err == nil {
+		l.mail, err = l.mailer.NewMail(device.MailSize{Rows: rows, Hidden: cfg.Hidden, TopK: l.topK, Limit: answerLimit})
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("offload: letters of %d rows: %w", rows, err)
+	}
+	return l, nil
+}
+
+func (l *Letters) room(rows, servers int) error {
+	cfg, host := l.x.parts.Config, l.x.host
+	var err error
+	if l.out, err = device.AllocMat(host, tensor.F32, rows*l.topK, cfg.Hidden); err != nil {
+		return err
+	}
+	for range servers {
+		d := &desk{counts: make([]int32, cfg.MoE.Experts), assign: make([]int32, rows*l.topK), work: make([]device.ExpertRows, 0, cfg.MoE.Experts)}
+		l.desks = append(l.desks, d)
+		if d.in, err = device.AllocMat(host, tensor.F32, rows, cfg.Hidden); err != nil {
+			return err
+		}
+		if group := l.x.quantGroup(); group > 0 {
+			if d.q, err = device.AllocQRows(host, rows, cfg.Hidden, group); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Close frees the memory. No step that has letters may run.
+func (l *Letters) Close() {
+	if l.mail != nil {
+		l.mail.Close()
+	}
+	for _, d := range l.desks {
+		if !d.in.Zero() {
+			d.in.Buf.Free()
+		}
+		d.q.Free()
+	}
+	if !l.out.Zero() {
+		l.out.Buf.Free()
+	}
+	*l = Letters{}
+}
+
+// Post enqueues that the host is asked for the choices of st whose experts where [1, E] has
+// below 0.
+func (l *Letters) Post(s device.Stream, st *stages.State, where device.Mat) {
+	l.mailer.Post(s, l.mail, st.Normed, st.RouterIDs, st.RouterWeights, where)
+}
+
+// Take enqueues that st.Hidden gets what the host answers to the last Post.
+func (l *Letters) Take(s device.Stream, st *stages.State) { l.mailer.Take(s, l.mail, st.Hidden) }
+
+// Begin is called before a step with letters is submitted, when the former one has ended.
+func (l *Letters) Begin() {
+	for i := range l.arrived {
+		l.arrived[i].Store(0)
+	}
+	l.cause.Store(nil)
+	l.over.Store(false)
+	l.mail.Begin()
+}
+
+// End is called when a step has ended; it answers why its results are of no use, nil if they
+// are.
+func (l *Letters) End() error {
+	l.over.Store(true)
+	if err := l.cause.Load(); err != nil {
+		return *err
+	}
+	return l.mail.Err()
+}
+
+// Serve answers the letters of a step, as one of those who do: the experts that owns says, on
+// a stream of the host. It burns its core from letter to letter, and returns behind the last
+// one or when the step has ended. What fails is the step's cause too, and does not keep the
+// device waiting.
+func (l *Letters) Serve(s device.Stream, who int, owns func(expert int32) bool) error {
+	var failure error
+	for n, layer := range l.layers {
+		letter, ok := l.mail.Await(n, l.over.Load)
+		if !ok {
+			break
+		}
+		if letter.Rows == 0 {
+			continue
+		}
+		if failure == nil {
+			failure = l.desks[who].compute(l, s, layer, &letter, owns)
+			if failure != nil {
+				l.cause.CompareAndSwap(nil, &failure)
+			}
+		}
+		if int(l.arrived[n].Add(1)) == len(l.desks) {
+			l.sum(&letter)
+			l.mail.Answer(n)
+		}
+	}
+	return failure
+}
+
+// compute does a server's part of a letter.
+func (d *desk) compute(l *Letters, s device.Stream, layer int, letter *device.Letter, owns func(int32) bool) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("experts of layer %d: %v\n%s", layer, r, debug.Stack())
+		}
+	}()
+	work := d.split(letter.IDs, owns)
+	if len(work) == 0 {
+		return nil
+	}
+	d.st.T = letter.Rows
+	d.st.Normed = d.in.RowRange(0, letter.Rows)
+	if err := tensor.Widen(d.st.Normed.F32s(), l.rowType, letter.X); err != nil {
+		return err
+	}
+	d.st.Input = stages.NewInput(d.st.Normed, d.q)
+	d.st.ExpertOut = l.out.RowRange(0, letter.Rows*l.topK)
+	d.st.RouterIDs.Cols = l.topK
+	l.x.Compute(s, &d.st, layer, work)
+	return s.Synchronize()
+}
+
+// split lists a server's rows of a letter by expert, experts and rows rising.
+func (d *desk) split(ids []int32, owns func(int32) bool) []device.ExpertRows {
+	clear(d.counts)
+	for _, e := range ids {
+		if e >= 0 {
+			d.counts[e]++
+		}
+	}
+	d.work = d.work[:0]
+	from := int32(0)
+	for e, n := range d.counts {
+		if n == 0 {
+			continue
+		}
+		if owns(int32(e)) {
+			d.work = append(d.work, device.ExpertRows{Expert: int32(e), Assign: d.assign[from : from+n : from+n]})
+		}
+		d.counts[e] = from
+		from += n
+	}
+	for a, e := range ids {
+		if e >= 0 {
+			d.assign[d.counts[e]] = int32(a)
+			d.counts[e]++
+		}
+	}
+	return d.work
+}
+
+// sum writes a letter's answer: by rank, whoever computed the rows.
+func (l *Letters) sum(letter *device.Letter) {
+	y, h := l.out.F32s(), l.out.Cols
+	for t := range letter.Rows {
+		dst := letter.Out[t*h : (t+1)*h]
+		clear(dst)
+		for k := t * l.topK; k < (t+1)*l.topK; k++ {
+			if letter.IDs[k] >= 0 {
+				addRow(dst, y[k*h:(k+1)*h], letter.Weights[k])
+			}
+		}
+	}
+}
+
+// LettersBytes is what NewLetters takes of the host.
+func (x *Experts) LettersBytes(rows, servers int) int64 {
+	cfg := x.parts.Config
+	n := int64(rows) * int64(cfg.Hidden) * (4*int64(cfg.MoE.Router.TopK) + 8) // rows of experts, letters
+	one := 4 * int64(rows) * int64(cfg.Hidden)
+	if group := x.quantGroup(); group > 0 {
+		one += int64(device.QRowsBytes(rows, cfg.Hidden, group))
+	}
+	return n + int64(servers)*one
+}
