@@ -9,14 +9,16 @@ import (
 )
 
 // Blueprint is the pipeline's topology as plain data: which layer groups there
-// are, how they are linked, how many expert pools serve them and how many
-// batches may travel at once. It holds no device, goroutine or process id;
+// are, how they are linked, how many expert pools serve them and into how many
+// micro-batches what is served is divided. It holds no device, goroutine or process id;
 // Start makes it live.
 type Blueprint struct {
 	Groups []GroupSpec
 	Pools  int // expert pools; every group's split addresses all of them
-	// Depth is the number of batches in flight: the credits of the pipeline.
-	Depth int
+	// MicroBatches is the number of parts that running sequences are divided into, each
+	// with a batch of its own in flight: while experts of one are computed elsewhere, a
+	// group works on another.
+	MicroBatches int
 }
 
 // poolsMax bounds the expert pools: more than any machine has memory nodes and
@@ -65,8 +67,8 @@ func (b *Blueprint) Check(layers int) error {
 		return errors.New("blueprint: no layer group")
 	case b.Pools < 1 || b.Pools > poolsMax:
 		return fmt.Errorf("blueprint: %d expert pools, want 1 to %d", b.Pools, poolsMax)
-	case b.Depth < 1:
-		return fmt.Errorf("blueprint: depth %d, want at least 1", b.Depth)
+	case b.MicroBatches < 1:
+		return fmt.Errorf("blueprint: %d micro-batches, want at least 1", b.MicroBatches)
 	}
 	at := 0
 	for i, g := range b.Groups {
@@ -91,6 +93,6 @@ func (b *Blueprint) String() string {
 		}
 		fmt.Fprintf(&s, " > group%d[%d..%d on rank %d, %d pools]", i, g.First, g.Last-1, g.Rank, b.Pools)
 	}
-	fmt.Fprintf(&s, " > head > sample > stream; %d in flight", b.Depth)
+	fmt.Fprintf(&s, " > head > sample > stream; micro-batches: %d", b.MicroBatches)
 	return s.String()
 }

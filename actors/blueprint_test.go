@@ -31,7 +31,7 @@ func TestCut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := (&Blueprint{Groups: groups, Pools: 1, Depth: 1}).Check(layers); err != nil {
+			if err := (&Blueprint{Groups: groups, Pools: 1, MicroBatches: 1}).Check(layers); err != nil {
 				t.Error(err)
 			}
 			for i, size := range load.Even(layers, n) {
@@ -49,17 +49,17 @@ func TestBlueprintCheck(t *testing.T) {
 		b    Blueprint
 		want string
 	}{
-		{Blueprint{Groups: whole, Pools: 1, Depth: 1}, ""},
-		{Blueprint{Groups: []GroupSpec{{0, 1, 0}, {1, 4, 1}}, Pools: 64, Depth: 3}, ""},
-		{Blueprint{Pools: 1, Depth: 1}, "no layer group"},
-		{Blueprint{Groups: whole, Depth: 1}, "0 expert pools"},
-		{Blueprint{Groups: whole, Pools: 65, Depth: 1}, "65 expert pools"},
-		{Blueprint{Groups: whole, Pools: 1}, "depth 0"},
-		{Blueprint{Groups: []GroupSpec{{1, 4, 0}}, Pools: 1, Depth: 1}, "want it to start at 0"},
-		{Blueprint{Groups: []GroupSpec{{0, 2, 0}, {3, 4, 0}}, Pools: 1, Depth: 1}, "want it to start at 2"},
-		{Blueprint{Groups: []GroupSpec{{0, 2, 0}, {2, 2, 0}}, Pools: 1, Depth: 1}, "group 1 has layers [2, 2)"},
-		{Blueprint{Groups: []GroupSpec{{0, 3, 0}}, Pools: 1, Depth: 1}, "end at layer 3 of 4"},
-		{Blueprint{Groups: []GroupSpec{{0, 5, 0}}, Pools: 1, Depth: 1}, "end at layer 5 of 4"},
+		{Blueprint{Groups: whole, Pools: 1, MicroBatches: 1}, ""},
+		{Blueprint{Groups: []GroupSpec{{0, 1, 0}, {1, 4, 1}}, Pools: 64, MicroBatches: 3}, ""},
+		{Blueprint{Pools: 1, MicroBatches: 1}, "no layer group"},
+		{Blueprint{Groups: whole, MicroBatches: 1}, "0 expert pools"},
+		{Blueprint{Groups: whole, Pools: 65, MicroBatches: 1}, "65 expert pools"},
+		{Blueprint{Groups: whole, Pools: 1}, "0 micro-batches"},
+		{Blueprint{Groups: []GroupSpec{{1, 4, 0}}, Pools: 1, MicroBatches: 1}, "want it to start at 0"},
+		{Blueprint{Groups: []GroupSpec{{0, 2, 0}, {3, 4, 0}}, Pools: 1, MicroBatches: 1}, "want it to start at 2"},
+		{Blueprint{Groups: []GroupSpec{{0, 2, 0}, {2, 2, 0}}, Pools: 1, MicroBatches: 1}, "group 1 has layers [2, 2)"},
+		{Blueprint{Groups: []GroupSpec{{0, 3, 0}}, Pools: 1, MicroBatches: 1}, "end at layer 3 of 4"},
+		{Blueprint{Groups: []GroupSpec{{0, 5, 0}}, Pools: 1, MicroBatches: 1}, "end at layer 5 of 4"},
 	} {
 		err := c.b.Check(4)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -69,8 +69,8 @@ func TestBlueprintCheck(t *testing.T) {
 }
 
 func TestBlueprintString(t *testing.T) {
-	b := Blueprint{Groups: []GroupSpec{{0, 1, 0}, {1, 4, 1}}, Pools: 2, Depth: 3}
-	const want = "schedule > embed > group0[0..0 on rank 0, 2 pools] > link[direct] > group1[1..3 on rank 1, 2 pools] > head > sample > stream; 3 in flight"
+	b := Blueprint{Groups: []GroupSpec{{0, 1, 0}, {1, 4, 1}}, Pools: 2, MicroBatches: 3}
+	const want = "schedule > embed > group0[0..0 on rank 0, 2 pools] > link[direct] > group1[1..3 on rank 1, 2 pools] > head > sample > stream; micro-batches: 3"
 	if got := b.String(); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -88,7 +88,7 @@ func TestStartRefuses(t *testing.T) {
 		"another cut":     func(o *Options) { o.Blueprint.Groups = []GroupSpec{{0, 1, 0}, {1, 3, 0}} },
 		"three groups":    func(o *Options) { o.Blueprint.Groups = []GroupSpec{{0, 1, 0}, {1, 2, 0}, {2, 3, 0}} },
 		"no pool":         func(o *Options) { o.Blueprint.Pools = 0 },
-		"depth":           func(o *Options) { o.Blueprint.Depth = 65 },
+		"micro-batches":   func(o *Options) { o.Blueprint.MicroBatches = 65 },
 		"no prefill rows": func(o *Options) { o.Scheduler.PrefillChunk = 0 },
 	} {
 		opt := good

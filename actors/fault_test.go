@@ -56,11 +56,11 @@ func settle(t *testing.T, r *rig, free *atomic.Int64) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {
 		r.Step(&stages.Batch{}, nil, nil)
-		if free.Load() == int64(r.opt.Blueprint.Depth) {
+		if free.Load() == int64(r.opt.Blueprint.MicroBatches) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d of %d batches are free", free.Load(), r.opt.Blueprint.Depth)
+			t.Fatalf("%d of %d batches are free", free.Load(), r.opt.Blueprint.MicroBatches)
 		}
 	}
 }

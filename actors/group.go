@@ -116,7 +116,12 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 // the state when the next batch has it. A broken device says so to whoever asks next.
 func (n *groupNode) drain(b *msg.Batch) {
 	n.placed.drain()
-	_ = b.On(n.stream).Synchronize()
+	s := b.On(n.stream)
+	if b.Asks {
+		_ = b.Letters.Dismiss(s.Synchronize)
+		return
+	}
+	_ = s.Synchronize()
 }
 
 // forget strikes b off the batches that wait; false if it was not there.

@@ -69,9 +69,9 @@ func newLibrary(p *Pipeline) *library {
 	)}
 	h.root = h.system.Root.Copy().WithGuardian(newSupervisor(p))
 	bp := p.opt.Blueprint
-	// One that runs ahead has a batch more in flight, which must not wait for a worker that
-	// waits for the device.
-	h.crew = newCrew(p.opt.Scheduler.Depth, 3+2*len(bp.Groups), &h.wg)
+	// One that runs ahead has more batches in flight, which must not wait for workers that
+	// wait for the device.
+	h.crew = newCrew(p.opt.Scheduler.Depth(), 3+2*len(bp.Groups), &h.wg)
 	h.timer = time.AfterFunc(time.Hour, func() { h.send(p.routes.schedule, &msg.Tick{}) })
 	h.timer.Stop()
 	return h

@@ -32,8 +32,8 @@ func TestAheadHasWorkers(t *testing.T) {
 		}
 		h := newLibrary(p)
 		p.host = h
-		batches := p.opt.Scheduler.Depth
-		if want := opt.Blueprint.Depth; ahead && batches != want+1 || !ahead && batches != want {
+		batches := p.opt.Scheduler.Depth()
+		if want := opt.Blueprint.MicroBatches; ahead && batches != 2*want || !ahead && batches != want {
 			t.Fatalf("ahead %v: %d batches in flight, %d without", ahead, batches, want)
 		}
 		busy, free := make(chan struct{}), make(chan struct{})

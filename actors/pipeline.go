@@ -18,6 +18,7 @@ import (
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
+	"krater/scheduler/dispatch"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/load"
@@ -27,7 +28,7 @@ import (
 // Options of a pipeline.
 type Options struct {
 	Blueprint Blueprint
-	Scheduler scheduler.Config // Blocks, BlockTokens, MaxSeqs, MaxBatchTokens and Depth are taken from the parts and the blueprint
+	Scheduler scheduler.Config // Blocks, BlockTokens, MaxSeqs, MaxBatchTokens, Lanes and PrefillBatches are taken from the parts, the blueprint and the placement
 	Log       zerolog.Logger
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
@@ -71,6 +72,7 @@ type Pipeline struct {
 	states    []*stages.State
 	streams   []device.Stream // of nodes and batches
 	mirrors   []*offload.Mirror
+	letters   []*offload.Letters
 	seats     []seat // of the pools
 	linkBytes atomic.Uint64
 
@@ -121,9 +123,11 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	lim := parts.Limits
 	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
 	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
-	opt.Scheduler.Depth = opt.Blueprint.Depth
-	if opt.Scheduler.Ahead {
-		opt.Scheduler.Depth++
+	opt.Scheduler.Lanes, opt.Scheduler.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
+	if p := opt.Placement; p != nil && !p.Leaves(dispatch.Prefill) {
+		// The device alone computes prompts: what it copies for one batch of them it would
+		// copy for each.
+		opt.Scheduler.PrefillBatches = 1
 	}
 	if part := opt.Partition; part.Pools != 0 {
 		if err := part.Check(parts.Config.MoE.Experts); err != nil {
@@ -148,28 +152,34 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 // possible; nobody sends before all addresses are known.
 func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	lim, bp := p.parts.Limits, p.opt.Blueprint
-	batches := make([]*msg.Batch, p.opt.Scheduler.Depth)
+	batches := make([]*msg.Batch, p.opt.Scheduler.Depth())
 	for i := range batches {
 		st, err := stages.NewState(dev, p.parts.Config, lim)
 		if err != nil {
-			return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
+			return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 		}
 		p.states = append(p.states, st)
 		batches[i] = msg.NewBatch(st, bp.Pools)
 		if device.LayoutOf(dev) != nil {
 			if batches[i].Stream, err = dev.NewStream(); err != nil {
-				return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
+				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 			}
 			p.streams = append(p.streams, batches[i].Stream)
 			if err := reserve(dev, batches[i].Stream, p.parts); err != nil {
-				return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
+				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 			}
 		}
 		if p.opt.Placement != nil {
 			if batches[i].Mirror, err = p.opt.Placement.NewMirror(); err != nil {
-				return fmt.Errorf("batch %d of %d: %w", i+1, bp.Depth, err)
+				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 			}
 			p.mirrors = append(p.mirrors, batches[i].Mirror)
+			if batches[i].Letters, err = p.opt.Placement.NewLetters(bp.Pools); err != nil {
+				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
+			}
+			if l := batches[i].Letters; l != nil {
+				p.letters = append(p.letters, l)
+			}
 		}
 	}
 	var streams []device.Stream
@@ -205,14 +215,14 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{} })
 	headStream := next()
 	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream} })
-	for i, where := range p.seats {
-		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, ownGoroutine, func() node {
-			return &poolNode{groups: p.parts.Groups, seat: where, place: p.opt.Placement}
-		}))
-	}
 	partition := p.opt.Partition
 	if partition.Pools == 0 {
 		partition = Partition(pools, p.parts.Config.MoE.Experts, bp.Pools)
+	}
+	for i, where := range p.seats {
+		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, ownGoroutine, func() node {
+			return &poolNode{index: i, groups: p.parts.Groups, seat: where, place: p.opt.Placement, owner: partition.Owner}
+		}))
 	}
 	for i, g := range p.parts.Groups {
 		r.merges = append(r.merges, p.actor(fmt.Sprintf("merge%d", i), trace.Merge, ownGoroutine, func() node { return newMergeNode() }))
@@ -238,7 +248,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 }
 
 // Ahead reports whether a pipeline on dev runs a step ahead of what it knows: where the
-// device chooses tokens and runs steps in order. It has one more batch in flight then.
+// device chooses tokens and runs steps in order. It has twice as many batches in flight then.
 func Ahead(dev device.Device) bool {
 	l := device.LayoutOf(dev)
 	return l != nil && l.DrawWords() > 0
@@ -419,6 +429,9 @@ func (p *Pipeline) halt() error {
 	}
 	for _, m := range p.mirrors {
 		m.Close()
+	}
+	for _, l := range p.letters {
+		l.Close()
 	}
 	closeSeats(p.seats)
 	return nil

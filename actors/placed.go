@@ -66,6 +66,12 @@ func halts(p *placement.Placement, b *stages.Batch) bool {
 	return p != nil && !p.Whole(len(b.Tokens), b.Watched)
 }
 
+// asks reports whether the device asks the host in the middle of a step, which goes on by
+// itself all the same.
+func asks(p *placement.Placement, b *stages.Batch) bool {
+	return p != nil && p.Asks(len(b.Tokens), b.Watched)
+}
+
 // mix enqueues all of a layer's experts.
 func (p *placed) mix(s device.Stream, g *group.Group, b *msg.Batch, layer int) {
 	if p == nil {

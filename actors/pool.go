@@ -5,6 +5,7 @@ import (
 
 	"krater/actors/msg"
 	"krater/actors/placement"
+	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/stages"
 	"krater/stages/expert"
@@ -97,13 +98,44 @@ func Partition(dev device.Device, experts, pools int) expert.Partition {
 // that it owns are its to run; it writes disjoint rows of the batch's expert
 // output, on a stream of its own, which may be that of a node.
 type poolNode struct {
+	index  int
 	groups []*group.Group
 	seat   seat
 	place  *placement.Placement // nil: the experts are where their groups are
+	owner  []int32              // [E] the pools of experts
 }
 
 func (n *poolNode) receive(c *turn, m any) {
-	p := m.(*msg.Part)
+	switch m := m.(type) {
+	case *msg.Serve:
+		n.serve(c, m)
+	case *msg.Part:
+		n.compute(c, m)
+	}
+}
+
+// serve answers what a device asks in the middle of a step, for the pool's experts.
+func (n *poolNode) serve(c *turn, m *msg.Serve) {
+	b := m.Batch
+	owns := func(e int32) bool { return int(n.owner[e]) == n.index }
+	begun := int64(0)
+	tell := func(layer, rows int, done bool) {
+		if !done {
+			begun = trace.Now()
+			return
+		}
+		e := *c.event
+		e.Layer, e.Rows, e.Enqueued, e.Started, e.Ended = int16(layer), uint32(rows), 0, begun, trace.Now()
+		c.ring.Record(&e)
+	}
+	if err := b.Letters.Serve(n.seat.stream, n.index, owns, tell); err != nil {
+		panic(err) // the step is lost, whoever waits for it knows
+	}
+	c.event.Kind = trace.Control // its letters are the work
+}
+
+// compute runs the pool's part of a layer.
+func (n *poolNode) compute(c *turn, p *msg.Part) {
 	w := p.Work
 	// A kernel's panic becomes the part's cause, so that the merge is never left
 	// waiting; then it goes on to the supervisor.

@@ -80,7 +80,7 @@ func (l *loaded) options(t testing.TB, o setup) Options {
 		t.Fatal(err)
 	}
 	return Options{
-		Blueprint: Blueprint{Groups: groups, Pools: o.pools, Depth: o.depth},
+		Blueprint: Blueprint{Groups: groups, Pools: o.pools, MicroBatches: o.depth},
 		Scheduler: scheduler.Config{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue},
 		Log:       o.log, InlineBelow: o.inline, wrap: o.wrap, HeatSample: 1,
 	}

@@ -10,8 +10,13 @@ type sampleNode struct{}
 func (sampleNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
 	if b.Stream != nil { // the step has been enqueued as a whole and now has to end
-		if err := b.Stream.Synchronize(); err != nil {
+		late, err := end(b)
+		if err != nil {
 			panic(err)
+		}
+		if late != nil {
+			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: late})
+			return
 		}
 	}
 	switch {
@@ -28,6 +33,20 @@ func (sampleNode) receive(c *turn, m any) {
 		}
 	}
 	c.send(c.routes.schedule, b)
+}
+
+// end waits for a step. unanswered is why the host did not give the device what it asked
+// for: the device is well, the step is lost.
+func end(b *msg.Batch) (unanswered, err error) {
+	switch {
+	case !b.Asks:
+		return nil, b.Stream.Synchronize()
+	case !b.Asked: // the batch was given up on its way, and nobody serves it
+		return nil, b.Letters.Dismiss(b.Stream.Synchronize)
+	}
+	b.Asked = false
+	err = b.Stream.Synchronize()
+	return b.Letters.End(), err
 }
 
 func readRaw(b *msg.Batch) error {

@@ -144,10 +144,7 @@ func (n *scheduleNode) pump(now int64) {
 			n.fillRaw()
 			continue
 		}
-		if !n.chain() {
-			n.core.Tick(now)
-			break
-		}
+		n.hold()
 		d, ok := n.core.Next(now)
 		n.effects()
 		if !ok {
@@ -197,7 +194,7 @@ func (n *scheduleNode) effects() {
 func (n *scheduleNode) fill(d scheduler.Batch) {
 	f := n.take()
 	b := f.batch
-	b.ID, b.Epoch, b.Rows = d.ID, d.Epoch, b.Rows[:0]
+	b.ID, b.Lane, b.Epoch, b.Rows = d.ID, d.Lane, d.Epoch, b.Rows[:0]
 	f.core, f.live = d, len(d.Spans)
 	n.plan.Tokens, n.plan.Spans, n.plan.Take, n.plan.From = n.plan.Tokens[:0], n.plan.Spans[:0], n.plan.Take[:0], nil
 	if d.After != 0 {
@@ -266,27 +263,32 @@ func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
 	return row.Sampler.DrawAt(len(r.tokens) - r.submit.Request.PromptLen + ahead)
 }
 
-// chain reports whether a batch may be made now: one ahead of a batch in flight takes
+// hold tells the core which batches in flight none may be ahead of: that would take
 // tokens that the device has to choose, there and here.
-func (n *scheduleNode) chain() bool {
+func (n *scheduleNode) hold() {
 	if !n.ahead {
-		return true
+		return
 	}
 	for _, f := range n.flight {
-		if f.where != away || f.core.ID == 0 || f.core.After != 0 {
+		if f.where == away && f.core.ID != 0 {
+			n.core.Hold(f.core.ID, !n.chains(f))
+		}
+	}
+}
+
+// chains reports whether the device chooses all tokens of a batch, and can choose those
+// after them.
+func (n *scheduleNode) chains(f *flight) bool {
+	if !f.drawn {
+		return false
+	}
+	for i := range f.batch.Rows {
+		row := &f.batch.Rows[i]
+		if r := n.live[row.Seq]; r == nil || r.ended {
 			continue
 		}
-		if !f.drawn {
+		if _, ok := n.draw(row, 1); !ok {
 			return false
-		}
-		for i := range f.batch.Rows {
-			row := &f.batch.Rows[i]
-			if r := n.live[row.Seq]; r == nil || r.ended {
-				continue
-			}
-			if _, ok := n.draw(row, 1); !ok {
-				return false
-			}
 		}
 	}
 	return true
@@ -306,7 +308,7 @@ func (n *scheduleNode) void(id uint64) {
 // whoever gets the batch works on another stream. With one it must not: what a device has
 // in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	plan.Halts = halts(n.experts, plan)
+	plan.Halts, b.Asks = halts(n.experts, plan), asks(n.experts, plan)
 	err := fill(b.State, b.On(n.stream), plan)
 	if b.Stream != nil {
 		return err
@@ -369,7 +371,7 @@ func (n *scheduleNode) fillRaw() {
 	n.rawLast++
 	n.raw = true
 	b := f.batch
-	b.ID, b.Raw, b.Rows = rawIDs+n.rawLast, raw, b.Rows[:0]
+	b.ID, b.Lane, b.Raw, b.Rows = rawIDs+n.rawLast, 0, raw, b.Rows[:0]
 	if err := n.place(b, raw.Batch); err != nil {
 		n.lose(f, err)
 		n.give(f)

@@ -145,7 +145,7 @@ func (d *director) run(words []string) {
 // config makes the node: prompts in chunks of 4 rows, 2 beside other answers.
 func (d *director) config(groups, depth, seqs int) {
 	core, err := scheduler.New(scheduler.Config{BlockTokens: 8, Blocks: 8 * seqs, MaxBatchTokens: 16, MaxSeqs: seqs,
-		PrefillChunk: 4, PrefillShare: 2, MaxQueue: 2, Depth: depth})
+		PrefillChunk: 4, PrefillShare: 2, MaxQueue: 2, Lanes: depth, PrefillBatches: depth})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -1,39 +1,84 @@
 package scheduler
 
-// takeAhead makes the batch ahead of the only one in flight: the next row of
-// every stream in it, whose token the device will choose there. A prompt's end
-// is such a row like any other: left out, its stream would come back idle and
-// break the chain for a step.
-//
-// Whatever else can be done goes first, and an idle sequence or a request that
-// could be admitted waits for the batch in flight to return, to be in one batch
-// with its streams. So does the rest of a prompt that is in flight itself: a step
-// ahead would go by without a row of it.
-func (c *Core) takeAhead(f *flight) {
-	before := c.only()
-	if before == nil || c.decoding.len() > 0 || c.filling.len() > 0 || c.admissible() {
-		return
+// further makes a batch ahead of another, for the first lane where that can be.
+func (c *Core) further() *flight {
+	for lane := range c.cfg.Lanes {
+		before := c.first(lane)
+		if before == nil || c.aheadOf(before.id) != nil || !c.chains(before) {
+			continue
+		}
+		f := c.record(0)
+		f.lane = lane
+		c.takeAhead(f, before)
+		if len(f.spans) > 0 {
+			c.stats.Ahead++
+			return f
+		}
+	}
+	return nil
+}
+
+// Hold says whether the batches that go ahead of one in flight have to wait for its
+// return: the device cannot choose all its tokens, or not those after them. Other lanes
+// go on. A batch that is not in flight is left alone.
+func (c *Core) Hold(id uint64, held bool) {
+	if f := c.flight(id); f != nil {
+		f.held = held
+	}
+}
+
+// chains tells whether nothing has to wait for the return of a lane's only batch: an
+// idle stream of the lane, or one that was passed by too often elsewhere; the rest of
+// a prompt, or a request that could be admitted, if this lane is the first that can
+// take it along; a prompt that is in flight itself, since a step ahead would go by
+// without a row of it.
+func (c *Core) chains(before *flight) bool {
+	if before.held {
+		return false
+	}
+	for _, s := range c.decoding.all() {
+		if s.lane == before.lane || c.overdue(s) {
+			return false
+		}
+	}
+	if (c.filling.len() > 0 || c.admissible()) && c.fillsNext(before.lane) {
+		return false
 	}
 	for i, s := range before.seqs {
 		if s.ended == None && (s.anew || !before.spans[i].Last) {
-			return
+			return false
 		}
 	}
+	return true
+}
+
+// takeAhead gives the next row to every stream of the batch before, whose token the
+// device will choose there. A prompt's end is such a row like any other: left out,
+// its stream would come back idle and break the chain for a step. That is what
+// happens to the last ones where the lane has more than its share: another takes them.
+func (c *Core) takeAhead(f, before *flight) {
+	rows := 0
+	for i, s := range before.seqs {
+		if before.spans[i].Last && s.goesOn() {
+			rows++
+		}
+	}
+	rows = min(rows, c.most(f.lane, rows+c.beside(f.lane)))
 	from := 0
 	for i, s := range before.seqs {
 		if !before.spans[i].Last {
 			continue
 		}
-		if s.ended == None && s.generated()+1 < s.req.MaxNew {
+		if s.goesOn() && len(f.seqs) < rows {
 			c.putAhead(f, s, from)
 			f.after = before.id
 		}
 		from++
 	}
-	if f.after != 0 {
-		c.stats.Ahead++
-	}
 }
+
+// goesOn tells whether a sequence whose next token is being chosen has one after it.
+func (s *seq) goesOn() bool { return s.ended == None && s.generated()+1 < s.req.MaxNew }
 
 // putAhead adds the row of the token that s will get from row from of the
 // Wanted ones of the batch before.
@@ -48,33 +93,6 @@ func (c *Core) putAhead(f *flight, s *seq, from int) {
 	f.decode++
 	f.wanted++
 	s.flying++
-}
-
-// only is the single batch in flight, nil if there are none or several. So it is
-// never one that is ahead of another.
-func (c *Core) only() *flight {
-	var f *flight
-	for i := range c.flights {
-		switch {
-		case c.flights[i].id == 0:
-		case f != nil:
-			return nil
-		default:
-			f = &c.flights[i]
-		}
-	}
-	return f
-}
-
-// ordinary is the number of batches in flight that are not ahead of another.
-func (c *Core) ordinary() int {
-	n := 0
-	for i := range c.flights {
-		if f := &c.flights[i]; f.id != 0 && f.after == 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // aheadOf is the batch in flight that is ahead of this one, or nil.

@@ -3,14 +3,13 @@ package scheduler
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 )
 
 // further is roomy with a place for a batch ahead.
 func further() Config {
 	cfg := roomy
-	cfg.Depth, cfg.Ahead = 2, true
+	cfg.Ahead = true
 	return cfg
 }
 
@@ -194,15 +193,6 @@ func TestAheadLateReader(t *testing.T) {
 	}
 }
 
-// TestAheadDepth: a batch ahead needs a place beside another.
-func TestAheadDepth(t *testing.T) {
-	cfg := further()
-	cfg.Depth = 1
-	if _, err := New(cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "Depth is 1, wants 2") {
-		t.Fatalf("New = %v", err)
-	}
-}
-
 // TestAheadAllocatesNothing: neither the steady state nor requests that come and
 // go beside it.
 func TestAheadAllocatesNothing(t *testing.T) {
@@ -231,25 +221,30 @@ func TestAheadAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestAheadPassedBy: with two ordinary places, a stream that one batch passed by
-// is in the next, though the even share has shrunk below it meanwhile.
-func TestAheadPassedBy(t *testing.T) {
-	cfg := further()
-	cfg.Depth = 3
-	c := newCore(t, cfg)
+// TestHold: nothing goes ahead of a batch that is held, in its lane.
+func TestHold(t *testing.T) {
+	c := newCore(t, divided(2, true))
 	s := &stepper{core: c}
-	for id := range uint64(5) {
-		mustAdd(t, c, Request{ID: id, PromptLen: 1, MaxNew: 9})
+	mustAdd(t, c, Request{ID: 1, PromptLen: 3, MaxNew: 9}, Request{ID: 2, PromptLen: 3, MaxNew: 9})
+	one, two := mustNext(t, c), mustNext(t, c)
+	c.Hold(one.ID, true)
+	c.Hold(99, true)
+	if b := mustNext(t, c); b.After != two.ID {
+		t.Fatalf("ahead of %d, want %d", b.After, two.ID)
 	}
-	for _, b := range []Batch{mustNext(t, c), mustNext(t, c)} {
-		if err := s.done(b); err != nil {
-			t.Fatal(err)
-		}
+	if b, ok := c.Next(0); ok {
+		t.Fatalf("ahead of a held batch: %+v", b)
 	}
-	for _, sp := range mustNext(t, c).Spans {
-		c.Cancel(sp.ID, Cancelled)
+	if err := s.done(one); err != nil {
+		t.Fatal(err)
 	}
-	if b := mustNext(t, c); c.Stats().Decoding != 2 || b.Rows != 2 {
-		t.Fatalf("%d rows for %d streams", b.Rows, c.Stats().Decoding)
+	b := mustNext(t, c)
+	if b.Lane != one.Lane || b.After != 0 {
+		t.Fatalf("then %+v", b)
+	}
+	c.Hold(b.ID, true)
+	c.Hold(b.ID, false)
+	if a := mustNext(t, c); a.After != b.ID {
+		t.Fatalf("ahead of %d, want %d", a.After, b.ID)
 	}
 }

@@ -29,7 +29,8 @@ type Span struct {
 // abandoned batch sees no change either.
 type Batch struct {
 	ID     uint64 // rises by one from 1
-	After  uint64 // the batch in flight that this one is ahead of; 0: none
+	Lane   int    // of the micro-batches, which one: below Config.Lanes
+	After  uint64 // the batch in flight, of the same lane, that this one is ahead of; 0: none
 	Epoch  uint32 // rises with every Restart; a message of an older epoch is dropped
 	Rows   int    // sum of Len
 	Decode int    // rows of decode spans
@@ -40,7 +41,9 @@ type Batch struct {
 // flight is the core's record of a batch in flight; id 0 means free.
 type flight struct {
 	id     uint64
+	lane   int
 	after  uint64 // the batch in flight before it, or 0
+	held   bool   // see Hold
 	rows   int
 	decode int
 	wanted int
@@ -49,25 +52,18 @@ type flight struct {
 }
 
 // Next makes the next batch, if there is work and a place in flight; with
-// Config.Ahead, where there is no other work, one ahead of the only batch in
-// flight. It ends
-// expired requests first and admits waiting ones as far as slots, blocks and
+// Config.Ahead, where there is no other work, one ahead of a lane's only batch. It
+// ends expired requests first and admits waiting ones as far as slots, blocks and
 // prefill budget reach; so carry out Effects before sending the batch. The
 // driver calls it until it returns false.
 func (c *Core) Next(now int64) (Batch, bool) {
 	c.Tick(now)
-	f := c.record(0)
+	c.level()
+	f := c.ordinary()
+	if f == nil && c.cfg.Ahead {
+		f = c.further()
+	}
 	if f == nil {
-		return Batch{}, false
-	}
-	if !c.cfg.Ahead || c.ordinary() < c.cfg.places() {
-		c.takeDecode(f)
-		c.takePrefill(f)
-	}
-	if c.cfg.Ahead && len(f.spans) == 0 {
-		c.takeAhead(f)
-	}
-	if len(f.spans) == 0 {
 		return Batch{}, false
 	}
 	c.batches++
@@ -75,7 +71,7 @@ func (c *Core) Next(now int64) (Batch, bool) {
 	c.stats.Batches++
 	c.stats.DecodeRows += uint64(f.decode)
 	c.stats.PrefillRows += uint64(f.rows - f.decode)
-	return Batch{ID: f.id, After: f.after, Epoch: c.epoch, Rows: f.rows, Decode: f.decode, Wanted: f.wanted, Spans: f.spans}, true
+	return Batch{ID: f.id, Lane: f.lane, After: f.after, Epoch: c.epoch, Rows: f.rows, Decode: f.decode, Wanted: f.wanted, Spans: f.spans}, true
 }
 
 // record finds the record of a batch, or with id 0 a free one.
@@ -88,36 +84,75 @@ func (c *Core) record(id uint64) *flight {
 	return nil
 }
 
-// share is an even part of n for one of the batches in flight.
-func (c *Core) share(n int) int {
-	places := c.cfg.places()
-	return (n + places - 1) / places
+// ordinary makes a batch for a lane that has none in flight: that of the stream that has
+// waited longest, else the first for which there is something to do.
+func (c *Core) ordinary() *flight {
+	for _, s := range c.decoding.all() {
+		if f := c.fresh(s.lane); f != nil {
+			return f
+		}
+	}
+	for lane := range c.cfg.Lanes {
+		if f := c.fresh(lane); f != nil {
+			return f
+		}
+	}
+	return nil
 }
 
-// takeDecode gives a row to the streams that wait longest: an even share of all,
-// and every one that all but one of as many batches as there are places have
-// passed by, so a stream's row is in one of the next Depth batches whoever comes
-// and goes. MaxBatchTokens >= MaxSeqs, so the budget holds them all. A batch
-// ahead passes nobody by: none is made while a stream is idle.
-func (c *Core) takeDecode(f *flight) {
-	share := c.share(c.count[decoding])
-	for c.decoding.len() > 0 {
-		passed := c.batches - c.decoding.front().since
-		if len(f.seqs) >= share && passed < uint64(c.cfg.places()-1) {
-			break
-		}
-		c.put(f, c.decoding.pop(), 1)
+// fresh makes a batch for a lane, nil where it has one in flight or there is no work.
+func (c *Core) fresh(lane int) *flight {
+	if c.first(lane) != nil {
+		return nil
 	}
+	f := c.record(0)
+	f.lane = lane
+	c.takeDecode(f)
+	c.takePrefill(f)
+	if len(f.spans) == 0 {
+		return nil
+	}
+	return f
+}
+
+// first is the batch of a lane that is in flight and not ahead of another, nil for none.
+func (c *Core) first(lane int) *flight {
+	for i := range c.flights {
+		if f := &c.flights[i]; f.id != 0 && f.lane == lane && f.after == 0 {
+			return f
+		}
+	}
+	return nil
+}
+
+// share is an even part of n, rounded up.
+func share(n, parts int) int { return (n + parts - 1) / parts }
+
+// takeDecode gives a row to the lane's streams, and to those of others that have been
+// passed by too often: they change to this lane. MaxBatchTokens >= MaxSeqs, so the
+// budget holds them all.
+func (c *Core) takeDecode(f *flight) {
+	c.decoding.take(func(s *seq) bool {
+		if s.lane != f.lane && !c.overdue(s) {
+			return false
+		}
+		c.move(s, f.lane)
+		c.put(f, s, 1)
+		return true
+	})
 }
 
 // takePrefill spends what is left of the budget on chunks of prompts, oldest
 // first, admitting from the queue where it is its head's turn.
 func (c *Core) takePrefill(f *flight) {
+	if !c.fills(f.lane) {
+		return
+	}
 	room := c.cfg.MaxBatchTokens - f.rows
 	if c.count[decoding] > 0 {
 		room = min(room, c.cfg.PrefillShare)
 	}
-	quota := c.share(c.count[filling] + min(c.waiting.len(), len(c.slots)))
+	quota := share(c.count[filling]+min(c.waiting.len(), len(c.slots)), c.cfg.PrefillBatches)
 	for blocked := false; room > 0 && quota > 0; quota-- {
 		var s *seq
 		for s == nil {
@@ -175,6 +210,7 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	}
 	if sp.Last {
 		f.wanted++
+		c.join(s, f.lane)
 	}
 	s.flying++
 	f.spans = append(f.spans, sp)

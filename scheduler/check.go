@@ -1,11 +1,14 @@
 package scheduler
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Check verifies the core's books and names the first contradiction. It costs
 // time in the number of sequences and blocks; tests call it after every step.
 func (c *Core) Check() error {
-	a := &audit{core: c, block: map[int32]uint64{}, slot: map[int]uint64{}, flights: map[*seq]int{}}
+	a := &audit{core: c, block: map[int32]uint64{}, slot: map[int]uint64{}, flights: map[*seq]int{}, rows: make([]int, c.cfg.Lanes), last: map[*seq]bool{}}
 	a.list("waiting", &c.waiting, waiting)
 	a.list("filling", &c.filling, filling)
 	a.list("decoding", &c.decoding, decoding)
@@ -27,6 +30,8 @@ type audit struct {
 	block   map[int32]uint64 // holder of a block
 	slot    map[int]uint64   // holder of a slot
 	flights map[*seq]int     // batches it is in
+	rows    []int            // of each lane
+	last    map[*seq]bool    // it is in a batch that chooses its token
 }
 
 func (a *audit) want(ok bool, format string, args ...any) {
@@ -58,7 +63,9 @@ func (a *audit) flight(f *flight) {
 		rows += sp.Len
 		if sp.Last {
 			wanted++
+			a.last[s] = true
 		}
+		a.want(!sp.Last || !s.stream || s.lane == f.lane, "batch %d of lane %d has a row of lane %d", f.id, f.lane, s.lane)
 		if f.after == 0 { // else it is in the batch before, too
 			a.seq(s)
 		}
@@ -86,7 +93,7 @@ func (a *audit) ahead(f *flight) {
 		return
 	}
 	before := a.core.flight(f.after)
-	if a.want(before != nil && before.after == 0 && before.id < f.id, "batch %d is ahead of %d", f.id, f.after); a.err != nil {
+	if a.want(before != nil && before.after == 0 && before.id < f.id && before.lane == f.lane, "batch %d is ahead of %d", f.id, f.after); a.err != nil {
 		return
 	}
 	var wanted []uint64
@@ -108,6 +115,9 @@ func (a *audit) seq(s *seq) {
 	if s.ended == None {
 		a.count[s.phase]++
 		a.want(s.req.Deadline == 0 || s.req.Deadline >= c.wake, "request %d: its deadline is before the next", id)
+	}
+	if s.stream {
+		a.rows[s.lane]++
 	}
 	a.want(c.byID[id] == s, "request %d is not known by its id", id)
 	if s.phase == waiting {
@@ -134,18 +144,36 @@ func (a *audit) totals() {
 	a.want(a.count == c.count, "phases count %v, say %v", a.count, c.count)
 	for _, s := range c.byID {
 		a.want(s.flying == a.flights[s], "request %d is in %d batches, says %d", s.req.ID, a.flights[s], s.flying)
+		stream := s.ended == None && (a.last[s] || s.flying == 0 && s.phase == decoding)
+		a.want(s.stream == stream, "request %d is a row of a lane: %v, says %v", s.req.ID, stream, s.stream)
 	}
-	after := 0
-	for i := range c.flights {
-		if c.flights[i].after != 0 {
-			after++
-		}
-	}
-	a.want(after <= 1 && c.ordinary() <= c.cfg.places(), "%d batches in flight and %d ahead, of %d", c.ordinary(), after, c.cfg.Depth)
+	a.want(slices.Equal(a.rows, c.rows), "lanes have %v rows, say %v", a.rows, c.rows)
+	a.lanes()
 	a.want(len(a.block) == c.blocks.Used(), "%d blocks held, %d used", len(a.block), c.blocks.Used())
 	a.want(len(a.slot)+len(c.slots) == c.cfg.MaxSeqs, "%d slots held, %d free of %d", len(a.slot), len(c.slots), c.cfg.MaxSeqs)
 	a.want(c.waiting.len() <= c.cfg.MaxQueue, "%d wait, at most %d may", c.waiting.len(), c.cfg.MaxQueue)
 	if a.err == nil {
 		a.err = c.blocks.Check()
 	}
+}
+
+// lanes holds what is in flight against the places there are.
+func (a *audit) lanes() {
+	c := a.core
+	first, after, prompts := make([]int, c.cfg.Lanes), make([]int, c.cfg.Lanes), 0
+	for i := range c.flights {
+		switch f := &c.flights[i]; {
+		case f.id == 0:
+			continue
+		case f.after == 0:
+			first[f.lane]++
+		default:
+			after[f.lane]++
+		}
+		if f := &c.flights[i]; f.rows > f.decode {
+			prompts++
+		}
+	}
+	a.want(slices.Max(first) <= 1 && slices.Max(after) <= 1, "lanes have %v batches in flight and %v ahead", first, after)
+	a.want(prompts <= c.cfg.PrefillBatches, "%d batches have prompts, of %d", prompts, c.cfg.PrefillBatches)
 }

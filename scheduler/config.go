@@ -15,13 +15,22 @@ type Config struct {
 	PrefillChunk   int // prefill rows of one sequence in a batch
 	PrefillShare   int // prefill rows of all sequences in a batch while a stream is in decode
 	MaxQueue       int // waiting requests
-	Depth          int // batches in flight: the number of layer groups, and one more with Ahead
+	Lanes          int // micro-batches that the running streams are divided into, each with a place in flight
+	PrefillBatches int // batches in flight at once that may have rows of prompts, 1 to Lanes
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
-	// Ahead is for a device that chooses tokens itself: the last of the Depth
-	// places, of which there must be two or more, is kept for a batch whose rows
-	// take the tokens that the batch before it will choose.
+	// Ahead is for a device that chooses tokens itself: every lane has a second place
+	// in flight, for a batch whose rows take the tokens that the batch before it will
+	// choose.
 	Ahead bool
+}
+
+// Depth is the most batches in flight.
+func (c *Config) Depth() int {
+	if c.Ahead {
+		return 2 * c.Lanes
+	}
+	return c.Lanes
 }
 
 // The limits of the limits: what New allocates is bounded by them.
@@ -29,15 +38,11 @@ const (
 	seqsMax  = 1 << 16
 	queueMax = 1 << 16
 	rowsMax  = 1 << 24
-	depthMax = 64
+	lanesMax = 64
 )
 
 // check names the first field that is out of its range.
 func (c *Config) check() error {
-	depthMin := 1
-	if c.Ahead {
-		depthMin = 2
-	}
 	fields := []struct {
 		name          string
 		value, lo, hi int
@@ -49,7 +54,8 @@ func (c *Config) check() error {
 		{"PrefillChunk", c.PrefillChunk, 1, rowsMax},
 		{"PrefillShare", c.PrefillShare, 1, rowsMax},
 		{"MaxQueue", c.MaxQueue, 1, queueMax},
-		{"Depth", c.Depth, depthMin, depthMax},
+		{"Lanes", c.Lanes, 1, lanesMax},
+		{"PrefillBatches", c.PrefillBatches, 1, c.Lanes},
 		{"MaxRetries", c.MaxRetries, 0, math.MaxInt32},
 	}
 	for _, f := range fields {
@@ -60,13 +66,9 @@ func (c *Config) check() error {
 	return nil
 }
 
-// places is the number of batches in flight that are not ahead of another.
-func (c *Config) places() int {
-	if c.Ahead {
-		return c.Depth - 1
-	}
-	return c.Depth
-}
+// passes is how many batches may pass by an idle stream that waits for its lane: as
+// many as the other lanes make in turn while this one's come back.
+func (c *Config) passes() uint64 { return uint64(c.Depth() - c.Depth()/c.Lanes) }
 
 // blocksFor is the number of blocks that hold positions 0 to n-1.
 func (c *Config) blocksFor(n int) int { return (n + c.BlockTokens - 1) / c.BlockTokens }

@@ -18,6 +18,7 @@ type Core struct {
 	filling  list        // idle, in the order of before
 	decoding list        // idle, the one that waits longest first
 	flights  []flight    // Depth of them
+	rows     []int       // of each lane: its streams
 	count    [phases]int // live sequences in each phase, those in flight too
 
 	arrivals uint64 // accepted so far
@@ -43,7 +44,8 @@ func New(cfg Config) (*Core, error) {
 		blocks:  kvblocks.New(cfg.Blocks),
 		slots:   make([]int, cfg.MaxSeqs),
 		byID:    make(map[uint64]*seq),
-		flights: make([]flight, cfg.Depth),
+		flights: make([]flight, cfg.Depth()),
+		rows:    make([]int, cfg.Lanes),
 		wake:    math.MaxInt64,
 	}
 	for i := range c.slots {
@@ -185,6 +187,7 @@ func (c *Core) end(s *seq, why Reason, cause error) {
 func (c *Core) conclude(s *seq, why Reason, cause error) {
 	s.ended = why
 	c.count[s.phase]--
+	c.leave(s)
 	c.stats.Ended[why]++
 	c.emit(Ended, s, why, cause)
 }

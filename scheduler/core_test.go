@@ -10,7 +10,7 @@ import (
 )
 
 var roomy = Config{
-	BlockTokens: 16, Blocks: 4096, MaxBatchTokens: 512, MaxSeqs: 256, PrefillChunk: 256, PrefillShare: 128, MaxQueue: 512, Depth: 1, MaxRetries: 2,
+	BlockTokens: 16, Blocks: 4096, MaxBatchTokens: 512, MaxSeqs: 256, PrefillChunk: 256, PrefillShare: 128, MaxQueue: 512, Lanes: 1, PrefillBatches: 1, MaxRetries: 2,
 }
 
 func newCore(t testing.TB, cfg Config) *Core {
@@ -167,9 +167,9 @@ func TestEffectsOutliveTheNextCalls(t *testing.T) {
 // TestSteadyStateAllocatesNothing: neither decode, nor a stream of short
 // requests, nor mixed prefill.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	for _, depth := range []int{1, 3} {
+	for _, lanes := range []int{1, 3} {
 		cfg := roomy
-		cfg.Depth = depth
+		cfg.Lanes, cfg.PrefillBatches = lanes, lanes
 		c := newCore(t, cfg)
 		for id := range uint64(30) {
 			mustAdd(t, c, Request{ID: id, PromptLen: 5, MaxNew: 2000})
@@ -181,7 +181,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			if err := c.Add(Request{ID: id, PromptLen: 60, MaxNew: 3, Deadline: 1 << 40}, 0); err != nil {
 				t.Fatal(err)
 			}
-			for range depth {
+			for range lanes {
 				if err := s.step(); err != nil {
 					t.Fatal(err)
 				}
@@ -191,18 +191,18 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			work()
 		}
 		if n := testing.AllocsPerRun(200, work); n > 0 {
-			t.Errorf("depth %d: %v allocations a step", depth, n)
+			t.Errorf("%d lanes: %v allocations a step", lanes, n)
 		}
 	}
 }
 
 // TestDecodeGap: eight streams run, 3,000 rows of prompts wait, and every stream
-// has its row in each Depth batches, beside at most PrefillShare other rows
+// has its row in each Lanes batches, beside at most PrefillShare other rows
 // (CASES 26).
 func TestDecodeGap(t *testing.T) {
-	for depth := 1; depth <= 4; depth++ {
+	for lanes := 1; lanes <= 4; lanes++ {
 		cfg := roomy
-		cfg.Depth, cfg.PrefillShare = depth, 40
+		cfg.Lanes, cfg.PrefillBatches, cfg.PrefillShare = lanes, lanes, 40
 		c := newCore(t, cfg)
 		s := &stepper{core: c}
 		for id := range uint64(8) {
@@ -227,84 +227,19 @@ func TestDecodeGap(t *testing.T) {
 			}
 			flying = append(flying, b)
 			if b.Rows-b.Decode > cfg.PrefillShare {
-				t.Fatalf("depth %d: %d prefill rows beside streams", depth, b.Rows-b.Decode)
+				t.Fatalf("%d lanes: %d prefill rows beside streams", lanes, b.Rows-b.Decode)
 			}
 			for _, sp := range b.Spans {
-				// A row goes out in batch n, is back before n+Depth, and is followed
-				// within Depth batches.
-				if was := last[sp.ID]; sp.Decode && was > 0 && b.ID-was > uint64(2*depth-1) {
-					t.Fatalf("depth %d: stream %d in batch %d, then in %d", depth, sp.ID, was, b.ID)
+				// A row goes out in batch n, is back before n+Lanes, and is followed
+				// within Lanes batches.
+				if was := last[sp.ID]; sp.Decode && was > 0 && b.ID-was > uint64(2*lanes-1) {
+					t.Fatalf("%d lanes: stream %d in batch %d, then in %d", lanes, sp.ID, was, b.ID)
 				}
 				last[sp.ID] = b.ID
 			}
 		}
 		if len(last) != 10 {
-			t.Fatalf("depth %d: %d sequences were served, want 10", depth, len(last))
-		}
-	}
-}
-
-// TestPassedByStreamGoesFirst: the even share shrinks while streams end, yet the
-// last of six idle ones has its row in the fourth batch at the latest.
-func TestPassedByStreamGoesFirst(t *testing.T) {
-	cfg := roomy
-	cfg.Depth = 4
-	c := newCore(t, cfg)
-	s := &stepper{core: c}
-	for id := range uint64(6) {
-		mustAdd(t, c, Request{ID: id, PromptLen: 1, MaxNew: 2})
-	}
-	for _, b := range []Batch{mustNext(t, c), mustNext(t, c), mustNext(t, c)} {
-		if err := s.done(b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if st := c.Stats(); st.Decoding != 6 {
-		t.Fatalf("%d streams, want 6", st.Decoding)
-	}
-	for range 4 {
-		if err := s.step(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !c.Idle() {
-		t.Fatalf("after four batches: %+v", c.Stats())
-	}
-}
-
-// TestBalance: in steady decode no batch in flight is more than one row larger
-// than another, whatever number of streams came in one by one.
-func TestBalance(t *testing.T) {
-	for depth := 2; depth <= 4; depth++ {
-		for streams := 1; streams <= 17; streams++ {
-			cfg := roomy
-			cfg.Depth = depth
-			c := newCore(t, cfg)
-			s := &stepper{core: c}
-			var flying []Batch
-			for n := range 40 * depth {
-				if n%3 == 0 && n/3 < streams {
-					mustAdd(t, c, Request{ID: uint64(n), PromptLen: 3, MaxNew: 1000})
-				}
-				for b, ok := c.Next(0); ok; b, ok = c.Next(0) {
-					flying = append(flying, b)
-				}
-				if err := s.done(flying[0]); err != nil {
-					t.Fatal(err)
-				}
-				flying = flying[1:]
-			}
-			for b, ok := c.Next(0); ok; b, ok = c.Next(0) {
-				flying = append(flying, b)
-			}
-			total, most := 0, 0
-			for _, b := range flying {
-				total += b.Rows
-				most = max(most, b.Rows)
-			}
-			if most > (streams+depth-1)/depth || total != streams {
-				t.Errorf("depth %d, %d streams: %d rows fly, the largest batch has %d", depth, streams, total, most)
-			}
+			t.Fatalf("%d lanes: %d sequences were served, want 10", lanes, len(last))
 		}
 	}
 }

@@ -8,46 +8,61 @@
 //
 // A batch mixes decode spans (one row a running stream) with chunked prefill
 // (Sarathi-Serve, arXiv 2403.02310) under a budget of rows. Decode comes first:
-// every idle stream that the batch has room for gets its row. What is left of
+// every idle stream of its lane gets its row. What is left of
 // the budget goes to prompts in order of priority, then arrival: at most
 // PrefillChunk rows a sequence and, while any stream is in decode, at most
 // PrefillShare rows together, so that a long prompt delays the streams by a
 // bounded amount.
 //
-// Up to Depth batches are in flight at once, one for each layer group of a
-// pipeline. A sequence is in one of them at most (with Ahead, see below, in one
-// of the Depth-1 that are not ahead). A batch takes at most its
-// share (the number of sequences in decode, or in prefill, divided by Depth and
-// rounded up), which keeps the batches even. A stream's next row is in one of the
-// Depth batches that are made after its last one came back.
+// # Micro-batches
+//
+// Running streams are divided into Lanes: a batch has the decode rows of one, and
+// each lane has one batch in flight, so that parts of a machine that take turns in a
+// layer (a card and a processor, or groups of layers) have something to do at the
+// same time. A sequence is in one batch at most (with Ahead, see below, in one that
+// is not ahead).
+//
+//   - Lanes stay even: before a batch is made, a lane with more streams than its share
+//     (all of them divided by Lanes, rounded up) gives idle ones to the smallest. One
+//     that is given away waits for that lane's batch to return, unless Lanes-1 batches
+//     have passed it by, or 2*Lanes-2 with Ahead: then any lane takes it.
+//   - Prompts belong to no lane. They go along with whichever lane's batch is made
+//     next, up to the budget, since they read most weights anyway: beside decode rows
+//     they cost the least. The last rows of a prompt make its stream one of that lane.
+//   - Prompts that are there at the same time are divided among PrefillBatches batches.
+//     With 1 all go in one and the others have decode rows alone: right where each
+//     batch with prompts pays for the copies of a model's experts.
+//   - One stream is in one lane; the others have nothing in flight. One lane is what
+//     a pipeline of one part wants: weights are read once for all streams.
 //
 // # One step ahead
 //
 // With Config.Ahead the device chooses tokens itself and keeps them, so a batch
-// can be sent before those of the batch in flight are known here. One of the
-// Depth places is kept for it; the others are as above, with Depth-1 for Depth.
+// can be sent before those of the batch in flight are known here. Each lane has a
+// second place for it.
 //
-//   - Next goes ahead when exactly one batch is in flight and nothing else can be
-//     done: no sequence is idle, the head of the queue could not be admitted, no
-//     part of an unfinished prompt is in flight. A request that arrives is thus in
-//     the first batch after those in flight, beside all streams; they are never
-//     split into batches of their own for good.
+//   - Next goes ahead when a lane has one batch in flight and nothing else can be
+//     done: no stream of the lane is idle, no prompt could go along, none is in
+//     that batch unfinished. A request that arrives is thus in the first batch after
+//     those in flight, beside the lane's streams; they are never split into further
+//     batches for good.
 //   - The batch has a decode row for every sequence whose token the batch in
 //     flight will choose, the end of a prompt included, unless it has ended or
-//     that token is its last by MaxNew. Batch.After names the batch before,
+//     that token is its last by MaxNew, or the lane has more streams than its share.
+//     Batch.After names the batch before,
 //     Span.From the row there whose token it is, Span.Pos that token's position.
 //   - Done comes in order: that of a batch ahead is ErrAhead until the one before
 //     was reported. Then it is a batch like any other, and the next may be ahead
-//     of it: two are always in flight.
+//     of it: two of a lane are always in flight.
 //   - A sequence that ends with the outcome of the batch before, or in between,
 //     has its Ended at once and its Released when the batch ahead is back, whose
 //     outcome for it is dropped unread.
 //   - A batch that fails takes the one ahead with it (Voided, one retry). One
 //     that fails ahead leaves the one before it in flight.
 //
-// A driver that cannot have the device choose for some request holds a batch that
-// is ahead until it has reported the one before: then its tokens are known, and a
-// row whose sequence has ended takes any.
+// A driver that cannot have the device choose for some request says so with Hold, or
+// holds a batch that is ahead itself until it has reported the one before: then its
+// tokens are known, and a row whose sequence has ended takes any.
 //
 // # Memory
 //

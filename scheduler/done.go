@@ -232,6 +232,7 @@ func (c *Core) retried(s *seq) bool {
 // refill has an idle sequence compute all that is known of it anew.
 func (c *Core) refill(s *seq) {
 	s.computed, s.anew = 0, false
+	c.leave(s)
 	c.setPhase(s, filling)
 	c.filling.insert(s)
 }

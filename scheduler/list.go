@@ -46,6 +46,22 @@ func (l *list) remove(s *seq) {
 	}
 }
 
+// take removes, from the front on, those that f takes.
+func (l *list) take(f func(*seq) bool) {
+	n := l.head
+	for _, s := range l.all() {
+		if !f(s) {
+			l.array[n] = s
+			n++
+		}
+	}
+	clear(l.array[n:])
+	l.array = l.array[:n]
+	if l.len() == 0 {
+		l.array, l.head = l.array[:0], 0
+	}
+}
+
 // clear empties the list.
 func (l *list) clear() {
 	clear(l.array)

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -14,10 +15,11 @@ type monitor struct {
 	flying []Batch
 	cache  []row // by KV slot
 	client map[uint64]*client
-	past   []*client // of ids that were used again
-	waits  []*client // accepted, not started, not ended, in order of arrival
-	made   uint64    // batches
-	void   uint64    // a batch that Voided has yet to name
+	lane   map[uint64]int // of a request's last batch
+	past   []*client      // of ids that were used again
+	waits  []*client      // accepted, not started, not ended, in order of arrival
+	made   uint64         // batches
+	void   uint64         // a batch that Voided has yet to name
 }
 
 // row is the content of a KV slot; run 0 is garbage.
@@ -41,7 +43,7 @@ type client struct {
 }
 
 func newMonitor(cfg Config, core *Core) *monitor {
-	return &monitor{cfg: cfg, core: core, cache: make([]row, cfg.Blocks*cfg.BlockTokens), client: map[uint64]*client{}}
+	return &monitor{cfg: cfg, core: core, cache: make([]row, cfg.Blocks*cfg.BlockTokens), client: map[uint64]*client{}, lane: map[uint64]int{}}
 }
 
 func (m *monitor) accept(r Request) {
@@ -50,6 +52,7 @@ func (m *monitor) accept(r Request) {
 		m.past = append(m.past, old)
 	}
 	m.client[r.ID] = c
+	delete(m.lane, r.ID)
 	m.waits = append(m.waits, c)
 }
 
@@ -87,7 +90,7 @@ func (m *monitor) send(b Batch) error {
 		if c.ended > 0 || c.tokens == 0 {
 			continue
 		}
-		if c.stream && m.made >= c.idleAt+uint64(m.cfg.places()) {
+		if c.stream && m.made > c.idleAt+m.cfg.passes() {
 			return fmt.Errorf("batch %d passes by stream %d, idle since batch %d", b.ID, c.ID, c.idleAt)
 		}
 		if c.stream || slices.ContainsFunc(b.Spans, func(sp Span) bool { return sp.Decode && sp.ID == c.ID }) {
@@ -101,11 +104,14 @@ func (m *monitor) send(b Batch) error {
 		return fmt.Errorf("batch %d has %d rows", b.ID, rows)
 	case streams > 0 && prefill > m.cfg.PrefillShare:
 		return fmt.Errorf("batch %d has %d prefill rows beside %d streams", b.ID, prefill, streams)
-	case len(m.flying) >= m.cfg.Depth:
+	case len(m.flying) >= m.cfg.Depth():
 		return fmt.Errorf("batch %d is one too many in flight", b.ID)
 	}
-	if err := m.ahead(b); err != nil {
+	if err := errors.Join(m.places(b), m.ahead(b)); err != nil {
 		return err
+	}
+	for _, sp := range b.Spans {
+		m.lane[sp.ID] = b.Lane
 	}
 	b.Spans = slices.Clone(b.Spans)
 	m.flying = append(m.flying, b)
@@ -151,33 +157,97 @@ func (m *monitor) span(b Batch, sp *Span, rows int) error {
 	return nil
 }
 
-// ahead checks that a batch follows the only one in flight, takes the tokens of
-// its own sequences, leaves out none that goes on for sure, and that nobody who
-// could have a row is idle.
+// places checks that a batch has a place of its lane, beside what is in flight of it,
+// and that no more batches than may have prompts.
+func (m *monitor) places(b Batch) error {
+	prompts := 0
+	if b.Rows > b.Decode {
+		prompts++
+	}
+	for _, x := range m.flying {
+		if x.Rows > x.Decode {
+			prompts++
+		}
+		if x.Lane == b.Lane && x.ID != b.After {
+			return fmt.Errorf("batch %d is beside %d in lane %d", b.ID, x.ID, b.Lane)
+		}
+	}
+	if b.Lane < 0 || b.Lane >= m.cfg.Lanes || prompts > m.cfg.PrefillBatches {
+		return fmt.Errorf("batch %d of lane %d, %d with prompts", b.ID, b.Lane, prompts)
+	}
+	return nil
+}
+
+// goOn is the number of sequences in a batch that go on for sure.
+func (m *monitor) goOn(b Batch) (n int) {
+	for _, sp := range b.Spans {
+		if c := m.client[sp.ID]; sp.Last && c.ended == 0 && c.tokens+1 < c.MaxNew {
+			n++
+		}
+	}
+	return n
+}
+
+// streamsBeside is the number of streams, idle or at a token, that are not of a lane.
+func (m *monitor) streamsBeside(lane int) (n int) {
+	for _, c := range m.client {
+		if c.stream { // of another lane, or there would be no batch ahead
+			n++
+		}
+	}
+	for _, x := range m.flying {
+		for _, sp := range x.Spans {
+			if x.Lane != lane && !m.before(x) && sp.Last && m.client[sp.ID].ended == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// newest is the batch of a lane that was made last, of those in flight.
+func (m *monitor) newest(lane int) (id uint64) {
+	for _, x := range m.flying {
+		if x.Lane == lane {
+			id = max(id, x.ID)
+		}
+	}
+	return id
+}
+
+// ahead checks that a batch follows the only one of its lane in flight, takes the tokens
+// of its own sequences, leaves out none that goes on for sure but what is more than the
+// lane's share, and that nobody who could have a row is idle.
 func (m *monitor) ahead(b Batch) error {
 	if b.After == 0 {
-		if n := len(m.flying); m.cfg.Ahead && n >= m.cfg.places() && m.follower(m.flying[0].ID) == nil {
-			return fmt.Errorf("batch %d takes the place of one ahead", b.ID)
-		}
 		return nil
 	}
-	if !m.cfg.Ahead || len(m.flying) != 1 || m.flying[0].ID != b.After {
-		return fmt.Errorf("batch %d is ahead of %d, beside %d others", b.ID, b.After, len(m.flying))
+	at := slices.IndexFunc(m.flying, func(x Batch) bool { return x.ID == b.After })
+	if !m.cfg.Ahead || at < 0 || m.flying[at].Lane != b.Lane {
+		return fmt.Errorf("batch %d of lane %d is ahead of %d", b.ID, b.Lane, b.After)
 	}
 	var wanted []Span
-	for _, sp := range m.flying[0].Spans {
+	for _, sp := range m.flying[at].Spans {
 		if c := m.client[sp.ID]; sp.Last {
 			wanted = append(wanted, sp)
 		} else if c.ended == 0 {
 			return fmt.Errorf("batch %d is ahead of a part of prompt %d", b.ID, sp.ID)
 		}
 	}
+	on := m.goOn(m.flying[at])
+	all := on + m.streamsBeside(b.Lane)
+	if n := len(b.Spans); n > share(all, m.cfg.Lanes) || n < min(on, all/m.cfg.Lanes) {
+		return fmt.Errorf("batch %d has %d of %d rows, beside %d of other lanes", b.ID, len(b.Spans), on, m.streamsBeside(b.Lane))
+	}
 	spans := b.Spans
 	for from, sp := range wanted {
 		if c := m.client[sp.ID]; c.ended > 0 || c.tokens+1 >= c.MaxNew {
 			continue
 		}
-		if len(spans) == 0 || spans[0].ID != sp.ID || spans[0].From != from || spans[0].Pos != sp.Pos+sp.Len {
+		if len(spans) == 0 {
+			break // the rest is another lane's
+		}
+		if spans[0].ID != sp.ID || spans[0].From != from || spans[0].Pos != sp.Pos+sp.Len {
 			return fmt.Errorf("batch %d: %+v, want the token of %+v from row %d", b.ID, spans, sp, from)
 		}
 		spans = spans[1:]
@@ -185,9 +255,26 @@ func (m *monitor) ahead(b Batch) error {
 	if len(spans) > 0 {
 		return fmt.Errorf("batch %d: %+v will not be needed", b.ID, spans)
 	}
+	return m.nobodyIdle(b)
+}
+
+// nobodyIdle checks that a batch ahead leaves nobody behind who could travel with its
+// lane: a stream of it, or a prompt for which no other lane has room sooner.
+func (m *monitor) nobodyIdle(b Batch) error {
+	full, sooner := 0, false
+	for _, x := range m.flying {
+		if x.Lane != b.Lane && x.Rows > x.Decode {
+			full++
+		}
+		sooner = sooner || m.newest(x.Lane) < m.newest(b.Lane)
+	}
 	for _, c := range m.client {
-		if c.started > 0 && c.ended == 0 && !m.inFlight(c.ID) {
-			return fmt.Errorf("batch %d is ahead while %d is idle", b.ID, c.ID)
+		switch {
+		case c.started == 0 || c.ended > 0 || m.inFlight(c.ID):
+		case c.stream && m.cfg.Lanes == 1:
+			return fmt.Errorf("batch %d is ahead while stream %d is idle", b.ID, c.ID)
+		case !c.stream && full < m.cfg.PrefillBatches && !sooner:
+			return fmt.Errorf("batch %d is ahead while prompt %d is idle", b.ID, c.ID)
 		}
 	}
 	return nil

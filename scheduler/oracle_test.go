@@ -16,7 +16,9 @@ type oracle struct {
 	epoch    uint32
 	ticks    int
 	draining bool
-	effects  []Effect // kind, id and reason only
+	effects  []Effect       // kind, id and reason only
+	laneOf   map[uint64]int // of a batch
+	held     map[uint64]bool
 }
 
 // dumb is a sequence of the oracle.
@@ -26,6 +28,7 @@ type dumb struct {
 	started  bool
 	ended    bool
 	decoding bool
+	lane     int    // of a stream
 	batch    uint64 // 0: idle
 	span     Span   // its part of the batch
 	ahead    uint64 // the batch ahead of it that it is in, too; or 0
@@ -124,58 +127,147 @@ func (o *oracle) tick(now int64) {
 	}
 }
 
-// next returns the spans of the next batch, nil if there is none.
-func (o *oracle) next(now int64) []Span {
-	o.tick(now)
-	flying, ahead := map[uint64]bool{}, 0
-	for _, d := range o.all {
-		if d.batch != 0 {
-			flying[d.batch] = true
-		}
-		if d.ahead != 0 {
-			ahead = 1
-		}
-	}
-	places := o.cfg.Depth
-	if o.cfg.Ahead {
-		places--
-	}
-	if len(flying)+ahead >= o.cfg.Depth {
-		return nil
-	}
-	var spans []Span
-	if len(flying) < places {
-		spans = o.ordinary(places)
-	}
-	if o.cfg.Ahead && len(spans) == 0 && len(flying) == 1 && ahead == 0 {
-		spans = o.further()
-	}
-	if len(spans) > 0 {
-		o.batches++
-	}
-	return spans
+// streams are those of a lane, of every lane with -1.
+func (o *oracle) streams(lane int) []*dumb {
+	return o.pick(func(d *dumb) bool {
+		stream := !d.ended && (d.batch == 0 && d.decoding || d.batch != 0 && d.span.Last)
+		return stream && (lane < 0 || d.lane == lane)
+	})
 }
 
-// further are the spans ahead of the only batch in flight.
-func (o *oracle) further() []Span {
+// in are the sequences of a lane that are in flight.
+func (o *oracle) in(lane int) []*dumb {
+	return o.pick(func(d *dumb) bool { return d.batch != 0 && o.laneOf[d.batch] == lane })
+}
+
+// even is a part of n for one of so many.
+func even(n, parts int) int { return int(math.Ceil(float64(n) / float64(parts))) }
+
+// idle are the streams that wait, the one that waits longest first.
+func (o *oracle) idle() []*dumb {
+	idle := o.pick(func(d *dumb) bool { return d.decoding && d.batch == 0 })
+	slices.SortFunc(idle, func(a, b *dumb) int { return a.idleTick - b.idleTick })
+	return idle
+}
+
+// overdue tells whether too many batches went by without an idle stream.
+func (o *oracle) overdue(d *dumb) bool {
+	most := o.cfg.Lanes - 1
+	if o.cfg.Ahead {
+		most *= 2
+	}
+	return o.batches >= d.idleAt+uint64(most)
+}
+
+// next returns the spans of the next batch and its lane, nil if there is none.
+func (o *oracle) next(now int64) ([]Span, int) {
+	o.tick(now)
+	o.level()
+	var order []int
+	for _, d := range o.idle() {
+		order = append(order, d.lane)
+	}
+	for lane := range o.cfg.Lanes {
+		order = append(order, lane)
+	}
+	for _, lane := range order {
+		if len(o.in(lane)) > 0 {
+			continue
+		}
+		if spans := o.ordinary(lane); len(spans) > 0 {
+			return o.made(spans, lane)
+		}
+	}
+	for lane := 0; o.cfg.Ahead && lane < o.cfg.Lanes; lane++ {
+		if spans := o.further(lane); len(spans) > 0 {
+			return o.made(spans, lane)
+		}
+	}
+	return nil, 0
+}
+
+func (o *oracle) made(spans []Span, lane int) ([]Span, int) {
+	o.batches++
+	o.laneOf[o.batches] = lane
+	return spans, lane
+}
+
+// level gives idle streams of lanes that have too many to those that have the fewest.
+func (o *oracle) level() {
+	for lane := range o.cfg.Lanes {
+		most := o.most(lane, len(o.streams(-1)))
+		idle := o.idle()
+		slices.Reverse(idle)
+		for _, d := range idle {
+			if d.lane == lane && len(o.streams(lane)) > most {
+				d.lane = o.smallest()
+			}
+		}
+	}
+}
+
+// most is a lane's part of so many streams: dealt out one by one, the lanes in the order
+// in which those before this one have more than an even part already.
+func (o *oracle) most(lane, streams int) int {
+	extra := streams - streams/o.cfg.Lanes*o.cfg.Lanes
+	for before := range lane {
+		if len(o.streams(before)) > streams/o.cfg.Lanes {
+			extra--
+		}
+	}
+	if extra > 0 {
+		return streams/o.cfg.Lanes + 1
+	}
+	return streams / o.cfg.Lanes
+}
+
+// smallest is the lane with the fewest streams.
+func (o *oracle) smallest() (small int) {
+	for lane := range o.cfg.Lanes {
+		if len(o.streams(lane)) < len(o.streams(small)) {
+			small = lane
+		}
+	}
+	return small
+}
+
+// further are the spans ahead of a lane's only batch in flight.
+func (o *oracle) further(lane int) []Span {
+	flying := o.in(lane)
+	if len(flying) == 0 {
+		return nil
+	}
 	free, slots := o.free()
+	waits := o.pick(func(d *dumb) bool { return !d.started })
+	slices.SortFunc(waits, inTurn)
+	prompt := len(waits) > 0 && slots > 0 && o.blocks(waits[0]) <= free
 	for _, d := range o.all {
 		switch {
-		case d.ended || !d.started:
-		case d.batch == 0 || d.anew || !d.span.Last:
+		case !d.started || d.ended:
+		case d.batch == 0 && d.decoding:
+			if d.lane == lane || o.overdue(d) {
+				return nil
+			}
+		case d.batch == 0:
+			prompt = true
+		}
+	}
+	if prompt && o.promptsBeside(lane) < o.cfg.PrefillBatches && !o.sooner(lane) {
+		return nil
+	}
+	for _, d := range flying {
+		if d.ahead != 0 || o.held[d.batch] || !d.ended && (d.anew || !d.span.Last) {
 			return nil
 		}
 	}
-	waits := o.pick(func(d *dumb) bool { return !d.started })
-	slices.SortFunc(waits, inTurn)
-	if len(waits) > 0 && slots > 0 && o.blocks(waits[0]) <= free {
-		return nil
-	}
-	members := o.pick(func(d *dumb) bool { return d.batch != 0 && d.span.Last })
+	members := slices.DeleteFunc(flying, func(d *dumb) bool { return !d.span.Last })
 	slices.SortFunc(members, func(a, b *dumb) int { return a.span.Row - b.span.Row })
+	on := func(d *dumb) bool { return !d.ended && d.made+2 <= d.MaxNew }
+	rows := len(slices.DeleteFunc(slices.Clone(members), func(d *dumb) bool { return !on(d) }))
+	rows = o.most(lane, rows+len(o.streams(-1))-len(o.streams(lane)))
 	var spans []Span
 	for i, d := range members {
-		if !d.ended && d.made+2 <= d.MaxNew {
+		if on(d) && len(spans) < rows {
 			d.ahead, d.rowAhead = o.batches+1, len(spans)
 			spans = append(spans, Span{ID: d.ID, Row: len(spans), Len: 1, Pos: d.PromptLen + d.made, Decode: true, Last: true, From: i})
 		}
@@ -183,25 +275,55 @@ func (o *oracle) further() []Span {
 	return spans
 }
 
-// ordinary are the spans of a batch beside at most places-1 others.
-func (o *oracle) ordinary(places int) []Span {
+// sooner tells whether another lane that may take prompts has all its batches back
+// before this one, if they come in order.
+func (o *oracle) sooner(lane int) bool {
+	last := map[int]uint64{}
+	for _, d := range o.all {
+		for _, id := range []uint64{d.batch, d.ahead} {
+			if id != 0 {
+				last[o.laneOf[id]] = max(last[o.laneOf[id]], id)
+			}
+		}
+	}
+	for other, id := range last {
+		if id < last[lane] && o.promptsBeside(other) < o.cfg.PrefillBatches {
+			return true
+		}
+	}
+	return false
+}
+
+// promptsBeside is the number of batches of other lanes that have rows of prompts.
+func (o *oracle) promptsBeside(lane int) int {
+	batches := map[uint64]bool{}
+	for _, d := range o.all {
+		if d.batch != 0 && !d.span.Decode && o.laneOf[d.batch] != lane {
+			batches[d.batch] = true
+		}
+	}
+	return len(batches)
+}
+
+// ordinary are the spans of a batch of a lane that has none in flight.
+func (o *oracle) ordinary(lane int) []Span {
 	streams := o.pick(func(d *dumb) bool { return d.decoding && !d.ended })
-	idle := o.pick(func(d *dumb) bool { return d.decoding && d.batch == 0 })
-	slices.SortFunc(idle, func(a, b *dumb) int { return a.idleTick - b.idleTick })
 	var spans []Span
 	room := o.cfg.MaxBatchTokens
 	take := func(d *dumb, n int) {
 		sp := Span{ID: d.ID, Row: o.cfg.MaxBatchTokens - room, Len: n, Pos: d.have, Decode: d.decoding, Last: d.have+n == d.PromptLen+d.made, From: -1}
-		d.batch, d.span = o.batches+1, sp
+		d.batch, d.span, d.lane = o.batches+1, sp, lane
 		spans = append(spans, sp)
 		room -= n
 	}
-	for i, d := range idle {
-		if float64(i) < math.Ceil(float64(len(streams))/float64(places)) || o.batches+1 >= d.idleAt+uint64(places) {
+	for _, d := range o.idle() {
+		if d.lane == lane || o.overdue(d) {
 			take(d, 1)
 		}
 	}
-	o.prefill(room, places, len(streams) > 0, take)
+	if o.promptsBeside(lane) < o.cfg.PrefillBatches {
+		o.prefill(room, len(streams) > 0, take)
+	}
 	return spans
 }
 
@@ -218,11 +340,11 @@ func (o *oracle) free() (blocks, slots int) {
 // inTurn is the order of queue and prefill.
 func inTurn(a, b *dumb) int { return cmp.Or(b.Priority-a.Priority, a.arrival-b.arrival) }
 
-func (o *oracle) prefill(room, places int, streams bool, take func(*dumb, int)) {
+func (o *oracle) prefill(room int, streams bool, take func(*dumb, int)) {
 	free, slots := o.free()
 	waits := len(o.pick(func(d *dumb) bool { return !d.started }))
 	prompts := len(o.pick(func(d *dumb) bool { return d.started && !d.decoding && !d.ended }))
-	quota := int(math.Ceil(float64(prompts+min(waits, slots)) / float64(places)))
+	quota := even(prompts+min(waits, slots), o.cfg.PrefillBatches)
 	if streams {
 		room = min(room, o.cfg.PrefillShare)
 	}
@@ -258,7 +380,7 @@ func (o *oracle) done(batch uint64, outcomes map[uint64]Outcome) {
 		d.batch, d.ahead = d.ahead, 0
 		out, sp := outcomes[d.ID], d.span
 		if d.batch != 0 {
-			d.span = Span{Row: d.rowAhead, Len: 1, Last: true}
+			d.span = Span{Row: d.rowAhead, Len: 1, Decode: true, Last: true}
 		}
 		switch {
 		case d.ended && d.batch == 0:

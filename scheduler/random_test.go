@@ -49,6 +49,7 @@ func TestRandom(t *testing.T) {
 type coverage struct {
 	batches, mixed, flying, refused, retries, restarts, doomed int
 	ahead, prompts, early, stopped, voided, cut, chained       int
+	moved, left, beside, together                              int
 	ended                                                      [reasons]int
 }
 
@@ -61,10 +62,40 @@ func (c *coverage) check(t *testing.T) {
 	for name, n := range map[string]int{"batches": c.batches, "mixed batches": c.mixed, "batches beside another": c.flying,
 		"refusals": c.refused, "retries": c.retries, "restarts": c.restarts, "ends in flight": c.doomed,
 		"batches ahead": c.ahead, "prompts' ends with a batch ahead": c.prompts, "reports before their turn": c.early, "ends with a batch ahead": c.stopped,
-		"batches void with the one before": c.voided, "losses of a batch ahead": c.cut, "batches ahead of one that was ahead": c.chained} {
+		"batches void with the one before": c.voided, "losses of a batch ahead": c.cut, "batches ahead of one that was ahead": c.chained,
+		"streams that changed lanes": c.moved, "batches ahead in two lanes": c.beside} {
 		if n < 300 {
 			t.Errorf("only %d %s", n, name)
 		}
+	}
+	for name, n := range map[string]int{"streams left out by a batch ahead": c.left, "batches without the prompts that wait": c.together} {
+		if n < 30 {
+			t.Errorf("only %d %s", n, name)
+		}
+	}
+}
+
+// lanes counts what happens to lanes with a new batch.
+func (c *coverage) lanes(m *monitor, b Batch) {
+	for _, sp := range b.Spans {
+		if lane, ok := m.lane[sp.ID]; sp.Decode && ok && lane != b.Lane {
+			c.moved++
+		}
+	}
+	ahead := 0
+	for _, x := range m.flying {
+		if m.before(x) {
+			ahead++
+		}
+		if x.ID == b.After {
+			c.left += m.goOn(x) - len(b.Spans)
+		}
+	}
+	if b.After != 0 && ahead > 0 {
+		c.beside++
+	}
+	if b.After == 0 && b.Rows == b.Decode && m.core.filling.len() > 0 {
+		c.together++
 	}
 }
 
@@ -108,17 +139,18 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 	rng := rand.New(rand.NewPCG(seed, 7))
 	cfg := Config{
 		BlockTokens: 1 + rng.IntN(5), Blocks: 1 + rng.IntN(60), MaxSeqs: 1 + rng.IntN(10), PrefillChunk: 1 + rng.IntN(8),
-		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), Depth: 1 + rng.IntN(4), MaxRetries: rng.IntN(3),
+		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), Lanes: 1 + rng.IntN(4), MaxRetries: rng.IntN(3),
 	}
 	cfg.MaxBatchTokens = cfg.MaxSeqs + rng.IntN(12)
-	if cfg.Ahead = cfg.Depth > 1 && rng.IntN(2) == 0; cfg.Ahead && rng.IntN(2) == 0 {
-		cfg.Depth = 2
+	if cfg.Ahead = rng.IntN(2) == 0; cfg.Ahead && rng.IntN(3) == 0 {
+		cfg.Lanes = 1
 	}
+	cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
 	core, err := New(cfg)
 	if err != nil {
 		return err
 	}
-	w := &world{monitor: newMonitor(cfg, core), rng: rng, oracle: &oracle{cfg: cfg}, log: log, sum: sum}
+	w := &world{monitor: newMonitor(cfg, core), rng: rng, oracle: &oracle{cfg: cfg, laneOf: map[uint64]int{}, held: map[uint64]bool{}}, log: log, sum: sum}
 	w.note("config %+v", cfg)
 	drainAt := -1
 	if rng.IntN(4) == 0 {
@@ -172,6 +204,11 @@ func (w *world) step() error {
 		if got, want := w.core.Cancel(id, why), w.oracle.cancel(id, why); got != want {
 			return fmt.Errorf("cancel %d says %v, want %v", id, got, want)
 		}
+	case n < 97 && len(w.flying) > 0:
+		b, held := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(3) > 0
+		w.note("hold %d %v", b.ID, held)
+		w.core.Hold(b.ID, held)
+		w.oracle.held[b.ID] = held
 	default:
 		w.now += int64(w.rng.IntN(30))
 		w.note("tick %d", w.now)
@@ -218,7 +255,7 @@ func (w *world) add() error {
 
 func (w *world) next() error {
 	b, ok := w.core.Next(w.now)
-	want := w.oracle.next(w.now)
+	want, lane := w.oracle.next(w.now)
 	w.note("next: %v %+v", ok, b)
 	if ok != (want != nil) || len(b.Spans) != len(want) {
 		return fmt.Errorf("batch %v %+v, want %+v", ok, b, want)
@@ -232,8 +269,8 @@ func (w *world) next() error {
 	if !ok {
 		return nil
 	}
-	if ahead := want[0].From >= 0; ahead != (b.After != 0) {
-		return fmt.Errorf("batch %d is ahead of %d, want %v", b.ID, b.After, ahead)
+	if ahead := want[0].From >= 0; ahead != (b.After != 0) || b.Lane != lane {
+		return fmt.Errorf("batch %d of lane %d is ahead of %d, want lane %d, ahead %v", b.ID, b.Lane, b.After, lane, ahead)
 	}
 	if b.ID != w.oracle.batches || b.Epoch != w.oracle.epoch {
 		return fmt.Errorf("batch %d of epoch %d, want %d of %d", b.ID, b.Epoch, w.oracle.batches, w.oracle.epoch)
@@ -247,10 +284,11 @@ func (w *world) next() error {
 	}
 	if b.After != 0 {
 		w.sum.ahead++
-		if w.flying[0].After != 0 {
+		if slices.ContainsFunc(w.flying, func(x Batch) bool { return x.ID == b.After && x.After != 0 }) {
 			w.sum.chained++
 		}
 	}
+	w.sum.lanes(w.monitor, b)
 	return w.send(b)
 }
 

@@ -57,6 +57,8 @@ type seq struct {
 	anew     bool    // the batch ahead was lost: retried when the one before is back
 	shared   bool    // an abandoned batch may still show its block table to a late reader
 	slot     int     // index below MaxSeqs; -1 while waiting
+	lane     int     // of the batch it is in, or of the stream
+	stream   bool    // a row of its lane: its next one is a decode row, now or once its batch is back
 	known    int     // tokens
 	computed int     // positions
 	retries  int     // recomputations so far

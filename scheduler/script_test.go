@@ -137,7 +137,8 @@ func (s *script) config(args []string) {
 	var c Config
 	fields := map[string]*int{
 		"block-tokens": &c.BlockTokens, "blocks": &c.Blocks, "batch": &c.MaxBatchTokens, "seqs": &c.MaxSeqs,
-		"chunk": &c.PrefillChunk, "share": &c.PrefillShare, "queue": &c.MaxQueue, "depth": &c.Depth, "retries": &c.MaxRetries,
+		"chunk": &c.PrefillChunk, "share": &c.PrefillShare, "queue": &c.MaxQueue, "lanes": &c.Lanes,
+		"prefill-batches": &c.PrefillBatches, "retries": &c.MaxRetries,
 	}
 	for _, w := range args {
 		k, v, _ := strings.Cut(w, "=")
@@ -150,6 +151,9 @@ func (s *script) config(args []string) {
 			return
 		}
 		*fields[k], _ = strconv.Atoi(v)
+	}
+	if c.PrefillBatches == 0 {
+		c.PrefillBatches = c.Lanes
 	}
 	core, err := New(c)
 	s.core = core
@@ -202,6 +206,9 @@ func (s *script) batch(b Batch, ok bool) {
 	after := ""
 	if b.After != 0 {
 		after = fmt.Sprintf(" ahead of %d", b.After)
+	}
+	if s.core.cfg.Lanes > 1 {
+		after = fmt.Sprintf(" of lane %d%s", b.Lane, after)
 	}
 	s.printf("batch %d%s epoch %d: %d rows, %d decode, %d wanted\n", b.ID, after, b.Epoch, b.Rows, b.Decode, b.Wanted)
 	for _, sp := range b.Spans {

@@ -14,10 +14,12 @@ import (
 	"krater/stages/sample"
 )
 
-// Batch is one step on its way through the pipeline. A fixed number exists (the
-// pipeline's depth): they are the credits that bound the work in flight.
+// Batch is one step on its way through the pipeline. A fixed number exists (one for each
+// micro-batch, two where the pipeline runs ahead): they are the credits that bound the
+// work in flight.
 type Batch struct {
 	ID    uint64
+	Lane  int    // which of the micro-batches it is a step of; steps of one follow each other
 	Epoch uint32 // of the scheduler that sent it; a reply of an older epoch is dropped
 	State *stages.State
 	// Stream, on a device that computes apart from the host, has all work of the batch:
@@ -44,6 +46,12 @@ type Batch struct {
 	// of the layer in hand that is the host's.
 	Mirror *offload.Mirror
 	Host   []device.ExpertRows
+	// Asks says that the device asks the host for experts in the middle of the step, by
+	// Letters, nil on devices that never do. Serving are the pools that answer, from Asked on.
+	Asks    bool
+	Asked   bool
+	Letters *offload.Letters
+	Serving []Serve // one per pool, preallocated
 
 	// Walk is where the batch is in the group that has it in hand.
 	Walk group.Walk
@@ -108,6 +116,25 @@ func (m *Merged) Hold() { m.Batch.holds.Add(1) }
 // Release implements Holding.
 func (m *Merged) Release() { m.Batch.holds.Add(-1) }
 
+// Serve has a pool answer the letters of a batch's step until that ends.
+type Serve struct {
+	Batch *Batch
+	Pool  int
+	stamp
+}
+
+// Hold implements Holding.
+func (s *Serve) Hold() { s.Batch.holds.Add(1) }
+
+// Release implements Holding.
+func (s *Serve) Release() { s.Batch.holds.Add(-1) }
+
+// Describe implements Traced.
+func (s *Serve) Describe(e *trace.Event) { s.describe(e, s.Batch, -1) }
+
+// Carried implements Carrier.
+func (s *Serve) Carried() *Batch { return s.Batch }
+
 // Work asks for the routed experts of one layer. The group sends it to its
 // split, which gives every pool its part.
 type Work struct {
@@ -147,6 +174,10 @@ func NewBatch(state *stages.State, pools int) *Batch {
 		b.Work.Parts[i] = Part{Work: &b.Work, Pool: i}
 	}
 	b.Merged.Batch = b
+	b.Serving = make([]Serve, pools)
+	for i := range b.Serving {
+		b.Serving[i] = Serve{Batch: b, Pool: i}
+	}
 	return b
 }
 

@@ -99,7 +99,7 @@ func (m *Model) end() error {
 	}
 	m.letters.Begin()
 	served := make(chan error, 1)
-	go func() { served <- m.letters.Serve(m.host, 0, func(int32) bool { return true }) }()
+	go func() { served <- m.letters.Serve(m.host, 0, func(int32) bool { return true }, nil) }()
 	err := m.stream.Synchronize()
 	if ended := m.letters.End(); err == nil {
 		err = ended

@@ -149,8 +149,10 @@ func (p *Placement) Phase(rows int) dispatch.Phase {
 
 // Shares tells whether Run may leave work of a batch of so many rows to the host, so
 // that Mirror.Fetch has to be enqueued before the router's choice is waited for.
-func (p *Placement) Shares(rows int) bool {
-	phase := p.Phase(rows)
+func (p *Placement) Shares(rows int) bool { return p.Leaves(p.Phase(rows)) }
+
+// Leaves tells whether Run may leave work of a phase to the host.
+func (p *Placement) Leaves(phase dispatch.Phase) bool {
 	return p.sides[phase].settled.Start.Host[phase]
 }
 

@@ -103,13 +103,13 @@ func (o *outlook) fillCard(cfg *model.Config, f *engineFlags) error {
 	return nil
 }
 
-// states is the number of batches with memory of their own: a card has one more on its
-// way, which takes the tokens that the one before it chooses.
+// states is the number of batches with memory of their own: a card has twice as many
+// on their way, half of which take the tokens that those before them choose.
 func (f *engineFlags) states() int {
 	if f.onCard() {
-		return f.depth() + 1
+		return 2 * f.microBatches()
 	}
-	return f.depth()
+	return f.microBatches()
 }
 
 // use says how the model will be run.

@@ -151,7 +151,7 @@ func TestPerplexity(t *testing.T) {
 		flags     string
 		tolerance float64 // relative
 	}{
-		{"--threads 1 --inline-below 1h", 1e-3}, {"--layer-groups 7 --depth 2", 1e-3}, {"--expert-pools 3 --inline-below=-1s", 1e-3},
+		{"--threads 1 --inline-below 1h", 1e-3}, {"--layer-groups 7 --micro-batches 2", 1e-3}, {"--expert-pools 3 --inline-below=-1s", 1e-3},
 		{"--prefill-chunk 7 --layer-groups 2 --expert-pools 2", 1e-3}, {"--block-tokens 5 --kv-dtype f32", 1e-3}, {"--kv-dtype bf16", 1e-2},
 	} {
 		got := measure(t, strings.Fields(c.flags)...)
@@ -187,7 +187,7 @@ func TestAnyCutGivesTheSameAnswer(t *testing.T) {
 	}
 	for _, flags := range []string{
 		"--prefill-chunk 1", "--prefill-chunk 7", "--prefill-chunk 32", "--prefill-chunk 1000", "--max-batch-tokens 3",
-		"--layer-groups 2", "--layer-groups 7 --depth 3", "--expert-pools 4 --inline-below=-1s", "--threads 1", "--block-tokens 3 --kv-dtype f32",
+		"--layer-groups 2", "--layer-groups 7 --micro-batches 3", "--expert-pools 4 --inline-below=-1s", "--threads 1", "--block-tokens 3 --kv-dtype f32",
 	} {
 		if got := ask(strings.Fields(flags)...); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", flags, got, want)

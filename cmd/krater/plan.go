@@ -65,15 +65,28 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 		return nil, err
 	}
 	look.pools = look.poolCount(f)
-	if err := look.add(cfg, f, s.size("tokenizer.json")); err != nil || !look.rank.streams() || f.PrefillPass != 0 {
+	if err := look.add(cfg, f, s.size("tokenizer.json")); err != nil || !look.settle(f) {
 		return look, err
 	}
-	f.PrefillPass = passChunks * f.PrefillChunk // known only now: batches take more memory
 	if look.options, err = loadOptions(cfg, f, l, free); err != nil {
 		return nil, err
 	}
 	look.promised = 0
 	return look, look.add(cfg, f, s.size("tokenizer.json"))
+}
+
+// settle sets what follows from the strategies, and was not said: batches take more
+// memory then, and the plan has to be made again.
+func (o *outlook) settle(f *engineFlags) bool {
+	pass := o.rank.streams() && f.PrefillPass == 0
+	if pass {
+		f.PrefillPass = passChunks * f.PrefillChunk
+	}
+	parts := o.rank.beside() && f.MicroBatches == 0 && f.MaxSeqs > 1
+	if parts {
+		f.MicroBatches = max(2, f.LayerGroups)
+	}
+	return pass || parts
 }
 
 // The devices of a plan.
@@ -133,11 +146,11 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 			return err
 		}
 		if cfg.MoE.Experts > 0 {
-			promise("rows from the host", count(f.depth(), "batch"), int64(f.depth())*offload.StageBytes(cfg, lim, nil))
+			promise("rows from the host", count(f.microBatches(), "batch"), int64(f.microBatches())*offload.StageBytes(cfg, lim, nil))
 		}
 		promise("experts on it", o.rank.String(), o.rank.bytes())
 		put(memoryName, "rows of pools", detail, near)
-		put(memoryName, "rows beside the rank", count(f.depth(), "batch"), int64(f.depth())*offload.MirrorBytes(cfg, lim, lim.QuantGroup, nil))
+		put(memoryName, "rows beside the rank", count(f.microBatches(), "batch"), int64(f.microBatches())*offload.MirrorBytes(cfg, lim, lim.QuantGroup, nil))
 		put(memoryName, "simulated rank", "the memory of "+rankName, o.promised)
 	}
 	if f.onCard() {
@@ -167,12 +180,12 @@ func (s *source) size(name string) int64 {
 	return info.Size()
 }
 
-// depth is the number of batches in flight.
-func (f *engineFlags) depth() int {
-	if f.Depth == 0 {
+// microBatches is the number of parts that running sequences are divided into.
+func (f *engineFlags) microBatches() int {
+	if f.MicroBatches == 0 {
 		return f.LayerGroups
 	}
-	return f.Depth
+	return f.MicroBatches
 }
 
 // threads is the number of threads that compute together.

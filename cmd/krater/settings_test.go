@@ -212,7 +212,7 @@ func TestBadFlags(t *testing.T) {
 		{1, "run --layer-groups 0 hi", "--layer-groups"},
 		{1, "run --layer-groups 8 hi", "--layer-groups 7"},
 		{1, "run --expert-pools=-1 hi", "--expert-pools"},
-		{1, "run --depth 65 hi", "--depth 64"},
+		{1, "run --micro-batches 65 hi", "--micro-batches 64"},
 		{1, "run --block-tokens 0 hi", "--block-tokens"},
 		{1, "run --prefill-chunk=-1 hi", "--prefill-chunk"},
 		{1, "run --prefill-share 0 hi", "--prefill-share"},

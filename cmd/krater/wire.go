@@ -377,7 +377,7 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 		chunk, share = lim.Tokens-f.MaxSeqs, lim.Tokens-f.MaxSeqs
 	}
 	return actors.Start(s.rank(), s.parts, actors.Options{
-		Blueprint: actors.Blueprint{Groups: groups, Pools: s.look.pools, Depth: f.depth()},
+		Blueprint: actors.Blueprint{Groups: groups, Pools: s.look.pools, MicroBatches: f.microBatches()},
 		Scheduler: scheduler.Config{
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue,
 		},

@@ -136,8 +136,8 @@ func (l *Letters) End() error {
 // Serve answers the letters of a step, as one of those who do: the experts that owns says, on
 // a stream of the host. It burns its core from letter to letter, and returns behind the last
 // one or when the step has ended. What fails is the step's cause too, and does not keep the
-// device waiting.
-func (l *Letters) Serve(s device.Stream, who int, owns func(expert int32) bool) error {
+// device waiting. tell, if there is one, is called before and after the work of a letter.
+func (l *Letters) Serve(s device.Stream, who int, owns func(expert int32) bool, tell func(layer, rows int, done bool)) error {
 	var failure error
 	for n, layer := range l.layers {
 		letter, ok := l.mail.Await(n, l.over.Load)
@@ -146,6 +146,9 @@ func (l *Letters) Serve(s device.Stream, who int, owns func(expert int32) bool) 
 		}
 		if letter.Rows == 0 {
 			continue
+		}
+		if tell != nil {
+			tell(layer, letter.Rows, false)
 		}
 		if failure == nil {
 			failure = l.desks[who].compute(l, s, layer, &letter, owns)
@@ -157,8 +160,34 @@ func (l *Letters) Serve(s device.Stream, who int, owns func(expert int32) bool) 
 			l.sum(&letter)
 			l.mail.Answer(n)
 		}
+		if tell != nil {
+			tell(layer, letter.Rows, true)
+		}
 	}
 	return failure
+}
+
+// Dismiss answers all letters without computing anything while wait waits for a step that
+// nobody needs any more and nobody serves.
+func (l *Letters) Dismiss(wait func() error) error {
+	l.Begin()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for n := range l.layers {
+			letter, ok := l.mail.Await(n, l.over.Load)
+			if !ok {
+				return
+			}
+			if letter.Rows > 0 {
+				l.mail.Answer(n)
+			}
+		}
+	}()
+	err := wait()
+	l.over.Store(true)
+	<-served
+	return err
 }
 
 // compute does a server's part of a letter.
