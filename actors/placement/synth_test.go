@@ -37,7 +37,7 @@ func TestSyntheticModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(beside.Close)
-		expert, err := offload.SlotBytes(m.Config, p)
+		expert, err := offload.SlotBytes(m.Config, p, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

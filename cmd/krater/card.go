@@ -9,7 +9,6 @@ import (
 	"krater/kernels/device"
 	"krater/scheduler/planner"
 	"krater/stages/load"
-	"krater/stages/model"
 	"krater/stages/weights/cache"
 )
 
@@ -46,12 +45,16 @@ func (f *engineFlags) settle(w io.Writer) (card, error) {
 // onCard reports whether the layers are on a GPU.
 func (f *engineFlags) onCard() bool { return f.Device == "cuda" }
 
-// loadOnCard puts the whole model on the card, its routed experts too.
-func (s *session) loadOnCard(o load.Options) error {
-	var err error
+// loadOnCard puts the model on the card, its routed experts too unless strategies say where
+// they are.
+func (s *session) loadOnCard(f *engineFlags, o load.Options, r reporter) error {
 	if s.experts != nil {
 		o.ExpertTiles = s.expertTiles
 	}
+	if !s.look.resident {
+		return s.loadOnRank(f, o, r)
+	}
+	var err error
 	s.parts, err = load.Model(s.card, s.cfg, s.set, o)
 	if err == nil && s.experts != nil {
 		err = s.experts.Close() // all of it is on the card now
@@ -82,24 +85,6 @@ func (f *engineFlags) layout() device.Layout {
 	if f.onCard() {
 		return cuda.Layout{F32: f.Rows == "f32"}
 	}
-	return nil
-}
-
-// fillCard gives the KV cache what the rest leaves of the card's memory, up to every
-// sequence's whole context.
-func (o *outlook) fillCard(cfg *model.Config, f *engineFlags) error {
-	most := o.options.Blocks
-	o.options.Blocks = 1
-	needs, err := load.Plan(cfg, o.options, o.use(f))
-	if err != nil {
-		return err
-	}
-	left := int64(cardShare * float64(o.card))
-	for _, n := range needs {
-		left -= n.Bytes
-	}
-	block := kvBlockBytes(cfg, f.BlockTokens, o.options.KVType)
-	o.options.Blocks = int(max(1, min(int64(most), left/block)))
 	return nil
 }
 

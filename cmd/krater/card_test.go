@@ -99,7 +99,7 @@ func onCardBy(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o
 	c := cardFor(t, o)
 	l, err := m.LoadCard(c, host, load.Options{
 		Limits: stages.Limits{Tokens: 257, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16}, KVType: kv, Precision: p,
-	}, 2)
+	}, nil, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,6 +86,33 @@ func (s *session) cacheOptions(f *engineFlags, method cache.Method, r reporter) 
 	}, nil
 }
 
+// hostSpec is how the host keeps experts that it computes beside a card; nil: it computes none,
+// or has them as the files hold them.
+func (s *session) hostSpec() *quant.Spec {
+	if s.look.resident || !s.look.rank.host() || s.look.hostBits == 0 {
+		return nil
+	}
+	return &quant.Spec{Bits: s.look.hostBits, Group: s.look.options.Precision.Group}
+}
+
+// cardFormats has a cache hold what a card takes, and what the host does beside it.
+func (s *session) cardFormats(c *cache.Options) error {
+	host := c.Plan
+	c.Plan.Format = cache.FormatA
+	spec := s.hostSpec()
+	if spec == nil {
+		return nil
+	}
+	if *spec != host.Spec {
+		var err error
+		if host, err = cache.NewPlan(s.cfg, *spec, host.Method, host.Source); err != nil {
+			return err
+		}
+	}
+	c.Also = []cache.Plan{host}
+	return nil
+}
+
 // copies reports whether converted weights are read into memory of the device.
 func (s *session) copies(f *engineFlags) bool {
 	several := len(s.look.machine.Nodes) > 1 || len(s.look.nodes) > 1
@@ -103,7 +130,9 @@ func (s *session) openIntegers(ctx context.Context, f *engineFlags, o *load.Opti
 			return err
 		}
 		if s.card != nil {
-			c.Plan.Format = cache.FormatA
+			if err := s.cardFormats(&c); err != nil {
+				return err
+			}
 		}
 		c.Copy = s.card == nil && s.copies(f) && !s.look.places() // what is brought to nodes is copied there
 		if s.experts, err = cache.Open(ctx, s.dev, c); err != nil {
@@ -112,7 +141,7 @@ func (s *session) openIntegers(ctx context.Context, f *engineFlags, o *load.Opti
 		if c.Copy {
 			s.copied += s.experts.Bytes
 		}
-		if s.card != nil {
+		if s.card != nil && s.hostSpec() == nil {
 			return nil
 		}
 		o.Experts, experts = s.experts.Experts, c.Plan.Source

@@ -70,8 +70,10 @@ func (s *session) placeExperts(ctx context.Context, o *load.Options, r reporter)
 	}
 	o.Experts = s.placed.Experts
 	s.copied += s.experts.Bytes
-	err = s.experts.Close()
-	s.experts = nil
+	if s.card == nil { // which takes experts of the same files
+		err = s.experts.Close()
+		s.experts = nil
+	}
 	for pool := range pools {
 		p, err := s.dev.PlacementOn(s.partition.Node(pool), s.placed.Buffers(pool)...)
 		if err != nil {

@@ -24,8 +24,13 @@ type outlook struct {
 	plan    *planner.Plan // of the memory, and of a rank with memory of its own
 	nodes   []cpu.Node    // nil: one
 	pools   int
-	rank    strategies // of a rank
+	rank    strategies // of a rank, or of a GPU that is not to hold all experts
 	card    int64      // memory of the GPU that the layers are on
+	// Of a GPU: all experts are there; the bits of those on the host; blocks of KV cache
+	// that would be of use.
+	resident bool
+	hostBits int
+	kvMost   int
 	// promised is what the device that the layers are on is asked for, and weights
 	// that lie there: what memoryUse compares.
 	promised int64
@@ -56,8 +61,8 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 		return nil, err
 	}
 	look := &outlook{machine: m, options: o, card: l.card}
-	if f.onCard() && f.KVCache == 0 {
-		if err := look.fillCard(cfg, f); err != nil {
+	if f.onCard() {
+		if look.hostBits, err = f.hostBits(cfg, o.Precision); err != nil {
 			return nil, err
 		}
 	}
@@ -98,6 +103,11 @@ const (
 
 // add adds up what the load takes. tokenizer is the size of tokenizer.json.
 func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error {
+	if f.onCard() {
+		if err := o.fitCard(cfg, f); err != nil {
+			return err
+		}
+	}
 	lim, err := o.options.LimitsFor(cfg)
 	if err != nil {
 		return err
@@ -128,6 +138,7 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 		switch {
 		case n.Part == load.Experts && f.onRank():
 			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
+		case n.Part == load.Experts && f.onCard() && !o.resident: // see hostSide
 		case n.Part == load.Scratch && !f.onCard(): // a bound, not an allocation
 			put(memoryName, n.Part.String(), n.Detail, n.Bytes)
 		default:
@@ -152,6 +163,14 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 		put(memoryName, "rows of pools", detail, near)
 		put(memoryName, "rows beside the rank", count(f.microBatches(), "batch"), int64(f.microBatches())*offload.MirrorBytes(cfg, lim, lim.QuantGroup, nil))
 		put(memoryName, "simulated rank", "the memory of "+rankName, o.promised)
+	}
+	if f.onCard() && !o.resident {
+		promise("rows from the host", count(f.states(), "batch"), int64(f.states())*offload.StageBytes(cfg, lim, o.options.Layout))
+		promise("experts on it", o.rank.String(), planner.Add(o.rank.bytes(), o.viewBytes(cfg)))
+		put(memoryName, "rows of pools", detail, near)
+		if err := o.hostSide(cfg, f, lim, func(name, detail string, bytes int64) { put(memoryName, name, detail, bytes) }); err != nil {
+			return err
+		}
 	}
 	if f.onCard() {
 		put(memoryName, "driver", "of the GPU, pinned memory", driverBytes)

@@ -74,6 +74,16 @@ func (f *precisionFlags) precision(cfg *model.Config, whole, card bool) (load.Pr
 	return p, nil
 }
 
+// hostBits is what the host keeps experts in that a GPU keeps by p: the same, unless a flag
+// says otherwise.
+func (f *precisionFlags) hostBits(cfg *model.Config, p load.Precision) (int, error) {
+	if f.CPUExpertBits == "auto" {
+		return p.Experts, nil
+	}
+	host, err := f.precision(cfg, false, false)
+	return host.Experts, err
+}
+
 // check refuses flags that contradict one another.
 func (f *precisionFlags) check() error {
 	if f.Precision == "mixed" {

@@ -69,23 +69,23 @@ func (s *strategies) String() string {
 // onRank reports whether the layers are on a rank with memory of its own.
 func (f *engineFlags) onRank() bool { return f.Device == "hostsim" }
 
-// named gives the strategies that flags name; auto stands for instead.
-func (f *rankFlags) named(instead string) (s strategies, err error) {
+// named gives the strategies that flags name; auto stands for the others.
+func (f *rankFlags) named(autoPrefill, autoDecode string) (s strategies, err error) {
 	prefill, decode, err := f.aliases()
 	if err != nil {
 		return s, err
 	}
 	for _, x := range []struct {
-		flag, text, alias string
-		to                *dispatch.Strategy
-	}{{"prefill-strategy", f.PrefillStrategy, prefill, &s.prefill}, {"decode-strategy", f.DecodeStrategy, decode, &s.decode}} {
+		flag, text, alias, instead string
+		to                         *dispatch.Strategy
+	}{{"prefill-strategy", f.PrefillStrategy, prefill, autoPrefill, &s.prefill}, {"decode-strategy", f.DecodeStrategy, decode, autoDecode, &s.decode}} {
 		switch {
 		case x.text != auto && x.alias != "" && x.text != x.alias:
 			return s, fmt.Errorf("--%s %s: another flag says %s", x.flag, x.text, x.alias)
 		case x.alias != "":
 			x.text = x.alias
 		case x.text == auto:
-			x.text = instead
+			x.text = x.instead
 		}
 		if *x.to, err = dispatch.Parse(x.text); err != nil {
 			return s, fmt.Errorf("--%s: %w", x.flag, err)
@@ -150,30 +150,41 @@ func (f *rankFlags) aliases() (prefill, decode string, err error) {
 	return prefill, decode, nil
 }
 
-// choose settles the strategies for a rank whose other parts take so many bytes: auto
-// keeps all experts there if they fit.
-func (f *rankFlags) choose(cfg *model.Config, p load.Precision, rest int64) (s strategies, err error) {
-	slot, err := offload.SlotBytes(cfg, p)
-	if err != nil {
-		return s, err
-	}
-	setup := dispatch.Setup{Experts: max(1, cfg.MoE.Experts), Bytes: max(1, slot), Budget: f.budget(rest)}
+// setupOf is a model's experts as strategies see them; slot is the size of one.
+func setupOf(cfg *model.Config, slot, budget int64) dispatch.Setup {
+	setup := dispatch.Setup{Experts: max(1, cfg.MoE.Experts), Bytes: max(1, slot), Budget: budget}
 	for layer := range cfg.Layers {
 		if cfg.MoELayer(layer) {
 			setup.Layers = append(setup.Layers, int32(layer))
 		}
 	}
+	return setup
+}
+
+// choose settles the strategies for a simulated rank whose other parts take so many bytes: auto
+// keeps all experts there if they fit.
+func (f *rankFlags) choose(cfg *model.Config, p load.Precision, rest int64) (s strategies, err error) {
+	slot, err := offload.SlotBytes(cfg, p, nil)
+	if err != nil {
+		return s, err
+	}
+	setup := setupOf(cfg, slot, f.budget(rest))
 	instead := allThere
 	if int64(len(setup.Layers)*setup.Experts) > setup.Budget/setup.Bytes {
 		instead = allHere
 	}
-	if s, err = f.named(instead); err != nil {
+	if s, err = f.named(instead, instead); err != nil {
 		return s, err
 	}
+	return s, s.sketch(f, setup)
+}
+
+// sketch finds out what becomes of the strategies.
+func (s *strategies) sketch(f *rankFlags, setup dispatch.Setup) (err error) {
 	s.budget, s.slot = setup.Budget, setup.Bytes
 	o := placement.Options{Prefill: s.prefill, Decode: s.decode, PrefillBudget: int64(f.PrefillExpertVRAM)}
 	s.outline, err = o.Sketch(setup)
-	return s, err
+	return err
 }
 
 // passChunks is how many prefill chunks go through a group of layers together, where
@@ -208,14 +219,12 @@ func (f *rankFlags) check(onRank, onCard bool) error {
 	if f.PrefillPass < 0 || f.PrefillPass > 1<<24 {
 		return fmt.Errorf("--prefill-pass %d: want 0 to %d", f.PrefillPass, 1<<24)
 	}
-	s, err := f.named(allHere)
+	s, err := f.named(allHere, allHere)
 	switch {
-	case err != nil || onRank:
+	case err != nil || onRank || onCard:
 		return err
 	case f.PrefillPass != 0:
-		return errors.New("--prefill-pass: only --device hostsim takes prompts through groups of layers")
-	case onCard:
-		return f.checkCard()
+		return errors.New("--prefill-pass: --device cpu has no groups of layers to take prompts through")
 	case f.VRAM != 0 || f.ExpertVRAM != 0 || f.PrefillExpertVRAM != 0:
 		return errors.New("--vram and --expert-vram: --device cpu has no memory of its own")
 	case !s.here():
@@ -224,28 +233,16 @@ func (f *rankFlags) check(onRank, onCard bool) error {
 	return nil
 }
 
-// checkCard refuses what a GPU does not do.
-func (f *rankFlags) checkCard() error {
-	s, err := f.named(allThere)
-	if err == nil && (s.prefill.Name() != allThere || s.decode.Name() != allThere) {
-		err = fmt.Errorf("%s: --device cuda has only %s", &s, allThere)
-	}
-	if err == nil && f.ExpertVRAM != 0 {
-		err = errors.New("--expert-vram: --device cuda keeps all experts on the GPU")
-	}
-	return err
-}
-
 // loadOnRank puts the model on the rank, its routed experts where the strategies
 // want them.
 func (s *session) loadOnRank(f *engineFlags, o load.Options, r reporter) error {
 	o.Routed = s.dev
 	var err error
-	if s.parts, err = load.Model(s.sim, s.cfg, s.set, o); err == nil {
+	if s.parts, err = load.Model(s.rankDevice(), s.cfg, s.set, o); err == nil {
 		err = s.placeOnRank(f, r)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.sim.Name(), err)
+		return fmt.Errorf("%s: %w", s.rank().Name(), err)
 	}
 	return nil
 }
@@ -254,7 +251,7 @@ func (s *session) loadOnRank(f *engineFlags, o load.Options, r reporter) error {
 func (s *session) placeOnRank(f *engineFlags, r reporter) error {
 	rank := &s.look.rank
 	var err error
-	s.place, err = placement.New(s.sim, s.dev, s.parts, placement.Options{
+	s.place, err = placement.New(s.rank(), s.dev, s.parts, placement.Options{
 		Prefill: rank.prefill, Decode: rank.decode, Threshold: f.GPUPrefillThreshold,
 		Budget: max(1, rank.budget), PrefillBudget: int64(f.PrefillExpertVRAM), Heat: placedHeat(s.heat),
 	})
@@ -271,7 +268,7 @@ func (s *session) placeOnRank(f *engineFlags, r reporter) error {
 func (s *session) whereExperts() string {
 	n, bytes := s.place.Slots()
 	return fmt.Sprintf("prefill %s, decode %s, %d experts of %d bytes on %s",
-		s.place.Strategy(dispatch.Prefill).Name(), s.place.Strategy(dispatch.Decode).Name(), n, bytes/max(1, int64(n)), s.sim.Name())
+		s.place.Strategy(dispatch.Prefill).Name(), s.place.Strategy(dispatch.Decode).Name(), n, bytes/max(1, int64(n)), s.rank().Name())
 }
 
 // openRank makes the rank's device, if there is one.
@@ -292,13 +289,21 @@ func (s *session) openRank(f *engineFlags) error {
 
 // rank is the device that layers run on.
 func (s *session) rank() device.Device {
-	if s.card != nil {
-		return s.card
-	}
-	if s.sim != nil {
-		return s.sim
+	if d := s.rankDevice(); d != nil {
+		return d
 	}
 	return s.dev
+}
+
+// rankDevice is the rank's device, nil where layers run on the processor.
+func (s *session) rankDevice() load.Device {
+	switch {
+	case s.card != nil:
+		return s.card
+	case s.sim != nil:
+		return s.sim
+	}
+	return nil
 }
 
 func (s *session) closeRank() {

@@ -144,7 +144,7 @@ func TestOtherNames(t *testing.T) {
 		if _, _, err := parse(&c, append(append([]string{"run", "--device", "hostsim"}, strings.Fields(text)...), "Hello")); err != nil {
 			t.Fatal(err)
 		}
-		s, err := c.Run.named(allThere)
+		s, err := c.Run.named(allThere, allThere)
 		got := "refused"
 		if err == nil {
 			got = s.prefill.Name() + " " + s.decode.Name()

@@ -221,7 +221,7 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 	switch {
 	case err != nil:
 	case s.card != nil:
-		err = s.loadOnCard(o)
+		err = s.loadOnCard(f, o, r)
 	case s.sim != nil:
 		err = s.loadOnRank(f, o, r)
 	default:
@@ -240,7 +240,10 @@ func (s *session) make(f *engineFlags, o load.Options, r reporter) error {
 	var err error
 	switch {
 	case s.card != nil:
-		s.made, err = s.src.synth.LoadCard(s.card, s.dev, o, f.threads())
+		if !s.look.resident {
+			o.Routed = s.dev
+		}
+		s.made, err = s.src.synth.LoadCard(s.card, s.dev, o, s.hostSpec(), f.threads())
 	case s.sim != nil:
 		s.made, err = s.src.synth.LoadBeside(s.sim, s.dev, o, f.threads())
 	default:
@@ -252,7 +255,7 @@ func (s *session) make(f *engineFlags, o load.Options, r reporter) error {
 	}
 	s.parts = s.made.Parts
 	s.copied = s.parts.WeightBytes
-	if s.sim != nil {
+	if s.sim != nil || s.card != nil && !s.look.resident {
 		if err = s.placeOnRank(f, r); err != nil {
 			s.Close()
 		}

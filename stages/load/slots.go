@@ -38,6 +38,31 @@ func (x *Slots) Bank(buf device.Buffer, experts int) device.Bank {
 	return b
 }
 
+// SlotBytes is the Step of a model's experts as p keeps them on an accelerator.
+func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
+	f, h := cfg.MoE.FF, cfg.Hidden
+	if p.Experts == 0 {
+		dt := cfg.DType
+		if dt == tensor.Invalid {
+			dt = tensor.BF16
+		}
+		return int64(aligned(2*f*h*dt.Size()) + aligned(f*h*dt.Size())), nil
+	}
+	n := 0
+	for _, m := range []struct {
+		rows, cols int
+		joined     bool
+	}{{2 * f, h, true}, {h, f, false}} {
+		b, err := p.format(p.Experts, m.rows, m.cols)
+		if err != nil {
+			return 0, err
+		}
+		a := tensor.FormatA{Rows: m.rows, Cols: m.cols, Bits: p.Experts, Group: b.Group, Joined: m.joined}
+		n += aligned(a.ValueBytes()) + aligned(a.ScaleBytes())
+	}
+	return int64(n), nil
+}
+
 // slots says how experts lie on the accelerator, by the first of layer where nobody has
 // asked before.
 func (b *binder) slots(layer int) *Slots {

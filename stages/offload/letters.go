@@ -9,6 +9,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/model"
 )
 
 // Letters are how an accelerator asks the host for experts that it has not got, layer by
@@ -256,12 +257,11 @@ func (l *Letters) sum(letter *device.Letter) {
 	}
 }
 
-// LettersBytes is what NewLetters takes of the host.
-func (x *Experts) LettersBytes(rows, servers int) int64 {
-	cfg := x.parts.Config
+// LettersBytes is what NewLetters takes of the host; group is as for MirrorBytes.
+func LettersBytes(cfg *model.Config, rows, servers, group int) int64 {
 	n := int64(rows) * int64(cfg.Hidden) * (4*int64(cfg.MoE.Router.TopK) + 8) // rows of experts, letters
 	one := 4 * int64(rows) * int64(cfg.Hidden)
-	if group := x.quantGroup(); group > 0 {
+	if group > 0 {
 		one += int64(device.QRowsBytes(rows, cfg.Hidden, group))
 	}
 	return n + int64(servers)*one

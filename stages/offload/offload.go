@@ -128,8 +128,12 @@ func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
 // Host is the host device.
 func (x *Experts) Host() Host { return x.host }
 
-// SlotBytes is the size of a slot for a model's experts as they will be kept.
-func SlotBytes(cfg *model.Config, p load.Precision) (int64, error) {
+// SlotBytes is the size of a slot for a model's experts as they will be kept on a device with
+// that layout.
+func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, error) {
+	if l != nil {
+		return load.SlotBytes(cfg, p)
+	}
 	f, h, dt := cfg.MoE.FF, cfg.Hidden, cfg.DType
 	if dt == tensor.Invalid {
 		dt = tensor.BF16

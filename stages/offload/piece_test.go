@@ -28,7 +28,7 @@ func TestJoin(t *testing.T) {
 func TestSlotBytes(t *testing.T) {
 	r := newRig(t)
 	defer r.Close()
-	got, err := SlotBytes(r.parts.Config, load.Precision{})
+	got, err := SlotBytes(r.parts.Config, load.Precision{}, nil)
 	if err != nil || got != int64(r.Experts.SlotBytes()) || got == 0 {
 		t.Errorf("%d bytes, %v; slots have %d", got, err, r.Experts.SlotBytes())
 	}

@@ -94,29 +94,43 @@ func (m *Model) load(l *Loaded, dev load.Device, host device.Device, o load.Opti
 }
 
 // LoadCard makes the model on an accelerator: the same numbers as Load of equal
-// precision, in its formats. host is where plain weights are made on their way.
-func (m *Model) LoadCard(dev load.Device, host device.Device, o load.Options, threads int) (*Loaded, error) {
+// precision, in its formats. host is where plain weights are made on their way, and where
+// experts stay with o.Routed, which is host then: those that the accelerator is to be given are
+// made when they are copied, and the host has its own as spec says, nil: none.
+func (m *Model) LoadCard(dev load.Device, host device.Device, o load.Options, spec *quant.Spec, threads int) (*Loaded, error) {
 	l := &Loaded{}
-	o.Layout = device.LayoutOf(dev)
-	_, err := load.Plan(m.Config, o, load.Use{})
-	if err == nil {
-		err = l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) })
-	}
-	if err == nil {
-		o.Quantized = func(name string, f tensor.FormatB) (*quant.Matrix, error) { return m.quantized(name, f, threads), nil }
-		err = l.step("on the card", func() (n int64, err error) {
-			if l.Parts, err = load.Model(dev, m.Config, l.set, o); err == nil {
-				n = l.Parts.WeightBytes
-			}
-			return n, err
-		})
-	}
-	if err != nil {
+	if err := m.loadCard(l, dev, host, o, spec, threads); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("synth: %s: %w", m.Shape, err)
 	}
-	l.free() // what is left on the host is on the card
+	if o.Routed == nil {
+		l.free() // what is left on the host is on the card
+	}
 	return l, nil
+}
+
+func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.Options, spec *quant.Spec, threads int) error {
+	o.Layout = device.LayoutOf(dev)
+	if _, err := load.Plan(m.Config, o, load.Use{}); err != nil {
+		return err
+	}
+	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) }); err != nil {
+		return err
+	}
+	if spec != nil && o.Routed != nil && m.Config.MoE.Experts > 0 {
+		banks := make([][]device.QExpert, m.Config.Layers)
+		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
+		if err := l.step("experts of the host", func() (int64, error) { return m.loadExperts(l, host, banks, *spec, threads) }); err != nil {
+			return err
+		}
+	}
+	o.Quantized = func(name string, f tensor.FormatB) (*quant.Matrix, error) { return m.quantized(name, f, threads), nil }
+	return l.step("on the card", func() (n int64, err error) {
+		if l.Parts, err = load.Model(dev, m.Config, l.set, o); err == nil {
+			n = l.Parts.WeightBytes
+		}
+		return n, err
+	})
 }
 
 // quantized makes a matrix by the name that load gives it.
