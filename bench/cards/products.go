@@ -189,16 +189,32 @@ func (m *moe) choice(t int) []int32 {
 
 // mix is a whole block: routed experts of one format, the shared network of another, and
 // the weighted sum of both.
-func mix(m moe, routed, shared format, t int) *Case {
+func mix(m moe, routed, shared format, t int) *Case { return mixBy("mix", m, routed, shared, t, nil) }
+
+// mixHere is mix of experts that lie where a map says, every third of them nowhere.
+func mixHere(m moe, routed, shared format, t int) *Case {
+	where := make([]int32, m.experts)
+	for e := range where {
+		if where[e] = int32((5*e + 3) % m.experts); e%3 == 0 {
+			where[e] = -1
+		}
+	}
+	return mixBy("mix here", m, routed, shared, t, where)
+}
+
+// mixBy is mix with a map; nil: none.
+func mixBy(op string, m moe, routed, shared format, t int, where []int32) *Case {
 	ids := m.choice(t)
 	seen := map[int32]bool{}
 	for _, e := range ids {
-		seen[e] = true
+		if where == nil || where[e] >= 0 {
+			seen[e] = true
+		}
 	}
 	expert := routed.bytes(2*m.width, m.hidden) + routed.bytes(m.hidden, m.width)
 	rest := shared.bytes(2*m.shared, m.hidden) + shared.bytes(m.hidden, m.shared) + 2*t*m.hidden*2
 	c := &Case{
-		Op:     "mix",
+		Op:     op,
 		Shape:  fmt.Sprintf("T=%d H=%d E=%d K=%d F=%d+%d, %d experts hit", t, m.hidden, m.experts, m.topK, m.width, m.shared, len(seen)),
 		DType:  routed.String() + ", shared " + shared.String(),
 		Bytes:  float64(expert*len(seen) + rest),
@@ -207,21 +223,32 @@ func mix(m moe, routed, shared format, t int) *Case {
 		Size:   expert*m.experts + rest,
 		Rel:    relFFN, Abs: absFFN,
 	}
-	c.build = func(d *desk) *job { return m.job(d, routed, shared, t, ids) }
+	c.build = func(d *desk) *job { return m.job(d, routed, shared, t, ids, where) }
 	return c
 }
 
-func (m *moe) job(d *desk, routed, shared format, t int, chosen []int32) *job {
+func (m *moe) job(d *desk, routed, shared format, t int, chosen, where []int32) *job {
 	x, delta := d.numbers(tensor.BF16, t, m.hidden, unit), d.room(tensor.BF16, t, m.hidden)
 	y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
 	w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, routed.bits > 0), d.weights(routed, m.experts, m.hidden, m.width, false)
 	s13, s2 := d.weights(shared, 1, 2*m.shared, m.hidden, shared.bits > 0), d.weights(shared, 1, m.hidden, m.shared, false)
 	ids := d.ints(t, m.topK, func(i int) int32 { return chosen[i] })
 	share := d.numbers(tensor.F32, t, m.topK, small)
+	var places data
+	if where != nil {
+		places = d.ints(1, m.experts, func(e int) int32 { return where[e] })
+	}
+	place := func(row, k int) int {
+		e := chosen[row*m.topK+k]
+		if where != nil {
+			e = where[e]
+		}
+		return int(e)
+	}
 	return &job{
 		run: func(b *ops.Builder, i int) {
 			bank := launch.Bank{Experts: m.experts, W13: w13.of(i), W2: w2.of(i),
-				Step: w13.next, ScaleStep: w13.nextScale, Step2: w2.next, ScaleStep2: w2.nextScale}
+				Step: w13.next, ScaleStep: w13.nextScale, Step2: w2.next, ScaleStep2: w2.nextScale, Map: places.of(i).At}
 			b.Mix(delta.of(i), y.of(i), z.of(i), x.of(i), bank, ops.Network{W13: s13.of(i), W2: s2.of(i)}, ids.of(i), share.of(i))
 		},
 		outs: []data{delta, y, z},
@@ -230,14 +257,21 @@ func (m *moe) job(d *desk, routed, shared format, t int, chosen []int32) *job {
 			for _, row := range d.spread(t, 2) {
 				parts := [][]float64{hidden(x, row, &s13, 0, m.shared)}
 				for k := range m.topK {
-					parts = append(parts, hidden(x, row, &w13, int(chosen[row*m.topK+k]), m.width))
+					var h []float64
+					if e := place(row, k); e >= 0 {
+						h = hidden(x, row, &w13, e, m.width)
+					}
+					parts = append(parts, h)
 				}
 				got := read(delta.RowRange(row, row+1))
 				for _, col := range d.spread(m.hidden, 40) {
 					want, scale := dot(parts[0], s2.row(0, col))
 					scale *= scale
 					for k, h := range parts[1:] {
-						e, p := int(chosen[row*m.topK+k]), share.get(row, k)
+						if h == nil {
+							continue
+						}
+						e, p := place(row, k), share.get(row, k)
 						v, size := dot(h, w2.row(e, col))
 						want, scale = want+p*v, scale+p*size*p*size
 					}

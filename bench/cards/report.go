@@ -15,6 +15,7 @@ type Report struct {
 	Commit   string   `json:"commit"`
 	Card     string   `json:"card"`
 	Ceilings Ceilings `json:"ceilings"`
+	Trips    []Trip   `json:"trips,omitempty"`
 	Rows     []Row    `json:"rows"`
 }
 
@@ -94,8 +95,13 @@ func (r *Row) rate(c *Case, us float64, top Ceilings) {
 	r.Share = stat.Round(max(memory, compute)/us, 3)
 }
 
-// Faults are the rows that did not pass.
+// Faults are the rows and trips that did not pass.
 func (r *Report) Faults() (out []string) {
+	for i := range r.Trips {
+		if t := &r.Trips[i]; t.Fault != "" {
+			out = append(out, t.Name()+": "+t.Fault)
+		}
+	}
 	for i := range r.Rows {
 		if row := &r.Rows[i]; !row.Pass {
 			out = append(out, row.name()+": "+row.Fault)
@@ -110,8 +116,12 @@ func (r *Report) JSON(w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	trips, err := json.Marshal(r.Trips)
+	if err != nil {
+		return err
+	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"commit\": %q, \"card\": %q, \"ceilings\": %s, \"rows\": [", r.Commit, r.Card, ceilings)
+	fmt.Fprintf(&b, "{\"commit\": %q, \"card\": %q, \"ceilings\": %s,\n\"trips\": %s,\n\"rows\": [", r.Commit, r.Card, ceilings, trips)
 	for i := range r.Rows {
 		row, err := json.Marshal(&r.Rows[i])
 		if err != nil {
@@ -130,6 +140,9 @@ func (r *Report) JSON(w io.Writer) error {
 
 // Text prints the table.
 func (r *Report) Text(w io.Writer) error {
+	if err := tripsText(w, r.Trips); err != nil {
+		return err
+	}
 	for _, f := range r.Ceilings.Far {
 		if _, err := fmt.Fprintf(w, "%d GiB in one go: reads %.0f GB/s\n", f.GiB, f.GBps); err != nil {
 			return err

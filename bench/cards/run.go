@@ -42,6 +42,9 @@ func Run(o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.trips(); err != nil {
+		return r.rep, err
+	}
 	for _, c := range Table(sizes) {
 		if o.Match != nil && !o.Match(c.Name()) {
 			continue

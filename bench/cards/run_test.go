@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"krater/kernels/cuda/driver"
+	"krater/kernels/tensor"
 )
 
 // TestSmallTable runs every case at its small size, on a card or the emulator.
@@ -20,6 +21,9 @@ func TestSmallTable(t *testing.T) {
 	}
 	if want := len(Table(Small())); len(rep.Rows) != want {
 		t.Fatalf("%d rows of %d", len(rep.Rows), want)
+	}
+	if want := len(trips()); len(rep.Trips) != want {
+		t.Fatalf("%d trips of %d", len(rep.Trips), want)
 	}
 	for _, f := range rep.Faults() {
 		t.Error(f)
@@ -47,6 +51,10 @@ func TestTimes(t *testing.T) {
 	b, err := built()
 	if err != nil {
 		t.Fatal(err)
+	}
+	trip := newTrip(2, 64, tensor.BF16, false)
+	if err := r.trip(trip); err != nil || trip.Fault != "" || trip.US <= 0 {
+		t.Errorf("%+v: %v", trip, err)
 	}
 	for _, c := range []*Case{addNorm(1, 64), weightedSum(2, 2, 64)} {
 		row, err := r.row(c, b)

@@ -63,6 +63,7 @@ func Table(s Sizes) []*Case {
 		add(mix(s.moe, int4, int8, t))
 		add(mix(s.moe, int4, int4, t))
 		add(mix(s.moe, int8, int8, t))
+		add(mixHere(s.moe, int4, int8, t))
 		add(addNorm(t, s.hidden))
 		add(latentStore(t, tensor.BF16, p))
 		add(latentStore(t, tensor.F8E4M3, p))

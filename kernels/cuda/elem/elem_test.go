@@ -16,7 +16,7 @@ func at(p launch.Ptr, dt tensor.DType, rows, cols int) launch.Mat {
 
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
-	kGatherRows: 8, kAdd: 6, kConvert: 6, kSiLUMul: 8, kWeightedSum: 14, kRMSNorm: 8, kAddRMSNorm: 10, kSumAddRMSNorm: 15,
+	kGatherRows: 8, kAdd: 6, kConvert: 6, kSiLUMul: 8, kWeightedSum: 11, kWeightedSumHere: 14, kRMSNorm: 8, kAddRMSNorm: 10, kSumAddRMSNorm: 15,
 	kRope: 11, kStoreRows: 12, kLatentStore: 25, kQuantizeRows: 9,
 }
 
@@ -53,6 +53,9 @@ func TestLaunches(t *testing.T) {
 		{"sum", func(l *launch.List) {
 			WeightedSum(l, x, at(16, bf16, 18, 2048), at(16, f32, 3, 6), launch.Mat{})
 		}, kWeightedSum, 3, 1, 256, 1 | 4},
+		{"sum of some", func(l *launch.List) {
+			SumHere(l, x, at(16, bf16, 18, 2048), at(16, f32, 3, 6), launch.Mat{}, Here{at(16, tensor.I32, 3, 6), 0x100, 64})
+		}, kWeightedSumHere, 3, 1, 256, 1 | 4},
 		{"norm", func(l *launch.List) { RMSNorm(l, y, x, w, 1e-6) }, kRMSNorm, 3, 1, 256, 1 | 2 | 8},
 		{"norm odd", func(l *launch.List) { RMSNorm(l, odd, x, w, 1e-6) }, kRMSNorm, 3, 1, 512, 2 | 8},
 		{"norm 7168", func(l *launch.List) {

@@ -44,36 +44,39 @@ func AddRMSNorm(l *launch.List, out, x, delta, w launch.Mat, eps float32) {
 // in that order; y [T*K, H], weights [T, K] F32, base [T, H], out itself, or absent. A
 // weight of zero leaves its row of y out: it may hold anything.
 func WeightedSum(l *launch.List, out, y, weights, base launch.Mat) {
-	SumHere(l, out, y, weights, base, Here{})
+	sum(l, kWeightedSum, out, y, weights, base)
 }
 
-// Here says which rows of y count: those of ids [T, K] I32, without gaps, within
-// 0..Experts-1 that Map I32 [Experts] has not below 0. The zero Here: all.
+// Here says which rows of y count: those of ids [T, K] I32, without gaps, that lie within
+// 0..Experts-1 and that Map I32 [Experts] has not below 0.
 type Here struct {
 	IDs     launch.Mat
 	Map     launch.Ptr
 	Experts int
 }
 
-// SumHere is WeightedSum of the rows that h lets count; others may hold anything.
+// SumHere is WeightedSum of the rows that count; others may hold anything.
 func SumHere(l *launch.List, out, y, weights, base launch.Mat, h Here) {
-	const op = "WeightedSum"
-	if h.Map != 0 {
-		typed(op, "ids", h.IDs, tensor.I32, out.Rows, weights.Cols)
-		if !h.IDs.Dense() || h.Experts < 1 {
-			refuse(op, "ids %v, rows %d apart, of %d experts", h.IDs, h.IDs.Stride, h.Experts)
-		}
+	const op = "SumHere"
+	typed(op, "ids", h.IDs, tensor.I32, out.Rows, weights.Cols)
+	if !h.IDs.Dense() || h.Experts < 1 || h.Map == 0 {
+		refuse(op, "ids %v, rows %d apart, of %d experts", h.IDs, h.IDs.Stride, h.Experts)
 	}
+	sum(l, kWeightedSumHere, out, y, weights, base, launch.P(h.IDs.At), launch.P(h.Map), launch.I32(h.Experts))
+}
+
+func sum(l *launch.List, k launch.Kernel, out, y, weights, base launch.Mat, here ...launch.Arg) {
+	const op = "WeightedSum"
 	floats(op, "out", out, out.Rows, out.Cols)
 	checkSum(op, y, weights, base, out.Rows, out.Cols)
 	if out.Rows == 0 || out.Cols == 0 {
 		return
 	}
 	f := flags(out, y, base)
-	l.Add(kWeightedSum, pieces(op, out.Rows, out.Cols, f),
+	args := append(make([]launch.Arg, 0, 14),
 		launch.P(out.At), launch.I32(out.Stride), launch.P(y.At), launch.I32(y.Stride), launch.P(weights.At), launch.I32(weights.Stride),
-		launch.I32(weights.Cols), launch.P(base.At), launch.I32(base.Stride), launch.P(h.IDs.At), launch.P(h.Map), launch.I32(h.Experts),
-		launch.I32(out.Cols), launch.I32(f))
+		launch.I32(weights.Cols), launch.P(base.At), launch.I32(base.Stride))
+	l.Add(k, pieces(op, out.Rows, out.Cols, f), append(append(args, here...), launch.I32(out.Cols), launch.I32(f))...)
 }
 
 // SumAddRMSNorm is AddRMSNorm of the delta that WeightedSum would give: the end of a

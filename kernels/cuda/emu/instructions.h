@@ -87,6 +87,9 @@ KR_UNSEEN KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
 	kr_emu::yield(); // it is what waiting loops call
 	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
+KR_UNSEEN KR_DEV void st_release_sys(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+KR_DEV uint4 ld_fresh(const void *p) { return *static_cast<const uint4 *>(p); }
+KR_DEV uint64_t nanos() { return (uint64_t)clock64(); }
 
 KR_DEV unsigned atomic_inc_acq_rel(unsigned *p, unsigned limit) { return atomicInc(p, limit); }
 

@@ -146,7 +146,11 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 	} else {
 		b.FFN(shared, x, n)
 	}
-	elem.SumHere(b.List, delta, y, weights, shared, elem.Here{IDs: ids, Map: bank.Map, Experts: bank.Experts})
+	if bank.Map != 0 {
+		elem.SumHere(b.List, delta, y, weights, shared, elem.Here{IDs: ids, Map: bank.Map, Experts: bank.Experts})
+		return
+	}
+	elem.WeightedSum(b.List, delta, y, weights, shared)
 }
 
 // AddMix is hidden [T, H] F32 += Mix; delta is room for that.

@@ -221,6 +221,30 @@ func (c *Card) Release(at launch.Ptr) error {
 	return c.do(func() error { return c.mem.Free(uint64(at)) })
 }
 
+// MapHost makes n bytes of host memory, cleared and aligned to a page, that kernels reach at
+// the address it gives. For small mailboxes.
+func (c *Card) MapHost(n int) (host []byte, at launch.Ptr, err error) {
+	err = c.do(func() error {
+		b, err := driver.HostAlloc(n, driver.DeviceMap)
+		if err != nil {
+			return err
+		}
+		p, err := driver.HostDevicePtr(b)
+		if err != nil {
+			_ = driver.HostFree(b) // the first error counts
+			return err
+		}
+		host, at = b, launch.Ptr(p)
+		return nil
+	})
+	return host, at, err
+}
+
+// FreeHost frees what MapHost made. No work that uses it may be under way.
+func (c *Card) FreeHost(host []byte) error {
+	return c.do(func() error { return driver.HostFree(host) })
+}
+
 // Held is what the card's pool has from the driver.
 func (c *Card) Held() (n int64) {
 	_ = c.do(func() error { n = c.mem.Held(); return nil }) // a lost card holds nothing of use

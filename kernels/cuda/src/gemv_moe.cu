@@ -45,9 +45,10 @@ struct Work {
 		return t;
 	}
 	KR_MEMBER int expert(int slot) const {
-		int e = __ldcg(ids + slot);
+		int e = id(slot);
 		return e < experts ? where(e) : -1;
 	}
+	KR_MEMBER int id(int slot) const { return __ldcg(ids + slot); }
 	KR_MEMBER int where(int e) const { return map && e >= 0 ? __ldcg(map + e) : e; }
 	// Has the map come to the L2 cache while the kernel waits: it was last read a step ago.
 	KR_MEMBER void call_map() const {
@@ -429,7 +430,14 @@ kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, co
 #pragma unroll
 		for (int k = 0; k < AHEAD; k++) {
 			int i = min(slot + k, end - 1);
-			e[k] = work.expert(i), factor[k] = weights[i], v[k] = y[(long long)i * n + column];
+			e[k] = work.id(i), factor[k] = weights[i], v[k] = y[(long long)i * n + column];
+		}
+#pragma unroll
+		for (int k = 0; k < AHEAD; k++)
+			if (e[k] >= experts) e[k] = -1;
+		if (map) { // apart, so that no load above waits for an id
+#pragma unroll
+			for (int k = 0; k < AHEAD; k++) e[k] = work.where(e[k]);
 		}
 #pragma unroll
 		for (int k = 0; k < AHEAD; k++)

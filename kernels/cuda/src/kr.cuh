@@ -155,6 +155,19 @@ KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
 	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
 	return v;
 }
+KR_DEV void st_release_sys(uint64_t *p, uint64_t v) { asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+// 16 bytes as they are in memory just now, from no cache.
+KR_DEV uint4 ld_fresh(const void *p) {
+	uint4 v;
+	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+	return v;
+}
+// The card's clock in nanoseconds, which moves on about every microsecond.
+KR_DEV uint64_t nanos() {
+	uint64_t t;
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+	return t;
+}
 
 // --- atomics that are release and acquire at the scope of the card
 // atomicInc: what was there, which becomes 0 if it was limit, and else one more.

@@ -9,15 +9,26 @@ struct Sum {
 	int y_stride, base_stride, k;
 	const float *weights; // of this row
 	bool y_half, base_half;
-	// Which of the k count, if map is there: those whose ids (of this row) are of experts that lie somewhere.
-	const int *ids, *map;
+};
+
+// Which of a row's k count: those of experts that lie somewhere.
+struct All {
+	__device__ __forceinline__ bool operator()(int) const { return true; }
+};
+struct Here {
+	const int *ids; // of this row
+	const int *map; // [experts], below 0: nowhere
 	int experts;
+	__device__ __forceinline__ bool operator()(int k) const {
+		int e = ids[k];
+		return e >= 0 && e < experts && map[e] >= 0;
+	}
 };
 
 // Chunk i of base + sum of weights[j] * y[row*k + j], in that order. A weight of zero
 // leaves out its row, which then need not have been written. Rows are fetched four at a
 // time, whatever their weights, so that no fetch waits for another.
-template <int V> KR_DEV void weighted(float (&v)[V], const Sum &s, long long row, int i) {
+template <int V, class Counts> KR_DEV void weighted(float (&v)[V], const Sum &s, long long row, int i, const Counts &counts) {
 	const int AHEAD = 4;
 	Chunk<V> base, y[AHEAD];
 	float w[AHEAD];
@@ -26,11 +37,7 @@ template <int V> KR_DEV void weighted(float (&v)[V], const Sum &s, long long row
 #pragma unroll
 		for (int a = 0; a < AHEAD; a++)
 			if (k + a < s.k) {
-				w[a] = s.weights[k + a];
-				if (s.map) {
-					int e = s.ids[k + a];
-					if (e < 0 || e >= s.experts || s.map[e] < 0) w[a] = 0.f;
-				}
+				w[a] = counts(k + a) ? s.weights[k + a] : 0.f;
 				fetch(y[a], row_of(s.y, row * s.k + k + a, s.y_stride, s.y_half), i, s.y_half);
 			}
 		if (k == 0) {
@@ -48,25 +55,39 @@ template <int V> KR_DEV void weighted(float (&v)[V], const Sum &s, long long row
 }
 
 // out = weighted sum. Flags: out, y, base. Grid: x rows, y pieces of a row.
-template <int V> KR_DEV void weighted_sum(void *out, int out_stride, const Sum &s, int cols, bool half) {
+template <int V, class Counts> KR_DEV void weighted_sum(void *out, int out_stride, const Sum &s, int cols, bool half, const Counts &counts) {
 	int i = blockIdx.y * blockDim.x + threadIdx.x;
 	if (i >= cols / V) return;
 	float v[V];
-	weighted(v, s, blockIdx.x, i);
+	weighted(v, s, blockIdx.x, i, counts);
 	put(row_of(out, blockIdx.x, out_stride, half), i, v, half);
 }
 
 KR_KERNEL(256, 1)
 kr_weighted_sum(void *out, int out_stride, const void *y, int y_stride, const float *weights, int weights_stride, int k,
-                const void *base, int base_stride, const int *ids, const int *map, int experts, int cols, int flags) {
+                const void *base, int base_stride, int cols, int flags) {
 	pdl_launch();
 	pdl_wait();
 	Sum s = {y, base, y_stride, base_stride, k, weights + (long long)blockIdx.x * weights_stride,
-	         (flags & BF16_1) != 0, (flags & BF16_2) != 0, ids + (long long)blockIdx.x * k, map, experts};
-	if (flags & VEC) weighted_sum<8>(out, out_stride, s, cols, flags & BF16_0);
-	else weighted_sum<1>(out, out_stride, s, cols, flags & BF16_0);
+	         (flags & BF16_1) != 0, (flags & BF16_2) != 0};
+	if (flags & VEC) weighted_sum<8>(out, out_stride, s, cols, flags & BF16_0, All());
+	else weighted_sum<1>(out, out_stride, s, cols, flags & BF16_0, All());
 }
 KR_EXPORT(kr_weighted_sum)
+
+// The same of those ids [rows, k] that lie somewhere.
+KR_KERNEL(256, 1)
+kr_weighted_sum_here(void *out, int out_stride, const void *y, int y_stride, const float *weights, int weights_stride, int k,
+                     const void *base, int base_stride, const int *ids, const int *map, int experts, int cols, int flags) {
+	pdl_launch();
+	pdl_wait();
+	Sum s = {y, base, y_stride, base_stride, k, weights + (long long)blockIdx.x * weights_stride,
+	         (flags & BF16_1) != 0, (flags & BF16_2) != 0};
+	const Here here = {ids + (long long)blockIdx.x * k, map, experts};
+	if (flags & VEC) weighted_sum<8>(out, out_stride, s, cols, flags & BF16_0, here);
+	else weighted_sum<1>(out, out_stride, s, cols, flags & BF16_0, here);
+}
+KR_EXPORT(kr_weighted_sum_here)
 
 // What is added to the residual before it is normed.
 enum Mode { NOTHING, DELTA, SUM };
@@ -85,7 +106,7 @@ template <int V, int M> KR_DEV void take(float (&v)[V], const Norm &n, const Sum
 	fetch(x, n.x, i, n.x_half);
 	float d[V];
 	if (M == DELTA) get(d, n.delta, i, n.delta_half);
-	if (M == SUM) weighted(d, s, blockIdx.x, i);
+	if (M == SUM) weighted(d, s, blockIdx.x, i, All());
 	widen(v, x, n.x_half);
 	if constexpr (M != NOTHING) {
 		for (int j = 0; j < V; j++) v[j] += d[j];
@@ -179,7 +200,7 @@ kr_sum_add_rms_norm(void *out, int out_stride, float *x, int x_stride, const voi
 	Norm n = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), x + (long long)blockIdx.x * x_stride, 0, w, cols, eps,
 	          (flags & BF16_0) != 0, false, false, (flags & BF16_3) != 0};
 	Sum s = {y, base, y_stride, base_stride, k, weights + (long long)blockIdx.x * weights_stride,
-	         (flags & BF16_1) != 0, (flags & BF16_2) != 0, nullptr, nullptr, 0};
+	         (flags & BF16_1) != 0, (flags & BF16_2) != 0};
 	if (flags & VEC) norm_row<8, SUM>(n, s);
 	else norm_row<1, SUM>(n, s);
 }

@@ -141,6 +141,15 @@ static void handoff() {
 	for (double end = now() + 10; __atomic_load_n(word + 1, __ATOMIC_ACQUIRE) != 9 && now() < end;) {}
 	CHECK(word[1] == 9);
 	MUST(cuStreamSynchronize(s));
+	// one that does not wait for ever
+	MUST(cuMemHostAlloc(reinterpret_cast<void **>(&word), 32, 3));
+	for (int came : {0, 1}) {
+		memset(word, 0, 32);
+		word[3] = 11, word[0] = came ? 7 : 0;
+		MUST(launch("t_limit", {{1, 1, 1}, {32, 1, 1}, 0}, s, (uint64_t)(uintptr_t)word, (uint64_t)(uintptr_t)(word + 4), came ? 2000000000 : 1000000));
+		MUST(cuStreamSynchronize(s));
+		CHECK(word[4] == (uint32_t)came && word[5] == 11);
+	}
 }
 
 static void *record(void *s, void *t, const Array<float> &p, int kernels, bool join) {

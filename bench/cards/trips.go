@@ -1,0 +1,74 @@
+package cards
+
+import (
+	"fmt"
+	"io"
+
+	"krater/kernels/tensor"
+)
+
+// tripLetters is how many letters a measured graph sends: as many as a model of so many
+// layers asks for in a step.
+const tripLetters = 60
+
+// Trip is a round trip between the card and the host, within a graph of tripLetters of
+// them: rows to the host, which copies them back as sums.
+type Trip struct {
+	Rows   int     `json:"rows"`
+	Hidden int     `json:"hidden"`
+	DType  string  `json:"dtype"`            // of the rows that are sent; sums are F32
+	Silent bool    `json:"silent,omitempty"` // nothing is asked, so nobody is waited for
+	US     float64 `json:"us"`
+	Fault  string  `json:"fault,omitempty"`
+
+	dtype tensor.DType
+}
+
+func newTrip(rows, hidden int, dt tensor.DType, silent bool) *Trip {
+	return &Trip{Rows: rows, Hidden: hidden, DType: dt.String(), Silent: silent, dtype: dt}
+}
+
+// trips are those that are measured: a letter that asks nothing, little more than the
+// flags, a row of V2-Lite, as many bytes back as there, a row of the largest models, batches.
+func trips() []*Trip {
+	return []*Trip{
+		newTrip(1, 2048, tensor.BF16, true),
+		newTrip(1, 8, tensor.BF16, false),
+		newTrip(1, 2048, tensor.BF16, false),
+		newTrip(1, 4096, tensor.F32, false),
+		newTrip(1, 7168, tensor.BF16, false),
+		newTrip(4, 2048, tensor.BF16, false),
+		newTrip(32, 2048, tensor.BF16, false),
+		newTrip(32, 7168, tensor.BF16, false),
+	}
+}
+
+// Name tells trips apart, and from cases.
+func (t *Trip) Name() string {
+	name := fmt.Sprintf("trip T=%d H=%d %s", t.Rows, t.Hidden, t.DType)
+	if t.Silent {
+		name += " nothing asked"
+	}
+	return name
+}
+
+// tripsText prints trips, if there are any.
+func tripsText(w io.Writer, list []Trip) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintf(w, "round trips to the host and back, %d in a graph\n", tripLetters); err != nil {
+		return err
+	}
+	for i := range list {
+		line := list[i].Name()
+		if list[i].Fault != "" {
+			line += "  WRONG: " + list[i].Fault
+		}
+		if _, err := fmt.Fprintf(w, "%-102s%10.2f us\n", line, list[i].US); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(w)
+	return err
+}

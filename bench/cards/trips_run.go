@@ -1,0 +1,146 @@
+//go:build cuda
+
+package cards
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"krater/bench/stat"
+	"krater/kernels/cuda/mail"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// tripLimit ends a measurement whose host does not answer.
+const tripLimit = time.Second
+
+// trips measures round trips.
+func (r *runner) trips() error {
+	for _, t := range trips() {
+		if r.opt.Match != nil && !r.opt.Match(t.Name()) {
+			continue
+		}
+		if err := r.trip(t); err != nil {
+			return fmt.Errorf("%s: %w", t.Name(), err)
+		}
+		r.rep.Trips = append(r.rep.Trips, *t)
+	}
+	return nil
+}
+
+// trip is one of them. Every answer has 1 in the first column and the letter's rows after
+// that, so what hidden's first column counts is letters that came and went.
+func (r *runner) trip(t *Trip) error {
+	d := &desk{card: r.card.Info(), arena: r, rng: r.random(), copies: 1}
+	x := d.numbers(t.dtype, t.Rows, t.Hidden, unit)
+	hidden := d.mat(tensor.F32, t.Rows, t.Hidden, func([]byte) {})
+	id := int32(0)
+	if t.Silent {
+		id = 1
+	}
+	ids, weights := d.ints(t.Rows, 1, func(int) int32 { return id }), d.numbers(tensor.F32, t.Rows, 1, unit)
+	where := d.ints(1, 2, func(e int) int32 { return int32(e) - 1 }) // the first is the host's
+	state := d.mat(tensor.I8, 1, mail.StateBytes, func([]byte) {})
+	box := &mail.Box{State: state.At, Size: mail.Size{MailSize: device.MailSize{Rows: t.Rows, Hidden: t.Hidden, TopK: 1, Limit: tripLimit}, RowType: t.dtype}}
+	memory, at, err := r.card.MapHost(box.Bytes())
+	if err != nil {
+		return errors.Join(err, r.clear())
+	}
+	box.Host = at
+	host := mail.NewHost(box.Size, memory, func() error { mail.Clear(&r.s.List, box); return r.s.Synchronize() })
+	letters := tripLetters
+	if r.opt.Small {
+		letters = 3
+	}
+	step := func() {
+		for range letters {
+			mail.Post(&r.s.List, box, x.Mat, ids.Mat, weights.Mat, where.Mat)
+			mail.Take(&r.s.List, box, hidden.Mat)
+		}
+		r.s.Flush()
+	}
+	r.s.Keep(true)
+	var times []float64
+	runs := 0
+	for i := 0; i < rounds+2 && r.err == nil && t.Fault == ""; i++ { // one by one, recorded, replayed
+		took := time.Duration(0)
+		took, t.Fault, r.err = r.exchange(host, letters, x.host, step)
+		runs++
+		if i >= 2 {
+			times = append(times, took.Seconds()*1e6/float64(letters))
+		}
+	}
+	r.s.Keep(false)
+	r.s.Forget() // graphs that use this memory
+	if r.err == nil && t.Fault == "" {
+		t.Fault = t.judge(r.read(hidden.Mat), x, float64(runs*letters))
+		slices.Sort(times)
+		if !r.opt.Small {
+			t.US = stat.Round(times[len(times)/2], 4)
+		}
+	}
+	return errors.Join(r.card.FreeHost(memory), r.clear())
+}
+
+// exchange runs a step while a goroutine answers its letters, each as it comes.
+func (r *runner) exchange(host *mail.Host, letters int, rows []byte, step func()) (took time.Duration, fault string, err error) {
+	host.Begin()
+	var ended atomic.Bool
+	served := make(chan string)
+	go func() {
+		fault := ""
+		for n := range letters {
+			l, ok := host.Await(n, ended.Load)
+			if !ok {
+				fault = fmt.Sprintf("letter %d did not come", n)
+				break
+			}
+			if l.Rows == 0 {
+				continue
+			}
+			if !bytes.Equal(l.X, rows) {
+				fault = fmt.Sprintf("letter %d has other rows", n)
+			}
+			out := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(l.Out))), 4*len(l.Out))
+			copy(out, l.X)
+			for row := range l.Rows {
+				l.Out[row*len(l.Out)/l.Rows] = 1
+			}
+			host.Answer(n)
+		}
+		served <- fault
+	}()
+	took, err = r.s.Timed(step)
+	ended.Store(true)
+	fault = <-served
+	return took, fault, errors.Join(err, host.Err())
+}
+
+// judge says what is wrong with hidden after so many letters.
+func (t *Trip) judge(hidden []float64, x data, letters float64) string {
+	want := letters
+	if t.Silent {
+		want = 0
+	}
+	for row := range t.Rows {
+		if got := hidden[row*t.Hidden]; got != want {
+			return fmt.Sprintf("row %d counts %g letters of %g", row, got, want)
+		}
+		if t.dtype != tensor.F32 { // what comes back is no number
+			continue
+		}
+		for i := 1; i < t.Hidden; i++ {
+			if sum := want * x.get(row, i); !(math.Abs(hidden[row*t.Hidden+i]-sum) <= 1e-4*math.Abs(sum)) {
+				return fmt.Sprintf("row %d, column %d is %g, want %g", row, i, hidden[row*t.Hidden+i], sum)
+			}
+		}
+	}
+	return ""
+}
