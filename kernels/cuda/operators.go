@@ -153,6 +153,11 @@ func (d *Device) WeightedSum(s device.Stream, out, y, weights, base device.Mat) 
 	d.do("WeightedSum", s, func(s *Stream) { s.ops.WeightedSum(mat(out), mat(y), mat(weights), mat(base)) })
 }
 
+// WeightedSumOf is WeightedSum of the choices ids whose expert where has somewhere.
+func (d *Device) WeightedSumOf(s device.Stream, out, y, weights, base, ids, where device.Mat) {
+	d.do("WeightedSumOf", s, func(s *Stream) { s.ops.WeightedSumOf(mat(out), mat(y), mat(weights), mat(base), mat(ids), mat(where)) })
+}
+
 // Choose picks a token a row.
 func (d *Device) Choose(s device.Stream, ids, logits, draws device.Mat) {
 	d.do("Choose", s, func(s *Stream) { s.ops.Choose(mat(ids), mat(logits), mat(draws)) })

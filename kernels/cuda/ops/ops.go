@@ -117,6 +117,12 @@ func (b *Builder) WeightedSum(out, y, weights, base launch.Mat) {
 	elem.WeightedSum(b.List, out, y, weights, base)
 }
 
+// WeightedSumOf is WeightedSum of the choices ids [T, K] whose expert is somewhere, not below 0
+// in where [1, E].
+func (b *Builder) WeightedSumOf(out, y, weights, base, ids, where launch.Mat) {
+	elem.SumHere(b.List, out, y, weights, base, elem.Here{IDs: ids, Map: where.At, Experts: where.Cols})
+}
+
 func refuse(op, format string, args ...any) {
 	panic(&device.ShapeError{Op: op, Why: fmt.Sprintf(format, args...)})
 }
