@@ -163,7 +163,7 @@ func network(what string, f format, t, hiddenSize, width int) *Case {
 	return c
 }
 
-// moe is the sizes of a block of experts.
+// moe is the sizes of a block of experts; shared 0: without a shared network.
 type moe struct{ hidden, experts, topK, width, shared int }
 
 // choice gives k different experts a token, always the same for the same sizes: how
@@ -212,7 +212,10 @@ func mixBy(op string, m moe, routed, shared format, t int, where []int32) *Case 
 		}
 	}
 	expert := routed.bytes(2*m.width, m.hidden) + routed.bytes(m.hidden, m.width)
-	rest := shared.bytes(2*m.shared, m.hidden) + shared.bytes(m.hidden, m.shared) + 2*t*m.hidden*2
+	rest := 2 * t * m.hidden * 2
+	if m.shared > 0 {
+		rest += shared.bytes(2*m.shared, m.hidden) + shared.bytes(m.hidden, m.shared)
+	}
 	c := &Case{
 		Op:     op,
 		Shape:  fmt.Sprintf("T=%d H=%d E=%d K=%d F=%d+%d, %d experts hit", t, m.hidden, m.experts, m.topK, m.width, m.shared, len(seen)),
@@ -231,7 +234,10 @@ func (m *moe) job(d *desk, routed, shared format, t int, chosen, where []int32) 
 	x, delta := d.numbers(tensor.BF16, t, m.hidden, unit), d.room(tensor.BF16, t, m.hidden)
 	y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
 	w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, routed.bits > 0), d.weights(routed, m.experts, m.hidden, m.width, false)
-	s13, s2 := d.weights(shared, 1, 2*m.shared, m.hidden, shared.bits > 0), d.weights(shared, 1, m.hidden, m.shared, false)
+	var s13, s2 weights
+	if m.shared > 0 {
+		s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, shared.bits > 0), d.weights(shared, 1, m.hidden, m.shared, false)
+	}
 	ids := d.ints(t, m.topK, func(i int) int32 { return chosen[i] })
 	share := d.numbers(tensor.F32, t, m.topK, small)
 	var places data
@@ -249,13 +255,21 @@ func (m *moe) job(d *desk, routed, shared format, t int, chosen, where []int32) 
 		run: func(b *ops.Builder, i int) {
 			bank := launch.Bank{Experts: m.experts, W13: w13.of(i), W2: w2.of(i),
 				Step: w13.next, ScaleStep: w13.nextScale, Step2: w2.next, ScaleStep2: w2.nextScale, Map: places.of(i).At}
-			b.Mix(delta.of(i), y.of(i), z.of(i), x.of(i), bank, ops.Network{W13: s13.of(i), W2: s2.of(i)}, ids.of(i), share.of(i))
+			var n ops.Network
+			if m.shared > 0 {
+				n = ops.Network{W13: s13.of(i), W2: s2.of(i)}
+			}
+			b.Mix(delta.of(i), y.of(i), z.of(i), x.of(i), bank, n, ids.of(i), share.of(i))
 		},
 		outs: []data{delta, y, z},
 		check: func(read reader) []Sample {
 			var s []Sample
 			for _, row := range d.spread(t, 2) {
-				parts := [][]float64{hidden(x, row, &s13, 0, m.shared)}
+				var common []float64
+				if m.shared > 0 {
+					common = hidden(x, row, &s13, 0, m.shared)
+				}
+				var parts [][]float64
 				for k := range m.topK {
 					var h []float64
 					if e := place(row, k); e >= 0 {
@@ -265,9 +279,12 @@ func (m *moe) job(d *desk, routed, shared format, t int, chosen, where []int32) 
 				}
 				got := read(delta.RowRange(row, row+1))
 				for _, col := range d.spread(m.hidden, 40) {
-					want, scale := dot(parts[0], s2.row(0, col))
-					scale *= scale
-					for k, h := range parts[1:] {
+					want, scale := 0.0, 0.0
+					if m.shared > 0 {
+						want, scale = dot(common, s2.row(0, col))
+						scale *= scale
+					}
+					for k, h := range parts {
 						if h == nil {
 							continue
 						}

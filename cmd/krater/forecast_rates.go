@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"krater/bench/cards"
 	"krater/bench/kernels"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
@@ -25,12 +26,12 @@ type machineOf = *machine.Machine
 type meter interface {
 	// CPU measures the processors with so many threads on experts of so many bits.
 	CPU(threads, bits int, available int64, tell func(string)) (rates.CPU, error)
-	// Card measures a card by its number; errUnmeasured where that cannot be done.
+	// Card measures a card by its number; errUnmeasured where there is none that can be.
 	Card(index int) (rates.Card, error)
 }
 
-// errUnmeasured: there is nothing to measure that with.
-var errUnmeasured = errors.New("cards cannot be measured yet")
+// errUnmeasured: there is no card here whose times are true.
+var errUnmeasured = errors.New("no card was measured")
 
 // kernelMeter measures by the benches of single kernels.
 type kernelMeter struct {
@@ -75,7 +76,7 @@ func cpuOf(rep *kernels.Report, name string, threads, bits int) (rates.CPU, erro
 	if err := errors.Join(err, err2, err3); err != nil {
 		return rates.CPU{}, err
 	}
-	c := rates.CPU{Name: name, Threads: threads, ReadGBps: rep.ReadGBps, DecodeShare: experts.GBps / rep.ReadGBps, Experts: curveThrough(few.GOPS, many.GOPS)}
+	c := rates.CPU{Name: name, Threads: threads, ReadGBps: rep.ReadGBps, DecodeShare: experts.GBps / rep.ReadGBps, Experts: curveThrough(fewRows, few.GOPS, manyRows, many.GOPS)}
 	c.DecodeShare = min(c.DecodeShare, 2)
 	c.Sources = map[string]rates.Source{}
 	for _, f := range []string{"read_gbps", "decode_share", "experts.peak", "experts.half_rows"} {
@@ -84,16 +85,22 @@ func cpuOf(rep *kernels.Report, name string, threads, bits int) (rates.CPU, erro
 	return c.Complete()
 }
 
-// curveThrough has the rates few and many, in GOP/s, at fewRows and manyRows.
-func curveThrough(few, many float64) rates.Curve {
+// curveThrough has the rates few and many, in GOP/s, at fewRows and manyRows, of which the
+// latter are past its half.
+func curveThrough(fewRows, few, manyRows, many float64) rates.Curve {
 	if few >= many { // noise, or as fast as can be
 		return rates.Curve{Peak: max(few, many) / 1e3}
 	}
-	half := (many - few) / (few/fewRows - many/manyRows)
+	// No curve grows as fast as the rows, or faster: then it is half of its peak at manyRows.
+	half := manyRows
+	if d := few/fewRows - many/manyRows; d > 0 {
+		half = min(half, (many-few)/d)
+	}
 	return rates.Curve{Peak: many / 1e3 * (manyRows + half) / manyRows, Half: half}
 }
 
-// measure measures the processors and keeps the result for later plans.
+// measure measures the processors, and the card where there is one, and keeps the result
+// for later plans.
 func (c *planCmd) measure(e *env, m machineOf, cfg *model.Config) error {
 	f := &c.engineFlags
 	p, err := f.precision(cfg, false, false)
@@ -115,6 +122,8 @@ func (c *planCmd) measure(e *env, m machineOf, cfg *model.Config) error {
 		file.Card = &card
 	case !errors.Is(err, errUnmeasured):
 		return fmt.Errorf("--measure: %w", err)
+	case len(m.GPUs) > 0 || errors.Is(err, cards.ErrEmulated):
+		fmt.Fprintln(e.err, "krater: --measure:", err)
 	}
 	if err := keepRates(f.CacheDir, file); err != nil { // it is good for this plan all the same
 		fmt.Fprintln(e.err, "krater: the measured rates are not kept:", err)
@@ -122,9 +131,6 @@ func (c *planCmd) measure(e *env, m machineOf, cfg *model.Config) error {
 	c.measured = &file
 	return nil
 }
-
-// Card implements meter: there is nothing yet that measures one for a plan.
-func (kernelMeter) Card(int) (rates.Card, error) { return rates.Card{}, errUnmeasured }
 
 // measureVersion changes whenever what is measured means something else.
 const measureVersion = 1

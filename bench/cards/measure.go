@@ -1,0 +1,290 @@
+//go:build cuda
+
+package cards
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"krater/kernels/cuda/driver"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/rt"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// extent is how much of everything Measure does.
+type extent struct {
+	Sizes
+	readBytes int64
+	steps     int // products of a thread group
+	launches  int
+	few       []int // generated rows
+	decode    history
+	rows      [2]int // of prompts
+	pieces    int    // of an expert's size
+	small     int    // bytes of a small piece
+	rounds    int
+}
+
+// usual takes a few seconds on a card, most of them to make up weights.
+func usual() extent {
+	return extent{
+		Sizes: V2Lite(), readBytes: 8 << 30, steps: ceilingSteps, launches: 500, few: []int{1, 32},
+		decode: history{seqs: 32, rows: 1, past: 2047}, rows: [2]int{512, 8192}, pieces: 16, small: 64 << 10, rounds: 60,
+	}
+}
+
+// little goes the same ways, on the emulator.
+func little() extent {
+	return extent{
+		Sizes: Small(), readBytes: 1 << 16, steps: 1, launches: 4, few: []int{1, 3},
+		decode: history{seqs: 2, rows: 1, past: 65}, rows: [2]int{70, 140}, pieces: 3, small: 4 << 10, rounds: 2,
+	}
+}
+
+// Measure finds out what a planner has to know of a card, in a few seconds. Of the options
+// Index, Seed and Small count; an emulated card is measured with Small alone.
+func Measure(o Options) (*Points, error) {
+	if err := driver.Available(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoCard, err)
+	}
+	r, err := open(o)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	x := usual()
+	switch {
+	case o.Small:
+		x = little()
+	case r.card.Emulated():
+		return nil, ErrEmulated
+	}
+	p := &Points{Card: r.card.Info().Name, Emulated: r.card.Emulated(), Memory: r.card.Total()}
+	for _, f := range []func(*Points, *extent) error{r.bounds, r.launching, r.few, r.many, r.copying, r.round} {
+		if err := f(p, &x); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// bounds measures what nothing is faster than.
+func (r *runner) bounds(p *Points, x *extent) error {
+	free, err := r.card.Free()
+	if err != nil {
+		return err
+	}
+	bytes, info := min(x.readBytes, free/4)&^255, r.card.Info()
+	at := r.alloc(bytes)
+	if r.err != nil {
+		return r.clear()
+	}
+	r.s.List.Fill(at, bytes, 1)
+	p.ReadGBps = float64(bytes) / 1e3 / r.best(func() { readAll(&r.s.List, info, at, at, bytes) })
+	flops := 0.0
+	us := r.best(func() { flops = multiply(&r.s.List, info, at, x.steps) })
+	p.TFLOPs = flops / 1e6 / us
+	return r.clear()
+}
+
+// launching measures launches that do next to nothing.
+func (r *runner) launching(p *Points, x *extent) error {
+	row := func() launch.Mat {
+		return launch.Mat{At: r.alloc(4 * 64), DType: tensor.F32, Rows: 1, Cols: 64, Stride: 64}
+	}
+	a, b, build := row(), row(), r.builder()
+	if r.err != nil {
+		return r.clear()
+	}
+	r.s.List.Fill(a.At, 4*64, 0)
+	r.s.List.Fill(b.At, 4*64, 0)
+	all := func() {
+		for range x.launches {
+			build.Add(a, b)
+		}
+		r.s.Flush()
+	}
+	p.LaunchUS = r.best(all) / float64(x.launches)
+	r.s.Keep(true)
+	for range 2 { // launched one by one, recorded
+		if _, err := r.s.Timed(all); err != nil && r.err == nil {
+			r.err = err
+		}
+	}
+	p.NodeUS = r.best(all) / float64(x.launches)
+	r.s.Keep(false)
+	return r.clear()
+}
+
+// speed is how long a case takes; its results are not looked at.
+func (r *runner) speed(c *Case, rows float64) Speed {
+	s := Speed{Rows: rows, Bytes: c.Bytes, Flops: c.Flops, Launches: len(c.Kernels(r.card.Info()))}
+	free, err := r.card.Free()
+	if err != nil && r.err == nil {
+		r.err = err
+	}
+	copies := max(1, min(c.copies(), int(free/3/int64(max(1, c.Size, c.Rotate)))))
+	if r.opt.Small {
+		copies = 2
+	}
+	j := c.build(&desk{card: r.card.Info(), arena: r, rng: r.random(), copies: copies})
+	b := r.builder()
+	var first time.Duration
+	if r.err == nil {
+		first, r.err = r.s.Timed(func() { j.run(b, 0) })
+	}
+	if s.US = r.time(copies, first, func(i int) { j.run(b, i) }); r.opt.Small {
+		s.US = first.Seconds() * 1e6 // time does not
+	}
+	r.err = r.clear()
+	return s
+}
+
+// few measures kernels of few rows.
+func (r *runner) few(p *Points, x *extent) error {
+	m := x.mla
+	for _, t := range x.few {
+		router := device.Router{Experts: x.experts, TopK: x.topK, Scale: 1}
+		p.Few = append(p.Few, r.speed(secondHalf(x.moe, int4, int8, t, m.Heads*m.V, router), float64(t)))
+	}
+	p.KV = r.speed(latent(true, x.decode, tensor.F8E4M3, m), float64(x.decode.seqs))
+	return r.clear()
+}
+
+// many measures kernels of many rows.
+func (r *runner) many(p *Points, x *extent) error {
+	routed := x.moe
+	routed.shared = 0
+	for i, t := range x.rows {
+		each := float64(t*x.topK) / float64(x.experts)
+		p.Dense[i] = r.speed(network("dense", int8, t, x.hidden, x.dense), float64(t))
+		p.Experts[i] = r.speed(mix(routed, int4, int8, t), each)
+		p.Attention[i] = r.speed(latent(false, history{seqs: 1, rows: t}, tensor.BF16, x.mla), float64(t))
+	}
+	return r.clear()
+}
+
+// copying measures copies from pinned memory, alone and beside products.
+func (r *runner) copying(p *Points, x *extent) error {
+	expert := int4.bytes(2*x.width, x.hidden) + int4.bytes(x.hidden, x.width)
+	host, err := syscall.Mmap(-1, 0, x.pieces*expert, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_POPULATE)
+	if err != nil {
+		return fmt.Errorf("%d bytes of host memory: %w", x.pieces*expert, err)
+	}
+	defer syscall.Munmap(host)
+	release, err := r.card.Pin(host)
+	if err != nil {
+		return err
+	}
+	s, err := r.card.NewStream()
+	if err == nil {
+		err = r.copies(p, x, s, host, expert)
+		s.Close()
+	}
+	if e := release(); err == nil {
+		err = e
+	}
+	if e := r.clear(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// copies does copying, on s.
+func (r *runner) copies(p *Points, x *extent, s *rt.Stream, host []byte, expert int) error {
+	at := r.alloc(int64(len(host)))
+	if r.err != nil {
+		return r.err
+	}
+	some := func(piece, n int) (Piece, error) { // a copy, among n that follow each other
+		took, err := s.Timed(func() {
+			for i := range n {
+				s.CopyIn(at+launch.Ptr(i*piece), host[i*piece:(i+1)*piece])
+			}
+		})
+		return Piece{float64(piece), took.Seconds() * 1e6 / float64(n)}, err
+	}
+	median := func(once func() (Piece, error)) (Piece, error) {
+		var all []Piece
+		for range rounds {
+			one, err := once()
+			if err != nil {
+				return Piece{}, err
+			}
+			all = append(all, one)
+		}
+		slices.SortFunc(all, func(a, b Piece) int { return int(1e3 * (a.US - b.US)) })
+		return all[len(all)/2], nil
+	}
+	var err error
+	for i, piece := range []int{x.small, expert} {
+		n := min(len(host)/piece, 4*x.pieces)
+		if p.Copies[i], err = median(func() (Piece, error) { return some(piece, n) }); err != nil {
+			return err
+		}
+	}
+	p.Busy, err = r.beside(x, func() (Piece, error) { return some(expert, x.pieces) }, median)
+	return err
+}
+
+// besideMost bounds how many products of many rows are enqueued to have copies beside them.
+const besideMost = 1 << 12
+
+// beside measures copies while products go on that end after them.
+func (r *runner) beside(x *extent, copies func() (Piece, error), median func(func() (Piece, error)) (Piece, error)) (Piece, error) {
+	c := network("dense", int8, x.rows[1], x.hidden, x.dense)
+	j := c.build(&desk{card: r.card.Info(), arena: r, rng: r.random(), copies: 1})
+	b, products := r.builder(), 4
+	once := func() (Piece, error) {
+		for {
+			for range products {
+				j.run(b, 0)
+			}
+			end := r.s.Record()
+			one, err := copies()
+			late := !end.Done()
+			if e := r.s.Synchronize(); err == nil {
+				err = e
+			}
+			if err != nil || late || r.card.Emulated() {
+				return one, err
+			}
+			if products *= 2; products > besideMost {
+				return one, fmt.Errorf("copies do not end before %d products of %d rows: they do not run beside each other", besideMost, x.rows[1])
+			}
+		}
+	}
+	if r.err != nil {
+		return Piece{}, r.err
+	}
+	return median(once)
+}
+
+// round measures how long the host takes to see a result of the card and to answer.
+func (r *runner) round(p *Points, x *extent) error {
+	const n = 64
+	at, build := launch.Mat{At: r.alloc(4 * n), DType: tensor.F32, Rows: 1, Cols: n, Stride: n}, r.builder()
+	if r.err != nil {
+		return r.clear()
+	}
+	r.s.List.Fill(at.At, 4*n, 0)
+	row := make([]byte, 4*n)
+	var all []float64
+	for range x.rounds {
+		begin := time.Now()
+		r.s.CopyIn(at.At, row)
+		build.Add(at, at)
+		r.s.CopyOut(row, at.At)
+		if err := r.s.Synchronize(); err != nil {
+			return err
+		}
+		all = append(all, time.Since(begin).Seconds()*1e6)
+	}
+	slices.Sort(all)
+	p.RoundUS = all[len(all)/2]
+	return r.clear()
+}

@@ -1,0 +1,12 @@
+//go:build !cuda
+
+package cards
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda"
+)
+
+// Measure has nothing to measure in a program built without the tag cuda.
+func Measure(Options) (*Points, error) { return nil, fmt.Errorf("%w: %w", ErrNoCard, cuda.ErrNotBuilt) }

@@ -1,0 +1,149 @@
+//go:build cuda
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"krater/actors/placement"
+	"krater/kernels/cpu"
+	"krater/kernels/cuda"
+	"krater/kernels/tensor"
+	"krater/scheduler/dispatch"
+	"krater/stages"
+	"krater/stages/drive"
+	"krater/stages/load"
+	"krater/stages/weights/quant"
+)
+
+// placedOnCard is latentModel on a card, its experts as strategies say.
+type placedOnCard struct {
+	*placement.Model
+	place *placement.Placement
+	slot  int64
+}
+
+// besideCard loads the model once and gives a function that places its experts.
+func besideCard(t *testing.T, p load.Precision, window int, o cuda.Options) func(t *testing.T, po placement.Options) placedOnCard {
+	t.Helper()
+	host, err := cpu.New(cpu.Options{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	c := cardFor(t, o)
+	var spec *quant.Spec
+	if p.Experts != 0 {
+		spec = &quant.Spec{Bits: p.Experts, Group: p.Group}
+	}
+	l, err := latentModel(t).LoadCard(c, host, load.Options{
+		Limits: stages.Limits{Tokens: 257, Window: window, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16}, KVType: tensor.BF16, Precision: p, Routed: host,
+	}, spec, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return func(t *testing.T, po placement.Options) placedOnCard {
+		t.Helper()
+		place, err := placement.New(c, host, l.Parts, po)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(place.Close)
+		m, err := placement.NewModel(c, host, l.Parts, place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Close)
+		return placedOnCard{m, place, int64(l.Parts.Slots.Step)}
+	}
+}
+
+// chosen finds a strategy.
+func chosen(t *testing.T, name string) dispatch.Strategy {
+	t.Helper()
+	s, err := dispatch.Parse(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// sharing are the strategies that leave experts to the processor.
+var sharing = map[string]bool{"cpu_only": true, "hot_cached_static": true}
+
+// TestStrategiesOnCard: every strategy with budgets from nothing to everything answers as the
+// model with all experts on the card does: in float32 with the same bits, where the
+// card computes all of them; else by as little as the processor's arithmetic differs.
+func TestStrategiesOnCard(t *testing.T) {
+	const experts = 2 * 8 // layers with experts, of the three
+	prompt := randomTokens(90, 1)
+	for name, c := range map[string]struct {
+		p    load.Precision
+		o    cuda.Options
+		most float64 // of a relative difference of logits
+	}{
+		"float32":  {load.Precision{}, cuda.Options{F32: true}, 1e-4},
+		"bfloat16": {load.Precision{}, cuda.Options{}, 0.02},
+		"int4":     {cardPrecisions["int4 g128"], cuda.Options{}, 0.03},
+	} {
+		t.Run(name, func(t *testing.T) {
+			place := besideCard(t, c.p, 40, c.o)
+			whole := place(t, placement.Options{Prefill: chosen(t, "persistent"), Decode: chosen(t, "persistent"), Threshold: 30})
+			want := runOn(t, whole.Model, prompt, 4, 0)
+			budgets := []int64{experts, 0, 1, 5, 11}
+			if testing.Short() {
+				budgets = []int64{experts, 0, 5}
+			}
+			for _, slots := range budgets {
+				for _, s := range append(dispatch.All(), chosen(t, "layer_grouped:2:1")) {
+					t.Run(fmt.Sprintf("%s, %d slots", s.Name(), slots), func(t *testing.T) {
+						m := place(t, placement.Options{Prefill: s, Decode: s, Threshold: 30, Budget: max(1, slots*whole.slot)})
+						got := runOn(t, m.Model, prompt, 4, 0)
+						runs := m.place.Strategy(dispatch.Prefill).Name()
+						for i := range want.rows {
+							if !slices.Equal(got.ids[:i], want.ids[:i]) {
+								t.Logf("%s: token %d is another: they answer different questions from there on", runs, i-1)
+								break
+							}
+							e := apart(got.rows[i], want.rows[i])
+							if exact := c.o.F32 && !sharing[runs]; exact && e != 0 || !(e <= c.most) {
+								t.Errorf("%s: token %d: logits are %g apart", runs, i, e)
+							}
+						}
+						if c.o.F32 && !slices.Equal(got.ids, want.ids) {
+							t.Errorf("%s: %v, want %v", runs, got.ids, want.ids)
+						}
+					})
+				}
+			}
+		})
+	}
+}
+
+// TestLettersOnCard: several sequences at once, steps repeated as graphs, with experts on both
+// sides: what each sequence gets alone, and the same every time.
+func TestLettersOnCard(t *testing.T) {
+	place := besideCard(t, cardPrecisions["int4 g128"], 0, cuda.Options{})
+	whole := place(t, placement.Options{Prefill: chosen(t, "persistent"), Decode: chosen(t, "persistent")})
+	for _, slots := range []int64{0, 6} {
+		m := place(t, placement.Options{Prefill: chosen(t, "hot_cached_static"), Decode: chosen(t, "hot_cached_static"), Budget: max(1, slots*whole.slot)})
+		var seqs []*drive.Sequence
+		var want [][]int32
+		for i := range 5 {
+			prompt := randomTokens(5+9*i, i)
+			want = append(want, runOn(t, m.Model, prompt, 8, 0).ids)
+			seqs = append(seqs, &drive.Sequence{Prompt: prompt, New: 8})
+		}
+		if err := drive.Run(m.Model, seqs, drive.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range seqs {
+			if !slices.Equal(s.Out, want[i]) {
+				t.Errorf("%d slots, sequence %d: %v, alone %v", slots, i, s.Out, want[i])
+			}
+		}
+	}
+}
