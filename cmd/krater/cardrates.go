@@ -5,13 +5,15 @@ import (
 	"fmt"
 
 	"krater/bench/cards"
+	"krater/kernels/device"
 	"krater/scheduler/planner/rates"
 )
 
-// Card implements meter by kernels and copies of a few seconds.
+// Card implements meter by kernels and copies of a few seconds. A card whose memory others
+// have is not measured.
 func (kernelMeter) Card(index int) (rates.Card, error) {
 	p, err := cards.Measure(cards.Options{Index: index, Seed: 1})
-	if errors.Is(err, cards.ErrNoCard) || errors.Is(err, cards.ErrEmulated) {
+	if errors.Is(err, cards.ErrNoCard) || errors.Is(err, cards.ErrEmulated) || errors.Is(err, device.ErrOutOfMemory) {
 		return rates.Card{}, fmt.Errorf("%w: %w", errUnmeasured, err)
 	}
 	if err != nil {

@@ -75,9 +75,10 @@ func RowType(l Layout) tensor.DType {
 	return l.RowType()
 }
 
-// Submitter is a stream of an accelerator. What it has from one Submit (or Synchronize) to
-// the next runs in one piece: nothing of other streams comes in between, so streams may
-// share the scratch memory of stages. Steps run in the order in which they are submitted.
+// Submitter is a stream of an accelerator. What it has from one Submit (or Synchronize, or
+// Record) to the next runs in one piece: nothing of other streams comes in between, so
+// streams may share the scratch memory of stages. Steps run in the order in which they are
+// submitted.
 type Submitter interface {
 	// Submit sends what was enqueued to the device; a Synchronize that follows only waits.
 	Submit()

@@ -17,6 +17,7 @@ import (
 const (
 	Portable  = C.CU_MEMHOSTREGISTER_PORTABLE  // pinned for every context, not only the current one
 	DeviceMap = C.CU_MEMHOSTREGISTER_DEVICEMAP // kernels may read and write it through HostDevicePtr
+	ReadOnly  = C.CU_MEMHOSTREGISTER_READ_ONLY // the card only reads it: for pages mapped read-only, where the driver can
 )
 
 // start is the address of b's first byte.

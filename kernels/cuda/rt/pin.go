@@ -86,19 +86,32 @@ func (p *pins) drop(b []byte) {
 // takes what lies wholly in b from where it lies, at once and of any size, and b must not
 // change until the stream has passed. It costs some 0.1 s a GiB of memory that has been
 // touched, in which nobody else talks to the card. What the driver refuses (memory that
-// others have pinned, a file mapped read-only, more than may be locked) is an error that
-// harms nothing.
+// others have pinned, more than may be locked, with some drivers a file mapped read-only)
+// is an error that harms nothing.
 //
 // release ends that, once however often it is called; it waits for the card.
 func (c *Card) Pin(b []byte) (release func() error, err error) {
 	if len(b) == 0 {
 		return func() error { return nil }, nil
 	}
-	if err := c.do(func() error { return driver.HostRegister(b, driver.Portable) }); err != nil {
+	if err := c.do(func() error { return register(b) }); err != nil {
 		return nil, fmt.Errorf("%d bytes of host memory cannot be pinned (mapped read-only, pinned already, or more than may be locked?): %w", len(b), err)
 	}
 	c.pins.add(b)
 	return sync.OnceValue(func() error { return c.unpin(b) }), nil
+}
+
+// register pins b. Pages that the program itself may only read are refused unless that is
+// said, which not every driver knows. It runs on the owner's thread.
+func register(b []byte) error {
+	err := driver.HostRegister(b, driver.Portable)
+	if err == nil || driver.Sticky(err) || driver.OutOfMemory(err) {
+		return err
+	}
+	if again := driver.HostRegister(b, driver.Portable|driver.ReadOnly); again != nil {
+		return errors.Join(err, again)
+	}
+	return nil
 }
 
 func (c *Card) unpin(b []byte) error {
