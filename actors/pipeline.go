@@ -142,7 +142,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 		return nil, nil, err
 	}
 	return &Pipeline{
-		expertBytes: expertBytes(parts), opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
+		expertBytes: expertBytes(parts, opt.Placement), opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
 		heat:    newHeatMeter(parts.Config, opt.HeatSample),
 		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
 	}, core, nil
@@ -274,10 +274,14 @@ func (p *Pipeline) countWork(b *msg.Batch, layer int, work []device.ExpertRows) 
 }
 
 // expertBytes is what a pass over one routed expert reads.
-func expertBytes(parts *load.Parts) int {
+func expertBytes(parts *load.Parts, p *placement.Placement) int {
 	for _, g := range parts.Groups {
 		for layer := g.First; layer < g.Last; layer++ {
-			if g.MoE(layer) {
+			switch {
+			case !g.MoE(layer):
+			case p != nil:
+				return p.Bank(layer).ExpertBytes()
+			default:
 				return g.Bank(layer).ExpertBytes()
 			}
 		}

@@ -276,7 +276,11 @@ func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer
 		if asks {
 			l.Post(s, st, here.Map)
 		}
-		g.MixOf(s, st, layer, here, probe)
+		if asks && !p.Any() {
+			g.Rest(s, st, layer)
+		} else {
+			g.MixOf(s, st, layer, here, probe)
+		}
 		if asks {
 			l.Take(s, st)
 		}

@@ -21,11 +21,12 @@ type Bank struct {
 	Routed   []device.Expert  // [E]
 	Integers []device.QExpert // [E] instead of Routed
 	Here     device.Bank      // instead of both: where the device finds experts by itself
+	Away     int              // instead of all: the number of experts, whose place somebody else knows
 	Shared   device.FFN       // all shared experts as one network, F = n_shared * moe_intermediate_size; zero: none
 }
 
 // Len is the number of routed experts.
-func (b *Bank) Len() int { return max(len(b.Routed), len(b.Integers), b.Here.Experts) }
+func (b *Bank) Len() int { return max(len(b.Routed), len(b.Integers), b.Here.Experts, b.Away) }
 
 // Resident reports whether the device finds the experts by itself.
 func (b *Bank) Resident() bool { return !b.Here.Zero() }

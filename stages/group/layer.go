@@ -116,6 +116,15 @@ func (g *Group) MixOf(s device.Stream, st *stages.State, layer int, here *device
 	g.Combine(s, st, layer, probe)
 }
 
+// Rest ends a MoE layer whose routed experts are all computed by somebody else, who adds them
+// to st.Hidden.
+func (g *Group) Rest(s device.Stream, st *stages.State, layer int) {
+	if b := g.Bank(layer); !b.Shared.Zero() {
+		expert.AddFFN(s, g.ops, st, &b.Shared, nil)
+	}
+	g.finish(s, st, layer, nil)
+}
+
 // ExpertsOn computes the rows of st.ExpertOut whose experts are where here says, on a device
 // that finds them by itself.
 func (g *Group) ExpertsOn(s device.Stream, st *stages.State, here *device.Bank) {

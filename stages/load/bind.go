@@ -113,8 +113,9 @@ func (b *binder) layer(i int) group.Layer {
 	}
 	l.Router = route.Stage{Gate: b.mat(n.Router), Params: b.cfg.MoE.Router}
 	l.Bank.Shared = b.ffn(key+".shared", n.Shared, p.Shared)
-	if b.card != nil {
+	if b.card != nil && b.routed != b.dev {
 		b.parts.Slots = b.slots(i)
+		l.Bank.Away = b.cfg.MoE.Experts
 	}
 	switch {
 	case b.err != nil:

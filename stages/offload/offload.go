@@ -122,6 +122,9 @@ func (x *Experts) Layers() []int {
 	return layers
 }
 
+// Any reports whether there are slots.
+func (x *Experts) Any() bool { return len(x.slots) > 0 }
+
 // Rows is how many rows layers see at most.
 func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
 

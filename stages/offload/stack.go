@@ -30,6 +30,9 @@ func newStack(x *Experts) (*stack, error) {
 	if t.slots == nil && len(x.banks) > 0 {
 		return nil, errors.New("offload: the model was loaded with its experts on the device")
 	}
+	for _, b := range x.banks {
+		b.dev.Routed, b.dev.Integers = nil, nil // the host's
+	}
 	return t, nil
 }
 
