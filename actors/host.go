@@ -14,8 +14,8 @@ import (
 	"krater/actors/trace"
 )
 
-// host is what runs the actors of a pipeline: the actor library, or in tests a
-// single goroutine that chooses whose turn it is.
+// host is what runs the actors of a pipeline: the actor library, or a single goroutine
+// that chooses whose turn it is: by virtual time (virtual.go), or in tests by chance.
 type host interface {
 	// spawn starts an actor; produce makes the shell of each incarnation. Nothing
 	// is sent before all actors exist.

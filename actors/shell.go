@@ -30,6 +30,7 @@ type turn struct {
 	log    *zerolog.Logger
 	ring   *trace.Ring
 	event  *trace.Event // of the message in hand; a node may add to it
+	now    func() int64 // the trace's clock
 	sent   int64        // when the node last sent something; 0: it has worked since
 	box    *mailbox     // of the actor; nil in tests without an actor system
 }
@@ -41,7 +42,7 @@ func (t *turn) send(to address, m any) {
 		h.Hold()
 	}
 	if s, ok := m.(msg.Stamped); ok {
-		t.sent = trace.Now()
+		t.sent = t.now()
 		s.Stamp(t.sent)
 	}
 	to.post(m, t.box.sender())
@@ -84,7 +85,7 @@ func (p *Pipeline) newShell(name string, kind trace.Kind, fresh func() node) fun
 		if p.opt.wrap != nil {
 			s.node = p.opt.wrap(name, s.node)
 		}
-		s.turn = turn{routes: &p.routes, log: &log, ring: ring, event: &s.event}
+		s.turn = turn{routes: &p.routes, log: &log, ring: ring, event: &s.event, now: p.host.now}
 		return s
 	}
 }
@@ -102,7 +103,7 @@ func (s *shell) Receive(ctx actor.Context) {
 func (s *shell) handle(m any) {
 	s.turn.sent = 0
 	e := &s.event
-	*e = trace.Event{Kind: s.kind, Layer: -1, Started: trace.Now()}
+	*e = trace.Event{Kind: s.kind, Layer: -1, Started: s.turn.now()}
 	// Described first: by the end of receive the message has a new owner.
 	if d, ok := m.(msg.Traced); ok {
 		d.Describe(e)
@@ -116,7 +117,7 @@ func (s *shell) handle(m any) {
 	s.node.receive(&s.turn, m)
 	// Most nodes end with a send: that time is not asked for twice.
 	if e.Ended = s.turn.sent; e.Ended == 0 {
-		e.Ended = trace.Now()
+		e.Ended = s.turn.now()
 	}
 	s.turn.ring.Record(e)
 }
@@ -131,7 +132,7 @@ func (s *shell) catch(m any) {
 	}
 	cause := fmt.Errorf("%s failed: %v", s.name, r)
 	s.turn.log.Error().Str("cause", fmt.Sprint(r)).Bytes("stack", debug.Stack()).Msg("actor failed")
-	s.event.Kind, s.event.Ended = trace.Failure, trace.Now()
+	s.event.Kind, s.event.Ended = trace.Failure, s.turn.now()
 	s.turn.ring.Record(&s.event)
 	var told []*msg.Batch
 	tell := func(b *msg.Batch) {

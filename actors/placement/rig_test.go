@@ -19,6 +19,7 @@ import (
 	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/offload"
+	"krater/stages/synth"
 	"krater/stages/weights"
 	"krater/stages/weights/quant"
 )
@@ -35,8 +36,9 @@ var limits = stages.Limits{Tokens: 96, Seqs: 8, LogitRows: 96, Blocks: 80, Block
 
 // source is a model's files.
 type source struct {
-	cfg *model.Config
-	set *weights.Set
+	cfg  *model.Config
+	set  *weights.Set
+	made *synth.Model // instead of set: its weights are made
 }
 
 // open reads a model, krater-tiny for "".

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"krater/actors/placement"
-	"krater/kernels/cpu"
-	"krater/kernels/device"
 	"krater/kernels/hostsim"
 	"krater/scheduler/dispatch"
 	"krater/scheduler/planner"
@@ -203,51 +201,17 @@ func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strateg
 	defer s.Close()
 	s.place.Close()
 	s.place = nil
-	b := &strategiesBench{c: c, s: s, host: &timedHost{Device: s.dev, clock: s.sim.Clock(), bytes: c.HostMemory * 1e9, flops: c.HostCompute * 1e12}}
+	b := &strategiesBench{c: c, s: s, host: hostsim.NewProcessor(s.dev, s.sim.Clock(), hostsim.Rates{Memory: int64(c.HostMemory * 1e9), Flops: int64(c.HostCompute * 1e12)})}
 	return b.run(list)
 }
 
 func micros(us float64) time.Duration { return time.Duration(us * float64(time.Microsecond)) }
 
-// timedHost is a processor whose experts take time on the clock of the rank.
-type timedHost struct {
-	*cpu.Device
-	clock        *hostsim.Clock
-	bytes, flops float64 // a second
-}
-
-// spend moves the clock on by the time of some work.
-func (h *timedHost) spend(bytes, flops float64) {
-	h.clock.Advance(time.Duration(max(bytes/h.bytes, flops/h.flops) * float64(time.Second)))
-}
-
-func (h *timedHost) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
-	bytes, flops := 0.0, 0.0
-	for _, w := range work {
-		e := &bank[w.Expert]
-		bytes += float64(e.Bytes())
-		flops += 6 * float64(len(w.Assign)) * float64(e.Gate.Rows) * float64(e.Gate.Cols)
-	}
-	h.spend(bytes, flops)
-	h.Device.Experts(s, y, x, bank, work, topK)
-}
-
-func (h *timedHost) ExpertsQ(s device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int) {
-	bytes, flops := 0.0, 0.0
-	for _, w := range work {
-		e := &bank[w.Expert]
-		bytes += float64(e.Bytes())
-		flops += 6 * float64(len(w.Assign)) * float64(e.W2.Rows) * float64(e.W2.Cols)
-	}
-	h.spend(bytes, flops)
-	h.Device.ExpertsQ(s, y, x, bank, work, topK)
-}
-
 // strategiesBench is a running measurement.
 type strategiesBench struct {
 	c    *benchStrategiesCmd
 	s    *session
-	host *timedHost
+	host *hostsim.Processor
 	heat [][]uint32
 	room int64 // the memory of the rank
 }

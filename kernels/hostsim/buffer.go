@@ -83,8 +83,9 @@ func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 	bad := d.hit(Copy)
 	d.counters.CopiesUp++
 	d.counters.BytesUp += int64(len(b))
-	now, took := d.clock.Now(), d.rates.Up.time(int64(len(b)))
-	end := d.up.take(now, now, took)
+	now, earliest := d.clock.times()
+	took := d.rates.Up.time(int64(len(b)))
+	end := d.up.take(earliest, now, took)
 	d.mu.Unlock()
 	d.clock.reach(end)
 	if bad {

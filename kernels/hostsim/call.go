@@ -200,8 +200,9 @@ func (c *call) copy(up bool, bytes int, f func(device.Stream)) {
 // place puts work on the time line: after what is before it in its stream, not
 // before the host enqueued it, when its engine is free. dev.mu is held.
 func (c *call) place(e *engine, took time.Duration) {
-	s, now := c.s, c.dev.clock.Now()
+	s := c.s
+	now, earliest := c.dev.clock.times()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ends = e.take(now, max(now, s.ends), took)
+	s.ends = e.take(earliest, max(now, s.ends), took)
 }

@@ -10,9 +10,17 @@ import (
 // Clock is the virtual time of a host. It moves when the host waits for a device
 // and when it says that it worked itself. Devices may share one. It is safe for
 // concurrent use.
+//
+// Threads of a host that work at the same time each have a time of their own. They take
+// turns: who runs them begins each turn with Enter, always that of the thread that is
+// furthest behind. Then all that they enqueue finds devices as it would if they
+// ran at the same time, but for what overlaps within turns: there the earlier turn
+// goes first, and a later one finds the gaps it left.
 type Clock struct {
-	mu  sync.Mutex
-	now time.Duration
+	mu    sync.Mutex
+	now   time.Duration // of the thread whose turn it is
+	turns bool          // there are threads
+	turn  time.Duration // when this turn began: no thread is further behind
 }
 
 // Now is the time since the beginning.
@@ -27,6 +35,25 @@ func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now += d
+}
+
+// Enter begins the turn of a thread whose time is t. No turn may begin earlier than the
+// one before.
+func (c *Clock) Enter(t time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.turns = true
+	c.now, c.turn = t, t
+}
+
+// times are now, and the earliest time that any thread may have.
+func (c *Clock) times() (now, earliest time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.turns {
+		return c.now, c.turn
+	}
+	return c.now, c.now
 }
 
 // reach moves the time on to t, unless it is later already.
@@ -85,14 +112,14 @@ type span struct{ from, to time.Duration }
 
 // take finds the first free stretch of d from ready on and gives its end. Work
 // enqueued later may go before work that still waits for another stream. What
-// ended before now is forgotten: nothing can be ready earlier.
-func (e *engine) take(now, ready, d time.Duration) time.Duration {
+// ended before earliest is forgotten: nothing can be ready before that.
+func (e *engine) take(earliest, ready, d time.Duration) time.Duration {
 	if d == 0 {
 		return ready
 	}
 	e.total += d
 	past := 0
-	for past < len(e.busy) && e.busy[past].to <= now {
+	for past < len(e.busy) && e.busy[past].to <= earliest {
 		past++
 	}
 	e.busy = slices.Delete(e.busy, 0, past)

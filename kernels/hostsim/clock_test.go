@@ -149,3 +149,50 @@ func TestEngineFindsTheFirstGap(t *testing.T) {
 		}
 	}
 }
+
+// TestTurns: what threads enqueue in turns overlaps as if they ran at the same time.
+func TestTurns(t *testing.T) {
+	us := time.Microsecond
+	p, clock := processor(t), new(Clock)
+	d := simulated(t, Options{CPU: p, Clock: clock, Rates: Rates{Launch: 10 * us}})
+	host := NewProcessor(p, clock, Rates{Launch: 25 * us})
+	m := alloc(t, d, tensor.F32, 1, 4)
+	one, two := newStream(t, d), newStream(t, d)
+	experts := func() {
+		t.Helper()
+		s := newStream(t, p)
+		host.Experts(s, alloc(t, p, tensor.F32, 1, 4), alloc(t, p, tensor.F32, 1, 4), nil, nil, 1)
+		if err := s.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn := func(at time.Duration, f func(), want time.Duration) {
+		t.Helper()
+		clock.Enter(at)
+		f()
+		if now := clock.Now(); now != want {
+			t.Errorf("the turn from %v on ends at %v, want %v", at, now, want)
+		}
+	}
+	operator := func(s device.Stream) func() {
+		return func() {
+			d.Add(s, m, m)
+			if err := s.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// The processor works from 0 to 25, and the device beside it, for two threads.
+	turn(0, experts, 25*us)
+	turn(0, operator(one), 10*us)
+	turn(5*us, operator(two), 20*us) // the device is busy until 10
+	turn(10*us, operator(one), 30*us)
+	// A gap that a turn left is found, though time has gone on elsewhere.
+	turn(12*us, func() { clock.Advance(38 * us); operator(two)() }, 60*us)
+	turn(13*us, operator(one), 40*us)
+	// The processor is one for all threads.
+	turn(20*us, experts, 50*us)
+	if c := d.Counters(); c.Compute != 50*us || host.Busy() != 50*us {
+		t.Errorf("busy for %v and %v", c.Compute, host.Busy())
+	}
+}

@@ -13,7 +13,8 @@
 //   - Every operator and copy has a place on a virtual time line (Clock, Rates),
 //     whatever the real time: compute and the two directions of copying overlap,
 //     streams and events order them. One host goroutine gives the same times in
-//     every run.
+//     every run, also where it plays several threads (Clock.Enter). A Processor is
+//     the host's own part: its experts take time on the same clock.
 //   - Counters tell bytes, copies, launches and memory; Fail makes the n-th
 //     operator, copy or allocation fail.
 //   - Errors of enqueued work surface when somebody waits, and stay: as after a

@@ -1,0 +1,287 @@
+package placement_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/actors/engine"
+	"krater/actors/placement"
+	"krater/actors/trace"
+	"krater/kernels/cpu"
+	"krater/kernels/hostsim"
+	"krater/kernels/tensor"
+	"krater/models"
+	"krater/scheduler"
+	"krater/stages"
+	"krater/stages/load"
+	"krater/stages/offload"
+	"krater/stages/synth"
+)
+
+// served is what some streams took of a pipeline in virtual time.
+type served struct {
+	tokens       [][]int32
+	took         time.Duration
+	device, host time.Duration // busy
+	tracks       map[string][]trace.Event
+}
+
+// since is what a longer run took more.
+func (r *served) since(shorter served) (took, device, host time.Duration) {
+	return r.took - shorter.took, r.device - shorter.device, r.host - shorter.host
+}
+
+// workload is what is served, on what.
+type workload struct {
+	placement.Options
+	lanes, streams, prompt, tokens int
+	chunk                          int // rows of prompts in a batch
+	device, host                   hostsim.Rates
+	precision                      load.Precision
+}
+
+// beside loads the model with its experts on the host.
+func (s *source) beside(t testing.TB, d *hostsim.Device, host offload.Host, o load.Options) (parts *load.Parts, free func()) {
+	t.Helper()
+	if s.made != nil {
+		on, err := s.made.LoadBeside(d, host, o, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return on.Parts, on.Close
+	}
+	o.Routed = host
+	parts, err := load.Model(d, s.cfg, s.set, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parts, parts.Close
+}
+
+// deep is krater-tiny with more layers and a small vocabulary, as real models are: their
+// head is a small part of a step.
+func deep(t testing.TB) *source {
+	t.Helper()
+	files, err := models.Default()
+	if err != nil {
+		t.Skip(err)
+	}
+	data, err := fs.ReadFile(files, "config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config map[string]any
+	if err := json.Unmarshal(data, &config); err != nil {
+		t.Fatal(err)
+	}
+	config["num_hidden_layers"], config["vocab_size"] = 27, 512
+	if data, err = json.Marshal(config); err != nil {
+		t.Fatal(err)
+	}
+	m, err := synth.FromConfig("deep", data, synth.Options{Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &source{cfg: m.Config, made: m}
+}
+
+// serve runs a workload through a pipeline in virtual time.
+func (s *source) serve(t testing.TB, processor *cpu.Device, w workload) (r served) {
+	t.Helper()
+	d, err := hostsim.New(hostsim.Options{CPU: processor, Rates: w.device})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	host := hostsim.NewProcessor(processor, d.Clock(), w.host)
+	blocks := w.streams * (w.prompt + w.tokens + 15) / 16
+	parts, free := s.beside(t, d, host, load.Options{
+		Limits: stages.Limits{Tokens: w.chunk + w.streams, Seqs: w.streams, Blocks: blocks + w.streams, BlockTokens: 16}, KVType: tensor.F32, Precision: w.precision,
+	})
+	defer free()
+	place, err := placement.New(d, host, parts, w.Options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer place.Close()
+	p, err := actors.StartVirtual(d, parts, actors.Options{
+		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{Last: s.cfg.Layers}}, Pools: 1, MicroBatches: w.lanes},
+		Scheduler: scheduler.Config{PrefillChunk: w.chunk, PrefillShare: w.chunk, MaxQueue: 100},
+		Log:       zerolog.Nop(), InlineBelow: -1, Placement: place,
+	}, d.Clock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	gw := s.gateway(t, p.Pipeline)
+	began := d.Clock().Now()
+	var open []engine.Stream
+	for i := range w.streams {
+		ids := make([]int32, w.prompt-i%3)
+		for j := range ids {
+			ids[j] = int32((7 + 31*i + 17*j + i*j) % s.cfg.Vocab)
+		}
+		a, err := gw.Submit(context.Background(), &engine.Request{
+			Prompt: engine.Prompt{IDs: ids}, MaxTokens: w.tokens, IgnoreEOS: true, Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, a)
+	}
+	if err := p.Run(); err != nil {
+		t.Fatal(err)
+	}
+	r.took, r.device, r.host = d.Clock().Now()-began, d.Counters().Compute, host.Busy()
+	for _, a := range open {
+		r.tokens = append(r.tokens, answered(t, a))
+	}
+	r.tracks = map[string][]trace.Event{}
+	for _, x := range p.Trace().Snapshot(0) {
+		r.tracks[x.Name] = x.Events
+	}
+	return r
+}
+
+// answered reads an answer that is complete.
+func answered(t testing.TB, a engine.Stream) (ids []int32) {
+	t.Helper()
+	defer a.Close()
+	var last engine.Event
+	for {
+		e, err := a.Next(context.Background())
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tok := range e.Tokens {
+			ids = append(ids, tok.ID)
+		}
+		last = e
+	}
+	if last.Kind != engine.Done {
+		t.Fatalf("ended with %+v", last)
+	}
+	return ids
+}
+
+// TestMicroBatchesOverlap (P2): with two micro-batches a step of all streams takes about as
+// long as the busier of device and host is busy, with one as long as both together, where
+// neither computes at the same time as the other; and each time is the same in every run.
+func TestMicroBatchesOverlap(t *testing.T) {
+	processor := processor(t)
+	tiny, deep := open(t, ""), deep(t)
+	const few, many = 4, 10 // tokens: the difference is steps of all streams
+	for _, x := range []struct {
+		name     string
+		s        *source
+		strategy string
+		host     int64   // GFLOP/s
+		gain     float64 // of two micro-batches, at least
+		inside   int     // stretches of attention beside experts, percent at least
+	}{
+		{"the device is busier", tiny, "cpu_only", 40, 1.3, 50},
+		{"the device is busier, some experts on it", tiny, "hot_cached_static", 30, 1.2, 50},
+		{"both are as busy", deep, "cpu_only", 40, 1.5, 90},
+		{"both are as busy, some experts on the device", deep, "hot_cached_static", 28, 1.5, 90},
+		{"the host is busier", deep, "cpu_only", 20, 1.3, 90},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			w := workload{
+				Options: placement.Options{Prefill: strategy(t, x.strategy), Decode: strategy(t, x.strategy), Heat: x.s.heat(1), Budget: 6_000_000},
+				streams: 8, prompt: 40, chunk: 8 * 40, host: hostsim.Rates{Flops: x.host * 1e9},
+				device: hostsim.Rates{
+					Flops: 100e9, Up: hostsim.Link{BytesPerSecond: 50e9, Latency: 200}, Down: hostsim.Link{BytesPerSecond: 50e9, Latency: 200},
+				},
+			}
+			if x.s.made != nil {
+				w.precision = load.Precision{Experts: 4, Group: 32}
+			}
+			var step [3]time.Duration // by number of micro-batches
+			var last [3]served
+			for lanes := 1; lanes <= 2; lanes++ {
+				w.lanes, w.tokens = lanes, few
+				short := x.s.serve(t, processor, w)
+				w.tokens = many
+				last[lanes] = x.s.serve(t, processor, w)
+				took, device, host := last[lanes].since(short)
+				step[lanes] = took / (many - few)
+				busier := max(device, host) / (many - few)
+				t.Logf("%d micro-batches: %v a step, device %v, host %v", lanes, step[lanes], device/(many-few), host/(many-few))
+				if lanes == 2 && step[2] > busier*11/10 || min(device, host) <= 0 {
+					t.Errorf("%d micro-batches: %v a step, the busier part %v", lanes, step[lanes], busier)
+				}
+			}
+			if gain := float64(step[1]) / float64(step[2]); gain < x.gain {
+				t.Errorf("two micro-batches gain %.2f, want %.2f", gain, x.gain)
+			}
+			if !slices.EqualFunc(last[1].tokens, last[2].tokens, slices.Equal) {
+				t.Errorf("tokens %v, with one micro-batch %v", last[2].tokens, last[1].tokens)
+			}
+			if again := x.s.serve(t, processor, w); again.took != last[2].took || again.device != last[2].device || again.host != last[2].host {
+				t.Errorf("took %v, then %v", last[2].took, again.took)
+			}
+			if inside, all := last[1].within(8); inside > 0 {
+				t.Errorf("with one micro-batch %d of %d stretches of attention are beside experts", inside, all)
+			}
+			if inside, all := last[2].within(4); 100*inside < x.inside*all {
+				t.Errorf("%d of %d stretches of attention lie within the experts of the other micro-batch", inside, all)
+			}
+		})
+	}
+}
+
+// within counts, of batches of so many rows, the stretches of work of the group (a
+// layer's sum, the next one's attention and router) and those of them that lie within a
+// pool's work for another batch.
+func (r *served) within(rows uint32) (inside, all int) {
+	for _, g := range r.tracks["group0"] {
+		if g.Kind != trace.Group || g.Rows != rows || g.Ended == g.Started {
+			continue
+		}
+		all++
+		if slices.ContainsFunc(r.tracks["pool0"], func(p trace.Event) bool {
+			return p.Batch != g.Batch && p.Started <= g.Started && g.Ended <= p.Ended
+		}) {
+			inside++
+		}
+	}
+	return inside, all
+}
+
+// TestMicroBatchesBits: into how many parts streams are divided changes no token, under any
+// strategy, with prompts that come while others are answered.
+func TestMicroBatchesBits(t *testing.T) {
+	processor := processor(t)
+	s := open(t, golden)
+	expert := s.slotBytes(t, processor, load.Options{Limits: limits})
+	w := workload{
+		Options: placement.Options{Prefill: strategy(t, "cpu_only"), Decode: strategy(t, "cpu_only"), Threshold: 20},
+		lanes:   1, streams: 7, prompt: 40, tokens: 9, chunk: 64, device: hostsim.Rates{Flops: 1e9, Launch: 1000}, host: hostsim.Rates{Flops: 1e9},
+	}
+	want := s.serve(t, processor, w).tokens
+	for i, x := range strategies(t) {
+		for lanes := 1; lanes <= 4; lanes++ {
+			w.Options = placement.Options{Prefill: x, Decode: x, Threshold: 20, Heat: s.heat(i), Budget: int64(9+i%3) * expert}
+			w.lanes = lanes
+			if got := s.serve(t, processor, w).tokens; !slices.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("%s, %d micro-batches: %v, want %v", x.Name(), lanes, got, want)
+			}
+		}
+	}
+}

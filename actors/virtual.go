@@ -1,0 +1,186 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"krater/actors/msg"
+	"krater/kernels/device"
+	"krater/stages/load"
+)
+
+// Clock is the virtual time that simulated devices and the processor beside them share
+// (hostsim.Clock).
+type Clock interface {
+	Now() time.Duration
+	// Enter begins the turn of a thread whose time is t, which is not before that of the
+	// turn before.
+	Enter(t time.Duration)
+}
+
+// Virtual is a pipeline in virtual time. Every actor is a thread with a time of its own,
+// which goes on while it waits for a device or computes; a message is there from the time
+// at which it was sent. One goroutine plays them all and takes the message first that can
+// be handled first. So a run takes what it would on such devices, actors at work at the
+// same time included, and the same in every run; the trace has virtual times.
+//
+// It belongs to one goroutine. Requests are taken when they are submitted, and nothing is
+// computed before Run.
+type Virtual struct {
+	*Pipeline
+	host *virtual
+}
+
+// StartVirtual is Start for devices that keep time by a clock.
+func StartVirtual(dev device.Device, parts *load.Parts, opt Options, clock Clock) (*Virtual, error) {
+	opt.Scheduler.Ahead = Ahead(dev)
+	p, core, err := prepare(parts, opt)
+	if err != nil {
+		return nil, err
+	}
+	h := &virtual{p: p, clock: clock, turn: clock.Now()}
+	p.host = h
+	if err := p.spawn(dev, core); err != nil {
+		return nil, errors.Join(err, p.halt())
+	}
+	return &Virtual{Pipeline: p, host: h}, nil
+}
+
+// Run goes on until nothing is left to do, and returns the pipeline's failure, if it has
+// failed.
+func (v *Virtual) Run() error {
+	v.host.run()
+	return v.Err()
+}
+
+// virtual hosts actors in virtual time.
+type virtual struct {
+	p       *Pipeline
+	clock   Clock
+	threads []*thread
+	turn    time.Duration // when the last turn began
+	bell    time.Duration // when the alarm rings; 0: not set
+	running bool
+}
+
+// thread is an actor.
+type thread struct {
+	host    *virtual
+	actor   string
+	produce func() *shell
+	shell   *shell
+	free    time.Duration // from then on it has nothing in hand
+	queue   []arrival     // by time
+}
+
+// arrival is a message in a mailbox.
+type arrival struct {
+	at time.Duration
+	m  any
+}
+
+func (t *thread) name() string { return t.actor }
+
+// post implements address.
+func (t *thread) post(m any, _ *worker) {
+	a := arrival{t.host.clock.Now(), m}
+	i := len(t.queue)
+	for i > 0 && t.queue[i-1].at > a.at {
+		i--
+	}
+	t.queue = slices.Insert(t.queue, i, a)
+}
+
+// spawn implements host.
+func (h *virtual) spawn(name string, _ berth, produce func() *shell) address {
+	t := &thread{host: h, actor: name, produce: produce, shell: produce()}
+	h.threads = append(h.threads, t)
+	return t
+}
+
+// send implements host. A door waits for the answer to a request, which is taken at once;
+// whoever sends anything else waits until the pipeline is at rest.
+func (h *virtual) send(to address, m any) {
+	t := to.(*thread)
+	if _, ok := m.(*msg.Submit); ok && !h.running {
+		h.handle(t, h.turn, m)
+		return
+	}
+	t.post(m, nil)
+	h.run()
+}
+
+func (h *virtual) now() int64 { return int64(h.clock.Now()) }
+
+// alarm implements host.
+func (h *virtual) alarm(in time.Duration) { h.bell = h.clock.Now() + max(1, in) }
+
+// waiting implements host.
+func (h *virtual) waiting(into map[string]int) {
+	for _, t := range h.threads {
+		into[t.actor] = len(t.queue)
+	}
+}
+
+// halt implements host.
+func (h *virtual) halt() error { return nil }
+
+// run handles messages until none is left.
+func (h *virtual) run() {
+	if h.running {
+		return // an actor has sent something from outside its turn
+	}
+	h.running = true
+	defer func() { h.running = false }()
+	for h.step() {
+	}
+}
+
+// step handles the message that can be handled first, of the actor that was made first;
+// false when there is none.
+func (h *virtual) step() bool {
+	var first *thread
+	var at time.Duration
+	for _, t := range h.threads {
+		if len(t.queue) == 0 {
+			continue
+		}
+		if start := max(t.free, t.queue[0].at); first == nil || start < at {
+			first, at = t, start
+		}
+	}
+	if h.bell != 0 && (first == nil || h.bell <= at) {
+		bell := h.bell
+		h.bell = 0
+		h.handle(h.p.routes.schedule.(*thread), bell, &msg.Tick{})
+		return true
+	}
+	if first == nil {
+		return false
+	}
+	m := first.queue[0].m
+	first.queue = slices.Delete(first.queue, 0, 1)
+	h.handle(first, at, m)
+	return true
+}
+
+// handle has an actor handle a message that is there at a time, and makes a failed one
+// anew.
+func (h *virtual) handle(t *thread, at time.Duration, m any) {
+	h.turn = max(h.turn, t.free, at)
+	h.clock.Enter(h.turn)
+	defer func() {
+		r := recover()
+		t.free = h.clock.Now()
+		if r == nil {
+			return
+		}
+		t.shell = t.produce()
+		if t == h.p.routes.schedule {
+			h.p.fail(fmt.Errorf("%w: %s: %v", errFatal, t.actor, r))
+		}
+	}()
+	t.shell.handle(m)
+}
