@@ -215,7 +215,7 @@ func (p *Part) Describe(e *trace.Event) { p.describe(e, p.Work.Batch, p.Work.Lay
 func (m *Merged) Describe(e *trace.Event) { m.describe(e, m.Batch, m.Layer) }
 
 func (s *stamp) describe(e *trace.Event, b *Batch, layer int) {
-	e.Batch, e.Epoch, e.Layer, e.Enqueued = b.ID, b.Epoch, int16(layer), s.sent
+	e.Batch, e.Lane, e.Epoch, e.Layer, e.Enqueued = b.ID, uint8(b.Lane), b.Epoch, int16(layer), s.sent
 	if b.State != nil {
 		e.Rows = uint32(b.State.T)
 	}

@@ -140,6 +140,9 @@ func (c *chrome) slice(e placed) {
 	if e.Parts > 0 {
 		c.number("parts", uint64(e.Parts))
 	}
+	if e.Lane > 0 { // the first says nothing: mostly there is one
+		c.number("lane", uint64(e.Lane))
+	}
 	if e.Enqueued != 0 {
 		c.micros("wait_us", e.Started-e.Enqueued)
 	}

@@ -19,7 +19,7 @@ func step() []Track {
 		{"group:0", []Event{
 			{Batch: 7, Enqueued: 1_500, Started: 2_000, Ended: 62_345, Epoch: 1, Rows: 9, Layer: -1, Kind: Group},
 			{Batch: 7, Started: 3_000, Ended: 9_999, Epoch: 1, Rows: 9, Layer: 0, Kind: Split, Parts: 2},
-			{Batch: 8, Enqueued: 60_000, Started: 62_400, Ended: 99_000, Epoch: 1, Rows: 1, Layer: -1, Kind: Group},
+			{Batch: 8, Enqueued: 60_000, Started: 62_400, Ended: 99_000, Epoch: 1, Rows: 1, Layer: -1, Lane: 1, Kind: Group},
 		}},
 		{"group:1", []Event{
 			{Batch: 7, Enqueued: 62_350, Started: 63_001, Ended: 120_000, Epoch: 1, Rows: 9, Layer: -1, Kind: Group},

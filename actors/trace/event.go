@@ -51,6 +51,7 @@ type Event struct {
 	Rows     uint32
 	Layer    int16  // -1: no single layer
 	Parts    uint16 // parts a Split sent or a Merge added; else 0
+	Lane     uint8  // of the batch: which micro-batch it is a step of
 	Kind     Kind
 }
 

@@ -70,28 +70,32 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 		return nil, err
 	}
 	look.pools = look.poolCount(f)
-	if err := look.add(cfg, f, s.size("tokenizer.json")); err != nil || !look.settle(f) {
+	tokenizer := s.size("tokenizer.json")
+	if err := look.add(cfg, f, tokenizer); err != nil {
 		return look, err
 	}
-	if look.options, err = loadOptions(cfg, f, l, free); err != nil {
-		return nil, err
+	again := func() error {
+		look.promised = 0
+		if look.options, err = loadOptions(cfg, f, l, free); err != nil {
+			return err
+		}
+		return look.add(cfg, f, tokenizer)
 	}
-	look.promised = 0
-	return look, look.add(cfg, f, s.size("tokenizer.json"))
-}
-
-// settle sets what follows from the strategies, and was not said: batches take more
-// memory then, and the plan has to be made again.
-func (o *outlook) settle(f *engineFlags) bool {
-	pass := o.rank.streams() && f.PrefillPass == 0
-	if pass {
+	pass, parts := look.rank.streams() && f.PrefillPass == 0, look.rank.beside() && f.MicroBatches == 0 && f.MaxSeqs > 1
+	if pass { // known only now: batches take more memory
 		f.PrefillPass = passChunks * f.PrefillChunk
 	}
-	parts := o.rank.beside() && f.MicroBatches == 0 && f.MaxSeqs > 1
-	if parts {
+	if parts { // the same
 		f.MicroBatches = max(2, f.LayerGroups)
 	}
-	return pass || parts
+	if pass || parts {
+		err = again()
+	}
+	if err == nil && parts && !look.plan.Fits() {
+		f.MicroBatches = f.LayerGroups
+		err = again()
+	}
+	return look, err
 }
 
 // The devices of a plan.

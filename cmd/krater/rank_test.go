@@ -1,11 +1,13 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"krater/kernels/hostsim"
 	"krater/stages/drive"
+	"krater/stages/load"
 )
 
 // TestSimulatedRank: the answer of the golden, wherever the layers and the experts
@@ -85,7 +87,7 @@ func TestStrategiesTakeEffect(t *testing.T) {
 		}
 		return s, s.sim.Counters().Since(before)
 	}
-	here, moved := answer("--prefill-strategy", "cpu_only", "--decode-strategy", "cpu_only")
+	here, moved := answer("--prefill-strategy", "cpu_only", "--decode-strategy", "cpu_only", "--micro-batches", "1")
 	there, still := answer()
 	if a, b := here.sim.Memory().Used, there.sim.Memory().Used; b-a != 6*32*3*64*256*2 {
 		t.Errorf("%d bytes on the rank with the experts elsewhere, %d with them there", a, b)
@@ -96,9 +98,23 @@ func TestStrategiesTakeEffect(t *testing.T) {
 	if moved.BytesUp <= still.BytesUp || moved.BytesDown <= still.BytesDown {
 		t.Errorf("copied up %d and down %d bytes, with resident experts %d and %d", moved.BytesUp, moved.BytesDown, still.BytesUp, still.BytesDown)
 	}
-	if small, _ := answer("--vram", "60MiB"); !small.look.rank.here() {
-		t.Error("experts stay on a rank that has no room for them")
+	// One micro-batch where there is no room for two.
+	small, _ := answer("--vram", "60MiB")
+	if !small.look.rank.here() || small.look.needs[statesAt(small.look)].Detail != "1 batch of 2080 tokens" {
+		t.Errorf("with no room for the experts: %s, %+v", &small.look.rank, small.look.needs)
 	}
+	wide, _ := answer("--decode-strategy", "cpu_only")
+	if d := wide.look.needs[statesAt(wide.look)].Detail; d != "2 batches of 2080 tokens" {
+		t.Errorf("experts on the host: %s", d)
+	}
+	if d := there.look.needs[statesAt(there.look)].Detail; d != "1 batch of 2080 tokens" {
+		t.Errorf("experts on the rank: %s", d)
+	}
+}
+
+// statesAt is where a plan has the batches.
+func statesAt(o *outlook) int {
+	return slices.IndexFunc(o.needs, func(n load.Need) bool { return n.Part == load.States })
 }
 
 // TestServeOnRanks: the server's start and an answer with made-up nodes and on the
