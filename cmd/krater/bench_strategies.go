@@ -26,6 +26,7 @@ type benchStrategiesCmd struct {
 	JSON    bool     `name:"json" help:"Print the report as JSON."`
 	Prefill []int    `help:"Lengths of prompts." default:"512,1024,2000"`
 	Decode  int      `help:"Tokens generated after a short prompt." default:"32"`
+	Streams int      `help:"Streams that are answered together, too, with one micro-batch and with two; 0: none." default:"0"`
 	Budgets []size   `help:"Memory for experts, a table each; none: half of what all take." placeholder:"SIZE"`
 	Only    []string `help:"Strategies, by name or number, or one for prompts and one for tokens: layer_grouped/hot_cached_static; none: all." placeholder:"NAME"`
 	NoHeat  bool     `help:"Take the first experts by id for hot ones, instead of what a warm-up counts."`
@@ -72,7 +73,8 @@ type strategyResult struct {
 	Falls    []string        `json:"falls,omitempty"`
 	Prefill  []strategyPhase `json:"prefill"`
 	Decode   strategyPhase   `json:"decode"`
-	VRAM     int64           `json:"vram_bytes"` // at most in use
+	Together []strategyParts `json:"together,omitempty"` // several streams, by number of micro-batches
+	VRAM     int64           `json:"vram_bytes"`         // at most in use
 	OnRank   int64           `json:"experts_on_rank_bytes"`
 	KVTokens int64           `json:"kv_tokens"` // that fit beside it
 }
@@ -88,8 +90,12 @@ type strategyPhase struct {
 }
 
 func (c *benchStrategiesCmd) check(context int) (skipped []string, err error) {
-	c.Device, c.MaxSeqs = "hostsim", 1
+	c.Device, c.MaxSeqs = "hostsim", max(1, c.Streams)
 	switch {
+	case c.Streams < 0 || c.Streams > 1024:
+		return nil, fmt.Errorf("--streams %d: want 0 to 1024", c.Streams)
+	case c.MicroBatches != 0:
+		return nil, errors.New("--micro-batches: --streams measures one and two")
 	case c.Decode < 2 || c.Decode > 1<<16:
 		return nil, fmt.Errorf("--decode %d: want 2 to %d", c.Decode, 1<<16)
 	case min(c.CopyRate, c.MemoryRate, c.ComputeRate, c.HostMemory, c.HostCompute) <= 0 || min(c.LaunchUS, c.CopyUS) < 0:
@@ -185,7 +191,7 @@ func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strateg
 	if c.PrefillPass == 0 {
 		c.PrefillPass = slices.Max(append(c.Prefill, 1))
 	}
-	c.PrefillStrategy, c.DecodeStrategy = allHere, allHere
+	c.PrefillStrategy, c.DecodeStrategy, c.MicroBatches = allHere, allHere, 1
 	s, err := prepareSource(e, src, &c.engineFlags, limits{})
 	if err != nil {
 		return nil, err
@@ -333,6 +339,13 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 			return err
 		}
 		r.VRAM = b.s.sim.Memory().Used
+		for parts := 1; b.c.Streams > 0 && parts <= 2; parts++ {
+			x, err := b.together(p, parts)
+			if err != nil {
+				return err
+			}
+			r.Together = append(r.Together, x)
+		}
 		_, r.OnRank = p.Slots()
 		lim := b.s.parts.Limits
 		block := kvBlockBytes(b.s.cfg, lim.BlockTokens, b.s.look.options.KVType)

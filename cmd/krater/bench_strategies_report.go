@@ -39,6 +39,9 @@ func (r *strategiesReport) tables() (list []stat.Table) {
 				t.Columns = append(t.Columns, fmt.Sprintf("prefill %d tok/s", p.Tokens), "MB copied", "hits %")
 			}
 			t.Columns = append(t.Columns, "decode tok/s", "MB/token", "hits %", "host %", "experts MB", "rank MB", "KV tokens")
+			for _, p := range x.Together {
+				t.Columns = append(t.Columns, fmt.Sprintf("%s in %d tok/s", count(p.Streams, "stream"), p.MicroBatches), "rank busy %", "host busy %")
+			}
 			list = append(list, t)
 		}
 		t := &list[len(list)-1]
@@ -47,7 +50,11 @@ func (r *strategiesReport) tables() (list []stat.Table) {
 			row = append(row, p.TokensPerS, mega(p.Copied), percent(p.HitRate))
 		}
 		d := x.Decode
-		t.Rows = append(t.Rows, append(row, d.TokensPerS, mega(d.Copied)/float64(d.Tokens), percent(d.HitRate), percent(d.HostShare), mega(x.OnRank), mega(x.VRAM), int(x.KVTokens)))
+		row = append(row, d.TokensPerS, mega(d.Copied)/float64(d.Tokens), percent(d.HitRate), percent(d.HostShare), mega(x.OnRank), mega(x.VRAM), int(x.KVTokens))
+		for _, p := range x.Together {
+			row = append(row, p.TokensPerS, percent(p.RankBusy), percent(p.HostBusy))
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	return list
 }

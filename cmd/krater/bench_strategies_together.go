@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/actors/engine"
+	"krater/actors/placement"
+	"krater/models"
+	"krater/scheduler"
+	"krater/stages/text/tokenizer"
+)
+
+// strategyParts is several streams answered together, in so many micro-batches.
+type strategyParts struct {
+	Streams      int     `json:"streams"`
+	MicroBatches int     `json:"micro_batches"`
+	TokensPerS   float64 `json:"tokens_per_second"` // of all streams
+	RankBusy     float64 `json:"rank_busy"`         // share of the time for which it computes
+	HostBusy     float64 `json:"host_busy"`         // the same of the host, with experts
+}
+
+// ramp is the tokens after which all streams generate.
+const ramp = 4
+
+// together measures streams through the actors, in virtual time: what more tokens take.
+func (b *strategiesBench) together(p *placement.Placement, parts int) (strategyParts, error) {
+	var took, rank, host [2]time.Duration
+	for i, tokens := range []int{ramp, ramp + b.c.Decode} {
+		before, busy, from := b.s.sim.Counters().Compute, b.host.Busy(), b.s.sim.Clock().Now()
+		if err := b.answer(p, parts, tokens); err != nil {
+			return strategyParts{}, err
+		}
+		took[i], rank[i], host[i] = b.s.sim.Clock().Now()-from, b.s.sim.Counters().Compute-before, b.host.Busy()-busy
+	}
+	t := (took[1] - took[0]).Seconds()
+	return strategyParts{
+		Streams: b.c.Streams, MicroBatches: parts, TokensPerS: float64(b.c.Streams*b.c.Decode) / t,
+		RankBusy: (rank[1] - rank[0]).Seconds() / t, HostBusy: (host[1] - host[0]).Seconds() / t,
+	}, nil
+}
+
+// answer runs the streams to their end.
+func (b *strategiesBench) answer(p *placement.Placement, parts, tokens int) (err error) {
+	groups, err := actors.Cut(b.s.cfg.Layers, b.c.LayerGroups)
+	if err != nil {
+		return err
+	}
+	lim := b.s.parts.Limits
+	rows := lim.Tokens - lim.Seqs
+	v, err := actors.StartVirtual(b.s.sim, b.s.parts, actors.Options{
+		Blueprint: actors.Blueprint{Groups: groups, Pools: b.s.look.pools, MicroBatches: parts},
+		Scheduler: scheduler.Config{PrefillChunk: rows, PrefillShare: rows, MaxQueue: b.c.Streams},
+		Log:       zerolog.Nop(), InlineBelow: -1, Placement: p, HeatSample: -1,
+	}, b.s.sim.Clock())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, v.Close()) }()
+	tok, err := b.tokenizer()
+	if err != nil {
+		return err
+	}
+	g := actors.NewGateway(v.Pipeline, actors.GatewayOptions{ID: "bench", Tokenizer: tok, Vocab: b.s.cfg.Vocab})
+	var open []engine.Stream
+	for i := range b.c.Streams {
+		a, err := g.Submit(context.Background(), &engine.Request{
+			Prompt: engine.Prompt{IDs: b.prompt(benchPrompt, 20+i)}, MaxTokens: tokens, IgnoreEOS: true, Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1},
+		})
+		if err != nil {
+			return err
+		}
+		open = append(open, a)
+	}
+	if err := v.Run(); err != nil {
+		return err
+	}
+	for _, a := range open {
+		err = errors.Join(err, whole(a))
+	}
+	return err
+}
+
+// tokenizer is the model's; a shape has none, and its text is nobody's: any will do.
+func (b *strategiesBench) tokenizer() (*tokenizer.Tokenizer, error) {
+	if b.s.src.synth == nil {
+		tok, _, err := b.s.src.tokenizer()
+		return tok, err
+	}
+	files, err := models.Default()
+	if err != nil {
+		return nil, err
+	}
+	return tokenizer.Load(files)
+}
+
+// whole reads an answer that is there, and is an error where it did not come to its end.
+func whole(a engine.Stream) error {
+	defer a.Close()
+	for {
+		e, err := a.Next(context.Background())
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case e.Kind == engine.Failed:
+			return e.Err
+		}
+	}
+}
