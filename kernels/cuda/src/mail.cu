@@ -62,7 +62,14 @@ kr_post(uint8_t *to_x, int *to_ids, float *to_weights, uint64_t *posted, State *
 	};
 	load(first);
 	bool mine = false;
-	for (int i = threadIdx.x; i < choices; i += THREADS) mine |= of.host(__ldcg(ids + i));
+	int id = -1;
+	float share = 0.f;
+	if ((int)threadIdx.x < choices) { // what a thread will write of these is there when it is due
+		id = __ldcg(ids + threadIdx.x), share = __ldcg(weights + threadIdx.x);
+		mine = of.host(id);
+		if (!mine) id = -1;
+	}
+	for (int i = threadIdx.x + THREADS; i < choices; i += THREADS) mine |= of.host(__ldcg(ids + i));
 	bool asked = __syncthreads_or(mine) && !now.late;
 	if (asked) {
 		for (int at = first; at < total; at += step) {
@@ -71,10 +78,13 @@ kr_post(uint8_t *to_x, int *to_ids, float *to_weights, uint64_t *posted, State *
 			for (int j = 0; j < AHEAD; j++)
 				if (at + j * THREADS < total) *(uint4 *)(to.x + 16ll * (at + j * THREADS)) = v[j];
 		}
-		for (int i = blockIdx.x * THREADS + threadIdx.x; i < choices; i += gridDim.x * THREADS) {
-			int e = __ldcg(ids + i);
-			to.ids[i] = of.host(e) ? e : -1;
-			to.weights[i] = __ldcg(weights + i);
+		if (blockIdx.x == 0) {
+			if ((int)threadIdx.x < choices) to.ids[threadIdx.x] = id, to.weights[threadIdx.x] = share;
+			for (int i = threadIdx.x + THREADS; i < choices; i += THREADS) {
+				int e = __ldcg(ids + i);
+				to.ids[i] = of.host(e) ? e : -1;
+				to.weights[i] = __ldcg(weights + i);
+			}
 		}
 	}
 	// One thread's release is the whole block's after a barrier; that of the last block, which
