@@ -42,9 +42,6 @@ func Run(o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.trips(); err != nil {
-		return r.rep, err
-	}
 	for _, c := range Table(sizes) {
 		if o.Match != nil && !o.Match(c.Name()) {
 			continue
@@ -58,7 +55,7 @@ func Run(o Options) (*Report, error) {
 			o.Progress(row)
 		}
 	}
-	return r.rep, nil
+	return r.rep, r.trips()
 }
 
 func open(o Options) (*runner, error) {
