@@ -28,8 +28,8 @@ type Sequence struct {
 	New    int     // tokens to append greedily
 	Stop   []int32 // ids that end the continuation; the id is kept
 	All    bool    // See gets every position, not only those that predict a new token
-	// See, if set, gets the logits [V] after the token at pos. logits is valid
-	// during the call.
+	// See, if set, gets the logits [V] after the token at pos, nil where the device chooses.
+	// logits is valid during the call.
 	See func(pos int, logits []float32)
 	// Out is the continuation.
 	Out []int32
@@ -43,6 +43,8 @@ type Sequence struct {
 type Options struct {
 	Chunk int // prompt rows of a sequence in one batch; 0: as many as fit
 	Probe stages.Probe
+	// Draws has the device choose the tokens, where it can: logits stay there.
+	Draws bool
 }
 
 // ErrStuck: a sequence cannot go on within the runner's limits.
@@ -59,6 +61,12 @@ func Run(r Runner, seqs []*Sequence, o Options) error {
 	var b stages.Batch
 	read := func(st *stages.State) error { return collect(st, seqs) }
 	for fillBatch(&b, lim, seqs, o.Chunk) {
+		b.Draws = b.Draws[:0]
+		for i := range b.Spans {
+			if o.Draws && b.Spans[i].Want {
+				b.Draws = append(b.Draws, device.Draw{})
+			}
+		}
 		if err := r.Step(&b, o.Probe, read); err != nil {
 			return err
 		}
@@ -137,14 +145,18 @@ func fillBatch(b *stages.Batch, lim stages.Limits, seqs []*Sequence, chunk int) 
 
 // collect reads the logits of a step and chooses the next tokens.
 func collect(st *stages.State, seqs []*Sequence) error {
-	if len(st.Wanted) != st.Logits.Rows {
+	if len(st.Wanted) != st.Logits.Rows { // on a device that chooses they are there, too
 		return fmt.Errorf("drive: %d rows of logits for %d wanted", st.Logits.Rows, len(st.Wanted))
 	}
 	for i, row := range st.Wanted {
 		sp := &st.Spans[st.Owner[i]]
 		q := seqs[sp.Seq]
 		pos := sp.Pos + int(row) - sp.Row
-		logits := st.LogitRow(i)
+		id, chosen := st.ChosenID(i)
+		var logits []float32
+		if !chosen {
+			logits = st.LogitRow(i)
+		}
 		last := pos >= len(q.Prompt)-1
 		if q.See != nil && (last || q.All) {
 			q.See(pos, logits)
@@ -153,7 +165,10 @@ func collect(st *stages.State, seqs []*Sequence) error {
 			continue
 		}
 		if len(q.Out) < q.New {
-			q.Out = append(q.Out, Argmax(logits))
+			if !chosen {
+				id = Argmax(logits)
+			}
+			q.Out = append(q.Out, id)
 		}
 		if n := len(q.Out); n >= q.New || slices.Contains(q.Stop, q.Out[n-1]) {
 			q.done = true

@@ -80,6 +80,9 @@ func (p *Parts) Close() {
 	for _, b := range p.bufs {
 		b.Free()
 	}
+	if p.Slots != nil {
+		p.Slots.close()
+	}
 	p.Groups, p.bufs = nil, nil
 }
 

@@ -1,7 +1,9 @@
 package load
 
 import (
+	"errors"
 	"fmt"
+	"sync"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -14,6 +16,57 @@ type Slots struct {
 	Step    int           // bytes of a slot, a multiple of 256
 	w13, w2 device.Weight // of the first, without memory
 	put     func(dst []byte, layer, e int) error
+
+	mu    sync.Mutex
+	piles map[int]device.Buffer // by layer
+}
+
+// Pile is all experts of a layer on the host, as they lie in slots one behind the other. It is
+// made once and stays until the parts are closed, before host is.
+func (x *Slots) Pile(host device.Device, layer, experts int) (device.Buffer, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if b := x.piles[layer]; b != nil {
+		return b, nil
+	}
+	b, err := host.Alloc(x.Step * experts)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.fill(b.Host(), layer, experts); err != nil {
+		b.Free()
+		return nil, err
+	}
+	if x.piles == nil {
+		x.piles = map[int]device.Buffer{}
+	}
+	x.piles[layer] = b
+	return b, nil
+}
+
+// fillThreads is how many experts are laid out at a time.
+const fillThreads = 8
+
+func (x *Slots) fill(dst []byte, layer, experts int) error {
+	var wg sync.WaitGroup
+	errs := make([]error, min(experts, fillThreads))
+	for i := range errs {
+		wg.Go(func() {
+			for e := i; e < experts && errs[i] == nil; e += len(errs) {
+				errs[i] = x.Put(dst[e*x.Step:], layer, e)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// close frees the piles.
+func (x *Slots) close() {
+	for _, b := range x.piles {
+		b.Free()
+	}
+	x.piles = nil
 }
 
 // Put fills dst, Step bytes of host memory, with an expert as it lies in a slot. It may

@@ -120,12 +120,15 @@ func addRow(dst, row []float32, w float32) {
 	}
 }
 
+// parallelParts is on how many goroutines at most.
+const parallelParts = 8
+
 // parallelRows is how many rows are worth another goroutine.
 const parallelRows = 64
 
 // parallel calls f for 0 to n-1, of many on several goroutines.
 func parallel(n int, f func(int)) {
-	parts := min(fillThreads, (n+parallelRows-1)/parallelRows)
+	parts := min(parallelParts, (n+parallelRows-1)/parallelRows)
 	if parts < 2 {
 		for i := range n {
 			f(i)
