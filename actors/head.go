@@ -31,7 +31,7 @@ func (n *headNode) receive(c *turn, m any) {
 // to be submitted.
 func serve(c *turn, b *msg.Batch) {
 	b.Asked = true
-	b.Letters.Begin()
+	b.Letters.Begin(b.State.Total())
 	for i := range c.routes.pools {
 		c.send(c.routes.pools[i], &b.Serving[i])
 	}

@@ -131,7 +131,7 @@ func (n *poolNode) serve(c *turn, m *msg.Serve) {
 	if err := b.Letters.Serve(n.seat.stream, n.index, owns, tell); err != nil {
 		panic(err) // the step is lost, whoever waits for it knows
 	}
-	c.event.Kind = trace.Control // its letters are the work
+	c.event.Kind, c.event.Enqueued, c.event.Started = trace.Control, 0, trace.Now() // its letters are the work
 }
 
 // compute runs the pool's part of a layer.

@@ -97,7 +97,7 @@ func (m *Model) end() error {
 	if m.letters == nil || !m.place.Asks(m.state.Total(), m.watched) {
 		return m.stream.Synchronize()
 	}
-	m.letters.Begin()
+	m.letters.Begin(m.state.Total())
 	served := make(chan error, 1)
 	go func() { served <- m.letters.Serve(m.host, 0, func(int32) bool { return true }, nil) }()
 	err := m.stream.Synchronize()

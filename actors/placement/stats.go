@@ -2,7 +2,8 @@ package placement
 
 import "krater/scheduler/dispatch"
 
-// Stats counts experts: of one layer in one step each.
+// Stats counts experts: of one layer in one step each, or choices of experts where a card asks
+// the host by letters.
 type Stats struct {
 	Hits   int64 `json:"hits"`   // were on the device when their layer came
 	Misses int64 `json:"misses"` // were copied for it
@@ -44,7 +45,12 @@ func (s Stats) Since(before Stats) Stats {
 func (p *Placement) Stats(phase dispatch.Phase) Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stats[phase]
+	s := p.stats[phase]
+	if phase == dispatch.Decode { // no others ask
+		asked, there := p.Asked()
+		s.Host, s.Hits = s.Host+asked, s.Hits+there
+	}
+	return s
 }
 
 // Slots is how many experts the device has room for, and their size.

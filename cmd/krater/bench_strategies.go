@@ -14,11 +14,12 @@ import (
 	"krater/scheduler/planner"
 	"krater/stages/drive"
 	"krater/stages/load"
+	"krater/stages/offload"
 )
 
-// benchStrategiesCmd runs a model on the simulated device under every strategy. Bytes,
-// hits and memory are what they would be on any card; times are virtual, those of a
-// card and a host of the rates given.
+// benchStrategiesCmd runs a model under every strategy, on the simulated device or on a GPU.
+// On the former bytes, hits and memory are what they would be on any card; times are virtual,
+// those of a card and a host of the rates given.
 type benchStrategiesCmd struct {
 	modelFlag
 	synthFlags
@@ -26,6 +27,7 @@ type benchStrategiesCmd struct {
 	JSON    bool     `name:"json" help:"Print the report as JSON."`
 	Prefill []int    `help:"Lengths of prompts." default:"512,1024,2000"`
 	Decode  int      `help:"Tokens generated after a short prompt." default:"32"`
+	Prompts int      `help:"Prompts of the first length that are put through together, too; 0: none." default:"0"`
 	Streams int      `help:"Streams that are answered together, too, with one micro-batch and with two; 0: none." default:"0"`
 	Budgets []size   `help:"Memory for experts, a table each; none: half of what all take." placeholder:"SIZE"`
 	Only    []string `help:"Strategies, by name or number, or one for prompts and one for tokens: layer_grouped/hot_cached_static; none: all." placeholder:"NAME"`
@@ -49,8 +51,9 @@ type strategiesReport struct {
 	Heat        string           `json:"heat"`
 	ExpertBytes int64            `json:"expert_bytes"` // of one
 	Experts     int              `json:"experts"`
-	Rates       simRates         `json:"rates"`
-	Strategies  []strategyResult `json:"strategies"` // budget by budget
+	Card        string           `json:"card,omitempty"`  // times are its
+	Rates       *simRates        `json:"rates,omitempty"` // times are virtual
+	Strategies  []strategyResult `json:"strategies"`      // budget by budget
 	Skipped     []string         `json:"skipped,omitempty"`
 }
 
@@ -72,6 +75,7 @@ type strategyResult struct {
 	Runs     string          `json:"runs"` // what it fell to, or itself
 	Falls    []string        `json:"falls,omitempty"`
 	Prefill  []strategyPhase `json:"prefill"`
+	Prompts  *strategyPhase  `json:"prompts,omitempty"` // several together
 	Decode   strategyPhase   `json:"decode"`
 	Together []strategyParts `json:"together,omitempty"` // several streams, by number of micro-batches
 	VRAM     int64           `json:"vram_bytes"`         // at most in use
@@ -90,8 +94,12 @@ type strategyPhase struct {
 }
 
 func (c *benchStrategiesCmd) check(context int) (skipped []string, err error) {
-	c.Device, c.MaxSeqs = "hostsim", max(1, c.Streams)
+	if c.MaxSeqs = max(1, c.Streams, c.Prompts); !c.onCard() {
+		c.Device = "hostsim"
+	}
 	switch {
+	case c.Prompts < 0 || c.Prompts > 64:
+		return nil, fmt.Errorf("--prompts %d: want 0 to 64", c.Prompts)
 	case c.Streams < 0 || c.Streams > 1024:
 		return nil, fmt.Errorf("--streams %d: want 0 to 1024", c.Streams)
 	case c.MicroBatches != 0:
@@ -190,6 +198,12 @@ func (c *benchStrategiesCmd) Run(e *env) error {
 func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strategiesReport, error) {
 	if c.PrefillPass == 0 {
 		c.PrefillPass = slices.Max(append(c.Prefill, 1))
+		if c.Prompts > 0 && len(c.Prefill) > 0 {
+			c.PrefillPass = max(c.PrefillPass, c.Prompts*c.Prefill[0])
+		}
+	}
+	if c.KVCache == 0 && c.onCard() {
+		c.KVCache = c.cacheSize(src)
 	}
 	c.PrefillStrategy, c.DecodeStrategy, c.MicroBatches = allHere, allHere, 1
 	s, err := prepareSource(e, src, &c.engineFlags, limits{})
@@ -207,8 +221,27 @@ func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strateg
 	defer s.Close()
 	s.place.Close()
 	s.place = nil
-	b := &strategiesBench{c: c, s: s, host: hostsim.NewProcessor(s.dev, s.sim.Clock(), hostsim.Rates{Memory: int64(c.HostMemory * 1e9), Flops: int64(c.HostCompute * 1e12)})}
+	if s.card != nil {
+		begun := time.Now()
+		b := &strategiesBench{c: c, s: s, now: func() time.Duration { return time.Since(begun) }}
+		return b.run(list)
+	}
+	b := &strategiesBench{c: c, s: s, now: s.sim.Clock().Now, sim: hostsim.NewProcessor(s.dev, s.sim.Clock(), hostsim.Rates{Memory: int64(c.HostMemory * 1e9), Flops: int64(c.HostCompute * 1e12)})}
 	return b.run(list)
+}
+
+// cacheSize is the KV cache that the bench's texts take.
+func (c *benchStrategiesCmd) cacheSize(src *source) size {
+	cfg, _, err := src.config()
+	if err != nil {
+		return 0 // who loads it says so
+	}
+	longest := slices.Max(append(c.Prefill, benchPrompt+c.Decode+1))
+	if len(c.Prefill) > 0 {
+		longest = max(longest, c.Prompts*(c.Prefill[0]+c.BlockTokens))
+	}
+	tokens := max(longest, c.Streams*(benchPrompt+ramp+c.Decode+c.BlockTokens)) + 2*c.BlockTokens
+	return size(int64(tokens/c.BlockTokens+1) * kvBlockBytes(cfg, c.BlockTokens, kvTypes[c.KVDType]))
 }
 
 func micros(us float64) time.Duration { return time.Duration(us * float64(time.Microsecond)) }
@@ -217,9 +250,18 @@ func micros(us float64) time.Duration { return time.Duration(us * float64(time.M
 type strategiesBench struct {
 	c    *benchStrategiesCmd
 	s    *session
-	host *hostsim.Processor
+	now  func() time.Duration
+	sim  *hostsim.Processor // the host beside the simulated device; nil: times are real
 	heat [][]uint32
 	room int64 // the memory of the rank
+}
+
+// host is the processor.
+func (b *strategiesBench) host() offload.Host {
+	if b.sim != nil {
+		return b.sim
+	}
+	return b.s.dev
 }
 
 // run measures every strategy with every budget.
@@ -233,7 +275,11 @@ func (b *strategiesBench) run(list []pair) (*strategiesReport, error) {
 	r := &strategiesReport{
 		Model: b.s.src.name, benchHost: host(), Precision: precisionName(b.s.look.options.Precision), Threshold: c.GPUPrefillThreshold, Heat: "counted by a warm-up",
 		ExpertBytes: one, Experts: experts,
-		Rates: simRates{c.CopyRate, c.MemoryRate, c.ComputeRate, c.LaunchUS, c.CopyUS, c.HostMemory, c.HostCompute},
+	}
+	if b.sim != nil {
+		r.Rates = &simRates{c.CopyRate, c.MemoryRate, c.ComputeRate, c.LaunchUS, c.CopyUS, c.HostMemory, c.HostCompute}
+	} else {
+		r.Card = b.s.card.Describe()
 	}
 	if c.NoHeat {
 		b.heat, r.Heat = nil, "unknown: the first by id"
@@ -243,7 +289,7 @@ func (b *strategiesBench) run(list []pair) (*strategiesReport, error) {
 	}
 	b.room = int64(planner.RefuseShare * float64(c.VRAM))
 	if c.VRAM == 0 { // what would hold the model whole
-		b.room = b.s.sim.Memory().Used + b.states() + one*int64(experts)
+		b.room = b.s.rank().Memory().Used + b.states() + one*int64(experts)
 	}
 	for _, budget := range c.Budgets {
 		for _, s := range list {
@@ -287,7 +333,7 @@ func (b *strategiesBench) warmUp() error {
 		}
 	}
 	return b.placed(placement.Options{Prefill: b.named(allHere), Decode: b.named(allHere), Seen: seen}, func(m *placement.Model, _ *placement.Placement) error {
-		n := min(512, b.s.cfg.MaxContext-b.c.Decode)
+		n := min(512, b.s.cfg.MaxContext-b.c.Decode, b.s.parts.Limits.Blocks*b.s.parts.Limits.BlockTokens-b.c.Decode)
 		return drive.Run(m, []*drive.Sequence{{Prompt: b.prompt(n, 5), New: b.c.Decode}}, drive.Options{})
 	})
 }
@@ -304,12 +350,12 @@ func (b *strategiesBench) named(name string) dispatch.Strategy {
 // placed runs f with the experts placed.
 func (b *strategiesBench) placed(o placement.Options, f func(*placement.Model, *placement.Placement) error) error {
 	o.Threshold = b.c.GPUPrefillThreshold
-	p, err := placement.New(b.s.sim, b.host, b.s.parts, o)
+	p, err := placement.New(b.s.rank(), b.host(), b.s.parts, o)
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	m, err := placement.NewModel(b.s.sim, b.host, b.s.parts, p)
+	m, err := placement.NewModel(b.s.rank(), b.host(), b.s.parts, p)
 	if err != nil {
 		return err
 	}
@@ -327,18 +373,25 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 			r.Falls = append(r.Falls, f.String())
 		}
 		for i, n := range b.c.Prefill {
-			var x strategyPhase
-			for try := range 2 { // the first finds what the former length left
-				if x, err = b.phase(m, p, &drive.Sequence{Prompt: b.prompt(n, i+2*try), New: 1}, n); err != nil {
-					return err
-				}
+			x, err := b.prefill(m, p, n, 1, i)
+			if err != nil {
+				return err
 			}
 			r.Prefill = append(r.Prefill, x)
 		}
-		if r.Decode, err = b.phase(m, p, &drive.Sequence{Prompt: b.prompt(benchPrompt, 9), New: b.c.Decode + 1}, b.c.Decode); err != nil {
-			return err
+		if b.c.Prompts > 0 && len(b.c.Prefill) > 0 {
+			x, err := b.prefill(m, p, b.c.Prefill[0], b.c.Prompts, 0)
+			if err != nil {
+				return err
+			}
+			r.Prompts = &x
 		}
-		r.VRAM = b.s.sim.Memory().Used
+		for range b.tries() - 1 {
+			if r.Decode, err = b.phase(m, p, []*drive.Sequence{{Prompt: b.prompt(benchPrompt, 9), New: b.c.Decode + 1}}, b.c.Decode); err != nil {
+				return err
+			}
+		}
+		r.VRAM = b.s.rank().Memory().Used
 		for parts := 1; b.c.Streams > 0 && parts <= 2; parts++ {
 			x, err := b.together(p, parts)
 			if err != nil {
@@ -355,9 +408,37 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 	return r, err
 }
 
-// phase runs a sequence and measures it: from the first token on where it generates
+// tries is how often something is measured: the first time finds what was there before, and
+// real times are noisy.
+func (b *strategiesBench) tries() int {
+	if b.sim == nil {
+		return 4
+	}
+	return 2
+}
+
+// prefill puts prompts of a length through the model together, and gives the last of its
+// tries, or where times are real the fastest.
+func (b *strategiesBench) prefill(m *placement.Model, p *placement.Placement, length, prompts, seed int) (best strategyPhase, err error) {
+	for try := range b.tries() {
+		var seqs []*drive.Sequence
+		for j := range prompts {
+			seqs = append(seqs, &drive.Sequence{Prompt: b.prompt(length, seed+2*try+10*j), New: 1})
+		}
+		x, err := b.phase(m, p, seqs, prompts*length)
+		if err != nil {
+			return best, err
+		}
+		if b.sim != nil || try < 2 || x.MS < best.MS {
+			best = x
+		}
+	}
+	return best, nil
+}
+
+// phase runs sequences and measures them: from the first token on where they generate
 // several, else to it.
-func (b *strategiesBench) phase(m *placement.Model, p *placement.Placement, q *drive.Sequence, tokens int) (strategyPhase, error) {
+func (b *strategiesBench) phase(m *placement.Model, p *placement.Placement, seqs []*drive.Sequence, tokens int) (strategyPhase, error) {
 	stats := func() (s placement.Stats) {
 		for phase := range dispatch.Phases {
 			x := p.Stats(phase)
@@ -366,18 +447,18 @@ func (b *strategiesBench) phase(m *placement.Model, p *placement.Placement, q *d
 		}
 		return s
 	}
-	start, before := b.s.sim.Clock().Now(), stats()
-	if q.New > 1 {
+	start, before := b.now(), stats()
+	if q := seqs[0]; q.New > 1 {
 		q.See = func(pos int, _ []float32) {
 			if pos == len(q.Prompt)-1 {
-				start, before = b.s.sim.Clock().Now(), stats()
+				start, before = b.now(), stats()
 			}
 		}
 	}
-	if err := drive.Run(m, []*drive.Sequence{q}, drive.Options{}); err != nil {
+	if err := drive.Run(m, seqs, drive.Options{Draws: b.sim == nil}); err != nil {
 		return strategyPhase{}, err
 	}
-	took, s := b.s.sim.Clock().Now()-start, stats().Since(before)
+	took, s := b.now()-start, stats().Since(before)
 	x := strategyPhase{Tokens: tokens, MS: microseconds(took) / 1e3, Copied: s.CopiedBytes, HitRate: s.HitRate()}
 	x.TokensPerS = float64(tokens) / took.Seconds()
 	if n := s.Hits + s.Misses + s.Host; n > 0 {

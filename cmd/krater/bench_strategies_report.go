@@ -11,8 +11,13 @@ import (
 func (r *strategiesReport) text(w io.Writer) error {
 	fmt.Fprintf(w, "%s on %s, %s, revision %s\n", r.Model, r.CPU, r.GoVersion, r.Revision)
 	fmt.Fprintf(w, "experts in %s, %d of %d bytes; prompts from %d rows on; heat %s\n", r.Precision, r.Experts, r.ExpertBytes, r.Threshold, r.Heat)
-	fmt.Fprintf(w, "virtual times of a simulated rank: copies %g GB/s and %g us, memory %g GB/s, %g TFLOP/s, launches %g us; host %g GB/s, %g TFLOP/s\n",
-		r.Rates.Copy, r.Rates.CopyUS, r.Rates.Memory, r.Rates.Compute, r.Rates.LaunchUS, r.Rates.HostMemory, r.Rates.HostCompute)
+	if r.Card != "" {
+		fmt.Fprintf(w, "times of %s\n", r.Card)
+	}
+	if r.Rates != nil {
+		fmt.Fprintf(w, "virtual times of a simulated rank: copies %g GB/s and %g us, memory %g GB/s, %g TFLOP/s, launches %g us; host %g GB/s, %g TFLOP/s\n",
+			r.Rates.Copy, r.Rates.CopyUS, r.Rates.Memory, r.Rates.Compute, r.Rates.LaunchUS, r.Rates.HostMemory, r.Rates.HostCompute)
+	}
 	for _, line := range r.Skipped {
 		fmt.Fprintln(w, "skipped:", line)
 	}
@@ -38,6 +43,9 @@ func (r *strategiesReport) tables() (list []stat.Table) {
 			for _, p := range x.Prefill {
 				t.Columns = append(t.Columns, fmt.Sprintf("prefill %d tok/s", p.Tokens), "MB copied", "hits %")
 			}
+			if x.Prompts != nil {
+				t.Columns = append(t.Columns, "together tok/s", "MB copied")
+			}
 			t.Columns = append(t.Columns, "decode tok/s", "MB/token", "hits %", "host %", "experts MB", "rank MB", "KV tokens")
 			for _, p := range x.Together {
 				t.Columns = append(t.Columns, fmt.Sprintf("%s in %d tok/s", count(p.Streams, "stream"), p.MicroBatches), "rank busy %", "host busy %")
@@ -48,6 +56,9 @@ func (r *strategiesReport) tables() (list []stat.Table) {
 		row := []any{x.Strategy}
 		for _, p := range x.Prefill {
 			row = append(row, p.TokensPerS, mega(p.Copied), percent(p.HitRate))
+		}
+		if p := x.Prompts; p != nil {
+			row = append(row, p.TokensPerS, mega(p.Copied))
 		}
 		d := x.Decode
 		row = append(row, d.TokensPerS, mega(d.Copied)/float64(d.Tokens), percent(d.HitRate), percent(d.HostShare), mega(x.OnRank), mega(x.VRAM), int(x.KVTokens))

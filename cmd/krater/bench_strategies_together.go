@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -28,15 +29,18 @@ type strategyParts struct {
 // ramp is the tokens after which all streams generate.
 const ramp = 4
 
-// together measures streams through the actors, in virtual time: what more tokens take.
+// together measures streams through the actors: what more tokens take.
 func (b *strategiesBench) together(p *placement.Placement, parts int) (strategyParts, error) {
 	var took, rank, host [2]time.Duration
 	for i, tokens := range []int{ramp, ramp + b.c.Decode} {
-		before, busy, from := b.s.sim.Counters().Compute, b.host.Busy(), b.s.sim.Clock().Now()
-		if err := b.answer(p, parts, tokens); err != nil {
+		run := b.virtual
+		if b.sim == nil {
+			run = b.real
+		}
+		var err error
+		if took[i], rank[i], host[i], err = run(p, parts, tokens); err != nil {
 			return strategyParts{}, err
 		}
-		took[i], rank[i], host[i] = b.s.sim.Clock().Now()-from, b.s.sim.Counters().Compute-before, b.host.Busy()-busy
 	}
 	t := (took[1] - took[0]).Seconds()
 	return strategyParts{
@@ -45,28 +49,59 @@ func (b *strategiesBench) together(p *placement.Placement, parts int) (strategyP
 	}, nil
 }
 
-// answer runs the streams to their end.
-func (b *strategiesBench) answer(p *placement.Placement, parts, tokens int) (err error) {
-	groups, err := actors.Cut(b.s.cfg.Layers, b.c.LayerGroups)
+// virtual answers the streams in virtual time.
+func (b *strategiesBench) virtual(p *placement.Placement, parts, tokens int) (took, rank, host time.Duration, err error) {
+	before, busy, from := b.s.sim.Counters().Compute, b.sim.Busy(), b.now()
+	o, err := b.pipeline(p, parts)
 	if err != nil {
-		return err
+		return 0, 0, 0, err
 	}
+	v, err := actors.StartVirtual(b.s.sim, b.s.parts, o, b.s.sim.Clock())
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	err = b.answer(v.Pipeline, tokens, v.Run)
+	return b.now() - from, b.s.sim.Counters().Compute - before, b.sim.Busy() - busy, errors.Join(err, v.Close())
+}
+
+// real answers the streams on a card; how busy that is nobody tells.
+func (b *strategiesBench) real(p *placement.Placement, parts, tokens int) (took, rank, host time.Duration, err error) {
+	o, err := b.pipeline(p, parts)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	live, err := actors.Start(b.s.rank(), b.s.parts, o)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	from := b.now()
+	err = b.answer(live, tokens, func() error { return nil })
+	took = b.now() - from
+	for pool := range b.s.look.pools {
+		host += live.Trace().Ring(fmt.Sprintf("pool%d", pool)).Totals().Run / time.Duration(b.s.look.pools)
+	}
+	return took, 0, host, errors.Join(err, live.Close())
+}
+
+// pipeline is how the actors are run.
+func (b *strategiesBench) pipeline(p *placement.Placement, parts int) (actors.Options, error) {
+	groups, err := actors.Cut(b.s.cfg.Layers, b.c.LayerGroups)
 	lim := b.s.parts.Limits
 	rows := lim.Tokens - lim.Seqs
-	v, err := actors.StartVirtual(b.s.sim, b.s.parts, actors.Options{
+	return actors.Options{
 		Blueprint: actors.Blueprint{Groups: groups, Pools: b.s.look.pools, MicroBatches: parts},
 		Scheduler: scheduler.Config{PrefillChunk: rows, PrefillShare: rows, MaxQueue: b.c.Streams},
 		Log:       zerolog.Nop(), InlineBelow: -1, Placement: p, HeatSample: -1,
-	}, b.s.sim.Clock())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, v.Close()) }()
+	}, err
+}
+
+// answer has a pipeline answer the streams to their ends; run has it go on.
+func (b *strategiesBench) answer(p *actors.Pipeline, tokens int, run func() error) error {
 	tok, err := b.tokenizer()
 	if err != nil {
 		return err
 	}
-	g := actors.NewGateway(v.Pipeline, actors.GatewayOptions{ID: "bench", Tokenizer: tok, Vocab: b.s.cfg.Vocab})
+	g := actors.NewGateway(p, actors.GatewayOptions{ID: "bench", Tokenizer: tok, Vocab: b.s.cfg.Vocab})
 	var open []engine.Stream
 	for i := range b.c.Streams {
 		a, err := g.Submit(context.Background(), &engine.Request{
@@ -77,7 +112,7 @@ func (b *strategiesBench) answer(p *placement.Placement, parts, tokens int) (err
 		}
 		open = append(open, a)
 	}
-	if err := v.Run(); err != nil {
+	if err := run(); err != nil {
 		return err
 	}
 	for _, a := range open {

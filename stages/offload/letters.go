@@ -29,6 +29,7 @@ type Letters struct {
 	out     device.Mat // [rows*K, H] F32, on the host: rows of experts, whoever computed them
 	desks   []*desk
 	arrived []atomic.Int32        // [letters] who have done their part
+	stepped int                   // rows of the step in hand
 	over    atomic.Bool           // nobody waits for answers any more
 	cause   atomic.Pointer[error] // the first failure of those who serve
 }
@@ -114,8 +115,9 @@ func (l *Letters) Post(s device.Stream, st *stages.State, where device.Mat) {
 // Take enqueues that st.Hidden gets what the host answers to the last Post.
 func (l *Letters) Take(s device.Stream, st *stages.State) { l.mailer.Take(s, l.mail, st.Hidden) }
 
-// Begin is called before a step with letters is submitted, when the former one has ended.
-func (l *Letters) Begin() {
+// Begin is called before a step of so many rows is submitted, when the former one has ended.
+func (l *Letters) Begin(rows int) {
+	l.stepped = rows
 	for i := range l.arrived {
 		l.arrived[i].Store(0)
 	}
@@ -145,6 +147,9 @@ func (l *Letters) Serve(s device.Stream, who int, owns func(expert int32) bool, 
 		if !ok {
 			break
 		}
+		if who == 0 {
+			l.count(&letter)
+		}
 		if letter.Rows == 0 {
 			continue
 		}
@@ -168,10 +173,26 @@ func (l *Letters) Serve(s device.Stream, who int, owns func(expert int32) bool, 
 	return failure
 }
 
+// count adds a letter to what the model's experts were asked.
+func (l *Letters) count(letter *device.Letter) {
+	asked := 0
+	for _, e := range letter.IDs {
+		if e >= 0 {
+			asked++
+		}
+	}
+	l.x.asked.Add(int64(asked))
+	l.x.there.Add(int64(l.stepped*l.topK - asked))
+}
+
+// Asked is how many choices of experts the device has asked the host for, by letters, and how
+// many it has had itself in the same steps.
+func (x *Experts) Asked() (asked, there int64) { return x.asked.Load(), x.there.Load() }
+
 // Dismiss answers all letters without computing anything while wait waits for a step that
 // nobody needs any more and nobody serves.
 func (l *Letters) Dismiss(wait func() error) error {
-	l.Begin()
+	l.Begin(0)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

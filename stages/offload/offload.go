@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -48,6 +49,8 @@ type Experts struct {
 	size  int           // bytes of a slot
 	room  device.Buffer // all slots, one behind the other
 	slots []slot
+
+	asked, there atomic.Int64 // see Asked
 }
 
 // shelf is how a kind of device keeps experts in slots.

@@ -293,8 +293,7 @@ func TestPiecesLieApart(t *testing.T) {
 func TestNotAHost(t *testing.T) {
 	r := newRig(t)
 	defer r.Close()
-	x := *r.Experts
-	x.host = r.sim
+	x := &Experts{dev: r.dev, host: r.sim, parts: r.parts, banks: r.banks}
 	used := r.sim.Memory().Used
 	if _, err := x.NewMirror(); err == nil || !strings.Contains(err.Error(), "hostsim is not a host") {
 		t.Errorf("got %v", err)
