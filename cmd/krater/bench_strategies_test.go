@@ -76,3 +76,38 @@ func TestBenchStrategies(t *testing.T) {
 		}
 	}
 }
+
+// TestBenchStrategiesStreams: several streams through the actors in virtual time, in one
+// micro-batch and in two: both sides are as busy as before, and on rates under which either
+// has something to do two are faster.
+func TestBenchStrategiesStreams(t *testing.T) {
+	args := []string{"bench", "strategies", "--prefill", "20", "--decode", "4", "--prefill-chunk", "64", "--streams", "4", "--only", "cpu_only,hot_cached_static",
+		"--compute-rate", "0.1", "--launch-us", "0", "--copy-us", "0.1", "--host-compute", "0.04", "--host-memory", "1000000"}
+	var r strategiesReport
+	if err := json.Unmarshal([]byte(answers(t, "", append(args, "--json")...)), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Strategies) != 2 {
+		t.Fatalf("%+v", r.Strategies)
+	}
+	for _, x := range r.Strategies {
+		if len(x.Together) != 2 {
+			t.Fatalf("%s: %+v", x.Strategy, x.Together)
+		}
+		one, two := x.Together[0], x.Together[1]
+		if one.MicroBatches != 1 || two.MicroBatches != 2 || one.Streams != 4 || min(one.RankBusy, one.HostBusy) <= 0 || max(two.RankBusy, two.HostBusy) > 1.001 {
+			t.Errorf("%s: %+v", x.Strategy, x.Together)
+		}
+		if two.TokensPerS < 1.1*one.TokensPerS || two.RankBusy < one.RankBusy {
+			t.Errorf("%s: two micro-batches %+v, one %+v", x.Strategy, two, one)
+		}
+	}
+	if text := answers(t, "", args...); !strings.Contains(text, "4 streams in 2 tok/s") {
+		t.Error(text)
+	}
+	for want, more := range map[string][]string{"--streams -1": {"--streams=-1"}, "measures one and two": {"--micro-batches", "2"}} {
+		if o := krater(t, "", append([]string{"bench", "strategies"}, more...)...); o.status != 1 || !strings.Contains(o.err, want) {
+			t.Errorf("%v: status %d: %s", more, o.status, o.err)
+		}
+	}
+}

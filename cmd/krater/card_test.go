@@ -374,20 +374,22 @@ func TestServeOnCard(t *testing.T) {
 		return texts, s
 	}
 	want, _ := all()
-	// In float32, so that both compute the same.
-	got, s := all("--device", "cuda", "--rows", "f32")
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("request %d: %s, the processor wrote %s", i, got[i], want[i])
+	for _, parts := range []string{"1", "2"} {
+		// In float32, so that both compute the same.
+		got, s := all("--device", "cuda", "--rows", "f32", "--micro-batches", parts)
+		for i := range want {
+			if got[i] != want[i] {
+				t.Errorf("%s micro-batches, request %d: %s, the processor wrote %s", parts, i, got[i], want[i])
+			}
 		}
-	}
-	before := s.metrics()["krater:steps_ahead_total"]
-	one := post200[reply](t, s, "/v1/completions", map[string]any{"model": "krater-tiny", "prompt": "A lighthouse is", "max_tokens": 24, "temperature": 0})
-	if text := fmt.Sprintf("%q %s", one.Choices[0].Text, one.Choices[0].Finish); text != want[0] {
-		t.Errorf("alone: %s, want %s", text, want[0])
-	}
-	if n := s.metrics()["krater:steps_ahead_total"] - before; n < 20 {
-		t.Errorf("%v steps of 23 were made ahead", n)
+		before := s.metrics()["krater:steps_ahead_total"]
+		one := post200[reply](t, s, "/v1/completions", map[string]any{"model": "krater-tiny", "prompt": "A lighthouse is", "max_tokens": 24, "temperature": 0})
+		if text := fmt.Sprintf("%q %s", one.Choices[0].Text, one.Choices[0].Finish); text != want[0] {
+			t.Errorf("%s micro-batches, alone: %s, want %s", parts, text, want[0])
+		}
+		if n := s.metrics()["krater:steps_ahead_total"] - before; n < 20 {
+			t.Errorf("%s micro-batches: %v steps of 23 were made ahead", parts, n)
+		}
 	}
 }
 
