@@ -22,10 +22,10 @@
 // same time. A sequence is in one batch at most (with Ahead, see below, in one that
 // is not ahead).
 //
-//   - Lanes stay even: before a batch is made, a lane with more streams than its share
-//     (all of them divided by Lanes, rounded up) gives idle ones to the smallest. One
-//     that is given away waits for that lane's batch to return, unless Lanes-1 batches
-//     have passed it by, or 2*Lanes-2 with Ahead: then any lane takes it.
+//   - Lanes stay even, to one stream: before a batch is made, a lane with more than its
+//     share gives idle ones to the smallest. One that is given away waits for that lane's
+//     batch to return, unless Lanes-1 batches have passed it by, or 2*Lanes-2 with Ahead:
+//     then any lane takes it.
 //   - Prompts belong to no lane. They go along with whichever lane's batch is made
 //     next, up to the budget, since they read most weights anyway: beside decode rows
 //     they cost the least. The last rows of a prompt make its stream one of that lane.
