@@ -221,12 +221,13 @@ func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strateg
 	defer s.Close()
 	s.place.Close()
 	s.place = nil
+	tell := func(what string) { fmt.Fprintln(e.err, "krater:", what) }
 	if s.card != nil {
 		begun := time.Now()
-		b := &strategiesBench{c: c, s: s, now: func() time.Duration { return time.Since(begun) }}
+		b := &strategiesBench{c: c, s: s, tell: tell, now: func() time.Duration { return time.Since(begun) }}
 		return b.run(list)
 	}
-	b := &strategiesBench{c: c, s: s, now: s.sim.Clock().Now, sim: hostsim.NewProcessor(s.dev, s.sim.Clock(), hostsim.Rates{Memory: int64(c.HostMemory * 1e9), Flops: int64(c.HostCompute * 1e12)})}
+	b := &strategiesBench{c: c, s: s, tell: tell, now: s.sim.Clock().Now, sim: hostsim.NewProcessor(s.dev, s.sim.Clock(), hostsim.Rates{Memory: int64(c.HostMemory * 1e9), Flops: int64(c.HostCompute * 1e12)})}
 	return b.run(list)
 }
 
@@ -250,6 +251,7 @@ func micros(us float64) time.Duration { return time.Duration(us * float64(time.M
 type strategiesBench struct {
 	c    *benchStrategiesCmd
 	s    *session
+	tell func(string)
 	now  func() time.Duration
 	sim  *hostsim.Processor // the host beside the simulated device; nil: times are real
 	heat [][]uint32
@@ -293,6 +295,7 @@ func (b *strategiesBench) run(list []pair) (*strategiesReport, error) {
 	}
 	for _, budget := range c.Budgets {
 		for _, s := range list {
+			b.tell(fmt.Sprintf("%s with %s", s, budget))
 			res, err := b.strategy(s, int64(budget))
 			if err != nil {
 				return nil, fmt.Errorf("%s with %s: %w", s, budget, err)

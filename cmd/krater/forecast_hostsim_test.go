@@ -112,7 +112,7 @@ func simulated(t *testing.T) (*strategiesReport, *forecast.Case) {
 	t.Cleanup(s.Close)
 	s.place.Close()
 	s.place = nil
-	b := &strategiesBench{c: cmd, s: s, now: s.sim.Clock().Now, sim: hostsim.NewProcessor(s.dev, s.sim.Clock(), hostsim.Rates{Memory: simHostMemory, Flops: simHostFLOP})}
+	b := &strategiesBench{c: cmd, s: s, tell: func(string) {}, now: s.sim.Clock().Now, sim: hostsim.NewProcessor(s.dev, s.sim.Clock(), hostsim.Rates{Memory: simHostMemory, Flops: simHostFLOP})}
 	r, err := b.run(list)
 	if err != nil {
 		t.Fatal(err)
