@@ -12,9 +12,7 @@ import (
 	"krater/actors"
 	"krater/actors/engine"
 	"krater/actors/placement"
-	"krater/models"
 	"krater/scheduler"
-	"krater/stages/text/tokenizer"
 )
 
 // strategyParts is several streams answered together, in so many micro-batches.
@@ -97,7 +95,7 @@ func (b *strategiesBench) pipeline(p *placement.Placement, parts int) (actors.Op
 
 // answer has a pipeline answer the streams to their ends; run has it go on.
 func (b *strategiesBench) answer(p *actors.Pipeline, tokens int, run func() error) error {
-	tok, err := b.tokenizer()
+	tok, _, err := b.s.src.tokenizer()
 	if err != nil {
 		return err
 	}
@@ -119,19 +117,6 @@ func (b *strategiesBench) answer(p *actors.Pipeline, tokens int, run func() erro
 		err = errors.Join(err, whole(a))
 	}
 	return err
-}
-
-// tokenizer is the model's; a shape has none, and its text is nobody's: any will do.
-func (b *strategiesBench) tokenizer() (*tokenizer.Tokenizer, error) {
-	if b.s.src.synth == nil {
-		tok, _, err := b.s.src.tokenizer()
-		return tok, err
-	}
-	files, err := models.Default()
-	if err != nil {
-		return nil, err
-	}
-	return tokenizer.Load(files)
 }
 
 // whole reads an answer that is there, and is an error where it did not come to its end.
