@@ -79,6 +79,9 @@ func TestMLAWithIntegers(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for i, size := range kvbCases {
 			for _, bits := range []int{4, 8} {
+				if raceEnabled && bits != 4+4*(i%2) {
+					continue
+				}
 				c := newScene(d, size.p, kvTypes[i%len(kvTypes)], tensor.F32, 150, 16)
 				var w ref.KVB
 				c.kvB, w = newKVB(d, size, bits)
@@ -121,7 +124,7 @@ func TestMLAWithIntegersIsBatchInvariant(t *testing.T) {
 					c.kvB, _ = newKVB(d, size, 4+4*(i%2))
 					width := c.p.Heads * c.p.V
 					whole := c.run(t, f, d, s, []device.Span{{Row: 0, Len: n, Pos: pos, Blocks: c.table}})
-					if d.Team().Threads() == 1 {
+					if d.Team().Threads() == 1 || first == nil {
 						first = whole
 					} else if err := kerneltest.SameBits(whole, first); err != nil {
 						t.Fatalf("other threads: %v", err)
