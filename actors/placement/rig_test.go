@@ -164,7 +164,7 @@ func (s *source) quantised(t testing.TB, host device.Device, bits, group int) fu
 			}
 			x = append(x, part...)
 		}
-		q, err := quant.Quantize(x, rows, cols, quant.Spec{Bits: bits, Group: group}, quant.Options{})
+		q, err := quant.Quantize(x, rows, cols, quant.Spec{Bits: bits, Group: group}, quant.Options{Method: quant.Absmax})
 		if err != nil {
 			t.Fatal(err)
 		}
