@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race cost purego lint gen gen-check cuda goldens vectors clients fuzz soak bench clean
+.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients fuzz soak bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -22,7 +22,7 @@ build: ## build the program into build/krater
 run: build ## build and start the server on LISTEN with the embedded model
 	$(BIN) serve --listen $(LISTEN)
 
-test: fmt vet lint race cost ## everything CI holds a change to: format, vet, import table, tests with the race detector, what counting costs
+test: fmt vet lint race plain ## everything CI holds a change to: format, vet, import table, tests with the race detector, and what that would make too slow
 
 fmt: ## fail when a file is not gofmt clean
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt clean:"; echo "$$bad"; exit 1; fi
@@ -36,11 +36,14 @@ vet: ## go vet, with and without the assembly and the embedded model
 lint: ## the import table and the other rules of the code base
 	go test ./cmd/lint
 
-race: ## the short test suite under the race detector
-	go test -race -short -timeout 20m $(PACKAGES)
+# Nothing in these runs beside anything else: no goroutine, no lock, no atomic.
+ALONE := ./scheduler/... ./kernels/ref ./kernels/cpu/dot ./kernels/cpu/qdot
 
-cost: ## what live counts cost a step, which the race detector would measure wrong
-	go test -count 1 -run TestHeatCost ./actors
+race: ## the short test suite under the race detector
+	go test -race -short -timeout 20m $$(comm -23 <(go list $(PACKAGES) | sort) <(go list $(ALONE) | sort))
+
+plain: ## without the race detector: packages where nothing can race, and those whose tests say that it makes them too slow or measures wrong (tag !race)
+	go test -count 1 -short $(ALONE) $$(git ls-files -co --exclude-standard '*_test.go' | xargs grep -l '^//go:build !race$$' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 purego: ## kernels and forward pass without any assembly
 	go test -short -tags purego ./kernels/... ./stages/...
