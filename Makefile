@@ -37,7 +37,7 @@ lint: ## the import table and the other rules of the code base
 	go test ./cmd/lint
 
 # Nothing in these runs beside anything else: no goroutine, no lock, no atomic.
-ALONE := ./scheduler/... ./kernels/ref ./kernels/cpu/dot ./kernels/cpu/qdot
+ALONE := ./scheduler/... ./kernels/ref ./kernels/cpu/dot ./kernels/cpu/qdot ./stages/compare
 
 race: ## the short test suite under the race detector
 	go test -race -short -timeout 20m $$(comm -23 <(go list $(PACKAGES) | sort) <(go list $(ALONE) | sort))

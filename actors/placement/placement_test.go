@@ -35,7 +35,7 @@ func TestSameBits(t *testing.T) {
 				continue
 			}
 			want := ask(t, plain(t, host, s.on(t, host, o)), s.cfg.Vocab, 5, 6)
-			for _, x := range []struct {
+			for i, x := range []struct {
 				prefill, decode string
 				slots           int64 // that the budget holds; 0: without a bound
 				async           bool
@@ -45,6 +45,9 @@ func TestSameBits(t *testing.T) {
 				{"chunked", "lru", 5, true}, {"layer_grouped", "active_only", 40, false}, {"layer_grouped:3:1", "static_pin", 50, true},
 				{"active_only", "weighted_pin", 13, false}, {"lru", "layer_grouped", 70, true},
 			} {
+				if testing.Short() && dir == "" && p.Experts == 8 && i%3 != 1 {
+					continue // every load makes the matrices' integers anew
+				}
 				t.Run(fmt.Sprintf("%s, experts in %d bits, %+v", name, p.Experts, x), func(t *testing.T) {
 					d := simulated(t, hostsim.Options{CPU: host, Async: x.async})
 					po := placement.Options{Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 9, Heat: s.heat(3)}

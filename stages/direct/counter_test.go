@@ -18,13 +18,16 @@ import (
 // TestCounter holds the counts of a probe against the choices that the oracle makes in
 // float64: of the trained model on a text, of models of the goldens on any ids.
 func TestCounter(t *testing.T) {
-	text := heldout(t)
+	text := heldout(t)[:160]
+	if raceEnabled {
+		text = text[:40]
+	}
 	any := make([]int32, 40)
 	for i := range any {
 		any[i] = int32(7 + 11*i)
 	}
 	for dir, ids := range map[string][]int32{
-		tiny: text[:160], filepath.Join(goldens, "deepseek_v2_lite"): any, filepath.Join(goldens, "deepseek_v2"): any,
+		tiny: text, filepath.Join(goldens, "deepseek_v2_lite"): any, filepath.Join(goldens, "deepseek_v2"): any,
 	} {
 		lim := stages.Limits{Tokens: 64, Seqs: 1, Blocks: 16, BlockTokens: 16}
 		m := open(t, processor(t, 2), dir, "config.json", load.Options{Limits: lim, KVType: tensor.F32})

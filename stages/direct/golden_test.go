@@ -181,6 +181,9 @@ func TestGoldensConfigOfTransformers5(t *testing.T) {
 // TestGoldensOnReference holds the stages themselves against the goldens, on the
 // reference operators and a device that defers everything.
 func TestGoldensOnReference(t *testing.T) {
+	if raceEnabled {
+		t.Skip("nothing runs beside anything else there")
+	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(goldens, name)

@@ -1,0 +1,5 @@
+//go:build !race
+
+package direct_test
+
+const raceEnabled = false
