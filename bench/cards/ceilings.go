@@ -34,8 +34,8 @@ func (r *runner) ceilings(bytes int64, steps int) error {
 	return r.clear()
 }
 
-// farMost bounds the memory that far reads.
-const farMost = 32 << 30
+// farMost bounds the memory that far reads, in what the other measurements take.
+const farMost = 32
 
 // far measures reads of ever more memory, up to half of what is free: where a card's
 // tables of addresses no longer reach, they get slower, and so do a large model's weights.
@@ -45,7 +45,7 @@ func (r *runner) far(bytes int64) {
 		r.err = err
 		return
 	}
-	for n := 2 * bytes; n <= min(farMost, free/2); n *= 2 {
+	for n := 2 * bytes; n <= min(farMost*bytes, free/2); n *= 2 {
 		at, err := r.card.Alloc(n, true)
 		if err != nil {
 			r.err = err
