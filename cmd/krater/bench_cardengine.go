@@ -26,6 +26,7 @@ type cardEngineReport struct {
 	benchHost
 	Precision string              `json:"precision"`
 	KVType    string              `json:"kv_dtype"`
+	Experts   string              `json:"experts,omitempty"` // where they are computed, if not all on the card
 	Decode    []*cardEngineDecode `json:"decode"`
 	Prefill   []prefillResult     `json:"prefill"`
 }
@@ -91,6 +92,9 @@ func (c *benchEngineCmd) runCard(e *env) error {
 	}
 	b := &bench{c: c, s: s, p: p, g: g}
 	r := &cardEngineReport{Model: src.name, Card: s.card.Describe(), benchHost: host(), Precision: precisionName(s.look.options.Precision), KVType: f.KVDType}
+	if s.place != nil {
+		r.Experts = s.whereExperts()
+	}
 	if err := b.onCard(e, r); err != nil {
 		return err
 	}
@@ -102,11 +106,14 @@ func (c *benchEngineCmd) runCard(e *env) error {
 
 // onCard measures everything in interleaved rounds.
 func (b *bench) onCard(e *env, r *cardEngineReport) error {
-	d, err := direct.New(b.s.card, b.s.parts)
-	if err != nil {
-		return err
+	var d *direct.Model
+	if b.s.place == nil { // else the card does not go on by itself
+		var err error
+		if d, err = direct.New(b.s.card, b.s.parts); err != nil {
+			return err
+		}
+		defer d.Close()
 	}
-	defer d.Close()
 	for _, n := range b.c.Batch {
 		for _, length := range b.c.Context {
 			r.Decode = append(r.Decode, &cardEngineDecode{Streams: n, Context: length})
@@ -120,9 +127,11 @@ func (b *bench) onCard(e *env, r *cardEngineReport) error {
 			if err != nil {
 				return err
 			}
-			card, err := b.chained(d, x.Streams, x.Context)
-			if err != nil {
-				return err
+			card := actor
+			if d != nil {
+				if card, err = b.chained(d, x.Streams, x.Context); err != nil {
+					return err
+				}
 			}
 			if round > 0 {
 				x.actor, x.card, x.wait = append(x.actor, actor), append(x.card, card), append(x.wait, actor-card)
@@ -275,6 +284,9 @@ func (b *bench) chained(d *direct.Model, n, length int) (float64, error) {
 // print writes the report as text.
 func (r *cardEngineReport) print(w io.Writer) error {
 	fmt.Fprintf(w, "%s on %s, %s, kv %s, revision %s\n\n", r.Model, r.Card, r.Precision, r.KVType, r.Revision)
+	if r.Experts != "" {
+		fmt.Fprintf(w, "experts: %s\n\n", r.Experts)
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "streams\tdepth\ttok/s\tus a step\tof the card alone\tit waits\t")
 	for _, d := range r.Decode {

@@ -29,7 +29,7 @@ type benchStrategiesCmd struct {
 	Decode  int      `help:"Tokens generated after a short prompt." default:"32"`
 	Prompts int      `help:"Prompts of the first length that are put through together, too; 0: none." default:"0"`
 	Streams int      `help:"Streams that are answered together, too, with one micro-batch and with two; 0: none." default:"0"`
-	Budgets []size   `help:"Memory for experts, a table each; none: half of what all take." placeholder:"SIZE"`
+	Budgets []size   `help:"Memory for experts, a table each; none: half of what all take, on a GPU with --vram what that leaves." placeholder:"SIZE"`
 	Only    []string `help:"Strategies, by name or number, or one for prompts and one for tokens: layer_grouped/hot_cached_static; none: all." placeholder:"NAME"`
 	NoHeat  bool     `help:"Take the first experts by id for hot ones, instead of what a warm-up counts."`
 
@@ -288,6 +288,9 @@ func (b *strategiesBench) run(list []pair) (*strategiesReport, error) {
 	}
 	if len(c.Budgets) == 0 {
 		c.Budgets = []size{size(one * int64(experts) / 2)}
+		if left := b.left(); b.sim == nil && c.VRAM > 0 {
+			c.Budgets[0] = size(max(1, min(left, one*int64(experts))))
+		}
 	}
 	b.room = int64(planner.RefuseShare * float64(c.VRAM))
 	if c.VRAM == 0 { // what would hold the model whole
@@ -304,6 +307,12 @@ func (b *strategiesBench) run(list []pair) (*strategiesReport, error) {
 		}
 	}
 	return r, nil
+}
+
+// left is what a card has for experts beside what else is there and will be.
+func (b *strategiesBench) left() int64 {
+	m, lim := b.s.rank().Memory(), b.s.parts.Limits
+	return int64(cardShare*float64(m.Total)) - m.Used - b.states() - b.s.look.viewBytes(b.s.cfg) - offload.StageBytes(b.s.cfg, lim, b.s.look.options.Layout)
 }
 
 // states is the memory of the batches.
