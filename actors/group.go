@@ -28,6 +28,9 @@ type groupNode struct {
 func (n *groupNode) receive(c *turn, m any) {
 	switch m := m.(type) {
 	case *msg.Batch:
+		if m.Asks && n.group.First == 0 {
+			serve(c, m)
+		}
 		if !m.State.Repeated() && !m.Abandoned.Load() {
 			n.placed.ahead(n.group, m)
 			m.Walk = n.group.Walk(m.State, n.placed.parts(m))
@@ -118,10 +121,23 @@ func (n *groupNode) drain(b *msg.Batch) {
 	n.placed.drain()
 	s := b.On(n.stream)
 	if b.Asks {
+		b.Asked = false
 		_ = b.Letters.Dismiss(s.Synchronize)
 		return
 	}
 	_ = s.Synchronize()
+}
+
+// serve has the pools answer what the device is going to ask in a step. That is before any of
+// it is enqueued: the device may begin with a part of it, and who waits for the device while
+// the rest is made would wait for answers that nobody gives.
+func serve(c *turn, b *msg.Batch) {
+	b.Asked = true
+	b.Letters.Begin(b.State.Total())
+	for i := range c.routes.pools {
+		c.send(c.routes.pools[i], &b.Serving[i])
+	}
+	c.sent = 0
 }
 
 // forget strikes b off the batches that wait; false if it was not there.

@@ -76,6 +76,17 @@ func (m *mailbox) RegisterHandlers(invoker actor.MessageInvoker, _ actor.Dispatc
 // Start implements actor.Mailbox.
 func (m *mailbox) Start() {}
 
+// waiting reports whether a message is there: an actor that works on between messages asks.
+// nil, in tests without an actor system: none ever is.
+func (m *mailbox) waiting() bool {
+	if m == nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.user.n > 0 || m.system.n > 0
+}
+
 // UserMessageCount implements actor.Mailbox.
 func (m *mailbox) UserMessageCount() int {
 	m.mu.Lock()

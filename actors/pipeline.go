@@ -161,7 +161,8 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		p.states = append(p.states, st)
 		batches[i] = msg.NewBatch(st, bp.Pools)
 		if device.LayoutOf(dev) != nil {
-			if batches[i].Stream, err = dev.NewStream(); err != nil {
+			batches[i].Home = i % p.lanes(dev)
+			if batches[i].Stream, err = p.batchStream(dev, batches[i].Home); err != nil {
 				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 			}
 			p.streams = append(p.streams, batches[i].Stream)
@@ -245,6 +246,24 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	embedStream := next()
 	r.embed = p.actor("embed", trace.Embed, crewMember, func() node { return &embedNode{stage: p.parts.Embed, stream: embedStream} })
 	return nil
+}
+
+// lanes is how many orders of steps the device runs at the same time: one for each
+// micro-batch, where layers have room for so many and experts stay where they are.
+func (p *Pipeline) lanes(dev device.Device) int {
+	_, several := dev.(device.LaneStreamer)
+	if !several || p.parts.Limits.Lanes < p.opt.Scheduler.Lanes || p.opt.Placement != nil && !p.opt.Placement.Steady() {
+		return 1
+	}
+	return p.opt.Scheduler.Lanes
+}
+
+// batchStream is a stream for batches of a lane.
+func (p *Pipeline) batchStream(dev device.Device, lane int) (device.Stream, error) {
+	if p.lanes(dev) == 1 {
+		return dev.NewStream()
+	}
+	return dev.(device.LaneStreamer).NewLaneStream(lane)
 }
 
 // Ahead reports whether a pipeline on dev runs a step ahead of what it knows: where the

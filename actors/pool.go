@@ -1,7 +1,9 @@
 package actors
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"krater/actors/msg"
 	"krater/actors/placement"
@@ -10,6 +12,7 @@ import (
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/group"
+	"krater/stages/offload"
 )
 
 // nodeDevice is a device whose threads and memory have a place: nodes with threads
@@ -103,36 +106,86 @@ type poolNode struct {
 	seat   seat
 	place  *placement.Placement // nil: the experts are where their groups are
 	owner  []int32              // [E] the pools of experts
+	open   []*serving           // steps whose letters it answers
 }
 
 func (n *poolNode) receive(c *turn, m any) {
 	switch m := m.(type) {
 	case *msg.Serve:
-		n.serve(c, m)
+		n.begin(c, m)
 	case *msg.Part:
 		n.compute(c, m)
 	}
+	n.serve(c)
 }
 
-// serve answers what a device asks in the middle of a step, for the pool's experts.
-func (n *poolNode) serve(c *turn, m *msg.Serve) {
-	b := m.Batch
-	owns := func(e int32) bool { return int(n.owner[e]) == n.index }
-	begun := int64(0)
+// serving is a step that the pool answers the letters of.
+type serving struct {
+	offload.Server
+	m *msg.Serve
+}
+
+// begin takes a step whose letters are to be answered.
+func (n *poolNode) begin(c *turn, m *msg.Serve) {
+	m.Hold() // beyond this message, until the step has ended
+	event := *c.event
 	tell := func(layer, rows int, done bool) {
 		if !done {
-			begun = trace.Now()
+			event.Started = trace.Now()
 			return
 		}
-		e := *c.event
-		e.Layer, e.Rows, e.Enqueued, e.Started, e.Ended = int16(layer), uint32(rows), 0, begun, trace.Now()
-		c.ring.Record(&e)
+		event.Layer, event.Rows, event.Enqueued, event.Ended = int16(layer), uint32(rows), 0, trace.Now()
+		c.ring.Record(&event)
 	}
-	if err := b.Letters.Serve(n.seat.stream, n.index, owns, tell); err != nil {
-		panic(err) // the step is lost, whoever waits for it knows
-	}
-	c.event.Kind, c.event.Enqueued, c.event.Started = trace.Control, 0, trace.Now() // its letters are the work
+	owns := func(e int32) bool { return int(n.owner[e]) == n.index }
+	n.open = append(n.open, &serving{m.Batch.Letters.Server(n.seat.stream, n.index, owns, tell), m})
+	c.event.Kind = trace.Control // its letters are the work
 }
+
+// serve answers letters of the open steps as they come, until all have ended or a message
+// waits: after that it goes on.
+func (n *poolNode) serve(c *turn) {
+	if len(n.open) == 0 {
+		return
+	}
+	if c.sent == 0 {
+		c.sent = trace.Now() // the message has been handled
+	}
+	wait := func() bool { return len(n.open) > 1 || c.box.waiting() }
+	for len(n.open) > 0 {
+		for i := 0; i < len(n.open); i++ {
+			v := n.open[i]
+			if !v.Next(wait) {
+				continue
+			}
+			if err := v.Err(); err != nil { // the step is lost, whoever waits for it knows
+				c.log.Error().Err(err).Msg("experts failed in the middle of a step")
+			}
+			v.m.Release()
+			n.open = slices.Delete(n.open, i, i+1)
+			i--
+		}
+		if c.box.waiting() {
+			return
+		}
+	}
+}
+
+// held implements holder: the steps that end with the node. The device must not wait for it.
+func (n *poolNode) held() []*msg.Batch {
+	var batches []*msg.Batch
+	for _, v := range n.open {
+		batches = append(batches, v.m.Batch)
+		go func() {
+			v.Abandon(errPoolFailed)
+			v.m.Release()
+		}()
+	}
+	return batches
+}
+
+// errPoolFailed is the cause of steps whose pool has failed with another's work.
+var errPoolFailed = errors.New("the expert pool failed")
 
 // compute runs the pool's part of a layer.
 func (n *poolNode) compute(c *turn, p *msg.Part) {

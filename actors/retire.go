@@ -34,6 +34,9 @@ func (n *scheduleNode) failed(m *msg.Failed) {
 // miss has a batch that is off the books come back into use once nobody touches it.
 func (n *scheduleNode) miss(f *flight) {
 	f.batch.Abandoned.Store(true)
+	if f.batch.Asks {
+		f.batch.Letters.Stop()
+	}
 	f.where = missing
 	n.lost = append(n.lost, f)
 }

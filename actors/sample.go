@@ -15,6 +15,7 @@ func (sampleNode) receive(c *turn, m any) {
 			panic(err)
 		}
 		if late != nil {
+			c.log.Error().Uint64("batch", b.ID).Err(late).Msg("a step is lost: the host did not do its part")
 			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: late})
 			return
 		}
@@ -38,15 +39,12 @@ func (sampleNode) receive(c *turn, m any) {
 // end waits for a step. unanswered is why the host did not give the device what it asked
 // for: the device is well, the step is lost.
 func end(b *msg.Batch) (unanswered, err error) {
-	switch {
-	case !b.Asks:
-		return nil, b.Stream.Synchronize()
-	case !b.Asked: // the batch was given up on its way, and nobody serves it
-		return nil, b.Letters.Dismiss(b.Stream.Synchronize)
-	}
-	b.Asked = false
 	err = b.Stream.Synchronize()
-	return b.Letters.End(), err
+	if b.Asked {
+		b.Asked = false
+		unanswered = b.Letters.End()
+	}
+	return unanswered, err
 }
 
 func readRaw(b *msg.Batch) error {

@@ -192,7 +192,7 @@ func (n *scheduleNode) effects() {
 
 // fill takes a free state for the core's decision.
 func (n *scheduleNode) fill(d scheduler.Batch) {
-	f := n.take()
+	f := n.take(d.Lane)
 	b := f.batch
 	b.ID, b.Lane, b.Epoch, b.Rows = d.ID, d.Lane, d.Epoch, b.Rows[:0]
 	f.core, f.live = d, len(d.Spans)
@@ -271,9 +271,14 @@ func (n *scheduleNode) hold() {
 	}
 	for _, f := range n.flight {
 		if f.where == away && f.core.ID != 0 {
-			n.core.Hold(f.core.ID, !n.chains(f))
+			n.core.Hold(f.core.ID, !n.chains(f) || !n.spare(f.batch.Home))
 		}
 	}
+}
+
+// spare reports whether a credit of a lane is left: the device orders steps of one lane only.
+func (n *scheduleNode) spare(home int) bool {
+	return slices.ContainsFunc(n.free, func(f *flight) bool { return f.batch.Home == home })
 }
 
 // chains reports whether the device chooses all tokens of a batch, and can choose those
@@ -308,6 +313,7 @@ func (n *scheduleNode) void(id uint64) {
 // whoever gets the batch works on another stream. With one it must not: what a device has
 // in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
+	plan.Lane = b.Home
 	plan.Halts, b.Asks = halts(n.experts, plan), asks(n.experts, plan)
 	err := fill(b.State, b.On(n.stream), plan)
 	if b.Stream != nil {
@@ -329,10 +335,14 @@ func fill(st *stages.State, s device.Stream, plan *stages.Batch) (err error) {
 	return st.Fill(s, plan)
 }
 
-// take uses a credit.
-func (n *scheduleNode) take() *flight {
-	f := n.free[len(n.free)-1]
-	n.free = n.free[:len(n.free)-1]
+// take uses a credit: of the lane, where the device has several and one is left.
+func (n *scheduleNode) take(lane int) *flight {
+	i := len(n.free) - 1
+	for i > 0 && n.free[i].batch.Home != lane {
+		i--
+	}
+	f := n.free[i]
+	n.free = slices.Delete(n.free, i, i+1)
 	f.where = away
 	n.flying++
 	f.batch.Abandoned.Store(false)
@@ -367,7 +377,7 @@ func (n *scheduleNode) fillRaw() {
 		raw.Reply <- errors.New("a raw step needs a pipeline without requests")
 		return
 	}
-	f := n.take()
+	f := n.take(0)
 	n.rawLast++
 	n.raw = true
 	b := f.batch

@@ -23,7 +23,10 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 			return fmt.Errorf("%w: row %d: token %d is not in a vocabulary of %d", ErrBatch, i, id, st.cfg.Vocab)
 		}
 	}
-	st.T, st.Pending, st.All = t, false, b.AllLogits
+	if b.Lane < 0 || b.Lane >= max(1, st.lim.Lanes) {
+		return fmt.Errorf("%w: lane %d of %d", ErrBatch, b.Lane, st.lim.Lanes)
+	}
+	st.T, st.Pending, st.All, st.Lane = t, false, b.AllLogits, b.Lane
 	st.Spans, st.Prefill, st.Decode = st.Spans[:0], st.Prefill[:0], st.Decode[:0]
 	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
 	st.draws = st.draws[:0]

@@ -20,6 +20,7 @@ import (
 type Batch struct {
 	ID    uint64
 	Lane  int    // which of the micro-batches it is a step of; steps of one follow each other
+	Home  int    // the lane of the device that Stream is of; 0 where it has one order of steps
 	Epoch uint32 // of the scheduler that sent it; a reply of an older epoch is dropped
 	State *stages.State
 	// Stream, on a device that computes apart from the host, has all work of the batch:

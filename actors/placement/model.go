@@ -98,13 +98,18 @@ func (m *Model) end() error {
 		return m.stream.Synchronize()
 	}
 	m.letters.Begin(m.state.Total())
-	served := make(chan error, 1)
-	go func() { served <- m.letters.Serve(m.host, 0, func(int32) bool { return true }, nil) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		v := m.letters.Server(m.host, 0, func(int32) bool { return true }, nil)
+		for !v.Next(func() bool { return false }) {
+		}
+	}()
 	err := m.stream.Synchronize()
 	if ended := m.letters.End(); err == nil {
 		err = ended
 	}
-	<-served // its failure is what End said
+	<-served
 	return err
 }
 

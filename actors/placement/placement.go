@@ -223,6 +223,17 @@ func (p *Placement) nowhere() {
 	}
 }
 
+// Steady reports whether a card finds experts in the same slots all the time, so that steps
+// of different lanes may run at the same time.
+func (p *Placement) Steady() bool {
+	for phase := range dispatch.Phases {
+		if !p.sides[phase].settled.Start.Fixed[phase] {
+			return false
+		}
+	}
+	return true
+}
+
 // Whole reports whether nobody has to learn the router's choice of a batch of so many rows
 // before the experts of a layer are enqueued: Mix does it all. A step that is watched shows
 // experts as rows, which needs all of them on the device.

@@ -374,9 +374,15 @@ func TestServeOnCard(t *testing.T) {
 		return texts, s
 	}
 	want, _ := all()
-	for _, parts := range []string{"1", "2"} {
+	beside := []string{"--expert-vram", "5MiB", "--prefill-strategy", "layer_grouped", "--decode-strategy", "hot_cached_static", "--gpu-prefill-threshold", "5"}
+	parts := "1" // an emulated card, two pools that look for its letters, and the rest are too much for two cores
+	if trueSizes {
+		parts, beside = "2", append(beside, "--expert-pools", "2")
+	}
+	for _, more := range [][]string{{"1"}, {"2"}, append([]string{parts}, beside...)} {
+		parts := strings.Join(more, " ")
 		// In float32, so that both compute the same.
-		got, s := all("--device", "cuda", "--rows", "f32", "--micro-batches", parts)
+		got, s := all(append([]string{"--device", "cuda", "--rows", "f32", "--micro-batches"}, more...)...)
 		for i := range want {
 			if got[i] != want[i] {
 				t.Errorf("%s micro-batches, request %d: %s, the processor wrote %s", parts, i, got[i], want[i])

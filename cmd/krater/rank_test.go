@@ -56,7 +56,7 @@ func TestRankRefuses(t *testing.T) {
 		"another flag says lru":                         {"run", "--device", "hostsim", "--cache-strategy", "lru", "--decode-strategy", "chunked", "Hello"},
 		"another flag says chunked":                     {"run", "--device", "hostsim", "--expert-divisor", "0", "--prefill-strategy", "lru", "Hello"},
 		"another flag says cpu_only":                    {"run", "--device", "hostsim", "--no-gpu-decode", "--decode-strategy", "lru", "Hello"},
-		"has no groups of layers":           {"run", "--prefill-pass", "4096", "Hello"},
+		"has no groups of layers":                       {"run", "--prefill-pass", "4096", "Hello"},
 		"--prefill-pass -1":                             {"run", "--device", "hostsim", "--prefill-pass=-1", "Hello"},
 		"there are 1 cpu_only":                          {"run", "--device", "hostsim", "--decode-strategy", "fastest", "Hello"},
 		"DOES NOT FIT: over 95 % of 1.0 MiB":            {"run", "--device", "hostsim", "--vram", "1MiB", "Hello"},

@@ -334,8 +334,12 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 	if f.pass(l) > f.PrefillChunk {
 		window, tokens = tokens, f.pass(l)+f.MaxSeqs
 	}
+	lanes := 1
+	if f.onCard() {
+		lanes = f.microBatches()
+	}
 	return load.Options{
-		Limits:    stages.Limits{Tokens: tokens, Window: window, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens},
+		Limits:    stages.Limits{Tokens: tokens, Window: window, Lanes: lanes, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens},
 		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv, Precision: precision, Layout: f.layout(),
 	}, nil
 }

@@ -22,8 +22,9 @@ import (
 type Device struct {
 	Layout
 	card    *rt.Card
-	order   *rt.Stream // all streams of operators are its siblings; Wrap uses it too
-	wrap    sync.Mutex // of order
+	order   *rt.Stream   // all streams of operators but those of lanes are its siblings; Wrap uses it too
+	wrap    sync.Mutex   // of order
+	lanes   []*rt.Stream // whose siblings the streams of lanes are
 	name    string
 	profile func(op string, d time.Duration) // nil: nobody asks
 
@@ -35,6 +36,7 @@ type Device struct {
 var (
 	_ device.Pinner       = (*Device)(nil)
 	_ device.CopyStreamer = (*Device)(nil)
+	_ device.LaneStreamer = (*Device)(nil)
 )
 
 // Open takes a card into use; without a driver or a card the error says which.
@@ -79,7 +81,9 @@ func (d *Device) Memory() device.Memory {
 
 // Close gives the card back. Buffers and streams must not be used any more.
 func (d *Device) Close() error {
-	d.order.Close()
+	for _, s := range append(d.lanes, d.order) {
+		s.Close()
+	}
 	return d.card.Close()
 }
 
@@ -160,8 +164,30 @@ func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 }
 
 // NewStream makes a stream with scratch memory of its own.
-func (d *Device) NewStream() (device.Stream, error) {
-	s, err := d.order.Sibling()
+func (d *Device) NewStream() (device.Stream, error) { return d.newStream(d.order) }
+
+// lanesMost bounds the lanes of a card.
+const lanesMost = 64
+
+// NewLaneStream makes a stream of a lane (device.LaneStreamer).
+func (d *Device) NewLaneStream(lane int) (device.Stream, error) {
+	if lane < 0 || lane >= lanesMost {
+		return nil, fmt.Errorf("%s: lane %d", d.name, lane)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.lanes) <= lane {
+		s, err := d.card.NewStream()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", d.name, err)
+		}
+		d.lanes = append(d.lanes, s)
+	}
+	return d.newStream(d.lanes[lane])
+}
+
+func (d *Device) newStream(order *rt.Stream) (device.Stream, error) {
+	s, err := order.Sibling()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}

@@ -15,6 +15,13 @@ type CopyStreamer interface {
 	NewCopyStream() (Stream, error)
 }
 
+// LaneStreamer is a device that runs several orders of work at the same time.
+type LaneStreamer interface {
+	// NewLaneStream is NewStream for a lane, a small number: the streams of one run one after
+	// the other, as all those of NewStream do, and beside those of others.
+	NewLaneStream(lane int) (Stream, error)
+}
+
 // Mailer is a device that asks the host for rows in the middle of a step and goes on with
 // what it answers: the step may be repeated as it is, and nobody enqueues anything.
 type Mailer interface {

@@ -12,6 +12,7 @@
 //			g.Mix(s, st, layer, probe)
 //			continue
 //		}
+//		g.Ask(s, st, layer)
 //		// s synchronised
 //		work := g.Work(st, layer)
 //		g.Experts(s, st, layer, work) // or in parts, on several streams
@@ -91,9 +92,9 @@ type Group struct {
 
 	ops    Ops
 	cfg    *model.Config
-	layers []Layer     // [Last-First]
-	caches []device.KV // [Last-First] of [slots, kv width]
-	mixer  attention.Stage
+	layers []Layer            // [Last-First]
+	caches []device.KV        // [Last-First] of [slots, kv width]
+	mixers []attention.Stage  // by lane: each has scratch memory
 	mix    MixOps             // nil: the device has none
 	adds   stages.AddProducts // the same
 	soon   SoonOps            // the same
@@ -116,9 +117,13 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	g.mix, _ = ops.(MixOps)
 	g.adds, _ = ops.(stages.AddProducts)
 	g.soon, _ = ops.(SoonOps)
-	var err error
-	if g.mixer, err = attention.New(dev, ops, cfg, lim, &layers[0].Attention, table); err != nil {
-		return nil, fmt.Errorf("group: scratch memory: %w", err)
+	for range max(1, lim.Lanes) {
+		m, err := attention.New(dev, ops, cfg, lim, &layers[0].Attention, table)
+		if err != nil {
+			g.Close()
+			return nil, fmt.Errorf("group: scratch memory: %w", err)
+		}
+		g.mixers = append(g.mixers, m)
 	}
 	for i := range layers {
 		c, err := device.AllocKV(dev, kvType, lim.Slots(), cfg.Attention.KVWidth(), cfg.Attention.KVGroup())
@@ -133,7 +138,10 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 
 // Close frees cache and scratch memory. The weights belong to who loaded them.
 func (g *Group) Close() {
-	g.mixer.Close()
+	for _, m := range g.mixers {
+		m.Close()
+	}
+	g.mixers = nil
 	for i := range g.caches {
 		g.caches[i].Free()
 	}

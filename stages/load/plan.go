@@ -80,7 +80,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add(KVCache, times(lim.Blocks, lim.BlockTokens, row, cfg.Layers),
 		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
 	add(RopeTable, times(lim.Context, cfg.Rope.Dim, 4), "%d positions", lim.Context)
-	add(Workspace, plus(times(groups, lim.LayerRows(), a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), device.RowType(o.Layout).Size()), times(groups, o.Precision.inner(a, lim.LayerRows()))),
+	add(Workspace, plus(times(groups, lim.Lanes, lim.LayerRows(), a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), device.RowType(o.Layout).Size()), times(groups, lim.Lanes, o.Precision.inner(a, lim.LayerRows()))),
 		"%s of %d tokens", count(groups, "layer group"), lim.LayerRows())
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim, o.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	if o.Layout != nil { // of the batches' streams; others enqueue nothing

@@ -2,7 +2,9 @@ package offload
 
 import (
 	"fmt"
+	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,8 +19,8 @@ import (
 // that comes again stays one that the device repeats by itself.
 //
 // Whoever enqueues a layer calls Post before what the device computes of it and Take behind.
-// Whoever submits the step calls Begin first; those who serve, as many as were said, call
-// Serve meanwhile; who has waited for the step calls End.
+// Whoever submits the step calls Begin first; those who serve, as many as were said, each
+// have a Server meanwhile; who has waited for the step calls End.
 type Letters struct {
 	x       *Experts
 	mailer  device.Mailer
@@ -30,6 +32,7 @@ type Letters struct {
 	desks   []*desk
 	arrived []atomic.Int32        // [letters] who have done their part
 	stepped int                   // rows of the step in hand
+	servers sync.WaitGroup        // of the step in hand
 	over    atomic.Bool           // nobody waits for answers any more
 	cause   atomic.Pointer[error] // the first failure of those who serve
 }
@@ -103,7 +106,7 @@ func (l *Letters) Close() {
 	if !l.out.Zero() {
 		l.out.Buf.Free()
 	}
-	*l = Letters{}
+	l.mail, l.desks, l.out = nil, nil, device.Mat{}
 }
 
 // Post enqueues that the host is asked for the choices of st whose experts where [1, E] has
@@ -116,7 +119,13 @@ func (l *Letters) Post(s device.Stream, st *stages.State, where device.Mat) {
 func (l *Letters) Take(s device.Stream, st *stages.State) { l.mailer.Take(s, l.mail, st.Hidden) }
 
 // Begin is called before a step of so many rows is submitted, when the former one has ended.
+// As many servers as were said at first are to be made for it.
 func (l *Letters) Begin(rows int) {
+	l.servers.Add(len(l.desks))
+	l.begin(rows)
+}
+
+func (l *Letters) begin(rows int) {
 	l.stepped = rows
 	for i := range l.arrived {
 		l.arrived[i].Store(0)
@@ -127,51 +136,107 @@ func (l *Letters) Begin(rows int) {
 }
 
 // End is called when a step has ended; it answers why its results are of no use, nil if they
-// are.
+// are. It waits for the servers to see that: one that still looked for a last letter, of which
+// the device wanted no answer, would take the next step's for it.
 func (l *Letters) End() error {
 	l.over.Store(true)
+	l.servers.Wait()
 	if err := l.cause.Load(); err != nil {
 		return *err
 	}
 	return l.mail.Err()
 }
 
-// Serve answers the letters of a step, as one of those who do: the experts that owns says, on
-// a stream of the host. It burns its core from letter to letter, and returns behind the last
-// one or when the step has ended. What fails is the step's cause too, and does not keep the
-// device waiting. tell, if there is one, is called before and after the work of a letter.
-func (l *Letters) Serve(s device.Stream, who int, owns func(expert int32) bool, tell func(layer, rows int, done bool)) error {
-	var failure error
-	for n, layer := range l.layers {
-		letter, ok := l.mail.Await(n, l.over.Load)
-		if !ok {
-			break
-		}
-		if who == 0 {
-			l.count(&letter)
-		}
-		if letter.Rows == 0 {
-			continue
-		}
-		if tell != nil {
-			tell(layer, letter.Rows, false)
-		}
-		if failure == nil {
-			failure = l.desks[who].compute(l, s, layer, &letter, owns)
-			if failure != nil {
-				l.cause.CompareAndSwap(nil, &failure)
-			}
-		}
-		if int(l.arrived[n].Add(1)) == len(l.desks) {
-			l.sum(&letter)
-			l.mail.Answer(n)
-		}
-		if tell != nil {
-			tell(layer, letter.Rows, true)
+// Stop has the servers of a step leave, which is lost and has not ended: see Dismiss.
+func (l *Letters) Stop() { l.over.Store(true) }
+
+// Server answers the letters of a step, one after the other, as one of those who do.
+type Server struct {
+	l     *Letters
+	s     device.Stream
+	who   int
+	owns  func(expert int32) bool
+	tell  func(layer, rows int, done bool)
+	n     int // the next letter
+	fail  error
+	ended bool
+}
+
+// Server makes a server of the step in hand: for the experts that owns says, on a stream of
+// the host. tell, if there is one, is called before and after the work of a letter.
+func (l *Letters) Server(s device.Stream, who int, owns func(expert int32) bool, tell func(layer, rows int, done bool)) Server {
+	return Server{l: l, s: s, who: who, owns: owns, tell: tell}
+}
+
+// Next answers the next letter. It burns its core until that is there, or until stop answers
+// true, which is asked every few microseconds. done: there are no more, or the step has ended.
+func (v *Server) Next(stop func() bool) (done bool) {
+	done = v.next(stop)
+	if done && !v.ended {
+		v.ended = true
+		v.l.servers.Done()
+	}
+	return done
+}
+
+func (v *Server) next(stop func() bool) (done bool) {
+	l := v.l
+	if v.n == len(l.layers) {
+		return true
+	}
+	letter, ok := l.mail.Await(v.n, func() bool {
+		runtime.Gosched() // with fewer cores than those who spin, all have to come on
+		return l.over.Load() || stop()
+	})
+	if !ok {
+		return l.over.Load()
+	}
+	n, layer := v.n, l.layers[v.n]
+	v.n++
+	if v.who == 0 {
+		l.count(&letter)
+	}
+	if letter.Rows > 0 {
+		v.answer(n, layer, &letter)
+	}
+	return v.n == len(l.layers)
+}
+
+// answer does the server's part of a letter. What fails is the step's cause, and does not keep
+// the device waiting.
+func (v *Server) answer(n, layer int, letter *device.Letter) {
+	l, rows := v.l, letter.Rows
+	if v.tell != nil {
+		v.tell(layer, rows, false)
+	}
+	if v.fail == nil {
+		if v.fail = l.desks[v.who].compute(l, v.s, layer, letter, v.owns); v.fail != nil {
+			l.fail(v.fail)
 		}
 	}
-	return failure
+	if int(l.arrived[n].Add(1)) == len(l.desks) {
+		l.sum(letter)
+		l.mail.Answer(n)
+	}
+	if v.tell != nil {
+		v.tell(layer, rows, true)
+	}
 }
+
+// Err is why the server could not do its part.
+func (v *Server) Err() error { return v.fail }
+
+// Abandon ends a server in the middle of a step, which is lost: letters are still answered,
+// without their experts.
+func (v *Server) Abandon(cause error) {
+	v.fail, v.tell = cause, nil
+	v.l.fail(cause)
+	for !v.Next(func() bool { return false }) {
+	}
+}
+
+// fail notes why a step is lost.
+func (l *Letters) fail(cause error) { l.cause.CompareAndSwap(nil, &cause) }
 
 // count adds a letter to what the model's experts were asked.
 func (l *Letters) count(letter *device.Letter) {
@@ -192,7 +257,8 @@ func (x *Experts) Asked() (asked, there int64) { return x.asked.Load(), x.there.
 // Dismiss answers all letters without computing anything while wait waits for a step that
 // nobody needs any more and nobody serves.
 func (l *Letters) Dismiss(wait func() error) error {
-	l.Begin(0)
+	l.begin(0)
+	l.mail.Answer(-1) // what was asked last and nobody answered
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
