@@ -258,7 +258,7 @@ func shapeOf(cfg sizes, f *engineFlags, o load.Options, needs []load.Need) (*for
 		s.ExpandFLOP = 2 * layers * float64(a.KVRank) * heads * float64(a.Nope+a.VDim)
 	}
 	s.RowBytes = rowBytes(cfg.Config, s)
-	s.HandIn, s.HandOut = int64(2*cfg.Hidden+8*s.TopK), int64(2*cfg.Hidden)
+	s.HandIn, s.HandOut = int64(2*cfg.Hidden+8*s.TopK), int64(4*cfg.Hidden)
 	return s, nil
 }
 

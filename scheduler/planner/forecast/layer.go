@@ -1,5 +1,7 @@
 package forecast
 
+import "math"
+
 // cpuOnly: rows go to the processors and come back, shared experts run meanwhile.
 func cpuOnly(c *calc, _ layout, m float64, few bool) Time { return split(c, layout{}, m, few) }
 
@@ -9,7 +11,7 @@ func split(c *calc, l layout, m float64, few bool) Time {
 	hot, cold := c.picks[:l.kept], c.picks[l.kept:]
 	t := Time{Card: c.shared(m, few) + c.experts(hot, m), Wanted: active(c.picks, m), Found: active(hot, m)}
 	if len(cold) > 0 {
-		t.Host, t.HandOver = c.host(cold, m), c.handOver(cold, m)
+		t.Host, t.HandOver = c.host(cold, m), c.handOver(m)
 	}
 	t.Total = max(t.Card, t.Host+t.HandOver)
 	return t
@@ -35,12 +37,13 @@ func chunked(c *calc, l layout, m float64, few bool) Time {
 // activeOnly copies what the router chose, and finds what stays and what the layer's
 // own places still hold.
 func activeOnly(c *calc, l layout, m float64, few bool) Time {
-	return fetch(c, l, ownHits(c.picks[l.kept:], m, float64(l.slots)/float64(c.s.MoE)), m, few)
+	own := float64(l.slots) / float64(c.s.MoE)
+	return fetch(c, l, ownHits(c.picks[l.kept:], m, own), own, m, few)
 }
 
 // pooled does the same with one cache for all layers.
 func pooled(c *calc, l layout, m float64, few bool) Time {
-	return fetch(c, l, sharedHits(c.picks[l.kept:], m, float64(l.slots)/float64(c.s.MoE-l.layers)), m, few)
+	return fetch(c, l, sharedHits(c.picks[l.kept:], m, float64(l.slots)/float64(c.s.MoE-l.layers)), float64(l.slots), m, few)
 }
 
 // grouped, of generated rows: other experts than those that stay come when they are
@@ -48,22 +51,42 @@ func pooled(c *calc, l layout, m float64, few bool) Time {
 // pipeline.
 func grouped(c *calc, l layout, m float64, few bool) Time {
 	groups := min(l.groups, c.s.MoE-l.layers)
-	return fetch(c, l, slotHits(c.picks[l.kept:], m, float64(groups)/float64(l.buffers)), m, few)
+	return fetch(c, l, slotHits(c.picks[l.kept:], m, float64(groups)/float64(l.buffers)), math.Inf(1), m, few)
 }
 
-// fetch copies what is not found of the experts that m rows take and that do not stay.
-// The host has to see the router's choice first. Experts that are there are computed
-// while others come, the last one after its copy.
-func fetch(c *calc, l layout, found, m float64, few bool) Time {
+// fetch copies what is not found of the experts that m rows take and that do not stay, into
+// so many places. The host has to see the router's choice first. Experts that are there are
+// one wave; the others come in waves of half the places, each of which is computed when all
+// of it is there, while the next one comes. Every wave is told to the card, and launched, by
+// the host. Where what is found lies in the places that the first copies go to, they wait
+// until it is computed.
+func fetch(c *calc, l layout, found, places, m float64, few bool) Time {
 	need, n := active(c.picks, m), active(c.picks[l.kept:], m)*(1-found)
-	t := Time{Card: c.shared(m, few) + c.experts(c.picks, m), Copied: n * float64(c.s.ExpertCard), Wanted: need, Found: max(0, need-n)}
-	if n > 0 {
-		t.HandOver = micro * c.card.SyncUS
-	}
+	routed := c.experts(c.picks, m)
+	t := Time{Card: c.shared(m, few) + routed, Copied: n * float64(c.s.ExpertCard), Wanted: need, Found: max(0, need-n)}
 	t.Copies = c.copies(n, t.Card)
-	last := min(1, n) / max(1, need) * c.experts(c.picks, m)
-	t.Total = t.HandOver + max(t.Card, t.Copies+last)
+	one := min(n, waveOf(places))
+	if one > 0 {
+		waves := min(1, t.Found) + max(min(1, n), n/one)
+		t.HandOver = micro * c.card.SyncUS * (1 + waves)
+	}
+	there, last := 0.0, one/max(1, need)*routed
+	if held := active(c.picks[l.kept:], m) * found; one > places-held {
+		there = t.Found / max(1, need) * routed
+	}
+	t.Total = t.HandOver + max(t.Card, there+t.Copies+last)
 	return t
+}
+
+// waveOf is how many experts come at once to so many places, half of them; between two whole
+// numbers of places it is what layers of either have on average.
+func waveOf(places float64) float64 {
+	whole := math.Floor(places)
+	less, more := math.Floor((whole+1)/2), math.Floor((whole+2)/2)
+	if part := places - whole; part > 0 {
+		less += part * (more - less)
+	}
+	return max(1, less)
 }
 
 // pipeline is a prompt through groups of layers: the experts of a group come once, all

@@ -33,7 +33,7 @@ type Shape struct {
 	RowBytes   float64 // activations that a row of a prompt moves through the card's memory
 
 	HandIn  int64 // bytes of a row that the host is given, a layer
-	HandOut int64 // that it gives back, an expert of the row
+	HandOut int64 // that it gives back: the sum of its experts in float32
 }
 
 // ErrShape: a shape that no model has.

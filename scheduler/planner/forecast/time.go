@@ -121,10 +121,10 @@ func (c *calc) host(picks []float64, m float64) float64 {
 	return max(rows*c.s.ExpertFLOP/c.cpu.Experts.At(rows/n), n*float64(c.s.ExpertHost)/read) + micro*c.cpu.LayerUS
 }
 
-// handOver is a layer's rows to the host and what it computed back: by flags in mapped
-// memory or by copies, whichever is faster.
-func (c *calc) handOver(picks []float64, m float64) float64 {
-	bytes := m*float64(c.s.HandIn) + taken(picks, m)*float64(c.s.HandOut)
+// handOver is a layer's rows to the host and their sums back: by flags in mapped memory or by
+// copies, whichever is faster.
+func (c *calc) handOver(m float64) float64 {
+	bytes := m * float64(c.s.HandIn+c.s.HandOut)
 	return min(micro*c.card.FlagUS+bytes/(giga*c.card.FlagGBps), micro*c.card.SyncUS+bytes/(giga*c.card.CopyGBps))
 }
 

@@ -40,9 +40,9 @@ func (c Card) with(s Source, set func(*Card)) Card {
 // of memory are its own.
 func hopper(c *Card) {
 	c.Dense, c.Experts, c.Attention = Curve{780, 1200}, Curve{510, 43}, Curve{400, 64}
-	c.CopyGBps, c.BusyGBps, c.CopyUS = 53.2, 46.1, 2.2
+	c.CopyGBps, c.BusyGBps, c.CopyUS = 54.0, 53.7, 3.1
 	c.LaunchUS, c.NodeUS, c.Launches = 4.5, 1.6, 8
-	c.FlagUS, c.FlagGBps, c.SyncUS = 4.5, 3.7, 17.4
+	c.FlagUS, c.FlagGBps, c.SyncUS = 6.5, 13, 37.7
 }
 
 // Links: bytes a second of a PCI express slot, one way, after coding.

@@ -26,12 +26,13 @@ const (
 	copyShare      = 0.83
 	busyShare      = 0.87
 	copyUS         = 2.2
-	flagUS         = 4.5
-	flagGBps       = 3.7
-	syncUS         = 17.4
+	flagUS         = 6.5
+	flagShare      = 0.2
+	syncUS         = 37.7
 
 	decodeShare = 0.90
 	cpuHalf     = 4
+	matrixHalf  = 12 // the tile unit is fed by weights that are unpacked for it
 	layerUS     = 20
 )
 
@@ -96,7 +97,7 @@ func (c Card) Complete() (Card, error) {
 		{"busy_copy_gbps", &c.BusyGBps, c.CopyGBps * busyShare},
 		{"copy_us", &c.CopyUS, copyUS},
 		{"flag_us", &c.FlagUS, flagUS},
-		{"flag_gbps", &c.FlagGBps, flagGBps},
+		{"flag_gbps", &c.FlagGBps, c.LinkGBps * flagShare},
 		{"sync_us", &c.SyncUS, syncUS},
 	}, c.Sources)
 	if c.BusyGBps > c.CopyGBps { // or a card would copy faster the more it computes
@@ -126,13 +127,13 @@ const (
 	threadPlain  = 0.002
 	threadAVX2   = 0.150
 	threadVNNI   = 0.380
-	threadMatrix = 0.500
+	threadMatrix = 0.310 // of 16 that share the tile units of eight cores
 )
 
 // Level is the instructions that processors multiply integers with.
 type Level uint8
 
-// The levels, each at least as fast as the one before.
+// The levels. What is assumed of the tile unit is what threads reach that share cores.
 const (
 	Plain Level = iota
 	AVX2
@@ -144,11 +145,15 @@ const (
 // anything for.
 func AssumedCPU(name string, threads, sockets int, level Level) CPU {
 	threads = min(max(1, threads), threadsMost)
+	half := float64(cpuHalf)
+	if level >= Matrix {
+		half = matrixHalf
+	}
 	each := [...]float64{threadPlain, threadAVX2, threadVNNI, threadMatrix}[min(level, Matrix)]
 	c := CPU{
 		Name: name, Threads: threads,
 		ReadGBps: min(threadGBps*float64(threads), socketGBps*float64(max(1, sockets))),
-		Experts:  Curve{each * float64(threads), cpuHalf}, DecodeShare: decodeShare, LayerUS: layerUS,
+		Experts:  Curve{each * float64(threads), half}, DecodeShare: decodeShare, LayerUS: layerUS,
 		Sources: map[string]Source{},
 	}
 	for _, f := range c.figures() {
