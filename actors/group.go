@@ -70,7 +70,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 			continue
 		}
 		if n.group.Resident(layer) || n.placed.whole(b) {
-			// The choice stays on the device: nothing to count here, see Pipeline.AddHeat.
+			// The choice stays on the device until the step has ended: see Pipeline.keeps.
 			n.placed.mix(s, n.group, b, layer)
 			continue
 		}

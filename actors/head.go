@@ -10,12 +10,17 @@ import (
 type headNode struct {
 	stage  *head.Stage
 	stream device.Stream
+	keeps  func(b *msg.Batch) bool // Pipeline.keeps
 }
 
 func (n *headNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
+	b.Kept = false
 	if !b.Abandoned.Load() {
 		n.stage.Run(b.On(n.stream), b.State, b.Probe())
+		if b.Kept = n.keeps(b); b.Kept {
+			b.State.FetchRoutes(b.Stream)
+		}
 		wait(b, n.stream)
 		if s, ok := b.Stream.(device.Submitter); ok {
 			s.Submit()

@@ -3,8 +3,10 @@ package actors
 import (
 	"sync"
 
+	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/scheduler/heat"
+	"krater/stages"
 	"krater/stages/model"
 )
 
@@ -86,6 +88,19 @@ func (h *heatMeter) observe(id uint64, layer, rows int, work []device.ExpertRows
 	l.mu.Unlock()
 }
 
+// observeKept counts a step that the device kept to itself, once it has ended.
+func (h *heatMeter) observeKept(st *stages.State) {
+	for i, layer := range h.shape.Layers {
+		l, ids := &h.layers[i], st.Routes(int(layer))
+		l.mu.Lock()
+		l.tokens += uint64(st.Total())
+		for _, e := range ids {
+			l.counts[e]++
+		}
+		l.mu.Unlock()
+	}
+}
+
 // snapshot copies the counts, layer by layer.
 func (h *heatMeter) snapshot(id heat.Identity) *heat.Map {
 	if h == nil {
@@ -107,33 +122,21 @@ func (h *heatMeter) snapshot(id heat.Identity) *heat.Map {
 	return m
 }
 
-// Heat is what routers have chosen since the start, marked as of the model id; nil for
-// one without experts or where nothing is counted. It may be called at any time. Layers
-// whose experts the device finds by itself (group.Resident) are not in it unless
-// AddHeat told of them.
-func (p *Pipeline) Heat(id heat.Identity) *heat.Map { return p.heat.snapshot(id) }
-
-// AddHeat counts what a device has counted by itself: tokens that the router of a
-// layer of the model has seen, and how many of them each expert [experts] got. It is
-// for devices that keep the router's choice to themselves, once every many steps.
-func (p *Pipeline) AddHeat(layer int, tokens uint64, counts []uint64) error {
-	h := p.heat
-	if h == nil {
-		return nil
+// keeps reports whether a step of the batch of an id is one of the sample of which the
+// device keeps the routers' choice to itself (group.Resident, placement.Whole), so that no
+// split sees it: the head then has it copied, all layers at once, and the sample actor
+// counts it when the step has ended. The copy comes behind the step, which so may be a
+// repeated one.
+func (p *Pipeline) keeps(b *msg.Batch) bool {
+	if b.Stream == nil || !p.heat.counts(b.ID) {
+		return false
 	}
-	m, err := heat.New(heat.Identity{}, h.shape)
-	if err != nil {
-		return err
+	if place := p.opt.Placement; place != nil {
+		return place.Whole(b.State.Total(), b.Probe() != nil)
 	}
-	if err := m.Add(int32(layer), tokens, counts); err != nil {
-		return err
-	}
-	l := &h.layers[h.index[layer]]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tokens += tokens
-	for e, n := range counts {
-		l.counts[e] += n
-	}
-	return nil
+	return p.resident
 }
+
+// Heat is what routers have chosen since the start, marked as of the model id; nil for
+// one without experts or where nothing is counted. It may be called at any time.
+func (p *Pipeline) Heat(id heat.Identity) *heat.Map { return p.heat.snapshot(id) }

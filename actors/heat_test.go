@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"krater/actors/engine"
+	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/scheduler/heat"
 	"krater/stages"
@@ -205,38 +206,44 @@ func TestHeatSample(t *testing.T) {
 	}
 }
 
-// TestHeatOff: nothing is counted below 0 and without experts; what a device counted
-// by itself is added where something is.
+// TestHeatOff: nothing is counted below 0 and without experts.
 func TestHeatOff(t *testing.T) {
 	if newHeatMeter(routerOf(3, 1, 4, 2), -1) != nil || newHeatMeter(routerOf(2, 2, 0, 0), 1) != nil {
 		t.Error("there is a meter")
 	}
-	off := &Pipeline{}
-	off.countOff(t)
-	p := &Pipeline{heat: newHeatMeter(routerOf(3, 1, 4, 2), 1)}
-	p.heat.observe(0, 2, 1, []device.ExpertRows{{Expert: 0, Assign: []int32{0}}, {Expert: 3, Assign: []int32{1}}})
-	if err := p.AddHeat(2, 5, []uint64{5, 0, 3, 2}); err != nil {
-		t.Fatal(err)
-	}
-	for _, bad := range []struct {
-		layer  int
-		tokens uint64
-		counts []uint64
-	}{{0, 5, make([]uint64, 4)}, {3, 5, make([]uint64, 4)}, {-1, 5, make([]uint64, 4)}, {1, 5, make([]uint64, 3)}, {1, 5, []uint64{6, 0, 0, 0}}} {
-		if p.AddHeat(bad.layer, bad.tokens, bad.counts) == nil {
-			t.Errorf("%+v was counted", bad)
-		}
-	}
-	m := p.Heat(heat.Identity{})
-	if m.Tokens(2) != 6 || !slices.Equal(m.Counts(2), []uint64{6, 0, 3, 3}) || m.Tokens(1) != 0 {
-		t.Errorf("%d tokens, %v", m.Tokens(2), m.Counts(2))
+	off := &Pipeline{resident: true}
+	off.heat.observe(0, 1, 1, nil)
+	if off.Heat(heat.Identity{}) != nil || off.keeps(&msg.Batch{Stream: noStream{}}) {
+		t.Error("a pipeline without a meter counts")
 	}
 }
 
-// countOff uses a pipeline that counts nothing.
-func (p *Pipeline) countOff(t *testing.T) {
-	p.heat.observe(0, 1, 1, nil)
-	if err := p.AddHeat(1, 1, []uint64{1}); err != nil || p.Heat(heat.Identity{}) != nil {
-		t.Errorf("%v, %v", err, p.Heat(heat.Identity{}))
+// noStream is the stream of a batch that nobody computes.
+type noStream struct{ device.Stream }
+
+// TestHeatKept: what a device keeps to itself is fetched for the sample alone, where its
+// batches have streams of their own and it finds the experts by itself.
+func TestHeatKept(t *testing.T) {
+	p := &Pipeline{resident: true, heat: newHeatMeter(routerOf(2, 0, 4, 2), 8)}
+	kept := 0
+	for id := range uint64(800) {
+		b := &msg.Batch{ID: id, Stream: noStream{}}
+		if p.keeps(b) != p.heat.counts(id) {
+			t.Fatalf("batch %d: kept is %v", id, p.keeps(b))
+		}
+		if p.keeps(b) {
+			kept++
+		}
+		p.resident = false
+		if p.keeps(b) || p.keeps(&msg.Batch{ID: id}) {
+			t.Fatalf("batch %d: a split counts it too", id)
+		}
+		p.resident = true
+		if p.keeps(&msg.Batch{ID: id}) {
+			t.Fatalf("batch %d has no stream", id)
+		}
+	}
+	if kept < 50 || kept > 150 {
+		t.Errorf("%d of 800 batches are kept", kept)
 	}
 }

@@ -67,7 +67,8 @@ type Pipeline struct {
 	host   host
 	routes routes
 
-	expertBytes int // of one routed expert, 0 without
+	expertBytes int  // of one routed expert, 0 without
+	resident    bool // the device finds the routed experts by itself
 
 	states    []*stages.State
 	streams   []device.Stream // of nodes and batches
@@ -142,7 +143,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 		return nil, nil, err
 	}
 	return &Pipeline{
-		expertBytes: expertBytes(parts, opt.Placement), opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
+		expertBytes: expertBytes(parts, opt.Placement), resident: findsExperts(parts), opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
 		heat:    newHeatMeter(parts.Config, opt.HeatSample),
 		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
 	}, core, nil
@@ -213,9 +214,9 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		n.ahead, n.experts = p.opt.Scheduler.Ahead, p.opt.Placement
 		return n
 	})
-	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{} })
+	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{heat: p.heat} })
 	headStream := next()
-	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream} })
+	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream, keeps: p.keeps} })
 	partition := p.opt.Partition
 	if partition.Pools == 0 {
 		partition = Partition(pools, p.parts.Config.MoE.Experts, bp.Pools)
@@ -306,6 +307,19 @@ func expertBytes(parts *load.Parts, p *placement.Placement) int {
 		}
 	}
 	return 0
+}
+
+// findsExperts reports whether the device finds the routed experts of parts by itself: those of
+// one layer are kept as those of any other.
+func findsExperts(parts *load.Parts) bool {
+	for _, g := range parts.Groups {
+		for layer := g.First; layer < g.Last; layer++ {
+			if g.MoE(layer) {
+				return g.Resident(layer)
+			}
+		}
+	}
+	return false
 }
 
 // inline estimates whether a layer's experts are done sooner here than by

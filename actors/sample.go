@@ -5,9 +5,9 @@ import (
 )
 
 // sampleNode chooses the next token of every wanted row.
-type sampleNode struct{}
+type sampleNode struct{ heat *heatMeter }
 
-func (sampleNode) receive(c *turn, m any) {
+func (n sampleNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
 	if b.Stream != nil { // the step has been enqueued as a whole and now has to end
 		late, err := end(b)
@@ -18,6 +18,9 @@ func (sampleNode) receive(c *turn, m any) {
 			c.log.Error().Uint64("batch", b.ID).Err(late).Msg("a step is lost: the host did not do its part")
 			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: late})
 			return
+		}
+		if b.Kept {
+			n.heat.observeKept(b.State)
 		}
 	}
 	switch {

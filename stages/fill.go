@@ -170,6 +170,7 @@ func (st *State) want(sp *Span, index int, all bool) error {
 // view cuts the matrices to the batch's rows.
 func (st *State) view() {
 	t, n, f := st.T, len(st.Wanted), &st.full
+	st.first = 0
 	st.Final = f.final.RowRange(0, n)
 	st.Picked = st.Final
 	if !f.picked.Zero() {

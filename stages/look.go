@@ -36,7 +36,7 @@ func (st *State) Whole() { st.piece(0, st.Total()) }
 // piece cuts the matrices and spans to rows [from, to) of the batch.
 func (st *State) piece(from, to int) {
 	t, all, f, in := to-from, st.Total(), &st.full, &st.inputs
-	st.T = t
+	st.T, st.first = t, from
 	st.IDs, st.Positions, st.Slots = in.column(from, t), in.column(all+from, t), in.column(2*all+from, t)
 	st.Hidden = f.hidden.RowRange(from, to)
 	st.Normed = f.normed.RowRange(0, t)

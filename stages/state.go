@@ -41,7 +41,7 @@ type State struct {
 	ExpertOut device.Mat // [T*K, H] row t*K+r: token t's expert of rank r; absent in a dense model
 
 	RouterLogits  device.Mat // [T, E] F32
-	RouterIDs     device.Mat // [T, K] I32
+	RouterIDs     device.Mat // [T, K] I32, of the layer in hand: Routing
 	RouterWeights device.Mat // [T, K] F32
 
 	Picked device.Mat // [n, H] F32 Hidden's rows that are wanted, before the final norm
@@ -71,6 +71,9 @@ type State struct {
 	blocks   []int32 // arena of the block tables
 	ids      []int32 // RouterIDs on the host, where the device's memory is not
 	logits   []float32
+	moe      []int         // [layers] place among those with experts; nil where they share RouterIDs
+	routes   []int32       // what routers chose, on the host [layers with experts, T, K]
+	first    int           // row of the batch that is the first of the matrices: Look
 	repeated bool          // see Repeated
 	chosen   []int32       // on the host
 	draws    []device.Draw // of the batch at hand; empty: the host chooses
@@ -96,6 +99,11 @@ type shape struct {
 // shapes lists the matrices of v for batches within lim, but for those of the inputs.
 func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout) []shape {
 	t, h, e, k, n := lim.LayerRows(), cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
+	ids := t // of routers
+	if l != nil {
+		layers, _ := moeLayers(cfg.Layers, cfg.MoELayer)
+		ids = lim.Tokens * layers
+	}
 	rows, picked := device.RowType(l), n
 	if rows == tensor.F32 {
 		picked = 0 // Final has room for them
@@ -111,7 +119,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout) []shape {
 		{&v.shared, rows, t * min(1, cfg.MoE.Shared), h},
 		{&v.expertOut, rows, t * k * min(1, e), h},
 		{&v.routerLogits, tensor.F32, t, e},
-		{&v.routerIDs, tensor.I32, t * min(1, e), k},
+		{&v.routerIDs, tensor.I32, ids * min(1, e), k},
 		{&v.routerWeights, tensor.F32, t * min(1, e), k},
 	}
 }
@@ -189,6 +197,10 @@ func (st *State) hostSide(t, e, k int) {
 		st.Counts = make([]int32, e)
 		if st.full.routerIDs.Buf.Host() == nil {
 			st.ids = make([]int32, t*k)
+		}
+		if st.layout != nil {
+			_, st.moe = moeLayers(st.cfg.Layers, st.cfg.MoELayer)
+			st.routes = make([]int32, st.full.routerIDs.Rows*k)
 		}
 	}
 	if st.full.logits.Buf.Host() == nil {

@@ -54,6 +54,10 @@ type Batch struct {
 	Letters *offload.Letters
 	Serving []Serve // one per pool, preallocated
 
+	// Kept says that State will have what the routers chose (stages.State.Routes) when the
+	// step has ended, and that nobody has counted it.
+	Kept bool
+
 	// Walk is where the batch is in the group that has it in hand.
 	Walk group.Walk
 

@@ -159,8 +159,9 @@ func forecastCase(cfg sizes, f *engineFlags, r rates.Rates, vram, ram int64, ske
 			c.Budget.Fixed = planner.Add(c.Budget.Fixed, n.Bytes)
 		}
 	}
-	// What goes through groups of layers together waits between them.
-	c.Budget.Window = int64(g.states()) * 4 * int64(cfg.Hidden) * int64(max(0, c.Work.Window-g.PrefillChunk))
+	// What goes through groups of layers together waits between them, and what routers chose
+	// until the end.
+	c.Budget.Window = int64(g.states()) * 4 * int64(cfg.Hidden+s.MoE*s.TopK) * int64(max(0, c.Work.Window-g.PrefillChunk))
 	c.Budget.KV = kvWish(&c.Budget, s, &c.Work, int64(f.KVCache))
 	return c, nil
 }

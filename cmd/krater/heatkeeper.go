@@ -56,13 +56,7 @@ func (c *serveCmd) readHeat(s *session, log zerolog.Logger) error {
 
 // followHeat begins to keep the file of a session that serves.
 func (c *serveCmd) followHeat(s *session, p *actors.Pipeline, log zerolog.Logger) (err error) {
-	switch {
-	case c.HeatFile == "":
-		return nil
-	case s.card != nil:
-		log.Warn().Str("file", c.HeatFile).Msg("--heat-file: a GPU keeps the router's choice to itself; the map stays as it is")
-		return nil
-	case c.HeatSample == 0:
+	if c.HeatFile == "" || c.HeatSample == 0 {
 		return nil
 	}
 	id := s.heat.Identity

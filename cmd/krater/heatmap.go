@@ -11,8 +11,6 @@ import (
 	"krater/bench/plot"
 	"krater/scheduler/heat"
 	"krater/stages/drive"
-	"krater/stages/model"
-	routers "krater/stages/route"
 	"krater/stages/text/tokenizer"
 )
 
@@ -120,44 +118,20 @@ func (c *heatmapCmd) warmUp(e *env, src *source, m *heat.Map) error {
 	defer p.Close()
 	done := func(n int) { fmt.Fprintf(e.err, "\r%d of %d tokens", n, len(ids)) }
 	defer fmt.Fprintln(e.err)
-	if s.card == nil {
-		if err := windows(p, ids, c.Window, drive.Options{}, done); err != nil {
-			return err
-		}
-		return m.Merge(p.Heat(m.Identity))
-	}
-	// A card keeps the router's choice to itself unless it is asked for.
-	probe := routers.NewCounter(s.cfg.Layers, s.cfg.MoE.Experts)
-	if err := windows(p, ids, c.Window, drive.Options{Probe: probe}, done); err != nil {
+	if err := windows(p, ids, c.Window, done); err != nil {
 		return err
 	}
-	return addCounter(m, probe, s.cfg)
+	return m.Merge(p.Heat(m.Identity))
 }
 
 // windows runs each window of a text on its own, and tells how far it is.
-func windows(r drive.Runner, ids []int32, window int, o drive.Options, done func(tokens int)) error {
+func windows(r drive.Runner, ids []int32, window int, done func(tokens int)) error {
 	for from := 0; from < len(ids); from += window {
 		part := ids[from:min(from+window, len(ids))]
-		if err := drive.Run(r, []*drive.Sequence{{Prompt: part}}, o); err != nil {
+		if err := drive.Run(r, []*drive.Sequence{{Prompt: part}}, drive.Options{}); err != nil {
 			return err
 		}
 		done(from + len(part))
-	}
-	return nil
-}
-
-// addCounter adds a probe's counts to a map of the same model.
-func addCounter(m *heat.Map, c *routers.Counter, cfg *model.Config) error {
-	if c.Err != nil {
-		return c.Err
-	}
-	for l := range cfg.Layers {
-		if !cfg.MoELayer(l) {
-			continue
-		}
-		if err := m.Add(int32(l), c.Tokens[l], c.Counts[l]); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -10,28 +10,61 @@ import (
 	"krater/kernels/cuda"
 )
 
-// TestCardHeatmap: what a card is asked for after every layer is what the processor
-// counts. A server on a card leaves a map as it is.
-func TestCardHeatmap(t *testing.T) {
-	cardFor(t, cuda.Options{}).Close()
-	args := []string{"heatmap", "--json", "--kv-dtype", "f32", "--tokens", "24", "--window", "16"}
-	want := decode[heatJSON](t, answers(t, "", args...))
-	path := filepath.Join(t.TempDir(), "card.heat")
-	got := decode[heatJSON](t, answers(t, "", append(args, "--device", "cuda", "--rows", "f32", "--save", path)...))
-	if got.Tokens != 24 || got.Identity != want.Identity || len(got.Layers) != len(want.Layers) {
-		t.Fatalf("%+v", got)
+// sameHeat compares the counts of a text on a card with those on the processor.
+func sameHeat(t *testing.T, name string, got, want heatJSON) {
+	t.Helper()
+	if got.Tokens != want.Tokens || got.Identity != want.Identity || len(got.Layers) != len(want.Layers) {
+		t.Fatalf("%s: %+v, on the processor %+v", name, got, want)
 	}
 	for i, l := range got.Layers {
-		if !slices.Equal(l.Counts, want.Layers[i].Counts) {
-			t.Errorf("layer %d: %v, on the processor %v", l.Layer, l.Counts, want.Layers[i].Counts)
+		if l.Tokens != want.Layers[i].Tokens || !slices.Equal(l.Counts, want.Layers[i].Counts) {
+			t.Errorf("%s, layer %d: %d tokens %v, on the processor %d %v", name, l.Layer, l.Tokens, l.Counts, want.Layers[i].Tokens, want.Layers[i].Counts)
 		}
 	}
-	s := open(t, "--device", "cuda", "--rows", "f32", "--max-seqs", "1", "--prefill-chunk", "16", "--kv-cache", "1MiB", "--heat-file", path)
-	s.log.wait(t, "stays as it is", s.done)
-	if err := s.stop(); err != nil {
-		t.Fatal(err)
+}
+
+// TestCardHeatmap: what a card keeps to itself until a step has ended is what the processor
+// counts, with all experts there and wherever else they lie: steps in which the host takes
+// part are counted once. Prompts come in batches of 16 rows and less, and in pieces of 7.
+func TestCardHeatmap(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	args := []string{"heatmap", "--json", "--kv-dtype", "f32", "--tokens", "40", "--window", "23", "--prefill-chunk", "16"}
+	want := decode[heatJSON](t, answers(t, "", args...))
+	if want.Tokens != 40 {
+		t.Fatalf("%+v", want)
 	}
-	if m := decode[heatJSON](t, answers(t, "", "heatmap", "--json", "--load", path)); m.Tokens != 24 {
-		t.Errorf("%d tokens in the file, want 24", m.Tokens)
+	for name, flags := range map[string][]string{
+		"resident": nil,
+		"pieces":   {"--prefill-chunk", "7", "--prefill-pass", "23", "--gpu-prefill-threshold", "20", "--prefill-strategy", "layer_grouped", "--decode-strategy", "lru"},
+		"copied":   {"--prefill-strategy", "active_only", "--decode-strategy", "active_only"},
+		"letters":  {"--prefill-strategy", "hot_cached_static", "--decode-strategy", "hot_cached_static", "--expert-vram", "4MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sameHeat(t, name, decode[heatJSON](t, answers(t, "", slices.Concat(args, []string{"--device", "cuda", "--rows", "f32"}, flags)...)), want)
+		})
 	}
+}
+
+// TestCardServesHeat: a server on a card keeps the map of what it serves, prompts in chunks
+// and generated rows, whose steps soon are graphs: as one on the processor does.
+func TestCardServesHeat(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	served := func(flags ...string) heatJSON {
+		path := filepath.Join(t.TempDir(), "served.heat")
+		s := open(t, append([]string{"--kv-dtype", "f32", "--max-seqs", "2", "--prefill-chunk", "16", "--kv-cache", "1MiB",
+			"--heat-file", path, "--heat-sample", "1"}, flags...)...)
+		for range 2 {
+			s.reply(t, routes[2], greedy("A lighthouse is a tower, a beacon at the edge of the sea, and a river is a stream", 12).with("ignore_eos", true))
+		}
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
+		return decode[heatJSON](t, answers(t, "", "heatmap", "--json", "--load", path))
+	}
+	want := served()
+	if want.Tokens < 2*(16+11) {
+		t.Fatalf("%d tokens", want.Tokens)
+	}
+	sameHeat(t, "resident", served("--device", "cuda", "--rows", "f32"), want)
+	sameHeat(t, "placed", served("--device", "cuda", "--rows", "f32", "--prefill-strategy", "layer_grouped", "--decode-strategy", "hot_cached_static"), want)
 }

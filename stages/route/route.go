@@ -33,6 +33,7 @@ type Stage struct {
 // Run writes st.RouterLogits, RouterIDs and RouterWeights from st.Input, which is
 // made if it is not there yet. The host reads the ids after State.FetchRouterIDs.
 func (r *Stage) Run(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
+	st.Routing(layer)
 	if n, ok := ops.(normed); ok {
 		if of, norm, eps, ok := st.Input.Take(); ok {
 			n.NormRoute(s, st.RouterIDs, st.RouterWeights, st.RouterLogits, st.Normed, of, norm, eps, r.Gate, r.Bias, r.Params)
