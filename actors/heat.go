@@ -6,7 +6,6 @@ import (
 	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/scheduler/heat"
-	"krater/stages"
 	"krater/stages/model"
 )
 
@@ -88,12 +87,13 @@ func (h *heatMeter) observe(id uint64, layer, rows int, work []device.ExpertRows
 	l.mu.Unlock()
 }
 
-// observeKept counts a step that the device kept to itself, once it has ended.
-func (h *heatMeter) observeKept(st *stages.State) {
+// observeRoutes counts a step of so many rows that the device kept to itself; routes are the
+// experts chosen in a layer of the model [rows, K].
+func (h *heatMeter) observeRoutes(rows int, routes func(layer int) []int32) {
 	for i, layer := range h.shape.Layers {
-		l, ids := &h.layers[i], st.Routes(int(layer))
+		l, ids := &h.layers[i], routes(int(layer))
 		l.mu.Lock()
-		l.tokens += uint64(st.Total())
+		l.tokens += uint64(rows)
 		for _, e := range ids {
 			l.counts[e]++
 		}

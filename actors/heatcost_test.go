@@ -136,3 +136,39 @@ func TestHeatAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestHeatKeptCost: counting a step that a card kept to itself, its experts in the caches' last
+// levels or beyond, stays with the sample within heatShare of the step, as a card of 3 TB/s
+// takes for it.
+func TestHeatKeptCost(t *testing.T) {
+	others := make([]byte, evicted)
+	const layers, experts, topK = 26, 64, 6
+	for rows, step := range map[int]time.Duration{1: 1270 * time.Microsecond, 2048: 31 * time.Millisecond} {
+		h := newHeatMeter(routerOf(layers, 0, experts, topK), 0)
+		r := rand.New(rand.NewPCG(7, 8))
+		ids := make([][]int32, layers)
+		for l := range ids {
+			for range rows {
+				for _, e := range r.Perm(experts)[:topK] {
+					ids[l] = append(ids[l], int32(e))
+				}
+			}
+		}
+		var took []float64
+		for range 24 {
+			for i := 0; i < len(others); i += 64 {
+				others[i]++
+			}
+			start := time.Now()
+			h.observeRoutes(rows, func(layer int) []int32 { return ids[layer] })
+			took = append(took, float64(time.Since(start).Nanoseconds()))
+		}
+		slices.Sort(took)
+		each := took[len(took)/2] / float64(h.every)
+		share := each / float64(step.Nanoseconds())
+		t.Logf("%d rows: %.0f ns a step on average of %v: %.3f %%", rows, each, step, 100*share)
+		if share > heatShare {
+			t.Errorf("%d rows: counting takes %.2f %% of a step", rows, 100*share)
+		}
+	}
+}

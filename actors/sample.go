@@ -20,7 +20,7 @@ func (n sampleNode) receive(c *turn, m any) {
 			return
 		}
 		if b.Kept {
-			n.heat.observeKept(b.State)
+			n.heat.observeRoutes(b.State.Total(), b.State.Routes)
 		}
 	}
 	switch {

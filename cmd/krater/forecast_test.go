@@ -62,7 +62,7 @@ func TestPlanTable(t *testing.T) {
 	for _, words := range []string{
 		"deepseek-v2-lite on NVIDIA RTX 2000 Ada (as asked for), 6.0 GiB of its memory, routing zipf",
 		"reads 206 GB/s (assumed)", "Good Processor, 2 threads", "Prefill, tok/s by prompt", "Decode, tok/s of all streams at 2048 tokens, in what layer_grouped:26 leaves",
-		"\n>  layer_grouped:26 ", "\n>  hot_cached_static ", "no room for all: 1664 experts, 6.9 GiB; 582 fit", "GB at 2048",
+		"\n>  layer_grouped:26 ", "\n>  hot_cached_static ", "no room for all: 1664 experts, 6.9 GiB; 581 fit", "GB at 2048",
 		"\nstrategies: prefill layer_grouped:26, ", "; decode hot_cached_static, ",
 		"\nflags: --prefill-strategy layer_grouped:26 --decode-strategy hot_cached_static\n",
 	} {
