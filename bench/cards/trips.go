@@ -37,7 +37,9 @@ func trips() []*Trip {
 		newTrip(1, 2048, tensor.BF16, false),
 		newTrip(1, 4096, tensor.F32, false),
 		newTrip(1, 7168, tensor.BF16, false),
+		newTrip(2, 2048, tensor.BF16, false),
 		newTrip(4, 2048, tensor.BF16, false),
+		newTrip(8, 2048, tensor.BF16, false),
 		newTrip(32, 2048, tensor.BF16, false),
 		newTrip(32, 7168, tensor.BF16, false),
 	}

@@ -89,6 +89,16 @@ KR_UNSEEN KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
 }
 KR_UNSEEN KR_DEV void st_release_sys(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 KR_DEV uint4 ld_fresh(const void *p) { return *static_cast<const uint4 *>(p); }
+KR_UNSEEN KR_DEV void st_words(void *p, uint64_t a) { __atomic_store_n(static_cast<uint64_t *>(p), a, __ATOMIC_RELAXED); }
+KR_UNSEEN KR_DEV void st_words(void *p, uint64_t a, uint64_t b) { // in no order that anybody may rely on
+	st_words(static_cast<uint64_t *>(p) + 1, b);
+	st_words(p, a);
+}
+KR_UNSEEN KR_DEV void ld_words(const void *p, uint64_t &a, uint64_t &b) {
+	kr_emu::yield(); // it is what waiting loops call
+	a = __atomic_load_n(static_cast<const uint64_t *>(p), __ATOMIC_RELAXED);
+	b = __atomic_load_n(static_cast<const uint64_t *>(p) + 1, __ATOMIC_RELAXED);
+}
 KR_DEV uint64_t nanos() { return (uint64_t)clock64(); }
 
 KR_DEV unsigned atomic_inc_acq_rel(unsigned *p, unsigned limit) { return atomicInc(p, limit); }

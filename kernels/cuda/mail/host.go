@@ -18,6 +18,9 @@ type Host struct {
 	posted   *uint64
 	answered *uint32
 	gaveUp   *uint32
+	in       tagged        // letters of few rows
+	out      []uint64      // words of answers of few rows,
+	sums     []float32     // and what they are to be
 	before   atomic.Uint32 // letters of earlier steps
 	clear    func() error
 
@@ -29,8 +32,16 @@ type Host struct {
 // has mapped, for as long as that stays. clear has the card run Clear, and waits for it.
 func NewHost(s Size, memory []byte, clear func() error) *Host {
 	word := func(at int) unsafe.Pointer { return unsafe.Pointer(&memory[at]) }
-	return &Host{size: s, parts: s.parts(), memory: memory, clear: clear,
+	h := &Host{size: s, parts: s.parts(), memory: memory, clear: clear,
 		posted: (*uint64)(word(postedAt)), answered: (*uint32)(word(answeredAt)), gaveUp: (*uint32)(word(gaveUpAt))}
+	if x, _ := s.few(); x > 0 {
+		n := s.taggedWords(x)
+		h.in.words, h.in.data = unsafe.Slice((*uint64)(word(h.parts.taggedX)), n), make([]uint32, n)
+	}
+	if _, out := s.few(); out > 0 {
+		h.out, h.sums = unsafe.Slice((*uint64)(word(h.parts.taggedOut)), out*s.Hidden), make([]float32, out*s.Hidden)
+	}
+	return h
 }
 
 // Begin starts the numbers of letters anew. The card is idle, so what it posted last is
@@ -63,7 +74,7 @@ func (h *Host) Await(n int, stop func() bool) (device.Letter, bool) {
 	for turn := 1; ; turn++ {
 		p := atomic.LoadUint64(h.posted)
 		switch past := int32(uint32(p>>32) - want); {
-		case past == 0:
+		case past == 0 && h.whole(want, int(uint32(p))):
 			return h.letter(int(uint32(p))), true
 		case past > 0: // the card went on without an answer: nothing was asked, or it has been answered
 			return device.Letter{}, true
@@ -80,23 +91,48 @@ func (h *Host) Await(n int, stop func() bool) (device.Letter, bool) {
 	}
 }
 
-// letter is what lies in the memory.
+// whole reports whether all of a letter is there, not only its number and rows.
+func (h *Host) whole(number uint32, rows int) bool {
+	few, _ := h.size.few()
+	return rows == 0 || rows > few || h.in.read(number, h.size.taggedWords(rows))
+}
+
+// letter is what lies in the memory, or has been read from it.
 func (h *Host) letter(rows int) device.Letter {
 	if rows == 0 {
 		return device.Letter{}
 	}
 	p, choices, numbers := &h.parts, rows*h.size.TopK, rows*h.size.Hidden
+	ids, weights, x, out := &h.memory[p.ids], &h.memory[p.weights], &h.memory[p.x], &h.memory[p.out]
+	fewIn, fewOut := h.size.few()
+	if rows <= fewIn {
+		at := func(word int) *byte { return (*byte)(unsafe.Pointer(&h.in.data[word])) }
+		ids, weights, x = at(0), at(choices), at(2*choices)
+	}
+	if rows <= fewOut {
+		out = (*byte)(unsafe.Pointer(unsafe.SliceData(h.sums)))
+	}
 	return device.Letter{
 		Rows:    rows,
-		X:       h.memory[p.x:][: numbers*h.size.RowType.Size() : numbers*h.size.RowType.Size()],
-		IDs:     unsafe.Slice((*int32)(unsafe.Pointer(&h.memory[p.ids])), choices),
-		Weights: unsafe.Slice((*float32)(unsafe.Pointer(&h.memory[p.weights])), choices),
-		Out:     unsafe.Slice((*float32)(unsafe.Pointer(&h.memory[p.out])), numbers),
+		X:       unsafe.Slice(x, numbers*h.size.RowType.Size()),
+		IDs:     unsafe.Slice((*int32)(unsafe.Pointer(ids)), choices),
+		Weights: unsafe.Slice((*float32)(unsafe.Pointer(weights)), choices),
+		Out:     unsafe.Slice((*float32)(unsafe.Pointer(out)), numbers),
 	}
 }
 
 // Answer sends what was written to letter n's Out.
-func (h *Host) Answer(n int) { atomic.StoreUint32(h.answered, h.before.Load()+uint32(n)+1) }
+func (h *Host) Answer(n int) {
+	number := h.before.Load() + uint32(n) + 1
+	h.in.forget()
+	p := atomic.LoadUint64(h.posted) // still letter n, unless the card has given it up
+	rows := int(uint32(p))
+	if _, few := h.size.few(); uint32(p>>32) == number && rows <= few {
+		tag(h.out, h.sums[:rows*h.size.Hidden], number)
+		return
+	}
+	atomic.StoreUint32(h.answered, number)
+}
 
 // Err is device.ErrLate if the card has given up a wait since Begin, or why it could not be
 // had to ask again.

@@ -1,68 +1,201 @@
 package mail
 
 import (
+	"encoding/binary"
 	"errors"
+	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
-var small = Size{MailSize: device.MailSize{Rows: 4, Hidden: 8, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
+// Letters of up to 4 rows of small are tagged, those of wide are not: neither are answers.
+var (
+	small = Size{MailSize: device.MailSize{Rows: 4, Hidden: 8, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
+	wide  = Size{MailSize: device.MailSize{Rows: 4, Hidden: 4096, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
+)
 
-func newHost(clear func() error) *Host { return NewHost(small, make([]byte, small.Bytes()), clear) }
+func newHost(s Size, clear func() error) *Host { return NewHost(s, make([]byte, s.Bytes()), clear) }
 
-// post does what the card does.
-func (h *Host) post(round, rows uint32) { atomic.StoreUint64(h.posted, uint64(round)<<32|uint64(rows)) }
+// say does what the card does to say that a letter is there.
+func (h *Host) say(round, rows uint32) { atomic.StoreUint64(h.posted, uint64(round)<<32|uint64(rows)) }
+
+// word writes a tagged word of a letter: its place.
+func (h *Host) word(i int, round uint32) {
+	atomic.StoreUint64(&h.in.words[i], uint64(round)<<32|uint64(i))
+}
+
+// post does all that the card does.
+func (h *Host) post(round, rows uint32) {
+	if few, _ := h.size.few(); int(rows) <= few {
+		for i := range h.size.taggedWords(int(rows)) {
+			h.word(i, round)
+		}
+	}
+	h.say(round, rows)
+}
 
 func never() bool { return false }
 
 // TestLetters: a letter is seen by all who await it, one that asks nothing holds nobody up
 // even if the card is further already, and numbers go on where they were.
 func TestLetters(t *testing.T) {
-	h := newHost(nil)
-	atomic.StoreUint64(h.posted, 7<<32|4) // letters of an earlier life
+	for _, size := range []Size{small, wide} {
+		h := newHost(size, nil)
+		atomic.StoreUint64(h.posted, 7<<32|4) // letters of an earlier life
+		h.Begin()
+		var wait sync.WaitGroup
+		for range 3 {
+			wait.Go(func() {
+				l, ok := h.Await(0, never)
+				if !ok || l.Rows != 3 || len(l.X) != 3*size.Hidden*2 || len(l.IDs) != 6 || len(l.Weights) != 6 || len(l.Out) != 3*size.Hidden {
+					t.Errorf("%v %+v", ok, l)
+				}
+			})
+		}
+		h.post(8, 3)
+		wait.Wait()
+		h.post(9, 0)
+		if l, ok := h.Await(1, never); !ok || l.Rows != 0 {
+			t.Errorf("nothing asked: %v %+v", ok, l)
+		}
+		h.post(11, 2) // the card did not wait for letter 2
+		if l, ok := h.Await(2, never); !ok || l.Rows != 0 {
+			t.Errorf("passed: %v %+v", ok, l)
+		}
+		if l, ok := h.Await(3, never); !ok || l.Rows != 2 {
+			t.Errorf("the fourth: %v %+v", ok, l)
+		}
+		h.Begin() // the step ended there
+		h.post(12, 1)
+		if l, ok := h.Await(0, never); !ok || l.Rows != 1 {
+			t.Errorf("the next step's first: %v %+v", ok, l)
+		}
+	}
+}
+
+// TestWordsInAnyOrder: a letter is there when its last word is, whichever that is, and its parts
+// are what the words say.
+func TestWordsInAnyOrder(t *testing.T) {
+	const rows = 3
+	h := newHost(small, nil)
+	words := small.taggedWords(rows)
+	for last := range words {
+		h.post(uint32(last)*2+1, 4) // words of the letter before lie there
+		h.Begin()
+		number := uint32(last)*2 + 2
+		for i := range words {
+			if i != last {
+				h.word(i, number)
+			}
+		}
+		h.say(number, rows)
+		asked := 0
+		if _, ok := h.Await(0, func() bool { asked++; return true }); ok || asked != 1 {
+			t.Fatalf("without word %d: %v after %d questions", last, ok, asked)
+		}
+		h.word(last, number)
+		l, ok := h.Await(0, never)
+		if !ok || l.Rows != rows {
+			t.Fatalf("with word %d: %v %+v", last, ok, l)
+		}
+		for i := range l.IDs {
+			if int(l.IDs[i]) != i || int(math.Float32bits(l.Weights[i])) != len(l.IDs)+i {
+				t.Fatalf("choice %d: %d with %v", i, l.IDs[i], l.Weights[i])
+			}
+		}
+		for i := range len(l.X) / 4 {
+			if got := binary.LittleEndian.Uint32(l.X[4*i:]); int(got) != 2*len(l.IDs)+i {
+				t.Fatalf("word %d of x: %d", i, got)
+			}
+		}
+	}
+}
+
+// TestReadersTogether: several who await letters whose words come one by one find them whole.
+func TestReadersTogether(t *testing.T) {
+	const letters, rows = 20, 4
+	h := newHost(small, nil)
 	h.Begin()
 	var wait sync.WaitGroup
+	var seen [letters]atomic.Int32
 	for range 3 {
 		wait.Go(func() {
-			l, ok := h.Await(0, never)
-			if !ok || l.Rows != 3 || len(l.X) != 3*8*2 || len(l.IDs) != 6 || len(l.Weights) != 6 || len(l.Out) != 24 {
-				t.Errorf("%v %+v", ok, l)
+			for n := range letters {
+				l, ok := h.Await(n, never)
+				if !ok || l.Rows != rows || int(l.IDs[1]) != 1 || binary.LittleEndian.Uint32(l.X[len(l.X)-4:]) != uint32(small.taggedWords(rows)-1) {
+					t.Errorf("letter %d: %v %+v", n, ok, l)
+				}
+				seen[n].Add(1)
 			}
 		})
 	}
-	h.post(8, 3)
+	for n := range letters {
+		h.say(uint32(n)+1, rows)
+		for i := range small.taggedWords(rows) {
+			h.word(i, uint32(n)+1)
+		}
+		for seen[n].Load() < 3 {
+			runtime.Gosched()
+		}
+	}
 	wait.Wait()
+}
+
+// TestAnswers: of few rows every word has the letter's number; of more a flag behind them has,
+// and what was written is where the card looks. A letter that the card has given up is not
+// answered where it looks for the next one's.
+func TestAnswers(t *testing.T) {
+	h := newHost(small, nil)
+	h.Begin()
+	h.post(1, 3)
+	l, _ := h.Await(0, never)
+	for i := range l.Out {
+		l.Out[i] = float32(i)
+	}
 	h.Answer(0)
-	if got := atomic.LoadUint32(h.answered); got != 8 {
+	for i := range 4 * small.Hidden {
+		want := uint64(1)<<32 | uint64(math.Float32bits(float32(i)))
+		if i >= 3*small.Hidden {
+			want = 0
+		}
+		if h.out[i] != want {
+			t.Fatalf("word %d: %x, want %x", i, h.out[i], want)
+		}
+	}
+	h.post(2, 3)
+	h.Answer(0)
+	if got := h.out[0]; got>>32 != 1 {
+		t.Errorf("too late: %x", got)
+	}
+	h = newHost(wide, nil)
+	h.Begin()
+	h.post(1, 2)
+	l, _ = h.Await(0, never)
+	if &l.Out[0] != (*float32)(unsafe.Pointer(&h.memory[h.parts.out])) || len(h.out) != 0 {
+		t.Error("the answer of a letter of many rows is not where the card looks")
+	}
+	h.Answer(0)
+	if got := atomic.LoadUint32(h.answered); got != 1 {
 		t.Errorf("answered %d", got)
-	}
-	h.post(9, 0)
-	if l, ok := h.Await(1, never); !ok || l.Rows != 0 {
-		t.Errorf("nothing asked: %v %+v", ok, l)
-	}
-	h.post(11, 2) // the card did not wait for letter 2
-	if l, ok := h.Await(2, never); !ok || l.Rows != 0 {
-		t.Errorf("passed: %v %+v", ok, l)
-	}
-	if l, ok := h.Await(3, never); !ok || l.Rows != 2 {
-		t.Errorf("the fourth: %v %+v", ok, l)
-	}
-	h.Begin() // the step ended there
-	h.post(12, 1)
-	if l, ok := h.Await(0, never); !ok || l.Rows != 1 {
-		t.Errorf("the next step's first: %v %+v", ok, l)
 	}
 }
 
 // TestNumbersWrap: after four thousand million letters they go on.
 func TestNumbersWrap(t *testing.T) {
-	h := newHost(nil)
-	h.post(0xffffffff, 1)
+	h := newHost(small, nil)
+	h.say(0xfffffffe, 1)
+	h.Begin()
+	h.post(0xffffffff, 4)
+	if l, ok := h.Await(0, never); !ok || l.Rows != 4 {
+		t.Errorf("%v %+v", ok, l)
+	}
 	h.Begin()
 	asked := 0
 	if _, ok := h.Await(1, func() bool { asked++; return true }); ok || asked != 1 {
@@ -77,14 +210,14 @@ func TestNumbersWrap(t *testing.T) {
 		t.Errorf("%v %+v", ok, l)
 	}
 	h.Answer(1)
-	if got := atomic.LoadUint32(h.answered); got != 1 {
-		t.Errorf("answered %d", got)
+	if got := h.out[0]; got>>32 != 1 {
+		t.Errorf("answered %x", got)
 	}
 }
 
 // TestAwaitStops: who waits in vain asks now and then, not every turn.
 func TestAwaitStops(t *testing.T) {
-	h := newHost(nil)
+	h := newHost(small, nil)
 	h.Begin()
 	begin, asked := time.Now(), 0
 	_, ok := h.Await(0, func() bool { asked++; return time.Since(begin) > 5*time.Millisecond })
@@ -97,7 +230,7 @@ func TestAwaitStops(t *testing.T) {
 func TestLate(t *testing.T) {
 	fault := errors.New("lost")
 	cleared, answer := 0, fault
-	h := newHost(func() error { cleared++; return answer })
+	h := newHost(small, func() error { cleared++; return answer })
 	h.Begin()
 	if h.Err() != nil || cleared != 0 {
 		t.Fatalf("%v, cleared %d times", h.Err(), cleared)

@@ -3,9 +3,14 @@
 // and the host's side. It needs no driver: who makes a Box gives it memory of the host
 // that the card has mapped, and some of the card's own.
 //
-// A round trip costs some microseconds, not the bytes: one letter of flags alone is on its
-// way as long as 4 KB are. Launches depend on shapes only, so a list of them can be
-// repeated as it is: letters are numbered by the card, and the host follows.
+// A round trip costs some microseconds, not the bytes, as long as they are few. Launches
+// depend on shapes only, so a list of them can be repeated as it is: letters are numbered by
+// the card, and the host follows.
+//
+// Letters and answers of few rows consist of tagged words: 4 bytes of data below the letter's
+// number. Whoever finds a word with the number has its data too, so nobody waits for writes to
+// be there before a flag, nor looks for a flag before data; bytes double, and the host puts
+// words together and takes them apart. What has more rows lies there plain, behind a flag.
 //
 // Functions given shapes that do not fit panic with *device.ShapeError.
 package mail
@@ -20,8 +25,10 @@ import (
 )
 
 var (
-	kPost = launch.Named("kr_post")
-	kTake = launch.Named("kr_take")
+	kPost    = launch.Named("kr_post")
+	kTake    = launch.Named("kr_take")
+	kPostFew = launch.Named("kr_post_few")
+	kTakeFew = launch.Named("kr_take_few")
 )
 
 // Size bounds the letters of a mailbox.
@@ -46,8 +53,27 @@ const (
 	headBytes  = 512
 )
 
-// parts are where the rest lies.
-type parts struct{ ids, weights, x, out, bytes int }
+// The bytes of x, and of an answer, that go as tagged words at most. Beyond them the host's
+// part, and a bus that carries twice the bytes, cost more than the microsecond that is saved.
+const (
+	mostTaggedX   = 4 << 10
+	mostTaggedOut = 8 << 10
+)
+
+// A launch for tagged words has one block, which takes them all at once.
+const _ = uint(pieceBytes - 2*max(mostTaggedX, mostTaggedOut))
+
+// few is how many rows a letter and an answer of tagged words have at most; 0: none does.
+func (s *Size) few() (x, out int) {
+	return min(s.Rows, mostTaggedX/(s.Hidden*s.RowType.Size())), min(s.Rows, mostTaggedOut/(4*s.Hidden))
+}
+
+// taggedWords is how many a letter of rows rows has: ids, weights, x.
+func (s *Size) taggedWords(rows int) int { return rows * (2*s.TopK + s.Hidden*s.RowType.Size()/4) }
+
+// parts are where the rest lies. What holds tagged words never holds anything else: any number
+// could look like a tag.
+type parts struct{ ids, weights, x, out, taggedX, taggedOut, bytes int }
 
 func (s *Size) parts() parts {
 	p := parts{bytes: headBytes}
@@ -58,6 +84,8 @@ func (s *Size) parts() parts {
 	}
 	p.ids, p.weights = cut(4*s.Rows*s.TopK), cut(4*s.Rows*s.TopK)
 	p.x, p.out = cut(s.Rows*s.Hidden*s.RowType.Size()), cut(4*s.Rows*s.Hidden)
+	x, out := s.few()
+	p.taggedX, p.taggedOut = cut(8*s.taggedWords(x)), cut(8*out*s.Hidden)
 	return p
 }
 
@@ -116,6 +144,13 @@ func Post(l *launch.List, b *Box, x, ids, weights, where launch.Mat) {
 		refuse(op, "where %v", where)
 	}
 	p, row := b.parts(), x.Cols*x.DType.Size()
+	if few, _ := b.few(); x.Rows <= few {
+		l.Add(kPostFew, config(x.Rows*row),
+			launch.P(b.Host+launch.Ptr(p.taggedX)), launch.P(b.Host+postedAt), launch.P(b.State),
+			launch.P(x.At), launch.I64(int64(x.Stride*x.DType.Size())), launch.I32(row/8),
+			launch.P(ids.At), launch.P(weights.At), launch.P(where.At), launch.I32(where.Cols), launch.I32(x.Rows), launch.I32(ids.Cols))
+		return
+	}
 	l.Add(kPost, config(x.Rows*row),
 		launch.P(b.Host+launch.Ptr(p.x)), launch.P(b.Host+launch.Ptr(p.ids)), launch.P(b.Host+launch.Ptr(p.weights)), launch.P(b.Host+postedAt), launch.P(b.State),
 		launch.P(x.At), launch.I64(int64(x.Stride*x.DType.Size())), launch.I32(row/16),
@@ -129,6 +164,12 @@ func Take(l *launch.List, b *Box, hidden launch.Mat) {
 		refuse("Take", "hidden %v for letters of %d rows of %d", hidden, b.Rows, b.Hidden)
 	}
 	p, row := b.parts(), 4*hidden.Cols
+	if _, few := b.few(); hidden.Rows <= few {
+		l.Add(kTakeFew, config(hidden.Rows*row),
+			launch.P(hidden.At), launch.I64(int64(4*hidden.Stride)), launch.I32(row/8), launch.I32(hidden.Rows),
+			launch.P(b.Host+launch.Ptr(p.taggedOut)), launch.P(b.Host+gaveUpAt), launch.P(b.State), launch.U32(uint32(b.Limit.Microseconds())))
+		return
+	}
 	l.Add(kTake, config(hidden.Rows*row),
 		launch.P(hidden.At), launch.I64(int64(4*hidden.Stride)), launch.I32(row/16), launch.I32(hidden.Rows),
 		launch.P(b.Host+launch.Ptr(p.out)), launch.P(b.Host+answeredAt), launch.P(b.Host+gaveUpAt), launch.P(b.State),

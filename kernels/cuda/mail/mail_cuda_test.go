@@ -205,7 +205,7 @@ func (r *rig) run(what string, until int) {
 func TestRounds(t *testing.T) {
 	c := cudatest.Open(t)
 	for _, rows := range []int{1, 2, 5, 32, 100} {
-		for _, hidden := range []int{8, 24, 64, 2056, 7168} {
+		for _, hidden := range []int{8, 24, 64, 1016, 2048, 2056, 7168} {
 			for _, dt := range []tensor.DType{tensor.BF16, tensor.F32} {
 				if dt == tensor.F32 && rows != 2 || rows == 100 && hidden > 64 {
 					continue

@@ -18,15 +18,19 @@ func boxOf(rows, hidden, topK int, dt tensor.DType) *Box {
 	return &Box{Size: Size{MailSize: device.MailSize{Rows: rows, Hidden: hidden, TopK: topK, Limit: 5 * time.Millisecond}, RowType: dt}, Host: 1 << 40, State: 1 << 30}
 }
 
-// TestLaunches: a launch each, of as many blocks as their bytes keep busy.
+// TestLaunches: a launch each, of as many blocks as their bytes keep busy; few rows go as
+// tagged words, of one block.
 func TestLaunches(t *testing.T) {
 	for _, c := range []struct {
 		rows, hidden int
 		dt           tensor.DType
 		post, take   uint32
+		fewX, fewOut bool
 	}{
-		{1, 8, tensor.BF16, 1, 1}, {1, 2048, tensor.BF16, 1, 1}, {1, 7168, tensor.BF16, 1, 2}, {1, 4096, tensor.F32, 1, 1},
-		{4, 2048, tensor.BF16, 1, 2}, {32, 2048, tensor.BF16, 8, 8}, {128, 7168, tensor.BF16, 8, 8},
+		{1, 8, tensor.BF16, 1, 1, true, true}, {1, 2048, tensor.BF16, 1, 1, true, true}, {1, 2048, tensor.F32, 1, 1, false, true},
+		{1, 2056, tensor.BF16, 1, 1, false, false}, {128, 16, tensor.BF16, 1, 1, true, true}, {4, 512, tensor.BF16, 1, 1, true, true},
+		{1, 7168, tensor.BF16, 1, 2, false, false}, {1, 4096, tensor.F32, 1, 1, false, false}, {4, 2048, tensor.BF16, 1, 2, false, false},
+		{32, 2048, tensor.BF16, 8, 8, false, false}, {128, 7168, tensor.BF16, 8, 8, false, false},
 	} {
 		b := boxOf(128, c.hidden, 6, c.dt)
 		var l launch.List
@@ -35,17 +39,25 @@ func TestLaunches(t *testing.T) {
 		if len(l.Ops) != 2 {
 			t.Fatalf("%+v: %d launches", c, len(l.Ops))
 		}
-		for i, want := range []struct {
+		type expected struct {
 			kernel launch.Kernel
 			blocks uint32
 			args   int
-		}{{kPost, c.post, 14}, {kTake, c.take, 9}} {
+		}
+		post, take := expected{kPost, c.post, 14}, expected{kTake, c.take, 9}
+		if c.fewX {
+			post = expected{kPostFew, c.post, 12}
+		}
+		if c.fewOut {
+			take = expected{kTakeFew, c.take, 8}
+		}
+		for i, want := range []expected{post, take} {
 			o := &l.Ops[i]
 			if o.Kernel != want.kernel || o.Config.Grid.X != want.blocks || o.Config.Block.X != 256 || !o.Config.PDL || o.Count != want.args {
 				t.Errorf("%+v: %v %+v of %d arguments, want %+v", c, o.Kernel, o.Config, o.Count, want)
 			}
 		}
-		if got := l.OpArgs(&l.Ops[1])[8]; got != launch.U32(5000) {
+		if got := l.OpArgs(&l.Ops[1])[take.args-1]; got != launch.U32(5000) {
 			t.Errorf("%+v: a limit of %v", c, got)
 		}
 	}
@@ -55,7 +67,9 @@ func TestLaunches(t *testing.T) {
 func TestMemory(t *testing.T) {
 	for _, s := range []Size{boxOf(1, 8, 1, tensor.BF16).Size, boxOf(33, 7168, 8, tensor.BF16).Size, boxOf(5, 24, 3, tensor.F32).Size} {
 		p, end := s.parts(), headBytes
-		for _, x := range [][2]int{{p.ids, 4 * s.Rows * s.TopK}, {p.weights, 4 * s.Rows * s.TopK}, {p.x, s.Rows * s.Hidden * s.RowType.Size()}, {p.out, 4 * s.Rows * s.Hidden}} {
+		fewX, fewOut := s.few()
+		for _, x := range [][2]int{{p.ids, 4 * s.Rows * s.TopK}, {p.weights, 4 * s.Rows * s.TopK}, {p.x, s.Rows * s.Hidden * s.RowType.Size()}, {p.out, 4 * s.Rows * s.Hidden},
+			{p.taggedX, 8 * s.taggedWords(fewX)}, {p.taggedOut, 8 * fewOut * s.Hidden}} {
 			if x[0] < end || x[0]%256 != 0 {
 				t.Errorf("%+v: %+v", s, p)
 			}

@@ -162,6 +162,10 @@ KR_DEV uint4 ld_fresh(const void *p) {
 	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
 	return v;
 }
+// Words of 8 bytes, each of which the other side sees as a whole; p is aligned to all of them.
+KR_DEV void st_words(void *p, uint64_t a) { asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(p), "l"(a) : "memory"); }
+KR_DEV void st_words(void *p, uint64_t a, uint64_t b) { asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(p), "l"(a), "l"(b) : "memory"); }
+KR_DEV void ld_words(const void *p, uint64_t &a, uint64_t &b) { asm volatile("ld.volatile.global.v2.u64 {%0,%1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory"); }
 // The card's clock in nanoseconds, which moves on about every microsecond.
 KR_DEV uint64_t nanos() {
 	uint64_t t;

@@ -5,6 +5,10 @@
 // A look at host memory takes a microsecond, and so does each of its loads: what the card
 // has to know lies in its own memory, who waits reads one word a turn, and loads are all on
 // their way before the first is used.
+//
+// Few rows go as tagged words, 4 bytes of them below the letter's number (kr_post_few,
+// kr_take_few): each word says itself that it is there, so that no release has to wait for
+// the writes before it, and rows of an answer come with the look that finds them.
 #include "kr.cuh"
 
 // What the card keeps of a mailbox; aligned to 16.
@@ -23,8 +27,10 @@ KR_DEV State state_now(const State *s) { // in one load
 // A thread's units of 16 bytes of a piece: a block takes pieces of THREADS * AHEAD of them.
 enum { THREADS = 256, AHEAD = 4, PIECE = THREADS * AHEAD };
 
-// Unit i of rows of `units` units each, that lie `stride` bytes apart.
-KR_DEV uint8_t *unit_at(uint8_t *rows, int i, int units, long long stride) { return rows + i / units * stride + 16ll * (i % units); }
+// Unit i of rows of `units` units of BYTES each, that lie `stride` bytes apart.
+template <int BYTES = 16> KR_DEV uint8_t *unit_at(uint8_t *rows, int i, int units, long long stride) {
+	return rows + i / units * stride + (long long)BYTES * (i % units);
+}
 
 // What is written to the host: all within the mailbox, rows without gaps.
 struct Letter {
@@ -38,8 +44,31 @@ struct Letter {
 struct Asked {
 	const int *ids, *where;
 	int experts;
+	const float *weights;
 	__device__ __forceinline__ bool host(int e) const { return e >= 0 && e < experts && __ldcg(where + e) < 0; }
+	// A thread looks at every THREADS-th choice: whether any is the host's. What it will write
+	// of its first is there when it is due.
+	__device__ __forceinline__ bool look(int choices, int &id, float &share) const {
+		bool any = false;
+		id = -1, share = 0.f;
+		if ((int)threadIdx.x < choices) {
+			id = __ldcg(ids + threadIdx.x), share = __ldcg(weights + threadIdx.x);
+			any = host(id);
+			if (!any) id = -1;
+		}
+		for (int i = threadIdx.x + THREADS; i < choices; i += THREADS) any |= host(__ldcg(ids + i));
+		return any;
+	}
+	// Another choice, as it is written.
+	__device__ __forceinline__ int other(int i) const {
+		int e = __ldcg(ids + i);
+		return host(e) ? e : -1;
+	}
 };
+// Its experts' places were last read a step ago.
+KR_DEV void call_places(const int *where, int experts) {
+	for (int i = 32 * threadIdx.x; i < experts; i += 32 * THREADS) prefetch_l2(where + i);
+}
 
 // Every block finds out whether anything is asked, for all choices; the last to finish says
 // so to the host. With nothing asked x stays here. Blocks take pieces of x in turn, the first
@@ -48,10 +77,10 @@ KR_KERNEL(256, 2)
 kr_post(uint8_t *to_x, int *to_ids, float *to_weights, uint64_t *posted, State *s, uint8_t *x, long long x_stride, int units,
         const int *ids, const float *weights, const int *where, int experts, int rows, int top_k) {
 	pdl_launch();
-	for (int i = 32 * threadIdx.x; i < experts; i += 32 * THREADS) prefetch_l2(where + i); // it was last read a step ago
+	call_places(where, experts);
 	pdl_wait();
 	const Letter to = {to_x, to_ids, to_weights, posted};
-	const Asked of = {ids, where, experts};
+	const Asked of = {ids, where, experts, weights};
 	int total = rows * units, choices = rows * top_k, first = blockIdx.x * PIECE + threadIdx.x, step = gridDim.x * PIECE;
 	const State now = state_now(s);
 	uint4 v[AHEAD];
@@ -61,15 +90,9 @@ kr_post(uint8_t *to_x, int *to_ids, float *to_weights, uint64_t *posted, State *
 			if (at + j * THREADS < total) v[j] = *(const uint4 *)unit_at(x, at + j * THREADS, units, x_stride);
 	};
 	load(first);
-	bool mine = false;
-	int id = -1;
-	float share = 0.f;
-	if ((int)threadIdx.x < choices) { // what a thread will write of these is there when it is due
-		id = __ldcg(ids + threadIdx.x), share = __ldcg(weights + threadIdx.x);
-		mine = of.host(id);
-		if (!mine) id = -1;
-	}
-	for (int i = threadIdx.x + THREADS; i < choices; i += THREADS) mine |= of.host(__ldcg(ids + i));
+	int id;
+	float share;
+	bool mine = of.look(choices, id, share);
 	bool asked = __syncthreads_or(mine) && !now.late;
 	if (asked) {
 		for (int at = first; at < total; at += step) {
@@ -81,8 +104,7 @@ kr_post(uint8_t *to_x, int *to_ids, float *to_weights, uint64_t *posted, State *
 		if (blockIdx.x == 0) {
 			if ((int)threadIdx.x < choices) to.ids[threadIdx.x] = id, to.weights[threadIdx.x] = share;
 			for (int i = threadIdx.x + THREADS; i < choices; i += THREADS) {
-				int e = __ldcg(ids + i);
-				to.ids[i] = of.host(e) ? e : -1;
+				to.ids[i] = of.other(i);
 				to.weights[i] = __ldcg(weights + i);
 			}
 		}
@@ -96,9 +118,60 @@ kr_post(uint8_t *to_x, int *to_ids, float *to_weights, uint64_t *posted, State *
 	uint32_t round = now.round + 1, n = asked ? rows : 0;
 	s->round = round;
 	s->rows = n;
-	st_release_sys(to.posted, (uint64_t)round << 32 | n);
+	if (asked) st_release_sys(to.posted, (uint64_t)round << 32 | n);
+	else st_words(to.posted, (uint64_t)round << 32);
 }
 KR_EXPORT(kr_post)
+
+KR_DEV uint64_t tagged(uint32_t v, uint32_t number) { return (uint64_t)number << 32 | v; }
+
+// kr_post of one block, for a piece of units of 8 bytes at most: all that it writes is tagged,
+// and comes in any order. Words hold ids, weights, and then x.
+KR_KERNEL(256, 2)
+kr_post_few(uint64_t *words, uint64_t *posted, State *s, uint8_t *x, long long x_stride, int units, const int *ids, const float *weights,
+            const int *where, int experts, int rows, int top_k) {
+	pdl_launch();
+	call_places(where, experts);
+	int total = rows * units, choices = rows * top_k;
+	const uint2 *from[AHEAD];
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++) from[j] = (const uint2 *)unit_at<8>(x, threadIdx.x + j * THREADS, units, x_stride);
+	pdl_wait();
+	const Asked of = {ids, where, experts, weights};
+	const State now = state_now(s);
+	int id;
+	float share;
+	bool mine = of.look(choices, id, share);
+	uint2 v[AHEAD];
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++)
+		if ((int)threadIdx.x + j * THREADS < total) v[j] = *from[j];
+	bool asked = __syncthreads_or(mine) && !now.late;
+	const uint32_t round = now.round + 1, n = asked ? rows : 0;
+	if (threadIdx.x == 0) {
+		st_words(posted, tagged(n, round));
+		s->round = round;
+		s->rows = n;
+	}
+	if (!asked) return;
+	for (int i = threadIdx.x; i < choices; i += THREADS) {
+		if (i >= THREADS) id = of.other(i), share = __ldcg(weights + i);
+		st_words(words + i, tagged(id, round));
+		st_words(words + choices + i, tagged(__float_as_uint(share), round));
+	}
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++) {
+		int i = threadIdx.x + j * THREADS;
+		if (i < total) st_words(words + 2 * (choices + i), tagged(v[j].x, round), tagged(v[j].y, round));
+	}
+}
+KR_EXPORT(kr_post_few)
+
+// The card gives up a wait, and all that follow in the step.
+KR_DEV void give_up(State *s, uint32_t *late) {
+	s->late = 1;
+	st_release_sys(late, 1u);
+}
 
 // Waits until the host has answered letter `round`. An answer that is late once ends all
 // waits of the step, so that a host that is gone costs one limit and not one a layer.
@@ -106,8 +179,7 @@ KR_DEV bool answered_in_time(State *s, uint32_t round, const uint32_t *answered,
 	uint64_t end = nanos() + 1000ull * limit_us;
 	while (ld_acquire_sys(answered) != round) {
 		if (nanos() < end) continue;
-		s->late = 1;
-		st_release_sys(late, 1u);
+		give_up(s, late);
 		return false;
 	}
 	return true;
@@ -150,3 +222,47 @@ kr_take(uint8_t *hidden, long long stride, int units, int rows, const uint8_t *f
 	}
 }
 KR_EXPORT(kr_take)
+
+// kr_take of one block, for a piece of units of 8 bytes at most, of an answer in tagged words.
+// Threads look in step: those that each looked for themselves would see the last word at
+// different times, and the latest of them counts.
+KR_KERNEL(256, 2)
+kr_take_few(uint8_t *hidden, long long stride, int units, int rows, const uint64_t *words, uint32_t *late, State *s, uint32_t limit_us) {
+	pdl_launch();
+	int total = rows * units;
+	float2 *to[AHEAD];
+	bool due[AHEAD];
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++) {
+		int i = threadIdx.x + j * THREADS;
+		to[j] = (float2 *)unit_at<8>(hidden, i, units, stride);
+		due[j] = i < total;
+	}
+	pdl_wait();
+	const State now = state_now(s);
+	if (now.rows == 0) return;
+	float2 h[AHEAD];
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++)
+		if (due[j]) h[j] = *to[j];
+	const uint64_t end = nanos() + 1000ull * limit_us;
+	uint64_t a[AHEAD], b[AHEAD];
+	for (;;) {
+		bool missing = false;
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++)
+			if (due[j]) ld_words(words + 2 * (threadIdx.x + j * THREADS), a[j], b[j]);
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++)
+			if (due[j]) missing |= a[j] >> 32 != now.round || b[j] >> 32 != now.round;
+		if (!__syncthreads_or(missing)) break;
+		if (__syncthreads_or(threadIdx.x == 0 && nanos() >= end)) {
+			if (threadIdx.x == 0) give_up(s, late);
+			return;
+		}
+	}
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++)
+		if (due[j]) *to[j] = make_float2(h[j].x + __uint_as_float((uint32_t)a[j]), h[j].y + __uint_as_float((uint32_t)b[j]));
+}
+KR_EXPORT(kr_take_few)

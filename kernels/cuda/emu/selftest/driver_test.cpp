@@ -150,6 +150,15 @@ static void handoff() {
 		MUST(cuStreamSynchronize(s));
 		CHECK(word[4] == (uint32_t)came && word[5] == 11);
 	}
+	// words that say themselves that they are there, the last of them first
+	uint64_t *words;
+	MUST(cuMemHostAlloc(reinterpret_cast<void **>(&words), 8 * 129, 3));
+	memset(words, 0, 8 * 129);
+	MUST(launch("t_words", {{1, 1, 1}, {32, 1, 1}, 0}, s, (uint64_t)(uintptr_t)words, (uint64_t)(uintptr_t)(words + 64)));
+	for (uint64_t i = 64; i-- > 0;) __atomic_store_n(words + i, 7ull << 32 | i, __ATOMIC_RELAXED);
+	MUST(cuStreamSynchronize(s));
+	for (uint64_t i = 0; i < 64; i++) CHECK(words[64 + i] == (i ^ 1));
+	CHECK(words[128] == (14ull << 32 | 125));
 }
 
 static void *record(void *s, void *t, const Array<float> &p, int kernels, bool join) {

@@ -193,6 +193,15 @@ KR_KERNEL(32, 1) t_limit(const uint32_t *flag, uint64_t *answer, int limit) {
 	__syncwarp();
 }
 KR_EXPORT(t_limit)
+// Each lane waits for its two words to have 7 above, and sends back what they have below.
+KR_KERNEL(32, 1) t_words(const uint64_t *words, uint64_t *answer) {
+	uint64_t a, b;
+	do ld_words(words + 2 * threadIdx.x, a, b);
+	while (a >> 32 != 7 || b >> 32 != 7);
+	st_words(answer + 2 * threadIdx.x, (uint32_t)b, (uint32_t)a);
+	if (threadIdx.x == 31) st_words(answer + 64, a + b);
+}
+KR_EXPORT(t_words)
 KR_KERNEL(32, 1) t_pdl(int *p) {
 	if (p) pdl_wait();
 	pdl_launch();
