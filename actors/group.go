@@ -116,9 +116,13 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 }
 
 // drain waits for what is enqueued for a batch that was given up: it would write to
-// the state when the next batch has it. A broken device says so to whoever asks next.
+// the state when the next batch has it. A broken device says so to whoever asks next. The
+// batch's own stream is for one group to wait for: the others are asked at the same time.
 func (n *groupNode) drain(b *msg.Batch) {
 	n.placed.drain()
+	if b.Stream != nil && n.index > 0 {
+		return
+	}
 	s := b.On(n.stream)
 	if b.Asks {
 		b.Asked = false
@@ -133,8 +137,9 @@ func (n *groupNode) drain(b *msg.Batch) {
 // the rest is made would wait for answers that nobody gives.
 func serve(c *turn, b *msg.Batch) {
 	b.Asked = true
-	b.Letters.Begin(b.State.Total())
+	step := b.Letters.Begin(b.State.Total())
 	for i := range c.routes.pools {
+		b.Serving[i].Step = step
 		c.send(c.routes.pools[i], &b.Serving[i])
 	}
 	c.sent = 0

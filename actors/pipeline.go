@@ -379,6 +379,7 @@ func (p *Pipeline) fail(cause error) {
 	p.mu.Unlock()
 	p.log.Error().Err(cause).Msg("pipeline failed")
 	p.abort(cause)
+	p.quitLetters()
 	// What still can come to its end does so without computing.
 	p.host.send(p.routes.schedule, &msg.Drain{Cancel: true})
 	close(p.failed)
@@ -448,8 +449,16 @@ func (p *Pipeline) Close() error {
 	return p.closeError
 }
 
+// quitLetters has steps end whose letters nobody may be left to answer.
+func (p *Pipeline) quitLetters() {
+	for _, l := range p.letters {
+		l.Quit()
+	}
+}
+
 // halt stops the actors and frees what the pipeline allocated.
 func (p *Pipeline) halt() error {
+	p.quitLetters()
 	err := p.host.halt()
 	p.abort(errClosed) // nothing is left here unless the pipeline did not come to rest
 	close(p.halted)

@@ -138,7 +138,7 @@ func (n *poolNode) begin(c *turn, m *msg.Serve) {
 		c.ring.Record(&event)
 	}
 	owns := func(e int32) bool { return int(n.owner[e]) == n.index }
-	n.open = append(n.open, &serving{m.Batch.Letters.Server(n.seat.stream, n.index, owns, tell), m})
+	n.open = append(n.open, &serving{m.Batch.Letters.Server(m.Step, n.seat.stream, n.index, owns, tell), m})
 	c.event.Kind = trace.Control // its letters are the work
 }
 
@@ -171,17 +171,16 @@ func (n *poolNode) serve(c *turn) {
 	}
 }
 
-// held implements holder: the steps that end with the node. The device must not wait for it.
-func (n *poolNode) held() []*msg.Batch {
-	var batches []*msg.Batch
+// abandon ends the service of the open steps where the node fails with another's work: the
+// device must not wait for it. Who waits for the steps learns it from their letters.
+func (n *poolNode) abandon() {
 	for _, v := range n.open {
-		batches = append(batches, v.m.Batch)
 		go func() {
 			v.Abandon(errPoolFailed)
 			v.m.Release()
 		}()
 	}
-	return batches
+	n.open = nil
 }
 
 // errPoolFailed is the cause of steps whose pool has failed with another's work.
@@ -199,6 +198,7 @@ func (n *poolNode) compute(c *turn, p *msg.Part) {
 		}
 		c.send(c.routes.merges[w.Group], p)
 		if r != nil {
+			n.abandon()
 			panic(r)
 		}
 	}()

@@ -24,10 +24,13 @@ const retireEvery = 5 * time.Millisecond
 //  3. With the last answer it is free.
 func (n *scheduleNode) failed(m *msg.Failed) {
 	f := n.flight[m.Batch]
-	if f.where != away {
+	switch f.where {
+	case void:
+	case away:
+		n.lose(f, m.Cause)
+	default:
 		return // told before
 	}
-	n.lose(f, m.Cause)
 	n.miss(f)
 }
 

@@ -73,6 +73,7 @@ type whereabouts uint8
 const (
 	here       whereabouts = iota // free
 	away                          // on its way
+	void                          // on its way, and off the books
 	missing                       // failed; messages about it may be left
 	forgetting                    // failed; those that may keep it were asked to forget it
 )
@@ -299,14 +300,16 @@ func (n *scheduleNode) chains(f *flight) bool {
 	return true
 }
 
-// void takes a batch off its way whose tokens depend on one that is lost. The core knows.
+// void takes a batch off the books whose tokens depend on one that is lost. The core knows.
+// The actors still have it, and one of them brings it back or tells that it failed, too.
 func (n *scheduleNode) void(id uint64) {
 	f := n.carrying(id)
 	if f == nil {
 		return
 	}
 	n.land(f)
-	n.miss(f)
+	f.batch.Abandoned.Store(true)
+	f.where = void
 }
 
 // place makes a batch hold a plan. Without a stream of its own it waits for the copies:
@@ -314,7 +317,7 @@ func (n *scheduleNode) void(id uint64) {
 // in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
 	plan.Lane = b.Home
-	plan.Halts, b.Asks = halts(n.experts, plan), asks(n.experts, plan)
+	plan.Halts, b.Asks, b.Asked = halts(n.experts, plan), asks(n.experts, plan), false
 	err := fill(b.State, b.On(n.stream), plan)
 	if b.Stream != nil {
 		return err
@@ -393,6 +396,9 @@ func (n *scheduleNode) fillRaw() {
 // returned takes back a batch that went through the whole pipeline.
 func (n *scheduleNode) returned(b *msg.Batch) {
 	f := n.flight[b]
+	if f.where == void {
+		n.give(f)
+	}
 	if f.where != away {
 		return // reported lost meanwhile
 	}

@@ -266,3 +266,41 @@ func (d *director) credits() {
 		d.t.Error(err)
 	}
 }
+
+// TestVoidBatch: a batch that is void with the one before it is on its way all the same: it is
+// free when it has come back, or is brought back once somebody has told that it failed, and
+// not a moment before.
+func TestVoidBatch(t *testing.T) {
+	l := loadModel(t, setup{dir: golden("deepseek_v2_lite"), limits: small(2)}.defaults())
+	d := &director{t: t, l: l, batches: map[uint64]*msg.Batch{}}
+	d.config(1, 2, 2)
+	defer d.close()
+	n := d.node
+	for _, fails := range []bool{false, true} {
+		f := n.take(0)
+		f.core = scheduler.Batch{ID: 7}
+		n.void(7)
+		if n.flying != 0 || !f.batch.Abandoned.Load() {
+			t.Errorf("%d batches are on the books, abandoned %v", n.flying, f.batch.Abandoned.Load())
+		}
+		free := len(n.free)
+		n.receive(d.turn, &msg.Tick{})
+		if len(n.free) != free || f.forgets != 0 {
+			t.Fatalf("%d of %d batches are free, %d actors were asked, and one has it in hand", len(n.free), free+1, f.forgets)
+		}
+		if fails {
+			n.receive(d.turn, &msg.Failed{Batch: f.batch, Cause: errors.New("injected")})
+			if f.forgets != 2 {
+				t.Errorf("%d actors were asked to forget it", f.forgets)
+			}
+			for range f.forgets {
+				n.receive(d.turn, &msg.Forgotten{Batch: f.batch})
+			}
+		} else {
+			n.receive(d.turn, f.batch)
+		}
+		if len(n.free) != free+1 || len(n.lost) != 0 {
+			t.Errorf("fails %v: %d of %d batches are free, %d are lost", fails, len(n.free), free+1, len(n.lost))
+		}
+	}
+}

@@ -121,10 +121,11 @@ func (m *Merged) Hold() { m.Batch.holds.Add(1) }
 // Release implements Holding.
 func (m *Merged) Release() { m.Batch.holds.Add(-1) }
 
-// Serve has a pool answer the letters of a batch's step until that ends.
+// Serve has a pool answer the letters of a batch's step until that ends. It carries no batch:
+// who waits for the step has it, and learns from the letters if a pool fails.
 type Serve struct {
 	Batch *Batch
-	Pool  int
+	Step  uint64 // of Letters.Begin
 	stamp
 }
 
@@ -136,9 +137,6 @@ func (s *Serve) Release() { s.Batch.holds.Add(-1) }
 
 // Describe implements Traced.
 func (s *Serve) Describe(e *trace.Event) { s.describe(e, s.Batch, -1) }
-
-// Carried implements Carrier.
-func (s *Serve) Carried() *Batch { return s.Batch }
 
 // Work asks for the routed experts of one layer. The group sends it to its
 // split, which gives every pool its part.
@@ -181,7 +179,7 @@ func NewBatch(state *stages.State, pools int) *Batch {
 	b.Merged.Batch = b
 	b.Serving = make([]Serve, pools)
 	for i := range b.Serving {
-		b.Serving[i] = Serve{Batch: b, Pool: i}
+		b.Serving[i].Batch = b
 	}
 	return b
 }

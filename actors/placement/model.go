@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"sync"
+
 	"krater/kernels/device"
 	"krater/stages"
 	"krater/stages/group"
@@ -33,10 +35,10 @@ func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placem
 	if err == nil {
 		m.state, err = stages.NewState(dev, parts.Config, parts.Limits)
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		m.mirror, err = p.NewMirror()
 	}
-	if m.mirror, err = p.NewMirror(); err == nil {
+	if err == nil {
 		m.letters, err = p.NewLetters(1)
 	}
 	if err != nil {
@@ -48,7 +50,9 @@ func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placem
 
 // Close frees what the model allocated.
 func (m *Model) Close() {
-	m.state.Close()
+	if m.state != nil {
+		m.state.Close()
+	}
 	if m.mirror != nil {
 		m.mirror.Close()
 	}
@@ -76,41 +80,47 @@ func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Stat
 	if err := m.place.Ahead(st.T); err != nil {
 		return err
 	}
-	m.parts.Embed.Run(m.stream, st, probe)
+	err := m.served(func() error {
+		if err := m.enqueue(probe); err != nil {
+			return err
+		}
+		return m.stream.Synchronize()
+	})
+	if err != nil || read == nil {
+		return err
+	}
+	return read(st)
+}
+
+// enqueue runs the stages.
+func (m *Model) enqueue(probe stages.Probe) error {
+	m.parts.Embed.Run(m.stream, m.state, probe)
 	for _, g := range m.parts.Groups {
-		if st.Repeated() {
+		if m.state.Repeated() {
 			break
 		}
 		if err := m.group(g, probe); err != nil {
 			return err
 		}
 	}
-	m.parts.Head.Run(m.stream, st, probe)
-	if err := m.end(); err != nil || read == nil {
-		return err
-	}
-	return read(st)
+	m.parts.Head.Run(m.stream, m.state, probe)
+	return nil
 }
 
-// end waits for the step, and answers its letters meanwhile.
-func (m *Model) end() error {
+// served runs a step, from its first operator to its end, whose letters are answered meanwhile.
+func (m *Model) served(step func() error) error {
 	if m.letters == nil || !m.place.Asks(m.state.Total(), m.watched) {
-		return m.stream.Synchronize()
+		return step()
 	}
-	m.letters.Begin(m.state.Total())
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		v := m.letters.Server(m.host, 0, func(int32) bool { return true }, nil)
-		for !v.Next(func() bool { return false }) {
-		}
-	}()
-	err := m.stream.Synchronize()
-	if ended := m.letters.End(); err == nil {
-		err = ended
+	n := m.letters.Begin(m.state.Total())
+	var served sync.WaitGroup
+	served.Go(func() { _ = m.letters.Serve(n, m.host, 0, func(int32) bool { return true }, nil) }) // End says what failed
+	defer served.Wait()
+	defer m.letters.Stop() // where the step has panicked
+	if err := step(); err != nil {
+		return err
 	}
-	<-served
-	return err
+	return m.letters.End()
 }
 
 // group runs the layers of a group.

@@ -52,7 +52,8 @@ type Mail interface {
 	// Await burns its core until letter n is there, or gives up when stop says so, which is
 	// asked now and then. The letter is valid until it is answered.
 	Await(n int, stop func() bool) (Letter, bool)
-	// Answer sends the rows of letter n: those written to its Out.
+	// Answer sends the rows of letter n: those written to its Out. That of letter -1 is to what was
+	// asked last before Begin, if the device still waits for it.
 	Answer(n int)
 	// Err is ErrLate if the device has given up a wait since Begin.
 	Err() error

@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -31,9 +32,11 @@ type Letters struct {
 	out     device.Mat // [rows*K, H] F32, on the host: rows of experts, whoever computed them
 	desks   []*desk
 	arrived []atomic.Int32        // [letters] who have done their part
+	step    atomic.Uint64         // counts Begin
 	stepped int                   // rows of the step in hand
-	servers sync.WaitGroup        // of the step in hand
 	over    atomic.Bool           // nobody waits for answers any more
+	quit    atomic.Bool           // nor will anybody
+	blanks  sync.WaitGroup        // of blank answers to steps in hand
 	cause   atomic.Pointer[error] // the first failure of those who serve
 }
 
@@ -47,9 +50,10 @@ type desk struct {
 	work   []device.ExpertRows
 }
 
-// answerLimit is how long the device waits for an answer: far longer than any machine that is
-// well takes, so that one that is not ends in an error and never hangs.
-const answerLimit = 5 * time.Second
+// answerLimit is how long the device waits for an answer, so that a host that is not well ends
+// in an error and never hangs. One that is well may take seconds: those who serve may have a
+// layer of another batch in hand, of thousands of rows.
+const answerLimit = 30 * time.Second
 
 // NewLetters makes letters of up to rows rows for a batch, which so many serve.
 func (x *Experts) NewLetters(rows, servers int) (*Letters, error) {
@@ -60,6 +64,7 @@ func (x *Experts) NewLetters(rows, servers int) (*Letters, error) {
 		return nil, fmt.Errorf("offload: %s asks nobody", x.dev.Name())
 	}
 	l.arrived = make([]atomic.Int32, len(l.layers))
+	l.over.Store(true) // no step is on its way
 	err := l.room(rows, servers)
 	if err == nil {
 		l.mail, err = l.mailer.NewMail(device.MailSize{Rows: rows, Hidden: cfg.Hidden, TopK: l.topK, Limit: answerLimit})
@@ -94,6 +99,7 @@ func (l *Letters) room(rows, servers int) error {
 
 // Close frees the memory. No step that has letters may run.
 func (l *Letters) Close() {
+	l.blanks.Wait()
 	if l.mail != nil {
 		l.mail.Close()
 	}
@@ -118,14 +124,10 @@ func (l *Letters) Post(s device.Stream, st *stages.State, where device.Mat) {
 // Take enqueues that st.Hidden gets what the host answers to the last Post.
 func (l *Letters) Take(s device.Stream, st *stages.State) { l.mailer.Take(s, l.mail, st.Hidden) }
 
-// Begin is called before a step of so many rows is submitted, when the former one has ended.
-// As many servers as were said at first are to be made for it.
-func (l *Letters) Begin(rows int) {
-	l.servers.Add(len(l.desks))
-	l.begin(rows)
-}
-
-func (l *Letters) begin(rows int) {
+// Begin is called before a step of so many rows is enqueued, when the former one has ended. It
+// gives the step for those who serve it.
+func (l *Letters) Begin(rows int) (step uint64) {
+	step = l.step.Add(1) // before the numbers of letters change, see Server
 	l.stepped = rows
 	for i := range l.arrived {
 		l.arrived[i].Store(0)
@@ -133,14 +135,50 @@ func (l *Letters) begin(rows int) {
 	l.cause.Store(nil)
 	l.over.Store(false)
 	l.mail.Begin()
+	if l.quit.Load() {
+		l.abort()
+	}
+	return step
+}
+
+// errQuit is why the results of a step are of no use whose letters got blank answers.
+var errQuit = errors.New("offload: nobody answers letters any more")
+
+// quitLimit is how long a step may take to its end once nobody serves it.
+const quitLimit = 5 * time.Second
+
+// Quit ends the service, for good: all who serve return, and what the device still asks in a
+// step on its way gets blank answers, so that it ends. It may be called at any time.
+func (l *Letters) Quit() {
+	if !l.quit.Swap(true) && !l.over.Load() {
+		l.abort()
+	}
+}
+
+// abort gives the letters of the step in hand blank answers.
+func (l *Letters) abort() {
+	l.fail(errQuit)
+	end := time.Now().Add(quitLimit)
+	l.blanks.Go(func() { l.blank(func() bool { return l.over.Load() || time.Now().After(end) }) })
+}
+
+// blank answers all letters of a step that are not answered, without computing anything.
+func (l *Letters) blank(stop func() bool) {
+	for n := range l.layers {
+		letter, ok := l.mail.Await(n, stop)
+		if !ok {
+			return
+		}
+		if letter.Rows > 0 {
+			l.mail.Answer(n)
+		}
+	}
 }
 
 // End is called when a step has ended; it answers why its results are of no use, nil if they
-// are. It waits for the servers to see that: one that still looked for a last letter, of which
-// the device wanted no answer, would take the next step's for it.
+// are.
 func (l *Letters) End() error {
 	l.over.Store(true)
-	l.servers.Wait()
 	if err := l.cause.Load(); err != nil {
 		return *err
 	}
@@ -150,45 +188,56 @@ func (l *Letters) End() error {
 // Stop has the servers of a step leave, which is lost and has not ended: see Dismiss.
 func (l *Letters) Stop() { l.over.Store(true) }
 
-// Server answers the letters of a step, one after the other, as one of those who do.
-type Server struct {
-	l     *Letters
-	s     device.Stream
-	who   int
-	owns  func(expert int32) bool
-	tell  func(layer, rows int, done bool)
-	n     int // the next letter
-	fail  error
-	ended bool
+// Serve answers all letters of a step as one server: it returns behind the last one, or when
+// the step has ended.
+func (l *Letters) Serve(step uint64, s device.Stream, who int, owns func(expert int32) bool, tell func(layer, rows int, done bool)) error {
+	v := l.Server(step, s, who, owns, tell)
+	for !v.Next(func() bool { return false }) {
+	}
+	return v.Err()
 }
 
-// Server makes a server of the step in hand: for the experts that owns says, on a stream of
-// the host. tell, if there is one, is called before and after the work of a letter.
-func (l *Letters) Server(s device.Stream, who int, owns func(expert int32) bool, tell func(layer, rows int, done bool)) Server {
-	return Server{l: l, s: s, who: who, owns: owns, tell: tell}
+// Server answers the letters of a step, one after the other, as one of those who do.
+type Server struct {
+	l    *Letters
+	step uint64
+	s    device.Stream
+	who  int
+	owns func(expert int32) bool
+	tell func(layer, rows int, done bool)
+	n    int // the next letter
+	fail error
+}
+
+// Server makes a server of a step: for the experts that owns says, on a stream of the host.
+// tell, if there is one, is called before and after the work of a letter.
+//
+// A step may end, and the next one begin, before every server has seen that its last letters
+// ask for nothing: who looks up then is done.
+func (l *Letters) Server(step uint64, s device.Stream, who int, owns func(expert int32) bool, tell func(layer, rows int, done bool)) Server {
+	return Server{l: l, step: step, s: s, who: who, owns: owns, tell: tell}
+}
+
+// ended reports whether nobody waits for the server.
+func (v *Server) ended() bool {
+	return v.l.over.Load() || v.l.quit.Load() || v.l.step.Load() != v.step
 }
 
 // Next answers the next letter. It burns its core until that is there, or until stop answers
 // true, which is asked every few microseconds. done: there are no more, or the step has ended.
 func (v *Server) Next(stop func() bool) (done bool) {
-	done = v.next(stop)
-	if done && !v.ended {
-		v.ended = true
-		v.l.servers.Done()
-	}
-	return done
-}
-
-func (v *Server) next(stop func() bool) (done bool) {
 	l := v.l
 	if v.n == len(l.layers) {
 		return true
 	}
 	letter, ok := l.mail.Await(v.n, func() bool {
 		runtime.Gosched() // with fewer cores than those who spin, all have to come on
-		return l.over.Load() || stop()
+		return v.ended() || stop()
 	})
-	if !ok {
+	switch {
+	case l.quit.Load() || l.step.Load() != v.step: // else the letter is of this step, which waits for it
+		return true
+	case !ok:
 		return l.over.Load()
 	}
 	n, layer := v.n, l.layers[v.n]
@@ -214,7 +263,7 @@ func (v *Server) answer(n, layer int, letter *device.Letter) {
 			l.fail(v.fail)
 		}
 	}
-	if int(l.arrived[n].Add(1)) == len(l.desks) {
+	if int(l.arrived[n].Add(1)) == len(l.desks) && !l.quit.Load() {
 		l.sum(letter)
 		l.mail.Answer(n)
 	}
@@ -257,24 +306,13 @@ func (x *Experts) Asked() (asked, there int64) { return x.asked.Load(), x.there.
 // Dismiss answers all letters without computing anything while wait waits for a step that
 // nobody needs any more and nobody serves.
 func (l *Letters) Dismiss(wait func() error) error {
-	l.begin(0)
-	l.mail.Answer(-1) // what was asked last and nobody answered
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		for n := range l.layers {
-			letter, ok := l.mail.Await(n, l.over.Load)
-			if !ok {
-				return
-			}
-			if letter.Rows > 0 {
-				l.mail.Answer(n)
-			}
-		}
-	}()
+	l.Begin(0)
+	l.mail.Answer(-1) // what was asked last, and perhaps not answered
+	var served sync.WaitGroup
+	served.Go(func() { l.blank(l.over.Load) })
 	err := wait()
 	l.over.Store(true)
-	<-served
+	served.Wait()
 	return err
 }
 
