@@ -10,8 +10,8 @@ import (
 	"krater/stages/offload"
 )
 
-// The strategies of a card whose memory does not hold all experts, where nobody names others:
-// prompts pay for copies with many rows, generated tokens leave cold experts to the processor.
+// The strategies of a card whose memory does not hold all experts, where nobody names others
+// and nothing is known to choose by: prompts pay for copies with many rows, generated tokens leave cold experts to the processor.
 const (
 	partPrefill = "layer_grouped"
 	partDecode  = "hot_cached_static"
@@ -47,7 +47,18 @@ func (o *outlook) fitCard(cfg *model.Config, f *engineFlags) error {
 	fits := left-least >= experts && (f.ExpertVRAM == 0 || int64(f.ExpertVRAM) >= experts)
 	autoPrefill, autoDecode := allThere, allThere
 	if !fits {
-		autoPrefill, autoDecode = partPrefill, partDecode
+		if o.foreseen == nil {
+			kv, room := int64(f.KVCache), left
+			if kv == 0 {
+				kv = min(int64(o.kvMost)*block, max(0, left)/4)
+				room -= kv
+			}
+			if f.ExpertVRAM > 0 {
+				room = min(room, int64(f.ExpertVRAM))
+			}
+			o.foreseen = o.foresee(cfg, f, kv, room)
+		}
+		autoPrefill, autoDecode = o.foreseen.prefill, o.foreseen.decode
 	}
 	s, err := f.named(autoPrefill, autoDecode)
 	if err != nil {

@@ -21,7 +21,7 @@ type engineFlags struct {
 	LayerGroups    int           `help:"Cut the model into this many layer groups, each an actor." default:"1"`
 	ExpertPools    int           `help:"Expert pools the routed experts are divided among; 0: one for each memory node." default:"0"`
 	FakeTopology   string        `help:"Divide the threads as if the machine had these memory nodes, such as 2x8,1x4: two nodes of 8 cores and one of 4." placeholder:"NODES"`
-	MicroBatches   int           `help:"Parts that running sequences are divided into, each a batch of its own in flight; 0: one for each layer group, at least two where the processor computes experts of generated tokens beside a rank." default:"0"`
+	MicroBatches   int           `help:"Parts that running sequences are divided into, each a batch of its own in flight; 0: one for each layer group." default:"0"`
 	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
 	KVCache        size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`

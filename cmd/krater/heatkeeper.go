@@ -54,6 +54,19 @@ func (c *serveCmd) readHeat(s *session, log zerolog.Logger) error {
 	return err
 }
 
+// counted is what the file has counted, for choosing strategies; nil where it cannot be read,
+// of which readHeat tells.
+func (f *heatFlags) counted() [][]uint32 {
+	if f.HeatFile == "" {
+		return nil
+	}
+	m, err := heat.Load(f.HeatFile)
+	if err != nil {
+		return nil
+	}
+	return placedHeat(m)
+}
+
 // followHeat begins to keep the file of a session that serves.
 func (c *serveCmd) followHeat(s *session, p *actors.Pipeline, log zerolog.Logger) (err error) {
 	if c.HeatFile == "" || c.HeatSample == 0 {

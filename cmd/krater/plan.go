@@ -26,6 +26,11 @@ type outlook struct {
 	pools   int
 	rank    strategies // of a rank, or of a GPU that is not to hold all experts
 	card    int64      // memory of the GPU that the layers are on
+	// Of that GPU: its driver's name for it; what was counted of routers, [layer][expert], nil
+	// where nothing was; what was chosen by that, once it had to be.
+	cardName string
+	heat     [][]uint32
+	foreseen *foresight
 	// Of a GPU: all experts are there; the bits of those on the host; blocks of KV cache
 	// that would be of use.
 	resident bool
@@ -60,7 +65,7 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 	if err != nil {
 		return nil, err
 	}
-	look := &outlook{machine: m, options: o, card: l.card}
+	look := &outlook{machine: m, options: o, card: l.card, cardName: l.cardName, heat: l.heat}
 	if f.onCard() {
 		if look.hostBits, err = f.hostBits(cfg, o.Precision); err != nil {
 			return nil, err
@@ -74,26 +79,12 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 	if err := look.add(cfg, f, tokenizer); err != nil {
 		return look, err
 	}
-	again := func() error {
-		look.promised = 0
-		if look.options, err = loadOptions(cfg, f, l, free); err != nil {
-			return err
-		}
-		return look.add(cfg, f, tokenizer)
-	}
-	pass, parts := look.rank.streams() && f.PrefillPass == 0, look.rank.beside() && f.MicroBatches == 0 && f.MaxSeqs > 1
-	if pass { // known only now: batches take more memory
+	if look.rank.streams() && f.PrefillPass == 0 { // known only now: batches take more memory
 		f.PrefillPass = passChunks * f.PrefillChunk
-	}
-	if parts { // the same
-		f.MicroBatches = max(2, f.LayerGroups)
-	}
-	if pass || parts {
-		err = again()
-	}
-	if err == nil && parts && !look.plan.Fits() {
-		f.MicroBatches = f.LayerGroups
-		err = again()
+		look.promised = 0
+		if look.options, err = loadOptions(cfg, f, l, free); err == nil {
+			err = look.add(cfg, f, tokenizer)
+		}
 	}
 	return look, err
 }

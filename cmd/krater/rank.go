@@ -50,12 +50,6 @@ func (s *strategies) here() bool { return s.prefill.Name() == allHere && s.decod
 // bytes is what the rank is asked for.
 func (s *strategies) bytes() int64 { return int64(s.outline.Slots) * s.slot }
 
-// beside reports whether experts of generated tokens may be computed on the host, while
-// the rank could do something else.
-func (s *strategies) beside() bool {
-	return s.outline.Sides[dispatch.Decode].Start.Host[dispatch.Decode]
-}
-
 // streams reports whether prompts go through the model part by part.
 func (s *strategies) streams() bool { return len(s.outline.Sides[dispatch.Prefill].Start.Parts) > 1 }
 

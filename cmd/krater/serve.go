@@ -127,11 +127,14 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 
 // load brings the model up behind the doors.
 func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
-	s, err := prepare(e, c.Model, &c.engineFlags, limits{})
+	s, err := prepare(e, c.Model, &c.engineFlags, limits{heat: c.counted()})
 	if err != nil {
 		return nil, nil, err
 	}
 	warn(log, s.look.checks(&c.engineFlags, c.Model))
+	if s.look.foreseen != nil && s.look.foreseen.line != "" {
+		log.Info().Msg(s.look.foreseen.line)
+	}
 	if err := c.readHeat(s, log); err != nil {
 		s.closeRank()
 		return nil, nil, err

@@ -149,7 +149,9 @@ type limits struct {
 	logitRows int // rows with logits a step; 0: one a sequence
 	kv        tensor.DType
 	card      int64 // memory of the GPU that may be used
-	whole     bool  // every part as its file holds it, unless a flag says otherwise
+	cardName  string
+	heat      [][]uint32 // counts of routers, [layer][expert], by which strategies are chosen
+	whole     bool       // every part as its file holds it, unless a flag says otherwise
 }
 
 // newSession loads a model for the flags, unless the memory plan does not fit.
@@ -160,6 +162,9 @@ func newSession(e *env, dir string, f *engineFlags, l limits) (*session, error) 
 	}
 	if !s.look.plan.Fits() {
 		fmt.Fprintf(e.err, "krater: going on with --force: %v\n", s.look.plan.Check())
+	}
+	if s.look.foreseen != nil && s.look.foreseen.line != "" {
+		fmt.Fprintln(e.err, "krater:", s.look.foreseen.line)
 	}
 	if err := s.load(context.Background(), f, reportOn(e.err)); err != nil {
 		return nil, err
@@ -188,7 +193,7 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 		return nil, err
 	}
 	if s.card != nil {
-		l.card = s.card.Memory().Total
+		l.card, l.cardName = s.card.Memory().Total, s.card.Describe()
 	}
 	if s.look, err = src.look(s.cfg, f, l, e.here()); err == nil {
 		err = s.look.refusal(f.Force)
