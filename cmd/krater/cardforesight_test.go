@@ -130,13 +130,11 @@ func TestForesightDamaged(t *testing.T) {
 // TestForesightIsQuick: a start does not wait for it.
 func TestForesightIsQuick(t *testing.T) {
 	o, f := lookedAt(t, "deepseek-v2-lite", hopperName, 6*gib, nil, "--cache-dir", t.TempDir())
-	src := &source{files: memoryFiles{}}
 	config, err := synth.Config("deepseek-v2-lite", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	src.files = memoryFiles{"config.json": config}
-	cfg, _, err := src.config()
+	cfg, _, err := (&source{files: memoryFiles{"config.json": config}}).config()
 	if err != nil {
 		t.Fatal(err)
 	}

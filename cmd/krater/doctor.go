@@ -44,7 +44,7 @@ func (c *doctorCmd) Run(e *env) error {
 	}
 	l := limits{}
 	if gpu != nil {
-		l.card = gpu.Memory().Total
+		l.card, l.cardName = gpu.Memory().Total, gpu.Describe()
 		defer gpu.Close()
 	}
 	o, err := src.look(cfg, &c.engineFlags, l, e.here())
