@@ -124,12 +124,16 @@ func (n *groupNode) drain(b *msg.Batch) {
 		return
 	}
 	s := b.On(n.stream)
+	wait := func() error {
+		forget(s)
+		return s.Synchronize()
+	}
 	if b.Asks {
 		b.Asked = false
-		_ = b.Letters.Dismiss(s.Synchronize)
+		_ = b.Letters.Dismiss(wait)
 		return
 	}
-	_ = s.Synchronize()
+	_ = wait()
 }
 
 // serve has the pools answer what the device is going to ask in a step. That is before any of

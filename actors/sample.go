@@ -2,6 +2,7 @@ package actors
 
 import (
 	"krater/actors/msg"
+	"krater/kernels/device"
 )
 
 // sampleNode chooses the next token of every wanted row.
@@ -42,12 +43,23 @@ func (n sampleNode) receive(c *turn, m any) {
 // end waits for a step. unanswered is why the host did not give the device what it asked
 // for: the device is well, the step is lost.
 func end(b *msg.Batch) (unanswered, err error) {
+	if b.Abandoned.Load() {
+		forget(b.Stream)
+	}
 	err = b.Stream.Synchronize()
 	if b.Asked {
 		b.Asked = false
 		unanswered = b.Letters.End()
 	}
 	return unanswered, err
+}
+
+// forget has the device not take what is enqueued of a batch that was given up on its way for
+// the step that it is a part of, and repeat it as that.
+func forget(s device.Stream) {
+	if r, ok := s.(device.Repeater); ok {
+		r.Repeat(0)
+	}
 }
 
 func readRaw(b *msg.Batch) error {

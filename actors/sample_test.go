@@ -1,0 +1,55 @@
+package actors
+
+import (
+	"slices"
+	"testing"
+
+	"krater/actors/msg"
+	"krater/kernels/device"
+	"krater/stages"
+)
+
+// repeating is a stream of a device that repeats steps, and notes what is asked of it.
+type repeating struct {
+	device.Stream
+	asked []string
+}
+
+func (r *repeating) Repeat(key uint64) bool {
+	if key == 0 {
+		r.asked = append(r.asked, "forget")
+	}
+	return false
+}
+
+func (r *repeating) Synchronize() error {
+	r.asked = append(r.asked, "wait")
+	return nil
+}
+
+// TestGivenUpStepsAreNotKept: a step that was given up before all of it was enqueued, by
+// whoever ends it, is not what the device repeats when the step comes again.
+func TestGivenUpStepsAreNotKept(t *testing.T) {
+	for _, abandoned := range []bool{false, true} {
+		s := &repeating{}
+		b := msg.NewBatch(&stages.State{}, 1)
+		b.Stream = s
+		b.Abandoned.Store(abandoned)
+		turn := solo(&post{on: func(string, any) {}}, 1, 1)
+		want := []string{"wait"}
+		if abandoned {
+			want = []string{"forget", "wait"}
+		}
+		sampleNode{}.receive(turn, b)
+		if !slices.Equal(s.asked, want) {
+			t.Errorf("abandoned %v: the step's end asks for %v, want %v", abandoned, s.asked, want)
+		}
+		s.asked = nil
+		for i := range 2 {
+			(&groupNode{index: i}).receive(turn, &msg.Forget{Batch: b})
+		}
+		if want := []string{"forget", "wait"}; !slices.Equal(s.asked, want) {
+			t.Errorf("groups that forget it ask for %v, want %v", s.asked, want)
+		}
+	}
+}
