@@ -56,7 +56,7 @@ func TestRankRefuses(t *testing.T) {
 		"another flag says lru":                         {"run", "--device", "hostsim", "--cache-strategy", "lru", "--decode-strategy", "chunked", "Hello"},
 		"another flag says chunked":                     {"run", "--device", "hostsim", "--expert-divisor", "0", "--prefill-strategy", "lru", "Hello"},
 		"another flag says cpu_only":                    {"run", "--device", "hostsim", "--no-gpu-decode", "--decode-strategy", "lru", "Hello"},
-		"has no groups of layers":                       {"run", "--prefill-pass", "4096", "Hello"},
+		"has no groups of layers to take":               {"run", "--prefill-pass", "4096", "Hello"},
 		"--prefill-pass -1":                             {"run", "--device", "hostsim", "--prefill-pass=-1", "Hello"},
 		"there are 1 cpu_only":                          {"run", "--device", "hostsim", "--decode-strategy", "fastest", "Hello"},
 		"DOES NOT FIT: over 95 % of 1.0 MiB":            {"run", "--device", "hostsim", "--vram", "1MiB", "Hello"},
@@ -87,7 +87,7 @@ func TestStrategiesTakeEffect(t *testing.T) {
 		}
 		return s, s.sim.Counters().Since(before)
 	}
-	here, moved := answer("--prefill-strategy", "cpu_only", "--decode-strategy", "cpu_only", "--micro-batches", "1")
+	here, moved := answer("--prefill-strategy", "cpu_only", "--decode-strategy", "cpu_only")
 	there, still := answer()
 	if a, b := here.sim.Memory().Used, there.sim.Memory().Used; b-a != 6*32*3*64*256*2 {
 		t.Errorf("%d bytes on the rank with the experts elsewhere, %d with them there", a, b)
@@ -98,12 +98,12 @@ func TestStrategiesTakeEffect(t *testing.T) {
 	if moved.BytesUp <= still.BytesUp || moved.BytesDown <= still.BytesDown {
 		t.Errorf("copied up %d and down %d bytes, with resident experts %d and %d", moved.BytesUp, moved.BytesDown, still.BytesUp, still.BytesDown)
 	}
-	// One micro-batch where there is no room for two.
+	// One micro-batch unless more are asked for.
 	small, _ := answer("--vram", "60MiB")
 	if !small.look.rank.here() || small.look.needs[statesAt(small.look)].Detail != "1 batch of 2080 tokens" {
 		t.Errorf("with no room for the experts: %s, %+v", &small.look.rank, small.look.needs)
 	}
-	wide, _ := answer("--decode-strategy", "cpu_only")
+	wide, _ := answer("--decode-strategy", "cpu_only", "--micro-batches", "2")
 	if d := wide.look.needs[statesAt(wide.look)].Detail; d != "2 batches of 2080 tokens" {
 		t.Errorf("experts on the host: %s", d)
 	}
