@@ -27,6 +27,9 @@ func TestCardChild(t *testing.T) {
 	os.Exit(o.status)
 }
 
+// besideArgs have a third of krater-tiny's experts on a card, which others are copied to.
+const besideArgs = "--kv-cache 4MiB --prefill-chunk 64 --max-seqs 2 --gpu-prefill-threshold 3 --expert-vram 6MiB --prefill-strategy lru --decode-strategy hot_cached_static "
+
 // TestCardFaults: whatever call fails, the program ends with a line that says so; with a
 // card that is merely small it does not begin.
 func TestCardFaults(t *testing.T) {
@@ -37,19 +40,24 @@ func TestCardFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		env  string
 		want string
+		args string
 	}{
-		"first allocation":  {"KR_EMU_FAIL=cuMemAlloc:1:2", "out of memory"},
-		"a later one":       {"KR_EMU_FAIL=cuMemAlloc:2:2", "out of memory"},
-		"pinned memory":     {"KR_EMU_FAIL=cuMemHostAlloc:1:2", "krater: "},
-		"a stream":          {"KR_EMU_FAIL=cuStreamCreate:1:2", "krater: "},
-		"a copy":            {"KR_EMU_FAIL=cuMemcpy:9:999", "context is lost"},
-		"a launch, refused": {"KR_EMU_FAIL=cuLaunchKernel:30:1", "krater: "},
-		"a kernel":          {"KR_EMU_FAIL=launch:60:700", "context is lost"},
-		"a small card":      {"KR_EMU_MEMORY=40000000", "DOES NOT FIT"},
+		"first allocation":             {"KR_EMU_FAIL=cuMemAlloc:1:2", "out of memory", ""},
+		"a later one":                  {"KR_EMU_FAIL=cuMemAlloc:2:2", "out of memory", ""},
+		"pinned memory":                {"KR_EMU_FAIL=cuMemHostAlloc:1:2", "krater: ", ""},
+		"a stream":                     {"KR_EMU_FAIL=cuStreamCreate:1:2", "krater: ", ""},
+		"a copy":                       {"KR_EMU_FAIL=cuMemcpy:9:999", "context is lost", ""},
+		"a launch, refused":            {"KR_EMU_FAIL=cuLaunchKernel:30:1", "krater: ", ""},
+		"a kernel":                     {"KR_EMU_FAIL=launch:60:700", "context is lost", ""},
+		"a small card":                 {"KR_EMU_MEMORY=40000000", "DOES NOT FIT", ""},
+		"experts beside it are pinned": {"KR_EMU_FAIL=cuMemHostRegister:1:2", "cannot be pinned", besideArgs},
+		"their slots, all of them":     {"KR_EMU_MEMORY=150000000", "out of memory", besideArgs + "--vram 200MiB "},
+		"a copy of them":               {"KR_EMU_FAIL=cuMemcpy:60:1", "krater: ", besideArgs},
+		"a mailbox":                    {"KR_EMU_FAIL=cuMemHostAlloc:10:2", "mailbox", besideArgs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestCardChild$")
-			cmd.Env = append(os.Environ(), childArgs+"=run --device cuda --max-tokens 4 hello", c.env)
+			cmd.Env = append(os.Environ(), childArgs+"=run --device cuda --max-tokens 4 "+c.args+"hello", c.env)
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != 1 {

@@ -1,0 +1,259 @@
+//go:build cuda
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/actors/engine"
+	"krater/actors/placement"
+	"krater/kernels/cpu"
+	"krater/kernels/cuda"
+	"krater/kernels/device"
+)
+
+// faultyHost is the processor, whose n-th work of experts from now on panics.
+type faultyHost struct {
+	*cpu.Device
+	left atomic.Int64 // 0: none
+	work atomic.Int64 // so far
+}
+
+func (f *faultyHost) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
+	f.work.Add(1)
+	if f.left.Add(-1) == 0 {
+		panic("injected: a pool in the middle of its work")
+	}
+	f.Device.Experts(s, y, x, bank, work, topK)
+}
+
+// besideActors is krater-tiny on a card as actors, its experts placed beside a processor.
+type besideActors struct {
+	*actors.Pipeline
+	gw     *actors.Gateway
+	host   *faultyHost
+	place  *placement.Placement
+	prompt []int32
+	want   []int32 // what follows the prompt
+}
+
+const besideSlots = 70 // of 192 experts
+
+func actorsBesideCard(t *testing.T, prefill, decode string, pools int, args ...string) *besideActors {
+	t.Helper()
+	cardFor(t, cuda.Options{}).Close()
+	var c cli
+	ctx, file, err := parse(&c, append([]string{"run", "--device", "cuda", "--expert-vram", fmt.Sprint(besideSlots * expertTiny), "--kv-cache", "4MiB", "--max-seqs", "4",
+		"--prefill-chunk", "64", "--prefill-strategy", prefill, "--decode-strategy", decode}, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSession(&env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}, "", &c.Run.engineFlags, limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	b := &besideActors{host: &faultyHost{Device: s.dev}}
+	s.place.Close()
+	if s.place, err = placement.New(s.card, b.host, s.parts, placement.Options{Prefill: chosen(t, prefill), Decode: chosen(t, decode), Threshold: 40, Budget: besideSlots * expertTiny}); err != nil {
+		t.Fatal(err)
+	}
+	b.place, s.look.pools = s.place, pools
+	c.Run.engineFlags.InlineBelow = -1
+	if b.Pipeline, err = s.pipeline(&c.Run.engineFlags, zerolog.New(testWriter{t}).Level(zerolog.WarnLevel)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	if b.gw, err = s.gateway(b.Pipeline, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.prompt = readGolden(t).Prompts[0].InputIDs
+	b.learn(t, 8)
+	return b
+}
+
+// ask gives up to n tokens after the prompt, and the error of a request that failed.
+func (b *besideActors) ask(t *testing.T, n int, leave bool) (out []int32, fault *engine.Error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	s, err := b.gw.Submit(ctx, &engine.Request{ID: "test", Prompt: engine.Prompt{IDs: b.prompt}, MaxTokens: n, IgnoreEOS: true,
+		Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1}})
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	defer s.Close()
+	for {
+		e, err := s.Next(ctx)
+		if err != nil {
+			t.Errorf("after %v: %v", out, err)
+			return out, nil
+		}
+		for _, tok := range e.Tokens {
+			out = append(out, tok.ID)
+		}
+		switch {
+		case e.Kind == engine.Done, leave && len(out) > 1:
+			return out, nil
+		case e.Kind == engine.Failed:
+			return out, e.Err
+		}
+	}
+}
+
+// testWriter has what a pipeline logs in the test's output.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Log(string(b))
+	return len(b), nil
+}
+
+// learn takes what follows the prompt from an answer of which nothing else runs.
+func (b *besideActors) learn(t *testing.T, n int) {
+	t.Helper()
+	var fault *engine.Error
+	if b.want, fault = b.ask(t, n, false); fault != nil || len(b.want) != n {
+		t.Fatalf("%v, %v", b.want, fault)
+	}
+}
+
+// right asks so many times at once, and wants what was learnt.
+func (b *besideActors) right(t *testing.T, readers, n int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range readers {
+		wg.Go(func() {
+			if out, fault := b.ask(t, n, false); fault != nil || !slices.Equal(out, b.want[:n]) {
+				t.Errorf("%v, %v, want %v; the pipeline: %v", out, fault, b.want[:n], b.Err())
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestActorsBesideCard: several readers at once get what one gets alone, by letters and
+// copies, from several pools and groups of layers, with steps ahead.
+func TestActorsBesideCard(t *testing.T) {
+	for i, x := range []struct {
+		prefill, decode string
+		pools           int
+		args            []string
+	}{
+		{"layer_grouped", "hot_cached_static", 1, []string{"--layer-groups", "2", "--micro-batches", "2"}},
+		{"cpu_only", "cpu_only", 2, []string{"--micro-batches", "1"}},
+		{"hot_cached_static", "lru", 1, nil}, {"chunked", "static_pin", 1, []string{"--layer-groups", "2"}},
+		{"layer_grouped:2", "cpu_only", 3, []string{"--prefill-chunk", "16", "--prefill-pass", "48"}},
+	} {
+		if testing.Short() && i > 0 {
+			break
+		}
+		t.Run(fmt.Sprint(x), func(t *testing.T) {
+			b := actorsBesideCard(t, x.prefill, x.decode, x.pools, x.args...)
+			b.right(t, 2, 4)
+			for len(b.prompt) < 50 { // over the threshold
+				b.prompt = append(b.prompt, b.prompt[len(b.prompt)%5:]...)
+			}
+			b.learn(t, 4)
+			b.right(t, 2, 4)
+			stats := b.gw.Stats()
+			if beside := sharing[x.decode]; beside != (stats.ExpertsComputed["cpu"] > 0 && b.host.work.Load() > 0) && x.prefill != "hot_cached_static" {
+				t.Errorf("%v, the processor had %d calls", stats.ExpertsComputed, b.host.work.Load())
+			}
+			if x.decode != "cpu_only" && stats.ExpertsComputed["cuda:0"] == 0 {
+				t.Errorf("%v", stats.ExpertsComputed)
+			}
+		})
+	}
+}
+
+// TestPoolFailsBesideCard: a pool that panics while it answers letters, or has a prompt's
+// experts, ends the requests of that step alone; the next one is answered right.
+func TestPoolFailsBesideCard(t *testing.T) {
+	pairs := [][2]string{{"layer_grouped", "hot_cached_static"}, {"cpu_only", "cpu_only"}}
+	pools := 2
+	if testing.Short() { // several that look out for letters want a core each
+		pairs, pools = pairs[:1], 1
+	}
+	for _, x := range pairs {
+		t.Run(x[0]+", "+x[1], func(t *testing.T) {
+			b := actorsBesideCard(t, x[0], x[1], pools)
+			for _, nth := range []int64{1, 4, 9} {
+				b.host.left.Store(nth)
+				out, fault := b.ask(t, 8, false)
+				if fault == nil || fault.Kind != engine.Internal || strings.Contains(fault.Message, "injected") || !slices.Equal(out, b.want[:len(out)]) {
+					t.Errorf("work %d: %v after %v", nth, fault, out)
+				}
+				b.host.left.Store(0)
+				b.right(t, 1, 4)
+			}
+		})
+	}
+}
+
+// TestReadersLeaveBesideCard: requests that are given up at any time leave nothing behind,
+// and a pipeline that is closed under way ends at once.
+func TestReadersLeaveBesideCard(t *testing.T) {
+	b := actorsBesideCard(t, "layer_grouped", "hot_cached_static", 1)
+	rounds := 4
+	if testing.Short() {
+		rounds = 1
+	}
+	for range rounds {
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { b.ask(t, 30, true) })
+		}
+		wg.Wait()
+		b.right(t, 2, 4)
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if out, _ := b.ask(t, 400, false); len(out) == 400 {
+				t.Error("a whole answer from a pipeline that was closed")
+			}
+		})
+	}
+	for before := b.host.work.Load(); b.host.work.Load() < before+5; {
+		time.Sleep(time.Millisecond)
+	}
+	begin := time.Now()
+	if err := b.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 40*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	wg.Wait()
+}
+
+// TestPoolGivenUpBesideCard: a pool that fails every time ends the pipeline and all requests,
+// also with a step on its way that it will never answer.
+func TestPoolGivenUpBesideCard(t *testing.T) {
+	b := actorsBesideCard(t, "cpu_only", "cpu_only", 1)
+	for b.Err() == nil {
+		b.host.left.Store(1)
+		b.ask(t, 3, false)
+	}
+	begin := time.Now()
+	if err := b.Close(); err == nil {
+		t.Error("nobody says that the pipeline has failed")
+	}
+	if took := time.Since(begin); took > 40*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}
