@@ -267,13 +267,20 @@ func (p *Placement) letters() int {
 	rows := 0
 	for phase := range dispatch.Phases {
 		if start := &p.sides[phase].settled.Start; start.Fixed[phase] && start.Host[phase] {
-			rows = letterRowsMost
+			rows = LetterRows(p.threshold, p.Rows())
 		}
 	}
-	if p.Phase(1) != dispatch.Prefill { // batches from the threshold on are prompts
-		rows = min(rows, p.threshold-1)
+	return rows
+}
+
+// LetterRows is how many rows a letter has at most where batches from threshold rows on are
+// prompts, and layers see so many rows.
+func LetterRows(threshold, rows int) int {
+	rows = min(rows, letterRowsMost)
+	if threshold > 1 { // else all batches are prompts
+		rows = min(rows, threshold-1)
 	}
-	return min(rows, p.Rows())
+	return rows
 }
 
 // Mix enqueues all of a MoE layer behind Attend, with the copies it needs, for batches that

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"krater/actors/placement"
 	"krater/scheduler/dispatch"
 	"krater/stages"
 	"krater/stages/load"
@@ -125,14 +126,11 @@ func (o *outlook) hostSide(cfg *model.Config, f *engineFlags, lim stages.Limits,
 			group = cfg.Hidden
 		}
 		put("experts", fmt.Sprintf("for the processor, %s", count(len(setupOf(cfg, 1, 0).Layers), "layer")), int64(len(setupOf(cfg, 1, 0).Layers)*cfg.MoE.Experts)*one)
-		put("letters", count(f.states(), "batch"), states*offload.LettersBytes(cfg, letterRowsPlanned, o.pools, group))
+		put("letters", count(f.states(), "batch"), states*offload.LettersBytes(cfg, placement.LetterRows(f.GPUPrefillThreshold, lim.LayerRows()), o.pools, group))
 	}
 	put("rows beside the GPU", count(f.states(), "batch"), states*offload.MirrorBytes(cfg, lim, group, o.options.Layout))
 	return nil
 }
-
-// letterRowsPlanned is the most rows of a letter.
-const letterRowsPlanned = 300
 
 // host reports whether any phase leaves experts to the host.
 func (s *strategies) host() bool {
