@@ -54,10 +54,11 @@ const (
 )
 
 // The bytes of x, and of an answer, that go as tagged words at most. Beyond them the host's
-// part, and a bus that carries twice the bytes, cost more than the microsecond that is saved.
+// part, and a bus that carries twice the bytes, cost more than the microsecond that is saved: on
+// an H100 4 KB there and 8 KB back take 12.4 us so, and 7.5 in the plain way.
 const (
-	mostTaggedX   = 4 << 10
-	mostTaggedOut = 8 << 10
+	mostTaggedX   = 1 << 10
+	mostTaggedOut = 2 << 10
 )
 
 // A launch for tagged words has one block, which takes them all at once.

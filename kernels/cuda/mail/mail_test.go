@@ -27,8 +27,8 @@ func TestLaunches(t *testing.T) {
 		post, take   uint32
 		fewX, fewOut bool
 	}{
-		{1, 8, tensor.BF16, 1, 1, true, true}, {1, 2048, tensor.BF16, 1, 1, true, true}, {1, 2048, tensor.F32, 1, 1, false, true},
-		{1, 2056, tensor.BF16, 1, 1, false, false}, {128, 16, tensor.BF16, 1, 1, true, true}, {4, 512, tensor.BF16, 1, 1, true, true},
+		{1, 8, tensor.BF16, 1, 1, true, true}, {1, 512, tensor.BF16, 1, 1, true, true}, {1, 512, tensor.F32, 1, 1, false, true},
+		{1, 520, tensor.BF16, 1, 1, false, false}, {32, 16, tensor.BF16, 1, 1, true, true}, {4, 128, tensor.BF16, 1, 1, true, true}, {1, 2048, tensor.BF16, 1, 1, false, false},
 		{1, 7168, tensor.BF16, 1, 2, false, false}, {1, 4096, tensor.F32, 1, 1, false, false}, {4, 2048, tensor.BF16, 1, 2, false, false},
 		{32, 2048, tensor.BF16, 8, 8, false, false}, {128, 7168, tensor.BF16, 8, 8, false, false},
 	} {
