@@ -379,7 +379,11 @@ func TestServeOnCard(t *testing.T) {
 	if trueSizes {
 		parts, beside = "2", append(beside, "--expert-pools", "2")
 	}
-	for _, more := range [][]string{{"1"}, {"2"}, append([]string{parts}, beside...)} {
+	more := [][]string{{"1"}, {"2"}}
+	if !testing.Short() { // TestActorsBesideCard has a smaller model
+		more = append(more, append([]string{parts}, beside...))
+	}
+	for _, more := range more {
 		parts := strings.Join(more, " ")
 		// In float32, so that both compute the same.
 		got, s := all(append([]string{"--device", "cuda", "--rows", "f32", "--micro-batches"}, more...)...)
