@@ -101,12 +101,13 @@ func Partition(dev device.Device, experts, pools int) expert.Partition {
 // that it owns are its to run; it writes disjoint rows of the batch's expert
 // output, on a stream of its own, which may be that of a node.
 type poolNode struct {
-	index  int
-	groups []*group.Group
-	seat   seat
-	place  *placement.Placement // nil: the experts are where their groups are
-	owner  []int32              // [E] the pools of experts
-	open   []*serving           // steps whose letters it answers
+	index   int
+	groups  []*group.Group
+	seat    seat
+	place   *placement.Placement // nil: the experts are where their groups are
+	owner   []int32              // [E] the pools of experts
+	open    []*serving           // steps whose letters it answers
+	failure error                // of one of them
 }
 
 func (n *poolNode) receive(c *turn, m any) {
@@ -117,6 +118,11 @@ func (n *poolNode) receive(c *turn, m any) {
 		n.compute(c, m)
 	}
 	n.serve(c)
+	// A part is a batch's that is well: only behind letters, which hold none, the failure goes to
+	// the supervisor.
+	if _, letters := m.(*msg.Serve); letters && len(n.open) == 0 && n.failure != nil {
+		panic(n.failure)
+	}
 }
 
 // serving is a step that the pool answers the letters of.
@@ -160,6 +166,7 @@ func (n *poolNode) serve(c *turn) {
 			}
 			if err := v.Err(); err != nil { // the step is lost, whoever waits for it knows
 				c.log.Error().Err(err).Msg("experts failed in the middle of a step")
+				n.failure = err
 			}
 			v.m.Release()
 			n.open = slices.Delete(n.open, i, i+1)
