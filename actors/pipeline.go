@@ -196,6 +196,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	pools := dev // where the experts of pools compute
 	if p.opt.Placement != nil {
 		pools = p.opt.Placement.Host()
+		lim.QuantGroup = p.opt.Placement.QuantGroup() // rows are integers there, whatever the device takes
 	}
 	var err error
 	if p.seats, err = newSeats(pools, bp.Pools, lim, p.parts.Config.Hidden); err != nil {

@@ -106,13 +106,8 @@ func (o *outlook) viewBytes(cfg *model.Config) int64 {
 // hostSide lists what a card's strategies take of the host: the name of a component, what it
 // is for, bytes.
 func (o *outlook) hostSide(cfg *model.Config, f *engineFlags, lim stages.Limits, put func(name, detail string, bytes int64)) error {
-	layers, states := int64(0), int64(f.states())
-	for _, i := range o.rank.movedLayers() {
-		if i {
-			layers++
-		}
-	}
-	put("experts as on the GPU", fmt.Sprintf("%s, pinned", count(int(layers), "layer")), layers*int64(cfg.MoE.Experts)*o.rank.slot)
+	all, moved, states := len(setupOf(cfg, 1, 0).Layers), o.rank.movedLayers(), int64(f.states())
+	put("experts as on the GPU", fmt.Sprintf("%s, pinned", count(moved, "layer")), int64(moved*cfg.MoE.Experts)*o.rank.slot)
 	group := 0
 	if o.rank.host() {
 		p := o.options.Precision
@@ -125,7 +120,7 @@ func (o *outlook) hostSide(cfg *model.Config, f *engineFlags, lim stages.Limits,
 		if group == 0 {
 			group = cfg.Hidden
 		}
-		put("experts", fmt.Sprintf("for the processor, %s", count(len(setupOf(cfg, 1, 0).Layers), "layer")), int64(len(setupOf(cfg, 1, 0).Layers)*cfg.MoE.Experts)*one)
+		put("experts", fmt.Sprintf("for the processor, %s", count(all, "layer")), int64(all*cfg.MoE.Experts)*one)
 		put("letters", count(f.states(), "batch"), states*offload.LettersBytes(cfg, placement.LetterRows(f.GPUPrefillThreshold, lim.LayerRows()), o.pools, group))
 	}
 	put("rows beside the GPU", count(f.states(), "batch"), states*offload.MirrorBytes(cfg, lim, group, o.options.Layout))
@@ -142,16 +137,15 @@ func (s *strategies) host() bool {
 	return false
 }
 
-// movedLayers tells of each layer with experts whether they are copied again and again.
-func (s *strategies) movedLayers() []bool {
-	var moved []bool
+// movedLayers is how many layers have experts that are copied again and again.
+func (s *strategies) movedLayers() int {
+	moved := map[int]bool{}
 	for phase := range dispatch.Phases {
 		for i, place := range s.outline.Sides[phase].Start.Places {
-			for len(moved) <= i {
-				moved = append(moved, false)
+			if place.Slots > 0 {
+				moved[i] = true
 			}
-			moved[i] = moved[i] || place.Slots > 0
 		}
 	}
-	return moved
+	return len(moved)
 }

@@ -88,7 +88,7 @@ func (l *Letters) room(rows, servers int) error {
 		if d.in, err = device.AllocMat(host, tensor.F32, rows, cfg.Hidden); err != nil {
 			return err
 		}
-		if group := l.x.quantGroup(); group > 0 {
+		if group := l.x.QuantGroup(); group > 0 {
 			if d.q, err = device.AllocQRows(host, rows, cfg.Hidden, group); err != nil {
 				return err
 			}

@@ -39,7 +39,7 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 	if m.in, err = device.AllocMat(x.host, tensor.F32, rows, cfg.Hidden); err == nil {
 		m.out, err = device.AllocMat(x.host, tensor.F32, rows*m.topK, cfg.Hidden)
 	}
-	if group := x.quantGroup(); err == nil && group > 0 {
+	if group := x.QuantGroup(); err == nil && group > 0 {
 		m.q, err = device.AllocQRows(x.host, rows, cfg.Hidden, group)
 	}
 	if err == nil && m.in.Buf.Host() == nil {
@@ -59,9 +59,9 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 	return m, nil
 }
 
-// quantGroup is the group in which the host's experts take rows as integers, 0: they take
+// QuantGroup is the group in which the host's experts take rows as integers, 0: they take
 // none.
-func (x *Experts) quantGroup() int {
+func (x *Experts) QuantGroup() int {
 	for _, b := range x.banks {
 		if len(b.host.Integers) > 0 {
 			return b.host.Integers[0].W13.Group
