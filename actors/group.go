@@ -31,6 +31,7 @@ func (n *groupNode) receive(c *turn, m any) {
 		if m.Asks && n.group.First == 0 {
 			serve(c, m)
 		}
+		n.group.Move(m.On(n.stream), m.State)
 		if !m.State.Repeated() && !m.Abandoned.Load() {
 			n.placed.ahead(n.group, m)
 			m.Walk = n.group.Walk(m.State, n.placed.parts(m))

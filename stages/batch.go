@@ -21,6 +21,8 @@ type Span struct {
 type Batch struct {
 	Tokens []int32 // [T] one id a row
 	Spans  []Span
+	// Moves are done on the KV cache of every group before the rows are computed, in order.
+	Moves []Move
 	// AllLogits asks for the logits of every row instead of those of the spans
 	// that Want them.
 	AllLogits bool

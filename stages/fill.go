@@ -29,6 +29,7 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 	st.T, st.Pending, st.All, st.Lane = t, false, b.AllLogits, b.Lane
 	st.Spans, st.Prefill, st.Decode = st.Spans[:0], st.Prefill[:0], st.Decode[:0]
 	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
+	st.Moves = append(st.Moves[:0], b.Moves...)
 	st.draws = st.draws[:0]
 	st.inputs.begin(t)
 	copy(st.inputs.tokens, b.Tokens)
@@ -50,6 +51,9 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 
 // fillRows copies and checks what belongs to b's rows.
 func (st *State) fillRows(s device.Stream, b *Batch) error {
+	if err := st.lim.checkMoves(b.Moves); err != nil {
+		return err
+	}
 	if err := st.fillSpans(b); err != nil {
 		return err
 	}
@@ -62,11 +66,11 @@ func (st *State) fillRows(s device.Stream, b *Batch) error {
 	return st.checkTake(s, b)
 }
 
-// stepKey tells apart steps of different work, 0 for one that has prompts, is looked at, has
+// stepKey tells apart steps of different work, 0 for one that has prompts, moves blocks, is looked at, has
 // the host take part, or is taken in pieces, whose tables of spans lie where the former ones
 // end.
 func (st *State) stepKey(b *Batch) uint64 {
-	if b.Watched || b.Halts || len(st.Prefill) > 0 || st.All || st.layout == nil || st.Windows() > 1 {
+	if b.Watched || b.Halts || len(st.Moves) > 0 || len(st.Prefill) > 0 || st.All || st.layout == nil || st.Windows() > 1 {
 		return 0
 	}
 	const prime = 0x100000001b3

@@ -18,6 +18,7 @@ type Limits struct {
 	LogitRows   int // rows of logits of a batch; 0: Seqs
 	Blocks      int // blocks of the KV cache
 	BlockTokens int // tokens of a block
+	HostBlocks  int // blocks beside the cache, in host memory: Save, Load
 	Context     int // positions of a sequence; 0: what model and cache allow
 	// QuantGroup is the columns that share a scale where rows of H are quantised; 0:
 	// no layer is kept as integers.
@@ -29,13 +30,15 @@ type Limits struct {
 
 // For fills in defaults for a model and checks the rest.
 func (l Limits) For(cfg *model.Config) (Limits, error) {
-	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Lanes < 0 {
+	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Lanes < 0 || l.HostBlocks < 0 {
 		return l, fmt.Errorf("%w: tokens %d, window %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",
 			ErrLimits, l.Tokens, l.Window, l.Seqs, l.Blocks, l.BlockTokens, l.LogitRows, l.Context)
 	}
 	// Slots are int32.
-	if l.Blocks > math.MaxInt32/l.BlockTokens {
-		return l, fmt.Errorf("%w: %d blocks of %d tokens", ErrLimits, l.Blocks, l.BlockTokens)
+	for _, n := range []int{l.Blocks, l.HostBlocks} {
+		if n > math.MaxInt32/l.BlockTokens {
+			return l, fmt.Errorf("%w: %d blocks of %d tokens", ErrLimits, n, l.BlockTokens)
+		}
 	}
 	if l.Window == 0 || l.Window > l.Tokens {
 		l.Window = l.Tokens

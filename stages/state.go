@@ -25,6 +25,7 @@ type State struct {
 	Wanted  []int32 // rows with logits, rising
 	Owner   []int32 // Owner[i]: index in Spans of Wanted[i]'s sequence
 	All     bool    // Wanted is every row
+	Moves   []Move  // the batch's
 	Lane    int     // Batch.Lane
 
 	// Where no type is given it is device.RowType: F32, on an accelerator BF16.

@@ -170,6 +170,10 @@ func (d *Device) StoreRows(s device.Stream, cache device.KV, src, slots device.M
 	d.count(Attention, "StoreRows", nothing, func() { d.Device.StoreRows(s, cache, src, slots) })
 }
 
+func (d *Device) CopyRows(s device.Stream, dst, src device.Mat) {
+	d.count(Attention, "CopyRows", bytesOf(src), func() { d.Device.CopyRows(s, dst, src) })
+}
+
 // cached is what attention over spans reads of the cache, once a row.
 func cached(cache device.KV, spans []device.Span) int64 {
 	var rows int64

@@ -43,6 +43,23 @@ func (d *Device) StoreRows(stream device.Stream, cache device.KV, src, slots dev
 	}
 }
 
+// CopyRows is dst = src, both [n, W] of one type, in memory that does not overlap.
+func (d *Device) CopyRows(stream device.Stream, dst, src device.Mat) {
+	const op = "CopyRows"
+	d.stream(op, stream)
+	if dst.DType != src.DType || dst.Rows != src.Rows || dst.Cols != src.Cols {
+		fail(op, "%s to %s", src, dst)
+	}
+	to, from := at(op, "dst", &dst), at(op, "src", &src)
+	if to == nil {
+		return
+	}
+	size := dst.DType.Size()
+	for r := range dst.Rows {
+		copy(unsafe.Slice((*byte)(unsafe.Add(to, r*dst.Stride*size)), dst.Cols*size), unsafe.Slice((*byte)(unsafe.Add(from, r*src.Stride*size)), src.Cols*size))
+	}
+}
+
 // Add is x += delta, both [T, H] F32.
 func (d *Device) Add(stream device.Stream, x, delta device.Mat) {
 	const op = "Add"

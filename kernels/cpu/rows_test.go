@@ -1,6 +1,7 @@
 package cpu_test
 
 import (
+	"bytes"
 	"testing"
 
 	"krater/kernels/cpu"
@@ -58,6 +59,37 @@ func TestStoreRows(t *testing.T) {
 			panicsWith(t, "StoreRows", func() { d.StoreRows(s, device.KV{Mat: cache}, f32s(d, src, 3, w), wrap(d, tensor.I32, slots, 3, 1)) })
 		}
 	})
+}
+
+// TestCopyRows: rows of any type go over whole, and nothing beside them changes.
+func TestCopyRows(t *testing.T) {
+	d, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	s, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rows, cols, wide = 5, 37, 41
+	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F8E4M3, tensor.I8} {
+		from, to := make([]byte, 2*rows*wide*dt.Size()), make([]byte, 2*rows*wide*dt.Size())
+		for i := range from {
+			from[i], to[i] = byte(i*7), 0xa5
+		}
+		want := append([]byte(nil), to...)
+		src, dst := wrap(d, dt, from, 2*rows, wide).ColRange(3, 3+cols).RowRange(1, 1+rows), wrap(d, dt, to, 2*rows, wide).ColRange(1, 1+cols).RowRange(4, 4+rows)
+		for r := range rows {
+			copy(want[((4+r)*wide+1)*dt.Size():][:cols*dt.Size()], from[((1+r)*wide+3)*dt.Size():])
+		}
+		if d.CopyRows(s, dst, src); !bytes.Equal(to, want) {
+			t.Errorf("%s: other bytes", dt)
+		}
+		for _, bad := range []device.Mat{dst.RowRange(0, rows-1), dst.ColRange(0, cols-1), {}} {
+			panicsWith(t, "CopyRows", func() { d.CopyRows(s, bad, src) })
+		}
+	}
 }
 
 func TestAdd(t *testing.T) {

@@ -98,3 +98,57 @@ func TestCopyStream(t *testing.T) {
 		t.Errorf("%v, want another device's error", err)
 	}
 }
+
+// TestMovedRows: rows go over whole within a card, and out to the host and back, in the order
+// of the stream.
+func TestMovedRows(t *testing.T) {
+	d, err := Open(Options{})
+	if errors.Is(err, driver.ErrNoDriver) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	s, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.(*Stream).Close()
+	const rows, cols, wide = 7, 96, 130
+	for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3, tensor.F32} {
+		var m [2]device.Mat
+		for i := range m {
+			if m[i], err = device.AllocMat(d, dt, 2*rows, wide); err != nil {
+				t.Fatal(err)
+			}
+		}
+		from, n := make([]byte, m[0].Bytes()), cols*dt.Size()
+		for i := range from {
+			from[i] = byte(i * 7)
+		}
+		want, got := make([]byte, len(from)), make([]byte, len(from))
+		for r := range rows {
+			copy(want[(rows+r)*wide*dt.Size():][:n], from[r*wide*dt.Size():])
+		}
+		copy(want[:wide*dt.Size()], from[wide*dt.Size():]) // dense rows, by way of the host
+		kept := make([]byte, wide*dt.Size())
+		s.CopyIn(m[0], from)
+		d.CopyRows(s, m[1].RowRange(rows, 2*rows).ColRange(0, cols), m[0].RowRange(0, rows).ColRange(0, cols))
+		s.CopyOut(kept, m[0].RowRange(1, 2))
+		if err := s.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		s.CopyIn(m[0].RowRange(3, 4), kept)
+		d.CopyRows(s, m[1].RowRange(0, 1), m[0].RowRange(3, 4))
+		s.CopyOut(got, m[1])
+		if err := s.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s: other bytes", dt)
+		}
+		m[0].Buf.Free()
+		m[1].Buf.Free()
+	}
+}

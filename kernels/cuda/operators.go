@@ -168,6 +168,14 @@ func (d *Device) Rope(s device.Stream, x, positions, table device.Mat, p device.
 	d.do("Rope", s, func(s *Stream) { s.ops.Rope(mat(x), mat(positions), mat(table), p) })
 }
 
+// CopyRows is dst = src.
+func (d *Device) CopyRows(s device.Stream, dst, src device.Mat) {
+	if dst.DType != src.DType || dst.Rows != src.Rows || dst.Cols != src.Cols {
+		panic(&device.ShapeError{Op: "CopyRows", Why: fmt.Sprintf("%s to %s", src, dst)})
+	}
+	d.do("CopyRows", s, func(s *Stream) { s.ops.CopyRows(mat(dst), mat(src)) })
+}
+
 // StoreRows writes rows of a cache.
 func (d *Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
 	d.do("StoreRows", s, func(s *Stream) { s.ops.StoreRows(kv(&cache), mat(src), mat(slots)) })

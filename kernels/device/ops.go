@@ -15,6 +15,7 @@ package device
 //	MatMul(s, out [T,N], x [T,Kd], w [N,Kd])                             out = x * w^T
 //	Rope(s, x [T,*], positions [T,1] I32, table [P,2*Dim/2] F32, p)      rotates in place
 //	StoreRows(s, cache KV [slots,W], src [T,W] F32, slots [T,1] I32)
+//	CopyRows(s, dst, src [n,W])                                          dst = src, of one type and not overlapping
 //	AddBias(s, x [T,N], b [1,N])                                         x += b, every row
 //	GQA(s, out [T,heads*d], q [T,heads*d], cache KV [slots,2*kvHeads*d], spans Spans, p)
 //	MLAPrefill / MLADecode(s, out [T,heads*v], q [T,heads*(nope+rope)], cache KV, kvB KVB, spans, p)

@@ -66,6 +66,13 @@ func (d *Device) StoreRows(s device.Stream, cache device.KV, src, slots device.M
 	c.run(0, func(in device.Stream) { d.cpu.StoreRows(in, kv, from, at) })
 }
 
+// CopyRows copies rows within the device.
+func (d *Device) CopyRows(s device.Stream, dst, src device.Mat) {
+	c := d.call("CopyRows", s)
+	o, i := c.mat("dst", dst), c.mat("src", src)
+	c.run(0, func(in device.Stream) { d.cpu.CopyRows(in, o, i) })
+}
+
 // MLAPrefill expands the keys and values of every row that is read.
 func (d *Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
 	c := d.call("MLAPrefill", s)

@@ -22,6 +22,7 @@ type operators interface {
 	MatMul(s device.Stream, out, x, w device.Mat)
 	Rope(s device.Stream, x, positions, table device.Mat, p device.Rope)
 	StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
+	CopyRows(s device.Stream, dst, src device.Mat)
 	MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA)
 	MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA)
 	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA)
@@ -152,6 +153,11 @@ var cases = map[string]func(r *rig) []device.Mat{
 		r.dev.StoreRows(r.s, device.KV{Mat: cache}, r.normal(2, 16), r.ids(7, 3))
 		return []device.Mat{cache}
 	},
+	"CopyRows": func(r *rig) []device.Mat {
+		cache, from := r.zero(tensor.BF16, 8, 16), r.weight(9, 16)
+		r.dev.CopyRows(r.s, cache.RowRange(2, 5), from.RowRange(6, 9))
+		return []device.Mat{cache}
+	},
 	"MLAPrefill": func(r *rig) []device.Mat {
 		out := r.zero(tensor.F32, 3, 12)
 		r.dev.MLAPrefill(r.s, out, r.normal(3, 24), device.KV{Mat: r.weight(12, 20)}, device.KVB{F: r.weight(28, 16)}, device.Spans{List: spans}, mla)
@@ -245,8 +251,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != len(cases) || len(cases) != 19 {
-			t.Errorf("%d operators launched in %d cases, want 19", len(seen), len(cases))
+		if len(seen) != len(cases) || len(cases) != 20 {
+			t.Errorf("%d operators launched in %d cases, want 20", len(seen), len(cases))
 		}
 	}
 }
@@ -286,6 +292,7 @@ func TestWork(t *testing.T) {
 		"GatherRows": {3*16*4 + 3*16*2 + 3*4, 0},                  // out, rows of the table, ids
 		"Rope":       {3*16*4 + 3*4, 0},                           // x, positions
 		"StoreRows":  {2*16*4 + 2*16*2 + 2*4, 0},                  // src, rows of the cache, slots
+		"CopyRows":   {2 * 3 * 16 * 2, 0},                         // rows there and here
 		"MatMul":     {3*7*4 + 3*33*4 + 7*33*2, 2 * 3 * 7 * 33},   // out, x, w
 		"FFN":        {2*3*16*4 + 3*24*16*2, 2 * 3 * 3 * 24 * 16}, // out and x, three matrices
 		// Four rows out, two in, two of three experts.

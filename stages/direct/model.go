@@ -77,6 +77,7 @@ func enqueue(s device.Stream, p *load.Parts, st *stages.State, probe stages.Prob
 		if st.Repeated() {
 			break
 		}
+		g.Move(s, st)
 		if err := layers(s, g, st, probe); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@
 // device. Its methods are the steps between which an actor may hand work to
 // others; called one after another they are the plain forward pass:
 //
+//	g.Move(s, st)
 //	for w, ok := g.Walk(st, nil), true; ok; ok = g.Next(s, st, &w) {
 //		layer := w.Layer
 //		g.Attend(s, st, layer, probe)
@@ -51,6 +52,7 @@ type Ops interface {
 	route.Ops
 	expert.Ops
 	merge.Ops
+	CopyOps
 }
 
 // MixOps are of a device that computes a whole MoE block from the router's choice on:
@@ -90,14 +92,16 @@ func (l *Layer) MoE() bool { return l.Bank.Len() > 0 }
 type Group struct {
 	First, Last int
 
-	ops    Ops
-	cfg    *model.Config
-	layers []Layer            // [Last-First]
-	caches []device.KV        // [Last-First] of [slots, kv width]
-	mixers []attention.Stage  // by lane: each has scratch memory
-	mix    MixOps             // nil: the device has none
-	adds   stages.AddProducts // the same
-	soon   SoonOps            // the same
+	ops     Ops
+	cfg     *model.Config
+	layers  []Layer // [Last-First]
+	lim     stages.Limits
+	caches  []device.KV        // [Last-First] of [slots, kv width]
+	shelves []shelf            // the same: HostBlocks of them, in host memory
+	mixers  []attention.Stage  // by lane: each has scratch memory
+	mix     MixOps             // nil: the device has none
+	adds    stages.AddProducts // the same
+	soon    SoonOps            // the same
 }
 
 // KVTypes are what a KV cache can be kept in.
@@ -113,7 +117,7 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	if !KVTypes[kvType] {
 		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
 	}
-	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, layers: layers}
+	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, lim: lim, layers: layers}
 	g.mix, _ = ops.(MixOps)
 	g.adds, _ = ops.(stages.AddProducts)
 	g.soon, _ = ops.(SoonOps)
@@ -142,6 +146,10 @@ func (g *Group) Close() {
 		m.Close()
 	}
 	g.mixers = nil
+	for i := range g.shelves {
+		g.shelves[i].close()
+	}
+	g.shelves = nil
 	for i := range g.caches {
 		g.caches[i].Free()
 	}

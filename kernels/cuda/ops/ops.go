@@ -70,6 +70,18 @@ func (b *Builder) Rope(x, positions, table launch.Mat, p device.Rope) {
 	elem.Rope(b.List, x, positions, table, p)
 }
 
+// CopyRows is dst = src, of one type and size.
+func (b *Builder) CopyRows(dst, src launch.Mat) {
+	row := int64(dst.Cols * dst.DType.Size())
+	if dst.Dense() && src.Dense() {
+		b.List.Copy(dst.At, src.At, row*int64(dst.Rows))
+		return
+	}
+	for r := range dst.Rows {
+		b.List.Copy(dst.RowRange(r, r+1).At, src.RowRange(r, r+1).At, row)
+	}
+}
+
 // StoreRows writes rows of a cache.
 func (b *Builder) StoreRows(cache launch.KV, src, slots launch.Mat) {
 	elem.StoreRows(b.List, cache, src, slots)

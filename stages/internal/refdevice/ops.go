@@ -83,6 +83,14 @@ func (Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
 	})
 }
 
+func (Device) CopyRows(s device.Stream, dst, src device.Mat) {
+	later(s, func() {
+		rows := make([][]byte, 0, src.Rows)
+		eachRow(src, func(_ int, row []byte) { rows = append(rows, row) })
+		eachRow(dst, func(r int, row []byte) { copy(row, rows[r]) })
+	})
+}
+
 // cached is what a cache holds.
 func cached(c device.KV) []float32 {
 	switch c.DType {

@@ -1,0 +1,99 @@
+package group
+
+import (
+	"fmt"
+
+	"krater/kernels/device"
+	"krater/stages"
+)
+
+// CopyOps move rows within a device.
+type CopyOps interface {
+	// CopyRows is dst = src, both [n, W] of one type, not overlapping.
+	CopyRows(s device.Stream, dst, src device.Mat)
+}
+
+// shelf is the host's part of a layer's cache: blocks that were evicted and may come back.
+type shelf struct {
+	parts   [2]device.Buffer // of rows and of their scales
+	release []func() error   // unpins them
+}
+
+// KeepBlocks makes room for limits.HostBlocks blocks of every layer in memory of host, whose
+// memory the host addresses; it is pinned where the group's device copies faster so. It is
+// called once, before any batch.
+func (g *Group) KeepBlocks(dev, host device.Device) error {
+	for i := range g.caches {
+		g.shelves = append(g.shelves, shelf{})
+		if err := g.keep(&g.shelves[i], &g.caches[i], dev, host); err != nil {
+			return fmt.Errorf("group: KV blocks of layer %d in host memory: %w", g.First+i, err)
+		}
+	}
+	return nil
+}
+
+func (g *Group) keep(h *shelf, c *device.KV, dev, host device.Device) error {
+	for p, m := range [...]device.Mat{c.Mat, c.Scales} {
+		if m.Zero() {
+			continue
+		}
+		b, err := host.Alloc(g.lim.HostBlocks * m.RowRange(0, g.lim.BlockTokens).Bytes())
+		if err != nil {
+			return err
+		}
+		h.parts[p] = b
+		if pin, ok := dev.(device.Pinner); ok {
+			release, err := pin.Pin(b.Host())
+			if err != nil {
+				return err
+			}
+			h.release = append(h.release, release)
+		}
+	}
+	return nil
+}
+
+// close frees the memory; nothing copies any more.
+func (h *shelf) close() {
+	for _, release := range h.release {
+		_ = release() // a lost device has let go
+	}
+	for _, b := range h.parts {
+		if b != nil {
+			b.Free()
+		}
+	}
+	*h = shelf{}
+}
+
+// Move does the moves of a batch in the caches of all layers. It comes before the batch's
+// first layer, whatever became of the batch's requests: the scheduler counts on it.
+func (g *Group) Move(s device.Stream, st *stages.State) {
+	for _, m := range st.Moves {
+		for i := range g.caches {
+			g.move(s, m, g.caches[i].Mat, i, 0)
+			g.move(s, m, g.caches[i].Scales, i, 1)
+		}
+	}
+}
+
+func (g *Group) move(s device.Stream, m stages.Move, cache device.Mat, layer, part int) {
+	if cache.Zero() {
+		return
+	}
+	block := func(i int32) device.Mat {
+		return cache.RowRange(int(i)*g.lim.BlockTokens, (int(i)+1)*g.lim.BlockTokens)
+	}
+	kept := func(i int32) []byte {
+		n := block(0).Bytes()
+		return g.shelves[layer].parts[part].Host()[int(i)*n : (int(i)+1)*n]
+	}
+	switch m.Kind {
+	case stages.Copy:
+		g.ops.CopyRows(s, block(m.To), block(m.From))
+	case stages.Save:
+		s.CopyOut(kept(m.To), block(m.From))
+	case stages.Load:
+		s.CopyIn(block(m.To), kept(m.From))
+	}
+}
