@@ -24,6 +24,7 @@ type engineFlags struct {
 	MicroBatches   int           `help:"Parts that running sequences are divided into, each a batch of its own in flight; 0: one for each layer group." default:"0"`
 	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
 	KVCache        size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
+	KVRAM          size          `name:"kv-ram" help:"Host memory for KV blocks that a GPU's cache has no room for any more, such as 16GiB: a prefix that comes again is copied back instead of computed. 0: none." default:"0"`
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
 	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
 	MaxQueue       int           `help:"Requests that may wait; more are answered with 429." default:"256"`

@@ -170,6 +170,9 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 	if f.onCard() {
 		put(memoryName, "driver", "of the GPU, pinned memory", driverBytes)
 	}
+	if n := lim.HostBlocks; n > 0 {
+		put(memoryName, "evicted KV blocks", fmt.Sprintf("%d tokens", n*lim.BlockTokens), int64(n)*kvBlockBytes(cfg, lim.BlockTokens, o.options.KVType))
+	}
 	put(memoryName, "runtime", "code, heap, tokenizer", runtimeBytes+tokenizerOverhead*tokenizer)
 	o.plan, err = planner.New(devices, list)
 	return err

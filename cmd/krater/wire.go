@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -218,7 +219,10 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		return err
 	}
 	if s.src.synth != nil {
-		return s.make(f, o, r)
+		if err := s.make(f, o, r); err != nil {
+			return err
+		}
+		return s.keepBlocks()
 	}
 	if s.set, err = s.src.open(); err == nil {
 		err = s.openIntegers(ctx, f, &o, r)
@@ -237,6 +241,20 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
 	s.sealIntegers(r)
+	return s.keepBlocks()
+}
+
+// keepBlocks makes room for KV blocks in host memory. After an error the session is closed.
+func (s *session) keepBlocks() error {
+	if s.parts.Limits.HostBlocks == 0 {
+		return nil
+	}
+	for _, g := range s.parts.Groups {
+		if err := g.KeepBlocks(s.rank(), s.dev); err != nil {
+			s.Close()
+			return fmt.Errorf("--kv-ram: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -331,6 +349,10 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 	if err != nil {
 		return load.Options{}, err
 	}
+	kept, err := hostBlocks(cfg, f, kv)
+	if err != nil {
+		return load.Options{}, err
+	}
 	precision, err := f.precision(cfg, l.whole, f.onCard())
 	if err != nil {
 		return load.Options{}, err
@@ -344,7 +366,7 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 		lanes = f.microBatches()
 	}
 	return load.Options{
-		Limits:    stages.Limits{Tokens: tokens, Window: window, Lanes: lanes, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens},
+		Limits:    stages.Limits{Tokens: tokens, Window: window, Lanes: lanes, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens, HostBlocks: kept},
 		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv, Precision: precision, Layout: f.layout(),
 	}, nil
 }
@@ -365,6 +387,21 @@ func kvBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType, free int64) (i
 		n = min(n, max(full, free/4/block))
 	}
 	return int(n), nil
+}
+
+// hostBlocks is the size of --kv-ram in blocks.
+func hostBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType) (int, error) {
+	if f.KVRAM == 0 {
+		return 0, nil
+	}
+	if !f.onCard() && !f.onRank() {
+		return 0, fmt.Errorf("--kv-ram %s: the KV cache of --device %s lies in host memory itself, --kv-cache makes it larger", f.KVRAM, f.Device)
+	}
+	n := int64(f.KVRAM) / kvBlockBytes(cfg, f.BlockTokens, kv)
+	if n < 1 {
+		return 0, fmt.Errorf("--kv-ram %s: one block of %d tokens needs %d bytes", f.KVRAM, f.BlockTokens, kvBlockBytes(cfg, f.BlockTokens, kv))
+	}
+	return int(min(n, int64(math.MaxInt32/f.BlockTokens))), nil
 }
 
 // kvBlockBytes is the size of a KV block in all layers.
