@@ -81,6 +81,14 @@ type Request struct {
 	Logprobs int
 	Deadline time.Time // zero: none
 	Priority int       // higher first; 0 is the default
+	// Background requests run in the gaps that others leave.
+	Background bool
+	// Owner tells who sent the request apart from others: the hash of an API key, "" where
+	// there are none. Owners get equal shares of the pipeline, and find each other's
+	// prefixes in the KV cache only where the server allows it.
+	Owner string
+	// Group is that of all choices of one prompt, whose prefill is done once; 0: none.
+	Group uint64
 }
 
 // Sampling holds the values of one request's token choice, defaults applied by
@@ -123,10 +131,12 @@ const (
 
 // Event is one step of an answer.
 type Event struct {
-	Kind   EventKind
-	Text   string // whole valid UTF-8; stop strings withheld
-	Tokens []Token
-	Finish FinishReason
+	Kind EventKind
+	// Position, with Queued, is how many requests are to start before this one.
+	Position int
+	Text     string // whole valid UTF-8; stop strings withheld
+	Tokens   []Token
+	Finish   FinishReason
 	// StopMatched is the stop string that ended the answer, if one did.
 	StopMatched string
 	// StopToken is the end token (EOS or one of StopIDs) that ended the answer, if

@@ -79,9 +79,10 @@ type Plan struct {
 	// Requests holds one request a choice, in the order of their index. They
 	// share prompts and differ in the seed. IDs are left to the server.
 	Requests []*engine.Request
-	// Choices is the number of choices a prompt (n).
-	Choices int
-	Stream  bool
+	// Choices is the number of choices a prompt (n), Candidates the number of requests a
+	// prompt, of which those with the highest log-probability a token are its choices.
+	Choices, Candidates int
+	Stream              bool
 	// Usage: a stream ends with a usage chunk.
 	Usage bool
 	// Echo, for completions, starts each answer with its prompt.
@@ -121,9 +122,10 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	if err := r.Apply(req, info); err != nil {
 		return nil, err
 	}
-	if plan.Choices, err = choices(r.N, 1); err != nil {
+	if plan.Choices, err = choices("n", r.N, 1); err != nil {
 		return nil, err
 	}
+	plan.Candidates = plan.Choices
 	plan.Requests = repeat(req, plan.Choices)
 	return plan, nil
 }
@@ -230,15 +232,15 @@ func (r *ChatRequest) logprobs() (int, *Error) {
 }
 
 // choices checks n for a request of that many prompts.
-func choices(n *int, prompts int) (int, *Error) {
+func choices(name string, n *int, prompts int) (int, *Error) {
 	if n == nil {
 		return 1, nil
 	}
 	if *n < 1 || *n > MaxChoices {
-		return 0, Invalid("n", "'n' must be between 1 and %d, not %d", MaxChoices, *n)
+		return 0, Invalid(name, "'%s' must be between 1 and %d, not %d", name, MaxChoices, *n)
 	}
 	if *n*prompts > MaxChoices {
-		return 0, Invalid("n", "'n' (%d) times %d prompts is more than %d answers", *n, prompts, MaxChoices)
+		return 0, Invalid(name, "'%s' (%d) times %d prompts is more than %d answers", name, *n, prompts, MaxChoices)
 	}
 	return *n, nil
 }

@@ -163,10 +163,13 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 	if err := r.Prompt.check("prompt", info); err != nil {
 		return nil, err
 	}
-	if plan.Choices, err = choices(r.N, r.Prompt.Len()); err != nil {
+	if plan.Choices, err = choices("n", r.N, r.Prompt.Len()); err != nil {
 		return nil, err
 	}
 	if err := r.refuse(plan); err != nil {
+		return nil, err
+	}
+	if plan.Candidates, err = r.candidates(plan); err != nil {
 		return nil, err
 	}
 	base := &engine.Request{Logprobs: -1}
@@ -189,7 +192,7 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 	for i := range r.Prompt.Len() {
 		one := *base
 		one.Prompt = r.Prompt.Prompt(i)
-		plan.Requests = append(plan.Requests, repeat(&one, plan.Choices)...)
+		plan.Requests = append(plan.Requests, repeat(&one, plan.Candidates)...)
 	}
 	return plan, nil
 }
@@ -198,13 +201,27 @@ func (r *CompletionRequest) refuse(plan *Plan) *Error {
 	if r.Suffix != nil && *r.Suffix != "" {
 		return Unsupported("suffix", "'suffix' is not supported")
 	}
-	if r.BestOf != nil && *r.BestOf != plan.Choices {
-		return Unsupported("best_of", "'best_of' other than 'n' (%d) is not supported", plan.Choices)
-	}
 	if plan.Echo && r.Logprobs != nil {
 		return Unsupported("echo", "'echo' together with 'logprobs' is not supported")
 	}
 	return nil
+}
+
+// candidates is the number of answers a prompt gets, of which the best are given.
+func (r *CompletionRequest) candidates(plan *Plan) (int, *Error) {
+	if r.BestOf == nil {
+		return plan.Choices, nil
+	}
+	n, err := choices("best_of", r.BestOf, r.Prompt.Len())
+	switch {
+	case err != nil:
+		return 0, err
+	case n < plan.Choices:
+		return 0, Invalid("best_of", "'best_of' (%d) must not be less than 'n' (%d)", n, plan.Choices)
+	case n > plan.Choices && plan.Stream:
+		return 0, Unsupported("best_of", "'best_of' greater than 'n' cannot be streamed: which answers are best is known at the end")
+	}
+	return n, nil
 }
 
 // MarshalJSONTo writes the form with the least nesting, for clients.

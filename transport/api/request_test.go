@@ -250,7 +250,10 @@ func TestCompletionRefusals(t *testing.T) {
 		{`{"prompt":[100]}`, "prompt"},
 		{`{"prompt":[[1],[-1]]}`, "prompt"},
 		{`{"prompt":"a","suffix":"b"}`, "suffix"},
-		{`{"prompt":"a","best_of":2}`, "best_of"},
+		{`{"prompt":"a","best_of":2,"stream":true}`, "best_of"},
+		{`{"prompt":"a","best_of":0}`, "best_of"},
+		{`{"prompt":"a","best_of":129}`, "best_of"},
+		{`{"prompt":["a","b"],"best_of":65}`, "best_of"},
 		{`{"prompt":"a","n":2,"best_of":1}`, "best_of"},
 		{`{"prompt":"a","echo":true,"logprobs":1}`, "echo"},
 		{`{"prompt":"a","logprobs":21}`, "logprobs"},
@@ -276,12 +279,12 @@ func TestCompletionPrompts(t *testing.T) {
 	for body, want := range map[string]int{
 		`"a"`: 1, `["a","b"]`: 2, `[1,2,3]`: 1, `[[1,2],[3]]`: 2, `""`: 1,
 	} {
-		plan, err := planText(t, `{"prompt":`+body+`,"n":2,"seed":5,"best_of":2,"logprobs":0,"add_generation_prompt":true,"chat_template_kwargs":{"a":1}}`)
+		plan, err := planText(t, `{"prompt":`+body+`,"n":2,"seed":5,"best_of":3,"logprobs":0,"add_generation_prompt":true,"chat_template_kwargs":{"a":1}}`)
 		if err != nil {
 			t.Errorf("%s: %s", body, err.Message)
 			continue
 		}
-		if len(plan.Requests) != 2*want || plan.Choices != 2 {
+		if len(plan.Requests) != 3*want || plan.Choices != 2 || plan.Candidates != 3 {
 			t.Errorf("%s: %d requests", body, len(plan.Requests))
 		}
 		if a, b := plan.Requests[0], plan.Requests[1]; *a.Sampling.Seed != 5 || *b.Sampling.Seed != 6 || a.Logprobs != 0 {

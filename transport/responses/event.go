@@ -46,6 +46,7 @@ type event struct {
 	text     string         // the piece of textDelta, the whole text of the done events
 	tokens   []engine.Token // those that text was made of, if asked for
 	object   *Object        // of the events about the whole response
+	position int            // of queued: requests that are to start before it
 }
 
 // The wire forms. stream_id is the lane of a WebSocket, absent elsewhere.
@@ -58,6 +59,10 @@ type (
 	lifeEvent struct {
 		envelope `json:",embed"`
 		Response *Object `json:"response"`
+	}
+	queuedEvent struct {
+		lifeEvent `json:",embed"`
+		Position  int `json:"queue_position"`
 	}
 	itemEvent struct {
 		envelope    `json:",embed"`
@@ -93,6 +98,8 @@ func (e *event) encode(streamID string) []byte {
 	env := envelope{Type: e.kind.String(), Sequence: e.sequence, StreamID: streamID}
 	at := place{ItemID: e.item}
 	switch e.kind {
+	case queued:
+		return api.Marshal(queuedEvent{lifeEvent{env, e.object}, e.position})
 	case itemAdded:
 		return api.Marshal(itemEvent{envelope: env, Item: newMessage(e.item, statusInProgress)})
 	case itemDone:

@@ -68,7 +68,7 @@ func (f *follower) take() (ev event, ok bool) {
 	case created, inProgress:
 		ev.object = r.early(statusInProgress)
 	case queued:
-		ev.object = r.early(statusQueued)
+		ev.object, ev.position = r.early(statusQueued), r.position
 	case textDelta:
 		ev.text = string(r.text[before.text:m.text])
 		ev.tokens = r.tokens[before.tokens:m.tokens]

@@ -31,6 +31,7 @@ type response struct {
 	text     []byte // append only: readers keep slices of it
 	tokens   []engine.Token
 	status   string
+	position int // in the queue, when it was accepted
 	usage    *engine.Usage
 	fault    *api.Error // with status failed
 	reason   string     // with status incomplete
@@ -94,7 +95,7 @@ func (r *response) apply(ev engine.Event) bool {
 	switch ev.Kind {
 	case engine.Queued:
 		if len(r.marks) == 1 {
-			r.status = statusQueued
+			r.status, r.position = statusQueued, ev.Position
 			r.add(queued)
 		}
 	case engine.Started:

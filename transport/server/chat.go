@@ -19,7 +19,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 		refusal.Write(w)
 		return
 	}
-	run, err := s.begin(r.Context(), "chatcmpl-", plan)
+	run, err := s.begin(r, "chatcmpl-", plan)
 	if err != nil {
 		s.fail(w, err)
 		return

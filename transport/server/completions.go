@@ -24,7 +24,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	run, err := s.begin(r.Context(), "cmpl-", plan)
+	run, err := s.begin(r, "cmpl-", plan)
 	if err != nil {
 		s.fail(w, err)
 		return
@@ -121,8 +121,8 @@ func (f *textFormat) collect(it item) {
 
 func (f *textFormat) whole(u engine.Usage) any {
 	out, usage := f.event(), api.NewUsage(u)
-	for i := range f.answers {
-		a := &f.answers[i]
+	for i, from := range f.run.given() {
+		a := &f.answers[from]
 		reason := api.FinishReason(a.finish)
 		out.Choices = append(out.Choices, api.TextChoice{
 			Index: i, Text: a.text.String(), Logprobs: api.NewTextLogprobs(a.tokens, &a.offsets), FinishReason: &reason,

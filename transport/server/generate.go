@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,9 +21,11 @@ type run struct {
 	created int64
 	plan    *api.Plan
 	streams []engine.Stream
-	// perPrompt choices in a row share a prompt, which is counted once.
+	// perPrompt streams in a row share a prompt, which is counted once.
 	perPrompt int
 	usage     engine.Usage
+	scores    []score // by stream, where only the best are given
+	hide      bool    // their log-probabilities
 
 	items  chan item
 	cancel context.CancelFunc
@@ -36,12 +41,18 @@ type item struct {
 
 // begin submits every request of the plan; all are refused if one is. The run
 // must be closed.
-func (s *Server) begin(ctx context.Context, prefix string, plan *api.Plan) (*run, error) {
+func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run, error) {
 	now := time.Now()
-	r := &run{id: api.NewID(prefix), created: now.Unix(), plan: plan, perPrompt: plan.Choices, items: make(chan item)}
-	ctx, r.cancel = context.WithCancel(ctx)
-	for _, req := range plan.Requests {
-		req.ID = r.id
+	r := &run{id: api.NewID(prefix), created: now.Unix(), plan: plan, perPrompt: plan.Candidates, items: make(chan item)}
+	r.rate()
+	var ctx context.Context
+	ctx, r.cancel = context.WithCancel(from.Context())
+	owner, group := s.Owner(from), uint64(0)
+	for i, req := range plan.Requests {
+		if i%r.perPrompt == 0 && r.perPrompt > 1 {
+			group = 1 + rand.Uint64N(math.MaxUint64)
+		}
+		req.ID, req.Owner, req.Group = r.id, owner, group
 		req.Deadline = now.Add(s.opt.RequestTimeout)
 		stream, err := s.engine.Submit(ctx, req)
 		if err != nil {
@@ -125,6 +136,21 @@ func (r *run) count(it item) {
 	}
 }
 
+// queueHeader tells how many requests were to start before this one.
+const queueHeader = "X-Queue-Position"
+
+// see takes what the doors need of an event and its format does not. The header is sent with
+// the first token, or at the end.
+func (r *run) see(it *item, h http.Header) {
+	if it.event.Kind == engine.Queued {
+		if it.choice == 0 {
+			h.Set(queueHeader, strconv.Itoa(it.event.Position))
+		}
+		return
+	}
+	r.weigh(it)
+}
+
 // cancelled says why ctx ended: nil if the client left, else the 503 that a
 // drain's end gives.
 func cancelled(ctx context.Context) *api.Error {
@@ -159,6 +185,7 @@ func (s *Server) answer(w http.ResponseWriter, req *http.Request, r *run, f form
 				s.fail(w, err)
 				return
 			}
+			r.see(&it, w.Header())
 			f.collect(it)
 			if it.event.Kind == engine.Done {
 				r.count(it)
@@ -195,6 +222,7 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request, r *run, f form
 				s.failStream(w, out, cause)
 				return
 			}
+			r.see(&it, w.Header())
 			for _, chunk := range f.chunks(it) {
 				err = errors.Join(err, out.Data(chunk))
 			}

@@ -1,0 +1,60 @@
+package server
+
+import (
+	"cmp"
+	"slices"
+)
+
+// score adds up how likely an answer's tokens were.
+type score struct {
+	logprob float64
+	tokens  int
+}
+
+// mean is the log-probability a token; an answer without tokens is as good as any.
+func (s score) mean() float64 { return s.logprob / float64(max(1, s.tokens)) }
+
+// rate has answers weighed where more are made than given (best_of): their tokens come with
+// log-probabilities, whether the client asked for them or not.
+func (r *run) rate() {
+	if r.plan.Candidates == r.plan.Choices {
+		return
+	}
+	r.scores = make([]score, len(r.plan.Requests))
+	r.hide = r.plan.Requests[0].Logprobs < 0
+	for _, req := range r.plan.Requests {
+		req.Logprobs = max(0, req.Logprobs)
+	}
+}
+
+// weigh counts an event's tokens, and takes them off where the client did not ask for them.
+func (r *run) weigh(it *item) {
+	if r.scores == nil {
+		return
+	}
+	s := &r.scores[it.choice]
+	for i := range it.event.Tokens {
+		s.logprob += float64(it.event.Tokens[i].Logprob)
+		s.tokens++
+	}
+	if r.hide {
+		it.event.Tokens = nil
+	}
+}
+
+// given are the streams whose answers are given, in the order of the choices: those of a
+// prompt as they come, or with best_of the best first.
+func (r *run) given() []int {
+	var all []int
+	for from := 0; from < len(r.streams); from += r.perPrompt {
+		own := make([]int, r.perPrompt)
+		for i := range own {
+			own[i] = from + i
+		}
+		if r.scores != nil {
+			slices.SortStableFunc(own, func(a, b int) int { return cmp.Compare(r.scores[b].mean(), r.scores[a].mean()) })
+		}
+		all = append(all, own[:r.plan.Choices]...)
+	}
+	return all
+}
