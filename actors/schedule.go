@@ -125,7 +125,9 @@ func (n *scheduleNode) receive(c *turn, m any) {
 
 // submit hands a request to the core and answers its door.
 func (n *scheduleNode) submit(m *msg.Submit, now int64) {
-	err := n.core.Add(m.Request, now)
+	r := m.Request
+	r.Prompt = m.Prompt
+	err := n.core.Add(r, now)
 	if err == nil {
 		n.live[m.Request.ID] = &record{submit: m, tokens: m.Prompt}
 		n.item(msg.Delivery{Kind: msg.DeliverQueued, ID: m.Request.ID, Output: m.Output})
@@ -166,6 +168,10 @@ func (n *scheduleNode) effects() {
 		case scheduler.Started:
 			n.slots[e.Slot] = r
 			n.item(msg.Delivery{Kind: msg.DeliverStarted, ID: e.ID, Output: r.submit.Output})
+		case scheduler.Preempted:
+			n.slots[e.Slot] = nil
+		case scheduler.Resumed:
+			n.slots[e.Slot] = r
 		case scheduler.Ended:
 			r.ended = true
 			for _, f := range []*flight{r.flight, r.ahead} {
@@ -383,6 +389,7 @@ func (n *scheduleNode) fillRaw() {
 	f := n.take(0)
 	n.rawLast++
 	n.raw = true
+	n.core.Forget()
 	b := f.batch
 	b.ID, b.Lane, b.Raw, b.Rows = rawIDs+n.rawLast, 0, raw, b.Rows[:0]
 	if err := n.place(b, raw.Batch); err != nil {
@@ -431,6 +438,7 @@ func (n *scheduleNode) outcome(row *msg.Row) scheduler.Outcome {
 		return o
 	}
 	r.tokens = append(r.tokens, row.Result.ID)
+	o.Tokens = r.tokens[len(r.tokens)-1:]
 	if row.Result.Stop {
 		o.End = scheduler.Stop
 	}

@@ -21,6 +21,43 @@ type Span struct {
 	Blocks []int32
 }
 
+// MoveKind says what a Move does.
+type MoveKind uint8
+
+const (
+	Copy      MoveKind = iota // block From to block To
+	Save                      // block From to place To in host memory, below RAMBlocks
+	Load                      // place From in host memory to block To
+	SaveState                 // the state of the sequence in slot From to snapshot To, below Snapshots
+	LoadState                 // snapshot From to the state of the sequence in slot To
+)
+
+var moveNames = [...]string{"copy", "save", "load", "save state", "load state"}
+
+func (k MoveKind) String() string {
+	if int(k) < len(moveNames) {
+		return moveNames[k]
+	}
+	return "invalid"
+}
+
+// Move is work on the KV cache that comes with a batch. Every layer group does it
+// on its own cache: all moves of a batch in their order, before it reads or writes a
+// row of the batch. Rows of other batches may come before or after; no order between
+// lanes is needed, for this holds from the making of a batch until Done or Fail:
+//
+//   - What a move reads was written by a batch whose Done was reported, and no batch
+//     in flight writes it. (Copy reads a block whose later positions another sequence may be
+//     writing: what is copied of those is of no use and overwritten before it is read.)
+//   - What a move writes, and what a Save empties, no other batch in flight reads
+//     or writes, but the one ahead of this one in its lane.
+//
+// Fail leaves undefined what the batch's moves would have written, nothing else.
+type Move struct {
+	Kind     MoveKind
+	From, To int32
+}
+
 // Batch is one step for the pipeline. Spans lie in row order, decode first.
 //
 // The core owns Spans and the block tables. They are read-only, may be shared
@@ -36,6 +73,7 @@ type Batch struct {
 	Decode int    // rows of decode spans
 	Wanted int    // spans with Last: rows that need logits, and outcomes for Done
 	Spans  []Span
+	Moves  []Move // to be done before the rows; owned like Spans
 }
 
 // flight is the core's record of a batch in flight; id 0 means free.

@@ -19,6 +19,23 @@ type Config struct {
 	PrefillBatches int // batches in flight at once that may have rows of prompts, 1 to Lanes
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
+	// Aging is the number of batches made after which a waiting request gains one level of
+	// priority, and again after as many more; 0: none does. Background requests never do.
+	Aging int
+
+	// NoReuse: nothing that one sequence has computed is used by another, or by itself
+	// after it was preempted. For models whose state is not all in blocks and of which no
+	// snapshots are kept, and where the layer groups carry out no Moves.
+	NoReuse bool
+	// RAMBlocks is the number of places in host memory for cached blocks that lost
+	// theirs in the pool; 0: none.
+	RAMBlocks int
+	// Snapshots is for models with state that is not in blocks (windows kept as a ring,
+	// recurrent states): the number of places for such states of whole sequences, at
+	// borders of blocks. A sequence can go on from a cached prefix only where one is
+	// kept. 0: all state is in blocks.
+	Snapshots int
+
 	// Ahead is for a device that chooses tokens itself: every lane has a second place
 	// in flight, for a batch whose rows take the tokens that the batch before it will
 	// choose.
@@ -57,6 +74,9 @@ func (c *Config) check() error {
 		{"Lanes", c.Lanes, 1, lanesMax},
 		{"PrefillBatches", c.PrefillBatches, 1, c.Lanes},
 		{"MaxRetries", c.MaxRetries, 0, math.MaxInt32},
+		{"Aging", c.Aging, 0, math.MaxInt32},
+		{"RAMBlocks", c.RAMBlocks, 0, math.MaxInt32 - c.Blocks},
+		{"Snapshots", c.Snapshots, 0, seqsMax},
 	}
 	for _, f := range fields {
 		if f.value < f.lo || f.value > f.hi {

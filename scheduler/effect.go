@@ -5,20 +5,27 @@ type EffectKind uint8
 
 const (
 	// Started: the request has its slot and its first rows are in the next
-	// batch. Once for each request that starts.
+	// batch. Once for each request that starts, also when it is preempted later.
 	Started EffectKind = iota
 	// Ended: the answer is complete, for Reason. Exactly once for each accepted
 	// request. Rows of it may still be in flight; their results are dropped.
 	Ended
 	// Released: no batch knows the request any more, its slot and its id are
-	// free: drop what is kept for it. Once for each request that started, after
-	// its Ended.
+	// free: drop what is kept for it. Once for each request that has a slot when
+	// it ends, after its Ended.
 	Released
 	// Voided: a batch failed, and Batch, which is in flight ahead of it, is void
 	// with it: whatever comes back of it is dropped, its id is unknown from now
 	// on. It comes before the effects on the requests of both. Restart voids all
 	// that is in flight without it.
 	Voided
+	// Preempted: the request lost its slot and its blocks to another and waits again;
+	// no batch has rows of it. What was generated of it stands. An Ended that comes
+	// while it waits has Slot -1 and no Released after it.
+	Preempted
+	// Resumed: a preempted request has a slot again, seldom the same, and rows in the
+	// next batch.
+	Resumed
 )
 
 func (k EffectKind) String() string {
@@ -31,6 +38,10 @@ func (k EffectKind) String() string {
 		return "released"
 	case Voided:
 		return "voided"
+	case Preempted:
+		return "preempted"
+	case Resumed:
+		return "resumed"
 	}
 	return "invalid"
 }
@@ -40,7 +51,8 @@ type Effect struct {
 	Kind   EffectKind
 	ID     uint64 // of the request; 0 for Voided
 	Batch  uint64 // of Voided
-	Slot   int    // below MaxSeqs; -1 where the request never started
+	Slot   int    // below MaxSeqs; of Preempted the one lost; -1 where the request has none
+	Cached int    // of Started and Resumed: tokens whose keys and values came from the cache
 	Reason Reason // of Ended
 	Cause  error  // of Ended with Failed: what the driver gave to Fail or Restart
 }

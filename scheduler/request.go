@@ -5,8 +5,24 @@ type Request struct {
 	ID        uint64 // chosen by the driver, unique among the live ones
 	PromptLen int    // tokens, >= 1
 	MaxNew    int    // tokens to generate at most, >= 1
-	Priority  int    // higher first; a lower one waits as long as higher ones come
+	Priority  int    // higher first; a lower one waits as long as higher ones come, but see Config.Aging
 	Deadline  int64  // ns on the driver's clock; 0: none
+
+	// Prompt are the PromptLen token ids, which the driver leaves as they are until the
+	// request is released. nil: unknown; such a request neither uses nor leaves cached blocks.
+	Prompt []int32
+	// Domain is whatever must be equal, beside the tokens, for cached blocks to be of
+	// use: model, tokenizer, template, element type of the KV cache, salt or API key.
+	Domain [32]byte
+	// Group names siblings, requests with the same Prompt and Domain (n > 1): those
+	// that wait start when the first has its prompt computed, from its blocks. 0: none.
+	Group uint64
+	// Key is who asks: keys that compete get equal shares of what is computed. 0: all others.
+	Key uint64
+	// Background requests run in gaps: they start when no other waits, are preempted
+	// first, and their prompts get at most PrefillChunk rows of a batch. Priority
+	// orders them among themselves.
+	Background bool
 }
 
 // positions is the number of KV positions the request can write: its last

@@ -8,8 +8,15 @@ type Stats struct {
 	Decoding    int // running, in decode; in flight or idle
 	Ending      int // ended, its batches not yet back
 	InFlight    int // batches
-	BlocksUsed  int
+	BlocksUsed  int // held by sequences
 	BlocksTotal int
+	// BlocksCached are in the pool, held by no sequence and of use to the next with the same
+	// prefix: free, if need be.
+	BlocksCached   int
+	RAMUsed        int // places in host memory
+	RAMTotal       int
+	SnapshotsUsed  int
+	SnapshotsTotal int
 
 	// Counters.
 	Accepted      uint64
@@ -17,7 +24,11 @@ type Stats struct {
 	Ahead         uint64 // of Batches, those made ahead of another
 	FailedBatches uint64
 	Retries       uint64 // sequences sent back to prefill
-	PrefillRows   uint64 // recomputed ones too
+	Preemptions   uint64
+	PrefixQueries uint64                 // tokens of sequences that started or resumed, looked up
+	PrefixHits    uint64                 // of these, found
+	Moves         [len(moveNames)]uint64 // by MoveKind
+	PrefillRows   uint64                 // recomputed ones too
 	DecodeRows    uint64
 	NewTokens     uint64          // generated
 	Ended         [reasons]uint64 // requests by Reason
