@@ -186,8 +186,8 @@ type deadlineOutput struct {
 	ends int
 }
 
-func (o *deadlineOutput) Queued()                         {}
-func (o *deadlineOutput) Started(int64)                   {}
+func (o *deadlineOutput) Queued(int)                      {}
+func (o *deadlineOutput) Started(int64, int)              {}
 func (o *deadlineOutput) Token(sample.Result, int64) bool { return false }
 func (o *deadlineOutput) Abort(error)                     {}
 func (o *deadlineOutput) Ended(why scheduler.Reason, _ error, _ int64) trace.Event {

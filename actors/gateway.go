@@ -2,6 +2,8 @@ package actors
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -25,6 +27,10 @@ type GatewayOptions struct {
 	Defaults  engine.Sampling
 	EOS       []int32
 	Vocab     int
+	// Identity is of all that decides, beside the ids of its tokens, what a prefix leaves in
+	// the KV cache. ShareKV lets owners find each other's prefixes there.
+	Identity [32]byte
+	ShareKV  bool
 }
 
 // Gateway is the pipeline as the doors see it: an engine.Engine. Its methods
@@ -123,8 +129,11 @@ func (g *Gateway) enqueue(o *output, ids []int32, maxNew int, req *engine.Reques
 	p.mu.Unlock()
 	o.begin(id)
 	sub := &msg.Submit{
-		Request: scheduler.Request{ID: id, PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority, Deadline: p.deadline(req.Deadline)},
-		Prompt:  ids, Sampler: sampler, Output: o, Reply: make(chan error, 1),
+		Request: scheduler.Request{
+			ID: id, PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority, Deadline: p.deadline(req.Deadline),
+			Domain: g.domain(req.Owner), Group: req.Group, Key: number(req.Owner), Background: req.Background,
+		},
+		Prompt: ids, Sampler: sampler, Output: o, Reply: make(chan error, 1),
 	}
 	p.host.send(p.routes.schedule, sub)
 	select {
@@ -139,6 +148,23 @@ func (g *Gateway) enqueue(o *output, ids []int32, maxNew int, req *engine.Reques
 	}
 	p.forget(id)
 	return g.Ready()
+}
+
+// domain names whose cached prefixes a request may use.
+func (g *Gateway) domain(owner string) [32]byte {
+	if g.opt.ShareKV || owner == "" {
+		return g.opt.Identity
+	}
+	return sha256.Sum256(append(g.opt.Identity[:], owner...))
+}
+
+// number tells owners apart where they share; 0 is nobody in particular.
+func number(owner string) uint64 {
+	if owner == "" {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(owner))
+	return max(1, binary.LittleEndian.Uint64(sum[:8]))
 }
 
 // deadline puts a wall-clock deadline on the trace's clock; 0 is none.

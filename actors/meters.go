@@ -14,13 +14,12 @@ import (
 type meters struct {
 	prompt, generated, steps, experts atomic.Uint64
 
-	mu                         sync.Mutex
-	stepTokens                 histogram
-	queue, ttft, itl, e2e      histogram
-	finished                   map[string]uint64
-	running, waiting           int
-	ahead                      uint64 // steps made ahead
-	kvBlocksUsed, kvBlocksFull int
+	mu                    sync.Mutex
+	stepTokens            histogram
+	queue, ttft, itl, e2e histogram
+	finished              map[string]uint64
+	core                  scheduler.Stats
+	kvBlocksFull          int
 }
 
 // Bucket bounds in seconds follow vLLM's histograms, so that dashboards carry
@@ -125,7 +124,7 @@ func (m *meters) ended(e engine.Event, took float64) {
 // gauges publishes the scheduler's view of the moment.
 func (m *meters) gauges(s scheduler.Stats) {
 	m.mu.Lock()
-	m.running, m.waiting, m.kvBlocksUsed, m.ahead = s.Running(), s.Waiting, s.BlocksUsed, s.Ahead
+	m.core = s
 	m.mu.Unlock()
 }
 
@@ -134,8 +133,10 @@ func (m *meters) snapshot() engine.Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return engine.Stats{
-		Running: m.running, Waiting: m.waiting, KVBlocksUsed: m.kvBlocksUsed, KVBlocksTotal: m.kvBlocksFull,
-		PromptTokens: m.prompt.Load(), GeneratedTokens: m.generated.Load(), Steps: m.steps.Load(), StepsAhead: m.ahead,
+		Running: m.core.Running(), Waiting: m.core.Waiting, KVBlocksUsed: m.core.BlocksUsed, KVBlocksTotal: m.kvBlocksFull,
+		KVBlocksCached: m.core.BlocksCached, KVHostUsed: m.core.RAMUsed, KVHostTotal: m.core.RAMTotal,
+		Preemptions: m.core.Preemptions, PrefixQueries: m.core.PrefixQueries, PrefixHits: m.core.PrefixHits,
+		PromptTokens: m.prompt.Load(), GeneratedTokens: m.generated.Load(), Steps: m.steps.Load(), StepsAhead: m.core.Ahead,
 		Finished: maps.Clone(m.finished), StepTokens: m.stepTokens.snapshot(),
 		QueueTime: m.queue.snapshot(), TTFT: m.ttft.snapshot(), ITL: m.itl.snapshot(), E2E: m.e2e.snapshot(),
 		ExpertsComputed: map[string]uint64{"cpu": m.experts.Load()},

@@ -175,8 +175,8 @@ func (o *brokenOutput) call(name string) {
 	}
 }
 
-func (o *brokenOutput) Queued()       { o.call("queued") }
-func (o *brokenOutput) Started(int64) { o.call("started") }
+func (o *brokenOutput) Queued(int)         { o.call("queued") }
+func (o *brokenOutput) Started(int64, int) { o.call("started") }
 func (o *brokenOutput) Token(sample.Result, int64) bool {
 	o.call("token")
 	return false

@@ -63,11 +63,13 @@ func (o *output) begin(id uint64) {
 }
 
 // Queued implements msg.Output.
-func (o *output) Queued() { o.answer.push(engine.Event{Kind: engine.Queued}) }
+func (o *output) Queued(position int) {
+	o.answer.push(engine.Event{Kind: engine.Queued, Position: position})
+}
 
 // Started implements msg.Output.
-func (o *output) Started(at int64) {
-	o.started = at
+func (o *output) Started(at int64, cached int) {
+	o.started, o.usage.Cached = at, cached
 	o.p.meters.started(seconds(at - o.submitted))
 	o.answer.push(engine.Event{Kind: engine.Started})
 }

@@ -68,8 +68,8 @@ func tell(t testing.TB, g *Gateway, s *story) []engine.Event {
 	a := newAnswer(3)
 	o := newOutput(g, &s.req, a, 1)
 	o.begin(1)
-	o.Queued()
-	o.Started(1)
+	o.Queued(0)
+	o.Started(1, 0)
 	var events []engine.Event
 	ended := false
 	for i, id := range s.ids {
@@ -288,7 +288,7 @@ func TestOutputTimes(t *testing.T) {
 	g := desk(t)
 	h := g.p.host.(*deskHost)
 	o := newOutput(g, &engine.Request{Logprobs: -1}, newAnswer(1), 1e9)
-	o.Started(2e9)
+	o.Started(2e9, 0)
 	for i := range 3 {
 		o.Token(sample.Result{ID: 70}, int64(3e9+i*5e8))
 	}

@@ -130,7 +130,8 @@ func (n *scheduleNode) submit(m *msg.Submit, now int64) {
 	err := n.core.Add(r, now)
 	if err == nil {
 		n.live[m.Request.ID] = &record{submit: m, tokens: m.Prompt}
-		n.item(msg.Delivery{Kind: msg.DeliverQueued, ID: m.Request.ID, Output: m.Output})
+		before, _ := n.core.Position(m.Request.ID)
+		n.item(msg.Delivery{Kind: msg.DeliverQueued, ID: m.Request.ID, Output: m.Output, Count: before})
 	}
 	m.Reply <- err
 }
@@ -167,7 +168,7 @@ func (n *scheduleNode) effects() {
 			n.void(e.Batch)
 		case scheduler.Started:
 			n.slots[e.Slot] = r
-			n.item(msg.Delivery{Kind: msg.DeliverStarted, ID: e.ID, Output: r.submit.Output})
+			n.item(msg.Delivery{Kind: msg.DeliverStarted, ID: e.ID, Output: r.submit.Output, Count: e.Cached})
 		case scheduler.Preempted:
 			n.slots[e.Slot] = nil
 		case scheduler.Resumed:
@@ -204,6 +205,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	b.ID, b.Lane, b.Epoch, b.Rows = d.ID, d.Lane, d.Epoch, b.Rows[:0]
 	f.core, f.live = d, len(d.Spans)
 	n.plan.Tokens, n.plan.Spans, n.plan.Take, n.plan.From = n.plan.Tokens[:0], n.plan.Spans[:0], n.plan.Take[:0], nil
+	n.plan.Moves = moves(n.plan.Moves[:0], d.Moves)
 	if d.After != 0 {
 		n.plan.From = n.carrying(d.After).batch.State
 	}
@@ -233,6 +235,16 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
 	n.filled = append(n.filled, b)
+}
+
+// moves are the core's as the groups take them. It makes none of a kind that it was not given
+// room for, and all state of the models served is in blocks.
+func moves(dst []stages.Move, list []scheduler.Move) []stages.Move {
+	kinds := [...]stages.MoveKind{scheduler.Copy: stages.Copy, scheduler.Save: stages.Save, scheduler.Load: stages.Load}
+	for _, m := range list {
+		dst = append(dst, stages.Move{Kind: kinds[m.Kind], From: m.From, To: m.To})
+	}
+	return dst
 }
 
 // carrying is the flight of a batch of the core's that is on its way, nil for none.

@@ -38,9 +38,9 @@ func deliver(c *turn, it *msg.Delivery, at int64) {
 	}()
 	switch it.Kind {
 	case msg.DeliverQueued:
-		it.Output.Queued()
+		it.Output.Queued(it.Count)
 	case msg.DeliverStarted:
-		it.Output.Started(at)
+		it.Output.Started(at, it.Count)
 	case msg.DeliverToken:
 		if it.Output.Token(it.Result, at) {
 			c.send(c.routes.schedule, &msg.Cancel{ID: it.ID, Why: scheduler.Stop})

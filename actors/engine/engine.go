@@ -180,7 +180,11 @@ const (
 // Stats is a snapshot for /metrics; all counters since start.
 type Stats struct {
 	Running, Waiting              int
-	KVBlocksUsed, KVBlocksTotal   int
+	KVBlocksUsed, KVBlocksTotal   int    // used: by requests
+	KVBlocksCached                int    // used by none, and kept for the next with the same prefix
+	KVHostUsed, KVHostTotal       int    // blocks in host memory, of those that lost their place
+	Preemptions                   uint64 // requests that lost their blocks to others and began again
+	PrefixQueries, PrefixHits     uint64 // tokens of prompts that were looked for in the KV cache, and found
 	PromptTokens, GeneratedTokens uint64
 	Finished                      map[string]uint64 // by finished_reason: stop, length, abort, error
 	Steps                         uint64

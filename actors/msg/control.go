@@ -19,8 +19,10 @@ type Submit struct {
 // Output is where one request's events end. Only the stream actor calls it,
 // Abort excepted.
 type Output interface {
-	Queued()
-	Started(at int64)
+	// Queued: so many requests are to start before this one.
+	Queued(position int)
+	// Started: so many tokens of the prompt need not be computed.
+	Started(at int64, cached int)
 	// Token takes the next token; true means that the answer is complete and the
 	// scheduler has to be told.
 	Token(r sample.Result, at int64) bool
@@ -72,6 +74,7 @@ type Delivery struct {
 	Kind   DeliveryKind
 	ID     uint64
 	Output Output
+	Count  int // of DeliverQueued: requests before it; of DeliverStarted: tokens from the cache
 	Result sample.Result
 	Why    scheduler.Reason
 	Cause  error

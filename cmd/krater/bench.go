@@ -91,6 +91,7 @@ func (c *benchEngineCmd) Run(e *env) error {
 	if len(c.Batch) > 0 {
 		c.MaxSeqs = max(c.MaxSeqs, slices.Max(c.Batch))
 	}
+	c.PrefixCache = false // the same prompts are asked again, and are to be computed
 	s, err := newSession(e, c.Model, &c.engineFlags, limits{})
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (c *benchEngineCmd) Run(e *env) error {
 		return err
 	}
 	defer p.Close()
-	g, err := s.gateway(p, "")
+	g, err := s.gateway(&c.engineFlags, p, "")
 	if err != nil {
 		return err
 	}

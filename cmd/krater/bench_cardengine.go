@@ -63,6 +63,7 @@ func (c *benchEngineCmd) runCard(e *env) error {
 		return err
 	}
 	f := &c.engineFlags
+	f.PrefixCache = false // the same prompts are asked again, and are to be computed
 	most := max(1, slices.Max(append([]int{1}, c.Batch...)))
 	deepest := slices.Max(slices.Concat([]int{1}, c.Context, c.Prefill))
 	f.MaxSeqs = max(f.MaxSeqs, most)
@@ -86,7 +87,7 @@ func (c *benchEngineCmd) runCard(e *env) error {
 		return err
 	}
 	defer p.Close()
-	g, err := s.gateway(p, "")
+	g, err := s.gateway(f, p, "")
 	if err != nil {
 		return err
 	}

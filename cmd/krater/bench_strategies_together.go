@@ -88,7 +88,7 @@ func (b *strategiesBench) pipeline(p *placement.Placement, parts int) (actors.Op
 	rows := lim.Tokens - lim.Seqs
 	return actors.Options{
 		Blueprint: actors.Blueprint{Groups: groups, Pools: b.s.look.pools, MicroBatches: parts},
-		Scheduler: scheduler.Config{PrefillChunk: rows, PrefillShare: rows, MaxQueue: b.c.Streams},
+		Scheduler: scheduler.Config{PrefillChunk: rows, PrefillShare: rows, MaxQueue: b.c.Streams, NoReuse: true},
 		Log:       zerolog.Nop(), InlineBelow: -1, Placement: p, HeatSample: -1,
 	}, err
 }

@@ -76,7 +76,7 @@ func actorsBesideCard(t *testing.T, prefill, decode string, pools int, args ...s
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.Close() })
-	if b.gw, err = s.gateway(b.Pipeline, ""); err != nil {
+	if b.gw, err = s.gateway(&c.Run.engineFlags, b.Pipeline, ""); err != nil {
 		t.Fatal(err)
 	}
 	b.prompt = readGolden(t).Prompts[0].InputIDs

@@ -25,6 +25,9 @@ type engineFlags struct {
 	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
 	KVCache        size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
 	KVRAM          size          `name:"kv-ram" help:"Host memory for KV blocks that a GPU's cache has no room for any more, such as 16GiB: a prefix that comes again is copied back instead of computed. 0: none." default:"0"`
+	PrefixCache    bool          `help:"Keep the KV blocks of what was computed, for prompts that begin alike." default:"true" negatable:""`
+	SharePrefixes  bool          `help:"Let requests with different API keys find each other's prefixes in the KV cache: how long an answer takes then tells one client what another has asked."`
+	Aging          int           `help:"Steps after which a waiting request gains a level of priority, and again after as many more; 0: never." default:"1000"`
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
 	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
 	MaxQueue       int           `help:"Requests that may wait; more are answered with 429." default:"256"`
@@ -53,6 +56,7 @@ func (f *engineFlags) check() error {
 		{"block-tokens", f.BlockTokens, 1, 1 << 20},
 		{"max-seqs", f.MaxSeqs, 1, 1 << 16},
 		{"max-queue", f.MaxQueue, 1, 1 << 16},
+		{"aging", f.Aging, 0, math.MaxInt32},
 		{"prefill-chunk", f.PrefillChunk, 0, 1 << 20},
 		{"prefill-share", f.PrefillShare, 1, 1 << 20},
 		{"max-batch-tokens", f.MaxBatchTokens, 0, 1 << 20},

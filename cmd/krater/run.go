@@ -47,7 +47,7 @@ func (c *runCmd) Run(e *env) error {
 		return err
 	}
 	defer p.Close()
-	g, err := s.gateway(p, "")
+	g, err := s.gateway(&c.engineFlags, p, "")
 	if err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 		s.Close()
 		return nil, nil, err
 	}
-	g, err := s.gateway(p, late.name)
+	g, err := s.gateway(&c.engineFlags, p, late.name)
 	if err == nil {
 		err = c.followHeat(s, p, log)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -428,14 +429,14 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 	return actors.Start(s.rank(), s.parts, actors.Options{
 		Blueprint: actors.Blueprint{Groups: groups, Pools: s.look.pools, MicroBatches: f.microBatches()},
 		Scheduler: scheduler.Config{
-			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue,
+			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 		},
 		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.place, HeatSample: s.heatSample,
 	})
 }
 
 // gateway opens a pipeline to requests.
-func (s *session) gateway(p *actors.Pipeline, id string) (*actors.Gateway, error) {
+func (s *session) gateway(f *engineFlags, p *actors.Pipeline, id string) (*actors.Gateway, error) {
 	tok, config, err := s.src.tokenizer()
 	if err != nil {
 		return nil, err
@@ -444,15 +445,36 @@ func (s *session) gateway(p *actors.Pipeline, id string) (*actors.Gateway, error
 	if err != nil {
 		return nil, err
 	}
+	identity, err := s.identity(f)
+	if err != nil {
+		return nil, err
+	}
 	if id == "" {
 		id = s.src.name
 	}
 	return actors.NewGateway(p, actors.GatewayOptions{
 		ID: id, Created: time.Now(), Tokenizer: tok, Template: template, EOS: s.cfg.StopIDs(s.gen), Vocab: s.cfg.Vocab,
+		Identity: identity, ShareKV: f.SharePrefixes,
 		Defaults: engine.Sampling{
 			Temperature: s.gen.Temperature, TopP: s.gen.TopP, TopK: s.gen.TopK, MinP: s.gen.MinP, RepetitionPenalty: s.gen.RepetitionPenalty,
 		},
 	}), nil
+}
+
+// identity is the hash of what decides, beside its tokens, what a prompt leaves in the KV
+// cache: the model and how its parts are kept, tokenizer and template.
+func (s *session) identity(f *engineFlags) (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00%s\x00%+v\x00%s", s.src.name, s.src.dir, s.look.options.Precision, s.look.options.KVType)
+	for _, name := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
+		data, err := s.src.read(name, true)
+		if err != nil {
+			return sum, err
+		}
+		fmt.Fprintf(h, "\x00%s\x00%d\x00", name, len(data))
+		h.Write(data)
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
 // template reads the model's chat template; nil when it has none.

@@ -36,6 +36,11 @@ var (
 	descRunning    = desc("num_requests_running", "Requests in the batch.")
 	descWaiting    = desc("num_requests_waiting", "Requests waiting for a place in the batch.")
 	descKV         = desc("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.")
+	descCached     = desc("kv_cache_kept_perc", "Share of the KV blocks that no request uses and that are kept for prefixes that come again, 0 to 1.")
+	descHost       = desc("kv_cache_host_usage_perc", "Share of the KV blocks in host memory in use, 0 to 1.")
+	descQueries    = desc("prefix_cache_queries", "Prompt tokens looked for in the KV cache.")
+	descFound      = desc("prefix_cache_hits", "Prompt tokens found in the KV cache.")
+	descPreempted  = desc("num_preemptions", "Requests that lost their KV blocks to others and were computed again.")
 	descPrompt     = desc("prompt_tokens_total", "Prompt tokens processed.")
 	descGenerated  = desc("generation_tokens_total", "Tokens generated.")
 	descSuccess    = desc("request_success", "Finished requests.", "finished_reason")
@@ -57,7 +62,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descRunning, descWaiting, descKV, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
+		descRunning, descWaiting, descKV, descCached, descHost, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
 		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts, descHits, descMisses, descDMA,
 	} {
 		out <- d
@@ -76,6 +81,11 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descRunning, float64(s.Running))
 	gauge(descWaiting, float64(s.Waiting))
 	gauge(descKV, share(s.KVBlocksUsed, s.KVBlocksTotal))
+	gauge(descCached, share(s.KVBlocksCached, s.KVBlocksTotal))
+	gauge(descHost, share(s.KVHostUsed, s.KVHostTotal))
+	counter(descQueries, float64(s.PrefixQueries))
+	counter(descFound, float64(s.PrefixHits))
+	counter(descPreempted, float64(s.Preemptions))
 	counter(descPrompt, float64(s.PromptTokens))
 	counter(descGenerated, float64(s.GeneratedTokens))
 	counter(descAhead, float64(s.StepsAhead))
