@@ -54,9 +54,12 @@ func (a *answer) push(e engine.Event) {
 		if a.ended = e.Kind == engine.Done || e.Kind == engine.Failed; a.ended {
 			a.release()
 		}
-		if n := len(a.pending); n > 0 && e.Kind == engine.Tokens && a.pending[n-1].Kind == engine.Tokens {
+		switch n := len(a.pending); {
+		case n > 0 && e.Kind == engine.Tokens && a.pending[n-1].Kind == engine.Tokens:
 			a.join(&a.pending[n-1], &e)
-		} else {
+		case n > 0 && e.Kind == engine.Scored && a.pending[n-1].Kind == engine.Scored:
+			a.pending[n-1].Tokens = append(a.pending[n-1].Tokens, e.Tokens...)
+		default:
 			a.pending = append(a.pending, e)
 		}
 	}

@@ -99,6 +99,7 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	}
 	a := newAnswer(len(ids))
 	o := newOutput(g, req, a, began)
+	o.first = ids[0]
 	if err := g.enqueue(o, ids, maxNew, req, sampler); err != nil {
 		return nil, err
 	}
@@ -134,6 +135,9 @@ func (g *Gateway) enqueue(o *output, ids []int32, maxNew int, req *engine.Reques
 			Domain: g.domain(req.Owner), Group: req.Group, Key: number(req.Owner), Background: req.Background,
 		},
 		Prompt: ids, Sampler: sampler, Output: o, Reply: make(chan error, 1),
+	}
+	if req.PromptLogprobs != nil {
+		sub.Request.Scored, sub.Scores = true, *req.PromptLogprobs
 	}
 	p.host.send(p.routes.schedule, sub)
 	select {

@@ -175,8 +175,9 @@ func (o *brokenOutput) call(name string) {
 	}
 }
 
-func (o *brokenOutput) Queued(int)         { o.call("queued") }
-func (o *brokenOutput) Started(int64, int) { o.call("started") }
+func (o *brokenOutput) Queued(int)           { o.call("queued") }
+func (o *brokenOutput) Started(int64, int)   { o.call("started") }
+func (o *brokenOutput) Scored(sample.Result) { o.call("scored") }
 func (o *brokenOutput) Token(sample.Result, int64) bool {
 	o.call("token")
 	return false

@@ -3,6 +3,7 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 
@@ -25,8 +26,11 @@ type output struct {
 
 	id        uint64
 	logprobs  bool
-	keepStop  bool // the text of what ended the answer is part of it
-	minTokens int  // no stop string is looked for in the text of so many
+	first     int32 // token of the prompt
+	scores    bool  // the prompt's tokens are told of
+	special   bool  // control tokens are part of the text
+	keepStop  bool  // the text of what ended the answer is part of it
+	minTokens int   // no stop string is looked for in the text of so many
 
 	over  atomic.Bool // the reader has got its last event
 	usage engine.Usage
@@ -52,6 +56,7 @@ func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 	return &output{
 		p: g.p, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
 		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop, minTokens: req.MinTokens,
+		scores: req.PromptLogprobs != nil, special: req.KeepSpecial,
 		usage: engine.Usage{Prompt: a.prompt}, submitted: came,
 	}
 }
@@ -72,6 +77,14 @@ func (o *output) Started(at int64, cached int) {
 	o.started, o.usage.Cached = at, cached
 	o.p.meters.started(seconds(at - o.submitted))
 	o.answer.push(engine.Event{Kind: engine.Started})
+	if o.scores {
+		o.Scored(sample.Result{ID: o.first, Logprob: float32(math.NaN())})
+	}
+}
+
+// Scored implements msg.Output.
+func (o *output) Scored(r sample.Result) {
+	o.answer.push(engine.Event{Kind: engine.Scored, Tokens: []engine.Token{o.token(r)}})
 }
 
 // Token implements msg.Output.
@@ -118,13 +131,18 @@ func (o *output) check(text string) (out, matched string) {
 
 // hold keeps a token until its text is out.
 func (o *output) hold(r sample.Result) {
+	o.held = append(o.held, heldToken{token: o.token(r), from: o.textSeen})
+}
+
+// token is a result with its text.
+func (o *output) token(r sample.Result) engine.Token {
 	text, _ := o.tok.TokenBytes(r.ID)
-	t := engine.Token{ID: r.ID, Text: text, Logprob: r.Logprob}
+	t := engine.Token{ID: r.ID, Text: text, Logprob: r.Logprob, Rank: r.Rank, Hidden: !o.special && o.tok.IsSpecial(r.ID)}
 	for _, alt := range r.Top {
 		b, _ := o.tok.TokenBytes(alt.ID)
 		t.Top = append(t.Top, engine.TokenProb{ID: alt.ID, Text: b, Logprob: alt.Logprob})
 	}
-	o.held = append(o.held, heldToken{token: t, from: o.textSeen})
+	return t
 }
 
 // release sends text that no stop string can take back, with the tokens that it

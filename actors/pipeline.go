@@ -125,7 +125,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
 	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
 	opt.Scheduler.Lanes, opt.Scheduler.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
-	opt.Scheduler.RAMBlocks = lim.HostBlocks
+	opt.Scheduler.RAMBlocks, opt.Scheduler.LogitRows = lim.HostBlocks, lim.LogitRows
 	if p := opt.Placement; p != nil && !p.Leaves(dispatch.Prefill) {
 		// The device alone computes prompts: what it copies for one batch of them it would
 		// copy for each.

@@ -3,6 +3,7 @@ package actors
 import (
 	"krater/actors/msg"
 	"krater/kernels/device"
+	"krater/stages/sample"
 )
 
 // sampleNode chooses the next token of every wanted row.
@@ -30,6 +31,10 @@ func (n sampleNode) receive(c *turn, m any) {
 	case !b.Abandoned.Load():
 		for i := range b.Rows {
 			r := &b.Rows[i]
+			if r.Scored {
+				r.Result, r.Err = sample.Score(b.State.LogitRow(i), r.Given, r.Alternatives)
+				continue
+			}
 			if id, ok := b.State.ChosenID(i); ok {
 				r.Result, r.Err = r.Sampler.Take(id)
 				continue

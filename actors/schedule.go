@@ -53,6 +53,7 @@ type record struct {
 	flight *flight // the batch it is in, or nil
 	ahead  *flight // the batch it is in besides, which takes the token that flight chooses
 	ended  bool
+	told   int   // the last position of the prompt whose score was passed on
 	cause  error // of its own failure
 }
 
@@ -221,8 +222,11 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 		}
 		n.plan.Spans = append(n.plan.Spans, stages.Span{
 			Span: device.Span{Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
-			Seq:  sp.ID, Decode: sp.Decode, Want: sp.Last,
+			Seq:  sp.ID, Decode: sp.Decode, Want: sp.Last, Every: r.scores(sp),
 		})
+		if r.scores(sp) {
+			b.Rows = r.scored(b.Rows, sp)
+		}
 		if sp.Last {
 			b.Rows = append(b.Rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler})
 		}
@@ -235,6 +239,19 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
 	n.filled = append(n.filled, b)
+}
+
+// scores reports whether a span has rows before tokens of the prompt that are to be scored.
+func (r *record) scores(sp *scheduler.Span) bool {
+	return r.submit.Request.Scored && sp.Pos+1 < r.submit.Request.PromptLen
+}
+
+// scored are the rows of a span that is scored, but for the one that a token is chosen after.
+func (r *record) scored(rows []msg.Row, sp *scheduler.Span) []msg.Row {
+	for at := sp.Pos + 1; at <= sp.Pos+sp.Len && at < len(r.tokens); at++ {
+		rows = append(rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler, Scored: true, Given: r.tokens[at], At: at, Alternatives: r.submit.Scores})
+	}
+	return rows
 }
 
 // moves are the core's as the groups take them. It makes none of a kind that it was not given
@@ -278,6 +295,9 @@ func (n *scheduleNode) draws(f *flight) {
 
 // draw is how a row's token is chosen after those that are known and so many more.
 func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
+	if row.Scored {
+		return device.Draw{}, false
+	}
 	r := n.live[row.Seq]
 	return row.Sampler.DrawAt(len(r.tokens) - r.submit.Request.PromptLen + ahead)
 }
@@ -423,7 +443,11 @@ func (n *scheduleNode) returned(b *msg.Batch) {
 	}
 	n.outcomes = n.outcomes[:0]
 	for i := range b.Rows {
-		n.outcomes = append(n.outcomes, n.outcome(&b.Rows[i]))
+		if row := &b.Rows[i]; row.Scored {
+			n.score(row)
+		} else {
+			n.outcomes = append(n.outcomes, n.outcome(row))
+		}
 	}
 	n.land(f)
 	if b.Raw == nil { // else the sample actor has answered
@@ -435,6 +459,21 @@ func (n *scheduleNode) returned(b *msg.Batch) {
 		}
 	}
 	n.give(f)
+}
+
+// score passes on how likely a token of the prompt was, once: a prompt may be computed again.
+func (n *scheduleNode) score(row *msg.Row) {
+	r := n.live[row.Seq]
+	if r.ended || row.At <= r.told || row.At >= r.submit.Request.PromptLen {
+		return
+	}
+	if row.Err != nil {
+		r.cause = row.Err
+		n.core.Cancel(row.Seq, scheduler.Failed)
+		return
+	}
+	r.told = row.At
+	n.item(msg.Delivery{Kind: msg.DeliverScored, ID: row.Seq, Output: r.submit.Output, Result: row.Result})
 }
 
 // outcome notes a new token and tells what it means for its sequence.

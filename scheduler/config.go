@@ -17,6 +17,7 @@ type Config struct {
 	MaxQueue       int // waiting requests
 	Lanes          int // micro-batches that the running streams are divided into, each with a place in flight
 	PrefillBatches int // batches in flight at once that may have rows of prompts, 1 to Lanes
+	LogitRows      int // rows of a batch whose logits can be had; 0: MaxSeqs
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
 	// Aging is the number of batches made after which a waiting request gains one level of
@@ -73,6 +74,7 @@ func (c *Config) check() error {
 		{"MaxQueue", c.MaxQueue, 1, queueMax},
 		{"Lanes", c.Lanes, 1, lanesMax},
 		{"PrefillBatches", c.PrefillBatches, 1, c.Lanes},
+		{"LogitRows", c.LogitRows, 0, rowsMax},
 		{"MaxRetries", c.MaxRetries, 0, math.MaxInt32},
 		{"Aging", c.Aging, 0, math.MaxInt32},
 		{"RAMBlocks", c.RAMBlocks, 0, math.MaxInt32 - c.Blocks},

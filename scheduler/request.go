@@ -19,6 +19,9 @@ type Request struct {
 	Group uint64
 	// Key is who asks: keys that compete get equal shares of what is computed. 0: all others.
 	Key uint64
+	// Scored asks for the logits of all rows of the prompt, so none of them come from the
+	// cache, and a batch has no more of them than Config.LogitRows leaves.
+	Scored bool
 	// Background requests run in gaps: they start when no other waits, are preempted
 	// first, and their prompts get at most PrefillChunk rows of a batch. Priority
 	// orders them among themselves.

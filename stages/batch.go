@@ -13,6 +13,7 @@ type Span struct {
 	Seq    uint64 // the sequence, for whoever reads the logits
 	Decode bool   // one generated token: absorbed attention; else prompt rows
 	Want   bool   // logits of the last row are needed
+	Every  bool   // those of all its rows are
 }
 
 // Batch describes a step on the host. Spans lie one after another over the

@@ -156,7 +156,7 @@ func (st *State) checkSpan(sp *Span, row, rows int) error {
 // want notes the rows of a span that get logits.
 func (st *State) want(sp *Span, index int, all bool) error {
 	first, n := sp.Row+sp.Len-1, 1
-	if all {
+	if all || sp.Every {
 		first, n = sp.Row, sp.Len
 	} else if !sp.Want {
 		return nil

@@ -79,8 +79,11 @@ type Request struct {
 	KeepSpecial bool
 	// Logprobs: -1 none, else that many alternatives per token (0 = the chosen one only).
 	Logprobs int
-	Deadline time.Time // zero: none
-	Priority int       // higher first; 0 is the default
+	// PromptLogprobs, if set, asks for the log-probabilities of the prompt's own tokens, with
+	// so many alternatives. The whole prompt is computed then, whatever is cached of it.
+	PromptLogprobs *int
+	Deadline       time.Time // zero: none
+	Priority       int       // higher first; 0 is the default
 	// Background requests run in the gaps that others leave.
 	Background bool
 	// Owner tells who sent the request apart from others: the hash of an API key, "" where
@@ -124,6 +127,7 @@ type EventKind uint8
 const (
 	Queued  EventKind = iota // waiting for a place in the batch
 	Started                  // prefill begins
+	Scored                   // Tokens are the next ones of the prompt, with log-probabilities
 	Tokens                   // Text and, with logprobs, Tokens
 	Done                     // Finish and Usage; Text may hold the last piece
 	Failed                   // Err and Usage
@@ -147,11 +151,13 @@ type Event struct {
 	Err       *Error
 }
 
-// Token is one generated token with its log-probability (when asked for).
+// Token is one token with its log-probability (when asked for).
 type Token struct {
 	ID      int32
-	Text    []byte // the token's own bytes, not always whole characters
-	Logprob float32
+	Text    []byte      // the token's own bytes, not always whole characters
+	Logprob float32     // NaN for the first one of a prompt
+	Rank    int         // of a prompt's token: 1 is the most likely; 0: not known
+	Hidden  bool        // its text is left out of the answer's: a control token
 	Top     []TokenProb // the most likely, best first
 }
 

@@ -79,8 +79,14 @@ func (b *Batch) On(own device.Stream) device.Stream {
 type Row struct {
 	Seq     uint64
 	Sampler *sample.Sequence
-	Result  sample.Result
-	Err     error // the sampler could not choose: NaN logits
+	// Scored rows have a token after them already, Given at position At. How likely it was
+	// is told, with so many alternatives, and none is chosen.
+	Scored       bool
+	Given        int32
+	At           int
+	Alternatives int
+	Result       sample.Result
+	Err          error // the sampler could not choose: NaN logits
 }
 
 // Raw asks for one step of a batch that the caller made, and its result.

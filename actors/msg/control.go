@@ -13,6 +13,7 @@ type Submit struct {
 	Prompt  []int32 // token ids, owned by the schedule actor from here on
 	Sampler *sample.Sequence
 	Output  Output
+	Scores  int // with Request.Scored: the alternatives that are told of
 	Reply   chan error
 }
 
@@ -23,6 +24,8 @@ type Output interface {
 	Queued(position int)
 	// Started: so many tokens of the prompt need not be computed.
 	Started(at int64, cached int)
+	// Scored tells of the next token of the prompt, where that was asked for.
+	Scored(r sample.Result)
 	// Token takes the next token; true means that the answer is complete and the
 	// scheduler has to be told.
 	Token(r sample.Result, at int64) bool
@@ -87,6 +90,7 @@ type DeliveryKind uint8
 const (
 	DeliverQueued DeliveryKind = iota
 	DeliverStarted
+	DeliverScored
 	DeliverToken
 	DeliverEnded
 )

@@ -85,18 +85,18 @@ func (q *Sequence) change(logits []float32, s *scratch) []float32 {
 }
 
 // logprobs fills in the logarithms of probabilities under the row as it came from
-// the model; largest is its largest logit.
-func (q *Sequence) logprobs(r *Result, logits []float32, largest float32, s *scratch) {
+// the model, with so many alternatives; largest is its largest logit.
+func logprobs(r *Result, logits []float32, largest float32, alternatives int, s *scratch) {
 	sum := 0.0
 	for _, x := range logits {
 		sum += exp(float64(x) - float64(largest))
 	}
 	norm := float64(largest) + math.Log(sum)
 	r.Logprob = float32(float64(logits[r.ID]) - norm)
-	if q.p.Logprobs == 0 {
+	if alternatives == 0 {
 		return
 	}
-	best := s.topK(logits, q.p.Logprobs)
+	best := s.topK(logits, alternatives)
 	slices.SortFunc(best, func(a, b scored) int {
 		if a.before(b) {
 			return -1

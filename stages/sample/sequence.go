@@ -33,6 +33,7 @@ type Result struct {
 	// own distribution (temperature 1, nothing masked); set when asked for.
 	Logprob float32
 	Top     []Candidate // by falling probability, then rising id; the caller's own
+	Rank    int         // set by Score: 1 for the most likely token
 }
 
 // Candidate is a token that could have been chosen.
@@ -109,9 +110,31 @@ func (q *Sequence) Next(logits []float32) (Result, error) {
 		r.ID = q.p.draw(row, row[r.ID], uniform(q.p.Seed, uint64(q.n)), s)
 	}
 	if q.p.Logprobs >= 0 {
-		q.logprobs(&r, logits, logits[best], s)
+		logprobs(&r, logits, logits[best], q.p.Logprobs, s)
 	}
 	q.note(&r)
+	return r, nil
+}
+
+// Score tells how likely a token that is given was in a row of logits [vocab], with so many
+// alternatives. It fails with ErrLogits.
+func Score(logits []float32, id int32, alternatives int) (Result, error) {
+	if id < 0 || int(id) >= len(logits) {
+		return Result{}, fmt.Errorf("%w: %d of them, none of token %d", ErrLogits, len(logits), id)
+	}
+	best, err := argmax(logits)
+	if err != nil {
+		return Result{}, err
+	}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	r := Result{ID: id, Rank: 1}
+	for i, x := range logits {
+		if x > logits[id] || x == logits[id] && i < int(id) {
+			r.Rank++
+		}
+	}
+	logprobs(&r, logits, logits[best], alternatives, s)
 	return r, nil
 }
 

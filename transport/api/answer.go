@@ -64,6 +64,8 @@ type ChatCompletion struct {
 	Model   string       `json:"model"`
 	Choices []ChatChoice `json:"choices"`
 	Usage   Usage        `json:"usage"`
+	// PromptLogprobs is for those who asked.
+	PromptLogprobs PromptLogprobs `json:"prompt_logprobs,omitempty"`
 }
 
 // ChatChoice is one answer of a ChatCompletion.
@@ -141,13 +143,37 @@ type TextChoice struct {
 	Text         string        `json:"text"`
 	Logprobs     *TextLogprobs `json:"logprobs"`
 	FinishReason *string       `json:"finish_reason"`
+	// PromptLogprobs is for those who asked.
+	PromptLogprobs PromptLogprobs `json:"prompt_logprobs,omitempty"`
 }
 
 // TextLogprobs is the older form of log-probabilities: one entry a token in
-// each list. TextOffset counts characters from the answer's start.
+// each list, null for the first of a prompt. TextOffset counts characters from the answer's start.
 type TextLogprobs struct {
-	Tokens        []string             `json:"tokens"`
-	TokenLogprobs []float32            `json:"token_logprobs"`
-	TopLogprobs   []map[string]float32 `json:"top_logprobs"`
-	TextOffset    []int                `json:"text_offset"`
+	Tokens        []string          `json:"tokens"`
+	TokenLogprobs []*float32        `json:"token_logprobs"`
+	TopLogprobs   []OrNull[float32] `json:"top_logprobs"`
+	TextOffset    []int             `json:"text_offset"`
+}
+
+// PromptLogprobs has an entry for each token of a prompt: null for the first, for others what
+// could have stood there by its id, the token that does among it (vLLM's form).
+type PromptLogprobs []OrNull[PromptLogprob]
+
+// OrNull is a JSON object, null where it is nil.
+type OrNull[V any] map[string]V
+
+// MarshalJSONTo implements json.MarshalerTo.
+func (m OrNull[V]) MarshalJSONTo(e *jsontext.Encoder) error {
+	if m == nil {
+		return e.WriteToken(jsontext.Null)
+	}
+	return json.MarshalEncode(e, map[string]V(m))
+}
+
+// PromptLogprob is a token that could stand at a place of a prompt.
+type PromptLogprob struct {
+	Logprob float32 `json:"logprob"`
+	Rank    int     `json:"rank"`
+	Token   string  `json:"decoded_token"`
 }

@@ -59,6 +59,7 @@ type ChatRequest struct {
 	N                   *int           `json:"n"`
 	Logprobs            *bool          `json:"logprobs"`
 	TopLogprobs         *int           `json:"top_logprobs"`
+	PromptLogprobs      *int           `json:"prompt_logprobs"`
 	Store               *bool          `json:"store"` // accepted, without effect
 	Tools               jsontext.Value `json:"tools"`
 	ToolChoice          jsontext.Value `json:"tool_choice"`
@@ -87,6 +88,30 @@ type Plan struct {
 	Usage bool
 	// Echo, for completions, starts each answer with its prompt.
 	Echo bool
+	// PromptLogprobs gives those of the prompt beside the answer, EchoLogprobs before its own.
+	PromptLogprobs, EchoLogprobs bool
+}
+
+// scorePrompts has one request of each prompt score it. n are the alternatives.
+func (p *Plan) scorePrompts(n *int) *Error {
+	if n == nil {
+		return nil
+	}
+	switch {
+	case *n < 0 || *n > MaxTopLogprobs:
+		return Invalid("prompt_logprobs", "'prompt_logprobs' must be between 0 and %d, not %d", MaxTopLogprobs, *n)
+	case p.Stream:
+		return Unsupported("prompt_logprobs", "'prompt_logprobs' cannot be streamed")
+	}
+	p.PromptLogprobs = true
+	p.score(*n)
+	return nil
+}
+
+func (p *Plan) score(alternatives int) {
+	for i := 0; i < len(p.Requests); i += p.Candidates {
+		p.Requests[i].PromptLogprobs = &alternatives
+	}
 }
 
 // Plan validates the request. The model is checked by CheckModel before it.
@@ -127,7 +152,7 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	}
 	plan.Candidates = plan.Choices
 	plan.Requests = repeat(req, plan.Choices)
-	return plan, nil
+	return plan, plan.scorePrompts(r.PromptLogprobs)
 }
 
 // refuse names the fields that would change the answer and are not served.

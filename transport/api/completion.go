@@ -145,6 +145,7 @@ type CompletionRequest struct {
 	N             *int           `json:"n"`
 	BestOf        *int           `json:"best_of"`
 	Logprobs      *int           `json:"logprobs"`
+	PromptScores  *int           `json:"prompt_logprobs"`
 	Echo          *bool          `json:"echo"`
 	Suffix        *string        `json:"suffix"`
 	Store         *bool          `json:"store"` // accepted, without effect
@@ -194,15 +195,19 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 		one.Prompt = r.Prompt.Prompt(i)
 		plan.Requests = append(plan.Requests, repeat(&one, plan.Candidates)...)
 	}
-	return plan, nil
+	if plan.Echo && base.Logprobs >= 0 {
+		plan.EchoLogprobs = true
+		plan.score(base.Logprobs)
+	}
+	return plan, plan.scorePrompts(r.PromptScores)
 }
 
 func (r *CompletionRequest) refuse(plan *Plan) *Error {
 	if r.Suffix != nil && *r.Suffix != "" {
 		return Unsupported("suffix", "'suffix' is not supported")
 	}
-	if plan.Echo && r.Logprobs != nil {
-		return Unsupported("echo", "'echo' together with 'logprobs' is not supported")
+	if plan.Echo && r.Logprobs != nil && plan.Stream && plan.Choices > 1 {
+		return Unsupported("echo", "'echo' with 'logprobs' and 'n' above 1 cannot be streamed")
 	}
 	return nil
 }

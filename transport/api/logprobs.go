@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -71,15 +72,52 @@ func NewTextLogprobs(tokens []engine.Token, at *TextOffsets) *TextLogprobs {
 	out := &TextLogprobs{}
 	for _, t := range tokens {
 		out.Tokens = append(out.Tokens, tokenName(t.Text))
-		out.TokenLogprobs = append(out.TokenLogprobs, finite(t.Logprob))
-		top := map[string]float32{tokenName(t.Text): finite(t.Logprob)}
-		for _, alt := range t.Top {
-			top[tokenName(alt.Text)] = finite(alt.Logprob)
+		out.add(&t)
+		if t.Hidden {
+			out.TextOffset = append(out.TextOffset, at.chars)
+			continue
 		}
-		out.TopLogprobs = append(out.TopLogprobs, top)
 		out.TextOffset = append(out.TextOffset, at.add(t.Text))
 	}
 	return out
+}
+
+// add appends a token's log-probabilities; the first token of a prompt has none.
+func (l *TextLogprobs) add(t *engine.Token) {
+	if isNaN(t.Logprob) {
+		l.TokenLogprobs, l.TopLogprobs = append(l.TokenLogprobs, nil), append(l.TopLogprobs, nil)
+		return
+	}
+	p := finite(t.Logprob)
+	top := OrNull[float32]{tokenName(t.Text): p}
+	for _, alt := range t.Top {
+		top[tokenName(alt.Text)] = finite(alt.Logprob)
+	}
+	l.TokenLogprobs, l.TopLogprobs = append(l.TokenLogprobs, &p), append(l.TopLogprobs, top)
+}
+
+func isNaN(p float32) bool { return p != p }
+
+// NewPromptLogprobs gives a prompt's tokens in vLLM's form.
+func NewPromptLogprobs(tokens []engine.Token) PromptLogprobs {
+	out := make(PromptLogprobs, len(tokens))
+	for i := range tokens {
+		t := &tokens[i]
+		if isNaN(t.Logprob) {
+			continue
+		}
+		out[i] = OrNull[PromptLogprob]{strconv.Itoa(int(t.ID)): promptLogprob(t.Text, t.Logprob, t.Rank)}
+		for j, alt := range t.Top {
+			if alt.ID != t.ID {
+				out[i][strconv.Itoa(int(alt.ID))] = promptLogprob(alt.Text, alt.Logprob, j+1)
+			}
+		}
+	}
+	return out
+}
+
+func promptLogprob(text []byte, p float32, rank int) PromptLogprob {
+	return PromptLogprob{Logprob: finite(p), Rank: rank, Token: strings.ToValidUTF8(string(text), "\uFFFD")}
 }
 
 // tokenName keeps tokens that are no whole characters apart: bytes:\xe2\x80.

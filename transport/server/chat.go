@@ -86,6 +86,9 @@ func (f *chatFormat) usage(u engine.Usage) any {
 }
 
 func (f *chatFormat) collect(it item) {
+	if it.event.Kind == engine.Scored {
+		return // the run has them
+	}
 	a := &f.answers[it.choice]
 	a.text.WriteString(it.event.Text)
 	a.tokens = append(a.tokens, it.event.Tokens...)
@@ -95,6 +98,9 @@ func (f *chatFormat) collect(it item) {
 func (f *chatFormat) whole(u engine.Usage) any {
 	out := &api.ChatCompletion{
 		ID: f.run.id, Object: "chat.completion", Created: f.run.created, Model: f.model, Usage: api.NewUsage(u),
+	}
+	if len(f.answers) > 0 {
+		out.PromptLogprobs = f.run.prompt(0)
 	}
 	for i := range f.answers {
 		a := &f.answers[i]

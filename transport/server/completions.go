@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"krater/actors/engine"
@@ -75,7 +76,8 @@ func newTextFormat(r *run, model string, echo []string) *textFormat {
 }
 
 func (f *textFormat) chunks(it item) []any {
-	if it.event.Kind != engine.Tokens && it.event.Kind != engine.Done {
+	scored := it.event.Kind == engine.Scored && f.run.plan.EchoLogprobs
+	if it.event.Kind != engine.Tokens && it.event.Kind != engine.Done && !scored {
 		return nil
 	}
 	var out []any
@@ -112,6 +114,9 @@ func (f *textFormat) usage(u engine.Usage) any {
 }
 
 func (f *textFormat) collect(it item) {
+	if it.event.Kind == engine.Scored {
+		return // the run has them
+	}
 	a := &f.answers[it.choice]
 	a.text.WriteString(f.prefix(it.choice))
 	a.text.WriteString(it.event.Text)
@@ -125,7 +130,8 @@ func (f *textFormat) whole(u engine.Usage) any {
 		a := &f.answers[from]
 		reason := api.FinishReason(a.finish)
 		out.Choices = append(out.Choices, api.TextChoice{
-			Index: i, Text: a.text.String(), Logprobs: api.NewTextLogprobs(a.tokens, &a.offsets), FinishReason: &reason,
+			Index: i, Text: a.text.String(), Logprobs: api.NewTextLogprobs(slices.Concat(f.run.echoed(from), a.tokens), &a.offsets),
+			FinishReason: &reason, PromptLogprobs: f.run.prompt(from),
 		})
 	}
 	out.Usage = api.Nullable[api.Usage]{Set: true, Value: &usage}

@@ -26,6 +26,8 @@ type run struct {
 	usage     engine.Usage
 	scores    []score // by stream, where only the best are given
 	hide      bool    // their log-probabilities
+	// prompts are the tokens of each prompt with their log-probabilities, where asked for.
+	prompts [][]engine.Token
 
 	items  chan item
 	cancel context.CancelFunc
@@ -45,6 +47,7 @@ func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run,
 	now := time.Now()
 	r := &run{id: api.NewID(prefix), created: now.Unix(), plan: plan, perPrompt: plan.Candidates, items: make(chan item)}
 	r.rate()
+	r.prompts = make([][]engine.Token, len(plan.Requests)/max(1, plan.Candidates))
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancel(from.Context())
 	owner, group := s.Owner(from), uint64(0)
@@ -148,7 +151,28 @@ func (r *run) see(it *item, h http.Header) {
 		}
 		return
 	}
+	if it.event.Kind == engine.Scored {
+		own := &r.prompts[it.choice/r.perPrompt]
+		*own = append(*own, it.event.Tokens...)
+		return
+	}
 	r.weigh(it)
+}
+
+// prompt are the scored tokens of the prompt of a stream, if the client asked for them beside
+// the answer; echoed those that come before it.
+func (r *run) prompt(stream int) api.PromptLogprobs {
+	if !r.plan.PromptLogprobs {
+		return nil
+	}
+	return api.NewPromptLogprobs(r.prompts[stream/r.perPrompt])
+}
+
+func (r *run) echoed(stream int) []engine.Token {
+	if !r.plan.EchoLogprobs {
+		return nil
+	}
+	return r.prompts[stream/r.perPrompt]
 }
 
 // cancelled says why ctx ended: nil if the client left, else the 503 that a

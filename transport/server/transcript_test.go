@@ -4,6 +4,7 @@ import (
 	"encoding/json/jsontext"
 	"flag"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,6 +37,19 @@ var scripts = map[string]enginetest.Script{
 		}}},
 		enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop, Usage: engine.Usage{Completion: 3, Cached: 2}}},
 	),
+}
+
+func init() {
+	scripts["scored"] = enginetest.Steps(
+		enginetest.Step{Event: engine.Event{Kind: engine.Scored, Tokens: []engine.Token{
+			{ID: 256, Text: []byte("<bos>"), Hidden: true, Logprob: float32(math.NaN())}, {ID: 97, Text: []byte("a"), Logprob: -1.5, Rank: 2, Top: []engine.TokenProb{{ID: 98, Text: []byte("b"), Logprob: -0.5}}},
+		}}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Scored, Tokens: []engine.Token{
+			{ID: 99, Text: []byte("c"), Logprob: -0.25, Rank: 1, Top: []engine.TokenProb{{ID: 99, Text: []byte("c"), Logprob: -0.25}}},
+		}}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Text: "Hi", Tokens: []engine.Token{{ID: 1, Text: []byte("Hi"), Logprob: -0.125}}}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop, Usage: engine.Usage{Completion: 1, Prompt: 3}}},
+	)
 }
 
 var (
