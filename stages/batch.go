@@ -10,10 +10,12 @@ import "krater/kernels/device"
 // Span is the part of a batch that belongs to one sequence.
 type Span struct {
 	device.Span
-	Seq    uint64 // the sequence, for whoever reads the logits
-	Decode bool   // one generated token: absorbed attention; else prompt rows
-	Want   bool   // logits of the last row are needed
-	Every  bool   // those of all its rows are
+	Seq uint64 // the sequence, for whoever reads the logits
+	// Decode rows are generated ones: absorbed attention. They have the same bits one at a time
+	// and several at once (on an accelerator only one fits). Others are a prompt's.
+	Decode bool
+	Want   bool // logits of the last row are needed
+	Every  bool // those of all its rows are
 }
 
 // Batch describes a step on the host. Spans lie one after another over the

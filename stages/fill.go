@@ -138,8 +138,8 @@ func (st *State) checkSpan(sp *Span, row, rows int) error {
 		return fmt.Errorf("starts at row %d, expected %d", sp.Row, row)
 	case sp.Len < 1 || sp.Len > rows-row:
 		return fmt.Errorf("has %d rows, %d are left", sp.Len, rows-row)
-	case sp.Decode && sp.Len != 1:
-		return fmt.Errorf("decodes %d rows at once", sp.Len)
+	case sp.Decode && sp.Len != 1 && st.layout != nil:
+		return fmt.Errorf("decodes %d rows at once, an accelerator has room for one", sp.Len)
 	case sp.Pos < 0 || sp.Pos > st.lim.Context-sp.Len:
 		return fmt.Errorf("positions %d to %d exceed the context of %d", sp.Pos, sp.Pos+sp.Len-1, st.lim.Context)
 	case len(sp.Blocks) < (sp.Pos+sp.Len+bt-1)/bt:

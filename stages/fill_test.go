@@ -102,7 +102,6 @@ func TestFillRefuses(t *testing.T) {
 		{"has 3 rows, 2 are left", func(b *Batch) { b.Spans[2].Len = 3 }},
 		{"has 0 rows", func(b *Batch) { b.Spans[0].Len = 0 }},
 		{"cover 5 of 6", func(b *Batch) { b.Spans[2].Len = 1 }},
-		{"decodes 3 rows", func(b *Batch) { b.Spans[0].Decode = true }},
 		{"exceed the context of 24", func(b *Batch) { b.Spans[1].Pos = 24 }},
 		{"exceed the context", func(b *Batch) { b.Spans[1].Pos = -1 }},
 		{"do not hold position 4", func(b *Batch) { b.Spans[0].Blocks = b.Spans[0].Blocks[:1] }},
