@@ -41,7 +41,7 @@ func (c *Core) chains(before *flight) bool {
 			return false
 		}
 	}
-	if (c.filling.len() > 0 || c.admissible()) && c.fillsNext(before.lane) {
+	if c.fillsNext(before.lane) && (c.filling.len() > 0 || c.next() != nil) {
 		return false
 	}
 	for i, s := range before.seqs {
@@ -69,21 +69,26 @@ func (c *Core) takeAhead(f, before *flight) {
 		if !before.spans[i].Last {
 			continue
 		}
-		if s.goesOn() && len(f.seqs) < rows {
-			c.putAhead(f, s, from)
-			f.after = before.id
+		if s.goesOn() && len(f.seqs) < rows && (c.covered(s, s.known+1) || c.room(s) > 0) {
+			c.putAhead(f, s, before.id, from)
 		}
 		from++
 	}
 }
 
 // goesOn tells whether a sequence whose next token is being chosen has one after it.
-func (s *seq) goesOn() bool { return s.ended == None && s.generated()+1 < s.req.MaxNew }
+func (s *seq) goesOn() bool {
+	return s.ended == None && !s.doomed && s.generated()+1 < s.req.MaxNew
+}
 
 // putAhead adds the row of the token that s will get from row from of the
 // Wanted ones of the batch before.
-func (c *Core) putAhead(f *flight, s *seq, from int) {
+func (c *Core) putAhead(f *flight, s *seq, after uint64, from int) {
+	f.after = after
 	table := c.cfg.blocksFor(s.known + 1)
+	c.extend(f, s, max(0, table-len(s.blocks)))
+	c.saveState(f, s, s.known)
+	s.key.served += decodeCost
 	f.spans = append(f.spans, Span{
 		ID: s.req.ID, Slot: s.slot, Row: f.rows, Len: 1, Pos: s.known,
 		Decode: true, Last: true, From: from, Blocks: s.blocks[:table:table],
@@ -105,15 +110,6 @@ func (c *Core) aheadOf(id uint64) *flight {
 	return nil
 }
 
-// admissible tells whether admit would take the head of the queue.
-func (c *Core) admissible() bool {
-	if c.waiting.len() == 0 || len(c.slots) == 0 {
-		return false
-	}
-	need := c.cfg.blocksFor(c.waiting.front().req.positions())
-	return need <= c.blocks.Total()-c.blocks.Used()
-}
-
 // part releases an ended sequence that came back, unless it is in the batch
 // ahead, too.
 func (c *Core) part(s *seq) {
@@ -127,6 +123,7 @@ func (c *Core) part(s *seq) {
 func (c *Core) abandonAhead(f *flight, cause error, retry bool) {
 	c.stats.FailedBatches++
 	seqs := f.seqs
+	c.settle(f, false)
 	*f = flight{}
 	for _, s := range seqs {
 		s.flying--

@@ -1,5 +1,7 @@
 package scheduler
 
+import "slices"
+
 // Span is the part of a batch that belongs to one sequence: Len rows of the
 // batch from Row on, for the sequence's tokens Pos to Pos+Len-1 (prompt first,
 // then what was generated).
@@ -87,6 +89,8 @@ type flight struct {
 	wanted int
 	spans  []Span
 	seqs   []*seq // of spans
+	moves  []Move
+	states []state // of the SaveStates among moves, in order
 }
 
 // Next makes the next batch, if there is work and a place in flight; with
@@ -96,7 +100,8 @@ type flight struct {
 // driver calls it until it returns false.
 func (c *Core) Next(now int64) (Batch, bool) {
 	c.Tick(now)
-	c.level()
+	c.yield()
+	c.even()
 	f := c.ordinary()
 	if f == nil && c.cfg.Ahead {
 		f = c.further()
@@ -109,7 +114,7 @@ func (c *Core) Next(now int64) (Batch, bool) {
 	c.stats.Batches++
 	c.stats.DecodeRows += uint64(f.decode)
 	c.stats.PrefillRows += uint64(f.rows - f.decode)
-	return Batch{ID: f.id, Lane: f.lane, After: f.after, Epoch: c.epoch, Rows: f.rows, Decode: f.decode, Wanted: f.wanted, Spans: f.spans}, true
+	return Batch{ID: f.id, Lane: f.lane, After: f.after, Epoch: c.epoch, Rows: f.rows, Decode: f.decode, Wanted: f.wanted, Spans: f.spans, Moves: f.moves}, true
 }
 
 // record finds the record of a batch, or with id 0 a free one.
@@ -125,12 +130,21 @@ func (c *Core) record(id uint64) *flight {
 // ordinary makes a batch for a lane that has none in flight: that of the stream that has
 // waited longest, else the first for which there is something to do.
 func (c *Core) ordinary() *flight {
-	for _, s := range c.decoding.all() {
-		if f := c.fresh(s.lane); f != nil {
+	tried := uint64(0)
+	for i := 0; i < c.decoding.len(); i++ { // what is tried may preempt some of them
+		lane := c.decoding.all()[i].lane
+		if tried&(1<<lane) != 0 {
+			continue
+		}
+		tried |= 1 << lane
+		if f := c.fresh(lane); f != nil {
 			return f
 		}
 	}
 	for lane := range c.cfg.Lanes {
+		if tried&(1<<lane) != 0 {
+			continue
+		}
 		if f := c.fresh(lane); f != nil {
 			return f
 		}
@@ -168,10 +182,11 @@ func share(n, parts int) int { return (n + parts - 1) / parts }
 
 // takeDecode gives a row to the lane's streams, and to those of others that have been
 // passed by too often: they change to this lane. MaxBatchTokens >= MaxSeqs, so the
-// budget holds them all.
+// budget holds them all. Those for which there is no memory have to wait.
 func (c *Core) takeDecode(f *flight) {
+	c.feed(f)
 	c.decoding.take(func(s *seq) bool {
-		if s.lane != f.lane && !c.overdue(s) {
+		if !c.travels(s, f.lane) || !c.covered(s, s.known) {
 			return false
 		}
 		c.move(s, f.lane)
@@ -180,8 +195,35 @@ func (c *Core) takeDecode(f *flight) {
 	})
 }
 
-// takePrefill spends what is left of the budget on chunks of prompts, oldest
-// first, admitting from the queue where it is its head's turn.
+// travels tells whether an idle stream's next row is in the next batch of a lane.
+func (c *Core) travels(s *seq, lane int) bool { return s.lane == lane || c.overdue(s) }
+
+// feed gives a block to the streams of a lane that come to a border, first to those that
+// may take it from others.
+func (c *Core) feed(f *flight) {
+	c.needy = c.needy[:0]
+	for _, s := range c.decoding.all() {
+		if c.travels(s, f.lane) && !c.covered(s, s.known) {
+			c.needy = append(c.needy, s)
+		}
+	}
+	slices.SortFunc(c.needy, func(a, b *seq) int {
+		if outranks(a, b) {
+			return -1
+		}
+		return 1
+	})
+	for _, s := range c.needy {
+		if s.phase == decoding { // not preempted for one before it
+			c.reach(f, s, s.known)
+		}
+	}
+	clear(c.needy)
+}
+
+// takePrefill spends what is left of the budget on chunks of prompts in the order of sooner,
+// admitting from the queue where it is its head's turn. Those in the background share one
+// chunk.
 func (c *Core) takePrefill(f *flight) {
 	if !c.fills(f.lane) {
 		return
@@ -190,51 +232,79 @@ func (c *Core) takePrefill(f *flight) {
 	if c.count[decoding] > 0 {
 		room = min(room, c.cfg.PrefillShare)
 	}
-	quota := share(c.count[filling]+min(c.waiting.len(), len(c.slots)), c.cfg.PrefillBatches)
-	for blocked := false; room > 0 && quota > 0; quota-- {
-		var s *seq
-		for s == nil {
-			fromQueue := !blocked && c.waiting.len() > 0
-			if fromQueue && c.filling.len() > 0 {
-				fromQueue = before(c.waiting.front(), c.filling.front())
-			}
-			switch {
-			case fromQueue && c.admit(c.waiting.front()):
-				s = c.waiting.pop()
-			case fromQueue:
-				blocked = true
-			case c.filling.len() > 0:
-				s = c.filling.pop()
-			default:
-				return
-			}
+	gap := c.cfg.PrefillChunk
+	c.rounds++
+	quota := share(c.count[filling]+min(c.queue.n, len(c.slots)), c.cfg.PrefillBatches)
+	for ; room > 0 && quota > 0; quota-- {
+		s := c.prompt(f, gap > 0)
+		if s == nil {
+			return
 		}
 		n := min(s.known-s.computed, c.cfg.PrefillChunk, room)
-		c.put(f, s, n)
-		room -= n
+		if s.req.Background {
+			n = min(n, gap)
+			gap -= n
+		}
+		room -= c.putPrompt(f, s, n)
 	}
 }
 
-// admit gives the head of the queue its slot and all its blocks, or nothing. A
-// head that does not fit holds up those behind it: they would starve it.
-func (c *Core) admit(s *seq) bool {
-	if len(c.slots) == 0 {
-		return false
+// prompt takes the prompt whose turn it is off its list, or admits it; nil for none.
+func (c *Core) prompt(f *flight, gap bool) *seq {
+	for {
+		s := c.prefilled(gap)
+		w := c.head()
+		if w != nil && (s == nil || c.sooner(w, s)) && (gap || !w.req.Background) {
+			if w = c.next(); w != nil && (s == nil || c.sooner(w, s)) && (gap || !w.req.Background) {
+				c.admit(f, w)
+				return w
+			}
+		}
+		if s == nil {
+			return nil
+		}
+		s.passed = c.rounds
+		if c.ready(f, s) {
+			c.filling.remove(s)
+			return s
+		}
 	}
-	table, ok := c.blocks.Alloc(s.blocks, c.cfg.blocksFor(s.req.positions()))
-	if !ok {
-		return false
-	}
-	top := len(c.slots) - 1
-	s.blocks, s.slot = table, c.slots[top]
-	c.slots = c.slots[:top]
-	c.setPhase(s, filling)
-	c.emit(Started, s, None, nil)
-	return true
 }
 
-// put adds the next n rows of s, which is in no list, to the batch.
+// prefilled is the idle prompt whose turn it is, of those not yet looked at for this batch.
+func (c *Core) prefilled(gap bool) *seq {
+	var best *seq
+	for _, s := range c.filling.all() {
+		if s.passed != c.rounds && (gap || !s.req.Background) && (best == nil || c.sooner(s, best)) {
+			best = s
+		}
+	}
+	return best
+}
+
+// ready gives an idle prompt room for a row, if there is.
+func (c *Core) ready(f *flight, s *seq) bool {
+	if s.fresh {
+		return c.begin(f, s)
+	}
+	return c.covered(s, s.computed+1) || c.room(s) > 0 || c.reclaim(s, 1)
+}
+
+// putPrompt adds up to n rows of a prompt to the batch, as many as there is memory for
+// without taking it from others, and returns how many.
+func (c *Core) putPrompt(f *flight, s *seq, n int) int {
+	room := len(s.blocks) + max(0, c.room(s))
+	end := min(s.computed+n, room*c.cfg.BlockTokens)
+	end = c.border(s, end)
+	c.extend(f, s, max(0, c.cfg.blocksFor(end)-len(s.blocks)))
+	n = end - s.computed
+	c.put(f, s, n)
+	return n
+}
+
+// put adds the next n rows of s, which is in no list and holds the blocks, to the batch.
 func (c *Core) put(f *flight, s *seq, n int) {
+	c.saveState(f, s, s.computed)
 	end := s.computed + n
 	table := c.cfg.blocksFor(end)
 	sp := Span{
@@ -245,6 +315,11 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	f.rows += n
 	if sp.Decode {
 		f.decode += n
+		n *= decodeCost
+	}
+	s.key.served += uint64(n)
+	if c.short == s {
+		c.short = nil
 	}
 	if sp.Last {
 		f.wanted++

@@ -8,8 +8,12 @@ import (
 // Check verifies the core's books and names the first contradiction. It costs
 // time in the number of sequences and blocks; tests call it after every step.
 func (c *Core) Check() error {
-	a := &audit{core: c, block: map[int32]uint64{}, slot: map[int]uint64{}, flights: map[*seq]int{}, rows: make([]int, c.cfg.Lanes), last: map[*seq]bool{}}
-	a.list("waiting", &c.waiting, waiting)
+	a := &audit{core: c, block: map[int32]uint64{}, holds: map[int32]int{}, slot: map[int]uint64{}, flights: map[*seq]int{}, rows: make([]int, c.cfg.Lanes), last: map[*seq]bool{}}
+	for _, l := range c.queue.lines {
+		a.list("of a line", &l.list, waiting)
+	}
+	a.list("preempted", &c.queue.back, waiting)
+	a.list("parked", &c.parked, waiting)
 	a.list("filling", &c.filling, filling)
 	a.list("decoding", &c.decoding, decoding)
 	for i := range c.flights {
@@ -27,7 +31,8 @@ type audit struct {
 	err     error
 	seqs    int
 	count   [phases]int
-	block   map[int32]uint64 // holder of a block
+	block   map[int32]uint64 // who writes a block
+	holds   map[int32]int    // of a block, by sequences and moves
 	slot    map[int]uint64   // holder of a slot
 	flights map[*seq]int     // batches it is in
 	rows    []int            // of each lane
@@ -41,11 +46,16 @@ func (a *audit) want(ok bool, format string, args ...any) {
 }
 
 func (a *audit) list(name string, l *list, p phase) {
+	c := a.core
 	for i, s := range l.all() {
 		a.want(s.phase == p, "request %d of phase %d is in list %s", s.req.ID, s.phase, name)
 		a.want(s.flying == 0 && s.ended == None && !s.anew, "request %d in list %s: in %d batches, ended %v, anew %v", s.req.ID, name, s.flying, s.ended, s.anew)
-		if p != decoding && i > 0 {
-			a.want(before(l.all()[i-1], s), "request %d is out of order in list %s", s.req.ID, name)
+		switch {
+		case i == 0 || l == &c.parked || l == &c.decoding:
+		case l == &c.filling || l == &c.queue.back:
+			a.want(outranks(l.all()[i-1], s), "request %d is out of order in list %s", s.req.ID, name)
+		default:
+			a.want(arrivedBefore(l.all()[i-1], s), "request %d is out of order in list %s", s.req.ID, name)
 		}
 		a.seq(s)
 	}
@@ -124,22 +134,52 @@ func (a *audit) seq(s *seq) {
 		a.want(s.slot == -1 && len(s.blocks) == 0 && s.computed == 0, "request %d waits and holds slot %d, %d blocks", id, s.slot, len(s.blocks))
 		return
 	}
-	a.want(len(s.blocks) == c.cfg.blocksFor(s.req.positions()), "request %d holds %d blocks", id, len(s.blocks))
+	end := s.computed
+	if s.flying > 0 {
+		end = s.known // at least what is in flight of it
+	}
+	a.want(len(s.blocks) >= c.cfg.blocksFor(s.computed) && len(s.blocks) <= c.cfg.blocksFor(end+s.flying)+1, "request %d holds %d blocks, %d of %d computed", id, len(s.blocks), s.computed, s.known)
+	a.want(s.linked*c.cfg.BlockTokens <= s.computed && s.fresh == (len(s.blocks) == 0), "request %d: %d blocks linked, %d computed, fresh %v", id, s.linked, s.computed, s.fresh)
 	a.want(s.generated() >= 0 && s.generated() < s.req.MaxNew, "request %d made %d of %d tokens", id, s.generated(), s.req.MaxNew)
 	a.want(s.computed >= 0 && s.computed < s.known, "request %d: %d of %d tokens computed", id, s.computed, s.known)
 	a.want(s.phase != decoding || s.known-s.computed == 1, "request %d in decode lacks %d rows", id, s.known-s.computed)
 	other, taken := a.slot[s.slot]
 	a.want(!taken && s.slot >= 0 && s.slot < c.cfg.MaxSeqs, "requests %d and %d share slot %d", id, other, s.slot)
 	a.slot[s.slot] = id
-	for _, b := range s.blocks {
-		other, taken := a.block[b]
-		a.want(!taken, "requests %d and %d share block %d", id, other, b)
-		a.block[b] = id
+	for i, b := range s.blocks {
+		a.hold(b, id, i < s.linked)
 	}
+}
+
+// hold notes that somebody holds a block; only one may who still writes it.
+func (a *audit) hold(block int32, id uint64, shared bool) {
+	a.holds[block]++
+	if shared {
+		return
+	}
+	other, taken := a.block[block]
+	a.want(!taken, "requests %d and %d write block %d", id, other, block)
+	a.block[block] = id
 }
 
 func (a *audit) totals() {
 	c := a.core
+	promised, background := 0, 0
+	for _, s := range c.byID {
+		promised += s.promised
+		if s.req.Background && s.slot >= 0 && s.ended == None {
+			background++
+		}
+	}
+	a.want(promised == c.promised && background == c.background, "%d blocks promised, %d in the background, says %d and %d", promised, background, c.promised, c.background)
+	a.want(c.short == nil || c.short.flying == 0 && c.short.ended == None && c.short.slot >= 0, "one that is not idle waits for memory")
+	for i := range c.flights {
+		for _, m := range c.flights[i].moves {
+			if m.Kind == Copy {
+				a.holds[m.From]++
+			}
+		}
+	}
 	a.want(a.seqs == len(c.byID), "%d sequences, %d ids", a.seqs, len(c.byID))
 	a.want(a.count == c.count, "phases count %v, say %v", a.count, c.count)
 	for _, s := range c.byID {
@@ -149,11 +189,14 @@ func (a *audit) totals() {
 	}
 	a.want(slices.Equal(a.rows, c.rows), "lanes have %v rows, say %v", a.rows, c.rows)
 	a.lanes()
-	a.want(len(a.block) == c.blocks.Used(), "%d blocks held, %d used", len(a.block), c.blocks.Used())
+	a.want(len(a.holds) == c.pool.Used(), "%d blocks held, %d used", len(a.holds), c.pool.Used())
+	for block, n := range a.holds {
+		a.want(c.pool.Holds(block) == n, "block %d is held %d times, says %d", block, n, c.pool.Holds(block))
+	}
 	a.want(len(a.slot)+len(c.slots) == c.cfg.MaxSeqs, "%d slots held, %d free of %d", len(a.slot), len(c.slots), c.cfg.MaxSeqs)
-	a.want(c.waiting.len() <= c.cfg.MaxQueue, "%d wait, at most %d may", c.waiting.len(), c.cfg.MaxQueue)
+	a.want(c.queue.n+c.parked.len() == c.count[waiting], "%d in the queue, %d parked, %d wait", c.queue.n, c.parked.len(), c.count[waiting])
 	if a.err == nil {
-		a.err = c.blocks.Check()
+		a.err = c.pool.Check()
 	}
 }
 

@@ -11,27 +11,41 @@ import (
 // are nanoseconds on any clock of the driver that never goes back.
 type Core struct {
 	cfg      Config
-	blocks   *kvblocks.Allocator
+	pool     *kvblocks.Pool
 	slots    []int // free slots, the next one last
 	byID     map[uint64]*seq
-	waiting  list        // in the order of before
-	filling  list        // idle, in the order of before
+	keys     map[uint64]*account
+	groups   map[uint64]*group
+	queue    queue
+	parked   list        // they wait for blocks that others compute
+	filling  list        // idle, in the order of outranks
 	decoding list        // idle, the one that waits longest first
 	flights  []flight    // Depth of them
 	rows     []int       // of each lane: its streams
 	count    [phases]int // live sequences in each phase, those in flight too
 
+	promised   int  // blocks that prompts in work still need
+	short      *seq // what comes free is for this idle sequence first; nil: nobody waits
+	shortNeed  int  // blocks
+	background int  // running sequences
+
 	arrivals uint64 // accepted so far
 	batches  uint64 // made so far: the id of the newest
 	epoch    uint32
+	rounds   uint64 // times that prompts were taken
 	draining bool
 	wake     int64 // no live request's deadline is earlier
 
 	effects      []Effect
 	effectsSpare []Effect
-	pool         []*seq // for reuse
-	expired      []*seq // scratch of expire
-	stats        Stats  // the counters; Stats fills in the gauges
+	spare        []*seq // for reuse
+	expired      []*seq // scratch of Tick
+	needy        []*seq // scratch of feed
+	chain        chain  // scratch of look
+	left, right  []int32
+	one          [1]int32
+	mark         seq   // outranked by nobody but the background
+	stats        Stats // the counters; Stats fills in the gauges
 }
 
 // New returns an idle core, or an error that wraps ErrConfig.
@@ -41,9 +55,12 @@ func New(cfg Config) (*Core, error) {
 	}
 	c := &Core{
 		cfg:     cfg,
-		blocks:  kvblocks.New(cfg.Blocks),
+		pool:    kvblocks.New(kvblocks.Config{Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens, RAM: cfg.RAMBlocks, Snapshots: cfg.Snapshots}),
 		slots:   make([]int, cfg.MaxSeqs),
 		byID:    make(map[uint64]*seq),
+		keys:    make(map[uint64]*account),
+		groups:  make(map[uint64]*group),
+		mark:    seq{level: math.MinInt, arrival: math.MaxUint64},
 		flights: make([]flight, cfg.Depth()),
 		rows:    make([]int, cfg.Lanes),
 		wake:    math.MaxInt64,
@@ -63,10 +80,16 @@ func (c *Core) Add(r Request, now int64) error {
 	}
 	s := c.newSeq()
 	s.req, s.arrival, s.known, s.slot = r, c.arrivals, r.PromptLen, -1
+	s.level, s.fresh, s.key = r.Priority, true, c.open(r.Key)
+	if s.reuses = r.Prompt != nil && !c.cfg.NoReuse; s.reuses {
+		s.root = c.pool.Open(r.Domain)
+		s.link = s.root
+	}
+	c.meet(s)
 	c.arrivals++
 	c.byID[r.ID] = s
 	c.count[waiting]++
-	c.waiting.insert(s)
+	c.enqueue(s)
 	if r.Deadline != 0 {
 		c.wake = min(c.wake, r.Deadline)
 	}
@@ -80,6 +103,9 @@ func (c *Core) refuse(r *Request, now int64) error {
 	if r.PromptLen < 1 || r.MaxNew < 1 {
 		return fmt.Errorf("%w: prompt of %d tokens, answer of %d", ErrEmpty, r.PromptLen, r.MaxNew)
 	}
+	if r.Prompt != nil && len(r.Prompt) != r.PromptLen {
+		return fmt.Errorf("%w: %d ids for %d tokens", ErrPrompt, len(r.Prompt), r.PromptLen)
+	}
 	room := c.cfg.Blocks * c.cfg.BlockTokens
 	if r.PromptLen > room || r.MaxNew-1 > room-r.PromptLen {
 		return fmt.Errorf("%w: prompt of %d tokens and answer of %d, room for %d", ErrTooLong, r.PromptLen, r.MaxNew, room)
@@ -90,8 +116,8 @@ func (c *Core) refuse(r *Request, now int64) error {
 	if r.Deadline != 0 && r.Deadline <= now {
 		return ErrExpired
 	}
-	if c.waiting.len() >= c.cfg.MaxQueue {
-		return fmt.Errorf("%w: %d wait", ErrQueueFull, c.waiting.len())
+	if n := c.count[waiting]; n >= c.cfg.MaxQueue {
+		return fmt.Errorf("%w: %d wait", ErrQueueFull, n)
 	}
 	return nil
 }
@@ -109,13 +135,20 @@ func (c *Core) Cancel(id uint64, why Reason) bool {
 	return true
 }
 
-// Drain stops admission: Add refuses from now on, what waits ends with Drained,
-// what runs goes on to its end. Idle tells when that is reached.
+// Drain stops admission: Add refuses from now on, what waits and has not started ends with
+// Drained, what has goes on to its end. Idle tells when that is reached.
 func (c *Core) Drain() {
 	c.draining = true
-	for c.waiting.len() > 0 {
-		c.end(c.waiting.front(), Drained, nil)
+	c.expired = c.expired[:0]
+	c.each(func(s *seq) {
+		if s.phase == waiting && !s.started {
+			c.expired = append(c.expired, s)
+		}
+	})
+	for _, s := range c.expired {
+		c.end(s, Drained, nil)
 	}
+	clear(c.expired)
 }
 
 // Idle reports that no request waits, runs or is in flight.
@@ -123,7 +156,11 @@ func (c *Core) Idle() bool { return len(c.byID) == 0 }
 
 // Forget empties the cache: what it held of ended sequences is of no use to those
 // that come. For a driver that has written to the blocks by itself while Idle.
-func (c *Core) Forget() {}
+func (c *Core) Forget() {
+	if c.Idle() {
+		c.pool.Clear()
+	}
+}
 
 // Tick ends the requests whose deadline is now or earlier. Next does it too.
 func (c *Core) Tick(now int64) {
@@ -154,7 +191,12 @@ func (c *Core) NextDeadline() (int64, bool) { return c.wake, c.wake != math.MaxI
 // each visits every sequence of the core in a fixed order. f must not change
 // the lists.
 func (c *Core) each(f func(*seq)) {
-	for _, l := range []*list{&c.waiting, &c.filling, &c.decoding} {
+	for _, l := range c.queue.lines {
+		for _, s := range l.list.all() {
+			f(s)
+		}
+	}
+	for _, l := range []*list{&c.queue.back, &c.parked, &c.filling, &c.decoding} {
 		for _, s := range l.all() {
 			f(s)
 		}
@@ -176,7 +218,7 @@ func (c *Core) end(s *seq, why Reason, cause error) {
 	switch {
 	case s.flying > 0:
 	case s.phase == waiting:
-		c.waiting.remove(s)
+		c.dequeue(s)
 		c.recycle(s)
 	case s.phase == filling:
 		c.filling.remove(s)
@@ -191,7 +233,11 @@ func (c *Core) end(s *seq, why Reason, cause error) {
 func (c *Core) conclude(s *seq, why Reason, cause error) {
 	s.ended = why
 	c.count[s.phase]--
+	if s.req.Background && s.slot >= 0 {
+		c.background--
+	}
 	c.leave(s)
+	c.settleFor(s)
 	c.stats.Ended[why]++
 	c.emit(Ended, s, why, cause)
 }
@@ -199,7 +245,7 @@ func (c *Core) conclude(s *seq, why Reason, cause error) {
 // release gives back what an admitted sequence holds. It is in no list and no
 // batch any more.
 func (c *Core) release(s *seq) {
-	c.blocks.Free(s.blocks)
+	c.pool.Free(s.blocks)
 	c.slots = append(c.slots, s.slot)
 	c.emit(Released, s, None, nil)
 	c.recycle(s)
@@ -207,21 +253,26 @@ func (c *Core) release(s *seq) {
 
 func (c *Core) recycle(s *seq) {
 	delete(c.byID, s.req.ID)
+	s.key.live--
+	c.separate(s)
+	if s.reuses {
+		c.pool.Close(s.root)
+	}
 	table := s.blocks[:0]
 	if s.shared {
 		table = nil
 	}
-	*s = seq{blocks: table}
-	c.pool = append(c.pool, s)
+	*s = seq{blocks: table, made: s.made[:0]}
+	c.spare = append(c.spare, s)
 }
 
 func (c *Core) newSeq() *seq {
-	n := len(c.pool)
+	n := len(c.spare)
 	if n == 0 {
 		return &seq{}
 	}
-	s := c.pool[n-1]
-	c.pool = c.pool[:n-1]
+	s := c.spare[n-1]
+	c.spare = c.spare[:n-1]
 	return s
 }
 

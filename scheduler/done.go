@@ -33,6 +33,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 	if a := c.aheadOf(id); a != nil {
 		a.after = 0
 	}
+	c.settle(f, true)
 	for i, s := range f.seqs {
 		s.flying--
 		switch sp := &f.spans[i]; {
@@ -42,7 +43,10 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 			c.advance(s, outcomes[0])
 		default:
 			s.computed += sp.Len
-			c.filling.insert(s)
+			c.register(s)
+			if !c.leaves(s) {
+				c.filling.insert(s, outranks)
+			}
 		}
 		if f.spans[i].Last {
 			outcomes = outcomes[1:]
@@ -50,7 +54,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 	}
 	clear(f.seqs)
 	clear(f.spans)
-	*f = flight{spans: f.spans[:0], seqs: f.seqs[:0]}
+	*f = flight{spans: f.spans[:0], seqs: f.seqs[:0], moves: f.moves[:0], states: f.states}
 	return nil
 }
 
@@ -92,6 +96,9 @@ func (f *flight) check(outcomes []Outcome) error {
 		if o.NewTokens < lo || o.NewTokens > min(hi, s.req.MaxNew-s.generated()) {
 			return fmt.Errorf("%w: batch %d, request %d made %d tokens", ErrOutcome, f.id, sp.ID, o.NewTokens)
 		}
+		if o.Tokens != nil && len(o.Tokens) != o.NewTokens {
+			return fmt.Errorf("%w: batch %d, request %d made %d tokens, %d ids", ErrOutcome, f.id, sp.ID, o.NewTokens, len(o.Tokens))
+		}
 		if o.End != None && o.End != Stop && o.End != Failed {
 			return fmt.Errorf("%w: batch %d, request %d ends with %v", ErrOutcome, f.id, sp.ID, o.End)
 		}
@@ -103,8 +110,15 @@ func (f *flight) check(outcomes []Outcome) error {
 // decode, where all but the newest token are in the cache. One that is in the
 // batch ahead has its next row on the way there.
 func (c *Core) advance(s *seq, o Outcome) {
+	c.tell(s, o)
 	s.known += o.NewTokens
 	s.computed = s.known - 1
+	if o.End != Failed {
+		c.register(s)
+		if s.phase == filling && s.generated() == o.NewTokens {
+			c.bequeath(s)
+		}
+	}
 	c.stats.NewTokens += uint64(o.NewTokens)
 	why := o.End
 	if why == None && s.generated() == s.req.MaxNew {
@@ -119,12 +133,35 @@ func (c *Core) advance(s *seq, o Outcome) {
 		c.refill(s)
 		return
 	}
-	c.setPhase(s, decoding)
-	if s.flying > 0 {
+	if s.phase == filling {
+		c.setPhase(s, decoding)
+		c.settleFor(s)
+	}
+	if s.flying > 0 || c.leaves(s) {
 		return
 	}
 	s.since = c.batches
 	c.decoding.append(s)
+}
+
+// tell notes the ids of new tokens. Once some are missing, none after them are of use.
+func (c *Core) tell(s *seq, o Outcome) {
+	if s.reuses && len(o.Tokens) == o.NewTokens && s.told() == s.known {
+		s.made = append(s.made, o.Tokens...)
+	}
+}
+
+// leaves preempts a sequence that is back, in no list, if that is still asked for.
+func (c *Core) leaves(s *seq) bool {
+	if !s.doomed {
+		return false
+	}
+	s.doomed = false
+	if w := c.head(); c.short != nil && outranks(c.short, s) || s.req.Background && w != nil && !w.req.Background {
+		c.evict(s)
+		return true
+	}
+	return false
 }
 
 // Fail reports that a batch is lost, while the KV cache of the other sequences
@@ -172,6 +209,7 @@ func (c *Core) Restart(cause error, retry bool) {
 	for _, s := range idle {
 		c.again(s, cause, retry)
 	}
+	c.pool.Clear()
 }
 
 // oldest is the batch in flight with the smallest id.
@@ -191,9 +229,11 @@ func (c *Core) abandon(f *flight, cause error, retry bool) {
 	c.stats.FailedBatches++
 	if a := c.aheadOf(f.id); a != nil {
 		c.stats.FailedBatches++
+		c.settle(a, false)
 		*a = flight{}
 	}
 	seqs := f.seqs
+	c.settle(f, false)
 	*f = flight{}
 	for _, s := range seqs {
 		s.flying, s.shared = 0, true
@@ -232,8 +272,9 @@ func (c *Core) retried(s *seq) bool {
 
 // refill has an idle sequence compute all that is known of it anew.
 func (c *Core) refill(s *seq) {
-	s.computed, s.anew = 0, false
+	s.anew, s.doomed = false, false
 	c.leave(s)
 	c.setPhase(s, filling)
-	c.filling.insert(s)
+	c.drop(s)
+	c.filling.insert(s, outranks)
 }

@@ -15,6 +15,8 @@ var (
 	ErrDraining = errors.New("scheduler: draining")
 	// ErrExpired: the deadline has passed already.
 	ErrExpired = errors.New("scheduler: the deadline has passed")
+	// ErrPrompt: the ids of the prompt are not as many as its tokens.
+	ErrPrompt = errors.New("scheduler: the prompt is not whole")
 	// ErrEmpty: no prompt token, or no token to generate.
 	ErrEmpty = errors.New("scheduler: nothing to do")
 )

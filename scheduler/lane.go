@@ -48,9 +48,9 @@ func (c *Core) most(lane, streams int) int {
 	return even + min(1, max(0, more))
 }
 
-// level evens out the lanes, as far as streams are idle: one that has more than its
+// even evens out the lanes, as far as streams are idle: one that has more than its
 // share gives those to the smallest that have waited for the shortest time.
-func (c *Core) level() {
+func (c *Core) even() {
 	for lane := range c.rows {
 		most := c.most(lane, c.beside(lane)+c.rows[lane])
 		idle := c.decoding.all()

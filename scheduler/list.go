@@ -25,9 +25,9 @@ func (l *list) pop() *seq {
 	return s
 }
 
-// insert keeps the list in the order of before. New arrivals belong at or near
-// the back, so the search starts there.
-func (l *list) insert(s *seq) {
+// insert keeps the list in an order. New arrivals belong at or near the back, so the
+// search starts there.
+func (l *list) insert(s *seq, before func(a, b *seq) bool) {
 	l.room()
 	i := len(l.array)
 	for i > l.head && before(s, l.array[i-1]) {

@@ -7,25 +7,22 @@ import (
 )
 
 // monitor knows nothing of how the core decides. It plays the clients, who want
-// every request answered once and in turn, and a device whose cache rows hold
-// the token they were written for, so that a wrong or shared block shows.
+// every request answered once and in turn, and devices on which a batch's work shows.
 type monitor struct {
-	cfg    Config
-	core   *Core
-	flying []Batch
-	cache  []row // by KV slot
-	client map[uint64]*client
-	lane   map[uint64]int // of a request's last batch
-	past   []*client      // of ids that were used again
-	waits  []*client      // accepted, not started, not ended, in order of arrival
-	made   uint64         // batches
-	void   uint64         // a batch that Voided has yet to name
-}
-
-// row is the content of a KV slot; run 0 is garbage.
-type row struct {
-	run uint64 // of the client that wrote it
-	pos int
+	cfg     Config
+	core    *Core
+	ample   bool // memory is never short, and nobody shares it: whoever is idle has a reason
+	flying  []Batch
+	who     map[uint64][]*client // of a batch in flight, by span
+	devices []*simulated
+	tokens  *trie
+	client  map[uint64]*client
+	slot    map[int]*client // by its holder
+	lane    map[uint64]int  // of a request's last batch
+	past    []*client       // of ids that were used again
+	waits   []*client       // accepted, not started, not ended, in order of arrival
+	made    uint64          // batches
+	void    uint64          // a batch that Voided has yet to name
 }
 
 // client is one accepted request seen from outside.
@@ -36,18 +33,24 @@ type client struct {
 	why                      Reason
 	slot                     int
 	table                    []int32
+	path                     []int  // of its tokens, as far as they were asked for
 	tokens                   int    // generated
+	first                    int    // position of its last span
 	idleAt                   uint64 // batches made when it went idle in decode
 	stream                   bool   // idle in decode
 	anew                     bool   // to be computed anew once its batch is back
 }
 
 func newMonitor(cfg Config, core *Core) *monitor {
-	return &monitor{cfg: cfg, core: core, cache: make([]row, cfg.Blocks*cfg.BlockTokens), client: map[uint64]*client{}, lane: map[uint64]int{}}
+	m := &monitor{cfg: cfg, core: core, ample: true, who: map[uint64][]*client{}, tokens: newTrie(), client: map[uint64]*client{}, slot: map[int]*client{}, lane: map[uint64]int{}}
+	for range 3 {
+		m.devices = append(m.devices, newSimulated(cfg))
+	}
+	return m
 }
 
 func (m *monitor) accept(r Request) {
-	c := &client{Request: r, run: uint64(len(m.client)+len(m.past)) + 1}
+	c := &client{Request: r, slot: -1, run: uint64(len(m.client)+len(m.past)) + 1}
 	if old := m.client[r.ID]; old != nil {
 		m.past = append(m.past, old)
 	}
@@ -90,7 +93,7 @@ func (m *monitor) send(b Batch) error {
 		if c.ended > 0 || c.tokens == 0 {
 			continue
 		}
-		if c.stream && m.made > c.idleAt+m.cfg.passes() {
+		if m.ample && c.stream && m.made > c.idleAt+m.cfg.passes() {
 			return fmt.Errorf("batch %d passes by stream %d, idle since batch %d", b.ID, c.ID, c.idleAt)
 		}
 		if c.stream || slices.ContainsFunc(b.Spans, func(sp Span) bool { return sp.Decode && sp.ID == c.ID }) {
@@ -113,10 +116,12 @@ func (m *monitor) send(b Batch) error {
 	for _, sp := range b.Spans {
 		m.lane[sp.ID] = b.Lane
 	}
-	b.Spans = slices.Clone(b.Spans)
+	b.Spans, b.Moves = slices.Clone(b.Spans), slices.Clone(b.Moves)
 	m.flying = append(m.flying, b)
-	m.write(b)
-	return nil
+	for _, sp := range b.Spans {
+		m.who[b.ID] = append(m.who[b.ID], m.client[sp.ID])
+	}
+	return m.run(early, b)
 }
 
 // span checks one span of a new batch, which must begin after these rows.
@@ -149,10 +154,9 @@ func (m *monitor) span(b Batch, sp *Span, rows int) error {
 	if len(sp.Blocks) > len(c.table) {
 		c.table = slices.Clone(sp.Blocks)
 	}
-	for p := range sp.Pos {
-		if got := m.cache[m.slotOf(sp, p)]; got != (row{c.run, p}) {
-			return fmt.Errorf("batch %d, request %d: position %d holds %+v", b.ID, sp.ID, p, got)
-		}
+	c.first = sp.Pos
+	if m.slot[sp.Slot] != nil && m.slot[sp.Slot] != c {
+		return fmt.Errorf("batch %d: request %d has the slot of %d", b.ID, sp.ID, m.slot[sp.Slot].ID)
 	}
 	return nil
 }
@@ -236,7 +240,7 @@ func (m *monitor) ahead(b Batch) error {
 	}
 	on := m.goOn(m.flying[at])
 	all := on + m.streamsBeside(b.Lane)
-	if n := len(b.Spans); n > share(all, m.cfg.Lanes) || n < min(on, all/m.cfg.Lanes) {
+	if n := len(b.Spans); n > share(all, m.cfg.Lanes) || m.ample && n < min(on, all/m.cfg.Lanes) {
 		return fmt.Errorf("batch %d has %d of %d rows, beside %d of other lanes", b.ID, len(b.Spans), on, m.streamsBeside(b.Lane))
 	}
 	spans := b.Spans
@@ -247,6 +251,9 @@ func (m *monitor) ahead(b Batch) error {
 		if len(spans) == 0 {
 			break // the rest is another lane's
 		}
+		if !m.ample && spans[0].ID != sp.ID {
+			continue // there was no memory for it
+		}
 		if spans[0].ID != sp.ID || spans[0].From != from || spans[0].Pos != sp.Pos+sp.Len {
 			return fmt.Errorf("batch %d: %+v, want the token of %+v from row %d", b.ID, spans, sp, from)
 		}
@@ -255,7 +262,10 @@ func (m *monitor) ahead(b Batch) error {
 	if len(spans) > 0 {
 		return fmt.Errorf("batch %d: %+v will not be needed", b.ID, spans)
 	}
-	return m.nobodyIdle(b)
+	if m.ample {
+		return m.nobodyIdle(b)
+	}
+	return nil
 }
 
 // nobodyIdle checks that a batch ahead leaves nobody behind who could travel with its
@@ -295,59 +305,58 @@ func (m *monitor) before(b Batch) bool {
 	return slices.ContainsFunc(m.flying, func(x Batch) bool { return x.ID == b.After })
 }
 
-// write stores a batch's rows: it happens when the batch is sent and once more
-// as late as can be, just before it returns.
-func (m *monitor) write(b Batch) {
-	for i := range b.Spans {
-		sp := &b.Spans[i]
-		for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
-			m.cache[m.slotOf(sp, p)] = row{m.client[sp.ID].run, p}
-		}
-	}
-}
-
 func (m *monitor) remove(b Batch) {
 	m.flying = slices.DeleteFunc(m.flying, func(x Batch) bool { return x.ID == b.ID })
+	delete(m.who, b.ID)
 }
 
-// land is the return of a whole batch.
-func (m *monitor) land(b Batch, outcomes map[uint64]Outcome) {
-	m.write(b)
+// land is the return of a whole batch, which every device has run by now.
+func (m *monitor) land(b Batch, outcomes map[uint64]Outcome) error {
+	for d := range m.devices {
+		if err := m.run(d, b); err != nil {
+			return err
+		}
+	}
 	m.remove(b)
 	for _, sp := range b.Spans {
 		if c := m.client[sp.ID]; sp.Last && c.ended == 0 {
 			c.tokens += outcomes[sp.ID].NewTokens
 			c.stream, c.idleAt = !c.anew && !m.inFlight(sp.ID), m.made
-			c.anew = false
+			if c.anew {
+				c.table, c.anew = nil, false
+			}
 		}
 	}
+	return nil
 }
 
-// spoil is the loss of a batch: any row of its sequences may be garbage. The one
-// ahead of it goes with it; the one before it does not.
+// spoil is the loss of a batch: whatever it writes may be garbage. The one ahead of it goes
+// with it; the one before it does not.
 func (m *monitor) spoil(b Batch) {
 	if a := m.follower(b.ID); a != nil {
 		m.void = a.ID
+		m.garble(*a)
 		m.remove(*a)
 	}
 	for _, sp := range b.Spans {
-		m.client[sp.ID].anew = m.before(b)
-	}
-	m.remove(b)
-	for i := range b.Spans {
-		sp := &b.Spans[i]
-		for p := range sp.Pos + sp.Len {
-			m.cache[m.slotOf(sp, p)] = row{}
+		c := m.client[sp.ID]
+		if c.anew = m.before(b); !c.anew {
+			c.table = nil
 		}
 	}
+	m.garble(b)
+	m.remove(b)
 }
 
 // wipe is the loss of the cache and of all that is in flight.
 func (m *monitor) wipe() {
-	clear(m.cache)
+	for d := range m.devices {
+		m.devices[d] = newSimulated(m.cfg)
+	}
 	m.flying = nil
+	clear(m.who)
 	for _, c := range m.client {
-		c.stream, c.anew = false, false
+		c.stream, c.anew, c.table = false, false, nil
 	}
 }
 
@@ -368,14 +377,29 @@ func (m *monitor) hear(effects []Effect) error {
 		switch e.Kind {
 		case Started:
 			c.started++
-			c.slot = e.Slot
+			if err := m.settles(c, e); err != nil {
+				return err
+			}
 			for _, other := range m.waits[:slices.Index(m.waits, c)] {
-				if other.Priority >= c.Priority {
+				if m.ample && other.Priority >= c.Priority {
 					return fmt.Errorf("%d started before %d", c.ID, other.ID)
 				}
 			}
+		case Resumed:
+			if err := m.settles(c, e); err != nil {
+				return err
+			}
+		case Preempted:
+			if m.inFlight(e.ID) || c.ended > 0 || e.Slot != c.slot || m.slot[c.slot] != c {
+				return fmt.Errorf("%d preempted: in flight %v, ended %d, slot %d of %d", c.ID, m.inFlight(e.ID), c.ended, e.Slot, c.slot)
+			}
+			delete(m.slot, c.slot)
+			c.slot, c.table, c.stream = -1, nil, false
 		case Ended:
 			c.ended++
+			if e.Slot != c.slot {
+				return fmt.Errorf("%d ended in slot %d of %d", c.ID, e.Slot, c.slot)
+			}
 			c.why, c.stream = e.Reason, false
 			if e.Reason == Length && c.tokens != c.MaxNew {
 				return fmt.Errorf("%d ended by length after %d of %d tokens", c.ID, c.tokens, c.MaxNew)
@@ -385,6 +409,7 @@ func (m *monitor) hear(effects []Effect) error {
 			if m.inFlight(e.ID) || c.ended != 1 || e.Slot != c.slot {
 				return fmt.Errorf("%d released: in flight %v, ended %d, slot %d of %d", c.ID, m.inFlight(e.ID), c.ended, e.Slot, c.slot)
 			}
+			delete(m.slot, c.slot)
 		}
 		if i := slices.Index(m.waits, c); i >= 0 {
 			m.waits = slices.Delete(m.waits, i, i+1)
@@ -396,15 +421,28 @@ func (m *monitor) hear(effects []Effect) error {
 	return nil
 }
 
+// settles gives a client its slot, with the batch that has its first rows.
+func (m *monitor) settles(c *client, e Effect) error {
+	if c.slot >= 0 || m.slot[e.Slot] != nil || e.Cached != c.first || e.Cached >= c.PromptLen+c.tokens {
+		return fmt.Errorf("%v: slot %d, %v, rows from %d", e, c.slot, m.slot[e.Slot], c.first)
+	}
+	c.slot = e.Slot
+	m.slot[e.Slot] = c
+	return nil
+}
+
 // audit is the end of the script: everyone was served once, nothing is held.
 func (m *monitor) audit() error {
 	for _, c := range m.client {
 		m.past = append(m.past, c)
 	}
 	for _, c := range m.past {
-		if c.ended != 1 || c.started > 1 || c.released != c.started || c.why == None {
+		if c.ended != 1 || c.started > 1 || (c.released == 1) != (c.slot >= 0) || c.released > 1 || c.why == None {
 			return fmt.Errorf("request %d (run %d): started %d, ended %d with %v, released %d", c.ID, c.run, c.started, c.ended, c.why, c.released)
 		}
+	}
+	if c := m.core; c.promised != 0 || c.background != 0 || c.short != nil || len(c.groups) > 0 || c.parked.len() > 0 || c.queue.n > 0 || len(c.slots) != c.cfg.MaxSeqs {
+		return fmt.Errorf("left over: %d promised, %d in the background, %d groups, %d parked, %d in the queue", c.promised, c.background, len(c.groups), c.parked.len(), c.queue.n)
 	}
 	st := m.core.Stats()
 	if st.BlocksUsed != 0 || st.Running() != 0 || st.Waiting != 0 || st.Ending != 0 || st.InFlight != 0 || int(st.Accepted) != len(m.past) {

@@ -138,7 +138,7 @@ type world struct {
 func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) error {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	cfg := Config{
-		BlockTokens: 1 + rng.IntN(5), Blocks: 1 + rng.IntN(60), MaxSeqs: 1 + rng.IntN(10), PrefillChunk: 1 + rng.IntN(8),
+		BlockTokens: 1 + rng.IntN(5), MaxSeqs: 1 + rng.IntN(10), PrefillChunk: 1 + rng.IntN(8),
 		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), Lanes: 1 + rng.IntN(4), MaxRetries: rng.IntN(3),
 	}
 	cfg.MaxBatchTokens = cfg.MaxSeqs + rng.IntN(12)
@@ -146,6 +146,7 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 		cfg.Lanes = 1
 	}
 	cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
+	cfg.Blocks = 2*(cfg.MaxSeqs+1)*cfg.blocksFor(25+16) + 2*cfg.MaxSeqs // nobody has to wait for memory
 	core, err := New(cfg)
 	if err != nil {
 		return err
@@ -329,7 +330,9 @@ func (w *world) done() error {
 		}
 	}
 	w.sum.done(w.monitor, b, byID)
-	w.land(b, byID)
+	if err := w.land(b, byID); err != nil {
+		return err
+	}
 	w.oracle.done(b.ID, byID)
 	return w.core.Done(b.ID, outcomes)
 }

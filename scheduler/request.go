@@ -70,27 +70,55 @@ const (
 type seq struct {
 	req      Request
 	arrival  uint64 // order of acceptance
+	key      *account
+	level    int    // its priority when it last came into the queue or out of it
+	since    uint64 // batches made when it came into the queue, or went idle in decode
 	phase    phase
-	ended    Reason  // not None: only batches in flight keep it alive
-	flying   int     // batches it is in: 2 with one ahead of the other
-	anew     bool    // the batch ahead was lost: retried when the one before is back
-	shared   bool    // an abandoned batch may still show its block table to a late reader
-	slot     int     // index below MaxSeqs; -1 while waiting
-	lane     int     // of the batch it is in, or of the stream
-	stream   bool    // a row of its lane: its next one is a decode row, now or once its batch is back
-	known    int     // tokens
-	computed int     // positions
-	retries  int     // recomputations so far
-	since    uint64  // batches made when it went idle in decode
-	blocks   []int32 // block table, complete and constant from admission to release
+	ended    Reason // not None: only batches in flight keep it alive
+	flying   int    // batches it is in: 2 with one ahead of the other
+	anew     bool   // the batch ahead was lost: retried when the one before is back
+	shared   bool   // an abandoned batch may still show its block table to a late reader
+	started  bool
+	resumed  bool   // it was preempted, and waits or waited at the head of its level
+	doomed   bool   // to be preempted when its batches are back
+	slot     int    // index below MaxSeqs; -1 while waiting
+	lane     int    // of the batch it is in, or of the stream
+	stream   bool   // a row of its lane: its next one is a decode row, now or once its batch is back
+	known    int    // tokens
+	computed int    // positions
+	retries  int    // recomputations so far
+	retryAt  uint64 // batches made when it is looked up again though it needs more than is free
+	passed   uint64 // the last round in which its turn came
+
+	line   *line  // of the queue; nil in none
+	runner *seq   // whose blocks it waits for, parked
+	until  int    // how many
+	family *group // its siblings
+
+	blocks   []int32 // block table: what is computed and what is in flight
+	promised int     // blocks that its known tokens need besides
+	fresh    bool    // it holds no blocks and begins with what the cache has
+	reuses   bool    // its tokens are told, so that its blocks can be cached
+	made     []int32 // generated tokens, as far as they are told
+	link     uint64  // identity of its last block that has one, or its root
+	root     uint64
+	linked   int // blocks with an identity
+	kept     int // blocks up to the end of which it kept its state last, in decode; 0: none
 }
 
 func (s *seq) generated() int { return s.known - s.req.PromptLen }
 
-// before is the order of the queue and of prefill: priority, then arrival.
-func before(a, b *seq) bool {
-	if a.req.Priority != b.req.Priority {
-		return a.req.Priority > b.req.Priority
+// told is the number of tokens whose ids are known.
+func (s *seq) told() int { return s.req.PromptLen + len(s.made) }
+
+// outranks is the order in which running sequences keep their blocks: who is not in the
+// background, level, arrival. It is total and stays the same while they run.
+func outranks(a, b *seq) bool {
+	if a.req.Background != b.req.Background {
+		return b.req.Background
+	}
+	if a.level != b.level {
+		return a.level > b.level
 	}
 	return a.arrival < b.arrival
 }

@@ -3,7 +3,7 @@ package scheduler
 // Stats is a snapshot. Gauges describe the moment, counters run from New on.
 type Stats struct {
 	// Gauges.
-	Waiting     int
+	Waiting     int // preempted ones too
 	Prefilling  int // running, prompt not complete; in flight or idle
 	Decoding    int // running, in decode; in flight or idle
 	Ending      int // ended, its batches not yet back
@@ -47,7 +47,9 @@ func (c *Core) Stats() Stats {
 			s.InFlight++
 		}
 	}
-	s.BlocksUsed, s.BlocksTotal = c.blocks.Used(), c.blocks.Total()
+	s.BlocksUsed, s.BlocksTotal, s.BlocksCached = c.pool.Used(), c.pool.Total(), c.pool.Idle()
+	s.RAMUsed, s.RAMTotal = c.pool.Places(), c.cfg.RAMBlocks
+	s.SnapshotsUsed, s.SnapshotsTotal = c.pool.Snapshots(), c.cfg.Snapshots
 	s.Accepted = c.arrivals
 	return s
 }

@@ -1,0 +1,77 @@
+package scheduler
+
+// again is how many batches are made before a request that did not fit is looked up in
+// the cache again, unless what is free changes the answer.
+const lookEvery = 16
+
+// fits tells whether a waiting sequence could start: a slot is free, and blocks for all its
+// known tokens, beside what prompts in work still need and a reserve. It need not be so
+// for the rest of its answer, which takes blocks as it goes.
+func (c *Core) fits(s *seq) bool {
+	if len(c.slots) == 0 || c.short != nil {
+		return false
+	}
+	free := c.pool.Available() - c.promised - c.reserve()
+	need := c.cfg.blocksFor(s.known)
+	if need <= free {
+		return true
+	}
+	if c.running() > 0 && c.batches < s.retryAt {
+		return false
+	}
+	c.look(s)
+	if need-c.sharing() <= free {
+		return true
+	}
+	s.retryAt = c.batches + lookEvery
+	return false
+}
+
+// reserve is what admission leaves free, so that those who run can go on for a block each
+// before one of them is preempted. Where nobody runs there is none.
+func (c *Core) reserve() int {
+	n := c.running()
+	if n == 0 {
+		return 0
+	}
+	return n + c.cfg.Blocks/100
+}
+
+func (c *Core) running() int { return c.count[filling] + c.count[decoding] }
+
+// next is the waiting request that can start now, nil for none. Those at the head that
+// wait for the blocks of others are parked on the way. Nobody overtakes a head that does
+// not fit: they would starve it.
+func (c *Core) next() *seq {
+	for {
+		s := c.head()
+		if s == nil || !c.fits(s) {
+			return nil
+		}
+		c.look(s)
+		runner, until := c.runnerFor(s)
+		if runner == nil {
+			return s
+		}
+		c.park(s, runner, until)
+	}
+}
+
+// admit gives a waiting request that can start its slot and what the cache has of it.
+func (c *Core) admit(f *flight, s *seq) {
+	s.level = c.level(s)
+	c.queue.remove(s)
+	top := len(c.slots) - 1
+	s.slot = c.slots[top]
+	c.slots = c.slots[:top]
+	if s.req.Background {
+		c.background++
+	}
+	c.setPhase(s, filling)
+	c.take(f, s)
+	kind := Resumed
+	if !s.started {
+		kind, s.started = Started, true
+	}
+	c.effects = append(c.effects, Effect{Kind: kind, ID: s.req.ID, Slot: s.slot, Cached: s.computed})
+}

@@ -1,0 +1,60 @@
+package scheduler
+
+import "slices"
+
+// group is what is known of siblings while one of them is live: which block has the end of
+// their prompt. It does not hold the block; who is late finds that it is gone.
+type group struct {
+	members int
+	there   bool // the rest is filled in
+	block   int32
+	gen     uint32 // of the block
+	link    uint64 // identity of the block before it
+	prompt  int    // tokens
+	end     []int32
+}
+
+// join counts a sequence among its siblings.
+func (c *Core) meet(s *seq) {
+	if s.req.Group == 0 || !s.reuses {
+		return
+	}
+	g := c.groups[s.req.Group]
+	if g == nil {
+		g = &group{}
+		c.groups[s.req.Group] = g
+	}
+	g.members++
+	s.family = g
+}
+
+// separate forgets a group with its last member.
+func (c *Core) separate(s *seq) {
+	g := s.family
+	if g == nil {
+		return
+	}
+	s.family = nil
+	if g.members--; g.members == 0 {
+		delete(c.groups, s.req.Group)
+	}
+}
+
+// bequeath notes where the prompt of a sequence, which was computed just now, ends.
+func (c *Core) bequeath(s *seq) {
+	g, n := s.family, s.req.PromptLen/c.cfg.BlockTokens
+	if g == nil || g.members == 1 || s.linked != n || s.req.PromptLen%c.cfg.BlockTokens == 0 {
+		return
+	}
+	g.there, g.block, g.gen, g.link, g.prompt = true, s.blocks[n], c.pool.Generation(s.blocks[n]), s.link, s.req.PromptLen
+	g.end = append(g.end[:0], s.req.Prompt[n*c.cfg.BlockTokens:]...)
+}
+
+// tail is the block with the end of a sibling's prompt, if that is the end of the
+// sequence's and comes after the chain, and the positions that are in it and before.
+func (g *group) tail(c *Core, s *seq) (block int32, upto int, ok bool) {
+	if g == nil || !g.there || g.prompt != s.req.PromptLen || g.link != c.chain.link || g.gen != c.pool.Generation(g.block) || !c.pool.Useful(g.block) {
+		return 0, 0, false
+	}
+	return g.block, g.prompt, slices.Equal(g.end, s.req.Prompt[len(c.chain.pages)*c.cfg.BlockTokens:])
+}

@@ -1,0 +1,204 @@
+// Package kvblocks keeps the books of a paged KV cache (PagedAttention, arXiv
+// 2309.06180 section 4.3) whose blocks are shared by sequences with equal
+// prefixes. It knows ids, integers from 0 on; the bytes behind them belong to the
+// layer groups, which all use one numbering.
+//
+// A block is free (nothing of use in it), held (by one or more sequences) or idle
+// (held by nobody, its contents known and of use to whoever comes with the same tokens).
+// Contents are known by an identity: the tokens of the block and the identity of the
+// block before it, back to a root, which stands for all that has to be equal
+// beside the tokens. Identities are compared, never only their hashes.
+//
+// Free blocks are handed out first, the one freed last before the others, since its
+// memory is the most likely to be warm: a new pool hands out 0, 1, 2, ... Then idle ones,
+// the one idle longest first. An idle block that is handed out loses its identity or,
+// with places in host memory, passes it on to one of those. The same calls always give the
+// same ids.
+package kvblocks
+
+import (
+	"fmt"
+	"hash/maphash"
+)
+
+// Config holds the sizes of a Pool.
+type Config struct {
+	Blocks      int // in the pool
+	BlockTokens int // tokens of a block
+	RAM         int // places for blocks in host memory
+	Snapshots   int // places for states at borders of blocks
+}
+
+// Pool is the blocks, places and snapshots of a cache. One goroutine uses it at a time.
+// Blocks are pages 0 to Blocks-1; after them come the places in host memory.
+type Pool struct {
+	cfg   Config
+	pages []page
+	free  []int32 // stack of free blocks, the next one to hand out last
+	idle  order   // blocks held by nobody that have an identity
+	table table
+	roots roots
+
+	places   []int32 // stack of free places
+	resting  order   // places with an identity that no move works on
+	snapshot []snapshot
+	vacant   []int32 // stack of free snapshots
+	kept     order   // snapshots that belong to a page and that no move works on
+}
+
+// page is a block or a place in host memory.
+type page struct {
+	serial uint64  // its identity; 0: none
+	parent uint64  // that of the block before it, or of a root
+	hash   uint64  // of parent and tokens
+	tokens []int32 // BlockTokens of them
+	next   int32   // in its bucket of the table
+	listed bool    // in the table
+	holds  int32   // of a block: by sequences and moves; of a place: by moves
+	snap   int32   // its snapshot; -1: none
+	gen    uint32  // rises whenever it is handed out
+}
+
+// New returns a pool with everything free.
+func New(cfg Config) *Pool {
+	n := cfg.Blocks + cfg.RAM
+	p := &Pool{
+		cfg: cfg, pages: make([]page, n), free: make([]int32, cfg.Blocks), idle: newOrder(cfg.Blocks),
+		places: make([]int32, cfg.RAM), resting: newOrder(n),
+		snapshot: make([]snapshot, cfg.Snapshots), vacant: make([]int32, cfg.Snapshots), kept: newOrder(cfg.Snapshots),
+	}
+	p.table.init(n)
+	p.roots.init()
+	p.table.seed = maphash.MakeSeed()
+	for i := range p.pages {
+		p.pages[i].snap = -1
+	}
+	for i := range p.free {
+		p.free[i] = int32(cfg.Blocks - 1 - i)
+	}
+	for i := range p.places {
+		p.places[i] = int32(n - 1 - i)
+	}
+	for i := range p.snapshot {
+		p.snapshot[i].page = -1
+		p.vacant[i] = int32(cfg.Snapshots - 1 - i)
+	}
+	return p
+}
+
+// Total is the number of blocks.
+func (p *Pool) Total() int { return p.cfg.Blocks }
+
+// Available is the number of blocks that Alloc can hand out: free or idle.
+func (p *Pool) Available() int { return len(p.free) + p.idle.n }
+
+// Idle is the number of blocks held by nobody whose contents are of use.
+func (p *Pool) Idle() int { return p.idle.n }
+
+// Used is the number of blocks that are held.
+func (p *Pool) Used() int { return p.cfg.Blocks - p.Available() }
+
+// Places is the number of places in host memory that are not free.
+func (p *Pool) Places() int { return p.cfg.RAM - len(p.places) }
+
+// Snapshots is the number of snapshots that are not free.
+func (p *Pool) Snapshots() int { return p.cfg.Snapshots - len(p.vacant) }
+
+// Alloc hands out a block, held once. Where place is not -1 the block still has the
+// contents that this place of host memory (from 0 on) takes over: they are to be
+// copied there before anything is written, and Saved has to be called. There
+// must be one Available.
+func (p *Pool) Alloc() (block, place int32) {
+	place = -1
+	if n := len(p.free); n > 0 {
+		block = p.free[n-1]
+		p.free = p.free[:n-1]
+	} else {
+		block = p.idle.front()
+		if block < 0 {
+			panic("kvblocks: no block is available")
+		}
+		p.idle.remove(block)
+		place = p.retire(block)
+	}
+	g := &p.pages[block]
+	g.holds = 1
+	g.gen++
+	return block, place
+}
+
+// Hold holds a block once more, or again, whose contents are of use.
+func (p *Pool) Hold(block int32) {
+	g := p.block(block)
+	if g.holds == 0 {
+		p.idle.remove(block)
+	}
+	g.holds++
+}
+
+// Free gives up holds of blocks; ids stays the caller's. Those that nobody holds any more
+// become idle or free, the last one first, so that the end of a prefix is reused
+// before its beginning.
+//
+// A block that is not held, or no block at all, panics: the caller's books are
+// wrong, and going on would let two sequences write over each other.
+func (p *Pool) Free(ids []int32) {
+	for i := len(ids) - 1; i >= 0; i-- {
+		g := p.block(ids[i])
+		if g.holds == 0 {
+			panic(fmt.Sprintf("kvblocks: free of block %d, which is not held", ids[i]))
+		}
+		if g.holds--; g.holds > 0 {
+			continue
+		}
+		if g.serial != 0 {
+			p.idle.push(ids[i])
+		} else {
+			p.free = append(p.free, ids[i])
+		}
+	}
+}
+
+func (p *Pool) block(id int32) *page {
+	if id < 0 || int(id) >= p.cfg.Blocks {
+		panic(fmt.Sprintf("kvblocks: block %d, there are %d", id, p.cfg.Blocks))
+	}
+	return &p.pages[id]
+}
+
+// Held reports whether somebody holds a block.
+func (p *Pool) Held(block int32) bool { return p.block(block).holds > 0 }
+
+// Holds is how often a block is held.
+func (p *Pool) Holds(block int32) int { return int(p.block(block).holds) }
+
+// Generation tells contents without an identity apart: as long as it is the same and
+// the block Useful, what was written to it is still there.
+func (p *Pool) Generation(block int32) uint32 { return p.block(block).gen }
+
+// Useful reports that a block is held or idle.
+func (p *Pool) Useful(block int32) bool {
+	g := p.block(block)
+	return g.holds > 0 || g.serial != 0
+}
+
+// Clear forgets all contents. Blocks that are held stay so, without an identity. No
+// move may be under way.
+func (p *Pool) Clear() {
+	for i := range p.pages {
+		id, g := int32(i), &p.pages[i]
+		g.gen++
+		if g.serial == 0 {
+			continue
+		}
+		p.forget(id)
+		switch {
+		case i >= p.cfg.Blocks:
+			p.resting.remove(id)
+			p.places = append(p.places, id)
+		case g.holds == 0:
+			p.idle.remove(id)
+			p.free = append(p.free, id)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package kvblocks
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+)
+
+// table finds a page by its identity: the parent's and the tokens. Serials are never
+// used twice, so a page whose parent was forgotten is not found again, and goes
+// when it is the one idle longest.
+type table struct {
+	bucket []int32 // the first page of each, -1 for none
+	seed   maphash.Seed
+	serial uint64 // the newest
+	bytes  []byte // scratch
+}
+
+func (t *table) init(pages int) {
+	n := 1
+	for n < pages {
+		n *= 2
+	}
+	t.bucket = make([]int32, n)
+	for i := range t.bucket {
+		t.bucket[i] = -1
+	}
+}
+
+func (t *table) at(hash uint64) *int32 { return &t.bucket[hash&uint64(len(t.bucket)-1)] }
+
+// hash is that of a parent's identity, which stands for all before it, and tokens.
+func (t *table) hash(parent uint64, tokens []int32) uint64 {
+	t.bytes = binary.LittleEndian.AppendUint64(t.bytes[:0], parent)
+	for _, id := range tokens {
+		t.bytes = binary.LittleEndian.AppendUint32(t.bytes, uint32(id))
+	}
+	return maphash.Bytes(t.seed, t.bytes)
+}
+
+// Find returns the page with these tokens after those of parent, -1 for none. A page
+// below Total is a block; others are places in host memory.
+func (p *Pool) Find(parent uint64, tokens []int32) int32 {
+	return p.find(p.table.hash(parent, tokens), parent, tokens)
+}
+
+func (p *Pool) find(hash, parent uint64, tokens []int32) int32 {
+	for id := *p.table.at(hash); id >= 0; id = p.pages[id].next {
+		if g := &p.pages[id]; g.hash == hash && g.parent == parent && slices.Equal(g.tokens, tokens) {
+			return id
+		}
+	}
+	return -1
+}
+
+// Serial is the identity of a page; 0 where it has none.
+func (p *Pool) Serial(page int32) uint64 { return p.pages[page].serial }
+
+// Put gives a block that is held its identity, BlockTokens tokens after those of parent,
+// and returns it. Where another block has it already, that one keeps it.
+func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
+	hash := p.table.hash(parent, tokens)
+	if id := p.find(hash, parent, tokens); id >= 0 {
+		serial := p.pages[id].serial
+		if int(id) >= p.cfg.Blocks && p.pages[id].holds == 0 {
+			p.resting.remove(id)
+			p.pass(id, block)
+			p.places = append(p.places, id)
+		}
+		return serial
+	}
+	p.table.serial++
+	g := p.block(block)
+	g.serial, g.parent, g.hash, g.tokens = p.table.serial, parent, hash, append(g.tokens[:0], tokens...)
+	p.roots.count(parent, 1)
+	p.enter(block)
+	return g.serial
+}
+
+// enter makes a page be found.
+func (p *Pool) enter(id int32) {
+	g := &p.pages[id]
+	at := p.table.at(g.hash)
+	g.next, *at, g.listed = *at, id, true
+}
+
+// leave makes a page not be found any more.
+func (p *Pool) leave(id int32) {
+	g := &p.pages[id]
+	if !g.listed {
+		return
+	}
+	at := p.table.at(g.hash)
+	for *at != id {
+		at = &p.pages[*at].next
+	}
+	*at, g.listed = g.next, false
+}
+
+// forget takes a page's identity, with its snapshot.
+func (p *Pool) forget(id int32) {
+	g := &p.pages[id]
+	p.leave(id)
+	p.detach(id)
+	p.roots.count(g.parent, -1)
+	g.serial, g.parent = 0, 0
+}
+
+// pass gives a page's identity and snapshot to another that has none.
+func (p *Pool) pass(from, to int32) {
+	listed := p.pages[from].listed
+	p.leave(from)
+	a, b := &p.pages[from], &p.pages[to]
+	b.serial, b.parent, b.hash, b.snap = a.serial, a.parent, a.hash, a.snap
+	a.tokens, b.tokens = b.tokens, a.tokens
+	a.serial, a.parent, a.snap = 0, 0, -1
+	if b.snap >= 0 {
+		p.snapshot[b.snap].page = to
+	}
+	if listed {
+		p.enter(to)
+	}
+}

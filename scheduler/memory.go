@@ -1,0 +1,193 @@
+package scheduler
+
+// # Why nothing is stuck
+//
+// Running sequences are in a total order, outranks, that stays as it is while they run.
+// Let s be the first of them. When s lacks a block, those of the last in the order are
+// taken (reclaim), whose blocks are free at once if it is idle, or when its batches are
+// back, and every batch comes back, fails or is lost in a Restart. Until s has its
+// block, nobody whom it outranks gets those that come free (room), and nobody is
+// admitted. So after finitely many batches s has its block, at the latest when it is
+// the only one left: then all that it does not hold is free, and Add refused whatever
+// needs more than all there is. So s has a row in a batch again and again and is done
+// after finitely many, and then the next is the first. Only one that outranks s can be put before
+// it, by coming later: who waits gains levels (Config.Aging), so that
+// cannot go on for ever.
+//
+// Where nothing runs, the head of the queue is admitted: it needs at most all blocks, no
+// reserve is kept (fits), and nobody is parked, as those wait for one that runs. So with
+// nothing in flight and a live request Next always makes a batch.
+
+// room is how many blocks a sequence may take: none that one before it waits for.
+func (c *Core) room(s *seq) int {
+	n := c.pool.Available()
+	if c.short != nil && c.short != s && outranks(c.short, s) {
+		n -= c.shortNeed
+	}
+	return n
+}
+
+// covered tells whether a sequence holds the blocks up to a position.
+func (c *Core) covered(s *seq, end int) bool { return c.cfg.blocksFor(end) <= len(s.blocks) }
+
+// reach gives a sequence the blocks up to a position, as far as room goes, and takes them
+// from others where it must.
+func (c *Core) reach(f *flight, s *seq, end int) bool {
+	n := c.cfg.blocksFor(end) - len(s.blocks)
+	if n > 0 && c.room(s) < n && !c.reclaim(s, n) {
+		return false
+	}
+	c.extend(f, s, n)
+	return true
+}
+
+// extend gives a sequence so many blocks, which are there.
+func (c *Core) extend(f *flight, s *seq, n int) {
+	for range n {
+		s.blocks = append(s.blocks, c.alloc(f))
+	}
+	c.promise(s)
+}
+
+// reclaim makes room for so many blocks by preempting whom an idle sequence outranks, the last in the order
+// first. Where that one is in flight, or others that have ended are, the
+// sequence has to wait; where it is the last itself, it is preempted.
+func (c *Core) reclaim(s *seq, n int) bool {
+	for c.room(s) < n {
+		v, coming := c.last(s)
+		switch {
+		case v == nil && coming, v == nil && c.short != nil && c.short != s && outranks(c.short, s):
+			c.claim(s, n)
+			return false
+		case v == nil:
+			c.preempt(s)
+			return false
+		case v.flying > 0:
+			v.doomed = true
+			c.claim(s, n)
+			return false
+		}
+		c.preempt(v)
+	}
+	if c.short == s {
+		c.short = nil
+	}
+	return true
+}
+
+// claim keeps what comes free for a sequence.
+func (c *Core) claim(s *seq, n int) {
+	if c.short == nil || c.short == s || outranks(s, c.short) {
+		c.short, c.shortNeed = s, n
+	}
+}
+
+// last is the running sequence that all others outrank, s too, or nil; and whether some that
+// have ended, or will be preempted, are in flight.
+func (c *Core) last(s *seq) (last *seq, coming bool) {
+	see := func(v *seq) {
+		if v.ended != None || v.doomed {
+			coming = true
+		}
+		if v.ended == None && outranks(s, v) && (last == nil || outranks(last, v)) {
+			last = v
+		}
+	}
+	for _, v := range c.filling.all() {
+		see(v)
+	}
+	for _, v := range c.decoding.all() {
+		see(v)
+	}
+	for i := range c.flights {
+		for _, v := range c.flights[i].seqs {
+			see(v)
+		}
+	}
+	return last, coming
+}
+
+// preempt takes slot and blocks of an idle sequence, which goes back to the queue.
+func (c *Core) preempt(s *seq) {
+	if s.phase == filling {
+		c.filling.remove(s)
+	} else {
+		c.decoding.remove(s)
+	}
+	c.evict(s)
+}
+
+// evict preempts a sequence that is in no list and no batch.
+func (c *Core) evict(s *seq) {
+	c.stats.Preemptions++
+	if s.req.Background {
+		c.background--
+	}
+	c.leave(s)
+	c.setPhase(s, waiting)
+	c.drop(s)
+	c.slots = append(c.slots, s.slot)
+	c.emit(Preempted, s, None, nil)
+	s.slot, s.resumed, s.doomed = -1, true, false
+	c.enqueue(s)
+}
+
+// drop gives up a sequence's blocks: it begins anew.
+func (c *Core) drop(s *seq) {
+	c.pool.Free(s.blocks)
+	s.blocks = s.blocks[:0]
+	if s.shared {
+		s.blocks, s.shared = nil, false
+	}
+	s.computed, s.linked, s.link, s.kept, s.fresh = 0, 0, s.root, 0, true
+	c.settleFor(s)
+}
+
+// settleFor ends what others do for a sequence, or it claims, that goes another way.
+func (c *Core) settleFor(s *seq) {
+	if c.short == s {
+		c.short = nil
+	}
+	c.promise(s)
+	c.unpark(s)
+}
+
+// promise counts the blocks that the known tokens of a prompt in work still need.
+func (c *Core) promise(s *seq) {
+	n := 0
+	if s.phase == filling && s.ended == None {
+		n = max(0, c.cfg.blocksFor(s.known)-len(s.blocks))
+	}
+	c.promised += n - s.promised
+	s.promised = n
+}
+
+// yield makes room for a request that waits, by preempting those in the background.
+func (c *Core) yield() {
+	if c.background == 0 {
+		return
+	}
+	for {
+		s := c.head()
+		if s == nil || s.req.Background || c.fits(s) {
+			return
+		}
+		v := c.lastBackground()
+		if v == nil || v.flying > 0 {
+			if v != nil {
+				v.doomed = true
+			}
+			return
+		}
+		c.preempt(v)
+	}
+}
+
+// lastBackground is the last in the order of those that run in the background.
+func (c *Core) lastBackground() *seq {
+	c.mark.req.Background = false
+	if v, _ := c.last(&c.mark); v != nil && v.req.Background {
+		return v
+	}
+	return nil
+}

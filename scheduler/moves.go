@@ -1,0 +1,95 @@
+package scheduler
+
+// state is where the state of a sequence goes that a batch keeps: to the end of a block.
+type state struct {
+	s     *seq
+	block int32
+}
+
+// carry adds a move to a batch.
+func (c *Core) carry(f *flight, m Move) {
+	f.moves = append(f.moves, m)
+	c.stats.Moves[m.Kind]++
+}
+
+// alloc hands out a block, of which there is one, for a sequence of the batch; what was in
+// it may move to host memory first.
+func (c *Core) alloc(f *flight) int32 {
+	block, place := c.pool.Alloc()
+	if place >= 0 {
+		c.carry(f, Move{Kind: Save, From: block, To: place})
+	}
+	return block
+}
+
+// settle tells the pool what became of a batch's moves. Its sequences still hold their
+// blocks.
+func (c *Core) settle(f *flight, ok bool) {
+	states := f.states
+	for _, m := range f.moves {
+		switch m.Kind {
+		case Copy:
+			c.one[0] = m.From
+			c.pool.Free(c.one[:])
+		case Save:
+			c.pool.Saved(m.To, ok)
+		case Load:
+			c.pool.Loaded(m.From, m.To, ok)
+		case SaveState:
+			c.keptState(m.To, states[0], ok)
+			states = states[1:]
+		case LoadState:
+			c.pool.UnpinSnapshot(m.From)
+		}
+	}
+	clear(f.states)
+	f.states = f.states[:0]
+}
+
+// saveState keeps the state of a sequence as it is before its row at pos, if a block ends
+// there. In decode the one it kept before is dropped then: the last border of an answer is where
+// the next turn goes on.
+func (c *Core) saveState(f *flight, s *seq, pos int) {
+	n := pos / c.cfg.BlockTokens
+	if c.cfg.Snapshots == 0 || !s.reuses || pos == 0 || pos%c.cfg.BlockTokens != 0 || f.after == 0 && s.linked != n {
+		return
+	}
+	block := s.blocks[n-1]
+	if c.pool.Snapshot(block) >= 0 {
+		return
+	}
+	if snap := c.pool.TakeSnapshot(); snap >= 0 {
+		c.carry(f, Move{Kind: SaveState, From: int32(s.slot), To: snap})
+		f.states = append(f.states, state{s, block})
+	}
+}
+
+func (c *Core) keptState(snap int32, st state, ok bool) {
+	s := st.s
+	if !c.pool.Kept(snap, st.block, ok) {
+		return
+	}
+	at := 0
+	for s.blocks[at] != st.block {
+		at++
+	}
+	if (at+1)*c.cfg.BlockTokens <= s.req.PromptLen {
+		return
+	}
+	if s.kept > 0 && s.kept-1 < at {
+		c.pool.DropSnapshot(s.blocks[s.kept-1])
+	}
+	s.kept = at + 1
+}
+
+// border shortens a span that begins at computed so that it ends where a state can be
+// kept: a prompt's last rows come in a batch of their own behind the last border.
+func (c *Core) border(s *seq, end int) int {
+	if c.cfg.Snapshots == 0 || !s.reuses {
+		return end
+	}
+	if b := min(end, s.known-1) / c.cfg.BlockTokens * c.cfg.BlockTokens; b > s.computed {
+		return b
+	}
+	return end
+}

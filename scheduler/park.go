@@ -1,0 +1,80 @@
+package scheduler
+
+import "slices"
+
+// A waiting request that needs blocks which a running sequence is computing does not
+// compute them a second time: it is parked until they are there. It holds nothing, and
+// waits only for one that comes before it anyway, so it loses nothing but its turn to
+// those behind it. When the other ends, fails, is preempted or has no more blocks for
+// it, it is in the queue again, at its place.
+
+// runnerFor is the sequence that a waiting one, whose chain was just looked up, should wait
+// for, and how many blocks that has to have; nil for none.
+func (c *Core) runnerFor(s *seq) (*seq, int) {
+	if !s.reuses {
+		return nil, 0
+	}
+	for _, r := range c.filling.all() {
+		if n := c.ahead(r, s); n > 0 {
+			return r, n
+		}
+	}
+	for i := range c.flights {
+		for _, r := range c.flights[i].seqs {
+			if n := c.ahead(r, s); n > 0 {
+				return r, n
+			}
+		}
+	}
+	return nil, 0
+}
+
+// whole stands for all blocks of a prompt, also the last one that is not full.
+const whole = int(^uint(0) >> 1)
+
+// ahead is how many blocks s had better wait for r to have; 0 for none.
+func (c *Core) ahead(r, s *seq) int {
+	if r.phase != filling || r.ended != None || r.doomed || !r.reuses || r.root != s.root || c.sooner(s, r) {
+		return 0
+	}
+	if r.family != nil && r.family == s.family && r.generated() == 0 {
+		return whole
+	}
+	have := len(c.chain.pages)
+	if c.cfg.Snapshots > 0 || r.linked != have || r.link != c.chain.link || !c.alike(r, s, have) {
+		return 0
+	}
+	n := have + 1
+	for c.alike(r, s, n) {
+		n++
+	}
+	return n
+}
+
+// alike tells whether a block is full and of equal tokens in both, and of use to s.
+func (c *Core) alike(r, s *seq, block int) bool {
+	end := (block + 1) * c.cfg.BlockTokens
+	return end <= min(r.known, r.told()) && end < min(s.known, s.told()+1) && slices.Equal(c.tokens(r, block, &c.left), c.tokens(s, block, &c.right))
+}
+
+// park has a request at the head of the queue wait for another's blocks.
+func (c *Core) park(s, runner *seq, until int) {
+	c.queue.remove(s)
+	s.runner, s.until = runner, until
+	c.parked.append(s)
+}
+
+// unpark puts those into the queue again who have nothing to wait for any more.
+func (c *Core) unpark(runner *seq) {
+	if c.parked.len() == 0 {
+		return
+	}
+	c.parked.take(func(s *seq) bool {
+		if s.runner != runner || runner.phase == filling && runner.ended == None && !runner.fresh && runner.linked < s.until {
+			return false
+		}
+		s.runner = nil
+		c.queue.add(s)
+		return true
+	})
+}

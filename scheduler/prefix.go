@@ -1,0 +1,166 @@
+package scheduler
+
+import "slices"
+
+// chain is what the cache has of a sequence's tokens: pages one after another from the
+// first block on, never the last known token, whose logits are needed.
+type chain struct {
+	pages []int32 // blocks, or places in host memory
+	link  uint64  // identity of the last, or the root
+	from  int32   // the block to copy the next one from; -1: none
+	upto  int     // positions that has, from the first on
+}
+
+// tokens are the ids of a block's tokens, which are all told; buf is for those that lie in
+// two arrays.
+func (c *Core) tokens(s *seq, block int, buf *[]int32) []int32 {
+	lo, hi, prompt := block*c.cfg.BlockTokens, (block+1)*c.cfg.BlockTokens, s.req.PromptLen
+	switch {
+	case hi <= prompt:
+		return s.req.Prompt[lo:hi]
+	case lo >= prompt:
+		return s.made[lo-prompt : hi-prompt]
+	}
+	*buf = append(append((*buf)[:0], s.req.Prompt[lo:]...), s.made[:hi-prompt]...)
+	return *buf
+}
+
+// look fills in the chain of a sequence that holds no blocks. Where there are snapshots
+// it ends with the last one.
+func (c *Core) look(s *seq) {
+	c.chain = chain{pages: c.chain.pages[:0], link: s.root, from: -1}
+	if !s.reuses {
+		return
+	}
+	b := c.cfg.BlockTokens
+	for n := 0; (n+1)*b <= min(s.known-1, s.told()); n++ {
+		page := c.pool.Find(c.chain.link, c.tokens(s, n, &c.left))
+		if page < 0 {
+			break
+		}
+		c.chain.pages, c.chain.link = append(c.chain.pages, page), c.pool.Serial(page)
+	}
+	if c.cfg.Snapshots > 0 {
+		c.trim(s, len(c.chain.pages))
+		return
+	}
+	if n := len(c.chain.pages); n == (s.known-1)/b {
+		c.lookTail(s, n)
+	}
+}
+
+// lookTail finds a block with the sequence's last tokens, which it will write to and so
+// has to copy: a cached one, or one of its siblings.
+func (c *Core) lookTail(s *seq, n int) {
+	b := c.cfg.BlockTokens
+	if (n+1)*b <= s.told() {
+		if page := c.pool.Find(c.chain.link, c.tokens(s, n, &c.left)); page >= 0 && c.pool.Place(page) < 0 {
+			c.chain.from, c.chain.upto = page, s.known-1
+		}
+	} else if block, upto, ok := s.family.tail(c, s); ok {
+		c.chain.from, c.chain.upto = block, min(upto, s.known-1)
+	}
+	if c.chain.upto <= n*b {
+		c.chain.from = -1
+	}
+}
+
+// trim shortens the chain to so many pages, or fewer where a snapshot is needed.
+func (c *Core) trim(s *seq, n int) {
+	for c.cfg.Snapshots > 0 && n > 0 && c.pool.Snapshot(c.chain.pages[n-1]) < 0 {
+		n--
+	}
+	if n == len(c.chain.pages) {
+		return
+	}
+	c.chain.pages, c.chain.link, c.chain.from = c.chain.pages[:n], s.root, -1
+	if n > 0 {
+		c.chain.link = c.pool.Serial(c.chain.pages[n-1])
+	}
+}
+
+// sharing is how many blocks of the chain somebody holds already.
+func (c *Core) sharing() (n int) {
+	for _, page := range c.chain.pages {
+		if c.pool.Place(page) < 0 && c.pool.Held(page) {
+			n++
+		}
+	}
+	return n
+}
+
+// begin gives a sequence that holds nothing what the cache has of it, as far as there is
+// room for that and the next row, with the moves in f. It reports whether there is.
+func (c *Core) begin(f *flight, s *seq) bool {
+	c.look(s)
+	room := c.room(s)
+	for len(c.chain.pages) > 0 && len(c.chain.pages)-c.sharing()+1 > room {
+		c.trim(s, len(c.chain.pages)-1)
+	}
+	if room < 1 && !c.reclaim(s, 1) {
+		return false
+	}
+	c.take(f, s)
+	return true
+}
+
+// take makes the chain the sequence's first blocks.
+func (c *Core) take(f *flight, s *seq) {
+	s.blocks = slices.Grow(s.blocks[:0], c.cfg.blocksFor(s.req.positions()))
+	loads := 0
+	for _, page := range c.chain.pages { // all are held before a block is handed out
+		if place := c.pool.Place(page); place >= 0 {
+			c.pool.Pin(place)
+			loads++
+		} else {
+			c.pool.Hold(page)
+		}
+	}
+	from := c.chain.from
+	if from >= 0 && !c.pool.Held(from) && c.pool.Available() < loads+2 {
+		from = -1 // there is room for the copy, but not beside what is copied
+	}
+	if from >= 0 {
+		c.pool.Hold(from)
+	}
+	for _, page := range c.chain.pages {
+		if place := c.pool.Place(page); place >= 0 {
+			page = c.alloc(f)
+			c.carry(f, Move{Kind: Load, From: place, To: page})
+		}
+		s.blocks = append(s.blocks, page)
+	}
+	s.linked, s.link = len(c.chain.pages), c.chain.link
+	s.computed = s.linked * c.cfg.BlockTokens
+	if from >= 0 {
+		to := c.alloc(f)
+		c.carry(f, Move{Kind: Copy, From: from, To: to})
+		s.blocks = append(s.blocks, to)
+		s.computed = c.chain.upto
+	}
+	if n := s.linked; n > 0 && c.cfg.Snapshots > 0 {
+		snap := c.pool.Snapshot(c.chain.pages[n-1])
+		c.pool.PinSnapshot(snap)
+		c.carry(f, Move{Kind: LoadState, From: snap, To: int32(s.slot)})
+	}
+	s.fresh = false
+	if s.reuses {
+		c.stats.PrefixQueries += uint64(s.known)
+		c.stats.PrefixHits += uint64(s.computed)
+	}
+	c.promise(s)
+}
+
+// register gives the blocks that are computed their identity, so that others find them.
+func (c *Core) register(s *seq) {
+	if !s.reuses {
+		return
+	}
+	was := s.linked
+	for upto := min(s.computed, s.told()); (s.linked+1)*c.cfg.BlockTokens <= upto; s.linked++ {
+		s.link = c.pool.Put(s.blocks[s.linked], s.link, c.tokens(s, s.linked, &c.left))
+	}
+	if s.linked > was {
+		c.unpark(s)
+	}
+}

@@ -1,0 +1,133 @@
+package scheduler
+
+// queue holds the waiting requests that nothing but memory, a slot or their turn keeps
+// from starting. Those of one key, priority and kind are a line, in order of arrival;
+// preempted ones stand before all lines of their level.
+type queue struct {
+	lines []*line
+	spare []*line
+	back  list // preempted, in the order of outranks
+	n     int
+}
+
+// line is a part of the queue whose first is always the one to start first.
+type line struct {
+	key        *account
+	priority   int
+	background bool
+	list       list
+}
+
+func arrivedBefore(a, b *seq) bool { return a.arrival < b.arrival }
+
+// add puts a sequence into its line.
+func (q *queue) add(s *seq) {
+	q.n++
+	if s.resumed {
+		q.back.insert(s, outranks)
+		return
+	}
+	s.line = q.lineOf(s)
+	s.line.list.insert(s, arrivedBefore)
+}
+
+// lineOf finds the line of a sequence or begins it.
+func (q *queue) lineOf(s *seq) *line {
+	for _, l := range q.lines {
+		if l.key == s.key && l.priority == s.req.Priority && l.background == s.req.Background {
+			return l
+		}
+	}
+	var l *line
+	if n := len(q.spare); n > 0 {
+		l, q.spare = q.spare[n-1], q.spare[:n-1]
+	} else {
+		l = &line{}
+	}
+	l.key, l.priority, l.background = s.key, s.req.Priority, s.req.Background
+	q.lines = append(q.lines, l)
+	return l
+}
+
+// remove takes a sequence out of its line.
+func (q *queue) remove(s *seq) {
+	q.n--
+	l := s.line
+	if l == nil {
+		q.back.remove(s)
+		return
+	}
+	s.line = nil
+	l.list.remove(s)
+	if l.list.len() > 0 {
+		return
+	}
+	for i, other := range q.lines {
+		if other == l {
+			last := len(q.lines) - 1
+			q.lines[i], q.lines[last] = q.lines[last], nil
+			q.lines = q.lines[:last]
+		}
+	}
+	l.key = nil
+	q.spare = append(q.spare, l)
+}
+
+// head is the request whose turn it is, nil for none.
+func (c *Core) head() *seq {
+	var best *seq
+	for _, s := range c.queue.back.all() {
+		if best == nil || c.sooner(s, best) {
+			best = s
+		}
+	}
+	for _, l := range c.queue.lines {
+		if s := l.list.front(); best == nil || c.sooner(s, best) {
+			best = s
+		}
+	}
+	return best
+}
+
+// level is a sequence's priority with what it gained by waiting.
+func (c *Core) level(s *seq) int {
+	if s.phase != waiting || c.cfg.Aging == 0 || s.req.Background {
+		return s.level
+	}
+	return s.level + int((c.batches-s.since)/uint64(c.cfg.Aging))
+}
+
+// sooner is the order of the queue and of prompts: who is not in the background, level,
+// whoever was preempted and waits, the key that has been given less, arrival. With one
+// key and without preemption that is priority, then arrival.
+func (c *Core) sooner(a, b *seq) bool {
+	if a.req.Background != b.req.Background {
+		return b.req.Background
+	}
+	if la, lb := c.level(a), c.level(b); la != lb {
+		return la > lb
+	}
+	if ba, bb := a.phase == waiting && a.resumed, b.phase == waiting && b.resumed; ba != bb {
+		return ba
+	}
+	if a.key.served != b.key.served {
+		return a.key.served < b.key.served
+	}
+	return a.arrival < b.arrival
+}
+
+// enqueue lets a sequence wait from now on.
+func (c *Core) enqueue(s *seq) {
+	s.since = c.batches
+	c.queue.add(s)
+}
+
+// dequeue takes a waiting sequence out of the queue, or away from where it is parked.
+func (c *Core) dequeue(s *seq) {
+	if s.runner != nil {
+		s.runner = nil
+		c.parked.remove(s)
+		return
+	}
+	c.queue.remove(s)
+}

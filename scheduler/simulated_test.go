@@ -1,0 +1,179 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+)
+
+// trie gives every list of tokens a number, so that a position's keys and values can be held
+// against all tokens up to there: what a row reads must have been written by a row with
+// the same tokens before it.
+type trie struct {
+	next  map[edge]int
+	nodes int
+}
+
+type edge struct{ node, token int }
+
+func newTrie() *trie { return &trie{next: map[edge]int{}} }
+
+// step is the number of a list with one more token.
+func (t *trie) step(node, token int) int {
+	e := edge{node, token}
+	if t.next[e] == 0 {
+		t.nodes++
+		t.next[e] = t.nodes
+	}
+	return t.next[e]
+}
+
+// path is what the device has to hold at the client's position p.
+func (m *monitor) path(c *client, p int) int {
+	for len(c.path) <= p {
+		node := -int(c.run) - 1000 // shares with nobody
+		if c.Prompt != nil {
+			node = -1 - int(c.Domain[0])
+		}
+		if n := len(c.path); n > 0 {
+			node = c.path[n-1]
+		}
+		c.path = append(c.path, m.tokens.step(node, m.token(c, len(c.path), node)))
+	}
+	return c.path[p]
+}
+
+// token is the client's token at position p after those with a number: what is generated
+// depends on what was there before, as with a model.
+func (m *monitor) token(c *client, p, node int) int {
+	switch {
+	case p < c.PromptLen && c.Prompt != nil:
+		return int(c.Prompt[p])
+	case p < c.PromptLen:
+		return p
+	}
+	return (node*7 + int(c.run)%2) % 3
+}
+
+// generated are the ids of the client's next n tokens.
+func (m *monitor) generated(c *client, n int) (ids []int32) {
+	for p := c.PromptLen + c.tokens; len(ids) < n; p++ {
+		ids = append(ids, int32(m.token(c, p, m.path(c, p-1))))
+	}
+	return ids
+}
+
+// simulated is the KV cache of a layer group that runs batches at times of its own: lane by
+// lane in order, at any time between their making and their return.
+type simulated struct {
+	blocks, ram      [][]int // numbers of lists of tokens; 0: garbage
+	states, snapshot []int
+	ran              map[uint64]bool // batches in flight
+}
+
+const early, late, whenever = 0, 1, 2
+
+func newSimulated(cfg Config) *simulated {
+	d := &simulated{blocks: make([][]int, cfg.Blocks), ram: make([][]int, cfg.RAMBlocks), states: make([]int, cfg.MaxSeqs), snapshot: make([]int, cfg.Snapshots), ran: map[uint64]bool{}}
+	for _, list := range [][][]int{d.blocks, d.ram} {
+		for i := range list {
+			list[i] = make([]int, cfg.BlockTokens)
+		}
+	}
+	return d
+}
+
+func (d *simulated) move(m Move) {
+	switch m.Kind {
+	case Copy:
+		copy(d.blocks[m.To], d.blocks[m.From])
+	case Save:
+		copy(d.ram[m.To], d.blocks[m.From])
+	case Load:
+		copy(d.blocks[m.To], d.ram[m.From])
+	case SaveState:
+		d.snapshot[m.To] = d.states[m.From]
+	case LoadState:
+		d.states[m.To] = d.snapshot[m.From]
+	}
+}
+
+// lose makes garbage of what a move writes.
+func (d *simulated) lose(m Move) {
+	switch m.Kind {
+	case Copy, Load:
+		clear(d.blocks[m.To])
+	case Save:
+		clear(d.ram[m.To])
+	case SaveState:
+		d.snapshot[m.To] = 0
+	case LoadState:
+		d.states[m.To] = 0
+	}
+}
+
+// run has a device carry out a batch, if it has not: every row's context must be
+// that of its sequence.
+func (m *monitor) run(device int, b Batch) error {
+	d := m.devices[device]
+	if d.ran[b.ID] {
+		return nil
+	}
+	d.ran[b.ID] = true
+	for _, mv := range b.Moves {
+		d.move(mv)
+	}
+	for i := range b.Spans {
+		sp, c := &b.Spans[i], m.who[b.ID][i]
+		for p := range sp.Pos {
+			if got, want := *d.cell(m.cfg, sp, p), m.path(c, p); got != want {
+				return fmt.Errorf("device %d, batch %d, request %d: position %d of block %d holds %d, want %d", device, b.ID, sp.ID, p, sp.Blocks[p/m.cfg.BlockTokens], got, want)
+			}
+		}
+		if m.cfg.Snapshots > 0 && sp.Pos > 0 && d.states[sp.Slot] != m.path(c, sp.Pos-1) {
+			return fmt.Errorf("device %d, batch %d, request %d: its state is not that of position %d", device, b.ID, sp.ID, sp.Pos)
+		}
+		for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
+			*d.cell(m.cfg, sp, p) = m.path(c, p)
+		}
+		d.states[sp.Slot] = m.path(c, sp.Pos+sp.Len-1)
+	}
+	return nil
+}
+
+func (d *simulated) cell(cfg Config, sp *Span, p int) *int {
+	return &d.blocks[sp.Blocks[p/cfg.BlockTokens]][p%cfg.BlockTokens]
+}
+
+// garble makes garbage of all that a batch writes.
+func (m *monitor) garble(b Batch) {
+	for _, d := range m.devices {
+		for _, mv := range b.Moves {
+			d.lose(mv)
+		}
+		for i := range b.Spans {
+			sp := &b.Spans[i]
+			for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
+				*d.cell(m.cfg, sp, p) = 0
+			}
+			d.states[sp.Slot] = 0
+		}
+	}
+}
+
+// whenever has a device carry out some of the batches in flight that are next in their lanes.
+func (m *monitor) whenever(now func(Batch) bool) error {
+	var lanes []int
+	for _, b := range m.flying {
+		if m.devices[whenever].ran[b.ID] || slices.Contains(lanes, b.Lane) {
+			continue
+		}
+		if !now(b) {
+			lanes = append(lanes, b.Lane)
+			continue
+		}
+		if err := m.run(whenever, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
