@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 )
@@ -31,6 +32,122 @@ func BenchmarkAhead(b *testing.B) {
 				mustAdd(b, c, Request{ID: id, PromptLen: 1, MaxNew: 1 << 30})
 			}
 			run(b, &relay{stepper: stepper{core: c}})
+		})
+	}
+}
+
+// telling gives the ids of all tokens, so that blocks are cached. It does not allocate.
+type telling struct {
+	core     *Core
+	ids      [256]int32
+	outcomes []Outcome
+}
+
+func (s *telling) step() error {
+	b, ok := s.core.Next(0)
+	if !ok {
+		return errors.New("no batch")
+	}
+	s.core.Effects()
+	s.outcomes = s.outcomes[:0]
+	for i := range b.Spans {
+		if sp := &b.Spans[i]; sp.Last {
+			s.ids[i%len(s.ids)] = int32(sp.ID) // prompts are alike, answers are not
+			s.outcomes = append(s.outcomes, Outcome{ID: sp.ID, NewTokens: 1, Tokens: s.ids[i%len(s.ids) : i%len(s.ids)+1]})
+		}
+	}
+	err := s.core.Done(b.ID, s.outcomes)
+	s.core.Effects()
+	return err
+}
+
+// BenchmarkCached is one whole step of n streams whose blocks of 16 tokens are cached, in a
+// pool that they fill, so that every block they take is evicted from the cache, to host memory
+// or not. When the pool is full of held ones they begin anew, which is not counted.
+func BenchmarkCached(b *testing.B) {
+	for _, ram := range []int{0, 1 << 14} {
+		for _, n := range []int{8, 256} {
+			b.Run(fmt.Sprintf("ram=%d/streams=%d", ram, n), func(b *testing.B) {
+				cfg := roomy
+				cfg.Blocks, cfg.RAMBlocks = 1<<15, ram
+				c := newCore(b, cfg)
+				s := &telling{core: c}
+				id := uint64(0)
+				fill := func() {
+					for range n {
+						id++
+						mustAdd(b, c, Request{ID: id, PromptLen: 100, Prompt: make([]int32, 100), MaxNew: 1500})
+					}
+					for c.Stats().Decoding < n {
+						if err := s.step(); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				for range 2 * cfg.Blocks / (n * 100) {
+					fill()
+					for !c.Idle() {
+						if err := s.step(); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				fill()
+				b.ReportAllocs()
+				for b.Loop() {
+					if c.Idle() {
+						b.StopTimer()
+						fill()
+						b.StartTimer()
+					}
+					if err := s.step(); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkLongPrompt is the start of a request of 100,000 tokens: added, and looked up where
+// all of it is cached, or nothing.
+func BenchmarkLongPrompt(b *testing.B) {
+	for _, known := range []bool{false, true} {
+		b.Run(fmt.Sprintf("cached=%v", known), func(b *testing.B) {
+			cfg := roomy
+			cfg.Blocks, cfg.MaxBatchTokens, cfg.PrefillChunk = 1<<14, 4096, 4096
+			c := newCore(b, cfg)
+			s := &telling{core: c}
+			r := Request{PromptLen: 100_000, Prompt: make([]int32, 100_000), MaxNew: 1}
+			for i := range r.Prompt {
+				r.Prompt[i] = int32(i * 7 % 50_000)
+			}
+			mustAdd(b, c, r)
+			for !c.Idle() {
+				if err := s.step(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if !known {
+				r.Domain[0] = 1
+			}
+			for b.Loop() {
+				r.ID++
+				mustAdd(b, c, r)
+				bt := mustNext(b, c)
+				b.StopTimer()
+				c.Cancel(r.ID, Cancelled)
+				for i := range bt.Spans {
+					if bt.Spans[i].Last {
+						s.outcomes = append(s.outcomes[:0], Outcome{ID: r.ID, NewTokens: 1})
+					}
+				}
+				if err := c.Done(bt.ID, s.outcomes[:bt.Wanted]); err != nil {
+					b.Fatal(err)
+				}
+				c.Effects()
+				b.StartTimer()
+			}
 		})
 	}
 }

@@ -28,7 +28,7 @@ func (c *Core) room(s *seq) int {
 }
 
 // covered tells whether a sequence holds the blocks up to a position.
-func (c *Core) covered(s *seq, end int) bool { return c.cfg.blocksFor(end) <= len(s.blocks) }
+func (c *Core) covered(s *seq, end int) bool { return end <= len(s.blocks)*c.cfg.BlockTokens }
 
 // reach gives a sequence the blocks up to a position, as far as room goes, and takes them
 // from others where it must.

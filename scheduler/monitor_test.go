@@ -22,6 +22,7 @@ type monitor struct {
 	past    []*client       // of ids that were used again
 	waits   []*client       // accepted, not started, not ended, in order of arrival
 	made    uint64          // batches
+	heard   []Effect        // in this step
 	void    uint64          // a batch that Voided has yet to name
 }
 
@@ -35,7 +36,8 @@ type client struct {
 	table                    []int32
 	path                     []int  // of its tokens, as far as they were asked for
 	tokens                   int    // generated
-	first                    int    // position of its last span
+	begins                   bool   // its first rows since it got its slot are to come
+	cached                   int    // positions before those
 	idleAt                   uint64 // batches made when it went idle in decode
 	stream                   bool   // idle in decode
 	anew                     bool   // to be computed anew once its batch is back
@@ -69,8 +71,7 @@ func (m *monitor) slotOf(sp *Span, pos int) int {
 	return int(sp.Blocks[pos/m.cfg.BlockTokens])*m.cfg.BlockTokens + pos%m.cfg.BlockTokens
 }
 
-// send checks a new batch and lets the device begin to write. Started effects
-// come with it, so they are read only afterwards.
+// send checks a new batch, after the effects that came with it, and lets devices begin.
 func (m *monitor) send(b Batch) error {
 	m.made++
 	rows, prefill, wanted := 0, 0, 0
@@ -154,10 +155,13 @@ func (m *monitor) span(b Batch, sp *Span, rows int) error {
 	if len(sp.Blocks) > len(c.table) {
 		c.table = slices.Clone(sp.Blocks)
 	}
-	c.first = sp.Pos
-	if m.slot[sp.Slot] != nil && m.slot[sp.Slot] != c {
-		return fmt.Errorf("batch %d: request %d has the slot of %d", b.ID, sp.ID, m.slot[sp.Slot].ID)
+	if m.slot[sp.Slot] != c || c.slot != sp.Slot {
+		return fmt.Errorf("batch %d: request %d has slot %d, not %d", b.ID, sp.ID, c.slot, sp.Slot)
 	}
+	if c.begins && sp.Pos != c.cached {
+		return fmt.Errorf("batch %d: request %d begins at %d, %d are cached", b.ID, sp.ID, sp.Pos, c.cached)
+	}
+	c.begins = false
 	return nil
 }
 
@@ -332,7 +336,14 @@ func (m *monitor) land(b Batch, outcomes map[uint64]Outcome) error {
 
 // spoil is the loss of a batch: whatever it writes may be garbage. The one ahead of it goes
 // with it; the one before it does not.
-func (m *monitor) spoil(b Batch) {
+func (m *monitor) spoil(b Batch) error {
+	if i := slices.IndexFunc(m.flying, func(x Batch) bool { return x.ID == b.After }); i >= 0 {
+		for d := range m.devices { // it is ahead: what it spoils, it spoils later
+			if err := m.run(d, m.flying[i]); err != nil {
+				return err
+			}
+		}
+	}
 	if a := m.follower(b.ID); a != nil {
 		m.void = a.ID
 		m.garble(*a)
@@ -346,6 +357,7 @@ func (m *monitor) spoil(b Batch) {
 	}
 	m.garble(b)
 	m.remove(b)
+	return nil
 }
 
 // wipe is the loss of the cache and of all that is in flight.
@@ -358,6 +370,13 @@ func (m *monitor) wipe() {
 	for _, c := range m.client {
 		c.stream, c.anew, c.table = false, false, nil
 	}
+}
+
+// listen hears what the core has to say, also while a step is not over.
+func (m *monitor) listen() error {
+	got := m.core.Effects()
+	m.heard = append(m.heard, got...)
+	return m.hear(got)
 }
 
 // hear takes the effects as the clients see them.
@@ -423,10 +442,10 @@ func (m *monitor) hear(effects []Effect) error {
 
 // settles gives a client its slot, with the batch that has its first rows.
 func (m *monitor) settles(c *client, e Effect) error {
-	if c.slot >= 0 || m.slot[e.Slot] != nil || e.Cached != c.first || e.Cached >= c.PromptLen+c.tokens {
-		return fmt.Errorf("%v: slot %d, %v, rows from %d", e, c.slot, m.slot[e.Slot], c.first)
+	if c.slot >= 0 || m.slot[e.Slot] != nil || e.Cached >= c.PromptLen+c.tokens {
+		return fmt.Errorf("%v: slot %d, %v", e, c.slot, m.slot[e.Slot])
 	}
-	c.slot = e.Slot
+	c.slot, c.cached, c.begins = e.Slot, e.Cached, true
 	m.slot[e.Slot] = c
 	return nil
 }

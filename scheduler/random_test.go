@@ -224,7 +224,9 @@ func (w *world) lose() error {
 	b, retry := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(4) > 0
 	w.note("fail %d retry %v", b.ID, retry)
 	w.sum.loss(w.monitor, b)
-	w.spoil(b)
+	if err := w.spoil(b); err != nil {
+		return err
+	}
 	w.oracle.fail(b.ID, retry)
 	return w.core.Fail(b.ID, errors.New("lost"), retry)
 }
@@ -258,6 +260,9 @@ func (w *world) next() error {
 	b, ok := w.core.Next(w.now)
 	want, lane := w.oracle.next(w.now)
 	w.note("next: %v %+v", ok, b)
+	if err := w.listen(); err != nil {
+		return err
+	}
 	if ok != (want != nil) || len(b.Spans) != len(want) {
 		return fmt.Errorf("batch %v %+v, want %+v", ok, b, want)
 	}
@@ -349,14 +354,15 @@ func (w *world) early(b Batch, outcomes []Outcome) error {
 
 // settle compares effects and books after a step.
 func (w *world) settle() error {
-	got := slices.Clone(w.core.Effects())
+	if err := w.listen(); err != nil {
+		return err
+	}
+	got := w.heard
+	w.heard = nil
 	want := w.oracle.effects
 	w.oracle.effects = nil
 	if len(got)+len(want) > 0 {
 		w.note("  %+v", got)
-	}
-	if err := w.hear(got); err != nil {
-		return err
 	}
 	for _, e := range got {
 		if e.Kind == Ended {

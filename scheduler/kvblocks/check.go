@@ -5,7 +5,7 @@ import "fmt"
 // Check verifies the pool's books and names the first contradiction. It costs time in the
 // number of pages and is meant for tests and idle moments.
 func (p *Pool) Check() error {
-	free, vacant := map[int32]bool{}, map[int32]bool{}
+	free, vacant := make([]bool, len(p.pages)), make([]bool, len(p.snapshot))
 	for _, list := range [][]int32{p.free, p.places} {
 		for _, id := range list {
 			if free[id] {
@@ -21,7 +21,7 @@ func (p *Pool) Check() error {
 		vacant[s] = true
 	}
 	for i := range p.pages {
-		if err := p.checkPage(int32(i), free[int32(i)]); err != nil {
+		if err := p.checkPage(int32(i), free[i]); err != nil {
 			return err
 		}
 	}

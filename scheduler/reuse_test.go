@@ -1,0 +1,384 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestReuse drives the core with requests that share prefixes, siblings, keys, priorities,
+// tiny pools, host memory and snapshots, and all that TestRandom does, and holds every row
+// against what three devices with times of their own have in their caches.
+func TestReuse(t *testing.T) {
+	first, count := uint64(1), uint64(3000)
+	if *long {
+		count = 100_000
+	}
+	if *seed != 0 {
+		first, count = *seed, 1
+	}
+	var sum shares
+	for s := first; s < first+count; s++ {
+		err := runReuse(rand.New(rand.NewPCG(s, 11)), 1<<30, nil, &sum)
+		if err == nil {
+			continue
+		}
+		for ops := 0; ; ops++ {
+			var log strings.Builder
+			if short := runReuse(rand.New(rand.NewPCG(s, 11)), ops, &log, &sum); short != nil {
+				t.Fatalf("seed %d, cut to %d steps: %v (whole: %v)\n%s", s, ops, short, err, log.String())
+			}
+		}
+	}
+	t.Logf("%d scripts: %+v", count, sum)
+	if count >= 3000 {
+		sum.check(t)
+	}
+}
+
+// FuzzReuse is TestReuse with chance made of the input.
+func FuzzReuse(f *testing.F) {
+	f.Add([]byte("seed"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var log strings.Builder
+		if err := runReuse(rand.New(&tape{data: data}), 1<<30, &log, &shares{}); err != nil {
+			t.Fatalf("%v\n%s", err, log.String())
+		}
+	})
+}
+
+// tape is a source of chance: bytes first, then what follows from them.
+type tape struct {
+	data []byte
+	last uint64
+}
+
+func (t *tape) Uint64() uint64 {
+	v := t.last*6364136223846793005 + 1442695040888963407
+	if len(t.data) > 0 {
+		v ^= uint64(t.data[0]) << 56
+		v ^= uint64(t.data[0])
+		t.data = t.data[1:]
+	}
+	t.last = v
+	return v ^ v>>29
+}
+
+// shares counts what the scripts met, so that a generator gone tame is noticed.
+type shares struct {
+	preempted, resumed, hits, parked, cached, background, ended, restarts, lost int
+	moves                                                                       [len(moveNames)]int
+}
+
+func (c *shares) check(t *testing.T) {
+	for name, n := range map[string]int{"preemptions": c.preempted, "preempted requests that went on": c.resumed, "tokens from the cache": c.hits, "requests that waited for another's blocks": c.parked,
+		"requests that started with cached tokens": c.cached, "requests in the background": c.background, "requests": c.ended, "restarts": c.restarts, "lost batches": c.lost} {
+		if n < 1000 {
+			t.Errorf("only %d %s", n, name)
+		}
+	}
+	for kind, n := range c.moves {
+		if n < 500 {
+			t.Errorf("only %d moves: %v", n, MoveKind(kind))
+		}
+	}
+}
+
+// crowd is one script of requests that share.
+type crowd struct {
+	*monitor
+	rng   *rand.Rand
+	now   int64
+	next  uint64 // request id
+	group uint64
+	mute  bool // the driver tells no ids of generated tokens
+	bases [][]int32
+	old   [][]int32 // prompts with answers
+	log   *strings.Builder
+	sum   *shares
+}
+
+func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) error {
+	cfg := Config{
+		BlockTokens: 1 + rng.IntN(4), Blocks: 1 + rng.IntN(30), MaxSeqs: 1 + rng.IntN(7), PrefillChunk: 1 + rng.IntN(9),
+		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), Lanes: 1 + rng.IntN(3), MaxRetries: rng.IntN(3), Ahead: rng.IntN(2) == 0,
+	}
+	if rng.IntN(2) == 0 {
+		cfg.Blocks = 4 + rng.IntN(8)
+	}
+	cfg.MaxBatchTokens = cfg.MaxSeqs + rng.IntN(12)
+	cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
+	if rng.IntN(2) == 0 {
+		cfg.RAMBlocks = 1 + rng.IntN(8)
+	}
+	switch rng.IntN(8) {
+	case 0, 1:
+		cfg.Snapshots = 1 + rng.IntN(6)
+	case 2:
+		cfg.NoReuse = true
+	}
+	if rng.IntN(2) == 0 {
+		cfg.Aging = 1 + rng.IntN(20)
+	}
+	core, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	w := &crowd{monitor: newMonitor(cfg, core), rng: rng, mute: rng.IntN(10) == 0, log: log, sum: sum}
+	w.ample = false
+	for range 3 {
+		w.bases = append(w.bases, w.text(4+rng.IntN(30)))
+	}
+	w.note("config %+v", cfg)
+	n, drainAt := 30+rng.IntN(70), -1
+	if rng.IntN(4) == 0 {
+		drainAt = 20 + rng.IntN(40)
+	}
+	for i := range min(steps, n) {
+		if i == drainAt {
+			w.note("drain")
+			core.Drain()
+		} else if err := w.step(); err != nil {
+			return err
+		}
+		if err := w.settle(); err != nil {
+			return err
+		}
+	}
+	return w.finish()
+}
+
+func (w *crowd) note(format string, args ...any) {
+	if w.log != nil {
+		fmt.Fprintf(w.log, format+"\n", args...)
+	}
+}
+
+// text is tokens of which many are alike.
+func (w *crowd) text(n int) (ids []int32) {
+	for range n {
+		ids = append(ids, int32(w.rng.IntN(2)))
+	}
+	return ids
+}
+
+func (w *crowd) step() error {
+	switch n := w.rng.IntN(100); {
+	case n < 25:
+		return w.arrive()
+	case n < 62:
+		return w.make()
+	case n < 87:
+		return w.done()
+	case n < 90:
+		return w.lose()
+	case n < 91:
+		retry := w.rng.IntN(4) > 0
+		w.note("restart retry %v", retry)
+		w.sum.restarts++
+		w.wipe()
+		w.core.Restart(errors.New("lost"), retry)
+	case n < 95 && w.next > 0:
+		id, why := w.rng.Uint64N(w.next)+1, []Reason{Cancelled, Stop}[w.rng.IntN(2)]
+		w.note("cancel %d %v: %v", id, why, w.core.Cancel(id, why))
+	case n < 97 && len(w.flying) > 0:
+		b, held := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(3) > 0
+		w.core.Hold(b.ID, held)
+	case n < 98:
+		w.core.Forget()
+		if w.core.Idle() {
+			w.note("forget")
+			w.wipe()
+		}
+	default:
+		w.now += int64(w.rng.IntN(30))
+		w.note("tick %d", w.now)
+		w.core.Tick(w.now)
+	}
+	return nil
+}
+
+// arrive adds a request, or siblings.
+func (w *crowd) arrive() error {
+	r := Request{MaxNew: 1 + w.rng.IntN(22), Key: w.rng.Uint64N(3), Background: w.rng.IntN(7) == 0}
+	switch w.rng.IntN(4) {
+	case 0:
+		r.Prompt = w.text(1 + w.rng.IntN(20))
+	case 1:
+		if len(w.old) > 0 {
+			r.Prompt = slices.Concat(w.old[w.rng.IntN(len(w.old))], w.text(w.rng.IntN(5)))
+			break
+		}
+		fallthrough
+	default:
+		base := w.bases[w.rng.IntN(len(w.bases))]
+		r.Prompt = slices.Concat(base[:1+w.rng.IntN(len(base))], w.text(w.rng.IntN(5)))
+	}
+	r.PromptLen = len(r.Prompt)
+	r.Domain[0] = byte(w.rng.IntN(5) / 4)
+	if w.rng.IntN(4) == 0 {
+		r.Priority = w.rng.IntN(3) - 1
+	}
+	if w.rng.IntN(8) == 0 {
+		r.Deadline = max(1, w.now+int64(w.rng.IntN(60))-2)
+	}
+	n := 1
+	if w.rng.IntN(5) == 0 {
+		n = 2 + w.rng.IntN(3)
+		w.group++
+		r.Group = w.group
+	}
+	if n == 1 && w.rng.IntN(20) == 0 {
+		r.Prompt = nil
+	}
+	for range n {
+		w.next++
+		r.ID = w.next
+		err := w.core.Add(r, w.now)
+		w.note("add %+v at %d: %v", r, w.now, err)
+		if err == nil {
+			w.accept(r)
+			if r.Background {
+				w.sum.background++
+			}
+		}
+	}
+	return nil
+}
+
+func (w *crowd) make() error {
+	was := w.core.parked.len()
+	b, ok := w.core.Next(w.now)
+	w.note("next: %v %+v", ok, b)
+	if err := w.listen(); err != nil {
+		return err
+	}
+	w.sum.parked += max(0, w.core.parked.len()-was)
+	if !ok {
+		return nil
+	}
+	for _, mv := range b.Moves {
+		w.sum.moves[mv.Kind]++
+	}
+	return w.send(b)
+}
+
+// done brings a batch back, sometimes with ends.
+func (w *crowd) done() error {
+	if len(w.flying) == 0 {
+		return nil
+	}
+	b := w.flying[w.rng.IntN(len(w.flying))]
+	if w.before(b) {
+		return nil
+	}
+	var outcomes []Outcome
+	byID := map[uint64]Outcome{}
+	for _, sp := range b.Spans {
+		if !sp.Last {
+			continue
+		}
+		o := Outcome{ID: sp.ID, NewTokens: 1}
+		switch w.rng.IntN(20) {
+		case 0:
+			o.End = Stop
+		case 1:
+			o.End, o.NewTokens = Stop, 0
+		case 2:
+			o.End = []Reason{None, None, Failed}[w.rng.IntN(3)]
+		}
+		if !w.mute {
+			o.Tokens = w.generated(w.client[sp.ID], o.NewTokens)
+		}
+		outcomes = append(outcomes, o)
+		byID[sp.ID] = o
+	}
+	w.note("done %d %+v", b.ID, outcomes)
+	if err := w.land(b, byID); err != nil {
+		return err
+	}
+	return w.core.Done(b.ID, outcomes)
+}
+
+func (w *crowd) lose() error {
+	if len(w.flying) == 0 {
+		return nil
+	}
+	b, retry := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(4) > 0
+	w.note("fail %d retry %v", b.ID, retry)
+	w.sum.lost++
+	if err := w.spoil(b); err != nil {
+		return err
+	}
+	return w.core.Fail(b.ID, errors.New("lost"), retry)
+}
+
+// settle carries out effects, lets a device go on and checks the books.
+func (w *crowd) settle() error {
+	if err := w.listen(); err != nil {
+		return err
+	}
+	got := w.heard
+	w.heard = nil
+	if len(got) > 0 {
+		w.note("  %+v", got)
+	}
+	for _, e := range got {
+		switch e.Kind {
+		case Started:
+			if e.Cached > 0 {
+				w.sum.cached++
+			}
+		case Preempted:
+			w.sum.preempted++
+		case Resumed:
+			w.sum.resumed++
+		case Ended:
+			w.sum.ended++
+			if c := w.client[e.ID]; len(w.old) < 20 && c.Prompt != nil {
+				at := c.tokens
+				c.tokens = 0
+				w.old = append(w.old, slices.Concat(c.Prompt, w.generated(c, at)))
+				c.tokens = at
+			}
+		}
+	}
+	if err := w.whenever(func(Batch) bool { return w.rng.IntN(3) == 0 }); err != nil {
+		return err
+	}
+	return w.core.Check()
+}
+
+// finish lets everything run out: with nothing in flight and a live request there is
+// always a next batch, and after so many steps nobody is left.
+func (w *crowd) finish() error {
+	w.note("finish")
+	for range 5000 {
+		if w.core.Idle() {
+			w.sum.hits += int(w.core.Stats().PrefixHits)
+			return w.audit()
+		}
+		before := len(w.flying)
+		if err := w.make(); err != nil {
+			return err
+		}
+		if before == 0 && len(w.flying) == 0 && !w.core.Idle() {
+			return fmt.Errorf("deadlock: %+v", w.core.Stats())
+		}
+		if err := w.settle(); err != nil {
+			return err
+		}
+		if w.rng.IntN(2) == 0 {
+			if err := w.done(); err != nil {
+				return err
+			}
+			if err := w.settle(); err != nil {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("no end: %+v", w.core.Stats())
+}
