@@ -22,6 +22,7 @@ import (
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/load"
+	"krater/stages/model"
 	"krater/stages/offload"
 )
 
@@ -125,6 +126,8 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
 	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
 	opt.Scheduler.Lanes, opt.Scheduler.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
+	// A card has room for one generated row of a sequence at a time, and no such promise of bits.
+	opt.Scheduler.Forms = parts.Config.Attention.Kind == model.AttentionMLA && !opt.Scheduler.Ahead
 	opt.Scheduler.RAMBlocks, opt.Scheduler.LogitRows = lim.HostBlocks, lim.LogitRows
 	if p := opt.Placement; p != nil && !p.Leaves(dispatch.Prefill) {
 		// The device alone computes prompts: what it copies for one batch of them it would

@@ -222,7 +222,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 		}
 		n.plan.Spans = append(n.plan.Spans, stages.Span{
 			Span: device.Span{Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
-			Seq:  sp.ID, Decode: sp.Decode, Want: sp.Last, Every: r.scores(sp),
+			Seq:  sp.ID, Decode: sp.Decode || sp.Again, Want: sp.Last, Every: r.scores(sp),
 		})
 		if r.scores(sp) {
 			b.Rows = r.scored(b.Rows, sp)

@@ -12,6 +12,7 @@ type Span struct {
 	Len    int // 1 in decode; more once a step verifies drafted tokens
 	Pos    int
 	Decode bool // the row of the newest generated token, all before it are in the cache when the batch runs
+	Again  bool // with Config.Forms: rows of generated tokens that are computed once more, as such
 	Last   bool // the span reaches the last known token: its last row is to be sampled
 	// From is -1 where the driver knows the span's tokens. In a batch that is
 	// ahead of another it counts that one's Wanted rows from 0: this row takes the
@@ -73,7 +74,7 @@ type Batch struct {
 	Epoch  uint32 // rises with every Restart; a message of an older epoch is dropped
 	Rows   int    // sum of Len
 	Decode int    // rows of decode spans
-	Wanted int    // spans with Last: rows that need logits, and outcomes for Done
+	Wanted int    // spans with Last: rows that need logits, and outcomes for Done; Request.Scored asks for more
 	Spans  []Span
 	Moves  []Move // to be done before the rows; owned like Spans
 }
@@ -241,11 +242,17 @@ func (c *Core) takePrefill(f *flight) {
 			return
 		}
 		n := min(s.known-s.computed, c.cfg.PrefillChunk, room)
+		if s.scored() {
+			n = min(n, c.cfg.logitRows()-f.wanted)
+		}
 		if s.req.Background {
 			n = min(n, gap)
 			gap -= n
 		}
-		room -= c.putPrompt(f, s, n)
+		scored := s.scored()
+		if room -= c.putPrompt(f, s, n); scored {
+			return // logits of other rows cannot be had for certain
+		}
 	}
 }
 
@@ -295,6 +302,9 @@ func (c *Core) ready(f *flight, s *seq) bool {
 func (c *Core) putPrompt(f *flight, s *seq, n int) int {
 	room := len(s.blocks) + max(0, c.room(s))
 	end := min(s.computed+n, room*c.cfg.BlockTokens)
+	if c.cfg.Forms && s.computed < s.req.PromptLen {
+		end = min(end, s.req.PromptLen)
+	}
 	end = c.border(s, end)
 	c.extend(f, s, max(0, c.cfg.blocksFor(end)-len(s.blocks)))
 	n = end - s.computed
@@ -309,7 +319,7 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	table := c.cfg.blocksFor(end)
 	sp := Span{
 		ID: s.req.ID, Slot: s.slot, Row: f.rows, Len: n, Pos: s.computed,
-		Decode: s.phase == decoding, Last: end == s.known, From: -1,
+		Decode: s.phase == decoding, Again: c.cfg.Forms && s.phase == filling && s.computed >= s.req.PromptLen, Last: end == s.known, From: -1,
 		Blocks: s.blocks[:table:table],
 	}
 	f.rows += n

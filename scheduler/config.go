@@ -17,13 +17,18 @@ type Config struct {
 	MaxQueue       int // waiting requests
 	Lanes          int // micro-batches that the running streams are divided into, each with a place in flight
 	PrefillBatches int // batches in flight at once that may have rows of prompts, 1 to Lanes
-	LogitRows      int // rows of a batch whose logits can be had; 0: MaxSeqs
+	LogitRows      int // rows of a batch whose logits can be had, MaxSeqs at least; 0: MaxSeqs
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
 	// Aging is the number of batches made after which a waiting request gains one level of
 	// priority, and again after as many more; 0: none does. Background requests never do.
 	Aging int
 
+	// Forms says that rows of generated tokens are not computed as those of a prompt are
+	// (latent attention is absorbed there), which may leave other bits in the cache. Then what
+	// one way has left is not taken for the other, and what is computed again keeps its form:
+	// a hit or a preemption changes no token.
+	Forms bool
 	// NoReuse: nothing that one sequence has computed is used by another, or by itself
 	// after it was preempted. For models whose state is not all in blocks and of which no
 	// snapshots are kept, and where the layer groups carry out no Moves.
@@ -42,6 +47,9 @@ type Config struct {
 	// choose.
 	Ahead bool
 }
+
+// logitRows is LogitRows with its default.
+func (c *Config) logitRows() int { return max(c.LogitRows, c.MaxSeqs) }
 
 // Depth is the most batches in flight.
 func (c *Config) Depth() int {
@@ -74,11 +82,13 @@ func (c *Config) check() error {
 		{"MaxQueue", c.MaxQueue, 1, queueMax},
 		{"Lanes", c.Lanes, 1, lanesMax},
 		{"PrefillBatches", c.PrefillBatches, 1, c.Lanes},
-		{"LogitRows", c.LogitRows, 0, rowsMax},
 		{"MaxRetries", c.MaxRetries, 0, math.MaxInt32},
 		{"Aging", c.Aging, 0, math.MaxInt32},
 		{"RAMBlocks", c.RAMBlocks, 0, math.MaxInt32 - c.Blocks},
 		{"Snapshots", c.Snapshots, 0, seqsMax},
+	}
+	if c.LogitRows != 0 && c.LogitRows < c.MaxSeqs {
+		return fmt.Errorf("%w: LogitRows is %d, smaller than MaxSeqs", ErrConfig, c.LogitRows)
 	}
 	for _, f := range fields {
 		if f.value < f.lo || f.value > f.hi {

@@ -81,7 +81,7 @@ func (c *Core) Add(r Request, now int64) error {
 	s := c.newSeq()
 	s.req, s.arrival, s.known, s.slot = r, c.arrivals, r.PromptLen, -1
 	s.level, s.fresh, s.key = r.Priority, true, c.open(r.Key)
-	if s.reuses = r.Prompt != nil && !c.cfg.NoReuse; s.reuses {
+	if s.reuses = r.Prompt != nil && !r.Scored && !c.cfg.NoReuse; s.reuses {
 		s.root = c.pool.Open(r.Domain)
 		s.link = s.root
 	}

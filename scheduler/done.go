@@ -147,7 +147,12 @@ func (c *Core) advance(s *seq, o Outcome) {
 // tell notes the ids of new tokens. Once some are missing, none after them are of use.
 func (c *Core) tell(s *seq, o Outcome) {
 	if s.reuses && len(o.Tokens) == o.NewTokens && s.told() == s.known {
-		s.made = append(s.made, o.Tokens...)
+		for _, id := range o.Tokens {
+			if c.cfg.Forms {
+				id = ^id // no token of a prompt
+			}
+			s.made = append(s.made, id)
+		}
 	}
 }
 

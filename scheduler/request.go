@@ -122,3 +122,6 @@ func outranks(a, b *seq) bool {
 	}
 	return a.arrival < b.arrival
 }
+
+// scored tells whether logits of more than the last row of a sequence's next span are wanted.
+func (s *seq) scored() bool { return s.req.Scored && s.computed+1 < s.req.PromptLen }

@@ -69,13 +69,13 @@ func (t *tape) Uint64() uint64 {
 
 // shares counts what the scripts met, so that a generator gone tame is noticed.
 type shares struct {
-	preempted, resumed, hits, parked, cached, background, ended, restarts, lost int
-	moves                                                                       [len(moveNames)]int
+	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, scored int
+	moves                                                                               [len(moveNames)]int
 }
 
 func (c *shares) check(t *testing.T) {
 	for name, n := range map[string]int{"preemptions": c.preempted, "preempted requests that went on": c.resumed, "tokens from the cache": c.hits, "requests that waited for another's blocks": c.parked,
-		"requests that started with cached tokens": c.cached, "requests in the background": c.background, "requests": c.ended, "restarts": c.restarts, "lost batches": c.lost} {
+		"requests that started with cached tokens": c.cached, "requests in the background": c.background, "requests": c.ended, "restarts": c.restarts, "lost batches": c.lost, "spans that are scored": c.scored} {
 		if n < 1000 {
 			t.Errorf("only %d %s", n, name)
 		}
@@ -119,6 +119,10 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 		cfg.Snapshots = 1 + rng.IntN(6)
 	case 2:
 		cfg.NoReuse = true
+	}
+	cfg.Forms = rng.IntN(3) == 0
+	if rng.IntN(2) == 0 {
+		cfg.LogitRows = cfg.MaxSeqs + rng.IntN(3)
 	}
 	if rng.IntN(2) == 0 {
 		cfg.Aging = 1 + rng.IntN(20)
@@ -234,6 +238,7 @@ func (w *crowd) arrive() error {
 	if n == 1 && w.rng.IntN(20) == 0 {
 		r.Prompt = nil
 	}
+	r.Scored = w.rng.IntN(10) == 0
 	for range n {
 		w.next++
 		r.ID = w.next
@@ -263,7 +268,30 @@ func (w *crowd) make() error {
 	for _, mv := range b.Moves {
 		w.sum.moves[mv.Kind]++
 	}
+	if err := w.logits(b); err != nil {
+		return err
+	}
 	return w.send(b)
+}
+
+// logits holds the rows whose logits are wanted against what there is room for.
+func (w *crowd) logits(b Batch) error {
+	rows := 0
+	for i := range b.Spans {
+		sp := &b.Spans[i]
+		c := w.client[sp.ID]
+		switch {
+		case c.Scored && sp.Pos+1 < c.PromptLen:
+			rows += sp.Len
+			w.sum.scored++
+		case sp.Last:
+			rows++
+		}
+	}
+	if rows > max(w.cfg.LogitRows, w.cfg.MaxSeqs) {
+		return fmt.Errorf("batch %d: %d rows with logits", b.ID, rows)
+	}
+	return nil
 }
 
 // done brings a batch back, sometimes with ends.
@@ -331,6 +359,9 @@ func (w *crowd) settle() error {
 		case Started:
 			if e.Cached > 0 {
 				w.sum.cached++
+			}
+			if c := w.client[e.ID]; c.Scored && e.Cached > 0 {
+				return fmt.Errorf("request %d is scored and starts with %d tokens", e.ID, e.Cached)
 			}
 		case Preempted:
 			w.sum.preempted++

@@ -37,7 +37,11 @@ func (m *monitor) path(c *client, p int) int {
 		if n := len(c.path); n > 0 {
 			node = c.path[n-1]
 		}
-		c.path = append(c.path, m.tokens.step(node, m.token(c, len(c.path), node)))
+		token := m.token(c, len(c.path), node)
+		if m.cfg.Forms && len(c.path) >= c.PromptLen {
+			token += 1 << 16 // computed otherwise than the same token of a prompt
+		}
+		c.path = append(c.path, m.tokens.step(node, token))
 	}
 	return c.path[p]
 }
@@ -133,6 +137,9 @@ func (m *monitor) run(device int, b Batch) error {
 			return fmt.Errorf("device %d, batch %d, request %d: its state is not that of position %d", device, b.ID, sp.ID, sp.Pos)
 		}
 		for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
+			if made := sp.Decode || sp.Again; m.cfg.Forms && made != (p >= c.PromptLen) {
+				return fmt.Errorf("batch %d, request %d: position %d of a prompt of %d is computed as generated: %v", b.ID, sp.ID, p, c.PromptLen, made)
+			}
 			*d.cell(m.cfg, sp, p) = m.path(c, p)
 		}
 		d.states[sp.Slot] = m.path(c, sp.Pos+sp.Len-1)
