@@ -40,6 +40,9 @@ type Options struct {
 	// Placement is where the routed experts are, for parts that were loaded with
 	// them on a host beside the device; nil: with the rest.
 	Placement *placement.Placement
+	// ReuseAnswers takes what an answer has left in the KV cache for the prompts that go on from
+	// it, also where the same tokens of a prompt would leave other bits.
+	ReuseAnswers bool
 	// Partition is the pools' experts, as they were placed; zero: see Partition.
 	Partition expert.Partition
 
@@ -127,7 +130,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
 	opt.Scheduler.Lanes, opt.Scheduler.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
 	// A card has room for one generated row of a sequence at a time, and no such promise of bits.
-	opt.Scheduler.Forms = parts.Config.Attention.Kind == model.AttentionMLA && !opt.Scheduler.Ahead
+	opt.Scheduler.Forms = parts.Config.Attention.Kind == model.AttentionMLA && !opt.Scheduler.Ahead && !opt.ReuseAnswers
 	opt.Scheduler.RAMBlocks, opt.Scheduler.LogitRows = lim.HostBlocks, lim.LogitRows
 	if p := opt.Placement; p != nil && !p.Leaves(dispatch.Prefill) {
 		// The device alone computes prompts: what it copies for one batch of them it would

@@ -26,6 +26,7 @@ type engineFlags struct {
 	KVCache        size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
 	KVRAM          size          `name:"kv-ram" help:"Host memory for KV blocks that a GPU's cache has no room for any more, such as 16GiB: a prefix that comes again is copied back instead of computed. 0: none." default:"0"`
 	PrefixCache    bool          `help:"Keep the KV blocks of what was computed, for prompts that begin alike." default:"true" negatable:""`
+	ReuseAnswers   bool          `help:"With latent attention (DeepSeek): a prompt that goes on from an answer takes its keys and values as they were generated, whose last bits differ from a prompt's. Without it they are computed once more."`
 	SharePrefixes  bool          `help:"Let requests with different API keys find each other's prefixes in the KV cache: how long an answer takes then tells one client what another has asked."`
 	Aging          int           `help:"Steps after which a waiting request gains a level of priority, and again after as many more; 0: never." default:"1000"`
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
