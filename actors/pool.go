@@ -135,13 +135,19 @@ type serving struct {
 func (n *poolNode) begin(c *turn, m *msg.Serve) {
 	m.Hold() // beyond this message, until the step has ended
 	event := *c.event
-	tell := func(layer, rows int, done bool) {
-		if !done {
-			event.Started = trace.Now()
-			return
+	tell := func(layer, rows int, at offload.Moment) {
+		now := trace.Now()
+		switch at {
+		case offload.Came:
+			event.Started, event.Gathered, event.Computed = now, 0, 0
+		case offload.Gathered:
+			event.Gathered = uint32(now - event.Started)
+		case offload.Computed:
+			event.Computed = uint32(now - event.Started)
+		case offload.Answered:
+			event.Layer, event.Rows, event.Enqueued, event.Ended = int16(layer), uint32(rows), 0, now
+			c.ring.Record(&event)
 		}
-		event.Layer, event.Rows, event.Enqueued, event.Ended = int16(layer), uint32(rows), 0, trace.Now()
-		c.ring.Record(&event)
 	}
 	owns := func(e int32) bool { return int(n.owner[e]) == n.index }
 	n.open = append(n.open, &serving{m.Batch.Letters.Server(m.Step, n.seat.stream, n.index, owns, tell), m})

@@ -146,6 +146,11 @@ func (c *chrome) slice(e placed) {
 	if e.Enqueued != 0 {
 		c.micros("wait_us", e.Started-e.Enqueued)
 	}
+	if e.Computed != 0 {
+		c.micros("gather_us", int64(e.Gathered))
+		c.micros("products_us", int64(e.Computed-e.Gathered))
+		c.micros("answer_us", e.Ended-e.Started-int64(e.Computed))
+	}
 	c.close("}}")
 }
 

@@ -40,7 +40,7 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Event is one message handled, 56 bytes. Times are what Now gives.
+// Event is one message handled, 72 bytes. Times are what Now gives.
 type Event struct {
 	Batch    uint64 // 0: about no batch
 	Request  uint64 // the scheduler's id, for events about one request; else 0
@@ -53,6 +53,9 @@ type Event struct {
 	Parts    uint16 // parts a Split sent or a Merge added; else 0
 	Lane     uint8  // of the batch: which micro-batch it is a step of
 	Kind     Kind
+	// Of a letter's experts, in ns from Started: until the rows were there to be multiplied,
+	// and until they had been; what is left until Ended is sums and the answer. 0: not known.
+	Gathered, Computed uint32
 }
 
 // Totals sums up all events of a ring since its start, overwritten ones too.

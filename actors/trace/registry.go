@@ -15,7 +15,7 @@ type Registry struct {
 }
 
 // NewRegistry makes an empty registry whose rings keep at least that many
-// events each: 56 bytes an event, in blocks of 256.
+// events each: 72 bytes an event, in blocks of 256.
 func NewRegistry(events int) *Registry { return &Registry{events: events} }
 
 // Ring returns the ring of an actor and creates it on first use. The next

@@ -124,10 +124,11 @@ func (b *bench) onCard(e *env, r *cardEngineReport) error {
 	for round := range b.c.Rounds + 1 { // the first warms up
 		fmt.Fprintf(e.err, "krater: round %d of %d\n", round, b.c.Rounds)
 		for _, x := range r.Decode {
-			actor, err := b.answers(x.Streams, x.Context)
+			w, err := b.answers(x.Streams, x.Context, spare*b.c.Decode)
 			if err != nil {
 				return err
 			}
+			actor := w.stepUS()
 			card := actor
 			if d != nil {
 				if card, err = b.chained(d, x.Streams, x.Context); err != nil {
@@ -163,10 +164,21 @@ func (b *bench) onCard(e *env, r *cardEngineReport) error {
 // goes on while the last one's prompt is computed.
 const spare = 16
 
-// answers makes n answers together behind prompts of a length, and gives the time of a
-// decode step in microseconds, over --decode tokens of each from the moment when the last
-// stream has its first.
-func (b *bench) answers(n, length int) (float64, error) {
+// window is the time in which streams answer together, and what they answer.
+type window struct {
+	begin, end      time.Time
+	streams, tokens int // tokens of all streams
+}
+
+// stepUS is the time of a step in microseconds.
+func (w *window) stepUS() float64 {
+	return microseconds(w.end.Sub(w.begin)) * float64(w.streams) / float64(w.tokens)
+}
+
+// answers makes n answers of at most so many tokens together, behind prompts of a length, and
+// gives the window of some --decode tokens of each from the moment when the last stream has had its
+// first few.
+func (b *bench) answers(n, length, most int) (window, error) {
 	type result struct {
 		at  []time.Time // of every token
 		err error
@@ -174,9 +186,9 @@ func (b *bench) answers(n, length int) (float64, error) {
 	results := make(chan result, n)
 	var started atomic.Int32
 	for i := range n {
-		s, err := b.g.Submit(context.Background(), b.request(i, length, spare*b.c.Decode))
+		s, err := b.g.Submit(context.Background(), b.request(i, length, most))
 		if err != nil {
-			return 0, err
+			return window{}, err
 		}
 		go func() {
 			var r result
@@ -184,36 +196,35 @@ func (b *bench) answers(n, length int) (float64, error) {
 			results <- r
 		}()
 	}
-	var begin, end time.Time
+	w := window{streams: n}
 	all := make([]result, n)
 	for i := range all {
 		r := <-results
 		if r.err != nil {
-			return 0, r.err
+			return w, r.err
 		}
 		if len(r.at) <= chainWarm {
-			return 0, fmt.Errorf("bench: an answer of %d tokens", len(r.at))
+			return w, fmt.Errorf("bench: an answer of %d tokens", len(r.at))
 		}
-		if first := r.at[chainWarm]; first.After(begin) { // the steps behind a prompt are not like those to come
-			begin = first
+		if first := r.at[chainWarm]; first.After(w.begin) { // the steps behind a prompt are not like those to come
+			w.begin = first
 		}
-		if last := r.at[len(r.at)-1]; end.IsZero() || last.Before(end) {
-			end = last
+		if last := r.at[len(r.at)-1]; w.end.IsZero() || last.Before(w.end) {
+			w.end = last
 		}
 		all[i] = r
 	}
-	tokens := 0
 	for _, r := range all {
 		for _, t := range r.at {
-			if t.After(begin) && !t.After(end) {
-				tokens++
+			if t.After(w.begin) && !t.After(w.end) {
+				w.tokens++
 			}
 		}
 	}
-	if tokens < n*(b.c.Decode-chainWarm)/2 {
-		return 0, fmt.Errorf("bench: %d streams were together for %d tokens only: raise --decode", n, tokens)
+	if w.tokens < n*(b.c.Decode-chainWarm)/2 {
+		return w, fmt.Errorf("bench: %d streams were together for %d tokens only: raise --decode", n, w.tokens)
 	}
-	return microseconds(end.Sub(begin)) * float64(n) / float64(tokens), nil
+	return w, nil
 }
 
 // arrivals reads a stream until --decode tokens have come since all streams have begun, and

@@ -30,6 +30,7 @@ type benchStrategiesCmd struct {
 	Prompts int      `help:"Prompts of the first length that are put through together, too; 0: none." default:"0"`
 	Streams int      `help:"Streams that are answered together, too, with one micro-batch and with two; 0: none." default:"0"`
 	Budgets []size   `help:"Memory for experts, a table each; none: half of what all take, on a GPU with --vram what that leaves." placeholder:"SIZE"`
+	Trace   string   `help:"Folder for what the actors did while streams were answered together on a GPU, a file in Chrome's trace format for each strategy, budget and number of micro-batches." placeholder:"DIR"`
 	Only    []string `help:"Strategies, by name or number, or one for prompts and one for tokens: layer_grouped/hot_cached_static; none: all." placeholder:"NAME"`
 	NoHeat  bool     `help:"Take the first experts by id for hot ones, instead of what a warm-up counts."`
 
@@ -102,6 +103,10 @@ func (c *benchStrategiesCmd) check(context int) (skipped []string, err error) {
 		return nil, fmt.Errorf("--prompts %d: want 0 to 64", c.Prompts)
 	case c.Streams < 0 || c.Streams > 1024:
 		return nil, fmt.Errorf("--streams %d: want 0 to 1024", c.Streams)
+	case c.onCard() && c.Streams > 0 && c.Decode < 4*chainWarm:
+		return nil, fmt.Errorf("--decode %d: want at least %d with --streams on a GPU", c.Decode, 4*chainWarm)
+	case c.Trace != "" && (c.Streams == 0 || !c.onCard()):
+		return nil, errors.New("--trace: of --streams on a GPU")
 	case c.MicroBatches != 0:
 		return nil, errors.New("--micro-batches: --streams measures one and two")
 	case c.Decode < 2 || c.Decode > 1<<16:
@@ -241,7 +246,7 @@ func (c *benchStrategiesCmd) cacheSize(src *source) size {
 	if len(c.Prefill) > 0 {
 		longest = max(longest, c.Prompts*(c.Prefill[0]+c.BlockTokens))
 	}
-	tokens := max(longest, c.Streams*(benchPrompt+ramp+c.Decode+c.BlockTokens)) + 2*c.BlockTokens
+	tokens := max(longest, c.Streams*(benchPrompt+c.answerMost()+c.BlockTokens)) + 2*c.BlockTokens
 	return size(int64(tokens/c.BlockTokens+1) * kvBlockBytes(cfg, c.BlockTokens, kvTypes[c.KVDType]))
 }
 
@@ -405,7 +410,7 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 		}
 		r.VRAM = b.s.rank().Memory().Used
 		for parts := 1; b.c.Streams > 0 && parts <= 2; parts++ {
-			x, err := b.together(p, parts)
+			x, err := b.together(p, parts, &r)
 			if err != nil {
 				return err
 			}

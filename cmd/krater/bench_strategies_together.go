@@ -17,26 +17,27 @@ import (
 
 // strategyParts is several streams answered together, in so many micro-batches.
 type strategyParts struct {
-	Streams      int     `json:"streams"`
-	MicroBatches int     `json:"micro_batches"`
-	TokensPerS   float64 `json:"tokens_per_second"` // of all streams
-	RankBusy     float64 `json:"rank_busy"`         // share of the time for which it computes
-	HostBusy     float64 `json:"host_busy"`         // the same of the host, with experts
+	Streams      int          `json:"streams"`
+	MicroBatches int          `json:"micro_batches"`
+	TokensPerS   float64      `json:"tokens_per_second"` // of all streams
+	RankBusy     float64      `json:"rank_busy"`         // share of the time for which it computes
+	HostBusy     float64      `json:"host_busy"`         // the same of the host, with experts
+	Letters      *letterTimes `json:"letters,omitempty"` // what the host did with those of a card
 }
 
 // ramp is the tokens after which all streams generate.
 const ramp = 4
 
-// together measures streams through the actors: what more tokens take.
-func (b *strategiesBench) together(p *placement.Placement, parts int) (strategyParts, error) {
+// together measures streams through the actors.
+func (b *strategiesBench) together(p *placement.Placement, parts int, of *strategyResult) (strategyParts, error) {
+	if b.sim == nil {
+		return b.real(p, parts, of)
+	}
+	// What more tokens take, in virtual time.
 	var took, rank, host [2]time.Duration
 	for i, tokens := range []int{ramp, ramp + b.c.Decode} {
-		run := b.virtual
-		if b.sim == nil {
-			run = b.real
-		}
 		var err error
-		if took[i], rank[i], host[i], err = run(p, parts, tokens); err != nil {
+		if took[i], rank[i], host[i], err = b.virtual(p, parts, tokens); err != nil {
 			return strategyParts{}, err
 		}
 	}
@@ -62,23 +63,38 @@ func (b *strategiesBench) virtual(p *placement.Placement, parts, tokens int) (to
 	return b.now() - from, b.s.sim.Counters().Compute - before, b.sim.Busy() - busy, errors.Join(err, v.Close())
 }
 
-// real answers the streams on a card; how busy that is nobody tells.
-func (b *strategiesBench) real(p *placement.Placement, parts, tokens int) (took, rank, host time.Duration, err error) {
+// answerMost is how long answers on a card may be: the first goes on while other streams'
+// prompts are computed.
+func (c *benchStrategiesCmd) answerMost() int { return 2*c.Decode + chainWarm + c.Streams }
+
+// real answers the streams on a card, and looks at the time in which all of them generate; how
+// busy the card is nobody tells.
+func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyResult) (x strategyParts, err error) {
 	o, err := b.pipeline(p, parts)
 	if err != nil {
-		return 0, 0, 0, err
+		return x, err
 	}
 	live, err := actors.Start(b.s.rank(), b.s.parts, o)
 	if err != nil {
-		return 0, 0, 0, err
+		return x, err
 	}
-	from := b.now()
-	err = b.answer(live, tokens, func() error { return nil })
-	took = b.now() - from
-	for pool := range b.s.look.pools {
-		host += live.Trace().Ring(fmt.Sprintf("pool%d", pool)).Totals().Run / time.Duration(b.s.look.pools)
+	defer func() { err = errors.Join(err, live.Close()) }()
+	g, err := b.gateway(live)
+	if err != nil {
+		return x, err
 	}
-	return took, 0, host, errors.Join(err, live.Close())
+	one := &bench{c: &benchEngineCmd{Decode: b.c.Decode}, s: b.s, p: live, g: g}
+	w, err := one.answers(b.c.Streams, benchPrompt, b.c.answerMost())
+	if err != nil {
+		return x, err
+	}
+	x = strategyParts{Streams: b.c.Streams, MicroBatches: parts, TokensPerS: float64(w.tokens) / w.end.Sub(w.begin).Seconds()}
+	did := tracksWithin(live.Trace(), w.begin, w.end)
+	x.HostBusy, x.Letters = lettersOf(did, w.end.Sub(w.begin), b.s.look.pools)
+	if b.c.Trace != "" {
+		err = keepTrace(b.c.Trace, fmt.Sprintf("%s-%d-%d", of.Strategy, of.Budget>>20, parts), did)
+	}
+	return x, err
 }
 
 // pipeline is how the actors are run.
@@ -93,17 +109,26 @@ func (b *strategiesBench) pipeline(p *placement.Placement, parts int) (actors.Op
 	}, err
 }
 
-// answer has a pipeline answer the streams to their ends; run has it go on.
-func (b *strategiesBench) answer(p *actors.Pipeline, tokens int, run func() error) error {
+func (b *strategiesBench) gateway(p *actors.Pipeline) (*actors.Gateway, error) {
 	tok, _, err := b.s.src.tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	return actors.NewGateway(p, actors.GatewayOptions{ID: "bench", Tokenizer: tok, Vocab: b.s.cfg.Vocab}), nil
+}
+
+// answer has a pipeline answer the streams to their ends; run has it go on. Nobody asks for
+// log-probabilities: for those the host would have to choose the tokens.
+func (b *strategiesBench) answer(p *actors.Pipeline, tokens int, run func() error) error {
+	g, err := b.gateway(p)
 	if err != nil {
 		return err
 	}
-	g := actors.NewGateway(p, actors.GatewayOptions{ID: "bench", Tokenizer: tok, Vocab: b.s.cfg.Vocab})
 	var open []engine.Stream
 	for i := range b.c.Streams {
 		a, err := g.Submit(context.Background(), &engine.Request{
-			Prompt: engine.Prompt{IDs: b.prompt(benchPrompt, 20+i)}, MaxTokens: tokens, IgnoreEOS: true, Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1},
+			Prompt: engine.Prompt{IDs: b.prompt(benchPrompt, 20+i)}, MaxTokens: tokens, IgnoreEOS: true, Logprobs: -1,
+			Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1},
 		})
 		if err != nil {
 			return err

@@ -190,12 +190,28 @@ func (l *Letters) Stop() { l.over.Store(true) }
 
 // Serve answers all letters of a step as one server: it returns behind the last one, or when
 // the step has ended.
-func (l *Letters) Serve(step uint64, s device.Stream, who int, owns func(expert int32) bool, tell func(layer, rows int, done bool)) error {
+func (l *Letters) Serve(step uint64, s device.Stream, who int, owns func(expert int32) bool, tell Teller) error {
 	v := l.Server(step, s, who, owns, tell)
 	for !v.Next(func() bool { return false }) {
 	}
 	return v.Err()
 }
+
+// Moment is how far a server is with a letter.
+type Moment uint8
+
+// The moments, in order. Only a server that has experts to compute comes past Gathered and
+// Computed.
+const (
+	Came     Moment = iota // the letter is there
+	Gathered               // its rows are listed by expert, and as products take them
+	Computed               // the experts are
+	Answered               // and so is the letter, by the last of those who serve; the others have done their part
+)
+
+// Teller is told how far a server is with the letter of a layer, of so many rows. The server
+// waits for it.
+type Teller func(layer, rows int, at Moment)
 
 // Server answers the letters of a step, one after the other, as one of those who do.
 type Server struct {
@@ -204,17 +220,17 @@ type Server struct {
 	s    device.Stream
 	who  int
 	owns func(expert int32) bool
-	tell func(layer, rows int, done bool)
+	tell Teller
 	n    int // the next letter
 	fail error
 }
 
 // Server makes a server of a step: for the experts that owns says, on a stream of the host.
-// tell, if there is one, is called before and after the work of a letter.
+// tell, if there is one, is called at every moment of a letter.
 //
 // A step may end, and the next one begin, before every server has seen that its last letters
 // ask for nothing: who looks up then is done.
-func (l *Letters) Server(step uint64, s device.Stream, who int, owns func(expert int32) bool, tell func(layer, rows int, done bool)) Server {
+func (l *Letters) Server(step uint64, s device.Stream, who int, owns func(expert int32) bool, tell Teller) Server {
 	return Server{l: l, step: step, s: s, who: who, owns: owns, tell: tell}
 }
 
@@ -255,11 +271,14 @@ func (v *Server) Next(stop func() bool) (done bool) {
 // the device waiting.
 func (v *Server) answer(n, layer int, letter *device.Letter) {
 	l, rows := v.l, letter.Rows
-	if v.tell != nil {
-		v.tell(layer, rows, false)
+	at := func(m Moment) {
+		if v.tell != nil {
+			v.tell(layer, rows, m)
+		}
 	}
+	at(Came)
 	if v.fail == nil {
-		if v.fail = l.desks[v.who].compute(l, v.s, layer, letter, v.owns); v.fail != nil {
+		if v.fail = l.desks[v.who].compute(l, v.s, layer, letter, v.owns, at); v.fail != nil {
 			l.fail(v.fail)
 		}
 	}
@@ -267,9 +286,7 @@ func (v *Server) answer(n, layer int, letter *device.Letter) {
 		l.sum(letter)
 		l.mail.Answer(n)
 	}
-	if v.tell != nil {
-		v.tell(layer, rows, true)
-	}
+	at(Answered)
 }
 
 // Err is why the server could not do its part.
@@ -317,7 +334,7 @@ func (l *Letters) Dismiss(wait func() error) error {
 }
 
 // compute does a server's part of a letter.
-func (d *desk) compute(l *Letters, s device.Stream, layer int, letter *device.Letter, owns func(int32) bool) (err error) {
+func (d *desk) compute(l *Letters, s device.Stream, layer int, letter *device.Letter, owns func(int32) bool, at func(Moment)) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("experts of layer %d: %v\n%s", layer, r, debug.Stack())
@@ -335,8 +352,12 @@ func (d *desk) compute(l *Letters, s device.Stream, layer int, letter *device.Le
 	d.st.Input = stages.NewInput(d.st.Normed, d.q)
 	d.st.ExpertOut = l.out.RowRange(0, letter.Rows*l.topK)
 	d.st.RouterIDs.Cols = l.topK
+	l.x.banks[layer].host.Prepare(s, l.x.host, &d.st)
+	at(Gathered)
 	l.x.Compute(s, &d.st, layer, work)
-	return s.Synchronize()
+	err = s.Synchronize()
+	at(Computed)
+	return err
 }
 
 // split lists a server's rows of a letter by expert, experts and rows rising.

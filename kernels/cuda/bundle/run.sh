@@ -8,7 +8,7 @@
 # Steps: card tests goldens models kernels memcheck racecheck synccheck, and by name only
 # speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), serving (answers through
 # the actors, and what the card waits for them), peer (transformers),
-# beside (all strategies, experts on both sides), small (some of them on a card of 4 GiB), trips (letters between card and host),
+# beside (all strategies, experts on both sides; with TRACE=1 what the actors did), rates (what plan --measure finds, and predicts), small (some of them on a card of 4 GiB), trips (letters between card and host),
 # quality (krater-tiny's held-out text in the precisions a card has, and on the processor)
 # It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
 set -uo pipefail
@@ -115,10 +115,12 @@ for s in $steps; do
 	speed) speed speed --prefill 512,2048,8192 --batch 1,8,32 --context 512,2048,8192 ;;
 	beside) # experts on both sides: every strategy, with BUDGETS of experts
 		step beside 420 sh -c "'$root/krater' bench strategies --device cuda --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 --routing-skew zipf \
-			--prefill ${LENGTHS:-2048,8192} --prompts ${PROMPTS:-4} --decode 32 --streams ${STREAMS:-8} --budgets ${BUDGETS:-2GiB,4GiB} ${ONLY:-} --json >'$out/strategies.json'" ;;
+			--prefill ${LENGTHS:-2048,8192} --prompts ${PROMPTS:-4} --decode 32 --streams ${STREAMS:-8} --budgets ${BUDGETS:-2GiB,4GiB} ${ONLY:-} ${TRACE:+--trace '$out/trace'} --json >'$out/strategies.json'" ;;
 	small) # the same on a card of 4 GiB
 		step small 150 sh -c "'$root/krater' bench strategies --device cuda --vram 4GiB --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 --routing-skew zipf \
 			--prefill 512 --prefill-chunk 512 --decode 64 --only cpu_only --only hot_cached_static --only layer_grouped/hot_cached_static --json >'$out/small.json'" ;;
+	rates)
+		step rates 120 sh -c "'$root/krater' plan --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 --expert-vram ${BUDGET:-2GiB} --context 32 --measure --json >'$out/rates.json'" ;;
 	trips) step trips 60 "$root/krater" bench kernels --device cuda --only trip ;;
 	serving) step serving 150 sh -c "'$root/krater' bench --device cuda --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 \
 		--batch 1,8,32 --context 2048 --decode 128 --rounds 5 --prefill 512,2048,8192 --json >'$out/serving.json'" ;;
