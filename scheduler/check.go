@@ -139,7 +139,7 @@ func (a *audit) seq(s *seq) {
 		end = s.known // at least what is in flight of it
 	}
 	a.want(len(s.blocks) >= c.cfg.blocksFor(s.computed) && len(s.blocks) <= c.cfg.blocksFor(end+s.flying)+1, "request %d holds %d blocks, %d of %d computed", id, len(s.blocks), s.computed, s.known)
-	a.want(s.linked*c.cfg.BlockTokens <= s.computed && s.fresh == (len(s.blocks) == 0), "request %d: %d blocks linked, %d computed, fresh %v", id, s.linked, s.computed, s.fresh)
+	a.want((s.ended != None || s.linked*c.cfg.BlockTokens <= s.computed) && s.fresh == (len(s.blocks) == 0), "request %d: %d blocks linked, %d computed, fresh %v", id, s.linked, s.computed, s.fresh)
 	a.want(s.generated() >= 0 && s.generated() < s.req.MaxNew, "request %d made %d of %d tokens", id, s.generated(), s.req.MaxNew)
 	a.want(s.computed >= 0 && s.computed < s.known, "request %d: %d of %d tokens computed", id, s.computed, s.known)
 	a.want(s.phase != decoding || s.known-s.computed == 1, "request %d in decode lacks %d rows", id, s.known-s.computed)

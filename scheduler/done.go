@@ -38,12 +38,15 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 		s.flying--
 		switch sp := &f.spans[i]; {
 		case s.ended != None:
+			if s.ended != Failed {
+				c.register(s, sp.Pos+sp.Len)
+			}
 			c.part(s)
 		case sp.Last:
 			c.advance(s, outcomes[0])
 		default:
 			s.computed += sp.Len
-			c.register(s)
+			c.register(s, s.computed)
 			if !c.leaves(s) {
 				c.filling.insert(s, outranks)
 			}
@@ -114,7 +117,7 @@ func (c *Core) advance(s *seq, o Outcome) {
 	s.known += o.NewTokens
 	s.computed = s.known - 1
 	if o.End != Failed {
-		c.register(s)
+		c.register(s, s.computed)
 		if s.phase == filling && s.generated() == o.NewTokens {
 			c.bequeath(s)
 		}

@@ -37,10 +37,13 @@ func (c *Core) ahead(r, s *seq) int {
 	if r.phase != filling || r.ended != None || r.doomed || !r.reuses || r.root != s.root || c.sooner(s, r) {
 		return 0
 	}
+	have := len(c.chain.pages)
+	if have == (s.known-1)/c.cfg.BlockTokens && (c.chain.from >= 0 || c.cfg.Snapshots > 0 || have*c.cfg.BlockTokens == s.known-1) {
+		return 0 // the cache has all that can be had
+	}
 	if r.family != nil && r.family == s.family && r.generated() == 0 {
 		return whole
 	}
-	have := len(c.chain.pages)
 	if c.cfg.Snapshots > 0 || r.linked != have || r.link != c.chain.link || !c.alike(r, s, have) {
 		return 0
 	}

@@ -14,28 +14,27 @@ func (c *Core) Position(id uint64) (int, bool) {
 			n++
 		}
 	}
-	if s.line != nil {
-		for s.line.list.all()[turn] != s {
-			turn++
+	for _, l := range c.queue.lines {
+		if l.holds(s) {
+			for _, w := range l.list.all() {
+				if w.arrival < s.arrival && !s.resumed {
+					turn++
+				}
+			}
 		}
 	}
 	for _, l := range c.queue.lines {
-		before := 0
+		peers := 0
 		for _, w := range l.list.all() {
 			switch lw, ls := c.level(w), c.level(s); {
-			case w == s || w.req.Background && !s.req.Background, lw < ls && w.req.Background == s.req.Background:
-			case lw > ls || s.req.Background && !w.req.Background:
+			case w.req.Background != s.req.Background && s.req.Background, w.req.Background == s.req.Background && lw > ls:
 				n++
-			case s.resumed:
-			case l == s.line:
-				if w.arrival < s.arrival {
-					n++
-				}
-			case before < turn || before == turn && c.sooner(w, s):
-				before++
+			case w.req.Background != s.req.Background || lw < ls || s.resumed || l.holds(s):
+			case peers < turn || peers == turn && c.sooner(w, s):
+				peers++
 			}
 		}
-		n += before
+		n += peers
 	}
-	return n, true
+	return n + turn, true
 }

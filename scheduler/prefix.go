@@ -151,13 +151,14 @@ func (c *Core) take(f *flight, s *seq) {
 	c.promise(s)
 }
 
-// register gives the blocks that are computed their identity, so that others find them.
-func (c *Core) register(s *seq) {
+// register gives the blocks that are computed up to a position their identity, so that
+// others find them.
+func (c *Core) register(s *seq, upto int) {
 	if !s.reuses {
 		return
 	}
 	was := s.linked
-	for upto := min(s.computed, s.told()); (s.linked+1)*c.cfg.BlockTokens <= upto; s.linked++ {
+	for upto = min(upto, s.told()); (s.linked+1)*c.cfg.BlockTokens <= upto; s.linked++ {
 		s.link = c.pool.Put(s.blocks[s.linked], s.link, c.tokens(s, s.linked, &c.left))
 	}
 	if s.linked > was {

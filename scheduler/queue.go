@@ -18,6 +18,11 @@ type line struct {
 	list       list
 }
 
+// holds tells whether it is the line that a sequence belongs to.
+func (l *line) holds(s *seq) bool {
+	return l.key == s.key && l.priority == s.req.Priority && l.background == s.req.Background
+}
+
 func arrivedBefore(a, b *seq) bool { return a.arrival < b.arrival }
 
 // add puts a sequence into its line.
@@ -34,7 +39,7 @@ func (q *queue) add(s *seq) {
 // lineOf finds the line of a sequence or begins it.
 func (q *queue) lineOf(s *seq) *line {
 	for _, l := range q.lines {
-		if l.key == s.key && l.priority == s.req.Priority && l.background == s.req.Background {
+		if l.holds(s) {
 			return l
 		}
 	}

@@ -120,6 +120,16 @@ func (s *script) run(words []string) {
 		}
 	case "drain":
 		s.core.Drain()
+	case "position":
+		if n, ok := s.core.Position(id); ok {
+			s.printf("%d before it\n", n)
+		} else {
+			s.printf("does not wait\n")
+		}
+	case "cache":
+		st := s.core.Stats()
+		s.printf("blocks: %d held, %d cached, %d in host memory; %d of %d tokens found; %d snapshots; %d preemptions\n",
+			st.BlocksUsed, st.BlocksCached, st.RAMUsed, st.PrefixHits, st.PrefixQueries, st.SnapshotsUsed, st.Preemptions)
 	case "loop":
 		s.loop(int(id))
 	case "stats":
@@ -138,7 +148,7 @@ func (s *script) config(args []string) {
 	fields := map[string]*int{
 		"block-tokens": &c.BlockTokens, "blocks": &c.Blocks, "batch": &c.MaxBatchTokens, "seqs": &c.MaxSeqs,
 		"chunk": &c.PrefillChunk, "share": &c.PrefillShare, "queue": &c.MaxQueue, "lanes": &c.Lanes,
-		"prefill-batches": &c.PrefillBatches, "retries": &c.MaxRetries,
+		"prefill-batches": &c.PrefillBatches, "retries": &c.MaxRetries, "aging": &c.Aging, "ram": &c.RAMBlocks, "snapshots": &c.Snapshots,
 	}
 	for _, w := range args {
 		k, v, _ := strings.Cut(w, "=")
@@ -162,9 +172,19 @@ func (s *script) config(args []string) {
 
 func (s *script) add(id uint64, opts map[string]string) {
 	num := func(k string) int { n, _ := strconv.Atoi(opts[k]); return n }
-	s.report(s.core.Add(Request{
+	r := Request{
 		ID: id, PromptLen: num("prompt"), MaxNew: num("new"), Priority: num("priority"), Deadline: int64(num("deadline")),
-	}, s.now))
+		Group: uint64(num("group")), Key: uint64(num("key")),
+	}
+	if text, ok := opts["text"]; ok { // a letter is a token
+		r.PromptLen = len(text)
+		for _, letter := range text {
+			r.Prompt = append(r.Prompt, letter)
+		}
+	}
+	copy(r.Domain[:], opts["domain"])
+	_, r.Background = opts["background"]
+	s.report(s.core.Add(r, s.now))
 }
 
 func (s *script) report(err error) {
@@ -181,7 +201,7 @@ func (s *script) outcomes(b Batch, opts map[string]string) []Outcome {
 		if !sp.Last {
 			continue
 		}
-		o := Outcome{ID: sp.ID, NewTokens: 1}
+		o := Outcome{ID: sp.ID, NewTokens: 1, Tokens: []int32{int32('A' + (sp.Pos+sp.Len)%26)}}
 		for name, why := range map[string]Reason{"stop": Stop, "failed": Failed} {
 			for id := range strings.SplitSeq(opts[name], ",") {
 				if id == strconv.FormatUint(sp.ID, 10) {
@@ -211,6 +231,9 @@ func (s *script) batch(b Batch, ok bool) {
 		after = fmt.Sprintf(" of lane %d%s", b.Lane, after)
 	}
 	s.printf("batch %d%s epoch %d: %d rows, %d decode, %d wanted\n", b.ID, after, b.Epoch, b.Rows, b.Decode, b.Wanted)
+	for _, m := range b.Moves {
+		s.printf("  %v %d to %d\n", m.Kind, m.From, m.To)
+	}
 	for _, sp := range b.Spans {
 		kind, last := "prefill", ""
 		if sp.Decode {
@@ -231,6 +254,8 @@ func (s *script) effects() {
 		switch {
 		case e.Kind == Voided:
 			s.printf("voided batch %d\n", e.Batch)
+		case e.Cached > 0:
+			s.printf("%v %d, %d tokens cached\n", e.Kind, e.ID, e.Cached)
 		case e.Kind != Ended:
 			s.printf("%v %d\n", e.Kind, e.ID)
 		case e.Cause != nil:
@@ -257,6 +282,9 @@ func (s *script) loop(n int) {
 				kind = "decode"
 			}
 			s.printf(" %s %d[%d:%d]", kind, sp.ID, sp.Pos, sp.Pos+sp.Len)
+		}
+		for _, m := range b.Moves {
+			s.printf(" (%v %d to %d)", m.Kind, m.From, m.To)
 		}
 		s.printf("\n")
 		s.report(s.core.Done(b.ID, s.outcomes(b, nil)))

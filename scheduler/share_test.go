@@ -1,0 +1,292 @@
+package scheduler
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestFirstGoesOn: with far too little memory the first request of the highest priority
+// is never preempted and never waits for long, so everybody is served in the end.
+func TestFirstGoesOn(t *testing.T) {
+	preempted := 0
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		cfg := Config{BlockTokens: 2, Blocks: 20, MaxBatchTokens: 16, MaxSeqs: 6, PrefillChunk: 6, PrefillShare: 4, MaxQueue: 64,
+			Lanes: 1 + rng.IntN(3), Ahead: rng.IntN(2) == 0, RAMBlocks: rng.IntN(10)}
+		cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
+		c := newCore(t, cfg)
+		left := map[uint64]Request{}
+		for id := uint64(1); id <= 24; id++ {
+			r := Request{ID: id, PromptLen: 1 + rng.IntN(12), MaxNew: 1 + rng.IntN(26), Priority: rng.IntN(2), Key: rng.Uint64N(2)}
+			r.Prompt = make([]int32, r.PromptLen)
+			mustAdd(t, c, r)
+			left[id] = r
+		}
+		line, since := []Batch{}, 0
+		running := map[uint64]bool{}
+		for len(left) > 0 {
+			for b, ok := c.Next(0); ok; b, ok = c.Next(0) {
+				line = append(line, b)
+			}
+			if len(line) == 0 {
+				t.Fatalf("seed %d: stuck: %+v", seed, c.Stats())
+			}
+			first := uint64(0)
+			for id := range running {
+				if r := left[id]; first == 0 || r.Priority > left[first].Priority || r.Priority == left[first].Priority && id < first {
+					first = id
+				}
+			}
+			// A pick anywhere in flight comes back next; one that is ahead of another does not.
+			at := rng.IntN(len(line))
+			for i := range line {
+				if line[i].ID == line[at].After {
+					at = i
+					break
+				}
+			}
+			b := line[at]
+			line = append(line[:at:at], line[at+1:]...)
+			var outcomes []Outcome
+			since++
+			for _, sp := range b.Spans {
+				if sp.ID == first {
+					since = 0
+				}
+				if sp.Last {
+					outcomes = append(outcomes, Outcome{ID: sp.ID, NewTokens: 1, Tokens: []int32{int32(sp.ID)}})
+				}
+			}
+			if since > 8*cfg.Depth() {
+				t.Fatalf("seed %d: the first, %d, had no row in %d batches", seed, first, since)
+			}
+			if err := c.Done(b.ID, outcomes); err != nil {
+				t.Fatal(err)
+			}
+			was := first
+			for _, e := range c.Effects() {
+				switch e.Kind {
+				case Started, Resumed:
+					running[e.ID] = true
+				case Preempted:
+					preempted++
+					delete(running, e.ID)
+					if e.ID == was {
+						for id := range running { // only for one before it
+							if r := left[id]; r.Priority > left[was].Priority || r.Priority == left[was].Priority && id < was {
+								was = 0
+							}
+						}
+						if was != 0 {
+							t.Fatalf("seed %d: the first, %d, was preempted", seed, was)
+						}
+					}
+				case Ended:
+					delete(left, e.ID)
+					delete(running, e.ID)
+					since = 0
+				}
+			}
+		}
+		if st := c.Stats(); st.BlocksUsed != 0 || st.Ended[Length] != 24 {
+			t.Fatalf("seed %d: %+v", seed, st)
+		}
+	}
+	if preempted < 500 {
+		t.Errorf("only %d were preempted", preempted)
+	}
+}
+
+// TestReserve: four times as many answers at once as memory holds. Those preempted in the
+// first wave go on when there is room for good: nobody is admitted who would be preempted at once.
+func TestReserve(t *testing.T) {
+	cfg := roomy
+	cfg.Blocks = 1000
+	c := newCore(t, cfg)
+	s := &telling{core: c}
+	const n, prompt, answer = 128, 100, 400
+	for id := range uint64(n) {
+		ids := make([]int32, prompt)
+		for i := range ids {
+			ids[i] = int32(id)*1000 + int32(i)
+		}
+		mustAdd(t, c, Request{ID: id, PromptLen: prompt, Prompt: ids, MaxNew: answer})
+	}
+	for !c.Idle() {
+		if err := s.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st := c.Stats()
+	again := int(st.PrefillRows+st.DecodeRows) - n*(prompt+answer-1)
+	t.Logf("%d preemptions, %d batches, %d rows computed again of %d, %d found in the cache", st.Preemptions, st.Batches, again, n*(prompt+answer-1), st.PrefixHits)
+	if st.Preemptions < n/4 || st.Preemptions > n || again > n*(prompt+answer)/3 {
+		t.Errorf("%d preemptions, %d rows computed again", st.Preemptions, again)
+	}
+}
+
+// TestKeyShares: a key with 300 requests leaves the half of the work to one that has a few.
+func TestKeyShares(t *testing.T) {
+	cfg := roomy
+	cfg.MaxSeqs, cfg.MaxBatchTokens, cfg.PrefillChunk, cfg.PrefillShare = 4, 64, 64, 64
+	c := newCore(t, cfg)
+	s := &stepper{core: c}
+	for id := range uint64(300) {
+		mustAdd(t, c, Request{ID: id, PromptLen: 64, MaxNew: 1, Key: 1})
+	}
+	for range 20 {
+		if err := s.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := range uint64(20) {
+		mustAdd(t, c, Request{ID: 1000 + id, PromptLen: 64, MaxNew: 1, Key: 2})
+	}
+	done := [2]int{}
+	for range 40 {
+		b := mustNext(t, c)
+		for _, sp := range b.Spans {
+			done[sp.ID/1000] += sp.Len
+		}
+		if err := s.done(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := done[0] - done[1]; diff < -2*64 || diff > 2*64 {
+		t.Errorf("rows by key: %v", done)
+	}
+	// A key that was away gets no credit for it.
+	if a, b := c.keys[1].served, c.keys[2].served; max(a, b)-min(a, b) > 2*64 {
+		t.Errorf("sums are %d and %d", a, b)
+	}
+}
+
+// TestAging: a request two levels below those that never cease starts when it has gained them.
+func TestAging(t *testing.T) {
+	for _, aging := range []int{0, 5, 20} {
+		cfg := roomy
+		cfg.MaxSeqs, cfg.MaxBatchTokens, cfg.PrefillChunk, cfg.Aging = 1, 16, 16, aging
+		c := newCore(t, cfg)
+		mustAdd(t, c, Request{ID: 1, PromptLen: 16, MaxNew: 1}, Request{ID: 2, PromptLen: 16, MaxNew: 1, Priority: 2, Background: true})
+		started := 0
+		s := &stepper{core: c}
+		for i := 1; i <= 100; i++ {
+			mustAdd(t, c, Request{ID: uint64(10 + i), PromptLen: 16, MaxNew: 1, Priority: 2})
+			b := mustNext(t, c)
+			switch b.Spans[0].ID {
+			case 1:
+				started = i
+			case 2:
+				t.Fatal("the background went before")
+			}
+			if err := s.done(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := 2*aging + 1; aging > 0 && (started < want || started > want+1) || aging == 0 && started != 0 {
+			t.Errorf("aging %d: started with batch %d, want %d", aging, started, want)
+		}
+	}
+}
+
+// TestBackgroundChunk: beside streams prompts in the background get a chunk a batch, whatever
+// the budget, and none where a prompt in front takes it.
+func TestBackgroundChunk(t *testing.T) {
+	cfg := roomy
+	cfg.PrefillChunk, cfg.PrefillShare = 16, 128
+	c := newCore(t, cfg)
+	s := &stepper{core: c}
+	mustAdd(t, c, Request{ID: 1, PromptLen: 1, MaxNew: 500})
+	for id := uint64(2); id < 20; id++ {
+		mustAdd(t, c, Request{ID: id, PromptLen: 100, MaxNew: 5, Background: true})
+	}
+	for i := range 60 {
+		if i == 30 {
+			mustAdd(t, c, Request{ID: 100, PromptLen: 16 * 8, MaxNew: 5})
+		}
+		b := mustNext(t, c)
+		behind, front := 0, 0
+		for _, sp := range b.Spans {
+			switch {
+			case sp.Decode || sp.ID == 1:
+			case sp.ID == 100:
+				front += sp.Len
+			default:
+				behind += sp.Len
+			}
+		}
+		if behind > 16 || i >= 30 && i < 38 && front != 16 {
+			t.Fatalf("batch %d: %d rows in the background, %d in front", i, behind, front)
+		}
+		if err := s.done(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := c.Stats(); st.Ended[Length] < 3 {
+		t.Errorf("the background does not go on: %+v", st)
+	}
+}
+
+// TestTogether: prompts that wait go into one batch as far as the budget reaches.
+func TestTogether(t *testing.T) {
+	cfg := roomy
+	cfg.MaxBatchTokens, cfg.PrefillChunk = 512, 256
+	c := newCore(t, cfg)
+	for id := range uint64(6) {
+		mustAdd(t, c, Request{ID: id, PromptLen: 90, MaxNew: 5})
+	}
+	if b := mustNext(t, c); b.Rows != 512 || len(b.Spans) != 6 || b.Wanted != 5 {
+		t.Errorf("%d rows of %d prompts, %d whole", b.Rows, len(b.Spans), b.Wanted)
+	}
+}
+
+// TestSameAnswer is the same prompt again, longer and longer: a hit never changes which rows'
+// contexts there are (TestReuse), only how many are computed.
+func TestSameAnswer(t *testing.T) {
+	for _, chunk := range []int{1, 7, 32, 1000} {
+		cfg := roomy
+		cfg.PrefillChunk = chunk
+		c := newCore(t, cfg)
+		s := &telling{core: c}
+		prompt := make([]int32, 100)
+		for i := range prompt {
+			prompt[i] = int32(i)
+		}
+		for id, want := range []int{100, 1, 1} {
+			was := c.Stats().PrefillRows
+			mustAdd(t, c, Request{ID: uint64(id), PromptLen: 96, Prompt: prompt[:96], MaxNew: 3})
+			for !c.Idle() {
+				if err := s.step(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := int(c.Stats().PrefillRows - was); got != min(want, 96) {
+				t.Errorf("chunks of %d, request %d: %d rows of the prompt are computed, want %d", chunk, id, got, min(want, 96))
+			}
+		}
+	}
+}
+
+// TestPosition: whoever waits knows about when it is its turn.
+func TestPosition(t *testing.T) {
+	cfg := roomy
+	cfg.MaxSeqs = 1
+	c := newCore(t, cfg)
+	mustAdd(t, c, Request{ID: 1, PromptLen: 1, MaxNew: 100})
+	mustNext(t, c)
+	for id := uint64(2); id < 6; id++ {
+		mustAdd(t, c, Request{ID: id, PromptLen: 1, MaxNew: 1})
+	}
+	mustAdd(t, c, Request{ID: 6, PromptLen: 1, MaxNew: 1, Key: 7}, Request{ID: 7, PromptLen: 1, MaxNew: 1, Priority: 1},
+		Request{ID: 8, PromptLen: 1, MaxNew: 1, Background: true})
+	var got string
+	for id := range uint64(10) {
+		if n, ok := c.Position(id); ok {
+			got += fmt.Sprintf(" %d:%d", id, n)
+		}
+	}
+	if want := " 2:1 3:3 4:4 5:5 6:2 7:0 8:6"; got != want {
+		t.Errorf("places are%s, want%s", got, want)
+	}
+}
