@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients fuzz soak bench clean
+.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients fuzz scripts soak bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -75,6 +75,9 @@ clients: build ## the official client libraries and a browser against a running 
 
 fuzz: ## every fuzz target for FUZZTIME
 	bench/fuzz.sh $(FUZZTIME)
+
+scripts: ## 100,000 random scripts each of the scheduler, with and without shared memory: some five minutes of one core
+	go test -count 1 -timeout 60m -run 'TestRandom|TestReuse' ./scheduler -long
 
 soak: build ## 200 clients that come and go for a minute
 	go test -tags soak -run TestSoak -count 1 -v -timeout 10m ./cmd/krater/...

@@ -7,7 +7,7 @@ import "slices"
 // then what was generated).
 type Span struct {
 	ID     uint64
-	Slot   int // the sequence's own from Started to Released, below MaxSeqs
+	Slot   int // the sequence's own from Started or Resumed to Preempted or Released, below MaxSeqs
 	Row    int
 	Len    int // 1 in decode; more once a step verifies drafted tokens
 	Pos    int
@@ -209,7 +209,10 @@ func (c *Core) feed(f *flight) {
 		}
 	}
 	slices.SortFunc(c.needy, func(a, b *seq) int {
-		if outranks(a, b) {
+		switch {
+		case a == b:
+			return 0
+		case outranks(a, b):
 			return -1
 		}
 		return 1

@@ -9,10 +9,22 @@
 // A batch mixes decode spans (one row a running stream) with chunked prefill
 // (Sarathi-Serve, arXiv 2403.02310) under a budget of rows. Decode comes first:
 // every idle stream of its lane gets its row. What is left of
-// the budget goes to prompts in order of priority, then arrival: at most
+// the budget goes to prompts in order of level, then arrival: at most
 // PrefillChunk rows a sequence and, while any stream is in decode, at most
 // PrefillShare rows together, so that a long prompt delays the streams by a
 // bounded amount.
+//
+// # Whose turn it is
+//
+// A request's level is its priority and, with Config.Aging, what it gained by waiting. In
+// the queue, and among prompts for rows, a higher level goes first; then who was
+// preempted; then the key (Request.Key) for which less was computed so far, so that keys
+// share evenly whatever each has sent; then who came first. Nobody overtakes the head of the
+// queue because it is smaller: large ones would starve.
+//
+// Background requests come after all others: they are admitted when no other waits, give
+// their slots and blocks to any other that lacks them, and together have at
+// most PrefillChunk rows of prompts in a batch.
 //
 // # Micro-batches
 //
@@ -66,10 +78,41 @@
 //
 // # Memory
 //
-// A sequence is admitted when a slot and the KV blocks for its prompt and its
-// longest answer are free; it holds them to its end. So whatever has started
-// can finish, and a request that fits the pool alone is never stuck. Nobody
-// overtakes the head of the queue within its priority.
+// A sequence holds blocks for what is computed and what is in flight of it. It is admitted
+// when a slot is free and, beside what prompts in work still need, the blocks of all
+// its known tokens and a reserve: one for each that runs and a hundredth of the pool. From
+// then on it takes blocks as it comes to their borders. Where none is left, cached blocks
+// give way, the one unused longest first, then sequences are preempted, the last in the
+// order of level and arrival first: one keeps its tokens, loses slot and blocks, and waits at
+// the head of its level. Those in flight are preempted when their batches are back. Whoever
+// may take blocks from others has what comes free before those, so the first in the order
+// always goes on, and everybody is served in the end (memory.go has the proof). Add refuses
+// what needs more than the whole pool.
+//
+// # Prefixes
+//
+// Blocks whose tokens are known (Request.Prompt, Outcome.Tokens) are shared. When the
+// batch that filled a block is back, the block is entered into a table under its tokens and
+// the block before it; the first blocks come after a root for Request.Domain. A sequence
+// that starts looks there, holds what it finds, and computes the rest, at least its last
+// token, whose logits are needed. Tokens are compared, never hashes alone. Blocks that
+// nobody holds any more stay in the table until they are needed.
+//
+//   - Only full blocks are shared, and nobody writes to them. A sequence that has its
+//     last token in a block that is there copies it first.
+//   - Two requests with one prefix at once: the second is parked until the first has
+//     computed the blocks that both need, if that comes first anyway. It holds nothing
+//     meanwhile.
+//   - Siblings (Request.Group) wait for the first of them to have its prompt computed, and
+//     then share all of it: the end of it, in a block that is not full, is copied, and one row
+//     is computed. If the first ends before, the next takes its place.
+//   - With RAMBlocks a cached block that gives way is saved to host memory, and loaded from
+//     there when it is found.
+//   - With Snapshots, for models that have state beside blocks, states are kept at the ends
+//     of chunks, which are put on borders of blocks, at the end of a prompt's last full block, and in decode at
+//     the last border. A sequence goes on from the last block that has one.
+//
+// Copies, saves and loads are Moves of the batch whose rows need them.
 //
 // # The driver
 //
@@ -83,7 +126,7 @@
 //		send b to the first layer group
 //	}
 //
-// and calls Tick at the time that NextDeadline gives. The core never keeps
-// token ids: the driver holds the prompt and the generated tokens of every
-// request, and a span's positions index them.
+// and calls Tick at the time that NextDeadline gives. The driver holds the prompt and
+// the generated tokens of every request, and a span's positions index them; the core
+// reads them to know blocks again.
 package scheduler

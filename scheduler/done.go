@@ -173,10 +173,11 @@ func (c *Core) leaves(s *seq) bool {
 }
 
 // Fail reports that a batch is lost, while the KV cache of the other sequences
-// is whole. With retry its sequences start again: prompt and generated tokens
-// are computed anew into the same blocks, since the lost batch may have written
-// them in part; a sequence that was retried MaxRetries times fails. Without
-// retry all fail, with this cause. No actor may write for the batch after this
+// is whole. With retry its sequences begin again, in their slots: what the cache has of
+// prompt and generated tokens is taken from there, which the lost batch has not written
+// to, the rest is computed anew; a sequence that was retried MaxRetries times fails.
+// Without retry all fail, with this cause. Their blocks may be another's with the next
+// batch, so no actor may write for the lost one, or carry out its Moves, after this
 // call, and no token of it may have reached a client or a sampler's history: the
 // retry makes it again. ErrUnknownBatch changes nothing.
 //
@@ -204,7 +205,8 @@ func (c *Core) Fail(id uint64, cause error, retry bool) error {
 // Restart reports that the KV cache is lost (a layer group was created anew).
 // Every batch in flight is void, every sequence that has started is retried or
 // fails as in Fail, and a new epoch begins: results and messages of the old one
-// are dropped by all. The queue is untouched. An actor that still works on an
+// are dropped by all. What was in host memory and in snapshots is forgotten, too. The
+// queue is untouched. An actor that still works on an
 // old batch must finish with it before it takes one of the new epoch.
 func (c *Core) Restart(cause error, retry bool) {
 	c.epoch++

@@ -9,8 +9,9 @@ package scheduler
 // block, nobody whom it outranks gets those that come free (room), and nobody is
 // admitted. So after finitely many batches s has its block, at the latest when it is
 // the only one left: then all that it does not hold is free, and Add refused whatever
-// needs more than all there is. So s has a row in a batch again and again and is done
-// after finitely many, and then the next is the first. Only one that outranks s can be put before
+// needs more than all there is. Where prompts of other keys go before its own,
+// what they are given counts until they do not. So s has a row in a batch again and again and
+// is done after finitely many, and then the next is the first. Only one that outranks s can be put before
 // it, by coming later: who waits gains levels (Config.Aging), so that
 // cannot go on for ever.
 //
@@ -164,7 +165,7 @@ func (c *Core) promise(s *seq) {
 
 // yield makes room for a request that waits, by preempting those in the background.
 func (c *Core) yield() {
-	if c.background == 0 {
+	if c.background == 0 || c.short != nil {
 		return
 	}
 	for {

@@ -19,10 +19,7 @@ var (
 // failures and drains, and holds it against the oracle and against a simulated
 // device. A failing script is cut to the shortest prefix that still fails.
 func TestRandom(t *testing.T) {
-	first, count := uint64(1), uint64(3000)
-	if *long {
-		count = 100_000
-	}
+	first, count := uint64(1), scripts()
 	if *seed != 0 {
 		first, count = *seed, 1
 	}
@@ -43,6 +40,17 @@ func TestRandom(t *testing.T) {
 	if count >= 3000 {
 		sum.check(t)
 	}
+}
+
+// scripts is how many random scripts are run.
+func scripts() uint64 {
+	switch {
+	case *long:
+		return 100_000
+	case testing.Short():
+		return 1000
+	}
+	return 3000
 }
 
 // coverage counts what the scripts met, so that a generator gone tame is noticed.

@@ -13,10 +13,7 @@ import (
 // tiny pools, host memory and snapshots, and all that TestRandom does, and holds every row
 // against what three devices with times of their own have in their caches.
 func TestReuse(t *testing.T) {
-	first, count := uint64(1), uint64(3000)
-	if *long {
-		count = 100_000
-	}
+	first, count := uint64(1), scripts()
 	if *seed != 0 {
 		first, count = *seed, 1
 	}
@@ -111,8 +108,8 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 	}
 	cfg.MaxBatchTokens = cfg.MaxSeqs + rng.IntN(12)
 	cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
-	if rng.IntN(2) == 0 {
-		cfg.RAMBlocks = 1 + rng.IntN(8)
+	if rng.IntN(3) > 0 {
+		cfg.RAMBlocks = 1 + rng.IntN(20)
 	}
 	switch rng.IntN(8) {
 	case 0, 1:
@@ -178,7 +175,10 @@ func (w *crowd) step() error {
 	case n < 87:
 		return w.done()
 	case n < 90:
-		return w.lose()
+		if len(w.flying) == 0 {
+			return nil
+		}
+		return w.lose(w.flying[w.rng.IntN(len(w.flying))])
 	case n < 91:
 		retry := w.rng.IntN(4) > 0
 		w.note("restart retry %v", retry)
@@ -271,7 +271,16 @@ func (w *crowd) make() error {
 	if err := w.logits(b); err != nil {
 		return err
 	}
-	return w.send(b)
+	if err := w.send(b); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(b.Moves, func(m Move) bool { return m.Kind != Save }) && w.rng.IntN(8) == 0 {
+		if err := w.settle(); err != nil {
+			return err
+		}
+		return w.lose(w.flying[len(w.flying)-1])
+	}
+	return nil
 }
 
 // logits holds the rows whose logits are wanted against what there is room for.
@@ -331,11 +340,9 @@ func (w *crowd) done() error {
 	return w.core.Done(b.ID, outcomes)
 }
 
-func (w *crowd) lose() error {
-	if len(w.flying) == 0 {
-		return nil
-	}
-	b, retry := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(4) > 0
+// lose has a batch in flight be lost.
+func (w *crowd) lose(b Batch) error {
+	retry := w.rng.IntN(4) > 0
 	w.note("fail %d retry %v", b.ID, retry)
 	w.sum.lost++
 	if err := w.spoil(b); err != nil {
@@ -392,11 +399,11 @@ func (w *crowd) finish() error {
 			w.sum.hits += int(w.core.Stats().PrefixHits)
 			return w.audit()
 		}
-		before := len(w.flying)
+		before, made := len(w.flying), w.made
 		if err := w.make(); err != nil {
 			return err
 		}
-		if before == 0 && len(w.flying) == 0 && !w.core.Idle() {
+		if before == 0 && w.made == made && !w.core.Idle() {
 			return fmt.Errorf("deadlock: %+v", w.core.Stats())
 		}
 		if err := w.settle(); err != nil {

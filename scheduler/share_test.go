@@ -58,7 +58,7 @@ func TestFirstGoesOn(t *testing.T) {
 					outcomes = append(outcomes, Outcome{ID: sp.ID, NewTokens: 1, Tokens: []int32{int32(sp.ID)}})
 				}
 			}
-			if since > 8*cfg.Depth() {
+			if since > 4*cfg.Depth() {
 				t.Fatalf("seed %d: the first, %d, had no row in %d batches", seed, first, since)
 			}
 			if err := c.Done(b.ID, outcomes); err != nil {
@@ -95,6 +95,35 @@ func TestFirstGoesOn(t *testing.T) {
 	}
 	if preempted < 500 {
 		t.Errorf("only %d were preempted", preempted)
+	}
+}
+
+// TestClaim: what comes free is for whoever waits for it and those before it.
+func TestClaim(t *testing.T) {
+	cfg := roomy
+	cfg.Blocks = 10
+	c := newCore(t, cfg)
+	mustAdd(t, c, Request{ID: 1, PromptLen: 1, MaxNew: 9}, Request{ID: 2, PromptLen: 1, MaxNew: 9}, Request{ID: 3, PromptLen: 1, MaxNew: 9})
+	mustNext(t, c)
+	c.claim(c.byID[2], 3)
+	for id, want := range map[uint64]int{1: 7, 2: 7, 3: 4} {
+		if got := c.room(c.byID[id]); got != want {
+			t.Errorf("request %d may take %d blocks, want %d", id, got, want)
+		}
+	}
+	mustAdd(t, c, Request{ID: 4, PromptLen: 1, MaxNew: 1})
+	if c.fits(c.byID[4]) {
+		t.Error("one is admitted while another waits for memory")
+	}
+	if c.claim(c.byID[3], 1); c.short != c.byID[2] {
+		t.Error("a claim was taken over by one behind it")
+	}
+	if c.claim(c.byID[1], 1); c.short != c.byID[1] {
+		t.Error("a claim stands before one of the first")
+	}
+	c.Cancel(1, Cancelled)
+	if c.short != nil {
+		t.Error("a claim is left")
 	}
 }
 
