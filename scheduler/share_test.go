@@ -127,6 +127,45 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// TestWholePool: a prompt that needs every block is admitted when nobody runs.
+func TestWholePool(t *testing.T) {
+	cfg := roomy
+	cfg.Blocks = 300
+	c := newCore(t, cfg)
+	s := &telling{core: c}
+	for id := range uint64(2) {
+		mustAdd(t, c, Request{ID: id, PromptLen: 300 * 16, Prompt: make([]int32, 300*16), MaxNew: 1})
+	}
+	for range 100 {
+		if !c.Idle() {
+			if err := s.step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if st := c.Stats(); st.Ended[Length] != 2 || st.PrefixHits != 299*16 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestParkedBehind: nobody waits for the blocks of one that comes after it.
+func TestParkedBehind(t *testing.T) {
+	for _, priority := range []int{0, 1} {
+		cfg := roomy
+		cfg.PrefillChunk, cfg.MaxBatchTokens, cfg.MaxSeqs = 16, 32, 8
+		c := newCore(t, cfg)
+		s := &stepper{core: c}
+		mustAdd(t, c, Request{ID: 1, PromptLen: 100, Prompt: make([]int32, 100), MaxNew: 1})
+		if err := s.step(); err != nil {
+			t.Fatal(err)
+		}
+		mustAdd(t, c, Request{ID: 2, PromptLen: 100, Prompt: make([]int32, 100), MaxNew: 1, Priority: priority})
+		if b := mustNext(t, c); len(b.Spans) != 1+priority || c.parked.len() != 1-priority {
+			t.Errorf("priority %d: batch %+v, %d are parked", priority, b, c.parked.len())
+		}
+	}
+}
+
 // TestReserve: four times as many answers at once as memory holds. Those preempted in the
 // first wave go on when there is room for good: nobody is admitted who would be preempted at once.
 func TestReserve(t *testing.T) {
@@ -294,6 +333,58 @@ func TestSameAnswer(t *testing.T) {
 				t.Errorf("chunks of %d, request %d: %d rows of the prompt are computed, want %d", chunk, id, got, min(want, 96))
 			}
 		}
+	}
+}
+
+// TestFailedLeavesNothing: what was computed for a sequence that failed by itself is of no use to
+// others, also what a batch ahead brings back later.
+func TestFailedLeavesNothing(t *testing.T) {
+	for _, why := range []Reason{Stop, Failed} {
+		cfg := further()
+		cfg.BlockTokens = 4
+		c := newCore(t, cfg)
+		mustAdd(t, c, Request{ID: 1, PromptLen: 7, Prompt: make([]int32, 7), MaxNew: 9})
+		first := mustNext(t, c)
+		ahead := mustNext(t, c)
+		if err := c.Done(first.ID, []Outcome{{ID: 1, NewTokens: 1, Tokens: []int32{5}, End: why}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Done(ahead.ID, []Outcome{{ID: 1, NewTokens: 1, Tokens: []int32{6}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := c.Stats().BlocksCached, map[Reason]int{Stop: 2}[why]; got != want || !c.Idle() {
+			t.Errorf("%v: %d blocks are cached, want %d", why, got, want)
+		}
+	}
+}
+
+// TestCachedAllocatesNothing: steps of streams whose blocks are entered into the table and
+// evicted again, once all buffers have grown.
+func TestCachedAllocatesNothing(t *testing.T) {
+	cfg := roomy
+	cfg.Blocks, cfg.RAMBlocks = 640, 64
+	c := newCore(t, cfg)
+	s := &telling{core: c}
+	id := uint64(0)
+	work := func() {
+		for st := c.Stats(); st.Running()+st.Waiting < 8; st = c.Stats() {
+			id++
+			if err := c.Add(Request{ID: id, PromptLen: 100, Prompt: make([]int32, 100), MaxNew: 1000}, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5000 {
+		work()
+	}
+	if n := testing.AllocsPerRun(500, work); n > 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+	if st := c.Stats(); st.Moves[Save] < 1000 || st.PrefixHits == 0 {
+		t.Errorf("%+v", st)
 	}
 }
 

@@ -98,6 +98,9 @@ func TestIdentity(t *testing.T) {
 	if got := p.find(p.table.hash(root, []int32{5, 6}), root, []int32{5, 7}); got != -1 {
 		t.Errorf("other tokens with the hash of block 0 are page %d", got)
 	}
+	if got := p.find(p.table.hash(root, []int32{5, 6}), other, []int32{5, 6}); got != -1 {
+		t.Errorf("another parent with the hash of block 0 is page %d", got)
+	}
 	// A second block with the same tokens has no identity of its own.
 	b, _ := p.Alloc()
 	if got := p.Put(b, root, []int32{5, 6}); got != serials[0] || p.Serial(b) != 0 {
