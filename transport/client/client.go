@@ -1,6 +1,6 @@
-// Package client talks to a Krater server (or any of the same API) over HTTP:
-// chat and text completions, streamed or whole, the tokenizer routes, and the
-// wait for a server to become ready.
+// Package client talks to a Krater server (or any of the same API): chat and text
+// completions, streamed or whole, the Responses API over a WebSocket, the tokenizer
+// routes, metrics, and the wait for a server to become ready.
 package client
 
 import (
@@ -174,11 +174,17 @@ func (c *Client) do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %s", req.Method, req.URL.Path, res.Status)
 	}
-	failure.Status = res.StatusCode
-	if seconds, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil {
-		failure.RetryAfter = time.Duration(seconds) * time.Second
-	}
+	failure.Status, failure.RetryAfter = res.StatusCode, retryAfter(res.Header)
 	return nil, failure
+}
+
+// retryAfter is when a refused request may come again; 0 if the server does not say.
+func retryAfter(h http.Header) time.Duration {
+	seconds, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 var errNoError = errors.New("not an error object")

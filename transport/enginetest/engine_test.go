@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"krater/actors/engine"
 )
@@ -83,4 +86,24 @@ func TestOverLongPrompt(t *testing.T) {
 	if got, ok := errors.AsType[*engine.Error](err); !ok || got.Kind != engine.ContextLength {
 		t.Errorf("%v", err)
 	}
+}
+
+func TestTimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New()
+		e.Play(Timed(Text("a", "b", "c"), time.Second, 5*time.Second, 2*time.Second))
+		s, _ := submit(t, e, t.Context(), "x")
+		start := time.Now()
+		var at []time.Duration
+		for {
+			_, err := s.Next(t.Context())
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			at = append(at, time.Since(start)/time.Second)
+		}
+		if want := []time.Duration{0, 1, 6, 8, 10, 10}; !slices.Equal(at, want) {
+			t.Errorf("events after %v s, want %v", at, want)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 
 	"krater/actors/engine"
 )
@@ -60,6 +61,39 @@ func Gated(s Script, i int, gate <-chan struct{}) Script {
 		step, ok := s(j)
 		if j == i {
 			step.Gate = gate
+		}
+		return step, ok
+	}
+}
+
+// Timed plays s by the clock, for one request: Queued at once, Started after queue,
+// the first event of the answer first later and each further one each later, Done
+// with the last of them. The clock starts when the first event is asked for.
+func Timed(s Script, queue, first, each time.Duration) Script {
+	var gates []<-chan struct{}
+	var start time.Time
+	return func(i int) (Step, bool) {
+		if start.IsZero() {
+			start = time.Now()
+		}
+		step, ok := s(i)
+		for ok && len(gates) <= i {
+			var at time.Duration
+			if n := len(gates); n > 0 {
+				at = queue
+				if n > 1 {
+					at += first + time.Duration(n-2)*each
+				}
+			}
+			if step.Event.Kind == engine.Done && i > 2 {
+				at -= each
+			}
+			gate := make(chan struct{})
+			time.AfterFunc(time.Until(start.Add(at)), func() { close(gate) })
+			gates = append(gates, gate)
+		}
+		if ok {
+			step.Gate = gates[i]
 		}
 		return step, ok
 	}
