@@ -18,7 +18,8 @@ import (
 )
 
 // Chart is the data of one figure. With Categories it has bars, a group for each
-// category and in it a bar for each series; without, lines with points.
+// category and in it a bar for each series; without, lines with points, or, where
+// Dense, lines of so many that neither points nor ticks at each can be told apart.
 type Chart struct {
 	Title      string   `json:"title"`
 	X          string   `json:"x,omitempty"`
@@ -26,6 +27,8 @@ type Chart struct {
 	Categories []string `json:"categories,omitempty"`
 	Series     []Series `json:"series"`
 	Limits     []Limit  `json:"limits,omitempty"`
+	Dense      bool     `json:"dense,omitempty"`
+	LogX       bool     `json:"log_x,omitempty"` // of lines: the X axis is logarithmic; all of X is above 0
 }
 
 // Series is one colour. Y has a value for each category, or for each of X.
@@ -104,6 +107,11 @@ func (c *Chart) check() error {
 		return fmt.Errorf("no series")
 	}
 	for _, s := range c.Series {
+		if c.LogX && slices.ContainsFunc(s.X, func(x float64) bool { return x <= 0 }) {
+			return fmt.Errorf("series %q: a logarithmic axis has no place for 0 and less", s.Name)
+		}
+	}
+	for _, s := range c.Series {
 		want := len(s.X)
 		if len(c.Categories) > 0 {
 			want = len(c.Categories)
@@ -175,6 +183,11 @@ func (c *Chart) lines(p *plot.Plot) error {
 			return err
 		}
 		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
+		if c.Dense {
+			p.Add(line)
+			p.Legend.Add(s.Name, line)
+			continue
+		}
 		dots.Color, dots.Shape, dots.Radius = line.Color, draw.CircleGlyph{}, vg.Points(3)
 		p.Add(line, dots)
 		p.Legend.Add(s.Name, line, dots)
@@ -184,7 +197,14 @@ func (c *Chart) lines(p *plot.Plot) error {
 			}
 		}
 	}
-	p.X.Min, p.X.Max, p.X.Tick.Marker = 0, p.X.Max*1.03, ticks
+	if c.LogX {
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		p.X.Max = max(p.X.Max, p.X.Min*1.03)
+		return nil
+	}
+	if p.X.Min, p.X.Max = 0, p.X.Max*1.03; !c.Dense {
+		p.X.Tick.Marker = ticks
+	}
 	return nil
 }
 

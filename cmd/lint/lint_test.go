@@ -43,6 +43,8 @@ var table = []rule{
 	{"krater/transport/...", []string{"krater/transport", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
 	{"krater/bench/plot", []string{"gonum.org/v1/plot"}},
+	// A client of servers: it speaks their protocol.
+	{"krater/bench/serve", []string{"krater/bench", "krater/transport/api", "krater/transport/client"}},
 	{"krater/bench/...", []string{"krater/bench", "krater/kernels", "krater/stages"}},
 }
 
@@ -157,6 +159,9 @@ func TestImportTableBites(t *testing.T) {
 		{"krater/cmd/krater", "krater/bench/stat", false},
 		{"krater/bench/cores", "krater/bench/stat", false},
 		{"krater/bench/stat", "gonum.org/v1/plot", true},
+		{"krater/bench/serve", "krater/transport/client", false},
+		{"krater/bench/serve", "krater/transport/server", true},
+		{"krater/bench/cores", "krater/transport/client", true},
 		{"krater/bench/peers/join", "krater/cmd/krater", true},
 		{"krater/stages/drive", "krater/bench/stat", true},
 		{"krater/kernels/cuda/driver", "gorgonia.org/cu", false},

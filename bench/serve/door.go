@@ -1,0 +1,242 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"krater/transport/api"
+	"krater/transport/client"
+)
+
+// Doors are the names that Open knows.
+var Doors = []string{"completions", "chat", "websocket"}
+
+// codeRateLimit is how a response that failed says what a 429 says.
+const codeRateLimit = "rate_limit_exceeded"
+
+// Asking are the settings of every request.
+type Asking struct {
+	Model    string // "": the served one
+	Seed     int64  // of the server's choice of tokens; requests differ by their number
+	Greedy   bool   // the most likely token always, instead of the model's defaults
+	Logprobs bool   // ask for log-probabilities, so that chunks tell their tokens
+}
+
+// Door is one way into a server. Safe for concurrent use.
+type Door interface {
+	// Name is the one that Open knows it by.
+	Name() string
+	// Chat tells if it takes messages; else token ids.
+	Chat() bool
+	// ask sends a and tells w of what comes. It returns when the answer is over, with
+	// what the server counted, or when w or ctx ends it: the connection is then
+	// dropped.
+	ask(ctx context.Context, a *Ask, w *watch) (counts, error)
+	// Close ends connections that nobody uses.
+	Close()
+}
+
+// counts are tokens as the server counted them.
+type counts struct{ prompt, cached, answer int }
+
+// errLeft ends a client that wanted to leave.
+var errLeft = errors.New("the client has left")
+
+// watch is what a client sees of its answer.
+type watch struct {
+	ask    *Ask
+	sent   time.Time
+	begun  time.Time // the server said so
+	pieces []piece
+	tokens int // at least
+}
+
+func (w *watch) started() {
+	if w.begun.IsZero() {
+		w.begun = time.Now()
+	}
+}
+
+// piece notes text and returns errLeft where the client wants to go.
+func (w *watch) piece(bytes, tokens int) error {
+	w.pieces = append(w.pieces, piece{time.Now(), bytes, tokens})
+	if w.tokens += max(1, tokens); w.ask.Fault != NoFault && w.tokens >= w.ask.Leave {
+		return errLeft
+	}
+	return nil
+}
+
+// Open makes the door of a name to a server. hc may be nil; see Transport.
+func Open(name, url, key string, hc *http.Client, a Asking) (Door, error) {
+	c := client.New(url, key, hc)
+	switch name {
+	case "completions":
+		return &textDoor{streams{c, a, hc}}, nil
+	case "chat":
+		return &chatDoor{streams{c, a, hc}}, nil
+	case "websocket":
+		return &socketDoor{client: c, asking: a}, nil
+	}
+	return nil, fmt.Errorf("door %q: want one of %s", name, strings.Join(Doors, ", "))
+}
+
+// Transport is an HTTP client for so many streams at a time: each is a connection.
+func Transport(streams int) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		MaxIdleConns: streams, MaxIdleConnsPerHost: streams, IdleConnTimeout: 30 * time.Second,
+		WriteBufferSize: 2048, ReadBufferSize: 2048,
+	}}
+}
+
+// streams is what the doors of server-sent events share.
+type streams struct {
+	client *client.Client
+	asking Asking
+	http   *http.Client
+}
+
+// Close implements Door.
+func (s *streams) Close() {
+	if s.http != nil {
+		s.http.CloseIdleConnections()
+	}
+}
+
+func (a *Asking) sampling(ask *Ask) api.Sampling {
+	on := true
+	seed := a.Seed + int64(ask.Talk)<<16 + int64(ask.Turn)
+	s := api.Sampling{IgnoreEOS: &on, Seed: &seed}
+	if a.Greedy {
+		s.Temperature = new(float64)
+	}
+	return s
+}
+
+func (a *Asking) model() *string {
+	if a.Model == "" {
+		return nil
+	}
+	return &a.Model
+}
+
+func usageOf(u *api.Usage) counts {
+	return counts{u.PromptTokens, u.PromptDetails.CachedTokens, u.CompletionTokens}
+}
+
+// errNoUsage is for a stream that ends without having counted.
+var errNoUsage = fmt.Errorf("the stream ends without usage: %w", io.ErrUnexpectedEOF)
+
+func withUsage() *api.StreamOptions {
+	on := true
+	return &api.StreamOptions{IncludeUsage: &on}
+}
+
+type textDoor struct{ streams }
+
+// Name implements Door.
+func (d *textDoor) Name() string { return "completions" }
+
+// Chat implements Door.
+func (d *textDoor) Chat() bool { return false }
+
+func (d *textDoor) ask(ctx context.Context, a *Ask, w *watch) (counts, error) {
+	req := api.CompletionRequest{
+		Sampling: d.asking.sampling(a), Model: d.asking.model(), Prompt: api.Prompts{IDs: [][]int32{a.IDs}},
+		MaxTokens: &a.Max, StreamOptions: withUsage(),
+	}
+	if d.asking.Logprobs {
+		req.Logprobs = new(int)
+	}
+	ctx, drop := context.WithCancel(ctx)
+	defer drop()
+	s, err := d.client.CompleteStream(ctx, req)
+	if err != nil {
+		return counts{}, err
+	}
+	defer s.Close()
+	return follow(s.Next, drop, func(e *api.TextCompletion) (int, int, *api.Usage) {
+		text, tokens := 0, 0
+		for _, c := range e.Choices {
+			if text += len(c.Text); c.Logprobs != nil {
+				tokens += len(c.Logprobs.Tokens)
+			}
+		}
+		return text, tokens, e.Usage.Value
+	}, w)
+}
+
+type chatDoor struct{ streams }
+
+// Name implements Door.
+func (d *chatDoor) Name() string { return "chat" }
+
+// Chat implements Door.
+func (d *chatDoor) Chat() bool { return true }
+
+func (d *chatDoor) ask(ctx context.Context, a *Ask, w *watch) (counts, error) {
+	req := api.ChatRequest{
+		Sampling: d.asking.sampling(a), Model: d.asking.model(), Messages: client.Messages(a.Messages...),
+		MaxTokens: &a.Max, StreamOptions: withUsage(),
+	}
+	if d.asking.Logprobs {
+		on := true
+		req.Logprobs = &on
+	}
+	ctx, drop := context.WithCancel(ctx)
+	defer drop()
+	s, err := d.client.ChatStream(ctx, req)
+	if err != nil {
+		return counts{}, err
+	}
+	defer s.Close()
+	return follow(s.Next, drop, func(e *api.ChatChunk) (int, int, *api.Usage) {
+		text, tokens := 0, 0
+		for _, c := range e.Choices {
+			if c.Delta.Content != nil {
+				text += len(*c.Delta.Content)
+			}
+			if c.Logprobs != nil {
+				tokens += len(c.Logprobs.Content)
+			}
+		}
+		return text, tokens, e.Usage.Value
+	}, w)
+}
+
+// follow reads a stream of server-sent events to its end; any other end drops the
+// connection, which a mere Close might read on for a while to use it again.
+func follow[T any](next func() (*T, error), drop func(), look func(*T) (text, tokens int, u *api.Usage), w *watch) (_ counts, err error) {
+	defer func() {
+		if err != nil {
+			drop()
+		}
+	}()
+	var got *counts
+	for {
+		e, err := next()
+		if errors.Is(err, io.EOF) {
+			if got == nil {
+				return counts{}, errNoUsage
+			}
+			return *got, nil
+		}
+		if err != nil {
+			return counts{}, err
+		}
+		text, tokens, u := look(e)
+		if u != nil {
+			c := usageOf(u)
+			got = &c
+		}
+		if text > 0 || tokens > 0 {
+			if err := w.piece(text, tokens); err != nil {
+				return counts{}, err
+			}
+		}
+	}
+}
