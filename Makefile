@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients fuzz scripts soak bench clean
+.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients fuzz scripts soak soak-hour bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -79,8 +79,13 @@ fuzz: ## every fuzz target for FUZZTIME
 scripts: ## 100,000 random scripts each of the scheduler, with and without shared memory: some five minutes of one core
 	go test -count 1 -timeout 60m -run 'TestRandom|TestReuse' ./scheduler -long
 
-soak: build ## 200 clients that come and go for a minute
+soak: build ## 200 clients that come and go for a minute; then a load with disconnects over every door
 	go test -tags soak -run TestSoak -count 1 -v -timeout 10m ./cmd/krater/...
+
+SOAK ?= 1h
+
+soak-hour: build ## a load with disconnects over every door for SOAK; fails when memory grows or something is left
+	bench/soak.sh $(BIN) $(SOAK)
 
 bench: build ## the benchmark tables of the default model on this machine
 	$(BIN) bench --actors-vs-direct

@@ -51,6 +51,36 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// TestDense: lines of many points have no dots; on a logarithmic axis a decade is as
+// wide as the next.
+func TestDense(t *testing.T) {
+	c := Chart{Title: "latency", X: "ms", Y: "%", Dense: true, LogX: true, Series: []Series{{Name: "chat"}}}
+	for i := range 300 {
+		c.Series[0].X, c.Series[0].Y = append(c.Series[0].X, 0.1*float64(1+i*i)), append(c.Series[0].Y, float64(i)/3)
+	}
+	size := map[bool]int{}
+	for _, dense := range []bool{true, false} {
+		c.Dense = dense
+		var w bytes.Buffer
+		if err := Write(&w, ".svg", c); err != nil {
+			t.Fatal(err)
+		}
+		size[dense] = w.Len()
+		for _, word := range []string{">1<", ">10<", ">100<", ">1000<", "latency", "chat"} {
+			if !strings.Contains(w.String(), word) {
+				t.Errorf("dense %v: %s is not in the picture", dense, word)
+			}
+		}
+	}
+	if size[true] > size[false]/2 {
+		t.Errorf("%d bytes without dots, %d with", size[true], size[false])
+	}
+	c.Series[0].X[0] = 0
+	if err := Write(&bytes.Buffer{}, ".svg", c); err == nil {
+		t.Error("0 has a place on a logarithmic axis")
+	}
+}
+
 func TestSave(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a.svg", "b.PNG"} {
