@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Starts a server of the built-in model and soaks it: conversations over every door,
-# with clients that disconnect and cancel. Report, picture and one line a request go
-# to build/soak. Usage: bench/soak.sh PATH_TO_KRATER TIME [FLAGS of krater bench serve]
+# with clients that disconnect and cancel. Report and picture go to build/soak. FLAGS
+# of krater bench serve replace those that say what is asked.
+# Usage: bench/soak.sh PATH_TO_KRATER TIME [FLAGS]
 set -euo pipefail
-krater=$(realpath "${1:?usage: bench/soak.sh PATH_TO_KRATER TIME}")
-time=${2:?usage: bench/soak.sh PATH_TO_KRATER TIME}
+krater=$(realpath "${1:?usage: bench/soak.sh PATH_TO_KRATER TIME [FLAGS]}")
+time=${2:?usage: bench/soak.sh PATH_TO_KRATER TIME [FLAGS]}
+load=("${@:3}")
+test "${#load[@]}" -gt 0 || load=(--concurrency 8 --mix sharegpt --prefix 64 --prefix-share 0.5)
 cd "$(dirname "$0")/.."
 out=build/soak
 mkdir -p "$out"
@@ -20,5 +23,4 @@ done
 test -n "$url" || { cat "$out/serve.log"; exit 1; }
 
 "$krater" bench serve --url "$url" --pid "$server" --soak "$time" --door completions,chat,websocket \
-	--concurrency 8 --mix sharegpt --prefix 64 --prefix-share 0.5 --sample 5s \
-	--plot "$out/soak.svg" "${@:3}" | tee "$out/soak.txt"
+	--sample 5s --plot "$out/soak.svg" "${load[@]}" | tee "$out/soak.txt"

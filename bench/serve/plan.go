@@ -167,12 +167,14 @@ func (p *Plan) point(ctx context.Context, r *Report, lanes []*lane, seer *client
 		all.Go(func() { points[j], errs[j] = load.Run(ctx) })
 	}
 	all.Wait()
+	var server *ServerDelta
+	if sees != nil {
+		server = sees.end(ctx)
+	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if sees != nil {
-		points[0].Server = sees.end(ctx)
-	}
+	points[0].Server = server // of all doors together
 	r.Points = append(r.Points, points...)
 	for _, x := range points {
 		if x.Outcomes[OK]+x.Outcomes[Left]+x.Outcomes[GivenUp] == 0 {

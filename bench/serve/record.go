@@ -37,7 +37,7 @@ type Record struct {
 	// Queue is from sending until the server said that it had begun (WebSocket only).
 	Queue float64 `json:"queue_s,omitempty"`
 	TTFT  float64 `json:"ttft_s"` // from sending to the first text
-	// ITL are the times between tokens, see Gaps; TPOT is their mean.
+	// ITL are the times between tokens, a chunk's time divided among those it carries; TPOT is their mean.
 	ITL  []float64 `json:"itl_s,omitempty"`
 	TPOT float64   `json:"tpot_s"`
 	E2E  float64   `json:"e2e_s"` // from sending to the end of the stream
@@ -63,7 +63,7 @@ type piece struct {
 	tokens int // as the server says; 0: it does not
 }
 
-// Gaps divides the time between pieces among the tokens they carry, and calls
+// gaps divides the time between pieces among the tokens they carry, and calls
 // found with each token's share and how many have it. A chunk of k tokens that
 // comes t after the one before counts k times as t/k: the server joins what a slow
 // reader has not fetched, and tokens without text of their own come with the next

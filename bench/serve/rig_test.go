@@ -39,6 +39,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 		if err := door.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
+		synctest.Wait() // the server learns that its clients have gone
 		if n := e.Open(); n != 0 {
 			t.Errorf("%d streams are open at the end", n)
 		}

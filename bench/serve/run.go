@@ -171,8 +171,8 @@ func rest(ctx context.Context, d time.Duration) {
 }
 
 // one sends a request that was due at a time and reads its answer.
-func (r *running) one(all context.Context, n int, a *Ask, due time.Time) *Record {
-	ctx := all
+func (r *running) one(life context.Context, n int, a *Ask, due time.Time) *Record {
+	ctx := life
 	if r.Timeout > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, r.Timeout)
@@ -200,7 +200,7 @@ func (r *running) one(all context.Context, n int, a *Ask, due time.Time) *Record
 	case err == nil:
 	case errors.Is(err, errLeft) && a.Fault == Disconnects:
 		rec.Outcome = Left
-	case errors.Is(err, errLeft), errors.Is(err, errCancelled), all.Err() != nil, a.Fault == Cancels && errors.Is(err, context.Canceled):
+	case errors.Is(err, errLeft), errors.Is(err, errCancelled), life.Err() != nil, a.Fault == Cancels && errors.Is(err, context.Canceled):
 		rec.Outcome = GivenUp
 	case errors.Is(err, context.DeadlineExceeded):
 		rec.Outcome, rec.Error = TimedOut, err.Error()

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"krater/actors/engine"
+	"krater/transport/client"
 	"krater/transport/enginetest"
 )
 
@@ -327,6 +329,38 @@ func TestServerFigures(t *testing.T) {
 		}
 		if got == nil || fmt.Sprint(*got) != fmt.Sprint(want) {
 			t.Errorf("%+v, want %+v", got, want)
+		}
+	})
+}
+
+// TestOtherServers: figures that this engine does not have, by the names of another.
+func TestOtherServers(t *testing.T) {
+	looks := []client.Metrics{
+		{`vllm:num_requests_running{model="m"}`: 1, `vllm:prefix_cache_queries_total{model="m"}`: 100, `vllm:prefix_cache_hits_total{model="m"}`: 10, "vllm:num_preemptions_total": 1},
+		{`vllm:num_requests_running{model="m"}`: 2, `vllm:prefix_cache_queries_total{model="m"}`: 300, `vllm:prefix_cache_hits_total{model="m"}`: 60, "vllm:num_preemptions_total": 4},
+	}
+	o := &observer{before: scrape{looks[0]}, stop: func() {}, look: func(context.Context) (client.Metrics, error) { return looks[1], nil }}
+	if d := o.end(t.Context()); d.PrefixHits != 0.25 || d.Preemptions != 3 || d.Before.Running != 1 || d.After.Running != 2 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestInterrupted: a load that is stopped gives up what runs and reports what came
+// to its end.
+func TestInterrupted(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.paced(10, 0, 100*time.Millisecond, 100*time.Millisecond)
+		ctx, stop := context.WithTimeout(r.t.Context(), 2500*time.Millisecond)
+		defer stop()
+		p := r.plan("completions")
+		p.Load.Requests, p.Load.Duration, p.Concurrency = 0, time.Hour, []int{3}
+		report, err := p.Run(ctx)
+		if err == nil || report == nil {
+			t.Fatal(err)
+		}
+		got := report.Points[0]
+		if got.Outcomes[OK] != 6 || got.Outcomes[GivenUp] != 3 || got.Seconds > 2.6 {
+			t.Errorf("%+v", got)
 		}
 	})
 }

@@ -171,7 +171,11 @@ func (t *tally) come(r *Record) {
 		}
 	}
 	if len(r.pieces) > 0 && within(r.pieces[0].at) {
-		t.prompt += max(r.Prompt, 0)
+		if r.Outcome == OK {
+			t.prompt += r.Prompt
+		} else { // nobody counted for a client that left
+			t.prompt += r.Wanted
+		}
 	}
 	if r.Outcome == OK {
 		t.over.add(r.end.Sub(t.begin).Seconds(), 0, 1)
