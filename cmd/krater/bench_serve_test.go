@@ -59,11 +59,22 @@ func TestBenchServe(t *testing.T) {
 // TestBenchServeSoak is a soak of a moment; make soak has a longer one.
 func TestBenchServeSoak(t *testing.T) {
 	s := open(t)
-	text := answers(t, "", "bench", "serve", "--url", s.base, "--door", "completions,websocket", "--soak", "2s", "--sample", "100ms", "--concurrency", "2", "--answer", "uniform:4:40")
+	text := answers(t, "", "bench", "serve", "--url", s.base, "--door", "completions,websocket", "--soak", "2s", "--sample", "100ms", "--concurrency", "2",
+		"--prompt", "30", "--answer", "uniform:2:16", "--disconnect", "0.4", "--cancel", "0.3", "--leak-size", "1000")
 	for _, words := range []string{"nothing leaked", "resident memory grows by", "disconnected", "cancelled"} {
 		if !strings.Contains(text, words) {
 			t.Errorf("no %q in\n%s", words, text)
 		}
+	}
+}
+
+// TestBenchServeLeak: with bounds that nothing keeps, memory leaks, and the exit
+// status says so.
+func TestBenchServeLeak(t *testing.T) {
+	s := open(t)
+	o := krater(t, "", "bench", "serve", "--url", s.base, "--soak", "2s", "--sample", "100ms", "--prompt", "30", "--answer", "8", "--leak=-1e12", "--leak-size=-1e12")
+	if o.status != 1 || !strings.Contains(o.out, "LEAK") || !strings.Contains(o.out, "memory grows by") {
+		t.Errorf("status %d\n%s%s", o.status, o.out, o.err)
 	}
 }
 
