@@ -37,6 +37,8 @@ var (
 	_ device.Pinner       = (*Device)(nil)
 	_ device.CopyStreamer = (*Device)(nil)
 	_ device.LaneStreamer = (*Device)(nil)
+	_ device.Recoverer    = (*Stream)(nil)
+	_ device.Failure      = (*rt.Event)(nil)
 )
 
 // Open takes a card into use; without a driver or a card the error says which.
@@ -152,15 +154,24 @@ func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.wrap.Lock()
-	d.order.CopyIn(buf.at, b)
-	err = d.order.Synchronize()
-	d.wrap.Unlock()
-	if err != nil {
+	if err := d.apart(func(s *rt.Stream) { s.CopyIn(buf.at, b) }); err != nil {
 		buf.Free()
 		return nil, fmt.Errorf("%s: copy of %d bytes: %w", d.name, len(b), err)
 	}
 	return buf, nil
+}
+
+// apart does what belongs to no batch, and waits for it. What is refused leaves the stream as
+// it was.
+func (d *Device) apart(f func(s *rt.Stream)) error {
+	d.wrap.Lock()
+	defer d.wrap.Unlock()
+	f(d.order)
+	err := d.order.Synchronize()
+	if err != nil {
+		_ = d.order.Recover() // a lost card says so to whoever asks next
+	}
+	return err
 }
 
 // NewStream makes a stream with scratch memory of its own.
@@ -332,6 +343,9 @@ func (s *Stream) Wait(e device.Event) {
 
 // Synchronize waits for everything enqueued and answers the stream's first error.
 func (s *Stream) Synchronize() error { return s.s.Synchronize() }
+
+// Recover has the stream serve again after an error (device.Recoverer).
+func (s *Stream) Recover() error { return s.s.Recover() }
 
 // mat is a matrix as the kernels take it. One of another device is a programmer error.
 func mat(m device.Mat) launch.Mat {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"krater/kernels/cuda/mail"
+	"krater/kernels/cuda/rt"
 	"krater/kernels/device"
 )
 
@@ -40,10 +41,7 @@ func (d *Device) NewMail(o device.MailSize) (device.Mail, error) {
 
 // clear has the card wait again.
 func (m *mailbox) clear() error {
-	m.dev.wrap.Lock()
-	defer m.dev.wrap.Unlock()
-	mail.Clear(&m.dev.order.List, &m.box)
-	return m.dev.order.Synchronize()
+	return m.dev.apart(func(s *rt.Stream) { mail.Clear(&s.List, &m.box) })
 }
 
 // Close frees the mailbox; steps that use it, and graphs of them, must not run any more.

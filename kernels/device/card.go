@@ -87,6 +87,46 @@ type Submitter interface {
 	Reserve(bytes int) error
 }
 
+// Recoverer is a stream of a device whose driver may refuse a call while the device itself is
+// well: from then on the stream does nothing and answers why.
+type Recoverer interface {
+	// Recover has the stream serve again: it drops what was not given to the device and waits
+	// for what was. What the lost work was to write is unknown. It is of use after a batch was
+	// given up for any reason. An error says that the device is lost. Nobody else may use the
+	// stream meanwhile.
+	Recover() error
+}
+
+// Failure is an event of a Recoverer. Its Wait answers why the stream has failed once nothing
+// that was given to the device before is under way.
+type Failure interface {
+	// Err is why the stream had failed when the event was recorded, nil if it had not.
+	Err() error
+}
+
+// Failed is why the stream of an event had failed by then, nil if it had not or is none that
+// tells.
+func Failed(e Event) error {
+	if f, ok := e.(Failure); ok {
+		return f.Err()
+	}
+	return nil
+}
+
+// Recover has a stream serve again whose work is given up, and waits for what the device was
+// given of it. An error says that the device is lost; one that is no Recoverer says so to
+// whoever asks next.
+func Recover(s Stream) error {
+	if r, ok := s.(Recoverer); ok {
+		return r.Recover()
+	}
+	if r, ok := s.(Repeater); ok {
+		r.Repeat(0) // what is left is not the step that it is a part of
+	}
+	_ = s.Synchronize()
+	return nil
+}
+
 // Repeater is a stream that makes steps cheap which come again as they are but for what
 // lies in the device's memory: those that only generate.
 type Repeater interface {

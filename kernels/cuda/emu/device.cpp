@@ -20,8 +20,8 @@ static thread_local std::vector<CUcontext> current;
 static const CUcontext PRIMARY = reinterpret_cast<CUcontext>(&contextObject);
 static const CUmodule MODULE = reinterpret_cast<CUmodule>(&moduleObject);
 
-// --- KR_EMU_FAIL=call:count:error[,...]: the count-th call fails; launch: the count-th
-// launch ends with the sticky error
+// --- KR_EMU_FAIL=call:count:error[,...], or kr_emu_fail by a test in the same process: the
+// count-th call from then on fails; launch: the count-th launch ends with the sticky error
 
 namespace {
 struct Fault {
@@ -40,20 +40,40 @@ std::vector<Fault> faults_of(const char *v) {
 	}
 	return f;
 }
+struct Faults {
+	std::mutex m;
+	std::vector<Fault> list = faults_of(getenv("KR_EMU_FAIL"));
+	std::atomic<bool> some{!list.empty()};
+	int fired = 0; // since the list was set
+};
+Faults &faults() {
+	static Faults *f = new Faults;
+	return *f;
+}
 } // namespace
+
+extern "C" __attribute__((visibility("default"))) int kr_emu_fail(const char *list) {
+	Faults &x = faults();
+	std::lock_guard<std::mutex> k(x.m);
+	int fired = x.fired;
+	x.list = faults_of(list);
+	x.some = !x.list.empty();
+	x.fired = 0;
+	return fired;
+}
 
 namespace kr_emu {
 int entered(const char *call) {
 	if (!initialised) return CUDA_ERROR_NOT_INITIALIZED;
 	if (sticky) return sticky;
-	static std::vector<Fault> faults = faults_of(getenv("KR_EMU_FAIL"));
-	if (!faults.empty()) {
-		static std::mutex m;
-		std::lock_guard<std::mutex> k(m);
-		for (Fault &f : faults) {
+	Faults &x = faults();
+	if (x.some) {
+		std::lock_guard<std::mutex> k(x.m);
+		for (Fault &f : x.list) {
 			bool launch = f.call == "launch" && !strcmp(call, "cuLaunchKernel");
 			if (f.call != call && !launch) continue;
 			if (--f.count) continue;
+			x.fired++;
 			if (f.error < 700 || f.error >= 800) return f.error;
 			int error = f.error; // comes out later, as a fault of a kernel does
 			stream(nullptr)->push([error] { return error; });

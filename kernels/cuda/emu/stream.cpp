@@ -360,7 +360,7 @@ KR_API cuStreamBeginCapture_v2(CUstream s, int mode) {
 	return 0;
 }
 KR_API cuStreamEndCapture(CUstream s, CUgraph_st **graph) {
-	ENTER("cuStreamEndCapture");
+	int refused = entered("cuStreamEndCapture"); // it ends all the same
 	STREAM(s);
 	*graph = nullptr;
 	std::shared_ptr<Capture> c = s->capture;
@@ -372,6 +372,7 @@ KR_API cuStreamEndCapture(CUstream s, CUgraph_st **graph) {
 	}
 	s->capture = nullptr;
 	recording.erase(std::remove(recording.begin(), recording.end(), c), recording.end());
+	if (refused) return refused;
 	if (c->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	if (!joined) return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 	*graph = new CUgraph_st;

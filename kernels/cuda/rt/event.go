@@ -3,6 +3,7 @@
 package rt
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -15,9 +16,10 @@ import (
 // order, so an event of the driver's goes back to the card when its point is known to be
 // passed, and whoever still holds the Event finds that out by its number alone.
 type points struct {
-	card   *Card
-	s      cu.Stream
-	passed atomic.Uint64 // points up to this number are known to be passed
+	card      *Card
+	s         cu.Stream
+	passed    atomic.Uint64 // points up to this number are known to be passed
+	recovered atomic.Uint64 // how often the stream was
 
 	// The owner's thread only.
 	last uint64     // the newest
@@ -32,7 +34,7 @@ const openMost = 16
 type Event struct {
 	of  *points
 	n   uint64
-	err error // the stream's at that point
+	err error // the stream's at that point: n is then the recovery that makes it good
 }
 
 // mark makes the next point. It runs on the owner's thread.
@@ -137,8 +139,9 @@ func (s *Stream) Record() *Event {
 		}))
 	}
 	s.clear()
-	ev.err = s.err
-	if ev.err == nil {
+	if ev.err = s.err; ev.err != nil {
+		ev.n = s.points.recovered.Load() + 1
+	} else {
 		s.marked = ev.n
 	}
 	return ev
@@ -165,7 +168,7 @@ func (e *Event) passed() bool { return e.n <= e.of.passed.Load() }
 
 // Done reports whether the point was reached.
 func (e *Event) Done() bool {
-	if e.err != nil || e.passed() {
+	if e.err != nil || e.passed() { // Wait tells
 		return true
 	}
 	if err := e.of.card.do(e.of.look); err != nil {
@@ -174,13 +177,18 @@ func (e *Event) Done() bool {
 	return e.passed()
 }
 
-// Wait blocks until the point was reached.
+// Err is why the stream had failed at this point, nil if it had not: what comes before it is
+// not done, or not all of it (device.Failure).
+func (e *Event) Err() error { return e.err }
+
+// Wait blocks until the point was reached. Where the stream had failed it answers why, once
+// nothing that was sent before is under way.
 func (e *Event) Wait() error {
+	if e.err != nil {
+		return errors.Join(e.err, e.of.ended(e.n))
+	}
 	for !e.Done() {
 		driver.Nap(20 * time.Microsecond)
-	}
-	if e.err != nil {
-		return e.err
 	}
 	return e.of.card.Err()
 }

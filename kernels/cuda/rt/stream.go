@@ -27,7 +27,7 @@ const (
 // Stream is an order of work on a card. Ops are appended to List; they leave for the card
 // together, with the next Submit, event, wait, or copy to the card: what others submit
 // comes before or after all of them. The first error stays and every later wait answers
-// it.
+// it, until Recover.
 type Stream struct {
 	List launch.List
 
@@ -425,19 +425,9 @@ func (s *Stream) wait() error {
 			continue
 		}
 		asked = passed
-		idle := false
-		if err := s.card.do(func() error {
-			e := s.s.Query()
-			idle = e == nil
-			if driver.NotReady(e) {
-				return nil
-			}
-			return e
-		}); err != nil {
+		over := false
+		if err := s.card.do(func() (err error) { over, err = idle(s.s); return err }); err != nil || over {
 			return err
-		}
-		if idle {
-			return nil
 		}
 	}
 }

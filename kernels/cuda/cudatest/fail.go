@@ -1,0 +1,43 @@
+//go:build cuda
+
+package cudatest
+
+/*
+#include <dlfcn.h>
+#include <stdlib.h>
+
+// kr_fail calls the emulated driver's kr_emu_fail; -1 where the driver is none.
+static int kr_fail(const char *faults) {
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	int (*fail)(const char *) = lib ? (int (*)(const char *))dlsym(lib, "kr_emu_fail") : 0;
+	int fired = fail ? fail(faults) : -1;
+	if (lib) dlclose(lib);
+	return fired;
+}
+*/
+import "C"
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// Fail has calls of the emulated driver fail from now on, as KR_EMU_FAIL says it: "cuMemcpy:3:1"
+// is the third copy, with CUDA_ERROR_INVALID_VALUE; "" is none. It gives how many of those asked
+// for before have failed. With a real driver the test is skipped. The faults end with the test.
+func Fail(t testing.TB, faults string) (fired int) {
+	t.Helper()
+	c := C.CString(faults)
+	defer C.free(unsafe.Pointer(c))
+	if fired = int(C.kr_fail(c)); fired < 0 {
+		t.Skip("faults are the emulated card's")
+	}
+	if faults != "" {
+		t.Cleanup(func() {
+			none := C.CString("")
+			C.kr_fail(none)
+			C.free(unsafe.Pointer(none))
+		})
+	}
+	return fired
+}

@@ -1,0 +1,69 @@
+//go:build cuda
+
+package rt
+
+import (
+	"time"
+
+	"gorgonia.org/cu"
+
+	"krater/kernels/cuda/driver"
+)
+
+// Recover makes a stream usable again whose driver has refused a call, while the card itself
+// is well (device.Recoverer). It drops what was not sent, waits for what was, forgets the
+// error, and all graphs with it: what the lost work was to write is unknown. Where the card
+// is lost it answers why, and the stream stays as it is. Nobody else may use the stream.
+func (s *Stream) Recover() error {
+	s.clear()
+	s.step, s.keep, s.sent = step{}, false, false
+	s.card.owner.SetSpin(0)
+	s.count++
+	want := s.count
+	err := s.card.do(func() error {
+		s.graphs.clear()
+		s.graphs.seen = nil
+		// Refused, the wait below ends when the driver's stream has nothing left.
+		if err := driver.WriteValue32(s.s, s.doneAt, want); driver.Sticky(err) {
+			return err
+		}
+		return nil
+	})
+	if err == nil {
+		err = s.wait()
+	}
+	if err == nil {
+		err = s.card.do(func() error { _, err := idle(s.s); return err })
+	}
+	if err != nil {
+		s.Fail(err)
+		return err
+	}
+	s.outs, s.used, s.err = s.outs[:0], 0, nil
+	s.points.reach(s.marked)
+	s.points.recovered.Add(1)
+	return nil
+}
+
+// idle asks the driver whether a stream has nothing left, and whether the card is well. It
+// runs on the owner's thread.
+func idle(s cu.Stream) (bool, error) {
+	err := s.Query()
+	if driver.NotReady(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ended waits until nothing is under way of a stream that had failed before it was recovered
+// for the n-th time.
+func (p *points) ended(n uint64) error {
+	for p.recovered.Load() < n {
+		over := false
+		if err := p.card.do(func() (err error) { over, err = idle(p.s); return err }); err != nil || over {
+			return err
+		}
+		driver.Nap(20 * time.Microsecond)
+	}
+	return nil
+}
