@@ -21,6 +21,7 @@ type groupNode struct {
 	placed *placed // nil: the group's experts are where the group is
 	inline func(rows int, work []device.ExpertRows) bool
 	count  func(b *msg.Batch, layer int, work []device.ExpertRows)
+	lost   func(cause error) // tells that the device is lost
 	// open are the batches that wait for a merge.
 	open []*msg.Batch
 }
@@ -116,25 +117,27 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 	c.sent = 0
 }
 
-// drain waits for what is enqueued for a batch that was given up: it would write to
-// the state when the next batch has it. A broken device says so to whoever asks next. The
-// batch's own stream is for one group to wait for: the others are asked at the same time.
+// drain waits for what the device was given of a batch that was given up, since it would write
+// to the state when the next batch has it, and makes the stream serve again whose driver has
+// refused a call. The batch's own stream is for one group to wait for: the others are asked at
+// the same time.
 func (n *groupNode) drain(b *msg.Batch) {
 	n.placed.drain()
 	if b.Stream != nil && n.index > 0 {
 		return
 	}
 	s := b.On(n.stream)
-	wait := func() error {
-		forget(s)
-		return s.Synchronize()
-	}
+	wait := func() error { return device.Recover(s) }
+	var err error
 	if b.Asks {
 		b.Asked = false
-		_ = b.Letters.Dismiss(wait)
-		return
+		err = b.Letters.Dismiss(wait)
+	} else {
+		err = wait()
 	}
-	_ = wait()
+	if err != nil {
+		n.lost(err)
+	}
 }
 
 // serve has the pools answer what the device is going to ask in a step. That is before any of

@@ -243,7 +243,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 			return err
 		}
 		r.groups = append(r.groups, p.actor(fmt.Sprintf("group%d", i), trace.Group, crewMember, func() node {
-			return &groupNode{index: i, group: g, stream: s, placed: placed, inline: p.inline, count: p.countWork}
+			return &groupNode{index: i, group: g, stream: s, placed: placed, inline: p.inline, count: p.countWork, lost: p.lose}
 		}))
 		r.links = append(r.links, nil)
 		if i > 0 {
@@ -375,6 +375,9 @@ func (p *Pipeline) Err() error {
 
 // Failed is closed when the pipeline has failed for good.
 func (p *Pipeline) Failed() <-chan struct{} { return p.failed }
+
+// lose ends the pipeline: its device is lost, and every batch to come would be.
+func (p *Pipeline) lose(cause error) { p.fail(fmt.Errorf("%w: %w", errFatal, cause)) }
 
 // fail ends every open request and refuses new ones.
 func (p *Pipeline) fail(cause error) {

@@ -20,7 +20,8 @@ const retireEvery = 5 * time.Millisecond
 //
 //  1. No message about it is left (Held): no pool writes its state, no split has
 //     its work, and a second report of its failure has been read.
-//  2. Groups and merges forget what they keep of it, and say so.
+//  2. Groups and merges forget what they keep of it, and say so. The first group waits for
+//     what the device was given of it, and recovers its stream.
 //  3. With the last answer it is free.
 func (n *scheduleNode) failed(m *msg.Failed) {
 	f := n.flight[m.Batch]
@@ -32,6 +33,17 @@ func (n *scheduleNode) failed(m *msg.Failed) {
 		return // told before
 	}
 	n.miss(f)
+}
+
+// refused ends the requests of a batch whose inputs did not reach the device. Its own stream may
+// have a part of them.
+func (n *scheduleNode) refused(f *flight, cause error) {
+	n.lose(f, cause)
+	if f.batch.Stream != nil {
+		n.miss(f)
+		return
+	}
+	n.give(f)
 }
 
 // miss has a batch that is off the books come back into use once nobody touches it.

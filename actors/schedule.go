@@ -233,8 +233,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	}
 	n.draws(f)
 	if err := n.place(b, &n.plan); err != nil {
-		n.lose(f, fmt.Errorf("batch %d: %w", d.ID, err))
-		n.give(f)
+		n.refused(f, fmt.Errorf("batch %d: %w", d.ID, err))
 		return
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
@@ -425,8 +424,7 @@ func (n *scheduleNode) fillRaw() {
 	b := f.batch
 	b.ID, b.Lane, b.Raw, b.Rows = rawIDs+n.rawLast, 0, raw, b.Rows[:0]
 	if err := n.place(b, raw.Batch); err != nil {
-		n.lose(f, err)
-		n.give(f)
+		n.refused(f, err)
 		return
 	}
 	n.filled = append(n.filled, b)

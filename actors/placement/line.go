@@ -1,6 +1,9 @@
 package placement
 
 import (
+	"errors"
+	"fmt"
+
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
 	"krater/stages/offload"
@@ -51,11 +54,20 @@ func newLine(dev device.Device, x *offload.Experts) (l line, err error) {
 }
 
 // load enqueues the copies of experts of one layer and tells how many it has enqueued, which
-// are noted even where it panics.
+// are noted even where it panics. Where the device's driver has refused one of them, none of
+// their slots holds anything, and the stream of copies serves on.
 func (l *line) load(r *dispatch.Residency, loads []dispatch.Load) (done int, err error) {
 	l.due = l.due[:0]
 	for _, x := range loads {
-		if m := &l.slots[x.Slot]; m.use > l.used[m.by] {
+		m := &l.slots[x.Slot]
+		switch {
+		case m.use <= l.used[m.by]:
+		case device.Failed(m.freed) != nil:
+			// Of the step that failed something may be under way still, and is waited for here:
+			// the error is that step's, not the copy's.
+			_ = m.freed.Wait()
+			m.use, m.freed = 0, nil
+		default:
 			l.note(due{m.by, m.use, m.freed})
 		}
 	}
@@ -66,6 +78,16 @@ func (l *line) load(r *dispatch.Residency, loads []dispatch.Load) (done int, err
 	defer func() {
 		l.count++
 		e := l.copies.Record()
+		if refused := device.Failed(e); refused != nil {
+			for _, x := range loads[:done] {
+				r.Drop(x.Slot)
+				l.x.Leave(int(x.Slot))
+				l.slots[x.Slot].load, l.slots[x.Slot].loaded = 0, nil
+			}
+			clear(l.used) // some waits may not have reached the device
+			done, err = 0, fmt.Errorf("copy of experts: %w", errors.Join(refused, err, device.Recover(l.copies)))
+			return
+		}
 		for _, x := range loads[:done] {
 			l.slots[x.Slot].load, l.slots[x.Slot].loaded = l.count, e
 		}
@@ -111,8 +133,8 @@ func neighbours(loads []dispatch.Load) int {
 }
 
 // compute has f enqueue the work of experts, named by index in the step, for a batch whose
-// stream is s.
-func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step, work []int32, f func(device.Stream)) {
+// stream is s. It answers whether that has left for the device: else the stream tells why.
+func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step, work []int32, f func(device.Stream)) (sent bool) {
 	if l.work != nil {
 		s = l.work
 		l.worked = true
@@ -131,6 +153,9 @@ func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step
 	f(s)
 	l.count++
 	e := s.Record()
+	if sent = device.Failed(e) == nil; !sent {
+		delete(l.copied, s) // the wait may not have reached the device
+	}
 	for _, i := range work {
 		k := dispatch.Key{Layer: in.Layer(), Expert: in.Work[i].Expert}
 		slot, _ := r.Slot(k)
@@ -138,6 +163,7 @@ func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step
 		m.use, m.freed, m.by = l.count, e, s
 		r.Use(k)
 	}
+	return sent
 }
 
 // join has a batch's stream wait for the work.

@@ -169,7 +169,8 @@ func (p *Placement) Parts(rows int) []int {
 // with the copies it needs, and appends what is left to the host to list, in the
 // work's order. s is the stream of g, synchronised since Ask; what is enqueued
 // on it afterwards comes after the device's part. A device that refuses a copy or an
-// operator panics; what lies where is known then, and the batch is lost.
+// operator panics, or its stream answers why; what lies where is known then, and the batch is
+// lost.
 func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer int, work, list []device.ExpertRows) ([]device.ExpertRows, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,7 +188,9 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 			continue
 		}
 		p.part = pick(p.part[:0], work, w.Work)
-		p.line.compute(s, p.residency, &p.step, w.Work, func(s device.Stream) { p.enqueue(s, g, st, layer, phase) })
+		if !p.line.compute(s, p.residency, &p.step, w.Work, func(s device.Stream) { p.enqueue(s, g, st, layer, phase) }) && p.card {
+			p.views[phase].Doubt(layer)
+		}
 	}
 	p.line.join(s)
 	if p.card && len(p.decision.Host) > 0 {

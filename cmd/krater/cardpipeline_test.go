@@ -44,44 +44,77 @@ type besideActors struct {
 	*actors.Pipeline
 	gw     *actors.Gateway
 	host   *faultyHost
-	place  *placement.Placement
+	place  *placement.Placement // nil: all experts are on the card
 	prompt []int32
 	want   []int32 // what follows the prompt
+
+	s     *session
+	flags *engineFlags
+	po    placement.Options
 }
 
 const besideSlots = 70 // of 192 experts
 
+// actorsBesideCard has strategies place the experts, where there are any; else all are on the
+// card.
 func actorsBesideCard(t *testing.T, prefill, decode string, pools int, args ...string) *besideActors {
 	t.Helper()
 	cardFor(t, cuda.Options{}).Close()
-	var c cli
-	ctx, file, err := parse(&c, append([]string{"run", "--device", "cuda", "--expert-vram", fmt.Sprint(besideSlots * expertTiny), "--kv-cache", "4MiB", "--max-seqs", "4",
-		"--prefill-chunk", "64", "--prefill-strategy", prefill, "--decode-strategy", decode}, args...))
+	b, err := loadBesideCard(t, io.Discard, prefill, decode, pools, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newSession(&env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}, "", &c.Run.engineFlags, limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	b := &besideActors{host: &faultyHost{Device: s.dev}}
-	s.place.Close()
-	if s.place, err = placement.New(s.card, b.host, s.parts, placement.Options{Prefill: chosen(t, prefill), Decode: chosen(t, decode), Threshold: 40, Budget: besideSlots * expertTiny}); err != nil {
-		t.Fatal(err)
-	}
-	b.place, s.look.pools = s.place, pools
-	c.Run.engineFlags.InlineBelow = -1
-	if b.Pipeline, err = s.pipeline(&c.Run.engineFlags, zerolog.New(testWriter{t}).Level(zerolog.WarnLevel)); err != nil {
+	t.Cleanup(b.s.Close)
+	if err := b.start(testWriter{t}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.Close() })
-	if b.gw, err = s.gateway(&c.Run.engineFlags, b.Pipeline, ""); err != nil {
-		t.Fatal(err)
-	}
-	b.prompt = readGolden(t).Prompts[0].InputIDs
 	b.learn(t, 8)
 	return b
+}
+
+// loadBesideCard is what actorsBesideCard is before it starts. What the program tells goes to
+// out.
+func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools int, args ...string) (*besideActors, error) {
+	t.Helper()
+	var c cli
+	args = append([]string{"run", "--device", "cuda", "--kv-cache", "4MiB", "--max-seqs", "4", "--prefill-chunk", "64"}, args...)
+	if prefill != "" {
+		args = append(args, "--expert-vram", fmt.Sprint(besideSlots*expertTiny), "--prefill-strategy", prefill, "--decode-strategy", decode)
+	}
+	ctx, file, err := parse(&c, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSession(&env{out: out, err: out, ctx: ctx, file: file}, "", &c.Run.engineFlags, limits{})
+	if err != nil {
+		return nil, err
+	}
+	s.look.pools = pools
+	c.Run.engineFlags.InlineBelow = -1
+	b := &besideActors{host: &faultyHost{Device: s.dev}, s: s, flags: &c.Run.engineFlags, prompt: readGolden(t).Prompts[0].InputIDs}
+	if prefill != "" {
+		b.po = placement.Options{Prefill: chosen(t, prefill), Decode: chosen(t, decode), Threshold: 40, Budget: besideSlots * expertTiny}
+	}
+	return b, nil
+}
+
+// start places the experts and makes the pipeline, in place of the former ones, which are
+// closed.
+func (b *besideActors) start(log io.Writer) (err error) {
+	if b.s.place != nil {
+		b.s.place.Close()
+		if b.s.place, err = placement.New(b.s.card, b.host, b.s.parts, b.po); err != nil {
+			b.s.place = nil
+			return err
+		}
+	}
+	b.place = b.s.place
+	if b.Pipeline, err = b.s.pipeline(b.flags, zerolog.New(log).Level(zerolog.WarnLevel)); err != nil {
+		return err
+	}
+	b.gw, err = b.s.gateway(b.Pipeline, "")
+	return err
 }
 
 // ask gives up to n tokens after the prompt, and the error of a request that failed.

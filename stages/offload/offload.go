@@ -227,6 +227,9 @@ func (x *Experts) Load(s device.Stream, at, layer, e, n int) error {
 	return nil
 }
 
+// Leave makes a slot free whose copy did not reach the device.
+func (x *Experts) Leave(at int) { x.leave(at) }
+
 // leave makes a slot free: its expert is where another slot has it, or nowhere.
 func (x *Experts) leave(at int) {
 	old := x.slots[at]

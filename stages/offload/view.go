@@ -16,6 +16,7 @@ type View struct {
 	table device.Mat    // [layers, E] I32
 	rows  map[int]int   // of a layer
 	have  [][]int32     // [layers][E] what was enqueued last
+	doubt []bool        // [layers] whether it may be lost
 	banks []device.Bank // [layers]
 }
 
@@ -39,7 +40,7 @@ func (x *Experts) NewView(s device.Stream) (*View, error) {
 		b.Map = v.table.RowRange(i, i+1)
 		v.rows[layer] = i
 		v.banks = append(v.banks, b)
-		v.have = append(v.have, make([]int32, n))
+		v.have, v.doubt = append(v.have, make([]int32, n)), append(v.doubt, false)
 		v.Set(s, layer, nowhere)
 	}
 	return v, s.Synchronize()
@@ -57,12 +58,17 @@ func (v *View) Slots(layer int) []int32 { return v.have[v.rows[layer]] }
 // Set has operators enqueued on s from now on find the experts of a layer in these slots.
 func (v *View) Set(s device.Stream, layer int, slots []int32) {
 	i := v.rows[layer]
-	if slices.Equal(v.have[i], slots) {
+	if !v.doubt[i] && slices.Equal(v.have[i], slots) {
 		return
 	}
+	v.doubt[i] = false
 	copy(v.have[i], slots)
 	s.CopyIn(v.table.RowRange(i, i+1), hostInts(v.have[i]))
 }
+
+// Doubt says that what Set enqueued last of a layer may not have reached the device: Set
+// enqueues it next time whatever it is.
+func (v *View) Doubt(layer int) { v.doubt[v.rows[layer]] = true }
 
 // Close frees the tables.
 func (v *View) Close() {

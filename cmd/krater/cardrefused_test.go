@@ -1,0 +1,203 @@
+//go:build cuda
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"krater/actors/engine"
+	"krater/kernels/cuda"
+	"krater/kernels/cuda/cudatest"
+)
+
+// driverCall is a call of the driver and the number of an error after which a card is well.
+type driverCall struct {
+	call  string
+	code  int
+	fresh bool // a pipeline makes it in its first request only
+	short bool // short runs have it
+}
+
+var refused = []driverCall{
+	{"cuMemcpy", 1, false, true}, {"cuLaunchKernel", 2, false, true}, {"cuGraphLaunch", 2, false, true},
+	{"cuEventRecord", 2, false, true}, {"cuStreamWaitEvent", 400, false, true}, {"cuStreamWriteValue32", 801, false, true},
+	{"cuEventQuery", 400, false, false}, {"cuStreamQuery", 400, false, false}, {"cuStreamSynchronize", 2, false, false},
+	{"cuStreamBeginCapture", 2, true, false}, {"cuStreamEndCapture", 901, true, false}, {"cuGraphInstantiate", 2, true, true},
+	{"cuMemAlloc", 2, true, false}, {"cuMemHostAlloc", 2, true, true}, {"cuEventCreate", 2, true, false},
+	{"cuMemset", 1, true, false}, {"cuMemFree", 1, true, false},
+}
+
+// besideAll are pairs of strategies that between them have every kind of copy and of work.
+var besideAll = []struct {
+	prefill, decode string
+	args            []string
+}{
+	{"layer_grouped", "hot_cached_static", nil}, // letters, copies for prompts
+	{"hot_cached_static", "lru", []string{"--micro-batches", "2"}},
+	{"", "", nil},
+	{"active_only", "lru", []string{"--layer-groups", "2"}},
+	{"cpu_only", "cpu_only", nil},
+}
+
+// nths are which calls of a kind are refused: with KRATER_EVERY_CALL each, in a short run the
+// first and a few more.
+func nths(yield func(int) bool) {
+	factor := 1.7
+	if testing.Short() {
+		factor = 6
+	}
+	if os.Getenv("KRATER_EVERY_CALL") != "" {
+		factor = 1
+	}
+	for nth := 1; yield(nth); nth = max(nth+1, int(float64(nth)*factor)) {
+	}
+}
+
+// TestRefusedCallsOnCard: whatever call of a request the driver refuses, the request ends with
+// a typed error, or is answered all the same, and the next one is answered right.
+func TestRefusedCallsOnCard(t *testing.T) {
+	for i, x := range besideAll {
+		if testing.Short() && i > 0 {
+			break
+		}
+		t.Run(x.prefill+", "+x.decode, func(t *testing.T) {
+			b := actorsBesideCard(t, x.prefill, x.decode, 1, x.args...)
+			faults := 0
+			begin := func() {
+				if err := b.Close(); err != nil {
+					t.Error(err)
+				}
+				if err := b.start(testWriter{t}); err != nil {
+					t.Fatal(err)
+				}
+				faults = 0
+			}
+			b.po.Threshold = 3
+			begin()
+			b.learn(t, 6)
+			const each = 6 // faults of a pipeline: ten in as many seconds are too many
+			noticed := map[string]int{}
+			refuse := func(call string, nth, code int) (fired bool) {
+				cudatest.Fail(t, fmt.Sprintf("%s:%d:%d", call, nth, code))
+				out, fault := b.ask(t, 6, false)
+				fired = cudatest.Fail(t, "") > 0
+				switch {
+				case fault == nil && !slices.Equal(out, b.want):
+					t.Errorf("%s %d: %v, want %v", call, nth, out, b.want)
+				case fault != nil && (!fired || fault.Kind != engine.Internal || !slices.Equal(out, b.want[:len(out)])):
+					t.Errorf("%s %d: %v after %v", call, nth, fault, out)
+				}
+				if fault != nil {
+					faults++
+					noticed[call]++
+				}
+				if again, fault := b.ask(t, 6, false); fault != nil || !slices.Equal(again, b.want) {
+					t.Fatalf("after %s %d: %v, %v, want %v; the pipeline: %v", call, nth, again, fault, b.want, b.Err())
+				}
+				return fired
+			}
+			for _, r := range refused {
+				if testing.Short() && !r.short {
+					continue
+				}
+				for nth := range nths {
+					if r.fresh || faults == each {
+						begin()
+					}
+					if !refuse(r.call, nth, r.code) {
+						break
+					}
+				}
+			}
+			for _, call := range []string{"cuMemcpy", "cuLaunchKernel", "cuGraphLaunch", "cuStreamWriteValue32", "cuGraphInstantiate"} {
+				if noticed[call] == 0 && (x.decode != "lru" || !strings.Contains(call, "Graph")) {
+					t.Errorf("no request noticed a %s that was refused: %v", call, noticed)
+				}
+			}
+			t.Log(noticed)
+		})
+	}
+}
+
+// TestRefusedCallsAtStart: whatever call the driver refuses while the program starts, it says so
+// in a line and is gone, or goes on and answers right.
+func TestRefusedCallsAtStart(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	for i, x := range besideAll {
+		if testing.Short() && i > 0 {
+			break
+		}
+		t.Run(x.prefill+", "+x.decode, func(t *testing.T) {
+			want := actorsBesideCard(t, x.prefill, x.decode, 1, x.args...).want[:4]
+			// begin starts, answers and ends, and gives why it did not start.
+			begin := func(call string, nth, code int) (fired bool, refusal error) {
+				cudatest.Fail(t, fmt.Sprintf("%s:%d:%d", call, nth, code))
+				var told bytes.Buffer
+				b, err := loadBesideCard(t, &told, x.prefill, x.decode, 1, x.args...)
+				if err == nil {
+					defer b.s.Close()
+					err = b.start(testWriter{t})
+				}
+				fired = cudatest.Fail(t, "") > 0
+				if err != nil {
+					return fired, err
+				}
+				defer b.Close()
+				if out, fault := b.ask(t, 4, false); fault != nil || !slices.Equal(out, want) {
+					t.Errorf("%s %d: %v, %v, want %v; %s", call, nth, out, fault, want, told.String())
+				}
+				return fired, nil
+			}
+			refusals := 0
+			for _, r := range append(refused, driverCall{"cuMemHostRegister", 1, true, true}, driverCall{"cuStreamCreate", 2, true, true}) {
+				for nth := range nths {
+					fired, err := begin(r.call, nth, r.code)
+					if err != nil {
+						refusals++
+						if !fired || strings.Contains(err.Error(), "goroutine") || !strings.Contains(err.Error(), ":") {
+							t.Errorf("%s %d: %v", r.call, nth, err)
+						}
+					}
+					if !fired {
+						break
+					}
+				}
+			}
+			if refusals < 10 {
+				t.Errorf("%d starts were refused", refusals)
+			}
+		})
+	}
+}
+
+// TestLostCard: a fault of a kernel, after which a card answers nothing but that, ends the
+// request in hand with a typed error and the pipeline with it, at once.
+func TestLostCard(t *testing.T) {
+	b := actorsBesideCard(t, "layer_grouped", "hot_cached_static", 1)
+	cudatest.Fail(t, "launch:9:700")
+	out, fault := b.ask(t, 8, false)
+	if fault == nil || fault.Kind != engine.Internal && fault.Kind != engine.Unavailable {
+		t.Errorf("%v after %v", fault, out)
+	}
+	select {
+	case <-b.Failed():
+	case <-time.After(time.Minute):
+		t.Fatal("the pipeline goes on")
+	}
+	if err := b.Err(); !strings.Contains(err.Error(), "context is lost") {
+		t.Error(err)
+	}
+	begin := time.Now()
+	if err := b.Close(); err == nil {
+		t.Error("nobody says that the pipeline has failed")
+	}
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}
