@@ -108,6 +108,11 @@ func Start(dev device.Device, parts *load.Parts, opt Options) (*Pipeline, error)
 	if err := p.spawn(dev, core); err != nil {
 		return nil, errors.Join(err, p.halt())
 	}
+	if opt.Placement != nil {
+		for _, line := range opt.Placement.Notices() {
+			p.log.Warn().Msg(line)
+		}
+	}
 	p.log.Info().Str("route", opt.Blueprint.String()).Msg("pipeline started")
 	return p, nil
 }
@@ -183,11 +188,8 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 			}
 			p.mirrors = append(p.mirrors, batches[i].Mirror)
-			if batches[i].Letters, err = p.opt.Placement.NewLetters(bp.Pools); err != nil {
-				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
-			}
-			if l := batches[i].Letters; l != nil {
-				p.letters = append(p.letters, l)
+			if batches[i].Letters = p.opt.Placement.NewLetters(bp.Pools); batches[i].Letters != nil {
+				p.letters = append(p.letters, batches[i].Letters)
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placem
 		m.mirror, err = p.NewMirror()
 	}
 	if err == nil {
-		m.letters, err = p.NewLetters(1)
+		m.letters = p.NewLetters(1)
 	}
 	if err != nil {
 		m.Close()

@@ -46,8 +46,9 @@ const thresholdDefault = 300
 type Placement struct {
 	*offload.Experts
 	dev        device.Device
-	card       bool // dev finds experts by itself and does not wait for the host
-	letterRows int  // of a batch that asks the host, at most; 0: none does
+	card       bool  // dev finds experts by itself and does not wait for the host
+	letterRows int   // of a batch that asks the host, at most; 0: none does
+	unasked    error // why none does that was to
 	threshold  int
 	setup      dispatch.Setup
 	index      map[int]int // of a layer, in setup.Layers
@@ -257,12 +258,29 @@ func (p *Placement) Asks(rows int, watched bool) bool {
 // what operators read and write of the host's memory.
 const letterRowsMost = 512
 
-// NewLetters makes a batch's letters, which so many serve; nil where no batch asks.
-func (p *Placement) NewLetters(servers int) (*offload.Letters, error) {
+// NewLetters makes a batch's letters, which so many serve; nil where no batch asks. Where the
+// device cannot have them, none asks from now on: the host takes part between two layers, and
+// Notices tells. It is called before the first step.
+func (p *Placement) NewLetters(servers int) *offload.Letters {
 	if p.letterRows == 0 {
-		return nil, nil
+		return nil
 	}
-	return p.Experts.NewLetters(p.letterRows, servers)
+	l, err := p.Experts.NewLetters(p.letterRows, servers)
+	if err != nil {
+		p.letterRows, p.unasked = 0, err
+		return nil
+	}
+	return l
+}
+
+// Notices are lines about what works slower than it was meant to.
+func (p *Placement) Notices() []string {
+	lines := p.Experts.Notices()
+	if p.unasked != nil {
+		lines = append(lines, fmt.Sprintf("%s: the device cannot ask the host in the middle of a step, so each layer waits for it, which is slower: %v",
+			p.Strategy(dispatch.Decode).Name(), p.unasked))
+	}
+	return lines
 }
 
 // letters is how many rows a letter may have, 0: no batch asks.

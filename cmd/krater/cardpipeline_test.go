@@ -109,6 +109,11 @@ func (b *besideActors) start(log io.Writer) (err error) {
 			return err
 		}
 	}
+	return b.run(log)
+}
+
+// run makes the pipeline over what is loaded and placed.
+func (b *besideActors) run(log io.Writer) (err error) {
 	b.place = b.s.place
 	if b.Pipeline, err = b.s.pipeline(b.flags, zerolog.New(log).Level(zerolog.WarnLevel)); err != nil {
 		return err

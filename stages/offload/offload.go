@@ -49,6 +49,7 @@ type Experts struct {
 	size  int           // bytes of a slot
 	room  device.Buffer // all slots, one behind the other
 	slots []slot
+	plain unpinned
 
 	asked, there atomic.Int64 // see Asked
 }

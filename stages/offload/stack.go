@@ -74,13 +74,7 @@ func (x *Experts) Keep(layer int) error {
 		return fmt.Errorf("offload: experts of layer %d on the host: %w", layer, err)
 	}
 	t.layers[layer] = pile
-	if pin, ok := x.dev.(device.Pinner); ok {
-		release, err := pin.Pin(pile.Host())
-		if err != nil {
-			return fmt.Errorf("offload: experts of layer %d on the host: %w", layer, err)
-		}
-		t.release = append(t.release, release)
-	}
+	t.release = append(t.release, x.pin(pile.Host()))
 	return nil
 }
 

@@ -33,12 +33,13 @@ func sumBytes(cfg *model.Config, lim stages.Limits) int64 {
 	return 4 * int64(lim.LayerRows()) * int64(cfg.Hidden)
 }
 
+// newSums gives what there is also with an error, to be closed.
 func newSums(x *Experts) (*sums, error) {
 	cfg, rows := x.parts.Config, x.parts.Limits.LayerRows()
 	r := &sums{weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
 	var ok bool
 	if r.ops, ok = x.dev.(addOps); !ok {
-		return nil, fmt.Errorf("%s cannot add rows", x.dev.Name())
+		return r, fmt.Errorf("%s cannot add rows", x.dev.Name())
 	}
 	var err error
 	if r.raw, err = device.AllocMat(x.host, device.RowType(device.LayoutOf(x.dev)), rows, cfg.Hidden); err == nil {
@@ -47,16 +48,11 @@ func newSums(x *Experts) (*sums, error) {
 	if err == nil {
 		r.there, err = device.AllocMat(x.dev, tensor.F32, rows, cfg.Hidden)
 	}
-	if pin, ok := x.dev.(device.Pinner); ok && err == nil {
-		var release func() error
-		if release, err = pin.Pin(r.sum.Buf.Host()); err == nil {
-			r.release = append(r.release, release)
-		}
-	}
 	if err != nil {
-		r.close()
+		return r, err
 	}
-	return r, err
+	r.release = append(r.release, x.pin(r.sum.Buf.Host()), x.pin(r.raw.Buf.Host()))
+	return r, nil
 }
 
 func (r *sums) close() {

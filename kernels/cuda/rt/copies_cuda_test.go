@@ -126,6 +126,37 @@ func TestPinnedMemoryIsReadInPlace(t *testing.T) {
 	}
 }
 
+// TestPinnedMemoryIsWrittenInPlace: copies to the host of any size, in their order among what
+// else a stream does; what lies only partly in it comes by way of other memory.
+func TestPinnedMemoryIsWrittenInPlace(t *testing.T) {
+	c := cudatest.Open(t)
+	s := c.Stream()
+	const n = 3 << 20
+	b, at := pages(t, n), c.Alloc(n)
+	release, err := c.Pin(b[:2<<20])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range [][2]int{{0, 2 << 20}, {5, 100}, {1 << 20, n}, {2 << 20, n}} {
+		fill(b, 0xee)
+		part, v := b[x[0]:x[1]], byte(i+1)
+		s.Begin()
+		s.List.Fill(at, n, v)
+		s.CopyOut(part, at+launch.Ptr(x[0]))
+		s.Begin()
+		s.List.Fill(at, n, 0x77)
+		if err := s.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		if !one(part, v) || !one(b[:x[0]], 0xee) || !one(b[x[1]:], 0xee) {
+			t.Errorf("bytes %v: begin with %d, want %d", x, part[0], v)
+		}
+	}
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+}
+
 // ring copies rounds of bytes through two slots of the card, on a stream for copies, and
 // from there to where they are looked for: a copy waits for what used its slot last, its
 // use for the copy. forget leaves out one of the two; with ahead the copies are waited for

@@ -82,9 +82,9 @@ func (p *pins) drop(b []byte) {
 	})
 }
 
-// Pin has the card read b, which is not the Go heap's, without a copy in between: CopyIn
-// takes what lies wholly in b from where it lies, at once and of any size, and b must not
-// change until the stream has passed. It costs some 0.1 s a GiB of memory that has been
+// Pin has the card read and write b, which is not the Go heap's, without a copy in between:
+// CopyIn takes what lies wholly in b from where it lies, at once and of any size, and b must not
+// change until the stream has passed; CopyOut puts it there. It costs some 0.1 s a GiB of memory that has been
 // touched, in which nobody else talks to the card. What the driver refuses (memory that
 // others have pinned, more than may be locked, with some drivers a file mapped read-only)
 // is an error that harms nothing.

@@ -344,9 +344,14 @@ func (s *Stream) room(n int) []byte {
 	return p
 }
 
-// CopyOut copies from the card to dst, which has the bytes after the next Synchronize.
+// CopyOut copies from the card to dst, which has the bytes after the next Synchronize, and
+// may have some of them before if it is pinned.
 func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 	if len(dst) == 0 || s.err != nil {
+		return
+	}
+	if s.card.pins.covers(dst) {
+		s.downs = append(s.downs, down{dst, src})
 		return
 	}
 	for len(dst) > 0 && s.err == nil {
