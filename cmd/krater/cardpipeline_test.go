@@ -125,9 +125,15 @@ func (b *besideActors) run(log io.Writer) (err error) {
 // ask gives up to n tokens after the prompt, and the error of a request that failed.
 func (b *besideActors) ask(t *testing.T, n int, leave bool) (out []int32, fault *engine.Error) {
 	t.Helper()
+	return b.askFor(t, b.prompt, n, leave)
+}
+
+// askFor is ask for another prompt.
+func (b *besideActors) askFor(t *testing.T, prompt []int32, n int, leave bool) (out []int32, fault *engine.Error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	s, err := b.gw.Submit(ctx, &engine.Request{ID: "test", Prompt: engine.Prompt{IDs: b.prompt}, MaxTokens: n, IgnoreEOS: true,
+	s, err := b.gw.Submit(ctx, &engine.Request{ID: "test", Prompt: engine.Prompt{IDs: prompt}, MaxTokens: n, IgnoreEOS: true,
 		Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1}})
 	if err != nil {
 		t.Error(err)
@@ -239,6 +245,56 @@ func TestPoolFailsBesideCard(t *testing.T) {
 				b.right(t, 1, 4)
 			}
 		})
+	}
+}
+
+// TestPoolFailsBetweenCardAndPrompt: a pool that has a prompt's experts and the letters of another
+// batch at the same time, and panics with either, ends requests with typed errors only, and those
+// that come next are answered right.
+func TestPoolFailsBetweenCardAndPrompt(t *testing.T) {
+	b := actorsBesideCard(t, "cpu_only", "cpu_only", 1, "--micro-batches", "2")
+	var long []int32
+	for len(long) < 50 { // over the threshold
+		long = append(long, b.prompt...)
+	}
+	wantLong, fault := b.askFor(t, long, 3, false)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	both := func() (failed int) {
+		var wg sync.WaitGroup
+		var faults atomic.Int64
+		hear := func(prompt, want []int32) {
+			out, fault := b.askFor(t, prompt, len(want), false)
+			switch {
+			case fault != nil && (fault.Kind != engine.Internal || !slices.Equal(out, want[:len(out)])):
+				t.Errorf("%v after %v", fault, out)
+			case fault != nil:
+				faults.Add(1)
+			case !slices.Equal(out, want):
+				t.Errorf("%v, want %v", out, want)
+			}
+		}
+		wg.Go(func() { hear(b.prompt, b.want) })
+		wg.Go(func() { hear(long, wantLong) })
+		wg.Wait()
+		return int(faults.Load())
+	}
+	nths := []int64{1, 3, 6, 10, 15, 21, 30}
+	if testing.Short() {
+		nths = nths[1:3]
+	}
+	failed := 0
+	for _, nth := range nths {
+		b.host.left.Store(nth)
+		failed += both()
+		b.host.left.Store(0)
+		if n := both(); n != 0 {
+			t.Fatalf("after work %d: %d requests failed; the pipeline: %v", nth, n, b.Err())
+		}
+	}
+	if failed < len(nths) {
+		t.Errorf("%d requests failed of %d faults", failed, len(nths))
 	}
 }
 
