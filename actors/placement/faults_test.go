@@ -129,6 +129,124 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
+// refusing is a simulated device with a stream for copies, as a card has one: the n-th copy from
+// now on is refused, which its next event tells, and what follows it does not happen either.
+type refusing struct {
+	*hostsim.Device
+	left atomic.Int64 // 0: none
+}
+
+type refusingStream struct {
+	device.Stream
+	dev *refusing
+	err error
+}
+
+// failedEvent is one of a stream that had failed.
+type failedEvent struct {
+	device.Event
+	err error
+}
+
+func (e failedEvent) Err() error { return e.err }
+
+func (d *refusing) NewCopyStream() (device.Stream, error) {
+	s, err := d.Device.NewStream()
+	return &refusingStream{Stream: s, dev: d}, err
+}
+
+func (s *refusingStream) CopyIn(dst device.Mat, src []byte) {
+	if s.err == nil && s.dev.left.Add(-1) == 0 {
+		s.err = errors.New("injected: a copy is refused")
+	}
+	if s.err == nil {
+		s.Stream.CopyIn(dst, src)
+	}
+}
+
+func (s *refusingStream) Wait(e device.Event) {
+	if s.err == nil {
+		s.Stream.Wait(e)
+	}
+}
+
+func (s *refusingStream) Record() device.Event {
+	if s.err != nil {
+		return failedEvent{s.Stream.Record(), s.err}
+	}
+	return s.Stream.Record()
+}
+
+func (s *refusingStream) Synchronize() error { return errors.Join(s.err, s.Stream.Synchronize()) }
+
+func (s *refusingStream) Recover() error {
+	s.err = nil
+	return s.Stream.Synchronize()
+}
+
+// TestRefusedCopies: a copy of experts whose refusal only its event tells, as on a card, leaves no
+// slot that is taken for what it is not: the request concerned ends with a typed error, and the
+// next one is answered right.
+func TestRefusedCopies(t *testing.T) {
+	host := processor(t)
+	s := open(t, golden)
+	g, err := compare.ReadGolden(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expert := s.slotBytes(t, host, pipelined)
+	stride := int64(1)
+	if testing.Short() {
+		stride = 5
+	}
+	want := func(i int) ([]int32, []int32) { p := g.Prompts[i%len(g.Prompts)]; return p.IDs, p.Greedy[:5] }
+	for _, x := range []struct {
+		prefill, decode string
+		slots           int64
+	}{{"lru", "lru", 6}, {"active_only", "lru", 12}, {"layer_grouped", "layer_grouped", 16}, {"chunked", "chunked", 9}} {
+		t.Run(fmt.Sprintf("%s, %s", x.prefill, x.decode), func(t *testing.T) {
+			var p *actors.Pipeline
+			var gw *actors.Gateway
+			var d *refusing
+			failed := 0
+			const each = 5 // faults of a pipeline: ten in as many seconds are too many
+			for i, nth := 0, int64(1); ; i, nth = i+1, nth+stride {
+				if i%each == 0 {
+					d = &refusing{Device: simulated(t, hostsim.Options{CPU: host})}
+					p = s.shared(t, d, host, placement.Options{
+						Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 5, Budget: x.slots * expert, PrefillBudget: x.slots * expert * 2 / 3,
+					}, false, 0)
+					gw = s.gateway(t, p)
+				}
+				ids, right := want(i)
+				d.left.Store(nth)
+				out, fault := end(t, gw, ids, 5)
+				fired := d.left.Load() <= 0
+				d.left.Store(0)
+				if fault == nil && !slices.Equal(out, right) || fault != nil && (fault.Kind != engine.Internal || !slices.Equal(out, right[:len(out)])) {
+					t.Errorf("copy %d: %v after %v, want %v", nth, fault, out, right)
+				}
+				if (fault != nil) != fired {
+					t.Errorf("copy %d: refused: %v, the request: %v", nth, fired, fault)
+				}
+				for j := range g.Prompts { // with what is there by now
+					ids, right := want(i + j)
+					if again, fault := end(t, gw, ids, 5); fault != nil || !slices.Equal(again, right) {
+						t.Fatalf("after copy %d: %v, %v, want %v; the pipeline: %v", nth, again, fault, right, p.Err())
+					}
+				}
+				if !fired { // an answer has fewer copies
+					break
+				}
+				failed++
+			}
+			if failed < 3 {
+				t.Errorf("%d faults were noticed", failed)
+			}
+		})
+	}
+}
+
 // TestPoolPanics: a pool that panics in the middle of a step, on the host beside a device,
 // ends the requests of that step alone, and the next one is answered right.
 func TestPoolPanics(t *testing.T) {

@@ -14,11 +14,12 @@ import (
 	"krater/kernels/hostsim"
 	"krater/scheduler"
 	"krater/stages/compare"
+	"krater/stages/load"
 	"krater/stages/offload"
 )
 
 // shared starts the actors over the golden's model on d, its experts placed.
-func (s *source) shared(t testing.TB, d *hostsim.Device, host offload.Host, o placement.Options, inline bool, window int) *actors.Pipeline {
+func (s *source) shared(t testing.TB, d load.Device, host offload.Host, o placement.Options, inline bool, window int) *actors.Pipeline {
 	t.Helper()
 	lo := pipelined
 	lo.Window = window
