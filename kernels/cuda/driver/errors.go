@@ -94,5 +94,8 @@ func Sticky(err error) bool {
 // NotReady reports whether err only says that queued work is not done yet.
 func NotReady(err error) bool { return Code(err) == C.CUDA_ERROR_NOT_READY }
 
+// NotFound reports whether err says that a module has no such kernel.
+func NotFound(err error) bool { return Code(err) == C.CUDA_ERROR_NOT_FOUND }
+
 // OutOfMemory reports whether err says that the card (or pinned host memory) is full.
 func OutOfMemory(err error) bool { return Code(err) == C.CUDA_ERROR_OUT_OF_MEMORY }

@@ -48,8 +48,11 @@ func (m *modules) function(k launch.Kernel) (*function, error) {
 	name := k.String()
 	for _, mod := range m.mods {
 		fn, err := mod.Function(name)
-		if err != nil {
+		if driver.NotFound(err) {
 			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		s, err := sizes(fn)
 		if err != nil {
