@@ -9,9 +9,13 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
+// usable says what is missing for a GPU to be used: the driver, or a card. It is nil where
+// nothing is.
+func usable() error { return driver.Available() }
+
 // openCard opens a GPU.
 func openCard(o cuda.Options) (card, error) {
-	if err := driver.Available(); err != nil {
+	if err := usable(); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoCard, err)
 	}
 	d, err := cuda.Open(o)

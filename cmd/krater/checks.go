@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/kernels/cpu"
+	"krater/kernels/cuda"
 	"krater/kernels/machine"
 	"krater/scheduler/planner"
 )
@@ -185,7 +187,7 @@ func checkDisk(dir string, weights int64) check {
 
 func checkGPUs(m *machine.Machine) []check {
 	if len(m.GPUs) == 0 {
-		return []check{{Name: "GPU", OK: true, Value: "none", Wish: "none: this build computes on the processor"}}
+		return []check{checkNoGPU(usable())}
 	}
 	driver := check{Name: "GPU driver", OK: m.Driver != "", Value: m.Driver, Wish: "the NVIDIA kernel module", Fix: "install the NVIDIA driver and load its module"}
 	if m.Driver == "" {
@@ -204,6 +206,19 @@ func checkGPUs(m *machine.Machine) []check {
 		list = append(list, c)
 	}
 	return list
+}
+
+// checkNoGPU is for a machine whose bus shows no GPU; missing is what --device cuda lacks.
+func checkNoGPU(missing error) check {
+	c := check{Name: "GPU", OK: true, Value: "none", Wish: "none: this build computes on the processor"}
+	switch {
+	case errors.Is(missing, cuda.ErrNotBuilt):
+	case missing != nil:
+		c.Value, c.Wish = fmt.Sprintf("none: %v", missing), "none for --device cpu; --device cuda needs a card and its driver, in a container passed on to it"
+	default:
+		c.Value, c.Wish = "one that the driver has and the bus does not show", "any: its link cannot be looked at here"
+	}
+	return c
 }
 
 // count writes "1 core", "2 cores".

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/kernels/cuda"
+	"krater/kernels/cuda/driver"
 	"krater/kernels/machine"
 	"krater/stages/load"
 )
@@ -309,6 +312,23 @@ func TestMemoryOffPlan(t *testing.T) {
 			if !strings.Contains(l, level) || !strings.Contains(l, `"planned_bytes":1000`) || !strings.Contains(l, `"resident_bytes":`) || i < len(x.words) && !strings.Contains(l, x.words[i]) {
 				t.Errorf("%+v: %s", x.use, l)
 			}
+		}
+	}
+}
+
+// TestDoctorWithoutGPU: what is missing is said: a build for it, the driver, a card, or nothing.
+func TestDoctorWithoutGPU(t *testing.T) {
+	for _, x := range []struct {
+		missing     error
+		value, wish string
+	}{
+		{cuda.ErrNotBuilt, "none", "this build computes on the processor"},
+		{driver.ErrNoDriver, "none: no CUDA driver on this machine", "--device cuda needs a card and its driver"},
+		{errors.New("cuDeviceGetCount: CUDA_ERROR_NO_DEVICE"), "none: cuDeviceGetCount: CUDA_ERROR_NO_DEVICE", "--device cuda needs"},
+		{nil, "one that the driver has", "link"},
+	} {
+		if c := checkNoGPU(x.missing); !c.OK || !strings.HasPrefix(c.Value, x.value) || !strings.Contains(c.Wish, x.wish) {
+			t.Errorf("%v: %+v", x.missing, c)
 		}
 	}
 }
