@@ -78,7 +78,7 @@ func actorsBesideCard(t *testing.T, prefill, decode string, pools int, args ...s
 func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools int, args ...string) (*besideActors, error) {
 	t.Helper()
 	var c cli
-	args = append([]string{"run", "--device", "cuda", "--kv-cache", "4MiB", "--max-seqs", "4", "--prefill-chunk", "64"}, args...)
+	args = append([]string{"run", "--device", "cuda", "--kv-cache", "4MiB", "--max-seqs", "4", "--prefill-chunk", "64", "--no-prefix-cache"}, args...)
 	if prefill != "" {
 		args = append(args, "--expert-vram", fmt.Sprint(besideSlots*expertTiny), "--prefill-strategy", prefill, "--decode-strategy", decode)
 	}
@@ -118,7 +118,7 @@ func (b *besideActors) run(log io.Writer) (err error) {
 	if b.Pipeline, err = b.s.pipeline(b.flags, zerolog.New(log).Level(zerolog.WarnLevel)); err != nil {
 		return err
 	}
-	b.gw, err = b.s.gateway(b.Pipeline, "")
+	b.gw, err = b.s.gateway(b.flags, b.Pipeline, "")
 	return err
 }
 
