@@ -32,6 +32,8 @@ var table = []rule{
 	{"krater/kernels/cuda/launch", []string{"krater/kernels/tensor"}},
 	{"krater/kernels/cuda/...", []string{"krater/kernels/cuda", "krater/kernels/tensor", "krater/kernels/device"}},
 	{"krater/kernels/...", []string{"krater/kernels", "github.com/klauspost/cpuid/v2", "golang.org/x/sys"}},
+	// The durable queue keeps its state in a database.
+	{"krater/scheduler/batchqueue", []string{"go.etcd.io/bbolt"}},
 	{"krater/scheduler/...", []string{"krater/scheduler"}},
 	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
 	// Test devices: the reference operators behind the device interface.
@@ -40,6 +42,8 @@ var table = []rule{
 	{"krater/actors/engine", nil},
 	{"krater/actors/trace", nil},
 	{"krater/actors/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/kernels/device", "krater/kernels/tensor", "github.com/asynkron/protoactor-go", "github.com/rs/zerolog"}},
+	// The only door that keeps its requests on the disk.
+	{"krater/transport/batches", []string{"krater/transport", "krater/actors/engine", "krater/scheduler/batchqueue", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
 	{"krater/bench/plot", []string{"gonum.org/v1/plot"}},
@@ -150,6 +154,10 @@ func TestImportTableBites(t *testing.T) {
 	}{
 		{"krater/scheduler", "time", false},
 		{"krater/scheduler", "github.com/rs/zerolog", true},
+		{"krater/scheduler", "go.etcd.io/bbolt", true},
+		{"krater/scheduler/batchqueue", "go.etcd.io/bbolt", false},
+		{"krater/transport/batches", "krater/scheduler/batchqueue", false},
+		{"krater/transport/server", "krater/scheduler/batchqueue", true},
 		{"krater/stages/attention", "krater/kernels/cpu", true},
 		{"krater/stages/attention", "krater/kernels/device", false},
 		{"krater/transport/server", "krater/actors", true},

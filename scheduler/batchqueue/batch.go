@@ -1,0 +1,187 @@
+package batchqueue
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// Order is what a new batch is made of.
+type Order struct {
+	Owner, Model, Endpoint string
+	Input                  string // id of a file of the owner's
+	Window                 string // as the client wrote it
+	Within                 time.Duration
+	Metadata               map[string]string
+}
+
+// Create makes a batch, to be validated. Where too many are remembered, those that
+// ended first are forgotten; their files stay.
+func (s *Store) Create(o Order) (Batch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.Now()
+	b := Batch{
+		Owner: o.Owner, Model: o.Model, Endpoint: o.Endpoint, Input: o.Input, Window: o.Window, Metadata: o.Metadata,
+		Status: Validating, Created: now, Expires: now.Add(o.Within),
+	}
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		f, err := load[File](tx, filesBucket, o.Owner, o.Input)
+		if err != nil {
+			return err
+		}
+		if f.Purpose != PurposeInput {
+			return fmt.Errorf("%w: its purpose is '%s'", ErrPurpose, f.Purpose)
+		}
+		if err := s.forget(tx); err != nil {
+			return err
+		}
+		if b.ID, err = newID(tx.Bucket(batchesBucket), batchPrefix); err != nil {
+			return err
+		}
+		return save(tx, batchesBucket, b.ID, &b)
+	})
+	if err != nil {
+		return Batch{}, err
+	}
+	s.opt.watch("batch created")
+	return b, nil
+}
+
+// forget makes room for one batch.
+func (s *Store) forget(tx *bolt.Tx) error {
+	var ended []*Batch
+	all := 0
+	err := each(tx, batchesBucket, func(b *Batch) error {
+		if all++; b.Status.Ended() {
+			ended = append(ended, b)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(ended, func(a, b *Batch) int { return a.EndedAt.Compare(b.EndedAt) })
+	for ; all >= s.opt.MaxBatches; all-- {
+		if len(ended) == 0 {
+			return fmt.Errorf("%w: %d batches have not ended", ErrFull, all)
+		}
+		if err := tx.Bucket(batchesBucket).Delete([]byte(ended[0].ID)); err != nil {
+			return err
+		}
+		ended = ended[1:]
+	}
+	return nil
+}
+
+// Batch gives an owner's batch.
+func (s *Store) Batch(owner, id string) (b Batch, err error) {
+	err = s.db.View(func(tx *bolt.Tx) error {
+		p, err := load[Batch](tx, batchesBucket, owner, id)
+		if err == nil {
+			b = *p
+		}
+		return err
+	})
+	return b, err
+}
+
+// Batches lists an owner's batches, the newest first.
+func (s *Store) Batches(owner, after string, limit int) (list []Batch, more bool, err error) {
+	err = s.db.View(func(tx *bolt.Tx) error {
+		list, more, err = page(tx, batchesBucket, owner, after, limit, false, func(*Batch) bool { return true })
+		return err
+	})
+	return list, more, err
+}
+
+// Active lists all batches that have not ended, those first whose time ends first.
+func (s *Store) Active() (list []Batch, err error) {
+	err = s.db.View(func(tx *bolt.Tx) error {
+		return each(tx, batchesBucket, func(b *Batch) error {
+			if !b.Status.Ended() {
+				list = append(list, *b)
+			}
+			return nil
+		})
+	})
+	slices.SortStableFunc(list, func(a, b Batch) int { return a.Expires.Compare(b.Expires) })
+	return list, err
+}
+
+// Totals count what the store remembers.
+type Totals struct {
+	Batches map[Status]int
+	Lines   Counts // Total counts those of validated files
+	// Waiting are the open lines of batches that run.
+	Waiting int
+	Bytes   int64 // of contents
+}
+
+// Totals counts batches and lines.
+func (s *Store) Totals() (t Totals, err error) {
+	t.Batches = map[Status]int{}
+	err = s.db.View(func(tx *bolt.Tx) error {
+		return each(tx, batchesBucket, func(b *Batch) error {
+			t.Batches[b.Status]++
+			t.Lines.Total += b.Counts.Total
+			t.Lines.Completed += b.Counts.Completed
+			t.Lines.Failed += b.Counts.Failed
+			if b.Runs() {
+				t.Waiting += b.Counts.Open()
+			}
+			return nil
+		})
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.Bytes = s.used
+	return t, err
+}
+
+// Cancel asks for the end of an owner's batch: no line of it is started any more.
+func (s *Store) Cancel(owner, id string) (Batch, error) {
+	return s.step(owner, id, Event{Kind: Cancel})
+}
+
+// Expire ends a batch whose time is over; those of its lines that are in flight may
+// still be settled.
+func (s *Store) Expire(id string) (Batch, error) {
+	return s.step(anyOwner, id, Event{Kind: Expire})
+}
+
+// step carries a batch over one event, durably.
+func (s *Store) step(owner, id string, e Event) (b Batch, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err = s.db.Update(func(tx *bolt.Tx) error {
+		p, err := load[Batch](tx, batchesBucket, owner, id)
+		if err != nil {
+			return err
+		}
+		if err := p.Step(e, s.Now()); err != nil {
+			return err
+		}
+		b = *p
+		return save(tx, batchesBucket, id, p)
+	})
+	if err == nil {
+		s.opt.watch("batch " + string(e.Kind))
+	}
+	return b, err
+}
+
+// Spec is what the batch's lines are held to.
+func (b *Batch) Spec() *Spec { return &Spec{Endpoint: b.Endpoint, Model: b.Model} }
+
+// input opens a batch's file; the caller closes it.
+func (s *Store) input(b *Batch) (*os.File, *Reader, error) {
+	f, err := os.Open(s.path(b.Input))
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, NewReader(f, s.opt.MaxLine), nil
+}

@@ -1,0 +1,37 @@
+// Package batchqueue is the durable queue behind the Batch API: uploaded files,
+// batches made of them, and what became of each of their lines. It decides and
+// remembers; somebody else runs the lines.
+//
+// # What is durable
+//
+// A folder holds a bbolt database (queue.db) with the records of files and batches and
+// an index of settled lines, and beside it the contents, a file each:
+//
+//	files/file-...           an uploaded file, or the output of a batch
+//	files/batch_....answers  what the lines of a running batch were answered, one after another
+//	files/*.part             what is being written; worth nothing after a crash
+//
+// Contents are written first and synced; then one transaction of the database makes
+// them count. So whenever the process or the machine stops, the folder holds what was
+// reported as done and nothing of what was not:
+//
+//   - A file counts once its record is committed: it was written to a .part, synced
+//     and renamed before. A content without a record is removed at the next Open.
+//   - An answer counts once the index has its line: place, length and checksum in the
+//     .answers file, which was synced before. The batch's record says how long that file
+//     is; what lies behind is overwritten. A line has one entry at most, a second answer
+//     is dropped. A crash in between leaves the line open, and it is computed again.
+//   - A batch has ended once its record names its output: one transaction adds the
+//     records of the output files, ends the batch and drops its index.
+//
+// # Who calls
+//
+// All methods of Store are safe for concurrent use. It has no goroutine and no clock
+// of its own. A driver
+//
+//   - validates what is in Validating (Store.Validate),
+//   - runs the open lines of what is in InProgress (Store.Lines, Batch.Runs) and
+//     settles their answers in groups, since each group costs a few syncs (Store.Settle),
+//   - ends what is Due (Store.Expire), and
+//   - finishes what is Ending and has no line in flight (Store.Finish).
+package batchqueue

@@ -1,0 +1,258 @@
+package batchqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// restLines bounds how many lines of a cancelled or expired batch are settled at once.
+const restLines = 4096
+
+// The codes of lines that were accepted and not run.
+const (
+	codeCancelled = "batch_cancelled"
+	codeExpired   = "batch_expired"
+	codeDamaged   = "answer_damaged"
+)
+
+// Finish makes the output of a batch that is Ending and ends it. Open lines of a
+// cancelled or expired one are settled as such first, so that every line is in the
+// output or the error file. No line of the batch may be in flight. It can be called
+// again after any failure.
+func (s *Store) Finish(ctx context.Context, id string) (Batch, error) {
+	b, err := s.Batch(anyOwner, id)
+	if err != nil {
+		return b, err
+	}
+	if !b.Ending() {
+		return b, fmt.Errorf("%w: finish while %s", ErrState, b.Status)
+	}
+	if b.Counts.Open() > 0 {
+		if err := s.settleRest(ctx, &b); err != nil {
+			return b, err
+		}
+		if b, err = s.Batch(anyOwner, id); err != nil {
+			return b, err
+		}
+	}
+	j, err := s.join(ctx, &b)
+	if err != nil {
+		return b, err
+	}
+	defer j.abort()
+	return s.end(id, j)
+}
+
+// settleRest settles the open lines of a batch as cancelled or expired.
+func (s *Store) settleRest(ctx context.Context, b *Batch) error {
+	cause := OutputError{Code: codeCancelled, Message: "the batch was cancelled before this line was run"}
+	if b.End == Expired {
+		cause = OutputError{Code: codeExpired, Message: "the batch's time was over before this line was run"}
+	}
+	var group []Settled
+	add := func(index int, customID string) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		end, err := unanswered(b.ID, index, customID, cause)
+		if err != nil {
+			return err
+		}
+		if group = append(group, end); len(group) < restLines {
+			return nil
+		}
+		_, err = s.Settle(group)
+		group = group[:0]
+		return err
+	}
+	if err := s.eachOpen(b, add); err != nil {
+		return err
+	}
+	_, err := s.Settle(group)
+	return err
+}
+
+// eachOpen calls visit for every open line. Lines that the file lacks, which somebody
+// removed or changed, come without a custom id.
+func (s *Store) eachOpen(b *Batch, visit func(index int, customID string) error) error {
+	next := 0
+	lines, err := s.Lines(b)
+	switch {
+	case err == nil:
+		defer lines.Close()
+		for {
+			index, line, _, err := lines.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			if err := visit(index, line.CustomID); err != nil {
+				return err
+			}
+			next = index + 1
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	for ; next < b.Counts.Total; next++ {
+		if err := visit(next, ""); err != nil { // Settle drops those that are not open
+			return err
+		}
+	}
+	return nil
+}
+
+// joined is the output of a batch before it counts.
+type joined struct {
+	counts      Counts
+	ok, failed  *Upload
+	okName      string
+	failureName string
+}
+
+func (j *joined) abort() {
+	j.ok.Abort()
+	j.failed.Abort()
+}
+
+// join writes the ends of all lines in the order of the input: answers to one file,
+// the rest to another. An end that does not have its checksum any more is replaced by
+// an error, so that one bad block costs a line and not the batch.
+func (s *Store) join(ctx context.Context, b *Batch) (j *joined, err error) {
+	indices, entries, err := s.index(b.ID)
+	if err != nil {
+		return nil, err
+	}
+	if len(indices) != b.Counts.Total {
+		return nil, fmt.Errorf("%w: %s has %d of %d lines", ErrDamaged, b.ID, len(indices), b.Counts.Total)
+	}
+	j = &joined{counts: Counts{Total: len(indices)}, okName: b.ID + "_output.jsonl", failureName: b.ID + "_error.jsonl"}
+	if j.ok, err = s.begin(true); err != nil {
+		return nil, err
+	}
+	if j.failed, err = s.begin(true); err != nil {
+		j.ok.Abort()
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			j.abort()
+		}
+	}()
+	log, err := os.Open(s.path(b.ID + logSuffix))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if log != nil {
+		defer log.Close()
+	}
+	var text []byte
+	for i, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var whole bool
+		if text, whole = read(log, e, text); !whole {
+			lost := OutputError{Code: codeDamaged, Message: "the line was run, but the stored answer is damaged"}
+			end, err := unanswered(b.ID, indices[i], "", lost)
+			if err != nil {
+				return nil, err
+			}
+			e.ok, text = false, end.Text
+		}
+		to := j.failed
+		if j.counts.Failed++; e.ok {
+			j.counts.Failed--
+			j.counts.Completed++
+			to = j.ok
+		}
+		if _, err := to.Write(text); err != nil {
+			return nil, err
+		}
+	}
+	return j, nil
+}
+
+// read gives an end's text, in buf where it fits, and whether it is what was written.
+func read(log *os.File, e entry, buf []byte) ([]byte, bool) {
+	if log == nil {
+		return buf, false
+	}
+	info, err := log.Stat()
+	if err != nil || e.offset < 0 || e.offset+int64(e.bytes) > info.Size() {
+		return buf, false
+	}
+	if cap(buf) < int(e.bytes) {
+		buf = make([]byte, e.bytes)
+	}
+	buf = buf[:e.bytes]
+	if _, err := log.ReadAt(buf, e.offset); err != nil {
+		return buf, false
+	}
+	return buf, crc32.Checksum(buf, castagnoli) == e.sum
+}
+
+// end commits a batch's output and its end in one transaction.
+func (s *Store) end(id string, j *joined) (b Batch, err error) {
+	if err := errors.Join(j.ok.sync(), j.failed.sync()); err != nil {
+		return b, err
+	}
+	s.opt.watch("output synced")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var placed []File
+	err = s.db.Update(func(tx *bolt.Tx) error {
+		p, err := load[Batch](tx, batchesBucket, anyOwner, id)
+		if err != nil {
+			return err
+		}
+		e := Event{Kind: Finish, Counts: j.counts}
+		for _, out := range []struct {
+			upload *Upload
+			name   string
+			id     *string
+		}{{j.ok, j.okName, &e.Output}, {j.failed, j.failureName, &e.Errors}} {
+			if out.upload.bytes == 0 {
+				continue
+			}
+			f, err := s.place(tx, out.upload, p.Owner, out.name, PurposeOutput)
+			placed = append(placed, f)
+			if err != nil {
+				return err
+			}
+			*out.id = f.ID
+		}
+		if err := p.Step(e, s.Now()); err != nil {
+			return err
+		}
+		if tx.Bucket(linesBucket).Bucket([]byte(id)) != nil {
+			if err := tx.Bucket(linesBucket).DeleteBucket([]byte(id)); err != nil {
+				return err
+			}
+		}
+		b = *p
+		return save(tx, batchesBucket, id, p)
+	})
+	if err != nil {
+		for _, f := range placed {
+			s.misplaced(f)
+		}
+		return Batch{}, err
+	}
+	for _, u := range []*Upload{j.ok, j.failed} {
+		if u.bytes > 0 {
+			u.part = nil
+		}
+	}
+	s.opt.watch("batch finish")
+	return b, s.dropLog(&b)
+}
