@@ -50,6 +50,11 @@ func Answered(batch string, index int, customID string, r Response) (Settled, er
 	return s, err
 }
 
+// Refused is the end of a line that is faulty.
+func Refused(batch string, index int, customID string, fault *Fault) (Settled, error) {
+	return unanswered(batch, index, customID, OutputError{Code: fault.Code, Message: fault.Message, Line: fault.Line})
+}
+
 // unanswered is the end of a line that was not run.
 func unanswered(batch string, index int, customID string, cause OutputError) (Settled, error) {
 	o := &Output{ID: requestID(batch, index), Error: &cause}

@@ -118,7 +118,7 @@ func (c *checked) add(out io.Writer, batch string, index int, customID string, f
 	if len(c.faults) < FaultsMax {
 		c.faults = append(c.faults, *fault)
 	}
-	end, err := unanswered(batch, index, customID, OutputError{Code: fault.Code, Message: fault.Message, Line: fault.Line})
+	end, err := Refused(batch, index, customID, fault)
 	if err != nil {
 		return err
 	}

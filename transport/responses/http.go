@@ -22,6 +22,9 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	}
 	var r *response
 	if err == nil {
+		if api.InBackground(req.Context()) && b.Store == nil {
+			b.Store = new(bool) // many, each delivered for good: they would crowd out those that people come back for
+		}
 		r, err = d.create(&b, d.opt.Owner(req), nil)
 	}
 	if err != nil {
@@ -29,6 +32,7 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer r.release()
+	api.Yield(req.Context(), r.plan.req)
 	answered := make(chan *api.Error, 1)
 	if err := d.start(r, func(err *api.Error) { answered <- err }); err != nil {
 		err.Write(w)

@@ -57,6 +57,7 @@ func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run,
 		}
 		req.ID, req.Owner, req.Group = r.id, owner, group
 		req.Deadline = now.Add(s.opt.RequestTimeout)
+		api.Yield(ctx, req)
 		stream, err := s.engine.Submit(ctx, req)
 		if err != nil {
 			r.close()

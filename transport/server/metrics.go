@@ -20,6 +20,9 @@ func newRegistry(e engine.Engine) *prometheus.Registry {
 	return r
 }
 
+// Register adds metrics of another door to /metrics. Two of one name are an error.
+func (s *Server) Register(c prometheus.Collector) error { return s.registry.Register(c) }
+
 func (s *Server) metrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second})
 }

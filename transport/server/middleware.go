@@ -18,8 +18,11 @@ import (
 const requestIDHeader = "X-Request-Id"
 
 // outer is the middleware around every route, known or not.
-func (s *Server) outer(next http.Handler) http.Handler {
-	next = s.local(s.cors(next))
+func (s *Server) outer(next http.Handler) http.Handler { return s.recorded(s.local(s.cors(next))) }
+
+// recorded gives every request an id, a line in the log and an answer when its handler
+// panics.
+func (s *Server) recorded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		id := requestID(r)
@@ -73,8 +76,9 @@ func (s *Server) recovered(rec *recorder, id string, cause any) (abort bool) {
 
 func (s *Server) access(rec *recorder, r *http.Request, id string, took time.Duration) {
 	line := s.opt.Log.Info()
-	switch r.URL.Path {
-	case "/health", "/ready", "/metrics":
+	_, inside := insider(r)
+	switch path := r.URL.Path; {
+	case inside, path == "/health", path == "/ready", path == "/metrics":
 		line = s.opt.Log.Debug()
 	}
 	status := rec.status

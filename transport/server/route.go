@@ -20,6 +20,28 @@ func (s *Server) Route(pattern string, h http.Handler) { s.add(pattern, s.guard(
 // open is Route for what needs no key.
 func (s *Server) open(pattern string, h http.Handler) { s.add(pattern, h) }
 
+// Routed tells if there is a route of that method for exactly this path.
+func (s *Server) Routed(method, path string) bool { return slices.Contains(s.methods[path], method) }
+
+// insideKey marks the context of a request that was made in this process; the value
+// is its owner. No request from outside can have it.
+type insideKey struct{}
+
+func insider(r *http.Request) (owner string, inside bool) {
+	owner, inside = r.Context().Value(insideKey{}).(string)
+	return owner, inside
+}
+
+// Inside is the server for requests made in this process on behalf of an owner whose
+// key was checked when they were given: the same routes, limits and drain, without
+// keys, origins and host names. They are logged at debug level.
+func (s *Server) Inside(owner string) http.Handler {
+	next := s.recorded(s.mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), insideKey{}, owner)))
+	})
+}
+
 // Handler is the whole server as one handler.
 func (s *Server) Handler() http.Handler { return s.outer(s.mux) }
 

@@ -1,0 +1,27 @@
+package api
+
+import (
+	"context"
+
+	"krater/actors/engine"
+)
+
+// priorityLeast is the lowest that a client may ask for.
+const priorityLeast = -1000
+
+type backgroundKey struct{}
+
+// Background marks what is done in a context as work that nobody waits for.
+func Background(ctx context.Context) context.Context {
+	return context.WithValue(ctx, backgroundKey{}, true)
+}
+
+// InBackground tells if the context is marked.
+func InBackground(ctx context.Context) bool { return ctx.Value(backgroundKey{}) != nil }
+
+// Yield lets a request of a marked context go behind all that somebody waits for.
+func Yield(ctx context.Context, req *engine.Request) {
+	if InBackground(ctx) {
+		req.Priority = priorityLeast
+	}
+}

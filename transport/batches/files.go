@@ -1,0 +1,353 @@
+package batches
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"krater/actors/engine"
+	"krater/scheduler/batchqueue"
+	"krater/transport/api"
+)
+
+const (
+	// envelopeBytes is the room of a form beside its file.
+	envelopeBytes = 64 << 10
+	// nameMax bounds a file's name, in bytes.
+	nameMax = 255
+	// downloadChunk is what is written at once, each with a deadline of its own.
+	downloadChunk = 128 << 10
+)
+
+// fail words what the store refuses for the client.
+func (d *Door) fail(w http.ResponseWriter, err error) {
+	refuse := func(status int, kind, code string) {
+		(&api.Error{Status: status, Type: kind, Code: code, Message: err.Error()}).Write(w)
+	}
+	own, isOwn := errors.AsType[*api.Error](err)
+	_, ofEngine := errors.AsType[*engine.Error](err)
+	switch {
+	case isOwn:
+		own.Write(w)
+	case ofEngine:
+		api.FromEngine(err).Write(w)
+	case errors.Is(err, batchqueue.ErrNotFound):
+		refuse(http.StatusNotFound, api.TypeNotFound, "not_found")
+	case errors.Is(err, batchqueue.ErrTooLarge):
+		refuse(http.StatusRequestEntityTooLarge, api.TypeInvalidRequest, api.CodeTooLarge)
+	case errors.Is(err, batchqueue.ErrFull):
+		refuse(http.StatusRequestEntityTooLarge, api.TypeInvalidRequest, "storage_full")
+	case errors.Is(err, batchqueue.ErrInUse):
+		refuse(http.StatusConflict, api.TypeInvalidRequest, "file_in_use")
+	case errors.Is(err, batchqueue.ErrState):
+		refuse(http.StatusConflict, api.TypeInvalidRequest, "invalid_status")
+	case errors.Is(err, batchqueue.ErrPurpose):
+		refuse(http.StatusBadRequest, api.TypeInvalidRequest, api.CodeInvalidValue)
+	default:
+		d.opt.Log.Error().Err(err).Msg("batch store")
+		api.Internal().Write(w)
+	}
+}
+
+// upload is POST /v1/files. The file goes to the disk as it comes; it counts when the
+// whole form was read and is right, whatever the order of its fields.
+func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
+	if err := d.mayUpload(r); err != nil {
+		d.fail(w, err)
+		return
+	}
+	body := &patientBody{ReadCloser: http.MaxBytesReader(w, r.Body, d.store.Limits().MaxFile+envelopeBytes), control: http.NewResponseController(w), timeout: d.opt.BodyTimeout}
+	r.Body = body
+	parts, err := r.MultipartReader()
+	if err != nil {
+		d.fail(w, &api.Error{
+			Status: http.StatusUnsupportedMediaType, Type: api.TypeInvalidRequest, Code: api.CodeUnsupportedType,
+			Message: "the Content-Type must be multipart/form-data",
+		})
+		return
+	}
+	form := uploadForm{door: d}
+	defer form.abort()
+	err = form.read(parts)
+	var file batchqueue.File
+	if err == nil {
+		body.done()
+		file, err = form.upload.Commit(d.opt.Owner(r), form.name, batchqueue.PurposeInput)
+	}
+	if err != nil {
+		w.Header().Set("Connection", "close") // the rest may not have been read
+		d.fail(w, d.bodyError(err))
+		return
+	}
+	api.WriteJSON(w, http.StatusOK, wireFile(&file))
+}
+
+func (d *Door) mayUpload(r *http.Request) error {
+	if err := d.opt.Ready(); err != nil {
+		return err
+	}
+	// A page of another origin can send a form without asking first.
+	if !d.opt.AllowOrigin(r) {
+		return &api.Error{
+			Status: http.StatusForbidden, Type: api.TypeInvalidRequest, Code: "origin_not_allowed",
+			Message: "pages of this origin may not upload; allow it with --origins",
+		}
+	}
+	if limit := d.store.Limits().MaxFile; r.ContentLength > limit+envelopeBytes {
+		return fmt.Errorf("%w: it may have %d bytes", batchqueue.ErrTooLarge, limit)
+	}
+	return nil
+}
+
+// bodyError words what went wrong while a body was read.
+func (d *Door) bodyError(err error) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return fmt.Errorf("%w: it may have %d bytes", batchqueue.ErrTooLarge, d.store.Limits().MaxFile)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &api.Error{
+			Status: http.StatusRequestTimeout, Type: api.TypeInvalidRequest, Code: api.CodeTimeout,
+			Message: "the request's body did not arrive in time",
+		}
+	}
+	return err
+}
+
+// patientBody gives every read a deadline of its own: a large file may take long, a
+// silent client may not.
+type patientBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	timeout time.Duration
+}
+
+func (b *patientBody) Read(p []byte) (int, error) {
+	_ = b.control.SetReadDeadline(time.Now().Add(b.timeout)) // not every writer of a test has one
+	return b.ReadCloser.Read(p)
+}
+
+// done takes the deadline away, which the server would take for a lost client.
+func (b *patientBody) done() { _ = b.control.SetReadDeadline(time.Time{}) }
+
+// uploadForm is what was read of a form.
+type uploadForm struct {
+	door    *Door
+	purpose string
+	name    string
+	upload  *batchqueue.Upload
+}
+
+func (f *uploadForm) abort() {
+	if f.upload != nil {
+		f.upload.Abort()
+	}
+}
+
+func (f *uploadForm) read(parts *multipart.Reader) error {
+	for {
+		part, err := parts.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = f.field(part)
+		}
+		if err != nil {
+			return incomplete(err)
+		}
+	}
+	switch {
+	case f.purpose == "":
+		return api.BadRequest(api.CodeMissing, "purpose", "the form has no 'purpose'")
+	case f.purpose != batchqueue.PurposeInput:
+		return api.Unsupported("purpose", "'purpose' must be '%s'", batchqueue.PurposeInput)
+	case f.upload == nil:
+		return api.BadRequest(api.CodeMissing, "file", "the form has no 'file'")
+	}
+	return nil
+}
+
+// incomplete names a form that breaks off or is none.
+func incomplete(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || strings.HasPrefix(err.Error(), "multipart: ") {
+		return api.BadRequest("incomplete_body", "", "the request's form did not arrive whole")
+	}
+	return err
+}
+
+func (f *uploadForm) field(part *multipart.Part) error {
+	switch name := part.FormName(); name {
+	case "purpose":
+		if f.purpose != "" {
+			return api.Invalid(name, "'%s' comes twice", name)
+		}
+		value, err := io.ReadAll(io.LimitReader(part, 64))
+		f.purpose = string(value)
+		return err
+	case "file":
+		if f.upload != nil {
+			return api.Invalid(name, "'%s' comes twice", name)
+		}
+		f.name = fileName(part.FileName())
+		var err error
+		if f.upload, err = f.door.store.Upload(); err != nil {
+			return err
+		}
+		_, err = io.Copy(f.upload, part)
+		return err
+	case "expires_after[anchor]", "expires_after[seconds]", "expires_after":
+		return api.Unsupported("expires_after", "'expires_after' is not supported: all files are kept for %v", f.door.store.Limits().Keep)
+	default:
+		return api.BadRequest(api.CodeUnknownField, short(name), "unknown field '%s'", short(name))
+	}
+}
+
+// fileName is what a client calls a file, within bounds.
+func fileName(name string) string {
+	name = strings.ToValidUTF8(name, "\uFFFD")
+	for len(name) > nameMax {
+		name = strings.ToValidUTF8(name[:nameMax], "")
+	}
+	if name == "" {
+		return "batch.jsonl"
+	}
+	return name
+}
+
+// short bounds a client's own text in an error.
+func short(s string) string {
+	if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) > 64 {
+		return strings.ToValidUTF8(s[:64], "") + "..."
+	}
+	return s
+}
+
+func wireFile(f *batchqueue.File) api.File {
+	return api.File{
+		ID: f.ID, Object: "file", Bytes: f.Bytes, CreatedAt: f.Created.Unix(), ExpiresAt: f.Expires.Unix(),
+		Filename: f.Name, Purpose: f.Purpose, Status: "processed",
+	}
+}
+
+// pageQuery is what a list's query asks for.
+type pageQuery struct {
+	after, purpose string
+	limit          int
+	oldest         bool
+}
+
+// readPage reads the query of a list; files tells if it is one of files.
+func readPage(query url.Values, most, usual int, files bool) (q pageQuery, refused *api.Error) {
+	q.limit = usual
+	for name, values := range query {
+		value := values[0]
+		bad := api.Invalid(name, "the query parameter '%s' is not valid", name)
+		switch {
+		case name == "after":
+			q.after = value
+		case name == "limit":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > most {
+				return q, bad
+			}
+			q.limit = n
+		case name == "purpose" && files:
+			q.purpose = value
+		case name == "order" && files:
+			if value != "asc" && value != "desc" {
+				return q, bad
+			}
+			q.oldest = value == "asc"
+		default:
+			return q, api.BadRequest(api.CodeUnknownField, short(name), "unknown query parameter '%s'", short(name))
+		}
+	}
+	return q, nil
+}
+
+// wireList makes a page of what is listed.
+func wireList[S, T any](list []S, more bool, wire func(*S) T, id func(*T) string) api.List[T] {
+	out := api.List[T]{Object: "list", Data: make([]T, 0, len(list)), HasMore: more}
+	for i := range list {
+		out.Data = append(out.Data, wire(&list[i]))
+	}
+	if n := len(out.Data); n > 0 {
+		first, last := id(&out.Data[0]), id(&out.Data[n-1])
+		out.FirstID, out.LastID = &first, &last
+	}
+	return out
+}
+
+// files is GET /v1/files.
+func (d *Door) files(w http.ResponseWriter, r *http.Request) {
+	q, refused := readPage(r.URL.Query(), 10_000, 10_000, true)
+	if refused != nil {
+		refused.Write(w)
+		return
+	}
+	list, more, err := d.store.Files(d.opt.Owner(r), q.purpose, q.after, q.limit, q.oldest)
+	if err != nil {
+		d.fail(w, err)
+		return
+	}
+	api.WriteJSON(w, http.StatusOK, wireList(list, more, wireFile, func(f *api.File) string { return f.ID }))
+}
+
+// file is GET /v1/files/{id}.
+func (d *Door) file(w http.ResponseWriter, r *http.Request) {
+	f, err := d.store.File(d.opt.Owner(r), r.PathValue("id"))
+	if err != nil {
+		d.fail(w, err)
+		return
+	}
+	api.WriteJSON(w, http.StatusOK, wireFile(&f))
+}
+
+// content is GET /v1/files/{id}/content.
+func (d *Door) content(w http.ResponseWriter, r *http.Request) {
+	in, f, err := d.store.Content(d.opt.Owner(r), r.PathValue("id"))
+	if err != nil {
+		d.fail(w, err)
+		return
+	}
+	defer in.Close()
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream") // text that a browser must not take for a page
+	h.Set("Content-Length", strconv.FormatInt(f.Bytes, 10))
+	w.WriteHeader(http.StatusOK)
+	control := http.NewResponseController(w)
+	buf := make([]byte, downloadChunk)
+	for {
+		n, err := in.Read(buf)
+		_ = control.SetWriteDeadline(time.Now().Add(d.opt.WriteTimeout)) // not every writer of a test has one
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return // the client has gone
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return
+		case err != nil:
+			d.opt.Log.Error().Err(err).Str("file", f.ID).Msg("a file cannot be read")
+			panic(http.ErrAbortHandler) // no client takes the part for the whole
+		}
+	}
+}
+
+// deleteFile is DELETE /v1/files/{id}.
+func (d *Door) deleteFile(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	if err := d.store.Delete(d.opt.Owner(r), id); err != nil {
+		d.fail(w, err)
+		return
+	}
+	api.WriteJSON(w, http.StatusOK, api.Deleted{ID: id, Object: "file", Deleted: true})
+}

@@ -1,0 +1,374 @@
+package batches
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"krater/scheduler/batchqueue"
+)
+
+const (
+	// sweepEvery is the time between two looks for what is kept too long.
+	sweepEvery = time.Hour
+	// failPause is how long the store is left alone after it failed (a full disk).
+	failPause = 2 * time.Second
+)
+
+// runner works the store off. Four kinds of goroutines share it: the keeper carries
+// batches from status to status, the feeder hands out lines in order, a worker runs
+// one line, the committer makes answers durable in groups.
+type runner struct {
+	opt   *Options
+	store *batchqueue.Store
+
+	going context.Context // ends when no line may be started any more
+	stop  context.CancelFunc
+	wake  chan struct{}           // for the keeper: something changed
+	more  chan struct{}           // for the feeder: there may be lines
+	slots chan struct{}           // one element a line in flight
+	ends  chan batchqueue.Settled // to the committer
+
+	workers sync.WaitGroup // and the feeder and the keeper
+	closing sync.Once      // of ends
+	over    chan struct{}  // closed when the committer has ended
+
+	mu      sync.Mutex
+	started bool
+	runs    []batchqueue.Batch // those whose lines may be started, in order
+	flight  map[string]int     // batch -> lines started and not committed
+	cursors map[string]*cursor
+}
+
+// cursor is how far a batch's lines were handed out.
+type cursor struct {
+	lines *batchqueue.Lines // nil when there are no more
+}
+
+func newRunner(o *Options) *runner {
+	r := &runner{
+		opt: o, store: o.Store, wake: make(chan struct{}, 1), more: make(chan struct{}, 1),
+		slots: make(chan struct{}, o.InFlight), ends: make(chan batchqueue.Settled, o.InFlight), over: make(chan struct{}),
+		flight: map[string]int{}, cursors: map[string]*cursor{},
+	}
+	r.going, r.stop = context.WithCancel(context.Background())
+	return r
+}
+
+func (r *runner) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.started || r.going.Err() != nil {
+		return
+	}
+	r.started = true
+	go r.commit()
+	r.workers.Go(r.keep)
+	r.workers.Go(r.feed)
+}
+
+// shutdown ends all goroutines; lines in flight are waited for until ctx ends.
+func (r *runner) shutdown(ctx context.Context) error {
+	r.stop()
+	r.mu.Lock()
+	started := r.started
+	r.mu.Unlock()
+	if !started {
+		return nil
+	}
+	go r.closing.Do(func() {
+		r.workers.Wait()
+		close(r.ends)
+	})
+	select {
+	case <-r.over:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.cursors {
+		c.close()
+	}
+	return nil
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // one is waiting there already
+	}
+}
+
+// poke tells the keeper to look.
+func (r *runner) poke() { poke(r.wake) }
+
+// pause waits, and is false when the runner stops meanwhile.
+func (r *runner) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.going.Done():
+		return false
+	}
+}
+
+// keep carries batches on whenever something changed, and looks at the clock.
+func (r *runner) keep() {
+	tick := time.NewTicker(r.opt.Poll)
+	defer tick.Stop()
+	swept := r.store.Now()
+	for {
+		err := r.round()
+		if now := r.store.Now(); err == nil && now.Sub(swept) >= sweepEvery {
+			swept, err = now, r.store.Sweep()
+		}
+		if r.going.Err() != nil {
+			return
+		}
+		if err != nil {
+			r.opt.Log.Error().Err(err).Msg("batches are not carried on")
+			if !r.pause(failPause) {
+				return
+			}
+		}
+		select {
+		case <-r.wake:
+		case <-tick.C:
+		case <-r.going.Done():
+			return
+		}
+	}
+}
+
+// round does for every batch what its status asks for.
+func (r *runner) round() error {
+	active, err := r.store.Active()
+	if err != nil {
+		return err
+	}
+	r.setRuns(active)
+	var errs []error
+	changed := false
+	for _, b := range active {
+		if r.going.Err() != nil {
+			return nil
+		}
+		did, err := r.carry(&b)
+		if errors.Is(err, batchqueue.ErrState) { // a cancel came between: the next round sees it
+			did, err = true, nil
+		}
+		changed = changed || did
+		errs = append(errs, err)
+	}
+	if changed {
+		r.poke()
+	}
+	return errors.Join(errs...)
+}
+
+// carry does one thing for a batch, if there is one to do.
+func (r *runner) carry(b *batchqueue.Batch) (did bool, err error) {
+	after, from := *b, b.Status
+	switch {
+	case b.Due(r.store.Now()):
+		r.halt(b.ID)
+		after, err = r.store.Expire(b.ID)
+	case b.Status == batchqueue.Validating:
+		after, err = r.store.Validate(r.going, b.ID)
+	case b.Ending() && r.idle(b.ID):
+		if after, err = r.store.Finish(r.going, b.ID); err == nil {
+			r.forget(b.ID)
+		}
+	default:
+		return false, nil
+	}
+	if err == nil {
+		c := after.Counts
+		r.opt.Log.Info().Str("batch", b.ID).Str("from", string(from)).Str("status", string(after.Status)).
+			Int("total", c.Total).Int("completed", c.Completed).Int("failed", c.Failed).Msg("batch")
+	}
+	return true, err
+}
+
+// setRuns notes whose lines may be started: batches of the served model.
+func (r *runner) setRuns(active []batchqueue.Batch) {
+	var runs []batchqueue.Batch
+	for _, b := range active {
+		if b.Runs() && b.Model == r.opt.Model {
+			runs = append(runs, b)
+		}
+	}
+	r.mu.Lock()
+	r.runs = runs
+	r.mu.Unlock()
+	if len(runs) > 0 {
+		poke(r.more)
+	}
+}
+
+// halt starts no more lines of a batch.
+func (r *runner) halt(batch string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.runs = slices.DeleteFunc(r.runs, func(b batchqueue.Batch) bool { return b.ID == batch })
+}
+
+// idle tells if no line of the batch is in flight.
+func (r *runner) idle(batch string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.flight[batch] == 0
+}
+
+// running tells if lines of the batch may be started.
+func (r *runner) running(batch string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.runs, func(b batchqueue.Batch) bool { return b.ID == batch })
+}
+
+// landed takes a line out of flight.
+func (r *runner) landed(batch string) {
+	r.mu.Lock()
+	if r.flight[batch]--; r.flight[batch] == 0 {
+		delete(r.flight, batch)
+	}
+	r.mu.Unlock()
+	r.poke()
+}
+
+// inFlight counts lines.
+func (r *runner) inFlight() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.flight {
+		n += k
+	}
+	return n
+}
+
+// forget drops the cursor of a batch that has ended.
+func (r *runner) forget(batch string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.cursors[batch]; c != nil {
+		c.close()
+		delete(r.cursors, batch)
+	}
+}
+
+func (c *cursor) close() {
+	if c.lines != nil {
+		c.lines.Close()
+		c.lines = nil
+	}
+}
+
+// feed starts a worker for every line, as slots come free.
+func (r *runner) feed() {
+	for {
+		select {
+		case r.slots <- struct{}{}:
+		case <-r.going.Done():
+			return
+		}
+		t, ok := r.next()
+		if ok {
+			r.workers.Go(func() {
+				defer func() { <-r.slots }()
+				r.run(t)
+			})
+			continue
+		}
+		<-r.slots
+		select {
+		case <-r.more:
+		case <-r.going.Done():
+			return
+		}
+	}
+}
+
+// next takes the next open line of the batch whose time ends first, and counts it as
+// in flight.
+func (r *runner) next() (*task, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.runs {
+		b := &r.runs[i]
+		c := r.cursors[b.ID]
+		if c == nil {
+			c = &cursor{}
+			r.cursors[b.ID] = c
+			lines, err := r.store.Lines(b)
+			if err != nil {
+				r.opt.Log.Error().Err(err).Str("batch", b.ID).Msg("the input cannot be read; the batch waits for its end")
+				continue
+			}
+			c.lines = lines
+		}
+		if c.lines == nil {
+			continue
+		}
+		index, line, fault, err := c.lines.Next()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				r.opt.Log.Error().Err(err).Str("batch", b.ID).Msg("the input cannot be read; the batch waits for its end")
+			}
+			c.close()
+			continue
+		}
+		r.flight[b.ID]++
+		return &task{
+			batch: b.ID, owner: b.Owner, endpoint: b.Endpoint, index: index, customID: line.CustomID,
+			body: append([]byte(nil), line.Body...), fault: fault,
+		}, true
+	}
+	return nil, false
+}
+
+// commit makes answers durable, those that come close together at once. It ends when
+// ends is closed.
+func (r *runner) commit() {
+	defer close(r.over)
+	for first := range r.ends {
+		group, bytes := []batchqueue.Settled{first}, len(first.Text)
+		delay := time.NewTimer(r.opt.CommitDelay)
+		for open := true; open && len(group) < r.opt.CommitLines && bytes < r.opt.CommitBytes; {
+			select {
+			case s, ok := <-r.ends:
+				if open = ok; ok {
+					group, bytes = append(group, s), bytes+len(s.Text)
+				}
+			case <-delay.C:
+				open = false
+			}
+		}
+		delay.Stop()
+		r.settle(group)
+	}
+}
+
+// settle commits a group. While the store fails it tries again, and so holds the
+// workers; what it cannot commit before the end is computed again after a restart.
+func (r *runner) settle(group []batchqueue.Settled) {
+	for {
+		_, err := r.store.Settle(group)
+		if err == nil {
+			break
+		}
+		r.opt.Log.Error().Err(err).Int("answers", len(group)).Msg("answers are not committed yet")
+		if !r.pause(failPause) {
+			break
+		}
+	}
+	for _, s := range group {
+		r.landed(s.Batch)
+	}
+}
