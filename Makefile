@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients fuzz scripts soak soak-hour bench clean
+.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients fuzz scripts soak soak-hour batch-crash bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -87,6 +87,10 @@ SOAK ?= 1h
 
 soak-hour: build ## a load with disconnects over every door for SOAK; fails when memory grows or something is left
 	bench/soak.sh $(BIN) $(SOAK)
+
+batch-crash: ## a batch of 2,000 lines whose server is killed 50 times; writes bench/results/batch-crash.md
+	go test -tags soak -run TestBatchCrashWhole -count 1 -v -timeout 25m ./cmd/krater \
+		-batch.report $(CURDIR)/bench/results/batch-crash.md -batch.commit $$(git describe --always --dirty)
 
 bench: build ## the benchmark tables of the default model on this machine
 	$(BIN) bench --actors-vs-direct

@@ -19,6 +19,7 @@ type cli struct {
 	Config string `help:"YAML file of settings, one 'flag-name: value' a line." type:"path" placeholder:"FILE"`
 
 	Serve      serveCmd      `cmd:"" help:"Serve the model over HTTP and WebSocket."`
+	Batch      batchCmd      `cmd:"" help:"Submit, watch, fetch and cancel batches of a running server."`
 	Run        runCmd        `cmd:"" help:"Ask one question on the terminal."`
 	Compare    compareCmd    `cmd:"" help:"Compare the engine operator by operator with golden vectors."`
 	Ppl        pplCmd        `cmd:"" help:"Measure perplexity of a text."`

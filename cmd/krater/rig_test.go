@@ -42,7 +42,15 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
-	os.Exit(m.Run())
+	// Servers of the tests keep their batches apart from the user's.
+	state, err := os.MkdirTemp("", "krater-state-")
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv("XDG_STATE_HOME", state)
+	status := m.Run()
+	os.RemoveAll(state)
+	os.Exit(status)
 }
 
 // outcome is what a command left behind.

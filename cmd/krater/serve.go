@@ -25,6 +25,7 @@ type serveCmd struct {
 	modelFlag
 	engineFlags
 	heatFlags
+	batchFlags
 	Listen          string        `help:"Address to listen on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
 	ServedModelName string        `help:"Name clients use for the model; default: the folder's name." placeholder:"NAME"`
 	APIKeys         string        `name:"api-keys" help:"File of API keys, one a line; without it no key is asked for." type:"existingfile" placeholder:"FILE"`
@@ -50,6 +51,9 @@ func (c *serveCmd) Run(e *env) error {
 		return printConfig(e.out, e.ctx, e.file)
 	}
 	if err := c.heatFlags.check(); err != nil {
+		return err
+	}
+	if err := c.batchFlags.check(); err != nil {
 		return err
 	}
 	log, err := c.logger(e)
@@ -88,12 +92,17 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	start := time.Now()
 	late := newLateEngine(name)
 	srv, door := openDoors(late, opt, log)
+	desk, err := c.openBatches(srv, name, log)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	defer desk.close()
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 
 	var s *session
 	var p *actors.Pipeline
-	var err error
 	loaded := make(chan struct{})
 	go func() {
 		defer close(loaded)
@@ -113,6 +122,7 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	defer c.keepHeat(s, log)()
 	c.announce(e, l.Addr(), name, time.Since(start))
 	log.Info().Str("model", name).Str("listen", l.Addr().String()).Dur("after", time.Since(start)).Msg("ready")
+	desk.start()
 
 	select {
 	case <-ctx.Done():
@@ -122,7 +132,7 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 		err = p.Err()
 	case err = <-served:
 	}
-	return errors.Join(err, c.shutdown(srv, door, p, log))
+	return errors.Join(err, c.shutdown(srv, door, desk, p, log))
 }
 
 // load brings the model up behind the doors.
@@ -167,18 +177,28 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 	return s, p, nil
 }
 
+// batchGrace is how much longer than other answers the lines of batches are waited for.
+const batchGrace = 10 * time.Second
+
 // shutdown lets running answers finish, then ends everything in the order of a
 // request's way.
-func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, p *actors.Pipeline, log zerolog.Logger) error {
+func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batchDesk, p *actors.Pipeline, log zerolog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
 	defer cancel()
-	doorDone := make(chan error, 1)
+	doorDone, deskDone := make(chan error, 1), make(chan error, 1)
 	go func() { doorDone <- door.Shutdown(ctx) }()
+	// What the servers below cut comes back to the desk a moment after the timeout.
+	grace, release := context.WithTimeout(context.Background(), c.DrainTimeout+batchGrace)
+	defer release()
+	go func() { deskDone <- desk.shutdown(grace) }()
 	if err := srv.Shutdown(ctx); err != nil {
 		log.Warn().Err(err).Msg("answers were cut")
 	}
 	if err := <-doorDone; err != nil {
 		log.Warn().Err(err).Msg("WebSocket answers were cut")
+	}
+	if err := <-deskDone; err != nil {
+		log.Warn().Err(err).Msg("lines of batches were given up; they are run after the next start")
 	}
 	if err := p.Close(); err != nil {
 		return err

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"krater/transport/api"
+	"krater/transport/client"
+)
+
+// batchCmd talks to a running server's Batch API.
+type batchCmd struct {
+	Submit batchSubmitCmd `cmd:"" help:"Upload a file of lines and make a batch of it."`
+	Status batchStatusCmd `cmd:"" help:"Show where a batch stands, or the newest ones."`
+	Fetch  batchFetchCmd  `cmd:"" help:"Write a batch's answers."`
+	Cancel batchCancelCmd `cmd:"" help:"End a batch; lines that run are finished."`
+}
+
+// remoteFlags say which server, and how to answer.
+type remoteFlags struct {
+	URL    string `name:"url" help:"The server's address." default:"http://127.0.0.1:8080" placeholder:"URL"`
+	APIKey string `name:"api-key" help:"A key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
+	JSON   bool   `name:"json" help:"Print the server's objects as JSON."`
+}
+
+// session gives a client and a context that ends with an interrupt.
+func (f *remoteFlags) session() (*client.Client, context.Context, context.CancelFunc, error) {
+	u, err := url.Parse(f.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, nil, nil, fmt.Errorf("--url %s: want http://HOST:PORT", f.URL)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	return client.New(f.URL, f.APIKey, nil), ctx, stop, nil
+}
+
+// print writes an object as JSON, or what a person reads.
+func (f *remoteFlags) print(e *env, v any, text func(io.Writer)) error {
+	if f.JSON {
+		_, err := fmt.Fprintf(e.out, "%s\n", api.Marshal(v))
+		return err
+	}
+	text(e.out)
+	return nil
+}
+
+// plainly makes an error of a client one line that says what to do.
+func (f *remoteFlags) plainly(err error) error {
+	if refused, ok := errors.AsType[*api.Error](err); ok {
+		if refused.Status == 401 {
+			return fmt.Errorf("%s: %s (--api-key or KRATER_API_KEY)", f.URL, refused.Message)
+		}
+		return errors.New(strings.ReplaceAll(refused.Message, "\n", " "))
+	}
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return fmt.Errorf("%s does not answer: %w", f.URL, failed.Err)
+	}
+	return err
+}
+
+type batchSubmitCmd struct {
+	remoteFlags
+	File     string        `arg:"" help:"File of lines: {\"custom_id\", \"method\", \"url\", \"body\"}, one JSON object a line." type:"existingfile"`
+	Endpoint string        `help:"Path that all lines ask; default: the first line's url." placeholder:"PATH"`
+	Window   time.Duration `help:"Time the batch may take." default:"24h"`
+	Wait     bool          `help:"Wait for its end; exit status 1 unless it is completed."`
+}
+
+// Run implements the command.
+func (c *batchSubmitCmd) Run(e *env) error {
+	f, err := os.Open(c.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	endpoint := c.Endpoint
+	if endpoint == "" {
+		if endpoint, err = firstURL(f); err != nil {
+			return err
+		}
+	}
+	cl, ctx, stop, err := c.session()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	file, err := cl.Upload(ctx, filepath.Base(c.File), f)
+	if err != nil {
+		return c.plainly(err)
+	}
+	window := c.Window.String()
+	if c.Window%time.Hour == 0 { // 24h, as everybody writes it
+		window = fmt.Sprintf("%dh", c.Window/time.Hour)
+	}
+	b, err := cl.CreateBatch(ctx, api.BatchRequest{InputFileID: &file.ID, Endpoint: &endpoint, Window: &window})
+	if err != nil {
+		return c.plainly(err)
+	}
+	if c.Wait {
+		fmt.Fprintf(e.err, "%s\n", b.ID)
+		return c.wait(ctx, e, cl, b)
+	}
+	return c.print(e, b, func(w io.Writer) {
+		fmt.Fprintf(w, "%s\n", b.ID)
+		fmt.Fprintf(e.err, "%d bytes uploaded; see: krater batch status %s\n", file.Bytes, b.ID)
+	})
+}
+
+// wait follows a batch to its end.
+func (c *batchSubmitCmd) wait(ctx context.Context, e *env, cl *client.Client, b *api.Batch) error {
+	last := ""
+	b, err := cl.WaitBatch(ctx, b.ID, 500*time.Millisecond, func(b *api.Batch) {
+		if now := progress(b); now != last {
+			last = now
+			fmt.Fprintln(e.err, now)
+		}
+	})
+	if err != nil {
+		return c.plainly(err)
+	}
+	if err := c.print(e, b, func(w io.Writer) { describe(w, b) }); err != nil {
+		return err
+	}
+	if b.Status != "completed" {
+		return exitError(1)
+	}
+	return nil
+}
+
+// firstURL finds the url of a file's first line, and goes back to the start.
+func firstURL(f *os.File) (string, error) {
+	in := bufio.NewReader(io.LimitReader(f, 16<<20))
+	var text string
+	for err := error(nil); strings.TrimSpace(text) == "" && err == nil; {
+		text, err = in.ReadString('\n')
+	}
+	var line struct {
+		URL string `json:"url"`
+	}
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(text, "\uFEFF")), &line); err != nil || line.URL == "" {
+		return "", fmt.Errorf("%s: the first line is no object with a 'url'; name the endpoint with --endpoint", f.Name())
+	}
+	_, err := f.Seek(0, io.SeekStart)
+	return line.URL, err
+}
+
+type batchStatusCmd struct {
+	remoteFlags
+	ID    string `arg:"" optional:"" help:"The batch; without it the newest ones."`
+	Limit int    `help:"How many of them." default:"20"`
+}
+
+// Run implements the command.
+func (c *batchStatusCmd) Run(e *env) error {
+	cl, ctx, stop, err := c.session()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if c.ID != "" {
+		b, err := cl.Batch(ctx, c.ID)
+		if err != nil {
+			return c.plainly(err)
+		}
+		return c.print(e, b, func(w io.Writer) { describe(w, b) })
+	}
+	list, err := cl.Batches(ctx, "", c.Limit)
+	if err != nil {
+		return c.plainly(err)
+	}
+	return c.print(e, list, func(w io.Writer) {
+		if len(list.Data) == 0 {
+			fmt.Fprintln(w, "no batches")
+			return
+		}
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "ID\tSTATUS\tLINES\tANSWERED\tFAILED\tCREATED")
+		for i := range list.Data {
+			b := &list.Data[i]
+			n := b.RequestCounts
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", b.ID, b.Status, n.Total, n.Completed, n.Failed, clockTime(b.CreatedAt))
+		}
+		_ = t.Flush()
+		if list.HasMore {
+			fmt.Fprintln(w, "there are more: --limit")
+		}
+	})
+}
+
+// progress is a batch in one short line.
+func progress(b *api.Batch) string {
+	n := b.RequestCounts
+	if n.Total == 0 {
+		return b.Status
+	}
+	return fmt.Sprintf("%s: %d of %d lines, %d failed", b.Status, n.Completed+n.Failed, n.Total, n.Failed)
+}
+
+// describe writes all that a person wants to know of a batch.
+func describe(w io.Writer, b *api.Batch) {
+	fmt.Fprintf(w, "%s  %s\n", b.ID, progress(b))
+	fmt.Fprintf(w, "  %s, model %s, made %s, to end by %s\n", b.Endpoint, b.Model, clockTime(b.CreatedAt), clockTime(b.ExpiresAt))
+	if b.Errors != nil {
+		for _, e := range b.Errors.Data {
+			where := ""
+			if e.Line != nil {
+				where = fmt.Sprintf("line %d: ", *e.Line)
+			}
+			fmt.Fprintf(w, "  %s%s (%s)\n", where, e.Message, e.Code)
+		}
+	}
+	if b.OutputFileID != nil {
+		fmt.Fprintf(w, "  answers: krater batch fetch %s -o answers.jsonl\n", b.ID)
+	}
+	if b.ErrorFileID != nil {
+		fmt.Fprintf(w, "  failed lines: krater batch fetch %s --errors -o errors.jsonl\n", b.ID)
+	}
+}
+
+func clockTime(unix int64) string { return time.Unix(unix, 0).Format(time.DateTime) }
+
+type batchFetchCmd struct {
+	remoteFlags
+	ID     string `arg:"" help:"The batch."`
+	Output string `short:"o" help:"File to write; default: standard output." type:"path" placeholder:"FILE"`
+	Errors bool   `help:"The lines that failed, instead of the answers."`
+}
+
+// Run implements the command.
+func (c *batchFetchCmd) Run(e *env) error {
+	cl, ctx, stop, err := c.session()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	b, err := cl.Batch(ctx, c.ID)
+	if err != nil {
+		return c.plainly(err)
+	}
+	id, what := b.OutputFileID, "answers"
+	if c.Errors {
+		id, what = b.ErrorFileID, "failed lines"
+	}
+	switch {
+	case !b.Ended():
+		return fmt.Errorf("%s has not ended: %s", b.ID, progress(b))
+	case id == nil:
+		return fmt.Errorf("%s has no %s: %s", b.ID, what, progress(b))
+	}
+	file, err := cl.File(ctx, *id)
+	if err != nil {
+		return c.plainly(err)
+	}
+	body, err := cl.Content(ctx, *id)
+	if err != nil {
+		return c.plainly(err)
+	}
+	defer body.Close()
+	if c.Output == "" {
+		_, err := io.Copy(e.out, body)
+		return c.plainly(err)
+	}
+	if err := c.save(body, file.Bytes); err != nil {
+		return c.plainly(err)
+	}
+	return c.print(e, file, func(io.Writer) { fmt.Fprintf(e.err, "%d bytes in %s\n", file.Bytes, c.Output) })
+}
+
+// save writes the file whole or not at all.
+func (c *batchFetchCmd) save(body io.Reader, size int64) error {
+	tmp, err := os.CreateTemp(filepath.Dir(c.Output), filepath.Base(c.Output)+".*.part")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // does nothing once it has its name
+	n, err := io.Copy(tmp, body)
+	if err == nil && n != size {
+		err = fmt.Errorf("the server sent %d of %d bytes", n, size)
+	}
+	if err == nil {
+		err = tmp.Chmod(0o644)
+	}
+	if closing := tmp.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), c.Output)
+}
+
+type batchCancelCmd struct {
+	remoteFlags
+	ID string `arg:"" help:"The batch."`
+}
+
+// Run implements the command.
+func (c *batchCancelCmd) Run(e *env) error {
+	cl, ctx, stop, err := c.session()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	b, err := cl.CancelBatch(ctx, c.ID)
+	if err != nil {
+		return c.plainly(err)
+	}
+	return c.print(e, b, func(w io.Writer) { fmt.Fprintf(w, "%s  %s\n", b.ID, progress(b)) })
+}

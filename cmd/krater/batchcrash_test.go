@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"encoding/json/v2"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"krater/transport/api"
+	"krater/transport/client"
+)
+
+// crashed is what a batch went through.
+type crashed struct {
+	lines, kills int
+	took         time.Duration   // from its making to its end
+	undisturbed  time.Duration   // the same without a kill
+	ready        []time.Duration // of every start, from the process to /ready
+	finals       int             // kills when no line was open any more
+	firsts       int             // kills before the first line was settled
+	completed    int
+	failed       int
+}
+
+// crashLines is an input of short greedy questions, with some that are refused by
+// their endpoint and some that are no requests at all.
+func crashLines(n int) string {
+	words := []string{"lighthouse", "river", "mountain", "clock", "garden", "bridge", "book", "storm"}
+	var b strings.Builder
+	for i := range n {
+		if i%131 == 77 {
+			b.WriteString("{\"custom_id\":\n")
+			continue
+		}
+		temperature := "0"
+		if i%97 == 50 {
+			temperature = "7"
+		}
+		fmt.Fprintf(&b, `{"custom_id":"line-%d","method":"POST","url":"/v1/chat/completions","body":{"temperature":%s,"max_tokens":%d,"messages":[{"role":"user","content":"What is a %s, number %d?"}]}}`+"\n",
+			i, temperature, 1+i%4, words[i%len(words)], i)
+	}
+	return b.String()
+}
+
+// serveBatches starts a server over a batch folder and waits until it is ready.
+func serveBatches(t testing.TB, dir string) (*program, *client.Client) {
+	t.Helper()
+	p := launch(t, "serve", "--listen", "127.0.0.1:0", "--batch-dir", dir, "--batch-in-flight", "8", "--log-level", "warn")
+	return p, client.New(p.address(), "", nil)
+}
+
+func submitLines(t testing.TB, ctx context.Context, cl *client.Client, text string) *api.Batch {
+	t.Helper()
+	f, err := cl.Upload(ctx, "crash.jsonl", strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	endpoint, window := "/v1/chat/completions", "24h"
+	b, err := cl.CreateBatch(ctx, api.BatchRequest{InputFileID: &f.ID, Endpoint: &endpoint, Window: &window})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// crashRun kills a server again and again while it works off a batch, and compares
+// what comes out in the end with a run that nothing disturbed.
+func crashRun(t testing.TB, lines, kills int, seed uint64) *crashed {
+	t.Helper()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	defer cancel()
+	text := crashLines(lines)
+	c := &crashed{lines: lines, kills: kills}
+
+	p, cl := serveBatches(t, t.TempDir())
+	began := time.Now()
+	want := collect(t, ctx, cl, submitLines(t, ctx, cl, text))
+	c.undisturbed = time.Since(began)
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Fatalf("the undisturbed server ends with %d\n%s", status, p.err)
+	}
+
+	dir := t.TempDir()
+	p, cl = serveBatches(t, dir)
+	began = time.Now()
+	b := submitLines(t, ctx, cl, text)
+	seen := 0
+	for kill := range kills {
+		now := c.kill(t, ctx, p, cl, b.ID, kill, r)
+		if now < seen {
+			t.Fatalf("kill %d: %d lines are settled, %d were before", kill, now, seen)
+		}
+		seen = now
+		if now == lines {
+			c.finals++
+		}
+		if now <= lines/131+1 {
+			c.firsts++
+		}
+		p, cl = serveBatches(t, dir)
+		c.ready = append(c.ready, time.Since(p.started))
+	}
+	got := collect(t, ctx, cl, b)
+	c.took = time.Since(began)
+	c.completed, c.failed = len(got.answers), len(got.failed)
+	compareOutputs(t, "answers", got.answers, want.answers)
+	compareOutputs(t, "failed lines", got.failed, want.failed)
+	if c.completed+c.failed != lines {
+		t.Errorf("%d and %d of %d lines came out", c.completed, c.failed, lines)
+	}
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("the last server ends with %d\n%s", status, p.err)
+	}
+	return c
+}
+
+// kill ends the server without warning once the batch has come so far, or at any
+// moment before, and gives how many lines were settled at the last look.
+func (c *crashed) kill(t testing.TB, ctx context.Context, p *program, cl *client.Client, id string, kill int, r *rand.Rand) (seen int) {
+	t.Helper()
+	target := c.lines * (kill + 1) / (c.kills + 1)
+	if kill == c.kills-1 {
+		target = c.lines // while it is finished, or after
+	}
+	timeout := time.Now().Add(patience)
+	for once := r.IntN(4) == 0; ; {
+		b, err := cl.Batch(ctx, id)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, p.err)
+		}
+		seen = b.RequestCounts.Completed + b.RequestCounts.Failed
+		if seen >= target || once || b.Ended() {
+			break
+		}
+		if time.Now().After(timeout) {
+			t.Fatalf("%d lines are settled after %v\n%s", seen, patience, p.err)
+		}
+		<-time.After(time.Millisecond)
+	}
+	if kill < c.kills-1 {
+		<-time.After(time.Duration(r.IntN(20_000)) * time.Microsecond)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if status := p.wait(); status != -1 {
+		t.Fatalf("it ended with %d\n%s", status, p.err)
+	}
+	return seen
+}
+
+// outputLine is a line of an output file without what differs from run to run.
+type outputLine struct {
+	name string // its custom id
+	rest string
+}
+
+type outputFiles struct{ answers, failed []outputLine }
+
+// collect waits for a batch's end and reads its files.
+func collect(t testing.TB, ctx context.Context, cl *client.Client, b *api.Batch) outputFiles {
+	t.Helper()
+	b, err := cl.WaitBatch(ctx, b.ID, 20*time.Millisecond, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Status != "completed" || b.OutputFileID == nil || b.ErrorFileID == nil {
+		t.Fatalf("%+v", b)
+	}
+	read := func(id string) (list []outputLine) {
+		body, err := cl.Content(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer body.Close()
+		data, err := io.ReadAll(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text := range strings.Lines(string(data)) {
+			list = append(list, plainLine(t, text))
+		}
+		return list
+	}
+	out := outputFiles{read(*b.OutputFileID), read(*b.ErrorFileID)}
+	if len(out.answers) != b.RequestCounts.Completed || len(out.failed) != b.RequestCounts.Failed {
+		t.Errorf("%d answers and %d failed lines, counted %+v", len(out.answers), len(out.failed), b.RequestCounts)
+	}
+	return out
+}
+
+// plainLine takes ids and times out of a line.
+func plainLine(t testing.TB, text string) outputLine {
+	t.Helper()
+	var o struct {
+		ID       string         `json:"id"`
+		CustomID *string        `json:"custom_id"`
+		Response map[string]any `json:"response"`
+		Error    any            `json:"error"`
+	}
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	l := outputLine{name: o.ID[strings.LastIndexByte(o.ID, '_')+1:]} // the line's number
+	if o.CustomID != nil && *o.CustomID != "line-"+l.name {
+		t.Errorf("the line %s is called %s", l.name, *o.CustomID)
+	}
+	delete(o.Response, "request_id")
+	if body, ok := o.Response["body"].(map[string]any); ok {
+		delete(body, "id")
+		delete(body, "created")
+	}
+	rest, err := json.Marshal([]any{o.CustomID, o.Response, o.Error}, json.Deterministic(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.rest = string(rest)
+	return l
+}
+
+// compareOutputs wants the same lines in the same order.
+func compareOutputs(t testing.TB, what string, got, want []outputLine) {
+	t.Helper()
+	if slices.Equal(got, want) {
+		return
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d %s, want %d", len(got), what, len(want))
+	}
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			t.Errorf("%s %d:\n%s\nwant\n%s", what, i, got[i], want[i])
+			return
+		}
+	}
+}
+
+// TestBatchCrash is the short form of make batch-crash.
+func TestBatchCrash(t *testing.T) {
+	c := crashRun(t, 200, 5, rand.Uint64())
+	t.Logf("%d kills, %d answers, %d failed lines, %v beside %v undisturbed", c.kills, c.completed, c.failed, c.took, c.undisturbed)
+}

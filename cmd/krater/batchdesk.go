@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/scheduler/batchqueue"
+	"krater/transport/batches"
+	"krater/transport/server"
+)
+
+// batchFlags are those of the durable batch queue.
+type batchFlags struct {
+	BatchDir      string        `name:"batch-dir" help:"Folder of the durable batch queue, one server at a time; 'off': no Batch API. Default: a folder for the served model in the user's state folder." placeholder:"DIR"`
+	BatchInFlight int           `name:"batch-in-flight" help:"Lines of batches that run at the same time; 0: half of --max-seqs." default:"0"`
+	BatchKeep     time.Duration `name:"batch-keep" help:"How long files and ended batches are kept." default:"720h"`
+	BatchStore    size          `name:"batch-store" help:"Bytes that the queue's files may have together; uploads beyond are refused." default:"16GiB"`
+}
+
+// batchOff as --batch-dir serves no Batch API.
+const batchOff = "off"
+
+func (f *batchFlags) check() error {
+	switch {
+	case f.BatchInFlight < 0 || f.BatchInFlight > 1<<16:
+		return fmt.Errorf("--batch-in-flight %d: want 0 to %d", f.BatchInFlight, 1<<16)
+	case f.BatchKeep < time.Second:
+		return fmt.Errorf("--batch-keep %v: want a second or more", f.BatchKeep)
+	case f.BatchStore <= 0:
+		return fmt.Errorf("--batch-store %v: want more than 0", f.BatchStore)
+	}
+	return nil
+}
+
+// stateFolder is where a user's programs keep what must outlive them.
+func stateFolder() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local", "state"), err
+}
+
+// batchDir is the folder of a served model's queue: servers of two models have two.
+func (f *batchFlags) batchDir(model string) (string, error) {
+	if f.BatchDir != "" {
+		return f.BatchDir, nil
+	}
+	dir, err := stateFolder()
+	return filepath.Join(dir, "krater", "batches-"+url.PathEscape(model)), err
+}
+
+// batchDesk is a server's batch door with its store; nil where there is none.
+type batchDesk struct {
+	store *batchqueue.Store
+	door  *batches.Door
+	log   zerolog.Logger
+}
+
+// openBatches adds the Batch API to a server. A folder that was asked for and cannot be
+// used is an error; the default one is done without.
+func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Logger) (*batchDesk, error) {
+	if c.BatchDir == batchOff {
+		batches.Closed(srv.Route, "this server has no Batch API (--batch-dir off)")
+		return nil, nil
+	}
+	dir, err := c.batchDir(model)
+	var store *batchqueue.Store
+	if err == nil {
+		store, err = batchqueue.Open(dir, batchqueue.Options{Keep: c.BatchKeep, MaxBytes: int64(c.BatchStore)})
+	}
+	switch {
+	case err != nil && c.BatchDir != "":
+		return nil, fmt.Errorf("--batch-dir: %w", err)
+	case err != nil:
+		hint := "the batch queue cannot be used; choose another folder with --batch-dir"
+		log.Warn().Err(err).Msg(hint)
+		batches.Closed(srv.Route, "this server has no Batch API: "+reason(err))
+		return nil, nil
+	}
+	opt := batches.Options{
+		Store: store, Model: model, Inside: srv.Inside, Owner: srv.Owner, AllowOrigin: srv.OriginAllowed,
+		ReadBody: srv.ReadBody, Ready: srv.Ready, InFlight: c.BatchInFlight, Log: log,
+	}
+	if opt.InFlight == 0 {
+		opt.InFlight = max(1, c.MaxSeqs/2)
+	}
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"} {
+		if srv.Routed("POST", path) {
+			opt.Endpoints = append(opt.Endpoints, path)
+		}
+	}
+	d := &batchDesk{store: store, door: batches.New(opt), log: log}
+	d.door.Mount(srv.Route)
+	if err := srv.Register(d.door); err != nil {
+		store.Close()
+		return nil, err
+	}
+	log.Debug().Str("dir", dir).Int("in_flight", opt.InFlight).Msg("batch queue opened")
+	return d, nil
+}
+
+// reason says to clients why there are no batches, without the server's paths.
+func reason(err error) string {
+	for _, known := range []error{batchqueue.ErrLocked, batchqueue.ErrForeign, batchqueue.ErrDamaged} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return "its folder cannot be used"
+}
+
+// start begins to run lines.
+func (d *batchDesk) start() {
+	if d != nil {
+		d.door.Start()
+	}
+}
+
+// shutdown lets lines in flight end.
+func (d *batchDesk) shutdown(ctx context.Context) error {
+	if d == nil {
+		return nil
+	}
+	return d.door.Shutdown(ctx)
+}
+
+// close releases the folder.
+func (d *batchDesk) close() {
+	if d == nil {
+		return
+	}
+	if err := d.store.Close(); err != nil {
+		d.log.Warn().Err(err).Msg("the batch queue was not closed well")
+	}
+}
