@@ -52,7 +52,8 @@ start_server() {
 		echo "neither KRATER_URL nor build/krater is there: run make build" >&2
 		exit 2
 	fi
-	"$krater" serve --listen 127.0.0.1:0 --origins "http://127.0.0.1:$KRATER_PAGE_PORT" >"$out" 2>"$logs/server.log" &
+	rm -rf "$logs/batches"
+	"$krater" serve --listen 127.0.0.1:0 --batch-dir "$logs/batches" --origins "http://127.0.0.1:$KRATER_PAGE_PORT" >"$out" 2>"$logs/server.log" &
 	server=$!
 	for _ in $(seq 300); do
 		KRATER_URL=$(grep -oE 'https?://[0-9.]+:[0-9]+' "$out" | head -n 1)

@@ -33,12 +33,12 @@ at random moments, from the validation of the file to its last answer, and start
 |---|---|
 | lines in the output file and in the error file | %d and %d: each of the %d once, in the order of the input |
 | lines that differ from a run without a kill (ids and times apart) | 0 |
-| kills before the first answer was committed, and when no line was open any more | %d and %d |
+| kills by the batch's status at the last look before: validating, in_progress, finalizing, completed | %d, %d, %d, %d |
 | time without a kill | %.1f s |
 | time with the kills and starts | %.1f s |
 | from the start of a process over the folder until it serves: median, worst | %.2f s, %.2f s |
 `, c.lines, c.kills, *batchCommit, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, *batchSeed,
-		c.completed, c.failed, c.lines, c.firsts, c.finals, c.undisturbed.Seconds(), c.took.Seconds(),
+		c.completed, c.failed, c.lines, c.at["validating"], c.at["in_progress"], c.at["finalizing"], c.at["completed"], c.undisturbed.Seconds(), c.took.Seconds(),
 		c.ready[len(c.ready)/2].Seconds(), c.ready[len(c.ready)-1].Seconds())
 	t.Log(text)
 	if *batchReport == "" || t.Failed() {

@@ -22,8 +22,7 @@ type crashed struct {
 	took         time.Duration   // from its making to its end
 	undisturbed  time.Duration   // the same without a kill
 	ready        []time.Duration // of every start, from the process to /ready
-	finals       int             // kills when no line was open any more
-	firsts       int             // kills before the first line was settled
+	at           map[string]int  // kills by the batch's status at the last look
 	completed    int
 	failed       int
 }
@@ -78,7 +77,7 @@ func crashRun(t testing.TB, lines, kills int, seed uint64) *crashed {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
 	text := crashLines(lines)
-	c := &crashed{lines: lines, kills: kills}
+	c := &crashed{lines: lines, kills: kills, at: map[string]int{}}
 
 	p, cl := serveBatches(t, t.TempDir())
 	began := time.Now()
@@ -100,12 +99,6 @@ func crashRun(t testing.TB, lines, kills int, seed uint64) *crashed {
 			t.Fatalf("kill %d: %d lines are settled, %d were before", kill, now, seen)
 		}
 		seen = now
-		if now == lines {
-			c.finals++
-		}
-		if now <= lines/131+1 {
-			c.firsts++
-		}
 		p, cl = serveBatches(t, dir)
 		c.ready = append(c.ready, time.Since(p.started))
 	}
@@ -124,39 +117,43 @@ func crashRun(t testing.TB, lines, kills int, seed uint64) *crashed {
 	return c
 }
 
-// kill ends the server without warning once the batch has come so far, or at any
-// moment before, and gives how many lines were settled at the last look.
-func (c *crashed) kill(t testing.TB, ctx context.Context, p *program, cl *client.Client, id string, kill int, r *rand.Rand) (seen int) {
+// kill ends the server without warning and gives how many lines were settled at the
+// last look. The first kills come at once, the last ones when no line is open any more,
+// the others when the batch has come so far, or at any moment before.
+func (c *crashed) kill(t testing.TB, ctx context.Context, p *program, cl *client.Client, id string, kill int, r *rand.Rand) int {
 	t.Helper()
-	target := c.lines * (kill + 1) / (c.kills + 1)
-	if kill == c.kills-1 {
-		target = c.lines // while it is finished, or after
+	some := 1 + c.kills/10
+	target, delay := c.lines*(kill+1)/(c.kills+1), time.Duration(r.IntN(20_000))*time.Microsecond
+	once := r.IntN(4) == 0
+	switch {
+	case kill < some:
+		once, delay = true, delay/8
+	case kill >= c.kills-some:
+		once, target, delay = false, c.lines, 0
 	}
 	timeout := time.Now().Add(patience)
-	for once := r.IntN(4) == 0; ; {
-		b, err := cl.Batch(ctx, id)
-		if err != nil {
+	var b *api.Batch
+	for seen := -1; ; <-time.After(time.Millisecond) {
+		var err error
+		if b, err = cl.Batch(ctx, id); err != nil {
 			t.Fatalf("%v\n%s", err, p.err)
 		}
-		seen = b.RequestCounts.Completed + b.RequestCounts.Failed
-		if seen >= target || once || b.Ended() {
+		if seen = b.RequestCounts.Completed + b.RequestCounts.Failed; seen >= target && b.Status != "validating" || once || b.Ended() {
 			break
 		}
 		if time.Now().After(timeout) {
 			t.Fatalf("%d lines are settled after %v\n%s", seen, patience, p.err)
 		}
-		<-time.After(time.Millisecond)
 	}
-	if kill < c.kills-1 {
-		<-time.After(time.Duration(r.IntN(20_000)) * time.Microsecond)
-	}
+	<-time.After(delay)
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if status := p.wait(); status != -1 {
 		t.Fatalf("it ended with %d\n%s", status, p.err)
 	}
-	return seen
+	c.at[b.Status]++
+	return b.RequestCounts.Completed + b.RequestCounts.Failed
 }
 
 // outputLine is a line of an output file without what differs from run to run.

@@ -69,16 +69,17 @@ type setup struct {
 	origins []string
 	queue   batchqueue.Options
 	door    Options
-	body    int64 // of a request
-	engine  *enginetest.Engine
-	idle    bool // lines are not run
+	body    int64         // of a request
+	over    engine.Engine // what is served; nil: a scripted engine
+	idle    bool          // lines are not run
 }
 
 func start(t testing.TB, s setup) *rig {
 	t.Helper()
-	r := &rig{t: t, engine: s.engine, clock: &clock{at: time.Unix(1_800_000_000, 0)}, served: make(chan error, 1)}
-	if r.engine == nil {
-		r.engine = enginetest.New()
+	r := &rig{t: t, engine: enginetest.New(), clock: &clock{at: time.Unix(1_800_000_000, 0)}, served: make(chan error, 1)}
+	var e engine.Engine = r.engine
+	if s.over != nil {
+		e = s.over
 	}
 	if s.dir == "" {
 		s.dir = t.TempDir()
@@ -92,8 +93,8 @@ func start(t testing.TB, s setup) *rig {
 	for _, k := range s.keys {
 		opt.Keys = append(opt.Keys, server.HashKey(k))
 	}
-	r.server = server.New(r.engine, opt)
-	r.other = responses.New(r.engine, responses.Options{Owner: r.server.Owner, ReadBody: r.server.ReadBody, Acquire: r.server.Acquire})
+	r.server = server.New(e, opt)
+	r.other = responses.New(e, responses.Options{Owner: r.server.Owner, ReadBody: r.server.ReadBody, Acquire: r.server.Acquire})
 	r.other.Mount(r.server.Route)
 	o := s.door
 	o.Store, o.Model, o.Inside, o.Owner = r.store, "test-model", r.server.Inside, r.server.Owner

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -317,5 +318,84 @@ func TestShutdownBeforeStart(t *testing.T) {
 	r.door.Start() // too late: nothing begins
 	if b := r.submit(chats(1), chatPath, "24h"); b.Status != "validating" {
 		t.Errorf("%+v", b)
+	}
+}
+
+// TestStoreFails: a store that takes nothing any more holds the lines up, and a
+// shutdown all the same comes to its end; the lines are open as before.
+func TestStoreFails(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, setup{dir: dir, door: Options{InFlight: 2}})
+	gate := make(chan struct{})
+	r.engine.Play(gated(gate))
+	b := r.submit(chats(9), chatPath, "24h")
+	if err := r.engine.WaitOpen(r.ctx(), 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	close(gate)
+	if status, text := r.send("GET", "/v1/batches/"+b.ID, "", ""); status != 500 || !strings.Contains(text, "internal server error") {
+		t.Errorf("%d %s", status, text)
+	}
+	<-time.After(20 * time.Millisecond)
+	if err := r.door.Shutdown(r.ctx()); err != nil {
+		t.Error(err)
+	}
+	r.end()
+	r = start(t, setup{dir: dir})
+	if b = r.finish(b); b.RequestCounts.Completed != 9 {
+		t.Errorf("%+v", b)
+	}
+}
+
+// TestCrowd: many clients upload, make, cancel and delete at the same time; every
+// batch ends with each of its lines once.
+func TestCrowd(t *testing.T) {
+	r := start(t, setup{door: Options{InFlight: 4}})
+	r.engine.Choose(echo)
+	var clients sync.WaitGroup
+	for who := range 6 {
+		clients.Go(func() {
+			random := rand.New(rand.NewPCG(3, uint64(who)))
+			for range 6 {
+				lines := 1 + random.IntN(30)
+				b := r.submit(chats(lines), chatPath, "24h")
+				cancelled := random.IntN(2) == 0
+				if cancelled {
+					<-time.After(time.Duration(random.IntN(10)) * time.Millisecond)
+					if _, err := r.CancelBatch(r.ctx(), b.ID); err != nil {
+						refused(t, err, 409, "invalid_status")
+					}
+				}
+				b = r.finish(b)
+				seen := map[string]bool{}
+				for _, id := range []*string{b.OutputFileID, b.ErrorFileID} {
+					for _, o := range r.lines(id) {
+						if seen[*o.CustomID] {
+							t.Errorf("%s comes twice", *o.CustomID)
+						}
+						seen[*o.CustomID] = true
+					}
+					if id != nil {
+						if err := r.DeleteFile(r.ctx(), *id); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				n := b.RequestCounts
+				if len(seen) != n.Total || n.Completed+n.Failed != n.Total || n.Total != lines && (!cancelled || n.Total != 0) {
+					t.Errorf("%d lines of %d: %+v", len(seen), lines, b)
+				}
+				if err := r.DeleteFile(r.ctx(), b.InputFileID); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if totals, err := r.store.Totals(); err != nil || totals.Bytes != 0 || totals.Lines.Open() != 0 {
+		t.Errorf("%+v, %v", totals, err)
 	}
 }

@@ -2,7 +2,7 @@
 // KRATER_URL.
 import assert from "node:assert/strict";
 import test from "node:test";
-import OpenAI from "openai";
+import OpenAI, { toFile } from "openai";
 import { ResponsesWS } from "openai/resources/responses/ws";
 
 const url = process.env.KRATER_URL;
@@ -143,3 +143,47 @@ function checkEnd(response, text) {
   assert.ok(response.usage.output_tokens > 0);
   assert.equal(response.usage.total_tokens, response.usage.input_tokens + response.usage.output_tokens);
 }
+
+test("batch", options, async () => {
+  const lines = ["one", "two", "three"].map((id) => ({
+    custom_id: id,
+    method: "POST",
+    url: "/v1/chat/completions",
+    body: { model, temperature: 0, max_completion_tokens: 8, messages: [{ role: "user", content: question }] },
+  }));
+  lines.push({ ...lines[0], custom_id: "wrong", body: { ...lines[0].body, temperature: 7 } });
+  const text = lines.map((l) => JSON.stringify(l)).join("\n");
+  const file = await client.files.create({ file: await toFile(Buffer.from(text), "lines.jsonl"), purpose: "batch" });
+  assert.equal(file.bytes, Buffer.byteLength(text));
+  assert.equal((await client.files.retrieve(file.id)).filename, "lines.jsonl");
+  assert.equal(await (await client.files.content(file.id)).text(), text);
+  let batch = await client.batches.create({ input_file_id: file.id, endpoint: "/v1/chat/completions", completion_window: "24h", metadata: { made: "here" } });
+  assert.equal(batch.status, "validating");
+  const begun = batch.id;
+  while (!["completed", "failed", "expired", "cancelled"].includes(batch.status)) {
+    await new Promise((r) => setTimeout(r, 50));
+    batch = await client.batches.retrieve(begun);
+  }
+  assert.equal(batch.status, "completed");
+  assert.deepEqual(batch.request_counts, { total: 4, completed: 3, failed: 1 });
+  assert.deepEqual(batch.metadata, { made: "here" });
+  const whole = await client.chat.completions.create(lines[0].body);
+  const output = (await (await client.files.content(batch.output_file_id)).text()).trim().split("\n").map((l) => JSON.parse(l));
+  assert.deepEqual(output.map((o) => o.custom_id), ["one", "two", "three"]);
+  for (const o of output) {
+    assert.equal(o.response.status_code, 200);
+    assert.equal(o.response.body.choices[0].message.content, whole.choices[0].message.content);
+  }
+  const wrong = JSON.parse(await (await client.files.content(batch.error_file_id)).text());
+  assert.equal(wrong.response.body.error.param, "temperature");
+  const ids = [];
+  for await (const b of client.batches.list({ limit: 1 })) ids.push(b.id);
+  assert.ok(ids.includes(begun));
+  const names = [];
+  for await (const f of client.files.list({ purpose: "batch_output" })) names.push(f.id);
+  assert.ok(names.includes(batch.output_file_id));
+  await assert.rejects(client.batches.cancel(begun), { status: 409 });
+  assert.equal((await client.files.delete(file.id)).deleted, true);
+  await assert.rejects(client.files.retrieve(file.id), { status: 404 });
+  await assert.rejects(client.batches.create({ input_file_id: "file-none", endpoint: "/v1/chat/completions", completion_window: "24h" }), { status: 404 });
+});
