@@ -257,19 +257,23 @@ func TestOtherModel(t *testing.T) {
 	r := start(t, setup{dir: dir, idle: true})
 	f := r.submit(chats(2), chatPath, "24h")
 	r.end()
-	s, err := batchqueue.Open(dir, batchqueue.Options{})
+	s, err := batchqueue.Open(dir, batchqueue.Options{Now: r.clock.now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := s.Create(batchqueue.Order{Model: "another", Endpoint: chatPath, Input: f.InputFileID, Window: "24h", Within: 240 * 24 * time.Hour * 365})
+	made, err := s.Create(batchqueue.Order{Model: "another", Endpoint: chatPath, Input: f.InputFileID, Window: "24h", Within: 24 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
 	r = start(t, setup{dir: dir})
+	other, err := r.Batch(r.ctx(), made.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.until(other, func(b *api.Batch) bool { return b.Status == "in_progress" || b.Status == "failed" })
 	r.finish(f)
-	b, err := r.Batch(r.ctx(), other.ID)
-	if err != nil || b.Status == "completed" {
+	if b, err := r.Batch(r.ctx(), other.ID); err != nil || b.Status == "completed" || b.RequestCounts.Completed > 0 || len(r.engine.Requests()) != 2 {
 		t.Errorf("%+v, %v", b, err)
 	}
 }
