@@ -6,9 +6,6 @@ import (
 	"krater/actors/engine"
 )
 
-// priorityLeast is the lowest that a client may ask for.
-const priorityLeast = -1000
-
 type backgroundKey struct{}
 
 // Background marks what is done in a context as work that nobody waits for.
@@ -22,6 +19,6 @@ func InBackground(ctx context.Context) bool { return ctx.Value(backgroundKey{}) 
 // Yield lets a request of a marked context go behind all that somebody waits for.
 func Yield(ctx context.Context, req *engine.Request) {
 	if InBackground(ctx) {
-		req.Priority = priorityLeast
+		req.Background = true // its priority orders it among its like
 	}
 }

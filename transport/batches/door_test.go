@@ -52,8 +52,8 @@ func TestBatch(t *testing.T) {
 		}
 	}
 	for _, q := range r.engine.Requests() {
-		if q.Priority != -1000 {
-			t.Errorf("a line has priority %d", q.Priority)
+		if !q.Background {
+			t.Errorf("line %s is not in the background", q.ID)
 		}
 	}
 }
