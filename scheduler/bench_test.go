@@ -128,11 +128,11 @@ func BenchmarkLongPrompt(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			if !known {
-				r.Domain[0] = 1
-			}
 			for b.Loop() {
 				r.ID++
+				if !known {
+					r.Domain = [32]byte{1, byte(r.ID), byte(r.ID >> 8), byte(r.ID >> 16)}
+				}
 				mustAdd(b, c, r)
 				bt := mustNext(b, c)
 				b.StopTimer()

@@ -60,9 +60,9 @@
 //     batches for good.
 //   - The batch has a decode row for every sequence whose token the batch in
 //     flight will choose, the end of a prompt included, unless it has ended or
-//     that token is its last by MaxNew, or the lane has more streams than its share.
-//     Batch.After names the batch before,
-//     Span.From the row there whose token it is, Span.Pos that token's position.
+//     that token is its last by MaxNew, the lane has more streams than its share, or no
+//     block is free for it. Batch.After names the batch before, Span.From the row there
+//     whose token it is, Span.Pos that token's position.
 //   - Done comes in order: that of a batch ahead is ErrAhead until the one before
 //     was reported. Then it is a batch like any other, and the next may be ahead
 //     of it: two of a lane are always in flight.
@@ -108,9 +108,15 @@
 //     is computed. If the first ends before, the next takes its place.
 //   - With RAMBlocks a cached block that gives way is saved to host memory, and loaded from
 //     there when it is found.
-//   - With Snapshots, for models that have state beside blocks, states are kept at the ends
-//     of chunks, which are put on borders of blocks, at the end of a prompt's last full block, and in decode at
-//     the last border. A sequence goes on from the last block that has one.
+//   - With Forms, for models that compute generated rows in another way than a prompt's
+//     (latent attention, which is absorbed there), tokens of the one are not those of the
+//     other: what an answer has left is of use to its own sequence when that was preempted,
+//     and the next turn computes the answer once, as a part of its prompt. So neither a hit
+//     nor a preemption changes a bit.
+//   - With Snapshots, for models that have state beside blocks, states are kept at the
+//     ends of chunks, which are put on borders of blocks, at the end of a prompt's last
+//     full block, and in decode at the last border. A sequence goes on from the last block
+//     that has one.
 //
 // Copies, saves and loads are Moves of the batch whose rows need them.
 //

@@ -1,23 +1,23 @@
 package scheduler
 
-// # Why nothing is stuck
+// Why nothing is stuck:
 //
 // Running sequences are in a total order, outranks, that stays as it is while they run.
 // Let s be the first of them. When s lacks a block, those of the last in the order are
 // taken (reclaim), whose blocks are free at once if it is idle, or when its batches are
 // back, and every batch comes back, fails or is lost in a Restart. Until s has its
 // block, nobody whom it outranks gets those that come free (room), and nobody is
-// admitted. So after finitely many batches s has its block, at the latest when it is
-// the only one left: then all that it does not hold is free, and Add refused whatever
-// needs more than all there is. Where prompts of other keys go before its own,
-// what they are given counts until they do not. So s has a row in a batch again and again and
-// is done after finitely many, and then the next is the first. Only one that outranks s can be put before
-// it, by coming later: who waits gains levels (Config.Aging), so that
-// cannot go on for ever.
+// admitted (fits). So after finitely many batches s has its block, at the latest when it
+// is the only one left: then all that it does not hold is free, and Add refused whatever
+// needs more than all there is. Where prompts of other keys go before its own, what they
+// are given counts until they do not. So s has a row in a batch again and again and is
+// done after finitely many, and then the next is the first. Only one that outranks s and
+// comes later can be put before it; who waits gains levels (Config.Aging), so that cannot
+// go on for ever.
 //
 // Where nothing runs, the head of the queue is admitted: it needs at most all blocks, no
-// reserve is kept (fits), and nobody is parked, as those wait for one that runs. So with
-// nothing in flight and a live request Next always makes a batch.
+// reserve is kept, and nobody is parked, as those wait for one that runs. So with nothing
+// in flight and a live request Next always makes a batch.
 
 // room is how many blocks a sequence may take: none that one before it waits for.
 func (c *Core) room(s *seq) int {
@@ -50,8 +50,8 @@ func (c *Core) extend(f *flight, s *seq, n int) {
 	c.promise(s)
 }
 
-// reclaim makes room for so many blocks by preempting whom an idle sequence outranks, the last in the order
-// first. Where that one is in flight, or others that have ended are, the
+// reclaim makes room for so many blocks by preempting whom an idle sequence outranks, the
+// last in the order first. Where that one is in flight, or others that have ended are, the
 // sequence has to wait; where it is the last itself, it is preempted.
 func (c *Core) reclaim(s *seq, n int) bool {
 	for c.room(s) < n {

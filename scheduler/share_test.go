@@ -358,6 +358,34 @@ func TestFailedLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestForms: with two forms of rows an answer is of no use to a prompt that goes on from it,
+// and of use to its own sequence after a preemption.
+func TestForms(t *testing.T) {
+	for forms, want := range map[bool]int{false: 20, true: 8} {
+		cfg := roomy
+		cfg.BlockTokens, cfg.Forms = 4, forms
+		c := newCore(t, cfg)
+		s := &telling{core: c}
+		all := func(r Request) {
+			mustAdd(t, c, r)
+			for !c.Idle() {
+				if err := s.step(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		all(Request{ID: 1, PromptLen: 10, Prompt: make([]int32, 10), MaxNew: 11})
+		if got := c.Stats().BlocksCached; got != 5 {
+			t.Errorf("forms %v: %d blocks are cached, want 5", forms, got)
+		}
+		text := slices.Concat(make([]int32, 10), slices.Repeat([]int32{1}, 11), []int32{7})
+		all(Request{ID: 2, PromptLen: len(text), Prompt: text, MaxNew: 1})
+		if got := int(c.Stats().PrefixHits); got != want {
+			t.Errorf("forms %v: %d tokens found, want %d", forms, got, want)
+		}
+	}
+}
+
 // TestCachedAllocatesNothing: steps of streams whose blocks are entered into the table and
 // evicted again, once all buffers have grown.
 func TestCachedAllocatesNothing(t *testing.T) {
