@@ -116,7 +116,7 @@ func (d *simulated) lose(m Move) {
 }
 
 // run has a device carry out a batch, if it has not: every row's context must be
-// that of its sequence.
+// that of its sequence, and where state is not in blocks that, too (CASES 17).
 func (m *monitor) run(device int, b Batch) error {
 	d := m.devices[device]
 	if d.ran[b.ID] {

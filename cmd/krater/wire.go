@@ -446,7 +446,7 @@ func (s *session) gateway(f *engineFlags, p *actors.Pipeline, id string) (*actor
 	if err != nil {
 		return nil, err
 	}
-	identity, err := s.identity(f)
+	identity, err := s.identity()
 	if err != nil {
 		return nil, err
 	}
@@ -464,7 +464,7 @@ func (s *session) gateway(f *engineFlags, p *actors.Pipeline, id string) (*actor
 
 // identity is the hash of what decides, beside its tokens, what a prompt leaves in the KV
 // cache: the model and how its parts are kept, tokenizer and template.
-func (s *session) identity(f *engineFlags) (sum [sha256.Size]byte, err error) {
+func (s *session) identity() (sum [sha256.Size]byte, err error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%s\x00%+v\x00%s", s.src.name, s.src.dir, s.look.options.Precision, s.look.options.KVType)
 	for _, name := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"io/fs"
+	"testing"
+	"testing/fstest"
+
+	"krater/kernels/tensor"
+	"krater/stages/load"
+)
+
+// changed are the files of src, one of them with a byte more.
+func changed(t *testing.T, src *source, name string) fs.FS {
+	t.Helper()
+	files := fstest.MapFS{}
+	for _, file := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
+		data, err := src.read(file, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file == name {
+			data = append(append([]byte{}, data...), ' ')
+		}
+		if data != nil {
+			files[file] = &fstest.MapFile{Data: data}
+		}
+	}
+	return files
+}
+
+// TestIdentity: what is kept of a prefix belongs to one model, tokenizer, template and KV
+// type; the same prompt under another finds nothing (CASES 18).
+func TestIdentity(t *testing.T) {
+	src, err := openSource("")
+	if err != nil {
+		t.Skip(err)
+	}
+	of := func(s source, o load.Options) [32]byte {
+		t.Helper()
+		sum, err := (&session{src: &s, look: &outlook{options: o}}).identity()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	plain := load.Options{KVType: tensor.BF16}
+	seen := map[[32]byte]string{of(*src, plain): "nothing"}
+	note := func(what string, sum [32]byte) {
+		if old, ok := seen[sum]; ok {
+			t.Errorf("with another %s the identity is that with another %s", what, old)
+		}
+		seen[sum] = what
+	}
+	for _, name := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
+		s := *src
+		s.files = changed(t, src, name)
+		note(name, of(s, plain))
+	}
+	s := *src
+	s.name += "2"
+	note("name", of(s, plain))
+	note("KV type", of(*src, load.Options{KVType: tensor.F32}))
+	note("precision", of(*src, load.Options{KVType: tensor.BF16, Precision: load.Precision{Attention: 8}}))
+	if of(*src, plain) != of(*src, plain) {
+		t.Error("two starts differ")
+	}
+}
