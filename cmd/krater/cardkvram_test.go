@@ -1,0 +1,15 @@
+//go:build cuda
+
+package main
+
+import (
+	"testing"
+
+	"krater/kernels/cuda"
+)
+
+// TestEvictedBlocksAreKeptOnCard: by way of pinned memory, in the order of the card's streams.
+func TestEvictedBlocksAreKeptOnCard(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	evictedAreKept(t, "--device", "cuda", "--kv-dtype", "fp8", "--kv-cache", "40KiB")
+}
