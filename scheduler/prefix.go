@@ -144,7 +144,7 @@ func (c *Core) take(f *flight, s *seq) {
 		c.carry(f, Move{Kind: LoadState, From: snap, To: int32(s.slot)})
 	}
 	s.fresh = false
-	if s.reuses {
+	if s.reuses && !s.started {
 		c.stats.PrefixQueries += uint64(s.known)
 		c.stats.PrefixHits += uint64(s.computed)
 	}

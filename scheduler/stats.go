@@ -25,7 +25,7 @@ type Stats struct {
 	FailedBatches uint64
 	Retries       uint64 // sequences sent back to prefill
 	Preemptions   uint64
-	PrefixQueries uint64                 // tokens of sequences that started or resumed, looked up
+	PrefixQueries uint64                 // tokens of prompts that started and were looked up; not when they resume
 	PrefixHits    uint64                 // of these, found
 	Moves         [len(moveNames)]uint64 // by MoveKind
 	PrefillRows   uint64                 // recomputed ones too
