@@ -77,7 +77,7 @@ clients: build ## the official client libraries and a browser against a running 
 fuzz: ## every fuzz target for FUZZTIME
 	bench/fuzz.sh $(FUZZTIME)
 
-scripts: ## 100,000 random scripts each of the scheduler, with and without shared memory: some five minutes of one core
+scripts: ## 100,000 random scripts each of the scheduler, with and without shared memory: some four minutes of one core
 	go test -count 1 -timeout 60m -run 'TestRandom|TestReuse' ./scheduler -long
 
 soak: build ## 200 clients that come and go for a minute; then a load with disconnects over every door
