@@ -147,8 +147,7 @@ func serve(c *turn, b *msg.Batch) {
 	b.Asked = true
 	step := b.Letters.Begin(b.State.Total())
 	for i := range c.routes.pools {
-		b.Serving[i].Step = step
-		c.send(c.routes.pools[i], &b.Serving[i])
+		c.send(c.routes.pools[i], msg.NewServe(b, step))
 	}
 	c.sent = 0
 }

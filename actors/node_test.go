@@ -251,3 +251,19 @@ func TestDrainedIsTheLast(t *testing.T) {
 		s.p.halt()
 	}
 }
+
+// TestServeKeepsItsStep: a pool that reads of a step when the batch is in the next one learns of
+// the step that it was sent for, so that it never serves one twice.
+func TestServeKeepsItsStep(t *testing.T) {
+	b := msg.NewBatch(nil, 2)
+	b.ID = 7
+	first := msg.NewServe(b, 1)
+	b.ID = 8
+	second := msg.NewServe(b, 2)
+	var e, f trace.Event
+	first.Describe(&e)
+	second.Describe(&f)
+	if first.Step != 1 || second.Step != 2 || e.Batch != 7 || f.Batch != 8 || e.Layer != -1 {
+		t.Errorf("steps %d, %d of batches %d, %d", first.Step, second.Step, e.Batch, f.Batch)
+	}
+}

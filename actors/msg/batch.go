@@ -48,11 +48,10 @@ type Batch struct {
 	Mirror *offload.Mirror
 	Host   []device.ExpertRows
 	// Asks says that the device asks the host for experts in the middle of the step, by
-	// Letters, nil on devices that never do. Serving are the pools that answer, from Asked on.
+	// Letters, nil on devices that never do. The pools answer, from Asked on.
 	Asks    bool
 	Asked   bool
 	Letters *offload.Letters
-	Serving []Serve // one per pool, preallocated
 
 	// Kept says that State will have what the routers chose (stages.State.Routes) when the
 	// step has ended, and that nobody has counted it.
@@ -128,11 +127,21 @@ func (m *Merged) Hold() { m.Batch.holds.Add(1) }
 func (m *Merged) Release() { m.Batch.holds.Add(-1) }
 
 // Serve has a pool answer the letters of a batch's step until that ends. It carries no batch:
-// who waits for the step has it, and learns from the letters if a pool fails.
+// who waits for the step has it, and learns from the letters if a pool fails. A pool may read it
+// when the batch is in a later step, so each has the step, and what the trace tells of it, for
+// itself.
 type Serve struct {
 	Batch *Batch
 	Step  uint64 // of Letters.Begin
+	about trace.Event
 	stamp
+}
+
+// NewServe is about the step that b is in, to one pool.
+func NewServe(b *Batch, step uint64) *Serve {
+	s := &Serve{Batch: b, Step: step}
+	s.describe(&s.about, b, -1)
+	return s
 }
 
 // Hold implements Holding.
@@ -142,7 +151,9 @@ func (s *Serve) Hold() { s.Batch.holds.Add(1) }
 func (s *Serve) Release() { s.Batch.holds.Add(-1) }
 
 // Describe implements Traced.
-func (s *Serve) Describe(e *trace.Event) { s.describe(e, s.Batch, -1) }
+func (s *Serve) Describe(e *trace.Event) {
+	e.Batch, e.Lane, e.Epoch, e.Layer, e.Rows, e.Enqueued = s.about.Batch, s.about.Lane, s.about.Epoch, s.about.Layer, s.about.Rows, s.sent
+}
 
 // Work asks for the routed experts of one layer. The group sends it to its
 // split, which gives every pool its part.
@@ -183,10 +194,6 @@ func NewBatch(state *stages.State, pools int) *Batch {
 		b.Work.Parts[i] = Part{Work: &b.Work, Pool: i}
 	}
 	b.Merged.Batch = b
-	b.Serving = make([]Serve, pools)
-	for i := range b.Serving {
-		b.Serving[i].Batch = b
-	}
 	return b
 }
 

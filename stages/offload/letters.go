@@ -33,7 +33,7 @@ type Letters struct {
 	desks   []*desk
 	arrived []atomic.Int32        // [letters] who have done their part
 	step    atomic.Uint64         // counts Begin
-	stepped int                   // rows of the step in hand
+	stepped atomic.Int64          // rows of the step in hand
 	over    atomic.Bool           // nobody waits for answers any more
 	quit    atomic.Bool           // nor will anybody
 	blanks  sync.WaitGroup        // of blank answers to steps in hand
@@ -128,7 +128,7 @@ func (l *Letters) Take(s device.Stream, st *stages.State) { l.mailer.Take(s, l.m
 // gives the step for those who serve it.
 func (l *Letters) Begin(rows int) (step uint64) {
 	step = l.step.Add(1) // before the numbers of letters change, see Server
-	l.stepped = rows
+	l.stepped.Store(int64(rows))
 	for i := range l.arrived {
 		l.arrived[i].Store(0)
 	}
@@ -313,7 +313,7 @@ func (l *Letters) count(letter *device.Letter) {
 		}
 	}
 	l.x.asked.Add(int64(asked))
-	l.x.there.Add(int64(l.stepped*l.topK - asked))
+	l.x.there.Add(l.stepped.Load()*int64(l.topK) - int64(asked))
 }
 
 // Asked is how many choices of experts the device has asked the host for, by letters, and how
