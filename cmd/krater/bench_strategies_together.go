@@ -19,6 +19,7 @@ import (
 type strategyParts struct {
 	Streams      int          `json:"streams"`
 	MicroBatches int          `json:"micro_batches"`
+	Tokens       int          `json:"tokens,omitempty"`  // of a card: generated while all streams did, and timed
 	TokensPerS   float64      `json:"tokens_per_second"` // of all streams
 	RankBusy     float64      `json:"rank_busy"`         // share of the time for which it computes
 	HostBusy     float64      `json:"host_busy"`         // the same of the host, with experts
@@ -88,7 +89,7 @@ func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyRe
 	if err != nil {
 		return x, err
 	}
-	x = strategyParts{Streams: b.c.Streams, MicroBatches: parts, TokensPerS: float64(w.tokens) / w.end.Sub(w.begin).Seconds()}
+	x = strategyParts{Streams: b.c.Streams, MicroBatches: parts, Tokens: w.tokens, TokensPerS: float64(w.tokens) / w.end.Sub(w.begin).Seconds()}
 	did := tracksWithin(live.Trace(), w.begin, w.end)
 	x.HostBusy, x.Letters = lettersOf(did, w.end.Sub(w.begin), b.s.look.pools)
 	if b.c.Trace != "" {

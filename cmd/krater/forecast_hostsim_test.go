@@ -139,7 +139,7 @@ func simCase(t *testing.T, cfg sizes, cmd *benchStrategiesCmd) *forecast.Case {
 			LaunchUS: launch, NodeUS: launch, Launches: simLaunches, CopyGBps: simCopy / 1e9, BusyGBps: simCopy / 1e9, CopyUS: microseconds(simPer),
 			FlagUS: 1e6, FlagGBps: 1, SyncUS: 2 * microseconds(simPer),
 		},
-		CPU: rates.CPU{Name: "timed", ReadGBps: simHostMemory / 1e9, DecodeShare: 1, Experts: rates.Curve{Peak: simHostFLOP / 1e12}, LayerUS: 1e-3},
+		CPU: rates.CPU{Name: "timed", ReadGBps: simHostMemory / 1e9, DecodeShare: 1, Experts: rates.Curve{Peak: simHostFLOP / 1e12}, RowsGBps: 1e6, LayerUS: 1e-3}, // only weights and products take time
 	}, 1<<30, 0, "uniform", forecast.Work{Lengths: []int{simPrompt}, Batches: []int{1}, Streams: 1, Context: benchPrompt + simDecode/2})
 	if err != nil {
 		t.Fatal(err)

@@ -130,6 +130,10 @@ func (x *chooser) layers(s *strategy, l layout, m float64, few bool) (t Time) {
 	if l.layers < x.s.MoE {
 		t.add(s.layer(&x.calc, l, m, few).times(x.s.MoE - l.layers))
 	}
+	if s.looks(l, x.s) {
+		look := micro * x.card.SyncUS
+		t.add(Time{Total: look, HandOver: look}.times(x.s.MoE))
+	}
 	return t
 }
 
@@ -141,10 +145,12 @@ func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 	}
 	var rows float64
 	var layers, window Time // layers: for so many rows; only the last pass has others
+	pieces := 0             // of the window
 	x.chunks(tokens, func(pos, m float64) {
 		if m != rows {
 			rows, layers = m, x.layers(s, l, m, false)
 		}
+		pieces++
 		window.add(x.rest(pos, m))
 		window.add(layers)
 		end := int(pos + m)
@@ -154,17 +160,17 @@ func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 			return
 		}
 		if streams {
-			window = x.pipeline(l, window)
+			window = x.pipeline(l, window, pieces)
 		}
 		t.add(window)
-		window = Time{}
+		window, pieces = Time{}, 0
 	})
 	return t
 }
 
 // token is the time of a step of b streams.
 func (x *chooser) token(s *strategy, l layout, b int) (t Time) {
-	t = x.step(float64(b), !s.copies || l.whole(x.s))
+	t = x.step(float64(b), !s.looks(l, x.s) && (!s.copies || l.whole(x.s)))
 	t.add(x.layers(s, l, float64(b), true))
 	return t
 }

@@ -55,26 +55,27 @@ func grouped(c *calc, l layout, m float64, few bool) Time {
 }
 
 // fetch copies what is not found of the experts that m rows take and that do not stay, into
-// so many places. The host has to see the router's choice first. Experts that are there are
-// one wave; the others come in waves of half the places, each of which is computed when all
-// of it is there, while the next one comes. Every wave is told to the card, and launched, by
-// the host. Where what is found lies in the places that the first copies go to, they wait
-// until it is computed.
+// so many places. The host has to see the router's choice first (chooser.layers). Experts that
+// are there are one wave; the others come in waves of half the places, each of which is computed
+// when all of it is there, while the next one comes. Every wave is told to the card, and launched,
+// by the host: the first copies begin behind what is found, which launches hide where nothing
+// is copied. Where what is found lies in the places that the first copies go to, they wait
+// until it is computed. Shared experts follow on the stream of the last wave.
 func fetch(c *calc, l layout, found, places, m float64, few bool) Time {
 	need, n := active(c.picks, m), active(c.picks[l.kept:], m)*(1-found)
-	routed := c.experts(c.picks, m)
-	t := Time{Card: c.shared(m, few) + routed, Copied: n * float64(c.s.ExpertCard), Wanted: need, Found: max(0, need-n)}
-	t.Copies = c.copies(n, t.Card)
+	shared, routed := c.shared(m, few), c.experts(c.picks, m)
+	t := Time{Card: shared + routed, Copied: n * float64(c.s.ExpertCard), Wanted: need, Found: max(0, need-n)}
+	t.Copies = c.copies(n, routed)
 	one := min(n, waveOf(places))
 	if one > 0 {
-		waves := min(1, t.Found) + max(min(1, n), n/one)
-		t.HandOver = micro * c.card.SyncUS * (1 + waves)
+		any := min(1, n) // a step in which something is missing
+		t.HandOver = micro * c.card.SyncUS * (any*min(1, t.Found) + max(any, n/one))
 	}
 	there, last := 0.0, one/max(1, need)*routed
 	if held := active(c.picks[l.kept:], m) * found; one > places-held {
 		there = t.Found / max(1, need) * routed
 	}
-	t.Total = t.HandOver + max(t.Card, there+t.Copies+last)
+	t.Total = t.HandOver + max(routed, there+t.Copies+last) + shared
 	return t
 }
 
@@ -90,15 +91,15 @@ func waveOf(places float64) float64 {
 }
 
 // pipeline is a prompt through groups of layers: the experts of a group come once, all
-// passes of the prompt are computed with them, and with two buffers the next group's
-// come meanwhile. Layers that stay are spread evenly, the first among them, so that
+// pieces of the prompt are computed with them, one after the other, and with two buffers the
+// next group's come meanwhile. Layers that stay are spread evenly, the first among them, so that
 // something can be computed during the first copy. work is what the card computes in
-// all; every layer has the same part of it.
-func (c *calc) pipeline(l layout, work Time) Time {
+// all; every layer has the same part of it, of which every piece has the same.
+func (c *calc) pipeline(l layout, work Time, pieces int) Time {
 	layers, stay := c.s.MoE, l.layers
 	streamed := layers - stay
 	groups := min(l.groups, streamed)
-	x := work.Total / float64(layers)
+	x := work.Total / float64(layers*pieces)
 	busy := work.Total / float64(streamed) // of the card, while a layer comes
 	if l.buffers == 1 && groups == streamed {
 		busy = 0
@@ -106,21 +107,32 @@ func (c *calc) pipeline(l layout, work Time) Time {
 	y := c.copies(float64(c.s.Experts), busy)
 	begun := make([]float64, groups) // when the parts of the model begin
 	var copied, computed float64     // ends so far
-	group, n := 0, 0                 // of streamed layers
+	var part []float64               // when the experts of each of its layers are there; 0: they stay
+	pass := func() {
+		for range pieces {
+			for _, there := range part {
+				computed = max(computed, there) + x
+			}
+		}
+		part = part[:0]
+	}
+	group, n := 0, 0 // of streamed layers
 	for i := range layers {
 		if i*stay%layers < stay {
-			computed += x
+			part = append(part, 0)
 			continue
 		}
 		if n == (group+1)*streamed/groups {
+			pass()
 			group++
 			begun[group] = computed
 		}
 		n++
 		// Its buffer is free when the part begins that comes after the former one in it.
 		copied = max(copied, begun[max(0, group-l.buffers+1)]) + y
-		computed = max(computed, copied) + x
+		part = append(part, copied)
 	}
+	pass()
 	t := work
 	t.Total, t.Copies = computed, y*float64(streamed)
 	t.Copied = float64(streamed*c.s.Experts) * float64(c.s.ExpertCard)

@@ -30,8 +30,10 @@ func (l layout) whole(s *Shape) bool { return l.stay(s) == s.all() }
 // strategy is one of the nine.
 type strategy struct {
 	name string
-	// hosts: the processors compute experts. copies: experts are copied in a step.
-	hosts, copies bool
+	// hosts: the processors compute experts. copies: experts are copied in a step. asks: the
+	// host has to see the router's choice of every layer, as long as not all experts stay, and
+	// where any could be missing even then.
+	hosts, copies, asks bool
 	// layouts are the ways to use room for so many experts beside those that base says
 	// stay already; none with the reason where it is too little. The fastest is taken.
 	layouts func(s *Shape, room int, base layout, groups int) ([]layout, string)
@@ -40,17 +42,24 @@ type strategy struct {
 	layer func(c *calc, l layout, m float64, few bool) Time
 }
 
+// looks reports whether the host waits for the choice of every layer, of those too that stay:
+// it does not know beforehand which step asks for something else. Groups that all stay are
+// known to.
+func (s *strategy) looks(l layout, shape *Shape) bool {
+	return s.asks && !(s.name == groupedName && l.whole(shape))
+}
+
 // strategies are all, by number. What they do is scheduler/dispatch's.
 var strategies = []strategy{
-	{"cpu_only", true, false, nothing, cpuOnly},
-	{"chunked", false, true, buffer, chunked},
-	{"active_only", false, true, pool, activeOnly},
-	{"static_pin", false, true, pins, activeOnly},
-	{"weighted_pin", false, true, pins, activeOnly},
-	{"lru", false, true, pool, pooled},
-	{"persistent", false, false, everything, resident},
-	{groupedName, false, true, staging, grouped},
-	{"hot_cached_static", true, false, hot, split},
+	{"cpu_only", true, false, false, nothing, cpuOnly},
+	{"chunked", false, true, false, buffer, chunked},
+	{"active_only", false, true, true, pool, activeOnly},
+	{"static_pin", false, true, true, pins, activeOnly},
+	{"weighted_pin", false, true, true, pins, activeOnly},
+	{"lru", false, true, true, pool, pooled},
+	{"persistent", false, false, false, everything, resident},
+	{groupedName, false, true, true, staging, grouped},
+	{"hot_cached_static", true, false, false, hot, split},
 }
 
 // short says that room for so many experts does not do.

@@ -281,9 +281,42 @@ func TestGroupsByHand(t *testing.T) {
 		// Three of 2, 1, 1: the third begins when the second part does, at 7.
 		{layout{groups: 3, buffers: 2}, 13},
 	} {
-		if got := c.pipeline(x.l, Time{Total: 4}); math.Abs(got.Total-x.want) > 1e-9 {
+		if got := c.pipeline(x.l, Time{Total: 4}, 1); math.Abs(got.Total-x.want) > 1e-9 {
 			t.Errorf("%+v: %g s, want %g", x.l, got.Total, x.want)
 		}
+	}
+	// In two pieces the second one's first layer waits for the group's last copy: two of two,
+	// 6, 6.5, 7, 7.5, and 12, 12.5, 13, 13.5 behind the first's 3.5.
+	if got := c.pipeline(layout{groups: 2, buffers: 2}, Time{Total: 4}, 2); math.Abs(got.Total-13.5) > 1e-9 {
+		t.Errorf("two pieces: %g s", got.Total)
+	}
+}
+
+// TestAsks: a strategy that copies what the router chose waits for the choice of every layer,
+// of those too that lack nothing; groups do as long as any of them comes.
+func TestAsks(t *testing.T) {
+	c := toy()
+	c.Rates.Card.SyncUS = 1e3
+	c.Work.Context = 1
+	at := func(name string, l layout) Time { return c.sideOf(t, name, l, true).Decides.Time }
+	s, moe := &c.Shape, float64(c.Shape.MoE)
+	for _, x := range []struct {
+		name string
+		l    layout
+		want float64 // waits, of 1 ms
+	}{
+		{"active_only", layout{slots: s.all()}, moe},
+		{"static_pin", layout{kept: s.Experts}, moe},
+		{"layer_grouped", layout{layers: s.MoE}, 0},
+		{"persistent", layout{kept: s.Experts}, 0},
+	} {
+		if got := at(x.name, x.l).HandOver; math.Abs(got-x.want*1e-3) > 1e-9 {
+			t.Errorf("%s: waits of %g s, want %g ms", x.name, got, x.want)
+		}
+	}
+	some := at("layer_grouped", layout{layers: s.MoE - 1, slots: s.Experts, groups: 1, buffers: 1}).HandOver
+	if some < moe*1e-3 {
+		t.Errorf("one layer comes, the others stay: waits of %g s", some)
 	}
 }
 

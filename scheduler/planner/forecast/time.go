@@ -111,14 +111,18 @@ func (c *calc) experts(picks []float64, m float64) float64 {
 	return max(rows*c.s.ExpertFLOP/c.card.Experts.At(rows/n), n*float64(c.s.ExpertCard)/c.weights())
 }
 
-// host is the same on the processors.
+// host is the same on the processors. Besides the products rows pass through their memory: every
+// row is widened and rounded to integers, what each of its experts gives is written and read again
+// for the sum, which is written too.
 func (c *calc) host(picks []float64, m float64) float64 {
 	n, rows := active(picks, m), taken(picks, m)
 	if n == 0 {
 		return 0
 	}
 	read := giga * c.cpu.ReadGBps * c.cpu.DecodeShare
-	return max(rows*c.s.ExpertFLOP/c.cpu.Experts.At(rows/n), n*float64(c.s.ExpertHost)/read) + micro*c.cpu.LayerUS
+	in, wide := float64(c.s.HandIn), float64(c.s.HandOut)
+	moved := m*(in+wide+wide+wide/4+wide) + rows*2*wide
+	return max(rows*c.s.ExpertFLOP/c.cpu.Experts.At(rows/n), n*float64(c.s.ExpertHost)/read) + moved/(giga*c.cpu.RowsGBps) + micro*c.cpu.LayerUS
 }
 
 // handOver is a layer's rows to the host and their sums back: by flags in mapped memory or by

@@ -115,7 +115,7 @@ func (c CPU) Complete() (CPU, error) {
 	case c.Experts.Peak == 0:
 		return c, fmt.Errorf("cpu %q: %w: experts", c.Name, ErrIncomplete)
 	}
-	c.Sources = complete([]fill{{"decode_share", &c.DecodeShare, decodeShare}, {"layer_us", &c.LayerUS, layerUS}}, c.Sources)
+	c.Sources = complete([]fill{{"decode_share", &c.DecodeShare, decodeShare}, {"rows_gbps", &c.RowsGBps, c.ReadGBps}, {"layer_us", &c.LayerUS, layerUS}}, c.Sources)
 	return c, nil
 }
 
@@ -156,6 +156,7 @@ func AssumedCPU(name string, threads, sockets int, level Level) CPU {
 		Experts:  Curve{each * float64(threads), half}, DecodeShare: decodeShare, LayerUS: layerUS,
 		Sources: map[string]Source{},
 	}
+	c.RowsGBps = c.ReadGBps
 	for _, f := range c.figures() {
 		c.Sources[f.name] = Assumed
 	}

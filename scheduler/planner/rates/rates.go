@@ -78,6 +78,9 @@ type CPU struct {
 	ReadGBps    float64 `json:"read_gbps"`
 	DecodeShare float64 `json:"decode_share"`
 	Experts     Curve   `json:"experts"`
+	// RowsGBps is what rows move at through their memory: to be widened and rounded before
+	// products, written by them, read for sums.
+	RowsGBps float64 `json:"rows_gbps"`
 	// LayerUS is what a layer's experts cost besides: waking threads, waiting for the
 	// last one.
 	LayerUS float64 `json:"layer_us"`
@@ -138,6 +141,7 @@ func (c *CPU) figures() []figure {
 		{"decode_share", &c.DecodeShare, 1e-3, 2}, // more than 1: caches, or a poor plain loop
 		{"experts.peak", &c.Experts.Peak, 1e-5, 1e5},
 		{"experts.half_rows", &c.Experts.Half, 0, 1e6},
+		{"rows_gbps", &c.RowsGBps, 1e-2, 1e6},
 		{"layer_us", &c.LayerUS, 0, 1e6},
 	}
 }
