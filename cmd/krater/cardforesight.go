@@ -23,7 +23,7 @@ func (o *outlook) foresee(cfg *model.Config, f *engineFlags, kv, experts int64) 
 	if err != nil || prefill != "" && decode != "" {
 		return out
 	}
-	out.line = fmt.Sprintf("strategies: %s and %s where no flag says otherwise, since nothing is known of the card %s to predict by; krater plan --measure finds it out once", partPrefill, partDecode, o.cardName)
+	out.line = fmt.Sprintf("strategies: %s and %s where no flag says otherwise, since nothing is known of the card %s to predict by; krater plan --measure finds it out once, as a start does without --no-measure", partPrefill, partDecode, o.cardName)
 	r, known, ok := o.foreseenRates(f)
 	if !ok {
 		return out
@@ -49,10 +49,15 @@ func (o *outlook) foresee(cfg *model.Config, f *engineFlags, kv, experts int64) 
 }
 
 // foreseenRates are those of this machine and of the card that is open: as measured here
-// before, else those of a card by this name; false where neither is there.
+// before or now, else those of a card by this name; false where neither is there.
 func (o *outlook) foreseenRates(f *engineFlags) (r rates.Rates, known knownRates, ok bool) {
 	threads := f.threads()
-	kept := keptRates(f.CacheDir, identity(o.machine, threads))
+	var kept *rates.File
+	if o.measure != nil {
+		kept = o.measure(o.hostBits)
+	} else {
+		kept = keptRates(f.CacheDir, identity(o.machine, threads))
+	}
 	var err error
 	switch {
 	case kept != nil && kept.Card != nil && kept.Card.Name == o.cardName:

@@ -14,6 +14,12 @@ import (
 // lookedAt plans a shape for a card that is not there, by its name and memory.
 func lookedAt(t *testing.T, shape, card string, memory int64, heat [][]uint32, args ...string) (*outlook, *engineFlags) {
 	t.Helper()
+	return lookedWithin(t, shape, limits{card: memory, cardName: card, heat: heat}, args...)
+}
+
+// lookedWithin does it for a card as limits have it.
+func lookedWithin(t *testing.T, shape string, l limits, args ...string) (*outlook, *engineFlags) {
+	t.Helper()
 	var c cli
 	if _, _, err := parse(&c, append([]string{"run", "--device", "cuda", "--threads", "16", "hi"}, args...)); err != nil {
 		t.Fatal(err)
@@ -28,7 +34,7 @@ func lookedAt(t *testing.T, shape, card string, memory int64, heat [][]uint32, a
 		t.Fatal(err)
 	}
 	f := &c.Run.engineFlags
-	o, err := src.look(cfg, f, limits{card: memory, cardName: card, heat: heat}, roomyMachine())
+	o, err := src.look(cfg, f, l, roomyMachine())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,8 @@ type engineFlags struct {
 	rankFlags
 	precisionFlags
 	cacheFlags
-	Force bool `help:"Go on although the memory plan does not fit."`
+	NoMeasure bool `name:"no-measure" help:"Choose strategies by rates of a card and processors that are assumed, where none were measured on this machine yet, instead of measuring them (some 10 s, once)."`
+	Force     bool `help:"Go on although the memory plan does not fit."`
 }
 
 // check names the first setting that is out of its range. What depends on the

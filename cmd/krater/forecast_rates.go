@@ -132,6 +132,55 @@ func (c *planCmd) measure(e *env, m machineOf, cfg *model.Config) error {
 	return nil
 }
 
+// startMeter is quicker: a start waits for it.
+var startMeter = kernelMeter{4, 800e6}
+
+// measureOnce gives the rates that are kept of this machine and a card of that name, measured
+// now and kept where one of them is not, unless a flag says that nothing is to be; nil: there are
+// none. bits are those of experts on the processors. Whatever fails, a start goes on without. An
+// emulated card is not measured, nor is what stands beside it.
+func (f *engineFlags) measureOnce(e *env, card string, bits int) *rates.File {
+	m, threads := e.here(), f.threads()
+	id := identity(m, threads)
+	kept := keptRates(f.CacheDir, id)
+	has := kept != nil && kept.Card != nil && kept.Card.Name == card
+	if f.NoMeasure || has && kept.CPU != nil {
+		return kept
+	}
+	var with meter = startMeter
+	if e.meter != nil {
+		with = e.meter
+	}
+	file := rates.File{Machine: id}
+	if kept != nil {
+		file = *kept
+	}
+	fmt.Fprintf(e.err, "krater: measuring %s and the processors to choose strategies by, once for this machine, some 10 s; --no-measure goes without\n", card)
+	var err error
+	if !has {
+		var got rates.Card
+		if got, err = with.Card(f.CardIndex); err == nil {
+			got.Name, file.Card = card, &got
+		}
+	}
+	if err == nil && file.CPU == nil {
+		var got rates.CPU
+		if got, err = with.CPU(threads, bits, m.Available(), func(string) {}); err == nil {
+			file.CPU = &got
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(e.err, "krater: going on without:", err)
+	}
+	if file.Card == nil || file.Card.Name != card {
+		return kept
+	}
+	if err := keepRates(f.CacheDir, file); err != nil { // they are good for this start all the same
+		fmt.Fprintln(e.err, "krater: the measured rates are not kept:", err)
+	}
+	return &file
+}
+
 // measureVersion changes whenever what is measured means something else.
 const measureVersion = 1
 

@@ -21,7 +21,7 @@ func TestForesightOnCard(t *testing.T) {
 	ask := func() outcome {
 		t.Helper()
 		o := krater(t, "", "run", "--device", "cuda", "--rows", "f32", "--threads", "2", "--vram", "512MiB", "--expert-vram", "7MiB", "--kv-cache", "4MiB",
-			"--prefill-chunk", "64", "--temperature", "0", "--max-tokens", "4", "--cache-dir", dir, "Hello")
+			"--prefill-chunk", "64", "--temperature", "0", "--max-tokens", "4", "--cache-dir", dir, "--no-measure", "Hello")
 		if o.status != 0 {
 			t.Fatal(o.err)
 		}

@@ -22,6 +22,7 @@ import (
 	"krater/models"
 	"krater/scheduler"
 	"krater/scheduler/heat"
+	"krater/scheduler/planner/rates"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/load"
@@ -152,8 +153,9 @@ type limits struct {
 	kv        tensor.DType
 	card      int64 // memory of the GPU that may be used
 	cardName  string
-	heat      [][]uint32 // counts of routers, [layer][expert], by which strategies are chosen
-	whole     bool       // every part as its file holds it, unless a flag says otherwise
+	heat      [][]uint32                 // counts of routers, [layer][expert], by which strategies are chosen
+	measure   func(bits int) *rates.File // finds out what is not kept of this machine and its card; nil: nobody does
+	whole     bool                       // every part as its file holds it, unless a flag says otherwise
 }
 
 // newSession loads a model for the flags, unless the memory plan does not fit.
@@ -196,6 +198,7 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 	}
 	if s.card != nil {
 		l.card, l.cardName = s.card.Memory().Total, s.card.Describe()
+		l.measure = func(bits int) *rates.File { return f.measureOnce(e, l.cardName, bits) }
 	}
 	if s.look, err = src.look(s.cfg, f, l, e.here()); err == nil {
 		err = s.look.refusal(f.Force)

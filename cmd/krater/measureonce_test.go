@@ -1,0 +1,86 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"krater/scheduler/planner/rates"
+)
+
+// TestMeasuresOnce: the first start on a card measures what is not kept of the machine, in one
+// line; later starts take that. What cannot be measured keeps nobody from going on.
+func TestMeasuresOnce(t *testing.T) {
+	const mine = "NVIDIA Mine"
+	card, _ := rates.Named("rtx-4090")
+	card.Name = "as another program calls it"
+	cpu := rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}
+	f := &fakeMeter{cpu: cpu, card: &card}
+	dir := t.TempDir()
+	start := func(with *fakeMeter, name string, args ...string) (*rates.File, string) {
+		t.Helper()
+		var c cli
+		if _, _, err := parse(&c, append([]string{"run", "--device", "cuda", "--threads", "2", "--cache-dir", dir, "hi"}, args...)); err != nil {
+			t.Fatal(err)
+		}
+		var told strings.Builder
+		got := c.Run.measureOnce(&env{err: &told, machine: roomyMachine, meter: with}, name, 4)
+		return got, told.String()
+	}
+	if got, told := start(f, mine, "--no-measure"); got != nil || told != "" || f.threads != 0 {
+		t.Errorf("--no-measure: %+v, %s", got, told)
+	}
+	// Emulated, or with its memory in use: nothing is measured, nothing kept.
+	if got, told := start(&fakeMeter{cpu: cpu}, mine); got != nil || !strings.Contains(told, errUnmeasured.Error()) {
+		t.Errorf("%+v, %s", got, told)
+	}
+	got, told := start(f, mine)
+	if got == nil || got.Card == nil || got.CPU == nil || got.Card.Name != mine || got.CPU.ReadGBps != 77 || f.threads != 2 || f.bits != 4 {
+		t.Fatalf("%+v: %s", got, told)
+	}
+	if strings.Count(told, "\n") != 1 || !strings.Contains(told, "measuring "+mine) || !strings.Contains(told, "--no-measure") {
+		t.Errorf("%q", told)
+	}
+	for _, args := range [][]string{nil, {"--no-measure"}} {
+		if got, told := start(&fakeMeter{}, mine, args...); told != "" || got == nil || got.CPU == nil || got.CPU.ReadGBps != 77 || got.Card.Name != mine {
+			t.Errorf("later, %v: %+v, %q", args, got, told)
+		}
+	}
+	// Another card is measured, the processors are not again.
+	f.threads = 0
+	if got, _ := start(f, "NVIDIA Other"); got == nil || got.Card.Name != "NVIDIA Other" || got.CPU.ReadGBps != 77 || f.threads != 0 {
+		t.Errorf("%+v, %d", got, f.threads)
+	}
+	// Other threads, another machine as far as rates go.
+	if got, _ := start(&fakeMeter{}, mine, "--threads", "3"); got != nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestForesightMeasures: a plan for an open card asks who measures, where a strategy is left open
+// and not all experts fit.
+func TestForesightMeasures(t *testing.T) {
+	card, _ := rates.Named("rtx-4090")
+	card.Name = "NVIDIA Mine"
+	asked := 0
+	for _, x := range []struct {
+		memory int64
+		flags  string
+		want   int
+	}{
+		{6 * gib, "", 1},
+		{6 * gib, "--prefill-strategy chunked --decode-strategy lru", 0},
+		{80 * gib, "", 0},
+	} {
+		asked = 0
+		look, _ := lookedWithin(t, "deepseek-v2-lite", limits{card: x.memory, cardName: card.Name, measure: func(int) *rates.File {
+			asked++
+			return &rates.File{Card: &card}
+		}}, append(strings.Fields(x.flags), "--cache-dir", t.TempDir())...)
+		if asked != x.want {
+			t.Errorf("%d bytes, %s: asked %d times", x.memory, x.flags, asked)
+		}
+		if x.want > 0 && !strings.Contains(look.foreseen.line, "predicted for NVIDIA Mine (measured on this machine)") {
+			t.Errorf("%s", look.foreseen.line)
+		}
+	}
+}
