@@ -73,8 +73,8 @@ type simRates struct {
 type strategyResult struct {
 	Strategy string          `json:"strategy"`
 	Budget   int64           `json:"budget_bytes"`
-	Runs     string          `json:"runs"` // what it fell to, or itself
-	Falls    []string        `json:"falls,omitempty"`
+	Runs     string          `json:"runs"`            // what it fell to, or itself
+	Falls    []string        `json:"falls,omitempty"` // a line for each phase
 	Prefill  []strategyPhase `json:"prefill"`
 	Prompts  *strategyPhase  `json:"prompts,omitempty"` // several together
 	Decode   strategyPhase   `json:"decode"`
@@ -386,9 +386,7 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 	o := placement.Options{Prefill: s.prefill, Decode: s.decode, Budget: max(1, budget), PrefillBudget: int64(b.c.PrefillExpertVRAM), Heat: b.heat}
 	err = b.placed(o, func(m *placement.Model, p *placement.Placement) error {
 		r.Runs = pair{p.Strategy(dispatch.Prefill), p.Strategy(dispatch.Decode)}.String()
-		for _, f := range p.Falls() {
-			r.Falls = append(r.Falls, f.String())
-		}
+		r.Falls = placement.TellFalls(p.Falls())
 		for i, n := range b.c.Prefill {
 			x, err := b.prefill(m, p, n, 1, i)
 			if err != nil {

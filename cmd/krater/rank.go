@@ -252,8 +252,8 @@ func (s *session) placeOnRank(f *engineFlags, r reporter) error {
 	if err != nil {
 		return err
 	}
-	for _, fall := range s.place.Falls() {
-		r.notice(fall.String())
+	for _, line := range placement.TellFalls(s.place.Falls()) {
+		r.notice(line)
 	}
 	return nil
 }

@@ -88,10 +88,10 @@ func TestEveryStrategyAnswersAlike(t *testing.T) {
 				flags = append(flags, "--prefill-chunk", "100", "--prefill-pass", "400", "--prefill-expert-vram", fmt.Sprint(slots/2*expertTiny))
 			}
 			o := same(flags...)
-			if slots == 0 && name != "cpu_only" && !strings.Contains(o.err, "prefill: from "+name+" to ") {
+			if slots == 0 && name != "cpu_only" && !strings.Contains(o.err, " instead of "+name) {
 				t.Errorf("%v: nothing is said of the fall: %s", flags, o.err)
 			}
-			if slots == 192 && (i+j)%2 == 1 && strings.Contains(o.err, ": from ") {
+			if slots == 192 && (i+j)%2 == 1 && strings.Contains(o.err, " instead of ") {
 				t.Errorf("%v: falls with room for everything: %s", flags, o.err)
 			}
 		}
