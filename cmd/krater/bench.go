@@ -34,7 +34,7 @@ type benchEngineCmd struct {
 	Prefill        []int `help:"Prompt lengths whose time to the first token is measured." default:"200"`
 	Decode         int   `help:"Tokens of a measured answer." default:"128"`
 	Batch          []int `help:"Numbers of streams that answer together." default:"1,8"`
-	Context        []int `help:"On a GPU: lengths of the prompts that answers follow." default:"2048"`
+	Context        []int `help:"On a GPU: lengths of the prompts that answers follow; none: 2048. On the processor they follow short ones."`
 	Rounds         int   `help:"Windows of each measurement; the median counts." default:"15"`
 	JSON           bool  `name:"json" help:"Print the report as JSON."`
 }
@@ -86,6 +86,9 @@ func (c *benchEngineCmd) Run(e *env) error {
 	}
 	if c.Device != "cpu" {
 		return errors.New("--device: krater bench measures the processor or a card")
+	}
+	if len(c.Context) > 0 {
+		return fmt.Errorf("--context: on the processor answers follow prompts of %d tokens", benchPrompt)
 	}
 	if c.Shape != "" {
 		return errors.New("--shape: on the processor only krater bench model makes models")

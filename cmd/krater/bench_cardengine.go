@@ -62,6 +62,9 @@ func (c *benchEngineCmd) runCard(e *env) error {
 	if err != nil {
 		return err
 	}
+	if len(c.Context) == 0 {
+		c.Context = []int{2048}
+	}
 	f := &c.engineFlags
 	f.PrefixCache = false // the same prompts are asked again, and are to be computed
 	most := max(1, slices.Max(append([]int{1}, c.Batch...)))

@@ -69,6 +69,11 @@ type modelFigures struct {
 	Skipped                 []string
 }
 
+// TestBenchContext: on the processor answers follow short prompts, whatever is asked for.
+func TestBenchContext(t *testing.T) {
+	refuses(t, 1, []string{"bench", "--context", "100", "--rounds", "1"}, "--context", "16 tokens")
+}
+
 // TestBenchModel: all figures of the built-in model, and what does not fit its
 // context is named.
 func TestBenchModel(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
+	"krater/stages/expert"
+	"krater/stages/model"
 	"krater/stages/synth"
 )
 
@@ -153,4 +155,30 @@ func TestForesightIsQuick(t *testing.T) {
 	} else {
 		t.Logf("%v", took)
 	}
+}
+
+// TestNearRowsOfCard: pools of memory nodes beside a card have room for rows as integers too.
+func TestNearRowsOfCard(t *testing.T) {
+	o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 6*gib, nil, "--fake-topology", "2x8", "--decode-strategy", "hot_cached_static", "--cache-dir", t.TempDir())
+	config, err := synth.Config("deepseek-v2-lite", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := model.Parse(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lim, err := o.options.LimitsFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := int64(o.pools) * expert.NearBytes(lim, cfg.Hidden)
+	lim.QuantGroup = 128
+	want := int64(o.pools) * expert.NearBytes(lim, cfg.Hidden)
+	for _, c := range o.plan.Devices[0].Components {
+		if c.Name == "rows of pools" && c.Bytes == want && want > plain {
+			return
+		}
+	}
+	t.Errorf("no rows of pools of %d bytes: %+v", want, o.plan.Devices[0].Components)
 }

@@ -116,15 +116,24 @@ func (o *outlook) hostSide(cfg *model.Config, f *engineFlags, lim stages.Limits,
 		if err != nil {
 			return err
 		}
-		group = p.Group
-		if group == 0 {
-			group = cfg.Hidden
-		}
+		group = o.hostGroup(cfg)
 		put("experts", fmt.Sprintf("for the processor, %s", count(all, "layer")), int64(all*cfg.MoE.Experts)*one)
 		put("letters", count(f.states(), "batch"), states*offload.LettersBytes(cfg, placement.LetterRows(f.GPUPrefillThreshold, lim.LayerRows()), o.pools, group))
 	}
 	put("rows beside the GPU", count(f.states(), "batch"), states*offload.MirrorBytes(cfg, lim, group, o.options.Layout))
 	return nil
+}
+
+// hostGroup is how many numbers of a row share a scale beside a card, 0 where the processor has no
+// experts as integers there.
+func (o *outlook) hostGroup(cfg *model.Config) int {
+	switch {
+	case o.resident || !o.rank.host() || o.hostBits == 0:
+		return 0
+	case o.options.Precision.Group == 0:
+		return cfg.Hidden
+	}
+	return o.options.Precision.Group
 }
 
 // host reports whether any phase leaves experts to the host.

@@ -144,7 +144,11 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 	}
 	near := int64(0)
 	if cfg.MoE.Experts > 0 && o.places() {
-		near = int64(o.pools) * expert.NearBytes(lim, cfg.Hidden)
+		beside := lim // rows are integers there if the host's experts are, whatever a card takes
+		if f.onCard() {
+			beside.QuantGroup = o.hostGroup(cfg)
+		}
+		near = int64(o.pools) * expert.NearBytes(beside, cfg.Hidden)
 	}
 	detail := fmt.Sprintf("%s on %s", count(o.pools, "pool"), count(len(o.nodes), "node"))
 	if !f.onRank() && !f.onCard() {
