@@ -11,6 +11,7 @@ import (
 // foresight is what the forecast chooses for a card that does not hold all experts.
 type foresight struct {
 	prefill, decode string // the fixed strategies where there is no forecast
+	prefillExperts  int    // that prefill's strategy has places for at most; 0: what it asks for
 	line            string // what was chosen and why, for people; "" where nothing had to be
 }
 
@@ -43,7 +44,7 @@ func (o *outlook) foresee(cfg *model.Config, f *engineFlags, kv, experts int64) 
 		return out
 	}
 	report := newPlanReport("", known, c, made)
-	out.prefill, out.decode = report.Prefill, report.Decode
+	out.prefill, out.decode, out.prefillExperts = report.Prefill, report.Decode, made.PrefillExperts
 	out.line = fmt.Sprintf("%s, predicted for %s (%s), routing %s; krater plan has the table", report.line(), r.Card.Name, known.Card, c.Skew.Name)
 	return out
 }

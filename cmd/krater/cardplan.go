@@ -90,6 +90,9 @@ func (o *outlook) fitCard(cfg *model.Config, f *engineFlags) error {
 	if f.ExpertVRAM > 0 {
 		left = min(left, int64(f.ExpertVRAM))
 	}
+	if o.foreseen != nil && o.foreseen.prefillExperts > 0 { // a flag left it open
+		f.PrefillExpertVRAM = size(int64(o.foreseen.prefillExperts) * slot)
+	}
 	o.rank = s
 	return o.rank.sketch(&f.rankFlags, setupOf(cfg, slot, max(0, left)))
 }

@@ -38,6 +38,9 @@ func newPlanReport(name string, known knownRates, c *forecast.Case, made *foreca
 	if made.Prefill != nil {
 		r.Prefill, r.Decode = made.Prefill.Name(), made.Decode.Name()
 		r.Flags = fmt.Sprintf("--prefill-strategy %s --decode-strategy %s", r.Prefill, r.Decode)
+		if n := made.PrefillExperts; n > 0 {
+			r.Flags += fmt.Sprintf(" --prefill-expert-vram %d", int64(n)*c.Shape.ExpertCard)
+		}
 	}
 	return r
 }

@@ -14,13 +14,23 @@ const asFast = 0.99
 const asMuch = 0.9
 
 // choose predicts both phases: the fastest prefill, then the fastest decode in what it
-// leaves. Of prefills that are as fast the one counts that leaves most to decode with.
+// leaves. Of prefills that are as fast the one counts that leaves most to decode with; one that
+// is nearly as fast counts where decode gains much more: divide.
 func (x *chooser) choose(f *Forecast) {
 	list := f.Candidates
 	for i := range list {
 		list[i].Prefill = x.prefill(&x.of[i], list[i].Groups)
 	}
 	p, d, decode := x.pair(list)
+	why := ""
+	if p >= 0 {
+		if v := x.divide(list, p, d, decode); v != nil {
+			why = v.why(x.s, &list[p], list[p].Prefill, &decode[d])
+			f.PrefillExperts = v.side.layout.experts(x.s)
+			p, d, decode = v.p, v.d, v.decode
+			list[p].Prefill, x.divided = v.side, true
+		}
+	}
 	for i := range list {
 		list[i].Decode = decode[i]
 	}
@@ -30,6 +40,9 @@ func (x *chooser) choose(f *Forecast) {
 	}
 	for i := range list {
 		x.explain(&list[i].Prefill, f.Prefill, false)
+		if i == p && why != "" {
+			list[i].Prefill.Reason = why + "; " + list[i].Prefill.Reason
+		}
 		x.explain(&list[i].Decode, f.Decode, true)
 	}
 }
@@ -45,14 +58,14 @@ func (x *chooser) pair(list []Candidate) (p, d int, decode []Side) {
 			}
 		}
 		if fastest == 0 {
-			return -1, -1, x.beside(list, -1)
+			return -1, -1, x.beside(list, -1, layout{})
 		}
 		for i := range list {
 			s := &list[i].Prefill
 			if !s.Fits || s.Score < asFast*fastest || !x.wanted[0].is(&list[i]) {
 				continue
 			}
-			sides := x.beside(list, i)
+			sides := x.beside(list, i, s.layout)
 			best := x.best(list, sides)
 			if best < 0 {
 				first := slices.IndexFunc(list, func(c Candidate) bool { return x.wanted[1].is(&c) })
@@ -78,12 +91,9 @@ func (x *chooser) better(list []Candidate, a int, with *Side, b int, than *Side)
 	return before(&list[a], &list[b], with.VRAM, than.VRAM)
 }
 
-// beside predicts the decodes of all candidates beside prefill p.
-func (x *chooser) beside(list []Candidate, p int) []Side {
-	first := layout{}
-	if p >= 0 {
-		first = list[p].Prefill.layout
-	}
+// beside predicts the decodes of all candidates beside prefill p, whose layout is first; p below
+// 0: beside none.
+func (x *chooser) beside(list []Candidate, p int, first layout) []Side {
 	sides := make([]Side, len(list))
 	for i := range list {
 		sides[i] = x.decode(i, list[i].Groups, p, first)
@@ -140,12 +150,17 @@ func (x *chooser) windows(l layout) int {
 
 // prefill predicts prompts with the whole budget.
 func (x *chooser) prefill(s *strategy, groups int) Side {
-	if reason := x.crowded(); reason != "" {
-		return Side{Reason: reason}
-	}
 	room := x.room()
 	if x.b.Prefill > 0 {
 		room = int(min(int64(room), x.b.Prefill/x.s.ExpertCard))
+	}
+	return x.prefillIn(s, groups, room)
+}
+
+// prefillIn predicts prompts with room for so many experts.
+func (x *chooser) prefillIn(s *strategy, groups, room int) Side {
+	if reason := x.crowded(); reason != "" {
+		return Side{Reason: reason}
 	}
 	if groups > 0 && room < x.s.all() {
 		room = max(0, room-x.windows(layout{groups: groups}))

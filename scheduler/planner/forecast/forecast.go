@@ -55,8 +55,8 @@ type Side struct {
 type Candidate struct {
 	Strategy string `json:"strategy"`
 	Groups   int    `json:"groups,omitempty"` // of layer_grouped
-	// Prefill is predicted with the whole budget, Decode with what the chosen
-	// prefill leaves.
+	// Prefill is predicted with the whole budget, or the chosen one with its part of it, Decode
+	// with what the chosen prefill leaves.
 	Prefill Side `json:"prefill"`
 	Decode  Side `json:"decode"`
 }
@@ -74,6 +74,9 @@ type Forecast struct {
 	Candidates []Candidate
 	// Prefill and Decode are the chosen ones, nil if nothing fits.
 	Prefill, Decode *Candidate
+	// PrefillExperts is how many experts prefill is to have places for at most, so that more is left
+	// to decode with; 0: as many as there is room for.
+	PrefillExperts int
 }
 
 // New predicts and chooses.
@@ -119,6 +122,8 @@ type chooser struct {
 	b      *Budget
 	of     []strategy // of each candidate
 	wanted [2]want    // for prefill and decode
+	// divided: prefill has a part of the room, see divide.
+	divided bool
 }
 
 // layers is all layers with routed experts for m rows of a pass: those that stay whole,

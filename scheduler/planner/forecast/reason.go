@@ -29,6 +29,8 @@ func (x *chooser) explain(s *Side, chosen *Candidate, decode bool) {
 	}
 	share := s.Score / best.Score
 	switch {
+	case share > 2-asFast && !decode && x.divided:
+		s.Reason = fmt.Sprintf("%.3g times %s, but leaves less to decode with: %s", share, chosen.Name(), at)
 	case share > 2-asFast:
 		s.Reason = fmt.Sprintf("%.3g times %s, which is wanted: %s", share, chosen.Name(), at)
 	case share < asFast:
