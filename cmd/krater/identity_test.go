@@ -19,7 +19,7 @@ func changed(t *testing.T, src *source, name string) fs.FS {
 			t.Fatal(err)
 		}
 		if file == name {
-			data = append(append([]byte{}, data...), ' ')
+			data = append(append([]byte{}, data...), '\n')
 		}
 		if data != nil {
 			files[file] = &fstest.MapFile{Data: data}
@@ -37,11 +37,18 @@ func TestIdentity(t *testing.T) {
 	}
 	of := func(s source, o load.Options) [32]byte {
 		t.Helper()
-		sum, err := (&session{src: &s, look: &outlook{options: o}}).identity()
+		s.seen = nil
+		if _, _, err := s.config(); err != nil {
+			t.Fatal(err)
+		}
+		tok, config, err := s.tokenizer()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return sum
+		if _, err := s.template(tok, config); err != nil {
+			t.Fatal(err)
+		}
+		return (&session{src: &s, look: &outlook{options: o}}).identity()
 	}
 	plain := load.Options{KVType: tensor.BF16}
 	seen := map[[32]byte]string{of(*src, plain): "nothing"}

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -40,7 +42,8 @@ type source struct {
 	dir   string // "": embedded
 	files fs.FS  // everything but the weights
 	open  func() (*weights.Set, error)
-	synth *synth.Model // instead of open: its weights are made, not read
+	synth *synth.Model                 // instead of open: its weights are made, not read
+	seen  map[string][sha256.Size]byte // of files read, by name
 }
 
 // openSource finds the model without reading its weights.
@@ -75,7 +78,14 @@ func (s *source) read(name string, optional bool) ([]byte, error) {
 	if info.Size() > fileMaxBytes {
 		return nil, fmt.Errorf("model %s: %s has %d bytes, over the limit of %d", s.name, name, info.Size(), fileMaxBytes)
 	}
-	return fs.ReadFile(s.files, name)
+	data, err := fs.ReadFile(s.files, name)
+	if err == nil {
+		if s.seen == nil {
+			s.seen = map[string][sha256.Size]byte{}
+		}
+		s.seen[name] = sha256.Sum256(data)
+	}
+	return data, err
 }
 
 // config reads config.json and generation_config.json.
@@ -449,16 +459,12 @@ func (s *session) gateway(f *engineFlags, p *actors.Pipeline, id string) (*actor
 	if err != nil {
 		return nil, err
 	}
-	identity, err := s.identity()
-	if err != nil {
-		return nil, err
-	}
 	if id == "" {
 		id = s.src.name
 	}
 	return actors.NewGateway(p, actors.GatewayOptions{
 		ID: id, Created: time.Now(), Tokenizer: tok, Template: template, EOS: s.cfg.StopIDs(s.gen), Vocab: s.cfg.Vocab,
-		Identity: identity, ShareKV: f.SharePrefixes,
+		Identity: s.identity(), ShareKV: f.SharePrefixes,
 		Defaults: engine.Sampling{
 			Temperature: s.gen.Temperature, TopP: s.gen.TopP, TopK: s.gen.TopK, MinP: s.gen.MinP, RepetitionPenalty: s.gen.RepetitionPenalty,
 		},
@@ -466,19 +472,14 @@ func (s *session) gateway(f *engineFlags, p *actors.Pipeline, id string) (*actor
 }
 
 // identity is the hash of what decides, beside its tokens, what a prompt leaves in the KV
-// cache: the model and how its parts are kept, tokenizer and template.
-func (s *session) identity() (sum [sha256.Size]byte, err error) {
+// cache: the model and how its parts are kept, tokenizer and template, as far as they were read.
+func (s *session) identity() [sha256.Size]byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%s\x00%+v\x00%s", s.src.name, s.src.dir, s.look.options.Precision, s.look.options.KVType)
-	for _, name := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
-		data, err := s.src.read(name, true)
-		if err != nil {
-			return sum, err
-		}
-		fmt.Fprintf(h, "\x00%s\x00%d\x00", name, len(data))
-		h.Write(data)
+	for _, name := range slices.Sorted(maps.Keys(s.src.seen)) {
+		fmt.Fprintf(h, "\x00%s\x00%x", name, s.src.seen[name])
 	}
-	return [sha256.Size]byte(h.Sum(nil)), nil
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // template reads the model's chat template; nil when it has none.
