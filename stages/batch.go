@@ -50,7 +50,7 @@ type Batch struct {
 
 // Probe sees the intermediate results of a step. It is nil in production; a
 // stage with a nil probe does no extra work. Ops are named as in the goldens'
-// table: embed, final_norm (layer -1); input_norm, q_a, q, kv_a, kv_norm, q_rotated,
+// table: embed, final_norm (layer -1); input_norm, q_a, q, k, v, kv_a, kv_norm, q_rotated,
 // k_pe, attn, mixer_out, post_norm, router_logits, router_ids, router_weights,
 // experts_out, shared_out, mlp_out, layer_out.
 //

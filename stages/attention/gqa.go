@@ -65,8 +65,17 @@ func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 	g.project(s, q, &st.Input, &w.Q, w.QBias)
 	g.project(s, keys, &st.Input, &w.K, w.KBias)
 	g.project(s, values, &st.Input, &w.V, w.VBias)
+	if probe != nil {
+		probe.Observe(s, layer, "q", q, st)
+		probe.Observe(s, layer, "k", keys, st)
+		probe.Observe(s, layer, "v", values, st)
+	}
 	g.ops.Rope(s, q, st.Positions, g.table, g.qRope)
 	g.ops.Rope(s, keys, st.Positions, g.table, g.kRope)
+	if probe != nil {
+		probe.Observe(s, layer, "q_rotated", q, st)
+		probe.Observe(s, layer, "k_pe", keys, st)
+	}
 	g.ops.StoreRows(s, cache, kv, st.Slots)
 
 	if len(st.Prefill) > 0 {

@@ -69,6 +69,9 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 		c.err = fmt.Errorf("compare: %s of layer %d at position %d, the prompt has %d", k.op, k.layer, pos+count-1, c.n)
 		return
 	}
+	if k.op == "q_rotated" && c.a.Kind == model.AttentionGQA {
+		k.op = "q_pe" // whole heads
+	}
 	if k.op == "q_rotated" {
 		c.putRotated(k.layer, m, host, row, count, pos)
 		return

@@ -41,7 +41,7 @@ const (
 func Run(r drive.Runner, cfg *model.Config, g *Golden, weight func(name string) ([]float32, error), o Options) (*Report, error) {
 	o.Batch = max(1, o.Batch)
 	c := &comparison{r: r, cfg: cfg, golden: g, weight: weight, o: o, hidden: hiddenTolerance, op: opTolerance,
-		report: &Report{Golden: g.Name, Chunk: o.Chunk, Batch: o.Batch}}
+		report: &Report{Golden: g.Name, Chunk: o.Chunk, Batch: o.Batch}, wants: map[string][]float32{}, virtual: map[key][]float32{}}
 	if o.Tolerance > 0 {
 		c.hidden, c.op = o.Tolerance, o.Tolerance/10
 	}
@@ -67,6 +67,9 @@ type comparison struct {
 	o          Options
 	hidden, op float64
 	report     *Report
+
+	wants   map[string][]float32 // of the traced prompt, by the name of the check
+	virtual map[key][]float32    // operators that no stage computes as such
 }
 
 // trace runs the traced prompt with a probe, other prompts beside it, and
@@ -88,7 +91,12 @@ func (c *comparison) trace() error {
 	if seen.err != nil {
 		return seen.err
 	}
-	return c.vectors(p, seen, logits)
+	c.virtual[key{-1, "logits"}] = logits
+	if err := c.vectors(p, seen, logits); err != nil {
+		return err
+	}
+	c.diverge(p, seen)
+	return nil
 }
 
 // prompts continues every prompt greedily, Batch at a time, and compares last

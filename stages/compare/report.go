@@ -30,6 +30,8 @@ type Report struct {
 	Checks []Check `json:"checks"`
 	Passed int     `json:"passed"`
 	Failed int     `json:"failed"`
+	// Divergence is where the traced prompt first leaves the tolerance, nil if it does not.
+	Divergence *Divergence `json:"divergence,omitempty"`
 }
 
 // OK reports whether everything agreed.
@@ -61,6 +63,11 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	if r.Divergence != nil {
+		if err := r.Divergence.Text(w); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintf(w, "%d passed, %d failed\n", r.Passed, r.Failed)
 	return err

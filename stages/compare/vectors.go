@@ -14,11 +14,8 @@ func (c *comparison) vectors(p *Prompt, seen *capture, logits []float32) error {
 	for _, name := range c.golden.names() {
 		v := c.golden.vectors[name]
 		if name == "rope.inv_freq" {
-			got := make([]float32, len(c.cfg.Rope.InvFreq))
-			for i, f := range c.cfg.Rope.InvFreq {
-				got[i] = float32(f)
-			}
-			c.report.add(floats(name, -1, "inv_freq", got, v.F32, c.op))
+			c.wants[name] = v.F32
+			c.report.add(floats(name, -1, "inv_freq", c.frequencies(), v.F32, c.op))
 			continue
 		}
 		short, ok := strings.CutPrefix(name, prefix)
@@ -39,6 +36,9 @@ func (c *comparison) vectors(p *Prompt, seen *capture, logits []float32) error {
 // the prompt's.
 func (c *comparison) vector(name, short string, v Vector, seen *capture, logits []float32) error {
 	part := strings.Split(short, ".")
+	if c.wants[name] = v.F32; v.I32 != nil {
+		c.wants[name] = numbers(v.I32)
+	}
 	switch {
 	case short == "input_ids", short == "greedy_ids", short == "greedy_margin", short == "logits_last":
 		return nil // compared with the continuation
@@ -71,8 +71,9 @@ func (c *comparison) layers(name string, v Vector, seen *capture) error {
 		return fmt.Errorf("%d elements, the model has %d layers of %d", len(v.F32), c.cfg.Layers, n)
 	}
 	for i := range c.cfg.Layers {
-		part := Vector{F32: v.F32[i*n : (i+1)*n]}
-		c.observed(fmt.Sprintf("%s[%d]", name, i), key{i, "layer_out"}, part, seen, c.hidden)
+		part, name := Vector{F32: v.F32[i*n : (i+1)*n]}, fmt.Sprintf("%s[%d]", name, i)
+		c.wants[name] = part.F32
+		c.observed(name, key{i, "layer_out"}, part, seen, c.hidden)
 	}
 	return nil
 }
@@ -99,12 +100,14 @@ func (c *comparison) operator(name string, layer int, op string, v Vector, seen 
 		if err != nil {
 			return err
 		}
+		c.virtual[key{layer, op}] = got
 		c.report.add(c.floats(name, layer, op, got, v.F32, c.op))
 	case "attn_probs":
 		got, err := c.probabilities(layer, seen)
 		if err != nil {
 			return err
 		}
+		c.virtual[key{layer, op}] = got
 		c.report.add(c.floats(name, layer, op, got, v.F32, c.op))
 	default:
 		c.observed(name, key{layer, op}, v, seen, c.op)
@@ -129,6 +132,15 @@ func (c *comparison) observed(name string, k key, v Vector, seen *capture, allow
 	c.report.add(check)
 }
 
+// frequencies is the table that the model is run with.
+func (c *comparison) frequencies() []float32 {
+	got := make([]float32, len(c.cfg.Rope.InvFreq))
+	for i, f := range c.cfg.Rope.InvFreq {
+		got[i] = float32(f)
+	}
+	return got
+}
+
 func (c *comparison) layer(number string) (int, error) {
 	i, err := strconv.Atoi(number)
 	if err != nil || i < 0 || i >= c.cfg.Layers {
@@ -138,7 +150,7 @@ func (c *comparison) layer(number string) (int, error) {
 }
 
 // opOrder is the order of the operators of a layer.
-var opOrder = []string{"input_norm", "q_a", "q", "q_pe", "kv_a", "kv_norm", "k_pe", "kv_b", "attn_probs", "attn", "mixer_out",
+var opOrder = []string{"input_norm", "q_a", "q", "k", "v", "q_pe", "kv_a", "kv_norm", "k_pe", "kv_b", "attn_probs", "attn", "mixer_out",
 	"post_norm", "router_logits", "router_ids", "router_weights", "experts_out", "shared_out", "mlp_out", "layer_out"}
 
 // rank orders checks by where their vector is computed.

@@ -1,0 +1,183 @@
+package compare
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/direct"
+	"krater/stages/drive"
+	"krater/stages/internal/refdevice"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/weights"
+)
+
+// rig is a golden's model, and what is dumped of it when nothing is wrong.
+type rig struct {
+	cfg *model.Config
+	set *weights.Set
+	ids []int32
+
+	json []byte // config.json
+}
+
+func newRig(t *testing.T, name string) *rig {
+	t.Helper()
+	dir := filepath.Join("../../testdata/goldens", name)
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{ids: []int32{3, 141, 59, 26, 5, 35, 89, 79, 32}, json: data}
+	r.cfg = r.config(t, nil)
+	if r.set, err = weights.Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.set.Close() })
+	return r
+}
+
+// config parses config.json with settings changed.
+func (r *rig) config(t *testing.T, change map[string]any) *model.Config {
+	t.Helper()
+	settings := map[string]any{}
+	if err := json.Unmarshal(r.json, &settings); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(settings, change)
+	data, err := json.Marshal(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := model.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// model loads a model on dev.
+func (r *rig) model(t *testing.T, dev load.Device, cfg *model.Config, set *weights.Set) *direct.Model {
+	t.Helper()
+	lim := stages.Limits{Tokens: len(r.ids), Seqs: 1, LogitRows: len(r.ids), Blocks: 16, BlockTokens: 8}
+	parts, err := load.Model(dev, cfg, set, load.Options{Limits: lim, KVType: tensor.F32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := direct.New(dev, parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(); parts.Close() })
+	return m
+}
+
+// dump is a golden of what m computes: every operator of every layer, or with ops false the
+// residual stream after each layer alone.
+func (r *rig) dump(t *testing.T, m *direct.Model, ops bool) *Golden {
+	t.Helper()
+	var logits []float32
+	seen := newCapture(0, len(r.ids), m.Parts.Config.Attention)
+	seq := &drive.Sequence{Prompt: r.ids, All: true, See: func(_ int, row []float32) { logits = append(logits, row...) }}
+	if err := drive.Run(m, []*drive.Sequence{seq}, drive.Options{Probe: seen}); err != nil || seen.err != nil {
+		t.Fatal(err, seen.err)
+	}
+	g := &Golden{Name: "dump", vectors: map[string]Vector{"p.logits": {F32: logits}}}
+	g.Prompts = []Prompt{{Name: "p", IDs: r.ids}}
+	hidden := make([]float32, 0)
+	for k, v := range seen.f32 {
+		switch {
+		case k.layer < 0:
+			g.vectors["p."+k.op] = Vector{F32: v}
+		case !ops:
+		case strings.HasPrefix(k.op, "router_"):
+			g.vectors[fmt.Sprintf("p.router.%d.%s", k.layer, strings.TrimPrefix(k.op, "router_"))] = Vector{F32: v}
+		default:
+			g.vectors[fmt.Sprintf("p.ops.%d.%s", k.layer, k.op)] = Vector{F32: v}
+		}
+	}
+	for i := range m.Parts.Config.Layers {
+		hidden = append(hidden, seen.f32[key{i, "layer_out"}]...)
+		if v := seen.i32[key{i, "router_ids"}]; v != nil && ops {
+			g.vectors[fmt.Sprintf("p.router.%d.ids", i)] = Vector{I32: v}
+		}
+	}
+	g.vectors["p.hidden"] = Vector{F32: hidden}
+	return g
+}
+
+// changed is the set with tensors replaced: f gives other values, or nil to leave them.
+func (r *rig) changed(t *testing.T, f func(name string, w []float32, shape []int) []float32) *weights.Set {
+	t.Helper()
+	read := Weights(r.set)
+	var list []weights.Named
+	for name, tensor := range r.set.All() {
+		w, err := read(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w = f(name, slices.Clone(w), tensor.Shape); w != nil {
+			tensor.Data = bf16(w)
+		}
+		list = append(list, weights.Named{Name: name, Tensor: tensor})
+	}
+	return weights.Of(list, func() error { return nil })
+}
+
+// bf16 are values that bfloat16 has, as bytes.
+func bf16(w []float32) []byte {
+	out := make([]byte, 2*len(w))
+	for i, v := range w {
+		binary.LittleEndian.PutUint16(out[2*i:], tensor.F32ToBF16(v))
+	}
+	return out
+}
+
+// noResidual drops what was in the residual stream whenever a pending delta is added.
+type noResidual struct{ refdevice.Device }
+
+func (d noResidual) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
+	d.CopyRows(s, x, delta)
+	d.RMSNorm(s, out, x, w, eps)
+}
+
+// rowZero looks every token up in row 0.
+type rowZero struct{ refdevice.Device }
+
+func (d rowZero) GatherRows(s device.Stream, out, table, ids device.Mat) {
+	zeros, _ := d.Alloc(ids.Bytes()) // never an error
+	d.Device.GatherRows(s, out, table, device.NewMat(zeros, tensor.I32, ids.Rows, ids.Cols))
+}
+
+// swappedRope rotates the other pairs.
+type swappedRope struct{ refdevice.Device }
+
+func (d swappedRope) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
+	p.Interleaved = !p.Interleaved
+	d.Device.Rope(s, x, positions, table, p)
+}
+
+// noResidualOf drops the residual stream where the skip-th pending delta is added, once.
+type noResidualOf struct {
+	refdevice.Device
+	skip int
+}
+
+func (d *noResidualOf) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
+	if d.skip--; d.skip == -1 {
+		d.CopyRows(s, x, delta)
+		d.RMSNorm(s, out, x, w, eps)
+		return
+	}
+	d.Device.AddRMSNorm(s, out, x, delta, w, eps)
+}

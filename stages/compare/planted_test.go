@@ -1,0 +1,199 @@
+package compare
+
+import (
+	"bytes"
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"krater/stages/internal/refdevice"
+	"krater/stages/load"
+	"krater/stages/weights"
+)
+
+const (
+	qwen     = "qwen2"       // dense, grouped-query attention with biases
+	deepseek = "deepseek_v2" // latent attention, experts from layer 1 on
+)
+
+// fault is something that is done wrongly, and how it is named.
+type fault struct {
+	name  string
+	model string
+	// One of them is wrong: the weights that the engine has, its device, its config.
+	weights spoil
+	dev     func() load.Device
+	config  map[string]any
+
+	layer int
+	op    string // the first that differs
+	what  string // part of the first suspect's What
+	files string // the same where the files have the fault too; "": as what
+	// lone says that the residual stream alone, without dumped operators, does not tell it
+	// from other mistakes.
+	lone bool
+}
+
+var faults = []fault{
+	{name: "q transposed", model: qwen, weights: transposedWeight("q_proj.weight"), op: "q", what: "self_attn.q_proj.weight transposed"},
+	{name: "k transposed", model: qwen, weights: transposedWeight("k_proj.weight"), op: "k", what: "self_attn.k_proj.weight transposed"},
+	{name: "o transposed", model: deepseek, weights: transposedWeight("o_proj.weight"), op: "mixer_out", what: "self_attn.o_proj.weight transposed"},
+	{name: "kv_b transposed", model: deepseek, weights: transposedWeight("kv_b_proj.weight"), op: "attn", what: "self_attn.kv_b_proj.weight transposed"},
+	{name: "down transposed", model: qwen, weights: transposedWeight("mlp.down_proj.weight"), op: "mlp_out", what: "network's down_proj transposed"},
+	{name: "router transposed", model: deepseek, weights: transposedWeight("mlp.gate.weight"), layer: 1, op: "router_logits", what: "mlp.gate.weight transposed"},
+	{name: "head transposed", model: deepseek, weights: transposedWeight("lm_head.weight"), layer: -1, op: "logits", what: "lm_head.weight transposed"},
+	{name: "embedding transposed", model: deepseek, weights: transposedWeight("embed_tokens.weight"), layer: -1, op: "embed", what: "embed_tokens.weight transposed"},
+
+	{name: "gate and up swapped", model: qwen, weights: exchanged("mlp.gate_proj.weight", "mlp.up_proj.weight"), op: "mlp_out", what: "network's gate and up swapped"},
+	{name: "gate and up of experts swapped", model: deepseek, weights: exchangedExperts, layer: 1, op: "experts_out", what: "experts' gate and up swapped"},
+	{name: "gate and up of the shared expert swapped", model: deepseek, weights: exchanged("shared_experts.gate_proj.weight", "shared_experts.up_proj.weight"), layer: 1, op: "shared_out", what: "shared expert's gate and up swapped"},
+	{name: "keys and values swapped", model: qwen, weights: exchanged("k_proj.weight", "v_proj.weight"), op: "k", what: "v_proj.weight in the place of self_attn.k_proj.weight", lone: true},
+	{name: "norms swapped", model: deepseek, weights: exchanged("input_layernorm.weight", "post_attention_layernorm.weight"), op: "input_norm", what: "post_attention_layernorm.weight in the place of input_layernorm.weight"},
+
+	{name: "rope over pairs, not halves", model: qwen, dev: func() load.Device { return swappedRope{} }, op: "q_pe", what: "rope over neighbouring values (halves and interleaved pairs swapped)"},
+	{name: "rope over halves, not pairs", model: deepseek, dev: func() load.Device { return swappedRope{} }, op: "q_pe", what: "rope over halves of a head (halves and interleaved pairs swapped)"},
+	{name: "rows of k for rope", model: qwen, weights: permuted("k_proj.weight", 32, 0), op: "k", what: "self_attn.k_proj.weight with rows for rope in"},
+	{name: "rows of kv_a for rope", model: deepseek, weights: permuted("kv_a_proj_with_mqa.weight", 144, 128), op: "kv_a", what: "kv_a_proj_with_mqa.weight with rows for rope in"},
+	{name: "rope_theta", model: qwen, config: map[string]any{"rope_theta": 1e4}, op: "q_pe", what: "rope_theta 1e+06"},
+
+	{name: "missing residual", model: qwen, dev: func() load.Device { return noResidual{} }, op: "post_norm", what: "the residual around attention missing"},
+	{name: "missing residual before experts", model: deepseek, dev: func() load.Device { return noResidual{} }, op: "post_norm", what: "the residual around attention missing"},
+	{name: "missing residual around the network", model: qwen, dev: func() load.Device { return &noResidualOf{skip: 1} }, op: "layer_out", what: "the residual around the network missing"},
+
+	{name: "head count doubled", model: qwen, config: map[string]any{"num_attention_heads": 8, "num_key_value_heads": 4}, op: "q_pe", what: "a wrong head count: 4 heads of 32 and 2 for keys, not 8 of 16 and 4"},
+	{name: "head count halved", model: qwen, config: map[string]any{"num_attention_heads": 2, "num_key_value_heads": 1}, op: "q_pe", what: "a wrong head count: 4 heads of 32 and 2 for keys, not 2 of 64 and 1"},
+
+	{name: "row 0", model: qwen, dev: func() load.Device { return rowZero{} }, layer: -1, op: "embed", what: "row 0 of the embedding"},
+	{name: "row 0 in another model", model: deepseek, dev: func() load.Device { return rowZero{} }, layer: -1, op: "embed", what: "row 0 of the embedding"},
+	{name: "ids off by one", model: qwen, weights: nextRow, layer: -1, op: "embed", what: "ids one too"},
+
+	{name: "bias missing", model: qwen, weights: without("q_proj.bias"), op: "q", what: "self_attn.q_proj.bias missing", files: "a bias that the files do not have"},
+	{name: "norm plus 1", model: deepseek, weights: plusOne("input_layernorm.weight"), op: "input_norm", what: "input_layernorm.weight plus 1", files: "input_layernorm.weight minus 1"},
+	{name: "a scale", model: deepseek, weights: times("kv_a_proj_with_mqa.weight", 0.25), op: "kv_a", what: "a scale missing or applied twice"},
+	{name: "routed_scaling_factor", model: deepseek, config: map[string]any{"routed_scaling_factor": 1.0}, layer: 1, op: "router_weights", what: "routed_scaling_factor", lone: true},
+}
+
+// TestPlantedFaultsAreNamed loads each fault and holds it against a dump of the right model:
+// every operator of every layer, or the residual stream alone. A fault of the weights is the engine's
+// where the files are right, and the files' where they have it too.
+func TestPlantedFaultsAreNamed(t *testing.T) {
+	rigs := map[string]*rig{}
+	for _, f := range faults {
+		r := rigs[f.model]
+		if r == nil {
+			r = newRig(t, f.model)
+			rigs[f.model] = r
+		}
+		t.Run(f.name, func(t *testing.T) {
+			right := r.model(t, refdevice.Device{}, r.cfg, r.set)
+			set := r.set
+			if f.weights != nil {
+				set = f.weights(t, r)
+			}
+			cfg := r.config(t, f.config)
+			who := "engine"
+			if f.config != nil {
+				who = "reference"
+			}
+			run := func(ops bool, files *weights.Set, who, op, what string) {
+				t.Helper()
+				dev := load.Device(refdevice.Device{})
+				if f.dev != nil {
+					dev = f.dev()
+				}
+				wrong := r.model(t, dev, cfg, set)
+				report, err := Run(wrong, cfg, r.dump(t, right, ops), Weights(files), Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d := report.Divergence
+				if d == nil || d.Op != op || d.Layer != f.layer {
+					t.Fatalf("operators %v: got %+v, want %s of layer %d", ops, d, op, f.layer)
+				}
+				if len(d.Suspects) == 0 || d.Suspects[0].Who != who || !strings.Contains(d.Suspects[0].What, what) {
+					t.Fatalf("operators %v, %s: tried %d, own %q, note %q; got %v", ops, who, d.Tried, d.Own, d.Note, d.Suspects)
+				}
+				var out bytes.Buffer
+				if err := report.Text(&out); err != nil || !strings.Contains(out.String(), d.Suspects[0].String()) {
+					t.Errorf("%v: the report does not name it:\n%s", err, out.String())
+				}
+			}
+			run(true, r.set, who, f.op, f.what)
+			if f.weights != nil {
+				run(true, set, "reference", f.op, cmp.Or(f.files, f.what))
+			}
+			if f.lone {
+				return
+			}
+			whole := "layer_out"
+			if f.layer < 0 {
+				whole = f.op
+			}
+			run(false, r.set, who, whole, f.what)
+		})
+	}
+}
+
+// TestNothingIsSuspectedWhereNothingIsWrong holds models against their own dumps.
+func TestNothingIsSuspectedWhereNothingIsWrong(t *testing.T) {
+	for _, name := range []string{qwen, deepseek} {
+		r := newRig(t, name)
+		m := r.model(t, refdevice.Device{}, r.cfg, r.set)
+		report, err := Run(m, r.cfg, r.dump(t, m, true), Weights(r.set), Options{Chunk: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !report.OK() || report.Divergence != nil || report.Passed < 40 {
+			t.Errorf("%s: %d passed, %d failed, %+v", name, report.Passed, report.Failed, report.Divergence)
+		}
+	}
+}
+
+// TestUnexplainedIsNotBlamed: noise, and a weight that has nothing to do with the right one,
+// are found and put down to no mistake.
+func TestUnexplainedIsNotBlamed(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for _, name := range []string{qwen, deepseek} {
+		r := newRig(t, name)
+		m := r.model(t, refdevice.Device{}, r.cfg, r.set)
+		for _, op := range []string{"q", "attn", "mixer_out", "post_norm", "mlp_out", "layer_out"} {
+			for _, size := range []float64{0.01, 1} {
+				g := r.dump(t, m, true)
+				key := "p.ops.0." + op
+				v := g.vectors[key]
+				v.F32 = slices.Clone(v.F32)
+				for i := range v.F32 {
+					v.F32[i] += float32(size * rnd.NormFloat64())
+				}
+				g.vectors[key] = v
+				report, err := Run(m, r.cfg, g, Weights(r.set), Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d := report.Divergence
+				if d == nil || d.Op != op || d.Own != "" || len(d.Suspects) != 0 || d.Tried == 0 {
+					t.Errorf("%s, %s, noise of %v: got %+v", name, op, size, d)
+				}
+			}
+		}
+		other := r.changed(t, func(name string, w []float32, _ []int) []float32 {
+			if !strings.HasSuffix(name, "o_proj.weight") {
+				return nil
+			}
+			for i := range w {
+				w[i] = float32(rnd.NormFloat64())
+			}
+			return w
+		})
+		wrong := r.model(t, refdevice.Device{}, r.cfg, other)
+		report, err := Run(wrong, r.cfg, r.dump(t, m, true), Weights(r.set), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := report.Divergence; d == nil || d.Own != "mixer_out" || len(d.Suspects) != 0 {
+			t.Errorf("%s: another o_proj: got %+v", name, d)
+		}
+	}
+}

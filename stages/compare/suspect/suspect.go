@@ -1,0 +1,186 @@
+// Package suspect names the usual mistake that explains why an operator's values differ
+// from a reference: a weight read transposed, heads in another order, a residual left out.
+// It computes operators by their definition, once as the config and the files say and once
+// with each mistake, and says which of them comes out where the engine or the reference does.
+package suspect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"krater/stages/model"
+)
+
+// Case is a model, a prompt, and the first operator at which an engine and a reference part.
+type Case struct {
+	Config *model.Config
+	// Weight gives a tensor as the files hold it, widened to float32.
+	Weight func(name string) ([]float32, error)
+	IDs    []int32 // [T] the prompt
+	Layer  int     // -1 outside the layers
+	Op     string  // named as in the goldens
+	// Seen is what the engine computed, [T, width], router ids as numbers; nil where
+	// nobody saw it. Operators before Op agree with the reference where it has them.
+	Seen func(layer int, op string) []float32
+	Want []float32 // the reference's values of Op, [T, width]
+	// Agreed says of an operator of Layer that the reference has it and agrees.
+	Agreed func(op string) bool
+}
+
+// Suspect is a mistake that explains a difference.
+type Suspect struct {
+	Op   string `json:"op"`   // where it is made
+	Who  string `json:"who"`  // "engine" or "reference": whose values come out with it
+	What string `json:"what"` // "self_attn.q_proj.weight transposed"
+	// Before and After are relative L2 errors against those values: as the config and the
+	// files say, and with the mistake.
+	Before float64 `json:"before"`
+	After  float64 `json:"after"`
+}
+
+// Finding is the outcome of a search.
+type Finding struct {
+	// Own is the operator whose values the engine does not get from its own inputs by the
+	// definition, "" when it gets all of them: then the reference has other weights, another
+	// layout or other sizes than this model's files say.
+	Own      string    `json:"own,omitempty"`
+	Tried    int       `json:"tried"` // mistakes tried
+	Suspects []Suspect `json:"suspects"`
+}
+
+const (
+	engine    = "engine"
+	reference = "reference"
+
+	// A mistake explains a difference when it leaves less than an eighth of it and no more
+	// than explainedMax: rounding to bfloat16 leaves less than a hundredth.
+	explainedShare = 1.0 / 8
+	explainedMax   = 0.05
+	// What float32 arithmetic in another order may leave.
+	roundingMax = 1e-5
+	suspectsMax = 5
+	// elementsMax bounds the rows that are computed anew: rows times hidden size.
+	elementsMax = 1 << 16
+	tokensMin   = 8
+)
+
+// ErrUnknown: an operator that has no definition here.
+var ErrUnknown = errors.New("suspect: unknown operator")
+
+// Find looks for the mistake. It returns an error only where values or weights cannot be
+// read; a difference that no mistake explains is a Finding without suspects.
+func Find(c *Case) (Finding, error) {
+	var f Finding
+	if c.Op == "inv_freq" {
+		f.Suspects = c.frequencies(&f.Tried)
+		return f, nil
+	}
+	l, err := newLayer(c)
+	if err != nil {
+		return f, err
+	}
+	want := l.prefix(c.Op, c.Want)
+	got := l.get(c.Op)
+	if l.err != nil {
+		return f, l.err
+	}
+	before := distance(got, want)
+	ops, err := l.path(c.Op)
+	if err != nil {
+		return f, err
+	}
+	tolerance := math.Min(math.Max(before*explainedShare, roundingMax), explainedMax)
+	var hidden []string // operators before op that nobody saw
+	for _, op := range ops {
+		seen := l.seen(op)
+		if seen == nil {
+			hidden = append(hidden, op)
+			continue
+		}
+		own := distance(l.define(op), seen)
+		if l.err != nil {
+			return f, l.err
+		}
+		if own > tolerance {
+			f.Own = op
+			for _, before := range append(hidden, op) {
+				l.try(&f, before, engine, own, func(v []float32) float64 { return distance(l.with(before, v).get(op), seen) })
+			}
+			l.tryScales(&f, op, engine, own, seen)
+			return f.sorted(), l.err
+		}
+		hidden = nil
+	}
+	for _, op := range ops {
+		l.try(&f, op, reference, before, func(v []float32) float64 {
+			return distance(l.with(op, v).get(c.Op), want)
+		})
+	}
+	l.tryScales(&f, c.Op, reference, before, want)
+	return f.sorted(), l.err
+}
+
+// sorted has the suspects that explain most first, and not too many.
+func (f Finding) sorted() Finding {
+	slices.SortStableFunc(f.Suspects, func(a, b Suspect) int { return cmp.Compare(a.After, b.After) })
+	f.Suspects = f.Suspects[:min(len(f.Suspects), suspectsMax)]
+	return f
+}
+
+// try adds the mistakes of an operator that explain what err measures.
+func (l *layer) try(f *Finding, op, who string, before float64, measure func([]float32) float64) {
+	for _, m := range l.mistakes(op) {
+		f.Tried++
+		v := m.values()
+		if l.err != nil {
+			return
+		}
+		if after := measure(v); explains(before, after) {
+			f.Suspects = append(f.Suspects, Suspect{Op: op, Who: who, What: m.what, Before: finite(before), After: after})
+		}
+	}
+}
+
+// explains reports whether a mistake leaves little enough of a difference.
+func explains(before, after float64) bool {
+	return after <= before*explainedShare && after <= explainedMax
+}
+
+// finite is x, or the largest number: JSON has no infinity.
+func finite(x float64) float64 { return math.Min(x, math.MaxFloat64) }
+
+// distance is |a - b| / |b| as vectors; infinite where they cannot be compared.
+func distance(a, b []float32) float64 {
+	if len(a) != len(b) || len(b) == 0 {
+		return math.Inf(1)
+	}
+	var diff, norm float64
+	for i := range b {
+		d := float64(a[i]) - float64(b[i])
+		diff += d * d
+		norm += float64(b[i]) * float64(b[i])
+	}
+	switch d := math.Sqrt(diff / norm); {
+	case diff == 0:
+		return 0
+	case math.IsNaN(d):
+		return math.Inf(1)
+	default:
+		return d
+	}
+}
+
+// mistake is a way in which an operator is done wrongly.
+type mistake struct {
+	what   string
+	values func() []float32 // what comes out, [T, width]; nil where it cannot be done
+}
+
+// String is one line: "the engine computes q with self_attn.q_proj.weight transposed: error
+// 1.3e+00 without, 2.1e-07 with it".
+func (s Suspect) String() string {
+	return fmt.Sprintf("the %s computes %s with %s: error %.1e without, %.1e with it", s.Who, s.Op, s.What, s.Before, s.After)
+}
