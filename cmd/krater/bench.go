@@ -9,6 +9,7 @@ import (
 
 	"krater/actors"
 	"krater/bench/stat"
+	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 	"krater/stages/direct"
 	"krater/stages/load"
@@ -118,7 +119,7 @@ func (c *benchEngineCmd) Run(e *env) error {
 	if c.JSON {
 		return writeJSON(e.out, b.report)
 	}
-	return b.print(e.out)
+	return b.print(term.Paint(e.out, tableRules...))
 }
 
 func (c *benchEngineCmd) newReport(s *session) *benchReport {

@@ -14,6 +14,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/bench/stat"
+	"krater/cmd/krater/term"
 	"krater/kernels/device"
 	"krater/stages"
 	"krater/stages/direct"
@@ -105,7 +106,7 @@ func (c *benchEngineCmd) runCard(e *env) error {
 	if c.JSON {
 		return writeJSON(e.out, r)
 	}
-	return r.print(e.out)
+	return r.print(term.Paint(e.out, tableRules...))
 }
 
 // onCard measures everything in interleaved rounds.

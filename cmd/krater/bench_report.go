@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"krater/bench/plot"
+	"krater/cmd/krater/term"
 )
 
 // benchOutput are the forms of a report.
@@ -47,7 +48,7 @@ func (o *benchOutput) write(e *env, h benchHost, r drawable, whole any) error {
 	if _, err := fmt.Fprintf(e.out, "%s, %s, revision %s\n\n", h.CPU, h.GoVersion, h.Revision); err != nil {
 		return err
 	}
-	return r.Text(e.out)
+	return r.Text(term.Paint(e.out, tableRules...))
 }
 
 func writeJSON(w io.Writer, v any) error {

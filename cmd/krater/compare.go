@@ -5,6 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/term"
 	"krater/kernels/tensor"
 	"krater/stages/compare"
 )
@@ -62,11 +63,11 @@ func (c *compareCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	write := report.Text
+	write, out := report.Text, term.Paint(e.out, compareRules...)
 	if c.JSON {
-		write = report.JSON
+		write, out = report.JSON, e.out
 	}
-	if err := write(e.out); err != nil {
+	if err := write(out); err != nil {
 		return err
 	}
 	if !report.OK() {

@@ -140,7 +140,7 @@ func parse(cli any, args []string, options ...kong.Option) (*kong.Context, *file
 		kong.Description("Serves large mixture-of-experts language models on one ordinary machine."),
 		kong.PostBuild(func(k *kong.Kong) error { nameEnvironment(k.Model.Node); return nil }),
 		kong.UsageOnError(),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Help(printHelp),
 	)
 	var file *fileResolver
 	if path := configPath(args); path != "" {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 	"krater/scheduler/planner"
 )
@@ -62,7 +63,7 @@ func (c *doctorCmd) Run(e *env) error {
 		enc.SetIndent("", "  ")
 		err = enc.Encode(r)
 	} else {
-		err = r.print(e.out)
+		err = r.print(term.Paint(e.out, doctorRules...))
 	}
 	if err == nil && !r.Fits {
 		err = exitError(1)

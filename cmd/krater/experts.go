@@ -42,14 +42,27 @@ func reportTo(log zerolog.Logger) reporter {
 
 // reportOn writes what a load has to tell for people.
 func reportOn(w io.Writer) reporter {
-	say := func(line string) { fmt.Fprintln(w, "krater:", line) }
-	return reporter{
+	bar := bytesBar(w, "weights")
+	say := func(line string) {
+		bar.Clear()
+		fmt.Fprintln(w, "krater:", line)
+	}
+	r := reporter{
 		notice: say,
 		info:   say,
 		progress: nowAndThen(func(p cache.Progress) {
 			say(fmt.Sprintf("%s: %d of %d layers, %d %%", p.Phase, p.Layers, p.Of, 100*p.Bytes/max(1, p.Total)))
 		}),
 	}
+	if bar.Shown() {
+		r.progress = func(p cache.Progress) {
+			bar.Label(fmt.Sprintf("%s, layer %d of %d", p.Phase, min(p.Layers+1, p.Of), p.Of))
+			if bar.Set(p.Bytes, p.Total); p.Bytes >= p.Total {
+				bar.Clear()
+			}
+		}
+	}
+	return r
 }
 
 // nowAndThen passes on what comes progressEvery after the last that was.

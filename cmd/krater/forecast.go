@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"krater/cmd/krater/term"
 	"krater/kernels/cuda"
 	"krater/kernels/tensor"
 	"krater/scheduler/planner"
@@ -65,7 +66,7 @@ func (c *planCmd) Run(e *env) error {
 	if c.JSON {
 		err = writeJSON(e.out, r)
 	} else {
-		err = r.print(e.out)
+		err = r.print(term.Paint(e.out, planRules...))
 	}
 	if err == nil && r.Prefill == "" && r.Note == "" { // nothing fits
 		err = exitError(1)

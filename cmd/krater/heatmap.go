@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/bench/plot"
+	"krater/cmd/krater/term"
 	"krater/scheduler/heat"
 	"krater/stages/drive"
 	"krater/stages/text/tokenizer"
@@ -116,8 +117,8 @@ func (c *heatmapCmd) warmUp(e *env, src *source, m *heat.Map) error {
 		return err
 	}
 	defer p.Close()
-	done := func(n int) { fmt.Fprintf(e.err, "\r%d of %d tokens", n, len(ids)) }
-	defer fmt.Fprintln(e.err)
+	bar, done := tokensBar(e.err, "heatmap", len(ids))
+	defer bar.Clear()
 	if err := windows(p, ids, c.Window, done); err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (c *heatmapCmd) show(e *env, r heatReport, m *heat.Map) error {
 	if c.JSON {
 		return writeJSON(e.out, r)
 	}
-	return r.text(e.out)
+	return r.text(term.Paint(e.out, tableRules...))
 }
 
 // text prints the skew of every layer as a table.

@@ -32,6 +32,7 @@ type cli struct {
 	Tokenize   tokenizeCmd   `cmd:"" help:"Lines of base64 text in, a JSON list of ids a line out."`
 	Detokenize detokenizeCmd `cmd:"" help:"JSON lists of ids in, a JSON string a line out."`
 	Template   templateCmd   `cmd:"" help:"Render chat templates: a JSON object a line in, a JSON string a line out."`
+	Completion completionCmd `cmd:"" help:"Print a script that completes commands and flags in a shell."`
 	Version    versionCmd    `cmd:"" help:"Print version and licences."`
 }
 

@@ -57,12 +57,12 @@ func (c *pplCmd) Run(e *env) error {
 		return err
 	}
 	ids := tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
-	done := func(done int) { fmt.Fprintf(e.err, "\r%d of %d tokens", done, len(ids)) }
+	bar, done := tokensBar(e.err, "ppl", len(ids))
+	defer bar.Clear()
 	if c.Against != "" {
 		return c.against(e, m, ids, done)
 	}
 	r, err := ppl.Measure(scorer{m.pipeline}, ids, c.Window, done)
-	fmt.Fprintln(e.err)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,6 @@ func (c *pplCmd) against(e *env, m *running, ids []int32, done func(int)) error 
 	}
 	defer reference.close()
 	r, err := ppl.Against(scorer{reference.pipeline}, scorer{m.pipeline}, ids, c.Window, done)
-	fmt.Fprintln(e.err)
 	if err != nil {
 		return err
 	}

@@ -122,8 +122,13 @@ func (c *synthCmd) Run(e *env) error {
 	r := synthReport{Shape: m.Shape, Layers: m.Config.Layers, Path: c.Out, As: c.As}
 	every := time.NewTicker(progressEvery)
 	defer every.Stop()
+	bar := bytesBar(e.err, "synth")
+	defer bar.Clear()
 	f.Progress = func(done, all int64) {
 		r.Bytes = done
+		if bar.Set(done, all); bar.Shown() {
+			return
+		}
 		select {
 		case <-every.C:
 			fmt.Fprintf(e.err, "krater: %d %% of %s\n", 100*done/max(1, all), planner.Size(all))

@@ -13,10 +13,14 @@ var version = "dev"
 
 type versionCmd struct {
 	Licenses bool `help:"Print the licence, the notice that travels with the embedded model, and the libraries linked."`
+	JSON     bool `name:"json" help:"Print the version as JSON."`
 }
 
 // Run implements the command.
 func (c *versionCmd) Run(e *env) error {
+	if c.JSON {
+		return writeJSON(e.out, map[string]string{"version": version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH})
+	}
 	fmt.Fprintf(e.out, "krater %s (%s %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	if !c.Licenses {
 		return nil

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+type completionCmd struct {
+	Shell string `arg:"" help:"The shell: ${enum}." enum:"bash,zsh,fish"`
+}
+
+// Run implements the command.
+func (c *completionCmd) Run(e *env) error {
+	words := completionsOf(e.ctx.Model.Node)
+	switch c.Shell {
+	case "bash":
+		return completeBash(e.out, words)
+	case "zsh":
+		// zsh runs scripts for bash once it is told to.
+		if _, err := fmt.Fprint(e.out, "#compdef krater\nautoload -U +X bashcompinit && bashcompinit\n"); err != nil {
+			return err
+		}
+		return completeBash(e.out, words)
+	}
+	return completeFish(e.out, words)
+}
+
+// completions are the words that may follow a command.
+type completions struct {
+	path     string // "bench kernels", "" at the top
+	help     string
+	commands []*kong.Node
+	flags    []*kong.Flag
+	values   []string // of the first argument
+}
+
+// completionsOf lists node and all commands below it.
+func completionsOf(node *kong.Node) []completions {
+	c := completions{path: strings.TrimPrefix(strings.TrimPrefix(node.FullPath(), "krater"), " "), help: node.Help}
+	for _, group := range node.AllFlags(true) {
+		c.flags = append(c.flags, group...)
+	}
+	for _, p := range node.Positional {
+		if p.Enum != "" {
+			c.values = p.EnumSlice()
+		}
+	}
+	list := []completions{c}
+	for _, child := range node.Children {
+		if !child.Hidden {
+			list[0].commands = append(list[0].commands, child)
+			list = append(list, completionsOf(child)...)
+		}
+	}
+	// Flags of a command that stands for several belong to the one that it runs by default.
+	if node.DefaultCmd != nil {
+		for _, f := range list[1:] {
+			if strings.HasSuffix(f.path, node.DefaultCmd.Name) {
+				list[0].flags = f.flags
+			}
+		}
+	}
+	return list
+}
+
+// words are what may be typed after the command.
+func (c *completions) words() []string {
+	var list []string
+	for _, n := range c.commands {
+		list = append(list, n.Name)
+	}
+	list = append(list, c.values...)
+	for _, f := range c.flags {
+		list = append(list, "--"+f.Name)
+	}
+	return list
+}
+
+// completeBash writes a function that looks the command up in the words typed so far.
+func completeBash(w io.Writer, all []completions) error {
+	var b strings.Builder
+	b.WriteString(`_krater() {
+    local cur=${COMP_WORDS[COMP_CWORD]} prev= path= word i words=
+    (( COMP_CWORD > 0 )) && prev=${COMP_WORDS[COMP_CWORD-1]}
+    [[ $prev == = ]] && prev=${COMP_WORDS[COMP_CWORD-2]}
+    [[ $cur == = ]] && cur=
+    for (( i = 1; i < COMP_CWORD; i++ )); do
+        word=${COMP_WORDS[i]}
+        case "$path $word" in
+`)
+	for _, c := range all[1:] {
+		at := strings.LastIndex(c.path, " ")
+		fmt.Fprintf(&b, "        %q) path=%q ;;\n", c.path[:max(0, at)]+" "+c.path[at+1:], c.path)
+	}
+	b.WriteString("        esac\n    done\n    case \"$prev\" in\n")
+	for _, line := range flagValues(all) {
+		fmt.Fprintf(&b, "    %s) COMPREPLY=($(compgen -W %q -- \"$cur\")); return ;;\n", line.flags, line.values)
+	}
+	fmt.Fprintf(&b, "    %s) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n    esac\n    case \"$path\" in\n", strings.Join(fileFlags(all), "|"))
+	for _, c := range all {
+		fmt.Fprintf(&b, "    %q) words=%q ;;\n", c.path, strings.Join(c.words(), " "))
+	}
+	b.WriteString("    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\ncomplete -o default -F _krater krater\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// valued are flags that take one of the same values.
+type valued struct{ flags, values string }
+
+// flagValues lists the flags with fixed values. Flags of one name have the same values in
+// every command, or all of them.
+func flagValues(all []completions) []valued {
+	values := map[string][]string{}
+	var names []string
+	for _, c := range all {
+		for _, f := range c.flags {
+			if f.Enum == "" || f.IsBool() {
+				continue
+			}
+			if values[f.Name] == nil {
+				names = append(names, f.Name)
+			}
+			for _, v := range f.EnumSlice() {
+				if !slices.Contains(values[f.Name], v) {
+					values[f.Name] = append(values[f.Name], v)
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	var list []valued
+	for _, n := range names {
+		list = append(list, valued{"--" + n, strings.Join(values[n], " ")})
+	}
+	return list
+}
+
+// takesFile reports whether a flag's value is a file or a folder.
+func takesFile(f *kong.Flag) bool {
+	return f.Tag != nil && slices.Contains([]string{"path", "existingfile", "existingdir"}, f.Tag.Type)
+}
+
+// fileFlags are the flags whose values are files.
+func fileFlags(all []completions) []string {
+	var list []string
+	for _, c := range all {
+		for _, f := range c.flags {
+			if takesFile(f) {
+				list = append(list, "--"+f.Name)
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// completeFish writes a line for every command and flag.
+func completeFish(w io.Writer, all []completions) error {
+	var b strings.Builder
+	b.WriteString("complete -c krater -f\n")
+	for _, c := range all {
+		when := "__fish_use_subcommand"
+		if c.path != "" {
+			names := strings.Fields(c.path)
+			when = "__fish_seen_subcommand_from " + names[0]
+			if len(names) > 1 {
+				when += "; and __fish_seen_subcommand_from " + names[1]
+			}
+		}
+		for _, n := range c.commands {
+			also := when
+			if c.path != "" { // a part is named once
+				also += "; and not __fish_seen_subcommand_from " + siblings(c.commands)
+			}
+			fmt.Fprintf(&b, "complete -c krater -n %s -a %s -d %s\n", fishQuote(also), n.Name, fishQuote(firstSentence(n.Help)))
+		}
+		for _, v := range c.values {
+			fmt.Fprintf(&b, "complete -c krater -n %s -a %s\n", fishQuote(when), v)
+		}
+		for _, f := range c.flags {
+			line := fmt.Sprintf("complete -c krater -n %s -l %s", fishQuote(when), f.Name)
+			switch {
+			case f.IsBool():
+			case f.Enum != "":
+				line += " -x -a " + fishQuote(strings.Join(f.EnumSlice(), " "))
+			case takesFile(f):
+				line += " -r -F"
+			default:
+				line += " -x"
+			}
+			fmt.Fprintf(&b, "%s -d %s\n", line, fishQuote(firstSentence(f.Help)))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func siblings(nodes []*kong.Node) string {
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+func fishQuote(s string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(s) + "'"
+}
+
+// firstSentence is help up to its first full stop.
+func firstSentence(help string) string {
+	s, _, _ := strings.Cut(help, ". ")
+	return strings.TrimSuffix(s, ".")
+}

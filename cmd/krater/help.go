@@ -1,0 +1,194 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"krater/cmd/krater/term"
+)
+
+// page is what the manual has of a command beside its flags.
+type page struct {
+	about    string
+	examples []example
+}
+
+// example is a command line and what it is for.
+type example struct{ line, what string }
+
+// helpWidthMax keeps lines readable on wide terminals.
+const helpWidthMax = 100
+
+var helpRules = []term.Rule{
+	{Style: term.Bold, At: regexp.MustCompile(`^[A-Z][A-Z ]+$`)},
+	{Style: term.Cyan, At: regexp.MustCompile(`^  ((?:-\w, )?--[\w-]+)`)},
+	{Style: term.Cyan, At: regexp.MustCompile(`^    (krater .*)$`)},
+}
+
+// printHelp is kong's help as a page of a manual: name, synopsis, description, commands, options,
+// examples, environment.
+func printHelp(_ kong.HelpOptions, ctx *kong.Context) error {
+	node := ctx.Selected()
+	if node == nil {
+		node = ctx.Model.Node
+	}
+	h := &helpWriter{w: term.Paint(ctx.Stdout, helpRules...), width: min(helpWidthMax, term.Width(ctx.Stdout))}
+	name := strings.TrimSpace(node.FullPath())
+	if node.Parent == nil {
+		name = node.Name
+	}
+	p := pages[strings.TrimPrefix(strings.TrimPrefix(name, "krater"), " ")]
+	h.section("NAME")
+	h.wrap(2, name+" - "+node.Help)
+	h.section("SYNOPSIS")
+	h.wrap(2, synopsis(node, name))
+	if p.about != "" {
+		h.section("DESCRIPTION")
+		for i, text := range strings.Split(p.about, "\n\n") {
+			if i > 0 {
+				h.print("")
+			}
+			h.wrap(2, strings.ReplaceAll(text, "\n", " "))
+		}
+	}
+	h.commands(node)
+	h.options(node)
+	if len(p.examples) > 0 {
+		h.section("EXAMPLES")
+		for i, e := range p.examples {
+			if i > 0 {
+				h.print("")
+			}
+			h.wrap(2, e.what)
+			h.print("    " + e.line)
+		}
+	}
+	if node.Parent == nil {
+		h.section("ENVIRONMENT AND FILES")
+		h.wrap(2, "Every flag is also the variable KRATER_ and its name in capitals, and a line of the YAML file that --config names: --max-seqs 8, KRATER_MAX_SEQS=8, max-seqs: 8. The flag goes before the variable, the variable before the file. NO_COLOR turns colours off.")
+		h.print("")
+		h.wrap(2, "krater COMMAND --help has the page of a command.")
+	}
+	return h.err
+}
+
+// synopsis is the command line in short.
+func synopsis(node *kong.Node, name string) string {
+	line := name
+	if len(node.Children) > 0 {
+		line += " COMMAND"
+	}
+	for _, p := range node.Positional {
+		line += " " + p.Summary()
+	}
+	return line + " [flags]"
+}
+
+// helpWriter writes paragraphs; the first error stays.
+type helpWriter struct {
+	w     io.Writer
+	width int
+	begun bool
+	err   error
+}
+
+func (h *helpWriter) print(line string) {
+	if _, err := fmt.Fprintln(h.w, line); h.err == nil {
+		h.err = err
+	}
+}
+
+func (h *helpWriter) section(name string) {
+	if h.begun {
+		h.print("")
+	}
+	h.begun = true
+	h.print(name)
+}
+
+// wrap writes text in lines that begin with indent blanks.
+func (h *helpWriter) wrap(indent int, text string) {
+	for _, line := range wrapped(text, h.width-indent) {
+		h.print(strings.Repeat(" ", indent) + line)
+	}
+}
+
+// wrapped is text in lines of width columns at most, longer words aside.
+func wrapped(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case len([]rune(line))+1+len([]rune(word)) > width:
+			lines = append(lines, line)
+			line = word
+		default:
+			line += " " + word
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// commands lists the commands below a node, those within commands too, beside what they are for.
+func (h *helpWriter) commands(node *kong.Node) {
+	if len(node.Children) == 0 {
+		return
+	}
+	h.section("COMMANDS")
+	var names, helps []string
+	column := 0
+	for _, c := range node.Leaves(true) {
+		name := strings.TrimPrefix(strings.TrimPrefix(c.FullPath(), node.FullPath()), " ")
+		names, helps = append(names, name), append(helps, c.Help)
+		column = max(column, len(name)+4)
+	}
+	for i, name := range names {
+		lead := fmt.Sprintf("  %-*s", column-2, name)
+		for _, line := range wrapped(helps[i], max(20, h.width-column)) {
+			h.print(lead + line)
+			lead = strings.Repeat(" ", column)
+		}
+	}
+}
+
+// options lists a node's arguments and its flags, its own first.
+func (h *helpWriter) options(node *kong.Node) {
+	begun := false
+	entry := func(head, help string) {
+		if !begun {
+			h.section("OPTIONS")
+			begun = true
+		}
+		h.print("  " + head)
+		h.wrap(6, help)
+	}
+	for _, p := range node.Positional {
+		entry(p.Summary(), p.Help)
+	}
+	for _, group := range node.AllFlags(true) {
+		for _, f := range group {
+			entry(flagHead(f), f.Help)
+		}
+	}
+}
+
+// flagHead is a flag as it is written: -h, --name=VALUE.
+func flagHead(f *kong.Flag) string {
+	head := "--" + f.Name
+	if f.Short != 0 {
+		head = fmt.Sprintf("-%c, %s", f.Short, head)
+	}
+	if f.IsBool() {
+		return head
+	}
+	return head + "=" + f.FormatPlaceHolder()
+}

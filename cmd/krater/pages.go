@@ -1,0 +1,116 @@
+package main
+
+// pages is the manual: what a command is for in a few words, and lines to try, by the
+// command's name. Every example is a valid command line of this program; files in them need
+// not exist.
+var pages = map[string]page{
+	"": {
+		about: "Krater serves large mixture-of-experts models on one machine with little VRAM and much RAM. Without --model every command uses a small model that is built in.",
+		examples: []example{
+			{"krater serve", "Serve the built-in model on 127.0.0.1:8080."},
+			{"krater run \"What is a lighthouse?\"", "Ask it something."},
+			{"krater doctor --model /models/DeepSeek-V2-Lite", "Find out whether a model fits this machine."},
+		},
+	},
+	"serve": {
+		about: "Doors for the Chat Completions, Completions and Responses APIs over HTTP, and for the Responses API over a WebSocket. It listens at once and says on /ready when the model is loaded. SIGINT and SIGTERM let running answers end.",
+		examples: []example{
+			{"krater serve --model /models/DeepSeek-V2-Lite --listen 0.0.0.0:8080 --api-keys keys.txt", "Open a model to a network, with keys."},
+			{"krater serve --model /models/DeepSeek-V2-Lite --device cuda --decode-strategy auto", "Layers on a GPU, experts where they are fastest."},
+			{"krater serve --config krater.yaml --print-config", "Show the settings that a file gives, and where each came from."},
+		},
+	},
+	"run": {
+		about: "One question, one answer, and the speed of both. The answer goes to standard output, all else to standard error.",
+		examples: []example{
+			{"krater run \"What is a lighthouse?\"", "Ask the built-in model."},
+			{"krater run --model /models/DeepSeek-V2-Lite --temperature 0 --max-tokens 100 --file prompt.txt", "A prompt from a file, greedily."},
+		},
+	},
+	"compare": {
+		about: "Every operator of a prompt is held against what a reference computed. The first one that differs is named with its figures, and usual mistakes of layout are tried on it: what explains the difference is printed with the error before and after. docs/hooks/dump.py makes such a dump of a PyTorch model; docs/compare.md explains the rest. The exit status is 0 only when everything agrees.",
+		examples: []example{
+			{"krater compare --model /models/DeepSeek-V2-Lite --golden dump", "Compare with a dump."},
+			{"krater compare --model /models/DeepSeek-V2-Lite --golden dump --device cuda --rows bf16 --json", "The same on a GPU as it serves, for a program."},
+		},
+	},
+	"ppl": {
+		examples: []example{
+			{"krater ppl --text README.md", "Perplexity of a text under the built-in model."},
+			{"krater ppl --model /models/DeepSeek-V2-Lite --text heldout.txt --cpu-expert-bits int4 --against bf16", "What four bits cost: how far the model is from its own files."},
+		},
+	},
+	"convert": {
+		about: "A start that needs experts as integers makes them and keeps them. This makes them ahead of it. An interrupted conversion goes on where it was.",
+		examples: []example{
+			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits int4", "Experts in four bits."},
+			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits int4 --calibration text.txt", "The same by what the experts see of a text: slower, better."},
+		},
+	},
+	"synth": {
+		about: "Models of the shapes of real ones with random weights, for measuring speed and memory without a download.",
+		examples: []example{
+			{"krater synth --shape deepseek-v2-lite --layers 4 --out /tmp/lite4", "Four layers, experts as integers."},
+			{"krater synth --shape qwen3-30b-a3b --in-memory", "See what it takes in memory."},
+		},
+	},
+	"bench": {
+		about: "Without a part's name the engine is measured with its actors: bench engine.",
+		examples: []example{
+			{"krater bench --actors-vs-direct", "What the actors cost."},
+			{"krater bench kernels", "Each kernel beside what memory gives."},
+			{"krater bench model --shape deepseek-v2-lite --layers 4", "A real shape with random weights."},
+		},
+	},
+	"bench engine": {examples: []example{
+		{"krater bench engine --actors-vs-direct --json", "A step through the actors beside the same stages as calls."},
+		{"krater bench engine --batch 1,8,32 --decode 64", "Tokens a second by the number of streams."},
+	}},
+	"bench kernels": {examples: []example{
+		{"krater bench kernels --plot kernels.svg", "Measure and draw."},
+		{"krater bench kernels --device cuda", "A GPU's operators, checked and timed."},
+	}},
+	"bench model": {examples: []example{
+		{"krater bench model", "The built-in model: decode, prefill, where the time goes."},
+		{"krater bench model --shape deepseek-v2-lite --layers 4 --plot lite.png", "A real shape, drawn."},
+	}},
+	"bench strategies": {examples: []example{
+		{"krater bench strategies --shape deepseek-v2-lite --layers 3", "All strategies side by side on a described card."},
+	}},
+	"heatmap": {
+		about: "Routers prefer some experts. Which ones is worth knowing where a card has room for some: krater serve --heat-file starts from such a map.",
+		examples: []example{
+			{"krater heatmap --text README.md --plot heat.svg", "Count on a text, print and draw."},
+			{"krater heatmap --load monday.json --load tuesday.json --save week.json", "Add maps up."},
+		},
+	},
+	"plan": {
+		about: "Nine strategies say where routed experts are computed and what is copied to a card for it. All are predicted from config.json and the rates of the machine; the fastest that fit are marked. The exit status is 1 when nothing fits.",
+		examples: []example{
+			{"krater plan --model /models/DeepSeek-V2-Lite --vram 16GiB", "This machine's card, with so much of its memory."},
+			{"krater plan --shape deepseek-v2-lite --card rtx-3090 --vram 6GiB --json", "A card that is not there, for a program."},
+		},
+	},
+	"doctor": {
+		about: "Looks at processors, memory, huge pages, nodes, disk and GPUs, and at the memory that a model needs; loads nothing. The exit status is 1 when the model does not fit.",
+		examples: []example{
+			{"krater doctor", "This machine and the built-in model."},
+			{"krater doctor --model /models/DeepSeek-V2-Lite --cpu-expert-bits int4 --json", "Another model and precision, for a program."},
+		},
+	},
+	"tokenize":   {examples: []example{{"krater tokenize --model /models/DeepSeek-V2-Lite", "Lines of base64 text on standard input."}}},
+	"detokenize": {examples: []example{{"krater detokenize --model /models/DeepSeek-V2-Lite", "Lists of ids on standard input."}}},
+	"template":   {examples: []example{{"krater template --model /models/DeepSeek-V2-Lite", "Conversations as JSON on standard input."}}},
+	"completion": {
+		about: "Writes a script that has the shell complete commands, flags, their values and files.",
+		examples: []example{
+			{"krater completion bash", "As in: source <(krater completion bash)"},
+			{"krater completion zsh", "Into a file _krater in a folder of $fpath."},
+			{"krater completion fish", "Into ~/.config/fish/completions/krater.fish."},
+		},
+	},
+	"version": {examples: []example{
+		{"krater version --licenses", "The licences of what is linked."},
+		{"krater version --json", "For a program."},
+	}},
+}

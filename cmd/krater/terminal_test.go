@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal gives the two ends of a pseudo-terminal of cols by rows: what is written to tty
+// is read from the other end, and what is written there is typed.
+func openTerminal(t *testing.T, cols, rows uint16) (end, tty *os.File) {
+	t.Helper()
+	end, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals: %v", err)
+	}
+	t.Cleanup(func() { end.Close() })
+	if err := unix.IoctlSetPointerInt(int(end.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(end.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tty.Close() })
+	if err := unix.IoctlSetWinsize(int(end.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: cols, Row: rows}); err != nil {
+		t.Fatal(err)
+	}
+	return end, tty
+}
+
+// onTerminal runs a command whose output is a terminal, and gives what is shown.
+func onTerminal(t *testing.T, args ...string) string {
+	t.Helper()
+	end, tty := openTerminal(t, 100, 30)
+	read := make(chan string)
+	go func() {
+		data, _ := io.ReadAll(end) // ends with an error when the tty is closed
+		read <- string(data)
+	}()
+	run(args, &env{in: strings.NewReader(""), out: tty, err: tty})
+	tty.Close()
+	return <-read
+}
+
+func TestColoursOnATerminalOnly(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "")
+	if out := onTerminal(t, "doctor"); !strings.Contains(out, "\x1b[32mok\x1b[0m  processor") || !strings.Contains(out, "\x1b[2mwish: ") {
+		t.Errorf("doctor: got %q", out)
+	}
+	if out := onTerminal(t, "plan", "--shape", "deepseek-v2-lite", "--card", "rtx-3090", "--vram", "6GiB"); !strings.Contains(out, "\x1b[32m>  ") || !strings.Contains(out, "\x1b[1mPrefill, tok/s") {
+		t.Errorf("plan: got %q", out)
+	}
+	if out := onTerminal(t, "compare", "--golden", "../../testdata/goldens/qwen2", "--model", "../../testdata/goldens/qwen2"); !strings.Contains(out, "\x1b[32mok\x1b[0m") || !strings.Contains(out, "\x1b[32m20 passed, 0 failed\x1b[0m") {
+		t.Errorf("compare: got %q", out)
+	}
+	// A bar stands on the terminal while it works, and is gone at the end.
+	out := onTerminal(t, "heatmap", "--text", "../../README.md", "--window", "128")
+	if !strings.Contains(out, "heatmap [#") || !strings.Contains(out, "\x1b[2m  layer    one") {
+		t.Errorf("heatmap: got %q", out)
+	}
+	if last := out[strings.LastIndex(out, "heatmap ["):]; !strings.Contains(last, "\r"+strings.Repeat(" ", 60)) {
+		t.Errorf("heatmap: the bar stays: %q", last)
+	}
+	if out := onTerminal(t, "doctor", "--json"); strings.Contains(out, "\x1b") {
+		t.Error("JSON has colours")
+	}
+	for name, value := range map[string]string{"NO_COLOR": "1", "TERM": "dumb"} {
+		t.Setenv(name, value)
+		if out := onTerminal(t, "doctor"); strings.Contains(out, "\x1b") || !strings.Contains(out, "ok  processor") {
+			t.Errorf("%s=%s: got %q", name, value, out)
+		}
+		t.Setenv("NO_COLOR", "")
+	}
+	t.Setenv("TERM", "xterm")
+	if o := execute(t, "", "heatmap", "--text", "../../README.md"); strings.Contains(o.out+o.err, "\x1b") || strings.Contains(o.err, "\r") {
+		t.Errorf("colours or a bar where there is no terminal: %q %q", o.out, o.err)
+	}
+}
