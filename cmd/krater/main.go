@@ -18,6 +18,7 @@ import (
 type cli struct {
 	Config string `help:"YAML file of settings, one 'flag-name: value' a line." type:"path" placeholder:"FILE"`
 
+	Launch     launchCmd     `cmd:"" help:"Choose model, device, precision and strategy on the terminal, save the settings, start."`
 	Serve      serveCmd      `cmd:"" help:"Serve the model over HTTP and WebSocket."`
 	Batch      batchCmd      `cmd:"" help:"Submit, watch, fetch and cancel batches of a running server."`
 	Run        runCmd        `cmd:"" help:"Ask one question on the terminal."`

@@ -12,6 +12,13 @@ var pages = map[string]page{
 			{"krater doctor --model /models/DeepSeek-V2-Lite", "Find out whether a model fits this machine."},
 		},
 	},
+	"launch": {
+		about: "A wizard on the terminal. It finds models in the folders named (default: this one) and in Hugging Face's cache, shows the machine, and says of each choice what memory it takes and how fast it would be, before anything is loaded. What is chosen goes into a file that krater serve --config reads; then the server starts, or a benchmark, or nothing.",
+		examples: []example{
+			{"krater launch", "Look through this folder and Hugging Face's cache."},
+			{"krater launch /models --save big.yaml", "Look through another folder, write another file."},
+		},
+	},
 	"serve": {
 		about: "Doors for the Chat Completions, Completions and Responses APIs over HTTP, and for the Responses API over a WebSocket. It listens at once and says on /ready when the model is loaded. SIGINT and SIGTERM let running answers end.",
 		examples: []example{
@@ -37,14 +44,14 @@ var pages = map[string]page{
 	"ppl": {
 		examples: []example{
 			{"krater ppl --text README.md", "Perplexity of a text under the built-in model."},
-			{"krater ppl --model /models/DeepSeek-V2-Lite --text heldout.txt --cpu-expert-bits int4 --against bf16", "What four bits cost: how far the model is from its own files."},
+			{"krater ppl --model /models/DeepSeek-V2-Lite --text heldout.txt --cpu-expert-bits 4 --against bf16", "What four bits cost: how far the model is from its own files."},
 		},
 	},
 	"convert": {
 		about: "A start that needs experts as integers makes them and keeps them. This makes them ahead of it. An interrupted conversion goes on where it was.",
 		examples: []example{
-			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits int4", "Experts in four bits."},
-			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits int4 --calibration text.txt", "The same by what the experts see of a text: slower, better."},
+			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4", "Experts in four bits."},
+			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4 --calibration text.txt", "The same by what the experts see of a text: slower, better."},
 		},
 	},
 	"synth": {
@@ -95,7 +102,7 @@ var pages = map[string]page{
 		about: "Looks at processors, memory, huge pages, nodes, disk and GPUs, and at the memory that a model needs; loads nothing. The exit status is 1 when the model does not fit.",
 		examples: []example{
 			{"krater doctor", "This machine and the built-in model."},
-			{"krater doctor --model /models/DeepSeek-V2-Lite --cpu-expert-bits int4 --json", "Another model and precision, for a program."},
+			{"krater doctor --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4 --json", "Another model and precision, for a program."},
 		},
 	},
 	"tokenize":   {examples: []example{{"krater tokenize --model /models/DeepSeek-V2-Lite", "Lines of base64 text on standard input."}}},

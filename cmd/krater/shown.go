@@ -37,7 +37,7 @@ var (
 		tableHead,
 	}
 	tableRules = []term.Rule{tableHead, {Style: term.Dim, At: regexp.MustCompile(`^\S+, go[\d.]+, revision .*`)}}
-	tableHead  = term.Rule{Style: term.Dim, At: regexp.MustCompile(`^\s*(?:memory\s+bytes|layer\s+(?:operator|one)|% of rows|operator\s|kernel\s|stage\s|streams\s|strategy\s).*`)}
+	tableHead  = term.Rule{Style: term.Dim, At: regexp.MustCompile(`^\s*(?:memory\s+bytes|layer\s+(?:operator|one)|tokens\s+tokens/s|% of rows|operator\s|kernel\s|stage\s|streams\s|strategy\s).*`)}
 )
 
 // tokensBar is a bar of tokens on w, which goes when all are done; where nobody sees it nothing

@@ -45,6 +45,7 @@ var table = []rule{
 	// The only door that keeps its requests on the disk.
 	{"krater/transport/batches", []string{"krater/transport", "krater/actors/engine", "krater/scheduler/batchqueue", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
+	{"krater/cmd/krater/wizard", []string{"charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
 	{"krater/bench/plot", []string{"gonum.org/v1/plot"}},
 	// A client of servers: it speaks their protocol.

@@ -16,7 +16,7 @@ func (p *Plan) String() string {
 		for _, c := range b.Components {
 			fmt.Fprintf(w, "  %s\t%d\t%s\t%s\t%s\n", c.Name, c.Bytes, Size(c.Bytes), b.percent(c.Bytes), c.Detail)
 		}
-		fmt.Fprintf(w, "  total\t%d\t%s\t%s\t%s\n", b.Planned, Size(b.Planned), b.percent(b.Planned), b.verdict())
+		fmt.Fprintf(w, "  total\t%d\t%s\t%s\t%s\n", b.Planned, Size(b.Planned), b.percent(b.Planned), b.Verdict())
 	}
 	w.Flush()
 	// Cells that are empty at a line's end leave their padding.
@@ -35,8 +35,8 @@ func (b *Budget) percent(bytes int64) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(bytes)/float64(b.Total))
 }
 
-// verdict says in words what the numbers mean.
-func (b *Budget) verdict() string {
+// Verdict says in words what the numbers mean.
+func (b *Budget) Verdict() string {
 	switch {
 	case b.Total == 0:
 		return "of an unknown size"

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"krater/bench/stat"
+	"krater/cmd/krater/term"
+	"krater/cmd/krater/wizard"
+	"krater/kernels/machine"
+	"krater/scheduler/dispatch"
+	"krater/scheduler/planner"
+	"krater/scheduler/planner/forecast"
+	"krater/stages/load"
+	"krater/stages/model"
+)
+
+type launchCmd struct {
+	Folders []string `arg:"" optional:"" help:"Models, or folders that hold some; default: the current folder. Hugging Face's cache is looked through too." type:"existingdir"`
+	Save    string   `help:"File that the settings are written to, as krater serve --config reads them." type:"path" default:"krater.yaml" placeholder:"FILE"`
+}
+
+// Run implements the command: the wizard, and then what was chosen in it.
+func (c *launchCmd) Run(e *env) error {
+	in, inOK := e.in.(*os.File)
+	out, outOK := e.out.(*os.File)
+	if !inOK || !outOK || !term.Is(in) || !term.Is(out) {
+		return errors.New("launch needs a terminal; elsewhere write the settings into a file: krater serve --print-config shows them all")
+	}
+	w := c.wizard(e.here())
+	if err := wizard.Run(w, in, out); err != nil {
+		return err
+	}
+	switch w.Done {
+	case wizard.Save:
+		fmt.Fprintf(e.out, "%s is written; start with: krater serve --config %s\n", c.Save, c.Save)
+	case wizard.Serve:
+		return c.then(e, "serve")
+	case wizard.Bench:
+		return c.then(e, "bench", "model")
+	}
+	return nil
+}
+
+// then runs another command with the settings.
+func (c *launchCmd) then(e *env, command ...string) error {
+	fmt.Fprintf(e.out, "krater %s --config %s\n", strings.Join(command, " "), c.Save)
+	if status := run(append(command, "--config", c.Save), e); status != 0 {
+		return exitError(status)
+	}
+	return nil
+}
+
+// wizard is what there is to choose on a machine.
+func (c *launchCmd) wizard(m *machine.Machine) *wizard.Wizard {
+	folders := c.Folders
+	if len(folders) == 0 {
+		folders = []string{"."}
+	}
+	models := []wizard.Option{{Label: "krater-tiny, built in"}}
+	for _, f := range wizard.Find(folders, wizard.Hubs()) {
+		models = append(models, wizard.Option{Label: f.Name + "  " + f.Dir, Value: f.Dir})
+	}
+	cards := launchCards()
+	fields := []wizard.Field{
+		{Key: "model", Title: "Model", Help: "folders given, this one and Hugging Face's cache were looked through", Options: models},
+		{Key: "gpu", Title: "Device", Help: "where the layers are computed", Options: deviceOptions(cards)},
+		{Key: "vram", Title: "GPU memory", Help: "what the model may take of the card", Options: vramOptions(cards)},
+		{Key: "precision", Title: "Precision", Help: "of all parts; by part: large models have experts in 4 bits, the rest in 8 or 16", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
+		{Key: "kv-dtype", Title: "KV cache", Help: "type of what is kept of every token", Options: options("", "bf16", "fp8", "fp8", "int8", "int8", "f32", "f32")},
+		{Key: "max-seqs", Title: "Streams", Help: "sequences that run at the same time", Options: options("", "32", "1", "1", "4", "4", "8", "8", "16", "16", "64", "64", "128", "128")},
+		{Key: "prefill-strategy", Title: "Prefill strategy", Help: "where a prompt's experts are computed: docs/strategies.md", Options: strategyOptions()},
+		{Key: "decode-strategy", Title: "Decode strategy", Help: "the same of generated tokens", Options: strategyOptions()},
+		{Key: "listen", Title: "Address", Help: "0.0.0.0 opens the server to the network: give it --api-keys", Options: options("", "127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:8000", "0.0.0.0:8080", "0.0.0.0:8080")},
+	}
+	if len(models) > 1 {
+		fields[0].At = 1 // what was found, rather than the small one
+	}
+	_, err := os.Stat(c.Save)
+	return &wizard.Wizard{
+		Machine: machineLines(m), Fields: fields, File: c.Save, Exists: err == nil,
+		Outlook:  wizard.Outlook{Hidden: cardFields},
+		Estimate: func(s wizard.Settings) wizard.Outlook { return estimate(settled(s), m, cards) },
+		Store:    func(s wizard.Settings) error { return storeSettings(c.Save, settled(s)) },
+	}
+}
+
+// cardFields mean nothing on the processor.
+var cardFields = []string{"vram", "prefill-strategy", "decode-strategy"}
+
+// settled has the device of a choice of one field: gpu names a card, "" the processor.
+func settled(s wizard.Settings) wizard.Settings {
+	if s["gpu"] != "" {
+		s["device"] = "cuda"
+	}
+	return s
+}
+
+// options are pairs of value and label.
+func options(pairs ...string) []wizard.Option {
+	var list []wizard.Option
+	for i := 0; i < len(pairs); i += 2 {
+		list = append(list, wizard.Option{Value: pairs[i], Label: pairs[i+1]})
+	}
+	return list
+}
+
+// deviceOptions are the processor and the cards that this build can use.
+func deviceOptions(cards []launchCard) []wizard.Option {
+	list := options("", "CPU")
+	for i, c := range cards {
+		list = append(list, wizard.Option{Value: strconv.Itoa(i), Label: fmt.Sprintf("GPU %d: %s, %s", i, c.name, planner.Size(c.memory))})
+	}
+	return list
+}
+
+// vramOptions are parts of the largest card.
+func vramOptions(cards []launchCard) []wizard.Option {
+	list := options("", "all of it")
+	for _, gib := range []int64{8, 12, 16, 24, 40, 60} {
+		if slices.ContainsFunc(cards, func(c launchCard) bool { return gib<<30 < c.memory }) {
+			list = append(list, options(fmt.Sprintf("%dGiB", gib), fmt.Sprintf("%d GiB", gib))...)
+		}
+	}
+	return list
+}
+
+func strategyOptions() []wizard.Option {
+	list := options("", "auto: the fastest that fits")
+	for _, s := range dispatch.All() {
+		list = append(list, options(s.Name(), s.Name())...)
+	}
+	return list
+}
+
+// anyCard stands for a card where a forecast asks for one and nothing of it is used.
+const anyCard = "rtx-4090"
+
+// launchCard is a GPU that this build can use.
+type launchCard struct {
+	name   string
+	memory int64
+}
+
+// cardsMax bounds the cards that are looked for.
+const cardsMax = 16
+
+// launchCards opens each GPU for a moment to learn its name and memory. They are asked for one
+// after the other, since a container may hide the bus.
+func launchCards() []launchCard {
+	var cards []launchCard
+	for i := range cardsMax {
+		f := engineFlags{Device: "cuda", CardIndex: i, Rows: auto}
+		c, err := f.settle(io.Discard)
+		if err != nil || c == nil {
+			break
+		}
+		cards = append(cards, launchCard{c.Describe(), c.Memory().Total})
+		c.Close()
+	}
+	return cards
+}
+
+// machineLines tell what the machine is.
+func machineLines(m *machine.Machine) []string {
+	lines := []string{fmt.Sprintf("%s, %s free of %s", m.CPU.Model, planner.Size(m.Available()), planner.Size(m.Total()))}
+	for _, g := range m.GPUs {
+		lines = append(lines, "GPU "+g.Name)
+	}
+	return lines
+}
+
+// storeSettings writes a configuration file: whole or not at all.
+func storeSettings(path string, s wizard.Settings) error {
+	keys := make([]string, 0, len(s))
+	for k := range s {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var b strings.Builder
+	b.WriteString("# Written by krater launch; krater serve --config reads it.\n")
+	for _, k := range keys {
+		value, err := yaml.Marshal(s[k])
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s: %s\n", k, strings.TrimSpace(string(value)))
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".krater-*.yaml")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // gone once it is renamed
+	_, err = f.WriteString(b.String())
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// serveFlags are the flags of krater serve with settings: the way every start takes.
+func serveFlags(s wizard.Settings) (*serveCmd, error) {
+	args := []string{"serve"}
+	for k, v := range s {
+		args = append(args, "--"+k+"="+v)
+	}
+	var c cli
+	_, _, err := parse(&c, args)
+	return &c.Serve, err
+}
+
+// estimate plans a choice: nothing is loaded.
+func estimate(s wizard.Settings, m *machine.Machine, cards []launchCard) (o wizard.Outlook) {
+	trouble := func(err error) wizard.Outlook {
+		o.Trouble = strings.Join(strings.Fields(err.Error()), " ")
+		return o
+	}
+	if s["device"] == "" {
+		o.Hidden = cardFields
+	}
+	f, err := serveFlags(s)
+	if err != nil {
+		return trouble(err)
+	}
+	src, err := openSource(f.Model)
+	if err != nil {
+		return trouble(err)
+	}
+	cfg, _, err := src.config()
+	if err != nil {
+		return trouble(err)
+	}
+	if cfg.MoE.Experts == 0 && s["device"] != "" {
+		o.Hidden = []string{"prefill-strategy", "decode-strategy"}
+	}
+	l := limits{}
+	if i := f.CardIndex; s["device"] != "" && i < len(cards) {
+		l.card, l.cardName = cards[i].memory, cards[i].name
+		if f.VRAM > 0 {
+			l.card = min(l.card, int64(f.VRAM))
+		}
+	}
+	o.Speed = speed(src.name, cfg, &f.engineFlags, m, l)
+	look, err := src.look(cfg, &f.engineFlags, l, m)
+	if err != nil {
+		return trouble(err)
+	}
+	for i := range look.plan.Devices {
+		o.Budgets = append(o.Budgets, budgetOf(&look.plan.Devices[i]))
+	}
+	if !look.plan.Fits() {
+		o.Trouble = "it does not fit"
+	}
+	return o
+}
+
+// budgetOf is a device's budget, the largest parts first.
+func budgetOf(b *planner.Budget) wizard.Budget {
+	out := wizard.Budget{Name: b.Name, Bytes: planner.Size(b.Planned), Fits: b.Fits(), Says: b.Verdict()}
+	if b.Total > 0 {
+		out.Share = float64(b.Planned) / float64(b.Total)
+	}
+	parts := slices.Clone(b.Components)
+	slices.SortStableFunc(parts, func(x, y planner.Component) int { return int(min(1, max(-1, y.Bytes-x.Bytes))) })
+	for _, p := range parts {
+		out.Parts = append(out.Parts, wizard.Part{Name: p.Name, Size: planner.Size(p.Bytes), Detail: p.Detail})
+	}
+	return out
+}
+
+// speed is the forecast of a choice, in lines.
+func speed(name string, cfg *model.Config, f *engineFlags, m *machine.Machine, l limits) []string {
+	p := planFlags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
+	if !f.onCard() {
+		return cpuSpeed(&p, cfg, f, m)
+	}
+	g := *f
+	g.VRAM = size(l.card)
+	with := *m
+	with.GPUs = []machine.GPU{{Name: l.cardName}}
+	r, err := p.report(name, sizes{cfg, cfg.Layers, nil}, &g, &with, forecast.Usual())
+	if err != nil {
+		return []string{"speed unknown: " + err.Error()}
+	}
+	return []string{r.line()}
+}
+
+// cpuSpeed bounds what processors can do: a generated token reads the weights that it needs, and
+// a prompt multiplies by them.
+func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machine) []string {
+	with := *m
+	with.GPUs = nil
+	p.Card = anyCard // of which nothing is used
+	r, known, err := p.rates(&with, f)
+	if err != nil {
+		return []string{"speed unknown: " + err.Error()}
+	}
+	g := *f
+	g.chooseChunk(0)
+	o, err := loadOptions(cfg, &g, limits{}, 0)
+	if err != nil {
+		return []string{"speed unknown: " + err.Error()}
+	}
+	needs, err := load.Plan(cfg, o, load.Use{})
+	if err != nil {
+		return []string{"speed unknown: " + err.Error()}
+	}
+	bytes := 0.0
+	for part, n := range byPart(needs) {
+		switch part {
+		case load.Attention, load.Dense, load.Router, load.Shared, load.Head:
+			bytes += float64(n)
+		case load.Experts:
+			bytes += float64(n) * float64(cfg.MoE.Router.TopK) / float64(max(1, cfg.MoE.Experts))
+		}
+	}
+	if cfg.TieEmbed {
+		bytes += float64(byPart(needs)[load.Embedding])
+	}
+	if bytes == 0 || r.CPU.ReadGBps == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("decode: at most %s tok/s of one stream: %s of weights a token at %s GB/s (%s)",
+		stat.Number(1e9*r.CPU.ReadGBps/bytes), planner.Size(int64(bytes)), stat.Number(r.CPU.ReadGBps), known.CPU)}
+}

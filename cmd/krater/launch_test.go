@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"krater/cmd/krater/wizard"
+	"krater/kernels/machine"
+)
+
+// TestEstimate holds the outlook of choices to what the commands behind it say.
+func TestEstimate(t *testing.T) {
+	m := machine.Here()
+	cards := []launchCard{{"NVIDIA GeForce RTX 3090", 24 << 30}}
+	o := estimate(wizard.Settings{}, m, nil)
+	if o.Trouble != "" || len(o.Budgets) != 1 || !o.Budgets[0].Fits || len(o.Budgets[0].Parts) < 8 || len(o.Speed) != 1 || !strings.HasPrefix(o.Speed[0], "decode: at most ") {
+		t.Errorf("krater-tiny: %+v", o)
+	}
+	if !slices.Contains(o.Hidden, "decode-strategy") {
+		t.Errorf("strategies without a card: %v", o.Hidden)
+	}
+	bytesOf := func(s wizard.Settings) string { return estimate(s, m, cards).Speed[0] }
+	if bf16, int4 := bytesOf(wizard.Settings{"precision": "bf16"}), bytesOf(wizard.Settings{"precision": "int4"}); bf16 == int4 {
+		t.Errorf("four bits are as fast as 16: %s", int4)
+	}
+
+	lite := filepath.Join("..", "..", "testdata", "goldens", "deepseek_v2_lite")
+	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "vram": "8GiB"}, m, cards)
+	if o.Trouble != "" || len(o.Hidden) != 0 || len(o.Budgets) < 2 || !strings.HasPrefix(o.Speed[0], "strategies: prefill ") {
+		t.Errorf("on a card: %+v", o)
+	}
+	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "decode-strategy": "lru"}, m, cards)
+	if !strings.Contains(o.Speed[0], "decode lru") {
+		t.Errorf("a strategy that was chosen: %+v", o.Speed)
+	}
+	o = estimate(wizard.Settings{"model": filepath.Join("..", "..", "testdata", "goldens", "qwen2"), "device": "cuda", "gpu": "0"}, m, cards)
+	if !slices.Contains(o.Hidden, "prefill-strategy") {
+		t.Errorf("strategies without experts: %v", o.Hidden)
+	}
+
+	for name, s := range map[string]wizard.Settings{
+		"does not fit": {"max-seqs": "65536", "kv-cache": "1000GiB"},
+		"model":        {"model": t.TempDir()},
+		"enum":         {"precision": "int3"},
+	} {
+		if o := estimate(s, m, nil); o.Trouble == "" {
+			t.Errorf("%s: no trouble: %+v", name, o)
+		}
+	}
+}
+
+func TestStoredSettingsAreRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "k.yaml")
+	odd := filepath.Join(t.TempDir(), "a: 'model' #1")
+	if err := os.Mkdir(odd, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := wizard.Settings{"model": odd, "max-seqs": "8", "precision": "int4", "kv-dtype": "fp8", "listen": "127.0.0.1:8000"}
+	for range 2 { // the second one replaces the first
+		if err := storeSettings(path, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var c cli
+	if _, _, err := parse(&c, []string{"serve", "--config", path}); err != nil {
+		t.Fatal(err)
+	}
+	if f := c.Serve; f.Model != odd || f.MaxSeqs != 8 || f.Precision != "int4" || f.KVDType != "fp8" || f.Listen != "127.0.0.1:8000" {
+		t.Errorf("got %+v", f)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".krater-*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if storeSettings(filepath.Join(path, "none", "k.yaml"), s) == nil {
+		t.Error("a file in a folder that is none")
+	}
+}
+
+func TestLaunchNeedsATerminal(t *testing.T) {
+	if o := execute(t, "", "launch"); o.status != 1 || !strings.Contains(o.err, "needs a terminal") {
+		t.Errorf("%d %s", o.status, o.err)
+	}
+}
+
+// screen collects what is shown on a terminal.
+type screen struct {
+	mu   sync.Mutex
+	data bytes.Buffer
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.Write(b)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.String()
+}
+
+// wait waits until text was shown.
+func (s *screen) wait(t *testing.T, text string) {
+	t.Helper()
+	for end := time.Now().Add(patience); !strings.Contains(s.String(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%q is not shown: %q", text, s.String())
+		}
+	}
+}
+
+// launched is krater launch on a terminal of its own.
+type launched struct {
+	screen
+	cmd    *exec.Cmd
+	end    *os.File
+	before unix.Termios
+	tty    *os.File
+}
+
+func startLaunch(t *testing.T, env []string, args ...string) *launched {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &launched{}
+	l.end, l.tty = openTerminal(t, 80, 24)
+	state, err := unix.IoctlGetTermios(int(l.tty.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.before = *state
+	go func() { // ends with the terminal
+		buf := make([]byte, 4096)
+		for {
+			n, err := l.end.Read(buf)
+			_, _ = l.Write(buf[:n]) // never an error
+			if err != nil {
+				return
+			}
+		}
+	}()
+	l.cmd = exec.Command(self, append([]string{"launch"}, args...)...)
+	l.cmd.Env = append(append(programEnv(), "TERM=xterm-256color", "HF_HUB_CACHE="+t.TempDir()), env...)
+	l.cmd.Stdin, l.cmd.Stdout, l.cmd.Stderr = l.tty, l.tty, l.tty
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := l.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.cmd.Process.Kill() }) // an error where it has ended
+	return l
+}
+
+func (l *launched) typed(t *testing.T, keys string) {
+	t.Helper()
+	if _, err := l.end.WriteString(keys); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ended waits for the end and checks that the terminal is as it was.
+func (l *launched) ended(t *testing.T) {
+	t.Helper()
+	if err := l.cmd.Wait(); err != nil {
+		t.Fatalf("%v: %q", err, l.String())
+	}
+	l.wait(t, "\x1b[?1049l") // what the program wrote may not be read yet
+	after, err := unix.IoctlGetTermios(int(l.tty.Fd()), unix.TCGETS)
+	if err != nil || *after != l.before {
+		t.Errorf("%v: the terminal was %+v and is %+v", err, l.before, *after)
+	}
+	s := l.String()
+	for on, off := range map[string]string{"\x1b[?1049h": "\x1b[?1049l", "\x1b[?25l": "\x1b[?25h", "\x1b[?2004h": "\x1b[?2004l"} {
+		if strings.LastIndex(s, off) < strings.LastIndex(s, on) {
+			t.Errorf("%q is not taken back: %q", on, s)
+		}
+	}
+}
+
+// TestLaunchOnATerminal: a choice is saved, read by krater serve, and the terminal is left as it was.
+func TestLaunchOnATerminal(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "k.yaml")
+	l := startLaunch(t, nil, "--save", file, "../../testdata/goldens")
+	l.wait(t, "of weights a token")
+	l.typed(t, "\x1b[B\x1b[B\x1b[C") // down to the precision, bf16
+	l.wait(t, "2/4")
+	time.Sleep(300 * time.Millisecond) // it is planned
+	l.typed(t, "w")
+	l.wait(t, "is written")
+	l.ended(t)
+	if strings.Contains(l.String(), "panic") {
+		t.Errorf("got %q", l.String())
+	}
+	var c cli
+	if _, _, err := parse(&c, []string{"serve", "--config", file}); err != nil || c.Serve.Precision != "bf16" || filepath.Base(c.Serve.Model) != "deepseek_v2" {
+		t.Errorf("%v: got %+v", err, c.Serve)
+	}
+}
+
+// TestLaunchStartsTheServer, and a signal to it ends it as ever.
+func TestLaunchStartsTheServer(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "k.yaml")
+	l := startLaunch(t, []string{"KRATER_LISTEN=127.0.0.1:0", "NO_COLOR=1"}, "--save", file, t.TempDir())
+	l.wait(t, "of weights a token")
+	if s := l.String(); strings.Contains(s, "\x1b[36m") || strings.Contains(s, "\x1b[1m") {
+		t.Errorf("colours with NO_COLOR: %q", s)
+	}
+	l.typed(t, "s")
+	l.wait(t, "curl")
+	if err := l.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	l.ended(t)
+}
+
+// TestLaunchIsLeft: by a key, and by an interrupt.
+func TestLaunchIsLeft(t *testing.T) {
+	for _, keys := range []string{"q", "\x03", "\x1b[F\x1b[D\r"} {
+		file := filepath.Join(t.TempDir(), "k.yaml")
+		l := startLaunch(t, nil, "--save", file, t.TempDir())
+		l.wait(t, "of weights a token")
+		l.typed(t, keys)
+		l.ended(t)
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%q: something was saved", keys)
+		}
+	}
+}

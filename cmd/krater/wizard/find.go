@@ -1,0 +1,118 @@
+package wizard
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Found is a folder with a model in it.
+type Found struct {
+	Name string // the folder's, or organisation and name of the hub
+	Dir  string
+}
+
+// foundMax bounds what is looked at and shown: a folder of thousands is not a choice.
+const foundMax = 200
+
+// Find looks for models in the folders given, which are models or hold some, and in the caches of
+// hubs. A model is a folder with config.json and safetensors, or with a cache of one. Folders
+// that cannot be read have none.
+func Find(folders, hubs []string) []Found {
+	var list []Found
+	add := func(name, dir string) {
+		abs, err := filepath.Abs(dir)
+		if err != nil || len(list) >= foundMax || slices.ContainsFunc(list, func(f Found) bool { return f.Dir == abs }) {
+			return
+		}
+		list = append(list, Found{name, abs})
+	}
+	for _, folder := range folders {
+		if isModel(folder) {
+			abs, _ := filepath.Abs(folder) // an error is add's
+			add(filepath.Base(abs), folder)
+			continue
+		}
+		for _, name := range subfolders(folder) {
+			if dir := filepath.Join(folder, name); isModel(dir) {
+				add(name, dir)
+			}
+		}
+	}
+	for _, hub := range hubs {
+		for _, name := range subfolders(hub) {
+			repository, ok := strings.CutPrefix(name, "models--")
+			if !ok {
+				continue
+			}
+			if dir := snapshot(filepath.Join(hub, name)); dir != "" {
+				add(strings.Replace(repository, "--", "/", 1), dir)
+			}
+		}
+	}
+	return list
+}
+
+// Hubs are the folders in which Hugging Face's tools keep what they fetched.
+func Hubs() []string {
+	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
+		return []string{dir}
+	}
+	if dir := os.Getenv("HF_HOME"); dir != "" {
+		return []string{filepath.Join(dir, "hub")}
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return nil
+	}
+	return []string{filepath.Join(home, ".cache", "huggingface", "hub")}
+}
+
+// snapshot is the folder of a repository's main revision, else of any that is whole.
+func snapshot(repository string) string {
+	var revisions []string
+	if main, err := os.ReadFile(filepath.Join(repository, "refs", "main")); err == nil {
+		revisions = append(revisions, strings.TrimSpace(string(main)))
+	}
+	revisions = append(revisions, subfolders(filepath.Join(repository, "snapshots"))...)
+	for _, r := range revisions {
+		if dir := filepath.Join(repository, "snapshots", r); filepath.IsLocal(r) && isModel(dir) {
+			return dir
+		}
+	}
+	return ""
+}
+
+// isModel reports whether a folder holds a model that could be loaded.
+func isModel(dir string) bool {
+	if info, err := os.Stat(filepath.Join(dir, "config.json")); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	for _, pattern := range []string{"*.safetensors", ".krater_cache"} {
+		if names, _ := filepath.Glob(filepath.Join(escaped(dir), pattern)); len(names) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// escaped is a path whose signs mean nothing to a pattern.
+func escaped(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// subfolders are the names of the folders in a folder, links to some too.
+func subfolders(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, e := range entries {
+		if info, err := os.Stat(filepath.Join(dir, e.Name())); err == nil && info.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}

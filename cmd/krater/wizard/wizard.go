@@ -1,0 +1,238 @@
+// Package wizard is the terminal wizard: what can be chosen, what it would take and how fast it
+// would be, and what to do with it. It knows neither models nor machines: whoever makes it says
+// what there is to choose and estimates a choice.
+package wizard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	tea "charm.land/bubbletea/v2"
+)
+
+// Option is one value of a field.
+type Option struct {
+	Label string
+	Value string // of the setting; "": the default, which is not written
+}
+
+// Field is a setting with its options.
+type Field struct {
+	Key     string // the setting's name
+	Title   string
+	Help    string // one line
+	Options []Option
+	At      int // the option that is chosen
+}
+
+// Settings are the values that are chosen, without defaults.
+type Settings map[string]string
+
+// Budget is a memory and what is to be put into it.
+type Budget struct {
+	Name  string
+	Parts []Part
+	Bytes string // their sum, as it is written
+	Share float64
+	Fits  bool
+	Says  string // what that means, in words
+}
+
+// Part is a piece of a budget.
+type Part struct{ Name, Size, Detail string }
+
+// Outlook is what a choice would mean.
+type Outlook struct {
+	Budgets []Budget
+	Speed   []string // lines
+	Trouble string   // why the choice cannot be started, "" if it can
+	Hidden  []string // keys of fields that mean nothing here
+}
+
+// Action is what happens at the end.
+type Action int
+
+// What the wizard is left with.
+const (
+	Quit Action = iota
+	Save
+	Serve
+	Bench
+)
+
+// Wizard is the state of the screen; it implements tea.Model.
+type Wizard struct {
+	Machine []string // lines about the machine
+	Fields  []Field
+	File    string // where the settings go
+	Exists  bool   // there is such a file
+	// Estimate says what a choice means. It is called beside the screen, one call at a time.
+	Estimate func(Settings) Outlook
+	Outlook  Outlook // the last estimate; before the first what is known without one
+	// Store writes the settings.
+	Store func(Settings) error
+
+	Done    Action // after the end
+	waiting bool   // for an estimate
+	stale   bool   // the choice changed meanwhile
+	cursor  int    // a visible field, or after them an action
+	sure    bool   // the file may be replaced
+	message string
+	width   int
+	height  int
+	plain   bool
+}
+
+// actions are the buttons, in their order.
+var actions = []struct {
+	Action
+	label, key string
+}{{Serve, "Start the server", "s"}, {Bench, "Benchmark", "b"}, {Save, "Save", "w"}, {Quit, "Quit", "q"}}
+
+// estimated is an outlook that has come.
+type estimated struct{ Outlook }
+
+// Run shows the wizard on a terminal until something is chosen; the terminal is as before then, however it ends.
+func Run(w *Wizard, in, out *os.File) error {
+	w.plain = os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb"
+	_, err := tea.NewProgram(w, tea.WithInput(in), tea.WithOutput(out)).Run()
+	if errors.Is(err, tea.ErrInterrupted) {
+		w.Done = Quit
+		return nil
+	}
+	return err
+}
+
+// Init implements tea.Model.
+func (w *Wizard) Init() tea.Cmd { return w.estimate() }
+
+// estimate asks for the outlook of what is chosen, unless that is being done.
+func (w *Wizard) estimate() tea.Cmd {
+	if w.waiting {
+		w.stale = true
+		return nil
+	}
+	w.waiting, w.stale = true, false
+	s := w.Settings()
+	return func() tea.Msg { return estimated{w.Estimate(s)} }
+}
+
+// Settings are the values chosen, those of hidden fields left away.
+func (w *Wizard) Settings() Settings {
+	s := Settings{}
+	for _, i := range w.visible() {
+		if f := &w.Fields[i]; f.Options[f.At].Value != "" {
+			s[f.Key] = f.Options[f.At].Value
+		}
+	}
+	return s
+}
+
+// visible are the indices of the fields that mean something.
+func (w *Wizard) visible() []int {
+	var list []int
+	for i, f := range w.Fields {
+		hidden := false
+		for _, key := range w.Outlook.Hidden {
+			hidden = hidden || key == f.Key
+		}
+		if !hidden {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// Update implements tea.Model.
+func (w *Wizard) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch m := msg.(type) {
+	case tea.WindowSizeMsg:
+		w.width, w.height = m.Width, m.Height
+	case estimated:
+		before := len(w.visible())
+		w.Outlook, w.waiting = m.Outlook, false
+		if w.cursor >= before { // an action stays the same one
+			w.cursor += len(w.visible()) - before
+		}
+		w.cursor = min(w.cursor, len(w.visible())+len(actions)-1)
+		if w.stale {
+			return w, w.estimate()
+		}
+	case tea.KeyPressMsg:
+		return w, w.key(m.String())
+	}
+	return w, nil
+}
+
+// key does what a key is for.
+func (w *Wizard) key(k string) tea.Cmd {
+	fields := len(w.visible())
+	last := fields + len(actions) - 1
+	switch k {
+	case "ctrl+c", "esc", "q":
+		return w.do(Quit)
+	case "up", "k", "shift+tab":
+		w.cursor = (w.cursor + last) % (last + 1)
+	case "down", "j", "tab":
+		w.cursor = (w.cursor + 1) % (last + 1)
+	case "home":
+		w.cursor = 0
+	case "end":
+		w.cursor = fields
+	case "left", "h":
+		return w.turn(-1)
+	case "right", "l", "space":
+		return w.turn(1)
+	case "enter":
+		if w.cursor < fields {
+			return w.turn(1)
+		}
+		return w.do(actions[w.cursor-fields].Action)
+	default:
+		for _, a := range actions {
+			if k == a.key {
+				return w.do(a.Action)
+			}
+		}
+	}
+	return nil
+}
+
+// turn takes the next option of the field at the cursor, or goes along the actions.
+func (w *Wizard) turn(by int) tea.Cmd {
+	list := w.visible()
+	if w.cursor >= len(list) {
+		n := len(actions)
+		w.cursor = len(list) + (w.cursor-len(list)+n+by)%n
+		return nil
+	}
+	f := &w.Fields[list[w.cursor]]
+	f.At = (f.At + by + len(f.Options)) % len(f.Options)
+	w.message, w.sure = "", false
+	return w.estimate()
+}
+
+// do ends the wizard with an action, if that can be done.
+func (w *Wizard) do(a Action) tea.Cmd {
+	switch {
+	case a == Quit:
+	case w.waiting:
+		w.message = "wait: the choice is being planned"
+		return nil
+	case (a == Serve || a == Bench) && w.Outlook.Trouble != "":
+		w.message = "this cannot be started: " + w.Outlook.Trouble
+		return nil
+	case w.Exists && !w.sure:
+		w.sure = true
+		w.message = fmt.Sprintf("%s is there: once more to replace it", w.File)
+		return nil
+	default:
+		if err := w.Store(w.Settings()); err != nil {
+			w.message = err.Error()
+			return nil
+		}
+	}
+	w.Done = a
+	return tea.Quit
+}
