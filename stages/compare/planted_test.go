@@ -197,3 +197,44 @@ func TestUnexplainedIsNotBlamed(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultsAreNamedInRoundedDumps: a dump whose values are off by 0.4 %, as in bfloat16, and
+// relative tolerances.
+func TestFaultsAreNamedInRoundedDumps(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	r := newRig(t, deepseek)
+	g := r.dump(t, r.model(t, refdevice.Device{}, r.cfg, r.set), true)
+	for name, v := range g.vectors {
+		v.F32 = slices.Clone(v.F32)
+		for i := range v.F32 {
+			v.F32[i] *= 1 + float32(0.004*rnd.NormFloat64())
+		}
+		g.vectors[name] = v
+	}
+	right := r.model(t, refdevice.Device{}, r.cfg, r.set)
+	report, err := Run(right, r.cfg, g, Weights(r.set), Options{Relative: 0.06})
+	if err != nil || report.Divergence != nil {
+		t.Fatalf("%v: the rounded dump itself: %+v", err, report.Divergence)
+	}
+	for _, f := range []struct {
+		spoil
+		op, what string
+	}{
+		{transposedWeight("o_proj.weight"), "mixer_out", "self_attn.o_proj.weight transposed"},
+		{exchangedExperts, "experts_out", "experts' gate and up swapped"},
+		{permuted("kv_a_proj_with_mqa.weight", 144, 128), "k_pe", "rows for rope in"},
+	} {
+		set := f.spoil(t, r)
+		wrong := r.model(t, refdevice.Device{}, r.cfg, set)
+		for _, files := range []*weights.Set{r.set, set} {
+			report, err := Run(wrong, r.cfg, g, Weights(files), Options{Relative: 0.06})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := report.Divergence
+			if d == nil || len(d.Suspects) == 0 || !strings.Contains(d.Suspects[0].What, f.what) {
+				t.Errorf("%s: got %+v", f.what, d)
+			}
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// arguments splits an example's line as a shell does, quotes in double ones only.
+func arguments(line string) []string {
+	var args []string
+	for i, part := range strings.Split(line, `"`) {
+		if i%2 == 1 {
+			args = append(args, part)
+			continue
+		}
+		args = append(args, strings.Fields(part)...)
+	}
+	return args
+}
+
+// exampleFiles makes a folder with the files that the examples name, and goes there.
+func exampleFiles(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, dir := range []string{"models/DeepSeek-V2-Lite", "dump"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"keys.txt", "krater.yaml", "prompt.txt", "README.md", "heldout.txt", "text.txt", "monday.json", "tuesday.json"} {
+		if err := os.WriteFile(name, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestEveryCommandHasAPage: all commands have examples, every example is a command line of the
+// command that it stands at, and there is no page of a command that does not exist.
+func TestEveryCommandHasAPage(t *testing.T) {
+	parser, err := kong.New(&cli{}, kong.Name("krater"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, c := range completionsOf(parser.Model.Node) {
+		seen[c.path] = true
+		if len(pages[c.path].examples) == 0 {
+			t.Errorf("%q has no example", c.path)
+		}
+	}
+	exampleFiles(t)
+	for path, p := range pages {
+		if !seen[path] {
+			t.Errorf("there is no command %q", path)
+		}
+		for _, e := range p.examples {
+			args := arguments(e.line)
+			if args[0] != "krater" || !strings.HasPrefix(strings.Join(args[1:], " "), path) || e.what == "" {
+				t.Errorf("%q: example %q", path, e.line)
+			}
+			for i, a := range args {
+				if strings.HasPrefix(a, "/models") {
+					args[i] = "." + a
+				}
+			}
+			var c cli
+			if _, _, err := parse(&c, args[1:]); err != nil {
+				t.Errorf("%q: %v", e.line, err)
+			}
+		}
+	}
+}
+
+func TestHelpIsAPage(t *testing.T) {
+	t.Setenv("COLUMNS", "80")
+	for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"bench", "--help"}, {"bench", "kernels", "--help"}, {"run", "--help"}} {
+		out := execute(t, "", args...).out
+		at := -1
+		for _, section := range []string{"NAME\n  krater", "\nSYNOPSIS\n  krater", "\nOPTIONS\n  ", "\nEXAMPLES\n  "} {
+			next := strings.Index(out, section)
+			if next <= at {
+				t.Errorf("%v: %q is not there, or out of order:\n%s", args, section, out)
+			}
+			at = next
+		}
+		if strings.Contains(out, "\x1b") {
+			t.Errorf("%v: colours where there is no terminal", args)
+		}
+		for line := range strings.Lines(out) {
+			if !strings.HasPrefix(line, "    krater ") && len([]rune(strings.TrimRight(line, "\n"))) > 80 {
+				t.Errorf("%v: over 80 columns: %q", args, line)
+			}
+		}
+	}
+}
+
+// TestBashCompletes runs the script in the shell that it is for.
+func TestBashCompletes(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash")
+	}
+	script := execute(t, "", "completion", "bash").out
+	for _, c := range []struct {
+		line string // the last word is completed
+		want []string
+		not  []string
+	}{
+		{"krater ", []string{"serve", "bench", "--config", "--help"}, []string{"--listen", "kernels"}},
+		{"krater ser", []string{"serve"}, []string{"bench"}},
+		{"krater serve --li", []string{"--listen"}, []string{"--log-level"}},
+		{"krater serve --log-level ", []string{"debug", "info", "warn", "error"}, []string{"--listen", "serve"}},
+		{"krater serve --log-level = w", []string{"warn"}, []string{"info"}}, // readline cuts at the sign
+		{"krater bench ", []string{"kernels", "model", "--actors-vs-direct"}, []string{"serve"}},
+		{"krater bench kernels --pl", []string{"--plot"}, []string{"--listen"}},
+		{"krater serve --model /models/x --dev", []string{"--device"}, nil},
+		{"krater completion ", []string{"bash", "zsh", "fish"}, nil},
+		{"krater compare --golden /et", []string{"/etc"}, nil},
+	} {
+		words := strings.Split(c.line, " ")
+		quoted := "'" + strings.Join(words, "' '") + "'"
+		cmd := exec.Command(bash, "--norc", "-c", script+"\nCOMP_WORDS=("+quoted+")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n_krater\nprintf '%s\\n' \"${COMPREPLY[@]}\"")
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil || errs.Len() > 0 {
+			t.Fatalf("%q: %v %s", c.line, err, errs.String())
+		}
+		got := strings.Fields(string(out))
+		for _, w := range c.want {
+			if !slices.Contains(got, w) {
+				t.Errorf("%q: %s is not among %v", c.line, w, got)
+			}
+		}
+		for _, w := range c.not {
+			if slices.Contains(got, w) {
+				t.Errorf("%q: %s is among %v", c.line, w, got)
+			}
+		}
+	}
+}
+
+// TestOtherShellsReadTheirScripts where they are installed.
+func TestOtherShellsReadTheirScripts(t *testing.T) {
+	for shell, try := range map[string]struct {
+		args, want []string
+	}{
+		"zsh":  {[]string{"-f", "-c", "autoload -U compinit && compinit -D; source /dev/stdin; print -- ${_comps[krater]}"}, []string{"_krater"}},
+		"fish": {[]string{"--no-config", "-c", "source -; complete -C 'krater bench ker'; complete -C 'krater serve --log-level w'; complete -C 'krater serve --listen'"}, []string{"kernels", "warn", "--listen"}},
+	} {
+		script := execute(t, "", "completion", shell).out
+		if !strings.Contains(script, "krater") {
+			t.Errorf("%s: %q", shell, script)
+		}
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			t.Logf("no %s here", shell)
+			continue
+		}
+		cmd := exec.Command(path, try.args...)
+		cmd.Stdin = strings.NewReader(script)
+		cmd.Dir = t.TempDir()
+		out, err := cmd.CombinedOutput()
+		for _, w := range try.want {
+			if err != nil || !strings.Contains(string(out), w) {
+				t.Errorf("%s: %v, %q has no %s", shell, err, out, w)
+			}
+		}
+	}
+}
