@@ -57,7 +57,7 @@ class Recorder:
         self.hook(module, hook)
 
     def layer(self, p, layer):
-        attention, mlp = layer.self_attn, layer.mlp
+        attention, mlp = getattr(layer, "self_attn", None), layer.mlp
         self.keep(p + "input_norm", layer.input_layernorm)
         self.keep(p + "post_norm", layer.post_attention_layernorm)
         self.keep(p + "mixer_out", attention)
@@ -65,14 +65,16 @@ class Recorder:
         self.keep(p + "layer_out", layer)
         for attr, name in ATTENTION.items():
             self.keep(p + name, getattr(attention, attr, None))
-        self.hook(attention.o_proj, lambda _, args: self.values.__setitem__(p + "attn", rows(args[0])), before=True)
+        self.hook(getattr(attention, "o_proj", None), lambda _, args: self.values.__setitem__(p + "attn", rows(args[0])), before=True)
         if hasattr(mlp, "experts") and not isinstance(mlp.experts, torch.nn.ModuleList):
             self.keep(p + "experts_out", mlp.experts)  # a list of experts is never called as one
         self.keep(p + "shared_out", getattr(mlp, "shared_experts", None))
 
     def router(self, i, layer):
         """A router gives logits, weights and ids in an order of its own: told apart by type and width."""
-        gate = getattr(layer.mlp, "gate", None) if hasattr(layer.mlp, "experts") else None
+        gate = None
+        if hasattr(layer.mlp, "experts"):
+            gate = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None))
 
         def hook(_, args, out):
             out = [t.detach() for t in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(t) and t.dim() >= 2]
@@ -97,10 +99,10 @@ class Recorder:
         for h in self.handles:
             h.remove()
         self.rope.close()
-        for i, (q, k) in enumerate(self.rope.calls):
+        n = len(self.model.model.layers)
+        for i, (q, k) in enumerate(self.rope.calls if len(self.rope.calls) == n else []):
             if i in self.layers:
                 self.values[f"ops.{i}.q_pe"], self.values[f"ops.{i}.k_pe"] = q, k
-        n = len(self.model.model.layers)
         self.values["hidden"] = torch.stack([self.values.pop(f"hidden.{i}") for i in range(n)])
         self.values["logits"] = logits
         return logits
