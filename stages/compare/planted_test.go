@@ -238,3 +238,30 @@ func TestFaultsAreNamedInRoundedDumps(t *testing.T) {
 		}
 	}
 }
+
+// TestACloseChoiceIsNoMistake: a router that chose others for one token, its logits being right, is
+// not put down to what was computed before them.
+func TestACloseChoiceIsNoMistake(t *testing.T) {
+	r := newRig(t, deepseek)
+	m := r.model(t, refdevice.Device{}, r.cfg, r.set)
+	all, g := r.dump(t, m, true), r.dump(t, m, false)
+	for _, what := range []string{"logits", "ids"} {
+		name := "p.router.2." + what
+		v := all.vectors[name]
+		if v.I32 != nil {
+			v.I32 = slices.Clone(v.I32)
+			for i := range r.cfg.MoE.Router.TopK {
+				v.I32[i] = (v.I32[i] + 1) % int32(r.cfg.MoE.Experts)
+			}
+		}
+		g.vectors[name] = v
+	}
+	report, err := Run(m, r.cfg, g, Weights(r.set), Options{Relative: 0.06})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := report.Divergence
+	if d == nil || d.Op != "router_ids" || len(d.Suspects) != 0 || d.Tried > 5 || d.Note == "" {
+		t.Errorf("got %+v", d)
+	}
+}

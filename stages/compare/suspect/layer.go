@@ -34,6 +34,9 @@ var (
 	mixtureOps = []string{"router_logits", "router_ids", "router_weights", "experts_out", "shared_out"}
 )
 
+// narrows are the operators that depend on all before them.
+var narrows = []string{"attn", "mixer_out", "post_norm", "router_logits"}
+
 func newLayer(c *Case) (*layer, error) {
 	s := &shared{c: c, cfg: c.Config, t: min(len(c.IDs), max(tokensMin, elementsMax/c.Config.Hidden))}
 	if c.Layer < 0 {
@@ -72,8 +75,8 @@ func (l *layer) path(op string) ([]string, error) {
 	}
 	from := 0
 	for i, o := range l.order[:end] {
-		// Everything before the residual stream is in it; what only branches off is not.
-		if l.c.Agreed != nil && l.c.Agreed(o) && (o == "mixer_out" || o == "post_norm") {
+		// All that was computed before these went through them; what branches off did not.
+		if l.c.Agreed != nil && l.c.Agreed(o) && slices.Contains(narrows, o) {
 			from = i + 1
 		}
 	}
