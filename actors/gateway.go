@@ -40,11 +40,13 @@ type Gateway struct {
 	p    *Pipeline
 	opt  GatewayOptions
 	ring *trace.Ring // written under p.mu: here are many writers
+	// stream is the ring of the stream actor, on which outputs are called.
+	stream *trace.Ring
 }
 
 // NewGateway opens a pipeline to requests.
 func NewGateway(p *Pipeline, opt GatewayOptions) *Gateway {
-	return &Gateway{p: p, opt: opt, ring: p.trace.Ring("gateway")}
+	return &Gateway{p: p, opt: opt, ring: p.trace.Ring("gateway"), stream: p.trace.Ring("stream")}
 }
 
 var _ engine.Engine = (*Gateway)(nil)
@@ -99,7 +101,7 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	}
 	a := newAnswer(len(ids))
 	o := newOutput(g, req, a, began)
-	o.first = ids[0]
+	o.first, o.most = ids[0], maxNew
 	if err := g.enqueue(o, ids, maxNew, req, sampler); err != nil {
 		return nil, err
 	}

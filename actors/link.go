@@ -17,6 +17,7 @@ type linkNode struct {
 
 func (n *linkNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
-	n.bytes.Add(uint64(b.State.T * n.width))
+	c.event.Bytes = uint64(b.State.T * n.width)
+	n.bytes.Add(c.event.Bytes)
 	c.send(c.routes.groups[n.to], b)
 }

@@ -20,6 +20,7 @@ func (n *mergeNode) receive(c *turn, m any) {
 		return
 	}
 	w := m.(*msg.Part).Work
+	c.event.Bytes = 0 // those were the pool's
 	n.arrived[w]++
 	if n.arrived[w] < w.Expect {
 		return

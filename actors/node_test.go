@@ -75,7 +75,7 @@ func TestSplitLetsGo(t *testing.T) {
 		}
 	}
 	c := solo(p, 1, 3)
-	newSplitNode(expert.Even(6, 3)).receive(c, w)
+	newSplitNode(expert.Even(6, 3), 10).receive(c, w)
 	if !slices.Equal(p.to, []string{"pool0", "pool1"}) || c.event.Parts != 2 {
 		t.Errorf("sent to %v, %d parts in the trace", p.to, c.event.Parts)
 	}

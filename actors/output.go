@@ -39,11 +39,22 @@ type output struct {
 	// On the trace's clock.
 	submitted, started, lastToken int64
 
+	// For whoever looks at the open requests.
+	name, owner    string
+	priority, most int
+	seen           progress
+	ring           *trace.Ring // of the stream actor; may be nil
+
 	// Tokens with log-probabilities wait here until their text is released: a
 	// stop string takes its tokens with it.
 	held     []heldToken
 	textSeen int // bytes that the detokeniser has given
 	textSent int // bytes released
+}
+
+// progress is what others may read of an output.
+type progress struct {
+	started, first, last, tokens, cached atomic.Int64
 }
 
 type heldToken struct {
@@ -57,6 +68,7 @@ func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 		p: g.p, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
 		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop, minTokens: req.MinTokens,
 		scores: req.PromptLogprobs != nil, special: req.KeepSpecial,
+		name: req.ID, owner: req.Owner, priority: req.Priority, ring: g.stream,
 		usage: engine.Usage{Prompt: a.prompt}, submitted: came,
 	}
 }
@@ -75,6 +87,8 @@ func (o *output) Queued(position int) {
 // Started implements msg.Output.
 func (o *output) Started(at int64, cached int) {
 	o.started, o.usage.Cached = at, cached
+	o.seen.cached.Store(int64(cached))
+	o.seen.started.Store(at)
 	o.p.meters.started(seconds(at - o.submitted))
 	o.answer.push(engine.Event{Kind: engine.Started})
 	if o.scores {
@@ -96,7 +110,14 @@ func (o *output) Token(r sample.Result, at int64) bool {
 	since := o.lastToken
 	if o.usage.Completion == 1 {
 		since = o.submitted
+		o.seen.first.Store(at)
+		o.ring.Record(&trace.Event{
+			Kind: trace.Prefill, Layer: -1, Request: o.id, Rows: uint32(o.usage.Prompt - o.usage.Cached),
+			Enqueued: o.submitted, Started: o.started, Ended: at,
+		})
 	}
+	o.seen.last.Store(at)
+	o.seen.tokens.Store(int64(o.usage.Completion))
 	o.p.meters.token(o.usage.Completion == 1, seconds(at-since))
 	o.lastToken = at
 	if r.Stop {

@@ -81,6 +81,9 @@ type Pipeline struct {
 	seats     []seat // of the pools
 	linkBytes atomic.Uint64
 
+	device, poolDevice string           // names of where stages and expert pools compute
+	partition          expert.Partition // of the pools
+
 	mu      sync.Mutex
 	outputs map[uint64]*output // open requests
 	lastID  uint64
@@ -203,8 +206,10 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		p.streams = append(p.streams, s)
 	}
 	pools := dev // where the experts of pools compute
+	p.device, p.poolDevice = dev.Name(), dev.Name()
 	if p.opt.Placement != nil {
 		pools = p.opt.Placement.Host()
+		p.poolDevice = pools.Name()
 		lim.QuantGroup = p.opt.Placement.QuantGroup() // rows are integers there, whatever the device takes
 	}
 	var err error
@@ -221,7 +226,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	scheduleStream := next()
 	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, func() node {
 		n := newScheduleNode(core, scheduleStream, p.meters, p.host, batches, lim.Seqs)
-		n.ahead, n.experts = p.opt.Scheduler.Ahead, p.opt.Placement
+		n.ahead, n.experts, n.trace = p.opt.Scheduler.Ahead, p.opt.Placement, p.trace
 		return n
 	})
 	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{heat: p.heat} })
@@ -231,6 +236,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	if partition.Pools == 0 {
 		partition = Partition(pools, p.parts.Config.MoE.Experts, bp.Pools)
 	}
+	p.partition = partition
 	for i, where := range p.seats {
 		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, ownGoroutine, func() node {
 			return &poolNode{index: i, groups: p.parts.Groups, seat: where, place: p.opt.Placement, owner: partition.Owner}
@@ -238,7 +244,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	}
 	for i, g := range p.parts.Groups {
 		r.merges = append(r.merges, p.actor(fmt.Sprintf("merge%d", i), trace.Merge, ownGoroutine, func() node { return newMergeNode() }))
-		r.splits = append(r.splits, p.actor(fmt.Sprintf("split%d", i), trace.Split, ownGoroutine, func() node { return newSplitNode(partition) }))
+		r.splits = append(r.splits, p.actor(fmt.Sprintf("split%d", i), trace.Split, ownGoroutine, func() node { return newSplitNode(partition, p.expertBytes) }))
 		s := next()
 		placed, err := placedOn(p.opt.Placement)
 		if err != nil {
@@ -294,7 +300,7 @@ func reserve(dev device.Device, s device.Stream, parts *load.Parts) error {
 
 // actor spawns one node.
 func (p *Pipeline) actor(name string, kind trace.Kind, b berth, fresh func() node) address {
-	return p.host.spawn(name, b, p.newShell(name, kind, fresh))
+	return p.host.spawn(name, b, p.newShell(name, kind, p.trace.Device(p.deviceOf(kind)), fresh))
 }
 
 // countWork counts the routed work of a layer of a batch.

@@ -134,8 +134,12 @@ type serving struct {
 // begin takes a step whose letters are to be answered.
 func (n *poolNode) begin(c *turn, m *msg.Serve) {
 	m.Hold() // beyond this message, until the step has ended
-	event := *c.event
+	event, quiet := *c.event, m.Batch.Quiet
+	event.Others = m.Batch.Others
 	tell := func(layer, rows int, at offload.Moment) {
+		if quiet {
+			return
+		}
 		now := trace.Now()
 		switch at {
 		case offload.Came:

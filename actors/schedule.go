@@ -9,6 +9,7 @@ import (
 
 	"krater/actors/msg"
 	"krater/actors/placement"
+	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
 	"krater/stages"
@@ -38,6 +39,8 @@ type scheduleNode struct {
 
 	experts  *placement.Placement // nil: routed experts are where the rest is
 	ahead    bool                 // the core makes batches whose tokens are still being chosen
+	trace    *trace.Registry      // nil, in tests: nothing is noted of who is in a batch
+	riders   []trace.Rider        // reused
 	plan     stages.Batch
 	outcomes []scheduler.Outcome
 	filled   []*msg.Batch // to be sent at the end of this message
@@ -237,7 +240,23 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 		return
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
+	n.note(b, d.Spans)
 	n.filled = append(n.filled, b)
+}
+
+// note tells the trace who is in a batch, and settles whether it is part of the sample.
+func (n *scheduleNode) note(b *msg.Batch, spans []scheduler.Span) {
+	if n.trace == nil {
+		return
+	}
+	noted, others := n.trace.Detail(b.ID)
+	b.Quiet, b.Others = !noted, others
+	n.riders = n.riders[:0]
+	for i := range spans {
+		sp := &spans[i]
+		n.riders = append(n.riders, trace.Rider{Request: sp.ID, Rows: uint32(sp.Len), Decode: sp.Decode})
+	}
+	n.trace.Roster().Note(b.ID, n.riders)
 }
 
 // scores reports whether a span has rows before tokens of the prompt that are to be scored.
@@ -422,7 +441,7 @@ func (n *scheduleNode) fillRaw() {
 	n.raw = true
 	n.core.Forget()
 	b := f.batch
-	b.ID, b.Lane, b.Raw, b.Rows = rawIDs+n.rawLast, 0, raw, b.Rows[:0]
+	b.ID, b.Lane, b.Raw, b.Rows, b.Quiet, b.Others = rawIDs+n.rawLast, 0, raw, b.Rows[:0], false, 0
 	if err := n.place(b, raw.Batch); err != nil {
 		n.refused(f, err)
 		return

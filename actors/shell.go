@@ -41,7 +41,7 @@ func (t *turn) send(to address, m any) {
 	if h, ok := m.(msg.Holding); ok {
 		h.Hold()
 	}
-	if s, ok := m.(msg.Stamped); ok {
+	if s, ok := m.(msg.Stamped); ok && s.Noted() {
 		t.sent = t.now()
 		s.Stamp(t.sent)
 	}
@@ -69,19 +69,20 @@ func (r *routes) after(group int) address {
 // trace ring and turns a panic into a typed failure for the batch's owner
 // before the supervisor sees it.
 type shell struct {
-	name  string
-	kind  trace.Kind
-	node  node
-	turn  turn
-	event trace.Event // of the message in hand
+	name   string
+	kind   trace.Kind
+	device uint8 // where it computes, as the trace numbers devices
+	node   node
+	turn   turn
+	event  trace.Event // of the message in hand
 }
 
 // newShell gives the producer of an actor: fresh runs again for each incarnation.
-func (p *Pipeline) newShell(name string, kind trace.Kind, fresh func() node) func() *shell {
+func (p *Pipeline) newShell(name string, kind trace.Kind, device uint8, fresh func() node) func() *shell {
 	log := p.log.With().Str("actor", name).Logger()
 	ring := p.trace.Ring(name)
 	return func() *shell {
-		s := &shell{name: name, kind: kind, node: fresh()}
+		s := &shell{name: name, kind: kind, device: device, node: fresh()}
 		if p.opt.wrap != nil {
 			s.node = p.opt.wrap(name, s.node)
 		}
@@ -103,7 +104,14 @@ func (s *shell) Receive(ctx actor.Context) {
 func (s *shell) handle(m any) {
 	s.turn.sent = 0
 	e := &s.event
-	*e = trace.Event{Kind: s.kind, Layer: -1, Started: s.turn.now()}
+	noted := true
+	if st, ok := m.(msg.Stamped); ok {
+		noted = st.Noted() // asked first, as the message changes hands
+	}
+	*e = trace.Event{Kind: s.kind, Device: s.device, Layer: -1}
+	if noted {
+		e.Started = s.turn.now()
+	}
 	// Described first: by the end of receive the message has a new owner.
 	if d, ok := m.(msg.Traced); ok {
 		d.Describe(e)
@@ -115,6 +123,9 @@ func (s *shell) handle(m any) {
 	}
 	defer s.catch(m)
 	s.node.receive(&s.turn, m)
+	if !noted {
+		return
+	}
 	// Most nodes end with a send: that time is not asked for twice.
 	if e.Ended = s.turn.sent; e.Ended == 0 {
 		e.Ended = s.turn.now()
@@ -132,7 +143,10 @@ func (s *shell) catch(m any) {
 	}
 	cause := fmt.Errorf("%s failed: %v", s.name, r)
 	s.turn.log.Error().Str("cause", fmt.Sprint(r)).Bytes("stack", debug.Stack()).Msg("actor failed")
-	s.event.Kind, s.event.Ended = trace.Failure, s.turn.now()
+	s.event.Kind, s.event.Ended, s.event.Others = trace.Failure, s.turn.now(), 0
+	if s.event.Started == 0 { // of a batch that is not noted
+		s.event.Started, s.event.Enqueued = s.event.Ended, 0
+	}
 	s.turn.ring.Record(&s.event)
 	var told []*msg.Batch
 	tell := func(b *msg.Batch) {

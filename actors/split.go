@@ -9,12 +9,13 @@ import (
 // splitNode divides the experts of a layer among the pools and tells the merge
 // how many parts to wait for.
 type splitNode struct {
-	partition expert.Partition
-	parts     [][]device.ExpertRows // [pools], reused: the rows are copied into the work's parts
+	partition   expert.Partition
+	expertBytes int                   // of one expert's weights
+	parts       [][]device.ExpertRows // [pools], reused: the rows are copied into the work's parts
 }
 
-func newSplitNode(p expert.Partition) *splitNode {
-	return &splitNode{partition: p, parts: make([][]device.ExpertRows, p.Pools)}
+func newSplitNode(p expert.Partition, expertBytes int) *splitNode {
+	return &splitNode{partition: p, expertBytes: expertBytes, parts: make([][]device.ExpertRows, p.Pools)}
 }
 
 func (n *splitNode) receive(c *turn, m any) {
@@ -24,7 +25,7 @@ func (n *splitNode) receive(c *turn, m any) {
 	for i := range n.parts {
 		p := &w.Parts[i]
 		p.Rows = append(p.Rows[:0], n.parts[i]...)
-		p.Cause = nil
+		p.Cause, p.Bytes = nil, uint64(len(p.Rows)*n.expertBytes)
 		if len(p.Rows) > 0 {
 			expect++
 		}

@@ -33,6 +33,7 @@ func TestGroupGoesOnWhilePoolsWork(t *testing.T) {
 			}
 		}}
 	}})
+	defer r.Trace().Watch()()
 	gw := r.gateway(t)
 	var open []engine.Stream
 	for range 2 {
@@ -85,6 +86,7 @@ func tracks(t *testing.T, r *rig) map[string][]trace.Event {
 func TestTraceOfAStep(t *testing.T) {
 	const groups, pools = 2, 3
 	r := newRig(t, setup{dir: golden("deepseek_v2_lite"), groups: groups, pools: pools, depth: 1, limits: small(1)})
+	defer r.Trace().Watch()()
 	gw := r.gateway(t)
 	st, err := gw.Submit(context.Background(), greedy([]int32{5, 6, 7}, 4))
 	if err != nil {
@@ -100,6 +102,7 @@ func TestTraceOfAStep(t *testing.T) {
 		"group0": trace.Group, "group1": trace.Group, "split0": trace.Split, "split1": trace.Split, "merge0": trace.Merge, "merge1": trace.Merge,
 		"link1": trace.Link, "pool0": trace.Experts, "pool1": trace.Experts, "pool2": trace.Experts,
 	}
+	hosts := map[string]bool{"schedule": true, "stream": true, "split0": true, "split1": true, "merge0": true, "merge1": true, "link1": true}
 	for batch := uint64(1); batch <= 4; batch++ {
 		got := map[string][]trace.Event{}
 		for name, events := range all {
@@ -108,6 +111,12 @@ func TestTraceOfAStep(t *testing.T) {
 					continue
 				}
 				got[name] = append(got[name], e)
+				if host := e.Device == 0; host != hosts[name] || e.Others != 0 {
+					t.Errorf("%s: on device %d, for %d others", name, e.Device, e.Others)
+				}
+				if moves := name == "link1" || e.Kind == trace.Experts; moves != (e.Bytes > 0) {
+					t.Errorf("%s: %d bytes", name, e.Bytes)
+				}
 				if e.Kind != kinds[name] || e.Enqueued == 0 || e.Enqueued > e.Started || e.Started > e.Ended {
 					t.Errorf("%s: %+v", name, e)
 				}
@@ -136,14 +145,30 @@ func TestTraceOfAStep(t *testing.T) {
 	if e := all["gateway"]; len(e) != 1 || e[0].Kind != trace.Gateway || e[0].Request != 1 || e[0].Rows != 3 || e[0].Started > e[0].Ended {
 		t.Errorf("gateway %+v", e)
 	}
-	var requests []trace.Event
+	var requests, prefills []trace.Event
 	for _, e := range all["stream"] {
+		if e.Kind == trace.Prefill {
+			prefills = append(prefills, e)
+		}
 		if e.Kind == trace.Request {
 			requests = append(requests, e)
 		}
 	}
 	if len(requests) != 1 || requests[0].Request != 1 || requests[0].Enqueued == 0 || requests[0].Enqueued > requests[0].Started || requests[0].Started >= requests[0].Ended {
 		t.Errorf("requests %+v", requests)
+	}
+	if q := requests[0]; len(prefills) != 1 || prefills[0].Request != 1 || prefills[0].Rows != 3 || prefills[0].Enqueued != q.Enqueued || prefills[0].Started != q.Started || prefills[0].Ended <= q.Started || prefills[0].Ended >= q.Ended {
+		t.Errorf("prefills %+v of %+v", prefills, requests)
+	}
+	// From the request to its batches, and back.
+	roster := r.Trace().Roster()
+	if of := roster.Of(1); !slices.Equal(of, []uint64{1, 2, 3, 4}) {
+		t.Errorf("the request was in batches %v", of)
+	}
+	for batch, want := range map[uint64]trace.Rider{1: {Request: 1, Rows: 3}, 4: {Request: 1, Rows: 1, Decode: true}} {
+		if got := roster.Riders(batch); !slices.Equal(got, []trace.Rider{want}) {
+			t.Errorf("batch %d had %+v", batch, got)
+		}
 	}
 }
 

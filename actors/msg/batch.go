@@ -43,6 +43,11 @@ type Batch struct {
 
 	holds atomic.Int32 // messages about the batch that are not handled, see Holding
 
+	// Quiet batches are no part of the trace's sample: messages about single layers of them
+	// are not noted. Others is how many such messages one that is noted stands for.
+	Quiet  bool
+	Others uint8
+
 	// Where routed experts lie on two devices: the host's side of State, and the work
 	// of the layer in hand that is the host's.
 	Mirror *offload.Mirror
@@ -174,7 +179,8 @@ type Part struct {
 	Work  *Work
 	Pool  int
 	Rows  []device.ExpertRows
-	Cause error // set by the pool when it could not do its part
+	Bytes uint64 // of the experts' weights
+	Cause error  // set by the pool when it could not do its part
 	stamp
 }
 
@@ -211,8 +217,24 @@ type stamp struct{ sent int64 }
 // Stamp implements Stamped.
 func (s *stamp) Stamp(now int64) { s.sent = now }
 
-// Stamped messages note when they were sent, for the queue wait in the trace.
-type Stamped interface{ Stamp(now int64) }
+// Stamped messages note when they were sent, for the queue wait in the trace, if they are to
+// be Noted there at all.
+type Stamped interface {
+	Stamp(now int64)
+	Noted() bool
+}
+
+// Noted implements Stamped: messages that a step has one of always are.
+func (s *stamp) Noted() bool { return true }
+
+// Noted implements Stamped.
+func (w *Work) Noted() bool { return !w.Batch.Quiet }
+
+// Noted implements Stamped.
+func (p *Part) Noted() bool { return !p.Work.Batch.Quiet }
+
+// Noted implements Stamped.
+func (m *Merged) Noted() bool { return !m.Batch.Quiet }
 
 // Traced messages describe themselves to the trace: everything but the times of
 // handling. The kind is set to that of the receiver.
@@ -225,7 +247,10 @@ func (b *Batch) Describe(e *trace.Event) { b.describe(e, b, -1) }
 func (w *Work) Describe(e *trace.Event) { w.describe(e, w.Batch, w.Layer) }
 
 // Describe implements Traced.
-func (p *Part) Describe(e *trace.Event) { p.describe(e, p.Work.Batch, p.Work.Layer) }
+func (p *Part) Describe(e *trace.Event) {
+	p.describe(e, p.Work.Batch, p.Work.Layer)
+	e.Bytes = p.Bytes
+}
 
 // Describe implements Traced.
 func (m *Merged) Describe(e *trace.Event) { m.describe(e, m.Batch, m.Layer) }
@@ -234,6 +259,9 @@ func (s *stamp) describe(e *trace.Event, b *Batch, layer int) {
 	e.Batch, e.Lane, e.Epoch, e.Layer, e.Enqueued = b.ID, uint8(b.Lane), b.Epoch, int16(layer), s.sent
 	if b.State != nil {
 		e.Rows = uint32(b.State.T)
+	}
+	if layer >= 0 {
+		e.Others = b.Others
 	}
 }
 

@@ -127,6 +127,7 @@ func (s *source) serve(t testing.TB, processor *cpu.Device, w workload) (r serve
 		}
 	}()
 	gw := s.gateway(t, p.Pipeline)
+	defer p.Trace().Watch()()
 	began := d.Clock().Now()
 	var open []engine.Stream
 	for i := range w.streams {

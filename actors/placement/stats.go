@@ -53,6 +53,17 @@ func (p *Placement) Stats(phase dispatch.Phase) Stats {
 	return s
 }
 
+// Resident appends for every expert of a layer of the model whether it is on the device.
+func (p *Placement) Resident(list []bool, layer int) []bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for e := range p.setup.Experts {
+		_, ok := p.residency.Slot(dispatch.Key{Layer: int32(layer), Expert: int32(e)})
+		list = append(list, ok)
+	}
+	return list
+}
+
 // Slots is how many experts the device has room for, and their size.
 func (p *Placement) Slots() (n int, bytes int64) {
 	return p.residency.Slots(), int64(p.residency.Slots()) * p.setup.Bytes

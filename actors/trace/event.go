@@ -25,12 +25,14 @@ const (
 	Request               // a whole request: Enqueued accepted, Started in its first batch, Ended
 	Failure               // a message was lost
 	Control               // anything else
+	Prefill               // a request's way from its first batch to its first token
 	kinds
 )
 
 var kindNames = [kinds]string{
 	"gateway", "schedule", "embed", "group", "attention", "split", "experts", "merge",
 	"link", "head", "sample", "stream", "request", "failure", "control",
+	"prefill",
 }
 
 func (k Kind) String() string {
@@ -40,6 +42,16 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
+// KindOf finds a kind by its name.
+func KindOf(name string) (Kind, bool) {
+	for k, n := range kindNames {
+		if n == name {
+			return Kind(k), true
+		}
+	}
+	return 0, false
+}
+
 // Event is one message handled, 72 bytes. Times are what Now gives.
 type Event struct {
 	Batch    uint64 // 0: about no batch
@@ -47,30 +59,39 @@ type Event struct {
 	Enqueued int64  // ns; 0: unknown
 	Started  int64  // ns
 	Ended    int64  // ns
+	Bytes    uint64 // moved over a link or read as weights of experts; 0: not counted
 	Epoch    uint32
 	Rows     uint32
 	Layer    int16  // -1: no single layer
 	Parts    uint16 // parts a Split sent or a Merge added; else 0
 	Lane     uint8  // of the batch: which micro-batch it is a step of
 	Kind     Kind
+	Device   uint8 // where it was computed: an index of Registry.Devices
+	// Others is how many messages like it, of batches that are no part of the sample, this
+	// one stands for besides itself.
+	Others uint8
 	// Of a letter's experts, in ns from Started: until the rows were there to be multiplied,
 	// and until they had been; what is left until Ended is sums and the answer. 0: not known.
 	Gathered, Computed uint32
 }
 
-// Totals sums up all events of a ring since its start, overwritten ones too.
+// Totals sums up all events of a ring since its start, overwritten ones too, each together
+// with the others that it stands for.
 type Totals struct {
 	Count uint64
 	Wait  time.Duration // in the mailbox, of events that know Enqueued
 	Run   time.Duration
+	Bytes uint64
 }
 
 func (t *Totals) add(e *Event) {
-	t.Count++
+	n := 1 + time.Duration(e.Others)
+	t.Count += uint64(n)
+	t.Bytes += uint64(n) * e.Bytes
 	if e.Enqueued != 0 {
-		t.Wait += time.Duration(e.Started - e.Enqueued)
+		t.Wait += n * time.Duration(e.Started-e.Enqueued)
 	}
-	t.Run += time.Duration(e.Ended - e.Started)
+	t.Run += n * time.Duration(e.Ended-e.Started)
 }
 
 var processStart = time.Now()

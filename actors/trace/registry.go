@@ -4,19 +4,78 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Registry has the rings of a pipeline by actor name. It is safe for concurrent
 // use; actors take their ring once, at their start.
 type Registry struct {
 	events int
-	mu     sync.Mutex
-	rings  []*Ring // by name
+	every  uint64
+	watch  atomic.Int32
+	roster Roster
+
+	mu      sync.Mutex
+	rings   []*Ring // by name
+	devices []string
 }
+
+// everyDefault is of how many batches one is noted layer by layer while nobody watches.
+const everyDefault = 8
 
 // NewRegistry makes an empty registry whose rings keep at least that many
 // events each: 72 bytes an event, in blocks of 256.
-func NewRegistry(events int) *Registry { return &Registry{events: events} }
+func NewRegistry(events int) *Registry {
+	return &Registry{events: events, every: everyDefault, devices: []string{"host"}}
+}
+
+// Detail reports whether the messages about single layers of a batch are to be noted, and
+// how many others each of them stands for. What passes the whole pipeline with a batch is
+// always noted: a few messages a step. There may be hundreds about its layers, whose cost
+// would show; so those of one batch in 8 are noted, and of every batch while somebody
+// watches. Which batches are has no rhythm that steps could keep step with.
+func (g *Registry) Detail(batch uint64) (noted bool, others uint8) {
+	if g.watch.Load() > 0 {
+		return true, 0
+	}
+	return mix(batch)%g.every == 0, uint8(g.every - 1)
+}
+
+// mix is the finaliser of SplitMix64.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Watch has every batch noted in detail until stop is called, once.
+func (g *Registry) Watch() (stop func()) {
+	g.watch.Add(1)
+	return func() { g.watch.Add(-1) }
+}
+
+// Roster tells which requests were in which batch.
+func (g *Registry) Roster() *Roster { return &g.roster }
+
+// Device is the number of a device, by which events name it; 0 is the host.
+func (g *Registry) Device(name string) uint8 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.Index(g.devices, name)
+	if i < 0 {
+		i = len(g.devices)
+		g.devices = append(g.devices, name)
+	}
+	return uint8(i)
+}
+
+// Devices are the names of devices by their number.
+func (g *Registry) Devices() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.devices)
+}
 
 // Ring returns the ring of an actor and creates it on first use. The next
 // incarnation of a failed actor goes on in the same ring. Rings are never

@@ -54,3 +54,52 @@ func TestKindNames(t *testing.T) {
 		t.Errorf("no kind is called %q", kinds)
 	}
 }
+
+// TestDetail: one batch in eight is noted, and stands for the others; all are while
+// somebody watches.
+func TestDetail(t *testing.T) {
+	g := NewRegistry(10)
+	noted, stand := 0, 0
+	const batches = 80_000
+	for id := range uint64(batches) {
+		if yes, others := g.Detail(id); yes {
+			noted++
+			stand += 1 + int(others)
+		}
+	}
+	if noted < batches/8*9/10 || noted > batches/8*11/10 || stand != 8*noted {
+		t.Errorf("%d of %d batches are noted and stand for %d", noted, batches, stand)
+	}
+	one, two := g.Watch(), g.Watch()
+	one()
+	for id := range uint64(100) {
+		if yes, others := g.Detail(id); !yes || others != 0 {
+			t.Fatalf("watched, batch %d: %v, %d", id, yes, others)
+		}
+	}
+	two()
+	if yes, _ := g.Detail(1); yes {
+		t.Error("batch 1 is noted though nobody watches any more")
+	}
+}
+
+// TestOthersCount: totals have what an event stands for.
+func TestOthersCount(t *testing.T) {
+	r := newRing("a", 10)
+	r.Record(&Event{Enqueued: 10, Started: 12, Ended: 15, Bytes: 100, Others: 7})
+	r.Record(&Event{Started: 20, Ended: 21, Bytes: 1})
+	if got, want := r.Totals(), (Totals{Count: 9, Wait: 16, Run: 25, Bytes: 801}); got != want {
+		t.Errorf("totals %+v, want %+v", got, want)
+	}
+}
+
+func TestDevices(t *testing.T) {
+	g := NewRegistry(10)
+	a, b := g.Device("cuda:0"), g.Device("cpu")
+	if a == b || a == 0 || g.Device("cuda:0") != a || g.Device("host") != 0 {
+		t.Errorf("numbers %d and %d", a, b)
+	}
+	if got := g.Devices(); !slices.Equal(got, []string{"host", "cuda:0", "cpu"}) {
+		t.Errorf("devices %v", got)
+	}
+}

@@ -95,7 +95,7 @@ func TestPinnedBlocks(t *testing.T) {
 	if lost := end - next - uint64(len(got)); lost != 10 {
 		t.Fatalf("%d lost, want 10", lost)
 	}
-	if got := r.Totals(); got != (Totals{n, time.Duration(n), time.Duration(2 * n)}) {
+	if got := r.Totals(); got != (Totals{Count: n, Wait: time.Duration(n), Run: time.Duration(2 * n)}) {
 		t.Fatalf("totals %+v after %d", got, n)
 	}
 }

@@ -1,0 +1,76 @@
+package engine
+
+import "time"
+
+// Topology is a running pipeline as a picture: who there is, and who sends to whom.
+type Topology struct {
+	Nodes []Node
+	Edges []Edge
+}
+
+// NodeKind says what an actor does.
+type NodeKind string
+
+// The kinds of actors.
+const (
+	NodeGateway  NodeKind = "gateway"
+	NodeSchedule NodeKind = "schedule"
+	NodeEmbed    NodeKind = "embed"
+	NodeGroup    NodeKind = "group"
+	NodeSplit    NodeKind = "split"
+	NodePool     NodeKind = "pool"
+	NodeMerge    NodeKind = "merge"
+	NodeLink     NodeKind = "link"
+	NodeHead     NodeKind = "head"
+	NodeSample   NodeKind = "sample"
+	NodeStream   NodeKind = "stream"
+	NodeCopies   NodeKind = "copies" // no actor: experts on their way to a rank
+)
+
+// Node is an actor.
+type Node struct {
+	Name        string // as in Stats.ActorQueue and in the trace
+	Kind        NodeKind
+	Index       int    // of its kind
+	Device      string // where it computes; "" where it computes nothing
+	First, Last int    // layers [First, Last) of a group, and of what serves it
+	Rank        int
+	MemoryNode  int // of a pool; -1: none in particular
+}
+
+// Edge is a way that messages take.
+type Edge struct{ From, To string }
+
+// Running is an open request, as it is now.
+type Running struct {
+	ID                uint64 // in the trace
+	Name              string
+	Owner             string
+	Phase             Phase
+	Prompt, Cached    int // tokens, and those of them that the KV cache had
+	Generated, Most   int // tokens of the answer, and the most there may be
+	Priority          int
+	Since             time.Duration // its arrival
+	Waited            time.Duration // until its first batch, or until now
+	ToFirst, PerToken time.Duration // until its first token, and between two; 0: not yet
+}
+
+// Phase is how far a request is.
+type Phase string
+
+// The phases of a request.
+const (
+	Waiting    Phase = "waiting"
+	Prefilling Phase = "prefill"
+	Decoding   Phase = "decode"
+)
+
+// Heat is how often routers chose experts since the start, in the sample of batches that is
+// counted.
+type Heat struct {
+	Experts, TopK int
+	Layers        []int      // of the model, those with experts
+	Tokens        []uint64   // [layers] rows counted
+	Counts        [][]uint64 // [layers][experts] choices counted
+	Resident      [][]bool   // [layers][experts] lies on the rank; nil: all lie together
+}
