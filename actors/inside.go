@@ -96,21 +96,36 @@ func (g *Gateway) Trace() *trace.Registry { return g.p.trace }
 // Cancel ends an open request.
 func (g *Gateway) Cancel(id uint64) { g.p.cancel(id) }
 
-// Running lists the open requests by their age, the oldest first.
+// endedKept is how many requests that have ended are remembered.
+const endedKept = 16
+
+// Running lists the open requests by their age, the oldest first, behind the newest of those
+// that have ended.
 func (g *Gateway) Running() []engine.Running {
 	g.p.mu.Lock()
+	list := slices.Clone(g.p.ended)
 	open := make([]*output, 0, len(g.p.outputs))
 	for _, o := range g.p.outputs {
 		open = append(open, o)
 	}
 	g.p.mu.Unlock()
 	slices.SortFunc(open, func(a, b *output) int { return cmp.Compare(a.id, b.id) })
-	list := make([]engine.Running, len(open))
 	now := g.p.host.now()
-	for i, o := range open {
-		list[i] = o.running(now)
+	for _, o := range open {
+		list = append(list, o.running(now))
 	}
 	return list
+}
+
+// remember keeps what there is to say of a request that has ended.
+func (p *Pipeline) remember(r engine.Running) {
+	r.Phase = engine.Ended
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.ended) == endedKept {
+		p.ended = slices.Delete(p.ended, 0, 1)
+	}
+	p.ended = append(p.ended, r)
 }
 
 // running is the request as it is now.

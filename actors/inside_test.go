@@ -108,8 +108,15 @@ func TestRunning(t *testing.T) {
 		t.Errorf("the cancelled request: %v, %v", events, err)
 	}
 	rest(t, r, gw)
-	if list := gw.Running(); len(list) != 0 {
-		t.Errorf("still running: %+v", list)
+	list = gw.Running()
+	if len(list) != 2 || list[0].Phase != engine.Ended || list[1].Phase != engine.Ended || list[0].Name != "bb" || list[1].Generated != 4 {
+		t.Errorf("in the end: %+v", list)
+	}
+	for range endedKept + 3 {
+		r.remember(engine.Running{ID: 99})
+	}
+	if list := gw.Running(); len(list) != endedKept || list[0].ID != 99 {
+		t.Errorf("%d are remembered", len(list))
 	}
 }
 

@@ -194,6 +194,7 @@ func (o *output) emit(text string, n int) {
 // Ended implements msg.Output.
 func (o *output) Ended(why scheduler.Reason, cause error, at int64) trace.Event {
 	o.p.forget(o.id)
+	o.p.remember(o.running(at))
 	if !o.over.Load() {
 		switch why {
 		case scheduler.Stop:

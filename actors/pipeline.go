@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/actors/engine"
 	"krater/actors/msg"
 	"krater/actors/placement"
 	"krater/actors/trace"
@@ -86,6 +87,7 @@ type Pipeline struct {
 
 	mu      sync.Mutex
 	outputs map[uint64]*output // open requests
+	ended   []engine.Running   // the newest of the others, oldest first
 	lastID  uint64
 	failure error
 	closed  bool

@@ -41,7 +41,7 @@ type Node struct {
 // Edge is a way that messages take.
 type Edge struct{ From, To string }
 
-// Running is an open request, as it is now.
+// Running is an open request, as it is now, or one that has ended lately, as it was then.
 type Running struct {
 	ID                uint64 // in the trace
 	Name              string
@@ -50,7 +50,7 @@ type Running struct {
 	Prompt, Cached    int // tokens, and those of them that the KV cache had
 	Generated, Most   int // tokens of the answer, and the most there may be
 	Priority          int
-	Since             time.Duration // its arrival
+	Since             time.Duration // its arrival, until now or its end
 	Waited            time.Duration // until its first batch, or until now
 	ToFirst, PerToken time.Duration // until its first token, and between two; 0: not yet
 }
@@ -63,6 +63,7 @@ const (
 	Waiting    Phase = "waiting"
 	Prefilling Phase = "prefill"
 	Decoding   Phase = "decode"
+	Ended      Phase = "ended"
 )
 
 // Heat is how often routers chose experts since the start, in the sample of batches that is

@@ -12,9 +12,10 @@ import (
 // WriteChrome writes tracks in the Trace Event Format that ui.perfetto.dev and
 // chrome://tracing open. An actor is a thread, an event a slice with its figures
 // as arguments; arrows follow a batch from actor to actor; a request is an
-// asynchronous slice of its own, with its time in the queue inside.
-func WriteChrome(w io.Writer, tracks []Track) error {
-	c := &chrome{out: bufio.NewWriter(w)}
+// asynchronous slice of its own, with its time in the queue and that of its prompt
+// inside. devices are the names of Event.Device.
+func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
+	c := &chrome{out: bufio.NewWriter(w), devices: devices}
 	c.text(`{"displayTimeUnit":"ns","traceEvents":[`)
 	c.meta("process_name", 0, "krater")
 	var all []placed
@@ -35,8 +36,13 @@ func WriteChrome(w io.Writer, tracks []Track) error {
 	}
 	begun := map[uint64]bool{}
 	for _, e := range all {
-		if e.Kind == Request {
+		switch e.Kind {
+		case Request:
 			c.request(e)
+			continue
+		case Prefill:
+			c.async("b", "prefill", e, e.Started)
+			c.async("e", "prefill", e, e.Ended)
 			continue
 		}
 		c.slice(e)
@@ -56,14 +62,15 @@ type placed struct {
 	*Event
 }
 
-func (e placed) flows() bool { return e.Batch != 0 && e.Kind != Request }
+func (e placed) flows() bool { return e.Batch != 0 && e.Kind != Request && e.Kind != Prefill }
 
 // chrome writes JSON by hand: a trace has 100,000 events. Errors of the writer
 // stay in out until Flush.
 type chrome struct {
-	out   *bufio.Writer
-	buf   []byte
-	comma bool
+	out     *bufio.Writer
+	buf     []byte
+	comma   bool
+	devices []string
 }
 
 func (c *chrome) text(s string) { c.out.WriteString(s) }
@@ -116,10 +123,15 @@ func (c *chrome) close(end string) {
 func (c *chrome) meta(kind string, thread int, name string) {
 	c.open("M", kind, thread)
 	c.key("args")
-	c.buf = append(c.buf, "{\"name\":"...)
-	quoted, _ := json.Marshal(name) // a string always marshals
-	c.buf = append(c.buf, quoted...)
+	c.buf = append(c.buf, '{')
+	c.quote("name", name)
 	c.close("}}")
+}
+
+func (c *chrome) quote(key, text string) {
+	c.key(key)
+	quoted, _ := json.Marshal(text) // a string always marshals
+	c.buf = append(c.buf, quoted...)
 }
 
 func (c *chrome) slice(e placed) {
@@ -142,6 +154,15 @@ func (c *chrome) slice(e placed) {
 	}
 	if e.Lane > 0 { // the first says nothing: mostly there is one
 		c.number("lane", uint64(e.Lane))
+	}
+	if e.Bytes > 0 {
+		c.number("bytes", e.Bytes)
+	}
+	if e.Others > 0 {
+		c.number("others", uint64(e.Others))
+	}
+	if e.Device > 0 && int(e.Device) < len(c.devices) {
+		c.quote("device", c.devices[e.Device])
 	}
 	if e.Enqueued != 0 {
 		c.micros("wait_us", e.Started-e.Enqueued)
@@ -191,5 +212,11 @@ func (c *chrome) async(phase, name string, e placed, at int64) {
 	c.buf = append(c.buf, "\"request\""...)
 	c.number("id", e.Request)
 	c.micros("ts", at)
+	if phase == "b" && name != "queued" {
+		c.key("args")
+		c.buf = append(c.buf, '{')
+		c.number("rows", uint64(e.Rows))
+		c.buf = append(c.buf, '}')
+	}
 	c.close("}")
 }

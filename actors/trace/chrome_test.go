@@ -19,7 +19,7 @@ func step() []Track {
 		{"group:0", []Event{
 			{Batch: 7, Enqueued: 1_500, Started: 2_000, Ended: 62_345, Epoch: 1, Rows: 9, Layer: -1, Kind: Group},
 			{Batch: 7, Started: 3_000, Ended: 9_999, Epoch: 1, Rows: 9, Layer: 0, Kind: Split, Parts: 2},
-			{Batch: 8, Enqueued: 60_000, Started: 62_400, Ended: 99_000, Epoch: 1, Rows: 1, Layer: -1, Lane: 1, Kind: Group},
+			{Batch: 8, Enqueued: 60_000, Started: 62_400, Ended: 99_000, Epoch: 1, Rows: 1, Layer: -1, Lane: 1, Kind: Group, Device: 1, Bytes: 4096, Others: 7},
 		}},
 		{"group:1", []Event{
 			{Batch: 7, Enqueued: 62_350, Started: 63_001, Ended: 120_000, Epoch: 1, Rows: 9, Layer: -1, Kind: Group},
@@ -30,6 +30,7 @@ func step() []Track {
 		{"quote \" and \x01 ünïcode", nil},
 		{"schedule", []Event{
 			{Batch: 7, Request: 3, Enqueued: 100, Started: 1_400, Ended: 130_000, Rows: 8, Layer: -1, Kind: Request},
+			{Request: 3, Enqueued: 100, Started: 1_400, Ended: 62_000, Rows: 5, Layer: -1, Kind: Prefill},
 			{Started: 5, Ended: 7, Layer: -1, Kind: Control},
 		}},
 	}
@@ -37,7 +38,7 @@ func step() []Track {
 
 func TestChromeGolden(t *testing.T) {
 	var buf bytes.Buffer
-	if err := WriteChrome(&buf, step()); err != nil {
+	if err := WriteChrome(&buf, step(), []string{"host", "cuda:0"}); err != nil {
 		t.Fatal(err)
 	}
 	const name = "testdata/chrome.json"
@@ -58,7 +59,7 @@ func TestChromeGolden(t *testing.T) {
 // TestChromeReads reads the file back as a viewer would.
 func TestChromeReads(t *testing.T) {
 	var buf bytes.Buffer
-	if err := WriteChrome(&buf, step()); err != nil {
+	if err := WriteChrome(&buf, step(), []string{"host", "cuda:0"}); err != nil {
 		t.Fatal(err)
 	}
 	var file struct {
@@ -86,7 +87,7 @@ func TestChromeReads(t *testing.T) {
 		}
 	}
 	// Batch 7 is in three slices: an arrow begins, goes on, ends. Batch 8 is in one.
-	if want := "MMMMMMXbbeeXsXtXXfX"; phases != want {
+	if want := "MMMMMMXbbeebeXsXtXXfX"; phases != want {
 		t.Errorf("phases %q, want %q", phases, want)
 	}
 	if threads[4] != "quote \" and \x01 ünïcode" {
@@ -96,7 +97,7 @@ func TestChromeReads(t *testing.T) {
 
 func TestChromeReportsWriteErrors(t *testing.T) {
 	broken := errors.New("disk full")
-	if err := WriteChrome(failing{broken}, step()); !errors.Is(err, broken) {
+	if err := WriteChrome(failing{broken}, step(), []string{"host", "cuda:0"}); !errors.Is(err, broken) {
 		t.Fatalf("WriteChrome = %v, want %v", err, broken)
 	}
 }
@@ -107,7 +108,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
 func TestChromeEmpty(t *testing.T) {
 	var buf strings.Builder
-	if err := WriteChrome(&buf, nil); err != nil || !json.Valid([]byte(buf.String())) {
+	if err := WriteChrome(&buf, nil, nil); err != nil || !json.Valid([]byte(buf.String())) {
 		t.Fatalf("%v: %s", err, buf.String())
 	}
 }
@@ -118,7 +119,7 @@ func BenchmarkChrome(b *testing.B) {
 		t.Events = append(t.Events, numbered(n))
 	}
 	for b.Loop() {
-		if err := WriteChrome(io.Discard, []Track{t}); err != nil {
+		if err := WriteChrome(io.Discard, []Track{t}, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -80,6 +80,7 @@ func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyRe
 		return x, err
 	}
 	defer func() { err = errors.Join(err, live.Close()) }()
+	defer live.Trace().Watch()() // every step, not a sample
 	g, err := b.gateway(live)
 	if err != nil {
 		return x, err
@@ -93,7 +94,7 @@ func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyRe
 	did := tracksWithin(live.Trace(), w.begin, w.end)
 	x.HostBusy, x.Letters = lettersOf(did, w.end.Sub(w.begin), b.s.look.pools)
 	if b.c.Trace != "" {
-		err = keepTrace(b.c.Trace, fmt.Sprintf("%s-%d-%d", of.Strategy, of.Budget>>20, parts), did)
+		err = keepTrace(b.c.Trace, fmt.Sprintf("%s-%d-%d", of.Strategy, of.Budget>>20, parts), did, live.Trace().Devices())
 	}
 	return x, err
 }

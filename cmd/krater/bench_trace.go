@@ -86,7 +86,7 @@ func lettersOf(tracks []trace.Track, window time.Duration, pools int) (busy floa
 }
 
 // keepTrace writes tracks to a file of that name in a folder.
-func keepTrace(dir, name string, tracks []trace.Track) error {
+func keepTrace(dir, name string, tracks []trace.Track, devices []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -94,5 +94,5 @@ func keepTrace(dir, name string, tracks []trace.Track) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(trace.WriteChrome(f, tracks), f.Close())
+	return errors.Join(trace.WriteChrome(f, tracks, devices), f.Close())
 }

@@ -51,7 +51,7 @@ func TestTraceOfWindow(t *testing.T) {
 		t.Fatalf("%+v", did)
 	}
 	dir := filepath.Join(t.TempDir(), "new")
-	if err := keepTrace(dir, "layer_grouped:4/lru-2-1", did); err != nil {
+	if err := keepTrace(dir, "layer_grouped:4/lru-2-1", did, []string{"host"}); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "layer_grouped_4+lru-2-1.json"))

@@ -1,20 +1,41 @@
 package main
 
 import (
+	"net/http"
+	"net/http/pprof"
+
 	"github.com/rs/zerolog"
 
 	"krater/actors/engine"
 	"krater/transport/responses"
 	"krater/transport/server"
+	"krater/transport/webui"
 )
 
-// openDoors builds the HTTP server with the Responses door mounted: both share
-// keys, limits, origins and the drain.
+// openProfiles adds Go's own profiles.
+func openProfiles(srv *server.Server) {
+	own := map[string]http.HandlerFunc{"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
+	srv.Route("GET /debug/pprof/{name...}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := own[r.PathValue("name")]; h != nil {
+			h(w, r)
+			return
+		}
+		pprof.Index(w, r) // also heap, goroutine and the others by name
+	}))
+}
+
+// openDoors builds the HTTP server with the Responses door and the page of the trace
+// mounted: all share keys, limits, origins and the drain.
 func openDoors(e engine.Engine, opt server.Options, log zerolog.Logger) (*server.Server, *responses.Door) {
 	srv := server.New(e, opt)
 	door := responses.New(e, responses.Options{
 		Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Acquire: srv.Acquire, Log: log,
 	})
 	door.Mount(srv.Route)
+	if in, ok := e.(webui.Source); ok {
+		webui.New(in, webui.Options{
+			Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, Draining: srv.Draining(), Log: log,
+		}).Mount(srv.Open, srv.Route)
+	}
 	return srv, door
 }

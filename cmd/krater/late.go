@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"krater/actors/engine"
+	"krater/actors/trace"
+	"krater/transport/webui"
 )
 
 // lateEngine stands in for an engine that is still loading, so that the doors
@@ -78,6 +80,55 @@ func (l *lateEngine) Render(c *engine.Chat) (string, error) {
 		return "", err
 	}
 	return e.Render(c)
+}
+
+// inside is the engine as it may be looked into, nil while it is loading.
+func (l *lateEngine) inside() webui.Source {
+	e, err := l.get()
+	if err != nil {
+		return nil
+	}
+	in, _ := e.(webui.Source)
+	return in
+}
+
+// Topology implements webui.Source.
+func (l *lateEngine) Topology() engine.Topology {
+	if in := l.inside(); in != nil {
+		return in.Topology()
+	}
+	return engine.Topology{}
+}
+
+// Trace implements webui.Source.
+func (l *lateEngine) Trace() *trace.Registry {
+	if in := l.inside(); in != nil {
+		return in.Trace()
+	}
+	return nil
+}
+
+// Running implements webui.Source.
+func (l *lateEngine) Running() []engine.Running {
+	if in := l.inside(); in != nil {
+		return in.Running()
+	}
+	return nil
+}
+
+// Cancel implements webui.Source.
+func (l *lateEngine) Cancel(id uint64) {
+	if in := l.inside(); in != nil {
+		in.Cancel(id)
+	}
+}
+
+// Heat implements webui.Source.
+func (l *lateEngine) Heat() engine.Heat {
+	if in := l.inside(); in != nil {
+		return in.Heat()
+	}
+	return engine.Heat{}
 }
 
 // Stats implements engine.Engine.

@@ -28,6 +28,7 @@ type cli struct {
 	Synth      synthCmd      `cmd:"" help:"Make a model of a real shape with random weights."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine and the engine."`
 	Heatmap    heatmapCmd    `cmd:"" help:"Count how often the router chooses each expert; save, add up, print and draw such maps."`
+	Trace      traceCmd      `cmd:"" help:"Record what a running server's actors do, and show it."`
 	Plan       planCmd       `cmd:"" help:"Predict every dispatch strategy on a card, described or present, from the model's config alone."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and the memory a model needs, without loading it."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Lines of base64 text in, a JSON list of ids a line out."`

@@ -34,6 +34,7 @@ type serveCmd struct {
 	Origins         []string      `help:"Browser origins that may call the server, such as https://app.example.org."`
 	Hosts           []string      `help:"Names clients may use for a server on loopback without keys, besides localhost and addresses; '*' for any."`
 	OpenMetrics     bool          `help:"Serve /metrics and /version without a key."`
+	Pprof           bool          `help:"Serve Go's profiles under /debug/pprof, of a server on loopback only."`
 	DrainTimeout    time.Duration `help:"How long running answers may take after a stop signal." default:"30s"`
 	LogLevel        string        `help:"Least level of the log: ${enum}." enum:"debug,info,warn,error" default:"info"`
 	LogFormat       string        `help:"Form of the log: ${enum}." enum:"auto,json,text" default:"auto"`
@@ -98,6 +99,9 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 		return err
 	}
 	defer desk.close()
+	if c.Pprof {
+		openProfiles(srv)
+	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 
@@ -217,6 +221,7 @@ func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Durati
 		key = " -H 'Authorization: Bearer KEY'"
 	}
 	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, addr, took.Seconds())
+	fmt.Fprintf(e.out, "  open %s://%s/trace in a browser: the pipeline at work, and a chat box\n", scheme, addr)
 	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, addr, key)
 }
 
@@ -249,6 +254,9 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
 			return opt, fmt.Errorf("--tls-cert: %w", err)
 		}
 		opt.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	if c.Pprof && !loopback(c.Listen) {
+		return opt, fmt.Errorf("--pprof: --listen %s can be reached from other machines, which could stop this one with profiles", c.Listen)
 	}
 	if c.APIKeys == "" && loopback(c.Listen) {
 		opt.Hosts = append([]string{"localhost"}, c.Hosts...)

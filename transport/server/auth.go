@@ -2,6 +2,7 @@ package server
 
 import (
 	"crypto/subtle"
+	"encoding/base64"
 	"encoding/hex"
 	"net/http"
 	"net/url"
@@ -34,8 +35,23 @@ func (s *Server) authorize(r *http.Request) *api.Error {
 	}
 }
 
+// keyProtocol begins the WebSocket subprotocol that carries a key, as base64url without
+// padding: browsers let a page set no header of a WebSocket.
+const keyProtocol = "krater-key."
+
 // presentedKey is the key a request shows, of whatever worth.
 func presentedKey(r *http.Request) string {
+	for _, list := range r.Header.Values("Sec-Websocket-Protocol") {
+		for name := range strings.SplitSeq(list, ",") {
+			if text, ok := strings.CutPrefix(strings.TrimSpace(name), keyProtocol); ok {
+				key, err := base64.RawURLEncoding.DecodeString(text)
+				if err != nil {
+					return ""
+				}
+				return string(key)
+			}
+		}
+	}
 	if scheme, rest, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(rest)
 	}

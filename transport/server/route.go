@@ -17,8 +17,8 @@ import (
 // panics on a bad pattern, as ServeMux does. Call it before Serve.
 func (s *Server) Route(pattern string, h http.Handler) { s.add(pattern, s.guard(h)) }
 
-// open is Route for what needs no key.
-func (s *Server) open(pattern string, h http.Handler) { s.add(pattern, h) }
+// Open is Route for what needs no key.
+func (s *Server) Open(pattern string, h http.Handler) { s.add(pattern, h) }
 
 // Routed tells if there is a route of that method for exactly this path.
 func (s *Server) Routed(method, path string) bool { return slices.Contains(s.methods[path], method) }

@@ -67,11 +67,11 @@ func (s *Server) routes() {
 	s.Route("POST /tokenize", s.Limit(http.HandlerFunc(s.tokenize)))
 	s.Route("POST /detokenize", s.Limit(http.HandlerFunc(s.detokenize)))
 	s.Route("POST /apply-template", s.Limit(http.HandlerFunc(s.applyTemplate)))
-	s.open("GET /health", http.HandlerFunc(s.health))
-	s.open("GET /ready", http.HandlerFunc(s.ready))
+	s.Open("GET /health", http.HandlerFunc(s.health))
+	s.Open("GET /ready", http.HandlerFunc(s.ready))
 	ops := s.Route
 	if s.opt.OpenMetrics {
-		ops = s.open
+		ops = s.Open
 	}
 	ops("GET /metrics", s.metrics())
 	ops("GET /version", http.HandlerFunc(s.version))

@@ -1,0 +1,136 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Piece is a stretch of a batch's critical path: an actor at work on it, or a message that
+// waited for an actor.
+type Piece struct {
+	Track    int // of the actor: an index of the tracks
+	Event    int // an index of the track's events
+	From, To int64
+	Wait     bool
+	Why      string // of a wait
+}
+
+// Path is what a batch's step took its time for, in order: from the end of its last message
+// back to whoever sent that, at the moment of sending, and so on. Pieces follow each other;
+// work that others did meanwhile is not among them. It is nil where no track knows the batch.
+func Path(tracks []Track, batch uint64) []Piece {
+	w := walk{tracks: tracks}
+	for t := range tracks {
+		for i := range tracks[t].Events {
+			if e := &tracks[t].Events[i]; e.Batch == batch && e.ofStep() {
+				w.steps = append(w.steps, visit{t, i, e})
+			}
+		}
+	}
+	if batch == 0 || len(w.steps) == 0 {
+		return nil
+	}
+	last := slices.MaxFunc(w.steps, func(a, b visit) int { return cmp.Compare(a.e.Ended, b.e.Ended) })
+	return w.back(last)
+}
+
+// ofStep reports whether an event is part of a batch's way; text goes out beside it.
+func (e *Event) ofStep() bool {
+	switch e.Kind {
+	case Request, Prefill, Stream, Control:
+		return false
+	}
+	return true
+}
+
+type visit struct {
+	track, event int
+	e            *Event
+}
+
+type walk struct {
+	tracks []Track
+	steps  []visit
+	pieces []Piece
+}
+
+func (w *walk) back(at visit) []Piece {
+	until := at.e.Ended
+	for range w.steps { // as many pieces of work at most
+		from := min(at.e.Started, until)
+		w.pieces = append(w.pieces, Piece{Track: at.track, Event: at.event, From: from, To: until})
+		sent := at.e.Enqueued
+		if sent == 0 || sent > from {
+			sent = from
+		}
+		before, ok := w.sender(at, sent)
+		if !ok {
+			break
+		}
+		if sent < from {
+			w.pieces = append(w.pieces, Piece{Track: at.track, Event: at.event, From: sent, To: from, Wait: true, Why: w.busy(at, sent, from)})
+		}
+		at, until = before, min(sent, before.e.Ended)
+		if until < sent { // nobody is known to have had it
+			last := &w.pieces[len(w.pieces)-1]
+			last.From = until
+		}
+	}
+	slices.Reverse(w.pieces)
+	return w.pieces
+}
+
+// sender is who sent the message of at: of those at work at that moment the one that began
+// last, else the one that ended last before. What comes out of a split, a pool or a merge can
+// only come from there, whoever else of the batch is at work.
+func (w *walk) sender(at visit, sent int64) (best visit, found bool) {
+	var most [3]int64
+	for _, v := range w.steps {
+		if v.e == at.e || v.e.Started >= at.e.Started || v.e.Started > sent {
+			continue
+		}
+		rank := [3]int64{0, 0, v.e.Ended}
+		if v.e.Layer == at.e.Layer && gives(v.e.Kind, at.e.Kind) {
+			rank[0] = 1
+		}
+		if v.e.Ended >= sent {
+			rank[1], rank[2] = 1, v.e.Started
+		}
+		if !found || slices.Compare(rank[:], most[:]) > 0 {
+			best, found, most = v, true, rank
+		}
+	}
+	return best, found
+}
+
+// gives reports whether an actor of one kind sends what one of another gets about a layer.
+func gives(from, to Kind) bool {
+	switch to {
+	case Experts:
+		return from == Split
+	case Merge:
+		return from == Experts
+	case Group:
+		return from == Merge
+	}
+	return false
+}
+
+// busy words why a message waited: what its receiver did instead.
+func (w *walk) busy(at visit, from, to int64) string {
+	name := w.tracks[at.track].Name
+	for i := range w.tracks[at.track].Events {
+		e := &w.tracks[at.track].Events[i]
+		if i == at.event || e.Kind == Request || e.Kind == Prefill {
+			continue
+		}
+		if overlap := min(e.Ended, to) - max(e.Started, from); overlap*2 > to-from {
+			if e.Batch == 0 || e.Batch == at.e.Batch {
+				return fmt.Sprintf("waiting for %s, which was busy", name)
+			}
+			return fmt.Sprintf("waiting for %s, which was busy with step %d", name, e.Batch)
+		}
+	}
+	return fmt.Sprintf("waiting for %s to wake up", name)
+}

@@ -1,0 +1,103 @@
+package trace
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Pick leaves the events that keep wants in tracks, at most most of them: the newest.
+func Pick(tracks []Track, most int, keep func(*Event) bool) []Track {
+	picked := make([]Track, len(tracks))
+	var ends []int64
+	for t := range tracks {
+		picked[t].Name = tracks[t].Name
+		for i := range tracks[t].Events {
+			if e := &tracks[t].Events[i]; keep(e) {
+				picked[t].Events = append(picked[t].Events, *e)
+				ends = append(ends, e.Ended)
+			}
+		}
+	}
+	if len(ends) <= most {
+		return picked
+	}
+	slices.SortFunc(ends, func(a, b int64) int { return cmp.Compare(b, a) })
+	from := ends[most]
+	for t := range picked {
+		picked[t].Events = slices.DeleteFunc(picked[t].Events, func(e Event) bool { return e.Ended <= from })
+	}
+	return picked
+}
+
+// Whole are the batches in tracks that have gone all the way, from the embedding back to the
+// scheduler, by their ends. Where none has, they are all that there is something of.
+func Whole(tracks []Track) []uint64 {
+	const begun, back = 1, 2
+	type seen struct {
+		what int
+		end  int64
+	}
+	batches := map[uint64]seen{}
+	for t := range tracks {
+		for i := range tracks[t].Events {
+			e := &tracks[t].Events[i]
+			if e.Batch == 0 || !e.ofStep() {
+				continue
+			}
+			s := batches[e.Batch]
+			switch e.Kind {
+			case Embed:
+				s.what |= begun
+			case Schedule:
+				s.what |= back
+			}
+			s.end = max(s.end, e.Ended)
+			batches[e.Batch] = s
+		}
+	}
+	var whole, all []uint64
+	for id, s := range batches {
+		all = append(all, id)
+		if s.what == begun|back {
+			whole = append(whole, id)
+		}
+	}
+	if len(whole) == 0 {
+		whole = all
+	}
+	slices.SortFunc(whole, func(a, b uint64) int { return cmp.Or(cmp.Compare(batches[a].end, batches[b].end), cmp.Compare(a, b)) })
+	return whole
+}
+
+// inFlightMost is how many of the newest batches may still be on their way.
+const inFlightMost = 64
+
+// Steps are the events of the newest n batches that have gone all the way.
+func (g *Registry) Steps(n, most int) []Track {
+	tracks := g.batches(g.roster.Last(n+inFlightMost), 0, most)
+	whole := Whole(tracks)
+	in := map[uint64]bool{}
+	for _, id := range whole[max(0, len(whole)-n):] {
+		in[id] = true
+	}
+	return Pick(tracks, most, func(e *Event) bool { return in[e.Batch] })
+}
+
+// Request are the events of one request: its own, and those of all batches that it was in,
+// as far as rings and roster remember them.
+func (g *Registry) Request(id uint64, most int) []Track {
+	return g.batches(g.roster.Of(id), id, most)
+}
+
+func (g *Registry) batches(ids []uint64, request uint64, most int) []Track {
+	in := make(map[uint64]bool, len(ids))
+	for _, id := range ids {
+		in[id] = true
+	}
+	return Pick(g.Snapshot(0), most, func(e *Event) bool {
+		if e.Request != 0 {
+			return e.Request == request
+		}
+		return in[e.Batch]
+	})
+}

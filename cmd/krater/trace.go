@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+
+	"krater/actors/trace"
+)
+
+// traceCmd records what a running server's actors do, and shows such a record.
+type traceCmd struct {
+	Record traceRecordCmd `cmd:"" help:"Record what the actors of a running server do, into a file that ui.perfetto.dev opens."`
+	Show   traceShowCmd   `cmd:"" help:"Show a recorded file on the terminal: a lane an actor, where the time went, the longest waits."`
+}
+
+type traceRecordCmd struct {
+	URL     string  `name:"url" help:"Address of the server." default:"http://127.0.0.1:8080" placeholder:"URL"`
+	Seconds float64 `help:"How long, up to 60." default:"5"`
+	Out     string  `help:"File to write." required:"" type:"path" placeholder:"FILE"`
+	APIKey  string  `name:"api-key" help:"Key, if the server asks for one." placeholder:"KEY"`
+}
+
+// recordLineMax bounds a line of a recording, in bytes: what an actor did in 100 ms.
+const recordLineMax = 64 << 20
+
+// Run implements the command.
+func (c *traceRecordCmd) Run(e *env) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	tracks, devices, err := c.record(ctx)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(c.Out)
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	events := 0
+	for _, t := range tracks {
+		events += len(t.Events)
+	}
+	err = errors.Join(trace.WriteChrome(f, tracks, devices), f.Close())
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	fmt.Fprintf(e.out, "%d events of %d actors in %s\n", events, len(tracks), c.Out)
+	return nil
+}
+
+// record reads the events of a server until it has sent all of them.
+func (c *traceRecordCmd) record(ctx context.Context) ([]trace.Track, []string, error) {
+	base, err := url.Parse(c.URL)
+	if err != nil || base.Host == "" {
+		return nil, nil, fmt.Errorf("--url %s: want an address such as http://127.0.0.1:8080", c.URL)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("trace/record").String()+fmt.Sprintf("?seconds=%g", c.Seconds), nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--url: %w", err)
+	}
+	if c.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+c.APIKey)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, nil, refused(res)
+	}
+	return readRecording(res.Body)
+}
+
+// refused words what a server answered instead.
+func refused(res *http.Response) error {
+	var body struct{ Error struct{ Message string } }
+	data, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16))
+	if json.Unmarshal(data, &body) != nil || body.Error.Message == "" {
+		return fmt.Errorf("the server answered %s", res.Status)
+	}
+	return fmt.Errorf("the server answered %s: %s", res.Status, body.Error.Message)
+}
+
+// readRecording reads the lines of GET /trace/record: the names of devices, then lists of an
+// actor's name and its events. Tracks are in the order of their names.
+func readRecording(in io.Reader) (tracks []trace.Track, devices []string, err error) {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, recordLineMax)
+	if lines.Scan() {
+		if err := json.Unmarshal(lines.Bytes(), &devices); err != nil {
+			return nil, nil, fmt.Errorf("the server sent %.80q, which is no recording", lines.Bytes())
+		}
+	}
+	for lines.Scan() {
+		var line []json.RawMessage
+		var name string
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || len(line) == 0 || json.Unmarshal(line[0], &name) != nil {
+			return nil, nil, fmt.Errorf("the server sent %.80q, which is no recording", lines.Bytes())
+		}
+		i, found := slices.BinarySearchFunc(tracks, name, func(t trace.Track, name string) int { return strings.Compare(t.Name, name) })
+		if !found {
+			tracks = slices.Insert(tracks, i, trace.Track{Name: name})
+		}
+		for _, raw := range line[1:] {
+			e, err := eventOf(raw)
+			if err != nil {
+				return nil, nil, fmt.Errorf("the server sent the event %.80q: %w", raw, err)
+			}
+			tracks[i].Events = append(tracks[i].Events, e)
+		}
+	}
+	return tracks, devices, lines.Err()
+}
+
+// eventOf reads an event as a list: lane, kind, batch, request, enqueued, started, ended, rows,
+// layer, parts, bytes, micro-batch, device, others.
+func eventOf(raw []byte) (e trace.Event, err error) {
+	var lane int
+	var kind string
+	fields := []any{&lane, &kind, &e.Batch, &e.Request, &e.Enqueued, &e.Started, &e.Ended, &e.Rows, &e.Layer, &e.Parts, &e.Bytes, &e.Lane, &e.Device, &e.Others}
+	n := len(fields)
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return e, err
+	}
+	if len(fields) != n {
+		return e, fmt.Errorf("%d fields, want %d", len(fields), n)
+	}
+	var ok bool
+	if e.Kind, ok = trace.KindOf(kind); !ok {
+		return e, fmt.Errorf("unknown kind %.40q", kind)
+	}
+	return e, nil
+}
+
+type traceShowCmd struct {
+	File  string `arg:"" help:"What krater trace record wrote, or the page saved." type:"existingfile"`
+	Steps int    `help:"Show the last so many steps." default:"3"`
+	Width int    `help:"Columns of the picture; 0: those of the terminal, else 100." default:"0"`
+	Plain bool   `help:"No colours, on a terminal too."`
+}
+
+// Run implements the command.
+func (c *traceShowCmd) Run(e *env) error {
+	if c.Steps < 1 {
+		return errors.New("--steps: want 1 or more")
+	}
+	f, err := os.Open(c.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tracks, _, err := trace.ReadChrome(bufio.NewReader(f))
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	v := lanesView{out: bufio.NewWriter(e.out), colours: !c.Plain && isTerminal(e.out), width: c.Width}
+	if v.width == 0 {
+		v.width = terminalWidth(e.out)
+	}
+	v.show(tracks, c.Steps)
+	return v.out.Flush()
+}
+
+// isTerminal reports whether what is written to w is seen by a person.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// took writes a time for people, in columns.
+func took(ns int64) string {
+	d := time.Duration(ns)
+	switch {
+	case d >= 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d >= time.Millisecond:
+		return fmt.Sprintf("%.2f ms", float64(ns)/1e6)
+	}
+	return fmt.Sprintf("%.1f us", float64(ns)/1e3)
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"krater/actors/trace"
+)
+
+// TestTracePage: the real server serves the page, and pushes what its pipeline does over
+// the WebSocket that a browser would open with its key.
+func TestTracePage(t *testing.T) {
+	s := open(t, "--layer-groups", "2", "--api-keys", write(t, "keys", "first-secret-key\n"))
+	for path, words := range map[string]string{"/": "Look inside", "/trace": "Time line", "/trace/assets/main.js": "import"} {
+		if status, _, body := s.do("GET", path, ""); status != http.StatusOK || !strings.Contains(body, words) {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+	protocols := []string{"krater.trace", "krater-key." + base64.RawURLEncoding.EncodeToString([]byte("first-secret-key"))}
+	ws, _, err := (&websocket.Dialer{Subprotocols: protocols, HandshakeTimeout: patience}).Dial("ws"+strings.TrimPrefix(s.base, "http")+"/trace/ws", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.Close()
+	_ = ws.SetReadDeadline(time.Now().Add(patience))
+	if err := ws.WriteMessage(websocket.TextMessage, []byte(`{"type":"show","visible":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	s.key = "first-secret-key"
+	if _, err := s.ask(routes[0], greedy("hello", 8)); err != nil {
+		t.Fatal(err)
+	}
+	var seen struct {
+		Type     string
+		Model    string
+		Topology struct{ Nodes []struct{ Name string } }
+		State    struct {
+			Flow     struct{ Totals []int }
+			Requests []struct {
+				ID    int
+				Phase string
+				Mine  bool
+			}
+		}
+	}
+	for { // until the answer is in its books
+		_, data, err := ws.ReadMessage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, &seen); err != nil {
+			t.Fatal(err)
+		}
+		if f := seen.State.Flow; len(f.Totals) == 3 && f.Totals[1] >= 8 && len(seen.State.Requests) == 1 && seen.State.Requests[0].Phase == "ended" {
+			break
+		}
+	}
+	if seen.Model != "krater-tiny" || len(seen.Topology.Nodes) < 10 || !seen.State.Requests[0].Mine {
+		t.Errorf("seen: %+v", seen)
+	}
+	if err := ws.WriteMessage(websocket.TextMessage, fmt.Appendf(nil, `{"type":"request","id":%d}`, seen.State.Requests[0].ID)); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Type   string
+		Events [][]any
+		Paths  [][]any
+	}
+	for got.Type != "events" {
+		_, data, err := ws.ReadMessage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, &got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kinds := map[string]int{}
+	for _, e := range got.Events {
+		kinds[e[1].(string)]++
+	}
+	for kind, least := range map[string]int{"gateway": 1, "request": 1, "prefill": 1, "group": 16, "head": 8, "sample": 8} {
+		if kinds[kind] < least {
+			t.Errorf("%d events of kind %s, want %d", kinds[kind], kind, least)
+		}
+	}
+	if len(got.Paths) < 8*4 {
+		t.Errorf("%d pieces of critical paths", len(got.Paths))
+	}
+	// A page that is left open holds no shutdown.
+	began := time.Now()
+	if err := s.stop(); err != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("the server ended after %v with %v", time.Since(began), err)
+	}
+}
+
+// TestTraceRecordAndShow: what a server does is recorded, can be read back, and is shown in
+// aligned lanes.
+func TestTraceRecordAndShow(t *testing.T) {
+	s := open(t, "--layer-groups", "2", "--api-keys", write(t, "keys", "first-secret-key\n"))
+	s.key = "first-secret-key"
+	file := filepath.Join(t.TempDir(), "trace.json")
+	refuses(t, 1, []string{"trace", "record", "--url", s.base, "--seconds", "0.1", "--out", file}, "401")
+	ctx, stop := context.WithCancel(context.Background())
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		for ctx.Err() == nil {
+			_, _ = s.ask(routes[0], greedy("hello", 8))
+		}
+	}()
+	out := answers(t, "", "trace", "record", "--url", s.base, "--seconds", "0.7", "--out", file, "--api-key", "first-secret-key")
+	stop()
+	<-asked
+	if !strings.Contains(out, "events of ") {
+		t.Errorf("it says %q", out)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tracks, devices, err := trace.ReadChrome(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups := 0
+	for _, x := range tracks {
+		if x.Name == "group1" {
+			groups = len(x.Events)
+			if e := x.Events[0]; devices[e.Device] != "cpu" {
+				t.Errorf("group1 computes on %q of %q", devices[e.Device], devices)
+			}
+		}
+	}
+	if groups < 5 {
+		t.Errorf("%d events of group1", groups)
+	}
+	shown := answers(t, "", "trace", "show", file, "--steps", "2", "--width", "90")
+	for _, words := range []string{"Steps ", "group0", "group1", "schedule", "Where the time went", "L layers"} {
+		if !strings.Contains(shown, words) {
+			t.Errorf("no %q in\n%s", words, shown)
+		}
+	}
+	for line := range strings.Lines(shown) {
+		if len(line) > 140 || strings.Contains(line, "\x1b") {
+			t.Errorf("line %q", line)
+		}
+	}
+}
+
+// TestTraceShowGolden: the picture of a step, letter by letter, and in colours.
+func TestTraceShowGolden(t *testing.T) {
+	tracks := []trace.Track{
+		{Name: "schedule", Events: []trace.Event{{Batch: 7, Kind: trace.Schedule, Layer: -1, Started: 0, Ended: 10_000}, {Batch: 7, Kind: trace.Schedule, Layer: -1, Enqueued: 95_000, Started: 95_000, Ended: 100_000}}},
+		{Name: "pool0", Events: []trace.Event{{Batch: 7, Kind: trace.Experts, Layer: 1, Enqueued: 31_000, Started: 40_000, Ended: 80_000}}},
+		{Name: "group0", Events: []trace.Event{{Batch: 7, Kind: trace.Group, Layer: -1, Enqueued: 10_000, Started: 10_000, Ended: 30_000}, {Batch: 7, Kind: trace.Group, Layer: 1, Enqueued: 80_000, Started: 80_000, Ended: 95_000}}},
+		{Name: "split0", Events: []trace.Event{{Batch: 7, Kind: trace.Split, Layer: 1, Enqueued: 30_000, Started: 30_000, Ended: 31_000}}},
+		{Name: "other", Events: []trace.Event{{Batch: 6, Kind: trace.Head, Layer: -1, Started: -5000, Ended: -10}}},
+	}
+	file := filepath.Join(t.TempDir(), "trace.json")
+	var buf bytes.Buffer
+	if err := trace.WriteChrome(&buf, tracks, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, buf.Bytes(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	got := answers(t, "", "trace", "show", file, "--steps", "1", "--width", "60")
+	const want = `Step 7: 100.0 us
+
+           |0.0 us             |50.0 us
+schedule   ssss                                  ss  15.0 %
+group0         LLLLLLLL                    LLLLLL    35.0 %
+split0                 d                              1.0 %
+pool0                      XXXXXXXXXXXXXXXX          40.0 %
+           s scheduler L layers d split X experts
+
+Where the time went, 100.0 us a step:
+  pool0       40.0 %  ################
+  group0      35.0 %  ##############
+  schedule    15.0 %  ######
+  waiting      9.0 %  ####
+  split0       1.0 %  #
+
+The longest waits:
+     85.0 us  schedule   waiting for credit: step 7 was at pool0
+     50.0 us  group0     waiting for the experts of layer 1, at pool0
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	refuses(t, 1, []string{"trace", "show", file, "--steps", "0"}, "--steps")
+	refuses(t, 1, []string{"trace", "show", write(t, "no.json", "[]")}, "trace file")
+	if got := answers(t, "", "trace", "show", write(t, "empty.json", `{"traceEvents":[]}`)); got != "There is no step in it.\n" {
+		t.Errorf("of nothing it says %q", got)
+	}
+}
+
+func TestPprof(t *testing.T) {
+	s := open(t, "--pprof")
+	for path, words := range map[string]string{"/debug/pprof/": "goroutine", "/debug/pprof/goroutine?debug=1": "goroutine profile", "/debug/pprof/cmdline": "test"} {
+		if status, _, body := s.do("GET", path, ""); status != http.StatusOK || !strings.Contains(body, words) {
+			t.Errorf("%s: %d, %.80q", path, status, body)
+		}
+	}
+	without := open(t)
+	if status, _, _ := without.do("GET", "/debug/pprof/", ""); status != http.StatusNotFound {
+		t.Errorf("without --pprof: %d", status)
+	}
+	refuses(t, 1, []string{"serve", "--listen", "0.0.0.0:0", "--pprof"}, "--pprof", "0.0.0.0:0")
+}
+
+// FuzzRecording: whatever a server sends gives tracks or an error.
+func FuzzRecording(f *testing.F) {
+	f.Add([]byte("[\"host\"]\n[\"a\",[0,\"group\",1,0,2,3,4,1,-1,0,0,0,0,0]]\n"))
+	f.Add([]byte("[]\n[\"a\"]\n[1]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tracks, _, err := readRecording(bytes.NewReader(data))
+		if err == nil && trace.WriteChrome(&bytes.Buffer{}, tracks, nil) != nil {
+			t.Error("tracks cannot be written")
+		}
+	})
+}

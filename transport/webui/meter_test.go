@@ -1,0 +1,164 @@
+package webui
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"krater/actors/engine"
+)
+
+// TestMeter: rates come to what steps of a known make-up give, whenever they end.
+func TestMeter(t *testing.T) {
+	f := newFake()
+	m := newMeter(f, 0)
+	var s *state
+	at := int64(0)
+	for now := int64(100e6); now <= 10e9; now += 100e6 {
+		for at < now {
+			at = f.step(at, 20e6, 4)
+		}
+		s = m.measure(now)
+	}
+	near := func(what string, got, want float64) {
+		t.Helper()
+		if math.Abs(got-want) > 0.1*want {
+			t.Errorf("%s: %v, want about %v", what, got, want)
+		}
+	}
+	perStep := float64(at) / float64(f.batch)
+	steps := 1e9 / perStep
+	near("steps a second", s.Flow.Steps, steps)
+	near("tokens a second", s.Flow.Tokens, 4*steps)
+	near("rows of a step", s.Flow.Rows, 4)
+	pool := s.Nodes["pool1"]
+	near("pool1's messages a second", pool[loadRate], 8*steps)
+	near("pool1's busy share", pool[loadBusy], 8*(7-1.0/8)*20e6/100/perStep)
+	near("pool1's bytes a second", pool[loadBytes], 8*7*4e6*steps)
+	near("pool1's wait", pool[loadWait], 20e6/100/8/1e9)
+	near("hit rate", s.Experts.Caches[0].Rate, 0.75)
+	near("hits a second", s.Experts.Caches[0].Hits, 30*steps)
+	near("copies' bytes a second", s.Nodes["copies"][loadBytes], float64(10<<20)*steps)
+	if s.Verdict.Node != "pool1" || !strings.Contains(s.Verdict.Text, "Expert pool 1") {
+		t.Errorf("verdict %+v", s.Verdict)
+	}
+	near("median between tokens", s.Latency["itl"].P50, 0.055) // all within 10 to 100 ms
+	if s.Latency["ttft"].P50 != 0 {
+		t.Errorf("a median of nothing: %v", s.Latency["ttft"].P50)
+	}
+	// And back to nothing.
+	for now := int64(10e9); now < 60e9; now += 1e9 {
+		s = m.measure(now)
+	}
+	if s.Flow.Tokens != 0 || s.Nodes["pool1"][loadBusy] != 0 || s.Latency["itl"].P50 != 0 || s.Verdict.Text != "Idle: no request is running." {
+		t.Errorf("at rest: %+v, %+v", s.Flow, s.Verdict)
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	h := func(counts ...uint64) engine.Histogram {
+		return engine.Histogram{Bounds: []float64{1, 2, 4}, Counts: counts[:3], Count: counts[3]}
+	}
+	for _, c := range []struct {
+		before, after engine.Histogram
+		p50, p95      float64
+	}{
+		{h(0, 0, 0, 0), h(0, 0, 0, 0), 0, 0},
+		{h(0, 0, 0, 0), h(10, 10, 10, 10), 0.5, 0.95},
+		{h(10, 10, 10, 10), h(10, 20, 20, 20), 1.5, 1.95},
+		{h(1, 2, 3, 4), h(1, 2, 3, 14), 4, 4}, // all above the last bound
+		{h(0, 0, 0, 0), h(5, 5, 10, 10), 1, 3.8},
+	} {
+		l := between(c.before, c.after)
+		if l.P50 != c.p50 || l.P95 != c.p95 {
+			t.Errorf("from %+v to %+v: %v and %v, want %v and %v", c.before, c.after, l.P50, l.P95, c.p50, c.p95)
+		}
+	}
+}
+
+// TestHeatFades: what was hot before gives way to what is hot now, and nothing changes while
+// nothing is chosen.
+func TestHeatFades(t *testing.T) {
+	f := newFake()
+	m := newMeter(f, 0)
+	choose := func(e, times int) {
+		f.counts[3][e] += uint64(times)
+		f.rows[3] += uint64(times)
+	}
+	choose(5, 100)
+	now := int64(0)
+	look := func() *heat {
+		now += int64(heatEvery)
+		m.measureHeat(now)
+		return m.heat
+	}
+	h := look()
+	if h.Hot[0].Layer != 4 || h.Hot[0].Expert != 5 || h.Hot[0].Share != 6 || h.Levels[3*fakeExperts+5] != 255 || h.Levels[0] != 0 || h.Rows != 100 {
+		t.Fatalf("hot %+v", h.Hot)
+	}
+	if look() != h {
+		t.Error("heat is made anew though nothing was chosen")
+	}
+	for range 12 {
+		choose(9, 20)
+		h = look()
+	}
+	if h.Hot[0].Expert != 9 {
+		t.Errorf("hot %+v", h.Hot[:2])
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	f := newFake()
+	top := f.Topology()
+	for _, c := range []struct {
+		busy map[string]float64
+		flow flow
+		want string
+		node string
+	}{
+		{map[string]float64{}, flow{}, "Idle: no request is running.", ""},
+		{map[string]float64{"group0": 0.93, "pool0": 0.2, "gateway": 1}, flow{Running: 2}, "Layer group 0 (layers 0 to 11) is busy 93 % of the time: it limits.", "group0"},
+		{map[string]float64{"pool2": 0.4}, flow{Running: 1}, "Expert pool 2 takes the largest part of a step: it is busy 40 % of the time.", "pool2"},
+		{map[string]float64{"head": 0.1}, flow{Running: 1}, "There is little to do. The head is the busiest, 10 % of the time.", "head"},
+		{map[string]float64{"group1": 0.7}, flow{Running: 8, Waiting: 1, KV: [3]int{99, 0, 100}}, "Layer group 1 (layers 12 to 23) is busy 70 % of the time: it limits. 1 request waits for blocks of the KV cache.", "group1"},
+		{map[string]float64{"schedule": 0.7}, flow{Running: 8, Waiting: 3, KV: [3]int{9, 0, 100}}, "The scheduler is busy 70 % of the time: it limits. 3 requests wait for a place among the running ones.", "schedule"},
+	} {
+		s := &state{Nodes: map[string]load{}, Flow: &c.flow}
+		for name, b := range c.busy {
+			s.Nodes[name] = load{loadBusy: b}
+		}
+		if v := judge(top, s); v.Text != c.want || v.Node != c.node {
+			t.Errorf("%v: %+v, want %q", c.busy, v, c.want)
+		}
+	}
+	card := engine.Topology{Nodes: []engine.Node{{Name: "sample", Kind: engine.NodeSample, Device: "cuda:0"}}}
+	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); !strings.HasPrefix(v.Text, "The device cuda:0, whose steps the sampler waits for, is busy 90 %") {
+		t.Errorf("on a card: %q", v.Text)
+	}
+}
+
+func TestRound3(t *testing.T) {
+	for v, want := range map[float64]float64{0: 0, 1234.5: 1230, 0.0012345: 0.00123, math.Inf(1): 0, 99.96: 100} {
+		if got := round3(v); math.Abs(got-want) > 1e-9 {
+			t.Errorf("round3(%v) = %v, want %v", v, got, want)
+		}
+	}
+}
+
+func BenchmarkMeasure(b *testing.B) {
+	f := newFake()
+	f.open = make([]engine.Running, 100)
+	m := newMeter(f, 0)
+	p := New(f, Options{})
+	now := int64(0)
+	var last *state
+	for b.Loop() {
+		now += int64(250 * time.Millisecond)
+		f.step(now, 1e6, 100)
+		s := m.measure(now)
+		p.frame(s, s.since(last), frameKey{})
+		last = s
+	}
+}

@@ -1,0 +1,579 @@
+package webui
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"krater/actors/engine"
+	"krater/transport/server"
+)
+
+// patience bounds every wait.
+const patience = 20 * time.Second
+
+// site is a server with the page of a fake pipeline.
+type site struct {
+	t    *testing.T
+	fake *fake
+	page *Page
+	srv  *server.Server
+	http *httptest.Server
+}
+
+func serve(t *testing.T, opt Options, so server.Options) *site {
+	t.Helper()
+	s := &site{t: t, fake: newFake()}
+	s.srv = server.New(s.fake, so)
+	opt.Owner, opt.AllowOrigin = s.srv.Owner, s.srv.OriginAllowed
+	if opt.Every == 0 {
+		opt.Every = 5 * time.Millisecond
+	}
+	s.page = New(s.fake, opt)
+	s.page.Mount(s.srv.Open, s.srv.Route)
+	s.http = httptest.NewServer(s.srv.Handler())
+	t.Cleanup(s.http.Close)
+	return s
+}
+
+func (s *site) get(path string, header ...string) (*http.Response, string) {
+	return s.do(http.MethodGet, path, header...)
+}
+
+func (s *site) do(method, path string, header ...string) (*http.Response, string) {
+	s.t.Helper()
+	req, err := http.NewRequest(method, s.http.URL+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return res, string(body)
+}
+
+// eye is a viewer.
+type eye struct {
+	t  *testing.T
+	ws *websocket.Conn
+}
+
+func (s *site) dial(protocols ...string) (*websocket.Conn, *http.Response, error) {
+	d := websocket.Dialer{Subprotocols: protocols, HandshakeTimeout: patience}
+	return d.Dial("ws"+strings.TrimPrefix(s.http.URL, "http")+"/trace/ws", nil)
+}
+
+func (s *site) look() *eye {
+	s.t.Helper()
+	ws, _, err := s.dial("krater.trace")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { ws.Close() })
+	return &eye{s.t, ws}
+}
+
+func (e *eye) say(text string) {
+	e.t.Helper()
+	if err := e.ws.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+type message struct {
+	Type     string
+	Model    string
+	Message  string
+	Topology *topology
+	State    *state
+	ID       uint64
+	For      string
+	Lanes    []string
+	Events   [][]any
+	Paths    [][]any
+	Gaps     [][]any
+	Riders   [][]uint64
+}
+
+// next waits for a message that passes.
+func (e *eye) next(pass func(*message) bool) *message {
+	e.t.Helper()
+	_ = e.ws.SetReadDeadline(time.Now().Add(patience))
+	for {
+		_, data, err := e.ws.ReadMessage()
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		var m message
+		if err := json.Unmarshal(data, &m); err != nil {
+			e.t.Fatalf("%v in %.200s", err, data)
+		}
+		if pass(&m) {
+			return &m
+		}
+	}
+}
+
+func (e *eye) of(kind string) *message {
+	e.t.Helper()
+	return e.next(func(m *message) bool { return m.Type == kind })
+}
+
+func TestFiles(t *testing.T) {
+	s := serve(t, Options{}, server.Options{Keys: []server.KeyHash{server.HashKey("a long key")}})
+	for path, kind := range map[string]string{"/": "text/html", "/trace": "text/html", "/trace/assets/main.js": "text/javascript", "/trace/assets/style.css": "text/css", "/trace/assets/icon.svg": "image/svg+xml"} {
+		res, body := s.get(path)
+		if res.StatusCode != http.StatusOK || !strings.HasPrefix(res.Header.Get("Content-Type"), kind) || len(body) < 50 {
+			t.Errorf("%s: %s, %s, %d bytes", path, res.Status, res.Header.Get("Content-Type"), len(body))
+		}
+		if !strings.Contains(res.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%s: policy %q", path, res.Header.Get("Content-Security-Policy"))
+		}
+		for _, foreign := range []string{"http://", "https://"} {
+			if strings.Contains(strings.ReplaceAll(body, "http://www.w3.org/", ""), foreign) {
+				t.Errorf("%s names another server", path)
+			}
+		}
+		if again, _ := s.get(path, "If-None-Match", res.Header.Get("ETag")); again.StatusCode != http.StatusNotModified {
+			t.Errorf("%s again: %s", path, again.Status)
+		}
+	}
+	// A policy without inline code holds for what the pages have.
+	for _, name := range []string{"index.html", "home.html"} {
+		data, _ := static.ReadFile("static/" + name)
+		for _, bad := range []string{"style=", "<style", "onclick=", "<script>"} {
+			if bytes.Contains(data, []byte(bad)) {
+				t.Errorf("%s has %s", name, bad)
+			}
+		}
+	}
+	for _, path := range []string{"/trace/assets/none.js", "/trace/assets/..%2fpage.go", "/elsewhere"} {
+		if res, _ := s.get(path); res.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+	}
+	for _, path := range []string{"/trace/ws", "/trace/export", "/trace/record?seconds=1"} {
+		if res, _ := s.get(path); res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s without a key: %s", path, res.Status)
+		}
+	}
+}
+
+// TestSnapshotAndDeltas: first all there is, then what changed; a viewer that comes later
+// gets all of it too.
+func TestSnapshotAndDeltas(t *testing.T) {
+	s := serve(t, Options{}, server.Options{})
+	v := s.look()
+	v.say(`{"type":"show","visible":true}`)
+	first := v.of("snapshot")
+	if first.Model != "test-model" || len(first.Topology.Nodes) != len(s.fake.Topology().Nodes) || len(first.Topology.Edges) < 20 || len(first.State.Nodes) != len(first.Topology.Nodes) {
+		t.Fatalf("snapshot %+v", first)
+	}
+	if first.State.Heat == nil || len(first.State.Heat.Levels) != fakeLayers*fakeExperts || len(first.State.Heat.Resident) != fakeLayers*fakeExperts || first.State.Requests == nil {
+		t.Fatalf("state %+v", first.State)
+	}
+	still := v.next(func(m *message) bool { return m.Type == "delta" && len(m.State.Nodes) == 0 })
+	if d := still.State; d.Flow != nil || d.Latency != nil || d.Heat != nil || d.Requests != nil || d.Experts != nil {
+		t.Errorf("nothing changed, but %+v", d)
+	}
+	at := int64(1)
+	for range 20 {
+		at = s.fake.step(at, 1e6, 3)
+	}
+	moved := v.next(func(m *message) bool { return m.Type == "delta" && m.State.Flow != nil && m.State.Flow.Totals[1] == 60 })
+	if l := moved.State.Nodes["pool1"]; l[loadRate] <= 0 || l[loadBusy] <= 0 || l[loadBytes] <= 0 {
+		t.Errorf("pool1: %v", l)
+	}
+	if _, idle := moved.State.Nodes["gateway"]; idle {
+		t.Error("a delta has what did not change")
+	}
+	late := s.look()
+	late.say(`{"type":"show","visible":true}`)
+	if m := late.of("snapshot"); m.State.Flow.Totals[1] != 60 {
+		t.Errorf("the later viewer sees %+v", m.State.Flow)
+	}
+}
+
+// TestHiddenCostsNothing: while nobody looks nothing is sent, and the trace does not note more
+// than it does by itself.
+func TestHiddenCostsNothing(t *testing.T) {
+	s := serve(t, Options{}, server.Options{})
+	detailed := func() bool {
+		n := 0
+		for id := range uint64(64) {
+			if yes, _ := s.fake.reg.Detail(id); yes {
+				n++
+			}
+		}
+		return n == 64
+	}
+	v := s.look()
+	if detailed() {
+		t.Error("everything is noted before anybody looks")
+	}
+	v.say(`{"type":"show","visible":true}`)
+	v.of("delta")
+	if !detailed() {
+		t.Error("not everything is noted while somebody looks")
+	}
+	v.say(`{"type":"show","visible":false}`)
+	for deadline := time.Now().Add(patience); detailed(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("everything is noted though nobody looks")
+		}
+	}
+	// What was on its way may still come, and then nothing but the answer that is asked for.
+	time.Sleep(50 * time.Millisecond)
+	v.say(`{"type":"steps","n":1}`)
+	pushes := 0
+	v.next(func(m *message) bool {
+		if m.Type == "delta" {
+			pushes++
+		}
+		return m.Type == "events"
+	})
+	if pushes > 3 {
+		t.Errorf("%d pushes to a hidden viewer", pushes)
+	}
+	v.say(`{"type":"show","visible":true}`)
+	if m := v.next(func(*message) bool { return true }); m.Type != "snapshot" {
+		t.Errorf("shown again it gets a %s first", m.Type)
+	}
+	v.ws.Close()
+	for deadline := time.Now().Add(patience); detailed(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("everything is noted though the viewer has gone")
+		}
+	}
+}
+
+func TestStepsAndRequest(t *testing.T) {
+	s := serve(t, Options{}, server.Options{})
+	at := int64(1)
+	for range 5 {
+		at = s.fake.step(at, 10e6, 2)
+	}
+	v := s.look()
+	v.say(`{"type":"steps","n":2}`)
+	m := v.of("events")
+	batches := map[float64]bool{}
+	for _, e := range m.Events {
+		if len(e) != 14 {
+			t.Fatalf("event %v", e)
+		}
+		batches[e[2].(float64)] = true
+	}
+	if len(batches) != 2 || !batches[4] || !batches[5] || m.For != "steps" || len(m.Riders) != 4 || len(m.Gaps) == 0 {
+		t.Errorf("batches %v, riders %v, %d gaps", batches, m.Riders, len(m.Gaps))
+	}
+	slowest := 0
+	for _, p := range m.Paths {
+		e := m.Events[int(p[2].(float64))]
+		if e[0] != p[1] || e[2] != p[0] {
+			t.Fatalf("piece %v is of event %v", p, e)
+		}
+		if e[1] == "experts" && m.Lanes[int(p[1].(float64))] == "pool1" {
+			slowest++
+		}
+	}
+	if slowest < 16 {
+		t.Errorf("the slowest pool is %d times on the critical path of 2 steps", slowest)
+	}
+	v.say(`{"type":"request","id":2}`)
+	if m := v.of("events"); m.ID != 2 || m.For != "request" || len(m.Events) == 0 {
+		t.Errorf("request 2: %d events, id %d", len(m.Events), m.ID)
+	}
+	v.say(`{"type":"request","id":99}`)
+	if m := v.of("events"); len(m.Events) != 0 {
+		t.Errorf("request 99: %d events", len(m.Events))
+	}
+}
+
+func TestBadMessages(t *testing.T) {
+	s := serve(t, Options{}, server.Options{})
+	v := s.look()
+	for _, bad := range []string{"", "[", `{"type":"dance"}`, `{"type":"steps","n":"x"}`, "\xff"} {
+		v.say(bad)
+		if m := v.next(func(*message) bool { return true }); m.Type != "error" || m.Message == "" {
+			t.Errorf("%q got %+v", bad, m)
+		}
+	}
+	v.say(`{"type":"steps","n":-5}`)
+	v.of("events")
+	v.say(strings.Repeat("x", askMax+1))
+	if _, _, err := v.ws.ReadMessage(); !websocket.IsCloseError(err, websocket.CloseMessageTooBig) {
+		t.Errorf("a large message: %v", err)
+	}
+	if res, _ := s.get("/trace/ws"); res.StatusCode != http.StatusUpgradeRequired {
+		t.Errorf("without Upgrade: %s", res.Status)
+	}
+}
+
+// TestViewersAreBounded, and a place comes free with one that leaves.
+func TestViewersAreBounded(t *testing.T) {
+	s := serve(t, Options{MaxViewers: 2}, server.Options{})
+	one := s.look()
+	s.look()
+	if _, res, err := s.dial(); err == nil || res.StatusCode != http.StatusServiceUnavailable {
+		t.Fatalf("a third viewer: %v", err)
+	}
+	one.ws.Close()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if ws, _, err := s.dial(); err == nil {
+			ws.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no place came free")
+		}
+	}
+}
+
+// TestSlowViewers: pushes that are not read are left out and the next is whole; one that
+// reads nothing is sent away.
+func TestSlowViewers(t *testing.T) {
+	p := New(newFake(), Options{MaxSkipped: 3})
+	v := &viewer{page: p, wake: make(chan struct{}, 1)}
+	v.offer([]byte("one"))
+	if !v.missed() {
+		t.Error("a push that was not sent counts as sent")
+	}
+	for range 3 {
+		v.offer([]byte("more"))
+	}
+	if v.end != "" || string(v.push) != "more" {
+		t.Errorf("after three: %q, %q", v.end, v.push)
+	}
+	v.offer([]byte("more"))
+	if v.end == "" {
+		t.Error("a viewer that reads nothing stays")
+	}
+	greedy := &viewer{page: p, wake: make(chan struct{}, 1)}
+	for range repliesMax + 1 {
+		greedy.reply([]byte("x"))
+	}
+	if greedy.end == "" || len(greedy.replies) > repliesMax {
+		t.Errorf("%d replies wait", len(greedy.replies))
+	}
+}
+
+func TestLoadingModel(t *testing.T) {
+	s := serve(t, Options{}, server.Options{})
+	s.fake.loading = true
+	v := s.look()
+	v.say(`{"type":"show","visible":true}`)
+	if m := v.of("snapshot"); m.State.Verdict.Text != "The model is loading." || len(m.Topology.Nodes) != 0 {
+		t.Errorf("while loading: %+v", m)
+	}
+	v.say(`{"type":"steps","n":1}`)
+	v.of("error")
+	for _, path := range []string{"/trace/export", "/trace/record?seconds=1"} {
+		if res, _ := s.get(path); res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+	}
+	s.fake.mu.Lock()
+	s.fake.loading = false
+	s.fake.mu.Unlock()
+	v.next(func(m *message) bool { return m.Type == "snapshot" && len(m.Topology.Nodes) > 5 })
+}
+
+// TestKeysAndOwners: the key may come as a subprotocol, as browsers send it; names of
+// requests are their owner's, and so is the right to cancel them.
+func TestKeysAndOwners(t *testing.T) {
+	const alice, bob = "alice's key", "bob's key ünï"
+	s := serve(t, Options{}, server.Options{Keys: []server.KeyHash{server.HashKey(alice), server.HashKey(bob)}})
+	owner := func(key string) string {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+key)
+		return s.srv.Owner(r)
+	}
+	s.fake.open = []engine.Running{
+		{ID: 1, Name: "a", Owner: owner(alice), Phase: engine.Decoding}, {ID: 2, Name: "b", Owner: owner(bob), Phase: engine.Waiting},
+		{ID: 3, Name: "c", Owner: owner(alice), Phase: engine.Ended},
+	}
+	protocol := func(key string) string { return "krater-key." + base64.RawURLEncoding.EncodeToString([]byte(key)) }
+	for _, wrong := range []string{protocol("nobody's key"), "krater-key.", "krater-key.!!", "krater.trace"} {
+		if _, res, err := s.dial("krater.trace", wrong); err == nil || res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	for key, mine := range map[string]string{alice: "a", bob: "b"} {
+		ws, res, err := s.dial("krater.trace", protocol(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ws.Close()
+		if got := res.Header.Get("Sec-Websocket-Protocol"); got != "krater.trace" {
+			t.Errorf("the server answered with %q", got)
+		}
+		v := &eye{t, ws}
+		v.say(`{"type":"show","visible":true}`)
+		for _, r := range *v.of("snapshot").State.Requests {
+			own := r.Name == mine || r.Name == "c"
+			if own != r.Mine || !own && r.Name != "" {
+				t.Errorf("%s sees %+v", key, r)
+			}
+		}
+	}
+	cancel := func(id, key string, header ...string) int {
+		res, _ := s.do(http.MethodPost, "/trace/requests/"+id+"/cancel", append(header, "Authorization", "Bearer "+key)...)
+		return res.StatusCode
+	}
+	for _, c := range []struct {
+		id, key string
+		want    int
+	}{{"1", bob, 404}, {"9", alice, 404}, {"x", alice, 404}, {"3", alice, 404}, {"1", "no such key", 401}, {"1", alice, 204}, {"2", bob, 204}} {
+		if got := cancel(c.id, c.key); got != c.want {
+			t.Errorf("%s cancels %s: %d, want %d", c.key, c.id, got, c.want)
+		}
+	}
+	if got := cancel("1", alice, "Origin", "http://elsewhere.example"); got != http.StatusForbidden {
+		t.Errorf("a foreign page cancels: %d", got)
+	}
+	if fmt.Sprint(s.fake.stopped) != "[1 2]" {
+		t.Errorf("cancelled %v", s.fake.stopped)
+	}
+}
+
+func TestExport(t *testing.T) {
+	s := serve(t, Options{}, server.Options{})
+	at := int64(1)
+	for range 5 {
+		at = s.fake.step(at, 10e6, 2)
+	}
+	for path, want := range map[string]int{"/trace/export": 5, "/trace/export?steps=2": 2, "/trace/export?steps=all": 5, "/trace/export?request=2": 5, "/trace/export?request=77": 0} {
+		res, body := s.get(path)
+		var file struct {
+			TraceEvents []struct {
+				Ph   string
+				Args struct{ Batch int }
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &file); err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s, %v", path, res.Status, err)
+		}
+		batches := map[int]bool{}
+		for _, e := range file.TraceEvents {
+			if e.Ph == "X" {
+				batches[e.Args.Batch] = true
+			}
+		}
+		if len(batches) != want {
+			t.Errorf("%s has batches %v", path, batches)
+		}
+	}
+	for _, path := range []string{"/trace/export?steps=0", "/trace/export?steps=x", "/trace/export?request=-1", "/trace/record", "/trace/record?seconds=0", "/trace/record?seconds=1e9", "/trace/record?seconds=NaN"} {
+		if res, _ := s.get(path); res.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+	}
+}
+
+// TestRecord: what happens while it records comes out, what was before does not.
+func TestRecord(t *testing.T) {
+	s := serve(t, Options{}, server.Options{})
+	at := s.fake.step(1, 10e6, 2)
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+				at = s.fake.step(at, 10e6, 2)
+			}
+		}
+	}()
+	res, body := s.get("/trace/record?seconds=0.4")
+	close(stop)
+	<-done
+	if res.StatusCode != http.StatusOK {
+		t.Fatal(res.Status)
+	}
+	groups := 0
+	last := 0.0
+	devices, body, _ := strings.Cut(body, "\n")
+	if devices != `["host","cuda:0"]` {
+		t.Errorf("devices %s", devices)
+	}
+	for in := bufio.NewScanner(strings.NewReader(body)); in.Scan(); {
+		var line []any
+		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range line[1:] {
+			if batch := e.([]any)[2].(float64); line[0] == "head" {
+				if batch == 1 || last != 0 && batch != last+1 {
+					t.Fatalf("batch %v behind %v", batch, last)
+				}
+				last = batch
+				groups++
+			}
+		}
+	}
+	if groups < 3 {
+		t.Errorf("%d steps recorded", groups)
+	}
+}
+
+// TestDrainingSendsViewersAway: a shutdown does not wait for pages that are left open.
+func TestDrainingSendsViewersAway(t *testing.T) {
+	draining := make(chan struct{})
+	s := serve(t, Options{Draining: draining}, server.Options{})
+	v := s.look()
+	v.say(`{"type":"show","visible":true}`)
+	v.of("snapshot")
+	close(draining)
+	for {
+		if _, _, err := v.ws.ReadMessage(); err != nil {
+			if !websocket.IsCloseError(err, websocket.CloseGoingAway) {
+				t.Errorf("closed with %v", err)
+			}
+			return
+		}
+	}
+}
+
+// FuzzAsk: whatever a viewer sends gets an answer that is JSON.
+func FuzzAsk(f *testing.F) {
+	for _, seed := range []string{`{"type":"steps","n":3}`, `{"type":"request","id":1}`, `{"type":"request","id":18446744073709551615}`, `{"type":"show"}`, "{", `{"type":"steps","n":1e99}`} {
+		f.Add([]byte(seed))
+	}
+	src := newFake()
+	at := int64(1)
+	for range 3 {
+		at = src.step(at, 10e6, 2)
+	}
+	p := New(src, Options{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var a ask
+		if json.Unmarshal(data, &a) != nil {
+			return
+		}
+		if out := encode(p.answer(src.Trace(), &a)); !json.Valid(out) {
+			t.Errorf("%q got %.200s", data, out)
+		}
+	})
+}

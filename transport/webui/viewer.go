@@ -1,0 +1,242 @@
+package webui
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"krater/transport/api"
+)
+
+const (
+	// askMax bounds a viewer's message.
+	askMax = 4096
+	// repliesMax bounds what waits for a viewer besides the newest push.
+	repliesMax = 4
+)
+
+// viewer is one connection. The handler's goroutine reads, another one writes.
+type viewer struct {
+	page  *Page
+	ws    *websocket.Conn
+	owner string
+	wake  chan struct{} // capacity 1: there is something to send
+	gone  chan struct{} // closed when the reader has ended
+
+	visible, needFull bool // p.mu
+
+	mu      sync.Mutex
+	push    []byte // the newest that was not sent
+	skipped int    // pushes in a row that took the place of one
+	replies [][]byte
+	end     string // why the connection is to be closed; "": it is not
+}
+
+// upgrade is GET /trace/ws.
+func (p *Page) upgrade(w http.ResponseWriter, r *http.Request) {
+	if !websocket.IsWebSocketUpgrade(r) {
+		w.Header().Set("Upgrade", "websocket")
+		(&api.Error{Status: http.StatusUpgradeRequired, Type: api.TypeInvalidRequest, Message: "GET /trace/ws is a WebSocket"}).Write(w)
+		return
+	}
+	v := &viewer{page: p, owner: p.opt.Owner(r), wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	if !p.admit(v) {
+		(&api.Error{Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded, Message: "too many viewers of the trace", RetryAfter: time.Second}).Write(w)
+		return
+	}
+	defer p.dismiss(v)
+	up := websocket.Upgrader{
+		HandshakeTimeout: p.opt.WriteWait, ReadBufferSize: 1024, WriteBufferSize: 4096, CheckOrigin: p.opt.AllowOrigin,
+		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
+			(&api.Error{Status: status, Type: api.TypeInvalidRequest, Message: reason.Error()}).Write(w)
+		},
+	}
+	var header http.Header
+	for _, name := range websocket.Subprotocols(r) {
+		if name == "krater.trace" { // a browser wants one of what it offered, and never the key
+			header = http.Header{"Sec-Websocket-Protocol": {name}}
+		}
+	}
+	ws, err := up.Upgrade(hijacker{w, http.NewResponseController(w)}, r, header)
+	if err != nil { // the upgrader has answered
+		return
+	}
+	v.ws = ws
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		v.write()
+	}()
+	v.read()
+	close(v.gone)
+	<-written
+}
+
+// hijacker gives the upgrader the connection through middleware that unwraps.
+type hijacker struct {
+	http.ResponseWriter
+	*http.ResponseController
+}
+
+func (p *Page) admit(v *viewer) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.viewers) >= p.opt.MaxViewers {
+		return false
+	}
+	p.viewers[v] = struct{}{}
+	return true
+}
+
+func (p *Page) dismiss(v *viewer) {
+	p.show(v, false)
+	p.mu.Lock()
+	delete(p.viewers, v)
+	p.mu.Unlock()
+}
+
+// ask is what a viewer may send.
+type ask struct {
+	Type    string `json:"type"`
+	Visible bool   `json:"visible"` // of show
+	N       int    `json:"n"`       // of steps: how many
+	ID      uint64 `json:"id"`      // of request
+}
+
+func (v *viewer) read() {
+	v.ws.SetReadLimit(askMax)
+	alive := func(string) error { return v.ws.SetReadDeadline(time.Now().Add(v.page.opt.PongWait)) }
+	_ = alive("")
+	v.ws.SetPongHandler(alive)
+	for {
+		kind, data, err := v.ws.ReadMessage()
+		if err != nil {
+			return
+		}
+		_ = alive("")
+		var a ask
+		if kind != websocket.TextMessage || json.Unmarshal(data, &a) != nil {
+			v.fault("want JSON text")
+			continue
+		}
+		switch a.Type {
+		case "show":
+			v.page.show(v, a.Visible)
+		case "steps", "request":
+			v.answer(&a)
+		default:
+			v.fault("unknown type " + strings.ToValidUTF8(a.Type, "?"))
+		}
+	}
+}
+
+func (v *viewer) answer(a *ask) {
+	g := v.page.src.Trace()
+	if g == nil {
+		v.fault("the model is loading")
+		return
+	}
+	v.reply(encode(v.page.answer(g, a)))
+}
+
+func (v *viewer) fault(message string) {
+	v.reply(encode(struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
+	}{"error", message}))
+}
+
+// reply queues an answer. Who asks on without reading is sent away.
+func (v *viewer) reply(data []byte) {
+	v.mu.Lock()
+	if len(v.replies) >= repliesMax {
+		v.end = "answers are not read"
+	} else {
+		v.replies = append(v.replies, data)
+	}
+	v.mu.Unlock()
+	v.poke()
+}
+
+// missed reports whether the last push was not sent, so that the next must not build on it.
+func (v *viewer) missed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.push != nil
+}
+
+// offer leaves a push to be sent, in place of one that was not.
+func (v *viewer) offer(data []byte) {
+	v.mu.Lock()
+	if v.push == nil {
+		v.skipped = 0
+	} else if v.skipped++; v.skipped > v.page.opt.MaxSkipped {
+		v.end = "the viewer reads too slowly"
+	}
+	v.push = data
+	v.mu.Unlock()
+	v.poke()
+}
+
+func (v *viewer) poke() {
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (v *viewer) write() {
+	defer v.ws.Close() // ends the reader too
+	ping := time.NewTicker(v.page.opt.Ping)
+	defer ping.Stop()
+	for {
+		select {
+		case <-v.wake:
+			if !v.flush() {
+				return
+			}
+		case <-ping.C:
+			if v.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(v.page.opt.WriteWait)) != nil {
+				return
+			}
+		case <-v.page.opt.Draining:
+			v.close(websocket.CloseGoingAway, "the server is shutting down")
+			return
+		case <-v.gone:
+			return
+		}
+	}
+}
+
+// flush sends what there is; false: the connection has ended.
+func (v *viewer) flush() bool {
+	for {
+		v.mu.Lock()
+		end, data := v.end, v.push
+		v.push = nil
+		if len(v.replies) > 0 && data == nil {
+			data, v.replies = v.replies[0], v.replies[1:]
+		}
+		v.mu.Unlock()
+		switch {
+		case end != "":
+			v.page.opt.Log.Debug().Str("why", end).Msg("a viewer of the trace was sent away")
+			v.close(websocket.CloseTryAgainLater, end)
+			return false
+		case data == nil:
+			return true
+		}
+		_ = v.ws.SetWriteDeadline(time.Now().Add(v.page.opt.WriteWait))
+		if v.ws.WriteMessage(websocket.TextMessage, data) != nil {
+			return false
+		}
+	}
+}
+
+func (v *viewer) close(code int, why string) {
+	_ = v.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, why), time.Now().Add(time.Second))
+}
