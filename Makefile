@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients fuzz scripts soak soak-hour batch-crash bench clean
+.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients page pictures fuzz scripts soak soak-hour batch-crash bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -73,6 +73,15 @@ vectors: ## fetch the real tokenizers and chat templates that the vector tests u
 
 clients: build ## the official client libraries and a browser against a running server
 	bench/clients/run.sh
+
+page: build ## the page /trace in a headless browser: both widths, light and dark, keyboard, frame rate; pictures in build/page
+	bench/clients/run.sh page
+
+pictures: page ## the pictures of docs/trace.md, from those of the page's test
+	@mkdir -p docs/pictures
+	cp build/page/fake-1280.png docs/pictures/trace-load.png
+	cp build/page/timeline-light.png docs/pictures/trace-request.png
+	cp build/page/fake-390.png docs/pictures/trace-narrow.png
 
 fuzz: ## every fuzz target for FUZZTIME
 	bench/fuzz.sh $(FUZZTIME)

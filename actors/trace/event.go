@@ -76,7 +76,8 @@ type Event struct {
 }
 
 // Totals sums up all events of a ring since its start, overwritten ones too, each together
-// with the others that it stands for.
+// with the others that it stands for. Events about whole requests are no work of the actor
+// that notes them: they are not among them.
 type Totals struct {
 	Count uint64
 	Wait  time.Duration // in the mailbox, of events that know Enqueued
@@ -85,6 +86,9 @@ type Totals struct {
 }
 
 func (t *Totals) add(e *Event) {
+	if e.Kind == Request || e.Kind == Prefill {
+		return
+	}
 	n := 1 + time.Duration(e.Others)
 	t.Count += uint64(n)
 	t.Bytes += uint64(n) * e.Bytes

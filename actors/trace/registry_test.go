@@ -88,6 +88,8 @@ func TestOthersCount(t *testing.T) {
 	r := newRing("a", 10)
 	r.Record(&Event{Enqueued: 10, Started: 12, Ended: 15, Bytes: 100, Others: 7})
 	r.Record(&Event{Started: 20, Ended: 21, Bytes: 1})
+	r.Record(&Event{Kind: Request, Enqueued: 1, Started: 20, Ended: 9000})
+	r.Record(&Event{Kind: Prefill, Enqueued: 1, Started: 20, Ended: 9000})
 	if got, want := r.Totals(), (Totals{Count: 9, Wait: 16, Run: 25, Bytes: 801}); got != want {
 		t.Errorf("totals %+v, want %+v", got, want)
 	}

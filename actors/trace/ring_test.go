@@ -13,7 +13,7 @@ import (
 // one shows: it waits 1 ns and runs for 2.
 func numbered(n uint64) Event {
 	t := int64(n)*10 + 1
-	return Event{Batch: n, Request: ^n, Enqueued: t, Started: t + 1, Ended: t + 3, Epoch: uint32(n), Rows: uint32(n) * 3, Layer: int16(n), Parts: uint16(n), Kind: Kind(n % uint64(kinds))}
+	return Event{Batch: n, Request: ^n, Enqueued: t, Started: t + 1, Ended: t + 3, Epoch: uint32(n), Rows: uint32(n) * 3, Layer: int16(n), Parts: uint16(n), Kind: Kind(n % uint64(Request))}
 }
 
 // TestReadAgainstSlice: a lone reader gets exactly the newest events of a plain

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The official client libraries and a browser against a running server.
-#   KRATER_URL=http://127.0.0.1:8080 bench/clients/run.sh
+#   KRATER_URL=http://127.0.0.1:8080 bench/clients/run.sh [page]
+# With "page" only the page /trace is tested; its pictures are in build/page.
 # Without KRATER_URL it starts build/krater itself and stops it at the end. A
 # server of your own must have been started with --origins http://127.0.0.1:18100
 # (KRATER_PAGE_PORT changes the port), where the browser's page comes from.
@@ -32,9 +33,9 @@ count() {
 number() { grep -oE "$1" "$2" | grep -oE '[0-9]+' | tail -n 1; }
 
 node_suite() {
-	local log=$logs/$1.log status=0
+	local log=$logs/$1.log status=0 files=("${@:2}")
 	(cd "$1" && { cmp -s package-lock.json node_modules/.krater-lock || { npm ci --no-audit --no-fund && cp package-lock.json node_modules/.krater-lock; }; } &&
-		timeout 300 node --test --test-reporter=tap) >"$log" 2>&1 || status=$?
+		timeout 500 node --test --test-concurrency=1 --test-reporter=tap "${files[@]}") >"$log" 2>&1 || status=$?
 	local good bad
 	good=$(number '^# pass [0-9]+' "$log") bad=$(number '^# fail [0-9]+' "$log")
 	count "$1" "${good:-0}" "${bad:-0}" "$status"
@@ -69,12 +70,19 @@ start_server() {
 if [ -z "${KRATER_URL:-}" ]; then start_server; fi
 export KRATER_URL=${KRATER_URL%/}
 echo "against $KRATER_URL"
-go_suite
-node_suite openai-node
+if [ "${1:-}" != page ]; then
+	go_suite
+	node_suite openai-node
+fi
 if ! command -v "${CHROMIUM:-chromium}" >/dev/null; then
 	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >"$logs/apt.log" 2>&1 ||
 		{ echo "chromium cannot be installed:"; tail -n 5 "$logs/apt.log"; }
 fi
-node_suite browser
+if [ "${1:-}" = page ]; then
+	node_suite browser page.test.mjs
+	grep '^# \\#' "$logs/browser.log"
+else
+	node_suite browser
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

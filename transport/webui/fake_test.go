@@ -18,8 +18,11 @@ import (
 )
 
 // asServer makes the test binary a server of a fake pipeline at that address, for tests in a
-// browser: WEBUI_FAKE=127.0.0.1:0 webui.test.
-const asServer = "WEBUI_FAKE"
+// browser: WEBUI_FAKE=127.0.0.1:0 webui.test. It asks for the key in fakeKey, if there is one.
+const (
+	asServer = "WEBUI_FAKE"
+	fakeKey  = "WEBUI_FAKE_KEY"
+)
 
 func TestMain(m *testing.M) {
 	if at := os.Getenv(asServer); at != "" {
@@ -294,7 +297,11 @@ func serveFake(at string) error {
 	if err != nil {
 		return err
 	}
-	srv := server.New(f, server.Options{})
+	opt := server.Options{}
+	if key := os.Getenv(fakeKey); key != "" {
+		opt.Keys = []server.KeyHash{server.HashKey(key)}
+	}
+	srv := server.New(f, opt)
 	responses.New(f, responses.Options{Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Acquire: srv.Acquire}).Mount(srv.Route)
 	New(f, Options{Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, Draining: srv.Draining()}).Mount(srv.Open, srv.Route)
 	fmt.Printf("http://%s\n", l.Addr())

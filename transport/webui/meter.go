@@ -21,6 +21,8 @@ const (
 	heatEvery = time.Second
 	heatKeep  = 0.9
 	hotMost   = 8
+	// requestsEvery is how often the table of requests is made anew.
+	requestsEvery = 500 * time.Millisecond
 )
 
 // meter makes states of what a source counts. It belongs to one goroutine.
@@ -36,6 +38,9 @@ type meter struct {
 	caches  map[string]expertCache
 	compute map[string]float64
 	past    []sample // of the latencies' window, oldest first
+
+	openAt int64
+	open   *[]request
 
 	heatAt int64
 	counts [][]uint64
@@ -102,7 +107,10 @@ func (m *meter) measure(now int64) *state {
 	}
 	flow := m.flow
 	s.Flow, s.Latency = &flow, m.latencies(now, &stats)
-	s.Requests = requests(m.src.Running())
+	if m.open == nil || now-m.openAt >= int64(requestsEvery) {
+		m.open, m.openAt = requests(m.src.Running()), now
+	}
+	s.Requests = m.open
 	m.measureHeat(now)
 	s.Heat = m.heat
 	s.Verdict = judge(m.top, s)

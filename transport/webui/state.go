@@ -141,7 +141,7 @@ func (s *state) since(before *state) *state {
 	if s.Verdict != nil && before.Verdict != nil && *s.Verdict == *before.Verdict {
 		d.Verdict = nil
 	}
-	if reflect.DeepEqual(s.Requests, before.Requests) {
+	if s.Requests == before.Requests || reflect.DeepEqual(s.Requests, before.Requests) {
 		d.Requests = nil
 	}
 	return &d

@@ -5,11 +5,14 @@ const keyName = "krater-key";
 
 export const key = () => sessionStorage.getItem(keyName) ?? "";
 
+/** The UTF-8 of a text, a character a byte: what headers and btoa take. */
+const octets = (s) => String.fromCharCode(...new TextEncoder().encode(s));
+
 /** The subprotocols that carry the key, since a page cannot set a header of a WebSocket. */
 export function protocols(name) {
   const k = key();
   if (!k) return [name];
-  const text = btoa(String.fromCharCode(...new TextEncoder().encode(k)));
+  const text = btoa(octets(k));
   return [name, `krater-key.${text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}`];
 }
 
@@ -22,7 +25,7 @@ export function address(path) {
 /** fetch with the key. */
 export function ask(path, options = {}) {
   const headers = { ...options.headers };
-  if (key()) headers.Authorization = `Bearer ${key()}`;
+  if (key()) headers.Authorization = `Bearer ${octets(key())}`;
   return fetch(path, { ...options, headers });
 }
 

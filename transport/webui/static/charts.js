@@ -7,7 +7,7 @@ const EVERY = 500; // ms between two points
 export class Charts {
   constructor(host) {
     this.points = [];
-    this.redraw = onFrame(() => this.draw());
+    this.redraw = onFrame(host, () => this.draw());
     this.plots = [
       plot(host, "tokens a second", [["generated", "accent", (p) => p.flow.tokens], ["prompt", "warm", (p) => p.flow.prompt]], number),
       plot(host, "requests", [["running", "accent", (p) => p.flow.running], ["waiting", "hot", (p) => p.flow.waiting]], number),

@@ -109,12 +109,25 @@ export function palette() {
   return Object.fromEntries(["back", "panel", "line", "text", "soft", "accent", "cold", "warm", "hot", "good", "mark"].map((n) => [n, get(n)]));
 }
 
-/** Runs f once before the next frame, however often it is asked for. */
-export function onFrame(f) {
-  let asked = false;
-  return () => {
+/** Runs f once before the next frame, however often it is asked for, and while host is out of
+ * sight only when it comes back. */
+export function onFrame(host, f) {
+  let asked = false, seen = true, missed = false;
+  const run = () => {
     if (asked) return;
+    if (!seen) {
+      missed = true;
+      return;
+    }
     asked = true;
     requestAnimationFrame(() => { asked = false; f(); });
   };
+  new IntersectionObserver((entries) => {
+    seen = entries.at(-1).isIntersecting;
+    if (seen && missed) {
+      missed = false;
+      run();
+    }
+  }, { rootMargin: "100px" }).observe(host);
+  return run;
 }

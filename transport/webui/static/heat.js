@@ -7,7 +7,7 @@ export class Heat {
   constructor(canvas, detail, words, shades) {
     Object.assign(this, { canvas, detail, words, shades });
     this.at = null; // [layer index, expert]
-    this.redraw = onFrame(() => this.draw());
+    this.redraw = onFrame(canvas, () => this.draw());
     canvas.addEventListener("click", (e) => this.choose(Math.floor(e.offsetY / this.cell[1]), Math.floor((e.offsetX - this.left) / this.cell[0])));
     canvas.addEventListener("keydown", (e) => {
       const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];

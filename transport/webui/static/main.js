@@ -64,13 +64,13 @@ function apply(change) {
 
 function figures(flow, latency) {
   const list = [
-    ["tokens a second", number(flow.tokens)],
-    ["prompt tokens a second", number(flow.prompt)],
+    ["tokens /s", number(flow.tokens)],
+    ["prompt tokens /s", number(flow.prompt)],
     ["running, waiting", `${flow.running}, ${flow.waiting}`],
-    ["steps a second", number(flow.steps)],
+    ["steps /s", number(flow.steps)],
     ["first token, median", seconds(latency?.ttft?.p50)],
-    ["between tokens, median", seconds(latency?.itl?.p50)],
-    ["KV cache in use", flow.kv[2] ? percent(flow.kv[0] / flow.kv[2]) : "–"],
+    ["token to token, median", seconds(latency?.itl?.p50)],
+    ["KV cache used", flow.kv[2] ? percent(flow.kv[0] / flow.kv[2]) : "–"],
   ];
   const dl = $("figures");
   if (!dl.children.length) dl.append(...list.map(([name]) => element("div", {}, element("dt", {}, name), element("dd", {}, ""))));

@@ -1,5 +1,5 @@
 // The table of open requests, and of those that have ended lately.
-import { element, number, seconds } from "./format.js";
+import { element, number, onFrame, seconds } from "./format.js";
 
 const phases = { waiting: "waiting", prefill: "reads its prompt", decode: "writes", ended: "ended" };
 
@@ -7,6 +7,7 @@ export class Requests {
   constructor(body, none, { follow, cancel }) {
     Object.assign(this, { body, none, follow, cancel });
     this.rows = new Map(); // by request
+    this.redraw = onFrame(body.closest("section"), () => this.draw());
   }
 
   /** A request of this page, by its name, is shown in the time line when it has ended. */
@@ -24,6 +25,12 @@ export class Requests {
 
   update(list) {
     this.list = list;
+    this.redraw();
+    this.look();
+  }
+
+  draw() {
+    const list = this.list;
     list.sort((a, b) => (a.phase === "ended") - (b.phase === "ended") || (a.phase === "ended" ? b.id - a.id : a.id - b.id));
     this.none.hidden = list.length > 0;
     const seen = new Set();
@@ -39,7 +46,6 @@ export class Requests {
       row.tr.remove();
       this.rows.delete(id);
     }
-    this.look();
   }
 
   make(r) {

@@ -18,7 +18,7 @@ export class TimeLine {
     this.data = null;
     this.request = 0; // followed; 0: the last steps
     this.view = null; // [from, to] in ns
-    this.redraw = onFrame(() => this.draw());
+    this.redraw = onFrame(canvas, () => this.draw());
     this.listen();
     this.legend();
     setInterval(() => { if ($("live").checked && !document.hidden) this.ask(); }, LIVE);
