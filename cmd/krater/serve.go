@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/transport/otlp"
 	"krater/transport/responses"
 	"krater/transport/server"
 )
@@ -34,6 +35,7 @@ type serveCmd struct {
 	Origins         []string      `help:"Browser origins that may call the server, such as https://app.example.org."`
 	Hosts           []string      `help:"Names clients may use for a server on loopback without keys, besides localhost and addresses; '*' for any."`
 	OpenMetrics     bool          `help:"Serve /metrics and /version without a key."`
+	OTLPEndpoint    string        `name:"otlp-endpoint" help:"OpenTelemetry collector that gets a span for every request, over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
 	Pprof           bool          `help:"Serve Go's profiles under /debug/pprof, of a server on loopback only."`
 	DrainTimeout    time.Duration `help:"How long running answers may take after a stop signal." default:"30s"`
 	LogLevel        string        `help:"Least level of the log: ${enum}." enum:"debug,info,warn,error" default:"info"`
@@ -102,6 +104,14 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	if c.Pprof {
 		openProfiles(srv)
 	}
+	if c.OTLPEndpoint != "" {
+		spans, err := otlp.Open(c.OTLPEndpoint, version, late, log)
+		if err != nil {
+			l.Close()
+			return fmt.Errorf("--otlp-endpoint: %w", err)
+		}
+		defer closeSpans(spans, log)
+	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 
@@ -137,6 +147,18 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	case err = <-served:
 	}
 	return errors.Join(err, c.shutdown(srv, door, desk, p, log))
+}
+
+// spansTimeout bounds the sending of the last spans.
+const spansTimeout = 5 * time.Second
+
+// closeSpans sends what is left.
+func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), spansTimeout)
+	defer cancel()
+	if err := e.Close(ctx); err != nil {
+		log.Warn().Err(err).Msg("spans are lost")
+	}
 }
 
 // load brings the model up behind the doors.

@@ -6,7 +6,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -206,6 +208,37 @@ The longest waits:
 	if got := answers(t, "", "trace", "show", write(t, "empty.json", `{"traceEvents":[]}`)); got != "There is no step in it.\n" {
 		t.Errorf("of nothing it says %q", got)
 	}
+}
+
+// TestOTLP: an answer of the real server arrives at a collector when the server has ended.
+func TestOTLP(t *testing.T) {
+	got := make(chan string, 16)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		select {
+		case got <- r.URL.Path + string(body):
+		default:
+		}
+	}))
+	defer collector.Close()
+	s := open(t, "--otlp-endpoint", collector.URL)
+	if _, err := s.ask(routes[0], greedy("hello", 4)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case sent := <-got:
+		for _, words := range []string{"/v1/traces", "chat krater-tiny", "prefill", "decode", "queue", "gen_ai.usage.output_tokens"} {
+			if !strings.Contains(sent, words) {
+				t.Errorf("no %q in %q", words, sent)
+			}
+		}
+	case <-time.After(patience):
+		t.Fatal("nothing arrived")
+	}
+	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--otlp-endpoint", "nowhere"}, "--otlp-endpoint", "nowhere")
 }
 
 func TestPprof(t *testing.T) {

@@ -44,6 +44,7 @@ var table = []rule{
 	{"krater/actors/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/kernels/device", "krater/kernels/tensor", "github.com/asynkron/protoactor-go", "github.com/rs/zerolog"}},
 	// The only door that keeps its requests on the disk.
 	{"krater/transport/batches", []string{"krater/transport", "krater/actors/engine", "krater/scheduler/batchqueue", "github.com/rs/zerolog", "github.com/prometheus"}},
+	{"krater/transport/otlp", []string{"krater/actors/engine", "krater/actors/trace", "github.com/rs/zerolog", "go.opentelemetry.io/otel"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/krater/wizard", []string{"charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
@@ -164,6 +165,8 @@ func TestImportTableBites(t *testing.T) {
 		{"krater/transport/server", "krater/actors", true},
 		{"krater/transport/server", "krater/actors/engine", false},
 		{"krater/transport/server", "github.com/asynkron/protoactor-go/actor", true},
+		{"krater/transport/otlp", "go.opentelemetry.io/otel/trace", false},
+		{"krater/transport/server", "go.opentelemetry.io/otel/trace", true},
 		{"krater/actors", "github.com/asynkron/protoactor-go/actor", false},
 		{"krater/cmd/krater", "krater/bench/stat", false},
 		{"krater/bench/cores", "krater/bench/stat", false},
