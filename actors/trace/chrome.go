@@ -12,8 +12,8 @@ import (
 // WriteChrome writes tracks in the Trace Event Format that ui.perfetto.dev and
 // chrome://tracing open. An actor is a thread, an event a slice with its figures
 // as arguments; arrows follow a batch from actor to actor; a request is an
-// asynchronous slice of its own, with its time in the queue and that of its prompt
-// inside. devices are the names of Event.Device.
+// asynchronous slice of its own, with its way in, its time in the queue and that of its
+// prompt inside. devices are the names of Event.Device.
 func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
 	c := &chrome{out: bufio.NewWriter(w), devices: devices}
 	c.text(`{"displayTimeUnit":"ns","traceEvents":[`)
@@ -40,9 +40,9 @@ func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
 		case Request:
 			c.request(e)
 			continue
-		case Prefill:
-			c.async("b", "prefill", e, e.Started)
-			c.async("e", "prefill", e, e.Ended)
+		case Prefill, Gateway: // several at a time, which slices of a thread cannot be
+			c.async("b", e.Kind.String(), e, e.Started)
+			c.async("e", e.Kind.String(), e, e.Ended)
 			continue
 		}
 		c.slice(e)

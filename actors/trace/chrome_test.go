@@ -24,6 +24,9 @@ func step() []Track {
 		{"group:1", []Event{
 			{Batch: 7, Enqueued: 62_350, Started: 63_001, Ended: 120_000, Epoch: 1, Rows: 9, Layer: -1, Kind: Group},
 		}},
+		{"gateway", []Event{
+			{Request: 3, Started: 90, Ended: 400, Rows: 8, Layer: -1, Kind: Gateway}, {Request: 4, Started: 95, Ended: 500, Rows: 9, Layer: -1, Kind: Gateway},
+		}},
 		{"pool0", []Event{
 			{Batch: 9, Started: 200_000, Ended: 205_500, Epoch: 1, Rows: 8, Layer: 3, Kind: Experts, Gathered: 1_000, Computed: 5_000},
 		}},
@@ -87,11 +90,11 @@ func TestChromeReads(t *testing.T) {
 		}
 	}
 	// Batch 7 is in three slices: an arrow begins, goes on, ends. Batch 8 is in one.
-	if want := "MMMMMMXbbeebeXsXtXXfX"; phases != want {
+	if want := "MMMMMMMXbebebbeebeXsXtXXfX"; phases != want {
 		t.Errorf("phases %q, want %q", phases, want)
 	}
-	if threads[4] != "quote \" and \x01 ünïcode" {
-		t.Errorf("thread 4 is called %q", threads[3])
+	if threads[5] != "quote \" and \x01 ünïcode" {
+		t.Errorf("thread 5 is called %q", threads[5])
 	}
 }
 

@@ -48,7 +48,7 @@ type chromeEvent struct {
 // ReadChrome reads a file that WriteChrome has written, within bounds: whatever else the
 // reader holds gives an error. Times come back to the nanosecond.
 func ReadChrome(in io.Reader) (tracks []Track, devices []string, err error) {
-	r := reader{threads: map[int]int{}, open: map[uint64]*Event{}, devices: []string{"host"}}
+	r := reader{threads: map[int]int{}, open: map[asyncID]*Event{}, devices: []string{"host"}}
 	dec := json.NewDecoder(io.LimitReader(in, fileMax))
 	if err := r.file(dec); err != nil {
 		return nil, nil, fmt.Errorf("trace file: %w", err)
@@ -62,7 +62,7 @@ func ReadChrome(in io.Reader) (tracks []Track, devices []string, err error) {
 type reader struct {
 	tracks  []Track
 	threads map[int]int // index of a track
-	open    map[uint64]*Event
+	open    map[asyncID]*Event
 	devices []string
 	events  int
 }
@@ -200,20 +200,33 @@ func (r *reader) slice(c *chromeEvent, track int, at int64) error {
 // phase is a part of an event's time, as far as it can be.
 func phase(ns int64) uint32 { return uint32(min(max(ns, 0), math.MaxUint32)) }
 
-// async puts a request together, and its prefill.
+// asyncID tells the slices of a request apart.
+type asyncID struct {
+	request uint64
+	kind    Kind
+}
+
+// async puts a request together, its prefill and its way in.
 func (r *reader) async(c *chromeEvent, track int, at int64) {
-	id := 2 * c.ID
 	kind := Request
-	if c.Name == "prefill" {
-		id, kind = id+1, Prefill
+	switch c.Name {
+	case "prefill":
+		kind = Prefill
+	case "gateway":
+		kind = Gateway
 	}
+	id := asyncID{c.ID, kind}
 	e := r.open[id]
 	switch {
 	case c.Name == "queued" && c.Ph == "e" && e != nil:
 		e.Started = at
 	case c.Name == "queued":
 	case c.Ph == "b":
-		r.open[id] = &Event{Kind: kind, Request: c.ID, Enqueued: at, Started: at, Rows: c.Args.Rows, Layer: -1}
+		n := &Event{Kind: kind, Request: c.ID, Started: at, Rows: c.Args.Rows, Layer: -1}
+		if kind == Request {
+			n.Enqueued = at
+		}
+		r.open[id] = n
 	case e != nil:
 		e.Ended = at
 		r.tracks[track].Events = append(r.tracks[track].Events, *e)

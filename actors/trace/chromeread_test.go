@@ -29,7 +29,7 @@ func TestChromeRoundTrip(t *testing.T) {
 				e.Batch = 0
 			}
 			if e.Kind == Prefill { // when it came is the request's
-				e.Enqueued = e.Started
+				e.Enqueued = 0
 			}
 		}
 	}

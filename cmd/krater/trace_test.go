@@ -137,6 +137,7 @@ func TestTraceRecordAndShow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkNesting(t, file)
 	groups := 0
 	for _, x := range tracks {
 		if x.Name == "group1" {
@@ -159,6 +160,67 @@ func TestTraceRecordAndShow(t *testing.T) {
 		if len(line) > 140 || strings.Contains(line, "\x1b") {
 			t.Errorf("line %q", line)
 		}
+	}
+}
+
+// checkNesting holds a file to what the Trace Event Format asks for: complete slices of a
+// thread lie apart or inside each other, asynchronous ones have both their ends, and flows
+// begin before they go on and end.
+func checkNesting(t *testing.T, name string) {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		TraceEvents []struct {
+			Ph, Name, Cat string
+			Pid, Tid      int
+			ID            uint64
+			Ts, Dur       float64
+		}
+	}
+	if err := json.Unmarshal(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	type slice struct{ from, to float64 }
+	open := map[int][]slice{}
+	ends, flows := map[string]int{}, map[uint64]string{}
+	slices := 0
+	for _, e := range file.TraceEvents { // by their beginnings
+		switch e.Ph {
+		case "M":
+		case "X":
+			slices++
+			stack := open[e.Tid]
+			for len(stack) > 0 && stack[len(stack)-1].to <= e.Ts+0.0005 { // half a nanosecond
+				stack = stack[:len(stack)-1]
+			}
+			if len(stack) > 0 && stack[len(stack)-1].to < e.Ts+e.Dur-0.0005 {
+				t.Errorf("%s of thread %d from %v for %v begins within one that ends at %v", e.Name, e.Tid, e.Ts, e.Dur, stack[len(stack)-1].to)
+			}
+			open[e.Tid] = append(stack, slice{e.Ts, e.Ts + e.Dur})
+		case "b", "e":
+			key := fmt.Sprint(e.Cat, e.ID, e.Name)
+			if ends[key]++; e.Ph == "e" {
+				ends[key] -= 2
+			}
+		case "s", "t", "f":
+			if before := flows[e.ID]; (e.Ph == "s") != (before == "") || before == "f" {
+				t.Errorf("flow %d: %q behind %q", e.ID, e.Ph, before)
+			}
+			flows[e.ID] = e.Ph
+		default:
+			t.Errorf("phase %q", e.Ph)
+		}
+	}
+	for key, n := range ends {
+		if n != 0 {
+			t.Errorf("%s: %d beginnings without an end", key, n)
+		}
+	}
+	if slices < 20 || len(ends) == 0 || len(flows) == 0 {
+		t.Errorf("%d slices, %d asynchronous ones, %d flows", slices, len(ends), len(flows))
 	}
 }
 
