@@ -38,10 +38,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 		s.flying--
 		switch sp := &f.spans[i]; {
 		case s.ended != None:
-			if s.ended != Failed {
-				c.register(s, sp.Pos+sp.Len)
-			}
-			c.part(s)
+			c.part(s) // its rows may not have been computed
 		case sp.Last:
 			c.advance(s, outcomes[0])
 		default:

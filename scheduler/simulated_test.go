@@ -126,6 +126,10 @@ func (m *monitor) run(device int, b Batch) error {
 	for _, mv := range b.Moves {
 		d.move(mv)
 	}
+	if !slices.ContainsFunc(m.who[b.ID], func(c *client) bool { return c.ended == 0 }) {
+		d.spoil(m.cfg, b) // nobody waits for it any more: passed on without a computation
+		return nil
+	}
 	for i := range b.Spans {
 		sp, c := &b.Spans[i], m.who[b.ID][i]
 		for p := range sp.Pos {
@@ -157,13 +161,18 @@ func (m *monitor) garble(b Batch) {
 		for _, mv := range b.Moves {
 			d.lose(mv)
 		}
-		for i := range b.Spans {
-			sp := &b.Spans[i]
-			for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
-				*d.cell(m.cfg, sp, p) = 0
-			}
-			d.states[sp.Slot] = 0
+		d.spoil(m.cfg, b)
+	}
+}
+
+// spoil makes garbage of what a batch's rows write.
+func (d *simulated) spoil(cfg Config, b Batch) {
+	for i := range b.Spans {
+		sp := &b.Spans[i]
+		for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
+			*d.cell(cfg, sp, p) = 0
 		}
+		d.states[sp.Slot] = 0
 	}
 }
 

@@ -325,7 +325,7 @@ func TestServerFigures(t *testing.T) {
 		p.Load.Requests = 3
 		got := r.run(p)[0].Server
 		want := ServerDelta{
-			Most: Gauges{Running: 3, Waiting: 2, KV: 0.5}, After: Gauges{Waiting: 2}, Prompt: 40, Answer: 10, Aborted: 3, Errors: 1, Preemptions: -1, PrefixHits: -1, QueueMean: 250,
+			Most: Gauges{Running: 3, Waiting: 2, KV: 0.5}, After: Gauges{Waiting: 2}, Prompt: 40, Answer: 10, Aborted: 3, Errors: 1, Preemptions: 0, PrefixHits: 0, QueueMean: 250,
 		}
 		if got == nil || fmt.Sprint(*got) != fmt.Sprint(want) {
 			t.Errorf("%+v, want %+v", got, want)
