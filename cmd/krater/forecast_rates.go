@@ -324,6 +324,9 @@ func (p *planFlags) rates(m machineOf, f *engineFlags) (r rates.Rates, known kno
 	return r, known, err
 }
 
+// errUnknownCard: a card whose rates nobody has measured or described.
+var errUnknownCard = errors.New("nothing is known of the card")
+
 // card finds the card and, if it came from one, the file.
 func (p *planFlags) card(card *rates.Card, known *knownRates, m machineOf, kept *rates.File) (*rates.File, error) {
 	if p.Card != "" {
@@ -354,7 +357,7 @@ func (p *planFlags) card(card *rates.Card, known *knownRates, m machineOf, kept 
 		}
 	}
 	if len(m.GPUs) > 0 {
-		return nil, fmt.Errorf("nothing is known of the card %s: describe it in a file, or name one like it: --card %s", m.GPUs[0].Name, strings.Join(rates.Cards(), ", "))
+		return nil, fmt.Errorf("%w %s: describe it in a file, or name one like it: --card %s", errUnknownCard, m.GPUs[0].Name, strings.Join(rates.Cards(), ", "))
 	}
 	*card, _ = rates.Named(defaultCard)
 	known.Card = "an example: there is no card here; --card names one"

@@ -141,9 +141,6 @@ func strategyOptions() []wizard.Option {
 	return list
 }
 
-// anyCard stands for a card where a forecast asks for one and nothing of it is used.
-const anyCard = "rtx-4090"
-
 // launchCard is a GPU that this build can use.
 type launchCard struct {
 	name   string
@@ -287,6 +284,9 @@ func speed(name string, cfg *model.Config, f *engineFlags, m *machine.Machine, l
 	with := *m
 	with.GPUs = []machine.GPU{{Name: l.cardName}}
 	r, err := p.report(name, sizes{cfg, cfg.Layers, nil}, &g, &with, forecast.Usual())
+	if errors.Is(err, errUnknownCard) {
+		return []string{"speed unknown: nothing is known of this card; krater plan --measure finds it out"}
+	}
 	if err != nil {
 		return []string{"speed unknown: " + err.Error()}
 	}
@@ -297,8 +297,7 @@ func speed(name string, cfg *model.Config, f *engineFlags, m *machine.Machine, l
 // a prompt multiplies by them.
 func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machine) []string {
 	with := *m
-	with.GPUs = nil
-	p.Card = anyCard // of which nothing is used
+	with.GPUs = nil // nothing of a card is used
 	r, known, err := p.rates(&with, f)
 	if err != nil {
 		return []string{"speed unknown: " + err.Error()}

@@ -43,6 +43,16 @@ func TestEstimate(t *testing.T) {
 	if !strings.Contains(o.Speed[0], "decode lru") {
 		t.Errorf("a strategy that was chosen: %+v", o.Speed)
 	}
+	for _, s := range strategyOptions()[1:] {
+		o := estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "prefill-strategy": s.Value, "decode-strategy": s.Value}, m, cards)
+		if o.Trouble != "" {
+			t.Errorf("%s: %s", s.Value, o.Trouble)
+		}
+	}
+	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, m, []launchCard{{"A card of tomorrow", 24 << 30}})
+	if o.Trouble != "" || !strings.Contains(o.Speed[0], "krater plan --measure") {
+		t.Errorf("a card that nothing is known of: %+v", o)
+	}
 	o = estimate(wizard.Settings{"model": filepath.Join("..", "..", "testdata", "goldens", "qwen2"), "device": "cuda", "gpu": "0"}, m, cards)
 	if !slices.Contains(o.Hidden, "prefill-strategy") {
 		t.Errorf("strategies without experts: %v", o.Hidden)
