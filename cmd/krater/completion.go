@@ -76,9 +76,15 @@ func (c *completions) words() []string {
 	list = append(list, c.values...)
 	for _, f := range c.flags {
 		list = append(list, "--"+f.Name)
+		if negatable(f) {
+			list = append(list, "--no-"+f.Name)
+		}
 	}
 	return list
 }
+
+// negatable reports whether there is a --no- of the flag.
+func negatable(f *kong.Flag) bool { return f.Tag != nil && f.Tag.Negatable != "" }
 
 // completeBash writes a function that looks the command up in the words typed so far.
 func completeBash(w io.Writer, all []completions) error {
@@ -170,6 +176,8 @@ func completeFish(w io.Writer, all []completions) error {
 			when = "__fish_seen_subcommand_from " + names[0]
 			if len(names) > 1 {
 				when += "; and __fish_seen_subcommand_from " + names[1]
+			} else if others := groupsWith(all, names[0]); others != "" { // bench serve is not serve
+				when += "; and not __fish_seen_subcommand_from " + others
 			}
 		}
 		for _, n := range c.commands {
@@ -194,10 +202,24 @@ func completeFish(w io.Writer, all []completions) error {
 				line += " -x"
 			}
 			fmt.Fprintf(&b, "%s -d %s\n", line, fishQuote(firstSentence(f.Help)))
+			if negatable(f) {
+				fmt.Fprintf(&b, "complete -c krater -n %s -l no-%s\n", fishQuote(when), f.Name)
+			}
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// groupsWith are the commands that have a part of this name.
+func groupsWith(all []completions, name string) string {
+	var list []string
+	for _, c := range all {
+		if group, part, ok := strings.Cut(c.path, " "); ok && part == name {
+			list = append(list, group)
+		}
+	}
+	return strings.Join(list, " ")
 }
 
 func siblings(nodes []*kong.Node) string {

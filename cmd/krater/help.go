@@ -25,7 +25,7 @@ const helpWidthMax = 100
 
 var helpRules = []term.Rule{
 	{Style: term.Bold, At: regexp.MustCompile(`^[A-Z][A-Z ]+$`)},
-	{Style: term.Cyan, At: regexp.MustCompile(`^  ((?:-\w, )?--[\w-]+)`)},
+	{Style: term.Cyan, At: regexp.MustCompile(`^  ((?:-\w, )?--[][\w-]+)`)},
 	{Style: term.Cyan, At: regexp.MustCompile(`^    (krater .*)$`)},
 }
 
@@ -184,6 +184,9 @@ func (h *helpWriter) options(node *kong.Node) {
 // flagHead is a flag as it is written: -h, --name=VALUE.
 func flagHead(f *kong.Flag) string {
 	head := "--" + f.Name
+	if negatable(f) {
+		head = "--[no-]" + f.Name
+	}
 	if f.Short != 0 {
 		head = fmt.Sprintf("-%c, %s", f.Short, head)
 	}

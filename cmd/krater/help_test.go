@@ -32,7 +32,7 @@ func exampleFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"keys.txt", "krater.yaml", "prompt.txt", "README.md", "heldout.txt", "text.txt", "monday.json", "tuesday.json"} {
+	for _, name := range []string{"keys.txt", "krater.yaml", "prompt.txt", "README.md", "heldout.txt", "text.txt", "monday.json", "tuesday.json", "requests.jsonl", "step.json"} {
 		if err := os.WriteFile(name, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,8 @@ func TestBashCompletes(t *testing.T) {
 		{"krater serve --li", []string{"--listen"}, []string{"--log-level"}},
 		{"krater serve --log-level ", []string{"debug", "info", "warn", "error"}, []string{"--listen", "serve"}},
 		{"krater serve --log-level = w", []string{"warn"}, []string{"info"}}, // readline cuts at the sign
-		{"krater bench ", []string{"kernels", "model", "--actors-vs-direct"}, []string{"serve"}},
+		{"krater bench ", []string{"kernels", "model", "serve", "--actors-vs-direct"}, []string{"launch"}},
+		{"krater bench serve --li", nil, []string{"--listen"}}, // no flag of krater serve
 		{"krater bench kernels --pl", []string{"--plot"}, []string{"--listen"}},
 		{"krater serve --model /models/x --dev", []string{"--device"}, nil},
 		{"krater completion ", []string{"bash", "zsh", "fish"}, nil},
@@ -151,7 +152,7 @@ func TestOtherShellsReadTheirScripts(t *testing.T) {
 		args, want []string
 	}{
 		"zsh":  {[]string{"-f", "-c", "autoload -U compinit && compinit -D; source /dev/stdin; print -- ${_comps[krater]}"}, []string{"_krater"}},
-		"fish": {[]string{"--no-config", "-c", "source -; complete -C 'krater bench ker'; complete -C 'krater serve --log-level w'; complete -C 'krater serve --listen'"}, []string{"kernels", "warn", "--listen"}},
+		"fish": {[]string{"--no-config", "-c", "source -; complete -C 'krater bench ker'; complete -C 'krater serve --log-level w'; complete -C 'krater serve --listen'; complete -C 'krater bench serve --swe'"}, []string{"kernels", "warn", "--listen", "--sweep"}},
 	} {
 		script := execute(t, "", "completion", shell).out
 		if !strings.Contains(script, "krater") {

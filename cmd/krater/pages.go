@@ -84,6 +84,48 @@ var pages = map[string]page{
 	"bench strategies": {examples: []example{
 		{"krater bench strategies --shape deepseek-v2-lite --layers 3", "All strategies side by side on a described card."},
 	}},
+	"bench serve": {
+		about: "Sends requests to a server that runs, through one or several of its doors: so many a second whether or not those before are answered (--rate, --sweep), or so many clients that ask again when they are answered (--concurrency).",
+		examples: []example{
+			{"krater bench serve --concurrency 1,8,32 --requests 64", "Throughput and latencies by the number of clients."},
+			{"krater bench serve --sweep 1,2,4,8 --duration 60s --plot load.svg", "Where latencies begin to rise, drawn."},
+			{"krater bench serve --door completions,websocket --rate 2 --mix sharegpt", "Conversations through two doors at the same time."},
+		},
+	},
+	"batch": {
+		about: "Batches are files of requests that a server with --batch-dir works off in the background of others, and goes on with after a restart.",
+		examples: []example{
+			{"krater batch submit requests.jsonl --wait", "Upload, start and wait."},
+			{"krater batch status", "The newest ones."},
+		},
+	},
+	"batch submit": {examples: []example{
+		{"krater batch submit requests.jsonl", "Print the new batch's id."},
+		{"krater batch submit requests.jsonl --url http://10.0.0.5:8080 --wait", "On another server, until it is done."},
+	}},
+	"batch status": {examples: []example{
+		{"krater batch status", "The newest batches."},
+		{"krater batch status batch_123 --json", "One of them, for a program."},
+	}},
+	"batch fetch": {examples: []example{
+		{"krater batch fetch batch_123 --output answers.jsonl", "The answers."},
+		{"krater batch fetch batch_123 --errors", "The lines that failed."},
+	}},
+	"batch cancel": {examples: []example{{"krater batch cancel batch_123", "No more lines are started."}}},
+	"trace": {
+		about: "What the actors of a running server do, message by message: docs/trace.md says how to read it. The page /trace of the server shows the same live.",
+		examples: []example{
+			{"krater trace record --seconds 10 --out step.json", "Record a server."},
+			{"krater trace show step.json", "See it on the terminal."},
+		},
+	},
+	"trace record": {examples: []example{
+		{"krater trace record --out step.json", "Five seconds of the server on this machine, for ui.perfetto.dev too."},
+		{"krater trace record --url http://10.0.0.5:8080 --seconds 20 --out step.json", "Another server, longer."},
+	}},
+	"trace show": {examples: []example{
+		{"krater trace show step.json --steps 1", "The last step alone."},
+	}},
 	"heatmap": {
 		about: "Routers prefer some experts. Which ones is worth knowing where a card has room for some: krater serve --heat-file starts from such a map.",
 		examples: []example{

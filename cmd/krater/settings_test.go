@@ -282,8 +282,8 @@ func TestHelp(t *testing.T) {
 			t.Errorf("krater %s --help says nothing of --%s", command, f.Name)
 		}
 	})
-	// The configuration file is no command, completion has no flags, and bench and batch are several.
-	want := reflect.TypeFor[cli]().NumField() - 2 + reflect.TypeFor[benchCmd]().NumField() - 1 + reflect.TypeFor[batchCmd]().NumField() - 1
+	// The configuration file is no command, completion has no flags, and bench, batch and trace are several.
+	want := reflect.TypeFor[cli]().NumField() - 2 + reflect.TypeFor[benchCmd]().NumField() - 1 + reflect.TypeFor[batchCmd]().NumField() - 1 + reflect.TypeFor[traceCmd]().NumField() - 1
 	if len(texts) != want {
 		t.Errorf("%d commands have flags, want %d", len(texts), want)
 	}
