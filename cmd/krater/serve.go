@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/cmd/krater/term"
 	"krater/transport/otlp"
 	"krater/transport/responses"
 	"krater/transport/server"
@@ -253,14 +254,9 @@ func (c *serveCmd) logger(e *env) (zerolog.Logger, error) {
 	if err != nil {
 		return zerolog.Nop(), err
 	}
-	text := c.LogFormat == "text"
-	if f, ok := e.err.(*os.File); ok && c.LogFormat == "auto" {
-		info, err := f.Stat()
-		text = err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
 	out := e.err
-	if text {
-		out = zerolog.ConsoleWriter{Out: e.err, TimeFormat: time.TimeOnly}
+	if c.LogFormat == "text" || c.LogFormat == "auto" && term.Is(e.err) {
+		out = zerolog.ConsoleWriter{Out: e.err, TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err)}
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger(), nil
 }

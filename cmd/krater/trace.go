@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"krater/actors/trace"
+	"krater/cmd/krater/term"
 )
 
 // traceCmd records what a running server's actors do, and shows such a record.
@@ -164,22 +165,14 @@ func (c *traceShowCmd) Run(e *env) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
-	v := lanesView{out: bufio.NewWriter(e.out), colours: !c.Plain && isTerminal(e.out), width: c.Width}
+	v := lanesView{out: bufio.NewWriter(e.out), colours: !c.Plain && term.Colours(e.out), width: c.Width}
 	if v.width == 0 {
-		v.width = terminalWidth(e.out)
+		if v.width = widthDefault; term.Is(e.out) {
+			v.width = term.Width(e.out)
+		}
 	}
 	v.show(tracks, c.Steps)
 	return v.out.Flush()
-}
-
-// isTerminal reports whether what is written to w is seen by a person.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // took writes a time for people, in columns.

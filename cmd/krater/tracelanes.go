@@ -4,34 +4,21 @@ import (
 	"bufio"
 	"cmp"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"krater/actors/trace"
 )
 
 const (
+	// widthDefault is that of the picture where there is no terminal.
 	widthDefault = 100
 	// nameWidth is that of the lanes' names.
 	nameWidth = 10
 	// waitsShown is how many of the longest waits are named.
 	waitsShown = 5
 )
-
-// terminalWidth is the number of columns of a terminal, else widthDefault.
-func terminalWidth(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
-		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
-			return int(size.Col)
-		}
-	}
-	return widthDefault
-}
 
 // look is how a kind of event is drawn: a letter, or a block in a colour of the terminal's
 // 256.
