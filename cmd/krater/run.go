@@ -19,6 +19,7 @@ import (
 
 type runCmd struct {
 	modelFlag
+	synthFlags
 	engineFlags
 	samplingFlags
 	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input with '-'."`
@@ -37,7 +38,12 @@ func (c *runCmd) Run(e *env) error {
 	}
 	// One answer needs one sequence.
 	c.MaxSeqs, c.MaxQueue = 1, 1
-	s, err := newSession(e, c.Model, &c.engineFlags, limits{})
+	src, err := c.sourceOr(c.Model)
+	if err != nil {
+		return err
+	}
+	c.Raw = c.Raw || src.synth != nil // which has no chat template
+	s, err := newSourceSession(e, src, &c.engineFlags, limits{})
 	if err != nil {
 		return err
 	}

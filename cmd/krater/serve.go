@@ -25,11 +25,12 @@ import (
 
 type serveCmd struct {
 	modelFlag
+	synthFlags
 	engineFlags
 	heatFlags
 	batchFlags
 	Listen          string        `help:"Address to listen on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
-	ServedModelName string        `help:"Name clients use for the model; default: the folder's name." placeholder:"NAME"`
+	ServedModelName string        `help:"Name clients use for the model; default: the folder's name, of random weights that of the shape with -random." placeholder:"NAME"`
 	APIKeys         string        `name:"api-keys" help:"File of API keys, one a line; without it no key is asked for." type:"existingfile" placeholder:"FILE"`
 	TLSCert         string        `name:"tls-cert" help:"Certificate file (PEM)." type:"existingfile" placeholder:"FILE"`
 	TLSKey          string        `name:"tls-key" help:"Its private key (PEM)." type:"existingfile" placeholder:"FILE"`
@@ -68,14 +69,11 @@ func (c *serveCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	src, err := openSource(c.Model)
+	src, err := c.sourceOr(c.Model)
 	if err != nil {
 		return err
 	}
-	name := c.ServedModelName
-	if name == "" {
-		name = src.name
-	}
+	name := c.servedName(src)
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
@@ -88,6 +86,18 @@ func (c *serveCmd) Run(e *env) error {
 	defer stop()
 	defer context.AfterFunc(ctx, stop)() // a second signal ends the process at once
 	return c.serve(ctx, e, l, name, opt, log)
+}
+
+// servedName is what clients call the model. No client takes random weights for the model
+// whose shape they have.
+func (c *serveCmd) servedName(src *source) string {
+	switch {
+	case c.ServedModelName != "":
+		return c.ServedModelName
+	case src.synth != nil:
+		return src.synth.Shape + "-random"
+	}
+	return src.name
 }
 
 // serve opens the doors, loads the model behind them and waits for the end.
@@ -164,7 +174,11 @@ func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
 
 // load brings the model up behind the doors.
 func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
-	s, err := prepare(e, c.Model, &c.engineFlags, limits{heat: c.counted()})
+	src, err := c.sourceOr(c.Model)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := prepareSource(e, src, &c.engineFlags, limits{heat: c.counted()})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -245,6 +259,11 @@ func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Durati
 	}
 	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, addr, took.Seconds())
 	fmt.Fprintf(e.out, "  open %s://%s/trace in a browser: the pipeline at work, and a chat box\n", scheme, addr)
+	if c.Shape != "" { // nor has it a chat template
+		fmt.Fprintf(e.out, "  curl -s %s://%s/v1/completions -H 'Content-Type: application/json'%s -d '{\"prompt\":\"abc\",\"max_tokens\":16}'\n\n", scheme, addr, key)
+		fmt.Fprintf(e.out, "Its weights are random, and its answers noise; how long they take is true.\n\n")
+		return
+	}
 	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, addr, key)
 }
 

@@ -23,7 +23,7 @@ import (
 
 // synthFlags choose a model of random weights.
 type synthFlags struct {
-	Shape       string `help:"Shape of a model of random weights: deepseek-v2-lite, qwen2.5-7b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-coder-next, kimi-k2." placeholder:"NAME"`
+	Shape       string `help:"Shape of a model of random weights, whose answers are noise: deepseek-v2-lite, qwen2.5-7b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-coder-next, kimi-k2." placeholder:"NAME"`
 	Layers      int    `help:"Layers of the shape that are made; 0: all." default:"0"`
 	Vocab       int    `help:"Tokens of the shape that are made; 0: all." default:"0"`
 	RoutingSkew string `help:"How the work is divided among experts: ${enum}. zipf gives half of it to a quarter of them." enum:"uniform,zipf" default:"uniform"`

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/bench/serve"
 	"krater/stages/text/tokenizer"
 )
 
@@ -110,4 +111,42 @@ func TestMadeTokenizer(t *testing.T) {
 			t.Errorf("%d tokens: %d, %v", n, tok.VocabSize(), tok.Encode("a\x00é", tokenizer.EncodeOptions{}))
 		}
 	}
+}
+
+// TestServeShape: a server of random weights is one under load like any other: each token is a
+// chunk of its own, without log-probabilities, and nobody takes it for the model of that shape.
+func TestServeShape(t *testing.T) {
+	if testing.Short() {
+		t.Skip("half a gigabyte of weights: not in the short suite")
+	}
+	for _, device := range [][]string{{"--device", "cpu"}, {"--device", "hostsim", "--expert-vram", "200MiB", "--no-measure"}} {
+		flags := append(append(slices.Clone(device), shape...), "--routing-skew", "zipf", "--kv-cache", "16MiB", "--max-seqs", "4", "--batch-dir", "off")
+		s := open(t, flags...)
+		r := decode[serve.Report](t, answers(t, "", "bench", "serve", "--url", s.base, "--concurrency", "3", "--requests", "6", "--prompt", "40", "--answer", "9", "--json"))
+		p := r.Points[0]
+		// A token may be part of a character, which comes with the next one.
+		if p.Outcomes[serve.OK] != 6 || p.PromptsOff != 0 || p.AnswerTokens != 54 || p.TTFT.N != 6 || p.ITL.N < 6*8-3 || p.ITL.N > 6*8 {
+			t.Errorf("%v: %+v", device, p)
+		}
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+		if told := s.out.String(); !strings.Contains(told, "random") || !strings.Contains(told, "/v1/completions") || strings.Contains(told, "chat") {
+			t.Errorf("%v: %s", device, told)
+		}
+	}
+	var c cli
+	if _, _, err := parse(&c, append([]string{"serve"}, shape...)); err != nil {
+		t.Fatal(err)
+	}
+	src, err := c.Serve.sourceOr("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name := c.Serve.servedName(src); name != "deepseek-v2-lite-random" {
+		t.Errorf("%q", name)
+	}
+	refuses(t, 1, strings.Fields("serve --shape deepseek-v2-lite --model ."), "--model", "--shape")
+	refuses(t, 1, strings.Fields("serve --layers 2"), "--layers", "--shape")
+	refuses(t, 1, strings.Fields("run --shape nothing x"), "nothing", "deepseek-v2-lite")
 }

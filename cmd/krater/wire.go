@@ -170,7 +170,16 @@ type limits struct {
 
 // newSession loads a model for the flags, unless the memory plan does not fit.
 func newSession(e *env, dir string, f *engineFlags, l limits) (*session, error) {
-	s, err := prepare(e, dir, f, l)
+	src, err := openSource(dir)
+	if err != nil {
+		return nil, err
+	}
+	return newSourceSession(e, src, f, l)
+}
+
+// newSourceSession is newSession of a model that was found.
+func newSourceSession(e *env, src *source, f *engineFlags, l limits) (*session, error) {
+	s, err := prepareSource(e, src, f, l)
 	if err != nil {
 		return nil, err
 	}
