@@ -44,6 +44,9 @@ type Options struct {
 	// ReuseAnswers takes what an answer has left in the KV cache for the prompts that go on from
 	// it, also where the same tokens of a prompt would leave other bits.
 	ReuseAnswers bool
+	// Invariant is for a card that was opened so: a row's bits hang on its form, generated or
+	// of a prompt, which what is computed again keeps and what the cache has is told by.
+	Invariant bool
 	// Partition is the pools' experts, as they were placed; zero: see Partition.
 	Partition expert.Partition
 
@@ -139,8 +142,12 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
 	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
 	opt.Scheduler.Lanes, opt.Scheduler.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
-	// A card has room for one generated row of a sequence at a time, and no such promise of bits.
+	// A card has room for one generated row of a sequence at a time, and promises bits only
+	// where it is asked to: there whatever the attention.
 	opt.Scheduler.Forms = parts.Config.Attention.Kind == model.AttentionMLA && !opt.Scheduler.Ahead && !opt.ReuseAnswers
+	if opt.Invariant && opt.Scheduler.Ahead {
+		opt.Scheduler.Forms, opt.Scheduler.Singly = true, true
+	}
 	opt.Scheduler.RAMBlocks, opt.Scheduler.LogitRows = lim.HostBlocks, lim.LogitRows
 	if p := opt.Placement; p != nil && !p.Leaves(dispatch.Prefill) {
 		// The device alone computes prompts: what it copies for one batch of them it would

@@ -61,7 +61,8 @@ type Move struct {
 	From, To int32
 }
 
-// Batch is one step for the pipeline. Spans lie in row order, decode first.
+// Batch is one step for the pipeline. Spans lie in row order, decode first, with
+// Config.Singly then those with Again.
 //
 // The core owns Spans and the block tables. They are read-only, may be shared
 // between actors, and stay as they are until the core is told Done. After Fail
@@ -165,7 +166,29 @@ func (c *Core) fresh(lane int) *flight {
 	if len(f.spans) == 0 {
 		return nil
 	}
+	if c.cfg.Singly {
+		f.sort()
+	}
 	return f
+}
+
+// sort puts the spans with Again before those of prompts.
+func (f *flight) sort() {
+	at, row := 0, 0
+	for i := range f.spans {
+		if !f.spans[i].Decode && !f.spans[i].Again {
+			continue
+		}
+		for j := i; j > at; j-- {
+			f.spans[j], f.spans[j-1] = f.spans[j-1], f.spans[j]
+			f.seqs[j], f.seqs[j-1] = f.seqs[j-1], f.seqs[j]
+		}
+		at++
+	}
+	for i := range f.spans {
+		f.spans[i].Row = row
+		row += f.spans[i].Len
+	}
 }
 
 // first is the batch of a lane that is in flight and not ahead of another, nil for none.
@@ -307,6 +330,8 @@ func (c *Core) putPrompt(f *flight, s *seq, n int) int {
 	end := min(s.computed+n, room*c.cfg.BlockTokens)
 	if c.cfg.Forms && s.computed < s.req.PromptLen {
 		end = min(end, s.req.PromptLen)
+	} else if c.cfg.Forms && c.cfg.Singly {
+		end = min(end, s.computed+1)
 	}
 	end = c.border(s, end)
 	c.extend(f, s, max(0, c.cfg.blocksFor(end)-len(s.blocks)))

@@ -29,6 +29,10 @@ type Config struct {
 	// one way has left is not taken for the other, and what is computed again keeps its form:
 	// a hit or a preemption changes no token.
 	Forms bool
+	// Singly is for devices that take one generated row of a sequence at a time: with Forms,
+	// generated rows that are computed once more are one of a sequence in a batch, and come
+	// right behind the rows of decode.
+	Singly bool
 	// NoReuse: nothing that one sequence has computed is used by another, or by itself
 	// after it was preempted. For models whose state is not all in blocks and of which no
 	// snapshots are kept, and where the layer groups carry out no Moves.

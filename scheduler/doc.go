@@ -112,7 +112,8 @@
 //     (latent attention, which is absorbed there), tokens of the one are not those of the
 //     other: what an answer has left is of use to its own sequence when that was preempted,
 //     and the next turn computes the answer once, as a part of its prompt. So neither a hit
-//     nor a preemption changes a bit.
+//     nor a preemption changes a bit. With Singly what is computed again comes a row at a
+//     time, beside the rows of decode.
 //   - With Snapshots, for models that have state beside blocks, states are kept at the
 //     ends of chunks, which are put on borders of blocks, at the end of a prompt's last
 //     full block, and in decode at the last border. A sequence goes on from the last block

@@ -118,6 +118,7 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 		cfg.NoReuse = true
 	}
 	cfg.Forms = rng.IntN(3) == 0
+	cfg.Singly = cfg.Forms && rng.IntN(2) == 0
 	if rng.IntN(2) == 0 {
 		cfg.LogitRows = cfg.MaxSeqs + rng.IntN(3)
 	}

@@ -132,6 +132,9 @@ func (m *monitor) run(device int, b Batch) error {
 	}
 	for i := range b.Spans {
 		sp, c := &b.Spans[i], m.who[b.ID][i]
+		if m.cfg.Singly && sp.Again && (sp.Len != 1 || i > 0 && !b.Spans[i-1].Decode && !b.Spans[i-1].Again) {
+			return fmt.Errorf("batch %d, request %d: %d generated rows at once, or behind a prompt's", b.ID, sp.ID, sp.Len)
+		}
 		for p := range sp.Pos {
 			if got, want := *d.cell(m.cfg, sp, p), m.path(c, p); got != want {
 				return fmt.Errorf("device %d, batch %d, request %d: position %d of block %d holds %d, want %d", device, b.ID, sp.ID, p, sp.Blocks[p/m.cfg.BlockTokens], got, want)

@@ -38,6 +38,13 @@ type AddProducts interface {
 	AddMatMul(s device.Stream, x, delta, in device.Mat, w *device.Weight)
 }
 
+// FormOps are of a device that may compute generated rows in another way than a prompt's.
+type FormOps interface {
+	// Generated says how many of the rows that operators of s will get are generated ones,
+	// which come first.
+	Generated(s device.Stream, rows int)
+}
+
 // Input is rows that linear layers multiply: as they are and, for layers kept as
 // integers, quantised. They are quantised at most once, whatever the number of
 // layers that take them.

@@ -221,6 +221,26 @@ func (st *State) Close() {
 	st.final.Free()
 }
 
+// Generated is how many of the rows that layers see are generated ones, as far as they come
+// first.
+func (st *State) Generated() (rows int) {
+	for i := range st.Decode {
+		if st.Decode[i].Row != rows {
+			break
+		}
+		rows += st.Decode[i].Len
+	}
+	return rows
+}
+
+// WantedGenerated is Generated of the rows with logits.
+func (st *State) WantedGenerated() (rows int) {
+	for rows < len(st.Owner) && st.Spans[st.Owner[rows]].Decode {
+		rows++
+	}
+	return rows
+}
+
 // Limits are the bounds the state was made for.
 func (st *State) Limits() Limits { return st.lim }
 

@@ -28,7 +28,7 @@ func (f *engineFlags) settle(w io.Writer) (card, error) {
 	if !f.onCard() {
 		return nil, nil
 	}
-	c, err := openCard(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32"})
+	c, err := openCard(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32", Invariant: f.BatchInvariant})
 	if errors.Is(err, errNoCard) {
 		fmt.Fprintf(w, "krater: --device cuda: %v; running on the processor\n", err)
 		f.Device, f.VRAM, f.ExpertVRAM = "cpu", 0, 0

@@ -66,6 +66,10 @@ func (o *outlook) fitCard(cfg *model.Config, f *engineFlags) error {
 		return err
 	}
 	o.resident = cfg.MoE.Experts == 0 || s.prefill.Name() == allThere && s.decode.Name() == allThere && fits
+	if f.BatchInvariant && !o.resident {
+		return fmt.Errorf("--batch-invariant: on a GPU all experts have to be there, with strategies %s for prompts and %s for answers it hangs on the step where one is computed",
+			s.prefill.Name(), s.decode.Name())
+	}
 	if f.KVCache == 0 {
 		kv := left - experts
 		if !o.resident {

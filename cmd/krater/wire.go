@@ -454,7 +454,7 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 		},
 		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.place, HeatSample: s.heatSample,
-		ReuseAnswers: f.ReuseAnswers,
+		ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
 	})
 }
 

@@ -28,6 +28,8 @@ type Device struct {
 	name    string
 	profile func(op string, d time.Duration) // nil: nobody asks
 
+	invariant bool // Options.Invariant
+
 	mu     sync.Mutex
 	budget int64 // 0: what the card has
 	used   int64
@@ -52,7 +54,7 @@ func Open(o Options) (*Device, error) {
 		card.Close()
 		return nil, err
 	}
-	d := &Device{Layout: Layout{F32: o.F32}, card: card, order: order, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget}
+	d := &Device{Layout: Layout{F32: o.F32}, card: card, order: order, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget, invariant: o.Invariant}
 	if d.budget <= 0 {
 		free, err := card.Free()
 		if err != nil {
@@ -207,7 +209,7 @@ func (d *Device) newStream(order *rt.Stream) (device.Stream, error) {
 		s.Close()
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
-	out.ops = ops.Builder{Card: d.card.Info(), List: &s.List, Scratch: out.scratch, Turn: out.turn}
+	out.ops = ops.Builder{Card: d.card.Info(), List: &s.List, Scratch: out.scratch, Turn: out.turn, Invariant: d.invariant}
 	return out, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
 	"krater/kernels/cuda/spans"
@@ -30,7 +31,13 @@ type Options struct {
 	Budget int64 // bytes of its memory that may be used; 0: what is free
 	Graphs int   // instantiated graphs a stream keeps; 0: 64, below 0: none
 	F32    bool  // see Layout
+	// Invariant has the bits of a row not hang on how many rows are with it (ops.Builder). A
+	// batch may have MostGenerated generated rows, which come first.
+	Invariant bool
 }
+
+// MostGenerated is how many generated rows a batch may have with Options.Invariant.
+const MostGenerated = gemv.MaxRows
 
 // Layout is what a batch is made of on a card (device.Layout).
 type Layout struct {

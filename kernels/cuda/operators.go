@@ -72,8 +72,12 @@ func (d *Device) MatMulT(s device.Stream, out, x device.Mat, w device.Tiles) {
 	d.do("MatMulT", s, func(s *Stream) { s.ops.MatMul(mat(out), mat(x), launch.Weight{A: tiles(&w)}) })
 }
 
-// Adds: few rows (stages.AddProducts).
-func (d *Device) Adds(rows int) bool { return !d.F32 && rows <= ops.AddRows }
+// Generated says how many of the rows to come are generated ones (stages.FormOps).
+func (d *Device) Generated(s device.Stream, rows int) { d.stream("Generated", s).ops.Generated = rows }
+
+// Adds: few rows (stages.AddProducts), or whatever their number where bits must not hang on
+// it.
+func (d *Device) Adds(rows int) bool { return !d.F32 && (d.invariant || rows <= ops.AddRows) }
 
 // AddMatMul is x += in * w^T.
 func (d *Device) AddMatMul(s device.Stream, x, delta, in device.Mat, w *device.Weight) {

@@ -102,6 +102,7 @@ type Group struct {
 	mix     MixOps             // nil: the device has none
 	adds    stages.AddProducts // the same
 	soon    SoonOps            // the same
+	forms   stages.FormOps     // the same
 }
 
 // KVTypes are what a KV cache can be kept in.
@@ -121,6 +122,7 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	g.mix, _ = ops.(MixOps)
 	g.adds, _ = ops.(stages.AddProducts)
 	g.soon, _ = ops.(SoonOps)
+	g.forms, _ = ops.(stages.FormOps)
 	for range max(1, lim.Lanes) {
 		m, err := attention.New(dev, ops, cfg, lim, &layers[0].Attention, table)
 		if err != nil {

@@ -14,6 +14,9 @@ import (
 func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	l := &g.layers[layer-g.First]
 	pending := st.Pending
+	if g.forms != nil {
+		g.forms.Generated(s, st.Generated())
+	}
 	g.norm(s, st, l.InputNorm, probe)
 	if probe != nil {
 		if pending {

@@ -57,6 +57,9 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 		probe.Observe(s, -1, "final_norm", st.Final, st)
 	}
 	st.Output.Changed()
+	if f, ok := h.Ops.(stages.FormOps); ok {
+		f.Generated(s, st.WantedGenerated())
+	}
 	st.Output.Mul(s, h.Ops, st.Logits, &h.Proj)
 	if ids, draws, ok := st.Draws(); ok {
 		h.Ops.(chooser).Choose(s, ids, st.Logits, draws)

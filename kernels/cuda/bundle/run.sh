@@ -8,6 +8,7 @@
 # Steps: card tests goldens models kernels memcheck racecheck synccheck, and by name only
 # speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), serving (answers through
 # the actors, and what the card waits for them), peer (transformers),
+# invariant (what --batch-invariant costs: a model of that shape, and answers through the actors, without and with it),
 # beside (all strategies, experts on both sides; with TRACE=1 what the actors did), rates (what plan --measure finds, and predicts), small (some of them on a card of 4 GiB), trips (letters between card and host),
 # quality (krater-tiny's held-out text in the precisions a card has, and on the processor)
 # It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
@@ -124,6 +125,16 @@ for s in $steps; do
 	trips) step trips 60 "$root/krater" bench kernels --device cuda --only trip ;;
 	serving) step serving 150 sh -c "'$root/krater' bench --device cuda --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 \
 		--batch 1,8,32 --context 2048 --decode 128 --rounds 5 --prefill 512,2048,8192 --json >'$out/serving.json'" ;;
+	invariant)
+		for how in without with; do
+			flag=
+			[ $how = with ] && flag=--batch-invariant
+			step "invariant-model-$how" 200 sh -c "'$root/krater' bench model --device cuda --shape deepseek-v2-lite --attention-quant int8 \
+				--kv-dtype fp8 --decode 256 --prefill 512,2048 --batch 1,8,32 --context 512,2048 $flag --json >'$out/invariant-model-$how.json'"
+			step "invariant-serving-$how" 150 sh -c "'$root/krater' bench --device cuda --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 \
+				--batch 1,8,32 --context 2048 --decode 128 --rounds 5 --prefill 512,2048 $flag --json >'$out/invariant-serving-$how.json'"
+		done
+		;;
 	long) speed long --prefill 10000,32768,131072 --batch 1 --context 512,2048,8192,32768 ;;
 	peer) step peer 280 sh -c "python3 '$root/bench/peers/transformers_v2lite.py' >'$out/peer.json'" ;;
 	quality)

@@ -26,7 +26,13 @@ type Builder struct {
 	// Plain has every operator run the plain kernels: what the fast ones are compared
 	// with.
 	Plain bool
+	// Invariant has a row's bits hang on its form alone, never on how many rows there are:
+	// the first Generated rows of an operator, gemv.MaxRows at most, take the kernels of few
+	// rows, those behind them the kernels of many.
+	Invariant bool
+	Generated int
 
+	form form
 	soon [2]launch.Range
 }
 

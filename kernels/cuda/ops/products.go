@@ -15,16 +15,26 @@ import (
 // which is exact in float32: a choice of experts must not hang on how a sum is rounded.
 const routerRows = 1024
 
+// exact reports whether a product is taken for a router's.
+func exact(out launch.Mat, w *launch.Weight) bool {
+	return out.DType == tensor.F32 && w.A.Zero() && w.Rows() <= routerRows
+}
+
 // MatMul is out = x * w^T.
 func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
-	switch {
-	case out.DType == tensor.F32 && w.A.Zero() && w.Rows() <= routerRows:
+	if exact(out, &w) { // by kernels that all add in one order
 		route.Logits(b.List, out, x, w.F, b.Scratch(route.Scratch(x.Rows, w.F.Rows, w.F.Cols)))
-	case !b.Plain && gemv.Can(x, &w):
+		return
+	}
+	if b.forms("MatMul", x.Rows, func(from, to int) { b.MatMul(out.RowRange(from, to), x.RowRange(from, to), w) }) {
+		return
+	}
+	switch to, in := b.sized(out), b.sized(x); {
+	case b.few(x.Rows) && gemv.Can(in, &w):
 		gemv.MatMul(b.List, b.Card, out, x, w, gemv.Options{})
-	case !b.Plain && !w.A.Zero() && moe.CanDense(out, x, &w.A):
+	case !b.Plain && !w.A.Zero() && moe.CanDense(to, in, &w.A):
 		moe.Dense(b.List, b.Card, out, x, w.A, moe.Store)
-	case !b.Plain && w.A.Zero() && gemm.Can(out, x, w.F):
+	case !b.Plain && w.A.Zero() && gemm.Can(to, in, w.F):
 		b.wide(out, x, w.F)
 	default:
 		plain.MatMul(b.List, out, x, w)
@@ -41,7 +51,12 @@ const (
 
 // AddMatMul is x [M, N] F32 += in * w^T; delta [M, N] is room for the product.
 func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
-	if !b.Plain && gemv.Can(in, &w) {
+	if b.forms("AddMatMul", x.Rows, func(from, to int) {
+		b.AddMatMul(x.RowRange(from, to), delta.RowRange(from, to), in.RowRange(from, to), w)
+	}) {
+		return
+	}
+	if b.few(in.Rows) && gemv.Can(b.sized(in), &w) {
 		gemv.MatMul(b.List, b.Card, x, in, w, gemv.Options{Add: true, Soon: b.soon})
 		b.soon = [2]launch.Range{}
 		return
@@ -52,7 +67,7 @@ func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 
 // NormMatMul is out = RMSNorm(x) * w^T; in is room for the normed rows, and may be x.
 func (b *Builder) NormMatMul(out, in, x, norm launch.Mat, eps float32, w launch.Weight) {
-	if !b.Plain && in.Rows <= NormRows && gemv.CanNorm(b.Card, in, x, norm, &w) {
+	if b.few(in.Rows) && in.Rows <= NormRows && !exact(out, &w) && gemv.CanNorm(b.Card, in, x, norm, &w) {
 		gemv.NormMatMul(b.List, b.Card, out, x, norm, eps, w)
 		return
 	}
@@ -63,20 +78,32 @@ func (b *Builder) NormMatMul(out, in, x, norm launch.Mat, eps float32, w launch.
 // wide is a product of many rows of bfloat16.
 func (b *Builder) wide(out, x, w launch.Mat) {
 	var o gemm.Options
-	if n := gemm.Scratch(b.Card, x.Rows, w.Rows, w.Cols); n > 0 {
+	if n := b.partsBytes(x.Rows, w.Rows, w.Cols); n > 0 {
 		o.Scratch = b.Scratch(n)
 	}
 	gemm.BF16(b.List, b.Card, out, x, w, o)
 }
 
+// partsBytes is the scratch memory of a product that is summed in parts. How many there are
+// hangs on the number of rows, so with Invariant there is one.
+func (b *Builder) partsBytes(rows, n, k int) int {
+	if b.Invariant {
+		return 0
+	}
+	return gemm.Scratch(b.Card, rows, n, k)
+}
+
 // FFN is one network for all rows.
 func (b *Builder) FFN(out, x launch.Mat, n Network) {
-	if !b.Plain && gemv.CanFFN(x, n.W13, n.W2) {
+	if b.forms("FFN", x.Rows, func(from, to int) { b.FFN(out.RowRange(from, to), x.RowRange(from, to), n) }) {
+		return
+	}
+	if b.few(x.Rows) && gemv.CanFFN(b.sized(x), n.W13, n.W2) {
 		h := b.Scratch(gemv.FFNScratch(x.Rows, n.W2.Cols()))
 		gemv.FFN(b.List, b.Card, out, h, x, n.W13, n.W2, gemv.Options{})
 		return
 	}
-	if !b.Plain && !n.W13.A.Zero() && moe.CanFFN(x, &n.W13.A, &n.W2.A) {
+	if !b.Plain && !n.W13.A.Zero() && moe.CanFFN(b.sized(x), &n.W13.A, &n.W2.A) {
 		h := b.Scratch(moe.HiddenBytes(x.Rows, n.W2.Cols()))
 		moe.FFN(b.List, b.Card, out, h, x, n.W13.A, n.W2.A, false)
 		return
@@ -90,7 +117,12 @@ func (b *Builder) FFN(out, x launch.Mat, n Network) {
 
 // AddFFN is x [M, H] F32 += FFN of in; delta [M, H] is room for that.
 func (b *Builder) AddFFN(x, delta, in launch.Mat, n Network) {
-	if !b.Plain && gemv.CanFFN(in, n.W13, n.W2) {
+	if b.forms("AddFFN", x.Rows, func(from, to int) {
+		b.AddFFN(x.RowRange(from, to), delta.RowRange(from, to), in.RowRange(from, to), n)
+	}) {
+		return
+	}
+	if b.few(in.Rows) && gemv.CanFFN(b.sized(in), n.W13, n.W2) {
 		h := b.Scratch(gemv.FFNScratch(in.Rows, n.W2.Cols()))
 		gemv.FFN(b.List, b.Card, x, h, in, n.W13, n.W2, gemv.Options{Add: true})
 		return
@@ -107,13 +139,13 @@ func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 	}
 	h := launch.Mat{DType: tensor.BF16, Rows: x.Rows, Cols: width, Stride: width}
 	gate, up := w.RowRange(0, width), w.RowRange(width, 2*width)
-	if !gemm.CanSwiGLU(h, x, gate, up) || !gemm.Can(out, h, down) {
+	if in, mid := b.sized(x), b.sized(h); !gemm.CanSwiGLU(mid, in, gate, up) || !gemm.Can(b.sized(out), mid, down) {
 		return false
 	}
 	var o gemm.Options
 	b.lay(func(a *arena) {
 		h.At = a.cut(2 * x.Rows * width)
-		if n := gemm.Scratch(b.Card, x.Rows, down.Rows, width); n > 0 {
+		if n := b.partsBytes(x.Rows, down.Rows, width); n > 0 {
 			o.Scratch = a.cut(n)
 		}
 	})
@@ -124,7 +156,7 @@ func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 
 // Experts is a row of y [T*K, H] for every choice of ids [T, K].
 func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
-	if !b.Plain && !bank.W13.A.Zero() && moe.CanExperts(x, &bank) {
+	if !b.Plain && !bank.W13.A.Zero() && moe.CanExperts(b.sized(x), &bank) {
 		b.expertsMany(y, x, bank, ids)
 		return
 	}
@@ -135,8 +167,14 @@ func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 // Mix is a MoE block from the router's choice on: delta = the weighted sum of the
 // experts plus the shared network. y [T*K, H] and shared [T, H] are room for the parts.
 func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
+	if b.forms("Mix", x.Rows, func(from, to int) {
+		b.Mix(delta.RowRange(from, to), y.RowRange(from*ids.Cols, to*ids.Cols), rowsOf(shared, from, to), x.RowRange(from, to), bank, n,
+			ids.RowRange(from, to), weights.RowRange(from, to))
+	}) {
+		return
+	}
 	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network(n)}
-	if !b.Plain && gemv.CanMoE(b.Card, &m) {
+	if b.few(x.Rows) && b.canMoE(m) {
 		b.mixFew(delta, &m, gemv.Options{})
 		return
 	}
@@ -155,13 +193,27 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 
 // AddMix is hidden [T, H] F32 += Mix; delta is room for that.
 func (b *Builder) AddMix(hidden, delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
+	if b.forms("AddMix", x.Rows, func(from, to int) {
+		b.AddMix(hidden.RowRange(from, to), delta.RowRange(from, to), y.RowRange(from*ids.Cols, to*ids.Cols), rowsOf(shared, from, to),
+			x.RowRange(from, to), bank, n, ids.RowRange(from, to), weights.RowRange(from, to))
+	}) {
+		return
+	}
 	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network(n)}
-	if !b.Plain && gemv.CanMoE(b.Card, &m) {
+	if b.few(x.Rows) && b.canMoE(m) {
 		b.mixFew(hidden, &m, gemv.Options{Add: true})
 		return
 	}
 	b.Mix(delta, y, shared, x, bank, n, ids, weights)
 	b.Add(hidden, delta)
+}
+
+// rowsOf is rows [from, to) of m, which may be absent.
+func rowsOf(m launch.Mat, from, to int) launch.Mat {
+	if m.Zero() {
+		return m
+	}
+	return m.RowRange(from, to)
 }
 
 // sortedBytes bounds what Mix takes for sorted assignments, which it cuts first.
