@@ -9,6 +9,7 @@
 # speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), serving (answers through
 # the actors, and what the card waits for them), peer (transformers),
 # invariant (what --batch-invariant costs: a model of that shape, and answers through the actors, without and with it),
+# start (a start measures the card once), load (clients of a server: closed loops, then an open one of 0.7 of what 64 of them got),
 # beside (all strategies, experts on both sides; with TRACE=1 what the actors did), rates (what plan --measure finds, and predicts), small (some of them on a card of 4 GiB), trips (letters between card and host),
 # quality (krater-tiny's held-out text in the precisions a card has, and on the processor)
 # It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
@@ -89,6 +90,43 @@ quality() {
 	step "$name" 60 "$root/krater" ppl --model "$data/models/krater-tiny" --text "$data/models/krater-tiny/heldout.txt" "$@"
 	tail -n 1 "$logs/$name.txt" | tr '\r' '\n' | tail -n 1 | sed 's/^/            /' | tee -a "$summary"
 }
+# answering HOST PORT: whether a server there is ready
+answering() { (exec 3<>"/dev/tcp/$1/$2" && printf 'GET /ready HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3 && head -n 1 <&3 | grep -q ' 200 ') 2>>"$logs/ready.txt"; }
+# loads: a server of random weights, and what its clients see. Their tokens have texts of
+# their own, so no client asks for more than tokens. The first load is for the graphs.
+loads() {
+	local url=http://127.0.0.1:18080 server streams requests rate
+	local ask=("$root/krater" bench serve --url "$url" --prompt "${PROMPT:-1000}" --answer "${ANSWER:-200}")
+	"$root/krater" serve --listen "${url#http://}" --batch-dir off --log-level warn --shape deepseek-v2-lite --max-seqs 64 \
+		${SERVER:---device cuda --attention-quant int8 --kv-dtype fp8} >"$out/load-server.txt" 2>&1 &
+	server=$!
+	until answering 127.0.0.1 18080; do
+		kill -0 "$server" || { tail -n 5 "$out/load-server.txt"; return 1; }
+		sleep 0.5
+	done
+	"${ask[@]}" --concurrency 64 --requests 64 --load-seed 2 || return 1
+	for streams in 1 8 64; do
+		requests=$((streams == 64 ? 256 : 12 * streams))
+		"${ask[@]}" --concurrency "$streams" --requests "${REQUESTS:-$requests}" --json-file "$out/load-$streams.json" || return 1
+	done
+	rate=$(awk -F '[:,]' '/"requests_per_s"/ { print 0.7 * $2 }' "$out/load-64.json")
+	"${ask[@]}" --rate "$rate" --requests "${REQUESTS:-256}" --json-file "$out/load-rate.json" || return 1
+	kill "$server" && wait "$server"
+}
+# starts: two of a card that holds a part of the experts; the second takes what the first has
+# measured and kept
+starts() {
+	local cache n
+	cache=$(mktemp -d)
+	for n in 1 2; do
+		SECONDS=0
+		"$root/krater" run ${START:---device cuda --attention-quant int8 --kv-dtype fp8 --expert-vram 2GiB} --shape deepseek-v2-lite --cache-dir "$cache" \
+			--max-tokens 16 --ignore-eos --ids "a b c" >"$cache/ids.$n" 2>"$cache/told.$n" || { tail -n 5 "$cache/told.$n"; return 1; }
+		echo "start $n, $SECONDS s"
+		grep -E 'measur|strategies|tokens' "$cache/told.$n"
+	done
+	ls "$cache"/rates-*.json && grep -q measuring "$cache/told.1" && ! grep -q measuring "$cache/told.2"
+}
 sanitizer() { command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || echo compute-sanitizer; }
 
 for s in $steps; do
@@ -122,6 +160,18 @@ for s in $steps; do
 			--prefill 512 --prefill-chunk 512 --decode 64 --only cpu_only --only hot_cached_static --only layer_grouped/hot_cached_static --json >'$out/small.json'" ;;
 	rates)
 		step rates 120 sh -c "'$root/krater' plan --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 --expert-vram ${BUDGET:-2GiB} --context 32 --measure --json >'$out/rates.json'" ;;
+	start)
+		export -f starts
+		export root
+		step start 150 bash -c starts
+		sed 's/^/            /' "$logs/start.txt" | cut -c1-300 | tee -a "$summary"
+		;;
+	load)
+		export -f loads answering
+		export root out logs
+		step load 280 bash -c loads
+		cp "$logs/load.txt" "$out/"
+		;;
 	trips) step trips 60 "$root/krater" bench kernels --device cuda --only trip ;;
 	serving) step serving 150 sh -c "'$root/krater' bench --device cuda --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 \
 		--batch 1,8,32 --context 2048 --decode 128 --rounds 5 --prefill 512,2048,8192 --json >'$out/serving.json'" ;;
