@@ -33,7 +33,7 @@ const (
 	later                     // requests
 )
 
-var refused = []driverCall{
+var refusedCalls = []driverCall{
 	{"cuMemcpy", 1, start | later, start | later}, {"cuLaunchKernel", 2, start | later, later}, {"cuGraphLaunch", 2, start | later, later},
 	{"cuEventRecord", 2, start | later, later}, {"cuStreamWaitEvent", 400, start | later, later}, {"cuStreamWriteValue32", 801, start | later, later},
 	{"cuEventQuery", 400, start | later, 0}, {"cuStreamQuery", 400, start | later, 0}, {"cuStreamSynchronize", 2, start | later, 0},
@@ -122,7 +122,7 @@ func TestRefusedCallsOnCard(t *testing.T) {
 				}
 				return fired
 			}
-			for _, r := range refused {
+			for _, r := range refusedCalls {
 				if !r.at(first | later) {
 					continue
 				}
@@ -183,7 +183,7 @@ func TestRefusedCallsAtStart(t *testing.T) {
 				return fired, nil
 			}
 			refusals := 0
-			for _, r := range refused {
+			for _, r := range refusedCalls {
 				if !r.at(start) {
 					continue
 				}
