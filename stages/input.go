@@ -32,8 +32,8 @@ type NormProducts interface {
 // AddProducts are of a device that adds a product to the residual stream where it is
 // made.
 type AddProducts interface {
-	// Adds reports whether it does so for so many rows.
-	Adds(rows int) bool
+	// Adds reports whether it does so for so many rows of s.
+	Adds(s device.Stream, rows int) bool
 	// AddMatMul is x [T, N] F32 += in * w^T; delta [T, N] is room for the product.
 	AddMatMul(s device.Stream, x, delta, in device.Mat, w *device.Weight)
 }
@@ -133,7 +133,7 @@ func (in *Input) Mul(s device.Stream, ops Products, out device.Mat, w *device.We
 // AddMul adds rows * w^T to the residual stream: at once, or as the pending Delta, which a
 // probe always finds there.
 func (st *State) AddMul(s device.Stream, ops Products, in *Input, w *device.Weight, probe Probe) {
-	if a, ok := ops.(AddProducts); ok && probe == nil && a.Adds(st.T) {
+	if a, ok := ops.(AddProducts); ok && probe == nil && a.Adds(s, st.T) {
 		a.AddMatMul(s, st.Hidden, st.Delta, in.X, w)
 		return
 	}

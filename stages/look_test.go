@@ -96,6 +96,30 @@ func TestTablesOfPieces(t *testing.T) {
 	}
 }
 
+// TestGenerated: the generated rows that come first are counted, of what a piece has and of
+// those with logits.
+func TestGenerated(t *testing.T) {
+	st, err := NewState(tableDevice{}, testConfig(), Limits{Tokens: 12, Seqs: 5, Blocks: 50, BlockTokens: 4, Context: 40, Window: 6, LogitRows: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Batch{Tokens: make([]int32, 9)}
+	for i, n := range []int{1, 1, 4, 1, 2} { // decode, decode, prompt, decode, prompt
+		sp := Span{Span: device.Span{Row: []int{0, 1, 2, 6, 7}[i], Len: n, Blocks: []int32{int32(i)}}, Decode: n == 1, Want: i != 1}
+		b.Spans = append(b.Spans, sp)
+	}
+	if err := st.Fill(hosttest.Stream{}, b); err != nil {
+		t.Fatal(err)
+	}
+	whole, wanted := st.Generated(), st.WantedGenerated()
+	st.Look(0)
+	first := st.Generated()
+	st.Look(1)
+	if second := st.Generated(); whole != 2 || wanted != 1 || first != 2 || second != 1 {
+		t.Errorf("%d generated rows come first, %d of those wanted, %d and %d in pieces", whole, wanted, first, second)
+	}
+}
+
 // TestTablesArePlanned: a state takes what StateBytes says, tables of the most pieces there
 // are with it.
 func TestTablesArePlanned(t *testing.T) {

@@ -75,9 +75,14 @@ func (d *Device) MatMulT(s device.Stream, out, x device.Mat, w device.Tiles) {
 // Generated says how many of the rows to come are generated ones (stages.FormOps).
 func (d *Device) Generated(s device.Stream, rows int) { d.stream("Generated", s).ops.Generated = rows }
 
-// Adds: few rows (stages.AddProducts), or whatever their number where bits must not hang on
-// it.
-func (d *Device) Adds(rows int) bool { return !d.F32 && (d.invariant || rows <= ops.AddRows) }
+// Adds: few rows (stages.AddProducts), or, where bits must not hang on their number, any of
+// which some are generated.
+func (d *Device) Adds(s device.Stream, rows int) bool {
+	if d.F32 {
+		return false
+	}
+	return rows <= ops.AddRows || d.invariant && d.stream("Adds", s).ops.Generated > 0
+}
 
 // AddMatMul is x += in * w^T.
 func (d *Device) AddMatMul(s device.Stream, x, delta, in device.Mat, w *device.Weight) {

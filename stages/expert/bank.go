@@ -103,7 +103,7 @@ type addOps interface {
 // AddFFN adds the network's result for st.Input to the residual stream: at once, or as the
 // pending Delta, which a probe always finds there.
 func AddFFN(s device.Stream, ops Ops, st *stages.State, n *device.FFN, probe stages.Probe) {
-	if a, ok := ops.(addOps); ok && probe == nil && a.Adds(st.T) {
+	if a, ok := ops.(addOps); ok && probe == nil && a.Adds(s, st.T) {
 		a.AddFFN(s, st.Hidden, st.Delta, st.Normed, n)
 		return
 	}

@@ -105,7 +105,7 @@ func (g *Group) Mix(s device.Stream, st *stages.State, layer int, probe stages.P
 func (g *Group) MixOf(s device.Stream, st *stages.State, layer int, here *device.Bank, probe stages.Probe) {
 	b := g.Bank(layer)
 	if g.mix != nil && probe == nil {
-		if g.adds != nil && g.adds.Adds(st.T) {
+		if g.adds != nil && g.adds.Adds(s, st.T) {
 			g.mix.AddMix(s, st.Hidden, st.Delta, st.ExpertOut, st.Shared, st.Normed, here, &b.Shared, st.RouterIDs, st.RouterWeights)
 		} else {
 			g.mix.Mix(s, st.Delta, st.ExpertOut, st.Shared, st.Normed, here, &b.Shared, st.RouterIDs, st.RouterWeights)

@@ -148,7 +148,7 @@ for s in $steps; do
 		;;
 	models)
 		cd "$root/cmd/krater" || exit 1
-		KRATER_TRUE_SIZES=1 step models 200 "$root/cmd/krater/krater.test" -test.v -test.timeout 190s -test.run 'FastKernels|Chunks|Thresholds|RunsAreEqual|CacheTypes|Batches|Repeated|ChainOnCard|Int4Golden|ServeOnCard$|StrategiesOnCard|LettersOnCard|PiecesOnCard|CardMeter'
+		KRATER_TRUE_SIZES=1 step models 200 "$root/cmd/krater/krater.test" -test.v -test.timeout 190s -test.run 'FastKernels|Chunks|Thresholds|RunsAreEqual|CacheTypes|Batches|Repeated|ChainOnCard|Int4Golden|ServeOnCard$|StrategiesOnCard|LettersOnCard|PiecesOnCard|CardMeter|InvariantOnCard|FormsOnCard|PreemptedOnCard'
 		cd "$here" || exit 1
 		;;
 	speed) speed speed --prefill 512,2048,8192 --batch 1,8,32 --context 512,2048,8192 ;;

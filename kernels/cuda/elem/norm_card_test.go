@@ -109,6 +109,15 @@ func TestWeightedSum(t *testing.T) {
 			if err := kerneltest.SameBits(c.Floats(two), c.Floats(one)); err != nil {
 				t.Fatalf("fused %+v: %v", s, err)
 			}
+			// And the two against three.
+			added, three := put(c, f32, x, s.rows, s.cols, s.gap), c.Strided(ot, s.rows, s.cols, s.cols+s.gap)
+			c.Run(func(l *launch.List) {
+				Add(l, added, d)
+				RMSNorm(l, three, added, norm, eps)
+			})
+			if err := kerneltest.SameBits(c.Floats(three), c.Floats(one)); err != nil {
+				t.Fatalf("added and normed %+v: %v", s, err)
+			}
 		}
 	}
 }

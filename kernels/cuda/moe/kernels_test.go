@@ -305,6 +305,34 @@ func TestBatchInvariance(t *testing.T) {
 	}
 }
 
+// The kernels of a build add in the same order, so that what For and Dense make of the number
+// of tokens changes no bit of a row.
+func TestVariantsAgree(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(12, 2))
+	m := mixture{tokens: 70, topK: 2, experts: 3, hidden: 256, width: 128, pick: spread(3)}
+	for _, k := range layouts {
+		r := newRig(c, rng, k, m)
+		ids := make([]int32, m.tokens*m.topK)
+		for i := range ids {
+			ids[i] = m.pick(rng, 0, 0)
+		}
+		x := c.BF16(cudatest.Normal(rng, m.tokens*m.hidden), m.tokens, m.hidden)
+		first := map[bool][]byte{}
+		for _, v := range runnable(c) {
+			y, h := c.Mat(tensor.F32, m.tokens*m.topK, m.hidden), c.Mat(tensor.BF16, m.tokens, m.width)
+			r.run(y, x, ids, Options{Variant: v})
+			c.Run(func(l *launch.List) { DenseBy(l, c.Info(), v, h, x, r.w13.A, SwiGLU) })
+			got := append(cudatest.Download[byte](c, y.At, 4*y.Rows*y.Cols), cudatest.Download[byte](c, h.At, 2*h.Rows*h.Cols)...)
+			if build := v > A64; first[build] == nil {
+				first[build] = got
+			} else if !bytes.Equal(got, first[build]) {
+				t.Errorf("%+v: %v has other bits than the kernels before it", k, v)
+			}
+		}
+	}
+}
+
 // Shapes [M, N, K] of Dense: N not a multiple of a tile of rows, and K of half a group.
 var dense = [][3]int{{1, 64, 64}, {7, 72, 192}, {31, 200, 320}, {33, 264, 64}, {65, 128, 448}, {129, 64, 128}, {130, 320, 64}}
 
