@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,6 +19,7 @@ import (
 // benchOutput are the forms of a report.
 type benchOutput struct {
 	JSON bool   `name:"json" help:"Print the report as JSON."`
+	Keep string `name:"json-file" help:"Write the report as JSON into a file, whatever is printed." type:"path" placeholder:"FILE"`
 	Plot string `help:"Draw the report into a file: .svg or .png." type:"path" placeholder:"FILE"`
 }
 
@@ -35,10 +37,16 @@ type drawable interface {
 	Charts() []plot.Chart
 }
 
-// write prints and draws a report; whole is what JSON shows.
+// write prints, draws and keeps a report; whole is what JSON shows.
 func (o *benchOutput) write(e *env, h benchHost, r drawable, whole any) error {
 	if o.Plot != "" {
 		if err := plot.Save(o.Plot, r.Charts()...); err != nil {
+			return err
+		}
+	}
+	if o.Keep != "" {
+		var text bytes.Buffer
+		if err := errors.Join(writeJSON(&text, whole), os.WriteFile(o.Keep, text.Bytes(), 0o644)); err != nil {
 			return err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 func TestBenchServe(t *testing.T) {
 	s := open(t)
 	dir := t.TempDir()
-	picture, records := filepath.Join(dir, "load.svg"), filepath.Join(dir, "load.jsonl")
+	picture, records, kept := filepath.Join(dir, "load.svg"), filepath.Join(dir, "load.jsonl"), filepath.Join(dir, "load.json")
 	r := decode[serve.Report](t, answers(t, "", "bench", "serve", "--url", s.base, "--door", "completions,chat,websocket", "--concurrency", "1,3",
 		"--requests", "6", "--prompt", "uniform:24:60", "--answer", "5", "--prefix", "10", "--goodput", "e2el:1h", "--json", "--plot", picture, "--out", records))
 	if len(r.Points) != 6 {
@@ -48,11 +48,18 @@ func TestBenchServe(t *testing.T) {
 	if svg, err := os.ReadFile(picture); err != nil || !strings.Contains(string(svg), "Time between tokens") {
 		t.Errorf("%v", err)
 	}
-	text := answers(t, "", "bench", "serve", "--url", s.base, "--sweep", "40,80", "--arrival", "gamma", "--requests", "8", "--prompt", "30", "--answer", "3", "--greedy", "--logprobs")
+	text := answers(t, "", "bench", "serve", "--url", s.base, "--sweep", "40,80", "--arrival", "gamma", "--requests", "8", "--prompt", "30", "--answer", "3", "--greedy", "--logprobs", "--json-file", kept)
 	for _, words := range []string{"open loop, gamma arrivals of shape 0.25", "completions, 40 requests/s", "completions, 80 requests/s", "Throughput", "The server of itself"} {
 		if !strings.Contains(text, words) {
 			t.Errorf("no %q in\n%s", words, text)
 		}
+	}
+	if data, err = os.ReadFile(kept); err != nil {
+		t.Fatal(err)
+	}
+	var again serve.Report
+	if err := json.Unmarshal(data, &again); err != nil || len(again.Points) != 2 || again.Points[1].Rate != 80 {
+		t.Errorf("%v: %s", err, data)
 	}
 }
 

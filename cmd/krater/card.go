@@ -17,6 +17,8 @@ type card interface {
 	load.Device
 	// Describe names it.
 	Describe() string
+	// Capacity is its memory in bytes, whoever has it.
+	Capacity() int64
 }
 
 // errNoCard: there is none, or this program cannot use one.

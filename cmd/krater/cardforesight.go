@@ -61,7 +61,7 @@ func (o *outlook) foreseenRates(f *engineFlags) (r rates.Rates, known knownRates
 	}
 	var err error
 	switch {
-	case kept != nil && kept.Card != nil && kept.Card.Name == o.cardName:
+	case kept != nil && sameCard(kept, o.cardName, o.cardBytes):
 		if r.Card, err = kept.Card.Complete(); err != nil {
 			return r, known, false
 		}

@@ -45,7 +45,7 @@ func (c *doctorCmd) Run(e *env) error {
 	}
 	l := limits{}
 	if gpu != nil {
-		l.card, l.cardName = gpu.Memory().Total, gpu.Describe()
+		l.card, l.cardName, l.cardBytes = gpu.Memory().Total, gpu.Describe(), gpu.Capacity()
 		defer gpu.Close()
 	}
 	o, err := src.look(cfg, &c.engineFlags, l, e.here())

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,15 +136,25 @@ func (c *planCmd) measure(e *env, m machineOf, cfg *model.Config) error {
 // startMeter is quicker: a start waits for it.
 var startMeter = kernelMeter{4, 800e6}
 
-// measureOnce gives the rates that are kept of this machine and a card of that name, measured
-// now and kept where one of them is not, unless a flag says that nothing is to be; nil: there are
-// none. bits are those of experts on the processors. Whatever fails, a start goes on without. An
-// emulated card is not measured, nor is what stands beside it.
-func (f *engineFlags) measureOnce(e *env, card string, bits int) *rates.File {
+// sameCard tells whether kept rates are of a card of that name and memory; 0: of any.
+func sameCard(kept *rates.File, name string, bytes int64) bool {
+	if kept == nil || kept.Card == nil || kept.Card.Name != name {
+		return false
+	}
+	const gib = 1 << 30
+	return bytes == 0 || math.Abs(kept.Card.MemoryGiB-float64(bytes)/gib) < 1.0/1024 // as text has it
+}
+
+// measureOnce gives the rates that are kept of this machine and a card of that name and memory,
+// measured now and kept where one of them is not, unless a flag says that nothing is to be; nil:
+// there are none. bits are those of experts on the processors; apart does work while nobody else has
+// the card open. Whatever fails, a start goes on without. An emulated card is not measured, nor is
+// what stands beside it.
+func (f *engineFlags) measureOnce(e *env, card string, bytes int64, bits int, apart func(work func())) *rates.File {
 	m, threads := e.here(), f.threads()
 	id := identity(m, threads)
 	kept := keptRates(f.CacheDir, id)
-	has := kept != nil && kept.Card != nil && kept.Card.Name == card
+	has := sameCard(kept, card, bytes)
 	if f.NoMeasure || has && kept.CPU != nil {
 		return kept
 	}
@@ -159,8 +170,12 @@ func (f *engineFlags) measureOnce(e *env, card string, bits int) *rates.File {
 	var err error
 	if !has {
 		var got rates.Card
-		if got, err = with.Card(f.CardIndex); err == nil {
-			got.Name, file.Card = card, &got
+		apart(func() { got, err = with.Card(f.CardIndex) })
+		if err == nil {
+			if got.Name = card; bytes > 0 {
+				got.MemoryGiB = float64(bytes) / (1 << 30)
+			}
+			file.Card = &got
 		}
 	}
 	if err == nil && file.CPU == nil {
@@ -172,7 +187,7 @@ func (f *engineFlags) measureOnce(e *env, card string, bits int) *rates.File {
 	if err != nil {
 		fmt.Fprintln(e.err, "krater: going on without:", err)
 	}
-	if file.Card == nil || file.Card.Name != card {
+	if !sameCard(&file, card, bytes) {
 		return kept
 	}
 	if err := keepRates(f.CacheDir, file); err != nil { // they are good for this start all the same
@@ -198,7 +213,8 @@ func identity(m machineOf, threads int) string {
 		Quota                                   float64
 		Memory                                  int64
 		GPUs                                    []string
-	}{measureVersion, threads, m.CPU.Cores, m.CPU.Sockets, len(m.Nodes), m.CPU.Model, m.CPU.Features, m.CPU.Allowed, m.Limits.CPUs, m.Memory.Total, names})
+		Driver                                  string
+	}{measureVersion, threads, m.CPU.Cores, m.CPU.Sockets, len(m.Nodes), m.CPU.Model, m.CPU.Features, m.CPU.Allowed, m.Limits.CPUs, m.Memory.Total, names, m.Driver})
 	if err != nil { // a quota that is no number
 		text = []byte(m.CPU.Model)
 	}

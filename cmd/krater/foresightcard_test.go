@@ -15,7 +15,7 @@ import (
 // as one does that nothing is known of; each says so in a line.
 func TestForesightOnCard(t *testing.T) {
 	c := cardFor(t, cuda.Options{})
-	name := c.Describe()
+	name, memory := c.Describe(), c.Capacity()
 	c.Close()
 	dir := t.TempDir()
 	ask := func() outcome {
@@ -32,7 +32,7 @@ func TestForesightOnCard(t *testing.T) {
 		t.Errorf("%s", plain.err)
 	}
 	card, _ := rates.Named("rtx-4090")
-	card.Name = name
+	card.Name, card.MemoryGiB = name, float64(memory)/(1<<30)
 	if err := keepRates(dir, rates.File{Machine: identity(machine.Here(), 2), Card: &card}); err != nil {
 		t.Fatal(err)
 	}

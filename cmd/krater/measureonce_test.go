@@ -15,7 +15,11 @@ func TestMeasuresOnce(t *testing.T) {
 	card.Name = "as another program calls it"
 	cpu := rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}
 	f := &fakeMeter{cpu: cpu, card: &card}
-	dir := t.TempDir()
+	dir, memory, lent := t.TempDir(), int64(24<<30), 0
+	apart := func(work func()) {
+		lent++
+		work()
+	}
 	start := func(with *fakeMeter, name string, args ...string) (*rates.File, string) {
 		t.Helper()
 		var c cli
@@ -23,7 +27,7 @@ func TestMeasuresOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		var told strings.Builder
-		got := c.Run.measureOnce(&env{err: &told, machine: roomyMachine, meter: with}, name, 4)
+		got := c.Run.measureOnce(&env{err: &told, machine: roomyMachine, meter: with}, name, memory, 4, apart)
 		return got, told.String()
 	}
 	if got, told := start(f, mine, "--no-measure"); got != nil || told != "" || f.threads != 0 {
@@ -37,6 +41,9 @@ func TestMeasuresOnce(t *testing.T) {
 	if got == nil || got.Card == nil || got.CPU == nil || got.Card.Name != mine || got.CPU.ReadGBps != 77 || f.threads != 2 || f.bits != 4 {
 		t.Fatalf("%+v: %s", got, told)
 	}
+	if lent != 2 {
+		t.Errorf("the card was lent %d times", lent)
+	}
 	if strings.Count(told, "\n") != 1 || !strings.Contains(told, "measuring "+mine) || !strings.Contains(told, "--no-measure") {
 		t.Errorf("%q", told)
 	}
@@ -45,10 +52,26 @@ func TestMeasuresOnce(t *testing.T) {
 			t.Errorf("later, %v: %+v, %q", args, got, told)
 		}
 	}
-	// Another card is measured, the processors are not again.
+	if lent != 2 {
+		t.Error("the card was lent for what is kept")
+	}
+	// Another card is measured, and one of more memory; the processors are not again.
 	f.threads = 0
+	memory *= 2
+	if got, told := start(f, mine); got == nil || got.Card.MemoryGiB != 48 || !strings.Contains(told, "measuring") || f.threads != 0 {
+		t.Errorf("%+v: %s", got, told)
+	}
+	if _, told := start(&fakeMeter{}, mine); told != "" {
+		t.Error(told)
+	}
 	if got, _ := start(f, "NVIDIA Other"); got == nil || got.Card.Name != "NVIDIA Other" || got.CPU.ReadGBps != 77 || f.threads != 0 {
 		t.Errorf("%+v, %d", got, f.threads)
+	}
+	older := roomyMachine()
+	newer := roomyMachine()
+	newer.Driver = "580.1"
+	if identity(older, 2) == identity(newer, 2) {
+		t.Error("rates of another driver are taken")
 	}
 	// Other threads, another machine as far as rates go.
 	if got, _ := start(&fakeMeter{}, mine, "--threads", "3"); got != nil {

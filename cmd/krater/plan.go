@@ -27,12 +27,13 @@ type outlook struct {
 	pools   int
 	rank    strategies // of a rank, or of a GPU that is not to hold all experts
 	card    int64      // memory of the GPU that the layers are on
-	// Of that GPU: its driver's name for it; who measures it, nil for nobody; what was counted of routers, [layer][expert], nil
+	// Of that GPU: its driver's name for it and all its memory; who measures it, nil for nobody; what was counted of routers, [layer][expert], nil
 	// where nothing was; what was chosen by that, once it had to be.
-	cardName string
-	measure  func(bits int) *rates.File
-	heat     [][]uint32
-	foreseen *foresight
+	cardName  string
+	cardBytes int64
+	measure   func(bits int) *rates.File
+	heat      [][]uint32
+	foreseen  *foresight
 	// Of a GPU: all experts are there; the bits of those on the host; blocks of KV cache
 	// that would be of use.
 	resident bool
@@ -67,7 +68,7 @@ func (s *source) look(cfg *model.Config, f *engineFlags, l limits, m *machine.Ma
 	if err != nil {
 		return nil, err
 	}
-	look := &outlook{machine: m, options: o, card: l.card, cardName: l.cardName, measure: l.measure, heat: l.heat}
+	look := &outlook{machine: m, options: o, card: l.card, cardName: l.cardName, cardBytes: l.cardBytes, measure: l.measure, heat: l.heat}
 	if f.onCard() {
 		if look.hostBits, err = f.hostBits(cfg, o.Precision); err != nil {
 			return nil, err

@@ -163,6 +163,7 @@ type limits struct {
 	kv        tensor.DType
 	card      int64 // memory of the GPU that may be used
 	cardName  string
+	cardBytes int64                      // of memory that the GPU has, whoever has it
 	heat      [][]uint32                 // counts of routers, [layer][expert], by which strategies are chosen
 	measure   func(bits int) *rates.File // finds out what is not kept of this machine and its card; nil: nobody does
 	whole     bool                       // every part as its file holds it, unless a flag says otherwise
@@ -216,10 +217,15 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 		return nil, err
 	}
 	if s.card != nil {
-		l.card, l.cardName = s.card.Memory().Total, s.card.Describe()
-		l.measure = func(bits int) *rates.File { return f.measureOnce(e, l.cardName, bits) }
+		l.card, l.cardName, l.cardBytes = s.card.Memory().Total, s.card.Describe(), s.card.Capacity()
+		apart := func(work func()) { err = s.lend(e, f, work) }
+		l.measure = func(bits int) *rates.File { return f.measureOnce(e, l.cardName, l.cardBytes, bits, apart) }
 	}
-	if s.look, err = src.look(s.cfg, f, l, e.here()); err == nil {
+	look, lookErr := src.look(s.cfg, f, l, e.here())
+	if s.look = look; err == nil {
+		err = lookErr
+	}
+	if err == nil {
 		err = s.look.refusal(f.Force)
 	}
 	if err != nil {
@@ -227,6 +233,16 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 		return nil, fmt.Errorf("model %s: %w", src.name, err)
 	}
 	return s, nil
+}
+
+// lend has work use the card, on which nothing is yet, as if nobody had it open.
+func (s *session) lend(e *env, f *engineFlags, work func()) (err error) {
+	s.closeRank()
+	work()
+	if s.card, err = f.settle(e.err); err == nil && s.card == nil {
+		err = fmt.Errorf("--device cuda: %w any more", errNoCard)
+	}
+	return err
 }
 
 // load puts a prepared model on its device. After an error the session is

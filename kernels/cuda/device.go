@@ -72,6 +72,9 @@ func (d *Device) Name() string { return d.name }
 // Describe is the card's name.
 func (d *Device) Describe() string { return d.card.Info().Name }
 
+// Capacity is the card's memory in bytes, whoever has it.
+func (d *Device) Capacity() int64 { return d.card.Total() }
+
 // Profile has every operator wait for its end and tells how long the card took; nil ends
 // that. Nothing else may run meanwhile.
 func (d *Device) Profile(tell func(op string, d time.Duration)) { d.profile = tell }
