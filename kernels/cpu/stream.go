@@ -29,6 +29,7 @@ type Stream struct {
 
 	norm     normTask
 	sum      sumTask
+	sumOf    sumOfTask
 	matmul   matmulTask
 	pack     packTask
 	ffnUnit  ffnUnit

@@ -23,6 +23,7 @@ package device
 //	FFN(s, out [T,H], x [T,H], e Expert)                                 down(silu(gate x) * up x)
 //	Experts(s, y [T*K,H], x [T,H], bank []Expert, work []ExpertRows, topK)
 //	WeightedSum(s, out [T,H], y [T*K,H], weights [T,K], base [T,H] or absent)
+//	WeightedSumOf(s, out []float32 [T*H], y [T*K,H], weights [T*K], ids [T*K])   the same of choices not below 0, on the host
 //
 // Every operator is batch invariant: a row's result has the same bits whatever
 // the other rows are and however many there are. So an answer does not depend

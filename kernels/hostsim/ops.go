@@ -1,6 +1,10 @@
 package hostsim
 
-import "krater/kernels/device"
+import (
+	"slices"
+
+	"krater/kernels/device"
+)
 
 // The operators: see kernels/device. Bytes are those of the arguments, each
 // counted once; flops those of the matrix products.
@@ -140,6 +144,14 @@ func (d *Device) WeightedSum(s device.Stream, out, y, weights, base device.Mat) 
 	c := d.call("WeightedSum", s)
 	o, i, w, b := c.mat("out", out), c.mat("y", y), c.mat("weights", weights), c.mat("base", base)
 	c.run(0, func(in device.Stream) { d.cpu.WeightedSum(in, o, i, w, b) })
+}
+
+// WeightedSumOf joins what experts computed of some choices, into memory of the host: out
+// is the operator's until the stream has come to it.
+func (d *Device) WeightedSumOf(s device.Stream, out []float32, y device.Mat, weights []float32, ids []int32) {
+	c := d.call("WeightedSumOf", s)
+	i, w, own := c.mat("y", y), slices.Clone(weights), slices.Clone(ids)
+	c.run(0, func(in device.Stream) { d.cpu.WeightedSumOf(in, out, i, w, own) })
 }
 
 // QuantizeRows makes integers of rows.

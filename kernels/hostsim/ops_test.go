@@ -30,6 +30,7 @@ type operators interface {
 	FFN(s device.Stream, out, x device.Mat, e device.Expert)
 	Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int)
 	WeightedSum(s device.Stream, out, y, weights, base device.Mat)
+	WeightedSumOf(s device.Stream, out []float32, y device.Mat, weights []float32, ids []int32)
 	QuantizeRows(s device.Stream, out device.QRows, x device.Mat)
 	MatMulQ(s device.Stream, out device.Mat, x device.QRows, w device.QMat)
 	FFNQ(s device.Stream, out device.Mat, x device.QRows, e device.QExpert)
@@ -193,6 +194,14 @@ var cases = map[string]func(r *rig) []device.Mat{
 		r.dev.WeightedSum(r.s, out, r.normal(4, 16), r.normal(2, 2), r.normal(2, 16))
 		return []device.Mat{out}
 	},
+	"WeightedSumOf": func(r *rig) []device.Mat {
+		sum := make([]float32, 2*16)
+		r.dev.WeightedSumOf(r.s, sum, r.normal(4, 16), []float32{1, 2, 3, 4}, []int32{0, -1, 2, 1})
+		if err := r.s.Synchronize(); err != nil {
+			r.t.Fatal(err)
+		}
+		return []device.Mat{put(r.t, r.dev, tensor.F32, 2, 16, sum)}
+	},
 	"QuantizeRows": func(r *rig) []device.Mat {
 		q := r.quantised(r.normal(3, 40))
 		return []device.Mat{q.Q, q.Scale, q.Bias}
@@ -251,8 +260,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != len(cases) || len(cases) != 20 {
-			t.Errorf("%d operators launched in %d cases, want 20", len(seen), len(cases))
+		if len(seen) != len(cases) || len(cases) != 21 {
+			t.Errorf("%d operators launched in %d cases, want 21", len(seen), len(cases))
 		}
 	}
 }

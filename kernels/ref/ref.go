@@ -149,3 +149,19 @@ func WeightedSum(out, y, weights, base []float32, topK, h int) {
 		}
 	}
 }
+
+// WeightedSumOf is WeightedSum without base of the rows whose ids [T*topK] are not below 0, in
+// float32: a product is rounded, then added.
+func WeightedSumOf(out, y, weights []float32, ids []int32, topK, h int) {
+	for t := 0; t*h < len(out); t++ {
+		for i := range h {
+			sum := float32(0)
+			for k := t * topK; k < (t+1)*topK; k++ {
+				if ids[k] >= 0 {
+					sum += float32(weights[k] * y[k*h+i])
+				}
+			}
+			out[t*h+i] = sum
+		}
+	}
+}

@@ -283,7 +283,7 @@ func (v *Server) answer(n, layer int, letter *device.Letter) {
 		}
 	}
 	if int(l.arrived[n].Add(1)) == len(l.desks) && !l.quit.Load() {
-		l.sum(letter)
+		v.sum(letter)
 		l.mail.Answer(n)
 	}
 	at(Answered)
@@ -389,18 +389,29 @@ func (d *desk) split(ids []int32, owns func(int32) bool) []device.ExpertRows {
 	return d.work
 }
 
-// sum writes a letter's answer: by rank, whoever computed the rows.
-func (l *Letters) sum(letter *device.Letter) {
-	y, h := l.out.F32s(), l.out.Cols
-	for t := range letter.Rows {
-		dst := letter.Out[t*h : (t+1)*h]
-		clear(dst)
-		for k := t * l.topK; k < (t+1)*l.topK; k++ {
-			if letter.IDs[k] >= 0 {
-				addRow(dst, y[k*h:(k+1)*h], letter.Weights[k])
-			}
-		}
+// sum writes a letter's answer: by rank, whoever computed the rows. That of a step that is lost
+// is blank.
+func (v *Server) sum(letter *device.Letter) {
+	l, n := v.l, letter.Rows*v.l.topK
+	err := errQuit
+	if l.cause.Load() == nil {
+		err = l.x.addUp(v.s, letter.Out[:letter.Rows*l.out.Cols], l.out.RowRange(0, n), letter.Weights[:n], letter.IDs[:n])
 	}
+	if err != nil {
+		clear(letter.Out)
+		l.fail(err)
+	}
+}
+
+// addUp sums rows on the host and waits for that; a panic is an error.
+func (x *Experts) addUp(s device.Stream, out []float32, y device.Mat, weights []float32, ids []int32) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the sum of experts: %v\n%s", r, debug.Stack())
+		}
+	}()
+	x.host.WeightedSumOf(s, out, y, weights, ids)
+	return s.Synchronize()
 }
 
 // LettersBytes is what NewLetters takes of the host; group is as for MirrorBytes.

@@ -36,6 +36,9 @@ import (
 type Host interface {
 	device.Device
 	expert.Ops
+	// WeightedSumOf is out [T, H] = the sum, by rising k, of weights[t*K+k] * y[t*K+k] where
+	// ids[t*K+k] is not below 0; y [T*K, H] F32.
+	WeightedSumOf(s device.Stream, out []float32, y device.Mat, weights []float32, ids []int32)
 }
 
 // Experts are the routed experts of a model on both sides. Load and Room belong
