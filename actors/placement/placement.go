@@ -6,6 +6,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"krater/kernels/device"
@@ -65,6 +66,7 @@ type Placement struct {
 	part      []device.ExpertRows
 	everyone  []device.ExpertRows // all experts of a layer, without rows
 	table     []int32             // room for the slots of a layer
+	taken     []int32             // room for those of a wave
 	stats     [dispatch.Phases]Stats
 }
 
@@ -180,17 +182,31 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 		p.seen(p.step.Index, p.step.Work)
 	}
 	p.stats[phase].count(&p.step, &p.decision)
-	for i := range p.decision.Waves {
-		w := &p.decision.Waves[i]
-		if err := p.load(w.Loads, &p.stats[phase]); err != nil {
-			return list, err
+	waves, ahead := p.decision.Waves, false
+	for i := range waves {
+		w := &waves[i]
+		if !ahead {
+			if err := p.load(w.Loads, &p.stats[phase]); err != nil {
+				return list, err
+			}
 		}
-		if len(w.Work) == 0 {
+		if ahead = false; len(w.Work) == 0 {
 			continue
 		}
 		p.part = pick(p.part[:0], work, w.Work)
-		if !p.line.compute(s, p.residency, &p.step, w.Work, func(s device.Stream) { p.enqueue(s, g, st, layer, phase) }) && p.card {
-			p.views[phase].Doubt(layer)
+		p.tell(s, layer, phase)
+		if i+1 < len(waves) && p.apart(w, &waves[i+1]) {
+			if p.card {
+				s.Record() // the table leaves before the copies, which take the same way
+			}
+			if err := p.load(waves[i+1].Loads, &p.stats[phase]); err != nil {
+				p.doubt(layer, phase)
+				return list, err
+			}
+			ahead = true
+		}
+		if !p.line.compute(s, p.residency, &p.step, w.Work, func(s device.Stream) { p.enqueue(s, g, st, layer, phase) }) {
+			p.doubt(layer, phase)
 		}
 	}
 	p.line.join(s)
@@ -208,15 +224,41 @@ func (p *Placement) enqueue(s device.Stream, g *group.Group, st *stages.State, l
 		g.Experts(s, st, layer, p.part)
 		return
 	}
-	v := p.views[phase]
-	if !p.sides[phase].settled.Start.Fixed[phase] {
-		p.nowhere()
-		for _, w := range p.part {
-			p.table[w.Expert], _ = p.residency.Slot(dispatch.Key{Layer: int32(layer), Expert: w.Expert})
-		}
-		v.Set(s, layer, p.table)
+	g.ExpertsOn(s, st, p.views[phase].Bank(layer))
+}
+
+// tell has a card's table of a layer say where the experts of p.part lie. A wait for their copies
+// comes behind it: the table is there by then.
+func (p *Placement) tell(s device.Stream, layer int, phase dispatch.Phase) {
+	if !p.card || p.sides[phase].settled.Start.Fixed[phase] {
+		return
 	}
-	g.ExpertsOn(s, st, v.Bank(layer))
+	p.nowhere()
+	for _, w := range p.part {
+		p.table[w.Expert], _ = p.residency.Slot(dispatch.Key{Layer: int32(layer), Expert: w.Expert})
+	}
+	p.views[phase].Set(s, layer, p.table)
+}
+
+// doubt notes that a card's table of a layer may not be what tell has said last.
+func (p *Placement) doubt(layer int, phase dispatch.Phase) {
+	if p.card {
+		p.views[phase].Doubt(layer)
+	}
+}
+
+// apart tells whether the copies that the work of the next wave waits for may begin before the
+// work of this one is enqueued, which takes a host some time: none takes the place of its experts.
+func (p *Placement) apart(now, next *dispatch.Wave) bool {
+	if len(next.Work) == 0 || len(next.Loads) == 0 {
+		return false
+	}
+	p.taken = p.taken[:0]
+	for _, i := range now.Work {
+		slot, _ := p.residency.Slot(dispatch.Key{Layer: p.step.Layer(), Expert: p.step.Work[i].Expert})
+		p.taken = append(p.taken, slot)
+	}
+	return !slices.ContainsFunc(next.Loads, func(l dispatch.Load) bool { return slices.Contains(p.taken, l.Slot) })
 }
 
 // nowhere has p.table say that no expert lies anywhere.
