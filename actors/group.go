@@ -67,6 +67,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 	st, probe, s := b.State, b.Probe(), b.On(n.stream)
 	for ; more && !b.Abandoned.Load() && !st.Repeated(); more = n.group.Next(s, st, &b.Walk) {
 		layer := b.Walk.Layer
+		began := c.now()
 		n.group.Attend(s, st, layer, probe)
 		if !n.group.MoE(layer) {
 			continue
@@ -83,7 +84,9 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 		}
 		work := n.group.Work(st, layer)
 		n.count(b, layer, work)
+		chosen := c.now()
 		work = n.placed.begin(s, n.group, b, layer, work)
+		n.placed.trace(c, layer, began, chosen)
 		if len(work) > 0 && !n.inline(st.T, work) {
 			n.split(c, b, layer, work)
 			return

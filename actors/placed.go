@@ -6,6 +6,7 @@ import (
 	"krater/actors/engine"
 	"krater/actors/msg"
 	"krater/actors/placement"
+	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
 	"krater/stages"
@@ -107,6 +108,21 @@ func (p *placed) begin(s device.Stream, g *group.Group, b *msg.Batch, layer int,
 		}
 	}
 	return b.Host
+}
+
+// trace notes, within the event of the message in hand, what a layer's attention took until the
+// router's choice was known, and what the device's part of the experts took to enqueue, with
+// its copies.
+func (p *placed) trace(c *turn, layer int, began, chosen int64) {
+	if p == nil {
+		return
+	}
+	e := *c.event
+	e.Layer, e.Enqueued = int16(layer), 0
+	e.Kind, e.Started, e.Ended = trace.Attention, began, chosen
+	c.ring.Record(&e)
+	e.Kind, e.Started, e.Ended = trace.Split, chosen, c.now()
+	c.ring.Record(&e)
 }
 
 // compute runs work that is left for the group itself.

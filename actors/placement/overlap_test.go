@@ -237,6 +237,7 @@ func TestMicroBatchesOverlap(t *testing.T) {
 			if again := x.s.serve(t, processor, w); again.took != last[2].took || again.device != last[2].device || again.host != last[2].host {
 				t.Errorf("took %v, then %v", last[2].took, again.took)
 			}
+			last[1].halves(t)
 			if inside, all := last[1].within(8); inside > 0 {
 				t.Errorf("with one micro-batch %d of %d stretches of attention are beside experts", inside, all)
 			}
@@ -244,6 +245,31 @@ func TestMicroBatchesOverlap(t *testing.T) {
 				t.Errorf("%d of %d stretches of attention lie within the experts of the other micro-batch", inside, all)
 			}
 		})
+	}
+}
+
+// halves holds the group's events of layers to lie within one of a message: attention until the
+// choice was known, then the device's part of the experts.
+func (r *served) halves(t *testing.T) {
+	t.Helper()
+	events, n := r.tracks["group0"], 0
+	for i, a := range events {
+		if a.Kind != trace.Attention {
+			continue
+		}
+		n++
+		b := events[i+1]
+		if b.Kind != trace.Split || a.Ended != b.Started || a.Layer != b.Layer || a.Layer < 1 || a.Ended <= a.Started {
+			t.Fatalf("%+v, then %+v", a, b)
+		}
+		if !slices.ContainsFunc(events[i+2:], func(g trace.Event) bool {
+			return g.Kind == trace.Group && g.Batch == a.Batch && g.Started <= a.Started && b.Ended <= g.Ended
+		}) {
+			t.Fatalf("%+v lies in no message", a)
+		}
+	}
+	if n == 0 {
+		t.Error("no layer is told of")
 	}
 }
 

@@ -10,7 +10,7 @@
 # the actors, and what the card waits for them), peer (transformers),
 # invariant (what --batch-invariant costs: a model of that shape, and answers through the actors, without and with it),
 # start (a start measures the card once), load (clients of a server: closed loops, then an open one of 0.7 of what 64 of them got),
-# beside (all strategies, experts on both sides; with TRACE=1 what the actors did), rates (what plan --measure finds, and predicts), small (some of them on a card of 4 GiB), trips (letters between card and host),
+# beside (all strategies, experts on both sides; with TRACE=1 what the actors did: STREAMS=1 ONLY="--only layer_grouped" of a step alone), rates (what plan --measure finds, and predicts), small (some of them on a card of 4 GiB), trips (letters between card and host),
 # quality (krater-tiny's held-out text in the precisions a card has, and on the processor)
 # It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
 set -uo pipefail
