@@ -80,7 +80,7 @@ page: build ## the page /trace in a headless browser: both widths, light and dar
 pictures: page ## the pictures of docs/trace.md, from those of the page's test
 	@mkdir -p docs/pictures
 	cp build/page/fake-1280.png docs/pictures/trace-load.png
-	cp build/page/timeline-light.png docs/pictures/trace-request.png
+	cp build/page/timeline.png docs/pictures/trace-request.png
 	cp build/page/fake-390.png docs/pictures/trace-narrow.png
 
 fuzz: ## every fuzz target for FUZZTIME

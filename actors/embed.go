@@ -2,6 +2,7 @@ package actors
 
 import (
 	"krater/actors/msg"
+	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/stages/embed"
 )
@@ -18,5 +19,6 @@ func (n *embedNode) receive(c *turn, m any) {
 		n.stage.Run(b.On(n.stream), b.State, b.Probe())
 		wait(b, n.stream)
 	}
+	part(b, trace.DeviceEmbed)
 	c.send(c.routes.groups[0], b)
 }

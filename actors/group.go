@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"krater/actors/msg"
+	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/stages/group"
 )
@@ -96,6 +97,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 		n.group.Combine(s, st, layer, probe)
 	}
 	wait(b, n.stream)
+	part(b, trace.DeviceGroup)
 	c.send(c.routes.after(n.index), b)
 }
 

@@ -33,7 +33,7 @@ func (p *Pipeline) Topology() engine.Topology {
 			n.First, n.Last, n.Rank = group.First, group.Last, group.Rank
 		}
 		switch kind {
-		case engine.NodeEmbed, engine.NodeGroup, engine.NodeHead, engine.NodeSample:
+		case engine.NodeEmbed, engine.NodeGroup, engine.NodeHead, engine.NodeSample, engine.NodeDevice:
 			n.Device = p.device
 		case engine.NodePool:
 			n.Device, n.MemoryNode = p.poolDevice, p.partition.Node(index)
@@ -80,6 +80,12 @@ func (p *Pipeline) Topology() engine.Topology {
 	edge(head, sample)
 	edge(sample, schedule)
 	edge(schedule, stream)
+	for home := range p.homes {
+		name := node(p.deviceRing(home), engine.NodeDevice, home, nil)
+		for i := range bp.Groups {
+			edge(fmt.Sprintf("group%d", i), name)
+		}
+	}
 	if p.opt.Placement != nil {
 		copies := node("copies", engine.NodeCopies, 0, nil)
 		edge(copies, "group0")

@@ -85,6 +85,7 @@ type Pipeline struct {
 	seats     []seat // of the pools
 	linkBytes atomic.Uint64
 
+	homes              int              // orders of steps of a device that computes apart from the host
 	device, poolDevice string           // names of where stages and expert pools compute
 	partition          expert.Partition // of the pools
 
@@ -177,6 +178,10 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 // possible; nobody sends before all addresses are known.
 func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	lim, bp := p.parts.Limits, p.opt.Blueprint
+	p.device, p.poolDevice = dev.Name(), dev.Name()
+	if device.LayoutOf(dev) != nil {
+		p.homes = p.lanes(dev)
+	}
 	batches := make([]*msg.Batch, p.opt.Scheduler.Depth())
 	for i := range batches {
 		st, err := stages.NewState(dev, p.parts.Config, lim)
@@ -215,7 +220,6 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		p.streams = append(p.streams, s)
 	}
 	pools := dev // where the experts of pools compute
-	p.device, p.poolDevice = dev.Name(), dev.Name()
 	if p.opt.Placement != nil {
 		pools = p.opt.Placement.Host()
 		p.poolDevice = pools.Name()
@@ -238,7 +242,11 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		n.ahead, n.experts, n.trace = p.opt.Scheduler.Ahead, p.opt.Placement, p.trace
 		return n
 	})
-	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return sampleNode{heat: p.heat} })
+	var devices []*trace.Ring
+	for home := range p.homes {
+		devices = append(devices, p.trace.Ring(p.deviceRing(home)))
+	}
+	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return &sampleNode{heat: p.heat, devices: devices} })
 	headStream := next()
 	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream, keeps: p.keeps} })
 	partition := p.opt.Partition

@@ -2,14 +2,18 @@ package actors
 
 import (
 	"krater/actors/msg"
+	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/stages/sample"
 )
 
 // sampleNode chooses the next token of every wanted row.
-type sampleNode struct{ heat *heatMeter }
+type sampleNode struct {
+	heat    *heatMeter
+	devices []*trace.Ring // of the device's orders of steps; none where it has none
+}
 
-func (n sampleNode) receive(c *turn, m any) {
+func (n *sampleNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
 	if b.Stream != nil { // the step has been enqueued as a whole and now has to end
 		late, err := end(b)
@@ -21,6 +25,7 @@ func (n sampleNode) receive(c *turn, m any) {
 			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: late})
 			return
 		}
+		n.stepTimes(c, b)
 		if b.Kept {
 			n.heat.observeRoutes(b.State.Total(), b.State.Routes)
 		}

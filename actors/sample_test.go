@@ -40,7 +40,7 @@ func TestGivenUpStepsAreNotKept(t *testing.T) {
 		if abandoned {
 			want = []string{"forget", "wait"}
 		}
-		sampleNode{}.receive(turn, b)
+		(&sampleNode{}).receive(turn, b)
 		if !slices.Equal(s.asked, want) {
 			t.Errorf("abandoned %v: the step's end asks for %v, want %v", abandoned, s.asked, want)
 		}

@@ -235,12 +235,12 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 		}
 	}
 	n.draws(f)
+	n.note(b, d.Spans)
 	if err := n.place(b, &n.plan); err != nil {
 		n.refused(f, fmt.Errorf("batch %d: %w", d.ID, err))
 		return
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
-	n.note(b, d.Spans)
 	n.filled = append(n.filled, b)
 }
 
@@ -251,6 +251,7 @@ func (n *scheduleNode) note(b *msg.Batch, spans []scheduler.Span) {
 	}
 	noted, others := n.trace.Detail(b.ID)
 	b.Quiet, b.Others = !noted, others
+	clocked(b, noted)
 	n.riders = n.riders[:0]
 	for i := range spans {
 		sp := &spans[i]
@@ -442,6 +443,7 @@ func (n *scheduleNode) fillRaw() {
 	n.core.Forget()
 	b := f.batch
 	b.ID, b.Lane, b.Raw, b.Rows, b.Quiet, b.Others = rawIDs+n.rawLast, 0, raw, b.Rows[:0], false, 0
+	clocked(b, false) // who measures does so from outside
 	if err := n.place(b, raw.Batch); err != nil {
 		n.refused(f, err)
 		return

@@ -21,7 +21,7 @@ func passing(name string, n node) node {
 		return pass(func(c *turn, b *msg.Batch) { c.send(c.routes.after(i), b) })
 	case *headNode:
 		return pass(func(c *turn, b *msg.Batch) { c.send(c.routes.sample, b) })
-	case sampleNode:
+	case *sampleNode:
 		return pass(func(c *turn, b *msg.Batch) {
 			for i := range b.Rows {
 				b.Rows[i].Result.ID = 70

@@ -24,6 +24,7 @@ const (
 	NodeHead     NodeKind = "head"
 	NodeSample   NodeKind = "sample"
 	NodeStream   NodeKind = "stream"
+	NodeDevice   NodeKind = "device" // no actor: the steps of a device that computes apart from the host, by its own clock
 	NodeCopies   NodeKind = "copies" // no actor: experts on their way to a rank
 )
 

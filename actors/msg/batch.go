@@ -47,6 +47,8 @@ type Batch struct {
 	// are not noted. Others is how many such messages one that is noted stands for.
 	Quiet  bool
 	Others uint8
+	// Parts are those that the device has been told to take the time of, so far.
+	Parts []trace.Kind
 
 	// Where routed experts lie on two devices: the host's side of State, and the work
 	// of the layer in hand that is the host's.

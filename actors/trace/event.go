@@ -10,29 +10,33 @@ import "time"
 type Kind uint8
 
 const (
-	Gateway   Kind = iota // render, tokenize, submit
-	Schedule              // make a batch or take one back
-	Embed                 // token ids to hidden rows
-	Group                 // all layers of a layer group
-	Attention             // the attention half of a layer
-	Split                 // route a layer's rows and send the parts out
-	Experts               // one pool's part of a layer
-	Merge                 // add the parts of a layer
-	Link                  // carry hidden rows to another group
-	Head                  // norm and logits
-	Sample                // choose tokens
-	Stream                // text out to a client
-	Request               // a whole request: Enqueued accepted, Started in its first batch, Ended
-	Failure               // a message was lost
-	Control               // anything else
-	Prefill               // a request's way from its first batch to its first token
+	Gateway     Kind = iota // render, tokenize, submit
+	Schedule                // make a batch or take one back
+	Embed                   // token ids to hidden rows
+	Group                   // all layers of a layer group
+	Attention               // the attention half of a layer
+	Split                   // route a layer's rows and send the parts out
+	Experts                 // one pool's part of a layer
+	Merge                   // add the parts of a layer
+	Link                    // carry hidden rows to another group
+	Head                    // norm and logits
+	Sample                  // choose tokens
+	Stream                  // text out to a client
+	Request                 // a whole request: Enqueued accepted, Started in its first batch, Ended
+	Failure                 // a message was lost
+	Control                 // anything else
+	Prefill                 // a request's way from its first batch to its first token
+	Device                  // a step as a device ran it, in one piece, by its own clock
+	DeviceEmbed             // the embedding of such a step
+	DeviceGroup             // a layer group of it
+	DeviceHead              // its norm, logits and choice
 	kinds
 )
 
 var kindNames = [kinds]string{
 	"gateway", "schedule", "embed", "group", "attention", "split", "experts", "merge",
 	"link", "head", "sample", "stream", "request", "failure", "control",
-	"prefill",
+	"prefill", "device", "device embed", "device group", "device head",
 }
 
 func (k Kind) String() string {

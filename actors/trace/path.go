@@ -35,10 +35,11 @@ func Path(tracks []Track, batch uint64) []Piece {
 	return w.back(last)
 }
 
-// ofStep reports whether an event is part of a batch's way; text goes out beside it.
+// ofStep reports whether an event is part of a batch's way; text goes out beside it, and what
+// a device does has no sender.
 func (e *Event) ofStep() bool {
 	switch e.Kind {
-	case Request, Prefill, Stream, Control:
+	case Request, Prefill, Stream, Control, Device, DeviceEmbed, DeviceGroup, DeviceHead:
 		return false
 	}
 	return true

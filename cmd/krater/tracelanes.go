@@ -32,7 +32,8 @@ var looks = map[trace.Kind]look{
 	trace.Schedule: {'s', 103, "scheduler"}, trace.Embed: {'e', 73, "embedding"}, trace.Group: {'L', 68, "layers"}, trace.Attention: {'a', 68, "attention"},
 	trace.Split: {'d', 98, "split"}, trace.Experts: {'X', 172, "experts"}, trace.Merge: {'m', 133, "merge"}, trace.Link: {'k', 71, "link"},
 	trace.Head: {'h', 167, "head"}, trace.Sample: {'p', 143, "sampler"}, trace.Stream: {'t', 137, "text out"}, trace.Gateway: {'g', 245, "gateway"},
-	trace.Failure: {'!', 196, "failure"}, trace.Control: {'c', 245, "control"},
+	trace.Device: {'D', 36, "step on the device"}, trace.DeviceEmbed: {'E', 73, "embedding there"},
+	trace.DeviceGroup: {'G', 68, "layers there"}, trace.DeviceHead: {'H', 167, "head there"}, trace.Failure: {'!', 196, "failure"}, trace.Control: {'c', 245, "control"},
 }
 
 // laneOrder is that of a batch's way.

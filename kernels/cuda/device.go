@@ -328,6 +328,15 @@ func (s *Stream) Reserve(n int) error {
 // Submit sends the step to the card (device.Submitter).
 func (s *Stream) Submit() { s.s.Submit() }
 
+// Time, Mark and Took are device.StepTimer.
+func (s *Stream) Time(on bool) { s.s.Time(on) }
+
+// Mark ends a part of a step.
+func (s *Stream) Mark() bool { return s.s.Mark() }
+
+// Took is how long the card took for a step.
+func (s *Stream) Took() []time.Duration { return s.s.Took() }
+
 // Repeat begins a step (device.Repeater).
 func (s *Stream) Repeat(key uint64) bool { return s.dev.profile == nil && s.s.Repeat(key) }
 

@@ -1,6 +1,10 @@
 package device
 
-import "krater/kernels/tensor"
+import (
+	"time"
+
+	"krater/kernels/tensor"
+)
 
 // What devices have that compute apart from the host, with memory it cannot address
 // and in an order it does not wait for.
@@ -135,6 +139,19 @@ type Repeater interface {
 	// reports true the stream has done the whole step by itself, copies to the host
 	// excepted, and nothing is to be enqueued.
 	Repeat(key uint64) bool
+}
+
+// StepTimer is a stream of an accelerator that can have the device itself take the time of a
+// step.
+type StepTimer interface {
+	// Time says whether the step that begins is timed, from the next of its work that is sent.
+	Time(on bool)
+	// Mark ends a part of such a step, where that cuts nothing that the device could repeat as
+	// one piece, and reports whether it did. The last part ends with Submit.
+	Mark() bool
+	// Took is how long the device took for the parts of the step that was waited for last; nil
+	// if that was not timed.
+	Took() []time.Duration
 }
 
 // Spans are the spans of a batch that an attention operator works on: all of its

@@ -133,8 +133,8 @@ func TestVerdict(t *testing.T) {
 			t.Errorf("%v: %+v, want %q", c.busy, v, c.want)
 		}
 	}
-	card := engine.Topology{Nodes: []engine.Node{{Name: "sample", Kind: engine.NodeSample, Device: "cuda:0"}}}
-	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); !strings.HasPrefix(v.Text, "The device cuda:0, whose steps the sampler waits for, is busy 90 %") {
+	card := engine.Topology{Nodes: []engine.Node{{Name: "sample", Kind: engine.NodeSample, Device: "cuda:0"}, {Name: "cuda:0", Kind: engine.NodeDevice, Device: "cuda:0"}}}
+	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.95}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Text != "The device cuda:0 is busy 90 % of the time: it limits." {
 		t.Errorf("on a card: %q", v.Text)
 	}
 }

@@ -3,6 +3,7 @@ package webui
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"krater/actors/engine"
 )
@@ -37,10 +38,9 @@ func title(n engine.Node) string {
 	case engine.NodeEmbed:
 		return "the embedding"
 	case engine.NodeSample:
-		if n.Device != "" && n.Device != "cpu" {
-			return "the device " + n.Device + ", whose steps the sampler waits for,"
-		}
 		return "the sampler"
+	case engine.NodeDevice:
+		return "the device " + n.Name
 	}
 	return "the " + string(n.Kind)
 }
@@ -49,8 +49,10 @@ func title(n engine.Node) string {
 func judge(top engine.Topology, s *state) *verdict {
 	var most engine.Node
 	busy := -1.0
+	// Beside a device that has a clock of its own the sampler does little but wait for it.
+	waits := slices.ContainsFunc(top.Nodes, func(n engine.Node) bool { return n.Kind == engine.NodeDevice })
 	for _, n := range top.Nodes {
-		if n.Kind == engine.NodeGateway || n.Kind == engine.NodeCopies {
+		if n.Kind == engine.NodeGateway || n.Kind == engine.NodeCopies || n.Kind == engine.NodeSample && waits {
 			continue
 		}
 		if b := s.Nodes[n.Name][loadBusy]; b > busy {

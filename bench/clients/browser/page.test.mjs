@@ -111,7 +111,6 @@ for (const [width, height] of [[1280, 900], [390, 844]]) {
       const [wide, room] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
       assert.ok(wide <= room, `the page is ${wide} wide in ${room}`);
       await page.screenshot({ path: join(pictures, `page-${width}-${scheme}.png`), fullPage: true });
-      if (width === 1280) await page.locator("#time").screenshot({ path: join(pictures, `timeline-${scheme}.png`) });
       await close(page);
     });
   }
@@ -136,6 +135,7 @@ test("everything can be done with the keyboard", options, async () => {
   await connected(page);
   await ask(page, "What is a bakery?");
   await page.waitForFunction(() => /^Request/.test(document.getElementById("subject").textContent));
+  await page.locator("#time").screenshot({ path: join(pictures, "timeline.png") });
   // Tab reaches actors, the conversation, the time line, the heat map and the table.
   await page.evaluate(() => document.activeElement.blur());
   const reached = new Set();

@@ -37,6 +37,7 @@ type Stream struct {
 	graphs graphs
 	keep   bool // whole lists become graphs
 	step   step
+	timing timing
 
 	holds   []hold
 	uploads []upload
@@ -112,6 +113,7 @@ func (s *Stream) Close() {
 	_ = s.card.do(func() error { // nobody is left to tell
 		s.graphs.clear()
 		s.points.close()
+		s.timing.close()
 		if s.staging != nil {
 			_ = driver.HostFree(s.staging)
 		}
@@ -219,6 +221,9 @@ func (s *Stream) Fail(err error) {
 
 // flush is Flush on the owner's thread.
 func (s *Stream) flush() error {
+	if err := s.begins(); err != nil {
+		return err
+	}
 	held := 0
 	hold := func(uploads, ops int) error {
 		for ; held < len(s.holds) && s.holds[held].uploads <= uploads && s.holds[held].ops <= ops; held++ {
@@ -364,8 +369,10 @@ func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 }
 
 // Submit sends what has gathered to the card and has it tell when all of it is done: a
-// Synchronize that follows only waits.
-func (s *Stream) Submit() {
+// Synchronize that follows only waits. It ends the last part of a step that is timed.
+func (s *Stream) Submit() { s.submit(true) }
+
+func (s *Stream) submit(ends bool) {
 	if s.err != nil {
 		return
 	}
@@ -374,6 +381,11 @@ func (s *Stream) Submit() {
 	s.Fail(s.card.do(func() error {
 		if err := s.flush(); err != nil {
 			return err
+		}
+		if ends && len(s.timing.marks) > 0 {
+			if err := s.mark(); err != nil {
+				return err
+			}
 		}
 		return driver.WriteValue32(s.s, s.doneAt, want)
 	}))
@@ -388,7 +400,7 @@ func (s *Stream) Submit() {
 // for. It answers the stream's first error.
 func (s *Stream) Synchronize() error {
 	if !s.sent || s.gathered() {
-		s.Submit()
+		s.submit(false)
 	}
 	s.sent = false
 	if s.err == nil {

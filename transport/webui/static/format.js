@@ -36,6 +36,7 @@ export const kinds = {
   group: ["layers", "#3f7fcb"], attention: ["attention", "#3f7fcb"], split: ["split", "#8d6fd1"], experts: ["experts", "#d98b2b"],
   merge: ["merge", "#b565a7"], link: ["link", "#5d9a5b"], head: ["head", "#c4565a"], sample: ["sampler", "#8aa032"],
   stream: ["text out", "#9a8c7a"], request: ["request", "#7d8fa8"], prefill: ["prompt", "#d98b2b"],
+  device: ["step on the device", "#2f9e8f"], "device embed": ["embedding", "#3f9c9c"], "device group": ["layers", "#3f7fcb"], "device head": ["head", "#c4565a"],
   failure: ["failure", "#e0201b"], control: ["control", "#9a9a9a"],
 };
 
@@ -52,6 +53,7 @@ export function title(node) {
     case "sample": return "sampler";
     case "stream": return "text out";
     case "copies": return "expert copies";
+    case "device": return node.name;
     default: return node.kind;
   }
 }

@@ -4,7 +4,7 @@ import { bytes, colour, element, kinds, laneTitle, nanos, number, onFrame, palet
 
 // The fields of an event, as the server sends it.
 const LANE = 0, KIND = 1, BATCH = 2, REQUEST = 3, SENT = 4, FROM = 5, TO = 6, ROWS = 7, LAYER = 8, PARTS = 9, BYTES = 10, MICRO = 11, DEVICE = 12, OTHERS = 13;
-const ORDER = ["request", "schedule", "embed", "group", "split", "pool", "merge", "link", "head", "sample", "stream", "gateway"];
+const ORDER = ["request", "schedule", "embed", "group", "split", "pool", "device", "merge", "link", "head", "sample", "stream", "gateway"];
 const TOP = 20, BAR = 15, LANEHEIGHT = 24;
 const LIVE = 1000; // ms between two looks
 
@@ -79,6 +79,9 @@ export class TimeLine {
     this.lanes.forEach((l, i) => this.row.set(l.lane, i + extra));
     this.height = TOP + (this.lanes.length + extra) * LANEHEIGHT + 6;
     this.visible = this.data.events.map((e) => (e[KIND] === "request" || e[KIND] === "prefill" ? 0 : this.row.get(e[LANE])));
+    // A whole request lies behind its prompt, which is a part of it.
+    const behind = (i) => this.data.events[i][KIND] !== "request";
+    this.order = this.data.events.map((_, i) => i).sort((a, b) => behind(a) - behind(b));
     this.onPath = new Set(this.data.paths.filter((p) => !p[5]).map((p) => p[2]));
   }
 
@@ -209,7 +212,7 @@ export class TimeLine {
 
   drawEvents(g, c) {
     const list = this.data.events;
-    for (let i = 0; i < list.length; i++) {
+    for (const i of this.order) {
       const e = list[i], row = this.visible[i];
       if (row === undefined || e[TO] < this.view[0] || e[FROM] > this.view[1]) continue;
       const y = TOP + row * LANEHEIGHT + (LANEHEIGHT - BAR) / 2;

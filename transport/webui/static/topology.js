@@ -49,7 +49,7 @@ export class Topology {
       const [x] = places.get(`group${n.index}`);
       places.set(n.name, [x + (n.kind === "split" ? -4 : W / 2 + 4), 2 * ROW, W / 2]);
     }
-    const pools = this.of("pool", "copies");
+    const pools = this.of("pool", "device", "copies");
     const room = last + W, wide = Math.min(W, (room - (pools.length - 1) * 8) / pools.length);
     const across = Math.max(1, Math.floor((room + 8) / (Math.max(wide, 84) + 8)));
     pools.forEach((n, i) => {
@@ -72,7 +72,7 @@ export class Topology {
       const [, y] = places.get(`group${n.index}`);
       places.set(n.name, [w + 20, y + (n.kind === "split" ? -2 : 28), w - 14, 25]);
     }
-    this.of("pool", "copies").forEach((n, i) => places.set(n.name, [2 * (w + 20), (i + 1.5) * 66, w]));
+    this.of("pool", "device", "copies").forEach((n, i) => places.set(n.name, [2 * (w + 20), (i + 1.5) * 66, w]));
     return places;
   }
 
@@ -129,7 +129,7 @@ export class Topology {
     const g = svg("g", { class: h < 40 ? "node pill" : "node", tabindex: 0, role: "button", transform: `translate(${x} ${y})`, "aria-label": label },
       svg("rect", { class: "box", width: w, height: h, rx: 7 }), fill,
       svg("text", { class: "name", x: 8, y: small && h < 40 ? 17 : 20 }, label), share, queue);
-    if (!small) g.insertBefore(svg("text", { class: "sub", x: 8, y: h - 9 }, n.device ?? ""), share);
+    if (!small) g.insertBefore(svg("text", { class: "sub", x: 8, y: h - 9 }, n.kind === "device" ? "by its own clock" : n.device ?? ""), share);
     if (small && h >= 40) g.insertBefore(svg("text", { class: "sub", x: 8, y: 34 }, ""), share);
     const tell = () => { this.chosen = n; this.tell(); };
     g.addEventListener("click", tell);
