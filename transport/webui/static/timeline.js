@@ -225,7 +225,8 @@ export class TimeLine {
       g.fillStyle = shade;
       g.fillRect(x, y, w, BAR);
       if (w > 34) {
-        const left = Math.max(x, this.margin);
+        const prompt = e[KIND] === "request" && this.requests.find((p) => p[KIND] === "prefill" && p[REQUEST] === e[REQUEST]);
+        const left = Math.max(x, this.margin, prompt ? this.x(prompt[TO]) : 0);
         g.fillStyle = "#ffffff";
         g.fillText(clip(g, word(e), Math.min(x + w, this.width) - left - 6), left + 3, y + BAR / 2 + 0.5);
       }

@@ -122,7 +122,7 @@ export class Topology {
 
   box(n, [x, y, w = W, h = H]) {
     const small = h < 40 || w < 80;
-    const label = small ? n.kind : title(n);
+    const label = small ? n.kind : this.narrow && n.kind === "pool" ? `pool ${n.index}` : title(n);
     const fill = svg("rect", { x: 1, y: 1, width: 0, height: h - 2, rx: 6 });
     const share = svg("text", { class: "share", x: w - 7, y: small ? h - 6 : h - 9 });
     const queue = svg("g", { class: "queue", visibility: "hidden" }, svg("circle", { cx: w - 2, cy: 2, r: 9.5 }), svg("text", { x: w - 2, y: 6 }));
