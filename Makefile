@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients page pictures fuzz scripts soak soak-hour batch-crash bench clean
+.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients page pictures fuzz scripts soak soak-hour batch-crash metrics bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -100,6 +100,9 @@ soak-hour: build ## a load with disconnects over every door for SOAK; fails when
 batch-crash: ## a batch of 2,000 lines whose server is killed 50 times; writes bench/results/batch-crash.md
 	go test -tags soak -run TestBatchCrashWhole -count 1 -v -timeout 25m ./cmd/krater \
 		-batch.report $(CURDIR)/bench/results/batch-crash.md -batch.commit $$(git describe --always --dirty)
+
+metrics: build ## a real Prometheus scrapes the server with deploy/'s config and rules (needs prometheus and promtool)
+	deploy/prometheus/check.sh $(BIN)
 
 bench: build ## the benchmark tables of the default model on this machine
 	$(BIN) bench --actors-vs-direct
