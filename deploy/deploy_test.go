@@ -245,20 +245,51 @@ func TestConfigs(t *testing.T) {
 }
 
 var (
-	flagUse  = regexp.MustCompile(`--([a-z][a-z0-9-]+)`)
-	fieldTag = regexp.MustCompile("(?m)^\\s*([A-Z]\\w*)\\s+[\\w.\\[\\]]+\\s+`([^`]*help:[^`]*)`")
-	nameTag  = regexp.MustCompile(`\bname:"([^"]+)"`)
-	hump     = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	metricName = regexp.MustCompile(`krater:[a-z0-9_]+`)
+	link       = regexp.MustCompile(`\]\(([^):#]+)\)`)
+	flagUse    = regexp.MustCompile(`--([a-z][a-z0-9-]+)`)
+	fieldTag   = regexp.MustCompile("(?m)^\\s*([A-Z]\\w*)\\s+[\\w.\\[\\]]+\\s+`([^`]*help:[^`]*)`")
+	nameTag    = regexp.MustCompile(`\bname:"([^"]+)"`)
+	hump       = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 )
 
-// TestFlags: flags that unit, container file and dashboard name are flags of the program.
+// documents are what people who run a server read.
+var documents = []string{"../docs/getting-started.md", "../docs/operations.md", "../docs/troubleshooting.md"}
+
+// TestDocuments: metrics that they name are exported, files that they link are there.
+func TestDocuments(t *testing.T) {
+	have := exported(t)
+	for _, file := range documents {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range metricName.FindAllString(string(text), -1) {
+			if have[name] == nil {
+				t.Errorf("%s: %s is not exported", file, name)
+			}
+		}
+		links := link.FindAllStringSubmatch(string(text), -1)
+		if len(links) == 0 {
+			t.Errorf("%s has no link", file)
+		}
+		for _, l := range links {
+			if _, err := os.Stat(filepath.Join("../docs", l[1])); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+}
+
+// TestFlags: flags that documents, unit, container file and dashboard name are flags of the program.
 func TestFlags(t *testing.T) {
 	files, err := filepath.Glob("../cmd/krater/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Of podman run and stop, and of COPY.
-	flags := map[string]bool{"rm": true, "network": true, "time": true, "from": true, "chown": true}
+	flags := map[string]bool{"rm": true, "network": true, "time": true, "from": true, "chown": true,
+		"now": true, "help": true} // systemctl enable; every command
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -270,9 +301,12 @@ func TestFlags(t *testing.T) {
 				name = n[1]
 			}
 			flags[name] = true
+			if strings.Contains(f[2], "negatable:") {
+				flags["no-"+name] = true
+			}
 		}
 	}
-	for _, file := range []string{"systemd/krater.service", "Containerfile", "grafana/krater.json", "prometheus/krater.rules.yaml"} {
+	for _, file := range append(documents, "systemd/krater.service", "Containerfile", "grafana/krater.json", "prometheus/krater.rules.yaml") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
