@@ -295,8 +295,12 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
 	if c.Pprof && !loopback(c.Listen) {
 		return opt, fmt.Errorf("--pprof: --listen %s can be reached from other machines, which could stop this one with profiles", c.Listen)
 	}
-	if c.APIKeys == "" && loopback(c.Listen) {
+	switch {
+	case c.APIKeys != "":
+	case loopback(c.Listen):
 		opt.Hosts = append([]string{"localhost"}, c.Hosts...)
+	default:
+		log.Warn().Str("listen", c.Listen).Msg("whoever reaches this address can use the model; --api-keys asks for keys")
 	}
 	if c.APIKeys != "" {
 		keys, err := readKeys(c.APIKeys)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/rs/zerolog"
 )
 
 // outside is a program's server as clients see it.
@@ -268,6 +271,19 @@ func TestPortInUse(t *testing.T) {
 	}
 	defer l.Close()
 	refuses(t, 1, []string{"serve", "--listen", l.Addr().String()}, "--listen", l.Addr().String(), "in use")
+}
+
+// TestOpenDoor: an address that other machines reach, without keys, is warned of.
+func TestOpenDoor(t *testing.T) {
+	for listen, warned := range map[string]bool{"127.0.0.1:0": false, "localhost:0": false, "[::1]:0": false, "0.0.0.0:0": true, ":0": true} {
+		var out bytes.Buffer
+		if _, err := (&serveCmd{Listen: listen}).serverOptions(zerolog.New(&out)); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out.String(), "--api-keys"); got != warned {
+			t.Errorf("%s: warned %v: %s", listen, got, &out)
+		}
+	}
 }
 
 // TestNames: the server goes by the name it was given, and answers to no other
