@@ -14,7 +14,7 @@ import (
 	"krater/actors/engine"
 )
 
-// served is the built-in model behind a gateway, for flags of krater run.
+// served is krater-tiny, as its folder has it, behind a gateway, for flags of krater run.
 func served(t testing.TB, args ...string) *actors.Gateway {
 	t.Helper()
 	var c cli
@@ -23,7 +23,7 @@ func served(t testing.TB, args ...string) *actors.Gateway {
 		t.Fatal(err)
 	}
 	f := &c.Run.engineFlags
-	s, err := newSession(&env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}, "", f, limits{})
+	s, err := newSession(&env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}, modelDir, f, limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

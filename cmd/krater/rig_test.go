@@ -22,6 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/models"
 	"krater/transport/client"
 )
 
@@ -67,6 +68,14 @@ func krater(t testing.TB, in string, args ...string) outcome {
 	return outcome{status, out.String(), err.String()}
 }
 
+// tinyDir is the built-in model, or its folder where none is built in.
+func tinyDir() string {
+	if _, err := models.Default(); err != nil {
+		return modelDir
+	}
+	return ""
+}
+
 // started is the built-in model with its pipeline, for flags of krater run.
 func started(t testing.TB, args ...string) (*session, *actors.Pipeline) {
 	t.Helper()
@@ -76,7 +85,7 @@ func started(t testing.TB, args ...string) (*session, *actors.Pipeline) {
 		t.Fatal(err)
 	}
 	e := &env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}
-	s, err := newSession(e, "", &c.Run.engineFlags, limits{})
+	s, err := newSession(e, tinyDir(), &c.Run.engineFlags, limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
