@@ -261,7 +261,7 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		if err := s.make(f, o, r); err != nil {
 			return err
 		}
-		return s.keepBlocks()
+		return s.keepBlocks(r)
 	}
 	if s.set, err = s.src.open(); err == nil {
 		err = s.openIntegers(ctx, f, &o, r)
@@ -280,18 +280,22 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
 	s.sealIntegers(r)
-	return s.keepBlocks()
+	return s.keepBlocks(r)
 }
 
 // keepBlocks makes room for KV blocks in host memory. After an error the session is closed.
-func (s *session) keepBlocks() error {
+func (s *session) keepBlocks(r reporter) error {
 	if s.parts.Limits.HostBlocks == 0 {
 		return nil
 	}
 	for _, g := range s.parts.Groups {
-		if err := g.KeepBlocks(s.rank(), s.dev); err != nil {
+		refused, err := g.KeepBlocks(s.rank(), s.dev)
+		if err != nil {
 			s.Close()
 			return fmt.Errorf("--kv-ram: %w", err)
+		}
+		if refused != nil {
+			r.notice(fmt.Sprintf("--kv-ram: host memory is not pinned, copies of KV blocks are slower: %v", refused))
 		}
 	}
 	return nil

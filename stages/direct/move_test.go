@@ -75,8 +75,8 @@ func TestMovedBlocks(t *testing.T) {
 					prompt := texts(t, dir, 1)[0]
 					m := open(t, dev, dir, "config.json", load.Options{Limits: lim, KVType: kv, Partition: []int{2, 1}})
 					for _, g := range m.model.Parts.Groups {
-						if err := g.KeepBlocks(dev, processor(t, 1)); err != nil {
-							t.Fatal(err)
+						if refused, err := g.KeepBlocks(dev, processor(t, 1)); refused != nil || err != nil {
+							t.Fatal(refused, err)
 						}
 					}
 					want := followed(t, m, [][]int32{prompt}, [][]int32{follow})

@@ -20,37 +20,42 @@ type shelf struct {
 }
 
 // KeepBlocks makes room for limits.HostBlocks blocks of every layer in memory of host, whose
-// memory the host addresses; it is pinned where the group's device copies faster so. It is
-// called once, before any batch.
-func (g *Group) KeepBlocks(dev, host device.Device) error {
+// memory the host addresses; it is pinned where the group's device copies faster so. refused
+// is the first reason why some of it could not be: its copies are slower then. It is called
+// once, before any batch.
+func (g *Group) KeepBlocks(dev, host device.Device) (refused, err error) {
 	for i := range g.caches {
 		g.shelves = append(g.shelves, shelf{})
-		if err := g.keep(&g.shelves[i], &g.caches[i], dev, host); err != nil {
-			return fmt.Errorf("group: KV blocks of layer %d in host memory: %w", g.First+i, err)
+		why, err := g.keep(&g.shelves[i], &g.caches[i], dev, host)
+		if err != nil {
+			return nil, fmt.Errorf("group: KV blocks of layer %d in host memory: %w", g.First+i, err)
+		}
+		if refused == nil {
+			refused = why
 		}
 	}
-	return nil
+	return refused, nil
 }
 
-func (g *Group) keep(h *shelf, c *device.KV, dev, host device.Device) error {
+func (g *Group) keep(h *shelf, c *device.KV, dev, host device.Device) (refused, err error) {
 	for p, m := range [...]device.Mat{c.Mat, c.Scales} {
 		if m.Zero() {
 			continue
 		}
 		b, err := host.Alloc(g.lim.HostBlocks * m.RowRange(0, g.lim.BlockTokens).Bytes())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		h.parts[p] = b
 		if pin, ok := dev.(device.Pinner); ok {
-			release, err := pin.Pin(b.Host())
-			if err != nil {
-				return err
+			if release, err := pin.Pin(b.Host()); err != nil {
+				refused = err
+			} else {
+				h.release = append(h.release, release)
 			}
-			h.release = append(h.release, release)
 		}
 	}
-	return nil
+	return refused, nil
 }
 
 // close frees the memory; nothing copies any more.
