@@ -112,30 +112,9 @@ func (h *helpWriter) section(name string) {
 
 // wrap writes text in lines that begin with indent blanks.
 func (h *helpWriter) wrap(indent int, text string) {
-	for _, line := range wrapped(text, h.width-indent) {
+	for _, line := range term.Wrap(text, h.width-indent) {
 		h.print(strings.Repeat(" ", indent) + line)
 	}
-}
-
-// wrapped is text in lines of width columns at most, longer words aside.
-func wrapped(text string, width int) []string {
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(text) {
-		switch {
-		case line == "":
-			line = word
-		case len([]rune(line))+1+len([]rune(word)) > width:
-			lines = append(lines, line)
-			line = word
-		default:
-			line += " " + word
-		}
-	}
-	if line != "" {
-		lines = append(lines, line)
-	}
-	return lines
 }
 
 // commands lists the commands below a node, those within commands too, beside what they are for.
@@ -153,7 +132,7 @@ func (h *helpWriter) commands(node *kong.Node) {
 	}
 	for i, name := range names {
 		lead := fmt.Sprintf("  %-*s", column-2, name)
-		for _, line := range wrapped(helps[i], max(20, h.width-column)) {
+		for _, line := range term.Wrap(helps[i], max(20, h.width-column)) {
 			h.print(lead + line)
 			lead = strings.Repeat(" ", column)
 		}

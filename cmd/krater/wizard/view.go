@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
+
+	"krater/cmd/krater/term"
 )
 
 // The least screen that is laid out; a smaller one shows its upper left part.
@@ -115,14 +117,14 @@ func (w *Wizard) footer(width int) string {
 func (w *Wizard) outlookLines(width int) []string {
 	var lines []string
 	if w.Outlook.Trouble != "" {
-		for i, l := range wrap("cannot be started: "+w.Outlook.Trouble, width) {
+		for i, l := range term.Wrap("cannot be started: "+w.Outlook.Trouble, width) {
 			if i < 3 {
 				lines = append(lines, w.style(red, l))
 			}
 		}
 	}
 	for _, s := range w.Outlook.Speed {
-		lines = append(lines, wrap(s, width)...)
+		lines = append(lines, term.Wrap(s, width)...)
 	}
 	for _, b := range w.Outlook.Budgets {
 		full := min(barWidth, max(0, int(b.Share*barWidth+0.5)))
@@ -181,22 +183,4 @@ func clip(s string, width int) string {
 		}
 	}
 	return s
-}
-
-// wrap is text in lines of width columns.
-func wrap(text string, width int) []string {
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(text) {
-		switch {
-		case line == "":
-			line = word
-		case len([]rune(line))+1+len([]rune(word)) > width:
-			lines = append(lines, line)
-			line = word
-		default:
-			line += " " + word
-		}
-	}
-	return append(lines, line)
 }
