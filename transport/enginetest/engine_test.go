@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -106,4 +107,24 @@ func TestTimed(t *testing.T) {
 			t.Errorf("events after %v s, want %v", at, want)
 		}
 	})
+}
+
+// TestEndsAtOnce: whoever sees that a stream has ended finds it counted out.
+func TestEndsAtOnce(t *testing.T) {
+	e := New()
+	for range 20_000 {
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err := submit(t, e, ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go cancel()
+		for s.(*Stream).Ending() == Running {
+			runtime.Gosched()
+		}
+		s.Close()
+		if n := e.Open(); n != 0 {
+			t.Fatalf("%d open after Close", n)
+		}
+	}
 }

@@ -188,22 +188,22 @@ func (s *Stream) Close() { s.end(Closed) }
 
 func (s *Stream) cancel() { s.end(Cancelled) }
 
+// end counts the stream out before anybody is told that it is over: whoever comes
+// second returns to an engine that knows.
 func (s *Stream) end(how Ending) {
 	s.mu.Lock()
-	first := s.ending == Running
-	if first {
-		s.ending = how
-		close(s.over)
-	}
-	s.mu.Unlock()
-	if !first {
+	if s.ending != Running {
+		s.mu.Unlock()
 		return
 	}
+	s.ending = how
 	s.owner.mu.Lock()
 	stop := s.stop
 	s.owner.open--
 	s.owner.note()
 	s.owner.mu.Unlock()
+	close(s.over)
+	s.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
