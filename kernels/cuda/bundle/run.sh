@@ -9,7 +9,7 @@
 # speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), serving (answers through
 # the actors, and what the card waits for them), peer (transformers),
 # invariant (what --batch-invariant costs: a model of that shape, and answers through the actors, without and with it),
-# start (a start measures the card once), load (clients of a server: closed loops, then an open one of 0.7 of what 64 of them got),
+# start (a start measures the card once), trace (what a server's actors and card do beside clients, and what noting it costs), load (clients of a server: closed loops, then an open one of 0.7 of what 64 of them got),
 # beside (all strategies, experts on both sides; with TRACE=1 what the actors did: STREAMS=1 ONLY="--only layer_grouped" of a step alone), rates (what plan --measure finds, and predicts), small (some of them on a card of 4 GiB), trips (letters between card and host),
 # quality (krater-tiny's held-out text in the precisions a card has, and on the processor)
 # It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
@@ -113,6 +113,34 @@ loads() {
 	"${ask[@]}" --rate "$rate" --requests "${REQUESTS:-256}" --json-file "$out/load-rate.json" || return 1
 	kill "$server" && wait "$server"
 }
+# traces: a server whose card holds a part of the experts, beside 1 and 8 clients: what its
+# actors do, and the clients' tokens a second while nobody looks, and while it is recorded
+traces() {
+	local url=http://127.0.0.1:18081 server streams load how
+	"$root/krater" serve --listen "${url#http://}" --batch-dir off --log-level warn --shape deepseek-v2-lite --max-seqs 8 \
+		${SERVER:---device cuda --attention-quant int8 --kv-dtype fp8 --expert-vram 4GiB --routing-skew zipf} >"$out/trace-server.txt" 2>&1 &
+	server=$!
+	until answering 127.0.0.1 18081; do
+		kill -0 "$server" || { tail -n 5 "$out/trace-server.txt"; return 1; }
+		sleep 0.5
+	done
+	for streams in 1 8; do
+		for how in warm without with without with; do
+			"$root/krater" bench serve --url "$url" --prompt "${PROMPT:-2000}" --answer 400 --concurrency "$streams" --duration "${LOAD:-8s}" \
+				--load-seed "$streams" --json-file "$logs/trace-load.json" >"$logs/trace-load.txt" 2>&1 &
+			load=$!
+			sleep 3
+			if [ $how = with ]; then
+				"$root/krater" trace record --url "$url" --seconds 3 --out "$logs/trace-$streams.json" || return 1
+			fi
+			wait "$load" || { cat "$logs/trace-load.txt"; return 1; }
+			echo "$streams clients, $how a recording: $(grep -E 'tokens' "$logs/trace-load.txt" | head -n 3 | tr '\n' ';')"
+		done
+		"$root/krater" trace show "$logs/trace-$streams.json" --steps 3
+		gzip -c "$logs/trace-$streams.json" >"$out/trace-$streams.json.gz"
+	done
+	kill "$server" && wait "$server"
+}
 # starts: two of a card that holds a part of the experts; the second takes what the first has
 # measured and kept
 starts() {
@@ -165,6 +193,12 @@ for s in $steps; do
 		export root
 		step start 150 bash -c starts
 		sed 's/^/            /' "$logs/start.txt" | cut -c1-300 | tee -a "$summary"
+		;;
+	trace)
+		export -f traces answering
+		export root out logs
+		step trace 200 bash -c traces
+		cp "$logs/trace.txt" "$out/"
 		;;
 	load)
 		export -f loads answering
