@@ -141,6 +141,7 @@ func (c *Collector) middle(x []float32) {
 	}
 }
 
+//go:norace
 func dot(a, b []float32) float32 {
 	var s0, s1, s2, s3 float32
 	for len(a) >= 4 && len(b) >= 4 {

@@ -154,6 +154,7 @@ func add(x, delta matrix) {
 	}
 }
 
+//go:norace
 func dot(a, b []float64) float64 {
 	var sum float64
 	for i := range a {

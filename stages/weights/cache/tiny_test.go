@@ -117,6 +117,9 @@ func TestFingerprint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, x := range list {
+		if x.IsDir() { // a start of the model has left its cache there
+			continue
+		}
 		files[x.Name()] = read(t, filepath.Join(tiny, x.Name()))
 	}
 	again, err := weights.FromBytes(files)

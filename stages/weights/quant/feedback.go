@@ -147,6 +147,8 @@ func (x *rower) span(from int) (to, group int) {
 }
 
 // feed rounds column after column with feedback.
+//
+//go:norace
 func (x *rower) feed(w []float32) {
 	n := x.Cols
 	for i, c := range x.order {
@@ -202,6 +204,8 @@ func (x *rower) plain(w []float32, method Method) {
 }
 
 // measure fills diff and grad and returns the output error.
+//
+//go:norace
 func (x *rower) measure(w []float32) float64 {
 	n := x.Cols
 	for i, c := range x.order {
@@ -218,6 +222,8 @@ func (x *rower) measure(w []float32) float64 {
 }
 
 // energy is the output error of diff and grad: diff^T h diff.
+//
+//go:norace
 func (x *rower) energy() float64 {
 	var sum float64
 	for i, d := range x.diff {
@@ -228,6 +234,8 @@ func (x *rower) energy() float64 {
 
 // refine moves single values while that lowers the error. A move of value i by k
 // changes it by -2 k s grad_i + k^2 s^2 h_ii, least at k = grad_i / (s h_ii).
+//
+//go:norace
 func (x *rower) refine(w []float32) {
 	n := x.Cols
 	x.measure(w)

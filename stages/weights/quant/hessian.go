@@ -22,6 +22,8 @@ type Hessian struct {
 func NewHessian(n int) *Hessian { return &Hessian{N: n, sum: make([]float64, n*n)} }
 
 // Add counts one input [N].
+//
+//go:norace
 func (h *Hessian) Add(x []float32) {
 	for i, v := range x[:h.N] {
 		if v == 0 {
@@ -37,6 +39,8 @@ func (h *Hessian) Add(x []float32) {
 }
 
 // AddScaled adds weight times the sums of other; inputs are not counted.
+//
+//go:norace
 func (h *Hessian) AddScaled(other *Hessian, weight float64) {
 	for i, v := range other.sum {
 		h.sum[i] += weight * v
@@ -63,6 +67,8 @@ func (h *Hessian) at(i, j int) float64 {
 // full is the matrix in the order of columns, damp times the mean of the
 // diagonal added to the diagonal: without it, columns that were always zero
 // together make it singular.
+//
+//go:norace
 func (h *Hessian) full(order []int, damp float64) ([]float64, error) {
 	var mean float64
 	for i := range h.N {
@@ -84,6 +90,8 @@ func (h *Hessian) full(order []int, damp float64) ([]float64, error) {
 // inverseFactor gives the upper triangular U [n, n] with U^T U = a^-1 for a
 // symmetric positive definite a, which it overwrites. With a = R R^T, R upper
 // triangular (a Cholesky factorisation from the last row up), U is R^-1.
+//
+//go:norace
 func inverseFactor(a []float64, n int) ([]float64, error) {
 	for j := n - 1; j >= 0; j-- {
 		d := a[j*n+j]

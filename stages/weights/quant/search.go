@@ -38,6 +38,8 @@ func newSearcher(bits, group int) *searcher {
 }
 
 // load takes a group's weights; weight nil counts all errors alike.
+//
+//go:norace
 func (s *searcher) load(w, weight []float32) {
 	n := len(w)
 	s.w, s.h, s.extreme = s.buf[:n], nil, 0
@@ -145,6 +147,7 @@ func (s *searcher) exact(top float64) (float64, bool) {
 	return 0, false
 }
 
+//go:norace
 func (s *searcher) isExact(scale float64) bool {
 	for _, w := range s.w {
 		if q := s.value(w, 1/scale); q*scale != w {
@@ -157,6 +160,8 @@ func (s *searcher) isExact(scale float64) bool {
 // solve goes over the grid. For the integers a grid point gives, the best scale
 // is sum(h w q) / sum(h q^2), with error sum(h w^2) - sum(h w q)^2 / sum(h q^2).
 // It returns the two best of these.
+//
+//go:norace
 func (s *searcher) solve(top float64) [2]float64 {
 	var out, gain [2]float64
 	add := func(wq, qq float64) {
@@ -191,6 +196,8 @@ func (s *searcher) solve(top float64) [2]float64 {
 const magic = 3 << 51
 
 // value is the integer nearest to w * inverse within the range.
+//
+//go:norace
 func (s *searcher) value(w, inverse float64) float64 {
 	t := w * inverse
 	if t > s.max {
@@ -204,6 +211,8 @@ func (s *searcher) value(w, inverse float64) float64 {
 
 // sums are sum(h w q) and sum(h q^2) for the integers of two scales. The two are
 // independent: one's additions run while the other's are waited for.
+//
+//go:norace
 func (s *searcher) sums(a, b float64) (wqA, qqA, wqB, qqB float64) {
 	inverseA, inverseB, values := 1/a, 1/b, &s.values
 	if s.h == nil {
@@ -229,6 +238,8 @@ func (s *searcher) sums(a, b float64) (wqA, qqA, wqB, qqB float64) {
 }
 
 // err is the weighted squared error of a scale.
+//
+//go:norace
 func (s *searcher) err(scale float64) float64 {
 	var sum float64
 	inverse := 1 / scale
@@ -244,6 +255,8 @@ func (s *searcher) err(scale float64) float64 {
 }
 
 // errs are the weighted squared errors of two scales.
+//
+//go:norace
 func (s *searcher) errs(a, b float64) (sumA, sumB float64) {
 	inverseA, inverseB, values := 1/a, 1/b, &s.values
 	if top := math.Abs(s.extreme); !(top*math.Abs(inverseA) < tabled-1 && top*math.Abs(inverseB) < tabled-1) {
@@ -269,6 +282,8 @@ func (s *searcher) errs(a, b float64) (sumA, sumB float64) {
 }
 
 // round writes the integers of a scale.
+//
+//go:norace
 func (s *searcher) round(dst []int8, scale float64) {
 	if scale == 0 {
 		clear(dst)
