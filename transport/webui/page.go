@@ -93,7 +93,7 @@ func New(src Source, opt Options) *Page {
 // Mount adds the page's routes: open is for what needs no key, which is files that hold no
 // data, guarded for the rest.
 func (p *Page) Mount(open, guarded func(pattern string, h http.Handler)) {
-	open("GET /{$}", p.file("home.html"))
+	open("GET /{$}", http.HandlerFunc(home))
 	open("GET /trace", p.file("index.html"))
 	open("GET /trace/assets/{name}", http.HandlerFunc(p.asset))
 	guarded("GET /trace/ws", http.HandlerFunc(p.upgrade))

@@ -149,13 +149,23 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: policy %q", path, res.Header.Get("Content-Security-Policy"))
 		}
 		for _, foreign := range []string{"http://", "https://"} {
-			if strings.Contains(strings.ReplaceAll(body, "http://www.w3.org/", ""), foreign) {
+			if strings.Contains(strings.NewReplacer("http://www.w3.org/", "", s.http.URL, "").Replace(body), foreign) {
 				t.Errorf("%s names another server", path)
 			}
 		}
 		if again, _ := s.get(path, "If-None-Match", res.Header.Get("ETag")); again.StatusCode != http.StatusNotModified {
 			t.Errorf("%s again: %s", path, again.Status)
 		}
+	}
+	if _, body := s.get("/"); !strings.Contains(body, "curl -s "+s.http.URL+"/v1/chat/completions") || strings.Contains(body, "HOST") {
+		t.Errorf("the entry page's command line is not for %s:\n%s", s.http.URL, body)
+	}
+	odd := httptest.NewRequest(http.MethodGet, "/", nil)
+	odd.Host = "a<b>"
+	answer := httptest.NewRecorder()
+	home(answer, odd)
+	if body := answer.Body.String(); !strings.Contains(body, "http://a&lt;b&gt;/v1/") {
+		t.Errorf("a host's name is taken as a part of the page:\n%s", body)
 	}
 	// A policy without inline code holds for what the pages have.
 	for _, name := range []string{"index.html", "home.html"} {
