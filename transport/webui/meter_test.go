@@ -119,10 +119,10 @@ func TestVerdict(t *testing.T) {
 		node string
 	}{
 		{map[string]float64{}, flow{}, "Idle: no request is running.", ""},
-		{map[string]float64{"group0": 0.93, "pool0": 0.2, "gateway": 1}, flow{Running: 2}, "Layer group 0 (layers 0 to 11) is busy 93 % of the time: it limits.", "group0"},
+		{map[string]float64{"group0": 0.93, "pool0": 0.2, "gateway": 1}, flow{Running: 2}, "The group of layers 0–11 is busy 93 % of the time: it limits.", "group0"},
 		{map[string]float64{"pool2": 0.4}, flow{Running: 1}, "Expert pool 2 takes the largest part of a step: it is busy 40 % of the time.", "pool2"},
 		{map[string]float64{"head": 0.1}, flow{Running: 1}, "There is little to do. The head is the busiest, 10 % of the time.", "head"},
-		{map[string]float64{"group1": 0.7}, flow{Running: 8, Waiting: 1, KV: [3]int{99, 0, 100}}, "Layer group 1 (layers 12 to 23) is busy 70 % of the time: it limits. 1 request waits for blocks of the KV cache.", "group1"},
+		{map[string]float64{"group1": 0.7}, flow{Running: 8, Waiting: 1, KV: [3]int{99, 0, 100}}, "The group of layers 12–23 is busy 70 % of the time: it limits. 1 request waits for blocks of the KV cache.", "group1"},
 		{map[string]float64{"schedule": 0.7}, flow{Running: 8, Waiting: 3, KV: [3]int{9, 0, 100}}, "The scheduler is busy 70 % of the time: it limits. 3 requests wait for a place among the running ones.", "schedule"},
 	} {
 		s := &state{Nodes: map[string]load{}, Flow: &c.flow}

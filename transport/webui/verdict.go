@@ -22,7 +22,7 @@ const (
 func title(n engine.Node) string {
 	switch n.Kind {
 	case engine.NodeGroup:
-		return fmt.Sprintf("layer group %d (layers %d to %d)", n.Index, n.First, n.Last-1)
+		return fmt.Sprintf("the group of layers %d–%d", n.First, n.Last-1)
 	case engine.NodePool:
 		return fmt.Sprintf("expert pool %d", n.Index)
 	case engine.NodeLink:

@@ -97,9 +97,13 @@ for (const [width, height] of [[1280, 900], [390, 844]]) {
       await ask(page, "What is a lighthouse?");
       assert.ok((await page.locator("#talk .a").last().textContent()).length > 5);
       assert.match(await text(page, "speed"), /\d+ tokens; the first after .*s/);
-      // The request is followed by itself when it has ended.
+      // The request is shown by itself when it has ended; who asked stays where the answer is.
       await page.waitForFunction(() => /^Request \d+: \d+ steps/.test(document.getElementById("subject").textContent));
       assert.match(await text(page, "where"), /\d+ %/);
+      assert.match(await text(page, "last"), /^Request \d+ took \d+ steps of .+s: .*layers 0–\d+ \d+ %/);
+      assert.equal(await page.evaluate(() => document.activeElement.id), "question");
+      assert.ok(await page.locator("#talk .a").last().isVisible());
+      assert.equal(await page.evaluate(() => document.querySelector("#question").getBoundingClientRect().top < innerHeight), true, "the question's box went out of sight");
       await page.waitForFunction(() => /Hot: layer \d+ expert \d+/.test(document.getElementById("hot").textContent));
       assert.match(await text(page, "kv"), /blocks in use\d/);
       // What is out of sight is not drawn before it comes into sight.
@@ -160,10 +164,14 @@ test("everything can be done with the keyboard", options, async () => {
   }
   assert.equal(told.size, 6, [...told].join("\n"));
   assert.ok([...told].some((t) => /step \d+; .*row/.test(t)), [...told].join("\n"));
+  await page.keyboard.press("Escape");
+  assert.match(await text(page, "event"), /^Click a bar/);
   await page.focus("#heat");
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("ArrowDown");
   assert.match(await text(page, "expert"), /^Layer \d+, expert 0: .* times an even share/);
+  await page.keyboard.press("Escape");
+  assert.equal(await text(page, "expert"), "");
   await close(page);
 });
 
@@ -172,6 +180,8 @@ test("mouse, wheel and fingers zoom and move the time line", options, async () =
   await connected(page);
   await ask(page, "What is a river?");
   await page.waitForFunction(() => /^Request/.test(document.getElementById("subject").textContent));
+  await page.locator("#lanes").scrollIntoViewIfNeeded();
+  await page.focus("#lanes"); // the wheel is the page's before
   const box = await page.locator("#lanes").boundingBox();
   let before = await picture(page, "lanes");
   const changed = async (what) => {
@@ -276,6 +286,12 @@ test("a server with keys: the page asks for one, and uses it for all it does", o
   const base = await fake("a key with ümlaut");
   const page = await open(base);
   await page.waitForSelector("#keys[open]");
+  assert.ok(await page.locator("#wrong").isHidden());
+  assert.equal(await text(page, "verdict"), "This server asks for an API key");
+  await page.keyboard.type("another key");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("#wrong:not([hidden])");
+  await page.waitForSelector("#keys[open]"); // what is typed now takes the wrong one's place
   await page.keyboard.type("a key with ümlaut");
   await page.keyboard.press("Enter");
   await connected(page);

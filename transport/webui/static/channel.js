@@ -31,7 +31,7 @@ export function ask(path, options = {}) {
 
 /** Connects, and connects again when the connection is lost. */
 export class Channel {
-  /** on has snapshot, delta, events, and link(text, connected). */
+  /** on has snapshot, delta, events, link(text, connected), and locked() for a server that wants a key. */
   constructor(on) {
     this.on = on;
     this.wait = 500;
@@ -81,10 +81,13 @@ export class Channel {
   askForKey() {
     const dialog = document.getElementById("keys");
     this.on.link("a key is needed", false);
+    this.on.locked();
+    document.getElementById("wrong").hidden = !key();
     dialog.addEventListener("close", () => {
       sessionStorage.setItem(keyName, document.getElementById("key").value);
       this.connect();
     }, { once: true });
     dialog.showModal();
+    document.getElementById("key").select(); // a wrong one is typed over
   }
 }

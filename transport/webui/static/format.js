@@ -66,6 +66,9 @@ export function laneTitle(name, nodes) {
   return title(node);
 }
 
+/** A text of the server's, with actors called what the picture calls them. */
+export const named = (text, nodes) => text.replace(/[\w:]+/g, (word) => laneTitle(word, nodes));
+
 /** An element with attributes and children. */
 export function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);

@@ -10,6 +10,7 @@ export class Heat {
     this.redraw = onFrame(canvas, () => this.draw());
     canvas.addEventListener("click", (e) => this.choose(Math.floor(e.offsetY / this.cell[1]), Math.floor((e.offsetX - this.left) / this.cell[0])));
     canvas.addEventListener("keydown", (e) => {
+      if (e.key === "Escape") return this.unchoose();
       const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];
       if (!move || !this.heat) return;
       e.preventDefault();
@@ -35,6 +36,12 @@ export class Heat {
     const clamp = (v, n) => Math.max(0, Math.min(n - 1, v));
     this.at = [clamp(layer, this.heat.layers.length), clamp(expert, this.heat.experts)];
     this.tell();
+    this.redraw();
+  }
+
+  unchoose() {
+    this.at = null;
+    this.detail.textContent = "";
     this.redraw();
   }
 

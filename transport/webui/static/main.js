@@ -20,7 +20,7 @@ const memory = new Memory($("blocks"), $("kv"));
 const charts = new Charts($("plots"));
 const chat = new Chat();
 const line = new TimeLine($("lanes"), (m) => channel.send(m));
-const requests = new Requests($("rows"), $("none"), { follow: (id) => line.follow(id), cancel });
+const requests = new Requests($("rows"), $("none"), { show: (id) => line.show(id), follow: (id) => line.follow(id), cancel });
 chat.onAnswer = (name) => requests.expect(name);
 
 const channel = new Channel({
@@ -28,6 +28,7 @@ const channel = new Channel({
     $("link").textContent = text;
     $("link").classList.toggle("on", on);
   },
+  locked() { $("verdict").textContent = "This server asks for an API key"; },
   snapshot(m) {
     topology = m.topology;
     state = {};

@@ -4,8 +4,8 @@ import { element, number, onFrame, seconds } from "./format.js";
 const phases = { waiting: "waiting", prefill: "reads its prompt", decode: "writes", ended: "ended" };
 
 export class Requests {
-  constructor(body, none, { follow, cancel }) {
-    Object.assign(this, { body, none, follow, cancel });
+  constructor(body, none, { show, follow, cancel }) {
+    Object.assign(this, { body, none, show, follow, cancel });
     this.rows = new Map(); // by request
     this.redraw = onFrame(body.closest("section"), () => this.draw());
   }
@@ -20,7 +20,7 @@ export class Requests {
     const r = this.list?.find((q) => q.name === this.expected && q.phase === "ended");
     if (!r) return;
     this.expected = undefined;
-    this.follow(r.id);
+    this.show(r.id); // where who asked is reading the answer, and asks on
   }
 
   update(list) {

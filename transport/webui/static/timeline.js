@@ -1,6 +1,6 @@
 // The time line: a lane an actor, a bar a message, with the critical path of each step and
 // what actors waited for.
-import { bytes, colour, element, kinds, laneTitle, nanos, number, onFrame, palette, percent, sharpen, svg, swatch } from "./format.js";
+import { bytes, colour, element, kinds, laneTitle, named, nanos, number, onFrame, palette, percent, sharpen, svg, swatch } from "./format.js";
 
 // The fields of an event, as the server sends it.
 const LANE = 0, KIND = 1, BATCH = 2, REQUEST = 3, SENT = 4, FROM = 5, TO = 6, ROWS = 7, LAYER = 8, PARTS = 9, BYTES = 10, MICRO = 11, DEVICE = 12, OTHERS = 13;
@@ -18,6 +18,7 @@ export class TimeLine {
     this.data = null;
     this.request = 0; // followed; 0: the last steps
     this.view = null; // [from, to] in ns
+    this.hint = $("event").textContent; // while nothing is chosen
     this.redraw = onFrame(canvas, () => this.draw());
     this.listen();
     this.legend();
@@ -28,13 +29,18 @@ export class TimeLine {
     this.send(this.request ? { type: "request", id: this.request } : { type: "steps", n: Number($("steps").value) });
   }
 
-  /** Shows one request from its arrival to its last token. */
-  follow(id) {
+  /** Shows one request from its arrival to its last token, and nothing else of the page moves. */
+  show(id) {
     this.request = id;
     this.view = null;
-    this.chosen = -1;
+    this.unchoose();
     $("live").checked = false;
     this.ask();
+  }
+
+  /** Shows one request and goes there. */
+  follow(id) {
+    this.show(id);
     $("time").scrollIntoView({ block: "start" });
     this.canvas.focus({ preventScroll: true });
   }
@@ -54,7 +60,7 @@ export class TimeLine {
     }
     if (!this.view || $("live").checked) {
       this.view = this.whole && [...this.whole];
-      this.chosen = -1;
+      this.unchoose();
     }
     this.explain();
     this.redraw();
@@ -102,6 +108,7 @@ export class TimeLine {
     }
     if (!total) {
       host.replaceChildren();
+      $("last").textContent = "";
       return;
     }
     const parts = [...sums].sort((a, b) => b[1].ns - a[1].ns);
@@ -116,8 +123,11 @@ export class TimeLine {
     const n = batches.size;
     const subject = this.request ? `Request ${this.request}: ${n} steps` : `${n} step${n === 1 ? "" : "s"}`;
     $("subject").textContent = `${subject}, ${nanos(total / n)} each. The critical path is underlined.`;
+    const most = parts.filter(([, p]) => p.ns >= 0.05 * total).slice(0, 3).map(([name, p]) => `${name} ${percent(p.ns / total)}`);
+    const took = this.request ? `Request ${this.request} took ${n} step${n === 1 ? "" : "s"} of` : n === 1 ? "The last step took" : `Each of the last ${n} steps took`;
+    $("last").textContent = `${took} ${nanos(total / n)}: ${most.join(", ")}.`;
     const words = parts.slice(0, 6).map(([name, p]) => element("span", {}, swatch(shade(p)), element("b", {}, percent(p.ns / total)), ` ${name}`));
-    if (longest[0] > 0.05 * total / n) words.push(element("span", { class: "detail" }, `longest wait ${nanos(longest[0])}: ${longest[1]}`));
+    if (longest[0] > 0.05 * total / n) words.push(element("span", { class: "detail" }, `longest wait ${nanos(longest[0])}: ${named(longest[1], this.nodes)}`));
     host.replaceChildren(bar, ...words);
   }
 
@@ -204,7 +214,7 @@ export class TimeLine {
       const left = Math.max(x, this.margin), room = Math.min(x + w, this.width) - left;
       if (room > 90 && cause !== "idle") {
         g.fillStyle = c.soft;
-        const text = clip(g, why, room - 8);
+        const text = clip(g, named(why, this.nodes), room - 8);
         g.fillText(text, left + 4, y + BAR / 2 + 0.5);
       }
     }
@@ -285,7 +295,13 @@ export class TimeLine {
   choose(hit) {
     this.chosen = hit.event ?? -1;
     if (hit.event >= 0) $("event").textContent = this.describe(this.data.events[hit.event]);
-    else if (hit.gap) $("event").textContent = `${laneTitle(this.data.lanes[hit.gap[0]], this.nodes)}, ${nanos(hit.gap[2] - hit.gap[1])}: ${hit.gap[4]}.`;
+    else if (hit.gap) $("event").textContent = `${laneTitle(this.data.lanes[hit.gap[0]], this.nodes)}, ${nanos(hit.gap[2] - hit.gap[1])}: ${named(hit.gap[4], this.nodes)}.`;
+    this.redraw();
+  }
+
+  unchoose() {
+    this.chosen = -1;
+    $("event").textContent = this.hint;
     this.redraw();
   }
 
@@ -298,7 +314,7 @@ export class TimeLine {
     const riders = this.data.riders.filter((r) => r[0] === e[BATCH]);
     const prompts = riders.filter((r) => !r[3]);
     const parts = [
-      `${this.data.lanes[e[LANE]]}: ${kinds[e[KIND]]?.[0] ?? e[KIND]} for ${nanos(e[TO] - e[FROM])}`,
+      `${laneTitle(this.data.lanes[e[LANE]], this.nodes)}: ${kinds[e[KIND]]?.[0] ?? e[KIND]} for ${nanos(e[TO] - e[FROM])}`,
       e[BATCH] ? `step ${e[BATCH]}` : "", e[LAYER] >= 0 ? `layer ${e[LAYER]}` : "",
       `${e[ROWS]} row${e[ROWS] === 1 ? "" : "s"}`,
       e[SENT] ? `waited ${nanos(e[FROM] - e[SENT])}` : "", e[PARTS] ? `${e[PARTS]} parts` : "",
@@ -362,7 +378,7 @@ export class TimeLine {
     c.addEventListener("keydown", (e) => {
       const act = {
         "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), ArrowLeft: () => this.pan(-0.2), ArrowRight: () => this.pan(0.2),
-        Home: () => this.fit(), ".": () => this.step(1), ",": () => this.step(-1),
+        Home: () => this.fit(), ".": () => this.step(1), ",": () => this.step(-1), Escape: () => this.unchoose(),
       }[e.key];
       if (!act || e.ctrlKey || e.metaKey) return;
       e.preventDefault();

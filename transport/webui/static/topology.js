@@ -1,5 +1,5 @@
 // The pipeline as a picture: actors as boxes, filled by how busy they are.
-import { bytes, number, percent, seconds, svg, title } from "./format.js";
+import { bytes, laneTitle, number, percent, seconds, svg, title } from "./format.js";
 
 const W = 118, H = 52, GAP = 22, ROW = 84;
 // The fields of a load, as the server sends it.
@@ -177,11 +177,11 @@ export class Topology {
     const n = this.chosen;
     if (!n) return;
     const load = this.loads[n.name] ?? [0, 0, 0, 0, 0];
-    const parts = [`${n.name}: busy ${percent(load[BUSY])}`, `${number(load[RATE])} messages a second`, `${load[QUEUE]} waiting`];
+    const parts = [`${laneTitle(n.name, this.topology.nodes)}: busy ${percent(load[BUSY])}`, `${number(load[RATE])} messages a second`, `${load[QUEUE]} waiting`];
     if (load[WAIT] > 0) parts.push(`a message waits ${seconds(load[WAIT])}`);
     if (load[BYTES] > 0) parts.push(`${bytes(load[BYTES])}/s`);
     if (n.device) parts.push(`on ${n.device}` + (n.kind === "pool" && n.memory >= 0 ? `, memory node ${n.memory}` : ""));
-    if (n.last > n.first) parts.push(`layers ${n.first} to ${n.last - 1}, rank ${n.rank}`);
+    if (n.last > n.first) parts.push(`rank ${n.rank}`);
     const text = parts.join("; ");
     if (this.detail.textContent !== text) this.detail.textContent = text;
   }
