@@ -226,15 +226,15 @@ func (b *bench) measure() error {
 // print writes the report as text.
 func (b *bench) print(w interface{ Write([]byte) (int, error) }) error {
 	r := b.report
-	fmt.Fprintf(w, "%s on %s, level %s, %d threads, kv %s, %d layer groups, %s, revision %s\n\n",
-		r.Model, r.CPU, r.Level, r.Threads, r.KVType, r.LayerGroups, r.GoVersion, r.Revision)
+	fmt.Fprintf(w, "%s on %s, level %s, %d threads, kv %s, %s, %s, revision %s\n\n",
+		r.Model, r.CPU, r.Level, r.Threads, r.KVType, count(r.LayerGroups, "layer group"), r.GoVersion, r.Revision)
 	fmt.Fprintf(w, "memory read           %8.1f GB/s on one thread, %.1f GB/s on %d\n", r.ReadGBps1, r.ReadGBps, r.Threads)
 	for _, d := range r.Decode {
 		if d.Streams == 1 {
 			fmt.Fprintf(w, "decode, 1 stream      %8.0f tokens/s = %.1f GB/s of weights (%.1f MB a token) = %.2f of the read bandwidth\n", d.TokensPerS, d.GBps, r.TokenMB, d.ReadShare)
 			continue
 		}
-		fmt.Fprintf(w, "decode, %-3d streams   %8.0f tokens/s together = %.2f x one stream\n", d.Streams, d.TokensPerS, d.TokensPerS/max(1e-9, r.Decode[0].TokensPerS))
+		fmt.Fprintf(w, "%-22s%8.0f tokens/s together = %.2f x one stream\n", fmt.Sprintf("decode, %d streams", d.Streams), d.TokensPerS, d.TokensPerS/max(1e-9, r.Decode[0].TokensPerS))
 	}
 	for _, p := range r.Prefill {
 		fmt.Fprintf(w, "prompt of %-5d       %8.1f ms to the first token (%.0f tokens/s)\n", p.Tokens, p.FirstMS, p.TokensPerS)

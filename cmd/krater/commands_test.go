@@ -235,6 +235,9 @@ func TestTemplate(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	if flag, command := answers(t, "", "--version"), answers(t, "", "version"); flag != command {
+		t.Errorf("--version prints %q, version %q", flag, command)
+	}
 	if out := answers(t, "", "version"); !strings.HasPrefix(out, "krater ") || strings.Count(out, "\n") != 1 || !strings.Contains(out, "go1.") {
 		t.Errorf("%q", out)
 	}

@@ -106,7 +106,7 @@ func completeBash(w io.Writer, all []completions) error {
 	for _, line := range flagValues(all) {
 		fmt.Fprintf(&b, "    %s) COMPREPLY=($(compgen -W %q -- \"$cur\")); return ;;\n", line.flags, line.values)
 	}
-	fmt.Fprintf(&b, "    %s) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n    esac\n    case \"$path\" in\n", strings.Join(fileFlags(all), "|"))
+	fmt.Fprintf(&b, "    %s) local IFS=$'\\n'; COMPREPLY=($(compgen -f -- \"$cur\")); compopt -o filenames 2>/dev/null; return ;;\n    esac\n    case \"$path\" in\n", strings.Join(fileFlags(all), "|"))
 	for _, c := range all {
 		fmt.Fprintf(&b, "    %q) words=%q ;;\n", c.path, strings.Join(c.words(), " "))
 	}

@@ -158,11 +158,25 @@ func parse(cli any, args []string, options ...kong.Option) (*kong.Context, *file
 	if err != nil {
 		var pe *kong.ParseError
 		if errors.As(err, &pe) {
-			return nil, nil, fmt.Errorf("%w (see krater --help)", err)
+			return nil, nil, misuse(pe)
 		}
 		return nil, nil, err
 	}
 	return ctx, file, nil
+}
+
+// misuse words what is wrong with a command line, and names the page of the command that was meant.
+func misuse(pe *kong.ParseError) error {
+	text, page := pe.Error(), "krater"
+	node := pe.Context.Selected()
+	if node != nil {
+		page = strings.TrimSpace(node.FullPath())
+	}
+	if rest, ok := strings.CutPrefix(text, "unexpected argument "); ok && (node == nil || len(node.Children) > 0) {
+		text = "there is no command " + rest
+	}
+	text = strings.Replace(text, ": stat ", ": ", 1) // which call found a path missing says nothing
+	return fmt.Errorf("%s (see %s --help)", text, page)
 }
 
 // configLine is one setting as print-config shows it.

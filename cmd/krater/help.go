@@ -11,6 +11,18 @@ import (
 	"krater/cmd/krater/term"
 )
 
+type helpCmd struct {
+	Command []string `arg:"" optional:"" help:"The command, such as serve or bench model; default: the list of all."`
+}
+
+// Run implements the command: what --help after the command prints.
+func (c *helpCmd) Run(e *env) error {
+	if status := run(append(c.Command, "--help"), e); status != 0 {
+		return exitError(status)
+	}
+	return nil
+}
+
 // page is what the manual has of a command beside its flags.
 type page struct {
 	about    string
@@ -71,7 +83,7 @@ func printHelp(_ kong.HelpOptions, ctx *kong.Context) error {
 		h.section("ENVIRONMENT AND FILES")
 		h.wrap(2, "Every flag is also the variable KRATER_ and its name in capitals, and a line of the YAML file that --config names: --max-seqs 8, KRATER_MAX_SEQS=8, max-seqs: 8. The flag goes before the variable, the variable before the file. NO_COLOR turns colours off.")
 		h.print("")
-		h.wrap(2, "krater COMMAND --help has the page of a command.")
+		h.wrap(2, "krater help COMMAND has the page of a command, as krater COMMAND --help.")
 	}
 	return h.err
 }

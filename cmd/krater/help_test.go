@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/alecthomas/kong"
@@ -96,6 +99,58 @@ func TestHelpIsAPage(t *testing.T) {
 				t.Errorf("%v: over 80 columns: %q", args, line)
 			}
 		}
+	}
+}
+
+func TestHelpAsACommand(t *testing.T) {
+	for _, of := range [][]string{nil, {"serve"}, {"bench", "kernels"}, {"help"}} {
+		command, flag := execute(t, "", append([]string{"help"}, of...)...), execute(t, "", append(of, "--help")...)
+		if command.status != 0 || command.out != flag.out || command.out == "" {
+			t.Errorf("help %v: status %d\n%s", of, command.status, command.out)
+		}
+	}
+}
+
+// TestBashCompletesPaths: in a real line of a shell the folder is gone into, and names may have blanks.
+func TestBashCompletesPaths(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"my models/lite", "keys"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := filepath.Join(dir, "completion")
+	if err := os.WriteFile(script, []byte(execute(t, "", "completion", "bash").out), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Typed: what a tab makes of it is run, and says what it was given.
+	end, tty := openTerminal(t, 80, 24)
+	cmd := exec.Command(bash, "--norc", "-i")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "TERM=dumb", "PS1=$ ", "HISTFILE=")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	tty.Close()
+	var shown screen
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(&shown, end) // until the shell has ended
+	}()
+	if _, err := io.WriteString(end, "source ./completion; krater() { printf '<%s>' \"$@\"; }\nkrater serve --model my\tli\t\nexit\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // with the status of the last command
+	<-read
+	if want := "<serve><--model><my models/lite/>"; !strings.Contains(shown.String(), want) {
+		t.Errorf("%s is not what the line became:\n%s", want, shown.String())
 	}
 }
 

@@ -36,6 +36,7 @@ type cli struct {
 	Template   templateCmd   `cmd:"" help:"Render chat templates: a JSON object a line in, a JSON string a line out."`
 	Completion completionCmd `cmd:"" help:"Print a script that completes commands and flags in a shell."`
 	Version    versionCmd    `cmd:"" help:"Print version and licences."`
+	Help       helpCmd       `cmd:"" help:"Show the page of a command."`
 }
 
 // env is the outside world of a command.
@@ -70,8 +71,11 @@ func main() {
 // 2 misused.
 func run(args []string, e *env) int {
 	var c cli
-	if len(args) == 0 {
+	switch {
+	case len(args) == 0:
 		args = []string{"--help"}
+	case len(args) == 1 && args[0] == "--version": // as other programs have it
+		args = []string{"version"}
 	}
 	ctx, file, err := parse(&c, args, kong.Writers(e.out, e.err))
 	if err != nil {

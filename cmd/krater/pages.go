@@ -158,6 +158,10 @@ var pages = map[string]page{
 			{"krater completion fish", "Into ~/.config/fish/completions/krater.fish."},
 		},
 	},
+	"help": {examples: []example{
+		{"krater help serve", "Every setting of the server."},
+		{"krater help bench model", "A command within a command."},
+	}},
 	"version": {examples: []example{
 		{"krater version --licenses", "The licences of what is linked."},
 		{"krater version --json", "For a program."},

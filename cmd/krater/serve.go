@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -75,6 +76,9 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	name := c.servedName(src)
 	l, err := net.Listen("tcp", c.Listen)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("--listen %s: another program listens there; take another port, or 0 for any that is free", c.Listen)
+	}
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
@@ -145,13 +149,13 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	}
 	defer s.Close()
 	defer c.keepHeat(s, log)()
+	log.Info().Str("model", name).Str("listen", l.Addr().String()).Dur("after_ms", time.Since(start)).Msg("ready")
 	c.announce(e, l.Addr(), name, time.Since(start))
-	log.Info().Str("model", name).Str("listen", l.Addr().String()).Dur("after", time.Since(start)).Msg("ready")
 	desk.start()
 
 	select {
 	case <-ctx.Done():
-		log.Info().Dur("timeout", c.DrainTimeout).Msg("draining")
+		log.Info().Dur("timeout_ms", c.DrainTimeout).Msg("draining")
 		err = nil
 	case <-p.Failed():
 		err = p.Err()
@@ -250,21 +254,32 @@ func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batc
 
 // announce tells a person what to do next.
 func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Duration) {
-	scheme, key := "http", ""
+	scheme, key, others := "http", "", ""
+	at := addr.String()
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() { // which is no place to go to
+		port := strconv.Itoa(tcp.Port)
+		at = net.JoinHostPort("127.0.0.1", port)
+		if host, err := os.Hostname(); err == nil {
+			others = net.JoinHostPort(host, port)
+		}
+	}
 	if c.TLSCert != "" {
 		scheme = "https"
 	}
 	if c.APIKeys != "" {
 		key = " -H 'Authorization: Bearer KEY'"
 	}
-	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, addr, took.Seconds())
-	fmt.Fprintf(e.out, "  open %s://%s/trace in a browser: the pipeline at work, and a chat box\n", scheme, addr)
+	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, at, took.Seconds())
+	fmt.Fprintf(e.out, "  open %s://%s/trace in a browser: the pipeline at work, and a chat box\n", scheme, at)
+	if others != "" {
+		fmt.Fprintf(e.out, "  from other machines: %s://%s\n", scheme, others)
+	}
 	if c.Shape != "" { // nor has it a chat template
-		fmt.Fprintf(e.out, "  curl -s %s://%s/v1/completions -H 'Content-Type: application/json'%s -d '{\"prompt\":\"abc\",\"max_tokens\":16}'\n\n", scheme, addr, key)
+		fmt.Fprintf(e.out, "  curl -s %s://%s/v1/completions -H 'Content-Type: application/json'%s -d '{\"prompt\":\"abc\",\"max_tokens\":16}'\n\n", scheme, at, key)
 		fmt.Fprintf(e.out, "Its weights are random, and its answers noise; how long they take is true.\n\n")
 		return
 	}
-	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, addr, key)
+	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, at, key)
 }
 
 // logger writes to standard error: text on a terminal, JSON lines elsewhere.

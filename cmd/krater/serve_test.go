@@ -270,7 +270,26 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	refuses(t, 1, []string{"serve", "--listen", l.Addr().String()}, "--listen", l.Addr().String(), "in use")
+	refuses(t, 1, []string{"serve", "--listen", l.Addr().String()}, "--listen", l.Addr().String(), "another program listens", "another port")
+}
+
+// TestAnnounced: what is to be tried is an address that a browser can go to.
+func TestAnnounced(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		ip    net.IP
+		at    string
+		other bool
+	}{{net.IPv4(127, 0, 0, 1), "http://127.0.0.1:8080", false}, {net.IPv6loopback, "http://[::1]:8080", false}, {net.IPv6unspecified, "http://127.0.0.1:8080", true}, {net.IPv4zero, "http://127.0.0.1:8080", true}} {
+		var out bytes.Buffer
+		(&serveCmd{}).announce(&env{out: &out}, &net.TCPAddr{IP: c.ip, Port: 8080}, "tiny", time.Second)
+		if s := out.String(); strings.Count(s, c.at) != 3 || strings.Contains(s, host+":8080") != c.other {
+			t.Errorf("%s: %s", c.ip, s)
+		}
+	}
 }
 
 // TestOpenDoor: an address that other machines reach, without keys, is warned of.

@@ -192,13 +192,16 @@ func TestBadFlags(t *testing.T) {
 		line   string
 		words  string
 	}{
-		{2, "nonsense", "nonsense"},
-		{2, "run --nonsense hi", "--nonsense"},
+		{2, "serv", "there is no command serv did you mean \"serve\"? (see krater --help)"},
+		{2, "trace shew", "there is no command shew (see krater trace --help)"},
+		{2, "help serv", "there is no command serv"},
+		{2, "run --nonsense hi", "--nonsense (see krater run --help)"},
+		{2, "bench model --nonsense", "--nonsense (see krater bench model --help)"},
 		{2, "run --threads few hi", "--threads"},
 		{2, "run --kv-cache banana hi", "--kv-cache banana MiB"},
 		{2, "run --kv-cache=-5 hi", "--kv-cache"},
 		{2, "run --device gpu hi", "--device cpu gpu"},
-		{2, "run --model /nowhere hi", "--model /nowhere"},
+		{2, "run --model /nowhere hi", "--model: /nowhere: no such file"},
 		{2, "run --file /nowhere", "--file /nowhere"},
 		{2, "ppl", "--text"},
 		{2, "run one two", "two"},
@@ -236,6 +239,7 @@ func TestBadFlags(t *testing.T) {
 		{1, "bench kernels --plot kernels.gif", ".svg .png"},
 		{1, "bench kernels --size 900TB", "--size available"},
 		{1, "compare", "--golden"},
+		{1, "doctor --model .", "config.json /cmd/krater tokenizer.json"},
 	} {
 		t.Run(c.line, func(t *testing.T) {
 			refuses(t, c.status, strings.Fields(c.line), strings.Fields(c.words)...)
@@ -282,8 +286,8 @@ func TestHelp(t *testing.T) {
 			t.Errorf("krater %s --help says nothing of --%s", command, f.Name)
 		}
 	})
-	// The configuration file is no command, completion has no flags, and bench, batch and trace are several.
-	want := reflect.TypeFor[cli]().NumField() - 2 + reflect.TypeFor[benchCmd]().NumField() - 1 + reflect.TypeFor[batchCmd]().NumField() - 1 + reflect.TypeFor[traceCmd]().NumField() - 1
+	// The configuration file is no command, completion and help have no flags, and bench, batch and trace are several.
+	want := reflect.TypeFor[cli]().NumField() - 3 + reflect.TypeFor[benchCmd]().NumField() - 1 + reflect.TypeFor[batchCmd]().NumField() - 1 + reflect.TypeFor[traceCmd]().NumField() - 1
 	if len(texts) != want {
 		t.Errorf("%d commands have flags, want %d", len(texts), want)
 	}

@@ -72,6 +72,9 @@ func (s *source) read(name string, optional bool) ([]byte, error) {
 	if optional && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("model %s: there is no %s in %s: a model's folder has config.json, safetensors, tokenizer.json and tokenizer_config.json", s.name, name, s.dir)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", s.name, err)
 	}
