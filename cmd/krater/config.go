@@ -106,14 +106,20 @@ func (r *fileResolver) Resolve(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any
 		return nil, nil
 	}
 	r.used[f.Name] = true
-	if list, ok := v.([]any); ok {
-		parts := make([]string, len(list))
-		for i, e := range list {
-			parts[i] = fmt.Sprint(e)
-		}
-		return strings.Join(parts, ","), nil
+	return plainValue(v), nil
+}
+
+// plainValue is a value of a file as a flag has it: lists are joined by commas.
+func plainValue(v any) string {
+	list, ok := v.([]any)
+	if !ok {
+		return fmt.Sprint(v)
 	}
-	return fmt.Sprint(v), nil
+	parts := make([]string, len(list))
+	for i, e := range list {
+		parts[i] = fmt.Sprint(e)
+	}
+	return strings.Join(parts, ",")
 }
 
 // configPath finds --config in args before the real parse, as the file decides

@@ -305,6 +305,9 @@ type knownRates struct {
 	here bool   // the processors are this machine's
 }
 
+// cpuAssumed is said of processors' rates that nobody has measured here.
+const cpuAssumed = "assumed; --measure measures them"
+
 // rates finds the rates that flags and machine give.
 func (p *planFlags) rates(m machineOf, f *engineFlags) (r rates.Rates, known knownRates, err error) {
 	threads := f.threads()
@@ -332,7 +335,7 @@ func (p *planFlags) rates(m machineOf, f *engineFlags) (r rates.Rates, known kno
 		r.CPU, known.CPU, known.here = *kept.CPU, "measured on this machine", true
 	default:
 		r.CPU = rates.AssumedCPU(m.CPU.Model, threads, m.CPU.Sockets, levelOf(m.CPU.Features))
-		known.CPU, known.here = "assumed; --measure measures them", true
+		known.CPU, known.here = cpuAssumed, true
 	}
 	if r.CPU, err = r.CPU.Complete(); err == nil {
 		r.Card, err = r.Card.Complete()

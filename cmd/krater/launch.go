@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 
 	"krater/bench/stat"
@@ -66,12 +68,16 @@ func (c *launchCmd) wizard(m *machine.Machine) *wizard.Wizard {
 		folders = []string{"."}
 	}
 	models := []wizard.Option{{Label: "krater-tiny, built in"}}
-	for _, f := range wizard.Find(folders, wizard.Hubs()) {
+	at := 0 // what was found and can be run, rather than the small one
+	for i, f := range wizard.Find(folders, wizard.Hubs()) {
 		models = append(models, wizard.Option{Label: f.Name + "  " + f.Dir, Value: f.Dir})
+		if at == 0 && runs(f.Dir) {
+			at = i + 1
+		}
 	}
 	cards := launchCards()
 	fields := []wizard.Field{
-		{Key: "model", Title: "Model", Help: "folders given, this one and Hugging Face's cache were looked through", Options: models},
+		{Key: "model", Title: "Model", Help: foundWhere(folders, len(models)-1), Options: models, At: at},
 		{Key: "gpu", Title: "Device", Help: "where the layers are computed", Options: deviceOptions(cards)},
 		{Key: "vram", Title: "GPU memory", Help: "what the model may take of the card", Options: vramOptions(cards)},
 		{Key: "precision", Title: "Precision", Help: "of all parts; by part: large models have experts in 4 bits, the rest in 8 or 16", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
@@ -81,16 +87,36 @@ func (c *launchCmd) wizard(m *machine.Machine) *wizard.Wizard {
 		{Key: "decode-strategy", Title: "Decode strategy", Help: "the same of generated tokens", Options: strategyOptions()},
 		{Key: "listen", Title: "Address", Help: "0.0.0.0 opens the server to the network: give it --api-keys", Options: options("", "127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:8000", "0.0.0.0:8080", "0.0.0.0:8080")},
 	}
-	if len(models) > 1 {
-		fields[0].At = 1 // what was found, rather than the small one
-	}
 	_, err := os.Stat(c.Save)
+	stored, others := storedSettings(c.Save, fields)
 	return &wizard.Wizard{
-		Machine: machineLines(m), Fields: fields, File: c.Save, Exists: err == nil,
+		Machine: machineLines(m), Fields: fields, File: c.Save, Exists: err == nil, Stored: stored,
 		Outlook:  wizard.Outlook{Hidden: cardFields},
-		Estimate: func(s wizard.Settings) wizard.Outlook { return estimate(settled(s), m, cards) },
-		Store:    func(s wizard.Settings) error { return storeSettings(c.Save, settled(s)) },
+		Estimate: func(s wizard.Settings) wizard.Outlook { return estimate(settled(s), others.of("serve"), m, cards) },
+		Store:    func(s wizard.Settings) error { return storeSettings(c.Save, others.with(settled(s))) },
 	}
+}
+
+// runs reports whether a folder's model is of a family that can be run.
+func runs(dir string) bool {
+	src, err := openSource(dir)
+	if err != nil {
+		return false
+	}
+	_, _, err = src.config()
+	return err == nil
+}
+
+// foundWhere says how many models there are in what was looked through.
+func foundWhere(folders []string, n int) string {
+	in := strings.Join(folders, ", ")
+	if in == "." {
+		in = "this folder"
+	}
+	if n == 0 {
+		return fmt.Sprintf("none in %s, nor in Hugging Face's cache; krater launch FOLDER looks elsewhere", in)
+	}
+	return fmt.Sprintf("%s in %s and Hugging Face's cache", count(n, "model"), in)
 }
 
 // cardFields mean nothing on the processor.
@@ -175,6 +201,76 @@ func machineLines(m *machine.Machine) []string {
 	return lines
 }
 
+// otherSettings are those of a configuration file that the wizard has no field for: they stay.
+type otherSettings wizard.Settings
+
+// with are all settings, s and those that it does not have.
+func (o otherSettings) with(s wizard.Settings) wizard.Settings {
+	all := wizard.Settings{}
+	maps.Copy(all, o)
+	maps.Copy(all, s)
+	return all
+}
+
+// of are those that a command has as flags.
+func (o otherSettings) of(command string) otherSettings {
+	list := otherSettings{}
+	parser, err := kong.New(&cli{})
+	if err != nil {
+		return list
+	}
+	for _, node := range parser.Model.Children {
+		for _, f := range node.Flags {
+			if v, ok := o[f.Name]; ok && node.Name == command {
+				list[f.Name] = v
+			}
+		}
+	}
+	return list
+}
+
+// storedSettings reads what is in the file already. Its values are chosen in the fields, which
+// get them as options where they have none; what no field is for is in others. A file that
+// cannot be read has nothing, and is replaced as any other, when asked twice.
+func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings, others otherSettings) {
+	file, err := readConfig(path)
+	if err != nil {
+		return nil, nil
+	}
+	values := wizard.Settings{}
+	for key, v := range file.values {
+		if v != "" { // which is the default
+			values[key] = plainValue(v)
+		}
+	}
+	if values["device"] != "cuda" {
+		delete(values, "gpu") // which names a card only there
+	}
+	stored, others = wizard.Settings{}, otherSettings(values)
+	for i := range fields {
+		f := &fields[i]
+		value, ok := values[f.Key]
+		if !ok {
+			if f.Key == "model" {
+				f.At = 0
+			}
+			continue
+		}
+		delete(values, f.Key)
+		at := slices.IndexFunc(f.Options, func(o wizard.Option) bool { return o.Value == value })
+		switch {
+		case at < 0 && f.Key == "gpu": // a card that is not here any more
+			continue
+		case at < 0:
+			at = len(f.Options)
+			f.Options = append(f.Options, wizard.Option{Label: value, Value: value})
+		}
+		f.At, stored[f.Key] = at, value
+	}
+	delete(values, "device") // the field of cards has it
+	return stored, others
+}
+
 // storeSettings writes a configuration file: whole or not at all.
 func storeSettings(path string, s wizard.Settings) error {
 	keys := make([]string, 0, len(s))
@@ -215,7 +311,7 @@ func serveFlags(s wizard.Settings) (*serveCmd, error) {
 }
 
 // estimate plans a choice: nothing is loaded.
-func estimate(s wizard.Settings, m *machine.Machine, cards []launchCard) (o wizard.Outlook) {
+func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards []launchCard) (o wizard.Outlook) {
 	trouble := func(err error) wizard.Outlook {
 		o.Trouble = strings.Join(strings.Fields(err.Error()), " ")
 		return o
@@ -223,7 +319,7 @@ func estimate(s wizard.Settings, m *machine.Machine, cards []launchCard) (o wiza
 	if s["device"] == "" {
 		o.Hidden = cardFields
 	}
-	f, err := serveFlags(s)
+	f, err := serveFlags(others.with(s))
 	if err != nil {
 		return trouble(err)
 	}
@@ -327,6 +423,11 @@ func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machin
 	if bytes == 0 || r.CPU.ReadGBps == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("decode: at most %s tok/s of one stream: %s of weights a token at %s GB/s (%s)",
-		stat.Number(1e9*r.CPU.ReadGBps/bytes), planner.Size(int64(bytes)), stat.Number(r.CPU.ReadGBps), known.CPU)}
+	// Of an assumption follows no bound: a machine may read faster.
+	word, source := "at most", known.CPU
+	if source == cpuAssumed {
+		word, source = "about", "assumed; krater plan --measure finds out"
+	}
+	return []string{fmt.Sprintf("decode: %s %s tok/s of one stream: %s of weights a token at %s GB/s (%s)",
+		word, stat.Number(1e9*r.CPU.ReadGBps/bytes), planner.Size(int64(bytes)), stat.Number(r.CPU.ReadGBps), source)}
 }

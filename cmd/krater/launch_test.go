@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,38 +25,42 @@ import (
 func TestEstimate(t *testing.T) {
 	m := machine.Here()
 	cards := []launchCard{{"NVIDIA GeForce RTX 3090", 24 << 30}}
-	o := estimate(wizard.Settings{}, m, nil)
-	if o.Trouble != "" || len(o.Budgets) != 1 || !o.Budgets[0].Fits || len(o.Budgets[0].Parts) < 8 || len(o.Speed) != 1 || !strings.HasPrefix(o.Speed[0], "decode: at most ") {
+	o := estimate(wizard.Settings{}, nil, m, nil)
+	if o.Trouble != "" || len(o.Budgets) != 1 || !o.Budgets[0].Fits || len(o.Budgets[0].Parts) < 8 || len(o.Speed) != 1 || !strings.HasPrefix(o.Speed[0], "decode: ") {
 		t.Errorf("krater-tiny: %+v", o)
 	}
 	if !slices.Contains(o.Hidden, "decode-strategy") {
 		t.Errorf("strategies without a card: %v", o.Hidden)
 	}
-	bytesOf := func(s wizard.Settings) string { return estimate(s, m, cards).Speed[0] }
+	unmeasured := estimate(wizard.Settings{"cache-dir": t.TempDir()}, nil, m, nil).Speed[0]
+	if !strings.HasPrefix(unmeasured, "decode: about ") || !strings.Contains(unmeasured, "krater plan --measure") {
+		t.Errorf("of a machine that nobody measured: %s", unmeasured)
+	}
+	bytesOf := func(s wizard.Settings) string { return estimate(s, nil, m, cards).Speed[0] }
 	if bf16, int4 := bytesOf(wizard.Settings{"precision": "bf16"}), bytesOf(wizard.Settings{"precision": "int4"}); bf16 == int4 {
 		t.Errorf("four bits are as fast as 16: %s", int4)
 	}
 
 	lite := filepath.Join("..", "..", "testdata", "goldens", "deepseek_v2_lite")
-	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "vram": "8GiB"}, m, cards)
+	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "vram": "8GiB"}, nil, m, cards)
 	if o.Trouble != "" || len(o.Hidden) != 0 || len(o.Budgets) < 2 || !strings.HasPrefix(o.Speed[0], "strategies: prefill ") {
 		t.Errorf("on a card: %+v", o)
 	}
-	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "decode-strategy": "lru"}, m, cards)
+	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "decode-strategy": "lru"}, nil, m, cards)
 	if !strings.Contains(o.Speed[0], "decode lru") {
 		t.Errorf("a strategy that was chosen: %+v", o.Speed)
 	}
 	for _, s := range strategyOptions()[1:] {
-		o := estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "prefill-strategy": s.Value, "decode-strategy": s.Value}, m, cards)
+		o := estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "prefill-strategy": s.Value, "decode-strategy": s.Value}, nil, m, cards)
 		if o.Trouble != "" {
 			t.Errorf("%s: %s", s.Value, o.Trouble)
 		}
 	}
-	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, m, []launchCard{{"A card of tomorrow", 24 << 30}})
+	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, nil, m, []launchCard{{"A card of tomorrow", 24 << 30}})
 	if o.Trouble != "" || !strings.Contains(o.Speed[0], "krater plan --measure") {
 		t.Errorf("a card that nothing is known of: %+v", o)
 	}
-	o = estimate(wizard.Settings{"model": filepath.Join("..", "..", "testdata", "goldens", "qwen2"), "device": "cuda", "gpu": "0"}, m, cards)
+	o = estimate(wizard.Settings{"model": filepath.Join("..", "..", "testdata", "goldens", "qwen2"), "device": "cuda", "gpu": "0"}, nil, m, cards)
 	if !slices.Contains(o.Hidden, "prefill-strategy") {
 		t.Errorf("strategies without experts: %v", o.Hidden)
 	}
@@ -63,7 +70,7 @@ func TestEstimate(t *testing.T) {
 		"model":        {"model": t.TempDir()},
 		"enum":         {"precision": "int3"},
 	} {
-		if o := estimate(s, m, nil); o.Trouble == "" {
+		if o := estimate(s, nil, m, nil); o.Trouble == "" {
 			t.Errorf("%s: no trouble: %+v", name, o)
 		}
 	}
@@ -93,6 +100,72 @@ func TestStoredSettingsAreRead(t *testing.T) {
 	}
 	if storeSettings(filepath.Join(path, "none", "k.yaml"), s) == nil {
 		t.Error("a file in a folder that is none")
+	}
+}
+
+// TestStoredSettingsAreChosen: the wizard begins with what the file has, and what it has no field for stays.
+func TestStoredSettingsAreChosen(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "k.yaml")
+	text := "# by hand\nprecision: int8\nlisten: 127.0.0.1:9000\nmodel: " + dir + "\norigins: [http://a, http://b]\nseconds: 2\ndevice: cuda\ngpu: 7\n"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := launchCmd{Save: path, Folders: []string{t.TempDir()}}
+	w := c.wizard(machine.Here())
+	want := wizard.Settings{"precision": "int8", "listen": "127.0.0.1:9000", "model": dir}
+	if got := w.Settings(); !maps.Equal(got, want) || !maps.Equal(w.Stored, want) || !w.Exists {
+		t.Errorf("chosen %v, stored %v, want %v", got, w.Stored, want)
+	}
+	if o := w.Estimate(wizard.Settings{}); o.Trouble != "" { // --seconds is a flag of others
+		t.Errorf("trouble with other commands' settings: %s", o.Trouble)
+	}
+	if err := w.Store(wizard.Settings{"precision": "int4"}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := readConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(file.values), "map[origins:http://a,http://b precision:int4 seconds:2]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	// A file of the defaults chooses the model that is built in, whatever else was found.
+	if err := storeSettings(path, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.Folders = []string{filepath.Join("..", "..", "testdata", "goldens")}
+	if w := c.wizard(machine.Here()); len(w.Settings()) != 0 || w.Stored == nil || !strings.Contains(w.Fields[0].Help, " models in ") {
+		t.Errorf("%v, stored %v, %s", w.Settings(), w.Stored, w.Fields[0].Help)
+	}
+	if err := os.WriteFile(path, []byte("- no settings"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if w := c.wizard(machine.Here()); w.Stored != nil || !w.Exists {
+		t.Errorf("a file that holds no settings: %v", w.Stored)
+	}
+}
+
+// TestWhatCanBeRunIsChosen first, rather than what was found first.
+func TestWhatCanBeRunIsChosen(t *testing.T) {
+	dir := t.TempDir()
+	config, err := os.ReadFile(filepath.Join("..", "..", "testdata", "goldens", "qwen2", "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"a": "{", "b": `{"model_type":"unheard_of"}`, "c": string(config), "d": string(config)} {
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, name), 0o755), os.WriteFile(filepath.Join(dir, name, "config.json"), []byte(text), 0o644), os.WriteFile(filepath.Join(dir, name, "x.safetensors"), nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := launchCmd{Save: filepath.Join(dir, "k.yaml"), Folders: []string{dir}}
+	if w := c.wizard(machine.Here()); w.Settings()["model"] != filepath.Join(dir, "c") || len(w.Fields[0].Options) < 5 {
+		t.Errorf("%v of %v", w.Settings(), w.Fields[0].Options)
+	}
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	c.Folders = []string{filepath.Join(dir, "x"), filepath.Join(dir, "y")}
+	if help := c.wizard(machine.Here()).Fields[0].Help; !strings.HasPrefix(help, "none in "+c.Folders[0]+", "+c.Folders[1]) {
+		t.Errorf("nothing found: %s", help)
 	}
 }
 

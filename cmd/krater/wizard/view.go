@@ -46,9 +46,9 @@ func (w *Wizard) Screen() string {
 	lines := append(head, "")
 	lines = append(lines, fields[from:from+shown]...)
 	room -= shown
-	if outlook := w.outlookLines(width); room > 1 {
+	if room > 1 {
 		lines = append(lines, "")
-		lines = append(lines, outlook[:min(len(outlook), room-1)]...)
+		lines = append(lines, w.outlookLines(width, room-1)...)
 	}
 	for len(lines) < height-len(bottom) {
 		lines = append(lines, "")
@@ -62,7 +62,7 @@ func (w *Wizard) Screen() string {
 
 // head is the title and the machine.
 func (w *Wizard) head(width int) []string {
-	lines := []string{w.style(bold, "krater launch")}
+	lines := []string{w.style(bold, "krater launch") + w.style(dim, "   arrows choose")}
 	for _, m := range w.Machine {
 		lines = append(lines, w.style(dim, clip(m, width)))
 	}
@@ -113,9 +113,9 @@ func (w *Wizard) footer(width int) string {
 	return w.style(dim, clip("up, down: field   left, right: option   enter: do   settings go to "+w.File, width))
 }
 
-// outlookLines is trouble, speed and memory, what matters most first.
-func (w *Wizard) outlookLines(width int) []string {
-	var lines []string
+// outlookLines is trouble, speed and memory in room lines, what matters most first.
+func (w *Wizard) outlookLines(width, room int) []string {
+	var lines, speed, memory, parts []string
 	if w.Outlook.Trouble != "" {
 		for i, l := range term.Wrap("cannot be started: "+w.Outlook.Trouble, width) {
 			if i < 3 {
@@ -124,7 +124,7 @@ func (w *Wizard) outlookLines(width int) []string {
 		}
 	}
 	for _, s := range w.Outlook.Speed {
-		lines = append(lines, term.Wrap(s, width)...)
+		speed = append(speed, term.Wrap(s, width)...)
 	}
 	for _, b := range w.Outlook.Budgets {
 		full := min(barWidth, max(0, int(b.Share*barWidth+0.5)))
@@ -132,18 +132,26 @@ func (w *Wizard) outlookLines(width int) []string {
 		if !b.Fits {
 			colour = red
 		}
-		lines = append(lines, clip(b.Name, 20)+" ["+w.style(colour, strings.Repeat("#", full))+strings.Repeat(".", barWidth-full)+"] "+
+		memory = append(memory, clip(b.Name, 20)+" ["+w.style(colour, strings.Repeat("#", full))+strings.Repeat(".", barWidth-full)+"] "+
 			b.Bytes+", "+w.style(colour, clip(verdict, max(0, width-barWidth-len([]rune(b.Name))-len(b.Bytes)-6))))
 	}
 	for _, b := range w.Outlook.Budgets {
 		for _, p := range b.Parts {
-			lines = append(lines, clip(fmt.Sprintf("  %-22s %10s  %s", p.Name, p.Size, p.Detail), width))
+			parts = append(parts, clip(fmt.Sprintf("  %-22s %10s  %s", p.Name, p.Size, p.Detail), width))
 		}
 	}
+	if len(lines)+len(speed)+len(memory) > room { // whether it fits goes before how fast it is
+		speed, memory = memory, speed
+	}
+	lines = append(append(lines, speed...), memory...)
+	if n := room - len(lines); n < len(parts) && n > 0 {
+		parts = append(parts[:n-1:n-1], w.style(dim, fmt.Sprintf("  and %d more", len(parts)-n+1)))
+	}
+	lines = append(lines, parts...)
 	if len(lines) == 0 {
 		lines = []string{w.style(dim, "planning ...")}
 	}
-	return lines
+	return lines[:min(len(lines), room)]
 }
 
 // The styles, as the parameters of an SGR sequence.

@@ -6,6 +6,7 @@ package wizard
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 
 	tea "charm.land/bubbletea/v2"
@@ -67,17 +68,20 @@ type Wizard struct {
 	Fields  []Field
 	File    string // where the settings go
 	Exists  bool   // there is such a file
+	// Stored is what the file has; what is the same need not replace it.
+	Stored Settings
 	// Estimate says what a choice means. It is called beside the screen, one call at a time.
 	Estimate func(Settings) Outlook
 	Outlook  Outlook // the last estimate; before the first what is known without one
 	// Store writes the settings.
 	Store func(Settings) error
 
-	Done    Action // after the end
-	waiting bool   // for an estimate
-	stale   bool   // the choice changed meanwhile
-	cursor  int    // a visible field, or after them an action
-	sure    bool   // the file may be replaced
+	Done    Action  // after the end
+	waiting bool    // for an estimate
+	wanted  *Action // to be done once the choice is planned
+	stale   bool    // the choice changed meanwhile
+	cursor  int     // a visible field, or after them an action
+	sure    bool    // the file may be replaced
 	message string
 	width   int
 	height  int
@@ -88,7 +92,7 @@ type Wizard struct {
 var actions = []struct {
 	Action
 	label, key string
-}{{Serve, "Start the server", "s"}, {Bench, "Benchmark", "b"}, {Save, "Save", "w"}, {Quit, "Quit", "q"}}
+}{{Serve, "Start server", "s"}, {Bench, "Bench", "b"}, {Save, "Save and quit", "w"}, {Quit, "Quit", "q"}}
 
 // estimated is an outlook that has come.
 type estimated struct{ Outlook }
@@ -159,6 +163,10 @@ func (w *Wizard) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if w.stale {
 			return w, w.estimate()
 		}
+		if a := w.wanted; a != nil {
+			w.wanted, w.message = nil, ""
+			return w, w.do(*a)
+		}
 	case tea.KeyPressMsg:
 		return w, w.key(m.String())
 	}
@@ -209,7 +217,7 @@ func (w *Wizard) turn(by int) tea.Cmd {
 	}
 	f := &w.Fields[list[w.cursor]]
 	f.At = (f.At + by + len(f.Options)) % len(f.Options)
-	w.message, w.sure = "", false
+	w.message, w.sure, w.wanted = "", false, nil
 	return w.estimate()
 }
 
@@ -218,12 +226,13 @@ func (w *Wizard) do(a Action) tea.Cmd {
 	switch {
 	case a == Quit:
 	case w.waiting:
-		w.message = "wait: the choice is being planned"
+		w.wanted = &a
+		w.message = "a moment: the choice is being planned"
 		return nil
 	case (a == Serve || a == Bench) && w.Outlook.Trouble != "":
 		w.message = "this cannot be started: " + w.Outlook.Trouble
 		return nil
-	case w.Exists && !w.sure:
+	case w.Exists && !w.sure && !(w.Stored != nil && maps.Equal(w.Settings(), w.Stored)):
 		w.sure = true
 		w.message = fmt.Sprintf("%s is there: once more to replace it", w.File)
 		return nil

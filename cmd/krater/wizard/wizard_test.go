@@ -137,6 +137,63 @@ func TestWhatCannotBeStarted(t *testing.T) {
 	}
 }
 
+// TestWhatIsAskedForEarlyIsDone once the choice is planned.
+func TestWhatIsAskedForEarlyIsDone(t *testing.T) {
+	r := newRig()
+	_, plan := r.Update(tea.KeyPressMsg{Code: tea.KeyRight})
+	if r.press("s") || len(r.stored) > 0 {
+		t.Fatal("started before it was planned")
+	}
+	if !r.run(plan) || r.Done != Serve || len(r.stored) != 1 || r.stored[0]["model"] != "/models/large" {
+		t.Errorf("%v, stored %v", r.Done, r.stored)
+	}
+	r = newRig()
+	_, plan = r.Update(tea.KeyPressMsg{Code: tea.KeyLeft}) // what cannot be started
+	if r.press("s") || r.run(plan) || !strings.Contains(r.Screen(), "this cannot be started") {
+		t.Errorf("got\n%s", r.Screen())
+	}
+}
+
+func TestTheSameFileIsNotAskedFor(t *testing.T) {
+	r := newRig()
+	r.Exists, r.Stored = true, Settings{}
+	r.press("right", "left")
+	if !r.press("s") || r.Done != Serve {
+		t.Errorf("got\n%s", r.Screen())
+	}
+	r = newRig()
+	r.Exists, r.Stored = true, Settings{}
+	if r.press("right", "s") {
+		t.Error("another choice replaces the file unasked")
+	}
+}
+
+// TestSmallScreens: whether the choice fits is said before how fast it is, and what is left away is counted.
+func TestSmallScreens(t *testing.T) {
+	r := newRig()
+	r.Outlook.Speed = []string{strings.Repeat("fast ", 60)}
+	for i := range 20 {
+		r.Outlook.Budgets[0].Parts = append(r.Outlook.Budgets[0].Parts, Part{fmt.Sprint("part ", i), "1 GiB", ""})
+	}
+	r.send(tea.WindowSizeMsg{Width: 60, Height: 12})
+	s := r.Screen()
+	if memory := strings.Index(s, "memory ["); memory < 0 || memory > strings.Index(s, "fast") {
+		t.Errorf("got\n%s", s)
+	}
+	r.send(tea.WindowSizeMsg{Width: 80, Height: 24})
+	s = r.Screen()
+	var rest int
+	if at := strings.Index(s, "and "); at < 0 {
+		t.Errorf("got\n%s", s)
+	} else if _, err := fmt.Sscanf(bare(s[at:]), "and %d more", &rest); err != nil || rest+strings.Count(s, " GiB  ") != 21 {
+		t.Errorf("%v: %d are left away:\n%s", err, rest, s)
+	}
+	r.send(tea.WindowSizeMsg{Width: 80, Height: 60})
+	if s := r.Screen(); !strings.Contains(s, "part 19") || strings.Contains(s, "more") {
+		t.Errorf("got\n%s", s)
+	}
+}
+
 func TestAFileIsReplacedOnceSure(t *testing.T) {
 	r := newRig()
 	r.Exists = true
@@ -169,8 +226,14 @@ func TestOneEstimateAtATime(t *testing.T) {
 	if r.press("s") || !strings.Contains(r.Screen(), "being planned") {
 		t.Errorf("started before it was planned:\n%s", r.Screen())
 	}
+	r.Update(tea.KeyPressMsg{Code: tea.KeyRight}) // something else is chosen: that is not to be started
+	for range 5 {
+		r.Update(tea.KeyPressMsg{Code: tea.KeyRight})
+	}
 	n := len(r.asked)
-	r.run(first)
+	if r.run(first) {
+		t.Error("started though the choice changed")
+	}
 	if len(r.asked) != n+2 || r.asked[n+1]["model"] != "/models/unknown" {
 		t.Errorf("asked %v", r.asked[n:])
 	}
