@@ -16,7 +16,7 @@ import (
 type benchServeCmd struct {
 	benchOutput
 	URL       string   `name:"url" help:"Address of the server." default:"http://127.0.0.1:8080"`
-	Key       string   `help:"API key."`
+	APIKey    string   `name:"api-key" help:"Key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
 	ModelName string   `help:"What requests name as the model; default: nothing, the served one." placeholder:"NAME"`
 	Door      []string `help:"Ways into the server: completions, chat, websocket. Each of several gets the whole load, at the same time." default:"completions"`
 
@@ -115,7 +115,7 @@ func (c *benchServeCmd) plan() (*serve.Plan, error) {
 		}
 	}
 	p := &serve.Plan{
-		URL: c.URL, Key: c.Key, Doors: c.Door, Warmup: max(0, c.Warmup), Rates: rates, Concurrency: c.Concurrency,
+		URL: c.URL, Key: c.APIKey, Doors: c.Door, Warmup: max(0, c.Warmup), Rates: rates, Concurrency: c.Concurrency,
 		Asking: serve.Asking{Model: c.ModelName, Seed: int64(c.LoadSeed), Greedy: c.Greedy, Logprobs: c.Logprobs},
 		Load: serve.Load{
 			Arrivals: serve.Arrivals{Kind: c.Arrival, Shape: c.Shape}, Requests: c.Requests, Duration: c.Duration,

@@ -29,7 +29,7 @@ type traceRecordCmd struct {
 	URL     string  `name:"url" help:"Address of the server." default:"http://127.0.0.1:8080" placeholder:"URL"`
 	Seconds float64 `help:"How long, up to 60." default:"5"`
 	Out     string  `help:"File to write." required:"" type:"path" placeholder:"FILE"`
-	APIKey  string  `name:"api-key" help:"Key, if the server asks for one." placeholder:"KEY"`
+	APIKey  string  `name:"api-key" help:"Key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
 }
 
 // recordLineMax bounds a line of a recording, in bytes: what an actor did in 100 ms.
@@ -89,6 +89,9 @@ func refused(res *http.Response) error {
 	data, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16))
 	if json.Unmarshal(data, &body) != nil || body.Error.Message == "" {
 		return fmt.Errorf("the server answered %s", res.Status)
+	}
+	if res.StatusCode == http.StatusUnauthorized {
+		body.Error.Message += " (--api-key or KRATER_API_KEY)"
 	}
 	return fmt.Errorf("the server answered %s: %s", res.Status, body.Error.Message)
 }

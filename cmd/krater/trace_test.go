@@ -113,7 +113,7 @@ func TestTraceRecordAndShow(t *testing.T) {
 	s := open(t, "--layer-groups", "2", "--api-keys", write(t, "keys", "first-secret-key\n"))
 	s.key = "first-secret-key"
 	file := filepath.Join(t.TempDir(), "trace.json")
-	refuses(t, 1, []string{"trace", "record", "--url", s.base, "--seconds", "0.1", "--out", file}, "401")
+	refuses(t, 1, []string{"trace", "record", "--url", s.base, "--seconds", "0.1", "--out", file}, "401", "KRATER_API_KEY")
 	ctx, stop := context.WithCancel(context.Background())
 	asked := make(chan struct{})
 	go func() {

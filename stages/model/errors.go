@@ -36,7 +36,7 @@ type FieldError struct {
 func (e *FieldError) Error() string { return e.Field + ": " + e.Why }
 
 // maxErrors bounds how many faults one joined error lists.
-const maxErrors = 20
+const maxErrors = 8
 
 // joinErrors joins errs, of which it lists maxErrors; more counts those that
 // the caller did not keep.
