@@ -37,7 +37,7 @@ func (c *launchCmd) Run(e *env) error {
 	if !inOK || !outOK || !term.Is(in) || !term.Is(out) {
 		return errors.New("launch needs a terminal; elsewhere write the settings into a file: krater serve --print-config shows them all")
 	}
-	w := c.wizard(e.here())
+	w := c.wizard(e, e.here())
 	if err := wizard.Run(w, in, out); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (c *launchCmd) then(e *env, command ...string) error {
 }
 
 // wizard is what there is to choose on a machine.
-func (c *launchCmd) wizard(m *machine.Machine) *wizard.Wizard {
+func (c *launchCmd) wizard(e *env, m *machine.Machine) *wizard.Wizard {
 	folders := c.Folders
 	if len(folders) == 0 {
 		folders = []string{"."}
@@ -93,6 +93,7 @@ func (c *launchCmd) wizard(m *machine.Machine) *wizard.Wizard {
 		Machine: machineLines(m), Fields: fields, File: c.Save, Exists: err == nil, Stored: stored,
 		Outlook:  wizard.Outlook{Hidden: cardFields},
 		Estimate: func(s wizard.Settings) wizard.Outlook { return estimate(settled(s), others.of("serve"), m, cards) },
+		Measure:  func(s wizard.Settings) error { return measureFor(e, others.of("serve").with(settled(s)), m) },
 		Store:    func(s wizard.Settings) error { return storeSettings(c.Save, others.with(settled(s))) },
 	}
 }
@@ -114,7 +115,7 @@ func foundWhere(folders []string, n int) string {
 		in = "this folder"
 	}
 	if n == 0 {
-		return fmt.Sprintf("none in %s, nor in Hugging Face's cache; krater launch FOLDER looks elsewhere", in)
+		return fmt.Sprintf("none found: krater launch FOLDER looks elsewhere than in %s and Hugging Face's cache", in)
 	}
 	return fmt.Sprintf("%s in %s and Hugging Face's cache", count(n, "model"), in)
 }
@@ -355,6 +356,33 @@ func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards
 	return o
 }
 
+// measureFor measures the machine for a choice, as krater plan --measure does, and keeps what comes
+// of it. The screen is not written to.
+func measureFor(e *env, s wizard.Settings, m *machine.Machine) error {
+	f, err := serveFlags(s)
+	if err != nil {
+		return err
+	}
+	src, err := openSource(f.Model)
+	if err != nil {
+		return err
+	}
+	cfg, _, err := src.config()
+	if err != nil {
+		return err
+	}
+	quiet := *e
+	quiet.err = io.Discard
+	p := planCmd{engineFlags: f.engineFlags}
+	if err := p.measure(&quiet, m, cfg); err != nil {
+		return err
+	}
+	if keptRates(f.CacheDir, identity(m, f.threads())) == nil {
+		return errors.New("what was measured cannot be kept: --cache-dir names a folder for it")
+	}
+	return nil
+}
+
 // budgetOf is a device's budget, the largest parts first.
 func budgetOf(b *planner.Budget) wizard.Budget {
 	out := wizard.Budget{Name: b.Name, Bytes: planner.Size(b.Planned), Fits: b.Fits(), Says: b.Verdict()}
@@ -381,7 +409,7 @@ func speed(name string, cfg *model.Config, f *engineFlags, m *machine.Machine, l
 	with.GPUs = []machine.GPU{{Name: l.cardName}}
 	r, err := p.report(name, sizes{cfg, cfg.Layers, nil}, &g, &with, forecast.Usual())
 	if errors.Is(err, errUnknownCard) {
-		return []string{"speed unknown: nothing is known of this card; krater plan --measure finds it out"}
+		return []string{"speed unknown: nothing is known of this card; m measures it"}
 	}
 	if err != nil {
 		return []string{"speed unknown: " + err.Error()}
@@ -426,7 +454,7 @@ func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machin
 	// Of an assumption follows no bound: a machine may read faster.
 	word, source := "at most", known.CPU
 	if source == cpuAssumed {
-		word, source = "about", "assumed; krater plan --measure finds out"
+		word, source = "about", "assumed; m measures it"
 	}
 	return []string{fmt.Sprintf("decode: %s %s tok/s of one stream: %s of weights a token at %s GB/s (%s)",
 		word, stat.Number(1e9*r.CPU.ReadGBps/bytes), planner.Size(int64(bytes)), stat.Number(r.CPU.ReadGBps), source)}

@@ -19,6 +19,7 @@ import (
 
 	"krater/cmd/krater/wizard"
 	"krater/kernels/machine"
+	"krater/scheduler/planner/rates"
 )
 
 // TestEstimate holds the outlook of choices to what the commands behind it say.
@@ -33,7 +34,7 @@ func TestEstimate(t *testing.T) {
 		t.Errorf("strategies without a card: %v", o.Hidden)
 	}
 	unmeasured := estimate(wizard.Settings{"cache-dir": t.TempDir()}, nil, m, nil).Speed[0]
-	if !strings.HasPrefix(unmeasured, "decode: about ") || !strings.Contains(unmeasured, "krater plan --measure") {
+	if !strings.HasPrefix(unmeasured, "decode: about ") || !strings.Contains(unmeasured, "; m measures it") {
 		t.Errorf("of a machine that nobody measured: %s", unmeasured)
 	}
 	bytesOf := func(s wizard.Settings) string { return estimate(s, nil, m, cards).Speed[0] }
@@ -57,7 +58,7 @@ func TestEstimate(t *testing.T) {
 		}
 	}
 	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, nil, m, []launchCard{{"A card of tomorrow", 24 << 30}})
-	if o.Trouble != "" || !strings.Contains(o.Speed[0], "krater plan --measure") {
+	if o.Trouble != "" || !strings.Contains(o.Speed[0], "m measures it") {
 		t.Errorf("a card that nothing is known of: %+v", o)
 	}
 	o = estimate(wizard.Settings{"model": filepath.Join("..", "..", "testdata", "goldens", "qwen2"), "device": "cuda", "gpu": "0"}, nil, m, cards)
@@ -112,7 +113,7 @@ func TestStoredSettingsAreChosen(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := launchCmd{Save: path, Folders: []string{t.TempDir()}}
-	w := c.wizard(machine.Here())
+	w := c.wizard(&env{}, machine.Here())
 	want := wizard.Settings{"precision": "int8", "listen": "127.0.0.1:9000", "model": dir}
 	if got := w.Settings(); !maps.Equal(got, want) || !maps.Equal(w.Stored, want) || !w.Exists {
 		t.Errorf("chosen %v, stored %v, want %v", got, w.Stored, want)
@@ -135,14 +136,45 @@ func TestStoredSettingsAreChosen(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Folders = []string{filepath.Join("..", "..", "testdata", "goldens")}
-	if w := c.wizard(machine.Here()); len(w.Settings()) != 0 || w.Stored == nil || !strings.Contains(w.Fields[0].Help, " models in ") {
+	if w := c.wizard(&env{}, machine.Here()); len(w.Settings()) != 0 || w.Stored == nil || !strings.Contains(w.Fields[0].Help, " models in ") {
 		t.Errorf("%v, stored %v, %s", w.Settings(), w.Stored, w.Fields[0].Help)
 	}
 	if err := os.WriteFile(path, []byte("- no settings"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if w := c.wizard(machine.Here()); w.Stored != nil || !w.Exists {
+	if w := c.wizard(&env{}, machine.Here()); w.Stored != nil || !w.Exists {
 		t.Errorf("a file that holds no settings: %v", w.Stored)
+	}
+}
+
+// TestMeasuredInTheWizard: what was measured is kept, and bounds the speed from then on.
+func TestMeasuredInTheWizard(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "k.yaml")
+	if err := os.WriteFile(path, []byte("cache-dir: "+dir+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var told bytes.Buffer
+	f := &fakeMeter{cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
+	c := launchCmd{Save: path, Folders: []string{dir}}
+	w := c.wizard(&env{err: &told, meter: f}, machine.Here())
+	if o := w.Estimate(w.Settings()); !strings.HasPrefix(o.Speed[0], "decode: about ") {
+		t.Errorf("before: %s", o.Speed)
+	}
+	if err := w.Measure(w.Settings()); err != nil {
+		t.Fatal(err)
+	}
+	if o := w.Estimate(w.Settings()); !strings.HasPrefix(o.Speed[0], "decode: at most ") || !strings.Contains(o.Speed[0], "at 77.0 GB/s (measured on this machine)") {
+		t.Errorf("after: %s", o.Speed)
+	}
+	if told.Len() > 0 {
+		t.Errorf("the screen was written to: %s", &told)
+	}
+	if err := os.WriteFile(path, []byte("cache-dir: "+path+"/none\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if w := c.wizard(&env{err: &told, meter: f}, machine.Here()); w.Measure(w.Settings()) == nil {
+		t.Error("what cannot be kept is not said")
 	}
 }
 
@@ -159,12 +191,12 @@ func TestWhatCanBeRunIsChosen(t *testing.T) {
 		}
 	}
 	c := launchCmd{Save: filepath.Join(dir, "k.yaml"), Folders: []string{dir}}
-	if w := c.wizard(machine.Here()); w.Settings()["model"] != filepath.Join(dir, "c") || len(w.Fields[0].Options) < 5 {
+	if w := c.wizard(&env{}, machine.Here()); w.Settings()["model"] != filepath.Join(dir, "c") || len(w.Fields[0].Options) < 5 {
 		t.Errorf("%v of %v", w.Settings(), w.Fields[0].Options)
 	}
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
 	c.Folders = []string{filepath.Join(dir, "x"), filepath.Join(dir, "y")}
-	if help := c.wizard(machine.Here()).Fields[0].Help; !strings.HasPrefix(help, "none in "+c.Folders[0]+", "+c.Folders[1]) {
+	if help := c.wizard(&env{}, machine.Here()).Fields[0].Help; !strings.HasPrefix(help, "none found: krater launch FOLDER") || !strings.Contains(help, c.Folders[0]+", "+c.Folders[1]) {
 		t.Errorf("nothing found: %s", help)
 	}
 }

@@ -73,19 +73,23 @@ type Wizard struct {
 	// Estimate says what a choice means. It is called beside the screen, one call at a time.
 	Estimate func(Settings) Outlook
 	Outlook  Outlook // the last estimate; before the first what is known without one
+	// Measure finds out how fast the machine is, for the choice; it is called beside the screen. Estimates are
+	// of what it measured then. nil: there is nothing to measure.
+	Measure func(Settings) error
 	// Store writes the settings.
 	Store func(Settings) error
 
-	Done    Action  // after the end
-	waiting bool    // for an estimate
-	wanted  *Action // to be done once the choice is planned
-	stale   bool    // the choice changed meanwhile
-	cursor  int     // a visible field, or after them an action
-	sure    bool    // the file may be replaced
-	message string
-	width   int
-	height  int
-	plain   bool
+	Done     Action  // after the end
+	waiting  bool    // for an estimate
+	measures bool    // the machine is being measured
+	wanted   *Action // to be done once the choice is planned
+	stale    bool    // the choice changed meanwhile
+	cursor   int     // a visible field, or after them an action
+	sure     bool    // the file may be replaced
+	message  string
+	width    int
+	height   int
+	plain    bool
 }
 
 // actions are the buttons, in their order.
@@ -96,6 +100,9 @@ var actions = []struct {
 
 // estimated is an outlook that has come.
 type estimated struct{ Outlook }
+
+// measured is the end of a measurement.
+type measured struct{ error }
 
 // Run shows the wizard on a terminal until something is chosen; the terminal is as before then, however it ends.
 func Run(w *Wizard, in, out *os.File) error {
@@ -163,10 +170,16 @@ func (w *Wizard) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if w.stale {
 			return w, w.estimate()
 		}
-		if a := w.wanted; a != nil {
+		if a := w.wanted; a != nil && !w.measures {
 			w.wanted, w.message = nil, ""
 			return w, w.do(*a)
 		}
+	case measured:
+		w.measures, w.message = false, ""
+		if m.error != nil {
+			w.message, w.wanted = m.Error(), nil
+		}
+		return w, w.estimate()
 	case tea.KeyPressMsg:
 		return w, w.key(m.String())
 	}
@@ -192,6 +205,8 @@ func (w *Wizard) key(k string) tea.Cmd {
 		return w.turn(-1)
 	case "right", "l", "space":
 		return w.turn(1)
+	case "m":
+		return w.measure()
 	case "enter":
 		if w.cursor < fields {
 			return w.turn(1)
@@ -205,6 +220,16 @@ func (w *Wizard) key(k string) tea.Cmd {
 		}
 	}
 	return nil
+}
+
+// measure begins to measure the machine, unless that is being done.
+func (w *Wizard) measure() tea.Cmd {
+	if w.Measure == nil || w.measures {
+		return nil
+	}
+	w.measures, w.message = true, "measuring this machine, some 10 s"
+	s := w.Settings()
+	return func() tea.Msg { return measured{w.Measure(s)} }
 }
 
 // turn takes the next option of the field at the cursor, or goes along the actions.
@@ -225,6 +250,10 @@ func (w *Wizard) turn(by int) tea.Cmd {
 func (w *Wizard) do(a Action) tea.Cmd {
 	switch {
 	case a == Quit:
+	case w.measures:
+		w.wanted = &a
+		w.message = "a moment: the machine is being measured"
+		return nil
 	case w.waiting:
 		w.wanted = &a
 		w.message = "a moment: the choice is being planned"

@@ -154,6 +154,32 @@ func TestWhatIsAskedForEarlyIsDone(t *testing.T) {
 	}
 }
 
+// TestMeasure: the outlook after it is a new one, and nothing starts meanwhile.
+func TestMeasure(t *testing.T) {
+	r := newRig()
+	if _, cmd := r.Update(tea.KeyPressMsg{Code: 'm', Text: "m"}); cmd != nil {
+		t.Error("there is nothing to measure")
+	}
+	var fault error
+	r.Measure = func(s Settings) error { return fault }
+	_, done := r.Update(tea.KeyPressMsg{Code: 'm', Text: "m"})
+	if _, again := r.Update(tea.KeyPressMsg{Code: 'm', Text: "m"}); done == nil || again != nil {
+		t.Error("it is not measured once")
+	}
+	r.press("right") // planned meanwhile
+	n := len(r.asked)
+	if r.press("s") || !strings.Contains(r.Screen(), "being measured") {
+		t.Errorf("started beside a measurement:\n%s", r.Screen())
+	}
+	if !r.run(done) || len(r.asked) != n+1 || r.Done != Serve || r.stored[0]["model"] != "/models/large" {
+		t.Errorf("%v, asked %d times, stored %v", r.Done, len(r.asked)-n, r.stored)
+	}
+	r.stored, fault = nil, errors.New("no kernel")
+	if r.press("m") || !strings.Contains(r.Screen(), "no kernel") {
+		t.Errorf("got\n%s", r.Screen())
+	}
+}
+
 func TestTheSameFileIsNotAskedFor(t *testing.T) {
 	r := newRig()
 	r.Exists, r.Stored = true, Settings{}
