@@ -99,6 +99,8 @@ for (const [width, height] of [[1280, 900], [390, 844]]) {
       assert.match(await text(page, "speed"), /\d+ tokens; the first after .*s/);
       // The request is shown by itself when it has ended; who asked stays where the answer is.
       await page.waitForFunction(() => /^Request \d+: \d+ steps/.test(document.getElementById("subject").textContent));
+      await page.waitForFunction(() => /^Idle/.test(document.getElementById("verdict").textContent));
+      assert.match(await text(page, "figures"), /^tokens \/s0prompt tokens \/s0running, waiting0, 0steps \/s0/); // what was is no speed of now
       assert.match(await text(page, "where"), /\d+ %/);
       assert.match(await text(page, "last"), /^Request \d+ took \d+ steps of .+s: .*layers 0–\d+ \d+ %/);
       assert.equal(await page.evaluate(() => document.activeElement.id), "question");

@@ -64,11 +64,13 @@ function apply(change) {
 }
 
 function figures(flow, latency) {
+  // A rate follows what happens over a second: what is left of it when nothing runs is no speed.
+  const rate = (v) => number(flow.running + flow.waiting ? v : 0);
   const list = [
-    ["tokens /s", number(flow.tokens)],
-    ["prompt tokens /s", number(flow.prompt)],
+    ["tokens /s", rate(flow.tokens)],
+    ["prompt tokens /s", rate(flow.prompt)],
     ["running, waiting", `${flow.running}, ${flow.waiting}`],
-    ["steps /s", number(flow.steps)],
+    ["steps /s", rate(flow.steps)],
     ["first token, median", seconds(latency?.ttft?.p50)],
     ["token to token, median", seconds(latency?.itl?.p50)],
     ["KV cache used", flow.kv[2] ? percent(flow.kv[0] / flow.kv[2]) : "–"],
