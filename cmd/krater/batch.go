@@ -63,10 +63,19 @@ func (f *remoteFlags) plainly(err error) error {
 		}
 		return errors.New(strings.ReplaceAll(refused.Message, "\n", " "))
 	}
-	if failed, ok := errors.AsType[*url.Error](err); ok {
-		return fmt.Errorf("%s does not answer: %w", f.URL, failed.Err)
+	return answering(f.URL, err)
+}
+
+// answering says of a server that nothing was heard of it, where that is what went wrong.
+func answering(server string, err error) error {
+	failed, ok := errors.AsType[*url.Error](err)
+	switch {
+	case !ok:
+		return err
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%s does not answer: connection refused; krater serve starts a server, --url names another", server)
 	}
-	return err
+	return fmt.Errorf("%s does not answer: %w", server, failed.Err)
 }
 
 type batchSubmitCmd struct {

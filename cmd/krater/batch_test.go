@@ -89,7 +89,9 @@ func TestBatchRemote(t *testing.T) {
 	}
 	address := "http://" + l.Addr().String()
 	l.Close()
-	refuses(t, 1, []string{"batch", "status", "--url", address}, address, "does not answer", "refused")
+	refuses(t, 1, []string{"batch", "status", "--url", address}, address, "does not answer", "refused", "krater serve")
+	refuses(t, 1, []string{"trace", "record", "--url", address, "--out", filepath.Join(t.TempDir(), "x")}, address, "does not answer")
+	refuses(t, 1, []string{"bench", "serve", "--url", address}, address, "does not answer")
 	refuses(t, 1, []string{"batch", "status", "--url", "localhost"}, "--url", "http://")
 	refuses(t, 2, []string{"batch", "submit", "/no/such/file"}, "/no/such/file")
 }

@@ -79,7 +79,7 @@ func (c *benchServeCmd) Run(e *env) error {
 	defer stop()
 	r, err := p.Run(ctx)
 	if err = errors.Join(err, save()); r == nil {
-		return err
+		return answering(c.URL, err)
 	}
 	h := host()
 	whole := struct {

@@ -77,10 +77,10 @@ func TestRunPrompts(t *testing.T) {
 	p := readGolden(t).Prompts[0]
 	n := p.Stops + 1
 	for name, args := range map[string][]string{
-		"argument": {lighthouse}, "file": {"--file", write(t, "question", lighthouse)}, "standard input": {"-"},
+		"argument": {lighthouse}, "file": {"--file", write(t, "question", lighthouse)}, "standard input": {"-"}, "standard input alone": {},
 	} {
 		in := ""
-		if name == "standard input" {
+		if strings.HasPrefix(name, "standard input") {
 			in = lighthouse
 		}
 		args = append([]string{"run", "--ids", "--ignore-eos", "--max-tokens", fmt.Sprint(n)}, args...)

@@ -15,6 +15,7 @@ import (
 
 	"krater/actors"
 	"krater/actors/engine"
+	"krater/cmd/krater/term"
 )
 
 type runCmd struct {
@@ -22,7 +23,7 @@ type runCmd struct {
 	synthFlags
 	engineFlags
 	samplingFlags
-	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input with '-'."`
+	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input: with '-', and where no question is given and nobody types."`
 	File      string `help:"Read the prompt from a file." type:"existingfile" placeholder:"FILE"`
 	System    string `help:"A system text before the question." placeholder:"TEXT"`
 	Raw       bool   `help:"Take the text as it is, without the chat template; BOS is added."`
@@ -79,12 +80,17 @@ func (c *runCmd) prompt(in io.Reader) (string, error) {
 		in = f
 	case c.Question != "" && c.Question != "-":
 		return c.Question, nil
-	case c.Question == "":
-		return "", errors.New(`there is no question: krater run "What is a lighthouse?"`)
+	case c.Question == "" && term.Is(in): // who types does not know that he is waited for
+		return "", errNoQuestion
 	}
 	data, err := io.ReadAll(io.LimitReader(in, fileMaxBytes))
+	if c.Question == "" && c.File == "" && len(data) == 0 {
+		return "", errNoQuestion
+	}
 	return string(data), err
 }
+
+var errNoQuestion = errors.New(`there is no question: krater run "What is a lighthouse?"`)
 
 // request turns flags into a request.
 func (c *runCmd) request(text string, info engine.Info) (*engine.Request, error) {

@@ -74,7 +74,7 @@ func (c *traceRecordCmd) record(ctx context.Context) ([]trace.Track, []string, e
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, answering(c.URL, err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
