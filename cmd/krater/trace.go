@@ -152,6 +152,7 @@ type traceShowCmd struct {
 	Steps int    `help:"Show the last so many steps." default:"3"`
 	Width int    `help:"Columns of the picture; 0: those of the terminal, else 100." default:"0"`
 	Plain bool   `help:"No colours, on a terminal too."`
+	JSON  bool   `name:"json" help:"Print as JSON what each actor worked, where the time went and the longest waits."`
 }
 
 // Run implements the command.
@@ -168,13 +169,17 @@ func (c *traceShowCmd) Run(e *env) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
-	v := lanesView{out: bufio.NewWriter(e.out), colours: !c.Plain && term.Colours(e.out), width: c.Width}
+	s := stretchOf(tracks, c.Steps)
+	if c.JSON {
+		return writeJSON(e.out, s)
+	}
+	v := lanesView{stretch: s, out: bufio.NewWriter(e.out), colours: !c.Plain && term.Colours(e.out), width: c.Width}
 	if v.width == 0 {
 		if v.width = widthDefault; term.Is(e.out) {
 			v.width = term.Width(e.out)
 		}
 	}
-	v.show(tracks, c.Steps)
+	v.show()
 	return v.out.Flush()
 }
 

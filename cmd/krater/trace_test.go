@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -265,9 +266,17 @@ The longest waits:
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
+	figures := decode[stretch](t, answers(t, "", "trace", "show", file, "--json", "--steps", "1"))
+	if figures.NS != 100_000 || !slices.Equal(figures.Steps, []uint64{7}) || len(figures.Lanes) != 4 || figures.Lanes[1] != (timeOf{"group0", 35_000, 0.35}) ||
+		len(figures.Path) != 5 || figures.Path[0] != (timeOf{"pool0", 40_000, 0.4}) || figures.Waits[0] != (waitFor{"schedule", 85_000, "waiting for credit: step 7 was at pool0"}) {
+		t.Errorf("as JSON: %+v", figures)
+	}
 	refuses(t, 1, []string{"trace", "show", file, "--steps", "0"}, "--steps")
 	refuses(t, 1, []string{"trace", "show", write(t, "no.json", "[]")}, "trace file")
 	if got := answers(t, "", "trace", "show", write(t, "empty.json", `{"traceEvents":[]}`)); got != "There is no step in it.\n" {
+		t.Errorf("of nothing it says %q", got)
+	}
+	if got := answers(t, "", "trace", "show", write(t, "none.json", `{"traceEvents":[]}`), "--json"); strings.Contains(got, "null") || len(decode[stretch](t, got).Steps) != 0 {
 		t.Errorf("of nothing it says %q", got)
 	}
 }

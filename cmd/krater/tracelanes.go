@@ -39,21 +39,39 @@ var looks = map[trace.Kind]look{
 // laneOrder is that of a batch's way.
 var laneOrder = []string{"schedule", "embed", "link", "group", "split", "merge", "pool", "head", "sample", "stream", "gateway"}
 
-// lanesView draws a trace with characters.
-type lanesView struct {
-	out      *bufio.Writer
-	colours  bool
-	width    int
+// stretch is what the last steps of a recording took, in figures.
+type stretch struct {
+	Steps []uint64  `json:"steps"`
+	NS    int64     `json:"ns"`    // from the first event to the end of the last
+	Lanes []timeOf  `json:"lanes"` // how long each actor worked, in the order of a batch's way
+	Path  []timeOf  `json:"path"`  // critical paths added up, the largest part first; "waiting" is nobody's
+	Waits []waitFor `json:"waits"` // the longest
+
+	tracks   []trace.Track // of these steps
 	from, to int64
 }
 
-// show draws the last steps of tracks.
-func (v *lanesView) show(tracks []trace.Track, steps int) {
+// timeOf is an actor's time, and its share of a whole.
+type timeOf struct {
+	Name  string  `json:"name"`
+	NS    int64   `json:"ns"`
+	Share float64 `json:"share"`
+}
+
+// waitFor is a time in which an actor waited.
+type waitFor struct {
+	Name string `json:"name"`
+	NS   int64  `json:"ns"`
+	Why  string `json:"why"`
+}
+
+// stretchOf adds up the last steps of tracks; without one it is empty.
+func stretchOf(tracks []trace.Track, steps int) *stretch {
+	s := &stretch{Steps: []uint64{}, Lanes: []timeOf{}, Path: []timeOf{}, Waits: []waitFor{}}
 	batches := trace.Whole(tracks)
 	batches = batches[max(0, len(batches)-steps):]
 	if len(batches) == 0 {
-		fmt.Fprintln(v.out, "There is no step in it.")
-		return
+		return s
 	}
 	in := map[uint64]bool{}
 	for _, b := range batches {
@@ -62,22 +80,79 @@ func (v *lanesView) show(tracks []trace.Track, steps int) {
 	tracks = trace.Pick(tracks, math.MaxInt, func(e *trace.Event) bool { return in[e.Batch] })
 	tracks = slices.DeleteFunc(tracks, func(t trace.Track) bool { return len(t.Events) == 0 })
 	slices.SortStableFunc(tracks, func(a, b trace.Track) int { return cmp.Compare(laneRank(a.Name), laneRank(b.Name)) })
-	v.from, v.to = math.MaxInt64, math.MinInt64
+	s.Steps, s.tracks = batches, tracks
+	s.from, s.to = math.MaxInt64, math.MinInt64
 	for _, t := range tracks {
 		for i := range t.Events {
-			v.from, v.to = min(v.from, t.Events[i].Started), max(v.to, t.Events[i].Ended)
+			s.from, s.to = min(s.from, t.Events[i].Started), max(s.to, t.Events[i].Ended)
 		}
 	}
-	v.to = max(v.to, v.from+1)
-	fmt.Fprintf(v.out, "%s: %s\n\n", stepsOf(batches), took(v.to-v.from))
+	s.to = max(s.to, s.from+1)
+	s.NS = s.to - s.from
+	for _, t := range tracks {
+		busy := int64(0)
+		for i := range t.Events {
+			busy += t.Events[i].Ended - t.Events[i].Started
+		}
+		s.Lanes = append(s.Lanes, timeOf{t.Name, busy, float64(busy) / float64(s.NS)})
+	}
+	s.addPaths()
+	s.addWaits()
+	return s
+}
+
+// addPaths adds up where the time of the steps went.
+func (s *stretch) addPaths() {
+	at := map[string]int64{}
+	total := int64(0)
+	for _, b := range s.Steps {
+		for _, p := range trace.Path(s.tracks, b) {
+			name := s.tracks[p.Track].Name
+			if p.Wait {
+				name = "waiting"
+			}
+			at[name] += p.To - p.From
+			total += p.To - p.From
+		}
+	}
+	for name, ns := range at {
+		s.Path = append(s.Path, timeOf{name, ns, float64(ns) / float64(max(1, total))})
+	}
+	slices.SortFunc(s.Path, func(a, b timeOf) int { return cmp.Or(cmp.Compare(b.NS, a.NS), cmp.Compare(a.Name, b.Name)) })
+}
+
+// addWaits takes the longest gaps.
+func (s *stretch) addWaits() {
+	gaps := slices.DeleteFunc(trace.Gaps(s.tracks, 1), func(g trace.Gap) bool { return g.Cause == trace.Idle })
+	slices.SortStableFunc(gaps, func(a, b trace.Gap) int { return cmp.Compare(b.To-b.From, a.To-a.From) })
+	for _, g := range gaps[:min(len(gaps), waitsShown)] {
+		s.Waits = append(s.Waits, waitFor{s.tracks[g.Track].Name, g.To - g.From, g.Why})
+	}
+}
+
+// lanesView draws a trace with characters.
+type lanesView struct {
+	*stretch
+	out     *bufio.Writer
+	colours bool
+	width   int
+}
+
+// show draws the steps, and says what they took.
+func (v *lanesView) show() {
+	if len(v.Steps) == 0 {
+		fmt.Fprintln(v.out, "There is no step in it.")
+		return
+	}
+	fmt.Fprintf(v.out, "%s: %s\n\n", stepsOf(v.Steps), took(v.NS))
 	cells := max(20, v.width-nameWidth-10)
 	v.axis(cells)
-	for i := range tracks {
-		v.lane(&tracks[i], cells)
+	for i := range v.tracks {
+		v.lane(i, cells)
 	}
-	v.legend(tracks)
-	v.path(tracks, batches)
-	v.waits(tracks)
+	v.legend(v.tracks)
+	v.path()
+	v.waits()
 }
 
 func stepsOf(batches []uint64) string {
@@ -99,7 +174,7 @@ func (v *lanesView) axis(cells int) {
 	const every = 20
 	row := []byte(strings.Repeat(" ", nameWidth+1+cells+12))
 	for at := 0; at < cells; at += every {
-		ns := (v.to - v.from) * int64(at) / int64(cells)
+		ns := v.NS * int64(at) / int64(cells)
 		copy(row[nameWidth+1+at:], "|"+took(ns))
 	}
 	fmt.Fprintln(v.out, strings.TrimRight(string(row), " "))
@@ -107,17 +182,15 @@ func (v *lanesView) axis(cells int) {
 
 // lane draws an actor: every cell shows the kind that it was at for most of the cell's time,
 // if it was at work at all.
-func (v *lanesView) lane(t *trace.Track, cells int) {
+func (v *lanesView) lane(n, cells int) {
 	type cell struct {
 		ns   int64
 		kind trace.Kind
 	}
 	row := make([]cell, cells)
-	span := v.to - v.from
-	busy := int64(0)
+	t, span := &v.tracks[n], v.NS
 	for i := range t.Events {
 		e := &t.Events[i]
-		busy += e.Ended - e.Started
 		a := int((e.Started - v.from) * int64(cells) / span)
 		b := int((max(e.Started, e.Ended-1) - v.from) * int64(cells) / span)
 		for c := max(0, a); c <= b && c < cells; c++ {
@@ -140,7 +213,7 @@ func (v *lanesView) lane(t *trace.Track, cells int) {
 			v.out.WriteByte(l.letter)
 		}
 	}
-	fmt.Fprintf(v.out, " %5.1f %%\n", 100*float64(busy)/float64(span))
+	fmt.Fprintf(v.out, " %5.1f %%\n", 100*v.Lanes[n].Share)
 }
 
 func short(name string, n int) string {
@@ -172,42 +245,27 @@ func (v *lanesView) legend(tracks []trace.Track) {
 }
 
 // path tells where the time of the steps went.
-func (v *lanesView) path(tracks []trace.Track, batches []uint64) {
-	at := map[string]int64{}
-	total := int64(0)
-	for _, b := range batches {
-		for _, p := range trace.Path(tracks, b) {
-			name := tracks[p.Track].Name
-			if p.Wait {
-				name = "waiting"
-			}
-			at[name] += p.To - p.From
-			total += p.To - p.From
-		}
-	}
-	if total == 0 {
+func (v *lanesView) path() {
+	if len(v.Path) == 0 {
 		return
 	}
-	names := make([]string, 0, len(at))
-	for name := range at {
-		names = append(names, name)
+	total := int64(0)
+	for _, p := range v.Path {
+		total += p.NS
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(at[b], at[a]), cmp.Compare(a, b)) })
-	fmt.Fprintf(v.out, "\nWhere the time went, %s a step:\n", took(total/int64(len(batches))))
-	for _, name := range names {
-		fmt.Fprintf(v.out, "  %-*s %5.1f %%  %s\n", nameWidth, name, 100*float64(at[name])/float64(total), strings.Repeat("#", max(1, int(math.Round(40*float64(at[name])/float64(total))))))
+	fmt.Fprintf(v.out, "\nWhere the time went, %s a step:\n", took(total/int64(len(v.Steps))))
+	for _, p := range v.Path {
+		fmt.Fprintf(v.out, "  %-*s %5.1f %%  %s\n", nameWidth, p.Name, 100*p.Share, strings.Repeat("#", max(1, int(math.Round(40*p.Share)))))
 	}
 }
 
 // waits names the longest gaps.
-func (v *lanesView) waits(tracks []trace.Track) {
-	gaps := slices.DeleteFunc(trace.Gaps(tracks, 1), func(g trace.Gap) bool { return g.Cause == trace.Idle })
-	slices.SortStableFunc(gaps, func(a, b trace.Gap) int { return cmp.Compare(b.To-b.From, a.To-a.From) })
-	if len(gaps) == 0 {
+func (v *lanesView) waits() {
+	if len(v.Waits) == 0 {
 		return
 	}
 	fmt.Fprintln(v.out, "\nThe longest waits:")
-	for _, g := range gaps[:min(len(gaps), waitsShown)] {
-		fmt.Fprintf(v.out, "  %10s  %-*s %s\n", took(g.To-g.From), nameWidth, tracks[g.Track].Name, g.Why)
+	for _, w := range v.Waits {
+		fmt.Fprintf(v.out, "  %10s  %-*s %s\n", took(w.NS), nameWidth, w.Name, w.Why)
 	}
 }
