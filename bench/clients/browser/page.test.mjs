@@ -106,7 +106,7 @@ for (const [width, height] of [[1280, 900], [390, 844]]) {
       assert.equal(await page.evaluate(() => document.activeElement.id), "question");
       assert.ok(await page.locator("#talk .a").last().isVisible());
       assert.equal(await page.evaluate(() => document.querySelector("#question").getBoundingClientRect().top < innerHeight), true, "the question's box went out of sight");
-      await page.waitForFunction(() => /Hot: layer \d+ expert \d+/.test(document.getElementById("hot").textContent));
+      await page.waitForFunction(() => /Hot(, of \d+ rows? counted yet)?: layer \d+ expert \d+/.test(document.getElementById("hot").textContent));
       assert.match(await text(page, "kv"), /blocks in use\d/);
       // What is out of sight is not drawn before it comes into sight.
       for (const id of ["experts", "charts", "requests", "time", "summary"]) {
@@ -280,6 +280,13 @@ test("30 frames a second beside 100 streams", options, async () => {
     assert.ok(rate >= 30, `${rate} frames a second`);
     assert.match(await text(page, "verdict"), /Expert pool 1/);
     await page.screenshot({ path: join(pictures, `fake-${width}.png`) });
+    await page.locator("#lanes").scrollIntoViewIfNeeded();
+    await page.focus("#lanes");
+    await page.locator("#lanes").click({ position: { x: width / 2, y: 80 } });
+    const told = await text(page, "event");
+    assert.doesNotMatch(told, /^Click a bar/);
+    await page.waitForTimeout(2500); // the live view would have gone on twice
+    assert.equal(await text(page, "event"), told);
     await close(page);
   }
 });

@@ -30,6 +30,9 @@ export function bytes(n) {
 
 export const percent = (share) => `${Math.round(100 * share)} %`;
 
+/** How many rows the choice of experts is known of, as long as those are too few for shares. */
+export const fewRows = (n) => (n >= 200 ? "" : `, of ${n} row${n === 1 ? "" : "s"} counted yet`);
+
 /** The colour of a kind of event, the same in light and dark. */
 export const kinds = {
   gateway: ["gateway", "#8a8f98"], schedule: ["scheduler", "#6c7a96"], embed: ["embedding", "#3f9c9c"],

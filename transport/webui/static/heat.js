@@ -1,5 +1,5 @@
 // The heat map: a row a layer, a column an expert.
-import { element, onFrame, palette, percent, sharpen, svg, number } from "./format.js";
+import { element, fewRows, onFrame, palette, percent, sharpen, svg, number } from "./format.js";
 
 const EVEN = 32; // the level of an expert that gets its even share
 
@@ -25,7 +25,7 @@ export class Heat {
     this.heat = heat;
     const hot = heat.hot.filter((h) => h.share > 0);
     this.words.textContent = hot.length
-      ? `Hot: ${hot.slice(0, 4).map((h) => `layer ${h.layer} expert ${h.expert}, ${percent(h.share)} of rows`).join("; ")}. An even router would give each ${percent(heat.top_k / heat.experts)}.`
+      ? `Hot${fewRows(heat.rows)}: ${hot.slice(0, 4).map((h) => `layer ${h.layer} expert ${h.expert}, ${percent(h.share)} of rows`).join("; ")}. An even router would give each ${percent(heat.top_k / heat.experts)}. A sample of the steps is counted.`
       : "Nothing has been chosen yet.";
     this.tell();
     this.redraw();

@@ -1,6 +1,6 @@
 // What the server pushes goes to the parts of the page that show it.
 import { Channel, ask } from "./channel.js";
-import { bytes, element, number, percent, seconds } from "./format.js";
+import { bytes, element, fewRows, number, percent, seconds } from "./format.js";
 import { Chat } from "./chat.js";
 import { Charts } from "./charts.js";
 import { Heat } from "./heat.js";
@@ -59,7 +59,7 @@ function apply(change) {
   }
   const hot = state.heat?.hot ?? [];
   $("hottest").textContent = hot.length && hot[0].share > 0
-    ? "Hot experts: " + hot.slice(0, 3).map((h) => `layer ${h.layer} expert ${h.expert} (${percent(h.share)} of rows)`).join(", ") + "."
+    ? `Hot experts${fewRows(state.heat.rows)}: ` + hot.slice(0, 3).map((h) => `layer ${h.layer} expert ${h.expert} (${percent(h.share)} of rows)`).join(", ") + "."
     : "";
 }
 

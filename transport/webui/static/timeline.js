@@ -294,6 +294,7 @@ export class TimeLine {
 
   choose(hit) {
     this.chosen = hit.event ?? -1;
+    if (hit.event >= 0 || hit.gap) $("live").checked = false; // what is read about stays
     if (hit.event >= 0) $("event").textContent = this.describe(this.data.events[hit.event]);
     else if (hit.gap) $("event").textContent = `${laneTitle(this.data.lanes[hit.gap[0]], this.nodes)}, ${nanos(hit.gap[2] - hit.gap[1])}: ${named(hit.gap[4], this.nodes)}.`;
     this.redraw();
