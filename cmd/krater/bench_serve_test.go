@@ -27,8 +27,9 @@ func TestBenchServe(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	// The three doors had their loads at the same time.
-	if d := r.Points[0].Server; d == nil || d.Answer != 90 || d.After != (serve.Gauges{}) {
+	// The three doors had their loads at the same time. A client has its last token a moment
+	// before the server has let go of the request.
+	if d := r.Points[0].Server; d == nil || d.Answer != 90 || d.Most.Running < 1 || d.After.Running > 3 || d.After.Waiting != 0 {
 		t.Errorf("%+v", d)
 	}
 	data, err := os.ReadFile(records)
