@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -181,11 +182,23 @@ func readQuery(req *http.Request) (after int, stream bool, refused *api.Error) {
 	return after, stream, nil
 }
 
+// bodyWait bounds the wait for the body of a GET.
+const bodyWait = 10 * time.Second
+
 // readGetBody reads stream from a body: the official Go client sends it there,
 // without a Content-Type.
 func readGetBody(w http.ResponseWriter, req *http.Request, stream bool) (bool, *api.Error) {
 	const limit = 1024
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyWait)) // not every writer of a test has one
 	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, limit))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return false, &api.Error{
+			Status: http.StatusRequestTimeout, Type: api.TypeInvalidRequest, Code: api.CodeTimeout,
+			Message: "the request's body did not arrive in time",
+		}
+	}
+	_ = control.SetReadDeadline(time.Time{}) // which the server would take for a lost client
 	if err != nil {
 		return false, api.BadRequest(api.CodeInvalidJSON, "", "a GET has no body but {\"stream\": true}")
 	}

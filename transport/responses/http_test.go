@@ -1,7 +1,9 @@
 package responses
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -230,6 +232,40 @@ func TestBodies(t *testing.T) {
 		if status, _, got, _ := r.refusal("GET", "/v1/responses/"+o.ID+"?stream=true&starting_after=99", ""); status != 400 || got != "starting_after" {
 			t.Errorf("starting_after 99: %d names %q", status, got)
 		}
+	})
+}
+
+// TestBodyOfAGet: one that does not come is not waited for, one that came does not end the
+// answer.
+func TestBodyOfAGet(t *testing.T) {
+	inBubble(t, Options{}, func(r *rig) {
+		script, gate := gated()
+		r.engine.Play(script)
+		c := r.dial()
+		c.send(ask)
+		id := c.want("response.created").Response.ID
+		for body, want := range map[string]string{`{"str`: "408 Request Timeout", `{"stream":true}`: "200 OK"} {
+			conn, err := r.netDial(t.Context(), "tcp", "example.com:80")
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(conn, "GET /v1/responses/%s HTTP/1.1\r\nHost: example.com\r\nContent-Length: 15\r\n\r\n%s", id, body)
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatalf("%s: %v", body, err)
+			}
+			if answer.Status != want {
+				t.Errorf("%s: %s, want %s", body, answer.Status, want)
+			}
+			if answer.StatusCode == http.StatusOK {
+				time.AfterFunc(2*bodyWait, func() { close(gate) }) // long after the body's time
+				if data, _ := io.ReadAll(answer.Body); !strings.Contains(string(data), "response.completed") {
+					t.Errorf("the stream ended early: %s", data)
+				}
+			}
+			conn.Close()
+		}
+		c.until("response.completed")
 	})
 }
 

@@ -29,8 +29,14 @@ func (s *Server) recorded(next http.Handler) http.Handler {
 		rec := &recorder{ResponseWriter: w, timeout: s.opt.WriteTimeout}
 		rec.Header().Set(requestIDHeader, id)
 		rec.Header().Set("X-Content-Type-Options", "nosniff")
+		control := http.NewResponseController(w)
 		// The last answer on a kept connection left its deadline behind.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		_ = control.SetWriteDeadline(time.Time{})
+		if r.ContentLength != 0 {
+			// net/http waits for what a handler leaves of a body before it sends the answer,
+			// also to who may not come in. A handler that reads a body sets its own bound.
+			_ = control.SetReadDeadline(start.Add(s.opt.BodyTimeout))
+		}
 		defer func() {
 			abort := s.recovered(rec, id, recover())
 			s.access(rec, r, id, time.Since(start))

@@ -305,6 +305,43 @@ func TestBodyTimeout(t *testing.T) {
 	wantError(t, res, 408, api.TypeInvalidRequest, "timeout")
 }
 
+// TestUnreadBody: whoever says that a body follows and sends none is answered in time, by
+// routes that read no body too, and with no key.
+func TestUnreadBody(t *testing.T) {
+	f := start(t, Options{BodyTimeout: 20 * time.Millisecond, Keys: []KeyHash{HashKey("k")}, Hosts: []string{"x"}})
+	f.Route("POST /v1/things/{id}/cancel", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		api.WriteJSON(w, http.StatusOK, api.Status{Status: "ok"})
+	}))
+	for _, c := range []struct {
+		request string
+		status  int
+	}{
+		{"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n", 401},
+		{"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\n", 415},
+		{"POST /nothing HTTP/1.1\r\nHost: x\r\n", 404},
+		{"POST /nothing HTTP/1.1\r\nHost: y\r\n", 421},
+		{"GET /health HTTP/1.1\r\nHost: x\r\n", 200},
+		{"POST /v1/things/1/cancel HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\n", 200},
+	} {
+		for _, length := range []string{"Content-Length: 100\r\n", "Transfer-Encoding: chunked\r\n"} {
+			conn, err := net.Dial("tcp", f.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			_, _ = io.WriteString(conn, c.request+length+"\r\n")
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatalf("%q %q: %v", c.request, length, err)
+			}
+			if res.Body.Close(); res.StatusCode != c.status {
+				t.Errorf("%q %q: %d, want %d", c.request, length, res.StatusCode, c.status)
+			}
+		}
+	}
+}
+
 // A body's deadline must not end the answer, nor a stream's the next request.
 func TestDeadlinesDoNotOutliveTheirPurpose(t *testing.T) {
 	f := start(t, Options{BodyTimeout: 30 * time.Millisecond, WriteTimeout: 30 * time.Millisecond})
