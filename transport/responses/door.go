@@ -21,6 +21,10 @@ import (
 // cancelWait bounds how long a cancelled request's last event is waited for.
 const cancelWait = 2 * time.Second
 
+// maxWarming is how many requests may prepare a conversation at a time, all
+// WebSockets together: each is tokenized, of up to MaxMessage bytes.
+const maxWarming = 16
+
 // Options are the door's settings; a zero field has its default.
 type Options struct {
 	// Owner names who sends a request; responses are visible to their owner
@@ -97,6 +101,8 @@ type Door struct {
 	opt    Options
 	log    zerolog.Logger
 	store  *store
+	// warming has one element a request that only prepares.
+	warming chan struct{}
 
 	mu       sync.Mutex
 	draining bool
@@ -110,7 +116,7 @@ func New(e engine.Engine, o Options) *Door {
 	o = o.withDefaults()
 	d := &Door{
 		engine: e, opt: o, log: o.Log, store: newStore(o.Keep, o.MaxKept, o.KeptBytes),
-		running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
+		warming: make(chan struct{}, maxWarming), running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
 	}
 	d.idle = sync.NewCond(&d.mu)
 	return d

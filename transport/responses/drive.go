@@ -2,6 +2,7 @@ package responses
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"time"
 
@@ -53,18 +54,29 @@ func (d *Door) past(owner, id string, local func(id string) *response) ([]byte, 
 	return r.history, nil
 }
 
+// place takes a place for a response that came over a WebSocket: among the
+// server's generating requests, or among the few that only prepare, which cost a
+// moment and are welcome also where no more can be generated.
+func (d *Door) place(p *plan) (release func(), err *api.Error) {
+	if p.generate {
+		return d.opt.Acquire()
+	}
+	select {
+	case d.warming <- struct{}{}:
+		return func() { <-d.warming }, nil
+	default:
+		return nil, &api.Error{
+			Status: http.StatusTooManyRequests, Type: api.TypeRateLimit, Code: api.CodeOverloaded,
+			Message: "too many requests prepare conversations", RetryAfter: time.Second,
+		}
+	}
+}
+
 // start runs a response in a goroutine of its own: the asking connection goes
 // on reading while the engine tokenizes. started, which must not block, is
 // called once with the engine's answer: nil, or why it refused. It is not
-// called after start itself refused.
-func (d *Door) start(r *response, started func(*api.Error)) *api.Error {
-	release := func() {}
-	if r.plan.generate {
-		var err *api.Error
-		if release, err = d.opt.Acquire(); err != nil {
-			return err
-		}
-	}
+// called after start itself refused. release gives back the response's place.
+func (d *Door) start(r *response, release func(), started func(*api.Error)) *api.Error {
 	if !d.enter(r) {
 		release()
 		return shuttingDown()

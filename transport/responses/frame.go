@@ -156,11 +156,14 @@ func (s *socket) create(b *body, streamID string) *api.Error {
 		previous = *b.PreviousID
 	}
 	l := s.reserve(r, streamID, previous)
-	if err := s.door.start(r, func(err *api.Error) { s.started(l, err) }); err != nil {
-		s.withdraw(l)
-		return err
+	release, err := s.door.place(r.plan)
+	if err == nil {
+		err = s.door.start(r, release, func(err *api.Error) { s.started(l, err) })
 	}
-	return nil
+	if err != nil {
+		s.withdraw(l)
+	}
+	return err
 }
 
 // cancel stops a response of this owner, wherever it was created.

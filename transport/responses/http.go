@@ -14,8 +14,14 @@ import (
 	"krater/transport/api"
 )
 
-// post is POST /v1/responses.
+// post is POST /v1/responses. It takes its place before it reads: bodies that
+// come in are bounded like those in work.
 func (d *Door) post(w http.ResponseWriter, req *http.Request) {
+	release, err := d.opt.Acquire()
+	if err != nil {
+		err.Write(w)
+		return
+	}
 	data, err := d.opt.ReadBody(w, req)
 	var b body
 	if err == nil {
@@ -29,13 +35,14 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		r, err = d.create(&b, d.opt.Owner(req), nil)
 	}
 	if err != nil {
+		release()
 		err.Write(w)
 		return
 	}
 	defer r.release()
 	api.Yield(req.Context(), r.plan.req)
 	answered := make(chan *api.Error, 1)
-	if err := d.start(r, func(err *api.Error) { answered <- err }); err != nil {
+	if err := d.start(r, release, func(err *api.Error) { answered <- err }); err != nil {
 		err.Write(w)
 		return
 	}

@@ -205,6 +205,62 @@ func TestPlaces(t *testing.T) {
 	})
 }
 
+// TestPlaceBeforeBody: who finds no place is told so before its body is read.
+func TestPlaceBeforeBody(t *testing.T) {
+	acquire := func() (func(), *api.Error) {
+		return nil, &api.Error{Status: 429, Type: api.TypeRateLimit, Code: api.CodeOverloaded, Message: "full", RetryAfter: time.Second}
+	}
+	inBubble(t, Options{Acquire: acquire}, func(r *rig) {
+		conn, err := r.netDial(t.Context(), "tcp", "example.com:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		fmt.Fprint(conn, "POST /v1/responses HTTP/1.1\r\nHost: example.com\r\nContent-Type: application/json\r\nContent-Length: 5000000\r\n\r\n")
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.Body.Close(); answer.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("status %d", answer.StatusCode)
+		}
+	})
+}
+
+// slowTokens is an engine that tokenizes when the gate opens.
+type slowTokens struct {
+	*enginetest.Engine
+	gate chan struct{}
+}
+
+func (e *slowTokens) Tokenize(p engine.Prompt) ([]int32, error) {
+	<-e.gate
+	return e.Engine.Tokenize(p)
+}
+
+// TestWarmUpsAreBounded: requests that only prepare take none of the server's places, but are not
+// without number either.
+func TestWarmUpsAreBounded(t *testing.T) {
+	inBubble(t, Options{}, func(r *rig) {
+		slow := &slowTokens{r.engine, make(chan struct{})}
+		r.door.engine = slow
+		c := r.dial()
+		for i := range maxWarming + 1 {
+			c.send(fmt.Sprintf(`{"type":"response.create","stream_id":"s%d","generate":false,"input":"hi"}`, i))
+		}
+		if f := c.wantError(429, "overloaded"); f.StreamID != fmt.Sprint("s", maxWarming) || f.Error.Headers["retry-after"] != "1" {
+			t.Errorf("got %s", f.raw)
+		}
+		close(slow.gate)
+		for range maxWarming {
+			c.until("response.completed")
+		}
+		c.send(`{"type":"response.create","generate":false,"input":"hi"}`)
+		c.until("response.completed")
+	})
+}
+
 func TestBodies(t *testing.T) {
 	inBubble(t, Options{MaxMessage: 1000}, func(r *rig) {
 		if status, code, _, _ := r.refusal("POST", "/v1/responses", `{"input":"`+strings.Repeat("x", 1000)+`"}`); status != 413 || code != "request_too_large" {
