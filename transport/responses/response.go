@@ -22,8 +22,6 @@ type response struct {
 	created time.Time
 	ctx     context.Context // of the engine's request
 	stop    context.CancelCauseFunc
-	started chan struct{} // closed when the engine has accepted or refused
-	refused *api.Error    // valid after started
 	done    chan struct{} // closed after the final event
 
 	mu       sync.Mutex
@@ -54,7 +52,7 @@ func newResponse(p *plan, owner string) *response {
 	ctx, stop := context.WithCancelCause(context.Background())
 	return &response{
 		plan: p, id: api.NewID("resp_"), item: api.NewID("msg_"), owner: owner, created: time.Now(),
-		ctx: ctx, stop: stop, started: make(chan struct{}), done: make(chan struct{}),
+		ctx: ctx, stop: stop, done: make(chan struct{}),
 		status: statusInProgress, watchers: map[chan<- struct{}]int{}, holders: 1,
 	}
 }
@@ -243,6 +241,9 @@ func (r *response) weigh() (bytes int, ended time.Time) {
 		for _, p := range t.Top {
 			bytes += perToken + len(p.Text)
 		}
+	}
+	for key, value := range r.plan.echo.Metadata {
+		bytes += perToken + len(key) + len(value)
 	}
 	for _, s := range []*string{r.plan.echo.Instructions, r.plan.echo.PromptCacheKey, r.plan.echo.SafetyIdentifier, r.plan.echo.User} {
 		if s != nil {

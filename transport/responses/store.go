@@ -13,9 +13,10 @@ const maxTombs = 4096
 
 // store keeps responses so that they can be fetched, resumed and continued:
 // the running ones, and those that ended less than keep ago while their number
-// and bytes allow, the oldest going first. A response that a connection may
-// still continue (pinned) is kept past its time for that alone, within the
-// same bounds.
+// and bytes allow. Where they do not, the oldest goes of the owner that holds
+// most, so that nobody's flood drops what another came to keep. A response that
+// a connection may still continue (pinned) is kept past its time for that
+// alone, within the same bounds.
 type store struct {
 	keep     time.Duration
 	maxCount int
@@ -25,9 +26,17 @@ type store struct {
 	byID  map[string]*entry
 	ended *list.List // of *entry, the oldest first
 	bytes int
+	owned map[string]share
 	tombs map[string]string // id of an expired response -> its owner
 	order []string          // the ids of tombs, the oldest first
 	timer *time.Timer
+}
+
+// share is what an owner holds.
+type share struct {
+	count int // responses, running ones too
+	ended int // of them
+	bytes int // of those
 }
 
 type entry struct {
@@ -42,7 +51,7 @@ type entry struct {
 func newStore(keep time.Duration, maxCount, maxBytes int) *store {
 	return &store{
 		keep: keep, maxCount: maxCount, maxBytes: maxBytes,
-		byID: map[string]*entry{}, ended: list.New(), tombs: map[string]string{},
+		byID: map[string]*entry{}, ended: list.New(), owned: map[string]share{}, tombs: map[string]string{},
 	}
 }
 
@@ -51,6 +60,7 @@ func (s *store) put(r *response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byID[r.id] = &entry{r: r}
+	s.own(r.owner, share{count: 1})
 	s.trim()
 }
 
@@ -64,7 +74,7 @@ func (s *store) settle(r *response) {
 		return
 	}
 	e.bytes, e.at = bytes, at
-	s.bytes += e.bytes
+	s.own(e.r.owner, share{ended: 1, bytes: bytes})
 	e.place = s.ended.PushBack(e)
 	s.trim()
 	s.arm()
@@ -153,7 +163,7 @@ func (s *store) trim() {
 		s.expire(e)
 	}
 	for s.ended.Len() > 0 && (s.bytes > s.maxBytes || len(s.byID) > s.maxCount) {
-		s.expire(s.ended.Front().Value.(*entry))
+		s.expire(s.next())
 	}
 }
 
@@ -196,6 +206,38 @@ func (s *store) drop(e *entry) {
 	delete(s.byID, e.r.id)
 	if e.place != nil {
 		s.ended.Remove(e.place)
-		s.bytes -= e.bytes
+		s.own(e.r.owner, share{-1, -1, -e.bytes})
+	} else {
+		s.own(e.r.owner, share{count: -1})
 	}
+}
+
+// own adds to what an owner holds; s.mu is held.
+func (s *store) own(owner string, more share) {
+	s.bytes += more.bytes
+	x := s.owned[owner]
+	x = share{x.count + more.count, x.ended + more.ended, x.bytes + more.bytes}
+	if s.owned[owner] = x; x.count == 0 {
+		delete(s.owned, owner)
+	}
+}
+
+// next is what goes first where there is too much: the oldest of the owner that
+// holds most and has something that ended, which there is; s.mu is held.
+func (s *store) next() *entry {
+	amount := func(x share) int { return x.count }
+	if s.bytes > s.maxBytes {
+		amount = func(x share) int { return x.bytes }
+	}
+	owner, most := "", -1
+	for o, x := range s.owned {
+		if n := amount(x); x.ended > 0 && (n > most || n == most && o < owner) {
+			owner, most = o, n
+		}
+	}
+	el := s.ended.Front()
+	for el.Value.(*entry).r.owner != owner {
+		el = el.Next()
+	}
+	return el.Value.(*entry)
 }

@@ -2,6 +2,7 @@ package responses
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,59 @@ func TestStoreBounds(t *testing.T) {
 			t.Errorf("deleted: %s, %d bytes", got, s.bytes)
 		}
 	})
+}
+
+// TestStoreIsShared: an owner that keeps much loses its own first, by number and by bytes.
+func TestStoreIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		of := func(owner, id string, bytes int) *response {
+			r := ended(id, bytes)
+			r.owner = owner
+			return r
+		}
+		kept := func(s *store) (all string) {
+			for _, id := range []string{"a1", "a2", "b1", "b2", "b3", "b4", "b5"} {
+				if s.byID[id] != nil {
+					all += id + " "
+				}
+			}
+			return all
+		}
+		s := newStore(time.Minute, 4, 1<<20)
+		defer s.close()
+		for _, id := range []string{"a1", "a2", "b1", "b2", "b3", "b4", "b5"} {
+			s.keep1(of(id[:1], id, 10))
+		}
+		if got := kept(s); got != "a1 a2 b4 b5 " {
+			t.Errorf("by number: %s", got)
+		}
+		s = newStore(time.Minute, 100, 1<<20)
+		defer s.close()
+		s.keep1(of("a", "a1", 1<<18))
+		for _, id := range []string{"b1", "b2", "b3", "b4"} {
+			s.keep1(of("b", id, 1<<18))
+		}
+		if got := kept(s); got != "a1 b3 b4 " {
+			t.Errorf("by bytes: %s", got)
+		}
+		s.remove(s.byID["a1"].r)
+		if x := s.owned["b"]; len(s.owned) != 1 || x.count != 2 || x.ended != 2 || x.bytes != s.bytes {
+			t.Errorf("%v is counted, %d bytes in all", s.owned, s.bytes)
+		}
+	})
+}
+
+// TestMetadataIsWeighed: what a request may fill counts in the store's bound.
+func TestMetadataIsWeighed(t *testing.T) {
+	plain, _ := ended("a", 10).weigh()
+	full := ended("b", 10)
+	full.plan.echo.Metadata = map[string]string{}
+	for i := range maxMetadata {
+		full.plan.echo.Metadata[fmt.Sprint(i)] = strings.Repeat("x", maxMetadataText)
+	}
+	if n, _ := full.weigh(); n < plain+maxMetadata*maxMetadataText {
+		t.Errorf("%d bytes, and %d without metadata", n, plain)
+	}
 }
 
 // TestStoreAges: the timer frees the memory without anybody asking.
