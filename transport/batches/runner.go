@@ -14,8 +14,10 @@ import (
 const (
 	// sweepEvery is the time between two looks for what is kept too long.
 	sweepEvery = time.Hour
-	// failPause is how long the store is left alone after it failed (a full disk).
-	failPause = 2 * time.Second
+	// failPause is how long the store is left alone after it failed (a full disk), an input
+	// that cannot be opened or read twice as long each time, up to failPauseMost.
+	failPause     = 2 * time.Second
+	failPauseMost = time.Minute
 )
 
 // runner works the store off. Four kinds of goroutines share it: the keeper carries
@@ -45,7 +47,11 @@ type runner struct {
 
 // cursor is how far a batch's lines were handed out.
 type cursor struct {
-	lines *batchqueue.Lines // nil when there are no more
+	lines *batchqueue.Lines // nil when there are no more, or not now
+	// again is when an input that could not be read is opened anew, pause the wait before;
+	// zero while it can.
+	again time.Time
+	pause time.Duration
 }
 
 func newRunner(o *Options) *runner {
@@ -302,26 +308,16 @@ func (r *runner) next() (*task, bool) {
 	defer r.mu.Unlock()
 	for i := range r.runs {
 		b := &r.runs[i]
-		c := r.cursors[b.ID]
-		if c == nil {
-			c = &cursor{}
-			r.cursors[b.ID] = c
-			lines, err := r.store.Lines(b)
-			if err != nil {
-				r.opt.Log.Error().Err(err).Str("batch", b.ID).Msg("the input cannot be read; the batch waits for its end")
-				continue
-			}
-			c.lines = lines
-		}
+		c := r.cursor(b)
 		if c.lines == nil {
 			continue
 		}
 		index, line, fault, err := c.lines.Next()
 		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				r.opt.Log.Error().Err(err).Str("batch", b.ID).Msg("the input cannot be read; the batch waits for its end")
-			}
 			c.close()
+			if !errors.Is(err, io.EOF) {
+				r.broken(b, c, err)
+			}
 			continue
 		}
 		r.flight[b.ID]++
@@ -331,6 +327,33 @@ func (r *runner) next() (*task, bool) {
 		}, true
 	}
 	return nil, false
+}
+
+// cursor gives a batch's cursor. Its input is opened the first time, and anew after it could
+// not be read, but not while lines are in flight, which are open and would come twice. r.mu is
+// held.
+func (r *runner) cursor(b *batchqueue.Batch) *cursor {
+	c := r.cursors[b.ID]
+	if c == nil {
+		c = &cursor{}
+		r.cursors[b.ID] = c
+	} else if c.again.IsZero() || time.Now().Before(c.again) || r.flight[b.ID] > 0 {
+		return c
+	}
+	lines, err := r.store.Lines(b)
+	if err != nil {
+		r.broken(b, c, err)
+		return c
+	}
+	c.lines, c.again = lines, time.Time{}
+	return c
+}
+
+// broken notes that a batch's input cannot be read now. r.mu is held.
+func (r *runner) broken(b *batchqueue.Batch, c *cursor, err error) {
+	c.pause = min(max(failPause, 2*c.pause), failPauseMost)
+	c.again = time.Now().Add(c.pause)
+	r.opt.Log.Error().Err(err).Str("batch", b.ID).Dur("again_ms", c.pause).Msg("the input of a batch cannot be read")
 }
 
 // commit makes answers durable, those that come close together at once. It ends when

@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"krater/actors/engine"
 	"krater/scheduler/batchqueue"
@@ -350,6 +354,50 @@ func TestStoreFails(t *testing.T) {
 	r.end()
 	r = start(t, setup{dir: dir})
 	if b = r.finish(b); b.RequestCounts.Completed != 9 {
+		t.Errorf("%+v", b)
+	}
+}
+
+// heard passes on that a line of the log has a text.
+type heard struct {
+	text string
+	told chan struct{}
+}
+
+func (h heard) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), h.text) {
+		select {
+		case h.told <- struct{}{}:
+		default:
+		}
+	}
+	return len(p), nil
+}
+
+// TestInputComesBack: an input that cannot be opened for a while (too many open files, a disk
+// that is away) holds its batch up, and does not end it.
+func TestInputComesBack(t *testing.T) {
+	dir, log := t.TempDir(), heard{"cannot be read", make(chan struct{}, 1)}
+	r := start(t, setup{dir: dir, idle: true, door: Options{Log: zerolog.New(log)}})
+	r.engine.Choose(echo)
+	b := r.submit(chats(3), chatPath, "24h")
+	if _, err := r.store.Validate(r.ctx(), b.ID); err != nil {
+		t.Fatal(err)
+	}
+	content := filepath.Join(dir, "files", b.InputFileID)
+	if err := os.Rename(content, content+".away"); err != nil {
+		t.Fatal(err)
+	}
+	r.door.Start()
+	select {
+	case <-log.told:
+	case <-r.ctx().Done():
+		t.Fatal("nobody missed the input")
+	}
+	if err := os.Rename(content+".away", content); err != nil {
+		t.Fatal(err)
+	}
+	if b = r.finish(b); b.Status != "completed" || b.RequestCounts.Completed != 3 {
 		t.Errorf("%+v", b)
 	}
 }
