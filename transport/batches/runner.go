@@ -322,7 +322,7 @@ func (r *runner) next() (*task, bool) {
 		}
 		r.flight[b.ID]++
 		return &task{
-			batch: b.ID, owner: b.Owner, endpoint: b.Endpoint, index: index, customID: line.CustomID,
+			expires: b.Expires, batch: b.ID, owner: b.Owner, endpoint: b.Endpoint, index: index, customID: line.CustomID,
 			body: append([]byte(nil), line.Body...), fault: fault,
 		}, true
 	}

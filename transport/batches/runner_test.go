@@ -291,7 +291,7 @@ func TestPanics(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	for _, cause := range []any{http.ErrAbortHandler, "inside"} {
-		bare := New(Options{Inside: func(string) http.Handler {
+		bare := New(Options{Store: r.store, Inside: func(string) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusOK)
 				_, _ = w.Write([]byte(`{"half":`))
@@ -355,6 +355,33 @@ func TestStoreFails(t *testing.T) {
 	r = start(t, setup{dir: dir})
 	if b = r.finish(b); b.RequestCounts.Completed != 9 {
 		t.Errorf("%+v", b)
+	}
+}
+
+// TestLinesMayWait: a line has the time of its batch, not that of a request somebody waits for,
+// whatever its endpoint.
+func TestLinesMayWait(t *testing.T) {
+	r := start(t, setup{})
+	for _, path := range []string{chatPath, "/v1/responses"} {
+		body := chat("a")
+		if path != chatPath {
+			body = `{"input":"a"}`
+		}
+		if b := r.finish(r.submit(line("a", path, body), path, "24h")); b.RequestCounts.Completed != 1 {
+			t.Fatalf("%+v", b)
+		}
+		all := r.engine.Requests()
+		last := all[len(all)-1]
+		if left := time.Until(last.Deadline); !last.Background || left < 24*time.Hour || left > 25*time.Hour {
+			t.Errorf("%s: in the background: %v, with %v left", path, last.Background, left)
+		}
+	}
+	if code, text := r.send("POST", chatPath, "application/json", chat("a")); code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	all := r.engine.Requests()
+	if last := all[len(all)-1]; last.Background || time.Until(last.Deadline) > time.Hour {
+		t.Errorf("somebody waits: %v, %v", last.Background, last.Deadline)
 	}
 }
 

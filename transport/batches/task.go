@@ -16,8 +16,12 @@ import (
 // (500) or that its time was over (408): such an answer may be the line's own fault.
 const attemptsMax = 3
 
+// lineTime is how long a line that is in flight at the end of its batch's window may go on.
+const lineTime = time.Hour
+
 // task is a line in flight.
 type task struct {
+	expires                time.Time // of the batch, on the store's clock
 	batch, owner, endpoint string
 	index                  int
 	customID               string
@@ -65,10 +69,12 @@ func (r *runner) deliver(end batchqueue.Settled, err error, t *task) {
 	r.ends <- end
 }
 
-// ask sends a line through the server's own handlers, as work that nobody waits for.
+// ask sends a line through the server's own handlers, as work that nobody waits for: it may
+// be behind others for as long as its batch has time.
 func (r *runner) ask(t *task) (a *answer) {
 	a = &answer{header: http.Header{}, id: api.NewID("req_")}
-	ctx, cancel := context.WithCancel(api.Background(context.Background()))
+	left := max(0, t.expires.Sub(r.store.Now()))
+	ctx, cancel := context.WithCancel(api.Background(context.Background(), time.Now().Add(left+lineTime)))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.endpoint, bytes.NewReader(t.body))
 	if err != nil { // the endpoint is one of ours

@@ -108,7 +108,10 @@ func (d *Door) drive(r *response, started func(*api.Error)) {
 	}
 	req := r.plan.req
 	r.plan.req = nil
-	req.ID, req.Owner, req.Deadline = r.id, r.owner, r.created.Add(d.opt.RequestTimeout)
+	req.ID, req.Owner = r.id, r.owner
+	if req.Deadline.IsZero() {
+		req.Deadline = r.created.Add(d.opt.RequestTimeout)
+	}
 	stream, err := d.engine.Submit(r.ctx, req)
 	switch {
 	case err == nil, context.Cause(r.ctx) == errCancelled:
