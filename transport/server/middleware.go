@@ -100,7 +100,8 @@ func (s *Server) access(rec *recorder, r *http.Request, id string, took time.Dur
 // libraries ask for those interfaces directly.
 type recorder struct {
 	http.ResponseWriter
-	timeout  time.Duration // of the first write; streams set their own for each
+	timeout  time.Duration // of a write
+	paced    bool          // the handler sets deadlines itself
 	status   int
 	bytes    int64
 	hijacked bool
@@ -114,7 +115,20 @@ func (r *recorder) begin(status int) {
 		return
 	}
 	r.status = status
-	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(r.timeout))
+	r.pace()
+}
+
+// pace gives the next write its time, unless the handler does.
+func (r *recorder) pace() {
+	if !r.paced {
+		_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(r.timeout))
+	}
+}
+
+// SetWriteDeadline is what ResponseController calls.
+func (r *recorder) SetWriteDeadline(at time.Time) error {
+	r.paced = true
+	return http.NewResponseController(r.ResponseWriter).SetWriteDeadline(at)
 }
 
 func (r *recorder) WriteHeader(status int) {
@@ -124,11 +138,21 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-func (r *recorder) Write(p []byte) (int, error) {
+// pieceBytes is what is written at once, each with a deadline of its own: a slow client gets a
+// large answer whole as long as it reads.
+const pieceBytes = 128 << 10
+
+func (r *recorder) Write(p []byte) (n int, err error) {
 	r.begin(http.StatusOK)
-	n, err := r.ResponseWriter.Write(p)
-	r.bytes += int64(n)
-	return n, err
+	for {
+		r.pace()
+		k, err := r.ResponseWriter.Write(p[n:min(len(p), n+pieceBytes)])
+		n += k
+		r.bytes += int64(k)
+		if err != nil || n == len(p) {
+			return n, err
+		}
+	}
 }
 
 // FlushError is what ResponseController calls.

@@ -292,6 +292,28 @@ func TestSlowClient(t *testing.T) {
 	f.waitOpen(t, 0) // the client never reads, so the write's deadline ends it
 }
 
+// TestLargeAnswer: a client that reads slowly, but reads, gets an answer whole that takes it
+// longer than one write may.
+func TestLargeAnswer(t *testing.T) {
+	f := start(t, Options{WriteTimeout: time.Second})
+	const size, reads = 32 << 20, 64
+	f.Route("GET /large", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		api.WriteJSON(w, http.StatusOK, strings.Repeat("x", size))
+	}))
+	res := f.send(t, "GET", "/large", "")
+	got := int64(0)
+	for range reads {
+		time.Sleep(40 * time.Millisecond)
+		n, err := io.CopyN(io.Discard, res.Body, size/reads)
+		if got += n; err != nil {
+			t.Fatalf("after %d bytes: %v", got, err)
+		}
+	}
+	if rest, err := io.Copy(io.Discard, res.Body); err != nil || got+rest != res.ContentLength {
+		t.Errorf("%d of %d bytes: %v", got+rest, res.ContentLength, err)
+	}
+}
+
 // Clients that come and go at random leave nothing behind, and those that stay
 // get the whole answer.
 func TestManyClients(t *testing.T) {
