@@ -258,18 +258,14 @@ func TestHiddenCostsNothing(t *testing.T) {
 			t.Fatal("everything is noted though nobody looks")
 		}
 	}
-	// What was on its way may still come, and then nothing but the answer that is asked for.
+	// What was on its way may still come, before an answer that is asked for now. Then nothing but
+	// another answer.
+	v.say(`{"type":"steps","n":1}`)
+	v.of("events")
 	time.Sleep(50 * time.Millisecond)
 	v.say(`{"type":"steps","n":1}`)
-	pushes := 0
-	v.next(func(m *message) bool {
-		if m.Type == "delta" {
-			pushes++
-		}
-		return m.Type == "events"
-	})
-	if pushes > 3 {
-		t.Errorf("%d pushes to a hidden viewer", pushes)
+	if m := v.next(func(*message) bool { return true }); m.Type != "events" {
+		t.Errorf("a hidden viewer gets a %s", m.Type)
 	}
 	v.say(`{"type":"show","visible":true}`)
 	if m := v.next(func(*message) bool { return true }); m.Type != "snapshot" {
