@@ -29,13 +29,11 @@ func (s *Server) recorded(next http.Handler) http.Handler {
 		rec := &recorder{ResponseWriter: w, timeout: s.opt.WriteTimeout}
 		rec.Header().Set(requestIDHeader, id)
 		rec.Header().Set("X-Content-Type-Options", "nosniff")
-		control := http.NewResponseController(w)
 		// The last answer on a kept connection left its deadline behind.
-		_ = control.SetWriteDeadline(time.Time{})
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		if r.ContentLength != 0 {
-			// net/http waits for what a handler leaves of a body before it sends the answer,
-			// also to who may not come in. A handler that reads a body sets its own bound.
-			_ = control.SetReadDeadline(start.Add(s.opt.BodyTimeout))
+			rec.body = &trackedBody{ReadCloser: r.Body}
+			r.Body = rec.body
 		}
 		defer func() {
 			abort := s.recovered(rec, id, recover())
@@ -100,6 +98,7 @@ func (s *Server) access(rec *recorder, r *http.Request, id string, took time.Dur
 // libraries ask for those interfaces directly.
 type recorder struct {
 	http.ResponseWriter
+	body     *trackedBody  // nil: there is none
 	timeout  time.Duration // of a write
 	paced    bool          // the handler sets deadlines itself
 	status   int
@@ -116,6 +115,24 @@ func (r *recorder) begin(status int) {
 	}
 	r.status = status
 	r.pace()
+	if r.body != nil && !r.body.over {
+		// net/http waits for what a handler leaves of a body before it sends the answer, also to
+		// who has no key. What is on its way may come, but not take the answer's own time.
+		_ = http.NewResponseController(r.ResponseWriter).SetReadDeadline(time.Now().Add(r.timeout / 2))
+	}
+}
+
+// trackedBody notes that a body was read to its end, or to an error. It belongs to the
+// handler's goroutine.
+type trackedBody struct {
+	io.ReadCloser
+	over bool
+}
+
+func (b *trackedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.over = b.over || err != nil
+	return n, err
 }
 
 // pace gives the next write its time, unless the handler does.

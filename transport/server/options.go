@@ -37,8 +37,8 @@ type Options struct {
 	RetryAfter    time.Duration
 
 	HeaderTimeout  time.Duration // to receive a request's header; 10 s
-	BodyTimeout    time.Duration // to receive its body, also one that no handler reads; 30 s
-	WriteTimeout   time.Duration // of one write to the client; 10 s
+	BodyTimeout    time.Duration // to receive its body; 30 s
+	WriteTimeout   time.Duration // of one write to the client, and half of it for a body that no handler reads; 10 s
 	IdleTimeout    time.Duration // of a kept connection; 2 min
 	Heartbeat      time.Duration // silence before a comment in a stream; 15 s
 	RequestTimeout time.Duration // a request's deadline in the engine; 1 h

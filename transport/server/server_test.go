@@ -308,7 +308,7 @@ func TestBodyTimeout(t *testing.T) {
 // TestUnreadBody: whoever says that a body follows and sends none is answered in time, by
 // routes that read no body too, and with no key.
 func TestUnreadBody(t *testing.T) {
-	f := start(t, Options{BodyTimeout: 20 * time.Millisecond, Keys: []KeyHash{HashKey("k")}, Hosts: []string{"x"}})
+	f := start(t, Options{WriteTimeout: 200 * time.Millisecond, Keys: []KeyHash{HashKey("k")}, Hosts: []string{"x"}})
 	f.Route("POST /v1/things/{id}/cancel", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		api.WriteJSON(w, http.StatusOK, api.Status{Status: "ok"})
 	}))
