@@ -88,6 +88,46 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
+// TestLogprobsOfDeltas: the deltas of an answer have its tokens between them, each once: those of the
+// first piece, those before it that have no text yet, and those behind the last one.
+func TestLogprobsOfDeltas(t *testing.T) {
+	piece := func(text string, tokens ...string) enginetest.Step {
+		ev := engine.Event{Kind: engine.Tokens, Text: text}
+		for _, name := range tokens {
+			ev.Tokens = append(ev.Tokens, token(name, -1))
+		}
+		return enginetest.Step{Event: ev}
+	}
+	last := piece("", "g")
+	last.Event.Kind, last.Event.Finish = engine.Done, engine.FinishStop
+	lengths := map[string]enginetest.Script{
+		"abcdefg": enginetest.Steps(piece("", "a"), piece("x", "b", "c"), piece("", "d"), piece("y", "e"), piece("", "f"), last),
+		"abg":     enginetest.Steps(piece("", "a"), piece("x", "b"), last),
+		"g":       enginetest.Steps(last),
+	}
+	for want, script := range lengths {
+		inBubble(t, Options{}, func(r *rig) {
+			r.engine.Play(paced(script))
+			c := r.dial()
+			c.send(`{"type":"response.create","input":"hi","top_logprobs":1}`)
+			live := c.turn()
+			id := live[0].Response.ID
+			c.send(`{"type":"response.resume","response_id":"` + id + `"}`) // its deltas are joined
+			for _, frames := range [][]frame{live, c.turn()} {
+				got := map[string]string{}
+				for _, f := range frames {
+					for _, p := range f.Logprobs {
+						got[f.Type] += p.Token
+					}
+				}
+				if got["response.output_text.delta"] != want || got["response.output_text.done"] != want {
+					t.Errorf("want %s, got %v", want, got)
+				}
+			}
+		})
+	}
+}
+
 // stream posts a request and gives the whole SSE answer.
 func stream(r *rig, payload string) string {
 	r.t.Helper()

@@ -57,9 +57,17 @@ func newResponse(p *plan, owner string) *response {
 	}
 }
 
-// add appends an event and wakes the followers; r.mu is held.
+// add appends an event and wakes the followers. Tokens belong to deltas: those
+// that came without text to the next one. r.mu is held.
 func (r *response) add(k kind) {
-	r.marks = append(r.marks, mark{kind: k, text: len(r.text), tokens: len(r.tokens)})
+	m := mark{kind: k, text: len(r.text)}
+	switch n := len(r.marks); {
+	case k == textDelta:
+		m.tokens = len(r.tokens)
+	case n > 0:
+		m.tokens = r.marks[n-1].tokens
+	}
+	r.marks = append(r.marks, m)
 	for wake := range r.watchers {
 		select {
 		case wake <- struct{}{}:
@@ -177,6 +185,9 @@ func (r *response) finish(k kind) {
 	}
 	r.run()
 	if r.has(partAdded) {
+		if r.marks[len(r.marks)-1].tokens < len(r.tokens) {
+			r.add(textDelta) // without text
+		}
 		r.add(textDone)
 		r.add(partDone)
 		r.add(itemDone)

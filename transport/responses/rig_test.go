@@ -101,7 +101,10 @@ type frame struct {
 	Text     string  `json:"text"`
 	Status   int     `json:"status"`
 	Response *Object `json:"response"`
-	Error    struct {
+	Logprobs []struct {
+		Token string `json:"token"`
+	} `json:"logprobs"`
+	Error struct {
 		Type, Code, Message, Param string
 		Headers                    map[string]string
 	} `json:"error"`
