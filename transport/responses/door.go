@@ -36,9 +36,9 @@ type Options struct {
 	// ReadBody reads a JSON request body within the server's limits. nil: JSON
 	// of at most MaxMessage bytes.
 	ReadBody func(http.ResponseWriter, *http.Request) ([]byte, *api.Error)
-	// Acquire takes a place among the server's generating requests until
-	// release is called. nil: there are enough.
-	Acquire func() (release func(), err *api.Error)
+	// Acquire takes a place among the server's generating requests for an
+	// owner until release is called. nil: there are enough.
+	Acquire func(owner string) (release func(), err *api.Error)
 
 	MaxMessage int64 // bytes of a WebSocket message; 8 MiB
 	MaxSockets int   // WebSocket connections at a time; 256
@@ -72,7 +72,7 @@ func (o Options) withDefaults() Options {
 		o.ReadBody = func(w http.ResponseWriter, r *http.Request) ([]byte, *api.Error) { return readBody(w, r, o.MaxMessage) }
 	}
 	if o.Acquire == nil {
-		o.Acquire = func() (func(), *api.Error) { return func() {}, nil }
+		o.Acquire = func(string) (func(), *api.Error) { return func() {}, nil }
 	}
 	def(&o.MaxSockets, 256)
 	def(&o.MaxStreams, 32)

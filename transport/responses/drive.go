@@ -57,9 +57,9 @@ func (d *Door) past(owner, id string, local func(id string) *response) ([]byte, 
 // place takes a place for a response that came over a WebSocket: among the
 // server's generating requests, or among the few that only prepare, which cost a
 // moment and are welcome also where no more can be generated.
-func (d *Door) place(p *plan) (release func(), err *api.Error) {
+func (d *Door) place(p *plan, owner string) (release func(), err *api.Error) {
 	if p.generate {
-		return d.opt.Acquire()
+		return d.opt.Acquire(owner)
 	}
 	select {
 	case d.warming <- struct{}{}:

@@ -156,7 +156,7 @@ func (s *socket) create(b *body, streamID string) *api.Error {
 		previous = *b.PreviousID
 	}
 	l := s.reserve(r, streamID, previous)
-	release, err := s.door.place(r.plan)
+	release, err := s.door.place(r.plan, s.owner)
 	if err == nil {
 		err = s.door.start(r, release, func(err *api.Error) { s.started(l, err) })
 	}

@@ -17,7 +17,8 @@ import (
 // post is POST /v1/responses. It takes its place before it reads: bodies that
 // come in are bounded like those in work.
 func (d *Door) post(w http.ResponseWriter, req *http.Request) {
-	release, err := d.opt.Acquire()
+	owner := d.opt.Owner(req)
+	release, err := d.opt.Acquire(owner)
 	if err != nil {
 		err.Write(w)
 		return
@@ -32,7 +33,7 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		if api.InBackground(req.Context()) && b.Store == nil {
 			b.Store = new(bool) // many, each delivered for good: they would crowd out those that people come back for
 		}
-		r, err = d.create(&b, d.opt.Owner(req), nil)
+		r, err = d.create(&b, owner, nil)
 	}
 	if err != nil {
 		release()

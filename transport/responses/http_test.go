@@ -174,7 +174,7 @@ func TestOwners(t *testing.T) {
 // runs; warm-ups take none.
 func TestPlaces(t *testing.T) {
 	free := 1
-	acquire := func() (func(), *api.Error) {
+	acquire := func(string) (func(), *api.Error) {
 		if free == 0 {
 			return nil, &api.Error{Status: 429, Type: api.TypeRateLimit, Code: api.CodeOverloaded, Message: "full", RetryAfter: time.Second}
 		}
@@ -207,7 +207,7 @@ func TestPlaces(t *testing.T) {
 
 // TestPlaceBeforeBody: who finds no place is told so before its body is read.
 func TestPlaceBeforeBody(t *testing.T) {
-	acquire := func() (func(), *api.Error) {
+	acquire := func(string) (func(), *api.Error) {
 		return nil, &api.Error{Status: 429, Type: api.TypeRateLimit, Code: api.CodeOverloaded, Message: "full", RetryAfter: time.Second}
 	}
 	inBubble(t, Options{Acquire: acquire}, func(r *rig) {

@@ -340,27 +340,62 @@ func TestRouteTakesWebSockets(t *testing.T) {
 	}
 }
 
+// TestPlacesOfKeys: with several keys none takes all places, nor keeps more than it has.
+func TestPlacesOfKeys(t *testing.T) {
+	a, b := HashKey("first-key"), HashKey("second-key")
+	s := New(enginetest.New(), Options{MaxConcurrent: 8, Keys: []KeyHash{a, b}})
+	var held []func()
+	for range 6 {
+		release, err := s.Acquire("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, release)
+	}
+	if _, err := s.Acquire("a"); err == nil || err.Status != 429 || err.RetryAfter == 0 || !strings.Contains(err.Message, "of this key") {
+		t.Errorf("the seventh place of one key: %v", err)
+	}
+	for range 2 {
+		if _, err := s.Acquire("b"); err != nil {
+			t.Errorf("another key's: %v", err)
+		}
+	}
+	held[0]()
+	if _, err := s.Acquire("b"); err != nil {
+		t.Errorf("the one that was given back: %v", err)
+	}
+	if _, err := s.Acquire("b"); err == nil || err.Status != 429 {
+		t.Errorf("a ninth place: %v", err)
+	}
+	alone := New(enginetest.New(), Options{MaxConcurrent: 8, Keys: []KeyHash{a}})
+	for range 8 {
+		if _, err := alone.Acquire("a"); err != nil {
+			t.Errorf("the only key: %v", err)
+		}
+	}
+}
+
 func TestAcquire(t *testing.T) {
 	e := enginetest.New()
 	s := New(e, Options{MaxConcurrent: 2})
-	one, err := s.Acquire()
+	one, err := s.Acquire("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := s.Acquire()
+	two, err := s.Acquire("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Acquire(); err == nil || err.Status != 429 || err.RetryAfter == 0 {
+	if _, err := s.Acquire(""); err == nil || err.Status != 429 || err.RetryAfter == 0 {
 		t.Errorf("%v", err)
 	}
 	one()
-	if _, err := s.Acquire(); err != nil {
+	if _, err := s.Acquire(""); err != nil {
 		t.Errorf("%v", err)
 	}
 	two()
 	e.SetReady(&engine.Error{Kind: engine.Unavailable, Message: "loading"})
-	if _, err := s.Acquire(); err == nil || err.Status != 503 {
+	if _, err := s.Acquire(""); err == nil || err.Status != 503 {
 		t.Errorf("%v", err)
 	}
 }

@@ -39,7 +39,7 @@ func TestInside(t *testing.T) {
 	if strings.Contains(log.String(), `"level":"info"`) || !strings.Contains(log.String(), `"level":"debug"`) {
 		t.Errorf("the log says %s", &log)
 	}
-	release, err := f.Acquire()
+	release, err := f.Acquire("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ type Options struct {
 	Hosts []string
 
 	MaxBody       int64 // bytes of a request body; 8 MiB
-	MaxConcurrent int   // generating requests at once; 256. More get a 429.
+	MaxConcurrent int   // generating requests at once; 256. More get a 429. With several keys each may have three quarters.
 	RetryAfter    time.Duration
 
 	HeaderTimeout  time.Duration // to receive a request's header; 10 s

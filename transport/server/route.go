@@ -89,7 +89,7 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 // run, before the body is read.
 func (s *Server) Limit(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		release, err := s.Acquire()
+		release, err := s.Acquire(s.Owner(r))
 		if err != nil {
 			err.Write(w)
 			return

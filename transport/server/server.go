@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"krater/actors/engine"
-	"krater/transport/api"
 )
 
 // errShutdown is the cause of a request's cancelled context when Shutdown cut it.
@@ -28,7 +27,7 @@ type Server struct {
 	opt      Options
 	mux      *http.ServeMux
 	methods  map[string][]string // path -> methods, for Allow
-	slots    chan struct{}       // one element a generating request
+	places   *places
 	registry *prometheus.Registry
 	http     *http.Server
 
@@ -48,7 +47,7 @@ func New(e engine.Engine, opt Options) *Server {
 		engine: e, opt: opt.withDefaults(), mux: http.NewServeMux(), methods: map[string][]string{},
 		draining: make(chan struct{}),
 	}
-	s.slots = make(chan struct{}, s.opt.MaxConcurrent)
+	s.places = newPlaces(s.opt.MaxConcurrent, len(s.opt.Keys))
 	s.base, s.cut = context.WithCancel(context.Background())
 	s.registry = newRegistry(e)
 	s.routes()
@@ -167,23 +166,5 @@ func (s *Server) leave() {
 	if s.active--; s.active == 0 && s.idle != nil {
 		close(s.idle)
 		s.idle = nil
-	}
-}
-
-// Acquire takes a place among the generating requests, for doors that hold a
-// connection over many. The error is the answer for the client; without one
-// release must be called once.
-func (s *Server) Acquire() (release func(), err *api.Error) {
-	if err := s.Ready(); err != nil {
-		return nil, api.FromEngine(err)
-	}
-	select {
-	case s.slots <- struct{}{}:
-		return func() { <-s.slots }, nil
-	default:
-		return nil, &api.Error{
-			Status: http.StatusTooManyRequests, Type: api.TypeRateLimit, Code: api.CodeOverloaded,
-			Message: "too many requests are running", RetryAfter: s.opt.RetryAfter,
-		}
 	}
 }

@@ -362,8 +362,8 @@ func TestManyClients(t *testing.T) {
 	if err := f.Shutdown(ctx); err != nil { // every handler has returned
 		t.Fatal(err)
 	}
-	if len(f.slots) != 0 {
-		t.Errorf("%d places are still taken", len(f.slots))
+	if f.places.taken != 0 {
+		t.Errorf("%d places are still taken", f.places.taken)
 	}
 }
 

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"net/http"
+	"sync"
+
+	"krater/transport/api"
+)
+
+// places are those of generating requests: so many, and of them so many for one owner. With
+// several keys none can take them all, so that the others' requests come as far as the scheduler,
+// which deals the pipeline out among owners.
+type places struct {
+	most, each int
+
+	mu    sync.Mutex
+	taken int
+	held  map[string]int // by owner
+}
+
+// newPlaces makes places for a server with that many keys.
+func newPlaces(most, keys int) *places {
+	p := &places{most: most, each: most, held: map[string]int{}}
+	if keys > 1 {
+		p.each = max(1, most-most/4)
+	}
+	return p
+}
+
+// take gives an owner a place, or says why not.
+func (p *places) take(owner string) (ok bool, why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.taken >= p.most:
+		return false, "too many requests are running"
+	case p.held[owner] >= p.each:
+		return false, "too many requests of this key are running"
+	}
+	p.taken++
+	p.held[owner]++
+	return true, ""
+}
+
+func (p *places) give(owner string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken--
+	if p.held[owner]--; p.held[owner] == 0 {
+		delete(p.held, owner)
+	}
+}
+
+// Acquire takes a place among the generating requests for an owner (Owner), for doors
+// that hold a connection over many. The error is the answer for the client; without one
+// release must be called once.
+func (s *Server) Acquire(owner string) (release func(), err *api.Error) {
+	if err := s.Ready(); err != nil {
+		return nil, api.FromEngine(err)
+	}
+	if ok, why := s.places.take(owner); !ok {
+		return nil, &api.Error{
+			Status: http.StatusTooManyRequests, Type: api.TypeRateLimit, Code: api.CodeOverloaded,
+			Message: why, RetryAfter: s.opt.RetryAfter,
+		}
+	}
+	return func() { s.places.give(owner) }, nil
+}
