@@ -46,7 +46,8 @@ type Options struct {
 	RetryMin time.Duration // wait before a line that was turned away is tried again; 250 ms, doubled each time
 	RetryMax time.Duration // 30 s
 	Poll     time.Duration // between looks at the clock; 1 s
-	// BodyTimeout bounds the silence of a client that uploads; 30 s. WriteTimeout
+	// BodyTimeout bounds the silence of a client that uploads; 30 s. It has twice that and the
+	// time that its bytes take at uploadRate for all of it. WriteTimeout
 	// bounds one write to a client that downloads; 10 s.
 	BodyTimeout, WriteTimeout time.Duration
 

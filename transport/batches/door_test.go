@@ -232,6 +232,35 @@ func TestSilentUpload(t *testing.T) {
 	}
 }
 
+// TestTricklingUpload: who sends a byte now and then is not waited for for as long as a file has
+// bytes.
+func TestTricklingUpload(t *testing.T) {
+	r := start(t, setup{idle: true, door: Options{BodyTimeout: 500 * time.Millisecond}})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := form("purpose", "batch", "file", "x")
+	fmt.Fprintf(conn, "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: 100000\r\n\r\n%s", formKind, part[:len(part)-10])
+	trickled := make(chan struct{})
+	go func() {
+		defer close(trickled)
+		for {
+			if _, err := conn.Write([]byte("x")); err != nil {
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	_ = conn.SetReadDeadline(time.Now().Add(patience / 4))
+	head := make([]byte, 12)
+	if _, err := io.ReadFull(conn, head); err != nil || string(head) != "HTTP/1.1 408" {
+		t.Errorf("%q, %v", head, err)
+	}
+	conn.Close()
+	<-trickled
+}
+
 // TestKeys: with keys each sees its own files and batches only.
 func TestKeys(t *testing.T) {
 	r := start(t, setup{keys: []string{"mine-mine", "yours-yours"}, key: "mine-mine"})

@@ -120,17 +120,32 @@ func (d *Door) bodyError(err error) error {
 	return err
 }
 
-// patientBody gives every read a deadline of its own: a large file may take long, a
-// silent client may not.
+// uploadRate is what a client must send at least, in bytes a second on average.
+const uploadRate = 8 << 10
+
+// patientBody gives every read a deadline of its own: a large file may take long, a client that
+// is silent, or sends a byte now and then, may not.
 type patientBody struct {
 	io.ReadCloser
 	control *http.ResponseController
 	timeout time.Duration
+	began   time.Time
+	bytes   int64
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(b.timeout)) // not every writer of a test has one
-	return b.ReadCloser.Read(p)
+	now := time.Now()
+	if b.began.IsZero() {
+		b.began = now
+	}
+	until := b.began.Add(2*b.timeout + time.Duration(b.bytes/uploadRate)*time.Second)
+	if soon := now.Add(b.timeout); soon.Before(until) {
+		until = soon
+	}
+	_ = b.control.SetReadDeadline(until) // not every writer of a test has one
+	n, err := b.ReadCloser.Read(p)
+	b.bytes += int64(n)
+	return n, err
 }
 
 // done takes the deadline away, which the server would take for a lost client.
