@@ -99,10 +99,18 @@ type Store struct {
 // or ErrDamaged for what it cannot read; nothing is changed then.
 func Open(dir string, opt Options) (*Store, error) {
 	s := &Store{dir: dir, opt: opt.withDefaults(), logs: map[string]*os.File{}}
+	names := []string{dir} // folders that get a new name
+	for d := dir; missing(d); d = filepath.Dir(d) {
+		names = append(names, filepath.Dir(d))
+	}
 	if err := os.MkdirAll(filepath.Join(dir, contentsName), 0o700); err != nil {
 		return nil, err
 	}
 	if err := s.open(filepath.Join(dir, databaseName)); err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	if err := syncNames(names); err != nil {
+		s.db.Close()
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	if err := s.restore(); err != nil {
@@ -110,6 +118,22 @@ func Open(dir string, opt Options) (*Store, error) {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return s, nil
+}
+
+func missing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// syncNames makes the names in these folders durable: what is synced in a folder whose own name
+// is not may be gone when the power was. One that may not be read is left out.
+func syncNames(folders []string) error {
+	for _, path := range folders {
+		if err := syncFolder(path); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
 }
 
 // open opens and checks the database. A file that was cut or overwritten makes bbolt
@@ -288,8 +312,10 @@ func (s *Store) Now() time.Time { return s.opt.Now() }
 func (s *Store) path(name string) string { return filepath.Join(s.dir, contentsName, name) }
 
 // syncContents makes names in the folder of contents durable.
-func (s *Store) syncContents() error {
-	d, err := os.Open(filepath.Join(s.dir, contentsName))
+func (s *Store) syncContents() error { return syncFolder(filepath.Join(s.dir, contentsName)) }
+
+func syncFolder(path string) error {
+	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
