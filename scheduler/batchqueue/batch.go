@@ -45,7 +45,7 @@ func (s *Store) Create(o Order) (Batch, error) {
 		return save(tx, batchesBucket, b.ID, &b)
 	})
 	if err != nil {
-		return Batch{}, err
+		return Batch{}, full(err)
 	}
 	s.opt.watch("batch created")
 	return b, nil

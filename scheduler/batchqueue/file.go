@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -58,7 +59,7 @@ func (s *Store) Upload() (*Upload, error) {
 func (s *Store) begin(free bool) (*Upload, error) {
 	f, err := os.CreateTemp(s.path(""), filePrefix+"*"+partSuffix)
 	if err != nil {
-		return nil, err
+		return nil, full(err)
 	}
 	return &Upload{store: s, part: f, out: bufio.NewWriterSize(f, 256<<10), free: free}, nil
 }
@@ -73,8 +74,16 @@ func (u *Upload) Write(p []byte) (int, error) {
 	}
 	u.bytes += int64(len(p))
 	n, err := u.out.Write(p)
-	u.err = err
-	return n, err
+	u.err = full(err)
+	return n, u.err
+}
+
+// full makes ErrFull of a disk that takes no more, which a client can be told of.
+func full(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: the disk takes no more", ErrFull)
+	}
+	return err
 }
 
 func (u *Upload) reserve(n int64) error {
@@ -121,7 +130,7 @@ func (u *Upload) Commit(owner, name, purpose string) (File, error) {
 	})
 	if err != nil {
 		s.misplaced(f)
-		return File{}, err
+		return File{}, full(err)
 	}
 	u.part = nil
 	s.opt.watch("file committed")
@@ -140,7 +149,7 @@ func (u *Upload) sync() error {
 	if closing := u.part.Close(); err == nil {
 		err = closing
 	}
-	return err
+	return full(err)
 }
 
 // place names a synced upload and adds its record to tx. s.mu is held.

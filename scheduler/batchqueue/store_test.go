@@ -1,11 +1,15 @@
 package batchqueue
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -146,6 +150,37 @@ func TestLimits(t *testing.T) {
 	s.Close()
 	if got, err := openStore(t, dir, Options{}).Totals(); err != nil || got.Bytes != 103 {
 		t.Errorf("opened again: %+v, %v", got, err)
+	}
+}
+
+// fullDisk is a disk that takes no more.
+type fullDisk struct{ path string }
+
+func (d fullDisk) Write([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "write", Path: d.path, Err: syscall.ENOSPC}
+}
+
+// TestDiskFull: a disk that takes no more is told like a store that holds what it may, without
+// the server's paths, and nothing is left.
+func TestDiskFull(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir, Options{})
+	for _, size := range []int{10, 100} { // found out at the end, and while it is written
+		u, err := s.Upload()
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.out = bufio.NewWriterSize(fullDisk{u.part.Name()}, 64)
+		_, err = u.Write(make([]byte, size))
+		if (err != nil) != (size > 64) {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		if _, err = u.Commit("", "x", PurposeInput); !errors.Is(err, ErrFull) || strings.Contains(err.Error(), dir) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "files")); err != nil || len(left) != 0 || s.used != 0 {
+		t.Errorf("%v, %v, %d bytes", left, err, s.used)
 	}
 }
 
