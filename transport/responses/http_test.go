@@ -170,6 +170,31 @@ func TestOwners(t *testing.T) {
 	})
 }
 
+// TestSocketsOfOwners: one owner cannot keep the others out.
+func TestSocketsOfOwners(t *testing.T) {
+	owner := func(req *http.Request) string { return req.Header.Get("Authorization") }
+	inBubble(t, Options{Owner: owner, MaxSockets: 4}, func(r *rig) {
+		as := func(who string) int {
+			_, answer, err := r.dialWith(http.Header{"Authorization": {who}})
+			if err == nil {
+				return http.StatusSwitchingProtocols
+			}
+			if answer == nil {
+				t.Fatal(err)
+			}
+			return answer.StatusCode
+		}
+		for i, c := range []struct {
+			who  string
+			want int
+		}{{"a", 101}, {"a", 101}, {"a", 101}, {"a", 503}, {"b", 101}, {"b", 503}} {
+			if got := as(c.who); got != c.want {
+				t.Errorf("connection %d, of %s: %d, want %d", i, c.who, got, c.want)
+			}
+		}
+	})
+}
+
 // TestPlaces: a response takes one of the server's places for as long as it
 // runs; warm-ups take none.
 func TestPlaces(t *testing.T) {

@@ -97,21 +97,34 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 // writeBuffers is shared: a connection holds one only while it writes.
 var writeBuffers sync.Pool
 
-// admit counts a connection in.
+// admit counts a connection in. Owners with a name have three quarters of the
+// places each at most, so that none keeps the others out.
 func (d *Door) admit(s *socket) *api.Error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.draining {
 		return shuttingDown()
 	}
-	if len(d.sockets) >= d.opt.MaxSockets {
-		return &api.Error{
-			Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded,
-			Message: "too many WebSocket connections", RetryAfter: time.Second,
+	own := 0
+	for o := range d.sockets {
+		if o.owner == s.owner {
+			own++
 		}
 	}
-	d.sockets[s] = struct{}{}
-	return nil
+	message := ""
+	switch {
+	case len(d.sockets) >= d.opt.MaxSockets:
+		message = "too many WebSocket connections"
+	case s.owner != "" && own >= max(1, d.opt.MaxSockets-d.opt.MaxSockets/4):
+		message = "too many WebSocket connections of this key"
+	default:
+		d.sockets[s] = struct{}{}
+		return nil
+	}
+	return &api.Error{
+		Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded,
+		Message: message, RetryAfter: time.Second,
+	}
 }
 
 func (d *Door) dismiss(s *socket) {
