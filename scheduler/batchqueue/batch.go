@@ -18,8 +18,8 @@ type Order struct {
 	Metadata               map[string]string
 }
 
-// Create makes a batch, to be validated. Where too many are remembered, those that
-// ended first are forgotten; their files stay.
+// Create makes a batch, to be validated. Where too many are remembered, those of the owner with
+// most that ended first are forgotten; their files stay.
 func (s *Store) Create(o Order) (Batch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,12 +51,14 @@ func (s *Store) Create(o Order) (Batch, error) {
 	return b, nil
 }
 
-// forget makes room for one batch.
+// forget makes room for one batch: of those that ended, the first of the owner that has most.
 func (s *Store) forget(tx *bolt.Tx) error {
 	var ended []*Batch
-	all := 0
+	all, of := 0, map[string]int{}
 	err := each(tx, batchesBucket, func(b *Batch) error {
-		if all++; b.Status.Ended() {
+		all++
+		of[b.Owner]++
+		if b.Status.Ended() {
 			ended = append(ended, b)
 		}
 		return nil
@@ -69,10 +71,18 @@ func (s *Store) forget(tx *bolt.Tx) error {
 		if len(ended) == 0 {
 			return fmt.Errorf("%w: %d batches have not ended", ErrFull, all)
 		}
-		if err := tx.Bucket(batchesBucket).Delete([]byte(ended[0].ID)); err != nil {
+		first := 0
+		for i, b := range ended {
+			if of[b.Owner] > of[ended[first].Owner] {
+				first = i
+			}
+		}
+		gone := ended[first]
+		if err := tx.Bucket(batchesBucket).Delete([]byte(gone.ID)); err != nil {
 			return err
 		}
-		ended = ended[1:]
+		of[gone.Owner]--
+		ended = slices.Delete(ended, first, first+1)
 	}
 	return nil
 }

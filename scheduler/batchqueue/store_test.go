@@ -184,6 +184,36 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// TestForgetting: who makes many batches has its own forgotten, not another's.
+func TestForgetting(t *testing.T) {
+	c := newClock()
+	s := openStore(t, t.TempDir(), Options{Now: c.now, MaxBatches: 4})
+	ended := func(owner string) string {
+		b, err := s.Create(Order{Owner: owner, Input: upload(t, s, owner, "x\n").ID, Endpoint: endpoint, Model: served, Within: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err = s.Validate(t.Context(), b.ID); err != nil || b.Status != Failed {
+			t.Fatalf("%+v, %v", b, err)
+		}
+		c.at = c.at.Add(time.Second)
+		return b.ID
+	}
+	one := ended("a")
+	var many []string
+	for range 6 {
+		many = append(many, ended("b"))
+	}
+	if _, err := s.Batch("a", one); err != nil {
+		t.Errorf("the one batch of an owner: %v", err)
+	}
+	for i, id := range many {
+		if _, err := s.Batch("b", id); (err == nil) != (i >= 3) {
+			t.Errorf("batch %d of another: %v", i, err)
+		}
+	}
+}
+
 // TestRetention: files and batches go when their time is over, but not what a batch
 // still needs; of too many batches those that ended first are forgotten.
 func TestRetention(t *testing.T) {
