@@ -28,6 +28,7 @@ type output struct {
 	logprobs  bool
 	first     int32 // token of the prompt
 	scores    bool  // the prompt's tokens are told of
+	plain     bool  // the prompt is text without control tokens: those it has were added
 	special   bool  // control tokens are part of the text
 	keepStop  bool  // the text of what ended the answer is part of it
 	minTokens int   // no stop string is looked for in the text of so many
@@ -67,7 +68,7 @@ func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 	return &output{
 		p: g.p, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
 		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop, minTokens: req.MinTokens,
-		scores: req.PromptLogprobs != nil, special: req.KeepSpecial,
+		scores: req.PromptLogprobs != nil, plain: req.Prompt.Text != nil && !req.Prompt.ParseSpecial, special: req.KeepSpecial,
 		name: req.ID, owner: req.Owner, priority: req.Priority, ring: g.stream,
 		usage: engine.Usage{Prompt: a.prompt}, submitted: came,
 	}
@@ -98,7 +99,9 @@ func (o *output) Started(at int64, cached int) {
 
 // Scored implements msg.Output.
 func (o *output) Scored(r sample.Result) {
-	o.answer.push(engine.Event{Kind: engine.Scored, Tokens: []engine.Token{o.token(r)}})
+	t := o.token(r)
+	t.Hidden = t.Hidden || o.plain && o.tok.IsSpecial(r.ID)
+	o.answer.push(engine.Event{Kind: engine.Scored, Tokens: []engine.Token{t}})
 }
 
 // Token implements msg.Output.

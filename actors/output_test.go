@@ -212,6 +212,28 @@ func firstStop(text string, stops []string) (at int, matched string) {
 	return 0, ""
 }
 
+// TestAddedTokensAreNoText: the begin token that was put before a raw prompt is no part of its text,
+// whether or not the answer shows control tokens; among ids that the client gave it is.
+func TestAddedTokensAreNoText(t *testing.T) {
+	g := desk(t)
+	text := "a"
+	prompts := map[bool]engine.Prompt{true: {Text: &text}, false: {IDs: []int32{0, 5}}}
+	for hidden, prompt := range prompts {
+		a := newAnswer(2)
+		o := newOutput(g, &engine.Request{Prompt: prompt, KeepSpecial: true, PromptLogprobs: new(int)}, a, 1)
+		if !g.opt.Tokenizer.IsSpecial(o.first) {
+			t.Fatalf("token %d is no control token", o.first)
+		}
+		o.begin(1)
+		o.Started(1, 0)
+		for _, e := range drainEvents(t, a) {
+			if e.Kind == engine.Scored && e.Tokens[0].Hidden != hidden {
+				t.Errorf("%+v: hidden is %v", prompt, !hidden)
+			}
+		}
+	}
+}
+
 // TestOutputAgainstOracle: random answers with random stop strings, cut out of
 // the text so that they occur, give what the oracle says, whole characters in
 // every event, and tokens not before their text.

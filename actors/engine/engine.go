@@ -157,7 +157,7 @@ type Token struct {
 	Text    []byte      // the token's own bytes, not always whole characters
 	Logprob float32     // NaN for the first one of a prompt
 	Rank    int         // of a prompt's token: 1 is the most likely; 0: not known
-	Hidden  bool        // its text is left out of the answer's: a control token
+	Hidden  bool        // its text is left out of the answer's, or of the prompt's: a control token
 	Top     []TokenProb // the most likely, best first
 }
 
