@@ -64,6 +64,13 @@ func (p *Page) record(w http.ResponseWriter, r *http.Request) {
 		api.BadRequest("", "seconds", "seconds: want more than 0 and at most %v", p.opt.RecordMax.Seconds()).Write(w)
 		return
 	}
+	select {
+	case p.recordings <- struct{}{}:
+		defer func() { <-p.recordings }()
+	default:
+		(&api.Error{Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded, Message: "too many recordings of the trace", RetryAfter: time.Second}).Write(w)
+		return
+	}
 	defer g.Watch()()
 	next := map[string]uint64{}
 	for _, ring := range g.Rings() {

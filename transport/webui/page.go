@@ -45,6 +45,7 @@ type Options struct {
 	PongWait   time.Duration // silence after which a viewer is gone; 60 s
 	WriteWait  time.Duration // bound on one write; 10 s
 	RecordMax  time.Duration // the longest recording; 60 s
+	Recordings int           // at a time; 4
 
 	Log zerolog.Logger // the zero value is silent
 }
@@ -64,6 +65,7 @@ func (o Options) withDefaults() Options {
 	def(&o.PongWait, 60*time.Second)
 	def(&o.WriteWait, 10*time.Second)
 	def(&o.RecordMax, time.Minute)
+	def(&o.Recordings, 4)
 	return o
 }
 
@@ -83,11 +85,14 @@ type Page struct {
 	visible int           // viewers that look
 	stop    chan struct{} // ends the meter; nil: it does not run
 	last    *state        // what was pushed last; nil while nobody looks
+
+	recordings chan struct{} // one element each
 }
 
 // New makes a page.
 func New(src Source, opt Options) *Page {
-	return &Page{src: src, opt: opt.withDefaults(), viewers: map[*viewer]struct{}{}}
+	opt = opt.withDefaults()
+	return &Page{src: src, opt: opt, viewers: map[*viewer]struct{}{}, recordings: make(chan struct{}, opt.Recordings)}
 }
 
 // Mount adds the page's routes: open is for what needs no key, which is files that hold no

@@ -502,6 +502,33 @@ func TestExport(t *testing.T) {
 	}
 }
 
+// TestRecordingsAreBounded: each reads all rings all the time, so there are only a few, and one that
+// ends makes room.
+func TestRecordingsAreBounded(t *testing.T) {
+	s := serve(t, Options{Recordings: 2}, server.Options{})
+	var open []*http.Response
+	for range 2 {
+		res, err := http.Get(s.http.URL + "/trace/record?seconds=60")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		open = append(open, res)
+	}
+	if res, body := s.get("/trace/record?seconds=0.01"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
+		t.Errorf("a third: %s %s", res.Status, body)
+	}
+	open[0].Body.Close()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if res, _ := s.get("/trace/record?seconds=0.01"); res.StatusCode == http.StatusOK {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a recording that ended keeps its place")
+		}
+	}
+}
+
 // TestRecord: what happens while it records comes out, what was before does not.
 func TestRecord(t *testing.T) {
 	s := serve(t, Options{}, server.Options{})
