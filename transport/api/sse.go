@@ -4,8 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 )
+
+// pieceBytes is what is written at once: a large event may take a client longer
+// than one write may.
+const pieceBytes = 64 << 10
 
 // EventWriter writes server-sent events. Every write has a deadline, so a
 // client that stops reading ends its own stream and nobody else's. Not safe
@@ -81,9 +86,11 @@ func (e *EventWriter) header() {
 
 func (e *EventWriter) send() error {
 	e.header()
-	e.deadline()
-	if _, err := e.w.Write(e.buf.Bytes()); err != nil {
-		return err
+	for piece := range slices.Chunk(e.buf.Bytes(), pieceBytes) {
+		e.deadline()
+		if _, err := e.w.Write(piece); err != nil {
+			return err
+		}
 	}
 	return e.flush()
 }

@@ -3,6 +3,7 @@ package responses
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -171,6 +172,61 @@ func TestReplayIsNoBacklog(t *testing.T) {
 		all := c.turn()
 		if end := all[len(all)-1]; end.Type != "response.completed" || end.Response.text() != o.text() {
 			t.Errorf("the replay ends with %.200s", end.raw)
+		}
+	})
+}
+
+// slowConn reads so many bytes a second.
+type slowConn struct {
+	net.Conn
+	rate int
+}
+
+func (c slowConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p[:min(len(p), 4096)])
+	time.Sleep(time.Duration(n) * time.Second / time.Duration(c.rate))
+	return n, err
+}
+
+// TestLargeEvents: a client that reads slowly, but reads, gets events whole that each take it
+// longer than a write may, over a WebSocket and as server-sent events.
+func TestLargeEvents(t *testing.T) {
+	inBubble(t, Options{}, func(r *rig) {
+		r.engine.Play(enginetest.Text(strings.Repeat("z", 1<<20)))
+		o := r.object("POST", "/v1/responses", `{"input":"hi"}`)
+		dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := r.netDial(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			conn.(interface{ SetReadBufferSize(int) }).SetReadBufferSize(4096)
+			return slowConn{conn, 32 << 10}, nil
+		}
+		start := time.Now()
+		dialer := websocket.Dialer{NetDialContext: dial}
+		ws, _, err := dialer.Dial("ws://example.com/v1/responses", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ws.Close()
+		c := &client{t: t, ws: ws}
+		c.send(`{"type":"response.resume","response_id":"` + o.ID + `"}`)
+		if all := c.turn(); all[len(all)-1].Response.text() != o.text() {
+			t.Error("the text came in pieces that do not fit")
+		}
+		if took := time.Since(start); took < 2*time.Minute {
+			t.Errorf("it took %v: not slow", took)
+		}
+		slow := &http.Client{Transport: &http.Transport{DialContext: dial}}
+		defer slow.CloseIdleConnections()
+		res, err := slow.Get("http://example.com/v1/responses/" + o.ID + "?stream=true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		data, err := io.ReadAll(res.Body)
+		if err != nil || strings.Count(string(data), "event: ") != 10 || !strings.Contains(string(data), "response.completed") {
+			t.Errorf("%d bytes: %v", len(data), err)
 		}
 	})
 }

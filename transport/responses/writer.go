@@ -14,6 +14,34 @@ var ready = func() chan struct{} {
 	return c
 }()
 
+// pieceBytes is what is sent at once, with a deadline of its own: a large event (a
+// long answer with its log-probabilities) may take a client longer than one write
+// may.
+const pieceBytes = 64 << 10
+
+// send writes a frame, a large one in fragments. That they are taken is a sign of
+// life: between them no pong is heard.
+func (s *socket) send(frame []byte) error {
+	wait := s.door.opt.WriteWait
+	_ = s.ws.SetWriteDeadline(time.Now().Add(wait))
+	if len(frame) <= pieceBytes {
+		return s.ws.WriteMessage(websocket.TextMessage, frame)
+	}
+	w, err := s.ws.NextWriter(websocket.TextMessage)
+	if err != nil {
+		return err
+	}
+	for piece := range slices.Chunk(frame, pieceBytes) {
+		_ = s.ws.SetWriteDeadline(time.Now().Add(wait))
+		if _, err := w.Write(piece); err != nil {
+			return err
+		}
+		s.hear()
+	}
+	_ = s.ws.SetWriteDeadline(time.Now().Add(wait))
+	return w.Close()
+}
+
 // write sends what there is to send until the connection ends. A write that
 // its deadline cuts off breaks the connection for good, so it is not tried
 // again.
@@ -29,11 +57,8 @@ func (s *socket) write() {
 	cut := s.cut
 	for {
 		frame, end := s.next()
-		if frame != nil {
-			_ = s.ws.SetWriteDeadline(time.Now().Add(opt.WriteWait))
-			if s.ws.WriteMessage(websocket.TextMessage, frame) != nil {
-				return
-			}
+		if frame != nil && s.send(frame) != nil {
+			return
 		}
 		if end != nil {
 			s.goodbye(end)

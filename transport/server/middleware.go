@@ -157,7 +157,7 @@ func (r *recorder) WriteHeader(status int) {
 
 // pieceBytes is what is written at once, each with a deadline of its own: a slow client gets a
 // large answer whole as long as it reads.
-const pieceBytes = 128 << 10
+const pieceBytes = 64 << 10
 
 func (r *recorder) Write(p []byte) (n int, err error) {
 	r.begin(http.StatusOK)
