@@ -124,10 +124,11 @@ func (g *Gateway) Running() []engine.Running {
 }
 
 // remember keeps what there is to say of a request that has ended.
-func (p *Pipeline) remember(r engine.Running) {
+func (p *Pipeline) remember(r engine.Running, o engine.Origin) {
 	r.Phase = engine.Ended
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.origins.keep(r.ID, o)
 	if len(p.ended) == endedKept {
 		p.ended = slices.Delete(p.ended, 0, 1)
 	}

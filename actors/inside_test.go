@@ -67,6 +67,7 @@ func TestRunning(t *testing.T) {
 	ask := func(name string) engine.Stream {
 		req := greedy([]int32{5, 6, 7}, 4)
 		req.ID, req.Owner, req.Priority = name, "o-"+name, len(name)
+		req.Caller.State = "c-" + name
 		st, err := gw.Submit(context.Background(), req)
 		if err != nil {
 			t.Fatal(err)
@@ -92,6 +93,15 @@ func TestRunning(t *testing.T) {
 		b.Name != "bb" || b.Phase != engine.Waiting || b.Priority != 2 || b.Waited != b.Since || b.ID != a.ID+1 {
 		t.Errorf("in its first step: %+v", list)
 	}
+	origin := func(id uint64, name string) {
+		t.Helper()
+		if o := gw.Origin(id); o.Name != name || name != "" && o.Caller.State != "c-"+name {
+			t.Errorf("request %d is from %+v, want %q", id, o, name)
+		}
+	}
+	a, b := list[0].ID, list[1].ID
+	origin(a, "a")
+	origin(b, "bb")
 	proceed <- struct{}{}
 	<-reached
 	list = told(engine.Decoding)
@@ -112,11 +122,19 @@ func TestRunning(t *testing.T) {
 	if len(list) != 2 || list[0].Phase != engine.Ended || list[1].Phase != engine.Ended || list[0].Name != "bb" || list[1].Generated != 4 {
 		t.Errorf("in the end: %+v", list)
 	}
-	for range endedKept + 3 {
-		r.remember(engine.Running{ID: 99})
+	origin(a, "a")
+	origin(b, "bb")
+	for i := range originsKept - 1 { // bb ended first
+		r.remember(engine.Running{ID: uint64(100 + i)}, engine.Origin{Name: "c", Caller: engine.Caller{State: "c-c"}})
 	}
-	if list := gw.Running(); len(list) != endedKept || list[0].ID != 99 {
+	if list := gw.Running(); len(list) != endedKept || list[0].ID != uint64(100+originsKept-1-endedKept) {
 		t.Errorf("%d are remembered", len(list))
+	}
+	origin(a, "a")
+	origin(b, "")
+	origin(100, "c")
+	if n := len(r.origins.of); n != originsKept {
+		t.Errorf("%d origins are kept", n)
 	}
 }
 

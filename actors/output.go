@@ -42,6 +42,7 @@ type output struct {
 
 	// For whoever looks at the open requests.
 	name, owner    string
+	caller         engine.Caller
 	priority, most int
 	seen           progress
 	ring           *trace.Ring // of the stream actor; may be nil
@@ -69,7 +70,7 @@ func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 		p: g.p, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
 		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop, minTokens: req.MinTokens,
 		scores: req.PromptLogprobs != nil, plain: req.Prompt.Text != nil && !req.Prompt.ParseSpecial, special: req.KeepSpecial,
-		name: req.ID, owner: req.Owner, priority: req.Priority, ring: g.stream,
+		name: req.ID, owner: req.Owner, caller: req.Caller, priority: req.Priority, ring: g.stream,
 		usage: engine.Usage{Prompt: a.prompt}, submitted: came,
 	}
 }
@@ -197,7 +198,7 @@ func (o *output) emit(text string, n int) {
 // Ended implements msg.Output.
 func (o *output) Ended(why scheduler.Reason, cause error, at int64) trace.Event {
 	o.p.forget(o.id)
-	o.p.remember(o.running(at))
+	o.p.remember(o.running(at), o.origin())
 	if !o.over.Load() {
 		switch why {
 		case scheduler.Stop:

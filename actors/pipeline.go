@@ -92,6 +92,7 @@ type Pipeline struct {
 	mu      sync.Mutex
 	outputs map[uint64]*output // open requests
 	ended   []engine.Running   // the newest of the others, oldest first
+	origins origins            // of the others
 	lastID  uint64
 	failure error
 	closed  bool

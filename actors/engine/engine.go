@@ -92,6 +92,17 @@ type Request struct {
 	Owner string
 	// Group is that of all choices of one prompt, whose prefill is done once; 0: none.
 	Group uint64
+	// Caller is the client's span that the request is a part of.
+	Caller Caller
+}
+
+// Caller is a span of somebody else's trace, as W3C Trace Context tells of it. The zero value
+// is none.
+type Caller struct {
+	Trace [16]byte
+	Span  [8]byte
+	Flags byte   // 1: sampled
+	State string // tracestate: for whoever reads the spans
 }
 
 // Sampling holds the values of one request's token choice, defaults applied by

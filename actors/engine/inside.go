@@ -56,6 +56,12 @@ type Running struct {
 	ToFirst, PerToken time.Duration // until its first token, and between two; 0: not yet
 }
 
+// Origin is what a request's door told of it.
+type Origin struct {
+	Name   string
+	Caller Caller
+}
+
 // Phase is how far a request is.
 type Phase string
 

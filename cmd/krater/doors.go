@@ -29,7 +29,7 @@ func openProfiles(srv *server.Server) {
 func openDoors(e engine.Engine, opt server.Options, log zerolog.Logger) (*server.Server, *responses.Door) {
 	srv := server.New(e, opt)
 	door := responses.New(e, responses.Options{
-		Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Acquire: srv.Acquire, Log: log,
+		Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Acquire: srv.Acquire, Caller: opt.Caller, Log: log,
 	})
 	door.Mount(srv.Route)
 	if in, ok := e.(webui.Source); ok {

@@ -7,6 +7,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/actors/trace"
+	"krater/transport/otlp"
 	"krater/transport/webui"
 )
 
@@ -114,6 +115,14 @@ func (l *lateEngine) Running() []engine.Running {
 		return in.Running()
 	}
 	return nil
+}
+
+// Origin implements otlp.Source.
+func (l *lateEngine) Origin(id uint64) engine.Origin {
+	if in, ok := l.inside().(otlp.Source); ok {
+		return in.Origin(id)
+	}
+	return engine.Origin{}
 }
 
 // Cancel implements webui.Source.

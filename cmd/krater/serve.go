@@ -109,6 +109,9 @@ func (c *serveCmd) servedName(src *source) string {
 func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name string, opt server.Options, log zerolog.Logger) error {
 	start := time.Now()
 	late := newLateEngine(name)
+	if c.OTLPEndpoint != "" {
+		opt.Caller = otlp.Caller
+	}
 	srv, door := openDoors(late, opt, log)
 	desk, err := c.openBatches(srv, name, log)
 	if err != nil {

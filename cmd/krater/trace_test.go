@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -281,7 +282,8 @@ The longest waits:
 	}
 }
 
-// TestOTLP: an answer of the real server arrives at a collector when the server has ended.
+// TestOTLP: answers of the real server arrive at a collector when the server has ended, as
+// children of the spans that their clients named.
 func TestOTLP(t *testing.T) {
 	got := make(chan string, 16)
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -296,18 +298,35 @@ func TestOTLP(t *testing.T) {
 	if _, err := s.ask(routes[0], greedy("hello", 4)); err != nil {
 		t.Fatal(err)
 	}
+	const caller, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	for path, body := range map[string]string{"/v1/completions": `{"prompt":"hello","max_tokens":2}`, "/v1/responses": `{"input":"hello","max_output_tokens":2}`} {
+		req, err := http.NewRequest("POST", s.base+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("traceparent", "00-"+caller+"-"+span+"-01")
+		req.Header.Set("Content-Type", "application/json")
+		res, err := s.http.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+	}
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case sent := <-got:
-		for _, words := range []string{"/v1/traces", "chat krater-tiny", "prefill", "decode", "queue", "gen_ai.usage.output_tokens"} {
-			if !strings.Contains(sent, words) {
-				t.Errorf("no %q in %q", words, sent)
-			}
+	sent := ""
+	for len(got) > 0 { // the server's end has sent all
+		sent += <-got
+	}
+	raw, _ := hex.DecodeString(span)
+	if n := strings.Count(sent, string(raw)); n != 2 {
+		t.Errorf("%d spans are children of the caller's, want 2", n)
+	}
+	for _, words := range []string{"/v1/traces", "chat krater-tiny", "prefill", "decode", "queue", "gen_ai.usage.output_tokens"} {
+		if !strings.Contains(sent, words) {
+			t.Errorf("no %q in %q", words, sent)
 		}
-	case <-time.After(patience):
-		t.Fatal("nothing arrived")
 	}
 	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--otlp-endpoint", "nowhere"}, "--otlp-endpoint", "nowhere")
 }

@@ -27,8 +27,9 @@ type Source interface {
 	Info() engine.Info
 	// Trace is nil while the model is loading.
 	Trace() *trace.Registry
-	// Running are the open requests, and some that have ended lately.
-	Running() []engine.Running
+	// Origin is what the door told of an open request or one that has ended lately; the
+	// zero value of any other.
+	Origin(request uint64) engine.Origin
 }
 
 // ringName is that of the actor that notes requests.
@@ -72,7 +73,8 @@ func Open(endpoint, version string, src Source, log zerolog.Logger) (*Exporter, 
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn().Err(err).Msg("spans") }))
 	e := &Exporter{src: src, log: log, stop: make(chan struct{}), done: make(chan struct{}), prefills: map[uint64]trace.Event{}}
-	e.provider = sdk.NewTracerProvider(sdk.WithBatcher(client), sdk.WithResource(resource.NewSchemaless(
+	sampler := sdk.ParentBased(sdk.AlwaysSample())
+	e.provider = sdk.NewTracerProvider(sdk.WithBatcher(client), sdk.WithSampler(sampler), sdk.WithResource(resource.NewSchemaless(
 		attribute.String("service.name", "krater"), attribute.String("service.version", version),
 	)))
 	e.tracer = e.provider.Tracer("krater")
@@ -111,7 +113,6 @@ func (e *Exporter) read(ring *trace.Ring, events []trace.Event) []trace.Event {
 	if lost := e.next - from - uint64(len(events)); lost > 0 {
 		e.log.Warn().Uint64("events", lost).Msg("spans may be missing: the trace was overwritten before it was read")
 	}
-	var names map[uint64]string
 	for i := range events {
 		switch ev := &events[i]; ev.Kind {
 		case trace.Prefill:
@@ -120,28 +121,17 @@ func (e *Exporter) read(ring *trace.Ring, events []trace.Event) []trace.Event {
 			}
 			e.prefills[ev.Request] = *ev
 		case trace.Request:
-			if names == nil {
-				names = e.names()
-			}
-			e.span(ev, names[ev.Request])
+			e.span(ev, e.src.Origin(ev.Request))
 			delete(e.prefills, ev.Request)
 		}
 	}
 	return events
 }
 
-// names are what the doors call requests, of those that are remembered.
-func (e *Exporter) names() map[uint64]string {
-	names := map[uint64]string{}
-	for _, r := range e.src.Running() {
-		names[r.ID] = r.Name
-	}
-	return names
-}
-
-// span sends a request that has ended. Attributes follow OpenTelemetry's conventions for
+// span sends a request that has ended: as a part of its caller's trace, if it has one, and
+// not if the caller's span is not sampled. Attributes follow OpenTelemetry's conventions for
 // generative models where they have one.
-func (e *Exporter) span(r *trace.Event, name string) {
+func (e *Exporter) span(r *trace.Event, from engine.Origin) {
 	model := e.src.Info().ID
 	came := r.Enqueued
 	if came == 0 {
@@ -151,14 +141,14 @@ func (e *Exporter) span(r *trace.Event, name string) {
 		attribute.String("gen_ai.operation.name", "chat"), attribute.String("gen_ai.request.model", model),
 		attribute.Int64("gen_ai.usage.output_tokens", int64(r.Rows)), attribute.Int64("krater.request", int64(r.Request)),
 	}
-	if name != "" {
-		attributes = append(attributes, attribute.String("gen_ai.response.id", name))
+	if from.Name != "" {
+		attributes = append(attributes, attribute.String("gen_ai.response.id", from.Name))
 	}
 	prefill, answered := e.prefills[r.Request]
 	if answered {
 		attributes = append(attributes, attribute.Float64("krater.time_to_first_token", float64(prefill.Ended-came)/1e9))
 	}
-	ctx, whole := e.tracer.Start(context.Background(), "chat "+model, oteltrace.WithTimestamp(trace.Wall(came)),
+	ctx, whole := e.tracer.Start(within(from.Caller), "chat "+model, oteltrace.WithTimestamp(trace.Wall(came)),
 		oteltrace.WithSpanKind(oteltrace.SpanKindServer), oteltrace.WithAttributes(attributes...))
 	part := func(name string, from, to int64, attributes ...attribute.KeyValue) {
 		_, s := e.tracer.Start(ctx, name, oteltrace.WithTimestamp(trace.Wall(from)), oteltrace.WithAttributes(attributes...))

@@ -3,6 +3,7 @@ package otlp
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -49,9 +50,19 @@ func (s *sink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 
 type source struct{ reg *trace.Registry }
 
-func (source) Info() engine.Info         { return engine.Info{ID: "tiny"} }
-func (s source) Trace() *trace.Registry  { return s.reg }
-func (source) Running() []engine.Running { return []engine.Running{{ID: 7, Name: "resp_x"}} }
+func (source) Info() engine.Info        { return engine.Info{ID: "tiny"} }
+func (s source) Trace() *trace.Registry { return s.reg }
+func (source) Origin(id uint64) engine.Origin {
+	switch id {
+	case 7:
+		return engine.Origin{Name: "resp_x"}
+	case 9, 10: // sampled, and not
+		return engine.Origin{Caller: Caller(http.Header{
+			"Traceparent": {fmt.Sprintf("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0%d", id&1)}, "Tracestate": {"a=1", "b=2"},
+		})}
+	}
+	return engine.Origin{}
+}
 
 // TestSpans: a request that was answered is four spans with its times; one that never left
 // the queue is two.

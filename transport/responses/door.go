@@ -39,6 +39,8 @@ type Options struct {
 	// Acquire takes a place among the server's generating requests for an
 	// owner until release is called. nil: there are enough.
 	Acquire func(owner string) (release func(), err *api.Error)
+	// Caller reads the client's span out of a header; nil: nobody wants to know.
+	Caller func(http.Header) engine.Caller
 
 	MaxMessage int64 // bytes of a WebSocket message; 8 MiB
 	MaxSockets int   // WebSocket connections at a time; 256
@@ -70,6 +72,9 @@ func (o Options) withDefaults() Options {
 	def(&o.MaxMessage, 8<<20)
 	if o.ReadBody == nil {
 		o.ReadBody = func(w http.ResponseWriter, r *http.Request) ([]byte, *api.Error) { return readBody(w, r, o.MaxMessage) }
+	}
+	if o.Caller == nil {
+		o.Caller = func(http.Header) engine.Caller { return engine.Caller{} }
 	}
 	if o.Acquire == nil {
 		o.Acquire = func(string) (func(), *api.Error) { return func() {}, nil }

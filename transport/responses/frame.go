@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"krater/actors/engine"
 	"krater/transport/api"
 )
 
@@ -151,6 +152,7 @@ func (s *socket) create(b *body, streamID string) *api.Error {
 	if err != nil {
 		return err
 	}
+	r.plan.req.Caller = s.caller(r.plan)
 	previous := ""
 	if b.PreviousID != nil {
 		previous = *b.PreviousID
@@ -164,6 +166,14 @@ func (s *socket) create(b *body, streamID string) *api.Error {
 		s.withdraw(l)
 	}
 	return err
+}
+
+// caller is the client's span that a request is a part of: its own, else the connection's.
+func (s *socket) caller(p *plan) engine.Caller {
+	if p.header != nil {
+		return s.door.opt.Caller(p.header)
+	}
+	return s.from
 }
 
 // cancel stops a response of this owner, wherever it was created.

@@ -41,6 +41,7 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer r.release()
+	r.plan.req.Caller = d.opt.Caller(req.Header)
 	api.Yield(req.Context(), r.plan.req)
 	answered := make(chan *api.Error, 1)
 	if err := d.start(r, release, func(err *api.Error) { answered <- err }); err != nil {

@@ -3,6 +3,7 @@ package responses
 import (
 	"encoding/json/jsontext"
 	"fmt"
+	"net/http"
 	"time"
 
 	"krater/actors/engine"
@@ -17,6 +18,7 @@ const (
 	maxMetadataKey  = 64  // characters, as the public API has it
 	maxMetadataText = 512
 	maxIncludes     = 16
+	maxClientBytes  = 64 << 10 // of client_metadata
 )
 
 // body is the request of POST /v1/responses and, beside its type, of a
@@ -31,6 +33,7 @@ type body struct {
 	TopLogprobs    *int           `json:"top_logprobs"`
 	Include        jsontext.Value `json:"include"`
 	Metadata       jsontext.Value `json:"metadata"`
+	ClientMetadata jsontext.Value `json:"client_metadata"` // told beside a request, without effect on the answer
 	Text           jsontext.Value `json:"text"`
 	Truncation     *string        `json:"truncation"`
 	Tools          jsontext.Value `json:"tools"`
@@ -74,6 +77,7 @@ type plan struct {
 	truncate   bool // truncation: auto
 	continues  bool // the answer goes on with the last message
 	grace      time.Duration
+	header     http.Header // what client_metadata has of one
 }
 
 // newPlan validates b for the model. The conversation before it and the
@@ -90,7 +94,7 @@ func newPlan(b *body, info engine.Info) (*plan, *api.Error) {
 		background: isTrue(b.Background), generate: isNotFalse(b.Generate),
 	}
 	for _, step := range []func(*body, *plan, engine.Info) *api.Error{
-		planInput, planSampling, planLogprobs, planTools, planText, planLife, planEcho,
+		planInput, planSampling, planLogprobs, planTools, planText, planLife, planEcho, planHeader,
 	} {
 		if err := step(b, p, info); err != nil {
 			return nil, err
@@ -317,6 +321,32 @@ func planEcho(b *body, p *plan, info engine.Info) *api.Error {
 		if len(key) > 4*maxMetadataKey || len(value) > 4*maxMetadataText ||
 			len([]rune(key)) > maxMetadataKey || len([]rune(value)) > maxMetadataText {
 			return api.Invalid("metadata", "'metadata' keys have at most %d characters, values at most %d", maxMetadataKey, maxMetadataText)
+		}
+	}
+	return nil
+}
+
+// headerPrefix is that of client_metadata which stands for a header of this one request, as
+// a connection has one for all: the Codex clients send traceparent and tracestate so.
+const headerPrefix = "ws_request_header_"
+
+func planHeader(b *body, p *plan, _ engine.Info) *api.Error {
+	if api.Absent(b.ClientMetadata) {
+		return nil
+	}
+	if len(b.ClientMetadata) > maxClientBytes {
+		return api.Invalid("client_metadata", "'client_metadata' is longer than %d bytes", maxClientBytes)
+	}
+	var fields map[string]string
+	if err := api.DecodeAt("client_metadata", b.ClientMetadata, &fields); err != nil {
+		return err
+	}
+	for _, name := range []string{"traceparent", "tracestate"} {
+		if value, ok := fields[headerPrefix+name]; ok {
+			if p.header == nil {
+				p.header = http.Header{}
+			}
+			p.header.Set(name, value)
 		}
 	}
 	return nil

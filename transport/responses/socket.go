@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"krater/actors/engine"
 	"krater/transport/api"
 )
 
@@ -34,6 +35,7 @@ type socket struct {
 	door  *Door
 	ws    *websocket.Conn
 	owner string
+	from  engine.Caller   // of the upgrade: of requests that name none
 	wake  chan struct{}   // capacity 1: something is to be sent
 	gone  chan struct{}   // closed when the reader has ended
 	cut   <-chan struct{} // closed when the server has lost patience with a shutdown
@@ -64,7 +66,7 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 		}).Write(w)
 		return
 	}
-	s := &socket{door: d, owner: d.opt.Owner(req), wake: make(chan struct{}, 1), gone: make(chan struct{}), cut: req.Context().Done()}
+	s := &socket{door: d, owner: d.opt.Owner(req), from: d.opt.Caller(req.Header), wake: make(chan struct{}, 1), gone: make(chan struct{}), cut: req.Context().Done()}
 	if err := d.admit(s); err != nil {
 		err.Write(w)
 		return

@@ -50,12 +50,12 @@ func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run,
 	r.prompts = make([][]engine.Token, len(plan.Requests)/max(1, plan.Candidates))
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancel(from.Context())
-	owner, group := s.Owner(from), uint64(0)
+	owner, caller, group := s.Owner(from), s.opt.Caller(from.Header), uint64(0)
 	for i, req := range plan.Requests {
 		if i%r.perPrompt == 0 && r.perPrompt > 1 {
 			group = 1 + rand.Uint64N(math.MaxUint64)
 		}
-		req.ID, req.Owner, req.Group = r.id, owner, group
+		req.ID, req.Owner, req.Caller, req.Group = r.id, owner, caller, group
 		req.Deadline = now.Add(s.opt.RequestTimeout)
 		api.Yield(ctx, req)
 		stream, err := s.engine.Submit(ctx, req)

@@ -6,9 +6,12 @@ package server
 import (
 	"crypto/sha256"
 	"crypto/tls"
+	"net/http"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"krater/actors/engine"
 )
 
 // KeyHash is the SHA-256 of an API key; the server never holds the key itself.
@@ -31,6 +34,10 @@ type Options struct {
 	// Hosts are the names, besides loopback addresses, that a request's Host may
 	// have; "*" or none: any. A server on loopback without keys should set it.
 	Hosts []string
+
+	// Caller reads the client's span out of a generating request's header; nil: nobody
+	// wants to know.
+	Caller func(http.Header) engine.Caller
 
 	MaxBody       int64 // bytes of a request body; 8 MiB
 	MaxConcurrent int   // generating requests at once; 256. More get a 429. With several keys each may have three quarters.
@@ -70,6 +77,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxConcurrent <= 0 {
 		o.MaxConcurrent = 256
+	}
+	if o.Caller == nil {
+		o.Caller = func(http.Header) engine.Caller { return engine.Caller{} }
 	}
 	if o.Version == "" {
 		o.Version = "unknown"

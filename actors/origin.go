@@ -1,0 +1,42 @@
+package actors
+
+import "krater/actors/engine"
+
+// originsKept is how many ended requests' origins are remembered, for who reads of their end
+// in the trace half a second later.
+const originsKept = 1024
+
+// origins are those of the newest ended requests.
+type origins struct {
+	of    map[uint64]engine.Origin
+	order []uint64 // ids in a circle
+	next  int      // the oldest, once the circle is closed
+}
+
+// keep remembers one in the place of the oldest.
+func (k *origins) keep(id uint64, o engine.Origin) {
+	if k.of == nil {
+		k.of = map[uint64]engine.Origin{}
+	}
+	k.of[id] = o
+	if len(k.order) < originsKept {
+		k.order = append(k.order, id)
+		return
+	}
+	delete(k.of, k.order[k.next])
+	k.order[k.next] = id
+	k.next = (k.next + 1) % originsKept
+}
+
+// Origin is what the door told of an open request or one that has ended lately; the zero
+// value of any other.
+func (g *Gateway) Origin(id uint64) engine.Origin {
+	g.p.mu.Lock()
+	defer g.p.mu.Unlock()
+	if o := g.p.outputs[id]; o != nil {
+		return o.origin()
+	}
+	return g.p.origins.of[id]
+}
+
+func (o *output) origin() engine.Origin { return engine.Origin{Name: o.name, Caller: o.caller} }
