@@ -10,7 +10,7 @@ PACKAGES := ./...
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients page pictures fuzz scripts soak soak-hour batch-crash metrics bench clean
+.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -73,6 +73,9 @@ clients: build ## the official client libraries and a browser against a running 
 
 page: build ## the page /trace in a headless browser: both widths, light and dark, keyboard, frame rate; pictures in build/page
 	bench/clients/run.sh page
+
+perfetto: build ## Perfetto's own trace processor and page read traces of a running server
+	bench/clients/run.sh perfetto
 
 pictures: page ## the pictures of docs/trace.md, from those of the page's test
 	@mkdir -p docs/pictures

@@ -20,9 +20,9 @@ func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
 	c.meta("process_name", 0, "krater")
 	var all []placed
 	for i, t := range tracks {
-		c.meta("thread_name", i+1, t.Name)
+		c.meta("thread_name", threadFirst+i, t.Name)
 		for j := range t.Events {
-			all = append(all, placed{i + 1, &t.Events[j]})
+			all = append(all, placed{threadFirst + i, &t.Events[j]})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b placed) int {
@@ -55,6 +55,10 @@ func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
 	c.text("\n]}\n")
 	return c.out.Flush()
 }
+
+// threadFirst is the number of the first actor's thread: the process's own number would make
+// it the main one.
+const threadFirst = 2
 
 // placed is an event with its actor's thread number.
 type placed struct {
@@ -208,8 +212,13 @@ func (c *chrome) request(e placed) {
 
 func (c *chrome) async(phase, name string, e placed, at int64) {
 	c.open(phase, name, e.thread)
-	c.key("cat")
-	c.buf = append(c.buf, "\"request\""...)
+	// Slices of one category and id must nest. A request may be in its first batch, and out of
+	// the queue, before the gateway has heard that it was taken.
+	category := Request.String()
+	if e.Kind == Gateway {
+		category = Gateway.String()
+	}
+	c.quote("cat", category)
 	c.number("id", e.Request)
 	c.micros("ts", at)
 	if phase == "b" && name != "queued" {

@@ -93,8 +93,8 @@ func TestChromeReads(t *testing.T) {
 	if want := "MMMMMMMXbebebbeebeXsXtXXfX"; phases != want {
 		t.Errorf("phases %q, want %q", phases, want)
 	}
-	if threads[5] != "quote \" and \x01 ünïcode" {
-		t.Errorf("thread 5 is called %q", threads[5])
+	if threads[6] != "quote \" and \x01 ünïcode" {
+		t.Errorf("thread 6 is called %q", threads[6])
 	}
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The official client libraries and a browser against a running server.
-#   KRATER_URL=http://127.0.0.1:8080 bench/clients/run.sh [page]
-# With "page" only the page /trace is tested; its pictures are in build/page.
+#   KRATER_URL=http://127.0.0.1:8080 bench/clients/run.sh [page|perfetto]
+# With "page" only the page /trace is tested; its pictures are in build/page. With
+# "perfetto" Perfetto reads the server's traces.
 # Without KRATER_URL it starts build/krater itself and stops it at the end. A
 # server of your own must have been started with --origins http://127.0.0.1:18100
 # (KRATER_PAGE_PORT changes the port), where the browser's page comes from.
@@ -70,7 +71,7 @@ start_server() {
 if [ -z "${KRATER_URL:-}" ]; then start_server; fi
 export KRATER_URL=${KRATER_URL%/}
 echo "against $KRATER_URL"
-if [ "${1:-}" != page ]; then
+if [ "${1:-}" = "" ]; then
 	go_suite
 	node_suite openai-node
 fi
@@ -78,11 +79,18 @@ if ! command -v "${CHROMIUM:-chromium}" >/dev/null; then
 	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >"$logs/apt.log" 2>&1 ||
 		{ echo "chromium cannot be installed:"; tail -n 5 "$logs/apt.log"; }
 fi
-if [ "${1:-}" = page ]; then
+case "${1:-}" in
+page)
 	node_suite browser page.test.mjs
 	grep '^# \\#' "$logs/browser.log"
-else
-	node_suite browser
-fi
+	;;
+perfetto)
+	KRATER_PERFETTO=$(./perfetto.sh) || exit 2
+	export KRATER_PERFETTO
+	node_suite browser perfetto.mjs
+	grep '^# \\#' "$logs/browser.log"
+	;;
+*) node_suite browser ;;
+esac
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
