@@ -83,6 +83,11 @@ func run(args []string, e *env) int {
 		return 2
 	}
 	e.ctx, e.file = ctx, file
+	if ctx.Selected().Name != "serve" { // which has a log
+		for _, line := range strangers(ctx.Model, os.Environ()) {
+			fmt.Fprintln(e.err, "krater:", line)
+		}
+	}
 	err = ctx.Run(e)
 	var status exitError
 	switch {

@@ -40,11 +40,15 @@ type serveCmd struct {
 	OpenMetrics     bool          `help:"Serve /metrics and /version without a key."`
 	OTLPEndpoint    string        `name:"otlp-endpoint" help:"OpenTelemetry collector that gets a span for every request, over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
 	Pprof           bool          `help:"Serve Go's profiles under /debug/pprof, of a server on loopback only."`
+	MaxConcurrent   int           `help:"Generating requests over HTTP and WebSockets that may run or wait at once; more are answered with 429." default:"256"`
 	DrainTimeout    time.Duration `help:"How long running answers may take after a stop signal." default:"30s"`
 	LogLevel        string        `help:"Least level of the log: ${enum}." enum:"debug,info,warn,error" default:"info"`
 	LogFormat       string        `help:"Form of the log: ${enum}." enum:"auto,json,text" default:"auto"`
 	PrintConfig     bool          `help:"Print the effective settings with where each came from, and exit."`
 }
+
+// maxConcurrentMost bounds --max-concurrent: each has goroutines and buffers of its own.
+const maxConcurrentMost = 1 << 16
 
 // servingGCPercent keeps the heap close to what is live. The weights are no part
 // of it, and what is (answers kept for retrieval, buffers) would double before the
@@ -65,6 +69,9 @@ func (c *serveCmd) Run(e *env) error {
 	log, err := c.logger(e)
 	if err != nil {
 		return err
+	}
+	for _, line := range strangers(e.ctx.Model, os.Environ()) {
+		log.Warn().Msg(line)
 	}
 	opt, err := c.serverOptions(log)
 	if err != nil {
@@ -299,7 +306,10 @@ func (c *serveCmd) logger(e *env) (zerolog.Logger, error) {
 }
 
 func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
-	opt := server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, Version: version, Log: &log}
+	opt := server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, MaxConcurrent: c.MaxConcurrent, Version: version, Log: &log}
+	if c.MaxConcurrent < 1 || c.MaxConcurrent > maxConcurrentMost {
+		return opt, fmt.Errorf("--max-concurrent %d: want 1 to %d", c.MaxConcurrent, maxConcurrentMost)
+	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return opt, errors.New("--tls-cert and --tls-key belong together")
 	}

@@ -222,6 +222,7 @@ func TestBadFlags(t *testing.T) {
 		{1, "run --kv-cache 1 hi", "--kv-cache"},
 		{1, "serve --max-seqs 0 --listen 127.0.0.1:0", "--max-seqs"},
 		{1, "serve --max-queue 0 --listen 127.0.0.1:0", "--max-queue"},
+		{1, "serve --max-concurrent 0 --listen 127.0.0.1:0", "--max-concurrent"},
 		{1, "serve --max-seqs 8 --max-batch-tokens 4 --listen 127.0.0.1:0", "--max-batch-tokens --max-seqs"},
 		{1, "serve --listen nonsense", "--listen"},
 		{1, "serve --listen 127.0.0.1:99999", "--listen"},

@@ -11,6 +11,7 @@ for tool in prometheus promtool curl; do
 	command -v "$tool" >/dev/null || { echo "$tool is missing: apt-get install prometheus curl" >&2; exit 2; }
 done
 promtool check config prometheus.yaml
+promtool check rules krater.rules.yaml
 promtool test rules krater.rules.test.yaml
 
 tmp=$(mktemp -d) pids=()
@@ -52,7 +53,7 @@ for _ in $(seq 150); do
 done
 [ -n "$up" ] || { echo "no scrape succeeds"; exit 1; }
 bad=0
-for query in krater:num_requests_running krater:kv_cache_usage_perc 'krater:request_success{finished_reason="length"} == 1' \
+for query in 'krater:ready == 1' 'krater:draining == 0' krater:num_requests_running krater:kv_cache_usage_perc 'krater:request_success{finished_reason="length"} == 1' \
 	'krater:generation_tokens_total == 8' 'krater:time_to_first_token_seconds_count == 1' krater:actor_queue_depth \
 	krater:batch_store_bytes process_resident_memory_bytes; do
 	if ! ask "$query" | grep -q '"value"'; then

@@ -11,10 +11,10 @@ import (
 	"krater/actors/engine"
 )
 
-func newRegistry(e engine.Engine) *prometheus.Registry {
+func newRegistry(s *Server) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
-		&statsCollector{e}, collectors.NewGoCollector(),
+		&statsCollector{s}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return r
@@ -29,13 +29,15 @@ func (s *Server) metrics() http.Handler {
 
 // statsCollector turns one snapshot of engine.Stats into metrics at each
 // scrape; nothing is counted twice and nothing is held between scrapes.
-type statsCollector struct{ engine engine.Engine }
+type statsCollector struct{ server *Server }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("krater:"+name, help, labels, nil)
 }
 
 var (
+	descReady      = desc("ready", "1 while requests are served, as /ready says; 0 while the model is loading and while the server drains.")
+	descDraining   = desc("draining", "1 once the server was told to stop and lets running answers end, else 0.")
 	descRunning    = desc("num_requests_running", "Requests in the batch.")
 	descWaiting    = desc("num_requests_waiting", "Requests waiting for a place in the batch.")
 	descKV         = desc("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.")
@@ -65,7 +67,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descRunning, descWaiting, descKV, descCached, descHost, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
+		descReady, descDraining, descRunning, descWaiting, descKV, descCached, descHost, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
 		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts, descHits, descMisses, descDMA,
 	} {
 		out <- d
@@ -74,13 +76,15 @@ func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
-	s := c.engine.Stats()
+	s := c.server.engine.Stats()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
+	gauge(descReady, truth(c.server.Ready() == nil))
+	gauge(descDraining, truth(c.server.drains()))
 	gauge(descRunning, float64(s.Running))
 	gauge(descWaiting, float64(s.Waiting))
 	gauge(descKV, share(s.KVBlocksUsed, s.KVBlocksTotal))
@@ -125,6 +129,13 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 		counter(descMisses, float64(x.Misses), x.Strategy, x.Rank)
 		counter(descDMA, float64(x.CopiedBytes), x.Strategy, x.Rank)
 	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func share(used, total int) float64 {

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"krater/actors/engine"
+	"krater/transport/enginetest"
 )
 
 func TestMetrics(t *testing.T) {
@@ -56,5 +58,41 @@ func TestMetrics(t *testing.T) {
 	f.engine.SetStats(engine.Stats{PromptTokens: 101})
 	if text := readAll(t, f.send(t, "GET", "/metrics", "").Body); !strings.Contains(text, "krater:prompt_tokens_total 101") || !strings.Contains(text, "krater:kv_cache_usage_perc 0\n") {
 		t.Error("a scrape is not a fresh snapshot")
+	}
+}
+
+// TestReadyMetrics: ready is what /ready says, and draining tells a stop from a load.
+func TestReadyMetrics(t *testing.T) {
+	e := enginetest.New()
+	s := New(e, Options{})
+	says := func(path string) (int, string) {
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		return w.Code, w.Body.String()
+	}
+	check := func(when string, status int, lines ...string) {
+		t.Helper()
+		if code, _ := says("/ready"); code != status {
+			t.Errorf("%s /ready says %d", when, code)
+		}
+		_, text := says("/metrics")
+		for _, line := range lines {
+			if !strings.Contains(text, "\n"+line+"\n") {
+				t.Errorf("%s there is no line %q", when, line)
+			}
+		}
+	}
+	e.SetReady(&engine.Error{Kind: engine.Unavailable, Message: "the model is loading"})
+	check("while loading", 503, "krater:ready 0", "krater:draining 0")
+	e.SetReady(nil)
+	check("then", 200, "krater:ready 1", "krater:draining 0")
+	s.enter() // an answer that goes on
+	ended := make(chan error, 1)
+	go func() { ended <- s.Shutdown(t.Context()) }()
+	<-s.Draining()
+	check("while draining", 503, "krater:ready 0", "krater:draining 1")
+	s.leave()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
 	}
 }

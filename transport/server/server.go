@@ -49,7 +49,7 @@ func New(e engine.Engine, opt Options) *Server {
 	}
 	s.places = newPlaces(s.opt.MaxConcurrent, len(s.opt.Keys))
 	s.base, s.cut = context.WithCancel(context.Background())
-	s.registry = newRegistry(e)
+	s.registry = newRegistry(s)
 	s.routes()
 	s.http = &http.Server{
 		Handler: s.Handler(), ReadHeaderTimeout: s.opt.HeaderTimeout, IdleTimeout: s.opt.IdleTimeout,
@@ -94,11 +94,19 @@ func (s *Server) Serve(l net.Listener) error {
 // Ready is nil while requests are served: the engine is ready and the server
 // does not drain.
 func (s *Server) Ready() error {
+	if s.drains() {
+		return &engine.Error{Kind: engine.Unavailable, Message: errShutdown.Error()}
+	}
+	return s.engine.Ready()
+}
+
+// drains tells if Shutdown has begun.
+func (s *Server) drains() bool {
 	select {
 	case <-s.draining:
-		return &engine.Error{Kind: engine.Unavailable, Message: errShutdown.Error()}
+		return true
 	default:
-		return s.engine.Ready()
+		return false
 	}
 }
 

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"krater/kernels/cpu"
+	"krater/kernels/cpu/amx"
+	"krater/kernels/cpu/level"
+)
+
+// environmentBeside are variables that are no flag's: of the kernels, and of Krater's own
+// tests and scripts.
+var environmentBeside = []string{
+	amx.EnvAMX, level.EnvLevel, cpu.EnvPrefetch,
+	"KRATER_EXPECT_LEVEL", "KRATER_PAGE_PORT", "KRATER_PERFETTO", "KRATER_TRUE_SIZES",
+}
+
+// environmentForeign begins variables that Kubernetes sets for a service called krater.
+var environmentForeign = []string{"KRATER_SERVICE_", "KRATER_PORT"}
+
+// strangers says which variables of an environment ("NAME=value") look like settings and are
+// none, so that nobody relies on a setting that is not there.
+func strangers(app *kong.Application, environ []string) []string {
+	known := slices.Clone(environmentBeside)
+	_ = kong.Visit(app, func(n kong.Visitable, next kong.Next) error {
+		if f, ok := n.(*kong.Flag); ok {
+			known = append(known, f.Envs...)
+		}
+		return next(nil)
+	})
+	var out []string
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		foreign := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+		if !foreign("KRATER_") || slices.Contains(known, name) || slices.ContainsFunc(environmentForeign, foreign) {
+			continue
+		}
+		line := fmt.Sprintf("the environment variable %s is no setting", name)
+		if near := nearest(name, known); near != "" {
+			line += "; " + near + " is one"
+		}
+		out = append(out, line)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// nearest is the candidate that takes the fewest changes of a letter, "" if all take many.
+func nearest(name string, candidates []string) string {
+	best, least := "", 1+len(strings.TrimPrefix(name, "KRATER_"))/3
+	for _, c := range candidates {
+		if d := changes(name, c); d < least {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+// changes counts the letters to put in, take out or replace that make b of a (Levenshtein's
+// distance).
+func changes(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0] // of the row above, one to the left
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := before
+			if a[i] != b[j] {
+				replaced++
+			}
+			before = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, before+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// TestStrangers: variables that look like settings are told of, with the setting that was meant.
+func TestStrangers(t *testing.T) {
+	var c cli
+	ctx, _, err := parse(&c, []string{"version"}, kong.Writers(io.Discard, io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strangers(ctx.Model, []string{
+		"PATH=/bin", "KRATER_LISTEN=127.0.0.1:0", "KRATER_CPU_LEVEL=avx2", "KRATER_SERVICE_HOST=10.0.0.1", "KRATER_PORT_8080_TCP=x",
+		"KRATER_EXPECT_LEVEL=avx2", "KRATER_CONFIG=x",
+		"KRATER_KVDTYPE=int8", "KRATER_MAX_SEQ=4", "KRATER_TEMPERATURE_OF_THE_ROOM=20", "KRATER_=", "NOKRATER_X=1",
+	})
+	want := []string{
+		"the environment variable KRATER_ is no setting",
+		"the environment variable KRATER_KVDTYPE is no setting; KRATER_KV_DTYPE is one",
+		"the environment variable KRATER_MAX_SEQ is no setting; KRATER_MAX_SEQS is one",
+		"the environment variable KRATER_TEMPERATURE_OF_THE_ROOM is no setting",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for pair, want := range map[string]int{"|": 0, "a|": 1, "|ab": 2, "abc|abc": 0, "abc|axc": 1, "abcd|bcd": 1, "kitten|sitting": 3} {
+		a, b, _ := strings.Cut(pair, "|")
+		if got := changes(a, b); got != want || changes(b, a) != want {
+			t.Errorf("from %q to %q it is %d and %d, want %d", a, b, got, changes(b, a), want)
+		}
+	}
+}
+
+// TestStrangersAreTold: by commands on standard error, by a server in its log.
+func TestStrangersAreTold(t *testing.T) {
+	t.Setenv("KRATER_LISTNE", "x")
+	const words = "KRATER_LISTNE is no setting; KRATER_LISTEN is one"
+	var out, log bytes.Buffer
+	if status := run([]string{"version"}, &env{out: &out, err: &log}); status != 0 || !strings.Contains(log.String(), words) {
+		t.Errorf("version: %d, %q", status, &log)
+	}
+	log.Reset()
+	if status := run([]string{"serve", "--listen", "nonsense", "--log-format", "json"}, &env{out: &out, err: &log}); status != 1 {
+		t.Errorf("serve: %d, %q", status, &log)
+	}
+	first, _, _ := strings.Cut(log.String(), "\n")
+	if line := decode[map[string]any](t, first); line["level"] != "warn" || !strings.Contains(line["message"].(string), words) {
+		t.Errorf("the server says %q", &log)
+	}
+}
