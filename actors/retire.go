@@ -11,18 +11,18 @@ import (
 const retireEvery = 5 * time.Millisecond
 
 // failed ends the requests of a batch that will not come back. Other sequences
-// go on: a batch writes the KV blocks of its own sequences only, in a group that
-// has it in hand, and whoever tells of the failure had it, or a part of it, in
-// hand. A prompt is not tried again: a fault that the same input triggers would
-// take the pipeline down with it.
+// go on: a batch writes the KV blocks of its own sequences only. A device may do so long after
+// the failure, as it may for the batch ahead, which is void and still on its way; so the core
+// keeps their blocks until they are back in use here. A prompt is not tried again: a fault
+// that the same input triggers would take the pipeline down with it.
 //
-// Then the batch is brought back into use in three steps:
+// The batch is brought back into use in three steps:
 //
 //  1. No message about it is left (Held): no pool writes its state, no split has
 //     its work, and a second report of its failure has been read.
 //  2. Groups and merges forget what they keep of it, and say so. The first group waits for
 //     what the device was given of it, and recovers its stream.
-//  3. With the last answer it is free.
+//  3. With the last answer it is free, and so are its blocks.
 func (n *scheduleNode) failed(m *msg.Failed) {
 	f := n.flight[m.Batch]
 	switch f.where {
@@ -43,7 +43,7 @@ func (n *scheduleNode) refused(f *flight, cause error) {
 		n.miss(f)
 		return
 	}
-	n.give(f)
+	n.gone(f)
 }
 
 // miss has a batch that is off the books come back into use once nobody touches it.
@@ -92,5 +92,15 @@ func (n *scheduleNode) forgotten(b *msg.Batch) {
 		return
 	}
 	n.lost = slices.DeleteFunc(n.lost, func(other *flight) bool { return other == f })
+	n.gone(f)
+}
+
+// gone returns the credit of a lost batch that nobody works on any more, and its blocks.
+func (n *scheduleNode) gone(f *flight) {
+	if f.batch.Raw == nil {
+		if err := n.core.Gone(f.core.ID); err != nil {
+			panic(err)
+		}
+	}
 	n.give(f)
 }

@@ -141,10 +141,10 @@ func (n *scheduleNode) submit(m *msg.Submit, now int64) {
 }
 
 // pump fills batches while the core has work and a credit is free. A raw step
-// goes first, once nothing else is on its way: it uses the same KV blocks.
+// goes first, once all credits are here: it uses the same KV blocks.
 func (n *scheduleNode) pump(now int64) {
 	for len(n.free) > 0 {
-		if n.raw || len(n.raws) > 0 && n.flying > 0 {
+		if n.raw || len(n.raws) > 0 && len(n.free) < len(n.flight) {
 			break
 		}
 		if len(n.raws) > 0 {
@@ -455,7 +455,7 @@ func (n *scheduleNode) fillRaw() {
 func (n *scheduleNode) returned(b *msg.Batch) {
 	f := n.flight[b]
 	if f.where == void {
-		n.give(f)
+		n.gone(f)
 	}
 	if f.where != away {
 		return // reported lost meanwhile

@@ -61,6 +61,7 @@ type director struct {
 	turn    *turn
 	batches map[uint64]*msg.Batch
 	raws    []*msg.Raw
+	ahead   bool // the core makes batches ahead, with as many credits more
 }
 
 func runStory(t testing.TB, l *loaded, text string) string {
@@ -145,9 +146,12 @@ func (d *director) run(words []string) {
 // config makes the node: prompts in chunks of 4 rows, 2 beside other answers.
 func (d *director) config(groups, depth, seqs int) {
 	core, err := scheduler.New(scheduler.Config{BlockTokens: 8, Blocks: 8 * seqs, MaxBatchTokens: 16, MaxSeqs: seqs,
-		PrefillChunk: 4, PrefillShare: 2, MaxQueue: 2, Lanes: depth, PrefillBatches: depth})
+		PrefillChunk: 4, PrefillShare: 2, MaxQueue: 2, Lanes: depth, PrefillBatches: depth, Ahead: d.ahead})
 	if err != nil {
 		d.t.Fatal(err)
+	}
+	if d.ahead {
+		depth *= 2
 	}
 	var batches []*msg.Batch
 	for range depth {
@@ -267,40 +271,70 @@ func (d *director) credits() {
 	}
 }
 
+// further has a batch ahead of one on its way, for a request: as from a device that chooses
+// tokens itself, which this one does not.
+func (d *director) further(after, request uint64) *flight {
+	n := d.node
+	n.core.Hold(after, false)
+	b, ok := n.core.Next(0)
+	if !ok || b.After != after {
+		d.t.Fatalf("%+v is not ahead of %d", b, after)
+	}
+	f := n.take(b.Lane)
+	f.core, f.live, f.batch.ID = b, len(b.Spans), b.ID
+	n.live[request].ahead = f
+	return f
+}
+
 // TestVoidBatch: a batch that is void with the one before it is on its way all the same: it is
-// free when it has come back, or is brought back once somebody has told that it failed, and
-// not a moment before.
+// free, and its blocks are, when it has come back, or is brought back once somebody has told
+// that it failed, and not a moment before.
 func TestVoidBatch(t *testing.T) {
 	l := loadModel(t, setup{dir: golden("deepseek_v2_lite"), limits: small(2)}.defaults())
-	d := &director{t: t, l: l, batches: map[uint64]*msg.Batch{}}
-	d.config(1, 2, 2)
-	defer d.close()
-	n := d.node
 	for _, fails := range []bool{false, true} {
-		f := n.take(0)
-		f.core = scheduler.Batch{ID: 7}
-		n.void(7)
-		if n.flying != 0 || !f.batch.Abandoned.Load() {
-			t.Errorf("%d batches are on the books, abandoned %v", n.flying, f.batch.Abandoned.Load())
-		}
-		free := len(n.free)
-		n.receive(d.turn, &msg.Tick{})
-		if len(n.free) != free || f.forgets != 0 {
-			t.Fatalf("%d of %d batches are free, %d actors were asked, and one has it in hand", len(n.free), free+1, f.forgets)
-		}
-		if fails {
-			n.receive(d.turn, &msg.Failed{Batch: f.batch, Cause: errors.New("injected")})
+		d := &director{t: t, l: l, batches: map[uint64]*msg.Batch{}, ahead: true}
+		d.config(1, 1, 2)
+		defer d.close()
+		n := d.node
+		n.ahead = true
+		d.submit(1, 2, 8, 0)
+		first, second := n.flight[d.batches[1]], d.further(1, 1)
+		forgets := func(f *flight) {
+			t.Helper()
 			if f.forgets != 2 {
-				t.Errorf("%d actors were asked to forget it", f.forgets)
+				t.Errorf("%d actors were asked to forget batch %d", f.forgets, f.core.ID)
 			}
 			for range f.forgets {
-				n.receive(d.turn, &msg.Forgotten{Batch: f.batch})
+				d.tell(&msg.Forgotten{Batch: f.batch})
 			}
-		} else {
-			n.receive(d.turn, f.batch)
 		}
-		if len(n.free) != free+1 || len(n.lost) != 0 {
-			t.Errorf("fails %v: %d of %d batches are free, %d are lost", fails, len(n.free), free+1, len(n.lost))
+		is := func(free, flying, lost, blocks int) {
+			t.Helper()
+			if used := n.core.Stats().BlocksUsed; len(n.free) != free || n.flying != flying || len(n.lost) != lost || used != blocks {
+				t.Errorf("fails %v: %d batches free, %d away, %d lost, %d blocks used; want %d, %d, %d, %d", fails, len(n.free), n.flying, len(n.lost), used, free, flying, lost, blocks)
+			}
+		}
+		is(0, 2, 0, 1)
+		d.tell(&msg.Failed{Batch: first.batch, Cause: errors.New("injected")})
+		if !second.batch.Abandoned.Load() {
+			t.Error("the void batch would be computed")
+		}
+		is(0, 0, 1, 1)
+		forgets(first)
+		is(1, 0, 0, 1)
+		d.submit(2, 2, 8, 0)
+		d.tell(&msg.Tick{})
+		is(1, 0, 0, 1) // nothing goes by what is still on its way
+		if fails {
+			d.tell(&msg.Failed{Batch: second.batch, Cause: errors.New("injected")})
+			is(1, 0, 1, 1)
+			forgets(second)
+		} else {
+			d.tell(second.batch)
+		}
+		is(1, 1, 0, 1)
+		if err := n.core.Check(); err != nil {
+			t.Error(err)
 		}
 	}
 }

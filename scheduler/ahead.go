@@ -27,13 +27,14 @@ func (c *Core) Hold(id uint64, held bool) {
 	}
 }
 
-// chains tells whether nothing has to wait for the return of a lane's only batch: an
+// chains tells whether nothing has to wait for the return of a lane's only batch, which is not
+// lost: an
 // idle stream of the lane, or one that was passed by too often elsewhere; the rest of
 // a prompt, or a request that could be admitted, if this lane is the first that can
 // take it along; a prompt that is in flight itself, since a step ahead would go by
 // without a row of it.
 func (c *Core) chains(before *flight) bool {
-	if before.held {
+	if before.held || before.lost {
 		return false
 	}
 	for _, s := range c.decoding.all() {
@@ -115,25 +116,5 @@ func (c *Core) aheadOf(id uint64) *flight {
 func (c *Core) part(s *seq) {
 	if s.flying == 0 {
 		c.release(s)
-	}
-}
-
-// abandonAhead forgets a batch whose predecessor is still in flight with all its
-// sequences.
-func (c *Core) abandonAhead(f *flight, cause error, retry bool) {
-	c.stats.FailedBatches++
-	seqs := f.seqs
-	c.settle(f, false)
-	*f = flight{}
-	for _, s := range seqs {
-		s.flying--
-		s.shared = true
-		switch {
-		case s.ended != None:
-		case retry && c.retried(s):
-			s.anew = true
-		default:
-			c.conclude(s, Failed, cause)
-		}
 	}
 }

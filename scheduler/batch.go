@@ -47,7 +47,7 @@ func (k MoveKind) String() string {
 // Move is work on the KV cache that comes with a batch. Every layer group does it
 // on its own cache: all moves of a batch in their order, before it reads or writes a
 // row of the batch. Rows of other batches may come before or after; no order between
-// lanes is needed, for this holds from the making of a batch until Done or Fail:
+// lanes is needed, for this holds from the making of a batch until Done or Gone:
 //
 //   - What a move reads was written by a batch whose Done was reported, and no batch
 //     in flight writes it. (Copy reads a block whose later positions another sequence may be
@@ -55,7 +55,7 @@ func (k MoveKind) String() string {
 //   - What a move writes, and what a Save empties, no other batch in flight reads
 //     or writes, but the one ahead of this one in its lane.
 //
-// Fail leaves undefined what the batch's moves would have written, nothing else.
+// A lost batch leaves undefined what its moves would have written, nothing else.
 type Move struct {
 	Kind     MoveKind
 	From, To int32
@@ -65,8 +65,8 @@ type Move struct {
 // Config.Singly then those with Again.
 //
 // The core owns Spans and the block tables. They are read-only, may be shared
-// between actors, and stay as they are until the core is told Done. After Fail
-// or Restart they are left to the garbage collector, so a late reader of an
+// between actors, and stay as they are until the core is told Done or Gone. After
+// Restart they are left to the garbage collector, so a late reader of an
 // abandoned batch sees no change either.
 type Batch struct {
 	ID     uint64 // rises by one from 1
@@ -86,6 +86,7 @@ type flight struct {
 	lane   int
 	after  uint64 // the batch in flight before it, or 0
 	held   bool   // see Hold
+	lost   bool   // see Fail; it is off the books, and its place is taken until Gone
 	rows   int
 	decode int
 	wanted int

@@ -69,13 +69,14 @@ func (a *audit) flight(f *flight) {
 		sp := &f.spans[i]
 		a.flights[s]++
 		a.want(sp.ID == s.req.ID && sp.Slot == s.slot && sp.Row == rows && sp.Len > 0, "batch %d: span %+v contradicts its request", f.id, *sp)
-		a.want(fits(f, sp, s), "batch %d: span %+v, %d of %d tokens computed", f.id, *sp, s.computed, s.known)
+		a.want(f.lost || fits(f, sp, s), "batch %d: span %+v, %d of %d tokens computed", f.id, *sp, s.computed, s.known)
 		rows += sp.Len
 		if sp.Last {
 			wanted++
 			a.last[s] = true
 		}
 		a.want(!sp.Last || !s.stream || s.lane == f.lane, "batch %d of lane %d has a row of lane %d", f.id, f.lane, s.lane)
+		a.want(!f.lost || s.ended != None || s.anew, "batch %d is lost, request %d goes on", f.id, s.req.ID)
 		if f.after == 0 { // else it is in the batch before, too
 			a.seq(s)
 		}
@@ -102,7 +103,7 @@ func (a *audit) ahead(f *flight) {
 	if f.after == 0 {
 		return
 	}
-	before := a.core.flight(f.after)
+	before := a.core.record(f.after)
 	if a.want(before != nil && before.after == 0 && before.id < f.id && before.lane == f.lane, "batch %d is ahead of %d", f.id, f.after); a.err != nil {
 		return
 	}

@@ -125,7 +125,7 @@
 //
 // The owner of a Core (one goroutine, an actor) does this after every event:
 //
-//	c.Done(...) or c.Fail(...) or c.Add(...) or c.Cancel(...)
+//	c.Done(...) or c.Fail(...) or c.Gone(...) or c.Add(...) or c.Cancel(...)
 //	for {
 //		b, ok := c.Next(now)
 //		carry out c.Effects(), in order

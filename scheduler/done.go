@@ -52,18 +52,23 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 			outcomes = outcomes[1:]
 		}
 	}
-	clear(f.seqs)
-	clear(f.spans)
-	*f = flight{spans: f.spans[:0], seqs: f.seqs[:0], moves: f.moves[:0], states: f.states}
+	f.clear()
 	return nil
 }
 
-// flight is the record of a batch in flight, or nil.
+// clear makes the record free; its buffers are used again.
+func (f *flight) clear() {
+	clear(f.seqs)
+	clear(f.spans)
+	*f = flight{spans: f.spans[:0], seqs: f.seqs[:0], moves: f.moves[:0], states: f.states}
+}
+
+// flight is the record of a batch in flight, or nil. One that is lost is none.
 func (c *Core) flight(id uint64) *flight {
-	if id == 0 {
-		return nil
+	if f := c.record(id); id != 0 && f != nil && !f.lost {
+		return f
 	}
-	return c.record(id)
+	return nil
 }
 
 // check holds outcomes against the spans that want one. Those of ended requests
@@ -130,7 +135,9 @@ func (c *Core) advance(s *seq, o Outcome) {
 		return
 	}
 	if s.anew {
-		c.refill(s)
+		if s.flying == 0 {
+			c.refill(s)
+		}
 		return
 	}
 	if s.phase == filling {
@@ -169,36 +176,6 @@ func (c *Core) leaves(s *seq) bool {
 	return false
 }
 
-// Fail reports that a batch is lost, while the KV cache of the other sequences
-// is whole. With retry its sequences begin again, in their slots: what the cache has of
-// prompt and generated tokens is taken from there, which the lost batch has not written
-// to, the rest is computed anew; a sequence that was retried MaxRetries times fails.
-// Without retry all fail, with this cause. Their blocks may be another's with the next
-// batch, so no actor may write for the lost one, or carry out its Moves, after this
-// call, and no token of it may have reached a client or a sampler's history: the
-// retry makes it again. ErrUnknownBatch changes nothing.
-//
-// A batch that is ahead of the lost one is void with it, which a Voided effect
-// tells: its sequences are retried or fail once, and an actor that still works
-// on it must finish with it before it takes a later batch. A lost batch that is
-// itself ahead leaves the one before it in flight: that one's tokens count, and
-// only when it is back are the sequences computed anew.
-func (c *Core) Fail(id uint64, cause error, retry bool) error {
-	f := c.flight(id)
-	if f == nil {
-		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
-	}
-	if f.after != 0 {
-		c.abandonAhead(f, cause, retry)
-		return nil
-	}
-	if a := c.aheadOf(id); a != nil {
-		c.effects = append(c.effects, Effect{Kind: Voided, Batch: a.id, Slot: -1})
-	}
-	c.abandon(f, cause, retry)
-	return nil
-}
-
 // Restart reports that the KV cache is lost (a layer group was created anew).
 // Every batch in flight is void, every sequence that has started is retried or
 // fails as in Fail, and a new epoch begins: results and messages of the old one
@@ -228,60 +205,4 @@ func (c *Core) oldest() *flight {
 		}
 	}
 	return old
-}
-
-// abandon forgets a batch and the one ahead of it, whose sequences are among its
-// own. Their buffers are not reused: a reader may be late.
-func (c *Core) abandon(f *flight, cause error, retry bool) {
-	c.stats.FailedBatches++
-	if a := c.aheadOf(f.id); a != nil {
-		c.stats.FailedBatches++
-		c.settle(a, false)
-		*a = flight{}
-	}
-	seqs := f.seqs
-	c.settle(f, false)
-	*f = flight{}
-	for _, s := range seqs {
-		s.flying, s.shared = 0, true
-		if s.ended != None {
-			c.release(s)
-			continue
-		}
-		c.again(s, cause, retry)
-	}
-}
-
-// again sends a sequence that lost its cache back to prefill, or fails it. It
-// is in no list.
-func (c *Core) again(s *seq, cause error, retry bool) {
-	if !retry || !c.retried(s) {
-		c.conclude(s, Failed, cause)
-		c.release(s)
-		return
-	}
-	c.refill(s)
-}
-
-// retried counts a retry, if there is one left. One that still waits for its
-// batch to come back is not counted twice.
-func (c *Core) retried(s *seq) bool {
-	if s.anew {
-		return true
-	}
-	if s.retries >= c.cfg.MaxRetries {
-		return false
-	}
-	s.retries++
-	c.stats.Retries++
-	return true
-}
-
-// refill has an idle sequence compute all that is known of it anew.
-func (c *Core) refill(s *seq) {
-	s.anew, s.doomed = false, false
-	c.leave(s)
-	c.setPhase(s, filling)
-	c.drop(s)
-	c.filling.insert(s, outranks)
 }

@@ -5,8 +5,8 @@ package scheduler
 // Running sequences are in a total order, outranks, that stays as it is while they run.
 // Let s be the first of them. When s lacks a block, those of the last in the order are
 // taken (reclaim), whose blocks are free at once if it is idle, or when its batches are
-// back, and every batch comes back, fails or is lost in a Restart. Until s has its
-// block, nobody whom it outranks gets those that come free (room), and nobody is
+// back, and every batch comes back, is gone after it was lost, or is void with a Restart. Until
+// s has its block, nobody whom it outranks gets those that come free (room), and nobody is
 // admitted (fits). So after finitely many batches s has its block, at the latest when it
 // is the only one left: then all that it does not hold is free, and Add refused whatever
 // needs more than all there is. Where prompts of other keys go before its own, what they

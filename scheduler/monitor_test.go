@@ -24,6 +24,7 @@ type monitor struct {
 	made    uint64          // batches
 	heard   []Effect        // in this step
 	void    uint64          // a batch that Voided has yet to name
+	lost    map[uint64]bool // of those in flight: they may be worked on until they are gone
 }
 
 // client is one accepted request seen from outside.
@@ -44,7 +45,7 @@ type client struct {
 }
 
 func newMonitor(cfg Config, core *Core) *monitor {
-	m := &monitor{cfg: cfg, core: core, ample: true, who: map[uint64][]*client{}, tokens: newTrie(), client: map[uint64]*client{}, slot: map[int]*client{}, lane: map[uint64]int{}}
+	m := &monitor{cfg: cfg, core: core, ample: true, who: map[uint64][]*client{}, tokens: newTrie(), client: map[uint64]*client{}, slot: map[int]*client{}, lane: map[uint64]int{}, lost: map[uint64]bool{}}
 	for range 3 {
 		m.devices = append(m.devices, newSimulated(cfg))
 	}
@@ -111,7 +112,7 @@ func (m *monitor) send(b Batch) error {
 	case len(m.flying) >= m.cfg.Depth():
 		return fmt.Errorf("batch %d is one too many in flight", b.ID)
 	}
-	if err := errors.Join(m.places(b), m.ahead(b)); err != nil {
+	if err := errors.Join(m.places(b), m.ahead(b), m.apart(b)); err != nil {
 		return err
 	}
 	for _, sp := range b.Spans {
@@ -231,7 +232,7 @@ func (m *monitor) ahead(b Batch) error {
 		return nil
 	}
 	at := slices.IndexFunc(m.flying, func(x Batch) bool { return x.ID == b.After })
-	if !m.cfg.Ahead || at < 0 || m.flying[at].Lane != b.Lane {
+	if !m.cfg.Ahead || at < 0 || m.flying[at].Lane != b.Lane || m.lost[b.After] {
 		return fmt.Errorf("batch %d of lane %d is ahead of %d", b.ID, b.Lane, b.After)
 	}
 	var wanted []Span
@@ -312,6 +313,7 @@ func (m *monitor) before(b Batch) bool {
 func (m *monitor) remove(b Batch) {
 	m.flying = slices.DeleteFunc(m.flying, func(x Batch) bool { return x.ID == b.ID })
 	delete(m.who, b.ID)
+	delete(m.lost, b.ID)
 }
 
 // land is the return of a whole batch, which every device has run by now.
@@ -326,7 +328,7 @@ func (m *monitor) land(b Batch, outcomes map[uint64]Outcome) error {
 		if c := m.client[sp.ID]; sp.Last && c.ended == 0 {
 			c.tokens += outcomes[sp.ID].NewTokens
 			c.stream, c.idleAt = !c.anew && !m.inFlight(sp.ID), m.made
-			if c.anew {
+			if c.anew && !m.inFlight(sp.ID) {
 				c.table, c.anew = nil, false
 			}
 		}
@@ -334,30 +336,39 @@ func (m *monitor) land(b Batch, outcomes map[uint64]Outcome) error {
 	return nil
 }
 
-// spoil is the loss of a batch: whatever it writes may be garbage. The one ahead of it goes
-// with it; the one before it does not.
-func (m *monitor) spoil(b Batch) error {
-	if i := slices.IndexFunc(m.flying, func(x Batch) bool { return x.ID == b.After }); i >= 0 {
-		for d := range m.devices { // it is ahead: what it spoils, it spoils later
-			if err := m.run(d, m.flying[i]); err != nil {
+// spoil is the loss of a batch: whatever it writes may be garbage, at once or later. The one
+// ahead of it goes with it; the one before it does not.
+func (m *monitor) spoil(b Batch) {
+	if a := m.follower(b.ID); a != nil && !m.lost[a.ID] {
+		m.void = a.ID
+		m.lost[a.ID] = true
+		m.garble(early, *a)
+	}
+	for _, sp := range b.Spans {
+		m.client[sp.ID].anew = true
+	}
+	m.lost[b.ID] = true
+	m.garble(early, b)
+}
+
+// gone is the end of all work on a lost batch. Until now devices may have written for it,
+// whatever has become of its sequences.
+func (m *monitor) gone(b Batch) error {
+	for d := range m.devices {
+		if i := slices.IndexFunc(m.flying, func(x Batch) bool { return x.ID == b.After && !m.lost[x.ID] }); i >= 0 {
+			if err := m.run(d, m.flying[i]); err != nil { // in order
 				return err
 			}
 		}
+		m.garble(d, b)
 	}
-	if a := m.follower(b.ID); a != nil {
-		m.void = a.ID
-		m.garble(*a)
-		m.remove(*a)
-	}
+	m.remove(b)
 	for _, sp := range b.Spans {
-		c := m.client[sp.ID]
-		if c.anew = m.before(b); !c.anew {
-			c.table = nil
+		if c := m.client[sp.ID]; c.anew && !m.inFlight(sp.ID) {
+			c.table, c.anew = nil, false
 		}
 	}
-	m.garble(b)
-	m.remove(b)
-	return nil
+	return m.core.Gone(b.ID)
 }
 
 // wipe is the loss of the cache and of all that is in flight.
@@ -367,6 +378,7 @@ func (m *monitor) wipe() {
 	}
 	m.flying = nil
 	clear(m.who)
+	clear(m.lost)
 	for _, c := range m.client {
 		c.stream, c.anew, c.table = false, false, nil
 	}

@@ -19,6 +19,7 @@ type oracle struct {
 	effects  []Effect       // kind, id and reason only
 	laneOf   map[uint64]int // of a batch
 	held     map[uint64]bool
+	lost     map[uint64]bool // batches that somebody may still work on
 }
 
 // dumb is a sequence of the oracle.
@@ -256,7 +257,7 @@ func (o *oracle) further(lane int) []Span {
 		return nil
 	}
 	for _, d := range flying {
-		if d.ahead != 0 || o.held[d.batch] || !d.ended && (d.anew || !d.span.Last) {
+		if d.ahead != 0 || o.held[d.batch] || o.lost[d.batch] || !d.ended && (d.anew || !d.span.Last) {
 			return nil
 		}
 	}
@@ -391,8 +392,8 @@ func (o *oracle) done(batch uint64, outcomes map[uint64]Outcome) {
 		default:
 			d.made += out.NewTokens
 			d.have = d.PromptLen + d.made - 1
-			d.decoding = true
-			if d.anew {
+			d.decoding = d.decoding || !d.anew
+			if d.anew && d.batch == 0 {
 				d.have, d.decoding, d.anew = 0, false, false
 			}
 			d.idleTick, d.idleAt = o.ticks, o.batches
@@ -407,31 +408,50 @@ func (o *oracle) done(batch uint64, outcomes map[uint64]Outcome) {
 }
 
 func (o *oracle) fail(batch uint64, retry bool) {
-	for _, d := range o.all {
-		if d.batch == batch && d.ahead != 0 {
+	o.lost[batch] = true
+	members := o.pick(func(d *dumb) bool { return d.batch == batch || d.ahead == batch })
+	for _, d := range members {
+		if d.batch == batch && d.ahead != 0 && !o.lost[d.ahead] {
+			o.lost[d.ahead] = true
 			o.effects = append(o.effects, Effect{Kind: Voided, Batch: d.ahead})
-			break
 		}
 	}
-	for _, d := range o.pick(func(d *dumb) bool { return d.ahead == batch }) {
-		d.ahead = 0
-		if !d.ended && retry && d.retries < o.cfg.MaxRetries {
+	for _, d := range members {
+		switch {
+		case d.ended || retry && d.anew:
+		case retry && d.retries < o.cfg.MaxRetries:
 			d.retries++
 			d.anew = true
-		} else if !d.ended {
+		default:
 			o.end(d, Failed)
 		}
 	}
-	o.lose(o.pick(func(d *dumb) bool { return d.batch == batch }), retry)
+}
+
+// gone has nobody work on a lost batch any more.
+func (o *oracle) gone(batch uint64) {
+	delete(o.lost, batch)
+	for _, d := range o.pick(func(d *dumb) bool { return d.batch == batch || d.ahead == batch }) {
+		if d.ahead == batch {
+			d.ahead = 0
+			continue
+		}
+		d.batch, d.ahead = d.ahead, 0
+		switch {
+		case d.batch != 0:
+			d.span = Span{Row: d.rowAhead, Len: 1, Decode: true, Last: true}
+		case d.ended:
+			o.drop(d)
+		default:
+			d.have, d.decoding, d.anew = 0, false, false
+		}
+	}
 }
 
 func (o *oracle) restart(retry bool) {
 	o.epoch++
-	o.lose(o.pick(func(d *dumb) bool { return d.started }), retry)
-}
-
-func (o *oracle) lose(who []*dumb, retry bool) {
-	for _, d := range who {
+	clear(o.lost)
+	for _, d := range o.pick(func(d *dumb) bool { return d.started }) {
 		d.batch, d.ahead = 0, 0
 		switch {
 		case d.ended:

@@ -57,7 +57,7 @@ func scripts() uint64 {
 type coverage struct {
 	batches, mixed, flying, refused, retries, restarts, doomed int
 	ahead, prompts, early, stopped, voided, cut, chained       int
-	moved, left, beside, together                              int
+	moved, left, beside, together, gone, around                int
 	ended                                                      [reasons]int
 }
 
@@ -71,7 +71,7 @@ func (c *coverage) check(t *testing.T) {
 		"refusals": c.refused, "retries": c.retries, "restarts": c.restarts, "ends in flight": c.doomed,
 		"batches ahead": c.ahead, "prompts' ends with a batch ahead": c.prompts, "reports before their turn": c.early, "ends with a batch ahead": c.stopped,
 		"batches void with the one before": c.voided, "losses of a batch ahead": c.cut, "batches ahead of one that was ahead": c.chained,
-		"streams that changed lanes": c.moved, "batches ahead in two lanes": c.beside} {
+		"streams that changed lanes": c.moved, "batches ahead in two lanes": c.beside, "lost batches that are gone": c.gone, "batches beside a lost one": c.around} {
 		if n < 300 {
 			t.Errorf("only %d %s", n, name)
 		}
@@ -104,6 +104,9 @@ func (c *coverage) lanes(m *monitor, b Batch) {
 	}
 	if b.After == 0 && b.Rows == b.Decode && m.core.filling.len() > 0 {
 		c.together++
+	}
+	if len(m.lost) > 0 {
+		c.around++
 	}
 }
 
@@ -159,7 +162,7 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 	if err != nil {
 		return err
 	}
-	w := &world{monitor: newMonitor(cfg, core), rng: rng, oracle: &oracle{cfg: cfg, laneOf: map[uint64]int{}, held: map[uint64]bool{}}, log: log, sum: sum}
+	w := &world{monitor: newMonitor(cfg, core), rng: rng, oracle: &oracle{cfg: cfg, laneOf: map[uint64]int{}, held: map[uint64]bool{}, lost: map[uint64]bool{}}, log: log, sum: sum}
 	w.note("config %+v", cfg)
 	drainAt := -1
 	if rng.IntN(4) == 0 {
@@ -227,14 +230,26 @@ func (w *world) step() error {
 	return nil
 }
 
+// again reports a lost batch once more, which is refused.
+func (w *world) again(b Batch) error {
+	was := w.core.Stats()
+	for _, err := range []error{w.core.Fail(b.ID, errors.New("lost"), true), w.core.Done(b.ID, nil)} {
+		if !errors.Is(err, ErrUnknownBatch) || w.core.Stats() != was {
+			return fmt.Errorf("lost batch %d: %v, %+v, was %+v", b.ID, err, w.core.Stats(), was)
+		}
+	}
+	return nil
+}
+
 // lose fails a random batch in flight.
 func (w *world) lose() error {
 	b, retry := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(4) > 0
+	if w.lost[b.ID] {
+		return w.again(b)
+	}
 	w.note("fail %d retry %v", b.ID, retry)
 	w.sum.loss(w.monitor, b)
-	if err := w.spoil(b); err != nil {
-		return err
-	}
+	w.spoil(b)
 	w.oracle.fail(b.ID, retry)
 	return w.core.Fail(b.ID, errors.New("lost"), retry)
 }
@@ -313,6 +328,15 @@ func (w *world) done() error {
 		return nil
 	}
 	b := w.flying[w.rng.IntN(len(w.flying))]
+	if w.lost[b.ID] {
+		w.note("gone %d", b.ID)
+		w.sum.gone++
+		w.oracle.gone(b.ID)
+		return w.gone(b)
+	}
+	if err := w.core.Gone(b.ID); !errors.Is(err, ErrUnknownBatch) {
+		return fmt.Errorf("batch %d, which is not lost, is gone: %v", b.ID, err)
+	}
 	if w.before(b) && w.rng.IntN(6) == 0 {
 		return w.lose()
 	}

@@ -66,13 +66,13 @@ func (t *tape) Uint64() uint64 {
 
 // shares counts what the scripts met, so that a generator gone tame is noticed.
 type shares struct {
-	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, scored int
-	moves                                                                               [len(moveNames)]int
+	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, gone, scored int
+	moves                                                                                     [len(moveNames)]int
 }
 
 func (c *shares) check(t *testing.T) {
 	for name, n := range map[string]int{"preemptions": c.preempted, "preempted requests that went on": c.resumed, "tokens from the cache": c.hits, "requests that waited for another's blocks": c.parked,
-		"requests that started with cached tokens": c.cached, "requests in the background": c.background, "requests": c.ended, "restarts": c.restarts, "lost batches": c.lost, "spans that are scored": c.scored} {
+		"requests that started with cached tokens": c.cached, "requests in the background": c.background, "requests": c.ended, "restarts": c.restarts, "lost batches": c.lost, "lost batches that are gone": c.gone, "spans that are scored": c.scored} {
 		if n < 1000 {
 			t.Errorf("only %d %s", n, name)
 		}
@@ -310,6 +310,11 @@ func (w *crowd) done() error {
 		return nil
 	}
 	b := w.flying[w.rng.IntN(len(w.flying))]
+	if w.lost[b.ID] {
+		w.note("gone %d", b.ID)
+		w.sum.gone++
+		return w.gone(b)
+	}
 	if w.before(b) {
 		return nil
 	}
@@ -343,12 +348,13 @@ func (w *crowd) done() error {
 
 // lose has a batch in flight be lost.
 func (w *crowd) lose(b Batch) error {
+	if w.lost[b.ID] {
+		return nil
+	}
 	retry := w.rng.IntN(4) > 0
 	w.note("fail %d retry %v", b.ID, retry)
 	w.sum.lost++
-	if err := w.spoil(b); err != nil {
-		return err
-	}
+	w.spoil(b)
 	return w.core.Fail(b.ID, errors.New("lost"), retry)
 }
 

@@ -103,6 +103,8 @@ func (s *script) run(words []string) {
 	case "fail":
 		_, retry := opts["retry"]
 		s.report(s.core.Fail(id, errors.New("worker lost"), retry))
+	case "gone":
+		s.report(s.core.Gone(id))
 	case "restart":
 		_, retry := opts["retry"]
 		s.core.Restart(errors.New("cache lost"), retry)

@@ -158,14 +158,14 @@ func (d *simulated) cell(cfg Config, sp *Span, p int) *int {
 	return &d.blocks[sp.Blocks[p/cfg.BlockTokens]][p%cfg.BlockTokens]
 }
 
-// garble makes garbage of all that a batch writes.
-func (m *monitor) garble(b Batch) {
-	for _, d := range m.devices {
-		for _, mv := range b.Moves {
-			d.lose(mv)
-		}
-		d.spoil(m.cfg, b)
+// garble makes garbage of all that a lost batch writes.
+func (m *monitor) garble(device int, b Batch) {
+	d := m.devices[device]
+	d.ran[b.ID] = true
+	for _, mv := range b.Moves {
+		d.lose(mv)
 	}
+	d.spoil(m.cfg, b)
 }
 
 // spoil makes garbage of what a batch's rows write.
@@ -188,6 +188,10 @@ func (m *monitor) whenever(now func(Batch) bool) error {
 		}
 		if !now(b) {
 			lanes = append(lanes, b.Lane)
+			continue
+		}
+		if m.lost[b.ID] {
+			m.garble(whenever, b)
 			continue
 		}
 		if err := m.run(whenever, b); err != nil {

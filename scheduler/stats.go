@@ -7,7 +7,7 @@ type Stats struct {
 	Prefilling  int // running, prompt not complete; in flight or idle
 	Decoding    int // running, in decode; in flight or idle
 	Ending      int // ended, its batches not yet back
-	InFlight    int // batches
+	InFlight    int // batches, lost ones too until they are gone
 	BlocksUsed  int // held by sequences
 	BlocksTotal int
 	// BlocksCached are in the pool, held by no sequence and of use to the next with the same

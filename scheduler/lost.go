@@ -1,0 +1,130 @@
+package scheduler
+
+import "fmt"
+
+// Fail reports that a batch is lost, while the KV cache of the other sequences
+// is whole. With retry its sequences begin again, in their slots: what the cache has of
+// prompt and generated tokens is taken from there, which the lost batch has not written
+// to, the rest is computed anew; a sequence that was retried MaxRetries times fails.
+// Without retry all fail, with this cause. No token of the batch may have reached a client
+// or a sampler's history: the retry makes it again. ErrUnknownBatch changes nothing.
+//
+// Somebody may still work on a lost batch, or carry out its Moves: a device, at its own
+// time, or an actor that has not heard of it. So it keeps its place in its lane, its
+// sequences their blocks and slots, and its moves what they read and write, until Gone.
+// Its id is unknown from now on but to Gone.
+//
+// A batch that is ahead of the lost one is lost with it, which a Voided effect
+// tells: its sequences are retried or fail once. A lost batch that is
+// itself ahead leaves the one before it in flight: that one's tokens count, and
+// only when both are back are the sequences computed anew.
+func (c *Core) Fail(id uint64, cause error, retry bool) error {
+	f := c.flight(id)
+	if f == nil {
+		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
+	}
+	c.lose(f)
+	if a := c.aheadOf(id); a != nil && !a.lost {
+		c.lose(a)
+		c.effects = append(c.effects, Effect{Kind: Voided, Batch: a.id, Slot: -1})
+	}
+	for _, s := range f.seqs { // those of the batch ahead are among them
+		switch {
+		case s.ended != None:
+		case retry && c.retried(s):
+			s.anew = true
+		default:
+			c.conclude(s, Failed, cause)
+		}
+	}
+	return nil
+}
+
+// lose takes a batch off the books: nothing of it counts any more.
+func (c *Core) lose(f *flight) {
+	f.lost = true
+	c.stats.FailedBatches++
+}
+
+// Gone reports that nobody works on a lost batch any more: nothing that it was to write
+// changes from now on. Its sequences are released or computed anew, unless another batch
+// has them. ErrUnknownBatch, for one that is not lost, changes nothing.
+func (c *Core) Gone(id uint64) error {
+	f := c.record(id)
+	if id == 0 || f == nil || !f.lost {
+		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
+	}
+	if a := c.aheadOf(id); a != nil {
+		a.after = 0
+	}
+	c.settle(f, false)
+	for _, s := range f.seqs {
+		switch s.flying--; {
+		case s.flying > 0:
+		case s.ended != None:
+			c.release(s)
+		default:
+			c.refill(s)
+		}
+	}
+	f.clear()
+	return nil
+}
+
+// abandon forgets a batch and the one ahead of it, whose sequences are among its
+// own. Their buffers are not reused: a reader may be late.
+func (c *Core) abandon(f *flight, cause error, retry bool) {
+	seqs := f.seqs
+	for _, x := range []*flight{c.aheadOf(f.id), f} {
+		if x == nil {
+			continue
+		}
+		if !x.lost {
+			c.lose(x)
+		}
+		c.settle(x, false)
+		*x = flight{}
+	}
+	for _, s := range seqs {
+		s.flying, s.shared = 0, true
+		if s.ended != None {
+			c.release(s)
+			continue
+		}
+		c.again(s, cause, retry)
+	}
+}
+
+// again sends a sequence that lost its cache back to prefill, or fails it. It
+// is in no list.
+func (c *Core) again(s *seq, cause error, retry bool) {
+	if !retry || !c.retried(s) {
+		c.conclude(s, Failed, cause)
+		c.release(s)
+		return
+	}
+	c.refill(s)
+}
+
+// retried counts a retry, if there is one left. One that still waits for its
+// batch to come back is not counted twice.
+func (c *Core) retried(s *seq) bool {
+	if s.anew {
+		return true
+	}
+	if s.retries >= c.cfg.MaxRetries {
+		return false
+	}
+	s.retries++
+	c.stats.Retries++
+	return true
+}
+
+// refill has an idle sequence compute all that is known of it anew.
+func (c *Core) refill(s *seq) {
+	s.anew, s.doomed = false, false
+	c.leave(s)
+	c.setPhase(s, filling)
+	c.drop(s)
+	c.filling.insert(s, outranks)
+}
