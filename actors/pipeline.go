@@ -63,6 +63,12 @@ const (
 	inlineFlopsPerSecond = 40e9
 )
 
+// loadRate is how many tokens of KV blocks are loaded from host memory, and as many saved, in
+// the time that a card takes for a row of a prompt, on the low side: copies of some 3 us for a
+// block of 16 tokens in each of 27 layers, beside 40 us a row (DeepSeek-V2-Lite on an H100). Larger
+// models take longer for a row.
+const loadRate = 4
+
 // Pipeline is a live blueprint.
 type Pipeline struct {
 	opt    Options
@@ -150,7 +156,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	if opt.Invariant && opt.Scheduler.Ahead {
 		opt.Scheduler.Forms, opt.Scheduler.Singly = true, true
 	}
-	opt.Scheduler.RAMBlocks, opt.Scheduler.LogitRows = lim.HostBlocks, lim.LogitRows
+	opt.Scheduler.RAMBlocks, opt.Scheduler.LoadRate, opt.Scheduler.LogitRows = lim.HostBlocks, loadRate, lim.LogitRows
 	if p := opt.Placement; p != nil && !p.Leaves(dispatch.Prefill) {
 		// The device alone computes prompts: what it copies for one batch of them it would
 		// copy for each.

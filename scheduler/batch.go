@@ -94,6 +94,8 @@ type flight struct {
 	seqs   []*seq // of spans
 	moves  []Move
 	states []state // of the SaveStates among moves, in order
+	loads  int     // of moves
+	staged []int32 // blocks that are loaded for nobody
 }
 
 // Next makes the next batch, if there is work and a place in flight; with
@@ -264,10 +266,12 @@ func (c *Core) takePrefill(f *flight) {
 	c.rounds++
 	quota := share(c.count[filling]+min(c.queue.n, len(c.slots)), c.cfg.PrefillBatches)
 	for ; room > 0 && quota > 0; quota-- {
-		s := c.prompt(f, gap > 0)
+		loads := f.loads
+		s := c.prompt(f, gap > 0, room)
 		if s == nil {
 			return
 		}
+		room = c.charge(room, f.loads-loads)
 		n := min(s.known-s.computed, c.cfg.PrefillChunk, room)
 		if s.scored() {
 			n = min(n, c.cfg.logitRows()-f.wanted)
@@ -283,13 +287,14 @@ func (c *Core) takePrefill(f *flight) {
 	}
 }
 
-// prompt takes the prompt whose turn it is off its list, or admits it; nil for none.
-func (c *Core) prompt(f *flight, gap bool) *seq {
+// prompt takes the prompt whose turn it is off its list, or admits it; nil for none. The batch
+// has room for so many rows.
+func (c *Core) prompt(f *flight, gap bool, room int) *seq {
 	for {
 		s := c.prefilled(gap)
 		w := c.head()
 		if w != nil && (s == nil || c.sooner(w, s)) && (gap || !w.req.Background) {
-			if w = c.next(); w != nil && (s == nil || c.sooner(w, s)) && (gap || !w.req.Background) {
+			if w = c.next(); w != nil && (s == nil || c.sooner(w, s)) && (gap || !w.req.Background) && c.stage(f, w, room) {
 				c.admit(f, w)
 				return w
 			}
@@ -298,7 +303,7 @@ func (c *Core) prompt(f *flight, gap bool) *seq {
 			return nil
 		}
 		s.passed = c.rounds
-		if c.ready(f, s) {
+		if c.ready(f, s, room) {
 			c.filling.remove(s)
 			return s
 		}
@@ -316,10 +321,10 @@ func (c *Core) prefilled(gap bool) *seq {
 	return best
 }
 
-// ready gives an idle prompt room for a row, if there is.
-func (c *Core) ready(f *flight, s *seq) bool {
+// ready gives an idle prompt memory for a row, if there is.
+func (c *Core) ready(f *flight, s *seq, room int) bool {
 	if s.fresh {
-		return c.begin(f, s)
+		return c.begin(f, s, c.loadable(f, room))
 	}
 	return c.covered(s, s.computed+1) || c.room(s) > 0 || c.reclaim(s, 1)
 }

@@ -180,6 +180,9 @@ func (a *audit) totals() {
 				a.holds[m.From]++
 			}
 		}
+		for _, block := range c.flights[i].staged {
+			a.holds[block]++
+		}
 	}
 	a.want(a.seqs == len(c.byID), "%d sequences, %d ids", a.seqs, len(c.byID))
 	a.want(a.count == c.count, "phases count %v, say %v", a.count, c.count)

@@ -40,6 +40,11 @@ type Config struct {
 	// RAMBlocks is the number of places in host memory for cached blocks that lost
 	// theirs in the pool; 0: none.
 	RAMBlocks int
+	// LoadRate is how many tokens of cached blocks are loaded from host memory in the time that
+	// a row of a prompt takes. While any stream is in decode loads are charged to PrefillShare
+	// at that rate, so that they delay the streams by no more than a chunk does. 0: they are
+	// not bounded.
+	LoadRate int
 	// Snapshots is for models with state that is not in blocks (windows kept as a ring,
 	// recurrent states): the number of places for such states of whole sequences, at
 	// borders of blocks. A sequence can go on from a cached prefix only where one is
@@ -89,6 +94,7 @@ func (c *Config) check() error {
 		{"MaxRetries", c.MaxRetries, 0, math.MaxInt32},
 		{"Aging", c.Aging, 0, math.MaxInt32},
 		{"RAMBlocks", c.RAMBlocks, 0, math.MaxInt32 - c.Blocks},
+		{"LoadRate", c.LoadRate, 0, rowsMax},
 		{"Snapshots", c.Snapshots, 0, seqsMax},
 	}
 	if c.LogitRows != 0 && c.LogitRows < c.MaxSeqs {

@@ -44,8 +44,9 @@ type Core struct {
 	chain        chain  // scratch of look
 	left, right  []int32
 	one          [1]int32
-	mark         seq   // outranked by nobody but the background
-	stats        Stats // the counters; Stats fills in the gauges
+	held         []int32 // scratch of load
+	mark         seq     // outranked by nobody but the background
+	stats        Stats   // the counters; Stats fills in the gauges
 }
 
 // New returns an idle core, or an error that wraps ErrConfig.

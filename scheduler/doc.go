@@ -107,7 +107,8 @@
 //     then share all of it: the end of it, in a block that is not full, is copied, and one row
 //     is computed. If the first ends before, the next takes its place.
 //   - With RAMBlocks a cached block that gives way is saved to host memory, and loaded from
-//     there when it is found.
+//     there when it is found. With LoadRate no batch loads so much that the streams would wait
+//     longer than for a chunk of a prompt (stage.go).
 //   - With Forms, for models that compute generated rows in another way than a prompt's
 //     (latent attention, which is absorbed there), tokens of the one are not those of the
 //     other: what an answer has left is of use to its own sequence when that was preempted,

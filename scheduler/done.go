@@ -60,7 +60,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 func (f *flight) clear() {
 	clear(f.seqs)
 	clear(f.spans)
-	*f = flight{spans: f.spans[:0], seqs: f.seqs[:0], moves: f.moves[:0], states: f.states}
+	*f = flight{spans: f.spans[:0], seqs: f.seqs[:0], moves: f.moves[:0], states: f.states, staged: f.staged}
 }
 
 // flight is the record of a batch in flight, or nil. One that is lost is none.

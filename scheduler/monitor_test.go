@@ -109,6 +109,10 @@ func (m *monitor) send(b Batch) error {
 		return fmt.Errorf("batch %d has %d rows", b.ID, rows)
 	case streams > 0 && prefill > m.cfg.PrefillShare:
 		return fmt.Errorf("batch %d has %d prefill rows beside %d streams", b.ID, prefill, streams)
+	case m.cfg.LoadRate > 0 && streams > 0 && m.loads(b) > max(1, (m.cfg.PrefillShare-1)*m.cfg.LoadRate/m.cfg.BlockTokens):
+		return fmt.Errorf("batch %d has %d loads beside %d streams", b.ID, m.loads(b), streams)
+	case m.cfg.LoadRate > 0 && streams > 0 && m.loads(b) > 1 && (m.loads(b)*m.cfg.BlockTokens > (m.cfg.PrefillShare-prefill)*m.cfg.LoadRate):
+		return fmt.Errorf("batch %d has %d loads beside %d rows of prompts and %d streams", b.ID, m.loads(b), prefill, streams)
 	case len(m.flying) >= m.cfg.Depth():
 		return fmt.Errorf("batch %d is one too many in flight", b.ID)
 	}
@@ -124,6 +128,16 @@ func (m *monitor) send(b Batch) error {
 		m.who[b.ID] = append(m.who[b.ID], m.client[sp.ID])
 	}
 	return m.run(early, b)
+}
+
+// loads counts the blocks that a batch loads from host memory.
+func (m *monitor) loads(b Batch) (n int) {
+	for _, mv := range b.Moves {
+		if mv.Kind == Load {
+			n++
+		}
+	}
+	return n
 }
 
 // span checks one span of a new batch, which must begin after these rows.

@@ -42,8 +42,9 @@ func (c *Core) settle(f *flight, ok bool) {
 			c.pool.UnpinSnapshot(m.From)
 		}
 	}
+	c.pool.Free(f.staged)
 	clear(f.states)
-	f.states = f.states[:0]
+	f.states, f.staged = f.states[:0], f.staged[:0]
 }
 
 // saveState keeps the state of a sequence as it is before its row at pos, if a block ends

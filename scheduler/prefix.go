@@ -90,9 +90,11 @@ func (c *Core) sharing() (n int) {
 }
 
 // begin gives a sequence that holds nothing what the cache has of it, as far as there is
-// room for that and the next row, with the moves in f. It reports whether there is.
-func (c *Core) begin(f *flight, s *seq) bool {
+// room for that and the next row and no more loads are needed, with the moves in f. It reports
+// whether there is.
+func (c *Core) begin(f *flight, s *seq, loads int) bool {
 	c.look(s)
+	c.clip(s, loads)
 	room := c.room(s)
 	for len(c.chain.pages) > 0 && len(c.chain.pages)-c.sharing()+1 > room {
 		c.trim(s, len(c.chain.pages)-1)
@@ -126,7 +128,7 @@ func (c *Core) take(f *flight, s *seq) {
 	for _, page := range c.chain.pages {
 		if place := c.pool.Place(page); place >= 0 {
 			page = c.alloc(f)
-			c.carry(f, Move{Kind: Load, From: place, To: page})
+			c.carryLoad(f, place, page)
 		}
 		s.blocks = append(s.blocks, page)
 	}

@@ -103,6 +103,7 @@ type seq struct {
 	link     uint64  // identity of its last block that has one, or its root
 	root     uint64
 	linked   int // blocks with an identity
+	staged   int // blocks that were loaded for it before it started
 	kept     int // blocks up to the end of which it kept its state last, in decode; 0: none
 }
 

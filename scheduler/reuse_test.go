@@ -66,8 +66,8 @@ func (t *tape) Uint64() uint64 {
 
 // shares counts what the scripts met, so that a generator gone tame is noticed.
 type shares struct {
-	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, gone, scored int
-	moves                                                                                     [len(moveNames)]int
+	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, gone, scored, staged int
+	moves                                                                                             [len(moveNames)]int
 }
 
 func (c *shares) check(t *testing.T) {
@@ -87,15 +87,16 @@ func (c *shares) check(t *testing.T) {
 // crowd is one script of requests that share.
 type crowd struct {
 	*monitor
-	rng   *rand.Rand
-	now   int64
-	next  uint64 // request id
-	group uint64
-	mute  bool // the driver does not tell the ids of all generated tokens
-	bases [][]int32
-	old   [][]int32 // prompts with answers
-	log   *strings.Builder
-	sum   *shares
+	rng    *rand.Rand
+	now    int64
+	next   uint64 // request id
+	group  uint64
+	shared int  // tokens of a shared prompt, at least
+	mute   bool // the driver does not tell the ids of all generated tokens
+	bases  [][]int32
+	old    [][]int32 // prompts with answers
+	log    *strings.Builder
+	sum    *shares
 }
 
 func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) error {
@@ -110,6 +111,7 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 	cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
 	if rng.IntN(3) > 0 {
 		cfg.RAMBlocks = 1 + rng.IntN(20)
+		cfg.LoadRate = rng.IntN(4)
 	}
 	switch rng.IntN(8) {
 	case 0, 1:
@@ -125,14 +127,19 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 	if rng.IntN(2) == 0 {
 		cfg.Aging = 1 + rng.IntN(20)
 	}
+	return runCrowd(rng, cfg, 1, steps, log, sum)
+}
+
+// runCrowd runs a script in which shared prompts have so many tokens at least.
+func runCrowd(rng *rand.Rand, cfg Config, shared, steps int, log *strings.Builder, sum *shares) error {
 	core, err := New(cfg)
 	if err != nil {
 		return err
 	}
 	w := &crowd{monitor: newMonitor(cfg, core), rng: rng, mute: rng.IntN(10) == 0, log: log, sum: sum}
-	w.ample = false
+	w.ample, w.shared = false, shared
 	for range 3 {
-		w.bases = append(w.bases, w.text(4+rng.IntN(30)))
+		w.bases = append(w.bases, w.text(shared+3+rng.IntN(30)))
 	}
 	w.note("config %+v", cfg)
 	n, drainAt := 30+rng.IntN(70), -1
@@ -220,7 +227,7 @@ func (w *crowd) arrive() error {
 		fallthrough
 	default:
 		base := w.bases[w.rng.IntN(len(w.bases))]
-		r.Prompt = slices.Concat(base[:1+w.rng.IntN(len(base))], w.text(w.rng.IntN(5)))
+		r.Prompt = slices.Concat(base[:max(w.shared, 1+w.rng.IntN(len(base)))], w.text(w.rng.IntN(5)))
 	}
 	r.PromptLen = len(r.Prompt)
 	r.Domain[0] = byte(w.rng.IntN(5) / 4)
@@ -269,6 +276,7 @@ func (w *crowd) make() error {
 	for _, mv := range b.Moves {
 		w.sum.moves[mv.Kind]++
 	}
+	w.sum.staged += len(w.core.flight(b.ID).staged)
 	if err := w.logits(b); err != nil {
 		return err
 	}

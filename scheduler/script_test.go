@@ -150,7 +150,7 @@ func (s *script) config(args []string) {
 	fields := map[string]*int{
 		"block-tokens": &c.BlockTokens, "blocks": &c.Blocks, "batch": &c.MaxBatchTokens, "seqs": &c.MaxSeqs,
 		"chunk": &c.PrefillChunk, "share": &c.PrefillShare, "queue": &c.MaxQueue, "lanes": &c.Lanes,
-		"prefill-batches": &c.PrefillBatches, "retries": &c.MaxRetries, "aging": &c.Aging, "ram": &c.RAMBlocks, "snapshots": &c.Snapshots,
+		"prefill-batches": &c.PrefillBatches, "retries": &c.MaxRetries, "aging": &c.Aging, "ram": &c.RAMBlocks, "load-rate": &c.LoadRate, "snapshots": &c.Snapshots,
 	}
 	for _, w := range args {
 		k, v, _ := strings.Cut(w, "=")

@@ -56,6 +56,12 @@ func (p *Pool) Pin(place int32) {
 	p.pages[id].holds++
 }
 
+// Pinned reports whether the contents of a place are being copied.
+func (p *Pool) Pinned(place int32) bool { return p.pages[place+int32(p.cfg.Blocks)].holds > 0 }
+
+// Unpin ends what Pin began without a copy.
+func (p *Pool) Unpin(place int32) { p.Loaded(place, -1, false) }
+
 // Loaded reports whether a block that is held has the contents of a place. It takes over
 // their identity, unless another has done so, and the place is free when nobody else
 // loads from it.

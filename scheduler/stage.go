@@ -1,0 +1,106 @@
+package scheduler
+
+// What a request has in host memory may take long to load, and the streams wait for the
+// batch that does it. So while there are streams loads are charged to the budget of prompts
+// (Config.LoadRate): a request that needs more of them than a batch has room for stays at the
+// head of the queue while batches with other rows load its blocks, piece by piece. Those are in
+// the cache then, used last, and it starts once the rest fits into one batch.
+
+// loadable is how many blocks a batch may load that has room for so many rows of prompts.
+func (c *Core) loadable(f *flight, room int) int {
+	if c.cfg.LoadRate == 0 || c.count[decoding] == 0 {
+		return c.cfg.RAMBlocks
+	}
+	n := (room - 1) * c.cfg.LoadRate / c.cfg.BlockTokens
+	if f.loads == 0 {
+		n = max(n, 1)
+	}
+	return n
+}
+
+// charge is the room for rows that is left beside so many loads more.
+func (c *Core) charge(room, loads int) int {
+	if c.cfg.LoadRate == 0 || c.count[decoding] == 0 || loads == 0 {
+		return room
+	}
+	return max(1, room-share(loads*c.cfg.BlockTokens, c.cfg.LoadRate))
+}
+
+// onHost counts the pages of the chain that are in host memory, and tells whether some
+// are being loaded.
+func (c *Core) onHost() (n int, coming bool) {
+	for _, page := range c.chain.pages {
+		if place := c.pool.Place(page); place >= 0 {
+			n++
+			coming = coming || c.pool.Pinned(place)
+		}
+	}
+	return n, coming
+}
+
+// stage makes a request that could start, whose chain was just looked up, need no more loads
+// than a batch has room for, and reports whether it does.
+func (c *Core) stage(f *flight, s *seq, room int) bool {
+	n, coming := c.onHost()
+	most := c.loadable(f, room)
+	switch {
+	case n <= most && (n == 0 || !coming || c.cfg.LoadRate == 0):
+		return true
+	case coming || f.rows == 0 || most == 0:
+		return false // a later batch, or another lane's
+	case s.staged > 2*len(c.chain.pages): // others need the memory more than once
+		c.clip(s, most)
+		return true
+	}
+	c.load(f, s, most)
+	return false
+}
+
+// clip shortens the chain so that it needs at most so many loads; the rest is computed.
+func (c *Core) clip(s *seq, most int) {
+	for i, page := range c.chain.pages {
+		if c.pool.Place(page) < 0 {
+			continue
+		}
+		if most--; most < 0 {
+			c.trim(s, i)
+			return
+		}
+	}
+}
+
+// load has a batch load the first n pages of the chain that are in host memory, for nobody.
+// There is room for all of the chain.
+func (c *Core) load(f *flight, s *seq, n int) {
+	held := c.held[:0]
+	for _, page := range c.chain.pages { // none of them may give way
+		if place := c.pool.Place(page); place >= 0 {
+			c.pool.Pin(place)
+		} else {
+			c.pool.Hold(page)
+			held = append(held, page)
+		}
+	}
+	for _, page := range c.chain.pages {
+		place := c.pool.Place(page)
+		switch {
+		case place < 0:
+		case n == 0:
+			c.pool.Unpin(place)
+		default:
+			n--
+			block := c.alloc(f)
+			c.carryLoad(f, place, block)
+			f.staged = append(f.staged, block)
+			s.staged++
+		}
+	}
+	c.pool.Free(held)
+	c.held = held
+}
+
+// carryLoad adds a load to a batch.
+func (c *Core) carryLoad(f *flight, place, block int32) {
+	f.loads++
+	c.carry(f, Move{Kind: Load, From: place, To: block})
+}
