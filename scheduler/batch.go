@@ -258,6 +258,9 @@ func (c *Core) takePrefill(f *flight) {
 	if !c.fills(f.lane) {
 		return
 	}
+	if c.cfg.Snapshots > 0 {
+		c.next() // who waits for another's state is known before that one's rows are cut
+	}
 	room := c.cfg.MaxBatchTokens - f.rows
 	if c.count[decoding] > 0 {
 		room = min(room, c.cfg.PrefillShare)

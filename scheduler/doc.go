@@ -118,7 +118,8 @@
 //   - With Snapshots, for models that have state beside blocks, states are kept at the
 //     ends of chunks, which are put on borders of blocks, at the end of a prompt's last
 //     full block, and in decode at the last border. A sequence goes on from the last block
-//     that has one.
+//     that has one. Where another waits for blocks that are being computed, a chunk ends at the
+//     last of them, and it goes on from the state there.
 //
 // Copies, saves and loads are Moves of the batch whose rows need them.
 //

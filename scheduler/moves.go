@@ -70,6 +70,7 @@ func (c *Core) keptState(snap int32, st state, ok bool) {
 	if !c.pool.Kept(snap, st.block, ok) {
 		return
 	}
+	c.unpark(s)
 	at := 0
 	for s.blocks[at] != st.block {
 		at++
@@ -84,13 +85,14 @@ func (c *Core) keptState(snap int32, st state, ok bool) {
 }
 
 // border shortens a span that begins at computed so that it ends where a state can be
-// kept: a prompt's last rows come in a batch of their own behind the last border.
+// kept, and is waited for: a prompt's last rows come in a batch of their own behind the last
+// border.
 func (c *Core) border(s *seq, end int) int {
 	if c.cfg.Snapshots == 0 || !s.reuses {
 		return end
 	}
 	if b := min(end, s.known-1) / c.cfg.BlockTokens * c.cfg.BlockTokens; b > s.computed {
-		return b
+		return c.wantedBorder(s, b)
 	}
 	return end
 }

@@ -44,12 +44,18 @@ func (c *Core) ahead(r, s *seq) int {
 	if r.family != nil && r.family == s.family && r.generated() == 0 {
 		return whole
 	}
-	if c.cfg.Snapshots > 0 || r.linked != have || r.link != c.chain.link || !c.alike(r, s, have) {
+	if r.linked != c.chain.reach || r.link != c.chain.tip || !c.alike(r, s, r.linked) {
 		return 0
 	}
-	n := have + 1
+	n := r.linked + 1
 	for c.alike(r, s, n) {
 		n++
+	}
+	if c.cfg.Snapshots > 0 { // its state is kept where a batch of its prompt begins
+		n = min(n, (r.known-1)/c.cfg.BlockTokens)
+		if n <= r.linked {
+			return 0
+		}
 	}
 	return n
 }
@@ -58,6 +64,26 @@ func (c *Core) ahead(r, s *seq) int {
 func (c *Core) alike(r, s *seq, block int) bool {
 	end := (block + 1) * c.cfg.BlockTokens
 	return end <= min(r.known, r.told()) && end < min(s.known, s.told()+1) && slices.Equal(c.tokens(r, block, &c.left), c.tokens(s, block, &c.right))
+}
+
+// reached tells whether others find what a sequence has computed, up to so many blocks, and
+// the state there.
+func (c *Core) reached(r *seq, until int) bool {
+	if c.cfg.Snapshots > 0 && r.linked == until {
+		return c.pool.Snapshot(r.blocks[until-1]) >= 0
+	}
+	return r.linked >= until
+}
+
+// wantedBorder is the first position behind a sequence's own, up to end, where one that
+// is parked goes on from its state.
+func (c *Core) wantedBorder(r *seq, end int) int {
+	for _, s := range c.parked.all() {
+		if s.runner == r && s.until <= end/c.cfg.BlockTokens && s.until*c.cfg.BlockTokens > r.computed {
+			end = s.until * c.cfg.BlockTokens
+		}
+	}
+	return end
 }
 
 // park has a request at the head of the queue wait for another's blocks.
@@ -73,7 +99,7 @@ func (c *Core) unpark(runner *seq) {
 		return
 	}
 	c.parked.take(func(s *seq) bool {
-		if s.runner != runner || runner.phase == filling && runner.ended == None && !runner.fresh && runner.linked < s.until {
+		if s.runner != runner || runner.phase == filling && runner.ended == None && !runner.fresh && !c.reached(runner, s.until) {
 			return false
 		}
 		s.runner = nil

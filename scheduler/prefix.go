@@ -7,6 +7,8 @@ import "slices"
 type chain struct {
 	pages []int32 // blocks, or places in host memory
 	link  uint64  // identity of the last, or the root
+	reach int     // pages that the cache has, those behind the last snapshot too
+	tip   uint64  // identity of the last of them, or the root
 	from  int32   // the block to copy the next one from; -1: none
 	upto  int     // positions that has, from the first on
 }
@@ -28,7 +30,7 @@ func (c *Core) tokens(s *seq, block int, buf *[]int32) []int32 {
 // look fills in the chain of a sequence that holds no blocks. Where there are snapshots
 // it ends with the last one.
 func (c *Core) look(s *seq) {
-	c.chain = chain{pages: c.chain.pages[:0], link: s.root, from: -1}
+	c.chain = chain{pages: c.chain.pages[:0], link: s.root, tip: s.root, from: -1}
 	if !s.reuses {
 		return
 	}
@@ -40,6 +42,7 @@ func (c *Core) look(s *seq) {
 		}
 		c.chain.pages, c.chain.link = append(c.chain.pages, page), c.pool.Serial(page)
 	}
+	c.chain.reach, c.chain.tip = len(c.chain.pages), c.chain.link
 	if c.cfg.Snapshots > 0 {
 		c.trim(s, len(c.chain.pages))
 		return

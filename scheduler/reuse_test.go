@@ -66,8 +66,8 @@ func (t *tape) Uint64() uint64 {
 
 // shares counts what the scripts met, so that a generator gone tame is noticed.
 type shares struct {
-	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, gone, scored, staged int
-	moves                                                                                             [len(moveNames)]int
+	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, gone, scored, staged, states int
+	moves                                                                                                     [len(moveNames)]int
 }
 
 func (c *shares) check(t *testing.T) {
@@ -270,6 +270,13 @@ func (w *crowd) make() error {
 		return err
 	}
 	w.sum.parked += max(0, w.core.parked.len()-was)
+	if w.cfg.Snapshots > 0 {
+		for _, s := range w.core.parked.all()[min(was, w.core.parked.len()):] {
+			if s.until != whole {
+				w.sum.states++
+			}
+		}
+	}
 	if !ok {
 		return nil
 	}

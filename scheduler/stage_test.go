@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// TestStage is TestReuse with long prompts of which much is in host memory, and little
-// room for loads: the devices see that what was loaded piece by piece is right, and the
-// monitor that no batch loads more than it may.
+// TestStage is TestReuse with long prompts that are shared, of which much is in host memory,
+// and little room for loads: the devices see that what was loaded piece by piece is right, and
+// states that were waited for are, and the monitor that no batch loads more than it may.
 func TestStage(t *testing.T) {
-	first, count := uint64(1), scripts()
+	first, count := uint64(1), scripts()/3
 	if *seed != 0 {
 		first, count = *seed, 1
 	}
@@ -24,8 +24,8 @@ func TestStage(t *testing.T) {
 		cfg.Blocks = 90/cfg.BlockTokens + rng.IntN(40)
 		cfg.MaxBatchTokens = cfg.MaxSeqs + 4 + rng.IntN(30)
 		cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
-		if rng.IntN(6) == 0 {
-			cfg.Snapshots = 30
+		if rng.IntN(3) == 0 {
+			cfg.Snapshots = 10 + rng.IntN(30)
 		}
 		return runCrowd(rng, cfg, 20, ops, log, &sum)
 	}
@@ -42,7 +42,10 @@ func TestStage(t *testing.T) {
 		}
 	}
 	t.Logf("%d scripts: %+v", count, sum)
-	if count >= 3000 && (sum.staged < 1000 || sum.moves[Load] < 2*sum.staged) {
+	if count >= 1000 && (sum.staged < 300 || sum.moves[Load] < 2*sum.staged) {
 		t.Errorf("only %d of %d loads came before their request", sum.staged, sum.moves[Load])
+	}
+	if count >= 1000 && sum.states < 200 {
+		t.Errorf("only %d requests waited for another's state", sum.states)
 	}
 }
