@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -89,6 +91,9 @@ func (s *session) cacheOptions(f *engineFlags, method cache.Method, r reporter) 
 	}
 	p := s.look.options.Precision
 	spec := quant.Spec{Bits: p.Experts, Group: p.Group}
+	if spec.Bits == 0 {
+		spec.Bits = 4 // none is wanted, others are looked for
+	}
 	plan, err := cache.NewPlan(s.cfg, spec, method, print)
 	if err != nil {
 		return cache.Options{}, err
@@ -124,6 +129,82 @@ func (s *session) cardFormats(c *cache.Options) error {
 	}
 	c.Also = []cache.Plan{host}
 	return nil
+}
+
+// integersOnly refuses experts that cannot be had: a folder that has them only as integers (krater
+// synth) has nothing to make others from.
+func (s *session) integersOnly(f *engineFlags, r reporter) error {
+	cfg, p := s.cfg, s.look.options.Precision
+	layer := 0
+	for layer < cfg.Layers && !cfg.MoELayer(layer) {
+		layer++
+	}
+	if layer == cfg.Layers {
+		return nil
+	}
+	if _, ok := s.set.Tensor(cfg.ExpertNames(layer, 0).Gate); ok {
+		return nil
+	}
+	c, err := s.cacheOptions(f, cache.Search, r)
+	if err != nil {
+		return err
+	}
+	if p.Experts != 0 && s.card != nil {
+		if err := s.cardFormats(&c); err != nil {
+			return err
+		}
+	}
+	kept, err := c.Kept()
+	if err != nil || len(kept) == 0 {
+		return err // the load says which tensors are missing
+	}
+	for _, want := range append([]cache.Plan{c.Plan}, c.Also...) {
+		is := func(k cache.Plan) bool { return k.FileName() == want.FileName() }
+		if p.Experts != 0 && slices.ContainsFunc(kept, is) {
+			continue
+		}
+		what := "experts as their files hold them"
+		if p.Experts != 0 {
+			what = expertsOf(want)
+		}
+		var has, flags []string
+		for _, k := range kept {
+			has = append(has, k.FileName())
+			if (k.Format == cache.FormatA) == (s.card != nil) {
+				flags = append(flags, expertFlags(k))
+			}
+		}
+		err := fmt.Errorf("%s: they cannot be made, the model has its experts only as integers (%s)", what, strings.Join(has, ", "))
+		if len(flags) > 0 {
+			err = fmt.Errorf("%w: start with %s", err, strings.Join(flags, ", or "))
+		}
+		return err
+	}
+	return nil
+}
+
+// expertsOf is what a file of experts holds, for people.
+func expertsOf(p cache.Plan) string {
+	device, group := "the processor", "one scale a row"
+	if p.Format == cache.FormatA {
+		device = "a GPU"
+	}
+	if p.Spec.Group != 0 {
+		group = fmt.Sprintf("groups of %d", p.Spec.Group)
+	}
+	return fmt.Sprintf("experts of %d bits for %s, %s", p.Spec.Bits, device, group)
+}
+
+// expertFlags are the flags with which a file of experts is used.
+func expertFlags(p cache.Plan) string {
+	device, group := "cpu", "row"
+	if p.Format == cache.FormatA {
+		device = "gpu"
+	}
+	if p.Spec.Group != 0 {
+		group = fmt.Sprint(p.Spec.Group)
+	}
+	return fmt.Sprintf("--%s-expert-bits %d --group-size %s", device, p.Spec.Bits, group)
 }
 
 // copies reports whether converted weights are read into memory of the device.

@@ -67,7 +67,8 @@ func TestSynthInMemory(t *testing.T) {
 	}
 }
 
-// TestSynthCache: a start uses the cache that was written and answers.
+// TestSynthCache: a start uses the cache that was written and answers. One that wants the
+// experts otherwise is told what there is.
 func TestSynthCache(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a gigabyte of weights: not in the short suite")
@@ -87,6 +88,14 @@ func TestSynthCache(t *testing.T) {
 	}
 	if now, err := os.Stat(file); err != nil || !now.ModTime().Equal(info.ModTime()) {
 		t.Error("the cache was made anew")
+	}
+	// Nothing is there to make other integers from, or none.
+	for _, other := range []string{"--cpu-expert-bits 4 --group-size 128", "--cpu-expert-bits 4 --group-size row", "--cpu-expert-bits 8 --group-size 64", "--cpu-expert-bits 16"} {
+		args := append([]string{"run", "question", "--model", dir, "--kv-cache", "8MiB", "--max-seqs", "1"}, strings.Fields(other)...)
+		refuses(t, 1, args, "cannot be made", "experts_cpu_4_g64.bin", "--cpu-expert-bits 4 --group-size 64")
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".krater_cache", "*.part")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

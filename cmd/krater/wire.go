@@ -267,6 +267,9 @@ func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
 		return s.keepBlocks(r)
 	}
 	if s.set, err = s.src.open(); err == nil {
+		err = s.integersOnly(f, r)
+	}
+	if err == nil {
 		err = s.openIntegers(ctx, f, &o, r)
 	}
 	switch {

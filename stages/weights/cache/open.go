@@ -14,6 +14,7 @@ import (
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
+	"krater/stages/weights/quant"
 )
 
 // Options of Open and Build.
@@ -210,6 +211,38 @@ func (o *Options) loadBuilt(ctx context.Context, dev device.Device, plans []Plan
 		list[i], c.Report = c, r
 	}
 	return nil
+}
+
+// Kept are the plans of those files of the model's experts that are there, in any format, bits
+// and groups, by their headers: the one wanted, if it is among them, and others.
+func (o *Options) Kept() (list []Plan, err error) {
+	dirs, err := o.folders()
+	if err != nil {
+		return nil, err
+	}
+	for _, format := range []Format{FormatB, FormatA} {
+		for _, bits := range []int{4, 8} {
+			for _, group := range []int{0, 32, 64, 128} {
+				p := o.Plan
+				p.Format, p.Spec = format, quant.Spec{Bits: bits, Group: group}
+				if p.there(dirs) {
+					list = append(list, p)
+				}
+			}
+		}
+	}
+	return list, nil
+}
+
+// there tells whether one of the folders has a plan's file.
+func (p *Plan) there(dirs []string) bool {
+	for _, dir := range dirs {
+		if x, err := openFile(filepath.Join(dir, p.FileName()), p); err == nil {
+			x.file.Close()
+			return true
+		}
+	}
+	return false
 }
 
 // unusable tells a file that is to be built anew from a failure to use a good one.
