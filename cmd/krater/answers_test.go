@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +23,7 @@ func (s *site) reply(t testing.TB, r route, q question) reply {
 }
 
 func (s *site) ask(r route, q question) (reply, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := s.patient()
 	defer cancel()
 	return r.ask(ctx, s, q, idle)
 }

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,9 +30,6 @@ import (
 // asProgram makes the test binary the program itself, for tests that need a
 // process of their own: signals, exit status, time from start to ready.
 const asProgram = "TEST_AS_KRATER"
-
-// patience bounds every wait of the tests: far over what a loaded machine needs.
-const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
@@ -149,6 +147,8 @@ type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	more chan struct{} // closed and replaced with every write
+	// written counts the writes.
+	written atomic.Int64
 }
 
 func newLines() *lines { return &lines{more: make(chan struct{})} }
@@ -158,6 +158,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	defer l.mu.Unlock()
 	close(l.more)
 	l.more = make(chan struct{})
+	l.written.Add(1)
 	if l.text.Len() > linesMax {
 		l.text.Next(linesMax / 2)
 	}
@@ -304,17 +305,17 @@ func (s *site) stop() error {
 
 func (s *site) waitReady() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := s.patient()
 	defer cancel()
 	if err := client.New(s.base, s.key, s.http).WaitReady(ctx); err != nil {
-		s.t.Fatalf("%v\n%s", err, s.log)
+		s.t.Fatalf("%v, %v\n%s", err, context.Cause(ctx), s.log)
 	}
 }
 
 // do sends a request and gives status, header and whole body.
 func (s *site) do(method, path, body string) (int, http.Header, string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := s.patient()
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, s.base+path, strings.NewReader(body))
 	if err != nil {
@@ -323,12 +324,12 @@ func (s *site) do(method, path, body string) (int, http.Header, string) {
 	s.dress(req)
 	res, err := s.http.Do(req)
 	if err != nil {
-		s.t.Fatal(err)
+		s.t.Fatal(err, context.Cause(ctx))
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(res.Body)
 	if err != nil {
-		s.t.Fatal(err)
+		s.t.Fatal(err, context.Cause(ctx))
 	}
 	return res.StatusCode, res.Header, string(data)
 }
