@@ -280,11 +280,15 @@ func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Durati
 		key = " -H 'Authorization: Bearer KEY'"
 	}
 	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, at, took.Seconds())
-	fmt.Fprintf(e.out, "  open %s://%s/trace in a browser: the pipeline at work, and a chat box\n", scheme, at)
+	chat := ", and a chat box"
+	if c.Shape != "" { // it has no chat template
+		chat = ""
+	}
+	fmt.Fprintf(e.out, "  open %s://%s/trace in a browser: the pipeline at work%s\n", scheme, at, chat)
 	if others != "" {
 		fmt.Fprintf(e.out, "  from other machines: %s://%s\n", scheme, others)
 	}
-	if c.Shape != "" { // nor has it a chat template
+	if c.Shape != "" {
 		fmt.Fprintf(e.out, "  curl -s %s://%s/v1/completions -H 'Content-Type: application/json'%s -d '{\"prompt\":\"abc\",\"max_tokens\":16}'\n\n", scheme, at, key)
 		fmt.Fprintf(e.out, "Its weights are random, and its answers noise; how long they take is true.\n\n")
 		return
