@@ -1,0 +1,72 @@
+package actors
+
+import (
+	"slices"
+
+	"krater/actors/msg"
+	"krater/kernels/device"
+)
+
+// draws has the device choose the batch's tokens, if it can choose all of them.
+func (n *scheduleNode) draws(f *flight) {
+	n.plan.Draws = n.plan.Draws[:0]
+	f.drawn = f.batch.State.Choose()
+	ahead := 0
+	if f.core.After != 0 {
+		ahead = 1
+	}
+	for i := 0; f.drawn && i < len(f.batch.Rows); i++ {
+		var d device.Draw
+		if d, f.drawn = n.draw(&f.batch.Rows[i], ahead); f.drawn {
+			n.plan.Draws = append(n.plan.Draws, d)
+		}
+	}
+	if !f.drawn {
+		n.plan.Draws = n.plan.Draws[:0]
+	}
+}
+
+// draw is how a row's token is chosen after those that are known and so many more.
+func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
+	if row.Scored {
+		return device.Draw{}, false
+	}
+	r := n.live[row.Seq]
+	return row.Sampler.DrawAt(len(r.tokens) - r.submit.Request.PromptLen + ahead)
+}
+
+// hold tells the core which batches in flight none may be ahead of: that would take
+// tokens that the device has to choose, there and here.
+func (n *scheduleNode) hold() {
+	if !n.ahead {
+		return
+	}
+	for _, f := range n.flight {
+		if f.where == away && f.core.ID != 0 {
+			n.core.Hold(f.core.ID, !n.chains(f) || !n.spare(f.batch.Home))
+		}
+	}
+}
+
+// spare reports whether a credit of a lane is left: the device orders steps of one lane only.
+func (n *scheduleNode) spare(home int) bool {
+	return slices.ContainsFunc(n.free, func(f *flight) bool { return f.batch.Home == home })
+}
+
+// chains reports whether the device chooses all tokens of a batch, and can choose those
+// after them.
+func (n *scheduleNode) chains(f *flight) bool {
+	if !f.drawn {
+		return false
+	}
+	for i := range f.batch.Rows {
+		row := &f.batch.Rows[i]
+		if r := n.live[row.Seq]; r == nil || r.ended {
+			continue
+		}
+		if _, ok := n.draw(row, 1); !ok {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,141 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"krater/actors/msg"
+)
+
+// errClosed is the cause of what Close leaves without an end.
+var errClosed = errors.New("the pipeline is closed")
+
+// Err is the fatal failure, or nil.
+func (p *Pipeline) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failure
+}
+
+// Failed is closed when the pipeline has failed for good.
+func (p *Pipeline) Failed() <-chan struct{} { return p.failed }
+
+// lose ends the pipeline: its device is lost, and every batch to come would be.
+func (p *Pipeline) lose(cause error) { p.fail(fmt.Errorf("%w: %w", errFatal, cause)) }
+
+// fail ends every open request and refuses new ones.
+func (p *Pipeline) fail(cause error) {
+	p.mu.Lock()
+	if p.failure != nil {
+		p.mu.Unlock()
+		return
+	}
+	p.failure = cause
+	p.mu.Unlock()
+	p.log.Error().Err(cause).Msg("pipeline failed")
+	p.abort(cause)
+	p.quitLetters()
+	// What still can come to its end does so without computing.
+	p.host.send(p.routes.schedule, &msg.Drain{Cancel: true})
+	close(p.failed)
+}
+
+// abort ends the open requests; p.failure or p.closed keeps others from coming.
+func (p *Pipeline) abort(cause error) {
+	p.mu.Lock()
+	open := p.outputs
+	p.outputs = map[uint64]*output{}
+	p.mu.Unlock()
+	for _, o := range open {
+		o.Abort(cause)
+	}
+}
+
+// Drain refuses new requests and waits for the running ones. When ctx ends
+// first they are cancelled.
+func (p *Pipeline) Drain(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	done := make(chan struct{})
+	p.host.send(p.routes.schedule, &msg.Drain{Done: done})
+	select {
+	case <-done:
+		return p.Err() // a pipeline that has failed may still come to rest
+	case <-p.failed:
+		return p.Err()
+	case <-p.halted:
+		return nil
+	case <-ctx.Done():
+	}
+	cancelled := make(chan struct{})
+	p.host.send(p.routes.schedule, &msg.Drain{Cancel: true, Done: cancelled})
+	grace := time.NewTimer(drainGrace)
+	defer grace.Stop()
+	select {
+	case <-cancelled:
+	case <-p.failed:
+	case <-p.halted:
+	case <-grace.C:
+		return errors.New("the pipeline did not come to rest")
+	}
+	if err := p.Err(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// drainGrace is how long a step may take to return after its requests were
+// cancelled.
+const drainGrace = 30 * time.Second
+
+// Close drains without waiting for answers and ends every actor. Further calls
+// wait for the first and return what it returned.
+func (p *Pipeline) Close() error {
+	p.closing.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		err := p.Drain(ctx)
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		p.closeError = errors.Join(err, p.halt())
+	})
+	return p.closeError
+}
+
+// quitLetters has steps end whose letters nobody may be left to answer.
+func (p *Pipeline) quitLetters() {
+	for _, l := range p.letters {
+		l.Quit()
+	}
+}
+
+// halt stops the actors and frees what the pipeline allocated.
+func (p *Pipeline) halt() error {
+	p.quitLetters()
+	err := p.host.halt()
+	p.abort(errClosed) // nothing is left here unless the pipeline did not come to rest
+	close(p.halted)
+	if err != nil {
+		return err // an actor is stuck: its goroutine still holds what would be freed
+	}
+	for _, s := range p.streams {
+		if c, ok := s.(interface{ Close() }); ok { // it has memory of its own
+			c.Close()
+		}
+	}
+	for _, s := range p.states {
+		s.Close()
+	}
+	for _, m := range p.mirrors {
+		m.Close()
+	}
+	for _, l := range p.letters {
+		l.Close()
+	}
+	closeSeats(p.seats)
+	return nil
+}

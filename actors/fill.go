@@ -1,0 +1,145 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"krater/actors/msg"
+	"krater/actors/trace"
+	"krater/kernels/device"
+	"krater/scheduler"
+	"krater/stages"
+)
+
+// rawIDs is the first id of raw steps, out of the core's way.
+const rawIDs = 1 << 63
+
+// fill takes a free state for the core's decision.
+func (n *scheduleNode) fill(d scheduler.Batch) {
+	f := n.take(d.Lane)
+	b := f.batch
+	b.ID, b.Lane, b.Epoch, b.Rows = d.ID, d.Lane, d.Epoch, b.Rows[:0]
+	f.core, f.live = d, len(d.Spans)
+	n.plan.Tokens, n.plan.Spans, n.plan.Take, n.plan.From = n.plan.Tokens[:0], n.plan.Spans[:0], n.plan.Take[:0], nil
+	n.plan.Moves = moves(n.plan.Moves[:0], d.Moves)
+	if d.After != 0 {
+		n.plan.From = n.carrying(d.After).batch.State
+	}
+	for i := range d.Spans {
+		sp := &d.Spans[i]
+		r := n.slots[sp.Slot]
+		if d.After != 0 {
+			r.ahead = f
+			n.plan.Tokens, n.plan.Take = append(n.plan.Tokens, 0), append(n.plan.Take, int32(sp.From))
+		} else {
+			r.flight = f
+			n.plan.Tokens = append(n.plan.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
+		}
+		n.plan.Spans = append(n.plan.Spans, stages.Span{
+			Span: device.Span{Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
+			Seq:  sp.ID, Decode: sp.Decode || sp.Again, Want: sp.Last, Every: r.scores(sp),
+		})
+		if r.scores(sp) {
+			b.Rows = r.scored(b.Rows, sp)
+		}
+		if sp.Last {
+			b.Rows = append(b.Rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler})
+		}
+	}
+	n.draws(f)
+	n.note(b, d.Spans)
+	if err := n.place(b, &n.plan); err != nil {
+		n.refused(f, fmt.Errorf("batch %d: %w", d.ID, err))
+		return
+	}
+	n.meters.step(d.Rows, d.Rows-d.Decode)
+	n.filled = append(n.filled, b)
+}
+
+// note tells the trace who is in a batch, and settles whether it is part of the sample.
+func (n *scheduleNode) note(b *msg.Batch, spans []scheduler.Span) {
+	if n.trace == nil {
+		return
+	}
+	noted, others := n.trace.Detail(b.ID)
+	b.Quiet, b.Others = !noted, others
+	clocked(b, noted)
+	n.riders = n.riders[:0]
+	for i := range spans {
+		sp := &spans[i]
+		n.riders = append(n.riders, trace.Rider{Request: sp.ID, Rows: uint32(sp.Len), Decode: sp.Decode})
+	}
+	n.trace.Roster().Note(b.ID, n.riders)
+}
+
+// scores reports whether a span has rows before tokens of the prompt that are to be scored.
+func (r *record) scores(sp *scheduler.Span) bool {
+	return r.submit.Request.Scored && sp.Pos+1 < r.submit.Request.PromptLen
+}
+
+// scored are the rows of a span that is scored, but for the one that a token is chosen after.
+func (r *record) scored(rows []msg.Row, sp *scheduler.Span) []msg.Row {
+	for at := sp.Pos + 1; at <= sp.Pos+sp.Len && at < len(r.tokens); at++ {
+		rows = append(rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler, Scored: true, Given: r.tokens[at], At: at, Alternatives: r.submit.Scores})
+	}
+	return rows
+}
+
+// moves are the core's as the groups take them. It makes none of a kind that it was not given
+// room for, and all state of the models served is in blocks.
+func moves(dst []stages.Move, list []scheduler.Move) []stages.Move {
+	kinds := [...]stages.MoveKind{scheduler.Copy: stages.Copy, scheduler.Save: stages.Save, scheduler.Load: stages.Load}
+	for _, m := range list {
+		dst = append(dst, stages.Move{Kind: kinds[m.Kind], From: m.From, To: m.To})
+	}
+	return dst
+}
+
+// place makes a batch hold a plan. Without a stream of its own it waits for the copies:
+// whoever gets the batch works on another stream. With one it must not: what a device has
+// in order it has behind the batch before this one, which a wait would wait for.
+func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
+	plan.Lane = b.Home
+	plan.Halts, b.Asks, b.Asked = halts(n.experts, plan), asks(n.experts, plan), false
+	err := fill(b.State, b.On(n.stream), plan)
+	if b.Stream != nil {
+		return err
+	}
+	if err := n.stream.Synchronize(); err != nil { // after a fault too: the next batch overwrites what is copied
+		panic(err)
+	}
+	return err
+}
+
+// fill makes an error of a copy that the device refuses: only this batch is lost.
+func fill(st *stages.State, s device.Stream, plan *stages.Batch) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("inputs: %v", r)
+		}
+	}()
+	return st.Fill(s, plan)
+}
+
+// fillRaw takes the oldest raw step.
+func (n *scheduleNode) fillRaw() {
+	raw := n.raws[0]
+	n.raws = slices.Delete(n.raws, 0, 1)
+	if !n.core.Idle() {
+		raw.Reply <- errors.New("a raw step needs a pipeline without requests")
+		return
+	}
+	f := n.take(0)
+	n.rawLast++
+	n.raw = true
+	n.core.Forget()
+	b := f.batch
+	b.ID, b.Lane, b.Raw, b.Rows, b.Quiet, b.Others = rawIDs+n.rawLast, 0, raw, b.Rows[:0], false, 0
+	clocked(b, false) // who measures does so from outside
+	if err := n.place(b, raw.Batch); err != nil {
+		n.refused(f, err)
+		return
+	}
+	n.filled = append(n.filled, b)
+}
