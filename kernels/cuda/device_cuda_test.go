@@ -19,22 +19,40 @@ type passed struct{ err error }
 func (passed) Done() bool    { return true }
 func (p passed) Wait() error { return p.err }
 
-// TestCopyStream: its copies are read in place, in the order of events, with rows that are
-// not dense and beside operators; it has no operators itself.
-func TestCopyStream(t *testing.T) {
-	d, err := Open(Options{})
+// opened is a card, closed when the test is over; without a driver the test is skipped.
+func opened(t *testing.T, o Options) *Device {
+	t.Helper()
+	d, err := Open(o)
 	if errors.Is(err, driver.ErrNoDriver) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
-	work, err := d.NewStream()
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// working is a card with a stream.
+func working(t *testing.T) (*Device, device.Stream) {
+	t.Helper()
+	d := opened(t, Options{})
+	s, err := d.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer work.(*Stream).Close()
+	t.Cleanup(s.(*Stream).Close)
+	return d, s
+}
+
+// TestCopyStream: its copies are read in place, in the order of events, with rows that are
+// not dense and beside operators; it has no operators itself.
+func TestCopyStream(t *testing.T) {
+	d, work := working(t)
 	before := d.Memory().Used
 	copies, err := d.NewCopyStream()
 	if err != nil {
@@ -102,22 +120,11 @@ func TestCopyStream(t *testing.T) {
 // TestMovedRows: rows go over whole within a card, and out to the host and back, in the order
 // of the stream.
 func TestMovedRows(t *testing.T) {
-	d, err := Open(Options{})
-	if errors.Is(err, driver.ErrNoDriver) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	s, err := d.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.(*Stream).Close()
+	d, s := working(t)
 	const rows, cols, wide = 7, 96, 130
 	for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3, tensor.F32} {
 		var m [2]device.Mat
+		var err error
 		for i := range m {
 			if m[i], err = device.AllocMat(d, dt, 2*rows, wide); err != nil {
 				t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"krater/kernels/cuda/driver"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -72,19 +71,8 @@ func random(rng *rand.Rand, n int, size float64) []float32 {
 
 // newSplit keeps experts where here says, of three places.
 func newSplit(t *testing.T, rng *rand.Rand, f32 bool, here []int32) *split {
-	dev, err := Open(Options{F32: f32})
-	if errors.Is(err, driver.ErrNoDriver) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := opened(t, Options{F32: f32})
 	c := &split{t: t, dev: dev, here: here}
-	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	const places, n13, n2 = 3, 2 * hostWidth * hostHidden, hostHidden * hostWidth
 	const step = 2 * (n13 + n2)
 	memory := make([]byte, places*step)

@@ -1,0 +1,155 @@
+//go:build cuda
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"krater/kernels/cpu"
+	"krater/kernels/cuda"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/direct"
+	"krater/stages/drive"
+	"krater/stages/load"
+	"krater/stages/synth"
+)
+
+// These run on a card, or on the emulated one (make test-cuda); without either they are
+// skipped.
+
+// trueSizes has the models of these tests made as wide as DeepSeek-V2-Lite is: for a
+// card.
+var trueSizes = os.Getenv("KRATER_TRUE_SIZES") != ""
+
+// cardFor opens the card.
+func cardFor(t *testing.T, o cuda.Options) card {
+	t.Helper()
+	c, err := openCard(o)
+	if errors.Is(err, errNoCard) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// latentModel is a random model with the head sizes of DeepSeek-V2, which the fast
+// kernels are made for, and otherwise small.
+func latentModel(t *testing.T) *synth.Model {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "stages", "synth", "shapes", "deepseek-v2-lite.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(data, &fields); err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[string]any{"num_hidden_layers": 3, "n_routed_experts": 8, "num_experts_per_tok": 3, "vocab_size": 512}
+	if !trueSizes {
+		for k, v := range map[string]any{"hidden_size": 256, "intermediate_size": 320, "moe_intermediate_size": 64,
+			"num_attention_heads": 2, "num_key_value_heads": 2} {
+			sizes[k] = v
+		}
+	}
+	for k, v := range sizes {
+		fields[k] = v
+	}
+	for _, k := range []string{"bos_token_id", "eos_token_id"} {
+		delete(fields, k)
+	}
+	if data, err = json.Marshal(fields); err != nil {
+		t.Fatal(err)
+	}
+	m, err := synth.FromConfig("latent", data, synth.Options{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// onCard is the model on a card in a precision.
+func onCard(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, f32 bool) *direct.Model {
+	t.Helper()
+	return onCardBy(t, m, p, kv, cuda.Options{F32: f32})
+}
+
+func onCardBy(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o cuda.Options) *direct.Model {
+	t.Helper()
+	host, err := cpu.New(cpu.Options{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	c := cardFor(t, o)
+	l, err := m.LoadCard(c, host, load.Options{
+		Limits: stages.Limits{Tokens: 257, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16}, KVType: kv, Precision: p,
+	}, nil, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	d, err := direct.New(c, l.Parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+// randomTokens are n tokens of the model's vocabulary.
+func randomTokens(n, seed int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32((i*i*7 + i*31 + seed*97 + 11) % 509)
+	}
+	return ids
+}
+
+// answer is the logits after each token of a prompt, and what is generated after it.
+type answered struct {
+	rows [][]float32 // of the prompt's last position and of every generated one
+	ids  []int32
+}
+
+func runOn(t *testing.T, r drive.Runner, prompt []int32, n, chunk int) answered {
+	t.Helper()
+	var a answered
+	s := &drive.Sequence{Prompt: prompt, New: n, See: func(pos int, row []float32) {
+		if pos >= len(prompt)-1 {
+			a.rows = append(a.rows, slices.Clone(row))
+		}
+	}}
+	if err := drive.Run(r, []*drive.Sequence{s}, drive.Options{Chunk: chunk}); err != nil {
+		t.Fatal(err)
+	}
+	a.ids = s.Out
+	return a
+}
+
+// apart is the relative L2 error of got.
+func apart(got, want []float32) float64 {
+	var d, n float64
+	for i := range want {
+		x := float64(got[i]) - float64(want[i])
+		d += x * x
+		n += float64(want[i]) * float64(want[i])
+	}
+	return math.Sqrt(d / n)
+}
+
+var cardPrecisions = map[string]load.Precision{
+	"bf16":      {},
+	"int4 g128": {Experts: 4, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 128},
+	"int4 g32":  {Experts: 4, Attention: 4, Shared: 4, Dense: 4, Head: 4, Group: 32},
+	"int8 g64":  {Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 64},
+}
