@@ -82,6 +82,8 @@ pictures: page ## the pictures of docs/trace.md, from those of the page's test
 	cp build/page/fake-1280.png docs/pictures/trace-load.png
 	cp build/page/timeline.png docs/pictures/trace-request.png
 	cp build/page/fake-390.png docs/pictures/trace-narrow.png
+	cp build/page/copies-1280-light.png docs/pictures/trace-copies.png
+	cp build/page/phases.png docs/pictures/trace-phases.png
 
 fuzz: ## every fuzz target for FUZZTIME
 	bench/fuzz.sh $(FUZZTIME)

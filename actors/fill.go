@@ -65,6 +65,7 @@ func (n *scheduleNode) note(b *msg.Batch, spans []scheduler.Span) {
 	noted, others := n.trace.Detail(b.ID)
 	b.Quiet, b.Others = !noted, others
 	clocked(b, noted)
+	timed(b, noted && n.times)
 	n.riders = n.riders[:0]
 	for i := range spans {
 		sp := &spans[i]
@@ -137,6 +138,7 @@ func (n *scheduleNode) fillRaw() {
 	b := f.batch
 	b.ID, b.Lane, b.Raw, b.Rows, b.Quiet, b.Others = rawIDs+n.rawLast, 0, raw, b.Rows[:0], false, 0
 	clocked(b, false) // who measures does so from outside
+	timed(b, false)
 	if err := n.place(b, raw.Batch); err != nil {
 		n.refused(f, err)
 		return

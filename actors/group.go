@@ -96,7 +96,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 		n.placed.compute(s, n.group, b, layer, work)
 		n.group.Combine(s, st, layer, probe)
 	}
-	wait(b, n.stream)
+	anchored(c, b, n.stream)
 	part(b, trace.DeviceGroup)
 	c.send(c.routes.after(n.index), b)
 }

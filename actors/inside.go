@@ -33,8 +33,12 @@ func (p *Pipeline) Topology() engine.Topology {
 			n.First, n.Last, n.Rank = group.First, group.Last, group.Rank
 		}
 		switch kind {
-		case engine.NodeEmbed, engine.NodeGroup, engine.NodeHead, engine.NodeSample, engine.NodeDevice:
+		case engine.NodeEmbed, engine.NodeGroup, engine.NodeHead, engine.NodeSample:
 			n.Device = p.device
+		case engine.NodeDevice:
+			if p.homes > 0 {
+				n.Device = p.device
+			}
 		case engine.NodePool:
 			n.Device, n.MemoryNode = p.poolDevice, p.partition.Node(index)
 		}
@@ -80,7 +84,7 @@ func (p *Pipeline) Topology() engine.Topology {
 	edge(head, sample)
 	edge(sample, schedule)
 	edge(schedule, stream)
-	for home := range p.homes {
+	for home := range p.deviceLanes() {
 		name := node(p.deviceRing(home), engine.NodeDevice, home, nil)
 		for i := range bp.Groups {
 			edge(fmt.Sprintf("group%d", i), name)

@@ -211,8 +211,8 @@ func TestQuietBatches(t *testing.T) {
 			}
 		}
 	}
-	// Two layers with experts: split, pool, merge and group each.
-	if noted == 0 || layers != 8*noted {
+	// Two layers with experts: split, pool with two phases, merge and group each.
+	if noted == 0 || layers != 12*noted {
 		t.Errorf("%d events of layers in %d batches", layers, noted)
 	}
 }

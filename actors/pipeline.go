@@ -91,6 +91,7 @@ type Pipeline struct {
 	linkBytes atomic.Uint64
 
 	homes              int              // orders of steps of a device that computes apart from the host
+	times              bool             // the device tells what copies take
 	device, poolDevice string           // names of where stages and expert pools compute
 	partition          expert.Partition // of the pools
 

@@ -51,7 +51,7 @@ func (p *placed) ahead(g *group.Group, b *msg.Batch) {
 	if p == nil || g.First > 0 {
 		return
 	}
-	if err := p.Ahead(b.State.Total()); err != nil {
+	if err := p.Ahead(b.State.Total(), b.State.Laps); err != nil {
 		panic(err)
 	}
 }

@@ -108,6 +108,7 @@ type poolNode struct {
 	owner   []int32              // [E] the pools of experts
 	open    []*serving           // steps whose letters it answers
 	failure error                // of one of them
+	phases  poolPhases
 }
 
 func (n *poolNode) receive(c *turn, m any) {
@@ -141,15 +142,21 @@ func (n *poolNode) begin(c *turn, m *msg.Serve) {
 			return
 		}
 		now := trace.Now()
+		event.Layer, event.Rows = int16(layer), uint32(rows)
 		switch at {
 		case offload.Came:
 			event.Started, event.Gathered, event.Computed = now, 0, 0
+			n.phases.begin(true, now)
 		case offload.Gathered:
 			event.Gathered = uint32(now - event.Started)
+			n.phases.until(&event, trace.PoolRows, now)
 		case offload.Computed:
 			event.Computed = uint32(now - event.Started)
+			n.phases.products(&event)
 		case offload.Answered:
-			event.Layer, event.Rows, event.Enqueued, event.Ended = int16(layer), uint32(rows), 0, now
+			event.Enqueued, event.Ended = 0, now
+			n.phases.until(&event, trace.PoolSum, now)
+			n.phases.begin(false, 0)
 			c.ring.Record(&event)
 		}
 	}
@@ -227,9 +234,19 @@ func (n *poolNode) compute(c *turn, p *msg.Part) {
 	if n.place != nil {
 		st, bank, experts = w.Batch.Mirror.State(), n.place.Bank(w.Layer), n.place.Experts.Compute
 	}
+	noted := p.Noted()
+	if noted {
+		n.phases.begin(true, c.now())
+	}
 	if n.seat.near != nil {
 		st = n.seat.near.Fetch(n.seat.stream, st, bank, p.Rows)
+		if noted {
+			n.phases.until(c.event, trace.PoolRows, c.now())
+		}
 	}
 	experts(n.seat.stream, st, w.Layer, p.Rows)
-	p.Cause = n.seat.stream.Synchronize()
+	if p.Cause = n.seat.stream.Synchronize(); noted {
+		n.phases.products(c.event)
+		n.phases.begin(false, 0)
+	}
 }

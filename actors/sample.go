@@ -11,6 +11,7 @@ import (
 type sampleNode struct {
 	heat    *heatMeter
 	devices []*trace.Ring // of the device's orders of steps; none where it has none
+	copies  copyLanes
 }
 
 func (n *sampleNode) receive(c *turn, m any) {
@@ -25,11 +26,11 @@ func (n *sampleNode) receive(c *turn, m any) {
 			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: late})
 			return
 		}
-		n.stepTimes(c, b)
 		if b.Kept {
 			n.heat.observeRoutes(b.State.Total(), b.State.Routes)
 		}
 	}
+	n.stepTimes(c, b)
 	switch {
 	case b.Raw != nil:
 		b.Raw.Reply <- readRaw(b)

@@ -38,6 +38,7 @@ type scheduleNode struct {
 	experts  *placement.Placement // nil: routed experts are where the rest is
 	ahead    bool                 // the core makes batches whose tokens are still being chosen
 	trace    *trace.Registry      // nil, in tests: nothing is noted of who is in a batch
+	times    bool                 // the device tells what copies take
 	riders   []trace.Rider        // reused
 	plan     stages.Batch
 	outcomes []scheduler.Outcome

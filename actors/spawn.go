@@ -71,19 +71,27 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		streams = streams[1:]
 		return s
 	}
+	p.times = p.timesCopies(streams[0])
 	r := &p.routes
 	r.stream = p.actor("stream", trace.Stream, ownGoroutine, func() node { return streamNode{} })
 	scheduleStream := next()
 	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, func() node {
 		n := newScheduleNode(core, scheduleStream, p.meters, p.host, batches, lim.Seqs)
-		n.ahead, n.experts, n.trace = p.opt.Scheduler.Ahead, p.opt.Placement, p.trace
+		n.ahead, n.experts, n.trace, n.times = p.opt.Scheduler.Ahead, p.opt.Placement, p.trace, p.times
 		return n
 	})
 	var devices []*trace.Ring
-	for home := range p.homes {
+	for home := range p.deviceLanes() {
 		devices = append(devices, p.trace.Ring(p.deviceRing(home)))
 	}
-	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return &sampleNode{heat: p.heat, devices: devices} })
+	var copies copyLanes
+	if p.times {
+		copies.copies = p.trace.Ring(trace.CopyLane(p.device))
+		for _, r := range devices {
+			copies.blocks = append(copies.blocks, p.trace.Ring(trace.KVLane(r.Name())))
+		}
+	}
+	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return &sampleNode{heat: p.heat, devices: devices, copies: copies} })
 	headStream := next()
 	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream, keeps: p.keeps} })
 	partition := p.opt.Partition
@@ -93,7 +101,10 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	p.partition = partition
 	for i, where := range p.seats {
 		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, ownGoroutine, func() node {
-			return &poolNode{index: i, groups: p.parts.Groups, seat: where, place: p.opt.Placement, owner: partition.Owner}
+			return &poolNode{
+				index: i, groups: p.parts.Groups, seat: where, place: p.opt.Placement, owner: partition.Owner,
+				phases: p.newPoolPhases(fmt.Sprintf("pool%d", i), where.stream),
+			}
 		}))
 	}
 	for i, g := range p.parts.Groups {

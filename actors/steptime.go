@@ -24,6 +24,15 @@ func part(b *msg.Batch, kind trace.Kind) {
 	}
 }
 
+// deviceLanes is how many lanes of the trace the device has: one for each of its orders of
+// steps; one where it has none, and tells of copies alone and of what needs them.
+func (p *Pipeline) deviceLanes() int {
+	if p.times {
+		return max(1, p.homes)
+	}
+	return p.homes
+}
+
 // deviceRing is the lane of a device's order of steps in the trace.
 func (p *Pipeline) deviceRing(home int) string {
 	if p.homes < 2 {
@@ -32,29 +41,42 @@ func (p *Pipeline) deviceRing(home int) string {
 	return fmt.Sprintf("%s.%d", p.device, home)
 }
 
-// stepTimes notes how long the device took for the parts of a step that has just ended.
-// The device's clock is its own: only lengths come from there, so that the parts stand
-// before the moment at which the host saw the end.
+// stepTimes notes how long the device took for a step that has just ended: its parts where it
+// tells them, the copies that they needed, and where it waited for those. The device's clock
+// is its own: what it tells stands before a moment that the host saw as well.
 func (n *sampleNode) stepTimes(c *turn, b *msg.Batch) {
-	t, ok := b.Stream.(device.StepTimer)
-	if !ok || b.Quiet || b.Home >= len(n.devices) {
+	if b.Quiet || b.Home >= len(n.devices) {
 		return
 	}
-	took := t.Took()
-	at := c.now()
+	about := trace.Event{
+		Batch: b.ID, Lane: uint8(b.Lane), Epoch: b.Epoch, Rows: uint32(b.State.Total()), Layer: -1, Device: c.event.Device, Others: b.Others,
+	}
+	ring, at, end := n.devices[b.Home], b.Anchored, b.Anchor
+	t, ok := b.Stream.(device.StepTimer)
+	var took []time.Duration
+	if ok {
+		took, at, end = t.Took(), c.now(), t.End()
+	}
+	var apart []trace.Event
+	if end != nil {
+		apart = n.copies.note(b, about, end, at)
+	}
 	for _, d := range took {
 		at -= int64(d)
 	}
 	for i, d := range took {
-		e := trace.Event{Kind: trace.Device, Started: at, Ended: at + int64(d), Device: c.event.Device}
+		e := about
+		e.Kind, e.Started, e.Ended = trace.Device, at, at+int64(d)
 		switch {
 		case i < len(b.Parts):
 			e.Kind = b.Parts[i]
 		case len(took) > 1:
 			e.Kind = trace.DeviceHead
 		}
-		e.Batch, e.Lane, e.Epoch, e.Rows, e.Layer, e.Others = b.ID, uint8(b.Lane), b.Epoch, uint32(b.State.Total()), -1, b.Others
-		n.devices[b.Home].Record(&e)
+		around(ring, e, apart)
 		at += int64(max(d, time.Duration(0)))
+	}
+	for i := range apart {
+		ring.Record(&apart[i])
 	}
 }

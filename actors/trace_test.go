@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,11 +104,24 @@ func TestTraceOfAStep(t *testing.T) {
 		"link1": trace.Link, "pool0": trace.Experts, "pool1": trace.Experts, "pool2": trace.Experts,
 	}
 	hosts := map[string]bool{"schedule": true, "stream": true, "split0": true, "split1": true, "merge0": true, "merge1": true, "link1": true}
+	for pool := range pools {
+		phases := map[trace.Kind]int{}
+		for _, e := range all[trace.PhaseLane(fmt.Sprint("pool", pool))] {
+			phases[e.Kind]++
+		}
+		if n := len(all[fmt.Sprint("pool", pool)]); n == 0 || phases[trace.PoolUp] != n || phases[trace.PoolDown] != n {
+			t.Errorf("pool %d: %d parts, phases %v", pool, n, phases)
+		}
+	}
 	for batch := uint64(1); batch <= 4; batch++ {
 		got := map[string][]trace.Event{}
 		for name, events := range all {
 			for _, e := range events {
 				if e.Batch != batch {
+					continue
+				}
+				if pool, phases := strings.CutSuffix(name, " phases"); phases {
+					checkPhase(t, all[pool], e)
 					continue
 				}
 				got[name] = append(got[name], e)
@@ -169,6 +183,19 @@ func TestTraceOfAStep(t *testing.T) {
 		if got := roster.Riders(batch); !slices.Equal(got, []trace.Rider{want}) {
 			t.Errorf("batch %d had %+v", batch, got)
 		}
+	}
+}
+
+// checkPhase holds a phase to lie within what its pool did for the same layer.
+func checkPhase(t *testing.T, pool []trace.Event, e trace.Event) {
+	t.Helper()
+	if e.Kind != trace.PoolUp && e.Kind != trace.PoolDown || e.Device == 0 || e.Started > e.Ended {
+		t.Errorf("%+v", e)
+	}
+	if !slices.ContainsFunc(pool, func(p trace.Event) bool {
+		return p.Batch == e.Batch && p.Layer == e.Layer && p.Rows == e.Rows && p.Started <= e.Started && e.Ended <= p.Ended
+	}) {
+		t.Errorf("%+v lies in no part of its pool", e)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"krater/actors/msg"
 	"krater/actors/trace"
+	"krater/kernels/device"
 	"krater/stages"
 	"krater/stages/drive"
 )
@@ -58,11 +59,46 @@ func noteCost(t *testing.T) float64 {
 	return took[false][len(took[false])/10] - took[true][len(took[true])/10] // the others were interrupted
 }
 
+// eventCall is what a call of a card's driver is taken to cost that has it look at its clock, or
+// asks when it did: it travels with others in one trip to the card's thread.
+const eventCall = 500 * time.Nanosecond
+
+// still is a moment of a device whose clock stands still.
+type still struct{}
+
+func (still) Ago(_ []device.Moment, ago []time.Duration) { clear(ago) }
+func (still) Release()                                   {}
+
+// lapCost is what a copy, or a wait for one, costs in nanoseconds: the time to sort and note it,
+// and the calls of the driver at its beginning and end, then and when they are read.
+func lapCost(t *testing.T) float64 {
+	t.Helper()
+	n := copyLanes{copies: trace.NewRegistry(traceEvents).Ring("copies")}
+	card := trace.NewRegistry(traceEvents).Ring("card")
+	b := &msg.Batch{}
+	const laps, steps = 52, 200
+	var took []float64
+	for range 200 {
+		start := time.Now()
+		for range steps {
+			for i := range laps {
+				b.Laps.List = append(b.Laps.List, device.Lap{Kind: []device.LapKind{device.CopyIn, device.CopyWait}[i%2], Layer: i / 2, From: still{}, To: still{}})
+			}
+			for _, e := range n.note(b, trace.Event{}, still{}, 1) {
+				card.Record(&e)
+			}
+		}
+		took = append(took, float64(time.Since(start).Nanoseconds())/steps/laps)
+	}
+	slices.Sort(took)
+	return took[len(took)/10] + 4*float64(eventCall.Nanoseconds())
+}
+
 // TestTraceCost (V1): events a step times what an event costs, for the fastest steps there
 // are here, and for those that other shapes are expected to take.
 func TestTraceCost(t *testing.T) {
-	ns := noteCost(t)
-	t.Logf("noting a message costs %.1f ns", ns)
+	ns, lap := noteCost(t), lapCost(t)
+	t.Logf("noting a message costs %.1f ns, a copy or a wait %.1f", ns, lap)
 	every := 0
 	for g := trace.NewRegistry(1); ; every++ {
 		if noted, others := g.Detail(uint64(every)); noted {
@@ -74,18 +110,23 @@ func TestTraceCost(t *testing.T) {
 		name          string
 		always, layer int // messages a step: with the batch, and about its layers
 		step          time.Duration
+		laps          int // copies, and waits for them
 	}{
 		measured(t, "krater-tiny, decode, experts inline", time.Hour),
 		measured(t, "krater-tiny, decode, experts in a pool", -1),
 		// On the host at 400 GB/s; beside a card that asks by letters; and of the largest
 		// model, 60 layers of which are split among two memory nodes, 32 sequences beside a card.
-		{"DeepSeek-V2-Lite, decode on the host", 8, 26 * 4, 2700 * time.Microsecond},
-		{"DeepSeek-V2-Lite, decode beside a card", 8, 26, 1270 * time.Microsecond},
-		{"Kimi K2, decode of 32 on two nodes", 8, 60 * 6, 8700 * time.Microsecond},
+		// A pool notes two to four phases of a layer beside the message.
+		{"DeepSeek-V2-Lite, decode on the host", 8, 26 * (4 + 2), 2700 * time.Microsecond, 0},
+		{"DeepSeek-V2-Lite, decode beside a card", 8, 26 * (1 + 4), 1270 * time.Microsecond, 0},
+		{"Kimi K2, decode of 32 on two nodes", 8, 60 * (6 + 2*4), 8700 * time.Microsecond, 0},
+		// A link of 50 GB/s brings half of the experts of every layer.
+		{"DeepSeek-V2-Lite, decode with copies", 8, 26 * 2, 7 * time.Millisecond, 26 * 2},
 	} {
 		step := float64(c.step.Nanoseconds())
-		full := ns * float64(c.always+c.layer) / step
-		usual := ns * (float64(c.always) + float64(c.layer)/float64(every)) / step
+		detail := ns*float64(c.layer) + lap*float64(c.laps)
+		full := (ns*float64(c.always) + detail) / step
+		usual := (ns*float64(c.always) + detail/float64(every)) / step
 		t.Logf("%s: %d + %d messages in a step of %v: %.3f %% noted in full, %.3f %% of one batch in %d", c.name, c.always, c.layer, c.step, 100*full, 100*usual, every)
 		if full > traceShareFull || usual > traceShareDefault {
 			t.Errorf("%s: the trace takes %.2f %% in full and %.2f %% as a rule", c.name, 100*full, 100*usual)
@@ -97,6 +138,7 @@ type tracedStep = struct {
 	name          string
 	always, layer int
 	step          time.Duration
+	laps          int
 }
 
 // measured counts the messages of a decode step of krater-tiny and takes its least time.

@@ -27,6 +27,9 @@ type State struct {
 	All     bool    // Wanted is every row
 	Moves   []Move  // the batch's
 	Lane    int     // Batch.Lane
+	// Laps are of the copies that the step waits for, and of the waits; nil: nobody takes
+	// their time.
+	Laps *device.Laps
 
 	// Where no type is given it is device.RowType: F32, on an accelerator BF16.
 	IDs       device.Mat // [T, 1] I32 token ids

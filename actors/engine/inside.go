@@ -33,7 +33,7 @@ type Node struct {
 	Name        string // as in Stats.ActorQueue and in the trace
 	Kind        NodeKind
 	Index       int    // of its kind
-	Device      string // where it computes; "" where it computes nothing
+	Device      string // where it computes; "" where it computes nothing, or as a device's lane has no whole steps
 	First, Last int    // layers [First, Last) of a group, and of what serves it
 	Rank        int
 	MemoryNode  int // of a pool; -1: none in particular

@@ -49,6 +49,11 @@ type Batch struct {
 	Others uint8
 	// Parts are those that the device has been told to take the time of, so far.
 	Parts []trace.Kind
+	// Laps are what the device has been told to take the time of beside them. Where Stream is
+	// nil, Anchor is a moment that the device has passed when the trace's clock showed Anchored.
+	Laps     device.Laps
+	Anchor   device.Moment
+	Anchored int64
 
 	// Where routed experts lie on two devices: the host's side of State, and the work
 	// of the layer in hand that is the host's.

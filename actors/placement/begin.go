@@ -133,7 +133,7 @@ func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) 
 		for n < min(len(loads), most) && loads[n].Layer == loads[0].Layer {
 			n++
 		}
-		if _, err := p.line.load(p.residency, loads[:n]); err != nil {
+		if _, err := p.line.load(p.residency, loads[:n], nil); err != nil {
 			return err
 		}
 		if err := p.line.copies.Synchronize(); err != nil {

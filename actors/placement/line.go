@@ -54,9 +54,9 @@ func newLine(dev device.Device, x *offload.Experts) (l line, err error) {
 }
 
 // load enqueues the copies of experts of one layer and tells how many it has enqueued, which
-// are noted even where it panics. Where the device's driver has refused one of them, none of
+// are noted even where it panics; laps get the time they take. Where the device's driver has refused one of them, none of
 // their slots holds anything, and the stream of copies serves on.
-func (l *line) load(r *dispatch.Residency, loads []dispatch.Load) (done int, err error) {
+func (l *line) load(r *dispatch.Residency, loads []dispatch.Load, laps *device.Laps) (done int, err error) {
 	l.due = l.due[:0]
 	for _, x := range loads {
 		m := &l.slots[x.Slot]
@@ -75,8 +75,14 @@ func (l *line) load(r *dispatch.Residency, loads []dispatch.Load) (done int, err
 		l.copies.Wait(d.at)
 		l.used[d.by] = d.count
 	}
+	began := laps.Begin(l.copies)
 	defer func() {
 		l.count++
+		if done > 0 {
+			laps.End(l.copies, began, device.Lap{Kind: device.CopyIn, Layer: int(loads[0].Layer), Bytes: int64(done) * int64(l.x.SlotBytes())})
+		} else if began != nil {
+			began.Release()
+		}
 		e := l.copies.Record()
 		if refused := device.Failed(e); refused != nil {
 			for _, x := range loads[:done] {
@@ -134,9 +140,10 @@ func neighbours(loads []dispatch.Load) int {
 
 // compute has f enqueue the work of experts, named by index in the step, for a batch whose
 // stream is s. It answers whether that has left for the device: else the stream tells why.
-func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step, work []int32, f func(device.Stream)) (sent bool) {
+func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step, work []int32, laps *device.Laps, f func(device.Stream)) (sent bool) {
+	var own *device.Laps // on the streams of batches experts are a part of steps that are timed
 	if l.work != nil {
-		s = l.work
+		s, own = l.work, laps
 		l.worked = true
 	}
 	newest, at := l.copied[s], device.Event(nil)
@@ -147,10 +154,12 @@ func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step
 		}
 	}
 	if at != nil {
-		s.Wait(at)
+		laps.Wait(s, at, int(in.Layer()))
 		l.copied[s] = newest
 	}
+	began := own.Begin(s)
 	f(s)
+	own.End(s, began, device.Lap{Kind: device.Compute, Layer: int(in.Layer())})
 	l.count++
 	e := s.Record()
 	if sent = device.Failed(e) == nil; !sent {

@@ -77,7 +77,7 @@ func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Stat
 	if err := st.Fill(m.stream, b); err != nil {
 		return err
 	}
-	if err := m.place.Ahead(st.T); err != nil {
+	if err := m.place.Ahead(st.T, nil); err != nil {
 		return err
 	}
 	err := m.served(func() error {

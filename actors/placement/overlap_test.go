@@ -21,6 +21,7 @@ import (
 	"krater/kernels/tensor"
 	"krater/models"
 	"krater/scheduler"
+	"krater/scheduler/dispatch"
 	"krater/stages"
 	"krater/stages/load"
 	"krater/stages/offload"
@@ -33,6 +34,7 @@ type served struct {
 	took         time.Duration
 	device, host time.Duration // busy
 	tracks       map[string][]trace.Event
+	stats        [dispatch.Phases]placement.Stats
 }
 
 // since is what a longer run took more.
@@ -149,6 +151,9 @@ func (s *source) serve(t testing.TB, processor *cpu.Device, w workload) (r serve
 	r.took, r.device, r.host = d.Clock().Now()-began, d.Counters().Compute, host.Busy()
 	for _, a := range open {
 		r.tokens = append(r.tokens, answered(t, a))
+	}
+	for phase := range dispatch.Phases {
+		r.stats[phase] = place.Stats(phase)
 	}
 	r.tracks = map[string][]trace.Event{}
 	for _, x := range p.Trace().Snapshot(0) {

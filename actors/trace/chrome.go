@@ -66,7 +66,9 @@ type placed struct {
 	*Event
 }
 
-func (e placed) flows() bool { return e.Batch != 0 && e.Kind != Request && e.Kind != Prefill }
+func (e placed) flows() bool {
+	return e.Batch != 0 && e.Kind != Request && e.Kind != Prefill && e.Kind != CopyWait && !e.Kind.aside()
+}
 
 // chrome writes JSON by hand: a trace has 100,000 events. Errors of the writer
 // stay in out until Flush.

@@ -10,33 +10,43 @@ import "time"
 type Kind uint8
 
 const (
-	Gateway     Kind = iota // render, tokenize, submit
-	Schedule                // make a batch or take one back
-	Embed                   // token ids to hidden rows
-	Group                   // all layers of a layer group
-	Attention               // the attention half of a layer
-	Split                   // route a layer's rows and send the parts out
-	Experts                 // one pool's part of a layer
-	Merge                   // add the parts of a layer
-	Link                    // carry hidden rows to another group
-	Head                    // norm and logits
-	Sample                  // choose tokens
-	Stream                  // text out to a client
-	Request                 // a whole request: Enqueued accepted, Started in its first batch, Ended
-	Failure                 // a message was lost
-	Control                 // anything else
-	Prefill                 // a request's way from its first batch to its first token
-	Device                  // a step as a device ran it, in one piece, by its own clock
-	DeviceEmbed             // the embedding of such a step
-	DeviceGroup             // a layer group of it
-	DeviceHead              // its norm, logits and choice
+	Gateway       Kind = iota // render, tokenize, submit
+	Schedule                  // make a batch or take one back
+	Embed                     // token ids to hidden rows
+	Group                     // all layers of a layer group
+	Attention                 // the attention half of a layer
+	Split                     // route a layer's rows and send the parts out
+	Experts                   // one pool's part of a layer
+	Merge                     // add the parts of a layer
+	Link                      // carry hidden rows to another group
+	Head                      // norm and logits
+	Sample                    // choose tokens
+	Stream                    // text out to a client
+	Request                   // a whole request: Enqueued accepted, Started in its first batch, Ended
+	Failure                   // a message was lost
+	Control                   // anything else
+	Prefill                   // a request's way from its first batch to its first token
+	Device                    // a step as a device ran it, in one piece, by its own clock
+	DeviceEmbed               // the embedding of such a step
+	DeviceGroup               // a layer group of it
+	DeviceHead                // its norm, logits and choice
+	DeviceExperts             // routed experts of a layer on a device, where they have a stream of their own
+	CopyExperts               // experts of a layer on their way to a device
+	CopyKV                    // blocks of the KV cache on their way back to it
+	SaveKV                    // blocks of the KV cache on their way to host memory
+	CopyWait                  // a device stood still until a copy was there; Layer -1: of KV blocks
+	PoolRows                  // of a pool's part of a layer: rows are brought to where they are multiplied
+	PoolUp                    // gate and up, with the activation
+	PoolDown                  // down
+	PoolSum                   // sums, and the answer
 	kinds
 )
 
 var kindNames = [kinds]string{
 	"gateway", "schedule", "embed", "group", "attention", "split", "experts", "merge",
 	"link", "head", "sample", "stream", "request", "failure", "control",
-	"prefill", "device", "device embed", "device group", "device head",
+	"prefill", "device", "device embed", "device group", "device head", "device experts",
+	"copy experts", "copy kv", "save kv", "copy wait", "rows", "gate and up", "down", "sums",
 }
 
 func (k Kind) String() string {
@@ -63,7 +73,7 @@ type Event struct {
 	Enqueued int64  // ns; 0: unknown
 	Started  int64  // ns
 	Ended    int64  // ns
-	Bytes    uint64 // moved over a link or read as weights of experts; 0: not counted
+	Bytes    uint64 // copied, moved over a link or read as weights of experts; 0: not counted
 	Epoch    uint32
 	Rows     uint32
 	Layer    int16  // -1: no single layer
@@ -90,7 +100,7 @@ type Totals struct {
 }
 
 func (t *Totals) add(e *Event) {
-	if e.Kind == Request || e.Kind == Prefill {
+	if e.Kind == Request || e.Kind == Prefill || e.Kind == CopyWait {
 		return
 	}
 	n := 1 + time.Duration(e.Others)
@@ -106,6 +116,9 @@ var processStart = time.Now()
 
 // Now is the monotonic time since the process began, in ns.
 func Now() int64 { return int64(time.Since(processStart)) }
+
+// At is what Now gave at a time that time.Now gave.
+func At(t time.Time) int64 { return int64(t.Sub(processStart)) }
 
 // Wall is the time of day at which Now was ns.
 func Wall(ns int64) time.Time { return processStart.Add(time.Duration(ns)) }

@@ -15,6 +15,7 @@ const (
 	ForCredit Cause = "credit" // every batch was on its way
 	ForStep   Cause = "step"   // the next message was still being made by others
 	ForWake   Cause = "wake"   // the message was there, the actor was not yet
+	ForCopy   Cause = "copy"   // a device waited for a copy, by its own clock
 	Idle      Cause = "idle"   // there was nothing to do
 )
 
@@ -26,8 +27,8 @@ type Gap struct {
 	Why      string
 }
 
-// Gaps names what actors waited for between their events, where that took as long as least
-// or longer.
+// Gaps names what actors and devices waited for between their events, where that took as long
+// as least or longer. What a device has measured as a wait for a copy is one.
 func Gaps(tracks []Track, least int64) []Gap {
 	batches := map[uint64][]visit{}
 	for t := range tracks {
@@ -41,18 +42,23 @@ func Gaps(tracks []Track, least int64) []Gap {
 	for t := range tracks {
 		var events []*Event
 		for i := range tracks[t].Events {
-			if e := &tracks[t].Events[i]; e.Kind != Request && e.Kind != Prefill {
+			if e := &tracks[t].Events[i]; e.Kind != Request && e.Kind != Prefill && !e.Kind.aside() {
 				events = append(events, e)
 			}
 		}
 		slices.SortStableFunc(events, func(a, b *Event) int { return cmp.Compare(a.Started, b.Started) })
-		for i := 1; i < len(events); i++ {
-			g := Gap{Track: t, From: events[i-1].Ended, To: events[i].Started}
-			if g.To-g.From < max(1, least) {
-				continue
+		over := int64(0) // until when the lane is known to have been at work
+		for i, e := range events {
+			if g := (Gap{Track: t, From: over, To: e.Started}); i > 0 && g.To-g.From >= max(1, least) {
+				g.explain(tracks, e, batches[e.Batch])
+				gaps = append(gaps, g)
 			}
-			g.explain(tracks, events[i], batches[events[i].Batch])
-			gaps = append(gaps, g)
+			if e.Kind == CopyWait && e.Ended-e.Started >= max(1, least) {
+				gaps = append(gaps, Gap{Track: t, From: e.Started, To: e.Ended, Cause: ForCopy, Why: e.copyWanted()})
+			}
+			if i == 0 || e.Ended > over {
+				over = e.Ended
+			}
 		}
 	}
 	return gaps

@@ -13,12 +13,13 @@ type Piece struct {
 	Event    int // an index of the track's events
 	From, To int64
 	Wait     bool
+	Copy     bool   // a device waited for a copy meanwhile, and the actor for the device
 	Why      string // of a wait
 }
 
 // Path is what a batch's step took its time for, in order: from the end of its last message
-// back to whoever sent that, at the moment of sending, and so on. Pieces follow each other;
-// work that others did meanwhile is not among them. It is nil where no track knows the batch.
+// back to whoever sent that, at the moment of sending, and so on. Where an actor waited for a
+// device that waited for a copy, that is a wait for the copy. Pieces follow each other; work that others did meanwhile is not among them. It is nil where no track knows the batch.
 func Path(tracks []Track, batch uint64) []Piece {
 	w := walk{tracks: tracks}
 	for t := range tracks {
@@ -32,17 +33,17 @@ func Path(tracks []Track, batch uint64) []Piece {
 		return nil
 	}
 	last := slices.MaxFunc(w.steps, func(a, b visit) int { return cmp.Compare(a.e.Ended, b.e.Ended) })
-	return w.back(last)
+	return stalls(tracks, w.back(last), batch)
 }
 
 // ofStep reports whether an event is part of a batch's way; text goes out beside it, and what
 // a device does has no sender.
 func (e *Event) ofStep() bool {
 	switch e.Kind {
-	case Request, Prefill, Stream, Control, Device, DeviceEmbed, DeviceGroup, DeviceHead:
+	case Request, Prefill, Stream, Control, Device, DeviceEmbed, DeviceGroup, DeviceHead, DeviceExperts, CopyWait:
 		return false
 	}
-	return true
+	return !e.Kind.aside()
 }
 
 type visit struct {

@@ -12,6 +12,7 @@ import (
 
 	"krater/actors"
 	"krater/actors/engine"
+	"krater/actors/trace"
 )
 
 // served is krater-tiny, as its folder has it, behind a gateway, for flags of krater run.
@@ -66,10 +67,11 @@ func greedyIDs(t testing.TB, g *actors.Gateway, prompt []int32, n int) (ids []in
 }
 
 // evicted asks for two long prompts in turns on a device whose KV cache has room for little
-// more than one, and gives the answers and what was cached of each.
-func evicted(t testing.TB, args ...string) (answers [][]int32, cached []int, stats engine.Stats) {
+// more than one, and gives the answers, what was cached of each, and the trace of all of it.
+func evicted(t testing.TB, args ...string) (answers [][]int32, cached []int, stats engine.Stats, tracks []trace.Track) {
 	t.Helper()
 	g := served(t, append([]string{"--kv-cache", "256KiB", "--block-tokens", "8", "--max-seqs", "2", "--prefill-chunk", "64"}, args...)...)
+	defer g.Trace().Watch()()
 	s := g.Stats()
 	long := s.KVBlocksTotal * 8 * 3 / 5
 	for i := range 4 {
@@ -86,15 +88,15 @@ func evicted(t testing.TB, args ...string) (answers [][]int32, cached []int, sta
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return answers, cached, stats
+	return answers, cached, stats, g.Trace().Snapshot(0)
 }
 
 // evictedAreKept holds what --kv-ram does against a device without it: prompts whose blocks had
 // to go are found again, and change no token.
 func evictedAreKept(t *testing.T, args ...string) {
 	t.Helper()
-	want, none, _ := evicted(t, args...)
-	got, cached, stats := evicted(t, append([]string{"--kv-ram", "4MiB"}, args...)...)
+	want, none, _, _ := evicted(t, args...)
+	got, cached, stats, tracks := evicted(t, append([]string{"--kv-ram", "4MiB"}, args...)...)
 	if !slices.EqualFunc(got, want, slices.Equal) || !slices.Equal(want[0], want[2]) || !slices.Equal(want[1], want[3]) {
 		t.Errorf("answers %v, want %v", got, want)
 	}
@@ -106,6 +108,32 @@ func evictedAreKept(t *testing.T, args ...string) {
 		if none[i] >= all-8 || cached[i] < all-8 {
 			t.Errorf("cached %v without --kv-ram, %v with it, of prompts of %d", none, cached, all)
 		}
+	}
+	if slices.Contains(args, "--device") {
+		blocksAreTraced(t, tracks)
+	}
+}
+
+// blocksAreTraced holds the lane of a device's copies to have blocks both ways, and the
+// device's own lane to say that it waited for them.
+func blocksAreTraced(t *testing.T, tracks []trace.Track) {
+	t.Helper()
+	bytes, waits := map[trace.Kind]uint64{}, 0
+	for _, x := range tracks {
+		for _, e := range x.Events {
+			switch e.Kind {
+			case trace.CopyKV, trace.SaveKV:
+				bytes[e.Kind] += e.Bytes
+				if e.Layer != -1 || e.Batch == 0 || e.Bytes == 0 || e.Ended < e.Started {
+					t.Errorf("%s: %+v", x.Name, e)
+				}
+			case trace.CopyWait:
+				waits++
+			}
+		}
+	}
+	if bytes[trace.CopyKV] == 0 || bytes[trace.SaveKV] == 0 || waits == 0 {
+		t.Errorf("%v bytes of blocks are on the lane, %d waits for them", bytes, waits)
 	}
 }
 

@@ -165,6 +165,50 @@ func TestTraceRecordAndShow(t *testing.T) {
 	}
 }
 
+// TestTraceOfCopies: experts that are copied to a simulated rank through a small budget are in a
+// recording of the server, in lanes that the terminal shows, and what waited for them is named.
+func TestTraceOfCopies(t *testing.T) {
+	s := open(t, "--device", "hostsim", "--prefill-strategy", "layer_grouped:6", "--decode-strategy", "lru",
+		"--expert-vram", "8MiB", "--prefill-expert-vram", "6MiB", "--gpu-prefill-threshold", "4")
+	file := filepath.Join(t.TempDir(), "trace.json")
+	ctx, stop := context.WithCancel(context.Background())
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		for i := 0; ctx.Err() == nil; i++ {
+			_, _ = s.ask(routes[0], greedy(fmt.Sprintf("%d ships on the sea, and the rocks around it", i), 4))
+		}
+	}()
+	answers(t, "", "trace", "record", "--url", s.base, "--seconds", "0.7", "--out", file)
+	stop()
+	<-asked
+	checkNesting(t, file)
+	shown := answers(t, "", "trace", "show", file, "--steps", "8", "--width", "120")
+	for _, words := range []string{"\nhostsim ", "\nhostsim copy ", "C experts copied", ". waiting for a copy", "Y experts there", "\n  copies "} {
+		if !strings.Contains(shown, words) {
+			t.Errorf("no %q in\n%s", words, shown)
+		}
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tracks, _, err := trace.ReadChrome(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers := map[string]bool{}
+	for _, g := range trace.Gaps(tracks, 1) {
+		if g.Cause == trace.ForCopy {
+			layers[g.Why] = true
+		}
+	}
+	if len(layers) != 6 || !layers["waiting for the copy of layer 1's experts"] {
+		t.Errorf("waits for copies: %v", layers)
+	}
+}
+
 // checkNesting holds a file to what the Trace Event Format asks for: complete slices of a
 // thread lie apart or inside each other, asynchronous ones have both their ends, and flows
 // begin before they go on and end.

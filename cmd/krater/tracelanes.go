@@ -14,8 +14,8 @@ import (
 const (
 	// widthDefault is that of the picture where there is no terminal.
 	widthDefault = 100
-	// nameWidth is that of the lanes' names.
-	nameWidth = 10
+	// nameLeast and nameMost bound the width of the lanes' names.
+	nameLeast, nameMost = 10, 14
 	// waitsShown is how many of the longest waits are named.
 	waitsShown = 5
 )
@@ -33,22 +33,28 @@ var looks = map[trace.Kind]look{
 	trace.Split: {'d', 98, "split"}, trace.Experts: {'X', 172, "experts"}, trace.Merge: {'m', 133, "merge"}, trace.Link: {'k', 71, "link"},
 	trace.Head: {'h', 167, "head"}, trace.Sample: {'p', 143, "sampler"}, trace.Stream: {'t', 137, "text out"}, trace.Gateway: {'g', 245, "gateway"},
 	trace.Device: {'D', 36, "step on the device"}, trace.DeviceEmbed: {'E', 73, "embedding there"},
-	trace.DeviceGroup: {'G', 68, "layers there"}, trace.DeviceHead: {'H', 167, "head there"}, trace.Failure: {'!', 196, "failure"}, trace.Control: {'c', 245, "control"},
+	trace.DeviceGroup: {'G', 68, "layers there"}, trace.DeviceHead: {'H', 167, "head there"}, trace.DeviceExperts: {'Y', 172, "experts there"},
+	trace.CopyWait: {'.', 240, "waiting for a copy"}, trace.CopyExperts: {'C', 61, "experts copied"}, trace.CopyKV: {'K', 31, "KV blocks copied"}, trace.SaveKV: {'S', 31, "KV blocks saved"},
+	trace.PoolRows: {'r', 65, "rows"}, trace.PoolUp: {'u', 172, "gate and up"}, trace.PoolDown: {'w', 131, "down"}, trace.PoolSum: {'+', 133, "sums"}, trace.Failure: {'!', 196, "failure"}, trace.Control: {'c', 245, "control"},
 }
 
 // laneOrder is that of a batch's way.
 var laneOrder = []string{"schedule", "embed", "link", "group", "split", "merge", "pool", "head", "sample", "stream", "gateway"}
+
+// asides are how lanes beside that of an actor or a device end.
+var asides = []string{trace.CopyLane(""), trace.KVLane(""), trace.PhaseLane("")}
 
 // stretch is what the last steps of a recording took, in figures.
 type stretch struct {
 	Steps []uint64  `json:"steps"`
 	NS    int64     `json:"ns"`    // from the first event to the end of the last
 	Lanes []timeOf  `json:"lanes"` // how long each actor worked, in the order of a batch's way
-	Path  []timeOf  `json:"path"`  // critical paths added up, the largest part first; "waiting" is nobody's
+	Path  []timeOf  `json:"path"`  // critical paths added up, the largest part first; "waiting" is nobody's, "copies" are what a device waited for
 	Waits []waitFor `json:"waits"` // the longest
 
 	tracks   []trace.Track // of these steps
 	from, to int64
+	names    int // width of the lanes' names
 }
 
 // timeOf is an actor's time, and its share of a whole.
@@ -79,10 +85,13 @@ func stretchOf(tracks []trace.Track, steps int) *stretch {
 	}
 	tracks = trace.Pick(tracks, math.MaxInt, func(e *trace.Event) bool { return in[e.Batch] })
 	tracks = slices.DeleteFunc(tracks, func(t trace.Track) bool { return len(t.Events) == 0 })
-	slices.SortStableFunc(tracks, func(a, b trace.Track) int { return cmp.Compare(laneRank(a.Name), laneRank(b.Name)) })
+	slices.SortStableFunc(tracks, func(a, b trace.Track) int {
+		return cmp.Or(cmp.Compare(laneRank(a.Name), laneRank(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
 	s.Steps, s.tracks = batches, tracks
-	s.from, s.to = math.MaxInt64, math.MinInt64
+	s.from, s.to, s.names = math.MaxInt64, math.MinInt64, nameLeast
 	for _, t := range tracks {
+		s.names = max(s.names, min(len(t.Name), nameMost))
 		for i := range t.Events {
 			s.from, s.to = min(s.from, t.Events[i].Started), max(s.to, t.Events[i].Ended)
 		}
@@ -92,7 +101,9 @@ func stretchOf(tracks []trace.Track, steps int) *stretch {
 	for _, t := range tracks {
 		busy := int64(0)
 		for i := range t.Events {
-			busy += t.Events[i].Ended - t.Events[i].Started
+			if e := &t.Events[i]; e.Kind != trace.CopyWait {
+				busy += e.Ended - e.Started
+			}
 		}
 		s.Lanes = append(s.Lanes, timeOf{t.Name, busy, float64(busy) / float64(s.NS)})
 	}
@@ -108,7 +119,10 @@ func (s *stretch) addPaths() {
 	for _, b := range s.Steps {
 		for _, p := range trace.Path(s.tracks, b) {
 			name := s.tracks[p.Track].Name
-			if p.Wait {
+			switch {
+			case p.Copy:
+				name = "copies"
+			case p.Wait:
 				name = "waiting"
 			}
 			at[name] += p.To - p.From
@@ -145,7 +159,7 @@ func (v *lanesView) show() {
 		return
 	}
 	fmt.Fprintf(v.out, "%s: %s\n\n", stepsOf(v.Steps), took(v.NS))
-	cells := max(20, v.width-nameWidth-10)
+	cells := max(20, v.width-v.names-10)
 	v.axis(cells)
 	for i := range v.tracks {
 		v.lane(i, cells)
@@ -163,6 +177,9 @@ func stepsOf(batches []uint64) string {
 }
 
 func laneRank(name string) int {
+	for _, aside := range asides {
+		name = strings.TrimSuffix(name, aside)
+	}
 	kind := strings.TrimRight(name, "0123456789")
 	if i := slices.Index(laneOrder, kind); i >= 0 {
 		return i
@@ -172,10 +189,10 @@ func laneRank(name string) int {
 
 func (v *lanesView) axis(cells int) {
 	const every = 20
-	row := []byte(strings.Repeat(" ", nameWidth+1+cells+12))
+	row := []byte(strings.Repeat(" ", v.names+1+cells+12))
 	for at := 0; at < cells; at += every {
 		ns := v.NS * int64(at) / int64(cells)
-		copy(row[nameWidth+1+at:], "|"+took(ns))
+		copy(row[v.names+1+at:], "|"+took(ns))
 	}
 	fmt.Fprintln(v.out, strings.TrimRight(string(row), " "))
 }
@@ -200,7 +217,7 @@ func (v *lanesView) lane(n, cells int) {
 			}
 		}
 	}
-	fmt.Fprintf(v.out, "%-*s ", nameWidth, short(t.Name, nameWidth))
+	fmt.Fprintf(v.out, "%-*s ", v.names, short(t.Name, v.names))
 	for _, c := range row {
 		switch l, ok := looks[c.kind]; {
 		case c.ns == 0:
@@ -230,7 +247,7 @@ func (v *lanesView) legend(tracks []trace.Track) {
 			seen[t.Events[i].Kind] = true
 		}
 	}
-	fmt.Fprintf(v.out, "%*s", nameWidth, "")
+	fmt.Fprintf(v.out, "%*s", v.names, "")
 	for k := trace.Kind(0); k.String() != "invalid"; k++ {
 		l, ok := looks[k]
 		switch {
@@ -255,7 +272,7 @@ func (v *lanesView) path() {
 	}
 	fmt.Fprintf(v.out, "\nWhere the time went, %s a step:\n", took(total/int64(len(v.Steps))))
 	for _, p := range v.Path {
-		fmt.Fprintf(v.out, "  %-*s %5.1f %%  %s\n", nameWidth, p.Name, 100*p.Share, strings.Repeat("#", max(1, int(math.Round(40*p.Share)))))
+		fmt.Fprintf(v.out, "  %-*s %5.1f %%  %s\n", v.names, p.Name, 100*p.Share, strings.Repeat("#", max(1, int(math.Round(40*p.Share)))))
 	}
 }
 
@@ -266,6 +283,6 @@ func (v *lanesView) waits() {
 	}
 	fmt.Fprintln(v.out, "\nThe longest waits:")
 	for _, w := range v.Waits {
-		fmt.Fprintf(v.out, "  %10s  %-*s %s\n", took(w.NS), nameWidth, w.Name, w.Why)
+		fmt.Fprintf(v.out, "  %10s  %-*s %s\n", took(w.NS), v.names, w.Name, w.Why)
 	}
 }

@@ -124,6 +124,7 @@ func (t *ffnTask) run(s *Stream) {
 	if rows == 0 {
 		return
 	}
+	s.phases.begin()
 	hp, fp := convert.Padded(t.h), convert.Padded(t.f)
 	s.arena.reset(rows * (hp + fp))
 	t.packed, t.inner = s.arena.take(rows*hp), s.arena.take(rows*fp)
@@ -138,7 +139,9 @@ func (t *ffnTask) run(s *Stream) {
 		}
 	}
 	t.pass(s, false, t.f, ns)
+	s.phases.middle()
 	t.pass(s, true, t.h, ns/2)
+	s.phases.end()
 	t.items, t.in, t.out, t.f = t.items[:0], t.in[:0], t.out[:0], 0
 }
 

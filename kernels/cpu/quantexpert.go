@@ -32,6 +32,7 @@ type ffnQTask struct {
 	out   []int32 // and one of y
 	cut   int     // parts of a matrix
 
+	phases   *phases      // of the stream
 	next     atomic.Int64 // part of all W13
 	progress []ffnQProgress
 
@@ -111,6 +112,7 @@ func (t *ffnQTask) inner(l *lane, i, p int) {
 	item.w13.multiply(t.dev, l, in, out, item.rows, tiles+from, tiles+to)
 	if left := &t.progress[i].left; left.Add(-1) == midReady+1 {
 		t.quantize(item)
+		t.phases.middle()
 		left.Store(midReady)
 	}
 }
@@ -165,6 +167,8 @@ func (t *ffnQTask) run(s *Stream) {
 	if rows == 0 {
 		return
 	}
+	s.phases.begin()
+	t.phases = &s.phases
 	wide := t.wide(s)
 	packs := 0
 	if wide {
@@ -180,6 +184,7 @@ func (t *ffnQTask) run(s *Stream) {
 	}
 	if wide {
 		s.ffnQWide.run(s, ns)
+		s.phases.end()
 		t.empty()
 		return
 	}
@@ -193,6 +198,7 @@ func (t *ffnQTask) run(s *Stream) {
 	}
 	t.next.Store(0)
 	s.each(t, min(len(s.lanes), t.cut*len(t.items)), ns, scratch)
+	s.phases.end()
 	t.empty()
 }
 

@@ -150,6 +150,7 @@ func (t *ffnQWide) run(s *Stream, ns int) {
 	t.pass(s, widePackRows, t.rows.count(), ns/50, 0)
 	t.pass(s, wideUp, t.cut*len(t.items), ns*2/3, scratch)
 	t.pass(s, wideMiddle, t.rows.count(), ns/20, 0)
+	s.phases.middle()
 	t.pass(s, wideDown, t.cut*len(t.items), ns/3, scratch)
 }
 

@@ -42,6 +42,7 @@ type Stream struct {
 	matmulQ  matmulQTask
 	ffnQ     ffnQTask
 	ffnQWide ffnQWide
+	phases   phases
 }
 
 // lane is the scratch of one thread within a Run.

@@ -41,6 +41,8 @@ var (
 	_ device.LaneStreamer = (*Device)(nil)
 	_ device.Recoverer    = (*Stream)(nil)
 	_ device.Failure      = (*rt.Event)(nil)
+	_ device.StepTimer    = (*Stream)(nil)
+	_ device.LapTimer     = (*Stream)(nil)
 )
 
 // Open takes a card into use; without a driver or a card the error says which.
@@ -328,7 +330,31 @@ func (s *Stream) Reserve(n int) error {
 // Submit sends the step to the card (device.Submitter).
 func (s *Stream) Submit() { s.s.Submit() }
 
-// Time, Mark and Took are device.StepTimer.
+// Moment is the point behind what was enqueued (device.LapTimer).
+func (s *Stream) Moment() device.Moment { return moment(s.s.Moment()) }
+
+// WaitTimed is Wait between two moments (device.LapTimer).
+func (s *Stream) WaitTimed(e device.Event) (from, to device.Moment) {
+	if own, ok := e.(*rt.Event); ok && own.Card() == s.dev.card {
+		a, b := s.s.AfterTimed(own)
+		return moment(a), moment(b)
+	}
+	s.Wait(e)
+	return nil, nil
+}
+
+// moment is m, nothing for nil.
+func moment(m *rt.Moment) device.Moment {
+	if m == nil {
+		return nil
+	}
+	return m
+}
+
+// End is the end of the last part of a step.
+func (s *Stream) End() device.Moment { return moment(s.s.End()) }
+
+// Time, Mark, Took and End are device.StepTimer.
 func (s *Stream) Time(on bool) { s.s.Time(on) }
 
 // Mark ends a part of a step.

@@ -152,6 +152,9 @@ type StepTimer interface {
 	// Took is how long the device took for the parts of the step that was waited for last; nil
 	// if that was not timed.
 	Took() []time.Duration
+	// End is the end of the last part of that step, nil if it was not timed. It holds until
+	// the next Time.
+	End() Moment
 }
 
 // Spans are the spans of a batch that an attention operator works on: all of its

@@ -15,6 +15,8 @@
 //     streams and events order them. One host goroutine gives the same times in
 //     every run, also where it plays several threads (Clock.Enter). A Processor is
 //     the host's own part: its experts take time on the same clock.
+//   - Streams take the time of copies and waits (device.LapTimer): on that line, or in
+//     real time where no rate is given or with Options.Async.
 //   - Counters tell bytes, copies, launches and memory; Fail makes the n-th
 //     operator, copy or allocation fail.
 //   - Errors of enqueued work surface when somebody waits, and stay: as after a

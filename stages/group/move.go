@@ -74,12 +74,45 @@ func (h *shelf) close() {
 // Move does the moves of a batch in the caches of all layers. It comes before the batch's
 // first layer, whatever became of the batch's requests: the scheduler counts on it.
 func (g *Group) Move(s device.Stream, st *stages.State) {
-	for _, m := range st.Moves {
+	for rest := st.Moves; len(rest) > 0; {
+		alike := 1
+		for alike < len(rest) && rest[alike].Kind == rest[0].Kind {
+			alike++
+		}
+		g.moveAll(s, rest[:alike], st.Laps)
+		rest = rest[alike:]
+	}
+}
+
+// moveAll does moves of one kind. What goes to the host and back is a copy that compute
+// stands still for: it is on the same stream.
+func (g *Group) moveAll(s device.Stream, moves []stages.Move, laps *device.Laps) {
+	lap := device.Lap{Kind: device.CopyIn, Layer: -1, Stalls: true}
+	switch moves[0].Kind {
+	case stages.Copy:
+		laps = nil
+	case stages.Save:
+		lap.Kind = device.CopyOut
+	}
+	began := laps.Begin(s)
+	for _, m := range moves {
 		for i := range g.caches {
 			g.move(s, m, g.caches[i].Mat, i, 0)
 			g.move(s, m, g.caches[i].Scales, i, 1)
+			lap.Bytes += int64(g.blockBytes(&g.caches[i]))
 		}
 	}
+	laps.End(s, began, lap)
+}
+
+// blockBytes is the size of a block of a layer, with its scales.
+func (g *Group) blockBytes(c *device.KV) (n int) {
+	for _, m := range [...]device.Mat{c.Mat, c.Scales} {
+		if !m.Zero() {
+			n += m.RowRange(0, g.lim.BlockTokens).Bytes()
+		}
+	}
+	return n
 }
 
 func (g *Group) move(s device.Stream, m stages.Move, cache device.Mat, layer, part int) {

@@ -23,7 +23,7 @@ type events struct {
 	Lanes   []string   `json:"lanes"`
 	Devices []string   `json:"devices"`
 	Events  [][]any    `json:"events"` // see eventFields
-	Paths   [][]any    `json:"paths"`  // batch, lane, index in Events, from, to, wait, why
+	Paths   [][]any    `json:"paths"`  // batch, lane, index in Events, from, to, wait, why, copy
 	Gaps    [][]any    `json:"gaps"`   // lane, from, to, cause, why
 	Riders  [][]uint64 `json:"riders"` // batch, request, rows, decode
 }
@@ -57,7 +57,7 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 	}
 	for _, b := range batches[max(0, len(batches)-pathsMax):] {
 		for _, x := range trace.Path(tracks, b) {
-			r.Paths = append(r.Paths, []any{b, x.Track, first[x.Track] + x.Event, x.From, x.To, x.Wait, x.Why})
+			r.Paths = append(r.Paths, []any{b, x.Track, first[x.Track] + x.Event, x.From, x.To, x.Wait, x.Why, x.Copy})
 		}
 	}
 	for _, b := range batches {

@@ -102,6 +102,7 @@ func (f *fake) Topology() engine.Topology {
 	add("sample", engine.NodeSample, 0, 0, 0)
 	add("stream", engine.NodeStream, 0, 0, 0)
 	add("copies", engine.NodeCopies, 0, 0, 0)
+	add("cuda:0", engine.NodeDevice, 0, 0, 0)
 	for _, e := range [][2]string{
 		{"gateway", "schedule"}, {"schedule", "embed"}, {"embed", "group0"}, {"group0", "link1"}, {"link1", "group1"}, {"group1", "head"},
 		{"head", "sample"}, {"sample", "schedule"}, {"schedule", "stream"}, {"copies", "group0"},
@@ -208,8 +209,19 @@ func (f *fake) step(at, took int64, requests int) int64 {
 				name, start := fmt.Sprint("pool", i), asked+unit/2
 				end := start + long*unit
 				note(name, trace.Experts, start, start+unit/8, end, layer, uint64(long)*4_000_000)
+				half := start + long*unit*2/3
+				note(trace.PhaseLane(name), trace.PoolUp, 0, start+unit/8, half, layer, 0)
+				note(trace.PhaseLane(name), trace.PoolDown, 0, half, end, layer, 0)
 				last = max(last, end)
 			}
+			// The card computes what the group gives it, and then waits for a copy half of the time.
+			copied := t + 2*unit + int64(l%2)*unit
+			note("cuda:0", trace.DeviceGroup, 0, t+unit/8, t+2*unit, layer, 0)
+			note(trace.CopyLane("cuda:0"), trace.CopyExperts, 0, t-2*unit, copied, layer, 12<<20)
+			if copied > t+2*unit {
+				note("cuda:0", trace.CopyWait, 0, t+2*unit, copied, layer, 0)
+			}
+			note("cuda:0", trace.DeviceGroup, 0, copied, asked+unit, layer, 0)
 			note(merge, trace.Merge, last, last+unit/8, last+unit/4, layer, 0)
 			sent, t = last+unit/4, last+unit/4
 		}

@@ -137,6 +137,10 @@ func TestVerdict(t *testing.T) {
 	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.95}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Text != "The device cuda:0 is busy 90 % of the time: it limits." {
 		t.Errorf("on a card: %q", v.Text)
 	}
+	card.Nodes[1].Device = "" // it tells of copies alone
+	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.95}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Node != "sample" {
+		t.Errorf("beside a device that times no steps: %q", v.Text)
+	}
 }
 
 func TestRound3(t *testing.T) {

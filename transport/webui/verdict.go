@@ -49,8 +49,8 @@ func title(n engine.Node) string {
 func judge(top engine.Topology, s *state) *verdict {
 	var most engine.Node
 	busy := -1.0
-	// Beside a device that has a clock of its own the sampler does little but wait for it.
-	waits := slices.ContainsFunc(top.Nodes, func(n engine.Node) bool { return n.Kind == engine.NodeDevice })
+	// Beside a device that takes the time of whole steps the sampler does little but wait for it.
+	waits := slices.ContainsFunc(top.Nodes, func(n engine.Node) bool { return n.Kind == engine.NodeDevice && n.Device != "" })
 	for _, n := range top.Nodes {
 		if n.Kind == engine.NodeGateway || n.Kind == engine.NodeCopies || n.Kind == engine.NodeSample && waits {
 			continue

@@ -39,6 +39,19 @@ async function fake(key = "") {
   throw new Error("the fake pipeline did not start");
 }
 
+/** Starts krater beside a simulated device that experts are copied to; gives its address. */
+async function copying() {
+  const dir = join(root, "build/clients/copying");
+  const f = spawn(join(root, "build/krater"), ["serve", "--listen", "127.0.0.1:0", "--batch-dir", dir, "--device", "hostsim",
+    "--prefill-strategy", "layer_grouped:6", "--decode-strategy", "lru", "--expert-vram", "8MiB", "--prefill-expert-vram", "6MiB", "--gpu-prefill-threshold", "4"], { stdio: ["ignore", "pipe", "ignore"] });
+  fakes.push(f);
+  for await (const line of createInterface({ input: f.stdout })) {
+    const at = line.match(/http:\/\/[0-9.]+:[0-9]+/);
+    if (at) return at[0];
+  }
+  throw new Error("krater did not start");
+}
+
 /** Opens the page of a server; whatever it complains of on its console fails the test. */
 async function open(base, { width = 1280, height = 900, scheme = "light", touch = false } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, hasTouch: touch, acceptDownloads: true });
@@ -232,6 +245,55 @@ test("a running request can be cancelled in the table", options, async () => {
   await cancel.click();
   const ends = await Promise.all(running);
   assert.ok(ends.some((e) => e !== '"finish_reason":"length"'), `all six ran on to ${ends[0]}`);
+  await close(page);
+});
+
+test("copies have a lane of their own, and what waits for them says so", options, async () => {
+  const base = await copying();
+  const first = await open(base); // what a first prompt takes is no picture of what comes
+  await connected(first);
+  await ask(first, "What is a lighthouse?");
+  await close(first);
+  for (const [width, height] of [[1280, 900], [390, 844]]) {
+    for (const scheme of ["light", "dark"]) {
+      const page = await open(base, { width, height, scheme });
+      await connected(page);
+      await ask(page, "What is a lighthouse? Tell me all about the sea, the ships and the rocks around it.");
+      await page.waitForFunction(() => /^Request \d+: \d+ steps/.test(document.getElementById("subject").textContent));
+      assert.match(await text(page, "where"), /waiting for copies/);
+      assert.match(await text(page, "kinds"), /experts copied.*the device waits for a copy/);
+      assert.equal(await page.locator("#folded").isVisible(), false); // the device computes all
+      await page.locator("#lanes").focus();
+      for (let i = 0; i < 4; i++) await page.keyboard.press("+");
+      let seen = "";
+      for (let i = 0; i < 60 && !/copy: experts copied .* layer 2; [\d.]+ [KM]B/.test(seen); i++) {
+        await page.keyboard.press(".");
+        seen = await text(page, "event");
+      }
+      assert.match(seen, /^hostsim copy: experts copied for .*; step \d+; layer 2; [\d.]+ [KM]B/);
+      await page.locator("#time").scrollIntoViewIfNeeded();
+      await page.waitForTimeout(200);
+      const [wide, room] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+      assert.ok(wide <= room, `the page is ${wide} wide in ${room}`);
+      await page.locator("#time").screenshot({ path: join(pictures, `copies-${width}-${scheme}.png`) });
+      await close(page);
+    }
+  }
+});
+
+test("phases of many pools are folded until somebody asks for them", options, async () => {
+  const page = await open(await fake());
+  await connected(page);
+  await page.waitForFunction(() => /3 steps/.test(document.getElementById("subject").textContent));
+  const tall = () => page.evaluate(() => document.getElementById("lanes").clientHeight);
+  assert.equal(await page.locator("#phases").isChecked(), false);
+  assert.doesNotMatch(await text(page, "kinds"), /gate and up/);
+  const folded = await tall();
+  await page.locator("#phases").focus();
+  await page.keyboard.press("Space");
+  await page.waitForFunction((folded) => document.getElementById("lanes").clientHeight > folded, folded);
+  assert.match(await text(page, "kinds"), /gate and up.*down/);
+  await page.locator("#time").screenshot({ path: join(pictures, "phases.png") });
   await close(page);
 });
 

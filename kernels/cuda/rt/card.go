@@ -49,6 +49,7 @@ type Card struct {
 	mem    *pool.Pool
 	run    runner
 	events []cu.Event // made and not in use
+	clocks []cu.Event // the same, with a time; under mu
 
 	mu    sync.Mutex
 	lost  error
@@ -147,6 +148,12 @@ func (c *Card) Close() error {
 			_ = cu.DestroyEvent(&c.events[i]) // the context ends anyway
 		}
 		c.events = nil
+		c.mu.Lock()
+		for i := range c.clocks {
+			_ = cu.DestroyEvent(&c.clocks[i])
+		}
+		c.clocks = nil
+		c.mu.Unlock()
 		return c.mem.Close()
 	})
 	c.owner.Close()

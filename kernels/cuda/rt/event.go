@@ -158,7 +158,7 @@ func (s *Stream) After(ev *Event) {
 		s.Flush()
 	}
 	s.step.cut = true
-	s.holds = append(s.holds, hold{ev, len(s.uploads), len(s.List.Ops)})
+	s.holds = append(s.holds, hold{ev: ev, uploads: len(s.uploads), ops: len(s.List.Ops)})
 }
 
 // Card is whose event it is.

@@ -56,9 +56,11 @@ type Stream struct {
 	err     error
 }
 
-// hold is an event that is waited for behind so many uploads and ops.
+// hold is an event that is waited for behind so many uploads and ops, between two moments
+// where it is timed. Without an event there is but a moment.
 type hold struct {
 	ev           *Event
+	from, to     *Moment
 	uploads, ops int
 }
 
@@ -227,9 +229,8 @@ func (s *Stream) flush() error {
 	held := 0
 	hold := func(uploads, ops int) error {
 		for ; held < len(s.holds) && s.holds[held].uploads <= uploads && s.holds[held].ops <= ops; held++ {
-			h := &s.holds[held]
-			if err := h.ev.of.hold(s.s, h.ev.n); err != nil {
-				return fmt.Errorf("wait for another stream: %w", err)
+			if err := s.holds[held].pass(s.s); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -256,6 +257,19 @@ func (s *Stream) flush() error {
 	return nil
 }
 
+// pass has s wait, and the card look at its clock. It runs on the owner's thread.
+func (h *hold) pass(s cu.Stream) error {
+	if err := h.from.record(s); err != nil {
+		return err
+	}
+	if h.ev != nil {
+		if err := h.ev.of.hold(s, h.ev.n); err != nil {
+			return fmt.Errorf("wait for another stream: %w", err)
+		}
+	}
+	return h.to.record(s)
+}
+
 // runList sends List, cut by holds, of which there are none where lists become graphs. It
 // runs on the owner's thread.
 func (s *Stream) runList(holds []hold) error {
@@ -266,12 +280,13 @@ func (s *Stream) runList(holds []hold) error {
 		return s.graphs.run(s)
 	}
 	at := 0
-	for _, h := range holds {
+	for i := range holds {
+		h := &holds[i]
 		if err := s.card.run.run(&s.card.mods, &s.List, at, h.ops, s.s); err != nil {
 			return err
 		}
-		if err := h.ev.of.hold(s.s, h.ev.n); err != nil {
-			return fmt.Errorf("wait for another stream: %w", err)
+		if err := h.pass(s.s); err != nil {
+			return err
 		}
 		at = h.ops
 	}

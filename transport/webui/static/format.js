@@ -40,6 +40,9 @@ export const kinds = {
   merge: ["merge", "#b565a7"], link: ["link", "#5d9a5b"], head: ["head", "#c4565a"], sample: ["sampler", "#8aa032"],
   stream: ["text out", "#9a8c7a"], request: ["request", "#7d8fa8"], prefill: ["prompt", "#d98b2b"],
   device: ["step on the device", "#2f9e8f"], "device embed": ["embedding", "#3f9c9c"], "device group": ["layers", "#3f7fcb"], "device head": ["head", "#c4565a"],
+  "device experts": ["experts on the device", "#c9772f"], "copy wait": ["waiting for a copy", "#7a83c9"],
+  "copy experts": ["experts copied", "#5f6ad4"], "copy kv": ["KV blocks copied", "#2f8fb5"], "save kv": ["KV blocks saved", "#5a8f9e"],
+  rows: ["rows", "#4f9ab0"], "gate and up": ["gate and up", "#c98a3d"], down: ["down", "#a8683a"], sums: ["sums", "#b565a7"],
   failure: ["failure", "#e0201b"], control: ["control", "#9a9a9a"],
 };
 
@@ -57,20 +60,10 @@ export function title(node) {
     case "stream": return "text out";
     case "copies": return "expert copies";
     case "device": return node.name;
+    case "phases": return `phases of ${node.index}`;
     default: return node.kind;
   }
 }
-
-/** What a lane of the time line is called, from its actor's name. */
-export function laneTitle(name, nodes) {
-  const node = nodes?.find((n) => n.name === name);
-  if (!node) return name;
-  if (node.kind === "split" || node.kind === "merge") return `${node.kind} ${node.index}`;
-  return title(node);
-}
-
-/** A text of the server's, with actors called what the picture calls them. */
-export const named = (text, nodes) => text.replace(/[\w:]+/g, (word) => laneTitle(word, nodes));
 
 /** An element with attributes and children. */
 export function element(tag, attributes = {}, ...children) {

@@ -1,10 +1,10 @@
 // The time line: a lane an actor, a bar a message, with the critical path of each step and
 // what actors waited for.
-import { bytes, colour, element, kinds, laneTitle, named, nanos, number, onFrame, palette, percent, sharpen, svg, swatch } from "./format.js";
+import { bytes, colour, element, kinds, nanos, onFrame, palette, percent, sharpen, svg, swatch } from "./format.js";
+import { PHASES_SHOWN, explained, laneTitle, named, ofPhases, sortLanes } from "./lanes.js";
 
 // The fields of an event, as the server sends it.
 const LANE = 0, KIND = 1, BATCH = 2, REQUEST = 3, SENT = 4, FROM = 5, TO = 6, ROWS = 7, LAYER = 8, PARTS = 9, BYTES = 10, MICRO = 11, DEVICE = 12, OTHERS = 13;
-const ORDER = ["request", "schedule", "embed", "group", "split", "pool", "device", "merge", "link", "head", "sample", "stream", "gateway"];
 const TOP = 20, BAR = 15, LANEHEIGHT = 24;
 const LIVE = 1000; // ms between two looks
 
@@ -63,22 +63,15 @@ export class TimeLine {
       this.unchoose();
     }
     this.explain();
+    this.legend();
     this.redraw();
   }
 
-  /** Lanes in the order of a batch's way; a followed request has one of its own. */
+  /** Gives every lane its row; a followed request has one of its own. */
   arrange() {
     const used = new Set(this.data.events.filter((e) => e[KIND] !== "request" && e[KIND] !== "prefill").map((e) => e[LANE]));
-    const kindOf = (name) => this.nodes.find((n) => n.name === name)?.kind ?? name.replace(/\d+$/, "");
-    this.lanes = [...used].map((lane) => ({ lane, name: this.data.lanes[lane] }));
-    const rank = ({ name }) => [ORDER.indexOf(kindOf(name)), Number(name.match(/\d+$/)?.[0] ?? 0)];
-    // Groups with their splits and merges, then the pools.
-    const place = (l) => {
-      const [kind, index] = rank(l);
-      const grouped = ["group", "split", "merge", "link"].includes(ORDER[kind]);
-      return grouped ? [ORDER.indexOf("group"), index, ["link", "group", "split", "merge"].indexOf(ORDER[kind])] : [kind, index, 0];
-    };
-    this.lanes.sort((a, b) => place(a).map((v, i) => v - place(b)[i]).find((d) => d) ?? 0);
+    this.lanes = sortLanes([...used].map((lane) => ({ lane, name: this.data.lanes[lane] })), this.nodes);
+    this.fold();
     this.requests = this.data.events.filter((e) => e[KIND] === "request" || e[KIND] === "prefill");
     this.row = new Map();
     const extra = this.requests.length ? 1 : 0;
@@ -91,15 +84,23 @@ export class TimeLine {
     this.onPath = new Set(this.data.paths.filter((p) => !p[5]).map((p) => p[2]));
   }
 
+  /** Leaves lanes of phases out where they are many, until somebody asks for them. */
+  fold() {
+    const phases = this.lanes.filter((l) => ofPhases(l.name)).length;
+    $("folded").hidden = !phases;
+    if (!this.asked) $("phases").checked = phases <= PHASES_SHOWN;
+    if (!$("phases").checked) this.lanes = this.lanes.filter((l) => !ofPhases(l.name));
+  }
+
   /** Where the time of the steps went, in one bar and in words. */
   explain() {
     const host = $("where");
     const sums = new Map();
     let total = 0, longest = [0, ""];
     const batches = new Set();
-    for (const [batch, lane, , from, to, wait, why] of this.data.paths) {
-      const name = wait ? "waiting" : laneTitle(this.data.lanes[lane], this.nodes);
-      const sum = sums.get(name) ?? { ns: 0, lane, wait };
+    for (const [batch, lane, , from, to, wait, why, copy] of this.data.paths) {
+      const name = copy ? "waiting for copies" : wait ? "waiting" : laneTitle(this.data.lanes[lane], this.nodes);
+      const sum = sums.get(name) ?? { ns: 0, lane, wait, copy };
       sum.ns += to - from;
       sums.set(name, sum);
       total += to - from;
@@ -112,7 +113,7 @@ export class TimeLine {
       return;
     }
     const parts = [...sums].sort((a, b) => b[1].ns - a[1].ns);
-    const shade = ({ lane, wait }) => (wait ? palette().line : colour(this.laneKind(lane)));
+    const shade = ({ lane, wait, copy }) => (copy ? colour("copy wait") : wait ? palette().line : colour(this.laneKind(lane)));
     const bar = svg("svg", { viewBox: "0 0 1000 14", preserveAspectRatio: "none", "aria-hidden": "true" });
     let x = 0;
     for (const [, p] of parts) {
@@ -136,9 +137,13 @@ export class TimeLine {
   }
 
   legend() {
-    const shown = ["schedule", "embed", "group", "split", "experts", "merge", "link", "head", "sample", "stream"];
-    $("kinds").replaceChildren(...shown.map((k) => element("span", {}, swatch(colour(k)), kinds[k][0])),
-      element("span", {}, "thin line: the message waits"), element("span", {}, "grey: the actor waits"));
+    const shown = explained(new Set(this.data?.events.filter((e) => this.row.has(e[LANE])).map((e) => e[KIND])));
+    const key = shown.map(([k]) => k).join();
+    if (key === this.explained) return;
+    this.explained = key;
+    $("kinds").replaceChildren(...shown.map(([k, name]) => element("span", {}, swatch(colour(k)), name)),
+      element("span", {}, "thin line: the message waits"), element("span", {}, "grey: the actor waits"),
+      ...(shown.some(([k]) => k.startsWith("copy")) ? [element("span", {}, "pale: the device waits for a copy")] : []));
   }
 
   get margin() {
@@ -207,13 +212,13 @@ export class TimeLine {
       const x = this.x(from), w = this.x(to) - x;
       if (w < 3) continue;
       const y = TOP + row * LANEHEIGHT + (LANEHEIGHT - BAR) / 2;
-      g.fillStyle = c.cold;
-      g.globalAlpha = cause === "idle" ? 0.5 : 1;
+      g.fillStyle = cause === "copy" ? colour("copy wait") : c.cold;
+      g.globalAlpha = cause === "idle" ? 0.5 : cause === "copy" ? 0.3 : 1;
       g.fillRect(x, y, w, BAR);
       g.globalAlpha = 1;
       const left = Math.max(x, this.margin), room = Math.min(x + w, this.width) - left;
       if (room > 90 && cause !== "idle") {
-        g.fillStyle = c.soft;
+        g.fillStyle = cause === "copy" ? c.text : c.soft;
         const text = clip(g, named(why, this.nodes), room - 8);
         g.fillText(text, left + 4, y + BAR / 2 + 0.5);
       }
@@ -228,13 +233,16 @@ export class TimeLine {
       const y = TOP + row * LANEHEIGHT + (LANEHEIGHT - BAR) / 2;
       const x = this.x(e[FROM]), w = Math.max(1, this.x(e[TO]) - x);
       const shade = colour(e[KIND]);
+      const stands = e[KIND] === "copy wait"; // drawn among the gaps
       if (e[SENT] > 0 && e[SENT] < e[FROM] && x - this.x(e[SENT]) > 2) {
         g.fillStyle = shade;
         g.fillRect(this.x(e[SENT]), y + BAR / 2 - 1, x - this.x(e[SENT]), 2);
       }
-      g.fillStyle = shade;
-      g.fillRect(x, y, w, BAR);
-      if (w > 34) {
+      if (!stands) {
+        g.fillStyle = shade;
+        g.fillRect(x, y, w, BAR);
+      }
+      if (w > 34 && !stands) {
         const prompt = e[KIND] === "request" && this.requests.find((p) => p[KIND] === "prefill" && p[REQUEST] === e[REQUEST]);
         const left = Math.max(x, this.margin, prompt ? this.x(prompt[TO]) : 0);
         g.fillStyle = "#ffffff";
@@ -314,10 +322,11 @@ export class TimeLine {
     }
     const riders = this.data.riders.filter((r) => r[0] === e[BATCH]);
     const prompts = riders.filter((r) => !r[3]);
+    const copied = e[KIND].startsWith("copy") || e[KIND] === "save kv";
     const parts = [
       `${laneTitle(this.data.lanes[e[LANE]], this.nodes)}: ${kinds[e[KIND]]?.[0] ?? e[KIND]} for ${nanos(e[TO] - e[FROM])}`,
       e[BATCH] ? `step ${e[BATCH]}` : "", e[LAYER] >= 0 ? `layer ${e[LAYER]}` : "",
-      `${e[ROWS]} row${e[ROWS] === 1 ? "" : "s"}`,
+      copied ? "" : `${e[ROWS]} row${e[ROWS] === 1 ? "" : "s"}`,
       e[SENT] ? `waited ${nanos(e[FROM] - e[SENT])}` : "", e[PARTS] ? `${e[PARTS]} parts` : "",
       e[BYTES] ? `${bytes(e[BYTES])} (${bytes(e[BYTES] / Math.max(1, e[TO] - e[FROM]) * 1e9)}/s)` : "",
       e[MICRO] ? `micro-batch ${e[MICRO]}` : "", e[DEVICE] ? `on ${this.data.devices[e[DEVICE]]}` : "",
@@ -375,6 +384,13 @@ export class TimeLine {
     $("out").addEventListener("click", () => this.zoom(2));
     $("fit").addEventListener("click", () => this.fit());
     $("steps").addEventListener("change", () => this.recent());
+    $("phases").addEventListener("change", () => {
+      this.asked = true;
+      if (!this.data) return;
+      this.arrange();
+      this.legend();
+      this.redraw();
+    });
     $("live").addEventListener("change", () => { if ($("live").checked) this.recent(); });
     c.addEventListener("keydown", (e) => {
       const act = {
@@ -436,6 +452,8 @@ export class TimeLine {
 function word(e) {
   if (e[KIND] === "request") return `answer: ${e[ROWS]} tokens`;
   if (e[KIND] === "prefill") return `prompt: ${e[ROWS]} tokens`;
+  if (e[KIND].endsWith(" kv")) return bytes(e[BYTES]);
+  if (e[KIND] === "copy experts") return `layer ${e[LAYER]}: ${bytes(e[BYTES])}`;
   if (e[LAYER] >= 0) return `layer ${e[LAYER]}`;
   return e[BATCH] ? `step ${e[BATCH]}` : kinds[e[KIND]]?.[0] ?? e[KIND];
 }

@@ -1,5 +1,6 @@
 // The pipeline as a picture: actors as boxes, filled by how busy they are.
-import { bytes, laneTitle, number, percent, seconds, svg, title } from "./format.js";
+import { bytes, number, percent, seconds, svg, title } from "./format.js";
+import { laneTitle } from "./lanes.js";
 
 const W = 118, H = 52, GAP = 22, ROW = 84;
 // The fields of a load, as the server sends it.
@@ -129,7 +130,7 @@ export class Topology {
     const g = svg("g", { class: h < 40 ? "node pill" : "node", tabindex: 0, role: "button", transform: `translate(${x} ${y})`, "aria-label": label },
       svg("rect", { class: "box", width: w, height: h, rx: 7 }), fill,
       svg("text", { class: "name", x: 8, y: small && h < 40 ? 17 : 20 }, label), share, queue);
-    if (!small) g.insertBefore(svg("text", { class: "sub", x: 8, y: h - 9 }, n.kind === "device" ? "by its own clock" : n.device ?? ""), share);
+    if (!small) g.insertBefore(svg("text", { class: "sub", x: 8, y: h - 9 }, n.kind === "device" ? "its own clock" : n.device ?? ""), share);
     if (small && h >= 40) g.insertBefore(svg("text", { class: "sub", x: 8, y: 34 }, ""), share);
     const tell = () => { this.chosen = n; this.tell(); };
     g.addEventListener("click", tell);

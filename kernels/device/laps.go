@@ -1,0 +1,125 @@
+package device
+
+import (
+	"math"
+	"time"
+)
+
+// Moment is a point of a stream at which its device looks at its clock.
+type Moment interface {
+	// Ago tells how long before this moment the device passed others of its own, below 0 for
+	// those that came later: NotPassed for what it is not known to have passed yet, Never for
+	// what it never will have, or does not tell. It writes ago[i] for list[i].
+	Ago(list []Moment, ago []time.Duration)
+	// Release gives back what the device keeps for it. The moment is of no use then.
+	Release()
+}
+
+// What Ago tells of moments without a time.
+const (
+	NotPassed time.Duration = math.MinInt64 + iota
+	Never
+)
+
+// LapTimer is a stream whose device can look at its clock at any point of it.
+type LapTimer interface {
+	// Moment is the point behind what was enqueued; nil where looking would cut what the
+	// device could repeat as one piece.
+	Moment() Moment
+	// WaitTimed is Stream.Wait between two moments; both are nil where nothing has to be
+	// waited for.
+	WaitTimed(e Event) (from, to Moment)
+}
+
+// LapKind is what a device did in a Lap.
+type LapKind uint8
+
+const (
+	CopyIn   LapKind = iota // a copy to the device
+	CopyOut                 // one to the host
+	CopyWait                // compute stood still until a copy was there
+	Compute                 // routed experts, where they have a stream of their own
+)
+
+// Lap is a stretch of a device's time.
+type Lap struct {
+	Kind     LapKind
+	Layer    int   // whose experts it is about; -1: blocks of the KV cache
+	Bytes    int64 // copied
+	Stalls   bool  // a copy on the stream of compute, which stood still as long
+	From, To Moment
+}
+
+// Laps are what the device takes the time of in one step, in the order in which it was
+// enqueued. On a nil Laps everything does what it would without. It belongs to one goroutine
+// at a time.
+type Laps struct{ List []Lap }
+
+// Begin is where a lap on s begins, nil where nobody takes the time.
+func (l *Laps) Begin(s Stream) Moment {
+	if l == nil {
+		return nil
+	}
+	t, ok := s.(LapTimer)
+	if !ok {
+		return nil
+	}
+	return t.Moment()
+}
+
+// End ends a lap on s that began at from; without that there is none. Its moments are filled
+// in.
+func (l *Laps) End(s Stream, from Moment, lap Lap) {
+	if from == nil {
+		return
+	}
+	to := s.(LapTimer).Moment()
+	if to == nil {
+		from.Release()
+		return
+	}
+	lap.From, lap.To = from, to
+	l.List = append(l.List, lap)
+}
+
+// Wait has s wait for a copy of a layer's experts.
+func (l *Laps) Wait(s Stream, copied Event, layer int) {
+	t, ok := s.(LapTimer)
+	if l == nil || !ok {
+		s.Wait(copied)
+		return
+	}
+	if from, to := t.WaitTimed(copied); from != nil {
+		l.List = append(l.List, Lap{Kind: CopyWait, Layer: layer, From: from, To: to})
+	}
+}
+
+// Drop forgets all laps.
+func (l *Laps) Drop() {
+	for i := range l.List {
+		l.List[i].Release()
+	}
+	l.List = l.List[:0]
+}
+
+// Release gives the moments of a lap back.
+func (x *Lap) Release() {
+	x.From.Release()
+	x.To.Release()
+}
+
+// PhaseTimer is a stream of a device that computes as it is told and can tell the phases of
+// routed experts.
+type PhaseTimer interface {
+	// TimePhases says whether those of the operators to come are timed, and forgets what was.
+	TimePhases(on bool)
+	// Phases are those that were timed, in order. They hold until the next TimePhases.
+	Phases() []Phase
+}
+
+// Phase is a stretch of the computing of routed experts: gate and up with the activation, or
+// Down, of one group of rows.
+type Phase struct {
+	Down     bool
+	From, To time.Time
+}
