@@ -157,7 +157,7 @@ func TestModelNamesTheTensor(t *testing.T) {
 		err      error
 		name     string
 	}{
-		{`"num_hidden_layers": 3`, `"num_hidden_layers": 4`, model.ErrTensorMissing, "model.layers.3.mlp.experts.0.gate_proj.weight"},
+		{`"num_hidden_layers": 3`, `"num_hidden_layers": 4`, model.ErrTensorMissing, "model.layers.3.self_attn.kv_b_proj.weight"},
 		{`"num_hidden_layers": 3`, `"num_hidden_layers": 2`, model.ErrTensorStray, "model.layers.2.input_layernorm.weight"},
 		{`"vocab_size": 512`, `"vocab_size": 500`, model.ErrTensorShape, "lm_head.weight"},
 	} {
