@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 version=${1:?usage: bundle.sh VERSION}
 out=build/gpu stage=build/gpu/stage
-limit=$((55 * 1000 * 1000)) glibc=2.36
+limit=$((60 * 1000 * 1000)) glibc=2.36
 
 rm -rf "$stage" "$out/parts"
 mkdir -p "$stage" "$out/parts"

@@ -124,8 +124,8 @@ traces() {
 		kill -0 "$server" || { tail -n 5 "$out/trace-server.txt"; return 1; }
 		sleep 0.5
 	done
-	for streams in 1 8; do
-		for how in warm without with without with; do
+	for streams in ${STREAMS:-1 8}; do
+		for how in ${HOW:-warm without with without with}; do
 			"$root/krater" bench serve --url "$url" --prompt "${PROMPT:-2000}" --answer 400 --concurrency "$streams" --duration "${LOAD:-8s}" \
 				--load-seed "$streams" --json-file "$logs/trace-load.json" >"$logs/trace-load.txt" 2>&1 &
 			load=$!
@@ -197,7 +197,7 @@ for s in $steps; do
 	trace)
 		export -f traces answering
 		export root out logs
-		step trace 200 bash -c traces
+		step trace 220 bash -c traces
 		cp "$logs/trace.txt" "$out/"
 		;;
 	load)
