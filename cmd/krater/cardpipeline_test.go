@@ -86,7 +86,7 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newSession(&env{out: out, err: out, ctx: ctx, file: file}, "", &c.Run.engineFlags, limits{})
+	s, err := newSession(&env{out: out, err: out, ctx: ctx, file: file}, tinyDir(), &c.Run.engineFlags, limits{})
 	if err != nil {
 		return nil, err
 	}
