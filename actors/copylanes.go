@@ -14,6 +14,10 @@ import (
 // step began for a later one.
 const lapsLate = 1024
 
+// lapShare is Options.LapShare where it is not set: with the notes of messages, and one step in
+// eight timed while nobody looks, within what the trace may cost.
+const lapShare = 0.01
+
 // timesCopies reports whether streams of a device tell what copies take, and there are copies.
 func (p *Pipeline) timesCopies(s device.Stream) bool {
 	_, ok := s.(device.LapTimer)
@@ -40,7 +44,7 @@ func anchored(c *turn, b *msg.Batch, s device.Stream) {
 		wait(b, s)
 		return
 	}
-	at := b.Laps.Begin(s)
+	at := b.Laps.Begin(s, -1)
 	wait(b, s)
 	if b.Anchor != nil {
 		b.Anchor.Release()

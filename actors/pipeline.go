@@ -34,6 +34,9 @@ type Options struct {
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
 	InlineBelow time.Duration
+	// LapShare is the part of a step that a device may spend on looking at its clock around the
+	// step's copies, in steps whose copies are timed; 0: lapShare.
+	LapShare float64
 	// HeatSample is of how many batches one is counted for Heat; 1: every one, 0: one of
 	// 8, negative: none.
 	HeatSample int

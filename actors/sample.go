@@ -12,6 +12,7 @@ type sampleNode struct {
 	heat    *heatMeter
 	devices []*trace.Ring // of the device's orders of steps; none where it has none
 	copies  copyLanes
+	share   float64 // Options.LapShare
 }
 
 func (n *sampleNode) receive(c *turn, m any) {

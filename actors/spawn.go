@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"fmt"
 
 	"krater/actors/msg"
@@ -91,7 +92,9 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 			copies.blocks = append(copies.blocks, p.trace.Ring(trace.KVLane(r.Name())))
 		}
 	}
-	r.sample = p.actor("sample", trace.Sample, crewMember, func() node { return &sampleNode{heat: p.heat, devices: devices, copies: copies} })
+	r.sample = p.actor("sample", trace.Sample, crewMember, func() node {
+		return &sampleNode{heat: p.heat, devices: devices, copies: copies, share: cmp.Or(p.opt.LapShare, lapShare)}
+	})
 	headStream := next()
 	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream, keeps: p.keeps} })
 	partition := p.opt.Partition

@@ -58,6 +58,13 @@ func (n *sampleNode) stepTimes(c *turn, b *msg.Batch) {
 		took, at, end = t.Took(), c.now(), t.End()
 	}
 	var apart []trace.Event
+	if l, ok := b.Stream.(device.LapTimer); ok {
+		var step time.Duration
+		for _, d := range took {
+			step += d
+		}
+		b.Laps.Next(step, l.MomentCost(), n.share)
+	}
 	if end != nil {
 		apart = n.copies.note(b, about, end, at)
 	}

@@ -75,7 +75,7 @@ func (l *line) load(r *dispatch.Residency, loads []dispatch.Load, laps *device.L
 		l.copies.Wait(d.at)
 		l.used[d.by] = d.count
 	}
-	began := laps.Begin(l.copies)
+	began := laps.Begin(l.copies, int(loads[0].Layer))
 	defer func() {
 		l.count++
 		if done > 0 {
@@ -157,7 +157,7 @@ func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step
 		laps.Wait(s, at, int(in.Layer()))
 		l.copied[s] = newest
 	}
-	began := own.Begin(s)
+	began := own.Begin(s, int(in.Layer()))
 	f(s)
 	own.End(s, began, device.Lap{Kind: device.Compute, Layer: int(in.Layer())})
 	l.count++

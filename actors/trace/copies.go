@@ -44,29 +44,48 @@ func (k Kind) waitsForDevice() bool {
 	return false
 }
 
-// stalls cuts those stretches out of a path in which an actor waited for a device that itself
-// waited for a copy: what the step took its time for is the copy.
-func stalls(tracks []Track, pieces []Piece, batch uint64) []Piece {
-	var waits []*Event
+// ofDevice reports whether a kind is a part of a step on a device that computes apart from the
+// host.
+func (k Kind) ofDevice() bool {
+	switch k {
+	case Device, DeviceEmbed, DeviceGroup, DeviceHead:
+		return true
+	}
+	return false
+}
+
+// byDevice cuts those stretches out of a path in which an actor waited for a device: what the
+// step took its time for is what the device did then, or the copy that the device waited for.
+// While a pool works on experts that the device has asked the host for, in the middle of its
+// step, it is the pool: the device goes on with its answer.
+func byDevice(tracks []Track, pieces []Piece, batch uint64) []Piece {
+	pieces = instead(tracks, pieces, batch, Kind.waitsForDevice, func(k Kind) bool { return k == CopyWait || k.ofDevice() })
+	return instead(tracks, pieces, batch, Kind.ofDevice, func(k Kind) bool { return k == Experts })
+}
+
+// instead puts events of some kinds in place of those stretches of a path, of other kinds, at
+// which they happened.
+func instead(tracks []Track, pieces []Piece, batch uint64, of, by func(Kind) bool) []Piece {
+	var does []visit
 	for t := range tracks {
 		for i := range tracks[t].Events {
-			if e := &tracks[t].Events[i]; e.Kind == CopyWait && e.Batch == batch && e.Ended > e.Started {
-				waits = append(waits, e)
+			if e := &tracks[t].Events[i]; e.Batch == batch && e.Ended > e.Started && by(e.Kind) {
+				does = append(does, visit{t, i, e})
 			}
 		}
 	}
-	if len(waits) == 0 {
+	if len(does) == 0 {
 		return pieces
 	}
-	slices.SortFunc(waits, func(a, b *Event) int { return cmp.Compare(a.Started, b.Started) })
+	slices.SortFunc(does, func(a, b visit) int { return cmp.Compare(a.e.Started, b.e.Started) })
 	var cut []Piece
 	for _, p := range pieces {
-		if p.Wait || !tracks[p.Track].Events[p.Event].Kind.waitsForDevice() {
+		if p.Wait || !of(tracks[p.Track].Events[p.Event].Kind) {
 			cut = append(cut, p)
 			continue
 		}
-		for _, e := range waits {
-			from, to := max(e.Started, p.From), min(e.Ended, p.To)
+		for _, v := range does {
+			from, to := max(v.e.Started, p.From), min(v.e.Ended, p.To)
 			if from >= to {
 				continue
 			}
@@ -75,7 +94,11 @@ func stalls(tracks []Track, pieces []Piece, batch uint64) []Piece {
 				before.To = from
 				cut = append(cut, before)
 			}
-			cut = append(cut, Piece{Track: p.Track, Event: p.Event, From: from, To: to, Wait: true, Copy: true, Why: e.copyWanted()})
+			x := Piece{Track: v.track, Event: v.event, From: from, To: to}
+			if v.e.Kind == CopyWait {
+				x = Piece{Track: p.Track, Event: p.Event, From: from, To: to, Wait: true, Copy: true, Why: v.e.copyWanted()}
+			}
+			cut = append(cut, x)
 			p.From = to
 		}
 		if p.From < p.To {

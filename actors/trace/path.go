@@ -19,7 +19,9 @@ type Piece struct {
 
 // Path is what a batch's step took its time for, in order: from the end of its last message
 // back to whoever sent that, at the moment of sending, and so on. Where an actor waited for a
-// device that waited for a copy, that is a wait for the copy. Pieces follow each other; work that others did meanwhile is not among them. It is nil where no track knows the batch.
+// device it is what the device did, or a wait for the copy that the device waited for. Pieces
+// follow each other; work that others did meanwhile is not among them. It is nil where no track
+// knows the batch.
 func Path(tracks []Track, batch uint64) []Piece {
 	w := walk{tracks: tracks}
 	for t := range tracks {
@@ -33,7 +35,33 @@ func Path(tracks []Track, batch uint64) []Piece {
 		return nil
 	}
 	last := slices.MaxFunc(w.steps, func(a, b visit) int { return cmp.Compare(a.e.Ended, b.e.Ended) })
-	return stalls(tracks, w.back(last), batch)
+	return byDevice(tracks, w.back(last), batch)
+}
+
+// Paths are the critical paths of several batches, in the batches' order, as what made the
+// whole take so long: of a batch that was on its way before another was back, what comes after
+// that moment. Of what lies before, the other's path tells; since is when one was back that is
+// not among them (0: none was).
+func Paths(tracks []Track, batches []uint64, since int64) [][]Piece {
+	paths := make([][]Piece, len(batches))
+	ends, order := make([]int64, len(batches)), make([]int, 0, len(batches))
+	for i, b := range batches {
+		if paths[i] = Path(tracks, b); len(paths[i]) > 0 {
+			ends[i] = paths[i][len(paths[i])-1].To
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(ends[a], ends[b]) })
+	for _, i := range order {
+		kept := paths[i][:0]
+		for _, p := range paths[i] {
+			if p.From = max(p.From, since); p.From < p.To {
+				kept = append(kept, p)
+			}
+		}
+		paths[i], since = kept, ends[i]
+	}
+	return paths
 }
 
 // ofStep reports whether an event is part of a batch's way; text goes out beside it, and what

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -64,6 +65,76 @@ func TestPath(t *testing.T) {
 	}
 	if Path(tracks, 99) != nil || Path(tracks, 0) != nil || Path(nil, 7) != nil {
 		t.Error("a path of a batch that nobody knows")
+	}
+}
+
+// ahead is two steps of a card: the second is on its way before the first is back, and waits for
+// the card.
+func ahead() []Track {
+	return []Track{
+		{"schedule", []Event{
+			{Batch: 1, Kind: Schedule, Layer: -1, Enqueued: 100, Started: 101, Ended: 104},
+			{Batch: 2, Kind: Schedule, Layer: -1, Enqueued: 190, Started: 191, Ended: 194},
+		}},
+		{"embed", []Event{
+			{Batch: 1, Kind: Embed, Layer: -1, Enqueued: 1, Started: 2, Ended: 5},
+			{Batch: 2, Kind: Embed, Layer: -1, Enqueued: 11, Started: 12, Ended: 15},
+		}},
+		{"sample", []Event{
+			{Batch: 1, Kind: Sample, Layer: -1, Enqueued: 5, Started: 6, Ended: 100},
+			{Batch: 2, Kind: Sample, Layer: -1, Enqueued: 15, Started: 100, Ended: 190},
+		}},
+		{"cuda:0", []Event{
+			{Batch: 1, Kind: Device, Layer: -1, Started: 10, Ended: 98},
+			{Batch: 2, Kind: DeviceEmbed, Layer: -1, Started: 98, Ended: 110},
+			{Batch: 2, Kind: CopyWait, Layer: 3, Started: 110, Ended: 130},
+			{Batch: 2, Kind: DeviceGroup, Layer: -1, Started: 130, Ended: 185},
+		}},
+		{"pool0", []Event{
+			{Batch: 2, Kind: Experts, Layer: 3, Started: 120, Ended: 125}, // of which the card knows nothing yet
+			{Batch: 2, Kind: Experts, Layer: 4, Started: 140, Ended: 160},
+			{Batch: 3, Kind: Experts, Layer: 4, Started: 170, Ended: 180},
+		}},
+	}
+}
+
+// TestPaths: steps that overlap take together what the clock says, each from the moment at which
+// the one before was back; and where an actor waits for a card, it is the card that takes the
+// time, the copy that it waits for, or the pool that it has asked.
+func TestPaths(t *testing.T) {
+	tracks := ahead()
+	paths := Paths(tracks, []uint64{2, 99, 1}, 0)
+	if len(paths) != 3 || paths[1] != nil {
+		t.Fatalf("%d paths, of a batch that nobody knows %v", len(paths), paths[1])
+	}
+	at, took := int64(2), map[string]int64{}
+	for _, p := range slices.Concat(paths[2], paths[0]) {
+		if p.From != at {
+			t.Errorf("a piece from %d behind one to %d", p.From, at)
+		}
+		at = p.To
+		name := tracks[p.Track].Name
+		if p.Copy {
+			name = p.Why
+		} else if p.Wait {
+			name = "waiting"
+		}
+		took[name] += p.To - p.From
+	}
+	want := map[string]int64{
+		"embed": 3, "waiting": 1 + 1 + 1, "sample": 4 + 2 + 5, "cuda:0": 88 + 6 + 10 + 25, "pool0": 20, "waiting for the copy of layer 3's experts": 20, "schedule": 3 + 3,
+	}
+	if at != 194 || !maps.Equal(took, want) {
+		t.Errorf("until %d: %v, want %v", at, took, want)
+	}
+	if e := &tracks[paths[0][0].Track].Events[paths[0][0].Event]; paths[0][0].From != 104 || e.Kind != DeviceEmbed {
+		t.Errorf("the second step begins with %+v, %+v", paths[0][0], e)
+	}
+	if paths := Paths(tracks, []uint64{2}, 104); len(paths[0]) == 0 || paths[0][0].From != 104 {
+		t.Errorf("after a step that is not in view: %v", paths)
+	}
+	if twice := Paths(tracks, []uint64{1, 1}, 0); len(twice[0]) == 0 || len(twice[1]) != 0 {
+		t.Errorf("a batch named twice has %d and %d pieces", len(twice[0]), len(twice[1]))
 	}
 }
 
@@ -137,8 +208,12 @@ func TestStepsAndRequest(t *testing.T) {
 		}
 		return ids
 	}
-	if got, want := batches(g.Steps(2, 100)), [][]uint64{{9, 10}, {9, 10}, nil}; !reflect.DeepEqual(got, want) {
-		t.Errorf("the last two steps are %v", got)
+	two, since := g.Steps(2, 100)
+	if got, want := batches(two), [][]uint64{{9, 10}, {9, 10}, nil}; !reflect.DeepEqual(got, want) || since != 730 {
+		t.Errorf("the last two steps are %v, after %d", got, since)
+	}
+	if all, since := g.Steps(10, 100); len(all[0].Events) != 10 || since != 0 {
+		t.Errorf("all steps are %v, after %d", batches(all), since)
 	}
 	if got, want := batches(g.Request(1, 100)), [][]uint64{{2, 4, 6, 8, 10}, {2, 4, 6, 8, 10}, {0}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("request 1 was at %v", got)

@@ -72,15 +72,39 @@ func Whole(tracks []Track) []uint64 {
 // inFlightMost is how many of the newest batches may still be on their way.
 const inFlightMost = 64
 
-// Steps are the events of the newest n batches that have gone all the way.
-func (g *Registry) Steps(n, most int) []Track {
-	tracks := g.batches(g.roster.Last(n+inFlightMost), 0, most)
-	whole := Whole(tracks)
+// Steps are the events of the newest n batches that have gone all the way, and when the batch
+// before them was back (0: it is not known).
+func (g *Registry) Steps(n, most int) (tracks []Track, since int64) {
+	tracks = g.batches(g.roster.Last(n+inFlightMost+1), 0, most)
+	_, tracks, since = Newest(tracks, n, most)
+	return tracks, since
+}
+
+// Newest are the newest n whole batches of tracks and their events, and when the batch before
+// them was back (0: there is none).
+func Newest(tracks []Track, n, most int) (batches []uint64, picked []Track, since int64) {
+	batches = Whole(tracks)
+	if before := len(batches) - n; before > 0 {
+		since = ended(tracks, batches[before-1])
+		batches = batches[before:]
+	}
 	in := map[uint64]bool{}
-	for _, id := range whole[max(0, len(whole)-n):] {
+	for _, id := range batches {
 		in[id] = true
 	}
-	return Pick(tracks, most, func(e *Event) bool { return in[e.Batch] })
+	return batches, Pick(tracks, most, func(e *Event) bool { return in[e.Batch] }), since
+}
+
+// ended is when a batch's step was over.
+func ended(tracks []Track, batch uint64) (at int64) {
+	for t := range tracks {
+		for i := range tracks[t].Events {
+			if e := &tracks[t].Events[i]; e.Batch == batch && e.ofStep() {
+				at = max(at, e.Ended)
+			}
+		}
+	}
+	return at
 }
 
 // Request are the events of one request: its own, and those of all batches that it was in,

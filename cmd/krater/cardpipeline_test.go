@@ -91,6 +91,7 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 		return nil, err
 	}
 	s.look.pools = pools
+	s.lapShare = 1 // every copy, whatever that costs so small a model
 	c.Run.engineFlags.InlineBelow = -1
 	b := &besideActors{host: &faultyHost{Device: s.dev}, s: s, flags: &c.Run.engineFlags, prompt: readGolden(t).Prompts[0].InputIDs}
 	if prefill != "" {

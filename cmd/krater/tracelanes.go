@@ -74,16 +74,10 @@ type waitFor struct {
 // stretchOf adds up the last steps of tracks; without one it is empty.
 func stretchOf(tracks []trace.Track, steps int) *stretch {
 	s := &stretch{Steps: []uint64{}, Lanes: []timeOf{}, Path: []timeOf{}, Waits: []waitFor{}}
-	batches := trace.Whole(tracks)
-	batches = batches[max(0, len(batches)-steps):]
+	batches, tracks, since := trace.Newest(tracks, steps, math.MaxInt)
 	if len(batches) == 0 {
 		return s
 	}
-	in := map[uint64]bool{}
-	for _, b := range batches {
-		in[b] = true
-	}
-	tracks = trace.Pick(tracks, math.MaxInt, func(e *trace.Event) bool { return in[e.Batch] })
 	tracks = slices.DeleteFunc(tracks, func(t trace.Track) bool { return len(t.Events) == 0 })
 	slices.SortStableFunc(tracks, func(a, b trace.Track) int {
 		return cmp.Or(cmp.Compare(laneRank(a.Name), laneRank(b.Name)), cmp.Compare(a.Name, b.Name))
@@ -107,17 +101,17 @@ func stretchOf(tracks []trace.Track, steps int) *stretch {
 		}
 		s.Lanes = append(s.Lanes, timeOf{t.Name, busy, float64(busy) / float64(s.NS)})
 	}
-	s.addPaths()
+	s.addPaths(since)
 	s.addWaits()
 	return s
 }
 
-// addPaths adds up where the time of the steps went.
-func (s *stretch) addPaths() {
+// addPaths adds up where the time of the steps went. The step before them was back at since.
+func (s *stretch) addPaths(since int64) {
 	at := map[string]int64{}
 	total := int64(0)
-	for _, b := range s.Steps {
-		for _, p := range trace.Path(s.tracks, b) {
+	for _, path := range trace.Paths(s.tracks, s.Steps, since) {
+		for _, p := range path {
 			name := s.tracks[p.Track].Name
 			switch {
 			case p.Copy:

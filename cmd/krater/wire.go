@@ -48,6 +48,7 @@ type session struct {
 	copied    int64           // bytes of weights read into memory of the device
 
 	heatSample int         // as in actors.Options
+	lapShare   float64     // likewise
 	heat       *heat.Map   // of --heat-file, as it was read; nil: none
 	keeper     *heatKeeper // of that file; nil: none
 
@@ -277,7 +278,7 @@ func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline
 		Scheduler: scheduler.Config{
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.place, HeatSample: s.heatSample,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.place, HeatSample: s.heatSample, LapShare: s.lapShare,
 		ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
 	})
 }

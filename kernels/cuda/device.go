@@ -333,6 +333,13 @@ func (s *Stream) Submit() { s.s.Submit() }
 // Moment is the point behind what was enqueued (device.LapTimer).
 func (s *Stream) Moment() device.Moment { return moment(s.s.Moment()) }
 
+// momentCost was measured on an H200: 50 small launches, each between two moments, read
+// afterwards in one trip (BenchmarkMoments of rt: 7.3 us a launch, 1.9 us without).
+const momentCost = 2700 * time.Nanosecond
+
+// MomentCost implements device.LapTimer.
+func (s *Stream) MomentCost() time.Duration { return momentCost }
+
 // WaitTimed is Wait between two moments (device.LapTimer).
 func (s *Stream) WaitTimed(e device.Event) (from, to device.Moment) {
 	if own, ok := e.(*rt.Event); ok && own.Card() == s.dev.card {

@@ -29,6 +29,9 @@ type LapTimer interface {
 	// WaitTimed is Stream.Wait between two moments; both are nil where nothing has to be
 	// waited for.
 	WaitTimed(e Event) (from, to Moment)
+	// MomentCost is how much longer a step takes for a moment in it, told when it is over; 0
+	// where that is not worth counting.
+	MomentCost() time.Duration
 }
 
 // LapKind is what a device did in a Lap.
@@ -53,11 +56,40 @@ type Lap struct {
 // Laps are what the device takes the time of in one step, in the order in which it was
 // enqueued. On a nil Laps everything does what it would without. It belongs to one goroutine
 // at a time.
-type Laps struct{ List []Lap }
+//
+// Where the laps of all layers would cost more of a step than they may (Next), those of one
+// layer in so many are taken, of others in the next step.
+type Laps struct {
+	List []Lap
 
-// Begin is where a lap on s begins, nil where nobody takes the time.
-func (l *Laps) Begin(s Stream) Moment {
-	if l == nil {
+	every int // layers; 0: of all
+	turn  int // which of them
+	left  int // laps not taken for that
+}
+
+// take reports whether laps about a layer are taken.
+func (l *Laps) take(layer int) bool {
+	if l.every <= 1 || layer < 0 || (layer+l.turn)%l.every == 0 {
+		return true
+	}
+	l.left++
+	return false
+}
+
+// Next tells what a step took whose laps are those of now, and what each of their moments cost:
+// those of the next step then cost no more than a share of it.
+func (l *Laps) Next(step, moment time.Duration, share float64) {
+	cost := 2 * float64(len(l.List)+l.left) * float64(moment)
+	if l.every, l.left = 0, 0; cost > 0 && step > 0 {
+		l.every = int(math.Ceil(cost / (share * float64(step))))
+	}
+	l.turn++
+}
+
+// Begin is where a lap on s begins that is about a layer (below 0: about none), nil where
+// nobody takes the time.
+func (l *Laps) Begin(s Stream, layer int) Moment {
+	if l == nil || !l.take(layer) {
 		return nil
 	}
 	t, ok := s.(LapTimer)
@@ -85,7 +117,7 @@ func (l *Laps) End(s Stream, from Moment, lap Lap) {
 // Wait has s wait for a copy of a layer's experts.
 func (l *Laps) Wait(s Stream, copied Event, layer int) {
 	t, ok := s.(LapTimer)
-	if l == nil || !ok {
+	if l == nil || !ok || !l.take(layer) {
 		s.Wait(copied)
 		return
 	}

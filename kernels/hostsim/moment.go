@@ -58,6 +58,9 @@ func (s *stream) Moment() device.Moment {
 	return m
 }
 
+// MomentCost implements device.LapTimer.
+func (s *stream) MomentCost() time.Duration { return 0 }
+
 // WaitTimed implements device.LapTimer.
 func (s *stream) WaitTimed(e device.Event) (from, to device.Moment) {
 	from = s.Moment()

@@ -20,11 +20,11 @@ func TestMoments(t *testing.T) {
 		m := alloc(t, d, tensor.I8, 1, 500)
 		copies, work := newStream(t, d), newStream(t, d)
 		var laps device.Laps
-		began := laps.Begin(copies)
+		began := laps.Begin(copies, 3)
 		copies.CopyIn(m, make([]byte, 500))
 		laps.End(copies, began, device.Lap{Kind: device.CopyIn, Layer: 4, Bytes: 500})
 		laps.Wait(work, copies.Record(), 4)
-		end := laps.Begin(work)
+		end := laps.Begin(work, -1)
 		if len(laps.List) != 2 {
 			t.Fatalf("%d laps", len(laps.List))
 		}
@@ -51,7 +51,7 @@ func TestMoments(t *testing.T) {
 		}
 		laps.Drop()
 		var nobody *device.Laps
-		if nobody.Begin(copies) != nil || len(laps.List) != 0 {
+		if nobody.Begin(copies, 1) != nil || len(laps.List) != 0 {
 			t.Error("laps that nobody asked for")
 		}
 		nobody.Wait(work, copies.Record(), 4)

@@ -94,7 +94,7 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, laps *device.Laps)
 	case stages.Save:
 		lap.Kind = device.CopyOut
 	}
-	began := laps.Begin(s)
+	began := laps.Begin(s, lap.Layer)
 	for _, m := range moves {
 		for i := range g.caches {
 			g.move(s, m, g.caches[i].Mat, i, 0)

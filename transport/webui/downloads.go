@@ -40,7 +40,7 @@ func (p *Page) export(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		tracks = g.Steps(n, p.opt.MaxEvents)
+		tracks, _ = g.Steps(n, p.opt.MaxEvents)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Disposition", `attachment; filename="krater-trace.json"`)

@@ -31,10 +31,11 @@ type events struct {
 // answer is what a viewer asked for.
 func (p *Page) answer(g *trace.Registry, a *ask) *events {
 	var tracks []trace.Track
+	var since int64
 	if a.Type == "request" {
 		tracks = g.Request(a.ID, p.opt.MaxEvents)
 	} else {
-		tracks = g.Steps(min(max(a.N, 1), stepsMax), p.opt.MaxEvents)
+		tracks, since = g.Steps(min(max(a.N, 1), stepsMax), p.opt.MaxEvents)
 	}
 	r := &events{
 		Type: "events", For: a.Type, ID: a.ID, Devices: g.Devices(),
@@ -55,9 +56,10 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 			}
 		}
 	}
-	for _, b := range batches[max(0, len(batches)-pathsMax):] {
-		for _, x := range trace.Path(tracks, b) {
-			r.Paths = append(r.Paths, []any{b, x.Track, first[x.Track] + x.Event, x.From, x.To, x.Wait, x.Why, x.Copy})
+	last := batches[max(0, len(batches)-pathsMax):]
+	for i, path := range trace.Paths(tracks, last, since) {
+		for _, x := range path {
+			r.Paths = append(r.Paths, []any{last[i], x.Track, first[x.Track] + x.Event, x.From, x.To, x.Wait, x.Why, x.Copy})
 		}
 	}
 	for _, b := range batches {

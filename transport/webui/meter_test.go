@@ -137,6 +137,17 @@ func TestVerdict(t *testing.T) {
 	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.95}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Text != "The device cuda:0 is busy 90 % of the time: it limits." {
 		t.Errorf("on a card: %q", v.Text)
 	}
+	card.Nodes = append(card.Nodes, engine.Node{Name: "pool0", Kind: engine.NodePool}, engine.Node{Name: "pool1", Kind: engine.NodePool, Index: 1})
+	for pool, want := range map[float64]string{
+		0.4: "The device cuda:0 is busy 90 % of the time: it limits.",
+		0.8: "Expert pool 1 is busy 80 % of the time, and the device cuda:0 waits for it: it limits.",
+		0.5: "Expert pool 1 takes the largest part of a step: it is busy 50 % of the time, and the device cuda:0 waits for it.",
+	} {
+		if v := judge(card, &state{Nodes: map[string]load{"pool0": {loadBusy: 0.3}, "pool1": {loadBusy: pool}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Text != want {
+			t.Errorf("a pool beside a card, busy %v: %q", pool, v.Text)
+		}
+	}
+	card.Nodes = card.Nodes[:2]
 	card.Nodes[1].Device = "" // it tells of copies alone
 	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.95}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Node != "sample" {
 		t.Errorf("beside a device that times no steps: %q", v.Text)

@@ -59,15 +59,22 @@ func judge(top engine.Topology, s *state) *verdict {
 			most, busy = n, b
 		}
 	}
+	asked := ""
+	if most.Kind == engine.NodeDevice {
+		if pool, b, ok := busiestPool(top, s); ok && b > busy/2 {
+			asked = fmt.Sprintf(", and %s waits for it", title(most))
+			most, busy = pool, b
+		}
+	}
 	name, percent := capital(title(most)), math.Round(100*busy)
 	v := &verdict{Node: most.Name}
 	switch {
 	case s.Flow.Running == 0 && s.Flow.Waiting == 0 && busy < busySome:
 		return &verdict{Text: "Idle: no request is running."}
 	case busy >= busyLimits:
-		v.Text = fmt.Sprintf("%s is busy %.0f %% of the time: it limits.", name, percent)
+		v.Text = fmt.Sprintf("%s is busy %.0f %% of the time%s: it limits.", name, percent, asked)
 	case busy >= busyMost:
-		v.Text = fmt.Sprintf("%s takes the largest part of a step: it is busy %.0f %% of the time.", name, percent)
+		v.Text = fmt.Sprintf("%s takes the largest part of a step: it is busy %.0f %% of the time%s.", name, percent, asked)
 	case busy >= busySome:
 		v.Text = fmt.Sprintf("There is little to do. %s is the busiest, %.0f %% of the time.", name, percent)
 	default:
@@ -85,6 +92,17 @@ func judge(top engine.Topology, s *state) *verdict {
 		v.Text += fmt.Sprintf(" %d %s %s.", n, requests, why)
 	}
 	return v
+}
+
+// busiestPool is the pool that a device waits for which has asked it in the middle of a step: the
+// device's own work is no more than what is left of its time.
+func busiestPool(top engine.Topology, s *state) (pool engine.Node, busy float64, ok bool) {
+	for _, n := range top.Nodes {
+		if b := s.Nodes[n.Name][loadBusy]; n.Kind == engine.NodePool && b > busy {
+			pool, busy, ok = n, b, true
+		}
+	}
+	return pool, busy, ok
 }
 
 func capital(s string) string {

@@ -1,0 +1,88 @@
+package device
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// clock is a stream that tells when it looked, and what waits it had.
+type clock struct {
+	Stream
+	looked, waited int
+}
+
+type tick struct{ released *int }
+
+func (tick) Ago([]Moment, []time.Duration) {}
+func (m tick) Release()                    { *m.released++ }
+
+func (c *clock) Moment() Moment {
+	c.looked++
+	return tick{new(int)}
+}
+
+func (c *clock) WaitTimed(Event) (from, to Moment) {
+	c.waited++
+	return c.Moment(), c.Moment()
+}
+func (c *clock) Wait(Event)                { c.waited++ }
+func (c *clock) MomentCost() time.Duration { return time.Microsecond }
+
+// TestLapsAreThinned: laps of all layers are taken where they cost no more than their share, and
+// of one layer in so many where they would; each layer has its turn, all is waited for, and
+// blocks of the KV cache are always timed.
+func TestLapsAreThinned(t *testing.T) {
+	const layers = 24
+	for _, c := range []struct {
+		step  time.Duration
+		share float64
+		every int
+	}{
+		{0, 0.01, 1}, // not told
+		{20 * time.Millisecond, 0.01, 1},
+		{196 * 50 * time.Microsecond, 0.02, 1}, // exactly as much as it may
+		{196 * 50 * time.Microsecond, 0.01, 2},
+		{time.Millisecond, 0.01, 20},
+		{time.Microsecond, 0.01, 19600},
+		{time.Microsecond, 196, 1},
+	} {
+		var l Laps
+		seen := map[int]int{}
+		for step := range 21 {
+			s := &clock{}
+			for layer := range layers {
+				l.Wait(s, nil, layer)
+				l.End(s, l.Begin(s, layer), Lap{Kind: CopyIn, Layer: layer})
+			}
+			l.End(s, l.Begin(s, -1), Lap{Kind: CopyOut, Layer: -1})
+			if s.waited != layers || s.looked != 2*len(l.List) {
+				t.Fatalf("%v: %d waits, %d looks at the clock for %d laps", c, s.waited, s.looked, len(l.List))
+			}
+			if blocks := slices.ContainsFunc(l.List, func(x Lap) bool { return x.Layer < 0 }); !blocks {
+				t.Errorf("%v: no lap of blocks", c)
+			}
+			timed := len(l.List) / 2
+			most := (layers + c.every - 1) / c.every
+			if step == 0 && timed != layers || step > 0 && timed > most || step > 0 && c.every < layers && timed < layers/c.every {
+				t.Errorf("%v, step %d: laps of %d layers, want %d or one less", c, step, timed, most)
+			}
+			for _, x := range l.List {
+				if step > 0 {
+					seen[x.Layer]++
+				}
+			}
+			l.Next(c.step, 2*time.Microsecond, c.share)
+			l.List = l.List[:0]
+		}
+		for layer := range layers {
+			if c.every <= 20 && seen[layer] == 0 {
+				t.Errorf("%v: layer %d never had its turn", c, layer)
+			}
+		}
+	}
+	var none *Laps
+	if s := (&clock{}); none.Begin(s, 1) != nil || s.looked != 0 {
+		t.Error("nobody takes the time, and the clock is looked at")
+	}
+}
