@@ -59,6 +59,12 @@ func (p *Page) record(w http.ResponseWriter, r *http.Request) {
 		loading().Write(w)
 		return
 	}
+	// A foreign page cannot read the answer, but could have it made again and again.
+	site := r.Header.Get("Sec-Fetch-Site")
+	if foreign := site == "cross-site" || site == "same-site"; foreign && (r.Header.Get("Origin") == "" || !p.opt.AllowOrigin(r)) {
+		(&api.Error{Status: http.StatusForbidden, Type: api.TypeInvalidRequest, Message: "pages of this origin may not record the trace"}).Write(w)
+		return
+	}
 	seconds, err := strconv.ParseFloat(r.URL.Query().Get("seconds"), 64)
 	if err != nil || !(seconds > 0 && seconds <= p.opt.RecordMax.Seconds()) {
 		api.BadRequest("", "seconds", "seconds: want more than 0 and at most %v", p.opt.RecordMax.Seconds()).Write(w)
