@@ -16,7 +16,7 @@ import (
 // needs.
 const patience = 60 * time.Second
 
-// patient is a context for a wait that ends when the server makes no progress: no step, no
+// patient is a context for a wait that ends when the server has, or makes no progress: no step, no
 // token, no line of its log. What counts is the time that this process has had on the
 // processor, of which it gets little on a loaded machine; one that asks for none is stuck, too.
 func (s *site) patient() (context.Context, context.CancelFunc) {
@@ -28,6 +28,9 @@ func (s *site) patient() (context.Context, context.CancelFunc) {
 		for {
 			select {
 			case <-ctx.Done():
+				return
+			case <-s.done:
+				cancel(fmt.Errorf("the server has ended: %v", s.err))
 				return
 			case <-look.C:
 			}
