@@ -147,7 +147,7 @@ type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	more chan struct{} // closed and replaced with every write
-	// written counts the writes.
+	// written counts the writes, without the lines about requests, which whoever waits sends.
 	written atomic.Int64
 }
 
@@ -158,7 +158,9 @@ func (l *lines) Write(p []byte) (int, error) {
 	defer l.mu.Unlock()
 	close(l.more)
 	l.more = make(chan struct{})
-	l.written.Add(1)
+	if !bytes.Contains(p, []byte(`"message":"request"`)) {
+		l.written.Add(1)
+	}
 	if l.text.Len() > linesMax {
 		l.text.Next(linesMax / 2)
 	}
