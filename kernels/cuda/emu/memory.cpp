@@ -130,11 +130,17 @@ void free_everything() {
 	Memory &m = memory();
 	std::lock_guard<std::mutex> k(m.m);
 	for (auto i = m.regions.begin(); i != m.regions.end();) {
-		if (i->second.place != Place::DEVICE) {
+		if (i->second.place != Place::DEVICE && i->second.map) {
 			++i;
 			continue;
 		}
-		munmap(i->second.map, i->second.mapBytes);
+		// Memory that the host has registered is the host's: the card forgets it, as it could not
+		// be asked to while it was lost, and something else may come to lie there.
+		if (i->second.map) {
+			munmap(i->second.map, i->second.mapBytes);
+		} else if (!sticky) {
+			fprintf(stderr, "cuda emulator: %zu bytes at %p are still registered at the end\n", i->second.bytes, reinterpret_cast<void *>(i->first));
+		}
 		i = m.regions.erase(i);
 	}
 	m.used = 0;
