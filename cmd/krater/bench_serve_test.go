@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"krater/bench/serve"
 )
@@ -29,8 +30,13 @@ func TestBenchServe(t *testing.T) {
 	}
 	// The three doors had their loads at the same time. A client has its last token a moment
 	// before the server has let go of the request.
-	if d := r.Points[0].Server; d == nil || d.Answer != 90 || d.Most.Running < 1 || d.After.Running > 3 || d.After.Waiting != 0 {
+	if d := r.Points[0].Server; d == nil || d.Answer != 90 || d.After.Waiting != 0 {
 		t.Errorf("%+v", d)
+	}
+	for end := time.Now().Add(patience); s.metrics()["krater:num_requests_running"] != 0 || s.metrics()["krater:kv_cache_usage_perc"] != 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the load is over, and the server has not let go of it: %v", s.metrics())
+		}
 	}
 	data, err := os.ReadFile(records)
 	if err != nil {

@@ -131,7 +131,7 @@ func (l *Laps) Drop() {
 	for i := range l.List {
 		l.List[i].Release()
 	}
-	l.List = l.List[:0]
+	l.List, l.left = l.List[:0], 0
 }
 
 // Release gives the moments of a lap back.
