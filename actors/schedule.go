@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
+	"krater/scheduler/dispatch"
 	"krater/stages"
 )
 
@@ -42,7 +44,8 @@ type scheduleNode struct {
 	riders   []trace.Rider        // reused
 	plan     stages.Batch
 	outcomes []scheduler.Outcome
-	filled   []*msg.Batch // to be sent at the end of this message
+	filled   []*msg.Batch   // to be sent, as soon as they may: see enters
+	phase    dispatch.Phase // of the batches on their way, where experts' slots are lent
 	deliver  *msg.Deliver
 	drained  []chan struct{}
 	wake     int64 // when the alarm rings; 0: not set
@@ -93,7 +96,10 @@ func (n *scheduleNode) receive(c *turn, m any) {
 	case *msg.Drain:
 		n.drain(m)
 	}
-	n.pump(now)
+	for again := true; again; {
+		n.pump(now)
+		again = n.leave(c)
+	}
 	n.retire(c)
 	n.flush(c, now)
 	n.arm(now)
@@ -253,10 +259,6 @@ func (n *scheduleNode) delivery() *msg.Deliver {
 
 // flush sends everything that this message brought.
 func (n *scheduleNode) flush(c *turn, now int64) {
-	for _, b := range n.filled {
-		c.send(c.routes.embed, b)
-	}
-	n.filled = n.filled[:0]
 	if len(n.drained) > 0 && n.core.Idle() && n.flying == 0 {
 		n.delivery().Drained = n.drained
 		n.drained = nil
@@ -267,6 +269,41 @@ func (n *scheduleNode) flush(c *turn, now int64) {
 		c.send(c.routes.stream, d)
 	}
 	n.meters.gauges(n.core.Stats())
+}
+
+// leave sends filled batches on their way, in order. Where decode lends slots for experts to
+// prompts, batches of one phase have to be back before one of the other leaves. It reports
+// whether a batch was refused: its credit may be free again.
+func (n *scheduleNode) leave(c *turn) (refused bool) {
+	for len(n.filled) > 0 {
+		b := n.filled[0]
+		others := len(n.flight) - len(n.free) - len(n.filled)
+		if lends := n.experts != nil && n.experts.Lends(); lends && others > 0 && n.experts.Phase(b.State.Total()) != n.phase {
+			break
+		}
+		n.filled = slices.Delete(n.filled, 0, 1)
+		if err := n.enter(b); err != nil {
+			n.refused(n.flight[b], fmt.Errorf("batch %d: %w", b.ID, err))
+			refused = true
+			continue
+		}
+		c.send(c.routes.embed, b)
+	}
+	return refused
+}
+
+// enter readies the slots for experts for a batch that leaves.
+func (n *scheduleNode) enter(b *msg.Batch) (err error) {
+	if n.experts == nil || !n.experts.Lends() {
+		return nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("slots for experts: %v", r)
+		}
+	}()
+	n.phase = n.experts.Phase(b.State.Total())
+	return n.experts.Enter(b.On(n.stream), b.State.Total())
 }
 
 // arm sets the alarm for the next deadline or missing batch.

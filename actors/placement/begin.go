@@ -81,17 +81,24 @@ func (p *Placement) begin(o *Options) error {
 // start makes sides of an outline whose slots are there.
 func (p *Placement) start(o *Options, out *Outline) error {
 	p.line.slots = make([]mark, out.Slots)
-	for phase := range dispatch.Phases {
-		if phase > 0 && out.Shared {
-			p.sides[phase] = p.sides[0]
+	order := []dispatch.Phase{dispatch.Prefill, dispatch.Decode}
+	if out.Lends {
+		order = []dispatch.Phase{dispatch.Decode, dispatch.Prefill} // who lends comes first
+	}
+	for i, phase := range order {
+		if i > 0 && out.Shared {
+			p.sides[phase] = p.sides[order[0]]
 			break
 		}
-		if err := p.fill(phase, &out.Sides[phase]); err != nil {
+		if err := p.fill(phase, out); err != nil {
 			return fmt.Errorf("%s: %s: %w", phase, out.Sides[phase].Name(), err)
 		}
 	}
 	if !p.card {
-		return nil
+		if err := p.takeBack(&Stats{}); err != nil {
+			return err
+		}
+		return p.line.copies.Synchronize()
 	}
 	if _, ok := p.dev.(device.Mailer); ok {
 		p.letterRows = p.letters()
@@ -99,10 +106,11 @@ func (p *Placement) start(o *Options, out *Outline) error {
 	return p.look()
 }
 
-// fill makes a side of a strategy, and loads what is to stay. A
-// copy that the device refuses is an error here.
-func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) {
+// fill makes a side of a strategy, and loads what is to stay, without what is lent: prefill has
+// it at first. A copy that the device refuses is an error here.
+func (p *Placement) fill(phase dispatch.Phase, out *Outline) (err error) {
 	defer recovered(&err)
+	x := &out.Sides[phase]
 	s := &side{settled: *x}
 	for i, at := range x.Start.Parts {
 		if i == 0 {
@@ -111,9 +119,26 @@ func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) 
 		}
 		s.parts = append(s.parts, int(p.setup.Layers[at]))
 	}
+	loads := slices.Clone(x.Start.Loads)
+	if out.Lends && phase == dispatch.Decode {
+		own := len(loads) - out.Lent
+		p.loan = loan{lends: out.Lent > 0, first: int32(own), out: true}
+		for _, l := range loads[own:] {
+			p.loan.home = append(p.loan.home, l.Key)
+			if err := p.Keep(int(l.Layer)); err != nil {
+				return err
+			}
+		}
+		loads = loads[:own]
+	}
 	bare := x.Start
 	bare.Loads = nil // they are noted as they are enqueued
-	s.first = p.residency.Add(&bare)
+	if out.Lends && phase == dispatch.Prefill {
+		s.first = p.loan.first
+		p.residency.Share(&bare, s.first)
+	} else {
+		s.first = p.residency.Add(&bare)
+	}
 	p.sides[phase] = s
 	for i, place := range x.Start.Places {
 		if place.Slots > 0 {
@@ -123,7 +148,6 @@ func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) 
 			}
 		}
 	}
-	loads := slices.Clone(x.Start.Loads)
 	for i := range loads {
 		loads[i].Slot += s.first
 	}
@@ -149,6 +173,11 @@ func (p *Placement) fill(phase dispatch.Phase, x *dispatch.Settled) (err error) 
 func (p *Placement) look() (err error) {
 	defer recovered(&err)
 	for phase := range dispatch.Phases {
+		if phase == dispatch.Decode {
+			if err := p.takeBack(&Stats{}); err != nil {
+				return err
+			}
+		}
 		if p.views[phase], err = p.NewView(p.line.copies); err != nil {
 			return err
 		}

@@ -77,6 +77,9 @@ func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Stat
 	if err := st.Fill(m.stream, b); err != nil {
 		return err
 	}
+	if err := m.place.Enter(m.stream, len(b.Tokens)); err != nil {
+		return err
+	}
 	if err := m.place.Ahead(st.T, nil); err != nil {
 		return err
 	}

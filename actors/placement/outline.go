@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"errors"
 	"fmt"
 
 	"krater/scheduler/dispatch"
@@ -12,13 +13,21 @@ type Outline struct {
 	Sides  [dispatch.Phases]dispatch.Settled
 	Shared bool // both phases have one strategy, and so the same slots
 	Slots  int  // of both together
-	Falls  []Fall
+	// Lends: decode's experts stay in their slots, and prefill has no slots of its own. It
+	// borrows the last Lent ones of decode, which are copied back before decode goes on.
+	Lends bool
+	Lent  int
+	Falls []Fall
 }
 
 // Sketch makes an outline.
 func (o *Options) Sketch(setup dispatch.Setup) (out Outline, err error) {
 	left := setup.Budget
-	out.Shared = o.shared()
+	if out.Shared = o.shared(); !out.Shared {
+		if ok, err := out.lend(o, setup); ok || err != nil {
+			return out, err
+		}
+	}
 	for phase := range dispatch.Phases {
 		if phase > 0 && out.Shared {
 			out.Sides[phase] = out.Sides[0]
@@ -37,6 +46,45 @@ func (o *Options) Sketch(setup dispatch.Setup) (out Outline, err error) {
 		}
 	}
 	return out, nil
+}
+
+// lend makes out an outline in which decode lends slots to prefill; false where the strategies
+// are not of that kind, and out is as it was.
+func (out *Outline) lend(o *Options, setup dispatch.Setup) (bool, error) {
+	decode, err := dispatch.Settle(o.Decode, &setup)
+	if err != nil || !decode.Start.Lends() {
+		return false, nil // an error is told by who gives each phase slots of its own
+	}
+	x, lent := dispatch.Settled{Strategy: o.Prefill}, 0
+	most := decode.Start.Slots
+	if o.PrefillBudget > 0 {
+		most = int(min(int64(most), o.PrefillBudget/setup.Bytes))
+	}
+	for {
+		b, borrows := x.Strategy.(dispatch.Borrower)
+		if borrows {
+			x.Start, lent, err = dispatch.Lend(&setup, &decode.Start, b, most)
+		} else if x.Start, err = x.Strategy.Start(&setup); err == nil && x.Start.Slots > 0 {
+			return false, nil // it keeps experts of its own
+		}
+		if err == nil {
+			break
+		}
+		less := x.Smaller(&setup)
+		if !errors.Is(err, dispatch.ErrNoRoom) || less == nil {
+			return true, fmt.Errorf("%s: %w", dispatch.Prefill, err)
+		}
+		x.Falls = append(x.Falls, dispatch.Fall{From: x.Name(), To: less.Name(), Why: err})
+		x.Strategy = less
+	}
+	out.Lends, out.Lent, out.Slots = true, lent, decode.Start.Slots
+	out.Sides = [dispatch.Phases]dispatch.Settled{dispatch.Prefill: x, dispatch.Decode: decode}
+	for phase := range dispatch.Phases {
+		for _, f := range out.Sides[phase].Falls {
+			out.Falls = append(out.Falls, Fall{phase, f})
+		}
+	}
+	return true, nil
 }
 
 // strategy is that of a phase.

@@ -57,6 +57,7 @@ type Placement struct {
 	falls      []Fall
 	seen       func(index int, work []dispatch.Rows)
 	views      [dispatch.Phases]*offload.View // of a card
+	loan       loan                           // its state belongs to mu
 
 	mu        sync.Mutex // of what follows, and of the slots
 	residency *dispatch.Residency

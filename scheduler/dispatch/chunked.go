@@ -17,6 +17,9 @@ func (c chunked) Start(s *Setup) (Start, error) {
 	return Start{Slots: n, Places: everywhere(s, Place{0, int32(n)})}, nil
 }
 
+// Borrow is Start: nothing stays.
+func (c chunked) Borrow(s *Setup) (Start, error) { return c.Start(s) }
+
 func (chunked) Decide(out *Decision, in *Step) {
 	out.reset()
 	p, work := in.place(in.Index), 0

@@ -69,8 +69,12 @@ type Start struct {
 	Slots int    // on the device, Setup.Bytes each
 	Loads []Load // into them; these experts stay
 	// Places, by index in Setup.Layers, are where waves load the experts of a layer to;
-	// one without slots: nowhere. Two of them are the same or share no slot.
+	// one without slots: nowhere. Without Staged two of them are the same or share no slot.
 	Places []Place
+	// Staged, by index in Setup.Layers, are the experts that a place has slots for, in the
+	// order of the slots. nil: places have a slot for every expert of a layer, by id, or
+	// strategies choose slots as they go.
+	Staged [][]int32
 	// Parts are indices in Setup.Layers, the first 0, at which another part of the model
 	// begins. All rows of a prefill, in however many pieces, go through the layers of a
 	// part before any goes on: what was loaded for the part serves all. nil: one part.

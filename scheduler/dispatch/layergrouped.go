@@ -86,6 +86,39 @@ func (g layerGrouped) Start(s *Setup) (Start, error) {
 	return start, nil
 }
 
+// Borrow cuts all layers into groups. A buffer holds the experts of a group that are not
+// kept, of the group that has the most of them.
+func (g layerGrouped) Borrow(s *Setup) (Start, error) {
+	if err := s.check(); err != nil || len(s.Layers) == 0 {
+		return Start{}, err
+	}
+	total, kept := len(s.Layers), s.kept()
+	groups := g.count(total)
+	start := Start{Places: make([]Place, total), Staged: make([][]int32, total), Fixed: [Phases]bool{true, false}}
+	buffer := int32(0) // slots of one
+	for group := range groups {
+		first, at := group*total/groups, int32(0)
+		start.Parts = append(start.Parts, first)
+		for i := first; i < (group+1)*total/groups; i++ {
+			for e := range int32(s.Experts) {
+				if !kept[Key{s.Layers[i], e}] {
+					start.Staged[i] = append(start.Staged[i], e)
+				}
+			}
+			start.Places[i] = Place{at, int32(len(start.Staged[i]))}
+			at += start.Places[i].Slots
+		}
+		buffer = max(buffer, at)
+	}
+	for group, first := range start.Parts {
+		for i := first; i < (group+1)*total/groups; i++ {
+			start.Places[i].First += int32(group%g.buffers) * buffer
+		}
+	}
+	start.Slots = min(groups, g.buffers) * int(buffer)
+	return start, s.room(g.Name(), start.Slots)
+}
+
 func (g layerGrouped) Decide(out *Decision, in *Step) {
 	out.reset()
 	if in.Phase == Decode {
@@ -124,10 +157,13 @@ func (in *Step) missing(loads []Load, index int) []Load {
 	if p.Slots == 0 {
 		return loads
 	}
-	for e := range p.Slots {
-		k := Key{in.Setup.Layers[index], e}
+	for i := range p.Slots {
+		k := Key{in.Setup.Layers[index], i}
+		if in.Start.Staged != nil {
+			k.Expert = in.Start.Staged[index][i]
+		}
 		if _, ok := in.Residency.Slot(k); !ok {
-			loads = append(loads, Load{p.First + e, k})
+			loads = append(loads, Load{p.First + i, k})
 		}
 	}
 	return loads

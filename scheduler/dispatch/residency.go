@@ -31,10 +31,16 @@ func (r *Residency) Add(s *Start) (first int32) {
 		r.slots = append(r.slots, Key{Layer: -1})
 		r.links = append(r.links, link{older: -1, newer: -1})
 	}
+	r.Share(s, first)
+	return first
+}
+
+// Share is Add for a start whose slots are there already, from first on, and in no place.
+func (r *Residency) Share(s *Start, first int32) {
 	for _, p := range s.Places {
 		p.First += first
-		if p.Slots == 0 || r.places[p.First] != nil {
-			continue
+		if p.Slots == 0 || s.Staged != nil || r.places[p.First] != nil {
+			continue // a strategy that stages experts needs no order of use
 		}
 		ends := &Place{First: p.First, Slots: p.First + p.Slots - 1}
 		r.places[p.First] = ends
@@ -52,7 +58,6 @@ func (r *Residency) Add(s *Start) (first int32) {
 	for _, l := range s.Loads {
 		r.Load(Load{first + l.Slot, l.Key})
 	}
-	return first
 }
 
 // Slots is how many there are.

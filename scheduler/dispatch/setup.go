@@ -75,26 +75,16 @@ func (s *Setup) kept() map[Key]bool {
 // equal ones those of lower ids, then of earlier layers.
 func (s *Setup) hottest(n int) []Key {
 	kept := s.kept()
-	type hot struct {
-		Key
-		heat uint32
-	}
-	list := make([]hot, 0, s.all())
-	for i, layer := range s.Layers {
+	list := make([]Key, 0, s.all())
+	for _, layer := range s.Layers {
 		for e := range int32(s.Experts) {
 			if k := (Key{layer, e}); !kept[k] {
-				list = append(list, hot{k, s.heat(i, e)})
+				list = append(list, k)
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b hot) int {
-		return cmp.Or(cmp.Compare(b.heat, a.heat), cmp.Compare(a.Expert, b.Expert), cmp.Compare(a.Layer, b.Layer))
-	})
-	keys := make([]Key, min(n, len(list)))
-	for i := range keys {
-		keys[i] = list[i].Key
-	}
-	return keys
+	s.byHeat(list)
+	return list[:min(n, len(list))]
 }
 
 // keep is a start that loads experts, layer by layer, as they lie in files.

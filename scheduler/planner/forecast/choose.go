@@ -180,7 +180,7 @@ func (x *chooser) crowded() string {
 
 // decode predicts generated tokens of candidate i in what prefill p leaves, whose
 // layout is first. What stays for prefill is there for decode too; places for what comes
-// and goes belong to one of them, unless both are the same strategy.
+// and goes belong to one of them, unless both are the same strategy or decode lends to prefill.
 func (x *chooser) decode(i, groups, p int, first layout) Side {
 	s := &x.of[i]
 	if reason := x.crowded(); reason != "" {
@@ -189,13 +189,27 @@ func (x *chooser) decode(i, groups, p int, first layout) Side {
 	if i == p {
 		return x.fastest(s, []layout{first}, "", func(layout) int { return x.windows(first) }, true)
 	}
+	if p >= 0 && s.lends() && x.of[p].borrows() {
+		list, reason := s.layouts(x.s, x.room()-x.windows(first), layout{}, groups)
+		side := x.fastest(s, list, reason, func(l layout) int { return x.windows(first) + max(0, first.experts(x.s)-l.stay(x.s)) }, true)
+		return x.bothForms(side, s, p, first)
+	}
 	list, reason := s.layouts(x.s, x.room()-first.experts(x.s)-x.windows(first), layout{layers: first.layers, kept: first.kept}, groups)
 	if reason != "" && first.experts(x.s) > 0 {
 		reason += " beside prefill's"
 	}
 	// Prefill's places, and what stays that this one does not count.
 	side := x.fastest(s, list, reason, func(l layout) int { return x.windows(first) + first.experts(x.s) - min(first.stay(x.s), l.stay(x.s)) }, true)
-	if side.Fits && p >= 0 { // each form of experts is there once
+	if p < 0 {
+		return side
+	}
+	return x.bothForms(side, s, p, first)
+}
+
+// bothForms counts the host's memory of a decode beside prefill p: each form of experts is there
+// once.
+func (x *chooser) bothForms(side Side, s *strategy, p int, first layout) Side {
+	if side.Fits {
 		both := strategy{hosts: s.hosts && side.RAM > 0 || x.of[p].hosts && !first.whole(x.s), copies: s.copies && side.RAM > 0 || x.of[p].copies && !first.whole(x.s)}
 		side.RAM = x.ram(&both, layout{})
 		x.checkRAM(&side)

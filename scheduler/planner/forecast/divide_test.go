@@ -12,7 +12,7 @@ import (
 func TestDivide(t *testing.T) {
 	c := lite()
 	c.Rates.Card, _ = rates.Named("rtx-2000-ada")
-	c.Skew, c.Work.Context = Zipf(64), 512
+	c.Skew, c.Work.Context, c.Prefill = Zipf(64), 512, "lru" // which keeps its slots while decode runs
 	found := 0
 	for c.Budget.Experts = 300 << 20; c.Budget.Experts < 6<<30; c.Budget.Experts += 200 << 20 {
 		c.Budget.Prefill = 0

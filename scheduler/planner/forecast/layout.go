@@ -49,6 +49,12 @@ func (s *strategy) looks(l layout, shape *Shape) bool {
 	return s.asks && !(s.name == groupedName && l.whole(shape))
 }
 
+// lends reports whether experts stay in their slots for generated tokens, so that a prefill that
+// borrows works in these and has none of its own.
+func (s *strategy) lends() bool { return s.name == "hot_cached_static" }
+
+func (s *strategy) borrows() bool { return s.name == groupedName || s.name == "chunked" }
+
 // strategies are all, by number. What they do is scheduler/dispatch's.
 var strategies = []strategy{
 	{"cpu_only", true, false, false, nothing, cpuOnly},

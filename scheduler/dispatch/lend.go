@@ -1,0 +1,61 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Borrower is a strategy for prompts that can work in slots which another strategy lends
+// to it and takes back afterwards.
+type Borrower interface {
+	Strategy
+	// Borrow is Start without experts that stay: Setup.Kept are the experts that stay,
+	// outside of the slots. It fails with ErrNoRoom when the budget is too small.
+	Borrow(s *Setup) (Start, error)
+}
+
+// Lends reports whether the experts of a start stay in their slots, so that others may
+// have slots for a while: whoever lent them copies the same experts back.
+func (s *Start) Lends() bool { return len(s.Loads) > 0 && len(s.Loads) == s.Slots && s.Places == nil }
+
+// Lend starts b in slots of a start that Lends, at most most of them. The start's loads
+// are put in a new order: the coldest experts come last, and b gets their slots, the last
+// lent ones. Slots of the result count from the first of these.
+func Lend(s *Setup, owner *Start, b Borrower, most int) (start Start, lent int, err error) {
+	keys := make([]Key, len(owner.Loads))
+	for i, l := range owner.Loads {
+		keys[i] = l.Key
+	}
+	s.byHeat(keys)
+	for most = min(most, len(keys)); ; lent = start.Slots {
+		own := *s
+		own.Budget = int64(most) * s.Bytes
+		own.Kept = slices.Concat(s.Kept, keys[:len(keys)-lent])
+		if start, err = b.Borrow(&own); err != nil {
+			return Start{}, 0, err
+		}
+		if start.Slots > lent {
+			continue // these experts have to be copied, too
+		}
+		byLayer := func(a, b Key) int { return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Expert, b.Expert)) }
+		slices.SortFunc(keys[:len(keys)-lent], byLayer)
+		slices.SortFunc(keys[len(keys)-lent:], byLayer)
+		for i, k := range keys {
+			owner.Loads[i] = Load{int32(i), k}
+		}
+		return start, lent, nil
+	}
+}
+
+// byHeat sorts experts, the hottest first; of equal ones those of lower ids, then of
+// earlier layers.
+func (s *Setup) byHeat(keys []Key) {
+	index := make(map[int32]int, len(s.Layers))
+	for i, l := range s.Layers {
+		index[l] = i
+	}
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(s.heat(index[b.Layer], b.Expert), s.heat(index[a.Layer], a.Expert)),
+			cmp.Compare(a.Expert, b.Expert), cmp.Compare(a.Layer, b.Layer))
+	})
+}
