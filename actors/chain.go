@@ -35,15 +35,15 @@ func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
 	return row.Sampler.DrawAt(len(r.tokens) - r.submit.Request.PromptLen + ahead)
 }
 
-// hold tells the core which batches in flight none may be ahead of: that would take
-// tokens that the device has to choose, there and here.
+// hold tells the core which batches in flight none may be ahead of: one whose tokens the device
+// cannot choose, there or in the next step, and one that the next step could overtake.
 func (n *scheduleNode) hold() {
 	if !n.ahead {
 		return
 	}
 	for _, f := range n.flight {
 		if f.where == away && f.core.ID != 0 {
-			n.core.Hold(f.core.ID, !n.chains(f) || !n.spare(f.batch.Home))
+			n.core.Hold(f.core.ID, !n.chains(f) || overtaken(n.experts, f.batch.State.Total()) || !n.spare(f.batch.Home))
 		}
 	}
 }

@@ -98,6 +98,8 @@ type Pipeline struct {
 	device, poolDevice string           // names of where stages and expert pools compute
 	partition          expert.Partition // of the pools
 
+	memory func() device.Memory // of the device that the layers are on
+
 	mu      sync.Mutex
 	outputs map[uint64]*output // open requests
 	ended   []engine.Running   // the newest of the others, oldest first

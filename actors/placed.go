@@ -67,6 +67,12 @@ func halts(p *placement.Placement, b *stages.Batch) bool {
 	return p != nil && !p.Whole(len(b.Tokens), b.Watched)
 }
 
+// overtaken reports whether the host computes experts of a batch of so many rows between two
+// layers. A group takes up other batches meanwhile, and these may be through before it.
+func overtaken(p *placement.Placement, rows int) bool {
+	return p != nil && !p.Whole(rows, false) && p.Leaves(p.Phase(rows))
+}
+
 // asks reports whether the device asks the host in the middle of a step, which goes on by
 // itself all the same.
 func asks(p *placement.Placement, b *stages.Batch) bool {
@@ -146,8 +152,9 @@ func (p *placed) back(s device.Stream, b *msg.Batch) {
 	}
 }
 
-// tell adds what a placement counted to the pipeline's figures.
+// tell adds what the device and a placement counted to the pipeline's figures.
 func (p *Pipeline) tell(s *engine.Stats) {
+	s.StepGraphs = p.memory().Graphs
 	place := p.opt.Placement
 	if place == nil {
 		return

@@ -17,6 +17,7 @@ import (
 func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 	lim, bp := p.parts.Limits, p.opt.Blueprint
 	p.device, p.poolDevice = dev.Name(), dev.Name()
+	p.memory = dev.Memory
 	if device.LayoutOf(dev) != nil {
 		p.homes = p.lanes(dev)
 	}

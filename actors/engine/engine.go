@@ -200,6 +200,7 @@ type Stats struct {
 	KVBlocksUsed, KVBlocksTotal   int    // used: by requests
 	KVBlocksCached                int    // used by none, and kept for the next with the same prefix
 	KVHostUsed, KVHostTotal       int    // blocks in host memory, of those that lost their place
+	StepGraphs                    int    // steps that the device keeps as graphs
 	Preemptions                   uint64 // requests that lost their blocks to others and began again
 	PrefixQueries, PrefixHits     uint64 // tokens of prompts that were looked for in the KV cache, and found
 	PromptTokens, GeneratedTokens uint64

@@ -37,6 +37,7 @@ const (
 	mRunning     = "num_requests_running"
 	mWaiting     = "num_requests_waiting"
 	mKV          = "kv_cache_usage_perc"
+	mGraphs      = "step_graphs"
 	mPrompt      = "prompt_tokens_total"
 	mAnswer      = "generation_tokens_total"
 	mPreemptions = "num_preemptions"

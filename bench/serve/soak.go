@@ -37,6 +37,7 @@ type Look struct {
 	Running    float64 `json:"running"`
 	Waiting    float64 `json:"waiting"`
 	Messages   float64 `json:"messages"` // in all actors' mailboxes
+	Graphs     float64 `json:"graphs"`   // steps that GPUs keep as graphs, a cache that fills
 }
 
 // Soak is what looking found.
@@ -45,7 +46,7 @@ type Soak struct {
 	Most          Look     `json:"most"` // each the most there was; At is nothing
 	Looks         []Look   `json:"looks"`
 	Missed        int      `json:"missed"` // looks that the server did not answer
-	Warm          float64  `json:"warm_s"` // looks before are not fitted
+	Warm          float64  `json:"warm_s"` // looks before are not fitted: caches were filling
 	RSS           Trend    `json:"rss_mb"`
 	Settled       float64  `json:"settled_s"` // from the load's end to rest; -1: never
 	Leaks         []string `json:"leaks"`
@@ -79,6 +80,7 @@ func (w *Watcher) look(ctx context.Context, start time.Time) (Look, error) {
 	l.Running, _ = s.get(mRunning)
 	l.Waiting, _ = s.get(mWaiting)
 	l.Messages, _ = s.get(mActorQueue)
+	l.Graphs, _ = s.get(mGraphs)
 	l.Goroutines = m["go_goroutines"]
 	if w.PID == 0 {
 		l.RSS, l.Files = m["process_resident_memory_bytes"]/1e6, m["process_open_fds"]
@@ -159,7 +161,7 @@ func (s *Soak) keep(l Look) {
 	m := &s.Most
 	m.RSS, m.Goroutines, m.Files = max(m.RSS, l.RSS), max(m.Goroutines, l.Goroutines), max(m.Files, l.Files)
 	m.KV, m.Running = max(m.KV, l.KV), max(m.Running, l.Running)
-	m.Waiting, m.Messages = max(m.Waiting, l.Waiting), max(m.Messages, l.Messages)
+	m.Waiting, m.Messages, m.Graphs = max(m.Waiting, l.Waiting), max(m.Messages, l.Messages), max(m.Graphs, l.Graphs)
 }
 
 func everyOther(l []Look) []Look {
@@ -224,6 +226,12 @@ func (s *Soak) judge(w *Watcher) {
 	if n := len(s.Looks); n > 0 {
 		s.Warm = warmShare * s.Looks[n-1].At
 	}
+	most := s.Before.Graphs
+	for _, l := range s.Looks { // a GPU's graphs take host memory, up to a bound
+		if l.Graphs > most {
+			most, s.Warm = l.Graphs, max(s.Warm, l.At)
+		}
+	}
 	for _, l := range s.Looks {
 		if l.At >= s.Warm {
 			at, rss = append(at, l.At), append(rss, l.RSS)
@@ -249,7 +257,7 @@ func (s *Soak) tables() []stat.Table {
 		{"resident MB", func(l *Look) float64 { return l.RSS }}, {"goroutines", func(l *Look) float64 { return l.Goroutines }},
 		{"open files", func(l *Look) float64 { return l.Files }}, {"share of KV blocks", func(l *Look) float64 { return l.KV }},
 		{"requests running", func(l *Look) float64 { return l.Running }}, {"requests waiting", func(l *Look) float64 { return l.Waiting }},
-		{"messages in mailboxes", func(l *Look) float64 { return l.Messages }},
+		{"messages in mailboxes", func(l *Look) float64 { return l.Messages }}, {"step graphs", func(l *Look) float64 { return l.Graphs }},
 	} {
 		t.Add(x.name, x.of(&s.Before), x.of(&s.Most), x.of(&s.After))
 	}
@@ -257,7 +265,7 @@ func (s *Soak) tables() []stat.Table {
 	if s.RSS.Points > 0 {
 		v.Add("resident memory grows by", fmt.Sprintf("%.2f MB/h, 95 %% of %.2f to %.2f (median of slopes, %d points after %.0f s)", s.RSS.Slope, s.RSS.Low, s.RSS.High, s.RSS.Points, s.Warm))
 	} else {
-		v.Add("resident memory", "too few looks to fit a line")
+		v.Add("resident memory", fmt.Sprintf("cannot be judged: %d looks after %.0f s, when caches had found their size (%.0f step graphs)", s.RSS.Points, s.Warm, s.After.Graphs))
 	}
 	if s.Settled >= 0 {
 		v.Add("at rest after", fmt.Sprintf("%.1f s", s.Settled))
@@ -265,8 +273,12 @@ func (s *Soak) tables() []stat.Table {
 	for _, l := range s.Leaks {
 		v.Add("LEAK", l)
 	}
-	if len(s.Leaks) == 0 {
+	switch {
+	case len(s.Leaks) > 0:
+	case s.RSS.Points > 0:
 		v.Add("nothing leaked", "")
+	default:
+		v.Add("nothing else leaked", "a longer soak can judge the memory")
 	}
 	return []stat.Table{t, v}
 }

@@ -66,17 +66,21 @@ func TestSoakJudges(t *testing.T) {
 		name string
 		rss  func(at float64) float64
 		leak bool
+		full float64 // when a GPU has as many step graphs as it keeps; 0: there are none
 	}{
-		{"flat", func(float64) float64 { return 100 }, false},
-		{"finds its size", func(at float64) float64 { return 100 + min(50, at/6) }, false},
-		{"a leak", func(at float64) float64 { return 100 + 60*at/3600 }, true},
-		{"a slow leak", func(at float64) float64 { return 100 + 10*at/3600 }, false},
+		{"flat", func(float64) float64 { return 100 }, false, 0},
+		{"finds its size", func(at float64) float64 { return 100 + min(50, at/6) }, false, 0},
+		{"a leak", func(at float64) float64 { return 100 + 60*at/3600 }, true, 0},
+		{"a slow leak", func(at float64) float64 { return 100 + 10*at/3600 }, false, 0},
+		{"graphs fill", func(at float64) float64 { return 100 + min(300, at/8) }, false, 2400},
+		{"graphs fill for all of it", func(at float64) float64 { return 100 + at/8 }, false, 4000},
+		{"a leak beside graphs", func(at float64) float64 { return 100 + min(300, at/8) + 60*at/3600 }, true, 2400},
 	} {
 		r := rand.New(rand.NewPCG(1, 1))
 		s := &Soak{}
 		for i := range 1200 {
 			at := 3 * float64(i)
-			s.Looks = append(s.Looks, Look{At: at, RSS: c.rss(at) + 4*r.Float64()})
+			s.Looks = append(s.Looks, Look{At: at, RSS: c.rss(at) + 4*r.Float64(), Graphs: min(at, c.full)})
 		}
 		s.judge(&Watcher{Slope: 16, Slack: 16})
 		if (len(s.Leaks) > 0) != c.leak {

@@ -352,3 +352,41 @@ func TestPoolGivenUpBesideCard(t *testing.T) {
 		t.Errorf("Close took %v", took)
 	}
 }
+
+// TestNoStepOvertakesPrompt: a prompt whose experts the processor computes between two layers, and
+// whose token the card chooses, is through before the step that takes this token.
+func TestNoStepOvertakesPrompt(t *testing.T) {
+	b := actorsBesideCard(t, "cpu_only", "cpu_only", 1)
+	for len(b.prompt) < 50 { // over the threshold
+		b.prompt = append(b.prompt, b.prompt...)
+	}
+	text := func(logprobs int) string {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		s, err := b.gw.Submit(ctx, &engine.Request{ID: "test", Prompt: engine.Prompt{IDs: b.prompt}, MaxTokens: 6, IgnoreEOS: true, Logprobs: logprobs,
+			Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		out := ""
+		for {
+			e, err := s.Next(ctx)
+			if err != nil || e.Kind == engine.Failed {
+				t.Fatalf("after %q: %v, %v; the pipeline: %v", out, err, e.Err, b.Err())
+			}
+			if out += e.Text; e.Kind == engine.Done {
+				return out
+			}
+		}
+	}
+	want := text(0) // the host chooses, no step runs ahead
+	for range 2 {
+		if got := text(-1); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if n := b.gw.Stats().StepsAhead; n == 0 {
+		t.Error("no step ran ahead")
+	}
+}

@@ -85,7 +85,7 @@ func (d *Device) Profile(tell func(op string, d time.Duration)) { d.profile = te
 func (d *Device) Memory() device.Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return device.Memory{Total: d.budget, Used: d.used}
+	return device.Memory{Total: d.budget, Used: d.used, Graphs: d.card.Graphs()}
 }
 
 // Close gives the card back. Buffers and streams must not be used any more.

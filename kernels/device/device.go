@@ -25,8 +25,12 @@ type Device interface {
 	Close() error
 }
 
-// Memory counts bytes. Total is the device's budget, 0 when unlimited.
-type Memory struct{ Total, Used int64 }
+// Memory counts bytes. Total is the device's budget, 0 when unlimited. Graphs is how many steps
+// the device keeps as graphs, which take memory of the driver's in the host.
+type Memory struct {
+	Total, Used int64
+	Graphs      int
+}
 
 // Buffer is a piece of one device's memory.
 type Buffer interface {

@@ -43,6 +43,7 @@ var (
 	descKV         = desc("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.")
 	descCached     = desc("kv_cache_kept_perc", "Share of the KV blocks that no request uses and that are kept for prefixes that come again, 0 to 1.")
 	descHost       = desc("kv_cache_host_usage_perc", "Share of the KV blocks in host memory in use, 0 to 1.")
+	descGraphs     = desc("step_graphs", "Steps that GPUs keep as graphs. Each takes some MB of host memory; their number is bounded.")
 	descQueries    = desc("prefix_cache_queries", "Prompt tokens looked for in the KV cache.")
 	descFound      = desc("prefix_cache_hits", "Prompt tokens found in the KV cache.")
 	descPreempted  = desc("num_preemptions", "Requests that lost their KV blocks to others and were computed again.")
@@ -67,7 +68,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descReady, descDraining, descRunning, descWaiting, descKV, descCached, descHost, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
+		descReady, descDraining, descRunning, descWaiting, descKV, descCached, descHost, descGraphs, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
 		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts, descHits, descMisses, descDMA,
 	} {
 		out <- d
@@ -90,6 +91,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descKV, share(s.KVBlocksUsed, s.KVBlocksTotal))
 	gauge(descCached, share(s.KVBlocksCached, s.KVBlocksTotal))
 	gauge(descHost, share(s.KVHostUsed, s.KVHostTotal))
+	gauge(descGraphs, float64(s.StepGraphs))
 	counter(descQueries, float64(s.PrefixQueries))
 	counter(descFound, float64(s.PrefixHits))
 	counter(descPreempted, float64(s.Preemptions))

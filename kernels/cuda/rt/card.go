@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"gorgonia.org/cu"
 
@@ -41,6 +42,7 @@ type Card struct {
 	owner *driver.Owner
 	info  launch.Card
 	graph int
+	kept  atomic.Int64 // graphs of all streams
 	pins  pins
 
 	// The owner's thread only.
@@ -55,6 +57,9 @@ type Card struct {
 	lost  error
 	total int64
 }
+
+// Graphs is how many instantiated graphs all streams keep now.
+func (c *Card) Graphs() int { return int(c.kept.Load()) }
 
 // Open takes a card into use. Without a driver or a card the error says which.
 func Open(o Options) (*Card, error) {

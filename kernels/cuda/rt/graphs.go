@@ -3,6 +3,8 @@
 package rt
 
 import (
+	"sync/atomic"
+
 	"krater/kernels/cuda/driver"
 	"krater/kernels/cuda/launch"
 )
@@ -15,6 +17,7 @@ import (
 // not used for longest goes.
 type graphs struct {
 	max   int
+	kept  *atomic.Int64 // of the card's streams together
 	clock uint64
 	byKey map[uint64]*entry   // by the list's hash
 	steps map[uint64]*entry   // by the key of the step that is one such list
@@ -62,6 +65,7 @@ func (g *graphs) run(s *Stream) error {
 	}
 	e := &entry{list: s.List.Clone(), g: graph, last: g.clock}
 	g.byKey[key] = e
+	g.kept.Add(1)
 	g.note(s, e)
 	return graph.Launch(s.s)
 }
@@ -100,6 +104,7 @@ func (g *graphs) evict() {
 
 func (g *graphs) drop(key uint64, e *entry) {
 	_ = e.g.Destroy() // it stays usable for launches under way; nothing else to do
+	g.kept.Add(-1)
 	delete(g.byKey, key)
 	delete(g.seen, key)
 	delete(g.steps, e.step)

@@ -86,7 +86,7 @@ func (c *Card) NewStream() (*Stream, error) { return c.newStream(nil) }
 func (s *Stream) Sibling() (*Stream, error) { return s.card.newStream(s) }
 
 func (c *Card) newStream(on *Stream) (*Stream, error) {
-	s := &Stream{card: c, own: on == nil, graphs: graphs{max: c.graph}}
+	s := &Stream{card: c, own: on == nil, graphs: graphs{max: c.graph, kept: &c.kept}}
 	s.points.card = c
 	err := c.do(func() error {
 		var err error
