@@ -19,6 +19,7 @@ import (
 
 	"krater/actors"
 	"krater/cmd/krater/term"
+	"krater/jsonlines"
 	"krater/transport/otlp"
 	"krater/transport/responses"
 	"krater/transport/server"
@@ -302,7 +303,7 @@ func (c *serveCmd) logger(e *env) (zerolog.Logger, error) {
 	if err != nil {
 		return zerolog.Nop(), err
 	}
-	out := e.err
+	out := jsonlines.Writer(e.err)
 	if c.LogFormat == "text" || c.LogFormat == "auto" && term.Is(e.err) {
 		out = zerolog.ConsoleWriter{Out: e.err, TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err)}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 
+	"krater/jsonlines"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
 )
@@ -28,7 +29,7 @@ func eachLine(e *env, f func(line []byte) ([]byte, error)) error {
 		if err != nil {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
-		if _, err := out.Write(append(answer, '\n')); err != nil {
+		if _, err := out.Write(append(jsonlines.Escape(answer), '\n')); err != nil {
 			return err
 		}
 	}

@@ -133,20 +133,21 @@ type wireLine struct {
 }
 
 // Parse reads a line and checks what a batch asks of it; what the endpoint asks is
-// checked there. The custom id is set as far as it could be read, also with a fault.
+// checked there. A faulty line keeps its custom id too, if it has one.
 func (s *Spec) Parse(raw Raw) (Line, *Fault) {
 	fault := func(code, param, format string, args ...any) *Fault {
 		return &Fault{Code: code, Param: param, Line: raw.Number, Message: fmt.Sprintf(format, args...)}
 	}
 	if raw.Long {
-		return Line{}, fault(FaultLong, "", "the line is longer than a request may be")
+		return Line{CustomID: customID(raw.Text)}, fault(FaultLong, "", "the line is longer than a request may be")
 	}
 	var w wireLine
 	if err := json.Unmarshal(raw.Text, &w, json.RejectUnknownMembers(true)); err != nil {
+		line := Line{CustomID: customID(raw.Text)}
 		if known, ok := errors.AsType[*json.SemanticError](err); ok {
-			return Line{}, fault(FaultJSON, "", "the line must be an object of custom_id, method, url and body: wrong at '%s'", clip(string(known.JSONPointer)))
+			return line, fault(FaultJSON, "", "the line must be an object of custom_id, method, url and body: wrong at '%s'", clip(string(known.JSONPointer)))
 		}
-		return Line{}, fault(FaultJSON, "", "the line is not valid JSON")
+		return line, fault(FaultJSON, "", "the line is not valid JSON")
 	}
 	if w.CustomID == nil || *w.CustomID == "" || len(*w.CustomID) > customIDMax {
 		return Line{}, fault(FaultCustomID, "custom_id", "'custom_id' must be a string of 1 to %d bytes", customIDMax)
@@ -161,6 +162,33 @@ func (s *Spec) Parse(raw Raw) (Line, *Fault) {
 		return line, fault(FaultBody, "body", "'body' must be an object")
 	}
 	return line, s.body(line.Body, fault)
+}
+
+// customID finds the custom id of a line that is refused. The line need not be whole, and
+// may have members that are unknown or come twice. It is "" where there is no valid id.
+func customID(text []byte) string {
+	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
+	if open, err := d.ReadToken(); err != nil || open.Kind() != '{' {
+		return ""
+	}
+	for d.PeekKind() == '"' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return ""
+		}
+		if name.String() != "custom_id" || d.PeekKind() != '"' {
+			if d.SkipValue() != nil {
+				return ""
+			}
+			continue
+		}
+		id, err := d.ReadToken()
+		if err != nil || len(id.String()) > customIDMax {
+			return ""
+		}
+		return id.String()
+	}
+	return ""
 }
 
 // body looks for what a line of a batch must not ask. A field of a wrong type is left

@@ -105,6 +105,56 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestCustomIDOfRefused: a line that is refused keeps its custom id, whatever is wrong
+// with the rest of it.
+func TestCustomIDOfRefused(t *testing.T) {
+	spec := &Spec{Endpoint: endpoint, Model: served}
+	for in, want := range map[string]string{
+		`{"custom_id":"keep","method":"POST","url":"/v1/chat/completions","extra":1,"body":{}}`: "keep",
+		`{"extra":{"custom_id":"inner"},"custom_id":"keep"}`:                                    "keep",
+		`{"custom_id":"keep","method":7}`:                                                       "keep",
+		`{"custom_id":"keep","body":{"a":1,"a":2}}`:                                             "keep",
+		`{"url":"x","url":"y","custom_id":"keep"}`:                                              "keep",
+		`{"custom_id":"a\u2028b","more":1}`:                                                     "a\u2028b",
+		`{"custom_id":"keep","method":"GET","url":"x"}`:                                         "keep",
+		`{"custom_id":"keep","method":"POST"`:                                                   "keep", // it breaks off
+		`{"extra":1,"method":"POST"}`:                                                           "",
+		`{"custom_id":7,"more":1}`:                                                              "",
+		`{"custom_id":"` + strings.Repeat("x", customIDMax+1) + `","more":1}`:                   "",
+		`["custom_id","a"]`:                                                                     "",
+		`"custom_id"`:                                                                           "",
+		``:                                                                                      "",
+	} {
+		line, fault := spec.Parse(Raw{Number: 1, Text: []byte(in)})
+		if fault == nil || line.CustomID != want {
+			t.Errorf("%s: the id %q, want %q (%+v)", in, line.CustomID, want, fault)
+		}
+	}
+	line, fault := spec.Parse(Raw{Number: 1, Text: []byte(request("keep"))[:60], Long: true})
+	if fault == nil || line.CustomID != "keep" {
+		t.Errorf("a line over the limit: %q, %+v", line.CustomID, fault)
+	}
+}
+
+// TestSeparators: no line of a result file holds a character at which readers with
+// universal line ends would split it.
+func TestSeparators(t *testing.T) {
+	const batch, text = batchPrefix + "1", "A\u2028B\u0085C\u2029"
+	answered, err := Answered(batch, 0, text, Response{StatusCode: 200, Body: []byte(`{"text":"` + text + `","escaped":"\u2028"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, err := Refused(batch, 1, text, &Fault{Code: FaultJSON, Message: text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []Settled{answered, refused} {
+		if strings.ContainsAny(string(s.Text), "\u0085\u2028\u2029") || !strings.Contains(string(s.Text), `"custom_id":"A\u2028B\u0085C\u2029"`) {
+			t.Errorf("%q", s.Text)
+		}
+	}
+}
+
 // FuzzLines: whatever a file holds, lines come in order, within the limit, and what
 // is not a fault has what a line needs; what is wrong is said in valid text.
 func FuzzLines(f *testing.F) {

@@ -4,6 +4,8 @@ import (
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"fmt"
+
+	"krater/jsonlines"
 )
 
 // Output is a line of an output or error file.
@@ -73,5 +75,5 @@ func (o *Output) encode() ([]byte, error) {
 		}
 	}
 	text, err := json.Marshal(o, jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
-	return append(text, '\n'), err
+	return append(jsonlines.Escape(text), '\n'), err
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"krater/actors/trace"
+	"krater/jsonlines"
 )
 
 // show notes that a viewer looks, or does not. While anybody does, the meter runs and the
@@ -118,5 +119,5 @@ func encode(v any) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return data
+	return jsonlines.Escape(data)
 }
