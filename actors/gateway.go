@@ -80,11 +80,14 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	if err := ctx.Err(); err != nil {
 		return nil, &engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled before it began"}
 	}
-	ids, err := g.Tokenize(req.Prompt)
+	ids, front, back, err := g.tokenize(req.Prompt)
 	if err != nil {
 		return nil, err
 	}
 	room := g.p.parts.Limits.Context - len(ids)
+	if req.PromptOnly {
+		room++ // the one token that the last step makes is dropped
+	}
 	switch {
 	case len(ids) == 0:
 		return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: "the prompt is empty"}
@@ -92,7 +95,9 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 		return nil, contextError(len(ids), g.p.parts.Limits.Context)
 	}
 	maxNew := room
-	if req.MaxTokens > 0 {
+	if req.PromptOnly {
+		maxNew = 1
+	} else if req.MaxTokens > 0 {
 		maxNew = min(req.MaxTokens, room)
 	}
 	sampler, err := g.sampler(req, ids)
@@ -102,6 +107,7 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	a := newAnswer(len(ids))
 	o := newOutput(g, req, a, began)
 	o.first, o.most = ids[0], maxNew
+	o.textFrom, o.textTo = front, len(ids)-back
 	if err := g.enqueue(o, ids, maxNew, req, sampler); err != nil {
 		return nil, err
 	}
@@ -227,6 +233,9 @@ func (g *Gateway) sampler(req *engine.Request, prompt []int32) (*sample.Sequence
 		LogitBias: s.LogitBias, Seed: seed, Logprobs: req.Logprobs,
 		StopIDs: stops, EOS: g.opt.EOS, IgnoreEOS: req.IgnoreEOS, MinTokens: req.MinTokens,
 	}
+	if req.PromptOnly { // whatever comes ends the request by its length
+		params.StopIDs, params.EOS = nil, nil
+	}
 	seq, err := sample.New(params, prompt, g.opt.Vocab)
 	if err != nil {
 		return nil, &engine.Error{Kind: engine.BadRequest, Message: err.Error()}
@@ -236,6 +245,26 @@ func (g *Gateway) sampler(req *engine.Request, prompt []int32) (*sample.Sequence
 
 // Tokenize implements engine.Engine.
 func (g *Gateway) Tokenize(p engine.Prompt) ([]int32, error) {
+	ids, _, _, err := g.tokenize(p)
+	return ids, err
+}
+
+// tokenize is Tokenize. It also tells how many tokens the tokenizer put before and behind
+// those of a text.
+func (g *Gateway) tokenize(p engine.Prompt) (ids []int32, front, back int, err error) {
+	if p.Text == nil || p.IDs != nil {
+		ids, err = g.tokens(p)
+		return ids, 0, 0, err
+	}
+	if ids, err = g.encode(*p.Text, "prompt", tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial}); err != nil || p.NoBOS {
+		return ids, 0, 0, err
+	}
+	ids, front, back = g.opt.Tokenizer.Wrap(ids)
+	return ids, front, back, nil
+}
+
+// tokens gives the tokens of a prompt that is not raw text.
+func (g *Gateway) tokens(p engine.Prompt) ([]int32, error) {
 	switch {
 	case p.IDs != nil:
 		for i, id := range p.IDs {
@@ -244,8 +273,6 @@ func (g *Gateway) Tokenize(p engine.Prompt) ([]int32, error) {
 			}
 		}
 		return append([]int32{}, p.IDs...), nil
-	case p.Text != nil:
-		return g.encode(*p.Text, "prompt", tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial, AddSpecial: !p.NoBOS})
 	case p.Chat != nil:
 		r, err := g.render(p.Chat)
 		if err != nil {

@@ -28,10 +28,14 @@ type output struct {
 	logprobs  bool
 	first     int32 // token of the prompt
 	scores    bool  // the prompt's tokens are told of
-	plain     bool  // the prompt is text without control tokens: those it has were added
+	raw       bool  // the prompt is a text, of which the tokens textFrom to textTo are
+	silent    bool  // no answer is wanted
 	special   bool  // control tokens are part of the text
 	keepStop  bool  // the text of what ended the answer is part of it
 	minTokens int   // no stop string is looked for in the text of so many
+
+	textFrom, textTo int
+	scored           int // tokens of the prompt that were told of
 
 	over  atomic.Bool // the reader has got its last event
 	usage engine.Usage
@@ -69,7 +73,7 @@ func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 	return &output{
 		p: g.p, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
 		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop, minTokens: req.MinTokens,
-		scores: req.PromptLogprobs != nil, plain: req.Prompt.Text != nil && !req.Prompt.ParseSpecial, special: req.KeepSpecial,
+		scores: req.PromptLogprobs != nil, raw: req.Prompt.Text != nil, silent: req.PromptOnly, special: req.KeepSpecial,
 		name: req.ID, owner: req.Owner, caller: req.Caller, priority: req.Priority, ring: g.stream,
 		usage: engine.Usage{Prompt: a.prompt}, submitted: came,
 	}
@@ -101,7 +105,10 @@ func (o *output) Started(at int64, cached int) {
 // Scored implements msg.Output.
 func (o *output) Scored(r sample.Result) {
 	t := o.token(r)
-	t.Hidden = t.Hidden || o.plain && o.tok.IsSpecial(r.ID)
+	if o.raw { // special tokens of the text are part of it, unlike those that were added
+		t.Hidden = o.scored < o.textFrom || o.scored >= o.textTo
+	}
+	o.scored++
 	o.answer.push(engine.Event{Kind: engine.Scored, Tokens: []engine.Token{t}})
 }
 
@@ -110,15 +117,15 @@ func (o *output) Token(r sample.Result, at int64) bool {
 	if o.over.Load() {
 		return false
 	}
+	if o.silent {
+		o.prefilled(at)
+		return false
+	}
 	o.usage.Completion++
 	since := o.lastToken
 	if o.usage.Completion == 1 {
 		since = o.submitted
-		o.seen.first.Store(at)
-		o.ring.Record(&trace.Event{
-			Kind: trace.Prefill, Layer: -1, Request: o.id, Rows: uint32(o.usage.Prompt - o.usage.Cached),
-			Enqueued: o.submitted, Started: o.started, Ended: at,
-		})
+		o.prefilled(at)
 	}
 	o.seen.last.Store(at)
 	o.seen.tokens.Store(int64(o.usage.Completion))
@@ -142,6 +149,15 @@ func (o *output) Token(r sample.Result, at int64) bool {
 	}
 	o.finish(engine.Event{Kind: engine.Done, Finish: engine.FinishStop, StopMatched: matched})
 	return true
+}
+
+// prefilled notes the end of the prompt.
+func (o *output) prefilled(at int64) {
+	o.seen.first.Store(at)
+	o.ring.Record(&trace.Event{
+		Kind: trace.Prefill, Layer: -1, Request: o.id, Rows: uint32(o.usage.Prompt - o.usage.Cached),
+		Enqueued: o.submitted, Started: o.started, Ended: at,
+	})
 }
 
 // check gives the part of new text that no stop string can take back, and the

@@ -44,10 +44,10 @@ type Info struct {
 // Prompt is a request's input; exactly one field is set.
 type Prompt struct {
 	Chat *Chat
-	Text *string // raw text: BOS added where the tokenizer config says so; special-token text stays text
+	Text *string // raw text: BOS is added where the tokenizer config says so, unless it is there
 	IDs  []int32 // taken as they are
-	// ParseSpecial reads special-token text in Text as tokens; NoBOS leaves the
-	// BOS token out. Both are for Text only.
+	// ParseSpecial reads special-token text in Text as tokens; NoBOS adds no BOS
+	// token. Both are for Text only.
 	ParseSpecial, NoBOS bool
 }
 
@@ -70,6 +70,9 @@ type Request struct {
 	// what the prompt leaves of the context; such an answer ends with FinishLength.
 	MaxTokens int
 	MinTokens int
+	// PromptOnly asks for no answer: the prompt is computed, and Done follows with
+	// FinishLength and no token.
+	PromptOnly bool
 	// Stop strings end the answer; they are withheld unless IncludeStop.
 	Stop        []string
 	StopIDs     []int32

@@ -107,7 +107,7 @@ func TestBatchDir(t *testing.T) {
 	}
 	second := open(t) // the same folder: it does without
 	status, _, text := second.do("GET", "/v1/batches", "")
-	if status != 404 || !strings.Contains(text, "another process uses this batch store") || strings.Contains(text, state) {
+	if status != 400 || !strings.Contains(text, "another process uses this batch store") || strings.Contains(text, state) {
 		t.Errorf("%d %s", status, text)
 	}
 	if log := second.log.String(); !strings.Contains(log, "--batch-dir") {

@@ -112,8 +112,8 @@ func TestLogprobs(t *testing.T) {
 		}
 	}
 	var at TextOffsets
-	first := NewTextLogprobs(tokens[:2], &at)
-	rest := NewTextLogprobs(tokens[2:], &at)
+	first := NewTextLogprobs(&at, nil, tokens[:2])
+	rest := NewTextLogprobs(&at, nil, tokens[2:])
 	offsets := append(first.TextOffset, rest.TextOffset...)
 	if fmt.Sprint(offsets) != "[0 1 1 2]" {
 		t.Errorf("offsets %v", offsets)
@@ -121,8 +121,65 @@ func TestLogprobs(t *testing.T) {
 	if first.Tokens[1] != `bytes:\xf0\x9f` || len(first.TopLogprobs[0]) != 2 {
 		t.Errorf("%+v", first)
 	}
-	if NewChatLogprobs(nil) != nil || NewTextLogprobs(nil, &at) != nil {
+	if NewChatLogprobs(nil) != nil || NewTextLogprobs(&at, nil, nil) != nil {
 		t.Error("no tokens is null")
+	}
+}
+
+// TestTextOffsets: offsets count the characters of the text that is sent, in which each
+// piece of a broken character is one U+FFFD, also at the end of the prompt.
+func TestTextOffsets(t *testing.T) {
+	tokens := func(texts ...string) (all []engine.Token) {
+		for _, s := range texts {
+			all = append(all, engine.Token{Text: []byte(s)})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		prompt, answer []engine.Token
+		want           string
+	}{
+		{nil, tokens("\xf0", "\x9f", "A", "\xff", "B", "\xe2", "\x82"), "[0 0 1 2 3 4 4]"},
+		{nil, tokens("\xf0\x9fA\xffB\xe2\x82", "C"), "[0 5]"},
+		{nil, tokens("\xf0\x9f", "\xf0\x9f\x98", "\x80x", "y"), "[0 1 1 3]"},
+		{nil, tokens("\xed", "\xa0", "\x80", "a"), "[0 1 2 3]"},
+		{nil, tokens("\xc0\xaf", "a", "\xf8", "b"), "[0 2 3 4]"},
+		{nil, tokens("\uFFFD", "a", "日", "b"), "[0 1 2 3]"},
+		{tokens("a", "\xe6\x97"), tokens("\xa5", "b", "\xe6\x97", "\xa5", "c"), "[0 1 2 3 4 4 5]"},
+		{append(tokens("<bos>", "a"), engine.Token{Text: []byte("<s>"), Hidden: true}), tokens("b"), "[0 5 6 6]"},
+	} {
+		var whole TextOffsets
+		if got := fmt.Sprint(NewTextLogprobs(&whole, c.prompt, c.answer).TextOffset); got != c.want {
+			t.Errorf("%v, %v: %s, want %s", c.prompt, c.answer, got, c.want)
+		}
+		var at TextOffsets
+		var pieces []int
+		for i := range c.prompt {
+			pieces = append(pieces, NewTextLogprobs(&at, c.prompt[i:i+1], nil).TextOffset...)
+		}
+		for i := range c.answer {
+			pieces = append(pieces, NewTextLogprobs(&at, nil, c.answer[i:i+1]).TextOffset...)
+		}
+		if got := fmt.Sprint(pieces); got != c.want {
+			t.Errorf("one at a time: %s, want %s", got, c.want)
+		}
+	}
+}
+
+// TestSeparators: no answer holds a character at which readers with universal line ends
+// would split it.
+func TestSeparators(t *testing.T) {
+	const text = "A\u2028B\u0085C\u2029"
+	rec := httptest.NewRecorder()
+	WriteJSON(rec, 200, map[string]string{text: text})
+	Invalid(text, "%s", text).Write(rec)
+	out := NewEventWriter(rec, 0)
+	if err := errors.Join(out.Data(TextChoice{Text: text}), out.Event("e", Invalid(text, "%s", text))); err != nil {
+		t.Fatal(err)
+	}
+	body := rec.Body.String()
+	if strings.ContainsAny(body, "\u0085\u2028\u2029") || strings.Count(body, `A\u2028B\u0085C\u2029`) != 7 {
+		t.Errorf("%q", body)
 	}
 }
 

@@ -12,38 +12,38 @@ const (
 	MaxTopLogprobs = 20
 )
 
-// Ignored are fields that every route accepts and that never change an answer.
+// Ignored are fields that every route accepts and that never change an answer. Extras
+// are the members without a field, which must be in the table of hints.
 type Ignored struct {
 	User             *string        `json:"user"`
 	Metadata         jsontext.Value `json:"metadata"` // an object, its content unread
 	ServiceTier      *string        `json:"service_tier"`
 	SafetyIdentifier *string        `json:"safety_identifier"`
 	PromptCacheKey   *string        `json:"prompt_cache_key"`
+	Store            *bool          `json:"store"`
+	Extras           jsontext.Value `json:",embed"`
 }
 
 func (i *Ignored) check() *Error {
 	if !Absent(i.Metadata) && i.Metadata.Kind() != '{' {
 		return BadRequest(CodeInvalidType, "metadata", "'metadata' must be an object")
 	}
-	return nil
+	return CheckHints("", i.Extras)
 }
 
-// StreamOptions is OpenAI's field of that name.
+// StreamOptions is OpenAI's field of that name. Without stream it says nothing: the
+// answer has its usage anyway.
 type StreamOptions struct {
-	IncludeUsage       *bool `json:"include_usage"`
-	IncludeObfuscation *bool `json:"include_obfuscation"` // accepted, without effect
+	IncludeUsage *bool          `json:"include_usage"`
+	Extras       jsontext.Value `json:",embed"`
 }
 
-// streaming checks the two fields together and tells if usage is wanted.
-func streaming(stream *bool, options *StreamOptions) (on, usage bool, err *Error) {
-	on = isTrue(stream)
-	if options == nil {
-		return on, false, nil
+// wantsUsage checks the options and tells if usage is wanted.
+func (o *StreamOptions) wantsUsage() (bool, *Error) {
+	if o == nil {
+		return false, nil
 	}
-	if !on {
-		return false, false, Invalid("stream_options", "'stream_options' needs 'stream' to be true")
-	}
-	return on, isTrue(options.IncludeUsage), nil
+	return isTrue(o.IncludeUsage), CheckHints("stream_options", o.Extras)
 }
 
 // ChatRequest is the body of POST /v1/chat/completions.
@@ -60,19 +60,11 @@ type ChatRequest struct {
 	Logprobs            *bool          `json:"logprobs"`
 	TopLogprobs         *int           `json:"top_logprobs"`
 	PromptLogprobs      *int           `json:"prompt_logprobs"`
-	Store               *bool          `json:"store"` // accepted, without effect
 	Tools               jsontext.Value `json:"tools"`
 	ToolChoice          jsontext.Value `json:"tool_choice"`
 	ParallelToolCalls   *bool          `json:"parallel_tool_calls"`
 	ResponseFormat      jsontext.Value `json:"response_format"`
 	ReasoningEffort     *string        `json:"reasoning_effort"`
-	Modalities          jsontext.Value `json:"modalities"`
-	Audio               jsontext.Value `json:"audio"`
-	Prediction          jsontext.Value `json:"prediction"`
-	Verbosity           jsontext.Value `json:"verbosity"`
-	WebSearchOptions    jsontext.Value `json:"web_search_options"`
-	Functions           jsontext.Value `json:"functions"`
-	FunctionCall        jsontext.Value `json:"function_call"`
 }
 
 // Plan is a validated request: what to submit and how to answer.
@@ -116,9 +108,9 @@ func (p *Plan) score(alternatives int) {
 
 // Plan validates the request. The model is checked by CheckModel before it.
 func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
-	plan := &Plan{}
+	plan := &Plan{Stream: isTrue(r.Stream)}
 	var err *Error
-	if plan.Stream, plan.Usage, err = streaming(r.Stream, r.StreamOptions); err != nil {
+	if plan.Usage, err = r.StreamOptions.wantsUsage(); err != nil {
 		return nil, err
 	}
 	if err := r.Ignored.check(); err != nil {
@@ -157,20 +149,6 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 
 // refuse names the fields that would change the answer and are not served.
 func (r *ChatRequest) refuse() *Error {
-	for _, f := range []struct {
-		name string
-		raw  jsontext.Value
-	}{
-		{"audio", r.Audio}, {"prediction", r.Prediction}, {"verbosity", r.Verbosity},
-		{"web_search_options", r.WebSearchOptions}, {"functions", r.Functions}, {"function_call", r.FunctionCall},
-	} {
-		if !Absent(f.raw) {
-			return Unsupported(f.name, "'%s' is not supported", f.name)
-		}
-	}
-	if !Absent(r.Modalities) && string(compact(r.Modalities)) != `["text"]` {
-		return Unsupported("modalities", "'modalities' other than [\"text\"] are not supported")
-	}
 	if r.ReasoningEffort != nil && *r.ReasoningEffort != "none" {
 		return Unsupported("reasoning_effort", "'reasoning_effort' other than none is not supported")
 	}
@@ -188,7 +166,7 @@ func CheckTextFormat(param string, raw jsontext.Value) *Error {
 		return BadRequest(CodeInvalidType, param, "'%s' must be an object with a string 'type'", param)
 	}
 	if kind != "text" {
-		return Unsupported(param, "'%s' of type '%s' is not supported, only text is", param, clip(kind))
+		return Unsupported(param, "'%s' of type '%s' is not supported, only text is", param, Clip(kind))
 	}
 	var format struct {
 		Type string `json:"type"`
@@ -214,7 +192,7 @@ func (r *ChatRequest) tools() ([]byte, *Error) {
 	}
 	switch {
 	case choice != "none" && choice != "auto":
-		return nil, Unsupported("tool_choice", "'tool_choice' must be none, '%s' is not supported", clip(choice))
+		return nil, Unsupported("tool_choice", "'tool_choice' must be none, '%s' is not supported", Clip(choice))
 	case count == 0:
 		return nil, nil
 	case choice != "none":

@@ -21,14 +21,6 @@ type Prompts struct {
 // Len is the number of prompts.
 func (p *Prompts) Len() int { return len(p.Texts) + len(p.IDs) }
 
-// Prompt gives the i-th prompt for the engine.
-func (p *Prompts) Prompt(i int) engine.Prompt {
-	if i < len(p.Texts) {
-		return engine.Prompt{Text: &p.Texts[i]}
-	}
-	return engine.Prompt{IDs: p.IDs[i]}
-}
-
 const promptForms = "a string, an array of strings, an array of token ids or an array of such arrays"
 
 // UnmarshalJSONFrom reads any of the four forms; null leaves p empty.
@@ -148,14 +140,18 @@ type CompletionRequest struct {
 	PromptScores  *int           `json:"prompt_logprobs"`
 	Echo          *bool          `json:"echo"`
 	Suffix        *string        `json:"suffix"`
-	Store         *bool          `json:"store"` // accepted, without effect
+	// AddSpecialTokens puts the begin token before text that does not begin with it, and
+	// ParseSpecial reads special tokens in text; both are true unless said, and say nothing
+	// about token ids.
+	AddSpecialTokens *bool `json:"add_special_tokens"`
+	ParseSpecial     *bool `json:"parse_special"`
 }
 
 // Plan validates the request. The model is checked by CheckModel before it.
 func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
-	plan := &Plan{Echo: isTrue(r.Echo)}
+	plan := &Plan{Echo: isTrue(r.Echo), Stream: isTrue(r.Stream)}
 	var err *Error
-	if plan.Stream, plan.Usage, err = streaming(r.Stream, r.StreamOptions); err != nil {
+	if plan.Usage, err = r.StreamOptions.wantsUsage(); err != nil {
 		return nil, err
 	}
 	if err := r.Ignored.check(); err != nil {
@@ -174,8 +170,12 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 		return nil, err
 	}
 	base := &engine.Request{Logprobs: -1}
-	if base.MaxTokens, err = MaxTokens("max_tokens", r.MaxTokens); err != nil {
-		return nil, err
+	if base.PromptOnly = r.scoresOnly(); !base.PromptOnly {
+		if base.MaxTokens, err = MaxTokens("max_tokens", r.MaxTokens); err != nil {
+			return nil, err
+		}
+	} else if r.MinTokens != nil && *r.MinTokens > 0 {
+		return nil, Invalid("min_tokens", "'min_tokens' (%d) is above 'max_tokens' (0)", *r.MinTokens)
 	}
 	if r.Logprobs != nil {
 		if *r.Logprobs < 0 || *r.Logprobs > MaxTopLogprobs {
@@ -192,7 +192,7 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 	}
 	for i := range r.Prompt.Len() {
 		one := *base
-		one.Prompt = r.Prompt.Prompt(i)
+		one.Prompt = r.prompt(i)
 		plan.Requests = append(plan.Requests, repeat(&one, plan.Candidates)...)
 	}
 	if plan.Echo && base.Logprobs >= 0 {
@@ -200,6 +200,21 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 		plan.score(base.Logprobs)
 	}
 	return plan, plan.scorePrompts(r.PromptScores)
+}
+
+// scoresOnly tells if no answer is wanted: the prompt is repeated or scored.
+func (r *CompletionRequest) scoresOnly() bool {
+	return r.MaxTokens != nil && *r.MaxTokens == 0 && (isTrue(r.Echo) || r.PromptScores != nil)
+}
+
+// prompt gives the i-th prompt for the engine.
+func (r *CompletionRequest) prompt(i int) engine.Prompt {
+	if i >= len(r.Prompt.Texts) {
+		return engine.Prompt{IDs: r.Prompt.IDs[i]}
+	}
+	return engine.Prompt{
+		Text: &r.Prompt.Texts[i], NoBOS: isFalse(r.AddSpecialTokens), ParseSpecial: !isFalse(r.ParseSpecial),
+	}
 }
 
 func (r *CompletionRequest) refuse(plan *Plan) *Error {

@@ -116,7 +116,7 @@ func syntactic(prefix string, err *jsontext.SyntacticError) *Error {
 	if errors.Is(err.Err, jsontext.ErrDuplicateName) {
 		return BadRequest(CodeInvalidJSON, param, "duplicate key '%s'", param)
 	}
-	reason := clip(err.Err.Error())
+	reason := Clip(err.Err.Error())
 	if param == "" {
 		return BadRequest(CodeInvalidJSON, "", "the request is not valid JSON: %s after byte %d", reason, err.ByteOffset)
 	}
@@ -143,7 +143,7 @@ func pointerParam(p jsontext.Pointer) string {
 		}
 		b.WriteString(token)
 	}
-	return clip(b.String())
+	return Clip(b.String())
 }
 
 func joinParam(prefix, rest string) string {
@@ -156,8 +156,8 @@ func joinParam(prefix, rest string) string {
 	return prefix + "." + rest
 }
 
-// clip bounds text that came from the client, on a character's border.
-func clip(s string) string {
+// Clip bounds text that came from the client, on a character's border.
+func Clip(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= maxEcho {
 		return s

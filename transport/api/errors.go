@@ -32,6 +32,7 @@ const (
 	CodeMissing         = "missing_required_parameter"
 	CodeUnknownField    = "unknown_parameter"
 	CodeUnsupported     = "unsupported_parameter"
+	CodeNotServed       = "not_served"
 	CodeTooLarge        = "request_too_large"
 	CodeOverloaded      = "overloaded"
 	CodeUnavailable     = "unavailable"
@@ -103,6 +104,12 @@ func Unsupported(param, format string, args ...any) *Error {
 	return BadRequest(CodeUnsupported, param, format, args...)
 }
 
+// NotServed refuses a route that other servers have. It is a 400 because clients try again
+// after a 5xx, and gateways take a 404 or a 5xx for a sick server.
+func NotServed(format string, args ...any) *Error {
+	return BadRequest(CodeNotServed, "", format, args...)
+}
+
 // Internal is the 500 that tells the client nothing about the inside.
 func Internal() *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: TypeServer, Message: "internal server error"}
@@ -156,9 +163,15 @@ func fromKind(cause *engine.Error) *Error {
 	return e
 }
 
+// Noter is a ResponseWriter that wants to know the error of an answer, for the log.
+type Noter interface{ Note(*Error) }
+
 // Write sends e as the whole answer to a request. It does nothing useful once
 // the header is out; streams send Event instead.
 func (e *Error) Write(w http.ResponseWriter) {
+	if n, ok := w.(Noter); ok {
+		n.Note(e)
+	}
 	if e.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
 	}

@@ -22,6 +22,6 @@ func CheckModel(model *string, info engine.Info) *Error {
 	}
 	return &Error{
 		Status: 404, Type: TypeNotFound, Code: CodeModelNotFound, Param: "model",
-		Message: "the model '" + clip(*model) + "' does not exist; this server serves '" + info.ID + "'",
+		Message: "the model '" + Clip(*model) + "' does not exist; this server serves '" + info.ID + "'",
 	}
 }

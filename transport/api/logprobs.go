@@ -44,46 +44,72 @@ func NewChatLogprobs(tokens []engine.Token) *ChatLogprobs {
 	return out
 }
 
-// TextOffsets counts characters over the tokens of one answer; the zero value
-// stands at its start.
+// TextOffsets counts the characters of the text that is sent, over the tokens of one
+// answer; the zero value stands at its start.
 type TextOffsets struct {
-	chars int
-	part  []byte // the bytes of a character that is not whole yet, at most 3
+	chars  int
+	part   []byte // the bytes of a character that is not whole yet, at most 3
+	answer bool   // the prompt's tokens, if any, have been counted
 }
 
 // add gives the offset at which the token starts and moves on.
 func (o *TextOffsets) add(text []byte) int {
+	if len(text) > 0 {
+		if next := append(o.part, text[0]); utf8.FullRune(next) && !utf8.Valid(next) {
+			o.end() // the token does not go on with the character
+		}
+	}
 	start := o.chars
 	o.part = append(o.part, text...)
 	for len(o.part) > 0 && utf8.FullRune(o.part) {
-		_, size := utf8.DecodeRune(o.part)
+		r, size := utf8.DecodeRune(o.part)
+		if r == utf8.RuneError && size == 1 {
+			// The text has one U+FFFD for all bytes that could have begun a character.
+			for size < len(o.part) && !utf8.FullRune(o.part[:size+1]) {
+				size++
+			}
+		}
 		o.part = o.part[size:]
 		o.chars++
 	}
 	return start
 }
 
-// NewTextLogprobs gives the completions form of the next tokens of an answer;
-// nil when there are none.
-func NewTextLogprobs(tokens []engine.Token, at *TextOffsets) *TextLogprobs {
-	if len(tokens) == 0 {
+// end is the end of the prompt's text, or of a character that breaks off: what has come of
+// it is one U+FFFD.
+func (o *TextOffsets) end() {
+	if len(o.part) > 0 {
+		o.part, o.chars = nil, o.chars+1
+	}
+}
+
+// NewTextLogprobs gives the completions form of the next tokens of the prompt, and of the
+// answer behind it; nil when there are none.
+func NewTextLogprobs(at *TextOffsets, prompt, answer []engine.Token) *TextLogprobs {
+	if len(prompt)+len(answer) == 0 {
 		return nil
 	}
 	out := &TextLogprobs{}
-	for _, t := range tokens {
-		out.Tokens = append(out.Tokens, tokenName(t.Text))
-		out.add(&t)
-		if t.Hidden {
-			out.TextOffset = append(out.TextOffset, at.chars)
-			continue
-		}
-		out.TextOffset = append(out.TextOffset, at.add(t.Text))
+	for i := range prompt {
+		out.add(&prompt[i], at)
+	}
+	if len(answer) > 0 && !at.answer {
+		at.answer = true
+		at.end()
+	}
+	for i := range answer {
+		out.add(&answer[i], at)
 	}
 	return out
 }
 
 // add appends a token's log-probabilities; the first token of a prompt has none.
-func (l *TextLogprobs) add(t *engine.Token) {
+func (l *TextLogprobs) add(t *engine.Token, at *TextOffsets) {
+	offset := at.chars
+	if !t.Hidden {
+		offset = at.add(t.Text)
+	}
+	l.Tokens, l.TextOffset = append(l.Tokens, tokenName(t.Text)), append(l.TextOffset, offset)
 	if isNaN(t.Logprob) {
 		l.TokenLogprobs, l.TopLogprobs = append(l.TokenLogprobs, nil), append(l.TopLogprobs, nil)
 		return

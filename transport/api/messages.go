@@ -33,6 +33,7 @@ type message struct {
 	Annotations      jsontext.Value `json:"annotations"`
 	Audio            jsontext.Value `json:"audio"`
 	FunctionCall     jsontext.Value `json:"function_call"`
+	Extras           jsontext.Value `json:",embed"`
 }
 
 type toolCall struct {
@@ -66,6 +67,9 @@ func checkMessage(param string, raw jsontext.Value) *Error {
 	if err := DecodeAt(param, raw, &m); err != nil {
 		return err
 	}
+	if err := checkHints("messages[].", param, m.Extras); err != nil {
+		return err
+	}
 	role := param + ".role"
 	if m.Role == nil {
 		return BadRequest(CodeMissing, role, "'%s' is required", role)
@@ -73,7 +77,7 @@ func checkMessage(param string, raw jsontext.Value) *Error {
 	switch *m.Role {
 	case "system", "developer", "user", "assistant", "tool":
 	default:
-		return Invalid(role, "'%s' must be system, developer, user, assistant or tool, not '%s'", role, clip(*m.Role))
+		return Invalid(role, "'%s' must be system, developer, user, assistant or tool, not '%s'", role, Clip(*m.Role))
 	}
 	if !Absent(m.Audio) {
 		return Unsupported(param+".audio", "'%s.audio' is not supported", param)
@@ -119,13 +123,17 @@ func checkPart(param string, raw jsontext.Value) *Error {
 		return BadRequest(CodeMissing, param+".type", "'%s' must be an object with a string 'type'", param)
 	}
 	if kind != "text" {
-		return Unsupported(param+".type", "content parts of type '%s' are not supported", clip(kind))
+		return Unsupported(param+".type", "content parts of type '%s' are not supported", Clip(kind))
 	}
 	var part struct {
-		Type string  `json:"type"`
-		Text *string `json:"text"`
+		Type   string         `json:"type"`
+		Text   *string        `json:"text"`
+		Extras jsontext.Value `json:",embed"`
 	}
 	if err := DecodeAt(param, raw, &part); err != nil {
+		return err
+	}
+	if err := CheckPartHints(param, part.Extras); err != nil {
 		return err
 	}
 	if part.Text == nil {
@@ -153,8 +161,8 @@ func checkToolCalls(param string, raw jsontext.Value) (int, *Error) {
 	})
 }
 
-// checkArguments accepts a JSON object or a string that holds one; templates
-// need the object.
+// checkArguments accepts a JSON object or a string that holds one, also an empty string:
+// the renderer makes the object of it that templates need.
 func checkArguments(param string, raw jsontext.Value) *Error {
 	switch raw.Kind() {
 	case '{':
@@ -163,6 +171,9 @@ func checkArguments(param string, raw jsontext.Value) *Error {
 		text, err := jsontext.AppendUnquote(nil, raw)
 		if err != nil {
 			return BadRequest(CodeInvalidJSON, param, "'%s' is not a valid string", param)
+		}
+		if len(bytes.TrimSpace(text)) == 0 {
+			return nil // a call without arguments, as some clients write it
 		}
 		var object jsontext.Value
 		if err := Decode(text, &object); err != nil {

@@ -48,7 +48,6 @@ var chatRefusals = []struct{ fields, param, code string }{
 	{`"presence_penalty":2.5`, "presence_penalty", CodeInvalidValue},
 	{`"frequency_penalty":-2.5`, "frequency_penalty", CodeInvalidValue},
 	{`"logit_bias":{"100":1}`, "logit_bias", CodeInvalidValue},
-	{`"stop":""`, "stop", CodeInvalidValue},
 	{`"stop":["a",""]`, "stop", CodeInvalidValue},
 	{`"stop":"` + strings.Repeat("x", MaxStopBytes+1) + `"`, "stop", CodeInvalidValue},
 	{`"stop_token_ids":[100]`, "stop_token_ids", CodeInvalidValue},
@@ -64,7 +63,6 @@ var chatRefusals = []struct{ fields, param, code string }{
 	{`"top_logprobs":3`, "top_logprobs", CodeInvalidValue},
 	{`"logprobs":true,"top_logprobs":21`, "top_logprobs", CodeInvalidValue},
 	{`"logprobs":2`, "logprobs", CodeInvalidType},
-	{`"stream_options":{"include_usage":true}`, "stream_options", CodeInvalidValue},
 	{`"stream":true,"stream_options":{"include_use":true}`, "stream_options.include_use", CodeUnknownField},
 	{`"metadata":5`, "metadata", CodeInvalidType},
 	{`"user":5`, "user", CodeInvalidType},
@@ -88,7 +86,11 @@ var chatRefusals = []struct{ fields, param, code string }{
 	{`"web_search_options":{}`, "web_search_options", CodeUnsupported},
 	{`"functions":[]`, "functions", CodeUnsupported},
 	{`"function_call":"auto"`, "function_call", CodeUnsupported},
-	{`"guided_json":{}`, "guided_json", CodeUnknownField},
+	{`"guided_json":{}`, "guided_json", CodeUnsupported},
+	{`"repetition_penalty":1e-300`, "repetition_penalty", CodeInvalidValue},
+	{`"thinking":{"type":"enabled"}`, "thinking", CodeUnsupported},
+	{`"enable_thinking":false,"chat_template_kwargs":{"enable_thinking":true}`, "enable_thinking", CodeInvalidValue},
+	{`"stream_options":{"continuous_usage_stats":1}`, "stream_options.continuous_usage_stats", CodeUnsupported},
 	{`"chat_template_kwargs":[]`, "chat_template_kwargs", CodeInvalidType},
 	{`"continue_final_message":true,"add_generation_prompt":true`, "continue_final_message", CodeInvalidValue},
 	{`"model":"other"`, "model", CodeModelNotFound},
@@ -166,6 +168,8 @@ func TestMessagesAccepted(t *testing.T) {
 		`[{"role":"system","content":""},{"role":"developer","content":"d"},{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}],"name":"n"}]`,
 		`[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","index":0,"function":{"name":"f","arguments":"{\"a\": 1}"}}]},{"role":"tool","tool_call_id":"1","content":"r"}]`,
 		`[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"z":1,"a":2}}}]}]`,
+		`[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":""}},{"id":"2","type":"function","function":{"name":"f","arguments":" "}}]}]`,
+		`[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"},"prompt_cache_breakpoint":{"mode":"explicit"}}],"cache_control":{}}]`,
 		`[{"role":"assistant","content":"a","refusal":null,"annotations":[],"audio":null,"function_call":null,"tool_calls":null,"reasoning_content":"r"}]`,
 	} {
 		plan, err := planChat(t, `{"messages":`+messages+`}`)
@@ -262,6 +266,9 @@ func TestCompletionRefusals(t *testing.T) {
 		{`{"prompt":"a","logprobs":21}`, "logprobs"},
 		{`{"prompt":"a","logprobs":true}`, "logprobs"},
 		{`{"prompt":"a","max_tokens":0}`, "max_tokens"},
+		{`{"prompt":"a","max_tokens":0,"echo":false}`, "max_tokens"},
+		{`{"prompt":"a","max_tokens":-1,"echo":true}`, "max_tokens"},
+		{`{"prompt":"a","max_tokens":0,"echo":true,"min_tokens":1}`, "min_tokens"},
 		{`{"prompt":["a","b"],"n":65}`, "n"},
 		{`{"prompt":"a","messages":[]}`, "messages"},
 		{`{"prompt":"a","temperature":3}`, "temperature"},
@@ -297,6 +304,52 @@ func TestCompletionPrompts(t *testing.T) {
 	plan, _ := planText(t, `{"prompt":[[1,2],[3]]}`)
 	if ids := plan.Requests[1].Prompt.IDs; len(ids) != 1 || ids[0] != 3 || plan.Requests[1].Prompt.Text != nil {
 		t.Errorf("%+v", plan.Requests[1].Prompt)
+	}
+}
+
+// TestRawText: special tokens in a text are read unless the client says otherwise, and a
+// request for the prompt alone asks for no answer.
+func TestRawText(t *testing.T) {
+	for fields, want := range map[string]engine.Prompt{
+		``:                                    {ParseSpecial: true},
+		`,"add_special_tokens":true`:          {ParseSpecial: true},
+		`,"add_special_tokens":false`:         {ParseSpecial: true, NoBOS: true},
+		`,"parse_special":false`:              {},
+		`,"parse_special":null,"n":2`:         {ParseSpecial: true},
+		`,"max_tokens":0,"echo":true`:         {ParseSpecial: true},
+		`,"max_tokens":0,"prompt_logprobs":0`: {ParseSpecial: true},
+	} {
+		plan, err := planText(t, `{"prompt":["a"]`+fields+`}`)
+		if err != nil {
+			t.Errorf("%s: %s", fields, err.Message)
+			continue
+		}
+		for _, r := range plan.Requests {
+			if p := r.Prompt; *p.Text != "a" || p.ParseSpecial != want.ParseSpecial || p.NoBOS != want.NoBOS {
+				t.Errorf("%s: %+v", fields, p)
+			}
+			if zero := strings.Contains(fields, "max_tokens"); r.PromptOnly != zero || r.MaxTokens != 0 {
+				t.Errorf("%s: prompt only %v, %d tokens", fields, r.PromptOnly, r.MaxTokens)
+			}
+		}
+	}
+	plan, err := planText(t, `{"prompt":[[1,2]],"add_special_tokens":true,"parse_special":true}`)
+	if err != nil || plan.Requests[0].Prompt.ParseSpecial || len(plan.Requests[0].Prompt.IDs) != 2 {
+		t.Errorf("token ids: %+v, %v", plan, err)
+	}
+}
+
+func TestThinking(t *testing.T) {
+	for fields, want := range map[string]string{
+		`"enable_thinking":false`: `{"enable_thinking":false}`,
+		`"enable_thinking":true,"chat_template_kwargs":{ "b":1, "a":2 }`: `{"enable_thinking":true,"b":1,"a":2}`,
+		`"thinking":{"type":"disabled"},"chat_template_kwargs":{}`:       `{"enable_thinking":false}`,
+		`"thinking":null,"enable_thinking":null`:                         ``,
+	} {
+		plan, err := planChat(t, "{"+hello+","+fields+"}")
+		if err != nil || string(plan.Requests[0].Prompt.Chat.Kwargs) != want {
+			t.Errorf("%s: %+v, %v, want %s", fields, plan, err, want)
+		}
 	}
 }
 

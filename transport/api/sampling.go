@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json/jsontext"
+	"fmt"
 
 	"krater/actors/engine"
 )
@@ -13,23 +14,32 @@ type Sampling struct {
 	TopP              *float64   `json:"top_p"`              // (0, 1]
 	TopK              *int       `json:"top_k"`              // 0 or -1 = off
 	MinP              *float64   `json:"min_p"`              // [0, 1]
-	RepetitionPenalty *float64   `json:"repetition_penalty"` // (0, 10]
+	RepetitionPenalty *float64   `json:"repetition_penalty"` // 0.01..10
 	PresencePenalty   *float64   `json:"presence_penalty"`   // -2..2
 	FrequencyPenalty  *float64   `json:"frequency_penalty"`  // -2..2
 	LogitBias         LogitBias  `json:"logit_bias"`
 	Seed              *int64     `json:"seed"`
 	Stop              StringList `json:"stop"`
 
-	MinTokens           *int  `json:"min_tokens"`
-	StopTokenIDs        IDs   `json:"stop_token_ids"`
-	IncludeStop         *bool `json:"include_stop_str_in_output"`
-	IgnoreEOS           *bool `json:"ignore_eos"`
-	SkipSpecialTokens   *bool `json:"skip_special_tokens"`
-	Priority            *int  `json:"priority"` // higher first, -1000..1000
+	MinTokens         *int  `json:"min_tokens"`
+	StopTokenIDs      IDs   `json:"stop_token_ids"`
+	IncludeStop       *bool `json:"include_stop_str_in_output"`
+	IgnoreEOS         *bool `json:"ignore_eos"`
+	SkipSpecialTokens *bool `json:"skip_special_tokens"`
+	Priority          *int  `json:"priority"` // higher first, -1000..1000
+	TemplateFields
+}
+
+// TemplateFields are those of the chat template. Raw text has no use for them.
+type TemplateFields struct {
 	AddGenerationPrompt *bool `json:"add_generation_prompt"`
 	ContinueFinal       *bool `json:"continue_final_message"`
 	// TemplateKwargs is a JSON object kept in the client's order.
 	TemplateKwargs jsontext.Value `json:"chat_template_kwargs"`
+	// EnableThinking is the variable enable_thinking of TemplateKwargs, and Thinking,
+	// {"type":"disabled"}, sets it to false.
+	EnableThinking *bool          `json:"enable_thinking"`
+	Thinking       jsontext.Value `json:"thinking"`
 }
 
 // Apply validates the block and puts it, with the model's defaults where it is
@@ -48,7 +58,7 @@ func (s *Sampling) Apply(req *engine.Request, info engine.Info) *Error {
 		{"temperature", s.Temperature, &out.Temperature, 0, 2, false, "between 0 and 2"},
 		{"top_p", s.TopP, &out.TopP, 0, 1, true, "above 0 and at most 1"},
 		{"min_p", s.MinP, &out.MinP, 0, 1, false, "between 0 and 1"},
-		{"repetition_penalty", s.RepetitionPenalty, &out.RepetitionPenalty, 0, 10, true, "above 0 and at most 10"},
+		{"repetition_penalty", s.RepetitionPenalty, &out.RepetitionPenalty, 0.01, 10, false, "between 0.01 and 10"},
 		{"presence_penalty", s.PresencePenalty, &out.PresencePenalty, -2, 2, false, "between -2 and 2"},
 		{"frequency_penalty", s.FrequencyPenalty, &out.FrequencyPenalty, -2, 2, false, "between -2 and 2"},
 	}
@@ -94,6 +104,9 @@ func (s *Sampling) bias(out *engine.Sampling, info engine.Info) *Error {
 }
 
 func (s *Sampling) stops(req *engine.Request, info engine.Info) *Error {
+	if len(s.Stop) == 1 && s.Stop[0] == "" {
+		s.Stop = nil // no stop string, as some clients write it
+	}
 	for _, stop := range s.Stop {
 		if stop == "" {
 			return Invalid("stop", "'stop' must not hold an empty string")
@@ -129,13 +142,13 @@ func (s *Sampling) rest(req *engine.Request) *Error {
 	}
 	req.IncludeStop = isTrue(s.IncludeStop)
 	req.IgnoreEOS = isTrue(s.IgnoreEOS)
-	req.KeepSpecial = s.SkipSpecialTokens != nil && !*s.SkipSpecialTokens
+	req.KeepSpecial = isFalse(s.SkipSpecialTokens)
 	return nil
 }
 
-// ApplyChat puts the template fields of the block into c.
-func (s *Sampling) ApplyChat(c *engine.Chat) *Error {
-	c.NoGenerationPrompt = s.AddGenerationPrompt != nil && !*s.AddGenerationPrompt
+// ApplyChat puts the fields into c.
+func (s *TemplateFields) ApplyChat(c *engine.Chat) *Error {
+	c.NoGenerationPrompt = isFalse(s.AddGenerationPrompt)
 	c.ContinueFinalMessage = isTrue(s.ContinueFinal)
 	if c.ContinueFinalMessage {
 		if isTrue(s.AddGenerationPrompt) {
@@ -149,6 +162,29 @@ func (s *Sampling) ApplyChat(c *engine.Chat) *Error {
 		}
 		c.Kwargs = s.TemplateKwargs
 	}
+	return s.think(c)
+}
+
+// think adds enable_thinking to the template's variables.
+func (s *TemplateFields) think(c *engine.Chat) *Error {
+	name, on := "enable_thinking", s.EnableThinking
+	if !Absent(s.Thinking) {
+		if kind, _ := memberString(s.Thinking, "type"); kind != "disabled" {
+			return Unsupported("thinking", "'thinking' is supported with {\"type\":\"disabled\"} only; use 'chat_template_kwargs'")
+		}
+		name, on = "thinking", new(bool)
+	}
+	if on == nil {
+		return nil
+	}
+	kwargs := fmt.Appendf(nil, `{"enable_thinking":%t}`, *on)
+	if rest := compact(s.TemplateKwargs); len(rest) > len("{}") {
+		kwargs = append(append(kwargs[:len(kwargs)-1], ','), rest[1:]...)
+	}
+	if !jsontext.Value(kwargs).IsValid() {
+		return Invalid(name, "'%s' and 'chat_template_kwargs.enable_thinking' are both given; give one", name)
+	}
+	c.Kwargs = kwargs
 	return nil
 }
 
@@ -164,4 +200,5 @@ func MaxTokens(param string, value *int) (int, *Error) {
 	return *value, nil
 }
 
-func isTrue(b *bool) bool { return b != nil && *b }
+func isTrue(b *bool) bool  { return b != nil && *b }
+func isFalse(b *bool) bool { return b != nil && !*b }

@@ -8,16 +8,12 @@ import (
 
 // TokenizeRequest is the body of POST /tokenize: a prompt or a conversation.
 type TokenizeRequest struct {
-	Model               *string        `json:"model"`
-	Prompt              *string        `json:"prompt"`
-	AddSpecialTokens    *bool          `json:"add_special_tokens"` // prompt: true unless said; chat: never
-	ParseSpecial        *bool          `json:"parse_special"`      // read special-token text in prompt as tokens
-	ReturnTokenStrs     *bool          `json:"return_token_strs"`
-	Messages            jsontext.Value `json:"messages"`
-	Tools               jsontext.Value `json:"tools"`
-	AddGenerationPrompt *bool          `json:"add_generation_prompt"`
-	ContinueFinal       *bool          `json:"continue_final_message"`
-	TemplateKwargs      jsontext.Value `json:"chat_template_kwargs"`
+	Model            *string `json:"model"`
+	Prompt           *string `json:"prompt"`
+	AddSpecialTokens *bool   `json:"add_special_tokens"` // prompt: true unless said; chat: never
+	ParseSpecial     *bool   `json:"parse_special"`      // read special-token text in prompt as tokens
+	ReturnTokenStrs  *bool   `json:"return_token_strs"`
+	ChatInput
 }
 
 // TokenizeAnswer is its answer.
@@ -41,8 +37,7 @@ func (r *TokenizeRequest) Input() (engine.Prompt, *Error) {
 	case isTrue(r.ParseSpecial):
 		return engine.Prompt{}, Unsupported("parse_special", "'parse_special' is for 'prompt'; text of a chat stays text")
 	}
-	chat := ChatInput{r.Messages, r.Tools, r.AddGenerationPrompt, r.ContinueFinal, r.TemplateKwargs}
-	c, err := chat.Chat()
+	c, err := r.Chat()
 	return engine.Prompt{Chat: c}, err
 }
 
@@ -53,30 +48,36 @@ func (r *TokenizeRequest) text() (engine.Prompt, *Error) {
 	}{
 		{"tools", !Absent(r.Tools)}, {"add_generation_prompt", isTrue(r.AddGenerationPrompt)},
 		{"continue_final_message", isTrue(r.ContinueFinal)}, {"chat_template_kwargs", !Absent(r.TemplateKwargs)},
+		{"enable_thinking", isTrue(r.EnableThinking)}, {"thinking", !Absent(r.Thinking)},
 	} {
 		if f.set {
 			return engine.Prompt{}, Invalid(f.name, "'%s' needs 'messages'", f.name)
 		}
 	}
+	if err := CheckHints("", r.Extras); err != nil {
+		return engine.Prompt{}, err
+	}
 	if r.Prompt == nil {
 		return engine.Prompt{}, BadRequest(CodeMissing, "prompt", "'prompt' or 'messages' is required")
 	}
 	return engine.Prompt{
-		Text: r.Prompt, NoBOS: r.AddSpecialTokens != nil && !*r.AddSpecialTokens, ParseSpecial: isTrue(r.ParseSpecial),
+		Text: r.Prompt, NoBOS: isFalse(r.AddSpecialTokens), ParseSpecial: isTrue(r.ParseSpecial),
 	}, nil
 }
 
 // ChatInput are the fields that decide a conversation's text.
 type ChatInput struct {
-	Messages            jsontext.Value
-	Tools               jsontext.Value
-	AddGenerationPrompt *bool
-	ContinueFinal       *bool
-	TemplateKwargs      jsontext.Value
+	Messages jsontext.Value `json:"messages"`
+	Tools    jsontext.Value `json:"tools"`
+	TemplateFields
+	Extras jsontext.Value `json:",embed"`
 }
 
 // Chat validates them.
 func (i *ChatInput) Chat() (*engine.Chat, *Error) {
+	if err := CheckHints("", i.Extras); err != nil {
+		return nil, err
+	}
 	if err := CheckMessages("messages", i.Messages); err != nil {
 		return nil, err
 	}
@@ -88,8 +89,7 @@ func (i *ChatInput) Chat() (*engine.Chat, *Error) {
 	if count > 0 {
 		c.Tools = i.Tools
 	}
-	s := Sampling{AddGenerationPrompt: i.AddGenerationPrompt, ContinueFinal: i.ContinueFinal, TemplateKwargs: i.TemplateKwargs}
-	if err := s.ApplyChat(c); err != nil {
+	if err := i.ApplyChat(c); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -97,18 +97,8 @@ func (i *ChatInput) Chat() (*engine.Chat, *Error) {
 
 // TemplateRequest is the body of POST /apply-template.
 type TemplateRequest struct {
-	Model               *string        `json:"model"`
-	Messages            jsontext.Value `json:"messages"`
-	Tools               jsontext.Value `json:"tools"`
-	AddGenerationPrompt *bool          `json:"add_generation_prompt"`
-	ContinueFinal       *bool          `json:"continue_final_message"`
-	TemplateKwargs      jsontext.Value `json:"chat_template_kwargs"`
-}
-
-// Chat validates the request.
-func (r *TemplateRequest) Chat() (*engine.Chat, *Error) {
-	in := ChatInput{r.Messages, r.Tools, r.AddGenerationPrompt, r.ContinueFinal, r.TemplateKwargs}
-	return in.Chat()
+	Model *string `json:"model"`
+	ChatInput
 }
 
 // PromptAnswer is the answer of POST /apply-template and POST /detokenize.
@@ -121,10 +111,14 @@ type DetokenizeRequest struct {
 	Model             *string        `json:"model"`
 	Tokens            jsontext.Value `json:"tokens"`
 	SkipSpecialTokens *bool          `json:"skip_special_tokens"` // false unless said
+	Extras            jsontext.Value `json:",embed"`
 }
 
 // IDs validates the request and gives the tokens.
 func (r *DetokenizeRequest) IDs(info engine.Info) ([]int32, *Error) {
+	if err := CheckHints("", r.Extras); err != nil {
+		return nil, err
+	}
 	if Absent(r.Tokens) {
 		return nil, BadRequest(CodeMissing, "tokens", "'tokens' is required")
 	}

@@ -125,11 +125,10 @@ func (d *Door) Start() { d.runner.start() }
 // the next Start. The error is ctx's if it ended first. The store stays open.
 func (d *Door) Shutdown(ctx context.Context) error { return d.runner.shutdown(ctx) }
 
-// Closed answers the routes of a server that keeps no batches with a 404 that says why.
+// Closed answers the routes of a server that keeps no batches with a 400 that says why.
 func Closed(route func(pattern string, h http.Handler), why string) {
 	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		e := &api.Error{Status: http.StatusNotFound, Type: api.TypeNotFound, Code: "batches_disabled", Message: why}
-		e.Write(w)
+		api.NotServed("%s", why).Write(w)
 	})
 	var none *Door
 	for pattern := range none.handlers() {

@@ -220,7 +220,7 @@ func (f *uploadForm) field(part *multipart.Part) error {
 	case "expires_after[anchor]", "expires_after[seconds]", "expires_after":
 		return api.Unsupported("expires_after", "'expires_after' is not supported: all files are kept for %v", f.door.store.Limits().Keep)
 	default:
-		return api.BadRequest(api.CodeUnknownField, short(name), "unknown field '%s'", short(name))
+		return api.BadRequest(api.CodeUnknownField, api.Clip(name), "unknown field '%s'", api.Clip(name))
 	}
 }
 
@@ -234,14 +234,6 @@ func fileName(name string) string {
 		return "batch.jsonl"
 	}
 	return name
-}
-
-// short bounds a client's own text in an error.
-func short(s string) string {
-	if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) > 64 {
-		return strings.ToValidUTF8(s[:64], "") + "..."
-	}
-	return s
 }
 
 func wireFile(f *batchqueue.File) api.File {
@@ -281,7 +273,7 @@ func readPage(query url.Values, most, usual int, files bool) (q pageQuery, refus
 			}
 			q.oldest = value == "asc"
 		default:
-			return q, api.BadRequest(api.CodeUnknownField, short(name), "unknown query parameter '%s'", short(name))
+			return q, api.BadRequest(api.CodeUnknownField, api.Clip(name), "unknown query parameter '%s'", api.Clip(name))
 		}
 	}
 	return q, nil

@@ -41,7 +41,7 @@ func (d *Door) past(owner, id string, local func(id string) *response) ([]byte, 
 		r, _ = d.store.find(owner, id, false)
 	}
 	if r == nil {
-		return nil, api.BadRequest(codePrevious, "previous_response_id", "there is no previous response '%s' to continue", bounded(id))
+		return nil, api.BadRequest(codePrevious, "previous_response_id", "there is no previous response '%s' to continue", api.Clip(id))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,13 +183,4 @@ func (r *response) state() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.status
-}
-
-// bounded cuts a client's id for an error message.
-func bounded(id string) string {
-	const limit = 64
-	if len(id) <= limit {
-		return id
-	}
-	return id[:limit] + "..."
 }

@@ -115,7 +115,7 @@ func (s *socket) handle(data []byte) {
 		}
 	default:
 		err = api.BadRequest(codeUnknownEvent, "type", "unknown event type '%s'; known are %s, %s and %s",
-			bounded(*head.Type), frameCreate, frameCancel, frameResume)
+			api.Clip(*head.Type), frameCreate, frameCancel, frameResume)
 	}
 	if err != nil {
 		s.fault(err, streamID)

@@ -182,7 +182,7 @@ func readQuery(req *http.Request) (after int, stream bool, refused *api.Error) {
 		case "include", "include[]", "include_obfuscation":
 			// Everything there is to include is included.
 		default:
-			return 0, false, api.BadRequest(api.CodeUnknownField, name, "unknown query parameter '%s'", bounded(name))
+			return 0, false, api.BadRequest(api.CodeUnknownField, api.Clip(name), "unknown query parameter '%s'", api.Clip(name))
 		}
 		if err != nil {
 			return 0, false, api.Invalid(name, "the query parameter '%s' is not valid", name)

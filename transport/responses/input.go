@@ -55,6 +55,7 @@ type inputPart struct {
 	Text        *string        `json:"text"`
 	Annotations jsontext.Value `json:"annotations"`
 	Logprobs    jsontext.Value `json:"logprobs"`
+	Extras      jsontext.Value `json:",embed"`
 }
 
 // readInput reads a string or a list of message items.
@@ -157,6 +158,9 @@ func readPart(param string, raw jsontext.Value) (string, *api.Error) {
 	}
 	var part inputPart
 	if err := api.DecodeAt(param, raw, &part); err != nil {
+		return "", err
+	}
+	if err := api.CheckPartHints(param, part.Extras); err != nil {
 		return "", err
 	}
 	if part.Text == nil {

@@ -51,17 +51,7 @@ type body struct {
 	ServiceTier    *string        `json:"service_tier"`
 	PromptCacheKey *string        `json:"prompt_cache_key"`
 
-	// Known fields of the public API that are served with null only.
-	AccessPrograms    jsontext.Value `json:"access_programs"`
-	BackgroundOptions jsontext.Value `json:"background_options"`
-	ContextManagement jsontext.Value `json:"context_management"`
-	Conversation      jsontext.Value `json:"conversation"`
-	Image             jsontext.Value `json:"image"`
-	MaxToolCalls      jsontext.Value `json:"max_tool_calls"`
-	Moderation        jsontext.Value `json:"moderation"`
-	Prompt            jsontext.Value `json:"prompt"`
-	PromptCache       jsontext.Value `json:"prompt_cache_options"`
-	PromptRetention   jsontext.Value `json:"prompt_cache_retention"`
+	Extras jsontext.Value `json:",embed"` // without a field here: must be in the table of hints
 }
 
 // plan is a validated request.
@@ -105,39 +95,25 @@ func newPlan(b *body, info engine.Info) (*plan, *api.Error) {
 
 // refuse names the first field that would change the answer and is not served.
 func (b *body) refuse() *api.Error {
-	for _, f := range []struct {
-		name  string
-		value jsontext.Value
-	}{
-		{"access_programs", b.AccessPrograms}, {"background_options", b.BackgroundOptions},
-		{"context_management", b.ContextManagement}, {"conversation", b.Conversation},
-		{"image", b.Image}, {"max_tool_calls", b.MaxToolCalls}, {"moderation", b.Moderation},
-		{"prompt", b.Prompt}, {"prompt_cache_options", b.PromptCache},
-		{"prompt_cache_retention", b.PromptRetention},
-	} {
-		if !api.Absent(f.value) {
-			return api.Unsupported(f.name, "'%s' is not supported", f.name)
-		}
+	if err := api.CheckHints("", b.Extras); err != nil {
+		return err
 	}
 	var r struct {
-		Effort  jsontext.Value `json:"effort"`
+		Effort  *string        `json:"effort"`
 		Summary jsontext.Value `json:"summary"`
 	}
 	if !api.Absent(b.Reasoning) {
 		if err := api.DecodeAt("reasoning", b.Reasoning, &r); err != nil {
 			return err
 		}
-		if !api.Absent(r.Effort) || !api.Absent(r.Summary) {
+		if r.Effort != nil && *r.Effort != "none" || !api.Absent(r.Summary) {
 			return api.Unsupported("reasoning", "'reasoning' is not supported: the served model does not reason apart from its answer")
 		}
 	}
-	var s struct {
-		Obfuscation *bool `json:"include_obfuscation"`
+	if !api.Absent(b.StreamOptions) && b.StreamOptions.Kind() != '{' {
+		return api.BadRequest(api.CodeInvalidType, "stream_options", "'stream_options' must be an object")
 	}
-	if !api.Absent(b.StreamOptions) {
-		return api.DecodeAt("stream_options", b.StreamOptions, &s)
-	}
-	return nil
+	return api.CheckHints("stream_options", b.StreamOptions)
 }
 
 func planInput(b *body, p *plan, _ engine.Info) *api.Error {

@@ -131,7 +131,7 @@ func TestRequestReachesTheEngine(t *testing.T) {
 	}
 	const want = `[{"role":"system","content":"Be brief."},{"role":"developer","content":"rules"},` +
 		`{"role":"user","content":[{"type":"text","text":"one "},{"type":"text","text":"two"}]},` +
-		`{"role":"assistant","content":"three"},{"role":"user","content":"<\"four\">` + "\u2028" + `"}]`
+		`{"role":"assistant","content":"three"},{"role":"user","content":"<\"four\">\u2028"}]`
 	req := p.req
 	if got := string(req.Prompt.Chat.Messages); got != want {
 		t.Errorf("messages\n %s, want\n %s", got, want)

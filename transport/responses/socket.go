@@ -230,6 +230,7 @@ func (s *socket) lost() {
 
 // fault queues an error event.
 func (s *socket) fault(err *api.Error, streamID string) {
+	s.door.log.Info().Int("status", err.Status).Str("code", err.Code).Str("param", err.Param).Msg("websocket frame refused")
 	s.mu.Lock()
 	if len(s.errors) >= maxErrors {
 		s.endLocked(websocket.ClosePolicyViolation, "too many unread errors")

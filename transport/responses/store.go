@@ -93,9 +93,9 @@ func (s *store) find(owner, id string, hidden bool) (*response, *api.Error) {
 	}
 	tomb, was := s.tombs[id]
 	if (was && tomb == owner) || (e != nil && e.stale && e.r.owner == owner) {
-		return nil, notFound(codeExpired, "the response '%s' is no longer kept", bounded(id))
+		return nil, notFound(codeExpired, "the response '%s' is no longer kept", api.Clip(id))
 	}
-	return nil, notFound(codeNotFound, "there is no response '%s'", bounded(id))
+	return nil, notFound(codeNotFound, "there is no response '%s'", api.Clip(id))
 }
 
 // remove forgets r at once.

@@ -2,7 +2,6 @@ package server
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 
 	"krater/actors/engine"
@@ -80,10 +79,14 @@ func (f *textFormat) chunks(it item) []any {
 	if it.event.Kind != engine.Tokens && it.event.Kind != engine.Done && !scored {
 		return nil
 	}
+	var prompt, answer []engine.Token
+	if answer = it.event.Tokens; scored {
+		prompt, answer = answer, nil
+	}
 	var out []any
 	if text := f.prefix(it.choice) + it.event.Text; text != "" || len(it.event.Tokens) > 0 {
 		out = append(out, f.event(api.TextChoice{
-			Index: it.choice, Text: text, Logprobs: api.NewTextLogprobs(it.event.Tokens, &f.answers[it.choice].offsets),
+			Index: it.choice, Text: text, Logprobs: api.NewTextLogprobs(&f.answers[it.choice].offsets, prompt, answer),
 		}))
 	}
 	if it.event.Kind == engine.Done {
@@ -130,7 +133,7 @@ func (f *textFormat) whole(u engine.Usage) any {
 		a := &f.answers[from]
 		reason := api.FinishReason(a.finish)
 		out.Choices = append(out.Choices, api.TextChoice{
-			Index: i, Text: a.text.String(), Logprobs: api.NewTextLogprobs(slices.Concat(f.run.echoed(from), a.tokens), &a.offsets),
+			Index: i, Text: a.text.String(), Logprobs: api.NewTextLogprobs(&a.offsets, f.run.echoed(from), a.tokens),
 			FinishReason: &reason, PromptLogprobs: f.run.prompt(from),
 		})
 	}

@@ -145,14 +145,14 @@ func TestLogHoldsNoSecrets(t *testing.T) {
 	body := `{"messages":[{"role":"user","content":"private question"}]}`
 	f.send(t, "POST", "/v1/chat/completions?token=private", body, "Authorization", "Bearer hunter2", "X-Request-Id", "my-id.1")
 	f.send(t, "POST", "/v1/chat/completions", body, "Authorization", "Bearer hunter3")
-	f.send(t, "POST", "/v1/chat/completions", `{"private":1}`, "Authorization", "Bearer hunter2", "X-Request-Id", "bad id!")
+	f.send(t, "POST", "/v1/chat/completions", `{"temprature":"private"}`, "Authorization", "Bearer hunter2", "X-Request-Id", "bad id!")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.Shutdown(ctx); err != nil { // every line is written
 		t.Fatal(err)
 	}
 	text := sink.String()
-	for _, want := range []string{`"status":200`, `"status":401`, `"status":400`, `"request":"my-id.1"`, `"request":"req_`, `"path":"/v1/chat/completions"`} {
+	for _, want := range []string{`"status":200`, `"status":401`, `"status":400`, `"request":"my-id.1"`, `"request":"req_`, `"path":"/v1/chat/completions"`, `"code":"unknown_parameter","param":"temprature"`, `"code":"invalid_api_key","param":""`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the log lacks %s:\n%s", want, text)
 		}

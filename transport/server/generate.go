@@ -288,5 +288,8 @@ func (s *Server) failStream(w http.ResponseWriter, out *api.EventWriter, cause e
 	if e.Status == http.StatusInternalServerError {
 		s.opt.Log.Error().Err(cause).Str("request", w.Header().Get(requestIDHeader)).Msg("engine error")
 	}
+	if n, ok := w.(api.Noter); ok {
+		n.Note(e)
+	}
 	_ = out.Data(e)
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -82,12 +83,15 @@ func (s *Server) access(rec *recorder, r *http.Request, id string, took time.Dur
 	line := s.opt.Log.Info()
 	_, inside := insider(r)
 	switch path := r.URL.Path; {
-	case inside, path == "/health", path == "/ready", path == "/metrics":
+	case inside, path == "/health", path == "/ready", path == "/metrics", strings.HasPrefix(path, "/trace/assets/"):
 		line = s.opt.Log.Debug()
 	}
 	status := rec.status
 	if rec.hijacked {
 		status = http.StatusSwitchingProtocols
+	}
+	if e := rec.refused; e != nil {
+		line.Str("code", e.Code).Str("param", e.Param)
 	}
 	line.Str("method", r.Method).Str("path", r.URL.Path).Int("status", status).Int64("bytes", rec.bytes).
 		Dur("took_ms", took).Str("request", id).Str("remote", r.RemoteAddr).Msg("request")
@@ -104,7 +108,11 @@ type recorder struct {
 	status   int
 	bytes    int64
 	hijacked bool
+	refused  *api.Error // the error that was the answer, or ended it
 }
+
+// Note implements api.Noter.
+func (r *recorder) Note(e *api.Error) { r.refused = e }
 
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 

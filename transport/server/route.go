@@ -59,8 +59,10 @@ func (s *Server) add(pattern string, h http.Handler) {
 func (s *Server) addPath(method, path string, h http.Handler) {
 	s.mux.Handle(method+" "+path, h)
 	if s.methods[path] == nil {
-		s.mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			s.methodNotAllowed(w, path)
+		s.mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !s.refuseUnserved(w, r) {
+				s.methodNotAllowed(w, path)
+			}
 		}))
 	}
 	s.methods[path] = append(s.methods[path], method)
@@ -77,11 +79,6 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, path string) {
 		Status: http.StatusMethodNotAllowed, Type: api.TypeInvalidRequest, Code: "method_not_allowed",
 		Message: "this path answers to " + allow,
 	}
-	e.Write(w)
-}
-
-func notFound(w http.ResponseWriter, _ *http.Request) {
-	e := &api.Error{Status: http.StatusNotFound, Type: api.TypeNotFound, Code: "not_found", Message: "no such path"}
 	e.Write(w)
 }
 

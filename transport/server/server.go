@@ -74,7 +74,7 @@ func (s *Server) routes() {
 	}
 	ops("GET /metrics", s.metrics())
 	ops("GET /version", http.HandlerFunc(s.version))
-	s.mux.Handle("/", http.HandlerFunc(notFound))
+	s.mux.Handle("/", http.HandlerFunc(s.unrouted))
 }
 
 // Serve answers connections of l until Shutdown; then it gives nil.

@@ -63,7 +63,9 @@ func (k *checker) part(param, role string, v jinja.Value) (jinja.Value, error) {
 		return v, wrong(param+".text", "a string")
 	}
 	for _, field := range in.Keys {
-		if field != "type" && field != "text" {
+		switch field {
+		case "type", "text", "cache_control", "prompt_cache_breakpoint": // the last two never reach the template
+		default:
 			return v, fail(param+"."+field, "'%s.%s' is not a field of a text part", param, field)
 		}
 	}

@@ -112,11 +112,12 @@ func identifier(s string) bool {
 // roles are those that a conversation may have.
 var roles = []string{"system", "developer", "user", "assistant", "tool", "function"}
 
-// fields of a message, by the roles that may have them; those of the third
-// group come back from clients that repeat an answer, and carry nothing.
+// known tells which roles may have a field. What says how long a prompt should stay
+// cached never reaches the template; the third group comes back from clients that repeat
+// an answer, and carries nothing.
 func known(role, field string) bool {
 	switch field {
-	case "role", "content", "name":
+	case "role", "content", "name", "cache_control":
 		return true
 	case "tool_calls", "reasoning_content", "reasoning", "thinking", "refusal":
 		return role == "assistant"

@@ -73,6 +73,19 @@ func (t *Tokenizer) TryEncode(text string, o EncodeOptions) ([]int32, error) {
 	return ids, nil
 }
 
+// Wrap puts around the ids of a text what AddSpecial puts there, but nothing with which
+// they begin or end already. It tells how many tokens it put in front and behind.
+func (t *Tokenizer) Wrap(ids []int32) (out []int32, front, back int) {
+	prefix, suffix := t.prefix, t.suffix
+	if len(ids) >= len(prefix) && slices.Equal(ids[:len(prefix)], prefix) {
+		prefix = nil
+	}
+	if len(ids) >= len(suffix) && slices.Equal(ids[len(ids)-len(suffix):], suffix) {
+		suffix = nil
+	}
+	return slices.Concat(prefix, ids, suffix), len(prefix), len(suffix)
+}
+
 // encodeBetween appends the ids of the text between two added tokens.
 func (t *Tokenizer) encodeBetween(ids []int32, text string, first bool, g guard, sc *scratch) ([]int32, error) {
 	if text == "" {
