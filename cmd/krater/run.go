@@ -26,7 +26,7 @@ type runCmd struct {
 	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input: with '-', and where no question is given and nobody types."`
 	File      string `help:"Read the prompt from a file." type:"existingfile" placeholder:"FILE"`
 	System    string `help:"A system text before the question." placeholder:"TEXT"`
-	Raw       bool   `help:"Take the text as it is, without the chat template; BOS is added."`
+	Raw       bool   `help:"Take the text as it is, without the chat template. Special tokens in it are read; BOS is added unless it is there."`
 	IDs       bool   `name:"ids" help:"Print the generated ids as one JSON list instead of the text."`
 	IgnoreEOS bool   `name:"ignore-eos" help:"Go on to --max-tokens whatever the model says."`
 }
@@ -112,7 +112,7 @@ func (c *runCmd) request(text string, info engine.Info) (*engine.Request, error)
 	}
 	r.Sampling.Seed = c.Seed
 	if c.Raw {
-		r.Prompt.Text = &text
+		r.Prompt.Text, r.Prompt.ParseSpecial = &text, true
 		return r, nil
 	}
 	type message struct {

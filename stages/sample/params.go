@@ -30,7 +30,7 @@ type Params struct {
 	TopP        float64 // keep the fewest best that have this probability, in (0, 1]; 1 = all
 	MinP        float64 // keep those with this share of the best one's probability, in [0, 1]; 0 = all
 
-	RepetitionPenalty float64 // > 0: divides positive logits of tokens in prompt or answer, multiplies negative ones; 1 = off
+	RepetitionPenalty float64 // 1e-6 or more: divides positive logits of tokens in prompt or answer, multiplies negative ones; 1 = off
 	PresencePenalty   float64 // subtracted from tokens in the answer
 	FrequencyPenalty  float64 // subtracted from them once for each time
 	LogitBias         map[int32]float32
@@ -67,8 +67,8 @@ func (p *Params) check(vocab int) error {
 		return bad("top_p", p.TopP, "above 0 and at most 1")
 	case !(p.MinP >= 0 && p.MinP <= 1):
 		return bad("min_p", p.MinP, "between 0 and 1")
-	case !(p.RepetitionPenalty > 0 && p.RepetitionPenalty <= 1e6):
-		return bad("repetition_penalty", p.RepetitionPenalty, "above 0 and at most 1e6")
+	case !(p.RepetitionPenalty >= 1e-6 && p.RepetitionPenalty <= 1e6): // beyond it logits overflow
+		return bad("repetition_penalty", p.RepetitionPenalty, "between 1e-6 and 1e6")
 	case !(math.Abs(p.PresencePenalty) <= 1e6):
 		return bad("presence_penalty", p.PresencePenalty, "between -1e6 and 1e6")
 	case !(math.Abs(p.FrequencyPenalty) <= 1e6):

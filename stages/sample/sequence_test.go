@@ -386,6 +386,7 @@ func TestParams(t *testing.T) {
 		{func(p *Params) { p.MinP = nan }, "min_p"},
 		{func(p *Params) { p.RepetitionPenalty = 0 }, "repetition_penalty"},
 		{func(p *Params) { p.RepetitionPenalty = nan }, "repetition_penalty"},
+		{func(p *Params) { p.RepetitionPenalty = 1e-38 }, "repetition_penalty"},
 		{func(p *Params) { p.PresencePenalty = nan }, "presence_penalty"},
 		{func(p *Params) { p.FrequencyPenalty = -inf }, "frequency_penalty"},
 		{func(p *Params) { p.Logprobs = -2 }, "logprobs"},
@@ -418,6 +419,32 @@ func TestParams(t *testing.T) {
 	clear(p.LogitBias)
 	if r := mustNext(t, q, []float32{1, 2, 3}); r.ID != 1 || r.Stop {
 		t.Errorf("the caller's slices are shared: %+v", r)
+	}
+}
+
+// TestExtremeParams: every set of allowed values chooses a token.
+func TestExtremeParams(t *testing.T) {
+	for _, set := range []func(*Params){
+		func(p *Params) { p.TopP = 5e-324 },
+		func(p *Params) { p.MinP = 1 },
+		func(p *Params) { p.TopP, p.MinP, p.TopK = 5e-324, 1, 1 },
+		func(p *Params) { p.RepetitionPenalty = 1e-6 },
+		func(p *Params) { p.RepetitionPenalty = 1e6 },
+		func(p *Params) { p.PresencePenalty, p.FrequencyPenalty = 1e6, 1e6 },
+		func(p *Params) { p.LogitBias = map[int32]float32{0: -1e6, 1: 1e6} },
+		func(p *Params) { p.TopK = math.MaxInt },
+	} {
+		for _, temperature := range []float64{0, 1e-5, 1, 1e6} {
+			for _, row := range [][]float32{{1, 3, 2.9}, {5, 5, 5}, {-80, 0, -1e4}, {1e4, -1e4, 0}} {
+				p := off()
+				p.Temperature, p.MinTokens, p.StopIDs = temperature, 1, []int32{2}
+				set(&p)
+				q := mustNew(t, p, []int32{0, 1, 1}, 3)
+				for range 3 {
+					mustNext(t, q, row)
+				}
+			}
+		}
 	}
 }
 

@@ -63,7 +63,7 @@ func TestRefused(t *testing.T) {
 		{"image", `[` + userMessage + `,{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"x"}}]}]`, "", "", "messages[1].content[1].type"},
 		{"part without text", `[{"role":"user","content":[{"type":"text"}]}]`, "", "", "messages[0].content[0].text"},
 		{"part text null", `[{"role":"user","content":[{"type":"text","text":null}]}]`, "", "", "messages[0].content[0].text"},
-		{"part with more", `[{"role":"user","content":[{"type":"text","text":"x","cache_control":{}}]}]`, "", "", "messages[0].content[0].cache_control"},
+		{"part with more", `[{"role":"user","content":[{"type":"text","text":"x","color":{}}]}]`, "", "", "messages[0].content[0].color"},
 		{"name not a string", `[{"role":"user","content":"x","name":1}]`, "", "", "messages[0].name"},
 		{"reasoning not a string", `[` + userMessage + `,{"role":"assistant","content":"x","reasoning_content":[]}]`, "", "", "messages[1].reasoning_content"},
 		{"audio", `[` + userMessage + `,{"role":"assistant","content":"x","audio":{"id":"x"}}]`, "", "", "messages[1].audio"},
@@ -133,6 +133,7 @@ func TestAccepted(t *testing.T) {
 	for _, test := range []struct{ name, messages, tools, kwargs, want string }{
 		{"text", `[{"role":"system","content":"s"},` + userMessage + `]`, "", "", "<|im_start|>system\ns<|im_end|>\n" + user},
 		{"parts joined", `[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]`, "", "", "<|im_start|>user\na\nb<|im_end|>\n"},
+		{"what is said of caches goes no further", `[{"role":"user","content":[{"type":"text","text":"u","cache_control":{"type":"ephemeral"},"prompt_cache_breakpoint":{}}],"cache_control":{"ttl":"1h"}}]`, "", "", user},
 		{"arguments decoded, keys in order", `[` + userMessage + `,` + aCall + `,{"role":"tool","tool_call_id":"c1","content":"r"}]`, "", "",
 			user + "<|im_start|>assistant\n<tool_call>f {\"b\": 1, \"a\": [2.5, null]}</tool_call><|im_end|>\n<|im_start|>tool\nr<|im_end|>\n"},
 		{"arguments as an object", `[` + strings.Replace(aCall, `"{\"b\":1,\"a\":[2.50,null]}"`, `{"z":{},"a":"é<"}`, 1) + `]`, "", "",

@@ -159,6 +159,23 @@ func TestMergesBeforeVocab(t *testing.T) {
 	}
 }
 
+// TestFillInTheMiddle: the markers are added tokens that are not special. Raw text spells
+// them; text of a chat does not.
+func TestFillInTheMiddle(t *testing.T) {
+	const config = `{"added_tokens_decoder":{"6":{"content":"<｜fim▁begin｜>"},"7":{"content":"<｜fim▁hole｜>"},"8":{"content":"<｜fim▁end｜>"}}}`
+	tok, err := Parse(patched(t, "post_processor", "null"), []byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = "<｜fim▁begin｜>a<｜fim▁hole｜>a<｜fim▁end｜>"
+	if got := tok.Encode(text, EncodeOptions{ParseSpecial: true}); !slices.Equal(got, []int32{6, 1, 7, 1, 8}) {
+		t.Errorf("%v", got)
+	}
+	if got := tok.Encode(text, EncodeOptions{}); slices.Contains(got, 6) {
+		t.Errorf("%v has a marker", got)
+	}
+}
+
 func TestConfig(t *testing.T) {
 	type want struct {
 		bos, eos int32
@@ -197,6 +214,13 @@ func TestConfig(t *testing.T) {
 		}
 		if got := tok.Encode("a", EncodeOptions{AddSpecial: true}); !slices.Equal(got, c.want.ids) {
 			t.Errorf("%s: %v, want %v", c.config, got, c.want.ids)
+		}
+		// Wrap does the same, and nothing to ids that are wrapped already.
+		for _, ids := range [][]int32{{1}, c.want.ids} {
+			got, front, back := tok.Wrap(ids)
+			if !slices.Equal(got, c.want.ids) || front+back != len(got)-len(ids) {
+				t.Errorf("%s: %v wrapped is %v, %d and %d added, want %v", c.config, ids, got, front, back, c.want.ids)
+			}
 		}
 	}
 	for config, words := range map[string]string{
