@@ -1,16 +1,19 @@
 package batches
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
+	"net/textproto"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"krater/actors/engine"
 	"krater/scheduler/batchqueue"
@@ -83,7 +86,7 @@ func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		w.Header().Set("Connection", "close") // the rest may not have been read
-		d.fail(w, d.bodyError(err))
+		d.fail(w, d.bodyError(err, body.failed))
 		return
 	}
 	api.WriteJSON(w, http.StatusOK, wireFile(&file))
@@ -106,8 +109,8 @@ func (d *Door) mayUpload(r *http.Request) error {
 	return nil
 }
 
-// bodyError words what went wrong while a body was read.
-func (d *Door) bodyError(err error) error {
+// bodyError words what went wrong while a body was read; failed tells if the connection did.
+func (d *Door) bodyError(err error, failed bool) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return fmt.Errorf("%w: it may have %d bytes", batchqueue.ErrTooLarge, d.store.Limits().MaxFile)
 	}
@@ -117,8 +120,14 @@ func (d *Door) bodyError(err error) error {
 			Message: "the request's body did not arrive in time",
 		}
 	}
+	if failed {
+		return errIncomplete
+	}
 	return err
 }
+
+// errIncomplete is about a form that breaks off.
+var errIncomplete = api.BadRequest("incomplete_body", "", "the request's form did not arrive whole")
 
 // uploadRate is what a client must send at least, in bytes a second on average.
 const uploadRate = 8 << 10
@@ -131,6 +140,7 @@ type patientBody struct {
 	timeout time.Duration
 	began   time.Time
 	bytes   int64
+	failed  bool // to the client's side
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
@@ -145,6 +155,7 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	_ = b.control.SetReadDeadline(until) // not every writer of a test has one
 	n, err := b.ReadCloser.Read(p)
 	b.bytes += int64(n)
+	b.failed = b.failed || err != nil && !errors.Is(err, io.EOF)
 	return n, err
 }
 
@@ -175,7 +186,7 @@ func (f *uploadForm) read(parts *multipart.Reader) error {
 			err = f.field(part)
 		}
 		if err != nil {
-			return incomplete(err)
+			return malformed(err)
 		}
 	}
 	switch {
@@ -189,10 +200,13 @@ func (f *uploadForm) read(parts *multipart.Reader) error {
 	return nil
 }
 
-// incomplete names a form that breaks off or is none.
-func incomplete(err error) error {
+// malformed words what multipart says of a form; other errors it leaves as they are.
+func malformed(err error) error {
+	if _, ok := errors.AsType[textproto.ProtocolError](err); ok {
+		return api.Invalid("file", "the form has a part whose header is malformed, such as a 'file' with a control character in its name")
+	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || strings.HasPrefix(err.Error(), "multipart: ") {
-		return api.BadRequest("incomplete_body", "", "the request's form did not arrive whole")
+		return errIncomplete
 	}
 	return err
 }
@@ -210,8 +224,10 @@ func (f *uploadForm) field(part *multipart.Part) error {
 		if f.upload != nil {
 			return api.Invalid(name, "'%s' comes twice", name)
 		}
-		f.name = fileName(part.FileName())
 		var err error
+		if f.name, err = fileName(part.FileName()); err != nil {
+			return err
+		}
 		if f.upload, err = f.door.store.Upload(); err != nil {
 			return err
 		}
@@ -219,21 +235,23 @@ func (f *uploadForm) field(part *multipart.Part) error {
 		return err
 	case "expires_after[anchor]", "expires_after[seconds]", "expires_after":
 		return api.Unsupported("expires_after", "'expires_after' is not supported: all files are kept for %v", f.door.store.Limits().Keep)
+	case "":
+		return api.Invalid("file", "the form has a part without a name, or a 'file' whose name is not quoted as it must be")
 	default:
 		return api.BadRequest(api.CodeUnknownField, api.Clip(name), "unknown field '%s'", api.Clip(name))
 	}
 }
 
 // fileName is what a client calls a file, within bounds.
-func fileName(name string) string {
+func fileName(name string) (string, error) {
+	if strings.ContainsFunc(name, unicode.IsControl) {
+		return "", api.Invalid("file", "the name of 'file' has a control character")
+	}
 	name = strings.ToValidUTF8(name, "\uFFFD")
 	for len(name) > nameMax {
 		name = strings.ToValidUTF8(name[:nameMax], "")
 	}
-	if name == "" {
-		return "batch.jsonl"
-	}
-	return name
+	return cmp.Or(name, "batch.jsonl"), nil
 }
 
 func wireFile(f *batchqueue.File) api.File {
