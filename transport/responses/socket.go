@@ -1,8 +1,6 @@
 package responses
 
 import (
-	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,6 +13,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/transport/api"
+	"krater/transport/upgrade"
 )
 
 const (
@@ -58,12 +57,7 @@ type closing struct {
 
 // upgrade is GET /v1/responses.
 func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
-	if !websocket.IsWebSocketUpgrade(req) {
-		w.Header().Set("Upgrade", "websocket")
-		(&api.Error{
-			Status: http.StatusUpgradeRequired, Type: api.TypeInvalidRequest,
-			Message: "GET /v1/responses is a WebSocket: send Upgrade, or POST for HTTP",
-		}).Write(w)
+	if !upgrade.Check(w, req, d.opt.AllowOrigin) {
 		return
 	}
 	s := &socket{door: d, owner: d.opt.Owner(req), from: d.opt.Caller(req.Header), wake: make(chan struct{}, 1), gone: make(chan struct{}), cut: req.Context().Done()}
@@ -72,14 +66,9 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer d.dismiss(s)
-	up := websocket.Upgrader{
-		HandshakeTimeout: d.opt.WriteWait, ReadBufferSize: 4096, WriteBufferSize: 4096, WriteBufferPool: &writeBuffers,
-		CheckOrigin: d.opt.AllowOrigin,
-		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
-			(&api.Error{Status: status, Type: api.TypeInvalidRequest, Message: reason.Error()}).Write(w)
-		},
-	}
-	ws, err := up.Upgrade(hijacker{w, http.NewResponseController(w)}, req, subprotocol(req))
+	ws, err := upgrade.Do(w, req, upgrade.Options{
+		Timeout: d.opt.WriteWait, ReadBuffer: 4096, WriteBuffer: 4096, Pool: &writeBuffers, Protocol: subprotocol(req),
+	})
 	if err != nil { // the upgrader has answered
 		d.log.Debug().Err(err).Msg("websocket upgrade refused")
 		return
@@ -148,20 +137,13 @@ func sameOrigin(req *http.Request) bool {
 
 // subprotocol agrees to the first one that the client offers, since browsers
 // refuse a server that picks none; keys are never sent back.
-func subprotocol(req *http.Request) http.Header {
+func subprotocol(req *http.Request) string {
 	for _, name := range websocket.Subprotocols(req) {
 		if name != "" && !strings.Contains(name, "key") {
-			return http.Header{"Sec-Websocket-Protocol": {name}}
+			return name
 		}
 	}
-	return nil
-}
-
-// hijacker gives the upgrader the connection through any middleware that
-// unwraps, which the upgrader itself does not look behind.
-type hijacker struct {
-	http.ResponseWriter
-	*http.ResponseController
+	return ""
 }
 
 // read takes frames until the connection ends. After a fatal fault it goes on
@@ -181,9 +163,7 @@ func (s *socket) read() {
 	for {
 		kind, data, err := s.ws.ReadMessage()
 		if err != nil {
-			if errors.Is(err, websocket.ErrReadLimit) {
-				s.linger()
-			}
+			upgrade.Linger(s.ws, err, closeWait, 4*s.door.opt.MaxMessage)
 			return
 		}
 		s.hear()
@@ -196,15 +176,6 @@ func (s *socket) read() {
 		default:
 			s.handle(data)
 		}
-	}
-}
-
-// linger reads on for a moment after the 1009 that the library has sent: to
-// close with unread data would reset the connection and lose that frame.
-func (s *socket) linger() {
-	conn := s.ws.NetConn()
-	if conn.SetReadDeadline(time.Now().Add(closeWait)) == nil {
-		_, _ = io.CopyN(io.Discard, conn, 4*s.door.opt.MaxMessage)
 	}
 }
 

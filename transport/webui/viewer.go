@@ -6,10 +6,12 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
 
 	"krater/transport/api"
+	"krater/transport/upgrade"
 )
 
 const (
@@ -17,6 +19,8 @@ const (
 	askMax = 4096
 	// repliesMax bounds what waits for a viewer besides the newest push.
 	repliesMax = 4
+	// closeWait bounds the wait for what a viewer sends after a fault.
+	closeWait = time.Second
 )
 
 // viewer is one connection. The handler's goroutine reads, another one writes.
@@ -38,9 +42,7 @@ type viewer struct {
 
 // upgrade is GET /trace/ws.
 func (p *Page) upgrade(w http.ResponseWriter, r *http.Request) {
-	if !websocket.IsWebSocketUpgrade(r) {
-		w.Header().Set("Upgrade", "websocket")
-		(&api.Error{Status: http.StatusUpgradeRequired, Type: api.TypeInvalidRequest, Message: "GET /trace/ws is a WebSocket"}).Write(w)
+	if !upgrade.Check(w, r, p.opt.AllowOrigin) {
 		return
 	}
 	v := &viewer{page: p, owner: p.opt.Owner(r), wake: make(chan struct{}, 1), gone: make(chan struct{})}
@@ -49,19 +51,13 @@ func (p *Page) upgrade(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.dismiss(v)
-	up := websocket.Upgrader{
-		HandshakeTimeout: p.opt.WriteWait, ReadBufferSize: 1024, WriteBufferSize: 4096, CheckOrigin: p.opt.AllowOrigin,
-		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
-			(&api.Error{Status: status, Type: api.TypeInvalidRequest, Message: reason.Error()}).Write(w)
-		},
-	}
-	var header http.Header
+	protocol := ""
 	for _, name := range websocket.Subprotocols(r) {
 		if name == "krater.trace" { // a browser wants one of what it offered, and never the key
-			header = http.Header{"Sec-Websocket-Protocol": {name}}
+			protocol = name
 		}
 	}
-	ws, err := up.Upgrade(hijacker{w, http.NewResponseController(w)}, r, header)
+	ws, err := upgrade.Do(w, r, upgrade.Options{Timeout: p.opt.WriteWait, ReadBuffer: 1024, WriteBuffer: 4096, Protocol: protocol})
 	if err != nil { // the upgrader has answered
 		return
 	}
@@ -74,12 +70,6 @@ func (p *Page) upgrade(w http.ResponseWriter, r *http.Request) {
 	v.read()
 	close(v.gone)
 	<-written
-}
-
-// hijacker gives the upgrader the connection through middleware that unwraps.
-type hijacker struct {
-	http.ResponseWriter
-	*http.ResponseController
 }
 
 func (p *Page) admit(v *viewer) bool {
@@ -115,10 +105,15 @@ func (v *viewer) read() {
 	for {
 		kind, data, err := v.ws.ReadMessage()
 		if err != nil {
+			upgrade.Linger(v.ws, err, closeWait, 4*askMax)
 			return
 		}
 		_ = alive("")
 		var a ask
+		if kind == websocket.TextMessage && !utf8.Valid(data) {
+			v.finish(websocket.CloseInvalidFramePayloadData, "the text is not valid UTF-8")
+			return
+		}
 		if kind != websocket.TextMessage || json.Unmarshal(data, &a) != nil {
 			v.fault("want JSON text")
 			continue
@@ -204,7 +199,7 @@ func (v *viewer) write() {
 				return
 			}
 		case <-v.page.opt.Draining:
-			v.close(websocket.CloseGoingAway, "the server is shutting down")
+			v.finish(websocket.CloseGoingAway, "the server is shutting down")
 			return
 		case <-v.gone:
 			return
@@ -225,7 +220,7 @@ func (v *viewer) flush() bool {
 		switch {
 		case end != "":
 			v.page.opt.Log.Debug().Str("why", end).Msg("a viewer of the trace was sent away")
-			v.close(websocket.CloseTryAgainLater, end)
+			v.finish(websocket.CloseTryAgainLater, end)
 			return false
 		case data == nil:
 			return true
@@ -237,6 +232,6 @@ func (v *viewer) flush() bool {
 	}
 }
 
-func (v *viewer) close(code int, why string) {
+func (v *viewer) finish(code int, why string) {
 	_ = v.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, why), time.Now().Add(time.Second))
 }
