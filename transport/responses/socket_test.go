@@ -307,3 +307,32 @@ func TestErrorFlood(t *testing.T) {
 		}
 	})
 }
+
+// TestRFC6455: the door's handshake and close codes are those of package upgrade.
+func TestRFC6455(t *testing.T) {
+	inBubble(t, Options{}, func(r *rig) {
+		req, err := http.NewRequest("GET", "http://example.com/v1/responses", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{
+			"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}, "Sec-Websocket-Version": {"8"},
+		}
+		res, err := r.server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusUpgradeRequired || res.Header.Get("Sec-Websocket-Version") != "13" {
+			t.Errorf("version 8: %s %v", res.Status, res.Header)
+		}
+		c := r.dial()
+		if err := c.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(1014, ""), time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		// The client's library does not know the code that comes back.
+		if _, _, err := c.ws.ReadMessage(); err == nil || !strings.Contains(err.Error(), "1014") {
+			t.Errorf("close code 1014 was answered with %v", err)
+		}
+	})
+}

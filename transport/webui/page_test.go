@@ -223,6 +223,10 @@ func TestBadMessages(t *testing.T) {
 	if res, _ := s.get("/trace/ws"); res.StatusCode != http.StatusUpgradeRequired {
 		t.Errorf("without Upgrade: %s", res.Status)
 	}
+	old, _ := s.get("/trace/ws", "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version", "8")
+	if old.StatusCode != http.StatusUpgradeRequired || old.Header.Get("Sec-WebSocket-Version") != "13" {
+		t.Errorf("version 8: %s %v", old.Status, old.Header)
+	}
 }
 
 // TestViewersAreBounded, and a place comes free with one that leaves.
