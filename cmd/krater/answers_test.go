@@ -181,7 +181,7 @@ func TestLimits(t *testing.T) {
 }
 
 // TestSpecialTextStaysText: what looks like a control token in a user's words
-// is no control token (CASES 31).
+// is no control token. In a raw prompt it is one.
 func TestSpecialTextStaysText(t *testing.T) {
 	s := open(t)
 	chat := func(content string) any {
@@ -201,8 +201,11 @@ func TestSpecialTextStaysText(t *testing.T) {
 		if !strings.Contains(text.Prompt, content) {
 			t.Errorf("%s became %q", content, text.Prompt)
 		}
-		raw := post200[tokens](t, s, "/tokenize", map[string]any{"prompt": content})
-		if !slices.Equal(special(raw.Tokens), []int32{0}) {
+		if raw := post200[tokens](t, s, "/tokenize", map[string]any{"prompt": content}); !slices.Equal(special(raw.Tokens), []int32{0}) {
+			t.Errorf("%s in text for /tokenize: %v", marker, raw.Tokens)
+		}
+		raw := post200[tokens](t, s, "/tokenize", map[string]any{"prompt": content, "parse_special": true})
+		if len(special(raw.Tokens)) != 2 {
 			t.Errorf("%s in raw text: %v", marker, raw.Tokens)
 		}
 		for _, r := range routes {

@@ -198,7 +198,7 @@ func TestExtremes(t *testing.T) {
 		"stop_token_ids":     {"[0] [1,1]", "[2147483647] [2147483648] [-1]"},
 		"min_tokens":         {"0 2", "-1 3 9223372036854775807 9223372036854775808"},
 		"priority":           {"-1000 1000", "-1001 9223372036854775807"},
-		"stop":               {`"" "x" []`, `["x",""] 0`},
+		"stop":               {`"" "x" []`, `[""] ["x",""] 0`},
 	} {
 		for i, list := range values {
 			for value := range strings.FieldsSeq(list) {

@@ -104,9 +104,6 @@ func (s *Sampling) bias(out *engine.Sampling, info engine.Info) *Error {
 }
 
 func (s *Sampling) stops(req *engine.Request, info engine.Info) *Error {
-	if len(s.Stop) == 1 && s.Stop[0] == "" {
-		s.Stop = nil // no stop string, as some clients write it
-	}
 	for _, stop := range s.Stop {
 		if stop == "" {
 			return Invalid("stop", "'stop' must not hold an empty string")

@@ -16,7 +16,8 @@ const (
 	MaxBiases    = 1024 // entries of logit_bias
 )
 
-// StringList is a string or an array of strings, at most MaxStops.
+// StringList is a string or an array of strings, at most MaxStops. An empty string alone is
+// an empty list.
 type StringList []string
 
 // UnmarshalJSONFrom reads either form; null leaves the list nil.
@@ -31,7 +32,9 @@ func (l *StringList) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		if err := json.UnmarshalDecode(d, &s); err != nil {
 			return err
 		}
-		*l = StringList{s}
+		if *l = nil; s != "" { // which some clients write for no string
+			*l = StringList{s}
+		}
 		return nil
 	case '[':
 	default:

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"krater/jsonlines"
 	"krater/transport/api"
 )
 
@@ -130,7 +131,7 @@ func (c *Client) request(ctx context.Context, path string, body any) (*http.Requ
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(data))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(jsonlines.Escape(data)))
 	if err != nil {
 		return nil, err
 	}

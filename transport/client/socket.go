@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"krater/jsonlines"
 	"krater/transport/api"
 )
 
@@ -123,7 +124,7 @@ func (s *Socket) send(frame []byte) error {
 	if err := s.ws.SetWriteDeadline(time.Now().Add(frameTimeout)); err != nil {
 		return err
 	}
-	return s.ws.WriteMessage(websocket.TextMessage, frame)
+	return s.ws.WriteMessage(websocket.TextMessage, jsonlines.Escape(frame))
 }
 
 // Next waits for the next event. An error frame is an *api.Error; the socket

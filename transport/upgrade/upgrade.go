@@ -57,7 +57,7 @@ func check(r *http.Request) *api.Error {
 	}
 	versions, keys := r.Header.Values("Sec-Websocket-Version"), r.Header.Values("Sec-Websocket-Key")
 	switch {
-	case !websocket.IsWebSocketUpgrade(r):
+	case r.Method != http.MethodGet || !websocket.IsWebSocketUpgrade(r):
 		return &api.Error{Status: http.StatusUpgradeRequired, Code: CodeRequired, Message: "GET " + r.URL.Path + " is a WebSocket: send Connection: Upgrade and Upgrade: websocket"}
 	case !r.ProtoAtLeast(1, 1):
 		return invalid("a WebSocket needs HTTP/1.1")

@@ -98,6 +98,7 @@ func TestHandshake(t *testing.T) {
 		{"GET /ws HTTP/1.0", nil, 400, CodeInvalid},
 		{"GET /ws HTTP/1.0", []string{"Connection:-"}, 426, CodeRequired},
 		{get, []string{"Upgrade:-"}, 426, CodeRequired},
+		{"PUT /ws HTTP/1.1", nil, 426, CodeRequired},
 		{get, []string{"Connection: close"}, 426, CodeRequired},
 		{get, []string{"Upgrade: h2c"}, 426, CodeRequired},
 		{get, []string{"Sec-WebSocket-Version: 12"}, 426, CodeInvalid},
