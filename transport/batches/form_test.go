@@ -89,7 +89,8 @@ func TestBrokenBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\nnot a length\r\n", formKind)
+	begun := "--xx\r\n" + fileHeader + "\r\n\r\n{}\n"
+	fmt.Fprintf(conn, "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\nnot a length\r\n", formKind, len(begun), begun)
 	answer, err := io.ReadAll(conn)
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") || !strings.Contains(string(answer), "incomplete_body") {
 		t.Errorf("%v %s", err, answer)
