@@ -192,7 +192,7 @@ func MaxTokens(param string, value *int) (int, *Error) {
 		return 0, nil
 	}
 	if *value <= 0 {
-		return 0, Invalid(param, "'%s' must be at least 1, not %d", param, *value)
+		return 0, Invalid(param, "'%s' must be at least 1, not %d; leave it out for as many as fit", param, *value)
 	}
 	return *value, nil
 }
