@@ -166,6 +166,34 @@ func TestTextOffsets(t *testing.T) {
 	}
 }
 
+// TestOffsetsOfPrompt: where a tokenizer changed the prompt, its tokens are found in the text
+// that is sent, and the answer begins behind it.
+func TestOffsetsOfPrompt(t *testing.T) {
+	for _, c := range []struct {
+		prompt string
+		tokens []string
+		want   string // the last is the answer's
+	}{
+		{"a b", []string{"a", " b"}, "[0 1 3]"},
+		{"Hello, you", []string{" Hello", ",", " you"}, "[0 5 6 10]"},                             // a space in front
+		{"a  <s>\n b", []string{"a", "<s>", "b"}, "[0 3 8 9]"},                                    // stripped around an added token
+		{"e\u0301 x", []string{"\u00e9", " x"}, "[0 2 4]"},                                        // normalised
+		{"日本 a", []string{"\xe6", "\x97\xa5", "\xe6\x9c", "\xac a"}, "[0 0 1 1 4]"},               // in pieces
+		{"\uFFFDA\uFFFDB\uFFFD", []string{"\xf0\x9f", "A", "\xff", "B", "\xe2"}, "[0 1 2 3 4 5]"}, // ids
+		{"abc", []string{"xyz", "w"}, "[0 3 3]"},                                                  // nothing is found
+	} {
+		at := OffsetsOf(c.prompt)
+		var got []int
+		for _, s := range c.tokens {
+			got = append(got, NewTextLogprobs(&at, []engine.Token{{Text: []byte(s)}}, nil).TextOffset...)
+		}
+		got = append(got, NewTextLogprobs(&at, nil, []engine.Token{{Text: []byte("!")}}).TextOffset...)
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("%q as %q: %v, want %s", c.prompt, c.tokens, got, c.want)
+		}
+	}
+}
+
 // TestSeparators: no answer holds a character at which readers with universal line ends
 // would split it.
 func TestSeparators(t *testing.T) {

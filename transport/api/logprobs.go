@@ -50,6 +50,39 @@ type TextOffsets struct {
 	chars  int
 	part   []byte // the bytes of a character that is not whole yet, at most 3
 	answer bool   // the prompt's tokens, if any, have been counted
+	prompt int    // characters of the prompt that is sent; 0: not known
+	rest   string // of that prompt, what is not counted yet
+}
+
+// OffsetsOf counts the tokens of a prompt that is sent as this text, and of its answer.
+func OffsetsOf(prompt string) TextOffsets {
+	return TextOffsets{prompt: utf8.RuneCountInString(prompt), rest: prompt}
+}
+
+// step moves on by n characters.
+func (o *TextOffsets) step(n int) {
+	for o.chars += n; n > 0 && o.rest != ""; n-- {
+		_, size := utf8.DecodeRuneInString(o.rest)
+		o.rest = o.rest[size:]
+	}
+}
+
+// alignWithin is how far ahead align looks, in bytes.
+const alignWithin = 64
+
+// align looks for a token of the prompt in what is left of its text, and gives the token's
+// text as it stands there. A tokenizer may drop or change characters: white space beside an
+// added token, what it normalises, a space that it puts in front.
+func (o *TextOffsets) align(token string) string {
+	bare := strings.TrimPrefix(token, " ")
+	switch i := strings.Index(o.rest[:min(len(o.rest), alignWithin+len(token))], token); {
+	case i == 0 || o.rest == "":
+	case strings.HasPrefix(o.rest, bare):
+		return bare
+	case i > 0 && utf8.ValidString(token):
+		o.step(utf8.RuneCountInString(o.rest[:i]))
+	}
+	return token
 }
 
 // add gives the offset at which the token starts and moves on.
@@ -58,6 +91,9 @@ func (o *TextOffsets) add(text []byte) int {
 		if next := append(o.part, text[0]); utf8.FullRune(next) && !utf8.Valid(next) {
 			o.end() // the token does not go on with the character
 		}
+	}
+	if len(o.part) == 0 {
+		text = []byte(o.align(string(text)))
 	}
 	start := o.chars
 	o.part = append(o.part, text...)
@@ -70,16 +106,24 @@ func (o *TextOffsets) add(text []byte) int {
 			}
 		}
 		o.part = o.part[size:]
-		o.chars++
+		o.step(1)
 	}
 	return start
 }
 
-// end is the end of the prompt's text, or of a character that breaks off: what has come of
-// it is one U+FFFD.
+// end is the end of a character that breaks off: what has come of it is one U+FFFD.
 func (o *TextOffsets) end() {
 	if len(o.part) > 0 {
-		o.part, o.chars = nil, o.chars+1
+		o.part = nil
+		o.step(1)
+	}
+}
+
+// endPrompt goes to the end of the prompt.
+func (o *TextOffsets) endPrompt() {
+	o.end()
+	if o.rest, o.answer = "", true; o.prompt > 0 {
+		o.chars = o.prompt
 	}
 }
 
@@ -94,8 +138,7 @@ func NewTextLogprobs(at *TextOffsets, prompt, answer []engine.Token) *TextLogpro
 		out.add(&prompt[i], at)
 	}
 	if len(answer) > 0 && !at.answer {
-		at.answer = true
-		at.end()
+		at.endPrompt()
 	}
 	for i := range answer {
 		out.add(&answer[i], at)

@@ -71,6 +71,11 @@ type textAnswer struct {
 
 func newTextFormat(r *run, model string, echo []string) *textFormat {
 	f := &textFormat{run: r, model: model, echo: echo, answers: make([]textAnswer, len(r.streams))}
+	if r.plan.EchoLogprobs {
+		for i := range f.answers {
+			f.answers[i].offsets = api.OffsetsOf(echo[i])
+		}
+	}
 	return f
 }
 
