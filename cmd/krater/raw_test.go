@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -221,5 +222,19 @@ func TestExtremes(t *testing.T) {
 				t.Errorf("%s with %s %s: %d %.300s", route.path, e.field, e.value, status, text)
 			}
 		}
+	}
+}
+
+// TestLogLines: a line of the log is a line for every reader, whatever a client sent.
+func TestLogLines(t *testing.T) {
+	var out bytes.Buffer
+	c := serveCmd{LogLevel: "info", LogFormat: "json"}
+	log, err := c.logger(&env{err: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info().Str("path", "/a\u0085b\u2028c\u2029").Msg("request")
+	if text := out.String(); strings.ContainsAny(text, "\u0085\u2028\u2029") || !strings.Contains(text, `"/a\u0085b\u2028c\u2029"`) {
+		t.Errorf("%q", text)
 	}
 }

@@ -215,6 +215,9 @@ func TestBadMessages(t *testing.T) {
 	if _, _, err := v.ws.ReadMessage(); !websocket.IsCloseError(err, websocket.CloseMessageTooBig) {
 		t.Errorf("a large message: %v", err)
 	}
+	if frame := string(encode("a\u0085b\u2028")); frame != `"a\u0085b\u2028"` {
+		t.Errorf("a frame is %q", frame)
+	}
 	broken := s.look()
 	broken.say("\xff")
 	if _, _, err := broken.ws.ReadMessage(); !websocket.IsCloseError(err, websocket.CloseInvalidFramePayloadData) {
