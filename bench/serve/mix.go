@@ -61,8 +61,9 @@ type Ask struct {
 	Leave    int // at which token of the answer, from 1
 }
 
-// Source makes the requests of a load, the same ones for the same seed. Safe for
-// concurrent use.
+// Source makes requests, the same ones for the same seed and lane. It goes on where it
+// stopped, so one load does not repeat the prompts of the load before. Safe for concurrent
+// use.
 type Source struct {
 	mix    Mix
 	words  *Words
@@ -82,8 +83,9 @@ type talk struct {
 	past                [][]int32 // words of questions and answers by turns
 }
 
-// NewSource checks the mix. Chat sources make messages, others token ids.
-func NewSource(m Mix, w *Words, chat bool) (*Source, error) {
+// NewSource checks the mix. Chat sources make messages, others token ids. Sources of
+// different lanes share nothing but the prefix.
+func NewSource(m Mix, w *Words, chat bool, lane int) (*Source, error) {
 	for _, share := range []struct {
 		name string
 		v    float64
@@ -95,7 +97,7 @@ func NewSource(m Mix, w *Words, chat bool) (*Source, error) {
 	if m.Prefix < 0 || w.Context > 0 && m.Prefix+w.around+w.system+2 > w.Context {
 		return nil, fmt.Errorf("a shared prefix of %d tokens: the model's context has %d", m.Prefix, w.Context)
 	}
-	s := &Source{mix: m, words: w, chat: chat, rand: rand.New(rand.NewPCG(m.Seed, 0x6c6f6164))}
+	s := &Source{mix: m, words: w, chat: chat, rand: rand.New(rand.NewPCG(m.Seed, 0x6c6f6164+uint64(lane)))}
 	s.shared = w.draw(rand.New(rand.NewPCG(m.Seed, 0x707265)), m.Prefix)
 	return s, nil
 }

@@ -1,10 +1,16 @@
 package serve
 
 import (
+	"encoding/json"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"krater/actors/engine"
+	"krater/transport/enginetest"
 )
 
 // TestPrompts: the server counts the tokens that a prompt was made to have, for
@@ -28,6 +34,64 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
+// TestPromptsAreNew: no prompt begins as another one did, neither of the same load nor of
+// another load, another door or another run, but for the prefix that was asked for. So
+// nothing else comes from the prefix cache of a server.
+func TestPromptsAreNew(t *testing.T) {
+	const prefix, prompt, begin = 80, 64, 16
+	inBubble(t, func(r *rig) {
+		var mu sync.Mutex
+		seen, shared := map[string]bool{}, 0
+		r.engine.Choose(func(q *engine.Request) (enginetest.Script, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			text := asked(t, q.Prompt)
+			if len(text) > prefix {
+				text = text[prefix:]
+				shared++
+			}
+			if text = text[:begin]; seen[text] {
+				t.Errorf("a prompt begins with %q again", text)
+			}
+			seen[text] = true
+			return enginetest.Timed(enginetest.Finish(engine.FinishLength, "x"), 0, 10*time.Millisecond, 0), nil
+		})
+		for run := range 2 {
+			for i, loop := range []func(*Plan){
+				func(p *Plan) { p.Concurrency = []int{1, 3} },
+				func(p *Plan) { p.Concurrency, p.Rates = nil, []float64{40, 40, 80} },
+				func(p *Plan) { p.Load.Requests, p.Load.Duration, p.Soak = 0, 3*time.Second, &Watcher{Every: time.Second} },
+			} {
+				p := r.plan("completions", "completions", "websocket", "chat")
+				p.Mix = Mix{Prompt: fixed(prompt), Answer: fixed(1), Prefix: prefix, PrefixShare: 0.5, Seed: uint64(3*run + i)}
+				loop(p)
+				r.run(p)
+			}
+		}
+		if n := len(seen); n < 200 || shared < n/3 || shared > 2*n/3 {
+			t.Errorf("%d prompts, %d with the prefix", n, shared)
+		}
+	})
+}
+
+// asked is a prompt without what a template puts around it, a letter for each token.
+func asked(t *testing.T, p engine.Prompt) (text string) {
+	if p.Chat == nil {
+		for _, id := range p.IDs {
+			text += string(rune(id))
+		}
+		return text
+	}
+	var messages []struct{ Content string }
+	if err := json.Unmarshal(p.Chat.Messages, &messages); err != nil {
+		t.Error(err)
+	}
+	for _, m := range messages {
+		text += m.Content
+	}
+	return text
+}
+
 // source makes one with words of a tokenizer of letters.
 func source(t *testing.T, m Mix, chat bool) *Source {
 	t.Helper()
@@ -35,7 +99,7 @@ func source(t *testing.T, m Mix, chat bool) *Source {
 	for i, text := range strings.Fields(candidates[1]) {
 		w.texts, w.ids = append(w.texts, text), append(w.ids, int32(i))
 	}
-	s, err := NewSource(m, w, chat)
+	s, err := NewSource(m, w, chat, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +177,7 @@ func (s *Source) sharedIDs() []int32 {
 func TestImpossibleMixes(t *testing.T) {
 	w := &Words{texts: []string{"a"}, ids: []int32{1}, Context: 100}
 	for _, m := range []Mix{{Disconnect: 0.6, Cancel: 0.6}, {Cancel: -1}, {PrefixShare: 2}, {Prefix: 99}, {Prefix: -1}} {
-		if _, err := NewSource(m, w, false); err == nil {
+		if _, err := NewSource(m, w, false, 0); err == nil {
 			t.Errorf("%+v is taken", m)
 		}
 	}

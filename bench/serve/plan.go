@@ -71,8 +71,8 @@ func (p *Plan) Run(ctx context.Context) (*Report, error) {
 	defer apart.CloseIdleConnections()
 	seer := client.New(p.URL, p.Key, apart)
 	var lanes []*lane
-	for _, name := range p.Doors {
-		l, err := p.lane(ctx, name, streams, client.New(p.URL, p.Key, apart))
+	for i, name := range p.Doors {
+		l, err := p.lane(ctx, i, name, streams, client.New(p.URL, p.Key, apart))
 		if err != nil {
 			return nil, err
 		}
@@ -114,8 +114,8 @@ type lane struct {
 	source *Source
 }
 
-// lane opens a door and makes its requests.
-func (p *Plan) lane(ctx context.Context, name string, streams int, c *client.Client) (*lane, error) {
+// lane opens the i-th door and makes its requests.
+func (p *Plan) lane(ctx context.Context, i int, name string, streams int, c *client.Client) (*lane, error) {
 	door, err := Open(name, p.URL, p.Key, p.dial(streams), p.Asking)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (p *Plan) lane(ctx context.Context, name string, streams int, c *client.Cli
 	if err != nil {
 		return nil, err
 	}
-	source, err := NewSource(p.Mix, words, door.Chat())
+	source, err := NewSource(p.Mix, words, door.Chat(), i)
 	return &lane{door, source}, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"syscall"
@@ -39,7 +40,7 @@ type benchServeCmd struct {
 	PrefixShare float64        `help:"That share, 0 to 1." default:"1"`
 	Disconnect  *float64       `help:"Share of requests whose client drops the connection at a random token; default 0, of a soak 0.2." placeholder:"SHARE"`
 	Cancel      *float64       `help:"Share of requests that are cancelled at a random token, or, where a door has no word for that, given up at a random time before the first; default 0, of a soak 0.1." placeholder:"SHARE"`
-	LoadSeed    uint64         `help:"Seed of prompts, lengths, arrivals and faults." default:"1"`
+	Seed        *uint64        `aliases:"load-seed" help:"Seed of prompts, lengths, arrivals and faults. The same seed makes the same requests again, and a server may have their prompts in its prefix cache; default: another one in every run, which the report names." placeholder:"N"`
 	Greedy      bool           `help:"Ask for the most likely tokens instead of the model's own sampling."`
 	Logprobs    bool           `help:"Ask for log-probabilities, so that each chunk tells its tokens; for models whose tokens have no text."`
 
@@ -114,12 +115,16 @@ func (c *benchServeCmd) plan() (*serve.Plan, error) {
 			return nil, fmt.Errorf("--concurrency %d: want 1 to %d", n, 1<<16)
 		}
 	}
+	seed := uint64(rand.Uint32())
+	if c.Seed != nil {
+		seed = *c.Seed
+	}
 	p := &serve.Plan{
 		URL: c.URL, Key: c.APIKey, Doors: c.Door, Warmup: max(0, c.Warmup), Rates: rates, Concurrency: c.Concurrency,
-		Asking: serve.Asking{Model: c.ModelName, Seed: int64(c.LoadSeed), Greedy: c.Greedy, Logprobs: c.Logprobs},
+		Asking: serve.Asking{Model: c.ModelName, Seed: int64(seed), Greedy: c.Greedy, Logprobs: c.Logprobs},
 		Load: serve.Load{
 			Arrivals: serve.Arrivals{Kind: c.Arrival, Shape: c.Shape}, Requests: c.Requests, Duration: c.Duration,
-			Timeout: c.Timeout, OpenMost: c.OpenMost, Seed: c.LoadSeed, Bounds: c.Goodput,
+			Timeout: c.Timeout, OpenMost: c.OpenMost, Seed: seed, Bounds: c.Goodput,
 		},
 	}
 	if c.Soak != 0 {
@@ -135,6 +140,7 @@ func (c *benchServeCmd) plan() (*serve.Plan, error) {
 	}
 	var err error
 	p.Mix, err = c.mix()
+	p.Mix.Seed = seed
 	return p, err
 }
 
@@ -158,7 +164,7 @@ func (c *benchServeCmd) soak(p *serve.Plan) error {
 
 // mix is what is asked.
 func (c *benchServeCmd) mix() (serve.Mix, error) {
-	m := serve.Mix{ShareGPT: c.Mix == "sharegpt", Prefix: c.Prefix, PrefixShare: c.PrefixShare, Seed: c.LoadSeed}
+	m := serve.Mix{ShareGPT: c.Mix == "sharegpt", Prefix: c.Prefix, PrefixShare: c.PrefixShare}
 	for _, x := range []struct {
 		flag             *serve.Lengths
 		single, sharegpt string

@@ -92,6 +92,30 @@ func TestBenchServeLeak(t *testing.T) {
 	}
 }
 
+// TestBenchServeSeed: two runs have different seeds, so that the second one's prompts are not in
+// the server's prefix cache; --seed repeats a run.
+func TestBenchServeSeed(t *testing.T) {
+	seed := func(args ...string) (seeds []uint64) {
+		var c cli
+		if _, _, err := parse(&c, append([]string{"bench", "serve"}, args...)); err != nil {
+			t.Fatal(err)
+		}
+		p, err := c.Bench.Serve.plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []uint64{p.Mix.Seed, p.Load.Seed, uint64(p.Asking.Seed)}
+	}
+	if a, b := seed(), seed(); slices.Equal(a, b) {
+		t.Errorf("two runs have the seeds %v", a)
+	}
+	for _, flag := range []string{"--seed", "--load-seed"} {
+		if got := seed("--soak", "1m", flag, "7"); !slices.Equal(got, []uint64{7, 7, 7}) {
+			t.Errorf("%s 7 gives %v", flag, got)
+		}
+	}
+}
+
 // TestBenchServeRefuses what it cannot measure, before anything is asked.
 func TestBenchServeRefuses(t *testing.T) {
 	for _, c := range [][]string{

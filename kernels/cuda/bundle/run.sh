@@ -104,7 +104,7 @@ loads() {
 		kill -0 "$server" || { tail -n 5 "$out/load-server.txt"; return 1; }
 		sleep 0.5
 	done
-	"${ask[@]}" --concurrency 64 --requests 64 --load-seed 2 || return 1
+	"${ask[@]}" --concurrency 64 --requests 64 || return 1
 	for streams in 1 8 64; do
 		requests=$((streams == 64 ? 256 : 12 * streams))
 		"${ask[@]}" --concurrency "$streams" --requests "${REQUESTS:-$requests}" --json-file "$out/load-$streams.json" || return 1
@@ -127,7 +127,7 @@ traces() {
 	for streams in ${STREAMS:-1 8}; do
 		for how in ${HOW:-warm without with without with}; do
 			"$root/krater" bench serve --url "$url" --prompt "${PROMPT:-2000}" --answer 400 --concurrency "$streams" --duration "${LOAD:-8s}" \
-				--load-seed "$streams" --json-file "$logs/trace-load.json" >"$logs/trace-load.txt" 2>&1 &
+				--json-file "$logs/trace-load.json" >"$logs/trace-load.txt" 2>&1 &
 			load=$!
 			sleep 3
 			if [ $how = with ]; then
