@@ -145,6 +145,7 @@ func (c *synthCmd) Run(e *env) error {
 		return err
 	}
 	r.Seconds = time.Since(start).Seconds()
+	bar.Clear() // the report begins on a line of its own
 	return r.print(e.out, c.JSON)
 }
 

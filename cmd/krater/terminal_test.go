@@ -85,3 +85,15 @@ func TestColoursOnATerminalOnly(t *testing.T) {
 		t.Errorf("colours or a bar where there is no terminal: %q %q", o.out, o.err)
 	}
 }
+
+// TestSynthReportFollowsItsBar: the bar is gone before the report's first line is written.
+func TestSynthReportFollowsItsBar(t *testing.T) {
+	out := onTerminal(t, "synth", "--shape", "deepseek-v2-lite", "--layers", "1", "--vocab", "64", "--as", "safetensors", "--out", t.TempDir())
+	before, _, found := strings.Cut(out, "deepseek-v2-lite, 1 layers:")
+	if !found || !strings.Contains(before, "synth [") {
+		t.Fatalf("got %q", out)
+	}
+	if line := strings.TrimSuffix(before, "\r"); line == before || strings.TrimSpace(line[strings.LastIndex(line, "\r"):]) != "" {
+		t.Errorf("the report begins behind %q", before)
+	}
+}
