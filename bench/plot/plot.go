@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"image/color"
 	"io"
+	"math"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -101,6 +101,12 @@ var palette = []color.RGBA{
 	{0x56, 0xb4, 0xe9, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0xf0, 0xe4, 0x42, 0xff}, {0x44, 0x44, 0x44, 0xff},
 }
 
+// valueMost and spanLeast bound what an axis shows: 1e-300 is 0.
+const (
+	valueMost = 1e300
+	spanLeast = 1e-300
+)
+
 // check names what does not fit together.
 func (c *Chart) check() error {
 	if len(c.Series) == 0 {
@@ -112,6 +118,11 @@ func (c *Chart) check() error {
 		}
 	}
 	for _, s := range c.Series {
+		for _, v := range slices.Concat(s.X, s.Y) {
+			if !(math.Abs(v) <= valueMost) {
+				return fmt.Errorf("series %q: %v cannot be drawn", s.Name, v)
+			}
+		}
 		want := len(s.X)
 		if len(c.Categories) > 0 {
 			want = len(c.Categories)
@@ -144,7 +155,10 @@ func (c *Chart) plot() (*plot.Plot, error) {
 		return nil, err
 	}
 	c.limits(p)
-	p.Y.Min = min(0, p.Y.Min)
+	if p.Y.Min, p.Y.Max = min(0, p.Y.Min), max(0, p.Y.Max); p.Y.Max-p.Y.Min < spanLeast {
+		p.Y.Max = 1
+	}
+	p.Y.Tick.Marker = ticks{}
 	p.Y.Max *= 1 + 0.07*float64(1+len(c.Series)+len(c.Limits)) // room for the legend
 	return p, nil
 }
@@ -172,7 +186,7 @@ func (c *Chart) bars(p *plot.Plot) error {
 }
 
 func (c *Chart) lines(p *plot.Plot) error {
-	var ticks plot.ConstantTicks
+	x := ticks{log: c.LogX}
 	for i, s := range c.Series {
 		points := make(plotter.XYs, len(s.X))
 		for j := range points {
@@ -183,7 +197,7 @@ func (c *Chart) lines(p *plot.Plot) error {
 			return err
 		}
 		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
-		if c.Dense {
+		if c.Dense && len(points) > 1 {
 			p.Add(line)
 			p.Legend.Add(s.Name, line)
 			continue
@@ -191,19 +205,22 @@ func (c *Chart) lines(p *plot.Plot) error {
 		dots.Color, dots.Shape, dots.Radius = line.Color, draw.CircleGlyph{}, vg.Points(3)
 		p.Add(line, dots)
 		p.Legend.Add(s.Name, line, dots)
-		for _, x := range s.X {
-			if !slices.ContainsFunc(ticks, func(t plot.Tick) bool { return t.Value == x }) {
-				ticks = append(ticks, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'f', -1, 64)})
-			}
+		if !c.Dense {
+			x.at = append(x.at, s.X...)
 		}
 	}
-	if c.LogX {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-		p.X.Max = max(p.X.Max, p.X.Min*1.03)
-		return nil
-	}
-	if p.X.Min, p.X.Max = 0, p.X.Max*1.03; !c.Dense {
-		p.X.Tick.Marker = ticks
+	p.X.Tick.Marker = x
+	switch one := p.X.Min == p.X.Max; { // where all points have one place it is the middle
+	case c.LogX && one:
+		p.X.Scale, p.X.Min, p.X.Max = plot.LogScale{}, p.X.Min/2, p.X.Max*2
+	case c.LogX:
+		p.X.Scale, p.X.Max = plot.LogScale{}, max(p.X.Max, p.X.Min*1.03)
+	case p.X.Max < spanLeast:
+		p.X.Min, p.X.Max = 0, 1
+	case one:
+		p.X.Min, p.X.Max = 0, p.X.Max*2
+	default:
+		p.X.Min, p.X.Max = 0, p.X.Max*1.03
 	}
 	return nil
 }
