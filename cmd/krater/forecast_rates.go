@@ -379,7 +379,7 @@ func (p *planFlags) card(card *rates.Card, known *knownRates, m machineOf, kept 
 		return nil, fmt.Errorf("%w %s: describe it in a file, or name one like it: --card %s", errUnknownCard, m.GPUs[0].Name, strings.Join(rates.Cards(), ", "))
 	}
 	*card, _ = rates.Named(defaultCard)
-	known.Card = "an example: there is no card here; --card names one"
+	known.Card = "an example, because this machine has no GPU; --card NAME plans for another one"
 	return nil, nil
 }
 

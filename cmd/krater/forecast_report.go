@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"strings"
 
 	"krater/bench/stat"
+	"krater/cmd/krater/term"
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
@@ -45,43 +48,65 @@ func newPlanReport(name string, known knownRates, c *forecast.Case, made *foreca
 	return r
 }
 
-// print writes the report for people.
-func (r *planReport) print(out io.Writer) error {
+// planWidth is how wide a plan is printed, where nobody asks for more columns of figures.
+const planWidth = 100
+
+// paragraph writes text in lines of planWidth; the second and later lines begin with indent blanks.
+func paragraph(out io.Writer, indent int, text string) {
+	lead := text[:len(text)-len(strings.TrimLeft(text, " "))]
+	for _, line := range term.Wrap(text, planWidth-max(indent, len(lead))) {
+		fmt.Fprintln(out, lead+line)
+		lead = strings.Repeat(" ", indent)
+	}
+}
+
+// print writes the report for people: what is recommended, what it is for and made of, and the
+// figures of all strategies.
+func (r *planReport) print(to io.Writer) error {
+	var out bytes.Buffer
 	if r.Note != "" {
-		_, err := fmt.Fprintf(out, "%s: %s\n", r.Model, r.Note)
+		_, err := fmt.Fprintf(to, "%s: %s\n", r.Model, r.Note)
 		return err
 	}
+	paragraph(&out, 2, fmt.Sprintf("%s, predicted for %s (%s)", r.line(), r.Rates.Card.Name, r.Known.Card))
+	if r.Flags != "" {
+		paragraph(&out, 2, "flags: "+r.Flags)
+	}
+	out.WriteByte('\n')
+	r.given(&out)
+	if !r.hopeless() {
+		first := r.Prefill
+		if first == "" {
+			first = "no prefill"
+		}
+		r.table(&out, "Prefill, tok/s by prompt", func(c *forecast.Candidate) *forecast.Side { return &c.Prefill }, r.Work.Lengths, fmt.Sprintf("GB at %d", r.decides()))
+		r.table(&out, fmt.Sprintf("Decode, tok/s of all streams at %d tokens, in what %s leaves", r.Work.Context, first),
+			func(c *forecast.Candidate) *forecast.Side { return &c.Decode }, r.Work.Batches, "GB/step")
+	}
+	_, err := to.Write(out.Bytes())
+	return err
+}
+
+// given writes what the forecast is for and what it is made of.
+func (r *planReport) given(out io.Writer) {
 	b := &r.Budget
 	c, p := &r.Rates.Card, &r.Rates.CPU
-	fmt.Fprintf(out, "%s on %s (%s), %s of its memory, routing %s\n", r.Model, c.Name, r.Known.Card, planner.Size(b.VRAM), r.Skew)
+	paragraph(out, 2, fmt.Sprintf("%s on %s, %s of its memory, routing %s", r.Model, c.Name, planner.Size(b.VRAM), r.Skew))
 	if r.Cannot != "" {
-		fmt.Fprintf(out, "  sizes alone: %s\n", r.Cannot)
+		paragraph(out, 4, "  sizes alone: "+r.Cannot)
 	}
-	fmt.Fprintf(out, "  card    reads %s GB/s (%s), multiplies %s / %s / %s TFLOP/s dense / experts / attention (%s), copies %s GB/s, %s while it computes (%s)\n",
+	item := func(name, format string, args ...any) {
+		for _, line := range term.Wrap(fmt.Sprintf(format, args...), planWidth-10) {
+			fmt.Fprintf(out, "  %-6s  %s\n", name, line)
+			name = ""
+		}
+	}
+	item("GPU", "reads %s GB/s (%s), multiplies %s / %s / %s TFLOP/s dense / experts / attention (%s), copies %s GB/s, %s while it computes (%s)",
 		stat.Number(c.ReadGBps), c.Sources["read_gbps"], stat.Number(c.Dense.Peak), stat.Number(c.Experts.Peak), stat.Number(c.Attention.Peak), c.Sources["experts.peak"],
 		stat.Number(c.CopyGBps), stat.Number(c.BusyGBps), c.Sources["copy_gbps"])
-	fmt.Fprintf(out, "  CPU     %s, %s: reads %s GB/s, experts %s GOP/s (%s)\n", orUnknown(p.Name), count(p.Threads, "thread"), stat.Number(p.ReadGBps), stat.Number(1e3*p.Experts.Peak), r.Known.CPU)
-	fmt.Fprintf(out, "  budget  weights and workspace %s, KV cache %s or more (%d tokens), experts %s of %s\n",
+	item("CPU", "%s, %s: reads %s GB/s, experts %s GOP/s (%s)", orUnknown(p.Name), count(p.Threads, "thread"), stat.Number(p.ReadGBps), stat.Number(1e3*p.Experts.Peak), r.Known.CPU)
+	item("budget", "weights and workspace %s, KV cache %s or more (%d tokens), experts %s of %s",
 		planner.Size(b.Fixed), planner.Size(b.KV), b.KV/max(1, r.kvToken), planner.Size(min(r.Room, r.Experts)), planner.Size(r.Experts))
-	if r.hopeless() {
-		_, err := fmt.Fprintf(out, "\n%s\n", r.line())
-		return err
-	}
-	prefill := r.table("Prefill, tok/s by prompt", func(c *forecast.Candidate) *forecast.Side { return &c.Prefill }, r.Work.Lengths, fmt.Sprintf("GB at %d", r.decides()))
-	first := r.Prefill
-	if first == "" {
-		first = "no prefill"
-	}
-	decode := r.table(fmt.Sprintf("Decode, tok/s of all streams at %d tokens, in what %s leaves", r.Work.Context, first), func(c *forecast.Candidate) *forecast.Side { return &c.Decode }, r.Work.Batches, "GB/step")
-	fmt.Fprintln(out)
-	if err := stat.Text(out, []stat.Table{prefill, decode}); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(out, "\n%s\n", r.line())
-	if err == nil && r.Flags != "" {
-		_, err = fmt.Fprintf(out, "flags: %s\n", r.Flags)
-	}
-	return err
 }
 
 func orUnknown(name string) string {
@@ -111,18 +136,28 @@ func (r *planReport) decides() int {
 	return 0
 }
 
-// table is one phase of all candidates, the chosen one marked.
-func (r *planReport) table(title string, side func(*forecast.Candidate) *forecast.Side, list []int, copied string) stat.Table {
+// table writes one phase: the strategies that fit, the chosen one marked, and below them what
+// bounds each, or why it does not fit. Strategies that have a reason in common share a line.
+func (r *planReport) table(out *bytes.Buffer, title string, side func(*forecast.Candidate) *forecast.Side, list []int, copied string) {
 	t := stat.Table{Title: title, Columns: []string{"", "strategy"}}
 	for _, n := range list {
 		t.Columns = append(t.Columns, fmt.Sprint(n))
 	}
-	t.Columns = append(t.Columns, copied, "hits", "VRAM", "KV tokens", "why")
+	t.Columns = append(t.Columns, copied, "hits", "VRAM", "KV tokens")
+	var reasons []string
+	names := map[string][]string{}
 	for i := 0; i < len(r.Candidates); i++ {
 		c := &r.Candidates[i]
 		s, name := side(c), c.Name()
 		for ; i+1 < len(r.Candidates) && sameRow(c, &r.Candidates[i+1], side); i++ {
 			name = fmt.Sprintf("%s:%d-%d", c.Strategy, c.Groups, r.Candidates[i+1].Groups)
+		}
+		if names[s.Reason] == nil {
+			reasons = append(reasons, s.Reason)
+		}
+		names[s.Reason] = append(names[s.Reason], name)
+		if !s.Fits {
+			continue
 		}
 		mark := ""
 		if s.Chosen {
@@ -130,20 +165,23 @@ func (r *planReport) table(title string, side func(*forecast.Candidate) *forecas
 		}
 		row := []any{mark, name}
 		for j := range list {
-			if !s.Fits || s.Points[j].PerSecond == 0 {
+			if s.Points[j].PerSecond == 0 {
 				row = append(row, nil)
 				continue
 			}
 			row = append(row, s.Points[j].PerSecond)
 		}
-		if s.Fits {
-			row = append(row, s.Decides.Copied/1e9, s.Decides.HitRate, planner.Size(s.VRAM), s.KV, s.Reason)
-		} else {
-			row = append(row, nil, nil, "", nil, s.Reason)
-		}
-		t.Add(row...)
+		t.Add(append(row, s.Decides.Copied/1e9, s.Decides.HitRate, planner.Size(s.VRAM), s.KV)...)
 	}
-	return t
+	out.WriteByte('\n')
+	if len(t.Rows) == 0 {
+		fmt.Fprintln(out, title)
+	} else {
+		t.Text(out) // a buffer takes everything
+	}
+	for _, reason := range reasons {
+		paragraph(out, 5, "   "+strings.Join(names[reason], ", ")+": "+reason)
+	}
 }
 
 // sameRow reports whether another number of groups changes nothing.

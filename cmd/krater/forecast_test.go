@@ -60,15 +60,19 @@ func TestPlanTable(t *testing.T) {
 		t.Fatalf("status %d\n%s", o.status, o.err)
 	}
 	for _, words := range []string{
-		"deepseek-v2-lite on NVIDIA RTX 2000 Ada (as asked for), 6.0 GiB of its memory, routing zipf",
+		"\ndeepseek-v2-lite on NVIDIA RTX 2000 Ada, 6.0 GiB of its memory, routing zipf",
 		"reads 206 GB/s (assumed)", "Good Processor, 2 threads", "Prefill, tok/s by prompt", "Decode, tok/s of all streams at 2048 tokens, in what layer_grouped:26 leaves",
 		"\n>  layer_grouped:26 ", "\n>  hot_cached_static ", "no room for all: 1664 experts, 6.9 GiB; 581 fit", "GB at 2048",
-		"\nstrategies: prefill layer_grouped:26, ", "; decode hot_cached_static, ",
+		"; decode hot_cached_static, ", "predicted for NVIDIA RTX 2000 Ada (as asked for)",
+		"\n   static_pin, weighted_pin: ",
 		"\nflags: --prefill-strategy layer_grouped:26 --decode-strategy hot_cached_static\n", // which lends its slots
 	} {
-		if !strings.Contains(o.out, words) {
+		if !strings.Contains(strings.ReplaceAll(o.out, "\n  ", " "), words) && !strings.Contains(o.out, words) {
 			t.Errorf("it does not say %q:\n%s", words, o.out)
 		}
+	}
+	if !strings.HasPrefix(o.out, "strategies: prefill layer_grouped:26, ") {
+		t.Errorf("the conclusion does not come first:\n%s", o.out)
 	}
 	if n := strings.Count(o.out, "\n> "); n != 2 {
 		t.Errorf("%d lines are marked:\n%s", n, o.out)
@@ -77,6 +81,15 @@ func TestPlanTable(t *testing.T) {
 		if strings.TrimRight(line, " \n") != strings.TrimSuffix(line, "\n") {
 			t.Errorf("a line ends in spaces: %q", line)
 		}
+		if n := len([]rune(line)) - 1; n > 100 {
+			t.Errorf("a line has %d columns: %q", n, line)
+		}
+	}
+	// Without a GPU it says at once what it plans for instead.
+	o = on(t, goodMachine(), "plan", "--shape", "kimi-k2", "--cache-dir", t.TempDir())
+	first, _, _ := strings.Cut(o.out, "\n\n")
+	if first = strings.Join(strings.Fields(first), " "); !strings.Contains(first, "predicted for NVIDIA GeForce RTX 4090 (an example, because this machine has no GPU; --card NAME") {
+		t.Errorf("%s", o.out)
 	}
 	// With room for everything groups do not differ.
 	o = on(t, goodMachine(), "plan", "--shape", "deepseek-v2-lite", "--card", "h100", "--cache-dir", t.TempDir())

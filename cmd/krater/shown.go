@@ -25,7 +25,7 @@ var (
 		{Style: term.Green, At: regexp.MustCompile(`^>.*`)},
 		{Style: term.Bold, At: regexp.MustCompile(`^(?:Prefill|Decode|strategies:|flags:).*`)},
 		{Style: term.Dim, At: regexp.MustCompile(`^\s+strategy .*`)},
-		{Style: term.Yellow, At: regexp.MustCompile(`\(assumed[^)]*\)`)},
+		{Style: term.Yellow, At: regexp.MustCompile(`\((?:assumed|an example)[^)]*\)?`)},
 	}
 	compareRules = []term.Rule{
 		{Style: term.Red, At: regexp.MustCompile(`\bFAILED\b`)},
