@@ -186,7 +186,7 @@ func TestDoctorReadsNoWeights(t *testing.T) {
 	}
 	refuses(t, 1, []string{"doctor", "--model", t.TempDir()}, "config.json")
 	refuses(t, 1, []string{"doctor", "--threads=-1"}, "--threads")
-	refuses(t, 1, []string{"doctor", "--kv-cache", "1"}, "--kv-cache", "block")
+	refuses(t, 1, []string{"doctor", "--kv-cache", "1B"}, "--kv-cache", "block")
 }
 
 // TestRefusal: over 95 % of the memory, a container's limit included, the whole

@@ -44,8 +44,11 @@ func TestStrangersAreTold(t *testing.T) {
 	t.Setenv("KRATER_LISTNE", "x")
 	const words = "KRATER_LISTNE is no setting; KRATER_LISTEN is one"
 	var out, log bytes.Buffer
-	if status := run([]string{"version"}, &env{out: &out, err: &log}); status != 0 || !strings.Contains(log.String(), words) {
-		t.Errorf("version: %d, %q", status, &log)
+	for args, want := range map[string]int{"version": 0, "serve --print-config": 0, "bench serve --url http://127.0.0.1:1": 1} {
+		log.Reset()
+		if status := run(strings.Fields(args), &env{out: &out, err: &log}); status != want || !strings.Contains(log.String(), words) {
+			t.Errorf("%s: %d, %q", args, status, &log)
+		}
 	}
 	log.Reset()
 	if status := run([]string{"serve", "--listen", "nonsense", "--log-format", "json"}, &env{out: &out, err: &log}); status != 1 {

@@ -83,7 +83,7 @@ func run(args []string, e *env) int {
 		return 2
 	}
 	e.ctx, e.file = ctx, file
-	if ctx.Selected().Name != "serve" { // which has a log
+	if ctx.Command() != "serve" || c.Serve.PrintConfig { // a server has a log
 		for _, line := range strangers(ctx.Model, os.Environ()) {
 			fmt.Fprintln(e.err, "krater:", line)
 		}

@@ -296,7 +296,7 @@ func TestHelp(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]size{
-		"0": 0, "4096": 4096, "512MiB": 512 << 20, "1.5G": 3 << 29, "16GB": 16e9, " 2 kib ": 2048, "1tb": 1e12, "7b": 7,
+		"0": 0, "4096B": 4096, "100000": 100000, "512MiB": 512 << 20, "1.5G": 3 << 29, "16GB": 16e9, " 2 kib ": 2048, "1tb": 1e12, "7b": 7,
 	} {
 		var s size
 		if err := s.UnmarshalText([]byte(text)); err != nil || s != want {
@@ -313,6 +313,15 @@ func TestSizes(t *testing.T) {
 		if err := s.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is %d", text, s)
 		}
+	}
+	// Who writes a small number without a unit does not mean bytes: every flag of a size says so.
+	for text, words := range map[string]string{"16": "16 bytes: did you mean 16GiB?", "1.5": "1.5 bytes: did you mean 1.5GiB?", "16384": "16384 bytes: did you mean 16384MiB?"} {
+		for _, flag := range []string{"plan --vram", "plan --ram", "serve --kv-cache", "serve --batch-store", "run --kv-ram", "bench strategies --budgets", "bench kernels --size", "doctor --expert-vram"} {
+			refuses(t, 2, append(strings.Fields(flag), text), words)
+		}
+		t.Setenv("KRATER_VRAM", text)
+		refuses(t, 2, []string{"plan"}, words)
+		os.Unsetenv("KRATER_VRAM")
 	}
 }
 

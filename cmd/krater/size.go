@@ -19,9 +19,13 @@ var sizeUnits = []struct {
 	{"k", 1 << 10}, {"m", 1 << 20}, {"g", 1 << 30}, {"t", 1 << 40}, {"b", 1},
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// bareLeast is the least number that is taken for bytes without saying so; 0 is one too.
+const bareLeast = 64 << 10
+
+// UnmarshalText implements encoding.TextUnmarshaler. A small number without a unit is refused: who
+// writes 16 means gigabytes, as elsewhere.
 func (s *size) UnmarshalText(text []byte) error {
-	number, unit := strings.ToLower(strings.TrimSpace(string(text))), 1.0
+	number, unit := strings.ToLower(strings.TrimSpace(string(text))), 0.0
 	for _, u := range sizeUnits {
 		if rest, ok := strings.CutSuffix(number, u.name); ok {
 			number, unit = strings.TrimSpace(rest), u.bytes
@@ -29,8 +33,19 @@ func (s *size) UnmarshalText(text []byte) error {
 		}
 	}
 	v, err := strconv.ParseFloat(number, 64)
+	bare := unit == 0
+	if bare {
+		unit = 1
+	}
 	if err != nil || v < 0 || math.IsNaN(v) || v*unit > math.MaxInt64/2 {
 		return fmt.Errorf("%q is not a size: write bytes, or a number with KiB, MiB, GiB, KB, MB, GB", text)
+	}
+	if bare && v > 0 && v < bareLeast {
+		meant := "GiB"
+		if v >= 1024 {
+			meant = "MiB"
+		}
+		return fmt.Errorf("%s bytes: did you mean %s%s? %sB says that bytes are meant", number, number, meant, number)
 	}
 	*s = size(v * unit)
 	return nil
@@ -47,6 +62,9 @@ func (s size) String() string {
 		if s >= u.bytes && s%u.bytes == 0 {
 			return fmt.Sprintf("%d%s", s/u.bytes, u.name)
 		}
+	}
+	if s > 0 && s < bareLeast {
+		return fmt.Sprintf("%dB", s)
 	}
 	return strconv.FormatInt(int64(s), 10)
 }
