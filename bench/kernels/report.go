@@ -118,7 +118,7 @@ func (r *Report) Tables() []stat.Table {
 		reads.Add(d.Threads, d.GBps, d.P90, d.P99, d.Name, d.regimes())
 	}
 	table := stat.Table{
-		Title:   fmt.Sprintf("Kernels, level %s: medians of windows, as a share of the read median, and of both their best (p99)", r.Level),
+		Title:   fmt.Sprintf("Kernels, level %s: medians, as shares of the median read; best (p99) of the best read", r.Level),
 		Columns: []string{"kernel", "threads", "GB/s", "p90", "p99", "of read", "best of best", "GOP/s", "best GOP/s", "windows"},
 	}
 	for _, k := range r.Kernels {

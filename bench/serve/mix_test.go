@@ -60,7 +60,9 @@ func TestPromptsAreNew(t *testing.T) {
 			for i, loop := range []func(*Plan){
 				func(p *Plan) { p.Concurrency = []int{1, 3} },
 				func(p *Plan) { p.Concurrency, p.Rates = nil, []float64{40, 40, 80} },
-				func(p *Plan) { p.Load.Requests, p.Load.Duration, p.Soak = 0, 3*time.Second, &Watcher{Every: time.Second} },
+				func(p *Plan) {
+					p.Load.Requests, p.Load.Duration, p.Soak = 0, 3*time.Second, &Watcher{Every: time.Second}
+				},
 			} {
 				p := r.plan("completions", "completions", "websocket", "chat")
 				p.Mix = Mix{Prompt: fixed(prompt), Answer: fixed(1), Prefix: prefix, PrefixShare: 0.5, Seed: uint64(3*run + i)}

@@ -34,12 +34,15 @@ func (p *Point) name() string {
 	if p.Rate > 0 {
 		return fmt.Sprintf("%s, %v requests/s", p.Door, p.Rate)
 	}
+	if p.Concurrency == 1 {
+		return p.Door + ", 1 stream"
+	}
 	return fmt.Sprintf("%s, %d streams", p.Door, p.Concurrency)
 }
 
 // Text writes the tables.
 func (r *Report) Text(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "%s: %s\n\n", r.URL, r.Load); err != nil {
+	if _, err := fmt.Fprintf(w, "%s\n\n", stat.Wrap(r.URL+": "+r.Load)); err != nil {
 		return err
 	}
 	var tables []stat.Table
@@ -70,7 +73,7 @@ func (p *Point) times() stat.Table {
 		s    Summary
 	}{
 		{"TTFT, to the first token", p.TTFT}, {"ITL, between tokens", p.ITL}, {"TPOT, its mean of a request", p.TPOT},
-		{"E2E, to the end", p.E2E}, {"queue, as the server says", p.Queue}, {"late, of the generator", p.Late},
+		{"E2E, to the end", p.E2E}, {"queue, from the server", p.Queue}, {"delay of the load generator", p.Late},
 	} {
 		if x.s.N > 0 {
 			t.Add(x.name, x.s.N, x.s.Mean, x.s.P50, x.s.P90, x.s.P95, x.s.P99, x.s.Max)
@@ -84,7 +87,7 @@ func (r *Report) rates() stat.Table {
 	t := stat.Table{
 		Title: "Throughput",
 		Columns: []string{
-			"load", "s", "requests/s", "prompt tok/s", "answer tok/s", "x first", "TTFT p50 ms", "p99", "TPOT p50 ms", "p99", "ITL p99",
+			"load", "s", "requests/s", "prompt tok/s", "answer tok/s", "vs first", "TTFT p50 ms", "p99", "TPOT p50 ms", "p99", "ITL p99",
 		},
 	}
 	if r.Bounds.Any() {
@@ -121,7 +124,7 @@ func (r *Report) ends() stat.Table {
 // servers is the table of the server's own figures.
 func (r *Report) servers() stat.Table {
 	t := stat.Table{
-		Title: "The server of itself",
+		Title: "What the server reports",
 		Columns: []string{
 			"load", "running: before", "most", "after", "waiting: most", "after", "KV use: most", "after", "prompt tokens", "answer tokens",
 			"aborted", "errors", "queue mean ms", "prefix hits", "preemptions",
@@ -163,11 +166,14 @@ func (r *Report) notes(w io.Writer) error {
 			add("%d requests were refused (429), asked to wait %v at most, %d without a Retry-After", n, p.RetryAfter, p.NoRetryAfter)
 		}
 		if p.PromptsOff > 0 {
-			add("the server counted other tokens in %d prompts than they were made to have", p.PromptsOff)
+			add("the server counted %d prompts to be longer or shorter than they were made", p.PromptsOff)
 		}
 	}
 	if len(notes) == 0 {
 		return nil
+	}
+	for i := range notes {
+		notes[i] = stat.Wrap(notes[i])
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n", strings.Join(notes, "\n"))
 	return err

@@ -187,9 +187,19 @@ func TestClosedLoop(t *testing.T) {
 		if err := report.Text(&text); err != nil {
 			t.Fatal(err)
 		}
-		for _, words := range []string{"chat, 1 streams", "chat, 4 streams", "x first", "4.00", "Throughput", "p95"} {
+		for _, words := range []string{"chat, 1 stream", "chat, 4 streams", "vs first", "4.00", "Throughput", "p95"} {
 			if !strings.Contains(text.String(), words) {
 				t.Errorf("no %q in\n%s", words, text.String())
+			}
+		}
+		report.Load = strings.Repeat(report.Load+"; ", 3)
+		text.Reset()
+		if err := report.Text(&text); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(text.String()[:strings.Index(text.String(), "\n\n")]) {
+			if len(line) > 101 {
+				t.Errorf("the report begins with %q", line)
 			}
 		}
 		if charts := report.Charts(); len(charts) != 5 {

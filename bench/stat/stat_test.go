@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestPercentiles(t *testing.T) {
@@ -106,6 +107,28 @@ func TestTable(t *testing.T) {
 		"| plain \\| read | 1 | 31.2 |  |\n| gemv | 12 | 0.012 | a \u00b5s |\n"
 	if mark.String() != want {
 		t.Errorf("got\n%swant\n%s", mark.String(), want)
+	}
+}
+
+// TestWrap: a long title is broken into lines of 100 columns and keeps its words.
+func TestWrap(t *testing.T) {
+	long := "Decode, 128 threads, level amx: 1234.5 MB a step, memory read 480 GB/s (turns)" + strings.Repeat("; two cores 60 %: 14,200 tokens/s, 0.93 of 470 GB/s", 4)
+	var b strings.Builder
+	if err := (&Table{Title: long, Columns: []string{"a"}, Rows: [][]any{{1}}}).Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(strings.Fields(b.String()), " "); got != long+" a 1" {
+		t.Errorf("got %q", got)
+	}
+	for line := range strings.Lines(b.String()) {
+		if n := utf8.RuneCountInString(line) - 1; n > 100 {
+			t.Errorf("%d columns: %q", n, line)
+		}
+	}
+	for text, want := range map[string]string{"": "", "one": "one", strings.Repeat("x", 200): strings.Repeat("x", 200), strings.Repeat("é", 98) + " a b": strings.Repeat("é", 98) + " a\n  b"} {
+		if got := Wrap(text); got != want {
+			t.Errorf("%q became %q", text, got)
+		}
 	}
 }
 

@@ -20,6 +20,30 @@ type Table struct {
 // Add appends a row.
 func (t *Table) Add(cells ...any) { t.Rows = append(t.Rows, cells) }
 
+// lineWidth bounds lines of words. A table is as wide as its columns are.
+const lineWidth = 100
+
+// Wrap breaks text into lines of 100 columns, of which the second and later ones are indented.
+func Wrap(text string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > lineWidth:
+			b.WriteString("\n  ")
+			column = 2
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return b.String()
+}
+
 // Text writes tables with a line between them.
 func Text(w io.Writer, tables []Table) error {
 	for i := range tables {
@@ -39,7 +63,7 @@ func Text(w io.Writer, tables []Table) error {
 func (t *Table) Text(w io.Writer) error {
 	var b strings.Builder
 	if t.Title != "" {
-		b.WriteString(t.Title + "\n")
+		b.WriteString(Wrap(t.Title) + "\n")
 	}
 	rows, right := t.cells()
 	width := make([]int, len(t.Columns))

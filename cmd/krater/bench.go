@@ -22,7 +22,7 @@ type benchCmd struct {
 	Kernels benchKernelsCmd `cmd:"" help:"The integer kernels as a share of what memory gives; with --device cuda the operators of a GPU, checked too."`
 	Model   benchModelCmd   `cmd:"" help:"Decode, prefill and the time of every stage of a model."`
 
-	Serve benchServeCmd `cmd:"" help:"A load on a running server: latencies, throughput, goodput as its clients see them; soaks."`
+	Serve benchServeCmd `cmd:"" help:"Load a running server and measure latencies, throughput and goodput as its clients see them; soak tests."`
 
 	Strategies benchStrategiesCmd `cmd:"" help:"Every way to share experts between processor and rank, side by side: times of a described card, bytes copied, hits."`
 }

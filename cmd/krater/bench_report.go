@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"krater/bench/plot"
+	"krater/bench/stat"
 	"krater/cmd/krater/term"
 )
 
@@ -53,7 +54,7 @@ func (o *benchOutput) write(e *env, h benchHost, r drawable, whole any) error {
 	if o.JSON {
 		return writeJSON(e.out, whole)
 	}
-	if _, err := fmt.Fprintf(e.out, "%s, %s, revision %s\n\n", h.CPU, h.GoVersion, h.Revision); err != nil {
+	if _, err := fmt.Fprintf(e.out, "%s\n\n", stat.Wrap(fmt.Sprintf("%s, %s, revision %s", h.CPU, h.GoVersion, h.Revision))); err != nil {
 		return err
 	}
 	return r.Text(term.Paint(e.out, tableRules...))

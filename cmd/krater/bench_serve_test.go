@@ -56,7 +56,7 @@ func TestBenchServe(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	text := answers(t, "", "bench", "serve", "--url", s.base, "--sweep", "40,80", "--arrival", "gamma", "--requests", "8", "--prompt", "30", "--answer", "3", "--greedy", "--logprobs", "--json-file", kept)
-	for _, words := range []string{"open loop, gamma arrivals of shape 0.25", "completions, 40 requests/s", "completions, 80 requests/s", "Throughput", "The server of itself"} {
+	for _, words := range []string{"open loop, gamma arrivals of shape 0.25", "completions, 40 requests/s", "completions, 80 requests/s", "Throughput", "What the server reports"} {
 		if !strings.Contains(text, words) {
 			t.Errorf("no %q in\n%s", words, text)
 		}

@@ -15,14 +15,14 @@ import (
 	"krater/scheduler/planner"
 )
 
-// check is one look at the machine: what was found, what is wished, and what to
+// check is one look at the machine: what was found, what is recommended, and what to
 // do where they differ. A check warns, it never refuses.
 type check struct {
-	Name  string `json:"name"`
-	OK    bool   `json:"ok"`
-	Value string `json:"value"`
-	Wish  string `json:"wish"`
-	Fix   string `json:"fix,omitempty"` // of a check that is not OK
+	Name        string `json:"name"`
+	OK          bool   `json:"ok"`
+	Value       string `json:"value"`
+	Recommended string `json:"recommended"`
+	Fix         string `json:"fix,omitempty"` // of a check that is not OK
 }
 
 // checks looks at everything that decides about speed. dir is the model's
@@ -49,12 +49,12 @@ func checkFeatures(c *machine.CPU) check {
 		model = "unknown processor"
 	}
 	return check{
-		Name: "processor", OK: c.Features.AVX2, Value: model + ": " + c.Features.String(), Wish: "AVX2 at least, best AVX-512 with VNNI and AMX",
-		Fix: "a virtual machine must pass the features on (-cpu host); without AVX2 every product is computed in plain Go",
+		Name: "processor", OK: c.Features.AVX2, Value: model + ": " + c.Features.String(), Recommended: "AVX2 or better; AVX-512 with VNNI and AMX is fastest",
+		Fix: "let the virtual machine pass the features on (-cpu host); without AVX2 every product is computed in plain Go",
 	}
 }
 
-// checkThreads wants a thread a core: a second one on the same core only takes
+// checkThreads recommends one thread per core: a second one on the same core only takes
 // its caches.
 func checkThreads(m *machine.Machine, threads int) check {
 	c := &m.CPU
@@ -66,19 +66,19 @@ func checkThreads(m *machine.Machine, threads int) check {
 	if cores < c.Cores {
 		value += fmt.Sprintf(", %d of them allowed", cores)
 	}
-	wish, most := "a thread a core", max(1, cores)
+	recommended, most := "one thread per core", max(1, cores)
 	if q := m.Limits.CPUs; q > 0 && q < float64(cores) {
-		value += fmt.Sprintf(", time of %.3g processors", q)
-		wish, most = "no more threads than processors' time", max(1, int(math.Floor(q)))
+		value += fmt.Sprintf(", limited to %.3g processors", q)
+		recommended, most = "no more threads than the CPU limit allows", max(1, int(math.Floor(q)))
 	}
 	return check{
-		Name: "threads", OK: threads <= most, Value: value, Wish: wish,
-		Fix: fmt.Sprintf("--threads %d, or a larger CPU limit of the container", most),
+		Name: "threads", OK: threads <= most, Value: value, Recommended: recommended,
+		Fix: fmt.Sprintf("--threads %d, or raise the CPU limit of the container", most),
 	}
 }
 
 func checkGovernor(governors []string) check {
-	c := check{Name: "frequency governor", OK: true, Value: "not to be seen, as in most virtual machines", Wish: "performance",
+	c := check{Name: "frequency governor", OK: true, Value: "unknown, as in most virtual machines", Recommended: "performance",
 		Fix: "sudo cpupower frequency-set -g performance"}
 	if len(governors) > 0 {
 		c.Value = strings.Join(governors, ", ")
@@ -111,11 +111,11 @@ func checkNodes(m *machine.Machine, nodes []cpu.Node) check {
 		for _, n := range nodes {
 			threads = append(threads, fmt.Sprint(n.Threads))
 		}
-		value += fmt.Sprintf("; taken for %s of %s threads", count(len(nodes), "node"), strings.Join(threads, ", "))
+		value += fmt.Sprintf("; treated as %s of %s threads", count(len(nodes), "node"), strings.Join(threads, ", "))
 	}
 	return check{
-		Name: "NUMA nodes", OK: len(bare) == 0, Value: value, Wish: "memory at every node with processors",
-		Fix: "fill memory slots of node " + strings.Join(bare, ", "),
+		Name: "NUMA nodes", OK: len(bare) == 0, Value: value, Recommended: "memory at every node that has processors",
+		Fix: "put memory into the slots of node " + strings.Join(bare, ", "),
 	}
 }
 
@@ -126,9 +126,9 @@ const largeSocket = 16
 func checkSockets(m *machine.Machine) check {
 	nodes := m.NodesPerSocket()
 	c := check{
-		Name: "sockets", OK: true, Wish: "on EPYC, four nodes a socket (NPS4)",
-		Value: fmt.Sprintf("%s, %s in each", count(m.CPU.Sockets, "socket"), count(nodes, "node")),
-		Fix:   "firmware setup: NUMA nodes per socket NPS4",
+		Name: "sockets", OK: true, Recommended: "four nodes per socket on EPYC (NPS4)",
+		Value: fmt.Sprintf("%s with %s each", count(m.CPU.Sockets, "socket"), count(nodes, "node")),
+		Fix:   "set NUMA nodes per socket to NPS4 in the firmware setup",
 	}
 	if strings.Contains(m.CPU.Model, "EPYC") && m.CPU.Cores/max(1, m.CPU.Sockets) >= largeSocket {
 		c.OK = nodes >= 4
@@ -136,7 +136,7 @@ func checkSockets(m *machine.Machine) check {
 	return c
 }
 
-// checkHuge wants large pages for what is planned: transparent ones, which the
+// checkHuge recommends large pages for what is planned: transparent ones, which the
 // buffers ask for, or a pool.
 func checkHuge(h machine.HugePages, planned int64) check {
 	thp := h.THP
@@ -146,34 +146,34 @@ func checkHuge(h machine.HugePages, planned int64) check {
 	pools := h.GiB.Free<<30 + h.MiB2.Free<<21
 	return check{
 		Name: "huge pages", OK: thp == "madvise" || thp == "always" || pools >= planned,
-		Value: fmt.Sprintf("transparent: %s; 1 GiB: %d of %d free; 2 MiB: %d of %d free", thp, h.GiB.Free, h.GiB.Pages, h.MiB2.Free, h.MiB2.Pages),
-		Wish:  "transparent madvise or always, or a pool of 1 GiB or 2 MiB pages as large as the plan",
-		Fix:   "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+		Value:       fmt.Sprintf("transparent: %s; 1 GiB: %d of %d free; 2 MiB: %d of %d free", thp, h.GiB.Free, h.GiB.Pages, h.MiB2.Free, h.MiB2.Pages),
+		Recommended: "transparent huge pages set to madvise or always, or a pool of 1 GiB or 2 MiB pages for the whole plan",
+		Fix:         "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
 	}
 }
 
 func checkMemory(m *machine.Machine, b *planner.Budget) check {
 	c := check{
-		Name: "memory", OK: b.Fits() && !b.Tight(), Wish: planner.Size(b.Planned) + " for the plan",
+		Name: "memory", OK: b.Fits() && !b.Tight(), Recommended: planner.Size(b.Planned) + " for the plan",
 		Value: fmt.Sprintf("%s free of %s", planner.Size(m.Available()), planner.Size(m.Total())),
-		Fix:   "end other programs, or a smaller --kv-cache, --max-seqs or --prefill-chunk",
+		Fix:   "end other programs, or make --kv-cache, --max-seqs or --prefill-chunk smaller",
 	}
 	switch {
 	case m.Total() == 0:
 		c.Value = "unknown"
 	case m.Total() < m.Memory.Total:
 		c.Value += fmt.Sprintf(" (the container's limit; the machine has %s)", planner.Size(m.Memory.Total))
-		c.Fix = "a larger memory limit of the container, or a smaller --kv-cache, --max-seqs or --prefill-chunk"
+		c.Fix = "raise the memory limit of the container, or make --kv-cache, --max-seqs or --prefill-chunk smaller"
 	}
 	return c
 }
 
-// checkDisk wants room for the weights once more, in another form.
+// checkDisk recommends room for the weights once more, in another form.
 func checkDisk(dir string, weights int64) check {
 	if dir == "" {
 		dir = "."
 	}
-	c := check{Name: "disk", OK: true, Value: "unknown", Wish: planner.Size(weights) + " for a copy of the weights", Fix: "free space, or move the model to a larger disk"}
+	c := check{Name: "disk", OK: true, Value: "unknown", Recommended: planner.Size(weights) + " for a copy of the weights", Fix: "free some space, or move the model to a larger disk"}
 	free, err := machine.FreeDisk(dir)
 	if err != nil {
 		return c
@@ -189,7 +189,7 @@ func checkGPUs(m *machine.Machine) []check {
 	if len(m.GPUs) == 0 {
 		return []check{checkNoGPU(usable())}
 	}
-	driver := check{Name: "GPU driver", OK: m.Driver != "", Value: m.Driver, Wish: "the NVIDIA kernel module", Fix: "install the NVIDIA driver and load its module"}
+	driver := check{Name: "GPU driver", OK: m.Driver != "", Value: m.Driver, Recommended: "the NVIDIA kernel module", Fix: "install the NVIDIA driver and load its module"}
 	if m.Driver == "" {
 		driver.Value = "none"
 	}
@@ -197,7 +197,7 @@ func checkGPUs(m *machine.Machine) []check {
 	for _, g := range m.GPUs {
 		c := check{
 			Name: "GPU " + g.Address, OK: g.Link.Width == g.LinkMax.Width,
-			Value: g.Name + ", PCIe link unknown", Wish: "a link of full width; its speed may sink while idle",
+			Value: g.Name + ", PCIe link unknown", Recommended: "a link of full width (its speed may drop while idle)",
 			Fix: "seat the card in a slot with all lanes; see lspci -vv, LnkSta",
 		}
 		if g.Link.Width > 0 {
@@ -210,13 +210,13 @@ func checkGPUs(m *machine.Machine) []check {
 
 // checkNoGPU is for a machine whose bus shows no GPU; missing is what --device cuda lacks.
 func checkNoGPU(missing error) check {
-	c := check{Name: "GPU", OK: true, Value: "none", Wish: "none: this build computes on the processor"}
+	c := check{Name: "GPU", OK: true, Value: "none", Recommended: "none needed: this build computes on the CPU"}
 	switch {
 	case errors.Is(missing, cuda.ErrNotBuilt):
 	case missing != nil:
-		c.Value, c.Wish = fmt.Sprintf("none: %v", missing), "none for --device cpu; --device cuda needs a card and its driver, in a container passed on to it"
+		c.Value, c.Recommended = fmt.Sprintf("none: %v", missing), "none for --device cpu; --device cuda needs a GPU and its driver, and a container must be given them"
 	default:
-		c.Value, c.Wish = "one that the driver has and the bus does not show", "any: its link cannot be looked at here"
+		c.Value, c.Recommended = "the driver has one that the PCI bus does not show", "none: its link cannot be checked here"
 	}
 	return c
 }
@@ -236,7 +236,7 @@ func count(n int, noun string) string {
 func warn(log zerolog.Logger, list []check) {
 	for _, c := range list {
 		if !c.OK {
-			log.Warn().Str("check", c.Name).Str("value", c.Value).Str("wish", c.Wish).Str("fix", c.Fix).Msg("the machine could serve better")
+			log.Warn().Str("check", c.Name).Str("value", c.Value).Str("recommended", c.Recommended).Str("fix", c.Fix).Msg("the machine could serve better")
 		}
 	}
 }

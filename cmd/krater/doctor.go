@@ -79,7 +79,7 @@ func (r *doctorReport) print(out io.Writer) error {
 		if !c.OK {
 			state = "warn"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n\t\twish: %s\n", state, c.Name, c.Value, c.Wish)
+		fmt.Fprintf(w, "%s\t%s\t%s\n\t\trecommended: %s\n", state, c.Name, c.Value, c.Recommended)
 		if c.Fix != "" {
 			fmt.Fprintf(w, "\t\tfix: %s\n", c.Fix)
 		}

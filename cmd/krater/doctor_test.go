@@ -78,8 +78,8 @@ func TestDoctor(t *testing.T) {
 		t.Fatalf("status %d\n%s", o.status, o.err)
 	}
 	for _, words := range []string{
-		"Good Processor: AVX2, AVX-512, VNNI", "2 threads on 4 cores", "performance", "node 0: 4 processors, 8.0 GiB", "1 socket, 1 node in each",
-		"transparent: madvise", "7.0 GiB free of 8.0 GiB", "free at /", "krater-tiny needs", "6 layers of 32, BF16", "KV cache", "runtime", "fits: 8.0 GiB",
+		"Good Processor: AVX2, AVX-512, VNNI", "2 threads on 4 cores", "performance", "node 0: 4 processors, 8.0 GiB", "1 socket with 1 node each",
+		"transparent: madvise", "7.0 GiB free of 8.0 GiB", "free at /", "krater-tiny needs", "6 layers of 32, BF16", "KV cache", "runtime", "fits: 7.0 GiB free of 8.0 GiB",
 	} {
 		if !strings.Contains(o.out, words) {
 			t.Errorf("it does not say %q:\n%s", words, o.out)
@@ -126,10 +126,10 @@ func TestDoctorWarns(t *testing.T) {
 		"features":  {func(m *machine.Machine) { m.CPU.Features = machine.Features{} }, "processor", []string{"none", "-cpu host"}},
 		"SMT":       {func(m *machine.Machine) { m.CPU.Cores, m.CPU.Siblings = 1, [][]int{{0, 1, 2, 3}} }, "threads", []string{"SMT on", "--threads 1"}},
 		"affinity":  {func(m *machine.Machine) { m.CPU.Allowed = []int{3} }, "threads", []string{"1 of them allowed", "--threads 1"}},
-		"quota":     {func(m *machine.Machine) { m.Limits.CPUs = 1.5 }, "threads", []string{"time of 1.5 processors", "--threads 1"}},
+		"quota":     {func(m *machine.Machine) { m.Limits.CPUs = 1.5 }, "threads", []string{"limited to 1.5 processors", "--threads 1"}},
 		"governor":  {func(m *machine.Machine) { m.CPU.Governors = []string{"performance", "powersave"} }, "frequency governor", []string{"powersave", "cpupower"}},
 		"node":      {func(m *machine.Machine) { m.Nodes = append(m.Nodes, machine.Node{ID: 1, CPUs: []int{3}}) }, "NUMA nodes", []string{"node 1: 1 processor, 0 B", "slots of node 1"}},
-		"NPS1":      {func(m *machine.Machine) { m.CPU.Model, m.CPU.Cores = "AMD EPYC 9654", 96 }, "sockets", []string{"1 node in each", "NPS4"}},
+		"NPS1":      {func(m *machine.Machine) { m.CPU.Model, m.CPU.Cores = "AMD EPYC 9654", 96 }, "sockets", []string{"1 node each", "NPS4"}},
 		"THP":       {func(m *machine.Machine) { m.Huge.THP = "never" }, "huge pages", []string{"transparent: never", "madvise"}},
 		"no THP":    {func(m *machine.Machine) { m.Huge.THP = "" }, "huge pages", []string{"not in this kernel"}},
 		"tight":     {func(m *machine.Machine) { m.Memory.Available = 100 << 20 }, "memory", []string{"100.0 MiB free of 8.0 GiB", "other programs"}},
@@ -152,7 +152,7 @@ func TestDoctorWarns(t *testing.T) {
 				t.Errorf("%s: %+v does not say %q", name, c, w)
 			}
 		}
-		if c.Wish == "" || c.Fix == "" {
+		if c.Recommended == "" || c.Fix == "" {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
@@ -257,11 +257,11 @@ func TestServeLogsChecks(t *testing.T) {
 	defer s.Close()
 	defer p.Close()
 	type line struct {
-		Level, Check, Value, Wish, Fix, Message string
-		Planned                                 int64 `json:"planned_bytes"`
-		Resident                                int64 `json:"resident_bytes"`
-		Promised                                int64 `json:"promised_bytes"`
-		Allocated                               int64 `json:"allocated_bytes"`
+		Level, Check, Value, Recommended, Fix, Message string
+		Planned                                        int64 `json:"planned_bytes"`
+		Resident                                       int64 `json:"resident_bytes"`
+		Promised                                       int64 `json:"planned_allocation_bytes"`
+		Allocated                                      int64 `json:"allocated_bytes"`
 	}
 	var warned []string
 	measured := false
@@ -269,7 +269,7 @@ func TestServeLogsChecks(t *testing.T) {
 		l := decode[line](t, text)
 		if l.Level == "warn" && l.Check != "" {
 			warned = append(warned, l.Check)
-			if l.Value == "" || l.Wish == "" || l.Fix == "" {
+			if l.Value == "" || l.Recommended == "" || l.Fix == "" {
 				t.Errorf("%s", text)
 			}
 		}
@@ -319,15 +319,15 @@ func TestMemoryOffPlan(t *testing.T) {
 // TestDoctorWithoutGPU: what is missing is said: a build for it, the driver, a card, or nothing.
 func TestDoctorWithoutGPU(t *testing.T) {
 	for _, x := range []struct {
-		missing     error
-		value, wish string
+		missing            error
+		value, recommended string
 	}{
-		{cuda.ErrNotBuilt, "none", "this build computes on the processor"},
-		{driver.ErrNoDriver, "none: no CUDA driver on this machine", "--device cuda needs a card and its driver"},
+		{cuda.ErrNotBuilt, "none", "this build computes on the CPU"},
+		{driver.ErrNoDriver, "none: no CUDA driver on this machine", "--device cuda needs a GPU and its driver"},
 		{errors.New("cuDeviceGetCount: CUDA_ERROR_NO_DEVICE"), "none: cuDeviceGetCount: CUDA_ERROR_NO_DEVICE", "--device cuda needs"},
-		{nil, "one that the driver has", "link"},
+		{nil, "the driver has one", "link"},
 	} {
-		if c := checkNoGPU(x.missing); !c.OK || !strings.HasPrefix(c.Value, x.value) || !strings.Contains(c.Wish, x.wish) {
+		if c := checkNoGPU(x.missing); !c.OK || !strings.HasPrefix(c.Value, x.value) || !strings.Contains(c.Recommended, x.recommended) {
 			t.Errorf("%v: %+v", x.missing, c)
 		}
 	}

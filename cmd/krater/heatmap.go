@@ -195,7 +195,7 @@ const curvePoints = 400
 // figures are the picture of a map: layers by experts, and the skew of each layer.
 func (r *heatReport) figures(m *heat.Map) []plot.Figure {
 	of := fmt.Sprintf("%s, %d tokens", r.Model, r.Seen)
-	h := &plot.Heat{Title: "Rows at each expert, times an even share: " + of, X: "expert", Y: "layer"}
+	h := &plot.Heat{Title: "Rows at each expert, as a multiple of an even share: " + of, X: "expert", Y: "layer"}
 	c := &plot.Curves{Title: "Work that the hottest experts do: " + of, X: "hottest experts, % of all", Y: "rows at them, % of all"}
 	for _, l := range r.Layers {
 		h.Rows = append(h.Rows, fmt.Sprint(l.Layer))

@@ -266,11 +266,11 @@ func (s *session) memoryUse() memoryUse {
 func (u memoryUse) log(log zerolog.Logger) {
 	line := func(ev *zerolog.Event) *zerolog.Event {
 		return ev.Int64("planned_bytes", u.planned).Int64("resident_bytes", u.resident).
-			Int64("promised_bytes", u.promised).Int64("allocated_bytes", u.allocated)
+			Int64("planned_allocation_bytes", u.promised).Int64("allocated_bytes", u.allocated)
 	}
 	warnings := u.warnings()
 	if len(warnings) == 0 {
-		line(log.Info()).Msg("memory as planned")
+		line(log.Info()).Msg("memory use matches the plan")
 	}
 	for _, w := range warnings {
 		line(log.Warn()).Msg(w)

@@ -14,7 +14,7 @@ var (
 	doctorRules = []term.Rule{
 		{Style: term.Green, At: regexp.MustCompile(`^(ok) `)},
 		{Style: term.Yellow, At: regexp.MustCompile(`^(warn) `)},
-		{Style: term.Dim, At: regexp.MustCompile(`^\s+(wish: .*)`)},
+		{Style: term.Dim, At: regexp.MustCompile(`^\s+(recommended: .*)`)},
 		{Style: term.Yellow, At: regexp.MustCompile(`^\s+(fix: .*)`)},
 		{Style: term.Bold, At: regexp.MustCompile(`^(\S+) needs$`)},
 		{Style: term.Green, At: regexp.MustCompile(`\bfits\b`)},

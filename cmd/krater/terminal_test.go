@@ -53,7 +53,7 @@ func onTerminal(t *testing.T, args ...string) string {
 func TestColoursOnATerminalOnly(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "")
-	if out := onTerminal(t, "doctor"); !strings.Contains(out, "\x1b[32mok\x1b[0m  processor") || !strings.Contains(out, "\x1b[2mwish: ") {
+	if out := onTerminal(t, "doctor"); !strings.Contains(out, "\x1b[32mok\x1b[0m  processor") || !strings.Contains(out, "\x1b[2mrecommended: ") {
 		t.Errorf("doctor: got %q", out)
 	}
 	if out := onTerminal(t, "plan", "--shape", "deepseek-v2-lite", "--card", "rtx-3090", "--vram", "6GiB"); !strings.Contains(out, "\x1b[32m>  ") || !strings.Contains(out, "\x1b[1mPrefill, tok/s") {

@@ -27,7 +27,7 @@ func TestTable(t *testing.T) {
 	const want = `memory       bytes        size       share
   experts    21474836480  20.0 GiB   31.2 %  26 layers of 64, BF16
   runtime    104857600    100.0 MiB  0.2 %   heap and stacks
-  total      21579694080  20.1 GiB   31.4 %  fits: 64.0 GiB, of which 60.0 GiB is free
+  total      21579694080  20.1 GiB   31.4 %  fits: 60.0 GiB free of 64.0 GiB
 cuda:0       bytes        size       share
   attention  5905580032   5.5 GiB    68.8 %  BF16
   KV cache   2147483648   2.0 GiB    25.0 %  4096 tokens, BF16

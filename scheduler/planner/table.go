@@ -45,7 +45,7 @@ func (b *Budget) Verdict() string {
 	case b.Tight():
 		return fmt.Sprintf("fits %s, but only %s is free now", Size(b.Total), Size(b.Available))
 	case b.Available > 0:
-		return fmt.Sprintf("fits: %s, of which %s is free", Size(b.Total), Size(b.Available))
+		return fmt.Sprintf("fits: %s free of %s", Size(b.Available), Size(b.Total))
 	}
 	return "fits: " + Size(b.Total)
 }
