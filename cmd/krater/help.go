@@ -37,6 +37,7 @@ const helpWidthMax = 100
 
 var helpRules = []term.Rule{
 	{Style: term.Bold, At: regexp.MustCompile(`^[A-Z][A-Z ]+$`)},
+	{Style: term.Bold, At: regexp.MustCompile(`^ ([A-Z].*)$`)},
 	{Style: term.Cyan, At: regexp.MustCompile(`^  ((?:-\w, )?--[][\w-]+)`)},
 	{Style: term.Cyan, At: regexp.MustCompile(`^    (krater .*)$`)},
 }
@@ -129,20 +130,31 @@ func (h *helpWriter) wrap(indent int, text string) {
 	}
 }
 
-// commands lists the commands below a node, those within commands too, beside what they are for.
+// commands lists the commands below a node, those within commands too, beside what they are for. Those
+// of the program are in groups.
 func (h *helpWriter) commands(node *kong.Node) {
 	if len(node.Children) == 0 {
 		return
 	}
 	h.section("COMMANDS")
-	var names, helps []string
+	var names, helps, groups []string
 	column := 0
 	for _, c := range node.Leaves(true) {
 		name := strings.TrimPrefix(strings.TrimPrefix(c.FullPath(), node.FullPath()), " ")
-		names, helps = append(names, name), append(helps, c.Help)
+		group := ""
+		if g := c.ClosestGroup(); g != nil && node.Parent == nil {
+			group = g.Title
+		}
+		names, helps, groups = append(names, name), append(helps, c.Help), append(groups, group)
 		column = max(column, len(name)+4)
 	}
 	for i, name := range names {
+		if g := groups[i]; g != "" && (i == 0 || g != groups[i-1]) {
+			if i > 0 {
+				h.print("")
+			}
+			h.print(" " + g)
+		}
 		lead := fmt.Sprintf("  %-*s", column-2, name)
 		for _, line := range term.Wrap(helps[i], max(20, h.width-column)) {
 			h.print(lead + line)

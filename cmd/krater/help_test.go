@@ -102,6 +102,34 @@ func TestHelpIsAPage(t *testing.T) {
 	}
 }
 
+// TestHelpGroupsCommands: every command of the program is in a group, and a group is there once.
+func TestHelpGroupsCommands(t *testing.T) {
+	t.Setenv("COLUMNS", "100")
+	_, list, _ := strings.Cut(execute(t, "", "help").out, "\nCOMMANDS\n")
+	list, _, _ = strings.Cut(list, "\nOPTIONS\n")
+	groups := map[string][]string{}
+	group := ""
+	for line := range strings.Lines(list) {
+		switch line = strings.TrimSuffix(line, "\n"); {
+		case line == "" || strings.HasPrefix(line, "   "): // the text of a command goes on
+		case strings.HasPrefix(line, "  "):
+			groups[group] = append(groups[group], strings.Fields(line)[0])
+		default:
+			if group = strings.TrimSpace(line); groups[group] != nil {
+				t.Errorf("the group %q is there twice", group)
+			}
+		}
+	}
+	for group, first := range map[string]string{"Start": "launch", "Check": "doctor", "Measure": "bench", "Tools": "tokenize"} {
+		if len(groups[group]) == 0 || groups[group][0] != first {
+			t.Errorf("the group %q has %q", group, groups[group])
+		}
+	}
+	if len(groups[""]) > 0 {
+		t.Errorf("%q are in no group", groups[""])
+	}
+}
+
 func TestHelpAsACommand(t *testing.T) {
 	for _, of := range [][]string{nil, {"serve"}, {"bench", "kernels"}, {"help"}} {
 		command, flag := execute(t, "", append([]string{"help"}, of...)...), execute(t, "", append(of, "--help")...)

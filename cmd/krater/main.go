@@ -14,29 +14,35 @@ import (
 )
 
 // cli is every command with its flags. A flag's name is also its name in the
-// configuration file; KRATER_ and the name in capitals is its variable.
+// configuration file; KRATER_ and the name in capitals is its variable. The help lists commands by
+// groups, in this order.
 type cli struct {
 	Config string `help:"YAML file of settings, one 'flag-name: value' a line." type:"path" placeholder:"FILE"`
 
-	Launch     launchCmd     `cmd:"" help:"Choose model, device, precision and strategy on the terminal, save the settings, start."`
-	Serve      serveCmd      `cmd:"" help:"Serve the model over HTTP and WebSocket."`
-	Batch      batchCmd      `cmd:"" help:"Submit, watch, fetch and cancel batches of a running server."`
-	Run        runCmd        `cmd:"" help:"Ask one question on the terminal."`
-	Compare    compareCmd    `cmd:"" help:"Compare the engine operator by operator with golden vectors."`
-	Ppl        pplCmd        `cmd:"" help:"Measure perplexity of a text."`
-	Convert    convertCmd    `cmd:"" help:"Convert a model's experts ahead of the first start."`
-	Synth      synthCmd      `cmd:"" help:"Make a model of a real shape with random weights."`
-	Bench      benchCmd      `cmd:"" help:"Measure this machine and the engine."`
-	Heatmap    heatmapCmd    `cmd:"" help:"Count how often the router chooses each expert; save, add up, print and draw such maps."`
-	Trace      traceCmd      `cmd:"" help:"Record what a running server's actors do, and show it."`
-	Plan       planCmd       `cmd:"" help:"Predict every dispatch strategy on a card, described or present, from the model's config alone."`
-	Doctor     doctorCmd     `cmd:"" help:"Check this machine and the memory a model needs, without loading it."`
-	Tokenize   tokenizeCmd   `cmd:"" help:"Lines of base64 text in, a JSON list of ids a line out."`
-	Detokenize detokenizeCmd `cmd:"" help:"JSON lists of ids in, a JSON string a line out."`
-	Template   templateCmd   `cmd:"" help:"Render chat templates: a JSON object a line in, a JSON string a line out."`
-	Completion completionCmd `cmd:"" help:"Print a script that completes commands and flags in a shell."`
-	Version    versionCmd    `cmd:"" help:"Print version and licences."`
-	Help       helpCmd       `cmd:"" help:"Show the page of a command."`
+	Launch launchCmd `cmd:"" group:"Start" help:"Choose model, device, precision and strategy on the terminal, save the settings, start."`
+	Serve  serveCmd  `cmd:"" group:"Start" help:"Serve the model over HTTP and WebSocket."`
+	Run    runCmd    `cmd:"" group:"Start" help:"Ask one question on the terminal."`
+
+	Batch batchCmd `cmd:"" group:"Use a running server" help:"Submit, watch, fetch and cancel batches of a running server."`
+	Trace traceCmd `cmd:"" group:"Use a running server" help:"Record what a running server's actors do, and show it."`
+
+	Doctor  doctorCmd  `cmd:"" group:"Check" help:"Check this machine and the memory a model needs, without loading it."`
+	Plan    planCmd    `cmd:"" group:"Check" help:"Predict every dispatch strategy on a card, described or present, from the model's config alone."`
+	Compare compareCmd `cmd:"" group:"Check" help:"Compare the engine operator by operator with golden vectors."`
+	Ppl     pplCmd     `cmd:"" group:"Check" help:"Measure perplexity of a text."`
+
+	Bench   benchCmd   `cmd:"" group:"Measure" help:"Measure this machine and the engine."`
+	Heatmap heatmapCmd `cmd:"" group:"Measure" help:"Count how often the router chooses each expert; save, add up, print and draw such maps."`
+
+	Convert convertCmd `cmd:"" group:"Make models" help:"Convert a model's experts ahead of the first start."`
+	Synth   synthCmd   `cmd:"" group:"Make models" help:"Make a model of a real shape with random weights."`
+
+	Tokenize   tokenizeCmd   `cmd:"" group:"Tools" help:"Lines of base64 text in, a JSON list of ids a line out."`
+	Detokenize detokenizeCmd `cmd:"" group:"Tools" help:"JSON lists of ids in, a JSON string a line out."`
+	Template   templateCmd   `cmd:"" group:"Tools" help:"Render chat templates: a JSON object a line in, a JSON string a line out."`
+	Completion completionCmd `cmd:"" group:"Tools" help:"Print a script that completes commands and flags in a shell."`
+	Version    versionCmd    `cmd:"" group:"Tools" help:"Print version and licences."`
+	Help       helpCmd       `cmd:"" group:"Tools" help:"Show the page of a command."`
 }
 
 // env is the outside world of a command.

@@ -219,7 +219,7 @@ func TestBadFlags(t *testing.T) {
 		{1, "run --block-tokens 0 hi", "--block-tokens"},
 		{1, "run --prefill-chunk=-1 hi", "--prefill-chunk"},
 		{1, "run --prefill-share 0 hi", "--prefill-share"},
-		{1, "run --kv-cache 1 hi", "--kv-cache"},
+		{1, "run --kv-cache 1B hi", "--kv-cache"},
 		{1, "serve --max-seqs 0 --listen 127.0.0.1:0", "--max-seqs"},
 		{1, "serve --max-queue 0 --listen 127.0.0.1:0", "--max-queue"},
 		{1, "serve --max-concurrent 0 --listen 127.0.0.1:0", "--max-concurrent"},
