@@ -4,20 +4,26 @@ export GOTOOLCHAIN := go1.27.3
 
 BIN     := build/krater
 LISTEN  ?= 127.0.0.1:8080
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X main.version=$(VERSION)
+COMMIT  := $(shell git describe --always --abbrev=12 --dirty --exclude='*' 2>/dev/null)
+DATE    := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%d --format=%cd 2>/dev/null)
+LDFLAGS := -s -w -X main.commit=$(COMMIT) -X main.date=$(DATE)
 PACKAGES := ./...
+comma   := ,
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test short fmt vet race plain purego lint gen gen-check cuda goldens vectors clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics bench clean
+.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check cuda goldens vectors clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
-build: ## build the program into build/krater
+build: ## build the program into build/krater, a static one that needs nothing of the system
 	@mkdir -p build
-	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/krater
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/krater
+
+check-build: build ## fail when build/krater needs a library of the system, or does not say what it was built from
+	@out=$$(LC_ALL=C ldd $(BIN) 2>&1 || true); grep -q 'not a dynamic executable' <<<"$$out" || { echo "$(BIN) is not static: $$out"; exit 1; }
+	@out=$$($(BIN) version); grep -qF '($(if $(COMMIT),commit $(COMMIT)$(comma) $(DATE)$(comma) )go' <<<"$$out" || { echo "$(BIN) says: $$out"; exit 1; }
 
 run: build ## build and start the server on LISTEN with the embedded model
 	$(BIN) serve --listen $(LISTEN)
@@ -53,6 +59,12 @@ purego: ## kernels and forward pass without any assembly
 
 gen: ## generate the assembly again (needs the module proxy for avo)
 	kernels/cpu/_gen/gen.sh
+
+licenses: ## make the file of licence texts again, after a module was added or raised
+	go run ./cmd/licenses
+
+advisories: ## list known advisories of code that the program reaches; fails for none, and says when the database cannot be reached
+	bench/advisories.sh
 
 gen-check: ## fail when the committed assembly is not what its generator makes
 	kernels/cpu/_gen/gen.sh check

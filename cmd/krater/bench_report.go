@@ -2,13 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -74,15 +74,8 @@ type benchHost struct {
 }
 
 func host() benchHost {
-	h := benchHost{CPU: cpuName(), GoVersion: runtime.Version(), Revision: version}
-	if info, ok := debug.ReadBuildInfo(); ok && version == "dev" {
-		for _, kv := range info.Settings {
-			if kv.Key == "vcs.revision" {
-				h.Revision = kv.Value
-			}
-		}
-	}
-	return h
+	b := thisBuild()
+	return benchHost{CPU: cpuName(), GoVersion: b.Go, Revision: cmp.Or(b.Commit, b.Version)}
 }
 
 func cpuName() string {

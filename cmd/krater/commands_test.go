@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -235,16 +237,39 @@ func TestTemplate(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if flag, command := answers(t, "", "--version"), answers(t, "", "version"); flag != command {
-		t.Errorf("--version prints %q, version %q", flag, command)
+	out := answers(t, "", "version")
+	for _, flag := range []string{"--version", "-v"} {
+		if got := answers(t, "", flag); got != out {
+			t.Errorf("%s prints %q, version %q", flag, got, out)
+		}
 	}
-	if out := answers(t, "", "version"); !strings.HasPrefix(out, "krater ") || strings.Count(out, "\n") != 1 || !strings.Contains(out, "go1.") {
+	if !regexp.MustCompile(`^krater \d+\.\d+\.\d+ \((commit [0-9a-f]+(-dirty)?, \d{4}-\d\d-\d\d, )?go1\.\S+ linux/\w+\)\n$`).MatchString(out) {
 		t.Errorf("%q", out)
 	}
-	out := answers(t, "", "version", "--licenses")
-	for _, words := range []string{"Apache License, Version 2.0", "WordNet", "Princeton University", "protoactor-go", "gorilla/websocket"} {
+	b := build{Version: "1.2.3", Go: "go1.99", OS: "linux", Arch: "amd64"}
+	b.noted([]debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: "2026-11-29T06:00:00Z"}, {Key: "vcs.modified", Value: "true"}})
+	if got := b.String(); got != "krater 1.2.3 (commit 0123456789ab-dirty, 2026-11-29, go1.99 linux/amd64)" {
+		t.Errorf("%q", got)
+	}
+	if got := decode[build](t, answers(t, "", "version", "--json")); got.Version != version || got.Go == "" {
+		t.Errorf("%+v", got)
+	}
+	out = answers(t, "", "version", "--licenses")
+	for _, words := range []string{
+		"WordNet", "Princeton University", "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION", "Copyright 2009 The Go Authors",
+		"Copyright (c) 2013 The Gorilla WebSocket Authors", "SIL OPEN FONT LICENSE Version 1.1",
+	} {
 		if !strings.Contains(out, words) {
-			t.Errorf("--licenses does not tell of %s:\n%s", words, out)
+			t.Errorf("--licenses has no %q", words)
+		}
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || len(info.Deps) < 20 {
+		t.Fatalf("the build knows %d modules", len(info.Deps))
+	}
+	for _, m := range info.Deps {
+		if !strings.Contains(out, m.Path+" "+m.Version+" (") {
+			t.Errorf("--licenses has no text of %s %s", m.Path, m.Version)
 		}
 	}
 }

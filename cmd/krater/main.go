@@ -80,7 +80,7 @@ func run(args []string, e *env) int {
 	switch {
 	case len(args) == 0:
 		args = []string{"--help"}
-	case len(args) == 1 && args[0] == "--version": // as other programs have it
+	case len(args) == 1 && (args[0] == "--version" || args[0] == "-v"): // as other programs have it
 		args = []string{"version"}
 	}
 	ctx, file, err := parse(&c, args, kong.Writers(e.out, e.err))

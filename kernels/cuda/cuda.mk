@@ -60,6 +60,6 @@ cuda-kernels: $(CUDA_TOOLS) ## compile the kernels whose sources have changed (f
 	go run ./$(CUDA)/bin/compile $(NVCC)
 
 gpu-bundle: $(CUDA_READY) ## build/gpu/krater-gpu.tgz: program, tests, model, goldens and a script for a machine with a card
-	$(CUDA_ENV) $(CUDA)/bundle/bundle.sh $(VERSION)
+	$(CUDA_ENV) $(CUDA)/bundle/bundle.sh $(or $(COMMIT),unknown)
 
 -include $(CUDA)/emu/emu.mk

@@ -6,16 +6,16 @@
 #   build/gpu/krater-gpu.tgz    the same with the built-in model and golden vectors
 #
 # Everything in it is linked to libc only (2.34 or newer). Usage, with the CUDA build's
-# environment set (make gpu-bundle does): bundle.sh VERSION
+# environment set (make gpu-bundle does): bundle.sh COMMIT
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-version=${1:?usage: bundle.sh VERSION}
+commit=${1:?usage: bundle.sh COMMIT}
 out=build/gpu stage=build/gpu/stage
 limit=$((60 * 1000 * 1000)) glibc=2.36
 
 rm -rf "$stage" "$out/parts"
 mkdir -p "$stage" "$out/parts"
-go build -tags cuda,nomodel -trimpath -ldflags "-s -w -X main.version=$version" -o "$stage/krater" ./cmd/krater
+go build -tags cuda,nomodel -trimpath -ldflags "-s -w -X main.commit=$commit" -o "$stage/krater" ./cmd/krater
 
 # Test programs of the packages that use a card, each in its own folder as `go test` has it.
 packages=$(go list -tags cuda -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Imports}} {{.TestImports}} {{.XTestImports}}{{end}}' ./kernels/cuda/... |
