@@ -20,7 +20,7 @@ var pages = map[string]page{
 		},
 	},
 	"serve": {
-		about: "Doors for the Chat Completions, Completions and Responses APIs over HTTP, and for the Responses API over a WebSocket. It listens at once and says on /ready when the model is loaded. SIGINT and SIGTERM let running answers end.",
+		about: "Doors for the Chat Completions, Completions and Responses APIs over HTTP, and for the Responses API over a WebSocket. It listens at once and says on /ready when the model is loaded. SIGINT, SIGTERM and SIGHUP (its terminal was closed; not under nohup) let running answers end; a second SIGINT or SIGTERM does not wait for them.",
 		examples: []example{
 			{"krater serve --model /models/DeepSeek-V2-Lite --listen 0.0.0.0:8080 --api-keys keys.txt", "Open a model to a network, with keys."},
 			{"krater serve --model /models/DeepSeek-V2-Lite --device cuda --decode-strategy auto", "Layers on a GPU, experts where they are fastest."},

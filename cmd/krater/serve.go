@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -46,6 +47,8 @@ type serveCmd struct {
 	LogLevel        string        `help:"Least level of the log: ${enum}." enum:"debug,info,warn,error" default:"info"`
 	LogFormat       string        `help:"Form of the log: ${enum}." enum:"auto,json,text" default:"auto"`
 	PrintConfig     bool          `help:"Print the effective settings with where each came from, and exit."`
+
+	out *lossyWriter // of the log
 }
 
 // maxConcurrentMost bounds --max-concurrent: each has goroutines and buffers of its own.
@@ -67,6 +70,7 @@ func (c *serveCmd) Run(e *env) error {
 	if err := c.batchFlags.check(); err != nil {
 		return err
 	}
+	signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe is an error, not the end
 	log, err := c.logger(e)
 	if err != nil {
 		return err
@@ -94,9 +98,8 @@ func (c *serveCmd) Run(e *env) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(servingGCPercent)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	defer context.AfterFunc(ctx, stop)() // a second signal ends the process at once
+	ctx, release := untilStopped()
+	defer release()
 	return c.serve(ctx, e, l, name, opt, log)
 }
 
@@ -121,6 +124,9 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 		opt.Caller = otlp.Caller
 	}
 	srv, door := openDoors(late, opt, log)
+	if err := srv.Register(c.out.metric()); err != nil {
+		return errors.Join(err, l.Close())
+	}
 	desk, err := c.openBatches(srv, name, log)
 	if err != nil {
 		l.Close()
@@ -303,9 +309,10 @@ func (c *serveCmd) logger(e *env) (zerolog.Logger, error) {
 	if err != nil {
 		return zerolog.Nop(), err
 	}
-	out := jsonlines.Writer(e.err)
+	c.out = &lossyWriter{w: e.err}
+	out := jsonlines.Writer(c.out)
 	if c.LogFormat == "text" || c.LogFormat == "auto" && term.Is(e.err) {
-		out = zerolog.ConsoleWriter{Out: e.err, TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err)}
+		out = zerolog.ConsoleWriter{Out: c.out, TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err)}
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger(), nil
 }

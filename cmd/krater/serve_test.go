@@ -126,8 +126,9 @@ func TestStopWhileLoading(t *testing.T) {
 	}
 }
 
-// TestDrain: after SIGTERM running answers come to their end while new ones are
-// refused; then the process ends with 0.
+// TestDrain: after a stop signal running answers come to their end while new ones are
+// refused; then the process ends with 0. A terminal that is closed is such a signal, and its
+// shell may send it again.
 func TestDrain(t *testing.T) {
 	const length = 500
 	p := launch(t, "serve", "--listen", "127.0.0.1:0")
@@ -157,13 +158,14 @@ func TestDrain(t *testing.T) {
 	for range streams() {
 		<-begun
 	}
-	p.signal(syscall.SIGTERM)
+	p.signal(syscall.SIGHUP)
 	s.poll(patience, func() error {
 		if status, _, _ := s.do("GET", "/ready", ""); status != 503 {
 			return errors.New("/ready does not say 503")
 		}
 		return nil
 	})
+	p.signal(syscall.SIGHUP)
 	for _, r := range routes {
 		_, err := s.ask(r, greedy(lighthouse, 3))
 		var refused *refusal
