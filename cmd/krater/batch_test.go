@@ -110,9 +110,12 @@ func TestBatchDir(t *testing.T) {
 	if status != 400 || !strings.Contains(text, "another process uses this batch store") || strings.Contains(text, state) {
 		t.Errorf("%d %s", status, text)
 	}
-	if log := second.log.String(); !strings.Contains(log, "--batch-dir") {
+	// Who starts it learns which process has the folder, and how to choose another one.
+	holder := fmt.Sprintf("(process %d)", os.Getpid())
+	if log := second.log.String(); !strings.Contains(log, "--batch-dir DIR") || !strings.Contains(log, "batches-krater-tiny: ") || !strings.Contains(log, holder) {
 		t.Errorf("%s", log)
 	}
+	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--batch-dir", filepath.Join(state, "krater", "batches-krater-tiny")}, "another process uses this batch store", holder)
 	if status, _, text := first.do("GET", "/v1/batches", ""); status != 200 {
 		t.Errorf("%d %s", status, text)
 	}

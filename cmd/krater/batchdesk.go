@@ -7,6 +7,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -76,12 +79,19 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	if err == nil {
 		store, err = batchqueue.Open(dir, batchqueue.Options{Keep: c.BatchKeep, MaxBytes: int64(c.BatchStore)})
 	}
+	cause := err
+	if errors.Is(err, batchqueue.ErrLocked) {
+		err = fmt.Errorf("%s: %w%s", dir, err, holderOf(dir))
+	}
 	switch {
 	case err != nil && c.BatchDir != "":
 		return nil, fmt.Errorf("--batch-dir: %w", err)
+	case errors.Is(err, batchqueue.ErrLocked):
+		log.Warn().Err(err).Msg("this server has no Batch API, because another one of the same model has its folder; --batch-dir DIR chooses one of its own, --batch-dir off goes without")
+		batches.Closed(srv.Route, "this server has no Batch API: "+reason(cause))
+		return nil, nil
 	case err != nil:
-		hint := "the batch queue cannot be used; choose another folder with --batch-dir"
-		log.Warn().Err(err).Msg(hint)
+		log.Warn().Err(err).Msg("this server has no Batch API, because the folder of its queue cannot be used; --batch-dir DIR chooses another one")
 		batches.Closed(srv.Route, "this server has no Batch API: "+reason(err))
 		return nil, nil
 	}
@@ -105,6 +115,33 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	}
 	log.Debug().Str("dir", dir).Int("in_flight", opt.InFlight).Msg("batch queue opened")
 	return d, nil
+}
+
+// holderOf names the process that has locked a file of a folder, as the kernel lists it: " (process
+// 4711)". It is empty where that cannot be told, as of a process outside of this container.
+func holderOf(dir string) string {
+	locks, err := os.ReadFile("/proc/locks")
+	entries, err2 := os.ReadDir(dir)
+	if errors.Join(err, err2) != nil {
+		return ""
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			continue
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		for line := range strings.Lines(string(locks)) {
+			// 1: FLOCK  ADVISORY  WRITE 4711 fd:01:262146 0 EOF
+			f := strings.Fields(line)
+			if ok && len(f) == 8 && f[1] == "FLOCK" && strings.HasSuffix(f[5], ":"+strconv.FormatUint(stat.Ino, 10)) {
+				if pid, err := strconv.Atoi(f[4]); err == nil && pid > 0 {
+					return fmt.Sprintf(" (process %d)", pid)
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // reason says to clients why there are no batches, without the server's paths.
