@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"krater/bench/stat"
@@ -51,12 +52,15 @@ func newPlanReport(name string, known knownRates, c *forecast.Case, made *foreca
 // planWidth is how wide a plan is printed, where nobody asks for more columns of figures.
 const planWidth = 100
 
-// paragraph writes text in lines of planWidth; the second and later lines begin with indent blanks.
-func paragraph(out io.Writer, indent int, text string) {
-	lead := text[:len(text)-len(strings.TrimLeft(text, " "))]
-	for _, line := range term.Wrap(text, planWidth-max(indent, len(lead))) {
-		fmt.Fprintln(out, lead+line)
-		lead = strings.Repeat(" ", indent)
+// beforeUnit is the space between a number and its unit, which stay in one line.
+var beforeUnit = regexp.MustCompile(`(\d) (%|B|[KMGT]iB|m?s\b)`)
+
+// paragraph writes text in lines of planWidth that begin with lead, the first of them with first, which is not
+// longer.
+func paragraph(out io.Writer, first, lead, text string) {
+	for _, line := range term.Wrap(beforeUnit.ReplaceAllString(text, "$1\x00$2"), planWidth-len(lead)) {
+		fmt.Fprintln(out, first+strings.ReplaceAll(line, "\x00", " "))
+		first = lead
 	}
 }
 
@@ -68,9 +72,9 @@ func (r *planReport) print(to io.Writer) error {
 		_, err := fmt.Fprintf(to, "%s: %s\n", r.Model, r.Note)
 		return err
 	}
-	paragraph(&out, 2, fmt.Sprintf("%s, predicted for %s (%s)", r.line(), r.Rates.Card.Name, r.Known.Card))
+	paragraph(&out, "", "  ", fmt.Sprintf("%s, predicted for %s (%s)", r.line(), r.Rates.Card.Name, r.Known.Card))
 	if r.Flags != "" {
-		paragraph(&out, 2, "flags: "+r.Flags)
+		paragraph(&out, "", "  ", "flags: "+r.Flags)
 	}
 	out.WriteByte('\n')
 	r.given(&out)
@@ -91,15 +95,12 @@ func (r *planReport) print(to io.Writer) error {
 func (r *planReport) given(out io.Writer) {
 	b := &r.Budget
 	c, p := &r.Rates.Card, &r.Rates.CPU
-	paragraph(out, 2, fmt.Sprintf("%s on %s, %s of its memory, routing %s", r.Model, c.Name, planner.Size(b.VRAM), r.Skew))
+	paragraph(out, "", "  ", fmt.Sprintf("%s on %s, %s of its memory, routing %s", r.Model, c.Name, planner.Size(b.VRAM), r.Skew))
 	if r.Cannot != "" {
-		paragraph(out, 4, "  sizes alone: "+r.Cannot)
+		paragraph(out, "  ", "    ", "sizes alone: "+r.Cannot)
 	}
 	item := func(name, format string, args ...any) {
-		for _, line := range term.Wrap(fmt.Sprintf(format, args...), planWidth-10) {
-			fmt.Fprintf(out, "  %-6s  %s\n", name, line)
-			name = ""
-		}
+		paragraph(out, fmt.Sprintf("  %-8s", name), strings.Repeat(" ", 10), fmt.Sprintf(format, args...))
 	}
 	item("GPU", "reads %s GB/s (%s), multiplies %s / %s / %s TFLOP/s dense / experts / attention (%s), copies %s GB/s, %s while it computes (%s)",
 		stat.Number(c.ReadGBps), c.Sources["read_gbps"], stat.Number(c.Dense.Peak), stat.Number(c.Experts.Peak), stat.Number(c.Attention.Peak), c.Sources["experts.peak"],
@@ -180,7 +181,7 @@ func (r *planReport) table(out *bytes.Buffer, title string, side func(*forecast.
 		t.Text(out) // a buffer takes everything
 	}
 	for _, reason := range reasons {
-		paragraph(out, 5, "   "+strings.Join(names[reason], ", ")+": "+reason)
+		paragraph(out, "   ", "     ", strings.Join(names[reason], ", ")+": "+reason)
 	}
 }
 
