@@ -51,7 +51,7 @@ func TestTopologyRefuses(t *testing.T) {
 		}
 	}
 	plan := answers(t, "", "doctor", "--fake-topology", "2x1")
-	for _, part := range []string{"2 pools on 2 nodes", "taken for 2 nodes of 1, 1 threads"} {
+	for _, part := range []string{"2 pools on 2 nodes", "treated as 2 nodes of 1, 1 threads"} {
 		if !strings.Contains(plan, part) {
 			t.Errorf("no %q in\n%s", part, plan)
 		}
