@@ -77,7 +77,7 @@ func TestLabels(t *testing.T) {
 			if got := fmt.Sprint(x); !dense && c.wantX != "" && got != c.wantX {
 				t.Errorf("x %v: the labels are %v, want %v", c.x, got, c.wantX)
 			}
-			if err := Write(&bytes.Buffer{}, ".png", chart); err != nil {
+			if err := Write(&bytes.Buffer{}, ".svg", chart); err != nil {
 				t.Error(err)
 			}
 		}
