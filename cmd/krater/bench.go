@@ -226,8 +226,9 @@ func (b *bench) measure() error {
 // print writes the report as text.
 func (b *bench) print(w interface{ Write([]byte) (int, error) }) error {
 	r := b.report
-	fmt.Fprintf(w, "%s on %s, level %s, %d threads, kv %s, %s, %s, revision %s\n\n",
+	sentence(w, "%s on %s, level %s, %d threads, kv %s, %s, %s, revision %s",
 		r.Model, r.CPU, r.Level, r.Threads, r.KVType, count(r.LayerGroups, "layer group"), r.GoVersion, r.Revision)
+	fmt.Fprintln(w)
 	fmt.Fprintf(w, "memory read           %8.1f GB/s on one thread, %.1f GB/s on %d\n", r.ReadGBps1, r.ReadGBps, r.Threads)
 	for _, d := range r.Decode {
 		if d.Streams == 1 {

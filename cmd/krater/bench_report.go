@@ -54,10 +54,17 @@ func (o *benchOutput) write(e *env, h benchHost, r drawable, whole any) error {
 	if o.JSON {
 		return writeJSON(e.out, whole)
 	}
-	if _, err := fmt.Fprintf(e.out, "%s\n\n", stat.Wrap(fmt.Sprintf("%s, %s, revision %s", h.CPU, h.GoVersion, h.Revision))); err != nil {
+	if err := sentence(e.out, "%s, %s, revision %s", h.CPU, h.GoVersion, h.Revision); err != nil {
 		return err
 	}
+	fmt.Fprintln(e.out)
 	return r.Text(term.Paint(e.out, tableRules...))
+}
+
+// sentence writes a line of words, broken into lines of 100 columns.
+func sentence(w io.Writer, format string, args ...any) error {
+	_, err := fmt.Fprintln(w, stat.Wrap(fmt.Sprintf(format, args...)))
+	return err
 }
 
 func writeJSON(w io.Writer, v any) error {

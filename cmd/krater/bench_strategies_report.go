@@ -9,13 +9,13 @@ import (
 
 // text prints a table a budget.
 func (r *strategiesReport) text(w io.Writer) error {
-	fmt.Fprintf(w, "%s on %s, %s, revision %s\n", r.Model, r.CPU, r.GoVersion, r.Revision)
-	fmt.Fprintf(w, "experts in %s, %d of %d bytes; prompts from %d rows on; heat %s\n", r.Precision, r.Experts, r.ExpertBytes, r.Threshold, r.Heat)
+	sentence(w, "%s on %s, %s, revision %s", r.Model, r.CPU, r.GoVersion, r.Revision)
+	sentence(w, "experts in %s, %d of %d bytes; prompts from %d rows on; heat %s", r.Precision, r.Experts, r.ExpertBytes, r.Threshold, r.Heat)
 	if r.Card != "" {
-		fmt.Fprintf(w, "times of %s\n", r.Card)
+		sentence(w, "times of %s", r.Card)
 	}
 	if r.Rates != nil {
-		fmt.Fprintf(w, "virtual times of a simulated rank: copies %g GB/s and %g us, memory %g GB/s, %g TFLOP/s, launches %g us; host %g GB/s, %g TFLOP/s\n",
+		sentence(w, "virtual times of a simulated rank: copies %g GB/s and %g us, memory %g GB/s, %g TFLOP/s, launches %g us; host %g GB/s, %g TFLOP/s",
 			r.Rates.Copy, r.Rates.CopyUS, r.Rates.Memory, r.Rates.Compute, r.Rates.LaunchUS, r.Rates.HostMemory, r.Rates.HostCompute)
 	}
 	for _, line := range r.Skipped {
@@ -27,7 +27,8 @@ func (r *strategiesReport) text(w io.Writer) error {
 	}
 	for _, x := range r.Strategies {
 		if x.Runs != x.Strategy && len(x.Falls) > 0 {
-			if _, err := fmt.Fprintf(w, "\nwith %s of experts %s runs as %s: %s\n", bytesText(x.Budget), x.Strategy, x.Runs, x.Falls[len(x.Falls)-1]); err != nil {
+			fmt.Fprintln(w)
+			if err := sentence(w, "with %s of experts %s runs as %s: %s", bytesText(x.Budget), x.Strategy, x.Runs, x.Falls[len(x.Falls)-1]); err != nil {
 				return err
 			}
 		}
