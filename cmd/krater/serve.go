@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -20,7 +19,7 @@ import (
 
 	"krater/actors"
 	"krater/cmd/krater/term"
-	"krater/jsonlines"
+	"krater/scheduler/jsonlines"
 	"krater/transport/otlp"
 	"krater/transport/responses"
 	"krater/transport/server"

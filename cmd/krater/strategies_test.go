@@ -81,7 +81,7 @@ func TestEveryStrategyAnswersAlike(t *testing.T) {
 			budgets = [][]int{{0, 100}, {7, 192}}[i%2]
 		}
 		for j, slots := range budgets {
-			flags := []string{"--expert-vram", fmt.Sprint(size(slots*expertTiny+1)), "--prefill-strategy", name, "--decode-strategy", name}
+			flags := []string{"--expert-vram", fmt.Sprint(size(slots*expertTiny + 1)), "--prefill-strategy", name, "--decode-strategy", name}
 			if (i+j)%2 == 0 { // in pieces, and with another strategy for generated tokens
 				flags[len(flags)-1] = names[(i+j)%len(names)]
 				flags = append(flags, "--prefill-chunk", "100", "--prefill-pass", "400", "--prefill-expert-vram", fmt.Sprint(size(slots/2*expertTiny)))

@@ -9,7 +9,7 @@ import (
 	"io"
 	"os"
 
-	"krater/jsonlines"
+	"krater/scheduler/jsonlines"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
 )

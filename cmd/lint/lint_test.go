@@ -23,7 +23,7 @@ type rule struct {
 // holds.
 var table = []rule{
 	{"krater/models", nil},
-	{"krater/jsonlines", nil},
+	{"krater/scheduler/jsonlines", nil},
 	{"krater/kernels/tensor", nil},
 	{"krater/kernels/device", []string{"krater/kernels/tensor"}},
 	{"krater/kernels/hostsim", []string{"krater/kernels/tensor", "krater/kernels/device", "krater/kernels/cpu"}},
@@ -34,7 +34,7 @@ var table = []rule{
 	{"krater/kernels/cuda/...", []string{"krater/kernels/cuda", "krater/kernels/tensor", "krater/kernels/device"}},
 	{"krater/kernels/...", []string{"krater/kernels", "github.com/klauspost/cpuid/v2", "golang.org/x/sys"}},
 	// The durable queue keeps its state in a database.
-	{"krater/scheduler/batchqueue", []string{"go.etcd.io/bbolt", "krater/jsonlines"}},
+	{"krater/scheduler/batchqueue", []string{"go.etcd.io/bbolt", "krater/scheduler/jsonlines"}},
 	{"krater/scheduler/...", []string{"krater/scheduler"}},
 	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
 	// Test devices: the reference operators behind the device interface.
@@ -46,7 +46,7 @@ var table = []rule{
 	// The only door that keeps its requests on the disk.
 	{"krater/transport/batches", []string{"krater/transport", "krater/actors/engine", "krater/scheduler/batchqueue", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/transport/otlp", []string{"krater/actors/engine", "krater/actors/trace", "github.com/rs/zerolog", "go.opentelemetry.io/otel"}},
-	{"krater/transport/...", []string{"krater/transport", "krater/jsonlines", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
+	{"krater/transport/...", []string{"krater/transport", "krater/scheduler/jsonlines", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
 	{"krater/bench/plot", []string{"gonum.org/v1/plot"}},

@@ -5,7 +5,7 @@ import (
 	"encoding/json/v2"
 	"fmt"
 
-	"krater/jsonlines"
+	"krater/scheduler/jsonlines"
 )
 
 // Output is a line of an output or error file.

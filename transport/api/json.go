@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"krater/jsonlines"
+	"krater/scheduler/jsonlines"
 )
 
 // marshalOptions: model text that is not valid UTF-8 becomes U+FFFD instead of

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"krater/jsonlines"
+	"krater/scheduler/jsonlines"
 	"krater/transport/api"
 )
 

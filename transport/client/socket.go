@@ -12,7 +12,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"krater/jsonlines"
+	"krater/scheduler/jsonlines"
 	"krater/transport/api"
 )
 

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"krater/actors/trace"
-	"krater/jsonlines"
+	"krater/scheduler/jsonlines"
 )
 
 // show notes that a viewer looks, or does not. While anybody does, the meter runs and the
