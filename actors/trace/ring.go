@@ -146,6 +146,34 @@ func (r *Ring) Read(events []Event, from uint64) (_ []Event, next uint64) {
 	return events, next
 }
 
+// Kept is when the oldest event that the ring still has ended; 0 while it has all of them.
+func (r *Ring) Kept() int64 {
+	for {
+		var oldest *block
+		var first uint64
+		for i := range r.blocks {
+			b := &r.blocks[i]
+			if f, end := b.extent(); end > f && b.pins.Load() >= 0 && (oldest == nil || f < first) {
+				oldest, first = b, f
+			}
+		}
+		if oldest == nil || first == 0 {
+			return 0
+		}
+		if !oldest.pin(first) {
+			continue
+		}
+		var ended int64
+		if oldest.length.Load() > 0 {
+			ended = oldest.events[0].Ended
+		}
+		oldest.unpin()
+		if ended != 0 {
+			return ended
+		}
+	}
+}
+
 // Totals sums up everything recorded so far, at one instant.
 func (r *Ring) Totals() Totals {
 	for {

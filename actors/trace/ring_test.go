@@ -208,3 +208,21 @@ func BenchmarkSnapshot4096(b *testing.B) {
 		events, _ = r.Read(events[:0], 0)
 	}
 }
+
+// TestRingKept: what was lost is told by the oldest event that is still there.
+func TestRingKept(t *testing.T) {
+	r := newRing("x", 1)
+	for i := range int64(blockEvents * blocksMin) {
+		r.Record(&Event{Started: i + 1, Ended: i + 1})
+		if got := r.Kept(); got != 0 {
+			t.Fatalf("after %d events, all of which are there: %d", i+1, got)
+		}
+	}
+	for i := range int64(2 * blockEvents) {
+		r.Record(&Event{Started: 1e6 + i, Ended: 1e6 + i})
+		events, _ := r.Read(nil, 0)
+		if got := r.Kept(); got != events[0].Ended || got == 0 {
+			t.Fatalf("%d, the oldest event ended at %d", got, events[0].Ended)
+		}
+	}
+}

@@ -34,7 +34,7 @@ func openDoors(e engine.Engine, opt server.Options, log zerolog.Logger) (*server
 	door.Mount(srv.Route)
 	if in, ok := e.(webui.Source); ok {
 		webui.New(in, webui.Options{
-			Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, Draining: srv.Draining(), Log: log,
+			Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, Draining: srv.Draining(), Ready: srv.ReadyHandler(), Log: log,
 		}).Mount(srv.Open, srv.Route)
 	}
 	return srv, door

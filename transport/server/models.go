@@ -28,6 +28,9 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	api.WriteJSON(w, http.StatusOK, api.Status{Status: "ok"})
 }
 
+// ReadyHandler answers GET /ready, for a door that shows what it says.
+func (s *Server) ReadyHandler() http.Handler { return http.HandlerFunc(s.ready) }
+
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	if err := s.Ready(); err != nil {
 		api.FromEngine(err).Write(w)

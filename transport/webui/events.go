@@ -1,6 +1,10 @@
 package webui
 
 import (
+	"math"
+	"slices"
+
+	"krater/actors/engine"
 	"krater/actors/trace"
 )
 
@@ -26,20 +30,30 @@ type events struct {
 	Paths   [][]any    `json:"paths"`  // batch, lane, index in Events, from, to, wait, why, copy
 	Gaps    [][]any    `json:"gaps"`   // lane, from, to, cause, why
 	Riders  [][]uint64 `json:"riders"` // batch, request, rows, decode
+	Where   *shares    `json:"where,omitempty"`
+	// Kept is when, by lane, the oldest event that is still there ended; 0: nothing was lost.
+	Kept []int64 `json:"kept"`
+	// Older tells of a request that it may have had more steps than are known.
+	Older bool `json:"older,omitempty"`
 }
 
 // answer is what a viewer asked for.
 func (p *Page) answer(g *trace.Registry, a *ask) *events {
 	var tracks []trace.Track
 	var since int64
+	var cut int64 // events that ended before were left out
 	if a.Type == "request" {
-		tracks = g.Request(a.ID, p.opt.MaxEvents)
+		tracks, cut = p.request(g, a.ID)
 	} else {
 		tracks, since = g.Steps(min(max(a.N, 1), stepsMax), p.opt.MaxEvents)
 	}
+	kept := map[string]int64{}
+	for _, ring := range g.Rings() {
+		kept[ring.Name()] = ring.Kept()
+	}
 	r := &events{
 		Type: "events", For: a.Type, ID: a.ID, Devices: g.Devices(),
-		Lanes: []string{}, Events: [][]any{}, Paths: [][]any{}, Gaps: [][]any{}, Riders: [][]uint64{},
+		Lanes: []string{}, Events: [][]any{}, Paths: [][]any{}, Gaps: [][]any{}, Riders: [][]uint64{}, Kept: []int64{},
 	}
 	first := make([]int, len(tracks)) // of a lane, among all events
 	var batches []uint64
@@ -47,6 +61,7 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 	for t := range tracks {
 		first[t] = len(r.Events)
 		r.Lanes = append(r.Lanes, tracks[t].Name)
+		r.Kept = append(r.Kept, max(cut, kept[tracks[t].Name]))
 		for i := range tracks[t].Events {
 			e := &tracks[t].Events[i]
 			r.Events = append(r.Events, wire(t, e))
@@ -57,6 +72,13 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 		}
 	}
 	last := batches[max(0, len(batches)-pathsMax):]
+	if a.Type == "request" {
+		r.Where = divideRequest(g, a.ID, tracks)
+		ids, oldest := g.Roster().Of(a.ID), g.Roster().Last(math.MaxInt)
+		r.Older = len(ids) > 0 && ids[0] == oldest[0] && ids[0] > 1
+	} else {
+		r.Where = divide(tracks, last)
+	}
 	for i, path := range trace.Paths(tracks, last, since) {
 		for _, x := range path {
 			r.Paths = append(r.Paths, []any{last[i], x.Track, first[x.Track] + x.Event, x.From, x.To, x.Wait, x.Why, x.Copy})
@@ -77,6 +99,38 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 		}
 	}
 	return r
+}
+
+// request is the events of a request, and when the newest ended of those that are left out because
+// they are too many (0: none are). One that still runs has an event until now, like one that has ended.
+func (p *Page) request(g *trace.Registry, id uint64) (tracks []trace.Track, cut int64) {
+	tracks = g.Request(id, math.MaxInt)
+	count := func() (n int, oldest int64) {
+		oldest = math.MaxInt64
+		for t := range tracks {
+			for i := range tracks[t].Events {
+				oldest = min(oldest, tracks[t].Events[i].Ended)
+			}
+			n += len(tracks[t].Events)
+		}
+		return n, oldest
+	}
+	if n, _ := count(); n > p.opt.MaxEvents {
+		tracks = trace.Pick(tracks, p.opt.MaxEvents, func(*trace.Event) bool { return true })
+		_, cut = count()
+	}
+	for _, q := range p.src.Running() {
+		if q.ID != id || q.Phase == engine.Ended {
+			continue
+		}
+		now := trace.Now()
+		e := trace.Event{Kind: trace.Request, Request: id, Layer: -1, Enqueued: now - int64(q.Since), Ended: now, Rows: uint32(q.Generated)}
+		e.Started = e.Enqueued + int64(q.Waited)
+		if i := slices.IndexFunc(tracks, func(t trace.Track) bool { return t.Name == "stream" }); i >= 0 {
+			tracks[i].Events = append(tracks[i].Events, e)
+		}
+	}
+	return tracks, cut
 }
 
 // wire is an event as a list: lane, kind, batch, request, enqueued, started, ended, rows,

@@ -47,11 +47,11 @@ func (p *Page) meter(stop chan struct{}) {
 	for {
 		if m == nil && p.src.Trace() != nil {
 			release = p.src.Trace().Watch()
-			m = newMeter(p.src, trace.Now())
+			m = newMeter(p.src, p.past, trace.Now())
 		}
 		var s *state
 		if m == nil {
-			s = &state{Verdict: &verdict{Text: "The model is loading."}}
+			s = p.loadingState()
 		} else {
 			s = m.measure(trace.Now())
 		}
@@ -104,11 +104,12 @@ func (p *Page) frame(s, delta *state, key frameKey) []byte {
 		Context  int       `json:"context,omitempty"`
 		Topology *topology `json:"topology,omitempty"`
 		State    *state    `json:"state"`
+		History  []point   `json:"history,omitempty"`
 	}{Type: "delta", State: delta.as(key.owner)}
 	if key.full {
 		info := p.src.Info()
 		f.Type, f.Model, f.Context = "snapshot", info.ID, info.Context
-		f.Topology, f.State = draw(p.src.Topology()), s.as(key.owner)
+		f.Topology, f.State, f.History = draw(p.src.Topology()), s.as(key.owner), p.past.all()
 	}
 	return encode(f)
 }

@@ -1,6 +1,7 @@
 package webui
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -17,10 +18,17 @@ const (
 	window = 30 * time.Second
 	// requestsMax bounds the table of open requests.
 	requestsMax = 200
-	// heatEvery is how often heat is looked at, and heatKeep what is left of it then.
+	// heatEvery is how often heat is looked at.
 	heatEvery = time.Second
-	heatKeep  = 0.9
-	hotMost   = 8
+	// heatKeep is what a row that was counted before still weighs when newer ones come in, as
+	// long as heatRows are left. So fewer rows than that all weigh the same.
+	heatKeep = 0.9
+	heatRows = 200
+	// hotLeast is of how many rows of a layer something is said about its experts.
+	hotLeast = 50
+	hotMost  = 8
+	// eventsMost bounds the events that shares are found from.
+	eventsMost = 40_000
 	// requestsEvery is how often the table of requests is made anew.
 	requestsEvery = 500 * time.Millisecond
 )
@@ -37,27 +45,28 @@ type meter struct {
 	flow    flow
 	caches  map[string]expertCache
 	compute map[string]float64
-	past    []sample // of the latencies' window, oldest first
+	past    *history
+
+	where   *shares // of the newest steps, or of the last request while nothing runs
+	whereAt int64   // when it was found, if it is of steps
+	quiet   bool    // it is of request last, or nil where nothing of that is kept
+	last    uint64
 
 	openAt int64
 	open   *[]request
 
 	heatAt int64
 	counts [][]uint64
-	recent [][]float64
+	recent [][]float64 // [layers][experts] choices, older ones weighing less
+	tokens []uint64
+	weight []float64 // [layers] rows, likewise
 	heat   *heat
 }
 
-// sample is the histograms of a moment.
-type sample struct {
-	at   int64
-	hist map[string]engine.Histogram
-}
-
-func newMeter(src Source, now int64) *meter {
-	m := &meter{src: src, top: src.Topology(), loads: map[string]load{}, caches: map[string]expertCache{}, compute: map[string]float64{}}
+func newMeter(src Source, past *history, now int64) *meter {
+	m := &meter{src: src, top: src.Topology(), past: past, loads: map[string]load{}, caches: map[string]expertCache{}, compute: map[string]float64{}}
 	m.at, m.stats, m.totals = now, src.Stats(), m.read()
-	m.past = []sample{{now, histograms(&m.stats)}}
+	past.note(now, &m.stats)
 	return m
 }
 
@@ -105,12 +114,16 @@ func (m *meter) measure(now int64) *state {
 	for name, l := range m.loads {
 		s.Nodes[name] = l
 	}
+	m.past.note(now, &stats)
 	flow := m.flow
-	s.Flow, s.Latency = &flow, m.latencies(now, &stats)
-	if m.open == nil || now-m.openAt >= int64(requestsEvery) {
+	s.Flow, s.Latency, s.Point = &flow, m.past.latencies(&stats), m.past.newest()
+	quiet := stats.Running+stats.Waiting == 0 && stats.Steps == m.stats.Steps
+	if m.open == nil || quiet || now-m.openAt >= int64(requestsEvery) {
 		m.open, m.openAt = requests(m.src.Running()), now
 	}
 	s.Requests = m.open
+	m.measureShares(now, quiet, stats.Steps > m.stats.Steps)
+	s.Where = m.where
 	m.measureHeat(now)
 	s.Heat = m.heat
 	s.Verdict = judge(m.top, s)
@@ -175,19 +188,35 @@ func (m *meter) experts(s *engine.Stats, rate func(old, amount float64) float64)
 	return x
 }
 
-// latencies are those of the window.
-func (m *meter) latencies(now int64, s *engine.Stats) map[string]latency {
-	if now-m.past[len(m.past)-1].at >= int64(time.Second) {
-		m.past = append(m.past, sample{now, histograms(s)})
+// measureShares finds where the time goes: of the newest steps while there are any, of the
+// request that ended last while nothing runs. What was found stays until there is more to say.
+func (m *meter) measureShares(now int64, quiet, stepped bool) {
+	g := m.src.Trace()
+	if g == nil {
+		return
 	}
-	for len(m.past) > 1 && m.past[1].at <= now-int64(window) {
-		m.past = m.past[1:]
+	if !quiet {
+		m.quiet = false
+		if stepped && (m.whereAt == 0 || now-m.whereAt >= liveEvery) {
+			if s := liveShares(g, now, eventsMost); s != nil {
+				m.where, m.whereAt = s, now
+			}
+		}
+		return
 	}
-	out := map[string]latency{}
-	for name, h := range histograms(s) {
-		out[name] = between(m.past[0].hist[name], h)
+	var last uint64
+	for i := range *m.open {
+		if r := &(*m.open)[i]; r.Phase == engine.Ended && r.Generated > 0 {
+			last = r.ID
+		}
 	}
-	return out
+	if m.quiet && last == m.last {
+		return
+	}
+	m.quiet, m.last, m.whereAt = true, last, 0
+	if m.where = nil; last != 0 {
+		m.where = requestShares(g, last, eventsMost)
+	}
 }
 
 // between is what a histogram got from one moment to another.
@@ -246,7 +275,7 @@ func requests(open []engine.Running) *[]request {
 	return &list
 }
 
-// measureHeat lets what was chosen before fade as new choices come in.
+// measureHeat lets what was chosen before weigh less as new choices come in.
 func (m *meter) measureHeat(now int64) {
 	if m.heat != nil && now-m.heatAt < int64(heatEvery) {
 		return
@@ -259,22 +288,29 @@ func (m *meter) measureHeat(now int64) {
 	fresh := m.counts == nil
 	if fresh {
 		m.counts, m.recent = make([][]uint64, len(h.Layers)), make([][]float64, len(h.Layers))
+		m.tokens, m.weight = make([]uint64, len(h.Layers)), make([]float64, len(h.Layers))
+		for i := range h.Layers {
+			m.counts[i], m.recent[i] = make([]uint64, h.Experts), make([]float64, h.Experts)
+		}
 	}
 	changed := fresh
 	for i := range h.Layers {
-		if m.counts[i] == nil {
-			m.counts[i], m.recent[i] = make([]uint64, h.Experts), make([]float64, h.Experts)
-		}
 		if slices.Equal(m.counts[i], h.Counts[i]) {
 			continue
 		}
 		changed = true
+		came, keep := float64(h.Tokens[i]-m.tokens[i]), 1.0
+		if heatKeep*m.weight[i]+came >= heatRows {
+			keep = heatKeep
+		}
+		m.weight[i] = keep*m.weight[i] + came
 		for e, n := range h.Counts[i] {
-			m.recent[i][e] = heatKeep*m.recent[i][e] + float64(n-m.counts[i][e])
+			m.recent[i][e] = keep*m.recent[i][e] + float64(n-m.counts[i][e])
 		}
 		copy(m.counts[i], h.Counts[i])
 	}
-	next := &heat{Layers: h.Layers, Experts: h.Experts, TopK: h.TopK, Resident: bits(h.Resident), Hot: []hot{}}
+	copy(m.tokens, h.Tokens)
+	next := &heat{Layers: h.Layers, Experts: h.Experts, TopK: h.TopK, Resident: bits(h.Resident), Least: hotLeast, Hot: []hot{}}
 	if !changed && slices.Equal(next.Resident, m.heat.Resident) {
 		return
 	}
@@ -285,31 +321,21 @@ func (m *meter) measureHeat(now int64) {
 	m.heat = next
 }
 
-// shade sets levels and the hottest experts.
+// shade sets levels and the hottest experts, those of layers of which enough rows were counted.
 func (m *meter) shade(h *heat) {
 	for i, layer := range h.Layers {
-		sum := 0.0
-		for _, n := range m.recent[i] {
-			sum += n
-		}
 		for e, n := range m.recent[i] {
 			level := 0.0
-			if sum > 0 {
-				level = 32 * n / sum * float64(h.Experts)
-				h.Hot = append(h.Hot, hot{layer, e, round3(n / sum * float64(h.TopK))})
+			if rows := m.weight[i]; rows > 0 {
+				level = 32 * n / (rows * float64(h.TopK)) * float64(h.Experts)
+				if n > 0 && m.tokens[i] >= hotLeast {
+					h.Hot = append(h.Hot, hot{layer, e, round3(min(1, n/rows))})
+				}
 			}
 			h.Levels = append(h.Levels, byte(min(255, math.Round(level))))
 		}
 	}
-	slices.SortStableFunc(h.Hot, func(a, b hot) int {
-		switch {
-		case a.Share > b.Share:
-			return -1
-		case a.Share < b.Share:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(h.Hot, func(a, b hot) int { return cmp.Compare(b.Share, a.Share) })
 	h.Hot = slices.Clone(h.Hot[:min(len(h.Hot), hotMost)])
 }
 

@@ -1,8 +1,9 @@
 package webui
 
 import (
+	"fmt"
 	"math"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // TestMeter: rates come to what steps of a known make-up give, whenever they end.
 func TestMeter(t *testing.T) {
 	f := newFake()
-	m := newMeter(f, 0)
+	m := newMeter(f, newHistory(time.Second), 0)
 	var s *state
 	at := int64(0)
 	for now := int64(100e6); now <= 10e9; now += 100e6 {
@@ -40,14 +41,15 @@ func TestMeter(t *testing.T) {
 	near("hit rate", s.Experts.Caches[0].Rate, 0.75)
 	near("hits a second", s.Experts.Caches[0].Hits, 30*steps)
 	near("copies' bytes a second", s.Nodes["copies"][loadBytes], float64(10<<20)*steps)
-	if s.Verdict.Node != "pool1" || !strings.Contains(s.Verdict.Text, "Expert pool 1") {
-		t.Errorf("verdict %+v", s.Verdict)
+	if most := s.Where.Parts[0]; s.Verdict.Node != "pool1" || most.Lane != "pool1" || s.Verdict.Text != fmt.Sprintf("Expert pool 1 takes the largest part of a step, %.0f %%.", 100*most.Share) {
+		t.Errorf("verdict %+v, parts %+v", s.Verdict, s.Where.Parts)
 	}
 	near("median between tokens", s.Latency["itl"].P50, 0.055) // all within 10 to 100 ms
 	if s.Latency["ttft"].P50 != 0 {
 		t.Errorf("a median of nothing: %v", s.Latency["ttft"].P50)
 	}
 	// And back to nothing.
+	f.open = []engine.Running{{ID: 9, Phase: engine.Ended, Generated: 3}} // no step of it is kept
 	for now := int64(10e9); now < 60e9; now += 1e9 {
 		s = m.measure(now)
 	}
@@ -81,7 +83,7 @@ func TestQuantiles(t *testing.T) {
 // nothing is chosen.
 func TestHeatFades(t *testing.T) {
 	f := newFake()
-	m := newMeter(f, 0)
+	m := newMeter(f, newHistory(time.Second), 0)
 	choose := func(e, times int) {
 		f.counts[3][e] += uint64(times)
 		f.rows[3] += uint64(times)
@@ -94,63 +96,89 @@ func TestHeatFades(t *testing.T) {
 		return m.heat
 	}
 	h := look()
-	if h.Hot[0].Layer != 4 || h.Hot[0].Expert != 5 || h.Hot[0].Share != 6 || h.Levels[3*fakeExperts+5] != 255 || h.Levels[0] != 0 || h.Rows != 100 {
+	if h.Hot[0].Layer != 4 || h.Hot[0].Expert != 5 || h.Hot[0].Share != 1 || h.Levels[3*fakeExperts+5] != 255 || h.Levels[0] != 0 || h.Rows != 100 {
 		t.Fatalf("hot %+v", h.Hot)
 	}
 	if look() != h {
 		t.Error("heat is made anew though nothing was chosen")
 	}
-	for range 12 {
+	for range 40 {
 		choose(9, 20)
 		h = look()
 	}
-	if h.Hot[0].Expert != 9 {
+	if h.Hot[0].Expert != 9 || h.Hot[0].Share < 0.9 || h.Hot[0].Share > 1 {
 		t.Errorf("hot %+v", h.Hot[:2])
 	}
 }
 
-func TestVerdict(t *testing.T) {
+// TestFewRows: nothing is said of a layer's experts before enough rows were counted, and the
+// shares of few rows are shares that so many rows can have.
+func TestFewRows(t *testing.T) {
 	f := newFake()
-	top := f.Topology()
+	m := newMeter(f, newHistory(time.Second), 0)
+	now, chosen := int64(0), 0
+	for row := 1; row <= 120; row++ {
+		f.rows[3]++
+		f.counts[3][9]++
+		if row%3 == 0 {
+			f.counts[3][5]++
+			chosen++
+		}
+		now += int64(heatEvery)
+		m.measureHeat(now)
+		if row < hotLeast {
+			if len(m.heat.Hot) != 0 {
+				t.Fatalf("after %d rows: %+v", row, m.heat.Hot)
+			}
+			continue
+		}
+		want := []hot{{4, 9, 1}, {4, 5, round3(float64(chosen) / float64(row))}}
+		if !slices.Equal(m.heat.Hot, want) {
+			t.Fatalf("after %d rows: %+v, want %+v", row, m.heat.Hot, want)
+		}
+	}
+	if m.heat.Least != hotLeast || m.heat.Rows != 120 {
+		t.Errorf("heat says %d of %d rows", m.heat.Rows, m.heat.Least)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	top := newFake().Topology()
+	top.Nodes = slices.DeleteFunc(top.Nodes, func(n engine.Node) bool { return n.Kind == engine.NodeDevice })
 	for _, c := range []struct {
-		busy map[string]float64
+		of   string
+		part part
 		flow flow
 		want string
-		node string
 	}{
-		{map[string]float64{}, flow{}, "Idle: no request is running.", ""},
-		{map[string]float64{"group0": 0.93, "pool0": 0.2, "gateway": 1}, flow{Running: 2}, "The group of layers 0–11 is busy 93 % of the time: it limits.", "group0"},
-		{map[string]float64{"pool2": 0.4}, flow{Running: 1}, "Expert pool 2 takes the largest part of a step: it is busy 40 % of the time.", "pool2"},
-		{map[string]float64{"head": 0.1}, flow{Running: 1}, "There is little to do. The head is the busiest, 10 % of the time.", "head"},
-		{map[string]float64{"group1": 0.7}, flow{Running: 8, Waiting: 1, KV: [3]int{99, 0, 100}}, "The group of layers 12–23 is busy 70 % of the time: it limits. 1 request waits for blocks of the KV cache.", "group1"},
-		{map[string]float64{"schedule": 0.7}, flow{Running: 8, Waiting: 3, KV: [3]int{9, 0, 100}}, "The scheduler is busy 70 % of the time: it limits. 3 requests wait for a place among the running ones.", "schedule"},
+		{"", part{}, flow{}, "Idle: no request is running."},
+		{"", part{}, flow{Waiting: 1}, "The first step is on its way. 1 request waits for a place among the running ones."},
+		{"steps", part{"group0", "", 0.93}, flow{Running: 2}, "The group of layers 0–11 takes 93 % of a step: it limits."},
+		{"steps", part{"pool2", "", 0.4}, flow{Running: 1}, "Expert pool 2 takes the largest part of a step, 40 %."},
+		{"steps", part{"head", "", 0.2}, flow{Running: 1}, "Nothing limits by itself: the head takes the largest part of a step, only 20 %."},
+		{"steps", part{"", waitMessage, 0.5}, flow{Running: 1}, "Waiting between actors takes the largest part of a step, 50 %."},
+		{"steps", part{"", waitCopy, 0.7}, flow{Running: 1}, "Waiting for copies takes 70 % of a step: it limits."},
+		{"steps", part{"group1", "", 0.7}, flow{Running: 8, Waiting: 1, KV: [3]int{99, 0, 100}}, "The group of layers 12–23 takes 70 % of a step: it limits. 1 request waits for blocks of the KV cache."},
+		{"steps", part{"schedule", "", 0.7}, flow{Running: 8, Waiting: 3, KV: [3]int{9, 0, 100}}, "The scheduler takes 70 % of a step: it limits. 3 requests wait for a place among the running ones."},
+		{"request", part{"head", "", 0.45}, flow{}, "Idle: no request is running. The head took the largest part of the last request, 45 %."},
+		{"request", part{"head", "", 0.45}, flow{Running: 1}, "The head took the largest part of the last request, 45 %."},
 	} {
-		s := &state{Nodes: map[string]load{}, Flow: &c.flow}
-		for name, b := range c.busy {
-			s.Nodes[name] = load{loadBusy: b}
+		s := &state{Flow: &c.flow}
+		if c.of != "" {
+			s.Where = &shares{Of: c.of, Parts: []part{c.part, {"embed", "", 0.01}}}
 		}
-		if v := judge(top, s); v.Text != c.want || v.Node != c.node {
-			t.Errorf("%v: %+v, want %q", c.busy, v, c.want)
+		if v := judge(top, s); v.Text != c.want || v.Node != c.part.Lane {
+			t.Errorf("%+v: %+v, want %q", c.part, v, c.want)
 		}
 	}
-	card := engine.Topology{Nodes: []engine.Node{{Name: "sample", Kind: engine.NodeSample, Device: "cuda:0"}, {Name: "cuda:0", Kind: engine.NodeDevice, Device: "cuda:0"}}}
-	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.95}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Text != "The device cuda:0 is busy 90 % of the time: it limits." {
-		t.Errorf("on a card: %q", v.Text)
-	}
-	card.Nodes = append(card.Nodes, engine.Node{Name: "pool0", Kind: engine.NodePool}, engine.Node{Name: "pool1", Kind: engine.NodePool, Index: 1})
-	for pool, want := range map[float64]string{
-		0.4: "The device cuda:0 is busy 90 % of the time: it limits.",
-		0.8: "Expert pool 1 is busy 80 % of the time, and the device cuda:0 waits for it: it limits.",
-		0.5: "Expert pool 1 takes the largest part of a step: it is busy 50 % of the time, and the device cuda:0 waits for it.",
+	card := engine.Topology{Nodes: []engine.Node{{Name: "cuda:0", Kind: engine.NodeDevice, Device: "cuda:0"}, {Name: "pool1", Kind: engine.NodePool, Index: 1}}}
+	for lane, want := range map[string]string{
+		"cuda:0": "The device cuda:0 takes 80 % of a step: it limits.",
+		"pool1":  "Expert pool 1 takes 80 % of a step, and the device cuda:0 waits for it: it limits.",
 	} {
-		if v := judge(card, &state{Nodes: map[string]load{"pool0": {loadBusy: 0.3}, "pool1": {loadBusy: pool}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Text != want {
-			t.Errorf("a pool beside a card, busy %v: %q", pool, v.Text)
+		if v := judge(card, &state{Where: &shares{Of: "steps", Parts: []part{{lane, "", 0.8}}}, Flow: &flow{Running: 1}}); v.Text != want {
+			t.Errorf("%s beside a card: %q", lane, v.Text)
 		}
-	}
-	card.Nodes = card.Nodes[:2]
-	card.Nodes[1].Device = "" // it tells of copies alone
-	if v := judge(card, &state{Nodes: map[string]load{"sample": {loadBusy: 0.95}, "cuda:0": {loadBusy: 0.9}}, Flow: &flow{Running: 1}}); v.Node != "sample" {
-		t.Errorf("beside a device that times no steps: %q", v.Text)
 	}
 }
 
@@ -165,7 +193,7 @@ func TestRound3(t *testing.T) {
 func BenchmarkMeasure(b *testing.B) {
 	f := newFake()
 	f.open = make([]engine.Running, 100)
-	m := newMeter(f, 0)
+	m := newMeter(f, newHistory(time.Second), 0)
 	p := New(f, Options{})
 	now := int64(0)
 	var last *state

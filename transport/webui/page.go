@@ -1,5 +1,6 @@
 // Package webui is the page that shows a running pipeline: embedded files, a WebSocket that
-// pushes what changes, and downloads of the trace. It costs nothing while nobody looks.
+// pushes what changes, and downloads of the trace. While nobody looks it notes a point of the
+// charts a second, and nothing else.
 package webui
 
 import (
@@ -36,8 +37,11 @@ type Options struct {
 	// AllowOrigin tells if a browser page of the request's Origin may connect. nil: all.
 	AllowOrigin func(*http.Request) bool
 	// Draining is closed when the server shuts down; viewers are sent away then.
-	Draining   <-chan struct{}
+	Draining <-chan struct{}
+	// Ready answers GET /ready: what it tells of a model that is loading is shown. nil: nothing is.
+	Ready      http.Handler
 	Every      time.Duration // between two pushes; 250 ms
+	Sample     time.Duration // between two points of the charts; 1 s
 	MaxViewers int           // connections at a time; 16
 	MaxSkipped int           // pushes that a viewer may miss, one after the other; 40
 	MaxEvents  int           // of an answer or a download; 40000
@@ -58,6 +62,7 @@ func (o Options) withDefaults() Options {
 		o.AllowOrigin = func(*http.Request) bool { return true }
 	}
 	def(&o.Every, 250*time.Millisecond)
+	def(&o.Sample, time.Second)
 	def(&o.MaxViewers, 16)
 	def(&o.MaxSkipped, 40)
 	def(&o.MaxEvents, 40_000)
@@ -77,8 +82,9 @@ func def[T ~int | ~int64](field *T, value T) {
 
 // Page serves the page of one source.
 type Page struct {
-	src Source
-	opt Options
+	src  Source
+	opt  Options
+	past *history
 
 	mu      sync.Mutex
 	viewers map[*viewer]struct{}
@@ -92,12 +98,14 @@ type Page struct {
 // New makes a page.
 func New(src Source, opt Options) *Page {
 	opt = opt.withDefaults()
-	return &Page{src: src, opt: opt, viewers: map[*viewer]struct{}{}, recordings: make(chan struct{}, opt.Recordings)}
+	return &Page{src: src, opt: opt, past: newHistory(opt.Sample), viewers: map[*viewer]struct{}{}, recordings: make(chan struct{}, opt.Recordings)}
 }
 
 // Mount adds the page's routes: open is for what needs no key, which is files that hold no
-// data, guarded for the rest.
+// data, guarded for the rest. From now on the history of the charts is kept, until Draining is
+// closed.
 func (p *Page) Mount(open, guarded func(pattern string, h http.Handler)) {
+	go p.remember()
 	open("GET /{$}", http.HandlerFunc(home))
 	open("GET /trace", p.file("index.html"))
 	open("GET /trace/assets/{name}", http.HandlerFunc(p.asset))

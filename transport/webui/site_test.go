@@ -107,6 +107,10 @@ type message struct {
 	Paths    [][]any
 	Gaps     [][]any
 	Riders   [][]uint64
+	Where    *shares
+	Kept     []int64
+	Older    bool
+	History  []point
 }
 
 // next waits for a message that passes.

@@ -16,6 +16,9 @@ type state struct {
 	Heat     *heat              `json:"heat,omitempty"`
 	Requests *[]request         `json:"requests,omitempty"`
 	Verdict  *verdict           `json:"verdict,omitempty"`
+	Where    *shares            `json:"where,omitempty"`
+	Point    *point             `json:"point,omitempty"`   // the newest of the charts
+	Loading  *loadState         `json:"loading,omitempty"` // of a model that is not there yet
 }
 
 // load is what an actor has to do: messages that wait for it, messages a second, the share
@@ -74,7 +77,8 @@ type heat struct {
 	Layers  []int  `json:"layers"`
 	Experts int    `json:"experts"`
 	TopK    int    `json:"top_k"`
-	Rows    uint64 `json:"rows"` // counted since the start
+	Rows    uint64 `json:"rows"`  // of a layer, counted since the start
+	Least   uint64 `json:"least"` // rows before which nothing is said of a layer's experts
 	// Levels [layers][experts] as base64: 32 is what an even router would give, 255 eight
 	// times as much or more.
 	Levels   []byte `json:"levels"`
@@ -82,7 +86,7 @@ type heat struct {
 	Hot      []hot  `json:"hot"`
 }
 
-// hot is an expert with its share of the choices of its layer, in rows.
+// hot is an expert with the share of its layer's rows that chose it, at most 1.
 type hot struct {
 	Layer  int     `json:"layer"`
 	Expert int     `json:"expert"`
@@ -140,6 +144,12 @@ func (s *state) since(before *state) *state {
 	}
 	if s.Verdict != nil && before.Verdict != nil && *s.Verdict == *before.Verdict {
 		d.Verdict = nil
+	}
+	if s.Where == before.Where { // made anew only when it changes
+		d.Where = nil
+	}
+	if s.Point != nil && before.Point != nil && *s.Point == *before.Point {
+		d.Point = nil
 	}
 	if s.Requests == before.Requests || reflect.DeepEqual(s.Requests, before.Requests) {
 		d.Requests = nil

@@ -9,13 +9,11 @@ import (
 )
 
 const (
-	// busyLimits is the share of the time from which on an actor limits the pipeline.
-	busyLimits = 0.6
-	// busyMost is the share from which on an actor has the largest part of a step.
-	busyMost = 0.3
-	// busySome is the share from which on there is something to say about it.
-	busySome = 0.05
-	kvFull   = 0.95
+	// limits is the share of a step from which on a part of the pipeline limits it.
+	limits = 0.6
+	// largest is the share from which on a part stands out.
+	largest = 0.3
+	kvFull  = 0.95
 )
 
 // title names an actor for people.
@@ -45,64 +43,79 @@ func title(n engine.Node) string {
 	return "the " + string(n.Kind)
 }
 
-// judge says in words which actor limits the pipeline.
+// judge says in words where the time goes: of the newest steps, or of the last request while
+// nothing runs. Its figures are those of s.Where.
 func judge(top engine.Topology, s *state) *verdict {
-	var most engine.Node
-	busy := -1.0
-	// Beside a device that takes the time of whole steps the sampler does little but wait for it.
-	waits := slices.ContainsFunc(top.Nodes, func(n engine.Node) bool { return n.Kind == engine.NodeDevice && n.Device != "" })
-	for _, n := range top.Nodes {
-		if n.Kind == engine.NodeGateway || n.Kind == engine.NodeCopies || n.Kind == engine.NodeSample && waits {
-			continue
+	idle := s.Flow.Running == 0 && s.Flow.Waiting == 0
+	if s.Where == nil || len(s.Where.Parts) == 0 {
+		if idle {
+			return &verdict{Text: "Idle: no request is running."}
 		}
-		if b := s.Nodes[n.Name][loadBusy]; b > busy {
-			most, busy = n, b
-		}
+		return &verdict{Text: "The first step is on its way." + queued(s.Flow)}
 	}
-	asked := ""
-	if most.Kind == engine.NodeDevice {
-		if pool, b, ok := busiestPool(top, s); ok && b > busy/2 {
-			asked = fmt.Sprintf(", and %s waits for it", title(most))
-			most, busy = pool, b
+	most := s.Where.Parts[0]
+	name, percent := capital(most.title(top)), math.Round(100*most.Share)
+	v := &verdict{Node: most.Lane}
+	if s.Where.Of == "request" {
+		v.Text = fmt.Sprintf("%s took the largest part of the last request, %.0f %%.", name, percent)
+		if idle {
+			v.Text = "Idle: no request is running. " + v.Text
 		}
+		return v
 	}
-	name, percent := capital(title(most)), math.Round(100*busy)
-	v := &verdict{Node: most.Name}
-	switch {
-	case s.Flow.Running == 0 && s.Flow.Waiting == 0 && busy < busySome:
-		return &verdict{Text: "Idle: no request is running."}
-	case busy >= busyLimits:
-		v.Text = fmt.Sprintf("%s is busy %.0f %% of the time%s: it limits.", name, percent, asked)
-	case busy >= busyMost:
-		v.Text = fmt.Sprintf("%s takes the largest part of a step: it is busy %.0f %% of the time%s.", name, percent, asked)
-	case busy >= busySome:
-		v.Text = fmt.Sprintf("There is little to do. %s is the busiest, %.0f %% of the time.", name, percent)
+	switch asked := waitsFor(top, most); {
+	case most.Share >= limits:
+		v.Text = fmt.Sprintf("%s takes %.0f %% of a step%s: it limits.", name, percent, asked)
+	case most.Share >= largest:
+		v.Text = fmt.Sprintf("%s takes the largest part of a step, %.0f %%%s.", name, percent, asked)
 	default:
-		v = &verdict{Text: "There is next to nothing to do."}
+		v.Text = fmt.Sprintf("Nothing limits by itself: %s takes the largest part of a step, only %.0f %%.", most.title(top), percent)
 	}
-	if n := s.Flow.Waiting; n > 0 {
-		requests := "requests wait"
-		if n == 1 {
-			requests = "request waits"
-		}
-		why := "for a place among the running ones"
-		if s.Flow.KV[2] > 0 && float64(s.Flow.KV[0]) >= kvFull*float64(s.Flow.KV[2]) {
-			why = "for blocks of the KV cache"
-		}
-		v.Text += fmt.Sprintf(" %d %s %s.", n, requests, why)
-	}
+	v.Text += queued(s.Flow)
 	return v
 }
 
-// busiestPool is the pool that a device waits for which has asked it in the middle of a step: the
-// device's own work is no more than what is left of its time.
-func busiestPool(top engine.Topology, s *state) (pool engine.Node, busy float64, ok bool) {
+// title names a part for people.
+func (p part) title(top engine.Topology) string {
+	switch {
+	case p.Wait == waitCopy:
+		return "waiting for copies"
+	case p.Wait != "":
+		return "waiting between actors"
+	}
 	for _, n := range top.Nodes {
-		if b := s.Nodes[n.Name][loadBusy]; n.Kind == engine.NodePool && b > busy {
-			pool, busy, ok = n, b, true
+		if n.Name == p.Lane {
+			return title(n)
 		}
 	}
-	return pool, busy, ok
+	return p.Lane
+}
+
+// waitsFor tells of a device that waits for a pool, which it has asked in the middle of a step.
+func waitsFor(top engine.Topology, p part) string {
+	pool := slices.ContainsFunc(top.Nodes, func(n engine.Node) bool { return n.Kind == engine.NodePool && n.Name == p.Lane })
+	for _, n := range top.Nodes {
+		if pool && n.Kind == engine.NodeDevice && n.Device != "" {
+			return fmt.Sprintf(", and %s waits for it", title(n))
+		}
+	}
+	return ""
+}
+
+// queued tells of requests that wait.
+func queued(f *flow) string {
+	if f.Waiting == 0 {
+		return ""
+	}
+	requests := "requests wait"
+	if f.Waiting == 1 {
+		requests = "request waits"
+	}
+	why := "for a place among the running ones"
+	if f.KV[2] > 0 && float64(f.KV[0]) >= kvFull*float64(f.KV[2]) {
+		why = "for blocks of the KV cache"
+	}
+	return fmt.Sprintf(" %d %s %s.", f.Waiting, requests, why)
 }
 
 func capital(s string) string {

@@ -1,0 +1,76 @@
+package webui
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// loadState is how far a model has been loaded, as GET /ready tells it.
+type loadState struct {
+	Phase string  `json:"phase,omitempty"`
+	Share float64 `json:"share"` // 0 to 1; what is not known is 0
+	Left  float64 `json:"left_seconds,omitempty"`
+	Rate  string  `json:"rate,omitempty"`
+}
+
+// loadingState is all there is to say before the model is there.
+func (p *Page) loadingState() *state {
+	l := p.progress()
+	return &state{Verdict: &verdict{Text: l.words()}, Loading: l}
+}
+
+// progress asks what answers GET /ready; the zero state says that nothing is known.
+func (p *Page) progress() *loadState {
+	l := &loadState{}
+	if p.opt.Ready == nil {
+		return l
+	}
+	var answer answerBuffer
+	p.opt.Ready.ServeHTTP(&answer, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/ready"}, Header: http.Header{}})
+	if json.Unmarshal(answer.Bytes(), l) != nil {
+		return &loadState{}
+	}
+	l.Share = min(1, max(0, l.Share))
+	l.Left = min(1e6, max(0, l.Left))
+	return l
+}
+
+// words is the sentence at the top.
+func (l *loadState) words() string {
+	text := "The model is loading"
+	if l.Phase != "" {
+		text += ": " + l.Phase
+	}
+	if l.Share > 0 {
+		text += fmt.Sprintf(", %.0f %%", math.Floor(100*l.Share))
+	}
+	if l.Rate != "" {
+		text += " at " + l.Rate
+	}
+	if l.Left > 0 {
+		text += fmt.Sprintf(", about %v left", time.Duration(math.Ceil(l.Left))*time.Second)
+	}
+	return text + "."
+}
+
+// answerBuffer keeps an answer's body.
+type answerBuffer struct {
+	bytes.Buffer
+	header http.Header
+}
+
+// Header implements http.ResponseWriter.
+func (a *answerBuffer) Header() http.Header {
+	if a.header == nil {
+		a.header = http.Header{}
+	}
+	return a.header
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answerBuffer) WriteHeader(int) {}

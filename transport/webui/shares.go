@@ -1,0 +1,153 @@
+package webui
+
+import (
+	"cmp"
+	"slices"
+
+	"krater/actors/trace"
+)
+
+// shares says where the time of some steps went. The sentence at the top, the line below it,
+// the boxes and the bar of the time line all show it, so they cannot differ.
+type shares struct {
+	Of    string `json:"of"` // "steps", or "request"
+	ID    uint64 `json:"id,omitempty"`
+	Steps int    `json:"steps"` // whose time it is
+	All   int    `json:"all"`   // steps of the request that are known; as many as Steps or more
+	Each  int64  `json:"each"`  // ns a step
+	Parts []part `json:"parts"` // the largest first
+}
+
+// part is the share of the time that an actor worked while a step could not go on without it.
+// An actor's share has no work of others in it: while a pool computes the experts of a layer,
+// the time is the pool's. Steps that overlap can make the shares add up to more than 1.
+type part struct {
+	Lane  string  `json:"lane"`           // the actor or device; "" for a wait
+	Wait  string  `json:"wait,omitempty"` // waitMessage or waitCopy
+	Share float64 `json:"share"`
+}
+
+// The waits of a part.
+const (
+	waitMessage = "message" // nobody worked: a message was on its way
+	waitCopy    = "copy"    // a device waited for a copy
+)
+
+// span is a stretch of time, in ns.
+type span struct{ from, to int64 }
+
+// divide finds the shares of batches from their critical paths.
+func divide(tracks []trace.Track, batches []uint64) *shares {
+	type key struct{ lane, wait string }
+	spans := map[key][]span{}
+	var all, work []span
+	steps := 0
+	for _, b := range inDetail(tracks, batches) {
+		path := trace.Path(tracks, b)
+		if len(path) > 0 {
+			steps++
+		}
+		for _, p := range path {
+			s := span{p.From, p.To}
+			all = append(all, s)
+			k := key{lane: tracks[p.Track].Name}
+			switch {
+			case p.Copy:
+				k = key{wait: waitCopy}
+			case p.Wait:
+				continue
+			}
+			work = append(work, s)
+			spans[k] = append(spans[k], s)
+		}
+	}
+	total := length(all)
+	if total == 0 {
+		return nil
+	}
+	s := &shares{Of: "steps", Steps: steps, All: steps, Each: total / int64(steps)}
+	for k, list := range spans {
+		s.Parts = append(s.Parts, part{k.lane, k.wait, round3(float64(length(list)) / float64(total))})
+	}
+	if idle := total - length(work); idle > 0 {
+		s.Parts = append(s.Parts, part{Wait: waitMessage, Share: round3(float64(idle) / float64(total))})
+	}
+	slices.SortFunc(s.Parts, func(a, b part) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Wait, b.Wait))
+	})
+	return s
+}
+
+// length is the length of the union of spans, which it sorts.
+func length(spans []span) (sum int64) {
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	until := int64(0)
+	for i, s := range spans {
+		if i == 0 {
+			until = s.from
+		}
+		if s.to > until {
+			sum += s.to - max(s.from, until)
+			until = s.to
+		}
+	}
+	return sum
+}
+
+// inDetail leaves those of batches whose layers were noted, where only a sample was: the time
+// of the pools would count as the layers' in the others.
+func inDetail(tracks []trace.Track, batches []uint64) []uint64 {
+	sampled, detailed := false, map[uint64]bool{}
+	for t := range tracks {
+		for i := range tracks[t].Events {
+			e := &tracks[t].Events[i]
+			sampled = sampled || e.Others > 0
+			if e.Layer >= 0 {
+				detailed[e.Batch] = true
+			}
+		}
+	}
+	if !sampled {
+		return batches
+	}
+	return slices.DeleteFunc(slices.Clone(batches), func(b uint64) bool { return !detailed[b] })
+}
+
+const (
+	// liveSteps and liveTime bound the steps that the figures of now are of.
+	liveSteps = 16
+	liveTime  = int64(2e9)
+	// liveEvery is how often they are found anew, in ns.
+	liveEvery = int64(1e9)
+)
+
+// liveShares are those of the newest steps.
+func liveShares(g *trace.Registry, now int64, most int) *shares {
+	tracks, _ := g.Steps(liveSteps, most)
+	batches := trace.Whole(tracks)
+	ended := map[uint64]int64{}
+	for t := range tracks {
+		for i := range tracks[t].Events {
+			e := &tracks[t].Events[i]
+			ended[e.Batch] = max(ended[e.Batch], e.Ended)
+		}
+	}
+	for len(batches) > 1 && ended[batches[0]] < now-liveTime {
+		batches = batches[1:]
+	}
+	return divide(tracks, batches)
+}
+
+// requestShares are those of the newest steps of a request, nil where none is kept.
+func requestShares(g *trace.Registry, id uint64, most int) *shares {
+	return divideRequest(g, id, g.Request(id, most))
+}
+
+func divideRequest(g *trace.Registry, id uint64, tracks []trace.Track) *shares {
+	ids := g.Roster().Of(id)
+	s := divide(tracks, ids[max(0, len(ids)-pathsMax):])
+	if s != nil {
+		s.Of, s.ID, s.All = "request", id, len(ids)
+	}
+	return s
+}
