@@ -81,7 +81,7 @@ if ! command -v "${CHROMIUM:-chromium}" >/dev/null; then
 fi
 case "${1:-}" in
 page)
-	node_suite browser page.test.mjs
+	node_suite browser page.test.mjs page-parts.test.mjs page-chat.test.mjs
 	grep '^# \\#' "$logs/browser.log"
 	;;
 perfetto)

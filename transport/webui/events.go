@@ -77,7 +77,7 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 		ids, oldest := g.Roster().Of(a.ID), g.Roster().Last(math.MaxInt)
 		r.Older = len(ids) > 0 && ids[0] == oldest[0] && ids[0] > 1
 	} else {
-		r.Where = divide(tracks, last)
+		r.Where = divide(tracks, batches, pathsMax, since)
 	}
 	for i, path := range trace.Paths(tracks, last, since) {
 		for _, x := range path {

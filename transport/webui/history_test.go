@@ -98,12 +98,13 @@ func BenchmarkHistory(b *testing.B) {
 func TestLoadingWords(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"error":{"message":"the model is loading"}}`:                                    "The model is loading.",
-		`{"phase":"reading weights","share":0.456,"left_seconds":71.2,"rate":"1.2 GB/s"}`: "The model is loading: reading weights, 45 % at 1.2 GB/s, about 1m12s left.",
+		`{"phase":"reading weights","share":0.456,"left_seconds":71.2,"rate":"1.2 GB/s"}`: "The model is loading: reading weights, 45 % at 1.2 GB/s, about 72 s left.",
 		`{"phase":"reading weights","share":7}`:                                           "The model is loading: reading weights, 100 %.",
+		`{"phase":"load weights","share":0,"rate":"","left_seconds":500.5}`:               "The model is loading: load weights, about 9 min left.",
 		`{"phase":"compiling"}`:                                                           "The model is loading: compiling.",
 		`not JSON`:                                                                        "The model is loading.",
 		`{"share":"half"}`:                                                                "The model is loading.",
-		`{"share":-1,"left_seconds":1e300}`:                                               "The model is loading, about 277h46m40s left.",
+		`{"share":-1,"left_seconds":1e300}`:                                               "The model is loading, about 16667 min left.",
 	} {
 		p := New(newFake(), Options{Ready: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", "1")

@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"time"
 )
 
 // loadState is how far a model has been loaded, as GET /ready tells it.
@@ -53,7 +52,11 @@ func (l *loadState) words() string {
 		text += " at " + l.Rate
 	}
 	if l.Left > 0 {
-		text += fmt.Sprintf(", about %v left", time.Duration(math.Ceil(l.Left))*time.Second)
+		left, unit := math.Ceil(l.Left), "s"
+		if left >= 120 {
+			left, unit = math.Ceil(l.Left/60), "min"
+		}
+		text += fmt.Sprintf(", about %.0f %s left", left, unit)
 	}
 	return text + "."
 }

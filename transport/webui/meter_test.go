@@ -161,7 +161,7 @@ func TestVerdict(t *testing.T) {
 		{"steps", part{"group1", "", 0.7}, flow{Running: 8, Waiting: 1, KV: [3]int{99, 0, 100}}, "The group of layers 12–23 takes 70 % of a step: it limits. 1 request waits for blocks of the KV cache."},
 		{"steps", part{"schedule", "", 0.7}, flow{Running: 8, Waiting: 3, KV: [3]int{9, 0, 100}}, "The scheduler takes 70 % of a step: it limits. 3 requests wait for a place among the running ones."},
 		{"request", part{"head", "", 0.45}, flow{}, "Idle: no request is running. The head took the largest part of the last request, 45 %."},
-		{"request", part{"head", "", 0.45}, flow{Running: 1}, "The head took the largest part of the last request, 45 %."},
+		{"request", part{"head", "", 0.45}, flow{Running: 1, Waiting: 1}, "The head took the largest part of the last request, 45 %. 1 request waits for a place among the running ones."},
 	} {
 		s := &state{Flow: &c.flow}
 		if c.of != "" {

@@ -47,6 +47,18 @@ func TestFiles(t *testing.T) {
 	if body := answer.Body.String(); !strings.Contains(body, "http://a&lt;b&gt;/v1/") {
 		t.Errorf("a host's name is taken as a part of the page:\n%s", body)
 	}
+	files, err := static.ReadDir("static")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		data, _ := static.ReadFile("static/" + f.Name())
+		for _, foreign := range []string{"http://", "https://", "innerHTML", "insertAdjacentHTML", "eval("} {
+			if bytes.Contains(bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("http://www.w3.org/"), nil), []byte("http://HOST:PORT"), nil), []byte(foreign)) {
+				t.Errorf("%s has %s", f.Name(), foreign)
+			}
+		}
+	}
 	// A policy without inline code holds for what the pages have.
 	for _, name := range []string{"index.html", "home.html"} {
 		data, _ := static.ReadFile("static/" + name)

@@ -36,8 +36,13 @@ const (
 // span is a stretch of time, in ns.
 type span struct{ from, to int64 }
 
-// divide finds the shares of batches from their critical paths.
-func divide(tracks []trace.Track, batches []uint64) *shares {
+// divide finds the shares of the newest of batches, at most most, from their critical paths.
+// What was before the batch before them was back (since, or 0) is no time of theirs.
+func divide(tracks []trace.Track, batches []uint64, most int, since int64) *shares {
+	if cut := len(batches) - most; cut > 0 {
+		since = max(since, ends(tracks)[batches[cut-1]])
+		batches = batches[cut:]
+	}
 	type key struct{ lane, wait string }
 	spans := map[key][]span{}
 	var all, work []span
@@ -48,7 +53,10 @@ func divide(tracks []trace.Track, batches []uint64) *shares {
 			steps++
 		}
 		for _, p := range path {
-			s := span{p.From, p.To}
+			s := span{max(p.From, since), p.To}
+			if s.from >= s.to {
+				continue
+			}
 			all = append(all, s)
 			k := key{lane: tracks[p.Track].Name}
 			switch {
@@ -94,6 +102,20 @@ func length(spans []span) (sum int64) {
 	return sum
 }
 
+// ends is when what is known of each batch had ended.
+func ends(tracks []trace.Track) map[uint64]int64 {
+	at := map[uint64]int64{}
+	for t := range tracks {
+		for i := range tracks[t].Events {
+			e := &tracks[t].Events[i]
+			if e.Kind != trace.Stream { // text goes out beside a step
+				at[e.Batch] = max(at[e.Batch], e.Ended)
+			}
+		}
+	}
+	return at
+}
+
 // inDetail leaves those of batches whose layers were noted, where only a sample was: the time
 // of the pools would count as the layers' in the others.
 func inDetail(tracks []trace.Track, batches []uint64) []uint64 {
@@ -123,19 +145,13 @@ const (
 
 // liveShares are those of the newest steps.
 func liveShares(g *trace.Registry, now int64, most int) *shares {
-	tracks, _ := g.Steps(liveSteps, most)
-	batches := trace.Whole(tracks)
-	ended := map[uint64]int64{}
-	for t := range tracks {
-		for i := range tracks[t].Events {
-			e := &tracks[t].Events[i]
-			ended[e.Batch] = max(ended[e.Batch], e.Ended)
-		}
+	tracks, since := g.Steps(liveSteps, most)
+	batches, at := trace.Whole(tracks), ends(tracks)
+	n := len(batches)
+	for n > 1 && at[batches[len(batches)-n]] < now-liveTime {
+		n--
 	}
-	for len(batches) > 1 && ended[batches[0]] < now-liveTime {
-		batches = batches[1:]
-	}
-	return divide(tracks, batches)
+	return divide(tracks, batches, n, since)
 }
 
 // requestShares are those of the newest steps of a request, nil where none is kept.
@@ -145,7 +161,7 @@ func requestShares(g *trace.Registry, id uint64, most int) *shares {
 
 func divideRequest(g *trace.Registry, id uint64, tracks []trace.Track) *shares {
 	ids := g.Roster().Of(id)
-	s := divide(tracks, ids[max(0, len(ids)-pathsMax):])
+	s := divide(tracks, ids, pathsMax, 0)
 	if s != nil {
 		s.Of, s.ID, s.All = "request", id, len(ids)
 	}

@@ -24,7 +24,7 @@ func TestSharesOfPools(t *testing.T) {
 	note("merge0", trace.Event{Kind: trace.Merge, Enqueued: 100, Started: 100, Ended: 110, Layer: 0})
 	note("group0", trace.Event{Kind: trace.Group, Enqueued: 110, Started: 110, Ended: 120, Layer: 0})
 	note("head", trace.Event{Kind: trace.Head, Enqueued: 120, Started: 130, Ended: 200, Layer: -1})
-	s := divide(r.Snapshot(0), []uint64{1})
+	s := divide(r.Snapshot(0), []uint64{1}, 9, 0)
 	got := map[string]float64{}
 	sum := 0.0
 	for _, p := range s.Parts {
@@ -57,9 +57,26 @@ func TestSharesOverlap(t *testing.T) {
 		note("group0", uint64(b+1), 11*b, 11*b+11)
 		note("group1", uint64(b+1), 11*b+11, 11*b+20)
 	}
-	s := divide(r.Snapshot(0), []uint64{1, 2, 3, 4, 5})
+	s := divide(r.Snapshot(0), []uint64{1, 2, 3, 4, 5}, 9, 0)
 	if s.Parts[0].Lane != "group0" || s.Parts[0].Share < 0.8 || s.Parts[1].Share > s.Parts[0].Share {
 		t.Errorf("%+v", s.Parts)
+	}
+}
+
+// TestSharesOfNewest: the wait of a step for one that is not among them is no time of theirs.
+func TestSharesOfNewest(t *testing.T) {
+	r := trace.NewRegistry(64)
+	for b := range int64(3) {
+		r.Ring("schedule").Record(&trace.Event{Batch: uint64(b + 1), Kind: trace.Schedule, Started: b, Ended: b + 1, Layer: -1})
+		r.Ring("head").Record(&trace.Event{Batch: uint64(b + 1), Kind: trace.Head, Enqueued: b + 1, Started: 100 * (b + 1), Ended: 100*(b+1) + 100, Layer: -1})
+	}
+	for most, want := range map[int]int64{1: 100, 2: 100, 3: 133} {
+		if s := divide(r.Snapshot(0), []uint64{1, 2, 3}, most, 0); s.Steps != most || s.Each != want || s.Parts[0].Lane != "head" {
+			t.Errorf("the newest %d: %+v", most, s)
+		}
+	}
+	if s := divide(r.Snapshot(0), []uint64{1, 2, 3}, 3, 100); s.Each != 100 || s.Parts[0].Share != 1 {
+		t.Errorf("since the one before was back: %+v", s)
 	}
 }
 
@@ -77,7 +94,7 @@ func TestSharesOfSample(t *testing.T) {
 		r.Ring("group0").Record(&trace.Event{Batch: uint64(b + 1), Kind: trace.Group, Started: at, Ended: at + 10, Layer: -1})
 		r.Ring("head").Record(&trace.Event{Batch: uint64(b + 1), Kind: trace.Head, Enqueued: at + 80, Started: at + 80, Ended: at + 100, Layer: -1})
 	}
-	s := divide(r.Snapshot(0), []uint64{1, 2, 3, 4, 5, 6, 7, 8})
+	s := divide(r.Snapshot(0), []uint64{1, 2, 3, 4, 5, 6, 7, 8}, 9, 0)
 	if s.Steps != 1 || s.Parts[0].Lane != "pool0" || s.Parts[0].Share != 0.6 {
 		t.Errorf("%+v", s)
 	}

@@ -61,6 +61,7 @@ func judge(top engine.Topology, s *state) *verdict {
 		if idle {
 			v.Text = "Idle: no request is running. " + v.Text
 		}
+		v.Text += queued(s.Flow)
 		return v
 	}
 	switch asked := waitsFor(top, most); {

@@ -2,101 +2,36 @@
 // KRATER_URL, and beside 100 streams of a fake pipeline. Pictures are left in
 // KRATER_PICTURES (build/page), to be looked at.
 import assert from "node:assert/strict";
-import { execFileSync, spawn } from "node:child_process";
-import { mkdir, readFile } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
-import test, { after, before } from "node:test";
-import { chromium } from "playwright-core";
+import test from "node:test";
+import { ask, browser, busy, close, connected, copying, dots, fake, open, options, ownFigures, picture, pictures, text, url } from "./page.mjs";
 
-const url = process.env.KRATER_URL;
-assert.ok(url, "KRATER_URL is not set");
-const root = join(import.meta.dirname, "../../..");
-const pictures = process.env.KRATER_PICTURES ?? join(root, "build/page");
-const options = { timeout: 180_000 };
-const fakes = [];
-let browser;
-
-before(async () => {
-  await mkdir(pictures, { recursive: true });
-  execFileSync("go", ["test", "-c", "-o", join(root, "build/webui.test"), "./transport/webui"], { cwd: root });
-  browser = await chromium.launch({
-    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-    args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
-  });
-}, options);
-
-after(async () => {
-  await browser?.close();
-  for (const f of fakes) f.kill();
-});
-
-/** Starts a fake pipeline with 100 streams; gives its address. */
-async function fake(key = "") {
-  const f = spawn(join(root, "build/webui.test"), { env: { ...process.env, WEBUI_FAKE: "127.0.0.1:0", WEBUI_FAKE_KEY: key }, stdio: ["ignore", "pipe", "inherit"] });
-  fakes.push(f);
-  for await (const line of createInterface({ input: f.stdout })) return line;
-  throw new Error("the fake pipeline did not start");
+/** The sentence, the line below it, the boxes and the bar have the same figures, those of the last request. */
+async function sameFigures(page) {
+  await ownFigures(page);
+  const [, name, most] = (await text(page, "verdict")).match(/^Idle: no request is running. (.+) took the largest part of the last request, (\d+) %\.$/);
+  const id = (await text(page, "subject")).match(/^Request (\d+): /)[1];
+  const line = await text(page, "last");
+  const [, own, first] = line.match(new RegExp(`^Request ${id} took \\d+ steps of .+s: (.+?) (\\d+) %[,.]`)) ?? assert.fail(line);
+  assert.equal(first, most);
+  assert.ok(name.toLowerCase().includes(own), `${name} in the sentence, ${own} in the line`);
+  assert.ok((await text(page, "where")).startsWith(`${most} % ${own}`), await text(page, "where"));
+  const boxes = await page.locator(".node").evaluateAll((all) => all.map((g) => Number(g.querySelector(".share").textContent.match(/^(\d+) %/)?.[1] ?? 0)));
+  if (!own.startsWith("waiting")) assert.equal(Math.max(...boxes), Number(most));
+  const sum = boxes.reduce((a, b) => a + b);
+  assert.ok(sum > 0 && sum <= 103, `the boxes add up to ${sum} %`);
+  assert.match(await text(page, "figures"), /^tokens \/s[1-9][\d,.]*prompt tokens \/s[1-9].*first token[\d.]+ .*running, waiting0, 0/);
 }
 
-/** Starts krater beside a simulated device that experts are copied to; gives its address. */
-async function copying() {
-  const dir = join(root, "build/clients/copying");
-  const f = spawn(join(root, "build/krater"), ["serve", "--listen", "127.0.0.1:0", "--batch-dir", dir, "--device", "hostsim",
-    "--prefill-strategy", "layer_grouped:6", "--decode-strategy", "lru", "--expert-vram", "8MiB", "--prefill-expert-vram", "6MiB", "--gpu-prefill-threshold", "4"], { stdio: ["ignore", "pipe", "ignore"] });
-  fakes.push(f);
-  for await (const line of createInterface({ input: f.stdout })) {
-    const at = line.match(/http:\/\/[0-9.]+:[0-9]+/);
-    if (at) return at[0];
-  }
-  throw new Error("krater did not start");
-}
-
-/** Opens the page of a server; whatever it complains of on its console fails the test. */
-async function open(base, { width = 1280, height = 900, scheme = "light", touch = false } = {}) {
-  const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, hasTouch: touch, acceptDownloads: true });
-  const page = await context.newPage();
-  page.complaints = [];
-  page.on("console", (m) => { if (["error", "warning"].includes(m.type())) page.complaints.push(m.text()); });
-  page.on("pageerror", (e) => page.complaints.push(e.message));
-  await page.goto(`${base}/trace`);
-  return page;
-}
-
-async function close(page) {
-  assert.deepEqual(page.complaints, []);
-  await page.context().close();
-}
-
-const connected = (page) => page.waitForSelector("#topology .node");
-const text = (page, id) => page.locator(`#${id}`).textContent();
-const picture = (page, id) => page.evaluate((id) => document.getElementById(id).toDataURL(), id);
-
-/** Asks with the keyboard and waits for the whole answer. */
-async function ask(page, question) {
-  await page.focus("#question");
-  await page.keyboard.type(question);
-  await page.keyboard.press("Enter");
-  await page.waitForFunction(() => !document.getElementById("send").disabled, null, { timeout: 60_000 });
-}
-
-/** Has a few long answers written for as long as f takes. */
-async function busy(base, n, f) {
-  const stop = new AbortController();
-  const one = async () => {
-    while (!stop.signal.aborted) {
-      const body = JSON.stringify({ prompt: `Once upon a time ${Math.random()}`, max_tokens: 400, ignore_eos: true });
-      try {
-        await (await fetch(`${base}/v1/completions`, { method: "POST", headers: { "Content-Type": "application/json" }, body, signal: stop.signal })).text();
-      } catch { /* stopped */ }
+/** Waits until all parts are drawn, also those that are out of sight. */
+async function drawn(page) {
+  await page.waitForSelector("#rows tr", { state: "attached" });
+  for (const canvas of await page.locator("canvas").all()) {
+    for (let i = 0; await canvas.evaluate(dots) < 400; i++) {
+      assert.ok(i < 100, `${await canvas.evaluate((c) => c.id || c.ariaLabel)} is empty`);
+      await page.waitForTimeout(50);
     }
-  };
-  const all = Array.from({ length: n }, one);
-  try {
-    return await f();
-  } finally {
-    stop.abort();
-    await Promise.all(all);
   }
 }
 
@@ -112,21 +47,13 @@ for (const [width, height] of [[1280, 900], [390, 844]]) {
       assert.match(await text(page, "speed"), /\d+ tokens; the first after .*s/);
       // The request is shown by itself when it has ended; who asked stays where the answer is.
       await page.waitForFunction(() => /^Request \d+: \d+ steps/.test(document.getElementById("subject").textContent));
-      await page.waitForFunction(() => /^Idle/.test(document.getElementById("verdict").textContent));
-      assert.match(await text(page, "figures"), /^tokens \/s0prompt tokens \/s0running, waiting0, 0steps \/s0/); // what was is no speed of now
-      assert.match(await text(page, "where"), /\d+ %/);
-      assert.match(await text(page, "last"), /^Request \d+ took \d+ steps of .+s: .*layers 0–\d+ \d+ %/);
+      await sameFigures(page);
       assert.equal(await page.evaluate(() => document.activeElement.id), "question");
       assert.ok(await page.locator("#talk .a").last().isVisible());
       assert.equal(await page.evaluate(() => document.querySelector("#question").getBoundingClientRect().top < innerHeight), true, "the question's box went out of sight");
-      await page.waitForFunction(() => /Hot(, of \d+ rows? counted yet)?: layer \d+ expert \d+/.test(document.getElementById("hot").textContent));
+      await page.waitForFunction(() => /^(Hot: layer \d+ expert \d+|Too few rows|No row)/.test(document.getElementById("hot").textContent));
       assert.match(await text(page, "kv"), /blocks in use\d/);
-      // What is out of sight is not drawn before it comes into sight.
-      for (const id of ["experts", "charts", "requests", "time", "summary"]) {
-        await page.locator(`#${id}`).scrollIntoViewIfNeeded();
-        await page.waitForTimeout(100);
-      }
-      await page.waitForSelector("#rows tr", { state: "attached" });
+      await drawn(page); // without being scrolled to
       const [wide, room] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
       assert.ok(wide <= room, `the page is ${wide} wide in ${room}`);
       await page.screenshot({ path: join(pictures, `page-${width}-${scheme}.png`), fullPage: true });
@@ -139,11 +66,13 @@ test("under load it says in words who limits, and which experts are hot", option
   await busy(url, 6, async () => {
     const page = await open(url);
     await connected(page);
-    await page.waitForFunction(() => /busy \d+ %/.test(document.getElementById("verdict").textContent), null, { timeout: 60_000 });
-    await page.waitForFunction(() => /^Hot experts: layer \d+ expert \d+ \(\d+ % of rows\)/.test(document.getElementById("hottest").textContent));
+    await page.waitForFunction(() => /takes .*\d+ %/.test(document.getElementById("verdict").textContent), null, { timeout: 60_000 });
+    await page.waitForFunction(() => /^Hot experts: layer \d+ expert \d+ \(\d+ % of its rows\)/.test(document.getElementById("hottest").textContent));
     await page.waitForTimeout(4000);
     console.log(`# ${await text(page, "verdict")} ${await text(page, "hottest")}`);
     assert.match(await text(page, "figures"), /running, waiting[1-9]/);
+    assert.equal(await text(page, "scope"), "Now");
+    assert.match(await text(page, "last"), /^(Each of the last \d+ steps|The last step) took/);
     await page.screenshot({ path: join(pictures, "page-load.png") });
     await close(page);
   });
@@ -160,11 +89,11 @@ test("everything can be done with the keyboard", options, async () => {
   const reached = new Set();
   for (let i = 0; i < 80; i++) {
     await page.keyboard.press("Tab");
-    reached.add(await page.evaluate(() => document.activeElement.id || document.activeElement.getAttribute("class") || document.activeElement.tagName));
+    reached.add(await page.evaluate(() => document.activeElement.id || document.activeElement.classList[0] || document.activeElement.tagName));
   }
   for (const want of ["node", "talk", "question", "live", "steps", "lanes", "heat", "scroll"]) assert.ok(reached.has(want), `Tab does not reach ${want}: ${[...reached]}`);
   await page.focus(".node:nth-of-type(3)");
-  await page.waitForFunction(() => /: busy \d+ %; .* messages a second/.test(document.getElementById("actor").textContent));
+  await page.waitForFunction(() => /: \d+ % of the last request's time\. It .* busy \d+ % .* messages a second/.test(document.getElementById("actor").textContent));
   await page.focus("#lanes");
   let before = await picture(page, "lanes");
   for (const key of ["+", "+", "ArrowRight", "ArrowLeft", "ArrowLeft", "-", "Home"]) {
@@ -253,6 +182,10 @@ test("copies have a lane of their own, and what waits for them says so", options
   const first = await open(base); // what a first prompt takes is no picture of what comes
   await connected(first);
   await ask(first, "What is a lighthouse?");
+  await first.waitForFunction(() => /^Request/.test(document.getElementById("last").textContent));
+  // Of so few rows nothing is said about experts.
+  assert.equal(await text(first, "hottest"), "");
+  assert.match(await text(first, "hot"), /^(Too few rows were counted to name hot experts: \d+ of 50|No row was counted yet)/);
   await close(first);
   for (const [width, height] of [[1280, 900], [390, 844]]) {
     for (const scheme of ["light", "dark"]) {
@@ -341,7 +274,7 @@ test("30 frames a second beside 100 streams", options, async () => {
     console.log(`# ${width} pixels: ${rate.toFixed(1)} frames a second, the longest ${gaps.at(-1).toFixed(0)} ms, 95 % within ${gaps[Math.floor(0.95 * gaps.length)].toFixed(0)} ms`);
     assert.ok(rate >= 30, `${rate} frames a second`);
     assert.match(await text(page, "verdict"), /Expert pool 1/);
-    await page.screenshot({ path: join(pictures, `fake-${width}.png`) });
+    await page.screenshot({ path: join(pictures, `fake-${width}.png`), fullPage: true, clip: { x: 0, y: 0, width, height: width < 600 ? 1400 : height } });
     await page.locator("#lanes").scrollIntoViewIfNeeded();
     await page.focus("#lanes");
     await page.locator("#lanes").click({ position: { x: width / 2, y: 80 } });

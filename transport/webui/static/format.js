@@ -30,15 +30,12 @@ export function bytes(n) {
 
 export const percent = (share) => `${Math.round(100 * share)} %`;
 
-/** How many rows the choice of experts is known of, as long as those are too few for shares. */
-export const fewRows = (n) => (n >= 200 ? "" : `, of ${n} row${n === 1 ? "" : "s"} counted yet`);
-
 /** The colour of a kind of event, the same in light and dark. */
 export const kinds = {
   gateway: ["gateway", "#8a8f98"], schedule: ["scheduler", "#6c7a96"], embed: ["embedding", "#3f9c9c"],
   group: ["layers", "#3f7fcb"], attention: ["attention", "#3f7fcb"], split: ["split", "#8d6fd1"], experts: ["experts", "#d98b2b"],
   merge: ["merge", "#b565a7"], link: ["link", "#5d9a5b"], head: ["head", "#c4565a"], sample: ["sampler", "#8aa032"],
-  stream: ["text out", "#9a8c7a"], request: ["request", "#7d8fa8"], prefill: ["prompt", "#d98b2b"],
+  stream: ["text out", "#9a8c7a"], request: ["request", "#7d8fa8"], prefill: ["prompt", "#4d5f7a"],
   device: ["step on the device", "#2f9e8f"], "device embed": ["embedding", "#3f9c9c"], "device group": ["layers", "#3f7fcb"], "device head": ["head", "#c4565a"],
   "device experts": ["experts on the device", "#c9772f"], "copy wait": ["waiting for a copy", "#7a83c9"],
   "copy experts": ["experts copied", "#5f6ad4"], "copy kv": ["KV blocks copied", "#2f8fb5"], "save kv": ["KV blocks saved", "#5a8f9e"],
@@ -64,6 +61,23 @@ export function title(node) {
     default: return node.kind;
   }
 }
+
+/** What actors do, by their kind. */
+export const about = {
+  gateway: "takes requests in and turns their text into tokens",
+  schedule: "chooses the rows of each step and sends it off when it has a credit",
+  embed: "turns each token into a row",
+  group: "computes attention, and what all rows share, of these layers",
+  split: "sends each row to the pools that have the experts it chose",
+  pool: "computes the experts it has for the rows that chose them",
+  merge: "adds what the pools answered to each row",
+  link: "carries rows to the next group of layers",
+  head: "turns rows into a score for every token there is",
+  sample: "chooses the next tokens by their scores",
+  stream: "turns tokens into text and sends it to who asked",
+  device: "runs whole steps by itself; its time is that of its own clock",
+  copies: "brings experts to the device",
+};
 
 /** An element with attributes and children. */
 export function element(tag, attributes = {}, ...children) {
@@ -110,25 +124,34 @@ export function palette() {
   return Object.fromEntries(["back", "panel", "line", "text", "soft", "accent", "cold", "warm", "hot", "good", "mark"].map((n) => [n, get(n)]));
 }
 
-/** Runs f once before the next frame, however often it is asked for, and while host is out of
- * sight only when it comes back. */
+const drawings = new Set();
+const RARELY = 1000; // ms between two drawings of what is out of sight
+
+/** Runs f once before the next frame, however often it is asked for. While host is out of sight
+ * that is once a second, so that a print or a picture of the whole page shows all of it. */
 export function onFrame(host, f) {
-  let asked = false, seen = true, missed = false;
+  let asked = false, seen = true, timer;
+  const draw = () => {
+    asked = false;
+    clearTimeout(timer);
+    timer = undefined;
+    f();
+  };
   const run = () => {
     if (asked) return;
     if (!seen) {
-      missed = true;
+      timer ??= setTimeout(draw, RARELY);
       return;
     }
     asked = true;
-    requestAnimationFrame(() => { asked = false; f(); });
+    requestAnimationFrame(draw);
   };
+  drawings.add(draw);
   new IntersectionObserver((entries) => {
     seen = entries.at(-1).isIntersecting;
-    if (seen && missed) {
-      missed = false;
-      run();
-    }
+    if (seen && timer) run();
   }, { rootMargin: "100px" }).observe(host);
   return run;
 }
+
+addEventListener("beforeprint", () => drawings.forEach((draw) => draw()));

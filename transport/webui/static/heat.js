@@ -1,5 +1,5 @@
 // The heat map: a row a layer, a column an expert.
-import { element, fewRows, onFrame, palette, percent, sharpen, svg, number } from "./format.js";
+import { element, onFrame, palette, percent, sharpen, svg, number } from "./format.js";
 
 const EVEN = 32; // the level of an expert that gets its even share
 
@@ -23,10 +23,9 @@ export class Heat {
     heat.levels = Uint8Array.from(atob(heat.levels ?? ""), (ch) => ch.charCodeAt(0));
     heat.resident = heat.resident ? Uint8Array.from(atob(heat.resident), (ch) => ch.charCodeAt(0)) : null;
     this.heat = heat;
-    const hot = heat.hot.filter((h) => h.share > 0);
-    this.words.textContent = hot.length
-      ? `Hot${fewRows(heat.rows)}: ${hot.slice(0, 4).map((h) => `layer ${h.layer} expert ${h.expert}, ${percent(h.share)} of rows`).join("; ")}. An even router would give each ${percent(heat.top_k / heat.experts)}. A sample of the steps is counted.`
-      : "Nothing has been chosen yet.";
+    this.words.textContent = heat.hot.length
+      ? `Hot: ${heat.hot.slice(0, 4).map((h) => `layer ${h.layer} expert ${h.expert}, ${percent(h.share)} of the layer's rows`).join("; ")}. An even router would give each ${percent(heat.top_k / heat.experts)}. One step in eight is counted, and newer rows count more.`
+      : heat.rows ? `Too few rows were counted to name hot experts: ${heat.rows} of ${heat.least}. One step in eight is counted.` : "No row was counted yet.";
     this.tell();
     this.redraw();
   }
@@ -50,7 +49,7 @@ export class Heat {
     const [l, x] = this.at, h = this.heat, i = l * h.experts + x;
     const times = h.levels[i] / EVEN;
     const lies = h.resident ? (h.resident[i] ? ", on the rank" : ", in host memory") : "";
-    this.detail.textContent = `Layer ${h.layers[l]}, expert ${x}: ${h.levels[i] === 255 ? "8 or more" : number(times)} times an even share, ${percent(Math.min(1, times * h.top_k / h.experts))} of rows${lies}.`;
+    this.detail.textContent = `Layer ${h.layers[l]}, expert ${x}: ${h.levels[i] === 255 ? "8 or more" : number(times)} times an even share${h.rows < h.least ? ` of ${h.rows} rows, which is too few to tell` : `, ${percent(Math.min(1, times * h.top_k / h.experts))} of the layer's rows`}${lies}.`;
   }
 
   draw() {

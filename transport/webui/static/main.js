@@ -1,6 +1,6 @@
 // What the server pushes goes to the parts of the page that show it.
 import { Channel, ask } from "./channel.js";
-import { bytes, element, fewRows, number, percent, seconds } from "./format.js";
+import { bytes, element, number, percent, seconds } from "./format.js";
 import { Chat } from "./chat.js";
 import { Charts } from "./charts.js";
 import { Heat } from "./heat.js";
@@ -8,6 +8,7 @@ import { Memory } from "./memory.js";
 import { Requests } from "./requests.js";
 import { TimeLine } from "./timeline.js";
 import { Topology } from "./topology.js";
+import { sentence } from "./where.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -33,6 +34,10 @@ const channel = new Channel({
     topology = m.topology;
     state = {};
     $("model").textContent = m.model + (m.context ? `, context of ${number(m.context)} tokens` : "");
+    const loading = topology.nodes.length === 0;
+    document.body.classList.toggle("loading", loading);
+    chat.setReady(!loading);
+    charts.set(m.history ?? []);
     picture.draw(topology);
     line.nodes = topology.nodes;
     apply(m.state);
@@ -47,40 +52,59 @@ const channel = new Channel({
 function apply(change) {
   const nodes = { ...state.nodes, ...change.nodes };
   state = { ...state, ...change, nodes };
-  if (state.verdict) $("verdict").textContent = state.verdict.text;
-  picture.update(nodes, state.verdict?.node);
+  const live = state.where?.of !== "request";
+  if (state.verdict && $("verdict").textContent !== state.verdict.text) $("verdict").textContent = state.verdict.text;
+  $("last").textContent = sentence(state.where, topology.nodes);
+  $("progress").hidden = !(state.loading?.share > 0);
+  $("progress").value = state.loading?.share ?? 0;
+  picture.update(nodes, state.where, live);
+  $("of").textContent = live ? "share of a step's time that is spent in it" : `share of the last request's time that was spent in it`;
   if (change.heat) heat.update(change.heat);
   if (change.flow) memory.update(change.flow);
   if (change.experts) caches(change.experts);
-  if (change.requests) requests.update(change.requests);
-  if (state.flow) {
-    charts.add(state.flow, state.latency);
-    figures(state.flow, state.latency);
+  if (change.requests) {
+    requests.update(change.requests);
+    chat.update(change.requests);
   }
+  if (change.point) charts.add(change.point);
+  if (state.flow) figures(state.flow, state.latency, live ? undefined : state.requests?.find((r) => r.id === state.where.id));
   const hot = state.heat?.hot ?? [];
-  $("hottest").textContent = hot.length && hot[0].share > 0
-    ? `Hot experts${fewRows(state.heat.rows)}: ` + hot.slice(0, 3).map((h) => `layer ${h.layer} expert ${h.expert} (${percent(h.share)} of rows)`).join(", ") + "."
+  $("hottest").textContent = hot.length
+    ? "Hot experts: " + hot.slice(0, 3).map((h) => `layer ${h.layer} expert ${h.expert} (${percent(h.share)} of its rows)`).join(", ") + "."
     : "";
 }
 
-function figures(flow, latency) {
-  // A rate follows what happens over a second: what is left of it when nothing runs is no speed.
-  const rate = (v) => number(flow.running + flow.waiting ? v : 0);
+/** Each tile has its name, what it means, and its figure: of now, or of the last request. */
+function figures(flow, latency, last) {
+  const per = (n, s) => (n > 0 && s > 0 ? n / s : 0);
+  const pick = (of, now) => (last ? of(last) : now);
   const list = [
-    ["tokens /s", rate(flow.tokens)],
-    ["prompt tokens /s", rate(flow.prompt)],
-    ["running, waiting", `${flow.running}, ${flow.waiting}`],
-    ["steps /s", rate(flow.steps)],
-    ["first token, median", seconds(latency?.ttft?.p50)],
-    ["token to token, median", seconds(latency?.itl?.p50)],
-    ["KV cache used", flow.kv[2] ? percent(flow.kv[0] / flow.kv[2]) : "–"],
+    ["tokens /s", "Tokens of answers that are generated in a second.", number(pick((r) => per(1, r.per_token), flow.tokens))],
+    ["prompt tokens /s", "Tokens of prompts that are computed in a second, without those that the KV cache had.", number(pick((r) => per(r.prompt - r.cached, r.to_first - r.waited), flow.prompt))],
+    [last ? "steps" : "steps /s", "A step takes the rows of many requests through all layers once; each request that is answered gets a token from it.", number(pick(() => state.where.all, flow.steps))],
+    ["first token", "The time from a request's arrival to its first token; of several requests the median of the last half minute.", seconds(pick((r) => r.to_first, latency?.ttft?.p50))],
+    ["token to token", "The time from one token of an answer to the next; of several requests the median of the last half minute.", seconds(pick((r) => r.per_token, latency?.itl?.p50))],
+    ["running, waiting", "Requests that have a place in the steps, and those that wait for one.", `${flow.running}, ${flow.waiting}`],
+    ["KV cache used", "The share of the KV cache's blocks that running requests hold. It keeps what attention needs of the tokens before.", flow.kv[2] ? percent(flow.kv[0] / flow.kv[2]) : "–"],
   ];
   const dl = $("figures");
-  if (!dl.children.length) dl.append(...list.map(([name]) => element("div", {}, element("dt", {}, name), element("dd", {}, ""))));
-  list.forEach(([, value], i) => {
-    const dd = dl.children[i].lastChild;
+  if (!dl.children.length) dl.append(...list.map(([, meaning]) => tile(meaning)));
+  const scope = last ? `Of the last request, number ${last.id}` : "Now";
+  if ($("scope").textContent !== scope) $("scope").textContent = scope;
+  list.forEach(([name, , value], i) => {
+    const [dt, dd] = dl.children[i].children;
+    if (dt.textContent !== name) dt.textContent = name;
     if (dd.textContent !== value) dd.textContent = value;
   });
+}
+
+/** A figure that says what it means to who points at it, touches it or goes there by keyboard. */
+function tile(meaning) {
+  const box = element("div", { tabindex: 0, title: meaning }, element("dt"), element("dd"));
+  const tell = () => { $("meaning").textContent = `${box.firstChild.textContent}: ${meaning}`; };
+  box.addEventListener("focus", tell);
+  box.addEventListener("click", tell);
+  return box;
 }
 
 function caches(experts) {

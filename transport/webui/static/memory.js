@@ -19,18 +19,18 @@ export class Memory {
       }
       return picture;
     };
-    const legend = element("div", { class: "legend" }, element("span", {}, swatch("var(--accent)"), "in use"), element("span", {}, swatch("var(--warm)"), "kept for prefixes"), element("span", {}, swatch("var(--cold)"), "free"));
-    const parts = [bar([[used, "var(--accent)"], [kept, "var(--warm)"]], all, `${used} of ${all} blocks in use, ${kept} kept`)];
+    const legend = element("div", { class: "legend" }, element("span", {}, swatch("var(--accent)"), "in use"), element("span", {}, swatch("var(--kept)"), "kept for prefixes"), element("span", {}, swatch("var(--cold)"), "free"));
+    const parts = [bar([[used, "var(--accent)"], [kept, "var(--kept)"]], all, `${used} of ${all} blocks in use, ${kept} kept`)];
     const [hostUsed, hostAll] = flow.host_kv;
-    if (hostAll) parts.push(element("p", { class: "hint" }, "host memory"), bar([[hostUsed, "var(--warm)"]], hostAll, `${hostUsed} of ${hostAll} blocks of host memory in use`));
+    if (hostAll) parts.push(element("p", { class: "hint" }, "host memory"), bar([[hostUsed, "var(--kept)"]], hostAll, `${hostUsed} of ${hostAll} blocks of host memory in use`));
     this.bars.replaceChildren(...parts, legend);
     const [asked, found] = flow.prefix;
     const pairs = [
       ["blocks in use", `${number(used)} of ${number(all)}`],
       ["kept for prefixes", number(kept)],
-      ["prompt tokens found", asked ? `${percent(found / asked)} (${number(found)} of ${number(asked)})` : "–"],
-      ["requests computed again", number(flow.preempted)],
-      ["rows of a step", number(flow.rows)],
+      ["prompt tokens found in the cache", asked ? `${percent(found / asked)} (${number(found)} of ${number(asked)})` : "–"],
+      ["preempted requests", number(flow.preempted)],
+      ["rows of a step, on average", number(flow.rows)],
     ];
     if (hostAll) pairs.splice(2, 0, ["in host memory", `${number(hostUsed)} of ${number(hostAll)}`]);
     this.pairs.replaceChildren(...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));

@@ -1,11 +1,12 @@
 // The table of open requests, and of those that have ended lately.
 import { element, number, onFrame, seconds } from "./format.js";
 
-const phases = { waiting: "waiting", prefill: "reads its prompt", decode: "writes", ended: "ended" };
+const phases = { waiting: "waiting", prefill: "reading the prompt", decode: "generating", ended: "ended" };
 
 export class Requests {
   constructor(body, none, { show, follow, cancel }) {
     Object.assign(this, { body, none, show, follow, cancel });
+    this.list = [];
     this.rows = new Map(); // by request
     this.redraw = onFrame(body.closest("section"), () => this.draw());
   }
@@ -17,7 +18,7 @@ export class Requests {
   }
 
   look() {
-    const r = this.list?.find((q) => q.name === this.expected && q.phase === "ended");
+    const r = this.list.find((q) => q.name === this.expected && q.phase === "ended");
     if (!r) return;
     this.expected = undefined;
     this.show(r.id); // where who asked is reading the answer, and asks on

@@ -1,7 +1,8 @@
 // The time line: a lane an actor, a bar a message, with the critical path of each step and
 // what actors waited for.
-import { bytes, colour, element, kinds, nanos, onFrame, palette, percent, sharpen, svg, swatch } from "./format.js";
+import { bytes, colour, element, kinds, nanos, number, onFrame, palette, sharpen, swatch } from "./format.js";
 import { PHASES_SHOWN, explained, laneTitle, named, ofPhases, sortLanes } from "./lanes.js";
+import { bar, subject } from "./where.js";
 
 // The fields of an event, as the server sends it.
 const LANE = 0, KIND = 1, BATCH = 2, REQUEST = 3, SENT = 4, FROM = 5, TO = 6, ROWS = 7, LAYER = 8, PARTS = 9, BYTES = 10, MICRO = 11, DEVICE = 12, OTHERS = 13;
@@ -74,7 +75,8 @@ export class TimeLine {
     this.fold();
     this.requests = this.data.events.filter((e) => e[KIND] === "request" || e[KIND] === "prefill");
     this.row = new Map();
-    const extra = this.requests.length ? 1 : 0;
+    const extra = this.requests.length || (this.request && this.lanes.length) ? 1 : 0;
+    this.extra = extra;
     this.lanes.forEach((l, i) => this.row.set(l.lane, i + extra));
     this.height = TOP + (this.lanes.length + extra) * LANEHEIGHT + 6;
     this.visible = this.data.events.map((e) => (e[KIND] === "request" || e[KIND] === "prefill" ? 0 : this.row.get(e[LANE])));
@@ -94,55 +96,30 @@ export class TimeLine {
 
   /** Where the time of the steps went, in one bar and in words. */
   explain() {
-    const host = $("where");
-    const sums = new Map();
-    let total = 0, longest = [0, ""];
-    const batches = new Set();
-    for (const [batch, lane, , from, to, wait, why, copy] of this.data.paths) {
-      const name = copy ? "waiting for copies" : wait ? "waiting" : laneTitle(this.data.lanes[lane], this.nodes);
-      const sum = sums.get(name) ?? { ns: 0, lane, wait, copy };
-      sum.ns += to - from;
-      sums.set(name, sum);
-      total += to - from;
-      batches.add(batch);
+    const { where, paths, events, older } = this.data;
+    let longest = [0, ""];
+    for (const [, , , from, to, wait, why] of paths) {
       if (wait && to - from > longest[0]) longest = [to - from, why];
     }
-    if (!total) {
-      host.replaceChildren();
-      $("last").textContent = "";
+    bar($("where"), where, this.nodes, longest[0] > 0.05 * where?.each ? `longest wait ${nanos(longest[0])}: ${named(longest[1], this.nodes)}` : "");
+    if (!where) {
+      if (events.length) $("subject").textContent = this.request ? `Request ${this.request}` : "";
       return;
     }
-    const parts = [...sums].sort((a, b) => b[1].ns - a[1].ns);
-    const shade = ({ lane, wait, copy }) => (copy ? colour("copy wait") : wait ? palette().line : colour(this.laneKind(lane)));
-    const bar = svg("svg", { viewBox: "0 0 1000 14", preserveAspectRatio: "none", "aria-hidden": "true" });
-    let x = 0;
-    for (const [, p] of parts) {
-      const w = 1000 * p.ns / total;
-      bar.append(svg("rect", { x, width: w, height: 14, fill: shade(p) }));
-      x += w;
-    }
-    const n = batches.size;
-    const subject = this.request ? `Request ${this.request}: ${n} steps` : `${n} step${n === 1 ? "" : "s"}`;
-    $("subject").textContent = `${subject}, ${nanos(total / n)} each. The critical path is underlined.`;
-    const most = parts.filter(([, p]) => p.ns >= 0.05 * total).slice(0, 3).map(([name, p]) => `${name} ${percent(p.ns / total)}`);
-    const took = this.request ? `Request ${this.request} took ${n} step${n === 1 ? "" : "s"} of` : n === 1 ? "The last step took" : `Each of the last ${n} steps took`;
-    $("last").textContent = `${took} ${nanos(total / n)}: ${most.join(", ")}.`;
-    const words = parts.slice(0, 6).map(([name, p]) => element("span", {}, swatch(shade(p)), element("b", {}, percent(p.ns / total)), ` ${name}`));
-    if (longest[0] > 0.05 * total / n) words.push(element("span", { class: "detail" }, `longest wait ${nanos(longest[0])}: ${named(longest[1], this.nodes)}`));
-    host.replaceChildren(bar, ...words);
-  }
-
-  laneKind(lane) {
-    return this.data.events.find((e) => e[LANE] === lane && e[KIND] !== "request" && e[KIND] !== "prefill")?.[KIND] ?? "control";
+    const words = [`${subject(where)}.`, "The critical path is underlined."];
+    const gone = where.all - new Set(events.map((e) => e[BATCH]).filter(Boolean)).size;
+    if (older || gone > 0) words.push(`${older ? "What was before" : `The first ${number(gone)} steps`} is no longer kept.`.replace("steps is", "steps are"));
+    $("subject").textContent = words.join(" ");
   }
 
   legend() {
     const shown = explained(new Set(this.data?.events.filter((e) => this.row.has(e[LANE])).map((e) => e[KIND])));
-    const key = shown.map(([k]) => k).join();
+    const key = [...shown.map(([k]) => k), this.request > 0].join();
     if (key === this.explained) return;
     this.explained = key;
     $("kinds").replaceChildren(...shown.map(([k, name]) => element("span", {}, swatch(colour(k)), name)),
       element("span", {}, "thin line: the message waits"), element("span", {}, "grey: the actor waits"),
+      ...(this.request ? [element("span", {}, "hatched: no longer kept")] : []),
       ...(shown.some(([k]) => k.startsWith("copy")) ? [element("span", {}, "pale: the device waits for a copy")] : []));
   }
 
@@ -171,6 +148,7 @@ export class TimeLine {
     g.rect(this.margin, 0, width - this.margin, height);
     g.clip();
     this.drawGaps(g, c);
+    this.drawLost(g, c);
     this.drawEvents(g, c);
     this.drawPaths(g, c);
     g.restore();
@@ -201,7 +179,7 @@ export class TimeLine {
   labels(g, c) {
     g.fillStyle = c.text;
     const put = (text, row) => g.fillText(text, 2, TOP + row * LANEHEIGHT + LANEHEIGHT / 2, this.margin - 6);
-    if (this.requests.length) put("request", 0);
+    if (this.extra) put("request", 0);
     for (const l of this.lanes) put(laneTitle(l.name, this.nodes), this.row.get(l.lane));
   }
 
@@ -222,6 +200,35 @@ export class TimeLine {
         const text = clip(g, named(why, this.nodes), room - 8);
         g.fillText(text, left + 4, y + BAR / 2 + 0.5);
       }
+    }
+  }
+
+  /** Where lanes have forgotten what was: hatched until the oldest event that is still there. */
+  drawLost(g, c) {
+    this.lost = null;
+    if (!this.request) return;
+    const lost = this.lanes.filter((l) => this.data.kept[l.lane] > this.whole[0]).map((l) => [this.row.get(l.lane), this.data.kept[l.lane]]);
+    if (!this.requests.some((e) => e[KIND] === "request")) lost.push([0, this.whole[1]]);
+    this.lost = lost;
+    g.font = "11px system-ui, sans-serif";
+    for (const [row, until] of lost) {
+      const x = Math.max(this.margin, this.x(this.whole[0])), w = this.x(until) - x;
+      if (w < 2) continue;
+      const y = TOP + row * LANEHEIGHT + (LANEHEIGHT - BAR) / 2;
+      g.strokeStyle = c.line;
+      g.lineWidth = 1;
+      g.beginPath();
+      for (let at = x - BAR; at < x + w; at += 8) {
+        g.moveTo(Math.max(at, x), y + BAR - Math.max(0, x - at));
+        g.lineTo(Math.min(at + BAR, x + w), y + Math.max(0, at + BAR - x - w));
+      }
+      g.stroke();
+      const text = clip(g, "no longer kept", w - 8);
+      if (!text) continue;
+      g.fillStyle = c.panel;
+      g.fillRect(x + 3, y, g.measureText(text).width + 6, BAR);
+      g.fillStyle = c.soft;
+      g.fillText(text, x + 6, y + BAR / 2 + 0.5);
     }
   }
 
@@ -296,6 +303,8 @@ export class TimeLine {
       }
     });
     if (best >= 0) return { event: best };
+    const lost = this.lost?.find(([r, until]) => r === row && x >= this.x(this.whole[0]) && x < this.x(until));
+    if (lost) return { lost };
     const gap = this.data?.gaps.find((p) => this.row.get(p[0]) === row && x >= this.x(p[1]) && x <= this.x(p[2]));
     return gap ? { gap } : {};
   }
@@ -304,6 +313,7 @@ export class TimeLine {
     this.chosen = hit.event ?? -1;
     if (hit.event >= 0 || hit.gap) $("live").checked = false; // what is read about stays
     if (hit.event >= 0) $("event").textContent = this.describe(this.data.events[hit.event]);
+    else if (hit.lost) $("event").textContent = "What was here is no longer kept: a ring has the newest messages of its actor.";
     else if (hit.gap) $("event").textContent = `${laneTitle(this.data.lanes[hit.gap[0]], this.nodes)}, ${nanos(hit.gap[2] - hit.gap[1])}: ${named(hit.gap[4], this.nodes)}.`;
     this.redraw();
   }
