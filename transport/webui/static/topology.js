@@ -72,7 +72,7 @@ export class Topology {
   /** Narrow: the way of a batch from top to bottom, experts beside it. */
   column() {
     const places = new Map();
-    const w = 96, across = w + 20, down = 66;
+    const w = 96, across = w + 20, down = this.several() ? 76 : 66; // ranks have names above them
     ["gateway", "schedule"].forEach((kind, i) => this.of(kind).forEach((n) => places.set(n.name, [i * across, 0, w, H])));
     const way = this.of("embed", "group", "link", "head", "sample");
     way.forEach((n, i) => places.set(n.name, [0, (i + 1) * down, w, H]));
@@ -116,12 +116,16 @@ export class Topology {
     this.host.replaceChildren(root);
   }
 
+  /** Whether there is more than one rank. */
+  several() {
+    return new Set(this.of("group").map((n) => n.rank)).size > 1;
+  }
+
   /** A dashed frame around the groups of a rank, where there is more than one rank. */
   ranks(root, places) {
     const groups = this.of("group");
-    const ranks = [...new Set(groups.map((n) => n.rank))];
-    if (ranks.length < 2) return;
-    for (const rank of ranks) {
+    if (!this.several()) return;
+    for (const rank of new Set(groups.map((n) => n.rank))) {
       const mine = groups.filter((n) => n.rank === rank).map((n) => places.get(n.name));
       const x = Math.min(...mine.map((p) => p[0])), y = Math.min(...mine.map((p) => p[1]));
       const x2 = Math.max(...mine.map((p) => p[0] + p[2])), y2 = Math.max(...mine.map((p) => p[1] + H));
@@ -132,14 +136,14 @@ export class Topology {
 
   box(n, [x, y, w, h]) {
     const small = h < 40 || w < 80;
-    const label = small ? n.kind : this.narrow && n.kind === "pool" ? `pool ${n.index}` : title(n);
+    const label = small ? n.kind : this.narrow && n.kind === "pool" ? `pool ${n.index}` : this.narrow && n.kind === "copies" ? "copies" : title(n);
     const fill = svg("rect", { x: 1, y: 1, width: 0, height: h - 2, rx: 6 });
     const share = svg("text", { class: "share", x: w - 7, y: small ? h - 6 : h - 9 });
     const queue = svg("g", { class: "queue", visibility: "hidden" }, svg("circle", { cx: w - 2, cy: 2, r: 9.5 }), svg("text", { x: w - 2, y: 6 }));
     const g = svg("g", { class: h < 40 ? "node pill" : "node", tabindex: 0, role: "button", transform: `translate(${x} ${y})`, "aria-label": label },
       svg("title", {}, `${label}: ${about[n.kind]}`), svg("rect", { class: "box", width: w, height: h, rx: 7 }), fill,
       svg("text", { class: "name", x: 8, y: small && h < 40 ? 17 : 20 }, label), share, queue);
-    if (!small) g.insertBefore(svg("text", { class: "sub", x: 8, y: h - 9 }, n.kind === "device" ? "its own clock" : n.device ?? ""), share);
+    if (!small) g.insertBefore(svg("text", { class: "sub", x: 8, y: h - 9 }, n.kind === "device" ? (this.narrow ? "" : "its own clock") : n.device ?? ""), share);
     const tell = () => {
       this.chosen = n;
       for (const b of this.boxes.values()) b.g.classList.toggle("chosen", b.node === n);
