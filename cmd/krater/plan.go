@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/kernels/cpu"
+	kernel "krater/kernels/cuda/launch"
 	"krater/kernels/machine"
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/rates"
@@ -176,6 +177,8 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 	}
 	if f.onCard() {
 		put(memoryName, "driver", "of the GPU, pinned memory", driverBytes)
+		put(memoryName, "step graphs", fmt.Sprintf("up to %d for each of %s", kernel.GraphsKept, count(f.states(), "batch")),
+			int64(kernel.GraphsKept*f.states()*cfg.Layers*kernel.GraphBytes))
 	}
 	if n := lim.HostBlocks; n > 0 {
 		put(memoryName, "evicted KV blocks", fmt.Sprintf("%d tokens", n*lim.BlockTokens), int64(n)*kvBlockBytes(cfg, lim.BlockTokens, o.options.KVType))

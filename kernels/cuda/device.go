@@ -244,6 +244,8 @@ type Stream struct {
 	copies bool
 	ops    ops.Builder
 	room   *buffer
+	blocks *buffer // for tables of MoveBlocks
+	table  []byte  // the same, while it is made
 	turn   launch.Ptr
 }
 
@@ -275,10 +277,12 @@ func (s *Stream) Close() {
 	if s.turn != 0 {
 		_ = s.dev.card.Release(s.turn) // a lost card is freed by the driver
 	}
-	if s.room != nil {
-		s.room.Free()
-		s.room = nil
+	for _, b := range []*buffer{s.room, s.blocks} {
+		if b != nil {
+			b.Free()
+		}
 	}
+	s.room, s.blocks = nil, nil
 }
 
 // Device is whose stream it is.

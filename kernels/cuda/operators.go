@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/device"
@@ -184,6 +185,47 @@ func (d *Device) CopyRows(s device.Stream, dst, src device.Mat) {
 	}
 	d.do("CopyRows", s, func(s *Stream) { s.ops.CopyRows(mat(dst), mat(src)) })
 }
+
+// MoveBlocks copies blocks of KV caches to pinned host memory or back with one kernel
+// (device.BlockMover).
+func (d *Device) MoveBlocks(s device.Stream, m *device.BlockMoves) (ok bool) {
+	parts := make([]elem.BlockPart, len(m.Parts))
+	for i, p := range m.Parts {
+		at, mapped := d.card.Mapped(p.Host)
+		if !mapped {
+			return false
+		}
+		parts[i] = elem.BlockPart{Cache: mat(p.Cache).At, Host: at, Bytes: p.Bytes}
+	}
+	d.do("MoveBlocks", s, func(s *Stream) {
+		s.table = elem.BlockTable(s.table[:0], parts, m.From, m.To)
+		s.s.CopyIn(s.blockTable(len(s.table)), s.table)
+		elem.MoveBlocks(&s.s.List, s.blocks.at, len(parts), len(m.From), m.Save)
+	})
+	return true
+}
+
+// blockTable is room of the card for a table of so many bytes. Tables of a stream follow one
+// another in its order.
+func (s *Stream) blockTable(n int) launch.Ptr {
+	if s.blocks == nil || s.blocks.size < n {
+		if s.blocks != nil {
+			if err := s.s.Synchronize(); err != nil { // the old one may be in use
+				return s.blocks.at // nothing will run any more
+			}
+			s.blocks.Free()
+		}
+		b, err := s.dev.alloc(max(n, blockTableBytes), true)
+		if err != nil {
+			panic(fmt.Errorf("table of KV blocks: %w", err))
+		}
+		s.blocks = b
+	}
+	return s.blocks.at
+}
+
+// blockTableBytes is room for 64 layers and some 1,500 blocks.
+const blockTableBytes = 16 << 10
 
 // StoreRows writes rows of a cache.
 func (d *Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {

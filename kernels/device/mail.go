@@ -9,6 +9,30 @@ type Pinner interface {
 	Pin(b []byte) (release func() error, err error)
 }
 
+// BlockMover is a device that copies many blocks of its KV cache to pinned host memory, or back,
+// at once.
+type BlockMover interface {
+	// MoveBlocks enqueues the copies on s. It is false, and enqueues nothing, where some of
+	// the host's memory is not pinned.
+	MoveBlocks(s Stream, m *BlockMoves) bool
+}
+
+// BlockMoves are copies of blocks: in every part block From[i] of one side to block To[i] of
+// the other. No block is both read and written.
+type BlockMoves struct {
+	Save     bool // to the host, else from it
+	From, To []int32
+	Parts    []BlockPart
+}
+
+// BlockPart is a matrix of blocks on the device, [blocks * tokens, width] without gaps, and the
+// host's room for blocks, one behind the other. Bytes is the size of a block.
+type BlockPart struct {
+	Cache Mat
+	Host  []byte
+	Bytes int
+}
+
 // CopyStreamer is a device with an engine for copies, beside the one that computes.
 type CopyStreamer interface {
 	// NewCopyStream gives a stream for copies that runs at the same time as others.

@@ -103,6 +103,8 @@ type Group struct {
 	adds    stages.AddProducts // the same
 	soon    SoonOps            // the same
 	forms   stages.FormOps     // the same
+	mover   device.BlockMover  // the same
+	blocks  device.BlockMoves  // reused
 }
 
 // KVTypes are what a KV cache can be kept in.
@@ -123,6 +125,7 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	g.adds, _ = ops.(stages.AddProducts)
 	g.soon, _ = ops.(SoonOps)
 	g.forms, _ = ops.(stages.FormOps)
+	g.mover, _ = ops.(device.BlockMover)
 	for range max(1, lim.Lanes) {
 		m, err := attention.New(dev, ops, cfg, lim, &layers[0].Attention, table)
 		if err != nil {

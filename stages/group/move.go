@@ -95,6 +95,11 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, laps *device.Laps)
 		lap.Kind = device.CopyOut
 	}
 	began := laps.Begin(s, lap.Layer)
+	if n, ok := g.moveAtOnce(s, moves); ok {
+		lap.Bytes = n
+		laps.End(s, began, lap)
+		return
+	}
 	for _, m := range moves {
 		for i := range g.caches {
 			g.move(s, m, g.caches[i].Mat, i, 0)
@@ -103,6 +108,32 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, laps *device.Laps)
 		}
 	}
 	laps.End(s, began, lap)
+}
+
+// moveAtOnce does moves to the host or back in one go, where the device can, and tells their
+// bytes.
+func (g *Group) moveAtOnce(s device.Stream, moves []stages.Move) (bytes int64, ok bool) {
+	if g.mover == nil || moves[0].Kind == stages.Copy {
+		return 0, false
+	}
+	b := &g.blocks
+	b.Save, b.From, b.To = moves[0].Kind == stages.Save, b.From[:0], b.To[:0]
+	for _, m := range moves {
+		b.From, b.To = append(b.From, m.From), append(b.To, m.To)
+	}
+	if len(b.Parts) == 0 {
+		for i := range g.caches {
+			for p, m := range [...]device.Mat{g.caches[i].Mat, g.caches[i].Scales} {
+				if !m.Zero() {
+					b.Parts = append(b.Parts, device.BlockPart{Cache: m, Host: g.shelves[i].parts[p].Host(), Bytes: m.RowRange(0, g.lim.BlockTokens).Bytes()})
+				}
+			}
+		}
+	}
+	for i := range b.Parts {
+		bytes += int64(b.Parts[i].Bytes * len(moves))
+	}
+	return bytes, g.mover.MoveBlocks(s, b)
 }
 
 // blockBytes is the size of a block of a layer, with its scales.

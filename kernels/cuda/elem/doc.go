@@ -25,5 +25,6 @@ var (
 	kRope            = launch.Named("kr_rope")
 	kStoreRows       = launch.Named("kr_store_rows")
 	kLatentStore     = launch.Named("kr_latent_store")
+	kMoveBlocks      = launch.Named("kr_move_blocks")
 	kQuantizeRows    = launch.Named("kr_quantize_rows")
 )

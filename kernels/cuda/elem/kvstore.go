@@ -1,6 +1,8 @@
 package elem
 
 import (
+	"encoding/binary"
+
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -135,4 +137,39 @@ func LatentStore(l *launch.List, cache launch.KV, q, kv, kvNorm launch.Mat, eps 
 		launch.P(q.At), launch.I32(q.Stride), launch.P(kv.At), launch.I32(kv.Stride), launch.P(kvNorm.At), launch.I32(rank), launch.F32(eps),
 		launch.I32(norm), launch.P(positions.At), launch.P(slots.At), launch.P(table.At), launch.I32(table.Stride), launch.I32(table.Rows),
 		launch.I32(qRope.Heads), launch.I32(qRope.HeadDim), launch.I32(qRope.Offset), launch.I32(dim), launch.I32(f))
+}
+
+// BlockPart is a matrix of blocks of a cache, and the host's room for blocks as the card
+// addresses it; Bytes is the size of a block.
+type BlockPart struct {
+	Cache, Host launch.Ptr
+	Bytes       int
+}
+
+// BlockTable is what MoveBlocks reads of the card's memory: parts and moves, which go from a
+// block to a block. It is appended to buf.
+func BlockTable(buf []byte, parts []BlockPart, from, to []int32) []byte {
+	for _, p := range parts {
+		buf = binary.LittleEndian.AppendUint64(buf, uint64(p.Cache))
+		buf = binary.LittleEndian.AppendUint64(buf, uint64(p.Host))
+		buf = binary.LittleEndian.AppendUint64(buf, uint64(p.Bytes))
+	}
+	for i := range from {
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(from[i]))
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(to[i]))
+	}
+	return buf
+}
+
+// MoveBlocks copies blocks of every part between cache and host, as table says, which lies in
+// the card's memory: to the host where save is set. Sources and destinations share no block.
+func MoveBlocks(l *launch.List, table launch.Ptr, parts, moves int, save bool) {
+	if parts == 0 || moves == 0 {
+		return
+	}
+	dir := 0
+	if save {
+		dir = 1
+	}
+	l.Add(kMoveBlocks, launch.Config{Grid: launch.Dim{X: uint32(moves), Y: uint32(parts)}, Block: launch.Dim{X: 256}, PDL: true}, launch.P(table), launch.I32(dir))
 }

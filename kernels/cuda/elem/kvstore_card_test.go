@@ -221,3 +221,44 @@ func TestLatentStore(t *testing.T) {
 		}
 	}
 }
+
+// TestMoveBlocks: blocks of every size go where the list says, both ways, and nothing else changes.
+func TestMoveBlocks(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(5, 9))
+	const blocks, places = 7, 5
+	for _, sizes := range [][]int{{16}, {1}, {4, 48, 4096}, {18432, 7, 64, 12}, {20000, 20000}} {
+		for _, save := range []bool{true, false} {
+			from, to := []int32{3, 0, 4}, []int32{1, 2, 4}
+			var parts []BlockPart
+			var want, got [][]byte
+			var at []launch.Ptr
+			for _, n := range sizes {
+				cache, host := make([]byte, blocks*n), make([]byte, places*n)
+				for _, b := range [][]byte{cache, host} {
+					for i := range b {
+						b[i] = byte(rng.Uint32())
+					}
+				}
+				parts = append(parts, BlockPart{Cache: cudatest.Upload(c, cache), Host: cudatest.Upload(c, host), Bytes: n})
+				dst, src := cache, host
+				if save {
+					dst, src = host, cache
+				}
+				for i := range from {
+					copy(dst[int(to[i])*n:][:n], src[int(from[i])*n:][:n])
+				}
+				want = append(want, cache, host)
+				at = append(at, parts[len(parts)-1].Cache, parts[len(parts)-1].Host)
+			}
+			table := cudatest.Upload(c, BlockTable(nil, parts, from, to))
+			c.Run(func(l *launch.List) { MoveBlocks(l, table, len(parts), len(from), save) })
+			for i, p := range at {
+				got = append(got, cudatest.Download[byte](c, p, len(want[i])))
+				if !bytes.Equal(got[i], want[i]) {
+					t.Fatalf("blocks of %v, save %v: side %d differs", sizes, save, i)
+				}
+			}
+		}
+	}
+}

@@ -1,5 +1,12 @@
 package launch
 
+// GraphsKept is how many steps a stream keeps as graphs: 16 batch sizes of four states.
+const GraphsKept = 64
+
+// GraphBytes is what the driver takes of the host's memory for the launches of a layer in a
+// graph: 3.0 MB a graph of DeepSeek-V2-Lite's 27 layers (H200, driver 580).
+const GraphBytes = 112 << 10
+
 // Card is what the choice of a kernel may depend on.
 type Card struct {
 	Name      string

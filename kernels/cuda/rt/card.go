@@ -34,9 +34,6 @@ type Options struct {
 	Exact bool
 }
 
-// defaultGraphs is a graph for each of 16 batch sizes of four states, each a few MB.
-const defaultGraphs = 64
-
 // Card is an opened card.
 type Card struct {
 	owner *driver.Owner
@@ -69,7 +66,7 @@ func Open(o Options) (*Card, error) {
 	}
 	c := &Card{owner: owner, graph: o.Graphs}
 	if c.graph == 0 {
-		c.graph = defaultGraphs
+		c.graph = launch.GraphsKept
 	}
 	if err := owner.Do(func() error { return c.open(o) }); err != nil {
 		owner.Close()

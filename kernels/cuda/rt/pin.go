@@ -13,6 +13,7 @@ import (
 	"gorgonia.org/cu"
 
 	"krater/kernels/cuda/driver"
+	"krater/kernels/cuda/launch"
 )
 
 // pins is the host memory that a card knows: Pin changes it, every copy looks at it.
@@ -21,20 +22,29 @@ type pins struct {
 	list atomic.Pointer[[]span]
 }
 
-// span is memory from one address up to another.
-type span struct{ from, to uintptr }
+// span is memory from one address up to another, and where kernels see it; at 0: nowhere.
+type span struct {
+	from, to uintptr
+	at       launch.Ptr
+}
 
 func spanOf(b []byte) span {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return span{at, at + uintptr(len(b))}
+	return span{from: at, to: at + uintptr(len(b))}
 }
 
 // covers reports whether all of b lies in one pinned piece: of two that touch each other
 // the driver copies in two calls only.
 func (p *pins) covers(b []byte) bool {
+	_, ok := p.find(b)
+	return ok
+}
+
+// find is the pinned piece that all of b lies in.
+func (p *pins) find(b []byte) (s span, ok bool) {
 	list := p.list.Load()
 	if list == nil {
-		return false
+		return s, false
 	}
 	x := spanOf(b)
 	i, found := slices.BinarySearchFunc(*list, x.from, func(s span, at uintptr) int {
@@ -49,7 +59,20 @@ func (p *pins) covers(b []byte) bool {
 	if !found {
 		i-- // the last one that begins before it
 	}
-	return i >= 0 && x.to <= (*list)[i].to
+	if i < 0 || x.to > (*list)[i].to {
+		return s, false
+	}
+	return (*list)[i], true
+}
+
+// Mapped is where kernels see b, which lies in memory that Pin has made known; false where they
+// do not.
+func (c *Card) Mapped(b []byte) (launch.Ptr, bool) {
+	s, ok := c.pins.find(b)
+	if !ok || s.at == 0 {
+		return 0, false
+	}
+	return s.at + launch.Ptr(spanOf(b).from-s.from), true
 }
 
 // change replaces the list by what f makes of a copy of it.
@@ -64,8 +87,9 @@ func (p *pins) change(f func([]span) []span) {
 	p.list.Store(&list)
 }
 
-func (p *pins) add(b []byte) {
+func (p *pins) add(b []byte, at launch.Ptr) {
 	x := spanOf(b)
+	x.at = at
 	p.change(func(list []span) []span {
 		i := 0
 		for i < len(list) && list[i].from < x.from {
@@ -78,7 +102,7 @@ func (p *pins) add(b []byte) {
 func (p *pins) drop(b []byte) {
 	x := spanOf(b)
 	p.change(func(list []span) []span {
-		return slices.DeleteFunc(list, func(s span) bool { return s == x })
+		return slices.DeleteFunc(list, func(s span) bool { return s.from == x.from && s.to == x.to })
 	})
 }
 
@@ -94,17 +118,26 @@ func (c *Card) Pin(b []byte) (release func() error, err error) {
 	if len(b) == 0 {
 		return func() error { return nil }, nil
 	}
-	if err := c.do(func() error { return register(b) }); err != nil {
+	var at launch.Ptr
+	if err := c.do(func() error {
+		if err := register(b); err != nil {
+			return err
+		}
+		if p, err := driver.HostDevicePtr(b); err == nil {
+			at = launch.Ptr(p)
+		}
+		return nil
+	}); err != nil {
 		return nil, fmt.Errorf("%d bytes of host memory cannot be pinned (mapped read-only, pinned already, or more than may be locked?): %w", len(b), err)
 	}
-	c.pins.add(b)
+	c.pins.add(b, at)
 	return sync.OnceValue(func() error { return c.unpin(b) }), nil
 }
 
 // register pins b. Pages that the program itself may only read are refused unless that is
 // said, which not every driver knows. It runs on the owner's thread.
 func register(b []byte) error {
-	err := driver.HostRegister(b, driver.Portable)
+	err := driver.HostRegister(b, driver.Portable|driver.DeviceMap)
 	if err == nil || driver.Sticky(err) || driver.OutOfMemory(err) {
 		return err
 	}
