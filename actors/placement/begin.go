@@ -81,6 +81,7 @@ func (p *Placement) begin(o *Options) error {
 // start makes sides of an outline whose slots are there.
 func (p *Placement) start(o *Options, out *Outline) error {
 	p.line.slots = make([]mark, out.Slots)
+	copied := p.copied(o, out)
 	order := []dispatch.Phase{dispatch.Prefill, dispatch.Decode}
 	if out.Lends {
 		order = []dispatch.Phase{dispatch.Decode, dispatch.Prefill} // who lends comes first
@@ -90,7 +91,7 @@ func (p *Placement) start(o *Options, out *Outline) error {
 			p.sides[phase] = p.sides[order[0]]
 			break
 		}
-		if err := p.fill(phase, out); err != nil {
+		if err := p.fill(phase, out, copied); err != nil {
 			return fmt.Errorf("%s: %s: %w", phase, out.Sides[phase].Name(), err)
 		}
 	}
@@ -106,9 +107,33 @@ func (p *Placement) start(o *Options, out *Outline) error {
 	return p.look()
 }
 
+// copied gives what is told how many experts more are laid out on the host or copied to the device.
+func (p *Placement) copied(o *Options, out *Outline) func(experts int) {
+	if o.Progress == nil {
+		return func(int) {}
+	}
+	all, done := -out.Lent, 0 // which comes last, and untold
+	for phase := range dispatch.Phases {
+		if phase > 0 && out.Shared {
+			break
+		}
+		start := &out.Sides[phase].Start
+		all += len(start.Loads)
+		for _, place := range start.Places {
+			if place.Slots > 0 {
+				all += p.setup.Experts
+			}
+		}
+	}
+	return func(experts int) {
+		done += experts
+		o.Progress(int64(done)*p.setup.Bytes, int64(all)*p.setup.Bytes)
+	}
+}
+
 // fill makes a side of a strategy, and loads what is to stay, without what is lent: prefill has
 // it at first. A copy that the device refuses is an error here.
-func (p *Placement) fill(phase dispatch.Phase, out *Outline) (err error) {
+func (p *Placement) fill(phase dispatch.Phase, out *Outline, copied func(experts int)) (err error) {
 	defer recovered(&err)
 	x := &out.Sides[phase]
 	s := &side{settled: *x}
@@ -146,6 +171,7 @@ func (p *Placement) fill(phase dispatch.Phase, out *Outline) (err error) {
 			if err := p.Keep(int(p.setup.Layers[i])); err != nil {
 				return err
 			}
+			copied(p.setup.Experts)
 		}
 	}
 	for i := range loads {
@@ -163,6 +189,7 @@ func (p *Placement) fill(phase dispatch.Phase, out *Outline) (err error) {
 		if err := p.line.copies.Synchronize(); err != nil {
 			return err
 		}
+		copied(n)
 		loads = loads[n:]
 	}
 	return nil

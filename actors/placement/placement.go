@@ -33,6 +33,8 @@ type Options struct {
 	// Heat [layer][expert] counts how often routers chose an expert, of the layers that have
 	// some; nil: nobody knows.
 	Heat [][]uint32
+	// Progress, if set, is told how many bytes of the experts that are to stay on the device have been copied.
+	Progress func(done, all int64)
 	// Seen, if set, is told of the routed work of every layer that has experts, counted
 	// from 0, before it is divided. It must not keep the list nor take long.
 	Seen func(index int, work []dispatch.Rows)

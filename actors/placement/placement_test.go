@@ -51,6 +51,18 @@ func TestSameBits(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, experts in %d bits, %+v", name, p.Experts, x), func(t *testing.T) {
 					d := simulated(t, hostsim.Options{CPU: host, Async: x.async})
 					po := placement.Options{Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 9, Heat: s.heat(3)}
+					done, all := int64(0), int64(0)
+					po.Progress = func(now, of int64) {
+						if now <= done || all != 0 && of != all {
+							t.Errorf("%d of %d after %d of %d", now, of, done, all)
+						}
+						done, all = now, of
+					}
+					defer func() {
+						if done != all || all == 0 && (x.prefill == "persistent" || x.decode == "hot_cached_static") {
+							t.Errorf("progress ended at %d of %d", done, all)
+						}
+					}()
 					if x.slots > 0 {
 						po.Budget = x.slots * s.slotBytes(t, host, o)
 						po.PrefillBudget = po.Budget * 2 / 3

@@ -49,7 +49,29 @@ type binder struct {
 	store     Store
 	experts   func(layer int) []device.QExpert
 	routed    device.Device // of routed experts that are no integers
-	card      *card         // nil: the device computes on host memory
+	tell      func(done, all int64)
+	done, all int64 // bytes of what is put on dev, for tell
+	card      *card // nil: the device computes on host memory
+}
+
+// follow tells progress of the weights that come to the device. Integers that a cache gives are there already.
+func (b *binder) follow(progress func(phase string, done, all int64)) {
+	given := b.precision.Experts != 0 && b.card == nil
+	for _, n := range weightNeeds(b.cfg, b.precision) {
+		if n.Part != Experts || !given && b.routed == b.dev {
+			b.all = plus(b.all, n.Bytes)
+		}
+	}
+	b.tell = func(done, all int64) { progress("load weights", done, all) }
+	b.bound(0)
+}
+
+// bound tells that n more bytes are on the device.
+func (b *binder) bound(n int64) {
+	if b.tell != nil {
+		b.done = min(b.all, b.done+n)
+		b.tell(b.done, b.all)
+	}
 }
 
 // mat binds a tensor [n] as [1, n], [n, k] as it is. "" gives the absent
@@ -81,6 +103,9 @@ func (b *binder) on(dev device.Device, name string) device.Mat {
 	}
 	b.parts.bufs = append(b.parts.bufs, buf)
 	b.parts.WeightBytes += int64(len(t.Data))
+	if dev == b.dev {
+		b.bound(int64(len(t.Data)))
+	}
 	return device.NewMat(buf, t.DType, rows, cols)
 }
 

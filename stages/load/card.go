@@ -70,6 +70,7 @@ func (b *binder) alloc(n int) device.Buffer {
 func (b *binder) put(buf device.Buffer, at int, data []byte) {
 	if b.err == nil {
 		b.err = b.card.upload(buf, at, data)
+		b.bound(int64(len(data)))
 	}
 }
 

@@ -187,6 +187,7 @@ func (b *binder) keep(key string, bits, rows, cols int, fill func([]float32) err
 		return device.QMat{}
 	}
 	b.parts.WeightBytes += int64(q.Bytes())
+	b.bound(int64(q.Bytes()))
 	return q
 }
 

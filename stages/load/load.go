@@ -38,6 +38,9 @@ type Options struct {
 	Routed device.Device
 	// Store keeps the other integer matrices; nil: they are made at every load.
 	Store Store
+	// Progress, if set, is told how far a phase of the load is: bytes done of all on the device. Model's phase
+	// is "load weights".
+	Progress func(phase string, done, all int64)
 }
 
 // Even cuts layers into groups whose sizes differ by one at most, the larger
@@ -116,6 +119,9 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 	if b.store == nil {
 		b.store = memory{dev, p}
 	}
+	if o.Progress != nil {
+		b.follow(o.Progress)
+	}
 	if err := p.build(dev, b, o); err != nil {
 		p.Close()
 		return nil, err
@@ -160,6 +166,9 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		p.Head.Proj.F = p.Embed.Table
 	default:
 		p.Head.Proj = b.weight("head", names.Embed, o.Precision.Head)
+	}
+	if b.err == nil {
+		b.bound(b.all) // a plan may be off by what alignment takes
 	}
 	return b.err
 }

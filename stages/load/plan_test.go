@@ -90,9 +90,20 @@ func TestPlan(t *testing.T) {
 			}
 			bound, allocated, _ := sums(needs)
 			dev := processor(t, 0)
+			var told []int64
+			x.o.Progress = func(phase string, done, all int64) {
+				if phase != "load weights" || done > all || len(told) > 0 && done < told[len(told)-1] {
+					t.Errorf("%s: %d of %d after %v", phase, done, all, told)
+				}
+				told = append(told, done)
+			}
 			p, err := load.Model(dev, cfg, ws, x.o)
 			if err != nil {
 				t.Fatal(err)
+			}
+			// The last one is topped up; what was counted before it has to come near.
+			if n := len(told); n < cfg.Layers || !near(told[n-1], told[n-2], 0.01) || !near(told[n-1], bound, 0.01) {
+				t.Errorf("%s: progress %v, %d bytes planned", dir, told, bound)
 			}
 			for range x.states {
 				st, err := stages.NewState(dev, cfg, p.Limits)

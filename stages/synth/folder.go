@@ -81,7 +81,7 @@ func (m *Model) WriteCache(ctx context.Context, f Folder, spec quant.Spec) error
 			return err
 		}
 		o := cache.Options{Plan: plan, Source: &Experts{Model: m, Spec: spec, Threads: f.Threads}, Dir: "", Model: f.Dir, Threads: f.Threads}
-		o.Progress = func(p cache.Progress) { w.progress(p.Bytes) }
+		o.Progress = func(_ string, done, _ int64) { w.progress(done) }
 		if _, err := cache.Build(ctx, o); err != nil {
 			return err
 		}

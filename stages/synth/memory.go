@@ -21,6 +21,7 @@ type Loaded struct {
 
 	set  *weights.Set
 	bufs []device.Buffer
+	made func(bytes int64) // tells progress
 }
 
 // Step is a part of the making of a model.
@@ -71,9 +72,18 @@ func (m *Model) LoadBeside(dev load.Device, host device.Device, o load.Options, 
 }
 
 func (m *Model) load(l *Loaded, dev load.Device, host device.Device, o load.Options, threads int) error {
-	if _, err := load.Plan(m.Config, o, load.Use{}); err != nil {
+	needs, err := load.Plan(m.Config, o, load.Use{})
+	if err != nil {
 		return err // before memory is filled for nothing
 	}
+	all := int64(0)
+	for _, n := range needs {
+		if n.Part.Weight() {
+			all += n.Bytes
+		}
+	}
+	l.follow(o, all)
+	o.Progress = nil // what load.Model binds is told of as it is made
 	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) }); err != nil {
 		return err
 	}
@@ -114,6 +124,11 @@ func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.
 	if _, err := load.Plan(m.Config, o, load.Use{}); err != nil {
 		return err
 	}
+	all, err := m.hostBytes(o.Precision, spec)
+	if err != nil {
+		return err
+	}
+	l.follow(o, all)
 	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) }); err != nil {
 		return err
 	}
@@ -142,6 +157,36 @@ func (m *Model) quantized(name string, f tensor.FormatB, threads int) *quant.Mat
 	x := m.integers(name, f, std)
 	x.skip = name == "head" && m.skew == Zipf
 	return x.matrix(make([]byte, f.ValueBytes()+f.ScaleBytes()), threads)
+}
+
+// follow tells the progress of all bytes that are made.
+func (l *Loaded) follow(o load.Options, all int64) {
+	done := int64(0)
+	l.made = func(bytes int64) {
+		if done += bytes; o.Progress != nil {
+			o.Progress("make weights", min(done, all), all)
+		}
+	}
+}
+
+// hostBytes is what loadCard makes in host memory: plain weights, and experts by spec, nil: none.
+func (m *Model) hostBytes(p load.Precision, spec *quant.Spec) (n int64, err error) {
+	for _, t := range m.Config.Expected() {
+		if !p.Integers(m.Config, t) {
+			n += sizeOf(t)
+		}
+	}
+	for layer := range m.Config.Layers {
+		if spec == nil || !m.Config.MoELayer(layer) {
+			continue
+		}
+		one, err := m.expert(layer, 0, *spec)
+		if err != nil {
+			return 0, err
+		}
+		n += int64(one.size) * int64(m.Config.MoE.Experts)
+	}
+	return n, nil
 }
 
 // step times a part of the making.
@@ -185,6 +230,7 @@ func (m *Model) loadFloats(l *Loaded, dev device.Device, p load.Precision, threa
 			f.fill(b.Host(), 0, f.rows, threads)
 			x.Data = b.Host()
 			bytes += sizeOf(t)
+			l.made(sizeOf(t))
 		}
 		list = append(list, x)
 	}
@@ -221,6 +267,7 @@ func (m *Model) loadExperts(l *Loaded, dev device.Device, banks [][]device.QExpe
 		})
 		banks[layer] = bank
 		bytes += int64(one.size * len(bank))
+		l.made(int64(one.size * len(bank)))
 	}
 	return bytes, nil
 }
@@ -241,6 +288,7 @@ func (s *store) Matrix(name string, f tensor.FormatB, _ func() (*quant.Matrix, e
 	x.skip = name == "head" && s.m.skew == Zipf
 	scaleAt := round(f.ValueBytes(), line)
 	s.bytes += int64(f.ValueBytes() + f.ScaleBytes())
+	s.l.made(int64(f.ValueBytes() + f.ScaleBytes()))
 	if s.upload {
 		raw := make([]byte, scaleAt+f.ScaleBytes())
 		x.fill(raw, raw[scaleAt:], s.threads)

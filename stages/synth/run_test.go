@@ -74,10 +74,20 @@ func TestLoad(t *testing.T) {
 	for name, p := range precisions {
 		for _, skew := range []Skew{Uniform, Zipf} {
 			m, dev := small(t, Options{Seed: 1, Skew: skew}), processor(t)
+			var done, all int64
 			o := load.Options{Limits: limits, KVType: tensor.F32, Precision: p, Partition: []int{2, 2}}
+			o.Progress = func(phase string, now, of int64) {
+				if phase != "make weights" || now < done || of != all && all != 0 {
+					t.Errorf("%s: %s: %d of %d after %d of %d", name, phase, now, of, done, all)
+				}
+				done, all = now, of
+			}
 			l, err := m.Load(dev, o, 2)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
+			}
+			if done != all || all != l.Parts.WeightBytes {
+				t.Errorf("%s: progress ended at %d of %d, %d bytes of weights", name, done, all, l.Parts.WeightBytes)
 			}
 			needs, err := load.Plan(m.Config, o, load.Use{})
 			if err != nil {

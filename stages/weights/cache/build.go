@@ -11,13 +11,14 @@ import (
 	"krater/stages/weights/quant"
 )
 
-// Progress of a build or a load.
-type Progress struct {
-	Phase  string // "convert", "verify" or "load"
-	Layers int    // done; of a file of matrices: matrices
-	Of     int
-	Bytes  int64 // of the cache, done
-	Total  int64
+// Progress is told how far a phase of a build or a load is: "convert experts", "check experts", "load
+// experts", "load matrices"; done and all are bytes of the files.
+type Progress func(phase string, done, all int64)
+
+func (p Progress) tell(phase string, done, all int64) {
+	if p != nil {
+		p(phase, done, all)
+	}
 }
 
 // Report of a build.
@@ -163,15 +164,12 @@ func (b *builder) expert(ctx context.Context, s spec, i, e int) (n int, err erro
 
 // progress of all files together: layers are whole, experts of the next are done.
 func (b *builder) progress(layers, experts int) {
-	if b.o.Progress == nil {
-		return
-	}
-	p := Progress{Phase: "convert", Layers: layers, Of: len(b.outs[0].plan.Layers)}
+	var done, all int64
 	for _, x := range b.outs {
-		p.Bytes += max(x.layout.at(x.done), x.layout.at(layers)+int64(experts)*int64(x.layout.size))
-		p.Total += x.layout.file
+		done += max(x.layout.at(x.done), x.layout.at(layers)+int64(experts)*int64(x.layout.size))
+		all += x.layout.file
 	}
-	b.o.Progress(p)
+	b.o.Progress.tell("convert experts", done, all)
 }
 
 // closeAll gives the files of a build back, finished or not.

@@ -71,9 +71,7 @@ func (x *matrixFile) each(ctx context.Context, o *MatrixOptions, work func(k key
 		}
 		return err
 	}, func(done int) {
-		if o.Progress != nil {
-			o.Progress(Progress{Phase: "load", Layers: done, Of: len(list), Bytes: x.end * int64(done) / int64(len(list)), Total: x.end})
-		}
+		o.Progress.tell("load matrices", x.end*int64(done)/int64(len(list)), x.end)
 	})
 }
 

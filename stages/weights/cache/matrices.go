@@ -32,7 +32,7 @@ type MatrixOptions struct {
 	Copy    bool
 	Threads int // verify, copy and pack; 0: all cores
 	// Progress is called after every matrix read, not by two goroutines at once.
-	Progress func(Progress)
+	Progress Progress
 	// Notice gets lines for people: a file that is not used and why, a wait.
 	Notice func(line string)
 

@@ -121,10 +121,10 @@ func TestMatricesThenUse(t *testing.T) {
 	}
 	file := read(t, pathOfMatrices(o))
 	for _, o.Copy = range []bool{false, true} {
-		var last Progress
-		o.Progress = func(p Progress) { last = p }
-		if made := loadAll(t, o); made != 0 || last.Layers != n || last.Bytes != last.Total {
-			t.Errorf("made %d again, progress %+v", made, last)
+		told := newTold(t)
+		o.Progress = told.progress
+		if made := loadAll(t, o); made != 0 || told.done != told.all || told.all == 0 || !slices.Equal(told.phases, []string{"load matrices"}) {
+			t.Errorf("made %d again, progress %+v", made, told)
 		}
 	}
 	onlyFiles(t, filepath.Dir(pathOfMatrices(o)), o.fileName())

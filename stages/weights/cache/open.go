@@ -33,7 +33,7 @@ type Options struct {
 	Threads int
 	// Progress is called after every expert converted and every layer read, not by
 	// two goroutines at once.
-	Progress func(Progress)
+	Progress Progress
 	// Notice gets lines for people: a file that is not used and why, a wait.
 	Notice func(line string)
 

@@ -53,7 +53,7 @@ func verify(ctx context.Context, path string, plan *Plan, o *Options) error {
 		return err
 	}
 	defer x.file.Close()
-	return x.each(ctx, o, "verify", func(i int) error {
+	return x.each(ctx, o, "check", func(i int) error {
 		return x.into(i, nil, make([]byte, chunk))
 	})
 }
@@ -79,9 +79,7 @@ func (x *opened) compare(i int, sum uint32) error {
 // does the end of ctx.
 func (x *opened) each(ctx context.Context, o *Options, phase string, work func(i int) error) error {
 	return inParallel(ctx, len(x.entries), o.Threads, work, func(done int) {
-		if o.Progress != nil {
-			o.Progress(Progress{Phase: phase, Layers: done, Of: len(x.entries), Bytes: int64(done) * x.layout.layer, Total: x.layout.file})
-		}
+		o.Progress.tell(phase+" experts", min(x.layout.file, x.layout.at(0)+int64(done)*x.layout.layer), x.layout.file)
 	})
 }
 
