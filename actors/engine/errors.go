@@ -22,6 +22,15 @@ type Error struct {
 	Param      string // the request field at fault, if one is
 	Message    string
 	RetryAfter time.Duration // for Overloaded
+	Loading    *Loading      // for Unavailable while the model is loading; else nil
+}
+
+// Loading is how far a load is.
+type Loading struct {
+	Phase string         // what is being done: "load weights"
+	Share float64        // of the phase, 0 to 1; 0 where nobody knows
+	Rate  string         // for people: "1.2 GB/s"; "" where it is not known
+	Left  *time.Duration // of the phase; nil where it is not known
 }
 
 func (e *Error) Error() string { return e.Message }

@@ -46,7 +46,7 @@ func little() extent {
 }
 
 // Measure finds out what a planner has to know of a card, in a few seconds. Of the options
-// Index, Seed and Small count; an emulated card is measured with Small alone.
+// Index, Seed, Small and Step count; an emulated card is measured with Small alone.
 func Measure(o Options) (*Points, error) {
 	if err := driver.Available(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoCard, err)
@@ -64,7 +64,11 @@ func Measure(o Options) (*Points, error) {
 		return nil, ErrEmulated
 	}
 	p := &Points{Card: r.card.Info().Name, Emulated: r.card.Emulated(), Memory: r.card.Total()}
-	for _, f := range []func(*Points, *extent) error{r.bounds, r.launching, r.few, r.many, r.copying, r.round} {
+	steps := []func(*Points, *extent) error{r.bounds, r.launching, r.few, r.many, r.copying, r.round}
+	for i, f := range steps {
+		if o.Step != nil {
+			o.Step(i, len(steps))
+		}
 		if err := f(p, &x); err != nil {
 			return nil, err
 		}

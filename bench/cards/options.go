@@ -13,4 +13,6 @@ type Options struct {
 	Match func(name string) bool
 	// Progress, if set, is told of every row.
 	Progress func(*Row)
+	// Step, if set, is told how many steps of Measure are done.
+	Step func(done, all int)
 }

@@ -22,8 +22,8 @@ type Options struct {
 	Bytes     int64 // working set
 	Available int64 // memory that may be used, 0: unknown
 	Rows      []int // rows of activations of the GEMM kernels
-	// Progress, if set, is told what is measured next.
-	Progress func(string)
+	// Progress, if set, is told what is measured, and how many seconds of all are over.
+	Progress func(what string, done, all float64)
 }
 
 // kernel is one measured thing on one device.
@@ -61,11 +61,14 @@ func Run(o Options) (*Report, error) {
 	}
 	defer set.close()
 	rep := &Report{Bytes: int64(len(set.values)), Seconds: o.Seconds}
-	for _, threads := range o.Threads {
-		if o.Progress != nil {
-			o.Progress(fmt.Sprintf("%d threads, %.0f s", threads, o.Seconds))
+	for i, threads := range o.Threads {
+		tell := func(spent time.Duration) {
+			if o.Progress != nil {
+				o.Progress(fmt.Sprintf("%d threads, %.0f s", threads, o.Seconds), float64(i)*o.Seconds+min(o.Seconds, spent.Seconds()), float64(len(o.Threads))*o.Seconds)
+			}
 		}
-		if err := measure(rep, set, threads, o); err != nil {
+		tell(0)
+		if err := measure(rep, set, threads, o, tell); err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +96,7 @@ func variants() ([]variant, error) {
 }
 
 // measure adds the figures of one number of threads.
-func measure(rep *Report, set *set, threads int, o Options) error {
+func measure(rep *Report, set *set, threads int, o Options, tell func(spent time.Duration)) error {
 	all, err := variants()
 	if err != nil {
 		return err
@@ -122,7 +125,7 @@ func measure(rep *Report, set *set, threads int, o Options) error {
 		return err
 	}
 	defer probe.Close()
-	rounds(kernels, reader, probe, set, time.Duration(o.Seconds*float64(time.Second)))
+	rounds(kernels, reader, probe, set, time.Duration(o.Seconds*float64(time.Second)), tell)
 	rep.add(threads, reader, kernels)
 	return nil
 }
@@ -132,7 +135,7 @@ const roundsMin = 4
 
 // rounds lets kernels and reads take turns until the time is over. Every window
 // belongs to the regime that was seen before and after its round.
-func rounds(kernels []*kernel, reader *read.Reader, probe *cores.Probe, set *set, limit time.Duration) {
+func rounds(kernels []*kernel, reader *read.Reader, probe *cores.Probe, set *set, limit time.Duration, tell func(spent time.Duration)) {
 	for _, k := range kernels { // scratch memory, first use of code
 		k.run()
 	}
@@ -153,6 +156,7 @@ func rounds(kernels []*kernel, reader *read.Reader, probe *cores.Probe, set *set
 			k.speeds.Mark(regime)
 		}
 		before = after
+		tell(time.Since(start))
 	}
 }
 

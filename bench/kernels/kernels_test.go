@@ -26,7 +26,15 @@ var names = strings.Fields(`gemv_int4_g32 gemv_int4_g64 gemv_int4_g128 gemv_int8
 // with figures of a possible size.
 func TestRun(t *testing.T) {
 	var told []string
-	rep, err := Run(Options{Threads: []int{1, 2}, Seconds: 0.01, Bytes: 100e6, Rows: []int{5}, Progress: func(s string) { told = append(told, s) }})
+	last := -1.0
+	rep, err := Run(Options{Threads: []int{1, 2}, Seconds: 0.01, Bytes: 100e6, Rows: []int{5}, Progress: func(s string, done, all float64) {
+		if done < last || done > all || all != 0.02 {
+			t.Errorf("%s: %v of %v s after %v", s, done, all, last)
+		}
+		if last = done; !slices.Contains(told, s) {
+			told = append(told, s)
+		}
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +59,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("%d threads: %q", threads, got)
 		}
 	}
-	if len(rep.Read) != 2 || len(rep.Read[1].Loops) != len(cpu.ReadLoops) || rep.ReadGBps != rep.Read[1].GBps || len(told) != 2 {
+	if len(rep.Read) != 2 || len(rep.Read[1].Loops) != len(cpu.ReadLoops) || rep.ReadGBps != rep.Read[1].GBps || len(told) != 2 || last != 0.02 {
 		t.Errorf("%+v, told %q", rep.Read, told)
 	}
 	if rep.Bytes < 100e6 || rep.Bytes%read.WindowBytes != 0 {

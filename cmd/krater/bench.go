@@ -113,7 +113,9 @@ func (c *benchEngineCmd) Run(e *env) error {
 		return err
 	}
 	b := &bench{c: c, s: s, p: p, g: g, report: c.newReport(s)}
-	if err := b.measure(); err != nil {
+	err = b.measure(func(rounds int) { e.shown().Set("bench", term.Steps, int64(rounds), int64(c.Rounds)) })
+	e.shown().End()
+	if err != nil {
 		return err
 	}
 	if c.JSON {
@@ -156,8 +158,8 @@ type bench struct {
 }
 
 // measure runs every measurement in interleaved windows: on a shared machine
-// only figures of the same seconds can be compared.
-func (b *bench) measure() error {
+// only figures of the same seconds can be compared. tell gets the rounds that are done.
+func (b *bench) measure(tell func(rounds int)) error {
 	r := b.report
 	d, err := direct.New(b.s.dev, b.s.parts)
 	if err != nil {
@@ -168,6 +170,7 @@ func (b *bench) measure() error {
 	prefill := make(map[int]stat.Sample)
 	var directUS, actorUS, read1, readAll stat.Sample
 	for round := range b.c.Rounds {
+		tell(round)
 		for _, read := range []struct {
 			threads int
 			rates   *stat.Sample

@@ -82,7 +82,7 @@ func (c *benchEngineCmd) runCard(e *env) error {
 	if s.card == nil {
 		return errors.New("bench --device cuda needs a GPU")
 	}
-	if err := s.load(context.Background(), f, reportOn(e.err)); err != nil {
+	if err := s.load(context.Background(), f, reportOn(e)); err != nil {
 		return err
 	}
 	defer s.Close()

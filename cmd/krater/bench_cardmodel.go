@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -50,7 +49,7 @@ func (c *benchModelCmd) runCard(e *env) error {
 		return errors.New("bench model --device cuda needs a GPU")
 	}
 	o.Chunk = f.PrefillChunk
-	if err := s.load(context.Background(), &f, reportOn(e.err)); err != nil {
+	if err := s.load(context.Background(), &f, reportOn(e)); err != nil {
 		return err
 	}
 	defer s.Close()
@@ -61,7 +60,7 @@ func (c *benchModelCmd) runCard(e *env) error {
 	defer d.Close()
 	r := &cardModelReport{Model: src.name, Card: s.card.Describe(), benchHost: host(), KVType: f.KVDType,
 		Precision: precisionName(s.look.options.Precision), LoadMS: time.Since(start).Milliseconds()}
-	o.Progress = func(what string) { fmt.Fprintf(e.err, "krater: %s\n", what) }
+	o.Progress = e.steps(len(o.Prefill) + (1+len(o.Batch))*max(1, len(o.Context)))
 	if p, ok := s.card.(profiler); ok && c.Profile {
 		o.Profile = func(tell func(string, time.Duration), f func() error) error {
 			p.Profile(tell)
@@ -69,7 +68,9 @@ func (c *benchModelCmd) runCard(e *env) error {
 			return f()
 		}
 	}
-	if r.CardReport, err = model.RunCard(d, o); err != nil {
+	r.CardReport, err = model.RunCard(d, o)
+	e.shown().End()
+	if err != nil {
 		return err
 	}
 	return c.write(e, r.benchHost, r, r)

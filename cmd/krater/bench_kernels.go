@@ -41,8 +41,9 @@ func (c *benchKernelsCmd) Run(e *env) error {
 	}
 	r, err := kernels.Run(kernels.Options{
 		Threads: threads, Seconds: c.Seconds, Bytes: int64(c.Size), Available: e.here().Available(), Rows: c.Rows,
-		Progress: func(s string) { fmt.Fprintln(e.err, "measuring with", s) },
+		Progress: e.measuring,
 	})
+	e.shown().End()
 	if err != nil {
 		return err
 	}

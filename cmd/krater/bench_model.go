@@ -120,7 +120,7 @@ func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelRep
 		timed = clock.New(dev, cfg.Vocab)
 		return timed
 	}
-	if err := s.load(context.Background(), &f, reportOn(e.err)); err != nil {
+	if err := s.load(context.Background(), &f, reportOn(e)); err != nil {
 		return nil, err
 	}
 	defer s.Close()
@@ -130,8 +130,10 @@ func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelRep
 	}
 	defer d.Close()
 	o.ReadBytes = readBytes(e)
-	o.Progress = func(what string) { fmt.Fprintf(e.err, "krater: %s, %d threads\n", what, s.dev.Team().Threads()) }
+	next := e.steps(1 + len(o.Batch) + len(o.Prefill) + len(o.Context))
+	o.Progress = func(what string) { next(fmt.Sprintf("%s, %d threads", what, s.dev.Team().Threads())) }
 	r.Report, err = model.Run(d, s.dev, timed, o)
+	e.shown().End()
 	return r, err
 }
 

@@ -220,7 +220,7 @@ func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strateg
 		Down:   hostsim.Link{BytesPerSecond: int64(c.CopyRate * 1e9), Latency: micros(c.CopyUS)},
 		Memory: int64(c.MemoryRate * 1e9), Flops: int64(c.ComputeRate * 1e12), Launch: micros(c.LaunchUS),
 	}
-	if err := s.load(context.Background(), &c.engineFlags, reportOn(e.err)); err != nil {
+	if err := s.load(context.Background(), &c.engineFlags, reportOn(e)); err != nil {
 		return nil, err
 	}
 	defer s.Close()

@@ -11,8 +11,8 @@ import (
 
 // Card implements meter by kernels and copies of a few seconds. A card whose memory others
 // have is not measured.
-func (kernelMeter) Card(index int) (rates.Card, error) {
-	p, err := cards.Measure(cards.Options{Index: index, Seed: 1})
+func (kernelMeter) Card(index int, tell telling) (rates.Card, error) {
+	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
 	if errors.Is(err, cards.ErrNoCard) || errors.Is(err, cards.ErrEmulated) || errors.Is(err, device.ErrOutOfMemory) {
 		return rates.Card{}, fmt.Errorf("%w: %w", errUnmeasured, err)
 	}

@@ -105,7 +105,7 @@ func TestNoisyCards(t *testing.T) {
 // TestCardMeter: without a card, or with an emulated one, nothing is measured, and the plan
 // goes on and says so where that is news.
 func TestCardMeter(t *testing.T) {
-	c, err := usualMeter.Card(0)
+	c, err := usualMeter.Card(0, func(string, float64, float64) {})
 	switch {
 	case err == nil:
 		if c.Sources["read_gbps"] != rates.Measured || c.ReadGBps < 50 || c.BusyGBps > c.CopyGBps {
@@ -134,4 +134,6 @@ func TestCardMeter(t *testing.T) {
 // cpuMeter measures cards really.
 type cpuMeter struct{ fakeMeter }
 
-func (*cpuMeter) Card(index int) (rates.Card, error) { return usualMeter.Card(index) }
+func (*cpuMeter) Card(index int, tell telling) (rates.Card, error) {
+	return usualMeter.Card(index, tell)
+}

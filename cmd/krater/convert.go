@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"krater/cmd/krater/term"
 	"krater/kernels/tensor"
 	"krater/scheduler/planner"
 	"krater/stages/calibration"
@@ -79,7 +80,7 @@ func (c *convertCmd) Run(e *env) error {
 		}
 	}
 	// The other matrices are made by a load, and kept.
-	if err := s.load(ctx, &c.engineFlags, reportOn(e.err)); err != nil {
+	if err := s.load(ctx, &c.engineFlags, reportOn(e)); err != nil {
 		return err
 	}
 	if m := s.matrices; m != nil {
@@ -133,7 +134,7 @@ func (c *convertCmd) experts(ctx context.Context, e *env, s *session, method cac
 	defer set.Close()
 	s.set = set
 	defer func() { s.set = nil }() // the load opens its own
-	o, err := s.cacheOptions(&c.engineFlags, method, reportOn(e.err))
+	o, err := s.cacheOptions(&c.engineFlags, method, reportOn(e))
 	if err != nil {
 		return err
 	}
@@ -151,6 +152,7 @@ func (c *convertCmd) experts(ctx context.Context, e *env, s *session, method cac
 		o.Also = append(o.Also, gpu)
 	}
 	b, err := cache.Build(ctx, o)
+	e.shown().End()
 	if err != nil {
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
@@ -170,6 +172,7 @@ type statistics struct {
 	from   int // the first of those in hand
 	seen   *calibration.Collector
 	err    error
+	done   func(n, all int) // tells how many tokens have been run of all, over all layers
 }
 
 // collectorBytes bounds the memory of what is collected at once.
@@ -184,7 +187,7 @@ func (c *convertCmd) statistics(e *env) (*statistics, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &statistics{s: s, from: -1}
+	st := &statistics{s: s, from: -1, done: func(n, all int) { e.shown().Set("run the calibration text", term.Tokens, int64(n), int64(all)) }}
 	if err := st.read(c.Calibration, c.CalTokens); err != nil {
 		st.close()
 		return nil, err
@@ -237,6 +240,8 @@ func (t *statistics) collect(layer int) error {
 		if err := drive.Run(t.model, []*drive.Sequence{{Prompt: part}}, drive.Options{Probe: seen}); err != nil {
 			return err
 		}
+		runs := (t.s.cfg.Layers + t.layers - 1) / t.layers
+		t.done(layer/t.layers*len(t.ids)+from+len(part), runs*len(t.ids))
 	}
 	t.seen = seen
 	return seen.Err()

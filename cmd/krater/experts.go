@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
+	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/term"
 	"krater/stages/load"
 	"krater/stages/weights/cache"
 	"krater/stages/weights/quant"
@@ -25,56 +25,39 @@ type cacheFlags struct {
 type reporter struct {
 	notice   func(line string) // something to look at
 	info     func(line string)
-	progress func(cache.Progress)
+	progress func(phase string, done, all int64) // bytes
+	end      func()                              // of the progress
 }
 
-// progressEvery is the time between two lines about a conversion.
-const progressEvery = 5 * time.Second
-
-// reportTo logs what a load has to tell; progress now and then.
-func reportTo(log zerolog.Logger) reporter {
+// reportTo logs what a load has to tell.
+func reportTo(log zerolog.Logger, p *term.Progress) reporter {
 	return reporter{
-		notice: func(line string) { log.Warn().Msg(line) },
-		info:   func(line string) { log.Info().Msg(line) },
-		progress: nowAndThen(func(p cache.Progress) {
-			log.Info().Str("phase", p.Phase).Int("layers", p.Layers).Int("of", p.Of).Int64("bytes", p.Bytes).Int64("total", p.Total).Msg("weights")
-		}),
+		notice:   func(line string) { log.Warn().Msg(line) },
+		info:     func(line string) { log.Info().Msg(line) },
+		progress: func(phase string, done, all int64) { p.Set(phase, term.Bytes, done, all) },
+		end:      p.End,
 	}
 }
 
 // reportOn writes what a load has to tell for people.
-func reportOn(w io.Writer) reporter {
-	bar := bytesBar(w, "weights")
-	say := func(line string) {
-		bar.Clear()
-		fmt.Fprintln(w, "krater:", line)
-	}
-	r := reporter{
-		notice: say,
-		info:   say,
-		progress: nowAndThen(func(p cache.Progress) {
-			say(fmt.Sprintf("%s: %d of %d layers, %d %%", p.Phase, p.Layers, p.Of, 100*p.Bytes/max(1, p.Total)))
-		}),
-	}
-	if bar.Shown() {
-		r.progress = func(p cache.Progress) {
-			bar.Label(fmt.Sprintf("%s, layer %d of %d", p.Phase, min(p.Layers+1, p.Of), p.Of))
-			if bar.Set(p.Bytes, p.Total); p.Bytes >= p.Total {
-				bar.Clear()
-			}
-		}
-	}
+func reportOn(e *env) reporter {
+	r := reportTo(zerolog.Nop(), e.shown())
+	r.notice = func(line string) { e.say(line) }
+	r.info = r.notice
 	return r
 }
 
-// nowAndThen passes on what comes progressEvery after the last that was.
-func nowAndThen(tell func(cache.Progress)) func(cache.Progress) {
-	last := time.Now()
-	return func(p cache.Progress) {
-		if time.Since(last) >= progressEvery {
-			last = time.Now()
-			tell(p)
+// logProgress logs how far long work is.
+func logProgress(log zerolog.Logger) func(term.State) {
+	return func(s term.State) {
+		l := log.Info().Str("phase", s.Phase).Float64("share", math.Round(1000*s.Share())/1000).Str("done", s.Amounts())
+		if rate := s.Rate(); rate != "" {
+			l = l.Str("rate", rate)
 		}
+		if left, ok := s.Left(); ok {
+			l = l.Str("left", term.Duration(left))
+		}
+		l.Msg("loading")
 	}
 }
 

@@ -110,7 +110,7 @@ func simulated(t *testing.T) (*strategiesReport, *forecast.Case) {
 	}
 	link := hostsim.Link{BytesPerSecond: simCopy, Latency: simPer}
 	s.rates = hostsim.Rates{Up: link, Down: link, Memory: simMemory, Flops: simFLOP, Launch: simLaunch}
-	if err := s.load(context.Background(), &cmd.engineFlags, reportOn(e.err)); err != nil {
+	if err := s.load(context.Background(), &cmd.engineFlags, reportOn(e)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)

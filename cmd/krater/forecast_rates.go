@@ -15,6 +15,7 @@ import (
 
 	"krater/bench/cards"
 	"krater/bench/kernels"
+	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
 	"krater/stages/model"
@@ -26,9 +27,21 @@ type machineOf = *machine.Machine
 // meter measures rates of this machine.
 type meter interface {
 	// CPU measures the processors with so many threads on experts of so many bits.
-	CPU(threads, bits int, available int64, tell func(string)) (rates.CPU, error)
+	CPU(threads, bits int, available int64, tell telling) (rates.CPU, error)
 	// Card measures a card by its number; errUnmeasured where there is none that can be.
-	Card(index int) (rates.Card, error)
+	Card(index int, tell telling) (rates.Card, error)
+}
+
+// telling is told what is being measured and how much of it is done.
+type telling func(what string, done, all float64)
+
+// measuring tells progress of a measurement: of a part in seconds, of a GPU in steps.
+func (e *env) measuring(what string, done, all float64) {
+	unit := term.Seconds
+	if what == "the GPU" {
+		unit = term.Steps
+	}
+	e.shown().Set("measure "+what, unit, int64(done), int64(all))
 }
 
 // errUnmeasured: there is no card here whose times are true.
@@ -47,7 +60,7 @@ var usualMeter = kernelMeter{8, 800e6}
 const fewRows, manyRows = 4, 96
 
 // CPU implements meter.
-func (k kernelMeter) CPU(threads, bits int, available int64, tell func(string)) (rates.CPU, error) {
+func (k kernelMeter) CPU(threads, bits int, available int64, tell telling) (rates.CPU, error) {
 	rep, err := kernels.Run(kernels.Options{
 		Threads: []int{threads}, Seconds: k.seconds, Bytes: k.bytes, Available: available, Rows: []int{fewRows, manyRows}, Progress: tell,
 	})
@@ -113,21 +126,23 @@ func (c *planCmd) measure(e *env, m machineOf, cfg *model.Config) error {
 		with = e.meter
 	}
 	threads := f.threads()
-	got, err := with.CPU(threads, p.Experts, m.Available(), func(s string) { fmt.Fprintln(e.err, "krater: measuring with", s) })
+	defer e.shown().End()
+	e.say("measuring this machine, some 10 s")
+	got, err := with.CPU(threads, p.Experts, m.Available(), e.measuring)
 	if err != nil {
 		return fmt.Errorf("--measure: %w", err)
 	}
 	file := rates.File{Machine: identity(m, threads), CPU: &got}
-	switch card, err := with.Card(f.CardIndex); {
+	switch card, err := with.Card(f.CardIndex, e.measuring); {
 	case err == nil:
 		file.Card = &card
 	case !errors.Is(err, errUnmeasured):
 		return fmt.Errorf("--measure: %w", err)
 	case len(m.GPUs) > 0 || errors.Is(err, cards.ErrEmulated):
-		fmt.Fprintln(e.err, "krater: --measure:", err)
+		e.say("--measure:", err)
 	}
 	if err := keepRates(f.CacheDir, file); err != nil { // it is good for this plan all the same
-		fmt.Fprintln(e.err, "krater: the measured rates are not kept:", err)
+		e.say("the measured rates are not kept:", err)
 	}
 	c.measured = &file
 	return nil
@@ -166,11 +181,12 @@ func (f *engineFlags) measureOnce(e *env, card string, bytes int64, bits int, ap
 	if kept != nil {
 		file = *kept
 	}
-	fmt.Fprintf(e.err, "krater: measuring %s and the processors to choose strategies by, once for this machine, some 10 s; --no-measure goes without\n", card)
+	defer e.shown().End()
+	e.say("measuring", card, "and the processors to choose strategies by, once for this machine, some 10 s; --no-measure goes without")
 	var err error
 	if !has {
 		var got rates.Card
-		apart(func() { got, err = with.Card(f.CardIndex) })
+		apart(func() { got, err = with.Card(f.CardIndex, e.measuring) })
 		if err == nil {
 			if got.Name = card; bytes > 0 {
 				got.MemoryGiB = float64(bytes) / (1 << 30)
@@ -180,18 +196,18 @@ func (f *engineFlags) measureOnce(e *env, card string, bytes int64, bits int, ap
 	}
 	if err == nil && file.CPU == nil {
 		var got rates.CPU
-		if got, err = with.CPU(threads, bits, m.Available(), func(string) {}); err == nil {
+		if got, err = with.CPU(threads, bits, m.Available(), e.measuring); err == nil {
 			file.CPU = &got
 		}
 	}
 	if err != nil {
-		fmt.Fprintln(e.err, "krater: going on without:", err)
+		e.say("going on without:", err)
 	}
 	if !sameCard(&file, card, bytes) {
 		return kept
 	}
 	if err := keepRates(f.CacheDir, file); err != nil { // they are good for this start all the same
-		fmt.Fprintln(e.err, "krater: the measured rates are not kept:", err)
+		e.say("the measured rates are not kept:", err)
 	}
 	return &file
 }

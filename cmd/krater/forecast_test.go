@@ -287,13 +287,13 @@ type fakeMeter struct {
 	bits    int
 }
 
-func (f *fakeMeter) CPU(threads, bits int, _ int64, tell func(string)) (rates.CPU, error) {
+func (f *fakeMeter) CPU(threads, bits int, _ int64, tell telling) (rates.CPU, error) {
 	f.threads, f.bits = threads, bits
-	tell("nothing")
+	tell("nothing", 1, 4)
 	return f.cpu, f.err
 }
 
-func (f *fakeMeter) Card(int) (rates.Card, error) {
+func (f *fakeMeter) Card(int, telling) (rates.Card, error) {
 	if f.card == nil {
 		return rates.Card{}, errUnmeasured
 	}

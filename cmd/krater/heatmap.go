@@ -117,9 +117,8 @@ func (c *heatmapCmd) warmUp(e *env, src *source, m *heat.Map) error {
 		return err
 	}
 	defer p.Close()
-	bar, done := tokensBar(e.err, "heatmap", len(ids))
-	defer bar.Clear()
-	if err := windows(p, ids, c.Window, done); err != nil {
+	defer e.shown().End()
+	if err := windows(p, ids, c.Window, e.tokens("heatmap", len(ids))); err != nil {
 		return err
 	}
 	return m.Merge(p.Heat(m.Identity))

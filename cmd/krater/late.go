@@ -7,6 +7,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/actors/trace"
+	"krater/cmd/krater/term"
 	"krater/transport/otlp"
 	"krater/transport/webui"
 )
@@ -14,12 +15,15 @@ import (
 // lateEngine stands in for an engine that is still loading, so that the doors
 // can open first: /health answers at once, /ready when the model is there.
 type lateEngine struct {
-	name   string
-	start  time.Time
-	engine atomic.Pointer[engine.Engine]
+	name     string
+	start    time.Time
+	progress *term.Progress // of the load
+	engine   atomic.Pointer[engine.Engine]
 }
 
-func newLateEngine(name string) *lateEngine { return &lateEngine{name: name, start: time.Now()} }
+func newLateEngine(name string, p *term.Progress) *lateEngine {
+	return &lateEngine{name: name, start: time.Now(), progress: p}
+}
 
 func (l *lateEngine) set(e engine.Engine) { l.engine.Store(&e) }
 
@@ -27,7 +31,12 @@ func (l *lateEngine) get() (engine.Engine, error) {
 	if e := l.engine.Load(); e != nil {
 		return *e, nil
 	}
-	return nil, &engine.Error{Kind: engine.Unavailable, Message: "the model is loading", RetryAfter: time.Second}
+	s := l.progress.State()
+	loading := &engine.Loading{Phase: s.Phase, Share: s.Share(), Rate: s.Rate()}
+	if left, ok := s.Left(); ok {
+		loading.Left = &left
+	}
+	return nil, &engine.Error{Kind: engine.Unavailable, Message: "the model is loading", RetryAfter: time.Second, Loading: loading}
 }
 
 // Info implements engine.Engine.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 )
 
@@ -53,6 +54,7 @@ type env struct {
 	file     *fileResolver
 	machine  func() *machine.Machine // nil: this one
 	meter    meter                   // nil: measures really
+	progress *term.Progress          // see shown
 }
 
 // here reads the machine.
@@ -95,6 +97,7 @@ func run(args []string, e *env) int {
 		}
 	}
 	err = ctx.Run(e)
+	e.shown().End()
 	var status exitError
 	switch {
 	case err == nil:

@@ -65,7 +65,15 @@ func (s *session) placeExperts(ctx context.Context, o *load.Options, r reporter)
 		layers[i] = s.experts.Experts(i)
 	}
 	var err error
-	if s.placed, err = expert.Place(ctx, s.dev, s.partition, layers, nil); err != nil {
+	done, all := int64(0), int64(0)
+	for _, list := range layers {
+		all += int64(len(list))
+	}
+	placed := func(int, int) {
+		done++
+		r.progress("place experts", s.experts.Bytes*done/all, s.experts.Bytes)
+	}
+	if s.placed, err = expert.Place(ctx, s.dev, s.partition, layers, placed); err != nil {
 		return fmt.Errorf("experts to their nodes: %w", err)
 	}
 	o.Experts = s.placed.Experts

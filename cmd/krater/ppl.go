@@ -57,12 +57,12 @@ func (c *pplCmd) Run(e *env) error {
 		return err
 	}
 	ids := tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
-	bar, done := tokensBar(e.err, "ppl", len(ids))
-	defer bar.Clear()
+	done := e.tokens("ppl", len(ids))
 	if c.Against != "" {
 		return c.against(e, m, ids, done)
 	}
 	r, err := ppl.Measure(scorer{m.pipeline}, ids, c.Window, done)
+	e.shown().End()
 	if err != nil {
 		return err
 	}
@@ -85,6 +85,7 @@ func (c *pplCmd) against(e *env, m *running, ids []int32, done func(int)) error 
 	}
 	defer reference.close()
 	r, err := ppl.Against(scorer{reference.pipeline}, scorer{m.pipeline}, ids, c.Window, done)
+	e.shown().End()
 	if err != nil {
 		return err
 	}

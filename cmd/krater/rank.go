@@ -248,6 +248,7 @@ func (s *session) placeOnRank(f *engineFlags, r reporter) error {
 	s.place, err = placement.New(s.rank(), s.dev, s.parts, placement.Options{
 		Prefill: rank.prefill, Decode: rank.decode, Threshold: f.GPUPrefillThreshold,
 		Budget: max(1, rank.budget), PrefillBudget: int64(f.PrefillExpertVRAM), Heat: placedHeat(s.heat),
+		Progress: func(done, all int64) { r.progress("place experts", done, all) },
 	})
 	if err != nil {
 		return err

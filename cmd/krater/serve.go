@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -74,6 +75,7 @@ func (c *serveCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	defer e.shown().Close()
 	for _, line := range strangers(e.ctx.Model, os.Environ()) {
 		log.Warn().Msg(line)
 	}
@@ -118,7 +120,7 @@ func (c *serveCmd) servedName(src *source) string {
 // Clients see 503 on /ready until the model is loaded.
 func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name string, opt server.Options, log zerolog.Logger) error {
 	start := time.Now()
-	late := newLateEngine(name)
+	late := newLateEngine(name, e.shown())
 	if c.OTLPEndpoint != "" {
 		opt.Caller = otlp.Caller
 	}
@@ -156,6 +158,7 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	select {
 	case <-loaded:
 	case <-ctx.Done(): // the load goes on until the process ends, which is now
+		e.shown().Close()
 		log.Info().Msg("stopped while loading")
 		return l.Close()
 	}
@@ -194,6 +197,8 @@ func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
 
 // load brings the model up behind the doors.
 func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
+	defer e.shown().End()
+	e.shown().Set("prepare", term.Steps, 0, 0)
 	src, err := c.sourceOr(c.Model)
 	if err != nil {
 		return nil, nil, err
@@ -210,9 +215,10 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 		s.closeRank()
 		return nil, nil, err
 	}
-	if err := s.load(ctx, &c.engineFlags, reportTo(log)); err != nil {
+	if err := s.load(ctx, &c.engineFlags, reportTo(log, e.shown())); err != nil {
 		return nil, nil, err
 	}
+	e.shown().Set("start the pipeline", term.Steps, 0, 0)
 	lim := s.parts.Limits
 	if s.place != nil {
 		log.Info().Str("device", s.rank().Name()).Str("experts", s.whereExperts()).Msg("experts placed")
@@ -302,18 +308,24 @@ func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Durati
 	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, at, key)
 }
 
-// logger writes to standard error: text on a terminal, JSON lines elsewhere.
-func (c *serveCmd) logger(e *env) (zerolog.Logger, error) {
+// logger writes to standard error: text on a terminal, JSON lines elsewhere. How far the load is becomes a bar
+// beside text on a terminal, and lines of the log elsewhere.
+func (c *serveCmd) logger(e *env) (log zerolog.Logger, err error) {
 	level, err := zerolog.ParseLevel(c.LogLevel)
 	if err != nil {
 		return zerolog.Nop(), err
 	}
 	c.out = &lossyWriter{w: e.err}
-	out := jsonlines.Writer(c.out)
-	if c.LogFormat == "text" || c.LogFormat == "auto" && term.Is(e.err) {
-		out = zerolog.ConsoleWriter{Out: c.out, TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err)}
+	out, bar, text := jsonlines.Writer(c.out), io.Writer(nil), c.LogFormat == "text" || c.LogFormat == "auto" && term.Is(e.err)
+	if text {
+		bar = e.err
 	}
-	return zerolog.New(out).Level(level).With().Timestamp().Logger(), nil
+	e.progress = term.NewProgress(bar, progressEvery, func(s term.State) { logProgress(log)(s) })
+	if text {
+		out = zerolog.ConsoleWriter{Out: e.progress.Beside(c.out), TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err)}
+	}
+	log = zerolog.New(out).Level(level).With().Timestamp().Logger()
+	return log, nil
 }
 
 func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {

@@ -2,11 +2,10 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"regexp"
+	"time"
 
 	"krater/cmd/krater/term"
-	"krater/scheduler/planner"
 )
 
 // How reports look on a terminal. The rules find what a report prints anyway.
@@ -40,16 +39,35 @@ var (
 	tableHead  = term.Rule{Style: term.Dim, At: regexp.MustCompile(`^\s*(?:memory\s+bytes|layer\s+(?:operator|one)|tokens\s+tokens/s|% of rows|operator\s|kernel\s|stage\s|streams\s|strategy\s).*`)}
 )
 
-// tokensBar is a bar of tokens on w, which goes when all are done; where nobody sees it nothing
-// is written.
-func tokensBar(w io.Writer, label string, all int) (bar *term.Bar, done func(int)) {
-	bar = term.NewBar(w, label, func(n int64) string { return fmt.Sprint(n, " tokens") })
-	return bar, func(n int) {
-		if bar.Set(int64(n), int64(all)); n >= all {
-			bar.Clear()
-		}
+// progressEvery is the time between two lines about long work, where there is no bar.
+const progressEvery = 5 * time.Second
+
+// shown is the progress of what the command does, on standard error.
+func (e *env) shown() *term.Progress {
+	if e.progress == nil {
+		e.progress = term.NewProgress(e.err, progressEvery, func(s term.State) { fmt.Fprintln(e.err, "krater:", s) })
 	}
+	return e.progress
 }
 
-// bytesBar is a bar of bytes on w.
-func bytesBar(w io.Writer, label string) *term.Bar { return term.NewBar(w, label, planner.Size) }
+// say writes a line for people to standard error, beside a bar.
+func (e *env) say(text ...any) {
+	fmt.Fprintln(e.shown().Beside(e.err), append([]any{"krater:"}, text...)...)
+}
+
+// tokens tells how many tokens of all a phase has done.
+func (e *env) tokens(phase string, all int) (done func(int)) {
+	return func(n int) { e.shown().Set(phase, term.Tokens, int64(n), int64(all)) }
+}
+
+// steps tells which of all steps begins: the bar's name on a terminal, a line elsewhere.
+func (e *env) steps(all int) (next func(what string)) {
+	n := 0
+	return func(what string) {
+		if !e.shown().Bar() {
+			e.say(what)
+		}
+		e.shown().Set(what, term.Steps, int64(n), int64(all))
+		n++
+	}
+}

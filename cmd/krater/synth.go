@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 	"krater/models"
 	"krater/scheduler/planner"
@@ -120,20 +121,9 @@ func (c *synthCmd) Run(e *env) error {
 	defer stop()
 	f := synth.Folder{Dir: c.Out, Threads: c.threads(), Files: companions(m)}
 	r := synthReport{Shape: m.Shape, Layers: m.Config.Layers, Path: c.Out, As: c.As}
-	every := time.NewTicker(progressEvery)
-	defer every.Stop()
-	bar := bytesBar(e.err, "synth")
-	defer bar.Clear()
 	f.Progress = func(done, all int64) {
 		r.Bytes = done
-		if bar.Set(done, all); bar.Shown() {
-			return
-		}
-		select {
-		case <-every.C:
-			fmt.Fprintf(e.err, "krater: %d %% of %s\n", 100*done/max(1, all), planner.Size(all))
-		default:
-		}
+		e.shown().Set("synth", term.Bytes, done, all)
 	}
 	start := time.Now()
 	if c.As == "safetensors" {
@@ -141,6 +131,7 @@ func (c *synthCmd) Run(e *env) error {
 	} else {
 		err = c.cache(ctx, m, f, &r)
 	}
+	e.shown().End() // before the report
 	if err != nil {
 		return err
 	}
@@ -232,7 +223,7 @@ func (c *synthCmd) memory(e *env) error {
 	if err != nil {
 		return err
 	}
-	if err := s.load(context.Background(), &f, reportOn(e.err)); err != nil {
+	if err := s.load(context.Background(), &f, reportOn(e)); err != nil {
 		return err
 	}
 	defer s.Close()

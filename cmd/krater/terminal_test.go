@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"krater/cmd/krater/term"
 )
 
 // openTerminal gives the two ends of a pseudo-terminal of cols by rows: what is written to tty
@@ -50,6 +52,13 @@ func onTerminal(t *testing.T, args ...string) string {
 	return <-read
 }
 
+// barsAtOnce has bars drawn however short the work is.
+func barsAtOnce(t *testing.T) {
+	before := term.BarAfter
+	term.BarAfter = 0
+	t.Cleanup(func() { term.BarAfter = before })
+}
+
 func TestColoursOnATerminalOnly(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "")
@@ -62,6 +71,7 @@ func TestColoursOnATerminalOnly(t *testing.T) {
 	if out := onTerminal(t, "compare", "--golden", "../../testdata/goldens/qwen2", "--model", "../../testdata/goldens/qwen2"); !strings.Contains(out, "\x1b[32mok\x1b[0m") || !strings.Contains(out, "\x1b[32m20 passed, 0 failed\x1b[0m") {
 		t.Errorf("compare: got %q", out)
 	}
+	barsAtOnce(t)
 	// A bar stands on the terminal while it works, and is gone at the end.
 	out := onTerminal(t, "heatmap", "--text", "../../README.md", "--window", "128")
 	if !strings.Contains(out, "heatmap [#") || !strings.Contains(out, "\x1b[2m  layer    one") {

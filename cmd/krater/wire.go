@@ -73,12 +73,12 @@ func newSourceSession(e *env, src *source, f *engineFlags, l limits) (*session, 
 		return nil, err
 	}
 	if !s.look.plan.Fits() {
-		fmt.Fprintf(e.err, "krater: going on with --force: %v\n", s.look.plan.Check())
+		e.say("going on with --force:", s.look.plan.Check())
 	}
 	if s.look.foreseen != nil && s.look.foreseen.line != "" {
-		fmt.Fprintln(e.err, "krater:", s.look.foreseen.line)
+		e.say(s.look.foreseen.line)
 	}
-	if err := s.load(context.Background(), f, reportOn(e.err)); err != nil {
+	if err := s.load(context.Background(), f, reportOn(e)); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -136,11 +136,13 @@ func (s *session) lend(e *env, f *engineFlags, work func()) (err error) {
 // load puts a prepared model on its device. After an error the session is
 // closed.
 func (s *session) load(ctx context.Context, f *engineFlags, r reporter) error {
+	defer r.end()
 	var err error
 	if err = s.openDevice(f); err != nil {
 		return err
 	}
 	o := s.look.options
+	o.Progress = r.progress
 	if err := s.openRank(f); err != nil {
 		s.Close()
 		return err
@@ -179,6 +181,7 @@ func (s *session) keepBlocks(r reporter) error {
 	if s.parts.Limits.HostBlocks == 0 {
 		return nil
 	}
+	r.progress("make room for KV blocks in host memory", 0, 0)
 	for _, g := range s.parts.Groups {
 		refused, err := g.KeepBlocks(s.rank(), s.dev)
 		if err != nil {

@@ -56,6 +56,20 @@ func TestFromEngine(t *testing.T) {
 	}
 }
 
+// TestLoadingIsTold: a refusal while the model is loading says how far the load is.
+func TestLoadingIsTold(t *testing.T) {
+	left := 1500 * time.Millisecond
+	e := &engine.Error{Kind: engine.Unavailable, Message: "x", Loading: &engine.Loading{Phase: "load weights", Share: 0.25, Rate: "1.2 GB/s", Left: &left}}
+	const body = `{"error":{"message":"x","type":"server_error","param":null,"code":"unavailable"}`
+	if got, want := string(Marshal(FromEngine(e))), body+`,"phase":"load weights","share":0.25,"rate":"1.2 GB/s","left_seconds":1.5}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	e.Loading = &engine.Loading{Phase: "prepare"}
+	if got, want := string(Marshal(FromEngine(e))), body+`,"phase":"prepare","share":0,"rate":""}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestRetryAfterRoundsUp(t *testing.T) {
 	w := httptest.NewRecorder()
 	FromEngine(&engine.Error{Kind: engine.Overloaded, Message: "x", RetryAfter: 1100 * time.Millisecond}).Write(w)

@@ -55,6 +55,9 @@ type Error struct {
 	Message string
 	// RetryAfter is sent as the Retry-After header, rounded up to seconds.
 	RetryAfter time.Duration
+	// Loading tells how far the load is, while the model is loading: phase, share, rate and left_seconds beside
+	// "error".
+	Loading *engine.Loading
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -81,9 +84,25 @@ func (e *Error) Body() Body {
 
 // MarshalJSON writes {"error":{...}}.
 func (e *Error) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
+	type body struct {
 		Error Body `json:"error"`
-	}{e.Body()}, marshalOptions)
+	}
+	l := e.Loading
+	if l == nil {
+		return json.Marshal(body{e.Body()}, marshalOptions)
+	}
+	loading := struct {
+		body
+		Phase       string   `json:"phase"`
+		Share       float64  `json:"share"`
+		Rate        string   `json:"rate"`
+		LeftSeconds *float64 `json:"left_seconds,omitempty"`
+	}{body{e.Body()}, l.Phase, l.Share, l.Rate, nil}
+	if l.Left != nil {
+		left := l.Left.Seconds()
+		loading.LeftSeconds = &left
+	}
+	return json.Marshal(loading, marshalOptions)
 }
 
 // BadRequest is a 400 that names the field at fault.
@@ -138,7 +157,7 @@ func FromEngine(err error) *Error {
 }
 
 func fromKind(cause *engine.Error) *Error {
-	e := &Error{Param: cause.Param, Message: cause.Message, RetryAfter: cause.RetryAfter}
+	e := &Error{Param: cause.Param, Message: cause.Message, RetryAfter: cause.RetryAfter, Loading: cause.Loading}
 	switch cause.Kind {
 	case engine.BadRequest:
 		e.Status, e.Type, e.Code = http.StatusBadRequest, TypeInvalidRequest, CodeInvalidValue

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/cmd/krater/term"
+	"krater/scheduler/planner/rates"
+	"krater/transport/server"
+)
+
+// TestReadyTellsProgress: while the model is loading /ready says what is being done and how far it is, beside what
+// it says anyway.
+func TestReadyTellsProgress(t *testing.T) {
+	p := term.NewProgress(io.Discard, time.Hour, nil)
+	late := newLateEngine("krater-tiny", p)
+	srv, _ := openDoors(late, server.Options{}, zerolog.Nop())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	defer func() {
+		if err := srv.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		<-done
+	}()
+	ready := func() map[string]any {
+		t.Helper()
+		res, err := http.Get("http://" + l.Addr().String() + "/ready")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		got := map[string]any{}
+		if err := json.NewDecoder(res.Body).Decode(&got); err != nil || res.StatusCode != 503 || res.Header.Get("Retry-After") != "1" {
+			t.Fatalf("%v: %d %v %v", err, res.StatusCode, res.Header, got)
+		}
+		return got
+	}
+	p.Set("convert experts", term.Bytes, 0, 400)
+	for done := int64(100); p.State().PerSecond == 0; { // the clock may be coarse
+		p.Set("convert experts", term.Bytes, done, 400)
+	}
+	got := ready()
+	rate, _ := got["rate"].(string)
+	left, number := got["left_seconds"].(float64)
+	if got["phase"] != "convert experts" || got["share"] != 0.25 || !strings.HasSuffix(rate, "B/s") || !number || left < 0 {
+		t.Errorf("got %v", got)
+	}
+	if e, ok := got["error"].(map[string]any); !ok || e["message"] != "the model is loading" || e["code"] != "unavailable" {
+		t.Errorf("got %v", got)
+	}
+	p.Set("start the pipeline", term.Steps, 0, 0)
+	if got := ready(); got["phase"] != "start the pipeline" || got["share"] != 0.0 || got["rate"] != "" || got["left_seconds"] != nil {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestLogOfProgress: one line with phase, share, rate and time left.
+func TestLogOfProgress(t *testing.T) {
+	var text bytes.Buffer
+	logProgress(zerolog.New(&text))(term.State{Phase: "load weights", Unit: term.Bytes, Done: 1e9, All: 3e9, PerSecond: 5e8})
+	if want := `{"level":"info","phase":"load weights","share":0.333,"done":"1.0 GB of 3.0 GB","rate":"500.0 MB/s","left":"4s","message":"loading"}` + "\n"; text.String() != want {
+		t.Errorf("got %s", text.String())
+	}
+}
+
+// TestLoadsShowBars: every phase of a load has one, and it is gone before the answer or the report.
+func TestLoadsShowBars(t *testing.T) {
+	t.Setenv("NO_COLOR", "1")
+	barsAtOnce(t)
+	dir := t.TempDir()
+	engine := []string{"--threads", "2", "--cache-dir", dir}
+	mixed := append([]string{"--precision", "int8"}, engine...)
+	for _, c := range []struct {
+		args []string
+		bars []string
+		then string // of the last line
+	}{
+		{append([]string{"run", "--raw", "--ids", "--max-tokens", "2", "--ignore-eos", "hi"}, mixed...), []string{"convert experts", "load experts", "load weights"}, "["},
+		{append([]string{"run", "--raw", "--ids", "--max-tokens", "2", "--ignore-eos", "hi"}, mixed...), []string{"load experts", "load matrices", "load weights"}, "["},
+		{append([]string{"convert"}, mixed...), []string{"check experts", "load matrices"}, dir},
+		{append([]string{"run", "--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "300", "--ids", "--max-tokens", "2", "hi"}, engine...), []string{"make weights"}, "["},
+		{append([]string{"run", "--device", "hostsim", "--raw", "--ids", "--max-tokens", "2", "--ignore-eos", "hi"}, engine...), []string{"load weights", "place experts"}, "["},
+		{append([]string{"run", "--fake-topology", "2x1", "--raw", "--ids", "--max-tokens", "2", "--ignore-eos", "hi"}, mixed...), []string{"place experts"}, "["},
+		{[]string{"synth", "--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "300", "--out", filepath.Join(dir, "made")}, []string{"synth"}, "deepseek-v2-lite, 2 layers"},
+		{append([]string{"bench", "--rounds", "2", "--decode", "4", "--prefill", "8", "--batch", "1"}, engine...), []string{"bench"}, "krater-tiny"},
+		{append([]string{"ppl", "--text", "../../README.md", "--bytes", "2000"}, engine...), []string{"ppl"}, "perplexity"},
+	} {
+		shown := onTerminal(t, c.args...)
+		for _, bar := range c.bars {
+			if !strings.Contains(shown, bar+" [") {
+				t.Errorf("%v: no bar %q: %q", c.args, bar, shown)
+			}
+		}
+		for _, line := range strings.Split(shown, "\n") {
+			at := strings.LastIndex(line, "\r")
+			if line = strings.TrimSuffix(line, "\r"); at == len(line) {
+				at = strings.LastIndex(line, "\r")
+			}
+			if rest := line[at+1:]; strings.Contains(rest, " %  ") {
+				t.Errorf("%v: a bar stays: %q", c.args, rest)
+			}
+		}
+		if !strings.Contains(shown, "\r"+c.then) {
+			t.Errorf("%v: %q does not begin a line: %q", c.args, c.then, shown)
+		}
+	}
+}
+
+// TestMeasuringShowsABar on a terminal; elsewhere it is said in one line.
+func TestMeasuringShowsABar(t *testing.T) {
+	barsAtOnce(t)
+	end, tty := openTerminal(t, 100, 30)
+	f := &fakeMeter{cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
+	shown := make(chan string)
+	go func() {
+		data, _ := io.ReadAll(end) // ends with an error when the tty is closed
+		shown <- string(data)
+	}()
+	status := run([]string{"plan", "--shape", "deepseek-v2-lite", "--measure", "--threads", "2", "--cache-dir", t.TempDir()}, &env{in: strings.NewReader(""), out: io.Discard, err: tty, machine: goodMachine, meter: f})
+	tty.Close()
+	if got := <-shown; status != 0 || !strings.Contains(got, "measure nothing [#") || !strings.Contains(got, "25 %  1 s of 4 s") {
+		t.Errorf("status %d: %q", status, got)
+	}
+}
