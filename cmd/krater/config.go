@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -90,6 +91,11 @@ func (r *fileResolver) Validate(app *kong.Application) error {
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
+		for i, key := range unknown {
+			if meant := foreignFlag(key, ""); meant != "" {
+				unknown[i] = fmt.Sprintf("%s (%s)", key, meant)
+			}
+		}
 		return fmt.Errorf("%s: unknown settings: %s", r.path, strings.Join(unknown, ", "))
 	}
 	return nil
@@ -178,12 +184,32 @@ func misuse(pe *kong.ParseError) error {
 	if node != nil {
 		page = strings.TrimSpace(node.FullPath())
 	}
-	if rest, ok := strings.CutPrefix(text, "unexpected argument "); ok && (node == nil || len(node.Children) > 0) {
-		text = "there is no command " + rest
+	if rest, ok := strings.CutPrefix(text, "unexpected argument "); ok {
+		word := strings.Split(rest, ",")[0]
+		switch meant := foreignCommands[word]; {
+		case node == nil && meant != "":
+			text = fmt.Sprintf("there is no command %s: %s", word, meant)
+		case node == nil || len(node.Children) > 0:
+			text = "there is no command " + rest
+		case namesModel(word):
+			text += ": a model is named with --model DIR"
+		}
+	}
+	if meant := flagMeant(pe.Context.Model, pe.Context.Args, text); meant != "" {
+		text = meant
+	}
+	if path := pathMissing.FindStringSubmatch(text); path != nil {
+		name := asGiven(path[1] + path[2])
+		if meant := modelMissing(name); meant != "" {
+			text = fmt.Sprintf("--model %s: %s", name, meant)
+		}
 	}
 	text = strings.Replace(text, ": stat ", ": ", 1) // which call found a path missing says nothing
 	return fmt.Errorf("%s (see %s --help)", text, page)
 }
+
+// pathMissing finds the path in what the parser says of --model where there is no such folder.
+var pathMissing = regexp.MustCompile(`^--model: (?:stat (.*): [^:]*|"(.*)" exists but is not a directory)$`)
 
 // configLine is one setting as print-config shows it.
 type configLine struct{ name, value, source string }

@@ -40,7 +40,10 @@ func strangers(app *kong.Application, environ []string) []string {
 			continue
 		}
 		line := fmt.Sprintf("the environment variable %s is no setting", name)
-		if near := nearest(name, known); near != "" {
+		flag := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, "KRATER_"), "_", "-"))
+		if meant := foreignFlag(flag, ""); meant != "" {
+			line += "; as a flag: " + meant
+		} else if near := nearest(name, known); near != "" {
 			line += "; " + near + " is one"
 		}
 		out = append(out, line)

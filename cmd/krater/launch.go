@@ -28,6 +28,7 @@ import (
 type launchCmd struct {
 	Folders []string `arg:"" optional:"" help:"Models, or folders that hold some; default: the current folder. Hugging Face's cache is looked through too." type:"existingdir"`
 	Save    string   `help:"File that the settings are written to, as krater serve --config reads them." type:"path" default:"krater.yaml" placeholder:"FILE"`
+	Listen  string   `help:"Address that the server listens on; default: the file's, else 127.0.0.1:8080." placeholder:"HOST:PORT"`
 }
 
 // Run implements the command: the wizard, and then what was chosen in it.

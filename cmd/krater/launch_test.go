@@ -6,16 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"krater/cmd/krater/wizard"
 	"krater/kernels/machine"
@@ -207,95 +202,16 @@ func TestLaunchNeedsATerminal(t *testing.T) {
 	}
 }
 
-// screen collects what is shown on a terminal.
-type screen struct {
-	mu   sync.Mutex
-	data bytes.Buffer
-}
-
-func (s *screen) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.Write(b)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.String()
-}
-
-// wait waits until text was shown.
-func (s *screen) wait(t *testing.T, text string) {
+// startLaunch starts krater launch on a terminal.
+func startLaunch(t *testing.T, env []string, args ...string) *typist {
 	t.Helper()
-	for end := time.Now().Add(patience); !strings.Contains(s.String(), text); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%q is not shown: %q", text, s.String())
-		}
-	}
+	return onScreen(t, append([]string{"HF_HUB_CACHE=" + t.TempDir()}, env...), append([]string{"launch"}, args...)...)
 }
 
-// launched is krater launch on a terminal of its own.
-type launched struct {
-	screen
-	cmd    *exec.Cmd
-	end    *os.File
-	before unix.Termios
-	tty    *os.File
-}
-
-func startLaunch(t *testing.T, env []string, args ...string) *launched {
+// left waits for the end, and checks that the screen of before is back.
+func left(t *testing.T, l *typist) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &launched{}
-	l.end, l.tty = openTerminal(t, 80, 24)
-	state, err := unix.IoctlGetTermios(int(l.tty.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.before = *state
-	go func() { // ends with the terminal
-		buf := make([]byte, 4096)
-		for {
-			n, err := l.end.Read(buf)
-			_, _ = l.Write(buf[:n]) // never an error
-			if err != nil {
-				return
-			}
-		}
-	}()
-	l.cmd = exec.Command(self, append([]string{"launch"}, args...)...)
-	l.cmd.Env = append(append(programEnv(), "TERM=xterm-256color", "HF_HUB_CACHE="+t.TempDir()), env...)
-	l.cmd.Stdin, l.cmd.Stdout, l.cmd.Stderr = l.tty, l.tty, l.tty
-	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := l.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.cmd.Process.Kill() }) // an error where it has ended
-	return l
-}
-
-func (l *launched) typed(t *testing.T, keys string) {
-	t.Helper()
-	if _, err := l.end.WriteString(keys); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// ended waits for the end and checks that the terminal is as it was.
-func (l *launched) ended(t *testing.T) {
-	t.Helper()
-	if err := l.cmd.Wait(); err != nil {
-		t.Fatalf("%v: %q", err, l.String())
-	}
-	l.wait(t, "\x1b[?1049l") // what the program wrote may not be read yet
-	after, err := unix.IoctlGetTermios(int(l.tty.Fd()), unix.TCGETS)
-	if err != nil || *after != l.before {
-		t.Errorf("%v: the terminal was %+v and is %+v", err, l.before, *after)
-	}
+	l.ended(t, 0)
 	s := l.String()
 	for on, off := range map[string]string{"\x1b[?1049h": "\x1b[?1049l", "\x1b[?25l": "\x1b[?25h", "\x1b[?2004h": "\x1b[?2004l"} {
 		if strings.LastIndex(s, off) < strings.LastIndex(s, on) {
@@ -314,7 +230,7 @@ func TestLaunchOnATerminal(t *testing.T) {
 	time.Sleep(300 * time.Millisecond) // it is planned
 	l.typed(t, "w")
 	l.wait(t, "is written")
-	l.ended(t)
+	left(t, l)
 	if strings.Contains(l.String(), "panic") {
 		t.Errorf("got %q", l.String())
 	}
@@ -337,7 +253,7 @@ func TestLaunchStartsTheServer(t *testing.T) {
 	if err := l.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	l.ended(t)
+	left(t, l)
 }
 
 // TestLaunchIsLeft: by a key, and by an interrupt.
@@ -347,7 +263,7 @@ func TestLaunchIsLeft(t *testing.T) {
 		l := startLaunch(t, nil, "--save", file, t.TempDir())
 		l.wait(t, "of weights a token")
 		l.typed(t, keys)
-		l.ended(t)
+		left(t, l)
 		if _, err := os.Stat(file); err == nil {
 			t.Errorf("%q: something was saved", keys)
 		}

@@ -23,6 +23,7 @@ type cli struct {
 	Launch launchCmd `cmd:"" group:"Start" help:"Choose model, device, precision and strategy on the terminal, save the settings, start."`
 	Serve  serveCmd  `cmd:"" group:"Start" help:"Serve the model over HTTP and WebSocket."`
 	Run    runCmd    `cmd:"" group:"Start" help:"Ask one question on the terminal."`
+	Chat   chatCmd   `cmd:"" group:"Start" help:"Talk with a model on the terminal."`
 
 	Batch batchCmd `cmd:"" group:"Use a running server" help:"Submit, watch, fetch and cancel batches of a running server."`
 	Trace traceCmd `cmd:"" group:"Use a running server" help:"Record what a running server's actors do, and show it."`

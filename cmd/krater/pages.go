@@ -9,6 +9,7 @@ var pages = map[string]page{
 		examples: []example{
 			{"krater serve", "Serve the built-in model on 127.0.0.1:8080."},
 			{"krater run \"What is a lighthouse?\"", "Ask it something."},
+			{"krater chat", "Talk with it."},
 			{"krater doctor --model /models/DeepSeek-V2-Lite", "Find out whether a model fits this machine."},
 		},
 	},
@@ -28,10 +29,18 @@ var pages = map[string]page{
 		},
 	},
 	"run": {
-		about: "One question, one answer, and the speed of both. The answer goes to standard output, all else to standard error.",
+		about: "One question, one answer, and the speed of both. The answer goes to standard output, all else to standard error. Without a question it is krater chat on a terminal, and reads the question from standard input elsewhere. One word that names a model is asked about, since other programs take a model there: -- before it makes it a question.",
 		examples: []example{
 			{"krater run \"What is a lighthouse?\"", "Ask the built-in model."},
 			{"krater run --model /models/DeepSeek-V2-Lite --temperature 0 --max-tokens 100 --file prompt.txt", "A prompt from a file, greedily."},
+		},
+	},
+	"chat": {
+		about: "A conversation on the terminal: with a model that is loaded for it, or with a running server. Lines are edited and found again with the arrow keys; they are kept in krater/chat-history in the user's state folder, which nobody else can read. \\ at the end of a line and \"\"\" around several lines make a longer message, and what is pasted stays together. Ctrl-C cancels an answer; Ctrl-D leaves. The next turn is quick: what was computed of the conversation is kept. /help lists the commands.",
+		examples: []example{
+			{"krater chat", "Talk with the built-in model."},
+			{"krater chat --model /models/DeepSeek-V2-Lite --system \"Answer in one sentence.\"", "With another model and a system text."},
+			{"krater chat --server http://127.0.0.1:8080", "With a server that runs already."},
 		},
 	},
 	"compare": {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +19,9 @@ import (
 	"krater/actors"
 	"krater/actors/engine"
 	"krater/cmd/krater/term"
+	"krater/models"
+	"krater/stages/synth"
+	"krater/transport/client"
 )
 
 type runCmd struct {
@@ -23,7 +29,7 @@ type runCmd struct {
 	synthFlags
 	engineFlags
 	samplingFlags
-	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input: with '-', and where no question is given and nobody types."`
+	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input: with '-', and where no question is given and nobody types. Without one a terminal gets a chat."`
 	File      string `help:"Read the prompt from a file." type:"existingfile" placeholder:"FILE"`
 	System    string `help:"A system text before the question." placeholder:"TEXT"`
 	Raw       bool   `help:"Take the text as it is, without the chat template. Special tokens in it are read; BOS is added unless it is there."`
@@ -31,8 +37,19 @@ type runCmd struct {
 	IgnoreEOS bool   `name:"ignore-eos" help:"Go on to --max-tokens whatever the model says."`
 }
 
-// Run implements the command: only the answer goes to standard output.
+// Run implements the command: only the answer goes to standard output. Without a question a terminal gets a chat.
 func (c *runCmd) Run(e *env) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.Question == "" && c.File == "" && term.Is(e.in) && term.Is(e.out) && !c.Raw && !c.IDs && !c.IgnoreEOS {
+		return c.chat(e)
+	}
+	if c.meansModel(e) {
+		if talks, err := c.modelMeant(e); talks || err != nil {
+			return err
+		}
+	}
 	text, err := c.prompt(e.in)
 	if err != nil {
 		return err
@@ -42,6 +59,9 @@ func (c *runCmd) Run(e *env) error {
 	src, err := c.sourceOr(c.Model)
 	if err != nil {
 		return err
+	}
+	if c.System != "" && src.synth != nil {
+		return errors.New("--system: random weights have no chat template")
 	}
 	c.Raw = c.Raw || src.synth != nil // which has no chat template
 	s, err := newSourceSession(e, src, &c.engineFlags, limits{})
@@ -66,6 +86,67 @@ func (c *runCmd) Run(e *env) error {
 	}
 	return c.answer(ctx, e, g, req)
 }
+
+func (c *runCmd) check() error {
+	if c.System != "" && c.Raw {
+		return errors.New("--system: --raw takes the text as it is")
+	}
+	return c.samplingFlags.check()
+}
+
+// chat talks with the model that the flags choose.
+func (c *runCmd) chat(e *env) error {
+	chat := chatCmd{modelFlag: c.modelFlag, synthFlags: c.synthFlags, engineFlags: c.engineFlags, samplingFlags: c.samplingFlags, System: c.System, History: true}
+	return chat.Run(e)
+}
+
+// meansModel reports whether the question is one word that names a model, as other programs take it, and no model is
+// named otherwise. What stands behind -- is a question.
+func (c *runCmd) meansModel(e *env) bool {
+	return c.Model == "" && c.Shape == "" && namesModel(c.Question) && !slices.Contains(e.ctx.Args, "--")
+}
+
+// modelMeant asks on a terminal whether the word is a model: one that is there is talked with. Elsewhere that is an
+// error, since an answer of another model would be none.
+func (c *runCmd) modelMeant(e *env) (talked bool, err error) {
+	word := c.Question
+	_, err = os.Stat(filepath.Join(word, "config.json"))
+	there := err == nil
+	how := fmt.Sprintf("krater run --model %s", word)
+	if !there {
+		how = fmt.Sprintf("--model DIR (%s: %s)", word, modelMissing(word))
+		if slices.Contains(synth.Shapes(), strings.ToLower(word)) {
+			how = fmt.Sprintf("--model DIR, one of random weights with --shape %s", strings.ToLower(word))
+		}
+	}
+	if word == models.Name {
+		how = "the name left away: it is built in"
+	}
+	if !term.Is(e.in) || !term.Is(e.err) {
+		e.say(fmt.Sprintf("%q looks like a model, and krater run takes a question. A model is asked with %s; krater run -- %s asks the question", word, how, word))
+		return false, exitError(2)
+	}
+	verb := "Is it a question"
+	if there {
+		verb = "Is it a question, and not the model to talk with"
+	}
+	fmt.Fprintf(e.err, "%q looks like a model. %s? [y/N] ", word, verb)
+	line, err := bufio.NewReader(io.LimitReader(e.in, answerMost)).ReadString('\n')
+	switch answer := strings.ToLower(strings.TrimSpace(line)); {
+	case answer == "y" || answer == "yes":
+		return false, nil
+	case err != nil && line == "": // Ctrl-D
+		return false, exitError(2)
+	case there:
+		c.Model, c.Question = word, ""
+		return true, c.chat(e)
+	}
+	e.say("A model is asked with", how)
+	return false, exitError(2)
+}
+
+// answerMost bounds the answer to a question on the terminal, in bytes.
+const answerMost = 1 << 10
 
 func (c *runCmd) prompt(in io.Reader) (string, error) {
 	switch {
@@ -94,36 +175,20 @@ var errNoQuestion = errors.New(`there is no question: krater run "What is a ligh
 
 // request turns flags into a request.
 func (c *runCmd) request(text string, info engine.Info) (*engine.Request, error) {
-	r := &engine.Request{ID: "run", Sampling: info.Defaults, MaxTokens: c.MaxTokens, Logprobs: -1, IgnoreEOS: c.IgnoreEOS}
+	r := c.samplingFlags.request("run", info)
+	r.IgnoreEOS = c.IgnoreEOS
 	if c.IDs {
 		r.Logprobs = 0 // the ids travel with the log-probabilities
 	}
-	if c.Temperature != nil {
-		r.Sampling.Temperature = *c.Temperature
-	}
-	if c.MaxTokens < 0 {
-		return nil, fmt.Errorf("--max-tokens %d: want 0 or more", c.MaxTokens)
-	}
-	if c.TopP != nil {
-		r.Sampling.TopP = *c.TopP
-	}
-	if c.TopK != nil {
-		r.Sampling.TopK = *c.TopK
-	}
-	r.Sampling.Seed = c.Seed
 	if c.Raw {
 		r.Prompt.Text, r.Prompt.ParseSpecial = &text, true
 		return r, nil
 	}
-	type message struct {
-		Role    string `json:"role"`
-		Content string `json:"content"`
-	}
-	var messages []message
+	var messages []client.Message
 	if c.System != "" {
-		messages = append(messages, message{"system", c.System})
+		messages = append(messages, client.Message{Role: "system", Content: c.System})
 	}
-	data, err := json.Marshal(append(messages, message{"user", text}))
+	data, err := json.Marshal(append(messages, client.Message{Role: "user", Content: text}))
 	if err != nil {
 		return nil, err
 	}
@@ -141,35 +206,26 @@ func (c *runCmd) answer(ctx context.Context, e *env, g *actors.Gateway, req *eng
 	defer stream.Close()
 	ids := []int32{}
 	var first time.Duration
-	for {
-		ev, err := stream.Next(context.Background())
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	done, err := follow(stream, func(ev *engine.Event) error {
 		for _, t := range ev.Tokens {
 			ids = append(ids, t.ID)
 		}
 		if first == 0 && ev.Kind == engine.Tokens {
 			first = time.Since(start)
 		}
-		if !c.IDs && ev.Text != "" {
-			if _, err := io.WriteString(e.out, ev.Text); err != nil {
-				return err
-			}
+		if c.IDs || ev.Text == "" {
+			return nil
 		}
-		switch ev.Kind {
-		case engine.Failed:
-			return ev.Err
-		case engine.Done:
-			if ev.StopToken != nil { // the model made it too
-				ids = append(ids, *ev.StopToken)
-			}
-			return c.summary(e, ev, ids, first, time.Since(start))
-		}
+		_, err := io.WriteString(e.out, ev.Text)
+		return err
+	})
+	if err != nil {
+		return err
 	}
+	if done.StopToken != nil { // the model made it too
+		ids = append(ids, *done.StopToken)
+	}
+	return c.summary(e, done, ids, first, time.Since(start))
 }
 
 func (c *runCmd) summary(e *env, ev engine.Event, ids []int32, first, total time.Duration) error {

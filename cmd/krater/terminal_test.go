@@ -1,11 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +41,108 @@ func openTerminal(t *testing.T, cols, rows uint16) (end, tty *os.File) {
 		t.Fatal(err)
 	}
 	return end, tty
+}
+
+// screen collects what is shown on a terminal.
+type screen struct {
+	mu   sync.Mutex
+	data bytes.Buffer
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.Write(b)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.String()
+}
+
+// wait waits until text was shown.
+func (s *screen) wait(t *testing.T, text string) {
+	t.Helper()
+	s.waitCount(t, text, 1)
+}
+
+// typist is the program on a terminal of its own, and whoever types there.
+type typist struct {
+	screen
+	cmd    *exec.Cmd
+	end    *os.File
+	before unix.Termios
+	tty    *os.File
+	read   chan struct{} // closed when all that was shown is known
+}
+
+// onScreen starts the program on a terminal.
+func onScreen(t *testing.T, env []string, args ...string) *typist {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &typist{read: make(chan struct{})}
+	l.end, l.tty = openTerminal(t, 80, 24)
+	state, err := unix.IoctlGetTermios(int(l.tty.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.before = *state
+	go func() { // ends with the terminal
+		defer close(l.read)
+		buf := make([]byte, 4096)
+		for {
+			n, err := l.end.Read(buf)
+			_, _ = l.Write(buf[:n]) // never an error
+			if err != nil {
+				return
+			}
+		}
+	}()
+	l.cmd = exec.Command(self, args...)
+	l.cmd.Env = append(append(programEnv(), "TERM=xterm-256color"), env...)
+	l.cmd.Stdin, l.cmd.Stdout, l.cmd.Stderr = l.tty, l.tty, l.tty
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := l.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.cmd.Process.Kill() }) // an error where it has ended
+	return l
+}
+
+func (l *typist) typed(t *testing.T, keys string) {
+	t.Helper()
+	if _, err := l.end.WriteString(keys); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ended waits for the end with a status and checks that the terminal is as it was.
+func (l *typist) ended(t *testing.T, status int) {
+	t.Helper()
+	_ = l.cmd.Wait() // the state tells
+	after, err := unix.IoctlGetTermios(int(l.tty.Fd()), unix.TCGETS)
+	if err != nil || *after != l.before {
+		t.Errorf("%v: the terminal was %+v and is %+v", err, l.before, *after)
+	}
+	l.tty.Close()
+	<-l.read
+	if got := l.cmd.ProcessState.ExitCode(); got != status {
+		t.Fatalf("status %d, want %d: %q", got, status, l.String())
+	}
+}
+
+// waitCount waits until text was shown n times.
+func (s *screen) waitCount(t *testing.T, text string, n int) {
+	t.Helper()
+	for end := time.Now().Add(patience); strings.Count(s.String(), text) < n; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%q is not shown %d times: %q", text, n, s.String())
+		}
+	}
 }
 
 // onTerminal runs a command whose output is a terminal, and gives what is shown.

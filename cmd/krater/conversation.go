@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"krater/actors/engine"
+	"krater/cmd/krater/term"
+	"krater/transport/api"
+	"krater/transport/client"
+)
+
+// talker answers conversations.
+type talker interface {
+	// Ask shows the answer as it comes. One that ctx has ended is no error.
+	Ask(ctx context.Context, messages []client.Message, show func(text string) error) (answered, error)
+}
+
+// answered is how an answer ended.
+type answered struct {
+	prompt, cached, tokens int  // tokens, as far as they are known
+	cut                    bool // by --max-tokens or the context's end
+	cancelled              bool
+}
+
+// conversation is a chat on a terminal.
+type conversation struct {
+	talker
+	lines interface {
+		Read(prompt string) (line string, pasted bool, err error)
+	}
+	out      io.Writer
+	name     string // of the model
+	context  int    // tokens; 0: unknown
+	most     int    // tokens of an answer; 0: up to the context
+	system   string
+	messages []client.Message // without system
+	last     answered
+}
+
+// messageMost bounds a message that is typed or pasted, in bytes.
+const messageMost = 4 << 20
+
+// fullFrom is the part of the context from which on its use is shown after every answer.
+const fullFrom = 0.75
+
+const chatHelp = `  /system TEXT   set the system text; without TEXT show it; /system none takes it away
+  /reset         begin a new conversation; the system text stays
+  /undo          take the last question and its answer back
+  /context       how much of the context is used
+  /save FILE     write the conversation as JSON
+  /exit          leave, as Ctrl-D does
+A line that ends with \ goes on in the next one. """ begins a text of several lines, """ ends it. What is pasted
+stays together until Enter is typed. // at the beginning stands for a / that is no command.
+Ctrl-C cancels an answer, gives up a line, and leaves when typed twice at an empty prompt.
+`
+
+// run talks until the user leaves.
+func (c *conversation) run() error {
+	about := c.name
+	if c.context > 0 {
+		about = fmt.Sprintf("%s, %d tokens of context", c.name, c.context)
+	}
+	c.note("%s. /help lists the commands, Ctrl-D leaves.", about)
+	interrupts := 0
+	for {
+		text, command, err := c.read()
+		if !errors.Is(err, term.ErrInterrupted) {
+			interrupts = 0
+		}
+		switch {
+		case errors.Is(err, term.ErrInterrupted):
+			if interrupts++; interrupts == 2 {
+				return nil
+			}
+			c.note("Ctrl-C once more, Ctrl-D or /exit leaves.")
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, term.ErrDropped), err == nil && strings.TrimSpace(text) == "":
+		case err != nil:
+			return err
+		case command:
+			if c.command(text) {
+				return nil
+			}
+		default:
+			if err := c.ask(text); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// note writes a line of Krater's own.
+func (c *conversation) note(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if term.Colours(c.out) {
+		line = "\x1b[" + string(term.Dim) + "m" + line + "\x1b[0m"
+	}
+	fmt.Fprintln(c.out, line)
+}
+
+// read reads a message of one line or several, or a command.
+func (c *conversation) read() (text string, command bool, err error) {
+	line, pasted, err := c.lines.Read(">>> ")
+	if err != nil {
+		return "", false, err
+	}
+	if rest, ok := strings.CutPrefix(line, "/"); ok && !pasted && !strings.HasPrefix(rest, "/") {
+		return rest, true, nil
+	} else if ok && strings.HasPrefix(rest, "/") {
+		line = rest
+	}
+	var b strings.Builder
+	block, begun := false, false
+	for {
+		more := pasted
+		if rest, ok := strings.CutPrefix(line, `"""`); ok && !begun && !pasted {
+			block, line = true, rest
+		}
+		begun = true
+		if block {
+			line, block = cutEnd(line)
+			more = block
+		} else if rest, ok := strings.CutSuffix(line, `\`); ok && !pasted {
+			line, more = rest, true
+		}
+		b.WriteString(line)
+		if !more {
+			return b.String(), false, nil
+		}
+		b.WriteByte('\n')
+		if b.Len() > messageMost {
+			c.note("A message may have %d MiB.", messageMost>>20)
+			return "", false, term.ErrDropped
+		}
+		switch line, pasted, err = c.lines.Read("... "); {
+		case errors.Is(err, io.EOF):
+			return b.String(), false, nil
+		case errors.Is(err, term.ErrInterrupted):
+			return "", false, term.ErrDropped
+		case err != nil:
+			return "", false, err
+		}
+	}
+}
+
+// cutEnd takes the end of a block from a line; more tells that there is none.
+func cutEnd(line string) (text string, more bool) {
+	text, ended := strings.CutSuffix(strings.TrimRight(line, " "), `"""`)
+	if !ended {
+		return line, true
+	}
+	return text, false
+}
+
+// command does what a command is for; it tells whether the chat is over.
+func (c *conversation) command(text string) (over bool) {
+	name, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	rest = strings.TrimSpace(rest)
+	switch name {
+	case "exit", "quit", "bye":
+		return true
+	case "help", "?", "":
+		_, _ = io.WriteString(c.out, chatHelp) // the terminal is gone if this fails, and the next read says so
+	case "reset", "clear":
+		c.messages, c.last = nil, answered{}
+		c.note("A new conversation.")
+	case "undo":
+		if n := len(c.messages); n > 0 {
+			c.messages = c.messages[:n-2]
+		}
+		c.note("%d messages are left.", len(c.messages))
+	case "system":
+		switch rest {
+		case "":
+		case "none":
+			c.system = ""
+		default:
+			c.system = rest
+		}
+		if c.system == "" {
+			c.note("There is no system text.")
+		} else {
+			c.note("System text: %s", c.system)
+		}
+	case "context":
+		c.note("%s, %d of the last prompt from the cache.", c.used(), c.last.cached)
+	case "save":
+		if err := c.save(rest); err != nil {
+			c.note("%v", err)
+		} else {
+			c.note("%s is written.", rest)
+		}
+	default:
+		c.note("There is no /%s; /help lists the commands.", name)
+	}
+	return false
+}
+
+// used is how much of the context the last answer took.
+func (c *conversation) used() string {
+	n := c.last.prompt + c.last.tokens
+	if c.context == 0 {
+		return fmt.Sprintf("context: %d tokens", n)
+	}
+	return fmt.Sprintf("context: %d of %d tokens, %d %%", n, c.context, 100*n/c.context)
+}
+
+// save writes the conversation as the messages of a request, into a new file.
+func (c *conversation) save(path string) error {
+	if path == "" {
+		return errors.New("say where: /save FILE")
+	}
+	data, err := json.MarshalIndent(map[string]any{"messages": c.with()}, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("%s is there already: choose another name", path)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+// with is the conversation with the system text, and more messages.
+func (c *conversation) with(more ...client.Message) []client.Message {
+	list := []client.Message{}
+	if c.system != "" {
+		list = append(list, client.Message{Role: "system", Content: c.system})
+	}
+	return append(append(list, c.messages...), more...)
+}
+
+// ask sends a message and shows the answer. Its error ends the chat.
+func (c *conversation) ask(text string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	question := client.Message{Role: "user", Content: text}
+	var answer strings.Builder
+	r, err := c.Ask(ctx, c.with(question), func(text string) error {
+		answer.WriteString(text)
+		_, err := io.WriteString(c.out, text)
+		return err
+	})
+	if answer.Len() > 0 || err == nil {
+		fmt.Fprintln(c.out)
+	}
+	if err != nil {
+		c.refused(err)
+		return nil
+	}
+	if r.prompt > 0 {
+		c.last = r
+	}
+	if r.cancelled {
+		c.note("Cancelled.")
+	}
+	if answer.Len() == 0 && r.cancelled { // as if it had not been asked
+		return nil
+	}
+	c.messages = append(c.messages, question, client.Message{Role: "assistant", Content: answer.String()})
+	full := c.context > 0 && r.prompt+r.tokens >= c.context
+	switch {
+	case full:
+		c.note("The answer was cut, the context is full (%d tokens). /undo takes it back, /reset begins a new conversation.", c.context)
+	case r.cut && c.most > 0:
+		c.note("The answer was cut after %d tokens (--max-tokens).", c.most)
+	}
+	if !full && c.context > 0 && float64(r.prompt+r.tokens) >= fullFrom*float64(c.context) {
+		c.note("%s.", c.used())
+	}
+	return nil
+}
+
+// refused says why there is no answer. The question is not part of the conversation.
+func (c *conversation) refused(err error) {
+	own, isOwn := errors.AsType[*engine.Error](err)
+	other, isOther := errors.AsType[*api.Error](err)
+	if isOwn && own.Kind == engine.ContextLength || isOther && other.Code == api.CodeContextLength {
+		c.note("The conversation no longer fits: %v. /undo takes the last question back, /reset begins a new conversation.", err)
+		return
+	}
+	c.note("No answer: %v.", err)
+}

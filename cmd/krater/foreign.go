@@ -1,0 +1,304 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"krater/cmd/krater/wizard"
+	"krater/stages/synth"
+)
+
+// Answers to the habits that users bring from vLLM, llama.cpp, SGLang and Ollama.
+
+// foreignFlags says what stands for a flag of another program here, by its name without dashes. VALUE is the
+// value that was given.
+var foreignFlags = map[string]string{
+	"host":                     "use --listen VALUE:8080",
+	"port":                     "use --listen 127.0.0.1:VALUE",
+	"p":                        "the question of krater run is an argument, the address of krater serve is --listen HOST:PORT",
+	"m":                        "use --model DIR",
+	"model-path":               "use --model DIR",
+	"hf-repo":                  noDownload,
+	"hf":                       noDownload,
+	"model-url":                noDownload,
+	"mu":                       noDownload,
+	"download-dir":             noDownload,
+	"revision":                 noDownload,
+	"hf-token":                 noDownload,
+	"tokenizer":                "the tokenizer is that of the model's folder",
+	"tokenizer-path":           "the tokenizer is that of the model's folder",
+	"chat-template":            "the chat template is that of the model's folder: chat_template.jinja or tokenizer_config.json",
+	"chat-template-file":       "the chat template is that of the model's folder: chat_template.jinja or tokenizer_config.json",
+	"jinja":                    "chat templates are always used; leave it out",
+	"trust-remote-code":        "no code of a model is run; leave it out",
+	"alias":                    "use --served-model-name VALUE",
+	"a":                        "use --served-model-name VALUE",
+	"ctx-size":                 noContext,
+	"c":                        noContext,
+	"max-model-len":            noContext,
+	"context-length":           noContext,
+	"num-ctx":                  noContext,
+	"n-gpu-layers":             allLayers,
+	"gpu-layers":               allLayers,
+	"ngl":                      allLayers,
+	"cpu-moe":                  "use --device cuda --prefill-strategy cpu_only --decode-strategy cpu_only: experts on the processor",
+	"cmoe":                     "use --device cuda --prefill-strategy cpu_only --decode-strategy cpu_only: experts on the processor",
+	"n-cpu-moe":                "use --device cuda --expert-vram SIZE: as many experts on the GPU as that holds",
+	"ncmoe":                    "use --device cuda --expert-vram SIZE: as many experts on the GPU as that holds",
+	"override-tensor":          "use --prefill-strategy and --decode-strategy, which say where experts are",
+	"ot":                       "use --prefill-strategy and --decode-strategy, which say where experts are",
+	"cpu-offload-gb":           "use --vram SIZE; experts that do not fit stay in host memory",
+	"tensor-parallel-size":     oneGPU,
+	"tp":                       oneGPU,
+	"tp-size":                  oneGPU,
+	"pipeline-parallel-size":   oneGPU,
+	"data-parallel-size":       oneGPU,
+	"enable-expert-parallel":   oneGPU,
+	"tensor-split":             oneGPU,
+	"ts":                       oneGPU,
+	"split-mode":               oneGPU,
+	"sm":                       oneGPU,
+	"main-gpu":                 "use --gpu VALUE",
+	"mg":                       "use --gpu VALUE",
+	"gpu-memory-utilization":   "use --vram SIZE, such as 20GiB",
+	"mem-fraction-static":      "use --vram SIZE, such as 20GiB",
+	"t":                        "use --threads VALUE",
+	"tb":                       "use --threads VALUE",
+	"threads-batch":            "use --threads VALUE",
+	"numa":                     "memory nodes are used as they are; --expert-pools sets the number of pools",
+	"kv-cache-dtype":           "use --kv-dtype: bf16, f32, fp8 or int8",
+	"cache-type-k":             "use --kv-dtype: bf16, f32, fp8 or int8",
+	"ctk":                      "use --kv-dtype: bf16, f32, fp8 or int8",
+	"cache-type-v":             "use --kv-dtype: bf16, f32, fp8 or int8",
+	"ctv":                      "use --kv-dtype: bf16, f32, fp8 or int8",
+	"kv-cache-memory-bytes":    "use --kv-cache SIZE",
+	"swap-space":               "use --kv-ram SIZE",
+	"kv-offloading-size":       "use --kv-ram SIZE",
+	"block-size":               "use --block-tokens VALUE",
+	"page-size":                "use --block-tokens VALUE",
+	"max-num-seqs":             "use --max-seqs VALUE",
+	"max-running-requests":     "use --max-seqs VALUE",
+	"parallel":                 "use --max-seqs VALUE",
+	"np":                       "use --max-seqs VALUE",
+	"num-parallel":             "use --max-seqs VALUE",
+	"max-num-batched-tokens":   "use --max-batch-tokens VALUE",
+	"batch-size":               "use --prefill-chunk VALUE",
+	"b":                        "use --prefill-chunk VALUE",
+	"ubatch-size":              "use --prefill-chunk VALUE",
+	"ub":                       "use --prefill-chunk VALUE",
+	"chunked-prefill-size":     "use --prefill-chunk VALUE",
+	"enable-chunked-prefill":   "prompts are always computed in chunks (--prefill-chunk); leave it out",
+	"enable-prefix-caching":    "use --prefix-cache, which is on by default",
+	"no-enable-prefix-caching": "use --no-prefix-cache",
+	"disable-radix-cache":      "use --no-prefix-cache",
+	"dtype":                    "use --precision: bf16, int8, int4 or mixed",
+	"quantization":             "use --precision: bf16, int8, int4 or mixed",
+	"q":                        "use --precision: bf16, int8, int4 or mixed",
+	"load-format":              "weights are read from safetensors; leave it out",
+	"enforce-eager":            "leave it out",
+	"flash-attn":               "attention is always computed block by block; leave it out",
+	"fa":                       "attention is always computed block by block; leave it out",
+	"attention-backend":        "leave it out",
+	"mlock":                    "use --cache-load copy, which brings converted weights into memory",
+	"no-mmap":                  "use --cache-load copy, which brings converted weights into memory",
+	"mmap":                     "use --cache-load map",
+	"api-key-file":             "use --api-keys FILE, one key a line",
+	"ssl-certfile":             "use --tls-cert FILE",
+	"ssl-cert-file":            "use --tls-cert FILE",
+	"ssl-keyfile":              "use --tls-key FILE",
+	"ssl-key-file":             "use --tls-key FILE",
+	"allowed-origins":          "use --origins URL",
+	"cors-allow-origins":       "use --origins URL",
+	"timeout":                  "use --drain-timeout for the time that running answers have at a stop",
+	"metrics":                  "metrics are always served under /metrics; leave it out",
+	"v":                        "use --log-level debug (krater serve), or krater version",
+	"verbose":                  "use --log-level debug (krater serve)",
+	"uvicorn-log-level":        "use --log-level VALUE",
+	"log-verbosity":            "use --log-level debug",
+	"disable-log-requests":     "use --log-level warn",
+	"log-file":                 "the log goes to standard error: 2> FILE",
+	"temp":                     "use --temperature VALUE (krater run and krater chat)",
+	"n":                        answerLength,
+	"n-predict":                answerLength,
+	"predict":                  answerLength,
+	"num-predict":              answerLength,
+	"max-new-tokens":           answerLength,
+	"s":                        "use --seed VALUE (krater run and krater chat)",
+	"prompt":                   "the question of krater run is an argument",
+	"f":                        "use --file FILE (krater run)",
+	"sys":                      "use --system TEXT (krater run and krater chat)",
+	"system-prompt":            "use --system TEXT (krater run and krater chat)",
+	"i":                        "use krater chat",
+	"interactive":              "use krater chat",
+	"cnv":                      "use krater chat",
+	"conversation":             "use krater chat",
+	"keepalive":                "a model stays loaded as long as its server runs; leave it out",
+	"speculative-config":       "Krater does not draft answers; leave it out",
+	"model-draft":              "Krater does not draft answers; leave it out",
+	"md":                       "Krater does not draft answers; leave it out",
+	"lora":                     "Krater has no adapters",
+	"enable-lora":              "Krater has no adapters",
+	"tool-call-parser":         "leave it out; docs/http-api.md says what is served",
+	"enable-auto-tool-choice":  "leave it out; docs/http-api.md says what is served",
+	"reasoning-parser":         "leave it out; docs/http-api.md says what is served",
+	"embedding":                "Krater serves no embeddings",
+	"embeddings":               "Krater serves no embeddings",
+	"max-queued-requests":      "use --max-queue VALUE",
+	"cb":                       "requests are always batched; leave it out",
+	"otlp-traces-endpoint":     "use --otlp-endpoint URL",
+}
+
+const (
+	noDownload   = "Krater downloads nothing: name a model's folder with --model DIR"
+	noContext    = "every model is served with its whole context; --kv-cache SIZE bounds the memory for it"
+	allLayers    = "with --device cuda all layers are on the GPU; --prefill-strategy and --decode-strategy say where experts are"
+	oneGPU       = "Krater uses one GPU: --device cuda --gpu N"
+	answerLength = "use --max-tokens VALUE (krater run and krater chat); a request to a server has max_tokens"
+)
+
+// foreignCommands says what stands for a command of another program here.
+var foreignCommands = map[string]string{
+	"pull": fetching, "download": fetching, "search": fetching, "push": fetching, "cp": fetching,
+	"list":     "krater launch shows the models in a folder and in Hugging Face's cache",
+	"ls":       "krater launch shows the models in a folder and in Hugging Face's cache",
+	"models":   "krater launch shows the models in a folder and in Hugging Face's cache",
+	"rm":       "a model is a folder: remove it, and what krater convert made lies in its .krater_cache",
+	"create":   "a model is a folder: krater serve --model DIR",
+	"show":     "krater doctor --model DIR says what a model needs, krater plan how fast it would be",
+	"ps":       "GET /v1/models of a server names its model, GET /metrics says what it does",
+	"stop":     "a server ends with Ctrl-C or SIGTERM",
+	"start":    "krater serve starts a server",
+	"server":   "krater serve starts a server",
+	"quantize": "krater convert makes integers of a model's experts",
+	"generate": "krater run asks one question",
+	"complete": "krater run --raw continues a text",
+	"cli":      "krater chat talks with a model",
+	"ask":      "krater run asks one question",
+	"web":      "krater serve has a page under /trace",
+	"ui":       "krater serve has a page under /trace",
+}
+
+const fetching = noDownload + "; krater launch finds those in a folder and in Hugging Face's cache"
+
+// foreignFlag says what to use instead of a flag that Krater does not have; "": nobody else has it either. value
+// is what it was given, "": nothing or not known.
+func foreignFlag(name, value string) string {
+	text := foreignFlags[name]
+	if value == "" || strings.HasPrefix(value, "-") {
+		value = map[string]string{"host": "HOST", "port": "PORT"}[name]
+		if value == "" {
+			value = "VALUE"
+		}
+	}
+	return strings.ReplaceAll(text, "VALUE", value)
+}
+
+var unknownFlag = regexp.MustCompile(`^unknown flag (--?)([\w-]+)`)
+
+// flagMeant is what a command line with an unknown flag should have; "" where nobody knows. text is the parser's
+// error, which names the first letter of a flag with one dash.
+func flagMeant(app *kong.Application, args []string, text string) string {
+	m := unknownFlag.FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	name, value := m[2], ""
+	for i, a := range args {
+		if a == "--" {
+			break
+		}
+		word, given, _ := strings.Cut(a, "=")
+		bare, ok := strings.CutPrefix(word, m[1])
+		if !ok || bare != name && (m[1] != "-" || !strings.HasPrefix(bare, name) || foreignFlags[bare] == "") {
+			continue
+		}
+		name, value = bare, given
+		if value == "" && i+1 < len(args) {
+			value = args[i+1]
+		}
+		break
+	}
+	if meant := foreignFlag(name, value); meant != "" {
+		return fmt.Sprintf("unknown flag %s%s: %s", m[1], name, meant)
+	}
+	if has := commandsWith(app, name); len(has) > 0 && m[1] == "--" {
+		return fmt.Sprintf("unknown flag --%s: it is one of %s", name, strings.Join(has, ", "))
+	}
+	return ""
+}
+
+// commandsWith are the commands that have a flag, the first three of them.
+func commandsWith(app *kong.Application, flag string) (names []string) {
+	for _, c := range completionsOf(app.Node) {
+		if len(c.commands) == 0 && slices.ContainsFunc(c.flags, func(f *kong.Flag) bool { return f.Name == flag }) {
+			names = append(names, "krater "+c.path)
+		}
+	}
+	return names[:min(3, len(names))]
+}
+
+// hubName is a model's name on Hugging Face: organisation and model.
+var hubName = regexp.MustCompile(`^[\w-][\w.-]*/[\w-][\w.-]*$`)
+
+// modelFamilies are how models' names begin; the first ones are hardly ever asked about alone.
+const modelFamilies = `llama|codellama|mistral|mixtral|ministral|devstral|qwen|qwq|deepseek|gemma|gpt-oss|kimi|glm|minimax|olmoe|starcoder|smollm|nemotron|tinyllama`
+
+// modelNamed is a word that names a model as other programs do: a family, mostly with its size or version.
+var modelNamed = regexp.MustCompile(`(?i)^((` + modelFamilies + `)|(` + modelFamilies + `|olmo|phi|falcon|yi|granite|command-r|dbrx|grok|krater)([-.:_]?v?\d|[-.:_][a-z]{1,12}[-.:\d]|[-:](tiny|chat|instruct|latest|base)$).*)$`)
+
+// namesModel reports whether a word is rather a model than a question: one without blanks that is a folder with a
+// model, a file of weights, or a name that models have.
+func namesModel(word string) bool {
+	if word == "" || strings.ContainsAny(word, " \t\n?!,;\"") {
+		return false
+	}
+	if _, err := os.Stat(filepath.Join(word, "config.json")); err == nil {
+		return true
+	}
+	lower := strings.ToLower(word)
+	return strings.HasSuffix(lower, ".gguf") || strings.HasSuffix(lower, ".safetensors") || hubName.MatchString(word) ||
+		modelNamed.MatchString(word) || slices.Contains(synth.Shapes(), lower)
+}
+
+// asGiven is a path that the parser made absolute as it was probably given: from the current folder on.
+func asGiven(path string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if rel, err := filepath.Rel(here, path); err == nil && filepath.IsLocal(rel) {
+		return rel
+	}
+	return path
+}
+
+// modelMissing says what to do about a model's folder that is not there, or is none.
+func modelMissing(path string) string {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && strings.HasSuffix(strings.ToLower(path), ".gguf"):
+		return "GGUF files cannot be read: name a folder with config.json, safetensors and tokenizer.json"
+	case err == nil && !info.IsDir():
+		return "it is a file: name the model's folder"
+	case err != nil && !os.IsNotExist(err):
+		return ""
+	}
+	for _, f := range wizard.Find(nil, wizard.Hubs()) {
+		if strings.EqualFold(f.Name, path) {
+			return "there is no such folder, but Hugging Face's cache has the model: --model " + f.Dir
+		}
+	}
+	text := "there is no such folder, and Krater downloads nothing"
+	if hubName.MatchString(path) {
+		text += fmt.Sprintf(": fetch it with hf download %s, and name the folder that it prints", path)
+	} else if namesModel(path) {
+		text += ": fetch the model's safetensors with hf download, and name the folder"
+	}
+	return text + "; krater launch finds models"
+}
