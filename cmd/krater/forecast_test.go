@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"krater/bench/kernels"
 	"krater/kernels/machine"
@@ -285,10 +286,13 @@ type fakeMeter struct {
 	err     error
 	threads int
 	bits    int
+	slow    time.Duration // between two looks
 }
 
 func (f *fakeMeter) CPU(threads, bits int, _ int64, tell telling) (rates.CPU, error) {
 	f.threads, f.bits = threads, bits
+	tell("nothing", 0, 4)
+	time.Sleep(f.slow)
 	tell("nothing", 1, 4)
 	return f.cpu, f.err
 }

@@ -4,15 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/alecthomas/kong"
-	"github.com/goccy/go-yaml"
+	"time"
 
 	"krater/bench/stat"
 	"krater/cmd/krater/term"
@@ -46,21 +43,44 @@ func (c *launchCmd) Run(e *env) error {
 	case wizard.Save:
 		fmt.Fprintf(e.out, "%s is written; start with: krater serve --config %s\n", c.Save, c.Save)
 	case wizard.Serve:
-		return c.then(e, "serve")
+		return c.then(e, "serve", "--config", c.Save)
+	case wizard.Start:
+		return c.then(e, append([]string{"serve"}, c.flags(w, "serve")...)...)
 	case wizard.Bench:
-		return c.then(e, "bench", "model")
+		return c.then(e, append([]string{"bench", "model"}, c.flags(w, "bench model")...)...)
 	}
 	return nil
 }
 
-// then runs another command with the settings.
+// flags are the settings that were chosen, and those that the file has besides, as flags of a command.
+func (c *launchCmd) flags(w *wizard.Wizard, command string) (flags []string) {
+	_, others := storedSettings(c.Save, slices.Clone(w.Fields))
+	for name, value := range otherSettings(others.with(settled(w.Settings()))).of(command) {
+		flags = append(flags, "--"+name+"="+value)
+	}
+	slices.Sort(flags)
+	return flags
+}
+
+// then runs another command, and says which.
 func (c *launchCmd) then(e *env, command ...string) error {
-	fmt.Fprintf(e.out, "krater %s --config %s\n", strings.Join(command, " "), c.Save)
-	if status := run(append(command, "--config", c.Save), e); status != 0 {
+	line := "krater"
+	for _, word := range command {
+		if plainWord.MatchString(word) {
+			line += " " + word
+		} else {
+			line += " '" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	fmt.Fprintln(e.out, line)
+	if status := run(command, e); status != 0 {
 		return exitError(status)
 	}
 	return nil
 }
+
+// plainWord needs no quotes in a shell.
+var plainWord = regexp.MustCompile(`^[\w./:=,@%+-]+$`)
 
 // wizard is what there is to choose on a machine.
 func (c *launchCmd) wizard(e *env, m *machine.Machine) *wizard.Wizard {
@@ -79,23 +99,28 @@ func (c *launchCmd) wizard(e *env, m *machine.Machine) *wizard.Wizard {
 	cards := launchCards()
 	fields := []wizard.Field{
 		{Key: "model", Title: "Model", Help: foundWhere(folders, len(models)-1), Options: models, At: at},
-		{Key: "gpu", Title: "Device", Help: "where the layers are computed", Options: deviceOptions(cards)},
-		{Key: "vram", Title: "GPU memory", Help: "what the model may take of the card", Options: vramOptions(cards)},
-		{Key: "precision", Title: "Precision", Help: "of all parts; by part: large models have experts in 4 bits, the rest in 8 or 16", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
-		{Key: "kv-dtype", Title: "KV cache", Help: "type of what is kept of every token", Options: options("", "bf16", "fp8", "fp8", "int8", "int8", "f32", "f32")},
-		{Key: "max-seqs", Title: "Streams", Help: "sequences that run at the same time", Options: options("", "32", "1", "1", "4", "4", "8", "8", "16", "16", "64", "64", "128", "128")},
-		{Key: "prefill-strategy", Title: "Prefill strategy", Help: "where a prompt's experts are computed: docs/strategies.md", Options: strategyOptions()},
-		{Key: "decode-strategy", Title: "Decode strategy", Help: "the same of generated tokens", Options: strategyOptions()},
-		{Key: "listen", Title: "Address", Help: "0.0.0.0 opens the server to the network: give it --api-keys", Options: options("", "127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:8000", "0.0.0.0:8080", "0.0.0.0:8080")},
+		{Key: "gpu", Title: "Device", Help: "Where the layers are computed.", Options: deviceOptions(cards)},
+		{Key: "vram", Title: "GPU memory", Help: "How much memory of the GPU the model may use.", Options: vramOptions(cards)},
+		{Key: "precision", Title: "Precision", Help: "Precision of the weights. By part: large models keep experts in 4 bits, the rest in 8 or 16.", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
+		{Key: "kv-dtype", Title: "KV cache", Help: "Type of the keys and values that are kept of every token.", Options: options("", "bf16", "fp8", "fp8", "int8", "int8", "f32", "f32")},
+		{Key: "max-seqs", Title: "Streams", Help: "How many requests run at the same time.", Options: options("", "32", "1", "1", "4", "4", "8", "8", "16", "16", "64", "64", "128", "128")},
+		{Key: "prefill-strategy", Title: "Prefill strategy", Help: "Where the experts of a prompt are computed (docs/strategies.md).", Options: strategyOptions()},
+		{Key: "decode-strategy", Title: "Decode strategy", Help: "Where the experts of generated tokens are computed.", Options: strategyOptions()},
+		{Key: "listen", Title: "Address", Help: "0.0.0.0 opens the server to the network: use it with --api-keys. krater launch --listen sets another one.", Options: options("", "127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:8000", "0.0.0.0:8080", "0.0.0.0:8080")},
 	}
 	_, err := os.Stat(c.Save)
 	stored, others := storedSettings(c.Save, fields)
+	if c.Listen != "" {
+		choose(&fields[len(fields)-1], c.Listen)
+	}
 	return &wizard.Wizard{
-		Machine: machineLines(m), Fields: fields, File: c.Save, Exists: err == nil, Stored: stored,
+		Machine: machineLines(m), Fields: fields, File: c.Save, Exists: err == nil, Own: ownSettings(c.Save), Stored: stored,
 		Outlook:  wizard.Outlook{Hidden: cardFields},
 		Estimate: func(s wizard.Settings) wizard.Outlook { return estimate(settled(s), others.of("serve"), m, cards) },
-		Measure:  func(s wizard.Settings) error { return measureFor(e, others.of("serve").with(settled(s)), m) },
-		Store:    func(s wizard.Settings) error { return storeSettings(c.Save, others.with(settled(s))) },
+		Measure: func(s wizard.Settings, tell func(term.State)) error {
+			return measureFor(e, others.of("serve").with(settled(s)), m, tell)
+		},
+		Store: func(s wizard.Settings) error { return storeSettings(c.Save, others.with(settled(s))) },
 	}
 }
 
@@ -116,9 +141,9 @@ func foundWhere(folders []string, n int) string {
 		in = "this folder"
 	}
 	if n == 0 {
-		return fmt.Sprintf("none found: krater launch FOLDER looks elsewhere than in %s and Hugging Face's cache", in)
+		return fmt.Sprintf("No model found in %s or Hugging Face's cache. krater launch FOLDER looks in another folder.", in)
 	}
-	return fmt.Sprintf("%s in %s and Hugging Face's cache", count(n, "model"), in)
+	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", count(n, "model"), in)
 }
 
 // cardFields mean nothing on the processor.
@@ -203,104 +228,6 @@ func machineLines(m *machine.Machine) []string {
 	return lines
 }
 
-// otherSettings are those of a configuration file that the wizard has no field for: they stay.
-type otherSettings wizard.Settings
-
-// with are all settings, s and those that it does not have.
-func (o otherSettings) with(s wizard.Settings) wizard.Settings {
-	all := wizard.Settings{}
-	maps.Copy(all, o)
-	maps.Copy(all, s)
-	return all
-}
-
-// of are those that a command has as flags.
-func (o otherSettings) of(command string) otherSettings {
-	list := otherSettings{}
-	parser, err := kong.New(&cli{})
-	if err != nil {
-		return list
-	}
-	for _, node := range parser.Model.Children {
-		for _, f := range node.Flags {
-			if v, ok := o[f.Name]; ok && node.Name == command {
-				list[f.Name] = v
-			}
-		}
-	}
-	return list
-}
-
-// storedSettings reads what is in the file already. Its values are chosen in the fields, which
-// get them as options where they have none; what no field is for is in others. A file that
-// cannot be read has nothing, and is replaced as any other, when asked twice.
-func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings, others otherSettings) {
-	file, err := readConfig(path)
-	if err != nil {
-		return nil, nil
-	}
-	values := wizard.Settings{}
-	for key, v := range file.values {
-		if v != "" { // which is the default
-			values[key] = plainValue(v)
-		}
-	}
-	if values["device"] != "cuda" {
-		delete(values, "gpu") // which names a card only there
-	}
-	stored, others = wizard.Settings{}, otherSettings(values)
-	for i := range fields {
-		f := &fields[i]
-		value, ok := values[f.Key]
-		if !ok {
-			if f.Key == "model" {
-				f.At = 0
-			}
-			continue
-		}
-		delete(values, f.Key)
-		at := slices.IndexFunc(f.Options, func(o wizard.Option) bool { return o.Value == value })
-		switch {
-		case at < 0 && f.Key == "gpu": // a card that is not here any more
-			continue
-		case at < 0:
-			at = len(f.Options)
-			f.Options = append(f.Options, wizard.Option{Label: value, Value: value})
-		}
-		f.At, stored[f.Key] = at, value
-	}
-	delete(values, "device") // the field of cards has it
-	return stored, others
-}
-
-// storeSettings writes a configuration file: whole or not at all.
-func storeSettings(path string, s wizard.Settings) error {
-	keys := make([]string, 0, len(s))
-	for k := range s {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	var b strings.Builder
-	b.WriteString("# Written by krater launch; krater serve --config reads it.\n")
-	for _, k := range keys {
-		value, err := yaml.Marshal(s[k])
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&b, "%s: %s\n", k, strings.TrimSpace(string(value)))
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".krater-*.yaml")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone once it is renamed
-	_, err = f.WriteString(b.String())
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
-}
-
 // serveFlags are the flags of krater serve with settings: the way every start takes.
 func serveFlags(s wizard.Settings) (*serveCmd, error) {
 	args := []string{"serve"}
@@ -359,7 +286,7 @@ func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards
 
 // measureFor measures the machine for a choice, as krater plan --measure does, and keeps what comes
 // of it. The screen is not written to.
-func measureFor(e *env, s wizard.Settings, m *machine.Machine) error {
+func measureFor(e *env, s wizard.Settings, m *machine.Machine, tell func(term.State)) error {
 	f, err := serveFlags(s)
 	if err != nil {
 		return err
@@ -373,7 +300,7 @@ func measureFor(e *env, s wizard.Settings, m *machine.Machine) error {
 		return err
 	}
 	quiet := *e
-	quiet.err = io.Discard
+	quiet.err, quiet.progress = io.Discard, term.NewProgress(nil, measureTold, tell)
 	p := planCmd{engineFlags: f.engineFlags}
 	if err := p.measure(&quiet, m, cfg); err != nil {
 		return err
@@ -383,6 +310,9 @@ func measureFor(e *env, s wizard.Settings, m *machine.Machine) error {
 	}
 	return nil
 }
+
+// measureTold is the time between two looks at a measurement.
+const measureTold = 100 * time.Millisecond
 
 // budgetOf is a device's budget, the largest parts first.
 func budgetOf(b *planner.Budget) wizard.Budget {
@@ -398,6 +328,9 @@ func budgetOf(b *planner.Budget) wizard.Budget {
 	return out
 }
 
+// cachesHold is how many bytes of weights the caches of a processor may hold.
+const cachesHold = 256 << 20
+
 // speed is the forecast of a choice, in lines.
 func speed(name string, cfg *model.Config, f *engineFlags, m *machine.Machine, l limits) []string {
 	p := planFlags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
@@ -410,7 +343,7 @@ func speed(name string, cfg *model.Config, f *engineFlags, m *machine.Machine, l
 	with.GPUs = []machine.GPU{{Name: l.cardName}}
 	r, err := p.report(name, sizes{cfg, cfg.Layers, nil}, &g, &with, forecast.Usual())
 	if errors.Is(err, errUnknownCard) {
-		return []string{"speed unknown: nothing is known of this card; m measures it"}
+		return []string{"speed unknown: Krater does not know this GPU; press m to measure it"}
 	}
 	if err != nil {
 		return []string{"speed unknown: " + err.Error()}
@@ -452,11 +385,14 @@ func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machin
 	if bytes == 0 || r.CPU.ReadGBps == 0 {
 		return nil
 	}
-	// Of an assumption follows no bound: a machine may read faster.
+	// Nothing is bounded by an assumption, nor by the memory where caches may hold the weights.
 	word, source := "at most", known.CPU
-	if source == cpuAssumed {
-		word, source = "about", "assumed; m measures it"
+	if bytes < cachesHold {
+		word = "about"
 	}
-	return []string{fmt.Sprintf("decode: %s %s tok/s of one stream: %s of weights a token at %s GB/s (%s)",
+	if source == cpuAssumed {
+		word, source = "about", "assumed; press m to measure"
+	}
+	return []string{fmt.Sprintf("decode: %s %s tok/s for one request: %s of weights per token at %s GB/s (%s)",
 		word, stat.Number(1e9*r.CPU.ReadGBps/bytes), planner.Size(int64(bytes)), stat.Number(r.CPU.ReadGBps), source)}
 }

@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"krater/cmd/krater/term"
 	"krater/cmd/krater/wizard"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
+	"krater/stages/synth"
 )
 
 // TestEstimate holds the outlook of choices to what the commands behind it say.
@@ -29,7 +31,7 @@ func TestEstimate(t *testing.T) {
 		t.Errorf("strategies without a card: %v", o.Hidden)
 	}
 	unmeasured := estimate(wizard.Settings{"cache-dir": t.TempDir()}, nil, m, nil).Speed[0]
-	if !strings.HasPrefix(unmeasured, "decode: about ") || !strings.Contains(unmeasured, "; m measures it") {
+	if !strings.HasPrefix(unmeasured, "decode: about ") || !strings.Contains(unmeasured, "; press m to measure") {
 		t.Errorf("of a machine that nobody measured: %s", unmeasured)
 	}
 	bytesOf := func(s wizard.Settings) string { return estimate(s, nil, m, cards).Speed[0] }
@@ -53,7 +55,7 @@ func TestEstimate(t *testing.T) {
 		}
 	}
 	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, nil, m, []launchCard{{"A card of tomorrow", 24 << 30}})
-	if o.Trouble != "" || !strings.Contains(o.Speed[0], "m measures it") {
+	if o.Trouble != "" || !strings.Contains(o.Speed[0], "press m to measure") {
 		t.Errorf("a card that nothing is known of: %+v", o)
 	}
 	o = estimate(wizard.Settings{"model": filepath.Join("..", "..", "testdata", "goldens", "qwen2"), "device": "cuda", "gpu": "0"}, nil, m, cards)
@@ -131,9 +133,28 @@ func TestStoredSettingsAreChosen(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Folders = []string{filepath.Join("..", "..", "testdata", "goldens")}
-	if w := c.wizard(&env{}, machine.Here()); len(w.Settings()) != 0 || w.Stored == nil || !strings.Contains(w.Fields[0].Help, " models in ") {
+	if w := c.wizard(&env{}, machine.Here()); len(w.Settings()) != 0 || w.Stored == nil || !strings.Contains(w.Fields[0].Help, " models found in ") {
 		t.Errorf("%v, stored %v, %s", w.Settings(), w.Stored, w.Fields[0].Help)
 	}
+	// What it wrote itself is replaced unasked, unless somebody has edited it.
+	if w := c.wizard(&env{}, machine.Here()); !w.Own {
+		t.Error("its own file is taken for another's")
+	}
+	if err := os.WriteFile(path, append(readFile(t, path), "# mine\n"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if w := c.wizard(&env{}, machine.Here()); w.Own {
+		t.Error("an edited file is taken for its own")
+	}
+	c.Listen = "127.0.0.1:9001"
+	if w := c.wizard(&env{}, machine.Here()); w.Settings()["listen"] != c.Listen {
+		t.Errorf("--listen: %v", w.Settings())
+	}
+	c.Listen = "127.0.0.1:8080"
+	if w := c.wizard(&env{}, machine.Here()); w.Settings()["listen"] != "" {
+		t.Errorf("--listen with the default: %v", w.Settings())
+	}
+	c.Listen = ""
 	if err := os.WriteFile(path, []byte("- no settings"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -149,17 +170,30 @@ func TestMeasuredInTheWizard(t *testing.T) {
 	if err := os.WriteFile(path, []byte("cache-dir: "+dir+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var told bytes.Buffer
-	f := &fakeMeter{cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
-	c := launchCmd{Save: path, Folders: []string{dir}}
-	w := c.wizard(&env{err: &told, meter: f}, machine.Here())
-	if o := w.Estimate(w.Settings()); !strings.HasPrefix(o.Speed[0], "decode: about ") {
-		t.Errorf("before: %s", o.Speed)
-	}
-	if err := w.Measure(w.Settings()); err != nil {
+	big := filepath.Join(dir, "big")
+	config, err := synth.Config("deepseek-v2-lite", 27)
+	if err = errors.Join(err, os.Mkdir(big, 0o755), os.WriteFile(filepath.Join(big, "config.json"), config, 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	if o := w.Estimate(w.Settings()); !strings.HasPrefix(o.Speed[0], "decode: at most ") || !strings.Contains(o.Speed[0], "at 77.0 GB/s (measured on this machine)") {
+	var told bytes.Buffer
+	f := &fakeMeter{slow: 2 * measureTold, cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
+	c := launchCmd{Save: path, Folders: []string{dir}}
+	w := c.wizard(&env{err: &told, meter: f}, machine.Here())
+	large := wizard.Settings{"model": big}
+	if o := w.Estimate(large); !strings.HasPrefix(o.Speed[0], "decode: about ") {
+		t.Errorf("before: %s", o.Speed)
+	}
+	var states []term.State
+	if err := w.Measure(w.Settings(), func(s term.State) { states = append(states, s) }); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(states); n == 0 || states[n-1].Phase != "measure nothing" || states[n-1].Share() != 0.25 {
+		t.Errorf("told %+v", states)
+	}
+	if o := w.Estimate(w.Settings()); !strings.HasPrefix(o.Speed[0], "decode: about ") { // its weights lie in the cache
+		t.Errorf("the built-in model: %s", o.Speed)
+	}
+	if o := w.Estimate(large); !strings.HasPrefix(o.Speed[0], "decode: at most ") || !strings.Contains(o.Speed[0], "at 77.0 GB/s (measured on this machine)") {
 		t.Errorf("after: %s", o.Speed)
 	}
 	if told.Len() > 0 {
@@ -168,7 +202,7 @@ func TestMeasuredInTheWizard(t *testing.T) {
 	if err := os.WriteFile(path, []byte("cache-dir: "+path+"/none\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if w := c.wizard(&env{err: &told, meter: f}, machine.Here()); w.Measure(w.Settings()) == nil {
+	if w := c.wizard(&env{err: &told, meter: f}, machine.Here()); w.Measure(w.Settings(), nil) == nil {
 		t.Error("what cannot be kept is not said")
 	}
 }
@@ -191,7 +225,7 @@ func TestWhatCanBeRunIsChosen(t *testing.T) {
 	}
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
 	c.Folders = []string{filepath.Join(dir, "x"), filepath.Join(dir, "y")}
-	if help := c.wizard(&env{}, machine.Here()).Fields[0].Help; !strings.HasPrefix(help, "none found: krater launch FOLDER") || !strings.Contains(help, c.Folders[0]+", "+c.Folders[1]) {
+	if help := c.wizard(&env{}, machine.Here()).Fields[0].Help; !strings.HasPrefix(help, "No model found in ") || !strings.Contains(help, c.Folders[0]+", "+c.Folders[1]) {
 		t.Errorf("nothing found: %s", help)
 	}
 }
@@ -224,7 +258,7 @@ func left(t *testing.T, l *typist) {
 func TestLaunchOnATerminal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "k.yaml")
 	l := startLaunch(t, nil, "--save", file, "../../testdata/goldens")
-	l.wait(t, "of weights a token")
+	l.wait(t, "of weights per token")
 	l.typed(t, "\x1b[B\x1b[B\x1b[C") // down to the precision, bf16
 	l.wait(t, "2/4")
 	time.Sleep(300 * time.Millisecond) // it is planned
@@ -244,7 +278,7 @@ func TestLaunchOnATerminal(t *testing.T) {
 func TestLaunchStartsTheServer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "k.yaml")
 	l := startLaunch(t, []string{"KRATER_LISTEN=127.0.0.1:0", "NO_COLOR=1"}, "--save", file, t.TempDir())
-	l.wait(t, "of weights a token")
+	l.wait(t, "of weights per token")
 	if s := l.String(); strings.Contains(s, "\x1b[36m") || strings.Contains(s, "\x1b[1m") {
 		t.Errorf("colours with NO_COLOR: %q", s)
 	}
@@ -256,12 +290,29 @@ func TestLaunchStartsTheServer(t *testing.T) {
 	left(t, l)
 }
 
+// TestLaunchStartsWithoutSaving, with what the file has besides.
+func TestLaunchStartsWithoutSaving(t *testing.T) {
+	file := write(t, "k.yaml", "# mine\nmax-seqs: 4\nmax-concurrent: 7\nrounds: 3\n")
+	l := startLaunch(t, []string{"NO_COLOR=1"}, "--save", file, "--listen", "127.0.0.1:0", t.TempDir())
+	l.wait(t, "of weights per token")
+	l.typed(t, "t")
+	l.wait(t, "krater serve --listen=127.0.0.1:0 --max-concurrent=7 --max-seqs=4\r\n")
+	l.wait(t, "curl")
+	if err := l.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	left(t, l)
+	if got := string(readFile(t, file)); !strings.HasPrefix(got, "# mine\n") {
+		t.Errorf("the file was written: %s", got)
+	}
+}
+
 // TestLaunchIsLeft: by a key, and by an interrupt.
 func TestLaunchIsLeft(t *testing.T) {
 	for _, keys := range []string{"q", "\x03", "\x1b[F\x1b[D\r"} {
 		file := filepath.Join(t.TempDir(), "k.yaml")
 		l := startLaunch(t, nil, "--save", file, t.TempDir())
-		l.wait(t, "of weights a token")
+		l.wait(t, "of weights per token")
 		l.typed(t, keys)
 		left(t, l)
 		if _, err := os.Stat(file); err == nil {

@@ -124,7 +124,7 @@ func TestLoadsShowBars(t *testing.T) {
 func TestMeasuringShowsABar(t *testing.T) {
 	barsAtOnce(t)
 	end, tty := openTerminal(t, 100, 30)
-	f := &fakeMeter{cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
+	f := &fakeMeter{slow: 150 * time.Millisecond, cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
 	shown := make(chan string)
 	go func() {
 		data, _ := io.ReadAll(end) // ends with an error when the tty is closed

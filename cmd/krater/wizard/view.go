@@ -62,7 +62,7 @@ func (w *Wizard) Screen() string {
 
 // head is the title and the machine.
 func (w *Wizard) head(width int) []string {
-	lines := []string{w.style(bold, "krater launch") + w.style(dim, "   arrows choose")}
+	lines := []string{w.style(bold, "krater launch") + w.style(dim, "   use the arrow keys")}
 	for _, m := range w.Machine {
 		lines = append(lines, w.style(dim, clip(m, width)))
 	}
@@ -105,12 +105,14 @@ func (w *Wizard) actionLine() string {
 func (w *Wizard) footer(width int) string {
 	list := w.visible()
 	switch {
+	case w.measures && w.measured.All > 0:
+		return w.style(yellow, w.measured.Line(width))
 	case w.message != "":
 		return w.style(yellow, clip(w.message, width))
 	case w.cursor < len(list) && w.Fields[list[w.cursor]].Help != "":
 		return w.style(dim, clip(w.Fields[list[w.cursor]].Help, width))
 	}
-	return w.style(dim, clip("up, down: field   left, right: option   enter: do   settings go to "+w.File, width))
+	return w.style(dim, clip("up, down: field   left, right: value   enter: run   settings are saved in "+w.File, width))
 }
 
 // outlookLines is trouble, speed and memory in room lines, what matters most first.

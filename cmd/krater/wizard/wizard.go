@@ -10,6 +10,8 @@ import (
 	"os"
 
 	tea "charm.land/bubbletea/v2"
+
+	"krater/cmd/krater/term"
 )
 
 // Option is one value of a field.
@@ -54,12 +56,13 @@ type Outlook struct {
 // Action is what happens at the end.
 type Action int
 
-// What the wizard is left with.
+// What the wizard is left with. Save and Serve have written the file.
 const (
 	Quit Action = iota
 	Save
 	Serve
-	Bench
+	Start // without saving
+	Bench // without saving
 )
 
 // Wizard is the state of the screen; it implements tea.Model.
@@ -68,24 +71,27 @@ type Wizard struct {
 	Fields  []Field
 	File    string // where the settings go
 	Exists  bool   // there is such a file
+	Own     bool   // it is as the wizard wrote it: nobody's work is lost
 	// Stored is what the file has; what is the same need not replace it.
 	Stored Settings
 	// Estimate says what a choice means. It is called beside the screen, one call at a time.
 	Estimate func(Settings) Outlook
 	Outlook  Outlook // the last estimate; before the first what is known without one
-	// Measure finds out how fast the machine is, for the choice; it is called beside the screen. Estimates are
-	// of what it measured then. nil: there is nothing to measure.
-	Measure func(Settings) error
+	// Measure finds out how fast the machine is, for the choice, and tells how far it is; it is called beside the
+	// screen. Estimates after it use what it measured. nil: there is nothing to measure.
+	Measure func(s Settings, tell func(term.State)) error
 	// Store writes the settings.
 	Store func(Settings) error
 
-	Done     Action  // after the end
-	waiting  bool    // for an estimate
-	measures bool    // the machine is being measured
-	wanted   *Action // to be done once the choice is planned
-	stale    bool    // the choice changed meanwhile
-	cursor   int     // a visible field, or after them an action
-	sure     bool    // the file may be replaced
+	Done     Action // after the end
+	waiting  bool   // for an estimate
+	measures bool   // the machine is being measured
+	measured term.State
+	send     func(tea.Msg) // to the running program; nil: there is none
+	wanted   *Action       // to be done once the choice is planned
+	stale    bool          // the choice changed meanwhile
+	cursor   int           // a visible field, or after them an action
+	sure     bool          // the file may be replaced
 	message  string
 	width    int
 	height   int
@@ -96,18 +102,23 @@ type Wizard struct {
 var actions = []struct {
 	Action
 	label, key string
-}{{Serve, "Start server", "s"}, {Bench, "Bench", "b"}, {Save, "Save and quit", "w"}, {Quit, "Quit", "q"}}
+}{{Serve, "Save, start", "s"}, {Start, "Start only", "t"}, {Bench, "Bench", "b"}, {Save, "Save, quit", "w"}, {Quit, "Quit", "q"}}
 
 // estimated is an outlook that has come.
 type estimated struct{ Outlook }
 
-// measured is the end of a measurement.
-type measured struct{ error }
+// measuring is how far a measurement is, measured its end.
+type (
+	measuring struct{ term.State }
+	measured  struct{ error }
+)
 
 // Run shows the wizard on a terminal until something is chosen; the terminal is as before then, however it ends.
 func Run(w *Wizard, in, out *os.File) error {
 	w.plain = os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb"
-	_, err := tea.NewProgram(w, tea.WithInput(in), tea.WithOutput(out)).Run()
+	p := tea.NewProgram(w, tea.WithInput(in), tea.WithOutput(out))
+	w.send = p.Send
+	_, err := p.Run()
 	if errors.Is(err, tea.ErrInterrupted) {
 		w.Done = Quit
 		return nil
@@ -174,6 +185,8 @@ func (w *Wizard) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			w.wanted, w.message = nil, ""
 			return w, w.do(*a)
 		}
+	case measuring:
+		w.measured = m.State
 	case measured:
 		w.measures, w.message = false, ""
 		if m.error != nil {
@@ -227,9 +240,12 @@ func (w *Wizard) measure() tea.Cmd {
 	if w.Measure == nil || w.measures {
 		return nil
 	}
-	w.measures, w.message = true, "measuring this machine, some 10 s"
-	s := w.Settings()
-	return func() tea.Msg { return measured{w.Measure(s)} }
+	w.measures, w.measured, w.message = true, term.State{}, "Measuring this machine; this takes about 10 s."
+	s, tell := w.Settings(), func(term.State) {}
+	if send := w.send; send != nil {
+		tell = func(s term.State) { send(measuring{s}) }
+	}
+	return func() tea.Msg { return measured{w.Measure(s, tell)} }
 }
 
 // turn takes the next option of the field at the cursor, or goes along the actions.
@@ -252,18 +268,19 @@ func (w *Wizard) do(a Action) tea.Cmd {
 	case a == Quit:
 	case w.measures:
 		w.wanted = &a
-		w.message = "a moment: the machine is being measured"
+		w.message = "This starts when the machine has been measured."
 		return nil
 	case w.waiting:
 		w.wanted = &a
-		w.message = "a moment: the choice is being planned"
+		w.message = "This starts when the choice has been planned."
 		return nil
-	case (a == Serve || a == Bench) && w.Outlook.Trouble != "":
-		w.message = "this cannot be started: " + w.Outlook.Trouble
+	case a != Save && w.Outlook.Trouble != "":
+		w.message = "This cannot be started: " + w.Outlook.Trouble
 		return nil
-	case w.Exists && !w.sure && !(w.Stored != nil && maps.Equal(w.Settings(), w.Stored)):
+	case a == Start || a == Bench:
+	case w.Exists && !w.Own && !w.sure && !(w.Stored != nil && maps.Equal(w.Settings(), w.Stored)):
 		w.sure = true
-		w.message = fmt.Sprintf("%s is there: once more to replace it", w.File)
+		w.message = fmt.Sprintf("%s was written or edited by hand. Press the same key again to replace it.", w.File)
 		return nil
 	default:
 		if err := w.Store(w.Settings()); err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"krater/cmd/krater/term"
 )
 
 // rig is a wizard over made-up choices, with what was stored.
@@ -112,12 +114,12 @@ func TestChoicesAndOutlookFollow(t *testing.T) {
 }
 
 func TestActions(t *testing.T) {
-	for keys, want := range map[string]Action{"s": Serve, "b": Bench, "w": Save, "q": Quit, "esc": Quit, "end enter": Serve, "end right enter": Bench, "end left enter": Quit, "up up enter": Save} {
+	for keys, want := range map[string]Action{"s": Serve, "t": Start, "b": Bench, "w": Save, "q": Quit, "esc": Quit, "end enter": Serve, "end right enter": Start, "end right right enter": Bench, "end left enter": Quit, "up up enter": Save} {
 		r := newRig()
 		if !r.press(strings.Fields(keys)...) || r.Done != want {
 			t.Errorf("%s: %v, want %v", keys, r.Done, want)
 		}
-		if stored := len(r.stored) == 1; stored != (want != Quit) {
+		if stored := len(r.stored) == 1; stored != (want == Save || want == Serve) {
 			t.Errorf("%s: stored %v", keys, r.stored)
 		}
 	}
@@ -126,10 +128,10 @@ func TestActions(t *testing.T) {
 func TestWhatCannotBeStarted(t *testing.T) {
 	r := newRig()
 	r.press("left") // the last model
-	if r.press("s") || r.press("b") || len(r.stored) > 0 {
+	if r.press("s") || r.press("b") || r.press("t") || len(r.stored) > 0 {
 		t.Error("it was started")
 	}
-	if s := r.Screen(); !strings.Contains(s, "this cannot be started: its family is not known") {
+	if s := r.Screen(); !strings.Contains(s, "This cannot be started: its family is not known") {
 		t.Errorf("got\n%s", s)
 	}
 	if !r.press("w") || r.Done != Save {
@@ -149,7 +151,7 @@ func TestWhatIsAskedForEarlyIsDone(t *testing.T) {
 	}
 	r = newRig()
 	_, plan = r.Update(tea.KeyPressMsg{Code: tea.KeyLeft}) // what cannot be started
-	if r.press("s") || r.run(plan) || !strings.Contains(r.Screen(), "this cannot be started") {
+	if r.press("s") || r.run(plan) || !strings.Contains(r.Screen(), "This cannot be started") {
 		t.Errorf("got\n%s", r.Screen())
 	}
 }
@@ -161,15 +163,22 @@ func TestMeasure(t *testing.T) {
 		t.Error("there is nothing to measure")
 	}
 	var fault error
-	r.Measure = func(s Settings) error { return fault }
+	r.Measure = func(s Settings, tell func(term.State)) error {
+		tell(term.State{Phase: "measure", All: 4})
+		return fault
+	}
 	_, done := r.Update(tea.KeyPressMsg{Code: 'm', Text: "m"})
 	if _, again := r.Update(tea.KeyPressMsg{Code: 'm', Text: "m"}); done == nil || again != nil {
 		t.Error("it is not measured once")
 	}
 	r.press("right") // planned meanwhile
 	n := len(r.asked)
-	if r.press("s") || !strings.Contains(r.Screen(), "being measured") {
+	if r.press("s") || !strings.Contains(r.Screen(), "has been measured") {
 		t.Errorf("started beside a measurement:\n%s", r.Screen())
+	}
+	r.Update(measuring{term.State{Phase: "measure threads", Unit: term.Seconds, Done: 2, All: 8, PerSecond: 1}})
+	if s := bare(r.Screen()); !strings.Contains(s, "measure threads [###") || !strings.Contains(s, "25 %  2 s of 8 s  6s left") {
+		t.Errorf("no bar:\n%s", s)
 	}
 	if !r.run(done) || len(r.asked) != n+1 || r.Done != Serve || r.stored[0]["model"] != "/models/large" {
 		t.Errorf("%v, asked %d times, stored %v", r.Done, len(r.asked)-n, r.stored)
@@ -223,12 +232,22 @@ func TestSmallScreens(t *testing.T) {
 func TestAFileIsReplacedOnceSure(t *testing.T) {
 	r := newRig()
 	r.Exists = true
-	if r.press("w") || len(r.stored) > 0 || !strings.Contains(r.Screen(), "k.yaml is there: once more to replace it") {
+	if r.press("w") || len(r.stored) > 0 || !strings.Contains(r.Screen(), "k.yaml was written or edited by hand. Press the same key again") {
 		t.Errorf("got\n%s", r.Screen())
 	}
 	r.press("right") // something else: asked again
 	if r.press("w") || !r.press("w") || len(r.stored) != 1 {
 		t.Errorf("stored %v", r.stored)
+	}
+	r = newRig()
+	r.Exists, r.Own = true, true
+	if r.press("right"); !r.press("s") || len(r.stored) != 1 {
+		t.Error("asks before it replaces its own file")
+	}
+	r = newRig()
+	r.Exists = true
+	if !r.press("t") || len(r.stored) != 0 || r.Done != Start {
+		t.Errorf("%v, stored %v", r.Done, r.stored)
 	}
 	r = newRig()
 	r.Store = func(Settings) error { return errors.New("no room on the disk") }
@@ -249,7 +268,7 @@ func TestOneEstimateAtATime(t *testing.T) {
 			t.Error("another estimate beside it")
 		}
 	}
-	if r.press("s") || !strings.Contains(r.Screen(), "being planned") {
+	if r.press("s") || !strings.Contains(r.Screen(), "has been planned") {
 		t.Errorf("started before it was planned:\n%s", r.Screen())
 	}
 	r.Update(tea.KeyPressMsg{Code: tea.KeyRight}) // something else is chosen: that is not to be started
@@ -289,7 +308,7 @@ func TestEveryScreenFits(t *testing.T) {
 						t.Fatalf("%v: colours: %q", size, l)
 					}
 				}
-				if !strings.Contains(bare(lines[size[1]-2]), "[s: Start") {
+				if !strings.Contains(bare(lines[size[1]-2]), "[s: Save, start") {
 					t.Fatalf("%v: no buttons:\n%s", size, r.Screen())
 				}
 				if step < len(r.visible()) && !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(bare(l), "> ") }) {

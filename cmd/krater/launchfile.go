@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/goccy/go-yaml"
+
+	"krater/cmd/krater/wizard"
+)
+
+// otherSettings are those of a configuration file that the wizard has no field for: they stay.
+type otherSettings wizard.Settings
+
+// with are all settings, s and those that it does not have.
+func (o otherSettings) with(s wizard.Settings) wizard.Settings {
+	all := wizard.Settings{}
+	maps.Copy(all, o)
+	maps.Copy(all, s)
+	return all
+}
+
+// of are those that a command has as flags.
+func (o otherSettings) of(command string) otherSettings {
+	list := otherSettings{}
+	parser, err := kong.New(&cli{}, kong.Name("krater"))
+	if err != nil {
+		return list
+	}
+	for _, c := range completionsOf(parser.Model.Node) {
+		for _, f := range c.flags {
+			if v, ok := o[f.Name]; ok && c.path == command {
+				list[f.Name] = v
+			}
+		}
+	}
+	return list
+}
+
+// choose chooses a value of a field, which gets it as an option where it has none.
+func choose(f *wizard.Field, value string) {
+	at := slices.IndexFunc(f.Options, func(o wizard.Option) bool { return o.Value == value || o.Value == "" && o.Label == value })
+	if at < 0 {
+		at = len(f.Options)
+		f.Options = append(f.Options, wizard.Option{Label: value, Value: value})
+	}
+	f.At = at
+}
+
+// storedSettings reads what is in the file already. Its values are chosen in the fields, which
+// get them as options where they have none; what no field is for is in others. A file that
+// cannot be read has nothing, and is replaced as any other, when asked twice.
+func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings, others otherSettings) {
+	file, err := readConfig(path)
+	if err != nil {
+		return nil, nil
+	}
+	values := wizard.Settings{}
+	for key, v := range file.values {
+		if v != "" { // which is the default
+			values[key] = plainValue(v)
+		}
+	}
+	if values["device"] != "cuda" {
+		delete(values, "gpu") // which names a card only there
+	}
+	stored, others = wizard.Settings{}, otherSettings(values)
+	for i := range fields {
+		f := &fields[i]
+		value, ok := values[f.Key]
+		if !ok {
+			if f.Key == "model" {
+				f.At = 0
+			}
+			continue
+		}
+		delete(values, f.Key)
+		if f.Key == "gpu" && !slices.ContainsFunc(f.Options, func(o wizard.Option) bool { return o.Value == value }) {
+			continue // a GPU that is not here any more
+		}
+		choose(f, value)
+		if value = f.Options[f.At].Value; value != "" {
+			stored[f.Key] = value
+		}
+	}
+	delete(values, "device") // the field of cards has it
+	return stored, others
+}
+
+// settingsText is a configuration file.
+func settingsText(s wizard.Settings) (string, error) {
+	keys := make([]string, 0, len(s))
+	for k := range s {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var b strings.Builder
+	b.WriteString("# Written by krater launch; krater serve --config reads it.\n")
+	for _, k := range keys {
+		value, err := yaml.Marshal(s[k])
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "%s: %s\n", k, strings.TrimSpace(string(value)))
+	}
+	return b.String(), nil
+}
+
+// ownSettings reports whether the file is as the wizard wrote it, so that replacing it loses nobody's work.
+func ownSettings(path string) bool {
+	file, err := readConfig(path)
+	if err != nil {
+		return false
+	}
+	values := wizard.Settings{}
+	for key, v := range file.values {
+		values[key] = plainValue(v)
+	}
+	want, err := settingsText(values)
+	if err != nil {
+		return false
+	}
+	got, err := os.ReadFile(path)
+	return err == nil && string(got) == want
+}
+
+// storeSettings writes a configuration file: whole or not at all.
+func storeSettings(path string, s wizard.Settings) error {
+	text, err := settingsText(s)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".krater-*.yaml")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // gone once it is renamed
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
