@@ -199,17 +199,17 @@ func misuse(pe *kong.ParseError) error {
 		text = meant
 	}
 	if path := pathMissing.FindStringSubmatch(text); path != nil {
-		name := asGiven(path[1] + path[2])
+		name := asGiven(path[2] + path[3])
 		if meant := modelMissing(name); meant != "" {
-			text = fmt.Sprintf("--model %s: %s", name, meant)
+			text = strings.TrimPrefix(fmt.Sprintf("%s: %s: %s", path[1], name, meant), "[<folders> ...]: ")
 		}
 	}
 	text = strings.Replace(text, ": stat ", ": ", 1) // which call found a path missing says nothing
 	return fmt.Errorf("%s (see %s --help)", text, page)
 }
 
-// pathMissing finds the path in what the parser says of --model where there is no such folder.
-var pathMissing = regexp.MustCompile(`^--model: (?:stat (.*): [^:]*|"(.*)" exists but is not a directory)$`)
+// pathMissing finds the path in what the parser says of a model's folder that is not there.
+var pathMissing = regexp.MustCompile(`^(--model|\[<folders> \.\.\.\]): (?:stat (.*): [^:]*|"(.*)" exists but is not a directory)$`)
 
 // configLine is one setting as print-config shows it.
 type configLine struct{ name, value, source string }

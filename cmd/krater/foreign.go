@@ -108,6 +108,7 @@ var foreignFlags = map[string]string{
 	"mlock":                    "use --cache-load copy, which brings converted weights into memory",
 	"no-mmap":                  "use --cache-load copy, which brings converted weights into memory",
 	"mmap":                     "use --cache-load map",
+	"api-key":                  "krater serve takes --api-keys FILE, one key a line",
 	"api-key-file":             "use --api-keys FILE, one key a line",
 	"ssl-certfile":             "use --tls-cert FILE",
 	"ssl-cert-file":            "use --tls-cert FILE",
@@ -291,10 +292,10 @@ func modelMissing(path string) string {
 	}
 	for _, f := range wizard.Find(nil, wizard.Hubs()) {
 		if strings.EqualFold(f.Name, path) {
-			return "there is no such folder, but Hugging Face's cache has the model: --model " + f.Dir
+			return "no such file or folder, but Hugging Face's cache has the model: --model " + f.Dir
 		}
 	}
-	text := "there is no such folder, and Krater downloads nothing"
+	text := "no such file or folder, and Krater downloads nothing"
 	if hubName.MatchString(path) {
 		text += fmt.Sprintf(": fetch it with hf download %s, and name the folder that it prints", path)
 	} else if namesModel(path) {

@@ -30,7 +30,9 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"serve -tp 2":                         "unknown flag -tp: Krater uses one GPU",
 		"serve --gpu-memory-utilization .9":   "use --vram SIZE",
 		"serve --api-key-file keys":           "use --api-keys FILE",
-		"serve --api-key secret":              "it is one of krater batch",
+		"serve --api-key secret":              "krater serve takes --api-keys FILE",
+		"serve --temperature 0":               "unknown flag --temperature: it is one of krater run, krater chat",
+		"launch acme/none":                    "krater: acme/none: no such file or folder, and Krater downloads nothing: fetch it with hf download acme/none",
 		"serve -v":                            "--log-level debug",
 		"-v":                                  "krater version",
 		"run --temp 0 hi":                     "use --temperature 0",
@@ -46,9 +48,9 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"list":                                "there is no command list: krater launch shows",
 		"trace pull":                          "there is no command pull (see krater trace --help)",
 		"serve deepseek-ai/DeepSeek-V2-Lite":  "unexpected argument deepseek-ai/DeepSeek-V2-Lite: a model is named with --model DIR",
-		"serve --model deepseek-ai/DeepSeek3": "--model deepseek-ai/DeepSeek3: there is no such folder, and Krater downloads nothing: fetch it with hf download deepseek-ai/DeepSeek3, and name the folder that it prints; krater launch finds models (see krater serve --help)",
-		"serve --model llama3":                "--model llama3: there is no such folder, and Krater downloads nothing: fetch the model's safetensors with hf download",
-		"run --model ./nothing hi":            "--model nothing: there is no such folder, and Krater downloads nothing; krater launch finds models",
+		"serve --model deepseek-ai/DeepSeek3": "--model: deepseek-ai/DeepSeek3: no such file or folder, and Krater downloads nothing: fetch it with hf download deepseek-ai/DeepSeek3, and name the folder that it prints; krater launch finds models (see krater serve --help)",
+		"serve --model llama3":                "--model: llama3: no such file or folder, and Krater downloads nothing: fetch the model's safetensors with hf download",
+		"run --model ./nothing hi":            "--model: nothing: no such file or folder, and Krater downloads nothing; krater launch finds models",
 	} {
 		t.Setenv("HF_HUB_CACHE", t.TempDir())
 		t.Setenv("COLUMNS", "100")
@@ -56,6 +58,14 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		if o.status != 2 || !strings.Contains(o.err, "krater: ") || !strings.Contains(o.err, want) {
 			t.Errorf("krater %s: status %d, got %q, want %q", line, o.status, o.err, want)
 		}
+	}
+	var c cli
+	ctx, _, err := parse(&c, []string{"version"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strangers(ctx.Model, []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its whole context") {
+		t.Errorf("in the environment: %q", got)
 	}
 	if o := krater(t, "", "serve", "--config", write(t, "k.yaml", "port: 9000\nspam: 1\n")); !strings.Contains(o.err, "port (use --listen 127.0.0.1:PORT), spam") {
 		t.Errorf("in a file: %s", o.err)
@@ -79,9 +89,9 @@ func TestModelsThatAreNotThere(t *testing.T) {
 		"Acme/tiny":               "Hugging Face's cache has the model: --model " + snapshot,
 		write(t, "x.gguf", "G"):   "GGUF files cannot be read",
 		write(t, "x.bin", "G"):    "it is a file: name the model's folder",
-		filepath.Join(hub, "not"): "there is no such folder, and Krater downloads nothing; krater launch finds models",
+		filepath.Join(hub, "not"): "no such file or folder, and Krater downloads nothing; krater launch finds models",
 	} {
-		refuses(t, 2, []string{"serve", "--model", path}, "--model "+path+": ", want)
+		refuses(t, 2, []string{"serve", "--model", path}, "--model: "+path+": ", want)
 	}
 }
 
