@@ -110,20 +110,20 @@ type localTalker struct {
 }
 
 // Ask implements talker.
-func (t *localTalker) Ask(ctx context.Context, messages []client.Message, show func(string) error) (answered, error) {
+func (t *localTalker) Ask(ctx context.Context, messages []client.Message, show func(string) error) (chatEnd, error) {
 	data, err := json.Marshal(messages)
 	if err != nil {
-		return answered{}, err
+		return chatEnd{}, err
 	}
 	req := t.flags.request("chat", t.gateway.Info())
 	req.Prompt.Chat = &engine.Chat{Messages: data}
 	stream, err := t.gateway.Submit(ctx, req)
 	if err != nil {
-		return answered{}, err
+		return chatEnd{}, err
 	}
 	defer stream.Close()
 	done, err := follow(stream, func(ev *engine.Event) error { return show(ev.Text) })
-	r := answered{prompt: done.Usage.Prompt, cached: done.Usage.Cached, tokens: done.Usage.Completion, cut: done.Finish == engine.FinishLength}
+	r := chatEnd{prompt: done.Usage.Prompt, cached: done.Usage.Cached, tokens: done.Usage.Completion, cut: done.Finish == engine.FinishLength}
 	r.cancelled = done.Finish == engine.FinishCancelled
 	return r, err
 }
@@ -179,7 +179,7 @@ type remoteTalker struct {
 }
 
 // Ask implements talker.
-func (t *remoteTalker) Ask(ctx context.Context, messages []client.Message, show func(string) error) (r answered, err error) {
+func (t *remoteTalker) Ask(ctx context.Context, messages []client.Message, show func(string) error) (r chatEnd, err error) {
 	usage := true
 	req := api.ChatRequest{Messages: client.Messages(messages...), StreamOptions: &api.StreamOptions{IncludeUsage: &usage}, Sampling: t.flags.wire()}
 	if t.model != "" {
@@ -207,7 +207,7 @@ func (t *remoteTalker) Ask(ctx context.Context, messages []client.Message, show 
 }
 
 // read shows a stream up to its end, io.EOF.
-func (r *answered) read(stream *client.Stream[api.ChatChunk], show func(string) error) error {
+func (r *chatEnd) read(stream *client.Stream[api.ChatChunk], show func(string) error) error {
 	for {
 		chunk, err := stream.Next()
 		if err != nil {

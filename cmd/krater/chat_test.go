@@ -57,16 +57,16 @@ func says(lines ...string) *script {
 // echo answers what it was asked last, and keeps the conversations.
 type echo struct {
 	asked [][]client.Message
-	ends  []answered // of the answers, in order
+	ends  []chatEnd // of the answers, in order
 	err   error
 }
 
-func (e *echo) Ask(_ context.Context, messages []client.Message, show func(string) error) (answered, error) {
+func (e *echo) Ask(_ context.Context, messages []client.Message, show func(string) error) (chatEnd, error) {
 	if e.err != nil {
-		return answered{}, e.err
+		return chatEnd{}, e.err
 	}
 	e.asked = append(e.asked, messages)
-	r := answered{prompt: 10 * len(messages), tokens: 2}
+	r := chatEnd{prompt: 10 * len(messages), tokens: 2}
 	if len(e.ends) > 0 {
 		r, e.ends = e.ends[0], e.ends[1:]
 	}
@@ -181,7 +181,7 @@ func readFile(t *testing.T, path string) []byte {
 
 // TestChatSaysHowFullTheContextIs, and what to do when nothing goes into it any more.
 func TestChatSaysHowFullTheContextIs(t *testing.T) {
-	e := &echo{ends: []answered{{prompt: 50, tokens: 10}, {prompt: 70, tokens: 10, cached: 60}, {prompt: 90, tokens: 10, cut: true}}}
+	e := &echo{ends: []chatEnd{{prompt: 50, tokens: 10}, {prompt: 70, tokens: 10, cached: 60}, {prompt: 90, tokens: 10, cut: true}}}
 	out := talked(t, &conversation{name: "small", context: 100}, says("a", "b", "/context", "c"), e)
 	if strings.Contains(out, "60 of 100") || strings.Count(out, "context: 80 of 100 tokens, 80 %") != 2 || !strings.Contains(out, "60 of the last prompt from the cache") ||
 		!strings.Contains(out, "the context is full (100 tokens)") || !strings.Contains(out, "small, 100 tokens of context") {
@@ -197,7 +197,7 @@ func TestChatSaysHowFullTheContextIs(t *testing.T) {
 	if out := talked(t, &conversation{}, says("c"), &echo{err: errors.New("refused")}); !strings.Contains(out, "No answer: refused.") {
 		t.Errorf("got %s", out)
 	}
-	e = &echo{ends: []answered{{cancelled: true}, {tokens: 1, cancelled: true}, {tokens: 5, cut: true}}}
+	e = &echo{ends: []chatEnd{{cancelled: true}, {tokens: 1, cancelled: true}, {tokens: 5, cut: true}}}
 	c := &conversation{most: 5}
 	if out := talked(t, c, says("gone", "half", "cut"), e); strings.Count(out, "Cancelled.") != 2 || !strings.Contains(out, "cut after 5 tokens (--max-tokens)") || len(c.messages) != 4 {
 		t.Errorf("got %s, %v", out, c.messages)

@@ -19,11 +19,11 @@ import (
 // talker answers conversations.
 type talker interface {
 	// Ask shows the answer as it comes. One that ctx has ended is no error.
-	Ask(ctx context.Context, messages []client.Message, show func(text string) error) (answered, error)
+	Ask(ctx context.Context, messages []client.Message, show func(text string) error) (chatEnd, error)
 }
 
-// answered is how an answer ended.
-type answered struct {
+// chatEnd is how an answer ended.
+type chatEnd struct {
 	prompt, cached, tokens int  // tokens, as far as they are known
 	cut                    bool // by --max-tokens or the context's end
 	cancelled              bool
@@ -41,7 +41,7 @@ type conversation struct {
 	most     int    // tokens of an answer; 0: up to the context
 	system   string
 	messages []client.Message // without system
-	last     answered
+	last     chatEnd
 }
 
 // messageMost bounds a message that is typed or pasted, in bytes.
@@ -170,7 +170,7 @@ func (c *conversation) command(text string) (over bool) {
 	case "help", "?", "":
 		_, _ = io.WriteString(c.out, chatHelp) // the terminal is gone if this fails, and the next read says so
 	case "reset", "clear":
-		c.messages, c.last = nil, answered{}
+		c.messages, c.last = nil, chatEnd{}
 		c.note("A new conversation.")
 	case "undo":
 		if n := len(c.messages); n > 0 {

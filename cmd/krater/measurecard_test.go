@@ -16,14 +16,14 @@ import (
 type smallMeter struct{ asked int }
 
 // CPU implements meter.
-func (m *smallMeter) CPU(threads, _ int, _ int64, _ func(string)) (rates.CPU, error) {
+func (m *smallMeter) CPU(threads, _ int, _ int64, _ telling) (rates.CPU, error) {
 	return rates.CPU{Name: "tried", Threads: threads, ReadGBps: 50, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}, nil
 }
 
 // Card implements meter.
-func (m *smallMeter) Card(index int) (rates.Card, error) {
+func (m *smallMeter) Card(index int, tell telling) (rates.Card, error) {
 	m.asked++
-	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Small: true})
+	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Small: true, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
 	if err != nil {
 		return rates.Card{}, err
 	}
