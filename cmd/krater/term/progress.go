@@ -91,7 +91,7 @@ func (p *Progress) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.finish()
-	p.state = State{}
+	p.state, p.told = State{}, false
 }
 
 // Close ends it for good: whatever still works shows nothing more.

@@ -94,5 +94,7 @@ func (s State) String() string {
 	return text
 }
 
-// Duration is d for people, in whole seconds: "45s", "3m20s".
-func Duration(d time.Duration) string { return d.Round(time.Second).String() }
+// Duration is a time that is left, in whole seconds, rounded up: "45s", "3m20s".
+func Duration(d time.Duration) string {
+	return (d + time.Second - 1).Truncate(time.Second).String()
+}

@@ -123,6 +123,7 @@ func TestProgressInALog(t *testing.T) {
 		pass(time.Second)
 	}
 	p.End()
+	p.End() // as a command and whoever started it do
 	want := []string{"ppl: 42 %, 500 tokens of 1200 tokens, 100 tokens/s, 7s left", "ppl: 83 %, 1000 tokens of 1200 tokens, 100 tokens/s, 2s left", "ppl: 100 %, 1200 tokens of 1200 tokens, 100 tokens/s"}
 	if !slices.Equal(*told, want) || out.Len() > 0 {
 		t.Errorf("got %q %q, want %q", *told, out.String(), want)
