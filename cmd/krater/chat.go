@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/rs/zerolog"
 
@@ -156,18 +157,23 @@ func (c *chatCmd) remote(talk *conversation) error {
 	f := remoteFlags{URL: c.Server, APIKey: c.APIKey}
 	cl, ctx, stop, err := f.session()
 	if err != nil {
-		return err
+		return ofServer(err)
 	}
 	defer stop()
 	list, err := cl.Models(ctx)
 	if err != nil {
-		return f.plainly(err)
+		return ofServer(f.plainly(err))
 	}
 	if len(list.Data) > 0 {
 		talk.name, talk.context = list.Data[0].ID, list.Data[0].MaxModelLen
 	}
 	talk.talker = &remoteTalker{cl, &f, &c.samplingFlags, talk.name}
 	return nil
+}
+
+// ofServer has an error name the flag that is --url in other commands.
+func ofServer(err error) error {
+	return errors.New(strings.Replace(err.Error(), "--url", "--server", 1))
 }
 
 // remoteTalker is a server.
@@ -203,7 +209,7 @@ func (t *remoteTalker) Ask(ctx context.Context, messages []client.Message, show 
 	if _, ok := errors.AsType[*api.Error](err); ok { // says what it is
 		return r, err
 	}
-	return r, t.remote.plainly(err)
+	return r, ofServer(t.remote.plainly(err))
 }
 
 // read shows a stream up to its end, io.EOF.

@@ -304,6 +304,14 @@ func TestChatWithAServer(t *testing.T) {
 	if _, err := os.Stat(history); err == nil {
 		t.Error("--no-history keeps one")
 	}
+	srv.Close()
+	for server, words := range map[string]string{srv.URL: "does not answer: connection refused; krater serve starts a server, --server names another", "here": "--server here: want http://HOST:PORT"} {
+		l := onScreen(t, env, "chat", "--server", server)
+		l.ended(t, 1)
+		if !strings.Contains(l.String(), words) {
+			t.Errorf("got %q, want %q", l.String(), words)
+		}
+	}
 	refuses(t, 1, []string{"chat"}, "needs a terminal", "krater run")
 }
 

@@ -42,6 +42,7 @@ type conversation struct {
 	system   string
 	messages []client.Message // without system
 	last     chatEnd
+	signals  chan os.Signal // interrupts while no line is typed
 }
 
 // messageMost bounds a message that is typed or pasted, in bytes.
@@ -68,6 +69,10 @@ func (c *conversation) run() error {
 		about = fmt.Sprintf("%s, %d tokens of context", c.name, c.context)
 	}
 	c.note("%s. /help lists the commands, Ctrl-D leaves.", about)
+	// All the time: an answer may end just before Ctrl-C is typed.
+	c.signals = make(chan os.Signal, 1)
+	signal.Notify(c.signals, os.Interrupt)
+	defer signal.Stop(c.signals)
 	interrupts := 0
 	for {
 		text, command, err := c.read()
@@ -242,9 +247,26 @@ func (c *conversation) with(more ...client.Message) []client.Message {
 	return append(append(list, c.messages...), more...)
 }
 
+// interruptible is a context that the next interrupt ends.
+func (c *conversation) interruptible() (context.Context, context.CancelFunc) {
+	select {
+	case <-c.signals: // it was for the answer before
+	default:
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		select {
+		case <-c.signals:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 // ask sends a message and shows the answer. Its error ends the chat.
 func (c *conversation) ask(text string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := c.interruptible()
 	defer stop()
 	question := client.Message{Role: "user", Content: text}
 	var answer strings.Builder
