@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,22 +84,41 @@ func TestLoadsShowBars(t *testing.T) {
 	barsAtOnce(t)
 	dir := t.TempDir()
 	engine := []string{"--threads", "2", "--cache-dir", dir}
-	mixed := append([]string{"--precision", "int8"}, engine...)
-	for _, c := range []struct {
-		args []string
-		bars []string
-		then string // of the last line
-	}{
-		{append([]string{"run", "--raw", "--ids", "--max-tokens", "2", "--ignore-eos", "hi"}, mixed...), []string{"convert experts", "load experts", "load weights"}, "["},
-		{append([]string{"run", "--raw", "--ids", "--max-tokens", "2", "--ignore-eos", "hi"}, mixed...), []string{"load experts", "load matrices", "load weights"}, "["},
-		{append([]string{"convert"}, mixed...), []string{"check experts", "load matrices"}, dir},
-		{append([]string{"run", "--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "300", "--ids", "--max-tokens", "2", "hi"}, engine...), []string{"make weights"}, "["},
-		{append([]string{"run", "--device", "hostsim", "--raw", "--ids", "--max-tokens", "2", "--ignore-eos", "hi"}, engine...), []string{"load weights", "place experts"}, "["},
-		{append([]string{"run", "--fake-topology", "2x1", "--raw", "--ids", "--max-tokens", "2", "--ignore-eos", "hi"}, mixed...), []string{"place experts"}, "["},
-		{[]string{"synth", "--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "300", "--out", filepath.Join(dir, "made")}, []string{"synth"}, "deepseek-v2-lite, 2 layers"},
-		{append([]string{"bench", "--rounds", "2", "--decode", "4", "--prefill", "8", "--batch", "1"}, engine...), []string{"bench"}, "krater-tiny"},
-		{append([]string{"ppl", "--text", "../../README.md", "--bytes", "2000"}, engine...), []string{"ppl"}, "perplexity"},
-	} {
+	convert := append([]string{"convert", "--model", filepath.Join("..", "..", "testdata", "goldens", "deepseek_v2_lite"), "--precision", "int8"}, engine...)
+	short := []string{"--raw", "--ids", "--max-tokens", "1", "--ignore-eos", "hi"}
+	barsShown(t, []barred{
+		{convert, []string{"convert experts", "load experts", "load weights"}, dir},
+		{convert, []string{"check experts", "load experts", "load matrices", "load weights"}, dir},
+		{append(convert, "--fake-topology", "2x1"), []string{"place experts"}, dir},
+		{slices.Concat([]string{"run", "--device", "hostsim"}, engine, short), []string{"load weights", "place experts"}, "["},
+		{append([]string{"bench", "--rounds", "1", "--decode", "2", "--prefill", "2", "--batch", "1"}, engine...), []string{"bench"}, "krater-tiny"},
+		{append([]string{"ppl", "--text", "../../README.md", "--bytes", "300"}, engine...), []string{"ppl"}, "perplexity"},
+	})
+}
+
+// TestSynthShowsBars is TestLoadsShowBars for models that are made: the smallest has 160 MB.
+func TestSynthShowsBars(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a third of a gigabyte of weights: not in the short suite")
+	}
+	t.Setenv("NO_COLOR", "1")
+	barsAtOnce(t)
+	dir := t.TempDir()
+	barsShown(t, []barred{
+		{[]string{"run", "--shape", "deepseek-v2-lite", "--layers", "1", "--vocab", "300", "--threads", "2", "--raw", "--ids", "--max-tokens", "1", "--ignore-eos", "hi"}, []string{"make weights"}, "["},
+		{[]string{"synth", "--shape", "deepseek-v2-lite", "--layers", "1", "--vocab", "300", "--as", "safetensors", "--out", filepath.Join(dir, "made")}, []string{"synth"}, "deepseek-v2-lite, 1 layers"},
+	})
+}
+
+// barred is a command line, the bars that it shows, and what the last line begins with.
+type barred struct {
+	args, bars []string
+	then       string
+}
+
+func barsShown(t *testing.T, list []barred) {
+	t.Helper()
+	for _, c := range list {
 		shown := onTerminal(t, c.args...)
 		for _, bar := range c.bars {
 			if !strings.Contains(shown, bar+" [") {
