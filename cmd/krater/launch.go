@@ -101,12 +101,12 @@ func (c *launchCmd) wizard(e *env, m *machine.Machine) *wizard.Wizard {
 		{Key: "model", Title: "Model", Help: foundWhere(folders, len(models)-1), Options: models, At: at},
 		{Key: "gpu", Title: "Device", Help: "Where the layers are computed.", Options: deviceOptions(cards)},
 		{Key: "vram", Title: "GPU memory", Help: "How much memory of the GPU the model may use.", Options: vramOptions(cards)},
-		{Key: "precision", Title: "Precision", Help: "Precision of the weights. By part: large models keep experts in 4 bits, the rest in 8 or 16.", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
+		{Key: "precision", Title: "Precision", Help: "By part: large models keep experts in 4 bits, the rest in 8 or 16.", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
 		{Key: "kv-dtype", Title: "KV cache", Help: "Type of the keys and values that are kept of every token.", Options: options("", "bf16", "fp8", "fp8", "int8", "int8", "f32", "f32")},
 		{Key: "max-seqs", Title: "Streams", Help: "How many requests run at the same time.", Options: options("", "32", "1", "1", "4", "4", "8", "8", "16", "16", "64", "64", "128", "128")},
 		{Key: "prefill-strategy", Title: "Prefill strategy", Help: "Where the experts of a prompt are computed (docs/strategies.md).", Options: strategyOptions()},
 		{Key: "decode-strategy", Title: "Decode strategy", Help: "Where the experts of generated tokens are computed.", Options: strategyOptions()},
-		{Key: "listen", Title: "Address", Help: "0.0.0.0 opens the server to the network: use it with --api-keys. krater launch --listen sets another one.", Options: options("", "127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:8000", "0.0.0.0:8080", "0.0.0.0:8080")},
+		{Key: "listen", Title: "Address", Help: "0.0.0.0 opens the server to the network; --listen HOST:PORT adds an address.", Options: options("", "127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:8000", "0.0.0.0:8080", "0.0.0.0:8080")},
 	}
 	_, err := os.Stat(c.Save)
 	stored, others := storedSettings(c.Save, fields)
@@ -141,7 +141,7 @@ func foundWhere(folders []string, n int) string {
 		in = "this folder"
 	}
 	if n == 0 {
-		return fmt.Sprintf("No model found in %s or Hugging Face's cache. krater launch FOLDER looks in another folder.", in)
+		return fmt.Sprintf("No model found in %s or Hugging Face's cache; try krater launch FOLDER.", in)
 	}
 	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", count(n, "model"), in)
 }

@@ -146,6 +146,11 @@ func TestStoredSettingsAreChosen(t *testing.T) {
 	if w := c.wizard(&env{}, machine.Here()); w.Own {
 		t.Error("an edited file is taken for its own")
 	}
+	for _, f := range c.wizard(&env{}, machine.Here()).Fields {
+		if len(f.Help) > 80 && f.Key != "model" { // which names folders
+			t.Errorf("%s: %d columns of help", f.Key, len(f.Help))
+		}
+	}
 	c.Listen = "127.0.0.1:9001"
 	if w := c.wizard(&env{}, machine.Here()); w.Settings()["listen"] != c.Listen {
 		t.Errorf("--listen: %v", w.Settings())

@@ -280,7 +280,7 @@ func (w *Wizard) do(a Action) tea.Cmd {
 	case a == Start || a == Bench:
 	case w.Exists && !w.Own && !w.sure && !(w.Stored != nil && maps.Equal(w.Settings(), w.Stored)):
 		w.sure = true
-		w.message = fmt.Sprintf("%s was written or edited by hand. Press the same key again to replace it.", w.File)
+		w.message = fmt.Sprintf("%s was edited by hand. Press the key again to replace it.", w.File)
 		return nil
 	default:
 		if err := w.Store(w.Settings()); err != nil {

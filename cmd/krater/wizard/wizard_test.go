@@ -232,7 +232,7 @@ func TestSmallScreens(t *testing.T) {
 func TestAFileIsReplacedOnceSure(t *testing.T) {
 	r := newRig()
 	r.Exists = true
-	if r.press("w") || len(r.stored) > 0 || !strings.Contains(r.Screen(), "k.yaml was written or edited by hand. Press the same key again") {
+	if r.press("w") || len(r.stored) > 0 || !strings.Contains(r.Screen(), "k.yaml was edited by hand. Press the key again") {
 		t.Errorf("got\n%s", r.Screen())
 	}
 	r.press("right") // something else: asked again
