@@ -4,7 +4,6 @@
 package compare
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -149,17 +148,12 @@ func (c *comparison) greedy(p *Prompt, got []int32) Check {
 func Weights(set *weights.Set) func(name string) ([]float32, error) {
 	return func(name string) ([]float32, error) {
 		t, ok := set.Tensor(name)
-		switch {
-		case !ok:
+		if !ok {
 			return nil, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)
-		case t.DType == tensor.F32:
-			return elements[float32](t.Data), nil
-		case t.DType != tensor.BF16:
-			return nil, fmt.Errorf("%s is %s", name, t.DType)
 		}
-		out := make([]float32, len(t.Data)/2)
-		for i := range out {
-			out[i] = tensor.BF16ToF32(binary.LittleEndian.Uint16(t.Data[2*i:]))
+		out := make([]float32, len(t.Data)/max(1, t.DType.Size()))
+		if err := tensor.Widen(out, t.DType, t.Data); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		return out, nil
 	}

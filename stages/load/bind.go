@@ -1,8 +1,10 @@
 package load
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"krater/kernels/device"
@@ -88,25 +90,67 @@ func (b *binder) on(dev device.Device, name string) device.Mat {
 		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, name)
 		return device.Mat{}
 	}
-	if t.DType != tensor.BF16 && t.DType != tensor.F32 {
-		b.err = fmt.Errorf("load: %s is %s: only BF16 and F32 weights can be used", name, t.DType)
-		return device.Mat{}
-	}
 	rows, cols := 1, t.Shape[0]
 	if len(t.Shape) == 2 {
 		rows, cols = t.Shape[0], t.Shape[1]
 	}
-	buf, err := dev.Wrap(t.Data)
+	kept, err := floatType(t.DType)
+	var buf device.Buffer
+	switch {
+	case err != nil:
+	case kept == t.DType:
+		buf, err = dev.Wrap(t.Data)
+	default:
+		buf, err = b.widened(dev, t)
+		b.set.Release(name)
+	}
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", name, err)
 		return device.Mat{}
 	}
 	b.parts.bufs = append(b.parts.bufs, buf)
-	b.parts.WeightBytes += int64(len(t.Data))
+	b.parts.WeightBytes += int64(buf.Size())
 	if dev == b.dev {
-		b.bound(int64(len(t.Data)))
+		b.bound(int64(buf.Size()))
 	}
-	return device.NewMat(buf, t.DType, rows, cols)
+	return device.NewMat(buf, kept, rows, cols)
+}
+
+// floatType is the type that weights of a type are multiplied in: no operator takes F16, and
+// F32 has all its values.
+func floatType(t tensor.DType) (tensor.DType, error) {
+	switch t {
+	case tensor.BF16, tensor.F32:
+		return t, nil
+	case tensor.F16:
+		return tensor.F32, nil
+	}
+	return t, fmt.Errorf("it is %s: only BF16, F16 and F32 weights can be used", t)
+}
+
+// widened is an F16 tensor as F32 in memory of dev.
+func (b *binder) widened(dev device.Device, t weights.Tensor) (device.Buffer, error) {
+	buf, err := dev.Alloc(2 * len(t.Data))
+	if err != nil {
+		return nil, err
+	}
+	host := buf.Host()
+	if host == nil {
+		buf.Free()
+		return dev.Wrap(widen(make([]byte, 2*len(t.Data)), t.Data))
+	}
+	widen(host, t.Data)
+	b.parts.MadeBytes += int64(len(host))
+	return buf, nil
+}
+
+// widen writes F16 values to dst as F32.
+func widen(dst, src []byte) []byte {
+	le := binary.LittleEndian
+	for i := range len(src) / 2 {
+		le.PutUint32(dst[4*i:], math.Float32bits(tensor.F16ToF32(le.Uint16(src[2*i:]))))
+	}
+	return dst
 }
 
 func (b *binder) expert(dev device.Device, n model.FFNNames) device.Expert {

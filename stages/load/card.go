@@ -77,23 +77,28 @@ func (b *binder) put(buf device.Buffer, at int, data []byte) {
 // stacked is the rows of several tensors of equal width and type as one matrix.
 func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
 	t, _ := b.set.Tensor(names[0])
-	if t.DType != tensor.BF16 && t.DType != tensor.F32 {
-		b.err = fmt.Errorf("load: %s is %s: only BF16 and F32 weights can be used", names[0], t.DType)
+	kept, err := floatType(t.DType)
+	if err != nil {
+		b.err = fmt.Errorf("load: %s: %w", names[0], err)
 		return device.Mat{}
 	}
-	buf, at := b.alloc(rows*cols*t.DType.Size()), 0
+	buf, at := b.alloc(rows*cols*kept.Size()), 0
 	for _, name := range names {
 		x, _ := b.set.Tensor(name)
 		if x.DType != t.DType && b.err == nil {
 			b.err = fmt.Errorf("load: %s is %s, %s is %s", names[0], t.DType, name, x.DType)
 		}
-		b.put(buf, at, x.Data)
-		at += len(x.Data)
+		data := x.Data
+		if kept != x.DType {
+			data = widen(make([]byte, 2*len(data)), data)
+		}
+		b.put(buf, at, data)
+		at += len(data)
 	}
 	if b.err != nil {
 		return device.Mat{}
 	}
-	return device.NewMat(buf, t.DType, rows, cols)
+	return device.NewMat(buf, kept, rows, cols)
 }
 
 // pack quantises a matrix [rows, cols] into tiles on the host.

@@ -69,7 +69,7 @@ type Parts struct {
 	// Slots is how an accelerator keeps routed experts; nil elsewhere and without such.
 	Slots *Slots
 	// MadeBytes is the part of it that this load made and keeps in memory of the
-	// device: integer matrices without a Store.
+	// device: integer matrices without a Store, F16 weights as F32.
 	MadeBytes int64
 
 	bufs []device.Buffer

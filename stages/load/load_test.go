@@ -173,15 +173,49 @@ func TestModelRefusesOtherWeightTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws, err := weights.FromBytes(map[string][]byte{"model.safetensors": bytes.ReplaceAll(data, []byte(`"BF16"`), []byte(`"F16" `))})
+	ws, err := weights.FromBytes(map[string][]byte{"model.safetensors": bytes.ReplaceAll(data, []byte(`"BF16"`), []byte(`"I16" `))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	dev := processor(t, 0)
 	_, err = load.Model(dev, config(t), ws, load.Options{Limits: limits})
-	if err == nil || !strings.Contains(err.Error(), "model.embed_tokens.weight is F16") {
+	if err == nil || !strings.Contains(err.Error(), "model.embed_tokens.weight: it is I16") {
 		t.Errorf("got %v", err)
 	}
+	if used := dev.Memory().Used; used != 0 {
+		t.Errorf("%d bytes left", used)
+	}
+}
+
+// TestF16Weights: the plan knows that F16 weights are kept as F32.
+func TestF16Weights(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := weights.FromBytes(map[string][]byte{"model.safetensors": bytes.ReplaceAll(data, []byte(`"BF16"`), []byte(`"F16" `))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, cfg, o := processor(t, 0), config(t, `"bfloat16"`, `"float16"`), load.Options{Limits: limits}
+	needs, err := load.Plan(cfg, o, load.Use{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned := int64(0)
+	for _, n := range needs {
+		if n.Part.Weight() {
+			planned += n.Bytes
+		}
+	}
+	p, err := load.Model(dev, cfg, ws, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.WeightBytes != planned || p.MadeBytes != planned || planned != 2*ws.Bytes() {
+		t.Errorf("%d bytes planned, %d bound, %d made; the files hold %d", planned, p.WeightBytes, p.MadeBytes, ws.Bytes())
+	}
+	p.Close()
 	if used := dev.Memory().Used; used != 0 {
 		t.Errorf("%d bytes left", used)
 	}

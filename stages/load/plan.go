@@ -59,7 +59,7 @@ type Use struct {
 
 // Plan tells what Model with these options and Use.States calls of
 // stages.NewState take. It reads no tensor: weights not kept as integers count as
-// the config's type (BF16 where it names none).
+// the config's type (BF16 where it names none, F32 for F16).
 func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	lim, err := o.LimitsFor(cfg)
 	if err != nil {
@@ -102,8 +102,11 @@ func WeightBytes(cfg *model.Config) (n int64) {
 // weightNeeds adds up the tensors by part.
 func weightNeeds(cfg *model.Config, p Precision) []Need {
 	dt := cfg.DType
-	if dt == tensor.Invalid {
+	switch dt {
+	case tensor.Invalid:
 		dt = tensor.BF16
+	case tensor.F16:
+		dt = tensor.F32 // see floatType
 	}
 	needs := make([]Need, Head+1)
 	moe := 0

@@ -14,8 +14,6 @@ var (
 	ErrShardMissing = errors.New("shard missing")
 	// ErrShardStray: a weight file is there that the index does not name.
 	ErrShardStray = errors.New("weight file not in the index")
-	// ErrNotRegular: a weight file is a folder, a device or a pipe.
-	ErrNotRegular = errors.New("not a regular file")
 )
 
 // The tensors of several files together.

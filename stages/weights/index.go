@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"krater/files"
 )
 
 // The names of the Hugging Face format.
@@ -37,8 +39,12 @@ func planOf(dir folder) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !dir.has(indexFile) {
-		if !dir.has(singleFile) {
+	// By the list of names: a link that leads nowhere is in it, and is an error when it is opened.
+	if !slices.Contains(names, indexFile) {
+		if !slices.Contains(names, singleFile) {
+			if slices.ContainsFunc(names, numbered.MatchString) {
+				return nil, fmt.Errorf("%w: there are shards, and not their index %s", ErrNoWeights, indexFile)
+			}
 			return nil, fmt.Errorf("%w: neither %s nor %s", ErrNoWeights, singleFile, indexFile)
 		}
 		p := &plan{shards: []string{singleFile}}
@@ -58,6 +64,12 @@ func planOf(dir folder) (*plan, error) {
 	var absent []string
 	for _, shard := range p.shards {
 		if !dir.has(shard) {
+			for _, name := range names {
+				if rest, ok := strings.CutPrefix(name, shard); ok && rest != "" && rest != ".lock" {
+					shard += " (" + name + " is there: its download has not ended)"
+					break
+				}
+			}
 			absent = append(absent, shard)
 		}
 	}
@@ -71,6 +83,9 @@ func planOf(dir folder) (*plan, error) {
 func parseIndex(data []byte) (*plan, error) {
 	if len(data) > maxIndex {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrIndex, len(data), maxIndex)
+	}
+	if err := files.CheckPointer(indexFile, data); err != nil {
+		return nil, err
 	}
 	var index struct {
 		WeightMap map[string]string `json:"weight_map"`

@@ -12,6 +12,7 @@ import (
 	"iter"
 	"slices"
 
+	"krater/files"
 	"krater/kernels/tensor"
 	"krater/stages/weights/safetensors"
 )
@@ -20,7 +21,7 @@ import (
 type Tensor struct {
 	DType tensor.DType
 	Shape []int  // empty for a scalar; not to be changed
-	Data  []byte // little endian, row-major, aligned to the element size; read-only, valid until Set.Close
+	Data  []byte // little endian, row-major, at any address; read-only, valid until Set.Close
 }
 
 // Set holds the tensors of a model. It is safe for concurrent use until Close.
@@ -70,7 +71,7 @@ func (s *Set) Close() error {
 type folder interface {
 	// names lists the files.
 	names() ([]string, error)
-	// has reports whether the file is there.
+	// has reports whether the file is there, a link's target if it is a link.
 	has(name string) bool
 	// open gives a file's content and what frees it (nil: nothing to free).
 	open(name string) ([]byte, func() error, error)
@@ -101,7 +102,7 @@ func (s *Set) addAll(dir folder, plan *plan) error {
 		if unmap != nil {
 			s.unmap = append(s.unmap, unmap)
 		}
-		list, err := safetensors.Parse(data)
+		list, err := parse(shard, data)
 		if err != nil {
 			return fmt.Errorf("%s: %w", shard, err)
 		}
@@ -133,6 +134,18 @@ func (s *Set) addAll(dir folder, plan *plan) error {
 		return s.missing(plan)
 	}
 	return nil
+}
+
+// parse reads the header of a shard.
+func parse(name string, data []byte) ([]safetensors.Tensor, error) {
+	if err := files.CheckPointer(name, data); err != nil {
+		return nil, err
+	}
+	list, err := safetensors.Parse(data)
+	if errors.Is(err, safetensors.ErrTooShort) || errors.Is(err, safetensors.ErrTruncated) {
+		err = fmt.Errorf("%w; its download may not have ended", err)
+	}
+	return list, err
 }
 
 // missing names the first few tensors that no shard had.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"krater/files"
 	"krater/kernels/tensor"
 	"krater/stages/weights/safetensors"
 )
@@ -203,18 +204,54 @@ func TestNotRegular(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(dir, singleFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir); !errors.Is(err, ErrNotRegular) {
+	if _, err := Open(dir); !errors.Is(err, files.ErrNotRegular) {
 		t.Errorf("pipe: %v", err)
 	}
 	dir = t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, singleFile), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir); !errors.Is(err, ErrNotRegular) {
+	if _, err := Open(dir); !errors.Is(err, files.ErrNotRegular) {
 		t.Errorf("folder: %v", err)
 	}
 	if _, err := Open(filepath.Join(dir, "absent")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("absent folder: %v", err)
+	}
+}
+
+// TestHalfDownloads: what is left of a download that has not ended is named as what it is.
+func TestHalfDownloads(t *testing.T) {
+	pointer := []byte("version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("0", 64) + "\nsize 14149960\n")
+	for name, x := range map[string]struct {
+		change func(files map[string][]byte)
+		want   error
+		words  string
+	}{
+		"pointer for a shard":   {func(f map[string][]byte) { f[second] = pointer }, files.ErrPointer, "git lfs pull --include " + second},
+		"pointer for the index": {func(f map[string][]byte) { f[indexFile] = pointer }, files.ErrPointer, indexFile},
+		"pointer for all weights": {func(f map[string][]byte) {
+			delete(f, indexFile)
+			delete(f, first)
+			delete(f, second)
+			f[singleFile] = pointer
+		}, files.ErrPointer, singleFile},
+		"an empty shard":      {func(f map[string][]byte) { f[second] = nil }, safetensors.ErrTooShort, second + ": file too short for a safetensors header: 0 bytes; its download may not have ended"},
+		"a cut shard":         {func(f map[string][]byte) { f[second] = f[second][:len(f[second])-1] }, safetensors.ErrTruncated, "its download may not have ended"},
+		"an unfinished shard": {func(f map[string][]byte) { f[second+".incomplete"] = f[second]; delete(f, second) }, ErrShardMissing, second + ".incomplete is there"},
+		"shards, no index":    {func(f map[string][]byte) { delete(f, indexFile) }, ErrNoWeights, "not their index"},
+	} {
+		f := sharded()
+		x.change(f)
+		if _, err := Open(onDisk(t, f)); !errors.Is(err, x.want) || !strings.Contains(err.Error(), x.words) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	dir := onDisk(t, map[string][]byte{singleFile: shard("a")})
+	if err := os.Symlink("../blobs/gone", filepath.Join(dir, indexFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); !errors.Is(err, files.ErrDangling) || !strings.Contains(err.Error(), "../blobs/gone") {
+		t.Errorf("a link to an index that is gone: %v", err)
 	}
 }
 

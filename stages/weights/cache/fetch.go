@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"krater/files"
 	"krater/kernels/device"
 )
 
@@ -23,7 +24,7 @@ type matrixFile struct {
 
 // loadMatrices brings a file into memory of dev.
 func loadMatrices(ctx context.Context, dev device.Device, path string, o *MatrixOptions) (*matrixFile, error) {
-	f, size, err := openRegular(path)
+	f, size, err := openSized(path)
 	if err != nil {
 		return nil, err
 	}
@@ -48,10 +49,10 @@ func loadMatrices(ctx context.Context, dev device.Device, path string, o *Matrix
 	}
 	if o.Copy {
 		err = x.copyIn(ctx, dev, f, o)
-	} else if x.mapped, err = mapFile(f, size); err != nil {
-		err = fmt.Errorf("mmap of %d bytes: %w", size, err)
-	} else {
-		err = x.mapIn(ctx, dev, o)
+	} else if x.mapped, err = files.Map(f); err == nil {
+		if err = ErrTruncated; int64(len(x.mapped)) == size { // else it was cut since its header was read
+			err = x.mapIn(ctx, dev, o)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, x.close())
@@ -114,8 +115,5 @@ func (x *matrixFile) close() error {
 	if x.buf != nil {
 		x.buf.Free()
 	}
-	if x.mapped == nil {
-		return nil
-	}
-	return unmapFile(x.mapped)
+	return files.Unmap(x.mapped)
 }

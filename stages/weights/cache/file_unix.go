@@ -51,23 +51,6 @@ func lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 	}
 }
 
-// openRegular opens a file for reading; a pipe neither blocks nor passes.
-func openRegular(path string) (*os.File, int64, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = ErrForeign
-	}
-	if err != nil {
-		f.Close()
-		return nil, 0, err
-	}
-	return f, info.Size(), nil
-}
-
 // openPart opens or makes the file a build writes to. Something there that is not
 // a regular file is not followed.
 func openPart(path string) (*os.File, error) {
@@ -81,13 +64,6 @@ func openPart(path string) (*os.File, error) {
 	}
 	return f, nil
 }
-
-// mapFile maps a whole file for reading.
-func mapFile(f *os.File, size int64) ([]byte, error) {
-	return unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
-}
-
-func unmapFile(b []byte) error { return unix.Munmap(b) }
 
 // isFull reports a full disk or quota.
 func isFull(err error) bool {

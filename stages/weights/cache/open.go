@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krater/files"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/weights/quant"
@@ -108,9 +109,7 @@ func (c *Cache) Close() error {
 		b.Free()
 	}
 	var errs []error
-	if c.mapped != nil {
-		errs = append(errs, unmapFile(c.mapped))
-	}
+	errs = append(errs, files.Unmap(c.mapped))
 	for _, x := range c.also {
 		errs = append(errs, x.Close())
 	}
@@ -257,7 +256,7 @@ func unusable(err error) bool {
 
 // absent tells that there is no file, or no folder that could hold it.
 func absent(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, files.ErrDangling) || errors.Is(err, unix.ENOTDIR)
 }
 
 // Build makes sure that the files exist and are whole, without a device. Of two at

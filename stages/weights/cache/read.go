@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 
+	"krater/files"
 	"krater/kernels/device"
 )
 
@@ -23,9 +24,26 @@ type opened struct {
 // headerMost is the largest header there can be.
 const headerMost = (headerFixed + maxLayers*headerLayer + page - 1) / page * page
 
+// openSized opens a file and tells its size. What is no regular file is no cache.
+func openSized(path string) (*os.File, int64, error) {
+	f, err := files.Open(path)
+	if errors.Is(err, files.ErrNotRegular) {
+		err = fmt.Errorf("%w: %w", ErrForeign, err)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
 // openFile checks everything but the layers' checksums.
 func openFile(path string, plan *Plan) (*opened, error) {
-	f, size, err := openRegular(path)
+	f, size, err := openSized(path)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +132,11 @@ func load(ctx context.Context, dev device.Device, path string, plan *Plan, o *Op
 
 func (c *Cache) mapIn(ctx context.Context, dev device.Device, x *opened, o *Options) error {
 	var err error
-	if c.mapped, err = mapFile(x.file, x.layout.file); err != nil {
-		return fmt.Errorf("mmap of %d bytes: %w", x.layout.file, err)
+	if c.mapped, err = files.Map(x.file); err != nil {
+		return err
+	}
+	if int64(len(c.mapped)) != x.layout.file { // it was cut since its header was read
+		return ErrTruncated
 	}
 	layer := func(i int) []byte { return c.mapped[x.layout.at(i):][:x.layout.layer:x.layout.layer] }
 	if err := x.each(ctx, o, "load", func(i int) error {

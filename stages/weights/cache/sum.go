@@ -9,6 +9,8 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+
+	"krater/files"
 )
 
 // chunk is how much is read before its checksum is taken: little enough to be in
@@ -68,7 +70,7 @@ func inParallel(ctx context.Context, n, threads int, work func(i int) error, don
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				err := context.Cause(ctx)
 				if err == nil {
-					err = work(i)
+					err = files.Guard(func() error { return work(i) })
 				}
 				mu.Lock()
 				if count++; err != nil && first == nil {

@@ -30,8 +30,4 @@ var (
 	ErrOverlap = errors.New("byte ranges overlap")
 	// ErrHole: bytes before the tensor belong to none.
 	ErrHole = errors.New("hole before the tensor")
-	// ErrMisaligned: the elements do not lie at a multiple of their size, so they
-	// cannot be used in place. Files written before the format padded its header
-	// can have this; saving them again cures it.
-	ErrMisaligned = errors.New("tensor is misaligned")
 )

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"unsafe"
 
 	"krater/kernels/tensor"
 )
@@ -30,7 +29,7 @@ type Tensor struct {
 	Name  string
 	DType tensor.DType
 	Shape []int  // empty for a scalar
-	Data  []byte // aligned to the element size
+	Data  []byte // at any address: files without padding in their header are read as they are
 }
 
 // entry is a tensor as the header states it: offsets count from the header's end.
@@ -90,9 +89,6 @@ func (e entry) check(at uint64, data []byte) error {
 		return fmt.Errorf("%w: starts at byte %d, the one before ends at %d", ErrOverlap, e.begin, at)
 	case e.begin > at:
 		return fmt.Errorf("%w: %d bytes from %d", ErrHole, e.begin-at, at)
-	}
-	if size > 0 && uintptr(unsafe.Pointer(&data[e.begin]))%uintptr(e.dtype.Size()) != 0 {
-		return fmt.Errorf("%w: %s at data byte %d", ErrMisaligned, e.dtype, e.begin)
 	}
 	return nil
 }

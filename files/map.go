@@ -1,0 +1,105 @@
+//go:build unix
+
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrLost: a mapped file was cut, or its disk gave an error, while it was in use.
+var ErrLost = errors.New("a file can no longer be read")
+
+// mapping is memory that stands for a file.
+type mapping struct {
+	memory []byte
+	path   string
+}
+
+var (
+	mappingsLock sync.Mutex
+	mappings     []mapping
+)
+
+// mmap can be replaced by tests.
+var mmap = unix.Mmap
+
+// Map maps a whole open file for reading; an empty file is nil. If the file is cut while it is
+// mapped, or its disk fails, a read of the memory faults: debug.SetPanicOnFault makes a panic
+// of that, and Lost explains it. Unmap frees the memory.
+func Map(f *os.File) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	size := info.Size()
+	switch {
+	case size == 0:
+		return nil, nil
+	case size > math.MaxInt:
+		err = errors.New("more than the address space has")
+	}
+	var b []byte
+	if err == nil {
+		b, err = mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "mmap", Path: f.Name(), Err: fmt.Errorf("%d bytes: %w", size, err)}
+	}
+	mappingsLock.Lock()
+	defer mappingsLock.Unlock()
+	mappings = append(mappings, mapping{b, f.Name()})
+	return b, nil
+}
+
+// Unmap frees memory that Map returned.
+func Unmap(b []byte) error {
+	if b == nil {
+		return nil
+	}
+	mappingsLock.Lock()
+	mappings = slices.DeleteFunc(mappings, func(m mapping) bool { return &m.memory[0] == &b[0] })
+	mappingsLock.Unlock()
+	return unix.Munmap(b)
+}
+
+// Guard calls do on this goroutine. A fault on a mapped file becomes an error, see Lost.
+func Guard(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			if err = Lost(r); err == nil {
+				panic(r)
+			}
+		}
+	}()
+	return do()
+}
+
+// Lost returns the error of a fault on a mapped file: it wraps ErrLost and names the file. r is
+// what was recovered from a panic; for anything else Lost returns nil.
+func Lost(r any) error {
+	err, ok := r.(error)
+	var fault interface{ Addr() uintptr } // what the runtime's error of a fault has
+	if !ok || !errors.As(err, &fault) {
+		return nil
+	}
+	mappingsLock.Lock()
+	defer mappingsLock.Unlock()
+	for _, m := range mappings {
+		if at := fault.Addr() - uintptr(unsafe.Pointer(&m.memory[0])); at < uintptr(len(m.memory)) {
+			return fmt.Errorf("%w: %s: byte %d is gone; the file was cut or its disk failed while it was in use", ErrLost, filepath.Base(m.path), at)
+		}
+	}
+	return nil
+}
