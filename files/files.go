@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	// ErrNotRegular: the path leads to a folder, a pipe, a socket or a device.
+	// ErrNotRegular: the path leads to a directory, a pipe, a socket or a device.
 	ErrNotRegular = errors.New("only regular files are read")
 	// ErrDangling: the path is a link, and what it leads to is not there. It is not
 	// fs.ErrNotExist: a file that may be absent may not be half there.
@@ -64,7 +64,7 @@ func regular(mode fs.FileMode) error {
 	case mode.IsRegular():
 		return nil
 	case mode.IsDir():
-		kind = "a folder"
+		kind = "a directory"
 	case mode&fs.ModeNamedPipe != 0:
 		kind = "a pipe"
 	case mode&fs.ModeSocket != 0:
@@ -99,14 +99,14 @@ func ReadAll(f fs.File, limit int64) ([]byte, error) {
 	}
 	size := info.Size()
 	if size > limit {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", ErrTooLarge, size, limit)
+		return nil, fmt.Errorf("%w: %d bytes, over the limit of %d", ErrTooLarge, size, limit)
 	}
 	b := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 	if _, err := b.ReadFrom(io.LimitReader(f, limit+1)); err != nil {
 		return nil, err
 	}
 	if int64(b.Len()) > limit { // it has grown, or says no size
-		return nil, fmt.Errorf("%w: more than the %d bytes that are read", ErrTooLarge, limit)
+		return nil, fmt.Errorf("%w: over the limit of %d bytes", ErrTooLarge, limit)
 	}
 	return b.Bytes(), CheckPointer(info.Name(), b.Bytes())
 }

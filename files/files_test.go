@@ -19,7 +19,7 @@ import (
 func TestOnlyRegularFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	for name, kind := range map[string]string{"fifo": "a pipe", "folder": "a folder", "socket": "a socket", "zero": "a device"} {
+	for name, kind := range map[string]string{"fifo": "a pipe", "folder": "a directory", "socket": "a socket", "zero": "a device"} {
 		switch path := at(name); name {
 		case "fifo":
 			if err := unix.Mkfifo(path, 0o600); err != nil {

@@ -16,6 +16,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"krater/files"
 	"krater/transport/api"
 	"krater/transport/client"
 )
@@ -88,7 +89,7 @@ type batchSubmitCmd struct {
 
 // Run implements the command.
 func (c *batchSubmitCmd) Run(e *env) error {
-	f, err := os.Open(c.File)
+	f, err := files.Open(c.File)
 	if err != nil {
 		return err
 	}

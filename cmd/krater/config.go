@@ -12,6 +12,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
+
+	"krater/files"
 )
 
 // Every setting has one name and four places it can come from, the first that
@@ -49,17 +51,9 @@ type fileResolver struct {
 
 // readConfig reads a YAML file of `flag-name: value` lines.
 func readConfig(path string) (*fileResolver, error) {
-	f, err := os.Open(path)
+	data, err := files.Read(path, configMaxBytes)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, configMaxBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > configMaxBytes {
-		return nil, fmt.Errorf("%s: over %d bytes", path, configMaxBytes)
 	}
 	r := &fileResolver{path: path, values: map[string]any{}, used: map[string]bool{}}
 	if err := yaml.Unmarshal(data, &r.values); err != nil {

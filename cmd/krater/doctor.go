@@ -28,14 +28,14 @@ type doctorReport struct {
 	Strategies string `json:"strategies,omitempty"`
 }
 
-// Run implements the command: it looks at the machine and at the model's config
-// and loads nothing. The exit status tells whether the plan fits.
+// Run implements the command: it looks at the machine and at the model's files, and reads no
+// weights. The exit status tells whether the files are whole and the plan fits.
 func (c *doctorCmd) Run(e *env) error {
 	src, err := openSource(c.Model)
 	if err != nil {
 		return err
 	}
-	cfg, _, err := src.config()
+	cfg, gen, err := src.config()
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,12 @@ func (c *doctorCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	r := &doctorReport{Model: src.name, Checks: o.checks(&c.engineFlags, c.Model), Plan: o.plan, Fits: o.plan.Fits(), Machine: o.machine}
+	whole := src.checkFiles(cfg)
+	checks := append(o.checks(&c.engineFlags, c.Model), whole)
+	if whole.OK && src.has("tokenizer.json") {
+		checks = append(checks, src.checkEnd(cfg, gen))
+	}
+	r := &doctorReport{Model: src.name, Checks: checks, Plan: o.plan, Fits: o.plan.Fits(), Machine: o.machine}
 	with := *o.machine
 	if gpu != nil { // the bus may be hidden from a container
 		with.GPUs = []machine.GPU{{Name: gpu.Describe()}}
@@ -65,7 +70,7 @@ func (c *doctorCmd) Run(e *env) error {
 	} else {
 		err = r.print(term.Paint(e.out, doctorRules...))
 	}
-	if err == nil && !r.Fits {
+	if err == nil && !(r.Fits && whole.OK) {
 		err = exitError(1)
 	}
 	return err

@@ -40,8 +40,8 @@ type planCmd struct {
 	JSON    bool   `name:"json" help:"Print JSON: the candidates of every strategy."`
 }
 
-// Run implements the command: it needs config.json alone, and neither a card nor the
-// weights.
+// Run implements the command: it needs config.json alone, and neither a card nor the weights.
+// What else is in the model's folder is checked.
 func (c *planCmd) Run(e *env) error {
 	src, err := c.source()
 	if err != nil {
@@ -50,6 +50,11 @@ func (c *planCmd) Run(e *env) error {
 	cfg, err := src.sizes()
 	if err != nil {
 		return err
+	}
+	if cfg.cannot == nil {
+		if err := src.check(cfg.Config, false); err != nil {
+			return err
+		}
 	}
 	m := e.here()
 	if c.Measure {

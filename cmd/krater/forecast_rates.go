@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"krater/bench/cards"
 	"krater/bench/kernels"
 	"krater/cmd/krater/term"
+	"krater/files"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
 	"krater/stages/model"
@@ -295,12 +295,7 @@ func keptRates(dir, id string) *rates.File {
 
 // readRates reads a description.
 func readRates(path string) (*rates.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, rates.FileMost+1))
+	data, err := files.Read(path, rates.FileMost)
 	if err != nil {
 		return nil, err
 	}

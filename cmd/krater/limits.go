@@ -20,6 +20,7 @@ type limits struct {
 	cardBytes int64                      // of memory that the GPU has, whoever has it
 	heat      [][]uint32                 // counts of routers, [layer][expert], by which strategies are chosen
 	measure   func(bits int) *rates.File // finds out what is not kept of this machine and its card; nil: nobody does
+	served    bool                       // people ask the model: tokenizer and weights must be there
 	whole     bool                       // every part as its file holds it, unless a flag says otherwise
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/files"
 	"krater/kernels/tensor"
 	"krater/stages/drive"
 	"krater/stages/ppl"
@@ -146,7 +147,7 @@ func (c *pplCmd) read() (string, error) {
 // readText reads the start of a text file, at most limit bytes, without a last
 // character that is cut.
 func readText(path string, limit int64) (string, error) {
-	f, err := os.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return "", err
 	}

@@ -19,6 +19,7 @@ import (
 	"krater/actors"
 	"krater/actors/engine"
 	"krater/cmd/krater/term"
+	"krater/files"
 	"krater/models"
 	"krater/stages/synth"
 	"krater/transport/client"
@@ -64,11 +65,14 @@ func (c *runCmd) Run(e *env) error {
 		return errors.New("--system: random weights have no chat template")
 	}
 	c.Raw = c.Raw || src.synth != nil // which has no chat template
-	s, err := newSourceSession(e, src, &c.engineFlags, limits{})
+	s, err := newSourceSession(e, src, &c.engineFlags, limits{served: true})
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	if end := src.checkEnd(s.cfg, s.gen); !end.OK && !c.IgnoreEOS {
+		fmt.Fprintf(e.err, "krater: there is no %s: %s\n", end.Wish, end.Fix)
+	}
 	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
@@ -153,19 +157,15 @@ func (c *runCmd) prompt(in io.Reader) (string, error) {
 	case c.File != "" && c.Question != "":
 		return "", errors.New("give a question or --file, not both")
 	case c.File != "":
-		f, err := os.Open(c.File)
-		if err != nil {
-			return "", err
-		}
-		defer f.Close()
-		in = f
+		data, err := files.Read(c.File, fileMaxBytes)
+		return string(data), err
 	case c.Question != "" && c.Question != "-":
 		return c.Question, nil
 	case c.Question == "" && term.Is(in): // who types does not know that he is waited for
 		return "", errNoQuestion
 	}
 	data, err := io.ReadAll(io.LimitReader(in, fileMaxBytes))
-	if c.Question == "" && c.File == "" && len(data) == 0 {
+	if c.Question == "" && len(data) == 0 {
 		return "", errNoQuestion
 	}
 	return string(data), err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,6 +21,7 @@ import (
 
 	"krater/actors"
 	"krater/cmd/krater/term"
+	"krater/files"
 	"krater/scheduler/jsonlines"
 	"krater/transport/otlp"
 	"krater/transport/responses"
@@ -48,7 +50,8 @@ type serveCmd struct {
 	LogFormat       string        `help:"Form of the log: ${enum}." enum:"auto,json,text" default:"auto"`
 	PrintConfig     bool          `help:"Print the effective settings with where each came from, and exit."`
 
-	out *lossyWriter // of the log
+	out     *lossyWriter // of the log
+	checked *source      // the model, whose small files were read
 }
 
 // maxConcurrentMost bounds --max-concurrent: each has goroutines and buffers of its own.
@@ -94,6 +97,12 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
+	}
+	// A model that is refused leaves nothing behind: the batch queue makes its folder after this.
+	c.checked = src
+	if err := src.refusal(c.engineFlags, limits{heat: c.counted(), served: true}, e.here()); err != nil {
+		l.Close()
+		return err
 	}
 	log.Info().Str("listen", l.Addr().String()).Msg("listening; the model is loading")
 	if os.Getenv("GOGC") == "" {
@@ -200,14 +209,17 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 	defer e.shown().End()
 	e.shown().Set("prepare", term.Steps, 0, 0)
 	src, err := c.sourceOr(c.Model)
+	if c.checked != nil {
+		src, err = c.checked, nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := prepareSource(e, src, &c.engineFlags, limits{heat: c.counted()})
+	s, err := prepareSource(e, src, &c.engineFlags, limits{heat: c.counted(), served: true})
 	if err != nil {
 		return nil, nil, err
 	}
-	warn(log, s.look.checks(&c.engineFlags, c.Model))
+	warn(log, append(s.look.checks(&c.engineFlags, c.Model), src.checkEnd(s.cfg, s.gen)))
 	if s.look.foreseen != nil && s.look.foreseen.line != "" {
 		log.Info().Msg(s.look.foreseen.line)
 	}
@@ -337,7 +349,7 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
 		return opt, errors.New("--tls-cert and --tls-key belong together")
 	}
 	if c.TLSCert != "" {
-		cert, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+		cert, err := readCertificate(c.TLSCert, c.TLSKey)
 		if err != nil {
 			return opt, fmt.Errorf("--tls-cert: %w", err)
 		}
@@ -373,16 +385,31 @@ func loopback(listen string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// keysMaxBytes bounds a file of API keys, and those of a certificate.
+const keysMaxBytes = 16 << 20
+
+// readCertificate reads a certificate and its key (PEM).
+func readCertificate(certPath, keyPath string) (tls.Certificate, error) {
+	cert, err := files.Read(certPath, keysMaxBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := files.Read(keyPath, keysMaxBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
+}
+
 // readKeys reads a file of API keys: one a line, blank lines and lines that
 // begin with # left out. Only hashes are kept.
 func readKeys(path string) ([]server.KeyHash, error) {
-	f, err := os.Open(path)
+	data, err := files.Read(path, keysMaxBytes)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--api-keys: %w", err)
 	}
-	defer f.Close()
 	var keys []server.KeyHash
-	in := bufio.NewScanner(f)
+	in := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; in.Scan(); n++ {
 		key := strings.TrimSpace(in.Text())
 		if key == "" || strings.HasPrefix(key, "#") {

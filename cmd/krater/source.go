@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
+	"krater/files"
 	"krater/models"
 	"krater/stages/model"
 	"krater/stages/synth"
@@ -24,22 +24,26 @@ type source struct {
 	open  func() (*weights.Set, error)
 	synth *synth.Model                 // instead of open: its weights are made, not read
 	seen  map[string][sha256.Size]byte // of files read, by name
+
+	tok       *tokenizer.Tokenizer // once it was read
+	tokConfig []byte
+	checked   bool // by check, as one that is to be served
 }
 
 // openSource finds the model without reading its weights.
 func openSource(dir string) (*source, error) {
 	if dir == "" {
-		files, err := models.Default()
+		tiny, err := models.Default()
 		if err != nil {
 			return nil, err
 		}
-		return &source{name: "krater-tiny", files: files, open: func() (*weights.Set, error) { return weights.FromBytes(files.Weights()) }}, nil
+		return &source{name: "krater-tiny", files: tiny, open: func() (*weights.Set, error) { return weights.FromBytes(tiny.Weights()) }}, nil
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &source{name: filepath.Base(abs), dir: abs, files: os.DirFS(abs), open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
+	return &source{name: filepath.Base(abs), dir: abs, files: files.Dir(abs), open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
 }
 
 // fileMaxBytes bounds the JSON files of a model; the largest real tokenizer.json
@@ -48,7 +52,7 @@ const fileMaxBytes = 256 << 20
 
 // read gives a file's bytes; optional ones may be absent.
 func (s *source) read(name string, optional bool) ([]byte, error) {
-	info, err := fs.Stat(s.files, name)
+	f, err := s.files.Open(name)
 	if optional && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -58,17 +62,19 @@ func (s *source) read(name string, optional bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", s.name, err)
 	}
-	if info.Size() > fileMaxBytes {
-		return nil, fmt.Errorf("model %s: %s has %d bytes, over the limit of %d", s.name, name, info.Size(), fileMaxBytes)
+	defer f.Close()
+	data, err := files.ReadAll(f, fileMaxBytes)
+	if err == nil && len(data) == 0 {
+		err = errors.New("the file is empty; its download may not have ended")
 	}
-	data, err := fs.ReadFile(s.files, name)
-	if err == nil {
-		if s.seen == nil {
-			s.seen = map[string][sha256.Size]byte{}
-		}
-		s.seen[name] = sha256.Sum256(data)
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %s: %w", s.name, name, err)
 	}
-	return data, err
+	if s.seen == nil {
+		s.seen = map[string][sha256.Size]byte{}
+	}
+	s.seen[name] = sha256.Sum256(data)
+	return data, nil
 }
 
 // config reads config.json and generation_config.json.
@@ -93,8 +99,11 @@ func (s *source) config() (*model.Config, model.Generation, error) {
 	return cfg, gen, nil
 }
 
-// tokenizer reads tokenizer.json and, where there is one, tokenizer_config.json.
+// tokenizer reads tokenizer.json and, where there is one, tokenizer_config.json, once.
 func (s *source) tokenizer() (*tokenizer.Tokenizer, []byte, error) {
+	if s.tok != nil {
+		return s.tok, s.tokConfig, nil
+	}
 	data, err := s.read("tokenizer.json", false)
 	if err != nil {
 		return nil, nil, err
@@ -107,6 +116,7 @@ func (s *source) tokenizer() (*tokenizer.Tokenizer, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("model %s: tokenizer.json: %w", s.name, err)
 	}
+	s.tok, s.tokConfig = tok, config
 	return tok, config, nil
 }
 

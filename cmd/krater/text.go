@@ -7,8 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 
+	"krater/files"
 	"krater/scheduler/jsonlines"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
@@ -134,12 +134,7 @@ func (c *templateCmd) Run(e *env) error {
 
 func (c *templateCmd) compile() (*chat.Template, error) {
 	if c.Template != "" {
-		f, err := os.Open(c.Template)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		text, err := io.ReadAll(io.LimitReader(f, fileMaxBytes))
+		text, err := files.Read(c.Template, fileMaxBytes)
 		if err != nil {
 			return nil, err
 		}

@@ -17,6 +17,7 @@ import (
 
 	"krater/actors/trace"
 	"krater/cmd/krater/term"
+	"krater/files"
 )
 
 // traceCmd records what a running server's actors do, and shows such a record.
@@ -160,7 +161,7 @@ func (c *traceShowCmd) Run(e *env) error {
 	if c.Steps < 1 {
 		return errors.New("--steps: want 1 or more")
 	}
-	f, err := os.Open(c.File)
+	f, err := files.Open(c.File)
 	if err != nil {
 		return err
 	}

@@ -101,6 +101,9 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 	if s.cfg, s.gen, err = src.config(); err != nil {
 		return nil, err
 	}
+	if err = src.check(s.cfg, l.served); err != nil {
+		return nil, err
+	}
 	if s.card, err = f.settle(e.err); err != nil {
 		return nil, err
 	}
@@ -300,7 +303,7 @@ func (s *session) gateway(f *engineFlags, p *actors.Pipeline, id string) (*actor
 		id = s.src.name
 	}
 	return actors.NewGateway(p, actors.GatewayOptions{
-		ID: id, Created: time.Now(), Tokenizer: tok, Template: template, EOS: s.cfg.StopIDs(s.gen), Vocab: s.cfg.Vocab,
+		ID: id, Created: time.Now(), Tokenizer: tok, Template: template, EOS: s.src.stopIDs(s.cfg, s.gen, tok), Vocab: s.cfg.Vocab,
 		Identity: s.identity(), ShareKV: f.SharePrefixes,
 		Defaults: engine.Sampling{
 			Temperature: s.gen.Temperature, TopP: s.gen.TopP, TopK: s.gen.TopK, MinP: s.gen.MinP, RepetitionPenalty: s.gen.RepetitionPenalty,

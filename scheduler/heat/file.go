@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"krater/files"
 )
 
 // A file, little-endian:
@@ -158,7 +160,7 @@ func (m *Map) Save(path string) error {
 
 // Load reads a file. Errors name it.
 func Load(path string) (*Map, error) {
-	f, err := os.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,10 @@
 package compare
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"krater/files"
 	"krater/kernels/tensor"
 	"krater/stages/weights/safetensors"
 )
@@ -161,26 +162,21 @@ func parse(data []byte) (map[string]Vector, error) {
 	return out, nil
 }
 
-// elements is b as 4-byte elements, not nil; Parse has checked the alignment.
+// elements is b as 4-byte elements, not nil.
 func elements[E float32 | int32](b []byte) []E {
 	if len(b) == 0 {
 		return []E{}
+	}
+	if uintptr(unsafe.Pointer(&b[0]))%4 != 0 {
+		b = bytes.Clone(b) // a new piece of memory is aligned
 	}
 	return unsafe.Slice((*E)(unsafe.Pointer(&b[0])), len(b)/4)
 }
 
 func readBounded(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
+	data, err := files.Read(file, goldenBytesMax)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", ErrGolden, err)
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, goldenBytesMax+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > goldenBytesMax {
-		return nil, fmt.Errorf("%w: %s exceeds %d bytes", ErrGolden, file, goldenBytesMax)
-	}
-	return data, nil
+	return data, err
 }

@@ -16,9 +16,9 @@ import (
 	"krater/stages/weights"
 )
 
-// checkTensors compares the names and shapes of set with what cfg implies; given
-// says that the routed experts come from elsewhere.
-func checkTensors(cfg *model.Config, set *weights.Set, given bool) error {
+// CheckTensors compares the names and shapes of set with what cfg implies, and reads no weight.
+// If given, routed experts may be missing: they come from elsewhere.
+func CheckTensors(cfg *model.Config, set *weights.Set, given bool) error {
 	names := set.Names()
 	absent := map[string][]int{}
 	if given {

@@ -104,7 +104,7 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 	if given && layout == nil && cfg.MoE.Experts > 0 && o.Experts == nil {
 		return nil, fmt.Errorf("load: nobody gives the experts in %d bits", o.Precision.Experts)
 	}
-	if err := checkTensors(cfg, set, given); err != nil {
+	if err := CheckTensors(cfg, set, given); err != nil {
 		return nil, err
 	}
 	p := &Parts{Config: cfg, Limits: lim}

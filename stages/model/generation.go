@@ -47,12 +47,12 @@ func ParseGeneration(generationJSON []byte) (Generation, error) {
 	return g, nil
 }
 
-// StopIDs is the union of both files' end tokens, each once, the config's first.
-// An id outside the vocabulary cannot be produced and is left out.
-func (c *Config) StopIDs(g Generation) []int32 {
+// StopIDs is the union of the end tokens of both files and of others (the tokenizer's), each
+// once, the config's first. An id outside the vocabulary cannot be produced and is left out.
+func (c *Config) StopIDs(g Generation, others ...int32) []int32 {
 	out := slices.Clone(c.EOS)
-	for _, id := range g.EOS {
-		if int(id) < c.Vocab && !slices.Contains(out, id) {
+	for _, id := range slices.Concat(g.EOS, others) {
+		if id >= 0 && int(id) < c.Vocab && !slices.Contains(out, id) {
 			out = append(out, id)
 		}
 	}

@@ -43,7 +43,7 @@ func planOf(dir folder) (*plan, error) {
 	if !slices.Contains(names, indexFile) {
 		if !slices.Contains(names, singleFile) {
 			if slices.ContainsFunc(names, numbered.MatchString) {
-				return nil, fmt.Errorf("%w: there are shards, and not their index %s", ErrNoWeights, indexFile)
+				return nil, fmt.Errorf("%w: there are shards, and %s is missing", ErrIndex, indexFile)
 			}
 			return nil, fmt.Errorf("%w: neither %s nor %s", ErrNoWeights, singleFile, indexFile)
 		}

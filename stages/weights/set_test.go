@@ -238,7 +238,7 @@ func TestHalfDownloads(t *testing.T) {
 		"an empty shard":      {func(f map[string][]byte) { f[second] = nil }, safetensors.ErrTooShort, second + ": file too short for a safetensors header: 0 bytes; its download may not have ended"},
 		"a cut shard":         {func(f map[string][]byte) { f[second] = f[second][:len(f[second])-1] }, safetensors.ErrTruncated, "its download may not have ended"},
 		"an unfinished shard": {func(f map[string][]byte) { f[second+".incomplete"] = f[second]; delete(f, second) }, ErrShardMissing, second + ".incomplete is there"},
-		"shards, no index":    {func(f map[string][]byte) { delete(f, indexFile) }, ErrNoWeights, "not their index"},
+		"shards, no index":    {func(f map[string][]byte) { delete(f, indexFile) }, ErrIndex, indexFile + " is missing"},
 	} {
 		f := sharded()
 		x.change(f)

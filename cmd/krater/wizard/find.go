@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"krater/files"
 )
 
 // Found is a folder with a model in it.
@@ -69,10 +71,13 @@ func Hubs() []string {
 	return []string{filepath.Join(home, ".cache", "huggingface", "hub")}
 }
 
+// revisionMost bounds the file that names a revision: a hash of 40 letters.
+const revisionMost = 4096
+
 // snapshot is the folder of a repository's main revision, else of any that is whole.
 func snapshot(repository string) string {
 	var revisions []string
-	if main, err := os.ReadFile(filepath.Join(repository, "refs", "main")); err == nil {
+	if main, err := files.Read(filepath.Join(repository, "refs", "main"), revisionMost); err == nil {
 		revisions = append(revisions, strings.TrimSpace(string(main)))
 	}
 	revisions = append(revisions, subfolders(filepath.Join(repository, "snapshots"))...)

@@ -26,6 +26,18 @@ type Tokenizer struct {
 // model's logits may have more rows.
 func (t *Tokenizer) VocabSize() int { return t.size }
 
+// Beyond returns the ids of tokens from n on, by rising id: those that a model with n rows of
+// embedding does not have.
+func (t *Tokenizer) Beyond(n int) []int32 {
+	var ids []int32
+	for id := max(0, n); id < t.size; id++ {
+		if _, ok := t.tokenText(int32(id)); ok {
+			ids = append(ids, int32(id))
+		}
+	}
+	return ids
+}
+
 // TokenID returns the id of the token with this text, as tokenizer.json spells
 // it: added tokens as they are ("<|im_end|>"), those of a byte-level vocabulary
 // in its alphabet ("Ġthe").
