@@ -81,6 +81,9 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 		return nil, &engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled before it began"}
 	}
 	ids, front, back, err := g.tokenize(req.Prompt)
+	if err == nil {
+		err = g.check(ids)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -267,12 +270,7 @@ func (g *Gateway) tokenize(p engine.Prompt) (ids []int32, front, back int, err e
 func (g *Gateway) tokens(p engine.Prompt) ([]int32, error) {
 	switch {
 	case p.IDs != nil:
-		for i, id := range p.IDs {
-			if id < 0 || int(id) >= g.opt.Vocab {
-				return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: fmt.Sprintf("token %d at index %d is not in the vocabulary of %d", id, i, g.opt.Vocab)}
-			}
-		}
-		return append([]int32{}, p.IDs...), nil
+		return append([]int32{}, p.IDs...), g.check(p.IDs)
 	case p.Chat != nil:
 		r, err := g.render(p.Chat)
 		if err != nil {
@@ -281,6 +279,17 @@ func (g *Gateway) tokens(p engine.Prompt) ([]int32, error) {
 		return g.encode(r.Text, "messages", tokenizer.EncodeOptions{ParseSpecial: true, Protected: r.Protected})
 	}
 	return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: "there is no prompt"}
+}
+
+// check refuses ids that the model has no embedding for, wherever they come from: such a row
+// would fail its whole batch.
+func (g *Gateway) check(ids []int32) error {
+	for i, id := range ids {
+		if id < 0 || int(id) >= g.opt.Vocab {
+			return &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: fmt.Sprintf("token %d at index %d is not in the vocabulary of %d", id, i, g.opt.Vocab)}
+		}
+	}
+	return nil
 }
 
 func (g *Gateway) encode(text, param string, o tokenizer.EncodeOptions) ([]int32, error) {

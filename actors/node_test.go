@@ -56,7 +56,7 @@ func solo(p *post, groups, pools int) *turn {
 	for i := range pools {
 		r.pools = append(r.pools, pid(fmt.Sprint("pool", i)))
 	}
-	return &turn{routes: r, ring: trace.NewRegistry(16).Ring("solo"), event: &trace.Event{}, now: trace.Now}
+	return &turn{routes: r, ring: trace.NewRegistry(16).Ring("solo"), event: &trace.Event{}, now: trace.Now, log: new(zerolog.Logger)}
 }
 
 // TestSplitLetsGo: with its last part the work may be filled again by somebody

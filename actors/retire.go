@@ -58,6 +58,11 @@ func (n *scheduleNode) miss(f *flight) {
 
 // lose takes a flight off the books.
 func (n *scheduleNode) lose(f *flight, cause error) {
+	requests := make([]uint64, len(f.core.Spans))
+	for i := range f.core.Spans {
+		requests[i] = f.core.Spans[i].ID
+	}
+	n.log.Error().Uint64("batch", f.batch.ID).Uints64("requests", requests).Err(cause).Msg("a batch is lost; its requests fail")
 	n.land(f)
 	if raw := f.batch.Raw; raw != nil {
 		raw.Reply <- cause

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"krater/actors/msg"
 	"krater/actors/placement"
 	"krater/actors/trace"
@@ -22,6 +24,7 @@ type scheduleNode struct {
 	core   *scheduler.Core
 	stream device.Stream
 	meters *meters
+	log    *zerolog.Logger        // of the turn
 	now    func() int64           // the trace's clock
 	alarm  func(in time.Duration) // sends a Tick, instead of the one set before
 	flight map[*msg.Batch]*flight // of every batch
@@ -77,6 +80,7 @@ func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, h ho
 
 func (n *scheduleNode) receive(c *turn, m any) {
 	now := n.now()
+	n.log = c.log
 	switch m := m.(type) {
 	case *msg.Batch:
 		n.returned(m)
@@ -216,12 +220,18 @@ func (n *scheduleNode) score(row *msg.Row) {
 		return
 	}
 	if row.Err != nil {
-		r.cause = row.Err
+		n.blame(r, row)
 		n.core.Cancel(row.Seq, scheduler.Failed)
 		return
 	}
 	r.told = row.At
 	n.item(msg.Delivery{Kind: msg.DeliverScored, ID: row.Seq, Output: r.submit.Output, Result: row.Result})
+}
+
+// blame notes why a request fails alone.
+func (n *scheduleNode) blame(r *record, row *msg.Row) {
+	r.cause = row.Err
+	n.log.Error().Uint64("request", row.Seq).Err(row.Err).Msg("a request fails")
 }
 
 // outcome notes a new token and tells what it means for its sequence.
@@ -232,7 +242,7 @@ func (n *scheduleNode) outcome(row *msg.Row) scheduler.Outcome {
 		return o
 	}
 	if row.Err != nil {
-		r.cause = row.Err
+		n.blame(r, row)
 		o.NewTokens, o.End = 0, scheduler.Failed
 		return o
 	}
