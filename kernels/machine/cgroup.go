@@ -10,7 +10,7 @@ import (
 // Limits are what the control groups of this process allow; 0: no limit.
 type Limits struct {
 	Memory int64   `json:"memory"` // the smallest limit on the way from the process's group to the root
-	Used   int64   `json:"used"`   // in the group with that limit, without file pages that can be dropped
+	Used   int64   `json:"used"`   // of it; pages of files are free, as they can be dropped. Where a group above has less room, so much that its room is left
 	CPUs   float64 `json:"cpus"`   // processors' worth of time
 }
 
@@ -34,8 +34,10 @@ func (t tree) limits() Limits {
 			t.climb(mounts, "cgroup2", "", parts[2], func(folder string) { t.limitsV2(&l, folder) })
 		case slices.Contains(kinds, "memory"):
 			t.climb(mounts, "cgroup", "memory", parts[2], func(folder string) {
-				l.memory(limitBytes(t.line(folder+"/memory.limit_in_bytes")), t.number(folder+"/memory.usage_in_bytes"),
-					statBytes(t.text(folder+"/memory.stat"), "total_inactive_file"))
+				stat := t.text(folder + "/memory.stat")
+				// A container does not see the groups above its own, but the smallest limit among them.
+				limit := least(limitBytes(t.line(folder+"/memory.limit_in_bytes")), limitBytes(strconv.FormatInt(statBytes(stat, "hierarchical_memory_limit"), 10)))
+				l.memory(limit, t.number(folder+"/memory.usage_in_bytes"), statBytes(stat, "total_active_file")+statBytes(stat, "total_inactive_file"))
 			})
 		case slices.Contains(kinds, "cpu"):
 			t.climb(mounts, "cgroup", "cpu", parts[2], func(folder string) {
@@ -47,16 +49,23 @@ func (t tree) limits() Limits {
 }
 
 func (t tree) limitsV2(l *Limits, folder string) {
-	l.memory(limitBytes(t.line(folder+"/memory.max")), t.number(folder+"/memory.current"),
-		statBytes(t.text(folder+"/memory.stat"), "inactive_file"))
+	stat := t.text(folder + "/memory.stat")
+	l.memory(limitBytes(t.line(folder+"/memory.max")), t.number(folder+"/memory.current"), statBytes(stat, "active_file")+statBytes(stat, "inactive_file"))
 	quota, period, _ := strings.Cut(t.line(folder+"/cpu.max"), " ")
 	l.cpus(quota, period)
 }
 
+// memory adds a group with a limit. What can be had is the least room of all groups.
 func (l *Limits) memory(limit, used, droppable int64) {
-	if limit > 0 && (l.Memory == 0 || limit < l.Memory) {
-		l.Memory, l.Used = limit, max(0, used-droppable)
+	if limit <= 0 {
+		return
 	}
+	room := limit - max(0, used-droppable)
+	if l.Memory > 0 {
+		room = min(room, l.Memory-l.Used)
+	}
+	l.Memory = least(l.Memory, limit)
+	l.Used = max(0, l.Memory-room)
 }
 
 func (l *Limits) cpus(quota, period string) {

@@ -44,6 +44,34 @@ func TestLimits(t *testing.T) {
 			"sys/fs/cgroup/cpu,cpuacct/jobs/7/cpu.cfs_quota_us": "400000\n", "sys/fs/cgroup/cpu,cpuacct/jobs/7/cpu.cfs_period_us": "100000\n",
 			"sys/fs/cgroup/cpu,cpuacct/jobs/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu,cpuacct/jobs/cpu.cfs_period_us": "100000\n",
 		}, Limits{2 * gib, 0, 4}},
+		// The page cache is free, however often its pages were used.
+		"v1, page cache": {files{
+			"proc/self/cgroup": "4:memory:/\n", "proc/self/mountinfo": mountV1,
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "629145600\n", "sys/fs/cgroup/memory/memory.usage_in_bytes": "500000000\n",
+			"sys/fs/cgroup/memory/memory.stat": "active_file 1\ninactive_file 2\ntotal_active_file 470000000\ntotal_inactive_file 20000000\n",
+		}, Limits{629145600, 10000000, 0}},
+		"v2, page cache": {files{
+			"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": mountV2,
+			"sys/fs/cgroup/memory.max": "629145600\n", "sys/fs/cgroup/memory.current": "500000000\n",
+			"sys/fs/cgroup/memory.stat": "active_file 470000000\ninactive_file 20000000\n",
+		}, Limits{629145600, 10000000, 0}},
+		// A group above may have less room than the one with the smallest limit.
+		"v2, a full group above": {files{
+			"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": mountV2,
+			"sys/fs/cgroup/a/b/memory.max": "4000\n", "sys/fs/cgroup/a/b/memory.current": "1000\n",
+			"sys/fs/cgroup/a/memory.max": "9000\n", "sys/fs/cgroup/a/memory.current": "8900\n", "sys/fs/cgroup/a/memory.stat": "active_file 50\ninactive_file 350\n",
+		}, Limits{4000, 3500, 0}},
+		"v2, a full group below": {files{
+			"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": mountV2,
+			"sys/fs/cgroup/a/b/memory.max": "9000\n", "sys/fs/cgroup/a/b/memory.current": "8900\n",
+			"sys/fs/cgroup/a/memory.max": "4000\n", "sys/fs/cgroup/a/memory.current": "200\n",
+		}, Limits{4000, 3900, 0}},
+		// A container sees its own group, and the least limit of those above it.
+		"v1, a limit above": {files{
+			"proc/self/cgroup": "4:memory:/docker/abc\n", "proc/self/mountinfo": "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n", "sys/fs/cgroup/memory/memory.usage_in_bytes": "10\n",
+			"sys/fs/cgroup/memory/memory.stat": "hierarchical_memory_limit 1073741824\n",
+		}, Limits{gib, 10, 0}},
 		// Docker without a namespace: the group's name is the host's, the mount
 		// begins at the container.
 		"v1, part of the host": {files{
