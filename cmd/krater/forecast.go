@@ -7,7 +7,6 @@ import (
 
 	"krater/cmd/krater/term"
 	"krater/kernels/cuda"
-	"krater/kernels/tensor"
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
@@ -229,10 +228,7 @@ func shapeOf(cfg sizes, f *engineFlags, o load.Options, needs []load.Need) (*for
 	if err != nil {
 		return nil, err
 	}
-	size := cfg.DType.Size()
-	if cfg.DType == tensor.Invalid {
-		size = tensor.BF16.Size()
-	}
+	size := load.KeptType(cfg.Config).Size()
 	for part, n := range byPart(list) { // of values
 		count[part] = n / int64(size)
 	}

@@ -55,7 +55,10 @@ func (d *Device) memory(n int) (b []byte, free func(), err error) {
 	case n < mapMinimum:
 		return alignedBytes(n), func() {}, nil
 	case n <= slabMost:
-		return d.slabs.take(n)
+		if b, free, err = d.slabs.take(n); err == nil {
+			return b, free, nil
+		}
+		// There is no room for a slab; there may be for the piece.
 	}
 	if b, err = mapMemory(n); err != nil {
 		return nil, nil, err

@@ -11,6 +11,9 @@ import (
 // hugePage is the size of the pages that large mappings are made of, in bytes.
 const hugePage = 2 << 20
 
+// mmap can be replaced by tests.
+var mmap = unix.MmapPtr
+
 // mapMemory asks the system for n zeroed bytes, n > 0, on huge pages where it has
 // them: from a huge page on they start at a multiple of one.
 func mapMemory(n int) ([]byte, error) {
@@ -18,9 +21,12 @@ func mapMemory(n int) ([]byte, error) {
 	if n >= hugePage {
 		size = (n+hugePage-1)&^(hugePage-1) + hugePage
 	}
-	p, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil || size == n {
-		return unsafe.Slice((*byte)(p), n), err
+	p, err := mmap(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil { // p is nil then, and has no slice of n bytes
+		return nil, err
+	}
+	if size == n {
+		return unsafe.Slice((*byte)(p), n), nil
 	}
 	// What lies before the first multiple and behind the last is given back.
 	size -= hugePage

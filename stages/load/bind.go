@@ -128,6 +128,16 @@ func floatType(t tensor.DType) (tensor.DType, error) {
 	return t, fmt.Errorf("it is %s: only BF16, F16 and F32 weights can be used", t)
 }
 
+// KeptType is the type that a model's weights have once they are loaded, where they are not
+// integers: BF16 if its config names none.
+func KeptType(cfg *model.Config) tensor.DType {
+	if cfg.DType == tensor.Invalid {
+		return tensor.BF16
+	}
+	t, _ := floatType(cfg.DType) // a config names no other
+	return t
+}
+
 // widened is an F16 tensor as F32 in memory of dev.
 func (b *binder) widened(dev device.Device, t weights.Tensor) (device.Buffer, error) {
 	buf, err := dev.Alloc(2 * len(t.Data))

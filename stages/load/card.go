@@ -51,14 +51,14 @@ func (c *card) close() {
 	}
 }
 
-// alloc makes memory of the parts.
-func (b *binder) alloc(n int) device.Buffer {
+// alloc makes memory of the parts for what has a name.
+func (b *binder) alloc(name string, n int) device.Buffer {
 	if b.err != nil {
 		return nil
 	}
 	buf, err := b.dev.Alloc(n)
 	if err != nil {
-		b.err = fmt.Errorf("load: %w", err)
+		b.err = fmt.Errorf("load: %s: %w", name, err)
 		return nil
 	}
 	b.parts.bufs = append(b.parts.bufs, buf)
@@ -82,7 +82,7 @@ func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
 		b.err = fmt.Errorf("load: %s: %w", names[0], err)
 		return device.Mat{}
 	}
-	buf, at := b.alloc(rows*cols*kept.Size()), 0
+	buf, at := b.alloc(names[0], rows*cols*kept.Size()), 0
 	for _, name := range names {
 		x, _ := b.set.Tensor(name)
 		if x.DType != t.DType && b.err == nil {
@@ -144,7 +144,7 @@ func (b *binder) tiles(key string, bits, rows, cols int, joined bool, fill func(
 		return device.Tiles{}
 	}
 	scaleAt := aligned(len(t.Values))
-	buf := b.alloc(scaleAt + len(t.Scales))
+	buf := b.alloc(key, scaleAt+len(t.Scales))
 	b.put(buf, 0, t.Values)
 	b.put(buf, scaleAt, t.Scales)
 	return device.Tiles{FormatA: t.FormatA, Values: buf, Scales: buf, ScaleAt: scaleAt}
@@ -156,7 +156,7 @@ func (b *binder) bankHere(layer int) device.Bank {
 	if b.err != nil {
 		return device.Bank{}
 	}
-	buf, room := b.alloc(x.Step*b.cfg.MoE.Experts), make([]byte, x.Step)
+	buf, room := b.alloc(fmt.Sprintf("experts of layer %d", layer), x.Step*b.cfg.MoE.Experts), make([]byte, x.Step)
 	for e := range b.cfg.MoE.Experts {
 		if b.err == nil {
 			b.err = x.Put(room, layer, e)

@@ -101,13 +101,7 @@ func WeightBytes(cfg *model.Config) (n int64) {
 
 // weightNeeds adds up the tensors by part.
 func weightNeeds(cfg *model.Config, p Precision) []Need {
-	dt := cfg.DType
-	switch dt {
-	case tensor.Invalid:
-		dt = tensor.BF16
-	case tensor.F16:
-		dt = tensor.F32 // see floatType
-	}
+	dt := KeptType(cfg)
 	needs := make([]Need, Head+1)
 	moe := 0
 	for i := range cfg.Layers {

@@ -31,7 +31,7 @@ func (x *Slots) Pile(host device.Device, layer, experts int) (device.Buffer, err
 	}
 	b, err := host.Alloc(x.Step * experts)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("load: experts of layer %d: %w", layer, err)
 	}
 	if err := x.fill(b.Host(), layer, experts); err != nil {
 		b.Free()
@@ -95,10 +95,7 @@ func (x *Slots) Bank(buf device.Buffer, experts int) device.Bank {
 func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
 	f, h := cfg.MoE.FF, cfg.Hidden
 	if p.Experts == 0 {
-		dt := cfg.DType
-		if dt == tensor.Invalid {
-			dt = tensor.BF16
-		}
+		dt := KeptType(cfg)
 		return int64(aligned(2*f*h*dt.Size()) + aligned(f*h*dt.Size())), nil
 	}
 	n := 0
@@ -168,23 +165,22 @@ func (b *binder) tileSlots(layer int) *Slots {
 func (b *binder) plainSlots(layer int) *Slots {
 	f, h := b.cfg.MoE.FF, b.cfg.Hidden
 	first, ok := b.set.Tensor(b.cfg.ExpertNames(layer, 0).Gate)
-	switch dt := first.DType; {
-	case !ok:
-		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, b.cfg.ExpertNames(layer, 0).Gate)
-	case dt != tensor.BF16 && dt != tensor.F32:
-		b.err = fmt.Errorf("load: experts of layer %d are %s: only BF16 and F32 weights can be used", layer, dt)
+	kept, err := floatType(first.DType)
+	if !ok {
+		err = model.ErrTensorMissing
 	}
-	if b.err != nil {
+	if err != nil {
+		b.err = fmt.Errorf("load: %s: %w", b.cfg.ExpertNames(layer, 0).Gate, err)
 		return nil
 	}
-	size := first.DType.Size()
+	size := kept.Size()
 	downAt := aligned(2 * f * h * size)
-	down := device.NewMat(nil, first.DType, h, f)
+	down := device.NewMat(nil, kept, h, f)
 	down.Off = downAt
 	cfg, set := b.cfg, b.set
 	return &Slots{
 		Step: downAt + aligned(f*h*size),
-		w13:  device.Weight{F: device.NewMat(nil, first.DType, 2*f, h)}, w2: device.Weight{F: down},
+		w13:  device.Weight{F: device.NewMat(nil, kept, 2*f, h)}, w2: device.Weight{F: down},
 		put: func(dst []byte, layer, e int) error {
 			n := cfg.ExpertNames(layer, e)
 			for _, x := range []struct {
@@ -198,7 +194,11 @@ func (b *binder) plainSlots(layer int) *Slots {
 				case t.DType != first.DType:
 					return fmt.Errorf("%s is %s, others are %s", x.name, t.DType, first.DType)
 				}
-				copy(dst[x.at:], t.Data)
+				if kept != t.DType {
+					widen(dst[x.at:], t.Data)
+				} else {
+					copy(dst[x.at:], t.Data)
+				}
 			}
 			return nil
 		},

@@ -23,7 +23,6 @@ import (
 	"sync/atomic"
 
 	"krater/kernels/device"
-	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/group"
@@ -144,10 +143,7 @@ func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, err
 	if l != nil {
 		return load.SlotBytes(cfg, p)
 	}
-	f, h, dt := cfg.MoE.FF, cfg.Hidden, cfg.DType
-	if dt == tensor.Invalid {
-		dt = tensor.BF16
-	}
+	f, h, dt := cfg.MoE.FF, cfg.Hidden, load.KeptType(cfg)
 	e := device.Expert{Gate: device.NewMat(nil, dt, f, h), Up: device.NewMat(nil, dt, f, h), Down: device.NewMat(nil, dt, h, f)}
 	list := places(&e, nil)
 	if p.Experts != 0 {

@@ -90,7 +90,7 @@ func (x *matrixFile) mapIn(ctx context.Context, dev device.Device, o *MatrixOpti
 
 func (x *matrixFile) copyIn(ctx context.Context, dev device.Device, f io.ReaderAt, o *MatrixOptions) (err error) {
 	if x.buf, err = dev.Alloc(int(x.end)); err != nil {
-		return err
+		return fmt.Errorf("matrices as integers: %w", err)
 	}
 	if x.host = x.buf.Host(); x.host == nil {
 		return fmt.Errorf("cache: memory of %s cannot be read into", dev.Name())

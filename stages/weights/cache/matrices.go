@@ -228,7 +228,7 @@ func (m *Matrices) keep(k key, x *quant.Matrix) (device.QMat, error) {
 	n := sizeOf(k.FormatB)
 	buf, err := m.dev.Alloc(n)
 	if err != nil {
-		return device.QMat{}, err
+		return device.QMat{}, fmt.Errorf("%s: %w", k.name, err)
 	}
 	m.bufs = append(m.bufs, buf)
 	host := buf.Host()

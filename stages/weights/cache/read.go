@@ -162,10 +162,10 @@ func (c *Cache) mapIn(ctx context.Context, dev device.Device, x *opened, o *Opti
 }
 
 func (c *Cache) copy(ctx context.Context, dev device.Device, x *opened, o *Options) error {
-	for range x.entries {
+	for i := range x.entries {
 		b, err := dev.Alloc(int(x.layout.layer))
 		if err != nil {
-			return err
+			return fmt.Errorf("experts of layer %d: %w", x.entries[i].layer, err)
 		}
 		c.bufs = append(c.bufs, b)
 		if b.Host() == nil {
