@@ -7,6 +7,7 @@ import (
 
 	"krater/actors/msg"
 	"krater/actors/trace"
+	"krater/files"
 	"krater/kernels/device"
 	"krater/scheduler"
 	"krater/stages"
@@ -117,7 +118,7 @@ func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
 func fill(st *stages.State, s device.Stream, plan *stages.Batch) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("inputs: %v", r)
+			err = fmt.Errorf("inputs: %w", files.Caught(r))
 		}
 	}()
 	return st.Fill(s, plan)

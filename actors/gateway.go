@@ -64,7 +64,7 @@ func (g *Gateway) Ready() error {
 	defer g.p.mu.Unlock()
 	switch {
 	case g.p.failure != nil:
-		return &engine.Error{Kind: engine.Unavailable, Message: "the model has failed; see the server's log"}
+		return failureError(g.p.failure)
 	case g.p.closed:
 		return &engine.Error{Kind: engine.Unavailable, Message: "the server is shutting down"}
 	}

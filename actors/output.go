@@ -9,6 +9,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/actors/trace"
+	"krater/files"
 	"krater/scheduler"
 	"krater/stages/sample"
 	"krater/stages/text/stop"
@@ -283,10 +284,23 @@ func endError(why scheduler.Reason, cause error) *engine.Error {
 	if errors.Is(cause, errClosed) {
 		return &engine.Error{Kind: engine.Unavailable, Message: "the server is shutting down"}
 	}
+	if _, ok := errors.AsType[*files.LostError](cause); ok {
+		return failureError(cause)
+	}
 	if errors.Is(cause, sample.ErrLogits) {
 		return &engine.Error{Kind: engine.Internal, Message: fmt.Sprintf("the model gave no usable answer: %v", cause)}
 	}
 	return &engine.Error{Kind: engine.Internal, Message: "the model failed while it answered; see the server's log"}
+}
+
+// failureError words for the client why the model answers nobody any more. The inside is in the
+// log, except where a file is lost: that is for the client's operator to mend.
+func failureError(cause error) *engine.Error {
+	e := &engine.Error{Kind: engine.Unavailable, Message: "the model has failed; see the server's log", Lasting: true}
+	if lost, ok := errors.AsType[*files.LostError](cause); ok {
+		e.Message = "the model's weights are lost: " + lost.Error()
+	}
+	return e
 }
 
 func seconds(ns int64) float64 { return float64(ns) / 1e9 }

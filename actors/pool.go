@@ -8,6 +8,7 @@ import (
 	"krater/actors/msg"
 	"krater/actors/placement"
 	"krater/actors/trace"
+	"krater/files"
 	"krater/kernels/device"
 	"krater/stages"
 	"krater/stages/expert"
@@ -218,7 +219,7 @@ func (n *poolNode) compute(c *turn, p *msg.Part) {
 	defer func() {
 		r := recover()
 		if r != nil {
-			p.Cause = fmt.Errorf("expert pool %d, layer %d: %v", p.Pool, w.Layer, r)
+			p.Cause = fmt.Errorf("expert pool %d, layer %d: %w", p.Pool, w.Layer, files.Caught(r))
 		}
 		c.send(c.routes.merges[w.Group], p)
 		if r != nil {

@@ -9,6 +9,7 @@ import (
 
 	"krater/actors/msg"
 	"krater/actors/trace"
+	"krater/files"
 )
 
 // node is the behaviour of one actor: a type switch over messages that calls
@@ -102,6 +103,7 @@ func (s *shell) Receive(ctx actor.Context) {
 
 // handle gives one message to the node.
 func (s *shell) handle(m any) {
+	debug.SetPanicOnFault(true) // of mapped weights whose file was cut; for this goroutine, which is the pipeline's
 	s.turn.sent = 0
 	e := &s.event
 	noted := true
@@ -141,7 +143,7 @@ func (s *shell) catch(m any) {
 	if r == nil {
 		return
 	}
-	cause := fmt.Errorf("%s failed: %v", s.name, r)
+	cause := fmt.Errorf("%s failed: %w", s.name, files.Caught(r))
 	s.turn.log.Error().Str("cause", fmt.Sprint(r)).Bytes("stack", debug.Stack()).Msg("actor failed")
 	s.event.Kind, s.event.Ended, s.event.Others = trace.Failure, s.turn.now(), 0
 	if s.event.Started == 0 { // of a batch that is not noted

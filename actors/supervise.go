@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+
+	"krater/files"
 )
 
 // errFatal wraps the cause after which the pipeline serves nobody any more.
@@ -23,6 +25,7 @@ const (
 //
 //	actor                      decision
 //	schedule                   stop: its books cannot be trusted after a panic
+//	any, weights are gone      stop: no batch can be computed any more
 //	any other                  restart with a fresh node over the same weights and KV cache
 //	any other, too often       stop: the fault comes back with every batch
 //
@@ -42,6 +45,11 @@ func newSupervisor(p *Pipeline) *supervisor {
 
 // HandleFailure implements actor.SupervisorStrategy.
 func (s *supervisor) HandleFailure(sys *actor.ActorSystem, sv actor.Supervisor, child *actor.PID, rs *actor.RestartStatistics, reason, message any) {
+	if lost, ok := errors.AsType[*files.LostError](files.Caught(reason)); ok {
+		sv.StopChildren(child)
+		s.pipeline.lose(lost)
+		return
+	}
 	if child.Id == s.pipeline.routes.schedule.name() || rs.NumberOfFailures(restartsWithin) >= restartsMax {
 		sv.StopChildren(child)
 		s.pipeline.fail(fmt.Errorf("%w: %s: %v", errFatal, child.Id, reason))

@@ -17,8 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLost: a mapped file was cut, or its disk gave an error, while it was in use.
-var ErrLost = errors.New("a file can no longer be read")
+// LostError is a fault on a mapped file: it was cut, or its disk failed, while it was in use.
+type LostError struct {
+	Name string // of the file, without its folder
+	At   int64  // byte that was to be read
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("%s can no longer be read from byte %d on: the file was cut or its disk failed while it was in use", e.Name, e.At)
+}
 
 // mapping is memory that stands for a file.
 type mapping struct {
@@ -36,7 +43,7 @@ var mmap = unix.Mmap
 
 // Map maps a whole open file for reading; an empty file is nil. If the file is cut while it is
 // mapped, or its disk fails, a read of the memory faults: debug.SetPanicOnFault makes a panic
-// of that, and Lost explains it. Unmap frees the memory.
+// of that, and Caught explains it. Unmap frees the memory.
 func Map(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -73,33 +80,38 @@ func Unmap(b []byte) error {
 	return unix.Munmap(b)
 }
 
-// Guard calls do on this goroutine. A fault on a mapped file becomes an error, see Lost.
+// Guard calls do on this goroutine. A fault on a mapped file becomes a *LostError.
 func Guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
-			if err = Lost(r); err == nil {
+			lost, ok := errors.AsType[*LostError](Caught(r))
+			if !ok {
 				panic(r)
 			}
+			err = lost
 		}
 	}()
 	return do()
 }
 
-// Lost returns the error of a fault on a mapped file: it wraps ErrLost and names the file. r is
-// what was recovered from a panic; for anything else Lost returns nil.
-func Lost(r any) error {
+// Caught is what was recovered from a panic, as an error: a *LostError for a fault on a mapped
+// file.
+func Caught(r any) error {
 	err, ok := r.(error)
+	if !ok {
+		return fmt.Errorf("%v", r)
+	}
 	var fault interface{ Addr() uintptr } // what the runtime's error of a fault has
-	if !ok || !errors.As(err, &fault) {
-		return nil
+	if !errors.As(err, &fault) {
+		return err
 	}
 	mappingsLock.Lock()
 	defer mappingsLock.Unlock()
 	for _, m := range mappings {
 		if at := fault.Addr() - uintptr(unsafe.Pointer(&m.memory[0])); at < uintptr(len(m.memory)) {
-			return fmt.Errorf("%w: %s: byte %d is gone; the file was cut or its disk failed while it was in use", ErrLost, filepath.Base(m.path), at)
+			return &LostError{filepath.Base(m.path), int64(at)}
 		}
 	}
-	return nil
+	return err
 }

@@ -22,6 +22,7 @@ type Error struct {
 	Param      string // the request field at fault, if one is
 	Message    string
 	RetryAfter time.Duration // for Overloaded
+	Lasting    bool          // for Unavailable: it does not go away while the process runs
 	Loading    *Loading      // for Unavailable while the model is loading; else nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"krater/cmd/krater/term"
+	"krater/files"
 	"krater/kernels/machine"
 )
 
@@ -97,7 +98,7 @@ func run(args []string, e *env) int {
 			fmt.Fprintln(e.err, "krater:", line)
 		}
 	}
-	err = ctx.Run(e)
+	err = files.Guard(func() error { return ctx.Run(e) })
 	e.shown().End()
 	var status exitError
 	switch {

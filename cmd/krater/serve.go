@@ -162,7 +162,10 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	loaded := make(chan struct{})
 	go func() {
 		defer close(loaded)
-		s, p, err = c.load(ctx, e, late, log)
+		err = files.Guard(func() (err error) {
+			s, p, err = c.load(ctx, e, late, log)
+			return err
+		})
 	}()
 	select {
 	case <-loaded:
@@ -185,11 +188,26 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	case <-ctx.Done():
 		log.Info().Dur("timeout_ms", c.DrainTimeout).Msg("draining")
 		err = nil
-	case <-p.Failed():
+	case <-lasting(p, log):
 		err = p.Err()
 	case err = <-served:
 	}
 	return errors.Join(err, c.shutdown(srv, door, desk, p, log))
+}
+
+// lasting is closed when a pipeline has failed so that a new start may help. With weights that
+// are gone none would: the server goes on, and /health and every request tell what is missing.
+func lasting(p *actors.Pipeline, log zerolog.Logger) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		<-p.Failed()
+		if _, lost := errors.AsType[*files.LostError](p.Err()); lost {
+			log.Error().Err(p.Err()).Msg("the model can serve nobody any more; restore the file and start the server again")
+			return
+		}
+		close(ended)
+	}()
+	return ended
 }
 
 // spansTimeout bounds the sending of the last spans.

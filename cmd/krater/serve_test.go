@@ -18,6 +18,8 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/rs/zerolog"
+
+	"krater/stages/weights/cache"
 )
 
 // outside is a program's server as clients see it.
@@ -54,39 +56,52 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// stalled is a model folder whose tokenizer does not come before finish is
-// called; reading is closed once the program waits for it.
-func stalled(t *testing.T) (dir string, reading chan struct{}, finish func()) {
+// stalled gives flags of a server whose load waits for somebody who seems to build its weight
+// cache, until finish is called. It says "waiting" when it does.
+func stalled(t *testing.T) (flags []string, finish func()) {
 	t.Helper()
-	dir = copyDir(t, modelDir, map[string]func([]byte) []byte{"tokenizer.json": gone})
-	pipe := filepath.Join(dir, "tokenizer.json")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(modelDir + "/tokenizer.json")
+	src, err := openSource(modelDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	reading = make(chan struct{})
-	let := make(chan struct{})
-	go func() {
-		f, err := os.OpenFile(pipe, os.O_WRONLY, 0) // returns when somebody reads
-		close(reading)
-		if err != nil {
-			return
-		}
-		defer f.Close()
-		<-let
-		_, _ = f.Write(data)
-	}()
-	return dir, reading, func() { close(let) }
+	cfg, _, err := src.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := src.read("config.json", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := src.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	print, err := cache.FingerprintOf(config, cfg, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	folder := filepath.Join(dir, print.String())
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Create(filepath.Join(folder, "experts_cpu_8_channel.bin.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lock.Close() })
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"--model", modelDir, "--cpu-expert-bits", "8", "--group-size", "row", "--cache-dir", dir}, func() { lock.Close() }
 }
 
 // TestWhileLoading: /health answers, everything that needs the model says 503.
 func TestWhileLoading(t *testing.T) {
-	dir, reading, finish := stalled(t)
-	s := begin(t, "--model", dir)
-	<-reading
+	flags, finish := stalled(t)
+	s := begin(t, flags...)
+	s.log.wait(t, "waiting", s.done)
 	for path, want := range map[string]int{"/health": 200, "/ready": 503, "/version": 200, "/metrics": 200} {
 		if status, _, text := s.do("GET", path, ""); status != want {
 			t.Errorf("%s while loading: %d %s", path, status, text)
@@ -112,14 +127,10 @@ func TestWhileLoading(t *testing.T) {
 
 // TestStopWhileLoading: the signal is not kept waiting for the model.
 func TestStopWhileLoading(t *testing.T) {
-	dir, reading, finish := stalled(t)
+	flags, finish := stalled(t)
 	defer finish()
-	p := launch(t, "serve", "--listen", "127.0.0.1:0", "--model", dir)
-	select {
-	case <-reading:
-	case <-p.done:
-		t.Fatalf("it ended:\n%s", p.err)
-	}
+	p := launch(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, flags...)...)
+	p.err.wait(t, "waiting", p.done)
 	p.signal(syscall.SIGTERM)
 	if status := p.wait(); status != 0 {
 		t.Errorf("status %d\n%s", status, p.err)

@@ -1,8 +1,10 @@
 package cpu
 
 import (
+	"fmt"
 	"math/bits"
 	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 )
 
@@ -32,8 +34,12 @@ type slot struct {
 	waiting atomic.Bool  // the caller is parked, or about to
 	wake    chan struct{}
 	fn      func(part int) // written before state, read after a part was taken
-	_       [24]byte
+	failed  atomic.Pointer[failure]
+	_       [16]byte
 }
+
+// failure is the first panic of a loop's parts.
+type failure struct{ value any }
 
 // NewTeam starts threads-1 workers; the caller of Run is the last one.
 func NewTeam(threads int) *Team {
@@ -62,7 +68,7 @@ func (t *Team) Threads() int { return t.threads }
 // Run calls fn(0) .. fn(parts-1), each once, on the caller and on workers that
 // are free, in no order, and returns when all have returned. The team of a node
 // runs them on its workers alone, see Device.NewNodeStream. It allocates
-// nothing. fn must not panic on a worker: that ends the process.
+// nothing. If parts panic, Run panics with what the first of them did, after all have ended.
 func (t *Team) Run(parts int, fn func(part int)) {
 	i := -1
 	if parts > 0 && t.handOff || parts > 1 && t.threads > 1 {
@@ -90,7 +96,30 @@ func (t *Team) Run(parts int, fn func(part int)) {
 		s.await(int64(parts))
 	}
 	s.fn = nil
+	failed := s.failed.Swap(nil)
 	t.busy.And(^(uint64(1) << i))
+	if failed != nil {
+		panic(failed.value)
+	}
+}
+
+// call runs a part. A worker must not end with it, and the caller must not leave before the
+// others: a panic waits until all parts have ended.
+func (s *slot) call(part int) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.failed.CompareAndSwap(nil, &failure{traced(r)})
+		}
+	}()
+	s.fn(part)
+}
+
+// traced is a panic with the stack that it came from, which the caller of Run does not see.
+func traced(r any) error {
+	if err, ok := r.(error); ok {
+		return fmt.Errorf("%w\n%s", err, debug.Stack())
+	}
+	return fmt.Errorf("%v\n%s", r, debug.Stack())
 }
 
 // looking reports whether most workers are at work or looking for it.
@@ -151,7 +180,7 @@ func (t *Team) take(i int) (ran, woke bool) {
 			// until the part is done.
 			t.active.And(^(uint64(1) << i))
 		}
-		s.fn(part)
+		s.call(part)
 		if s.done.Add(1) == int64(parts) && s.waiting.CompareAndSwap(true, false) {
 			s.wake <- struct{}{}
 			woke = true

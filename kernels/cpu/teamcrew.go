@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,7 +109,8 @@ func (c *crew) rouse(n int) int {
 
 // work is a worker's life.
 func (c *crew) work() {
-	misses := 0 // times in a row that looking found nothing
+	debug.SetPanicOnFault(true) // of mapped weights whose file was cut: Run tells its caller
+	misses := 0                 // times in a row that looking found nothing
 	for !c.closing.Load() {
 		if c.help() {
 			continue

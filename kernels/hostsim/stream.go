@@ -3,6 +3,7 @@ package hostsim
 import (
 	"fmt"
 	"hash/maphash"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -68,6 +69,7 @@ func (s *stream) push(it item) {
 
 // work runs the queue until it is empty.
 func (s *stream) work() {
+	debug.SetPanicOnFault(true) // see step
 	defer s.dev.tasks.Done()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"krater/files"
 	"krater/kernels/device"
 )
 
@@ -77,7 +78,7 @@ func Place(ctx context.Context, mem Memory, partition Partition, layers [][]devi
 	defer cancel(nil)
 	for pool := range partition.Pools {
 		pools.Go(func() {
-			failures[pool] = p.fill(ctx, mem, partition, pool, layers, told)
+			failures[pool] = files.Guard(func() error { return p.fill(ctx, mem, partition, pool, layers, told) })
 			if failures[pool] != nil {
 				cancel(failures[pool])
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"krater/files"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/model"
@@ -53,7 +54,7 @@ func (x *Slots) fill(dst []byte, layer, experts int) error {
 	for i := range errs {
 		wg.Go(func() {
 			for e := i; e < experts && errs[i] == nil; e += len(errs) {
-				errs[i] = x.Put(dst[e*x.Step:], layer, e)
+				errs[i] = files.Guard(func() error { return x.Put(dst[e*x.Step:], layer, e) })
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"krater/files"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
@@ -337,7 +338,7 @@ func (l *Letters) Dismiss(wait func() error) error {
 func (d *desk) compute(l *Letters, s device.Stream, layer int, letter *device.Letter, owns func(int32) bool, at func(Moment)) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("experts of layer %d: %v\n%s", layer, r, debug.Stack())
+			err = fmt.Errorf("experts of layer %d: %w\n%s", layer, files.Caught(r), debug.Stack())
 		}
 	}()
 	work := d.split(letter.IDs, owns)

@@ -14,7 +14,7 @@ import (
 )
 
 // Open maps the weights of a model folder. If a file is cut while the set is open, reads of
-// what is gone fault: files.Lost.
+// what is gone fault: files.Caught.
 func Open(dir string) (*Set, error) {
 	s, err := open(directory(dir))
 	if err != nil {

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"errors"
 	"net/http"
 
+	"krater/actors/engine"
 	"krater/transport/api"
 )
 
@@ -24,7 +26,15 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request) {
 }
 
 // health answers always: it says that the process lives, not that it is ready.
+// health is well while the process can serve, now or later: also while the model loads, and
+// while requests are drained.
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	if err := s.engine.Ready(); err != nil {
+		if e, ok := errors.AsType[*engine.Error](err); ok && e.Lasting {
+			api.FromEngine(err).Write(w)
+			return
+		}
+	}
 	api.WriteJSON(w, http.StatusOK, api.Status{Status: "ok"})
 }
 

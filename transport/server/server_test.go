@@ -256,6 +256,14 @@ func TestEngineErrorsHaveTheirStatus(t *testing.T) {
 	if res := f.send(t, "GET", "/health", ""); res.StatusCode != 200 {
 		t.Errorf("/health %d while loading", res.StatusCode)
 	}
+	// What does not go away is no health either: whoever watches has to act.
+	f.engine.SetReady(&engine.Error{Kind: engine.Unavailable, Message: "weights are lost", Lasting: true})
+	for _, path := range []string{"/health", "/ready"} {
+		res := f.send(t, "GET", path, "")
+		if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != 503 || !strings.Contains(string(body), "weights are lost") {
+			t.Errorf("%s: %d %s, %v", path, res.StatusCode, body, err)
+		}
+	}
 	f.engine.SetReady(nil)
 
 	f.engine.Choose(func(*engine.Request) (enginetest.Script, error) {
