@@ -16,6 +16,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"krater/cmd/krater/term"
 	"krater/files"
 	"krater/transport/api"
 	"krater/transport/client"
@@ -52,7 +53,7 @@ func (f *remoteFlags) print(e *env, v any, text func(io.Writer)) error {
 		_, err := fmt.Fprintf(e.out, "%s\n", api.Marshal(v))
 		return err
 	}
-	text(e.out)
+	text(term.Safe(e.out))
 	return nil
 }
 
@@ -278,7 +279,7 @@ func (c *batchFetchCmd) Run(e *env) error {
 	}
 	defer body.Close()
 	if c.Output == "" {
-		_, err := io.Copy(e.out, body)
+		_, err := io.Copy(term.Safe(e.out), body)
 		return c.plainly(err)
 	}
 	if err := c.save(body, file.Bytes); err != nil {

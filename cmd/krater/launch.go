@@ -91,7 +91,7 @@ func (c *launchCmd) wizard(e *env, m *machine.Machine) *wizard.Wizard {
 	models := []wizard.Option{{Label: "krater-tiny, built in"}}
 	at := 0 // what was found and can be run, rather than the small one
 	for i, f := range wizard.Find(folders, wizard.Hubs()) {
-		models = append(models, wizard.Option{Label: f.Name + "  " + f.Dir, Value: f.Dir})
+		models = append(models, wizard.Option{Label: term.Shown(f.Name + "  " + f.Dir), Value: f.Dir})
 		if at == 0 && runs(f.Dir) {
 			at = i + 1
 		}

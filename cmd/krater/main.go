@@ -89,7 +89,7 @@ func run(args []string, e *env) int {
 	}
 	ctx, file, err := parse(&c, args, kong.Writers(e.out, e.err))
 	if err != nil {
-		fmt.Fprintln(e.err, "krater:", err)
+		complain(e.err, err)
 		return 2
 	}
 	e.ctx, e.file = ctx, file
@@ -107,6 +107,10 @@ func run(args []string, e *env) int {
 	case errors.As(err, &status):
 		return int(status)
 	}
-	fmt.Fprintln(e.err, "krater:", err)
+	complain(e.err, err)
 	return 1
 }
+
+// complain writes an error. Errors quote foreign text: names of files and tensors, templates, what
+// a server said.
+func complain(w io.Writer, err error) { fmt.Fprintln(w, "krater:", term.Shown(err.Error())) }

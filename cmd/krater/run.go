@@ -204,7 +204,7 @@ func (c *runCmd) answer(ctx context.Context, e *env, g *actors.Gateway, req *eng
 		return err
 	}
 	defer stream.Close()
-	ids := []int32{}
+	ids, out := []int32{}, term.Safe(e.out)
 	var first time.Duration
 	done, err := follow(stream, func(ev *engine.Event) error {
 		for _, t := range ev.Tokens {
@@ -216,7 +216,7 @@ func (c *runCmd) answer(ctx context.Context, e *env, g *actors.Gateway, req *eng
 		if c.IDs || ev.Text == "" {
 			return nil
 		}
-		_, err := io.WriteString(e.out, ev.Text)
+		_, err := io.WriteString(out, ev.Text)
 		return err
 	})
 	if err != nil {

@@ -321,6 +321,7 @@ func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Durati
 	if c.APIKeys != "" {
 		key = " -H 'Authorization: Bearer KEY'"
 	}
+	name = term.Shown(name)
 	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, at, took.Seconds())
 	chat := ", and a chat box"
 	if c.Shape != "" { // it has no chat template
@@ -338,6 +339,14 @@ func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Durati
 	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, at, key)
 }
 
+// showMessage has the message of a log line shown. The writer quotes its other fields.
+func showMessage(line map[string]any) error {
+	if text, ok := line[zerolog.MessageFieldName].(string); ok {
+		line[zerolog.MessageFieldName] = term.Shown(text)
+	}
+	return nil
+}
+
 // logger writes to standard error: text on a terminal, JSON lines elsewhere. How far the load is becomes a bar
 // beside text on a terminal, and lines of the log elsewhere.
 func (c *serveCmd) logger(e *env) (log zerolog.Logger, err error) {
@@ -352,7 +361,7 @@ func (c *serveCmd) logger(e *env) (log zerolog.Logger, err error) {
 	}
 	e.progress = term.NewProgress(bar, progressEvery, func(s term.State) { logProgress(log)(s) })
 	if text {
-		out = zerolog.ConsoleWriter{Out: e.progress.Beside(c.out), TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err)}
+		out = zerolog.ConsoleWriter{Out: e.progress.Beside(c.out), TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err), FormatPrepare: showMessage}
 	}
 	log = zerolog.New(out).Level(level).With().Timestamp().Logger()
 	return log, nil

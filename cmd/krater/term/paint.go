@@ -34,11 +34,11 @@ type Painter struct {
 	line  []byte // what has no end yet
 }
 
-// Paint is w with colours where w shows them, and w itself elsewhere. Where two rules match the same
-// text the first one wins. A line is written when it ends.
+// Paint is Safe(w), with colours where w shows them. Where two rules match the same text the first
+// one wins. A line is written when it ends.
 func Paint(w io.Writer, rules ...Rule) io.Writer {
 	if !Colours(w) {
-		return w
+		return Safe(w)
 	}
 	return &Painter{w: w, rules: rules}
 }
@@ -51,7 +51,7 @@ func (p *Painter) Write(b []byte) (int, error) {
 		if end < 0 {
 			return len(b), nil
 		}
-		if _, err := p.w.Write(append(p.painted(p.line[:end]), '\n')); err != nil {
+		if _, err := p.w.Write(append(p.painted([]byte(Shown(string(p.line[:end])))), '\n')); err != nil {
 			return 0, err
 		}
 		p.line = append(p.line[:0], p.line[end+1:]...)

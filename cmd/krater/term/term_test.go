@@ -3,12 +3,15 @@ package term
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 func TestElsewhereOutputIsPlain(t *testing.T) {
@@ -183,4 +186,52 @@ func BenchmarkSet(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		p.Set("load weights", Bytes, int64(i), 1<<40)
 	}
+}
+
+func TestShown(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "",
+		"plain, Grüße, 灯塔, 👩‍🚀, \uFFFD": "plain, Grüße, 灯塔, 👩‍🚀, \uFFFD",
+		"a\tb\nc":             "a\tb\nc",
+		"\x1b[2J\x07a\rb\x7f": `\x1b[2J\x07a\x0db\x7f`,
+		"\u009b31m":           `\u009b31m`,
+		"\x9b\xff\xe2\x82":    `\x9b\xff\xe2\x82`,
+		"\x00":                `\x00`,
+	} {
+		if got := Shown(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestSafe: characters that are cut between writes come whole.
+func TestSafe(t *testing.T) {
+	var out bytes.Buffer
+	w := &safe{w: &out}
+	for _, b := range []byte("灯\x1b塔é") {
+		if n, err := w.Write([]byte{b}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if out.String() != `灯\x1b塔é` {
+		t.Errorf("%q", out.String())
+	}
+	if Safe(&out) != io.Writer(&out) {
+		t.Error("what is no terminal gets other bytes")
+	}
+}
+
+func FuzzShown(f *testing.F) {
+	f.Add("a\x1b\u009b\xff")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := Shown(text)
+		for _, r := range got {
+			if unicode.IsControl(r) && r != '\n' && r != '\t' {
+				t.Fatalf("%q gives %q", text, got)
+			}
+		}
+		if !utf8.ValidString(got) || Shown(got) != got {
+			t.Fatalf("%q gives %q", text, got)
+		}
+	})
 }
