@@ -52,7 +52,8 @@ func (e *env) shown() *term.Progress {
 
 // say writes a line for people to standard error, beside a bar.
 func (e *env) say(text ...any) {
-	fmt.Fprintln(e.shown().Beside(e.err), append([]any{"krater:"}, text...)...)
+	line := strings.TrimSuffix(fmt.Sprintln(text...), "\n")
+	fmt.Fprintln(e.shown().Beside(e.err), "krater:", term.Shown(line))
 }
 
 // tokens tells how many tokens of all a phase has done.
