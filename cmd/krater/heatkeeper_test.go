@@ -135,7 +135,9 @@ func TestServeHeatFiles(t *testing.T) {
 			t.Errorf("%s has changed", file)
 		}
 	}
-	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--model", "../../testdata/goldens/qwen2", "--heat-file", path}, "routed experts")
+	dense := copyDir(t, "../../testdata/goldens/qwen2", nil)
+	writeIn(t, dense, "tokenizer.json", string(madeTokenizer(512)))
+	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--model", dense, "--heat-file", path}, "routed experts")
 	refuses(t, 1, []string{"serve", "--heat-sample=-1"}, "--heat-sample")
 	refuses(t, 1, []string{"serve", "--heat-save-every", "0s"}, "--heat-save-every")
 }

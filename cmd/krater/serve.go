@@ -184,30 +184,30 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name strin
 	c.announce(e, l.Addr(), name, time.Since(start))
 	desk.start()
 
-	select {
-	case <-ctx.Done():
-		log.Info().Dur("timeout_ms", c.DrainTimeout).Msg("draining")
-		err = nil
-	case <-lasting(p, log):
-		err = p.Err()
-	case err = <-served:
-	}
+	err = c.await(ctx, p, served, log)
 	return errors.Join(err, c.shutdown(srv, door, desk, p, log))
 }
 
-// lasting is closed when a pipeline has failed so that a new start may help. With weights that
-// are gone none would: the server goes on, and /health and every request tell what is missing.
-func lasting(p *actors.Pipeline, log zerolog.Logger) <-chan struct{} {
-	ended := make(chan struct{})
-	go func() {
-		<-p.Failed()
-		if _, lost := errors.AsType[*files.LostError](p.Err()); lost {
+// await waits for a reason to end: a signal, a listener or a pipeline that has failed. With weights
+// that are gone a new start would not help: the server goes on, and /health and the answer to
+// every request tell what is missing.
+func (c *serveCmd) await(ctx context.Context, p *actors.Pipeline, served <-chan error, log zerolog.Logger) error {
+	failed := p.Failed()
+	for {
+		select {
+		case <-ctx.Done():
+			log.Info().Dur("timeout_ms", c.DrainTimeout).Msg("draining")
+			return nil
+		case err := <-served:
+			return err
+		case <-failed:
+			if _, lost := errors.AsType[*files.LostError](p.Err()); !lost {
+				return p.Err()
+			}
 			log.Error().Err(p.Err()).Msg("the model can serve nobody any more; restore the file and start the server again")
-			return
+			failed = nil
 		}
-		close(ended)
-	}()
-	return ended
+	}
 }
 
 // spansTimeout bounds the sending of the last spans.

@@ -43,7 +43,7 @@ func TestFaultyFolders(t *testing.T) {
 		"a dangling shard":          {edits{shard: gone}, func(dir string) { link(dir, shard, "../blobs/gone") }, shard},
 		"a dangling index":          {edits{"model.safetensors.index.json": gone}, func(dir string) { link(dir, "model.safetensors.index.json", "../blobs/gone") }, "../blobs/gone"},
 		"a shard that is cut":       {edits{shard: func(d []byte) []byte { return d[:len(d)-2] }}, nil, shard + " download"},
-		"a shard that is not there": {edits{shard: gone}, func(dir string) { write2(t, dir, shard+".incomplete", "x") }, shard + ".incomplete"},
+		"a shard that is not there": {edits{shard: gone}, func(dir string) { writeIn(t, dir, shard+".incomplete", "x") }, shard + ".incomplete"},
 		"an empty tokenizer":        {edits{"tokenizer.json": func([]byte) []byte { return []byte{} }}, nil, "tokenizer.json empty"},
 		"another tensor":            {edits{"config.json": change(`"kv_lora_rank": 64`, `"kv_lora_rank": 32`)}, nil, "kv_a_proj"},
 		"a token beyond":            {edits{"tokenizer.json": change(`"added_tokens": [`, `"added_tokens": [{"id": 8192, "content": "<extra>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},`)}, nil, "8192 <extra> vocab_size"},
@@ -91,8 +91,8 @@ func TestFaultyFolders(t *testing.T) {
 	}
 }
 
-// write2 writes a file into a folder.
-func write2(t testing.TB, dir, name, text string) {
+// writeIn writes a file into a folder.
+func writeIn(t testing.TB, dir, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestConfigAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write2(t, dir, "config.json", string(data))
+	writeIn(t, dir, "config.json", string(data))
 	answers(t, "", "plan", "--model", dir, "--vram", "8GiB")
 	if out := answers(t, "", "doctor", "--model", dir); !strings.Contains(out, "config.json alone") {
 		t.Errorf("%s", out)

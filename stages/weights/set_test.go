@@ -142,7 +142,7 @@ func TestBroken(t *testing.T) {
 		says   string
 	}{
 		{"nothing", func(f files) { clear(f) }, ErrNoWeights, ""},
-		{"shards without an index", func(f files) { delete(f, indexFile) }, ErrNoWeights, indexFile},
+		{"shards without an index", func(f files) { delete(f, indexFile) }, ErrIndex, indexFile},
 		{"shard missing", func(f files) { delete(f, second) }, ErrShardMissing, second},
 		{"all shards missing", func(f files) { delete(f, first); delete(f, second) }, ErrShardMissing, first + ", " + second},
 		{"stray shard", func(f files) { f["model-00003-of-00003.safetensors"] = shard("z") }, ErrShardStray, "model-00003-of-00003"},
