@@ -23,7 +23,7 @@ var (
 	// ErrTooLarge: the file is larger than its reader allows.
 	ErrTooLarge = errors.New("the file is too large")
 	// ErrPointer: the file is a git-lfs pointer.
-	ErrPointer = errors.New("this is a git-lfs pointer, not the file that it stands for")
+	ErrPointer = errors.New("this is a git-lfs pointer, not the file itself")
 )
 
 // Open opens a regular file for reading. It never blocks. Links are followed.
@@ -126,7 +126,7 @@ func CheckPointer(name string, data []byte) error {
 	if _, rest, ok := bytes.Cut(data, []byte("\nsize ")); ok {
 		digits := bytes.TrimRight(rest, "\n")
 		if len(digits) > 0 && len(digits) < 20 && len(bytes.Trim(digits, "0123456789")) == 0 {
-			size = fmt.Sprintf(" of %s bytes", digits)
+			size = fmt.Sprintf(" (%s bytes)", digits)
 		}
 	}
 	return fmt.Errorf("%w%s; fetch it in the model's folder with: git lfs pull --include %s", ErrPointer, size, filepath.Base(name))

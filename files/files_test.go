@@ -84,7 +84,7 @@ func TestRead(t *testing.T) {
 		{"/proc/self/status", 10, ErrTooLarge, "10 bytes"}, // its size is said to be 0
 		{gone, 10, ErrDangling, "../blobs/absent"},
 		{filepath.Join(dir, "none"), 10, fs.ErrNotExist, "none"},
-		{pointer, 1000, ErrPointer, "14149960 bytes; fetch it in the model's folder with: git lfs pull --include weights.bin"},
+		{pointer, 1000, ErrPointer, "(14149960 bytes); fetch it in the model's folder with: git lfs pull --include weights.bin"},
 		{write("odd", "version https://git-lfs\nsize 1\x1b[31m\n"), 1000, ErrPointer, "odd"},
 	} {
 		data, err := Read(x.path, x.limit)
@@ -171,4 +171,24 @@ func TestMapFails(t *testing.T) {
 	if b, err := Map(f); b != nil || !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "77 bytes") {
 		t.Errorf("%v, %v", b, err)
 	}
+}
+
+// FuzzCheckPointer: a pointer's own bytes do not get into the error, but for digits.
+func FuzzCheckPointer(f *testing.F) {
+	f.Add([]byte("version https://git-lfs\nsize 12\n"))
+	f.Add([]byte("version https://git-lfs\nsize 1\x1b[31m\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		err := CheckPointer("name", data)
+		if err == nil {
+			return
+		}
+		for _, r := range err.Error() {
+			if r < ' ' || r > '~' {
+				t.Fatalf("%q gives %q", data, err)
+			}
+		}
+		if len(err.Error()) > 200 {
+			t.Fatalf("%d bytes of error", len(err.Error()))
+		}
+	})
 }

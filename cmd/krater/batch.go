@@ -119,12 +119,12 @@ func (c *batchSubmitCmd) Run(e *env) error {
 		return c.plainly(err)
 	}
 	if c.Wait {
-		fmt.Fprintf(e.err, "%s\n", b.ID)
+		fmt.Fprintf(term.Safe(e.err), "%s\n", b.ID)
 		return c.wait(ctx, e, cl, b)
 	}
 	return c.print(e, b, func(w io.Writer) {
 		fmt.Fprintf(w, "%s\n", b.ID)
-		fmt.Fprintf(e.err, "%d bytes uploaded; see: krater batch status %s\n", file.Bytes, b.ID)
+		fmt.Fprintf(term.Safe(e.err), "%d bytes uploaded; see: krater batch status %s\n", file.Bytes, b.ID)
 	})
 }
 
@@ -134,7 +134,7 @@ func (c *batchSubmitCmd) wait(ctx context.Context, e *env, cl *client.Client, b 
 	b, err := cl.WaitBatch(ctx, b.ID, 500*time.Millisecond, func(b *api.Batch) {
 		if now := progress(b); now != last {
 			last = now
-			fmt.Fprintln(e.err, now)
+			fmt.Fprintln(term.Safe(e.err), now)
 		}
 	})
 	if err != nil {

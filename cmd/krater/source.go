@@ -128,7 +128,7 @@ func (s *source) template(tok *tokenizer.Tokenizer, config []byte) (*chat.Templa
 	}
 	t, err := chat.FromConfig(config, extra, tok.AddedTexts())
 	if err != nil {
-		return nil, fmt.Errorf("model %s: chat template: %w", s.name, err)
+		return nil, fmt.Errorf("model %s: %w", s.name, err)
 	}
 	return t, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 
+	"krater/cmd/krater/term"
 	"krater/files"
 	"krater/scheduler/jsonlines"
 	"krater/stages/text/chat"
@@ -20,7 +21,7 @@ const lineMaxBytes = 64 << 20
 // eachLine calls f for every line of standard input and writes what it returns
 // as a line.
 func eachLine(e *env, f func(line []byte) ([]byte, error)) error {
-	out := bufio.NewWriter(e.out)
+	out := bufio.NewWriter(term.Safe(e.out))
 	defer out.Flush()
 	in := bufio.NewScanner(flushFirst{e.in, out})
 	in.Buffer(make([]byte, 64<<10), lineMaxBytes)
