@@ -41,6 +41,29 @@ func (f *heatFlags) sample() int {
 	return f.HeatSample
 }
 
+// refusal is why the file cannot be of a model, nil if there is none yet or a new one is begun.
+func (f *heatFlags) refusal(src *source) error {
+	if f.HeatFile == "" {
+		return nil
+	}
+	cfg, _, err := src.config()
+	if err != nil {
+		return err
+	}
+	empty, err := src.newHeat(cfg)
+	if err != nil {
+		return err
+	}
+	m, err := heat.Load(f.HeatFile)
+	if err == nil {
+		err = empty.Same(m)
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, heat.ErrDamaged) {
+		return nil
+	}
+	return fmt.Errorf("--heat-file %s: %w", f.HeatFile, err)
+}
+
 // readHeat reads the file of a prepared session, before its experts are placed.
 func (c *serveCmd) readHeat(s *session, log zerolog.Logger) error {
 	s.heatSample = c.heatFlags.sample()

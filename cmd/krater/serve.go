@@ -100,7 +100,10 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	// A model that is refused leaves nothing behind: the batch queue makes its folder after this.
 	c.checked = src
-	if err := src.refusal(c.engineFlags, limits{heat: c.counted(), served: true}, e.here()); err != nil {
+	if err = src.refusal(c.engineFlags, limits{heat: c.counted(), served: true}, e.here()); err == nil {
+		err = c.heatFlags.refusal(src)
+	}
+	if err != nil {
 		l.Close()
 		return err
 	}

@@ -134,6 +134,8 @@ func TestRefusedPlan(t *testing.T) {
 	if o := on(t, m, "serve", "--listen", "127.0.0.1:0", "--log-level", "error"); o.status != 1 || !strings.Contains(o.err, "--kv-cache") {
 		t.Errorf("status %d: %s", o.status, o.err)
 	}
+	text := write(t, "text", strings.Repeat("not a heat map ", 10))
+	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--heat-file", text}, "heat map")
 	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
