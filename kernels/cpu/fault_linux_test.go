@@ -75,7 +75,9 @@ func TestFaultsInKernels(t *testing.T) {
 				w := device.NewMat(buf, dt, n, k)
 				faults(t, "MatMul", func() { d.MatMul(s, out, in, w) })
 				faults(t, "FFN", func() { d.FFN(s, wide, in, device.Expert{Gate: w, Up: w, Down: device.NewMat(buf, dt, k, n)}) })
-				faults(t, "GatherRows", func() { d.GatherRows(s, wide, device.NewMat(buf, dt, n, k), wrap(d, tensor.I32, make([]int32, rows), rows, 1)) })
+				faults(t, "GatherRows", func() {
+					d.GatherRows(s, wide, device.NewMat(buf, dt, n, k), wrap(d, tensor.I32, make([]int32, rows), rows, 1))
+				})
 			}
 			for _, bits := range []int{4, 8} {
 				f := tensor.FormatB{Rows: n, Cols: k, Bits: bits, Group: 64}

@@ -132,7 +132,7 @@ func TestSingle(t *testing.T) {
 	})
 }
 
-// TestBroken: every way in which files and index can disagree (CASES 34).
+// TestBroken: every way in which files and index can disagree.
 func TestBroken(t *testing.T) {
 	type files = map[string][]byte
 	tests := []struct {
