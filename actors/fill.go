@@ -7,9 +7,9 @@ import (
 
 	"krater/actors/msg"
 	"krater/actors/trace"
-	"krater/files"
 	"krater/kernels/device"
 	"krater/scheduler"
+	"krater/scheduler/files"
 	"krater/stages"
 )
 

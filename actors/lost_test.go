@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"krater/actors/engine"
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // TestLostWeights: where a file of weights is cut while it is in use, requests fail and the

@@ -9,8 +9,8 @@ import (
 
 	"krater/actors/engine"
 	"krater/actors/trace"
-	"krater/files"
 	"krater/scheduler"
+	"krater/scheduler/files"
 	"krater/stages/sample"
 	"krater/stages/text/stop"
 	"krater/stages/text/tokenizer"

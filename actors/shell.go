@@ -9,7 +9,7 @@ import (
 
 	"krater/actors/msg"
 	"krater/actors/trace"
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // node is the behaviour of one actor: a type switch over messages that calls

@@ -7,7 +7,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // errFatal wraps the cause after which the pipeline serves nobody any more.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"krater/cmd/krater/term"
-	"krater/files"
+	"krater/scheduler/files"
 	"krater/transport/api"
 	"krater/transport/client"
 )

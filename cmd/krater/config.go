@@ -13,7 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // Every setting has one name and four places it can come from, the first that

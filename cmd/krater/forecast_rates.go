@@ -15,8 +15,8 @@ import (
 	"krater/bench/cards"
 	"krater/bench/kernels"
 	"krater/cmd/krater/term"
-	"krater/files"
 	"krater/kernels/machine"
+	"krater/scheduler/files"
 	"krater/scheduler/planner/rates"
 	"krater/stages/model"
 )

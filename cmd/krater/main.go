@@ -11,8 +11,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"krater/cmd/krater/term"
-	"krater/files"
 	"krater/kernels/machine"
+	"krater/scheduler/files"
 )
 
 // cli is every command with its flags. A flag's name is also its name in the

@@ -11,8 +11,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
-	"krater/files"
 	"krater/kernels/tensor"
+	"krater/scheduler/files"
 	"krater/stages/drive"
 	"krater/stages/ppl"
 	"krater/stages/text/tokenizer"

@@ -19,8 +19,8 @@ import (
 	"krater/actors"
 	"krater/actors/engine"
 	"krater/cmd/krater/term"
-	"krater/files"
 	"krater/models"
+	"krater/scheduler/files"
 	"krater/stages/synth"
 	"krater/transport/client"
 )
@@ -71,7 +71,7 @@ func (c *runCmd) Run(e *env) error {
 	}
 	defer s.Close()
 	if end := src.checkEnd(s.cfg, s.gen); !end.OK && !c.IgnoreEOS {
-		fmt.Fprintf(e.err, "krater: there is no %s: %s\n", end.Wish, end.Fix)
+		fmt.Fprintf(e.err, "krater: there is no %s: %s\n", end.Recommended, end.Fix)
 	}
 	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
 	if err != nil {

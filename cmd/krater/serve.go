@@ -21,7 +21,7 @@ import (
 
 	"krater/actors"
 	"krater/cmd/krater/term"
-	"krater/files"
+	"krater/scheduler/files"
 	"krater/scheduler/jsonlines"
 	"krater/transport/otlp"
 	"krater/transport/responses"

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"krater/files"
 	"krater/models"
+	"krater/scheduler/files"
 	"krater/stages/model"
 	"krater/stages/synth"
 	"krater/stages/text/chat"

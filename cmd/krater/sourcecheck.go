@@ -117,7 +117,7 @@ func (s *source) checkVocab(tok *tokenizer.Tokenizer, vocab int) error {
 
 // checkFiles is check as doctor shows it.
 func (s *source) checkFiles(cfg *model.Config) check {
-	c := check{Name: "model files", OK: true, Value: "whole", Wish: "whole files that fit together"}
+	c := check{Name: "model files", OK: true, Value: "whole", Recommended: "whole files that fit together"}
 	if !s.hasWeights() && s.dir != "" {
 		c.Value = "no weights: planned by config.json alone"
 	}
@@ -137,7 +137,7 @@ func (s *source) stopIDs(cfg *model.Config, gen model.Generation, tok *tokenizer
 
 // checkEnd wants a token that ends answers.
 func (s *source) checkEnd(cfg *model.Config, gen model.Generation) check {
-	c := check{Name: "end token", Value: "none", Wish: "a token that ends answers", Fix: "eos_token in tokenizer_config.json, or eos_token_id in generation_config.json; without one answers go on to max_tokens or to the end of the context"}
+	c := check{Name: "end token", Value: "none", Recommended: "a token that ends answers", Fix: "eos_token in tokenizer_config.json, or eos_token_id in generation_config.json; without one answers go on to max_tokens or to the end of the context"}
 	if tok, _, err := s.tokenizer(); err == nil {
 		var names []string
 		for _, id := range s.stopIDs(cfg, gen, tok) {

@@ -136,7 +136,6 @@ func (c *synthCmd) Run(e *env) error {
 		return err
 	}
 	r.Seconds = time.Since(start).Seconds()
-	bar.Clear() // the report begins on a line of its own
 	return r.print(e.out, c.JSON)
 }
 

@@ -9,7 +9,7 @@ import (
 	"io"
 
 	"krater/cmd/krater/term"
-	"krater/files"
+	"krater/scheduler/files"
 	"krater/scheduler/jsonlines"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"

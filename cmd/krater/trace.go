@@ -17,7 +17,7 @@ import (
 
 	"krater/actors/trace"
 	"krater/cmd/krater/term"
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // traceCmd records what a running server's actors do, and shows such a record.

@@ -24,7 +24,7 @@ type rule struct {
 var table = []rule{
 	{"krater/models", nil},
 	{"krater/scheduler/jsonlines", nil},
-	{"krater/files", []string{"golang.org/x/sys"}},
+	{"krater/scheduler/files", []string{"golang.org/x/sys"}},
 	{"krater/kernels/tensor", nil},
 	{"krater/kernels/device", []string{"krater/kernels/tensor"}},
 	{"krater/kernels/hostsim", []string{"krater/kernels/tensor", "krater/kernels/device", "krater/kernels/cpu"}},
@@ -36,19 +36,19 @@ var table = []rule{
 	{"krater/kernels/...", []string{"krater/kernels", "github.com/klauspost/cpuid/v2", "golang.org/x/sys"}},
 	// The durable queue keeps its state in a database.
 	{"krater/scheduler/batchqueue", []string{"go.etcd.io/bbolt", "krater/scheduler/jsonlines"}},
-	{"krater/scheduler/...", []string{"krater/scheduler", "krater/files"}},
+	{"krater/scheduler/...", []string{"krater/scheduler"}},
 	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
 	// Test devices: the reference operators behind the device interface.
 	{"krater/stages/internal/...", []string{"krater/stages", "krater/kernels"}},
-	{"krater/stages/...", []string{"krater/stages", "krater/files", "krater/kernels/tensor", "krater/kernels/device", "golang.org/x/sys"}},
+	{"krater/stages/...", []string{"krater/stages", "krater/scheduler/files", "krater/kernels/tensor", "krater/kernels/device", "golang.org/x/sys"}},
 	{"krater/actors/engine", nil},
 	{"krater/actors/trace", nil},
-	{"krater/actors/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/files", "krater/kernels/device", "krater/kernels/tensor", "github.com/asynkron/protoactor-go", "github.com/rs/zerolog"}},
+	{"krater/actors/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/kernels/device", "krater/kernels/tensor", "github.com/asynkron/protoactor-go", "github.com/rs/zerolog"}},
 	// The only door that keeps its requests on the disk.
 	{"krater/transport/batches", []string{"krater/transport", "krater/actors/engine", "krater/scheduler/batchqueue", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/transport/otlp", []string{"krater/actors/engine", "krater/actors/trace", "github.com/rs/zerolog", "go.opentelemetry.io/otel"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/scheduler/jsonlines", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
-	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "krater/files", "charm.land/bubbletea/v2"}},
+	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "krater/scheduler/files", "charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
 	{"krater/bench/plot", []string{"gonum.org/v1/plot"}},
 	// A client of servers: it speaks their protocol.

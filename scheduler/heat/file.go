@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // A file, little-endian:

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"sync"
 
-	"krater/files"
 	"krater/kernels/device"
+	"krater/scheduler/files"
 )
 
 // Memory is a device's memory by node: what is near to the threads of a pool.

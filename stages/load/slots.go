@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"sync"
 
-	"krater/files"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
+	"krater/scheduler/files"
 	"krater/stages/model"
 )
 

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"krater/files"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
+	"krater/scheduler/files"
 	"krater/stages"
 	"krater/stages/model"
 )

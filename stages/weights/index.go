@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // The names of the Hugging Face format.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // Open maps the weights of a model folder. If a file is cut while the set is open, reads of

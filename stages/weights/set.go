@@ -12,8 +12,8 @@ import (
 	"iter"
 	"slices"
 
-	"krater/files"
 	"krater/kernels/tensor"
+	"krater/scheduler/files"
 	"krater/stages/weights/safetensors"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"krater/files"
 	"krater/kernels/tensor"
+	"krater/scheduler/files"
 	"krater/stages/weights/safetensors"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // Found is a folder with a model in it.

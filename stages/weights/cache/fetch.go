@@ -9,8 +9,8 @@ import (
 	"io"
 	"slices"
 
-	"krater/files"
 	"krater/kernels/device"
+	"krater/scheduler/files"
 )
 
 // matrixFile is a finished file of matrices in memory of a device, all of it

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"krater/files"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
+	"krater/scheduler/files"
 	"krater/stages/weights/quant"
 )
 

@@ -9,8 +9,8 @@ import (
 	"io"
 	"os"
 
-	"krater/files"
 	"krater/kernels/device"
+	"krater/scheduler/files"
 )
 
 // opened is a cache file whose header is right.

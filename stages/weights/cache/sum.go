@@ -10,7 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"krater/files"
+	"krater/scheduler/files"
 )
 
 // chunk is how much is read before its checksum is taken: little enough to be in
