@@ -154,7 +154,8 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	opt.Scheduler.Lanes, opt.Scheduler.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
 	// A card has room for one generated row of a sequence at a time, and promises bits only
 	// where it is asked to: there whatever the attention.
-	opt.Scheduler.Forms = parts.Config.Attention.Kind == model.AttentionMLA && !opt.Scheduler.Ahead && !opt.ReuseAnswers
+	opt.Scheduler.Forms = parts.Config.Attention.Kind == model.AttentionMLA && !opt.Scheduler.Ahead
+	opt.Scheduler.ReuseAnswers = opt.Scheduler.Forms && opt.ReuseAnswers
 	if opt.Invariant && opt.Scheduler.Ahead {
 		opt.Scheduler.Forms, opt.Scheduler.Singly = true, true
 	}

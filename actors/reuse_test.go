@@ -203,12 +203,14 @@ func TestChoicesShareTheirPrompt(t *testing.T) {
 // bit.
 func TestPreemptionChangesNoToken(t *testing.T) {
 	for _, model := range []string{"deepseek_v2_lite", "qwen2"} {
-		for _, reuse := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s reuse %v", model, reuse), func(t *testing.T) {
+		for _, c := range []struct{ reuse, answers bool }{{true, false}, {true, true}, {false, false}} {
+			reuse := c.reuse
+			t.Run(fmt.Sprintf("%s %+v", model, c), func(t *testing.T) {
 				o := setup{dir: golden(model), groups: 2, depth: 2, chunk: 24, share: 16, limits: stages.Limits{Tokens: 80, Seqs: 6, Blocks: 21, BlockTokens: 4}}.defaults()
 				r := loadModel(t, o)
 				start := func(change func(*scheduler.Config)) (*Pipeline, *Gateway) {
 					opt := r.options(t, o)
+					opt.ReuseAnswers = c.answers
 					change(&opt.Scheduler)
 					p, err := Start(r.dev, r.bound, opt)
 					if err != nil {

@@ -12,7 +12,7 @@ type Span struct {
 	Len    int // 1 in decode; more once a step verifies drafted tokens
 	Pos    int
 	Decode bool // the row of the newest generated token, all before it are in the cache when the batch runs
-	Again  bool // with Config.Forms: rows of generated tokens that are computed once more, as such
+	Again  bool // with Config.Forms: rows that are computed once more, in the form of generated tokens
 	Last   bool // the span reaches the last known token: its last row is to be sampled
 	// From is -1 where the driver knows the span's tokens. In a batch that is
 	// ahead of another it counts that one's Wanted rows from 0: this row takes the
@@ -337,12 +337,7 @@ func (c *Core) ready(f *flight, s *seq, room int) bool {
 func (c *Core) putPrompt(f *flight, s *seq, n int) int {
 	room := len(s.blocks) + max(0, c.room(s))
 	end := min(s.computed+n, room*c.cfg.BlockTokens)
-	if c.cfg.Forms && s.computed < s.req.PromptLen {
-		end = min(end, s.req.PromptLen)
-	} else if c.cfg.Forms && c.cfg.Singly {
-		end = min(end, s.computed+1)
-	}
-	end = c.border(s, end)
+	end = c.border(s, c.oneForm(s, end))
 	c.extend(f, s, max(0, c.cfg.blocksFor(end)-len(s.blocks)))
 	n = end - s.computed
 	c.put(f, s, n)
@@ -356,7 +351,7 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	table := c.cfg.blocksFor(end)
 	sp := Span{
 		ID: s.req.ID, Slot: s.slot, Row: f.rows, Len: n, Pos: s.computed,
-		Decode: s.phase == decoding, Again: c.cfg.Forms && s.phase == filling && s.computed >= s.req.PromptLen, Last: end == s.known, From: -1,
+		Decode: s.phase == decoding, Again: c.cfg.Forms && s.phase == filling && s.answered(s.computed), Last: end == s.known, From: -1,
 		Blocks: s.blocks[:table:table],
 	}
 	f.rows += n

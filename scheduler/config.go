@@ -29,6 +29,10 @@ type Config struct {
 	// one way has left is not taken for the other, and what is computed again keeps its form:
 	// a hit or a preemption changes no token.
 	Forms bool
+	// ReuseAnswers, with Forms, lets a request that starts take cached rows of its prompt in
+	// either form. When they are computed again, after a preemption, they keep the form that
+	// the request found.
+	ReuseAnswers bool
 	// Singly is for devices that take one generated row of a sequence at a time: with Forms,
 	// generated rows that are computed once more are one of a sequence in a batch, and come
 	// right behind the rows of decode.

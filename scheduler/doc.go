@@ -113,7 +113,9 @@
 //     (latent attention, which is absorbed there), tokens of the one are not those of the
 //     other: what an answer has left is of use to its own sequence when that was preempted,
 //     and the next turn computes the answer once, as a part of its prompt. So neither a hit
-//     nor a preemption changes a bit. With Singly what is computed again comes a row at a
+//     nor a preemption changes a bit. With ReuseAnswers a request that starts takes either
+//     form; what it found keeps its form when it is computed again, so a preemption still
+//     changes no bit. With Singly generated rows that are computed again come one at a
 //     time, beside the rows of decode.
 //   - With Snapshots, for models that have state beside blocks, states are kept at the
 //     ends of chunks, which are put on borders of blocks, at the end of a prompt's last

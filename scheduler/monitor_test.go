@@ -36,6 +36,8 @@ type client struct {
 	slot                     int
 	table                    []int32
 	path                     []int  // of its tokens, as far as they were asked for
+	found                    bool   // path has the forms of the rows with which it began
+	answered                 []bool // of these rows: they have the form of generated tokens
 	tokens                   int    // generated
 	begins                   bool   // its first rows since it got its slot are to come
 	cached                   int    // positions before those

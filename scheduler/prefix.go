@@ -19,12 +19,72 @@ func (c *Core) tokens(s *seq, block int, buf *[]int32) []int32 {
 	lo, hi, prompt := block*c.cfg.BlockTokens, (block+1)*c.cfg.BlockTokens, s.req.PromptLen
 	switch {
 	case hi <= prompt:
-		return s.req.Prompt[lo:hi]
+		return s.prompt()[lo:hi]
 	case lo >= prompt:
 		return s.made[lo-prompt : hi-prompt]
 	}
-	*buf = append(append((*buf)[:0], s.req.Prompt[lo:]...), s.made[:hi-prompt]...)
+	*buf = append(append((*buf)[:0], s.prompt()[lo:]...), s.made[:hi-prompt]...)
 	return *buf
+}
+
+// prompt are the ids under which the cache knows the prompt.
+func (s *seq) prompt() []int32 {
+	if s.names != nil {
+		return s.names
+	}
+	return s.req.Prompt
+}
+
+// find returns the page with a block's tokens. A request that has not started takes any form
+// with ReuseAnswers; afterwards only the forms that it began with.
+func (c *Core) find(s *seq, block int) int32 {
+	tokens := c.tokens(s, block, &c.left)
+	page := c.pool.Find(c.chain.link, tokens)
+	if page < 0 && c.cfg.ReuseAnswers && !s.started {
+		page = c.pool.FindAlike(c.chain.link, tokens)
+	}
+	return page
+}
+
+// adopt notes the forms in which a page of the chain has the tokens of a prompt, from a
+// position on and up to another.
+func (c *Core) adopt(s *seq, page int32, from, upto int) {
+	if !c.cfg.ReuseAnswers || s.started || c.pool.Serial(page) == 0 {
+		return
+	}
+	for i, id := range c.pool.Tokens(page)[:min(upto-from, c.cfg.BlockTokens)] {
+		if id < 0 {
+			if s.names == nil {
+				s.names = slices.Clone(s.req.Prompt)
+			}
+			s.names[from+i] = id
+		}
+	}
+}
+
+// answered tells whether the row of a position has the form of generated tokens.
+func (s *seq) answered(pos int) bool {
+	return pos >= s.req.PromptLen || s.names != nil && s.names[pos] < 0
+}
+
+// oneForm shortens the span from a sequence's next row to end so that all its rows have one form.
+func (c *Core) oneForm(s *seq, end int) int {
+	form := s.answered(s.computed)
+	switch {
+	case !c.cfg.Forms:
+		return end
+	case form && c.cfg.Singly:
+		return min(end, s.computed+1)
+	case form && s.computed >= s.req.PromptLen:
+		return end
+	}
+	end = min(end, s.req.PromptLen)
+	for n := s.computed; s.names != nil && n < end; n++ {
+		if s.answered(n) != form {
+			return n
+		}
+	}
+	return end
 }
 
 // look fills in the chain of a sequence that holds no blocks. Where there are snapshots
@@ -36,7 +96,7 @@ func (c *Core) look(s *seq) {
 	}
 	b := c.cfg.BlockTokens
 	for n := 0; (n+1)*b <= min(s.known-1, s.told()); n++ {
-		page := c.pool.Find(c.chain.link, c.tokens(s, n, &c.left))
+		page := c.find(s, n)
 		if page < 0 {
 			break
 		}
@@ -57,7 +117,7 @@ func (c *Core) look(s *seq) {
 func (c *Core) lookTail(s *seq, n int) {
 	b := c.cfg.BlockTokens
 	if (n+1)*b <= s.told() {
-		if page := c.pool.Find(c.chain.link, c.tokens(s, n, &c.left)); page >= 0 && c.pool.Place(page) < 0 {
+		if page := c.find(s, n); page >= 0 && c.pool.Place(page) < 0 {
 			c.chain.from, c.chain.upto = page, s.known-1
 		}
 	} else if block, upto, ok := s.family.tail(c, s); ok {
@@ -113,7 +173,8 @@ func (c *Core) begin(f *flight, s *seq, loads int) bool {
 func (c *Core) take(f *flight, s *seq) {
 	s.blocks = slices.Grow(s.blocks[:0], c.cfg.blocksFor(s.req.positions()))
 	loads := 0
-	for _, page := range c.chain.pages { // all are held before a block is handed out
+	for i, page := range c.chain.pages { // all are held before a block is handed out
+		c.adopt(s, page, i*c.cfg.BlockTokens, s.req.PromptLen)
 		if place := c.pool.Place(page); place >= 0 {
 			c.pool.Pin(place)
 			loads++
@@ -126,6 +187,7 @@ func (c *Core) take(f *flight, s *seq) {
 		from = -1 // there is room for the copy, but not beside what is copied
 	}
 	if from >= 0 {
+		c.adopt(s, from, len(c.chain.pages)*c.cfg.BlockTokens, c.chain.upto)
 		c.pool.Hold(from)
 	}
 	for _, page := range c.chain.pages {

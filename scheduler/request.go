@@ -100,6 +100,7 @@ type seq struct {
 	fresh    bool    // it holds no blocks and begins with what the cache has
 	reuses   bool    // its tokens are told, so that its blocks can be cached
 	made     []int32 // generated tokens, as far as they are told
+	names    []int32 // the prompt, with the complement of tokens whose rows have the form of generated ones; nil: none have
 	link     uint64  // identity of its last block that has one, or its root
 	root     uint64
 	linked   int // blocks with an identity

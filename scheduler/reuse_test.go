@@ -33,6 +33,9 @@ func TestReuse(t *testing.T) {
 	t.Logf("%d scripts: %+v", count, sum)
 	if count >= 3000 {
 		sum.check(t)
+		if sum.kept < 10 {
+			t.Errorf("only %d rows of prompts were computed again in the form of an answer", sum.kept)
+		}
 	}
 }
 
@@ -66,8 +69,8 @@ func (t *tape) Uint64() uint64 {
 
 // shares counts what the scripts met, so that a generator gone tame is noticed.
 type shares struct {
-	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, gone, scored, staged, states int
-	moves                                                                                                     [len(moveNames)]int
+	preempted, resumed, hits, parked, cached, background, ended, restarts, lost, gone, scored, staged, states, kept int
+	moves                                                                                                           [len(moveNames)]int
 }
 
 func (c *shares) check(t *testing.T) {
@@ -121,6 +124,9 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 	}
 	cfg.Forms = rng.IntN(3) == 0
 	cfg.Singly = cfg.Forms && rng.IntN(2) == 0
+	if cfg.ReuseAnswers = cfg.Forms && rng.IntN(2) == 0; cfg.ReuseAnswers {
+		cfg.BlockTokens = 1 + rng.IntN(2)
+	}
 	if rng.IntN(2) == 0 {
 		cfg.LogitRows = cfg.MaxSeqs + rng.IntN(3)
 	}
@@ -143,6 +149,9 @@ func runCrowd(rng *rand.Rand, cfg Config, shared, steps int, log *strings.Builde
 	}
 	w.note("config %+v", cfg)
 	n, drainAt := 30+rng.IntN(70), -1
+	if cfg.ReuseAnswers {
+		n *= 4 // until requests go on from answers
+	}
 	if rng.IntN(4) == 0 {
 		drainAt = 20 + rng.IntN(40)
 	}
@@ -216,7 +225,11 @@ func (w *crowd) step() error {
 // arrive adds a request, or siblings.
 func (w *crowd) arrive() error {
 	r := Request{MaxNew: 1 + w.rng.IntN(22), Key: w.rng.Uint64N(3), Background: w.rng.IntN(7) == 0}
-	switch w.rng.IntN(4) {
+	kind := w.rng.IntN(4)
+	if w.cfg.ReuseAnswers && len(w.old) > 0 && w.rng.IntN(2) == 0 {
+		kind = 1
+	}
+	switch kind {
 	case 0:
 		r.Prompt = w.text(1 + w.rng.IntN(20))
 	case 1:
@@ -283,6 +296,11 @@ func (w *crowd) make() error {
 	for _, mv := range b.Moves {
 		w.sum.moves[mv.Kind]++
 	}
+	for i := range b.Spans {
+		if sp := &b.Spans[i]; sp.Again && sp.Pos < w.client[sp.ID].PromptLen {
+			w.sum.kept += sp.Len
+		}
+	}
 	w.sum.staged += len(w.core.flight(b.ID).staged)
 	if err := w.logits(b); err != nil {
 		return err
@@ -340,7 +358,11 @@ func (w *crowd) done() error {
 			continue
 		}
 		o := Outcome{ID: sp.ID, NewTokens: 1}
-		switch w.rng.IntN(20) {
+		ends := 20
+		if w.cfg.ReuseAnswers {
+			ends = 100
+		}
+		switch w.rng.IntN(ends) {
 		case 0:
 			o.End = Stop
 		case 1:
@@ -398,7 +420,8 @@ func (w *crowd) settle() error {
 			w.sum.resumed++
 		case Ended:
 			w.sum.ended++
-			if c := w.client[e.ID]; len(w.old) < 20 && c.Prompt != nil {
+			if c := w.client[e.ID]; c.Prompt != nil {
+				w.old = w.old[max(0, len(w.old)-20):]
 				at := c.tokens
 				c.tokens = 0
 				w.old = append(w.old, slices.Concat(c.Prompt, w.generated(c, at)))

@@ -387,6 +387,45 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// TestReuseAnswers: the next turn takes what an answer has left, and when it is preempted and all
+// of that is gone, computes it again in the forms that it found.
+func TestReuseAnswers(t *testing.T) {
+	cfg := roomy
+	cfg.BlockTokens, cfg.Forms, cfg.ReuseAnswers = 4, true, true
+	c := newCore(t, cfg)
+	s := &telling{core: c}
+	mustAdd(t, c, Request{ID: 1, PromptLen: 10, Prompt: make([]int32, 10), MaxNew: 11})
+	for !c.Idle() {
+		if err := s.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := slices.Concat(make([]int32, 10), slices.Repeat([]int32{1}, 11), []int32{7, 8, 9})
+	mustAdd(t, c, Request{ID: 2, PromptLen: len(text), Prompt: text, MaxNew: 9})
+	for range 3 {
+		if err := s.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := c.Stats().PrefixHits; got != 20 {
+		t.Errorf("%d tokens found, want 20", got)
+	}
+	c.Restart(nil, true)
+	var got []string
+	for range 5 {
+		b := mustNext(t, c)
+		sp := b.Spans[0]
+		got = append(got, fmt.Sprintf("%d+%d again %v", sp.Pos, sp.Len, sp.Again))
+		if err := c.Done(b.ID, []Outcome{{ID: 2, NewTokens: 1, Tokens: []int32{2}}}[:b.Wanted]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"0+10 again false", "10+10 again true", "20+4 again false", "24+3 again true", "27+1 again false"}
+	if !slices.Equal(got, want) {
+		t.Errorf("computed again: %v, want %v", got, want)
+	}
+}
+
 // TestCachedAllocatesNothing: steps of streams whose blocks are entered into the table and
 // evicted again, once all buffers have grown.
 func TestCachedAllocatesNothing(t *testing.T) {

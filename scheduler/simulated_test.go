@@ -46,6 +46,31 @@ func (m *monitor) path(c *client, p int) int {
 	return c.path[p]
 }
 
+// adopt has a client take the rows of its prompt with which it begins in the form in which the
+// cache has them.
+func (m *monitor) adopt(d *simulated, sp *Span, c *client) {
+	if c.found || !m.cfg.ReuseAnswers || c.Prompt == nil {
+		return
+	}
+	c.found, c.path = true, nil
+	node := -1 - int(c.Domain[0])
+	for p := range min(sp.Pos, c.PromptLen) {
+		made := *d.cell(m.cfg, sp, p) == m.tokens.step(node, int(c.Prompt[p])+1<<16)
+		c.answered = append(c.answered, made)
+		token := int(c.Prompt[p])
+		if made {
+			token += 1 << 16
+		}
+		node = m.tokens.step(node, token)
+		c.path = append(c.path, node)
+	}
+}
+
+// form tells whether the row of a position has to be computed as that of a generated token.
+func (c *client) form(p int) bool {
+	return p >= c.PromptLen || p < len(c.answered) && c.answered[p]
+}
+
 // token is the client's token at position p after those with a number: what is generated
 // depends on what was there before, as with a model.
 func (m *monitor) token(c *client, p, node int) int {
@@ -135,6 +160,7 @@ func (m *monitor) run(device int, b Batch) error {
 		if m.cfg.Singly && sp.Again && (sp.Len != 1 || i > 0 && !b.Spans[i-1].Decode && !b.Spans[i-1].Again) {
 			return fmt.Errorf("batch %d, request %d: %d generated rows at once, or behind a prompt's", b.ID, sp.ID, sp.Len)
 		}
+		m.adopt(d, sp, c)
 		for p := range sp.Pos {
 			if got, want := *d.cell(m.cfg, sp, p), m.path(c, p); got != want {
 				return fmt.Errorf("device %d, batch %d, request %d: position %d of block %d holds %d, want %d", device, b.ID, sp.ID, p, sp.Blocks[p/m.cfg.BlockTokens], got, want)
@@ -144,8 +170,8 @@ func (m *monitor) run(device int, b Batch) error {
 			return fmt.Errorf("device %d, batch %d, request %d: its state is not that of position %d", device, b.ID, sp.ID, sp.Pos)
 		}
 		for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
-			if made := sp.Decode || sp.Again; m.cfg.Forms && made != (p >= c.PromptLen) {
-				return fmt.Errorf("batch %d, request %d: position %d of a prompt of %d is computed as generated: %v", b.ID, sp.ID, p, c.PromptLen, made)
+			if made := sp.Decode || sp.Again; m.cfg.Forms && made != c.form(p) {
+				return fmt.Errorf("batch %d, request %d: position %d of a prompt of %d is computed as generated: %v, it had %d such rows", b.ID, sp.ID, p, c.PromptLen, made, len(c.answered))
 			}
 			*d.cell(m.cfg, sp, p) = m.path(c, p)
 		}

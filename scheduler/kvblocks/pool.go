@@ -7,7 +7,8 @@
 // (held by nobody, its contents known and of use to whoever comes with the same tokens).
 // Contents are known by an identity: the tokens of the block and the identity of the
 // block before it, back to a root, which stands for all that has to be equal
-// beside the tokens. Identities are compared, never only their hashes.
+// beside the tokens. Identities are compared, never only their hashes. A token's complement
+// (^id) names the same token computed in another way: FindAlike takes either.
 //
 // Free blocks are handed out first, the one freed last before the others, since its
 // memory is the most likely to be warm: a new pool hands out 0, 1, 2, ... Then idle ones,

@@ -350,3 +350,24 @@ func BenchmarkBlock(b *testing.B) {
 		}
 	}
 }
+
+// TestFindAlike: complements are other contents for Find and alike for FindAlike.
+func TestFindAlike(t *testing.T) {
+	p := New(Config{Blocks: 4, BlockTokens: 3})
+	root := p.Open([32]byte{})
+	block, _ := p.Alloc()
+	p.Put(block, root, []int32{1, ^2, ^0})
+	for _, c := range []struct {
+		tokens      []int32
+		find, alike int32
+	}{
+		{[]int32{1, ^2, ^0}, block, block}, {[]int32{1, 2, 0}, -1, block}, {[]int32{^1, 2, 0}, -1, block}, {[]int32{1, 2, 1}, -1, -1}, {[]int32{1, 3, 0}, -1, -1},
+	} {
+		if find, alike := p.Find(root, c.tokens), p.FindAlike(root, c.tokens); find != c.find || alike != c.alike {
+			t.Errorf("%v: found %d and %d, want %d and %d", c.tokens, find, alike, c.find, c.alike)
+		}
+	}
+	if other, _ := p.Alloc(); p.Put(other, root, []int32{1, 2, 0}) == p.Serial(block) || p.Find(root, []int32{1, 2, 0}) != other {
+		t.Error("the complement took the place of the token")
+	}
+}

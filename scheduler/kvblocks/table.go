@@ -29,11 +29,12 @@ func (t *table) init(pages int) {
 
 func (t *table) at(hash uint64) *int32 { return &t.bucket[hash&uint64(len(t.bucket)-1)] }
 
-// hash is that of a parent's identity, which stands for all before it, and tokens.
+// hash is that of a parent's identity, which stands for all before it, and tokens. Tokens that
+// are alike have the same hash.
 func (t *table) hash(parent uint64, tokens []int32) uint64 {
 	t.bytes = binary.LittleEndian.AppendUint64(t.bytes[:0], parent)
 	for _, id := range tokens {
-		t.bytes = binary.LittleEndian.AppendUint32(t.bytes, uint32(id))
+		t.bytes = binary.LittleEndian.AppendUint32(t.bytes, uint32(id^id>>31))
 	}
 	return maphash.Bytes(t.seed, t.bytes)
 }
@@ -44,14 +45,30 @@ func (p *Pool) Find(parent uint64, tokens []int32) int32 {
 	return p.find(p.table.hash(parent, tokens), parent, tokens)
 }
 
+// FindAlike returns a page whose tokens after those of parent are alike, -1 for none: each is
+// the wanted id or its complement.
+func (p *Pool) FindAlike(parent uint64, tokens []int32) int32 {
+	hash := p.table.hash(parent, tokens)
+	return p.search(hash, parent, func(have []int32) bool {
+		return slices.EqualFunc(have, tokens, func(a, b int32) bool { return a^a>>31 == b^b>>31 })
+	})
+}
+
 func (p *Pool) find(hash, parent uint64, tokens []int32) int32 {
+	return p.search(hash, parent, func(have []int32) bool { return slices.Equal(have, tokens) })
+}
+
+func (p *Pool) search(hash, parent uint64, equal func([]int32) bool) int32 {
 	for id := *p.table.at(hash); id >= 0; id = p.pages[id].next {
-		if g := &p.pages[id]; g.hash == hash && g.parent == parent && slices.Equal(g.tokens, tokens) {
+		if g := &p.pages[id]; g.hash == hash && g.parent == parent && equal(g.tokens) {
 			return id
 		}
 	}
 	return -1
 }
+
+// Tokens are those of a page with an identity. They stay the pool's.
+func (p *Pool) Tokens(page int32) []int32 { return p.pages[page].tokens }
 
 // Serial is the identity of a page; 0 where it has none.
 func (p *Pool) Serial(page int32) uint64 { return p.pages[page].serial }
