@@ -40,12 +40,18 @@ func (c *Core) reserve() int {
 func (c *Core) running() int { return c.count[filling] + c.count[decoding] }
 
 // next is the waiting request that can start now, nil for none. Those at the head that
-// wait for the blocks of others are parked on the way. Nobody overtakes a head that does
-// not fit: they would starve it.
+// wait for the blocks of others are parked on the way. No request of the same key overtakes
+// one that does not fit, and those of others only where it does not wait longer for that
+// (overtaker): they would starve it.
 func (c *Core) next() *seq {
 	for {
 		s := c.head()
-		if s == nil || !c.fits(s) {
+		if s != nil && !c.fits(s) {
+			if s = c.overtaker(s); s != nil && !c.fits(s) {
+				return nil
+			}
+		}
+		if s == nil {
 			return nil
 		}
 		c.look(s)
@@ -59,7 +65,7 @@ func (c *Core) next() *seq {
 
 // admit gives a waiting request that can start its slot and what the cache has of it.
 func (c *Core) admit(f *flight, s *seq) {
-	s.level = c.level(s)
+	s.level, s.blocked, s.began = c.level(s), 0, c.batches+1
 	c.queue.remove(s)
 	top := len(c.slots) - 1
 	s.slot = c.slots[top]
@@ -68,7 +74,9 @@ func (c *Core) admit(f *flight, s *seq) {
 		c.background++
 	}
 	c.setPhase(s, filling)
+	c.catchUp(s.key)
 	c.take(f, s)
+	c.seat(s)
 	kind := Resumed
 	if !s.started {
 		kind, s.started = Started, true

@@ -89,7 +89,7 @@ func (c *Core) putAhead(f *flight, s *seq, after uint64, from int) {
 	table := c.cfg.blocksFor(s.known + 1)
 	c.extend(f, s, max(0, table-len(s.blocks)))
 	c.saveState(f, s, s.known)
-	s.key.served += decodeCost
+	c.billDecode(s.key)
 	f.spans = append(f.spans, Span{
 		ID: s.req.ID, Slot: s.slot, Row: f.rows, Len: 1, Pos: s.known,
 		Decode: true, Last: true, From: from, Blocks: s.blocks[:table:table],

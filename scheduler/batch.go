@@ -105,6 +105,7 @@ type flight struct {
 // driver calls it until it returns false.
 func (c *Core) Next(now int64) (Batch, bool) {
 	c.Tick(now)
+	c.overtake()
 	c.yield()
 	c.even()
 	f := c.ordinary()
@@ -285,7 +286,8 @@ func (c *Core) takePrefill(f *flight) {
 		}
 		scored := s.scored()
 		if room -= c.putPrompt(f, s, n); scored {
-			return // logits of other rows cannot be had for certain
+			c.billPrompt(s.key, max(0, room))
+			return // logits of other rows cannot be had for certain: the batch has no more prompts
 		}
 	}
 }
@@ -357,9 +359,10 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	f.rows += n
 	if sp.Decode {
 		f.decode += n
-		n *= decodeCost
+		c.billDecode(s.key)
+	} else {
+		c.billPrompt(s.key, n)
 	}
-	s.key.served += uint64(n)
 	if c.short == s {
 		c.short = nil
 	}

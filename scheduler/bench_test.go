@@ -195,3 +195,18 @@ func run(b *testing.B, s interface{ step() error }) {
 		}
 	}
 }
+
+// BenchmarkKeys is a step of 256 streams of some keys, all of which have more requests waiting.
+func BenchmarkKeys(b *testing.B) {
+	for _, keys := range []uint64{1, 2, 16, 200} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			cfg := roomy
+			cfg.BlockTokens, cfg.Blocks, cfg.MaxSeqs, cfg.MaxQueue = 1<<20, 1<<18, 256, 4096
+			c := newCore(b, cfg)
+			for id := range uint64(512) {
+				mustAdd(b, c, Request{ID: id, PromptLen: 1, MaxNew: 1 << 30, Key: 1 + id%keys, Priority: int(id % 3)})
+			}
+			run(b, &stepper{core: c})
+		})
+	}
+}

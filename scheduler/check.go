@@ -52,8 +52,6 @@ func (a *audit) list(name string, l *list, p phase) {
 		a.want(s.flying == 0 && s.ended == None && !s.anew, "request %d in list %s: in %d batches, ended %v, anew %v", s.req.ID, name, s.flying, s.ended, s.anew)
 		switch {
 		case i == 0 || l == &c.parked || l == &c.decoding:
-		case l == &c.filling || l == &c.queue.back:
-			a.want(outranks(l.all()[i-1], s), "request %d is out of order in list %s", s.req.ID, name)
 		default:
 			a.want(arrivedBefore(l.all()[i-1], s), "request %d is out of order in list %s", s.req.ID, name)
 		}
@@ -172,6 +170,7 @@ func (a *audit) totals() {
 			background++
 		}
 	}
+	a.keys()
 	a.want(promised == c.promised && background == c.background, "%d blocks promised, %d in the background, says %d and %d", promised, background, c.promised, c.background)
 	a.want(c.short == nil || c.short.flying == 0 && c.short.ended == None && c.short.slot >= 0, "one that is not idle waits for memory")
 	for i := range c.flights {
@@ -223,4 +222,40 @@ func (a *audit) lanes() {
 	}
 	a.want(slices.Max(first) <= 1 && slices.Max(after) <= 1, "lanes have %v batches in flight and %v ahead", first, after)
 	a.want(prompts <= c.cfg.PrefillBatches, "%d batches have prompts, of %d", prompts, c.cfg.PrefillBatches)
+}
+
+// keys holds the accounts against the sequences.
+func (a *audit) keys() {
+	c := a.core
+	count, running, seated := map[*account][phases]int{}, map[*account]int{}, 0
+	for _, s := range c.byID {
+		if s.ended != None {
+			continue
+		}
+		n := count[s.key]
+		n[s.phase]++
+		count[s.key] = n
+		if s.slot >= 0 {
+			running[s.key]++
+			a.want(slices.Contains(s.key.running, s), "request %d runs and is not among those of its key", s.req.ID)
+		}
+	}
+	for _, x := range c.keys {
+		a.want(x.count == count[x] && len(x.running) == running[x], "key %v counts %v and %d that run, has %v and %d", x.payer, x.count, len(x.running), count[x], running[x])
+		a.want(slices.Contains(c.seated, x) == (len(x.running) > 0), "key %v runs %d", x.payer, len(x.running))
+		if len(x.running) > 0 {
+			seated++
+		}
+		for i := 1; i < len(x.running); i++ {
+			a.want(above(x.running[i-1], x.running[i]) && x.running[i-1].tier < x.running[i].tier, "key %v has its requests out of order", x.payer)
+		}
+	}
+	active := 0
+	for x := range count {
+		if !x.background {
+			active++
+		}
+	}
+	a.want(active == c.active, "%d keys have requests, says %d", active, c.active)
+	a.want(seated == len(c.seated), "%d keys run something, says %d", seated, len(c.seated))
 }

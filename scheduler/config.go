@@ -21,7 +21,7 @@ type Config struct {
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
 	// Aging is the number of batches made after which a waiting request gains one level of
-	// priority, and again after as many more; 0: none does. Background requests never do.
+	// priority among those of its key, and again after as many more; 0: none does. Background requests never do.
 	Aging int
 
 	// Forms says that rows of generated tokens are not computed as those of a prompt are

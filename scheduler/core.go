@@ -14,11 +14,11 @@ type Core struct {
 	pool     *kvblocks.Pool
 	slots    []int // free slots, the next one last
 	byID     map[uint64]*seq
-	keys     map[uint64]*account
+	keys     map[payer]*account
 	groups   map[uint64]*group
 	queue    queue
 	parked   list        // they wait for blocks that others compute
-	filling  list        // idle, in the order of outranks
+	filling  list        // idle, in the order of arrival
 	decoding list        // idle, the one that waits longest first
 	flights  []flight    // Depth of them
 	rows     []int       // of each lane: its streams
@@ -28,6 +28,12 @@ type Core struct {
 	short      *seq // what comes free is for this idle sequence first; nil: nobody waits
 	shortNeed  int  // blocks
 	background int  // running sequences
+
+	clocks     [2]uint64  // virtual time: of the keys, and of what they have in the background
+	turns      uint64     // times that a key came to have something to compute
+	active     int        // keys with live requests, what they have in the background aside
+	seated     []*account // with running sequences
+	candidates []*seq     // scratch of deal
 
 	arrivals uint64 // accepted so far
 	batches  uint64 // made so far: the id of the newest
@@ -59,9 +65,9 @@ func New(cfg Config) (*Core, error) {
 		pool:    kvblocks.New(kvblocks.Config{Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens, RAM: cfg.RAMBlocks, Snapshots: cfg.Snapshots}),
 		slots:   make([]int, cfg.MaxSeqs),
 		byID:    make(map[uint64]*seq),
-		keys:    make(map[uint64]*account),
+		keys:    make(map[payer]*account),
 		groups:  make(map[uint64]*group),
-		mark:    seq{level: math.MinInt, arrival: math.MaxUint64},
+		mark:    seq{tier: math.MaxInt, arrival: math.MaxUint64},
 		flights: make([]flight, cfg.Depth()),
 		rows:    make([]int, cfg.Lanes),
 		wake:    math.MaxInt64,
@@ -81,7 +87,7 @@ func (c *Core) Add(r Request, now int64) error {
 	}
 	s := c.newSeq()
 	s.req, s.arrival, s.known, s.slot = r, c.arrivals, r.PromptLen, -1
-	s.level, s.fresh, s.key = r.Priority, true, c.open(r.Key)
+	s.level, s.fresh, s.key = r.Priority, true, c.open(&r)
 	if s.reuses = r.Prompt != nil && !r.Scored && !c.cfg.NoReuse; s.reuses {
 		s.root = c.pool.Open(r.Domain)
 		s.link = s.root
@@ -89,7 +95,7 @@ func (c *Core) Add(r Request, now int64) error {
 	c.meet(s)
 	c.arrivals++
 	c.byID[r.ID] = s
-	c.count[waiting]++
+	c.tally(s, waiting, 1)
 	c.enqueue(s)
 	if r.Deadline != 0 {
 		c.wake = min(c.wake, r.Deadline)
@@ -117,8 +123,15 @@ func (c *Core) refuse(r *Request, now int64) error {
 	if r.Deadline != 0 && r.Deadline <= now {
 		return ErrExpired
 	}
-	if n := c.count[waiting]; n >= c.cfg.MaxQueue {
+	n, own := c.count[waiting], 0
+	if a := c.keys[payer{r.Key, r.Background}]; a != nil {
+		own = a.count[waiting]
+	}
+	switch left := c.cfg.MaxQueue - n; {
+	case left <= 0:
 		return fmt.Errorf("%w: %d wait", ErrQueueFull, n)
+	case r.Key != 0 && own >= 3*left: // so some places are always left for other keys
+		return fmt.Errorf("%w for this key: %d of %d wait", ErrQueueFull, own, n)
 	}
 	return nil
 }
@@ -233,7 +246,8 @@ func (c *Core) end(s *seq, why Reason, cause error) {
 // conclude marks and announces the end.
 func (c *Core) conclude(s *seq, why Reason, cause error) {
 	s.ended = why
-	c.count[s.phase]--
+	c.tally(s, s.phase, -1)
+	c.unseat(s)
 	if s.req.Background && s.slot >= 0 {
 		c.background--
 	}
@@ -278,7 +292,8 @@ func (c *Core) newSeq() *seq {
 }
 
 func (c *Core) setPhase(s *seq, p phase) {
-	c.count[s.phase]--
-	c.count[p]++
+	was := s.phase
+	c.tally(s, p, 1)
+	c.tally(s, was, -1)
 	s.phase = p
 }

@@ -9,18 +9,37 @@
 // A batch mixes decode spans (one row a running stream) with chunked prefill
 // (Sarathi-Serve, arXiv 2403.02310) under a budget of rows. Decode comes first:
 // every idle stream of its lane gets its row. What is left of
-// the budget goes to prompts in order of level, then arrival: at most
+// the budget goes to prompts, one after another: at most
 // PrefillChunk rows a sequence and, while any stream is in decode, at most
 // PrefillShare rows together, so that a long prompt delays the streams by a
 // bounded amount.
 //
 // # Whose turn it is
 //
-// A request's level is its priority and, with Config.Aging, what it gained by waiting. In
-// the queue, and among prompts for rows, a higher level goes first; then who was
-// preempted; then the key (Request.Key) for which less was computed so far, so that keys
-// share evenly whatever each has sent; then who came first. Nobody overtakes the head of the
-// queue because it is smaller: large ones would starve.
+// Keys (Request.Key) come first, priorities second:
+//
+//   - Rows of prompts go to the key that was served least, in rows, by start-time fair queueing
+//     (key.go): a key that comes anew starts at the virtual time of now, so it neither waits for
+//     what others had before nor pays for gaps that it used. Decode rows count too.
+//   - The key that has least of slots and memory is admitted first (dominant resource
+//     fairness). Where its request finds no slot or no memory, sequences of keys that have
+//     more than an equal share are preempted (fair.go), the last of each first. The first of
+//     a key never is.
+//   - A request that needs more memory than can be had is overtaken by requests of other keys that
+//     need little, as far as it does not wait longer for that. Within a key nobody
+//     overtakes: large ones would starve.
+//   - Among requests of one key a higher level goes first, then who was preempted, then who came
+//     first. A request's level is its priority and, with Config.Aging, what it gained
+//     by waiting. It counts for nothing between keys.
+//   - No key has more than three quarters of the places of the queue that others leave.
+//
+// So the first token of a request whose key has nothing else comes within
+//
+//	K*(ceil(P/PrefillShare)+1) + 4*(K-1) + 2*Depth
+//
+// batches with work, where K keys have requests, at most MaxSeqs, and P tokens of its prompt are
+// not cached, if each of these keys can have one request in memory (TestFirstToken). Lanes
+// multiply it.
 //
 // Background requests come after all others: they are admitted when no other waits, give
 // their slots and blocks to any other that lacks them, and together have at
@@ -82,9 +101,10 @@
 // when a slot is free and, beside what prompts in work still need, the blocks of all
 // its known tokens and a reserve: one for each that runs and a hundredth of the pool. From
 // then on it takes blocks as it comes to their borders. Where none is left, cached blocks
-// give way, the one unused longest first, then sequences are preempted, the last in the
-// order of level and arrival first: one keeps its tokens, loses slot and blocks, and waits at
-// the head of its level. Those in flight are preempted when their batches are back. Whoever
+// give way, the one unused longest first, then sequences are preempted, the last in an
+// order first: one keeps its tokens, loses slot and blocks, and waits at
+// the head of its level. The order is that of how much of its key comes before a sequence, of
+// one key level, then arrival (outranks). Those in flight are preempted when their batches are back. Whoever
 // may take blocks from others has what comes free before those, so the first in the order
 // always goes on, and everybody is served in the end (memory.go has the proof). Add refuses
 // what needs more than the whole pool.

@@ -45,7 +45,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 			s.computed += sp.Len
 			c.register(s, s.computed)
 			if !c.leaves(s) {
-				c.filling.insert(s, outranks)
+				c.filling.insert(s, arrivedBefore)
 			}
 		}
 		if f.spans[i].Last {
@@ -169,7 +169,7 @@ func (c *Core) leaves(s *seq) bool {
 		return false
 	}
 	s.doomed = false
-	if w := c.head(); c.short != nil && outranks(c.short, s) || s.req.Background && w != nil && !w.req.Background {
+	if c.short != nil && outranks(c.short, s) || c.gives(s) {
 		c.evict(s)
 		return true
 	}

@@ -122,9 +122,9 @@ func (c *Core) retried(s *seq) bool {
 
 // refill has an idle sequence compute all that is known of it anew.
 func (c *Core) refill(s *seq) {
-	s.anew, s.doomed = false, false
+	s.anew, s.doomed, s.owes = false, false, false
 	c.leave(s)
 	c.setPhase(s, filling)
 	c.drop(s)
-	c.filling.insert(s, outranks)
+	c.filling.insert(s, arrivedBefore)
 }

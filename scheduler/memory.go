@@ -2,8 +2,9 @@ package scheduler
 
 // Why nothing is stuck:
 //
-// Running sequences are in a total order, outranks, that stays as it is while they run.
-// Let s be the first of them. When s lacks a block, those of the last in the order are
+// Running sequences are in a total order, outranks. Its first is the one that came first of the
+// keys' own first ones, and stays that until it ends or one that comes before it starts.
+// Let s be the first. When s lacks a block, those of the last in the order are
 // taken (reclaim), whose blocks are free at once if it is idle, or when its batches are
 // back, and every batch comes back, is gone after it was lost, or is void with a Restart. Until
 // s has its block, nobody whom it outranks gets those that come free (room), and nobody is
@@ -11,9 +12,9 @@ package scheduler
 // is the only one left: then all that it does not hold is free, and Add refused whatever
 // needs more than all there is. Where prompts of other keys go before its own, what they
 // are given counts until they do not. So s has a row in a batch again and again and is
-// done after finitely many, and then the next is the first. Only one that outranks s and
-// comes later can be put before it; who waits gains levels (Config.Aging), so that cannot
-// go on for ever.
+// done after finitely many, and then another is the first. Only one of its own key with a
+// higher level, or one that came before it and was preempted, can be put before it; who
+// waits gains levels (Config.Aging), so that cannot go on for ever.
 //
 // Where nothing runs, the head of the queue is admitted: it needs at most all blocks, no
 // reserve is kept, and nobody is parked, as those wait for one that runs. So with nothing
@@ -125,11 +126,12 @@ func (c *Core) evict(s *seq) {
 		c.background--
 	}
 	c.leave(s)
+	c.unseat(s)
 	c.setPhase(s, waiting)
 	c.drop(s)
 	c.slots = append(c.slots, s.slot)
 	c.emit(Preempted, s, None, nil)
-	s.slot, s.resumed, s.doomed = -1, true, false
+	s.slot, s.resumed, s.doomed, s.owes = -1, true, false, false
 	c.enqueue(s)
 }
 
@@ -140,7 +142,7 @@ func (c *Core) drop(s *seq) {
 	if s.shared {
 		s.blocks, s.shared = nil, false
 	}
-	s.computed, s.linked, s.link, s.kept, s.fresh = 0, 0, s.root, 0, true
+	s.computed, s.linked, s.link, s.kept, s.lent, s.fresh = 0, 0, s.root, 0, 0, true
 	c.settleFor(s)
 }
 
@@ -161,27 +163,6 @@ func (c *Core) promise(s *seq) {
 	}
 	c.promised += n - s.promised
 	s.promised = n
-}
-
-// yield makes room for a request that waits, by preempting those in the background.
-func (c *Core) yield() {
-	if c.background == 0 || c.short != nil {
-		return
-	}
-	for {
-		s := c.head()
-		if s == nil || s.req.Background || c.fits(s) {
-			return
-		}
-		v := c.lastBackground()
-		if v == nil || v.flying > 0 {
-			if v != nil {
-				v.doomed = true
-			}
-			return
-		}
-		c.preempt(v)
-	}
 }
 
 // lastBackground is the last in the order of those that run in the background.

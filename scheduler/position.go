@@ -1,40 +1,39 @@
 package scheduler
 
 // Position is the number of requests that would start before this one if nothing
-// changed, about: the keys of its level take turns. It reports whether the request waits at
-// all. It looks through the queue.
+// changed, about: keys take turns. It reports whether the request waits at all. It looks
+// through the queue.
 func (c *Core) Position(id uint64) (int, bool) {
 	s := c.byID[id]
 	if s == nil || s.ended != None || s.phase != waiting {
 		return 0, false
 	}
-	n, turn := 0, 0
-	for _, w := range c.queue.back.all() {
-		if w != s && c.sooner(w, s) {
-			n++
-		}
-	}
-	for _, l := range c.queue.lines {
-		if l.holds(s) {
-			for _, w := range l.list.all() {
-				if w.arrival < s.arrival && !s.resumed {
-					turn++
-				}
+	turn := 0 // those of its key before it
+	see := func(l *list) {
+		for _, w := range l.all() {
+			if w.key == s.key && w != s && c.sooner(w, s) {
+				turn++
 			}
 		}
 	}
+	see(&c.queue.back)
+	see(&c.parked)
 	for _, l := range c.queue.lines {
-		peers := 0
-		for _, w := range l.list.all() {
-			switch lw, ls := c.level(w), c.level(s); {
-			case w.req.Background != s.req.Background && s.req.Background, w.req.Background == s.req.Background && lw > ls:
-				n++
-			case w.req.Background != s.req.Background || lw < ls || s.resumed || l.holds(s):
-			case peers < turn || peers == turn && c.sooner(w, s):
-				peers++
-			}
+		if l.key == s.key {
+			see(&l.list)
 		}
-		n += peers
 	}
-	return n + turn, true
+	n := turn
+	for _, a := range c.keys {
+		switch waits := a.count[waiting]; {
+		case a == s.key || a.background && !s.key.background:
+		case a.background != s.key.background:
+			n += waits
+		case c.enters(a, s.key):
+			n += min(waits, turn+1)
+		default:
+			n += min(waits, turn)
+		}
+	}
+	return n, true
 }

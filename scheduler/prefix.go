@@ -173,6 +173,7 @@ func (c *Core) begin(f *flight, s *seq, loads int) bool {
 func (c *Core) take(f *flight, s *seq) {
 	s.blocks = slices.Grow(s.blocks[:0], c.cfg.blocksFor(s.req.positions()))
 	loads := 0
+	s.lent = c.sharing()
 	for i, page := range c.chain.pages { // all are held before a block is handed out
 		c.adopt(s, page, i*c.cfg.BlockTokens, s.req.PromptLen)
 		if place := c.pool.Place(page); place >= 0 {

@@ -1,26 +1,25 @@
 package scheduler
 
 // queue holds the waiting requests that nothing but memory, a slot or their turn keeps
-// from starting. Those of one key, priority and kind are a line, in order of arrival;
-// preempted ones stand before all lines of their level.
+// from starting. Those of one account and priority are a line, in order of arrival;
+// preempted ones come before the lines of their key and level.
 type queue struct {
 	lines []*line
 	spare []*line
-	back  list // preempted, in the order of outranks
+	back  list // preempted, in order of arrival
 	n     int
 }
 
 // line is a part of the queue whose first is always the one to start first.
 type line struct {
-	key        *account
-	priority   int
-	background bool
-	list       list
+	key      *account
+	priority int
+	list     list
 }
 
 // holds tells whether it is the line that a sequence belongs to.
 func (l *line) holds(s *seq) bool {
-	return l.key == s.key && l.priority == s.req.Priority && l.background == s.req.Background
+	return l.key == s.key && l.priority == s.req.Priority
 }
 
 func arrivedBefore(a, b *seq) bool { return a.arrival < b.arrival }
@@ -29,7 +28,7 @@ func arrivedBefore(a, b *seq) bool { return a.arrival < b.arrival }
 func (q *queue) add(s *seq) {
 	q.n++
 	if s.resumed {
-		q.back.insert(s, outranks)
+		q.back.insert(s, arrivedBefore)
 		return
 	}
 	s.line = q.lineOf(s)
@@ -49,7 +48,7 @@ func (q *queue) lineOf(s *seq) *line {
 	} else {
 		l = &line{}
 	}
-	l.key, l.priority, l.background = s.key, s.req.Priority, s.req.Background
+	l.key, l.priority = s.key, s.req.Priority
 	q.lines = append(q.lines, l)
 	return l
 }
@@ -82,12 +81,12 @@ func (q *queue) remove(s *seq) {
 func (c *Core) head() *seq {
 	var best *seq
 	for _, s := range c.queue.back.all() {
-		if best == nil || c.sooner(s, best) {
+		if best == nil || c.earlier(s, best) {
 			best = s
 		}
 	}
 	for _, l := range c.queue.lines {
-		if s := l.list.front(); best == nil || c.sooner(s, best) {
+		if s := l.list.front(); best == nil || c.earlier(s, best) {
 			best = s
 		}
 	}
@@ -102,21 +101,26 @@ func (c *Core) level(s *seq) int {
 	return s.level + int((c.batches-s.since)/uint64(c.cfg.Aging))
 }
 
-// sooner is the order of the queue and of prompts: who is not in the background, level,
-// whoever was preempted and waits, the key that has been given less, arrival. With one
-// key and without preemption that is priority, then arrival.
+// earlier is the order in which waiting requests start: that of their keys, then sooner.
+func (c *Core) earlier(a, b *seq) bool {
+	if a.key != b.key {
+		return c.enters(a.key, b.key)
+	}
+	return c.sooner(a, b)
+}
+
+// sooner is the order in which prompts get rows: the key that was served less, then level,
+// whoever was preempted and waits, arrival. With one key and without preemption that is priority,
+// then arrival. It is total.
 func (c *Core) sooner(a, b *seq) bool {
-	if a.req.Background != b.req.Background {
-		return b.req.Background
+	if a.key != b.key {
+		return a.key.before(b.key)
 	}
 	if la, lb := c.level(a), c.level(b); la != lb {
 		return la > lb
 	}
 	if ba, bb := a.phase == waiting && a.resumed, b.phase == waiting && b.resumed; ba != bb {
 		return ba
-	}
-	if a.key.served != b.key.served {
-		return a.key.served < b.key.served
 	}
 	return a.arrival < b.arrival
 }

@@ -5,7 +5,7 @@ type Request struct {
 	ID        uint64 // chosen by the driver, unique among the live ones
 	PromptLen int    // tokens, >= 1
 	MaxNew    int    // tokens to generate at most, >= 1
-	Priority  int    // higher first; a lower one waits as long as higher ones come, but see Config.Aging
+	Priority  int    // higher first among requests of one key; a lower one waits as long as higher ones come, but see Config.Aging
 	Deadline  int64  // ns on the driver's clock; 0: none
 
 	// Prompt are the PromptLen token ids, which the driver leaves as they are until the
@@ -17,7 +17,8 @@ type Request struct {
 	// Group names siblings, requests with the same Prompt and Domain (n > 1): those
 	// that wait start when the first has its prompt computed, from its blocks. 0: none.
 	Group uint64
-	// Key is who asks: keys that compete get equal shares of what is computed. 0: all others.
+	// Key is who asks: keys that compete get equal shares of what is computed, and of slots and
+	// memory, whatever their priorities. 0: nobody in particular, who may fill the queue alone.
 	Key uint64
 	// Scored asks for the logits of all rows of the prompt, so none of them come from the
 	// cache, and a batch has no more of them than Config.LogitRows leaves.
@@ -87,6 +88,12 @@ type seq struct {
 	known    int    // tokens
 	computed int    // positions
 	retries  int    // recomputations so far
+	owes     bool   // it is doomed because its key has more than its share
+	tier     int    // while it runs: see Core.rank
+	lent     int    // blocks that others held when it began
+	began    uint64 // batches made when it started or was resumed, and one
+	blocked  uint64 // batches made when it first was at the head and did not fit, and one; 0: never
+	dealAt   uint64 // batches made when it is looked at again whether others should give way
 	retryAt  uint64 // batches made when it is looked up again though it needs more than is free
 	passed   uint64 // the last round in which its turn came
 
@@ -113,14 +120,15 @@ func (s *seq) generated() int { return s.known - s.req.PromptLen }
 // told is the number of tokens whose ids are known.
 func (s *seq) told() int { return s.req.PromptLen + len(s.made) }
 
-// outranks is the order in which running sequences keep their blocks: who is not in the
-// background, level, arrival. It is total and stays the same while they run.
+// outranks is the order in which running sequences keep their slots and blocks: who is not in
+// the background, then who has less of its key before it, then arrival. With one key that
+// is level, then arrival. It is total, and changes only when a sequence starts or stops running.
 func outranks(a, b *seq) bool {
-	if a.req.Background != b.req.Background {
+	switch {
+	case a.req.Background != b.req.Background:
 		return b.req.Background
-	}
-	if a.level != b.level {
-		return a.level > b.level
+	case a.tier != b.tier:
+		return a.tier < b.tier
 	}
 	return a.arrival < b.arrival
 }

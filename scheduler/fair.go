@@ -1,0 +1,208 @@
+package scheduler
+
+import "slices"
+
+// yield makes room for the request whose turn it is, where it lacks a slot or memory: it
+// preempts what runs in the background, then what other keys run beyond an equal share.
+func (c *Core) yield() {
+	if c.queue.n == 0 || c.short != nil {
+		return
+	}
+	if len(c.seated) > 1 {
+		for _, a := range c.seated {
+			c.rank(a)
+		}
+	}
+	for {
+		s := c.head()
+		if s == nil || s.req.Background || c.background == 0 && c.alone(s) || c.fits(s) {
+			return
+		}
+		v := c.lastBackground()
+		if v == nil {
+			if c.deal(s) {
+				return
+			}
+			if s = c.overtaker(s); s != nil && !c.fits(s) {
+				c.deal(s)
+			}
+			return
+		}
+		if v.flying > 0 {
+			v.doomed = true
+			return
+		}
+		c.preempt(v)
+	}
+}
+
+// alone tells whether no other key than that of a request runs anything.
+func (c *Core) alone(s *seq) bool {
+	return len(c.seated) == 0 || len(c.seated) == 1 && c.seated[0] == s.key
+}
+
+// deal has running sequences of other keys give way to the request whose turn it is, if that
+// is enough for it. A key that gives still has as much without the sequence as the other
+// has with the request, so no two keys take the same place from each other in turn.
+// Sequences in flight give way when their batches are back. It reports whether there is enough.
+func (c *Core) deal(s *seq) bool {
+	if c.batches < s.dealAt || !c.owed(s) {
+		return false
+	}
+	s.dealAt = c.batches + lookEvery
+	c.look(s)
+	if runner, _ := c.runnerFor(s); runner != nil {
+		return false
+	}
+	need := c.cfg.blocksFor(s.known) - c.sharing()
+	slots, free := c.coming()
+	n := 0
+	list := c.overdrawn(s, need)
+	for ; n < len(list) && (slots == 0 || free < need); n++ {
+		slots++
+		free += list[n].own() + list[n].promised + 1 // one sequence less to keep a block for
+	}
+	enough := slots > 0 && free >= need
+	if enough {
+		s.dealAt = 0
+		for _, v := range list[:n] {
+			if v.flying > 0 {
+				v.doomed, v.owes = true, true
+			} else {
+				c.preempt(v)
+			}
+		}
+	}
+	clear(list)
+	return enough
+}
+
+// coming is how many slots and blocks can be had by a new request when what has ended is back
+// from its batches.
+func (c *Core) coming() (slots, blocks int) {
+	slots, blocks = len(c.slots), c.pool.Available()-c.promised-c.reserve()
+	for i := range c.flights {
+		f := &c.flights[i]
+		for _, s := range f.seqs {
+			if s.ended != None && f.after == 0 {
+				slots++
+				blocks += s.own()
+			}
+		}
+	}
+	return slots, blocks
+}
+
+// overdrawn are the running sequences that may have to give way to a request that needs so
+// many blocks, the first to go first.
+func (c *Core) overdrawn(s *seq, need int) []*seq {
+	most := c.portionWith(s, need)
+	c.candidates = c.candidates[:0]
+	for _, a := range c.seated {
+		for i := len(a.running) - 1; i >= 0 && a != s.key && a.running[i].tier >= most; i-- {
+			c.candidates = append(c.candidates, a.running[i])
+		}
+	}
+	slices.SortFunc(c.candidates, func(a, b *seq) int {
+		switch {
+		case a == b:
+			return 0
+		case outranks(a, b):
+			return 1
+		}
+		return -1
+	})
+	return c.candidates
+}
+
+// owed tells whether another key runs so much that it may have to give way to a request.
+func (c *Core) owed(s *seq) bool {
+	most := c.portion(len(s.key.running)+1, 0)
+	for _, a := range c.seated {
+		if a != s.key && a.running[len(a.running)-1].tier >= most {
+			return true
+		}
+	}
+	return false
+}
+
+// gives tells whether a sequence that is back has to give way to the request whose turn it is.
+func (c *Core) gives(s *seq) bool {
+	owes := s.owes
+	s.owes = false
+	w := c.head()
+	switch {
+	case w == nil || w.req.Background:
+		return false
+	case s.req.Background:
+		return true
+	}
+	if !owes || c.fits(w) {
+		return false
+	}
+	if o := c.overtaker(w); o != nil {
+		w = o
+	}
+	return w.key != s.key && s.tier >= c.portion(len(w.key.running)+1, 0) && !c.fits(w)
+}
+
+// overtaker is a request that may start before the one whose turn it is and that waits for
+// memory. It is of another key, which has with it no more than an equal share of slots and memory.
+// What started in this way leaves as much as the head needs, so the head fits when those that
+// run before it have ended.
+func (c *Core) overtaker(head *seq) *seq {
+	if head.blocked == 0 {
+		head.blocked = c.batches + 1
+	}
+	if c.short != nil || head.req.Background {
+		return nil
+	}
+	var best *seq
+	most := c.portion(c.cfg.MaxSeqs, 0) / max(1, c.active)
+	see := func(s *seq) {
+		if s.key != head.key && !s.req.Background && (best == nil || c.earlier(s, best)) && c.portionWith(s, c.cfg.blocksFor(s.known)) <= most {
+			best = s
+		}
+	}
+	for _, s := range c.queue.back.all() {
+		see(s)
+	}
+	for _, l := range c.queue.lines {
+		see(l.list.front())
+	}
+	if best == nil {
+		return nil
+	}
+	left := c.cfg.Blocks - c.cfg.blocksFor(head.known) - c.reserve() - 1 - c.cfg.blocksFor(best.known)
+	for _, a := range c.seated {
+		for _, s := range a.running {
+			if s.began >= head.blocked {
+				left -= s.own()
+			}
+		}
+	}
+	if left < 0 {
+		return nil
+	}
+	return best
+}
+
+// portionWith is what the key of a waiting request has with it and the blocks that it needs.
+func (c *Core) portionWith(s *seq, blocks int) int {
+	return c.portion(len(s.key.running)+1, s.key.blocks+blocks)
+}
+
+// overtake puts parked requests into the queue again that come before the one they wait for.
+func (c *Core) overtake() {
+	if c.parked.len() == 0 {
+		return
+	}
+	c.parked.take(func(s *seq) bool {
+		if !c.sooner(s, s.runner) {
+			return false
+		}
+		s.runner = nil
+		c.queue.add(s)
+		return true
+	})
+}
