@@ -250,7 +250,7 @@ func TestServeLogsChecks(t *testing.T) {
 	}
 	var text bytes.Buffer
 	e := &env{out: &text, err: &text, ctx: ctx, file: file, machine: func() *machine.Machine { return m }}
-	s, p, err := c.Serve.load(t.Context(), e, newLateEngine("krater-tiny", e.shown()), zerolog.New(&text))
+	s, p, err := c.Serve.load(t.Context(), e, newLateEngine("krater-tiny", nil, e.shown()), zerolog.New(&text))
 	if err != nil {
 		t.Fatal(err)
 	}

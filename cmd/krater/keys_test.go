@@ -1,20 +1,31 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/transport/api"
+	"krater/transport/enginetest"
+	"krater/transport/server"
 )
 
 // TestKeys: with a file of keys every route but the probes wants one, and
@@ -71,9 +82,72 @@ func TestOpenMetrics(t *testing.T) {
 func TestBadKeyFiles(t *testing.T) {
 	for text, words := range map[string]string{
 		"": "no key", "# only this\n\n": "no key", "long-enough\nshort\n": "line 2", strings.Repeat("x", 1<<17): "--api-keys",
+		"long-enough priority=high\n": "line 1", "long-enough priority=5..1\n": "line 1", "\nlong-enough priority=-1001..0\n": "line 2",
+		"long-enough priority=0..1001\n": "line 1", "long-enough priority=1\n": "LOW..HIGH", "short priority=0..1\n": "fewer than 8",
 	} {
 		file := write(t, "keys", text)
 		refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--api-keys", file}, "--api-keys", words)
+	}
+}
+
+// TestPriorityRanges: every door that takes a priority clips it into the range of the key, which
+// is logged once a key. Lines without a range mean what they always have.
+func TestPriorityRanges(t *testing.T) {
+	var log bytes.Buffer
+	file := write(t, "keys", "ranged-secret-key   priority=-5..10\nplain-secret-key\na key of words\nother-secret-key priority=0..0\n")
+	ring, err := readKeys(file, zerolog.New(&log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := enginetest.New()
+	late := newLateEngine("test-model", ring, nil)
+	late.set(e)
+	srv, door := openDoors(late, server.Options{Keys: ring.hashes}, zerolog.Nop())
+	web := httptest.NewServer(srv.Handler())
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := errors.Join(door.Shutdown(ctx), srv.Shutdown(ctx)); err != nil {
+			t.Error(err)
+		}
+		web.Close()
+	})
+	s := &site{t: t, base: web.URL, http: web.Client(), log: newLines(), out: newLines()}
+	for _, c := range []struct {
+		key       string
+		asks, has int
+	}{
+		{"ranged-secret-key", 1000, 10}, {"ranged-secret-key", -1000, -5}, {"ranged-secret-key", 7, 7},
+		{"plain-secret-key", 1000, 1000}, {"a key of words", -1000, -1000}, {"other-secret-key", 1, 0},
+	} {
+		s.key = c.key
+		last := func(door string) {
+			t.Helper()
+			all := e.Requests()
+			if got := all[len(all)-1].Priority; got != c.has {
+				t.Errorf("%s, %s asks for priority %d: it has %d, want %d", c.key, door, c.asks, got, c.has)
+			}
+		}
+		for _, r := range routes {
+			q := greedy("hi", 2)
+			q.fields["priority"] = c.asks
+			if _, err := s.ask(r, q); err != nil {
+				t.Fatalf("%s: %v", r.name, err)
+			}
+			last(r.name)
+		}
+		hash := server.HashKey(c.key)
+		line := fmt.Sprintf(`{"prompt": "hi", "max_tokens": 2, "priority": %d}`, c.asks)
+		req := httptest.NewRequestWithContext(api.Background(t.Context(), time.Now().Add(time.Hour)), "POST", "/v1/completions", strings.NewReader(line))
+		req.Header.Set("Content-Type", "application/json")
+		answer := httptest.NewRecorder()
+		if srv.Inside(hex.EncodeToString(hash[:])).ServeHTTP(answer, req); answer.Code != 200 {
+			t.Fatalf("a line of a batch: %d %s", answer.Code, answer.Body)
+		}
+		last("a line of a batch")
+	}
+	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `"line":1,"priority":1000,"low":-5,"high":10`) || !strings.Contains(text, `"line":4`) || strings.Contains(text, "secret") {
+		t.Errorf("the log:\n%s", text)
 	}
 }
 

@@ -17,12 +17,13 @@ import (
 type lateEngine struct {
 	name     string
 	start    time.Time
+	keys     *keyring       // whose ranges hold for every door
 	progress *term.Progress // of the load
 	engine   atomic.Pointer[engine.Engine]
 }
 
-func newLateEngine(name string, p *term.Progress) *lateEngine {
-	return &lateEngine{name: name, start: time.Now(), progress: p}
+func newLateEngine(name string, keys *keyring, p *term.Progress) *lateEngine {
+	return &lateEngine{name: name, start: time.Now(), keys: keys, progress: p}
 }
 
 func (l *lateEngine) set(e engine.Engine) { l.engine.Store(&e) }
@@ -62,6 +63,7 @@ func (l *lateEngine) Submit(ctx context.Context, req *engine.Request) (engine.St
 	if err != nil {
 		return nil, err
 	}
+	req.Priority = l.keys.clip(req.Owner, req.Priority)
 	return e.Submit(ctx, req)
 }
 

@@ -252,7 +252,7 @@ func begin(t testing.TB, flags ...string) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt, err := c.Serve.serverOptions(log)
+	opt, keys, err := c.Serve.serverOptions(log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func begin(t testing.TB, flags ...string) *site {
 	s.end = stop
 	go func() {
 		defer close(s.done)
-		s.err = c.Serve.serve(running, e, l, "krater-tiny", opt, log)
+		s.err = c.Serve.serve(running, e, l, newLateEngine("krater-tiny", keys, e.shown()), opt, log)
 	}()
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {

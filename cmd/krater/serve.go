@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,7 +11,6 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -36,7 +33,7 @@ type serveCmd struct {
 	batchFlags
 	Listen          string        `help:"Address to listen on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
 	ServedModelName string        `help:"Name clients use for the model; default: the folder's name, of random weights that of the shape with -random." placeholder:"NAME"`
-	APIKeys         string        `name:"api-keys" help:"File of API keys, one a line; without it no key is asked for." type:"existingfile" placeholder:"FILE"`
+	APIKeys         string        `name:"api-keys" help:"File of API keys, one a line, each with an optional range of priorities (KEY priority=-10..10); without it no key is asked for." type:"existingfile" placeholder:"FILE"`
 	TLSCert         string        `name:"tls-cert" help:"Certificate file (PEM)." type:"existingfile" placeholder:"FILE"`
 	TLSKey          string        `name:"tls-key" help:"Its private key (PEM)." type:"existingfile" placeholder:"FILE"`
 	Origins         []string      `help:"Browser origins that may call the server, such as https://app.example.org."`
@@ -82,7 +79,7 @@ func (c *serveCmd) Run(e *env) error {
 	for _, line := range strangers(e.ctx.Model, os.Environ()) {
 		log.Warn().Msg(line)
 	}
-	opt, err := c.serverOptions(log)
+	opt, keys, err := c.serverOptions(log)
 	if err != nil {
 		return err
 	}
@@ -113,7 +110,7 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	ctx, release := untilStopped()
 	defer release()
-	return c.serve(ctx, e, l, name, opt, log)
+	return c.serve(ctx, e, l, newLateEngine(name, keys, e.shown()), opt, log)
 }
 
 // servedName is what clients call the model. No client takes random weights for the model
@@ -130,9 +127,9 @@ func (c *serveCmd) servedName(src *source) string {
 
 // serve opens the doors, loads the model behind them and waits for the end.
 // Clients see 503 on /ready until the model is loaded.
-func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, name string, opt server.Options, log zerolog.Logger) error {
+func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, late *lateEngine, opt server.Options, log zerolog.Logger) error {
 	start := time.Now()
-	late := newLateEngine(name, e.shown())
+	name := late.name
 	if c.OTLPEndpoint != "" {
 		opt.Caller = otlp.Caller
 	}
@@ -370,23 +367,23 @@ func (c *serveCmd) logger(e *env) (log zerolog.Logger, err error) {
 	return log, nil
 }
 
-func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
-	opt := server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, MaxConcurrent: c.MaxConcurrent, Version: version, Log: &log}
+func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *keyring, err error) {
+	opt = server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, MaxConcurrent: c.MaxConcurrent, Version: version, Log: &log}
 	if c.MaxConcurrent < 1 || c.MaxConcurrent > maxConcurrentMost {
-		return opt, fmt.Errorf("--max-concurrent %d: want 1 to %d", c.MaxConcurrent, maxConcurrentMost)
+		return opt, nil, fmt.Errorf("--max-concurrent %d: want 1 to %d", c.MaxConcurrent, maxConcurrentMost)
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return opt, errors.New("--tls-cert and --tls-key belong together")
+		return opt, nil, errors.New("--tls-cert and --tls-key belong together")
 	}
 	if c.TLSCert != "" {
 		cert, err := readCertificate(c.TLSCert, c.TLSKey)
 		if err != nil {
-			return opt, fmt.Errorf("--tls-cert: %w", err)
+			return opt, nil, fmt.Errorf("--tls-cert: %w", err)
 		}
 		opt.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	if c.Pprof && !loopback(c.Listen) {
-		return opt, fmt.Errorf("--pprof: --listen %s can be reached from other machines, which could stop this one with profiles", c.Listen)
+		return opt, nil, fmt.Errorf("--pprof: --listen %s can be reached from other machines, which could stop this one with profiles", c.Listen)
 	}
 	switch {
 	case c.APIKeys != "":
@@ -396,13 +393,12 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (server.Options, error) {
 		log.Warn().Str("listen", c.Listen).Msg("whoever reaches this address can use the model; --api-keys asks for keys")
 	}
 	if c.APIKeys != "" {
-		keys, err := readKeys(c.APIKeys)
-		if err != nil {
-			return opt, err
+		if keys, err = readKeys(c.APIKeys, log); err != nil {
+			return opt, nil, err
 		}
-		opt.Keys = keys
+		opt.Keys = keys.hashes
 	}
-	return opt, nil
+	return opt, keys, nil
 }
 
 // loopback reports whether an address can be reached from this machine only.
@@ -429,32 +425,4 @@ func readCertificate(certPath, keyPath string) (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	return tls.X509KeyPair(cert, key)
-}
-
-// readKeys reads a file of API keys: one a line, blank lines and lines that
-// begin with # left out. Only hashes are kept.
-func readKeys(path string) ([]server.KeyHash, error) {
-	data, err := files.Read(path, keysMaxBytes)
-	if err != nil {
-		return nil, fmt.Errorf("--api-keys: %w", err)
-	}
-	var keys []server.KeyHash
-	in := bufio.NewScanner(bytes.NewReader(data))
-	for n := 1; in.Scan(); n++ {
-		key := strings.TrimSpace(in.Text())
-		if key == "" || strings.HasPrefix(key, "#") {
-			continue
-		}
-		if len(key) < 8 {
-			return nil, fmt.Errorf("--api-keys: line %d: a key of fewer than 8 characters", n)
-		}
-		keys = append(keys, server.HashKey(key))
-	}
-	if err := in.Err(); err != nil {
-		return nil, fmt.Errorf("--api-keys: %s: %w", path, err)
-	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("--api-keys: %s holds no key", path)
-	}
-	return keys, nil
 }

@@ -132,8 +132,8 @@ func (s *Sampling) rest(req *engine.Request) *Error {
 		req.MinTokens = *s.MinTokens
 	}
 	if s.Priority != nil {
-		if *s.Priority < -1000 || *s.Priority > 1000 {
-			return Invalid("priority", "'priority' must be between -1000 and 1000, not %d", *s.Priority)
+		if *s.Priority < -MaxPriority || *s.Priority > MaxPriority {
+			return Invalid("priority", "'priority' must be between %d and %d, not %d", -MaxPriority, MaxPriority, *s.Priority)
 		}
 		req.Priority = *s.Priority
 	}

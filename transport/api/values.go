@@ -11,6 +11,7 @@ import (
 // allocated.
 const (
 	MaxStops     = 16   // stop strings
+	MaxPriority  = 1000 // and its negative
 	MaxStopBytes = 1024 // length of one stop string
 	MaxStopIDs   = 128
 	MaxBiases    = 1024 // entries of logit_bias

@@ -408,3 +408,19 @@ func TestRouteNeedsAMethod(t *testing.T) {
 	}()
 	New(enginetest.New(), Options{}).Route("/x", http.NotFoundHandler())
 }
+
+// TestPlacesOfManyKeys: keys that take all they can leave places to one that comes later.
+func TestPlacesOfManyKeys(t *testing.T) {
+	p := newPlaces(256, 20)
+	var got []int
+	for _, owner := range []string{"a", "b", "c", "d"} {
+		n := 0
+		for ok, _ := p.take(owner); ok; ok, _ = p.take(owner) {
+			n++
+		}
+		got = append(got, n)
+	}
+	if want := []int{192, 48, 12, 3}; !slices.Equal(got, want) {
+		t.Errorf("keys have %v places, want %v", got, want)
+	}
+}

@@ -40,7 +40,7 @@ type Options struct {
 	Caller func(http.Header) engine.Caller
 
 	MaxBody       int64 // bytes of a request body; 8 MiB
-	MaxConcurrent int   // generating requests at once; 256. More get a 429. With several keys each may have three quarters.
+	MaxConcurrent int   // generating requests at once; 256. More get a 429. With several keys each leaves some to the others.
 	RetryAfter    time.Duration
 
 	HeaderTimeout  time.Duration // to receive a request's header; 10 s

@@ -7,11 +7,13 @@ import (
 	"krater/transport/api"
 )
 
-// places are those of generating requests: so many, and of them so many for one owner. With
-// several keys none can take them all, so that the others' requests come as far as the scheduler,
-// which deals the pipeline out among owners.
+// places are those of generating requests. With several keys an owner may hold three times as
+// many as are free: one alone gets three quarters, and however many others there are, a few
+// are left. So every key's requests come as far as the scheduler, which deals the pipeline out
+// among owners.
 type places struct {
-	most, each int
+	most   int
+	shared bool // among several keys
 
 	mu    sync.Mutex
 	taken int
@@ -20,11 +22,7 @@ type places struct {
 
 // newPlaces makes places for a server with that many keys.
 func newPlaces(most, keys int) *places {
-	p := &places{most: most, each: most, held: map[string]int{}}
-	if keys > 1 {
-		p.each = max(1, most-most/4)
-	}
-	return p
+	return &places{most: most, shared: keys > 1, held: map[string]int{}}
 }
 
 // take gives an owner a place, or says why not.
@@ -34,7 +32,7 @@ func (p *places) take(owner string) (ok bool, why string) {
 	switch {
 	case p.taken >= p.most:
 		return false, "too many requests are running"
-	case p.held[owner] >= p.each:
+	case p.shared && p.held[owner] >= 3*(p.most-p.taken):
 		return false, "too many requests of this key are running"
 	}
 	p.taken++
