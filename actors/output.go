@@ -11,6 +11,7 @@ import (
 	"krater/actors/trace"
 	"krater/scheduler"
 	"krater/scheduler/files"
+	"krater/stages"
 	"krater/stages/sample"
 	"krater/stages/text/stop"
 	"krater/stages/text/tokenizer"
@@ -287,7 +288,7 @@ func endError(why scheduler.Reason, cause error) *engine.Error {
 	if _, ok := errors.AsType[*files.LostError](cause); ok {
 		return failureError(cause)
 	}
-	if errors.Is(cause, sample.ErrLogits) {
+	if errors.Is(cause, sample.ErrLogits) || errors.Is(cause, stages.ErrNotFinite) {
 		return &engine.Error{Kind: engine.Internal, Message: fmt.Sprintf("the model gave no usable answer: %v", cause)}
 	}
 	return &engine.Error{Kind: engine.Internal, Message: "the model failed while it answered; see the server's log"}

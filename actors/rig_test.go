@@ -12,6 +12,7 @@ import (
 
 	"krater/kernels/cpu"
 	"krater/kernels/device"
+	"krater/kernels/hostsim"
 	"krater/kernels/tensor"
 	"krater/models"
 	"krater/scheduler"
@@ -24,21 +25,23 @@ import (
 
 // setup says how a test's pipeline is made; zero fields have defaults.
 type setup struct {
-	dir    string // model folder; "": krater-tiny
-	groups int
-	pools  int
-	depth  int
-	limits stages.Limits
-	kv     tensor.DType
-	chunk  int
-	share  int
-	queue  int
-	inline time.Duration // 0: never, so that small models use the pools
-	log    zerolog.Logger
-	faults *faults                                         // of the device's operators; may be nil
-	wrap   func(actor string, n node) node                 // around every node; may be nil
-	nodes  []cpu.Node                                      // of the device
-	change func(d *cpu.Device, l *loaded, o *load.Options) // how the model is loaded; may be nil
+	dir       string // model folder; "": krater-tiny
+	groups    int
+	pools     int
+	depth     int
+	limits    stages.Limits
+	kv        tensor.DType
+	chunk     int
+	share     int
+	queue     int
+	inline    time.Duration // 0: never, so that small models use the pools
+	log       zerolog.Logger
+	faults    *faults                                         // of the device's operators; may be nil
+	wrap      func(actor string, n node) node                 // around every node; may be nil
+	simulated bool                                            // the device
+	ops       func(load.Device) load.Device                   // around the operators; may be nil
+	nodes     []cpu.Node                                      // of the device
+	change    func(d *cpu.Device, l *loaded, o *load.Options) // how the model is loaded; may be nil
 }
 
 // rig is a running pipeline over a real model on the CPU.
@@ -126,7 +129,17 @@ func loadModel(t testing.TB, o setup) *loaded {
 	if o.faults != nil {
 		ops = &faultyDevice{Device: dev, faults: o.faults}
 	}
+	if o.ops != nil {
+		ops = o.ops(ops)
+	}
 	r.dev = dev
+	if o.simulated {
+		sim, err := hostsim.New(hostsim.Options{CPU: dev})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops, r.dev = sim, sim
+	}
 	opt := load.Options{Limits: o.limits, Partition: load.Even(r.cfg.Layers, o.groups), KVType: o.kv}
 	if o.change != nil {
 		o.change(dev, r, &opt)

@@ -1,6 +1,9 @@
 package actors
 
 import (
+	"errors"
+	"fmt"
+
 	"krater/actors/msg"
 	"krater/actors/trace"
 	"krater/kernels/device"
@@ -36,20 +39,48 @@ func (n *sampleNode) receive(c *turn, m any) {
 	case b.Raw != nil:
 		b.Raw.Reply <- readRaw(b)
 	case !b.Abandoned.Load():
+		n.faults(c, b)
 		for i := range b.Rows {
 			r := &b.Rows[i]
-			if r.Scored {
-				r.Result, r.Err = sample.Score(b.State.LogitRow(i), r.Given, r.Alternatives)
-				continue
+			if choose(b, i, r); errors.Is(r.Err, sample.ErrNotFinite) {
+				r.Err = fmt.Errorf("%w; the keys and values of all layers are finite, so it comes from the last layer behind them, the final norm or lm_head", r.Err)
+				c.log.Error().Uint64("batch", b.ID).Uint64("request", r.Seq).Err(r.Err).Msg("a request fails")
 			}
-			if id, ok := b.State.ChosenID(i); ok {
-				r.Result, r.Err = r.Sampler.Take(id)
-				continue
-			}
-			r.Result, r.Err = r.Sampler.Next(b.State.LogitRow(i))
 		}
 	}
 	c.send(c.routes.schedule, b)
+}
+
+// faults notes which requests of a batch have keys or values that are not finite.
+func (n *sampleNode) faults(c *turn, b *msg.Batch) {
+	b.Faults = b.Faults[:0]
+	for i := range b.State.Spans {
+		sp := &b.State.Spans[i]
+		if err := b.State.Fault(sp); err != nil {
+			b.Faults = append(b.Faults, msg.Fault{Seq: sp.Seq, Err: err})
+			c.log.Error().Uint64("batch", b.ID).Uint64("request", sp.Seq).Err(err).Msg("a request fails")
+		}
+	}
+}
+
+// choose finds the token of a wanted row, or how likely the given one was, or why there is none.
+func choose(b *msg.Batch, i int, r *msg.Row) {
+	r.Err = nil
+	for _, f := range b.Faults {
+		if f.Seq == r.Seq {
+			r.Err = f.Err
+			return
+		}
+	}
+	if r.Scored {
+		r.Result, r.Err = sample.Score(b.State.LogitRow(i), r.Given, r.Alternatives)
+		return
+	}
+	if id, ok := b.State.ChosenID(i); ok {
+		r.Result, r.Err = r.Sampler.Take(id)
+		return
+	}
+	r.Result, r.Err = r.Sampler.Next(b.State.LogitRow(i))
 }
 
 // end waits for a step. unanswered is why the host did not give the device what it asked

@@ -193,6 +193,13 @@ func (n *scheduleNode) returned(b *msg.Batch) {
 	if f.where != away {
 		return // reported lost meanwhile
 	}
+	for _, f := range b.Faults {
+		if r := n.live[f.Seq]; r != nil && !r.ended { // rows that nobody wants have no other way to fail
+			r.cause = f.Err
+			n.core.Cancel(f.Seq, scheduler.Failed)
+		}
+	}
+	b.Faults = b.Faults[:0]
 	n.outcomes = n.outcomes[:0]
 	for i := range b.Rows {
 		if row := &b.Rows[i]; row.Scored {

@@ -17,6 +17,7 @@ type inputs struct {
 	tokens []int32 // [T] parts of host
 	pos    []int32 // [T]
 	slots  []int32 // [T]
+	marks  []int32 // [T] zeros
 
 	dev   device.Mat // [1, len(host)] I32
 	draw  device.Mat // [1, draws * DrawWords] of it, at an even word; empty where the host chooses
@@ -28,7 +29,7 @@ type inputs struct {
 
 // inputWords is the size of inputs at most, in 32-bit words.
 func inputWords(lim Limits, l device.Layout) int {
-	n := 3*lim.Tokens + lim.LogitRows
+	n := 4*lim.Tokens + lim.LogitRows
 	if l != nil {
 		n = whole(whole(n+lim.Seqs)+lim.LogitRows*l.DrawWords()) + tableWords(lim, l)
 	}
@@ -64,6 +65,8 @@ func (st *State) allocInputs(dev device.Device) error {
 // begin lays out the parts that a batch of t rows always has.
 func (in *inputs) begin(t int) {
 	in.tokens, in.pos, in.slots = in.host[:t:t], in.host[t:2*t:2*t], in.host[2*t:3*t:3*t]
+	in.marks = in.host[3*t : 4*t : 4*t]
+	clear(in.marks)
 }
 
 // column is part [at, at+n) on the device as a column.
@@ -77,8 +80,8 @@ func (in *inputs) column(at, n int) device.Mat {
 // copy to the device.
 func (st *State) sendInputs(s device.Stream, b *Batch) {
 	in, t := &st.inputs, st.T
-	st.IDs, st.Positions, st.Slots = in.column(0, t), in.column(t, t), in.column(2*t, t)
-	at := 3 * t
+	st.IDs, st.Positions, st.Slots, st.Marks = in.column(0, t), in.column(t, t), in.column(2*t, t), in.column(3*t, t)
+	at := 4 * t
 	st.Rows = in.column(at, copy(in.host[at:], st.Wanted))
 	at += len(st.Wanted)
 	if st.layout != nil {

@@ -38,6 +38,7 @@ func (st *State) piece(from, to int) {
 	t, all, f, in := to-from, st.Total(), &st.full, &st.inputs
 	st.T, st.first = t, from
 	st.IDs, st.Positions, st.Slots = in.column(from, t), in.column(all+from, t), in.column(2*all+from, t)
+	st.Marks = in.column(3*all+from, t)
 	st.Hidden = f.hidden.RowRange(from, to)
 	st.Normed = f.normed.RowRange(0, t)
 	st.Delta = f.delta.RowRange(0, t)

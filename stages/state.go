@@ -35,6 +35,7 @@ type State struct {
 	IDs       device.Mat // [T, 1] I32 token ids
 	Positions device.Mat // [T, 1] I32 positions in the sequence
 	Slots     device.Mat // [T, 1] I32 rows of the KV cache
+	Marks     device.Mat // [T, 1] I32 layer + 1 whose keys or values of the row are the first that are not finite; 0: none
 	Rows      device.Mat // [n, 1] I32 Wanted
 
 	Hidden    device.Mat // [T, H] F32 residual stream
@@ -80,6 +81,7 @@ type State struct {
 	first    int           // row of the batch that is the first of the matrices: Look
 	repeated bool          // see Repeated
 	chosen   []int32       // on the host
+	marks    []int32       // Marks on the host, where the device's memory is not
 	draws    []device.Draw // of the batch at hand; empty: the host chooses
 	bufs     []device.Buffer
 	normed   device.QRows // room for Input and Output as integers
@@ -192,6 +194,9 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 func (st *State) hostSide(t, e, k int) {
 	st.Wanted = make([]int32, 0, st.lim.LogitRows)
 	st.Owner = make([]int32, 0, st.lim.LogitRows)
+	if st.inputs.dev.Buf.Host() == nil {
+		st.marks = make([]int32, st.lim.Tokens)
+	}
 	st.Spans = make([]Span, 0, st.lim.Seqs)
 	st.Prefill = make([]device.Span, 0, st.lim.Seqs)
 	st.Decode = make([]device.Span, 0, st.lim.Seqs)
@@ -269,6 +274,43 @@ func (st *State) FetchLogits(s device.Stream) {
 	if st.logits != nil && st.Logits.Rows > 0 {
 		s.CopyOut(float32Bytes(st.logits[:st.Logits.Rows*st.Logits.Cols]), st.Logits)
 	}
+}
+
+// FetchMarks is FetchRouterIDs for the marks of all rows of the batch.
+func (st *State) FetchMarks(s device.Stream) {
+	if st.marks != nil {
+		s.CopyOut(int32Bytes(st.marks[:st.Total()]), st.inputs.column(3*st.Total(), st.Total()))
+	}
+}
+
+// Fault says where the keys or values of a span's rows are first not finite; nil: nowhere. The
+// stream given to FetchMarks must be synchronised.
+func (st *State) Fault(sp *Span) error {
+	marks := st.marks
+	if marks == nil {
+		marks = st.inputs.column(3*st.Total(), st.Total()).I32s()
+	}
+	first := int32(0)
+	at := 0
+	for i, m := range marks[sp.Row : sp.Row+sp.Len] {
+		if m != 0 && (first == 0 || m < first) {
+			first, at = m, sp.Pos+i
+		}
+	}
+	switch layer := first - 1; {
+	case first == 0:
+		return nil
+	case layer == 0:
+		return fmt.Errorf("layer 0, StoreRows, position %d: %w; they come from the token's embedding or from this layer's norm or projections", at, ErrNotFinite)
+	default:
+		return fmt.Errorf("layer %d, StoreRows, position %d: %w; they come from layer %d behind its keys and values, or from this layer's norm or projections", layer, at, ErrNotFinite, layer-1)
+	}
+}
+
+// Stored is a layer's cache as StoreRows takes it: with the marks of the batch's rows.
+func (st *State) Stored(cache device.KV, layer int) device.KV {
+	cache.Marks, cache.Mark = st.Marks, int32(layer)+1
+	return cache
 }
 
 // Choose reports whether the device can choose tokens itself: Batch.Draws.

@@ -33,6 +33,9 @@ type Batch struct {
 	// a time.
 	Rows []Row
 
+	// Faults are the requests of which the batch computed something that is not finite.
+	Faults []Fault
+
 	// Raw is set for a step that was not scheduled: no tokens are chosen, the
 	// caller reads the state itself.
 	Raw *Raw
@@ -98,6 +101,12 @@ type Row struct {
 	Alternatives int
 	Result       sample.Result
 	Err          error // the sampler could not choose: NaN logits
+}
+
+// Fault is why a request cannot go on.
+type Fault struct {
+	Seq uint64
+	Err error
 }
 
 // Raw asks for one step of a batch that the caller made, and its result.

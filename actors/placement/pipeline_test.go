@@ -168,8 +168,8 @@ func TestPipelineOnDevice(t *testing.T) {
 		}
 		before := d.Counters()
 		step(t, p, 3, 0)
-		if c := d.Counters().Since(before); c.BytesUp != 4*4*3 || c.Allocations != 0 {
-			t.Errorf("async %v: a step copied %d bytes up, want %d", async, c.BytesUp, 4*4*3)
+		if c := d.Counters().Since(before); c.BytesUp != 5*4*3 || c.Allocations != 0 {
+			t.Errorf("async %v: a step copied %d bytes up, want %d", async, c.BytesUp, 5*4*3)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		if err := p.Drain(ctx); err != nil {

@@ -172,8 +172,8 @@ func TestSteadyState(t *testing.T) {
 			before, used := d.Counters(), d.Memory().Used
 			step(t, m, n, pos)
 			c := d.Counters().Since(before)
-			// Token ids, positions, slots, wanted rows; router choices and logits.
-			up, down := 4*4*n+x.up, n*k*4*moe+n*int64(s.cfg.Vocab)*4+x.down
+			// Token ids, positions, slots, marks, wanted rows; router choices, marks and logits.
+			up, down := 5*4*n+x.up, n*k*4*moe+4*n+n*int64(s.cfg.Vocab)*4+x.down
 			if c.BytesUp != up || c.BytesDown != down {
 				t.Errorf("%s, position %d: %d bytes up and %d down, want %d and %d", x.name, pos, c.BytesUp, c.BytesDown, up, down)
 			}

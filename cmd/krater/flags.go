@@ -34,7 +34,7 @@ type engineFlags struct {
 	ReuseAnswers   bool          `help:"With latent attention (DeepSeek): a prompt that goes on from an answer takes its keys and values as they were generated, whose last bits differ from a prompt's. Without it they are computed once more."`
 	BatchInvariant bool          `help:"Answers do not hang on what else is in a batch, to the last bit. On the processor that is always so and costs nothing; on a GPU, whose kernels are otherwise chosen by the number of rows, steps with prompts and answers read weights twice, and all experts have to be there."`
 	SharePrefixes  bool          `help:"Let requests with different API keys find each other's prefixes in the KV cache: how long an answer takes then tells one client what another has asked."`
-	Aging          int           `help:"Steps after which a waiting request gains a level of priority, and again after as many more; 0: never." default:"1000"`
+	Aging          int           `help:"Steps after which a waiting request gains a level of priority among those of its key, and again after as many more; 0: never." default:"1000"`
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
 	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
 	MaxQueue       int           `help:"Requests that may wait; more are answered with 429." default:"256"`

@@ -85,6 +85,29 @@ func TestStoreRowsOf8Bits(t *testing.T) {
 	})
 }
 
+// TestStoreRowsMarks: rows with a NaN or an infinity are noted once, whatever the cache is of; values
+// whose squares overflow are no such.
+func TestStoreRowsMarks(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		const rows, width, group = 6, 40, 8
+		for at := range width {
+			for _, dt := range kvTypes {
+				src := kerneltest.Normal(kerneltest.Rand(uint64(at)), rows*width, 1)
+				src[at], src[width+at] = float32(math.NaN()), float32(math.Inf(-1))
+				src[2*width+at], src[3*width+at] = float32(math.Inf(1)), 3e38
+				src[5*width+at] = float32(math.NaN())
+				cache, _ := newKV(d, dt, make([]float32, rows*width), rows, width, group)
+				marks := []int32{0, 0, 0, 0, 0, 2}
+				cache.Marks, cache.Mark = wrap(d, tensor.I32, marks, rows, 1), 4
+				d.StoreRows(s, cache, f32s(d, src, rows, width), wrap(d, tensor.I32, []int32{0, 1, 2, 3, 4, 5}, rows, 1))
+				if got := cache.Marks.I32s(); !slices.Equal(got, []int32{4, 4, 4, 0, 0, 2}) {
+					t.Fatalf("%s, column %d: marks %v", dt, at, got)
+				}
+			}
+		}
+	})
+}
+
 // A NaN or an infinity is gone when it was stored: what is read back is finite.
 func TestCacheOf8BitsHoldsNoNaN(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))

@@ -38,9 +38,31 @@ func (d *Device) StoreRows(stream device.Stream, cache device.KV, src, slots dev
 	if src.Cols == 0 {
 		return
 	}
-	for i, slot := range index {
-		kv.store(d.convert, int(slot), rowAt(in, src.Stride, i), src.Cols)
+	var marks []int32
+	if !cache.Marks.Zero() {
+		marks = i32s(op, "marks", &cache.Marks, src.Rows)
 	}
+	for i, slot := range index {
+		row := rowAt(in, src.Stride, i)
+		kv.store(d.convert, int(slot), row, src.Cols)
+		if marks != nil && marks[i] == 0 && !d.finite(row, src.Cols) {
+			marks[i] = cache.Mark
+		}
+	}
+}
+
+// finite reports whether none of n values is NaN or infinite. Their sum of squares tells, but where
+// it overflows.
+func (d *Device) finite(x *float32, n int) bool {
+	if sum := d.norm.SumSquares(x, n); sum-sum == 0 {
+		return true
+	}
+	for _, v := range unsafe.Slice(x, n) {
+		if v-v != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // CopyRows is dst = src, both [n, W] of one type, in memory that does not overlap.

@@ -94,8 +94,8 @@ func (w *KVB) Bytes() int {
 //
 // What is stored is rounded to nearest, ties to even. In 8 bits it saturates, at 448
 // (F8E4M3) or 2^127 (I8), infinities too, and NaN is stored as zero: such a cache
-// never holds one, so no later token meets it. (A NaN comes with the hidden state, and
-// shows in the logits of the token it belongs to.) I8 is QuantizeRows' arithmetic by
+// never holds one, so no later token meets it. Marks tell which rows had one,
+// whatever the type. I8 is QuantizeRows' arithmetic by
 // groups of Group columns. Attention computes with the exact values of F8E4M3 and
 // with float32(integer) * scale of I8.
 type KV struct {
@@ -104,6 +104,11 @@ type KV struct {
 	// integer times the scale of its Group columns. Absent otherwise.
 	Scales Mat
 	Group  int // divides what a row is made of: heads, compressed part, rotated part
+	// Marks [T, 1] I32, where StoreRows is wanted to say which of the rows that it stores have
+	// a value that is NaN or infinite: such a row gets Mark (> 0), unless it has a mark
+	// already. Absent: nobody asks.
+	Marks Mat
+	Mark  int32
 }
 
 // Bytes is the size of the cache.

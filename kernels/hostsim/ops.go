@@ -66,6 +66,9 @@ func (d *Device) Rope(s device.Stream, x, positions, table device.Mat, p device.
 func (d *Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
 	c := d.call("StoreRows", s)
 	kv, from, at := c.cache(cache), c.mat("src", src), c.mat("slots", slots)
+	if !cache.Marks.Zero() {
+		kv.Marks = c.view("cache.Marks", cache.Marks)
+	}
 	c.work.bytes += int64(src.Rows) * rowBytes(cache)
 	c.run(0, func(in device.Stream) { d.cpu.StoreRows(in, kv, from, at) })
 }

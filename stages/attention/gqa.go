@@ -57,6 +57,7 @@ func (g *GQA) Close() { g.owned.free() }
 // st.Delta [T, H], pending, and stores the batch's rows in cache [slots, 2*kv_heads*d].
 func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe) {
 	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(st.T)
+	cache = st.Stored(cache, layer)
 	half := kv.Cols / 2
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
 	if !g.both.Zero() {

@@ -77,6 +77,7 @@ func (m *MLA) Close() { m.owned.free() }
 // st.Delta [T, H], pending, and stores the batch's rows in cache [slots, kv_rank+rope].
 func (m *MLA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe) {
 	q, kv, out := m.q.RowRange(0, st.T), m.kv.RowRange(0, st.T), m.out.RowRange(st.T)
+	cache = st.Stored(cache, layer)
 	if !m.both.Zero() {
 		st.Input.Mul(s, m.ops, m.both.RowRange(0, st.T), &w.Joint)
 	}

@@ -28,6 +28,7 @@ type Stage struct {
 
 // fetch enqueues the copy of what the host wants of the step.
 func fetch(s device.Stream, st *stages.State) {
+	st.FetchMarks(s)
 	if _, _, ok := st.Draws(); ok {
 		st.FetchChosen(s)
 		return
@@ -41,6 +42,7 @@ func fetch(s device.Stream, st *stages.State) {
 // chosen tokens are copied: st.ChosenID.
 func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	if len(st.Wanted) == 0 {
+		st.FetchMarks(s)
 		return
 	}
 	if st.Repeated() {

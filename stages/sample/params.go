@@ -21,6 +21,8 @@ var (
 	ErrParams = errors.New("sample: bad parameter")
 	// ErrLogits: no token can be chosen: a logit is NaN or +Inf, or all are masked.
 	ErrLogits = errors.New("sample: unusable logits")
+	// ErrNotFinite is the ErrLogits of a logit that is NaN or +Inf.
+	ErrNotFinite = fmt.Errorf("%w", ErrLogits)
 )
 
 // Params is one request's way to choose tokens.

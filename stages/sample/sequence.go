@@ -156,9 +156,9 @@ func (q *Sequence) DrawAt(n int) (d device.Draw, ok bool) {
 func (q *Sequence) Take(id int32) (Result, error) {
 	switch {
 	case id == device.DrawNaN:
-		return Result{}, fmt.Errorf("%w: a logit is NaN", ErrLogits)
+		return Result{}, fmt.Errorf("%w: a logit is NaN", ErrNotFinite)
 	case id == device.DrawInfinite:
-		return Result{}, fmt.Errorf("%w: a logit is +Inf", ErrLogits)
+		return Result{}, fmt.Errorf("%w: a logit is +Inf", ErrNotFinite)
 	case id < 0 || int(id) >= q.vocab:
 		return Result{}, fmt.Errorf("%w: all are -Inf or masked", ErrLogits)
 	}
@@ -194,7 +194,7 @@ func argmax(x []float32) (int32, error) {
 		}
 		for j, v := range b {
 			if v != v {
-				return 0, fmt.Errorf("%w: the logit of token %d is NaN", ErrLogits, i+j)
+				return 0, fmt.Errorf("%w: the logit of token %d is NaN", ErrNotFinite, i+j)
 			}
 			if v > best {
 				at, best = i+j, v
@@ -203,7 +203,7 @@ func argmax(x []float32) (int32, error) {
 	}
 	for ; i < len(x); i++ {
 		if v := x[i]; v != v {
-			return 0, fmt.Errorf("%w: the logit of token %d is NaN", ErrLogits, i)
+			return 0, fmt.Errorf("%w: the logit of token %d is NaN", ErrNotFinite, i)
 		} else if v > best {
 			at, best = i, v
 		}
@@ -212,7 +212,7 @@ func argmax(x []float32) (int32, error) {
 	case at < 0:
 		return 0, fmt.Errorf("%w: all are -Inf or masked", ErrLogits)
 	case best > maxFloat32:
-		return 0, fmt.Errorf("%w: the logit of token %d is +Inf", ErrLogits, at)
+		return 0, fmt.Errorf("%w: the logit of token %d is +Inf", ErrNotFinite, at)
 	}
 	return int32(at), nil
 }

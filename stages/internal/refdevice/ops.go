@@ -1,6 +1,8 @@
 package refdevice
 
 import (
+	"encoding/binary"
+
 	"krater/kernels/device"
 	"krater/kernels/ref"
 	"krater/kernels/tensor"
@@ -79,6 +81,15 @@ func (Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
 			v := floats(cache.Mat)
 			ref.StoreRows(v, floats(src), ints(slots), src.Cols)
 			store(cache.Mat, v)
+		}
+		if !cache.Marks.Zero() {
+			marks := ints(cache.Marks)
+			for i, v := range floats(src) {
+				if row := i / src.Cols; v-v != 0 && marks[row] == 0 {
+					marks[row] = cache.Mark
+				}
+			}
+			eachRow(cache.Marks, func(r int, row []byte) { binary.LittleEndian.PutUint32(row, uint32(marks[r])) })
 		}
 	})
 }
