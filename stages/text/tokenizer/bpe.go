@@ -50,7 +50,7 @@ func (t *runeTable) get(r rune) int32 {
 }
 
 // appendPiece appends the tokens of piece, which is valid UTF-8 unless the model
-// is byte-level, to dst.
+// is byte-level, to dst. Where sc.err is set then, some are missing.
 func (m *bpe) appendPiece(dst []int32, piece string, sc *scratch) []int32 {
 	if len(piece) == 0 {
 		return dst
@@ -72,6 +72,9 @@ func (m *bpe) appendPiece(dst []int32, piece string, sc *scratch) []int32 {
 	for len(piece) > 0 {
 		n := m.bounds.first(piece)
 		dst = m.appendWord(dst, piece[:n], m.vocab.hash(piece[:n]), sc)
+		if !sc.spend(n, len(dst)) {
+			break
+		}
 		piece = piece[n:]
 	}
 	return dst
@@ -84,6 +87,7 @@ func (m *bpe) appendWord(dst []int32, word string, h uint64, sc *scratch) []int3
 			return append(dst, e.ids[:e.idsLen]...)
 		}
 	}
+	sc.ids = room(sc.ids, len(word))
 	if m.byteLevel {
 		sc.ids = m.byteSymbols(sc.ids[:0], word)
 	} else {

@@ -1,6 +1,10 @@
 package tokenizer
 
-import "slices"
+import (
+	"context"
+	"math"
+	"slices"
+)
 
 // MaxText bounds the text that Encode takes, in bytes.
 const MaxText = 1 << 25
@@ -24,12 +28,16 @@ type EncodeOptions struct {
 	// recognised either if it touches the range. Splitting and merging see the
 	// same text as without.
 	Protected []Range
+	// Limit is how many ids are wanted at most, 0 for any number. A text with more
+	// is a *LimitError, and is not encoded to its end.
+	Limit int
 }
 
 // Encode returns the token ids of text. Bytes that are not UTF-8 are treated as
-// U+FFFD. It returns nil where TryEncode fails, which cannot happen to a text of
-// at most MaxText bytes unless the tokenizer has a split pattern that this
-// package does not know; a server, which knows neither, calls TryEncode.
+// U+FFFD. It returns nil where TryEncode fails, which cannot happen without a
+// limit to a text of at most MaxText bytes unless the tokenizer has a split
+// pattern that this package does not know; a server, which knows neither, calls
+// EncodeContext.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
 	ids, err := t.TryEncode(text, o)
 	if err != nil {
@@ -38,39 +46,86 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
 	return ids
 }
 
-// TryEncode is Encode with its errors: ErrTextTooLong, and ErrSplitTime where an
-// unknown split pattern ran into its time limit.
+// TryEncode is Encode with its errors: ErrTextTooLong, a *LimitError, and
+// ErrSplitTime where an unknown split pattern ran into its time limit.
 func (t *Tokenizer) TryEncode(text string, o EncodeOptions) ([]int32, error) {
+	return t.EncodeContext(context.Background(), text, o)
+}
+
+// longText is the length from which texts are encoded one at a time, since the
+// worst of them take some 45 bytes of memory a byte: a text of one character, or
+// one that a normalizer changes everywhere.
+const longText = 256 << 10
+
+// EncodeContext is TryEncode until ctx ends, whose error it returns then, also in
+// the middle of a long piece. A text that cannot have as few tokens as
+// EncodeOptions.Limit is refused before any work.
+func (t *Tokenizer) EncodeContext(ctx context.Context, text string, o EncodeOptions) ([]int32, error) {
 	if len(text) > MaxText {
 		return nil, ErrTextTooLong
 	}
-	text, ranges := validText(text, ordered(o.Protected, len(text)))
-	g := guard{ranges: ranges, all: !o.ParseSpecial}
-
+	if least := t.AtLeast(len(text)); o.Limit > 0 && least > o.Limit {
+		return nil, &LimitError{Limit: o.Limit, AtLeast: least}
+	}
+	if len(text) > longText {
+		select {
+		case t.long <- struct{}{}:
+			defer func() { <-t.long }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	sc := t.getScratch()
 	defer t.putScratch(sc)
-	ids := make([]int32, 0, len(text)/4+8)
+	sc.ctx, sc.limit = ctx, o.Limit
+	if sc.limit <= 0 {
+		sc.limit = math.MaxInt
+	}
+	sc.out = make([]int32, 0, min(len(text)/4, sc.limit)+8)
+	err := t.encode(text, o, sc)
+	ids := sc.out
+	if sc.out = nil; err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// AtLeast is how many tokens a text of so many bytes has at least, without
+// added tokens around it: 0 where nothing is known.
+func (t *Tokenizer) AtLeast(bytes int) int {
+	if t.longest == 0 {
+		return 0
+	}
+	return (bytes + t.longest - 1) / t.longest
+}
+
+func (t *Tokenizer) encode(text string, o EncodeOptions, sc *scratch) error {
+	text, ranges := validText(text, ordered(o.Protected, len(text)))
+	g := guard{ranges: ranges, all: !o.ParseSpecial}
 	if o.AddSpecial {
-		ids = append(ids, t.prefix...)
+		sc.out = append(sc.out, t.prefix...)
 	}
 	for at := 0; at < len(text); {
 		start, end, tok := t.raw.find(text, at, &g)
 		if tok != nil {
 			start, end = stripped(text, at, start, end, tok)
 		}
-		var err error
-		if ids, err = t.encodeBetween(ids, text[at:start], at == 0, g.within(at, start), sc); err != nil {
-			return nil, err
+		if err := t.encodeBetween(text[at:start], at == 0, g.within(at, start), sc); err != nil {
+			return err
 		}
 		if tok != nil {
-			ids = append(ids, tok.ID)
+			sc.out = append(sc.out, tok.ID)
+		}
+		if !sc.spend(end-start, len(sc.out)) {
+			return sc.err
 		}
 		at = end
 	}
 	if o.AddSpecial {
-		ids = append(ids, t.suffix...)
+		sc.out = append(sc.out, t.suffix...)
+		sc.spend(0, len(sc.out))
 	}
-	return ids, nil
+	return sc.err
 }
 
 // Wrap puts around the ids of a text what AddSpecial puts there, but nothing with which
@@ -87,16 +142,16 @@ func (t *Tokenizer) Wrap(ids []int32) (out []int32, front, back int) {
 }
 
 // encodeBetween appends the ids of the text between two added tokens.
-func (t *Tokenizer) encodeBetween(ids []int32, text string, first bool, g guard, sc *scratch) ([]int32, error) {
+func (t *Tokenizer) encodeBetween(text string, first bool, g guard, sc *scratch) error {
 	if text == "" {
-		return ids, nil
+		return nil
 	}
 	if t.normalized.count == 0 {
 		g.ranges = nil
 	}
 	text, ranges, err := normalize(t.normalizers, text, g.ranges, &sc.regex)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	g.ranges = ranges
 	for at := 0; at < len(text); {
@@ -105,20 +160,19 @@ func (t *Tokenizer) encodeBetween(ids []int32, text string, first bool, g guard,
 			start, end = stripped(text, at, start, end, tok)
 		}
 		if at < start {
-			pieces, err := preTokenize(t.splitters, text[at:start], first && at == 0, sc)
-			if err != nil {
-				return nil, err
-			}
-			for _, p := range pieces {
-				ids = t.model.appendPiece(ids, p, sc)
+			if err := sc.preTokenize(text[at:start], first && at == 0); err != nil {
+				return err
 			}
 		}
 		if tok != nil {
-			ids = append(ids, tok.ID)
+			sc.out = append(sc.out, tok.ID)
+		}
+		if !sc.spend(end-start, len(sc.out)) {
+			return sc.err
 		}
 		at = end
 	}
-	return ids, nil
+	return nil
 }
 
 // ordered returns the ranges cut to [0, size), in order, overlaps joined.
@@ -141,26 +195,4 @@ func ordered(ranges []Range, size int) []Range {
 		out = append(out, r)
 	}
 	return out
-}
-
-// scratchKeep is up to how many symbols the memory of an Encode is kept for the
-// next one. One huge text must not hold its memory for ever.
-const scratchKeep = 1 << 16
-
-func (t *Tokenizer) getScratch() *scratch {
-	if sc, ok := t.scratch.Get().(*scratch); ok {
-		return sc
-	}
-	return new(scratch)
-}
-
-func (t *Tokenizer) putScratch(sc *scratch) {
-	if cap(sc.ids) > scratchKeep || cap(sc.text) > scratchKeep || cap(sc.text2) > scratchKeep {
-		return
-	}
-	// The pieces refer to the caller's text.
-	clear(sc.text[:cap(sc.text)])
-	clear(sc.text2[:cap(sc.text2)])
-	sc.regex = regexBudget{}
-	t.scratch.Put(sc)
 }

@@ -31,3 +31,15 @@ func malformed(part, format string, args ...any) error {
 func unsupported(part, format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", part, ErrUnsupported, fmt.Sprintf(format, args...))
 }
+
+// LimitError: the text has more tokens than EncodeOptions.Limit.
+type LimitError struct {
+	Limit int
+	// AtLeast is a number of tokens that the text has at least; it is more than
+	// Limit. The text was not encoded to its end.
+	AtLeast int
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("tokenizer: the text has at least %d tokens, the limit is %d", e.AtLeast, e.Limit)
+}

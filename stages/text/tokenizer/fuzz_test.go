@@ -24,6 +24,9 @@ func FuzzParse(f *testing.F) {
 			if err != nil {
 				continue
 			}
+			if least := tok.AtLeast(len(text)); least > len(ids) {
+				t.Fatalf("%q: at least %d tokens are expected, and it has %d", text, least, len(ids))
+			}
 			for _, id := range ids {
 				if _, ok := tok.TokenBytes(id); !ok {
 					t.Fatalf("Encode returned the unknown id %d", id)

@@ -4,18 +4,6 @@ package tokenizer
 // best pair each time, which is quadratic but beats the heap until about here.
 const shortPiece = 64
 
-// scratch is the working memory of one Encode. It is reused, never shared.
-type scratch struct {
-	ids   []int32  // the symbols of a piece
-	pairs []uint64 // pairs[i] is the value of the pair (symbol i, the next one)
-	next  []int32  // linked list of the symbols still there, long pieces only
-	prev  []int32
-	heap  []uint64 // rank << 32 | position of the left symbol
-	text  []string // pieces between two pre-tokenizers
-	text2 []string
-	regex regexBudget
-}
-
 // merge applies the merges to the symbols in sc.ids until none is left and
 // returns the tokens, which share memory with sc. Each step merges the pair of
 // the lowest rank, the leftmost of several (Sennrich et al. 2016 with the ranks
@@ -30,11 +18,12 @@ func (t *pairTable) merge(sc *scratch) []int32 {
 // pairValues fills sc.pairs. The last entry has no right neighbour.
 func (t *pairTable) pairValues(sc *scratch) []uint64 {
 	n := len(sc.ids)
-	if cap(sc.pairs) < n {
-		sc.pairs = make([]uint64, n+n/2+shortPiece)
-	}
+	sc.pairs = room(sc.pairs, n)
 	pairs := sc.pairs[:n]
 	for i := 0; i+1 < n; i++ {
+		if i%lookEvery == lookEvery-1 && !sc.look() {
+			break
+		}
 		pairs[i] = t.get(sc.ids[i], sc.ids[i+1])
 	}
 	if n > 0 {
@@ -70,13 +59,14 @@ func (t *pairTable) mergeShort(sc *scratch) []int32 {
 
 // mergeLong keeps the candidates in a heap: O(n log n) for n symbols, whatever
 // the text. An entry is stale when its pair has changed meanwhile, which shows
-// in its rank.
+// in its rank. When the context ends it gives up; sc.err says so.
 func (t *pairTable) mergeLong(sc *scratch) []int32 {
 	n := len(sc.ids)
 	ids, pairs := sc.ids, t.pairValues(sc)
-	if cap(sc.next) < n {
-		sc.next, sc.prev = make([]int32, n+n/2), make([]int32, n+n/2)
+	if sc.err != nil {
+		return nil
 	}
+	sc.next, sc.prev, sc.heap = room(sc.next, n), room(sc.prev, n), room(sc.heap, n)
 	next, prev := sc.next[:n], sc.prev[:n]
 	heap := sc.heap[:0]
 	for i := range ids {
@@ -87,7 +77,10 @@ func (t *pairTable) mergeLong(sc *scratch) []int32 {
 	}
 	heapify(heap)
 	const gone = -1 // in ids: merged into the symbol on its left
-	for len(heap) > 0 {
+	for looks := 0; len(heap) > 0; looks++ {
+		if looks%lookEvery == lookEvery-1 && !sc.look() {
+			return nil
+		}
 		top := heap[0]
 		at := int32(uint32(top))
 		value := pairs[at]

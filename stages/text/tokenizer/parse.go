@@ -71,6 +71,7 @@ func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer_config.json: %w", err)
 	}
 	t.buildTries()
+	t.longest = t.longestText()
 	return t, nil
 }
 
@@ -152,7 +153,7 @@ func decode(part string, data []byte, to any) error {
 func (f *file) build() (*Tokenizer, error) {
 	t := &Tokenizer{
 		added: map[string]*addedToken{}, addedByID: map[int32]*addedToken{},
-		raw: newTrie(), normalized: newTrie(), bos: -1, eos: -1,
+		raw: newTrie(), normalized: newTrie(), bos: -1, eos: -1, long: make(chan struct{}, 1),
 	}
 	var err error
 	if t.normalizers, err = f.normalizers(); err != nil {

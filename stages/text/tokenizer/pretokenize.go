@@ -5,29 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// preTokenizer is one step that splits pieces of text into smaller ones.
+// preTokenizer is one step that splits a piece of text into smaller ones.
 type preTokenizer interface {
-	// split appends the parts of piece, valid UTF-8 and not empty, to dst. An
-	// empty part is left out. start is true for the first piece of a text.
-	split(dst []string, piece string, start bool, b *regexBudget) ([]string, error)
-}
-
-// preTokenize runs the steps over text and returns the pieces, which are valid
-// until the next call with the same scratch.
-func preTokenize(steps []preTokenizer, text string, start bool, sc *scratch) ([]string, error) {
-	in, out := append(sc.text[:0], text), sc.text2[:0]
-	for _, step := range steps {
-		out = out[:0]
-		for i, piece := range in {
-			var err error
-			if out, err = step.split(out, piece, start && i == 0, &sc.regex); err != nil {
-				return nil, err
-			}
-		}
-		in, out = out, in
-	}
-	sc.text, sc.text2 = in, out
-	return in, nil
+	// split calls yield for the parts of piece, valid UTF-8 and not empty, from left
+	// to right, and returns yield's first error. An empty part is left out. start is
+	// true for the first piece of a text.
+	split(piece string, start bool, b *regexBudget, yield func(part string) error) error
 }
 
 // behavior is what a Split does with the text that its pattern matches.
@@ -54,11 +37,11 @@ type splitter struct {
 	invert   bool
 }
 
-func (p splitter) split(dst []string, piece string, _ bool, b *regexBudget) ([]string, error) {
+func (p splitter) split(piece string, _ bool, b *regexBudget, yield func(string) error) error {
 	if m, ok := p.find.(matcher); ok && p.behavior == isolated {
-		return isolate(dst, piece, m), nil
+		return isolate(piece, m, yield)
 	}
-	j := joiner{dst: dst, text: piece, behavior: p.behavior, from: -1}
+	j := joiner{yield: yield, text: piece, behavior: p.behavior, from: -1}
 	at := 0
 	err := p.find.all(piece, b, func(start, end int) error {
 		if at != start {
@@ -66,35 +49,44 @@ func (p splitter) split(dst []string, piece string, _ bool, b *regexBudget) ([]s
 		}
 		j.add(start, end, !p.invert)
 		at = end
-		return nil
+		return j.err
 	})
+	if err != nil {
+		return err
+	}
 	if at != len(piece) {
 		j.add(at, len(piece), p.invert)
 	}
-	return j.flush(), err
+	j.emit()
+	return j.err
 }
 
 // isolate is split for the common case: matches and what is between them, both
 // as pieces.
-func isolate(dst []string, piece string, m matcher) []string {
+func isolate(piece string, m matcher, yield func(string) error) error {
 	for i := 0; i < len(piece); {
 		start, end := m(piece, i)
 		if start < 0 {
-			return append(dst, piece[i:])
+			return yield(piece[i:])
 		}
 		if start > i {
-			dst = append(dst, piece[i:start])
+			if err := yield(piece[i:start]); err != nil {
+				return err
+			}
 		}
-		dst = append(dst, piece[start:end])
+		if err := yield(piece[start:end]); err != nil {
+			return err
+		}
 		i = end
 	}
-	return dst
+	return nil
 }
 
 // joiner puts matches and gaps together as a behavior wants it. It holds one
 // piece, text[from:to], that may still grow.
 type joiner struct {
-	dst      []string
+	yield    func(string) error
+	err      error // the first one of yield, which is not called again
 	text     string
 	behavior behavior
 	from, to int  // from < 0: no piece is held
@@ -128,52 +120,44 @@ func (j *joiner) add(start, end int, match bool) {
 }
 
 func (j *joiner) emit() {
-	if j.from >= 0 && j.from < j.to {
-		j.dst = append(j.dst, j.text[j.from:j.to])
+	if j.from >= 0 && j.from < j.to && j.err == nil {
+		j.err = j.yield(j.text[j.from:j.to])
 	}
 	j.from = -1
-}
-
-func (j *joiner) flush() []string {
-	j.emit()
-	return j.dst
 }
 
 // digitSplitter is Digits: numbers, as a whole or each digit, are pieces.
 type digitSplitter struct{ individual bool }
 
-func (p digitSplitter) split(dst []string, piece string, _ bool, _ *regexBudget) ([]string, error) {
+func (p digitSplitter) split(piece string, _ bool, _ *regexBudget, yield func(string) error) error {
 	for i := 0; i < len(piece); {
 		end := runNot(piece, i, classN)
-		if end > i {
-			dst = append(dst, piece[i:end])
-			i = end
-			continue
-		}
-		if p.individual {
+		if end == i && p.individual {
 			_, n := runeAt(piece, i)
 			end = i + n
-		} else {
+		} else if end == i {
 			end = run(piece, i, classN)
 		}
-		dst = append(dst, piece[i:end])
+		if err := yield(piece[i:end]); err != nil {
+			return err
+		}
 		i = end
 	}
-	return dst, nil
+	return nil
 }
 
 // byteLevelSplitter is ByteLevel. The bytes stay bytes here: the model looks
 // them up without the detour over the characters that spell them.
 type byteLevelSplitter struct{ addPrefixSpace, useRegex bool }
 
-func (p byteLevelSplitter) split(dst []string, piece string, _ bool, _ *regexBudget) ([]string, error) {
+func (p byteLevelSplitter) split(piece string, _ bool, _ *regexBudget, yield func(string) error) error {
 	if p.addPrefixSpace && piece[0] != ' ' {
 		piece = " " + piece
 	}
 	if !p.useRegex {
-		return append(dst, piece), nil
+		return yield(piece)
 	}
-	return isolate(dst, piece, matchGPT2), nil
+	return isolate(piece, matchGPT2, yield)
 }
 
 // metaspaceSplitter is Metaspace: spaces become the mark, which starts a piece.
@@ -194,21 +178,23 @@ const (
 
 var prefixSchemes = map[string]prefixScheme{"always": prefixAlways, "first": prefixFirst, "never": prefixNever}
 
-func (p metaspaceSplitter) split(dst []string, piece string, start bool, _ *regexBudget) ([]string, error) {
+func (p metaspaceSplitter) split(piece string, start bool, _ *regexBudget, yield func(string) error) error {
 	piece = strings.ReplaceAll(piece, " ", p.mark)
 	if !strings.HasPrefix(piece, p.mark) && (p.prefix == prefixAlways || p.prefix == prefixFirst && start) {
 		piece = p.mark + piece
 	}
 	if !p.cut {
-		return append(dst, piece), nil
+		return yield(piece)
 	}
 	for {
 		_, n := utf8.DecodeRuneInString(piece)
 		k := strings.Index(piece[n:], p.mark)
 		if k < 0 {
-			return append(dst, piece), nil
+			return yield(piece)
 		}
-		dst = append(dst, piece[:n+k])
+		if err := yield(piece[:n+k]); err != nil {
+			return err
+		}
 		piece = piece[n+k:]
 	}
 }

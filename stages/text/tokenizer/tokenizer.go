@@ -18,8 +18,10 @@ type Tokenizer struct {
 	prefix, suffix []int32 // what the post-processor puts around the ids
 	bos, eos       int32   // -1 if there is none
 	size           int     // highest id + 1
+	longest        int     // bytes of a text that one token stands for at most; 0: not known
 
-	scratch sync.Pool // of *scratch
+	long    chan struct{} // holds an element while a long text is encoded
+	scratch sync.Pool     // of *scratch
 }
 
 // VocabSize returns the highest token id plus one, added tokens included. A
