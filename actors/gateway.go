@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"krater/actors/engine"
@@ -78,16 +79,21 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, &engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled before it began"}
+		return nil, gone()
 	}
-	ids, front, back, err := g.tokenize(req.Prompt)
+	size := g.p.parts.Limits.Context
+	// A prompt that is a little too long is counted, so that the client knows by how much.
+	ids, front, back, err := g.tokenize(ctx, req.Prompt, 2*size)
+	if long, ok := errors.AsType[*tokenizer.LimitError](err); ok {
+		return nil, contextError(fmt.Sprintf("at least %d", long.AtLeast), size)
+	}
 	if err == nil {
 		err = g.check(ids)
 	}
 	if err != nil {
 		return nil, err
 	}
-	room := g.p.parts.Limits.Context - len(ids)
+	room := size - len(ids)
 	if req.PromptOnly {
 		room++ // the one token that the last step makes is dropped
 	}
@@ -95,7 +101,7 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	case len(ids) == 0:
 		return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: "the prompt is empty"}
 	case room < 1:
-		return nil, contextError(len(ids), g.p.parts.Limits.Context)
+		return nil, contextError(strconv.Itoa(len(ids)), size)
 	}
 	maxNew := room
 	if req.PromptOnly {
@@ -217,9 +223,9 @@ func submitError(err error) error {
 	return &engine.Error{Kind: engine.Internal, Message: "the request could not be scheduled"}
 }
 
-func contextError(prompt, context int) error {
+func contextError(prompt string, context int) error {
 	return &engine.Error{Kind: engine.ContextLength, Param: "messages", Message: fmt.Sprintf(
-		"this model's maximum context length is %d tokens, and the prompt has %d; leave room for at least one token of the answer", context, prompt)}
+		"this model's maximum context length is %d tokens, and the prompt has %s; leave room for at least one token of the answer", context, prompt)}
 }
 
 // sampler makes the request's token chooser.
@@ -247,19 +253,22 @@ func (g *Gateway) sampler(req *engine.Request, prompt []int32) (*sample.Sequence
 }
 
 // Tokenize implements engine.Engine.
-func (g *Gateway) Tokenize(p engine.Prompt) ([]int32, error) {
-	ids, _, _, err := g.tokenize(p)
+func (g *Gateway) Tokenize(ctx context.Context, p engine.Prompt, most int) ([]int32, error) {
+	ids, _, _, err := g.tokenize(ctx, p, most)
+	if long, ok := errors.AsType[*tokenizer.LimitError](err); ok {
+		return nil, &engine.Error{Kind: engine.ContextLength, Param: "prompt", Message: fmt.Sprintf("the text has at least %d tokens, the limit is %d", long.AtLeast, long.Limit)}
+	}
 	return ids, err
 }
 
-// tokenize is Tokenize. It also tells how many tokens the tokenizer put before and behind
-// those of a text.
-func (g *Gateway) tokenize(p engine.Prompt) (ids []int32, front, back int, err error) {
+// tokenize is Tokenize with a *tokenizer.LimitError for what is too long. It also tells how many
+// tokens the tokenizer put before and behind those of a text.
+func (g *Gateway) tokenize(ctx context.Context, p engine.Prompt, most int) (ids []int32, front, back int, err error) {
 	if p.Text == nil || p.IDs != nil {
-		ids, err = g.tokens(p)
+		ids, err = g.tokens(ctx, p, most)
 		return ids, 0, 0, err
 	}
-	if ids, err = g.encode(*p.Text, "prompt", tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial}); err != nil || p.NoBOS {
+	if ids, err = g.encode(ctx, *p.Text, "prompt", tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial, Limit: most}); err != nil || p.NoBOS {
 		return ids, 0, 0, err
 	}
 	ids, front, back = g.opt.Tokenizer.Wrap(ids)
@@ -267,16 +276,18 @@ func (g *Gateway) tokenize(p engine.Prompt) (ids []int32, front, back int, err e
 }
 
 // tokens gives the tokens of a prompt that is not raw text.
-func (g *Gateway) tokens(p engine.Prompt) ([]int32, error) {
+func (g *Gateway) tokens(ctx context.Context, p engine.Prompt, most int) ([]int32, error) {
 	switch {
+	case p.IDs != nil && len(p.IDs) > most:
+		return nil, &tokenizer.LimitError{Limit: most, AtLeast: len(p.IDs)}
 	case p.IDs != nil:
 		return append([]int32{}, p.IDs...), g.check(p.IDs)
 	case p.Chat != nil:
-		r, err := g.render(p.Chat)
+		r, err := g.render(ctx, p.Chat)
 		if err != nil {
 			return nil, err
 		}
-		return g.encode(r.Text, "messages", tokenizer.EncodeOptions{ParseSpecial: true, Protected: r.Protected})
+		return g.encode(ctx, r.Text, "messages", tokenizer.EncodeOptions{ParseSpecial: true, Protected: r.Protected, Limit: most})
 	}
 	return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: "there is no prompt"}
 }
@@ -292,38 +303,58 @@ func (g *Gateway) check(ids []int32) error {
 	return nil
 }
 
-func (g *Gateway) encode(text, param string, o tokenizer.EncodeOptions) ([]int32, error) {
-	ids, err := g.opt.Tokenizer.TryEncode(text, o)
-	if err != nil {
-		return nil, &engine.Error{Kind: engine.BadRequest, Param: param, Message: "the text cannot be tokenized: " + err.Error()}
+func (g *Gateway) encode(ctx context.Context, text, param string, o tokenizer.EncodeOptions) ([]int32, error) {
+	ids, err := g.opt.Tokenizer.EncodeContext(ctx, text, o)
+	if _, long := errors.AsType[*tokenizer.LimitError](err); err == nil || long {
+		return ids, err
 	}
-	return ids, nil
+	if ctx.Err() != nil {
+		return nil, gone()
+	}
+	return nil, &engine.Error{Kind: engine.BadRequest, Param: param, Message: "the text cannot be tokenized: " + err.Error()}
 }
+
+// gone is the error of a request whose context ended before it was accepted.
+func gone() error {
+	return &engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled before it began"}
+}
+
+// textMost bounds the text that Detokenize makes, in bytes: a short list of ids can have a
+// long text.
+const textMost = 16 << 20
 
 // Detokenize implements engine.Engine.
 func (g *Gateway) Detokenize(ids []int32, skipSpecial bool) (string, error) {
+	bytes := 0
 	for i, id := range ids {
-		if _, ok := g.opt.Tokenizer.TokenBytes(id); !ok {
+		text, ok := g.opt.Tokenizer.TokenBytes(id)
+		if !ok {
 			return "", &engine.Error{Kind: engine.BadRequest, Param: "tokens", Message: fmt.Sprintf("token %d at index %d is unknown", id, i)}
+		}
+		if bytes += len(text); bytes > textMost {
+			return "", &engine.Error{Kind: engine.BadRequest, Param: "tokens", Message: fmt.Sprintf("the text of the %d tokens has more than %d bytes", len(ids), textMost)}
 		}
 	}
 	return g.opt.Tokenizer.Decode(ids, skipSpecial), nil
 }
 
 // Render implements engine.Engine.
-func (g *Gateway) Render(c *engine.Chat) (string, error) {
-	r, err := g.render(c)
+func (g *Gateway) Render(ctx context.Context, c *engine.Chat) (string, error) {
+	r, err := g.render(ctx, c)
 	return r.Text, err
 }
 
-func (g *Gateway) render(c *engine.Chat) (chat.Result, error) {
+func (g *Gateway) render(ctx context.Context, c *engine.Chat) (chat.Result, error) {
 	if g.opt.Template == nil {
 		return chat.Result{}, &engine.Error{Kind: engine.BadRequest, Param: "messages", Message: "this model has no chat template; use /v1/completions"}
 	}
-	r, err := g.opt.Template.Render(chat.Conversation{
+	r, err := g.opt.Template.RenderContext(ctx, chat.Conversation{
 		Messages: c.Messages, Tools: c.Tools, Kwargs: c.Kwargs,
 		AddGenerationPrompt: !c.NoGenerationPrompt, ContinueFinalMessage: c.ContinueFinalMessage,
 	})
+	if err != nil && ctx.Err() != nil {
+		return chat.Result{}, gone()
+	}
 	if err != nil {
 		var ce *chat.Error
 		if errors.As(err, &ce) {

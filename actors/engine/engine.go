@@ -20,12 +20,14 @@ type Engine interface {
 	// refused is refused here, before any prefill, as an *Error. The returned
 	// Stream must be read to its end or closed. Cancelling ctx cancels the request.
 	Submit(ctx context.Context, req *Request) (Stream, error)
-	// Tokenize gives the ids Submit would use for this prompt.
-	Tokenize(p Prompt) ([]int32, error)
+	// Tokenize gives the ids Submit would use for this prompt. With more than most of
+	// them it stops, and so it does when ctx ends. The first is an *Error of kind
+	// ContextLength.
+	Tokenize(ctx context.Context, p Prompt, most int) ([]int32, error)
 	// Detokenize joins ids to text; skipSpecial leaves control tokens out.
 	Detokenize(ids []int32, skipSpecial bool) (string, error)
-	// Render gives the text of a chat after the template.
-	Render(c *Chat) (string, error)
+	// Render gives the text of a chat after the template. It stops when ctx ends.
+	Render(ctx context.Context, c *Chat) (string, error)
 	// Stats is a snapshot of the counters and gauges.
 	Stats() Stats
 }

@@ -29,12 +29,13 @@ func openProfiles(srv *server.Server) {
 func openDoors(e engine.Engine, opt server.Options, log zerolog.Logger) (*server.Server, *responses.Door) {
 	srv := server.New(e, opt)
 	door := responses.New(e, responses.Options{
-		Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Acquire: srv.Acquire, Caller: opt.Caller, Log: log,
+		Owner: srv.Owner, Peer: srv.Peer, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Work: srv.Work, Acquire: srv.Acquire,
+		Caller: opt.Caller, Log: log,
 	})
 	door.Mount(srv.Route)
 	if in, ok := e.(webui.Source); ok {
 		webui.New(in, webui.Options{
-			Owner: srv.Owner, AllowOrigin: srv.OriginAllowed, Draining: srv.Draining(), Ready: srv.ReadyHandler(), Log: log,
+			Owner: srv.Owner, Peer: srv.Peer, AllowOrigin: srv.OriginAllowed, Draining: srv.Draining(), Ready: srv.ReadyHandler(), Log: log,
 		}).Mount(srv.Open, srv.Route)
 	}
 	return srv, door

@@ -68,12 +68,12 @@ func (l *lateEngine) Submit(ctx context.Context, req *engine.Request) (engine.St
 }
 
 // Tokenize implements engine.Engine.
-func (l *lateEngine) Tokenize(p engine.Prompt) ([]int32, error) {
+func (l *lateEngine) Tokenize(ctx context.Context, p engine.Prompt, most int) ([]int32, error) {
 	e, err := l.get()
 	if err != nil {
 		return nil, err
 	}
-	return e.Tokenize(p)
+	return e.Tokenize(ctx, p, most)
 }
 
 // Detokenize implements engine.Engine.
@@ -86,12 +86,12 @@ func (l *lateEngine) Detokenize(ids []int32, skipSpecial bool) (string, error) {
 }
 
 // Render implements engine.Engine.
-func (l *lateEngine) Render(c *engine.Chat) (string, error) {
+func (l *lateEngine) Render(ctx context.Context, c *engine.Chat) (string, error) {
 	e, err := l.get()
 	if err != nil {
 		return "", err
 	}
-	return e.Render(c)
+	return e.Render(ctx, c)
 }
 
 // inside is the engine as it may be looked into, nil while it is loading.

@@ -25,9 +25,10 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request) {
 		d.fail(w, err)
 		return
 	}
-	data, refused := d.opt.ReadBody(w, r)
+	data, done, refused := d.opt.ReadBody(w, r)
 	var b api.BatchRequest
 	if refused == nil {
+		defer done()
 		refused = api.Decode(data, &b)
 	}
 	var o batchqueue.Order

@@ -28,10 +28,13 @@ type Options struct {
 	// Owner names who sends a request; files and batches are visible to their owner
 	// only. nil: everybody is one owner.
 	Owner func(*http.Request) string
+	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
+	Peer func(*http.Request) string
 	// AllowOrigin tells if a browser page of the request's Origin may upload. nil: all.
 	AllowOrigin func(*http.Request) bool
-	// ReadBody reads a JSON request body within the server's limits.
-	ReadBody func(http.ResponseWriter, *http.Request) ([]byte, *api.Error)
+	// ReadBody reads a JSON request body within the server's limits; done says that it is
+	// answered.
+	ReadBody func(http.ResponseWriter, *http.Request) (data []byte, done func(), err *api.Error)
 	// Ready is nil while new work is accepted. nil: always.
 	Ready func() error
 
@@ -58,6 +61,9 @@ func (o Options) withDefaults() Options {
 	if o.Owner == nil {
 		o.Owner = func(*http.Request) string { return "" }
 	}
+	if o.Peer == nil {
+		o.Peer = o.Owner
+	}
 	if o.AllowOrigin == nil {
 		o.AllowOrigin = func(*http.Request) bool { return true }
 	}
@@ -82,17 +88,23 @@ func def[T ~int | ~int64](field *T, value T) {
 	}
 }
 
+// maxUploads bounds uploads at a time: each has a connection and a buffer. One of several peers has
+// three quarters of them.
+const maxUploads = 32
+
 // Door serves the Batch API of one store.
 type Door struct {
 	opt    Options
 	store  *batchqueue.Store
 	runner *runner
+	// uploads are those that come in.
+	uploads *api.Shares
 }
 
 // New makes a door. Lines are run from Start on.
 func New(o Options) *Door {
 	o = o.withDefaults()
-	return &Door{opt: o, store: o.Store, runner: newRunner(&o)}
+	return &Door{opt: o, store: o.Store, runner: newRunner(&o), uploads: api.NewShares(maxUploads)}
 }
 
 // handlers are the door's routes; d may be nil where none is called.

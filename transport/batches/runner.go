@@ -43,6 +43,8 @@ type runner struct {
 	runs    []batchqueue.Batch // those whose lines may be started, in order
 	flight  map[string]int     // batch -> lines started and not committed
 	cursors map[string]*cursor
+	turns   map[string]int // owner -> the number of the turn that was its last
+	turn    int
 }
 
 // cursor is how far a batch's lines were handed out.
@@ -58,7 +60,7 @@ func newRunner(o *Options) *runner {
 	r := &runner{
 		opt: o, store: o.Store, wake: make(chan struct{}, 1), more: make(chan struct{}, 1),
 		slots: make(chan struct{}, o.InFlight), ends: make(chan batchqueue.Settled, o.InFlight), over: make(chan struct{}),
-		flight: map[string]int{}, cursors: map[string]*cursor{},
+		flight: map[string]int{}, cursors: map[string]*cursor{}, turns: map[string]int{},
 	}
 	r.going, r.stop = context.WithCancel(context.Background())
 	return r
@@ -301,13 +303,18 @@ func (r *runner) feed() {
 	}
 }
 
-// next takes the next open line of the batch whose time ends first, and counts it as
-// in flight.
+// next takes the next open line, and counts it as in flight. Owners take turns, so that nobody
+// waits for the end of another's batches; of an owner's batches the one whose time ends first
+// goes first.
 func (r *runner) next() (*task, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	turns := make([]*batchqueue.Batch, len(r.runs))
 	for i := range r.runs {
-		b := &r.runs[i]
+		turns[i] = &r.runs[i]
+	}
+	slices.SortStableFunc(turns, func(a, b *batchqueue.Batch) int { return r.turns[a.Owner] - r.turns[b.Owner] })
+	for _, b := range turns {
 		c := r.cursor(b)
 		if c.lines == nil {
 			continue
@@ -321,6 +328,8 @@ func (r *runner) next() (*task, bool) {
 			continue
 		}
 		r.flight[b.ID]++
+		r.turn++
+		r.turns[b.Owner] = r.turn
 		return &task{
 			expires: b.Expires, batch: b.ID, owner: b.Owner, endpoint: b.Endpoint, index: index, customID: line.CustomID,
 			body: append([]byte(nil), line.Body...), fault: fault,

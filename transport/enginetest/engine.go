@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json/v2"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -160,7 +161,7 @@ func (e *Engine) Submit(ctx context.Context, req *engine.Request) (engine.Stream
 	if err := e.Ready(); err != nil {
 		return nil, err
 	}
-	ids, err := e.Tokenize(req.Prompt)
+	ids, err := e.Tokenize(ctx, req.Prompt, math.MaxInt)
 	if err != nil {
 		return nil, err
 	}
@@ -186,12 +187,20 @@ func (e *Engine) Submit(ctx context.Context, req *engine.Request) (engine.Stream
 }
 
 // Tokenize implements engine.Engine.
-func (e *Engine) Tokenize(p engine.Prompt) ([]int32, error) {
+func (e *Engine) Tokenize(ctx context.Context, p engine.Prompt, most int) ([]int32, error) {
+	ids, err := e.tokenize(ctx, p)
+	if len(ids) > most {
+		return nil, &engine.Error{Kind: engine.ContextLength, Param: "prompt", Message: fmt.Sprintf("the text has at least %d tokens, the limit is %d", most+1, most)}
+	}
+	return ids, err
+}
+
+func (e *Engine) tokenize(ctx context.Context, p engine.Prompt) ([]int32, error) {
 	switch {
 	case p.IDs != nil:
 		return p.IDs, nil
 	case p.Chat != nil:
-		text, err := e.Render(p.Chat)
+		text, err := e.Render(ctx, p.Chat)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +238,7 @@ func (e *Engine) Detokenize(ids []int32, skipSpecial bool) (string, error) {
 // Render implements engine.Engine: <role>content for every message, then
 // <assistant>. Content is a string or text parts; a role "raise" fails as a
 // template that raises does.
-func (e *Engine) Render(c *engine.Chat) (string, error) {
+func (e *Engine) Render(_ context.Context, c *engine.Chat) (string, error) {
 	var messages []struct {
 		Role    string `json:"role"`
 		Content any    `json:"content"`

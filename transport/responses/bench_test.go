@@ -9,7 +9,7 @@ import (
 // BenchmarkDelta is the door's own work for one token: take it from the
 // engine, hand it to a follower and encode its frame.
 func BenchmarkDelta(b *testing.B) {
-	r := newResponse(&plan{generate: true}, "")
+	r := newResponse(&plan{generate: true}, "", "")
 	r.begin()
 	f := r.follow(-1, make(chan struct{}, 1))
 	b.ReportAllocs()

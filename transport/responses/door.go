@@ -30,15 +30,21 @@ type Options struct {
 	// Owner names who sends a request; responses are visible to their owner
 	// only. nil: everybody is one owner.
 	Owner func(*http.Request) string
+	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
+	Peer func(*http.Request) string
 	// AllowOrigin tells if a browser page of the request's Origin may open a
 	// WebSocket. nil: pages of this host only, and what is no browser.
 	AllowOrigin func(*http.Request) bool
-	// ReadBody reads a JSON request body within the server's limits. nil: JSON
-	// of at most MaxMessage bytes.
-	ReadBody func(http.ResponseWriter, *http.Request) ([]byte, *api.Error)
-	// Acquire takes a place among the server's generating requests for an
-	// owner until release is called. nil: there are enough.
-	Acquire func(owner string) (release func(), err *api.Error)
+	// ReadBody reads a JSON request body within the server's limits. done says that
+	// the engine has taken the request, or that there is an answer. nil: JSON of at
+	// most MaxMessage bytes.
+	ReadBody func(http.ResponseWriter, *http.Request) (data []byte, done func(), err *api.Error)
+	// Work waits until so many bytes of a WebSocket message may be read and worked
+	// on; done is ReadBody's. nil: at once.
+	Work func(ctx context.Context, peer string, bytes int64) (done func(), err *api.Error)
+	// Acquire takes a place among the server's generating requests for a peer until
+	// release is called. nil: there are enough.
+	Acquire func(peer string) (release func(), err *api.Error)
 	// Caller reads the client's span out of a header; nil: nobody wants to know.
 	Caller func(http.Header) engine.Caller
 
@@ -55,6 +61,7 @@ type Options struct {
 	Ping       time.Duration // between pings to a client; 25 s
 	PongWait   time.Duration // silence after which a client is dead; 60 s
 	WriteWait  time.Duration // bound on one write to a client; 10 s
+	ReadWait   time.Duration // to receive a message that has begun; 30 s
 	Heartbeat  time.Duration // between comments on a silent SSE stream; 15 s
 	// RequestTimeout is a request's deadline in the engine; 1 h.
 	RequestTimeout time.Duration
@@ -66,12 +73,21 @@ func (o Options) withDefaults() Options {
 	if o.Owner == nil {
 		o.Owner = func(*http.Request) string { return "" }
 	}
+	if o.Peer == nil {
+		o.Peer = o.Owner
+	}
 	if o.AllowOrigin == nil {
 		o.AllowOrigin = sameOrigin
 	}
 	def(&o.MaxMessage, 8<<20)
 	if o.ReadBody == nil {
-		o.ReadBody = func(w http.ResponseWriter, r *http.Request) ([]byte, *api.Error) { return readBody(w, r, o.MaxMessage) }
+		o.ReadBody = func(w http.ResponseWriter, r *http.Request) ([]byte, func(), *api.Error) {
+			data, err := readBody(w, r, o.MaxMessage)
+			return data, func() {}, err
+		}
+	}
+	if o.Work == nil {
+		o.Work = func(context.Context, string, int64) (func(), *api.Error) { return func() {}, nil }
 	}
 	if o.Caller == nil {
 		o.Caller = func(http.Header) engine.Caller { return engine.Caller{} }
@@ -89,6 +105,7 @@ func (o Options) withDefaults() Options {
 	def(&o.Ping, 25*time.Second)
 	def(&o.PongWait, 60*time.Second)
 	def(&o.WriteWait, 10*time.Second)
+	def(&o.ReadWait, 30*time.Second)
 	def(&o.Heartbeat, 15*time.Second)
 	def(&o.RequestTimeout, time.Hour)
 	return o
@@ -106,8 +123,8 @@ type Door struct {
 	opt    Options
 	log    zerolog.Logger
 	store  *store
-	// warming has one element a request that only prepares.
-	warming chan struct{}
+	// warming are requests that only prepare.
+	warming *api.Shares
 
 	mu       sync.Mutex
 	draining bool
@@ -121,7 +138,7 @@ func New(e engine.Engine, o Options) *Door {
 	o = o.withDefaults()
 	d := &Door{
 		engine: e, opt: o, log: o.Log, store: newStore(o.Keep, o.MaxKept, o.KeptBytes),
-		warming: make(chan struct{}, maxWarming), running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
+		warming: api.NewShares(maxWarming), running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
 	}
 	d.idle = sync.NewCond(&d.mu)
 	return d

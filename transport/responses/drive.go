@@ -2,7 +2,6 @@ package responses
 
 import (
 	"context"
-	"net/http"
 	"strings"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 // create plans a request and resolves what it continues. local finds the
 // responses that the asking connection may continue though they are not
 // stored; it may be nil.
-func (d *Door) create(b *body, owner string, local func(id string) *response) (*response, *api.Error) {
+func (d *Door) create(b *body, owner, peer string, local func(id string) *response) (*response, *api.Error) {
 	p, err := newPlan(b, d.engine.Info())
 	if err != nil {
 		return nil, err
@@ -28,7 +27,7 @@ func (d *Door) create(b *body, owner string, local func(id string) *response) (*
 		return nil, api.Invalid("input", "'input' is empty and so is the conversation")
 	}
 	p.continueFrom(past)
-	return newResponse(p, owner), nil
+	return newResponse(p, owner, peer), nil
 }
 
 // past is the conversation up to and with the response of that id.
@@ -57,19 +56,14 @@ func (d *Door) past(owner, id string, local func(id string) *response) ([]byte, 
 // place takes a place for a response that came over a WebSocket: among the
 // server's generating requests, or among the few that only prepare, which cost a
 // moment and are welcome also where no more can be generated.
-func (d *Door) place(p *plan, owner string) (release func(), err *api.Error) {
+func (d *Door) place(p *plan, peer string) (release func(), err *api.Error) {
 	if p.generate {
-		return d.opt.Acquire(owner)
+		return d.opt.Acquire(peer)
 	}
-	select {
-	case d.warming <- struct{}{}:
-		return func() { <-d.warming }, nil
-	default:
-		return nil, &api.Error{
-			Status: http.StatusTooManyRequests, Type: api.TypeRateLimit, Code: api.CodeOverloaded,
-			Message: "too many requests prepare conversations", RetryAfter: time.Second,
-		}
+	if release := d.warming.Take(peer); release != nil {
+		return release, nil
 	}
+	return nil, api.Overloaded("too many requests prepare conversations")
 }
 
 // start runs a response in a goroutine of its own: the asking connection goes
@@ -98,7 +92,7 @@ func (d *Door) drive(r *response, started func(*api.Error)) {
 		}
 		// Only a count: what is wrong with a conversation that is not whole
 		// yet is told when it is asked to go on.
-		ids, _ := d.engine.Tokenize(r.plan.req.Prompt)
+		ids, _ := d.engine.Tokenize(r.ctx, r.plan.req.Prompt, d.engine.Info().Context)
 		r.plan.req = nil
 		r.warm(len(ids))
 		d.store.put(r)

@@ -74,8 +74,14 @@ func newErrorFrame(e *api.Error, streamID string) []byte {
 }
 
 // handle takes one text frame. Whatever is wrong with it becomes an error
-// event, and the socket stays open.
-func (s *socket) handle(data []byte) {
+// event, and the socket stays open. done is called when the work on it is over.
+func (s *socket) handle(data []byte, done func()) {
+	taken := false // by a response, which calls done
+	defer func() {
+		if !taken {
+			done()
+		}
+	}()
 	var head frameHead
 	if err := api.Decode(data, &head); err != nil {
 		s.fault(err, "")
@@ -98,8 +104,9 @@ func (s *socket) handle(data []byte) {
 	case frameCreate:
 		var f createFrame
 		if err = api.Decode(data, &f); err == nil {
-			err = s.create(&f.body, streamID)
+			err = s.create(&f.body, streamID, done)
 		}
+		taken = err == nil
 		if err != nil && err.Code != codeInFlight && err.Code != codeTooMany {
 			s.forget(previousOf(head.Rest))
 		}
@@ -143,12 +150,13 @@ func previousOf(rest jsontext.Value) string {
 	return f.PreviousID
 }
 
-// create starts a response on a lane.
-func (s *socket) create(b *body, streamID string) *api.Error {
+// create starts a response on a lane. done is called when the engine has it, unless
+// there is an error here.
+func (s *socket) create(b *body, streamID string, done func()) *api.Error {
 	if err := s.admits(streamID); err != nil {
 		return err
 	}
-	r, err := s.door.create(b, s.owner, s.local)
+	r, err := s.door.create(b, s.owner, s.peer, s.local)
 	if err != nil {
 		return err
 	}
@@ -158,9 +166,12 @@ func (s *socket) create(b *body, streamID string) *api.Error {
 		previous = *b.PreviousID
 	}
 	l := s.reserve(r, streamID, previous)
-	release, err := s.door.place(r.plan, s.owner)
+	release, err := s.door.place(r.plan, s.peer)
 	if err == nil {
-		err = s.door.start(r, release, func(err *api.Error) { s.started(l, err) })
+		err = s.door.start(r, release, func(err *api.Error) {
+			done()
+			s.started(l, err)
+		})
 	}
 	if err != nil {
 		s.withdraw(l)

@@ -29,7 +29,7 @@ func FuzzFrames(f *testing.F) {
 		e := enginetest.New()
 		d := New(e, Options{})
 		s := &socket{door: d, wake: make(chan struct{}, 1), gone: make(chan struct{})}
-		s.handle(data)
+		s.handle(data, func() {})
 		for { // until nothing is in flight
 			frame, _ := s.next()
 			if frame == nil {

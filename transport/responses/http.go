@@ -17,15 +17,16 @@ import (
 // post is POST /v1/responses. It takes its place before it reads: bodies that
 // come in are bounded like those in work.
 func (d *Door) post(w http.ResponseWriter, req *http.Request) {
-	owner := d.opt.Owner(req)
-	release, err := d.opt.Acquire(owner)
+	owner, peer := d.opt.Owner(req), d.opt.Peer(req)
+	release, err := d.opt.Acquire(peer)
 	if err != nil {
 		err.Write(w)
 		return
 	}
-	data, err := d.opt.ReadBody(w, req)
+	data, done, err := d.opt.ReadBody(w, req)
 	var b body
 	if err == nil {
+		defer done()
 		err = api.Decode(data, &b)
 	}
 	var r *response
@@ -33,7 +34,7 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		if api.InBackground(req.Context()) && b.Store == nil {
 			b.Store = new(bool) // many, each delivered for good: they would crowd out those that people come back for
 		}
-		r, err = d.create(&b, owner, nil)
+		r, err = d.create(&b, owner, peer, nil)
 	}
 	if err != nil {
 		release()
@@ -56,6 +57,7 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		}
 		err = <-answered // the engine ends it now
 	}
+	done()
 	if err != nil {
 		err.Write(w)
 		return

@@ -259,9 +259,9 @@ type slowTokens struct {
 	gate chan struct{}
 }
 
-func (e *slowTokens) Tokenize(p engine.Prompt) ([]int32, error) {
+func (e *slowTokens) Tokenize(ctx context.Context, p engine.Prompt, most int) ([]int32, error) {
 	<-e.gate
-	return e.Engine.Tokenize(p)
+	return e.Engine.Tokenize(ctx, p, most)
 }
 
 // TestWarmUpsAreBounded: requests that only prepare take none of the server's places, but are not

@@ -19,6 +19,7 @@ type response struct {
 	id      string
 	item    string // the message's id
 	owner   string // who may see it
+	peer    string // who it is counted for
 	created time.Time
 	ctx     context.Context // of the engine's request
 	stop    context.CancelCauseFunc
@@ -48,10 +49,10 @@ type mark struct {
 	tokens int
 }
 
-func newResponse(p *plan, owner string) *response {
+func newResponse(p *plan, owner, peer string) *response {
 	ctx, stop := context.WithCancelCause(context.Background())
 	return &response{
-		plan: p, id: api.NewID("resp_"), item: api.NewID("msg_"), owner: owner, created: time.Now(),
+		plan: p, id: api.NewID("resp_"), item: api.NewID("msg_"), owner: owner, peer: peer, created: time.Now(),
 		ctx: ctx, stop: stop, done: make(chan struct{}),
 		status: statusInProgress, watchers: map[chan<- struct{}]int{}, holders: 1,
 	}

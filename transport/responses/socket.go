@@ -1,6 +1,10 @@
 package responses
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -34,6 +38,7 @@ type socket struct {
 	door  *Door
 	ws    *websocket.Conn
 	owner string
+	peer  string          // who its limits are counted for
 	from  engine.Caller   // of the upgrade: of requests that name none
 	wake  chan struct{}   // capacity 1: something is to be sent
 	gone  chan struct{}   // closed when the reader has ended
@@ -60,7 +65,7 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 	if !upgrade.Check(w, req, d.opt.AllowOrigin) {
 		return
 	}
-	s := &socket{door: d, owner: d.opt.Owner(req), from: d.opt.Caller(req.Header), wake: make(chan struct{}, 1), gone: make(chan struct{}), cut: req.Context().Done()}
+	s := &socket{door: d, owner: d.opt.Owner(req), peer: d.opt.Peer(req), from: d.opt.Caller(req.Header), wake: make(chan struct{}, 1), gone: make(chan struct{}), cut: req.Context().Done()}
 	if err := d.admit(s); err != nil {
 		err.Write(w)
 		return
@@ -88,8 +93,7 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 // writeBuffers is shared: a connection holds one only while it writes.
 var writeBuffers sync.Pool
 
-// admit counts a connection in. Owners with a name have three quarters of the
-// places each at most, so that none keeps the others out.
+// admit counts a connection in.
 func (d *Door) admit(s *socket) *api.Error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +102,7 @@ func (d *Door) admit(s *socket) *api.Error {
 	}
 	own := 0
 	for o := range d.sockets {
-		if o.owner == s.owner {
+		if o.peer == s.peer {
 			own++
 		}
 	}
@@ -106,8 +110,8 @@ func (d *Door) admit(s *socket) *api.Error {
 	switch {
 	case len(d.sockets) >= d.opt.MaxSockets:
 		message = "too many WebSocket connections"
-	case s.owner != "" && own >= max(1, d.opt.MaxSockets-d.opt.MaxSockets/4):
-		message = "too many WebSocket connections of this key"
+	case own >= api.ShareOf(s.peer, d.opt.MaxSockets):
+		message = "too many WebSocket connections of this key or address"
 	default:
 		d.sockets[s] = struct{}{}
 		return nil
@@ -161,7 +165,11 @@ func (s *socket) read() {
 		return answer(data)
 	})
 	for {
-		kind, data, err := s.ws.ReadMessage()
+		kind, data, done, err := s.message()
+		if refused, ok := errors.AsType[*api.Error](err); ok {
+			s.fault(refused, "")
+			continue
+		}
 		if err != nil {
 			upgrade.Linger(s.ws, err, closeWait, 4*s.door.opt.MaxMessage)
 			return
@@ -169,14 +177,58 @@ func (s *socket) read() {
 		s.hear()
 		switch {
 		case s.isEnding():
+			done()
 		case kind != websocket.TextMessage:
+			done()
 			s.fault(api.BadRequest(api.CodeInvalidJSON, "", "binary frames are not taken, send text"), "")
 		case !utf8.Valid(data):
+			done()
 			s.end(websocket.CloseInvalidFramePayloadData, "the text is not valid UTF-8")
 		default:
-			s.handle(data)
+			s.handle(data, done)
 		}
 	}
+}
+
+// smallMessage is how long a message may be that is read without asking.
+const smallMessage = 16 << 10
+
+// message reads one message, which must arrive within ReadWait once it has begun. A long one
+// is read when there is room for work on it. An *api.Error says that there is none; that message
+// is gone and the connection good.
+func (s *socket) message() (kind int, data []byte, done func(), err error) {
+	kind, in, err := s.ws.NextReader()
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	done = func() {}
+	var buf bytes.Buffer
+	if err = s.receive(&buf, io.LimitReader(in, smallMessage+1)); err == nil && buf.Len() > smallMessage {
+		work, refused := s.door.opt.Work(context.Background(), s.peer, s.door.opt.MaxMessage)
+		switch {
+		case refused != nil:
+			if err = s.receive(io.Discard, in); err == nil {
+				err = refused
+			}
+		default:
+			done = work
+			if err = s.receive(&buf, in); err != nil {
+				done()
+			}
+		}
+	}
+	return kind, buf.Bytes(), done, err
+}
+
+// receive copies what arrives of a message in time.
+func (s *socket) receive(to io.Writer, from io.Reader) error {
+	if err := s.ws.SetReadDeadline(time.Now().Add(s.door.opt.ReadWait)); err != nil {
+		return err
+	}
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return s.ws.SetReadDeadline(time.Time{})
 }
 
 func (s *socket) hear() { s.heard.Store(time.Now().UnixNano()) }

@@ -300,7 +300,7 @@ func TestErrorFlood(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		s := &socket{door: r.door, wake: make(chan struct{}, 1)}
 		for range maxErrors + 1 {
-			s.handle([]byte("{}"))
+			s.handle([]byte("{}"), func() {})
 		}
 		if len(s.errors) != maxErrors || s.ending == nil || s.ending.code != websocket.ClosePolicyViolation {
 			t.Errorf("%d errors wait, ending %v", len(s.errors), s.ending)

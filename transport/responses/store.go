@@ -2,6 +2,7 @@ package responses
 
 import (
 	"container/list"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +14,7 @@ const maxTombs = 4096
 
 // store keeps responses so that they can be fetched, resumed and continued:
 // the running ones, and those that ended less than keep ago while their number
-// and bytes allow. Where they do not, the oldest goes of the owner that holds
+// and bytes allow. Where they do not, the oldest goes of the peer that holds
 // most, so that nobody's flood drops what another came to keep. A response that
 // a connection may still continue (pinned) is kept past its time for that
 // alone, within the same bounds.
@@ -26,18 +27,22 @@ type store struct {
 	byID  map[string]*entry
 	ended *list.List // of *entry, the oldest first
 	bytes int
-	owned map[string]share
-	tombs map[string]string // id of an expired response -> its owner
-	order []string          // the ids of tombs, the oldest first
+	owned map[string]share // by peer
+	tombs map[string]tomb  // by the id of an expired response
+	order []string         // the ids of tombs, the oldest first
 	timer *time.Timer
 }
 
-// share is what an owner holds.
+// share is what a peer holds.
 type share struct {
 	count int // responses, running ones too
 	ended int // of them
 	bytes int // of those
+	tombs int
 }
+
+// tomb says who could see an expired response, and who it was counted for.
+type tomb struct{ owner, peer string }
 
 type entry struct {
 	r     *response
@@ -51,7 +56,7 @@ type entry struct {
 func newStore(keep time.Duration, maxCount, maxBytes int) *store {
 	return &store{
 		keep: keep, maxCount: maxCount, maxBytes: maxBytes,
-		byID: map[string]*entry{}, ended: list.New(), owned: map[string]share{}, tombs: map[string]string{},
+		byID: map[string]*entry{}, ended: list.New(), owned: map[string]share{}, tombs: map[string]tomb{},
 	}
 }
 
@@ -60,7 +65,7 @@ func (s *store) put(r *response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byID[r.id] = &entry{r: r}
-	s.own(r.owner, share{count: 1})
+	s.own(r.peer, share{count: 1})
 	s.trim()
 }
 
@@ -74,7 +79,7 @@ func (s *store) settle(r *response) {
 		return
 	}
 	e.bytes, e.at = bytes, at
-	s.own(e.r.owner, share{ended: 1, bytes: bytes})
+	s.own(e.r.peer, share{ended: 1, bytes: bytes})
 	e.place = s.ended.PushBack(e)
 	s.trim()
 	s.arm()
@@ -92,7 +97,7 @@ func (s *store) find(owner, id string, hidden bool) (*response, *api.Error) {
 		return e.r, nil
 	}
 	tomb, was := s.tombs[id]
-	if (was && tomb == owner) || (e != nil && e.stale && e.r.owner == owner) {
+	if (was && tomb.owner == owner) || (e != nil && e.stale && e.r.owner == owner) {
 		return nil, notFound(codeExpired, "the response '%s' is no longer kept", api.Clip(id))
 	}
 	return nil, notFound(codeNotFound, "there is no response '%s'", api.Clip(id))
@@ -195,48 +200,62 @@ func (s *store) tick() {
 func (s *store) expire(e *entry) {
 	s.drop(e)
 	if len(s.order) >= maxTombs {
-		delete(s.tombs, s.order[0])
-		s.order = s.order[1:]
+		peer := s.fullest(func(x share) int { return x.tombs })
+		i := slices.IndexFunc(s.order, func(id string) bool { return s.tombs[id].peer == peer })
+		delete(s.tombs, s.order[i])
+		s.order = slices.Delete(s.order, i, i+1)
+		s.own(peer, share{tombs: -1})
 	}
-	s.tombs[e.r.id] = e.r.owner
+	s.tombs[e.r.id] = tomb{e.r.owner, e.r.peer}
 	s.order = append(s.order, e.r.id)
+	s.own(e.r.peer, share{tombs: 1})
 }
 
 func (s *store) drop(e *entry) {
 	delete(s.byID, e.r.id)
 	if e.place != nil {
 		s.ended.Remove(e.place)
-		s.own(e.r.owner, share{-1, -1, -e.bytes})
+		s.own(e.r.peer, share{count: -1, ended: -1, bytes: -e.bytes})
 	} else {
-		s.own(e.r.owner, share{count: -1})
+		s.own(e.r.peer, share{count: -1})
 	}
 }
 
-// own adds to what an owner holds; s.mu is held.
-func (s *store) own(owner string, more share) {
+// own adds to what a peer holds; s.mu is held.
+func (s *store) own(peer string, more share) {
 	s.bytes += more.bytes
-	x := s.owned[owner]
-	x = share{x.count + more.count, x.ended + more.ended, x.bytes + more.bytes}
-	if s.owned[owner] = x; x.count == 0 {
-		delete(s.owned, owner)
+	x := s.owned[peer]
+	x = share{x.count + more.count, x.ended + more.ended, x.bytes + more.bytes, x.tombs + more.tombs}
+	if s.owned[peer] = x; x == (share{}) {
+		delete(s.owned, peer)
 	}
 }
 
-// next is what goes first where there is too much: the oldest of the owner that
-// holds most and has something that ended, which there is; s.mu is held.
-func (s *store) next() *entry {
-	amount := func(x share) int { return x.count }
-	if s.bytes > s.maxBytes {
-		amount = func(x share) int { return x.bytes }
-	}
-	owner, most := "", -1
-	for o, x := range s.owned {
-		if n := amount(x); x.ended > 0 && (n > most || n == most && o < owner) {
-			owner, most = o, n
+// fullest is the peer with the largest amount above 0; s.mu is held.
+func (s *store) fullest(amount func(share) int) string {
+	peer, most := "", 0
+	for p, x := range s.owned {
+		if n := amount(x); n > most || n == most && n > 0 && p < peer {
+			peer, most = p, n
 		}
 	}
+	return peer
+}
+
+// next is what goes first where there is too much: the oldest of the peer that
+// holds most and has something that ended, which there is; s.mu is held.
+func (s *store) next() *entry {
+	peer := s.fullest(func(x share) int {
+		switch {
+		case x.ended == 0:
+			return 0
+		case s.bytes > s.maxBytes:
+			return x.bytes
+		}
+		return x.count
+	})
 	el := s.ended.Front()
-	for el.Value.(*entry).r.owner != owner {
+	for el.Value.(*entry).r.peer != peer {
 		el = el.Next()
 	}
 	return el.Value.(*entry)

@@ -10,7 +10,7 @@ import (
 
 // ended makes a response that has ended with so many bytes of history.
 func ended(id string, bytes int) *response {
-	r := newResponse(&plan{store: true}, "")
+	r := newResponse(&plan{store: true}, "", "")
 	r.id, r.ended, r.history = id, time.Now(), make([]byte, bytes)
 	return r
 }
@@ -39,7 +39,7 @@ func TestStoreBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(time.Minute, 3, 1<<20)
 		defer s.close()
-		running := newResponse(&plan{store: true}, "")
+		running := newResponse(&plan{store: true}, "", "")
 		running.id = "run"
 		s.put(running)
 		for _, id := range []string{"a", "b", "c"} {
@@ -69,12 +69,13 @@ func TestStoreBounds(t *testing.T) {
 	})
 }
 
-// TestStoreIsShared: an owner that keeps much loses its own first, by number and by bytes.
+// TestStoreIsShared: a peer that keeps much loses its own first, by number and by bytes, and
+// of what is remembered as expired.
 func TestStoreIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		of := func(owner, id string, bytes int) *response {
 			r := ended(id, bytes)
-			r.owner = owner
+			r.owner, r.peer = owner, owner
 			return r
 		}
 		kept := func(s *store) (all string) {
@@ -102,7 +103,16 @@ func TestStoreIsShared(t *testing.T) {
 		if got := kept(s); got != "a1 b3 b4 " {
 			t.Errorf("by bytes: %s", got)
 		}
-		s.remove(s.byID["a1"].r)
+		s.expire(s.byID["a1"])
+		for i := range maxTombs + 10 {
+			s.keep1(of("b", fmt.Sprint("flood", i), 1))
+			s.expire(s.byID[fmt.Sprint("flood", i)])
+		}
+		if _, err := s.find("a", "a1", false); err.Code != codeExpired || len(s.tombs) != maxTombs {
+			t.Errorf("after another's flood of expired ones: %v, %d are remembered", err, len(s.tombs))
+		}
+		delete(s.tombs, "a1")
+		s.own("a", share{tombs: -1})
 		if x := s.owned["b"]; len(s.owned) != 1 || x.count != 2 || x.ended != 2 || x.bytes != s.bytes {
 			t.Errorf("%v is counted, %d bytes in all", s.owned, s.bytes)
 		}

@@ -1,9 +1,9 @@
 package server
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"os"
@@ -14,23 +14,43 @@ import (
 	"krater/transport/api"
 )
 
-// ReadBody reads a JSON request body within the size and time limits. The
-// error is the answer for the client: 408, 413, 415 or 400.
-func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, *api.Error) {
+// ReadBody reads a JSON request body within the size and time limits, and while there are not
+// too many bytes in work. done says that the work on it is over: the engine has taken the request,
+// or the answer is there; it may be called more than once. The error is the answer for the client:
+// 408, 413, 415, 429 or 400; then there is nothing to be done.
+func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (data []byte, done func(), refused *api.Error) {
 	if err := jsonContent(r); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if r.ContentLength > s.opt.MaxBody {
 		w.Header().Set("Connection", "close") // the rest is not read
-		return nil, s.tooLarge()
+		return nil, nil, s.tooLarge()
 	}
+	size := r.ContentLength
+	if size < 0 {
+		size = s.opt.MaxBody // it is not known
+	}
+	done, err := s.Work(r.Context(), s.Peer(r), size)
+	if err != nil {
+		w.Header().Set("Connection", "close")
+		return nil, nil, err
+	}
+	if data, err = s.readAll(w, r); err != nil {
+		done()
+		return nil, nil, err
+	}
+	return data, done, nil
+}
+
+func (s *Server) readAll(w http.ResponseWriter, r *http.Request) ([]byte, *api.Error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(s.opt.BodyTimeout)) // not every writer of a test has one
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opt.MaxBody))
+	buf := bytes.NewBuffer(make([]byte, 0, max(0, r.ContentLength)+bytes.MinRead))
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, s.opt.MaxBody))
 	if err == nil {
 		// Without this the server would take the deadline for a lost client.
 		_ = control.SetReadDeadline(time.Time{})
-		return data, nil
+		return buf.Bytes(), nil
 	}
 	w.Header().Set("Connection", "close")
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -72,20 +92,22 @@ func (s *Server) tooLarge() *api.Error {
 	}
 }
 
-// decode reads and decodes the body into dst and checks the model it names; on
-// an error it has answered and gives false.
-func (s *Server) decode(w http.ResponseWriter, r *http.Request, dst any, model func() *string) (engine.Info, bool) {
-	info := s.engine.Info()
-	data, err := s.ReadBody(w, r)
+// decode reads and decodes the body into dst and checks the model it names. done is ReadBody's;
+// it is nil after an error, which has been answered.
+func (s *Server) decode(w http.ResponseWriter, r *http.Request, dst any, model func() *string) (info engine.Info, done func()) {
+	info = s.engine.Info()
+	data, done, err := s.ReadBody(w, r)
 	if err == nil {
-		err = api.Decode(data, dst)
-	}
-	if err == nil {
-		err = api.CheckModel(model(), info)
+		if err = api.Decode(data, dst); err == nil {
+			err = api.CheckModel(model(), info)
+		}
+		if err != nil {
+			done()
+		}
 	}
 	if err != nil {
 		err.Write(w)
-		return info, false
+		return info, nil
 	}
-	return info, true
+	return info, done
 }

@@ -10,10 +10,11 @@ import (
 
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	var req api.ChatRequest
-	info, ok := s.decode(w, r, &req, func() *string { return req.Model })
-	if !ok {
+	info, done := s.decode(w, r, &req, func() *string { return req.Model })
+	if done == nil {
 		return
 	}
+	defer done()
 	plan, refusal := req.Plan(info)
 	if refusal != nil {
 		refusal.Write(w)
@@ -25,6 +26,8 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer run.close()
+	done()
+	plan.Requests = nil // they hold the conversation
 	s.answer(w, r, run, newChatFormat(run, info.ID))
 }
 

@@ -10,18 +10,14 @@ import (
 
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	var req api.CompletionRequest
-	info, ok := s.decode(w, r, &req, func() *string { return req.Model })
-	if !ok {
+	info, done := s.decode(w, r, &req, func() *string { return req.Model })
+	if done == nil {
 		return
 	}
+	defer done()
 	plan, refusal := req.Plan(info)
 	if refusal != nil {
 		refusal.Write(w)
-		return
-	}
-	echo, err := s.echo(plan)
-	if err != nil {
-		s.fail(w, err)
 		return
 	}
 	run, err := s.begin(r, "cmpl-", plan)
@@ -30,6 +26,13 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer run.close()
+	echo, err := s.echo(plan) // of prompts that are known to fit
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	done()
+	plan.Requests = nil // they hold the prompts
 	s.answer(w, r, run, newTextFormat(run, info.ID, echo))
 }
 
@@ -40,6 +43,10 @@ func (s *Server) echo(plan *api.Plan) ([]string, error) {
 		return texts, nil
 	}
 	for i, req := range plan.Requests {
+		if i%plan.Candidates > 0 { // the same prompt
+			texts[i] = texts[i-1]
+			continue
+		}
 		if req.Prompt.Text != nil {
 			texts[i] = *req.Prompt.Text
 			continue

@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -352,7 +353,7 @@ func TestPlacesOfKeys(t *testing.T) {
 		}
 		held = append(held, release)
 	}
-	if _, err := s.Acquire("a"); err == nil || err.Status != 429 || err.RetryAfter == 0 || !strings.Contains(err.Message, "of this key") {
+	if _, err := s.Acquire("a"); err == nil || err.Status != 429 || err.RetryAfter == 0 || !strings.Contains(err.Message, "of this key or address") {
 		t.Errorf("the seventh place of one key: %v", err)
 	}
 	for range 2 {
@@ -369,7 +370,9 @@ func TestPlacesOfKeys(t *testing.T) {
 	}
 	alone := New(enginetest.New(), Options{MaxConcurrent: 8, Keys: []KeyHash{a}})
 	for range 8 {
-		if _, err := alone.Acquire("a"); err != nil {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("X-Api-Key", "first-key")
+		if _, err := alone.Acquire(alone.Peer(r)); err != nil {
 			t.Errorf("the only key: %v", err)
 		}
 	}
@@ -411,11 +414,11 @@ func TestRouteNeedsAMethod(t *testing.T) {
 
 // TestPlacesOfManyKeys: keys that take all they can leave places to one that comes later.
 func TestPlacesOfManyKeys(t *testing.T) {
-	p := newPlaces(256, 20)
+	p := newQuota(256)
 	var got []int
 	for _, owner := range []string{"a", "b", "c", "d"} {
 		n := 0
-		for ok, _ := p.take(owner); ok; ok, _ = p.take(owner) {
+		for ok, _ := p.try(owner, 1); ok; ok, _ = p.try(owner, 1) {
 			n++
 		}
 		got = append(got, n)

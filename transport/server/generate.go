@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -31,7 +32,9 @@ type run struct {
 
 	items  chan item
 	cancel context.CancelFunc
-	pumps  sync.WaitGroup
+	// release gives back the places of the answers beside the first.
+	release func()
+	pumps   sync.WaitGroup
 }
 
 // item is one event of one choice; err ends the choice instead.
@@ -50,10 +53,25 @@ func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run,
 	r.prompts = make([][]engine.Token, len(plan.Requests)/max(1, plan.Candidates))
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancel(from.Context())
+	if err := s.more(r, s.Peer(from)); err != nil {
+		r.cancel()
+		return nil, err
+	}
 	owner, caller, group := s.Owner(from), s.opt.Caller(from.Header), uint64(0)
+	var ids []int32
+	var err error
 	for i, req := range plan.Requests {
 		if i%r.perPrompt == 0 && r.perPrompt > 1 {
 			group = 1 + rand.Uint64N(math.MaxUint64)
+		}
+		if i%r.perPrompt == 1 { // the prompt is known to fit: it is tokenized once more for all the others
+			if ids, err = s.engine.Tokenize(ctx, req.Prompt, s.engine.Info().Context); err != nil {
+				r.close()
+				return nil, promptParam(req, err)
+			}
+		}
+		if i%r.perPrompt > 0 {
+			req.Prompt = engine.Prompt{IDs: ids}
 		}
 		req.ID, req.Owner, req.Caller, req.Group = r.id, owner, caller, group
 		req.Deadline = now.Add(s.opt.RequestTimeout)
@@ -103,8 +121,19 @@ func (r *run) pump(ctx context.Context, choice int, stream engine.Stream) {
 	}
 }
 
+// more takes a place for each answer beside the first, or as many as the peer may have.
+func (s *Server) more(r *run, peer string) error {
+	n := min(int64(len(r.plan.Requests)), s.places.share(peer)) - 1
+	if ok, _ := s.places.try(peer, n); !ok {
+		return s.overloaded(fmt.Sprintf("too many requests are running, or too many of this key or address: this one counts for %d", n+1))
+	}
+	r.release = func() { s.places.give(peer, n) }
+	return nil
+}
+
 // close cancels what still runs and waits for the pumps.
 func (r *run) close() {
+	r.release()
 	r.cancel()
 	for _, stream := range r.streams {
 		stream.Close()

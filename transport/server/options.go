@@ -39,9 +39,11 @@ type Options struct {
 	// wants to know.
 	Caller func(http.Header) engine.Caller
 
-	MaxBody       int64 // bytes of a request body; 8 MiB
-	MaxConcurrent int   // generating requests at once; 256. More get a 429. With several keys each leaves some to the others.
-	RetryAfter    time.Duration
+	MaxBody        int64 // bytes of a request body; 8 MiB
+	MaxConcurrent  int   // generating requests at once; 256. More get a 429. Of several peers each may have three quarters.
+	MaxConnections int   // open at once; 4,096. More are closed at once. Of several addresses each may have three quarters.
+	MaxWork        int64 // bytes of requests that are read, rendered and tokenized at once; 32 MiB. More wait. The same of peers.
+	RetryAfter     time.Duration
 
 	HeaderTimeout  time.Duration // to receive a request's header; 10 s
 	BodyTimeout    time.Duration // to receive its body; 30 s
@@ -77,6 +79,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxConcurrent <= 0 {
 		o.MaxConcurrent = 256
+	}
+	if o.MaxConnections <= 0 {
+		o.MaxConnections = 4096
+	}
+	if o.MaxWork <= 0 {
+		o.MaxWork = 32 << 20
 	}
 	if o.Caller == nil {
 		o.Caller = func(http.Header) engine.Caller { return engine.Caller{} }

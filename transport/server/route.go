@@ -86,7 +86,7 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, path string) {
 // run, before the body is read.
 func (s *Server) Limit(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		release, err := s.Acquire(s.Owner(r))
+		release, err := s.Acquire(s.Peer(r))
 		if err != nil {
 			err.Write(w)
 			return

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"krater/actors/engine"
+	"krater/transport/api"
 )
 
 // errShutdown is the cause of a request's cancelled context when Shutdown cut it.
@@ -27,7 +28,8 @@ type Server struct {
 	opt      Options
 	mux      *http.ServeMux
 	methods  map[string][]string // path -> methods, for Allow
-	places   *places
+	places   *quota              // of generating requests
+	work     *quota              // of bytes of requests that are read and tokenized
 	registry *prometheus.Registry
 	http     *http.Server
 
@@ -47,7 +49,7 @@ func New(e engine.Engine, opt Options) *Server {
 		engine: e, opt: opt.withDefaults(), mux: http.NewServeMux(), methods: map[string][]string{},
 		draining: make(chan struct{}),
 	}
-	s.places = newPlaces(s.opt.MaxConcurrent, len(s.opt.Keys))
+	s.places, s.work = newQuota(int64(s.opt.MaxConcurrent)), newQuota(s.opt.MaxWork)
 	s.base, s.cut = context.WithCancel(context.Background())
 	s.registry = newRegistry(s)
 	s.routes()
@@ -79,6 +81,7 @@ func (s *Server) routes() {
 
 // Serve answers connections of l until Shutdown; then it gives nil.
 func (s *Server) Serve(l net.Listener) error {
+	l = &guests{l, api.NewShares(s.opt.MaxConnections)}
 	var err error
 	if s.opt.TLS != nil {
 		err = s.http.ServeTLS(l, "", "")

@@ -362,14 +362,17 @@ func TestManyClients(t *testing.T) {
 	if err := f.Shutdown(ctx); err != nil { // every handler has returned
 		t.Fatal(err)
 	}
-	if f.places.taken != 0 {
-		t.Errorf("%d places are still taken", f.places.taken)
+	if f.places.used != 0 {
+		t.Errorf("%d places are still taken", f.places.used)
 	}
 }
 
 func TestCompletionStream(t *testing.T) {
 	f := start(t, Options{})
-	f.engine.Choose(func(r *engine.Request) (enginetest.Script, error) { return enginetest.Text("-", *r.Prompt.Text), nil })
+	f.engine.Choose(func(r *engine.Request) (enginetest.Script, error) {
+		ids, err := f.engine.Tokenize(t.Context(), r.Prompt, 2) // of the second choice there are only ids
+		return enginetest.Text("-", string(rune(ids[len(ids)-1]))), err
+	})
 	code, text := f.post(t, "/v1/completions", `{"prompt":["a","b"],"n":2,"echo":true,"stream":true,"stream_options":{"include_usage":true}}`)
 	if code != 200 {
 		t.Fatalf("%d %s", code, text)

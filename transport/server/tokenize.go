@@ -3,21 +3,27 @@ package server
 import (
 	"net/http"
 
+	"krater/actors/engine"
 	"krater/transport/api"
 )
 
+// tokensMost is how many tokens the tokenizer routes give or take: more than fit into the context,
+// since clients measure texts with them, but not any number.
+func tokensMost(info engine.Info) int { return max(4*info.Context, 256<<10) }
+
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 	var req api.TokenizeRequest
-	info, ok := s.decode(w, r, &req, func() *string { return req.Model })
-	if !ok {
+	info, done := s.decode(w, r, &req, func() *string { return req.Model })
+	if done == nil {
 		return
 	}
+	defer done()
 	prompt, refusal := req.Input()
 	if refusal != nil {
 		refusal.Write(w)
 		return
 	}
-	ids, err := s.engine.Tokenize(prompt)
+	ids, err := s.engine.Tokenize(r.Context(), prompt, tokensMost(info))
 	if err != nil {
 		s.fail(w, err)
 		return
@@ -37,13 +43,18 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
 	var req api.DetokenizeRequest
-	info, ok := s.decode(w, r, &req, func() *string { return req.Model })
-	if !ok {
+	info, done := s.decode(w, r, &req, func() *string { return req.Model })
+	if done == nil {
 		return
 	}
+	defer done()
 	ids, refusal := req.IDs(info)
 	if refusal != nil {
 		refusal.Write(w)
+		return
+	}
+	if most := tokensMost(info); len(ids) > most {
+		api.Invalid("tokens", "'tokens' has %d elements, the limit is %d", len(ids), most).Write(w)
 		return
 	}
 	text, err := s.engine.Detokenize(ids, req.Skip())
@@ -56,15 +67,17 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) applyTemplate(w http.ResponseWriter, r *http.Request) {
 	var req api.TemplateRequest
-	if _, ok := s.decode(w, r, &req, func() *string { return req.Model }); !ok {
+	_, done := s.decode(w, r, &req, func() *string { return req.Model })
+	if done == nil {
 		return
 	}
+	defer done()
 	chat, refusal := req.Chat()
 	if refusal != nil {
 		refusal.Write(w)
 		return
 	}
-	text, err := s.engine.Render(chat)
+	text, err := s.engine.Render(r.Context(), chat)
 	if err != nil {
 		s.fail(w, err)
 		return

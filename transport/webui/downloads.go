@@ -19,6 +19,12 @@ func (p *Page) export(w http.ResponseWriter, r *http.Request) {
 		loading().Write(w)
 		return
 	}
+	release := p.exports.Take(p.opt.Peer(r))
+	if release == nil {
+		busy("too many exports of the trace").Write(w)
+		return
+	}
+	defer release()
 	q := r.URL.Query()
 	var tracks []trace.Track
 	switch {
@@ -47,6 +53,11 @@ func (p *Page) export(w http.ResponseWriter, r *http.Request) {
 	_ = trace.WriteChrome(w, tracks, g.Devices())
 }
 
+// busy is a 503 for who may try again in a moment.
+func busy(message string) *api.Error {
+	return &api.Error{Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded, Message: message, RetryAfter: time.Second}
+}
+
 // recordEvery is how often a recording reads the rings, which hold some seconds.
 const recordEvery = 100 * time.Millisecond
 
@@ -70,13 +81,12 @@ func (p *Page) record(w http.ResponseWriter, r *http.Request) {
 		api.BadRequest("", "seconds", "seconds: want more than 0 and at most %v", p.opt.RecordMax.Seconds()).Write(w)
 		return
 	}
-	select {
-	case p.recordings <- struct{}{}:
-		defer func() { <-p.recordings }()
-	default:
-		(&api.Error{Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded, Message: "too many recordings of the trace", RetryAfter: time.Second}).Write(w)
+	release := p.recordings.Take(p.opt.Peer(r))
+	if release == nil {
+		busy("too many recordings of the trace").Write(w)
 		return
 	}
+	defer release()
 	defer g.Watch()()
 	next := map[string]uint64{}
 	for _, ring := range g.Rings() {

@@ -34,6 +34,8 @@ type Options struct {
 	// Owner names who sends a request: open requests can be cancelled by their owner only.
 	// nil: everybody is one owner.
 	Owner func(*http.Request) string
+	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
+	Peer func(*http.Request) string
 	// AllowOrigin tells if a browser page of the request's Origin may connect. nil: all.
 	AllowOrigin func(*http.Request) bool
 	// Draining is closed when the server shuts down; viewers are sent away then.
@@ -49,7 +51,7 @@ type Options struct {
 	PongWait   time.Duration // silence after which a viewer is gone; 60 s
 	WriteWait  time.Duration // bound on one write; 10 s
 	RecordMax  time.Duration // the longest recording; 60 s
-	Recordings int           // at a time; 4
+	Recordings int           // at a time, and as many exports; 4
 
 	Log zerolog.Logger // the zero value is silent
 }
@@ -57,6 +59,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Owner == nil {
 		o.Owner = func(*http.Request) string { return "" }
+	}
+	if o.Peer == nil {
+		o.Peer = o.Owner
 	}
 	if o.AllowOrigin == nil {
 		o.AllowOrigin = func(*http.Request) bool { return true }
@@ -92,13 +97,14 @@ type Page struct {
 	stop    chan struct{} // ends the meter; nil: it does not run
 	last    *state        // what was pushed last; nil while nobody looks
 
-	recordings chan struct{} // one element each
+	recordings *api.Shares
+	exports    *api.Shares
 }
 
 // New makes a page.
 func New(src Source, opt Options) *Page {
 	opt = opt.withDefaults()
-	return &Page{src: src, opt: opt, past: newHistory(opt.Sample), viewers: map[*viewer]struct{}{}, recordings: make(chan struct{}, opt.Recordings)}
+	return &Page{src: src, opt: opt, past: newHistory(opt.Sample), viewers: map[*viewer]struct{}{}, recordings: api.NewShares(opt.Recordings), exports: api.NewShares(opt.Recordings)}
 }
 
 // Mount adds the page's routes: open is for what needs no key, which is files that hold no

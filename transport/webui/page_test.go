@@ -9,12 +9,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gorilla/websocket"
 
 	"krater/actors/engine"
+	"krater/transport/api"
 	"krater/transport/server"
 )
 
@@ -260,6 +262,38 @@ func TestViewersAreBounded(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("no place came free")
+		}
+	}
+}
+
+// TestPeersShareThePage: one peer takes neither all places of viewers nor all recordings and exports.
+func TestPeersShareThePage(t *testing.T) {
+	var peer atomic.Value
+	peer.Store("a")
+	s := serve(t, Options{MaxViewers: 4, Recordings: 4, Peer: func(*http.Request) string { return peer.Load().(string) }}, server.Options{})
+	for range 3 {
+		s.look()
+	}
+	if _, res, err := s.dial(); err == nil || res.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("a fourth viewer of one: %v", err)
+	}
+	for _, places := range []*api.Shares{s.page.recordings, s.page.exports} {
+		for range 3 {
+			if places.Take("a") == nil {
+				t.Fatal("there is no place")
+			}
+		}
+	}
+	for _, path := range []string{"/trace/record?seconds=0.01", "/trace/export"} {
+		if res, _ := s.get(path); res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: a fourth of one: %s", path, res.Status)
+		}
+	}
+	peer.Store("b")
+	s.look()
+	for _, path := range []string{"/trace/record?seconds=0.01", "/trace/export"} {
+		if res, _ := s.get(path); res.StatusCode != http.StatusOK {
+			t.Errorf("%s: another's: %s", path, res.Status)
 		}
 	}
 }

@@ -28,6 +28,7 @@ type viewer struct {
 	page  *Page
 	ws    *websocket.Conn
 	owner string
+	peer  string
 	wake  chan struct{} // capacity 1: there is something to send
 	gone  chan struct{} // closed when the reader has ended
 
@@ -45,9 +46,9 @@ func (p *Page) upgrade(w http.ResponseWriter, r *http.Request) {
 	if !upgrade.Check(w, r, p.opt.AllowOrigin) {
 		return
 	}
-	v := &viewer{page: p, owner: p.opt.Owner(r), wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	v := &viewer{page: p, owner: p.opt.Owner(r), peer: p.opt.Peer(r), wake: make(chan struct{}, 1), gone: make(chan struct{})}
 	if !p.admit(v) {
-		(&api.Error{Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded, Message: "too many viewers of the trace", RetryAfter: time.Second}).Write(w)
+		busy("too many viewers of the trace").Write(w)
 		return
 	}
 	defer p.dismiss(v)
@@ -75,7 +76,13 @@ func (p *Page) upgrade(w http.ResponseWriter, r *http.Request) {
 func (p *Page) admit(v *viewer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.viewers) >= p.opt.MaxViewers {
+	own := 0
+	for o := range p.viewers {
+		if o.peer == v.peer {
+			own++
+		}
+	}
+	if len(p.viewers) >= p.opt.MaxViewers || own >= api.ShareOf(v.peer, p.opt.MaxViewers) {
 		return false
 	}
 	p.viewers[v] = struct{}{}

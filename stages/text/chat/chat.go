@@ -10,6 +10,7 @@
 package chat
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"time"
@@ -119,8 +120,22 @@ func Compile(source string, o Options) (*Template, error) {
 // Sum identifies the template: the SHA-256 of its source.
 func (t *Template) Sum() [sha256.Size]byte { return t.sum }
 
-// Render checks a conversation and renders it. The error is an *Error.
+// Bounds of what Render makes of a conversation, so that a short request does not
+// become a long text: so many times its bytes, and so many more for the template's
+// own words.
+const (
+	growth = 4
+	base   = 512 << 10
+)
+
+// Render is RenderContext without an end.
 func (t *Template) Render(c Conversation) (Result, error) {
+	return t.RenderContext(context.Background(), c)
+}
+
+// RenderContext checks a conversation and renders it. The error is an *Error, or
+// what ctx ended with.
+func (t *Template) RenderContext(ctx context.Context, c Conversation) (Result, error) {
 	vars, err := t.check(c)
 	if err != nil {
 		return Result{}, err
@@ -132,7 +147,11 @@ func (t *Template) Render(c Conversation) (Result, error) {
 		}
 	}
 	vars["add_generation_prompt"] = jinja.NewBool(c.AddGenerationPrompt && !c.ContinueFinalMessage)
-	marked, err := t.run(vars, template.Config{Now: t.now})
+	output := min(template.DefaultOutput, base+growth*(len(c.Messages)+len(c.Tools)+len(c.Kwargs)))
+	marked, err := t.run(vars, template.Config{Now: t.now, Output: output, Memory: 128 * template.DefaultOutput, Ctx: ctx})
+	if cause := ctx.Err(); cause != nil {
+		return Result{}, cause
+	}
 	if err != nil {
 		return Result{}, err
 	}

@@ -9,6 +9,7 @@ import (
 type finder struct {
 	nodes   []map[byte]int // node 0 is the root
 	end     []bool
+	first   [256]bool // bytes that some text begins with
 	longest int
 }
 
@@ -19,6 +20,7 @@ func newFinder(texts []string) *finder {
 			continue
 		}
 		at := 0
+		f.first[s[0]] = true
 		for i := range len(s) {
 			next, ok := f.nodes[at][s[i]]
 			if !ok {
@@ -38,6 +40,9 @@ func newFinder(texts []string) *finder {
 // at calls yield with the end of every text that begins at s[i], the shortest
 // first.
 func (f *finder) at(s string, i int, yield func(end int)) {
+	if !f.first[s[i]] {
+		return
+	}
 	node := 0
 	for j := i; j < len(s); j++ {
 		next, ok := f.nodes[node][s[j]]

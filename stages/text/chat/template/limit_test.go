@@ -1,6 +1,7 @@
 package template
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -119,6 +120,36 @@ func TestFaults(t *testing.T) {
 		}
 		if out, err := prog.Run(vars, Config{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v, want %q", source, out, err, want)
+		}
+	}
+}
+
+// leaver is a context that ends when it has been looked at so often.
+type leaver struct {
+	context.Context
+	left int
+}
+
+func (c *leaver) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestRunEndsWithItsContext: who has left is not rendered for any longer.
+func TestRunEndsWithItsContext(t *testing.T) {
+	for name, source := range map[string]string{
+		"loops":   "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+		"strings": "{% set ns = namespace(s='x' * 100000) %}{% for i in range(100000) %}{% set t = ns.s | trim %}{% endfor %}",
+	} {
+		prog, err := Compile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := &leaver{t.Context(), 5}
+		if _, err := prog.Run(nil, Config{Ctx: ctx}); !errors.Is(err, context.Canceled) || ctx.left < -3 {
+			t.Errorf("%s: %v, looked at %d times after the end", name, err, -1-ctx.left)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (r *run) cause(err error) error {
 	if errors.As(err, &fault) {
 		return fault
 	}
-	if errors.Is(err, ErrLimit) {
+	if errors.Is(err, ErrLimit) || r.ctx != nil && r.ctx.Err() != nil {
 		return err
 	}
 	return &Fault{Message: err.Error()}

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ const (
 	maxDepth      = 100        // of macro calls and recursive loops
 	turnCost      = 8          // steps of one turn of a loop: a scope is made
 	maxRange      = 100_000    // of range(), as Jinja2's sandbox has it
+	lookEvery     = 4096       // steps between looks at the context
 )
 
 // Config is what a render needs beside its variables. The zero value is valid.
@@ -23,6 +25,8 @@ type Config struct {
 	Now    func() time.Time // for strftime_now; nil: time.Now
 	Steps  int              // 0: DefaultSteps
 	Output int              // 0: DefaultOutput
+	Memory int              // bytes of strings made one after another; 0: 128 times Output
+	Ctx    context.Context  // the render ends with its error when it ends; nil: it does not
 }
 
 // Program is a compiled template. It is immutable and safe for concurrent use.
@@ -63,7 +67,7 @@ func Reserved(name string) bool {
 
 // Run renders the template. The values of vars are not changed and may be
 // shared. The result carries marks where a value of vars did; see Unmark. The
-// error is a *Raised, a *Fault, or wraps ErrLimit.
+// error is a *Raised, a *Fault, or wraps ErrLimit or what the context ended with.
 func (p *Program) Run(vars map[string]jinja.Value, c Config) (string, error) {
 	r := &run{now: c.Now, steps: c.Steps, output: c.Output}
 	if r.now == nil {
@@ -75,7 +79,10 @@ func (p *Program) Run(vars map[string]jinja.Value, c Config) (string, error) {
 	if r.output == 0 {
 		r.output = DefaultOutput
 	}
-	r.widest, r.memory = r.output, 128*r.output
+	r.widest, r.memory, r.ctx = r.output, c.Memory, c.Ctx
+	if r.memory == 0 {
+		r.memory = 128 * r.output
+	}
 	data := make(map[string]jinja.Value, len(vars)+len(globals)+len(p.used))
 	for name, v := range vars {
 		data[name] = v
@@ -111,6 +118,8 @@ type run struct {
 	memory int // bytes of strings that may still be made
 	widest int // bytes one string may have
 	depth  int // of macro calls
+	ctx    context.Context
+	since  int // steps since ctx was looked at
 }
 
 // args are the arguments of a call.
@@ -193,7 +202,11 @@ func (r *run) spend(n int) error {
 	if r.steps -= n; r.steps < 0 {
 		return fmt.Errorf("%w: it does too much work", ErrLimit)
 	}
-	return nil
+	if r.since += n; r.since < lookEvery || r.ctx == nil {
+		return nil
+	}
+	r.since = 0
+	return r.ctx.Err()
 }
 
 // made checks a string that an operation is about to make.

@@ -1,0 +1,120 @@
+package server
+
+import (
+	"context"
+	"sync"
+
+	"krater/transport/api"
+)
+
+// quota is an amount that requests share, places or bytes: so much of it in all, and so much of
+// that for one peer. Where there are several peers none can take all, so that a request of
+// another finds room.
+type quota struct {
+	most int64
+
+	mu   sync.Mutex
+	used int64
+	held map[string]int64 // by peer
+	line []*claim         // those that wait, the first first
+}
+
+// claim is somebody who waits.
+type claim struct {
+	peer  string
+	n     int64
+	taken chan struct{} // closed when it has what it waits for
+}
+
+func newQuota(most int64) *quota {
+	return &quota{most: most, held: map[string]int64{}}
+}
+
+// share is what a peer may have.
+func (q *quota) share(peer string) int64 { return int64(api.ShareOf(peer, int(q.most))) }
+
+// try takes n for a peer if it is there now. alone tells that others could have it: a peer may
+// hold three times as much as is free. One alone gets three quarters, and however many others
+// there are, a little is left.
+func (q *quota) try(peer string, n int64) (ok, alone bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.used+n > q.most:
+		return false, false
+	case peer != "" && q.held[peer]+n > 3*(q.most-q.used):
+		return false, true
+	}
+	q.take(peer, n)
+	return true, false
+}
+
+// wait takes n for a peer, which is at most its share, or gives up when ctx ends.
+func (q *quota) wait(ctx context.Context, peer string, n int64) bool {
+	c := &claim{peer: peer, n: n, taken: make(chan struct{})}
+	q.mu.Lock()
+	q.line = append(q.line, c)
+	q.deal()
+	q.mu.Unlock()
+	select {
+	case <-c.taken:
+		return true
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	select {
+	case <-c.taken: // meanwhile
+		return true
+	default:
+	}
+	for i, other := range q.line {
+		if other == c {
+			q.line = append(q.line[:i], q.line[i+1:]...)
+			break
+		}
+	}
+	q.deal() // it may have stood in the way
+	return false
+}
+
+// give takes n back from a peer.
+func (q *quota) give(peer string, n int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.take(peer, -n)
+	q.deal()
+}
+
+func (q *quota) take(peer string, n int64) {
+	q.used += n
+	if q.held[peer] += n; q.held[peer] == 0 {
+		delete(q.held, peer)
+	}
+}
+
+// deal gives what there is to those that wait: to the peer that holds least first, and in their
+// order to those of one peer. One that needs more than there is is not overtaken by other peers,
+// or it might wait for ever, unless it is its own peer's share that is short. q.mu is held.
+func (q *quota) deal() {
+	for {
+		next := -1
+		seen := map[string]bool{}
+		for i, c := range q.line {
+			if seen[c.peer] {
+				continue
+			}
+			seen[c.peer] = true
+			if q.held[c.peer]+c.n <= q.share(c.peer) && (next < 0 || q.held[c.peer] < q.held[q.line[next].peer]) {
+				next = i
+			}
+		}
+		if next < 0 || q.used+q.line[next].n > q.most {
+			return
+		}
+		c := q.line[next]
+		q.line = append(q.line[:next], q.line[next+1:]...)
+		q.take(c.peer, c.n)
+		close(c.taken)
+	}
+}

@@ -1,0 +1,194 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"krater/actors/engine"
+	"krater/transport/enginetest"
+)
+
+// gatedEngine holds requests where they are tokenized.
+type gatedEngine struct {
+	*enginetest.Engine
+	gate chan struct{} // each element lets one go on
+
+	mu   sync.Mutex
+	now  map[string]int // requests inside, by owner
+	most int
+	more chan struct{} // closed and replaced when now changes
+}
+
+func newGatedEngine() *gatedEngine {
+	return &gatedEngine{Engine: enginetest.New(), gate: make(chan struct{}), now: map[string]int{}, more: make(chan struct{})}
+}
+
+func (e *gatedEngine) add(owner string, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.now[owner] += n
+	all := 0
+	for _, k := range e.now {
+		all += k
+	}
+	e.most = max(e.most, all)
+	close(e.more)
+	e.more = make(chan struct{})
+}
+
+// wait waits until so many requests of an owner are inside.
+func (e *gatedEngine) wait(t *testing.T, owner string, n int) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		e.mu.Lock()
+		now, more := e.now[owner], e.more
+		e.mu.Unlock()
+		if now == n {
+			return
+		}
+		select {
+		case <-more:
+		case <-late:
+			t.Fatalf("%d requests of %q are inside, want %d", now, owner, n)
+		}
+	}
+}
+
+// Submit implements engine.Engine.
+func (e *gatedEngine) Submit(ctx context.Context, r *engine.Request) (engine.Stream, error) {
+	e.add(r.Owner, 1)
+	defer e.add(r.Owner, -1)
+	select {
+	case <-e.gate:
+	case <-ctx.Done():
+		return nil, &engine.Error{Kind: engine.Cancelled, Message: "cancelled"}
+	}
+	return nil, &engine.Error{Kind: engine.BadRequest, Message: "tokenized"}
+}
+
+// TestWorkIsBounded: of long requests only so many are read and tokenized at once, of one key only
+// three quarters of that; the others wait and are served. One whose client leaves makes room.
+func TestWorkIsBounded(t *testing.T) {
+	e := newGatedEngine()
+	f := startWith(t, e.Engine, New(e, Options{Keys: []KeyHash{HashKey("key-of-many"), HashKey("key-of-one")}, MaxWork: 400 << 10}))
+	body := fmt.Sprintf(`{"messages":[{"role":"user","content":"%s"}]}`, strings.Repeat("a", 99<<10))
+	send := func(ctx context.Context, key, body string) (int, string) {
+		req, err := http.NewRequestWithContext(ctx, "POST", f.url+"/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-Api-Key", key)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer res.Body.Close()
+		text, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(text)
+	}
+	many, one := ownerOf("key-of-many"), ownerOf("key-of-one")
+	var all sync.WaitGroup
+	flood := func(ctx context.Context, n int, want int) {
+		for range n {
+			all.Go(func() {
+				if code, text := send(ctx, "key-of-many", body); code != want {
+					t.Errorf("%d %s", code, text)
+				}
+			})
+		}
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	flood(ctx, 3, 0)
+	e.wait(t, many, 3) // three quarters
+	flood(t.Context(), 9, 400)
+	all.Go(func() { send(t.Context(), "key-of-one", body) })
+	e.wait(t, one, 1) // though nine of the other wait
+	all.Go(func() { send(t.Context(), "key-of-many", `{"messages":[{"role":"user","content":"short"}]}`) })
+	e.wait(t, many, 4) // a short one does not wait
+	leave()
+	e.wait(t, many, 4) // others came for those that left
+	close(e.gate)
+	all.Wait()
+	if e.most > 5 {
+		t.Errorf("%d were inside at once", e.most)
+	}
+	workEnds(t, f)
+}
+
+// workEnds waits until nothing is in work.
+func workEnds(t *testing.T, f *fixture) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if !f.work.wait(ctx, "", f.work.most) {
+		t.Error("some of the work is never given back")
+		return
+	}
+	f.work.give("", f.work.most)
+}
+
+func ownerOf(key string) string {
+	hash := HashKey(key)
+	return fmt.Sprintf("%x", hash[:])
+}
+
+// TestWorkIsRefused: a request that waits too long for room gets a 429 with Retry-After; so does one
+// whose length is not known.
+func TestWorkIsRefused(t *testing.T) {
+	f := start(t, Options{MaxWork: 64 << 10, BodyTimeout: 50 * time.Millisecond})
+	done, err := f.Work(t.Context(), "", 1<<20) // more than there is: all of it
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := fmt.Sprintf(`{"prompt":"%s"}`, strings.Repeat("a", 20<<10))
+	for path, body := range map[string]string{
+		"/v1/chat/completions": long, "/v1/completions": long, "/tokenize": long, "/detokenize": long, "/apply-template": long,
+	} {
+		for _, length := range []int64{int64(len(body)), -1} {
+			req, err := http.NewRequest("POST", f.url+path, io.MultiReader(strings.NewReader(body)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.ContentLength = length
+			req.Header.Set("Content-Type", "application/json")
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			if res.StatusCode != 429 || res.Header.Get("Retry-After") == "" {
+				t.Errorf("%s of length %d: %d, Retry-After %q", path, length, res.StatusCode, res.Header.Get("Retry-After"))
+			}
+		}
+	}
+	done()
+	done() // counts once
+	if code, text := f.post(t, "/tokenize", long); code != 200 {
+		t.Errorf("with room again: %d %.200s", code, text)
+	}
+	workEnds(t, f)
+}
+
+// TestTokenizerRoutesAreBounded: a short request cannot have an answer of any length.
+func TestTokenizerRoutesAreBounded(t *testing.T) {
+	f := start(t, Options{})
+	most := tokensMost(f.engine.Info())
+	for _, c := range []struct{ path, body, code string }{
+		{"/tokenize", fmt.Sprintf(`{"prompt":"%s"}`, strings.Repeat("a", most+1)), "context_length_exceeded"},
+		{"/detokenize", `{"tokens":[` + strings.Repeat("1,", most) + `1]}`, "invalid_value"},
+	} {
+		wantError(t, f.send(t, "POST", c.path, c.body), 400, "invalid_request_error", c.code)
+	}
+	if code, text := f.post(t, "/tokenize", fmt.Sprintf(`{"prompt":"%s","add_special_tokens":false}`, strings.Repeat("a", most))); code != 200 {
+		t.Errorf("just as many as allowed: %d %.200s", code, text)
+	}
+}
