@@ -127,6 +127,28 @@ func TestBatchDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--batch-dir", dir}, "--batch-dir", dir, "not a batch store")
+	// Files without their database are not thrown away: not asked for, the server does without.
+	lost := filepath.Join(t.TempDir(), "krater", "batches-krater-tiny")
+	kept := filepath.Join(lost, "files", "file-00000001aaaaaaaaaaaaaaaaaaaaaaaa")
+	if err := os.MkdirAll(filepath.Dir(kept), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(kept, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--batch-dir", lost}, "--batch-dir", lost, "queue.db is missing or empty", "put queue.db back", "--batch-dir off")
+	t.Setenv("XDG_STATE_HOME", filepath.Dir(filepath.Dir(lost)))
+	third := open(t)
+	if status, _, text := third.do("GET", "/v1/batches", ""); status != 404 || !strings.Contains(text, "a part of the batch store is missing") {
+		t.Errorf("%d %s", status, text)
+	}
+	if log := third.log.String(); !strings.Contains(log, "queue.db is missing or empty") {
+		t.Errorf("%s", log)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
+	}
+
 	refuses(t, 1, []string{"serve", "--batch-in-flight=-1"}, "--batch-in-flight")
 	refuses(t, 1, []string{"serve", "--batch-keep", "1ms"}, "--batch-keep")
 	refuses(t, 1, []string{"serve", "--batch-store", "0"}, "--batch-store")

@@ -77,7 +77,7 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	dir, err := c.batchDir(model)
 	var store *batchqueue.Store
 	if err == nil {
-		store, err = batchqueue.Open(dir, batchqueue.Options{Keep: c.BatchKeep, MaxBytes: int64(c.BatchStore)})
+		store, err = batchqueue.Open(dir, batchqueue.Options{Keep: c.BatchKeep, MaxBytes: int64(c.BatchStore), Shared: srv.Shared()})
 	}
 	cause := err
 	if errors.Is(err, batchqueue.ErrLocked) {
@@ -85,18 +85,18 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	}
 	switch {
 	case err != nil && c.BatchDir != "":
-		return nil, fmt.Errorf("--batch-dir: %w", err)
+		return nil, fmt.Errorf("--batch-dir: %w (--batch-dir off serves without batches)", err)
 	case errors.Is(err, batchqueue.ErrLocked):
 		log.Warn().Err(err).Msg("this server has no Batch API, because another one of the same model has its folder; --batch-dir DIR chooses one of its own, --batch-dir off goes without")
 		batches.Closed(srv.Route, "this server has no Batch API: "+reason(cause))
 		return nil, nil
 	case err != nil:
-		log.Warn().Err(err).Msg("this server has no Batch API, because the folder of its queue cannot be used; --batch-dir DIR chooses another one")
+		log.Warn().Err(err).Msg("this server has no Batch API, because the folder of its queue cannot be used; mend it, or choose another one with --batch-dir DIR")
 		batches.Closed(srv.Route, "this server has no Batch API: "+reason(err))
 		return nil, nil
 	}
 	opt := batches.Options{
-		Store: store, Model: model, Inside: srv.Inside, Owner: srv.Owner, AllowOrigin: srv.OriginAllowed,
+		Store: store, Model: model, Inside: srv.Inside, Owner: srv.Owner, Peer: srv.Peer, AllowOrigin: srv.OriginAllowed,
 		ReadBody: srv.ReadBody, Ready: srv.Ready, InFlight: c.BatchInFlight, Log: log,
 	}
 	if opt.InFlight == 0 {
@@ -112,6 +112,10 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	if err := srv.Register(d.door); err != nil {
 		store.Close()
 		return nil, err
+	}
+	if unknown := store.Unknown(); len(unknown) > 0 {
+		log.Warn().Str("folder", store.ContentFolder()).Int("files", len(unknown)).Str("first", unknown[0]).
+			Msg("files of a batch queue that queue.db does not know are left as they are; delete them if they are not wanted")
 	}
 	log.Debug().Str("dir", dir).Int("in_flight", opt.InFlight).Msg("batch queue opened")
 	return d, nil
@@ -146,7 +150,7 @@ func holderOf(dir string) string {
 
 // reason says to clients why there are no batches, without the server's paths.
 func reason(err error) string {
-	for _, known := range []error{batchqueue.ErrLocked, batchqueue.ErrForeign, batchqueue.ErrDamaged} {
+	for _, known := range []error{batchqueue.ErrLocked, batchqueue.ErrForeign, batchqueue.ErrDamaged, batchqueue.ErrIncomplete} {
 		if errors.Is(err, known) {
 			return known.Error()
 		}

@@ -36,7 +36,7 @@ func (s *Store) Create(o Order) (Batch, error) {
 		if f.Purpose != PurposeInput {
 			return fmt.Errorf("%w: its purpose is '%s'", ErrPurpose, f.Purpose)
 		}
-		if err := s.forget(tx); err != nil {
+		if err := s.forget(tx, o.Owner); err != nil {
 			return err
 		}
 		if b.ID, err = newID(tx.Bucket(batchesBucket), batchPrefix); err != nil {
@@ -51,25 +51,31 @@ func (s *Store) Create(o Order) (Batch, error) {
 	return b, nil
 }
 
-// forget makes room for one batch: of those that ended, the first of the owner that has most.
-func (s *Store) forget(tx *bolt.Tx) error {
+// forget makes room for one batch of an owner's: of those that ended, the first of the owner
+// that has most.
+func (s *Store) forget(tx *bolt.Tx, owner string) error {
 	var ended []*Batch
-	all, of := 0, map[string]int{}
+	all, of, open := 0, map[string]int{}, 0
 	err := each(tx, batchesBucket, func(b *Batch) error {
 		all++
 		of[b.Owner]++
 		if b.Status.Ended() {
 			ended = append(ended, b)
+		} else if b.Owner == owner {
+			open++
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	if each := part(int64(s.opt.MaxBatches), s.opt.Shared); s.opt.Shared && int64(open) >= each {
+		return fmt.Errorf("%w for this key: %d of its batches have not ended, and it may have %d of the %d of all keys", ErrFull, open, each, s.opt.MaxBatches)
+	}
 	slices.SortStableFunc(ended, func(a, b *Batch) int { return a.EndedAt.Compare(b.EndedAt) })
 	for ; all >= s.opt.MaxBatches; all-- {
 		if len(ended) == 0 {
-			return fmt.Errorf("%w: %d batches have not ended", ErrFull, all)
+			return fmt.Errorf("%w: %d batches have not ended, and it may have %d", ErrFull, all, s.opt.MaxBatches)
 		}
 		first := 0
 		for i, b := range ended {
@@ -148,7 +154,7 @@ func (s *Store) Totals() (t Totals, err error) {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.Bytes = s.used
+	t.Bytes = s.used.bytes
 	return t, err
 }
 
@@ -187,9 +193,14 @@ func (s *Store) step(owner, id string, e Event) (b Batch, err error) {
 // Spec is what the batch's lines are held to.
 func (b *Batch) Spec() *Spec { return &Spec{Endpoint: b.Endpoint, Model: b.Model} }
 
-// input opens a batch's file; the caller closes it.
+// input opens a batch's file; the caller closes it. What is left of one that is not whole
+// any more will do where no line of it is to be run.
 func (s *Store) input(b *Batch) (*os.File, *Reader, error) {
-	f, err := os.Open(s.path(b.Input))
+	record, err := s.File(anyOwner, b.Input)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := s.openContent(&record, !b.Ending())
 	if err != nil {
 		return nil, nil, err
 	}

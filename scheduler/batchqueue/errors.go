@@ -13,6 +13,9 @@ var (
 	ErrDamaged = errors.New("the batch store is damaged")
 )
 
+// ErrIncomplete, at Open: the database or all the contents are missing.
+var ErrIncomplete = errors.New("a part of the batch store is missing")
+
 // Of requests.
 var (
 	// ErrNotFound: there is no such file or batch, or it is another owner's.
@@ -21,6 +24,8 @@ var (
 	ErrTooLarge = errors.New("the file is too large")
 	// ErrFull: the store holds as much as it may.
 	ErrFull = errors.New("the batch store is full")
+	// ErrLost: the content of the file is not there any more, or not whole.
+	ErrLost = errors.New("the content of the file was lost")
 	// ErrInUse: a batch that has not ended needs the file.
 	ErrInUse = errors.New("a batch that has not ended needs the file")
 	// ErrState: what is asked for does not go with the batch's status.

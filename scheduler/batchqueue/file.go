@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -25,6 +27,7 @@ type File struct {
 	Name    string    `json:"name"`
 	Purpose string    `json:"purpose"`
 	Bytes   int64     `json:"bytes"`
+	Part    string    `json:"part,omitzero"` // where its content lies until that has the id as its name
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"` // removed then, unless a batch needs it
 }
@@ -33,6 +36,7 @@ type File struct {
 // Commit does nothing. It belongs to one goroutine.
 type Upload struct {
 	store *Store
+	owner string
 	part  *os.File
 	out   *bufio.Writer
 	bytes int64
@@ -40,28 +44,22 @@ type Upload struct {
 	err   error
 }
 
-// Upload begins a file. Nothing is kept of it before Commit.
-func (s *Store) Upload() (*Upload, error) {
-	full := false
-	err := s.db.View(func(tx *bolt.Tx) error {
-		full = tx.Bucket(filesBucket).Stats().KeyN >= s.opt.MaxFiles
-		return nil
-	})
-	if err != nil {
+// Upload begins a file of an owner's. Nothing is kept of it before Commit.
+func (s *Store) Upload(owner string) (*Upload, error) { return s.begin(owner, false) }
+
+// begin begins a file, whatever there is already if it is free.
+func (s *Store) begin(owner string, free bool) (*Upload, error) {
+	u := &Upload{store: s, owner: owner, free: free}
+	if err := u.reserve(share{files: 1}); err != nil {
 		return nil, err
 	}
-	if full {
-		return nil, fmt.Errorf("%w: it holds %d files; delete some", ErrFull, s.opt.MaxFiles)
-	}
-	return s.begin(false)
-}
-
-func (s *Store) begin(free bool) (*Upload, error) {
-	f, err := os.CreateTemp(s.path(""), filePrefix+"*"+partSuffix)
+	f, err := os.CreateTemp(s.path(""), filePrefix+s.name+"-*"+partSuffix)
 	if err != nil {
+		u.giveBack()
 		return nil, full(err)
 	}
-	return &Upload{store: s, part: f, out: bufio.NewWriterSize(f, 256<<10), free: free}, nil
+	u.part, u.out = f, bufio.NewWriterSize(f, 256<<10)
+	return u, nil
 }
 
 // Write adds to the content. It is ErrTooLarge or ErrFull beyond the limits.
@@ -69,7 +67,7 @@ func (u *Upload) Write(p []byte) (int, error) {
 	if u.err != nil {
 		return 0, u.err
 	}
-	if u.err = u.reserve(int64(len(p))); u.err != nil {
+	if u.err = u.reserve(share{bytes: int64(len(p))}); u.err != nil {
 		return 0, u.err
 	}
 	u.bytes += int64(len(p))
@@ -86,18 +84,60 @@ func full(err error) error {
 	return err
 }
 
-func (u *Upload) reserve(n int64) error {
+func (u *Upload) reserve(more share) error {
 	s := u.store
-	if !u.free && u.bytes+n > s.opt.MaxFile {
+	if !u.free && u.bytes+more.bytes > s.opt.MaxFile {
 		return fmt.Errorf("%w: it may have %d bytes", ErrTooLarge, s.opt.MaxFile)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !u.free && s.used+n > s.opt.MaxBytes {
-		return fmt.Errorf("%w: its files may have %d bytes together; delete some", ErrFull, s.opt.MaxBytes)
+	if !u.free {
+		if err := s.room(u.owner, more); err != nil {
+			return err
+		}
 	}
-	s.used += n
+	s.own(u.owner, more)
 	return nil
+}
+
+// own adds to what an owner has. s.mu is held.
+func (s *Store) own(owner string, more share) {
+	s.used = share{s.used.files + more.files, s.used.bytes + more.bytes}
+	x := s.owned[owner]
+	x = share{x.files + more.files, x.bytes + more.bytes}
+	if s.owned[owner] = x; x == (share{}) {
+		delete(s.owned, owner)
+	}
+}
+
+// room tells if an owner may have so much more: everybody together has a limit, and one of
+// several owners three quarters of it, so that none fills the store. s.mu is held.
+func (s *Store) room(owner string, more share) error {
+	for _, l := range []struct {
+		what           string
+		more, all, own int64
+		most           int64
+	}{
+		{"files", int64(more.files), int64(s.used.files), int64(s.owned[owner].files), int64(s.opt.MaxFiles)},
+		{"bytes", more.bytes, s.used.bytes, s.owned[owner].bytes, s.opt.MaxBytes},
+	} {
+		switch each := part(l.most, s.opt.Shared); {
+		case l.more == 0:
+		case l.own+l.more > each && s.opt.Shared:
+			return fmt.Errorf("%w for this key: it has %d %s, and may have %d of the %d of all keys; delete some", ErrFull, l.own, l.what, each, l.most)
+		case l.all+l.more > l.most:
+			return fmt.Errorf("%w: it holds %d %s, and may hold %d; delete some", ErrFull, l.all, l.what, l.most)
+		}
+	}
+	return nil
+}
+
+// part is how much of a limit one owner may have.
+func part(limit int64, shared bool) int64 {
+	if shared {
+		return max(1, limit-limit/4)
+	}
+	return limit
 }
 
 // Abort forgets the file.
@@ -108,13 +148,17 @@ func (u *Upload) Abort() {
 	u.part.Close()
 	_ = os.Remove(u.part.Name()) // Open removes what is left
 	u.part = nil
+	u.giveBack()
+}
+
+func (u *Upload) giveBack() {
 	u.store.mu.Lock()
 	defer u.store.mu.Unlock()
-	u.store.used -= u.bytes
+	u.store.own(u.owner, share{-1, -u.bytes})
 }
 
 // Commit makes the file durable under a new id.
-func (u *Upload) Commit(owner, name, purpose string) (File, error) {
+func (u *Upload) Commit(name, purpose string) (File, error) {
 	defer u.Abort()
 	s := u.store
 	if err := u.sync(); err != nil {
@@ -125,15 +169,14 @@ func (u *Upload) Commit(owner, name, purpose string) (File, error) {
 	defer s.mu.Unlock()
 	var f File
 	err := s.db.Update(func(tx *bolt.Tx) (err error) {
-		f, err = s.place(tx, u, owner, name, purpose)
+		f, err = s.record(tx, u, name, purpose)
 		return err
 	})
 	if err != nil {
-		s.misplaced(f)
 		return File{}, full(err)
 	}
-	u.part = nil
 	s.opt.watch("file committed")
+	s.place(u, f)
 	return f, nil
 }
 
@@ -152,28 +195,27 @@ func (u *Upload) sync() error {
 	return full(err)
 }
 
-// place names a synced upload and adds its record to tx. s.mu is held.
-func (s *Store) place(tx *bolt.Tx, u *Upload, owner, name, purpose string) (File, error) {
+// record adds the record of a synced upload to tx. s.mu is held.
+func (s *Store) record(tx *bolt.Tx, u *Upload, name, purpose string) (File, error) {
 	id, err := newID(tx.Bucket(filesBucket), filePrefix)
 	if err != nil {
 		return File{}, err
 	}
 	now := s.Now()
-	f := File{ID: id, Owner: owner, Name: name, Purpose: purpose, Bytes: u.bytes, Created: now, Expires: now.Add(s.opt.Keep)}
-	if err := os.Rename(u.part.Name(), s.path(id)); err != nil {
-		return File{}, err
+	f := File{
+		ID: id, Owner: u.owner, Name: name, Purpose: purpose, Bytes: u.bytes, Part: filepath.Base(u.part.Name()),
+		Created: now, Expires: now.Add(s.opt.Keep),
 	}
-	if err := s.syncContents(); err != nil {
-		return f, err
-	}
-	s.opt.watch("file named")
 	return f, save(tx, filesBucket, id, &f)
 }
 
-// misplaced removes the content of a file whose record was not committed.
-func (s *Store) misplaced(f File) {
-	if f.ID != "" {
-		_ = os.Remove(s.path(f.ID)) // Open removes what is left
+// place gives a committed upload its name. Where it fails the content stays where the record says
+// that it is, and the next Open tries again.
+func (s *Store) place(u *Upload, f File) {
+	u.part = nil
+	if os.Rename(s.path(f.Part), s.path(f.ID)) == nil {
+		_ = s.syncContents()
+		s.opt.watch("file named")
 	}
 }
 
@@ -206,8 +248,29 @@ func (s *Store) Content(owner, id string) (io.ReadCloser, File, error) {
 	if err != nil {
 		return nil, f, err
 	}
-	r, err := os.Open(s.path(f.ID))
+	r, err := s.openContent(&f, true)
 	return r, f, err
+}
+
+// openContent opens the content of a file, ErrLost if it is not there, or is to be whole and is
+// not.
+func (s *Store) openContent(f *File, whole bool) (*os.File, error) {
+	r, err := os.Open(s.path(f.ID))
+	if errors.Is(err, fs.ErrNotExist) && f.Part != "" {
+		r, err = os.Open(s.path(f.Part))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrLost, f.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := r.Stat()
+	if err != nil || !info.Mode().IsRegular() || whole && info.Size() != f.Bytes {
+		r.Close()
+		return nil, fmt.Errorf("%w: %s has not the %d bytes that it had", ErrLost, f.ID, f.Bytes)
+	}
+	return r, nil
 }
 
 // Delete removes an owner's file; ErrInUse while a batch needs it.
@@ -226,13 +289,30 @@ func (s *Store) Delete(owner, id string) error {
 		if batch := needed[id]; batch != "" {
 			return fmt.Errorf("%w: %s", ErrInUse, batch)
 		}
-		return tx.Bucket(filesBucket).Delete([]byte(id))
+		return s.remove(tx, gone)
 	})
 	if err != nil {
 		return err
 	}
 	s.opt.watch("file deleted")
-	return s.drop(gone.ID, gone.Bytes)
+	return s.drop(gone)
+}
+
+// remove takes a file's record out of the database, which remembers that the content is to be
+// removed. s.mu is held.
+func (s *Store) remove(tx *bolt.Tx, f *File) error {
+	return errors.Join(s.settleGone(tx), tx.Bucket(goneBucket).Put([]byte(f.ID), nil), tx.Bucket(filesBucket).Delete([]byte(f.ID)))
+}
+
+// settleGone forgets contents that are gone by now. s.mu is held.
+func (s *Store) settleGone(tx *bolt.Tx) error {
+	for _, id := range s.gone {
+		if err := tx.Bucket(goneBucket).Delete([]byte(id)); err != nil {
+			return err
+		}
+	}
+	s.gone = nil
+	return nil
 }
 
 // needed maps the inputs of batches that have not ended to their batch.
@@ -247,10 +327,22 @@ func (s *Store) needed(tx *bolt.Tx) (map[string]string, error) {
 	return ids, err
 }
 
-// drop removes a content that no record names any more. s.mu is held.
-func (s *Store) drop(name string, bytes int64) error {
-	s.used -= bytes
-	if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+// drop removes the content of a removed file. s.mu is held.
+func (s *Store) drop(f *File) error {
+	s.own(f.Owner, share{-1, -f.Bytes})
+	err := s.unlink(f.ID)
+	if err == nil && f.Part != "" {
+		err = s.unlink(f.Part)
+	}
+	if err == nil {
+		s.gone = append(s.gone, f.ID)
+	}
+	return err
+}
+
+// unlink removes a content if it is there.
+func (s *Store) unlink(name string) error {
+	if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -290,7 +382,7 @@ func (s *Store) Sweep() error {
 	err = s.db.Update(func(tx *bolt.Tx) error {
 		var errs []error
 		for _, f := range files {
-			errs = append(errs, tx.Bucket(filesBucket).Delete([]byte(f.ID)))
+			errs = append(errs, s.remove(tx, &f))
 		}
 		for _, id := range batches {
 			errs = append(errs, tx.Bucket(batchesBucket).Delete([]byte(id)))
@@ -302,7 +394,7 @@ func (s *Store) Sweep() error {
 	}
 	var errs []error
 	for _, f := range files {
-		errs = append(errs, s.drop(f.ID, f.Bytes))
+		errs = append(errs, s.drop(&f))
 	}
 	return errors.Join(errs...)
 }

@@ -100,7 +100,7 @@ func (s *Store) eachOpen(b *Batch, visit func(index int, customID string) error)
 			}
 			next = index + 1
 		}
-	case !errors.Is(err, fs.ErrNotExist):
+	case !errors.Is(err, ErrLost):
 		return err
 	}
 	for ; next < b.Counts.Total; next++ {
@@ -136,10 +136,10 @@ func (s *Store) join(ctx context.Context, b *Batch) (j *joined, err error) {
 		return nil, fmt.Errorf("%w: %s has %d of %d lines", ErrDamaged, b.ID, len(indices), b.Counts.Total)
 	}
 	j = &joined{counts: Counts{Total: len(indices)}, okName: b.ID + "_output.jsonl", failureName: b.ID + "_error.jsonl"}
-	if j.ok, err = s.begin(true); err != nil {
+	if j.ok, err = s.begin(b.Owner, true); err != nil {
 		return nil, err
 	}
-	if j.failed, err = s.begin(true); err != nil {
+	if j.failed, err = s.begin(b.Owner, true); err != nil {
 		j.ok.Abort()
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (s *Store) end(id string, j *joined) (b Batch, err error) {
 	s.opt.watch("output synced")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var placed []File
+	placed := map[*Upload]File{}
 	err = s.db.Update(func(tx *bolt.Tx) error {
 		p, err := load[Batch](tx, batchesBucket, anyOwner, id)
 		if err != nil {
@@ -224,11 +224,11 @@ func (s *Store) end(id string, j *joined) (b Batch, err error) {
 			if out.upload.bytes == 0 {
 				continue
 			}
-			f, err := s.place(tx, out.upload, p.Owner, out.name, PurposeOutput)
-			placed = append(placed, f)
+			f, err := s.record(tx, out.upload, out.name, PurposeOutput)
 			if err != nil {
 				return err
 			}
+			placed[out.upload] = f
 			*out.id = f.ID
 		}
 		if err := p.Step(e, s.Now()); err != nil {
@@ -243,16 +243,11 @@ func (s *Store) end(id string, j *joined) (b Batch, err error) {
 		return save(tx, batchesBucket, id, p)
 	})
 	if err != nil {
-		for _, f := range placed {
-			s.misplaced(f)
-		}
 		return Batch{}, err
 	}
-	for _, u := range []*Upload{j.ok, j.failed} {
-		if u.bytes > 0 {
-			u.part = nil
-		}
-	}
 	s.opt.watch("batch finish")
+	for u, f := range placed {
+		s.place(u, f)
+	}
 	return b, s.dropLog(&b)
 }

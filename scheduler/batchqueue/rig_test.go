@@ -52,14 +52,14 @@ func requests(n int) string {
 
 func upload(t testing.TB, s *Store, owner, text string) File {
 	t.Helper()
-	u, err := s.Upload()
+	u, err := s.Upload(owner)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(u, text); err != nil {
 		t.Fatal(err)
 	}
-	f, err := u.Commit(owner, "in.jsonl", PurposeInput)
+	f, err := u.Commit("in.jsonl", PurposeInput)
 	if err != nil {
 		t.Fatal(err)
 	}

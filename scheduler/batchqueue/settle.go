@@ -103,7 +103,7 @@ func (s *Store) Settle(lines []Settled) (int, error) {
 	}
 	for _, g := range groups {
 		for _, e := range g.entries {
-			s.used += int64(e.bytes)
+			s.own(g.batch.Owner, share{0, int64(e.bytes)})
 		}
 	}
 	s.opt.watch("answers committed")
@@ -189,7 +189,8 @@ func (s *Store) dropLog(b *Batch) error {
 		f.Close()
 		delete(s.logs, b.ID)
 	}
-	return s.drop(b.ID+logSuffix, b.LogBytes)
+	s.own(b.Owner, share{0, -b.LogBytes})
+	return s.unlink(b.ID + logSuffix)
 }
 
 // index reads all entries of a batch in the order of its lines.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -37,8 +36,10 @@ var (
 	filesBucket   = []byte("files")   // id -> File as JSON
 	batchesBucket = []byte("batches") // id -> Batch as JSON
 	linesBucket   = []byte("lines")   // id -> bucket of line (u32, big-endian) -> entry
+	goneBucket    = []byte("gone")    // id of a deleted file whose content may still be there
 	formatKey     = []byte("format")
 	versionKey    = []byte("version")
+	nameKey       = []byte("name") // of this store, in the names of its uploads
 )
 
 // Options are a store's settings; a zero field has its default.
@@ -52,6 +53,7 @@ type Options struct {
 	MaxBytes   int64         // of all contents together, for uploads; 16 GiB
 	MaxFiles   int           // for uploads; 4,096
 	MaxBatches int           // remembered; 1,024
+	Shared     bool          // there are several owners: each may have three quarters of these limits
 	Keep       time.Duration // how long files and ended batches are kept; 30 days
 
 	// watch is called after everything durable with what it was; tests stop there.
@@ -89,31 +91,44 @@ type Store struct {
 	db  *bolt.DB
 
 	// mu orders everything that writes. Contents of uploads are written outside it.
-	mu   sync.Mutex
-	logs map[string]*os.File // of batches that are being answered
-	used int64               // bytes of contents, those of open uploads included
+	mu    sync.Mutex
+	logs  map[string]*os.File // of batches that are being answered
+	used  share               // by all, open uploads included
+	owned map[string]share    // the same by owner
+	gone  []string            // deleted contents that the database does not know to be gone
+
+	name    string   // of this store
+	unknown []string // contents that no record names
+}
+
+// share is what somebody has of the store.
+type share struct {
+	files int
+	bytes int64
 }
 
 // Open opens the store in a folder, which it makes if it is not there, and removes
-// what a crash left half done. It is ErrLocked while another process has it, ErrForeign
-// or ErrDamaged for what it cannot read; nothing is changed then.
+// what a crash left half done: nothing that it does not know to be its own. It is
+// ErrLocked while another process has it, ErrForeign or ErrDamaged for what it cannot
+// read, and ErrIncomplete where the database or all contents are missing; nothing is
+// changed then.
 func Open(dir string, opt Options) (*Store, error) {
-	s := &Store{dir: dir, opt: opt.withDefaults(), logs: map[string]*os.File{}}
+	s := &Store{dir: dir, opt: opt.withDefaults(), logs: map[string]*os.File{}, owned: map[string]share{}}
 	names := []string{dir} // folders that get a new name
 	for d := dir; missing(d); d = filepath.Dir(d) {
 		names = append(names, filepath.Dir(d))
 	}
-	if err := os.MkdirAll(filepath.Join(dir, contentsName), 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := s.open(filepath.Join(dir, databaseName)); err != nil {
+	contents, err := s.contents()
+	if err == nil {
+		err = s.open(filepath.Join(dir, databaseName), len(contents))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	if err := syncNames(names); err != nil {
-		s.db.Close()
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	if err := s.restore(); err != nil {
+	if err := s.restore(contents, names); err != nil {
 		s.db.Close()
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
@@ -136,9 +151,17 @@ func syncNames(folders []string) error {
 	return nil
 }
 
-// open opens and checks the database. A file that was cut or overwritten makes bbolt
-// panic or fault in its mapped memory; both become ErrDamaged.
-func (s *Store) open(path string) (err error) {
+// open opens and checks the database, beside which there are so many contents. A file
+// that was cut or overwritten makes bbolt panic or fault in its mapped memory; both
+// become ErrDamaged.
+func (s *Store) open(path string, contents int) (err error) {
+	// bbolt would make one of a missing or empty file.
+	switch info, err := os.Stat(path); {
+	case err == nil && !info.Mode().IsRegular():
+		return fmt.Errorf("%w: %s is no regular file", ErrForeign, databaseName)
+	case contents > 0 && (errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0):
+		return forgotten(contents)
+	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	var db *bolt.DB
 	var file *os.File
@@ -176,16 +199,17 @@ func (s *Store) open(path string) (err error) {
 		}
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	if err := check(db, path); err != nil {
+	if err := check(db, path, contents); err != nil {
 		return err
 	}
 	s.db = db
 	return nil
 }
 
-// check wants a database of this format, or an empty one, which becomes one. It reads
-// every record, so that damage shows here and not in the middle of a batch.
-func check(db *bolt.DB, path string) error {
+// check wants a database of this format, or an empty one without contents, which
+// becomes one. It reads every record, so that damage shows here and not in the middle
+// of a batch.
+func check(db *bolt.DB, path string, contents int) error {
 	empty := false
 	err := db.View(func(tx *bolt.Tx) error {
 		info, err := os.Stat(path)
@@ -213,6 +237,9 @@ func check(db *bolt.DB, path string) error {
 	})
 	if err != nil || !empty {
 		return err
+	}
+	if contents > 0 {
+		return forgotten(contents)
 	}
 	return db.Update(func(tx *bolt.Tx) error {
 		meta, err := tx.CreateBucket(metaBucket)
@@ -250,45 +277,6 @@ func readAll(tx *bolt.Tx) error {
 			return err
 		})
 	})
-}
-
-// restore counts what is there and removes contents that nothing counts on.
-func (s *Store) restore() error {
-	known := map[string]bool{}
-	err := s.db.View(func(tx *bolt.Tx) error {
-		err := each(tx, filesBucket, func(f *File) error {
-			known[f.ID] = true
-			s.used += f.Bytes
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return each(tx, batchesBucket, func(b *Batch) error {
-			if !b.Status.Ended() {
-				known[b.ID+logSuffix] = true
-				s.used += b.LogBytes
-			}
-			return nil
-		})
-	})
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(filepath.Join(s.dir, contentsName))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		name := e.Name()
-		ours := strings.HasPrefix(name, filePrefix) || strings.HasPrefix(name, batchPrefix)
-		if ours && !known[name] && e.Type().IsRegular() {
-			if err := os.Remove(s.path(name)); err != nil {
-				return err
-			}
-		}
-	}
-	return s.Sweep()
 }
 
 // Close releases the store to other processes.

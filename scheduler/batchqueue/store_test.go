@@ -95,7 +95,7 @@ func TestLimits(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir, Options{MaxFile: 100, MaxBytes: 250, MaxFiles: 4})
 	write := func(n int) (*Upload, error) {
-		u, err := s.Upload()
+		u, err := s.Upload("")
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,7 @@ func TestLimits(t *testing.T) {
 	if !errors.Is(err, ErrTooLarge) {
 		t.Errorf("%v", err)
 	}
-	if _, err := u.Commit("", "a", PurposeInput); !errors.Is(err, ErrTooLarge) {
+	if _, err := u.Commit("a", PurposeInput); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("a refused upload can be kept: %v", err)
 	}
 	first, err := write(100)
@@ -123,7 +123,7 @@ func TestLimits(t *testing.T) {
 	}
 	u.Abort()
 	second.Abort()
-	f, err := first.Commit("", "a", PurposeInput)
+	f, err := first.Commit("a", PurposeInput)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestLimits(t *testing.T) {
 	for range 3 {
 		upload(t, s, "", "x")
 	}
-	if _, err := s.Upload(); !errors.Is(err, ErrFull) {
+	if _, err := s.Upload(""); !errors.Is(err, ErrFull) {
 		t.Errorf("a fifth file: %v", err)
 	}
 	if err := s.Delete("", f.ID); err != nil {
@@ -166,7 +166,7 @@ func TestDiskFull(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir, Options{})
 	for _, size := range []int{10, 100} { // found out at the end, and while it is written
-		u, err := s.Upload()
+		u, err := s.Upload("")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,12 +175,12 @@ func TestDiskFull(t *testing.T) {
 		if (err != nil) != (size > 64) {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
-		if _, err = u.Commit("", "x", PurposeInput); !errors.Is(err, ErrFull) || strings.Contains(err.Error(), dir) {
+		if _, err = u.Commit("x", PurposeInput); !errors.Is(err, ErrFull) || strings.Contains(err.Error(), dir) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
-	if left, err := os.ReadDir(filepath.Join(dir, "files")); err != nil || len(left) != 0 || s.used != 0 {
-		t.Errorf("%v, %v, %d bytes", left, err, s.used)
+	if left, err := os.ReadDir(filepath.Join(dir, "files")); err != nil || len(left) != 0 || s.used.bytes != 0 {
+		t.Errorf("%v, %v, %d bytes", left, err, s.used.bytes)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -34,8 +33,8 @@ func (s *Store) Validate(ctx context.Context, id string) (Batch, error) {
 		return b, fmt.Errorf("%w: validation while %s", ErrState, b.Status)
 	}
 	c, err := s.scan(ctx, &b)
-	if errors.Is(err, fs.ErrNotExist) {
-		c.faults, err = []Fault{{Code: FaultMissing, Message: "the input file's content is not there any more"}}, nil
+	if errors.Is(err, ErrLost) {
+		c.faults, err = []Fault{{Code: FaultMissing, Message: "the input file's content is not there any more, or not whole"}}, nil
 	}
 	if err != nil {
 		return b, err
@@ -157,7 +156,7 @@ func (s *Store) accept(id string, c checked) (b Batch, err error) {
 		return save(tx, batchesBucket, id, p)
 	})
 	if err == nil {
-		s.used += c.bytes
+		s.own(b.Owner, share{0, c.bytes})
 		s.opt.watch("batch accept")
 	}
 	return b, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -259,6 +260,54 @@ func TestTricklingUpload(t *testing.T) {
 	}
 	conn.Close()
 	<-trickled
+}
+
+// TestUploadsOfOneKey: a key that begins uploads and sends nothing leaves places for another's, and its
+// own come back when it goes.
+func TestUploadsOfOneKey(t *testing.T) {
+	r := start(t, setup{idle: true, keys: []string{"key-of-many", "key-of-one"}, key: "key-of-one"})
+	begin := func() net.Conn {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprintf(conn, "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: key-of-many\r\nContent-Type: %s\r\nContent-Length: 100000\r\n\r\n", formKind)
+		return conn
+	}
+	of := httptest.NewRequest("GET", "/", nil)
+	of.Header.Set("X-Api-Key", "key-of-many")
+	wait := func(want int) {
+		t.Helper()
+		for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			n := r.door.uploads.Held(r.server.Owner(of))
+			if n == want {
+				return
+			}
+			if time.Now().After(late) {
+				t.Fatalf("%d uploads are open, want %d", n, want)
+			}
+		}
+	}
+	const share = maxUploads - maxUploads/4
+	var held []net.Conn
+	for range share {
+		held = append(held, begin())
+	}
+	wait(share)
+	head := make([]byte, 12)
+	one := begin()
+	_ = one.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(one, head); err != nil || string(head) != "HTTP/1.1 429" {
+		t.Errorf("one more of the key: %q, %v", head, err)
+	}
+	if _, err := r.Upload(t.Context(), "lines.jsonl", strings.NewReader("x\n")); err != nil {
+		t.Errorf("another key's: %v", err)
+	}
+	for _, conn := range held {
+		conn.Close()
+	}
+	wait(0)
 }
 
 // TestKeys: with keys each sees its own files and batches only.

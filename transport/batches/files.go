@@ -47,6 +47,8 @@ func (d *Door) fail(w http.ResponseWriter, err error) {
 		refuse(http.StatusRequestEntityTooLarge, api.TypeInvalidRequest, api.CodeTooLarge)
 	case errors.Is(err, batchqueue.ErrFull):
 		refuse(http.StatusRequestEntityTooLarge, api.TypeInvalidRequest, "storage_full")
+	case errors.Is(err, batchqueue.ErrLost):
+		refuse(http.StatusGone, api.TypeInvalidRequest, "content_lost")
 	case errors.Is(err, batchqueue.ErrInUse):
 		refuse(http.StatusConflict, api.TypeInvalidRequest, "file_in_use")
 	case errors.Is(err, batchqueue.ErrState):
@@ -62,10 +64,13 @@ func (d *Door) fail(w http.ResponseWriter, err error) {
 // upload is POST /v1/files. The file goes to the disk as it comes; it counts when the
 // whole form was read and is right, whatever the order of its fields.
 func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
-	if err := d.mayUpload(r); err != nil {
+	release, err := d.mayUpload(r)
+	if err != nil {
+		w.Header().Set("Connection", "close")
 		d.fail(w, err)
 		return
 	}
+	defer release()
 	body := &patientBody{ReadCloser: http.MaxBytesReader(w, r.Body, d.store.Limits().MaxFile+envelopeBytes), control: http.NewResponseController(w), timeout: d.opt.BodyTimeout}
 	r.Body = body
 	parts, err := r.MultipartReader()
@@ -76,13 +81,13 @@ func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
 		})
 		return
 	}
-	form := uploadForm{door: d}
+	form := uploadForm{door: d, owner: d.opt.Owner(r)}
 	defer form.abort()
 	err = form.read(parts)
 	var file batchqueue.File
 	if err == nil {
 		body.done()
-		file, err = form.upload.Commit(d.opt.Owner(r), form.name, batchqueue.PurposeInput)
+		file, err = form.upload.Commit(form.name, batchqueue.PurposeInput)
 	}
 	if err != nil {
 		w.Header().Set("Connection", "close") // the rest may not have been read
@@ -92,21 +97,25 @@ func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
 	api.WriteJSON(w, http.StatusOK, wireFile(&file))
 }
 
-func (d *Door) mayUpload(r *http.Request) error {
+// mayUpload takes a place among the uploads until release is called.
+func (d *Door) mayUpload(r *http.Request) (release func(), err error) {
 	if err := d.opt.Ready(); err != nil {
-		return err
+		return nil, err
 	}
 	// A page of another origin can send a form without asking first.
 	if !d.opt.AllowOrigin(r) {
-		return &api.Error{
+		return nil, &api.Error{
 			Status: http.StatusForbidden, Type: api.TypeInvalidRequest, Code: "origin_not_allowed",
 			Message: "pages of this origin may not upload; allow it with --origins",
 		}
 	}
 	if limit := d.store.Limits().MaxFile; r.ContentLength > limit+envelopeBytes {
-		return fmt.Errorf("%w: it may have %d bytes", batchqueue.ErrTooLarge, limit)
+		return nil, fmt.Errorf("%w: it may have %d bytes", batchqueue.ErrTooLarge, limit)
 	}
-	return nil
+	if release = d.uploads.Take(d.opt.Peer(r)); release == nil {
+		return nil, api.Overloaded(fmt.Sprintf("too many files are being uploaded, or too many of the %d by this key or address; try again later", maxUploads))
+	}
+	return release, nil
 }
 
 // bodyError words what went wrong while a body was read; failed tells if the connection did.
@@ -165,6 +174,7 @@ func (b *patientBody) done() { _ = b.control.SetReadDeadline(time.Time{}) }
 // uploadForm is what was read of a form.
 type uploadForm struct {
 	door    *Door
+	owner   string
 	purpose string
 	name    string
 	upload  *batchqueue.Upload
@@ -228,7 +238,7 @@ func (f *uploadForm) field(part *multipart.Part) error {
 		if f.name, err = fileName(part.FileName()); err != nil {
 			return err
 		}
-		if f.upload, err = f.door.store.Upload(); err != nil {
+		if f.upload, err = f.door.store.Upload(f.owner); err != nil {
 			return err
 		}
 		_, err = io.Copy(f.upload, part)

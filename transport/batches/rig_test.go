@@ -98,6 +98,7 @@ func start(t testing.TB, s setup) *rig {
 	r.other.Mount(r.server.Route)
 	o := s.door
 	o.Store, o.Model, o.Inside, o.Owner = r.store, "test-model", r.server.Inside, r.server.Owner
+	o.Peer = r.server.Peer
 	o.AllowOrigin, o.ReadBody, o.Ready = r.server.OriginAllowed, r.server.ReadBody, r.server.Ready
 	o.Endpoints = []string{chatPath, "/v1/completions", "/v1/responses"}
 	if o.Poll == 0 {
