@@ -333,3 +333,38 @@ func TestKeysShareTheStore(t *testing.T) {
 		t.Errorf("another's batch: %v", err)
 	}
 }
+
+// FuzzDatabase: whatever a database holds, Open gives a store or an error, and deletes no content.
+func FuzzDatabase(f *testing.F) {
+	dir := f.TempDir()
+	s := openStore(f, dir, Options{})
+	begin(f, s, requests(3))
+	s.Close()
+	whole, err := os.ReadFile(filepath.Join(dir, databaseName))
+	if err != nil {
+		f.Fatal(err)
+	}
+	before := contentNames(f, dir)
+	f.Add(uint32(16), []byte{0xED}, uint32(len(whole)))
+	f.Add(uint32(4096*2+16), []byte("\xff\xff\xff\xff"), uint32(len(whole)))
+	f.Add(uint32(0), []byte{}, uint32(0))
+	f.Add(uint32(4096), []byte{1, 2, 3}, uint32(5000))
+	f.Fuzz(func(t *testing.T, at uint32, patch []byte, size uint32) {
+		data := slices.Clone(whole[:min(int(size), len(whole))])
+		if int(at) < len(data) {
+			copy(data[at:], patch)
+		}
+		if err := os.WriteFile(filepath.Join(dir, databaseName), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(dir, Options{})
+		if err == nil {
+			s.Close()
+		}
+		for _, name := range before {
+			if !slices.Contains(contentNames(t, dir), name) {
+				t.Fatalf("%s was deleted; Open says %v", name, err)
+			}
+		}
+	})
+}

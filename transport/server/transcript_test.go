@@ -126,6 +126,19 @@ func FuzzCompletions(f *testing.F) {
 	fuzzRoute(f, "/v1/completions")
 }
 
+// FuzzTokenize is FuzzChat for what is only counted.
+func FuzzTokenize(f *testing.F) {
+	f.Add([]byte(`{"prompt":"a","return_token_strs":true,"parse_special":true}`))
+	f.Add([]byte(`{"messages":[{"role":"user","content":"hi"}],"add_generation_prompt":false}`))
+	fuzzRoute(f, "/tokenize")
+}
+
+// FuzzDetokenize is FuzzChat for token ids.
+func FuzzDetokenize(f *testing.F) {
+	f.Add([]byte(`{"tokens":[1,257,300],"skip_special_tokens":true}`))
+	fuzzRoute(f, "/detokenize")
+}
+
 func fuzzRoute(f *testing.F, path string) {
 	e := enginetest.New()
 	s := New(e, Options{MaxBody: 1 << 16})
