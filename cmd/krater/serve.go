@@ -41,7 +41,7 @@ type serveCmd struct {
 	OpenMetrics     bool          `help:"Serve /metrics and /version without a key."`
 	OTLPEndpoint    string        `name:"otlp-endpoint" help:"OpenTelemetry collector that gets a span for every request, over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
 	Pprof           bool          `help:"Serve Go's profiles under /debug/pprof, of a server on loopback only."`
-	MaxConcurrent   int           `help:"Generating requests over HTTP and WebSockets that may run or wait at once; more are answered with 429." default:"256"`
+	MaxConcurrent   int           `help:"Answers over HTTP and WebSockets that may run or wait at once, each choice of a request counted; more are 429." default:"256"`
 	DrainTimeout    time.Duration `help:"How long running answers may take after a stop signal." default:"30s"`
 	LogLevel        string        `help:"Least level of the log: ${enum}." enum:"debug,info,warn,error" default:"info"`
 	LogFormat       string        `help:"Form of the log: ${enum}." enum:"auto,json,text" default:"auto"`

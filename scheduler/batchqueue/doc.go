@@ -9,14 +9,17 @@
 //
 //	files/file-...           an uploaded file, or the output of a batch
 //	files/batch_....answers  what the lines of a running batch were answered, one after another
-//	files/*.part             what is being written; worth nothing after a crash
+//	files/file-NAME-*.part   an upload to the store of that name; worth nothing after a crash
 //
 // Contents are written first and synced; then one transaction of the database makes
 // them count. So whenever the process or the machine stops, the folder holds what was
 // reported as done and nothing of what was not:
 //
-//   - A file counts once its record is committed: it was written to a .part, synced
-//     and renamed before. A content without a record is removed at the next Open.
+//   - A file counts once its record is committed: it was written to a .part and synced
+//     before. Then it gets its name; the record says where it lies until then.
+//   - The id of a deleted file is in the database until its content is gone.
+//   - So Open knows what a crash left: uploads of its own without a record, contents
+//     of deleted files and ended batches. All else that lies there is left alone.
 //   - An answer counts once the index has its line: place, length and checksum in the
 //     .answers file, which was synced before. The batch's record says how long that file
 //     is; what lies behind is overwritten. A line has one entry at most, a second answer
