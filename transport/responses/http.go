@@ -25,18 +25,20 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	}
 	data, done, err := d.opt.ReadBody(w, req)
 	var b body
-	if err == nil {
-		defer done()
-		err = api.Decode(data, &b)
+	if err != nil {
+		release()
+		err.Write(w)
+		return
 	}
 	var r *response
-	if err == nil {
+	if err = api.Decode(data, &b); err == nil {
 		if api.InBackground(req.Context()) && b.Store == nil {
 			b.Store = new(bool) // many, each delivered for good: they would crowd out those that people come back for
 		}
 		r, err = d.create(&b, owner, peer, nil)
 	}
 	if err != nil {
+		done()
 		release()
 		err.Write(w)
 		return
@@ -45,7 +47,12 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	r.plan.req.Caller = d.opt.Caller(req.Header)
 	api.Yield(req.Context(), r.plan.req)
 	answered := make(chan *api.Error, 1)
-	if err := d.start(r, release, func(err *api.Error) { answered <- err }); err != nil {
+	started := func(err *api.Error) { // perhaps after the client has left
+		done()
+		answered <- err
+	}
+	if err := d.start(r, release, started); err != nil {
+		done()
 		err.Write(w)
 		return
 	}
@@ -57,7 +64,6 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		}
 		err = <-answered // the engine ends it now
 	}
-	done()
 	if err != nil {
 		err.Write(w)
 		return

@@ -12,7 +12,9 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"krater/actors/engine"
 	"krater/transport/api"
+	"krater/transport/enginetest"
 )
 
 // ledger is what a door says of its work.
@@ -88,6 +90,68 @@ func TestLongMessagesAreWork(t *testing.T) {
 		}
 		prepare("short")
 		c.until("response.completed")
+	})
+}
+
+// slowSubmit is an engine that takes requests when the gate opens.
+type slowSubmit struct {
+	*enginetest.Engine
+	gate chan struct{}
+}
+
+func (e *slowSubmit) Submit(ctx context.Context, r *engine.Request) (engine.Stream, error) {
+	<-e.gate
+	return e.Engine.Submit(ctx, r)
+}
+
+// TestBackgroundIsWork: a request in the background is work until the engine has it, also when its client
+// has left before.
+func TestBackgroundIsWork(t *testing.T) {
+	var l ledger
+	read := func(w http.ResponseWriter, r *http.Request) ([]byte, func(), *api.Error) {
+		done, err := l.work(r.Context(), "", 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		data, err := readBody(w, r, 1<<20)
+		return data, done, err
+	}
+	inBubble(t, Options{ReadBody: read}, func(r *rig) {
+		slow := &slowSubmit{r.engine, make(chan struct{})}
+		r.door.engine = slow
+		ctx, leave := context.WithCancel(context.Background())
+		req, err := http.NewRequestWithContext(ctx, "POST", "http://example.com/v1/responses", strings.NewReader(`{"input":"hi","background":true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			if res, err := r.server.Client().Do(req); err == nil {
+				res.Body.Close()
+				t.Errorf("it is answered with %d", res.StatusCode)
+			}
+		}()
+		synctest.Wait()
+		leave()
+		<-left
+		synctest.Wait()
+		if asked, taken := l.state(); asked != 1 || taken != 1 {
+			t.Errorf("%d requests are %d bytes of work", asked, taken)
+		}
+		close(slow.gate)
+		synctest.Wait()
+		if _, taken := l.state(); taken != 0 {
+			t.Errorf("%d bytes of work at the end", taken)
+		}
+		for _, bad := range []string{"{", `{"input":7}`, `{"input":"hi","model":"other"}`} {
+			r.refusal("POST", "/v1/responses", bad)
+		}
+		synctest.Wait()
+		if asked, taken := l.state(); asked != 4 || taken != 0 {
+			t.Errorf("%d requests, and %d bytes of work after refused ones", asked, taken)
+		}
 	})
 }
 

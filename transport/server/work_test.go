@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -169,6 +170,13 @@ func TestWorkIsRefused(t *testing.T) {
 				t.Errorf("%s of length %d: %d, Retry-After %q", path, length, res.StatusCode, res.Header.Get("Retry-After"))
 			}
 		}
+	}
+	w := httptest.NewRecorder() // a line of a batch, which is tried again after a 429
+	inside := httptest.NewRequest("POST", "/v1/completions", strings.NewReader(long))
+	inside.Header.Set("Content-Type", "application/json")
+	f.Inside("somebody").ServeHTTP(w, inside)
+	if w.Code != 429 {
+		t.Errorf("in the process: %d", w.Code)
 	}
 	done()
 	done() // counts once
