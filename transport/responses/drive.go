@@ -11,8 +11,9 @@ import (
 
 // create plans a request and resolves what it continues. local finds the
 // responses that the asking connection may continue though they are not
-// stored; it may be nil.
-func (d *Door) create(b *body, owner, peer string, local func(id string) *response) (*response, *api.Error) {
+// stored; it may be nil. What is continued is work, too, until the response's
+// worked is called.
+func (d *Door) create(ctx context.Context, b *body, owner, peer string, local func(id string) *response) (*response, *api.Error) {
 	p, err := newPlan(b, d.engine.Info())
 	if err != nil {
 		return nil, err
@@ -23,11 +24,19 @@ func (d *Door) create(b *body, owner, peer string, local func(id string) *respon
 			return nil, err
 		}
 	}
+	worked := func() {}
+	if len(past) > smallMessage {
+		if worked, err = d.opt.Work(ctx, peer, int64(len(past))); err != nil {
+			return nil, err
+		}
+	}
 	if len(past) == 0 && len(p.turns) == 0 && p.generate && b.Instructions == nil {
 		return nil, api.Invalid("input", "'input' is empty and so is the conversation")
 	}
 	p.continueFrom(past)
-	return newResponse(p, owner, peer), nil
+	r := newResponse(p, owner, peer)
+	r.worked = worked
+	return r, nil
 }
 
 // past is the conversation up to and with the response of that id.
@@ -72,8 +81,14 @@ func (d *Door) place(p *plan, peer string) (release func(), err *api.Error) {
 // called after start itself refused. release gives back the response's place.
 func (d *Door) start(r *response, release func(), started func(*api.Error)) *api.Error {
 	if !d.enter(r) {
+		r.worked()
 		release()
 		return shuttingDown()
+	}
+	answer := started
+	started = func(err *api.Error) {
+		r.worked()
+		answer(err)
 	}
 	go func() {
 		defer d.leave(r)

@@ -1,6 +1,7 @@
 package responses
 
 import (
+	"context"
 	"encoding/json/jsontext"
 	"fmt"
 	"net/http"
@@ -156,7 +157,7 @@ func (s *socket) create(b *body, streamID string, done func()) *api.Error {
 	if err := s.admits(streamID); err != nil {
 		return err
 	}
-	r, err := s.door.create(b, s.owner, s.peer, s.local)
+	r, err := s.door.create(context.Background(), b, s.owner, s.peer, s.local)
 	if err != nil {
 		return err
 	}
@@ -174,6 +175,7 @@ func (s *socket) create(b *body, streamID string, done func()) *api.Error {
 		})
 	}
 	if err != nil {
+		r.worked()
 		s.withdraw(l)
 	}
 	return err

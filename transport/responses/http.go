@@ -35,7 +35,7 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		if api.InBackground(req.Context()) && b.Store == nil {
 			b.Store = new(bool) // many, each delivered for good: they would crowd out those that people come back for
 		}
-		r, err = d.create(&b, owner, peer, nil)
+		r, err = d.create(req.Context(), &b, owner, peer, nil)
 	}
 	if err != nil {
 		done()

@@ -20,6 +20,7 @@ type response struct {
 	item    string // the message's id
 	owner   string // who may see it
 	peer    string // who it is counted for
+	worked  func() // says that the engine has it: see Options.Work
 	created time.Time
 	ctx     context.Context // of the engine's request
 	stop    context.CancelCauseFunc

@@ -93,6 +93,38 @@ func TestLongMessagesAreWork(t *testing.T) {
 	})
 }
 
+// TestPastIsWork: a short request that continues a long conversation is work of the length of all of it.
+func TestPastIsWork(t *testing.T) {
+	var l ledger
+	inBubble(t, Options{Work: l.work}, func(r *rig) {
+		r.engine.SetInfo(func(i *engine.Info) { i.Context = 1 << 20 })
+		long := strings.Repeat("x", 100_000)
+		first := r.object("POST", "/v1/responses", `{"input":"`+long+`"}`)
+		slow := &slowSubmit{r.engine, make(chan struct{})}
+		r.door.engine = slow
+		next := `"previous_response_id":"` + first.ID + `","input":"go on"`
+		c := r.dial()
+		c.send(`{"type":"response.create",` + next + `}`)
+		synctest.Wait()
+		if _, taken := l.state(); taken < 100_000 {
+			t.Errorf("%d bytes are work", taken)
+		}
+		close(slow.gate)
+		c.turn()
+		r.object("POST", "/v1/responses", "{"+next+"}")
+		synctest.Wait()
+		if _, taken := l.state(); taken != 0 {
+			t.Errorf("%d bytes are work at the end", taken)
+		}
+		l.full = true
+		c.send(`{"type":"response.create",` + next + `}`)
+		c.wantError(429, "overloaded")
+		if status, code, _, _ := r.refusal("POST", "/v1/responses", "{"+next+"}"); status != 429 {
+			t.Errorf("%d %s", status, code)
+		}
+	})
+}
+
 // slowSubmit is an engine that takes requests when the gate opens.
 type slowSubmit struct {
 	*enginetest.Engine
