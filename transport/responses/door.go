@@ -25,6 +25,9 @@ const cancelWait = 2 * time.Second
 // WebSockets together: each is tokenized, of up to MaxMessage bytes.
 const maxWarming = 16
 
+// maxReads is how many responses are fetched at a time.
+const maxReads = 256
+
 // Options are the door's settings; a zero field has its default.
 type Options struct {
 	// Owner names who sends a request; responses are visible to their owner
@@ -125,6 +128,8 @@ type Door struct {
 	store  *store
 	// warming are requests that only prepare.
 	warming *api.Shares
+	// reads are GETs of responses, whose answers are in memory until they are read.
+	reads *api.Shares
 
 	mu       sync.Mutex
 	draining bool
@@ -138,7 +143,7 @@ func New(e engine.Engine, o Options) *Door {
 	o = o.withDefaults()
 	d := &Door{
 		engine: e, opt: o, log: o.Log, store: newStore(o.Keep, o.MaxKept, o.KeptBytes),
-		warming: api.NewShares(maxWarming), running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
+		warming: api.NewShares(maxWarming), reads: api.NewShares(maxReads), running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
 	}
 	d.idle = sync.NewCond(&d.mu)
 	return d

@@ -149,6 +149,12 @@ func (d *Door) stream(w http.ResponseWriter, req *http.Request, r *response, aft
 // get is GET /v1/responses/{id}; with stream=true it replays the events after
 // starting_after and goes on while the response runs.
 func (d *Door) get(w http.ResponseWriter, req *http.Request) {
+	release := d.reads.Take(d.opt.Peer(req))
+	if release == nil {
+		api.Overloaded("too many responses are being fetched").Write(w)
+		return
+	}
+	defer release()
 	after, stream, err := readQuery(req)
 	if err == nil && req.ContentLength != 0 {
 		stream, err = readGetBody(w, req, stream)

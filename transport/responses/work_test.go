@@ -260,6 +260,20 @@ func TestPeersShareADoor(t *testing.T) {
 		if n := r.door.warming.Held("b"); n != 1 {
 			t.Errorf("%d requests of the other prepare, want 1", n)
 		}
+		for range maxReads - maxReads/4 {
+			if r.door.reads.Take("") == nil { // of a request without a key
+				t.Fatal("no place to read")
+			}
+		}
+		if status, code, _, _ := r.refusal("GET", "/v1/responses/resp_1", ""); status != 404 {
+			t.Errorf("with room to read: %d %s", status, code)
+		}
+		for range maxReads / 4 {
+			r.door.reads.Take("")
+		}
+		if status, code, _, _ := r.refusal("GET", "/v1/responses/resp_1", ""); status != 429 || code != "overloaded" {
+			t.Errorf("without: %d %s", status, code)
+		}
 		close(slow.gate)
 		other.until("response.completed")
 		for range maxWarming - maxWarming/4 {
