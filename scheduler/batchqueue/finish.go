@@ -143,11 +143,11 @@ func (s *Store) join(ctx context.Context, b *Batch) (j *joined, err error) {
 		j.ok.Abort()
 		return nil, err
 	}
-	defer func() {
+	defer func(begun *joined) { // j is nil where err is not
 		if err != nil {
-			j.abort()
+			begun.abort()
 		}
-	}()
+	}(j)
 	log, err := os.Open(s.path(b.ID + logSuffix))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

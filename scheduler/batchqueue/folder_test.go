@@ -1,6 +1,7 @@
 package batchqueue
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -270,6 +271,28 @@ func TestNothingForeignIsDeleted(t *testing.T) {
 	}
 	if slices.Contains(after, filepath.Base(own)) {
 		t.Error("an upload of its own that nobody finished is left")
+	}
+}
+
+// TestFinishIsCutShort: a stop while the output is written leaves nothing, and the next call writes it.
+func TestFinishIsCutShort(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir, Options{})
+	b := begin(t, s, requests(1))
+	if _, err := s.Settle([]Settled{answer(t, b.ID, 0, "line-0", "answered", 200)}); err != nil {
+		t.Fatal(err)
+	}
+	before, used := contentNames(t, dir), s.used
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := s.Finish(ctx, b.ID); !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v", err)
+	}
+	if after := contentNames(t, dir); !slices.Equal(after, before) || s.used != used {
+		t.Errorf("%v and %+v became %v and %+v", before, used, after, s.used)
+	}
+	if b, err := s.Finish(t.Context(), b.ID); err != nil || b.Status != Completed {
+		t.Errorf("%s, %v", b.Status, err)
 	}
 }
 
