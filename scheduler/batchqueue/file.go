@@ -255,9 +255,12 @@ func (s *Store) Content(owner, id string) (io.ReadCloser, File, error) {
 // openContent opens the content of a file, ErrLost if it is not there, or is to be whole and is
 // not.
 func (s *Store) openContent(f *File, whole bool) (*os.File, error) {
-	r, err := os.Open(s.path(f.ID))
-	if errors.Is(err, fs.ErrNotExist) && f.Part != "" {
-		r, err = os.Open(s.path(f.Part))
+	var r *os.File
+	err := fs.ErrNotExist
+	for _, name := range []string{f.ID, f.Part, f.ID} { // it may get its name in between
+		if name != "" && errors.Is(err, fs.ErrNotExist) {
+			r, err = os.Open(s.path(name))
+		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s", ErrLost, f.ID)

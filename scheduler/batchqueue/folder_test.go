@@ -274,6 +274,54 @@ func TestNothingForeignIsDeleted(t *testing.T) {
 	}
 }
 
+// TestContentWhileItIsNamed: a file is readable from its commit on, also while its content gets its name.
+func TestContentWhileItIsNamed(t *testing.T) {
+	var s *Store
+	seen := map[string]int{}
+	s = openStore(t, t.TempDir(), Options{watch: func(point string) {
+		if point != "file committed" && point != "file named" {
+			return
+		}
+		list, _, err := s.Files("", "", "", 10, true)
+		if err != nil || len(list) != 1 || content(t, s, "", list[0].ID) != "x" {
+			t.Errorf("%s: %v, %v", point, list, err)
+		}
+		seen[point]++
+	}})
+	upload(t, s, "", "x")
+	if len(seen) != 2 {
+		t.Errorf("looked at %v", seen)
+	}
+	// And by one who reads meanwhile.
+	s = openStore(t, t.TempDir(), Options{})
+	over, read := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(read)
+		for {
+			list, _, err := s.Files("", "", "", 1, false) // the newest
+			for _, f := range list {
+				var r *os.File
+				if r, err = s.openContent(&f, true); err == nil {
+					r.Close()
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-over:
+				return
+			default:
+			}
+		}
+	}()
+	for range 100 {
+		upload(t, s, "", "x")
+	}
+	close(over)
+	<-read
+}
+
 // TestFinishIsCutShort: a stop while the output is written leaves nothing, and the next call writes it.
 func TestFinishIsCutShort(t *testing.T) {
 	dir := t.TempDir()
