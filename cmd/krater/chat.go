@@ -79,7 +79,7 @@ func (c *chatCmd) local(e *env, talk *conversation) (end func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSourceSession(e, src, &c.engineFlags, limits{})
+	s, err := newSourceSession(e, src, &c.engineFlags, limits{served: true})
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (c *chatCmd) local(e *env, talk *conversation) (end func(), err error) {
 	}
 	g, err := s.gateway(&c.engineFlags, p, "")
 	if err == nil {
-		_, err = g.Render(&engine.Chat{Messages: client.Messages(client.Message{Role: "user", Content: "hello"})})
+		_, err = g.Render(context.Background(), &engine.Chat{Messages: client.Messages(client.Message{Role: "user", Content: "hello"})})
 	}
 	if err != nil {
 		end()

@@ -104,7 +104,7 @@ func (c *conversation) run() error {
 
 // note writes a line of Krater's own.
 func (c *conversation) note(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
+	line := term.Shown(fmt.Sprintf(format, args...))
 	if term.Colours(c.out) {
 		line = "\x1b[" + string(term.Dim) + "m" + line + "\x1b[0m"
 	}
@@ -270,9 +270,10 @@ func (c *conversation) ask(text string) error {
 	defer stop()
 	question := client.Message{Role: "user", Content: text}
 	var answer strings.Builder
+	out := term.Safe(c.out)
 	r, err := c.Ask(ctx, c.with(question), func(text string) error {
 		answer.WriteString(text)
-		_, err := io.WriteString(c.out, text)
+		_, err := io.WriteString(out, text)
 		return err
 	})
 	if answer.Len() > 0 || err == nil {

@@ -11,7 +11,7 @@ package elem
 
 import "krater/kernels/cuda/launch"
 
-// The kernels: src/elem.cu, norm.cu, kvstore.cu, quant.cu.
+// The kernels: src/elem.cu, norm.cu, kvstore.cu, blocks.cu, quant.cu.
 var (
 	kGatherRows      = launch.Named("kr_gather_rows")
 	kAdd             = launch.Named("kr_add")

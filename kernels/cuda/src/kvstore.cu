@@ -70,38 +70,3 @@ kr_latent_store(void *cache, float *scales, int kind, int cache_stride, int scal
 	if (slot >= 0) keep_groups(c, slot, kv_row, kv_half, rank + dim);
 }
 KR_EXPORT(kr_latent_store)
-
-// A matrix of blocks of the cache, and the host's room for blocks, as addresses of the device.
-struct BlockPart {
-	unsigned long long cache, host, bytes; // bytes: of a block
-};
-
-template <typename T> KR_DEV void copy_block(char *dst, const char *src, int bytes) {
-	const int unroll = 4; // reads on their way: host memory is far
-	int n = bytes / (int)sizeof(T), step = blockDim.x;
-	for (int i = threadIdx.x; i < n; i += unroll * step) {
-		T v[unroll];
-		for (int j = 0; j < unroll; j++)
-			if (i + j * step < n) v[j] = ((const T *)src)[i + j * step];
-		for (int j = 0; j < unroll; j++)
-			if (i + j * step < n) ((T *)dst)[i + j * step] = v[j];
-	}
-}
-
-// Of every part block list[move][0] of one side to block list[move][1] of the other. table has the
-// parts, then the list. Grid: x moves, y parts.
-KR_KERNEL(256, 1)
-kr_move_blocks(const void *table, int save) {
-	pdl_launch();
-	pdl_wait();
-	const BlockPart p = ((const BlockPart *)table)[blockIdx.y];
-	const int *list = (const int *)((const BlockPart *)table + gridDim.y) + 2 * blockIdx.x;
-	char *cache = (char *)p.cache + (save ? list[0] : list[1]) * p.bytes;
-	char *host = (char *)p.host + (save ? list[1] : list[0]) * p.bytes;
-	char *dst = save ? host : cache, *src = save ? cache : host;
-	unsigned long long all = (unsigned long long)dst | (unsigned long long)src | p.bytes;
-	if (all % 16 == 0) copy_block<uint4>(dst, src, (int)p.bytes);
-	else if (all % 4 == 0) copy_block<unsigned>(dst, src, (int)p.bytes);
-	else copy_block<unsigned char>(dst, src, (int)p.bytes);
-}
-KR_EXPORT(kr_move_blocks)
