@@ -96,6 +96,4 @@ type KV struct {
 	Mat
 	Scales Mat
 	Group  int
-	Marks  Mat // see device.KV
-	Mark   int
 }
