@@ -174,6 +174,16 @@ func (d *batchDesk) shutdown(ctx context.Context) error {
 }
 
 // close releases the folder.
+// withdraw is close for a server that has served nobody: it leaves no folder that it has made.
+func (d *batchDesk) withdraw() {
+	if d == nil {
+		return
+	}
+	if err := d.store.Withdraw(); err != nil {
+		d.log.Warn().Err(err).Msg("the folder of the batch queue was not removed")
+	}
+}
+
 func (d *batchDesk) close() {
 	if d == nil {
 		return

@@ -176,6 +176,7 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, late *late
 	}
 	if err != nil {
 		l.Close()
+		desk.withdraw()
 		return err
 	}
 	defer s.Close()

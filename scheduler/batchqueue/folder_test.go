@@ -439,3 +439,46 @@ func FuzzDatabase(f *testing.F) {
 		}
 	})
 }
+
+// TestWithdraw: a store that nobody used leaves nothing that it has made, and anything else alone.
+func TestWithdraw(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(dir string) // the store is opened in dir/a/b
+		use    func(s *Store)
+		left   string
+	}{
+		"unused":             {left: ""},
+		"an upload":          {use: func(s *Store) { upload(t, s, "", "kept") }, left: "a/b/queue.db"},
+		"a folder beside it": {before: func(dir string) { mkdir(t, filepath.Join(dir, "a", "other")) }, left: "a/other"},
+		"its folder exists":  {before: func(dir string) { mkdir(t, filepath.Join(dir, "a", "b")) }, left: "a/b/queue.db"},
+	} {
+		dir := t.TempDir()
+		if c.before != nil {
+			c.before(dir)
+		}
+		s := openStore(t, filepath.Join(dir, "a", "b"), Options{})
+		if c.use != nil {
+			c.use(s)
+		}
+		if err := s.Withdraw(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.left == "" {
+			if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+				t.Errorf("%s: left %v, %v", name, list, err)
+			}
+		} else if _, err := os.Stat(filepath.Join(dir, filepath.FromSlash(c.left))); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.use == nil && c.before != nil && c.left == "a/other" && !missing(filepath.Join(dir, "a", "b")) {
+			t.Errorf("%s: a/b is left", name)
+		}
+	}
+}
+
+func mkdir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -97,6 +97,7 @@ type Store struct {
 	owned map[string]share    // the same by owner
 	gone  []string            // deleted contents that the database does not know to be gone
 
+	made    []string // folders that Open made, each before the one that it is in
 	name    string   // of this store
 	unknown []string // contents that no record names
 }
@@ -116,6 +117,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	s := &Store{dir: dir, opt: opt.withDefaults(), logs: map[string]*os.File{}, owned: map[string]share{}}
 	names := []string{dir} // folders that get a new name
 	for d := dir; missing(d); d = filepath.Dir(d) {
+		s.made = append(s.made, d)
 		names = append(names, filepath.Dir(d))
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -288,6 +290,24 @@ func (s *Store) Close() error {
 		delete(s.logs, id)
 	}
 	return s.db.Close()
+}
+
+// Withdraw is Close for a store that was not used: if Open made the folder and nothing was put
+// into it, the folder goes, and those that Open made around it.
+func (s *Store) Withdraw() error {
+	s.mu.Lock()
+	unused := len(s.made) > 0 && s.used == share{} && len(s.unknown) == 0
+	s.mu.Unlock()
+	if err := s.Close(); err != nil || !unused {
+		return err
+	}
+	// Remove spares a folder that is not empty.
+	for _, path := range append([]string{filepath.Join(s.dir, contentsName), filepath.Join(s.dir, databaseName)}, s.made...) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Limits are the settings in force.
