@@ -139,7 +139,7 @@ func TestBatchDir(t *testing.T) {
 	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--batch-dir", lost}, "--batch-dir", lost, "queue.db is missing or empty", "put queue.db back", "--batch-dir off")
 	t.Setenv("XDG_STATE_HOME", filepath.Dir(filepath.Dir(lost)))
 	third := open(t)
-	if status, _, text := third.do("GET", "/v1/batches", ""); status != 404 || !strings.Contains(text, "a part of the batch store is missing") {
+	if status, _, text := third.do("GET", "/v1/batches", ""); status != 400 || !strings.Contains(text, "a part of the batch store is missing") {
 		t.Errorf("%d %s", status, text)
 	}
 	if log := third.log.String(); !strings.Contains(log, "queue.db is missing or empty") {

@@ -34,7 +34,6 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"serve --temperature 0":               "unknown flag --temperature: it is one of krater run, krater chat",
 		"launch acme/none":                    "krater: acme/none: no such file or folder, and Krater downloads nothing: fetch it with hf download acme/none",
 		"serve -v":                            "--log-level debug",
-		"-v":                                  "krater version",
 		"run --temp 0 hi":                     "use --temperature 0",
 		"run -n 20 hi":                        "use --max-tokens 20",
 		"run --n-predict 20 hi":               "use --max-tokens 20",

@@ -21,7 +21,9 @@ const patience = 60 * time.Second
 // processor, of which it gets little on a loaded machine; one that asks for none is stuck, too.
 func (s *site) patient() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.Background())
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		look := time.NewTicker(patience / 20)
 		defer look.Stop()
 		w := newWatch(s.progress(), time.Now(), processTime())
@@ -40,7 +42,10 @@ func (s *site) patient() (context.Context, context.CancelFunc) {
 			}
 		}
 	}()
-	return ctx, func() { cancel(nil) }
+	return ctx, func() {
+		cancel(nil)
+		<-ended // it reads what the test may change next
+	}
 }
 
 // watch tells a server that is slow from one that is stuck.

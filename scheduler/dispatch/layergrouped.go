@@ -115,6 +115,9 @@ func (g layerGrouped) Borrow(s *Setup) (Start, error) {
 			start.Places[i].First += int32(group%g.buffers) * buffer
 		}
 	}
+	if buffer == 0 { // all experts are there, and no part has to be waited for
+		start.Parts = []int{0}
+	}
 	start.Slots = min(groups, g.buffers) * int(buffer)
 	return start, s.room(g.Name(), start.Slots)
 }

@@ -42,7 +42,7 @@ func (q *quota) try(peer string, n int64) (ok, alone bool) {
 	switch {
 	case q.used+n > q.most:
 		return false, false
-	case peer != "" && q.held[peer]+n > 3*(q.most-q.used):
+	case peer != "" && q.held[peer]+n > 3*(q.most-q.used-n+1):
 		return false, true
 	}
 	q.take(peer, n)
