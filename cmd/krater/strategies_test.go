@@ -33,7 +33,8 @@ func heldOut(t testing.TB, tokens int) string {
 		if text[end] != ' ' {
 			continue
 		}
-		if n := len(tok.Encode(text[:end], tokenizer.EncodeOptions{ParseSpecial: true})) + 1; n == tokens {
+		ids, _, _ := tok.Wrap(tok.Encode(text[:end], tokenizer.EncodeOptions{ParseSpecial: true}))
+		if n := len(ids); n == tokens {
 			file := filepath.Join(t.TempDir(), "prompt.txt")
 			if err := os.WriteFile(file, []byte(text[:end]), 0o600); err != nil {
 				t.Fatal(err)
