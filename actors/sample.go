@@ -39,26 +39,24 @@ func (n *sampleNode) receive(c *turn, m any) {
 	case b.Raw != nil:
 		b.Raw.Reply <- readRaw(b)
 	case !b.Abandoned.Load():
-		n.faults(c, b)
+		notFinite(b)
 		for i := range b.Rows {
 			r := &b.Rows[i]
-			if choose(b, i, r); errors.Is(r.Err, sample.ErrNotFinite) {
+			if choose(b, i, r); b.State.Notes() && errors.Is(r.Err, sample.ErrNotFinite) {
 				r.Err = fmt.Errorf("%w; the keys and values of all layers are finite, so it comes from the last layer behind them, the final norm or lm_head", r.Err)
-				c.log.Error().Uint64("batch", b.ID).Uint64("request", r.Seq).Err(r.Err).Msg("a request fails")
 			}
 		}
 	}
 	c.send(c.routes.schedule, b)
 }
 
-// faults notes which requests of a batch have keys or values that are not finite.
-func (n *sampleNode) faults(c *turn, b *msg.Batch) {
+// notFinite notes which requests of a batch have keys or values that are not finite.
+func notFinite(b *msg.Batch) {
 	b.Faults = b.Faults[:0]
 	for i := range b.State.Spans {
 		sp := &b.State.Spans[i]
 		if err := b.State.Fault(sp); err != nil {
 			b.Faults = append(b.Faults, msg.Fault{Seq: sp.Seq, Err: err})
-			c.log.Error().Uint64("batch", b.ID).Uint64("request", sp.Seq).Err(err).Msg("a request fails")
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"krater/kernels/device"
 	"krater/scheduler"
 	"krater/scheduler/dispatch"
+	"krater/scheduler/files"
 	"krater/stages"
 )
 
@@ -47,7 +48,7 @@ type scheduleNode struct {
 	riders   []trace.Rider        // reused
 	plan     stages.Batch
 	outcomes []scheduler.Outcome
-	filled   []*msg.Batch   // to be sent, as soon as they may: see enters
+	filled   []*msg.Batch   // to be sent, as soon as they may: see leave
 	phase    dispatch.Phase // of the batches on their way, where experts' slots are lent
 	deliver  *msg.Deliver
 	drained  []chan struct{}
@@ -195,7 +196,7 @@ func (n *scheduleNode) returned(b *msg.Batch) {
 	}
 	for _, f := range b.Faults {
 		if r := n.live[f.Seq]; r != nil && !r.ended { // rows that nobody wants have no other way to fail
-			r.cause = f.Err
+			n.blame(r, f.Seq, f.Err)
 			n.core.Cancel(f.Seq, scheduler.Failed)
 		}
 	}
@@ -227,7 +228,7 @@ func (n *scheduleNode) score(row *msg.Row) {
 		return
 	}
 	if row.Err != nil {
-		n.blame(r, row)
+		n.blame(r, row.Seq, row.Err)
 		n.core.Cancel(row.Seq, scheduler.Failed)
 		return
 	}
@@ -235,10 +236,13 @@ func (n *scheduleNode) score(row *msg.Row) {
 	n.item(msg.Delivery{Kind: msg.DeliverScored, ID: row.Seq, Output: r.submit.Output, Result: row.Result})
 }
 
-// blame notes why a request fails alone.
-func (n *scheduleNode) blame(r *record, row *msg.Row) {
-	r.cause = row.Err
-	n.log.Error().Uint64("request", row.Seq).Err(row.Err).Msg("a request fails")
+// blame notes why a request fails alone: the first cause that is told.
+func (n *scheduleNode) blame(r *record, request uint64, cause error) {
+	if r.cause != nil {
+		return
+	}
+	r.cause = cause
+	n.log.Error().Uint64("request", request).Err(cause).Msg("a request fails")
 }
 
 // outcome notes a new token and tells what it means for its sequence.
@@ -249,7 +253,7 @@ func (n *scheduleNode) outcome(row *msg.Row) scheduler.Outcome {
 		return o
 	}
 	if row.Err != nil {
-		n.blame(r, row)
+		n.blame(r, row.Seq, row.Err)
 		o.NewTokens, o.End = 0, scheduler.Failed
 		return o
 	}
@@ -316,7 +320,7 @@ func (n *scheduleNode) enter(b *msg.Batch) (err error) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("slots for experts: %v", r)
+			err = fmt.Errorf("slots for experts: %w", files.Caught(r))
 		}
 	}()
 	n.phase = n.experts.Phase(b.State.Total())

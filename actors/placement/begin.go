@@ -7,6 +7,7 @@ import (
 
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
+	"krater/scheduler/files"
 )
 
 // side is a strategy with its slots.
@@ -253,9 +254,8 @@ func recovered(err *error) {
 	if r == nil {
 		return
 	}
-	e, ok := r.(error)
-	if !ok {
+	if _, ok := r.(error); !ok {
 		panic(r)
 	}
-	*err = e
+	*err = files.Caught(r)
 }

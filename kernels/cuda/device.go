@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"krater/kernels/cuda/bin"
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/pool"
@@ -246,6 +247,7 @@ type Stream struct {
 	room   *buffer
 	blocks *buffer // for tables of MoveBlocks
 	table  []byte  // the same, while it is made
+	parts  []elem.BlockPart
 	turn   launch.Ptr
 }
 

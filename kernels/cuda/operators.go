@@ -189,18 +189,19 @@ func (d *Device) CopyRows(s device.Stream, dst, src device.Mat) {
 // MoveBlocks copies blocks of KV caches to pinned host memory or back with one kernel
 // (device.BlockMover).
 func (d *Device) MoveBlocks(s device.Stream, m *device.BlockMoves) (ok bool) {
-	parts := make([]elem.BlockPart, len(m.Parts))
-	for i, p := range m.Parts {
+	own := d.stream("MoveBlocks", s)
+	own.parts = own.parts[:0]
+	for _, p := range m.Parts {
 		at, mapped := d.card.Mapped(p.Host)
 		if !mapped {
 			return false
 		}
-		parts[i] = elem.BlockPart{Cache: mat(p.Cache).At, Host: at, Bytes: p.Bytes}
+		own.parts = append(own.parts, elem.BlockPart{Cache: mat(p.Cache).At, Host: at, Bytes: p.Bytes})
 	}
 	d.do("MoveBlocks", s, func(s *Stream) {
-		s.table = elem.BlockTable(s.table[:0], parts, m.From, m.To)
+		s.table = elem.BlockTable(s.table[:0], s.parts, m.From, m.To)
 		s.s.CopyIn(s.blockTable(len(s.table)), s.table)
-		elem.MoveBlocks(&s.s.List, s.blocks.at, len(parts), len(m.From), m.Save)
+		elem.MoveBlocks(&s.s.List, s.blocks.at, len(s.parts), len(m.From), m.Save)
 	})
 	return true
 }

@@ -18,7 +18,7 @@ type Borrower interface {
 // have slots for a while: whoever lent them copies the same experts back.
 func (s *Start) Lends() bool { return len(s.Loads) > 0 && len(s.Loads) == s.Slots && s.Places == nil }
 
-// Lend starts b in slots of a start that Lends, at most most of them. The start's loads
+// Lend starts b in slots of a start that Lends, in no more of them than most. The start's loads
 // are put in a new order: the coldest experts come last, and b gets their slots, the last
 // lent ones. Slots of the result count from the first of these.
 func Lend(s *Setup, owner *Start, b Borrower, most int) (start Start, lent int, err error) {
@@ -37,9 +37,8 @@ func Lend(s *Setup, owner *Start, b Borrower, most int) (start Start, lent int, 
 		if start.Slots > lent {
 			continue // these experts have to be copied, too
 		}
-		byLayer := func(a, b Key) int { return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Expert, b.Expert)) }
-		slices.SortFunc(keys[:len(keys)-lent], byLayer)
-		slices.SortFunc(keys[len(keys)-lent:], byLayer)
+		slices.SortFunc(keys[:len(keys)-lent], inFileOrder)
+		slices.SortFunc(keys[len(keys)-lent:], inFileOrder)
 		for i, k := range keys {
 			owner.Loads[i] = Load{int32(i), k}
 		}
@@ -47,10 +46,18 @@ func Lend(s *Setup, owner *Start, b Borrower, most int) (start Start, lent int, 
 	}
 }
 
+// inFileOrder is the order of experts in files.
+func inFileOrder(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Expert, b.Expert))
+}
+
 // byHeat sorts experts, the hottest first; of equal ones those of lower ids, then of
 // earlier layers.
 func (s *Setup) byHeat(keys []Key) {
-	index := make(map[int32]int, len(s.Layers))
+	if len(keys) == 0 {
+		return
+	}
+	index := make([]int, s.Layers[len(s.Layers)-1]+1) // of a layer, in s.Layers
 	for i, l := range s.Layers {
 		index[l] = i
 	}

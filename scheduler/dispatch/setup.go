@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -89,9 +88,7 @@ func (s *Setup) hottest(n int) []Key {
 
 // keep is a start that loads experts, layer by layer, as they lie in files.
 func keep(keys []Key) Start {
-	slices.SortFunc(keys, func(a, b Key) int {
-		return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Expert, b.Expert))
-	})
+	slices.SortFunc(keys, inFileOrder)
 	s := Start{Slots: len(keys), Loads: make([]Load, len(keys))}
 	for i, k := range keys {
 		s.Loads[i] = Load{int32(i), k}
