@@ -2,7 +2,6 @@ package api
 
 import (
 	"net/http"
-	"sync"
 	"time"
 )
 
@@ -15,45 +14,22 @@ func ShareOf(peer string, limit int) int {
 	return max(1, limit-limit/4)
 }
 
-// Shares are places that peers share. It is safe for concurrent use.
-type Shares struct {
-	limit int
-	mu    sync.Mutex
-	all   int
-	held  map[string]int // by peer
-}
+// Shares are places that peers share: a Quota of which everybody takes one at a time.
+type Shares struct{ q *Quota }
 
 // NewShares makes so many places.
-func NewShares(limit int) *Shares { return &Shares{limit: limit, held: map[string]int{}} }
+func NewShares(limit int) *Shares { return &Shares{NewQuota(int64(limit))} }
 
 // Take takes a place for a peer, to be released once; nil where there is none.
 func (s *Shares) Take(peer string) (release func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all >= s.limit || s.held[peer] >= ShareOf(peer, s.limit) {
+	if ok, _ := s.q.Try(peer, 1); !ok {
 		return nil
 	}
-	s.add(peer, 1)
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.add(peer, -1)
-	}
-}
-
-func (s *Shares) add(peer string, n int) {
-	s.all += n
-	if s.held[peer] += n; s.held[peer] == 0 {
-		delete(s.held, peer)
-	}
+	return func() { s.q.Give(peer, 1) }
 }
 
 // Held is how many places a peer has.
-func (s *Shares) Held(peer string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.held[peer]
-}
+func (s *Shares) Held(peer string) int { return int(s.q.Held(peer)) }
 
 // Overloaded is a 429 for somebody who may try again in a moment.
 func Overloaded(message string) *Error {

@@ -21,8 +21,8 @@ func TestShares(t *testing.T) {
 	for _, release := range append(a, b, c) {
 		release()
 	}
-	if s.all != 0 || len(s.held) != 0 {
-		t.Errorf("%d places are taken at the end, %v", s.all, s.held)
+	if s.q.used != 0 || len(s.q.held) != 0 {
+		t.Errorf("%d places are taken at the end, %v", s.q.used, s.q.held)
 	}
 	for range 8 {
 		if s.Take("") == nil {

@@ -414,11 +414,11 @@ func TestRouteNeedsAMethod(t *testing.T) {
 
 // TestPlacesOfManyKeys: keys that take all they can leave places to one that comes later.
 func TestPlacesOfManyKeys(t *testing.T) {
-	p := newQuota(256)
+	p := api.NewQuota(256)
 	var got []int
 	for _, owner := range []string{"a", "b", "c", "d"} {
 		n := 0
-		for ok, _ := p.try(owner, 1); ok; ok, _ = p.try(owner, 1) {
+		for ok, _ := p.Try(owner, 1); ok; ok, _ = p.Try(owner, 1) {
 			n++
 		}
 		got = append(got, n)

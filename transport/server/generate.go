@@ -123,11 +123,11 @@ func (r *run) pump(ctx context.Context, choice int, stream engine.Stream) {
 
 // more takes a place for each answer beside the first, or as many as the peer may have.
 func (s *Server) more(r *run, peer string) error {
-	n := min(int64(len(r.plan.Requests)), s.places.share(peer)) - 1
-	if ok, _ := s.places.try(peer, n); !ok {
+	n := min(int64(len(r.plan.Requests)), s.places.Share(peer)) - 1
+	if ok, _ := s.places.Try(peer, n); !ok {
 		return s.overloaded(fmt.Sprintf("too many requests are running, or too many of this key or address: this one counts for %d", n+1))
 	}
-	r.release = func() { s.places.give(peer, n) }
+	r.release = func() { s.places.Give(peer, n) }
 	return nil
 }
 

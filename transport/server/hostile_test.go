@@ -126,7 +126,7 @@ func TestAnswersOfOneRequestCount(t *testing.T) {
 	a, b := HashKey("key-of-many"), HashKey("key-of-one")
 	f := start(t, Options{MaxConcurrent: 16, Keys: []KeyHash{a, b}})
 	many := ownerOf("key-of-many")
-	if ok, _ := f.places.try(many, 9); !ok {
+	if ok, _ := f.places.Try(many, 9); !ok {
 		t.Fatal("there is no room at the start")
 	}
 	body := `{"prompt":["a","b"],"n":2}`
@@ -136,7 +136,7 @@ func TestAnswersOfOneRequestCount(t *testing.T) {
 	if res := f.send(t, "POST", "/v1/completions", body, "X-Api-Key", "key-of-one"); res.StatusCode != 200 {
 		t.Errorf("another key's: %d", res.StatusCode)
 	}
-	f.places.give(many, 9)
+	f.places.Give(many, 9)
 	if res := f.send(t, "POST", "/v1/completions", `{"prompt":"a","n":100}`, "X-Api-Key", "key-of-many"); res.StatusCode != 200 {
 		t.Errorf("more answers than places, where nobody else is: %d", res.StatusCode)
 	}

@@ -28,8 +28,8 @@ type Server struct {
 	opt      Options
 	mux      *http.ServeMux
 	methods  map[string][]string // path -> methods, for Allow
-	places   *quota              // of generating requests
-	work     *quota              // of bytes of requests that are read and tokenized
+	places   *api.Quota          // of generating requests
+	work     *api.Quota          // of bytes of requests that are read and tokenized
 	registry *prometheus.Registry
 	http     *http.Server
 
@@ -49,7 +49,7 @@ func New(e engine.Engine, opt Options) *Server {
 		engine: e, opt: opt.withDefaults(), mux: http.NewServeMux(), methods: map[string][]string{},
 		draining: make(chan struct{}),
 	}
-	s.places, s.work = newQuota(int64(s.opt.MaxConcurrent)), newQuota(s.opt.MaxWork)
+	s.places, s.work = api.NewQuota(int64(s.opt.MaxConcurrent)), api.NewQuota(s.opt.MaxWork)
 	s.base, s.cut = context.WithCancel(context.Background())
 	s.registry = newRegistry(s)
 	s.routes()

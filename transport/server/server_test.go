@@ -433,7 +433,7 @@ func TestPanicIsAnError(t *testing.T) {
 			t.Error("a cut answer looks whole")
 		}
 	}
-	if s.places.used != 0 {
+	if s.places.Held("") != 0 {
 		t.Error("a panic keeps its place")
 	}
 	if code, _ := f.post(t, "/v1/chat/completions", hello); code != 200 {

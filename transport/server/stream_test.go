@@ -362,8 +362,8 @@ func TestManyClients(t *testing.T) {
 	if err := f.Shutdown(ctx); err != nil { // every handler has returned
 		t.Fatal(err)
 	}
-	if f.places.used != 0 {
-		t.Errorf("%d places are still taken", f.places.used)
+	if f.places.Held("") != 0 {
+		t.Errorf("%d places are still taken", f.places.Held(""))
 	}
 }
 

@@ -51,13 +51,13 @@ func (s *Server) Acquire(peer string) (release func(), err *api.Error) {
 	if err := s.Ready(); err != nil {
 		return nil, api.FromEngine(err)
 	}
-	if ok, alone := s.places.try(peer, 1); !ok {
+	if ok, alone := s.places.Try(peer, 1); !ok {
 		if alone {
 			return nil, s.overloaded("too many requests of this key or address are running")
 		}
 		return nil, s.overloaded("too many requests are running")
 	}
-	return func() { s.places.give(peer, 1) }, nil
+	return func() { s.places.Give(peer, 1) }, nil
 }
 
 func (s *Server) overloaded(message string) *api.Error {
@@ -74,11 +74,11 @@ func (s *Server) Work(ctx context.Context, peer string, bytes int64) (done func(
 	if bytes <= freeWork {
 		return func() {}, nil
 	}
-	bytes = min(bytes, s.work.share(peer))
+	bytes = min(bytes, s.work.Share(peer))
 	ctx, cancel := context.WithTimeout(ctx, s.opt.BodyTimeout)
 	defer cancel()
-	if s.work.wait(ctx, peer, bytes) {
-		return sync.OnceFunc(func() { s.work.give(peer, bytes) }), nil
+	if s.work.Wait(ctx, peer, bytes) {
+		return sync.OnceFunc(func() { s.work.Give(peer, bytes) }), nil
 	}
 	if ctx.Err() == context.Canceled {
 		return nil, api.FromEngine(&engine.Error{Kind: engine.Cancelled, Message: "the request was cancelled before it began"})

@@ -97,10 +97,10 @@ func TestWorkIsBounded(t *testing.T) {
 		return res.StatusCode, string(text)
 	}
 	many, one := ownerOf("key-of-many"), ownerOf("key-of-one")
-	var all sync.WaitGroup
-	flood := func(ctx context.Context, n int, want int) {
+	var all, left sync.WaitGroup
+	flood := func(ctx context.Context, group *sync.WaitGroup, n, want int) {
 		for range n {
-			all.Go(func() {
+			group.Go(func() {
 				if code, text := send(ctx, "key-of-many", body); code != want {
 					t.Errorf("%d %s", code, text)
 				}
@@ -108,14 +108,15 @@ func TestWorkIsBounded(t *testing.T) {
 		}
 	}
 	ctx, leave := context.WithCancel(t.Context())
-	flood(ctx, 3, 0)
+	flood(ctx, &left, 3, 0)
 	e.wait(t, many, 3) // three quarters
-	flood(t.Context(), 9, 400)
+	flood(t.Context(), &all, 9, 400)
 	all.Go(func() { send(t.Context(), "key-of-one", body) })
 	e.wait(t, one, 1) // though nine of the other wait
 	all.Go(func() { send(t.Context(), "key-of-many", `{"messages":[{"role":"user","content":"short"}]}`) })
 	e.wait(t, many, 4) // a short one does not wait
 	leave()
+	left.Wait()        // before the gate opens, which would answer them
 	e.wait(t, many, 4) // others came for those that left
 	close(e.gate)
 	all.Wait()
@@ -130,11 +131,11 @@ func workEnds(t *testing.T, f *fixture) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if !f.work.wait(ctx, "", f.work.most) {
+	if !f.work.Wait(ctx, "", f.opt.MaxWork) {
 		t.Error("some of the work is never given back")
 		return
 	}
-	f.work.give("", f.work.most)
+	f.work.Give("", f.opt.MaxWork)
 }
 
 func ownerOf(key string) string {
@@ -198,5 +199,32 @@ func TestTokenizerRoutesAreBounded(t *testing.T) {
 	}
 	if code, text := f.post(t, "/tokenize", fmt.Sprintf(`{"prompt":"%s","add_special_tokens":false}`, strings.Repeat("a", most))); code != 200 {
 		t.Errorf("just as many as allowed: %d %.200s", code, text)
+	}
+}
+
+// TestPeer: limits are counted for a key where there are several, else for an address.
+func TestPeer(t *testing.T) {
+	a, b := HashKey("first-key"), HashKey("second-key")
+	for _, c := range []struct {
+		keys         []KeyHash
+		remote, want string
+	}{
+		{nil, "127.0.0.1:1", ""}, {nil, "[::1]:1", ""}, {nil, "[::ffff:127.0.0.1]:1", ""}, {nil, "pipe", ""},
+		{nil, "192.0.2.7:1", "192.0.2.7"}, {nil, "[::ffff:192.0.2.7]:1", "192.0.2.7"},
+		{nil, "[2001:db8:1:2:3::4]:1", "2001:db8:1:2::/64"}, {nil, "[fe80::1%eth0]:1", "fe80::/64"},
+		{[]KeyHash{a}, "192.0.2.7:1", ""},
+		{[]KeyHash{a, b}, "192.0.2.7:1", "key"}, {[]KeyHash{a, b}, "127.0.0.1:1", "key"},
+	} {
+		s := New(nil, Options{Keys: c.keys})
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = c.remote
+		r.Header.Set("X-Api-Key", "first-key")
+		got, want := s.Peer(r), c.want
+		if want == "key" {
+			want = s.Owner(r)
+		}
+		if got != want {
+			t.Errorf("%d keys, %s: %q, want %q", len(c.keys), c.remote, got, want)
+		}
 	}
 }

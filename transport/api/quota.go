@@ -1,16 +1,14 @@
-package server
+package api
 
 import (
 	"context"
 	"sync"
-
-	"krater/transport/api"
 )
 
-// quota is an amount that requests share, places or bytes: so much of it in all, and so much of
+// Quota is an amount that requests share, places or bytes: so much of it in all, and so much of
 // that for one peer. Where there are several peers none can take all, so that a request of
 // another finds room.
-type quota struct {
+type Quota struct {
 	most int64
 
 	mu   sync.Mutex
@@ -26,17 +24,18 @@ type claim struct {
 	taken chan struct{} // closed when it has what it waits for
 }
 
-func newQuota(most int64) *quota {
-	return &quota{most: most, held: map[string]int64{}}
+// NewQuota makes an amount that peers share. It is safe for concurrent use.
+func NewQuota(most int64) *Quota {
+	return &Quota{most: most, held: map[string]int64{}}
 }
 
-// share is what a peer may have.
-func (q *quota) share(peer string) int64 { return int64(api.ShareOf(peer, int(q.most))) }
+// Share is what a peer may have.
+func (q *Quota) Share(peer string) int64 { return int64(ShareOf(peer, int(q.most))) }
 
-// try takes n for a peer if it is there now. alone tells that others could have it: a peer may
+// Try takes n for a peer if it is there now. alone tells that others could have it: a peer may
 // hold three times as much as is free. One alone gets three quarters, and however many others
 // there are, a little is left.
-func (q *quota) try(peer string, n int64) (ok, alone bool) {
+func (q *Quota) Try(peer string, n int64) (ok, alone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -49,8 +48,8 @@ func (q *quota) try(peer string, n int64) (ok, alone bool) {
 	return true, false
 }
 
-// wait takes n for a peer, which is at most its share, or gives up when ctx ends.
-func (q *quota) wait(ctx context.Context, peer string, n int64) bool {
+// Wait takes n for a peer, which is at most its share, or gives up when ctx ends.
+func (q *Quota) Wait(ctx context.Context, peer string, n int64) bool {
 	c := &claim{peer: peer, n: n, taken: make(chan struct{})}
 	q.mu.Lock()
 	q.line = append(q.line, c)
@@ -78,15 +77,22 @@ func (q *quota) wait(ctx context.Context, peer string, n int64) bool {
 	return false
 }
 
-// give takes n back from a peer.
-func (q *quota) give(peer string, n int64) {
+// Give takes n back from a peer.
+func (q *Quota) Give(peer string, n int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.take(peer, -n)
 	q.deal()
 }
 
-func (q *quota) take(peer string, n int64) {
+// Held is what a peer has.
+func (q *Quota) Held(peer string) int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.held[peer]
+}
+
+func (q *Quota) take(peer string, n int64) {
 	q.used += n
 	if q.held[peer] += n; q.held[peer] == 0 {
 		delete(q.held, peer)
@@ -96,7 +102,7 @@ func (q *quota) take(peer string, n int64) {
 // deal gives what there is to those that wait: to the peer that holds least first, and in their
 // order to those of one peer. One that needs more than there is is not overtaken by other peers,
 // or it might wait for ever, unless it is its own peer's share that is short. q.mu is held.
-func (q *quota) deal() {
+func (q *Quota) deal() {
 	for {
 		next := -1
 		seen := map[string]bool{}
@@ -105,7 +111,7 @@ func (q *quota) deal() {
 				continue
 			}
 			seen[c.peer] = true
-			if q.held[c.peer]+c.n <= q.share(c.peer) && (next < 0 || q.held[c.peer] < q.held[q.line[next].peer]) {
+			if q.held[c.peer]+c.n <= q.Share(c.peer) && (next < 0 || q.held[c.peer] < q.held[q.line[next].peer]) {
 				next = i
 			}
 		}
