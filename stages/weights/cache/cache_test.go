@@ -9,7 +9,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -403,16 +402,6 @@ func (b *budget) Alloc(n int) (device.Buffer, error) {
 	return b.Device.Alloc(n)
 }
 
-// TestOutOfMemory of the device is no reason to build again.
-func TestOutOfMemory(t *testing.T) {
-	o, src, _ := options(t, t.TempDir())
-	whole(t, o)
-	o.Copy = true
-	if _, err := Open(context.Background(), &budget{layers: 2}, *o); !errors.Is(err, device.ErrOutOfMemory) || len(src.asked) != 12 {
-		t.Errorf("got %v, %d experts asked", err, len(src.asked))
-	}
-}
-
 // TestCancelled: neither a load nor a verification outlives its context, and a
 // file is not held to be damaged for it.
 func TestCancelled(t *testing.T) {
@@ -491,35 +480,4 @@ func FuzzHeader(f *testing.F) {
 		}
 		_ = sealed
 	})
-}
-
-// TestShortenedWhileMapped: a file cut after it was opened and before it was read
-// is an error where the kernel can tell, not the end of the process.
-func TestShortenedWhileMapped(t *testing.T) {
-	if err := populate(make([]byte, 1)[:0]); runtime.GOOS != "linux" || err != nil {
-		t.Skip("the kernel cannot tell")
-	}
-	o, _, _ := options(t, t.TempDir())
-	whole(t, o)
-	for _, o.Copy = range []bool{false, true} {
-		x, err := openFile(pathOf(o), &o.Plan)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &Cache{}
-		if err := os.Truncate(pathOf(o), x.layout.at(1)); err != nil {
-			t.Fatal(err)
-		}
-		if o.Copy {
-			err = c.copy(context.Background(), hosttest.Device{}, x, o)
-		} else {
-			err = c.mapIn(context.Background(), hosttest.Device{}, x, o)
-		}
-		if !errors.Is(err, ErrTruncated) {
-			t.Errorf("copy %v: got %v", o.Copy, err)
-		}
-		c.Close()
-		x.file.Close()
-		whole(t, o)
-	}
 }
