@@ -95,14 +95,9 @@ func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings,
 
 // settingsText is a configuration file.
 func settingsText(s wizard.Settings) (string, error) {
-	keys := make([]string, 0, len(s))
-	for k := range s {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
 	var b strings.Builder
 	b.WriteString("# Written by krater launch; krater serve --config reads it.\n")
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(s)) {
 		value, err := yaml.Marshal(s[k])
 		if err != nil {
 			return "", err
