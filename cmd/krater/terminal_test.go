@@ -205,6 +205,7 @@ func TestColoursOnATerminalOnly(t *testing.T) {
 
 // TestSynthReportFollowsItsBar: the bar is gone before the report's first line is written.
 func TestSynthReportFollowsItsBar(t *testing.T) {
+	barsAtOnce(t)
 	out := onTerminal(t, "synth", "--shape", "deepseek-v2-lite", "--layers", "1", "--vocab", "64", "--as", "safetensors", "--out", t.TempDir())
 	before, _, found := strings.Cut(out, "deepseek-v2-lite, 1 layers:")
 	if !found || !strings.Contains(before, "synth [") {
