@@ -340,5 +340,5 @@ func network(n *device.FFN) ops.Network {
 }
 
 func kv(c *device.KV) launch.KV {
-	return launch.KV{Mat: mat(c.Mat), Scales: mat(c.Scales), Group: c.Group}
+	return launch.KV{Mat: mat(c.Mat), Scales: mat(c.Scales), Group: c.Group, Marks: mat(c.Marks), Mark: int(c.Mark)}
 }

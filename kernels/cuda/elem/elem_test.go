@@ -17,7 +17,7 @@ func at(p launch.Ptr, dt tensor.DType, rows, cols int) launch.Mat {
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
 	kGatherRows: 8, kAdd: 6, kConvert: 6, kSiLUMul: 8, kWeightedSum: 11, kWeightedSumHere: 14, kRMSNorm: 8, kAddRMSNorm: 10, kSumAddRMSNorm: 15,
-	kRope: 11, kStoreRows: 12, kLatentStore: 25, kQuantizeRows: 9, kMoveBlocks: 2,
+	kRope: 11, kStoreRows: 14, kLatentStore: 27, kQuantizeRows: 9, kMoveBlocks: 2,
 }
 
 const f32, bf16 = tensor.F32, tensor.BF16

@@ -80,6 +80,14 @@ func cacheArgs(op string, c *launch.KV, cols int) (args [7]launch.Arg, flags int
 		launch.I32(c.Group), launch.I32(c.Rows)}, flags
 }
 
+// markArgs are the arguments about rows that are not finite.
+func markArgs(op string, c *launch.KV, rows int) [2]launch.Arg {
+	if !c.Marks.Zero() {
+		column(op, "marks", c.Marks, rows)
+	}
+	return [2]launch.Arg{launch.P(c.Marks.At), launch.I32(c.Mark)}
+}
+
 // StoreRows writes row i of src [T, W] to row slots[i] of the cache, as device.KV says:
 // rounded, saturated, NaN as zero in 8 bits. Slots outside of the cache (-1) are left
 // out.
@@ -88,6 +96,7 @@ func StoreRows(l *launch.List, cache launch.KV, src, slots launch.Mat) {
 	floats(op, "src", src, src.Rows, src.Cols)
 	column(op, "slots", slots, src.Rows)
 	c, f := cacheArgs(op, &cache, src.Cols)
+	m := markArgs(op, &cache, src.Rows)
 	if src.Rows == 0 || src.Cols == 0 {
 		return
 	}
@@ -97,7 +106,7 @@ func StoreRows(l *launch.List, cache launch.KV, src, slots launch.Mat) {
 		threads = min(256, 32*(src.Cols/cache.Group)) // a warp a group
 	}
 	l.Add(kStoreRows, rowBlocks(src.Rows, threads), c[0], c[1], c[2], c[3], c[4], c[5], c[6],
-		launch.P(src.At), launch.I32(src.Stride), launch.P(slots.At), launch.I32(src.Cols), launch.I32(f))
+		launch.P(src.At), launch.I32(src.Stride), launch.P(slots.At), launch.I32(src.Cols), m[0], m[1], launch.I32(f))
 }
 
 // LatentStore does in one launch, to the same bits, what latent attention does between
@@ -118,6 +127,7 @@ func LatentStore(l *launch.List, cache launch.KV, q, kv, kvNorm launch.Mat, eps 
 	column(op, "slots", slots, kv.Rows)
 	typed(op, "table", table, tensor.F32, table.Rows, dim)
 	c, f := cacheArgs(op, &cache, kv.Cols)
+	m := markArgs(op, &cache, kv.Rows)
 	if kv.Rows == 0 {
 		return
 	}
@@ -136,7 +146,7 @@ func LatentStore(l *launch.List, cache launch.KV, q, kv, kvNorm launch.Mat, eps 
 	l.Add(kLatentStore, rowBlocks(kv.Rows, norm+turners), c[0], c[1], c[2], c[3], c[4], c[5], c[6],
 		launch.P(q.At), launch.I32(q.Stride), launch.P(kv.At), launch.I32(kv.Stride), launch.P(kvNorm.At), launch.I32(rank), launch.F32(eps),
 		launch.I32(norm), launch.P(positions.At), launch.P(slots.At), launch.P(table.At), launch.I32(table.Stride), launch.I32(table.Rows),
-		launch.I32(qRope.Heads), launch.I32(qRope.HeadDim), launch.I32(qRope.Offset), launch.I32(dim), launch.I32(f))
+		launch.I32(qRope.Heads), launch.I32(qRope.HeadDim), launch.I32(qRope.Offset), launch.I32(dim), m[0], m[1], launch.I32(f))
 }
 
 // BlockPart is a matrix of blocks of a cache, and the host's room for blocks as the card

@@ -113,6 +113,17 @@ func stored(kv launch.KV, src []float32, slots []int32, width int) []byte {
 	return append(rows, scales...)
 }
 
+// marked are the marks of rows that were stored and are not finite.
+func marked(x []float32, slots []int32, kv launch.KV, width int) []int32 {
+	marks := make([]int32, len(slots))
+	for i, v := range x {
+		if row := i / width; v-v != 0 && slots[row] >= 0 && int(slots[row]) < kv.Rows {
+			marks[row] = int32(kv.Mark)
+		}
+	}
+	return marks
+}
+
 func TestStoreRows(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(8, 1))
@@ -125,13 +136,19 @@ func TestStoreRows(t *testing.T) {
 				if kind != bf16 && kind != f32 {
 					x[0], x[1], x[2], x[s.width-1] = float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), 0x1p-120
 				}
+				x[3*s.width+1] = float32(math.NaN()) // of a slot that is not there
+				x[4*s.width+s.width/2] = float32(math.Inf(-1))
 				for i := range s.group { // a group of nothing
 					x[2*s.width+i] = 0
 				}
 				x[3] = 0x1p-7 * 1.0625
 				kv := newCache(c, kind, 9, s.width, s.group, s.gap)
 				src, sm := put(c, dt, x, len(slots), s.width, s.gap), c.I32(slots, len(slots), 1)
+				kv.Marks, kv.Mark = c.I32(make([]int32, len(slots)), len(slots), 1), 5
 				c.Run(func(l *launch.List) { StoreRows(l, kv, src, sm) })
+				if got, want := cudatest.Download[int32](c, kv.Marks.At, len(slots)), marked(x, slots, kv, s.width); !slices.Equal(got, want) {
+					t.Errorf("%s from %s, %+v: marks %v, want %v", kind, dt, s, got, want)
+				}
 				if !bytes.Equal(content(c, kv), stored(kv, rounded(dt, x), slots, s.width)) {
 					t.Errorf("%s from %s, %+v: other bytes than the reference", kind, dt, s)
 				}
@@ -218,6 +235,14 @@ func TestLatentStore(t *testing.T) {
 			}
 			gapsKept(t, c, "q", qs[0])
 			gapsKept(t, c, "kv", kvs[0])
+			// Rows that are not finite: in the rotated part, in the latent, and where nothing is stored.
+			kv[3*width-1], kv[4*width], kv[2*width-1] = float32(math.NaN()), float32(math.Inf(1)), float32(math.NaN())
+			spoilt := put(c, kt, kv, rows, width, s.gap)
+			caches[0].Marks, caches[0].Mark = c.I32([]int32{0, 0, 0, 0, 3}, rows, 1), 5
+			c.Run(func(l *launch.List) { LatentStore(l, caches[0], qs[0], spoilt, norm, eps, pos, sm, table, p, key) })
+			if got := cudatest.Download[int32](c, caches[0].Marks.At, rows); !slices.Equal(got, []int32{0, 0, 5, 0, 3}) {
+				t.Errorf("%s %+v: marks %v, want the third row's and that of the fifth, which was there", kind, s, got)
+			}
 		}
 	}
 }

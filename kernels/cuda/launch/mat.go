@@ -96,4 +96,6 @@ type KV struct {
 	Mat
 	Scales Mat
 	Group  int
+	Marks  Mat // see device.KV
+	Mark   int
 }

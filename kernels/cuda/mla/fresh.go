@@ -36,11 +36,12 @@ func (f *Fresh) add(l *launch.List, begin launch.Config, queries [9]launch.Arg, 
 		refuse(op, "positions %v, slots %v for q %v", f.Positions, f.Slots, q)
 	}
 	begin.Grid.X, begin.Grid.Y = begin.Grid.X*begin.Grid.Y+uint32(min(q.Rows, each)), 1
-	args := append(make([]launch.Arg, 0, 29), queries[:]...)
+	args := append(make([]launch.Arg, 0, 31), queries[:]...)
 	args = append(args, launch.P(c.At), launch.P(c.Scales.At), launch.I32(cacheKind(op, c)), launch.I32(c.Stride), launch.I32(c.Scales.Stride),
 		launch.I32(c.Group), launch.I32(c.Rows), bit(c.DType != tensor.I8 && elem.Aligned(c.Mat)), launch.P(f.KV.At), launch.I32(f.KV.Stride),
 		launch.P(f.Norm.At), bit(f.Norm.DType == tensor.BF16), launch.F32(f.Eps), launch.P(f.Positions.At), launch.P(f.Slots.At),
-		launch.P(f.Angles.At), launch.I32(f.Angles.Stride), launch.I32(f.Angles.Rows), bit(f.Interleaved))
+		launch.P(f.Angles.At), launch.I32(f.Angles.Stride), launch.I32(f.Angles.Rows), bit(f.Interleaved),
+		launch.P(c.Marks.At), launch.I32(c.Mark))
 	l.Add(kBegin, begin, args...)
 }
 

@@ -4,7 +4,9 @@ package mla
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"krater/kernels/cuda/cudatest"
@@ -44,7 +46,8 @@ func TestDecodeNew(t *testing.T) {
 				f.Norm = c.BF16(cudatest.Normal(rng, rank), 1, rank)
 			}
 			// as a joint projection leaves them
-			both := c.BF16(cudatest.Normal(rng, b.rows*(b.q.Cols+width)), b.rows, b.q.Cols+width)
+			values := cudatest.Normal(rng, b.rows*(b.q.Cols+width))
+			both := c.BF16(values, b.rows, b.q.Cols+width)
 			run := func(fresh bool) ([]float32, launch.KV) {
 				in, kv := copied(c, both), b.kv
 				kv.Mat, kv.Scales = copied(c, kv.Mat), copied(c, kv.Scales)
@@ -74,6 +77,19 @@ func TestDecodeNew(t *testing.T) {
 			for _, m := range [][2]launch.Mat{{kept.Mat, keptToo.Mat}, {kept.Scales, keptToo.Scales}} {
 				if n := m[0].Rows * m[0].Stride * m[0].DType.Size(); !m[0].Zero() && !bytes.Equal(cudatest.Download[byte](c, m[0].At, n), cudatest.Download[byte](c, m[1].At, n)) {
 					t.Errorf("%s, %d rows: the caches differ", dt, b.rows)
+				}
+			}
+			// A row that is not finite is noted, in either part of the latent.
+			at := len(values) - 1 - i%2*rope
+			values[at] = float32(math.NaN())
+			both = c.BF16(values, b.rows, b.q.Cols+width)
+			wantMarks := make([]int32, b.rows)
+			wantMarks[b.rows-1] = 9
+			for _, fresh := range []bool{true, false} {
+				b.kv.Marks, b.kv.Mark = c.I32(make([]int32, b.rows), b.rows, 1), 9
+				run(fresh)
+				if got := cudatest.Download[int32](c, b.kv.Marks.At, b.rows); !slices.Equal(got, wantMarks) {
+					t.Errorf("%s, %d rows: marks %v, want %v", dt, b.rows, got, wantMarks)
 				}
 			}
 		}

@@ -23,13 +23,13 @@ KR_EXPORT(kr_rope)
 // Flags: src; VEC of src, CACHE_VEC.
 KR_KERNEL(256, 1)
 kr_store_rows(void *cache, float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, const void *src,
-              int src_stride, const int *slots, int cols, int flags) {
+              int src_stride, const int *slots, int cols, int *marks, int layer, int flags) {
 	pdl_launch();
 	pdl_wait();
 	int slot = slots[blockIdx.x];
 	if (slot < 0 || slot >= cache_rows) return;
 	bool half = flags & BF16_0;
-	Store c = {(char *)cache, scales, kind, cache_stride, scales_stride, group, (flags & CACHE_VEC) != 0};
+	Store c = {(char *)cache, scales, kind, cache_stride, scales_stride, group, (flags & CACHE_VEC) != 0, marks ? marks + blockIdx.x : 0, layer};
 	const char *row = row_of(src, blockIdx.x, src_stride, half);
 	if (kind == I8_ROWS) keep_groups(c, slot, row, half, cols);
 	else if (flags & VEC) keep_row<8>(c, slot, row, half, cols);
@@ -46,12 +46,12 @@ KR_KERNEL(1024, 1)
 kr_latent_store(void *cache, float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, void *q,
                 int q_stride, void *kv, int kv_stride, const void *w, int rank, float eps, int norm_threads, const int *positions,
                 const int *slots, const float *table, int table_stride, int rows, int heads, int head_dim, int first, int dim,
-                int flags) {
+                int *marks, int layer, int flags) {
 	pdl_launch();
 	int position = positions[blockIdx.x], slot = slots[blockIdx.x]; // no kernel writes them
 	if (slot >= cache_rows) slot = -1;
 	bool q_half = flags & BF16_0, kv_half = flags & BF16_1, w_half = flags & BF16_2, interleaved = flags & INTERLEAVED;
-	Store c = {(char *)cache, scales, kind, cache_stride, scales_stride, group, (flags & CACHE_VEC) != 0};
+	Store c = {(char *)cache, scales, kind, cache_stride, scales_stride, group, (flags & CACHE_VEC) != 0, marks ? marks + blockIdx.x : 0, layer};
 	char *q_row = row_of(q, blockIdx.x, q_stride, q_half), *kv_row = row_of(kv, blockIdx.x, kv_stride, kv_half);
 	if (threadIdx.x < norm_threads) {
 		if (flags & NORM_VEC) norm_latent<8>(kv_row, w, rank, eps, norm_threads, c, slot, kv_half, w_half);

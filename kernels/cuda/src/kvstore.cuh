@@ -91,7 +91,22 @@ struct Store {
 	float *scales; // of I8: a float a group
 	int kind, stride, scales_stride, group;
 	bool wide; // rows are aligned for chunks of 8
+	int *mark; // of the row: layer goes there if a value is NaN or infinite, unless there is a mark; may be 0
+	int layer;
 };
+
+// Notes a row that is not finite. Threads of a row write the same.
+KR_DEV void note(const Store &c, bool bad) {
+	if (bad && c.mark && *c.mark == 0) *c.mark = c.layer;
+}
+
+KR_DEV bool unbounded(float v) { return !(fabsf(v) <= 3.402823466e38f); }
+template <int V> KR_DEV bool unbounded(const float (&v)[V]) {
+	bool bad = false;
+#pragma unroll
+	for (int j = 0; j < V; j++) bad |= unbounded(v[j]);
+	return bad;
+}
 
 // The start of a slot's row.
 KR_DEV char *slot_row(const Store &c, int slot) {
@@ -129,10 +144,13 @@ KR_DEV void keep_groups(const Store &c, int slot, const void *src, bool half, in
 	int lane = threadIdx.x % 32, warps = blockDim.x / 32;
 	for (int g = threadIdx.x / 32; g < cols / c.group; g += warps) {
 		float top = 0.f, v[1];
+		bool bad = false;
 		for (int i = lane; i < c.group; i += 32) {
 			get(v, src, g * c.group + i, half);
 			top = fmaxf(top, fabsf(tamed(v[0])));
+			bad |= unbounded(v[0]);
 		}
+		note(c, bad);
 		top = warp_max(top);
 		bool zero = top < 0x1p-100f;
 		float inverse = zero ? 0.f : 127.f / top;
@@ -150,6 +168,7 @@ template <int V> KR_DEV void keep_row(const Store &c, int slot, const void *src,
 	for (int i = threadIdx.x; i < cols / V; i += blockDim.x) {
 		float v[V];
 		get(v, src, i, half);
+		note(c, unbounded(v));
 		keep(c, row, i, v);
 	}
 }
@@ -169,6 +188,7 @@ template <int V> KR_DEV void turn_heads(void *q, const Turn &queries, char *kv, 
 		}
 		turn_unit<V>(a, b, one, two, kv, key, angles, i - queries.heads * units, kv_half);
 		if (slot < 0 || c.kind == I8_ROWS) continue;
+		note(c, unbounded(a) || unbounded(b));
 		keep(c, slot_row(c, slot), one, a);
 		keep(c, slot_row(c, slot), two, b);
 	}
@@ -180,6 +200,7 @@ KR_DEV void keep_key(const Store &c, int slot, const void *kv, int rank, int dim
 	for (int i = first; i < dim; i += step) {
 		float v[1];
 		get(v, kv, rank + i, half);
+		note(c, unbounded(v));
 		keep(c, slot_row(c, slot), rank + i, v);
 	}
 }
@@ -210,6 +231,7 @@ template <int V> KR_DEV void norm_latent(char *kv, const void *w, int rank, floa
 		put(kv, i, v, half);
 		if (!kept) continue;
 		round_to(v, half);
+		note(c, unbounded(v));
 		keep(c, slot_row(c, slot), i, v);
 	}
 }

@@ -29,7 +29,7 @@ KR_KERNEL(ABSORB_THREADS, 2)
 kr_mla_begin(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half, int each, void *cache,
              float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, int cache_vec, bf16 *kv, int kv_stride,
              const void *w, int w_half, float eps, const int *positions, const int *slots, const float *angles, int angles_stride,
-             int angles_rows, int interleaved) {
+             int angles_rows, int interleaved, int *marks, int layer) {
 	KR_SHARED(unsigned char, shared);
 	const Angles t = {positions, angles, angles_stride, angles_rows, interleaved != 0};
 	const int BLOCKS = RANK / ABSORB_COLS;
@@ -39,11 +39,12 @@ kr_mla_begin(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb
 		return;
 	}
 	pdl_launch();
-	const Store c = {(char *)cache, scales, kind, cache_stride, scales_stride, group, cache_vec != 0};
+	Store c = {(char *)cache, scales, kind, cache_stride, scales_stride, group, cache_vec != 0, 0, layer};
 	int rows = table[HEAD_DECODE], first = blockIdx.z * each;
 	const int *records = table + SPAN_HEAD + table[HEAD_PREFILL] * SPAN_RECORD;
 	for (int i = first + storer; i < min(first + each, rows); i += storers) {
 		int row = records[i * SPAN_RECORD], slot = slots[row];
+		c.mark = marks ? marks + row : 0;
 		store_latent(c, slot < cache_rows ? slot : -1, (char *)(kv + (long long)row * kv_stride), w, w_half != 0, eps, positions[row], t);
 		__syncthreads(); // shared memory is free again
 	}
