@@ -42,7 +42,7 @@ func (n *sampleNode) receive(c *turn, m any) {
 		notFinite(b)
 		for i := range b.Rows {
 			r := &b.Rows[i]
-			if choose(b, i, r); b.State.Notes() && errors.Is(r.Err, sample.ErrNotFinite) {
+			if choose(b, i, r); errors.Is(r.Err, sample.ErrNotFinite) {
 				r.Err = fmt.Errorf("%w; the keys and values of all layers are finite, so it comes from the last layer behind them, the final norm or lm_head", r.Err)
 			}
 		}

@@ -278,14 +278,10 @@ func (st *State) FetchLogits(s device.Stream) {
 
 // FetchMarks is FetchRouterIDs for the marks of all rows of the batch.
 func (st *State) FetchMarks(s device.Stream) {
-	if st.marks != nil && st.Notes() {
+	if st.marks != nil {
 		s.CopyOut(int32Bytes(st.marks[:st.Total()]), st.inputs.column(3*st.Total(), st.Total()))
 	}
 }
-
-// Notes reports whether StoreRows of the device notes rows that are not finite. An accelerator's
-// does not yet, so there is nothing to fetch from one.
-func (st *State) Notes() bool { return st.layout == nil }
 
 // Fault says where the keys or values of a span's rows are first not finite; nil: nowhere. The
 // stream given to FetchMarks must be synchronised.

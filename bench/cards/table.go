@@ -10,6 +10,7 @@ import (
 type Sizes struct {
 	moe
 	vocab  int
+	layers int
 	dense  int // width of the dense network
 	mla    device.MLA
 	few    []int // generated rows of a batch
@@ -21,7 +22,7 @@ type Sizes struct {
 func V2Lite() Sizes {
 	return Sizes{
 		moe:   moe{hidden: 2048, experts: 64, topK: 6, width: 1408, shared: 2 * 1408},
-		vocab: 102400, dense: 10944,
+		vocab: 102400, layers: 27, dense: 10944,
 		mla:    device.MLA{Heads: 16, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.0722, BlockTokens: 64},
 		few:    []int{1, 2, 4, 8, 32},
 		many:   []int{512, 2048, 8192},
@@ -34,7 +35,7 @@ func V2Lite() Sizes {
 func Small() Sizes {
 	return Sizes{
 		moe:   moe{hidden: 256, experts: 4, topK: 2, width: 128, shared: 256},
-		vocab: 320, dense: 384,
+		vocab: 320, layers: 3, dense: 384,
 		mla:    device.MLA{Heads: 2, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.0722, BlockTokens: 64},
 		few:    []int{1, 3},
 		many:   []int{70},
@@ -90,6 +91,12 @@ func Table(s Sizes) []*Case {
 	for _, t := range s.many {
 		for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3} {
 			add(latent(false, history{seqs: 1, rows: t}, dt, p))
+		}
+	}
+	for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3} {
+		for _, moves := range []int{1, 20} {
+			add(moveBlocks(moves, s.layers, dt, true, p))
+			add(moveBlocks(moves, s.layers, dt, false, p))
 		}
 	}
 	last := s.many[len(s.many)-1]
