@@ -2,7 +2,7 @@
 # Everything that a card has to show, in the order of what matters if time runs out: what
 # it is, correctness, golden vectors, speed of kernels, then the sanitizers. Each step has
 # a limit of its own. OUT gets few files: summary.txt says how it went, logs.tgz has what
-# every step printed so far, h100-kernels.json the kernels' speed.
+# every step printed so far, h200-kernels.json the kernels' speed.
 #
 # Usage: run.sh OUT [STEP...]
 # Steps: card tests goldens models kernels memcheck racecheck synccheck, and by name only
@@ -230,7 +230,7 @@ for s in $steps; do
 		;;
 	kernels)
 		step kernels 180 env LD_LIBRARY_PATH="$(cublas)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
-			"$root/krater" bench kernels --device cuda --record "$out/h100-kernels.json"
+			"$root/krater" bench kernels --device cuda --record "$out/h200-kernels.json"
 		;;
 	memcheck) each memcheck 120 "$(sanitizer)" --tool memcheck --report-api-errors no --error-exitcode 9 -- -test.short -test.timeout 110s ;;
 	racecheck | synccheck) step "$s" 150 "$(sanitizer)" --tool "$s" --error-exitcode 9 "$root/krater" bench kernels --device cuda --small ;;
