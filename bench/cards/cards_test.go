@@ -14,8 +14,8 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// h100 is the card that records are of.
-var h100 = launch.Card{Name: "NVIDIA H100 80GB HBM3", SMs: 132, Hopper: true, SharedMax: 227 << 10}
+// h200 is the GPU that the record was taken on.
+var h200 = launch.Card{Name: "NVIDIA H200", SMs: 132, Hopper: true, SharedMax: 227 << 10}
 
 func sources(t *testing.T) *Sources {
 	t.Helper()
@@ -41,7 +41,7 @@ func sources(t *testing.T) *Sources {
 // launches is among the compiled kernels, on a card with and one without Hopper's build.
 func TestEveryCaseCanBeBuilt(t *testing.T) {
 	built := sources(t)
-	older := h100
+	older := h200
 	older.Hopper, older.SharedMax = false, 163<<10
 	for _, sizes := range []Sizes{V2Lite(), Small()} {
 		seen := map[string]bool{}
@@ -53,7 +53,7 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 			if c.Bytes <= 0 || c.Rotate <= 0 || c.copies() < 1 {
 				t.Errorf("%s: %g bytes, %d rotated in %d copies", c.Name(), c.Bytes, c.Rotate, c.copies())
 			}
-			for _, card := range []launch.Card{h100, older} {
+			for _, card := range []launch.Card{h200, older} {
 				kernels := c.Kernels(card)
 				if len(kernels) == 0 {
 					t.Errorf("%s launches nothing", c.Name())
@@ -75,7 +75,7 @@ func unproven(rep *Report, table []*Case, built *Sources) (out []string, err err
 		rows[rep.Rows[i].name()] = &rep.Rows[i]
 	}
 	for _, c := range table {
-		kernels := c.Kernels(h100)
+		kernels := c.Kernels(h200)
 		hash, err := built.Hash(kernels)
 		if err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func TestUnprovenIsFound(t *testing.T) {
 	whole := func() *Report {
 		rep := &Report{}
 		for _, c := range table {
-			k := c.Kernels(h100)
+			k := c.Kernels(h200)
 			hash, err := built.Hash(k)
 			if err != nil {
 				t.Fatal(err)
@@ -186,7 +186,7 @@ func (f *filled) put(n, _ int, fill func([]byte)) (launch.Ptr, int64, []byte) {
 func TestChecksRefuseWhatWasNotComputed(t *testing.T) {
 	for _, c := range Table(Small()) {
 		for _, value := range []float64{math.NaN(), 0} {
-			d := &desk{card: h100, arena: &filled{}, rng: rand.New(rand.NewPCG(3, 4)), copies: 1}
+			d := &desk{card: h200, arena: &filled{}, rng: rand.New(rand.NewPCG(3, 4)), copies: 1}
 			samples := c.build(d).check(func(m launch.Mat) []float64 {
 				out := make([]float64, m.Rows*m.Cols)
 				for i := range out {
