@@ -40,7 +40,7 @@ func newHeatMeter(cfg *model.Config, every int) *heatMeter {
 	if every == 0 {
 		every = heatSample
 	}
-	h := &heatMeter{every: uint64(max(1, every)), index: make([]int32, cfg.Layers)}
+	h := &heatMeter{every: uint64(max(1, every)), index: make([]int32, len(cfg.Layers))}
 	for l := range cfg.Layers {
 		h.index[l] = -1
 		if cfg.MoELayer(l) {

@@ -23,9 +23,13 @@ import (
 
 // routerOf is a model of which only the router's shape is known.
 func routerOf(layers, dense, experts, topK int) *model.Config {
-	cfg := &model.Config{Layers: layers}
-	cfg.MoE.Experts, cfg.MoE.FirstDense = experts, dense
-	cfg.MoE.Router.TopK = topK
+	cfg := &model.Config{}
+	cfg.Stack(layers, nil, func(i int) (model.Mixer, model.FFN) {
+		if i < dense {
+			return nil, model.Dense{}
+		}
+		return nil, model.MoE{Experts: experts, Router: device.Router{TopK: topK}}
+	})
 	return cfg
 }
 
@@ -71,7 +75,7 @@ func TestHeatIsExact(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			want = route.NewCounter(rig.cfg.Layers, rig.cfg.MoE.Experts)
+			want = route.NewCounter(len(rig.cfg.Layers), rig.cfg.MoE.Experts)
 			for _, p := range prompts {
 				if err := drive.Run(d, []*drive.Sequence{{Prompt: p, New: answer}}, drive.Options{Probe: want}); err != nil || want.Err != nil {
 					t.Fatal(err, want.Err)

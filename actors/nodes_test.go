@@ -40,7 +40,7 @@ func integers(t testing.TB, bits, pools int) func(d *cpu.Device, l *loaded, o *l
 		t.Helper()
 		o.Precision = load.Precision{Experts: bits, Group: 32}
 		src := &cache.Weights{Config: l.cfg, Set: l.set, Spec: quant.Spec{Bits: bits, Group: 32}, Method: cache.Search}
-		layers := make([][]device.QExpert, l.cfg.Layers)
+		layers := make([][]device.QExpert, len(l.cfg.Layers))
 		var bufs []device.Buffer
 		for layer := range layers {
 			for e := 0; l.cfg.MoELayer(layer) && e < l.cfg.MoE.Experts; e++ {

@@ -22,7 +22,6 @@ import (
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/load"
-	"krater/stages/model"
 	"krater/stages/offload"
 )
 
@@ -137,7 +136,7 @@ func Start(dev device.Device, parts *load.Parts, opt Options) (*Pipeline, error)
 
 // prepare checks the options and makes a pipeline without actors.
 func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error) {
-	if err := opt.Blueprint.Check(parts.Config.Layers); err != nil {
+	if err := opt.Blueprint.Check(len(parts.Config.Layers)); err != nil {
 		return nil, nil, err
 	}
 	if len(opt.Blueprint.Groups) != len(parts.Groups) {
@@ -154,7 +153,7 @@ func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error)
 	opt.Scheduler.Lanes, opt.Scheduler.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
 	// A card has room for one generated row of a sequence at a time, and promises bits only
 	// where it is asked to: there whatever the attention.
-	opt.Scheduler.Forms = parts.Config.Attention.Kind == model.AttentionMLA && !opt.Scheduler.Ahead
+	opt.Scheduler.Forms = parts.Config.TwoForms() && !opt.Scheduler.Ahead
 	opt.Scheduler.ReuseAnswers = opt.Scheduler.Forms && opt.ReuseAnswers
 	if opt.Invariant && opt.Scheduler.Ahead {
 		opt.Scheduler.Forms, opt.Scheduler.Singly = true, true

@@ -78,7 +78,7 @@ func newRig(t testing.TB, o setup) *rig {
 
 func (l *loaded) options(t testing.TB, o setup) Options {
 	t.Helper()
-	groups, err := Cut(l.cfg.Layers, o.groups)
+	groups, err := Cut(len(l.cfg.Layers), o.groups)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func loadModel(t testing.TB, o setup) *loaded {
 		}
 		ops, r.dev = sim, sim
 	}
-	opt := load.Options{Limits: o.limits, Partition: load.Even(r.cfg.Layers, o.groups), KVType: o.kv}
+	opt := load.Options{Limits: o.limits, Partition: load.Even(len(r.cfg.Layers), o.groups), KVType: o.kv}
 	if o.change != nil {
 		o.change(dev, r, &opt)
 	}

@@ -12,8 +12,19 @@ import (
 )
 
 func testConfig() *model.Config {
-	c := &model.Config{Layers: 2, Hidden: 4, Vocab: 10, MaxContext: 64}
-	c.MoE = model.MoE{Experts: 4, Shared: 1, FF: 4, Router: device.Router{Experts: 4, TopK: 2}}
+	return testLayers(2, 0)
+}
+
+// testLayers is a model whose first layers are dense.
+func testLayers(layers, dense int) *model.Config {
+	c := &model.Config{Hidden: 4, Vocab: 10, MaxContext: 64}
+	moe := model.MoE{Experts: 4, Shared: 1, FF: 4, Router: device.Router{Experts: 4, TopK: 2}}
+	c.Stack(layers, nil, func(i int) (model.Mixer, model.FFN) {
+		if i < dense {
+			return nil, model.Dense{}
+		}
+		return nil, moe
+	})
 	return c
 }
 

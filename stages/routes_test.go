@@ -12,8 +12,7 @@ import (
 // pieces layers take the batch in and in which order, and comes back row by row.
 func TestRoutes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	cfg := testConfig()
-	cfg.Layers, cfg.MoE.FirstDense = 4, 1
+	cfg := testLayers(4, 1)
 	for range 100 {
 		lim := Limits{Tokens: 1 + rng.IntN(20), Seqs: 3, Blocks: 50, BlockTokens: 4, Context: 40}
 		lim.Window = 1 + rng.IntN(lim.Tokens)
@@ -26,7 +25,7 @@ func TestRoutes(t *testing.T) {
 			if err := st.Fill(hosttest.Stream{}, b); err != nil {
 				t.Fatal(err)
 			}
-			want := make([][]int32, cfg.Layers)
+			want := make([][]int32, len(cfg.Layers))
 			route := func(layer int) {
 				st.Routing(layer)
 				ids := st.RouterIDs.I32s()

@@ -107,7 +107,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout) []shape {
 	t, h, e, k, n := lim.LayerRows(), cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
 	ids := t // of routers
 	if l != nil {
-		layers, _ := moeLayers(cfg.Layers, cfg.MoELayer)
+		layers, _ := moeLayers(len(cfg.Layers), cfg.MoELayer)
 		ids = lim.Tokens * layers
 	}
 	rows, picked := device.RowType(l), n
@@ -208,7 +208,7 @@ func (st *State) hostSide(t, e, k int) {
 			st.ids = make([]int32, t*k)
 		}
 		if st.layout != nil {
-			_, st.moe = moeLayers(st.cfg.Layers, st.cfg.MoELayer)
+			_, st.moe = moeLayers(len(st.cfg.Layers), st.cfg.MoELayer)
 			st.routes = make([]int32, st.full.routerIDs.Rows*k)
 		}
 	}

@@ -31,7 +31,7 @@ func (w *watching) Experts(s device.Stream, y, x device.Mat, bank []device.Exper
 func TestCopiesBeforeFoundExperts(t *testing.T) {
 	host := processor(t)
 	s := open(t, "")
-	o := load.Options{Limits: limits, Partition: load.Even(s.cfg.Layers, 2)}
+	o := load.Options{Limits: limits, Partition: load.Even(len(s.cfg.Layers), 2)}
 	expert := s.slotBytes(t, host, o)
 	want := ask(t, s.placed(t, simulated(t, hostsim.Options{CPU: host}), host, o, placement.Options{Prefill: strategy(t, "cpu_only"), Decode: strategy(t, "cpu_only")}), s.cfg.Vocab, 5, 6)
 	for _, x := range []struct {

@@ -116,7 +116,7 @@ func (s *source) serve(t testing.TB, processor *cpu.Device, w workload) (r serve
 	}
 	defer place.Close()
 	p, err := actors.StartVirtual(d, parts, actors.Options{
-		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{Last: s.cfg.Layers}}, Pools: 1, MicroBatches: w.lanes},
+		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{Last: len(s.cfg.Layers)}}, Pools: 1, MicroBatches: w.lanes},
 		Scheduler: scheduler.Config{PrefillChunk: w.chunk, PrefillShare: w.chunk, MaxQueue: 100},
 		Log:       zerolog.Nop(), InlineBelow: -1, Placement: place,
 	}, d.Clock())

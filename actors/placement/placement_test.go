@@ -27,7 +27,7 @@ func TestSameBits(t *testing.T) {
 	for name, dir := range map[string]string{"krater-tiny": "", "deepseek_v2_lite": golden} {
 		s := open(t, dir)
 		for _, p := range []load.Precision{{}, {Experts: 4, Group: 32}, {Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 32}} {
-			o := load.Options{Limits: limits, Partition: load.Even(s.cfg.Layers, 2), KVType: tensor.BF16, Precision: p}
+			o := load.Options{Limits: limits, Partition: load.Even(len(s.cfg.Layers), 2), KVType: tensor.BF16, Precision: p}
 			if p.Experts > 0 {
 				o.Experts = s.quantised(t, host, p.Experts, p.Group)
 			}

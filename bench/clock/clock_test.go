@@ -90,12 +90,12 @@ func TestBytes(t *testing.T) {
 		}
 		h := int64(cfg.Hidden)
 		expert := 3 * h * int64(cfg.MoE.FF) * size
-		cache := 21 * int64(cfg.Layers) * int64(cfg.Attention.KVWidth()) * 2
+		cache := 21 * cfg.KVTokenBytes(tensor.BF16)
 		want := map[string]int64{
 			clock.Experts: int64(moe) * int64(cfg.MoE.Router.TopK) * expert,
 			clock.Shared:  int64(moe) * int64(cfg.MoE.Shared) * expert,
 			clock.Router:  int64(moe) * int64(cfg.MoE.Experts) * h * size,
-			clock.Dense:   int64(cfg.Layers-moe) * 3 * h * int64(cfg.DenseFF) * size,
+			clock.Dense:   int64(len(cfg.Layers)-moe) * 3 * h * int64(cfg.DenseFF()) * size,
 			clock.Head:    int64(cfg.Vocab) * h * size,
 		}
 		attention := cfg.BytesPerToken()/2*size + cache
@@ -107,7 +107,8 @@ func TestBytes(t *testing.T) {
 		}
 		biases := int64(0)
 		if name == "qwen2" {
-			biases = int64(cfg.Layers) * int64(cfg.Attention.Heads*cfg.Attention.HeadDim+cfg.Attention.KVWidth()) * size
+			a := cfg.Layers[0].Mixer.(model.GQA)
+			biases = int64(len(cfg.Layers)*(a.QDim()+2*a.KDim())) * size
 		}
 		if got[clock.Attention].Bytes != attention+biases {
 			t.Errorf("%s, attention: %d bytes, want %d", name, got[clock.Attention].Bytes, attention+biases)
@@ -127,7 +128,7 @@ func TestIntegers(t *testing.T) {
 			t.Errorf("%s: %d bytes, %d as the file holds it", stage, b, whole[stage].Bytes)
 		}
 	}
-	if got[clock.Router].Bytes != whole[clock.Router].Bytes || got[clock.Quantize].Calls < cfg.Layers {
+	if got[clock.Router].Bytes != whole[clock.Router].Bytes || got[clock.Quantize].Calls < len(cfg.Layers) {
 		t.Errorf("router %+v, quantise %+v", got[clock.Router], got[clock.Quantize])
 	}
 }

@@ -101,7 +101,7 @@ func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyRe
 
 // pipeline is how the actors are run.
 func (b *strategiesBench) pipeline(p *placement.Placement, parts int) (actors.Options, error) {
-	groups, err := actors.Cut(b.s.cfg.Layers, b.c.LayerGroups)
+	groups, err := actors.Cut(len(b.s.cfg.Layers), b.c.LayerGroups)
 	lim := b.s.parts.Limits
 	rows := lim.Tokens - lim.Seqs
 	return actors.Options{

@@ -31,7 +31,7 @@ func (o *outlook) foresee(cfg *model.Config, f *engineFlags, kv, experts int64) 
 	}
 	w := forecast.Usual()
 	w.Batches = nil // of the table alone
-	c, err := forecastCase(sizes{cfg, cfg.Layers, nil}, f, r, o.card, o.machine.Total(), "zipf", w)
+	c, err := forecastCase(sizes{cfg, nil}, f, r, o.card, o.machine.Total(), "zipf", w)
 	if err != nil {
 		return out
 	}

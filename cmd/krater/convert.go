@@ -193,7 +193,7 @@ func (c *convertCmd) statistics(e *env) (*statistics, error) {
 		return nil, err
 	}
 	h, ff := int64(s.cfg.Hidden), int64(s.cfg.MoE.FF)
-	st.layers = int(max(1, min(int64(s.cfg.Layers), collectorBytes/(8*int64(s.cfg.MoE.Experts)*(h*h+ff*ff)))))
+	st.layers = int(max(1, min(int64(len(s.cfg.Layers)), collectorBytes/(8*int64(s.cfg.MoE.Experts)*(h*h+ff*ff)))))
 	return st, nil
 }
 
@@ -231,7 +231,7 @@ func (t *statistics) expert(layer, e int) (in, mid *quant.Hessian, ok bool) {
 
 func (t *statistics) collect(layer int) error {
 	t.from, t.seen = layer, nil // free the last ones before the next are made
-	seen, err := calibration.New(t.s.cfg, t.s.set, layer, min(layer+t.layers, t.s.cfg.Layers))
+	seen, err := calibration.New(t.s.cfg, t.s.set, layer, min(layer+t.layers, len(t.s.cfg.Layers)))
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (t *statistics) collect(layer int) error {
 		if err := drive.Run(t.model, []*drive.Sequence{{Prompt: part}}, drive.Options{Probe: seen}); err != nil {
 			return err
 		}
-		runs := (t.s.cfg.Layers + t.layers - 1) / t.layers
+		runs := (len(t.s.cfg.Layers) + t.layers - 1) / t.layers
 		t.done(layer/t.layers*len(t.ids)+from+len(part), runs*len(t.ids))
 	}
 	t.seen = seen

@@ -119,10 +119,10 @@ func (s *session) cardFormats(c *cache.Options) error {
 func (s *session) integersOnly(f *engineFlags, r reporter) error {
 	cfg, p := s.cfg, s.look.options.Precision
 	layer := 0
-	for layer < cfg.Layers && !cfg.MoELayer(layer) {
+	for layer < len(cfg.Layers) && !cfg.MoELayer(layer) {
 		layer++
 	}
-	if layer == cfg.Layers {
+	if layer == len(cfg.Layers) {
 		return nil
 	}
 	if _, ok := s.set.Tensor(cfg.ExpertNames(layer, 0).Gate); ok {

@@ -96,7 +96,6 @@ func (c *planCmd) source() (*source, error) {
 // sizes is a config that need not be one of a family that can be run.
 type sizes struct {
 	*model.Config
-	full   int   // layers that attend to everything
 	cannot error // why it cannot be run, nil if it can
 }
 
@@ -107,17 +106,17 @@ func (s *source) sizes() (sizes, error) {
 		if err != nil {
 			return sizes{}, err
 		}
-		return sizes{cfg, cfg.Layers, nil}, nil
+		return sizes{cfg, nil}, nil
 	}
 	data, err2 := s.read("config.json", false)
 	if err2 != nil {
 		return sizes{}, err2
 	}
-	cfg, full, err2 := model.Sizes(data)
+	cfg, err2 = model.Sizes(data)
 	if err2 != nil {
 		return sizes{}, errors.Join(err, err2)
 	}
-	return sizes{cfg, full, err}, nil
+	return sizes{cfg, err}, nil
 }
 
 // cardReserve is the part of a card's memory that kernels, graphs and the driver take.
@@ -129,7 +128,7 @@ var errDense = errors.New("no routed experts: nothing to choose")
 // forecastCase turns a config and flags into what a forecast is made of. ram is the
 // host's memory.
 func forecastCase(cfg sizes, f *engineFlags, r rates.Rates, vram, ram int64, skew string, w forecast.Work) (*forecast.Case, error) {
-	if !slices.ContainsFunc(layerNumbers(cfg.Layers), cfg.MoELayer) {
+	if !slices.ContainsFunc(layerNumbers(len(cfg.Layers)), cfg.MoELayer) {
 		return nil, errDense
 	}
 	g := *f
@@ -214,8 +213,8 @@ func kvWish(b *forecast.Budget, s *forecast.Shape, w *forecast.Work, flag int64)
 // shapeOf is the sizes of a model as it is kept: needs are those of a card with
 // options o.
 func shapeOf(cfg sizes, f *engineFlags, o load.Options, needs []load.Need) (*forecast.Shape, error) {
-	a, m := cfg.Attention, cfg.MoE
-	s := &forecast.Shape{Layers: cfg.Layers, Experts: m.Experts, TopK: m.Router.TopK}
+	m := cfg.MoE
+	s := &forecast.Shape{Layers: len(cfg.Layers), Experts: m.Experts, TopK: m.Router.TopK}
 	for i := range cfg.Layers {
 		if cfg.MoELayer(i) {
 			s.MoE++
@@ -252,14 +251,9 @@ func shapeOf(cfg sizes, f *engineFlags, o load.Options, needs []load.Need) (*for
 	if s.HeadBytes == 0 { // the embedding
 		s.HeadBytes = card[load.Embedding]
 	}
-	s.KVToken = max(1, kvBlockBytes(cfg.Config, 1, o.KVType)*int64(cfg.full)/int64(cfg.Layers))
-	heads, layers := float64(a.Heads), float64(cfg.full)
-	s.PairFLOP = 2 * layers * heads * float64(a.QKDim()+a.OutDim()/a.Heads)
-	s.DecodePair = s.PairFLOP
-	if a.Kind == model.AttentionMLA { // generated rows stay in the latent space, chunks expand what is cached
-		s.DecodePair = 2 * layers * heads * float64(2*a.KVRank+a.RopeDim)
-		s.ExpandFLOP = 2 * layers * float64(a.KVRank) * heads * float64(a.Nope+a.VDim)
-	}
+	s.KVToken = max(1, kvBlockBytes(cfg.Config, 1, o.KVType))
+	cost := cfg.Cost()
+	s.PairFLOP, s.DecodePair, s.ExpandFLOP = cost.Pair, cost.DecodePair, cost.Expand
 	s.RowBytes = rowBytes(cfg.Config, s)
 	s.HandIn, s.HandOut = int64(2*cfg.Hidden+8*s.TopK), int64(4*cfg.Hidden)
 	return s, nil
@@ -274,7 +268,7 @@ const (
 )
 
 func rowBytes(cfg *model.Config, s *forecast.Shape) float64 {
-	return 2 * (hiddenPasses*float64(cfg.Layers)*float64(cfg.Hidden) + expertPasses*float64(s.MoE*s.TopK)*float64(cfg.Hidden+cfg.MoE.FF))
+	return 2 * (hiddenPasses*float64(len(cfg.Layers))*float64(cfg.Hidden) + expertPasses*float64(s.MoE*s.TopK)*float64(cfg.Hidden+cfg.MoE.FF))
 }
 
 // byPart adds needs up.
@@ -331,7 +325,7 @@ func advice(name string, cfg *model.Config, f *engineFlags, m machineOf, card in
 		g.VRAM = size(card)
 	}
 	p := planFlags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
-	r, err := p.report(name, sizes{cfg, cfg.Layers, nil}, &g, m, forecast.Usual())
+	r, err := p.report(name, sizes{cfg, nil}, &g, m, forecast.Usual())
 	if err != nil {
 		return "strategies: " + err.Error()
 	}

@@ -123,7 +123,7 @@ func foretold(t *testing.T, rep *strategiesReport, x *strategyResult, cpu rates.
 	if !ok {
 		t.Fatalf("nothing is known of %s", rep.Card)
 	}
-	k, err := forecastCase(sizes{m.Config, m.Config.Layers, nil}, &c.Plan.engineFlags, rates.Rates{Card: card, CPU: cpu}, 80*gib, 0, "zipf", w)
+	k, err := forecastCase(sizes{m.Config, nil}, &c.Plan.engineFlags, rates.Rates{Card: card, CPU: cpu}, 80*gib, 0, "zipf", w)
 	if err != nil {
 		t.Fatal(err)
 	}

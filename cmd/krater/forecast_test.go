@@ -110,7 +110,7 @@ func TestPlanShape(t *testing.T) {
 		t.Fatal(err)
 	}
 	card, _ := rates.Named("h100")
-	k, err := forecastCase(sizes{m.Config, m.Config.Layers, nil}, &c.Plan.engineFlags, rates.Rates{Card: card}, 16*gib, 64*gib, "zipf", forecast.Usual())
+	k, err := forecastCase(sizes{m.Config, nil}, &c.Plan.engineFlags, rates.Rates{Card: card}, 16*gib, 64*gib, "zipf", forecast.Usual())
 	if err != nil {
 		t.Fatal(err)
 	}

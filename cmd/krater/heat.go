@@ -50,11 +50,11 @@ func heatDigest(config []byte, cfg *model.Config, set *weights.Set) (heat.Identi
 	}
 	piece([]byte("krater heat"))
 	piece(config)
-	for layer := 0; layer < cfg.Layers && set != nil; layer++ {
+	for layer := 0; layer < len(cfg.Layers) && set != nil; layer++ {
 		if !cfg.MoELayer(layer) {
 			continue
 		}
-		name := cfg.LayerNames(layer).Router
+		name := cfg.Layers[layer].Name("router")
 		t, ok := set.Tensor(name)
 		if !ok {
 			return heat.Identity{}, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)

@@ -95,7 +95,7 @@ func TestHeatmapIsExact(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	want := routers.NewCounter(s.cfg.Layers, s.cfg.MoE.Experts)
+	want := routers.NewCounter(len(s.cfg.Layers), s.cfg.MoE.Experts)
 	for part := range slices.Chunk(ids, window) {
 		if err := drive.Run(d, []*drive.Sequence{{Prompt: part}}, drive.Options{Probe: want}); err != nil {
 			t.Fatal(err)

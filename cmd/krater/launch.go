@@ -341,7 +341,7 @@ func speed(name string, cfg *model.Config, f *engineFlags, m *machine.Machine, l
 	g.VRAM = size(l.card)
 	with := *m
 	with.GPUs = []machine.GPU{{Name: l.cardName}}
-	r, err := p.report(name, sizes{cfg, cfg.Layers, nil}, &g, &with, forecast.Usual())
+	r, err := p.report(name, sizes{cfg, nil}, &g, &with, forecast.Usual())
 	if errors.Is(err, errUnknownCard) {
 		return []string{"speed unknown: Krater does not know this GPU; press m to measure it"}
 	}

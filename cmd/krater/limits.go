@@ -34,8 +34,8 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 	switch {
 	case f.MaxBatchTokens != 0 && f.MaxBatchTokens < f.MaxSeqs:
 		return load.Options{}, fmt.Errorf("--max-batch-tokens %d: smaller than --max-seqs %d", f.MaxBatchTokens, f.MaxSeqs)
-	case f.LayerGroups > cfg.Layers:
-		return load.Options{}, fmt.Errorf("--layer-groups %d: the model has %d layers", f.LayerGroups, cfg.Layers)
+	case f.LayerGroups > len(cfg.Layers):
+		return load.Options{}, fmt.Errorf("--layer-groups %d: the model has %d layers", f.LayerGroups, len(cfg.Layers))
 	}
 	tokens := f.MaxBatchTokens
 	if tokens == 0 {
@@ -63,7 +63,7 @@ func loadOptions(cfg *model.Config, f *engineFlags, l limits, free int64) (load.
 	}
 	return load.Options{
 		Limits:    stages.Limits{Tokens: tokens, Window: window, Lanes: lanes, Seqs: f.MaxSeqs, LogitRows: l.logitRows, Blocks: blocks, BlockTokens: f.BlockTokens, HostBlocks: kept},
-		Partition: load.Even(cfg.Layers, f.LayerGroups), KVType: kv, Precision: precision, Layout: f.layout(),
+		Partition: load.Even(len(cfg.Layers), f.LayerGroups), KVType: kv, Precision: precision, Layout: f.layout(),
 	}, nil
 }
 
@@ -102,10 +102,5 @@ func hostBlocks(cfg *model.Config, f *engineFlags, kv tensor.DType) (int, error)
 
 // kvBlockBytes is the size of a KV block in all layers.
 func kvBlockBytes(cfg *model.Config, tokens int, kv tensor.DType) int64 {
-	a := cfg.Attention
-	row := int64(a.KVWidth()) * int64(kv.Size())
-	if kv == tensor.I8 {
-		row += 4 * int64(a.KVWidth()/a.KVGroup())
-	}
-	return int64(tokens) * row * int64(cfg.Layers)
+	return int64(tokens) * cfg.KVTokenBytes(kv)
 }

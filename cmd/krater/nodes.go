@@ -60,7 +60,7 @@ func (s *session) openDevice(f *engineFlags) error {
 func (s *session) placeExperts(ctx context.Context, o *load.Options, r reporter) error {
 	pools := s.look.pools
 	s.partition = actors.Partition(s.dev, s.cfg.MoE.Experts, pools)
-	layers := make([][]device.QExpert, s.cfg.Layers)
+	layers := make([][]device.QExpert, len(s.cfg.Layers))
 	for i := range layers {
 		layers[i] = s.experts.Experts(i)
 	}

@@ -178,7 +178,7 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 	if f.onCard() {
 		put(memoryName, "driver", "of the GPU, pinned memory", driverBytes)
 		put(memoryName, "step graphs", fmt.Sprintf("up to %d for each of %s", kernel.GraphsKept, count(f.states(), "batch")),
-			int64(kernel.GraphsKept*f.states()*cfg.Layers*kernel.GraphBytes))
+			int64(kernel.GraphsKept*f.states()*len(cfg.Layers)*kernel.GraphBytes))
 	}
 	if n := lim.HostBlocks; n > 0 {
 		put(memoryName, "evicted KV blocks", fmt.Sprintf("%d tokens", n*lim.BlockTokens), int64(n)*kvBlockBytes(cfg, lim.BlockTokens, o.options.KVType))

@@ -341,7 +341,8 @@ func TestChunkByMemory(t *testing.T) {
 // TestPrecisionOnCard: --precision sets every part that a card keeps as integers, and
 // leaves kv_b_proj, which it does not, as it is; asking for that part by name still does.
 func TestPrecisionOnCard(t *testing.T) {
-	cfg := &model.Config{Hidden: 64, Attention: model.Attention{Kind: model.AttentionMLA}, MoE: model.MoE{Experts: 4, Shared: 1}}
+	cfg := &model.Config{Hidden: 64}
+	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4, Shared: 1} })
 	for _, c := range []struct {
 		flags precisionFlags
 		card  bool

@@ -120,7 +120,7 @@ func (c *synthCmd) Run(e *env) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	f := synth.Folder{Dir: c.Out, Threads: c.threads(), Files: companions(m)}
-	r := synthReport{Shape: m.Shape, Layers: m.Config.Layers, Path: c.Out, As: c.As}
+	r := synthReport{Shape: m.Shape, Layers: len(m.Config.Layers), Path: c.Out, As: c.As}
 	f.Progress = func(done, all int64) {
 		r.Bytes = done
 		e.shown().Set("synth", term.Bytes, done, all)
@@ -226,7 +226,7 @@ func (c *synthCmd) memory(e *env) error {
 		return err
 	}
 	defer s.Close()
-	r := synthReport{Shape: src.synth.Shape, Layers: s.cfg.Layers, Seconds: time.Since(start).Seconds(), Bytes: s.parts.WeightBytes, Resident: machine.Resident()}
+	r := synthReport{Shape: src.synth.Shape, Layers: len(s.cfg.Layers), Seconds: time.Since(start).Seconds(), Bytes: s.parts.WeightBytes, Resident: machine.Resident()}
 	for _, n := range s.look.needs {
 		if n.Part.Weight() && n.Bytes > 0 {
 			r.Parts = append(r.Parts, synthPart{n.Part.String(), n.Bytes, n.Detail})

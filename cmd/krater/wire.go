@@ -270,7 +270,7 @@ func (s *session) Close() {
 
 // pipeline starts the actors over a loaded model.
 func (s *session) pipeline(f *engineFlags, log zerolog.Logger) (*actors.Pipeline, error) {
-	groups, err := actors.Cut(s.cfg.Layers, f.LayerGroups)
+	groups, err := actors.Cut(len(s.cfg.Layers), f.LayerGroups)
 	if err != nil {
 		return nil, err
 	}

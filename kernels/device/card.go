@@ -60,7 +60,8 @@ type StepSizes struct {
 	Hidden, Vocab                  int
 	Experts, TopK                  int
 	ExpertFF, SharedFF, DenseFF    int // widths of a routed expert, of all shared ones, of a dense layer
-	MLA                            MLA // zero: another kind of attention
+	MLA                            MLA // of the widest layer with latent attention; zero: none
+	GQA                            GQA // of the widest layer with grouped-query attention; zero: none
 }
 
 // LayoutOf is d's layout, nil for a device that computes on host memory.

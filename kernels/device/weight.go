@@ -114,6 +114,15 @@ type KV struct {
 // Bytes is the size of the cache.
 func (c *KV) Bytes() int { return c.Mat.Bytes() + c.Scales.Bytes() }
 
+// KVRowBytes is the size of a row of width values in a cache of type dt, whose scales are
+// each of group values where dt has any.
+func KVRowBytes(dt tensor.DType, width, group int) int {
+	if dt == tensor.I8 {
+		return width + 4*(width/group)
+	}
+	return width * dt.Size()
+}
+
 // AllocKV allocates a zeroed cache on d. group counts for I8 only.
 func AllocKV(d Device, dt tensor.DType, slots, width, group int) (KV, error) {
 	rows, err := AllocMat(d, dt, slots, width)

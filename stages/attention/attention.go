@@ -1,25 +1,70 @@
-// Package attention holds the attention blocks. Multi-head latent attention
-// (DeepSeek-V2, arXiv 2405.04434 section 2.1) caches one compressed row a token
-// for all heads; prompt rows use it in the expanded form, decoded rows in the
-// absorbed form, which never expands keys and values. Grouped-query attention
-// (arXiv 2305.13245) caches keys and values of few heads, each shared by several
+// Package attention holds the attention blocks, one file for each kind of mixer
+// (model.Mixer). Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1)
+// caches one compressed row a token for all heads; prompt rows use it in the expanded form,
+// decoded rows in the absorbed form, which never expands keys and values. Grouped-query
+// attention (arXiv 2305.13245) caches keys and values of few heads, each shared by several
 // query heads.
 package attention
 
 import (
+	"fmt"
+	"reflect"
+
 	"krater/kernels/device"
 	"krater/stages"
 	"krater/stages/model"
 )
 
-// Stage is an attention block. It owns scratch memory, so it computes one batch
-// at a time; the layers of a group share it.
+// Block is the attention of one layer: its weights, bound.
+type Block interface {
+	// New makes a stage that computes this block and those of all layers with an equal
+	// mixer. It allocates scratch memory on dev for batches within lim.
+	New(dev device.Device, ops Ops, lim stages.Limits, tables Tables) (Stage, error)
+}
+
+// Stage computes blocks. It owns scratch memory, so it computes one batch at a time.
 type Stage interface {
-	// Run adds the block's output for st.Input to the residual stream, or leaves it in
-	// st.Delta [T, H], pending, and stores the batch's rows in cache [slots, Attention.KVWidth].
-	Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe)
+	// Run adds the output of b for st.Input to the residual stream, or leaves it in
+	// st.Delta [T, H], pending, and stores the batch's rows in cache [slots, width of the
+	// mixer's state].
+	Run(s device.Stream, st *stages.State, b Block, cache device.KV, layer int, probe stages.Probe)
 	// Close frees the scratch memory.
 	Close()
+}
+
+// Tables holds the cos/sin table of every rotation of a model, see RopeTable.
+type Tables map[*model.RopeConfig]device.Mat
+
+// Binder gives the weights of a layer by role, as the model keeps them. A fault is the
+// Binder's to report; what it gives is empty then.
+type Binder interface {
+	// Vector is a tensor as the files hold it, [n] as [1, n].
+	Vector(role string) device.Mat
+	// Weight is a matrix.
+	Weight(role string) device.Weight
+	// Joint is the rows of several matrices with equal columns as one, called name, so
+	// that a step has one product for all of them; false where they are kept apart.
+	Joint(name string, roles ...string) (device.Weight, bool)
+	// KVB is kv_b_proj [heads*(nope+v), rank].
+	KVB(role string, heads, nope, v, rank int) device.KVB
+}
+
+// bind binds the weights of a layer, by the type of its mixer.
+var bind = map[reflect.Type]func(m model.Mixer, b Binder) Block{}
+
+// register says how the weights of layers with a mixer of type M are bound.
+func register[M model.Mixer](f func(m M, b Binder) Block) bool {
+	bind[reflect.TypeFor[M]()] = func(m model.Mixer, b Binder) Block { return f(m.(M), b) }
+	return true
+}
+
+// Bind binds the weights of a layer with the mixer m.
+func Bind(m model.Mixer, b Binder) (Block, error) {
+	f, ok := bind[reflect.TypeOf(m)]
+	if !ok {
+		return nil, fmt.Errorf("attention: no stage computes %T", m)
+	}
+	return f(m, b), nil
 }
 
 // commonOps are the operators of every block.
@@ -59,41 +104,6 @@ type GQAOps interface {
 type Ops interface {
 	MLAOps
 	GQAOps
-}
-
-// Weights are those of one layer; absent ones are the zero Mat. Latent attention
-// has Q or else QA, QNorm and QB (q_lora_rank), then KVA to KVB and O;
-// grouped-query attention has Q, K, V, O and, with biases, the three of them.
-// qk = nope + rope, d = head size.
-type Weights struct {
-	Q      device.Weight // [heads*qk, H] or [heads*d, H] q_proj
-	QA     device.Weight // [q_rank, H] q_a_proj
-	QNorm  device.Mat    // [1, q_rank] q_a_layernorm
-	QB     device.Weight // [heads*qk, q_rank] q_b_proj
-	KVA    device.Weight // [kv_rank+rope, H] kv_a_proj_with_mqa
-	KVNorm device.Mat    // [1, kv_rank] kv_a_layernorm
-	KVB    device.KVB    // [heads*(nope+v), kv_rank] kv_b_proj
-	O      device.Weight // [H, heads*v] or [H, heads*d] o_proj
-
-	K, V device.Weight // [kv_heads*d, H] k_proj, v_proj
-
-	// Joint, where there is one, is what the input is multiplied with, as one matrix:
-	// Q or QA and then KVA, or Q, K and V, which are absent then. A step has a product
-	// for all of them, not a loop over its threads for each.
-	Joint device.Weight
-
-	QBias        device.Mat // [1, heads*d]
-	KBias, VBias device.Mat // [1, kv_heads*d]
-}
-
-// New makes the block that cfg asks for, with scratch memory on dev for batches
-// within lim and for layers whose weights are kept as those of w. table is the
-// cos/sin table of RopeTable on the same device.
-func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, w *Weights, table device.Mat) (Stage, error) {
-	if cfg.Attention.Kind == model.AttentionGQA {
-		return NewGQA(dev, ops, cfg, lim, w, table)
-	}
-	return NewMLA(dev, ops, cfg, lim, w, table)
 }
 
 // scratch is the memory a block owns.

@@ -6,8 +6,31 @@ import (
 	"krater/stages/model"
 )
 
-// GQA runs grouped-query attention.
-type GQA struct {
+var _ = register(func(m model.GQA, b Binder) Block {
+	w := &gqaBlock{spec: m, o: b.Weight("o")}
+	var ok bool
+	if w.joint, ok = b.Joint("qkv", "q", "k", "v"); !ok {
+		w.q, w.k, w.v = b.Weight("q"), b.Weight("k"), b.Weight("v")
+	}
+	if m.Bias {
+		w.qBias, w.kBias, w.vBias = b.Vector("q_bias"), b.Vector("k_bias"), b.Vector("v_bias")
+	}
+	return w
+})
+
+// gqaBlock is the weights of a layer. d is the head size.
+type gqaBlock struct {
+	spec         model.GQA
+	joint        device.Weight // q, k and v, which are absent then
+	q            device.Weight // [heads*d, H]
+	k, v         device.Weight // [kv_heads*d, H]
+	o            device.Weight // [H, heads*d]
+	qBias        device.Mat    // [1, heads*d], absent without biases
+	kBias, vBias device.Mat    // [1, kv_heads*d]
+}
+
+// gqa runs grouped-query attention.
+type gqa struct {
 	ops   GQAOps
 	sizes device.GQA
 	qRope device.Rope
@@ -20,52 +43,51 @@ type GQA struct {
 	owned scratch
 }
 
-// NewGQA allocates scratch memory on dev for batches within lim. table is the
-// cos/sin table of RopeTable on the same device.
-func NewGQA(dev device.Device, ops GQAOps, cfg *model.Config, lim stages.Limits, w *Weights, table device.Mat) (*GQA, error) {
-	a := cfg.Attention
-	g := &GQA{
+// New implements Block.
+func (w *gqaBlock) New(dev device.Device, ops Ops, lim stages.Limits, tables Tables) (Stage, error) {
+	m, rope := w.spec, w.spec.Rope
+	g := &gqa{
 		ops:   ops,
-		sizes: device.GQA{Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: a.Scale, BlockTokens: lim.BlockTokens},
-		qRope: device.Rope{Heads: a.Heads, HeadDim: a.HeadDim, Dim: cfg.Rope.Dim, Interleaved: cfg.Rope.Interleaved},
-		kRope: device.Rope{Heads: a.KVHeads, HeadDim: a.HeadDim, Dim: cfg.Rope.Dim, Interleaved: cfg.Rope.Interleaved},
-		table: table,
+		sizes: m.Sizes(lim.BlockTokens),
+		qRope: device.Rope{Heads: m.Heads, HeadDim: m.HeadDim, Dim: rope.Dim, Interleaved: rope.Interleaved},
+		kRope: device.Rope{Heads: m.KVHeads, HeadDim: m.HeadDim, Dim: rope.Dim, Interleaved: rope.Interleaved},
+		table: tables[rope],
 	}
 	var out device.Mat
-	queries := a.Heads * a.HeadDim
-	pieces := []piece{{&g.q, queries}, {&g.kv, a.KVWidth()}, {&out, a.OutDim()}}
-	if !w.Joint.Zero() {
-		pieces = []piece{{&g.both, queries + a.KVWidth()}, pieces[2]}
+	width := 2 * m.KDim()
+	pieces := []piece{{&g.q, m.QDim()}, {&g.kv, width}, {&out, m.QDim()}}
+	if !w.joint.Zero() {
+		pieces = []piece{{&g.both, m.QDim() + width}, pieces[2]}
 	}
 	err := g.owned.alloc(dev, lim.LayerRows(), pieces)
 	if err != nil {
 		return nil, err
 	}
 	if !g.both.Zero() {
-		g.q, g.kv = g.both.ColRange(0, queries), g.both.ColRange(queries, g.both.Cols)
+		g.q, g.kv = g.both.ColRange(0, m.QDim()), g.both.ColRange(m.QDim(), g.both.Cols)
 	}
-	if g.out, err = g.owned.room(dev, out, &w.O); err != nil {
+	if g.out, err = g.owned.room(dev, out, &w.o); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
 // Close frees the scratch memory.
-func (g *GQA) Close() { g.owned.free() }
+func (g *gqa) Close() { g.owned.free() }
 
-// Run adds the block's output for st.Input to the residual stream, or leaves it in
-// st.Delta [T, H], pending, and stores the batch's rows in cache [slots, 2*kv_heads*d].
-func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV, layer int, probe stages.Probe) {
+// Run implements Stage; the rows of cache are [2*kv_heads*d].
+func (g *gqa) Run(s device.Stream, st *stages.State, b Block, cache device.KV, layer int, probe stages.Probe) {
+	w := b.(*gqaBlock)
 	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(st.T)
 	cache = st.Stored(cache, layer)
 	half := kv.Cols / 2
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
 	if !g.both.Zero() {
-		st.Input.Mul(s, g.ops, g.both.RowRange(0, st.T), &w.Joint)
+		st.Input.Mul(s, g.ops, g.both.RowRange(0, st.T), &w.joint)
 	}
-	g.project(s, q, &st.Input, &w.Q, w.QBias)
-	g.project(s, keys, &st.Input, &w.K, w.KBias)
-	g.project(s, values, &st.Input, &w.V, w.VBias)
+	g.project(s, q, &st.Input, &w.q, w.qBias)
+	g.project(s, keys, &st.Input, &w.k, w.kBias)
+	g.project(s, values, &st.Input, &w.v, w.vBias)
 	if probe != nil {
 		probe.Observe(s, layer, "q", q, st)
 		probe.Observe(s, layer, "k", keys, st)
@@ -85,7 +107,7 @@ func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 	if len(st.Decode) > 0 {
 		g.ops.GQA(s, out.X, q, cache, st.DecodeSpans(), g.sizes)
 	}
-	st.AddMul(s, g.ops, &out, &w.O, probe)
+	st.AddMul(s, g.ops, &out, &w.o, probe)
 	if probe != nil {
 		probe.Observe(s, layer, "attn", out.X, st)
 		probe.Observe(s, layer, "mixer_out", st.Delta, st)
@@ -93,7 +115,7 @@ func (g *GQA) Run(s device.Stream, st *stages.State, w *Weights, cache device.KV
 }
 
 // project is out = x * w^T, plus the bias where there is one.
-func (g *GQA) project(s device.Stream, out device.Mat, x *stages.Input, w *device.Weight, bias device.Mat) {
+func (g *gqa) project(s device.Stream, out device.Mat, x *stages.Input, w *device.Weight, bias device.Mat) {
 	if !w.Zero() {
 		x.Mul(s, g.ops, out, w)
 	}

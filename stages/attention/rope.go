@@ -11,7 +11,7 @@ import (
 
 // RopeTable makes the cos/sin table [positions, dim] F32 on dev: row p holds the
 // pairs cos(p*f), sin(p*f) of the dim/2 frequencies f, times cfg.CosSinScale.
-func RopeTable(dev device.Device, cfg model.RopeConfig, positions int) (device.Mat, error) {
+func RopeTable(dev device.Device, cfg *model.RopeConfig, positions int) (device.Mat, error) {
 	m, err := device.AllocMat(dev, tensor.F32, positions, cfg.Dim)
 	if err != nil {
 		return m, err
@@ -40,7 +40,7 @@ func RopeTable(dev device.Device, cfg model.RopeConfig, positions int) (device.M
 }
 
 // fillRope writes the rows of the positions from..., as many as fit in rows.
-func fillRope(rows []float32, cfg model.RopeConfig, from int) {
+func fillRope(rows []float32, cfg *model.RopeConfig, from int) {
 	for p := 0; p*cfg.Dim < len(rows); p++ {
 		row := rows[p*cfg.Dim : (p+1)*cfg.Dim]
 		for i, f := range cfg.InvFreq {

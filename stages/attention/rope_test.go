@@ -10,7 +10,7 @@ import (
 )
 
 func TestRopeTable(t *testing.T) {
-	cfg := model.RopeConfig{Dim: 4, InvFreq: []float64{1, 0.25}, CosSinScale: 1.5}
+	cfg := &model.RopeConfig{Dim: 4, InvFreq: []float64{1, 0.25}, CosSinScale: 1.5}
 	m, err := RopeTable(hosttest.Device{}, cfg, 3000)
 	if err != nil {
 		t.Fatal(err)

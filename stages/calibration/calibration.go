@@ -46,8 +46,8 @@ type layer struct {
 // New makes a collector for the layers [from, to). set gives the experts'
 // weights, which the inputs of down are computed with; it must stay open.
 func New(cfg *model.Config, set *weights.Set, from, to int) (*Collector, error) {
-	if from < 0 || to > cfg.Layers || from >= to {
-		return nil, fmt.Errorf("calibration: layers %d to %d of %d", from, to, cfg.Layers)
+	if from < 0 || to > len(cfg.Layers) || from >= to {
+		return nil, fmt.Errorf("calibration: layers %d to %d of %d", from, to, len(cfg.Layers))
 	}
 	c := &Collector{cfg: cfg, set: set, from: from, layer: make([]layer, to-from), assigned: make([][]int, cfg.MoE.Experts)}
 	for i := range c.layer {

@@ -110,7 +110,7 @@ func TestCollector(t *testing.T) {
 	if _, _, ok := r.Expert(0, 0); ok {
 		t.Error("a dense layer has experts")
 	}
-	for layer := 1; layer < cfg.Layers; layer++ {
+	for layer := 1; layer < len(cfg.Layers); layer++ {
 		k, n := cfg.MoE.Router.TopK, float64(len(r.x[layer]))
 		if n != 40 {
 			t.Fatalf("layer %d: %v rows seen", layer, n)

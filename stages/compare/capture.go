@@ -21,7 +21,7 @@ type key struct {
 type capture struct {
 	seq uint64
 	n   int // positions of the sequence
-	a   model.Attention
+	cfg *model.Config
 
 	mu   sync.Mutex // groups may run on several goroutines
 	f32  map[key][]float32
@@ -30,8 +30,8 @@ type capture struct {
 	err  error
 }
 
-func newCapture(seq uint64, n int, a model.Attention) *capture {
-	return &capture{seq: seq, n: n, a: a, f32: map[key][]float32{}, i32: map[key][]int32{}, rows: map[key]int{}}
+func newCapture(seq uint64, n int, cfg *model.Config) *capture {
+	return &capture{seq: seq, n: n, cfg: cfg, f32: map[key][]float32{}, i32: map[key][]int32{}, rows: map[key]int{}}
 }
 
 // Observe copies the sequence's rows of m (stages.Probe).
@@ -69,12 +69,12 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 		c.err = fmt.Errorf("compare: %s of layer %d at position %d, the prompt has %d", k.op, k.layer, pos+count-1, c.n)
 		return
 	}
-	if k.op == "q_rotated" && c.a.Kind == model.AttentionGQA {
-		k.op = "q_pe" // whole heads
-	}
 	if k.op == "q_rotated" {
-		c.putRotated(k.layer, m, host, row, count, pos)
-		return
+		if a, ok := c.cfg.Layers[k.layer].Mixer.(model.MLA); ok {
+			c.putRotated(k.layer, a, m, host, row, count, pos)
+			return
+		}
+		k.op = "q_pe" // whole heads
 	}
 	width := per * m.Cols
 	from := row * m.Cols
@@ -101,15 +101,15 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 }
 
 // putRotated keeps the rotated part of every head, as the goldens have it: q_pe.
-func (c *capture) putRotated(layer int, m device.Mat, host []byte, row, count, pos int) {
-	k, rope, qk, size := key{layer, "q_pe"}, c.a.RopeDim, c.a.QKDim(), m.DType.Size()
+func (c *capture) putRotated(layer int, a model.MLA, m device.Mat, host []byte, row, count, pos int) {
+	k, rope, qk, size := key{layer, "q_pe"}, a.RopeDim, a.QKDim(), m.DType.Size()
 	if c.f32[k] == nil {
-		c.f32[k] = make([]float32, c.n*c.a.Heads*rope)
+		c.f32[k] = make([]float32, c.n*a.Heads*rope)
 	}
 	for t := range count {
-		for h := range c.a.Heads {
-			from := ((row+t)*m.Cols + h*qk + c.a.Nope) * size
-			dst := c.f32[k][((pos+t)*c.a.Heads+h)*rope:][:rope]
+		for h := range a.Heads {
+			from := ((row+t)*m.Cols + h*qk + a.Nope) * size
+			dst := c.f32[k][((pos+t)*a.Heads+h)*rope:][:rope]
 			if err := tensor.Widen(dst, m.DType, host[from:from+rope*size]); err != nil {
 				c.err = err
 				return

@@ -83,7 +83,7 @@ func (c *comparison) trace() error {
 		q := &c.golden.Prompts[(c.golden.traced+i)%len(c.golden.Prompts)]
 		seqs = append(seqs, &drive.Sequence{Prompt: q.IDs, New: min(4, len(q.Greedy))})
 	}
-	seen := newCapture(0, len(p.IDs), c.cfg.Attention)
+	seen := newCapture(0, len(p.IDs), c.cfg)
 	if err := drive.Run(c.r, seqs, drive.Options{Chunk: c.o.Chunk, Probe: seen}); err != nil {
 		return fmt.Errorf("compare: %s: %w", p.Name, err)
 	}

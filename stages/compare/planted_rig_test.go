@@ -87,7 +87,7 @@ func (r *rig) model(t *testing.T, dev load.Device, cfg *model.Config, set *weigh
 func (r *rig) dump(t *testing.T, m *direct.Model, ops bool) *Golden {
 	t.Helper()
 	var logits []float32
-	seen := newCapture(0, len(r.ids), m.Parts.Config.Attention)
+	seen := newCapture(0, len(r.ids), m.Parts.Config)
 	seq := &drive.Sequence{Prompt: r.ids, All: true, See: func(_ int, row []float32) { logits = append(logits, row...) }}
 	if err := drive.Run(m, []*drive.Sequence{seq}, drive.Options{Probe: seen}); err != nil || seen.err != nil {
 		t.Fatal(err, seen.err)

@@ -3,14 +3,19 @@ package compare
 import (
 	"fmt"
 	"math"
+
+	"krater/stages/model"
 )
 
 // keysValues is kv_b_proj's output [T, heads*(nope+v)] for the latents that the
 // probe saw. The engine never has it in the absorbed form and only in pieces in
 // the expanded one.
 func (c *comparison) keysValues(layer int, seen *capture) ([]float32, error) {
-	a := c.cfg.Attention
-	w, err := c.weight(c.cfg.LayerNames(layer).KVB)
+	a, ok := c.cfg.Layers[layer].Mixer.(model.MLA)
+	if !ok {
+		return nil, fmt.Errorf("layer %d has no latents", layer)
+	}
+	w, err := c.weight(c.cfg.Layers[layer].Name("kv_b"))
 	if err != nil {
 		return nil, err
 	}
@@ -30,11 +35,11 @@ func (c *comparison) keysValues(layer int, seen *capture) ([]float32, error) {
 // probabilities is the causal softmax [heads, T, T] of the queries and keys that
 // the probe saw.
 func (c *comparison) probabilities(layer int, seen *capture) ([]float32, error) {
-	a, t := c.cfg.Attention, seen.n
 	kv, err := c.keysValues(layer, seen)
 	if err != nil {
 		return nil, err
 	}
+	a, t := c.cfg.Layers[layer].Mixer.(model.MLA), seen.n
 	q, qPe, kPe := seen.f32[key{layer, "q"}], seen.f32[key{layer, "q_pe"}], seen.f32[key{layer, "k_pe"}]
 	if len(q) != t*a.Heads*a.QKDim() || len(qPe) != t*a.Heads*a.RopeDim || len(kPe) != t*a.RopeDim {
 		return nil, fmt.Errorf("%d queries, %d and %d rotated values", len(q), len(qPe), len(kPe))

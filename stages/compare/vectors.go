@@ -67,8 +67,8 @@ func (c *comparison) vector(name, short string, v Vector, seen *capture, logits 
 // layers compares the residual stream after each layer, [L, T, H].
 func (c *comparison) layers(name string, v Vector, seen *capture) error {
 	n := seen.n * c.cfg.Hidden
-	if len(v.F32) != c.cfg.Layers*n {
-		return fmt.Errorf("%d elements, the model has %d layers of %d", len(v.F32), c.cfg.Layers, n)
+	if len(v.F32) != len(c.cfg.Layers)*n {
+		return fmt.Errorf("%d elements, the model has %d layers of %d", len(v.F32), len(c.cfg.Layers), n)
 	}
 	for i := range c.cfg.Layers {
 		part, name := Vector{F32: v.F32[i*n : (i+1)*n]}, fmt.Sprintf("%s[%d]", name, i)
@@ -134,8 +134,9 @@ func (c *comparison) observed(name string, k key, v Vector, seen *capture, allow
 
 // frequencies is the table that the model is run with.
 func (c *comparison) frequencies() []float32 {
-	got := make([]float32, len(c.cfg.Rope.InvFreq))
-	for i, f := range c.cfg.Rope.InvFreq {
+	rope := c.cfg.Layers[0].Mixer.Rotary()
+	got := make([]float32, len(rope.InvFreq))
+	for i, f := range rope.InvFreq {
 		got[i] = float32(f)
 	}
 	return got
@@ -143,8 +144,8 @@ func (c *comparison) frequencies() []float32 {
 
 func (c *comparison) layer(number string) (int, error) {
 	i, err := strconv.Atoi(number)
-	if err != nil || i < 0 || i >= c.cfg.Layers {
-		return 0, fmt.Errorf("layer %q of %d", number, c.cfg.Layers)
+	if err != nil || i < 0 || i >= len(c.cfg.Layers) {
+		return 0, fmt.Errorf("layer %q of %d", number, len(c.cfg.Layers))
 	}
 	return i, nil
 }
@@ -163,5 +164,5 @@ func (c *comparison) rank(k Check) int {
 	case k.Op == "embed":
 		return 1
 	}
-	return 10 + len(opOrder)*c.cfg.Layers
+	return 10 + len(opOrder)*len(c.cfg.Layers)
 }

@@ -35,7 +35,7 @@ func TestCounter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := route.NewCounter(m.cfg.Layers, m.cfg.MoE.Experts)
+		c := route.NewCounter(len(m.cfg.Layers), m.cfg.MoE.Experts)
 		if err := drive.Run(m.model, []*drive.Sequence{{Prompt: ids}}, drive.Options{Chunk: 37, Probe: c}); err != nil || c.Err != nil {
 			t.Fatal(err, c.Err)
 		}

@@ -62,7 +62,7 @@ func TestTinyQuantised(t *testing.T) {
 	options := load.Options{Limits: stages.Limits{Tokens: window, Seqs: 1, LogitRows: window, Blocks: 32, BlockTokens: 16}, KVType: tensor.F32}
 	reference := open(t, dev, tiny, "config.json", options)
 	cfg := reference.model.Parts.Config
-	seen, err := calibration.New(cfg, reference.set, 0, cfg.Layers)
+	seen, err := calibration.New(cfg, reference.set, 0, len(cfg.Layers))
 	if err != nil {
 		t.Fatal(err)
 	}

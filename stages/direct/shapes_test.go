@@ -38,7 +38,7 @@ func drawn(t *testing.T, cfg *model.Config, dt tensor.DType, seed uint64) *weigh
 		switch {
 		case len(spec.Shape) == 2:
 			scale = 1.7 / math.Sqrt(float64(spec.Shape[1]))
-		case strings.HasSuffix(spec.Name, ".bias"):
+		case strings.HasSuffix(spec.Role, "_bias"):
 			scale = 0.5
 		default:
 			scale, base = 0.1, 1
@@ -161,7 +161,7 @@ func TestShapesQwen2(t *testing.T) {
 			for _, dt := range []tensor.DType{tensor.BF16, tensor.F32} {
 				t.Run(fmt.Sprintf("%s, bias %t, %s", name, bias, dt), func(t *testing.T) {
 					cfg := oddQwen(t, fields)
-					cfg.Attention.QKVBias = bias
+					setBias(cfg, bias)
 					set := drawn(t, cfg, dt, 5)
 					for _, dev := range []load.Device{processor(t, 2), refdevice.Device{}} {
 						for _, q := range shapeRun(t, dev, cfg, set) {
@@ -171,6 +171,37 @@ func TestShapesQwen2(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestMixedLayers: each layer has a mixer, a rotation, a width of cached rows and a network of
+// its own.
+func TestMixedLayers(t *testing.T) {
+	cfg := oddConfig(t, map[string]any{"hidden_size": 54})
+	few := oddQwen(t, map[string]any{"rope_theta": 500.0, "num_key_value_heads": 1})
+	many := oddQwen(t, map[string]any{"head_dim": 10})
+	for layer, other := range map[int]*model.Config{1: few, 3: many} {
+		spec := &cfg.Layers[layer]
+		spec.Mixer, spec.Roles = other.Layers[layer].Mixer, maps.Clone(spec.Roles)
+		maps.Copy(spec.Roles, other.Roles)
+	}
+	if n := cfg.KVTokenBytes(tensor.BF16); n != 2*(2*(19+6)+2*6+2*3*10) {
+		t.Errorf("%d bytes of KV cache for a token", n)
+	}
+	set := drawn(t, cfg, tensor.BF16, 5)
+	for _, dev := range []load.Device{processor(t, 2), refdevice.Device{}} {
+		for _, q := range shapeRun(t, dev, cfg, set) {
+			agreeWithOracle(t, dev.Name(), cfg, set, q)
+		}
+	}
+}
+
+// setBias gives every layer biases or takes them away.
+func setBias(cfg *model.Config, bias bool) {
+	for i := range cfg.Layers {
+		a := cfg.Layers[i].Mixer.(model.GQA)
+		a.Bias = bias
+		cfg.Layers[i].Mixer = a
 	}
 }
 

@@ -24,7 +24,7 @@ type parrot struct {
 
 func newParrot(t *testing.T, lim stages.Limits) *parrot {
 	t.Helper()
-	cfg := &model.Config{Layers: 1, Hidden: 1, Vocab: vocab, MaxContext: 1000}
+	cfg := &model.Config{Layers: make([]model.LayerSpec, 1), Hidden: 1, Vocab: vocab, MaxContext: 1000}
 	st, err := stages.NewState(hosttest.Device{}, cfg, lim)
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ type SoonOps interface {
 type Layer struct {
 	InputNorm device.Mat // [1, H] input_layernorm
 	PostNorm  device.Mat // [1, H] post_attention_layernorm
-	Attention attention.Weights
+	Attention attention.Block
 	Dense     device.FFN
 	Router    route.Stage
 	Bank      expert.Bank
@@ -96,26 +96,26 @@ type Group struct {
 	cfg     *model.Config
 	layers  []Layer // [Last-First]
 	lim     stages.Limits
-	caches  []device.KV        // [Last-First] of [slots, kv width]
-	shelves []shelf            // the same: HostBlocks of them, in host memory
-	mixers  []attention.Stage  // by lane: each has scratch memory
-	mix     MixOps             // nil: the device has none
-	adds    stages.AddProducts // the same
-	soon    SoonOps            // the same
-	forms   stages.FormOps     // the same
-	mover   device.BlockMover  // the same
-	blocks  device.BlockMoves  // reused
+	caches  []device.KV         // [Last-First] of [slots, kv width]
+	shelves []shelf             // the same: HostBlocks of them, in host memory
+	mixers  [][]attention.Stage // by lane, [Last-First]: layers of a lane with equal mixers share one
+	mix     MixOps              // nil: the device has none
+	adds    stages.AddProducts  // the same
+	soon    SoonOps             // the same
+	forms   stages.FormOps      // the same
+	mover   device.BlockMover   // the same
+	blocks  device.BlockMoves   // reused
 }
 
 // KVTypes are what a KV cache can be kept in.
 var KVTypes = map[tensor.DType]bool{tensor.BF16: true, tensor.F32: true, tensor.F8E4M3: true, tensor.I8: true}
 
 // New makes a group of the layers from first on. The KV cache of kvType and scratch memory are allocated on dev for lim (checked by
-// Limits.For); table is the device's attention.RopeTable.
+// Limits.For); tables are on the device.
 func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
-	layers []Layer, table device.Mat) (*Group, error) {
-	if len(layers) == 0 || first < 0 || first+len(layers) > cfg.Layers {
-		return nil, fmt.Errorf("group: layers %d to %d of %d", first, first+len(layers)-1, cfg.Layers)
+	layers []Layer, tables attention.Tables) (*Group, error) {
+	if len(layers) == 0 || first < 0 || first+len(layers) > len(cfg.Layers) {
+		return nil, fmt.Errorf("group: layers %d to %d of %d", first, first+len(layers)-1, len(cfg.Layers))
 	}
 	if !KVTypes[kvType] {
 		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
@@ -127,15 +127,18 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	g.forms, _ = ops.(stages.FormOps)
 	g.mover, _ = ops.(device.BlockMover)
 	for range max(1, lim.Lanes) {
-		m, err := attention.New(dev, ops, cfg, lim, &layers[0].Attention, table)
-		if err != nil {
+		if err := g.addLane(dev, tables); err != nil {
 			g.Close()
 			return nil, fmt.Errorf("group: scratch memory: %w", err)
 		}
-		g.mixers = append(g.mixers, m)
 	}
 	for i := range layers {
-		c, err := device.AllocKV(dev, kvType, lim.Slots(), cfg.Attention.KVWidth(), cfg.Attention.KVGroup())
+		kept := cfg.Layers[first+i].Mixer.State()
+		if len(kept) != 1 || kept[0].Kind != model.Paged {
+			g.Close()
+			return nil, fmt.Errorf("group: layer %d does not keep one row for each token", first+i)
+		}
+		c, err := device.AllocKV(dev, kvType, lim.Slots(), kept[0].Width, kept[0].Group)
 		if err != nil {
 			g.Close()
 			return nil, fmt.Errorf("group: KV cache of layer %d: %w", first+i, err)
@@ -145,10 +148,32 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	return g, nil
 }
 
+// addLane makes the stages of a lane.
+func (g *Group) addLane(dev device.Device, tables attention.Tables) error {
+	lane, made := make([]attention.Stage, len(g.layers)), map[model.Mixer]attention.Stage{}
+	g.mixers = append(g.mixers, lane)
+	for i := range lane {
+		m := g.cfg.Layers[g.First+i].Mixer
+		if made[m] == nil {
+			x, err := g.layers[i].Attention.New(dev, g.ops, g.lim, tables)
+			if err != nil {
+				return err
+			}
+			made[m] = x
+		}
+		lane[i] = made[m]
+	}
+	return nil
+}
+
 // Close frees cache and scratch memory. The weights belong to who loaded them.
 func (g *Group) Close() {
-	for _, m := range g.mixers {
-		m.Close()
+	for _, lane := range g.mixers {
+		for _, m := range lane {
+			if m != nil {
+				m.Close() // again for layers that share it: it has nothing left then
+			}
+		}
 	}
 	g.mixers = nil
 	for i := range g.shelves {

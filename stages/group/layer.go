@@ -27,7 +27,7 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	if g.soon != nil && l.MoE() && l.Bank.Resident() {
 		g.soon.Soon(s, &l.Bank.Shared)
 	}
-	g.mixers[st.Lane].Run(s, st, &l.Attention, g.caches[layer-g.First], layer, probe)
+	g.mixers[st.Lane][layer-g.First].Run(s, st, l.Attention, g.caches[layer-g.First], layer, probe)
 	g.norm(s, st, l.PostNorm, probe)
 	if probe != nil {
 		probe.Observe(s, layer, "post_norm", st.Normed, st)

@@ -22,9 +22,8 @@ func CheckTensors(cfg *model.Config, set *weights.Set, given bool) error {
 	names := set.Names()
 	absent := map[string][]int{}
 	if given {
-		top := cfg.Names()
 		for _, t := range cfg.Expected() {
-			if _, ok := set.Tensor(t.Name); !ok && partOf(t.Name, top) == Experts {
+			if _, ok := set.Tensor(t.Name); !ok && t.Part == model.Experts {
 				absent[t.Name] = t.Shape
 			}
 		}
@@ -76,13 +75,12 @@ func (b *binder) bound(n int64) {
 	}
 }
 
-// mat binds a tensor [n] as [1, n], [n, k] as it is. "" gives the absent
-// matrix: the layer has no such tensor.
+// mat binds a tensor [n] as [1, n], [n, k] as it is.
 func (b *binder) mat(name string) device.Mat { return b.on(b.dev, name) }
 
 // on is mat on a device.
 func (b *binder) on(dev device.Device, name string) device.Mat {
-	if name == "" || b.err != nil {
+	if b.err != nil {
 		return device.Mat{}
 	}
 	t, ok := b.set.Tensor(name)
@@ -167,31 +165,82 @@ func (b *binder) expert(dev device.Device, n model.FFNNames) device.Expert {
 	return device.Expert{Gate: b.on(dev, n.Gate), Up: b.on(dev, n.Up), Down: b.on(dev, n.Down)}
 }
 
+// roles binds the tensors of one layer by role (attention.Binder).
+type roles struct {
+	*binder
+	layer   int
+	spec    *model.LayerSpec
+	tensors map[string]model.TensorSpec // by role, but for those of routed experts
+}
+
+func (b *binder) roles(layer int) *roles {
+	r := &roles{b, layer, &b.cfg.Layers[layer], map[string]model.TensorSpec{}}
+	for _, list := range [][]model.TensorSpec{r.spec.Mixer.Tensors(b.cfg.Hidden), r.spec.FFN.Tensors(b.cfg.Hidden)} {
+		for _, t := range list {
+			r.tensors[t.Role] = t
+		}
+	}
+	return r
+}
+
+// key names a matrix of the layer in the store.
+func (r *roles) key(what string) string { return fmt.Sprintf("layer.%d.%s", r.layer, what) }
+
+// bits is what a tensor is kept in, 0: as the files hold it.
+func (r *roles) bits(role string) int { return r.precision.bits(r.tensors[role].Part) }
+
+// Vector implements attention.Binder.
+func (r *roles) Vector(role string) device.Mat { return r.mat(r.spec.Name(role)) }
+
+// Weight implements attention.Binder.
+func (r *roles) Weight(role string) device.Weight {
+	return r.weight(r.key(role), r.spec.Name(role), r.bits(role))
+}
+
+// Joint implements attention.Binder: integers are joint, and all weights of an accelerator.
+func (r *roles) Joint(name string, of ...string) (device.Weight, bool) {
+	bits, names := r.bits(of[0]), make([]string, len(of))
+	if bits == 0 && r.card == nil {
+		return device.Weight{}, false
+	}
+	for i, role := range of {
+		names[i] = r.spec.Name(role)
+	}
+	return r.joint(r.key(name), bits, names...), true
+}
+
+// KVB implements attention.Binder.
+func (r *roles) KVB(role string, heads, nope, v, rank int) device.KVB {
+	return r.kvB(r.key(role), r.spec.Name(role), r.bits(role), heads, nope, v, rank)
+}
+
+// network binds the network whose roles start with prefix, called what in the store; none
+// if the layer has none.
+func (r *roles) network(what, prefix string) device.FFN {
+	if _, ok := r.tensors[prefix+"gate"]; !ok {
+		return device.FFN{}
+	}
+	return r.ffn(r.key(what), r.spec.FFNNames(prefix), r.bits(prefix+"gate"))
+}
+
 // layer binds the weights of layer i.
 func (b *binder) layer(i int) group.Layer {
-	n, p, key := b.cfg.LayerNames(i), b.precision, fmt.Sprintf("layer.%d", i)
-	l := group.Layer{
-		InputNorm: b.mat(n.InputNorm),
-		PostNorm:  b.mat(n.PostNorm),
-		Attention: attention.Weights{
-			QNorm: b.mat(n.QANorm), QB: b.weight(key+".q_b", n.QB, p.Attention),
-			KVNorm: b.mat(n.KVNorm), KVB: b.kvB(key+".kv_b", n.KVB, p.KVB),
-			O:     b.weight(key+".o", n.O, p.Attention),
-			QBias: b.mat(n.QBias), KBias: b.mat(n.KBias), VBias: b.mat(n.VBias),
-		},
-		Dense: b.ffn(key+".dense", n.Dense, p.Dense),
+	r, p := b.roles(i), b.precision
+	block, err := attention.Bind(r.spec.Mixer, r)
+	if b.err == nil {
+		b.err = err
 	}
-	if a := &l.Attention; p.Attention != 0 || b.card != nil {
-		a.Joint = b.joint(key+".qkv", p.Attention, n.Q, n.QA, n.KVA, n.K, n.V)
-	} else {
-		a.Q, a.QA, a.KVA = b.weight("", n.Q, 0), b.weight("", n.QA, 0), b.weight("", n.KVA, 0)
-		a.K, a.V = b.weight("", n.K, 0), b.weight("", n.V, 0)
+	l := group.Layer{
+		InputNorm: r.Vector("input_norm"),
+		PostNorm:  r.Vector("post_norm"),
+		Attention: block,
+		Dense:     r.network("dense", ""),
 	}
 	if !b.cfg.MoELayer(i) {
 		return l
 	}
-	l.Router = route.Stage{Gate: b.mat(n.Router), Params: b.cfg.MoE.Router}
-	l.Bank.Shared = b.ffn(key+".shared", n.Shared, p.Shared)
+	l.Router = route.Stage{Gate: r.Vector("router"), Params: b.cfg.MoE.Router}
+	l.Bank.Shared = r.network("shared", "shared.")
 	if b.card != nil && b.routed != b.dev {
 		b.parts.Slots = b.slots(i)
 		l.Bank.Away = b.cfg.MoE.Experts

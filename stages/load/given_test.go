@@ -77,7 +77,7 @@ func TestIntegers(t *testing.T) {
 			if x.p.Attention != 0 {
 				want = want && strings.Contains(s.Name, ".self_attn.") && !strings.Contains(s.Name, "kv_b")
 			}
-			if got := x.p.Integers(cfg, s); got != want {
+			if got := x.p.Integers(s); got != want {
 				t.Errorf("%+v: %s: %v", x.p, s.Name, got)
 			}
 		}

@@ -2,7 +2,6 @@ package load
 
 import (
 	"fmt"
-	"slices"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -12,7 +11,7 @@ import (
 
 // weight binds a tensor in bits, 0: as it is. key names it in the store.
 func (b *binder) weight(key, name string, bits int) device.Weight {
-	if bits == 0 || name == "" || b.err != nil {
+	if bits == 0 || b.err != nil {
 		return device.Weight{F: b.mat(name)}
 	}
 	t, ok := b.set.Tensor(name)
@@ -25,9 +24,7 @@ func (b *binder) weight(key, name string, bits int) device.Weight {
 
 // joint binds the rows of several tensors of equal width as one matrix of bits, 0: as
 // they are.
-// "" names a tensor that the layer does not have.
 func (b *binder) joint(key string, bits int, names ...string) device.Weight {
-	names = slices.DeleteFunc(names, func(n string) bool { return n == "" })
 	rows, cols := 0, 0
 	for _, name := range names {
 		t, ok := b.set.Tensor(name)
@@ -47,7 +44,7 @@ func (b *binder) joint(key string, bits int, names ...string) device.Weight {
 
 // ffn binds a network in bits, 0: as it is.
 func (b *binder) ffn(key string, n model.FFNNames, bits int) device.FFN {
-	if n.Gate == "" || b.err != nil || bits == 0 && b.card == nil {
+	if b.err != nil || bits == 0 && b.card == nil {
 		return device.FFN{F: b.expert(b.dev, n)}
 	}
 	t, ok := b.set.Tensor(n.Gate)
@@ -94,18 +91,16 @@ func (b *binder) rows(names ...string) func([]float32) error {
 }
 
 // kvB binds MLA's kv_b_proj [heads*(nope+v), rank] in bits, 0: as it is.
-func (b *binder) kvB(key, name string, bits int) device.KVB {
-	if bits == 0 || name == "" || b.err != nil {
+func (b *binder) kvB(key, name string, bits, heads, nope, v, rank int) device.KVB {
+	if bits == 0 || b.err != nil {
 		return device.KVB{F: b.mat(name)}
 	}
 	if b.card != nil {
 		b.err = fmt.Errorf("load: %s keeps kv_b_proj as its files hold it", b.dev.Name())
 		return device.KVB{}
 	}
-	a := b.cfg.Attention
-	nope, v, rank := a.Nope, a.VDim, a.KVRank
 	whole := func() ([]float32, error) {
-		x := make([]float32, a.Heads*(nope+v)*rank)
+		x := make([]float32, heads*(nope+v)*rank)
 		_, err := b.read(x, name)
 		return x, err
 	}
@@ -120,7 +115,7 @@ func (b *binder) kvB(key, name string, bits int) device.KVB {
 		return all[h*(nope+v)*rank : (h+1)*(nope+v)*rank], nil
 	}
 	var w device.KVB
-	for h := range a.Heads {
+	for h := range heads {
 		w.K = append(w.K, b.keep(fmt.Sprintf("%s.%d.k", key, h), bits, rank, nope, func(x []float32) error {
 			rows, err := head(h)
 			if err != nil {

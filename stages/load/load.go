@@ -131,17 +131,21 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 
 func (p *Parts) build(dev Device, b *binder, o Options) error {
 	cfg := p.Config
-	table, err := attention.RopeTable(dev, cfg.Rope, p.Limits.Context)
-	if err != nil {
-		return fmt.Errorf("load: rope table: %w", err)
+	tables := attention.Tables{}
+	for _, rope := range cfg.Ropes() {
+		table, err := attention.RopeTable(dev, rope, p.Limits.Context)
+		if err != nil {
+			return fmt.Errorf("load: rope table: %w", err)
+		}
+		p.bufs = append(p.bufs, table.Buf)
+		tables[rope] = table
 	}
-	p.bufs = append(p.bufs, table.Buf)
 	names := cfg.Names()
 	p.Embed = &embed.Stage{Ops: dev, Table: b.mat(names.Embed)}
 	first := 0
 	partition := o.Partition
 	if partition == nil {
-		partition = []int{cfg.Layers}
+		partition = []int{len(cfg.Layers)}
 	}
 	for _, n := range partition {
 		layers := make([]group.Layer, n)
@@ -151,7 +155,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		if b.err != nil {
 			return b.err
 		}
-		g, err := group.New(dev, dev, cfg, p.Limits, o.KVType, first, layers, table)
+		g, err := group.New(dev, dev, cfg, p.Limits, o.KVType, first, layers, tables)
 		if err != nil {
 			return err
 		}
@@ -180,7 +184,7 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 	if err != nil {
 		return lim, err
 	}
-	if err := checkPartition(o.Partition, cfg.Layers); err != nil {
+	if err := checkPartition(o.Partition, len(cfg.Layers)); err != nil {
 		return lim, err
 	}
 	if err := o.Precision.check(cfg); err != nil {

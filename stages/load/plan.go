@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"krater/kernels/device"
-	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/model"
 )
@@ -21,17 +20,20 @@ type Need struct {
 // Part is what memory is for.
 type Part uint8
 
-// The parts in the order a plan lists them: weights up to Head, then what
-// Device.Alloc is asked for, then what the operators hold beside it.
+// The parts in the order a plan lists them: weights up to Head, as model.Part has them,
+// then what Device.Alloc is asked for, then what the operators hold beside it.
 const (
-	Embedding Part = iota
-	Attention
-	Dense
-	Experts
-	Shared
-	Router // with the norms
-	Head
-	KVCache
+	Embedding = Part(model.Embedding)
+	Attention = Part(model.Attention)
+	Dense     = Part(model.DenseFFN)
+	Experts   = Part(model.Experts)
+	Shared    = Part(model.Shared)
+	Router    = Part(model.Router) // with the norms
+	Head      = Part(model.Head)
+)
+
+const (
+	KVCache = Head + 1 + iota
 	RopeTable
 	Workspace // of the attention of each layer group
 	States    // of the batches in flight
@@ -72,16 +74,14 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add := func(part Part, bytes int64, format string, args ...any) {
 		needs = append(needs, Need{part, fmt.Sprintf(format, args...), bytes})
 	}
-	a, groups := cfg.Attention, max(1, len(o.Partition))
-	row := a.KVWidth() * o.KVType.Size()
-	if o.KVType == tensor.I8 {
-		row += 4 * a.KVWidth() / a.KVGroup()
+	token, angles := cfg.KVTokenBytes(o.KVType), 0
+	for _, r := range cfg.Ropes() {
+		angles += r.Dim
 	}
-	add(KVCache, times(lim.Blocks, lim.BlockTokens, row, cfg.Layers),
+	add(KVCache, times(lim.Blocks, lim.BlockTokens, int(token)),
 		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
-	add(RopeTable, times(lim.Context, cfg.Rope.Dim, 4), "%d positions", lim.Context)
-	add(Workspace, plus(times(groups, lim.Lanes, lim.LayerRows(), a.QRank+a.Heads*a.QKDim()+a.KVWidth()+a.OutDim(), device.RowType(o.Layout).Size()), times(groups, lim.Lanes, o.Precision.inner(a, lim.LayerRows()))),
-		"%s of %d tokens", count(groups, "layer group"), lim.LayerRows())
+	add(RopeTable, times(lim.Context, angles, 4), "%d positions", lim.Context)
+	add(Workspace, workspace(cfg, o, lim), "%s of %d tokens", count(max(1, len(o.Partition)), "layer group"), lim.LayerRows())
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim, o.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	if o.Layout != nil { // of the batches' streams; others enqueue nothing
 		add(Scratch, times(u.States, o.Layout.ScratchBytes(StepSizes(cfg, lim))), "of %s", count(u.States, "stream"))
@@ -89,6 +89,33 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	}
 	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
 	return needs, nil
+}
+
+// workspace is what the mixers of all groups allocate: those that are equal within a group
+// share it.
+func workspace(cfg *model.Config, o Options, lim stages.Limits) (n int64) {
+	partition, first := o.Partition, 0
+	if partition == nil {
+		partition = []int{len(cfg.Layers)}
+	}
+	for _, layers := range partition {
+		seen := map[model.Mixer]bool{}
+		for i := first; i < first+layers; i++ {
+			m := cfg.Layers[i].Mixer
+			if seen[m] {
+				continue
+			}
+			seen[m] = true
+			values := 0
+			for _, x := range m.Scratch() {
+				values += x.Width
+			}
+			n = plus(n, times(lim.Lanes, lim.LayerRows(), values, device.RowType(o.Layout).Size()))
+			n = plus(n, times(lim.Lanes, o.Precision.inner(m, lim.LayerRows())))
+		}
+		first += layers
+	}
+	return n
 }
 
 // WeightBytes is the size of a model's tensors as its files hold them.
@@ -110,20 +137,22 @@ func weightNeeds(cfg *model.Config, p Precision) []Need {
 		}
 	}
 	for i := range needs {
-		needs[i] = Need{Part: Part(i), Detail: kept(p.bits(Part(i)), dt)}
+		needs[i] = Need{Part: Part(i), Detail: kept(p.bits(model.Part(i)), dt)}
 	}
 	attention := needs[Attention].Detail
-	if p.KVB != p.Attention && cfg.Attention.Kind == model.AttentionMLA {
+	if p.KVB != p.Attention && cfg.Has(model.KVB) {
 		attention += ", kv_b " + kept(p.KVB, dt)
 	}
-	needs[Attention].Detail = fmt.Sprintf("%s, %s", count(cfg.Layers, "layer"), attention)
-	needs[Dense].Detail = fmt.Sprintf("%s, %s", count(cfg.Layers-moe, "layer"), needs[Dense].Detail)
+	needs[Attention].Detail = fmt.Sprintf("%s, %s", count(len(cfg.Layers), "layer"), attention)
+	needs[Dense].Detail = fmt.Sprintf("%s, %s", count(len(cfg.Layers)-moe, "layer"), needs[Dense].Detail)
 	needs[Experts].Detail = fmt.Sprintf("%s of %d, %s", count(moe, "layer"), cfg.MoE.Experts, needs[Experts].Detail)
 	needs[Shared].Detail = fmt.Sprintf("%s, %s", count(moe, "layer"), needs[Shared].Detail)
-	top := cfg.Names()
 	for _, t := range cfg.Expected() {
-		part := partOf(t.Name, top)
-		needs[part].Bytes = plus(needs[part].Bytes, p.tensorBytes(cfg, part, t, dt))
+		part := Part(t.Part)
+		if t.Part == model.KVB {
+			part = Attention
+		}
+		needs[part].Bytes = plus(needs[part].Bytes, p.tensorBytes(t, dt))
 	}
 	if cfg.TieEmbed {
 		needs[Head].Detail = "the embedding"
@@ -132,25 +161,6 @@ func weightNeeds(cfg *model.Config, p Precision) []Need {
 		}
 	}
 	return needs
-}
-
-// partOf puts a tensor into its part by its name.
-func partOf(name string, top model.Names) Part {
-	switch {
-	case name == top.Embed:
-		return Embedding
-	case name == top.Head:
-		return Head
-	case strings.Contains(name, ".self_attn."):
-		return Attention
-	case strings.Contains(name, ".mlp.experts."):
-		return Experts
-	case strings.Contains(name, ".mlp.shared_expert"):
-		return Shared
-	case strings.Contains(name, ".mlp.") && !strings.Contains(name, ".mlp.gate."):
-		return Dense
-	}
-	return Router
 }
 
 // What the operators of the CPU hold at most, in rows: they say so where they
@@ -170,9 +180,16 @@ const (
 // matrix product or expert, and for a block of attention or an expert's tile on
 // each thread.
 func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
-	a, h := cfg.Attention, cfg.Hidden
-	inner := max(cfg.DenseFF, cfg.MoE.FF*max(1, cfg.MoE.Shared))
-	widest := max(h, a.OutDim(), a.QRank, inner)
+	s, h := StepSizes(cfg, lim), cfg.Hidden
+	inner := max(s.DenseFF, cfg.MoE.FF*max(1, cfg.MoE.Shared))
+	widest := max(h, inner)
+	for i := range cfg.Layers {
+		for _, x := range cfg.Layers[i].Mixer.Scratch() {
+			if x.Product {
+				widest = max(widest, x.Width)
+			}
+		}
+	}
 	group := scratchGroup
 	switch { // integer networks take more rows together where there are many threads
 	case threads >= 16:
@@ -183,10 +200,10 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	// Gate and up, their integers, and rows packed for the tile unit: of a network, and
 	// all rows of a product.
 	shared := max(scratchRows*(widest+scratchSpare), group*(h+3*inner+2*scratchSpare), lim.LayerRows()*(widest+scratchSpare)/4)
-	latent := a.KVRank + a.RopeDim + scratchSpare
+	qk, latent := max(s.MLA.Nope+s.MLA.Rope, s.GQA.HeadDim), s.MLA.Rank+s.MLA.Rope+scratchSpare
 	decode := scratchHeads*(3*latent+scratchKeys+3) + latent
-	prefill := scratchKeys*(latent+a.QKDim()+a.VDim+8) + 3*lim.LayerRows()
-	grouped := scratchQuery*(2*(a.QKDim()+scratchSpare)+3) + 8*scratchKeys
+	prefill := scratchKeys*(latent+qk+s.MLA.V+8) + 3*lim.LayerRows()
+	grouped := scratchQuery*(2*(qk+scratchSpare)+3) + 8*scratchKeys
 	lane := max(decode, prefill, grouped, 2*scratchTile) + scratchPieces*scratchSpare
 	return 4 * (shared + max(1, threads)*lane)
 }
@@ -194,13 +211,13 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 // StepSizes are the bounds of a step for those who plan an accelerator's memory. Operators
 // that take scratch memory are layers', who see a piece of a batch, and the head's.
 func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
-	a, m := cfg.Attention, cfg.MoE
+	m := cfg.MoE
 	s := &device.StepSizes{
 		Rows: lim.LayerRows(), Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
-		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.FF * m.Shared, DenseFF: cfg.DenseFF,
+		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.FF * m.Shared, DenseFF: cfg.DenseFF(),
 	}
-	if a.Kind == model.AttentionMLA {
-		s.MLA = device.MLA{Heads: a.Heads, Nope: a.Nope, Rope: a.RopeDim, V: a.VDim, Rank: a.KVRank, Scale: a.Scale, BlockTokens: lim.BlockTokens}
+	for i := range cfg.Layers {
+		cfg.Layers[i].Mixer.Step(s, lim.BlockTokens)
 	}
 	return s
 }

@@ -77,13 +77,13 @@ func TestPlan(t *testing.T) {
 		}{
 			{1, 1, load.Options{Limits: stages.Limits{Tokens: 40, Seqs: 4, Blocks: 16, BlockTokens: 8}}},
 			{2, 3, load.Options{Limits: stages.Limits{Tokens: 300, Seqs: 7, LogitRows: 300, Blocks: 33, BlockTokens: 16, Context: 90}, KVType: tensor.F32}},
-			{cfg.Layers, 0, load.Options{Limits: stages.Limits{Tokens: 1, Seqs: 1, Blocks: 1, BlockTokens: 1}, KVType: tensor.BF16}},
+			{len(cfg.Layers), 0, load.Options{Limits: stages.Limits{Tokens: 1, Seqs: 1, Blocks: 1, BlockTokens: 1}, KVType: tensor.BF16}},
 			{2, 2, load.Options{Limits: stages.Limits{Tokens: 90, Seqs: 3, LogitRows: 20, Blocks: 16, BlockTokens: 8}, KVType: tensor.I8,
 				Precision: load.Precision{Attention: 8, Shared: 4, Dense: 8, Head: 4, Group: 64}}},
 			{1, 1, load.Options{Limits: stages.Limits{Tokens: 9, Seqs: 3, Blocks: 16, BlockTokens: 8}, KVType: tensor.F8E4M3,
 				Precision: load.Precision{Attention: 4, KVB: 8, Dense: 4, Head: 8}}},
 		} {
-			x.o.Partition = load.Even(cfg.Layers, x.groups)
+			x.o.Partition = load.Even(len(cfg.Layers), x.groups)
 			needs, err := load.Plan(cfg, x.o, load.Use{States: x.states, Streams: 1, Threads: 1})
 			if err != nil {
 				t.Fatal(err)
@@ -102,7 +102,7 @@ func TestPlan(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The last one is topped up; what was counted before it has to come near.
-			if n := len(told); n < cfg.Layers || !near(told[n-1], told[n-2], 0.01) || !near(told[n-1], bound, 0.01) {
+			if n := len(told); n < len(cfg.Layers) || !near(told[n-1], told[n-2], 0.01) || !near(told[n-1], bound, 0.01) {
 				t.Errorf("%s: progress %v, %d bytes planned", dir, told, bound)
 			}
 			for range x.states {
@@ -137,12 +137,12 @@ func TestPlanParts(t *testing.T) {
 			moe++
 		}
 	}
-	a, layers := cfg.Attention, int64(cfg.Layers)
+	a, layers := cfg.Layers[0].Mixer.(model.MLA), int64(len(cfg.Layers))
 	attention := int64(a.QRank)*(h+1+int64(a.Heads*a.QKDim())) + int64(a.KVWidth())*h + int64(a.KVRank)*int64(1+a.Heads*(a.Nope+a.VDim)) + h*int64(a.Heads*a.VDim)
 	for part, want := range map[load.Part]int64{
 		load.Embedding: h * int64(cfg.Vocab), load.Head: h * int64(cfg.Vocab),
 		load.Attention: layers * attention,
-		load.Dense:     (layers - moe) * 3 * h * int64(cfg.DenseFF),
+		load.Dense:     (layers - moe) * 3 * h * int64(cfg.DenseFF()),
 		load.Experts:   moe * e * 3 * h * ff,
 		load.Shared:    moe * 3 * h * ff * int64(cfg.MoE.Shared),
 		load.Router:    moe*h*e + (2*layers+1)*h,
@@ -281,7 +281,7 @@ func resident(t *testing.T) int64 {
 
 // residentOptions are large enough for the process's own needs to be small.
 func residentOptions(cfg *model.Config) (load.Options, int) {
-	return load.Options{Limits: stages.Limits{Tokens: 1024, Seqs: 32, Blocks: 4096, BlockTokens: 32}, Partition: load.Even(cfg.Layers, 2)}, 2
+	return load.Options{Limits: stages.Limits{Tokens: 1024, Seqs: 32, Blocks: 4096, BlockTokens: 32}, Partition: load.Even(len(cfg.Layers), 2)}, 2
 }
 
 // TestPlanIsResident: a process that loads a model and uses all of the memory

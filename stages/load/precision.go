@@ -2,7 +2,6 @@ package load
 
 import (
 	"fmt"
-	"strings"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -51,7 +50,7 @@ func (p Precision) check(cfg *model.Config) error {
 		bits, width int // rows of gate and of up, of a network
 	}{
 		{"experts", p.Experts, cfg.MoE.FF}, {"attention", p.Attention, 0}, {"kv_b_proj", p.KVB, 0},
-		{"shared experts", p.Shared, cfg.MoE.FF * cfg.MoE.Shared}, {"dense MLP", p.Dense, cfg.DenseFF}, {"lm_head", p.Head, 0},
+		{"shared experts", p.Shared, cfg.MoE.FF * cfg.MoE.Shared}, {"dense MLP", p.Dense, cfg.DenseFF()}, {"lm_head", p.Head, 0},
 	} {
 		if x.bits == 0 {
 			continue
@@ -67,17 +66,19 @@ func (p Precision) check(cfg *model.Config) error {
 }
 
 // bits is what a part's matrices are kept in, 0: as they are.
-func (p Precision) bits(part Part) int {
+func (p Precision) bits(part model.Part) int {
 	switch part {
-	case Attention:
+	case model.Attention:
 		return p.Attention
-	case Dense:
+	case model.KVB:
+		return p.KVB
+	case model.DenseFFN:
 		return p.Dense
-	case Experts:
+	case model.Experts:
 		return p.Experts
-	case Shared:
+	case model.Shared:
 		return p.Shared
-	case Head:
+	case model.Head:
 		return p.Head
 	}
 	return 0
@@ -85,19 +86,7 @@ func (p Precision) bits(part Part) int {
 
 // Integers reports whether a tensor of the model is kept as integers: Model asks
 // for its shape then, and for its values only if the store does not have them.
-func (p Precision) Integers(cfg *model.Config, t model.TensorSpec) bool {
-	if len(t.Shape) != 2 {
-		return false
-	}
-	part := partOf(t.Name, cfg.Names())
-	if part == Attention && isKVB(t.Name) {
-		return p.KVB != 0
-	}
-	return p.bits(part) != 0
-}
-
-// isKVB tells kv_b_proj, which has a precision of its own.
-func isKVB(name string) bool { return strings.Contains(name, ".kv_b_proj.") }
+func (p Precision) Integers(t model.TensorSpec) bool { return len(t.Shape) == 2 && p.bits(t.Part) != 0 }
 
 // kept names a precision.
 func kept(bits int, dt tensor.DType) string {
@@ -120,31 +109,30 @@ func (p Precision) matrixBytes(bits, rows, cols int) int64 {
 	return plus(times(f.Tiles(), f.TileBytes()), times(2*tensor.TileRows, f.Tiles(), f.Groups()))
 }
 
-// tensorBytes is what a tensor of a part takes, of type dt where it stays as it is.
-func (p Precision) tensorBytes(cfg *model.Config, part Part, t model.TensorSpec, dt tensor.DType) int64 {
-	a := cfg.Attention
-	switch bits := p.bits(part); {
-	case len(t.Shape) != 2:
-	case part == Attention && isKVB(t.Name):
-		if p.KVB != 0 {
-			head := plus(p.matrixBytes(p.KVB, a.KVRank, a.Nope), p.matrixBytes(p.KVB, a.VDim, a.KVRank))
-			return times(a.Heads, int(head))
-		}
-	case bits != 0:
+// tensorBytes is what a tensor takes, of type dt where it stays as it is.
+func (p Precision) tensorBytes(t model.TensorSpec, dt tensor.DType) (n int64) {
+	bits := p.bits(t.Part)
+	switch {
+	case !p.Integers(t):
+		return times(append([]int{dt.Size()}, t.Shape...)...)
+	case t.Cut == nil:
 		return p.matrixBytes(bits, t.Shape[0], t.Shape[1])
 	}
-	return times(append([]int{dt.Size()}, t.Shape...)...)
+	for _, c := range t.Cut {
+		n = plus(n, times(c.Count, int(p.matrixBytes(bits, c.Rows, c.Cols))))
+	}
+	return n
 }
 
 // inner is what an attention block keeps of rows as integers.
-func (p Precision) inner(a model.Attention, rows int) int {
+func (p Precision) inner(m model.Mixer, rows int) int {
 	if p.Attention == 0 || p.tiles {
 		return 0
 	}
 	n := 0
-	for _, cols := range []int{a.OutDim(), a.QRank} {
-		if f, err := p.format(8, 1, cols); cols > 0 && err == nil {
-			n += device.QRowsBytes(rows, cols, f.Group)
+	for _, x := range m.Scratch() {
+		if f, err := p.format(8, 1, x.Width); x.Product && x.Width > 0 && err == nil {
+			n += device.QRowsBytes(rows, x.Width, f.Group)
 		}
 	}
 	return n

@@ -5,61 +5,16 @@ import (
 	"slices"
 )
 
-// TensorSpec is a tensor the model needs.
-type TensorSpec struct {
-	Name  string
-	Shape []int
-}
-
 // Expected lists every tensor of the model in the order of use.
 func (c *Config) Expected() []TensorSpec {
 	top := c.Names()
-	specs := make([]TensorSpec, 0, 3+c.Layers*(12+3*c.MoE.Experts))
-	specs = append(specs, TensorSpec{top.Embed, []int{c.Vocab, c.Hidden}})
+	specs := []TensorSpec{{Name: top.Embed, Shape: []int{c.Vocab, c.Hidden}, Role: "embed", Part: Embedding}}
 	for i := range c.Layers {
-		specs = c.appendLayer(specs, i)
+		specs = append(specs, c.Layers[i].Tensors(c.Hidden)...)
 	}
-	specs = append(specs, TensorSpec{top.Norm, []int{c.Hidden}})
+	specs = append(specs, TensorSpec{Name: top.Norm, Shape: []int{c.Hidden}, Role: "norm", Part: Router})
 	if !c.TieEmbed {
-		specs = append(specs, TensorSpec{top.Head, []int{c.Vocab, c.Hidden}})
-	}
-	return specs
-}
-
-func (c *Config) appendLayer(specs []TensorSpec, i int) []TensorSpec {
-	n, a, h := c.LayerNames(i), c.Attention, c.Hidden
-	add := func(name string, shape ...int) {
-		if name != "" {
-			specs = append(specs, TensorSpec{name, shape})
-		}
-	}
-	ffn := func(n FFNNames, width int) {
-		add(n.Gate, width, h)
-		add(n.Up, width, h)
-		add(n.Down, h, width)
-	}
-	add(n.InputNorm, h)
-	add(n.Q, a.Heads*a.QKDim(), h)
-	add(n.QBias, a.Heads*a.HeadDim)
-	add(n.K, a.KVHeads*a.HeadDim, h)
-	add(n.KBias, a.KVHeads*a.HeadDim)
-	add(n.V, a.KVHeads*a.HeadDim, h)
-	add(n.VBias, a.KVHeads*a.HeadDim)
-	add(n.QA, a.QRank, h)
-	add(n.QANorm, a.QRank)
-	add(n.QB, a.Heads*a.QKDim(), a.QRank)
-	add(n.KVA, a.KVWidth(), h)
-	add(n.KVNorm, a.KVRank)
-	add(n.KVB, a.Heads*(a.Nope+a.VDim), a.KVRank)
-	add(n.O, h, a.OutDim())
-	add(n.PostNorm, h)
-	ffn(n.Dense, c.DenseFF)
-	if c.MoELayer(i) {
-		add(n.Router, c.MoE.Experts, h)
-		for e := range c.MoE.Experts {
-			ffn(c.ExpertNames(i, e), c.MoE.FF)
-		}
-		ffn(n.Shared, c.MoE.Shared*c.MoE.FF)
+		specs = append(specs, TensorSpec{Name: top.Head, Shape: []int{c.Vocab, c.Hidden}, Role: "head", Part: Head})
 	}
 	return specs
 }

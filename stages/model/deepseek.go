@@ -16,19 +16,25 @@ const deepSeekLatentEps = 1e-6
 // those on which the release's and transformers' config classes agree; where
 // they differ the field has to be there.
 func parseDeepSeekV2(f fields) *Config {
-	c := common(f)
-	c.Attention = deepSeekAttention(f)
+	c, layers := common(f)
+	a, dense := mlaSizes(f), denseFF(f)
 	var scale float64
-	c.Rope, scale = parseRope(f, c.Attention.RopeDim, c.MaxContext)
-	c.Rope.Interleaved = true
-	c.Attention.Scale = float32(scale / math.Sqrt(float64(c.Attention.QKDim())))
-	c.MoE = deepSeekMoE(f, c.Layers)
+	a.Rope, scale = parseRope(f, a.RopeDim, c.MaxContext)
+	a.Rope.Interleaved = true
+	a.Scale = float32(scale / math.Sqrt(float64(a.QKDim())))
+	moe, has := deepSeekMoE(f, layers)
+	c.Stack(layers, Usual(mlaRoles), func(i int) (Mixer, FFN) {
+		if has(i) {
+			return a, moe
+		}
+		return a, dense
+	})
 	return c
 }
 
-func deepSeekAttention(f fields) Attention {
-	a := Attention{
-		Kind:      AttentionMLA,
+// mlaSizes reads the sizes of latent attention.
+func mlaSizes(f fields) MLA {
+	a := MLA{
 		Heads:     f.int("num_attention_heads", 1, maxHeads),
 		KVRank:    f.int("kv_lora_rank", 1, maxRank),
 		Nope:      f.int("qk_nope_head_dim", 1, maxHeadDim),
@@ -53,27 +59,28 @@ func deepSeekAttention(f fields) Attention {
 	return a
 }
 
-func deepSeekMoE(f fields, layers int) MoE {
-	if f.null("n_routed_experts") {
-		return MoE{} // a dense model, as the release's config class allows
+// deepSeekMoE reads the experts, and which layers have them.
+func deepSeekMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
+	if f.null("n_routed_experts") { // a dense model, as the release's config class allows
+		return m, func(int) bool { return false }
 	}
-	m := MoE{
-		Experts:    f.int("n_routed_experts", 1, maxExperts),
-		FF:         f.int("moe_intermediate_size", 1, maxFF),
-		FirstDense: f.intOr("first_k_dense_replace", 0, 0, maxLayers),
-		LayerFreq:  f.intOr("moe_layer_freq", 1, 1, maxLayers),
+	m = MoE{
+		Experts: f.int("n_routed_experts", 1, maxExperts),
+		FF:      f.int("moe_intermediate_size", 1, maxFF),
 	}
+	first := f.intOr("first_k_dense_replace", 0, 0, maxLayers)
+	every := f.intOr("moe_layer_freq", 1, 1, maxLayers)
 	if !f.null("n_shared_experts") {
 		m.Shared = f.int("n_shared_experts", 0, maxShared)
 	}
-	if m.FirstDense > layers {
-		f.clash("first_k_dense_replace", []string{"num_hidden_layers"}, "%d is more than num_hidden_layers %d", m.FirstDense, layers)
+	if first > layers {
+		f.clash("first_k_dense_replace", []string{"num_hidden_layers"}, "%d is more than num_hidden_layers %d", first, layers)
 	}
 	if m.Experts*layers > maxBankExperts {
 		f.clash("n_routed_experts", []string{"num_hidden_layers"}, "%d in %d layers: over %d experts in all", m.Experts, layers, maxBankExperts)
 	}
 	m.Router = deepSeekRouter(f, m.Experts)
-	return m
+	return m, func(i int) bool { return i >= first && i%every == 0 }
 }
 
 // deepSeekRouter follows MoEGate of the release: group-limited choice rates a

@@ -97,16 +97,16 @@ const (
 	maxBankExperts = 1 << 17
 )
 
-// common reads the fields that every family has under the same name.
-func common(f fields) *Config {
-	c := &Config{
-		Layers:     f.int("num_hidden_layers", 1, maxLayers),
+// common reads the fields that every family has under the same name, and the number of
+// layers.
+func common(f fields) (c *Config, layers int) {
+	layers = f.int("num_hidden_layers", 1, maxLayers)
+	c = &Config{
 		Hidden:     f.int("hidden_size", 1, maxHidden),
 		Vocab:      f.int("vocab_size", 1, maxVocab),
 		MaxContext: f.int("max_position_embeddings", 1, maxContext),
 		NormEps:    float32(f.float("rms_norm_eps", 1e-12, 1)),
 		TieEmbed:   f.boolOr("tie_word_embeddings", false),
-		DenseFF:    f.int("intermediate_size", 1, maxFF),
 		DType:      dtype(f),
 	}
 	c.BOS = f.id("bos_token_id")
@@ -122,8 +122,11 @@ func common(f fields) *Config {
 	inVocab("bos_token_id", c.BOS)
 	inVocab("eos_token_id", c.EOS...)
 	inVocab("pad_token_id", c.Pad)
-	return c
+	return c, layers
 }
+
+// denseFF reads the network of layers without experts.
+func denseFF(f fields) Dense { return Dense{f.int("intermediate_size", 1, maxFF)} }
 
 // dtype reads torch_dtype (release) or dtype (transformers 5).
 func dtype(f fields) tensor.DType {

@@ -84,18 +84,18 @@ func TestGoldens(t *testing.T) {
 			if err := json.Unmarshal(readFile(t, goldens, arch, "facts.json"), &facts); err != nil {
 				t.Fatal(err)
 			}
-			if got := release.Rope.CosSinScale; math.Abs(got-facts.Scales.CosSin) > 1e-12 {
+			if got := release.Layers[0].Mixer.Rotary().CosSinScale; math.Abs(got-facts.Scales.CosSin) > 1e-12 {
 				t.Errorf("cos/sin scale %v, want %v", got, facts.Scales.CosSin)
 			}
-			if got, want := release.Attention.Scale, float32(facts.Scales.Softmax); got != want {
+			if got, want := softmaxScale(release), float64(float32(facts.Scales.Softmax)); got != want {
 				t.Errorf("softmax scale %v, want %v", got, want)
 			}
 			want := goldenF32(t, arch, "rope.inv_freq")
-			if len(want) != len(release.Rope.InvFreq) {
-				t.Fatalf("%d frequencies, want %d", len(release.Rope.InvFreq), len(want))
+			if len(want) != len(release.Layers[0].Mixer.Rotary().InvFreq) {
+				t.Fatalf("%d frequencies, want %d", len(release.Layers[0].Mixer.Rotary().InvFreq), len(want))
 			}
 			for i, w := range want {
-				if got := release.Rope.InvFreq[i]; math.Abs(got-float64(w)) > 2e-7*float64(w) {
+				if got := release.Layers[0].Mixer.Rotary().InvFreq[i]; math.Abs(got-float64(w)) > 2e-7*float64(w) {
 					t.Errorf("inv_freq[%d] = %v, want %v", i, got, w)
 				}
 			}
@@ -117,27 +117,42 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
+// softmaxScale is the scale of the first layer's attention.
+func softmaxScale(c *Config) float64 {
+	if a, ok := c.Layers[0].Mixer.(GQA); ok {
+		return float64(a.Scale)
+	}
+	return float64(c.Layers[0].Mixer.(MLA).Scale)
+}
+
+// softmax is the usual scale of heads of n values.
+func softmax(n float64) float64 { return float64(float32(1 / math.Sqrt(n))) }
+
+// rotary is the rotation of the first layer.
+func rotary(c *Config) *RopeConfig { return c.Layers[0].Mixer.Rotary() }
+
 // TestParseRelease pins every field for one model with query compression.
 func TestParseRelease(t *testing.T) {
 	c, err := Parse(readFile(t, goldens, "deepseek_v2", "config.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Rope.InvFreq = nil // held to the golden above
+	c.Layers[0].Mixer.Rotary().InvFreq = nil // held to the golden above
 	want := &Config{
-		Family: "deepseek_v2", Layers: 3, Hidden: 128, Vocab: 512, MaxContext: 163840, NormEps: 1e-6, DType: tensor.BF16,
-		Attention: Attention{
-			Kind: AttentionMLA, Heads: 4, QRank: 64, KVRank: 128, Nope: 32, RopeDim: 16, VDim: 32, LatentEps: 1e-6,
-			Scale: c.Attention.Scale,
-		},
-		Rope:    RopeConfig{Dim: 16, Theta: 10000, Interleaved: true, CosSinScale: 1},
-		DenseFF: 128,
-		MoE: MoE{
-			Experts: 12, Shared: 2, FF: 32, FirstDense: 1, LayerFreq: 1,
-			Router: device.Router{Experts: 12, TopK: 4, Groups: 4, TopGroups: 2, Scale: 16},
-		},
+		Family: "deepseek_v2", Hidden: 128, Vocab: 512, MaxContext: 163840, NormEps: 1e-6, DType: tensor.BF16,
 		BOS: 0, EOS: []int32{1}, Pad: -1,
 	}
+	mla := MLA{
+		Heads: 4, QRank: 64, KVRank: 128, Nope: 32, RopeDim: 16, VDim: 32, LatentEps: 1e-6, Scale: float32(softmaxScale(c)),
+		Rope: &RopeConfig{Dim: 16, Theta: 10000, Interleaved: true, CosSinScale: 1},
+	}
+	moe := MoE{Experts: 12, Shared: 2, FF: 32, Router: device.Router{Experts: 12, TopK: 4, Groups: 4, TopGroups: 2, Scale: 16}}
+	want.Stack(3, Usual(mlaRoles), func(i int) (Mixer, FFN) {
+		if i == 0 {
+			return mla, Dense{128}
+		}
+		return mla, moe
+	})
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}
@@ -149,8 +164,9 @@ func TestDefaultModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Attention.QRank != 0 || c.Rope.CosSinScale != 1 || c.Pad != 2 || len(c.Rope.InvFreq) != 8 ||
-		c.Attention.Scale != float32(1/math.Sqrt(48)) || c.MoE.Router.Groups != 0 {
+	a := c.Layers[0].Mixer.(MLA)
+	if a.QRank != 0 || a.Rope.CosSinScale != 1 || c.Pad != 2 || len(a.Rope.InvFreq) != 8 ||
+		a.Scale != float32(1/math.Sqrt(48)) || c.MoE.Router.Groups != 0 {
 		t.Errorf("%+v", c)
 	}
 	g, err := ParseGeneration(readFile(t, "../../models/krater-tiny/generation_config.json"))
@@ -405,21 +421,21 @@ func TestVariants(t *testing.T) {
 		{"no begin token", m{"bos_token_id": ""}, func(c *Config) bool { return c.BOS == -1 }},
 		{"no dtype", m{"torch_dtype": ""}, func(c *Config) bool { return c.DType == tensor.Invalid }},
 		{"plain rope", m{"rope_scaling": "null"}, func(c *Config) bool {
-			return c.Rope.InvFreq[1] == math.Pow(10000, -2.0/16) && c.Rope.CosSinScale == 1 && c.Attention.Scale == float32(1/math.Sqrt(48))
+			return rotary(c).InvFreq[1] == math.Pow(10000, -2.0/16) && rotary(c).CosSinScale == 1 && softmaxScale(c) == softmax(48)
 		}},
 		{"linear", m{"rope_scaling": `{"type":"linear","factor":4}`}, func(c *Config) bool {
-			return c.Rope.InvFreq[0] == 0.25 && c.Attention.Scale == float32(1/math.Sqrt(48))
+			return rotary(c).InvFreq[0] == 0.25 && softmaxScale(c) == softmax(48)
 		}},
 		// mscale only: on cos and sin, not on the softmax scale; and the reverse.
 		{"mscale without mscale_all_dim", m{"rope_scaling.mscale_all_dim": ""}, func(c *Config) bool {
-			return near(c.Rope.CosSinScale, 0.1*0.707*math.Log(40)+1) && c.Attention.Scale == float32(1/math.Sqrt(48))
+			return near(rotary(c).CosSinScale, 0.1*0.707*math.Log(40)+1) && softmaxScale(c) == softmax(48)
 		}},
 		{"mscale_all_dim with default mscale", m{"rope_scaling.mscale": ""}, func(c *Config) bool {
-			return near(c.Rope.CosSinScale, (0.1*math.Log(40)+1)/(0.1*0.707*math.Log(40)+1))
+			return near(rotary(c).CosSinScale, (0.1*math.Log(40)+1)/(0.1*0.707*math.Log(40)+1))
 		}},
-		{"attention_factor", m{"rope_scaling.attention_factor": "1.25"}, func(c *Config) bool { return c.Rope.CosSinScale == 1.25 }},
+		{"attention_factor", m{"rope_scaling.attention_factor": "1.25"}, func(c *Config) bool { return rotary(c).CosSinScale == 1.25 }},
 		{"factor 1 changes nothing", m{"rope_scaling.factor": "1"}, func(c *Config) bool {
-			return near(c.Rope.InvFreq[7], math.Pow(10000, -14.0/16)) && c.Rope.CosSinScale == 1
+			return near(rotary(c).InvFreq[7], math.Pow(10000, -14.0/16)) && rotary(c).CosSinScale == 1
 		}},
 	}
 	for _, tt := range tests {
@@ -452,7 +468,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		for _, x := range append(c.Rope.InvFreq, c.Rope.CosSinScale, float64(c.Attention.Scale), float64(c.NormEps), float64(c.MoE.Router.Scale)) {
+		for _, x := range append(rotary(c).InvFreq, rotary(c).CosSinScale, softmaxScale(c), float64(c.NormEps), float64(c.MoE.Router.Scale)) {
 			if x > 0 == false || math.IsInf(x, 0) && c.MoE.Experts > 0 {
 				if x == 0 && c.MoE.Experts == 0 { // the router of a dense model
 					continue

@@ -6,19 +6,26 @@ import "math"
 // grouped-query attention with biases on queries, keys and values, a SwiGLU
 // network in every layer. The biases are part of the family, no field says so.
 func parseQwen2(f fields) *Config {
-	c := common(f)
-	c.Attention = qwenAttention(f, c.Hidden)
-	c.Attention.QKVBias = true
-	var scale float64
-	c.Rope, scale = parseRope(f, c.Attention.HeadDim, c.MaxContext)
-	c.Attention.Scale = float32(scale / math.Sqrt(float64(c.Attention.HeadDim)))
-	fullAttention(f, c.Layers)
+	c, layers := common(f)
+	ffn, a := denseFF(f), groupedQuery(f, c)
+	a.Bias = true
+	fullAttention(f, layers)
+	c.Stack(layers, Usual(gqaRoles), func(int) (Mixer, FFN) { return a, ffn })
 	return c
 }
 
-// qwenAttention reads the sizes. head_dim is absent in the release's files.
-func qwenAttention(f fields, hidden int) Attention {
-	a := Attention{Kind: AttentionGQA, Heads: f.int("num_attention_heads", 1, maxHeads)}
+// groupedQuery reads attention that rotates whole heads.
+func groupedQuery(f fields, c *Config) GQA {
+	a := gqaSizes(f, c.Hidden)
+	var scale float64
+	a.Rope, scale = parseRope(f, a.HeadDim, c.MaxContext)
+	a.Scale = float32(scale / math.Sqrt(float64(a.HeadDim)))
+	return a
+}
+
+// gqaSizes reads the sizes. Some releases have no head_dim.
+func gqaSizes(f fields, hidden int) GQA {
+	a := GQA{Heads: f.int("num_attention_heads", 1, maxHeads)}
 	if a.KVHeads = a.Heads; !f.null("num_key_value_heads") { // null: a key head for each head
 		a.KVHeads = f.int("num_key_value_heads", 1, maxHeads)
 	}

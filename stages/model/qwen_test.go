@@ -15,19 +15,18 @@ func TestParseQwen2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Rope.InvFreq = nil // held to the golden by TestGoldens
+	rotary(c).InvFreq = nil // held to the golden by TestGoldens
 	want := &Config{
-		Family: "qwen2", Layers: 3, Hidden: 128, Vocab: 512, MaxContext: 32768, NormEps: 1e-6, TieEmbed: true, DType: tensor.BF16,
-		Attention: Attention{Kind: AttentionGQA, Heads: 4, KVHeads: 2, HeadDim: 32, QKVBias: true, Scale: float32(1 / math.Sqrt(32))},
-		Rope:      RopeConfig{Dim: 32, Theta: 1e6, CosSinScale: 1},
-		DenseFF:   256,
-		BOS:       0, EOS: []int32{1}, Pad: -1,
+		Family: "qwen2", Hidden: 128, Vocab: 512, MaxContext: 32768, NormEps: 1e-6, TieEmbed: true, DType: tensor.BF16,
+		BOS: 0, EOS: []int32{1}, Pad: -1,
 	}
+	gqa := GQA{Heads: 4, KVHeads: 2, HeadDim: 32, Bias: true, Scale: float32(1 / math.Sqrt(32)), Rope: &RopeConfig{Dim: 32, Theta: 1e6, CosSinScale: 1}}
+	want.Stack(3, Usual(gqaRoles), func(int) (Mixer, FFN) { return gqa, Dense{256} })
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}
-	if a := c.Attention; a.KVWidth() != 2*2*32 || a.QKDim() != 32 || a.OutDim() != 128 {
-		t.Errorf("%d cached values, heads of %d, output of %d", a.KVWidth(), a.QKDim(), a.OutDim())
+	if n := c.KVTokenBytes(tensor.BF16); n != 3*2*2*2*32 {
+		t.Errorf("%d bytes of KV cache for a token", n)
 	}
 }
 
@@ -95,18 +94,18 @@ func TestVariantsQwen2(t *testing.T) {
 		change m
 		ok     func(c *Config) bool
 	}{
-		{"multi-head", m{"num_key_value_heads": "null"}, func(c *Config) bool { return c.Attention.KVHeads == 4 && c.Attention.KVWidth() == 256 }},
-		{"multi-query", m{"num_key_value_heads": "1"}, func(c *Config) bool { return c.Attention.KVWidth() == 64 }},
+		{"multi-head", m{"num_key_value_heads": "null"}, func(c *Config) bool { return c.Layers[0].Mixer.(GQA).KVHeads == 4 && kvWidth(c) == 256 }},
+		{"multi-query", m{"num_key_value_heads": "1"}, func(c *Config) bool { return kvWidth(c) == 64 }},
 		{"head_dim", m{"head_dim": "48"}, func(c *Config) bool {
-			return c.Attention.HeadDim == 48 && c.Rope.Dim == 48 && c.Attention.OutDim() == 192 && c.Attention.Scale == float32(1/math.Sqrt(48))
+			return c.Layers[0].Mixer.(GQA).HeadDim == 48 && rotary(c).Dim == 48 && c.Layers[0].Mixer.(GQA).QDim() == 192 && c.Layers[0].Mixer.(GQA).Scale == float32(1/math.Sqrt(48))
 		}},
-		{"head_dim null", m{"head_dim": "null"}, func(c *Config) bool { return c.Attention.HeadDim == 32 }},
-		{"linear", m{"rope_scaling": `{"type":"linear","factor":4}`}, func(c *Config) bool { return c.Rope.InvFreq[0] == 0.25 }},
+		{"head_dim null", m{"head_dim": "null"}, func(c *Config) bool { return c.Layers[0].Mixer.(GQA).HeadDim == 32 }},
+		{"linear", m{"rope_scaling": `{"type":"linear","factor":4}`}, func(c *Config) bool { return rotary(c).InvFreq[0] == 0.25 }},
 		// As the release's notes on long texts have it: the factor is on cos and sin only.
 		{"yarn", m{"rope_scaling": `{"type":"yarn","factor":4.0,"original_max_position_embeddings":32768}`}, func(c *Config) bool {
-			return near(c.Rope.CosSinScale, 0.1*math.Log(4)+1) && c.Attention.Scale == float32(1/math.Sqrt(32)) && c.Rope.InvFreq[0] == 1
+			return near(rotary(c).CosSinScale, 0.1*math.Log(4)+1) && c.Layers[0].Mixer.(GQA).Scale == float32(1/math.Sqrt(32)) && rotary(c).InvFreq[0] == 1
 		}},
-		{"a window that is off", m{"sliding_window": "131072", "max_window_layers": "2", "use_sliding_window": ""}, func(c *Config) bool { return c.Layers == 3 }},
+		{"a window that is off", m{"sliding_window": "131072", "max_window_layers": "2", "use_sliding_window": ""}, func(c *Config) bool { return len(c.Layers) == 3 }},
 		{"own head", m{"tie_word_embeddings": "false"}, func(c *Config) bool { return c.Names().Head == "lm_head.weight" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,3 +119,6 @@ func TestVariantsQwen2(t *testing.T) {
 		})
 	}
 }
+
+// kvWidth is the width of a cached row.
+func kvWidth(c *Config) int { return c.Layers[0].Mixer.State()[0].Width }

@@ -5,8 +5,8 @@ import "math"
 // parseRope reads the rotary settings of both config styles and makes the
 // frequencies. scale is the factor on the softmax scale: YaRN's
 // mscale(mscale_all_dim) squared, else 1.
-func parseRope(f fields, dim, context int) (r RopeConfig, scale float64) {
-	r = RopeConfig{Dim: dim, CosSinScale: 1}
+func parseRope(f fields, dim, context int) (r *RopeConfig, scale float64) {
+	r = &RopeConfig{Dim: dim, CosSinScale: 1}
 	// One object holds the scaling; transformers 5 also puts the base there.
 	name := "rope_scaling"
 	if f.has("rope_parameters") {
@@ -33,7 +33,7 @@ func parseRope(f fields, dim, context int) (r RopeConfig, scale float64) {
 		if y.original > float64(context) {
 			f.clash("max_position_embeddings", []string{name + ".original_max_position_embeddings"}, "%d is less than the original %g", context, y.original)
 		}
-		y.scaleFrequencies(&r)
+		y.scaleFrequencies(r)
 		r.CosSinScale = y.cosSin
 		m := yarnMscale(y.factor, y.mscaleAllDim)
 		return r, m * m

@@ -8,21 +8,21 @@ import (
 
 // Sizes reads a config.json of a family that cannot be run, or of one that nobody knows,
 // as far as planning memory and time goes: layers, attention and experts under the names
-// that published models use. The result must not be loaded. full is the number of
-// layers that see the whole context; others keep little for each token.
+// that published models use. The result must not be loaded. Layers that do not see the whole
+// context are taken to keep nothing for a token (Bounded).
 //
 // A family that can be run is Parse's. What is missing is a *FieldError, as there.
-func Sizes(configJSON []byte) (c *Config, full int, err error) {
+func Sizes(configJSON []byte) (*Config, error) {
 	f, err := readFields(configJSON)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if text, ok := f.object("text_config"); ok && !f.has("num_hidden_layers") {
 		f = text
 	}
-	c = &Config{
+	layers := f.int("num_hidden_layers", 1, maxLayers)
+	c := &Config{
 		Family:     f.stringOr("model_type", ""),
-		Layers:     f.int("num_hidden_layers", 1, maxLayers),
 		Hidden:     f.int("hidden_size", 1, maxHidden),
 		Vocab:      f.int("vocab_size", 1, maxVocab),
 		MaxContext: f.int("max_position_embeddings", 1, maxContext),
@@ -30,22 +30,45 @@ func Sizes(configJSON []byte) (c *Config, full int, err error) {
 		DType:      dtype(f),
 		BOS:        -1, Pad: -1,
 	}
-	c.MoE = sizesMoE(f, c.Layers)
-	c.DenseFF = f.intOr("intermediate_size", max(1, c.MoE.FF), 1, maxFF)
+	moe, has := sizesMoE(f, layers)
+	dense := Dense{f.intOr("intermediate_size", max(1, moe.FF), 1, maxFF)}
+	var mixer Mixer
+	roles := Usual(gqaRoles)
 	if f.has("kv_lora_rank") {
-		c.Attention = deepSeekAttention(f)
-		c.Rope.Dim = c.Attention.RopeDim
+		a := mlaSizes(f)
+		a.Rope, a.Scale = &RopeConfig{Dim: a.RopeDim}, float32(1/math.Sqrt(float64(a.QKDim())))
+		mixer, roles = a, Usual(mlaRoles)
 	} else {
-		c.Attention = qwenAttention(f, c.Hidden)
-		c.Rope.Dim = c.Attention.HeadDim
+		a := gqaSizes(f, c.Hidden)
+		a.Rope, a.Scale = &RopeConfig{Dim: a.HeadDim}, float32(1/math.Sqrt(float64(a.HeadDim)))
+		mixer = a
 	}
-	full = fullLayers(f, c.Layers)
+	full := fullLayers(f, layers)
 	if f.failed() {
-		return nil, 0, joinErrors(*f.errs, 0)
+		return nil, joinErrors(*f.errs, 0)
 	}
-	c.Attention.Scale = float32(1 / math.Sqrt(float64(c.Attention.QKDim())))
-	return c, full, nil
+	c.Stack(layers, roles, func(i int) (Mixer, FFN) {
+		m, ffn := mixer, FFN(dense)
+		if !full[i] {
+			m = Bounded{mixer}
+		}
+		if has(i) {
+			ffn = moe
+		}
+		return m, ffn
+	})
+	return c, nil
 }
+
+// Bounded stands for a mixer that keeps a bounded state for a sequence, however long it is:
+// it has the tensors of the mixer within. It can be planned and not be run.
+type Bounded struct{ Mixer }
+
+// State implements Mixer.
+func (Bounded) State() []State { return nil }
+
+// Cost implements Mixer.
+func (Bounded) Cost() Cost { return Cost{} }
 
 // firstOf is the first of several names of a field that is there, the first of all if
 // none is.
@@ -58,19 +81,20 @@ func (f fields) firstOf(names ...string) string {
 	return names[0]
 }
 
-func sizesMoE(f fields, layers int) MoE {
+// sizesMoE reads the experts, and which layers have them.
+func sizesMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
 	experts := f.firstOf("n_routed_experts", "num_experts", "num_local_experts")
 	n := f.intOr(experts, 0, 0, maxExperts)
 	if n == 0 {
-		return MoE{}
+		return m, func(int) bool { return false }
 	}
-	m := MoE{
-		Experts:    n,
-		FF:         f.int(f.firstOf("moe_intermediate_size", "intermediate_size"), 1, maxFF),
-		Shared:     f.intOr("n_shared_experts", 0, 0, maxShared),
-		FirstDense: f.intOr("first_k_dense_replace", 0, 0, layers),
-		LayerFreq:  f.intOr(f.firstOf("moe_layer_freq", "decoder_sparse_step"), 1, 1, maxLayers),
+	m = MoE{
+		Experts: n,
+		FF:      f.int(f.firstOf("moe_intermediate_size", "intermediate_size"), 1, maxFF),
+		Shared:  f.intOr("n_shared_experts", 0, 0, maxShared),
 	}
+	first := f.intOr("first_k_dense_replace", 0, 0, layers)
+	every := f.intOr(f.firstOf("moe_layer_freq", "decoder_sparse_step"), 1, 1, maxLayers)
 	if width := f.intOr("shared_expert_intermediate_size", 0, 0, maxFF); width > 0 {
 		m.Shared = max(1, (width+m.FF/2)/m.FF)
 	}
@@ -81,19 +105,21 @@ func sizesMoE(f fields, layers int) MoE {
 	if n*layers > maxBankExperts {
 		f.clash(experts, []string{"num_hidden_layers"}, "%d in %d layers: over %d experts in all", n, layers, maxBankExperts)
 	}
-	return m
+	return m, func(i int) bool { return i >= first && i%every == 0 }
 }
 
-// fullLayers counts the layers that attend to everything.
-func fullLayers(f fields, layers int) int {
-	if kinds := f.strings("layer_types", maxLayers); len(kinds) > 0 {
-		n := 0
-		for _, kind := range kinds {
-			if kind == "full_attention" {
-				n++
-			}
+// fullLayers tells which layers attend to everything; at least one does.
+func fullLayers(f fields, layers int) []bool {
+	full, any := make([]bool, layers), false
+	kinds, every := f.strings("layer_types", maxLayers), f.intOr("full_attention_interval", 1, 1, maxLayers)
+	for i := range full {
+		if len(kinds) > 0 {
+			full[i] = i < len(kinds) && kinds[i] == "full_attention"
+		} else {
+			full[i] = (i+1)%every == 0
 		}
-		return min(layers, max(1, n))
+		any = any || full[i]
 	}
-	return max(1, layers/f.intOr("full_attention_interval", 1, 1, maxLayers))
+	full[layers-1] = full[layers-1] || !any
+	return full
 }

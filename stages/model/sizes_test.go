@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"krater/kernels/tensor"
 )
 
 // shape reads a published config.json.
@@ -31,6 +33,16 @@ func parameters(c *Config) (n float64) {
 	return n
 }
 
+// full counts the layers that see the whole context.
+func full(c *Config) (n int) {
+	for i := range c.Layers {
+		if len(c.Layers[i].Mixer.State()) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // TestSizes: published models have as many parameters as their publishers say, whatever
 // family they are of.
 func TestSizes(t *testing.T) {
@@ -46,7 +58,7 @@ func TestSizes(t *testing.T) {
 		"kimi-k2":          {1026, 0.01, 384, 8, 61},
 		"qwen2.5-7b":       {7.6, 0.01, 0, 0, 28},
 	} {
-		c, full, err := Sizes(shape(t, name))
+		c, err := Sizes(shape(t, name))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -54,8 +66,8 @@ func TestSizes(t *testing.T) {
 		if n := parameters(c) / 1e9; math.Abs(n-want.billions) > want.within*want.billions {
 			t.Errorf("%s: %.2f billion parameters, want %g", name, n, want.billions)
 		}
-		if c.MoE.Experts != want.experts || c.MoE.Router.TopK != want.topK || full != want.full {
-			t.Errorf("%s: %d experts, %d taken, %d layers see everything", name, c.MoE.Experts, c.MoE.Router.TopK, full)
+		if c.MoE.Experts != want.experts || c.MoE.Router.TopK != want.topK || full(c) != want.full {
+			t.Errorf("%s: %d experts, %d taken, %d layers see everything", name, c.MoE.Experts, c.MoE.Router.TopK, full(c))
 		}
 	}
 }
@@ -63,7 +75,7 @@ func TestSizes(t *testing.T) {
 // TestSizesAreParsed: of families that can be run both readers have the same sizes.
 func TestSizesAreParsed(t *testing.T) {
 	for _, name := range []string{"deepseek-v2-lite", "qwen2.5-7b"} {
-		a, _, err := Sizes(shape(t, name))
+		a, err := Sizes(shape(t, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,9 +83,14 @@ func TestSizesAreParsed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Attention.QKVBias = false // of the family
-		if a.Layers != b.Layers || a.Hidden != b.Hidden || a.DenseFF != b.DenseFF || a.Vocab != b.Vocab || a.Rope.Dim != b.Rope.Dim ||
-			a.Attention.KVWidth() != b.Attention.KVWidth() || parameters(a) != parameters(b) || a.MoE.Shared != b.MoE.Shared {
+		for i := range b.Layers {
+			if m, ok := b.Layers[i].Mixer.(GQA); ok {
+				m.Bias = false // of the family
+				b.Layers[i].Mixer = m
+			}
+		}
+		if len(a.Layers) != len(b.Layers) || a.Hidden != b.Hidden || a.DenseFF() != b.DenseFF() || a.Vocab != b.Vocab || rotary(a).Dim != rotary(b).Dim ||
+			a.KVTokenBytes(tensor.BF16) != b.KVTokenBytes(tensor.BF16) || parameters(a) != parameters(b) || a.MoE.Shared != b.MoE.Shared {
 			t.Errorf("%s: %+v\n%+v", name, a, b)
 		}
 	}
@@ -94,11 +111,11 @@ func TestSizesNames(t *testing.T) {
 		}
 		return data
 	}
-	c, full, err := Sizes(base(map[string]any{"num_local_experts": 8, "experts_per_token": 2, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}}))
-	if err != nil || c.MoE.Experts != 8 || c.MoE.FF != 96 || c.MoE.Router.TopK != 2 || full != 2 {
-		t.Errorf("%+v, %d, %v", c, full, err)
+	c, err := Sizes(base(map[string]any{"num_local_experts": 8, "experts_per_token": 2, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}}))
+	if err != nil || c.MoE.Experts != 8 || c.MoE.FF != 96 || c.MoE.Router.TopK != 2 || full(c) != 2 {
+		t.Errorf("%+v, %v", c, err)
 	}
-	if c, _, err = Sizes([]byte(`{"model_type": "wrapper", "text_config": ` + string(base(nil)) + `}`)); err != nil || c.MoE.Experts != 0 || c.DenseFF != 96 {
+	if c, err = Sizes([]byte(`{"model_type": "wrapper", "text_config": ` + string(base(nil)) + `}`)); err != nil || c.MoE.Experts != 0 || c.DenseFF() != 96 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for field, data := range map[string][]byte{
@@ -108,13 +125,13 @@ func TestSizesNames(t *testing.T) {
 		"moe_intermediate_size": base(map[string]any{"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": nil}),
 		"num_experts":           base(map[string]any{"num_experts": 4096, "num_experts_per_tok": 2, "num_hidden_layers": 1000}),
 	} {
-		_, _, err := Sizes(data)
+		_, err := Sizes(data)
 		var fault *FieldError
 		if !errors.As(err, &fault) || fault.Field != field {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, _, err := Sizes([]byte("[]")); !errors.Is(err, ErrSyntax) {
+	if _, err := Sizes([]byte("[]")); !errors.Is(err, ErrSyntax) {
 		t.Error(err)
 	}
 }
@@ -125,14 +142,14 @@ func FuzzSizes(f *testing.F) {
 		f.Add(shape(f, name))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, full, err := Sizes(data)
+		c, err := Sizes(data)
 		if err != nil {
 			return
 		}
-		if full < 1 || full > c.Layers || c.Attention.KVWidth() < 1 || c.MoE.Router.TopK > c.MoE.Experts {
-			t.Errorf("%d of %d layers, %+v", full, c.Layers, c)
+		if full(c) < 1 || c.KVTokenBytes(tensor.BF16) < 1 || c.MoE.Router.TopK > c.MoE.Experts {
+			t.Errorf("%d of %d layers, %+v", full(c), len(c.Layers), c)
 		}
-		if c.Layers*max(1, c.MoE.Experts) < 1000 && parameters(c) <= 0 {
+		if len(c.Layers)*max(1, c.MoE.Experts) < 1000 && parameters(c) <= 0 {
 			t.Errorf("no parameters: %+v", c)
 		}
 	})

@@ -1,33 +1,43 @@
 package oracle
 
 import (
+	"fmt"
 	"math"
 
 	"krater/stages/model"
 )
 
-// attention is the block that the config asks for.
-func (o *oracle) attention(n model.LayerNames, x matrix) matrix {
-	if o.cfg.Attention.Kind == model.AttentionGQA {
-		return o.grouped(n, x)
+// attention is the block of a layer.
+func (o *oracle) attention(l *model.LayerSpec, x matrix) matrix {
+	switch a := l.Mixer.(type) {
+	case model.GQA:
+		return o.grouped(l, a, x)
+	case model.MLA:
+		return o.latent(l, a, x)
 	}
-	return o.latent(n, x)
+	o.err = fmt.Errorf("oracle: %T is not defined", l.Mixer)
+	return x
 }
 
 // grouped is grouped-query attention: query head h reads key head
 // h / (heads per key head).
-func (o *oracle) grouped(n model.LayerNames, x matrix) matrix {
-	a := o.cfg.Attention
-	q, k, v := o.biased(x, n.Q, n.QBias), o.biased(x, n.K, n.KBias), o.biased(x, n.V, n.VBias)
+func (o *oracle) grouped(l *model.LayerSpec, a model.GQA, x matrix) matrix {
+	project := func(role string) matrix {
+		if a.Bias {
+			return o.biased(x, l.Name(role), l.Name(role+"_bias"))
+		}
+		return o.linear(x, l.Name(role))
+	}
+	q, k, v := project("q"), project("k"), project("v")
 	head := func(m matrix, t, h int) []float64 { return m[t][h*a.HeadDim : (h+1)*a.HeadDim] }
 	out := make(matrix, len(x))
 	for t := range x {
 		for h := range a.Heads {
 			shared := h / (a.Heads / a.KVHeads)
-			query := o.rotate(head(q, t, h), t)
+			query := rotate(a.Rope, head(q, t, h), t)
 			probs := make([]float64, t+1)
 			for s := range probs {
-				probs[s] = float64(a.Scale) * dot(query, o.rotate(head(k, s, shared), s))
+				probs[s] = float64(a.Scale) * dot(query, rotate(a.Rope, head(k, s, shared), s))
 			}
 			softmax(probs)
 			sum := make([]float64, a.HeadDim)
@@ -39,15 +49,12 @@ func (o *oracle) grouped(n model.LayerNames, x matrix) matrix {
 			out[t] = append(out[t], sum...)
 		}
 	}
-	return o.linear(out, n.O)
+	return o.linear(out, l.Name("o"))
 }
 
-// biased is x * w^T, plus a bias unless its name is empty.
+// biased is x * w^T, plus a bias.
 func (o *oracle) biased(x matrix, weight, bias string) matrix {
 	out := o.linear(x, weight)
-	if bias == "" {
-		return out
-	}
 	b := o.load(bias, len(out[0]))
 	for t := range out {
 		for i := range out[t] {
@@ -60,28 +67,27 @@ func (o *oracle) biased(x matrix, weight, bias string) matrix {
 }
 
 // latent is multi-head latent attention, expanded.
-func (o *oracle) latent(n model.LayerNames, x matrix) matrix {
-	a := o.cfg.Attention
+func (o *oracle) latent(l *model.LayerSpec, a model.MLA, x matrix) matrix {
 	var q matrix
 	if a.QRank == 0 {
-		q = o.linear(x, n.Q)
+		q = o.linear(x, l.Name("q"))
 	} else {
-		q = o.linear(o.norm(o.linear(x, n.QA), n.QANorm, float64(a.LatentEps)), n.QB)
+		q = o.linear(o.norm(o.linear(x, l.Name("q_a")), l.Name("q_a_norm"), float64(a.LatentEps)), l.Name("q_b"))
 	}
-	kvA := o.linear(x, n.KVA)
+	kvA := o.linear(x, l.Name("kv_a"))
 	latent, kPe := make(matrix, len(x)), make(matrix, len(x))
 	for t := range kvA {
 		latent[t] = kvA[t][:a.KVRank]
-		kPe[t] = o.rotate(kvA[t][a.KVRank:], t)
+		kPe[t] = rotate(a.Rope, kvA[t][a.KVRank:], t)
 	}
-	kv := o.linear(o.norm(latent, n.KVNorm, float64(a.LatentEps)), n.KVB)
+	kv := o.linear(o.norm(latent, l.Name("kv_a_norm"), float64(a.LatentEps)), l.Name("kv_b"))
 
 	out := make(matrix, len(x))
 	for t := range x {
 		out[t] = make([]float64, a.Heads*a.VDim)
 		for h := range a.Heads {
 			query := q[t][h*a.QKDim() : (h+1)*a.QKDim()]
-			qPe := o.rotate(query[a.Nope:], t)
+			qPe := rotate(a.Rope, query[a.Nope:], t)
 			head := func(s int) []float64 { return kv[s][h*(a.Nope+a.VDim) : (h+1)*(a.Nope+a.VDim)] }
 			probs := make([]float64, t+1)
 			for s := range probs {
@@ -95,13 +101,12 @@ func (o *oracle) latent(n model.LayerNames, x matrix) matrix {
 			}
 		}
 	}
-	return o.linear(out, n.O)
+	return o.linear(out, l.Name("o"))
 }
 
 // rotate is RoPE at a position: interleaved pairs as complex numbers times
 // e^(i*position*frequency).
-func (o *oracle) rotate(x []float64, position int) []float64 {
-	r := o.cfg.Rope
+func rotate(r *model.RopeConfig, x []float64, position int) []float64 {
 	out := make([]float64, len(x))
 	for i, f := range r.InvFreq {
 		a, b := 2*i, 2*i+1

@@ -55,14 +55,14 @@ func (o *oracle) layers(ids []int32) matrix {
 			h[t] = append([]float64(nil), table[id]...)
 		}
 	}
-	for i := 0; i < cfg.Layers && o.err == nil; i++ {
-		n := cfg.LayerNames(i)
-		add(h, o.attention(n, o.norm(h, n.InputNorm, float64(cfg.NormEps))))
-		x := o.norm(h, n.PostNorm, float64(cfg.NormEps))
+	for i := 0; i < len(cfg.Layers) && o.err == nil; i++ {
+		l := &cfg.Layers[i]
+		add(h, o.attention(l, o.norm(h, l.Name("input_norm"), float64(cfg.NormEps))))
+		x := o.norm(h, l.Name("post_norm"), float64(cfg.NormEps))
 		if cfg.MoELayer(i) {
-			add(h, o.moe(i, n, x))
+			add(h, o.moe(i, l, x))
 		} else {
-			add(h, o.ffn(n.Dense, x))
+			add(h, o.ffn(l.FFNNames(""), x))
 		}
 	}
 	return h
@@ -125,14 +125,14 @@ func (o *oracle) ffn(n model.FFNNames, x matrix) matrix {
 }
 
 // moe is the weighted sum of the chosen experts plus the shared ones.
-func (o *oracle) moe(layer int, n model.LayerNames, x matrix) matrix {
+func (o *oracle) moe(layer int, l *model.LayerSpec, x matrix) matrix {
 	out := make(matrix, len(x))
-	logits := o.linear(x, n.Router)
+	logits := o.linear(x, l.Name("router"))
 	o.chosen[layer] = make([][]int, len(x))
 	for t := range x {
 		out[t] = make([]float64, len(x[t]))
 		if o.cfg.MoE.Shared > 0 {
-			out[t] = o.ffn(n.Shared, x[t:t+1])[0]
+			out[t] = o.ffn(l.FFNNames("shared."), x[t:t+1])[0]
 		}
 		for e, w := range Route(logits[t], o.cfg.MoE.Router) {
 			if w != 0 {

@@ -23,23 +23,22 @@ func (m *Model) floats(t model.TensorSpec) floats {
 	f := floats{rows: 1, cols: t.Shape[0], key: m.key(t.Name)}
 	if len(t.Shape) == 1 {
 		f.table = normals(1, 0.05) // a norm
-		if strings.HasSuffix(t.Name, "bias") {
+		if strings.HasSuffix(t.Role, "_bias") {
 			f.table = normals(0, 0.1)
 		}
 		return f
 	}
 	f.rows, f.cols = t.Shape[0], t.Shape[1]
 	std := 1 / math.Sqrt(float64(f.cols))
-	top := m.Config.Names()
-	switch {
-	case t.Name == top.Embed:
+	switch t.Role {
+	case "embed":
 		std = m.embedStd()
 		f.common = m.embedCommon()
-	case t.Name == top.Head:
+	case "head":
 		f.common = m.headCommon()
-	case strings.HasSuffix(t.Name, ".mlp.gate.weight"):
+	case "router":
 		f.common = m.routerCommon(f.key, f.rows)
-	case strings.HasSuffix(t.Name, ".o_proj.weight") || strings.HasSuffix(t.Name, ".down_proj.weight"):
+	case "o", "down", "expert.down", "shared.down":
 		std *= m.outGain()
 	}
 	f.table = normals(0, std)

@@ -58,7 +58,7 @@ func (m *Model) WriteCache(ctx context.Context, f Folder, spec quant.Spec) error
 	var list []model.TensorSpec
 	var named []weights.Named
 	for _, t := range m.Config.Expected() {
-		if !isExpert(t.Name) {
+		if t.Part != model.Experts {
 			list = append(list, t)
 			named = append(named, weights.Named{Name: t.Name, Tensor: weights.Tensor{DType: tensor.BF16, Shape: t.Shape}})
 		}

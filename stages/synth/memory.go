@@ -10,6 +10,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/load"
+	"krater/stages/model"
 	"krater/stages/weights"
 	"krater/stages/weights/quant"
 )
@@ -88,7 +89,7 @@ func (m *Model) load(l *Loaded, dev load.Device, host device.Device, o load.Opti
 		return err
 	}
 	if o.Precision.Experts != 0 && m.Config.MoE.Experts > 0 {
-		banks := make([][]device.QExpert, m.Config.Layers)
+		banks := make([][]device.QExpert, len(m.Config.Layers))
 		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
 		spec := quant.Spec{Bits: o.Precision.Experts, Group: o.Precision.Group}
 		if err := l.step("experts", func() (int64, error) { return m.loadExperts(l, host, banks, spec, threads) }); err != nil {
@@ -133,7 +134,7 @@ func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.
 		return err
 	}
 	if spec != nil && o.Routed != nil && m.Config.MoE.Experts > 0 {
-		banks := make([][]device.QExpert, m.Config.Layers)
+		banks := make([][]device.QExpert, len(m.Config.Layers))
 		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
 		if err := l.step("experts of the host", func() (int64, error) { return m.loadExperts(l, host, banks, *spec, threads) }); err != nil {
 			return err
@@ -172,7 +173,7 @@ func (l *Loaded) follow(o load.Options, all int64) {
 // hostBytes is what loadCard makes in host memory: plain weights, and experts by spec, nil: none.
 func (m *Model) hostBytes(p load.Precision, spec *quant.Spec) (n int64, err error) {
 	for _, t := range m.Config.Expected() {
-		if !p.Integers(m.Config, t) {
+		if !p.Integers(t) {
 			n += sizeOf(t)
 		}
 	}
@@ -218,8 +219,8 @@ func (m *Model) loadFloats(l *Loaded, dev device.Device, p load.Precision, threa
 	var bytes int64
 	for _, t := range m.Config.Expected() {
 		x := weights.Named{Name: t.Name, Tensor: weights.Tensor{DType: tensor.BF16, Shape: t.Shape}}
-		switch integer := p.Integers(m.Config, t); {
-		case integer && isExpert(t.Name):
+		switch integer := p.Integers(t); {
+		case integer && t.Part == model.Experts:
 			continue
 		case !integer:
 			f := m.floats(t)
@@ -237,9 +238,6 @@ func (m *Model) loadFloats(l *Loaded, dev device.Device, p load.Precision, threa
 	l.set = weights.Of(list, nil)
 	return bytes, nil
 }
-
-// isExpert tells a routed expert by its name.
-func isExpert(name string) bool { return strings.Contains(name, ".mlp.experts.") }
 
 // loadExperts makes the routed experts, a buffer a layer.
 func (m *Model) loadExperts(l *Loaded, dev device.Device, banks [][]device.QExpert, spec quant.Spec, threads int) (int64, error) {

@@ -161,5 +161,5 @@ func (m *Model) embedStd() float64 {
 // together add less than the embedding is: no model of any depth overflows, and
 // the component that steers a skewed router (skew.go) stays what it is.
 func (m *Model) outGain() float64 {
-	return m.embedStd() * 0.25 / math.Sqrt(2*float64(m.Config.Layers))
+	return m.embedStd() * 0.25 / math.Sqrt(2*float64(len(m.Config.Layers)))
 }

@@ -70,11 +70,11 @@ func TestResize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Config.Layers != 6 || m.Config.Vocab != 1000 || m.Config.BOS != -1 || m.Config.EOS != nil || m.Config.Hidden != 2048 {
+	if len(m.Config.Layers) != 6 || m.Config.Vocab != 1000 || m.Config.BOS != -1 || m.Config.EOS != nil || m.Config.Hidden != 2048 {
 		t.Errorf("%+v", m.Config)
 	}
 	again, err := model.Parse(m.JSON)
-	if err != nil || again.Layers != 6 || !bytes.Contains(m.JSON, []byte(`"seed": 7`)) {
+	if err != nil || len(again.Layers) != 6 || !bytes.Contains(m.JSON, []byte(`"seed": 7`)) {
 		t.Errorf("config.json: %v, %s", err, m.JSON)
 	}
 	for _, o := range []Options{{Layers: 28}, {Layers: -1}, {Vocab: 200000}, {Skew: "pareto"}} {

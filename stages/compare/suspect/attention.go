@@ -3,8 +3,6 @@ package suspect
 import (
 	"fmt"
 	"math"
-
-	"krater/stages/model"
 )
 
 // attending is how attention is computed; zero: rightly.
@@ -19,7 +17,7 @@ type attending struct {
 
 // attention gives the output [t, heads*v] and the probabilities [heads, t, t].
 func (l *layer) attention(k attending) (out, probs []float32) {
-	a, t := l.cfg.Attention, l.t
+	a, t := l.a, l.t
 	score, value, width, ok := l.heads(k)
 	if !ok {
 		return nil, nil
@@ -58,8 +56,8 @@ func (l *layer) attention(k attending) (out, probs []float32) {
 // heads gives the unscaled score of query head h of token i with the key of token j, and
 // the value that head h reads of token j.
 func (l *layer) heads(k attending) (score func(h, i, j int) float64, value func(h, j int) []float32, width int, ok bool) {
-	a, t := l.cfg.Attention, l.t
-	if a.Kind == model.AttentionGQA {
+	a, t := l.a, l.t
+	if a.grouped {
 		return l.groupedHeads(k)
 	}
 	q, qPe, kPe, kv := l.get("q"), l.get("q_pe"), l.get("k_pe"), l.get("kv_b")
@@ -81,7 +79,7 @@ func (l *layer) heads(k attending) (score func(h, i, j int) float64, value func(
 }
 
 func (l *layer) groupedHeads(k attending) (score func(h, i, j int) float64, value func(h, j int) []float32, width int, ok bool) {
-	a, t := l.cfg.Attention, l.t
+	a, t := l.a, l.t
 	q, keys, values := l.get("q_pe"), l.get("k_pe"), l.get("v")
 	if k.swapped {
 		keys, values = values, keys
@@ -108,14 +106,14 @@ func (l *layer) groupedHeads(k attending) (score func(h, i, j int) float64, valu
 // split is another number of heads that the same matrices could have.
 type split struct {
 	what   string
-	change func(*model.Config)
+	change func(*sizes)
 }
 
 // splits are the head counts that the tensors of grouped-query attention allow beside the
 // config's. (In latent attention the shared rotated key fixes the size of a head.)
 func (l *layer) splits() []split {
-	a, rope := l.cfg.Attention, l.cfg.Rope
-	if a.Kind != model.AttentionGQA {
+	a, rope := l.a, *l.a.Rope
+	if !a.grouped {
 		return nil
 	}
 	var list []split
@@ -125,11 +123,13 @@ func (l *layer) splits() []split {
 			continue
 		}
 		what := fmt.Sprintf("a wrong head count: %d heads of %d and %d for keys, not %d of %d and %d", heads, d, kv, a.Heads, a.HeadDim, a.KVHeads)
-		list = append(list, split{what, func(c *model.Config) {
-			c.Attention.Heads, c.Attention.KVHeads, c.Attention.HeadDim = heads, kv, d
-			c.Attention.Scale = float32(1 / math.Sqrt(float64(d)))
-			dim := rope.Dim * f.of / f.by
-			c.Rope.Dim, c.Rope.InvFreq = dim, inverseFrequencies(dim, rope.Theta)
+		list = append(list, split{what, func(a *sizes) {
+			a.Heads, a.KVHeads, a.HeadDim = heads, kv, d
+			a.Scale = float32(1 / math.Sqrt(float64(d)))
+			r := *a.Rope
+			r.Dim = rope.Dim * f.of / f.by
+			r.InvFreq = inverseFrequencies(r.Dim, rope.Theta)
+			a.Rope = &r
 		}})
 	}
 	return list
@@ -146,7 +146,7 @@ func (l *layer) attentionMistakes(op string) []mistake {
 	of := func(what string, k attending) mistake {
 		return mistake{what, func() []float32 { return pick(l, k) }}
 	}
-	a := l.cfg.Attention
+	a := l.a
 	root := 1 / math.Sqrt(float64(a.QKDim()))
 	list := []mistake{
 		of("no causal mask", attending{whole: true}),
@@ -155,7 +155,7 @@ func (l *layer) attentionMistakes(op string) []mistake {
 		of("scores scaled by 1/sqrt(head size) alone", attending{scale: root}),
 		of("keys and values swapped", attending{swapped: true}),
 	}
-	if a.Kind == model.AttentionGQA {
+	if a.grouped {
 		list = append(list, of("query heads dealt to key heads in turn (head h reads h % key heads)", attending{dealt: true}),
 			of("every query head reads key head 0", attending{first: true}))
 	} else {
@@ -164,7 +164,7 @@ func (l *layer) attentionMistakes(op string) []mistake {
 	// Queries and keys alike, which no operator before shows by itself.
 	for _, t := range l.turns() {
 		list = append(list, mistake{t.what, func() []float32 {
-			o := l.clone(func(*model.Config) {})
+			o := l.clone(func(*sizes) {})
 			o.values = map[string][]float32{"q_pe": l.rotated("q_pe", t.r), "k_pe": l.rotated("k_pe", t.r)}
 			return pick(o, attending{})
 		}})

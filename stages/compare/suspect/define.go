@@ -21,13 +21,13 @@ func (l *layer) define(op string) []float32 {
 	case "final_norm":
 		return rms(l.in(), l.weight(l.cfg.Names().Norm, l.cfg.Hidden), eps)
 	case "input_norm":
-		return rms(l.in(), l.weight(l.n.InputNorm, l.cfg.Hidden), eps)
+		return rms(l.in(), l.weight(l.name("input_norm"), l.cfg.Hidden), eps)
 	case "post_norm":
-		return rms(sum(l.in(), l.get("mixer_out")), l.weight(l.n.PostNorm, l.cfg.Hidden), eps)
+		return rms(sum(l.in(), l.get("mixer_out")), l.weight(l.name("post_norm"), l.cfg.Hidden), eps)
 	case "kv_norm":
-		return rms(l.latent(), l.weight(l.n.KVNorm, l.cfg.Attention.KVRank), float64(l.cfg.Attention.LatentEps))
+		return rms(l.latent(), l.weight(l.name("kv_a_norm"), l.a.KVRank), float64(l.a.LatentEps))
 	case "q_pe", "k_pe":
-		return l.rotated(op, rotation{rope: l.cfg.Rope})
+		return l.rotated(op, rotation{rope: *l.a.Rope})
 	case "attn":
 		out, _ := l.attention(attending{})
 		return out
@@ -43,7 +43,7 @@ func (l *layer) define(op string) []float32 {
 	case "experts_out":
 		return l.experts(network{})
 	case "shared_out":
-		return l.network(l.n.Shared, l.get("post_norm"), l.t, network{})
+		return l.network(l.n.FFNNames("shared."), l.get("post_norm"), l.t, network{})
 	case "mlp_out":
 		return l.mlp()
 	case "layer_out":
@@ -68,7 +68,7 @@ func (l *layer) embed(ids []int32) []float32 {
 
 // latent is the compressed part of kv_a.
 func (l *layer) latent() []float32 {
-	a := l.cfg.Attention
+	a := l.a
 	return l.part(l.get("kv_a"), a.KVRank+a.RopeDim, 0, a.KVRank)
 }
 
@@ -87,10 +87,10 @@ func (l *layer) part(x []float32, width, at, n int) []float32 {
 // mlp is the network of the layer: dense, or the routed experts and the shared ones.
 func (l *layer) mlp() []float32 {
 	if !l.cfg.MoELayer(l.c.Layer) {
-		return l.network(l.n.Dense, l.get("post_norm"), l.t, network{})
+		return l.network(l.n.FFNNames(""), l.get("post_norm"), l.t, network{})
 	}
 	out := l.get("experts_out")
-	if l.n.Shared.Gate != "" {
+	if l.cfg.MoE.Shared > 0 {
 		out = sum(out, l.get("shared_out"))
 	}
 	return out

@@ -21,7 +21,8 @@ type layer struct {
 type shared struct {
 	c     *Case
 	cfg   *model.Config
-	n     model.LayerNames
+	n     *model.LayerSpec
+	a     sizes
 	t     int // tokens that are looked at, the first ones
 	err   error
 	order []string
@@ -38,17 +39,17 @@ var (
 var narrows = []string{"attn", "mixer_out", "post_norm", "router_logits"}
 
 func newLayer(c *Case) (*layer, error) {
-	s := &shared{c: c, cfg: c.Config, t: min(len(c.IDs), max(tokensMin, elementsMax/c.Config.Hidden))}
+	s := &shared{c: c, cfg: c.Config, n: &model.LayerSpec{}, t: min(len(c.IDs), max(tokensMin, elementsMax/c.Config.Hidden))}
 	if c.Layer < 0 {
 		s.order = []string{"embed", "final_norm", "logits"}
 		return &layer{shared: s}, nil
 	}
-	if c.Layer >= s.cfg.Layers {
-		return nil, fmt.Errorf("suspect: layer %d of %d", c.Layer, s.cfg.Layers)
+	if c.Layer >= len(s.cfg.Layers) {
+		return nil, fmt.Errorf("suspect: layer %d of %d", c.Layer, len(s.cfg.Layers))
 	}
-	s.n = s.cfg.LayerNames(c.Layer)
+	s.n, s.a = &s.cfg.Layers[c.Layer], sizesOf(s.cfg, c.Layer)
 	s.order = []string{"input_norm"}
-	if s.cfg.Attention.Kind == model.AttentionGQA {
+	if s.a.grouped {
 		s.order = append(s.order, groupedOps...)
 	} else {
 		s.order = append(s.order, latentOps...)
@@ -59,7 +60,7 @@ func newLayer(c *Case) (*layer, error) {
 	}
 	s.order = append(s.order, "mlp_out", "layer_out")
 	s.order = slices.DeleteFunc(s.order, func(op string) bool {
-		return op == "q_a" && s.n.QA == "" || op == "shared_out" && s.n.Shared.Gate == ""
+		return op == "q_a" && s.a.QRank == 0 || op == "shared_out" && s.cfg.MoE.Shared == 0
 	})
 	return &layer{shared: s}, nil
 }
@@ -94,7 +95,7 @@ func (l *layer) prefix(op string, v []float32) []float32 {
 	if op != "attn_probs" {
 		return v[:len(v)/all*l.t]
 	}
-	out := make([]float32, 0, l.cfg.Attention.Heads*l.t*l.t)
+	out := make([]float32, 0, l.a.Heads*l.t*l.t)
 	for at := 0; at < len(v); at += all * all {
 		for i := range l.t {
 			out = append(out, v[at+i*all:][:l.t]...)
@@ -145,11 +146,10 @@ func (l *layer) with(op string, v []float32) *layer {
 	return &layer{shared: l.shared, values: map[string][]float32{op: v}, moved: true}
 }
 
-// clone is l with a config of its own, for mistakes in sizes.
-func (l *layer) clone(change func(*model.Config)) *layer {
-	cfg, s := *l.cfg, *l.shared
-	change(&cfg)
-	s.cfg = &cfg
+// clone is l with sizes of its own, for mistakes in them.
+func (l *layer) clone(change func(*sizes)) *layer {
+	s := *l.shared
+	change(&s.a)
 	return &layer{shared: &s, values: maps.Clone(l.values), moved: l.moved}
 }
 
@@ -160,7 +160,7 @@ func (l *layer) in() []float32 {
 		op = "embed"
 	}
 	if l.c.Layer < 0 { // outside: what the last layer left
-		op, layer = "layer_out", l.cfg.Layers-1
+		op, layer = "layer_out", len(l.cfg.Layers)-1
 	}
 	v := l.c.Seen(layer, op)
 	if v == nil {
@@ -196,3 +196,37 @@ func short(name string) string {
 	}
 	return name
 }
+
+// name is the tensor with a role.
+func (l *layer) name(role string) string { return l.n.Name(role) }
+
+// bias is the bias of a product with the weight of a role, "" if there is none.
+func (l *layer) bias(role string) string {
+	if !l.a.bias {
+		return ""
+	}
+	return l.name(role + "_bias")
+}
+
+// sizes are those of a layer's attention; fields of another kind of attention are 0.
+type sizes struct {
+	grouped, bias                      bool
+	Heads, KVHeads, HeadDim            int
+	QRank, KVRank, Nope, RopeDim, VDim int
+	LatentEps, Scale                   float32
+	Rope                               *model.RopeConfig
+}
+
+func sizesOf(cfg *model.Config, layer int) sizes {
+	switch a := cfg.Layers[layer].Mixer.(type) {
+	case model.GQA:
+		return sizes{grouped: true, bias: a.Bias, Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: a.Scale, Rope: a.Rope}
+	case model.MLA:
+		return sizes{Heads: a.Heads, QRank: a.QRank, KVRank: a.KVRank, Nope: a.Nope, RopeDim: a.RopeDim, VDim: a.VDim,
+			LatentEps: a.LatentEps, Scale: a.Scale, Rope: a.Rope}
+	}
+	return sizes{}
+}
+
+// QKDim is the length of a query or key head.
+func (a sizes) QKDim() int { return a.HeadDim + a.Nope + a.RopeDim }

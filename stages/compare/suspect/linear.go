@@ -2,8 +2,6 @@ package suspect
 
 import (
 	"fmt"
-
-	"krater/stages/model"
 )
 
 // product is an operator that is x times a weight, plus a bias where there is one.
@@ -23,7 +21,7 @@ type product struct {
 
 // product describes an operator that is one.
 func (l *layer) product(op string) (product, bool) {
-	a, h := l.cfg.Attention, l.cfg.Hidden
+	a, h := l.a, l.cfg.Hidden
 	normed := func() []float32 { return l.get("input_norm") }
 	if l.c.Layer < 0 {
 		names := l.cfg.Names()
@@ -32,22 +30,22 @@ func (l *layer) product(op string) (product, bool) {
 	switch op {
 	case "mixer_out":
 		columns := a.VDim
-		if a.Kind == model.AttentionGQA {
+		if a.grouped {
 			columns = a.HeadDim
 		}
-		return product{in: func() []float32 { return l.get("attn") }, weight: l.n.O, out: h, heads: 1, rope: -1, columnDim: columns}, true
+		return product{in: func() []float32 { return l.get("attn") }, weight: l.name("o"), out: h, heads: 1, rope: -1, columnDim: columns}, true
 	case "router_logits":
-		return product{in: func() []float32 { return l.get("post_norm") }, weight: l.n.Router, out: l.cfg.MoE.Experts, heads: 1, rope: -1}, true
+		return product{in: func() []float32 { return l.get("post_norm") }, weight: l.name("router"), out: l.cfg.MoE.Experts, heads: 1, rope: -1}, true
 	}
-	if a.Kind == model.AttentionGQA {
+	if a.grouped {
 		p := product{in: normed, heads: a.KVHeads, parts: []int{a.HeadDim}, out: a.KVHeads * a.HeadDim}
 		switch op {
 		case "q":
-			p.heads, p.out, p.weight, p.bias = a.Heads, a.Heads*a.HeadDim, l.n.Q, l.n.QBias
+			p.heads, p.out, p.weight, p.bias = a.Heads, a.Heads*a.HeadDim, l.name("q"), l.bias("q")
 		case "k":
-			p.weight, p.bias, p.other = l.n.K, l.n.KBias, []string{l.n.V}
+			p.weight, p.bias, p.other = l.name("k"), l.bias("k"), []string{l.name("v")}
 		case "v":
-			p.weight, p.bias, p.other, p.rope = l.n.V, l.n.VBias, []string{l.n.K}, -1
+			p.weight, p.bias, p.other, p.rope = l.name("v"), l.bias("v"), []string{l.name("k")}, -1
 		default:
 			return product{}, false
 		}
@@ -55,18 +53,20 @@ func (l *layer) product(op string) (product, bool) {
 	}
 	switch op {
 	case "q_a":
-		return product{in: normed, weight: l.n.QA, out: a.QRank, heads: 1, rope: -1}, true
+		return product{in: normed, weight: l.name("q_a"), out: a.QRank, heads: 1, rope: -1}, true
 	case "q":
-		p := product{in: normed, weight: l.n.Q, out: a.Heads * a.QKDim(), heads: a.Heads, parts: []int{a.Nope, a.RopeDim}, rope: 1}
-		if l.n.QA != "" {
-			p.weight = l.n.QB
-			p.in = func() []float32 { return rms(l.get("q_a"), l.weight(l.n.QANorm, a.QRank), float64(a.LatentEps)) }
+		p := product{in: normed, weight: l.name("q"), out: a.Heads * a.QKDim(), heads: a.Heads, parts: []int{a.Nope, a.RopeDim}, rope: 1}
+		if l.a.QRank > 0 {
+			p.weight = l.name("q_b")
+			p.in = func() []float32 {
+				return rms(l.get("q_a"), l.weight(l.name("q_a_norm"), a.QRank), float64(a.LatentEps))
+			}
 		}
 		return p, true
 	case "kv_a":
-		return product{in: normed, weight: l.n.KVA, out: a.KVRank + a.RopeDim, heads: 1, parts: []int{a.KVRank, a.RopeDim}, rope: 1}, true
+		return product{in: normed, weight: l.name("kv_a"), out: a.KVRank + a.RopeDim, heads: 1, parts: []int{a.KVRank, a.RopeDim}, rope: 1}, true
 	case "kv_b":
-		return product{in: func() []float32 { return l.get("kv_norm") }, weight: l.n.KVB, out: a.Heads * (a.Nope + a.VDim), heads: a.Heads, parts: []int{a.Nope, a.VDim}, rope: -1}, true
+		return product{in: func() []float32 { return l.get("kv_norm") }, weight: l.name("kv_b"), out: a.Heads * (a.Nope + a.VDim), heads: a.Heads, parts: []int{a.Nope, a.VDim}, rope: -1}, true
 	}
 	return product{}, false
 }
@@ -191,7 +191,7 @@ func (l *layer) productMistakes(op string, p product) []mistake {
 	for _, other := range append(p.other, l.neighbours(p.weight)...) {
 		list = append(list, mistake{other + " in the place of " + name, func() []float32 { return add(mul(x, l.maybe(other), l.t)) }})
 	}
-	if l.c.Layer >= 0 && l.cfg.Attention.Kind == model.AttentionGQA {
+	if l.c.Layer >= 0 && l.a.grouped {
 		list = append(list, l.fusedMistakes(op)...)
 	}
 	if op != "mixer_out" && op != "kv_b" && op != "logits" {
@@ -207,7 +207,7 @@ func (l *layer) unnormed(op string) []float32 {
 	switch {
 	case op == "router_logits":
 		return sum(l.in(), l.get("mixer_out"))
-	case op == "q" && l.n.QA != "":
+	case op == "q" && l.a.QRank > 0:
 		return l.get("q_a")
 	}
 	return l.in()
@@ -225,7 +225,7 @@ func (l *layer) maybe(name string) []float32 {
 func (l *layer) neighbours(name string) []string {
 	var list []string
 	for _, i := range []int{l.c.Layer - 1, l.c.Layer + 1} {
-		if l.c.Layer >= 0 && i >= 0 && i < l.cfg.Layers {
+		if l.c.Layer >= 0 && i >= 0 && i < len(l.cfg.Layers) {
 			list = append(list, fmt.Sprintf("model.layers.%d.%s", i, short(name)))
 		}
 	}
@@ -235,7 +235,7 @@ func (l *layer) neighbours(name string) []string {
 // fusedMistakes take q, k or v from their rows joined and divided as heads grouped by key
 // head: the queries of a group, its key, its value.
 func (l *layer) fusedMistakes(op string) []mistake {
-	a := l.cfg.Attention
+	a := l.a
 	group := 0
 	if a.KVHeads > 0 {
 		group = a.Heads / a.KVHeads

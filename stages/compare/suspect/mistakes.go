@@ -27,14 +27,14 @@ func (l *layer) mistakes(op string) []mistake {
 		return append(l.networkMistakes("experts' ", l.experts), l.mixtureMistakes()...)
 	case "shared_out":
 		return l.networkMistakes("shared expert's ", func(k network) []float32 {
-			return l.network(l.n.Shared, l.get("post_norm"), l.t, k)
+			return l.network(l.n.FFNNames("shared."), l.get("post_norm"), l.t, k)
 		})
 	case "mlp_out":
 		if l.cfg.MoELayer(l.c.Layer) {
 			return l.sumMistakes()
 		}
 		return l.networkMistakes("network's ", func(k network) []float32 {
-			return l.network(l.n.Dense, l.get("post_norm"), l.t, k)
+			return l.network(l.n.FFNNames(""), l.get("post_norm"), l.t, k)
 		})
 	case "layer_out":
 		return l.residualMistakes()
@@ -81,16 +81,16 @@ func (l *layer) embedTransposed(from func(at, h, v int) int) []float32 {
 
 // normMistakes are those of RMSNorm and of what goes into it.
 func (l *layer) normMistakes(op string) []mistake {
-	eps, name := float64(l.cfg.NormEps), l.n.InputNorm
+	eps, name := float64(l.cfg.NormEps), l.name("input_norm")
 	in := l.in
 	var list []mistake
 	switch op {
 	case "final_norm":
 		name = l.cfg.Names().Norm
 	case "kv_norm":
-		in, name, eps = l.latent, l.n.KVNorm, float64(l.cfg.Attention.LatentEps)
+		in, name, eps = l.latent, l.name("kv_a_norm"), float64(l.a.LatentEps)
 	case "post_norm":
-		name = l.n.PostNorm
+		name = l.name("post_norm")
 		in = func() []float32 { return sum(l.in(), l.get("mixer_out")) }
 	}
 	x := in()
@@ -113,9 +113,9 @@ func (l *layer) normMistakes(op string) []mistake {
 	norm(short(name)+" minus 1", x, sum(w, scaled(ones, -1)), eps)
 	norm(short(name)+" missing", x, ones, eps)
 	if op == "input_norm" || op == "post_norm" {
-		other := l.n.PostNorm
+		other := l.name("post_norm")
 		if op == "post_norm" {
-			other = l.n.InputNorm
+			other = l.name("input_norm")
 		}
 		norm(short(other)+" in the place of "+short(name), x, l.maybe(other), eps)
 		for _, n := range l.neighbours(name) {
@@ -226,7 +226,7 @@ func (l *layer) routerMistakes(op string) []mistake {
 		of("routed_scaling_factor missing", func(p *device.Router) { p.Scale = 1 })
 		of("router weights divided by their sum and routed_scaling_factor missing", func(p *device.Router) { p.Normalize, p.Scale = true, 1 })
 	}
-	list = append(list, mistake{fmt.Sprintf("%s with rows in the reverse order", short(l.n.Router)), func() []float32 {
+	list = append(list, mistake{fmt.Sprintf("%s with rows in the reverse order", short(l.name("router"))), func() []float32 {
 		logits := l.get("router_logits")
 		from := make([]int, r.Experts)
 		for i := range from {
@@ -240,12 +240,12 @@ func (l *layer) routerMistakes(op string) []mistake {
 // sumMistakes are those of adding the routed and the shared experts.
 func (l *layer) sumMistakes() []mistake {
 	list := []mistake{{"routed experts missing", func() []float32 {
-		if l.n.Shared.Gate == "" {
+		if l.cfg.MoE.Shared == 0 {
 			return make([]float32, l.t*l.cfg.Hidden)
 		}
 		return l.get("shared_out")
 	}}}
-	if l.n.Shared.Gate != "" {
+	if l.cfg.MoE.Shared > 0 {
 		list = append(list, mistake{"the shared expert missing", func() []float32 { return l.get("experts_out") }},
 			mistake{"the shared expert added twice", func() []float32 { return sum(l.define("mlp_out"), l.get("shared_out")) }})
 	}

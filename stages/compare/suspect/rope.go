@@ -54,9 +54,9 @@ func (l *layer) rotated(op string, r rotation) []float32 {
 
 // unrotated is what is rotated and the values of a head in it.
 func (l *layer) unrotated(op string) (x []float32, dim int) {
-	a := l.cfg.Attention
+	a := l.a
 	switch {
-	case a.Kind == model.AttentionGQA:
+	case a.grouped:
 		return l.get(op[:1]), a.HeadDim
 	case op == "q_pe":
 		return l.part(l.get("q"), a.QKDim(), a.Nope, a.RopeDim), a.RopeDim
@@ -82,7 +82,7 @@ type turn struct {
 
 // turns are the usual wrong rotations.
 func (l *layer) turns() []turn {
-	rope := l.cfg.Rope
+	rope := *l.a.Rope
 	other := "halves of a head"
 	if !rope.Interleaved {
 		other = "neighbouring values"
@@ -141,7 +141,7 @@ type frequencies struct {
 
 // otherFrequencies are tables that a wrong base, or scaling left out, would give.
 func (c *Case) otherFrequencies() []frequencies {
-	r := c.Config.Rope
+	r := c.Config.Layers[max(0, c.Layer)].Mixer.Rotary()
 	list := []frequencies{{fmt.Sprintf("frequencies without scaling (rope_theta %g alone)", r.Theta), inverseFrequencies(r.Dim, r.Theta)}}
 	for _, theta := range []float64{1e4, 1e6, 5e5, 5e6} {
 		if theta != r.Theta {
@@ -161,17 +161,17 @@ func inverseFrequencies(dim int, theta float64) []float64 {
 
 // frequencies looks for what explains a reference's table of frequencies.
 func (c *Case) frequencies(tried *int) []Suspect {
-	own := make([]float32, len(c.Config.Rope.InvFreq))
-	for i, f := range c.Config.Rope.InvFreq {
+	own := make([]float32, len(c.Config.Layers[max(0, c.Layer)].Mixer.Rotary().InvFreq))
+	for i, f := range c.Config.Layers[max(0, c.Layer)].Mixer.Rotary().InvFreq {
 		own[i] = float32(f)
 	}
 	before := distance(own, c.Want)
 	list := c.otherFrequencies()
-	l := &layer{shared: &shared{c: c, cfg: c.Config}}
+	l := &layer{shared: &shared{c: c, cfg: c.Config, a: sizesOf(c.Config, max(0, c.Layer))}}
 	for _, s := range l.splits() {
-		cfg := *c.Config
-		s.change(&cfg)
-		list = append(list, frequencies{s.what, cfg.Rope.InvFreq})
+		a := l.a
+		s.change(&a)
+		list = append(list, frequencies{s.what, a.Rope.InvFreq})
 	}
 	var found []Suspect
 	for _, f := range list {

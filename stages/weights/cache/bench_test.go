@@ -9,7 +9,6 @@ import (
 
 	"krater/kernels/cpu"
 	"krater/kernels/tensor"
-	"krater/stages/model"
 	"krater/stages/weights"
 	"krater/stages/weights/quant"
 )
@@ -30,7 +29,7 @@ func oneExpert(t testing.TB, p *Plan) one {
 // BenchmarkConvert is the conversion of four experts of DeepSeek-V2-Lite; its rate
 // is that of the source's BF16 bytes.
 func BenchmarkConvert(b *testing.B) {
-	cfg := &model.Config{Layers: 1, Hidden: 2048, MoE: model.MoE{Experts: 4, FF: 1408}}
+	cfg := mixtures(1, 2048, 4, 1408)
 	data := make([]byte, 2*cfg.Hidden*cfg.MoE.FF)
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := 0; i < len(data); i += 2 {

@@ -8,10 +8,17 @@ import (
 	"krater/stages/weights"
 )
 
+// mixtures is a model of which only the experts are known, in every layer.
+func mixtures(layers, hidden, experts, ff int) *model.Config {
+	cfg := &model.Config{Hidden: hidden}
+	cfg.Stack(layers, model.Usual(), func(int) (model.Mixer, model.FFN) { return nil, model.MoE{Experts: experts, FF: ff} })
+	return cfg
+}
+
 // TestFingerprintWithoutExperts: a set without any routed expert is told by its
 // config; one that lacks some is an error.
 func TestFingerprintWithoutExperts(t *testing.T) {
-	cfg := &model.Config{Layers: 2, MoE: model.MoE{Experts: 2}}
+	cfg := mixtures(2, 0, 2, 0)
 	set := func(names ...string) *weights.Set {
 		var list []weights.Named
 		for _, n := range names {

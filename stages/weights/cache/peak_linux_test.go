@@ -68,7 +68,7 @@ func status(field string) int {
 
 // peakModel has 8 layers of 25 MB.
 func peakModel() *model.Config {
-	return &model.Config{Layers: 8, Hidden: 1024, MoE: model.MoE{Experts: 8, FF: 512}}
+	return mixtures(8, 1024, 8, 512)
 }
 
 func init() { peakChild = convertAndTell }

@@ -137,7 +137,7 @@ func TestFingerprint(t *testing.T) {
 		}
 		x.Data[len(x.Data)/2] ^= 1
 	}
-	if _, err := FingerprintOf(config, &model.Config{Layers: 9, MoE: cfg.MoE}, set); err == nil {
+	if _, err := FingerprintOf(config, mixtures(9, cfg.Hidden, cfg.MoE.Experts, cfg.MoE.FF), set); err == nil {
 		t.Error("a missing tensor passed")
 	}
 }

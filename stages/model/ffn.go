@@ -1,0 +1,92 @@
+package model
+
+import (
+	"maps"
+
+	"krater/kernels/device"
+)
+
+// Dense is a SwiGLU network that every token passes.
+type Dense struct {
+	FF int // intermediate_size
+}
+
+// MoE is a mixture of SwiGLU networks; the zero value is none.
+type MoE struct {
+	Experts int // n_routed_experts
+	Shared  int // n_shared_experts
+	FF      int // moe_intermediate_size
+	Router  device.Router
+}
+
+// usualRoles are the names that most releases use; mixers and families add theirs.
+var usualRoles = Roles{
+	"embed": "model.embed_tokens.weight",
+	"norm":  "model.norm.weight",
+	"head":  "lm_head.weight",
+	"layer": "model.layers.*.",
+
+	"input_norm": "input_layernorm.weight",
+	"post_norm":  "post_attention_layernorm.weight",
+
+	"gate":        "mlp.gate_proj.weight",
+	"up":          "mlp.up_proj.weight",
+	"down":        "mlp.down_proj.weight",
+	"router":      "mlp.gate.weight",
+	"expert.gate": "mlp.experts.*.gate_proj.weight",
+	"expert.up":   "mlp.experts.*.up_proj.weight",
+	"expert.down": "mlp.experts.*.down_proj.weight",
+	"shared.gate": "mlp.shared_experts.gate_proj.weight",
+	"shared.up":   "mlp.shared_experts.up_proj.weight",
+	"shared.down": "mlp.shared_experts.down_proj.weight",
+}
+
+// Usual is the usual names and those of more, which take precedence.
+func Usual(more ...Roles) Roles {
+	r := maps.Clone(usualRoles)
+	for _, m := range more {
+		maps.Copy(r, m)
+	}
+	return r
+}
+
+// network lists the matrices of a SwiGLU network.
+func network(prefix string, part Part, width, h int) []TensorSpec {
+	return []TensorSpec{
+		{Role: prefix + "gate", Shape: []int{width, h}, Part: part},
+		{Role: prefix + "up", Shape: []int{width, h}, Part: part},
+		{Role: prefix + "down", Shape: []int{h, width}, Part: part},
+	}
+}
+
+// Tensors implements FFN.
+func (d Dense) Tensors(h int) []TensorSpec { return network("", DenseFFN, d.FF, h) }
+
+// Routed implements FFN.
+func (d Dense) Routed() int { return 0 }
+
+// Tensors implements FFN.
+func (m MoE) Tensors(h int) []TensorSpec {
+	list := []TensorSpec{{Role: "router", Shape: []int{m.Experts, h}, Part: Router}}
+	list = append(list, network("expert.", Experts, m.FF, h)...)
+	if m.Shared > 0 {
+		list = append(list, network("shared.", Shared, m.Shared*m.FF, h)...)
+	}
+	return list
+}
+
+// Routed implements FFN.
+func (m MoE) Routed() int { return m.Experts }
+
+// MoELayer reports whether layer i (from 0) has experts.
+func (c *Config) MoELayer(i int) bool { return c.Layers[i].FFN.Routed() > 0 }
+
+// DenseFF is the width of the widest dense network, 0 if there is none.
+func (c *Config) DenseFF() (n int) {
+	for i := range c.Layers {
+		if d, ok := c.Layers[i].FFN.(Dense); ok {
+			n = max(n, d.FF)
+		}
+	}
+	return n
+}

@@ -1,0 +1,83 @@
+package model
+
+import "krater/kernels/device"
+
+// GQA is grouped-query attention (arXiv 2305.13245): it caches the keys and values of few
+// heads, each shared by several query heads. Multi-head and multi-query attention are cases
+// of it.
+type GQA struct {
+	Heads   int         // num_attention_heads
+	KVHeads int         // num_key_value_heads
+	HeadDim int         // head_dim, else hidden_size / num_attention_heads
+	Bias    bool        // q_proj, k_proj and v_proj have biases (o_proj has none)
+	Scale   float32     // softmax scale
+	Rope    *RopeConfig // of whole heads
+}
+
+// gqaRoles are the usual names of the tensors.
+var gqaRoles = Roles{
+	"q":      "self_attn.q_proj.weight",
+	"k":      "self_attn.k_proj.weight",
+	"v":      "self_attn.v_proj.weight",
+	"q_bias": "self_attn.q_proj.bias",
+	"k_bias": "self_attn.k_proj.bias",
+	"v_bias": "self_attn.v_proj.bias",
+	"o":      "self_attn.o_proj.weight",
+}
+
+// QDim is the length of all query heads, and of the output that o_proj takes.
+func (g GQA) QDim() int { return g.Heads * g.HeadDim }
+
+// KDim is the length of all key heads.
+func (g GQA) KDim() int { return g.KVHeads * g.HeadDim }
+
+// Sizes are the sizes that operators take.
+func (g GQA) Sizes(blockTokens int) device.GQA {
+	return device.GQA{Heads: g.Heads, KVHeads: g.KVHeads, HeadDim: g.HeadDim, Scale: g.Scale, BlockTokens: blockTokens}
+}
+
+// Tensors implements Mixer.
+func (g GQA) Tensors(h int) []TensorSpec {
+	var list []TensorSpec
+	add := func(role string, shape ...int) {
+		list = append(list, TensorSpec{Role: role, Shape: shape, Part: Attention})
+	}
+	for _, x := range []struct {
+		role string
+		n    int
+	}{{"q", g.QDim()}, {"k", g.KDim()}, {"v", g.KDim()}} {
+		add(x.role, x.n, h)
+		if g.Bias {
+			add(x.role+"_bias", x.n)
+		}
+	}
+	add("o", h, g.QDim())
+	return list
+}
+
+// State implements Mixer: keys, then values. A scale is of a head.
+func (g GQA) State() []State { return []State{{Paged, 2 * g.KDim(), g.HeadDim}} }
+
+// Scratch implements Mixer.
+func (g GQA) Scratch() []Scratch {
+	return []Scratch{{g.QDim(), false}, {2 * g.KDim(), false}, {g.QDim(), true}}
+}
+
+// Cost implements Mixer.
+func (g GQA) Cost() Cost {
+	pair := 2 * float64(g.Heads) * float64(2*g.HeadDim)
+	return Cost{Pair: pair, DecodePair: pair}
+}
+
+// Rotary implements Mixer.
+func (g GQA) Rotary() *RopeConfig { return g.Rope }
+
+// TwoForms implements Mixer.
+func (g GQA) TwoForms() bool { return false }
+
+// Step implements Mixer.
+func (g GQA) Step(s *device.StepSizes, blockTokens int) {
+	if g.QDim() > s.GQA.Heads*s.GQA.HeadDim {
+		s.GQA = g.Sizes(blockTokens)
+	}
+}

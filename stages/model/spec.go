@@ -1,0 +1,230 @@
+package model
+
+import (
+	"strconv"
+	"strings"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// LayerSpec describes one layer: a mixer, which lets a token see the tokens before it, and
+// a feed-forward network. Each works on the norm of the residual stream and adds to it.
+type LayerSpec struct {
+	Mixer Mixer
+	FFN   FFN
+
+	Prefix string // what the names of the layer's tensors start with
+	Roles  Roles
+}
+
+// Mixer describes one kind of attention, or what stands in its place, with its sizes. It is
+// a comparable value: layers with equal mixers share scratch memory. Everything that
+// depends on the kind is here or in the stage that stages/attention registers for the type.
+type Mixer interface {
+	// Tensors lists the tensors in the order of use, by role and without names.
+	Tensors(hidden int) []TensorSpec
+	// State lists what the mixer keeps of a sequence. No entry: it keeps nothing that grows.
+	State() []State
+	// Scratch lists the matrices that a batch needs while it passes, a row for each token.
+	Scratch() []Scratch
+	// Cost is what attention computes beside the products with the weights.
+	Cost() Cost
+	// Rotary is the rotation of queries and keys; nil: they are not rotated.
+	Rotary() *RopeConfig
+	// TwoForms reports whether generated rows are computed differently from the rows of a
+	// prompt, so that the same row may have other bits.
+	TwoForms() bool
+	// Step enters the sizes that a device has to know to plan scratch memory.
+	Step(s *device.StepSizes, blockTokens int)
+}
+
+// FFN describes a feed-forward network: Dense or MoE.
+type FFN interface {
+	// Tensors lists the tensors in the order of use, by role and without names; of routed
+	// experts those of one.
+	Tensors(hidden int) []TensorSpec
+	// Routed is the number of routed experts, 0 in a dense network.
+	Routed() int
+}
+
+// Part says what a tensor is for. Precision is chosen by part.
+type Part uint8
+
+const (
+	Embedding Part = iota
+	Attention      // every tensor of a mixer but those of KVB
+	DenseFFN
+	Experts // routed ones
+	Shared  // shared experts
+	Router  // and the norms outside the mixers
+	Head
+	KVB // what expands cached rows: kv_b_proj
+)
+
+// TensorSpec is a tensor that the model needs. Shapes are [out, in] or [n].
+type TensorSpec struct {
+	Name  string // in the files
+	Shape []int
+	Role  string // "q", "router": unique in a layer, and by it a stage asks for the tensor
+	Part  Part
+	Cut   []Cut // the matrices it becomes when it is kept as integers; nil: one of Shape
+}
+
+// Cut is Count matrices [Rows, Cols].
+type Cut struct{ Count, Rows, Cols int }
+
+// StateKind is how the state of a sequence is kept.
+type StateKind uint8
+
+// Paged state is a row for every token, in blocks that the scheduler hands out.
+const Paged StateKind = iota
+
+// State is what a mixer keeps of a sequence in one layer.
+type State struct {
+	Kind  StateKind
+	Width int // values of a row
+	Group int // values of a row that share a scale in an INT8 cache
+}
+
+// Bytes is the size of a row kept as t.
+func (s State) Bytes(t tensor.DType) int { return device.KVRowBytes(t, s.Width, s.Group) }
+
+// Scratch is a matrix of a batch with Width values in a row.
+type Scratch struct {
+	Width   int
+	Product bool // it is multiplied with a weight, and kept as integers too where that is
+}
+
+// Cost is what attention computes in one layer, in floating-point operations.
+type Cost struct {
+	Pair       float64 // of a row of a prompt with one token that it sees
+	DecodePair float64 // of a generated row with one token that it sees
+	Expand     float64 // of a cached token, each time a chunk of a prompt sees it
+}
+
+// Roles gives the name of a tensor in the files by its role. "layer" is the prefix of a
+// layer, where "*" stands for its number; in the names of routed experts "*" stands for the
+// number of the expert. Names of a layer's tensors lack the prefix.
+type Roles map[string]string
+
+// Name is the name of the tensor with a role, "" if the family has none.
+func (l *LayerSpec) Name(role string) string {
+	if name, ok := l.Roles[role]; ok {
+		return l.Prefix + name
+	}
+	return ""
+}
+
+// Expert is the name of a routed expert's tensor with a role.
+func (l *LayerSpec) Expert(role string, expert int) string {
+	return strings.Replace(l.Name(role), "*", strconv.Itoa(expert), 1)
+}
+
+// Tensors lists the tensors of the layer in the order of use.
+func (l *LayerSpec) Tensors(hidden int) []TensorSpec {
+	list := []TensorSpec{{Role: "input_norm", Shape: []int{hidden}, Part: Router}}
+	list = append(list, l.Mixer.Tensors(hidden)...)
+	list = append(list, TensorSpec{Role: "post_norm", Shape: []int{hidden}, Part: Router})
+	ffn := l.FFN.Tensors(hidden)
+	out := make([]TensorSpec, 0, len(list)+len(ffn)*max(1, l.FFN.Routed()))
+	for _, t := range list {
+		t.Name = l.Name(t.Role)
+		out = append(out, t)
+	}
+	for i := 0; i < len(ffn); {
+		n := i
+		for n < len(ffn) && ffn[n].Part == Experts {
+			n++
+		}
+		if n == i {
+			ffn[i].Name = l.Name(ffn[i].Role)
+			out = append(out, ffn[i])
+			i++
+			continue
+		}
+		for e := range l.FFN.Routed() {
+			for _, t := range ffn[i:n] {
+				t.Name = l.Expert(t.Role, e)
+				out = append(out, t)
+			}
+		}
+		i = n
+	}
+	return out
+}
+
+// Stack gives the model n layers of what at says, with the names of roles.
+func (c *Config) Stack(n int, roles Roles, at func(i int) (Mixer, FFN)) {
+	c.Roles = roles
+	c.Layers = make([]LayerSpec, n)
+	for i := range c.Layers {
+		l := LayerSpec{Prefix: strings.Replace(roles["layer"], "*", strconv.Itoa(i), 1), Roles: roles}
+		l.Mixer, l.FFN = at(i)
+		if m, ok := l.FFN.(MoE); ok {
+			c.MoE = m
+		}
+		c.Layers[i] = l
+	}
+}
+
+// KVTokenBytes is what a token adds to a KV cache of type t, in all layers.
+func (c *Config) KVTokenBytes(t tensor.DType) (n int64) {
+	for i := range c.Layers {
+		for _, s := range c.Layers[i].Mixer.State() {
+			n += int64(s.Bytes(t))
+		}
+	}
+	return n
+}
+
+// Cost is the sum of all layers' costs.
+func (c *Config) Cost() (sum Cost) {
+	for i := range c.Layers {
+		x := c.Layers[i].Mixer.Cost()
+		sum.Pair += x.Pair
+		sum.DecodePair += x.DecodePair
+		sum.Expand += x.Expand
+	}
+	return sum
+}
+
+// TwoForms reports whether a layer computes generated rows differently from the rows of a
+// prompt.
+func (c *Config) TwoForms() bool {
+	for i := range c.Layers {
+		if c.Layers[i].Mixer.TwoForms() {
+			return true
+		}
+	}
+	return false
+}
+
+// Has reports whether the model has tensors of a part.
+func (c *Config) Has(part Part) bool {
+	for i := range c.Layers {
+		for _, t := range c.Layers[i].Mixer.Tensors(c.Hidden) {
+			if t.Part == part {
+				return true
+			}
+		}
+		for _, t := range c.Layers[i].FFN.Tensors(c.Hidden) {
+			if t.Part == part {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Ropes lists the rotations of the layers, each once.
+func (c *Config) Ropes() (list []*RopeConfig) {
+	seen := map[*RopeConfig]bool{nil: true}
+	for i := range c.Layers {
+		if r := c.Layers[i].Mixer.Rotary(); !seen[r] {
+			seen[r] = true
+			list = append(list, r)
+		}
+	}
+	return list
+}
