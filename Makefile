@@ -74,8 +74,8 @@ cuda: vet-cuda build-cuda cuda-emu test-cuda ## the CUDA engine without a GPU: i
 	else out=$$($(BIN)-cuda run --device cuda --max-tokens 2 hello 2>&1) && grep -q 'no CUDA driver' <<<"$$out" || { echo "$$out"; exit 1; }; fi
 	LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -tags cuda -short -timeout 15m -run 'Card|FastKernels' ./cmd/krater
 
-goldens: build ## the golden vectors through the program, in groups, chunks and batches
-	bench/goldens.sh $(BIN)
+goldens: ## every golden model on every device, in all combinations of layer groups, chunks and batches: some minutes
+	KRATER_GOLDENS=all go test -count 1 -timeout 60m -run TestGoldens ./stages/direct ./actors
 
 vectors: ## fetch the real tokenizers and chat templates that the vector tests use
 	testdata/vectors/fetch.sh

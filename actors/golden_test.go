@@ -11,23 +11,24 @@ import (
 	"krater/actors/engine"
 	"krater/stages"
 	"krater/stages/compare"
+	"krater/stages/compare/goldens"
 )
 
 // TestGoldensThroughActors holds every layer, operator, router choice and
 // greedy token to the goldens while the batches travel through the actors.
 func TestGoldensThroughActors(t *testing.T) {
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
-		g, err := compare.ReadGolden(golden(name))
+	chunks, batches, groups := []int{1000, 7, 1, 32}, []int{1, 3, 8}, []int{2, 3, 1}
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		g, err := compare.ReadGolden(f.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range []struct{ groups, pools, chunk, batch int }{
-			{1, 1, 0, 1}, {2, 1, 7, 3}, {3, 2, 1, 1}, {3, 3, 32, 8}, {2, 2, 1000, 3},
-		} {
-			t.Run(fmt.Sprintf("%s/groups%d/pools%d/chunk%d/batch%d", name, c.groups, c.pools, c.chunk, c.batch), func(t *testing.T) {
-				r := newRig(t, setup{dir: golden(name), groups: c.groups, pools: c.pools,
-					limits: stages.Limits{Tokens: 1000, LogitRows: 128 * c.batch}})
-				report, err := compare.Run(r, r.cfg, g, compare.Weights(r.set), compare.Options{Chunk: c.chunk, Batch: c.batch})
+		for _, s := range goldens.Settings(len(groups), 3, len(chunks), len(batches)) {
+			groups, pools, chunk, batch := groups[s[0]], 1+s[1], chunks[s[2]], batches[s[3]]
+			t.Run(fmt.Sprintf("groups%d/pools%d/chunk%d/batch%d", groups, pools, chunk, batch), func(t *testing.T) {
+				r := newRig(t, setup{dir: f.Dir, groups: groups, pools: pools,
+					limits: stages.Limits{Tokens: 1000, LogitRows: 128 * batch}})
+				report, err := compare.Run(r, r.cfg, g, compare.Weights(r.set), compare.Options{Chunk: chunk, Batch: batch})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -41,23 +42,23 @@ func TestGoldensThroughActors(t *testing.T) {
 				}
 			})
 		}
-	}
+	})
 }
 
 // TestGoldensThroughScheduler submits the golden prompts as requests: chunked
 // prefill, decode, several at once and several batches in flight give the
 // golden's greedy ids.
 func TestGoldensThroughScheduler(t *testing.T) {
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
-		g, err := compare.ReadGolden(golden(name))
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		g, err := compare.ReadGolden(f.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range []struct{ groups, pools, chunk, copies int }{
 			{1, 1, 1000, 1}, {2, 1, 7, 1}, {3, 2, 1, 3}, {2, 3, 32, 8}, {1, 1, 7, 8},
 		} {
-			t.Run(fmt.Sprintf("%s/groups%d/pools%d/chunk%d/copies%d", name, c.groups, c.pools, c.chunk, c.copies), func(t *testing.T) {
-				r := newRig(t, setup{dir: golden(name), groups: c.groups, pools: c.pools, chunk: c.chunk, share: 16})
+			t.Run(fmt.Sprintf("groups%d/pools%d/chunk%d/copies%d", c.groups, c.pools, c.chunk, c.copies), func(t *testing.T) {
+				r := newRig(t, setup{dir: f.Dir, groups: c.groups, pools: c.pools, chunk: c.chunk, share: 16})
 				gw := r.gateway(t)
 				type result struct {
 					prompt compare.Prompt
@@ -84,7 +85,7 @@ func TestGoldensThroughScheduler(t *testing.T) {
 				rest(t, r, gw)
 			})
 		}
-	}
+	})
 }
 
 // greedy asks for exactly n tokens after ids, with their ids in the events.

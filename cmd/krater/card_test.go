@@ -13,6 +13,7 @@ import (
 	"krater/kernels/cuda"
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/tensor"
+	"krater/stages/compare/goldens"
 	"krater/stages/drive"
 	"krater/stages/load"
 )
@@ -134,17 +135,16 @@ func TestBatchesOnCard(t *testing.T) {
 // bfloat16 within what that loses.
 func TestGoldensOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
-	for _, golden := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
-		dir := filepath.Join("..", "..", "testdata", "goldens", golden)
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
 		for _, args := range [][]string{{"--rows", "f32"}, {"--rows", "bf16"}, {"--rows", "f32", "--batch", "3", "--chunk", "7", "--layer-groups", "2"}} {
-			if testing.Short() && len(args) > 2 {
+			if testing.Short() && !goldens.Everything() && len(args) > 2 {
 				continue
 			}
-			t.Run(fmt.Sprint(golden, args), func(t *testing.T) {
-				answers(t, "", append([]string{"compare", "--device", "cuda", "--model", dir, "--golden", dir}, args...)...)
+			t.Run(fmt.Sprint(args), func(t *testing.T) {
+				answers(t, "", append([]string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", f.Dir}, args...)...)
 			})
 		}
-	}
+	})
 }
 
 // TestInt4GoldenOnCard: with experts of four bits krater-tiny's logits are others, and its

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"krater/kernels/cpu/level"
 	"krater/kernels/tensor"
 	"krater/stages/compare"
+	"krater/stages/compare/goldens"
 	"krater/stages/drive"
 	"krater/stages/load"
 )
@@ -76,8 +76,8 @@ func TestBits(t *testing.T) {
 				t.Skipf("%s has no lines of %s", bitsFile, at)
 			}
 			got := map[string]string{}
-			for _, name := range names {
-				hashes(t, l, at+" "+name, filepath.Join(goldens, name), got)
+			for _, name := range goldens.Names(t) {
+				hashes(t, l, at+" "+name, folder(name), got)
 			}
 			hashes(t, l, at+" krater-tiny", tiny, got)
 			if *update {

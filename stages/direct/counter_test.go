@@ -1,7 +1,6 @@
 package direct_test
 
 import (
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -27,7 +26,7 @@ func TestCounter(t *testing.T) {
 		any[i] = int32(7 + 11*i)
 	}
 	for dir, ids := range map[string][]int32{
-		tiny: text, filepath.Join(goldens, "deepseek_v2_lite"): any, filepath.Join(goldens, "deepseek_v2"): any,
+		tiny: text, folder("deepseek_v2_lite"): any, folder("deepseek_v2"): any,
 	} {
 		lim := stages.Limits{Tokens: 64, Seqs: 1, Blocks: 16, BlockTokens: 16}
 		m := open(t, processor(t, 2), dir, "config.json", load.Options{Limits: lim, KVType: tensor.F32})

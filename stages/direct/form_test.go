@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"krater/kernels/tensor"
+	"krater/stages/compare/goldens"
 	"krater/stages/direct"
 	"krater/stages/drive"
 	"krater/stages/load"
@@ -28,8 +29,8 @@ func half(f float32) uint16 {
 func TestWeightForms(t *testing.T) {
 	// odd is a copy of b that starts at an odd address.
 	odd := func(b []byte) []byte { return append(make([]byte, 1, len(b)+9), b...)[1:] }
-	for _, name := range []string{"deepseek_v2", "qwen2"} {
-		cfg, set := files(t, goldens+"/"+name, "config.json")
+	for _, name := range goldens.Names(t) {
+		cfg, set := files(t, folder(name), "config.json")
 		logits := func(change func(x weights.Tensor, f []float32) weights.Tensor) (all []float32) {
 			var list []weights.Named
 			for name, x := range set.All() {

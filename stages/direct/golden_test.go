@@ -4,14 +4,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"krater/kernels/cpu"
 	"krater/kernels/cpu/level"
+	"krater/kernels/hostsim"
 	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/compare"
+	"krater/stages/compare/goldens"
 	"krater/stages/direct"
 	"krater/stages/internal/refdevice"
 	"krater/stages/load"
@@ -20,8 +23,6 @@ import (
 )
 
 var _ load.Device = (*cpu.Device)(nil)
-
-const goldens = "../../testdata/goldens"
 
 // limits fit every prompt of the goldens eight times over.
 var limits = stages.Limits{Tokens: 128, Seqs: 8, LogitRows: 128, Blocks: 80, BlockTokens: 16}
@@ -98,11 +99,22 @@ func agree(t *testing.T, m *opened, dir string, o compare.Options) {
 	}
 }
 
-// names are the goldens of every family, mixtures those with experts.
-var (
-	names    = []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"}
-	mixtures = names[:2]
-)
+// mixtures are the golden folders of models with experts.
+func mixtures(t testing.TB) []string {
+	t.Helper()
+	return slices.DeleteFunc(goldens.Names(t), func(name string) bool {
+		cfg, _ := files(t, folder(name), "config.json")
+		return cfg.MoE.Experts == 0
+	})
+}
+
+// folder is where a golden, or krater-tiny, is.
+func folder(name string) string {
+	if name == "krater-tiny" {
+		return tiny
+	}
+	return filepath.Join("../../testdata/goldens", name)
+}
 
 // processor is the CPU device, closed when the test ends.
 func processor(t testing.TB, threads int) *cpu.Device {
@@ -125,70 +137,60 @@ func processorAt(t testing.TB, threads int, l level.Level) *cpu.Device {
 	return dev
 }
 
-// short is the part of TestGoldens that the short suite runs: every value once
-// or twice.
-var short = map[[3]int]bool{{1, 1000, 1}: true, {2, 7, 3}: true, {3, 32, 8}: true, {3, 1, 8}: true}
-
-// TestGoldens compares every layer, operator, router choice, logit and greedy
-// token, with the model cut into groups, prompts cut into chunks and prompts
-// batched.
-func TestGoldens(t *testing.T) {
-	dev := processor(t, 2)
-	for _, name := range names {
-		dir := filepath.Join(goldens, name)
-		for groups := 1; groups <= 3; groups++ {
-			m := open(t, dev, dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32, Partition: load.Even(3, groups)})
-			for _, chunk := range []int{1, 7, 32, 1000} {
-				for _, batch := range []int{1, 3, 8} {
-					if testing.Short() && !short[[3]int{groups, chunk, batch}] {
-						continue
-					}
-					t.Run(fmt.Sprintf("%s, %d groups, chunk %d, batch %d", name, groups, chunk, batch), func(t *testing.T) {
-						agree(t, m, dir, compare.Options{Chunk: chunk, Batch: batch})
-					})
-				}
-			}
-		}
-	}
+// target is a device that TestGoldens runs on.
+type target struct {
+	name string
+	make func(testing.TB) load.Device
 }
 
-// TestGoldensAtEveryLevel: each set of kernels by itself meets the goldens.
-func TestGoldensAtEveryLevel(t *testing.T) {
-	for l := level.Pure; l <= level.Best(); l++ {
-		for _, name := range names {
-			t.Run(l.String()+" "+name, func(t *testing.T) {
-				dir := filepath.Join(goldens, name)
-				m := open(t, processorAt(t, 2, l), dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32})
-				agree(t, m, dir, compare.Options{})
+// targets are the CPU with each set of kernels that this machine has, the simulated
+// device, and the reference operators on a device that defers everything. The reference is
+// left out under the race detector, which makes it thirty times slower.
+func targets() []target {
+	list := []target{{"hostsim", func(t testing.TB) load.Device {
+		dev, err := hostsim.New(hostsim.Options{CPU: processor(t, 2)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := dev.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return dev
+	}}}
+	if !raceEnabled {
+		list = append(list, target{"reference", func(testing.TB) load.Device { return refdevice.Device{} }})
+	}
+	for _, l := range level.Available() {
+		list = append(list, target{"cpu " + l.String(), func(t testing.TB) load.Device { return processorAt(t, 2, l) }})
+	}
+	return list
+}
+
+// TestGoldens compares every layer, operator, router choice, logit and greedy token of
+// every golden folder, on each device, with the model cut into groups, prompts cut into
+// chunks and prompts batched: each value of each at least once, all combinations with
+// KRATER_GOLDENS=all.
+func TestGoldens(t *testing.T) {
+	chunks, batches, devices := []int{7, 1, 1000, 32}, []int{3, 1, 8}, targets()
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		cfg, _ := files(t, f.Dir, "config.json")
+		for _, s := range goldens.Settings(min(3, cfg.Layers), len(chunks), len(batches), len(devices)) {
+			groups, chunk, batch, dev := 1+s[0], chunks[s[1]], batches[s[2]], devices[s[3]]
+			t.Run(fmt.Sprintf("%s, %d groups, chunk %d, batch %d", dev.name, groups, chunk, batch), func(t *testing.T) {
+				m := open(t, dev.make(t), f.Dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32, Partition: load.Even(cfg.Layers, groups)})
+				agree(t, m, f.Dir, compare.Options{Chunk: chunk, Batch: batch})
 			})
 		}
-	}
+	})
 }
 
 // TestGoldensConfigOfTransformers5 reads the same models from the other config
 // style.
 func TestGoldensConfigOfTransformers5(t *testing.T) {
-	dev := processor(t, 1)
-	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(goldens, name)
-			m := open(t, dev, dir, "config.transformers5.json", load.Options{Limits: limits, KVType: tensor.F32})
-			agree(t, m, dir, compare.Options{})
-		})
-	}
-}
-
-// TestGoldensOnReference holds the stages themselves against the goldens, on the
-// reference operators and a device that defers everything.
-func TestGoldensOnReference(t *testing.T) {
-	if raceEnabled {
-		t.Skip("nothing runs beside anything else there")
-	}
-	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(goldens, name)
-			m := open(t, refdevice.Device{}, dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32, Partition: []int{1, 2}})
-			agree(t, m, dir, compare.Options{Chunk: 7})
-		})
-	}
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		m := open(t, processor(t, 1), f.Dir, "config.transformers5.json", load.Options{Limits: limits, KVType: tensor.F32})
+		agree(t, m, f.Dir, compare.Options{})
+	})
 }

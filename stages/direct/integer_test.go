@@ -2,7 +2,6 @@ package direct_test
 
 import (
 	"math"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -68,7 +67,7 @@ func TestGoldensInteger(t *testing.T) {
 		{"deepseek_v2", load.Precision{Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 64}, 0.06, 0.6},
 		{"qwen2", load.Precision{Attention: 8, Dense: 8, Head: 8, Group: 128}, 0.06, 0.6},
 	} {
-		dir, dev := filepath.Join(goldens, x.name), processor(t, 2)
+		dir, dev := folder(x.name), processor(t, 2)
 		o := load.Options{Limits: limits, KVType: tensor.F32, Precision: x.precision}
 		if x.precision.Experts != 0 {
 			o = integers(t, dev, dir, o)

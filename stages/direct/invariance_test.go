@@ -2,7 +2,6 @@ package direct_test
 
 import (
 	"math"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/compare"
+	"krater/stages/compare/goldens"
 	"krater/stages/direct"
 	"krater/stages/drive"
 	"krater/stages/expert"
@@ -54,8 +54,8 @@ func recorded(t testing.TB, r drive.Runner, texts [][]int32, chunk int) [][]uint
 // TestBatchedIsBitwiseAlone: who else is in a batch does not change a bit.
 func TestBatchedIsBitwiseAlone(t *testing.T) {
 	dev := processor(t, 2)
-	for _, name := range names {
-		dir := filepath.Join(goldens, name)
+	for _, name := range goldens.Names(t) {
+		dir := folder(name)
 		for _, kv := range []tensor.DType{tensor.F32, tensor.BF16} {
 			m := open(t, dev, dir, "config.json", load.Options{Limits: limits, KVType: kv})
 			all := texts(t, dir, 8)
@@ -78,11 +78,12 @@ func TestBatchedIsBitwiseAlone(t *testing.T) {
 // TestGroupsAreBitwiseEqual: cutting the model does not change a bit.
 func TestGroupsAreBitwiseEqual(t *testing.T) {
 	dev := processor(t, 2)
-	for _, name := range names[1:] {
-		dir := filepath.Join(goldens, name)
+	for _, name := range goldens.Names(t) {
+		dir := folder(name)
+		cfg, _ := files(t, dir, "config.json")
 		var want [][]uint32
-		for groups := 1; groups <= 3; groups++ {
-			m := open(t, dev, dir, "config.json", load.Options{Limits: limits, Partition: load.Even(3, groups)})
+		for groups := 1; groups <= min(3, cfg.Layers); groups++ {
+			m := open(t, dev, dir, "config.json", load.Options{Limits: limits, Partition: load.Even(cfg.Layers, groups)})
 			got := recorded(t, m.model, texts(t, dir, 3), 16)
 			if want == nil {
 				want = got
@@ -169,8 +170,8 @@ func newPooled(t testing.TB, dev device.Device, m *opened, partition expert.Part
 // TestPoolsAreBitwiseEqual: who computes which expert does not change a bit.
 func TestPoolsAreBitwiseEqual(t *testing.T) {
 	dev := processor(t, 2)
-	for _, name := range mixtures {
-		dir := filepath.Join(goldens, name)
+	for _, name := range mixtures(t) {
+		dir := folder(name)
 		m := open(t, dev, dir, "config.json", load.Options{Limits: limits})
 		all := texts(t, dir, 3)
 		want := recorded(t, m.model, all, 16)
@@ -193,7 +194,7 @@ func TestPoolsAreBitwiseEqual(t *testing.T) {
 // layer get the same bits as one after the other.
 func TestBatchesInterleave(t *testing.T) {
 	dev := processor(t, 2)
-	dir := filepath.Join(goldens, "deepseek_v2")
+	dir := folder("deepseek_v2")
 	m := open(t, dev, dir, "config.json", load.Options{Limits: limits, Partition: []int{2, 1}})
 	batches := make([]*stages.Batch, 2)
 	want := make([][]float32, 2)
@@ -270,7 +271,7 @@ func (c *choices) Observe(s device.Stream, _ int, op string, m device.Mat, st *s
 func TestHalfPrecisionCache(t *testing.T) {
 	dev := processor(t, 2)
 	for name, allowed := range map[string]float64{"deepseek_v2_lite": 0.023, "deepseek_v2": 0.020, "qwen2": 0.012} {
-		dir := filepath.Join(goldens, name)
+		dir := folder(name)
 		g, err := compare.ReadGolden(dir)
 		if err != nil {
 			t.Fatal(err)
@@ -320,7 +321,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 		{"deepseek_v2", 2, tensor.I8, load.Precision{Experts: 8, Attention: 4, KVB: 4, Shared: 8, Dense: 4, Head: 8, Group: 32}},
 		{"qwen2", 2, tensor.I8, load.Precision{Attention: 8, Dense: 4, Head: 8, Group: 128}},
 	} {
-		dir, threads := filepath.Join(goldens, run.name), run.threads
+		dir, threads := folder(run.name), run.threads
 		dev, o := processor(t, threads), load.Options{Limits: limits, Partition: []int{2, 1}, KVType: run.kv, Precision: run.precision}
 		if run.precision.Experts != 0 {
 			o = integers(t, dev, dir, o)

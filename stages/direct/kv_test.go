@@ -3,13 +3,13 @@ package direct_test
 import (
 	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/compare/goldens"
 	"krater/stages/drive"
 	"krater/stages/internal/refdevice"
 	"krater/stages/load"
@@ -27,14 +27,6 @@ func (k kept) String() string { return fmt.Sprintf("KV %s, kv_b %d bits g%d", k.
 
 func (k kept) options() load.Options {
 	return load.Options{Limits: limits, KVType: k.kv, Precision: load.Precision{KVB: k.bits, Group: k.group}}
-}
-
-// folder is where a model is.
-func folder(name string) string {
-	if name == "krater-tiny" {
-		return tiny
-	}
-	return filepath.Join(goldens, name)
 }
 
 // followed are the logits of the last token of every text and of those that follow
@@ -129,7 +121,7 @@ var kvCases = []struct {
 // than what rounding explains, and the reference operators give the same.
 func TestKVPrecision(t *testing.T) {
 	dev := processor(t, 2)
-	for _, name := range append([]string{"krater-tiny"}, names...) {
+	for _, name := range append([]string{"krater-tiny"}, goldens.Names(t)...) {
 		dir := folder(name)
 		all := texts(t, dir, 4)
 		plain := open(t, dev, dir, "config.json", kept{kv: tensor.BF16}.options())

@@ -3,13 +3,13 @@ package direct_test
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/compare/goldens"
 	"krater/stages/direct"
 	"krater/stages/internal/refdevice"
 	"krater/stages/load"
@@ -62,8 +62,8 @@ func wander(t *testing.T, m *direct.Model, prompt, follow []int32) (rows [][]flo
 // every bit, whatever the cache is kept in.
 func TestMovedBlocks(t *testing.T) {
 	follow := []int32{5, 17, 3, 40, 2, 9}
-	for _, name := range names {
-		dir := filepath.Join(goldens, name)
+	for _, name := range goldens.Names(t) {
+		dir := folder(name)
 		for _, kv := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F8E4M3, tensor.I8} {
 			for what, dev := range map[string]load.Device{"cpu": processor(t, 2), "reference": refdevice.Device{}} {
 				if what == "reference" && (kv == tensor.F32 || testing.Short() && kv != tensor.I8) {
@@ -96,7 +96,7 @@ func TestMovedBlocks(t *testing.T) {
 func TestMovesAreChecked(t *testing.T) {
 	lim := limits
 	lim.HostBlocks = 2
-	m := open(t, processor(t, 1), filepath.Join(goldens, "qwen2"), "config.json", load.Options{Limits: lim})
+	m := open(t, processor(t, 1), folder("qwen2"), "config.json", load.Options{Limits: lim})
 	most := int32(lim.Blocks)
 	for _, bad := range []stages.Move{
 		{Kind: stages.Copy, From: most}, {Kind: stages.Copy, To: -1}, {Kind: stages.Copy, From: 3, To: 3}, {Kind: stages.Save, To: 2},
@@ -114,8 +114,8 @@ func TestMovesAreChecked(t *testing.T) {
 func TestDecodeTogether(t *testing.T) {
 	follow := []int32{5, 17, 3, 40, 2, 9, 11}
 	differ := 0
-	for _, name := range names {
-		dir := filepath.Join(goldens, name)
+	for _, name := range goldens.Names(t) {
+		dir := folder(name)
 		for _, kv := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F8E4M3, tensor.I8} {
 			m := open(t, processor(t, 2), dir, "config.json", load.Options{Limits: limits, KVType: kv, Partition: []int{2, 1}})
 			prompt := texts(t, dir, 1)[0]

@@ -1,12 +1,12 @@
 package direct_test
 
 import (
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"krater/kernels/device"
 	"krater/stages"
+	"krater/stages/compare/goldens"
 	"krater/stages/direct"
 	"krater/stages/drive"
 	"krater/stages/load"
@@ -55,8 +55,8 @@ func (p *parted) Step(b *stages.Batch, probe stages.Probe, read func(*stages.Sta
 // parts of the model that all pieces pass together change a bit.
 func TestWindowsAreBitwiseEqual(t *testing.T) {
 	dev := processor(t, 2)
-	for _, name := range names {
-		dir := filepath.Join(goldens, name)
+	for _, name := range goldens.Names(t) {
+		dir := folder(name)
 		want := recorded(t, open(t, dev, dir, "config.json", load.Options{Limits: limits}).model, texts(t, dir, 5), 32)
 		for _, window := range []int{1, 7, 16, 1000} {
 			lim := limits
@@ -90,7 +90,7 @@ func TestWalk(t *testing.T) {
 	dev := processor(t, 2)
 	lim := limits
 	lim.Window = 3
-	m := open(t, dev, filepath.Join(goldens, names[0]), "config.json", load.Options{Limits: lim, Partition: []int{1, 2}})
+	m := open(t, dev, folder("deepseek_v2_lite"), "config.json", load.Options{Limits: lim, Partition: []int{1, 2}})
 	st, err := stages.NewState(dev, m.model.Parts.Config, m.model.Parts.Limits)
 	if err != nil {
 		t.Fatal(err)

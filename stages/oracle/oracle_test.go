@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"krater/stages/compare"
+	"krater/stages/compare/goldens"
 	"krater/stages/model"
 	"krater/stages/oracle"
 	"krater/stages/weights"
@@ -14,9 +15,8 @@ import (
 
 // TestOracle holds the oracle itself against the goldens' last logits.
 func TestOracle(t *testing.T) {
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
-		dir := filepath.Join("../../testdata/goldens", name)
-		data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		data, err := os.ReadFile(filepath.Join(f.Dir, "config.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,12 +24,12 @@ func TestOracle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set, err := weights.Open(dir)
+		set, err := weights.Open(f.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer set.Close()
-		g, err := compare.ReadGolden(dir)
+		g, err := compare.ReadGolden(f.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,9 +43,9 @@ func TestOracle(t *testing.T) {
 			}
 			for i, want := range p.Last {
 				if got := logits[len(p.IDs)-1][i]; !(math.Abs(got-float64(want)) <= 1e-4) {
-					t.Fatalf("%s, %s: logit %d is %v, the golden has %v", name, p.Name, i, got, want)
+					t.Fatalf("%s: logit %d is %v, the golden has %v", p.Name, i, got, want)
 				}
 			}
 		}
-	}
+	})
 }
