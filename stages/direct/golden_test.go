@@ -176,10 +176,10 @@ func TestGoldens(t *testing.T) {
 	chunks, batches, devices := []int{7, 1, 1000, 32}, []int{3, 1, 8}, targets()
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
 		cfg, _ := files(t, f.Dir, "config.json")
-		for _, s := range goldens.Settings(min(3, cfg.Layers), len(chunks), len(batches), len(devices)) {
+		for _, s := range goldens.Settings(min(3, len(cfg.Layers)), len(chunks), len(batches), len(devices)) {
 			groups, chunk, batch, dev := 1+s[0], chunks[s[1]], batches[s[2]], devices[s[3]]
 			t.Run(fmt.Sprintf("%s, %d groups, chunk %d, batch %d", dev.name, groups, chunk, batch), func(t *testing.T) {
-				m := open(t, dev.make(t), f.Dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32, Partition: load.Even(cfg.Layers, groups)})
+				m := open(t, dev.make(t), f.Dir, "config.json", load.Options{Limits: limits, KVType: tensor.F32, Partition: load.Even(len(cfg.Layers), groups)})
 				agree(t, m, f.Dir, compare.Options{Chunk: chunk, Batch: batch})
 			})
 		}

@@ -82,8 +82,8 @@ func TestGroupsAreBitwiseEqual(t *testing.T) {
 		dir := folder(name)
 		cfg, _ := files(t, dir, "config.json")
 		var want [][]uint32
-		for groups := 1; groups <= min(3, cfg.Layers); groups++ {
-			m := open(t, dev, dir, "config.json", load.Options{Limits: limits, Partition: load.Even(cfg.Layers, groups)})
+		for groups := 1; groups <= min(3, len(cfg.Layers)); groups++ {
+			m := open(t, dev, dir, "config.json", load.Options{Limits: limits, Partition: load.Even(len(cfg.Layers), groups)})
 			got := recorded(t, m.model, texts(t, dir, 3), 16)
 			if want == nil {
 				want = got
