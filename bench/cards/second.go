@@ -40,7 +40,6 @@ func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Ca
 				bank := launch.Bank{Experts: m.experts, W13: w13.of(i), W2: w2.of(i),
 					Step: w13.next, ScaleStep: w13.nextScale, Step2: w2.next, ScaleStep2: w2.nextScale}
 				n := ops.Network{W13: s13.of(i), W2: s2.of(i)}
-				b.Soon(n)
 				b.AddMatMul(x.of(i), delta.of(i), in.of(i), w.of(i))
 				b.NormRoute(ids.of(i), share.of(i), logits.of(i), rows.of(i), x.of(i), norm.of(i), eps, gate.of(i), launch.Mat{}, p)
 				b.AddMix(x.of(i), delta.of(i), y.of(i), z.of(i), rows.of(i), bank, n, ids.of(i), share.of(i))

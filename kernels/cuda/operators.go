@@ -90,9 +90,6 @@ func (d *Device) AddMatMul(s device.Stream, x, delta, in device.Mat, w *device.W
 	d.do("AddMatMul", s, func(s *Stream) { s.ops.AddMatMul(mat(x), mat(delta), mat(in), weight(w)) })
 }
 
-// Soon says what is read after the next AddMatMul (group.SoonOps).
-func (d *Device) Soon(s device.Stream, n *device.FFN) { d.stream("Soon", s).ops.Soon(network(n)) }
-
 // Norms: very few rows (stages.NormProducts).
 func (d *Device) Norms(rows int) bool { return !d.F32 && rows <= ops.NormRows }
 

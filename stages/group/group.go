@@ -64,12 +64,6 @@ type MixOps interface {
 	AddMix(s device.Stream, hidden, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat)
 }
 
-// SoonOps are of a device that can be told of weights before they are needed.
-type SoonOps interface {
-	// Soon says that n is read after the next product that is added to the residual stream.
-	Soon(s device.Stream, n *device.FFN)
-}
-
 // Layer holds the weights of a layer. Dense layers have Dense, the others
 // Router and Bank.
 type Layer struct {
@@ -101,7 +95,6 @@ type Group struct {
 	mixers  [][]attention.Stage // by lane, [Last-First]: layers of a lane with equal mixers share one
 	mix     MixOps              // nil: the device has none
 	adds    stages.AddProducts  // the same
-	soon    SoonOps             // the same
 	forms   stages.FormOps      // the same
 	mover   device.BlockMover   // the same
 	blocks  device.BlockMoves   // reused
@@ -123,7 +116,6 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, lim: lim, layers: layers}
 	g.mix, _ = ops.(MixOps)
 	g.adds, _ = ops.(stages.AddProducts)
-	g.soon, _ = ops.(SoonOps)
 	g.forms, _ = ops.(stages.FormOps)
 	g.mover, _ = ops.(device.BlockMover)
 	for range max(1, lim.Lanes) {

@@ -24,9 +24,6 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 		}
 		probe.Observe(s, layer, "input_norm", st.Normed, st)
 	}
-	if g.soon != nil && l.MoE() && l.Bank.Resident() {
-		g.soon.Soon(s, &l.Bank.Shared)
-	}
 	g.mixers[st.Lane][layer-g.First].Run(s, st, l.Attention, g.caches[layer-g.First], layer, probe)
 	g.norm(s, st, l.PostNorm, probe)
 	if probe != nil {

@@ -53,11 +53,3 @@ func SetMaxDynamicShared(f cu.Function, n int) error {
 func WriteValue32(s cu.Stream, addr cu.DevicePtr, v uint32) error {
 	return check("cuStreamWriteValue32", C.cuStreamWriteValue32(stream(s), C.CUdeviceptr(addr), C.cuuint32_t(v), 0))
 }
-
-// WaitValue32 makes the stream wait until the word at addr is v or later (as a signed
-// 32-bit difference). It has no deadline: a wait kernel has, so prefer one where the
-// other side may fail.
-func WaitValue32(s cu.Stream, addr cu.DevicePtr, v uint32) error {
-	const later = C.CU_STREAM_WAIT_VALUE_GEQ
-	return check("cuStreamWaitValue32", C.cuStreamWaitValue32(stream(s), C.CUdeviceptr(addr), C.cuuint32_t(v), later))
-}

@@ -1,5 +1,5 @@
 // Package elem launches the operators that look at rows: gathering, norms, rotation,
-// the cache of keys and values, sums of expert outputs, conversions. Activations are
+// the cache of keys and values, sums of expert outputs. Activations are
 // F32 or BF16, each operand as its Mat says; sums are in float32. Any width works; rows
 // aligned for it go 8 elements a thread. What each operator means is in kernels/device.
 //
@@ -11,20 +11,16 @@ package elem
 
 import "krater/kernels/cuda/launch"
 
-// The kernels: src/elem.cu, norm.cu, kvstore.cu, blocks.cu, quant.cu.
+// The kernels: src/elem.cu, norm.cu, kvstore.cu, blocks.cu.
 var (
 	kGatherRows      = launch.Named("kr_gather_rows")
 	kAdd             = launch.Named("kr_add")
-	kConvert         = launch.Named("kr_convert")
-	kSiLUMul         = launch.Named("kr_silu_mul")
 	kWeightedSum     = launch.Named("kr_weighted_sum")
 	kWeightedSumHere = launch.Named("kr_weighted_sum_here")
 	kRMSNorm         = launch.Named("kr_rms_norm")
 	kAddRMSNorm      = launch.Named("kr_add_rms_norm")
-	kSumAddRMSNorm   = launch.Named("kr_sum_add_rms_norm")
 	kRope            = launch.Named("kr_rope")
 	kStoreRows       = launch.Named("kr_store_rows")
 	kLatentStore     = launch.Named("kr_latent_store")
 	kMoveBlocks      = launch.Named("kr_move_blocks")
-	kQuantizeRows    = launch.Named("kr_quantize_rows")
 )

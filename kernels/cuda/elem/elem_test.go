@@ -16,8 +16,8 @@ func at(p launch.Ptr, dt tensor.DType, rows, cols int) launch.Mat {
 
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
-	kGatherRows: 8, kAdd: 6, kConvert: 6, kSiLUMul: 8, kWeightedSum: 11, kWeightedSumHere: 14, kRMSNorm: 8, kAddRMSNorm: 10, kSumAddRMSNorm: 15,
-	kRope: 11, kStoreRows: 14, kLatentStore: 27, kQuantizeRows: 9, kMoveBlocks: 2,
+	kGatherRows: 8, kAdd: 6, kWeightedSum: 11, kWeightedSumHere: 14, kRMSNorm: 8, kAddRMSNorm: 10,
+	kRope: 11, kStoreRows: 14, kLatentStore: 27, kMoveBlocks: 2,
 }
 
 const f32, bf16 = tensor.F32, tensor.BF16
@@ -48,8 +48,6 @@ func TestLaunches(t *testing.T) {
 		{"add", func(l *launch.List) { Add(l, x, y) }, kAdd, 3, 1, 256, 1 | 4},
 		{"add wide", func(l *launch.List) { Add(l, at(16, f32, 1, 8192), at(16, f32, 1, 8192)) }, kAdd, 1, 4, 256, 1},
 		{"bias", func(l *launch.List) { AddBias(l, y, w) }, kAdd, 3, 1, 256, 1 | 2 | 4},
-		{"convert", func(l *launch.List) { Convert(l, y, x) }, kConvert, 3, 1, 256, 1 | 2},
-		{"silu", func(l *launch.List) { SiLUMul(l, y, y, x) }, kSiLUMul, 3, 1, 256, 1 | 2 | 4},
 		{"sum", func(l *launch.List) {
 			WeightedSum(l, x, at(16, bf16, 18, 2048), at(16, f32, 3, 6), launch.Mat{})
 		}, kWeightedSum, 3, 1, 256, 1 | 4},
@@ -63,15 +61,11 @@ func TestLaunches(t *testing.T) {
 		},
 			kRMSNorm, 1, 1, 448, 1},
 		{"add norm", func(l *launch.List) { AddRMSNorm(l, y, x, y, w, 1e-6) }, kAddRMSNorm, 3, 1, 256, 1 | 2 | 4 | 8},
-		{"sum norm", func(l *launch.List) {
-			SumAddRMSNorm(l, y, x, at(16, f32, 18, 2048), at(16, f32, 3, 6), y, w, 1e-6)
-		}, kSumAddRMSNorm, 3, 1, 256, 1 | 2 | 8 | 16},
 		{"rope", func(l *launch.List) { Rope(l, q, ids, table, rope) }, kRope, 3, 1, 64, 1 | 2 | 64},
 		{"store", func(l *launch.List) { StoreRows(l, cache, kv, ids) }, kStoreRows, 3, 1, 96, 1 | 2 | 256},
 		{"store I8", func(l *launch.List) { StoreRows(l, i8, kv, ids) }, kStoreRows, 3, 1, 256, 1 | 2},
 		{"latent", func(l *launch.List) { LatentStore(l, cache, q, kv, norm, 1e-6, ids, ids, table, rope, key) },
 			kLatentStore, 3, 1, 64 + 96, 1 | 2 | 4 | 8 | 64 | 128 | 256},
-		{"quantize", func(l *launch.List) { QuantizeRows(l, at(16, tensor.I8, 3, 2048), at(16, f32, 3, 1), y) }, kQuantizeRows, 3, 1, 128, 1 | 2},
 	}
 	for _, tt := range tests {
 		var l launch.List
@@ -106,8 +100,6 @@ func TestNothingForNoRows(t *testing.T) {
 	RMSNorm(&l, x, x, w, 0)
 	AddRMSNorm(&l, x, x, x, w, 0)
 	Add(&l, x, x)
-	Convert(&l, x, x)
-	SiLUMul(&l, x, x, x)
 	GatherRows(&l, x, at(16, f32, 4, 8), none)
 	StoreRows(&l, launch.KV{Mat: at(16, f32, 4, 8)}, x, none)
 	Rope(&l, x, none, at(16, f32, 4, 8), device.Rope{Heads: 1, HeadDim: 8, Dim: 8})
@@ -122,20 +114,19 @@ func TestRefusals(t *testing.T) {
 	gaps := ids
 	gaps.Stride = 2
 	for name, f := range map[string]func(l *launch.List){
-		"widths":         func(l *launch.List) { RMSNorm(l, x, x, at(16, f32, 1, 32), 0) },
-		"rows":           func(l *launch.List) { Add(l, x, at(16, f32, 2, 64)) },
-		"residual BF16":  func(l *launch.List) { AddRMSNorm(l, x, at(16, bf16, 3, 64), x, w, 0) },
-		"absent":         func(l *launch.List) { Convert(l, x, launch.Mat{}) },
-		"ids with gaps":  func(l *launch.List) { GatherRows(l, x, x, gaps) },
-		"ids as floats":  func(l *launch.List) { GatherRows(l, x, x, at(16, f32, 3, 1)) },
-		"odd rotation":   func(l *launch.List) { Rope(l, x, ids, table, device.Rope{Heads: 1, HeadDim: 64, Dim: 63}) },
-		"wide heads":     func(l *launch.List) { Rope(l, x, ids, table, device.Rope{Heads: 2, HeadDim: 64, Dim: 64}) },
-		"cache width":    func(l *launch.List) { StoreRows(l, launch.KV{Mat: at(16, f32, 9, 63)}, x, ids) },
-		"cache type":     func(l *launch.List) { StoreRows(l, launch.KV{Mat: at(16, tensor.F16, 9, 64)}, x, ids) },
-		"cache scales":   func(l *launch.List) { StoreRows(l, launch.KV{Mat: at(16, tensor.I8, 9, 64), Group: 32}, x, ids) },
-		"cache group":    func(l *launch.List) { StoreRows(l, launch.KV{Mat: at(16, tensor.I8, 9, 64), Group: 48}, x, ids) },
-		"weights":        func(l *launch.List) { WeightedSum(l, x, at(16, f32, 7, 64), at(16, f32, 3, 2), launch.Mat{}) },
-		"quantised rows": func(l *launch.List) { QuantizeRows(l, at(16, tensor.I8, 3, 56), at(16, f32, 3, 1), at(16, f32, 3, 56)) },
+		"widths":        func(l *launch.List) { RMSNorm(l, x, x, at(16, f32, 1, 32), 0) },
+		"rows":          func(l *launch.List) { Add(l, x, at(16, f32, 2, 64)) },
+		"residual BF16": func(l *launch.List) { AddRMSNorm(l, x, at(16, bf16, 3, 64), x, w, 0) },
+		"absent":        func(l *launch.List) { Add(l, x, launch.Mat{}) },
+		"ids with gaps": func(l *launch.List) { GatherRows(l, x, x, gaps) },
+		"ids as floats": func(l *launch.List) { GatherRows(l, x, x, at(16, f32, 3, 1)) },
+		"odd rotation":  func(l *launch.List) { Rope(l, x, ids, table, device.Rope{Heads: 1, HeadDim: 64, Dim: 63}) },
+		"wide heads":    func(l *launch.List) { Rope(l, x, ids, table, device.Rope{Heads: 2, HeadDim: 64, Dim: 64}) },
+		"cache width":   func(l *launch.List) { StoreRows(l, launch.KV{Mat: at(16, f32, 9, 63)}, x, ids) },
+		"cache type":    func(l *launch.List) { StoreRows(l, launch.KV{Mat: at(16, tensor.F16, 9, 64)}, x, ids) },
+		"cache scales":  func(l *launch.List) { StoreRows(l, launch.KV{Mat: at(16, tensor.I8, 9, 64), Group: 32}, x, ids) },
+		"cache group":   func(l *launch.List) { StoreRows(l, launch.KV{Mat: at(16, tensor.I8, 9, 64), Group: 48}, x, ids) },
+		"weights":       func(l *launch.List) { WeightedSum(l, x, at(16, f32, 7, 64), at(16, f32, 3, 2), launch.Mat{}) },
 	} {
 		func() {
 			defer func() {

@@ -79,28 +79,6 @@ func sum(l *launch.List, k launch.Kernel, out, y, weights, base launch.Mat, here
 	l.Add(k, pieces(op, out.Rows, out.Cols, f), append(append(args, here...), launch.I32(out.Cols), launch.I32(f))...)
 }
 
-// SumAddRMSNorm is AddRMSNorm of the delta that WeightedSum would give: the end of a
-// MoE block and the start of the next layer in one pass. Its bits are those of the two
-// with a delta of F32.
-func SumAddRMSNorm(l *launch.List, out, x, y, weights, base, w launch.Mat, eps float32) {
-	const op = "SumAddRMSNorm"
-	floats(op, "out", out, x.Rows, x.Cols)
-	typed(op, "x", x, tensor.F32, x.Rows, x.Cols)
-	checkSum(op, y, weights, base, x.Rows, x.Cols)
-	floats(op, "w", w, 1, x.Cols)
-	if x.Rows == 0 || x.Cols == 0 {
-		return
-	}
-	f := flags(out, y, base, w)
-	if !aligned(x) {
-		f &^= flagVec
-	}
-	l.Add(kSumAddRMSNorm, rowBlocks(x.Rows, normThreads(x.Cols, step(f, flagVec))),
-		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(y.At), launch.I32(y.Stride),
-		launch.P(weights.At), launch.I32(weights.Stride), launch.I32(weights.Cols), launch.P(base.At), launch.I32(base.Stride),
-		launch.P(w.At), launch.I32(x.Cols), launch.F32(eps), launch.I32(f))
-}
-
 func checkSum(op string, y, weights, base launch.Mat, rows, cols int) {
 	typed(op, "weights", weights, tensor.F32, rows, weights.Cols)
 	if weights.Cols < 1 {

@@ -1,6 +1,5 @@
-// Package gemm launches the products of many rows with dense weights: bfloat16 with
-// bfloat16, and int8 with int8. Two builds of each: mma.sync for every card, wgmma for
-// Hopper.
+// Package gemm launches the products of many rows of bfloat16 with dense weights of
+// bfloat16. There are two builds: mma.sync for every GPU, wgmma for Hopper.
 package gemm
 
 import (
@@ -79,7 +78,7 @@ func BF16(l *launch.List, card launch.Card, out, x, w launch.Mat, o Options) {
 		p = Choose(card, Sizes{M: x.Rows, N: w.Rows, K: w.Cols, Batch: o.Batch, Whole: o.Scratch == 0})
 	}
 	switch {
-	case !Can(out, x, w) || out.Rows != x.Rows || out.Cols != w.Rows || !p.runs(card, false):
+	case !Can(out, x, w) || out.Rows != x.Rows || out.Cols != w.Rows || !p.Variant.runs(card):
 		refuse(op, "out %v, x %v, w %v, kernel %v", out, x, w, p)
 	case o.Accumulate && out.DType != tensor.F32:
 		refuse(op, "accumulates into %v", out)
@@ -103,11 +102,6 @@ func BF16(l *launch.List, card launch.Card, out, x, w launch.Mat, o Options) {
 	j.outStep, j.xStep, j.wStep = int64(x.Rows)*int64(w.Rows), int64(length), int64(length)
 	j.add(l, card, p.Variant)
 	last.sum(l, o.Scratch, parts)
-}
-
-// runs reports whether the card has the plan's kernel, of int8 or not.
-func (p Plan) runs(card launch.Card, eight bool) bool {
-	return p.Variant.runs(card) && shapes[p.Variant].eight == eight
 }
 
 // aligned reports whether every product of a batch is as well aligned as the first.
@@ -134,7 +128,7 @@ func SwiGLU(l *launch.List, card launch.Card, out, x, gate, up launch.Mat, o Opt
 	if p.Variant == Auto {
 		p = Choose(card, Sizes{M: x.Rows, N: gate.Rows, K: gate.Cols, SwiGLU: true})
 	}
-	if !CanSwiGLU(out, x, gate, up) || out.Rows != x.Rows || out.Cols != gate.Rows || !p.runs(card, false) ||
+	if !CanSwiGLU(out, x, gate, up) || out.Rows != x.Rows || out.Cols != gate.Rows || !p.Variant.runs(card) ||
 		p.Parts > 1 || o.Batch > 1 || o.Accumulate {
 		refuse(op, "out %v, x %v, gate %v, up %v, %v, batch %d, accumulate %v", out, x, gate, up, p, o.Batch, o.Accumulate)
 	}

@@ -35,13 +35,8 @@ func TestChoose(t *testing.T) {
 		{h100, Sizes{M: 128, N: 2048, K: 10944}, "128x128_h in 6 parts"},
 		{h100, Sizes{M: 2048, N: 10944, K: 2048, SwiGLU: true}, "128x256_h"},
 		{h100, Sizes{M: 64, N: 512, K: 128, Batch: 16}, "64x128_h"},
-		{h100, Sizes{M: 100, N: 2048, K: 2048, Int8: true}, "s8_t128_h"},
-		{h100, Sizes{M: 64, N: 21888, K: 2048, Int8: true}, "s8_t64_h"},
-		{h100, Sizes{M: 2048, N: 2816, K: 2048, Int8: true}, "s8_t128_h"},
-		{h100, Sizes{M: 2048, N: 4096, K: 2048, Int8: true}, "s8_t256_h"},
 		{a100, Sizes{M: 2048, N: 2048, K: 2048}, "128x128"},
 		{a100, Sizes{M: 65, N: 4096, K: 512}, "64x64"},
-		{ada, Sizes{M: 2048, N: 2048, K: 2048, Int8: true}, "s8_t128"},
 		{old, Sizes{M: 2048, N: 2048, K: 2048}, "64x64"},
 	} {
 		if got := Choose(c.card, c.z).String(); got != c.want {
@@ -58,7 +53,7 @@ func TestEveryPlanFits(t *testing.T) {
 				for _, k := range []int{8, 512, 2048, 10944} {
 					z := Sizes{M: m, N: n, K: k}
 					p := Choose(card, z)
-					if !p.runs(card, false) || shapes[p.Variant].hopper != card.Hopper {
+					if !p.Variant.runs(card) || shapes[p.Variant].hopper != card.Hopper {
 						t.Fatalf("%v %+v: %v", card, z, p)
 					}
 					length, count := part(k, p.Parts)
@@ -73,7 +68,7 @@ func TestEveryPlanFits(t *testing.T) {
 						t.Fatalf("%+v, %v: %d bytes of scratch, want %d", z, p, got, want)
 					}
 					for v := Auto + 1; v < variants; v++ {
-						if s := &shapes[v]; v.runs(card) && s.hopper == card.Hopper && !s.eight && cost(card, z, Plan{v, 1}) < cost(card, z, p) {
+						if s := &shapes[v]; v.runs(card) && s.hopper == card.Hopper && cost(card, z, Plan{v, 1}) < cost(card, z, p) {
 							t.Fatalf("%+v: %v is cheaper than %v", z, v, p)
 						}
 					}
@@ -87,12 +82,11 @@ func mat(dt tensor.DType, rows, cols int) launch.Mat {
 	return launch.Mat{At: 1 << 20, DType: dt, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// kernelArgs and kernel8Args are how many parameters the kernels have, sumArgs the second
-// kernel of a product in parts.
+// kernelArgs is how many parameters the kernels have, sumArgs the second kernel of a
+// product in parts.
 const (
-	kernelArgs  = 18
-	kernel8Args = 15
-	sumArgs     = 7
+	kernelArgs = 18
+	sumArgs    = 7
 )
 
 func TestLaunches(t *testing.T) {
@@ -101,7 +95,6 @@ func TestLaunches(t *testing.T) {
 		grid   uint32
 		args   int
 	}
-	w8 := launch.Tiles{FormatA: tensor.FormatA{Rows: 2048, Cols: 2048, Bits: 8, Group: 2048}, Values: 1 << 20, Scales: 1 << 20}
 	scratch := Options{Scratch: 1 << 20}
 	for _, c := range []struct {
 		what string
@@ -127,12 +120,8 @@ func TestLaunches(t *testing.T) {
 		{"gate and up", func(l *launch.List) {
 			SwiGLU(l, h100, mat(tensor.BF16, 256, 1408), mat(tensor.BF16, 256, 2048), mat(tensor.BF16, 1408, 2048), mat(tensor.BF16, 1408, 2048), Options{Plan: Plan{Variant: H256}})
 		}, []op{{"kr_gemm_swiglu_128x256_h", 22, kernelArgs}}},
-		{"int8", func(l *launch.List) {
-			W8A8(l, h100, mat(tensor.BF16, 2048, 2048), mat(tensor.I8, 2048, 2048), mat(tensor.F32, 2048, 1), w8, Options{Plan: Plan{Variant: I8H256}})
-		}, []op{{"kr_gemm_s8_t256_h", 128, kernel8Args}}},
 		{"no rows", func(l *launch.List) {
 			BF16(l, h100, mat(tensor.BF16, 0, 2048), mat(tensor.BF16, 0, 2048), mat(tensor.BF16, 2048, 2048), Options{})
-			W8A8(l, h100, mat(tensor.BF16, 0, 2048), mat(tensor.I8, 0, 2048), mat(tensor.F32, 0, 1), w8, Options{})
 		}, nil},
 	} {
 		var l launch.List
@@ -152,15 +141,9 @@ func TestLaunches(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	x, w, out := mat(tensor.BF16, 64, 128), mat(tensor.BF16, 256, 128), mat(tensor.BF16, 64, 256)
-	q, scale := mat(tensor.I8, 64, 128), mat(tensor.F32, 64, 1)
-	w8 := launch.Tiles{FormatA: tensor.FormatA{Rows: 256, Cols: 128, Bits: 8, Group: 128}, Values: 1 << 20, Scales: 1 << 20}
 	with := func(m launch.Mat, change func(*launch.Mat)) launch.Mat { change(&m); return m }
-	with8 := func(change func(*launch.Tiles)) launch.Tiles { v := w8; change(&v); return v }
 	bf16 := func(out, x, w launch.Mat, o Options) func(l *launch.List) {
 		return func(l *launch.List) { BF16(l, h100, out, x, w, o) }
-	}
-	int8s := func(out, q, s launch.Mat, w launch.Tiles, o Options) func(l *launch.List) {
-		return func(l *launch.List) { W8A8(l, h100, out, q, s, w, o) }
 	}
 	for what, add := range map[string]func(l *launch.List){
 		"K of x":              bf16(out, with(x, func(m *launch.Mat) { m.Cols = 120 }), w, Options{}),
@@ -175,22 +158,11 @@ func TestRefuses(t *testing.T) {
 		"an odd step":         bf16(out, x, w, Options{Batch: 2, OutStep: 64 * 256, XStep: 4, WStep: 256 * 128}),
 		"parts of a batch":    bf16(out, x, w, Options{Batch: 2, Scratch: 1 << 20, Plan: Plan{H64, 2}}),
 		"parts nowhere":       bf16(out, x, w, Options{Plan: Plan{H64, 2}}),
-		"an int8 kernel":      bf16(out, x, w, Options{Plan: Plan{Variant: I8H64}}),
 		"wgmma on an A100":    func(l *launch.List) { BF16(l, a100, out, x, w, Options{Plan: Plan{Variant: H64}}) },
-		"too much memory":     func(l *launch.List) { W8A8(l, old, out, q, scale, w8, Options{Plan: Plan{Variant: I8A128}}) },
+		"too much memory":     func(l *launch.List) { BF16(l, old, out, x, w, Options{Plan: Plan{Variant: A128}}) },
 		"another up":          func(l *launch.List) { SwiGLU(l, h100, out, x, w, w.RowRange(0, 248), Options{}) },
 		"SwiGLU in parts":     func(l *launch.List) { SwiGLU(l, h100, out, x, w, w, Options{Plan: Plan{H64, 2}}) },
 		"a SwiGLU added":      func(l *launch.List) { SwiGLU(l, h100, mat(tensor.F32, 64, 256), x, w, w, Options{Accumulate: true}) },
-		"groups":              int8s(out, q, scale, with8(func(t *launch.Tiles) { t.Group, t.Cols = 64, 128 }), Options{}),
-		"4 bits":              int8s(out, q, scale, with8(func(t *launch.Tiles) { t.Bits = 4 }), Options{}),
-		"K of q":              int8s(out, mat(tensor.I8, 64, 112), scale, w8, Options{}),
-		"q of no blocks":      int8s(out, mat(tensor.I8, 64, 136), scale, w8, Options{}),
-		"scales of a part":    int8s(out, q, mat(tensor.F32, 63, 1), w8, Options{}),
-		"joined to F32":       int8s(mat(tensor.F32, 64, 128), q, scale, with8(func(t *launch.Tiles) { t.Joined = true }), Options{}),
-		"joined, all columns": int8s(out, q, scale, with8(func(t *launch.Tiles) { t.Joined = true }), Options{}),
-		"int8 by bfloat16":    int8s(out, q, scale, w8, Options{Plan: Plan{Variant: H128}}),
-		"int8 added to BF16":  int8s(out, q, scale, w8, Options{Accumulate: true}),
-		"a batch of int8":     int8s(out, q, scale, w8, Options{Batch: 2}),
 	} {
 		t.Run(what, func(t *testing.T) {
 			var l launch.List
@@ -203,7 +175,7 @@ func TestRefuses(t *testing.T) {
 			add(&l)
 		})
 	}
-	if !Can(out, x, w) || !CanSwiGLU(out, x, w, w) || !CanW8A8(out, q, scale, &w8) {
+	if !Can(out, x, w) || !CanSwiGLU(out, x, w, w) {
 		t.Fatal("refuses what the faulty cases are made of")
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// runnable are the variants of BF16, or of int8, that the card has.
-func runnable(c *cudatest.Card, eight bool) (v []Variant) {
+// runnable are the variants that the GPU has.
+func runnable(c *cudatest.Card) (v []Variant) {
 	for i := Auto + 1; i < variants; i++ {
-		if (Plan{Variant: i}).runs(c.Info(), eight) {
+		if i.runs(c.Info()) {
 			v = append(v, i)
 		}
 	}
@@ -83,7 +83,7 @@ var small = []Sizes{
 func TestBF16(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, v := range runnable(c, false) {
+	for _, v := range runnable(c) {
 		for i, s := range small {
 			t.Run(fmt.Sprintf("%v/%dx%dx%d", v, s.M, s.N, s.K), func(t *testing.T) {
 				xs, ws := cudatest.Normal(rng, s.M*s.K), cudatest.Normal(rng, s.N*s.K)
@@ -139,7 +139,7 @@ func TestRowsAreIndependent(t *testing.T) {
 	xs, ws := cudatest.Normal(rng, m*k), cudatest.Normal(rng, n*k)
 	want, size := dense(xs, ws, m, n, k)
 	x, w := c.BF16(xs, m, k), c.BF16(ws, n, k)
-	for _, v := range runnable(c, false) {
+	for _, v := range runnable(c) {
 		run := func(from, to int) ([]byte, []float32) {
 			out := c.Mat(tensor.F32, to-from, n)
 			c.Run(func(l *launch.List) {
@@ -165,7 +165,7 @@ func TestVariantsAgree(t *testing.T) {
 	const m, n, k = 130, 264, 200
 	x, w := c.BF16(cudatest.Normal(rng, m*k), m, k), c.BF16(cudatest.Normal(rng, n*k), n, k)
 	first := map[bool][]byte{}
-	for _, v := range runnable(c, false) {
+	for _, v := range runnable(c) {
 		out := c.Mat(tensor.F32, m, n)
 		c.Run(func(l *launch.List) { BF16(l, c.Info(), out, x, w, Options{Plan: Plan{Variant: v}}) })
 		got, build := cudatest.Download[byte](c, out.At, 4*m*n), shapes[v].hopper
@@ -189,7 +189,7 @@ func TestAccumulateAndParts(t *testing.T) {
 		size[i] += math.Abs(float64(was[i]))
 	}
 	x, w := c.BF16(xs, m, k), c.BF16(ws, n, k)
-	for _, v := range runnable(c, false) {
+	for _, v := range runnable(c) {
 		for _, parts := range []int{1, 2, 3, 5} {
 			scratch := c.Alloc(4 * parts * m * n)
 			o := Options{Plan: Plan{v, parts}, Scratch: scratch}
@@ -219,7 +219,7 @@ func TestBatch(t *testing.T) {
 	const heads, m, n, k = 3, 66, 72, 136
 	xs, ws := cudatest.Normal(rng, m*heads*k), cudatest.Normal(rng, heads*n*k)
 	x, w := c.BF16(xs, m, heads*k), c.BF16(ws, heads*n, k)
-	for i, v := range runnable(c, false) {
+	for i, v := range runnable(c) {
 		dt := []tensor.DType{tensor.BF16, tensor.F32}[i%2]
 		out := c.Mat(dt, m, heads*n)
 		c.Run(func(l *launch.List) {
@@ -240,7 +240,7 @@ func TestBatch(t *testing.T) {
 func TestSwiGLU(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(6, 2))
-	for _, v := range runnable(c, false) {
+	for _, v := range runnable(c) {
 		for i, s := range []Sizes{{M: 1, N: 8, K: 8}, {M: 65, N: 136, K: 72}, {M: 130, N: 72, K: 136}, {M: 64, N: 264, K: 64}} {
 			m, f, k := s.M, s.N, s.K
 			xs, gs, us := cudatest.Normal(rng, m*k), cudatest.Normal(rng, f*k), cudatest.Normal(rng, f*k)

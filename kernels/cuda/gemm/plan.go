@@ -10,17 +10,12 @@ import (
 type Variant uint8
 
 const (
-	Auto   Variant = iota // by shape
-	A64                   // mma.sync, 64 rows of x with 64 of w
-	A128                  // mma.sync, 128 x 128
-	H64                   // wgmma, 64 x 128
-	H128                  // wgmma, 128 x 128
-	H256                  // wgmma, 128 x 256
-	I8A64                 // int8, mma.sync, 64 x 256
-	I8A128                // int8, mma.sync, 128 x 256
-	I8H64                 // int8, wgmma, 64 x 128
-	I8H128                // int8, wgmma, 128 x 128
-	I8H256                // int8, wgmma, 256 x 128
+	Auto Variant = iota // by shape
+	A64                 // mma.sync, 64 rows of x with 64 of w
+	A128                // mma.sync, 128 x 128
+	H64                 // wgmma, 64 x 128
+	H128                // wgmma, 128 x 128
+	H256                // wgmma, 128 x 256
 	variants
 )
 
@@ -33,19 +28,15 @@ type shape struct {
 	blocks     int // that a multiprocessor holds
 	shared     int // bytes
 	hopper     bool
-	eight      bool    // int8
 	rate       float64 // of a full card, TFLOP/s: see cost
 	kernel     launch.Kernel
 	both       launch.Kernel // SwiGLU of two matrices
 }
 
 // Dynamic shared memory, a ring of stages: of gemm_a.cu rows of 64 bytes of both matrices,
-// of gemm_h.cu rows of 128 and two barriers; of gemm_s8.cu tokens of 128 bytes, of
-// gemm_s8_h.cu the weights' tiles and barriers too.
-func sharedA(rows int) int            { return 4 * rows * 64 }
-func sharedH(stages, rows int) int    { return stages * (rows*128 + 16) }
-func shared8(tokens int) int          { return 4 * tokens * 128 }
-func shared8H(stages, tokens int) int { return stages * (tokens*128 + 128*128 + 16) }
+// of gemm_h.cu rows of 128 and two barriers.
+func sharedA(rows int) int         { return 4 * rows * 64 }
+func sharedH(stages, rows int) int { return stages * (rows*128 + 16) }
 
 var shapes = [variants]shape{
 	A64: {name: "64x64", rows: 64, cols: 64, threads: 128, swiglu: 64, blocks: 4, shared: sharedA(128), rate: 260,
@@ -58,16 +49,6 @@ var shapes = [variants]shape{
 		kernel: launch.Named("kr_gemm_128x128_h"), both: launch.Named("kr_gemm_swiglu_128x128_h")},
 	H256: {name: "128x256_h", rows: 128, cols: 256, threads: 384, swiglu: 384, blocks: 1, shared: sharedH(4, 384), hopper: true, rate: 620,
 		kernel: launch.Named("kr_gemm_128x256_h"), both: launch.Named("kr_gemm_swiglu_128x256_h")},
-	I8A64: {name: "s8_t64", rows: 64, cols: 256, threads: 256, blocks: 2, shared: shared8(64), eight: true, rate: 600,
-		kernel: launch.Named("kr_gemm_s8_t64")},
-	I8A128: {name: "s8_t128", rows: 128, cols: 256, threads: 256, blocks: 1, shared: shared8(128), eight: true, rate: 800,
-		kernel: launch.Named("kr_gemm_s8_t128")},
-	I8H64: {name: "s8_t64_h", rows: 64, cols: 128, threads: 384, blocks: 2, shared: shared8H(4, 64), hopper: true, eight: true, rate: 700,
-		kernel: launch.Named("kr_gemm_s8_t64_h")},
-	I8H128: {name: "s8_t128_h", rows: 128, cols: 128, threads: 384, blocks: 1, shared: shared8H(6, 128), hopper: true, eight: true, rate: 950,
-		kernel: launch.Named("kr_gemm_s8_t128_h")},
-	I8H256: {name: "s8_t256_h", rows: 256, cols: 128, threads: 384, blocks: 1, shared: shared8H(4, 256), hopper: true, eight: true, rate: 1150,
-		kernel: launch.Named("kr_gemm_s8_t256_h")},
 }
 
 // String is the variant's name.
@@ -121,11 +102,10 @@ type Sizes struct {
 	M, N, K int
 	Batch   int  // how often; 0: once
 	SwiGLU  bool // with two matrices w
-	Int8    bool
 	Whole   bool // K may not be cut
 }
 
-func (z Sizes) whole() bool { return z.Whole || z.SwiGLU || z.Int8 || z.Batch > 1 }
+func (z Sizes) whole() bool { return z.Whole || z.SwiGLU || z.Batch > 1 }
 
 // scratch is the size of so many parts in bytes.
 func (z Sizes) scratch(parts int) int { return 4 * parts * z.M * z.N }
@@ -142,7 +122,7 @@ func Choose(card launch.Card, z Sizes) Plan {
 	var best Plan
 	least := 0.0
 	for v := Auto + 1; v < variants; v++ {
-		if s := &shapes[v]; !v.runs(card) || card.Hopper != s.hopper || z.Int8 != s.eight {
+		if s := &shapes[v]; !v.runs(card) || card.Hopper != s.hopper {
 			continue
 		}
 		for parts := 1; parts <= partsMax; parts++ {
@@ -176,12 +156,9 @@ const (
 func cost(card launch.Card, z Sizes, p Plan) float64 {
 	s := &shapes[p.Variant]
 	k, parts := part(z.K, max(1, p.Parts))
-	cols, batch, element := z.N, max(1, z.Batch), 2.0
+	cols, batch := z.N, max(1, z.Batch)
 	if z.SwiGLU {
 		cols *= 2
-	}
-	if z.Int8 {
-		element = 1
 	}
 	tiles := ceil(z.M, s.rows) * ceil(cols, s.cols) * batch * parts
 	sms := max(1, card.SMs)
@@ -193,7 +170,7 @@ func cost(card launch.Card, z Sizes, p Plan) float64 {
 		us += b * tile * (1 + held) / (1 + b)
 	}
 	results := float64(z.M) * float64(z.N) * float64(batch)
-	bytes := element*float64(z.M+cols)*float64(z.K)*float64(batch) + 2*results
+	bytes := 2*float64(z.M+cols)*float64(z.K)*float64(batch) + 2*results
 	us = max(us, tileUs+bytes/bytesPerUs)
 	if parts > 1 { // the parts are written while the products run, at best, and read after
 		us += partsUs + 4*float64(parts)*results/bytesPerUs

@@ -83,8 +83,6 @@ func canRead(x launch.Mat, w *launch.Weight) bool {
 // Options change what is done with a result.
 type Options struct {
 	Add bool // out += it
-	// Soon is read by a kernel soon to come: MatMul of few rows calls it into the L2 cache.
-	Soon [2]launch.Range
 }
 
 // MatMul is out [M, N] = x [M, K] * transposed w [N, K]. out is F32 or BF16.
@@ -110,8 +108,8 @@ func matrix(l *launch.List, k launch.Kernel, out launch.Mat, x launch.Ptr, strid
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(x), launch.I32(stride), launch.I32(out.Rows))
 	args = appendMatrix(args, w)
-	for i := range o.Soon {
-		args = append(args, launch.P(o.Soon[i].At), launch.I32(o.Soon[i].Bytes/128))
+	for range 2 { // memory that the kernel would fetch for another one: none
+		args = append(args, launch.P(0), launch.I32(0))
 	}
 	c := config(blocksOf(w.Rows())*eightsOf(out.Rows), 1, parts)
 	if f, _ := formatOf(w); f != plainBF16 && k == kMatrix[f] && unitsOf(w.Cols()) <= 2*parts {

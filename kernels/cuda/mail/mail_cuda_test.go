@@ -71,6 +71,11 @@ func newRig(t *testing.T, c *cudatest.Card, rows, hidden int, dt tensor.DType, l
 		Clear(&c.Stream().List, &r.box)
 		return c.Stream().Synchronize()
 	})
+	rising := make([]int32, rows)
+	for i := range rising {
+		rising[i] = int32(i)
+	}
+	every := c.I32(rising, rows, 1)
 	for letter := range testLetters {
 		v := cudatest.Normal(rng, rows*hidden)
 		dense := c.F32(v, rows, hidden)
@@ -79,7 +84,7 @@ func newRig(t *testing.T, c *cudatest.Card, rows, hidden int, dt tensor.DType, l
 		}
 		b := cudatest.Download[byte](c, dense.At, rows*hidden*dt.Size())
 		x := c.Strided(dt, rows, hidden, hidden+8)
-		c.Run(func(l *launch.List) { elem.Convert(l, x, dense) })
+		c.Run(func(l *launch.List) { elem.GatherRows(l, x, dense, every) })
 		ids, weights := make([]int32, rows*testTopK), make([]float32, rows*testTopK)
 		for i := range ids {
 			weights[i] = rng.Float32()
@@ -97,7 +102,7 @@ func newRig(t *testing.T, c *cudatest.Card, rows, hidden int, dt tensor.DType, l
 	r.want, r.more = cudatest.Normal(rng, rows*hidden), cudatest.Normal(rng, rows*hidden)
 	r.hidden, r.delta = c.Strided(tensor.F32, rows, hidden, hidden+4), c.F32(r.more, rows, hidden)
 	from := c.F32(r.want, rows, hidden)
-	c.Run(func(l *launch.List) { elem.Convert(l, r.hidden, from) })
+	c.Run(func(l *launch.List) { elem.GatherRows(l, r.hidden, from, every) })
 	return r
 }
 

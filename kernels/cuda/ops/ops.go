@@ -33,18 +33,6 @@ type Builder struct {
 	Generated int
 
 	form form
-	soon [2]launch.Range
-}
-
-// Soon says that n will be read after the next AddMatMul, which may call its weights into
-// the L2 cache: from there a few rows' products are faster, and attention before it leaves
-// memory idle.
-func (b *Builder) Soon(n Network) {
-	b.soon = [2]launch.Range{}
-	if !n.Zero() && !n.W13.A.Zero() {
-		b.soon[0] = launch.Range{At: n.W13.A.Values, Bytes: n.W13.A.ValueBytes()}
-		b.soon[1] = launch.Range{At: n.W2.A.Values, Bytes: n.W2.A.ValueBytes()}
-	}
 }
 
 // Network is a SwiGLU network: W13 [2F, H] is gate's rows, then up's (joined in tiles),

@@ -57,8 +57,7 @@ func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 		return
 	}
 	if b.few(in.Rows) && gemv.Can(b.sized(in), &w) {
-		gemv.MatMul(b.List, b.Card, x, in, w, gemv.Options{Add: true, Soon: b.soon})
-		b.soon = [2]launch.Range{}
+		gemv.MatMul(b.List, b.Card, x, in, w, gemv.Options{Add: true})
 		return
 	}
 	b.MatMul(delta, in, w)

@@ -32,12 +32,7 @@ const (
 
 // MatMul is out [T, N] = x [T, K] * transposed w [N, K]. Activations are F32 or BF16,
 // each as its Mat says; w is rows of F32 or BF16, or tiles.
-func MatMul(l *launch.List, out, x launch.Mat, w launch.Weight) { matMul(l, out, x, w, false) }
-
-// AddMatMul is out += x * transposed w.
-func AddMatMul(l *launch.List, out, x launch.Mat, w launch.Weight) { matMul(l, out, x, w, true) }
-
-func matMul(l *launch.List, out, x launch.Mat, w launch.Weight, add bool) {
+func MatMul(l *launch.List, out, x launch.Mat, w launch.Weight) {
 	const op = "plain MatMul"
 	t := x.Rows
 	if out.Rows != t || out.Cols != w.Rows() || x.Cols != w.Cols() {
@@ -47,13 +42,9 @@ func matMul(l *launch.List, out, x launch.Mat, w launch.Weight, add bool) {
 	if t == 0 {
 		return
 	}
-	accumulate := 0
-	if add {
-		accumulate = 1
-	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(op, out), launch.I32(out.Stride),
-		launch.P(x.At), wide(op, x), launch.I32(x.Stride), launch.I32(t), launch.I32(accumulate))
+		launch.P(x.At), wide(op, x), launch.I32(x.Stride), launch.I32(t))
 	l.Add(kMatMul, config(t*w.Rows()), append(args, weight[:]...)...)
 }
 

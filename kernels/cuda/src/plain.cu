@@ -66,9 +66,9 @@ KR_DEV float dot(const Weight &w, int row, const void *x, int wide, long long at
 // The output of this warp, counted over all rows.
 KR_DEV long long warp_number() { return (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
 
-// out [t, n] = x [t, k] * transposed w [n, k]; add: out += it.
+// out [t, n] = x [t, k] * transposed w [n, k].
 KR_KERNEL(256, 1)
-kr_plain_matmul(void *out, int out_wide, int out_stride, const void *x, int x_wide, int x_stride, int t, int add,
+kr_plain_matmul(void *out, int out_wide, int out_stride, const void *x, int x_wide, int x_stride, int t,
                 const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
 	pdl_launch();
 	pdl_wait();
@@ -80,7 +80,7 @@ kr_plain_matmul(void *out, int out_wide, int out_stride, const void *x, int x_wi
 	float v = dot(w, row, x, x_wide, token * x_stride);
 	if (threadIdx.x % 32 != 0) return;
 	long long at = token * out_stride + row;
-	put(out, out_wide, at, add ? get(out, out_wide, at) + v : v);
+	put(out, out_wide, at, v);
 }
 KR_EXPORT(kr_plain_matmul)
 
