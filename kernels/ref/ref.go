@@ -1,7 +1,13 @@
-// Package ref is what every fast operator is compared with: plain Go, one
-// function an operator, over dense row-major slices, in float64 inside. It is
+// Package ref is what every fast operator of a device is compared with: plain Go, one
+// function an operator, over dense row-major float32 slices, in float64 inside. It is
 // never optimised. Weights and cache rows stored as BF16 are widened by the
-// caller (exact). Shapes are those of the operator list in kernels/device.
+// caller (exact). Shapes are those of the operator list in kernels/device, and so are paged
+// caches, integer formats and where they round.
+//
+// stages/oracle defines the operators of a model a second time, in float64 and without
+// caches or formats: what a model means does not depend on devices. The two share nothing,
+// so that models which run on these operators and agree with it and with the goldens test
+// both.
 package ref
 
 import (

@@ -2,12 +2,14 @@ package compare
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/model"
+	"krater/stages/oracle"
 )
 
 // key names an intermediate result; layer is -1 outside the layers.
@@ -21,7 +23,6 @@ type key struct {
 type capture struct {
 	seq uint64
 	n   int // positions of the sequence
-	cfg *model.Config
 
 	mu   sync.Mutex // groups may run on several goroutines
 	f32  map[key][]float32
@@ -30,8 +31,8 @@ type capture struct {
 	err  error
 }
 
-func newCapture(seq uint64, n int, cfg *model.Config) *capture {
-	return &capture{seq: seq, n: n, cfg: cfg, f32: map[key][]float32{}, i32: map[key][]int32{}, rows: map[key]int{}}
+func newCapture(seq uint64, n int) *capture {
+	return &capture{seq: seq, n: n, f32: map[key][]float32{}, i32: map[key][]int32{}, rows: map[key]int{}}
 }
 
 // Observe copies the sequence's rows of m (stages.Probe).
@@ -69,13 +70,6 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 		c.err = fmt.Errorf("compare: %s of layer %d at position %d, the prompt has %d", k.op, k.layer, pos+count-1, c.n)
 		return
 	}
-	if k.op == "q_rotated" {
-		if a, ok := c.cfg.Layers[k.layer].Mixer.(model.MLA); ok {
-			c.putRotated(k.layer, a, m, host, row, count, pos)
-			return
-		}
-		k.op = "q_pe" // whole heads
-	}
 	width := per * m.Cols
 	from := row * m.Cols
 	switch m.DType {
@@ -100,23 +94,16 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 	c.rows[k] += count
 }
 
-// putRotated keeps the rotated part of every head, as the goldens have it: q_pe.
-func (c *capture) putRotated(layer int, a model.MLA, m device.Mat, host []byte, row, count, pos int) {
-	k, rope, qk, size := key{layer, "q_pe"}, a.RopeDim, a.QKDim(), m.DType.Size()
-	if c.f32[k] == nil {
-		c.f32[k] = make([]float32, c.n*a.Heads*rope)
-	}
-	for t := range count {
-		for h := range a.Heads {
-			from := ((row+t)*m.Cols + h*qk + a.Nope) * size
-			dst := c.f32[k][((pos+t)*a.Heads+h)*rope:][:rope]
-			if err := tensor.Widen(dst, m.DType, host[from:from+rope*size]); err != nil {
-				c.err = err
-				return
-			}
+// finish turns what was seen into operators as the goldens have them: of rotated query
+// heads the part that is rotated, q_pe.
+func (c *capture) finish(cfg *model.Config) error {
+	for k, v := range maps.Clone(c.f32) {
+		if pe := (key{k.layer, "q_pe"}); k.op == "q_rotated" {
+			c.f32[pe], c.rows[pe] = oracle.RotatedPart(cfg, k.layer, v), c.rows[k]
+			delete(c.f32, k)
 		}
 	}
-	c.rows[k] += count
+	return c.err
 }
 
 // complete reports whether every position of an operator was seen once.

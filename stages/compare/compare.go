@@ -40,7 +40,7 @@ const (
 func Run(r drive.Runner, cfg *model.Config, g *Golden, weight func(name string) ([]float32, error), o Options) (*Report, error) {
 	o.Batch = max(1, o.Batch)
 	c := &comparison{r: r, cfg: cfg, golden: g, weight: weight, o: o, hidden: hiddenTolerance, op: opTolerance,
-		report: &Report{Golden: g.Name, Chunk: o.Chunk, Batch: o.Batch}, wants: map[string][]float32{}, virtual: map[key][]float32{}}
+		report: &Report{Golden: g.Name, Chunk: o.Chunk, Batch: o.Batch}, wants: map[string][]float32{}}
 	if o.Tolerance > 0 {
 		c.hidden, c.op = o.Tolerance, o.Tolerance/10
 	}
@@ -67,8 +67,8 @@ type comparison struct {
 	hidden, op float64
 	report     *Report
 
-	wants   map[string][]float32 // of the traced prompt, by the name of the check
-	virtual map[key][]float32    // operators that no stage computes as such
+	wants  map[string][]float32 // of the traced prompt, by the name of the check
+	logits []float32            // of the traced prompt
 }
 
 // trace runs the traced prompt with a probe, other prompts beside it, and
@@ -83,15 +83,15 @@ func (c *comparison) trace() error {
 		q := &c.golden.Prompts[(c.golden.traced+i)%len(c.golden.Prompts)]
 		seqs = append(seqs, &drive.Sequence{Prompt: q.IDs, New: min(4, len(q.Greedy))})
 	}
-	seen := newCapture(0, len(p.IDs), c.cfg)
+	seen := newCapture(0, len(p.IDs))
 	if err := drive.Run(c.r, seqs, drive.Options{Chunk: c.o.Chunk, Probe: seen}); err != nil {
 		return fmt.Errorf("compare: %s: %w", p.Name, err)
 	}
-	if seen.err != nil {
-		return seen.err
+	if err := seen.finish(c.cfg); err != nil {
+		return err
 	}
-	c.virtual[key{-1, "logits"}] = logits
-	if err := c.vectors(p, seen, logits); err != nil {
+	c.logits = logits
+	if err := c.vectors(p, seen); err != nil {
 		return err
 	}
 	c.diverge(p, seen)

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"krater/stages/compare/suspect"
+	"krater/stages/oracle"
 )
 
 // Stats describe a vector: enough to see at a glance whether two are of the same kind.
@@ -97,7 +98,7 @@ func (c *comparison) diverge(p *Prompt, seen *capture) {
 	}
 	if err != nil {
 		d.Note = "not all mistakes could be tried: " + err.Error()
-		if errors.Is(err, suspect.ErrUnknown) {
+		if errors.Is(err, oracle.ErrUnknown) {
 			d.Note = "no mistakes are known for this operator"
 		}
 	}
@@ -105,13 +106,13 @@ func (c *comparison) diverge(p *Prompt, seen *capture) {
 
 // engine is what the probe saw of an operator at every position, nil if it did not.
 func (c *comparison) engine(seen *capture, layer int, op string) []float32 {
-	k := key{layer, op}
-	if op == "inv_freq" {
+	switch op {
+	case "inv_freq":
 		return c.frequencies()
+	case "logits":
+		return c.logits
 	}
-	if v := c.virtual[k]; v != nil {
-		return v
-	}
+	k := key{layer, op}
 	if seen.complete(k) != nil {
 		return nil
 	}
@@ -143,6 +144,15 @@ func firstToken(got, want []float32, n int, k *Check) int {
 		}
 	}
 	return -1
+}
+
+// dot is the sum of a[i]*b[i] over a, in float64.
+func dot(a, b []float32) float64 {
+	var sum float64
+	for i, x := range a {
+		sum += float64(x) * float64(b[i])
+	}
+	return sum
 }
 
 // numbers are ids as values.

@@ -3,6 +3,7 @@ package compare
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -87,10 +88,10 @@ func (r *rig) model(t *testing.T, dev load.Device, cfg *model.Config, set *weigh
 func (r *rig) dump(t *testing.T, m *direct.Model, ops bool) *Golden {
 	t.Helper()
 	var logits []float32
-	seen := newCapture(0, len(r.ids), m.Parts.Config)
+	seen := newCapture(0, len(r.ids))
 	seq := &drive.Sequence{Prompt: r.ids, All: true, See: func(_ int, row []float32) { logits = append(logits, row...) }}
-	if err := drive.Run(m, []*drive.Sequence{seq}, drive.Options{Probe: seen}); err != nil || seen.err != nil {
-		t.Fatal(err, seen.err)
+	if err := errors.Join(drive.Run(m, []*drive.Sequence{seq}, drive.Options{Probe: seen}), seen.finish(m.Parts.Config)); err != nil {
+		t.Fatal(err)
 	}
 	g := &Golden{Name: "dump", vectors: map[string]Vector{"p.logits": {F32: logits}}}
 	g.Prompts = []Prompt{{Name: "p", IDs: r.ids}}

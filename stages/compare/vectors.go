@@ -1,15 +1,19 @@
 package compare
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
+
+	"krater/stages/oracle"
 )
 
 // vectors compares everything the golden holds about the traced prompt. A
 // vector it does not know is an error, so that nothing is left out silently.
-func (c *comparison) vectors(p *Prompt, seen *capture, logits []float32) error {
+func (c *comparison) vectors(p *Prompt, seen *capture) error {
 	prefix := p.Name + "."
 	for _, name := range c.golden.names() {
 		v := c.golden.vectors[name]
@@ -22,19 +26,23 @@ func (c *comparison) vectors(p *Prompt, seen *capture, logits []float32) error {
 		if !ok {
 			continue
 		}
-		if err := c.vector(name, short, v, seen, logits); err != nil {
+		if err := c.vector(p, name, short, v, seen); err != nil {
 			return fmt.Errorf("compare: %s: %w", name, err)
 		}
 	}
 	// In the order of the computation, so that the first line that fails names
 	// the culprit.
-	slices.SortStableFunc(c.report.Checks, func(a, b Check) int { return c.rank(a) - c.rank(b) })
+	order := make([][]string, len(c.cfg.Layers))
+	for i := range order {
+		order[i] = oracle.Operators(c.cfg, i)
+	}
+	slices.SortStableFunc(c.report.Checks, func(a, b Check) int { return cmp.Compare(rank(a, order), rank(b, order)) })
 	return nil
 }
 
 // vector compares one vector of the traced prompt; short is its name without
 // the prompt's.
-func (c *comparison) vector(name, short string, v Vector, seen *capture, logits []float32) error {
+func (c *comparison) vector(p *Prompt, name, short string, v Vector, seen *capture) error {
 	part := strings.Split(short, ".")
 	if c.wants[name] = v.F32; v.I32 != nil {
 		c.wants[name] = numbers(v.I32)
@@ -43,9 +51,9 @@ func (c *comparison) vector(name, short string, v Vector, seen *capture, logits 
 	case short == "input_ids", short == "greedy_ids", short == "greedy_margin", short == "logits_last":
 		return nil // compared with the continuation
 	case short == "logits":
-		c.report.add(c.floats(name, -1, "logits", logits, v.F32, c.hidden))
+		c.report.add(c.floats(name, -1, "logits", c.logits, v.F32, c.hidden))
 	case short == "logits_f64":
-		c.report.add(c.floats(name, -1, "logits_f64", logits, v.F32, c.hidden))
+		c.report.add(c.floats(name, -1, "logits_f64", c.logits, v.F32, c.hidden))
 	case short == "embed", short == "final_norm":
 		c.observed(name, key{-1, short}, v, seen, c.hidden)
 	case short == "hidden":
@@ -57,7 +65,7 @@ func (c *comparison) vector(name, short string, v Vector, seen *capture, logits 
 		if err != nil {
 			return err
 		}
-		return c.operator(name, layer, part[2], v, seen)
+		return c.operator(p, name, key{layer, part[2]}, v, seen)
 	default:
 		return fmt.Errorf("unknown vector")
 	}
@@ -93,25 +101,34 @@ func (c *comparison) router(name, number, what string, v Vector, seen *capture) 
 	return nil
 }
 
-func (c *comparison) operator(name string, layer int, op string, v Vector, seen *capture) error {
-	switch op {
-	case "kv_b":
-		got, err := c.keysValues(layer, seen)
+// operator compares an operator of a layer. The engine does not have kv_b_proj's output and
+// the probabilities of attention as such: they are computed from what the probe saw.
+func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *capture) error {
+	switch k.op {
+	case "kv_b", "attn_probs":
+		var missing error
+		l, err := oracle.New(c.cfg, c.weight, p.IDs, k.layer, func(layer int, op string) []float64 {
+			v := c.engine(seen, layer, op)
+			if v == nil && op != "kv_b" && op != "attn_probs" {
+				missing = fmt.Errorf("%s: %w", op, seen.complete(key{layer, op}))
+			}
+			return oracle.Widen(v)
+		})
 		if err != nil {
 			return err
 		}
-		c.virtual[key{layer, op}] = got
-		c.report.add(c.floats(name, layer, op, got, v.F32, c.op))
-	case "attn_probs":
-		got, err := c.probabilities(layer, seen)
-		if err != nil {
+		got := make([]float32, 0, len(v.F32))
+		for _, x := range l.Get(k.op) {
+			got = append(got, float32(x))
+		}
+		if err := cmp.Or(missing, l.Err); err != nil {
 			return err
 		}
-		c.virtual[key{layer, op}] = got
-		c.report.add(c.floats(name, layer, op, got, v.F32, c.op))
-	default:
-		c.observed(name, key{layer, op}, v, seen, c.op)
+		seen.f32[k], seen.rows[k] = got, seen.n
+	case "q_rope", "k_rope": // some goldens name them so
+		k.op = k.op[:1] + "_pe"
 	}
+	c.observed(name, k, v, seen, c.op)
 	return nil
 }
 
@@ -134,10 +151,11 @@ func (c *comparison) observed(name string, k key, v Vector, seen *capture, allow
 
 // frequencies is the table that the model is run with.
 func (c *comparison) frequencies() []float32 {
-	rope := c.cfg.Layers[0].Mixer.Rotary()
-	got := make([]float32, len(rope.InvFreq))
-	for i, f := range rope.InvFreq {
-		got[i] = float32(f)
+	var got []float32
+	if ropes := c.cfg.Ropes(); len(ropes) > 0 {
+		for _, f := range ropes[0].InvFreq {
+			got = append(got, float32(f))
+		}
 	}
 	return got
 }
@@ -150,19 +168,17 @@ func (c *comparison) layer(number string) (int, error) {
 	return i, nil
 }
 
-// opOrder is the order of the operators of a layer.
-var opOrder = []string{"input_norm", "q_a", "q", "k", "v", "q_pe", "kv_a", "kv_norm", "k_pe", "kv_b", "attn_probs", "attn", "mixer_out",
-	"post_norm", "router_logits", "router_ids", "router_weights", "experts_out", "shared_out", "mlp_out", "layer_out"}
-
-// rank orders checks by where their vector is computed.
-func (c *comparison) rank(k Check) int {
+// rank orders checks by where their vector is computed; order are the operators of each
+// layer.
+func rank(k Check, order [][]string) int {
+	const most = 100 // operators of a layer
 	switch {
 	case k.Layer >= 0:
-		return 10 + len(opOrder)*k.Layer + slices.Index(opOrder, k.Op)
+		return most*(k.Layer+1) + slices.Index(order[k.Layer], k.Op)
 	case k.Op == "inv_freq":
 		return 0
 	case k.Op == "embed":
 		return 1
 	}
-	return 10 + len(opOrder)*len(c.cfg.Layers)
+	return math.MaxInt
 }

@@ -1,61 +1,52 @@
 package oracle
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"krater/kernels/device"
 )
 
-// Route gives every expert's weight [E] for one token; those not chosen have 0.
-// DeepSeek-V2: softmax scores, optionally only within the best groups (a group
-// counts as its best expert).
-func Route(logits []float64, p device.Router) []float64 {
-	scores := append([]float64(nil), logits...)
+// Route gives the experts that a token's logits choose and their weights, by falling
+// weight, then rising number. DeepSeek-V2: softmax scores, optionally only within the best
+// groups (a group counts as its best expert).
+func Route(logits []float64, p device.Router) (ids []int, weights []float64) {
+	scores := slices.Clone(logits)
 	softmax(scores)
-	open := append([]float64(nil), scores...)
+	open := slices.Clone(scores)
 	if p.Groups > 1 {
-		size := len(open) / p.Groups
-		for g := range p.Groups {
-			if rank(g, p.Groups, func(i int) float64 { return best(scores[i*size : (i+1)*size]) }) >= p.TopGroups {
-				for e := g * size; e < (g+1)*size; e++ {
-					open[e] = math.Inf(-1)
-				}
+		size, best := len(open)/p.Groups, make([]float64, p.Groups)
+		for g := range best {
+			best[g] = slices.Max(scores[g*size : (g+1)*size])
+		}
+		for _, g := range falling(best)[p.TopGroups:] {
+			for e := g * size; e < (g+1)*size; e++ {
+				open[e] = math.Inf(-1)
 			}
 		}
 	}
-	out := make([]float64, len(scores))
+	ids = falling(open)[:p.TopK]
 	var sum float64
-	for e := range scores {
-		if rank(e, len(open), func(i int) float64 { return open[i] }) < p.TopK {
-			out[e] = scores[e]
-			sum += scores[e]
-		}
+	for _, e := range ids {
+		weights = append(weights, scores[e])
+		sum += scores[e]
 	}
-	for e := range out {
+	for i := range weights {
 		if p.Normalize {
-			out[e] /= sum
+			weights[i] /= sum
 		}
-		out[e] *= float64(p.Scale)
+		weights[i] *= float64(p.Scale)
 	}
-	return out
+	return ids, weights
 }
 
-// rank is how many of n values come before value i: larger ones, and equal ones
-// of lower index.
-func rank(i, n int, value func(int) float64) int {
-	before := 0
-	for j := range n {
-		if value(j) > value(i) || value(j) == value(i) && j < i {
-			before++
-		}
+// falling lists the indices of the largest value first; equal values by rising index.
+func falling(values []float64) []int {
+	order := make([]int, len(values))
+	for i := range order {
+		order[i] = i
 	}
-	return before
-}
-
-func best(x []float64) float64 {
-	top := math.Inf(-1)
-	for _, v := range x {
-		top = max(top, v)
-	}
-	return top
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(values[b], values[a]) })
+	return order
 }

@@ -3,20 +3,23 @@ package suspect
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"krater/kernels/device"
+	"krater/stages/oracle"
 )
 
 // mistakes are the ways in which an operator is usually done wrongly.
 func (l *layer) mistakes(op string) []mistake {
-	if p, ok := l.product(op); ok {
+	if p, ok := l.Product(op); ok {
 		return l.productMistakes(op, p)
+	}
+	if n, ok := l.Norm(op); ok {
+		return l.normMistakes(op, n)
 	}
 	switch op {
 	case "embed":
 		return l.embedMistakes()
-	case "input_norm", "post_norm", "kv_norm", "final_norm":
-		return l.normMistakes(op)
 	case "q_pe", "k_pe":
 		return l.rotationMistakes(op)
 	case "attn", "attn_probs":
@@ -24,17 +27,19 @@ func (l *layer) mistakes(op string) []mistake {
 	case "router_ids", "router_weights":
 		return l.routerMistakes(op)
 	case "experts_out":
-		return append(l.networkMistakes("experts' ", l.experts), l.mixtureMistakes()...)
+		return append(l.networkMistakes("experts' ", func(feed oracle.Feed) []float64 {
+			return l.Mixture(l.Get("router_ids"), l.Get("router_weights"), feed)
+		}), l.mixtureMistakes()...)
 	case "shared_out":
-		return l.networkMistakes("shared expert's ", func(k network) []float32 {
-			return l.network(l.n.FFNNames("shared."), l.get("post_norm"), l.t, k)
+		return l.networkMistakes("shared expert's ", func(feed oracle.Feed) []float64 {
+			return l.Network(l.Shared, l.Get("post_norm"), l.T, feed)
 		})
 	case "mlp_out":
-		if l.cfg.MoELayer(l.c.Layer) {
+		if l.Routed {
 			return l.sumMistakes()
 		}
-		return l.networkMistakes("network's ", func(k network) []float32 {
-			return l.network(l.n.FFNNames(""), l.get("post_norm"), l.t, k)
+		return l.networkMistakes("network's ", func(feed oracle.Feed) []float64 {
+			return l.Network(l.Dense, l.Get("post_norm"), l.T, feed)
 		})
 	case "layer_out":
 		return l.residualMistakes()
@@ -43,171 +48,158 @@ func (l *layer) mistakes(op string) []mistake {
 }
 
 func (l *layer) embedMistakes() []mistake {
-	ids := l.c.IDs[:l.t]
+	ids := l.c.IDs[:l.T]
 	of := func(what string, id func(i int) int32) mistake {
-		return mistake{what, func() []float32 {
+		return mistake{what, func() []float64 {
 			other := make([]int32, len(ids))
 			for i := range ids {
 				other[i] = id(i)
 			}
-			return l.embed(other)
+			return l.Embed(other)
 		}}
 	}
-	name := l.cfg.Names().Embed
+	name := l.Tensor("embed")
 	return []mistake{
 		of("row 0 of the embedding for every token", func(int) int32 { return 0 }),
 		of("the row after each token's (ids one too high)", func(i int) int32 { return ids[i] + 1 }),
 		of("the row before each token's (ids one too low)", func(i int) int32 { return ids[i] - 1 }),
 		of("the first token's row for every token", func(int) int32 { return ids[0] }),
 		of("the tokens one place late", func(i int) int32 { return ids[max(0, i-1)] }),
-		{"rows scaled by sqrt(hidden size)", func() []float32 { return scaled(l.embed(ids), math.Sqrt(float64(l.cfg.Hidden))) }},
-		{name + " transposed", func() []float32 { return l.embedTransposed(func(at, h, v int) int { return at%v*h + at/v }) }},
-		{name + " transposed", func() []float32 { return l.embedTransposed(func(at, h, v int) int { return at%h*v + at/h }) }},
+		{"rows scaled by sqrt(hidden size)", func() []float64 { return scaled(l.Embed(ids), math.Sqrt(float64(l.Config.Hidden))) }},
+		{name + " transposed", func() []float64 { return l.embedTransposed(func(at, h, v int) int { return at%v*h + at/v }) }},
+		{name + " transposed", func() []float64 { return l.embedTransposed(func(at, h, v int) int { return at%h*v + at/h }) }},
 	}
 }
 
 // embedTransposed is the tokens' rows where element at of the table [v, h] is read from from.
-func (l *layer) embedTransposed(from func(at, h, v int) int) []float32 {
-	h, v := l.cfg.Hidden, l.cfg.Vocab
-	w := l.weight(l.cfg.Names().Embed, v*h)
-	out := make([]float32, 0, l.t*h)
-	for _, id := range l.c.IDs[:l.t] {
+func (l *layer) embedTransposed(from func(at, h, v int) int) []float64 {
+	h, v := l.Config.Hidden, l.Config.Vocab
+	w := l.Weight(l.Tensor("embed"), v*h)
+	out := make([]float64, 0, l.T*h)
+	for _, id := range l.c.IDs[:l.T] {
 		for c := range h {
-			out = append(out, w[from(int(id)*h+c, h, v)])
+			out = append(out, float64(w[from(int(id)*h+c, h, v)]))
 		}
 	}
 	return out
 }
 
 // normMistakes are those of RMSNorm and of what goes into it.
-func (l *layer) normMistakes(op string) []mistake {
-	eps, name := float64(l.cfg.NormEps), l.name("input_norm")
-	in := l.in
-	var list []mistake
-	switch op {
-	case "final_norm":
-		name = l.cfg.Names().Norm
-	case "kv_norm":
-		in, name, eps = l.latent, l.name("kv_a_norm"), float64(l.a.LatentEps)
-	case "post_norm":
-		name = l.name("post_norm")
-		in = func() []float32 { return sum(l.in(), l.get("mixer_out")) }
-	}
-	x := in()
-	w := l.weight(name, 0)
+func (l *layer) normMistakes(op string, n oracle.Norm) []mistake {
+	x, name := n.In(), l.Tensor(n.Role)
+	w := l.Weight(name, 0)
 	if len(x) == 0 || len(w) == 0 {
 		return nil
 	}
-	norm := func(what string, x, w []float32, eps float64) {
-		list = append(list, mistake{what, func() []float32 { return rms(x, w, eps) }})
+	var list []mistake
+	norm := func(what string, x []float64, w []float32) {
+		list = append(list, mistake{what, func() []float64 { return oracle.RMSNorm(x, w, n.Eps) }})
 	}
-	ones := make([]float32, len(w))
-	for i := range ones {
-		ones[i] = 1
+	plus := func(w []float32, by float32) []float32 {
+		y := slices.Clone(w)
+		for i := range y {
+			y[i] += by
+		}
+		return y
 	}
 	if op == "post_norm" {
-		norm("the residual around attention missing", l.get("mixer_out"), w, eps)
-		norm("attention's output missing", l.in(), w, eps)
+		norm("the residual around attention missing", l.Get("mixer_out"), w)
+		norm("attention's output missing", l.In(), w)
 	}
-	norm(short(name)+" plus 1", x, sum(w, ones), eps)
-	norm(short(name)+" minus 1", x, sum(w, scaled(ones, -1)), eps)
-	norm(short(name)+" missing", x, ones, eps)
+	norm(l.Short(name)+" plus 1", x, plus(w, 1))
+	norm(l.Short(name)+" minus 1", x, plus(w, -1))
+	norm(l.Short(name)+" missing", x, plus(make([]float32, len(w)), 1))
 	if op == "input_norm" || op == "post_norm" {
-		other := l.name("post_norm")
+		other := l.Tensor("post_norm")
 		if op == "post_norm" {
-			other = l.name("input_norm")
+			other = l.Tensor("input_norm")
 		}
-		norm(short(other)+" in the place of "+short(name), x, l.maybe(other), eps)
-		for _, n := range l.neighbours(name) {
-			norm(n+" in the place of "+short(name), x, l.maybe(n), eps)
+		norm(l.Short(other)+" in the place of "+l.Short(name), x, l.maybe(other))
+		for _, other := range l.Neighbours(n.Role) {
+			norm(other+" in the place of "+l.Short(name), x, l.maybe(other))
 		}
 	}
-	list = append(list, mistake{"no norm", func() []float32 { return x }},
-		mistake{"the mean taken away (LayerNorm, not RMSNorm)", func() []float32 { return rms(centred(x, len(w)), w, eps) }})
+	list = append(list, mistake{"no norm", func() []float64 { return x }},
+		mistake{"the mean taken away (LayerNorm, not RMSNorm)", func() []float64 { return oracle.RMSNorm(centred(x, len(w)), w, n.Eps) }})
 	return list
 }
 
-// centred takes each row's mean away.
-func centred(x []float32, width int) []float32 {
-	y := append([]float32(nil), x...)
-	for at := 0; at < len(y); at += width {
-		var mean float64
-		for _, v := range y[at : at+width] {
-			mean += float64(v) / float64(width)
-		}
-		for i := range width {
-			y[at+i] -= float32(mean)
-		}
-	}
-	return y
-}
-
-func (l *layer) networkMistakes(whose string, of func(network) []float32) []mistake {
+// networkMistakes are those of a feed-forward network; of computes it with another one.
+func (l *layer) networkMistakes(whose string, of func(oracle.Feed) []float64) []mistake {
 	var list []mistake
-	for _, k := range []struct {
-		what string
-		how  network
-	}{
-		{"gate and up swapped", network{swapped: true}},
-		{"gate_proj transposed", network{gate: true}},
-		{"up_proj transposed", network{up: true}},
-		{"down_proj transposed", network{down: true}},
-		{"gate_proj transposed", network{gate: true, back: true}},
-		{"up_proj transposed", network{up: true, back: true}},
-		{"down_proj transposed", network{down: true, back: true}},
-		{"GELU in the place of SiLU", network{gelu: true}},
-		{"activation missing", network{none: true}},
-		{"product with up missing", network{silent: true}},
-	} {
-		list = append(list, mistake{whose + k.what, func() []float32 { return of(k.how) }})
+	add := func(what string, feed oracle.Feed) {
+		list = append(list, mistake{whose + what, func() []float64 { return of(feed) }})
 	}
+	add("gate and up swapped", func(x []float64, gate, up, down []float32, t int) []float64 {
+		return oracle.SwiGLU(x, up, gate, down, t)
+	})
+	for _, back := range []bool{false, true} { // written transposed, or read so
+		flip := func(w []float32, in int) []float32 {
+			if back {
+				return transposed(w, in, len(w)/in)
+			}
+			return transposed(w, len(w)/in, in)
+		}
+		add("gate_proj transposed", func(x []float64, gate, up, down []float32, t int) []float64 {
+			return oracle.SwiGLU(x, flip(gate, len(x)/t), up, down, t)
+		})
+		add("up_proj transposed", func(x []float64, gate, up, down []float32, t int) []float64 {
+			return oracle.SwiGLU(x, gate, flip(up, len(x)/t), down, t)
+		})
+		add("down_proj transposed", func(x []float64, gate, up, down []float32, t int) []float64 {
+			return oracle.SwiGLU(x, gate, up, flip(down, len(down)/(len(x)/t)), t)
+		})
+	}
+	add("GELU in the place of SiLU", oracle.Gated(func(g, u float64) float64 { return g * (1 + math.Erf(g/math.Sqrt2)) / 2 * u }))
+	add("activation missing", oracle.Gated(func(g, u float64) float64 { return g * u }))
+	add("product with up missing", oracle.Gated(func(g, _ float64) float64 { return oracle.Silu(g) }))
 	return list
 }
 
 // mixtureMistakes are those of who is added to what weight.
 func (l *layer) mixtureMistakes() []mistake {
-	ids, weights := l.get("router_ids"), l.get("router_weights")
-	ones := make([]float32, len(weights))
+	ids, weights := l.Get("router_ids"), l.Get("router_weights")
+	ones := make([]float64, len(weights))
 	for i := range ones {
 		ones[i] = 1
 	}
-	shifted := func(by float32) func() []float32 {
-		return func() []float32 {
-			other := append([]float32(nil), ids...)
+	shifted := func(by float64) func() []float64 {
+		return func() []float64 {
+			other := append([]float64(nil), ids...)
 			for i := range other {
 				other[i] += by
 			}
-			return l.mixture(other, weights, network{})
+			return l.Mixture(other, weights, oracle.SwiGLU)
 		}
 	}
 	list := []mistake{
 		{"experts one too high", shifted(1)},
 		{"experts one too low", shifted(-1)},
-		{"expert 0 for every choice", func() []float32 { return l.mixture(make([]float32, len(ids)), weights, network{}) }},
-		{"router weights not applied", func() []float32 { return l.mixture(ids, ones, network{}) }},
-		{"the best expert alone", func() []float32 {
-			top, first := len(ids)/l.t, make([]float32, len(weights))
-			for t := range l.t {
+		{"expert 0 for every choice", func() []float64 { return l.Mixture(make([]float64, len(ids)), weights, oracle.SwiGLU) }},
+		{"router weights not applied", func() []float64 { return l.Mixture(ids, ones, oracle.SwiGLU) }},
+		{"the best expert alone", func() []float64 {
+			top, first := len(ids)/l.T, make([]float64, len(weights))
+			for t := range l.T {
 				first[t*top] = weights[t*top]
 			}
-			return l.mixture(ids, first, network{})
+			return l.Mixture(ids, first, oracle.SwiGLU)
 		}},
 	}
-	if s := float64(l.cfg.MoE.Router.Scale); s != 1 && s != 0 {
-		list = append(list, mistake{"routed_scaling_factor missing", func() []float32 { return scaled(l.define("experts_out"), 1/s) }},
-			mistake{"routed_scaling_factor applied twice", func() []float32 { return scaled(l.define("experts_out"), s) }})
+	if s := float64(l.Config.MoE.Router.Scale); s != 1 && s != 0 {
+		list = append(list, mistake{"routed_scaling_factor missing", func() []float64 { return scaled(l.Define("experts_out"), 1/s) }},
+			mistake{"routed_scaling_factor applied twice", func() []float64 { return scaled(l.Define("experts_out"), s) }})
 	}
 	return list
 }
 
 func (l *layer) routerMistakes(op string) []mistake {
 	var list []mistake
-	r := l.cfg.MoE.Router
+	r := l.Config.MoE.Router
 	of := func(what string, change func(*device.Router)) {
 		p := r
 		change(&p)
-		list = append(list, mistake{what, func() []float32 {
-			ids, weights := l.route(p)
+		list = append(list, mistake{what, func() []float64 {
+			ids, weights := l.Route(p)
 			if op == "router_ids" {
 				return ids
 			}
@@ -226,40 +218,40 @@ func (l *layer) routerMistakes(op string) []mistake {
 		of("routed_scaling_factor missing", func(p *device.Router) { p.Scale = 1 })
 		of("router weights divided by their sum and routed_scaling_factor missing", func(p *device.Router) { p.Normalize, p.Scale = true, 1 })
 	}
-	list = append(list, mistake{fmt.Sprintf("%s with rows in the reverse order", short(l.name("router"))), func() []float32 {
-		logits := l.get("router_logits")
+	list = append(list, mistake{fmt.Sprintf("%s with rows in the reverse order", l.Short(l.Tensor("router"))), func() []float64 {
+		logits := l.Get("router_logits")
 		from := make([]int, r.Experts)
 		for i := range from {
 			from[i] = r.Experts - 1 - i
 		}
-		return l.with("router_logits", columns(logits, l.t, from)).get(op)
+		return l.with("router_logits", columns(logits, l.T, from)).Get(op)
 	}})
 	return list
 }
 
 // sumMistakes are those of adding the routed and the shared experts.
 func (l *layer) sumMistakes() []mistake {
-	list := []mistake{{"routed experts missing", func() []float32 {
-		if l.cfg.MoE.Shared == 0 {
-			return make([]float32, l.t*l.cfg.Hidden)
+	list := []mistake{{"routed experts missing", func() []float64 {
+		if l.Shared.Gate == "" {
+			return make([]float64, l.T*l.Config.Hidden)
 		}
-		return l.get("shared_out")
+		return l.Get("shared_out")
 	}}}
-	if l.cfg.MoE.Shared > 0 {
-		list = append(list, mistake{"the shared expert missing", func() []float32 { return l.get("experts_out") }},
-			mistake{"the shared expert added twice", func() []float32 { return sum(l.define("mlp_out"), l.get("shared_out")) }})
+	if l.Shared.Gate != "" {
+		list = append(list, mistake{"the shared expert missing", func() []float64 { return l.Get("experts_out") }},
+			mistake{"the shared expert added twice", func() []float64 { return oracle.Sum(l.Define("mlp_out"), l.Get("shared_out")) }})
 	}
 	return list
 }
 
 func (l *layer) residualMistakes() []mistake {
-	mixer, mlp := func() []float32 { return l.get("mixer_out") }, func() []float32 { return l.get("mlp_out") }
+	mixer, mlp := func() []float64 { return l.Get("mixer_out") }, func() []float64 { return l.Get("mlp_out") }
 	return []mistake{
 		{"the residual around the network missing", mlp},
-		{"the residual around attention missing", func() []float32 { return sum(mixer(), mlp()) }},
-		{"attention's output missing in the residual stream", func() []float32 { return sum(l.in(), mlp()) }},
-		{"the network's output missing", func() []float32 { return sum(l.in(), mixer()) }},
-		{"the residual taken after the norm", func() []float32 { return sum(l.get("post_norm"), mlp()) }},
-		{"the network's output added twice", func() []float32 { return sum(sum(sum(l.in(), mixer()), mlp()), mlp()) }},
+		{"the residual around attention missing", func() []float64 { return oracle.Sum(mixer(), mlp()) }},
+		{"attention's output missing in the residual stream", func() []float64 { return oracle.Sum(l.In(), mlp()) }},
+		{"the network's output missing", func() []float64 { return oracle.Sum(l.In(), mixer()) }},
+		{"the residual taken after the norm", func() []float64 { return oracle.Sum(l.Get("post_norm"), mlp()) }},
+		{"the network's output added twice", func() []float64 { return oracle.Sum(oracle.Sum(oracle.Sum(l.In(), mixer()), mlp()), mlp()) }},
 	}
 }

@@ -1,6 +1,10 @@
 package suspect
 
-import "fmt"
+import (
+	"fmt"
+
+	"krater/stages/oracle"
+)
 
 // scaleTokensMin is how many tokens a scale a row of the weight is fitted to: with one it
 // would explain anything.
@@ -8,53 +12,48 @@ const scaleTokensMin = 4
 
 // tryScales looks for what can be measured rather than guessed about a product: a scale of
 // the whole weight, one for each of its rows, or a bias.
-func (l *layer) tryScales(f *Finding, op, who string, before float64, target []float32) {
-	p, ok := l.product(op)
-	what := short(p.weight)
+func (l *layer) tryScales(f *Finding, op, who string, before float64, target []float64) {
+	p, ok := l.Product(op)
+	what := l.Short(l.Tensor(p.Role))
 	if op == "router_weights" {
 		what, ok = "routed_scaling_factor", true
 	}
 	if !ok {
 		return
 	}
-	y := l.define(op)
+	y := l.Define(op)
 	if len(y) == 0 || len(y) != len(target) {
 		return
 	}
-	add := func(what string, v []float32) {
-		f.Tried++
-		if after := distance(v, target); explains(before, after) {
-			f.Suspects = append(f.Suspects, Suspect{Op: op, Who: who, What: what, Before: finite(before), After: after})
-		}
-	}
+	add := func(what string, v []float64) { f.consider(op, who, what, before, distance(v, target)) }
 	by := fitted(y, target)
 	add(fmt.Sprintf("%s times %.4g: a scale missing or applied twice", what, by), scaled(y, by))
-	if op == "router_weights" || l.t < scaleTokensMin {
+	if op == "router_weights" || l.T < scaleTokensMin {
 		return
 	}
-	rows, column, want := make([]float32, len(y)), make([]float32, l.t), make([]float32, l.t)
-	for o := range p.out {
-		for t := range l.t {
-			column[t], want[t] = y[t*p.out+o], target[t*p.out+o]
+	rows, column, want := make([]float64, len(y)), make([]float64, l.T), make([]float64, l.T)
+	for o := range p.Out {
+		for t := range l.T {
+			column[t], want[t] = y[t*p.Out+o], target[t*p.Out+o]
 		}
 		by := fitted(column, want)
-		for t := range l.t {
-			rows[t*p.out+o] = float32(by * float64(column[t]))
+		for t := range l.T {
+			rows[t*p.Out+o] = by * column[t]
 		}
 	}
 	add(what+" with other scales of its rows", rows)
-	bias := make([]float32, p.out)
+	bias := make([]float64, p.Out)
 	for i := range y {
-		bias[i%p.out] += (target[i] - y[i]) / float32(l.t)
+		bias[i%p.Out] += (target[i] - y[i]) / float64(l.T)
 	}
-	add("the same added to every row: a bias that the files do not have, or that is left out", sum(y, bias))
+	add("the same added to every row: a bias that the files do not have, or that is left out", oracle.Sum(y, bias))
 }
 
 // fitted is the number that takes y closest to target.
-func fitted(y, target []float32) float64 {
-	norm := dot(y, y)
+func fitted(y, target []float64) float64 {
+	norm := oracle.Dot(y, y)
 	if norm == 0 {
 		return 0
 	}
-	return dot(y, target) / norm
+	return oracle.Dot(y, target) / norm
 }

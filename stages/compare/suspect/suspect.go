@@ -6,7 +6,6 @@ package suspect
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -67,25 +66,22 @@ const (
 	tokensMin   = 8
 )
 
-// ErrUnknown: an operator that has no definition here.
-var ErrUnknown = errors.New("suspect: unknown operator")
-
 // Find looks for the mistake. It returns an error only where values or weights cannot be
 // read; a difference that no mistake explains is a Finding without suspects.
 func Find(c *Case) (Finding, error) {
 	var f Finding
-	if c.Op == "inv_freq" {
-		f.Suspects = c.frequencies(&f.Tried)
-		return f, nil
-	}
 	l, err := newLayer(c)
 	if err != nil {
 		return f, err
 	}
+	if c.Op == "inv_freq" {
+		l.frequencies(&f)
+		return f, nil
+	}
 	want := l.prefix(c.Op, c.Want)
-	got := l.get(c.Op)
-	if l.err != nil {
-		return f, l.err
+	got := l.Get(c.Op)
+	if l.Err != nil {
+		return f, l.Err
 	}
 	before := distance(got, want)
 	ops, err := l.path(c.Op)
@@ -95,52 +91,61 @@ func Find(c *Case) (Finding, error) {
 	tolerance := math.Min(math.Max(before*explainedShare, roundingMax), explainedMax)
 	var hidden []string // operators before op that nobody saw
 	for _, op := range ops {
-		seen := l.seen(op)
+		seen := l.Given(op)
 		if seen == nil {
 			hidden = append(hidden, op)
 			continue
 		}
-		own := distance(l.define(op), seen)
-		if l.err != nil {
-			return f, l.err
+		own := distance(l.Define(op), seen)
+		if l.Err != nil {
+			return f, l.Err
 		}
 		if own > tolerance {
 			f.Own = op
 			for _, before := range append(hidden, op) {
-				l.try(&f, before, engine, own, func(v []float32) float64 { return distance(l.with(before, v).get(op), seen) })
+				l.try(&f, before, engine, own, func(v []float64) float64 { return distance(l.with(before, v).Get(op), seen) })
 			}
 			l.tryScales(&f, op, engine, own, seen)
-			return f.sorted(), l.err
+			return f.sorted(), l.Err
 		}
 		hidden = nil
 	}
 	for _, op := range ops {
-		l.try(&f, op, reference, before, func(v []float32) float64 {
-			return distance(l.with(op, v).get(c.Op), want)
+		l.try(&f, op, reference, before, func(v []float64) float64 {
+			return distance(l.with(op, v).Get(c.Op), want)
 		})
 	}
 	l.tryScales(&f, c.Op, reference, before, want)
-	return f.sorted(), l.err
+	return f.sorted(), l.Err
 }
 
-// sorted has the suspects that explain most first, and not too many.
+// sorted has the suspects that explain most first, and not too many. Those that leave no
+// more than rounding stay in the order in which they were tried: what is fitted comes last.
 func (f Finding) sorted() Finding {
-	slices.SortStableFunc(f.Suspects, func(a, b Suspect) int { return cmp.Compare(a.After, b.After) })
+	slices.SortStableFunc(f.Suspects, func(a, b Suspect) int {
+		return cmp.Compare(max(a.After, roundingMax), max(b.After, roundingMax))
+	})
 	f.Suspects = f.Suspects[:min(len(f.Suspects), suspectsMax)]
 	return f
 }
 
 // try adds the mistakes of an operator that explain what err measures.
-func (l *layer) try(f *Finding, op, who string, before float64, measure func([]float32) float64) {
+func (l *layer) try(f *Finding, op, who string, before float64, measure func([]float64) float64) {
 	for _, m := range l.mistakes(op) {
-		f.Tried++
 		v := m.values()
-		if l.err != nil {
+		if l.Err != nil {
 			return
 		}
-		if after := measure(v); explains(before, after) {
-			f.Suspects = append(f.Suspects, Suspect{Op: op, Who: who, What: m.what, Before: finite(before), After: after})
-		}
+		f.consider(op, who, m.what, before, measure(v))
+	}
+}
+
+// consider counts a mistake, and adds it if it explains the difference.
+func (f *Finding) consider(op, who, what string, before, after float64) {
+	f.Tried++
+	if explains(before, after) {
+		// JSON has no infinity.
+		f.Suspects = append(f.Suspects, Suspect{Op: op, Who: who, What: what, Before: math.Min(before, math.MaxFloat64), After: after})
 	}
 }
 
@@ -149,34 +154,10 @@ func explains(before, after float64) bool {
 	return after <= before*explainedShare && after <= explainedMax
 }
 
-// finite is x, or the largest number: JSON has no infinity.
-func finite(x float64) float64 { return math.Min(x, math.MaxFloat64) }
-
-// distance is |a - b| / |b| as vectors; infinite where they cannot be compared.
-func distance(a, b []float32) float64 {
-	if len(a) != len(b) || len(b) == 0 {
-		return math.Inf(1)
-	}
-	var diff, norm float64
-	for i := range b {
-		d := float64(a[i]) - float64(b[i])
-		diff += d * d
-		norm += float64(b[i]) * float64(b[i])
-	}
-	switch d := math.Sqrt(diff / norm); {
-	case diff == 0:
-		return 0
-	case math.IsNaN(d):
-		return math.Inf(1)
-	default:
-		return d
-	}
-}
-
 // mistake is a way in which an operator is done wrongly.
 type mistake struct {
 	what   string
-	values func() []float32 // what comes out, [T, width]; nil where it cannot be done
+	values func() []float64 // what comes out, [T, width]; nil where it cannot be done
 }
 
 // String is one line: "the engine computes q with self_attn.q_proj.weight transposed: error

@@ -1,0 +1,42 @@
+package oracle
+
+// grouped is grouped-query attention (arXiv 2305.13245): query head h reads key head
+// h / (query heads of a key head). Whole heads are rotated; some models norm each before.
+type grouped struct{}
+
+func (grouped) operators() []string {
+	return []string{"q", "k", "v", "q_norm", "k_norm", "q_pe", "k_pe", "attn"}
+}
+
+func (grouped) product(l *Layer, op string) (Product, bool) {
+	p := Product{In: l.of("input_norm"), Role: op, Heads: l.KVHeads, Parts: []int{l.HeadDim}, Out: l.KVHeads * l.HeadDim}
+	switch op {
+	case "q":
+		p.Heads, p.Out = l.Heads, l.Heads*l.HeadDim
+	case "k":
+		p.Alike = "v"
+	case "v":
+		p.Alike, p.Rope = "k", -1
+	default:
+		return p, false
+	}
+	return p, true
+}
+
+func (grouped) unrotated(l *Layer, op string) (x []float64, dim int) {
+	head := op[:1]
+	if l.Tensor(head+"_norm") != "" {
+		head += "_norm"
+	}
+	return l.Get(head), l.HeadDim
+}
+
+func (grouped) rotatedPart(_ *Spec, q []float32) []float32 { return q }
+
+func (grouped) attention(l *Layer, x *Attention) bool {
+	q, keys, values, d := l.Get("q_pe"), l.Get("k_pe"), l.Get("v"), l.HeadDim
+	x.Key = func(h int) int { return h / (l.Heads / l.KVHeads) }
+	x.Score = func(h, k, i, j int) float64 { return Dot(q[(i*l.Heads+h)*d:][:d], keys[(j*l.KVHeads+k)*d:]) }
+	x.Value = func(k, j int) []float64 { return values[(j*l.KVHeads+k)*d:][:d] }
+	return len(q) == l.T*l.Heads*d && len(keys) == l.T*l.KVHeads*d && len(values) == len(keys)
+}

@@ -1,0 +1,371 @@
+package oracle
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"krater/kernels/device"
+	"krater/stages/model"
+)
+
+// ErrUnknown: an operator that has no definition here.
+var ErrUnknown = errors.New("oracle: unknown operator")
+
+// Given are values that are known: of an operator of a layer, [T, width]; nil: not known.
+type Given func(layer int, op string) []float64
+
+// Layer computes the operators of one layer, or those outside the layers, for a text: each
+// by its definition from the operators before it. Operators are named as in the goldens.
+type Layer struct {
+	*shared
+	values map[string][]float64 // computed, or put in the place of what is given
+	moved  bool                 // something was put in: later operators are computed anew
+}
+
+// shared is what a layer has in common with those that With makes of it.
+type shared struct {
+	Spec
+	Config *model.Config
+	Index  int // of the layer, -1 outside
+	IDs    []int32
+	T      int      // tokens
+	Order  []string // the operators in the order of their computation
+	Err    error    // the first
+
+	weight Weight
+	given  Given
+}
+
+// New makes a layer for the text ids. given may be nil.
+func New(cfg *model.Config, weight Weight, ids []int32, layer int, given Given) (*Layer, error) {
+	if layer < -1 || layer >= len(cfg.Layers) {
+		return nil, fmt.Errorf("oracle: layer %d of %d", layer, len(cfg.Layers))
+	}
+	if given == nil {
+		given = func(int, string) []float64 { return nil }
+	}
+	s := &shared{Spec: specOf(cfg, layer), Config: cfg, Index: layer, IDs: ids, T: len(ids), weight: weight, given: given}
+	if layer >= 0 && s.mixer == nil {
+		return nil, fmt.Errorf("oracle: %T is not defined", cfg.Layers[layer].Mixer)
+	}
+	s.Order = s.operators()
+	return &Layer{shared: s}, nil
+}
+
+// Given is an operator's values where they are known, else nil.
+func (l *Layer) Given(op string) []float64 { return l.given(l.Index, op) }
+
+// Get is an operator's values: put in, given, or by its definition.
+func (l *Layer) Get(op string) []float64 {
+	if v, ok := l.values[op]; ok {
+		return v
+	}
+	if !l.moved || !l.follows(op) {
+		if v := l.Given(op); v != nil {
+			return v
+		}
+	}
+	v := l.Define(op)
+	if l.values == nil {
+		l.values = map[string][]float64{}
+	}
+	l.values[op] = v
+	return v
+}
+
+// of is Get, later.
+func (l *Layer) of(op string) func() []float64 { return func() []float64 { return l.Get(op) } }
+
+// follows reports whether op comes after something that was put in.
+func (l *Layer) follows(op string) bool {
+	at := slices.Index(l.Order, op)
+	for o := range l.values {
+		if slices.Index(l.Order, o) < at {
+			return true
+		}
+	}
+	return false
+}
+
+// With is a layer in which op came out as v.
+func (l *Layer) With(op string, v []float64) *Layer {
+	return &Layer{shared: l.shared, values: map[string][]float64{op: v}, moved: true}
+}
+
+// Resized is the layer with other sizes and with values in the place of those it has; what
+// fails there is no error of l.
+func (l *Layer) Resized(change func(*Spec), values map[string][]float64) *Layer {
+	s := *l.shared
+	if change != nil {
+		change(&s.Spec)
+	}
+	if values == nil {
+		values = maps.Clone(l.values)
+	}
+	return &Layer{shared: &s, values: values, moved: l.moved}
+}
+
+// In is the residual stream that enters the layer, [T, H].
+func (l *Layer) In() []float64 {
+	op, layer := "layer_out", l.Index-1
+	switch {
+	case l.Index < 0: // what the last layer left
+		layer = len(l.Config.Layers) - 1
+	case layer < 0:
+		op = "embed"
+	}
+	v := l.given(layer, op)
+	if v == nil {
+		l.fail(fmt.Errorf("oracle: what enters layer %d is not known", l.Index))
+	}
+	return v
+}
+
+// Weight is a tensor of the files, which must have elements values unless that is 0.
+func (l *Layer) Weight(name string, elements int) []float32 {
+	w, err := l.weight(name)
+	if err == nil && elements > 0 && len(w) != elements {
+		err = fmt.Errorf("oracle: %s has %d elements, want %d", name, len(w), elements)
+	}
+	if err != nil {
+		l.fail(err)
+		return nil
+	}
+	return w
+}
+
+// Neighbours are the tensors with a role in the layers before and after.
+func (l *Layer) Neighbours(role string) []string {
+	var list []string
+	for _, i := range []int{l.Index - 1, l.Index + 1} {
+		if l.Index < 0 || i < 0 || i >= len(l.Config.Layers) {
+			continue
+		}
+		if s := specOf(l.Config, i); s.Tensor(role) != "" {
+			list = append(list, s.Tensor(role))
+		}
+	}
+	return list
+}
+
+// fail keeps the first error.
+func (l *Layer) fail(err error) {
+	if l.Err == nil {
+		l.Err = err
+	}
+}
+
+// Define computes an operator from what goes into it, as config and files say.
+func (l *Layer) Define(op string) []float64 {
+	if p, ok := l.Product(op); ok {
+		x := p.In()
+		return l.Biased(p, Mul(x, l.Matrix(p, x), l.T))
+	}
+	if n, ok := l.Norm(op); ok {
+		return RMSNorm(n.In(), l.Weight(l.Tensor(n.Role), n.Width), n.Eps)
+	}
+	switch op {
+	case "embed":
+		return l.Embed(l.IDs)
+	case "q_pe", "k_pe":
+		x, dim := l.Unrotated(op)
+		return Rotate(x, l.T, dim, &l.Rope, func(row int) float64 { return float64(row) })
+	case "attn", "attn_probs":
+		x, ok := l.Attention()
+		if !ok {
+			return nil
+		}
+		out, probs := l.Attend(x)
+		if op == "attn_probs" {
+			return probs
+		}
+		return out
+	case "router_ids":
+		ids, _ := l.Route(l.Config.MoE.Router)
+		return ids
+	case "router_weights":
+		_, weights := l.Route(l.Config.MoE.Router)
+		return weights
+	case "experts_out":
+		return l.Mixture(l.Get("router_ids"), l.Get("router_weights"), SwiGLU)
+	case "shared_out":
+		return l.Network(l.Shared, l.Get("post_norm"), l.T, SwiGLU)
+	case "mlp_out":
+		return l.mlp()
+	case "layer_out":
+		return Sum(Sum(l.In(), l.Get("mixer_out")), l.Get("mlp_out"))
+	}
+	l.fail(ErrUnknown)
+	return nil
+}
+
+// Norm is an operator that is an RMSNorm.
+type Norm struct {
+	In    func() []float64
+	Role  string // of the weight
+	Width int
+	Eps   float64
+}
+
+// Norm describes an operator that is one.
+func (l *Layer) Norm(op string) (Norm, bool) {
+	n := Norm{In: l.In, Role: op, Width: l.Config.Hidden, Eps: float64(l.Config.NormEps)}
+	switch op {
+	case "input_norm":
+	case "final_norm":
+		n.Role = "norm"
+	case "post_norm":
+		n.In = func() []float64 { return Sum(l.In(), l.Get("mixer_out")) }
+	case "q_norm", "k_norm":
+		n.In, n.Width = l.of(op[:1]), l.HeadDim
+	case "kv_norm":
+		n.In = func() []float64 { return part(l.Get("kv_a"), l.KVRank+l.RopeDim, 0, l.KVRank) }
+		n.Role, n.Width, n.Eps = "kv_a_norm", l.KVRank, l.LatentEps
+	default:
+		return n, false
+	}
+	return n, true
+}
+
+// Product describes an operator that is one.
+func (l *Layer) Product(op string) (Product, bool) {
+	switch op {
+	case "logits":
+		return Product{In: l.of("final_norm"), Role: "head", Out: l.Config.Vocab, Heads: 1, Rope: -1, Alike: "embed"}, true
+	case "mixer_out":
+		return Product{In: l.of("attn"), Role: "o", Out: l.Config.Hidden, Heads: 1, Rope: -1, ColumnDim: l.OutDim}, true
+	case "router_logits":
+		return Product{In: l.of("post_norm"), Role: "router", Out: l.Config.MoE.Experts, Heads: 1, Rope: -1}, true
+	}
+	if l.mixer == nil {
+		return Product{}, false
+	}
+	return l.mixer.product(l, op)
+}
+
+// Matrix is the product's weight for the input x.
+func (l *Layer) Matrix(p Product, x []float64) []float32 {
+	if len(x) == 0 {
+		return nil
+	}
+	return l.Weight(l.Tensor(p.Role), p.Out*len(x)/l.T)
+}
+
+// Biased adds the product's bias, if there is one.
+func (l *Layer) Biased(p Product, y []float64) []float64 {
+	if bias := l.Tensor(p.Role + "_bias"); bias != "" {
+		return Sum(y, l.Weight(bias, p.Out))
+	}
+	return y
+}
+
+// Embed is the rows of the embedding for ids.
+func (l *Layer) Embed(ids []int32) []float64 {
+	vocab, h := l.Config.Vocab, l.Config.Hidden
+	table := l.Weight(l.Tensor("embed"), vocab*h)
+	if table == nil {
+		return nil
+	}
+	out := make([]float64, 0, len(ids)*h)
+	for _, id := range ids {
+		for _, v := range table[max(0, min(int(id), vocab-1))*h:][:h] {
+			out = append(out, float64(v))
+		}
+	}
+	return out
+}
+
+// Feed is a feed-forward network of t rows of x: gate and up [FF, H], down [H, FF].
+type Feed func(x []float64, gate, up, down []float32, t int) []float64
+
+// SwiGLU is down(silu(gate x) * up x).
+func SwiGLU(x []float64, gate, up, down []float32, t int) []float64 {
+	return Gated(func(g, u float64) float64 { return Silu(g) * u })(x, gate, up, down, t)
+}
+
+// Gated is a network with what makes one value of those of gate and up.
+func Gated(act func(g, u float64) float64) Feed {
+	return func(x []float64, gate, up, down []float32, t int) []float64 {
+		mid, u := Mul(x, gate, t), Mul(x, up, t)
+		if mid == nil || len(mid) != len(u) {
+			return nil
+		}
+		for i, g := range mid {
+			mid[i] = act(g, u[i])
+		}
+		return Mul(mid, down, t)
+	}
+}
+
+// Network is feed on t rows of x with weights of the files.
+func (l *Layer) Network(n model.FFNNames, x []float64, t int, feed Feed) []float64 {
+	gate, up, down := l.Weight(n.Gate, 0), l.Weight(n.Up, 0), l.Weight(n.Down, 0)
+	if len(x) == 0 || gate == nil || up == nil || down == nil {
+		return nil
+	}
+	return feed(x, gate, up, down, t)
+}
+
+// mlp is the network of the layer: dense, or the routed experts and the shared ones.
+func (l *Layer) mlp() []float64 {
+	if !l.Routed {
+		return l.Network(l.Dense, l.Get("post_norm"), l.T, SwiGLU)
+	}
+	out := l.Get("experts_out")
+	if l.Shared.Gate != "" {
+		out = Sum(out, l.Get("shared_out"))
+	}
+	return out
+}
+
+// Mixture is the sum over the choices ids [T, K] of weights times the experts' results; ids
+// count modulo the number of experts.
+func (l *Layer) Mixture(ids, weights []float64, feed Feed) []float64 {
+	x, h, e := l.Get("post_norm"), l.Config.Hidden, l.Config.MoE.Experts
+	if len(ids) != len(weights) || len(x) != l.T*h || e == 0 {
+		return nil
+	}
+	top, out := len(ids)/l.T, make([]float64, l.T*h)
+	// Expert by expert, so that each is read once.
+	for expert := range e {
+		var rows []int
+		var in []float64
+		for i, id := range ids {
+			if (int(id)%e+e)%e == expert {
+				rows = append(rows, i)
+				in = append(in, x[i/top*h:][:h]...)
+			}
+		}
+		if len(rows) == 0 {
+			continue
+		}
+		y := l.Network(l.Config.ExpertNames(l.Index, expert), in, len(rows), feed)
+		if y == nil {
+			return nil
+		}
+		for j, i := range rows {
+			for c, v := range y[j*h : (j+1)*h] {
+				out[i/top*h+c] += weights[i] * v
+			}
+		}
+	}
+	return out
+}
+
+// Route is the choice of a router [T, K] and its weights.
+func (l *Layer) Route(p device.Router) (ids, weights []float64) {
+	logits := l.Get("router_logits")
+	if len(logits) != l.T*p.Experts {
+		return nil, nil
+	}
+	for t := range l.T {
+		chosen, w := Route(logits[t*p.Experts:][:p.Experts], p)
+		for _, e := range chosen {
+			ids = append(ids, float64(e))
+		}
+		weights = append(weights, w...)
+	}
+	return ids, weights
+}

@@ -1,0 +1,97 @@
+package oracle
+
+import (
+	"slices"
+	"strings"
+
+	"krater/stages/model"
+)
+
+// Spec is what the definitions need to know of a layer: sizes, and the tensors by role.
+// Fields of another kind of attention, or of another network, are zero.
+type Spec struct {
+	Heads  int
+	QKDim  int     // of a query or key head
+	OutDim int     // of a head in the output of attention
+	Scale  float64 // of the scores
+	Rope   model.RopeConfig
+
+	KVHeads, HeadDim int // of grouped-query attention
+
+	QRank, KVRank, Nope, RopeDim, VDim int // of latent attention
+	LatentEps                          float64
+
+	Routed        bool // a mixture of experts
+	Dense, Shared model.FFNNames
+
+	mixer  mixer  // nil: not defined here
+	prefix string // of the names
+	names  map[string]string
+}
+
+// specOf reads a layer of a config; -1 is what lies outside the layers. It is the only
+// function that asks for the type of a mixer.
+func specOf(cfg *model.Config, layer int) Spec {
+	if layer < 0 {
+		n := cfg.Names()
+		return Spec{names: map[string]string{"embed": n.Embed, "norm": n.Norm, "head": n.Head}}
+	}
+	l := &cfg.Layers[layer]
+	s := Spec{prefix: l.Prefix, names: map[string]string{}, Routed: l.FFN.Routed() > 0}
+	tensors := slices.Concat(l.Mixer.Tensors(cfg.Hidden), l.FFN.Tensors(cfg.Hidden))
+	for _, t := range append(tensors, model.TensorSpec{Role: "input_norm"}, model.TensorSpec{Role: "post_norm"}) {
+		s.names[t.Role] = l.Name(t.Role)
+	}
+	s.Dense, s.Shared = s.network(""), s.network("shared.")
+	if r := l.Mixer.Rotary(); r != nil {
+		s.Rope = *r
+	}
+	switch a := l.Mixer.(type) {
+	case model.GQA:
+		s.mixer, s.Scale = grouped{}, float64(a.Scale)
+		s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
+	case model.MLA:
+		s.mixer, s.Scale, s.LatentEps = latent{}, float64(a.Scale), float64(a.LatentEps)
+		s.Heads, s.QKDim, s.OutDim = a.Heads, a.QKDim(), a.VDim
+		s.QRank, s.KVRank, s.Nope, s.RopeDim, s.VDim = a.QRank, a.KVRank, a.Nope, a.RopeDim, a.VDim
+	}
+	return s
+}
+
+// network gives the matrices whose roles start with prefix.
+func (s *Spec) network(prefix string) model.FFNNames {
+	return model.FFNNames{Gate: s.names[prefix+"gate"], Up: s.names[prefix+"up"], Down: s.names[prefix+"down"]}
+}
+
+// Tensor is the name of the tensor with a role, "" if the layer has none.
+func (s *Spec) Tensor(role string) string { return s.names[role] }
+
+// Short is a tensor's name without its layer: "self_attn.q_proj.weight".
+func (s *Spec) Short(name string) string { return strings.TrimPrefix(name, s.prefix) }
+
+// Operators lists those of a layer in the order of their computation, -1 for those outside.
+func Operators(cfg *model.Config, layer int) []string {
+	s := specOf(cfg, layer)
+	return s.operators()
+}
+
+func (s *Spec) operators() []string {
+	if s.Tensor("embed") != "" {
+		return []string{"embed", "final_norm", "logits"}
+	}
+	list := []string{"input_norm"}
+	if s.mixer != nil {
+		list = append(list, s.mixer.operators()...)
+	}
+	list = append(list, "mixer_out", "post_norm")
+	if s.Routed {
+		list = append(list, "router_logits", "router_ids", "router_weights", "experts_out", "shared_out")
+	}
+	return slices.DeleteFunc(append(list, "mlp_out", "layer_out"), func(op string) bool {
+		switch op {
+		case "q_a", "q_norm", "k_norm":
+			return s.Tensor(op) == ""
+		}
+		return op == "shared_out" && s.Shared.Gate == ""
+	})
+}
