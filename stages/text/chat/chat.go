@@ -16,8 +16,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/ardanlabs/jinja"
-
 	"krater/stages/text/chat/template"
 	"krater/stages/text/tokenizer"
 )
@@ -50,7 +48,7 @@ type Options struct {
 // use.
 type Template struct {
 	main, tools *template.Program // tools is main where there is only one
-	fixed       map[string]jinja.Value
+	fixed       map[string]template.Value
 	now         func() time.Time
 	protect     *finder
 	exempt      *finder
@@ -100,12 +98,12 @@ func Compile(source string, o Options) (*Template, error) {
 			return nil, err
 		}
 	}
-	t.fixed = map[string]jinja.Value{"bos_token": jinja.NewString(o.BOS), "eos_token": jinja.NewString(o.EOS)}
+	t.fixed = map[string]template.Value{"bos_token": template.NewString(o.BOS), "eos_token": template.NewString(o.EOS)}
 	for name, text := range o.Tokens {
 		if !identifier(name) || template.Reserved(name) {
 			return nil, errors.New("chat template: a token cannot be named " + name)
 		}
-		t.fixed[name] = jinja.NewString(text)
+		t.fixed[name] = template.NewString(text)
 	}
 	for name, text := range t.fixed {
 		if !utf8.ValidString(text.AsString()) {
@@ -146,7 +144,7 @@ func (t *Template) RenderContext(ctx context.Context, c Conversation) (Result, e
 			return Result{}, err
 		}
 	}
-	vars["add_generation_prompt"] = jinja.NewBool(c.AddGenerationPrompt && !c.ContinueFinalMessage)
+	vars["add_generation_prompt"] = template.NewBool(c.AddGenerationPrompt && !c.ContinueFinalMessage)
 	output := min(template.DefaultOutput, base+growth*(len(c.Messages)+len(c.Tools)+len(c.Kwargs)))
 	marked, err := t.run(vars, template.Config{Now: t.now, Output: output, Memory: 128 * template.DefaultOutput, Ctx: ctx})
 	if cause := ctx.Err(); cause != nil {
@@ -166,7 +164,7 @@ func (t *Template) RenderContext(ctx context.Context, c Conversation) (Result, e
 
 // run renders with the program that the tools call for, and turns what a
 // template may raise into an *Error.
-func (t *Template) run(vars map[string]jinja.Value, c template.Config) (string, error) {
+func (t *Template) run(vars map[string]template.Value, c template.Config) (string, error) {
 	prog := t.main
 	if vars["tools"].IsTruthy() {
 		prog = t.tools

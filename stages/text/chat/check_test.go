@@ -110,7 +110,7 @@ func TestRefused(t *testing.T) {
 		{"kwargs over messages", `[` + userMessage + `]`, "", `{"messages":[]}`, "chat_template_kwargs.messages"},
 		{"kwargs over bos_token", `[` + userMessage + `]`, "", `{"bos_token":"x"}`, "chat_template_kwargs.bos_token"},
 		{"kwargs over a function", `[` + userMessage + `]`, "", `{"raise_exception":1}`, "chat_template_kwargs.raise_exception"},
-		{"kwargs over the runtime", `[` + userMessage + `]`, "", `{"__kout":1}`, "chat_template_kwargs.__kout"},
+		{"kwargs over the runtime", `[` + userMessage + `]`, "", `{"cycler":1}`, "chat_template_kwargs.cycler"},
 		{"kwargs no name", `[` + userMessage + `]`, "", `{"a b":1}`, "chat_template_kwargs"},
 		{"too large", `[{"role":"user","content":"` + strings.Repeat("x", MaxInput) + `"}]`, "", "", "messages"},
 		{"too many values", `[{"role":"user","content":[` + strings.Repeat("1,", 1_000_001) + `1]}]`, "", "", "messages"},

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ardanlabs/jinja"
-
 	"krater/stages/text/chat/template"
 )
 
@@ -19,7 +17,7 @@ const (
 )
 
 // content checks the content of a message and gives it the template's form.
-func (k *checker) content(param, role string, v jinja.Value) (jinja.Value, error) {
+func (k *checker) content(param, role string, v template.Value) (template.Value, error) {
 	switch {
 	case v.IsNone():
 		return v, nil // complete() judges it
@@ -30,18 +28,18 @@ func (k *checker) content(param, role string, v jinja.Value) (jinja.Value, error
 	case v.AsList().Len() == 0:
 		return v, wrong(param, "an array with at least one part")
 	}
-	parts := make([]jinja.Value, v.AsList().Len())
+	parts := make([]template.Value, v.AsList().Len())
 	for i, p := range v.AsList().Items {
 		var err error
 		if parts[i], err = k.part(fmt.Sprintf("%s[%d]", param, i), role, p); err != nil {
 			return v, err
 		}
 	}
-	return k.shape(role, jinja.NewList(parts)), nil
+	return k.shape(role, template.NewList(parts)), nil
 }
 
 // part checks one content part: only text has a place in these models.
-func (k *checker) part(param, role string, v jinja.Value) (jinja.Value, error) {
+func (k *checker) part(param, role string, v template.Value) (template.Value, error) {
 	if !v.IsDict() {
 		return v, wrong(param, "an object")
 	}
@@ -72,22 +70,22 @@ func (k *checker) part(param, role string, v jinja.Value) (jinja.Value, error) {
 	return textPart(k.mark(role, s.AsString())), nil
 }
 
-func textPart(s jinja.Value) jinja.Value {
-	v := jinja.NewDict()
-	v.AsDict().Set("type", jinja.NewString("text"))
+func textPart(s template.Value) template.Value {
+	v := template.NewDict()
+	v.AsDict().Set("type", template.NewString("text"))
 	v.AsDict().Set("text", s)
 	return v
 }
 
-func (k *checker) mark(role, s string) jinja.Value {
+func (k *checker) mark(role, s string) template.Value {
 	if role == "assistant" {
 		return k.answer(s)
 	}
-	return jinja.NewString(template.MarkString(s))
+	return template.NewString(template.MarkString(s))
 }
 
 // shape gives content the form that the template handles for the role.
-func (k *checker) shape(role string, v jinja.Value) jinja.Value {
+func (k *checker) shape(role string, v template.Value) template.Value {
 	switch f := k.t.traits.forms[k.t.traits.called(role)]; {
 	case v.IsList() && f == formText:
 		var b strings.Builder
@@ -97,9 +95,9 @@ func (k *checker) shape(role string, v jinja.Value) jinja.Value {
 			}
 			b.WriteString(p.AsDict().Data["text"].AsString())
 		}
-		return jinja.NewString(b.String())
+		return template.NewString(b.String())
 	case v.IsString() && f == formParts:
-		return jinja.NewList([]jinja.Value{textPart(v)})
+		return template.NewList([]template.Value{textPart(v)})
 	}
 	return v
 }

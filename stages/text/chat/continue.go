@@ -4,7 +4,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/ardanlabs/jinja"
+	"krater/stages/text/chat/template"
 )
 
 // finalTag is put behind the content of the last message to find, in the
@@ -14,7 +14,7 @@ const finalTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // openFinal puts the tag behind the content of the last message, which is in a
 // list of messages made for this render, and returns the tag.
-func openFinal(messages jinja.Value) (string, error) {
+func openFinal(messages template.Value) (string, error) {
 	const param = "continue_final_message"
 	list := messages.AsList().Items
 	last := list[len(list)-1].AsDict()
@@ -24,12 +24,12 @@ func openFinal(messages jinja.Value) (string, error) {
 	content := last.Data["content"]
 	switch {
 	case content.IsString():
-		last.Set("content", jinja.NewString(content.AsString()+finalTag))
+		last.Set("content", template.NewString(content.AsString()+finalTag))
 		return finalTag, nil
 	case content.IsList() && content.AsList().Len() > 0:
 		parts := content.AsList().Items
 		part := parts[len(parts)-1].AsDict()
-		part.Set("text", jinja.NewString(part.Data["text"].AsString()+finalTag))
+		part.Set("text", template.NewString(part.Data["text"].AsString()+finalTag))
 		return finalTag, nil
 	}
 	return "", fail(param, "'%s' needs text in the last message", param)

@@ -18,7 +18,7 @@ func TestRenderLine(t *testing.T) {
 		`{}`:                         `{"error": "'messages' must be an array"}`,
 		`[]`:                         `{"error": "the line must be a JSON object"}`,
 		``:                           `{"error": "not valid JSON: no value"}`,
-		`{"messages":[],"__kout":1}`: `{"error": "\"__kout\" cannot be a variable of a template"}`,
+		`{"messages":[],"cycler":1}`: `{"error": "\"cycler\" cannot be a variable of a template"}`,
 	} {
 		if got := string(c.RenderLine([]byte(line))); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", line, got, want)

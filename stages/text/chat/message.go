@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ardanlabs/jinja"
-
 	"krater/stages/text/chat/template"
 )
 
@@ -18,15 +16,15 @@ type checker struct {
 }
 
 // check returns the template's variables for a conversation.
-func (t *Template) check(c Conversation) (map[string]jinja.Value, error) {
+func (t *Template) check(c Conversation) (map[string]template.Value, error) {
 	if n := len(c.Messages) + len(c.Tools) + len(c.Kwargs); n > MaxInput {
 		return nil, fail("messages", "the conversation has %d bytes, the limit is %d", n, MaxInput)
 	}
-	vars := make(map[string]jinja.Value, 16)
+	vars := make(map[string]template.Value, 16)
 	for name, v := range t.fixed {
 		vars[name] = v
 	}
-	vars["documents"] = jinja.None()
+	vars["documents"] = template.None()
 	if err := kwargs(c.Kwargs, vars); err != nil {
 		return nil, err
 	}
@@ -46,17 +44,17 @@ func (t *Template) check(c Conversation) (map[string]jinja.Value, error) {
 	if list.AsList().Len() == 0 {
 		return nil, fail("messages", "'messages' must hold at least one message")
 	}
-	messages := make([]jinja.Value, list.AsList().Len())
+	messages := make([]template.Value, list.AsList().Len())
 	for i, m := range list.AsList().Items {
 		if messages[i], err = k.message(fmt.Sprintf("messages[%d]", i), m); err != nil {
 			return nil, err
 		}
 	}
-	vars["messages"] = jinja.NewList(messages)
+	vars["messages"] = template.NewList(messages)
 	return vars, nil
 }
 
-func decode(param string, data []byte) (jinja.Value, error) {
+func decode(param string, data []byte) (template.Value, error) {
 	v, err := template.Decode(data)
 	if err != nil {
 		return v, fail(param, "'%s' is not valid JSON: %v", param, err)
@@ -71,7 +69,7 @@ func absent(data []byte) bool {
 }
 
 // kwargs adds a client's own template variables.
-func kwargs(data []byte, vars map[string]jinja.Value) error {
+func kwargs(data []byte, vars map[string]template.Value) error {
 	const param = "chat_template_kwargs"
 	if absent(data) {
 		return nil
@@ -130,7 +128,7 @@ func known(role, field string) bool {
 }
 
 // message checks one message.
-func (k *checker) message(param string, v jinja.Value) (jinja.Value, error) {
+func (k *checker) message(param string, v template.Value) (template.Value, error) {
 	if !v.IsDict() {
 		return v, wrong(param, "an object")
 	}
@@ -139,7 +137,7 @@ func (k *checker) message(param string, v jinja.Value) (jinja.Value, error) {
 	if err != nil {
 		return v, err
 	}
-	out := jinja.NewDict()
+	out := template.NewDict()
 	d := out.AsDict()
 	for _, field := range in.Keys {
 		at, value := param+"."+field, in.Data[field]
@@ -149,7 +147,7 @@ func (k *checker) message(param string, v jinja.Value) (jinja.Value, error) {
 		var err error
 		switch field {
 		case "role":
-			d.Set(field, jinja.NewString(k.t.traits.called(role)))
+			d.Set(field, template.NewString(k.t.traits.called(role)))
 		case "content":
 			if value, err = k.content(at, role, value); err == nil {
 				d.Set(field, value)
@@ -183,7 +181,7 @@ func (k *checker) message(param string, v jinja.Value) (jinja.Value, error) {
 }
 
 // role checks the role of a message, and that the template has a place for it.
-func (k *checker) role(param string, in *jinja.Dict) (string, error) {
+func (k *checker) role(param string, in *template.Dict) (string, error) {
 	at := param + ".role"
 	v, ok := in.Get("role")
 	if !ok {
@@ -205,7 +203,7 @@ func (k *checker) role(param string, in *jinja.Dict) (string, error) {
 }
 
 // text checks a field that must be a string with something in it.
-func text(param string, v jinja.Value) error {
+func text(param string, v template.Value) error {
 	if !v.IsString() || v.AsString() == "" {
 		return wrong(param, "a string that is not empty")
 	}
@@ -213,16 +211,16 @@ func text(param string, v jinja.Value) error {
 }
 
 // complete checks what a message must have.
-func (k *checker) complete(param, role string, in, out *jinja.Dict) error {
+func (k *checker) complete(param, role string, in, out *template.Dict) error {
 	content, has := out.Get("content")
 	switch {
 	case role == "assistant" && (!has || content.IsNone()):
 		// An answer may be empty: tool calls, or reasoning that ran out of tokens.
-		empty := jinja.NewString("")
+		empty := template.NewString("")
 		if refusal, ok := in.Get("refusal"); ok && refusal.IsString() {
 			empty = k.answer(refusal.AsString())
 		} else if k.t.traits.none {
-			empty = jinja.None()
+			empty = template.None()
 		}
 		out.Set("content", k.shape(role, empty))
 	case !has || content.IsNone():
@@ -246,7 +244,7 @@ func (k *checker) complete(param, role string, in, out *jinja.Dict) error {
 
 // reasoning hands on an assistant's reasoning under the names by which the
 // template asks for it; clients use three.
-func (k *checker) reasoning(in, out *jinja.Dict) {
+func (k *checker) reasoning(in, out *template.Dict) {
 	for _, field := range []string{"reasoning_content", "reasoning", "thinking"} {
 		v, ok := in.Get(field)
 		if !ok || !v.IsString() {
@@ -262,6 +260,6 @@ func (k *checker) reasoning(in, out *jinja.Dict) {
 }
 
 // answer marks an assistant's words: some tokens are its own to write.
-func (k *checker) answer(s string) jinja.Value {
-	return jinja.NewString(template.MarkString(s, k.t.exempt.spans(s)...))
+func (k *checker) answer(s string) template.Value {
+	return template.NewString(template.MarkString(s, k.t.exempt.spans(s)...))
 }

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/ardanlabs/jinja"
-
 	"krater/stages/text/chat/template"
 )
 
@@ -75,9 +73,9 @@ func probe(t *Template) traits {
 // probeRender renders messages given as JSON; false where the template raises.
 func probeRender(t *Template, messages, tools string) (string, bool) {
 	vars := maps.Clone(t.fixed)
-	vars["documents"] = jinja.None()
-	vars["add_generation_prompt"] = jinja.NewBool(true)
-	vars["tools"] = jinja.None()
+	vars["documents"] = template.None()
+	vars["add_generation_prompt"] = template.NewBool(true)
+	vars["tools"] = template.None()
 	var err error
 	if tools != "" {
 		if vars["tools"], err = template.Decode([]byte(tools)); err != nil {

@@ -57,7 +57,7 @@ func TestConcurrent(t *testing.T) {
 func BenchmarkRender(b *testing.B) {
 	c := rich(b, Options{SpecialTokens: chatML})
 	message := `{"role":"user","content":"` + strings.Repeat("Lorem ipsum dolor sit amet. ", 40) + `"}`
-	for _, n := range []int{1, 10, 100} {
+	for _, n := range []int{1, 10, 100, 200} {
 		conv := Conversation{Messages: []byte(`[` + strings.Repeat(message+",", n-1) + message + `]`), Tools: []byte(`[` + aTool + `]`), AddGenerationPrompt: true}
 		b.Run(fmt.Sprintf("messages=%d", n), func(b *testing.B) {
 			b.ReportAllocs()

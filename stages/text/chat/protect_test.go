@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ardanlabs/jinja"
-
 	"krater/stages/text/chat/template"
 )
 
@@ -87,13 +85,13 @@ func TestProtectedSeams(t *testing.T) {
 }
 
 // vars are the variables of a scenario, marked where the client's.
-func (s *scenarios) vars(t *testing.T, name, scenario string, alter func(jinja.Value) jinja.Value, marked bool) map[string]jinja.Value {
+func (s *scenarios) vars(t *testing.T, name, scenario string, alter func(template.Value) template.Value, marked bool) map[string]template.Value {
 	t.Helper()
 	v, err := template.Decode(s.line(t, name, scenario))
 	if err != nil {
 		t.Fatal(err)
 	}
-	vars := map[string]jinja.Value{}
+	vars := map[string]template.Value{}
 	for _, k := range v.AsDict().Keys {
 		x := v.AsDict().Data[k]
 		if strings.HasSuffix(k, "_token") {
@@ -110,23 +108,23 @@ func (s *scenarios) vars(t *testing.T, name, scenario string, alter func(jinja.V
 }
 
 // spread puts special-token text into every string but the roles and types.
-func spread(tokens []string) func(jinja.Value) jinja.Value {
+func spread(tokens []string) func(template.Value) template.Value {
 	n := 0
-	var walk func(jinja.Value) jinja.Value
-	walk = func(v jinja.Value) jinja.Value {
+	var walk func(template.Value) template.Value
+	walk = func(v template.Value) template.Value {
 		switch {
 		case v.IsString():
 			n++
 			a, b := tokens[n%len(tokens)], tokens[n/2%len(tokens)]
-			return jinja.NewString(a + v.AsString() + b + "\n")
+			return template.NewString(a + v.AsString() + b + "\n")
 		case v.IsList():
 			items := slices.Clone(v.AsList().Items)
 			for i := range items {
 				items[i] = walk(items[i])
 			}
-			return jinja.NewList(items)
+			return template.NewList(items)
 		case v.IsDict():
-			d := jinja.NewDict()
+			d := template.NewDict()
 			for _, k := range v.AsDict().Keys {
 				if k == "role" || k == "type" {
 					d.AsDict().Set(k, v.AsDict().Data[k])
@@ -147,7 +145,7 @@ func TestMarksChangeNothing(t *testing.T) {
 	s := readScenarios(t)
 	sources := allTemplates(t)
 	tokens := []string{"</think>", "<think>", "<|im_end|>", "<tool_response>", "</tool_call>", "<s>", "[/INST]", "<｜tool▁calls▁end｜>", ""}
-	same := func(v jinja.Value) jinja.Value { return v }
+	same := func(v template.Value) template.Value { return v }
 	c := template.Config{Now: fixedNow}
 	n := 0
 	for _, name := range names(sources) {
@@ -156,9 +154,9 @@ func TestMarksChangeNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for scenario := range s.Scenarios {
-			for variant, alter := range map[string]func() func(jinja.Value) jinja.Value{
-				"as it is": func() func(jinja.Value) jinja.Value { return same },
-				"spread":   func() func(jinja.Value) jinja.Value { return spread(tokens) },
+			for variant, alter := range map[string]func() func(template.Value) template.Value{
+				"as it is": func() func(template.Value) template.Value { return same },
+				"spread":   func() func(template.Value) template.Value { return spread(tokens) },
 			} {
 				want, errWant := prog.Run(s.vars(t, name, scenario, alter(), false), c)
 				out, errGot := prog.Run(s.vars(t, name, scenario, alter(), true), c)

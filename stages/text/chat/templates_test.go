@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"sort"
@@ -110,13 +109,13 @@ func member(t *testing.T, src, name string) (val, rest string) {
 	return "", ""
 }
 
-// moduleTemplates are those that the jinja module brings for its own tests.
+// moduleTemplates are those that the Go module github.com/ardanlabs/jinja brings
+// for its own tests.
 func moduleTemplates(t *testing.T) map[string]string {
 	t.Helper()
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/ardanlabs/jinja").Output()
-	files, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "testdata", "templates", "*.jinja"))
-	if err != nil || len(files) == 0 {
-		lacking(t, "the jinja module's templates are not there", "go mod download github.com/ardanlabs/jinja")
+	files, _ := filepath.Glob(filepath.Join(root, ".vectors", "jinja", "*.jinja"))
+	if len(files) == 0 {
+		lacking(t, "the templates of the Go module are not there", "make vectors")
 	}
 	out := map[string]string{}
 	for _, f := range files {

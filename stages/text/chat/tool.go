@@ -4,15 +4,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ardanlabs/jinja"
-
 	"krater/stages/text/chat/template"
 )
 
 // tools checks the tools of a conversation; none where there are none.
-func (k *checker) tools(data []byte) (jinja.Value, error) {
+func (k *checker) tools(data []byte) (template.Value, error) {
 	if absent(data) {
-		return jinja.None(), nil
+		return template.None(), nil
 	}
 	v, err := decode("tools", data)
 	if err != nil {
@@ -22,7 +20,7 @@ func (k *checker) tools(data []byte) (jinja.Value, error) {
 		return v, wrong("tools", "an array")
 	}
 	if v.AsList().Len() == 0 {
-		return jinja.None(), nil
+		return template.None(), nil
 	}
 	if k.t.traits.noTools {
 		return v, fail("tools", "the model's chat template has no place for tools")
@@ -37,7 +35,7 @@ func (k *checker) tools(data []byte) (jinja.Value, error) {
 
 // checkTool checks one tool. A function without parameters gets the schema that
 // says so: templates walk through it.
-func checkTool(param string, v jinja.Value) error {
+func checkTool(param string, v template.Value) error {
 	if !v.IsDict() {
 		return wrong(param, "an object")
 	}
@@ -71,9 +69,9 @@ func checkTool(param string, v jinja.Value) error {
 	p, ok := d.Get("parameters")
 	switch {
 	case !ok || p.IsNone():
-		schema := jinja.NewDict()
-		schema.AsDict().Set("type", jinja.NewString("object"))
-		schema.AsDict().Set("properties", jinja.NewDict())
+		schema := template.NewDict()
+		schema.AsDict().Set("type", template.NewString("object"))
+		schema.AsDict().Set("properties", template.NewDict())
 		d.Set("parameters", schema)
 	case !p.IsDict():
 		return wrong(param+".parameters", "an object")
@@ -81,7 +79,7 @@ func checkTool(param string, v jinja.Value) error {
 	return nil
 }
 
-func typeFunction(param string, d *jinja.Dict) error {
+func typeFunction(param string, d *template.Dict) error {
 	kind, ok := d.Get("type")
 	switch {
 	case !ok:
@@ -92,7 +90,7 @@ func typeFunction(param string, d *jinja.Dict) error {
 	return nil
 }
 
-func fieldsOf(param string, d *jinja.Dict, names ...string) error {
+func fieldsOf(param string, d *template.Dict, names ...string) error {
 next:
 	for _, field := range d.Keys {
 		for _, name := range names {
@@ -108,7 +106,7 @@ next:
 
 // functionName checks the name of a function: 1 to 128 letters, digits, "_",
 // "-", ".".
-func functionName(param string, d *jinja.Dict) error {
+func functionName(param string, d *template.Dict) error {
 	v, ok := d.Get("name")
 	if !ok {
 		return missing(param)
@@ -123,7 +121,7 @@ func functionName(param string, d *jinja.Dict) error {
 }
 
 // toolCalls checks the tool calls of an assistant message and sets them in out.
-func (k *checker) toolCalls(param string, v jinja.Value, out *jinja.Dict) error {
+func (k *checker) toolCalls(param string, v template.Value, out *template.Dict) error {
 	if v.IsNone() || v.IsList() && v.AsList().Len() == 0 {
 		return nil
 	}
@@ -133,18 +131,18 @@ func (k *checker) toolCalls(param string, v jinja.Value, out *jinja.Dict) error 
 	if k.t.traits.noCalls {
 		return fail(param, "the model's chat template has no place for tool calls")
 	}
-	calls := make([]jinja.Value, v.AsList().Len())
+	calls := make([]template.Value, v.AsList().Len())
 	for i, c := range v.AsList().Items {
 		var err error
 		if calls[i], err = k.toolCall(fmt.Sprintf("%s[%d]", param, i), c); err != nil {
 			return err
 		}
 	}
-	out.Set("tool_calls", jinja.NewList(calls))
+	out.Set("tool_calls", template.NewList(calls))
 	return nil
 }
 
-func (k *checker) toolCall(param string, v jinja.Value) (jinja.Value, error) {
+func (k *checker) toolCall(param string, v template.Value) (template.Value, error) {
 	if !v.IsDict() {
 		return v, wrong(param, "an object")
 	}
@@ -171,7 +169,7 @@ func (k *checker) toolCall(param string, v jinja.Value) (jinja.Value, error) {
 		return v, err
 	}
 	k.calls[id.AsString()] = true
-	out := jinja.NewDict()
+	out := template.NewDict()
 	for _, field := range in.Keys {
 		switch field {
 		case "id":
@@ -185,7 +183,7 @@ func (k *checker) toolCall(param string, v jinja.Value) (jinja.Value, error) {
 	return out, nil
 }
 
-func (k *checker) function(param string, v jinja.Value) (jinja.Value, error) {
+func (k *checker) function(param string, v template.Value) (template.Value, error) {
 	if !v.IsDict() {
 		return v, wrong(param, "an object")
 	}
@@ -204,7 +202,7 @@ func (k *checker) function(param string, v jinja.Value) (jinja.Value, error) {
 	if err != nil {
 		return v, err
 	}
-	out := jinja.NewDict()
+	out := template.NewDict()
 	for _, field := range in.Keys {
 		if field == "name" {
 			out.AsDict().Set(field, template.Mark(in.Data[field]))
@@ -219,7 +217,7 @@ func (k *checker) function(param string, v jinja.Value) (jinja.Value, error) {
 // JSON: templates that walk through them crash on a string or print it quoted
 // twice. A template that wants the string gets it; it must hold an object all
 // the same.
-func (k *checker) arguments(param string, v jinja.Value) (jinja.Value, error) {
+func (k *checker) arguments(param string, v template.Value) (template.Value, error) {
 	raw := ""
 	if v.IsString() {
 		if raw = v.AsString(); strings.TrimSpace(raw) == "" {
@@ -242,5 +240,5 @@ func (k *checker) arguments(param string, v jinja.Value) (jinja.Value, error) {
 			return v, fail(param, "%v", err)
 		}
 	}
-	return jinja.NewString(template.MarkString(raw)), nil
+	return template.NewString(template.MarkString(raw)), nil
 }

@@ -1,298 +1,194 @@
 package template
 
-import (
-	"fmt"
-	"slices"
-	"strings"
-)
+import "slices"
 
-func (p *parser) ifBlock() (string, error) {
-	var b strings.Builder
-	for tag := "if"; ; tag = "elif" {
-		cond, err := p.tuple(false)
-		if err != nil {
-			return "", err
+func (p *parser) ifBlock() (stmt, error) {
+	type branch struct {
+		cond expr // nil: else
+		body block
+	}
+	var branches []branch
+	end := "elif"
+	for end != "endif" {
+		var b branch
+		var err error
+		stop := []string{"elif", "else", "endif"}
+		if end == "elif" {
+			if b.cond, err = p.tuple(false); err != nil {
+				return nil, err
+			}
+		} else {
+			stop = stop[2:]
 		}
 		if err := p.shut(); err != nil {
-			return "", err
+			return nil, err
 		}
-		code, end, err := p.body(false, "elif", "else", "endif")
-		if err != nil {
-			return "", err
+		if b.body, end, err = p.body(stop...); err != nil {
+			return nil, err
 		}
-		b.WriteString(stmt(tag, cond) + code)
-		if end == "elif" {
-			continue
-		}
-		if end == "else" {
-			if err := p.shut(); err != nil {
-				return "", err
-			}
-			code, _, err := p.body(false, "endif")
-			if err != nil {
-				return "", err
-			}
-			b.WriteString(stmt("else") + code)
-		}
-		b.WriteString(stmt("endif"))
-		return b.String(), p.shut()
+		branches = append(branches, b)
 	}
+	return func(f *frame) error {
+		for _, b := range branches {
+			if b.cond == nil {
+				return b.body.run(f)
+			}
+			v, err := b.cond(f)
+			if err != nil {
+				return err
+			}
+			if v.IsTruthy() {
+				return b.body.run(f)
+			}
+		}
+		return nil
+	}, p.shut()
 }
 
-// target reads the names on the left of "in" or "=". A name may carry an
-// attribute (a namespace's) only where attr is set.
-func (p *parser) target(attr bool) (names []string, field string, err error) {
-	paren := p.take("(")
-	for {
-		t, err := p.expectKind(kindName, "a name")
-		if err != nil {
-			return nil, "", err
-		}
-		if slices.Contains([]string{"true", "false", "none", "True", "False", "None"}, t.val) {
-			return nil, "", p.fail(t, "can't assign to %q", t.val)
-		}
-		names = append(names, p.ident(t.val))
-		if attr && len(names) == 1 && p.take(".") {
-			f, err := p.expectKind(kindName, "an attribute")
-			if err != nil {
-				return nil, "", err
-			}
-			return names, p.ident(f.val), nil
-		}
-		if !p.take(",") || paren && p.is(")") {
+// target is what a value is assigned to.
+type target func(f *frame, v Value) error
+
+// target reads what stands on the left of "in" or "=": one name or several, which
+// are unpacked. attr allows attributes of namespaces.
+func (p *parser) target(attr bool) (target, error) {
+	one, err := p.targetName(attr)
+	if err != nil || !p.is(",") {
+		return one, err
+	}
+	list := []target{one}
+	for p.take(",") {
+		if p.is("in") || p.is(")") || p.peek().kind == kindBlockShut {
 			break
 		}
+		if one, err = p.targetName(attr); err != nil {
+			return nil, err
+		}
+		list = append(list, one)
 	}
-	if paren {
-		return names, "", p.expect(")")
-	}
-	return names, "", nil
+	return func(f *frame, v Value) error {
+		items, err := unpack(v, len(list))
+		for i := 0; err == nil && i < len(list); i++ {
+			err = list[i](f, items[i])
+		}
+		return err
+	}, nil
 }
 
-func (p *parser) temp() string {
-	p.temps++
-	return fmt.Sprintf("%s_%d", prefix, p.temps)
-}
-
-// forBlock writes loops with one variable; several are unpacked in the body,
-// where the engine would take whatever it finds.
-func (p *parser) forBlock() (string, error) {
-	names, _, err := p.target(false)
-	if err != nil {
-		return "", err
-	}
-	if err := p.expect("in"); err != nil {
-		return "", err
-	}
-	start := p.peek()
-	iter, err := p.tuple(false)
-	if err != nil {
-		return "", err
-	}
-	src := p.between(start)
-	item, unpack := names[0], ""
-	if len(names) > 1 {
-		item = p.temp()
-		unpack = stmt("set", strings.Join(names, ", "), "=", p.call("unpack", item, fmt.Sprint(len(names))))
-	}
-	head := []string{"for", item, "in", p.call("iter", iter, quote(src))}
-	if p.take("if") {
-		cond, err := p.expr()
+func (p *parser) targetName(attr bool) (target, error) {
+	if p.take("(") {
+		if err := p.enter(); err != nil {
+			return nil, err
+		}
+		defer p.leave()
+		t, err := p.target(attr)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		if len(names) > 2 {
-			return "", p.fail(start, "a loop with a condition takes at most two names")
-		}
-		if len(names) == 2 {
-			head[1] = strings.Join(names, ", ")
-			head[3] = p.call("pairs", iter, quote(src))
-			unpack = ""
-		}
-		head = append(head, "if", cond)
+		return t, p.expect(")")
 	}
-	if p.take("recursive") {
-		head = append(head, "recursive")
-	}
-	if err := p.shut(); err != nil {
-		return "", err
-	}
-	p.loops++
-	code, end, err := p.body(true, "else", "endfor")
-	p.loops--
+	t, err := p.expectKind(kindName, "a name")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	out := stmt(head...) + unpack + code
-	if end == "else" {
-		if err := p.shut(); err != nil {
-			return "", err
-		}
-		code, _, err := p.body(false, "endfor")
-		if err != nil {
-			return "", err
-		}
-		out += stmt("else") + code
+	if _, ok := constants[t.val]; ok {
+		return nil, p.fail(t, "can't assign to %q", t.val)
 	}
-	return out + stmt("endfor"), p.shut()
+	id := p.ident(t.val)
+	if !attr || !p.take(".") {
+		return func(f *frame, v Value) error {
+			f.set(id, v)
+			return nil
+		}, nil
+	}
+	field, err := p.expectKind(kindName, "an attribute")
+	p.names[field.val] = true
+	return func(f *frame, v Value) error {
+		space, ok := f.get(id).v.(*namespace)
+		if !ok {
+			return faultf("cannot assign attribute on non-namespace object")
+		}
+		space.Set(field.val, v)
+		return nil
+	}, err
 }
 
-func (p *parser) set() (string, error) {
-	names, field, err := p.target(true)
+func (p *parser) set() (stmt, error) {
+	to, err := p.target(true)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
+	var value expr
 	if p.take("=") {
-		value, err := p.tuple(true)
+		value, err = p.tuple(true)
+	} else {
+		var body block
+		if value, err = p.filters(func(f *frame) (Value, error) { return body.capture(f) }); err != nil {
+			return nil, err
+		}
+		if err := p.shut(); err != nil {
+			return nil, err
+		}
+		body, _, err = p.body("endset")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(f *frame) error {
+		v, err := value(f)
 		if err != nil {
-			return "", err
+			return err
 		}
-		switch {
-		case field != "":
-			value = p.call("field", names[0], quote(field), value)
-			return stmt("set", names[0]+"."+field, "=", value), p.shut()
-		case len(names) > 1:
-			value = p.call("unpack", value, fmt.Sprint(len(names)))
-		}
-		return stmt("set", strings.Join(names, ", "), "=", value), p.shut()
-	}
-	if len(names) > 1 || field != "" {
-		return "", p.fail(p.peek(), "a block can be assigned to one name only")
-	}
-	value, err := p.filters(names[0])
-	if err != nil {
-		return "", err
-	}
-	if err := p.shut(); err != nil {
-		return "", err
-	}
-	code, _, err := p.body(true, "endset")
-	if err != nil {
-		return "", err
-	}
-	out := stmt("set", names[0]) + code + stmt("endset")
-	if value != names[0] {
-		out += stmt("set", names[0], "=", value)
-	}
-	return out, p.shut()
+		return to(f, v)
+	}, p.shut()
 }
 
 // filterBlock reads {% filter f %}...{% endfilter %}.
-func (p *parser) filterBlock() (string, error) {
-	name := p.temp()
-	value, err := p.filter(name)
+func (p *parser) filterBlock() (stmt, error) {
+	var body block
+	value, err := p.filter(func(f *frame) (Value, error) { return body.capture(f) })
 	if err == nil {
 		value, err = p.filters(value)
 	}
 	if err != nil {
-		return "", err
-	}
-	if err := p.shut(); err != nil {
-		return "", err
-	}
-	code, _, err := p.body(true, "endfilter")
-	if err != nil {
-		return "", err
-	}
-	return stmt("set", name) + code + stmt("endset") + p.output(value), p.shut()
-}
-
-// params reads the parameters of a macro or a caller.
-func (p *parser) params() ([]string, error) {
-	if err := p.expect("("); err != nil {
 		return nil, err
 	}
-	var out []string
-	for !p.take(")") {
-		t, err := p.expectKind(kindName, "a parameter")
-		if err != nil {
-			return nil, err
-		}
-		param := p.ident(t.val)
-		if p.take("=") {
-			e, err := p.expr()
-			if err != nil {
-				return nil, err
-			}
-			param += "=" + e
-		}
-		out = append(out, param)
-		if !p.take(",") && !p.is(")") {
-			return nil, p.fail(p.peek(), "expected %q, found %q", ",", p.peek().val)
-		}
+	if err := p.shut(); err != nil {
+		return nil, err
 	}
-	return out, nil
+	if body, _, err = p.body("endfilter"); err != nil {
+		return nil, err
+	}
+	return printing(value), p.shut()
 }
 
-// macro writes a macro whose body counts its depth, so that one that calls
-// itself for ever ends in an error.
-func (p *parser) macro() (string, error) {
-	name, err := p.expectKind(kindName, "a macro name")
-	if err != nil {
-		return "", err
-	}
-	params, err := p.params()
-	if err != nil {
-		return "", err
+// scoped reads a tag that marks a part of the template and gives it a scope:
+// generation (training masks), block (inheritance). A block does not see the
+// scopes around it unless it says so.
+func (p *parser) scoped(name token) (stmt, error) {
+	var words []string
+	for p.peek().kind == kindName {
+		words = append(words, p.next().val)
 	}
 	if err := p.shut(); err != nil {
-		return "", err
+		return nil, err
 	}
 	loops := p.loops
 	p.loops = 0
-	code, _, err := p.body(true, "endmacro")
+	body, _, err := p.body("end" + name.val)
 	p.loops = loops
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if p.peek().kind == kindName {
+	block := name.val == "block"
+	if block && p.peek().kind == kindName {
 		p.next()
 	}
-	start := p.call("enter")
-	if !p.names["varargs"] {
-		start = p.call("enter", "varargs", quote(name.val), fmt.Sprint(len(params)))
-	}
-	return stmt("macro", p.ident(name.val)+"("+strings.Join(params, ", ")+")") +
-		"{{ " + start + " }}" + code + "{{ " + p.call("leave") + " }}" + stmt("endmacro"), p.shut()
-}
-
-func (p *parser) callBlock() (string, error) {
-	var params []string
-	if p.is("(") {
-		var err error
-		if params, err = p.params(); err != nil {
-			return "", err
+	apart := block && !slices.Contains(words, "scoped")
+	return func(f *frame) error {
+		g := f.child()
+		if apart {
+			g.parent = f.root
 		}
-	}
-	start := p.peek()
-	name, err := p.expectKind(kindName, "a macro call")
-	if err != nil {
-		return "", err
-	}
-	if !p.take("(") {
-		return "", p.fail(start, "expected a macro call")
-	}
-	args, err := p.args()
-	if err != nil {
-		return "", err
-	}
-	if err := p.shut(); err != nil {
-		return "", err
-	}
-	loops := p.loops
-	p.loops = 0
-	code, _, err := p.body(true, "endcall")
-	p.loops = loops
-	if err != nil {
-		return "", err
-	}
-	head := "call"
-	if params != nil {
-		if strings.Contains(strings.Join(params, ""), "=") {
-			return "", p.fail(start, "defaults in call blocks are not supported")
-		}
-		head += "(" + strings.Join(params, ", ") + ")"
-	}
-	fn := p.call("fn", p.ident(name.val), quote(name.val))
-	return stmt(head, fn+"("+strings.Join(args, ", ")+")") + code + stmt("endcall"), p.shut()
+		return body.run(g)
+	}, p.shut()
 }

@@ -1,10 +1,8 @@
 package template
 
-import "github.com/ardanlabs/jinja"
-
 // iterableOrFalse is iterable, with no items in whatever is false: map, select
 // and reject ask that first.
-func iterableOrFalse(r *run, v jinja.Value) ([]jinja.Value, error) {
+func iterableOrFalse(r *run, v Value) ([]Value, error) {
 	if !v.IsTruthy() {
 		return nil, nil
 	}
@@ -12,13 +10,13 @@ func iterableOrFalse(r *run, v jinja.Value) ([]jinja.Value, error) {
 }
 
 // mapFilter applies a filter, or looks up an attribute, in every item.
-func mapFilter(r *run, a args) (jinja.Value, error) {
+func mapFilter(r *run, a args) (Value, error) {
 	list, err := iterableOrFalse(r, a.pos[0])
 	if err != nil {
 		return empty, err
 	}
-	out := make([]jinja.Value, len(list))
-	by, attribute := a.kw["attribute"]
+	out := make([]Value, len(list))
+	by, attribute := a.kw.Get("attribute")
 	var f function
 	switch {
 	case attribute && len(a.pos) == 1:
@@ -29,32 +27,32 @@ func mapFilter(r *run, a args) (jinja.Value, error) {
 	default:
 		return empty, faultf("map requires a filter argument")
 	}
-	var def *jinja.Value
-	if d, ok := a.kw["default"]; ok {
+	var def *Value
+	if d, ok := a.kw.Get("default"); ok {
 		def = &d
 	}
 	for i, v := range list {
 		if f == nil {
 			out[i], err = path(r, v, by, def)
 		} else if err = r.spend(1 + weight(v)); err == nil {
-			out[i], err = f(r, args{pos: append([]jinja.Value{v}, a.pos[2:]...), kw: a.kw})
+			out[i], err = f(r, args{pos: append([]Value{v}, a.pos[2:]...), kw: a.kw})
 		}
 		if err != nil {
 			return empty, err
 		}
 	}
-	return jinja.NewList(out), nil
+	return NewList(out), nil
 }
 
 // choose makes select, reject and their forms on an attribute.
 func choose(attribute, want bool) function {
-	return func(r *run, a args) (jinja.Value, error) {
+	return func(r *run, a args) (Value, error) {
 		list, err := iterableOrFalse(r, a.pos[0])
 		if err != nil {
 			return empty, err
 		}
 		rest := a.pos[1:]
-		var by jinja.Value
+		var by Value
 		if attribute {
 			if len(rest) == 0 {
 				return empty, faultf("missing parameter for attribute name")
@@ -69,7 +67,7 @@ func choose(attribute, want bool) function {
 			}
 			rest = rest[1:]
 		}
-		var out []jinja.Value
+		var out []Value
 		for _, item := range list {
 			if err := r.spend(1); err != nil {
 				return empty, err
@@ -80,7 +78,7 @@ func choose(attribute, want bool) function {
 					return empty, err
 				}
 			}
-			ok, err := check(r, args{pos: append([]jinja.Value{v}, rest...)})
+			ok, err := check(r, args{pos: append([]Value{v}, rest...)})
 			if err != nil {
 				return empty, err
 			}
@@ -88,6 +86,6 @@ func choose(attribute, want bool) function {
 				out = append(out, item)
 			}
 		}
-		return jinja.NewList(out), nil
+		return NewList(out), nil
 	}
 }

@@ -1,34 +1,32 @@
 package template
 
 import (
+	"math"
+	"slices"
 	"strings"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // equal is Python's ==; marks do not count. Its work is counted, and it ends once
-// the budget is spent; bind then ends the render.
-func (r *run) equal(x, y jinja.Value) bool {
+// the budget is spent or lists nest too deeply; the next look at the budget then
+// ends the render.
+func (r *run) equal(x, y Value) bool {
 	if r.steps--; r.steps < 0 {
 		return false
 	}
-	switch {
-	case x.IsString() && y.IsString():
-		return plain(x.AsString()) == plain(y.AsString())
-	case x.IsList() && y.IsList():
-		a, b := x.AsList(), y.AsList()
-		if a.Len() != b.Len() {
-			return false
-		}
-		for i := range a.Items {
-			if !r.equal(a.Items[i], b.Items[i]) {
-				return false
-			}
-		}
-		return isTuple(x) == isTuple(y)
-	case x.IsDict() && y.IsDict():
-		a, b := x.AsDict(), y.AsDict()
-		if a.Len() != b.Len() {
+	if r.levels++; r.levels > maxCompared {
+		r.steps = -1
+	}
+	defer func() { r.levels-- }()
+	switch a := x.v.(type) {
+	case string:
+		b, ok := y.v.(string)
+		return ok && plain(a) == plain(b)
+	case *List:
+		b, ok := y.v.(*List)
+		return ok && a.tuple == b.tuple && slices.EqualFunc(a.Items, b.Items, r.equal)
+	case *Dict:
+		b, ok := y.v.(*Dict)
+		if !ok || a.Len() != b.Len() {
 			return false
 		}
 		for _, k := range a.Keys {
@@ -38,26 +36,43 @@ func (r *run) equal(x, y jinja.Value) bool {
 		}
 		return true
 	}
-	return x.Equals(y)
+	if number(x) && number(y) {
+		return sameNumber(x, y)
+	}
+	return x.v == y.v
 }
 
-func eq(r *run, a args) (jinja.Value, error) { return jinja.NewBool(r.equal(a.pos[0], a.pos[1])), nil }
-func ne(r *run, a args) (jinja.Value, error) { return jinja.NewBool(!r.equal(a.pos[0], a.pos[1])), nil }
+// sameNumber compares numbers without rounding an integer.
+func sameNumber(x, y Value) bool {
+	if x.IsFloat() {
+		x, y = y, x
+	}
+	n, whole := integer(x)
+	m, both := integer(y)
+	switch f := float(y); {
+	case both:
+		return n == m
+	case whole:
+		return f >= -0x1p63 && f < 0x1p63 && f == math.Trunc(f) && n == int64(f)
+	default:
+		return float(x) == f
+	}
+}
 
-// order makes the function of a comparison.
-func order(op string) function {
-	return func(r *run, a args) (jinja.Value, error) {
-		n, ok, err := r.compare(op, a.pos[0], a.pos[1])
-		if err != nil {
-			return empty, err
-		}
-		return jinja.NewBool(ok && (n < 0 && op[0] == '<' || n > 0 && op[0] == '>' || n == 0 && len(op) == 2)), nil
+func eq(r *run, x, y Value) (bool, error) { return r.equal(x, y), nil }
+func ne(r *run, x, y Value) (bool, error) { return !r.equal(x, y), nil }
+
+// order makes the relation of an operator.
+func order(op string) relation {
+	return func(r *run, x, y Value) (bool, error) {
+		n, ok, err := r.compare(op, x, y)
+		return ok && (n < 0 && op[0] == '<' || n > 0 && op[0] == '>' || n == 0 && len(op) == 2), err
 	}
 }
 
 // compare is the order of two values: negative, zero, positive; false where
 // they have none (a NaN).
-func (r *run) compare(op string, x, y jinja.Value) (int, bool, error) {
+func (r *run) compare(op string, x, y Value) (int, bool, error) {
 	if err := undefined(x, y); err != nil {
 		return 0, false, err
 	}
@@ -73,7 +88,7 @@ func (r *run) compare(op string, x, y jinja.Value) (int, bool, error) {
 		}
 		return len(a) - len(b), true, nil
 	case number(x) && number(y):
-		if x.Equals(y) {
+		if sameNumber(x, y) {
 			return 0, true, nil
 		}
 		a, ok1 := integer(x)
@@ -94,34 +109,26 @@ func (r *run) compare(op string, x, y jinja.Value) (int, bool, error) {
 }
 
 // in is "x in y".
-func in(r *run, a args) (jinja.Value, error) {
-	x, y := a.pos[0], a.pos[1]
-	switch {
-	case y.IsString():
+func in(r *run, x, y Value) (bool, error) {
+	switch y := y.v.(type) {
+	case nil:
+		return false, nil
+	case string:
 		if !x.IsString() {
-			return empty, faultf("'in <string>' requires string as left operand, not %s", typeName(x))
+			return false, faultf("'in <string>' requires string as left operand, not %s", typeName(x))
 		}
-		return jinja.NewBool(strings.Contains(plain(y.AsString()), plain(x.AsString()))), nil
-	case y.IsList():
-		for _, item := range y.AsList().Items {
-			if err := r.spend(1); err != nil {
-				return empty, err
-			}
-			if r.equal(x, item) {
-				return jinja.NewBool(true), nil
-			}
-		}
-		return jinja.NewBool(false), nil
-	case y.IsDict():
+		return strings.Contains(plain(y), plain(x.AsString())), nil
+	case *List:
+		return slices.ContainsFunc(y.Items, func(item Value) bool { return r.equal(x, item) }), nil
+	case *Dict:
 		if unhashable(x) {
-			return empty, faultf("unhashable type: '%s'", typeName(x))
+			return false, faultf("unhashable type: '%s'", typeName(x))
 		}
-		return jinja.NewBool(!x.IsUndefined() && y.AsDict().Has(plain(r.printed(x)))), nil
-	case y.IsUndefined():
-		return jinja.NewBool(false), nil
+		_, ok := y.Get(plain(r.printed(x)))
+		return ok && !x.IsUndefined(), nil
 	}
-	return empty, faultf("argument of type '%s' is not iterable", typeName(y))
+	return false, faultf("argument of type '%s' is not iterable", typeName(y))
 }
 
 // unhashable tells whether Python refuses v as a key.
-func unhashable(v jinja.Value) bool { return v.IsDict() || v.IsList() && !isTuple(v) }
+func unhashable(v Value) bool { return v.IsDict() || v.IsList() && !isTuple(v) }

@@ -2,8 +2,6 @@ package template
 
 import (
 	"slices"
-
-	"github.com/ardanlabs/jinja"
 )
 
 var (
@@ -15,30 +13,30 @@ var (
 	listMutators = []string{"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
 )
 
-func dictItems(r *run, v jinja.Value, _ args) (jinja.Value, error) {
+func dictItems(r *run, v Value, _ args) (Value, error) {
 	d := v.AsDict()
-	list := make([]jinja.Value, len(d.Keys))
+	list := make([]Value, len(d.Keys))
 	for i, k := range d.Keys {
-		list[i] = newTuple(keyOf(d, k), d.Data[k])
+		list[i] = newTuple(NewString(d.key(k)), d.Data[k])
 	}
-	return jinja.NewList(list), r.spend(len(list) / 4)
+	return NewList(list), r.spend(len(list) / 4)
 }
 
-func dictKeys(r *run, v jinja.Value, _ args) (jinja.Value, error) {
+func dictKeys(r *run, v Value, _ args) (Value, error) {
 	list, err := iterable(r, v)
-	return jinja.NewList(list), err
+	return NewList(list), err
 }
 
-func dictValues(r *run, v jinja.Value, _ args) (jinja.Value, error) {
+func dictValues(r *run, v Value, _ args) (Value, error) {
 	d := v.AsDict()
-	list := make([]jinja.Value, len(d.Keys))
+	list := make([]Value, len(d.Keys))
 	for i, k := range d.Keys {
 		list[i] = d.Data[k]
 	}
-	return jinja.NewList(list), r.spend(len(list) / 4)
+	return NewList(list), r.spend(len(list) / 4)
 }
 
-func dictGet(r *run, v jinja.Value, a args) (jinja.Value, error) {
+func dictGet(r *run, v Value, a args) (Value, error) {
 	k, ok := a.at(0, "key")
 	if !ok {
 		return empty, faultf("get expected at least 1 argument, got 0")
@@ -48,64 +46,69 @@ func dictGet(r *run, v jinja.Value, a args) (jinja.Value, error) {
 			return found, nil
 		}
 	}
-	return a.or(1, "default", jinja.None()), nil
+	return a.or(1, "default", None()), nil
 }
 
-func dictCopy(r *run, v jinja.Value, _ args) (jinja.Value, error) {
-	return merged(r, jinja.NewDict(), v)
+func dictCopy(r *run, v Value, _ args) (Value, error) {
+	return merged(r, NewDict(), v)
 }
 
 // merged puts the entries of from into the dict to.
-func merged(r *run, to, from jinja.Value) (jinja.Value, error) {
+func merged(r *run, to, from Value) (Value, error) {
 	for _, k := range from.AsDict().Keys {
 		to.AsDict().Set(k, from.AsDict().Data[k])
 	}
-	if flagged(from.AsDict(), flagClient) {
+	if from.AsDict().client {
 		MarkKeys(to)
 	}
 	return to, r.spend(from.AsDict().Len() / 4)
 }
 
-func listCount(r *run, v jinja.Value, a args) (jinja.Value, error) {
+func listCount(r *run, v Value, a args) (Value, error) {
 	n := 0
 	for _, item := range v.AsList().Items {
-		if r.equal(item, a.or(0, "value", jinja.Undefined())) {
+		if r.equal(item, a.or(0, "value", Undefined())) {
 			n++
 		}
 	}
-	return jinja.NewInt(int64(n)), r.spend(v.AsList().Len())
+	return NewInt(int64(n)), r.spend(v.AsList().Len())
 }
 
-func listIndex(r *run, v jinja.Value, a args) (jinja.Value, error) {
-	what := a.or(0, "value", jinja.Undefined())
-	i := slices.IndexFunc(v.AsList().Items, func(item jinja.Value) bool { return r.equal(item, what) })
+func listIndex(r *run, v Value, a args) (Value, error) {
+	what := a.or(0, "value", Undefined())
+	i := slices.IndexFunc(v.AsList().Items, func(item Value) bool { return r.equal(item, what) })
 	if i < 0 {
 		return empty, faultf("%s is not in list", plain(r.printed(what)))
 	}
-	return jinja.NewInt(int64(i)), r.spend(i)
+	return NewInt(int64(i)), r.spend(i)
 }
 
-func listCopy(_ *run, v jinja.Value, _ args) (jinja.Value, error) {
-	return jinja.NewList(slices.Clone(v.AsList().Items)), nil
+func listCopy(_ *run, v Value, _ args) (Value, error) {
+	return NewList(slices.Clone(v.AsList().Items)), nil
 }
 
-// globals are the functions that every template may call. The engine adds
-// joiner and cycler.
-var globals = map[string]function{
-	"dict": dictGlobal, "namespace": namespace, "range": rangeGlobal,
-	"raise_exception": raise, "strftime_now": strftimeNow,
+// globals are what every template may call.
+var globals = map[string]Value{}
+
+func init() {
+	for name, f := range map[string]function{
+		"cycler": cyclerGlobal, "dict": dictGlobal, "joiner": joinerGlobal, "namespace": namespaceGlobal,
+		"raise_exception": raise, "range": rangeGlobal, "strftime_now": strftimeNow,
+	} {
+		globals[name] = Value{&callable{name, f}}
+	}
 }
 
-// dictGlobal is dict(...). The engine itself adds named arguments, in order.
-func dictGlobal(r *run, a args) (jinja.Value, error) {
-	d := jinja.NewDict()
+func dictGlobal(r *run, a args) (Value, error) {
+	d := NewDict()
 	if len(a.pos) > 1 {
 		return empty, faultf("dict expected at most 1 argument, got %d", len(a.pos))
 	}
-	if len(a.pos) == 1 && isMapping(a.pos[0]) {
-		return merged(r, d, a.pos[0])
-	}
-	if len(a.pos) == 1 {
+	if len(a.pos) == 1 && a.pos[0].IsDict() {
+		if _, err := merged(r, d, a.pos[0]); err != nil {
+			return empty, err
+		}
+	} else if len(a.pos) == 1 {
 		list, err := iterable(r, a.pos[0])
 		if err != nil {
 			return empty, err
@@ -121,22 +124,81 @@ func dictGlobal(r *run, a args) (jinja.Value, error) {
 			d.AsDict().Set(plain(r.printed(kv[0])), kv[1])
 		}
 	}
+	if a.kw != nil {
+		return merged(r, d, Value{a.kw})
+	}
 	return d, nil
 }
 
-func namespace(r *run, a args) (jinja.Value, error) {
-	d, err := dictGlobal(r, args{pos: a.pos})
+// namespace is an object whose attributes a template may assign.
+type namespace struct{ Dict }
+
+func namespaceGlobal(r *run, a args) (Value, error) {
+	d, err := dictGlobal(r, a)
 	if err != nil {
 		return empty, err
 	}
-	for k, v := range a.kw {
-		d.AsDict().Set(k, v)
-	}
-	d.AsDict().Data[flagSpace] = jinja.None()
-	return d, nil
+	return Value{&namespace{*d.AsDict()}}, nil
 }
 
-func rangeGlobal(r *run, a args) (jinja.Value, error) {
+func (n *namespace) kind() string { return "Namespace" }
+
+func (n *namespace) attribute(_ *run, name string) (Value, error) {
+	v, _ := n.Get(name)
+	return v, nil
+}
+
+// joinerGlobal makes a function that returns nothing at first and the separator
+// ever after.
+func joinerGlobal(_ *run, a args) (Value, error) {
+	sep, used := a.or(0, "sep", NewString(", ")), false
+	return Value{&callable{"joiner", func(*run, args) (Value, error) {
+		if !used {
+			used = true
+			return empty, nil
+		}
+		return sep, nil
+	}}}, nil
+}
+
+// cycler goes round a list.
+type cycler struct {
+	items []Value
+	at    int
+}
+
+func cyclerGlobal(_ *run, a args) (Value, error) {
+	if len(a.pos) == 0 {
+		return empty, faultf("at least one item has to be provided")
+	}
+	return Value{&cycler{items: a.pos}}, nil
+}
+
+func (c *cycler) kind() string { return "Cycler" }
+
+func (c *cycler) attribute(_ *run, name string) (Value, error) {
+	current := c.items[c.at]
+	to := 0
+	switch name {
+	case "current":
+		return current, nil
+	case "next":
+		to = (c.at + 1) % len(c.items)
+	case "reset":
+		current = None()
+	default:
+		return Value{}, nil
+	}
+	return Value{&callable{name, func(*run, args) (Value, error) {
+		c.at = to
+		return current, nil
+	}}}, nil
+}
+
+func rangeGlobal(r *run, a args) (Value, error) {
+	if a.kw != nil {
+		return empty, faultf("range() takes no keyword arguments")
+	}
 	var n [3]int64
 	for i, v := range a.pos {
 		x, ok := integer(v)
@@ -157,19 +219,19 @@ func rangeGlobal(r *run, a args) (jinja.Value, error) {
 	if step == 0 {
 		return empty, faultf("range() arg 3 must not be zero")
 	}
-	var list []jinja.Value
+	var list []Value
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
 		if len(list) == maxRange {
 			return empty, faultf("range too big, the sandbox blocks ranges larger than %d", maxRange)
 		}
-		list = append(list, jinja.NewInt(i))
+		list = append(list, NewInt(i))
 		if next := i + step; (next > i) != (step > 0) {
 			break // overflow: past stop as well
 		}
 	}
-	return jinja.NewList(list), nil
+	return NewList(list), nil
 }
 
-func raise(r *run, a args) (jinja.Value, error) {
+func raise(r *run, a args) (Value, error) {
 	return empty, &Raised{Message: plain(r.printed(a.or(0, "message", empty)))}
 }

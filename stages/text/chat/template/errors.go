@@ -9,8 +9,8 @@ import (
 // more work or made more text than it may.
 var ErrLimit = errors.New("the chat template was stopped")
 
-// errEngine is wrapped by the error of a render in which the engine panicked.
-var errEngine = errors.New("the template engine failed")
+// errPanic is wrapped by the error of a render that panicked.
+var errPanic = errors.New("the template could not be evaluated")
 
 // Raised is the error of a template that called raise_exception: its words are
 // meant for the client.

@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // filters are Jinja2's, without those that make HTML, shuffle, or print sizes;
@@ -31,10 +29,10 @@ func init() {
 
 // textFilter makes a filter of a function on the printed value.
 func textFilter(f func(string) string) function {
-	return func(r *run, a args) (jinja.Value, error) { return r.str(f(r.printed(a.pos[0]))) }
+	return func(r *run, a args) (Value, error) { return r.str(f(r.printed(a.pos[0]))) }
 }
 
-func stringFilter(r *run, a args) (jinja.Value, error) {
+func stringFilter(r *run, a args) (Value, error) {
 	if a.pos[0].IsString() {
 		return a.pos[0], nil
 	}
@@ -42,7 +40,7 @@ func stringFilter(r *run, a args) (jinja.Value, error) {
 }
 
 // length is Python's len.
-func length(_ *run, a args) (jinja.Value, error) {
+func length(_ *run, a args) (Value, error) {
 	v := a.pos[0]
 	n := 0
 	switch {
@@ -55,10 +53,10 @@ func length(_ *run, a args) (jinja.Value, error) {
 	case !v.IsUndefined():
 		return empty, faultf("object of type '%s' has no len()", typeName(v))
 	}
-	return jinja.NewInt(int64(n)), nil
+	return NewInt(int64(n)), nil
 }
 
-func fallback(_ *run, a args) (jinja.Value, error) {
+func fallback(_ *run, a args) (Value, error) {
 	v := a.pos[0]
 	if v.IsUndefined() || a.truth(2, "boolean", false) && !v.IsTruthy() {
 		return a.or(1, "default_value", empty), nil
@@ -66,20 +64,20 @@ func fallback(_ *run, a args) (jinja.Value, error) {
 	return v, nil
 }
 
-func trimFilter(r *run, a args) (jinja.Value, error) {
-	return strip(r.printed(a.pos[0]), a.or(1, "chars", jinja.None()), true, true)
+func trimFilter(r *run, a args) (Value, error) {
+	return strip(r.printed(a.pos[0]), a.or(1, "chars", None()), true, true)
 }
 
-func replaceFilter(r *run, a args) (jinja.Value, error) {
-	if a.or(1, "old", jinja.Undefined()).IsUndefined() || a.or(2, "new", jinja.Undefined()).IsUndefined() {
+func replaceFilter(r *run, a args) (Value, error) {
+	if a.or(1, "old", Undefined()).IsUndefined() || a.or(2, "new", Undefined()).IsUndefined() {
 		return empty, faultf("replace needs what to replace and by what")
 	}
-	old := jinja.NewString(r.printed(a.or(1, "old", empty)))
-	by := jinja.NewString(r.printed(a.or(2, "new", empty)))
-	return replace(r, jinja.NewString(r.printed(a.pos[0])), args{pos: []jinja.Value{old, by, a.or(3, "count", jinja.None())}})
+	old := NewString(r.printed(a.or(1, "old", empty)))
+	by := NewString(r.printed(a.or(2, "new", empty)))
+	return replace(r, NewString(r.printed(a.pos[0])), args{pos: []Value{old, by, a.or(3, "count", None())}})
 }
 
-func join(r *run, a args) (jinja.Value, error) {
+func join(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
 	if err != nil {
 		return empty, err
@@ -100,14 +98,14 @@ func join(r *run, a args) (jinja.Value, error) {
 	if err := r.made(n); err != nil {
 		return empty, err
 	}
-	return jinja.NewString(strings.Join(parts, sep)), nil
+	return NewString(strings.Join(parts, sep)), nil
 }
 
-func indent(r *run, a args) (jinja.Value, error) {
+func indent(r *run, a args) (Value, error) {
 	if !a.pos[0].IsString() {
 		return empty, faultf("indent needs a string, not %s", typeName(a.pos[0]))
 	}
-	width := a.or(1, "width", jinja.NewInt(4))
+	width := a.or(1, "width", NewInt(4))
 	pad := ""
 	if n, ok := integer(width); ok {
 		pad = strings.Repeat(" ", int(min(max(n, 0), 1000)))
@@ -132,62 +130,58 @@ func indent(r *run, a args) (jinja.Value, error) {
 		}
 		b.WriteString(line)
 	}
-	return jinja.NewString(b.String()), nil
+	return NewString(b.String()), nil
 }
 
-func center(r *run, a args) (jinja.Value, error) {
-	return justify('^')(r, jinja.NewString(r.printed(a.pos[0])), args{pos: []jinja.Value{a.or(1, "width", jinja.NewInt(80))}})
+func center(r *run, a args) (Value, error) {
+	return justify('^')(r, NewString(r.printed(a.pos[0])), args{pos: []Value{a.or(1, "width", NewInt(80))}})
 }
 
-func wordcount(r *run, a args) (jinja.Value, error) {
+func wordcount(r *run, a args) (Value, error) {
 	words := strings.FieldsFunc(plain(r.printed(a.pos[0])), func(r rune) bool { return r != '_' && !isAlnum(r) })
-	return jinja.NewInt(int64(len(words))), nil
+	return NewInt(int64(len(words))), nil
 }
 
-func formatFilter(r *run, a args) (jinja.Value, error) {
+func formatFilter(r *run, a args) (Value, error) {
 	return percent(r, r.printed(a.pos[0]), newTuple(a.pos[1:]...))
 }
 
-func attrFilter(r *run, a args) (jinja.Value, error) {
+func attrFilter(r *run, a args) (Value, error) {
 	if len(a.pos) < 2 || !a.pos[1].IsString() {
 		return empty, faultf("attr needs the name of an attribute")
 	}
-	v, ok, err := bound(r, a.pos[0], plain(a.pos[1].AsString()))
-	if !ok {
-		return jinja.Undefined(), err
-	}
-	return v, err
+	return bound(a.pos[0], plain(a.pos[1].AsString()))
 }
 
-func absolute(_ *run, a args) (jinja.Value, error) {
+func absolute(_ *run, a args) (Value, error) {
 	v := a.pos[0]
 	if n, ok := integer(v); ok && n != math.MinInt64 {
-		return jinja.NewInt(max(n, -n)), nil
+		return NewInt(max(n, -n)), nil
 	}
 	if !v.IsFloat() {
 		return empty, faultf("bad operand type for abs(): '%s'", typeName(v))
 	}
-	return jinja.NewFloat(math.Abs(v.AsFloat())), nil
+	return NewFloat(math.Abs(v.AsFloat())), nil
 }
 
 // toInt is int(value), or the default where that fails.
-func toInt(_ *run, a args) (jinja.Value, error) {
+func toInt(_ *run, a args) (Value, error) {
 	v := a.pos[0]
 	if n, ok := integer(v); ok {
-		return jinja.NewInt(n), nil
+		return NewInt(n), nil
 	}
 	if err := undefined(v); err != nil {
 		return empty, err
 	}
-	if _, ok := isBig(v); ok {
+	if is[digits](v) {
 		return v, nil
 	}
 	f := math.NaN()
 	if v.IsString() {
 		s := strings.TrimFunc(plain(v.AsString()), isSpace)
-		base, _ := integer(a.or(2, "base", jinja.NewInt(10)))
+		base, _ := integer(a.or(2, "base", NewInt(10)))
 		if n, ok := parseInt(s, int(base)); ok {
-			return jinja.NewInt(n), nil
+			return NewInt(n), nil
 		}
 		if g, err := strconv.ParseFloat(s, 64); err == nil {
 			f = g
@@ -196,9 +190,9 @@ func toInt(_ *run, a args) (jinja.Value, error) {
 		f = v.AsFloat()
 	}
 	if f = math.Trunc(f); f >= -0x1p63 && f < 0x1p63 {
-		return jinja.NewInt(int64(f)), nil
+		return NewInt(int64(f)), nil
 	}
-	return a.or(1, "default", jinja.NewInt(0)), nil
+	return a.or(1, "default", NewInt(0)), nil
 }
 
 // parseInt reads an integer as Python's int(s, base) does.
@@ -217,48 +211,49 @@ func parseInt(s string, base int) (int64, bool) {
 	return n, err == nil
 }
 
-func toFloat(_ *run, a args) (jinja.Value, error) {
+func toFloat(_ *run, a args) (Value, error) {
 	v := a.pos[0]
 	if number(v) {
-		return jinja.NewFloat(float(v)), nil
+		return NewFloat(float(v)), nil
 	}
-	text, ok := isBig(v)
+	n, ok := v.v.(digits)
+	text := string(n)
 	if v.IsString() {
 		text, ok = strings.TrimFunc(plain(v.AsString()), isSpace), true
 	}
 	if ok {
 		if f, err := strconv.ParseFloat(text, 64); err == nil {
-			return jinja.NewFloat(f), nil
+			return NewFloat(f), nil
 		}
 	}
-	return a.or(1, "default", jinja.NewFloat(0)), undefined(v)
+	return a.or(1, "default", NewFloat(0)), undefined(v)
 }
 
-func round(r *run, a args) (jinja.Value, error) {
+func round(r *run, a args) (Value, error) {
 	v := a.pos[0]
 	if !number(v) {
 		return empty, faultf("type %s doesn't define __round__ method", typeName(v))
 	}
-	digits, _ := integer(a.or(1, "precision", jinja.NewInt(0)))
+	digits, _ := integer(a.or(1, "precision", NewInt(0)))
 	if digits < 0 || digits > 300 {
 		return empty, faultf("round: precision must be 0 to 300")
 	}
 	f, scale := float(v), math.Pow(10, float64(digits))
-	switch method := r.printed(a.or(2, "method", jinja.NewString("common"))); method {
+	switch method := r.printed(a.or(2, "method", NewString("common"))); method {
 	case "ceil":
-		return jinja.NewFloat(math.Ceil(f*scale) / scale), nil
+		return NewFloat(math.Ceil(f*scale) / scale), nil
 	case "floor":
-		return jinja.NewFloat(math.Floor(f*scale) / scale), nil
+		return NewFloat(math.Floor(f*scale) / scale), nil
 	case "common":
 		if n, ok := integer(v); ok {
-			return jinja.NewInt(n), nil
+			return NewInt(n), nil
 		}
 		// Decimal digits of the exact value, ties to even, as Python's round.
 		n, err := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)
 		if err != nil {
 			n = f
 		}
-		return jinja.NewFloat(n), nil
+		return NewFloat(n), nil
 	}
 	return empty, faultf("method must be common, ceil or floor")
 }

@@ -3,14 +3,12 @@ package template
 import (
 	"strconv"
 	"strings"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // percent is Python's s % values, for the conversions s, r, d, i, f, x and %%,
 // with flags, width and precision.
-func percent(r *run, s string, values jinja.Value) (jinja.Value, error) {
-	list := []jinja.Value{values}
+func percent(r *run, s string, values Value) (Value, error) {
+	list := []Value{values}
 	if values.IsList() && isTuple(values) {
 		list = values.AsList().Items
 	}
@@ -55,7 +53,7 @@ func percent(r *run, s string, values jinja.Value) (jinja.Value, error) {
 }
 
 // conversion formats one value.
-func (r *run) conversion(verb byte, flags string, v jinja.Value) (string, error) {
+func (r *run) conversion(verb byte, flags string, v Value) (string, error) {
 	width, precision, hasPrecision := strings.Cut(strings.TrimLeft(flags, "#0- +"), ".")
 	n, _ := strconv.Atoi("0" + width)
 	prec, _ := strconv.Atoi("0" + precision)
@@ -126,7 +124,7 @@ func padded(text, flags string, width int, verb byte) string {
 
 // formatMethod is str.format, for fields without a format specification:
 // {}, {0}, {name}.
-func formatMethod(r *run, v jinja.Value, a args) (jinja.Value, error) {
+func formatMethod(r *run, v Value, a args) (Value, error) {
 	w := viewOf(v.AsString())
 	var b strings.Builder
 	auto, at := 0, 0
@@ -153,7 +151,7 @@ func formatMethod(r *run, v jinja.Value, a args) (jinja.Value, error) {
 			n, err = auto, nil
 			auto++
 		}
-		arg, ok := a.kw[name]
+		arg, ok := a.kw.Get(name)
 		if err == nil && n >= 0 {
 			if ok = n < len(a.pos); ok {
 				arg = a.pos[n]

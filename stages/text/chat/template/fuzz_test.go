@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // FuzzCompile: whatever the template, no panic and an end; with marks the text
@@ -27,13 +25,13 @@ func FuzzCompile(f *testing.F) {
 			return
 		}
 		c := Config{Steps: 20_000, Output: 1 << 16, Now: func() time.Time { return time.Unix(0, 0).UTC() }}
-		list := jinja.NewList([]jinja.Value{object("role", "user", "content", content), object("role", "b")})
-		want, errWant := prog.Run(map[string]jinja.Value{"messages": list}, c)
-		if errors.Is(errWant, errEngine) {
+		list := NewList([]Value{object("role", "user", "content", content), object("role", "b")})
+		want, errWant := prog.Run(map[string]Value{"messages": list}, c)
+		if errors.Is(errWant, errPanic) {
 			t.Fatalf("%q: %v", source, errWant)
 		}
 		c.Steps, c.Output = 2*c.Steps, 2*c.Output // marks are bytes, too
-		out, errGot := prog.Run(map[string]jinja.Value{"messages": Mark(list)}, c)
+		out, errGot := prog.Run(map[string]Value{"messages": Mark(list)}, c)
 		if text, _ := Unmark(out); errWant == nil && (text != want || errGot != nil) {
 			t.Fatalf("%q: marked %q, %v, plain %q", source, text, errGot, want)
 		}

@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"encoding/json/jsontext"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // Bounds of the JSON that Decode takes.
@@ -24,7 +22,7 @@ const (
 // Decode reads one JSON value; objects keep the order of their members.
 // Duplicate members, invalid UTF-8, lone surrogates and trailing bytes are
 // errors. Integers beyond 64 bits keep their digits.
-func Decode(data []byte) (jinja.Value, error) {
+func Decode(data []byte) (Value, error) {
 	d := decoder{json: jsontext.NewDecoder(bytes.NewReader(data)), left: MaxValues}
 	v, err := d.value(MaxLevels)
 	if err == nil {
@@ -38,7 +36,7 @@ func Decode(data []byte) (jinja.Value, error) {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("no value")
 	}
-	return jinja.None(), errors.New(strings.TrimPrefix(err.Error(), "jsontext: "))
+	return None(), errors.New(strings.TrimPrefix(err.Error(), "jsontext: "))
 }
 
 type decoder struct {
@@ -46,35 +44,35 @@ type decoder struct {
 	left int // values that may still come
 }
 
-func (d *decoder) value(levels int) (jinja.Value, error) {
+func (d *decoder) value(levels int) (Value, error) {
 	if d.left--; d.left < 0 {
-		return jinja.None(), fmt.Errorf("more than %d values", MaxValues)
+		return None(), fmt.Errorf("more than %d values", MaxValues)
 	}
 	t, err := d.json.ReadToken()
 	if err != nil {
-		return jinja.None(), err
+		return None(), err
 	}
 	switch t.Kind() {
 	case 't', 'f':
-		return jinja.NewBool(t.Bool()), nil
+		return NewBool(t.Bool()), nil
 	case '"':
-		return jinja.NewString(t.String()), nil
+		return NewString(t.String()), nil
 	case '0':
 		return decodeNumber(t.String()), nil
 	case '[', '{':
 		if levels == 0 {
-			return jinja.None(), fmt.Errorf("nested deeper than %d levels", MaxLevels)
+			return None(), fmt.Errorf("nested deeper than %d levels", MaxLevels)
 		}
 		if t.Kind() == '[' {
 			return d.array(levels - 1)
 		}
 		return d.object(levels - 1)
 	}
-	return jinja.None(), nil // null; the decoder lets nothing else through
+	return None(), nil // null; the decoder lets nothing else through
 }
 
-func (d *decoder) array(levels int) (jinja.Value, error) {
-	var list []jinja.Value
+func (d *decoder) array(levels int) (Value, error) {
+	var list []Value
 	for d.json.PeekKind() != ']' {
 		v, err := d.value(levels)
 		if err != nil {
@@ -83,11 +81,11 @@ func (d *decoder) array(levels int) (jinja.Value, error) {
 		list = append(list, v)
 	}
 	_, err := d.json.ReadToken()
-	return jinja.NewList(list), err
+	return NewList(list), err
 }
 
-func (d *decoder) object(levels int) (jinja.Value, error) {
-	v := jinja.NewDict()
+func (d *decoder) object(levels int) (Value, error) {
+	v := NewDict()
 	for d.json.PeekKind() != '}' {
 		name, err := d.json.ReadToken()
 		if err != nil {
@@ -104,15 +102,15 @@ func (d *decoder) object(levels int) (jinja.Value, error) {
 	return v, err
 }
 
-func decodeNumber(s string) jinja.Value {
+func decodeNumber(s string) Value {
 	if !strings.ContainsAny(s, ".eE") {
 		if n, err := strconv.ParseInt(s, 10, 64); err == nil {
-			return jinja.NewInt(n)
+			return NewInt(n)
 		}
-		return jinja.NewCallable(bigInteger+s, nil)
+		return Value{digits(s)}
 	}
 	f, _ := strconv.ParseFloat(s, 64) // out of range: infinite, as in Python
-	return jinja.NewFloat(f)
+	return NewFloat(f)
 }
 
 // jsonStyle is how json.dumps is asked to write.
@@ -123,9 +121,9 @@ type jsonStyle struct {
 }
 
 // toJSON is the filter tojson of transformers: json.dumps with ensure_ascii off.
-func toJSON(r *run, a args) (jinja.Value, error) {
+func toJSON(r *run, a args) (Value, error) {
 	s := jsonStyle{ascii: a.truth(1, "ensure_ascii", false), sorted: a.truth(4, "sort_keys", false), item: ", ", key: ": "}
-	switch ind := a.or(2, "indent", jinja.None()); {
+	switch ind := a.or(2, "indent", None()); {
 	case ind.IsString():
 		pad := ind.AsString()
 		s.pad, s.item = &pad, ","
@@ -137,7 +135,7 @@ func toJSON(r *run, a args) (jinja.Value, error) {
 		pad := strings.Repeat(" ", int(min(max(n, 0), 100)))
 		s.pad, s.item = &pad, ","
 	}
-	if sep := a.or(3, "separators", jinja.None()); !sep.IsNone() {
+	if sep := a.or(3, "separators", None()); !sep.IsNone() {
 		pair, _ := items(sep)
 		if len(pair) != 2 || !pair[0].IsString() || !pair[1].IsString() {
 			return empty, faultf("separators must be two strings")
@@ -152,14 +150,14 @@ func toJSON(r *run, a args) (jinja.Value, error) {
 }
 
 // ToJSON writes a value as tojson does; it must hold nothing but JSON.
-func ToJSON(v jinja.Value) (string, error) {
+func ToJSON(v Value) (string, error) {
 	var b strings.Builder
 	r := &run{steps: DefaultSteps, widest: DefaultOutput, memory: DefaultOutput}
 	err := jsonStyle{item: ", ", key: ": "}.write(r, &b, v, 0)
 	return b.String(), err
 }
 
-func (s jsonStyle) write(r *run, b *strings.Builder, v jinja.Value, depth int) error {
+func (s jsonStyle) write(r *run, b *strings.Builder, v Value, depth int) error {
 	if err := r.spend(1 + weight(v)); err != nil {
 		return err
 	}
@@ -192,19 +190,16 @@ func (s jsonStyle) write(r *run, b *strings.Builder, v jinja.Value, depth int) e
 	case v.IsDict():
 		return s.object(r, b, v.AsDict(), depth)
 	default:
-		digits, ok := isBig(v)
+		n, ok := v.v.(digits)
 		if !ok {
 			return faultf("Object of type %s is not JSON serializable", typeName(v))
 		}
-		b.WriteString(digits)
+		b.WriteString(string(n))
 	}
 	return nil
 }
 
-func (s jsonStyle) object(r *run, b *strings.Builder, d *jinja.Dict, depth int) error {
-	if flagged(d, flagSpace) || isLoop(d) {
-		return faultf("Object of type Namespace is not JSON serializable")
-	}
+func (s jsonStyle) object(r *run, b *strings.Builder, d *Dict, depth int) error {
 	keys := d.Keys
 	if s.sorted {
 		keys = slices.Sorted(slices.Values(keys))
@@ -212,7 +207,7 @@ func (s jsonStyle) object(r *run, b *strings.Builder, d *jinja.Dict, depth int) 
 	b.WriteByte('{')
 	for i, k := range keys {
 		s.next(b, i, depth+1)
-		s.string(b, keyOf(d, k).AsString())
+		s.string(b, d.key(k))
 		b.WriteString(s.key)
 		if err := s.write(r, b, d.Data[k], depth+1); err != nil {
 			return err

@@ -14,7 +14,7 @@ func isWord(c byte) bool {
 }
 
 // name reads an identifier. Only ASCII ones are taken: no template in the field
-// uses others, and the engine does not read them.
+// uses others.
 func (l *lexer) name() error {
 	i := l.pos
 	for i < len(l.src) && isWord(l.src[i]) {
@@ -27,9 +27,6 @@ func (l *lexer) name() error {
 		return l.fail(l.pos, "identifier too long")
 	}
 	val := l.src[l.pos:i]
-	if strings.HasPrefix(val, prefix) {
-		return l.fail(l.pos, "identifier "+val+" is reserved")
-	}
 	l.emit(kindName, val, l.pos, i)
 	l.pos = i
 	return nil

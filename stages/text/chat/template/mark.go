@@ -2,8 +2,6 @@ package template
 
 import (
 	"strings"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // Marks are two bytes that valid UTF-8 cannot hold. A string of a render is a
@@ -44,18 +42,18 @@ func mark(b *strings.Builder, s string) {
 }
 
 // Mark returns a copy of v in which every string and every key is marked.
-func Mark(v jinja.Value) jinja.Value {
+func Mark(v Value) Value {
 	switch {
 	case v.IsString():
-		return jinja.NewString(MarkString(v.AsString()))
+		return NewString(MarkString(v.AsString()))
 	case v.IsList():
-		items := make([]jinja.Value, v.AsList().Len())
+		items := make([]Value, v.AsList().Len())
 		for i, item := range v.AsList().Items {
 			items[i] = Mark(item)
 		}
-		return jinja.NewList(items)
+		return NewList(items)
 	case v.IsDict():
-		d := jinja.NewDict()
+		d := NewDict()
 		for _, k := range v.AsDict().Keys {
 			d.AsDict().Set(k, Mark(v.AsDict().Data[k]))
 		}
@@ -65,27 +63,15 @@ func Mark(v jinja.Value) jinja.Value {
 	return v
 }
 
-// The flags of a dict are entries of its map that its key list does not name,
-// under keys that no UTF-8 text can be.
-const (
-	flagClient = "\xfe" // its keys are a client's words
-	flagSpace  = "\xff" // it is a namespace: attributes only, assignable
-)
-
 // MarkKeys marks the keys of the dict v.
-func MarkKeys(v jinja.Value) { v.AsDict().Data[flagClient] = jinja.None() }
+func MarkKeys(v Value) { v.AsDict().client = true }
 
-func flagged(d *jinja.Dict, flag string) bool {
-	_, ok := d.Data[flag]
-	return ok
-}
-
-// keyOf is a key of d as a string value.
-func keyOf(d *jinja.Dict, key string) jinja.Value {
-	if flagged(d, flagClient) {
-		key = MarkString(key)
+// key is a key with its marks.
+func (d *Dict) key(k string) string {
+	if d.client {
+		return MarkString(k)
 	}
-	return jinja.NewString(key)
+	return k
 }
 
 // plain removes the marks from s.

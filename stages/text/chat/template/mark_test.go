@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/ardanlabs/jinja"
 )
 
 func TestMarkUnmark(t *testing.T) {
@@ -66,8 +64,8 @@ func TestCut(t *testing.T) {
 
 // TestMarksFollow: what operations make of a client's words stays the client's.
 func TestMarksFollow(t *testing.T) {
-	list := jinja.NewList([]jinja.Value{jinja.NewString("p"), jinja.NewString("q")})
-	vars := map[string]jinja.Value{"c": Mark(jinja.NewString("Ab cD")), "d": Mark(object("k", "v'\"")), "l": Mark(list), "e": Mark(jinja.NewString(""))}
+	list := NewList([]Value{NewString("p"), NewString("q")})
+	vars := map[string]Value{"c": Mark(NewString("Ab cD")), "d": Mark(object("k", "v'\"")), "l": Mark(list), "e": Mark(NewString(""))}
 	for source, want := range map[string]string{
 		"{{ 'x' + c + 'y' }}": "x[Ab cD]y", "{{ 'x' ~ c ~ 1 }}": "x[Ab cD]1", "{{ c[1:4] }}": "[b c]", "{{ c[::-1] }}": "[Dc bA]", "{{ c[0] }}": "[A]", "{{ c * 2 }}": "[Ab cDAb cD]",
 		"{{ c.split(' ') | join('-') }}": "[Ab]-[cD]", "{{ c.split(' ')[-1] }}": "[cD]", "{{ c | upper }}": "[AB CD]", "{{ c | title }}": "[Ab Cd]", "{{ c.capitalize() }}": "[Ab cd]",

@@ -3,12 +3,10 @@ package template
 import (
 	"math"
 	"strings"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // undefined is the error of an operation on an undefined value.
-func undefined(v ...jinja.Value) error {
+func undefined(v ...Value) error {
 	for _, v := range v {
 		if v.IsUndefined() {
 			return faultf("an undefined value is used in an operation")
@@ -17,12 +15,11 @@ func undefined(v ...jinja.Value) error {
 	return nil
 }
 
-func badOperands(op string, a, b jinja.Value) error {
+func badOperands(op string, a, b Value) error {
 	return faultf("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
-func add(r *run, a args) (jinja.Value, error) {
-	x, y := a.pos[0], a.pos[1]
+func add(r *run, x, y Value) (Value, error) {
 	if err := undefined(x, y); err != nil {
 		return empty, err
 	}
@@ -31,48 +28,48 @@ func add(r *run, a args) (jinja.Value, error) {
 		if err := r.made(len(x.AsString()) + len(y.AsString())); err != nil {
 			return empty, err
 		}
-		return jinja.NewString(x.AsString() + y.AsString()), nil
+		return NewString(x.AsString() + y.AsString()), nil
 	case x.IsString():
 		return empty, faultf("can only concatenate str (not %q) to str", typeName(y))
 	case x.IsList() && y.IsList() && isTuple(x) == isTuple(y):
-		items := append(append([]jinja.Value(nil), x.AsList().Items...), y.AsList().Items...)
+		items := append(append([]Value(nil), x.AsList().Items...), y.AsList().Items...)
 		if isTuple(x) {
 			return newTuple(items...), r.made(16 * len(items))
 		}
-		return jinja.NewList(items), r.made(16 * len(items))
+		return NewList(items), r.made(16 * len(items))
 	case x.IsList():
 		return empty, faultf("can only concatenate list (not %q) to list", typeName(y))
 	}
 	return arithmetic("+", x, y)
 }
 
-func sub(_ *run, a args) (jinja.Value, error)      { return arithmetic("-", a.pos[0], a.pos[1]) }
-func div(_ *run, a args) (jinja.Value, error)      { return arithmetic("/", a.pos[0], a.pos[1]) }
-func floordiv(_ *run, a args) (jinja.Value, error) { return arithmetic("//", a.pos[0], a.pos[1]) }
-func pow(_ *run, a args) (jinja.Value, error)      { return arithmetic("** or pow()", a.pos[0], a.pos[1]) }
+func sub(_ *run, x, y Value) (Value, error)      { return arithmetic("-", x, y) }
+func div(_ *run, x, y Value) (Value, error)      { return arithmetic("/", x, y) }
+func floordiv(_ *run, x, y Value) (Value, error) { return arithmetic("//", x, y) }
+func pow(_ *run, x, y Value) (Value, error)      { return arithmetic("** or pow()", x, y) }
 
-func mul(r *run, a args) (jinja.Value, error) {
-	x, y := a.pos[0], a.pos[1]
+func mul(r *run, x, y Value) (Value, error) {
 	if err := undefined(x, y); err != nil {
 		return empty, err
 	}
+	times, many := y, x
 	if y.IsString() || y.IsList() {
-		x, y = y, x
+		times, many = x, y
 	}
-	n, ok := integer(y)
+	n, ok := integer(times)
 	n = max(n, 0)
 	switch {
-	case x.IsString() && ok:
+	case many.IsString() && ok:
 		if n > int64(r.widest) {
 			n = int64(r.widest) + 1
 		}
-		if err := r.made(min(len(x.AsString())*int(n), math.MaxInt32)); err != nil && x.AsString() != "" {
+		if err := r.made(min(len(many.AsString())*int(n), math.MaxInt32)); err != nil && many.AsString() != "" {
 			return empty, err
 		}
-		return jinja.NewString(strings.Repeat(x.AsString(), int(n))), nil
-	case x.IsList() && ok:
-		var items []jinja.Value
-		if l := x.AsList(); l.Len() > 0 {
+		return NewString(strings.Repeat(many.AsString(), int(n))), nil
+	case many.IsList() && ok:
+		var items []Value
+		if l := many.AsList(); l.Len() > 0 {
 			if n > int64(r.widest/16/l.Len()) {
 				return empty, r.made(r.widest + 1)
 			}
@@ -80,23 +77,23 @@ func mul(r *run, a args) (jinja.Value, error) {
 				items = append(items, l.Items...)
 			}
 		}
-		if isTuple(x) {
+		if isTuple(many) {
 			return newTuple(items...), r.made(16 * len(items))
 		}
-		return jinja.NewList(items), r.made(16 * len(items))
+		return NewList(items), r.made(16 * len(items))
 	}
-	return arithmetic("*", a.pos[0], a.pos[1])
+	return arithmetic("*", x, y)
 }
 
-func mod(r *run, a args) (jinja.Value, error) {
-	if a.pos[0].IsString() {
-		return percent(r, a.pos[0].AsString(), a.pos[1])
+func mod(r *run, x, y Value) (Value, error) {
+	if x.IsString() {
+		return percent(r, x.AsString(), y)
 	}
-	return arithmetic("%", a.pos[0], a.pos[1])
+	return arithmetic("%", x, y)
 }
 
 // arithmetic is an operation on two numbers.
-func arithmetic(op string, x, y jinja.Value) (jinja.Value, error) {
+func arithmetic(op string, x, y Value) (Value, error) {
 	if err := undefined(x, y); err != nil {
 		return empty, err
 	}
@@ -111,34 +108,34 @@ func arithmetic(op string, x, y jinja.Value) (jinja.Value, error) {
 	f, g := float(x), float(y)
 	switch op {
 	case "+":
-		return jinja.NewFloat(f + g), nil
+		return NewFloat(f + g), nil
 	case "-":
-		return jinja.NewFloat(f - g), nil
+		return NewFloat(f - g), nil
 	case "*":
-		return jinja.NewFloat(f * g), nil
+		return NewFloat(f * g), nil
 	case "/", "//", "%":
 		if g == 0 {
 			return empty, faultf("division by zero")
 		}
 	default:
-		return jinja.NewFloat(math.Pow(f, g)), nil
+		return NewFloat(math.Pow(f, g)), nil
 	}
 	if op == "/" {
-		return jinja.NewFloat(f / g), nil
+		return NewFloat(f / g), nil
 	}
 	m := math.Mod(f, g)
 	if m != 0 && (m < 0) != (g < 0) {
 		m += g
 	}
 	if op == "%" {
-		return jinja.NewFloat(m), nil
+		return NewFloat(m), nil
 	}
-	return jinja.NewFloat(math.Round((f - m) / g)), nil
+	return NewFloat(math.Round((f - m) / g)), nil
 }
 
 // integers is an operation on two integers, refused where the result does not
 // fit 64 bits (Python's have no bound).
-func integers(op string, a, b int64) (jinja.Value, error) {
+func integers(op string, a, b int64) (Value, error) {
 	var n int64
 	fits := true
 	switch op {
@@ -179,7 +176,7 @@ func integers(op string, a, b int64) (jinja.Value, error) {
 	if !fits {
 		return empty, faultf("integer too large")
 	}
-	return jinja.NewInt(n), nil
+	return NewInt(n), nil
 }
 
 func product(a, b int64) (int64, bool) {
@@ -188,13 +185,13 @@ func product(a, b int64) (int64, bool) {
 	return n, ok
 }
 
-func neg(r *run, a args) (jinja.Value, error) {
-	x := a.pos[0]
+// neg is the minus sign of x.
+func neg(_ *run, _, x Value) (Value, error) {
 	if err := undefined(x); err != nil {
 		return empty, err
 	}
 	if x.IsFloat() {
-		return jinja.NewFloat(-x.AsFloat()), nil
+		return NewFloat(-x.AsFloat()), nil
 	}
 	n, ok := integer(x)
 	if !ok {
@@ -203,13 +200,13 @@ func neg(r *run, a args) (jinja.Value, error) {
 	return integers("-", 0, n)
 }
 
-func pos(_ *run, a args) (jinja.Value, error) {
-	x := a.pos[0]
+// pos is the plus sign of x.
+func pos(_ *run, _, x Value) (Value, error) {
 	if err := undefined(x); err != nil {
 		return empty, err
 	}
 	if n, ok := integer(x); ok {
-		return jinja.NewInt(n), nil
+		return NewInt(n), nil
 	}
 	if !x.IsFloat() {
 		return empty, faultf("bad operand type for unary +: '%s'", typeName(x))
@@ -218,7 +215,7 @@ func pos(_ *run, a args) (jinja.Value, error) {
 }
 
 // concat is ~.
-func concat(r *run, a args) (jinja.Value, error) {
+func concat(r *run, a args) (Value, error) {
 	n := 0
 	parts := make([]string, len(a.pos))
 	for i, v := range a.pos {
@@ -228,5 +225,5 @@ func concat(r *run, a args) (jinja.Value, error) {
 	if err := r.made(n); err != nil {
 		return empty, err
 	}
-	return jinja.NewString(strings.Join(parts, "")), nil
+	return NewString(strings.Join(parts, "")), nil
 }

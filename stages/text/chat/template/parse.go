@@ -3,7 +3,6 @@ package template
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -15,21 +14,44 @@ const (
 	maxChain   = 1000
 )
 
-// prefix begins the names that the canonical form adds to a template's own;
-// neither a template nor a variable may use it.
-const prefix = "__k"
+// expr is a compiled expression.
+type expr func(f *frame) (Value, error)
 
-// parser reads tokens by the grammar of jinja2/parser.py and writes the
-// canonical form as it goes: every method returns the source it makes.
+// stmt is a compiled statement. It ends with errBreak or errContinue where the
+// tag of that name was met.
+type stmt func(f *frame) error
+
+// block is a run of statements.
+type block []stmt
+
+func (b block) run(f *frame) error {
+	for _, s := range b {
+		f.steps--
+		if err := s(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// capture is the text that the block writes, in a scope of its own.
+func (b block) capture(f *frame) (Value, error) {
+	g := f.buffered()
+	err := b.run(g)
+	return NewString(g.out.String()), err
+}
+
+// parser reads tokens by the grammar of jinja2/parser.py and compiles as it goes.
 type parser struct {
-	src   string
-	toks  []token
-	pos   int
-	depth int
-	temps int             // temporary names given out
-	loops int             // open for blocks of the macro or template at hand
-	used  map[string]bool // functions the canonical form calls
-	names map[string]bool // identifiers that the template mentions
+	src     string
+	toks    []token
+	pos     int
+	depth   int
+	loops   int             // open for blocks of the macro or template at hand
+	ids     map[string]int  // the variables, numbered
+	names   map[string]bool // identifiers that the template mentions
+	special map[string]bool // of caller, kwargs, varargs: read by the macro at hand
+	site    *callSite       // the last call that was read
 }
 
 func (p *parser) peek() token { return p.toks[p.pos] }
@@ -89,91 +111,65 @@ func (p *parser) enter() error {
 
 func (p *parser) leave() { p.depth-- }
 
-// call writes a call of the function name of this package.
-func (p *parser) call(name string, args ...string) string {
-	p.used[name] = true
-	return prefix + name + "(" + strings.Join(args, ", ") + ")"
-}
-
-// quote writes a string literal that the engine reads back as s.
-func quote(s string) string {
-	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
-}
-
-// ident writes an identifier. The engine takes null for none; to Jinja2 it is a
-// name like any other.
-func (p *parser) ident(name string) string {
+// ident is the number of a variable.
+func (p *parser) ident(name string) int {
 	p.names[name] = true
-	if name == "null" {
-		return prefix + "null"
+	id, ok := p.ids[name]
+	if !ok {
+		id = len(p.ids)
+		p.ids[name] = id
 	}
-	return name
+	return id
 }
 
-func stmt(parts ...string) string { return "{%+ " + strings.Join(parts, " ") + " +%}" }
-
-func (p *parser) output(expr string) string { return "{{ " + p.call("out", expr) + " }}" }
-
-// text writes data; what could be read as a tag goes through a literal.
-func text(s string) string {
-	if strings.IndexByte(s, '{') >= 0 {
-		return "{{ " + quote(s) + " }}"
+// printing is the statement that writes the value of e.
+func printing(e expr) stmt {
+	return func(f *frame) error {
+		v, err := e(f)
+		if err != nil {
+			return err
+		}
+		return f.write(f.printed(v))
 	}
-	return s
 }
 
 // body reads statements up to a block tag named in stop and leaves the parser
-// behind that name. The code begins with a step that counts the body's data, and
-// a turn where there is one.
-func (p *parser) body(turn bool, stop ...string) (code, end string, err error) {
+// behind that name.
+func (p *parser) body(stop ...string) (b block, end string, err error) {
 	if err := p.enter(); err != nil {
-		return "", "", err
+		return nil, "", err
 	}
 	defer p.leave()
-	var b strings.Builder
-	size := 0
 	for {
-		t := p.next()
-		switch t.kind {
+		var s stmt
+		var err error
+		switch t := p.next(); t.kind {
 		case kindText:
-			size += len(t.val)
-			b.WriteString(text(t.val))
+			s = func(f *frame) error { return f.write(t.val) }
 		case kindVarOpen:
-			e, err := p.tuple(true)
-			if err != nil {
-				return "", "", err
+			var e expr
+			if e, err = p.tuple(true); err == nil {
+				s = printing(e)
+				_, err = p.expectKind(kindVarShut, `"}}"`)
 			}
-			if _, err := p.expectKind(kindVarShut, `"}}"`); err != nil {
-				return "", "", err
-			}
-			b.WriteString(p.output(e))
 		case kindBlockOpen:
-			name, err := p.expectKind(kindName, "a tag name")
-			if err != nil {
-				return "", "", err
-			}
-			if slices.Contains(stop, name.val) {
-				code := b.String()
-				if size > 0 || turn {
-					cost := 0
-					if turn {
-						cost = turnCost
-					}
-					code = "{{ " + p.call("step", strconv.Itoa(size), strconv.Itoa(cost)) + " }}" + code
+			var name token
+			if name, err = p.expectKind(kindName, "a tag name"); err == nil {
+				if slices.Contains(stop, name.val) {
+					return b, name.val, nil
 				}
-				return code, name.val, nil
+				s, err = p.statement(name)
 			}
-			s, err := p.statement(name)
-			if err != nil {
-				return "", "", err
-			}
-			b.WriteString(s)
 		default:
 			if t.kind == kindEnd && len(stop) == 0 {
-				return b.String(), "", nil
+				return b, "", nil
 			}
-			return "", "", p.fail(t, "unexpected end of template, expected %s", strings.Join(stop, " or "))
+			err = p.fail(t, "unexpected end of template, expected %s", strings.Join(stop, " or "))
 		}
+		if err != nil {
+			return nil, "", err
+		}
+		b = append(b, s)
 	}
 }
 
@@ -183,7 +179,7 @@ func (p *parser) shut() error {
 }
 
 // statement reads the block tag whose name has been read.
-func (p *parser) statement(name token) (string, error) {
+func (p *parser) statement(name token) (stmt, error) {
 	switch name.val {
 	case "if":
 		return p.ifBlock()
@@ -198,31 +194,16 @@ func (p *parser) statement(name token) (string, error) {
 	case "filter":
 		return p.filterBlock()
 	case "generation", "block":
-		return p.transparent(name)
+		return p.scoped(name)
 	case "break", "continue":
 		if p.loops == 0 {
-			return "", p.fail(name, "%s outside of a loop", name.val)
+			return nil, p.fail(name, "%s outside of a loop", name.val)
 		}
-		return stmt(name.val), p.shut()
+		signal := errBreak
+		if name.val == "continue" {
+			signal = errContinue
+		}
+		return func(*frame) error { return signal }, p.shut()
 	}
-	return "", p.fail(name, "unknown or unsupported tag %q", name.val)
-}
-
-// transparent reads a tag that marks a part of the template and changes
-// nothing in it: generation (training masks), block (inheritance).
-func (p *parser) transparent(name token) (string, error) {
-	for p.peek().kind == kindName {
-		p.next()
-	}
-	if err := p.shut(); err != nil {
-		return "", err
-	}
-	code, _, err := p.body(false, "end"+name.val)
-	if err != nil {
-		return "", err
-	}
-	if name.val == "block" && p.peek().kind == kindName {
-		p.next()
-	}
-	return code, p.shut()
+	return nil, p.fail(name, "unknown or unsupported tag %q", name.val)
 }

@@ -2,20 +2,21 @@ package template
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/ardanlabs/jinja"
+	"unicode/utf8"
 )
 
-// Bounds of one render. A step is one call of a function of this package, or
-// the handling of 1 KB, or of 16 list items, by one.
+// Bounds of one render. A step is one variable, operation or statement, or the
+// handling of 1 KB, or of 16 list items, by one.
 const (
 	DefaultSteps  = 10_000_000 // a few seconds
 	DefaultOutput = 64 << 20   // bytes written, and bytes of one string
 	maxDepth      = 100        // of macro calls and recursive loops
-	turnCost      = 8          // steps of one turn of a loop: a scope is made
+	maxCompared   = 1000       // levels of lists and dicts in a comparison
+	turnCost      = 8          // steps of one turn of a loop or call of a macro
 	maxRange      = 100_000    // of range(), as Jinja2's sandbox has it
 	lookEvery     = 4096       // steps between looks at the context
 )
@@ -31,27 +32,31 @@ type Config struct {
 
 // Program is a compiled template. It is immutable and safe for concurrent use.
 type Program struct {
-	engine *jinja.Template
-	used   []string
-	names  map[string]bool
+	body  block
+	ids   map[string]int // the variables, numbered
+	names map[string]bool
 }
 
 // Compile compiles the source of a template. The error is a *SyntaxError, or
 // tells that the source is too long or not UTF-8.
 func Compile(source string) (*Program, error) {
-	canonical, p, err := rewrite(source)
+	if len(source) > maxSource {
+		return nil, fmt.Errorf("chat template: %d bytes, the limit is %d", len(source), maxSource)
+	}
+	if !utf8.ValidString(source) {
+		return nil, errors.New("chat template: not valid UTF-8")
+	}
+	src := normalize(source)
+	toks, err := lex(src)
 	if err != nil {
 		return nil, err
 	}
-	engine, err := jinja.Compile(canonical)
+	p := &parser{src: src, toks: toks, ids: map[string]int{}, names: map[string]bool{}, special: map[string]bool{}}
+	body, _, err := p.body()
 	if err != nil {
-		return nil, fmt.Errorf("chat template: %w", err)
+		return nil, err
 	}
-	prog := &Program{engine: engine, names: p.names}
-	for name := range p.used {
-		prog.used = append(prog.used, name)
-	}
-	return prog, nil
+	return &Program{body: body, ids: p.ids, names: p.names}, nil
 }
 
 // Mentions tells whether the template names the identifier, as a variable, an
@@ -61,15 +66,16 @@ func (p *Program) Mentions(name string) bool { return p.names[name] }
 // Reserved tells whether a variable of this name would hide something that
 // templates rely on.
 func Reserved(name string) bool {
-	return strings.HasPrefix(name, prefix) || globals[name] != nil ||
-		name == "joiner" || name == "cycler" || constants[name] != "" || isKeyword(name)
+	_, global := globals[name]
+	_, constant := constants[name]
+	return global || constant || isKeyword(name)
 }
 
 // Run renders the template. The values of vars are not changed and may be
 // shared. The result carries marks where a value of vars did; see Unmark. The
 // error is a *Raised, a *Fault, or wraps ErrLimit or what the context ended with.
-func (p *Program) Run(vars map[string]jinja.Value, c Config) (string, error) {
-	r := &run{now: c.Now, steps: c.Steps, output: c.Output}
+func (p *Program) Run(vars map[string]Value, c Config) (out string, err error) {
+	r := &run{now: c.Now, steps: c.Steps, output: c.Output, memory: c.Memory, ctx: c.Ctx}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -79,35 +85,31 @@ func (p *Program) Run(vars map[string]jinja.Value, c Config) (string, error) {
 	if r.output == 0 {
 		r.output = DefaultOutput
 	}
-	r.widest, r.memory, r.ctx = r.output, c.Memory, c.Ctx
 	if r.memory == 0 {
 		r.memory = 128 * r.output
 	}
-	data := make(map[string]jinja.Value, len(vars)+len(globals)+len(p.used))
-	for name, v := range vars {
-		data[name] = v
+	r.widest, r.look = r.output, r.steps-lookEvery
+	r.vars = make([]Value, len(p.ids))
+	for name, id := range p.ids {
+		v, ok := vars[name]
+		if !ok {
+			v = globals[name]
+		}
+		r.vars[id] = v
 	}
-	for name, f := range globals {
-		data[name] = r.bind(name, f)
-	}
-	for _, name := range p.used {
-		data[prefix+name] = r.bind(name, lookup(name))
-	}
-	return r.render(p.engine, data)
-}
-
-// render runs the engine. It is foreign code that runs foreign templates: its
-// panics, of which none is known, must not take the server down.
-func (r *run) render(engine *jinja.Template, data map[string]jinja.Value) (out string, err error) {
+	// A template is a program of strangers: a fault of the evaluator must not
+	// take the server down.
 	defer func() {
 		if p := recover(); p != nil {
-			out, err = "", fmt.Errorf("%w: %v", errEngine, p)
+			out, err = "", fmt.Errorf("%w: %v", errPanic, p)
 		}
 	}()
-	if out, err = engine.RenderValues(data); err != nil {
-		return "", r.cause(err)
+	var b strings.Builder
+	r.root = &frame{run: r, out: &b}
+	if err := p.body.run(r.root); err != nil {
+		return "", err
 	}
-	return out, nil
+	return b.String(), nil
 }
 
 // run is the state of one render.
@@ -118,27 +120,84 @@ type run struct {
 	memory int // bytes of strings that may still be made
 	widest int // bytes one string may have
 	depth  int // of macro calls
+	levels int // of lists and dicts in the comparison at hand
 	ctx    context.Context
-	since  int // steps since ctx was looked at
+	look   int     // steps left when ctx is looked at next
+	vars   []Value // of the template's own scope, by number
+	root   *frame  // that scope
+}
+
+// frame is a scope: of the template, of one turn of a loop, of a macro's call,
+// of a block.
+type frame struct {
+	*run
+	out    *strings.Builder // what the scope writes to
+	parent *frame           // nil: the template's own, whose variables are run.vars
+	vars   []variable
+}
+
+type variable struct {
+	id    int
+	value Value
+}
+
+func (f *frame) child() *frame { return &frame{run: f.run, out: f.out, parent: f} }
+
+// buffered is a child that writes to a text of its own.
+func (f *frame) buffered() *frame { return &frame{run: f.run, out: new(strings.Builder), parent: f} }
+
+// get is a variable of this scope, or of those around it.
+func (f *frame) get(id int) Value {
+	for ; f.parent != nil; f = f.parent {
+		for i := range f.vars {
+			if f.vars[i].id == id {
+				return f.vars[i].value
+			}
+		}
+	}
+	return f.run.vars[id]
+}
+
+// set assigns a variable of this scope.
+func (f *frame) set(id int, v Value) {
+	if f.parent == nil {
+		f.run.vars[id] = v
+		return
+	}
+	for i := range f.vars {
+		if f.vars[i].id == id {
+			f.vars[i].value = v
+			return
+		}
+	}
+	f.vars = append(f.vars, variable{id, v})
+}
+
+// write adds to the scope's text.
+func (f *frame) write(s string) error {
+	if f.output -= len(s); f.output < 0 {
+		return fmt.Errorf("%w: it writes too much text", ErrLimit)
+	}
+	f.out.WriteString(s)
+	return f.spend(1 + len(s)/1024)
 }
 
 // args are the arguments of a call.
 type args struct {
-	pos []jinja.Value
-	kw  map[string]jinja.Value
+	pos []Value
+	kw  *Dict // nil: none
 }
 
 // at is argument i, counted from 0, or the one called name; the second result
 // is false where there is neither.
-func (a args) at(i int, name string) (jinja.Value, bool) {
+func (a args) at(i int, name string) (Value, bool) {
 	if i < len(a.pos) {
 		return a.pos[i], true
 	}
-	v, ok := a.kw[name]
-	return v, ok
+	return a.kw.Get(name)
 }
 
-func (a args) or(i int, name string, def jinja.Value) jinja.Value {
+func (a args) or(i int, name string, def Value) Value {
 	if v, ok := a.at(i, name); ok {
 		return v
 	}
@@ -146,54 +205,37 @@ func (a args) or(i int, name string, def jinja.Value) jinja.Value {
 }
 
 func (a args) truth(i int, name string, def bool) bool {
-	return a.or(i, name, jinja.NewBool(def)).IsTruthy()
+	return a.or(i, name, NewBool(def)).IsTruthy()
 }
 
-// function is an operation of the runtime.
-type function func(r *run, a args) (jinja.Value, error)
+// function is a function, or a filter, whose first argument is the value.
+type function func(r *run, a args) (Value, error)
 
-// lookup finds what a name of the canonical form stands for.
-func lookup(name string) function {
-	if f := core[name]; f != nil {
-		return f
+// apply calls a function and counts its work.
+func (r *run) apply(f function, a args) (Value, error) {
+	cost := 1
+	for _, v := range a.pos {
+		cost += weight(v)
 	}
-	if rest, ok := strings.CutPrefix(name, "f_"); ok {
-		return filters[rest]
+	if err := r.spend(cost); err != nil {
+		return Value{}, err
 	}
-	test := tests[strings.TrimPrefix(name, "t_")]
-	return func(r *run, a args) (jinja.Value, error) {
-		ok, err := test(r, a)
-		return jinja.NewBool(ok), err
+	v, err := f(r, a)
+	if err != nil {
+		return Value{}, err
 	}
-}
-
-// bind makes a callable of the engine that counts its work.
-func (r *run) bind(name string, f function) jinja.Value {
-	return jinja.NewCallable(name, func(pos []jinja.Value, kw map[string]jinja.Value) (jinja.Value, error) {
-		cost := 1
-		for _, v := range pos {
-			cost += weight(v)
-		}
-		if err := r.spend(cost); err != nil {
-			return jinja.Undefined(), err
-		}
-		v, err := f(r, args{pos, kw})
-		if err != nil {
-			return jinja.Undefined(), err
-		}
-		return v, r.spend(weight(v))
-	})
+	return v, r.spend(weight(v))
 }
 
 // weight is the cost of handling v once, its items not looked into.
-func weight(v jinja.Value) int {
-	switch {
-	case v.IsString():
-		return len(v.AsString()) / 1024
-	case v.IsList():
-		return v.AsList().Len() / 16
-	case v.IsDict():
-		return v.AsDict().Len() / 16
+func weight(v Value) int {
+	switch v := v.v.(type) {
+	case string:
+		return len(v) / 1024
+	case *List:
+		return len(v.Items) / 16
+	case *Dict:
+		return len(v.Keys) / 16
 	}
 	return 0
 }
@@ -202,11 +244,19 @@ func (r *run) spend(n int) error {
 	if r.steps -= n; r.steps < 0 {
 		return fmt.Errorf("%w: it does too much work", ErrLimit)
 	}
-	if r.since += n; r.since < lookEvery || r.ctx == nil {
+	if r.ctx == nil || r.steps > r.look {
 		return nil
 	}
-	r.since = 0
+	r.look = r.steps - lookEvery
 	return r.ctx.Err()
+}
+
+// deeper enters a macro or a recursive loop; leaving it lowers depth again.
+func (r *run) deeper() error {
+	if r.depth++; r.depth > maxDepth {
+		return fmt.Errorf("%w: its macros nest too deeply", ErrLimit)
+	}
+	return r.spend(turnCost)
 }
 
 // made checks a string that an operation is about to make.
@@ -218,6 +268,6 @@ func (r *run) made(n int) error {
 }
 
 // str is the value of a new string, checked against the budget.
-func (r *run) str(s string) (jinja.Value, error) {
-	return jinja.NewString(s), r.made(len(s))
+func (r *run) str(s string) (Value, error) {
+	return NewString(s), r.made(len(s))
 }

@@ -3,8 +3,6 @@ package template
 import (
 	"slices"
 	"strings"
-
-	"github.com/ardanlabs/jinja"
 )
 
 func cutDot(s string) (part, rest string, last bool) {
@@ -12,38 +10,38 @@ func cutDot(s string) (part, rest string, last bool) {
 	return part, rest, !more
 }
 
-func first(r *run, a args) (jinja.Value, error) {
+func first(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
 	if err != nil || len(list) == 0 {
-		return jinja.Undefined(), err
+		return Undefined(), err
 	}
 	return list[0], nil
 }
 
-func last(r *run, a args) (jinja.Value, error) {
+func last(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
 	if err != nil || len(list) == 0 {
-		return jinja.Undefined(), err
+		return Undefined(), err
 	}
 	return list[len(list)-1], nil
 }
 
-func listFilter(r *run, a args) (jinja.Value, error) {
+func listFilter(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
-	return jinja.NewList(slices.Clone(list)), err
+	return NewList(slices.Clone(list)), err
 }
 
-func itemsFilter(r *run, a args) (jinja.Value, error) {
+func itemsFilter(r *run, a args) (Value, error) {
 	if a.pos[0].IsUndefined() {
-		return jinja.NewList(nil), nil
+		return NewList(nil), nil
 	}
-	if !isMapping(a.pos[0]) {
+	if !a.pos[0].IsDict() {
 		return empty, faultf("Can only get item pairs from a mapping.")
 	}
 	return dictItems(r, a.pos[0], args{})
 }
 
-func reverse(r *run, a args) (jinja.Value, error) {
+func reverse(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
 	if err != nil {
 		return empty, err
@@ -53,12 +51,12 @@ func reverse(r *run, a args) (jinja.Value, error) {
 	if a.pos[0].IsString() {
 		return concat(r, args{pos: list})
 	}
-	return jinja.NewList(list), nil
+	return NewList(list), nil
 }
 
 // sortKey is what values are ordered by: the value or an attribute of it,
 // strings without case unless asked for.
-func sortKey(r *run, v, by jinja.Value, exact bool) (jinja.Value, error) {
+func sortKey(r *run, v, by Value, exact bool) (Value, error) {
 	if !by.IsNone() {
 		var err error
 		if v, err = path(r, v, by, nil); err != nil {
@@ -66,13 +64,13 @@ func sortKey(r *run, v, by jinja.Value, exact bool) (jinja.Value, error) {
 		}
 	}
 	if v.IsString() && !exact {
-		v = jinja.NewString(lower(plain(v.AsString())))
+		v = NewString(lower(plain(v.AsString())))
 	}
 	return v, nil
 }
 
 // sorted sorts list by keys, stably; the first error of a comparison ends it.
-func sorted(r *run, list, keys []jinja.Value, descending bool) error {
+func sorted(r *run, list, keys []Value, descending bool) error {
 	order := make([]int, len(list))
 	for i := range order {
 		order[i] = i
@@ -91,7 +89,7 @@ func sorted(r *run, list, keys []jinja.Value, descending bool) error {
 		}
 		return n
 	})
-	out := make([]jinja.Value, len(list))
+	out := make([]Value, len(list))
 	for i, from := range order {
 		out[i] = list[from]
 	}
@@ -99,27 +97,27 @@ func sorted(r *run, list, keys []jinja.Value, descending bool) error {
 	return failed
 }
 
-func sortFilter(r *run, a args) (jinja.Value, error) {
+func sortFilter(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
 	if err != nil {
 		return empty, err
 	}
 	list = slices.Clone(list)
-	keys := make([]jinja.Value, len(list))
+	keys := make([]Value, len(list))
 	for i, v := range list {
-		if keys[i], err = sortKey(r, v, a.or(3, "attribute", jinja.None()), a.truth(2, "case_sensitive", false)); err != nil {
+		if keys[i], err = sortKey(r, v, a.or(3, "attribute", None()), a.truth(2, "case_sensitive", false)); err != nil {
 			return empty, err
 		}
 	}
-	return jinja.NewList(list), sorted(r, list, keys, a.truth(1, "reverse", false))
+	return NewList(list), sorted(r, list, keys, a.truth(1, "reverse", false))
 }
 
-func dictsort(r *run, a args) (jinja.Value, error) {
-	if !isMapping(a.pos[0]) {
+func dictsort(r *run, a args) (Value, error) {
+	if !a.pos[0].IsDict() {
 		return empty, faultf("'%s' has no attribute 'items'", describe(a.pos[0]))
 	}
 	by := 0
-	switch r.printed(a.or(2, "by", jinja.NewString("key"))) {
+	switch r.printed(a.or(2, "by", NewString("key"))) {
 	case "key":
 	case "value":
 		by = 1
@@ -131,23 +129,23 @@ func dictsort(r *run, a args) (jinja.Value, error) {
 		return empty, err
 	}
 	list := v.AsList().Items
-	keys := make([]jinja.Value, len(list))
+	keys := make([]Value, len(list))
 	for i, pair := range list {
-		if keys[i], err = sortKey(r, pair.AsList().Items[by], jinja.None(), a.truth(1, "case_sensitive", false)); err != nil {
+		if keys[i], err = sortKey(r, pair.AsList().Items[by], None(), a.truth(1, "case_sensitive", false)); err != nil {
 			return empty, err
 		}
 	}
 	return v, sorted(r, list, keys, a.truth(3, "reverse", false))
 }
 
-func unique(r *run, a args) (jinja.Value, error) {
+func unique(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
 	if err != nil {
 		return empty, err
 	}
-	var seen, out []jinja.Value
+	var seen, out []Value
 	for _, v := range list {
-		k, err := sortKey(r, v, a.or(2, "attribute", jinja.None()), a.truth(1, "case_sensitive", false))
+		k, err := sortKey(r, v, a.or(2, "attribute", None()), a.truth(1, "case_sensitive", false))
 		if err != nil {
 			return empty, err
 		}
@@ -157,22 +155,22 @@ func unique(r *run, a args) (jinja.Value, error) {
 		if err := r.spend(1 + len(seen)/4); err != nil {
 			return empty, err
 		}
-		if !slices.ContainsFunc(seen, func(s jinja.Value) bool { return r.equal(s, k) }) {
+		if !slices.ContainsFunc(seen, func(s Value) bool { return r.equal(s, k) }) {
 			seen, out = append(seen, k), append(out, v)
 		}
 	}
-	return jinja.NewList(out), nil
+	return NewList(out), nil
 }
 
 func extremum(sign int) function {
-	return func(r *run, a args) (jinja.Value, error) {
+	return func(r *run, a args) (Value, error) {
 		list, err := iterable(r, a.pos[0])
 		if err != nil || len(list) == 0 {
-			return jinja.Undefined(), err
+			return Undefined(), err
 		}
-		var best, bestKey jinja.Value
+		var best, bestKey Value
 		for i, v := range list {
-			k, err := sortKey(r, v, a.or(2, "attribute", jinja.None()), a.truth(1, "case_sensitive", false))
+			k, err := sortKey(r, v, a.or(2, "attribute", None()), a.truth(1, "case_sensitive", false))
 			if err != nil {
 				return empty, err
 			}
@@ -191,41 +189,41 @@ func extremum(sign int) function {
 	}
 }
 
-func sum(r *run, a args) (jinja.Value, error) {
+func sum(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
 	if err != nil {
 		return empty, err
 	}
-	total := a.or(2, "start", jinja.NewInt(0))
+	total := a.or(2, "start", NewInt(0))
 	for _, v := range list {
-		if by := a.or(1, "attribute", jinja.None()); !by.IsNone() {
+		if by := a.or(1, "attribute", None()); !by.IsNone() {
 			if v, err = path(r, v, by, nil); err != nil {
 				return empty, err
 			}
 		}
-		if total, err = add(r, args{pos: []jinja.Value{total, v}}); err != nil {
+		if total, err = add(r, total, v); err != nil {
 			return empty, err
 		}
 	}
 	return total, nil
 }
 
-func batch(r *run, a args) (jinja.Value, error) {
+func batch(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
-	n, ok := integer(a.or(1, "linecount", jinja.None()))
+	n, ok := integer(a.or(1, "linecount", None()))
 	if err != nil || !ok || n < 1 || n > maxRange {
 		return empty, cmpErr(err, "batch needs the length of a line")
 	}
-	fill := a.or(2, "fill_with", jinja.None())
-	var out []jinja.Value
+	fill := a.or(2, "fill_with", None())
+	var out []Value
 	for part := range slices.Chunk(list, int(n)) {
 		part = slices.Clone(part)
 		for !fill.IsNone() && len(part) < int(n) {
 			part = append(part, fill)
 		}
-		out = append(out, jinja.NewList(part))
+		out = append(out, NewList(part))
 	}
-	return jinja.NewList(out), nil
+	return NewList(out), nil
 }
 
 func cmpErr(err error, or string) error {
@@ -236,15 +234,15 @@ func cmpErr(err error, or string) error {
 }
 
 // sliceFilter cuts a list in n columns of nearly equal length.
-func sliceFilter(r *run, a args) (jinja.Value, error) {
+func sliceFilter(r *run, a args) (Value, error) {
 	list, err := iterable(r, a.pos[0])
-	n, ok := integer(a.or(1, "slices", jinja.None()))
+	n, ok := integer(a.or(1, "slices", None()))
 	if err != nil || !ok || n < 1 || n > maxRange {
 		return empty, cmpErr(err, "slice needs the number of slices")
 	}
-	fill := a.or(2, "fill_with", jinja.None())
+	fill := a.or(2, "fill_with", None())
 	each, more := len(list)/int(n), len(list)%int(n)
-	var out []jinja.Value
+	var out []Value
 	at := 0
 	for i := range int(n) {
 		size := each
@@ -256,7 +254,7 @@ func sliceFilter(r *run, a args) (jinja.Value, error) {
 		if !fill.IsNone() && i >= more {
 			part = append(part, fill)
 		}
-		out = append(out, jinja.NewList(part))
+		out = append(out, NewList(part))
 	}
-	return jinja.NewList(out), nil
+	return NewList(out), nil
 }

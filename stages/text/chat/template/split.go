@@ -3,22 +3,20 @@ package template
 import (
 	"strings"
 	"unicode/utf8"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // splitMethod is str.split, and str.rsplit from the right.
 func splitMethod(right bool) methodFunc {
-	return func(r *run, v jinja.Value, a args) (jinja.Value, error) {
+	return func(r *run, v Value, a args) (Value, error) {
 		w := viewOf(v.AsString())
 		limit := -1
-		if n, ok := integer(a.or(1, "maxsplit", jinja.NewInt(-1))); !ok {
+		if n, ok := integer(a.or(1, "maxsplit", NewInt(-1))); !ok {
 			return empty, faultf("maxsplit must be an integer")
 		} else if n >= 0 {
 			limit = int(min(n, int64(len(w.text))))
 		}
 		var cuts []Span
-		switch sep := a.or(0, "sep", jinja.None()); {
+		switch sep := a.or(0, "sep", None()); {
 		case sep.IsNone():
 			cuts = fields(w.text, limit, right)
 		case !sep.IsString():
@@ -36,12 +34,12 @@ func splitMethod(right bool) methodFunc {
 }
 
 // parts is the list of the pieces of a string.
-func (v view) parts(cuts []Span) jinja.Value {
-	list := make([]jinja.Value, len(cuts))
+func (v view) parts(cuts []Span) Value {
+	list := make([]Value, len(cuts))
 	for i, c := range cuts {
-		list[i] = jinja.NewString(v.cut(c.From, c.To))
+		list[i] = NewString(v.cut(c.From, c.To))
 	}
-	return jinja.NewList(list)
+	return NewList(list)
 }
 
 // pieces cuts s at sep, at most limit times (-1: always).
@@ -139,7 +137,7 @@ func lines(s string, keep bool) []Span {
 	return out
 }
 
-func splitlinesMethod(r *run, v jinja.Value, a args) (jinja.Value, error) {
+func splitlinesMethod(r *run, v Value, a args) (Value, error) {
 	w := viewOf(v.AsString())
 	cuts := lines(w.text, a.truth(0, "keepends", false))
 	return w.parts(cuts), r.made(16 * len(cuts))

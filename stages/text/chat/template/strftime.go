@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // strftimeNow is transformers' strftime_now: the local time in a strftime
 // format, names in English.
-func strftimeNow(r *run, a args) (jinja.Value, error) {
-	f := a.or(0, "format", jinja.Undefined())
+func strftimeNow(r *run, a args) (Value, error) {
+	f := a.or(0, "format", Undefined())
 	if !f.IsString() {
 		return empty, faultf("strftime() argument 1 must be str, not %s", typeName(f))
 	}

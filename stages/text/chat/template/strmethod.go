@@ -3,12 +3,10 @@ package template
 import (
 	"strings"
 	"unicode/utf8"
-
-	"github.com/ardanlabs/jinja"
 )
 
 // methodFunc is a method of v.
-type methodFunc func(r *run, v jinja.Value, a args) (jinja.Value, error)
+type methodFunc func(r *run, v Value, a args) (Value, error)
 
 // stringMethods are those of Python's str, without the ones that make bytes.
 var stringMethods map[string]methodFunc
@@ -34,7 +32,7 @@ func init() {
 
 // textMethod makes a method of a function on the string.
 func textMethod(f func(string) string) methodFunc {
-	return func(r *run, v jinja.Value, _ args) (jinja.Value, error) { return r.str(f(v.AsString())) }
+	return func(r *run, v Value, _ args) (Value, error) { return r.str(f(v.AsString())) }
 }
 
 // stringArg is argument i, which must be a string; its marks are removed.
@@ -47,13 +45,13 @@ func stringArg(a args, i int, name string) (string, error) {
 }
 
 func stripMethod(left, right bool) methodFunc {
-	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
-		return strip(v.AsString(), a.or(0, "chars", jinja.None()), left, right)
+	return func(_ *run, v Value, a args) (Value, error) {
+		return strip(v.AsString(), a.or(0, "chars", None()), left, right)
 	}
 }
 
 // strip removes white space, or the characters of chars, at the ends.
-func strip(s string, chars jinja.Value, left, right bool) (jinja.Value, error) {
+func strip(s string, chars Value, left, right bool) (Value, error) {
 	drop := isSpace
 	switch {
 	case chars.IsString():
@@ -70,15 +68,15 @@ func strip(s string, chars jinja.Value, left, right bool) (jinja.Value, error) {
 	if right {
 		to = max(from, len(strings.TrimRightFunc(v.text, drop)))
 	}
-	return jinja.NewString(v.cut(from, to)), nil
+	return NewString(v.cut(from, to)), nil
 }
 
 // within resolves optional start and end arguments (from argument i on) to a
 // byte range of text; ok is false where start lies behind end.
 func within(text string, a args, i int) (from, to int, ok bool, err error) {
 	n := utf8.RuneCountInString(text)
-	start, stop := a.or(i, "start", jinja.None()), a.or(i+1, "end", jinja.None())
-	at, end, _, err := bounds([]jinja.Value{start, stop, jinja.None()}, n)
+	start, stop := a.or(i, "start", None()), a.or(i+1, "end", None())
+	at, end, _, err := bounds([]Value{start, stop, None()}, n)
 	if err != nil || at > end {
 		return 0, 0, false, err
 	}
@@ -94,13 +92,13 @@ func affix(prefix bool) methodFunc {
 	if prefix {
 		has = strings.HasPrefix
 	}
-	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+	return func(_ *run, v Value, a args) (Value, error) {
 		text := plain(v.AsString())
 		from, to, ok, err := within(text, a, 1)
 		if err != nil {
 			return empty, err
 		}
-		list := []jinja.Value{a.or(0, "", jinja.Undefined())}
+		list := []Value{a.or(0, "", Undefined())}
 		if list[0].IsList() && isTuple(list[0]) {
 			list = list[0].AsList().Items
 		}
@@ -109,10 +107,10 @@ func affix(prefix bool) methodFunc {
 				return empty, faultf("first arg must be str or a tuple of str, not %s", typeName(p))
 			}
 			if ok && has(text[from:to], plain(p.AsString())) {
-				return jinja.NewBool(true), nil
+				return NewBool(true), nil
 			}
 		}
-		return jinja.NewBool(false), nil
+		return NewBool(false), nil
 	}
 }
 
@@ -121,7 +119,7 @@ func find(last, must bool) methodFunc {
 	if last {
 		index = strings.LastIndex
 	}
-	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+	return func(_ *run, v Value, a args) (Value, error) {
 		text := plain(v.AsString())
 		what, err := stringArg(a, 0, "")
 		if err != nil {
@@ -133,17 +131,17 @@ func find(last, must bool) methodFunc {
 		}
 		if ok {
 			if i := index(text[from:to], what); i >= 0 {
-				return jinja.NewInt(int64(utf8.RuneCountInString(text[:from+i]))), nil
+				return NewInt(int64(utf8.RuneCountInString(text[:from+i]))), nil
 			}
 		}
 		if must {
 			return empty, faultf("substring not found")
 		}
-		return jinja.NewInt(-1), nil
+		return NewInt(-1), nil
 	}
 }
 
-func countMethod(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+func countMethod(_ *run, v Value, a args) (Value, error) {
 	text := plain(v.AsString())
 	what, err := stringArg(a, 0, "")
 	if err != nil {
@@ -151,24 +149,24 @@ func countMethod(_ *run, v jinja.Value, a args) (jinja.Value, error) {
 	}
 	from, to, ok, err := within(text, a, 1)
 	if err != nil || !ok {
-		return jinja.NewInt(0), err
+		return NewInt(0), err
 	}
-	return jinja.NewInt(int64(strings.Count(text[from:to], what))), nil
+	return NewInt(int64(strings.Count(text[from:to], what))), nil
 }
 
 // replace is str.replace; the new text keeps its own marks.
-func replace(r *run, v jinja.Value, a args) (jinja.Value, error) {
+func replace(r *run, v Value, a args) (Value, error) {
 	old, err := stringArg(a, 0, "old")
 	if err != nil {
 		return empty, err
 	}
-	by := a.or(1, "new", jinja.Undefined())
+	by := a.or(1, "new", Undefined())
 	if !by.IsString() {
 		return empty, faultf("replace() argument 2 must be str, not %s", typeName(by))
 	}
 	w := viewOf(v.AsString())
 	left := strings.Count(w.text, old)
-	if n, ok := integer(a.or(2, "count", jinja.None())); ok && n >= 0 {
+	if n, ok := integer(a.or(2, "count", None())); ok && n >= 0 {
 		left = int(min(int64(left), n))
 	}
 	if left == 0 {
@@ -190,11 +188,11 @@ func replace(r *run, v jinja.Value, a args) (jinja.Value, error) {
 		}
 	}
 	b.WriteString(w.cut(at, len(w.text)))
-	return jinja.NewString(b.String()), nil
+	return NewString(b.String()), nil
 }
 
-func joinMethod(r *run, v jinja.Value, a args) (jinja.Value, error) {
-	list, err := iterable(r, a.or(0, "", jinja.None()))
+func joinMethod(r *run, v Value, a args) (Value, error) {
+	list, err := iterable(r, a.or(0, "", None()))
 	if err != nil {
 		return empty, err
 	}
@@ -203,11 +201,11 @@ func joinMethod(r *run, v jinja.Value, a args) (jinja.Value, error) {
 			return empty, faultf("sequence item %d: expected str instance, %s found", i, typeName(item))
 		}
 	}
-	return join(r, args{pos: []jinja.Value{jinja.NewList(list), v}})
+	return join(r, args{pos: []Value{NewList(list), v}})
 }
 
 func partition(last bool) methodFunc {
-	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+	return func(_ *run, v Value, a args) (Value, error) {
 		sep, err := stringArg(a, 0, "")
 		if err != nil {
 			return empty, err
@@ -216,21 +214,21 @@ func partition(last bool) methodFunc {
 			return empty, faultf("empty separator")
 		}
 		w := viewOf(v.AsString())
-		i, parts := strings.Index(w.text, sep), []jinja.Value{v, empty, empty}
+		i, parts := strings.Index(w.text, sep), []Value{v, empty, empty}
 		if last {
-			i, parts = strings.LastIndex(w.text, sep), []jinja.Value{empty, empty, v}
+			i, parts = strings.LastIndex(w.text, sep), []Value{empty, empty, v}
 		}
 		if i >= 0 {
-			parts[0] = jinja.NewString(w.cut(0, i))
-			parts[1] = jinja.NewString(w.cut(i, i+len(sep)))
-			parts[2] = jinja.NewString(w.cut(i+len(sep), len(w.text)))
+			parts[0] = NewString(w.cut(0, i))
+			parts[1] = NewString(w.cut(i, i+len(sep)))
+			parts[2] = NewString(w.cut(i+len(sep), len(w.text)))
 		}
 		return newTuple(parts...), nil
 	}
 }
 
 func removeAffix(prefix bool) methodFunc {
-	return func(_ *run, v jinja.Value, a args) (jinja.Value, error) {
+	return func(_ *run, v Value, a args) (Value, error) {
 		s, err := stringArg(a, 0, "")
 		if err != nil {
 			return empty, err
@@ -238,9 +236,9 @@ func removeAffix(prefix bool) methodFunc {
 		w := viewOf(v.AsString())
 		switch {
 		case prefix && strings.HasPrefix(w.text, s):
-			return jinja.NewString(w.cut(len(s), len(w.text))), nil
+			return NewString(w.cut(len(s), len(w.text))), nil
 		case !prefix && strings.HasSuffix(w.text, s):
-			return jinja.NewString(w.cut(0, len(w.text)-len(s))), nil
+			return NewString(w.cut(0, len(w.text)-len(s))), nil
 		}
 		return v, nil
 	}
@@ -248,27 +246,27 @@ func removeAffix(prefix bool) methodFunc {
 
 // whole makes a method that tells whether all characters, at least one, are so.
 func whole(is func(rune) bool) methodFunc {
-	return func(_ *run, v jinja.Value, _ args) (jinja.Value, error) {
+	return func(_ *run, v Value, _ args) (Value, error) {
 		s := plain(v.AsString())
-		return jinja.NewBool(s != "" && strings.IndexFunc(s, func(r rune) bool { return !is(r) }) < 0), nil
+		return NewBool(s != "" && strings.IndexFunc(s, func(r rune) bool { return !is(r) }) < 0), nil
 	}
 }
 
 func caseMethod(test string) methodFunc {
-	return func(r *run, v jinja.Value, _ args) (jinja.Value, error) {
-		ok, err := tests[test](r, args{pos: []jinja.Value{v}})
-		return jinja.NewBool(ok), err
+	return func(r *run, v Value, _ args) (Value, error) {
+		ok, err := tests[test](r, args{pos: []Value{v}})
+		return NewBool(ok), err
 	}
 }
 
 // justify pads a string to a width.
 func justify(align byte) methodFunc {
-	return func(r *run, v jinja.Value, a args) (jinja.Value, error) {
-		width, ok := integer(a.or(0, "width", jinja.None()))
+	return func(r *run, v Value, a args) (Value, error) {
+		width, ok := integer(a.or(0, "width", None()))
 		if !ok {
 			return empty, faultf("a width must be an integer")
 		}
-		fill := a.or(1, "fillchar", jinja.NewString(" "))
+		fill := a.or(1, "fillchar", NewString(" "))
 		if !fill.IsString() || utf8.RuneCountInString(plain(fill.AsString())) != 1 {
 			return empty, faultf("the fill character must be exactly one character long")
 		}
@@ -293,9 +291,9 @@ func justify(align byte) methodFunc {
 }
 
 // zfill pads a number with zeros behind its sign.
-func zfill(r *run, v jinja.Value, a args) (jinja.Value, error) {
+func zfill(r *run, v Value, a args) (Value, error) {
 	w := viewOf(v.AsString())
-	width, ok := integer(a.or(0, "width", jinja.None()))
+	width, ok := integer(a.or(0, "width", None()))
 	if !ok || width > maxRange {
 		return empty, faultf("a width must be an integer, and not too large")
 	}

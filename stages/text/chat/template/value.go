@@ -6,51 +6,153 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-
-	"github.com/ardanlabs/jinja"
 )
 
-// bigInteger begins the name of the callable that stands for an integer of a
-// client beyond 64 bits: it can be printed, and nothing else.
-const bigInteger = "integer "
+// Value is a value of a template. It holds nothing (undefined), none{}, a bool,
+// int64, digits, float64, string, *List, *Dict, *callable or instance.
+type Value struct{ v any }
 
-func isBig(v jinja.Value) (digits string, ok bool) {
-	if !v.IsCallable() {
-		return "", false
-	}
-	return strings.CutPrefix(v.AsCallable().Name, bigInteger)
+type none struct{}
+
+// digits is an integer of a client beyond 64 bits: it can be printed and
+// compared, but not used in arithmetic.
+type digits string
+
+// List is a list or a tuple.
+type List struct {
+	Items []Value
+	tuple bool
 }
 
-// typeName is Python's name of the type of v.
-func typeName(v jinja.Value) string {
-	switch {
-	case v.IsUndefined():
-		return "Undefined"
-	case v.IsNone():
-		return "NoneType"
-	case v.IsBool():
-		return "bool"
-	case v.IsInt():
-		return "int"
-	case v.IsFloat():
-		return "float"
-	case v.IsString():
-		return "str"
-	case v.IsList() && isTuple(v):
-		return "tuple"
-	case v.IsList():
-		return "list"
-	case v.IsDict():
-		return "dict"
+// Dict is a dict, in the order of its keys.
+type Dict struct {
+	Keys   []string
+	Data   map[string]Value
+	client bool // the keys are a client's words
+}
+
+// callable is a function, a macro or a method.
+type callable struct {
+	name string
+	call function
+}
+
+// instance is a value with attributes and nothing else.
+type instance interface {
+	kind() string // Python's name of its type
+	attribute(r *run, name string) (Value, error)
+}
+
+func Undefined() Value              { return Value{} }
+func None() Value                   { return Value{none{}} }
+func NewBool(b bool) Value          { return Value{b} }
+func NewInt(n int64) Value          { return Value{n} }
+func NewFloat(f float64) Value      { return Value{f} }
+func NewString(s string) Value      { return Value{s} }
+func NewList(items []Value) Value   { return Value{&List{Items: items}} }
+func newTuple(items ...Value) Value { return Value{&List{Items: items, tuple: true}} }
+func NewDict() Value                { return Value{&Dict{Data: map[string]Value{}}} }
+
+// empty is the empty string.
+var empty = NewString("")
+
+func is[T any](v Value) bool { _, ok := v.v.(T); return ok }
+
+func (v Value) IsUndefined() bool { return v.v == nil }
+func (v Value) IsNone() bool      { return is[none](v) }
+func (v Value) IsBool() bool      { return is[bool](v) }
+func (v Value) IsInt() bool       { return is[int64](v) }
+func (v Value) IsFloat() bool     { return is[float64](v) }
+func (v Value) IsString() bool    { return is[string](v) }
+func (v Value) IsList() bool      { return is[*List](v) }
+func (v Value) IsDict() bool      { return is[*Dict](v) }
+
+// The As methods panic where v holds something else.
+
+func (v Value) AsBool() bool     { return v.v.(bool) }
+func (v Value) AsInt() int64     { return v.v.(int64) }
+func (v Value) AsFloat() float64 { return v.v.(float64) }
+func (v Value) AsString() string { return v.v.(string) }
+func (v Value) AsList() *List    { return v.v.(*List) }
+func (v Value) AsDict() *Dict    { return v.v.(*Dict) }
+
+// IsTruthy is Python's bool(v).
+func (v Value) IsTruthy() bool {
+	switch v := v.v.(type) {
+	case nil, none:
+		return false
+	case bool:
+		return v
+	case int64:
+		return v != 0
+	case float64:
+		return v != 0
+	case string:
+		return v != ""
+	case *List:
+		return len(v.Items) > 0
+	case *Dict:
+		return len(v.Keys) > 0
 	}
-	if _, ok := isBig(v); ok {
+	return true
+}
+
+// Len is the number of items.
+func (l *List) Len() int { return len(l.Items) }
+
+// Len is the number of entries.
+func (d *Dict) Len() int { return len(d.Keys) }
+
+// Get is the value of a key; a nil Dict has none.
+func (d *Dict) Get(key string) (Value, bool) {
+	if d == nil {
+		return Value{}, false
+	}
+	v, ok := d.Data[key]
+	return v, ok
+}
+
+// Set puts a value; a new key comes last.
+func (d *Dict) Set(key string, v Value) {
+	if _, ok := d.Data[key]; !ok {
+		d.Keys = append(d.Keys, key)
+	}
+	d.Data[key] = v
+}
+
+// isTuple tells whether a list is a tuple.
+func isTuple(v Value) bool { return v.AsList().tuple }
+
+// typeName is Python's name of the type of v.
+func typeName(v Value) string {
+	switch v := v.v.(type) {
+	case nil:
+		return "Undefined"
+	case none:
+		return "NoneType"
+	case bool:
+		return "bool"
+	case int64, digits:
 		return "int"
+	case float64:
+		return "float"
+	case string:
+		return "str"
+	case *List:
+		if v.tuple {
+			return "tuple"
+		}
+		return "list"
+	case *Dict:
+		return "dict"
+	case instance:
+		return v.kind()
 	}
 	return "function"
 }
 
 // describe is how an error calls the owner of a missing attribute.
-func describe(v jinja.Value) string {
+func describe(v Value) string {
 	if v.IsNone() {
 		return "None"
 	}
@@ -58,9 +160,9 @@ func describe(v jinja.Value) string {
 }
 
 // number tells whether v is an integer (booleans are) or a float.
-func number(v jinja.Value) bool { return v.IsBool() || v.IsInt() || v.IsFloat() }
+func number(v Value) bool { return v.IsBool() || v.IsInt() || v.IsFloat() }
 
-func integer(v jinja.Value) (int64, bool) {
+func integer(v Value) (int64, bool) {
 	switch {
 	case v.IsInt():
 		return v.AsInt(), true
@@ -72,7 +174,7 @@ func integer(v jinja.Value) (int64, bool) {
 	return 0, false
 }
 
-func float(v jinja.Value) float64 {
+func float(v Value) float64 {
 	if v.IsFloat() {
 		return v.AsFloat()
 	}
@@ -81,7 +183,7 @@ func float(v jinja.Value) float64 {
 }
 
 // printed is Python's str(v); an undefined value prints nothing.
-func (r *run) printed(v jinja.Value) string {
+func (r *run) printed(v Value) string {
 	switch {
 	case v.IsString():
 		return v.AsString()
@@ -93,101 +195,73 @@ func (r *run) printed(v jinja.Value) string {
 	return b.String()
 }
 
-// repr writes Python's r.repr(v).
+// repr writes Python's repr(v).
 //
 // Values that share parts can be small and print large: the work is counted,
-// and the text cut off, once the budget is spent; bind then ends the render.
-func (r *run) repr(b *strings.Builder, v jinja.Value, depth int) {
+// and the text cut off, once the budget is spent; the next look at the budget
+// then ends the render.
+func (r *run) repr(b *strings.Builder, v Value, depth int) {
 	if r.steps--; b.Len() > r.widest {
 		r.steps = -1
 	}
 	if r.steps < 0 {
 		return
 	}
-	switch {
-	case depth > maxNesting:
+	if depth > maxNesting {
 		b.WriteString("...")
-	case v.IsNone():
+		return
+	}
+	switch v := v.v.(type) {
+	case nil:
+		b.WriteString("Undefined")
+	case none:
 		b.WriteString("None")
-	case v.IsBool() && v.AsBool():
-		b.WriteString("True")
-	case v.IsBool():
-		b.WriteString("False")
-	case v.IsInt():
-		b.WriteString(strconv.FormatInt(v.AsInt(), 10))
-	case v.IsFloat():
-		b.WriteString(reprFloat(v.AsFloat()))
-	case v.IsString():
-		reprString(b, v.AsString())
-	case v.IsList():
-		open, shut := "[", "]"
-		if isTuple(v) {
-			open, shut = "(", ")"
-		}
-		b.WriteString(open)
-		for i, item := range v.AsList().Items {
-			if i > 0 {
-				b.WriteString(", ")
-			}
-			r.repr(b, item, depth+1)
-		}
-		if open == "(" && v.AsList().Len() == 1 {
-			b.WriteByte(',')
-		}
-		b.WriteString(shut)
-	case v.IsDict():
-		d := v.AsDict()
+	case bool:
+		b.WriteString(map[bool]string{true: "True", false: "False"}[v])
+	case int64:
+		b.WriteString(strconv.FormatInt(v, 10))
+	case digits:
+		b.WriteString(string(v))
+	case float64:
+		b.WriteString(reprFloat(v))
+	case string:
+		reprString(b, v)
+	case *List:
+		r.reprList(b, v, depth)
+	case *Dict:
 		b.WriteByte('{')
-		for i, k := range d.Keys {
+		for i, k := range v.Keys {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			reprString(b, keyOf(d, k).AsString())
+			reprString(b, v.key(k))
 			b.WriteString(": ")
-			r.repr(b, d.Data[k], depth+1)
+			r.repr(b, v.Data[k], depth+1)
 		}
 		b.WriteByte('}')
-	case v.IsUndefined():
-		b.WriteString("Undefined")
-	default:
-		if digits, ok := isBig(v); ok {
-			b.WriteString(digits)
-		} else {
-			b.WriteString("<function " + v.AsCallable().Name + ">")
+	case *callable:
+		b.WriteString("<function " + v.name + ">")
+	case instance:
+		b.WriteString("<" + v.kind() + ">")
+	}
+}
+
+func (r *run) reprList(b *strings.Builder, l *List, depth int) {
+	open, shut := "[", "]"
+	if l.tuple {
+		open, shut = "(", ")"
+	}
+	if l.tuple && len(l.Items) == 1 {
+		shut = ",)"
+	}
+	b.WriteString(open)
+	for i, item := range l.Items {
+		if i > 0 {
+			b.WriteString(", ")
 		}
+		r.repr(b, item, depth+1)
 	}
-}
-
-// tuple is a list that the engine has made from a tuple literal: the flag that
-// says so is its own, and travels only by copying the struct.
-var tuple = func() (proto jinja.List) {
-	t, err := jinja.Compile("{{ f((1,)) }}")
-	if err != nil {
-		panic(err) // a constant
-	}
-	f := jinja.NewCallable("f", func(pos []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
-		proto = *pos[0].AsList()
-		return jinja.None(), nil
-	})
-	if _, err := t.RenderValues(map[string]jinja.Value{"f": f}); err != nil {
-		panic(err)
-	}
-	return proto
-}()
-
-func newTuple(items ...jinja.Value) jinja.Value {
-	v := jinja.NewList(nil)
-	*v.AsList() = tuple
-	v.AsList().Items = items
-	return v
-}
-
-// isTuple tells whether a list is a tuple: an empty copy of it prints as "()".
-func isTuple(v jinja.Value) bool {
-	c := jinja.NewList(nil)
-	*c.AsList() = *v.AsList()
-	c.AsList().Items = nil
-	return c.String() == "()"
+	b.WriteString(shut)
 }
 
 // reprString writes the literal of a string; marks pass through, outside of the
