@@ -7,26 +7,26 @@ import (
 )
 
 // attribute is v.name: a method, else an item. src is v in the source.
-func attribute(r *run, v Value, name, src string) (Value, error) {
+func attribute(r *run, v Value, name, src string) Value {
 	switch o := v.v.(type) {
 	case nil:
-		return Value{}, faultf("'%s' is undefined", src)
+		panic(faultf("'%s' is undefined", src))
 	case instance:
 		return o.attribute(r, name)
 	}
-	if m, err := bound(v, name); err != nil || !m.IsUndefined() {
-		return m, err
+	if m := bound(v, name); !m.IsUndefined() {
+		return m
 	}
 	if v.IsDict() {
 		found, _ := v.AsDict().Get(name)
-		return found, nil
+		return found
 	}
-	return Value{}, nil
+	return Value{}
 }
 
 // bound is the method of v called name; undefined: there is none. Methods that
 // would change v are refused, as by Jinja2's immutable sandbox.
-func bound(v Value, name string) (Value, error) {
+func bound(v Value, name string) Value {
 	var table map[string]methodFunc
 	var mutators []string
 	switch o := v.v.(type) {
@@ -41,38 +41,38 @@ func bound(v Value, name string) (Value, error) {
 		}
 	}
 	if slices.Contains(mutators, name) {
-		return Value{}, faultf("access to attribute '%s' of '%s' object is unsafe", name, typeName(v))
+		panic(faultf("access to attribute '%s' of '%s' object is unsafe", name, typeName(v)))
 	}
 	m := table[name]
 	if m == nil {
-		return Value{}, nil
+		return Value{}
 	}
-	return Value{&callable{name, func(r *run, a args) (Value, error) { return m(r, v, a) }}}, nil
+	return Value{&callable{name, func(r *run, a args) Value { return m(r, v, a) }}}
 }
 
 // subscript is v[key]. src is v in the source.
-func subscript(r *run, v, key Value, src string) (Value, error) {
+func subscript(r *run, v, key Value, src string) Value {
 	if v.IsUndefined() {
-		return empty, faultf("'%s' is undefined", src)
+		panic(faultf("'%s' is undefined", src))
 	}
 	n, isInt := integer(key)
 	switch {
 	case v.IsDict():
 		if key.IsUndefined() {
-			return Undefined(), nil
+			return Undefined()
 		}
 		name := plain(r.printed(key))
 		if found, ok := v.AsDict().Get(name); ok {
-			return found, nil
+			return found
 		}
 	case v.IsList() && isInt:
 		if n < 0 {
 			n += int64(v.AsList().Len())
 		}
 		if n >= 0 && n < int64(v.AsList().Len()) {
-			return v.AsList().Items[n], nil
+			return v.AsList().Items[n]
 		}
-		return Undefined(), nil
+		return Undefined()
 	case v.IsString() && isInt:
 		w := viewOf(v.AsString())
 		count := int64(utf8.RuneCountInString(w.text))
@@ -81,14 +81,14 @@ func subscript(r *run, v, key Value, src string) (Value, error) {
 		}
 		if n >= 0 && n < count {
 			from := byteOffset(w.text, int(n))
-			return NewString(w.cut(from, byteOffset(w.text[from:], 1)+from)), nil
+			return NewString(w.cut(from, byteOffset(w.text[from:], 1)+from))
 		}
-		return Undefined(), nil
+		return Undefined()
 	}
 	if key.IsString() { // Jinja2 falls back to the attribute
 		return attribute(r, v, plain(key.AsString()), src)
 	}
-	return Undefined(), nil
+	return Undefined()
 }
 
 // byteOffset is where rune n of s begins; n may be the number of runes.
@@ -102,12 +102,12 @@ func byteOffset(s string, n int) int {
 }
 
 // slice is v[start:stop:step]. src is v in the source.
-func slice(r *run, v Value, src string, parts []Value) (Value, error) {
+func slice(r *run, v Value, src string, parts []Value) Value {
 	switch {
 	case v.IsUndefined():
-		return Value{}, faultf("'%s' is undefined", src)
+		panic(faultf("'%s' is undefined", src))
 	case !v.IsList() && !v.IsString():
-		return Value{}, faultf("'%s' object is not subscriptable", typeName(v))
+		panic(faultf("'%s' object is not subscriptable", typeName(v)))
 	}
 	var list []Value
 	var w view
@@ -119,10 +119,7 @@ func slice(r *run, v Value, src string, parts []Value) (Value, error) {
 		w = viewOf(v.AsString())
 		length = utf8.RuneCountInString(w.text)
 	}
-	start, stop, step, err := bounds(parts, length)
-	if err != nil {
-		return empty, err
-	}
+	start, stop, step := bounds(parts, length)
 	if step == 1 && v.IsString() {
 		from := byteOffset(w.text, start)
 		return r.str(w.cut(from, from+byteOffset(w.text[from:], max(stop-start, 0))))
@@ -137,14 +134,11 @@ func slice(r *run, v Value, src string, parts []Value) (Value, error) {
 	if v.IsString() {
 		return concat(r, args{pos: picked})
 	}
-	if isTuple(v) {
-		return newTuple(picked...), nil
-	}
-	return NewList(picked), nil
+	return r.like(v.AsList(), picked)
 }
 
 // bounds resolves the three parts of a slice as Python's slice.indices.
-func bounds(parts []Value, length int) (start, stop, step int, err error) {
+func bounds(parts []Value, length int) (start, stop, step int) {
 	var at [3]int
 	var given [3]bool
 	for i, p := range parts {
@@ -153,7 +147,7 @@ func bounds(parts []Value, length int) (start, stop, step int, err error) {
 		}
 		n, ok := integer(p)
 		if !ok {
-			return 0, 0, 0, faultf("slice indices must be integers or None or have an __index__ method")
+			panic(faultf("slice indices must be integers or None or have an __index__ method"))
 		}
 		const far = 1 << 40
 		at[i], given[i] = int(min(max(n, -far), far)), true
@@ -163,7 +157,7 @@ func bounds(parts []Value, length int) (start, stop, step int, err error) {
 		step = at[2]
 	}
 	if step == 0 {
-		return 0, 0, 0, faultf("slice step cannot be zero")
+		panic(faultf("slice step cannot be zero"))
 	}
 	low, high := 0, length
 	if step < 0 {
@@ -182,12 +176,12 @@ func bounds(parts []Value, length int) (start, stop, step int, err error) {
 			*target = min(max(n, low), high)
 		}
 	}
-	return start, stop, step, nil
+	return start, stop, step
 }
 
 // path follows a dotted attribute path, as the filters map, selectattr and
 // their like do; def stands in for what is missing.
-func path(r *run, v Value, dotted Value, def *Value) (Value, error) {
+func path(r *run, v Value, dotted Value, def *Value) Value {
 	if n, ok := integer(dotted); ok {
 		return subscript(r, v, NewInt(n), "item")
 	}
@@ -199,13 +193,10 @@ func path(r *run, v Value, dotted Value, def *Value) (Value, error) {
 		if n, err := strconv.Atoi(part); err == nil && n >= 0 {
 			key = NewInt(int64(n))
 		}
-		var err error
-		if v, err = subscript(r, v, key, part); err != nil {
-			return empty, err
-		}
+		v = subscript(r, v, key, part)
 		if v.IsUndefined() && def != nil {
 			v = *def
 		}
 	}
-	return v, nil
+	return v
 }

@@ -1,8 +1,6 @@
 package template
 
-import "slices"
-
-func (p *parser) ifBlock() (stmt, error) {
+func (p *parser) ifBlock() stmt {
 	type branch struct {
 		cond expr // nil: else
 		body block
@@ -11,184 +9,127 @@ func (p *parser) ifBlock() (stmt, error) {
 	end := "elif"
 	for end != "endif" {
 		var b branch
-		var err error
 		stop := []string{"elif", "else", "endif"}
 		if end == "elif" {
-			if b.cond, err = p.tuple(false); err != nil {
-				return nil, err
-			}
+			b.cond = p.tuple(false)
 		} else {
 			stop = stop[2:]
 		}
-		if err := p.shut(); err != nil {
-			return nil, err
-		}
-		if b.body, end, err = p.body(stop...); err != nil {
-			return nil, err
-		}
+		p.shut()
+		b.body, end = p.body(stop...)
 		branches = append(branches, b)
 	}
-	return func(f *frame) error {
+	p.shut()
+	return func(f *frame) signal {
 		for _, b := range branches {
-			if b.cond == nil {
-				return b.body.run(f)
-			}
-			v, err := b.cond(f)
-			if err != nil {
-				return err
-			}
-			if v.IsTruthy() {
+			if b.cond == nil || b.cond(f).IsTruthy() {
 				return b.body.run(f)
 			}
 		}
-		return nil
-	}, p.shut()
+		return onward
+	}
 }
 
 // target is what a value is assigned to.
-type target func(f *frame, v Value) error
+type target func(f *frame, v Value)
 
 // target reads what stands on the left of "in" or "=": one name or several, which
 // are unpacked. attr allows attributes of namespaces.
-func (p *parser) target(attr bool) (target, error) {
-	one, err := p.targetName(attr)
-	if err != nil || !p.is(",") {
-		return one, err
+func (p *parser) target(attr bool) target {
+	one := p.targetName(attr)
+	if !p.is(",") {
+		return one
 	}
 	list := []target{one}
 	for p.take(",") {
 		if p.is("in") || p.is(")") || p.peek().kind == kindBlockShut {
 			break
 		}
-		if one, err = p.targetName(attr); err != nil {
-			return nil, err
-		}
-		list = append(list, one)
+		list = append(list, p.targetName(attr))
 	}
-	return func(f *frame, v Value) error {
-		items, err := unpack(v, len(list))
-		for i := 0; err == nil && i < len(list); i++ {
-			err = list[i](f, items[i])
+	return func(f *frame, v Value) {
+		for i, item := range unpack(v, len(list)) {
+			list[i](f, item)
 		}
-		return err
-	}, nil
+	}
 }
 
-func (p *parser) targetName(attr bool) (target, error) {
+func (p *parser) targetName(attr bool) target {
 	if p.take("(") {
-		if err := p.enter(); err != nil {
-			return nil, err
-		}
-		defer p.leave()
-		t, err := p.target(attr)
-		if err != nil {
-			return nil, err
-		}
-		return t, p.expect(")")
+		defer p.nested()()
+		t := p.target(attr)
+		p.expect(")")
+		return t
 	}
-	t, err := p.expectKind(kindName, "a name")
-	if err != nil {
-		return nil, err
-	}
+	t := p.expectKind(kindName, "a name")
 	if _, ok := constants[t.val]; ok {
-		return nil, p.fail(t, "can't assign to %q", t.val)
+		panic(p.fail(t, "can't assign to %q", t.val))
 	}
 	id := p.ident(t.val)
 	if !attr || !p.take(".") {
-		return func(f *frame, v Value) error {
-			f.set(id, v)
-			return nil
-		}, nil
+		return func(f *frame, v Value) { f.set(id, v) }
 	}
-	field, err := p.expectKind(kindName, "an attribute")
-	p.names[field.val] = true
-	return func(f *frame, v Value) error {
+	field := p.expectKind(kindName, "an attribute").val
+	p.names[field] = true
+	return func(f *frame, v Value) {
 		space, ok := f.get(id).v.(*namespace)
 		if !ok {
-			return faultf("cannot assign attribute on non-namespace object")
+			panic(faultf("cannot assign attribute on non-namespace object"))
 		}
-		space.Set(field.val, v)
-		return nil
-	}, err
+		space.Set(field, v)
+	}
 }
 
-func (p *parser) set() (stmt, error) {
-	to, err := p.target(true)
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) set() stmt {
+	to := p.target(true)
 	var value expr
 	if p.take("=") {
-		value, err = p.tuple(true)
+		value = p.tuple(true)
 	} else {
 		var body block
-		if value, err = p.filters(func(f *frame) (Value, error) { return body.capture(f) }); err != nil {
-			return nil, err
-		}
-		if err := p.shut(); err != nil {
-			return nil, err
-		}
-		body, _, err = p.body("endset")
+		value = p.filters(body.text())
+		p.shut()
+		body, _ = p.body("endset")
 	}
-	if err != nil {
-		return nil, err
+	p.shut()
+	return func(f *frame) signal {
+		to(f, value(f))
+		return onward
 	}
-	return func(f *frame) error {
-		v, err := value(f)
-		if err != nil {
-			return err
-		}
-		return to(f, v)
-	}, p.shut()
 }
 
 // filterBlock reads {% filter f %}...{% endfilter %}.
-func (p *parser) filterBlock() (stmt, error) {
+func (p *parser) filterBlock() stmt {
 	var body block
-	value, err := p.filter(func(f *frame) (Value, error) { return body.capture(f) })
-	if err == nil {
-		value, err = p.filters(value)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := p.shut(); err != nil {
-		return nil, err
-	}
-	if body, _, err = p.body("endfilter"); err != nil {
-		return nil, err
-	}
-	return printing(value), p.shut()
+	value := p.filters(p.filter(body.text()))
+	p.shut()
+	body, _ = p.body("endfilter")
+	p.shut()
+	return printing(value)
 }
 
 // scoped reads a tag that marks a part of the template and gives it a scope:
 // generation (training masks), block (inheritance). A block does not see the
 // scopes around it unless it says so.
-func (p *parser) scoped(name token) (stmt, error) {
-	var words []string
+func (p *parser) scoped(name string) stmt {
+	apart := name == "block"
 	for p.peek().kind == kindName {
-		words = append(words, p.next().val)
+		apart = p.next().val != "scoped" && apart
 	}
-	if err := p.shut(); err != nil {
-		return nil, err
-	}
+	p.shut()
 	loops := p.loops
 	p.loops = 0
-	body, _, err := p.body("end" + name.val)
+	body, _ := p.body("end" + name)
 	p.loops = loops
-	if err != nil {
-		return nil, err
-	}
-	block := name.val == "block"
-	if block && p.peek().kind == kindName {
+	if name == "block" && p.peek().kind == kindName {
 		p.next()
 	}
-	apart := block && !slices.Contains(words, "scoped")
-	return func(f *frame) error {
+	p.shut()
+	return func(f *frame) signal {
 		g := f.child()
 		if apart {
 			g.parent = f.root
 		}
 		return body.run(g)
-	}, p.shut()
+	}
 }

@@ -6,21 +6,21 @@ import (
 )
 
 // check is a Jinja2 test: what stands behind "is".
-type check = func(r *run, a args) (bool, error)
+type check = func(r *run, a args) bool
 
 var tests map[string]check
 
 func init() {
 	kind := func(f func(Value) bool) check {
-		return func(_ *run, a args) (bool, error) { return f(a.pos[0]), nil }
+		return func(_ *run, a args) bool { return f(a.pos[0]) }
 	}
 	named := func(known func(string) bool) check {
 		return kind(func(v Value) bool { return v.IsString() && known(plain(v.AsString())) })
 	}
 	comparing := func(f relation) check {
-		return func(r *run, a args) (bool, error) {
+		return func(r *run, a args) bool {
 			if len(a.pos) < 2 {
-				return false, faultf("a test is missing its argument")
+				panic(faultf("a test is missing its argument"))
 			}
 			return f(r, a.pos[0], a.pos[1])
 		}
@@ -62,34 +62,32 @@ func init() {
 // cased tells of a string whether it has letters of one case and none of the
 // other.
 func cased(has, not func(rune) bool) check {
-	return func(r *run, a args) (bool, error) {
+	return func(r *run, a args) bool {
 		s := plain(r.printed(a.pos[0]))
-		return strings.IndexFunc(s, has) >= 0 && strings.IndexFunc(s, not) < 0, nil
+		return strings.IndexFunc(s, has) >= 0 && strings.IndexFunc(s, not) < 0
 	}
 }
 
 func parity(want float64) check {
-	return func(r *run, a args) (bool, error) {
-		v, err := arithmetic("%", a.pos[0], NewInt(2))
-		return err == nil && float(v) == want, err
+	return func(r *run, a args) bool {
+		return float(arithmetic("%", a.pos[0], NewInt(2))) == want
 	}
 }
 
-func divisible(_ *run, a args) (bool, error) {
+func divisible(_ *run, a args) bool {
 	if len(a.pos) < 2 {
-		return false, faultf("a test is missing its argument")
+		panic(faultf("a test is missing its argument"))
 	}
-	v, err := arithmetic("%", a.pos[0], a.pos[1])
-	return err == nil && float(v) == 0, err
+	return float(arithmetic("%", a.pos[0], a.pos[1])) == 0
 }
 
 // sameAs is Python's "is": the same object, or the same small value.
-func sameAs(r *run, x, y Value) (bool, error) {
+func sameAs(r *run, x, y Value) bool {
 	switch {
 	case typeName(x) != typeName(y):
-		return false, nil
+		return false
 	case x.IsList(), x.IsDict():
-		return x.v == y.v, nil
+		return x.v == y.v
 	}
-	return r.equal(x, y), nil
+	return r.equal(x, y)
 }

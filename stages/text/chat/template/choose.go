@@ -2,19 +2,16 @@ package template
 
 // iterableOrFalse is iterable, with no items in whatever is false: map, select
 // and reject ask that first.
-func iterableOrFalse(r *run, v Value) ([]Value, error) {
+func iterableOrFalse(r *run, v Value) []Value {
 	if !v.IsTruthy() {
-		return nil, nil
+		return nil
 	}
 	return iterable(r, v)
 }
 
 // mapFilter applies a filter, or looks up an attribute, in every item.
-func mapFilter(r *run, a args) (Value, error) {
-	list, err := iterableOrFalse(r, a.pos[0])
-	if err != nil {
-		return empty, err
-	}
+func mapFilter(r *run, a args) Value {
+	list := iterableOrFalse(r, a.pos[0])
 	out := make([]Value, len(list))
 	by, attribute := a.kw.Get("attribute")
 	var f function
@@ -22,10 +19,10 @@ func mapFilter(r *run, a args) (Value, error) {
 	case attribute && len(a.pos) == 1:
 	case len(a.pos) > 1 && a.pos[1].IsString():
 		if f = filters[plain(a.pos[1].AsString())]; f == nil {
-			return empty, faultf("no filter named %q", plain(a.pos[1].AsString()))
+			panic(faultf("no filter named %q", plain(a.pos[1].AsString())))
 		}
 	default:
-		return empty, faultf("map requires a filter argument")
+		panic(faultf("map requires a filter argument"))
 	}
 	var def *Value
 	if d, ok := a.kw.Get("default"); ok {
@@ -33,59 +30,47 @@ func mapFilter(r *run, a args) (Value, error) {
 	}
 	for i, v := range list {
 		if f == nil {
-			out[i], err = path(r, v, by, def)
-		} else if err = r.spend(1 + weight(v)); err == nil {
-			out[i], err = f(r, args{pos: append([]Value{v}, a.pos[2:]...), kw: a.kw})
-		}
-		if err != nil {
-			return empty, err
+			out[i] = path(r, v, by, def)
+		} else {
+			r.spend(1 + weight(v))
+			out[i] = f(r, args{pos: append([]Value{v}, a.pos[2:]...), kw: a.kw})
 		}
 	}
-	return NewList(out), nil
+	return NewList(out)
 }
 
 // choose makes select, reject and their forms on an attribute.
 func choose(attribute, want bool) function {
-	return func(r *run, a args) (Value, error) {
-		list, err := iterableOrFalse(r, a.pos[0])
-		if err != nil {
-			return empty, err
-		}
+	return func(r *run, a args) Value {
+		list := iterableOrFalse(r, a.pos[0])
 		rest := a.pos[1:]
 		var by Value
 		if attribute {
 			if len(rest) == 0 {
-				return empty, faultf("missing parameter for attribute name")
+				panic(faultf("missing parameter for attribute name"))
 			}
 			by, rest = rest[0], rest[1:]
 		}
-		check := func(_ *run, a args) (bool, error) { return a.pos[0].IsTruthy(), nil }
+		check := func(_ *run, a args) bool { return a.pos[0].IsTruthy() }
 		if len(rest) > 0 {
 			name := plain(r.printed(rest[0]))
 			if check = tests[name]; check == nil {
-				return empty, faultf("no test named %q", name)
+				panic(faultf("no test named %q", name))
 			}
 			rest = rest[1:]
 		}
 		var out []Value
 		for _, item := range list {
-			if err := r.spend(1); err != nil {
-				return empty, err
-			}
+			r.spend(1)
 			v := item
 			if attribute {
-				if v, err = path(r, item, by, nil); err != nil {
-					return empty, err
-				}
+				v = path(r, item, by, nil)
 			}
-			ok, err := check(r, args{pos: append([]Value{v}, rest...)})
-			if err != nil {
-				return empty, err
-			}
+			ok := check(r, args{pos: append([]Value{v}, rest...)})
 			if ok == want {
 				out = append(out, item)
 			}
 		}
-		return NewList(out), nil
+		return NewList(out)
 	}
 }

@@ -6,17 +6,18 @@ import (
 	"strings"
 )
 
-// equal is Python's ==; marks do not count. Its work is counted, and it ends once
-// the budget is spent or lists nest too deeply; the next look at the budget then
-// ends the render.
+// equal is Python's ==; marks do not count. Its work is counted.
 func (r *run) equal(x, y Value) bool {
-	if r.steps--; r.steps < 0 {
-		return false
-	}
+	r.spend(1)
 	if r.levels++; r.levels > maxCompared {
-		r.steps = -1
+		panic(limit("its lists nest too deeply"))
 	}
-	defer func() { r.levels-- }()
+	ok := r.same(x, y)
+	r.levels--
+	return ok
+}
+
+func (r *run) same(x, y Value) bool {
 	switch a := x.v.(type) {
 	case string:
 		b, ok := y.v.(string)
@@ -59,26 +60,24 @@ func sameNumber(x, y Value) bool {
 	}
 }
 
-func eq(r *run, x, y Value) (bool, error) { return r.equal(x, y), nil }
-func ne(r *run, x, y Value) (bool, error) { return !r.equal(x, y), nil }
+func eq(r *run, x, y Value) bool { return r.equal(x, y) }
+func ne(r *run, x, y Value) bool { return !r.equal(x, y) }
 
 // order makes the relation of an operator.
 func order(op string) relation {
-	return func(r *run, x, y Value) (bool, error) {
-		n, ok, err := r.compare(op, x, y)
-		return ok && (n < 0 && op[0] == '<' || n > 0 && op[0] == '>' || n == 0 && len(op) == 2), err
+	return func(r *run, x, y Value) bool {
+		n, ok := r.compare(op, x, y)
+		return ok && (n < 0 && op[0] == '<' || n > 0 && op[0] == '>' || n == 0 && len(op) == 2)
 	}
 }
 
 // compare is the order of two values: negative, zero, positive; false where
 // they have none (a NaN).
-func (r *run) compare(op string, x, y Value) (int, bool, error) {
-	if err := undefined(x, y); err != nil {
-		return 0, false, err
-	}
+func (r *run) compare(op string, x, y Value) (int, bool) {
+	undefined(x, y)
 	switch {
 	case x.IsString() && y.IsString():
-		return strings.Compare(plain(x.AsString()), plain(y.AsString())), true, nil
+		return strings.Compare(plain(x.AsString()), plain(y.AsString())), true
 	case x.IsList() && y.IsList() && isTuple(x) == isTuple(y):
 		a, b := x.AsList().Items, y.AsList().Items
 		for i := range min(len(a), len(b)) {
@@ -86,48 +85,48 @@ func (r *run) compare(op string, x, y Value) (int, bool, error) {
 				return r.compare(op, a[i], b[i])
 			}
 		}
-		return len(a) - len(b), true, nil
+		return len(a) - len(b), true
 	case number(x) && number(y):
 		if sameNumber(x, y) {
-			return 0, true, nil
+			return 0, true
 		}
 		a, ok1 := integer(x)
 		b, ok2 := integer(y)
 		if ok1 && ok2 {
 			if a < b {
-				return -1, true, nil
+				return -1, true
 			}
-			return 1, true, nil
+			return 1, true
 		}
 		f, g := float(x), float(y)
 		if f < g {
-			return -1, true, nil
+			return -1, true
 		}
-		return 1, f > g, nil
+		return 1, f > g
 	}
-	return 0, false, faultf("'%s' not supported between instances of '%s' and '%s'", op, typeName(x), typeName(y))
+	panic(faultf("'%s' not supported between instances of '%s' and '%s'", op, typeName(x), typeName(y)))
 }
 
 // in is "x in y".
-func in(r *run, x, y Value) (bool, error) {
+func in(r *run, x, y Value) bool {
 	switch y := y.v.(type) {
 	case nil:
-		return false, nil
+		return false
 	case string:
 		if !x.IsString() {
-			return false, faultf("'in <string>' requires string as left operand, not %s", typeName(x))
+			panic(faultf("'in <string>' requires string as left operand, not %s", typeName(x)))
 		}
-		return strings.Contains(plain(y), plain(x.AsString())), nil
+		return strings.Contains(plain(y), plain(x.AsString()))
 	case *List:
-		return slices.ContainsFunc(y.Items, func(item Value) bool { return r.equal(x, item) }), nil
+		return slices.ContainsFunc(y.Items, func(item Value) bool { return r.equal(x, item) })
 	case *Dict:
 		if unhashable(x) {
-			return false, faultf("unhashable type: '%s'", typeName(x))
+			panic(faultf("unhashable type: '%s'", typeName(x)))
 		}
 		_, ok := y.Get(plain(r.printed(x)))
-		return ok && !x.IsUndefined(), nil
+		return ok && !x.IsUndefined()
 	}
-	return false, faultf("argument of type '%s' is not iterable", typeName(y))
+	panic(faultf("argument of type '%s' is not iterable", typeName(y)))
 }
 
 // unhashable tells whether Python refuses v as a key.

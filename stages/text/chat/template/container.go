@@ -13,78 +13,82 @@ var (
 	listMutators = []string{"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
 )
 
-func dictItems(r *run, v Value, _ args) (Value, error) {
+func dictItems(r *run, v Value, _ args) Value {
 	d := v.AsDict()
 	list := make([]Value, len(d.Keys))
 	for i, k := range d.Keys {
 		list[i] = newTuple(NewString(d.key(k)), d.Data[k])
 	}
-	return NewList(list), r.spend(len(list) / 4)
+	r.spend(len(list) / 4)
+	return NewList(list)
 }
 
-func dictKeys(r *run, v Value, _ args) (Value, error) {
-	list, err := iterable(r, v)
-	return NewList(list), err
+func dictKeys(r *run, v Value, _ args) Value {
+	return NewList(iterable(r, v))
 }
 
-func dictValues(r *run, v Value, _ args) (Value, error) {
+func dictValues(r *run, v Value, _ args) Value {
 	d := v.AsDict()
 	list := make([]Value, len(d.Keys))
 	for i, k := range d.Keys {
 		list[i] = d.Data[k]
 	}
-	return NewList(list), r.spend(len(list) / 4)
+	r.spend(len(list) / 4)
+	return NewList(list)
 }
 
-func dictGet(r *run, v Value, a args) (Value, error) {
+func dictGet(r *run, v Value, a args) Value {
 	k, ok := a.at(0, "key")
 	if !ok {
-		return empty, faultf("get expected at least 1 argument, got 0")
+		panic(faultf("get expected at least 1 argument, got 0"))
 	}
 	if !k.IsUndefined() {
 		if found, ok := v.AsDict().Get(plain(r.printed(k))); ok {
-			return found, nil
+			return found
 		}
 	}
-	return a.or(1, "default", None()), nil
+	return a.or(1, "default", None())
 }
 
-func dictCopy(r *run, v Value, _ args) (Value, error) {
+func dictCopy(r *run, v Value, _ args) Value {
 	return merged(r, NewDict(), v)
 }
 
 // merged puts the entries of from into the dict to.
-func merged(r *run, to, from Value) (Value, error) {
+func merged(r *run, to, from Value) Value {
 	for _, k := range from.AsDict().Keys {
 		to.AsDict().Set(k, from.AsDict().Data[k])
 	}
 	if from.AsDict().client {
 		MarkKeys(to)
 	}
-	return to, r.spend(from.AsDict().Len() / 4)
+	r.spend(from.AsDict().Len() / 4)
+	return to
 }
 
-func listCount(r *run, v Value, a args) (Value, error) {
+func listCount(r *run, v Value, a args) Value {
 	n := 0
 	for _, item := range v.AsList().Items {
 		if r.equal(item, a.or(0, "value", Undefined())) {
 			n++
 		}
 	}
-	return NewInt(int64(n)), r.spend(v.AsList().Len())
+	r.spend(v.AsList().Len())
+	return NewInt(int64(n))
 }
 
-func listIndex(r *run, v Value, a args) (Value, error) {
+func listIndex(r *run, v Value, a args) Value {
 	what := a.or(0, "value", Undefined())
 	i := slices.IndexFunc(v.AsList().Items, func(item Value) bool { return r.equal(item, what) })
 	if i < 0 {
-		return empty, faultf("%s is not in list", plain(r.printed(what)))
+		panic(faultf("%s is not in list", plain(r.printed(what))))
 	}
-	return NewInt(int64(i)), r.spend(i)
+	r.spend(i)
+	return NewInt(int64(i))
 }
 
-func listCopy(_ *run, v Value, _ args) (Value, error) {
-	return NewList(slices.Clone(v.AsList().Items)), nil
+func listCopy(_ *run, v Value, _ args) Value {
+	return NewList(slices.Clone(v.AsList().Items))
 }
 
 // globals are what every template may call.
@@ -99,24 +103,19 @@ func init() {
 	}
 }
 
-func dictGlobal(r *run, a args) (Value, error) {
+func dictGlobal(r *run, a args) Value {
 	d := NewDict()
 	if len(a.pos) > 1 {
-		return empty, faultf("dict expected at most 1 argument, got %d", len(a.pos))
+		panic(faultf("dict expected at most 1 argument, got %d", len(a.pos)))
 	}
 	if len(a.pos) == 1 && a.pos[0].IsDict() {
-		if _, err := merged(r, d, a.pos[0]); err != nil {
-			return empty, err
-		}
+		merged(r, d, a.pos[0])
 	} else if len(a.pos) == 1 {
-		list, err := iterable(r, a.pos[0])
-		if err != nil {
-			return empty, err
-		}
+		list := iterable(r, a.pos[0])
 		for _, pair := range list {
 			kv, ok := items(pair)
 			if !ok || len(kv) != 2 {
-				return empty, faultf("dictionary update sequence element is not a pair")
+				panic(faultf("dictionary update sequence element is not a pair"))
 			}
 			if kv[0].IsString() && plain(kv[0].AsString()) != kv[0].AsString() {
 				MarkKeys(d)
@@ -127,38 +126,35 @@ func dictGlobal(r *run, a args) (Value, error) {
 	if a.kw != nil {
 		return merged(r, d, Value{a.kw})
 	}
-	return d, nil
+	return d
 }
 
 // namespace is an object whose attributes a template may assign.
 type namespace struct{ Dict }
 
-func namespaceGlobal(r *run, a args) (Value, error) {
-	d, err := dictGlobal(r, a)
-	if err != nil {
-		return empty, err
-	}
-	return Value{&namespace{*d.AsDict()}}, nil
+func namespaceGlobal(r *run, a args) Value {
+	d := dictGlobal(r, a)
+	return Value{&namespace{*d.AsDict()}}
 }
 
 func (n *namespace) kind() string { return "Namespace" }
 
-func (n *namespace) attribute(_ *run, name string) (Value, error) {
+func (n *namespace) attribute(_ *run, name string) Value {
 	v, _ := n.Get(name)
-	return v, nil
+	return v
 }
 
 // joinerGlobal makes a function that returns nothing at first and the separator
 // ever after.
-func joinerGlobal(_ *run, a args) (Value, error) {
+func joinerGlobal(_ *run, a args) Value {
 	sep, used := a.or(0, "sep", NewString(", ")), false
-	return Value{&callable{"joiner", func(*run, args) (Value, error) {
+	return Value{&callable{"joiner", func(*run, args) Value {
 		if !used {
 			used = true
-			return empty, nil
+			return empty
 		}
-		return sep, nil
-	}}}, nil
+		return sep
+	}}}
 }
 
 // cycler goes round a list.
@@ -167,71 +163,71 @@ type cycler struct {
 	at    int
 }
 
-func cyclerGlobal(_ *run, a args) (Value, error) {
+func cyclerGlobal(_ *run, a args) Value {
 	if len(a.pos) == 0 {
-		return empty, faultf("at least one item has to be provided")
+		panic(faultf("at least one item has to be provided"))
 	}
-	return Value{&cycler{items: a.pos}}, nil
+	return Value{&cycler{items: a.pos}}
 }
 
 func (c *cycler) kind() string { return "Cycler" }
 
-func (c *cycler) attribute(_ *run, name string) (Value, error) {
+func (c *cycler) attribute(_ *run, name string) Value {
 	current := c.items[c.at]
 	to := 0
 	switch name {
 	case "current":
-		return current, nil
+		return current
 	case "next":
 		to = (c.at + 1) % len(c.items)
 	case "reset":
 		current = None()
 	default:
-		return Value{}, nil
+		return Value{}
 	}
-	return Value{&callable{name, func(*run, args) (Value, error) {
+	return Value{&callable{name, func(*run, args) Value {
 		c.at = to
-		return current, nil
-	}}}, nil
+		return current
+	}}}
 }
 
-func rangeGlobal(r *run, a args) (Value, error) {
+func rangeGlobal(r *run, a args) Value {
 	if a.kw != nil {
-		return empty, faultf("range() takes no keyword arguments")
+		panic(faultf("range() takes no keyword arguments"))
 	}
 	var n [3]int64
 	for i, v := range a.pos {
 		x, ok := integer(v)
 		if !ok || i > 2 {
-			return empty, faultf("'%s' object cannot be interpreted as an integer", typeName(v))
+			panic(faultf("'%s' object cannot be interpreted as an integer", typeName(v)))
 		}
 		n[i] = x
 	}
 	start, stop, step := n[0], n[1], n[2]
 	switch len(a.pos) {
 	case 0:
-		return empty, faultf("range expected at least 1 argument, got 0")
+		panic(faultf("range expected at least 1 argument, got 0"))
 	case 1:
 		start, stop, step = 0, n[0], 1
 	case 2:
 		step = 1
 	}
 	if step == 0 {
-		return empty, faultf("range() arg 3 must not be zero")
+		panic(faultf("range() arg 3 must not be zero"))
 	}
 	var list []Value
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
 		if len(list) == maxRange {
-			return empty, faultf("range too big, the sandbox blocks ranges larger than %d", maxRange)
+			panic(faultf("range too big, the sandbox blocks ranges larger than %d", maxRange))
 		}
 		list = append(list, NewInt(i))
 		if next := i + step; (next > i) != (step > 0) {
 			break // overflow: past stop as well
 		}
 	}
-	return NewList(list), nil
+	return NewList(list)
 }
 
-func raise(r *run, a args) (Value, error) {
-	return empty, &Raised{Message: plain(r.printed(a.or(0, "message", empty)))}
+func raise(r *run, a args) Value {
+	panic(&Raised{Message: plain(r.printed(a.or(0, "message", empty)))})
 }

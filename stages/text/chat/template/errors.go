@@ -9,6 +9,8 @@ import (
 // more work or made more text than it may.
 var ErrLimit = errors.New("the chat template was stopped")
 
+func limit(what string) error { return fmt.Errorf("%w: %s", ErrLimit, what) }
+
 // errPanic is wrapped by the error of a render that panicked.
 var errPanic = errors.New("the template could not be evaluated")
 

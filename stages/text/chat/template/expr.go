@@ -15,47 +15,41 @@ func (p *parser) between(start token) string {
 }
 
 // all evaluates expressions from left to right.
-func (f *frame) all(list []expr) ([]Value, error) {
+func (f *frame) all(list []expr) []Value {
 	out := make([]Value, len(list))
 	for i, e := range list {
-		v, err := e(f)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = v
+		out[i] = e(f)
 	}
-	return out, f.spend(len(list) / 16)
+	f.spend(len(list) / 16)
+	return out
 }
 
 // several reads operands joined by an operator that takes any number of them;
 // one operand stays as it is.
-func (p *parser) several(op string, operand func() (expr, error), join func(list []expr) expr) (expr, error) {
-	e, err := operand()
-	if err != nil || !p.is(op) {
-		return e, err
+func (p *parser) several(op string, operand func() expr, join func(list []expr) expr) expr {
+	e := operand()
+	if !p.is(op) {
+		return e
 	}
 	list := []expr{e}
 	for p.take(op) {
-		if e, err = operand(); err != nil {
-			return nil, err
-		}
-		if list = append(list, e); len(list) > maxChain {
-			return nil, p.fail(p.peek(), "expression too long")
+		if list = append(list, operand()); len(list) > maxChain {
+			panic(p.fail(p.peek(), "expression too long"))
 		}
 	}
-	return join(list), nil
+	return join(list)
 }
 
 // tuple reads an expression, or several with commas between; cond allows the
 // inline if.
-func (p *parser) tuple(cond bool) (expr, error) {
+func (p *parser) tuple(cond bool) expr {
 	one := p.or
 	if cond {
 		one = p.expr
 	}
-	e, err := one()
-	if err != nil || !p.is(",") {
-		return e, err
+	e := one()
+	if !p.is(",") {
+		return e
 	}
 	list := []expr{e}
 	for p.take(",") {
@@ -63,110 +57,79 @@ func (p *parser) tuple(cond bool) (expr, error) {
 		if k == kindVarShut || k == kindBlockShut || p.is(")") || p.is("in") {
 			break
 		}
-		if e, err = one(); err != nil {
-			return nil, err
-		}
-		list = append(list, e)
+		list = append(list, one())
 	}
-	return func(f *frame) (Value, error) {
-		items, err := f.all(list)
-		return newTuple(items...), err
-	}, nil
+	return func(f *frame) Value { return newTuple(f.all(list)...) }
 }
 
 // expr reads an expression with the inline if.
-func (p *parser) expr() (expr, error) {
-	if err := p.enter(); err != nil {
-		return nil, err
-	}
-	defer p.leave()
-	e, err := p.or()
-	for err == nil && p.take("if") {
-		var cond expr
-		other := constant(Value{})
-		if cond, err = p.or(); err == nil && p.take("else") {
-			other, err = p.expr()
+func (p *parser) expr() expr {
+	defer p.nested()()
+	e := p.or()
+	for p.take("if") {
+		yes, cond, no := e, p.or(), constant(Value{})
+		if p.take("else") {
+			no = p.expr()
 		}
-		e = choice(cond, e, other)
-	}
-	return e, err
-}
-
-func choice(cond, yes, no expr) expr {
-	return func(f *frame) (Value, error) {
-		v, err := cond(f)
-		if err != nil {
-			return Value{}, err
+		e = func(f *frame) Value {
+			if cond(f).IsTruthy() {
+				return yes(f)
+			}
+			return no(f)
 		}
-		if v.IsTruthy() {
-			return yes(f)
-		}
-		return no(f)
 	}
+	return e
 }
 
 func constant(v Value) expr {
-	return func(f *frame) (Value, error) {
+	return func(f *frame) Value {
 		f.steps--
-		return v, nil
+		return v
 	}
 }
 
-func (p *parser) or() (expr, error)  { return p.several("or", p.and, shortCircuit(true)) }
-func (p *parser) and() (expr, error) { return p.several("and", p.not, shortCircuit(false)) }
+func (p *parser) or() expr  { return p.several("or", p.and, shortCircuit(true)) }
+func (p *parser) and() expr { return p.several("and", p.not, shortCircuit(false)) }
 
 // shortCircuit is the first of some values whose truth is the one given, or the
 // last.
 func shortCircuit(truth bool) func([]expr) expr {
 	return func(list []expr) expr {
-		return func(f *frame) (v Value, err error) {
+		return func(f *frame) (v Value) {
 			for _, e := range list {
-				if v, err = e(f); err != nil || v.IsTruthy() == truth {
+				if v = e(f); v.IsTruthy() == truth {
 					break
 				}
 			}
-			return v, err
+			return v
 		}
 	}
 }
 
-func (p *parser) not() (expr, error) {
+func (p *parser) not() expr {
 	if !p.take("not") {
 		return p.compare()
 	}
-	if err := p.enter(); err != nil {
-		return nil, err
-	}
-	defer p.leave()
-	e, err := p.not()
-	return not(e), err
-}
-
-func not(e expr) expr {
-	return func(f *frame) (Value, error) {
-		v, err := e(f)
-		return NewBool(!v.IsTruthy()), err
-	}
+	defer p.nested()()
+	e := p.not()
+	return func(f *frame) Value { return NewBool(!e(f).IsTruthy()) }
 }
 
 // relation is a comparison of two values.
-type relation func(r *run, x, y Value) (bool, error)
+type relation func(r *run, x, y Value) bool
 
 var comparisons = map[string]relation{
 	"==": eq, "!=": ne, "<": order("<"), "<=": order("<="), ">": order(">"), ">=": order(">="), "in": in,
 }
 
 // compare reads a comparison or a chain of them: a < b < c is a < b and b < c.
-func (p *parser) compare() (expr, error) {
+func (p *parser) compare() expr {
 	type link struct {
 		holds relation
 		want  bool
 		right expr
 	}
-	left, err := p.sum()
-	if err != nil {
-		return nil, err
-	}
+	left := p.sum()
 	var links []link
 	for {
 		l := link{want: true}
@@ -181,82 +144,56 @@ func (p *parser) compare() (expr, error) {
 			break
 		}
 		p.pos++
-		if l.right, err = p.sum(); err != nil {
-			return nil, err
-		}
+		l.right = p.sum()
 		if links = append(links, l); len(links) > maxChain {
-			return nil, p.fail(p.peek(), "expression too long")
+			panic(p.fail(p.peek(), "expression too long"))
 		}
 	}
 	if links == nil {
-		return left, nil
+		return left
 	}
-	return func(f *frame) (Value, error) {
-		x, err := left(f)
+	return func(f *frame) Value {
+		x := left(f)
 		for _, l := range links {
-			if err != nil {
-				return Value{}, err
-			}
-			y, err := l.right(f)
-			if err != nil {
-				return Value{}, err
-			}
-			if err := f.spend(1 + weight(x) + weight(y)); err != nil {
-				return Value{}, err
-			}
-			ok, err := l.holds(f.run, x, y)
-			if err != nil || ok != l.want {
-				return NewBool(false), err
+			y := l.right(f)
+			f.spend(1 + weight(x) + weight(y))
+			if l.holds(f.run, x, y) != l.want {
+				return NewBool(false)
 			}
 			x = y
 		}
-		return NewBool(true), f.spend(0)
-	}, nil
+		return NewBool(true)
+	}
 }
 
 // binary is an operation on two values.
-type binary func(r *run, x, y Value) (Value, error)
+type binary func(r *run, x, y Value) Value
 
 func (op binary) of(left, right expr) expr {
-	return func(f *frame) (Value, error) {
-		x, err := left(f)
-		if err != nil {
-			return Value{}, err
-		}
-		y, err := right(f)
-		if err != nil {
-			return Value{}, err
-		}
-		if err := f.spend(1 + weight(x) + weight(y)); err != nil {
-			return Value{}, err
-		}
-		v, err := op(f.run, x, y)
-		if err != nil {
-			return Value{}, err
-		}
-		return v, f.spend(weight(v))
+	return func(f *frame) Value {
+		x, y := left(f), right(f)
+		f.spend(1 + weight(x) + weight(y))
+		v := op(f.run, x, y)
+		f.spend(weight(v))
+		return v
 	}
 }
 
 // chain reads operands joined by left-associative operators.
-func (p *parser) chain(ops map[string]binary, operand func() (expr, error)) (expr, error) {
-	left, err := operand()
-	for n := 0; err == nil; n++ {
+func (p *parser) chain(ops map[string]binary, operand func() expr) expr {
+	left := operand()
+	for n := 0; ; n++ {
 		t := p.peek()
 		op := ops[t.val]
 		if t.kind != kindOp || op == nil {
-			return left, nil
+			return left
 		}
 		if n == maxNesting {
-			return nil, p.fail(t, "expression too long")
+			panic(p.fail(t, "expression too long"))
 		}
 		p.pos++
-		var right expr
-		if right, err = operand(); err == nil {
-			left = op.of(left, right)
-		}
+		left = op.of(left, operand())
 	}
-	return nil, err
 }
 
 var (
@@ -266,45 +203,30 @@ var (
 	signs      = map[string]binary{"-": neg, "+": pos} // of the second value
 )
 
-func (p *parser) sum() (expr, error) { return p.chain(sumOps, p.concat) }
+func (p *parser) sum() expr     { return p.chain(sumOps, p.concat) }
+func (p *parser) product() expr { return p.chain(productOps, p.power) }
+func (p *parser) power() expr   { return p.chain(powerOps, func() expr { return p.unary(true) }) }
 
-func (p *parser) concat() (expr, error) {
+func (p *parser) concat() expr {
 	return p.several("~", p.product, func(list []expr) expr {
-		return func(f *frame) (Value, error) {
-			items, err := f.all(list)
-			if err != nil {
-				return Value{}, err
-			}
-			return f.apply(concat, args{pos: items})
-		}
+		return func(f *frame) Value { return f.apply(concat, args{pos: f.all(list)}) }
 	})
 }
 
-func (p *parser) product() (expr, error) { return p.chain(productOps, p.power) }
-func (p *parser) power() (expr, error) {
-	return p.chain(powerOps, func() (expr, error) { return p.unary(true) })
-}
-
-func (p *parser) unary(filters bool) (expr, error) {
-	if err := p.enter(); err != nil {
-		return nil, err
-	}
-	defer p.leave()
+func (p *parser) unary(filters bool) expr {
+	defer p.nested()()
 	start := p.peek()
 	var e expr
-	var err error
 	if sign := signs[start.val]; start.kind == kindOp && sign != nil {
 		p.next()
-		if e, err = p.unary(false); err == nil {
-			e = sign.of(constant(NewInt(0)), e)
-		}
-	} else if e, err = p.primary(); err == nil {
-		e, err = p.postfix(e, start)
+		e = sign.of(constant(Value{}), p.unary(false))
+	} else {
+		e = p.postfix(p.primary(), start)
 	}
-	if err != nil || !filters {
-		return e, err
+	if filters {
+		e = p.filters(e)
 	}
-	return p.filters(e)
+	return e
 }
 
 var constants = map[string]Value{
@@ -319,25 +241,25 @@ func isKeyword(s string) bool {
 	return false
 }
 
-func (p *parser) primary() (expr, error) {
+func (p *parser) primary() expr {
 	t := p.next()
 	switch t.kind {
 	case kindName:
 		if c, ok := constants[t.val]; ok {
-			return constant(c), nil
+			return constant(c)
 		}
 		if isKeyword(t.val) {
-			return nil, p.fail(t, "unexpected %q", t.val)
+			break
 		}
 		switch t.val {
 		case "caller", "kwargs", "varargs":
 			p.special[t.val] = true
 		}
 		id := p.ident(t.val)
-		return func(f *frame) (Value, error) {
+		return func(f *frame) Value {
 			f.steps--
-			return f.get(id), nil
-		}, nil
+			return f.get(id)
+		}
 	case kindString:
 		val := t.val
 		for p.peek().kind == kindString {
@@ -346,16 +268,15 @@ func (p *parser) primary() (expr, error) {
 		if len(val) <= maxName {
 			p.names[val] = true // a subscript or an argument of get
 		}
-		return constant(NewString(val)), nil
+		return constant(NewString(val))
 	case kindInt:
-		n, err := p.integer(t)
-		return constant(NewInt(n)), err
+		return constant(p.integer(t))
 	case kindFloat:
 		x, err := strconv.ParseFloat(strings.ReplaceAll(t.val, "_", ""), 64)
 		if err != nil {
-			return nil, p.fail(t, "bad number %q", t.val)
+			panic(p.fail(t, "bad number %q", t.val))
 		}
-		return constant(NewFloat(x)), nil
+		return constant(NewFloat(x))
 	case kindOp:
 		switch t.val {
 		case "(":
@@ -366,83 +287,49 @@ func (p *parser) primary() (expr, error) {
 			return p.dict()
 		}
 	}
-	return nil, p.fail(t, "unexpected %q", t.val)
+	panic(p.fail(t, "unexpected %q", t.val))
 }
 
-func (p *parser) integer(t token) (int64, error) {
+func (p *parser) integer(t token) Value {
 	n, err := strconv.ParseInt(t.val, 0, 64)
 	if err != nil {
-		return 0, p.fail(t, "bad or too large integer %q", t.val)
+		panic(p.fail(t, "bad or too large integer %q", t.val))
 	}
-	return n, nil
+	return NewInt(n)
 }
 
-func (p *parser) paren() (expr, error) {
+func (p *parser) paren() expr {
 	if p.take(")") {
-		return constant(newTuple()), nil
+		return constant(newTuple())
 	}
-	if err := p.enter(); err != nil {
-		return nil, err
-	}
-	defer p.leave()
-	e, err := p.tuple(true)
-	if err != nil {
-		return nil, err
-	}
-	return e, p.expect(")")
+	defer p.nested()()
+	e := p.tuple(true)
+	p.expect(")")
+	return e
 }
 
-func (p *parser) list() (expr, error) {
+func (p *parser) list() expr {
 	var list []expr
-	for !p.take("]") {
-		e, err := p.expr()
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, e)
-		if !p.take(",") && !p.is("]") {
-			return nil, p.expect("]")
-		}
+	for p.more(list == nil, "]") {
+		list = append(list, p.expr())
 	}
-	return func(f *frame) (Value, error) {
-		items, err := f.all(list)
-		return NewList(items), err
-	}, nil
+	return func(f *frame) Value { return NewList(f.all(list)) }
 }
 
-func (p *parser) dict() (expr, error) {
+func (p *parser) dict() expr {
 	var keys, values []expr
-	for !p.take("}") {
-		k, err := p.expr()
-		if err == nil {
-			err = p.expect(":")
-		}
-		if err != nil {
-			return nil, err
-		}
-		v, err := p.expr()
-		if err != nil {
-			return nil, err
-		}
-		keys, values = append(keys, k), append(values, v)
-		if !p.take(",") && !p.is("}") {
-			return nil, p.expect("}")
-		}
+	for p.more(keys == nil, "}") {
+		keys = append(keys, p.expr())
+		p.expect(":")
+		values = append(values, p.expr())
 	}
-	return func(f *frame) (Value, error) {
+	return func(f *frame) Value {
 		d := NewDict()
 		for i := range keys {
-			k, err := keys[i](f)
-			if err != nil {
-				return Value{}, err
-			}
-			v, err := values[i](f)
-			if err != nil {
-				return Value{}, err
-			}
-			// Keys are plain text.
-			d.AsDict().Set(plain(f.printed(k)), v)
+			k := plain(f.printed(keys[i](f))) // keys are plain text
+			d.AsDict().Set(k, values[i](f))
 		}
-		return d, f.spend(len(keys) / 16)
-	}, nil
+		f.spend(len(keys) / 16)
+		return d
+	}
 }

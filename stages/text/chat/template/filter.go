@@ -29,18 +29,18 @@ func init() {
 
 // textFilter makes a filter of a function on the printed value.
 func textFilter(f func(string) string) function {
-	return func(r *run, a args) (Value, error) { return r.str(f(r.printed(a.pos[0]))) }
+	return func(r *run, a args) Value { return r.str(f(r.printed(a.pos[0]))) }
 }
 
-func stringFilter(r *run, a args) (Value, error) {
+func stringFilter(r *run, a args) Value {
 	if a.pos[0].IsString() {
-		return a.pos[0], nil
+		return a.pos[0]
 	}
 	return r.str(r.printed(a.pos[0]))
 }
 
 // length is Python's len.
-func length(_ *run, a args) (Value, error) {
+func length(_ *run, a args) Value {
 	v := a.pos[0]
 	n := 0
 	switch {
@@ -51,59 +51,52 @@ func length(_ *run, a args) (Value, error) {
 	case v.IsDict():
 		n = v.AsDict().Len()
 	case !v.IsUndefined():
-		return empty, faultf("object of type '%s' has no len()", typeName(v))
+		panic(faultf("object of type '%s' has no len()", typeName(v)))
 	}
-	return NewInt(int64(n)), nil
+	return NewInt(int64(n))
 }
 
-func fallback(_ *run, a args) (Value, error) {
+func fallback(_ *run, a args) Value {
 	v := a.pos[0]
 	if v.IsUndefined() || a.truth(2, "boolean", false) && !v.IsTruthy() {
-		return a.or(1, "default_value", empty), nil
+		return a.or(1, "default_value", empty)
 	}
-	return v, nil
+	return v
 }
 
-func trimFilter(r *run, a args) (Value, error) {
+func trimFilter(r *run, a args) Value {
 	return strip(r.printed(a.pos[0]), a.or(1, "chars", None()), true, true)
 }
 
-func replaceFilter(r *run, a args) (Value, error) {
+func replaceFilter(r *run, a args) Value {
 	if a.or(1, "old", Undefined()).IsUndefined() || a.or(2, "new", Undefined()).IsUndefined() {
-		return empty, faultf("replace needs what to replace and by what")
+		panic(faultf("replace needs what to replace and by what"))
 	}
 	old := NewString(r.printed(a.or(1, "old", empty)))
 	by := NewString(r.printed(a.or(2, "new", empty)))
 	return replace(r, NewString(r.printed(a.pos[0])), args{pos: []Value{old, by, a.or(3, "count", None())}})
 }
 
-func join(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
-	if err != nil {
-		return empty, err
-	}
+func join(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
 	sep := r.printed(a.or(1, "d", empty))
 	by, has := a.at(2, "attribute")
 	parts := make([]string, len(list))
 	n := 0
 	for i, v := range list {
 		if has && !by.IsNone() {
-			if v, err = path(r, v, by, nil); err != nil {
-				return empty, err
-			}
+			v = path(r, v, by, nil)
 		}
 		parts[i] = r.printed(v)
 		n += len(parts[i]) + len(sep)
 	}
-	if err := r.made(n); err != nil {
-		return empty, err
-	}
-	return NewString(strings.Join(parts, sep)), nil
+	r.made(n)
+	return NewString(strings.Join(parts, sep))
 }
 
-func indent(r *run, a args) (Value, error) {
+func indent(r *run, a args) Value {
 	if !a.pos[0].IsString() {
-		return empty, faultf("indent needs a string, not %s", typeName(a.pos[0]))
+		panic(faultf("indent needs a string, not %s", typeName(a.pos[0])))
 	}
 	width := a.or(1, "width", NewInt(4))
 	pad := ""
@@ -114,9 +107,7 @@ func indent(r *run, a args) (Value, error) {
 	}
 	s := a.pos[0].AsString()
 	lines := splitLines(s+"\n", false)
-	if err := r.made(len(s) + len(lines)*(len(pad)+1)); err != nil {
-		return empty, err
-	}
+	r.made(len(s) + len(lines)*(len(pad)+1))
 	var b strings.Builder
 	if a.truth(2, "first", false) {
 		b.WriteString(pad)
@@ -130,58 +121,56 @@ func indent(r *run, a args) (Value, error) {
 		}
 		b.WriteString(line)
 	}
-	return NewString(b.String()), nil
+	return NewString(b.String())
 }
 
-func center(r *run, a args) (Value, error) {
+func center(r *run, a args) Value {
 	return justify('^')(r, NewString(r.printed(a.pos[0])), args{pos: []Value{a.or(1, "width", NewInt(80))}})
 }
 
-func wordcount(r *run, a args) (Value, error) {
+func wordcount(r *run, a args) Value {
 	words := strings.FieldsFunc(plain(r.printed(a.pos[0])), func(r rune) bool { return r != '_' && !isAlnum(r) })
-	return NewInt(int64(len(words))), nil
+	return NewInt(int64(len(words)))
 }
 
-func formatFilter(r *run, a args) (Value, error) {
+func formatFilter(r *run, a args) Value {
 	return percent(r, r.printed(a.pos[0]), newTuple(a.pos[1:]...))
 }
 
-func attrFilter(r *run, a args) (Value, error) {
+func attrFilter(r *run, a args) Value {
 	if len(a.pos) < 2 || !a.pos[1].IsString() {
-		return empty, faultf("attr needs the name of an attribute")
+		panic(faultf("attr needs the name of an attribute"))
 	}
 	return bound(a.pos[0], plain(a.pos[1].AsString()))
 }
 
-func absolute(_ *run, a args) (Value, error) {
+func absolute(_ *run, a args) Value {
 	v := a.pos[0]
 	if n, ok := integer(v); ok && n != math.MinInt64 {
-		return NewInt(max(n, -n)), nil
+		return NewInt(max(n, -n))
 	}
 	if !v.IsFloat() {
-		return empty, faultf("bad operand type for abs(): '%s'", typeName(v))
+		panic(faultf("bad operand type for abs(): '%s'", typeName(v)))
 	}
-	return NewFloat(math.Abs(v.AsFloat())), nil
+	return NewFloat(math.Abs(v.AsFloat()))
 }
 
 // toInt is int(value), or the default where that fails.
-func toInt(_ *run, a args) (Value, error) {
+func toInt(_ *run, a args) Value {
 	v := a.pos[0]
 	if n, ok := integer(v); ok {
-		return NewInt(n), nil
+		return NewInt(n)
 	}
-	if err := undefined(v); err != nil {
-		return empty, err
-	}
+	undefined(v)
 	if is[digits](v) {
-		return v, nil
+		return v
 	}
 	f := math.NaN()
 	if v.IsString() {
 		s := strings.TrimFunc(plain(v.AsString()), isSpace)
 		base, _ := integer(a.or(2, "base", NewInt(10)))
 		if n, ok := parseInt(s, int(base)); ok {
-			return NewInt(n), nil
+			return NewInt(n)
 		}
 		if g, err := strconv.ParseFloat(s, 64); err == nil {
 			f = g
@@ -190,9 +179,9 @@ func toInt(_ *run, a args) (Value, error) {
 		f = v.AsFloat()
 	}
 	if f = math.Trunc(f); f >= -0x1p63 && f < 0x1p63 {
-		return NewInt(int64(f)), nil
+		return NewInt(int64(f))
 	}
-	return a.or(1, "default", NewInt(0)), nil
+	return a.or(1, "default", NewInt(0))
 }
 
 // parseInt reads an integer as Python's int(s, base) does.
@@ -211,10 +200,10 @@ func parseInt(s string, base int) (int64, bool) {
 	return n, err == nil
 }
 
-func toFloat(_ *run, a args) (Value, error) {
+func toFloat(_ *run, a args) Value {
 	v := a.pos[0]
 	if number(v) {
-		return NewFloat(float(v)), nil
+		return NewFloat(float(v))
 	}
 	n, ok := v.v.(digits)
 	text := string(n)
@@ -223,37 +212,38 @@ func toFloat(_ *run, a args) (Value, error) {
 	}
 	if ok {
 		if f, err := strconv.ParseFloat(text, 64); err == nil {
-			return NewFloat(f), nil
+			return NewFloat(f)
 		}
 	}
-	return a.or(1, "default", NewFloat(0)), undefined(v)
+	undefined(v)
+	return a.or(1, "default", NewFloat(0))
 }
 
-func round(r *run, a args) (Value, error) {
+func round(r *run, a args) Value {
 	v := a.pos[0]
 	if !number(v) {
-		return empty, faultf("type %s doesn't define __round__ method", typeName(v))
+		panic(faultf("type %s doesn't define __round__ method", typeName(v)))
 	}
 	digits, _ := integer(a.or(1, "precision", NewInt(0)))
 	if digits < 0 || digits > 300 {
-		return empty, faultf("round: precision must be 0 to 300")
+		panic(faultf("round: precision must be 0 to 300"))
 	}
 	f, scale := float(v), math.Pow(10, float64(digits))
 	switch method := r.printed(a.or(2, "method", NewString("common"))); method {
 	case "ceil":
-		return NewFloat(math.Ceil(f*scale) / scale), nil
+		return NewFloat(math.Ceil(f*scale) / scale)
 	case "floor":
-		return NewFloat(math.Floor(f*scale) / scale), nil
+		return NewFloat(math.Floor(f*scale) / scale)
 	case "common":
 		if n, ok := integer(v); ok {
-			return NewInt(n), nil
+			return NewInt(n)
 		}
 		// Decimal digits of the exact value, ties to even, as Python's round.
 		n, err := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)
 		if err != nil {
 			n = f
 		}
-		return NewFloat(n), nil
+		return NewFloat(n)
 	}
-	return empty, faultf("method must be common, ceil or floor")
+	panic(faultf("method must be common, ceil or floor"))
 }

@@ -7,7 +7,7 @@ import (
 
 // percent is Python's s % values, for the conversions s, r, d, i, f, x and %%,
 // with flags, width and precision.
-func percent(r *run, s string, values Value) (Value, error) {
+func percent(r *run, s string, values Value) Value {
 	list := []Value{values}
 	if values.IsList() && isTuple(values) {
 		list = values.AsList().Items
@@ -24,7 +24,7 @@ func percent(r *run, s string, values Value) (Value, error) {
 		at += i + 1
 		end := at + len(w.text[at:]) - len(strings.TrimLeft(w.text[at:], "#0- +0123456789."))
 		if end == len(w.text) {
-			return empty, faultf("incomplete format")
+			panic(faultf("incomplete format"))
 		}
 		flags, verb := w.text[at:end], w.text[end]
 		at = end + 1
@@ -33,32 +33,30 @@ func percent(r *run, s string, values Value) (Value, error) {
 			continue
 		}
 		if len(list) == 0 {
-			return empty, faultf("not enough arguments for format string")
+			panic(faultf("not enough arguments for format string"))
 		}
-		text, err := r.conversion(verb, flags, list[0])
-		if err != nil {
-			return empty, err
-		}
+		text := r.conversion(verb, flags, list[0])
 		list = list[1:]
 		b.WriteString(text)
 		if b.Len() > r.widest {
-			return empty, r.made(b.Len())
+			r.made(b.Len())
+			return empty
 		}
 	}
 	if mapping := values.IsUndefined() || values.IsDict() || values.IsList() && !isTuple(values); len(list) > 0 && !mapping {
-		return empty, faultf("not all arguments converted during string formatting")
+		panic(faultf("not all arguments converted during string formatting"))
 	}
 	b.WriteString(w.cut(at, len(w.text)))
 	return r.str(b.String())
 }
 
 // conversion formats one value.
-func (r *run) conversion(verb byte, flags string, v Value) (string, error) {
+func (r *run) conversion(verb byte, flags string, v Value) string {
 	width, precision, hasPrecision := strings.Cut(strings.TrimLeft(flags, "#0- +"), ".")
 	n, _ := strconv.Atoi("0" + width)
 	prec, _ := strconv.Atoi("0" + precision)
 	if n > 1000 || prec > 300 {
-		return "", faultf("format width or precision too large")
+		panic(faultf("format width or precision too large"))
 	}
 	var text string
 	switch verb {
@@ -70,7 +68,7 @@ func (r *run) conversion(verb byte, flags string, v Value) (string, error) {
 		text = b.String()
 	case 'd', 'i', 'x':
 		if !number(v) {
-			return "", faultf("%%%c format: a real number is required, not %s", verb, typeName(v))
+			panic(faultf("%%%c format: a real number is required, not %s", verb, typeName(v)))
 		}
 		whole, ok := integer(v)
 		if !ok {
@@ -83,20 +81,20 @@ func (r *run) conversion(verb byte, flags string, v Value) (string, error) {
 		text = strconv.FormatInt(whole, base)
 	case 'f':
 		if !number(v) {
-			return "", faultf("must be real number, not %s", typeName(v))
+			panic(faultf("must be real number, not %s", typeName(v)))
 		}
 		if !hasPrecision {
 			prec = 6
 		}
 		text = strconv.FormatFloat(float(v), 'f', prec, 64)
 	default:
-		return "", faultf("unsupported format character '%c'", verb)
+		panic(faultf("unsupported format character '%c'", verb))
 	}
 	if hasPrecision && (verb == 's' || verb == 'r') {
 		w := viewOf(text)
 		text = w.cut(0, byteOffset(w.text, prec))
 	}
-	return padded(text, flags[:len(flags)-len(strings.TrimLeft(flags, "#0- +"))], n, verb), nil
+	return padded(text, flags[:len(flags)-len(strings.TrimLeft(flags, "#0- +"))], n, verb)
 }
 
 func padded(text, flags string, width int, verb byte) string {
@@ -124,7 +122,7 @@ func padded(text, flags string, width int, verb byte) string {
 
 // formatMethod is str.format, for fields without a format specification:
 // {}, {0}, {name}.
-func formatMethod(r *run, v Value, a args) (Value, error) {
+func formatMethod(r *run, v Value, a args) Value {
 	w := viewOf(v.AsString())
 	var b strings.Builder
 	auto, at := 0, 0
@@ -142,7 +140,7 @@ func formatMethod(r *run, v Value, a args) (Value, error) {
 		}
 		end := strings.IndexByte(w.text[at:], '}')
 		if w.text[at] == '}' || end < 0 {
-			return empty, faultf("Single '%c' encountered in format string", w.text[at])
+			panic(faultf("Single '%c' encountered in format string", w.text[at]))
 		}
 		name := w.text[at+1 : at+end]
 		at += end + 1
@@ -158,11 +156,12 @@ func formatMethod(r *run, v Value, a args) (Value, error) {
 			}
 		}
 		if !ok {
-			return empty, faultf("format field {%s} is not supported or has no argument", name)
+			panic(faultf("format field {%s} is not supported or has no argument", name))
 		}
 		b.WriteString(r.printed(arg))
 		if b.Len() > r.widest {
-			return empty, r.made(b.Len())
+			r.made(b.Len())
+			return empty
 		}
 	}
 	b.WriteString(w.cut(at, len(w.text)))

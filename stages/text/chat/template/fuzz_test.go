@@ -21,6 +21,9 @@ func FuzzCompile(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, source, content string) {
 		prog, err := Compile(source)
+		if errors.Is(err, errPanic) {
+			t.Fatalf("%q: %v", source, err)
+		}
 		if err != nil || !utf8.ValidString(content) {
 			return
 		}

@@ -32,24 +32,25 @@ func items(v Value) (list []Value, ok bool) {
 }
 
 // iterable is items, charged to the budget, or the error of Python.
-func iterable(r *run, v Value) ([]Value, error) {
+func iterable(r *run, v Value) []Value {
 	list, ok := items(v)
 	if !ok {
-		return nil, faultf("'%s' object is not iterable", typeName(v))
+		panic(faultf("'%s' object is not iterable", typeName(v)))
 	}
-	return list, r.spend(len(list) / 4)
+	r.spend(len(list) / 4)
+	return list
 }
 
 // unpack is the items of v, which are as many as there are names for them.
-func unpack(v Value, want int) ([]Value, error) {
+func unpack(v Value, want int) []Value {
 	list, ok := items(v)
 	switch {
 	case !ok:
-		return nil, faultf("cannot unpack non-iterable %s object", typeName(v))
+		panic(faultf("cannot unpack non-iterable %s object", typeName(v)))
 	case len(list) < want:
-		return nil, faultf("not enough values to unpack (expected %d, got %d)", want, len(list))
+		panic(faultf("not enough values to unpack (expected %d, got %d)", want, len(list)))
 	case len(list) > want:
-		return nil, faultf("too many values to unpack (expected %d)", want)
+		panic(faultf("too many values to unpack (expected %d)", want))
 	}
-	return list, nil
+	return list
 }

@@ -121,7 +121,7 @@ type jsonStyle struct {
 }
 
 // toJSON is the filter tojson of transformers: json.dumps with ensure_ascii off.
-func toJSON(r *run, a args) (Value, error) {
+func toJSON(r *run, a args) Value {
 	s := jsonStyle{ascii: a.truth(1, "ensure_ascii", false), sorted: a.truth(4, "sort_keys", false), item: ", ", key: ": "}
 	switch ind := a.or(2, "indent", None()); {
 	case ind.IsString():
@@ -130,7 +130,7 @@ func toJSON(r *run, a args) (Value, error) {
 	case !ind.IsNone():
 		n, ok := integer(ind)
 		if !ok {
-			return empty, faultf("indent must be an integer or a string")
+			panic(faultf("indent must be an integer or a string"))
 		}
 		pad := strings.Repeat(" ", int(min(max(n, 0), 100)))
 		s.pad, s.item = &pad, ","
@@ -138,14 +138,12 @@ func toJSON(r *run, a args) (Value, error) {
 	if sep := a.or(3, "separators", None()); !sep.IsNone() {
 		pair, _ := items(sep)
 		if len(pair) != 2 || !pair[0].IsString() || !pair[1].IsString() {
-			return empty, faultf("separators must be two strings")
+			panic(faultf("separators must be two strings"))
 		}
 		s.item, s.key = pair[0].AsString(), pair[1].AsString()
 	}
 	var b strings.Builder
-	if err := s.write(r, &b, a.pos[0], 0); err != nil {
-		return empty, err
-	}
+	s.write(r, &b, a.pos[0], 0)
 	return r.str(b.String())
 }
 
@@ -153,19 +151,17 @@ func toJSON(r *run, a args) (Value, error) {
 func ToJSON(v Value) (string, error) {
 	var b strings.Builder
 	r := &run{steps: DefaultSteps, widest: DefaultOutput, memory: DefaultOutput}
-	err := jsonStyle{item: ", ", key: ": "}.write(r, &b, v, 0)
+	err := caught(func() { jsonStyle{item: ", ", key: ": "}.write(r, &b, v, 0) })
 	return b.String(), err
 }
 
-func (s jsonStyle) write(r *run, b *strings.Builder, v Value, depth int) error {
-	if err := r.spend(1 + weight(v)); err != nil {
-		return err
-	}
+func (s jsonStyle) write(r *run, b *strings.Builder, v Value, depth int) {
+	r.spend(1 + weight(v))
 	if depth > maxNesting {
-		return faultf("tojson: nested too deeply")
+		panic(faultf("tojson: nested too deeply"))
 	}
 	if b.Len() > r.widest {
-		return r.made(b.Len())
+		r.made(b.Len())
 	}
 	switch {
 	case v.IsNone():
@@ -182,24 +178,21 @@ func (s jsonStyle) write(r *run, b *strings.Builder, v Value, depth int) error {
 		b.WriteByte('[')
 		for i, item := range v.AsList().Items {
 			s.next(b, i, depth+1)
-			if err := s.write(r, b, item, depth+1); err != nil {
-				return err
-			}
+			s.write(r, b, item, depth+1)
 		}
 		s.end(b, v.AsList().Len(), depth, ']')
 	case v.IsDict():
-		return s.object(r, b, v.AsDict(), depth)
+		s.object(r, b, v.AsDict(), depth)
 	default:
 		n, ok := v.v.(digits)
 		if !ok {
-			return faultf("Object of type %s is not JSON serializable", typeName(v))
+			panic(faultf("Object of type %s is not JSON serializable", typeName(v)))
 		}
 		b.WriteString(string(n))
 	}
-	return nil
 }
 
-func (s jsonStyle) object(r *run, b *strings.Builder, d *Dict, depth int) error {
+func (s jsonStyle) object(r *run, b *strings.Builder, d *Dict, depth int) {
 	keys := d.Keys
 	if s.sorted {
 		keys = slices.Sorted(slices.Values(keys))
@@ -209,12 +202,9 @@ func (s jsonStyle) object(r *run, b *strings.Builder, d *Dict, depth int) error 
 		s.next(b, i, depth+1)
 		s.string(b, d.key(k))
 		b.WriteString(s.key)
-		if err := s.write(r, b, d.Data[k], depth+1); err != nil {
-			return err
-		}
+		s.write(r, b, d.Data[k], depth+1)
 	}
 	s.end(b, len(keys), depth, '}')
-	return nil
 }
 
 // next begins item i of a list or an object.

@@ -49,15 +49,13 @@ func normalize(src string) string {
 }
 
 // lex returns the tokens of a normalized source.
-func lex(src string) ([]token, error) {
+func lex(src string) []token {
 	l := &lexer{src: src, line: true}
 	for l.pos < len(l.src) {
-		if err := l.next(); err != nil {
-			return nil, err
-		}
+		l.next()
 	}
 	l.emit(kindEnd, "", len(src), len(src))
-	return l.out, nil
+	return l.out
 }
 
 func (l *lexer) emit(k kind, val string, from, to int) {
@@ -69,7 +67,7 @@ func (l *lexer) fail(at int, msg string) error {
 }
 
 // next reads the text up to the next tag, and the tag.
-func (l *lexer) next() error {
+func (l *lexer) next() {
 	start := l.pos
 	i := start
 	for {
@@ -77,7 +75,7 @@ func (l *lexer) next() error {
 		if j < 0 || i+j+1 >= len(l.src) {
 			l.emit(kindText, l.src[start:], start, len(l.src))
 			l.pos = len(l.src)
-			return nil
+			return
 		}
 		i += j
 		if c := l.src[i+1]; c == '{' || c == '%' || c == '#' {
@@ -95,16 +93,18 @@ func (l *lexer) next() error {
 	l.text(start, open, sign, c != '{')
 	switch c {
 	case '#':
-		return l.comment(open)
+		l.comment(open)
 	case '%':
 		if shut, ok := l.rawOpen(); ok {
-			return l.raw(shut)
+			l.raw(shut)
+			return
 		}
 		l.emit(kindBlockOpen, "{%", open, l.pos)
-		return l.inside(open, kindBlockShut, "%}")
+		l.inside(open, kindBlockShut, "%}")
+	default:
+		l.emit(kindVarOpen, "{{", open, l.pos)
+		l.inside(open, kindVarShut, "}}")
 	}
-	l.emit(kindVarOpen, "{{", open, l.pos)
-	return l.inside(open, kindVarShut, "}}")
 }
 
 // text emits src[from:to] as data, stripped as the tag behind it asks for.
@@ -137,10 +137,10 @@ func (l *lexer) shut(n int, sign byte, trim bool) {
 	l.line = l.src[l.pos-1] == '\n'
 }
 
-func (l *lexer) comment(open int) error {
+func (l *lexer) comment(open int) {
 	i := strings.Index(l.src[l.pos:], "#}")
 	if i < 0 {
-		return l.fail(open, "missing end of comment tag")
+		panic(l.fail(open, "missing end of comment tag"))
 	}
 	l.pos += i
 	sign := byte(0)
@@ -148,7 +148,6 @@ func (l *lexer) comment(open int) error {
 		sign = c
 	}
 	l.shut(2, sign, true)
-	return nil
 }
 
 // rawOpen tells whether the block that starts here is {% raw %}; shut is where
@@ -169,11 +168,11 @@ func (l *lexer) rawOpen() (shut int, ok bool) {
 }
 
 // raw reads up to {% endraw %}.
-func (l *lexer) raw(start int) error {
+func (l *lexer) raw(start int) {
 	for i := start; ; i += 2 {
 		j := strings.Index(l.src[i:], "{%")
 		if j < 0 {
-			return l.fail(start, "missing end of raw directive")
+			panic(l.fail(start, "missing end of raw directive"))
 		}
 		i += j
 		rest := l.src[i+2:]
@@ -196,14 +195,14 @@ func (l *lexer) raw(start int) error {
 					s = end[0]
 				}
 				l.shut(len(end), s, true)
-				return nil
+				return
 			}
 		}
 	}
 }
 
 // inside reads the tokens of a tag up to its end.
-func (l *lexer) inside(open int, shut kind, closer string) error {
+func (l *lexer) inside(open int, shut kind, closer string) {
 	depth := 0
 	for l.pos < len(l.src) {
 		rest := l.src[l.pos:]
@@ -212,12 +211,12 @@ func (l *lexer) inside(open int, shut kind, closer string) error {
 			if signed && (rest[0] == '-' || rest[0] == '+' && shut == kindBlockShut) {
 				l.emit(shut, closer, l.pos, l.pos+3)
 				l.shut(3, rest[0], false)
-				return nil
+				return
 			}
 			if strings.HasPrefix(rest, closer) {
 				l.emit(shut, closer, l.pos, l.pos+2)
 				l.shut(2, 0, shut == kindBlockShut)
-				return nil
+				return
 			}
 		}
 		r, n := utf8.DecodeRuneInString(rest)
@@ -225,22 +224,16 @@ func (l *lexer) inside(open int, shut kind, closer string) error {
 		case isSpace(r):
 			l.pos += n
 		case r == '\'' || r == '"':
-			if err := l.quoted(byte(r)); err != nil {
-				return err
-			}
+			l.quoted(byte(r))
 		case r >= '0' && r <= '9':
 			l.number()
 		case r == '_' || unicode.IsLetter(r):
-			if err := l.name(); err != nil {
-				return err
-			}
+			l.name()
 		default:
-			if err := l.operator(&depth); err != nil {
-				return err
-			}
+			l.operator(&depth)
 		}
 	}
-	return l.fail(open, "unexpected end of template, expected "+closer)
+	panic(l.fail(open, "unexpected end of template, expected "+closer))
 }
 
 // isSpace is Python's \s: Go's white space and the four separators.

@@ -15,21 +15,21 @@ func isWord(c byte) bool {
 
 // name reads an identifier. Only ASCII ones are taken: no template in the field
 // uses others.
-func (l *lexer) name() error {
+func (l *lexer) name() {
 	i := l.pos
 	for i < len(l.src) && isWord(l.src[i]) {
 		i++
 	}
 	if i == l.pos || i < len(l.src) && l.src[i] >= utf8.RuneSelf {
-		return l.fail(l.pos, "identifiers must be ASCII")
+		panic(l.fail(l.pos, "identifiers must be ASCII"))
 	}
 	if i-l.pos > maxName {
-		return l.fail(l.pos, "identifier too long")
+		panic(l.fail(l.pos, "identifier too long"))
 	}
 	val := l.src[l.pos:i]
 	l.emit(kindName, val, l.pos, i)
 	l.pos = i
-	return nil
+	return
 }
 
 // number reads an integer or a float. Underscores between digits and the
@@ -71,7 +71,7 @@ func (l *lexer) number() {
 }
 
 // quoted reads a string literal.
-func (l *lexer) quoted(quote byte) error {
+func (l *lexer) quoted(quote byte) {
 	for i := l.pos + 1; i < len(l.src); i++ {
 		switch l.src[i] {
 		case '\\':
@@ -79,14 +79,14 @@ func (l *lexer) quoted(quote byte) error {
 		case quote:
 			val, ok := unescape(l.src[l.pos+1 : i])
 			if !ok {
-				return l.fail(l.pos, "bad escape in string")
+				panic(l.fail(l.pos, "bad escape in string"))
 			}
 			l.emit(kindString, val, l.pos, i+1)
 			l.pos = i + 1
-			return nil
+			return
 		}
 	}
-	return l.fail(l.pos, "string is not closed")
+	panic(l.fail(l.pos, "string is not closed"))
 }
 
 var simpleEscapes = map[byte]string{
@@ -152,29 +152,28 @@ var (
 )
 
 // operator reads an operator or a bracket; brackets must pair up inside a tag.
-func (l *lexer) operator(depth *int) error {
+func (l *lexer) operator(depth *int) {
 	rest := l.src[l.pos:]
 	for _, op := range operators2 {
 		if strings.HasPrefix(rest, op) {
 			l.emit(kindOp, op, l.pos, l.pos+2)
 			l.pos += 2
-			return nil
+			return
 		}
 	}
 	c := rest[0]
 	if strings.IndexByte(operators1, c) < 0 {
 		r, _ := utf8.DecodeRuneInString(rest)
-		return l.fail(l.pos, "unexpected character "+strconv.QuoteRune(r))
+		panic(l.fail(l.pos, "unexpected character "+strconv.QuoteRune(r)))
 	}
 	switch c {
 	case '(', '[', '{':
 		*depth++
 	case ')', ']', '}':
 		if *depth--; *depth < 0 {
-			return l.fail(l.pos, "unexpected "+string(c))
+			panic(l.fail(l.pos, "unexpected "+string(c)))
 		}
 	}
 	l.emit(kindOp, string(c), l.pos, l.pos+1)
 	l.pos++
-	return nil
 }

@@ -1,12 +1,6 @@
 package template
 
-import (
-	"errors"
-	"math"
-)
-
-// What break and continue end a turn of a loop with.
-var errBreak, errContinue = errors.New("break"), errors.New("continue")
+import "math"
 
 // forLoop is a for tag.
 type forLoop struct {
@@ -18,46 +12,24 @@ type forLoop struct {
 }
 
 // forBlock reads a for tag behind its name.
-func (p *parser) forBlock() (stmt, error) {
-	n := &forLoop{id: p.ident("loop")}
-	var err error
-	if n.target, err = p.target(false); err != nil {
-		return nil, err
-	}
-	if err := p.expect("in"); err != nil {
-		return nil, err
-	}
-	if n.list, err = p.tuple(false); err != nil {
-		return nil, err
-	}
+func (p *parser) forBlock() stmt {
+	n := &forLoop{id: p.ident("loop"), target: p.target(false)}
+	p.expect("in")
+	n.list = p.tuple(false)
 	if p.take("if") {
-		if n.cond, err = p.expr(); err != nil {
-			return nil, err
-		}
+		n.cond = p.expr()
 	}
 	n.recursive = p.take("recursive")
-	if err := p.shut(); err != nil {
-		return nil, err
-	}
+	p.shut()
 	p.loops++
-	body, end, err := p.body("else", "endfor")
+	body, end := p.body("else", "endfor")
 	p.loops--
-	if err == nil && end == "else" {
-		if err = p.shut(); err == nil {
-			n.none, _, err = p.body("endfor")
-		}
+	if n.body = body; end == "else" {
+		p.shut()
+		n.none, _ = p.body("endfor")
 	}
-	if err != nil {
-		return nil, err
-	}
-	n.body = body
-	return func(f *frame) error {
-		v, err := n.list(f)
-		if err != nil {
-			return err
-		}
-		return n.run(f, v, 0)
-	}, p.shut()
+	p.shut()
+	return func(f *frame) signal { return n.run(f, n.list(f), 0) }
 }
 
 // loop is the variable loop.
@@ -74,144 +46,111 @@ type loop struct {
 }
 
 // run goes through the items of v.
-func (n *forLoop) run(f *frame, v Value, depth int) error {
-	list, err := iterable(f.run, v)
-	if err != nil {
-		return err
-	}
-	l := &loop{forLoop: n, frame: f, depth: depth, ahead: list}
+func (n *forLoop) run(f *frame, v Value, depth int) signal {
+	l := &loop{forLoop: n, frame: f, depth: depth, ahead: iterable(f.run, v)}
 	if n.cond != nil {
-		l.items, l.ahead = list, nil
+		l.items, l.ahead = l.ahead, nil
 	}
-	ended := false // a turn came to its end: else is not for this loop
-	for ; ; l.at++ {
-		if more, err := l.peek(1); err != nil {
-			return err
-		} else if !more {
-			break
-		}
+	whole := false // a turn came to its end: else is not for this loop
+	for ; l.peek(1); l.at++ {
 		l.last, l.current, l.ahead = l.current, l.ahead[0], l.ahead[1:]
-		err := l.turn()
-		if err == errBreak {
+		end := l.turn()
+		if end == broken {
 			break
 		}
-		if err != nil && err != errContinue {
-			return err
-		}
-		ended = ended || err == nil
+		whole = whole || end == onward
 	}
-	if ended || n.none == nil {
-		return nil
+	if whole || n.none == nil {
+		return onward
 	}
 	return n.none.run(f.child())
 }
 
-func (l *loop) turn() error {
-	if err := l.frame.spend(turnCost); err != nil {
-		return err
-	}
+func (l *loop) turn() signal {
+	l.frame.spend(turnCost)
 	f := l.frame.child()
-	f.vars = make([]variable, 0, 4)
 	f.set(l.id, Value{l})
-	if err := l.target(f, l.current); err != nil {
-		return err
-	}
+	l.target(f, l.current)
 	return l.body.run(f)
 }
 
-// peek looks for n items to come. It asks the condition no earlier than it must:
-// what a turn assigns may change the answer.
-func (l *loop) peek(n int) (bool, error) {
+// peek tells whether n items are to come. It asks the condition no earlier than it
+// must: what a turn assigns may change the answer.
+func (l *loop) peek(n int) bool {
 	for len(l.ahead) < n && len(l.items) > 0 {
 		f, item := l.frame.child(), l.items[0]
-		if err := l.frame.spend(1); err != nil {
-			return false, err
-		}
-		if err := l.target(f, item); err != nil {
-			return false, err
-		}
-		v, err := l.cond(f)
-		if err != nil {
-			return false, err
-		}
-		if l.items = l.items[1:]; v.IsTruthy() {
+		f.spend(1)
+		l.target(f, item)
+		if l.items = l.items[1:]; l.cond(f).IsTruthy() {
 			l.ahead = append(l.ahead, item)
 		}
 	}
-	return len(l.ahead) >= n, nil
+	return len(l.ahead) >= n
 }
 
 func (l *loop) kind() string { return "LoopContext" }
 
-func (l *loop) attribute(_ *run, name string) (Value, error) {
+func (l *loop) attribute(_ *run, name string) Value {
+	n := 0
 	switch name {
-	case "index":
-		return NewInt(int64(l.at) + 1), nil
-	case "index0":
-		return NewInt(int64(l.at)), nil
-	case "first":
-		return NewBool(l.at == 0), nil
-	case "depth":
-		return NewInt(int64(l.depth) + 1), nil
-	case "depth0":
-		return NewInt(int64(l.depth)), nil
 	case "previtem":
-		return l.last, nil
-	case "last", "nextitem":
-		more, err := l.peek(1)
-		if name == "last" {
-			return NewBool(!more), err
+		return l.last
+	case "nextitem":
+		if !l.peek(1) {
+			return Value{}
 		}
-		if !more {
-			return Value{}, err
-		}
-		return l.ahead[0], nil
-	case "length", "revindex", "revindex0":
-		_, err := l.peek(math.MaxInt)
-		n := len(l.ahead)
-		switch name {
-		case "revindex":
-			n++
-		case "length":
-			n += l.at + 1
-		}
-		return NewInt(int64(n)), err
+		return l.ahead[0]
+	case "first":
+		return NewBool(l.at == 0)
+	case "last":
+		return NewBool(!l.peek(1))
 	case "cycle":
-		return Value{&callable{name, l.cycle}}, nil
+		return Value{&callable{name, l.cycle}}
 	case "changed":
-		return Value{&callable{name, l.differs}}, nil
+		return Value{&callable{name, l.differs}}
+	case "index":
+		n = l.at + 1
+	case "index0":
+		n = l.at
+	case "depth":
+		n = l.depth + 1
+	case "depth0":
+		n = l.depth
+	case "length", "revindex", "revindex0":
+		l.peek(math.MaxInt)
+		n = len(l.ahead) + map[string]int{"length": l.at + 1, "revindex": 1}[name]
+	default:
+		return Value{}
 	}
-	return Value{}, nil
+	return NewInt(int64(n))
 }
 
-func (l *loop) cycle(_ *run, a args) (Value, error) {
+func (l *loop) cycle(_ *run, a args) Value {
 	if len(a.pos) == 0 {
-		return Value{}, faultf("no items for cycling given")
+		panic(faultf("no items for cycling given"))
 	}
-	return a.pos[l.at%len(a.pos)], nil
+	return a.pos[l.at%len(a.pos)]
 }
 
 // differs tells whether the arguments are others than in the call before.
-func (l *loop) differs(r *run, a args) (Value, error) {
+func (l *loop) differs(r *run, a args) Value {
 	now := &List{Items: a.pos}
 	same := l.changed != nil && r.equal(Value{now}, Value{l.changed})
 	l.changed = now
-	return NewBool(!same), nil
+	return NewBool(!same)
 }
 
 // again is the call of a recursive loop with the list to go through.
-func (l *loop) again(r *run, a args) (Value, error) {
+func (l *loop) again(r *run, a args) Value {
 	if !l.recursive {
-		return Value{}, faultf("the loop must have the 'recursive' marker to be called recursively")
+		panic(faultf("the loop must have the 'recursive' marker to be called recursively"))
 	}
 	if len(a.pos) != 1 {
-		return Value{}, faultf("a loop is called with one argument")
+		panic(faultf("a loop is called with one argument"))
 	}
-	defer func() { r.depth-- }()
-	if err := r.deeper(); err != nil {
-		return Value{}, err
-	}
+	r.deeper()
 	f := l.frame.buffered()
-	err := l.forLoop.run(f, a.pos[0], l.depth+1)
-	return NewString(f.out.String()), err
+	l.forLoop.run(f, a.pos[0], l.depth+1)
+	r.depth--
+	return NewString(f.out.String())
 }

@@ -19,41 +19,28 @@ type param struct {
 }
 
 // params reads the parameters of a macro or a caller.
-func (p *parser) params() ([]param, error) {
-	if err := p.expect("("); err != nil {
-		return nil, err
-	}
+func (p *parser) params() []param {
+	p.expect("(")
 	var out []param
-	for !p.take(")") {
-		t, err := p.expectKind(kindName, "a parameter")
-		if err != nil {
-			return nil, err
-		}
+	for p.more(out == nil, ")") {
+		t := p.expectKind(kindName, "a parameter")
 		one := param{name: t.val, id: p.ident(t.val)}
-		if !p.is("=") && t.val == "caller" {
-			return nil, p.fail(t, "the parameter caller needs a default")
-		}
 		if p.take("=") {
-			if one.def, err = p.expr(); err != nil {
-				return nil, err
-			}
-		} else if n := len(out); n > 0 && out[n-1].def != nil {
-			return nil, p.fail(t, "a parameter without a default behind one with a default")
+			one.def = p.expr()
+		} else if n := len(out); t.val == "caller" || n > 0 && out[n-1].def != nil {
+			panic(p.fail(t, "the parameter %s needs a default", t.val))
 		}
 		out = append(out, one)
-		if !p.take(",") && !p.is(")") {
-			return nil, p.expect(")")
-		}
 	}
-	return out, nil
+	return out
 }
 
 // macroBody reads the body of a macro up to its end tag.
-func (p *parser) macroBody(m *macro, end string) error {
+func (p *parser) macroBody(m *macro, end string) {
+	p.shut()
 	loops, special := p.loops, p.special
 	p.loops, p.special = 0, map[string]bool{}
-	var err error
-	m.body, _, err = p.body(end)
+	m.body, _ = p.body(end)
 	for name, id := range map[string]*int{"caller": &m.caller, "kwargs": &m.kwargs, "varargs": &m.varargs} {
 		*id = -1
 		if p.special[name] && m.param(name) < 0 {
@@ -62,69 +49,45 @@ func (p *parser) macroBody(m *macro, end string) error {
 		special[name] = special[name] || p.special[name]
 	}
 	p.loops, p.special = loops, special
-	return err
 }
 
-func (p *parser) macro() (stmt, error) {
-	name, err := p.expectKind(kindName, "a macro name")
-	if err != nil {
-		return nil, err
-	}
-	m := &macro{name: name.val}
-	if m.params, err = p.params(); err != nil {
-		return nil, err
-	}
-	if err := p.shut(); err != nil {
-		return nil, err
-	}
-	if err := p.macroBody(m, "endmacro"); err != nil {
-		return nil, err
-	}
+func (p *parser) macro() stmt {
+	m := &macro{name: p.expectKind(kindName, "a macro name").val}
+	m.params = p.params()
+	p.macroBody(m, "endmacro")
 	if p.peek().kind == kindName {
 		p.next()
 	}
-	id := p.ident(name.val)
-	return func(f *frame) error {
+	p.shut()
+	id := p.ident(m.name)
+	return func(f *frame) signal {
 		f.set(id, m.in(f))
-		return nil
-	}, p.shut()
+		return onward
+	}
 }
 
 // callBlock reads a call block: its body is a macro that the called one gets
 // under the name caller.
-func (p *parser) callBlock() (stmt, error) {
+func (p *parser) callBlock() stmt {
 	m := &macro{name: "caller"}
-	var err error
 	if p.is("(") {
-		if m.params, err = p.params(); err != nil {
-			return nil, err
-		}
+		m.params = p.params()
 	}
 	start := p.peek()
-	e, err := p.primary()
-	if err == nil {
-		e, err = p.postfix(e, start)
-	}
-	if err != nil {
-		return nil, err
-	}
+	e := p.postfix(p.primary(), start)
 	site := p.site
 	if site == nil || site.end != p.pos {
-		return nil, p.fail(start, "expected a macro call")
+		panic(p.fail(start, "expected a macro call"))
 	}
 	site.caller = m
-	if err := p.shut(); err != nil {
-		return nil, err
-	}
-	if err := p.macroBody(m, "endcall"); err != nil {
-		return nil, err
-	}
-	return printing(e), p.shut()
+	p.macroBody(m, "endcall")
+	p.shut()
+	return printing(e)
 }
 
 // in is the macro as a value of the scope that it stands in.
 func (m *macro) in(f *frame) Value {
-	return Value{&callable{m.name, func(_ *run, a args) (Value, error) { return m.call(f, a) }}}
+	return Value{&callable{m.name, func(_ *run, a args) Value { return m.call(f, a) }}}
 }
 
 // param is the position of a parameter; -1: there is none of this name.
@@ -132,32 +95,24 @@ func (m *macro) param(name string) int {
 	return slices.IndexFunc(m.params, func(p param) bool { return p.name == name })
 }
 
-func (m *macro) call(scope *frame, a args) (Value, error) {
-	defer func() { scope.depth-- }()
-	if err := scope.deeper(); err != nil {
-		return Value{}, err
-	}
+func (m *macro) call(scope *frame, a args) Value {
+	scope.deeper()
 	f := scope.buffered()
-	f.vars = make([]variable, 0, len(m.params)+3)
 	for i, p := range m.params {
 		v, given := a.at(i, p.name)
 		if !given && p.def != nil {
-			var err error
-			if v, err = p.def(f); err != nil {
-				return Value{}, err
-			}
+			v = p.def(f)
 		}
 		f.set(p.id, v)
 	}
-	if err := m.extra(f, a); err != nil {
-		return Value{}, err
-	}
-	err := m.body.run(f)
-	return NewString(f.out.String()), err
+	m.extra(f, a)
+	m.body.run(f)
+	scope.depth--
+	return NewString(f.out.String())
 }
 
 // extra sets what a macro gets beside its parameters.
-func (m *macro) extra(f *frame, a args) error {
+func (m *macro) extra(f *frame, a args) {
 	more := a.pos[min(len(m.params), len(a.pos)):]
 	rest := &Dict{Data: map[string]Value{}}
 	if a.kw != nil {
@@ -171,17 +126,14 @@ func (m *macro) extra(f *frame, a args) error {
 		v, _ := a.kw.Get("caller")
 		f.set(m.caller, v)
 	}
-	switch {
-	case m.kwargs >= 0:
+	if m.kwargs >= 0 {
 		f.set(m.kwargs, Value{rest})
-	case rest.Len() > 0:
-		return faultf("macro '%s' takes no keyword argument '%s'", m.name, rest.Keys[0])
+	} else if rest.Len() > 0 {
+		panic(faultf("macro '%s' takes no keyword argument '%s'", m.name, rest.Keys[0]))
 	}
-	switch {
-	case m.varargs >= 0:
+	if m.varargs >= 0 {
 		f.set(m.varargs, newTuple(more...))
-	case len(more) > 0:
-		return faultf("macro '%s' takes not more than %d argument(s)", m.name, len(m.params))
+	} else if len(more) > 0 {
+		panic(faultf("macro '%s' takes not more than %d argument(s)", m.name, len(m.params)))
 	}
-	return nil
 }

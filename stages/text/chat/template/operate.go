@@ -2,56 +2,48 @@ package template
 
 import (
 	"math"
+	"slices"
 	"strings"
 )
 
-// undefined is the error of an operation on an undefined value.
-func undefined(v ...Value) error {
+// undefined refuses an operation on undefined values.
+func undefined(v ...Value) {
 	for _, v := range v {
 		if v.IsUndefined() {
-			return faultf("an undefined value is used in an operation")
+			panic(faultf("an undefined value is used in an operation"))
 		}
 	}
-	return nil
 }
 
-func badOperands(op string, a, b Value) error {
-	return faultf("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
+// like is a new list, or a tuple where l is one.
+func (r *run) like(l *List, items []Value) Value {
+	r.made(16 * len(items))
+	return Value{&List{items, l.tuple}}
 }
 
-func add(r *run, x, y Value) (Value, error) {
-	if err := undefined(x, y); err != nil {
-		return empty, err
-	}
+func add(r *run, x, y Value) Value {
+	undefined(x, y)
 	switch {
 	case x.IsString() && y.IsString():
-		if err := r.made(len(x.AsString()) + len(y.AsString())); err != nil {
-			return empty, err
-		}
-		return NewString(x.AsString() + y.AsString()), nil
+		r.made(len(x.AsString()) + len(y.AsString()))
+		return NewString(x.AsString() + y.AsString())
 	case x.IsString():
-		return empty, faultf("can only concatenate str (not %q) to str", typeName(y))
+		panic(faultf("can only concatenate str (not %q) to str", typeName(y)))
 	case x.IsList() && y.IsList() && isTuple(x) == isTuple(y):
-		items := append(append([]Value(nil), x.AsList().Items...), y.AsList().Items...)
-		if isTuple(x) {
-			return newTuple(items...), r.made(16 * len(items))
-		}
-		return NewList(items), r.made(16 * len(items))
+		return r.like(x.AsList(), slices.Concat(x.AsList().Items, y.AsList().Items))
 	case x.IsList():
-		return empty, faultf("can only concatenate list (not %q) to list", typeName(y))
+		panic(faultf("can only concatenate list (not %q) to list", typeName(y)))
 	}
 	return arithmetic("+", x, y)
 }
 
-func sub(_ *run, x, y Value) (Value, error)      { return arithmetic("-", x, y) }
-func div(_ *run, x, y Value) (Value, error)      { return arithmetic("/", x, y) }
-func floordiv(_ *run, x, y Value) (Value, error) { return arithmetic("//", x, y) }
-func pow(_ *run, x, y Value) (Value, error)      { return arithmetic("** or pow()", x, y) }
+func sub(_ *run, x, y Value) Value      { return arithmetic("-", x, y) }
+func div(_ *run, x, y Value) Value      { return arithmetic("/", x, y) }
+func floordiv(_ *run, x, y Value) Value { return arithmetic("//", x, y) }
+func pow(_ *run, x, y Value) Value      { return arithmetic("** or pow()", x, y) }
 
-func mul(r *run, x, y Value) (Value, error) {
-	if err := undefined(x, y); err != nil {
-		return empty, err
-	}
+func mul(r *run, x, y Value) Value {
+	undefined(x, y)
 	times, many := y, x
 	if y.IsString() || y.IsList() {
 		times, many = x, y
@@ -60,32 +52,23 @@ func mul(r *run, x, y Value) (Value, error) {
 	n = max(n, 0)
 	switch {
 	case many.IsString() && ok:
-		if n > int64(r.widest) {
-			n = int64(r.widest) + 1
+		if many.AsString() == "" {
+			return many
 		}
-		if err := r.made(min(len(many.AsString())*int(n), math.MaxInt32)); err != nil && many.AsString() != "" {
-			return empty, err
-		}
-		return NewString(strings.Repeat(many.AsString(), int(n))), nil
+		n = min(n, int64(r.widest)+1)
+		r.made(min(len(many.AsString())*int(n), math.MaxInt32))
+		return NewString(strings.Repeat(many.AsString(), int(n)))
 	case many.IsList() && ok:
-		var items []Value
-		if l := many.AsList(); l.Len() > 0 {
-			if n > int64(r.widest/16/l.Len()) {
-				return empty, r.made(r.widest + 1)
-			}
-			for range n {
-				items = append(items, l.Items...)
-			}
+		l := many.AsList()
+		if l.Len() > 0 && n > int64(r.widest/16/l.Len()) {
+			r.made(r.widest + 1)
 		}
-		if isTuple(many) {
-			return newTuple(items...), r.made(16 * len(items))
-		}
-		return NewList(items), r.made(16 * len(items))
+		return r.like(l, slices.Repeat(l.Items, int(n)))
 	}
 	return arithmetic("*", x, y)
 }
 
-func mod(r *run, x, y Value) (Value, error) {
+func mod(r *run, x, y Value) Value {
 	if x.IsString() {
 		return percent(r, x.AsString(), y)
 	}
@@ -93,12 +76,10 @@ func mod(r *run, x, y Value) (Value, error) {
 }
 
 // arithmetic is an operation on two numbers.
-func arithmetic(op string, x, y Value) (Value, error) {
-	if err := undefined(x, y); err != nil {
-		return empty, err
-	}
+func arithmetic(op string, x, y Value) Value {
+	undefined(x, y)
 	if !number(x) || !number(y) {
-		return empty, badOperands(op, x, y)
+		panic(faultf("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(x), typeName(y)))
 	}
 	a, ok1 := integer(x)
 	b, ok2 := integer(y)
@@ -108,34 +89,34 @@ func arithmetic(op string, x, y Value) (Value, error) {
 	f, g := float(x), float(y)
 	switch op {
 	case "+":
-		return NewFloat(f + g), nil
+		return NewFloat(f + g)
 	case "-":
-		return NewFloat(f - g), nil
+		return NewFloat(f - g)
 	case "*":
-		return NewFloat(f * g), nil
+		return NewFloat(f * g)
 	case "/", "//", "%":
 		if g == 0 {
-			return empty, faultf("division by zero")
+			panic(faultf("division by zero"))
 		}
 	default:
-		return NewFloat(math.Pow(f, g)), nil
+		return NewFloat(math.Pow(f, g))
 	}
 	if op == "/" {
-		return NewFloat(f / g), nil
+		return NewFloat(f / g)
 	}
 	m := math.Mod(f, g)
 	if m != 0 && (m < 0) != (g < 0) {
 		m += g
 	}
 	if op == "%" {
-		return NewFloat(m), nil
+		return NewFloat(m)
 	}
-	return NewFloat(math.Round((f - m) / g)), nil
+	return NewFloat(math.Round((f - m) / g))
 }
 
 // integers is an operation on two integers, refused where the result does not
 // fit 64 bits (Python's have no bound).
-func integers(op string, a, b int64) (Value, error) {
+func integers(op string, a, b int64) Value {
 	var n int64
 	fits := true
 	switch op {
@@ -149,10 +130,10 @@ func integers(op string, a, b int64) (Value, error) {
 		n, fits = product(a, b)
 	case "//", "%":
 		if b == 0 {
-			return empty, faultf("integer division or modulo by zero")
+			panic(faultf("integer division or modulo by zero"))
 		}
 		if a == math.MinInt64 && b == -1 {
-			return empty, faultf("integer too large")
+			panic(faultf("integer too large"))
 		}
 		q, m := a/b, a%b
 		if m != 0 && (m < 0) != (b < 0) {
@@ -174,9 +155,9 @@ func integers(op string, a, b int64) (Value, error) {
 		}
 	}
 	if !fits {
-		return empty, faultf("integer too large")
+		panic(faultf("integer too large"))
 	}
-	return NewInt(n), nil
+	return NewInt(n)
 }
 
 func product(a, b int64) (int64, bool) {
@@ -186,44 +167,38 @@ func product(a, b int64) (int64, bool) {
 }
 
 // neg is the minus sign of x.
-func neg(_ *run, _, x Value) (Value, error) {
-	if err := undefined(x); err != nil {
-		return empty, err
-	}
+func neg(_ *run, _, x Value) Value {
+	undefined(x)
 	if x.IsFloat() {
-		return NewFloat(-x.AsFloat()), nil
+		return NewFloat(-x.AsFloat())
 	}
 	n, ok := integer(x)
 	if !ok {
-		return empty, faultf("bad operand type for unary -: '%s'", typeName(x))
+		panic(faultf("bad operand type for unary -: '%s'", typeName(x)))
 	}
 	return integers("-", 0, n)
 }
 
 // pos is the plus sign of x.
-func pos(_ *run, _, x Value) (Value, error) {
-	if err := undefined(x); err != nil {
-		return empty, err
-	}
+func pos(_ *run, _, x Value) Value {
+	undefined(x)
 	if n, ok := integer(x); ok {
-		return NewInt(n), nil
+		return NewInt(n)
 	}
 	if !x.IsFloat() {
-		return empty, faultf("bad operand type for unary +: '%s'", typeName(x))
+		panic(faultf("bad operand type for unary +: '%s'", typeName(x)))
 	}
-	return x, nil
+	return x
 }
 
 // concat is ~.
-func concat(r *run, a args) (Value, error) {
+func concat(r *run, a args) Value {
 	n := 0
 	parts := make([]string, len(a.pos))
 	for i, v := range a.pos {
 		parts[i] = r.printed(v)
 		n += len(parts[i])
 	}
-	if err := r.made(n); err != nil {
-		return empty, err
-	}
-	return NewString(strings.Join(parts, "")), nil
+	r.made(n)
+	return NewString(strings.Join(parts, ""))
 }

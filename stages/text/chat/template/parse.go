@@ -15,30 +15,41 @@ const (
 )
 
 // expr is a compiled expression.
-type expr func(f *frame) (Value, error)
+type expr func(f *frame) Value
 
-// stmt is a compiled statement. It ends with errBreak or errContinue where the
-// tag of that name was met.
-type stmt func(f *frame) error
+// stmt is a compiled statement.
+type stmt func(f *frame) signal
+
+// signal is how a statement ends.
+type signal uint8
+
+const (
+	onward    signal = iota
+	broken           // by break
+	continued        // by continue
+)
 
 // block is a run of statements.
 type block []stmt
 
-func (b block) run(f *frame) error {
+func (b block) run(f *frame) signal {
 	for _, s := range b {
 		f.steps--
-		if err := s(f); err != nil {
-			return err
+		if end := s(f); end != onward {
+			return end
 		}
 	}
-	return nil
+	return onward
 }
 
-// capture is the text that the block writes, in a scope of its own.
-func (b block) capture(f *frame) (Value, error) {
-	g := f.buffered()
-	err := b.run(g)
-	return NewString(g.out.String()), err
+// text is the expression of what the block, read later, writes in a scope of its
+// own.
+func (b *block) text() expr {
+	return func(f *frame) Value {
+		g := f.buffered()
+		b.run(g)
+		return NewString(g.out.String())
+	}
 }
 
 // parser reads tokens by the grammar of jinja2/parser.py and compiles as it goes.
@@ -86,30 +97,37 @@ func (p *parser) take(val string) bool {
 	return false
 }
 
-func (p *parser) expect(val string) error {
+func (p *parser) expect(val string) {
 	if !p.take(val) {
-		return p.fail(p.peek(), "expected %q, found %q", val, p.peek().val)
+		panic(p.fail(p.peek(), "expected %q, found %q", val, p.peek().val))
 	}
-	return nil
 }
 
-func (p *parser) expectKind(k kind, what string) (token, error) {
+func (p *parser) expectKind(k kind, what string) token {
 	t := p.next()
 	if t.kind != k {
-		return t, p.fail(t, "expected %s, found %q", what, t.val)
+		panic(p.fail(t, "expected %s, found %q", what, t.val))
 	}
-	return t, nil
+	return t
 }
 
-// enter guards the recursion; leave ends what enter began.
-func (p *parser) enter() error {
+// more tells whether a list that shut ends goes on, and takes the comma before
+// its next part or the end; first tells that no part was read yet.
+func (p *parser) more(first bool, shut string) bool {
+	if !first && !p.take(",") {
+		p.expect(shut)
+		return false
+	}
+	return !p.take(shut)
+}
+
+// nested guards the recursion; the result ends what it began.
+func (p *parser) nested() func() {
 	if p.depth++; p.depth > maxNesting {
-		return p.fail(p.peek(), "nested too deeply")
+		panic(p.fail(p.peek(), "nested too deeply"))
 	}
-	return nil
+	return func() { p.depth-- }
 }
-
-func (p *parser) leave() { p.depth-- }
 
 // ident is the number of a variable.
 func (p *parser) ident(name string) int {
@@ -124,62 +142,45 @@ func (p *parser) ident(name string) int {
 
 // printing is the statement that writes the value of e.
 func printing(e expr) stmt {
-	return func(f *frame) error {
-		v, err := e(f)
-		if err != nil {
-			return err
-		}
-		return f.write(f.printed(v))
+	return func(f *frame) signal {
+		f.write(f.printed(e(f)))
+		return onward
 	}
 }
 
 // body reads statements up to a block tag named in stop and leaves the parser
 // behind that name.
-func (p *parser) body(stop ...string) (b block, end string, err error) {
-	if err := p.enter(); err != nil {
-		return nil, "", err
-	}
-	defer p.leave()
+func (p *parser) body(stop ...string) (b block, end string) {
+	defer p.nested()()
 	for {
-		var s stmt
-		var err error
 		switch t := p.next(); t.kind {
 		case kindText:
-			s = func(f *frame) error { return f.write(t.val) }
+			b = append(b, func(f *frame) signal {
+				f.write(t.val)
+				return onward
+			})
 		case kindVarOpen:
-			var e expr
-			if e, err = p.tuple(true); err == nil {
-				s = printing(e)
-				_, err = p.expectKind(kindVarShut, `"}}"`)
-			}
+			b = append(b, printing(p.tuple(true)))
+			p.expectKind(kindVarShut, `"}}"`)
 		case kindBlockOpen:
-			var name token
-			if name, err = p.expectKind(kindName, "a tag name"); err == nil {
-				if slices.Contains(stop, name.val) {
-					return b, name.val, nil
-				}
-				s, err = p.statement(name)
+			name := p.expectKind(kindName, "a tag name")
+			if slices.Contains(stop, name.val) {
+				return b, name.val
 			}
+			b = append(b, p.statement(name))
 		default:
 			if t.kind == kindEnd && len(stop) == 0 {
-				return b, "", nil
+				return b, ""
 			}
-			err = p.fail(t, "unexpected end of template, expected %s", strings.Join(stop, " or "))
+			panic(p.fail(t, "unexpected end of template, expected %s", strings.Join(stop, " or ")))
 		}
-		if err != nil {
-			return nil, "", err
-		}
-		b = append(b, s)
 	}
 }
 
-func (p *parser) shut() error {
-	_, err := p.expectKind(kindBlockShut, `"%}"`)
-	return err
-}
+func (p *parser) shut() { p.expectKind(kindBlockShut, `"%}"`) }
 
 // statement reads the block tag whose name has been read.
-func (p *parser) statement(name token) (stmt, error) {
+func (p *parser) statement(name token) stmt {
 	switch name.val {
 	case "if":
 		return p.ifBlock()
@@ -194,16 +195,17 @@ func (p *parser) statement(name token) (stmt, error) {
 	case "filter":
 		return p.filterBlock()
 	case "generation", "block":
-		return p.scoped(name)
+		return p.scoped(name.val)
 	case "break", "continue":
 		if p.loops == 0 {
-			return nil, p.fail(name, "%s outside of a loop", name.val)
+			panic(p.fail(name, "%s outside of a loop", name.val))
 		}
-		signal := errBreak
+		p.shut()
+		end := broken
 		if name.val == "continue" {
-			signal = errContinue
+			end = continued
 		}
-		return func(*frame) error { return signal }, p.shut()
+		return func(*frame) signal { return end }
 	}
-	return nil, p.fail(name, "unknown or unsupported tag %q", name.val)
+	panic(p.fail(name, "unknown or unsupported tag %q", name.val))
 }

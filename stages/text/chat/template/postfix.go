@@ -16,170 +16,114 @@ type argument struct {
 
 // postfix reads what follows a primary: attributes, subscripts, calls. start is
 // the token where the primary began, for the words of errors.
-func (p *parser) postfix(e expr, start token) (expr, error) {
-	for n := 0; ; n++ {
-		if n == maxNesting {
-			return nil, p.fail(p.peek(), "expression too long")
-		}
+func (p *parser) postfix(e expr, start token) expr {
+	for range maxNesting {
 		src := p.between(start)
-		var err error
 		switch {
 		case p.take("."):
-			e, err = p.dot(e, src)
+			e = p.dot(e, src)
 		case p.take("["):
-			e, err = p.subscript(e, src)
+			e = p.subscript(e, src)
 		case p.take("("):
-			e, err = p.invoke(e, src)
+			e = p.invoke(e, src)
 		default:
-			return e, nil
-		}
-		if err != nil {
-			return nil, err
+			return e
 		}
 	}
+	panic(p.fail(p.peek(), "expression too long"))
 }
 
 // invoke reads the arguments of a call behind the opening parenthesis.
-func (p *parser) invoke(e expr, src string) (expr, error) {
-	site, err := p.call()
-	return func(f *frame) (Value, error) {
-		fn, err := e(f)
-		if err != nil {
-			return Value{}, err
-		}
-		a, err := f.arguments(site)
-		if err != nil {
-			return Value{}, err
-		}
-		return f.called(fn, src, a)
-	}, err
+func (p *parser) invoke(e expr, src string) expr {
+	site := p.call()
+	return func(f *frame) Value {
+		fn := e(f)
+		return f.called(fn, src, f.arguments(site))
+	}
 }
 
 // called calls v, which stands in the source as src.
-func (r *run) called(v Value, src string, a args) (Value, error) {
+func (r *run) called(v Value, src string, a args) Value {
 	switch c := v.v.(type) {
 	case *callable:
 		return r.apply(c.call, a)
 	case *loop:
 		return r.apply(c.again, a)
 	case nil:
-		return Value{}, faultf("'%s' is undefined", src)
+		panic(faultf("'%s' is undefined", src))
 	}
-	return Value{}, faultf("'%s' object is not callable", typeName(v))
+	panic(faultf("'%s' object is not callable", typeName(v)))
 }
 
-func (p *parser) dot(e expr, src string) (expr, error) {
+func (p *parser) dot(e expr, src string) expr {
 	t := p.next()
-	switch {
-	case t.kind == kindInt:
-		n, err := p.integer(t)
-		return item(e, constant(NewInt(n)), src), err
-	case t.kind != kindName:
-		return nil, p.fail(t, "expected an attribute, found %q", t.val)
+	if t.kind == kindInt {
+		return item(e, constant(p.integer(t)), src)
+	}
+	if t.kind != kindName {
+		panic(p.fail(t, "expected an attribute, found %q", t.val))
 	}
 	name := t.val
 	p.names[name] = true
 	if !p.take("(") {
-		return func(f *frame) (Value, error) {
-			v, err := e(f)
-			if err != nil {
-				return Value{}, err
-			}
+		return func(f *frame) Value {
 			f.steps--
-			return attribute(f.run, v, name, src)
-		}, nil
+			return attribute(f.run, e(f), name, src)
+		}
 	}
-	site, err := p.call()
-	return func(f *frame) (Value, error) {
-		v, err := e(f)
-		if err != nil {
-			return Value{}, err
-		}
-		m, err := attribute(f.run, v, name, src)
-		if err != nil {
-			return Value{}, err
-		}
+	site := p.call()
+	return func(f *frame) Value {
+		v := e(f)
+		m := attribute(f.run, v, name, src)
 		if m.IsUndefined() {
-			return Value{}, faultf("'%s' has no attribute '%s'", describe(v), name)
+			panic(faultf("'%s' has no attribute '%s'", describe(v), name))
 		}
-		a, err := f.arguments(site)
-		if err != nil {
-			return Value{}, err
-		}
-		if err := f.spend(weight(v)); err != nil {
-			return Value{}, err
-		}
-		return f.called(m, src, a)
-	}, err
+		f.spend(weight(v))
+		return f.called(m, src, f.arguments(site))
+	}
 }
 
 // item is v[key].
 func item(e, key expr, src string) expr {
-	return func(f *frame) (Value, error) {
-		v, err := e(f)
-		if err != nil {
-			return Value{}, err
-		}
-		k, err := key(f)
-		if err != nil {
-			return Value{}, err
-		}
-		if err := f.spend(1 + weight(v)); err != nil {
-			return Value{}, err
-		}
+	return func(f *frame) Value {
+		v, k := e(f), key(f)
+		f.spend(1 + weight(v))
 		return subscript(f.run, v, k, src)
 	}
 }
 
-func (p *parser) subscript(e expr, src string) (expr, error) {
-	if err := p.enter(); err != nil {
-		return nil, err
-	}
-	defer p.leave()
+func (p *parser) subscript(e expr, src string) expr {
+	defer p.nested()()
 	if p.is("]") {
-		return nil, p.fail(p.peek(), "expected a subscript")
+		panic(p.fail(p.peek(), "expected a subscript"))
 	}
 	var parts []expr
 	for len(parts) < 3 {
 		part := constant(None())
 		if !p.is(":") && !p.is("]") {
-			var err error
-			if part, err = p.expr(); err != nil {
-				return nil, err
-			}
+			part = p.expr()
 		}
 		if parts = append(parts, part); !p.take(":") {
 			break
 		}
 	}
+	p.expect("]")
 	if len(parts) == 1 {
-		return item(e, parts[0], src), p.expect("]")
+		return item(e, parts[0], src)
 	}
-	return func(f *frame) (Value, error) {
-		v, err := e(f)
-		if err != nil {
-			return Value{}, err
-		}
-		bounds, err := f.all(parts)
-		if err != nil {
-			return Value{}, err
-		}
-		if err := f.spend(1 + weight(v)); err != nil {
-			return Value{}, err
-		}
+	return func(f *frame) Value {
+		v, bounds := e(f), f.all(parts)
+		f.spend(1 + weight(v))
 		return slice(f.run, v, src, bounds)
-	}, p.expect("]")
+	}
 }
 
 // call reads the arguments of a call behind the opening parenthesis.
-func (p *parser) call() (*callSite, error) {
-	if err := p.enter(); err != nil {
-		return nil, err
-	}
-	defer p.leave()
+func (p *parser) call() *callSite {
+	defer p.nested()()
 	site := new(callSite)
 	named := false
-	for !p.take(")") {
+	for p.more(site.args == nil, ")") {
 		var arg argument
 		switch t := p.peek(); {
 		case p.take("*"):
@@ -191,24 +135,18 @@ func (p *parser) call() (*callSite, error) {
 			p.names[t.val] = true
 			arg.name = t.val
 		case named:
-			return nil, p.fail(t, "positional argument behind a named one")
+			panic(p.fail(t, "positional argument behind a named one"))
 		}
 		named = named || arg.stars == 2 || arg.name != ""
-		var err error
-		if arg.value, err = p.expr(); err != nil {
-			return nil, err
-		}
+		arg.value = p.expr()
 		site.args = append(site.args, arg)
-		if !p.take(",") && !p.is(")") {
-			return nil, p.expect(")")
-		}
 	}
 	site.end, p.site = p.pos, site
-	return site, nil
+	return site
 }
 
 // arguments evaluates the arguments of a call; first come before them.
-func (f *frame) arguments(site *callSite, first ...Value) (args, error) {
+func (f *frame) arguments(site *callSite, first ...Value) args {
 	a := args{pos: first}
 	set := func(name string, v Value) {
 		if a.kw == nil {
@@ -217,20 +155,13 @@ func (f *frame) arguments(site *callSite, first ...Value) (args, error) {
 		a.kw.Set(name, v)
 	}
 	for _, arg := range site.args {
-		v, err := arg.value(f)
-		if err != nil {
-			return a, err
-		}
+		v := arg.value(f)
 		switch {
 		case arg.stars == 1:
-			list, err := iterable(f.run, v)
-			if err != nil {
-				return a, err
-			}
-			a.pos = append(a.pos, list...)
+			a.pos = append(a.pos, iterable(f.run, v)...)
 		case arg.stars == 2:
 			if !v.IsDict() {
-				return a, faultf("argument after ** must be a mapping, not %s", typeName(v))
+				panic(faultf("argument after ** must be a mapping, not %s", typeName(v)))
 			}
 			for _, k := range v.AsDict().Keys {
 				set(k, v.AsDict().Data[k])
@@ -244,104 +175,68 @@ func (f *frame) arguments(site *callSite, first ...Value) (args, error) {
 	if site.caller != nil {
 		set("caller", site.caller.in(f))
 	}
-	return a, nil
+	return a
 }
 
 // filters reads the filters and tests behind an expression.
-func (p *parser) filters(e expr) (expr, error) {
-	for n := 0; n < maxNesting; n++ {
-		var err error
+func (p *parser) filters(e expr) expr {
+	for n := range maxNesting {
 		start := p.peek()
 		switch {
 		case p.is("|"):
-			e, err = p.filter(e)
+			e = p.filter(e)
 		case p.take("is"):
-			e, err = p.test(e)
+			e = p.test(e)
 		case n > 0 && p.take("("):
-			e, err = p.invoke(e, p.between(start))
+			e = p.invoke(e, p.between(start))
 		default:
-			return e, nil
-		}
-		if err != nil {
-			return nil, err
+			return e
 		}
 	}
-	return nil, p.fail(p.peek(), "expression too long")
-}
-
-// applied is f of the value of e and the arguments of the site.
-func applied(f function, e expr, site *callSite) expr {
-	return func(fr *frame) (Value, error) {
-		v, err := e(fr)
-		if err != nil {
-			return Value{}, err
-		}
-		a, err := fr.arguments(site, v)
-		if err != nil {
-			return Value{}, err
-		}
-		return fr.apply(f, a)
-	}
-}
-
-// unknown raises when it is evaluated: a template may ask for a filter or a test
-// that is not there in a branch that it does not take.
-func unknown(what, name string) expr {
-	return func(*frame) (Value, error) { return Value{}, faultf("no %s named %q", what, name) }
+	panic(p.fail(p.peek(), "expression too long"))
 }
 
 // filter reads one filter, with its bar where there is one.
-func (p *parser) filter(e expr) (expr, error) {
+func (p *parser) filter(e expr) expr {
 	p.take("|")
-	t, err := p.expectKind(kindName, "a filter")
-	if err != nil {
-		return nil, err
-	}
+	name := p.expectKind(kindName, "a filter").val
 	site := new(callSite)
 	if p.take("(") {
-		if site, err = p.call(); err != nil {
-			return nil, err
-		}
+		site = p.call()
 	}
-	if filters[t.val] == nil {
-		return unknown("filter", t.val), nil
-	}
-	return applied(filters[t.val], e, site), nil
+	return applied("filter", name, filters[name], e, site)
 }
 
 // test reads one test behind "is".
-func (p *parser) test(e expr) (expr, error) {
+func (p *parser) test(e expr) expr {
 	negated := p.take("not")
-	t, err := p.expectKind(kindName, "a test")
-	if err != nil {
-		return nil, err
-	}
+	name := p.expectKind(kindName, "a test").val
 	site := new(callSite)
 	switch k := p.peek(); {
 	case p.take("("):
-		if site, err = p.call(); err != nil {
-			return nil, err
-		}
+		site = p.call()
 	case k.kind == kindString, k.kind == kindInt, k.kind == kindFloat, p.is("["), p.is("{"),
 		k.kind == kindName && !p.is("else") && !p.is("or") && !p.is("and"):
 		if p.is("is") {
-			return nil, p.fail(k, "you cannot chain multiple tests with is")
+			panic(p.fail(k, "you cannot chain multiple tests with is"))
 		}
-		arg, err := p.primary()
-		if err == nil {
-			arg, err = p.postfix(arg, k)
-		}
-		if err != nil {
-			return nil, err
-		}
-		site.args = []argument{{value: arg}}
+		site.args = []argument{{value: p.postfix(p.primary(), k)}}
 	}
-	check := tests[t.val]
-	if check == nil {
-		return unknown("test", t.val), nil
+	var fn function
+	if check := tests[name]; check != nil {
+		fn = func(r *run, a args) Value { return NewBool(check(r, a) != negated) }
 	}
-	return applied(func(r *run, a args) (Value, error) {
-		ok, err := check(r, a)
-		return NewBool(ok != negated), err
-	}, e, site), nil
+	return applied("test", name, fn, e, site)
+}
+
+// applied is a filter or a test of the value of e. One that is not there raises
+// when it is evaluated: it may stand in a branch that is not taken.
+func applied(what, name string, fn function, e expr, site *callSite) expr {
+	return func(f *frame) Value {
+		if fn == nil {
+			panic(faultf("no %s named %q", what, name))
+		}
+		v := e(f)
+		return f.apply(fn, f.arguments(site, v))
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -46,17 +47,34 @@ func Compile(source string) (*Program, error) {
 	if !utf8.ValidString(source) {
 		return nil, errors.New("chat template: not valid UTF-8")
 	}
-	src := normalize(source)
-	toks, err := lex(src)
-	if err != nil {
-		return nil, err
-	}
-	p := &parser{src: src, toks: toks, ids: map[string]int{}, names: map[string]bool{}, special: map[string]bool{}}
-	body, _, err := p.body()
-	if err != nil {
-		return nil, err
-	}
-	return &Program{body: body, ids: p.ids, names: p.names}, nil
+	var prog *Program
+	err := caught(func() {
+		src := normalize(source)
+		p := &parser{src: src, toks: lex(src), ids: map[string]int{}, names: map[string]bool{}, special: map[string]bool{}}
+		body, _ := p.body()
+		prog = &Program{body: body, ids: p.ids, names: p.names}
+	})
+	return prog, err
+}
+
+// caught calls f and returns the error that f panics with. Nearly everything in
+// this package can meet an error of a template; it is a panic up to here. A fault
+// of the package itself must not take the server down: templates are programs of
+// strangers.
+func caught(f func()) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error:
+			err = fmt.Errorf("%w: %w", errPanic, p)
+		case error:
+			err = p
+		default:
+			panic(p)
+		}
+	}()
+	f()
+	return nil
 }
 
 // Mentions tells whether the template names the identifier, as a variable, an
@@ -74,7 +92,7 @@ func Reserved(name string) bool {
 // Run renders the template. The values of vars are not changed and may be
 // shared. The result carries marks where a value of vars did; see Unmark. The
 // error is a *Raised, a *Fault, or wraps ErrLimit or what the context ended with.
-func (p *Program) Run(vars map[string]Value, c Config) (out string, err error) {
+func (p *Program) Run(vars map[string]Value, c Config) (string, error) {
 	r := &run{now: c.Now, steps: c.Steps, output: c.Output, memory: c.Memory, ctx: c.Ctx}
 	if r.now == nil {
 		r.now = time.Now
@@ -97,19 +115,11 @@ func (p *Program) Run(vars map[string]Value, c Config) (out string, err error) {
 		}
 		r.vars[id] = v
 	}
-	// A template is a program of strangers: a fault of the evaluator must not
-	// take the server down.
-	defer func() {
-		if p := recover(); p != nil {
-			out, err = "", fmt.Errorf("%w: %v", errPanic, p)
-		}
-	}()
-	var b strings.Builder
-	r.root = &frame{run: r, out: &b}
-	if err := p.body.run(r.root); err != nil {
+	r.root = &frame{run: r, out: new(strings.Builder)}
+	if err := caught(func() { p.body.run(r.root) }); err != nil {
 		return "", err
 	}
-	return b.String(), nil
+	return r.root.out.String(), nil
 }
 
 // run is the state of one render.
@@ -134,6 +144,7 @@ type frame struct {
 	out    *strings.Builder // what the scope writes to
 	parent *frame           // nil: the template's own, whose variables are run.vars
 	vars   []variable
+	few    [3]variable // where vars begins
 }
 
 type variable struct {
@@ -141,10 +152,18 @@ type variable struct {
 	value Value
 }
 
-func (f *frame) child() *frame { return &frame{run: f.run, out: f.out, parent: f} }
+func (f *frame) child() *frame {
+	c := &frame{run: f.run, out: f.out, parent: f}
+	c.vars = c.few[:0]
+	return c
+}
 
 // buffered is a child that writes to a text of its own.
-func (f *frame) buffered() *frame { return &frame{run: f.run, out: new(strings.Builder), parent: f} }
+func (f *frame) buffered() *frame {
+	c := f.child()
+	c.out = new(strings.Builder)
+	return c
+}
 
 // get is a variable of this scope, or of those around it.
 func (f *frame) get(id int) Value {
@@ -174,12 +193,12 @@ func (f *frame) set(id int, v Value) {
 }
 
 // write adds to the scope's text.
-func (f *frame) write(s string) error {
+func (f *frame) write(s string) {
 	if f.output -= len(s); f.output < 0 {
-		return fmt.Errorf("%w: it writes too much text", ErrLimit)
+		panic(limit("it writes too much text"))
 	}
 	f.out.WriteString(s)
-	return f.spend(1 + len(s)/1024)
+	f.spend(1 + len(s)/1024)
 }
 
 // args are the arguments of a call.
@@ -209,22 +228,18 @@ func (a args) truth(i int, name string, def bool) bool {
 }
 
 // function is a function, or a filter, whose first argument is the value.
-type function func(r *run, a args) (Value, error)
+type function func(r *run, a args) Value
 
 // apply calls a function and counts its work.
-func (r *run) apply(f function, a args) (Value, error) {
+func (r *run) apply(f function, a args) Value {
 	cost := 1
 	for _, v := range a.pos {
 		cost += weight(v)
 	}
-	if err := r.spend(cost); err != nil {
-		return Value{}, err
-	}
-	v, err := f(r, a)
-	if err != nil {
-		return Value{}, err
-	}
-	return v, r.spend(weight(v))
+	r.spend(cost)
+	v := f(r, a)
+	r.spend(weight(v))
+	return v
 }
 
 // weight is the cost of handling v once, its items not looked into.
@@ -240,34 +255,37 @@ func weight(v Value) int {
 	return 0
 }
 
-func (r *run) spend(n int) error {
+// spend takes steps from the budget and looks at the context now and then.
+func (r *run) spend(n int) {
 	if r.steps -= n; r.steps < 0 {
-		return fmt.Errorf("%w: it does too much work", ErrLimit)
+		panic(limit("it does too much work"))
 	}
 	if r.ctx == nil || r.steps > r.look {
-		return nil
+		return
 	}
 	r.look = r.steps - lookEvery
-	return r.ctx.Err()
+	if err := r.ctx.Err(); err != nil {
+		panic(err)
+	}
 }
 
 // deeper enters a macro or a recursive loop; leaving it lowers depth again.
-func (r *run) deeper() error {
+func (r *run) deeper() {
 	if r.depth++; r.depth > maxDepth {
-		return fmt.Errorf("%w: its macros nest too deeply", ErrLimit)
+		panic(limit("its macros nest too deeply"))
 	}
-	return r.spend(turnCost)
+	r.spend(turnCost)
 }
 
 // made checks a string that an operation is about to make.
-func (r *run) made(n int) error {
+func (r *run) made(n int) {
 	if r.memory -= n; n > r.widest || r.memory < 0 {
-		return fmt.Errorf("%w: it makes too much text", ErrLimit)
+		panic(limit("it makes too much text"))
 	}
-	return nil
 }
 
 // str is the value of a new string, checked against the budget.
-func (r *run) str(s string) (Value, error) {
-	return NewString(s), r.made(len(s))
+func (r *run) str(s string) Value {
+	r.made(len(s))
+	return NewString(s)
 }

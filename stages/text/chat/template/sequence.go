@@ -10,80 +10,67 @@ func cutDot(s string) (part, rest string, last bool) {
 	return part, rest, !more
 }
 
-func first(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
-	if err != nil || len(list) == 0 {
-		return Undefined(), err
+func first(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
+	if len(list) == 0 {
+		return Undefined()
 	}
-	return list[0], nil
+	return list[0]
 }
 
-func last(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
-	if err != nil || len(list) == 0 {
-		return Undefined(), err
+func last(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
+	if len(list) == 0 {
+		return Undefined()
 	}
-	return list[len(list)-1], nil
+	return list[len(list)-1]
 }
 
-func listFilter(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
-	return NewList(slices.Clone(list)), err
+func listFilter(r *run, a args) Value {
+	return NewList(slices.Clone(iterable(r, a.pos[0])))
 }
 
-func itemsFilter(r *run, a args) (Value, error) {
+func itemsFilter(r *run, a args) Value {
 	if a.pos[0].IsUndefined() {
-		return NewList(nil), nil
+		return NewList(nil)
 	}
 	if !a.pos[0].IsDict() {
-		return empty, faultf("Can only get item pairs from a mapping.")
+		panic(faultf("Can only get item pairs from a mapping."))
 	}
 	return dictItems(r, a.pos[0], args{})
 }
 
-func reverse(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
-	if err != nil {
-		return empty, err
-	}
+func reverse(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
 	list = slices.Clone(list)
 	slices.Reverse(list)
 	if a.pos[0].IsString() {
 		return concat(r, args{pos: list})
 	}
-	return NewList(list), nil
+	return NewList(list)
 }
 
 // sortKey is what values are ordered by: the value or an attribute of it,
 // strings without case unless asked for.
-func sortKey(r *run, v, by Value, exact bool) (Value, error) {
+func sortKey(r *run, v, by Value, exact bool) Value {
 	if !by.IsNone() {
-		var err error
-		if v, err = path(r, v, by, nil); err != nil {
-			return empty, err
-		}
+		v = path(r, v, by, nil)
 	}
 	if v.IsString() && !exact {
 		v = NewString(lower(plain(v.AsString())))
 	}
-	return v, nil
+	return v
 }
 
-// sorted sorts list by keys, stably; the first error of a comparison ends it.
-func sorted(r *run, list, keys []Value, descending bool) error {
+// sorted is list in the order of its keys, stably.
+func sorted(r *run, list, keys []Value, descending bool) Value {
 	order := make([]int, len(list))
 	for i := range order {
 		order[i] = i
 	}
-	var failed error
 	slices.SortStableFunc(order, func(i, j int) int {
-		if failed == nil {
-			failed = r.spend(1)
-		}
-		n, _, err := r.compare("<", keys[i], keys[j])
-		if err != nil && failed == nil {
-			failed = err
-		}
+		r.spend(1)
+		n, _ := r.compare("<", keys[i], keys[j])
 		if descending {
 			return -n
 		}
@@ -93,28 +80,21 @@ func sorted(r *run, list, keys []Value, descending bool) error {
 	for i, from := range order {
 		out[i] = list[from]
 	}
-	copy(list, out)
-	return failed
+	return NewList(out)
 }
 
-func sortFilter(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
-	if err != nil {
-		return empty, err
-	}
-	list = slices.Clone(list)
+func sortFilter(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
 	keys := make([]Value, len(list))
 	for i, v := range list {
-		if keys[i], err = sortKey(r, v, a.or(3, "attribute", None()), a.truth(2, "case_sensitive", false)); err != nil {
-			return empty, err
-		}
+		keys[i] = sortKey(r, v, a.or(3, "attribute", None()), a.truth(2, "case_sensitive", false))
 	}
-	return NewList(list), sorted(r, list, keys, a.truth(1, "reverse", false))
+	return sorted(r, list, keys, a.truth(1, "reverse", false))
 }
 
-func dictsort(r *run, a args) (Value, error) {
+func dictsort(r *run, a args) Value {
 	if !a.pos[0].IsDict() {
-		return empty, faultf("'%s' has no attribute 'items'", describe(a.pos[0]))
+		panic(faultf("'%s' has no attribute 'items'", describe(a.pos[0])))
 	}
 	by := 0
 	switch r.printed(a.or(2, "by", NewString("key"))) {
@@ -122,97 +102,71 @@ func dictsort(r *run, a args) (Value, error) {
 	case "value":
 		by = 1
 	default:
-		return empty, faultf(`You can only sort by either "key" or "value"`)
+		panic(faultf(`You can only sort by either "key" or "value"`))
 	}
-	v, err := dictItems(r, a.pos[0], args{})
-	if err != nil {
-		return empty, err
-	}
+	v := dictItems(r, a.pos[0], args{})
 	list := v.AsList().Items
 	keys := make([]Value, len(list))
 	for i, pair := range list {
-		if keys[i], err = sortKey(r, pair.AsList().Items[by], None(), a.truth(1, "case_sensitive", false)); err != nil {
-			return empty, err
-		}
+		keys[i] = sortKey(r, pair.AsList().Items[by], None(), a.truth(1, "case_sensitive", false))
 	}
-	return v, sorted(r, list, keys, a.truth(3, "reverse", false))
+	return sorted(r, list, keys, a.truth(3, "reverse", false))
 }
 
-func unique(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
-	if err != nil {
-		return empty, err
-	}
+func unique(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
 	var seen, out []Value
 	for _, v := range list {
-		k, err := sortKey(r, v, a.or(2, "attribute", None()), a.truth(1, "case_sensitive", false))
-		if err != nil {
-			return empty, err
-		}
+		k := sortKey(r, v, a.or(2, "attribute", None()), a.truth(1, "case_sensitive", false))
 		if unhashable(k) {
-			return empty, faultf("unhashable type: '%s'", typeName(k))
+			panic(faultf("unhashable type: '%s'", typeName(k)))
 		}
-		if err := r.spend(1 + len(seen)/4); err != nil {
-			return empty, err
-		}
+		r.spend(1 + len(seen)/4)
 		if !slices.ContainsFunc(seen, func(s Value) bool { return r.equal(s, k) }) {
 			seen, out = append(seen, k), append(out, v)
 		}
 	}
-	return NewList(out), nil
+	return NewList(out)
 }
 
 func extremum(sign int) function {
-	return func(r *run, a args) (Value, error) {
-		list, err := iterable(r, a.pos[0])
-		if err != nil || len(list) == 0 {
-			return Undefined(), err
+	return func(r *run, a args) Value {
+		list := iterable(r, a.pos[0])
+		if len(list) == 0 {
+			return Undefined()
 		}
 		var best, bestKey Value
 		for i, v := range list {
-			k, err := sortKey(r, v, a.or(2, "attribute", None()), a.truth(1, "case_sensitive", false))
-			if err != nil {
-				return empty, err
-			}
+			k := sortKey(r, v, a.or(2, "attribute", None()), a.truth(1, "case_sensitive", false))
 			if i > 0 {
-				n, _, err := r.compare("<", k, bestKey)
-				if err != nil {
-					return empty, err
-				}
+				n, _ := r.compare("<", k, bestKey)
 				if n*sign <= 0 {
 					continue
 				}
 			}
 			best, bestKey = v, k
 		}
-		return best, nil
+		return best
 	}
 }
 
-func sum(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
-	if err != nil {
-		return empty, err
-	}
+func sum(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
 	total := a.or(2, "start", NewInt(0))
 	for _, v := range list {
 		if by := a.or(1, "attribute", None()); !by.IsNone() {
-			if v, err = path(r, v, by, nil); err != nil {
-				return empty, err
-			}
+			v = path(r, v, by, nil)
 		}
-		if total, err = add(r, total, v); err != nil {
-			return empty, err
-		}
+		total = add(r, total, v)
 	}
-	return total, nil
+	return total
 }
 
-func batch(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
+func batch(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
 	n, ok := integer(a.or(1, "linecount", None()))
-	if err != nil || !ok || n < 1 || n > maxRange {
-		return empty, cmpErr(err, "batch needs the length of a line")
+	if !ok || n < 1 || n > maxRange {
+		panic(faultf("batch needs the length of a line"))
 	}
 	fill := a.or(2, "fill_with", None())
 	var out []Value
@@ -223,22 +177,15 @@ func batch(r *run, a args) (Value, error) {
 		}
 		out = append(out, NewList(part))
 	}
-	return NewList(out), nil
-}
-
-func cmpErr(err error, or string) error {
-	if err != nil {
-		return err
-	}
-	return faultf("%s", or)
+	return NewList(out)
 }
 
 // sliceFilter cuts a list in n columns of nearly equal length.
-func sliceFilter(r *run, a args) (Value, error) {
-	list, err := iterable(r, a.pos[0])
+func sliceFilter(r *run, a args) Value {
+	list := iterable(r, a.pos[0])
 	n, ok := integer(a.or(1, "slices", None()))
-	if err != nil || !ok || n < 1 || n > maxRange {
-		return empty, cmpErr(err, "slice needs the number of slices")
+	if !ok || n < 1 || n > maxRange {
+		panic(faultf("slice needs the number of slices"))
 	}
 	fill := a.or(2, "fill_with", None())
 	each, more := len(list)/int(n), len(list)%int(n)
@@ -256,5 +203,5 @@ func sliceFilter(r *run, a args) (Value, error) {
 		}
 		out = append(out, NewList(part))
 	}
-	return NewList(out), nil
+	return NewList(out)
 }

@@ -7,11 +7,11 @@ import (
 
 // splitMethod is str.split, and str.rsplit from the right.
 func splitMethod(right bool) methodFunc {
-	return func(r *run, v Value, a args) (Value, error) {
+	return func(r *run, v Value, a args) Value {
 		w := viewOf(v.AsString())
 		limit := -1
 		if n, ok := integer(a.or(1, "maxsplit", NewInt(-1))); !ok {
-			return empty, faultf("maxsplit must be an integer")
+			panic(faultf("maxsplit must be an integer"))
 		} else if n >= 0 {
 			limit = int(min(n, int64(len(w.text))))
 		}
@@ -20,16 +20,14 @@ func splitMethod(right bool) methodFunc {
 		case sep.IsNone():
 			cuts = fields(w.text, limit, right)
 		case !sep.IsString():
-			return empty, faultf("must be str or None, not %s", typeName(sep))
+			panic(faultf("must be str or None, not %s", typeName(sep)))
 		case plain(sep.AsString()) == "":
-			return empty, faultf("empty separator")
+			panic(faultf("empty separator"))
 		default:
 			cuts = pieces(w.text, plain(sep.AsString()), limit, right)
 		}
-		if err := r.made(16 * len(cuts)); err != nil {
-			return empty, err
-		}
-		return w.parts(cuts), nil
+		r.made(16 * len(cuts))
+		return w.parts(cuts)
 	}
 }
 
@@ -137,8 +135,9 @@ func lines(s string, keep bool) []Span {
 	return out
 }
 
-func splitlinesMethod(r *run, v Value, a args) (Value, error) {
+func splitlinesMethod(r *run, v Value, a args) Value {
 	w := viewOf(v.AsString())
 	cuts := lines(w.text, a.truth(0, "keepends", false))
-	return w.parts(cuts), r.made(16 * len(cuts))
+	r.made(16 * len(cuts))
+	return w.parts(cuts)
 }

@@ -8,10 +8,10 @@ import (
 
 // strftimeNow is transformers' strftime_now: the local time in a strftime
 // format, names in English.
-func strftimeNow(r *run, a args) (Value, error) {
+func strftimeNow(r *run, a args) Value {
 	f := a.or(0, "format", Undefined())
 	if !f.IsString() {
-		return empty, faultf("strftime() argument 1 must be str, not %s", typeName(f))
+		panic(faultf("strftime() argument 1 must be str, not %s", typeName(f)))
 	}
 	return r.str(strftime(r.now(), plain(f.AsString())))
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // methodFunc is a method of v.
-type methodFunc func(r *run, v Value, a args) (Value, error)
+type methodFunc func(r *run, v Value, a args) Value
 
 // stringMethods are those of Python's str, without the ones that make bytes.
 var stringMethods map[string]methodFunc
@@ -32,33 +32,33 @@ func init() {
 
 // textMethod makes a method of a function on the string.
 func textMethod(f func(string) string) methodFunc {
-	return func(r *run, v Value, _ args) (Value, error) { return r.str(f(v.AsString())) }
+	return func(r *run, v Value, _ args) Value { return r.str(f(v.AsString())) }
 }
 
 // stringArg is argument i, which must be a string; its marks are removed.
-func stringArg(a args, i int, name string) (string, error) {
+func stringArg(a args, i int, name string) string {
 	v, ok := a.at(i, name)
 	if !ok || !v.IsString() {
-		return "", faultf("must be str, not %s", typeName(v))
+		panic(faultf("must be str, not %s", typeName(v)))
 	}
-	return plain(v.AsString()), nil
+	return plain(v.AsString())
 }
 
 func stripMethod(left, right bool) methodFunc {
-	return func(_ *run, v Value, a args) (Value, error) {
+	return func(_ *run, v Value, a args) Value {
 		return strip(v.AsString(), a.or(0, "chars", None()), left, right)
 	}
 }
 
 // strip removes white space, or the characters of chars, at the ends.
-func strip(s string, chars Value, left, right bool) (Value, error) {
+func strip(s string, chars Value, left, right bool) Value {
 	drop := isSpace
 	switch {
 	case chars.IsString():
 		set := plain(chars.AsString())
 		drop = func(r rune) bool { return strings.ContainsRune(set, r) }
 	case !chars.IsNone():
-		return empty, faultf("strip arg must be None or str")
+		panic(faultf("strip arg must be None or str"))
 	}
 	v := viewOf(s)
 	from, to := 0, len(v.text)
@@ -68,23 +68,23 @@ func strip(s string, chars Value, left, right bool) (Value, error) {
 	if right {
 		to = max(from, len(strings.TrimRightFunc(v.text, drop)))
 	}
-	return NewString(v.cut(from, to)), nil
+	return NewString(v.cut(from, to))
 }
 
 // within resolves optional start and end arguments (from argument i on) to a
 // byte range of text; ok is false where start lies behind end.
-func within(text string, a args, i int) (from, to int, ok bool, err error) {
+func within(text string, a args, i int) (from, to int, ok bool) {
 	n := utf8.RuneCountInString(text)
 	start, stop := a.or(i, "start", None()), a.or(i+1, "end", None())
-	at, end, _, err := bounds([]Value{start, stop, None()}, n)
-	if err != nil || at > end {
-		return 0, 0, false, err
+	at, end, _ := bounds([]Value{start, stop, None()}, n)
+	if at > end {
+		return 0, 0, false
 	}
 	if s, isInt := integer(start); isInt && s > int64(n) {
-		return 0, 0, false, nil
+		return 0, 0, false
 	}
 	from = byteOffset(text, at)
-	return from, from + byteOffset(text[from:], end-at), true, nil
+	return from, from + byteOffset(text[from:], end-at), true
 }
 
 func affix(prefix bool) methodFunc {
@@ -92,25 +92,22 @@ func affix(prefix bool) methodFunc {
 	if prefix {
 		has = strings.HasPrefix
 	}
-	return func(_ *run, v Value, a args) (Value, error) {
+	return func(_ *run, v Value, a args) Value {
 		text := plain(v.AsString())
-		from, to, ok, err := within(text, a, 1)
-		if err != nil {
-			return empty, err
-		}
+		from, to, ok := within(text, a, 1)
 		list := []Value{a.or(0, "", Undefined())}
 		if list[0].IsList() && isTuple(list[0]) {
 			list = list[0].AsList().Items
 		}
 		for _, p := range list {
 			if !p.IsString() {
-				return empty, faultf("first arg must be str or a tuple of str, not %s", typeName(p))
+				panic(faultf("first arg must be str or a tuple of str, not %s", typeName(p)))
 			}
 			if ok && has(text[from:to], plain(p.AsString())) {
-				return NewBool(true), nil
+				return NewBool(true)
 			}
 		}
-		return NewBool(false), nil
+		return NewBool(false)
 	}
 }
 
@@ -119,50 +116,38 @@ func find(last, must bool) methodFunc {
 	if last {
 		index = strings.LastIndex
 	}
-	return func(_ *run, v Value, a args) (Value, error) {
+	return func(_ *run, v Value, a args) Value {
 		text := plain(v.AsString())
-		what, err := stringArg(a, 0, "")
-		if err != nil {
-			return empty, err
-		}
-		from, to, ok, err := within(text, a, 1)
-		if err != nil {
-			return empty, err
-		}
+		what := stringArg(a, 0, "")
+		from, to, ok := within(text, a, 1)
 		if ok {
 			if i := index(text[from:to], what); i >= 0 {
-				return NewInt(int64(utf8.RuneCountInString(text[:from+i]))), nil
+				return NewInt(int64(utf8.RuneCountInString(text[:from+i])))
 			}
 		}
 		if must {
-			return empty, faultf("substring not found")
+			panic(faultf("substring not found"))
 		}
-		return NewInt(-1), nil
+		return NewInt(-1)
 	}
 }
 
-func countMethod(_ *run, v Value, a args) (Value, error) {
+func countMethod(_ *run, v Value, a args) Value {
 	text := plain(v.AsString())
-	what, err := stringArg(a, 0, "")
-	if err != nil {
-		return empty, err
+	what := stringArg(a, 0, "")
+	from, to, ok := within(text, a, 1)
+	if !ok {
+		return NewInt(0)
 	}
-	from, to, ok, err := within(text, a, 1)
-	if err != nil || !ok {
-		return NewInt(0), err
-	}
-	return NewInt(int64(strings.Count(text[from:to], what))), nil
+	return NewInt(int64(strings.Count(text[from:to], what)))
 }
 
 // replace is str.replace; the new text keeps its own marks.
-func replace(r *run, v Value, a args) (Value, error) {
-	old, err := stringArg(a, 0, "old")
-	if err != nil {
-		return empty, err
-	}
+func replace(r *run, v Value, a args) Value {
+	old := stringArg(a, 0, "old")
 	by := a.or(1, "new", Undefined())
 	if !by.IsString() {
-		return empty, faultf("replace() argument 2 must be str, not %s", typeName(by))
+		panic(faultf("replace() argument 2 must be str, not %s", typeName(by)))
 	}
 	w := viewOf(v.AsString())
 	left := strings.Count(w.text, old)
@@ -170,11 +155,9 @@ func replace(r *run, v Value, a args) (Value, error) {
 		left = int(min(int64(left), n))
 	}
 	if left == 0 {
-		return v, nil
+		return v
 	}
-	if err := r.made(len(v.AsString()) + left*len(by.AsString())); err != nil {
-		return empty, err
-	}
+	r.made(len(v.AsString()) + left*len(by.AsString()))
 	var b strings.Builder
 	at := 0
 	for i := 0; left > 0; left-- {
@@ -188,30 +171,24 @@ func replace(r *run, v Value, a args) (Value, error) {
 		}
 	}
 	b.WriteString(w.cut(at, len(w.text)))
-	return NewString(b.String()), nil
+	return NewString(b.String())
 }
 
-func joinMethod(r *run, v Value, a args) (Value, error) {
-	list, err := iterable(r, a.or(0, "", None()))
-	if err != nil {
-		return empty, err
-	}
+func joinMethod(r *run, v Value, a args) Value {
+	list := iterable(r, a.or(0, "", None()))
 	for i, item := range list {
 		if !item.IsString() {
-			return empty, faultf("sequence item %d: expected str instance, %s found", i, typeName(item))
+			panic(faultf("sequence item %d: expected str instance, %s found", i, typeName(item)))
 		}
 	}
 	return join(r, args{pos: []Value{NewList(list), v}})
 }
 
 func partition(last bool) methodFunc {
-	return func(_ *run, v Value, a args) (Value, error) {
-		sep, err := stringArg(a, 0, "")
-		if err != nil {
-			return empty, err
-		}
+	return func(_ *run, v Value, a args) Value {
+		sep := stringArg(a, 0, "")
 		if sep == "" {
-			return empty, faultf("empty separator")
+			panic(faultf("empty separator"))
 		}
 		w := viewOf(v.AsString())
 		i, parts := strings.Index(w.text, sep), []Value{v, empty, empty}
@@ -223,60 +200,56 @@ func partition(last bool) methodFunc {
 			parts[1] = NewString(w.cut(i, i+len(sep)))
 			parts[2] = NewString(w.cut(i+len(sep), len(w.text)))
 		}
-		return newTuple(parts...), nil
+		return newTuple(parts...)
 	}
 }
 
 func removeAffix(prefix bool) methodFunc {
-	return func(_ *run, v Value, a args) (Value, error) {
-		s, err := stringArg(a, 0, "")
-		if err != nil {
-			return empty, err
-		}
+	return func(_ *run, v Value, a args) Value {
+		s := stringArg(a, 0, "")
 		w := viewOf(v.AsString())
 		switch {
 		case prefix && strings.HasPrefix(w.text, s):
-			return NewString(w.cut(len(s), len(w.text))), nil
+			return NewString(w.cut(len(s), len(w.text)))
 		case !prefix && strings.HasSuffix(w.text, s):
-			return NewString(w.cut(0, len(w.text)-len(s))), nil
+			return NewString(w.cut(0, len(w.text)-len(s)))
 		}
-		return v, nil
+		return v
 	}
 }
 
 // whole makes a method that tells whether all characters, at least one, are so.
 func whole(is func(rune) bool) methodFunc {
-	return func(_ *run, v Value, _ args) (Value, error) {
+	return func(_ *run, v Value, _ args) Value {
 		s := plain(v.AsString())
-		return NewBool(s != "" && strings.IndexFunc(s, func(r rune) bool { return !is(r) }) < 0), nil
+		return NewBool(s != "" && strings.IndexFunc(s, func(r rune) bool { return !is(r) }) < 0)
 	}
 }
 
 func caseMethod(test string) methodFunc {
-	return func(r *run, v Value, _ args) (Value, error) {
-		ok, err := tests[test](r, args{pos: []Value{v}})
-		return NewBool(ok), err
+	return func(r *run, v Value, _ args) Value {
+		return NewBool(tests[test](r, args{pos: []Value{v}}))
 	}
 }
 
 // justify pads a string to a width.
 func justify(align byte) methodFunc {
-	return func(r *run, v Value, a args) (Value, error) {
+	return func(r *run, v Value, a args) Value {
 		width, ok := integer(a.or(0, "width", None()))
 		if !ok {
-			return empty, faultf("a width must be an integer")
+			panic(faultf("a width must be an integer"))
 		}
 		fill := a.or(1, "fillchar", NewString(" "))
 		if !fill.IsString() || utf8.RuneCountInString(plain(fill.AsString())) != 1 {
-			return empty, faultf("the fill character must be exactly one character long")
+			panic(faultf("the fill character must be exactly one character long"))
 		}
 		s := v.AsString()
 		n := width - int64(utf8.RuneCountInString(plain(s)))
 		if n <= 0 {
-			return v, nil
+			return v
 		}
 		if n > maxRange {
-			return empty, faultf("width too large")
+			panic(faultf("width too large"))
 		}
 		left := 0
 		switch align {
@@ -291,11 +264,11 @@ func justify(align byte) methodFunc {
 }
 
 // zfill pads a number with zeros behind its sign.
-func zfill(r *run, v Value, a args) (Value, error) {
+func zfill(r *run, v Value, a args) Value {
 	w := viewOf(v.AsString())
 	width, ok := integer(a.or(0, "width", None()))
 	if !ok || width > maxRange {
-		return empty, faultf("a width must be an integer, and not too large")
+		panic(faultf("a width must be an integer, and not too large"))
 	}
 	sign := 0
 	if strings.HasPrefix(w.text, "-") || strings.HasPrefix(w.text, "+") {

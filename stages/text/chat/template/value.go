@@ -40,7 +40,7 @@ type callable struct {
 // instance is a value with attributes and nothing else.
 type instance interface {
 	kind() string // Python's name of its type
-	attribute(r *run, name string) (Value, error)
+	attribute(r *run, name string) Value
 }
 
 func Undefined() Value              { return Value{} }
@@ -195,17 +195,11 @@ func (r *run) printed(v Value) string {
 	return b.String()
 }
 
-// repr writes Python's repr(v).
-//
-// Values that share parts can be small and print large: the work is counted,
-// and the text cut off, once the budget is spent; the next look at the budget
-// then ends the render.
+// repr writes Python's repr(v). Values that share parts can be small and print
+// large, so the work and the text are counted.
 func (r *run) repr(b *strings.Builder, v Value, depth int) {
-	if r.steps--; b.Len() > r.widest {
-		r.steps = -1
-	}
-	if r.steps < 0 {
-		return
+	if r.spend(1); b.Len() > r.widest {
+		r.made(b.Len())
 	}
 	if depth > maxNesting {
 		b.WriteString("...")
