@@ -35,9 +35,9 @@ func bound(v Value, name string) Value {
 	case *Dict:
 		table, mutators = dictMethods, dictMutators
 	case *List:
-		table = listMethods
-		if !o.tuple {
-			mutators = listMutators
+		table, mutators = listMethods, listMutators
+		if o.tuple {
+			table, mutators = tupleMethods, nil
 		}
 	}
 	if slices.Contains(mutators, name) {

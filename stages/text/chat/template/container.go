@@ -9,6 +9,7 @@ var (
 		"items": dictItems, "keys": dictKeys, "values": dictValues, "get": dictGet, "copy": dictCopy,
 	}
 	dictMutators = []string{"clear", "pop", "popitem", "setdefault", "update"}
+	tupleMethods = map[string]methodFunc{"count": listCount, "index": listIndex}
 	listMethods  = map[string]methodFunc{"count": listCount, "index": listIndex, "copy": listCopy}
 	listMutators = []string{"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
 )

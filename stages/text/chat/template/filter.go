@@ -141,6 +141,7 @@ func attrFilter(r *run, a args) Value {
 	if len(a.pos) < 2 || !a.pos[1].IsString() {
 		panic(faultf("attr needs the name of an attribute"))
 	}
+	undefined(a.pos[0])
 	return bound(a.pos[0], plain(a.pos[1].AsString()))
 }
 

@@ -59,7 +59,7 @@ func swapcase(s string) string {
 		if unicode.IsUpper(r) {
 			return string(unicode.ToLower(r))
 		}
-		return string(unicode.ToUpper(r))
+		return upper(string(r))
 	})
 }
 

@@ -223,21 +223,29 @@ func (r *run) repr(b *strings.Builder, v Value, depth int) {
 	case *List:
 		r.reprList(b, v, depth)
 	case *Dict:
-		b.WriteByte('{')
-		for i, k := range v.Keys {
-			if i > 0 {
-				b.WriteString(", ")
-			}
-			reprString(b, v.key(k))
-			b.WriteString(": ")
-			r.repr(b, v.Data[k], depth+1)
-		}
-		b.WriteByte('}')
+		r.reprDict(b, v, depth)
 	case *callable:
 		b.WriteString("<function " + v.name + ">")
+	case *namespace:
+		b.WriteString("<Namespace ")
+		r.reprDict(b, &v.Dict, depth)
+		b.WriteString(">")
 	case instance:
 		b.WriteString("<" + v.kind() + ">")
 	}
+}
+
+func (r *run) reprDict(b *strings.Builder, d *Dict, depth int) {
+	b.WriteByte('{')
+	for i, k := range d.Keys {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		reprString(b, d.key(k))
+		b.WriteString(": ")
+		r.repr(b, d.Data[k], depth+1)
+	}
+	b.WriteByte('}')
 }
 
 func (r *run) reprList(b *strings.Builder, l *List, depth int) {
