@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/klauspost/cpuid/v2"
+
+	"krater/kernels/cpu/level"
 )
 
 // CPU is the processors of all sockets. A processor ("CPU" in the kernel's
@@ -38,7 +42,7 @@ func (c *CPU) AllowedCores() int {
 
 // Features are the instruction sets that decide about speed.
 type Features struct {
-	AVX2       bool `json:"avx2"` // with FMA
+	AVX2       bool `json:"avx2"` // with FMA and BMI2
 	AVX512     bool `json:"avx512"`
 	AVX512VNNI bool `json:"avx512_vnni"`
 	AMXInt8    bool `json:"amx_int8"`
@@ -129,16 +133,28 @@ func processors(info string) []int {
 // parseFeatures reads the flags of /proc/cpuinfo, which leave out what the
 // kernel has turned off.
 func parseFeatures(flags string) Features {
-	has := map[string]bool{}
+	found := map[cpuid.FeatureID]bool{}
 	for flag := range strings.FieldsSeq(flags) {
-		has[flag] = true
+		if flag == "fma" {
+			flag = "fma3"
+		}
+		found[cpuid.ParseFeature(strings.ReplaceAll(flag, "_", ""))] = true
 	}
+	return featuresOf(func(ids ...cpuid.FeatureID) bool {
+		return !slices.ContainsFunc(ids, func(id cpuid.FeatureID) bool { return !found[id] })
+	})
+}
+
+// featuresOf are the instruction sets of a processor that has what has says. A
+// level of the kernels counts only as a whole.
+func featuresOf(has func(...cpuid.FeatureID) bool) Features {
+	wide := has(level.AVX512.Features()...)
 	return Features{
-		AVX2:       has["avx2"] && has["fma"],
-		AVX512:     has["avx512f"] && has["avx512bw"] && has["avx512dq"] && has["avx512vl"],
-		AVX512VNNI: has["avx512_vnni"],
-		AMXInt8:    has["amx_tile"] && has["amx_int8"],
-		AMXBF16:    has["amx_tile"] && has["amx_bf16"],
+		AVX2:       has(level.AVX2.Features()...),
+		AVX512:     wide,
+		AVX512VNNI: wide && has(cpuid.AVX512VNNI),
+		AMXInt8:    wide && has(cpuid.AMXTILE, cpuid.AMXINT8),
+		AMXBF16:    wide && has(cpuid.AMXTILE, cpuid.AMXBF16),
 	}
 }
 

@@ -54,13 +54,7 @@ func Here() *Machine {
 		m.CPU.Model = cpuid.CPU.BrandName
 	}
 	if m.CPU.Features == (Features{}) {
-		m.CPU.Features = Features{
-			AVX2:       cpuid.CPU.Supports(cpuid.AVX2, cpuid.FMA3),
-			AVX512:     cpuid.CPU.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL),
-			AVX512VNNI: cpuid.CPU.Supports(cpuid.AVX512VNNI),
-			AMXInt8:    cpuid.CPU.Supports(cpuid.AMXTILE, cpuid.AMXINT8),
-			AMXBF16:    cpuid.CPU.Supports(cpuid.AMXTILE, cpuid.AMXBF16),
-		}
+		m.CPU.Features = featuresOf(cpuid.CPU.Supports)
 	}
 	if len(m.CPU.Online) == 0 {
 		for i := range runtime.NumCPU() {

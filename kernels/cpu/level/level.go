@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+
+	"github.com/klauspost/cpuid/v2"
 )
 
 // Level is a set of instructions, each including the ones before it.
@@ -20,6 +22,21 @@ const (
 	AVX2                // AVX2, FMA3 and BMI2, 256 bits
 	AVX512              // AVX-512 F, BW, DQ and VL, 512 bits
 )
+
+// Features are what a processor must have to run a level.
+func (l Level) Features() []cpuid.FeatureID {
+	all := []cpuid.FeatureID{
+		cpuid.AVX2, cpuid.FMA3, cpuid.BMI2,
+		cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL,
+	}
+	switch l {
+	case AVX2:
+		return all[:3]
+	case AVX512:
+		return all
+	}
+	return nil
+}
 
 // EnvLevel is the environment variable that lowers the level.
 const EnvLevel = "KRATER_CPU_LEVEL"

@@ -9,13 +9,11 @@ func probe() Level { return choose(cpuid.CPU.Supports) }
 
 // choose is the level of a machine that has what has says.
 func choose(has func(...cpuid.FeatureID) bool) Level {
-	switch {
-	case has(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL, cpuid.AVX2, cpuid.FMA3, cpuid.BMI2):
-		return AVX512
-	case has(cpuid.AVX2, cpuid.FMA3, cpuid.BMI2):
-		return AVX2
+	l := AVX512
+	for l > Pure && !has(l.Features()...) {
+		l--
 	}
-	return Pure
+	return l
 }
 
 func vnni() bool { return cpuid.CPU.Supports(cpuid.AVX512VNNI) }
