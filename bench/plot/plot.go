@@ -5,7 +5,6 @@ package plot
 import (
 	"fmt"
 	"image/color"
-	"io"
 	"math"
 	"path/filepath"
 	"slices"
@@ -68,11 +67,6 @@ func CheckPath(path string) error {
 
 // Save draws charts one below the other into a file, by its ending.
 func Save(path string, charts ...Chart) error { return SaveFigures(path, figures(charts)...) }
-
-// Write is Save to a writer; format is one of Formats.
-func Write(w io.Writer, format string, charts ...Chart) error {
-	return WriteFigures(w, format, figures(charts)...)
-}
 
 func figures(charts []Chart) []Figure {
 	list := make([]Figure, len(charts))

@@ -3,6 +3,7 @@ package plot
 import (
 	"bytes"
 	"image/png"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,4 +108,9 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// Write is Save to a writer; format is one of Formats.
+func Write(w io.Writer, format string, charts ...Chart) error {
+	return WriteFigures(w, format, figures(charts)...)
 }

@@ -127,18 +127,6 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func TestLevelCanBeLowered(t *testing.T) {
-	restore, err := level.Set(level.Pure)
-	if err != nil {
-		t.Fatal(err)
-	}
-	low, _ := open(t, cpu.Options{})
-	restore()
-	if low.Level() != level.Pure {
-		t.Errorf("level %s after Set(pure)", low.Level())
-	}
-}
-
 func TestCopies(t *testing.T) {
 	d, s := open(t, cpu.Options{})
 	m, err := device.AllocMat(d, tensor.F32, 3, 5)

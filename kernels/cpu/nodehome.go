@@ -49,26 +49,6 @@ func settle(nodes []Node) (*Team, []home) {
 	return all, homes
 }
 
-// Worker is a resident thread that is bound to processors.
-type Worker struct {
-	Node   int // index of the device's node
-	Thread int // as the system numbers it
-}
-
-// CPUs are the processors the system lets the worker run on.
-func (w Worker) CPUs() ([]int, error) { return threadCPUs(w.Thread) }
-
-// Workers lists the bound threads; without real nodes there are none.
-func (d *Device) Workers() []Worker {
-	var all []Worker
-	for i := range d.homes {
-		for _, id := range d.homes[i].crew.threads {
-			all = append(all, Worker{Node: i, Thread: id})
-		}
-	}
-	return all
-}
-
 // Nodes is the number of nodes, at least 1.
 func (d *Device) Nodes() int { return len(d.homes) }
 

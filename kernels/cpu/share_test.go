@@ -29,7 +29,7 @@ func BenchmarkShareOfRead(b *testing.B) {
 							b.Fatal(err)
 						}
 						b.Cleanup(m.Buf.Free)
-						for i, values := 0, m.U16s(); i < len(values); i++ {
+						for i, values := 0, device.HostSlice[uint16](m); i < len(values); i++ {
 							values[i] = uint16(0x3c00 + i%64) // touches every page
 						}
 						return m

@@ -88,6 +88,3 @@ func (m Mat) F32s() []float32 { return HostSlice[float32](m) }
 
 // I32s is HostSlice of int32.
 func (m Mat) I32s() []int32 { return HostSlice[int32](m) }
-
-// U16s is HostSlice of uint16: the bits of BF16 or F16 elements.
-func (m Mat) U16s() []uint16 { return HostSlice[uint16](m) }

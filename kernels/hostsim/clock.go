@@ -30,13 +30,6 @@ func (c *Clock) Now() time.Duration {
 	return c.now
 }
 
-// Advance says that the host was busy for d.
-func (c *Clock) Advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now += d
-}
-
 // Enter begins the turn of a thread whose time is t. No turn may begin earlier than the
 // one before.
 func (c *Clock) Enter(t time.Duration) {

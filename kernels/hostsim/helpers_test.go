@@ -3,6 +3,7 @@ package hostsim
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"krater/kernels/cpu"
 	"krater/kernels/device"
@@ -84,4 +85,20 @@ func raised(f func()) (text string) {
 	}()
 	f()
 	return ""
+}
+
+// Advance says that the host was busy for d.
+func (c *Clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now += d
+}
+
+// At is when an event of a simulated device happens on its clock.
+func At(e device.Event) (time.Duration, bool) {
+	own, ok := e.(*event)
+	if !ok {
+		return 0, false
+	}
+	return own.at, true
 }

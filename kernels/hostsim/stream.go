@@ -256,15 +256,6 @@ func passed(e device.Event) error {
 	return own.s.dev.Err()
 }
 
-// At is when an event of a simulated device happens on its clock.
-func At(e device.Event) (time.Duration, bool) {
-	own, ok := e.(*event)
-	if !ok {
-		return 0, false
-	}
-	return own.at, true
-}
-
 // pace sleeps as long as a copy of Async takes that begins when the former one in
 // its direction is over.
 func (d *Device) pace(free *time.Time, took time.Duration) {

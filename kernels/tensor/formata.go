@@ -110,8 +110,6 @@ func (f FormatA) place(row, col int) (at int, shift uint) {
 	return at + step/2*2048 + 16*thread + 8*(step%2) + 4*high + half + 2*odd, 0
 }
 
-func (f FormatA) bias() int { return FormatB{Bits: f.Bits}.bias() }
-
 // PackScales writes scales [Rows, n] as bfloat16 (rounded already, or rounded
 // here) into dst (ScaleBytes long). n is the number of groups that Cols needs;
 // what fills up gets 0.

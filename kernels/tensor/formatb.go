@@ -64,14 +64,6 @@ func (f FormatB) ValueBytes() int { return f.Tiles() * f.TileBytes() }
 // ScaleBytes is the size of all scales.
 func (f FormatB) ScaleBytes() int { return 2 * f.Tiles() * f.Groups() * TileRows }
 
-// bias is what is added to a value before it is stored.
-func (f FormatB) bias() int {
-	if f.Bits == 4 {
-		return 8
-	}
-	return 128
-}
-
 // place finds the byte and the shift of a value.
 func (f FormatB) place(row, col int) (at int, shift uint) {
 	at = row/TileRows*f.TileBytes() + col/f.LineCols()*lineBytes + row%TileRows*4 + col%4

@@ -39,21 +39,3 @@ func (m *Map) Rank(bytes func(Key) int64) []Ranked {
 	slices.SortStableFunc(all, func(a, b Ranked) int { return cmp.Compare(b.worth(), a.worth()) })
 	return all
 }
-
-// Sets gives the experts of each layer of the model that are among ranked, numbers
-// rising: what a strategy keeps resident. Layers are rising, as in Shape.
-func Sets(layers []int32, ranked []Ranked) [][]int32 {
-	sets := make([][]int32, len(layers))
-	for i := range sets {
-		sets[i] = []int32{}
-	}
-	for _, r := range ranked {
-		if i, ok := slices.BinarySearch(layers, r.Layer); ok {
-			sets[i] = append(sets[i], r.Expert)
-		}
-	}
-	for _, s := range sets {
-		slices.Sort(s)
-	}
-	return sets
-}

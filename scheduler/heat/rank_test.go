@@ -57,27 +57,6 @@ func TestRank(t *testing.T) {
 	}
 }
 
-func TestSets(t *testing.T) {
-	m := random(t, 2, 300)
-	ranked := m.Rank(nil)[:9]
-	sets := Sets(shape.Layers, ranked)
-	n := 0
-	for i, set := range sets {
-		if !slices.IsSorted(set) || set == nil {
-			t.Errorf("layer %d: %v", shape.Layers[i], set)
-		}
-		for _, e := range set {
-			n++
-			if !slices.ContainsFunc(ranked, func(r Ranked) bool { return r.Key == Key{shape.Layers[i], e} }) {
-				t.Errorf("expert %d of layer %d is none of the hottest", e, shape.Layers[i])
-			}
-		}
-	}
-	if n != len(ranked) {
-		t.Errorf("%d experts in the sets, want %d", n, len(ranked))
-	}
-}
-
 // TestCurve: shares of a layer whose numbers are easy, between whole experts too.
 func TestCurve(t *testing.T) {
 	m, _ := New(model, Shape{Layers: []int32{0, 1, 2}, Experts: 4, TopK: 1})

@@ -145,8 +145,8 @@ func TestRoots(t *testing.T) {
 	p.Close(root)
 	p.Free(blocks)
 	allocs(t, p, 2)
-	if p.Roots() != 0 {
-		t.Errorf("%d domains left", p.Roots())
+	if n := len(p.roots.byDomain); n != 0 {
+		t.Errorf("%d domains left", n)
 	}
 	check(t, p)
 }

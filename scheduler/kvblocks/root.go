@@ -32,9 +32,6 @@ func (p *Pool) Open(domain [32]byte) uint64 {
 // Close gives up a root.
 func (p *Pool) Close(serial uint64) { p.roots.count(serial, -1) }
 
-// Roots is the number of domains that are open or have blocks.
-func (p *Pool) Roots() int { return len(p.roots.byDomain) }
-
 // count changes the uses of a root; of what is none it does nothing.
 func (r *roots) count(serial uint64, by int) {
 	t := r.bySerial[serial]

@@ -74,15 +74,6 @@ func Can(n, k int) bool { return k%Columns == 0 && n >= WeightRows }
 // tiles is the number of tiles of tokens.
 func tiles(tokens int) int { return (tokens + amx.Rows - 1) / amx.Rows }
 
-// PackedSize is the float32 values that tokens <= MostTokens tokens of k columns
-// take when packed.
-func PackedSize(tokens, k int) int {
-	if tokens == 1 {
-		return k
-	}
-	return tiles(tokens) * amx.Rows * k
-}
-
 // Pack packs tokens rows of k values, which follow one another stride values apart
 // in packed order (package convert), to dst, aligned to 64 bytes.
 func Pack(b *Block, dst, x *float32, stride, tokens, k int) {

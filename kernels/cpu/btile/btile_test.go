@@ -66,7 +66,7 @@ func (p *problem) pack() {
 func (p *problem) run(t *testing.T, from, to int) []float32 {
 	t.Helper()
 	m := to - from
-	packed := kerneltest.Guard[float32](PackedSize(m, p.k), 0)
+	packed := kerneltest.Guard[float32](packedSize(m, p.k), 0)
 	Pack(new(Block), packed.First(), &p.packedRows[from*p.k], p.k, m, p.k)
 	if err := packed.Check(); err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestPack(t *testing.T) {
 			p.x[i] *= float32(math.Exp2(float64(i%40 - 20)))
 		}
 		p.pack()
-		packed := kerneltest.Guard[float32](PackedSize(m, p.k), 0)
+		packed := kerneltest.Guard[float32](packedSize(m, p.k), 0)
 		Pack(new(Block), packed.First(), &p.packedRows[0], p.k, m, p.k)
 		if err := packed.Check(); err != nil {
 			t.Fatal(err)
@@ -202,7 +202,7 @@ func BenchmarkMultiply(b *testing.B) {
 		for _, m := range []int{1, 4, 16, 32} {
 			b.Run(fmt.Sprintf("k%d/m%d", k, m), func(b *testing.B) {
 				p := newProblem(1, m, 32, k, 0)
-				packed, scratch := kerneltest.Guard[float32](PackedSize(m, k), 0), kerneltest.Guard[float32](Products, 0)
+				packed, scratch := kerneltest.Guard[float32](packedSize(m, k), 0), kerneltest.Guard[float32](Products, 0)
 				Pack(new(Block), packed.First(), &p.packedRows[0], k, m, k)
 				out, t := make([]float32, m*32), new(Tile)
 				ns := kerneltest.Quartile(b, 1, func() {
@@ -212,4 +212,13 @@ func BenchmarkMultiply(b *testing.B) {
 			})
 		}
 	}
+}
+
+// packedSize is the float32 values that tokens <= MostTokens tokens of k columns
+// take when packed.
+func packedSize(tokens, k int) int {
+	if tokens == 1 {
+		return k
+	}
+	return tiles(tokens) * amx.Rows * k
 }

@@ -1,7 +1,6 @@
 // Package level says which vector instructions the kernels may use. The
-// machine is probed once; KRATER_CPU_LEVEL lowers the choice, and Set changes
-// it for a test. Without assembly (tag purego, or another architecture than
-// amd64) only Pure exists.
+// machine is probed once; KRATER_CPU_LEVEL lowers the choice. Without assembly
+// (tag purego, or another architecture than amd64) only Pure exists.
 package level
 
 import (
@@ -90,8 +89,7 @@ func best() Level {
 	return state.best
 }
 
-// Active is the level to use: the best one, unless the environment or Set
-// lowers it. An unknown or unavailable value of the environment is an error.
+// Active is the level to use: the best one, unless the environment lowers it. An unknown or unavailable value of the environment is an error.
 func Active() (Level, error) {
 	state.Lock()
 	defer state.Unlock()
@@ -121,23 +119,6 @@ func Resolve(l Level) (Level, error) {
 		return Auto, fmt.Errorf("CPU level %s is not available here, the best is %s", l, Best())
 	}
 	return l, nil
-}
-
-// Set makes l the active level of devices made from now on and returns a
-// function that restores what was before. Meant for tests.
-func Set(l Level) (restore func(), err error) {
-	if l, err = Resolve(l); err != nil {
-		return nil, err
-	}
-	state.Lock()
-	defer state.Unlock()
-	before := state.active
-	state.active = l
-	return func() {
-		state.Lock()
-		state.active = before
-		state.Unlock()
-	}, nil
 }
 
 // VNNI reports whether this machine has the integer dot products of AVX-512

@@ -22,24 +22,6 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestSetRestores(t *testing.T) {
-	before, err := Active()
-	if err != nil {
-		t.Fatal(err)
-	}
-	restore, err := Set(Pure)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, _ := Active(); got != Pure {
-		t.Errorf("active is %s after Set(pure)", got)
-	}
-	restore()
-	if got, _ := Active(); got != before {
-		t.Errorf("active is %s, was %s", got, before)
-	}
-}
-
 func TestUnknownEnvironmentIsAnError(t *testing.T) {
 	forget(t)
 	t.Setenv(EnvLevel, "fast")
