@@ -101,7 +101,7 @@ func (p *parser) set() stmt {
 // filterBlock reads {% filter f %}...{% endfilter %}.
 func (p *parser) filterBlock() stmt {
 	var body block
-	value := p.filters(p.filter(body.text()))
+	value := p.filters(body.text().then([]link{p.filter()}))
 	p.shut()
 	body, _ = p.body("endfilter")
 	p.shut()

@@ -124,15 +124,15 @@ var comparisons = map[string]relation{
 
 // compare reads a comparison or a chain of them: a < b < c is a < b and b < c.
 func (p *parser) compare() expr {
-	type link struct {
+	type part struct {
 		holds relation
 		want  bool
 		right expr
 	}
 	left := p.sum()
-	var links []link
+	var parts []part
 	for {
-		l := link{want: true}
+		l := part{want: true}
 		switch t := p.peek(); {
 		case t.kind == kindOp || t.kind == kindName && t.val == "in":
 			l.holds = comparisons[t.val]
@@ -145,16 +145,16 @@ func (p *parser) compare() expr {
 		}
 		p.pos++
 		l.right = p.sum()
-		if links = append(links, l); len(links) > maxChain {
+		if parts = append(parts, l); len(parts) > maxChain {
 			panic(p.fail(p.peek(), "expression too long"))
 		}
 	}
-	if links == nil {
+	if parts == nil {
 		return left
 	}
 	return func(f *frame) Value {
 		x := left(f)
-		for _, l := range links {
+		for _, l := range parts {
 			y := l.right(f)
 			f.spend(1 + weight(x) + weight(y))
 			if l.holds(f.run, x, y) != l.want {
@@ -169,9 +169,9 @@ func (p *parser) compare() expr {
 // binary is an operation on two values.
 type binary func(r *run, x, y Value) Value
 
-func (op binary) of(left, right expr) expr {
-	return func(f *frame) Value {
-		x, y := left(f), right(f)
+func (op binary) with(right expr) link {
+	return func(f *frame, x Value) Value {
+		y := right(f)
 		f.spend(1 + weight(x) + weight(y))
 		v := op(f.run, x, y)
 		f.spend(weight(v))
@@ -182,18 +182,17 @@ func (op binary) of(left, right expr) expr {
 // chain reads operands joined by left-associative operators.
 func (p *parser) chain(ops map[string]binary, operand func() expr) expr {
 	left := operand()
-	for n := 0; ; n++ {
+	var links []link
+	for range maxNesting {
 		t := p.peek()
 		op := ops[t.val]
 		if t.kind != kindOp || op == nil {
-			return left
-		}
-		if n == maxNesting {
-			panic(p.fail(t, "expression too long"))
+			return left.then(links)
 		}
 		p.pos++
-		left = op.of(left, operand())
+		links = append(links, op.with(operand()))
 	}
+	panic(p.fail(p.peek(), "expression too long"))
 }
 
 var (
@@ -219,7 +218,7 @@ func (p *parser) unary(filters bool) expr {
 	var e expr
 	if sign := signs[start.val]; start.kind == kindOp && sign != nil {
 		p.next()
-		e = sign.of(constant(Value{}), p.unary(false))
+		e = constant(Value{}).then([]link{sign.with(p.unary(false))})
 	} else {
 		e = p.postfix(p.primary(), start)
 	}

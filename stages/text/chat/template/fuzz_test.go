@@ -15,7 +15,8 @@ func FuzzCompile(f *testing.F) {
 		"{%- set ns = namespace(x=[]) -%}{% for m in messages if m.role %}{% set ns.x = ns.x + [m] %}{% endfor %}{{ ns.x | tojson(indent=2) }}",
 		"{{ messages[0].content.split('<')[-1].replace('a', 'b') | upper | indent }}", "{% raw %}{{{% endraw %}{# c #}{{ '%s' % messages }}", "{{ 1 if messages is defined else 2 ** 3 // -1 }}",
 		"{% set x %}a{% endset %}{% filter upper %}{{ x }}{% endfilter %}{% call(y) f() %}{% endcall %}", "{{ messages | map(attribute='content') | select | join(', ') | title }}{{ x.y }}",
-		"{% for x in messages recursive %}{{ loop(x.items()) if x is mapping }}{% endfor %}", "{{ messages.0.role }}", "{{ messages[0].0B00 }}", "{{ '\\x41\\n' 'b' ~ messages[::-1] ~ 'x'.center(9) ~ '{}'.format(1) }}",
+		"{% for x in messages recursive %}{{ loop(x.items()) if x is mapping }}{% endfor %}", "{% macro f(a, b=a) %}{{ caller(a, *varargs, **kwargs) }}{% endmacro %}{% call(x, y=2) f(1, c=3) %}{{ x < y < 3 }}{% endcall %}", "{% for i, (k, v) in [(1, messages[0].items() | first)] if k %}{{ loop.last }}{% break %}{% else %}{% endfor %}",
+		"{% set ns = namespace() %}{% set ns.x | upper %}{% block b scoped %}{{ messages }}{% endblock %}{% endset %}{{ ns.x }}", "{{ messages.0.role }}", "{{ messages[0].0B00 }}", "{{ '\\x41\\n' 'b' ~ messages[::-1] ~ 'x'.center(9) ~ '{}'.format(1) }}",
 	} {
 		f.Add(source, "a<b>\n'é")
 	}

@@ -3,6 +3,7 @@ package template
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,27 @@ func TestLimits(t *testing.T) {
 		}
 		if d := time.Since(start); d > 5*time.Second {
 			t.Errorf("%s: stopped after %v only", name, d)
+		}
+	}
+}
+
+// TestStackIsBounded: no template makes the stack overflow, which would end the
+// program.
+func TestStackIsBounded(t *testing.T) {
+	defer debug.SetMaxStack(debug.SetMaxStack(32 << 20))
+	long := strings.Repeat(".a", 140)
+	for name, part := range map[string][2]string{
+		"filters": {"(", strings.Repeat("|e", 140) + ")"}, "sums": {"(", strings.Repeat("+1", 140) + ")"}, "attributes": {"(", long + ")"},
+		"subscripts": {"x[", "]" + long}, "calls": {"x(", ")" + long}, "lists": {"[", "]" + long}, "not": {"not (", ")"},
+	} {
+		deep := strings.Repeat(part[0], 30) + "f()" + strings.Repeat(part[1], 30)
+		prog, err := Compile(strings.Repeat("{% if 1 %}", 10) + "{% macro f() %}{{ " + deep + " }}{% endmacro %}{{ f() }}" + strings.Repeat("{% endif %}", 10))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if _, err := prog.Run(map[string]Value{"x": object()}, Config{}); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

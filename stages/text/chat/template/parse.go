@@ -17,6 +17,25 @@ const (
 // expr is a compiled expression.
 type expr func(f *frame) Value
 
+// link is what is done to the value of an expression: an attribute, a call, a
+// filter, the right side of an operator.
+type link func(f *frame, v Value) Value
+
+// then is the expression with links behind it, one after the other: a long chain
+// must not become a deep recursion.
+func (e expr) then(links []link) expr {
+	if len(links) == 0 {
+		return e
+	}
+	return func(f *frame) Value {
+		v := e(f)
+		for _, l := range links {
+			v = l(f, v)
+		}
+		return v
+	}
+}
+
 // stmt is a compiled statement.
 type stmt func(f *frame) signal
 

@@ -17,29 +17,27 @@ type argument struct {
 // postfix reads what follows a primary: attributes, subscripts, calls. start is
 // the token where the primary began, for the words of errors.
 func (p *parser) postfix(e expr, start token) expr {
+	var links []link
 	for range maxNesting {
 		src := p.between(start)
 		switch {
 		case p.take("."):
-			e = p.dot(e, src)
+			links = append(links, p.dot(src))
 		case p.take("["):
-			e = p.subscript(e, src)
+			links = append(links, p.subscript(src))
 		case p.take("("):
-			e = p.invoke(e, src)
+			links = append(links, p.invoke(src))
 		default:
-			return e
+			return e.then(links)
 		}
 	}
 	panic(p.fail(p.peek(), "expression too long"))
 }
 
 // invoke reads the arguments of a call behind the opening parenthesis.
-func (p *parser) invoke(e expr, src string) expr {
+func (p *parser) invoke(src string) link {
 	site := p.call()
-	return func(f *frame) Value {
-		fn := e(f)
-		return f.called(fn, src, f.arguments(site))
-	}
+	return func(f *frame, v Value) Value { return f.called(v, src, f.arguments(site)) }
 }
 
 // called calls v, which stands in the source as src.
@@ -55,10 +53,10 @@ func (r *run) called(v Value, src string, a args) Value {
 	panic(faultf("'%s' object is not callable", typeName(v)))
 }
 
-func (p *parser) dot(e expr, src string) expr {
+func (p *parser) dot(src string) link {
 	t := p.next()
 	if t.kind == kindInt {
-		return item(e, constant(p.integer(t)), src)
+		return item(constant(p.integer(t)), src)
 	}
 	if t.kind != kindName {
 		panic(p.fail(t, "expected an attribute, found %q", t.val))
@@ -66,14 +64,13 @@ func (p *parser) dot(e expr, src string) expr {
 	name := t.val
 	p.names[name] = true
 	if !p.take("(") {
-		return func(f *frame) Value {
+		return func(f *frame, v Value) Value {
 			f.steps--
-			return attribute(f.run, e(f), name, src)
+			return attribute(f.run, v, name, src)
 		}
 	}
 	site := p.call()
-	return func(f *frame) Value {
-		v := e(f)
+	return func(f *frame, v Value) Value {
 		m := attribute(f.run, v, name, src)
 		if m.IsUndefined() {
 			panic(faultf("'%s' has no attribute '%s'", describe(v), name))
@@ -84,15 +81,15 @@ func (p *parser) dot(e expr, src string) expr {
 }
 
 // item is v[key].
-func item(e, key expr, src string) expr {
-	return func(f *frame) Value {
-		v, k := e(f), key(f)
+func item(key expr, src string) link {
+	return func(f *frame, v Value) Value {
+		k := key(f)
 		f.spend(1 + weight(v))
 		return subscript(f.run, v, k, src)
 	}
 }
 
-func (p *parser) subscript(e expr, src string) expr {
+func (p *parser) subscript(src string) link {
 	defer p.nested()()
 	if p.is("]") {
 		panic(p.fail(p.peek(), "expected a subscript"))
@@ -109,10 +106,10 @@ func (p *parser) subscript(e expr, src string) expr {
 	}
 	p.expect("]")
 	if len(parts) == 1 {
-		return item(e, parts[0], src)
+		return item(parts[0], src)
 	}
-	return func(f *frame) Value {
-		v, bounds := e(f), f.all(parts)
+	return func(f *frame, v Value) Value {
+		bounds := f.all(parts)
 		f.spend(1 + weight(v))
 		return slice(f.run, v, src, bounds)
 	}
@@ -180,35 +177,35 @@ func (f *frame) arguments(site *callSite, first ...Value) args {
 
 // filters reads the filters and tests behind an expression.
 func (p *parser) filters(e expr) expr {
+	var links []link
 	for n := range maxNesting {
 		start := p.peek()
 		switch {
-		case p.is("|"):
-			e = p.filter(e)
+		case p.take("|"):
+			links = append(links, p.filter())
 		case p.take("is"):
-			e = p.test(e)
+			links = append(links, p.test())
 		case n > 0 && p.take("("):
-			e = p.invoke(e, p.between(start))
+			links = append(links, p.invoke(p.between(start)))
 		default:
-			return e
+			return e.then(links)
 		}
 	}
 	panic(p.fail(p.peek(), "expression too long"))
 }
 
-// filter reads one filter, with its bar where there is one.
-func (p *parser) filter(e expr) expr {
-	p.take("|")
+// filter reads one filter behind its bar.
+func (p *parser) filter() link {
 	name := p.expectKind(kindName, "a filter").val
 	site := new(callSite)
 	if p.take("(") {
 		site = p.call()
 	}
-	return applied("filter", name, filters[name], e, site)
+	return applied("filter", name, filters[name], site)
 }
 
 // test reads one test behind "is".
-func (p *parser) test(e expr) expr {
+func (p *parser) test() link {
 	negated := p.take("not")
 	name := p.expectKind(kindName, "a test").val
 	site := new(callSite)
@@ -226,17 +223,16 @@ func (p *parser) test(e expr) expr {
 	if check := tests[name]; check != nil {
 		fn = func(r *run, a args) Value { return NewBool(check(r, a) != negated) }
 	}
-	return applied("test", name, fn, e, site)
+	return applied("test", name, fn, site)
 }
 
-// applied is a filter or a test of the value of e. One that is not there raises
-// when it is evaluated: it may stand in a branch that is not taken.
-func applied(what, name string, fn function, e expr, site *callSite) expr {
-	return func(f *frame) Value {
+// applied is a filter or a test. One that is not there raises when it is evaluated:
+// it may stand in a branch that is not taken.
+func applied(what, name string, fn function, site *callSite) link {
+	return func(f *frame, v Value) Value {
 		if fn == nil {
 			panic(faultf("no %s named %q", what, name))
 		}
-		v := e(f)
 		return f.apply(fn, f.arguments(site, v))
 	}
 }
