@@ -162,6 +162,10 @@ func (d *Device) AddBias(s device.Stream, x, b device.Mat) {
 	d.count(Attention, "AddBias", bytesOf(b), func() { d.Device.AddBias(s, x, b) })
 }
 
+func (d *Device) HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32) {
+	d.count(Attention, "HeadNorm", bytesOf(w), func() { d.Device.HeadNorm(s, x, heads, w, eps) })
+}
+
 func (d *Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
 	d.count(Attention, "Rope", nothing, func() { d.Device.Rope(s, x, positions, table, p) })
 }

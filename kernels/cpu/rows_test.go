@@ -192,6 +192,39 @@ func TestRMSNorm(t *testing.T) {
 	})
 }
 
+// TestHeadNorm: every head of a part of wider rows has the bits of RMSNorm of it alone, and
+// nothing else is touched.
+func TestHeadNorm(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, dt := range dtypes {
+			for _, x := range []struct{ heads, dim int }{{1, 7}, {3, 6}, {4, 64}, {5, 128}} {
+				const rows, before, after, eps = 3, 5, 9, 1e-6
+				r := kerneltest.Rand(uint64(x.dim))
+				n := x.heads * x.dim
+				width := before + n + after
+				got := kerneltest.Normal(r, rows*width, 2)
+				w, wRef := floats(d, dt, kerneltest.Normal(r, x.dim, 1), 1, x.dim)
+				want, plain := append([]float32(nil), got...), append([]float32(nil), got...)
+				m := f32s(d, got, rows, width).ColRange(before, before+n)
+				for i := range rows {
+					own := want[i*width+before:][:n]
+					d.RMSNorm(s, f32s(d, own, x.heads, x.dim), f32s(d, own, x.heads, x.dim), w, eps)
+					ref.HeadNorm(plain[i*width+before:][:n], wRef, eps)
+				}
+				d.HeadNorm(s, m, x.heads, w, eps)
+				if err := kerneltest.SameBits(got, want); err != nil {
+					t.Errorf("%d heads of %d, weights %s: %v", x.heads, x.dim, dt, err)
+				}
+				if err := kerneltest.Compare(got, plain, width, kerneltest.Relative(plain, 16, 0)); err != nil {
+					t.Errorf("%d heads of %d, weights %s: %v", x.heads, x.dim, dt, err)
+				}
+				panicsWith(t, "HeadNorm", func() { d.HeadNorm(s, m, n+1, w, eps) })
+				panicsWith(t, "HeadNorm", func() { d.HeadNorm(s, m, 0, w, eps) })
+			}
+		}
+	})
+}
+
 // A row of zeros is the worst case for the division.
 func TestRMSNormOfZeros(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {

@@ -13,6 +13,7 @@ package device
 //	AddRMSNorm(s, out, x, delta [T,H], w, eps)                           x += delta; out = RMSNorm(x)
 //	Add(s, x, delta [T,H])                                               x += delta
 //	MatMul(s, out [T,N], x [T,Kd], w [N,Kd])                             out = x * w^T
+//	HeadNorm(s, x [T,heads*d], heads, w [1,d], eps)                      RMSNorm over each head, in place
 //	Rope(s, x [T,*], positions [T,1] I32, table [P,2*Dim/2] F32, p)      rotates in place
 //	StoreRows(s, cache KV [slots,W], src [T,W] F32, slots [T,1] I32)
 //	CopyRows(s, dst, src [n,W])                                          dst = src, of one type and not overlapping

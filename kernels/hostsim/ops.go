@@ -31,6 +31,13 @@ func (d *Device) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps fl
 	c.run(0, func(in device.Stream) { d.cpu.AddRMSNorm(in, o, i, add, f, eps) })
 }
 
+// HeadNorm is RMSNorm over each head.
+func (d *Device) HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32) {
+	c := d.call("HeadNorm", s)
+	i, f := c.mat("x", x), c.mat("w", w)
+	c.run(0, func(in device.Stream) { d.cpu.HeadNorm(in, i, heads, f, eps) })
+}
+
 // Add is x += delta.
 func (d *Device) Add(s device.Stream, x, delta device.Mat) {
 	c := d.call("Add", s)

@@ -66,6 +66,9 @@ func AddRMSNorm(out, x, delta, w []float32, eps float32) {
 	RMSNorm(out, x, w, eps)
 }
 
+// HeadNorm is RMSNorm over each head of x [T, heads*d] in place; w [d].
+func HeadNorm(x, w []float32, eps float32) { RMSNorm(x, x, w, eps) }
+
 // MatMul is out [m, n] = x [m, k] * transposed w [n, k].
 func MatMul(out, x, w []float32, m, n, k int) {
 	for i := range m {

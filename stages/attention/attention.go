@@ -97,6 +97,7 @@ type LatentOps interface {
 type GQAOps interface {
 	commonOps
 	AddBias(s device.Stream, x, b device.Mat)
+	HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32)
 	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA)
 }
 

@@ -15,6 +15,9 @@ var _ = register(func(m model.GQA, b Binder) Block {
 	if m.Bias {
 		w.qBias, w.kBias, w.vBias = b.Vector("q_bias"), b.Vector("k_bias"), b.Vector("v_bias")
 	}
+	if m.QKNorm {
+		w.qNorm, w.kNorm = b.Vector("q_norm"), b.Vector("k_norm")
+	}
 	return w
 })
 
@@ -27,6 +30,7 @@ type gqaBlock struct {
 	o            device.Weight // [H, heads*d]
 	qBias        device.Mat    // [1, heads*d], absent without biases
 	kBias, vBias device.Mat    // [1, kv_heads*d]
+	qNorm, kNorm device.Mat    // [1, d], absent without norms of heads
 }
 
 // gqa runs grouped-query attention.
@@ -92,6 +96,14 @@ func (g *gqa) Run(s device.Stream, st *stages.State, b Block, cache device.KV, l
 		probe.Observe(s, layer, "q", q, st)
 		probe.Observe(s, layer, "k", keys, st)
 		probe.Observe(s, layer, "v", values, st)
+	}
+	if w.spec.QKNorm {
+		g.ops.HeadNorm(s, q, g.sizes.Heads, w.qNorm, w.spec.NormEps)
+		g.ops.HeadNorm(s, keys, g.sizes.KVHeads, w.kNorm, w.spec.NormEps)
+		if probe != nil {
+			probe.Observe(s, layer, "q_norm", q, st)
+			probe.Observe(s, layer, "k_norm", keys, st)
+		}
 	}
 	g.ops.Rope(s, q, st.Positions, g.table, g.qRope)
 	g.ops.Rope(s, keys, st.Positions, g.table, g.kRope)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/kernels/hostsim"
 	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/compare"
@@ -171,6 +172,39 @@ func TestShapesQwen2(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestShapesQwen3 is TestShapes for grouped-query attention with normed heads, dense and with
+// experts.
+func TestShapesQwen3(t *testing.T) {
+	moe := func(more map[string]any) map[string]any {
+		fields := map[string]any{"model_type": "qwen3_moe", "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 11}
+		maps.Copy(fields, more)
+		return fields
+	}
+	for name, fields := range map[string]map[string]any{
+		"dense":             {"model_type": "qwen3", "head_dim": 10},
+		"experts":           moe(nil),
+		"normalised":        moe(map[string]any{"norm_topk_prob": true}),
+		"every other layer": moe(map[string]any{"decoder_sparse_step": 2}),
+		"a dense layer":     moe(map[string]any{"mlp_only_layers": []int{0, 2}}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := oddQwen(t, fields)
+			set := drawn(t, cfg, tensor.BF16, 5)
+			host := processor(t, 2)
+			sim, err := hostsim.New(hostsim.Options{CPU: host})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sim.Close()
+			for _, dev := range []load.Device{host, sim, refdevice.Device{}} {
+				for _, q := range shapeRun(t, dev, cfg, set) {
+					agreeWithOracle(t, dev.Name(), cfg, set, q)
+				}
+			}
+		})
 	}
 }
 

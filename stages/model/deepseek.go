@@ -6,6 +6,8 @@ import (
 	"krater/kernels/device"
 )
 
+var _ = register("deepseek_v2", parseDeepSeekV2)
+
 // deepSeekLatentEps is the eps of q_a_layernorm and kv_a_layernorm: the
 // released modelling code builds them without passing rms_norm_eps on, so they
 // keep that class's default.
@@ -76,10 +78,8 @@ func deepSeekMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
 	if first > layers {
 		f.clash("first_k_dense_replace", []string{"num_hidden_layers"}, "%d is more than num_hidden_layers %d", first, layers)
 	}
-	if m.Experts*layers > maxBankExperts {
-		f.clash("n_routed_experts", []string{"num_hidden_layers"}, "%d in %d layers: over %d experts in all", m.Experts, layers, maxBankExperts)
-	}
 	m.Router = deepSeekRouter(f, m.Experts)
+	f.checkExperts(m, "n_routed_experts", "num_experts_per_tok", layers)
 	return m, func(i int) bool { return i >= first && i%every == 0 }
 }
 
@@ -93,9 +93,6 @@ func deepSeekRouter(f fields, experts int) device.Router {
 		Scoring:    device.ScoreSoftmax,
 		GroupScore: device.GroupMax,
 		Scale:      float32(f.floatOr("routed_scaling_factor", 1, 1e-6, 1e6)),
-	}
-	if r.TopK > experts {
-		f.clash("num_experts_per_tok", []string{"n_routed_experts"}, "%d is more than n_routed_experts %d", r.TopK, experts)
 	}
 	f.oneOf("scoring_func", "softmax", "softmax")
 	if f.boolOr("norm_topk_prob", false) && r.TopK > 1 {

@@ -78,6 +78,16 @@ func (m MoE) Tensors(h int) []TensorSpec {
 // Routed implements FFN.
 func (m MoE) Routed() int { return m.Experts }
 
+// checkExperts refuses what no model can have; the names are those of the fields.
+func (f fields) checkExperts(m MoE, experts, topK string, layers int) {
+	if m.Router.TopK > m.Experts {
+		f.clash(topK, []string{experts}, "%d is more than %s %d", m.Router.TopK, experts, m.Experts)
+	}
+	if m.Experts*layers > maxBankExperts {
+		f.clash(experts, []string{"num_hidden_layers"}, "%d in %d layers: over %d experts in all", m.Experts, layers, maxBankExperts)
+	}
+}
+
 // MoELayer reports whether layer i (from 0) has experts.
 func (c *Config) MoELayer(i int) bool { return c.Layers[i].FFN.Routed() > 0 }
 

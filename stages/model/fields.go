@@ -207,8 +207,12 @@ func (f fields) object(name string) (fields, bool) {
 // maxIDs bounds a list of token ids.
 const maxIDs = 1024
 
-// ids is a token id or a list of them, each in [0, maxVocab); nil when absent or null.
-func (f fields) ids(name string) []int32 {
+// ids is a token id or a list of them; nil when absent or null.
+func (f fields) ids(name string) []int32 { return f.numbers(name, "token id", maxIDs) }
+
+// numbers is a number or a list of at most limit, each in [0, maxVocab) and none twice; nil
+// when absent or null. noun says what they are.
+func (f fields) numbers(name, noun string, limit int) []int32 {
 	if !f.has(name) {
 		return nil
 	}
@@ -217,14 +221,14 @@ func (f fields) ids(name string) []int32 {
 	if v.Kind() == '0' {
 		v = slices.Concat(jsontext.Value("["), v, jsontext.Value("]"))
 	}
-	if v.Kind() != '[' || json.Unmarshal(v, &list) != nil || len(list) > maxIDs {
-		f.fail(name, "want a token id or a list of at most %d, got %s", maxIDs, clip(string(f.raw[name])))
+	if v.Kind() != '[' || json.Unmarshal(v, &list) != nil || len(list) > limit {
+		f.fail(name, "want a %s or a list of at most %d, got %s", noun, limit, clip(string(f.raw[name])))
 		return nil
 	}
 	out := make([]int32, 0, len(list))
 	for _, id := range list {
 		if id < 0 || id >= maxVocab {
-			f.fail(name, "token id %d is outside 0 to %d", id, maxVocab-1)
+			f.fail(name, "%s %d is outside 0 to %d", noun, id, maxVocab-1)
 			return nil
 		}
 		if !slices.Contains(out, int32(id)) {

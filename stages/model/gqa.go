@@ -10,6 +10,8 @@ type GQA struct {
 	KVHeads int         // num_key_value_heads
 	HeadDim int         // head_dim, else hidden_size / num_attention_heads
 	Bias    bool        // q_proj, k_proj and v_proj have biases (o_proj has none)
+	QKNorm  bool        // each head of queries and keys is normed before it is rotated
+	NormEps float32     // of those norms
 	Scale   float32     // softmax scale
 	Rope    *RopeConfig // of whole heads
 }
@@ -50,6 +52,10 @@ func (g GQA) Tensors(h int) []TensorSpec {
 		if g.Bias {
 			add(x.role+"_bias", x.n)
 		}
+	}
+	if g.QKNorm {
+		add("q_norm", g.HeadDim)
+		add("k_norm", g.HeadDim)
 	}
 	add("o", h, g.QDim())
 	return list

@@ -13,10 +13,12 @@ import (
 // counts only when there is none.
 type family func(f fields) *Config
 
-// families is the list of model types that can run.
-var families = map[string]family{
-	"deepseek_v2": parseDeepSeekV2,
-	"qwen2":       parseQwen2,
+// families are the model types that can run. Each registers itself in its file.
+var families = map[string]family{}
+
+func register(modelType string, f family) bool {
+	families[modelType] = f
+	return true
 }
 
 // Families lists the known model types in order.

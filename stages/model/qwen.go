@@ -2,6 +2,8 @@ package model
 
 import "math"
 
+var _ = register("qwen2", parseQwen2)
+
 // parseQwen2 reads the dense Qwen2 family (Qwen2, Qwen2.5; arXiv 2407.10671):
 // grouped-query attention with biases on queries, keys and values, a SwiGLU
 // network in every layer. The biases are part of the family, no field says so.

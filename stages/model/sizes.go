@@ -98,13 +98,9 @@ func sizesMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
 	if width := f.intOr("shared_expert_intermediate_size", 0, 0, maxFF); width > 0 {
 		m.Shared = max(1, (width+m.FF/2)/m.FF)
 	}
-	m.Router = device.Router{Experts: n, TopK: f.int(f.firstOf("num_experts_per_tok", "experts_per_token"), 1, maxExperts)}
-	if m.Router.TopK > n {
-		f.clash("num_experts_per_tok", []string{experts}, "%d is more than %s %d", m.Router.TopK, experts, n)
-	}
-	if n*layers > maxBankExperts {
-		f.clash(experts, []string{"num_hidden_layers"}, "%d in %d layers: over %d experts in all", n, layers, maxBankExperts)
-	}
+	topK := f.firstOf("num_experts_per_tok", "experts_per_token")
+	m.Router = device.Router{Experts: n, TopK: f.int(topK, 1, maxExperts)}
+	f.checkExperts(m, experts, topK, layers)
 	return m, func(i int) bool { return i >= first && i%every == 0 }
 }
 

@@ -33,6 +33,14 @@ func (d Device) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps flo
 	d.RMSNorm(s, out, x, w, eps)
 }
 
+func (Device) HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32) {
+	later(s, func() {
+		v := floats(x)
+		ref.HeadNorm(v, floats(w), eps)
+		store(x, v)
+	})
+}
+
 func (Device) Add(s device.Stream, x, delta device.Mat) {
 	later(s, func() {
 		v := floats(x)

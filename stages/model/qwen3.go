@@ -1,0 +1,56 @@
+package model
+
+import (
+	"slices"
+
+	"krater/kernels/device"
+)
+
+var (
+	_ = register("qwen3", parseQwen3)
+	_ = register("qwen3_moe", parseQwen3MoE)
+)
+
+// qwen3Roles are the names of Qwen3's tensors.
+var qwen3Roles = Usual(gqaRoles, Roles{
+	"q_norm": "self_attn.q_norm.weight",
+	"k_norm": "self_attn.k_norm.weight",
+})
+
+// parseQwen3 reads the dense Qwen3 family (arXiv 2505.09388): grouped-query attention whose
+// query and key heads are normed before they are rotated, a SwiGLU network in every layer.
+func parseQwen3(f fields) *Config {
+	c, layers := common(f)
+	ffn, a := denseFF(f), qwen3Attention(f, c, layers)
+	c.Stack(layers, qwen3Roles, func(int) (Mixer, FFN) { return a, ffn })
+	return c
+}
+
+// parseQwen3MoE reads the Qwen3-MoE family: experts in place of the network, without shared
+// ones.
+func parseQwen3MoE(f fields) *Config {
+	c, layers := common(f)
+	ffn, a := denseFF(f), qwen3Attention(f, c, layers)
+	experts := f.firstOf("num_experts", "num_local_experts") // the latter by transformers 5
+	moe := MoE{Experts: f.int(experts, 1, maxExperts), FF: f.int("moe_intermediate_size", 1, maxFF)}
+	moe.Router = device.Router{
+		Experts: moe.Experts, TopK: f.int("num_experts_per_tok", 1, maxExperts), Scoring: device.ScoreSoftmax, Scale: 1,
+		Normalize: f.boolOr("norm_topk_prob", false),
+	}
+	f.checkExperts(moe, experts, "num_experts_per_tok", layers)
+	step, dense := f.intOr("decoder_sparse_step", 1, 1, maxLayers), f.numbers("mlp_only_layers", "layer", maxLayers)
+	c.Stack(layers, qwen3Roles, func(i int) (Mixer, FFN) {
+		if (i+1)%step != 0 || slices.Contains(dense, int32(i)) {
+			return a, ffn
+		}
+		return a, moe
+	})
+	return c
+}
+
+func qwen3Attention(f fields, c *Config, layers int) GQA {
+	a := groupedQuery(f, c)
+	a.QKNorm, a.NormEps = true, c.NormEps
+	fullAttention(f, layers)
+	return a
+}
