@@ -54,7 +54,7 @@ func goldenF32(t *testing.T, arch, name string) []float32 {
 
 // TestGoldens holds both config styles to what the reference implementation used.
 func TestGoldens(t *testing.T) {
-	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2"} {
+	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2", "qwen3_moe"} {
 		t.Run(arch, func(t *testing.T) {
 			release, err := Parse(readFile(t, goldens, arch, "config.json"))
 			if err != nil {
@@ -454,7 +454,7 @@ func TestVariants(t *testing.T) {
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-12*math.Abs(b) }
 
 func FuzzParse(f *testing.F) {
-	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2"} {
+	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2", "qwen3", "qwen3_moe"} {
 		f.Add(readFile(f, goldens, arch, "config.json"))
 		f.Add(readFile(f, goldens, arch, "config.transformers5.json"))
 	}
