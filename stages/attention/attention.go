@@ -101,6 +101,14 @@ type GQAOps interface {
 	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA)
 }
 
+// HeadStoreOps are of a device that does what lies between the projections and attention in
+// one go, with the bits of the single operators: the heads of q [T, heads*d] and of the keys
+// in kv [T, 2*kv_heads*d] are normed where there are norms and rotated, all in place, and kv
+// is stored.
+type HeadStoreOps interface {
+	HeadStore(s device.Stream, cache device.KV, q, kv, qNorm, kNorm device.Mat, eps float32, positions, slots, table device.Mat, qRope, kRope device.Rope)
+}
+
 // Ops are the operators of all blocks.
 type Ops interface {
 	MLAOps

@@ -36,6 +36,7 @@ type gqaBlock struct {
 // gqa runs grouped-query attention.
 type gqa struct {
 	ops   GQAOps
+	fused HeadStoreOps // nil: the device has none
 	sizes device.GQA
 	qRope device.Rope
 	kRope device.Rope
@@ -57,6 +58,7 @@ func (w *gqaBlock) New(dev device.Device, ops Ops, lim stages.Limits, tables Tab
 		kRope: device.Rope{Heads: m.KVHeads, HeadDim: m.HeadDim, Dim: rope.Dim, Interleaved: rope.Interleaved},
 		table: tables[rope],
 	}
+	g.fused, _ = ops.(HeadStoreOps)
 	var out device.Mat
 	width := 2 * m.KDim()
 	pieces := []piece{{&g.q, m.QDim()}, {&g.kv, width}, {&out, m.QDim()}}
@@ -97,6 +99,29 @@ func (g *gqa) Run(s device.Stream, st *stages.State, b Block, cache device.KV, l
 		probe.Observe(s, layer, "k", keys, st)
 		probe.Observe(s, layer, "v", values, st)
 	}
+	if g.fused != nil && probe == nil {
+		g.fused.HeadStore(s, cache, q, kv, w.qNorm, w.kNorm, w.spec.NormEps, st.Positions, st.Slots, g.table, g.qRope, g.kRope)
+	} else {
+		g.store(s, st, w, cache, layer, probe)
+	}
+
+	if len(st.Prefill) > 0 {
+		g.ops.GQA(s, out.X, q, cache, st.PrefillSpans(), g.sizes)
+	}
+	if len(st.Decode) > 0 {
+		g.ops.GQA(s, out.X, q, cache, st.DecodeSpans(), g.sizes)
+	}
+	st.AddMul(s, g.ops, &out, &w.o, probe)
+	if probe != nil {
+		probe.Observe(s, layer, "attn", out.X, st)
+		probe.Observe(s, layer, "mixer_out", st.Delta, st)
+	}
+}
+
+// store norms the heads where they have norms, rotates queries and keys and stores the rows.
+func (g *gqa) store(s device.Stream, st *stages.State, w *gqaBlock, cache device.KV, layer int, probe stages.Probe) {
+	q, kv := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T)
+	keys := kv.ColRange(0, kv.Cols/2)
 	if w.spec.QKNorm {
 		g.ops.HeadNorm(s, q, g.sizes.Heads, w.qNorm, w.spec.NormEps)
 		g.ops.HeadNorm(s, keys, g.sizes.KVHeads, w.kNorm, w.spec.NormEps)
@@ -112,18 +137,6 @@ func (g *gqa) Run(s device.Stream, st *stages.State, b Block, cache device.KV, l
 		probe.Observe(s, layer, "k_pe", keys, st)
 	}
 	g.ops.StoreRows(s, cache, kv, st.Slots)
-
-	if len(st.Prefill) > 0 {
-		g.ops.GQA(s, out.X, q, cache, st.PrefillSpans(), g.sizes)
-	}
-	if len(st.Decode) > 0 {
-		g.ops.GQA(s, out.X, q, cache, st.DecodeSpans(), g.sizes)
-	}
-	st.AddMul(s, g.ops, &out, &w.o, probe)
-	if probe != nil {
-		probe.Observe(s, layer, "attn", out.X, st)
-		probe.Observe(s, layer, "mixer_out", st.Delta, st)
-	}
 }
 
 // project is out = x * w^T, plus the bias where there is one.
