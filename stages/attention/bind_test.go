@@ -1,0 +1,67 @@
+package attention
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"krater/kernels/device"
+	"krater/stages/model"
+)
+
+// asked is a Binder that notes which roles it is asked for. joint: it has matrices as one.
+type asked struct {
+	roles []string
+	joint bool
+}
+
+func (a *asked) Vector(role string) device.Mat {
+	a.roles = append(a.roles, role)
+	return device.Mat{}
+}
+
+func (a *asked) Weight(role string) device.Weight {
+	a.roles = append(a.roles, role)
+	return device.Weight{}
+}
+
+func (a *asked) Joint(_ string, roles ...string) (device.Weight, bool) {
+	if a.joint {
+		a.roles = append(a.roles, roles...)
+	}
+	return device.Weight{}, a.joint
+}
+
+func (a *asked) KVB(role string, _, _, _, _ int) device.KVB {
+	a.roles = append(a.roles, role)
+	return device.KVB{}
+}
+
+// TestBind: a stage asks for exactly the tensors that its mixer lists, joint or apart.
+func TestBind(t *testing.T) {
+	mla := model.MLA{Heads: 2, KVRank: 8, Nope: 4, RopeDim: 2, VDim: 4}
+	compressed := mla
+	compressed.QRank = 6
+	gqa := model.GQA{Heads: 4, KVHeads: 2, HeadDim: 8}
+	whole := gqa
+	whole.Bias, whole.QKNorm = true, true
+	for _, m := range []model.Mixer{mla, compressed, gqa, whole} {
+		var want []string
+		for _, x := range m.Tensors(16) {
+			want = append(want, x.Role)
+		}
+		slices.Sort(want)
+		for _, joint := range []bool{false, true} {
+			b := &asked{joint: joint}
+			if _, err := Bind(m, b); err != nil {
+				t.Fatal(err)
+			}
+			if slices.Sort(b.roles); !slices.Equal(b.roles, want) {
+				t.Errorf("%+v, joint %t: bound %v, the mixer lists %v", m, joint, b.roles, want)
+			}
+		}
+	}
+	if _, err := Bind(model.Bounded{Mixer: gqa}, &asked{}); err == nil || !strings.Contains(err.Error(), "model.Bounded") {
+		t.Errorf("a mixer without a stage: %v", err)
+	}
+}
