@@ -23,6 +23,13 @@ func (n *scheduleNode) draws(f *flight) {
 	}
 	if !f.drawn {
 		n.plan.Draws = n.plan.Draws[:0]
+		return
+	}
+	for i := range n.plan.Draws {
+		if n.plan.Draws[i].Change != nil { // the device adds the step's own token
+			r := n.live[f.batch.Rows[i].Seq]
+			r.stored = len(r.tokens) + ahead
+		}
 	}
 }
 
@@ -32,7 +39,25 @@ func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
 		return device.Draw{}, false
 	}
 	r := n.live[row.Seq]
-	return row.Sampler.DrawAt(len(r.tokens) - r.submit.Request.PromptLen + ahead)
+	d, ok := row.Sampler.DrawAt(len(r.tokens) - r.submit.Request.PromptLen + ahead)
+	if d.Change == nil {
+		return d, ok
+	}
+	d.Slot, d.Stored = r.slot, r.stored
+	if d.Change.Penalises() {
+		d.Tokens = r.tokens[:len(r.tokens)-1+ahead]
+	}
+	return d, ok
+}
+
+// unstore has the histories of a lost batch's sequences copied again: the device may not have
+// added the tokens of the step.
+func (n *scheduleNode) unstore(f *flight) {
+	for i := range f.core.Spans {
+		if r := n.slots[f.core.Spans[i].Slot]; r != nil {
+			r.stored = -1
+		}
+	}
 }
 
 // hold tells the core which batches in flight none may be ahead of: one whose tokens the device

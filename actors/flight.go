@@ -48,6 +48,7 @@ func (n *scheduleNode) void(id uint64) {
 	if f == nil {
 		return
 	}
+	n.unstore(f)
 	n.land(f)
 	f.batch.Abandoned.Store(true)
 	f.where = void

@@ -63,6 +63,7 @@ func (n *scheduleNode) lose(f *flight, cause error) {
 		requests[i] = f.core.Spans[i].ID
 	}
 	n.log.Error().Uint64("batch", f.batch.ID).Uints64("requests", requests).Err(cause).Msg("a batch is lost; its requests fail")
+	n.unstore(f)
 	n.land(f)
 	if raw := f.batch.Raw; raw != nil {
 		raw.Reply <- cause

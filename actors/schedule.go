@@ -62,6 +62,8 @@ type record struct {
 	flight *flight // the batch it is in, or nil
 	ahead  *flight // the batch it is in besides, which takes the token that flight chooses
 	ended  bool
+	slot   int   // where the device keeps its history
+	stored int   // how many of its tokens the device has there, or will have; below 0: nothing
 	told   int   // the last position of the prompt whose score was passed on
 	cause  error // of its own failure
 }
@@ -154,12 +156,12 @@ func (n *scheduleNode) effects() {
 		case scheduler.Voided:
 			n.void(e.Batch)
 		case scheduler.Started:
-			n.slots[e.Slot] = r
+			n.slots[e.Slot], r.slot, r.stored = r, e.Slot, -1
 			n.item(msg.Delivery{Kind: msg.DeliverStarted, ID: e.ID, Output: r.submit.Output, Count: e.Cached})
 		case scheduler.Preempted:
 			n.slots[e.Slot] = nil
 		case scheduler.Resumed:
-			n.slots[e.Slot] = r
+			n.slots[e.Slot], r.slot, r.stored = r, e.Slot, -1
 		case scheduler.Ended:
 			r.ended = true
 			for _, f := range []*flight{r.flight, r.ahead} {

@@ -27,6 +27,7 @@ func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
 		if err != nil {
 			return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 		}
+		st.Histories = p.parts.Histories
 		p.states = append(p.states, st)
 		batches[i] = msg.NewBatch(st, bp.Pools)
 		if device.LayoutOf(dev) != nil {

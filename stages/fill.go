@@ -30,7 +30,7 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 	st.Spans, st.Prefill, st.Decode = st.Spans[:0], st.Prefill[:0], st.Decode[:0]
 	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
 	st.Moves = append(st.Moves[:0], b.Moves...)
-	st.draws = st.draws[:0]
+	st.draws, st.changed = st.draws[:0], false
 	st.inputs.begin(t)
 	copy(st.inputs.tokens, b.Tokens)
 	if err := st.fillRows(s, b); err != nil {
@@ -62,6 +62,9 @@ func (st *State) fillRows(s device.Stream, b *Batch) error {
 			return fmt.Errorf("%w: %d draws for %d rows", ErrBatch, n, len(st.Wanted))
 		}
 		st.draws = append(st.draws, b.Draws...)
+		if err := st.checkChanges(); err != nil {
+			return err
+		}
 	}
 	return st.checkTake(s, b)
 }
@@ -74,11 +77,14 @@ func (st *State) stepKey(b *Batch) uint64 {
 		return 0
 	}
 	const prime = 0x100000001b3
-	key, from := uint64(14695981039346656037), uint64(0)
+	key, from, changed := uint64(14695981039346656037), uint64(0), uint64(0)
 	if b.From != nil {
 		from = b.From.id
 	}
-	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.draws)), from, st.layout.StepKey(st.Decode)} {
+	if st.changed {
+		changed = 1
+	}
+	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.draws)), changed, from, st.layout.StepKey(st.Decode)} {
 		key = (key ^ v) * prime
 	}
 	return key | 1

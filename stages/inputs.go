@@ -19,10 +19,12 @@ type inputs struct {
 	slots  []int32 // [T]
 	marks  []int32 // [T] zeros
 
-	dev   device.Mat // [1, len(host)] I32
-	draw  device.Mat // [1, draws * DrawWords] of it, at an even word; empty where the host chooses
-	from  device.Mat // [T, 1] of it: where a step takes its tokens from; empty where it brings them
-	spans device.Mat // [1, *] of it, at a multiple of 16 bytes: the table of spans that layers see; absent on host memory
+	dev  device.Mat // [1, len(host)] I32
+	draw device.Mat // [1, draws * DrawWords] of it, at an even word; empty where the host chooses
+	// changes [draws, 2] of it is the table of LogitChanges.
+	changes device.Mat
+	from    device.Mat // [T, 1] of it: where a step takes its tokens from; empty where it brings them
+	spans   device.Mat // [1, *] of it, at a multiple of 16 bytes: the table of spans that layers see; absent on host memory
 	// tables are those of all pieces of a batch of several: Look chooses one.
 	tables []device.Mat
 }
@@ -31,7 +33,7 @@ type inputs struct {
 func inputWords(lim Limits, l device.Layout) int {
 	n := 4*lim.Tokens + lim.LogitRows
 	if l != nil {
-		n = whole(whole(n+lim.Seqs)+lim.LogitRows*l.DrawWords()) + tableWords(lim, l)
+		n = whole(whole(n+lim.Seqs)+lim.LogitRows*(l.DrawWords()+2)) + tableWords(lim, l)
 	}
 	return n
 }
@@ -96,7 +98,8 @@ func (st *State) sendInputs(s device.Stream, b *Batch) {
 			st.layout.PutDraw(in.host[at+i*words:][:words], st.draws[i])
 		}
 		in.draw = in.dev.ColRange(at, at+len(st.draws)*words)
-		at = st.putSpans(whole(at + len(st.draws)*words))
+		at = st.putChanges(s, at+len(st.draws)*words)
+		at = st.putSpans(whole(at))
 	}
 	s.CopyIn(in.dev.ColRange(0, at), int32Bytes(in.host[:at]))
 }

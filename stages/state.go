@@ -58,6 +58,9 @@ type State struct {
 	// there: somebody else adds them to Hidden. It is that of the layer in hand.
 	Where device.Mat
 
+	// Histories is the memory that draws with a Change need; nil: there must be none.
+	Histories *Histories
+
 	// Pending says that Delta is still to be added to Hidden. It is false
 	// between groups.
 	Pending bool
@@ -83,6 +86,7 @@ type State struct {
 	chosen   []int32       // on the host
 	marks    []int32       // Marks on the host, where the device's memory is not
 	draws    []device.Draw // of the batch at hand; empty: the host chooses
+	changed  bool          // some of them change logits before
 	bufs     []device.Buffer
 	normed   device.QRows // room for Input and Output as integers
 	final    device.QRows
@@ -92,7 +96,7 @@ type State struct {
 type views struct {
 	hidden, normed, delta, shared, expertOut device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
-	picked, final, logits, chosen            device.Mat
+	picked, final, logits, chosen, masks     device.Mat
 }
 
 // shape is one of the matrices with its size; absent ones have no rows or columns.
@@ -122,6 +126,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout) []shape {
 		{&v.final, rows, n, h},
 		{&v.logits, tensor.F32, n, cfg.Vocab},
 		{&v.chosen, tensor.I32, n * min(1, drawWords(l)), 1},
+		{&v.masks, tensor.I32, n * min(1, drawWords(l)), (cfg.Vocab + 31) / 32},
 		{&v.shared, rows, t * min(1, cfg.MoE.Shared), h},
 		{&v.expertOut, rows, t * k * min(1, e), h},
 		{&v.routerLogits, tensor.F32, t, e},

@@ -64,6 +64,9 @@ func TestServeOnCard(t *testing.T) {
 	requests := []map[string]any{
 		{"prompt": "A lighthouse is", "max_tokens": 24}, {"prompt": "The river", "max_tokens": 9}, {"prompt": "Bread", "max_tokens": 16, "stop": "a"},
 		{"prompt": "What are you", "max_tokens": 12, "frequency_penalty": 0.5}, {"prompt": "Rain is", "max_tokens": 20, "temperature": 0.9, "seed": 5},
+		{"prompt": "A lighthouse is", "max_tokens": 12, "ignore_eos": true, "temperature": 0.7, "seed": 7, "repetition_penalty": 1.3, "presence_penalty": 0.4,
+			"frequency_penalty": 0.2, "logit_bias": map[string]int{"300": 3, "17": -100}, "min_tokens": 6, "stop_token_ids": []int{8191}},
+		{"prompt": "The river", "max_tokens": 4, "repetition_penalty": 1.2, "logprobs": 2}, // its tokens are the host's to choose
 	}
 	all := func(args ...string) (texts []string, s *site) {
 		s = open(t, append(args, "--model", filepath.Join("..", "..", "models", "krater-tiny"))...)
@@ -99,13 +102,17 @@ func TestServeOnCard(t *testing.T) {
 				t.Errorf("%s micro-batches, request %d: %s, the processor wrote %s", parts, i, got[i], want[i])
 			}
 		}
-		before := s.metrics()["krater:steps_ahead_total"]
-		one := post200[reply](t, s, "/v1/completions", map[string]any{"model": "krater-tiny", "prompt": "A lighthouse is", "max_tokens": 24, "temperature": 0})
-		if text := fmt.Sprintf("%q %s", one.Choices[0].Text, one.Choices[0].Finish); text != want[0] {
-			t.Errorf("%s micro-batches, alone: %s, want %s", parts, text, want[0])
-		}
-		if n := s.metrics()["krater:steps_ahead_total"] - before; n < 20 {
-			t.Errorf("%s micro-batches: %v steps of 23 were made ahead", parts, n)
+		for i, least := range map[int]float64{0: 20, 5: 8} { // without and with changes of logits
+			before := s.metrics()["krater:steps_ahead_total"]
+			body := map[string]any{"model": "krater-tiny", "temperature": 0}
+			maps.Copy(body, requests[i])
+			one := post200[reply](t, s, "/v1/completions", body)
+			if text := fmt.Sprintf("%q %s", one.Choices[0].Text, one.Choices[0].Finish); text != want[i] {
+				t.Errorf("%s micro-batches, request %d alone: %s, want %s", parts, i, text, want[i])
+			}
+			if n := s.metrics()["krater:steps_ahead_total"] - before; n < least {
+				t.Errorf("%s micro-batches, request %d: %v steps were made ahead, want %v", parts, i, n, least)
+			}
 		}
 	}
 }

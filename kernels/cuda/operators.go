@@ -8,6 +8,7 @@ import (
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
+	"krater/kernels/cuda/sample"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -163,6 +164,14 @@ func (d *Device) WeightedSum(s device.Stream, out, y, weights, base device.Mat) 
 // WeightedSumOf is WeightedSum of the choices ids whose expert where has somewhere.
 func (d *Device) WeightedSumOf(s device.Stream, out, y, weights, base, ids, where device.Mat) {
 	d.do("WeightedSumOf", s, func(s *Stream) { s.ops.WeightedSumOf(mat(out), mat(y), mat(weights), mat(base), mat(ids), mat(where)) })
+}
+
+// ChangeLogits does penalties, biases and masks in place.
+func (d *Device) ChangeLogits(s device.Stream, logits device.Mat, c *device.LogitChanges) {
+	d.do("ChangeLogits", s, func(s *Stream) {
+		s.ops.ChangeLogits(mat(logits), &sample.Changes{Rows: mat(c.Draws).At, Table: mat(c.Table), IDs: mat(c.IDs),
+			Wanted: mat(c.Rows), Store: mat(c.Store), Masks: mat(c.Masks)})
+	})
 }
 
 // Choose picks a token a row.

@@ -45,6 +45,18 @@ type Draw struct {
 	TopK        int
 	TopP, MinP  float64
 	Seed, N     uint64
+
+	// Change, where there is one, is done to the logits before. A device keeps it
+	// in row Slot of its memory of histories, with the sequence's tokens.
+	Change Encoded
+	Slot   int
+	// Stored is how many of the sequence's tokens the row has; below 0 it does not even have
+	// Change. What is missing of Change and Tokens, all tokens but the step's own, is copied.
+	Stored int
+	Tokens []int32
+	// Mask, where there is one, has bit i%32 of word i/32 set for token i that may come. It is
+	// copied for every choice.
+	Mask []uint32
 }
 
 // What stands in the place of a token that a device could not choose.
@@ -214,6 +226,7 @@ func (b *Bank) ExpertBytes() int { return b.W13.Bytes() + b.W2.Bytes() }
 
 // The operators of an Accelerator, besides the others:
 //
+//	ChangeLogits(s, logits [n,V] F32, c *LogitChanges)            penalties, biases and masks, in place
 //	Choose(s, ids [n,1] I32, logits [n,V] F32, draws [1, n*DrawWords] I32)   a token a row
 //	MatMulT(s, out [T,N], x [T,K], w Tiles)                      out = x * w^T
 //	FFNT(s, out [T,H], x [T,H], e TExpert)                       down(silu(gate x) * up x)

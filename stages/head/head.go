@@ -15,6 +15,7 @@ type Ops interface {
 
 // chooser is a device that chooses tokens itself.
 type chooser interface {
+	ChangeLogits(s device.Stream, logits device.Mat, c *device.LogitChanges)
 	Choose(s device.Stream, ids, logits, draws device.Mat)
 }
 
@@ -64,7 +65,11 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	}
 	st.Output.Mul(s, h.Ops, st.Logits, &h.Proj)
 	if ids, draws, ok := st.Draws(); ok {
-		h.Ops.(chooser).Choose(s, ids, st.Logits, draws)
+		c := h.Ops.(chooser)
+		if changes, ok := st.LogitChanges(); ok {
+			c.ChangeLogits(s, st.Logits, &changes)
+		}
+		c.Choose(s, ids, st.Logits, draws)
 	}
 	fetch(s, st)
 }

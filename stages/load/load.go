@@ -66,6 +66,9 @@ type Parts struct {
 	Head   *head.Stage
 	// WeightBytes is the size of all weights bound.
 	WeightBytes int64
+	// Histories is the memory with which a device changes logits before it chooses tokens; nil
+	// where the host chooses.
+	Histories *stages.Histories
 	// Slots is how an accelerator keeps routed experts; nil elsewhere and without such.
 	Slots *Slots
 	// MadeBytes is the part of it that this load made and keeps in memory of the
@@ -86,7 +89,8 @@ func (p *Parts) Close() {
 	if p.Slots != nil {
 		p.Slots.close()
 	}
-	p.Groups, p.bufs = nil, nil
+	p.Histories.Close()
+	p.Groups, p.bufs, p.Histories = nil, nil, nil
 }
 
 // Model binds the weights of set to stages on dev. On devices that compute on
@@ -139,6 +143,10 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		}
 		p.bufs = append(p.bufs, table.Buf)
 		tables[rope] = table
+	}
+	var err error
+	if p.Histories, err = stages.NewHistories(dev, p.Limits); err != nil {
+		return fmt.Errorf("load: %w", err)
 	}
 	names := cfg.Names()
 	p.Embed = &embed.Stage{Ops: dev, Table: b.mat(names.Embed)}

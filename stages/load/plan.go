@@ -37,11 +37,12 @@ const (
 	RopeTable
 	Workspace // of the attention of each layer group
 	States    // of the batches in flight
+	Histories // of sequences, for changes of their logits
 	Scratch   // of the operators: an upper bound
 )
 
 var partNames = [...]string{"embedding", "attention", "dense MLP", "experts", "shared experts", "router and norms", "head",
-	"KV cache", "rope table", "attention workspace", "batch states", "operator scratch"}
+	"KV cache", "rope table", "attention workspace", "batch states", "token histories", "operator scratch"}
 
 func (p Part) String() string { return partNames[p] }
 
@@ -83,6 +84,9 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add(RopeTable, times(lim.Context, angles, 4), "%d positions", lim.Context)
 	add(Workspace, workspace(cfg, o, lim), "%s of %d tokens", count(max(1, len(o.Partition)), "layer group"), lim.LayerRows())
 	add(States, times(u.States, int(stages.StateBytes(cfg, lim, o.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
+	if n := stages.HistoriesBytes(lim, o.Layout); n > 0 {
+		add(Histories, n, "%s of %d tokens", count(lim.Seqs, "sequence"), lim.Context)
+	}
 	if o.Layout != nil { // of the batches' streams; others enqueue nothing
 		add(Scratch, times(u.States, o.Layout.ScratchBytes(StepSizes(cfg, lim))), "of %s", count(u.States, "stream"))
 		return needs, nil

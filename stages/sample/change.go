@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -39,49 +40,50 @@ func (h *history) entry(id int32) *used {
 	return &h.list[i]
 }
 
-// penalises reports whether earlier tokens matter.
-func (p *Params) penalises() bool {
-	return p.RepetitionPenalty != 1 || p.PresencePenalty != 0 || p.FrequencyPenalty != 0
-}
-
-// masksEnds reports whether the answer is too short to end.
-func (q *Sequence) masksEnds() bool { return q.n < q.p.MinTokens && len(q.ends) > 0 }
-
 // changes reports whether the next row is changed before a choice.
-func (q *Sequence) changes() bool {
-	return len(q.bias) > 0 || q.masksEnds() || q.p.penalises()
-}
+func (q *Sequence) changes() bool { return q.change.Any(q.n) || q.p.Allow != nil }
 
-// change returns a changed copy of a row: bias, mask, penalties, in this order.
-func (q *Sequence) change(logits []float32, s *scratch) []float32 {
+// changed returns a changed copy of a row. The order is that of device.Change, masks before
+// the penalties. Every operation is rounded, as on a GPU.
+func (q *Sequence) changed(logits []float32, s *scratch) ([]float32, error) {
 	row := append(s.logits[:0], logits...)
 	s.logits = row
-	for _, b := range q.bias {
-		row[b.id] += b.add
+	c := &q.change
+	for _, b := range c.Bias {
+		row[b.ID] += b.Add
 	}
-	if q.masksEnds() {
-		for _, id := range q.ends {
+	if c.Bans(q.n) {
+		for _, id := range c.Ends {
 			row[id] = negInf
 		}
 	}
-	if !q.p.penalises() {
-		return row
+	if q.p.Allow != nil {
+		mask := q.p.Allow(q.n)
+		if len(mask) != (len(row)+31)/32 {
+			return nil, fmt.Errorf("%w: a mask of %d words for a vocabulary of %d", ErrLogits, len(mask), len(row))
+		}
+		for i := range row {
+			if mask[i/32]>>(i%32)&1 == 0 {
+				row[i] = negInf
+			}
+		}
 	}
-	repetition := float32(q.p.RepetitionPenalty)
-	presence, frequency := float32(q.p.PresencePenalty), float32(q.p.FrequencyPenalty)
+	if !c.Penalises() {
+		return row, nil
+	}
 	for _, u := range q.seen.list {
 		x := row[u.id]
 		if x > 0 {
-			x /= repetition
+			x /= c.Repetition
 		} else {
-			x *= repetition
+			x *= c.Repetition
 		}
 		if u.answer > 0 {
-			x -= presence + frequency*float32(u.answer)
+			x -= c.Presence + float32(c.Frequency*float32(u.answer))
 		}
 		row[u.id] = x
 	}
-	return row
+	return row, nil
 }
 
 // logprobs fills in the logarithms of probabilities under the row as it came from

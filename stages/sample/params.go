@@ -4,7 +4,7 @@
 // cut into chunks.
 //
 // Order of operations, as in vLLM: log-probabilities are taken from the logits as
-// they come; then logit_bias, min_tokens (end tokens masked), repetition, presence
+// they come; then logit_bias, min_tokens (end tokens masked), Allow, repetition, presence
 // and frequency penalties; greedy choice at temperature 0; else temperature,
 // top_k, top_p, min_p, and a draw.
 package sample
@@ -46,6 +46,11 @@ type Params struct {
 	EOS       []int32 // end the answer too, unless IgnoreEOS
 	IgnoreEOS bool
 	MinTokens int // no token that ends the answer before so many
+
+	// Allow, where it is set, gives the tokens that may come after n tokens of the answer: bit
+	// i%32 of word i/32 is 1 for token i. It gives nil while the text that decides about them is
+	// not known: then the choice waits. It is called by several goroutines.
+	Allow func(n int) []uint32
 }
 
 // minTemperature: below it the choice is greedy, as in vLLM: dividing by less

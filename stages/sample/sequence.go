@@ -14,15 +14,12 @@ import (
 type Sequence struct {
 	p     Params
 	vocab int
-	n     int     // tokens chosen so far
-	ends  []int32 // every token that ends the answer
-	bias  []bias  // LogitBias by rising id
-	seen  history
-}
-
-type bias struct {
-	id  int32
-	add float32
+	n     int // tokens chosen so far
+	// change is what is done to logits before a choice: Ends are all tokens that end the answer,
+	// Bias is LogitBias by rising id. encoded is the same for a device; nil if it has no room.
+	change  device.Change
+	encoded device.Encoded
+	seen    history
 }
 
 // Result is one choice.
@@ -48,18 +45,27 @@ func New(p Params, prompt []int32, vocab int) (*Sequence, error) {
 	if err := p.check(vocab); err != nil {
 		return nil, err
 	}
-	q := &Sequence{p: p, vocab: vocab, ends: slices.Clone(p.StopIDs)}
+	q := &Sequence{p: p, vocab: vocab}
+	c := &q.change
+	*c = device.Change{Least: p.MinTokens, Repetition: float32(p.RepetitionPenalty), Presence: float32(p.PresencePenalty),
+		Frequency: float32(p.FrequencyPenalty), Prompt: len(prompt)}
+	ends := slices.Clone(p.StopIDs)
 	if !p.IgnoreEOS {
-		q.ends = append(q.ends, p.EOS...)
+		ends = append(ends, p.EOS...)
 	}
+	slices.Sort(ends)
+	c.Ends = slices.Compact(ends)
 	for _, id := range slices.Sorted(maps.Keys(p.LogitBias)) {
-		q.bias = append(q.bias, bias{id, p.LogitBias[id]})
+		c.Bias = append(c.Bias, device.Bias{ID: id, Add: p.LogitBias[id]})
+	}
+	if c.Any(0) {
+		q.encoded = c.Encode()
 	}
 	q.p.LogitBias, q.p.StopIDs, q.p.EOS = nil, nil, nil
 	if p.Temperature < minTemperature {
 		q.p.Temperature = 0
 	}
-	if p.penalises() {
+	if c.Penalises() {
 		for _, id := range prompt {
 			if id < 0 || int(id) >= vocab {
 				return nil, fmt.Errorf("%w: prompt token %d is not in a vocabulary of %d", ErrParams, id, vocab)
@@ -101,7 +107,9 @@ func (q *Sequence) Next(logits []float32) (Result, error) {
 	defer scratches.Put(s)
 	row := logits
 	if q.changes() {
-		row = q.change(logits, s)
+		if row, err = q.changed(logits, s); err != nil {
+			return Result{}, err
+		}
 		if r.ID, err = argmax(row); err != nil {
 			return Result{}, err
 		}
@@ -138,21 +146,31 @@ func Score(logits []float32, id int32, alternatives int) (Result, error) {
 	return r, nil
 }
 
-// Draw is how a device may make the next choice in Next's place; ok is false where only
-// the host can: what changes logits, and log-probabilities.
-func (q *Sequence) Draw() (d device.Draw, ok bool) { return q.DrawAt(q.n) }
-
-// DrawAt is Draw for the choice after n tokens. It reads nothing that a choice changes:
-// another goroutine may be about to take an earlier one.
+// DrawAt is how a device may make the choice after n tokens in Next's place; ok is false where
+// only the host can: log-probabilities, and more tokens with a bias than a device has room for;
+// and where Allow does not know yet. Where logits are changed the caller has to say where the
+// device keeps the sequence's history. It reads nothing that a choice changes: another goroutine
+// may be about to take an earlier one.
 func (q *Sequence) DrawAt(n int) (d device.Draw, ok bool) {
 	p := &q.p
-	if p.Logprobs >= 0 || len(q.bias) > 0 || p.penalises() || n < p.MinTokens && len(q.ends) > 0 {
+	if p.Logprobs >= 0 {
 		return device.Draw{}, false
 	}
-	return device.Draw{Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP, MinP: p.MinP, Seed: p.Seed, N: uint64(n)}, true
+	d = device.Draw{Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP, MinP: p.MinP, Seed: p.Seed, N: uint64(n)}
+	if q.change.Any(n) {
+		if d.Change = q.encoded; d.Change == nil {
+			return device.Draw{}, false
+		}
+	}
+	if p.Allow != nil {
+		if d.Mask = p.Allow(n); d.Mask == nil {
+			return device.Draw{}, false
+		}
+	}
+	return d, true
 }
 
-// Take is Next with the choice that a device made by Draw.
+// Take is Next with the choice that a device made by DrawAt.
 func (q *Sequence) Take(id int32) (Result, error) {
 	switch {
 	case id == device.DrawNaN:
@@ -174,9 +192,9 @@ func (q *Sequence) plain() bool {
 
 // note counts a chosen token.
 func (q *Sequence) note(r *Result) {
-	r.Stop = slices.Contains(q.ends, r.ID)
+	r.Stop = slices.Contains(q.change.Ends, r.ID)
 	q.n++
-	if q.p.penalises() {
+	if q.change.Penalises() {
 		q.seen.add(r.ID)
 	}
 }

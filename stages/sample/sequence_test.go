@@ -139,7 +139,7 @@ func TestAgainstOracle(t *testing.T) {
 					// Only a token at the very edge of a filter may differ by rounding.
 					margin = edgeMargin(o, x, got.ID)
 				}
-			} else if x[got.ID] == x[want] || math.Abs(x[got.ID]-x[want]) < 1e-5 && p.penalises() {
+			} else if x[got.ID] == x[want] || math.Abs(x[got.ID]-x[want]) < 1e-5 && q.change.Penalises() {
 				want = got.ID // penalties are float32 in the product
 			}
 			if got.ID != want && margin > 1e-6 {
@@ -281,7 +281,7 @@ func TestPenalties(t *testing.T) {
 	if got := mustNext(t, q, row).ID; got != 0 { // 8/2 - 0.75
 		t.Errorf("fourth %d", got)
 	}
-	if got := q.change(row, new(scratch))[0]; got != 3 { // twice in the answer: 8/2 - 0.5 - 2*0.25
+	if got, err := q.changed(row, new(scratch)); err != nil || got[0] != 3 { // twice in the answer: 8/2 - 0.5 - 2*0.25
 		t.Errorf("token 0 at %v", got)
 	}
 }

@@ -100,7 +100,7 @@ func (c *Card) Bytes(b []byte) launch.Ptr {
 // Upload copies x to the card.
 func Upload[E any](c *Card, x []E) launch.Ptr {
 	c.t.Helper()
-	return c.Bytes(raw(x))
+	return c.Bytes(Raw(x))
 }
 
 // F32 is a matrix of x [rows, cols]; BF16 the same rounded to bfloat16; I32 of integers.
@@ -153,7 +153,7 @@ func (c *Card) Sync() {
 func Download[E any](c *Card, at launch.Ptr, n int) []E {
 	c.t.Helper()
 	out := make([]E, n)
-	c.s.CopyOut(raw(out), at)
+	c.s.CopyOut(Raw(out), at)
 	c.Sync()
 	return out
 }
@@ -171,7 +171,8 @@ func (c *Card) Floats(m launch.Mat) []float32 {
 	return out
 }
 
-func raw[E any](x []E) []byte {
+// Raw is x's memory.
+func Raw[E any](x []E) []byte {
 	var e E
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(e)))
 }

@@ -113,6 +113,11 @@ func (b *Builder) TopK(ids, weights, logits, bias launch.Mat, p device.Router) {
 	route.TopK(b.List, ids, weights, logits, bias, p, 0)
 }
 
+// ChangeLogits does penalties, biases and masks in place.
+func (b *Builder) ChangeLogits(logits launch.Mat, c *sample.Changes) {
+	sample.Change(b.List, logits, c)
+}
+
 // Choose picks a token a row of logits [n, V], by the n draws.
 func (b *Builder) Choose(ids, logits, draws launch.Mat) {
 	sample.Sample(b.List, ids, logits, draws.At, launch.Mat{}, launch.Mat{}, b.Scratch(sample.Scratch(logits.Rows, logits.Cols)))

@@ -10,7 +10,6 @@ import (
 
 	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/launch"
-	"krater/kernels/kerneltest"
 	host "krater/stages/sample"
 )
 
@@ -354,57 +353,4 @@ func expected(row []float32, p host.Params) []float64 {
 		w[i] /= kept
 	}
 	return w
-}
-
-// TestChanges: bias, mask and penalties are the host's.
-func TestChanges(t *testing.T) {
-	c := cudatest.Open(t)
-	rng := rand.New(rand.NewPCG(3, 1))
-	const rows, vocab = 3, 300
-	x := randomRow(rng, 0, rows*vocab)
-	starts, ids := []int32{0, 3, 3, 7}, []int32{5, 299, 0, 17, 300, -1, 4}
-	values, counts := []float32{1, -2, negInf, 0.5, 9, 9, 3}, []int32{1, 0, 2, 5, 1, 1, 0}
-	penalties := []float32{1.5, 0.25, 0.125, 1, 0, 0, 0.75, -1, 0.3}
-	mask := make([]int32, rows*10)
-	for i := range mask {
-		mask[i] = int32(rng.Uint32())
-	}
-	want := slices.Clone(x)
-	for r := range rows {
-		row := want[r*vocab : (r+1)*vocab]
-		each := func(f func(i int, x *float32)) {
-			for i := starts[r]; i < starts[r+1]; i++ {
-				if ids[i] >= 0 && ids[i] < vocab {
-					f(int(i), &row[ids[i]])
-				}
-			}
-		}
-		each(func(i int, x *float32) { *x += values[i] })
-		for i := range row {
-			if mask[r*10+i/32]>>(i%32)&1 == 0 {
-				row[i] = negInf
-			}
-		}
-		each(func(i int, x *float32) {
-			if *x > 0 {
-				*x /= penalties[3*r]
-			} else {
-				*x *= penalties[3*r]
-			}
-			if counts[i] > 0 {
-				*x -= penalties[3*r+1] + penalties[3*r+2]*float32(counts[i])
-			}
-		})
-	}
-	m := c.F32(x, rows, vocab)
-	lists := Lists{Starts: cudatest.Upload(c, starts), IDs: cudatest.Upload(c, ids)}
-	vm, cm, pm, mm := cudatest.Upload(c, values), cudatest.Upload(c, counts), c.F32(penalties, rows, 3), c.I32(mask, rows, 10)
-	c.Run(func(l *launch.List) {
-		ApplyBias(l, m, lists, vm)
-		ApplyMask(l, m, mm)
-		ApplyPenalties(l, m, lists, cm, pm)
-	})
-	if err := kerneltest.SameBits(c.Floats(m), want); err != nil {
-		t.Error(err)
-	}
 }

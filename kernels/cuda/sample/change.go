@@ -2,64 +2,50 @@ package sample
 
 import (
 	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
-// Lists are the tokens of each of n rows: row r has those from Starts[r] up to, not with,
-// Starts[r+1]. A row names a token once; tokens outside of the vocabulary are left out.
-type Lists struct {
-	Starts launch.Ptr // I32 [n+1]
-	IDs    launch.Ptr // I32
+// changeRange is how many tokens a block of kr_change_logits has (src/change.cu).
+const changeRange = 8192
+
+// Changes are device.LogitChanges: Rows is its Draws, Wanted its Rows. Masks may be absent
+// where no row has one.
+type Changes struct {
+	Rows                             launch.Ptr // as Sample takes them
+	Table, IDs, Wanted, Store, Masks launch.Mat
 }
 
-// What follows changes logits [n, V] F32 in place before a choice. The host's order is
-// bias, then masks, then penalties.
-
-// ApplyBias is logits[r, id] += value for the tokens of each row; values F32 beside
-// t.IDs. A value of -Inf masks a token.
-func ApplyBias(l *launch.List, logits launch.Mat, t Lists, values launch.Ptr) {
-	checkLogits("ApplyBias", logits)
-	if logits.Rows == 0 {
-		return
-	}
-	l.Add(kBias, lists(logits.Rows), launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols),
-		launch.P(t.Starts), launch.P(t.IDs), launch.P(values))
-}
-
-// ApplyMask makes the logits of forbidden tokens -Inf. mask [n, (V+31)/32] I32: bit i%32
-// of word i/32 is 1 for a token i that may come.
-func ApplyMask(l *launch.List, logits, mask launch.Mat) {
-	const op = "ApplyMask"
+// Change changes logits [n, V] F32 in place before a choice, as the host does: biases, end
+// tokens that may not come yet, masks, then penalties. What makes a row unusable, NaN and
+// +Inf, stays. The token that the step has for a row is added to the row's history.
+func Change(l *launch.List, logits launch.Mat, c *Changes) {
+	const op = "Change"
 	checkLogits(op, logits)
-	words := (logits.Cols + 31) / 32
-	if mask.Zero() || mask.DType != tensor.I32 && mask.DType != tensor.U32 || mask.Rows != logits.Rows || mask.Cols != words {
-		refuse(op, "mask is %v for logits %v", mask, logits)
+	n, words := logits.Rows, (logits.Cols+31)/32
+	ints := func(m launch.Mat, cols int) bool {
+		return !m.Zero() && m.DType == tensor.I32 && m.Rows == n && m.Cols == cols && m.Dense()
 	}
-	if logits.Rows == 0 {
+	switch {
+	case c.Rows == 0 || c.Rows%8 != 0:
+		refuse(op, "parameters at %#x", uint64(c.Rows))
+	case !ints(c.Table, 2) || c.Table.At%8 != 0 || !ints(c.Wanted, 1):
+		refuse(op, "table %v at %#x and rows %v for logits %v", c.Table, uint64(c.Table.At), c.Wanted, logits)
+	case c.IDs.Zero() || c.IDs.DType != tensor.I32 || c.IDs.Cols != 1 || !c.IDs.Dense():
+		refuse(op, "tokens are %v", c.IDs)
+	case !c.Masks.Zero() && !ints(c.Masks, words):
+		refuse(op, "masks are %v for logits %v", c.Masks, logits)
+	case !c.Store.Zero() && (c.Store.DType != tensor.I32 || c.Store.Cols < device.ChangeWords || c.Store.Stride%4 != 0 || c.Store.At%16 != 0):
+		refuse(op, "histories are %v at %#x", c.Store, uint64(c.Store.At))
+	}
+	if n == 0 {
 		return
 	}
-	c := lists(logits.Rows)
-	c.Grid.Y = uint32(logits.Cols+255) / 256
-	l.Add(kMask, c, launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.P(mask.At), launch.I32(mask.Stride))
-}
-
-// ApplyPenalties punishes tokens that a row has had: counts I32 beside t.IDs is how often
-// in the answer, 0 for one of the prompt only. penalties [n, 3] F32: repetition (divides
-// positive logits, multiplies others; 1 = off), and what is subtracted from tokens of the
-// answer once (presence) and for each time (frequency).
-func ApplyPenalties(l *launch.List, logits launch.Mat, t Lists, counts launch.Ptr, penalties launch.Mat) {
-	const op = "ApplyPenalties"
-	checkLogits(op, logits)
-	if penalties.Zero() || penalties.DType != tensor.F32 || penalties.Rows != logits.Rows || penalties.Cols != 3 || !penalties.Dense() {
-		refuse(op, "penalties are %v for logits %v", penalties, logits)
-	}
-	if logits.Rows == 0 {
-		return
-	}
-	l.Add(kPenalties, lists(logits.Rows), launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols),
-		launch.P(t.Starts), launch.P(t.IDs), launch.P(counts), launch.P(penalties.At))
-}
-
-func lists(rows int) launch.Config {
-	return launch.Config{Grid: launch.Dim{X: uint32(rows)}, Block: launch.Dim{X: 256}, PDL: true}
+	l.Add(kChange, launch.Config{
+		Grid:  launch.Dim{X: uint32((logits.Cols + changeRange - 1) / changeRange), Y: uint32(n)},
+		Block: launch.Dim{X: threads},
+		PDL:   true,
+	},
+		launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.P(c.Rows), launch.P(c.Table.At),
+		launch.P(c.IDs.At), launch.P(c.Wanted.At), launch.P(c.Store.At), launch.I64(int64(c.Store.Stride)), launch.P(c.Masks.At))
 }

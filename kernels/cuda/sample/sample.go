@@ -20,16 +20,14 @@ import (
 	"krater/kernels/tensor"
 )
 
-// The kernels: src/sample.cu.
+// The kernels: src/sample.cu, change.cu.
 var (
-	kFindBest  = launch.Named("kr_find_best")
-	kArgmax    = launch.Named("kr_argmax")
-	kTally     = launch.Named("kr_tally")
-	kDraw      = launch.Named("kr_draw")
-	kLogprob   = launch.Named("kr_logprob")
-	kBias      = launch.Named("kr_apply_bias")
-	kMask      = launch.Named("kr_apply_mask")
-	kPenalties = launch.Named("kr_apply_penalties")
+	kFindBest = launch.Named("kr_find_best")
+	kArgmax   = launch.Named("kr_argmax")
+	kTally    = launch.Named("kr_tally")
+	kDraw     = launch.Named("kr_draw")
+	kLogprob  = launch.Named("kr_logprob")
+	kChange   = launch.Named("kr_change_logits")
 )
 
 // What stands in the place of a token that could not be chosen: a logit is NaN, or +Inf,

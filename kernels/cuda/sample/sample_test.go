@@ -18,6 +18,12 @@ func at(dt tensor.DType, rows, cols int) launch.Mat {
 	return launch.Mat{At: 0x100, DType: dt, Rows: rows, Cols: cols, Stride: cols}
 }
 
+// changesOf are changes of n rows of a vocabulary in a step of so many tokens.
+func changesOf(n, tokens, vocab int) *Changes {
+	return &Changes{Rows: 0x100, Table: at(i32, n, 2), IDs: at(i32, tokens, 1), Wanted: at(i32, n, 1),
+		Store: at(i32, 4, device.ChangeWords+64), Masks: at(i32, n, (vocab+31)/32)}
+}
+
 func TestLaunches(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -38,9 +44,7 @@ func TestLaunches(t *testing.T) {
 		{"logprobs", func(l *launch.List) {
 			Sample(l, at(i32, 3, 1), at(f32, 3, 100), 0x100, at(f32, 3, 1), at(f32, 3, 100), 0x100)
 		}, kLogprob, launch.Dim{X: 3}, 0, 7, 4},
-		{"bias", func(l *launch.List) { ApplyBias(l, at(f32, 3, 100), Lists{1, 1}, 1) }, kBias, launch.Dim{X: 3}, 0, 6, 1},
-		{"mask", func(l *launch.List) { ApplyMask(l, at(f32, 3, 1000), at(i32, 3, 32)) }, kMask, launch.Dim{X: 3, Y: 4}, 0, 5, 1},
-		{"penalties", func(l *launch.List) { ApplyPenalties(l, at(f32, 3, 100), Lists{1, 1}, 1, at(f32, 3, 3)) }, kPenalties, launch.Dim{X: 3}, 0, 7, 1},
+		{"changes", func(l *launch.List) { Change(l, at(f32, 3, 8193), changesOf(3, 5, 8193)) }, kChange, launch.Dim{X: 2, Y: 3}, 0, 10, 1},
 	} {
 		var l launch.List
 		tt.add(&l)
@@ -94,14 +98,16 @@ func TestPut(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	x, out := at(f32, 3, 100), at(i32, 3, 1)
 	for name, f := range map[string]func(l *launch.List){
-		"out":        func(l *launch.List) { Argmax(l, at(f32, 3, 1), x, 0x100) },
-		"rows":       func(l *launch.List) { Argmax(l, at(i32, 2, 1), x, 0x100) },
-		"bf16":       func(l *launch.List) { Argmax(l, out, at(tensor.BF16, 3, 100), 0x100) },
-		"vocabulary": func(l *launch.List) { Argmax(l, out, at(f32, 3, maxVocab+1), 0x100) },
-		"scratch":    func(l *launch.List) { Sample(l, out, x, 0x100, launch.Mat{}, launch.Mat{}, 0) },
-		"raw":        func(l *launch.List) { Sample(l, out, x, 0x100, at(f32, 3, 1), at(f32, 3, 99), 0x100) },
-		"mask":       func(l *launch.List) { ApplyMask(l, x, at(i32, 3, 3)) },
-		"penalties":  func(l *launch.List) { ApplyPenalties(l, x, Lists{1, 1}, 1, at(f32, 3, 2)) },
+		"out":           func(l *launch.List) { Argmax(l, at(f32, 3, 1), x, 0x100) },
+		"rows":          func(l *launch.List) { Argmax(l, at(i32, 2, 1), x, 0x100) },
+		"bf16":          func(l *launch.List) { Argmax(l, out, at(tensor.BF16, 3, 100), 0x100) },
+		"vocabulary":    func(l *launch.List) { Argmax(l, out, at(f32, 3, maxVocab+1), 0x100) },
+		"scratch":       func(l *launch.List) { Sample(l, out, x, 0x100, launch.Mat{}, launch.Mat{}, 0) },
+		"raw":           func(l *launch.List) { Sample(l, out, x, 0x100, at(f32, 3, 1), at(f32, 3, 99), 0x100) },
+		"changes' rows": func(l *launch.List) { Change(l, x, changesOf(2, 5, 100)) },
+		"masks":         func(l *launch.List) { Change(l, x, changesOf(3, 5, 200)) },
+		"nowhere":       func(l *launch.List) { Change(l, x, &Changes{Table: at(i32, 3, 2), Wanted: out, IDs: at(i32, 5, 1)}) },
+		"small store":   func(l *launch.List) { c := changesOf(3, 5, 100); c.Store.Cols = 12; Change(l, x, c) },
 	} {
 		func() {
 			defer func() {
