@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+const maxSubject = 72
+
+// trailer is a line such as "Signed-off-by: ...", which says nothing about the change.
+var trailer = regexp.MustCompile(`^[A-Z][A-Za-z-]+: `)
+
+// commitFaults checks the messages of the commits made since this file is in the repository.
+// In a shallow clone these are the ones that are there.
+func commitFaults() ([]string, error) {
+	if _, err := command("git", "rev-parse", "--verify", "HEAD"); err != nil {
+		return nil, nil // an archive of the sources, without history
+	}
+	added, err := command("git", "log", "--diff-filter=A", "--format=%H", "--", "cmd/lint/commits.go")
+	if err != nil || strings.TrimSpace(added) == "" {
+		return nil, err
+	}
+	all := strings.Fields(added)
+	// With --ancestry-path, commits of branches that began before are left out.
+	log, err := command("git", "log", "--no-merges", "--ancestry-path", "--format=%h%x00%B%x01", all[len(all)-1]+"..HEAD")
+	if err != nil {
+		return nil, err
+	}
+	var faults []string
+	for entry := range strings.SplitSeq(log, "\x01") {
+		if hash, message, ok := strings.Cut(strings.TrimSpace(entry), "\x00"); ok {
+			if fault := messageFault(message); fault != "" {
+				faults = append(faults, fmt.Sprintf("commit %s: %s", hash, fault))
+			}
+		}
+	}
+	return faults, nil
+}
+
+// messageFault says what is wrong with a commit message, or "".
+func messageFault(message string) string {
+	subject, body, _ := strings.Cut(message, "\n")
+	if n := len([]rune(subject)); n > maxSubject {
+		return fmt.Sprintf("the subject has %d characters, and at most %d are allowed", n, maxSubject)
+	}
+	if body != "" && !strings.HasPrefix(body, "\n") {
+		return "no blank line between subject and body"
+	}
+	words := 0
+	for line := range strings.Lines(body) {
+		if !trailer.MatchString(line) {
+			words += len(strings.Fields(line))
+		}
+	}
+	if words < 4 {
+		return "no body that says why"
+	}
+	return ""
+}

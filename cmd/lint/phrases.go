@@ -1,0 +1,54 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+)
+
+// phrase is a wording that is always wrong, with what to write instead. max is how often
+// it is still there; the count may only fall.
+type phrase struct {
+	pattern, instead string
+	max              int
+}
+
+var phrases = []phrase{
+	{`\b(hang|hangs|hung) on\b`, "depend on", 15},
+	{`\bthe same of\b`, "say what it is, in full", 15},
+	{`\banother name:`, "alias of", 6},
+	{`\bis of how many\b`, "counts in one of every N", 3},
+	{`\bfrom how many\b`, "the number from which", 4},
+	{`\b(has|have|had) (the|its|their|an?) \w+ (be|not be|take|do)\b`, "makes, causes", 4},
+	{`\b(can|cannot|could|to) be had\b`, "is available", 16},
+	{`\bis for who(ever)?\b`, "name who", 2},
+	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 155},
+	{`\b(a|one) (row|block|launch|message|copy) a (row|token|layer|step|batch|expert)\b`, "one per", 2},
+}
+
+func phraseLimits() []limit {
+	var all []limit
+	for _, p := range phrases {
+		all = append(all, limit{p.name(), p.max, 0})
+	}
+	return all
+}
+
+func (p phrase) name() string { return "phrase " + p.pattern + " (write: " + p.instead + ")" }
+
+// lineStart is the end of a line of prose and the comment mark of the next one.
+var lineStart = regexp.MustCompile(`\s*\n\s*(?://+|#+|\*|>|\|)?\s*`)
+
+// countPhrases adds what text has of each phrase, within a line or across lines.
+func countPhrases(text string, counts map[string]int) {
+	text = strings.ToLower(lineStart.ReplaceAllString(text, " "))
+	for i, p := range phrases {
+		counts[p.name()] += len(phrasePatterns[i].FindAllString(text, -1))
+	}
+}
+
+var phrasePatterns = func() (all []*regexp.Regexp) {
+	for _, p := range phrases {
+		all = append(all, regexp.MustCompile(p.pattern))
+	}
+	return all
+}()

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+const (
+	maxFile     = 500 // lines of a source file
+	maxFunction = 70  // lines of a function
+)
+
+// exceptions are files and functions that are longer, with what they may have.
+var exceptions = map[string]int{
+	"scheduler/batchqueue/folder_test.go":        511,
+	"actors/spawn.go Pipeline.spawn":             119,
+	"cmd/krater/plan.go outlook.add":             86,
+	"cmd/krater/cardplan.go outlook.fitCard":     79,
+	"bench/cards/second.go secondHalf":           74,
+	"actors/inside.go Pipeline.Topology":         72,
+	"kernels/cpu/_gen/convertint.go emitQuantI8": 73,
+	"kernels/cpu/_gen/convertint.go emitWidenI8": 71,
+	"models/train-krater-tiny/prepare_corpus.py": 750,
+}
+
+// sources are the extensions of what is written by hand: code, then prose.
+var (
+	code  = []string{".go", ".cu", ".cuh", ".cpp", ".h", ".sh", ".py", ".mjs", ".js", ".css", ".mk"}
+	prose = []string{".md", ".yml", ".yaml"}
+)
+
+// sourceFaults checks the length of files and functions and counts phrases, in all files
+// that git tracks or would. Generated files and the linter itself, which has the phrases, are
+// left out.
+func sourceFaults(counts map[string]int) ([]string, error) {
+	list, err := command("git", "ls-files", "-co", "--exclude-standard")
+	if err != nil {
+		return nil, err
+	}
+	var faults []string
+	for _, file := range strings.Fields(list) {
+		isCode := slices.Contains(code, path.Ext(file))
+		if !isCode && !slices.Contains(prose, path.Ext(file)) || strings.HasPrefix(file, "cmd/lint/") || strings.Contains(file, "testdata/") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if os.IsNotExist(err) { // deleted, and git does not know it yet
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		countPhrases(string(text), counts)
+		if isCode {
+			found, err := longOnes(file, string(text), counts)
+			if err != nil {
+				return nil, err
+			}
+			faults = append(faults, found...)
+		}
+	}
+	return faults, nil
+}
+
+// longOnes returns what is too long in a file. It counts the long functions of tests, and the
+// lines of everything else that is long, which shows what exceptions are not needed any more.
+func longOnes(file, text string, counts map[string]int) (faults []string, err error) {
+	tooLong := func(name string, lines, limit int) {
+		if lines > limit {
+			counts[name] = lines
+			limit = max(limit, exceptions[name])
+		}
+		if lines > limit {
+			faults = append(faults, fmt.Sprintf("%s has %d lines, and at most %d are allowed", name, lines, limit))
+		}
+	}
+	if !strings.HasSuffix(file, ".go") {
+		if !strings.Contains(text[:min(len(text), 500)], "DO NOT EDIT") {
+			tooLong(file, strings.Count(text, "\n"), maxFile)
+		}
+		return faults, nil
+	}
+	set := token.NewFileSet()
+	tree, err := parser.ParseFile(set, file, text, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil || ast.IsGenerated(tree) {
+		return nil, err
+	}
+	tooLong(file, strings.Count(text, "\n"), maxFile)
+	for _, d := range tree.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		lines := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1
+		if !strings.HasSuffix(file, "_test.go") {
+			tooLong(file+" "+functionName(f), lines, maxFunction)
+		} else if lines > maxFunction {
+			counts["long test functions"]++
+		}
+	}
+	return faults, nil
+}
+
+// functionName is the name of a function, or Type.Method.
+func functionName(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return f.Name.Name
+	}
+	t := f.Recv.List[0].Type
+	for {
+		switch x := t.(type) {
+		case *ast.StarExpr:
+			t = x.X
+		case *ast.IndexExpr:
+			t = x.X
+		case *ast.Ident:
+			return x.Name + "." + f.Name.Name
+		default:
+			return f.Name.Name
+		}
+	}
+}
