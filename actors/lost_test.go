@@ -33,19 +33,19 @@ func TestLostWeights(t *testing.T) {
 		if err := os.Truncate(filepath.Join(dir, "model.safetensors"), 8192); err != nil {
 			t.Fatal(err)
 		}
-		events, err := ask(gw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		last := events[len(events)-1]
-		if last.Kind != engine.Failed || last.Err.Kind != engine.Unavailable || !strings.Contains(last.Err.Message, "model.safetensors") {
-			t.Errorf("the request ended with %+v", last)
+		// A step that ran ahead of the first answer may have read the missing page already: then
+		// the request is refused, which is checked below.
+		if events, err := ask(gw); err == nil {
+			last := events[len(events)-1]
+			if last.Kind != engine.Failed || last.Err.Kind != engine.Unavailable || !strings.Contains(last.Err.Message, "model.safetensors") {
+				t.Errorf("the request ended with %+v", last)
+			}
 		}
 		<-r.Failed()
 		if _, lost := errors.AsType[*files.LostError](r.Err()); !lost || !errors.Is(r.Err(), errFatal) {
 			t.Errorf("failed with %v", r.Err())
 		}
-		_, err = ask(gw)
+		_, err := ask(gw)
 		for _, err := range []error{err, gw.Ready()} {
 			var e *engine.Error
 			if !errors.As(err, &e) || e.Kind != engine.Unavailable || !e.Lasting || !strings.Contains(e.Message, "model.safetensors") || strings.Contains(e.Message, dir) {
