@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Compares the speed of this commit with an earlier one and fails when a benchmark has become
+# slower by more than 5 %. Both are built in worktrees of their own, and their benchmarks run
+# in turn, so that a change of the machine's speed meets both.
+#
+#   BASE=COMMIT bench/gate.sh                    the benchmarks below
+#   BASE=COMMIT bench/gate.sh 'PACKAGE REGEXP'...   others
+#
+# BASE is a commit, by default origin/main. ROUNDS (10) is how often each benchmark runs, for
+# TIME (0.2s) each. The working tree has to be committed. Results go to build/gate.
+set -euo pipefail
+cd "$(git rev-parse --show-toplevel)"
+base=$(git rev-parse --verify "${BASE:-origin/main}^{commit}") head=$(git rev-parse HEAD)
+rounds=${ROUNDS:-10} time=${TIME:-0.2s}
+benchstat=golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
+benches=("$@")
+if [ $# -eq 0 ]; then
+	benches=(
+		'./scheduler ^Benchmark(Decode|Ahead|LongPrompt|Mixed)$'
+		'./scheduler/kvblocks ^BenchmarkBlock$'
+		'./scheduler/dispatch ^BenchmarkDecide$'
+		'./actors ^BenchmarkActorStep$'
+		'./actors/placement ^BenchmarkDecode$'
+		'./stages/direct ^Benchmark(Decode|Prefill)$'
+		'./stages/sample ^BenchmarkNext$'
+		'./stages/text/chat ^BenchmarkRender$'
+		'./stages/text/tokenizer ^Benchmark(Encode|Stream)$'
+		'./kernels/cpu ^Benchmark(Step|NodeRun|TeamRun)$'
+		'./kernels/cpu/dot ^BenchmarkTile$'
+		'./kernels/cpu/qdot ^BenchmarkTile$'
+		'./transport/server ^Benchmark(ChatStream|Chunk)$'
+	)
+fi
+git diff --quiet HEAD || { echo "gate: the working tree has changes that are not committed" >&2; exit 2; }
+
+out=$PWD/build/gate
+rm -rf "$out"
+mkdir -p "$out"
+finish() {
+	for side in base head; do git worktree remove --force "$out/$side" 2>/dev/null || true; done
+}
+trap finish EXIT
+git worktree prune
+for side in base head; do
+	git worktree add -q --detach "$out/$side" "${!side}"
+	for i in "${!benches[@]}"; do
+		(cd "$out/$side" && go test -c -vet=off -o "$out/$side-$i.test" "${benches[i]%% *}") >>"$out/build.log" 2>&1 || true
+	done
+done
+
+# run SIDE I: one round of a benchmark, in its package's folder.
+run() {
+	local side=$1 i=$2
+	(cd "$out/$side/${benches[i]%% *}" && "$out/$side-$i.test" -test.run '^$' -test.bench "${benches[i]#* }" -test.benchtime "$time") >>"$out/$side.txt"
+}
+for i in "${!benches[@]}"; do
+	if [ ! -e "$out/base-$i.test" ] || [ ! -e "$out/head-$i.test" ]; then
+		echo "left out: ${benches[i]%% *} is not in both commits, or has no tests there"
+		continue
+	fi
+	for ((round = 0; round < rounds; round++)); do
+		if ((round % 2)); then order="head base"; else order="base head"; fi
+		for side in $order; do run "$side" "$i"; done
+	done
+done
+[ -e "$out/head.txt" ] || { echo "gate: nothing could be compared; see $out/build.log" >&2; exit 2; }
+
+stat() { go run "$benchstat" -alpha 0.01 -filter '.unit:sec/op' "$@" base="$out/base.txt" head="$out/head.txt"; }
+stat | tee "$out/report.txt"
+stat -format csv 2>"$out/warnings.txt" >"$out/report.csv"
+# A row: name, base, its range, head, its range, change ("+7.1%", "~" for none), p. The
+# geometric mean has no p.
+awk -F, '
+	$7 ~ /^p=/ { compared++ }
+	$7 ~ /^p=/ && $6 ~ /^\+/ && $6 + 0 > 5 { print "slower: " $1 " " $6 " (" $7 ")"; slower++ }
+	END {
+		print compared + 0 " benchmarks compared, " slower + 0 " slower by more than 5 %"
+		exit slower > 0 || compared == 0
+	}' "$out/report.csv"
