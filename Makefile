@@ -9,17 +9,22 @@ DATE    := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%d --format=%cd 2
 LDFLAGS := -s -w -X main.commit=$(COMMIT) -X main.date=$(DATE)
 PACKAGES := ./...
 comma   := ,
+# All builds but those of the race detector agree on this, so that most packages are compiled
+# once for all of them: net and os/user without C, and no paths of this machine.
+TAGS    := netgo,osusergo
+PLAIN   := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath -tags=$(TAGS)'
+LINT    := $(PLAIN) go run ./cmd/lint
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check cuda goldens vectors clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics bench clean
+.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check cuda goldens vectors clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 build: ## build the program into build/krater, a static one that needs nothing of the system
 	@mkdir -p build
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/krater
+	$(PLAIN) go build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/krater
 
 check-build: build ## fail when build/krater needs a library of the system, or does not say what it was built from
 	@out=$$(LC_ALL=C ldd $(BIN) 2>&1 || true); grep -q 'not a dynamic executable' <<<"$$out" || { echo "$(BIN) is not static: $$out"; exit 1; }
@@ -28,34 +33,38 @@ check-build: build ## fail when build/krater needs a library of the system, or d
 run: build ## build and start the server on LISTEN with the embedded model
 	$(BIN) serve --listen $(LISTEN)
 
-test: fmt vet lint race plain ## everything CI holds a change to: format, vet, import table, tests with the race detector, and what that would make too slow
+test: fmt vet lint race plain ## what a change is held to: format, vet, lint, and every short test once, with the race detector where goroutines are
 
 fmt: ## fail when a file is not gofmt clean
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt clean:"; echo "$$bad"; exit 1; fi
 
+# go test vets again what it tests: -vet=off there.
 vet: ## go vet, with and without the assembly and the embedded model
-	go vet $(PACKAGES)
-	go vet -tags purego ./kernels/...
-	go vet -tags nomodel ./models/... ./cmd/...
-	go vet -tags soak ./cmd/...
+	$(PLAIN) go vet $(PACKAGES)
+	$(PLAIN) go vet -tags $(TAGS),purego ./kernels/cpu/...
+	$(PLAIN) go vet -tags $(TAGS),nomodel ./models/...
+	$(PLAIN) go vet -tags $(TAGS),soak ./cmd/krater/...
 
 lint: ## the import table, lengths, words and commit messages; prints the counts that may only fall
-	go run ./cmd/lint
+	$(LINT)
 
-# Nothing in these runs beside anything else: no goroutine, no lock, no atomic. (The
-# durable queue has a lock, and a fault on a mapped file is watched for.)
-ALONE = $(shell go list ./scheduler/... | grep -v -e /batchqueue -e /files) ./kernels/ref ./kernels/cpu/dot ./kernels/cpu/qdot ./stages/compare
+# cmd/lint/race.go says which tests run with the detector. A package cannot be left out of
+# it (-gcflags=PACKAGE=-race=false): memory that it allocates looks to others like what was
+# there before. Long arithmetic says //go:norace.
+race: ## the short tests of code that runs on several goroutines, under the race detector
+	@set -o pipefail; $(LINT) race | { bad=0; while read -r tests; do (set -x; go test -race -short -vet=off -timeout 20m $$tests </dev/null) || bad=1; done; exit $$bad; }
 
-# A package cannot be left out of the detector (-gcflags=PACKAGE=-race=false): memory that it
-# allocates looks to others like what was there before. Long arithmetic says //go:norace.
-race: ## the short test suite under the race detector
-	go test -race -short -timeout 20m $$(comm -23 <(go list $(PACKAGES) | sort) <(go list $(ALONE) | sort))
+plain: ## all other short tests
+	@set -o pipefail; $(LINT) plain | { bad=0; while read -r tests; do (set -x; $(PLAIN) go test -short -vet=off -timeout 20m $$tests </dev/null) || bad=1; done; exit $$bad; }
 
-plain: ## without the race detector: packages where nothing can race, and those whose tests say that it makes them too slow or measures wrong (tag !race)
-	go test -count 1 -short $(ALONE) $$(git ls-files -co --exclude-standard '*_test.go' | xargs grep -l '^//go:build !race$$' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+# What the tag purego changes is in kernels/cpu; what it changes above shows in the goldens.
+purego: ## kernels and goldens without any assembly
+	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off ./kernels/cpu/...
+	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off -run 'Golden|Bits' ./stages/direct
 
-purego: ## kernels and forward pass without any assembly
-	go test -short -tags purego ./kernels/... ./stages/...
+long: ## every test in full, which takes long, and all short ones under the race detector
+	$(PLAIN) go test -vet=off -timeout 90m $(PACKAGES)
+	go test -race -short -vet=off -timeout 40m $(PACKAGES)
 
 gen: ## generate the assembly again (needs the module proxy for avo)
 	kernels/cpu/_gen/gen.sh
@@ -66,13 +75,14 @@ licenses: ## make the file of licence texts again, after a module was added or r
 advisories: ## list known advisories of code that the program reaches; fails for none, and says when the database cannot be reached
 	bench/advisories.sh
 
-gen-check: ## fail when the committed assembly is not what its generator makes
+gen-check: ## fail when generated sources are not what their generators make
 	kernels/cpu/_gen/gen.sh check
+	@mkdir -p build && python3 kernels/cuda/src/gen_wgmma.py build/wgmma.cuh && cmp build/wgmma.cuh kernels/cuda/src/wgmma.cuh
 
 cuda: vet-cuda build-cuda cuda-emu test-cuda ## the CUDA engine without a GPU: it builds, says that there is none, and passes its tests on an emulated card
 	@if ldconfig -p | grep -q libcuda.so.1; then echo "there is a driver here: its absence is not tried"; \
 	else out=$$($(BIN)-cuda run --device cuda --max-tokens 2 hello 2>&1) && grep -q 'no CUDA driver' <<<"$$out" || { echo "$$out"; exit 1; }; fi
-	LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -tags cuda -short -timeout 15m -run 'Card|FastKernels' ./cmd/krater
+	$(EMU_TESTS) -timeout 15m -run 'Card|FastKernels' ./cmd/krater/...
 
 goldens: ## every golden model on every device, in all combinations of layer groups, chunks and batches: some minutes
 	KRATER_GOLDENS=all go test -count 1 -timeout 60m -run TestGoldens ./stages/direct ./actors
@@ -111,12 +121,17 @@ SOAK ?= 1h
 soak-hour: build ## a load with disconnects over every door for SOAK; fails when memory grows or something is left
 	bench/soak.sh $(BIN) $(SOAK)
 
-batch-crash: ## a batch of 2,000 lines whose server is killed 50 times; writes bench/results/batch-crash.md
+BATCH_REPORT ?= $(CURDIR)/bench/results/batch-crash.md
+
+batch-crash: ## a batch of 2,000 lines whose server is killed 50 times; writes BATCH_REPORT
 	go test -tags soak -run TestBatchCrashWhole -count 1 -v -timeout 25m ./cmd/krater \
-		-batch.report $(CURDIR)/bench/results/batch-crash.md -batch.commit $$(git describe --always --dirty)
+		-batch.report $(BATCH_REPORT) -batch.commit $$(git describe --always --dirty)
 
 metrics: build ## a real Prometheus scrapes the server with deploy/'s config and rules (needs prometheus and promtool)
 	deploy/prometheus/check.sh $(BIN)
+
+bench-gate: ## this commit against BASE (origin/main): fails when a benchmark is slower by more than 5 %
+	bench/gate.sh
 
 bench: build ## the benchmark tables of the default model on this machine
 	$(BIN) bench --actors-vs-direct

@@ -35,8 +35,7 @@ number() { grep -oE "$1" "$2" | grep -oE '[0-9]+' | tail -n 1; }
 
 node_suite() {
 	local log=$logs/$1.log status=0 files=("${@:2}")
-	(cd "$1" && { cmp -s package-lock.json node_modules/.krater-lock || { npm ci --no-audit --no-fund && cp package-lock.json node_modules/.krater-lock; }; } &&
-		timeout 500 node --test --test-concurrency=1 --test-reporter=tap "${files[@]}") >"$log" 2>&1 || status=$?
+	(./npm.sh "$1" && cd "$1" && timeout 500 node --test --test-concurrency=1 --test-reporter=tap "${files[@]}") >"$log" 2>&1 || status=$?
 	local good bad
 	good=$(number '^# pass [0-9]+' "$log") bad=$(number '^# fail [0-9]+' "$log")
 	count "$1" "${good:-0}" "${bad:-0}" "$status"

@@ -4,9 +4,10 @@ import (
 	"go/importer"
 	"go/token"
 	"go/types"
-	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -245,12 +246,73 @@ func TestConcurrent(t *testing.T) {
 		"package a\nimport sync \"krater/sync\"\nvar x sync.Mutex\n": false,
 	} {
 		write(t, "a.go", text)
-		if got, err := concurrent(goPackage{GoFiles: []string{"a.go"}}); err != nil || got != want {
-			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		f, err := parse(".", "a.go")
+		if err != nil || concurrent(f) != want {
+			t.Errorf("%q: %v, %v, want %v", text, concurrent(f), err, want)
 		}
 	}
-	t.Chdir("/")
-	if err := listRace(io.Discard); err == nil {
-		t.Error("there are no packages here, and listRace does not say so")
+}
+
+// TestDivideRunsEachTestOnce looks at the packages as they are.
+func TestDivideRunsEachTestOnce(t *testing.T) {
+	t.Chdir("../..")
+	pkgs, err := testPackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	race, plain, err := divide(partly, pkgs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// runs says how often a run of go test with these arguments has the test.
+	runs := func(lists []string, pkg, test string) (n int) {
+		for _, args := range lists {
+			words := strings.Fields(args)
+			has := slices.Contains(words, pkg)
+			switch words[0] {
+			case "-run":
+				has = has && regexp.MustCompile(words[1]).MatchString(test)
+			case "-skip":
+				has = has && !regexp.MustCompile(words[1]).MatchString(test)
+			}
+			if has {
+				n++
+			}
+		}
+		return n
+	}
+	detected := 0
+	for _, p := range pkgs {
+		for _, test := range p.tests {
+			inRace, inPlain := runs(race, p.path, test), runs(plain, p.path, test)
+			if slices.Contains(p.tagged, test) {
+				inRace = 0 // the file is not built then
+			}
+			if inRace+inPlain != 1 {
+				t.Errorf("%s %s: %d runs with the detector, %d without", p.path, test, inRace, inPlain)
+			}
+			detected += inRace
+		}
+	}
+	if detected < 300 {
+		t.Errorf("only %d tests run with the race detector", detected)
+	}
+}
+
+func TestDivideBites(t *testing.T) {
+	pkgs := []testPackage{
+		{path: "krater/a", race: true, tests: []string{"TestX", "TestY"}, tagged: []string{"TestY"}},
+		{path: "krater/b", tests: []string{"TestX"}},
+		{path: "krater/c/d", race: true, tests: []string{"TestX", "TestZ"}},
+	}
+	race, plain, err := divide([]split{{"krater/c/...", "Z"}}, pkgs)
+	got := strings.Join(race, "; ") + " / " + strings.Join(plain, "; ")
+	if want := "krater/a; -run ^Test(Z)$ krater/c/d / -skip ^Test(Z)$ krater/c/d; -run ^(TestY)$ krater/a; krater/b"; err != nil || got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	for _, s := range []split{{"krater/c/...", "Missing"}, {"krater/missing", "X"}} {
+		if _, _, err := divide([]split{s}, pkgs); err == nil {
+			t.Errorf("%v fits nothing, and nothing says so", s)
+		}
 	}
 }

@@ -3,7 +3,8 @@
 // that the design keeps low. It prints what it counts and fails for each fault.
 //
 //	go run ./cmd/lint        check the repository
-//	go run ./cmd/lint race   list the packages whose tests need the race detector
+//	go run ./cmd/lint race   list the tests that run with the race detector, as arguments of go test
+//	go run ./cmd/lint plain  list the others
 package main
 
 import (
@@ -19,10 +20,10 @@ func main() {
 	switch {
 	case len(os.Args) == 1:
 		err = check(os.Stdout)
-	case len(os.Args) == 2 && os.Args[1] == "race":
-		err = listRace(os.Stdout)
+	case len(os.Args) == 2 && (os.Args[1] == "race" || os.Args[1] == "plain"):
+		err = listTests(os.Stdout, os.Args[1])
 	default:
-		err = fmt.Errorf("usage: lint [race]")
+		err = fmt.Errorf("usage: lint [race|plain]")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lint:", err)

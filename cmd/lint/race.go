@@ -7,52 +7,182 @@ import (
 	"go/token"
 	"io"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 )
 
-// listRace prints the packages whose tests run with the race detector.
-func listRace(out io.Writer) error {
-	pkgs, err := list("./...")
+// Packages whose code runs on several goroutines are tested with the race detector, all
+// others without. Where most tests of such a package compute or wait long on one goroutine,
+// only the tests named here run with the detector, and the others without.
+var partly = []split{
+	// Whole programs: what several clients, requests or goroutines do at the same time.
+	{"krater/cmd/krater/...", "Crowd|TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|" +
+		"Ready|WhileLoading|StopWhileLoading|Drain|DrainTimeout|NothingIsLeft|EveryRouteGivesTheSame|BatchBehind|BatchDir|" +
+		"EvictedBlocksAreKept|Preempted|ServeOnRanks|ServeHeat|HeatKeeper|HeatmapIsExact|LogOfProgress|LoadsShowBars|LossyWriter|" +
+		"TracePage|OTLP|BenchServe|ChatWithAServer|Topologies"},
+	// The arithmetic is the same on one goroutine; actors use all of it on several.
+	{"krater/kernels/cpu", "Team.*|Nodes?[A-Z].*|ThreadsNeverMoreThanCores|WorkersAreBound|Budget.*|StreamsAreIndependent|Slabs|" +
+		"FaultsInKernels|.*OfSeveralStreams|.*OfManyThreads|Read.*"},
+	{"krater/stages/text/tokenizer", "ConcurrentUse"},
+	{"krater/stages/weights/cache", ".*Together|OneReading|BothFormats|TinyLoad"},
+	{"krater/stages/synth", "Load|Pack|WriteSafetensors|WriteFails"},
+	{"krater/scheduler/batchqueue", "ContentWhileItIsNamed|TwoProcesses"},
+	{"krater/bench/serve", "ManyStreams|Figures|Faults|PromptsAreNew|Conversations"},
+	// A lock for those who capture from several goroutines; no test does.
+	{"krater/stages/compare", ""},
+}
+
+// split says which tests of some packages run with the race detector.
+type split struct {
+	packages string // a package, or "x/..."
+	tests    string // a regular expression of what follows "Test" in their names; "": none
+}
+
+// testPackage is a package with tests.
+type testPackage struct {
+	path   string
+	race   bool     // its code runs on several goroutines
+	tests  []string // names of the tests
+	tagged []string // those with the tag !race: the detector is too slow for them or makes them wrong
+}
+
+// listTests prints which tests run with the race detector ("race") or without ("plain"): a
+// line is the arguments of one run of go test. Each test is in one of them.
+func listTests(out io.Writer, which string) error {
+	pkgs, err := testPackages()
 	if err != nil {
 		return err
 	}
+	race, plain, err := divide(partly, pkgs)
+	if err != nil {
+		return err
+	}
+	if which == "race" {
+		plain = race
+	}
+	_, err = fmt.Fprintln(out, strings.Join(plain, "\n"))
+	return err
+}
+
+// divide says how the tests run. It fails for an entry of partly that fits nothing.
+func divide(partly []split, pkgs []testPackage) (race, plain []string, err error) {
+	var names []string
+	for _, s := range partly {
+		if s.tests != "" {
+			names = append(names, s.tests)
+		}
+	}
+	named := "^Test(" + strings.Join(names, "|") + ")$"
+	match, err := regexp.Compile(named)
+	if err != nil {
+		return nil, nil, err
+	}
+	var all, some, without, tagged, taggedTests []string
+	used := map[string]bool{}
 	for _, p := range pkgs {
-		if len(p.TestGoFiles)+len(p.XTestGoFiles) == 0 {
-			continue
-		}
-		together, err := concurrent(p)
-		if err != nil {
-			return err
-		}
-		if together {
-			fmt.Fprintln(out, p.ImportPath)
-		}
-	}
-	return nil
-}
-
-// concurrent reports whether a package has code that runs beside other code: whether it, not
-// its tests, starts a goroutine or imports sync or sync/atomic.
-func concurrent(p goPackage) (bool, error) {
-	for _, name := range append(p.GoFiles, p.CgoFiles...) {
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-		if err != nil {
-			return false, err
-		}
-		if startsGoroutine(f) || slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool {
-			return i.Path.Value == `"sync"` || i.Path.Value == `"sync/atomic"`
-		}) {
-			return true, nil
+		i := slices.IndexFunc(partly, func(s split) bool {
+			prefix, below := strings.CutSuffix(s.packages, "/...")
+			return p.path == prefix || below && under(p.path, prefix)
+		})
+		switch {
+		case i >= 0 && partly[i].tests != "":
+			some = append(some, p.path)
+			used[partly[i].packages] = used[partly[i].packages] || slices.ContainsFunc(p.tests, match.MatchString)
+		case i < 0 && p.race:
+			all = append(all, p.path)
+			if len(p.tagged) > 0 {
+				tagged = append(tagged, p.path)
+				taggedTests = append(taggedTests, p.tagged...)
+			}
+		default:
+			without = append(without, p.path)
 		}
 	}
-	return false, nil
+	for _, s := range partly {
+		if s.tests != "" && !used[s.packages] {
+			return nil, nil, fmt.Errorf("cmd/lint/race.go: %s has no test %s", s.packages, s.tests)
+		}
+	}
+	add := func(to *[]string, flags string, pkgs []string) {
+		if len(pkgs) > 0 {
+			*to = append(*to, flags+strings.Join(pkgs, " "))
+		}
+	}
+	add(&race, "", all)
+	add(&race, "-run "+named+" ", some)
+	add(&plain, "-skip "+named+" ", some)
+	add(&plain, "-run ^("+strings.Join(taggedTests, "|")+")$ ", tagged)
+	add(&plain, "", without)
+	return race, plain, nil
 }
 
-func startsGoroutine(f *ast.File) (found bool) {
+// testPackages reads the packages that have tests.
+func testPackages() (found []testPackage, err error) {
+	pkgs, err := list("./...")
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pkgs {
+		t := testPackage{path: p.ImportPath}
+		for _, name := range p.GoFiles {
+			f, err := parse(p.Dir, name)
+			if err != nil {
+				return nil, err
+			}
+			t.race = t.race || concurrent(f)
+		}
+		for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+			f, err := parse(p.Dir, name)
+			if err != nil {
+				return nil, err
+			}
+			tests := testNames(f)
+			t.tests = append(t.tests, tests...)
+			if withoutRace(f) {
+				t.tagged = append(t.tagged, tests...)
+			}
+		}
+		if len(t.tests) > 0 {
+			found = append(found, t)
+		}
+	}
+	return found, nil
+}
+
+func testNames(f *ast.File) (names []string) {
+	for _, d := range f.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") && f.Name.Name != "TestMain" {
+			names = append(names, f.Name.Name)
+		}
+	}
+	return names
+}
+
+func parse(dir, name string) (*ast.File, error) {
+	return parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, parser.SkipObjectResolution|parser.ParseComments)
+}
+
+// concurrent reports whether a file has code that runs beside other code: whether it starts a
+// goroutine or imports sync or sync/atomic.
+func concurrent(f *ast.File) (found bool) {
+	for _, i := range f.Imports {
+		found = found || i.Path.Value == `"sync"` || i.Path.Value == `"sync/atomic"`
+	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		_, is := n.(*ast.GoStmt)
 		found = found || is
 		return !found
 	})
 	return found
+}
+
+// withoutRace reports whether the race detector leaves a file out.
+func withoutRace(f *ast.File) bool {
+	for _, c := range f.Comments {
+		if c.Pos() < f.Package && strings.HasPrefix(c.List[0].Text, "//go:build !race") {
+			return true
+		}
+	}
+	return false
 }

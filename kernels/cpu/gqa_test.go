@@ -135,9 +135,6 @@ func TestGQAIsBatchInvariant(t *testing.T) {
 			t.Run(fmt.Sprint(p.Heads, cacheType), func(t *testing.T) {
 				forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 					n := 140
-					if raceEnabled {
-						n = 40
-					}
 					c := newGQAScene(d, p, cacheType, 2*n, n)
 					whole := c.run(t, d, s, []device.Span{{Row: 0, Len: n, Pos: 0, Blocks: c.table}})
 					for row := 0; row < n; row += 9 {

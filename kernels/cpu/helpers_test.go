@@ -25,14 +25,10 @@ func open(t testing.TB, o cpu.Options) (*cpu.Device, device.Stream) {
 	return d, s
 }
 
-// forLevels runs f at every level, on one thread and shared by three. One thread alone
-// has nobody to race with.
+// forLevels runs f at every level, on one thread and shared by three.
 func forLevels(t *testing.T, f func(t *testing.T, d *cpu.Device, s device.Stream)) {
 	for _, l := range level.Available() {
 		for _, threads := range []int{1, 3} {
-			if raceEnabled && l == level.Pure && threads == 1 {
-				continue
-			}
 			name := l.String()
 			if threads > 1 {
 				name += "/shared"

@@ -130,9 +130,6 @@ func TestMLAIsBatchInvariant(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d/%s", f.name, p.Heads, cacheType), func(t *testing.T) {
 				forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 					n := 140
-					if raceEnabled {
-						n = 40
-					}
 					c := newScene(d, p, cacheType, tensor.BF16, 2*n, n)
 					whole := c.run(t, f, d, s, []device.Span{{Row: 0, Len: n, Pos: 0, Blocks: c.table}})
 					for row := 0; row < n; row += 9 {

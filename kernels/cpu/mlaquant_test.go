@@ -79,9 +79,6 @@ func TestMLAWithIntegers(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for i, size := range kvbCases {
 			for _, bits := range []int{4, 8} {
-				if raceEnabled && bits != 4+4*(i%2) {
-					continue
-				}
 				c := newScene(d, size.p, kvTypes[i%len(kvTypes)], tensor.F32, 150, 16)
 				var w ref.KVB
 				c.kvB, w = newKVB(d, size, bits)

@@ -18,9 +18,6 @@ func TestPhases(t *testing.T) {
 		e, _ := newQExpert(d, 1, h, f, 4, group, 32)
 		floats := device.Expert{Gate: f32s(d, make([]float32, f*h), f, h), Up: f32s(d, make([]float32, f*h), f, h), Down: f32s(d, make([]float32, h*f), h, f)}
 		for _, rows := range []int{1, 40, 300, 6000} {
-			if raceEnabled && rows > 300 {
-				continue
-			}
 			values := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)
 			x, y := f32s(d, values, rows, h), f32s(d, make([]float32, rows*topK*h), rows*topK, h)
 			q := quantized(d, s, values, rows, h, group)

@@ -38,9 +38,6 @@ func TestFFNQ(t *testing.T) {
 		for i, size := range [][5]int{{1, 64, 32, 32, 32}, {2, 96, 48, 96, 64}, {5, 128, 128, 128, 128}, {33, 40, 16, 64, 32}, {270, 32, 48, 32, 64}, {1030, 32, 16, 32, 32}, {3, 128, 160, 64, 32}, {150, 256, 128, 128, 128}} {
 			for _, bits := range []int{4, 8} {
 				rows, h, f := size[0], size[1], size[2]
-				if raceEnabled && rows*h*f > 1<<20 {
-					continue
-				}
 				e, w := newQExpert(d, uint64(i), h, f, bits, size[3], size[4])
 				x := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)
 				q := ref.QuantizeRows(x, h, size[3])

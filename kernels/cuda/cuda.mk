@@ -39,22 +39,28 @@ CUDA_READY := $(CUDA_LIB) $(CUDA_HEADERS)
 CUDA_ENV = CGO_ENABLED=1 GOTOOLCHAIN=$(GOTOOLCHAIN) \
 	CGO_CFLAGS='-O2 -I$(CURDIR)/$(CUDA)/shim -I$(CUDA_INCLUDE)' CGO_LDFLAGS='-L$(CURDIR)/$(CUDA_FORWARDER)'
 
-.PHONY: cuda-env build-cuda vet-cuda test-cuda cuda-kernels gpu-bundle
+.PHONY: cuda-env build-cuda vet-cuda test-cuda test-cuda-80 cuda-headers cuda-kernels gpu-bundle
 
 cuda-env: $(CUDA_READY) ## what the shell needs for go with -tags cuda: eval $$(make -s cuda-env)
 	@echo "export $(CUDA_ENV)"
 
 build-cuda: $(CUDA_READY) ## build the program with CUDA into build/krater-cuda (no GPU or toolkit needed)
 	@mkdir -p build
-	$(CUDA_ENV) go build -tags cuda -trimpath -ldflags '$(LDFLAGS)' -o build/krater-cuda ./cmd/krater
+	$(CUDA_ENV) go build -tags $(TAGS),cuda -trimpath -ldflags '$(LDFLAGS)' -o build/krater-cuda ./cmd/krater
 
 vet-cuda: $(CUDA_READY) ## go vet of what the tag cuda adds
-	$(CUDA_ENV) go vet -tags cuda $(CUDA_PACKAGES) ./cmd/...
+	$(CUDA_ENV) go vet -trimpath -tags $(TAGS),cuda $(CUDA_PACKAGES) ./cmd/...
 
 # Go's cache of test results does not see a changed emulator: -count 1.
+EMU_TESTS = LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -trimpath -vet=off -tags $(TAGS),cuda -short
+
 test-cuda: $(CUDA_READY) ## the CUDA packages' short tests, on the emulator if it was made (make cuda-emu)
-	LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -tags cuda -short $(CUDA_PACKAGES)
-	KR_EMU_CC=80 LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -tags cuda -short ./bench/cards
+	$(EMU_TESTS) $(CUDA_PACKAGES)
+
+test-cuda-80: $(CUDA_READY) ## the operators' short tests with the kernels for GPUs before Hopper, on the emulator
+	KR_EMU_CC=80 $(EMU_TESTS) ./bench/cards
+
+cuda-headers: $(CUDA_HEADERS) ## CUDA's headers, 2 MB, into build/cuda, unless CUDA_HOME has them
 
 cuda-kernels: $(CUDA_TOOLS) ## compile the kernels whose sources have changed (fetches nvcc, 100 MB, if there is none)
 	go run ./$(CUDA)/bin/compile $(NVCC)

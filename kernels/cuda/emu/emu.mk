@@ -20,9 +20,13 @@ EMU_FLAGS += -DKR_EMU_RACE=1
 EMU_KERNEL_FLAGS += -DKR_EMU_RACE=1 -fsanitize=thread -Wno-tsan --param=tsan-instrument-func-entry-exit=0
 endif
 EMU_KERNELS ?= $(wildcard kernels/cuda/src/*.cu)
+# The builds of each kernel: 90 is what the card is by default, 80 what KR_EMU_CC=80 asks for.
+EMU_ARCHS   ?= 80 90
+# A folder of objects by the hash of all they are made from, of earlier builds elsewhere.
+EMU_CACHE   ?=
 EMU_LIBSRC  := $(wildcard $(EMU_DIR)/*.cpp)
 EMU_OBJS    := $(patsubst $(EMU_DIR)/%.cpp,$(EMU_OUT)/lib_%.o,$(filter-out %/tls_last.cpp %/tls_first.cpp,$(EMU_LIBSRC)) $(EMU_DIR)/tls_first.cpp) \
-               $(foreach k,$(EMU_KERNELS),$(EMU_OUT)/$(basename $(notdir $(k)))_80.o $(EMU_OUT)/$(basename $(notdir $(k)))_90.o) \
+               $(foreach k,$(EMU_KERNELS),$(foreach a,$(EMU_ARCHS),$(EMU_OUT)/$(basename $(notdir $(k)))_$(a).o)) \
                $(EMU_OUT)/lib_tls_last.o
 EMU_HEADERS := $(wildcard kernels/cuda/src/*.cuh) $(wildcard $(EMU_DIR)/*.h)
 
@@ -36,16 +40,20 @@ $(EMU_OUT)/$(1).o: $(2) $(EMU_HEADERS) $(EMU_DIR)/emu.mk
 	@mkdir -p $(EMU_OUT)
 	@new=$$$$( (echo '$(EMU_CXX) $(4)'; cat $$$$($(3) $(EMU_CXX) $(4) -MM -MT x | sed 's/^x://; s/\\$$$$//')) | sha256sum | cut -c1-32); \
 	if [ -f $$@ ] && [ "$$$$(cat $$@.sum 2>/dev/null)" = "$$$$new" ]; then touch $$@; exit 0; fi; \
-	echo "$(EMU_CXX) $(1)"; rm -f $$@.sum; \
-	$(3) $(EMU_CXX) $(4) -c -o $$@.$$$$$$$$ && mv $$@.$$$$$$$$ $$@ && echo $$$$new > $$@.sum
+	rm -f $$@.sum; kept='$(EMU_CACHE)'/$$$$new-$$$$($(EMU_CXX) -dumpfullversion).o; \
+	if [ -n '$(EMU_CACHE)' ] && cp "$$$$kept" $$@.$$$$$$$$ 2>/dev/null; then echo "kept $(1)"; \
+	else echo "$(EMU_CXX) $(1)"; $(3) $(EMU_CXX) $(4) -c -o $$@.$$$$$$$$ || exit 1; \
+		if [ -n '$(EMU_CACHE)' ]; then mkdir -p '$(EMU_CACHE)' && cp $$@.$$$$$$$$ "$$$$kept.$$$$$$$$" && mv "$$$$kept.$$$$$$$$" "$$$$kept"; fi; fi; \
+	mv $$@.$$$$$$$$ $$@ && echo $$$$new > $$@.sum
 endef
 $(foreach s,$(EMU_LIBSRC),$(eval $(call emu_compile,lib_$(basename $(notdir $(s))),$(s),,$(EMU_FLAGS) -O3 $(s))))
 # A kernel source is wrapped in an anonymous namespace, after what it includes.
 emu_wrap = printf '\#include "kr.cuh"\nnamespace {\n\#include "$(CURDIR)/$(1)"\n}\n' |
-emu_args = $(EMU_KERNEL_FLAGS) -I kernels/cuda/src -DKR_EMU_HOPPER=$(1) -x c++ -
-$(foreach k,$(EMU_KERNELS),\
-	$(eval $(call emu_compile,$(basename $(notdir $(k)))_80,$(k),$(call emu_wrap,$(k)),$(call emu_args,0)))\
-	$(eval $(call emu_compile,$(basename $(notdir $(k)))_90,$(k),$(call emu_wrap,$(k)),$(call emu_args,1))))
+emu_hopper_80 := 0
+emu_hopper_90 := 1
+emu_args = $(EMU_KERNEL_FLAGS) -I kernels/cuda/src -DKR_EMU_HOPPER=$(emu_hopper_$(1)) -x c++ -
+$(foreach k,$(EMU_KERNELS),$(foreach a,$(EMU_ARCHS),\
+	$(eval $(call emu_compile,$(basename $(notdir $(k)))_$(a),$(k),$(call emu_wrap,$(k)),$(call emu_args,$(a))))))
 
 $(EMU_LIB): $(EMU_OBJS)
 	@$(EMU_CXX) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,now,-z,defs -o $@.$$$$ $^ -lpthread -ldl && mv $@.$$$$ $@
