@@ -82,7 +82,6 @@ gen-check: ## fail when generated sources are not what their generators make
 cuda: vet-cuda build-cuda cuda-emu test-cuda ## the CUDA engine without a GPU: it builds, says that there is none, and passes its tests on an emulated card
 	@if ldconfig -p | grep -q libcuda.so.1; then echo "there is a driver here: its absence is not tried"; \
 	else out=$$($(BIN)-cuda run --device cuda --max-tokens 2 hello 2>&1) && grep -q 'no CUDA driver' <<<"$$out" || { echo "$$out"; exit 1; }; fi
-	$(EMU_TESTS) -timeout 15m -run 'Card|FastKernels' ./cmd/krater/...
 
 goldens: ## every golden model on every device, in all combinations of layer groups, chunks and batches: some minutes
 	KRATER_GOLDENS=all go test -count 1 -timeout 60m -run TestGoldens ./stages/direct ./actors

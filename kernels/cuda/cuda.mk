@@ -52,10 +52,14 @@ vet-cuda: $(CUDA_READY) ## go vet of what the tag cuda adds
 	$(CUDA_ENV) go vet -trimpath -tags $(TAGS),cuda $(CUDA_PACKAGES) ./cmd/...
 
 # Go's cache of test results does not see a changed emulator: -count 1.
-EMU_TESTS = LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -trimpath -vet=off -tags $(TAGS),cuda -short
+EMU_TESTS = LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -trimpath -vet=off -tags $(TAGS),cuda -short -timeout 20m
+# What the tag cuda adds: all other tests run without it. The longest package comes first.
+CUDA_TEST_FILES = $(shell git ls-files -co --exclude-standard '*_test.go' | xargs grep -l '^//go:build cuda')
+CUDA_TESTS      = $(shell sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' $(CUDA_TEST_FILES) | paste -sd '|')
+CUDA_TESTED     = $(shell printf './%s\n' $(dir $(CUDA_TEST_FILES)) | sort -u)
 
-test-cuda: $(CUDA_READY) ## the CUDA packages' short tests, on the emulator if it was made (make cuda-emu)
-	$(EMU_TESTS) $(CUDA_PACKAGES)
+test-cuda: $(CUDA_READY) ## the short tests of what needs a GPU, on the emulator if it was made (make cuda-emu)
+	$(EMU_TESTS) -run '^($(CUDA_TESTS))$$' $(CUDA_TESTED)
 
 test-cuda-80: $(CUDA_READY) ## the operators' short tests with the kernels for GPUs before Hopper, on the emulator
 	KR_EMU_CC=80 $(EMU_TESTS) ./bench/cards
