@@ -22,12 +22,12 @@ if [ $# -eq 0 ]; then
 		'./actors ^BenchmarkActorStep$'
 		'./actors/placement ^BenchmarkDecode$'
 		'./stages/direct ^Benchmark(Decode|Prefill)$'
-		'./stages/sample ^BenchmarkNext$'
+		'./stages/sample ^BenchmarkNext$/151936/(greedy|temperature|top_k=50|top_p=0.9|penalty)$'
 		'./stages/text/chat ^BenchmarkRender$'
-		'./stages/text/tokenizer ^Benchmark(Encode|Stream)$'
+		'./stages/text/tokenizer ^Benchmark(Encode|Stream)$/krater-tiny/(prose|code)'
 		'./kernels/cpu ^Benchmark(Step|NodeRun|TeamRun)$'
-		'./kernels/cpu/dot ^BenchmarkTile$'
-		'./kernels/cpu/qdot ^BenchmarkTile$'
+		'./kernels/cpu/dot ^BenchmarkTile$/avx/bf16=true/m[14]/k2048'
+		'./kernels/cpu/qdot ^BenchmarkTile$/avx/int/g128/m[14]$'
 		'./transport/server ^Benchmark(ChatStream|Chunk)$'
 	)
 fi

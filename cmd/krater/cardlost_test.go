@@ -16,7 +16,11 @@ import (
 // and requests come that get the blocks given back last. Whoever is answered is answered right.
 func TestLostBatchOnCard(t *testing.T) {
 	b := actorsBesideCard(t, "", "", 1, "--micro-batches", "2", "--layer-groups", "2")
-	const readers, rounds, n = 4, 3, 6
+	const readers, n = 4, 6
+	rounds := 3
+	if testing.Short() {
+		rounds = 2
+	}
 	lost := 0
 	for _, c := range []struct {
 		call string

@@ -52,7 +52,8 @@ vet-cuda: $(CUDA_READY) ## go vet of what the tag cuda adds
 	$(CUDA_ENV) go vet -trimpath -tags $(TAGS),cuda $(CUDA_PACKAGES) ./cmd/...
 
 # Go's cache of test results does not see a changed emulator: -count 1.
-EMU_TESTS = LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -trimpath -vet=off -tags $(TAGS),cuda -short -timeout 20m
+EMU_TESTS = LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -trimpath -vet=off -tags $(TAGS),cuda $(SHORT) -timeout 60m
+SHORT ?= -short
 # What the tag cuda adds: all other tests run without it. The longest package comes first.
 CUDA_TEST_FILES = $(shell git ls-files -co --exclude-standard '*_test.go' | xargs grep -l '^//go:build cuda')
 CUDA_TESTS      = $(shell sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' $(CUDA_TEST_FILES) | paste -sd '|')

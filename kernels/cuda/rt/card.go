@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gorgonia.org/cu"
 
@@ -124,6 +125,15 @@ const emulator = "Krater emulated"
 
 // Emulated reports whether the card is the emulator: it times nothing.
 func (c *Card) Emulated() bool { return strings.HasPrefix(c.info.Name, emulator) }
+
+// spin is how long the owner looks for the next job while a step is in progress: not at all
+// where the processor that would look is the one that emulates the GPU.
+func (c *Card) spin() time.Duration {
+	if c.Emulated() {
+		return 0
+	}
+	return stepSpin
+}
 
 // sharedOptin is CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN.
 const sharedOptin cu.DeviceAttribute = 97

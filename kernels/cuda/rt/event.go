@@ -128,7 +128,7 @@ func (s *Stream) Record() *Event {
 	if s.err == nil {
 		s.step.cut = true
 		if !s.own {
-			s.card.owner.SetSpin(stepSpin)
+			s.card.owner.SetSpin(s.card.spin())
 		}
 		s.Fail(s.card.do(func() error {
 			err := s.flush()

@@ -183,7 +183,7 @@ func (s *Stream) keepStep(on bool) {
 	}
 	s.keep = on
 	if on {
-		s.card.owner.SetSpin(stepSpin)
+		s.card.owner.SetSpin(s.card.spin())
 	} else {
 		s.card.owner.SetSpin(0)
 	}
@@ -445,6 +445,9 @@ func (s *Stream) wait() error {
 	for {
 		passed := time.Since(begin)
 		nap, look := s.usual.next(passed)
+		if s.card.Emulated() {
+			nap, look = maxNap, 0
+		}
 		if nap > 0 {
 			driver.Nap(nap)
 		}
