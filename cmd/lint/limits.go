@@ -12,10 +12,10 @@ type limit struct {
 // limits are in the order in which they are printed. The phrases' are in phrases.go.
 var limits = append([]limit{
 	// Code that treats one kind of attention differently belongs into the mixers.
-	{"kind switches", 21, 2},
+	{"kind switches", 5, 2},
 	// Interfaces that a device, a stream or its operators may or may not implement. A wrapper
 	// that does not forward one loses it silently.
-	{"optional interfaces", 32, 3},
+	{"optional interfaces", 30, 3},
 	{"long test functions", 20, 0},
 }, phraseLimits()...)
 
