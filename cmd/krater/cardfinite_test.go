@@ -33,7 +33,9 @@ func TestCardNotFinite(t *testing.T) {
 // spoilToken fills a token's row of the embedding with NaN.
 func spoilToken(t *testing.T, dir, token string) {
 	t.Helper()
-	var tokenizer struct{ Model struct{ Vocab map[string]int } }
+	var tokenizer struct {
+		Model struct{ Vocab map[string]int }
+	}
 	var index struct {
 		Map map[string]string `json:"weight_map"`
 	}
