@@ -16,6 +16,8 @@ var limits = append([]limit{
 	// Interfaces that a device, a stream or its operators may or may not implement. A wrapper
 	// that does not forward one loses it silently.
 	{"optional interfaces", 30, 3},
+	// Code in package main cannot be imported, and is tested through flags only.
+	{mainLines, 12311, 4000},
 	{"long test functions", 20, 0},
 }, phraseLimits()...)
 

@@ -62,6 +62,9 @@ func TestSourceBites(t *testing.T) {
 		"a/fits.go", "package a\n\nfunc g() {"+body[1:]+"}\n",
 		"a/a_test.go", "package a\n\nfunc h() {"+body+"}\n",
 		"k.cu", long,
+		"cmd/krater/a.go", "package main\n\n",
+		"cmd/krater/a_test.go", "package main\n",
+		"cmd/krater/b/b.go", "package b\n",
 		"k.md", long,
 	)
 	counts := map[string]int{}
@@ -77,8 +80,8 @@ func TestSourceBites(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if counts["long test functions"] != 1 {
-		t.Errorf("%d long test functions, want 1", counts["long test functions"])
+	if counts["long test functions"] != 1 || counts[mainLines] != 2 {
+		t.Errorf("%d long test functions and %d lines, want 1 and 2", counts["long test functions"], counts[mainLines])
 	}
 }
 
