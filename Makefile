@@ -57,10 +57,10 @@ race: ## the short tests of code that runs on several goroutines, under the race
 plain: ## all other short tests
 	@set -o pipefail; $(LINT) plain | { bad=0; while read -r tests; do (set -x; $(PLAIN) go test -short -vet=off -timeout 20m $$tests </dev/null) || bad=1; done; exit $$bad; }
 
-# What the tag purego changes is in kernels/cpu; what it changes above shows in the goldens.
-purego: ## kernels and goldens without any assembly
+# What the tag purego changes is in kernels/cpu. Above, the recorded bits of all goldens show it.
+purego: ## kernels and the recorded bits without any assembly
 	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off ./kernels/cpu/...
-	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off -run 'Golden|Bits' ./stages/direct
+	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off -run TestBits ./stages/direct
 
 long: ## every test in full, which takes long, and all short ones under the race detector
 	$(PLAIN) go test -vet=off -timeout 90m $(PACKAGES)
