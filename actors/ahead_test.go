@@ -125,7 +125,7 @@ func (s *chooserSim) got(_ string, m any) {
 
 func (s *chooserSim) tell(m any) { s.node.receive(s.turn, m) }
 
-// token is the one at a position of a sequence, whoever chooses it.
+// token returns the token at a position of a sequence, chosen by the host or the GPU.
 func token(seq uint64, at int) int32 {
 	return int32((7*seq + 13*uint64(at) + uint64(at*at)) % chooserVocab)
 }

@@ -147,7 +147,7 @@ type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	more chan struct{} // closed and replaced with every write
-	// written counts the writes, without the lines about requests, which whoever waits sends.
+	// written counts the writes, without the lines about requests, which the waiting test sends.
 	written atomic.Int64
 }
 

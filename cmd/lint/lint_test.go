@@ -124,12 +124,12 @@ func TestPhrasesBite(t *testing.T) {
 }
 
 func TestLimitsBite(t *testing.T) {
-	limits := []limit{{"a", 3, 0}, {"b", 3, 0}, {"c", 3, 1}}
-	lines, faults := judge(limits, map[string]int{"a": 4, "b": 3, "c": 2})
+	limits := []limit{{"a", 3, 0}, {"b", 3, 0}, {"c", 3, 1}, {"d", 2, 2}}
+	lines, faults := judge(limits, map[string]int{"a": 4, "b": 3, "c": 2, "d": 1})
 	if len(faults) != 1 || !strings.HasPrefix(faults[0], "a: 4,") {
 		t.Errorf("faults %q", faults)
 	}
-	if got := strings.Join(lines, ""); got != "a 4 (goal 0)\nb 3 (goal 0)\nc 2 (goal 1; lower the limit in cmd/lint from 3 to 2)\n" {
+	if got := strings.Join(lines, ""); got != "a 4 (goal 0)\nb 3 (goal 0)\nc 2 (goal 1; lower the limit in cmd/lint from 3 to 2)\nd 1 (goal 2)\n" {
 		t.Errorf("lines %q", got)
 	}
 }

@@ -22,7 +22,7 @@ const mainLines = "lines of cmd/krater"
 // exceptions are files and functions that are longer, with what they may have.
 var exceptions = map[string]int{
 	"scheduler/batchqueue/folder_test.go":        511,
-	"actors/spawn.go Pipeline.spawn":             119,
+	"actors/spawn.go Pipeline.spawn":             120,
 	"cmd/krater/plan.go outlook.add":             86,
 	"cmd/krater/cardplan.go outlook.fitCard":     79,
 	"bench/cards/second.go secondHalf":           74,
