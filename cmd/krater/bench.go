@@ -9,6 +9,7 @@ import (
 
 	"krater/actors"
 	"krater/bench/stat"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 	"krater/stages/direct"
@@ -78,7 +79,7 @@ type prefillResult struct {
 }
 
 // Run implements the command.
-func (c *benchEngineCmd) Run(e *env) error {
+func (c *benchEngineCmd) Run(e *console.Env) error {
 	if c.Decode < 2 || c.Rounds < 1 {
 		return errors.New("--decode wants at least 2 tokens, --rounds at least 1")
 	}
@@ -103,7 +104,7 @@ func (c *benchEngineCmd) Run(e *env) error {
 		return err
 	}
 	defer s.Close()
-	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
 	}
@@ -113,15 +114,15 @@ func (c *benchEngineCmd) Run(e *env) error {
 		return err
 	}
 	b := &bench{c: c, s: s, p: p, g: g, report: c.newReport(s)}
-	err = b.measure(func(rounds int) { e.shown().Set("bench", term.Steps, int64(rounds), int64(c.Rounds)) })
-	e.shown().End()
+	err = b.measure(func(rounds int) { e.Shown().Set("bench", term.Steps, int64(rounds), int64(c.Rounds)) })
+	e.Shown().End()
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return writeJSON(e.out, b.report)
+		return console.WriteJSON(e.Out, b.report)
 	}
-	return b.print(term.Paint(e.out, tableRules...))
+	return b.print(term.Paint(e.Out, console.TableRules...))
 }
 
 func (c *benchEngineCmd) newReport(s *session) *benchReport {
@@ -229,8 +230,8 @@ func (b *bench) measure(tell func(rounds int)) error {
 // print writes the report as text.
 func (b *bench) print(w interface{ Write([]byte) (int, error) }) error {
 	r := b.report
-	sentence(w, "%s on %s, level %s, %d threads, kv %s, %s, %s, revision %s",
-		r.Model, r.CPU, r.Level, r.Threads, r.KVType, count(r.LayerGroups, "layer group"), r.GoVersion, r.Revision)
+	console.Sentence(w, "%s on %s, level %s, %d threads, kv %s, %s, %s, revision %s",
+		r.Model, r.CPU, r.Level, r.Threads, r.KVType, console.Count(r.LayerGroups, "layer group"), r.GoVersion, r.Revision)
 	fmt.Fprintln(w)
 	fmt.Fprintf(w, "memory read           %8.1f GB/s on one thread, %.1f GB/s on %d\n", r.ReadGBps1, r.ReadGBps, r.Threads)
 	for _, d := range r.Decode {

@@ -14,6 +14,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/bench/stat"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/device"
 	"krater/stages"
@@ -51,7 +52,7 @@ type cardEngineDecode struct {
 const chainWarm = 5
 
 // runCard measures a model on a GPU.
-func (c *benchEngineCmd) runCard(e *env) error {
+func (c *benchEngineCmd) runCard(e *console.Env) error {
 	if c.Decode < 4*chainWarm {
 		return fmt.Errorf("--decode %d: want at least %d on a GPU", c.Decode, 4*chainWarm)
 	}
@@ -86,7 +87,7 @@ func (c *benchEngineCmd) runCard(e *env) error {
 		return err
 	}
 	defer s.Close()
-	p, err := s.pipeline(f, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	p, err := s.pipeline(f, zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
 	}
@@ -104,13 +105,13 @@ func (c *benchEngineCmd) runCard(e *env) error {
 		return err
 	}
 	if c.JSON {
-		return writeJSON(e.out, r)
+		return console.WriteJSON(e.Out, r)
 	}
-	return r.print(term.Paint(e.out, tableRules...))
+	return r.print(term.Paint(e.Out, console.TableRules...))
 }
 
 // onCard measures everything in interleaved rounds.
-func (b *bench) onCard(e *env, r *cardEngineReport) error {
+func (b *bench) onCard(e *console.Env, r *cardEngineReport) error {
 	var d *direct.Model
 	if b.s.place == nil { // else the card does not go on by itself
 		var err error
@@ -126,7 +127,7 @@ func (b *bench) onCard(e *env, r *cardEngineReport) error {
 	}
 	prefill := make([]stat.Sample, len(b.c.Prefill))
 	for round := range b.c.Rounds + 1 { // the first warms up
-		fmt.Fprintf(e.err, "krater: round %d of %d\n", round, b.c.Rounds)
+		fmt.Fprintf(e.Err, "krater: round %d of %d\n", round, b.c.Rounds)
 		for _, x := range r.Decode {
 			w, err := b.answers(x.Streams, x.Context, spare*b.c.Decode)
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"krater/bench/model"
+	"krater/cmd/krater/console"
 	"krater/stages/direct"
 )
 
@@ -27,7 +28,7 @@ type profiler interface {
 }
 
 // runCard measures a model on a GPU.
-func (c *benchModelCmd) runCard(e *env) error {
+func (c *benchModelCmd) runCard(e *console.Env) error {
 	f := c.engineFlags
 	src, err := c.sourceOr(c.Model)
 	if err != nil {
@@ -60,7 +61,7 @@ func (c *benchModelCmd) runCard(e *env) error {
 	defer d.Close()
 	r := &cardModelReport{Model: src.name, Card: s.card.Describe(), benchHost: host(), KVType: f.KVDType,
 		Precision: precisionName(s.look.options.Precision), LoadMS: time.Since(start).Milliseconds()}
-	o.Progress = e.steps(len(o.Prefill) + (1+len(o.Batch))*max(1, len(o.Context)))
+	o.Progress = e.Steps(len(o.Prefill) + (1+len(o.Batch))*max(1, len(o.Context)))
 	if p, ok := s.card.(profiler); ok && c.Profile {
 		o.Profile = func(tell func(string, time.Duration), f func() error) error {
 			p.Profile(tell)
@@ -69,7 +70,7 @@ func (c *benchModelCmd) runCard(e *env) error {
 		}
 	}
 	r.CardReport, err = model.RunCard(d, o)
-	e.shown().End()
+	e.Shown().End()
 	if err != nil {
 		return err
 	}

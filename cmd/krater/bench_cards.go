@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"krater/bench/cards"
+	"krater/cmd/krater/console"
 )
 
 // benchCardFlags measure a GPU instead of the processor.
@@ -40,7 +41,7 @@ func (f *benchCardFlags) match() (func(string) bool, error) {
 }
 
 // runCard measures a GPU's operators. It fails when one of them is wrong.
-func (c *benchKernelsCmd) runCard(e *env) error {
+func (c *benchKernelsCmd) runCard(e *console.Env) error {
 	match, err := c.match()
 	if err != nil {
 		return err
@@ -51,7 +52,7 @@ func (c *benchKernelsCmd) runCard(e *env) error {
 	h := host()
 	rep, err := cards.Run(cards.Options{
 		Index: c.GPU, Small: c.Small, Plain: c.Plain, Launches: c.Launches, Seed: uint64(time.Now().UnixNano()), Commit: h.Revision, Match: match,
-		Progress: func(r *cards.Row) { fmt.Fprintf(e.err, "%s %s %s: %.2f us\n", r.Op, r.Shape, r.DType, r.US) },
+		Progress: func(r *cards.Row) { fmt.Fprintf(e.Err, "%s %s %s: %.2f us\n", r.Op, r.Shape, r.DType, r.US) },
 	})
 	if rep == nil {
 		return fmt.Errorf("bench kernels --device cuda: %w", err)
@@ -63,7 +64,7 @@ func (c *benchKernelsCmd) runCard(e *env) error {
 	if c.JSON {
 		write = rep.JSON
 	}
-	if err := errors.Join(err, write(e.out)); err != nil {
+	if err := errors.Join(err, write(e.Out)); err != nil {
 		return err
 	}
 	if faults := rep.Faults(); len(faults) > 0 {

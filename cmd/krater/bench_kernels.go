@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"krater/bench/kernels"
+	"krater/cmd/krater/console"
 )
 
 type benchKernelsCmd struct {
@@ -31,7 +32,7 @@ type kernelsReport struct {
 }
 
 // Run implements the command.
-func (c *benchKernelsCmd) Run(e *env) error {
+func (c *benchKernelsCmd) Run(e *console.Env) error {
 	if c.Device == "cuda" {
 		return c.runCard(e)
 	}
@@ -40,10 +41,10 @@ func (c *benchKernelsCmd) Run(e *env) error {
 		return err
 	}
 	r, err := kernels.Run(kernels.Options{
-		Threads: threads, Seconds: c.Seconds, Bytes: int64(c.Size), Available: e.here().Available(), Rows: c.Rows,
-		Progress: e.measuring,
+		Threads: threads, Seconds: c.Seconds, Bytes: int64(c.Size), Available: e.Here().Available(), Rows: c.Rows,
+		Progress: e.Measuring,
 	})
-	e.shown().End()
+	e.Shown().End()
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"krater/bench/clock"
 	"krater/bench/model"
 	"krater/bench/read"
+	"krater/cmd/krater/console"
 	"krater/kernels/cpu"
 	"krater/stages/direct"
 	"krater/stages/load"
@@ -38,7 +39,7 @@ type modelReport struct {
 }
 
 // Run implements the command.
-func (c *benchModelCmd) Run(e *env) error {
+func (c *benchModelCmd) Run(e *console.Env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func (c *benchModelCmd) options() model.Options {
 }
 
 // measure loads the model for so many threads and measures it.
-func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelReport, error) {
+func (c *benchModelCmd) measure(e *console.Env, o model.Options, threads int) (*modelReport, error) {
 	f := c.engineFlags
 	f.Threads = threads
 	src, err := c.sourceOr(c.Model)
@@ -130,10 +131,10 @@ func (c *benchModelCmd) measure(e *env, o model.Options, threads int) (*modelRep
 	}
 	defer d.Close()
 	o.ReadBytes = readBytes(e)
-	next := e.steps(1 + len(o.Batch) + len(o.Prefill) + len(o.Context))
+	next := e.Steps(1 + len(o.Batch) + len(o.Prefill) + len(o.Context))
 	o.Progress = func(what string) { next(fmt.Sprintf("%s, %d threads", what, s.dev.Team().Threads())) }
 	r.Report, err = model.Run(d, s.dev, timed, o)
-	e.shown().End()
+	e.Shown().End()
 	return r, err
 }
 
@@ -163,9 +164,9 @@ func fit(o *model.Options, context int) (skipped []string, err error) {
 
 // readBytes is the memory that plain reads go over: more than caches hold where
 // there is enough.
-func readBytes(e *env) int {
+func readBytes(e *console.Env) int {
 	const most = 800 << 20
-	if free := e.here().Available(); free > 0 {
+	if free := e.Here().Available(); free > 0 {
 		return int(max(8*read.WindowBytes, min(most, free/4)))
 	}
 	return most

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,7 @@ import (
 	"time"
 
 	"krater/bench/plot"
-	"krater/bench/stat"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 )
 
@@ -39,7 +38,7 @@ type drawable interface {
 }
 
 // write prints, draws and keeps a report; whole is what JSON shows.
-func (o *benchOutput) write(e *env, h benchHost, r drawable, whole any) error {
+func (o *benchOutput) write(e *console.Env, h benchHost, r drawable, whole any) error {
 	if o.Plot != "" {
 		if err := plot.Save(o.Plot, r.Charts()...); err != nil {
 			return err
@@ -47,30 +46,18 @@ func (o *benchOutput) write(e *env, h benchHost, r drawable, whole any) error {
 	}
 	if o.Keep != "" {
 		var text bytes.Buffer
-		if err := errors.Join(writeJSON(&text, whole), os.WriteFile(o.Keep, text.Bytes(), 0o644)); err != nil {
+		if err := errors.Join(console.WriteJSON(&text, whole), os.WriteFile(o.Keep, text.Bytes(), 0o644)); err != nil {
 			return err
 		}
 	}
 	if o.JSON {
-		return writeJSON(e.out, whole)
+		return console.WriteJSON(e.Out, whole)
 	}
-	if err := sentence(e.out, "%s, %s, revision %s", h.CPU, h.GoVersion, h.Revision); err != nil {
+	if err := console.Sentence(e.Out, "%s, %s, revision %s", h.CPU, h.GoVersion, h.Revision); err != nil {
 		return err
 	}
-	fmt.Fprintln(e.out)
-	return r.Text(term.Paint(e.out, tableRules...))
-}
-
-// sentence writes a line of words, broken into lines of 100 columns.
-func sentence(w io.Writer, format string, args ...any) error {
-	_, err := fmt.Fprintln(w, stat.Wrap(fmt.Sprintf(format, args...)))
-	return err
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	fmt.Fprintln(e.Out)
+	return r.Text(term.Paint(e.Out, console.TableRules...))
 }
 
 // benchHost is where and with what a report was made.

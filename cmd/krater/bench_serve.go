@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"krater/bench/serve"
+	"krater/cmd/krater/console"
+	"krater/cmd/krater/remote"
 )
 
 type benchServeCmd struct {
@@ -55,7 +57,7 @@ type benchServeCmd struct {
 }
 
 // Run implements the command.
-func (c *benchServeCmd) Run(e *env) error {
+func (c *benchServeCmd) Run(e *console.Env) error {
 	if err := c.benchOutput.check(); err != nil {
 		return err
 	}
@@ -64,7 +66,7 @@ func (c *benchServeCmd) Run(e *env) error {
 		return err
 	}
 	if p.Progress = nil; !c.JSON {
-		p.Progress = func(what string) { fmt.Fprintf(e.err, "krater: %s\n", what) }
+		p.Progress = func(what string) { fmt.Fprintf(e.Err, "krater: %s\n", what) }
 	}
 	save := func() error { return nil }
 	if c.Out != "" {
@@ -80,7 +82,7 @@ func (c *benchServeCmd) Run(e *env) error {
 	defer stop()
 	r, err := p.Run(ctx)
 	if err = errors.Join(err, save()); r == nil {
-		return answering(c.URL, err)
+		return remote.Answering(c.URL, err)
 	}
 	h := host()
 	whole := struct {
@@ -91,7 +93,7 @@ func (c *benchServeCmd) Run(e *env) error {
 		return err
 	}
 	if r.Soak != nil && len(r.Soak.Leaks) > 0 {
-		return exitError(1)
+		return console.ExitError(1)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"krater/bench/serve"
+	"krater/cmd/krater/cmdline"
 )
 
 // TestBenchServe: the command against a server with the built-in model, through
@@ -97,7 +98,7 @@ func TestBenchServeLeak(t *testing.T) {
 func TestBenchServeSeed(t *testing.T) {
 	seed := func(args ...string) (seeds []uint64) {
 		var c cli
-		if _, _, err := parse(&c, append([]string{"bench", "serve"}, args...)); err != nil {
+		if _, _, err := cmdline.Parse(&c, append([]string{"bench", "serve"}, args...)); err != nil {
 			t.Fatal(err)
 		}
 		p, err := c.Bench.Serve.plan()

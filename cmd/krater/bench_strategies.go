@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"krater/actors/placement"
+	"krater/cmd/krater/console"
 	"krater/kernels/hostsim"
 	"krater/scheduler/dispatch"
 	"krater/scheduler/planner"
@@ -168,7 +169,7 @@ func (c *benchStrategiesCmd) pairs() (list []pair, err error) {
 }
 
 // Run implements the command.
-func (c *benchStrategiesCmd) Run(e *env) error {
+func (c *benchStrategiesCmd) Run(e *console.Env) error {
 	src, err := c.sourceOr(c.Model)
 	if err != nil {
 		return err
@@ -194,13 +195,13 @@ func (c *benchStrategiesCmd) Run(e *env) error {
 	}
 	r.Skipped = skipped
 	if c.JSON {
-		return writeJSON(e.out, r)
+		return console.WriteJSON(e.Out, r)
 	}
-	return r.text(e.out)
+	return r.text(e.Out)
 }
 
 // measure loads the model once and places its experts anew for every strategy.
-func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strategiesReport, error) {
+func (c *benchStrategiesCmd) measure(e *console.Env, src *source, list []pair) (*strategiesReport, error) {
 	if c.PrefillPass == 0 {
 		c.PrefillPass = slices.Max(append(c.Prefill, 1))
 		if c.Prompts > 0 && len(c.Prefill) > 0 {
@@ -226,7 +227,7 @@ func (c *benchStrategiesCmd) measure(e *env, src *source, list []pair) (*strateg
 	defer s.Close()
 	s.place.Close()
 	s.place = nil
-	tell := func(what string) { fmt.Fprintln(e.err, "krater:", what) }
+	tell := func(what string) { fmt.Fprintln(e.Err, "krater:", what) }
 	if s.card != nil {
 		begun := time.Now()
 		b := &strategiesBench{c: c, s: s, tell: tell, now: func() time.Duration { return time.Since(begun) }}

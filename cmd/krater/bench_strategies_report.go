@@ -5,17 +5,18 @@ import (
 	"io"
 
 	"krater/bench/stat"
+	"krater/cmd/krater/console"
 )
 
 // text prints a table a budget.
 func (r *strategiesReport) text(w io.Writer) error {
-	sentence(w, "%s on %s, %s, revision %s", r.Model, r.CPU, r.GoVersion, r.Revision)
-	sentence(w, "experts in %s, %d of %d bytes; prompts from %d rows on; heat %s", r.Precision, r.Experts, r.ExpertBytes, r.Threshold, r.Heat)
+	console.Sentence(w, "%s on %s, %s, revision %s", r.Model, r.CPU, r.GoVersion, r.Revision)
+	console.Sentence(w, "experts in %s, %d of %d bytes; prompts from %d rows on; heat %s", r.Precision, r.Experts, r.ExpertBytes, r.Threshold, r.Heat)
 	if r.Card != "" {
-		sentence(w, "times of %s", r.Card)
+		console.Sentence(w, "times of %s", r.Card)
 	}
 	if r.Rates != nil {
-		sentence(w, "virtual times of a simulated rank: copies %g GB/s and %g us, memory %g GB/s, %g TFLOP/s, launches %g us; host %g GB/s, %g TFLOP/s",
+		console.Sentence(w, "virtual times of a simulated rank: copies %g GB/s and %g us, memory %g GB/s, %g TFLOP/s, launches %g us; host %g GB/s, %g TFLOP/s",
 			r.Rates.Copy, r.Rates.CopyUS, r.Rates.Memory, r.Rates.Compute, r.Rates.LaunchUS, r.Rates.HostMemory, r.Rates.HostCompute)
 	}
 	for _, line := range r.Skipped {
@@ -28,7 +29,7 @@ func (r *strategiesReport) text(w io.Writer) error {
 	for _, x := range r.Strategies {
 		if x.Runs != x.Strategy && len(x.Falls) > 0 {
 			fmt.Fprintln(w)
-			if err := sentence(w, "with %s of experts %s runs as %s: %s", bytesText(x.Budget), x.Strategy, x.Runs, x.Falls[len(x.Falls)-1]); err != nil {
+			if err := console.Sentence(w, "with %s of experts %s runs as %s: %s", bytesText(x.Budget), x.Strategy, x.Runs, x.Falls[len(x.Falls)-1]); err != nil {
 				return err
 			}
 		}
@@ -49,7 +50,7 @@ func (r *strategiesReport) tables() (list []stat.Table) {
 			}
 			t.Columns = append(t.Columns, "decode tok/s", "MB/token", "hits %", "host %", "experts MB", "rank MB", "KV tokens")
 			for _, p := range x.Together {
-				t.Columns = append(t.Columns, fmt.Sprintf("%s in %d tok/s", count(p.Streams, "stream"), p.MicroBatches), "rank busy %", "host busy %")
+				t.Columns = append(t.Columns, fmt.Sprintf("%s in %d tok/s", console.Count(p.Streams, "stream"), p.MicroBatches), "rank busy %", "host busy %")
 			}
 			list = append(list, t)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"krater/cmd/krater/cmdline"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
 	"krater/stages/expert"
@@ -23,7 +24,7 @@ func lookedAt(t *testing.T, shape, card string, memory int64, heat [][]uint32, a
 func lookedWithin(t *testing.T, shape string, l limits, args ...string) (*outlook, *engineFlags) {
 	t.Helper()
 	var c cli
-	if _, _, err := parse(&c, append([]string{"run", "--device", "cuda", "--threads", "16", "hi"}, args...)); err != nil {
+	if _, _, err := cmdline.Parse(&c, append([]string{"run", "--device", "cuda", "--threads", "16", "hi"}, args...)); err != nil {
 		t.Fatal(err)
 	}
 	config, err := synth.Config(shape, 0)

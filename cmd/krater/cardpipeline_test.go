@@ -19,6 +19,8 @@ import (
 	"krater/actors"
 	"krater/actors/engine"
 	"krater/actors/placement"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/kernels/cpu"
 	"krater/kernels/cuda"
 	"krater/kernels/device"
@@ -82,11 +84,11 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 	if prefill != "" {
 		args = append(args, "--expert-vram", fmt.Sprint(besideSlots*expertTiny), "--prefill-strategy", prefill, "--decode-strategy", decode)
 	}
-	ctx, file, err := parse(&c, args)
+	ctx, file, err := cmdline.Parse(&c, args)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newSession(&env{out: out, err: out, ctx: ctx, file: file}, tinyDir(), &c.Run.engineFlags, limits{})
+	s, err := newSession(&console.Env{Out: out, Err: out, Ctx: ctx, File: file}, tinyDir(), &c.Run.engineFlags, limits{})
 	if err != nil {
 		return nil, err
 	}

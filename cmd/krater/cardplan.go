@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"krater/actors/placement"
+	"krater/cmd/krater/console"
 	"krater/scheduler/dispatch"
 	"krater/stages"
 	"krater/stages/load"
@@ -114,7 +115,7 @@ func (o *outlook) viewBytes(cfg *model.Config) int64 {
 // is for, bytes.
 func (o *outlook) hostSide(cfg *model.Config, f *engineFlags, lim stages.Limits, put func(name, detail string, bytes int64)) error {
 	all, moved, states := len(setupOf(cfg, 1, 0).Layers), o.rank.movedLayers(), int64(f.states())
-	put("experts as on the GPU", fmt.Sprintf("%s, pinned", count(moved, "layer")), int64(moved*cfg.MoE.Experts)*o.rank.slot)
+	put("experts as on the GPU", fmt.Sprintf("%s, pinned", console.Count(moved, "layer")), int64(moved*cfg.MoE.Experts)*o.rank.slot)
 	group := 0
 	if o.rank.host() {
 		p := o.options.Precision
@@ -124,10 +125,10 @@ func (o *outlook) hostSide(cfg *model.Config, f *engineFlags, lim stages.Limits,
 			return err
 		}
 		group = o.hostGroup(cfg)
-		put("experts", fmt.Sprintf("for the processor, %s", count(all, "layer")), int64(all*cfg.MoE.Experts)*one)
-		put("letters", count(f.states(), "batch"), states*offload.LettersBytes(cfg, placement.LetterRows(f.GPUPrefillThreshold, lim.LayerRows()), o.pools, group))
+		put("experts", fmt.Sprintf("for the processor, %s", console.Count(all, "layer")), int64(all*cfg.MoE.Experts)*one)
+		put("letters", console.Count(f.states(), "batch"), states*offload.LettersBytes(cfg, placement.LetterRows(f.GPUPrefillThreshold, lim.LayerRows()), o.pools, group))
 	}
-	put("rows beside the GPU", count(f.states(), "batch"), states*offload.MirrorBytes(cfg, lim, group, o.options.Layout))
+	put("rows beside the GPU", console.Count(f.states(), "batch"), states*offload.MirrorBytes(cfg, lim, group, o.options.Layout))
 	return nil
 }
 

@@ -5,13 +5,14 @@ import (
 	"fmt"
 
 	"krater/bench/cards"
+	"krater/cmd/krater/console"
 	"krater/kernels/device"
 	"krater/scheduler/planner/rates"
 )
 
 // Card implements meter by kernels and copies of a few seconds. A card whose memory others
 // have is not measured.
-func (kernelMeter) Card(index int, tell telling) (rates.Card, error) {
+func (kernelMeter) Card(index int, tell console.Telling) (rates.Card, error) {
 	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
 	if errors.Is(err, cards.ErrNoCard) || errors.Is(err, cards.ErrEmulated) || errors.Is(err, device.ErrOutOfMemory) {
 		return rates.Card{}, fmt.Errorf("%w: %w", errUnmeasured, err)

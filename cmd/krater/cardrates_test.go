@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"krater/bench/cards"
+	"krater/cmd/krater/console"
 	"krater/scheduler/planner/rates"
 )
 
@@ -119,7 +120,7 @@ func TestCardMeter(t *testing.T) {
 	var out, errs strings.Builder
 	f := &cpuMeter{fakeMeter{cpu: rates.CPU{Name: "Tried", ReadGBps: 77, Experts: rates.Curve{Peak: 1}}}}
 	status := run([]string{"plan", "--shape", "deepseek-v2-lite", "--vram", "8GiB", "--cache-dir", t.TempDir(), "--measure"},
-		&env{out: &out, err: &errs, machine: goodMachine, meter: f})
+		&console.Env{Out: &out, Err: &errs, Machine: goodMachine, Meter: f})
 	if status != 0 {
 		t.Fatal(errs.String())
 	}
@@ -134,6 +135,6 @@ func TestCardMeter(t *testing.T) {
 // cpuMeter measures cards really.
 type cpuMeter struct{ fakeMeter }
 
-func (*cpuMeter) Card(index int, tell telling) (rates.Card, error) {
+func (*cpuMeter) Card(index int, tell console.Telling) (rates.Card, error) {
 	return usualMeter.Card(index, tell)
 }

@@ -2,20 +2,18 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/rs/zerolog"
 
-	"krater/actors"
 	"krater/actors/engine"
+	"krater/cmd/krater/chat"
+	"krater/cmd/krater/console"
+	"krater/cmd/krater/remote"
 	"krater/cmd/krater/term"
-	"krater/transport/api"
 	"krater/transport/client"
 )
 
@@ -23,7 +21,7 @@ type chatCmd struct {
 	modelFlag
 	synthFlags
 	engineFlags
-	samplingFlags
+	chat.Sampling
 	System  string `help:"A system text before the conversation." placeholder:"TEXT"`
 	Server  string `help:"Talk with a running server instead of loading a model." placeholder:"URL"`
 	APIKey  string `name:"api-key" help:"A key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
@@ -31,16 +29,16 @@ type chatCmd struct {
 }
 
 // Run implements the command.
-func (c *chatCmd) Run(e *env) error {
-	in, inOK := e.in.(*os.File)
-	out, outOK := e.out.(*os.File)
+func (c *chatCmd) Run(e *console.Env) error {
+	in, inOK := e.In.(*os.File)
+	out, outOK := e.Out.(*os.File)
 	if !inOK || !outOK || !term.Is(in) || !term.Is(out) {
 		return errors.New(`chat needs a terminal; krater run "..." asks one question`)
 	}
-	if err := c.samplingFlags.check(); err != nil {
+	if err := c.Sampling.Check(); err != nil {
 		return err
 	}
-	talk := &conversation{out: e.out, most: c.MaxTokens, system: c.System}
+	talk := &chat.Conversation{Out: e.Out, Most: c.MaxTokens, System: c.System}
 	if c.Server != "" {
 		if err := c.remote(talk); err != nil {
 			return err
@@ -52,12 +50,12 @@ func (c *chatCmd) Run(e *env) error {
 		}
 		defer end()
 	}
-	talk.lines = term.NewLines(in, out, c.history(e))
-	return talk.run()
+	talk.Lines = term.NewLines(in, out, c.history(e))
+	return talk.Run()
 }
 
 // history is the file of the lines typed before; nil where there is to be none.
-func (c *chatCmd) history(e *env) *term.History {
+func (c *chatCmd) history(e *console.Env) *term.History {
 	if !c.History {
 		return nil
 	}
@@ -68,12 +66,12 @@ func (c *chatCmd) history(e *env) *term.History {
 			return h
 		}
 	}
-	e.say("lines are not kept:", err)
+	e.Say("lines are not kept:", err)
 	return nil
 }
 
 // local loads the model and has it talk.
-func (c *chatCmd) local(e *env, talk *conversation) (end func(), err error) {
+func (c *chatCmd) local(e *console.Env, talk *chat.Conversation) (end func(), err error) {
 	c.MaxSeqs, c.MaxQueue = 1, 1 // one conversation needs one sequence
 	src, err := c.sourceOr(c.Model)
 	if err != nil {
@@ -83,7 +81,7 @@ func (c *chatCmd) local(e *env, talk *conversation) (end func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		s.Close()
 		return nil, err
@@ -100,135 +98,29 @@ func (c *chatCmd) local(e *env, talk *conversation) (end func(), err error) {
 		end()
 		return nil, fmt.Errorf("%w; krater run --raw continues a text", err)
 	}
-	talk.talker, talk.name, talk.context = &localTalker{g, &c.samplingFlags}, g.Info().ID, g.Info().Context
+	talk.Talker, talk.Name, talk.Context = &chat.Local{Gateway: g, Flags: &c.Sampling}, g.Info().ID, g.Info().Context
 	return end, nil
 }
 
-// localTalker is the engine in this process.
-type localTalker struct {
-	gateway *actors.Gateway
-	flags   *samplingFlags
-}
-
-// Ask implements talker.
-func (t *localTalker) Ask(ctx context.Context, messages []client.Message, show func(string) error) (chatEnd, error) {
-	data, err := json.Marshal(messages)
-	if err != nil {
-		return chatEnd{}, err
-	}
-	req := t.flags.request("chat", t.gateway.Info())
-	req.Prompt.Chat = &engine.Chat{Messages: data}
-	stream, err := t.gateway.Submit(ctx, req)
-	if err != nil {
-		return chatEnd{}, err
-	}
-	defer stream.Close()
-	done, err := follow(stream, func(ev *engine.Event) error { return show(ev.Text) })
-	r := chatEnd{prompt: done.Usage.Prompt, cached: done.Usage.Cached, tokens: done.Usage.Completion, cut: done.Finish == engine.FinishLength}
-	r.cancelled = done.Finish == engine.FinishCancelled
-	return r, err
-}
-
-// follow passes on the events of an answer and gives the last one.
-func follow(stream engine.Stream, see func(*engine.Event) error) (engine.Event, error) {
-	for {
-		ev, err := stream.Next(context.Background())
-		if err != nil {
-			return ev, err
-		}
-		if err := see(&ev); err != nil {
-			return ev, err
-		}
-		switch ev.Kind {
-		case engine.Failed:
-			return ev, ev.Err
-		case engine.Done:
-			return ev, nil
-		}
-	}
-}
-
 // remote has a running server talk.
-func (c *chatCmd) remote(talk *conversation) error {
+func (c *chatCmd) remote(talk *chat.Conversation) error {
 	switch {
 	case c.Model != "" || c.Shape != "":
 		return errors.New("--server: its model is loaded; leave --model and --shape away")
 	}
-	f := remoteFlags{URL: c.Server, APIKey: c.APIKey}
-	cl, ctx, stop, err := f.session()
+	f := remote.Server{URL: c.Server, APIKey: c.APIKey}
+	cl, ctx, stop, err := f.Session()
 	if err != nil {
-		return ofServer(err)
+		return chat.OfServer(err)
 	}
 	defer stop()
 	list, err := cl.Models(ctx)
 	if err != nil {
-		return ofServer(f.plainly(err))
+		return chat.OfServer(f.Plainly(err))
 	}
 	if len(list.Data) > 0 {
-		talk.name, talk.context = list.Data[0].ID, list.Data[0].MaxModelLen
+		talk.Name, talk.Context = list.Data[0].ID, list.Data[0].MaxModelLen
 	}
-	talk.talker = &remoteTalker{cl, &f, &c.samplingFlags, talk.name}
+	talk.Talker = &chat.Remote{Client: cl, Server: &f, Flags: &c.Sampling, Model: talk.Name}
 	return nil
-}
-
-// ofServer has an error name the flag that is --url in other commands.
-func ofServer(err error) error {
-	return errors.New(strings.Replace(err.Error(), "--url", "--server", 1))
-}
-
-// remoteTalker is a server.
-type remoteTalker struct {
-	client *client.Client
-	remote *remoteFlags
-	flags  *samplingFlags
-	model  string
-}
-
-// Ask implements talker.
-func (t *remoteTalker) Ask(ctx context.Context, messages []client.Message, show func(string) error) (r chatEnd, err error) {
-	usage := true
-	req := api.ChatRequest{Messages: client.Messages(messages...), StreamOptions: &api.StreamOptions{IncludeUsage: &usage}, Sampling: t.flags.wire()}
-	if t.model != "" {
-		req.Model = &t.model
-	}
-	if t.flags.MaxTokens > 0 {
-		req.MaxCompletionTokens = &t.flags.MaxTokens
-	}
-	stream, err := t.client.ChatStream(ctx, req)
-	if err == nil {
-		defer stream.Close()
-		err = r.read(stream, show)
-	}
-	switch {
-	case errors.Is(err, io.EOF):
-		return r, nil
-	case ctx.Err() != nil:
-		r.cancelled = true
-		return r, nil
-	}
-	if _, ok := errors.AsType[*api.Error](err); ok { // says what it is
-		return r, err
-	}
-	return r, ofServer(t.remote.plainly(err))
-}
-
-// read shows a stream up to its end, io.EOF.
-func (r *chatEnd) read(stream *client.Stream[api.ChatChunk], show func(string) error) error {
-	for {
-		chunk, err := stream.Next()
-		if err != nil {
-			return err
-		}
-		if u := chunk.Usage.Value; u != nil {
-			r.prompt, r.cached, r.tokens = u.PromptTokens, u.PromptDetails.CachedTokens, u.CompletionTokens
-		}
-		for _, c := range chunk.Choices {
-			if c.Delta.Content != nil {
-				if err := show(*c.Delta.Content); err != nil {
-					return err
-				}
-			}
-			r.cut = r.cut || c.FinishReason != nil && *c.FinishReason == "length"
-		}
-	}
 }

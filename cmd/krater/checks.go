@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/console"
 	"krater/kernels/cpu"
 	"krater/kernels/cuda"
 	"krater/kernels/machine"
@@ -59,7 +60,7 @@ func checkFeatures(c *machine.CPU) check {
 func checkThreads(m *machine.Machine, threads int) check {
 	c := &m.CPU
 	cores := c.AllowedCores()
-	value := fmt.Sprintf("%s on %s (%s)", count(threads, "thread"), count(c.Cores, "core"), count(len(c.Online), "processor"))
+	value := fmt.Sprintf("%s on %s (%s)", console.Count(threads, "thread"), console.Count(c.Cores, "core"), console.Count(len(c.Online), "processor"))
 	if c.SMT() {
 		value += ", SMT on"
 	}
@@ -99,7 +100,7 @@ func checkNodes(m *machine.Machine, nodes []cpu.Node) check {
 			bare = append(bare, fmt.Sprint(n.ID))
 		}
 		if i < nodesShown {
-			parts = append(parts, fmt.Sprintf("node %d: %s, %s", n.ID, count(len(n.CPUs), "processor"), planner.Size(n.Total)))
+			parts = append(parts, fmt.Sprintf("node %d: %s, %s", n.ID, console.Count(len(n.CPUs), "processor"), planner.Size(n.Total)))
 		}
 	}
 	if more := len(m.Nodes) - len(parts); more > 0 {
@@ -111,7 +112,7 @@ func checkNodes(m *machine.Machine, nodes []cpu.Node) check {
 		for _, n := range nodes {
 			threads = append(threads, fmt.Sprint(n.Threads))
 		}
-		value += fmt.Sprintf("; treated as %s of %s threads", count(len(nodes), "node"), strings.Join(threads, ", "))
+		value += fmt.Sprintf("; treated as %s of %s threads", console.Count(len(nodes), "node"), strings.Join(threads, ", "))
 	}
 	return check{
 		Name: "NUMA nodes", OK: len(bare) == 0, Value: value, Recommended: "memory at every node that has processors",
@@ -127,7 +128,7 @@ func checkSockets(m *machine.Machine) check {
 	nodes := m.NodesPerSocket()
 	c := check{
 		Name: "sockets", OK: true, Recommended: "four nodes per socket on EPYC (NPS4)",
-		Value: fmt.Sprintf("%s with %s each", count(m.CPU.Sockets, "socket"), count(nodes, "node")),
+		Value: fmt.Sprintf("%s with %s each", console.Count(m.CPU.Sockets, "socket"), console.Count(nodes, "node")),
 		Fix:   "set NUMA nodes per socket to NPS4 in the firmware setup",
 	}
 	if strings.Contains(m.CPU.Model, "EPYC") && m.CPU.Cores/max(1, m.CPU.Sockets) >= largeSocket {
@@ -219,17 +220,6 @@ func checkNoGPU(missing error) check {
 		c.Value, c.Recommended = "the driver has one that the PCI bus does not show", "none: its link cannot be checked here"
 	}
 	return c
-}
-
-// count writes "1 core", "2 cores".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	if strings.HasSuffix(noun, "ch") {
-		noun += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // warn logs the checks that are not fine, a line each.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"krater/cmd/krater/console"
 )
 
 const (
@@ -184,7 +186,7 @@ func TestLineByLine(t *testing.T) {
 	listen, out := io.Pipe()
 	status := make(chan int, 1)
 	go func() {
-		status <- run([]string{"tokenize"}, &env{in: in, out: out, err: io.Discard})
+		status <- run([]string{"tokenize"}, &console.Env{In: in, Out: out, Err: io.Discard})
 		out.Close()
 	}()
 	answers := bufio.NewReader(listen)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/tensor"
 	"krater/stages/compare"
@@ -30,7 +31,7 @@ const compareRows = 128
 const bf16Relative = 0.06
 
 // Run implements the command: exit status 0 only when everything agrees.
-func (c *compareCmd) Run(e *env) error {
+func (c *compareCmd) Run(e *console.Env) error {
 	dir := c.Golden
 	if dir == "" {
 		dir = c.Model
@@ -54,7 +55,7 @@ func (c *compareCmd) Run(e *env) error {
 		return err
 	}
 	defer s.Close()
-	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
 	}
@@ -63,15 +64,15 @@ func (c *compareCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	write, out := report.Text, term.Paint(e.out, compareRules...)
+	write, out := report.Text, term.Paint(e.Out, console.CompareRules...)
 	if c.JSON {
-		write, out = report.JSON, e.out
+		write, out = report.JSON, e.Out
 	}
 	if err := write(out); err != nil {
 		return err
 	}
 	if !report.OK() {
-		return exitError(1)
+		return console.ExitError(1)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/tensor"
 	"krater/scheduler/planner"
@@ -55,7 +56,7 @@ func (c *convertCmd) method() (cache.Method, error) {
 }
 
 // Run implements the command: it builds the cache that later starts use.
-func (c *convertCmd) Run(e *env) error {
+func (c *convertCmd) Run(e *console.Env) error {
 	method, err := c.method()
 	if err != nil {
 		return err
@@ -88,9 +89,9 @@ func (c *convertCmd) Run(e *env) error {
 	}
 	r.Seconds = time.Since(start).Seconds()
 	if c.JSON {
-		return json.NewEncoder(e.out).Encode(r)
+		return json.NewEncoder(e.Out).Encode(r)
 	}
-	return r.print(e.out)
+	return r.print(e.Out)
 }
 
 // converted is what krater convert --json prints.
@@ -126,7 +127,7 @@ func (r *converted) print(w io.Writer) error {
 }
 
 // experts builds the file of the experts.
-func (c *convertCmd) experts(ctx context.Context, e *env, s *session, method cache.Method, r *converted) error {
+func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *session, method cache.Method, r *converted) error {
 	set, err := s.src.open()
 	if err != nil {
 		return err
@@ -152,7 +153,7 @@ func (c *convertCmd) experts(ctx context.Context, e *env, s *session, method cac
 		o.Also = append(o.Also, gpu)
 	}
 	b, err := cache.Build(ctx, o)
-	e.shown().End()
+	e.Shown().End()
 	if err != nil {
 		return fmt.Errorf("model %s: %w", s.src.name, err)
 	}
@@ -179,7 +180,7 @@ type statistics struct {
 const collectorBytes = 2 << 30
 
 // statistics loads the model as its files hold it and the text.
-func (c *convertCmd) statistics(e *env) (*statistics, error) {
+func (c *convertCmd) statistics(e *console.Env) (*statistics, error) {
 	f := c.engineFlags
 	f.precisionFlags = precisionFlags{Precision: "bf16", GroupSize: "128"}
 	f.PrefillChunk, f.MaxBatchTokens, f.KVCache = calibrationWindow, calibrationWindow, 0
@@ -187,7 +188,7 @@ func (c *convertCmd) statistics(e *env) (*statistics, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &statistics{s: s, from: -1, done: func(n, all int) { e.shown().Set("run the calibration text", term.Tokens, int64(n), int64(all)) }}
+	st := &statistics{s: s, from: -1, done: func(n, all int) { e.Shown().Set("run the calibration text", term.Tokens, int64(n), int64(all)) }}
 	if err := st.read(c.Calibration, c.CalTokens); err != nil {
 		st.close()
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 	"krater/scheduler/planner"
@@ -30,7 +31,7 @@ type doctorReport struct {
 
 // Run implements the command: it looks at the machine and at the model's files, and reads no
 // weights. The exit status tells whether the files are whole and the plan fits.
-func (c *doctorCmd) Run(e *env) error {
+func (c *doctorCmd) Run(e *console.Env) error {
 	src, err := openSource(c.Model)
 	if err != nil {
 		return err
@@ -39,7 +40,7 @@ func (c *doctorCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	gpu, err := c.settle(e.err)
+	gpu, err := c.settle(e.Err)
 	if err != nil {
 		return err
 	}
@@ -48,7 +49,7 @@ func (c *doctorCmd) Run(e *env) error {
 		l.card, l.cardName, l.cardBytes = gpu.Memory().Total, gpu.Describe(), gpu.Capacity()
 		defer gpu.Close()
 	}
-	o, err := src.look(cfg, &c.engineFlags, l, e.here())
+	o, err := src.look(cfg, &c.engineFlags, l, e.Here())
 	if err != nil {
 		return err
 	}
@@ -64,14 +65,14 @@ func (c *doctorCmd) Run(e *env) error {
 	}
 	r.Strategies = advice(src.name, cfg, &c.engineFlags, &with, l.card)
 	if c.JSON {
-		enc := json.NewEncoder(e.out)
+		enc := json.NewEncoder(e.Out)
 		enc.SetIndent("", "  ")
 		err = enc.Encode(r)
 	} else {
-		err = r.print(term.Paint(e.out, doctorRules...))
+		err = r.print(term.Paint(e.Out, console.DoctorRules...))
 	}
 	if err == nil && !(r.Fits && whole.OK) {
-		err = exitError(1)
+		err = console.ExitError(1)
 	}
 	return err
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/kernels/cuda"
 	"krater/kernels/cuda/driver"
 	"krater/kernels/machine"
@@ -41,7 +43,9 @@ func on(t *testing.T, m *machine.Machine, args ...string) outcome {
 	t.Helper()
 	var out, err bytes.Buffer
 	ended := make(chan int, 1)
-	go func() { ended <- run(args, &env{out: &out, err: &err, machine: func() *machine.Machine { return m }}) }()
+	go func() {
+		ended <- run(args, &console.Env{Out: &out, Err: &err, Machine: func() *machine.Machine { return m }})
+	}()
 	select {
 	case status := <-ended:
 		return outcome{status, out.String(), err.String()}
@@ -244,13 +248,13 @@ func TestServeLogsChecks(t *testing.T) {
 	m := goodMachine()
 	m.CPU.Governors, m.Huge.THP = []string{"powersave"}, "never"
 	var c cli
-	ctx, file, err := parse(&c, []string{"serve", "--threads", "2"})
+	ctx, file, err := cmdline.Parse(&c, []string{"serve", "--threads", "2"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
-	e := &env{out: &text, err: &text, ctx: ctx, file: file, machine: func() *machine.Machine { return m }}
-	s, p, err := c.Serve.load(t.Context(), e, newLateEngine("krater-tiny", nil, e.shown()), zerolog.New(&text))
+	e := &console.Env{Out: &text, Err: &text, Ctx: ctx, File: file, Machine: func() *machine.Machine { return m }}
+	s, p, err := c.Serve.load(t.Context(), e, newLateEngine("krater-tiny", nil, e.Shown()), zerolog.New(&text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,16 +8,19 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 )
 
 // TestStrangers: variables that look like settings are told of, with the setting that was meant.
 func TestStrangers(t *testing.T) {
 	var c cli
-	ctx, _, err := parse(&c, []string{"version"}, kong.Writers(io.Discard, io.Discard))
+	ctx, _, err := cmdline.Parse(&c, []string{"version"}, kong.Writers(io.Discard, io.Discard))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strangers(ctx.Model, []string{
+	got := cmdline.Strangers(ctx.Model, []string{
 		"PATH=/bin", "KRATER_LISTEN=127.0.0.1:0", "KRATER_CPU_LEVEL=avx2", "KRATER_SERVICE_HOST=10.0.0.1", "KRATER_PORT_8080_TCP=x",
 		"KRATER_EXPECT_LEVEL=avx2", "KRATER_CONFIG=x",
 		"KRATER_KVDTYPE=int8", "KRATER_MAX_SEQ=4", "KRATER_TEMPERATURE_OF_THE_ROOM=20", "KRATER_=", "NOKRATER_X=1",
@@ -31,12 +34,6 @@ func TestStrangers(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	for pair, want := range map[string]int{"|": 0, "a|": 1, "|ab": 2, "abc|abc": 0, "abc|axc": 1, "abcd|bcd": 1, "kitten|sitting": 3} {
-		a, b, _ := strings.Cut(pair, "|")
-		if got := changes(a, b); got != want || changes(b, a) != want {
-			t.Errorf("from %q to %q it is %d and %d, want %d", a, b, got, changes(b, a), want)
-		}
-	}
 }
 
 // TestStrangersAreTold: by commands on standard error, by a server in its log.
@@ -46,12 +43,12 @@ func TestStrangersAreTold(t *testing.T) {
 	var out, log bytes.Buffer
 	for args, want := range map[string]int{"version": 0, "serve --print-config": 0, "bench serve --url http://127.0.0.1:1": 1} {
 		log.Reset()
-		if status := run(strings.Fields(args), &env{out: &out, err: &log}); status != want || !strings.Contains(log.String(), words) {
+		if status := run(strings.Fields(args), &console.Env{Out: &out, Err: &log}); status != want || !strings.Contains(log.String(), words) {
 			t.Errorf("%s: %d, %q", args, status, &log)
 		}
 	}
 	log.Reset()
-	if status := run([]string{"serve", "--listen", "nonsense", "--log-format", "json"}, &env{out: &out, err: &log}); status != 1 {
+	if status := run([]string{"serve", "--listen", "nonsense", "--log-format", "json"}, &console.Env{Out: &out, Err: &log}); status != 1 {
 		t.Errorf("serve: %d, %q", status, &log)
 	}
 	first, _, _ := strings.Cut(log.String(), "\n")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/stages/load"
 	"krater/stages/weights/cache"
@@ -40,9 +41,9 @@ func reportTo(log zerolog.Logger, p *term.Progress) reporter {
 }
 
 // reportOn writes what a load has to tell for people.
-func reportOn(e *env) reporter {
-	r := reportTo(zerolog.Nop(), e.shown())
-	r.notice = func(line string) { e.say(line) }
+func reportOn(e *console.Env) reporter {
+	r := reportTo(zerolog.Nop(), e.Shown())
+	r.notice = func(line string) { e.Say(line) }
 	r.info = r.notice
 	return r
 }

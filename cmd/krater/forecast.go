@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/cuda"
 	"krater/scheduler/planner"
@@ -41,7 +42,7 @@ type planCmd struct {
 
 // Run implements the command: it needs config.json alone, and neither a card nor the weights.
 // What else is in the model's folder is checked.
-func (c *planCmd) Run(e *env) error {
+func (c *planCmd) Run(e *console.Env) error {
 	src, err := c.source()
 	if err != nil {
 		return err
@@ -55,7 +56,7 @@ func (c *planCmd) Run(e *env) error {
 			return err
 		}
 	}
-	m := e.here()
+	m := e.Here()
 	if c.Measure {
 		if err := c.measure(e, m, cfg.Config); err != nil {
 			return err
@@ -68,12 +69,12 @@ func (c *planCmd) Run(e *env) error {
 		return err
 	}
 	if c.JSON {
-		err = writeJSON(e.out, r)
+		err = console.WriteJSON(e.Out, r)
 	} else {
-		err = r.print(term.Paint(e.out, planRules...))
+		err = r.print(term.Paint(e.Out, console.PlanRules...))
 	}
 	if err == nil && r.Prefill == "" && r.Note == "" { // nothing fits
-		err = exitError(1)
+		err = console.ExitError(1)
 	}
 	return err
 }

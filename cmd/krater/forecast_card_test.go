@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
 	"krater/stages/synth"
@@ -53,7 +55,7 @@ func TestForecastOnCard(t *testing.T) {
 		check("decode", f.Decode.Decode.Points[0].PerSecond, x.Decode.TokensPerS)
 		for _, p := range x.Together {
 			if p.MicroBatches == 1 && p.Tokens > 0 {
-				check(count(p.Streams, "stream"), f.Decode.Decode.Points[1].PerSecond, p.TokensPerS)
+				check(console.Count(p.Streams, "stream"), f.Decode.Decode.Points[1].PerSecond, p.TokensPerS)
 			}
 		}
 	}
@@ -115,7 +117,7 @@ func foretold(t *testing.T, rep *strategiesReport, x *strategyResult, cpu rates.
 		w.Batches[1] = x.Together[0].Streams
 	}
 	var c cli
-	if _, _, err := parse(&c, []string{"plan", "--attention-quant", "int8", "--kv-dtype", "fp8", "--expert-vram", fmt.Sprint(x.Budget),
+	if _, _, err := cmdline.Parse(&c, []string{"plan", "--attention-quant", "int8", "--kv-dtype", "fp8", "--expert-vram", fmt.Sprint(x.Budget),
 		"--prefill-pass", fmt.Sprint(pass), "--prefill-strategy", x.Runs, "--decode-strategy", x.Runs}); err != nil {
 		t.Fatal(err)
 	}

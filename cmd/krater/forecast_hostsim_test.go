@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/kernels/hostsim"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
@@ -79,14 +81,14 @@ func within(t *testing.T, what string, predicted, measured, off float64) {
 // simulated runs all strategies over budgets, and gives what is needed to predict them.
 func simulated(t *testing.T) (*strategiesReport, *forecast.Case) {
 	var c cli
-	ctx, file, err := parse(&c, []string{
+	ctx, file, err := cmdline.Parse(&c, []string{
 		"bench", "strategies", "--prefill", fmt.Sprint(simPrompt), "--decode", fmt.Sprint(simDecode), "--prefill-chunk", fmt.Sprint(simChunk),
 		"--precision", "bf16", "--gpu-prefill-threshold", "200", "--budgets", "4MB,9MiB,14MB,18MiB",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, cmd := &env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}, &c.Bench.Strategies
+	e, cmd := &console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}, &c.Bench.Strategies
 	if _, err := cmd.check(1 << 20); err != nil {
 		t.Fatal(err)
 	}

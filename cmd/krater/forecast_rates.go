@@ -14,7 +14,7 @@ import (
 
 	"krater/bench/cards"
 	"krater/bench/kernels"
-	"krater/cmd/krater/term"
+	"krater/cmd/krater/console"
 	"krater/kernels/machine"
 	"krater/scheduler/files"
 	"krater/scheduler/planner/rates"
@@ -23,26 +23,6 @@ import (
 
 // machineOf is the machine a plan is for.
 type machineOf = *machine.Machine
-
-// meter measures rates of this machine.
-type meter interface {
-	// CPU measures the processors with so many threads on experts of so many bits.
-	CPU(threads, bits int, available int64, tell telling) (rates.CPU, error)
-	// Card measures a card by its number; errUnmeasured where there is none that can be.
-	Card(index int, tell telling) (rates.Card, error)
-}
-
-// telling is told what is being measured and how much of it is done.
-type telling func(what string, done, all float64)
-
-// measuring tells progress of a measurement: of a part in seconds, of a GPU in steps.
-func (e *env) measuring(what string, done, all float64) {
-	unit := term.Seconds
-	if what == "the GPU" {
-		unit = term.Steps
-	}
-	e.shown().Set("measure "+what, unit, int64(done), int64(all))
-}
 
 // errUnmeasured: there is no card here whose times are true.
 var errUnmeasured = errors.New("no card was measured")
@@ -60,7 +40,7 @@ var usualMeter = kernelMeter{8, 800e6}
 const fewRows, manyRows = 4, 96
 
 // CPU implements meter.
-func (k kernelMeter) CPU(threads, bits int, available int64, tell telling) (rates.CPU, error) {
+func (k kernelMeter) CPU(threads, bits int, available int64, tell console.Telling) (rates.CPU, error) {
 	rep, err := kernels.Run(kernels.Options{
 		Threads: []int{threads}, Seconds: k.seconds, Bytes: k.bytes, Available: available, Rows: []int{fewRows, manyRows}, Progress: tell,
 	})
@@ -115,34 +95,34 @@ func curveThrough(fewRows, few, manyRows, many float64) rates.Curve {
 
 // measure measures the processors, and the card where there is one, and keeps the result
 // for later plans.
-func (c *planCmd) measure(e *env, m machineOf, cfg *model.Config) error {
+func (c *planCmd) measure(e *console.Env, m machineOf, cfg *model.Config) error {
 	f := &c.engineFlags
 	p, err := f.precision(cfg, false, false)
 	if err != nil {
 		return err
 	}
-	var with meter = usualMeter
-	if e.meter != nil {
-		with = e.meter
+	var with console.Meter = usualMeter
+	if e.Meter != nil {
+		with = e.Meter
 	}
 	threads := f.threads()
-	defer e.shown().End()
-	e.say("measuring this machine, some 10 s")
-	got, err := with.CPU(threads, p.Experts, m.Available(), e.measuring)
+	defer e.Shown().End()
+	e.Say("measuring this machine, some 10 s")
+	got, err := with.CPU(threads, p.Experts, m.Available(), e.Measuring)
 	if err != nil {
 		return fmt.Errorf("--measure: %w", err)
 	}
 	file := rates.File{Machine: identity(m, threads), CPU: &got}
-	switch card, err := with.Card(f.CardIndex, e.measuring); {
+	switch card, err := with.Card(f.CardIndex, e.Measuring); {
 	case err == nil:
 		file.Card = &card
 	case !errors.Is(err, errUnmeasured):
 		return fmt.Errorf("--measure: %w", err)
 	case len(m.GPUs) > 0 || errors.Is(err, cards.ErrEmulated):
-		e.say("--measure:", err)
+		e.Say("--measure:", err)
 	}
 	if err := keepRates(f.CacheDir, file); err != nil { // it is good for this plan all the same
-		e.say("the measured rates are not kept:", err)
+		e.Say("the measured rates are not kept:", err)
 	}
 	c.measured = &file
 	return nil
@@ -165,28 +145,28 @@ func sameCard(kept *rates.File, name string, bytes int64) bool {
 // there are none. bits are those of experts on the processors; apart does work while nobody else has
 // the card open. Whatever fails, a start goes on without. An emulated card is not measured, nor is
 // what stands beside it.
-func (f *engineFlags) measureOnce(e *env, card string, bytes int64, bits int, apart func(work func())) *rates.File {
-	m, threads := e.here(), f.threads()
+func (f *engineFlags) measureOnce(e *console.Env, card string, bytes int64, bits int, apart func(work func())) *rates.File {
+	m, threads := e.Here(), f.threads()
 	id := identity(m, threads)
 	kept := keptRates(f.CacheDir, id)
 	has := sameCard(kept, card, bytes)
 	if f.NoMeasure || has && kept.CPU != nil {
 		return kept
 	}
-	var with meter = startMeter
-	if e.meter != nil {
-		with = e.meter
+	var with console.Meter = startMeter
+	if e.Meter != nil {
+		with = e.Meter
 	}
 	file := rates.File{Machine: id}
 	if kept != nil {
 		file = *kept
 	}
-	defer e.shown().End()
-	e.say("measuring", card, "and the processors to choose strategies by, once for this machine, some 10 s; --no-measure goes without")
+	defer e.Shown().End()
+	e.Say("measuring", card, "and the processors to choose strategies by, once for this machine, some 10 s; --no-measure goes without")
 	var err error
 	if !has {
 		var got rates.Card
-		apart(func() { got, err = with.Card(f.CardIndex, e.measuring) })
+		apart(func() { got, err = with.Card(f.CardIndex, e.Measuring) })
 		if err == nil {
 			if got.Name = card; bytes > 0 {
 				got.MemoryGiB = float64(bytes) / (1 << 30)
@@ -196,18 +176,18 @@ func (f *engineFlags) measureOnce(e *env, card string, bytes int64, bits int, ap
 	}
 	if err == nil && file.CPU == nil {
 		var got rates.CPU
-		if got, err = with.CPU(threads, bits, m.Available(), e.measuring); err == nil {
+		if got, err = with.CPU(threads, bits, m.Available(), e.Measuring); err == nil {
 			file.CPU = &got
 		}
 	}
 	if err != nil {
-		e.say("going on without:", err)
+		e.Say("going on without:", err)
 	}
 	if !sameCard(&file, card, bytes) {
 		return kept
 	}
 	if err := keepRates(f.CacheDir, file); err != nil { // they are good for this start all the same
-		e.say("the measured rates are not kept:", err)
+		e.Say("the measured rates are not kept:", err)
 	}
 	return &file
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"krater/bench/stat"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/forecast"
@@ -105,7 +106,7 @@ func (r *planReport) given(out io.Writer) {
 	item("GPU", "reads %s GB/s (%s), multiplies %s / %s / %s TFLOP/s dense / experts / attention (%s), copies %s GB/s, %s while it computes (%s)",
 		stat.Number(c.ReadGBps), c.Sources["read_gbps"], stat.Number(c.Dense.Peak), stat.Number(c.Experts.Peak), stat.Number(c.Attention.Peak), c.Sources["experts.peak"],
 		stat.Number(c.CopyGBps), stat.Number(c.BusyGBps), c.Sources["copy_gbps"])
-	item("CPU", "%s, %s: reads %s GB/s, experts %s GOP/s (%s)", orUnknown(p.Name), count(p.Threads, "thread"), stat.Number(p.ReadGBps), stat.Number(1e3*p.Experts.Peak), r.Known.CPU)
+	item("CPU", "%s, %s: reads %s GB/s, experts %s GOP/s (%s)", orUnknown(p.Name), console.Count(p.Threads, "thread"), stat.Number(p.ReadGBps), stat.Number(1e3*p.Experts.Peak), r.Known.CPU)
 	item("budget", "weights and workspace %s, KV cache %s or more (%d tokens), experts %s of %s",
 		planner.Size(b.Fixed), planner.Size(b.KV), b.KV/max(1, r.kvToken), planner.Size(min(r.Room, r.Experts)), planner.Size(r.Experts))
 }
@@ -202,5 +203,5 @@ func (r *planReport) line() string {
 	}
 	p, d := &r.made.Prefill.Prefill, &r.made.Decode.Decode
 	return fmt.Sprintf("strategies: prefill %s, %s tok/s of %d tokens (%s); decode %s, %s tok/s of %s (%s)",
-		r.Prefill, forecast.Number(p.Decides.PerSecond), p.Decides.N, p.Reason, r.Decode, forecast.Number(d.Decides.PerSecond), count(d.Decides.N, "stream"), d.Reason)
+		r.Prefill, forecast.Number(p.Decides.PerSecond), p.Decides.N, p.Reason, r.Decode, forecast.Number(d.Decides.PerSecond), console.Count(d.Decides.N, "stream"), d.Reason)
 }

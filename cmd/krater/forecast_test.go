@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"krater/bench/kernels"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
@@ -106,7 +108,7 @@ func TestPlanShape(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c cli
-	if _, _, err := parse(&c, []string{"plan", "--vram", "16GiB"}); err != nil {
+	if _, _, err := cmdline.Parse(&c, []string{"plan", "--vram", "16GiB"}); err != nil {
 		t.Fatal(err)
 	}
 	card, _ := rates.Named("h100")
@@ -289,7 +291,7 @@ type fakeMeter struct {
 	slow    time.Duration // between two looks
 }
 
-func (f *fakeMeter) CPU(threads, bits int, _ int64, tell telling) (rates.CPU, error) {
+func (f *fakeMeter) CPU(threads, bits int, _ int64, tell console.Telling) (rates.CPU, error) {
 	f.threads, f.bits = threads, bits
 	tell("nothing", 0, 4)
 	time.Sleep(f.slow)
@@ -297,7 +299,7 @@ func (f *fakeMeter) CPU(threads, bits int, _ int64, tell telling) (rates.CPU, er
 	return f.cpu, f.err
 }
 
-func (f *fakeMeter) Card(int, telling) (rates.Card, error) {
+func (f *fakeMeter) Card(int, console.Telling) (rates.Card, error) {
 	if f.card == nil {
 		return rates.Card{}, errUnmeasured
 	}
@@ -309,11 +311,11 @@ func (f *fakeMeter) Card(int, telling) (rates.Card, error) {
 func TestPlanMeasures(t *testing.T) {
 	dir := t.TempDir()
 	f := &fakeMeter{cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
-	run1 := func(m *machine.Machine, with meter, args ...string) (planReport, outcome) {
+	run1 := func(m *machine.Machine, with console.Meter, args ...string) (planReport, outcome) {
 		t.Helper()
 		var out, errs strings.Builder
 		status := run(append([]string{"plan", "--json", "--shape", "deepseek-v2-lite", "--vram", "8GiB", "--cache-dir", dir}, args...),
-			&env{out: &out, err: &errs, machine: func() *machine.Machine { return m }, meter: with})
+			&console.Env{Out: &out, Err: &errs, Machine: func() *machine.Machine { return m }, Meter: with})
 		var r planReport
 		if status == 0 {
 			if err := json.Unmarshal([]byte(out.String()), &r); err != nil {

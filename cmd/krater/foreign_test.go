@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"krater/cmd/krater/cmdline"
 )
 
 // TestFlagsOfOtherServers: each is answered with what stands for it here, not with a flag that is spelled alike.
@@ -59,11 +61,11 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		}
 	}
 	var c cli
-	ctx, _, err := parse(&c, []string{"version"})
+	ctx, _, err := cmdline.Parse(&c, []string{"version"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strangers(ctx.Model, []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its whole context") {
+	if got := cmdline.Strangers(ctx.Model, []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its whole context") {
 		t.Errorf("in the environment: %q", got)
 	}
 	if o := krater(t, "", "serve", "--config", write(t, "k.yaml", "port: 9000\nspam: 1\n")); !strings.Contains(o.err, "port (use --listen 127.0.0.1:PORT), spam") {
@@ -101,19 +103,19 @@ func TestForeignFlagsNameOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags, commands := map[string]bool{}, map[string]bool{}
-	for _, c := range completionsOf(parser.Model.Node) {
-		commands[c.path] = true
-		for _, f := range c.flags {
-			if flags[f.Name] = true; negatable(f) {
+	for _, c := range cmdline.Completions(parser.Model.Node) {
+		commands[c.Path] = true
+		for _, f := range c.Flags {
+			if flags[f.Name] = true; cmdline.Negatable(f) {
 				flags["no-"+f.Name] = true
 			}
-			if c.path == "serve" && foreignFlags[f.Name] != "" {
+			if c.Path == "serve" && cmdline.ForeignFlags[f.Name] != "" {
 				t.Errorf("--%s is a flag of krater serve", f.Name)
 			}
 		}
 	}
 	flag, command := regexp.MustCompile(`--([a-z][\w-]*)`), regexp.MustCompile(`krater ([a-z]+)`)
-	for _, table := range []map[string]string{foreignFlags, foreignCommands} {
+	for _, table := range []map[string]string{cmdline.ForeignFlags, cmdline.ForeignCommands} {
 		for name, text := range table {
 			for _, m := range flag.FindAllStringSubmatch(text, -1) {
 				if !flags[m[1]] {
@@ -125,22 +127,9 @@ func TestForeignFlagsNameOurs(t *testing.T) {
 					t.Errorf("%s: there is no krater %s", name, m[1])
 				}
 			}
-			if commands[name] && text == foreignCommands[name] {
+			if commands[name] && text == cmdline.ForeignCommands[name] {
 				t.Errorf("krater %s is a command", name)
 			}
-		}
-	}
-}
-
-func TestNamesModel(t *testing.T) {
-	for _, word := range strings.Fields("llama3 llama3:8b Llama-3.1-8B-Instruct mistral qwen2.5-7b deepseek-r1:7b gemma:2b phi-4 gpt-oss:20b deepseek-ai/DeepSeek-V2-Lite model.gguf krater-tiny kimi-k2 " + filepath.Join("..", "..", "testdata", "goldens", "qwen2")) {
-		if !namesModel(word) {
-			t.Errorf("%s is a model", word)
-		}
-	}
-	for _, word := range []string{"", "hi", "Hello", "river", "lighthouse?", "yield-curve", "phi", "falcon", "What is llama3?", "llama3?", "granite", "glimmer", "2/3 of it", "yiddish", "krater"} {
-		if namesModel(word) {
-			t.Errorf("%q is no model", word)
 		}
 	}
 }

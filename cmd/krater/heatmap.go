@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/bench/plot"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/scheduler/heat"
 	"krater/stages/drive"
@@ -31,7 +32,7 @@ type heatmapCmd struct {
 const heldoutText = "heldout.txt"
 
 // Run implements the command.
-func (c *heatmapCmd) Run(e *env) error {
+func (c *heatmapCmd) Run(e *console.Env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (c *heatmapCmd) check() error {
 }
 
 // warmUp adds the counts of a text to m.
-func (c *heatmapCmd) warmUp(e *env, src *source, m *heat.Map) error {
+func (c *heatmapCmd) warmUp(e *console.Env, src *source, m *heat.Map) error {
 	text, err := c.text(src)
 	if err != nil {
 		return err
@@ -112,13 +113,13 @@ func (c *heatmapCmd) warmUp(e *env, src *source, m *heat.Map) error {
 		return fmt.Errorf("--window %d: the context is %d tokens", c.Window, limit)
 	}
 	s.heatSample = 1
-	p, err := s.pipeline(&f, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	p, err := s.pipeline(&f, zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	defer e.shown().End()
-	if err := windows(p, ids, c.Window, e.tokens("heatmap", len(ids))); err != nil {
+	defer e.Shown().End()
+	if err := windows(p, ids, c.Window, e.Tokens("heatmap", len(ids))); err != nil {
 		return err
 	}
 	return m.Merge(p.Heat(m.Identity))
@@ -155,16 +156,16 @@ type heatReport struct {
 }
 
 // show prints and draws a map.
-func (c *heatmapCmd) show(e *env, r heatReport, m *heat.Map) error {
+func (c *heatmapCmd) show(e *console.Env, r heatReport, m *heat.Map) error {
 	if c.Plot != "" {
 		if err := plot.SaveFigures(c.Plot, r.figures(m)...); err != nil {
 			return err
 		}
 	}
 	if c.JSON {
-		return writeJSON(e.out, r)
+		return console.WriteJSON(e.Out, r)
 	}
-	return r.text(term.Paint(e.out, tableRules...))
+	return r.text(term.Paint(e.Out, console.TableRules...))
 }
 
 // text prints the skew of every layer as a table.

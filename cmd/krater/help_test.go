@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"krater/cmd/krater/cmdline"
 )
 
 // arguments splits an example's line as a shell does, quotes in double ones only.
@@ -50,21 +52,21 @@ func TestEveryCommandHasAPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for _, c := range completionsOf(parser.Model.Node) {
-		seen[c.path] = true
-		if len(pages[c.path].examples) == 0 {
-			t.Errorf("%q has no example", c.path)
+	for _, c := range cmdline.Completions(parser.Model.Node) {
+		seen[c.Path] = true
+		if len(cmdline.Pages[c.Path].Examples) == 0 {
+			t.Errorf("%q has no example", c.Path)
 		}
 	}
 	exampleFiles(t)
-	for path, p := range pages {
+	for path, p := range cmdline.Pages {
 		if !seen[path] {
 			t.Errorf("there is no command %q", path)
 		}
-		for _, e := range p.examples {
-			args := arguments(e.line)
-			if args[0] != "krater" || !strings.HasPrefix(strings.Join(args[1:], " "), path) || e.what == "" {
-				t.Errorf("%q: example %q", path, e.line)
+		for _, e := range p.Examples {
+			args := arguments(e.Line)
+			if args[0] != "krater" || !strings.HasPrefix(strings.Join(args[1:], " "), path) || e.What == "" {
+				t.Errorf("%q: example %q", path, e.Line)
 			}
 			for i, a := range args {
 				if strings.HasPrefix(a, "/models") {
@@ -72,8 +74,8 @@ func TestEveryCommandHasAPage(t *testing.T) {
 				}
 			}
 			var c cli
-			if _, _, err := parse(&c, args[1:]); err != nil {
-				t.Errorf("%q: %v", e.line, err)
+			if _, _, err := cmdline.Parse(&c, args[1:]); err != nil {
+				t.Errorf("%q: %v", e.Line, err)
 			}
 		}
 	}

@@ -13,18 +13,20 @@ import (
 	"krater/actors"
 	"krater/actors/engine"
 	"krater/actors/trace"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 )
 
 // served is krater-tiny, as its folder has it, behind a gateway, for flags of krater run.
 func served(t testing.TB, args ...string) *actors.Gateway {
 	t.Helper()
 	var c cli
-	ctx, file, err := parse(&c, append([]string{"run"}, args...))
+	ctx, file, err := cmdline.Parse(&c, append([]string{"run"}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &c.Run.engineFlags
-	s, err := newSession(&env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}, modelDir, f, limits{})
+	s, err := newSession(&console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}, modelDir, f, limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

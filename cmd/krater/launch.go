@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"krater/bench/stat"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/cmd/krater/wizard"
 	"krater/kernels/machine"
@@ -29,19 +31,19 @@ type launchCmd struct {
 }
 
 // Run implements the command: the wizard, and then what was chosen in it.
-func (c *launchCmd) Run(e *env) error {
-	in, inOK := e.in.(*os.File)
-	out, outOK := e.out.(*os.File)
+func (c *launchCmd) Run(e *console.Env) error {
+	in, inOK := e.In.(*os.File)
+	out, outOK := e.Out.(*os.File)
 	if !inOK || !outOK || !term.Is(in) || !term.Is(out) {
 		return errors.New("launch needs a terminal; elsewhere write the settings into a file: krater serve --print-config shows them all")
 	}
-	w := c.wizard(e, e.here())
+	w := c.wizard(e, e.Here())
 	if err := wizard.Run(w, in, out); err != nil {
 		return err
 	}
 	switch w.Done {
 	case wizard.Save:
-		fmt.Fprintf(e.out, "%s is written; start with: krater serve --config %s\n", c.Save, c.Save)
+		fmt.Fprintf(e.Out, "%s is written; start with: krater serve --config %s\n", c.Save, c.Save)
 	case wizard.Serve:
 		return c.then(e, "serve", "--config", c.Save)
 	case wizard.Start:
@@ -63,7 +65,7 @@ func (c *launchCmd) flags(w *wizard.Wizard, command string) (flags []string) {
 }
 
 // then runs another command, and says which.
-func (c *launchCmd) then(e *env, command ...string) error {
+func (c *launchCmd) then(e *console.Env, command ...string) error {
 	line := "krater"
 	for _, word := range command {
 		if plainWord.MatchString(word) {
@@ -72,9 +74,9 @@ func (c *launchCmd) then(e *env, command ...string) error {
 			line += " '" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 	}
-	fmt.Fprintln(e.out, line)
+	fmt.Fprintln(e.Out, line)
 	if status := run(command, e); status != 0 {
-		return exitError(status)
+		return console.ExitError(status)
 	}
 	return nil
 }
@@ -83,7 +85,7 @@ func (c *launchCmd) then(e *env, command ...string) error {
 var plainWord = regexp.MustCompile(`^[\w./:=,@%+-]+$`)
 
 // wizard is what there is to choose on a machine.
-func (c *launchCmd) wizard(e *env, m *machine.Machine) *wizard.Wizard {
+func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 	folders := c.Folders
 	if len(folders) == 0 {
 		folders = []string{"."}
@@ -143,7 +145,7 @@ func foundWhere(folders []string, n int) string {
 	if n == 0 {
 		return fmt.Sprintf("No model found in %s or Hugging Face's cache; try krater launch FOLDER.", in)
 	}
-	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", count(n, "model"), in)
+	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", console.Count(n, "model"), in)
 }
 
 // cardFields mean nothing on the processor.
@@ -235,7 +237,7 @@ func serveFlags(s wizard.Settings) (*serveCmd, error) {
 		args = append(args, "--"+k+"="+v)
 	}
 	var c cli
-	_, _, err := parse(&c, args)
+	_, _, err := cmdline.Parse(&c, args)
 	return &c.Serve, err
 }
 
@@ -286,7 +288,7 @@ func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards
 
 // measureFor measures the machine for a choice, as krater plan --measure does, and keeps what comes
 // of it. The screen is not written to.
-func measureFor(e *env, s wizard.Settings, m *machine.Machine, tell func(term.State)) error {
+func measureFor(e *console.Env, s wizard.Settings, m *machine.Machine, tell func(term.State)) error {
 	f, err := serveFlags(s)
 	if err != nil {
 		return err
@@ -300,7 +302,7 @@ func measureFor(e *env, s wizard.Settings, m *machine.Machine, tell func(term.St
 		return err
 	}
 	quiet := *e
-	quiet.err, quiet.progress = io.Discard, term.NewProgress(nil, measureTold, tell)
+	quiet.Err, quiet.Progress = io.Discard, term.NewProgress(nil, measureTold, tell)
 	p := planCmd{engineFlags: f.engineFlags}
 	if err := p.measure(&quiet, m, cfg); err != nil {
 		return err

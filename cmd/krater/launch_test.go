@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/cmd/krater/wizard"
 	"krater/kernels/machine"
@@ -87,7 +89,7 @@ func TestStoredSettingsAreRead(t *testing.T) {
 		}
 	}
 	var c cli
-	if _, _, err := parse(&c, []string{"serve", "--config", path}); err != nil {
+	if _, _, err := cmdline.Parse(&c, []string{"serve", "--config", path}); err != nil {
 		t.Fatal(err)
 	}
 	if f := c.Serve; f.Model != odd || f.MaxSeqs != 8 || f.Precision != "int4" || f.KVDType != "fp8" || f.Listen != "127.0.0.1:8000" {
@@ -110,7 +112,7 @@ func TestStoredSettingsAreChosen(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := launchCmd{Save: path, Folders: []string{t.TempDir()}}
-	w := c.wizard(&env{}, machine.Here())
+	w := c.wizard(&console.Env{}, machine.Here())
 	want := wizard.Settings{"precision": "int8", "listen": "127.0.0.1:9000", "model": dir}
 	if got := w.Settings(); !maps.Equal(got, want) || !maps.Equal(w.Stored, want) || !w.Exists {
 		t.Errorf("chosen %v, stored %v, want %v", got, w.Stored, want)
@@ -121,11 +123,11 @@ func TestStoredSettingsAreChosen(t *testing.T) {
 	if err := w.Store(wizard.Settings{"precision": "int4"}); err != nil {
 		t.Fatal(err)
 	}
-	file, err := readConfig(path)
+	file, err := cmdline.ReadConfig(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(file.values), "map[origins:http://a,http://b precision:int4 seconds:2]"; got != want {
+	if got, want := fmt.Sprint(file.Values), "map[origins:http://a,http://b precision:int4 seconds:2]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	// A file of the defaults chooses the model that is built in, whatever else was found.
@@ -133,37 +135,37 @@ func TestStoredSettingsAreChosen(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Folders = []string{filepath.Join("..", "..", "testdata", "goldens")}
-	if w := c.wizard(&env{}, machine.Here()); len(w.Settings()) != 0 || w.Stored == nil || !strings.Contains(w.Fields[0].Help, " models found in ") {
+	if w := c.wizard(&console.Env{}, machine.Here()); len(w.Settings()) != 0 || w.Stored == nil || !strings.Contains(w.Fields[0].Help, " models found in ") {
 		t.Errorf("%v, stored %v, %s", w.Settings(), w.Stored, w.Fields[0].Help)
 	}
 	// What it wrote itself is replaced unasked, unless somebody has edited it.
-	if w := c.wizard(&env{}, machine.Here()); !w.Own {
+	if w := c.wizard(&console.Env{}, machine.Here()); !w.Own {
 		t.Error("its own file is taken for another's")
 	}
 	if err := os.WriteFile(path, append(readFile(t, path), "# mine\n"...), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if w := c.wizard(&env{}, machine.Here()); w.Own {
+	if w := c.wizard(&console.Env{}, machine.Here()); w.Own {
 		t.Error("an edited file is taken for its own")
 	}
-	for _, f := range c.wizard(&env{}, machine.Here()).Fields {
+	for _, f := range c.wizard(&console.Env{}, machine.Here()).Fields {
 		if len(f.Help) > 80 && f.Key != "model" { // which names folders
 			t.Errorf("%s: %d columns of help", f.Key, len(f.Help))
 		}
 	}
 	c.Listen = "127.0.0.1:9001"
-	if w := c.wizard(&env{}, machine.Here()); w.Settings()["listen"] != c.Listen {
+	if w := c.wizard(&console.Env{}, machine.Here()); w.Settings()["listen"] != c.Listen {
 		t.Errorf("--listen: %v", w.Settings())
 	}
 	c.Listen = "127.0.0.1:8080"
-	if w := c.wizard(&env{}, machine.Here()); w.Settings()["listen"] != "" {
+	if w := c.wizard(&console.Env{}, machine.Here()); w.Settings()["listen"] != "" {
 		t.Errorf("--listen with the default: %v", w.Settings())
 	}
 	c.Listen = ""
 	if err := os.WriteFile(path, []byte("- no settings"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if w := c.wizard(&env{}, machine.Here()); w.Stored != nil || !w.Exists {
+	if w := c.wizard(&console.Env{}, machine.Here()); w.Stored != nil || !w.Exists {
 		t.Errorf("a file that holds no settings: %v", w.Stored)
 	}
 }
@@ -183,7 +185,7 @@ func TestMeasuredInTheWizard(t *testing.T) {
 	var told bytes.Buffer
 	f := &fakeMeter{slow: 2 * measureTold, cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
 	c := launchCmd{Save: path, Folders: []string{dir}}
-	w := c.wizard(&env{err: &told, meter: f}, machine.Here())
+	w := c.wizard(&console.Env{Err: &told, Meter: f}, machine.Here())
 	large := wizard.Settings{"model": big}
 	if o := w.Estimate(large); !strings.HasPrefix(o.Speed[0], "decode: about ") {
 		t.Errorf("before: %s", o.Speed)
@@ -207,7 +209,7 @@ func TestMeasuredInTheWizard(t *testing.T) {
 	if err := os.WriteFile(path, []byte("cache-dir: "+path+"/none\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if w := c.wizard(&env{err: &told, meter: f}, machine.Here()); w.Measure(w.Settings(), nil) == nil {
+	if w := c.wizard(&console.Env{Err: &told, Meter: f}, machine.Here()); w.Measure(w.Settings(), nil) == nil {
 		t.Error("what cannot be kept is not said")
 	}
 }
@@ -225,12 +227,12 @@ func TestWhatCanBeRunIsChosen(t *testing.T) {
 		}
 	}
 	c := launchCmd{Save: filepath.Join(dir, "k.yaml"), Folders: []string{dir}}
-	if w := c.wizard(&env{}, machine.Here()); w.Settings()["model"] != filepath.Join(dir, "c") || len(w.Fields[0].Options) < 5 {
+	if w := c.wizard(&console.Env{}, machine.Here()); w.Settings()["model"] != filepath.Join(dir, "c") || len(w.Fields[0].Options) < 5 {
 		t.Errorf("%v of %v", w.Settings(), w.Fields[0].Options)
 	}
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
 	c.Folders = []string{filepath.Join(dir, "x"), filepath.Join(dir, "y")}
-	if help := c.wizard(&env{}, machine.Here()).Fields[0].Help; !strings.HasPrefix(help, "No model found in ") || !strings.Contains(help, c.Folders[0]+", "+c.Folders[1]) {
+	if help := c.wizard(&console.Env{}, machine.Here()).Fields[0].Help; !strings.HasPrefix(help, "No model found in ") || !strings.Contains(help, c.Folders[0]+", "+c.Folders[1]) {
 		t.Errorf("nothing found: %s", help)
 	}
 }
@@ -274,7 +276,7 @@ func TestLaunchOnATerminal(t *testing.T) {
 		t.Errorf("got %q", l.String())
 	}
 	var c cli
-	if _, _, err := parse(&c, []string{"serve", "--config", file}); err != nil || c.Serve.Precision != "bf16" || filepath.Base(c.Serve.Model) != "deepseek_v2" {
+	if _, _, err := cmdline.Parse(&c, []string{"serve", "--config", file}); err != nil || c.Serve.Precision != "bf16" || filepath.Base(c.Serve.Model) != "deepseek_v2" {
 		t.Errorf("%v: got %+v", err, c.Serve)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 
+	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/wizard"
 )
 
@@ -33,9 +34,9 @@ func (o otherSettings) of(command string) otherSettings {
 	if err != nil {
 		return list
 	}
-	for _, c := range completionsOf(parser.Model.Node) {
-		for _, f := range c.flags {
-			if v, ok := o[f.Name]; ok && c.path == command {
+	for _, c := range cmdline.Completions(parser.Model.Node) {
+		for _, f := range c.Flags {
+			if v, ok := o[f.Name]; ok && c.Path == command {
 				list[f.Name] = v
 			}
 		}
@@ -57,14 +58,14 @@ func choose(f *wizard.Field, value string) {
 // get them as options where they have none; what no field is for is in others. A file that
 // cannot be read has nothing, and is replaced as any other, when asked twice.
 func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings, others otherSettings) {
-	file, err := readConfig(path)
+	file, err := cmdline.ReadConfig(path)
 	if err != nil {
 		return nil, nil
 	}
 	values := wizard.Settings{}
-	for key, v := range file.values {
+	for key, v := range file.Values {
 		if v != "" { // which is the default
-			values[key] = plainValue(v)
+			values[key] = cmdline.PlainValue(v)
 		}
 	}
 	if values["device"] != "cuda" {
@@ -109,13 +110,13 @@ func settingsText(s wizard.Settings) (string, error) {
 
 // ownSettings reports whether the file is as the wizard wrote it, so that replacing it loses nobody's work.
 func ownSettings(path string) bool {
-	file, err := readConfig(path)
+	file, err := cmdline.ReadConfig(path)
 	if err != nil {
 		return false
 	}
 	values := wizard.Settings{}
-	for key, v := range file.values {
-		values[key] = plainValue(v)
+	for key, v := range file.Values {
+		values[key] = cmdline.PlainValue(v)
 	}
 	want, err := settingsText(values)
 	if err != nil {

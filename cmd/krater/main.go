@@ -10,8 +10,11 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"krater/cmd/krater/batch"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
-	"krater/kernels/machine"
+	"krater/cmd/krater/traces"
 	"krater/scheduler/files"
 )
 
@@ -26,8 +29,8 @@ type cli struct {
 	Run    runCmd    `cmd:"" group:"Start" help:"Ask one question on the terminal."`
 	Chat   chatCmd   `cmd:"" group:"Start" help:"Talk with a model on the terminal."`
 
-	Batch batchCmd `cmd:"" group:"Use a running server" help:"Submit, watch, fetch and cancel batches of a running server."`
-	Trace traceCmd `cmd:"" group:"Use a running server" help:"Record what a running server's actors do, and show it."`
+	Batch batch.Cmd  `cmd:"" group:"Use a running server" help:"Submit, watch, fetch and cancel batches of a running server."`
+	Trace traces.Cmd `cmd:"" group:"Use a running server" help:"Record what a running server's actors do, and show it."`
 
 	Doctor  doctorCmd  `cmd:"" group:"Check" help:"Check this machine and the memory a model needs, without loading it."`
 	Plan    planCmd    `cmd:"" group:"Check" help:"Predict every dispatch strategy on a card, described or present, from the model's config alone."`
@@ -48,38 +51,14 @@ type cli struct {
 	Help       helpCmd       `cmd:"" group:"Tools" help:"Show the page of a command."`
 }
 
-// env is the outside world of a command.
-type env struct {
-	in       io.Reader
-	out, err io.Writer
-	ctx      *kong.Context
-	file     *fileResolver
-	machine  func() *machine.Machine // nil: this one
-	meter    meter                   // nil: measures really
-	progress *term.Progress          // see shown
-}
-
-// here reads the machine.
-func (e *env) here() *machine.Machine {
-	if e.machine != nil {
-		return e.machine()
-	}
-	return machine.Here()
-}
-
-// exitError carries an exit status without another message.
-type exitError int
-
-func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
 func main() {
-	e := &env{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	e := &console.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 	os.Exit(run(os.Args[1:], e))
 }
 
 // run executes one command line and returns the exit status: 0 fine, 1 failed,
 // 2 misused.
-func run(args []string, e *env) int {
+func run(args []string, e *console.Env) int {
 	var c cli
 	switch {
 	case len(args) == 0:
@@ -87,27 +66,27 @@ func run(args []string, e *env) int {
 	case len(args) == 1 && (args[0] == "--version" || args[0] == "-v"): // as other programs have it
 		args = []string{"version"}
 	}
-	ctx, file, err := parse(&c, args, kong.Writers(e.out, e.err))
+	ctx, file, err := cmdline.Parse(&c, args, kong.Writers(e.Out, e.Err))
 	if err != nil {
-		complain(e.err, err)
+		complain(e.Err, err)
 		return 2
 	}
-	e.ctx, e.file = ctx, file
+	e.Ctx, e.File = ctx, file
 	if ctx.Command() != "serve" || c.Serve.PrintConfig { // a server has a log
-		for _, line := range strangers(ctx.Model, os.Environ()) {
-			fmt.Fprintln(e.err, "krater:", line)
+		for _, line := range cmdline.Strangers(ctx.Model, os.Environ()) {
+			fmt.Fprintln(e.Err, "krater:", line)
 		}
 	}
 	err = files.Guard(func() error { return ctx.Run(e) })
-	e.shown().End()
-	var status exitError
+	e.Shown().End()
+	var status console.ExitError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &status):
 		return int(status)
 	}
-	complain(e.err, err)
+	complain(e.Err, err)
 	return 1
 }
 

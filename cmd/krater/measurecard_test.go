@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"krater/bench/cards"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/kernels/cuda"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
@@ -16,12 +18,12 @@ import (
 type smallMeter struct{ asked int }
 
 // CPU implements meter.
-func (m *smallMeter) CPU(threads, _ int, _ int64, _ telling) (rates.CPU, error) {
+func (m *smallMeter) CPU(threads, _ int, _ int64, _ console.Telling) (rates.CPU, error) {
 	return rates.CPU{Name: "tried", Threads: threads, ReadGBps: 50, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}, nil
 }
 
 // Card implements meter.
-func (m *smallMeter) Card(index int, tell telling) (rates.Card, error) {
+func (m *smallMeter) Card(index int, tell console.Telling) (rates.Card, error) {
 	m.asked++
 	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Small: true, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
 	if err != nil {
@@ -40,16 +42,16 @@ func TestStartMeasuresCard(t *testing.T) {
 	name := c.Describe()
 	c.Close()
 	dir, m := t.TempDir(), &smallMeter{}
-	start := func(with meter) string {
+	start := func(with console.Meter) string {
 		t.Helper()
 		var c cli
-		ctx, file, err := parse(&c, []string{"run", "--device", "cuda", "--rows", "f32", "--threads", "2", "--vram", "512MiB", "--expert-vram", "7MiB", "--kv-cache", "4MiB",
+		ctx, file, err := cmdline.Parse(&c, []string{"run", "--device", "cuda", "--rows", "f32", "--threads", "2", "--vram", "512MiB", "--expert-vram", "7MiB", "--kv-cache", "4MiB",
 			"--prefill-chunk", "64", "--temperature", "0", "--max-tokens", "4", "--cache-dir", dir, "Hello"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var out, told strings.Builder
-		e := &env{in: strings.NewReader(""), out: &out, err: &told, ctx: ctx, file: file, meter: with, machine: machine.Here}
+		e := &console.Env{In: strings.NewReader(""), Out: &out, Err: &told, Ctx: ctx, File: file, Meter: with, Machine: machine.Here}
 		if err := c.Run.Run(e); err != nil || out.Len() == 0 {
 			t.Fatalf("%v: %q\n%s", err, out.String(), told.String())
 		}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/scheduler/planner/rates"
 )
 
@@ -23,11 +25,11 @@ func TestMeasuresOnce(t *testing.T) {
 	start := func(with *fakeMeter, name string, args ...string) (*rates.File, string) {
 		t.Helper()
 		var c cli
-		if _, _, err := parse(&c, append([]string{"run", "--device", "cuda", "--threads", "2", "--cache-dir", dir, "hi"}, args...)); err != nil {
+		if _, _, err := cmdline.Parse(&c, append([]string{"run", "--device", "cuda", "--threads", "2", "--cache-dir", dir, "hi"}, args...)); err != nil {
 			t.Fatal(err)
 		}
 		var told strings.Builder
-		got := c.Run.measureOnce(&env{err: &told, machine: roomyMachine, meter: with}, name, memory, 4, apart)
+		got := c.Run.measureOnce(&console.Env{Err: &told, Machine: roomyMachine, Meter: with}, name, memory, 4, apart)
 		return got, told.String()
 	}
 	if got, told := start(f, mine, "--no-measure"); got != nil || told != "" || f.threads != 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/console"
 	"krater/kernels/cpu"
 	kernel "krater/kernels/cuda/launch"
 	"krater/kernels/machine"
@@ -152,7 +153,7 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 		}
 		near = int64(o.pools) * expert.NearBytes(beside, cfg.Hidden)
 	}
-	detail := fmt.Sprintf("%s on %s", count(o.pools, "pool"), count(len(o.nodes), "node"))
+	detail := fmt.Sprintf("%s on %s", console.Count(o.pools, "pool"), console.Count(len(o.nodes), "node"))
 	if !f.onRank() && !f.onCard() {
 		promise("rows of pools", detail, near)
 	} else if f.onRank() {
@@ -160,15 +161,15 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 			return err
 		}
 		if cfg.MoE.Experts > 0 {
-			promise("rows from the host", count(f.microBatches(), "batch"), int64(f.microBatches())*offload.StageBytes(cfg, lim, nil))
+			promise("rows from the host", console.Count(f.microBatches(), "batch"), int64(f.microBatches())*offload.StageBytes(cfg, lim, nil))
 		}
 		promise("experts on it", o.rank.String(), o.rank.bytes())
 		put(memoryName, "rows of pools", detail, near)
-		put(memoryName, "rows beside the rank", count(f.microBatches(), "batch"), int64(f.microBatches())*offload.MirrorBytes(cfg, lim, lim.QuantGroup, nil))
+		put(memoryName, "rows beside the rank", console.Count(f.microBatches(), "batch"), int64(f.microBatches())*offload.MirrorBytes(cfg, lim, lim.QuantGroup, nil))
 		put(memoryName, "simulated rank", "the memory of "+rankName, o.promised)
 	}
 	if f.onCard() && !o.resident {
-		promise("rows from the host", count(f.states(), "batch"), int64(f.states())*offload.StageBytes(cfg, lim, o.options.Layout))
+		promise("rows from the host", console.Count(f.states(), "batch"), int64(f.states())*offload.StageBytes(cfg, lim, o.options.Layout))
 		promise("experts on it", o.rank.String(), planner.Add(o.rank.bytes(), o.viewBytes(cfg)))
 		put(memoryName, "rows of pools", detail, near)
 		if err := o.hostSide(cfg, f, lim, func(name, detail string, bytes int64) { put(memoryName, name, detail, bytes) }); err != nil {
@@ -177,7 +178,7 @@ func (o *outlook) add(cfg *model.Config, f *engineFlags, tokenizer int64) error 
 	}
 	if f.onCard() {
 		put(memoryName, "driver", "of the GPU, pinned memory", driverBytes)
-		put(memoryName, "step graphs", fmt.Sprintf("up to %d for each of %s", kernel.GraphsKept, count(f.states(), "batch")),
+		put(memoryName, "step graphs", fmt.Sprintf("up to %d for each of %s", kernel.GraphsKept, console.Count(f.states(), "batch")),
 			int64(kernel.GraphsKept*f.states()*len(cfg.Layers)*kernel.GraphBytes))
 	}
 	if n := lim.HostBlocks; n > 0 {

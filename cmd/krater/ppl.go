@@ -11,6 +11,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/kernels/tensor"
 	"krater/scheduler/files"
 	"krater/stages/drive"
@@ -32,7 +34,7 @@ type pplCmd struct {
 const textMaxBytes = 1 << 30
 
 // Run implements the command.
-func (c *pplCmd) Run(e *env) error {
+func (c *pplCmd) Run(e *console.Env) error {
 	if c.Window < 2 {
 		return errors.New("--window: a window needs two tokens or more")
 	}
@@ -45,7 +47,7 @@ func (c *pplCmd) Run(e *env) error {
 	c.chooseChunk(0)
 	c.MaxSeqs, c.MaxBatchTokens = 1, min(c.Window, c.PrefillChunk)
 	l := limits{logitRows: c.MaxBatchTokens}
-	if os.Getenv(envName("kv-dtype")) == "" && !c.chosen(e, "kv-dtype") {
+	if os.Getenv(cmdline.EnvName("kv-dtype")) == "" && !c.chosen(e, "kv-dtype") {
 		l.kv = tensor.F32 // the reference computes in float32 throughout
 	}
 	m, err := c.open(e, &c.engineFlags, l)
@@ -58,26 +60,26 @@ func (c *pplCmd) Run(e *env) error {
 		return err
 	}
 	ids := tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
-	done := e.tokens("ppl", len(ids))
+	done := e.Tokens("ppl", len(ids))
 	if c.Against != "" {
 		return c.against(e, m, ids, done)
 	}
 	r, err := ppl.Measure(scorer{m.pipeline}, ids, c.Window, done)
-	e.shown().End()
+	e.Shown().End()
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return json.NewEncoder(e.out).Encode(r)
+		return json.NewEncoder(e.Out).Encode(r)
 	}
-	_, err = fmt.Fprintf(e.out, "perplexity %.4f over %d predictions (%d tokens in windows of %d, mean nll %.6f)\n",
+	_, err = fmt.Fprintf(e.Out, "perplexity %.4f over %d predictions (%d tokens in windows of %d, mean nll %.6f)\n",
 		r.Perplexity, r.Predictions, r.Tokens, r.Window, r.MeanNLL)
 	return err
 }
 
 // against measures how far the model is from itself as its files hold it, with a
 // float32 KV cache.
-func (c *pplCmd) against(e *env, m *running, ids []int32, done func(int)) error {
+func (c *pplCmd) against(e *console.Env, m *running, ids []int32, done func(int)) error {
 	f := c.engineFlags
 	f.precisionFlags = precisionFlags{Precision: c.Against, GroupSize: "128"}
 	reference, err := c.open(e, &f, limits{logitRows: c.MaxBatchTokens, kv: tensor.F32})
@@ -86,14 +88,14 @@ func (c *pplCmd) against(e *env, m *running, ids []int32, done func(int)) error 
 	}
 	defer reference.close()
 	r, err := ppl.Against(scorer{reference.pipeline}, scorer{m.pipeline}, ids, c.Window, done)
-	e.shown().End()
+	e.Shown().End()
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return json.NewEncoder(e.out).Encode(r)
+		return json.NewEncoder(e.Out).Encode(r)
 	}
-	_, err = fmt.Fprintf(e.out, "perplexity %.4f (%s: %.4f), KL divergence %.6f (largest %.4f), top-1 agreement %.4f, over %d predictions\n",
+	_, err = fmt.Fprintf(e.Out, "perplexity %.4f (%s: %.4f), KL divergence %.6f (largest %.4f), top-1 agreement %.4f, over %d predictions\n",
 		r.Model.Perplexity, c.Against, r.Reference.Perplexity, r.MeanKL, r.MaxKL, r.Top1, r.Model.Predictions)
 	return err
 }
@@ -104,7 +106,7 @@ type running struct {
 	pipeline *actors.Pipeline
 }
 
-func (c *pplCmd) open(e *env, f *engineFlags, l limits) (*running, error) {
+func (c *pplCmd) open(e *console.Env, f *engineFlags, l limits) (*running, error) {
 	s, err := newSession(e, c.Model, f, l)
 	if err != nil {
 		return nil, err
@@ -113,7 +115,7 @@ func (c *pplCmd) open(e *env, f *engineFlags, l limits) (*running, error) {
 		s.Close()
 		return nil, fmt.Errorf("--window %d: the context is %d tokens", c.Window, limit)
 	}
-	p, err := s.pipeline(f, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	p, err := s.pipeline(f, zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		s.Close()
 		return nil, err
@@ -127,8 +129,8 @@ func (r *running) close() {
 }
 
 // chosen reports whether a flag was given on the command line or in the file.
-func (c *pplCmd) chosen(e *env, flag string) bool {
-	for _, p := range e.ctx.Path {
+func (c *pplCmd) chosen(e *console.Env, flag string) bool {
+	for _, p := range e.Ctx.Path {
 		if p.Flag != nil && p.Flag.Name == flag {
 			return true
 		}

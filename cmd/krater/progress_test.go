@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/scheduler/planner/rates"
 	"krater/transport/server"
@@ -150,7 +151,7 @@ func TestMeasuringShowsABar(t *testing.T) {
 		data, _ := io.ReadAll(end) // ends with an error when the tty is closed
 		shown <- string(data)
 	}()
-	status := run([]string{"plan", "--shape", "deepseek-v2-lite", "--measure", "--threads", "2", "--cache-dir", t.TempDir()}, &env{in: strings.NewReader(""), out: io.Discard, err: tty, machine: goodMachine, meter: f})
+	status := run([]string{"plan", "--shape", "deepseek-v2-lite", "--measure", "--threads", "2", "--cache-dir", t.TempDir()}, &console.Env{In: strings.NewReader(""), Out: io.Discard, Err: tty, Machine: goodMachine, Meter: f})
 	tty.Close()
 	if got := <-shown; status != 0 || !strings.Contains(got, "measure nothing [#") || !strings.Contains(got, "25 %  1 s of 4 s") {
 		t.Errorf("status %d: %q", status, got)

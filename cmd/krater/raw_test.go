@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"krater/cmd/krater/console"
 )
 
 const (
@@ -229,7 +231,7 @@ func TestExtremes(t *testing.T) {
 func TestLogLines(t *testing.T) {
 	var out bytes.Buffer
 	c := serveCmd{LogLevel: "info", LogFormat: "json"}
-	log, err := c.logger(&env{err: &out})
+	log, err := c.logger(&console.Env{Err: &out})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/models"
 	"krater/transport/client"
 )
@@ -62,7 +64,7 @@ type outcome struct {
 func krater(t testing.TB, in string, args ...string) outcome {
 	t.Helper()
 	var out, err bytes.Buffer
-	status := run(args, &env{in: strings.NewReader(in), out: &out, err: &err})
+	status := run(args, &console.Env{In: strings.NewReader(in), Out: &out, Err: &err})
 	return outcome{status, out.String(), err.String()}
 }
 
@@ -78,11 +80,11 @@ func tinyDir() string {
 func started(t testing.TB, args ...string) (*session, *actors.Pipeline) {
 	t.Helper()
 	var c cli
-	ctx, file, err := parse(&c, append([]string{"run"}, args...))
+	ctx, file, err := cmdline.Parse(&c, append([]string{"run"}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &env{out: io.Discard, err: io.Discard, ctx: ctx, file: file}
+	e := &console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}
 	s, err := newSession(e, tinyDir(), &c.Run.engineFlags, limits{})
 	if err != nil {
 		t.Fatal(err)
@@ -242,12 +244,12 @@ func begin(t testing.TB, flags ...string) *site {
 	t.Helper()
 	var c cli
 	args := append([]string{"serve", "--log-level", "debug"}, flags...)
-	ctx, file, err := parse(&c, args, kong.Writers(io.Discard, io.Discard))
+	ctx, file, err := cmdline.Parse(&c, args, kong.Writers(io.Discard, io.Discard))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &site{t: t, log: newLines(), out: newLines(), done: make(chan struct{})}
-	e := &env{out: s.out, err: s.log, ctx: ctx, file: file}
+	e := &console.Env{Out: s.out, Err: s.log, Ctx: ctx, File: file}
 	log, err := c.Serve.logger(e)
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +272,7 @@ func begin(t testing.TB, flags ...string) *site {
 	s.end = stop
 	go func() {
 		defer close(s.done)
-		s.err = c.Serve.serve(running, e, l, newLateEngine("krater-tiny", keys, e.shown()), opt, log)
+		s.err = c.Serve.serve(running, e, l, newLateEngine("krater-tiny", keys, e.Shown()), opt, log)
 	}()
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {

@@ -18,6 +18,9 @@ import (
 
 	"krater/actors"
 	"krater/actors/engine"
+	"krater/cmd/krater/chat"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/models"
 	"krater/scheduler/files"
@@ -29,7 +32,7 @@ type runCmd struct {
 	modelFlag
 	synthFlags
 	engineFlags
-	samplingFlags
+	chat.Sampling
 	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input: with '-', and where no question is given and nobody types. Without one a terminal gets a chat."`
 	File      string `help:"Read the prompt from a file." type:"existingfile" placeholder:"FILE"`
 	System    string `help:"A system text before the question." placeholder:"TEXT"`
@@ -39,11 +42,11 @@ type runCmd struct {
 }
 
 // Run implements the command: only the answer goes to standard output. Without a question a terminal gets a chat.
-func (c *runCmd) Run(e *env) error {
+func (c *runCmd) Run(e *console.Env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if c.Question == "" && c.File == "" && term.Is(e.in) && term.Is(e.out) && !c.Raw && !c.IDs && !c.IgnoreEOS {
+	if c.Question == "" && c.File == "" && term.Is(e.In) && term.Is(e.Out) && !c.Raw && !c.IDs && !c.IgnoreEOS {
 		return c.chat(e)
 	}
 	if c.meansModel(e) {
@@ -51,7 +54,7 @@ func (c *runCmd) Run(e *env) error {
 			return err
 		}
 	}
-	text, err := c.prompt(e.in)
+	text, err := c.prompt(e.In)
 	if err != nil {
 		return err
 	}
@@ -71,9 +74,9 @@ func (c *runCmd) Run(e *env) error {
 	}
 	defer s.Close()
 	if end := src.checkEnd(s.cfg, s.gen); !end.OK && !c.IgnoreEOS {
-		fmt.Fprintf(e.err, "krater: there is no %s: %s\n", end.Recommended, end.Fix)
+		fmt.Fprintf(e.Err, "krater: there is no %s: %s\n", end.Recommended, end.Fix)
 	}
-	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.err).Level(zerolog.WarnLevel))
+	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
 	}
@@ -95,30 +98,30 @@ func (c *runCmd) check() error {
 	if c.System != "" && c.Raw {
 		return errors.New("--system: --raw takes the text as it is")
 	}
-	return c.samplingFlags.check()
+	return c.Sampling.Check()
 }
 
 // chat talks with the model that the flags choose.
-func (c *runCmd) chat(e *env) error {
-	chat := chatCmd{modelFlag: c.modelFlag, synthFlags: c.synthFlags, engineFlags: c.engineFlags, samplingFlags: c.samplingFlags, System: c.System, History: true}
+func (c *runCmd) chat(e *console.Env) error {
+	chat := chatCmd{modelFlag: c.modelFlag, synthFlags: c.synthFlags, engineFlags: c.engineFlags, Sampling: c.Sampling, System: c.System, History: true}
 	return chat.Run(e)
 }
 
 // meansModel reports whether the question is one word that names a model, as other programs take it, and no model is
 // named otherwise. What stands behind -- is a question.
-func (c *runCmd) meansModel(e *env) bool {
-	return c.Model == "" && c.Shape == "" && namesModel(c.Question) && !slices.Contains(e.ctx.Args, "--")
+func (c *runCmd) meansModel(e *console.Env) bool {
+	return c.Model == "" && c.Shape == "" && cmdline.NamesModel(c.Question) && !slices.Contains(e.Ctx.Args, "--")
 }
 
 // modelMeant asks on a terminal whether the word is a model: one that is there is talked with. Elsewhere that is an
 // error, since an answer of another model would be none.
-func (c *runCmd) modelMeant(e *env) (talked bool, err error) {
+func (c *runCmd) modelMeant(e *console.Env) (talked bool, err error) {
 	word := c.Question
 	_, err = os.Stat(filepath.Join(word, "config.json"))
 	there := err == nil
 	how := fmt.Sprintf("krater run --model %s", word)
 	if !there {
-		how = fmt.Sprintf("--model DIR (%s: %s)", word, modelMissing(word))
+		how = fmt.Sprintf("--model DIR (%s: %s)", word, cmdline.ModelMissing(word))
 		if slices.Contains(synth.Shapes(), strings.ToLower(word)) {
 			how = fmt.Sprintf("--model DIR, one of random weights with --shape %s", strings.ToLower(word))
 		}
@@ -126,27 +129,27 @@ func (c *runCmd) modelMeant(e *env) (talked bool, err error) {
 	if word == models.Name {
 		how = "the name left away: it is built in"
 	}
-	if !term.Is(e.in) || !term.Is(e.err) {
-		e.say(fmt.Sprintf("%q looks like a model, and krater run takes a question. A model is asked with %s; krater run -- %s asks the question", word, how, word))
-		return false, exitError(2)
+	if !term.Is(e.In) || !term.Is(e.Err) {
+		e.Say(fmt.Sprintf("%q looks like a model, and krater run takes a question. A model is asked with %s; krater run -- %s asks the question", word, how, word))
+		return false, console.ExitError(2)
 	}
 	verb := "Is it a question"
 	if there {
 		verb = "Is it a question, and not the model to talk with"
 	}
-	fmt.Fprintf(e.err, "%q looks like a model. %s? [y/N] ", word, verb)
-	line, err := bufio.NewReader(io.LimitReader(e.in, answerMost)).ReadString('\n')
+	fmt.Fprintf(e.Err, "%q looks like a model. %s? [y/N] ", word, verb)
+	line, err := bufio.NewReader(io.LimitReader(e.In, answerMost)).ReadString('\n')
 	switch answer := strings.ToLower(strings.TrimSpace(line)); {
 	case answer == "y" || answer == "yes":
 		return false, nil
 	case err != nil && line == "": // Ctrl-D
-		return false, exitError(2)
+		return false, console.ExitError(2)
 	case there:
 		c.Model, c.Question = word, ""
 		return true, c.chat(e)
 	}
-	e.say("A model is asked with", how)
-	return false, exitError(2)
+	e.Say("A model is asked with", how)
+	return false, console.ExitError(2)
 }
 
 // answerMost bounds the answer to a question on the terminal, in bytes.
@@ -175,7 +178,7 @@ var errNoQuestion = errors.New(`there is no question: krater run "What is a ligh
 
 // request turns flags into a request.
 func (c *runCmd) request(text string, info engine.Info) (*engine.Request, error) {
-	r := c.samplingFlags.request("run", info)
+	r := c.Sampling.Request("run", info)
 	r.IgnoreEOS = c.IgnoreEOS
 	if c.IDs {
 		r.Logprobs = 0 // the ids travel with the log-probabilities
@@ -197,16 +200,16 @@ func (c *runCmd) request(text string, info engine.Info) (*engine.Request, error)
 }
 
 // answer prints one answer as it comes.
-func (c *runCmd) answer(ctx context.Context, e *env, g *actors.Gateway, req *engine.Request) error {
+func (c *runCmd) answer(ctx context.Context, e *console.Env, g *actors.Gateway, req *engine.Request) error {
 	start := time.Now()
 	stream, err := g.Submit(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	ids, out := []int32{}, term.Safe(e.out)
+	ids, out := []int32{}, term.Safe(e.Out)
 	var first time.Duration
-	done, err := follow(stream, func(ev *engine.Event) error {
+	done, err := chat.Follow(stream, func(ev *engine.Event) error {
 		for _, t := range ev.Tokens {
 			ids = append(ids, t.ID)
 		}
@@ -228,22 +231,22 @@ func (c *runCmd) answer(ctx context.Context, e *env, g *actors.Gateway, req *eng
 	return c.summary(e, done, ids, first, time.Since(start))
 }
 
-func (c *runCmd) summary(e *env, ev engine.Event, ids []int32, first, total time.Duration) error {
+func (c *runCmd) summary(e *console.Env, ev engine.Event, ids []int32, first, total time.Duration) error {
 	if c.IDs {
 		data, err := json.Marshal(ids)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(e.out, "%s", data)
+		fmt.Fprintf(e.Out, "%s", data)
 	}
-	fmt.Fprintln(e.out)
+	fmt.Fprintln(e.Out)
 	rate := float64(ev.Usage.Completion-1) / max(1e-9, (total-first).Seconds())
-	fmt.Fprintf(e.err, "%s\n", strings.Join([]string{
+	fmt.Fprintf(e.Err, "%s\n", strings.Join([]string{
 		fmt.Sprintf("%d prompt tokens", ev.Usage.Prompt), fmt.Sprintf("%d answer tokens", ev.Usage.Completion),
 		fmt.Sprintf("first after %.1f ms", first.Seconds()*1e3), fmt.Sprintf("then %.0f tokens/s", rate),
 	}, ", "))
 	if ev.Finish == engine.FinishCancelled {
-		return exitError(130)
+		return console.ExitError(130)
 	}
 	return nil
 }

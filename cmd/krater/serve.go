@@ -17,6 +17,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/scheduler/files"
 	"krater/scheduler/jsonlines"
@@ -60,9 +62,9 @@ const maxConcurrentMost = 1 << 16
 const servingGCPercent = 50
 
 // Run implements the command.
-func (c *serveCmd) Run(e *env) error {
+func (c *serveCmd) Run(e *console.Env) error {
 	if c.PrintConfig {
-		return printConfig(e.out, e.ctx, e.file)
+		return cmdline.PrintConfig(e.Out, e.Ctx, e.File)
 	}
 	if err := c.heatFlags.check(); err != nil {
 		return err
@@ -75,8 +77,8 @@ func (c *serveCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	defer e.shown().Close()
-	for _, line := range strangers(e.ctx.Model, os.Environ()) {
+	defer e.Shown().Close()
+	for _, line := range cmdline.Strangers(e.Ctx.Model, os.Environ()) {
 		log.Warn().Msg(line)
 	}
 	opt, keys, err := c.serverOptions(log)
@@ -97,7 +99,7 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	// A model that is refused leaves nothing behind: the batch queue makes its folder after this.
 	c.checked = src
-	if err = src.refusal(c.engineFlags, limits{heat: c.counted(), served: true}, e.here()); err == nil {
+	if err = src.refusal(c.engineFlags, limits{heat: c.counted(), served: true}, e.Here()); err == nil {
 		err = c.heatFlags.refusal(src)
 	}
 	if err != nil {
@@ -110,7 +112,7 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	ctx, release := untilStopped()
 	defer release()
-	return c.serve(ctx, e, l, newLateEngine(name, keys, e.shown()), opt, log)
+	return c.serve(ctx, e, l, newLateEngine(name, keys, e.Shown()), opt, log)
 }
 
 // servedName is what clients call the model. No client takes random weights for the model
@@ -127,7 +129,7 @@ func (c *serveCmd) servedName(src *source) string {
 
 // serve opens the doors, loads the model behind them and waits for the end.
 // Clients see 503 on /ready until the model is loaded.
-func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, late *lateEngine, opt server.Options, log zerolog.Logger) error {
+func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, late *lateEngine, opt server.Options, log zerolog.Logger) error {
 	start := time.Now()
 	name := late.name
 	if c.OTLPEndpoint != "" {
@@ -170,7 +172,7 @@ func (c *serveCmd) serve(ctx context.Context, e *env, l net.Listener, late *late
 	select {
 	case <-loaded:
 	case <-ctx.Done(): // the load goes on until the process ends, which is now
-		e.shown().Close()
+		e.Shown().Close()
 		log.Info().Msg("stopped while loading")
 		return l.Close()
 	}
@@ -224,9 +226,9 @@ func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
 }
 
 // load brings the model up behind the doors.
-func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
-	defer e.shown().End()
-	e.shown().Set("prepare", term.Steps, 0, 0)
+func (c *serveCmd) load(ctx context.Context, e *console.Env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
+	defer e.Shown().End()
+	e.Shown().Set("prepare", term.Steps, 0, 0)
 	src, err := c.sourceOr(c.Model)
 	if c.checked != nil {
 		src, err = c.checked, nil
@@ -246,10 +248,10 @@ func (c *serveCmd) load(ctx context.Context, e *env, late *lateEngine, log zerol
 		s.closeRank()
 		return nil, nil, err
 	}
-	if err := s.load(ctx, &c.engineFlags, reportTo(log, e.shown())); err != nil {
+	if err := s.load(ctx, &c.engineFlags, reportTo(log, e.Shown())); err != nil {
 		return nil, nil, err
 	}
-	e.shown().Set("start the pipeline", term.Steps, 0, 0)
+	e.Shown().Set("start the pipeline", term.Steps, 0, 0)
 	lim := s.parts.Limits
 	if s.place != nil {
 		log.Info().Str("device", s.rank().Name()).Str("experts", s.whereExperts()).Msg("experts placed")
@@ -306,7 +308,7 @@ func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batc
 }
 
 // announce tells a person what to do next.
-func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Duration) {
+func (c *serveCmd) announce(e *console.Env, addr net.Addr, name string, took time.Duration) {
 	scheme, key, others := "http", "", ""
 	at := addr.String()
 	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() { // which is no place to go to
@@ -323,21 +325,21 @@ func (c *serveCmd) announce(e *env, addr net.Addr, name string, took time.Durati
 		key = " -H 'Authorization: Bearer KEY'"
 	}
 	name = term.Shown(name)
-	fmt.Fprintf(e.out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, at, took.Seconds())
+	fmt.Fprintf(e.Out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, at, took.Seconds())
 	chat := ", and a chat box"
 	if c.Shape != "" { // it has no chat template
 		chat = ""
 	}
-	fmt.Fprintf(e.out, "  open %s://%s/trace in a browser: the pipeline at work%s\n", scheme, at, chat)
+	fmt.Fprintf(e.Out, "  open %s://%s/trace in a browser: the pipeline at work%s\n", scheme, at, chat)
 	if others != "" {
-		fmt.Fprintf(e.out, "  from other machines: %s://%s\n", scheme, others)
+		fmt.Fprintf(e.Out, "  from other machines: %s://%s\n", scheme, others)
 	}
 	if c.Shape != "" {
-		fmt.Fprintf(e.out, "  curl -s %s://%s/v1/completions -H 'Content-Type: application/json'%s -d '{\"prompt\":\"abc\",\"max_tokens\":16}'\n\n", scheme, at, key)
-		fmt.Fprintf(e.out, "Its weights are random, and its answers noise; how long they take is true.\n\n")
+		fmt.Fprintf(e.Out, "  curl -s %s://%s/v1/completions -H 'Content-Type: application/json'%s -d '{\"prompt\":\"abc\",\"max_tokens\":16}'\n\n", scheme, at, key)
+		fmt.Fprintf(e.Out, "Its weights are random, and its answers noise; how long they take is true.\n\n")
 		return
 	}
-	fmt.Fprintf(e.out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, at, key)
+	fmt.Fprintf(e.Out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, at, key)
 }
 
 // showMessage has the message of a log line shown. The writer quotes its other fields.
@@ -350,19 +352,19 @@ func showMessage(line map[string]any) error {
 
 // logger writes to standard error: text on a terminal, JSON lines elsewhere. How far the load is becomes a bar
 // beside text on a terminal, and lines of the log elsewhere.
-func (c *serveCmd) logger(e *env) (log zerolog.Logger, err error) {
+func (c *serveCmd) logger(e *console.Env) (log zerolog.Logger, err error) {
 	level, err := zerolog.ParseLevel(c.LogLevel)
 	if err != nil {
 		return zerolog.Nop(), err
 	}
-	c.out = &lossyWriter{w: e.err}
-	out, bar, text := jsonlines.Writer(c.out), io.Writer(nil), c.LogFormat == "text" || c.LogFormat == "auto" && term.Is(e.err)
+	c.out = &lossyWriter{w: e.Err}
+	out, bar, text := jsonlines.Writer(c.out), io.Writer(nil), c.LogFormat == "text" || c.LogFormat == "auto" && term.Is(e.Err)
 	if text {
-		bar = e.err
+		bar = e.Err
 	}
-	e.progress = term.NewProgress(bar, progressEvery, func(s term.State) { logProgress(log)(s) })
+	e.Progress = term.NewProgress(bar, console.ProgressEvery, func(s term.State) { logProgress(log)(s) })
 	if text {
-		out = zerolog.ConsoleWriter{Out: e.progress.Beside(c.out), TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.err), FormatPrepare: showMessage}
+		out = zerolog.ConsoleWriter{Out: e.Progress.Beside(c.out), TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.Err), FormatPrepare: showMessage}
 	}
 	log = zerolog.New(out).Level(level).With().Timestamp().Logger()
 	return log, nil

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
-
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/console"
 	"krater/stages/weights/cache"
 )
 
@@ -298,7 +298,7 @@ func TestAnnounced(t *testing.T) {
 		other bool
 	}{{net.IPv4(127, 0, 0, 1), "http://127.0.0.1:8080", false}, {net.IPv6loopback, "http://[::1]:8080", false}, {net.IPv6unspecified, "http://127.0.0.1:8080", true}, {net.IPv4zero, "http://127.0.0.1:8080", true}} {
 		var out bytes.Buffer
-		(&serveCmd{}).announce(&env{out: &out}, &net.TCPAddr{IP: c.ip, Port: 8080}, "tiny", time.Second)
+		(&serveCmd{}).announce(&console.Env{Out: &out}, &net.TCPAddr{IP: c.ip, Port: 8080}, "tiny", time.Second)
 		if s := out.String(); strings.Count(s, c.at) != 3 || strings.Contains(s, host+":8080") != c.other {
 			t.Errorf("%s: %s", c.ip, s)
 		}

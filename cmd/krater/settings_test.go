@@ -11,6 +11,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"krater/cmd/krater/batch"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/traces"
 	"krater/stages/model"
 )
 
@@ -124,19 +127,19 @@ func TestSwitchesAreParsed(t *testing.T) {
 		}
 		switches++
 		for value, want := range map[string]string{"0": "false", "false": "false", "no": "false", "1": "true", "true": "true", "yes": "true"} {
-			t.Setenv(envName(f.Name), value)
+			t.Setenv(cmdline.EnvName(f.Name), value)
 			got := settings(t)[f.Name]
-			if got != (setting{want, "environment " + envName(f.Name)}) {
-				t.Errorf("%s=%s gives %v", envName(f.Name), value, got)
+			if got != (setting{want, "environment " + cmdline.EnvName(f.Name)}) {
+				t.Errorf("%s=%s gives %v", cmdline.EnvName(f.Name), value, got)
 			}
 			file := write(t, "switch.yaml", fmt.Sprintf("%s: %q\n", f.Name, value))
 			if got := settings(t, "--config", file)[f.Name].value; got != want {
 				t.Errorf("beside a file: %s", got)
 			}
 		}
-		t.Setenv(envName(f.Name), "banana")
-		refuses(t, 2, []string{"serve", "--print-config"}, "--"+f.Name, "banana", envName(f.Name))
-		os.Unsetenv(envName(f.Name))
+		t.Setenv(cmdline.EnvName(f.Name), "banana")
+		refuses(t, 2, []string{"serve", "--print-config"}, "--"+f.Name, "banana", cmdline.EnvName(f.Name))
+		os.Unsetenv(cmdline.EnvName(f.Name))
 		refuses(t, 2, []string{"serve", "--print-config", "--config", write(t, "bad.yaml", f.Name+": banana\n")}, "--"+f.Name, "banana")
 	})
 	if switches == 0 {
@@ -165,7 +168,7 @@ func TestBadConfigFiles(t *testing.T) {
 		"no YAML":            {"max-seqs: [1\n", []string{"configuration"}},
 		"no mapping":         {"- max-seqs\n", []string{"configuration"}},
 		"zeros":              {strings.Repeat("\x00", 64), []string{"configuration"}},
-		"too long":           {strings.Repeat("#", configMaxBytes+1), []string{"over", "bytes"}},
+		"too long":           {strings.Repeat("#", cmdline.ConfigMaxBytes+1), []string{"over", "bytes"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := write(t, "bad.yaml", c.text)
@@ -288,7 +291,7 @@ func TestHelp(t *testing.T) {
 		}
 	})
 	// The configuration file is no command, completion and help have no flags, and bench, batch and trace are several.
-	want := reflect.TypeFor[cli]().NumField() - 3 + reflect.TypeFor[benchCmd]().NumField() - 1 + reflect.TypeFor[batchCmd]().NumField() - 1 + reflect.TypeFor[traceCmd]().NumField() - 1
+	want := reflect.TypeFor[cli]().NumField() - 3 + reflect.TypeFor[benchCmd]().NumField() - 1 + reflect.TypeFor[batch.Cmd]().NumField() - 1 + reflect.TypeFor[traces.Cmd]().NumField() - 1
 	if len(texts) != want {
 		t.Errorf("%d commands have flags, want %d", len(texts), want)
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"krater/cmd/krater/console"
 )
 
 // TestForeignTextOnATerminal: control characters in names, in what a template raises, in answers
@@ -46,7 +48,7 @@ func TestForeignTextOnATerminal(t *testing.T) {
 	answer := readGolden(t).Prompts[0].Answer
 	none("an answer", onTerminal(t, ask...), strings.ReplaceAll(answer, "e", `\x1b`))
 	var text bytes.Buffer
-	log, err := (&serveCmd{LogLevel: "info", LogFormat: "text"}).logger(&env{err: &text})
+	log, err := (&serveCmd{LogLevel: "info", LogFormat: "text"}).logger(&console.Env{Err: &text})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/cmd/krater/cmdline"
 	"krater/scheduler/dispatch"
 	"krater/stages/drive"
 	"krater/stages/text/tokenizer"
@@ -133,7 +134,7 @@ func TestOtherNames(t *testing.T) {
 		"--cache-strategy active_only --prefill-strategy chunked": "chunked active_only",
 	} {
 		var c cli
-		if _, _, err := parse(&c, append(append([]string{"run", "--device", "hostsim"}, strings.Fields(text)...), "Hello")); err != nil {
+		if _, _, err := cmdline.Parse(&c, append(append([]string{"run", "--device", "hostsim"}, strings.Fields(text)...), "Hello")); err != nil {
 			t.Fatal(err)
 		}
 		s, err := c.Run.named(allThere, allThere)

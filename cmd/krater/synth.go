@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 	"krater/models"
@@ -101,7 +102,7 @@ type synthCmd struct {
 }
 
 // Run implements the command.
-func (c *synthCmd) Run(e *env) error {
+func (c *synthCmd) Run(e *console.Env) error {
 	switch {
 	case c.InMemory == (c.Out != ""):
 		return errors.New("say where the model goes: --out DIR or --in-memory")
@@ -123,7 +124,7 @@ func (c *synthCmd) Run(e *env) error {
 	r := synthReport{Shape: m.Shape, Layers: len(m.Config.Layers), Path: c.Out, As: c.As}
 	f.Progress = func(done, all int64) {
 		r.Bytes = done
-		e.shown().Set("synth", term.Bytes, done, all)
+		e.Shown().Set("synth", term.Bytes, done, all)
 	}
 	start := time.Now()
 	if c.As == "safetensors" {
@@ -131,12 +132,12 @@ func (c *synthCmd) Run(e *env) error {
 	} else {
 		err = c.cache(ctx, m, f, &r)
 	}
-	e.shown().End() // before the report
+	e.Shown().End() // before the report
 	if err != nil {
 		return err
 	}
 	r.Seconds = time.Since(start).Seconds()
-	return r.print(e.out, c.JSON)
+	return r.print(e.Out, c.JSON)
 }
 
 // cache writes experts as integers: INT4 unless a flag says otherwise, however
@@ -208,7 +209,7 @@ type synthStep struct {
 const inMemoryKV = 64 << 20
 
 // memory makes the model and tells what it took.
-func (c *synthCmd) memory(e *env) error {
+func (c *synthCmd) memory(e *console.Env) error {
 	src, err := c.source()
 	if err != nil {
 		return err
@@ -235,7 +236,7 @@ func (c *synthCmd) memory(e *env) error {
 	for _, x := range s.made.Took {
 		r.Steps = append(r.Steps, synthStep{x.What, x.Bytes, x.Took.Seconds()})
 	}
-	return r.print(e.out, c.JSON)
+	return r.print(e.Out, c.JSON)
 }
 
 // print writes the report for people or as JSON.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"krater/bench/serve"
+	"krater/cmd/krater/cmdline"
 	"krater/stages/text/tokenizer"
 )
 
@@ -145,7 +146,7 @@ func TestServeShape(t *testing.T) {
 		}
 	}
 	var c cli
-	if _, _, err := parse(&c, append([]string{"serve"}, shape...)); err != nil {
+	if _, _, err := cmdline.Parse(&c, append([]string{"serve"}, shape...)); err != nil {
 		t.Fatal(err)
 	}
 	src, err := c.Serve.sourceOr("")

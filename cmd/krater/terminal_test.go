@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 )
 
@@ -154,7 +155,7 @@ func onTerminal(t *testing.T, args ...string) string {
 		data, _ := io.ReadAll(end) // ends with an error when the tty is closed
 		read <- string(data)
 	}()
-	run(args, &env{in: strings.NewReader(""), out: tty, err: tty})
+	run(args, &console.Env{In: strings.NewReader(""), Out: tty, Err: tty})
 	tty.Close()
 	return <-read
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/scheduler/files"
 	"krater/scheduler/jsonlines"
@@ -20,10 +22,10 @@ const lineMaxBytes = 64 << 20
 
 // eachLine calls f for every line of standard input and writes what it returns
 // as a line.
-func eachLine(e *env, f func(line []byte) ([]byte, error)) error {
-	out := bufio.NewWriter(term.Safe(e.out))
+func eachLine(e *console.Env, f func(line []byte) ([]byte, error)) error {
+	out := bufio.NewWriter(term.Safe(e.Out))
 	defer out.Flush()
-	in := bufio.NewScanner(flushFirst{e.in, out})
+	in := bufio.NewScanner(flushFirst{e.In, out})
 	in.Buffer(make([]byte, 64<<10), lineMaxBytes)
 	for n := 1; in.Scan(); n++ {
 		answer, err := f(in.Bytes())
@@ -58,7 +60,7 @@ type tokenizeCmd struct {
 }
 
 // Run implements the command.
-func (c *tokenizeCmd) Run(e *env) error {
+func (c *tokenizeCmd) Run(e *console.Env) error {
 	tok, err := openTokenizer(c.Model)
 	if err != nil {
 		return err
@@ -82,7 +84,7 @@ type detokenizeCmd struct {
 }
 
 // Run implements the command.
-func (c *detokenizeCmd) Run(e *env) error {
+func (c *detokenizeCmd) Run(e *console.Env) error {
 	tok, err := openTokenizer(c.Model)
 	if err != nil {
 		return err
@@ -125,7 +127,7 @@ type templateCmd struct {
 }
 
 // Run implements the command.
-func (c *templateCmd) Run(e *env) error {
+func (c *templateCmd) Run(e *console.Env) error {
 	t, err := c.compile()
 	if err != nil {
 		return err
@@ -154,4 +156,36 @@ func (c *templateCmd) compile() (*chat.Template, error) {
 		err = fmt.Errorf("model %s has no chat template", src.name)
 	}
 	return t, err
+}
+
+type helpCmd struct {
+	Command []string `arg:"" optional:"" help:"The command, such as serve or bench model; default: the list of all."`
+}
+
+// Run implements the command: what --help after the command prints.
+func (c *helpCmd) Run(e *console.Env) error {
+	if status := run(append(c.Command, "--help"), e); status != 0 {
+		return console.ExitError(status)
+	}
+	return nil
+}
+
+type completionCmd struct {
+	Shell string `arg:"" help:"The shell: ${enum}." enum:"bash,zsh,fish"`
+}
+
+// Run implements the command.
+func (c *completionCmd) Run(e *console.Env) error {
+	words := cmdline.Completions(e.Ctx.Model.Node)
+	switch c.Shell {
+	case "bash":
+		return cmdline.CompleteBash(e.Out, words)
+	case "zsh":
+		// zsh runs scripts for bash once it is told to.
+		if _, err := fmt.Fprint(e.Out, "#compdef krater\nautoload -U +X bashcompinit && bashcompinit\n"); err != nil {
+			return err
+		}
+		return cmdline.CompleteBash(e.Out, words)
+	}
+	return cmdline.CompleteFish(e.Out, words)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -12,7 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -270,62 +268,6 @@ func checkNesting(t *testing.T, name string) {
 	}
 }
 
-// TestTraceShowGolden: the picture of a step, letter by letter, and in colours.
-func TestTraceShowGolden(t *testing.T) {
-	tracks := []trace.Track{
-		{Name: "schedule", Events: []trace.Event{{Batch: 7, Kind: trace.Schedule, Layer: -1, Started: 0, Ended: 10_000}, {Batch: 7, Kind: trace.Schedule, Layer: -1, Enqueued: 95_000, Started: 95_000, Ended: 100_000}}},
-		{Name: "pool0", Events: []trace.Event{{Batch: 7, Kind: trace.Experts, Layer: 1, Enqueued: 31_000, Started: 40_000, Ended: 80_000}}},
-		{Name: "group0", Events: []trace.Event{{Batch: 7, Kind: trace.Group, Layer: -1, Enqueued: 10_000, Started: 10_000, Ended: 30_000}, {Batch: 7, Kind: trace.Group, Layer: 1, Enqueued: 80_000, Started: 80_000, Ended: 95_000}}},
-		{Name: "split0", Events: []trace.Event{{Batch: 7, Kind: trace.Split, Layer: 1, Enqueued: 30_000, Started: 30_000, Ended: 31_000}}},
-		{Name: "other", Events: []trace.Event{{Batch: 6, Kind: trace.Head, Layer: -1, Started: -5000, Ended: -10}}},
-	}
-	file := filepath.Join(t.TempDir(), "trace.json")
-	var buf bytes.Buffer
-	if err := trace.WriteChrome(&buf, tracks, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, buf.Bytes(), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	got := answers(t, "", "trace", "show", file, "--steps", "1", "--width", "60")
-	const want = `Step 7: 100.0 us
-
-           |0.0 us             |50.0 us
-schedule   ssss                                  ss  15.0 %
-group0         LLLLLLLL                    LLLLLL    35.0 %
-split0                 d                              1.0 %
-pool0                      XXXXXXXXXXXXXXXX          40.0 %
-           s scheduler L layers d split X experts
-
-Where the time went, 100.0 us a step:
-  pool0       40.0 %  ################
-  group0      35.0 %  ##############
-  schedule    15.0 %  ######
-  waiting      9.0 %  ####
-  split0       1.0 %  #
-
-The longest waits:
-     85.0 us  schedule   waiting for credit: step 7 was at pool0
-     50.0 us  group0     waiting for the experts of layer 1, at pool0
-`
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	figures := decode[stretch](t, answers(t, "", "trace", "show", file, "--json", "--steps", "1"))
-	if figures.NS != 100_000 || !slices.Equal(figures.Steps, []uint64{7}) || len(figures.Lanes) != 4 || figures.Lanes[1] != (timeOf{"group0", 35_000, 0.35}) ||
-		len(figures.Path) != 5 || figures.Path[0] != (timeOf{"pool0", 40_000, 0.4}) || figures.Waits[0] != (waitFor{"schedule", 85_000, "waiting for credit: step 7 was at pool0"}) {
-		t.Errorf("as JSON: %+v", figures)
-	}
-	refuses(t, 1, []string{"trace", "show", file, "--steps", "0"}, "--steps")
-	refuses(t, 1, []string{"trace", "show", write(t, "no.json", "[]")}, "trace file")
-	if got := answers(t, "", "trace", "show", write(t, "empty.json", `{"traceEvents":[]}`)); got != "There is no step in it.\n" {
-		t.Errorf("of nothing it says %q", got)
-	}
-	if got := answers(t, "", "trace", "show", write(t, "none.json", `{"traceEvents":[]}`), "--json"); strings.Contains(got, "null") || len(decode[stretch](t, got).Steps) != 0 {
-		t.Errorf("of nothing it says %q", got)
-	}
-}
-
 // TestOTLP: answers of the real server arrive at a collector when the server has ended, as
 // children of the spans that their clients named.
 func TestOTLP(t *testing.T) {
@@ -387,16 +329,4 @@ func TestPprof(t *testing.T) {
 		t.Errorf("without --pprof: %d", status)
 	}
 	refuses(t, 1, []string{"serve", "--listen", "0.0.0.0:0", "--pprof"}, "--pprof", "0.0.0.0:0")
-}
-
-// FuzzRecording: whatever a server sends gives tracks or an error.
-func FuzzRecording(f *testing.F) {
-	f.Add([]byte("[\"host\"]\n[\"a\",[0,\"group\",1,0,2,3,4,1,-1,0,0,0,0,0]]\n"))
-	f.Add([]byte("[]\n[\"a\"]\n[1]\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		tracks, _, err := readRecording(bytes.NewReader(data))
-		if err == nil && trace.WriteChrome(&bytes.Buffer{}, tracks, nil) != nil {
-			t.Error("tracks cannot be written")
-		}
-	})
 }

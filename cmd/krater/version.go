@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"krater/cmd/krater/console"
 	"krater/models"
 )
 
@@ -82,23 +83,23 @@ func (b build) String() string {
 }
 
 // Run implements the command.
-func (c *versionCmd) Run(e *env) error {
+func (c *versionCmd) Run(e *console.Env) error {
 	b := thisBuild()
 	if c.JSON {
-		return writeJSON(e.out, b)
+		return console.WriteJSON(e.Out, b)
 	}
-	fmt.Fprintln(e.out, b)
+	fmt.Fprintln(e.Out, b)
 	if !c.Licenses {
 		return nil
 	}
 	if notice := models.Notice(); notice != "" {
-		fmt.Fprintf(e.out, "\nThe embedded model, Krater Tiny:\n\n%s\n", notice)
+		fmt.Fprintf(e.Out, "\nThe embedded model, Krater Tiny:\n\n%s\n", notice)
 	}
-	fmt.Fprint(e.out, "\nKrater, Go and the libraries linked in, each text below the names of those that it is of:\n\n")
+	fmt.Fprint(e.Out, "\nKrater, Go and the libraries linked in, each text below the names of those that it is of:\n\n")
 	z, err := gzip.NewReader(bytes.NewReader(licenses))
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(e.out, z)
+	_, err = io.Copy(e.Out, z)
 	return err
 }

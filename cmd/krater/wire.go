@@ -13,6 +13,7 @@ import (
 	"krater/actors"
 	"krater/actors/engine"
 	"krater/actors/placement"
+	"krater/cmd/krater/console"
 	"krater/kernels/cpu"
 	"krater/kernels/hostsim"
 	"krater/scheduler"
@@ -58,7 +59,7 @@ type session struct {
 }
 
 // newSession loads a model for the flags, unless the memory plan does not fit.
-func newSession(e *env, dir string, f *engineFlags, l limits) (*session, error) {
+func newSession(e *console.Env, dir string, f *engineFlags, l limits) (*session, error) {
 	src, err := openSource(dir)
 	if err != nil {
 		return nil, err
@@ -67,16 +68,16 @@ func newSession(e *env, dir string, f *engineFlags, l limits) (*session, error) 
 }
 
 // newSourceSession is newSession of a model that was found.
-func newSourceSession(e *env, src *source, f *engineFlags, l limits) (*session, error) {
+func newSourceSession(e *console.Env, src *source, f *engineFlags, l limits) (*session, error) {
 	s, err := prepareSource(e, src, f, l)
 	if err != nil {
 		return nil, err
 	}
 	if !s.look.plan.Fits() {
-		e.say("going on with --force:", s.look.plan.Check())
+		e.Say("going on with --force:", s.look.plan.Check())
 	}
 	if s.look.foreseen != nil && s.look.foreseen.line != "" {
-		e.say(s.look.foreseen.line)
+		e.Say(s.look.foreseen.line)
 	}
 	if err := s.load(context.Background(), f, reportOn(e)); err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func newSourceSession(e *env, src *source, f *engineFlags, l limits) (*session, 
 
 // prepare finds a model and plans its memory. A plan that does not fit is an
 // error unless forced.
-func prepare(e *env, dir string, f *engineFlags, l limits) (*session, error) {
+func prepare(e *console.Env, dir string, f *engineFlags, l limits) (*session, error) {
 	src, err := openSource(dir)
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func prepare(e *env, dir string, f *engineFlags, l limits) (*session, error) {
 }
 
 // prepareSource plans the memory of a model that was found.
-func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, error) {
+func prepareSource(e *console.Env, src *source, f *engineFlags, l limits) (*session, error) {
 	s := &session{src: src}
 	var err error
 	if s.cfg, s.gen, err = src.config(); err != nil {
@@ -104,7 +105,7 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 	if err = src.check(s.cfg, l.served); err != nil {
 		return nil, err
 	}
-	if s.card, err = f.settle(e.err); err != nil {
+	if s.card, err = f.settle(e.Err); err != nil {
 		return nil, err
 	}
 	if s.card != nil {
@@ -112,7 +113,7 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 		apart := func(work func()) { err = s.lend(e, f, work) }
 		l.measure = func(bits int) *rates.File { return f.measureOnce(e, l.cardName, l.cardBytes, bits, apart) }
 	}
-	look, lookErr := src.look(s.cfg, f, l, e.here())
+	look, lookErr := src.look(s.cfg, f, l, e.Here())
 	if s.look = look; err == nil {
 		err = lookErr
 	}
@@ -127,10 +128,10 @@ func prepareSource(e *env, src *source, f *engineFlags, l limits) (*session, err
 }
 
 // lend has work use the card, on which nothing is yet, as if nobody had it open.
-func (s *session) lend(e *env, f *engineFlags, work func()) (err error) {
+func (s *session) lend(e *console.Env, f *engineFlags, work func()) (err error) {
 	s.closeRank()
 	work()
-	if s.card, err = f.settle(e.err); err == nil && s.card == nil {
+	if s.card, err = f.settle(e.Err); err == nil && s.card == nil {
 		err = fmt.Errorf("--device cuda: %w any more", errNoCard)
 	}
 	return err

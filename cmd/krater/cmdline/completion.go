@@ -1,4 +1,4 @@
-package main
+package cmdline
 
 import (
 	"fmt"
@@ -9,58 +9,38 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-type completionCmd struct {
-	Shell string `arg:"" help:"The shell: ${enum}." enum:"bash,zsh,fish"`
-}
-
-// Run implements the command.
-func (c *completionCmd) Run(e *env) error {
-	words := completionsOf(e.ctx.Model.Node)
-	switch c.Shell {
-	case "bash":
-		return completeBash(e.out, words)
-	case "zsh":
-		// zsh runs scripts for bash once it is told to.
-		if _, err := fmt.Fprint(e.out, "#compdef krater\nautoload -U +X bashcompinit && bashcompinit\n"); err != nil {
-			return err
-		}
-		return completeBash(e.out, words)
-	}
-	return completeFish(e.out, words)
-}
-
-// completions are the words that may follow a command.
-type completions struct {
-	path     string // "bench kernels", "" at the top
+// Completion are the words that may follow a command.
+type Completion struct {
+	Path     string // "bench kernels", "" at the top
 	help     string
 	commands []*kong.Node
-	flags    []*kong.Flag
+	Flags    []*kong.Flag
 	values   []string // of the first argument
 }
 
-// completionsOf lists node and all commands below it.
-func completionsOf(node *kong.Node) []completions {
-	c := completions{path: strings.TrimPrefix(strings.TrimPrefix(node.FullPath(), "krater"), " "), help: node.Help}
+// Completions lists node and all commands below it.
+func Completions(node *kong.Node) []Completion {
+	c := Completion{Path: strings.TrimPrefix(strings.TrimPrefix(node.FullPath(), "krater"), " "), help: node.Help}
 	for _, group := range node.AllFlags(true) {
-		c.flags = append(c.flags, group...)
+		c.Flags = append(c.Flags, group...)
 	}
 	for _, p := range node.Positional {
 		if p.Enum != "" {
 			c.values = p.EnumSlice()
 		}
 	}
-	list := []completions{c}
+	list := []Completion{c}
 	for _, child := range node.Children {
 		if !child.Hidden {
 			list[0].commands = append(list[0].commands, child)
-			list = append(list, completionsOf(child)...)
+			list = append(list, Completions(child)...)
 		}
 	}
 	// Flags of a command that stands for several belong to the one that it runs by default.
 	if node.DefaultCmd != nil {
 		for _, f := range list[1:] {
-			if strings.HasSuffix(f.path, node.DefaultCmd.Name) {
-				list[0].flags = f.flags
+			if strings.HasSuffix(f.Path, node.DefaultCmd.Name) {
+				list[0].Flags = f.Flags
 			}
 		}
 	}
@@ -68,26 +48,26 @@ func completionsOf(node *kong.Node) []completions {
 }
 
 // words are what may be typed after the command.
-func (c *completions) words() []string {
+func (c *Completion) words() []string {
 	var list []string
 	for _, n := range c.commands {
 		list = append(list, n.Name)
 	}
 	list = append(list, c.values...)
-	for _, f := range c.flags {
+	for _, f := range c.Flags {
 		list = append(list, "--"+f.Name)
-		if negatable(f) {
+		if Negatable(f) {
 			list = append(list, "--no-"+f.Name)
 		}
 	}
 	return list
 }
 
-// negatable reports whether there is a --no- of the flag.
-func negatable(f *kong.Flag) bool { return f.Tag != nil && f.Tag.Negatable != "" }
+// Negatable reports whether there is a --no- of the flag.
+func Negatable(f *kong.Flag) bool { return f.Tag != nil && f.Tag.Negatable != "" }
 
-// completeBash writes a function that looks the command up in the words typed so far.
-func completeBash(w io.Writer, all []completions) error {
+// CompleteBash writes a function that looks the command up in the words typed so far.
+func CompleteBash(w io.Writer, all []Completion) error {
 	var b strings.Builder
 	b.WriteString(`_krater() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev= path= word i words=
@@ -99,8 +79,8 @@ func completeBash(w io.Writer, all []completions) error {
         case "$path $word" in
 `)
 	for _, c := range all[1:] {
-		at := strings.LastIndex(c.path, " ")
-		fmt.Fprintf(&b, "        %q) path=%q ;;\n", c.path[:max(0, at)]+" "+c.path[at+1:], c.path)
+		at := strings.LastIndex(c.Path, " ")
+		fmt.Fprintf(&b, "        %q) path=%q ;;\n", c.Path[:max(0, at)]+" "+c.Path[at+1:], c.Path)
 	}
 	b.WriteString("        esac\n    done\n    case \"$prev\" in\n")
 	for _, line := range flagValues(all) {
@@ -108,7 +88,7 @@ func completeBash(w io.Writer, all []completions) error {
 	}
 	fmt.Fprintf(&b, "    %s) local IFS=$'\\n'; COMPREPLY=($(compgen -f -- \"$cur\")); compopt -o filenames 2>/dev/null; return ;;\n    esac\n    case \"$path\" in\n", strings.Join(fileFlags(all), "|"))
 	for _, c := range all {
-		fmt.Fprintf(&b, "    %q) words=%q ;;\n", c.path, strings.Join(c.words(), " "))
+		fmt.Fprintf(&b, "    %q) words=%q ;;\n", c.Path, strings.Join(c.words(), " "))
 	}
 	b.WriteString("    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\ncomplete -o default -F _krater krater\n")
 	_, err := io.WriteString(w, b.String())
@@ -120,11 +100,11 @@ type valued struct{ flags, values string }
 
 // flagValues lists the flags with fixed values. Flags of one name have the same values in
 // every command, or all of them.
-func flagValues(all []completions) []valued {
+func flagValues(all []Completion) []valued {
 	values := map[string][]string{}
 	var names []string
 	for _, c := range all {
-		for _, f := range c.flags {
+		for _, f := range c.Flags {
 			if f.Enum == "" || f.IsBool() {
 				continue
 			}
@@ -152,10 +132,10 @@ func takesFile(f *kong.Flag) bool {
 }
 
 // fileFlags are the flags whose values are files.
-func fileFlags(all []completions) []string {
+func fileFlags(all []Completion) []string {
 	var list []string
 	for _, c := range all {
-		for _, f := range c.flags {
+		for _, f := range c.Flags {
 			if takesFile(f) {
 				list = append(list, "--"+f.Name)
 			}
@@ -165,14 +145,14 @@ func fileFlags(all []completions) []string {
 	return slices.Compact(list)
 }
 
-// completeFish writes a line for every command and flag.
-func completeFish(w io.Writer, all []completions) error {
+// CompleteFish writes a line for every command and flag.
+func CompleteFish(w io.Writer, all []Completion) error {
 	var b strings.Builder
 	b.WriteString("complete -c krater -f\n")
 	for _, c := range all {
 		when := "__fish_use_subcommand"
-		if c.path != "" {
-			names := strings.Fields(c.path)
+		if c.Path != "" {
+			names := strings.Fields(c.Path)
 			when = "__fish_seen_subcommand_from " + names[0]
 			if len(names) > 1 {
 				when += "; and __fish_seen_subcommand_from " + names[1]
@@ -182,7 +162,7 @@ func completeFish(w io.Writer, all []completions) error {
 		}
 		for _, n := range c.commands {
 			also := when
-			if c.path != "" { // a part is named once
+			if c.Path != "" { // a part is named once
 				also += "; and not __fish_seen_subcommand_from " + siblings(c.commands)
 			}
 			fmt.Fprintf(&b, "complete -c krater -n %s -a %s -d %s\n", fishQuote(also), n.Name, fishQuote(firstSentence(n.Help)))
@@ -190,7 +170,7 @@ func completeFish(w io.Writer, all []completions) error {
 		for _, v := range c.values {
 			fmt.Fprintf(&b, "complete -c krater -n %s -a %s\n", fishQuote(when), v)
 		}
-		for _, f := range c.flags {
+		for _, f := range c.Flags {
 			line := fmt.Sprintf("complete -c krater -n %s -l %s", fishQuote(when), f.Name)
 			switch {
 			case f.IsBool():
@@ -202,7 +182,7 @@ func completeFish(w io.Writer, all []completions) error {
 				line += " -x"
 			}
 			fmt.Fprintf(&b, "%s -d %s\n", line, fishQuote(firstSentence(f.Help)))
-			if negatable(f) {
+			if Negatable(f) {
 				fmt.Fprintf(&b, "complete -c krater -n %s -l no-%s\n", fishQuote(when), f.Name)
 			}
 		}
@@ -212,10 +192,10 @@ func completeFish(w io.Writer, all []completions) error {
 }
 
 // groupsWith are the commands that have a part of this name.
-func groupsWith(all []completions, name string) string {
+func groupsWith(all []Completion, name string) string {
 	var list []string
 	for _, c := range all {
-		if group, part, ok := strings.Cut(c.path, " "); ok && part == name {
+		if group, part, ok := strings.Cut(c.Path, " "); ok && part == name {
 			list = append(list, group)
 		}
 	}

@@ -1,4 +1,5 @@
-package main
+// Package chat is a conversation on a terminal, with an engine in this process or with a running server.
+package chat
 
 import (
 	"context"
@@ -16,32 +17,32 @@ import (
 	"krater/transport/client"
 )
 
-// talker answers conversations.
-type talker interface {
+// Talker answers conversations.
+type Talker interface {
 	// Ask shows the answer as it comes. One that ctx has ended is no error.
-	Ask(ctx context.Context, messages []client.Message, show func(text string) error) (chatEnd, error)
+	Ask(ctx context.Context, messages []client.Message, show func(text string) error) (End, error)
 }
 
-// chatEnd is how an answer ended.
-type chatEnd struct {
+// End is how an answer ended.
+type End struct {
 	prompt, cached, tokens int  // tokens, as far as they are known
 	cut                    bool // by --max-tokens or the context's end
 	cancelled              bool
 }
 
-// conversation is a chat on a terminal.
-type conversation struct {
-	talker
-	lines interface {
+// Conversation is a chat on a terminal.
+type Conversation struct {
+	Talker
+	Lines interface {
 		Read(prompt string) (line string, pasted bool, err error)
 	}
-	out      io.Writer
-	name     string // of the model
-	context  int    // tokens; 0: unknown
-	most     int    // tokens of an answer; 0: up to the context
-	system   string
+	Out      io.Writer
+	Name     string // of the model
+	Context  int    // tokens; 0: unknown
+	Most     int    // tokens of an answer; 0: up to the context
+	System   string
 	messages []client.Message // without system
-	last     chatEnd
+	last     End
 	signals  chan os.Signal // interrupts while no line is typed
 }
 
@@ -62,11 +63,11 @@ stays together until Enter is typed. // at the beginning stands for a / that is 
 Ctrl-C cancels an answer, gives up a line, and leaves when typed twice at an empty prompt.
 `
 
-// run talks until the user leaves.
-func (c *conversation) run() error {
-	about := c.name
-	if c.context > 0 {
-		about = fmt.Sprintf("%s, %d tokens of context", c.name, c.context)
+// Run talks until the user leaves.
+func (c *Conversation) Run() error {
+	about := c.Name
+	if c.Context > 0 {
+		about = fmt.Sprintf("%s, %d tokens of context", c.Name, c.Context)
 	}
 	c.note("%s. /help lists the commands, Ctrl-D leaves.", about)
 	// All the time: an answer may end just before Ctrl-C is typed.
@@ -103,17 +104,17 @@ func (c *conversation) run() error {
 }
 
 // note writes a line of Krater's own.
-func (c *conversation) note(format string, args ...any) {
+func (c *Conversation) note(format string, args ...any) {
 	line := term.Shown(fmt.Sprintf(format, args...))
-	if term.Colours(c.out) {
+	if term.Colours(c.Out) {
 		line = "\x1b[" + string(term.Dim) + "m" + line + "\x1b[0m"
 	}
-	fmt.Fprintln(c.out, line)
+	fmt.Fprintln(c.Out, line)
 }
 
 // read reads a message of one line or several, or a command.
-func (c *conversation) read() (text string, command bool, err error) {
-	line, pasted, err := c.lines.Read(">>> ")
+func (c *Conversation) read() (text string, command bool, err error) {
+	line, pasted, err := c.Lines.Read(">>> ")
 	if err != nil {
 		return "", false, err
 	}
@@ -145,7 +146,7 @@ func (c *conversation) read() (text string, command bool, err error) {
 			c.note("A message may have %d MiB.", messageMost>>20)
 			return "", false, term.ErrDropped
 		}
-		switch line, pasted, err = c.lines.Read("... "); {
+		switch line, pasted, err = c.Lines.Read("... "); {
 		case errors.Is(err, io.EOF):
 			return b.String(), false, nil
 		case errors.Is(err, term.ErrInterrupted):
@@ -166,16 +167,16 @@ func cutEnd(line string) (text string, more bool) {
 }
 
 // command does what a command is for; it tells whether the chat is over.
-func (c *conversation) command(text string) (over bool) {
+func (c *Conversation) command(text string) (over bool) {
 	name, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	rest = strings.TrimSpace(rest)
 	switch name {
 	case "exit", "quit", "bye":
 		return true
 	case "help", "?", "":
-		_, _ = io.WriteString(c.out, chatHelp) // the terminal is gone if this fails, and the next read says so
+		_, _ = io.WriteString(c.Out, chatHelp) // the terminal is gone if this fails, and the next read says so
 	case "reset", "clear":
-		c.messages, c.last = nil, chatEnd{}
+		c.messages, c.last = nil, End{}
 		c.note("A new conversation.")
 	case "undo":
 		if n := len(c.messages); n > 0 {
@@ -186,14 +187,14 @@ func (c *conversation) command(text string) (over bool) {
 		switch rest {
 		case "":
 		case "none":
-			c.system = ""
+			c.System = ""
 		default:
-			c.system = rest
+			c.System = rest
 		}
-		if c.system == "" {
+		if c.System == "" {
 			c.note("There is no system text.")
 		} else {
-			c.note("System text: %s", c.system)
+			c.note("System text: %s", c.System)
 		}
 	case "context":
 		c.note("%s, %d of the last prompt from the cache.", c.used(), c.last.cached)
@@ -210,16 +211,16 @@ func (c *conversation) command(text string) (over bool) {
 }
 
 // used is how much of the context the last answer took.
-func (c *conversation) used() string {
+func (c *Conversation) used() string {
 	n := c.last.prompt + c.last.tokens
-	if c.context == 0 {
+	if c.Context == 0 {
 		return fmt.Sprintf("context: %d tokens", n)
 	}
-	return fmt.Sprintf("context: %d of %d tokens, %d %%", n, c.context, 100*n/c.context)
+	return fmt.Sprintf("context: %d of %d tokens, %d %%", n, c.Context, 100*n/c.Context)
 }
 
 // save writes the conversation as the messages of a request, into a new file.
-func (c *conversation) save(path string) error {
+func (c *Conversation) save(path string) error {
 	if path == "" {
 		return errors.New("say where: /save FILE")
 	}
@@ -239,16 +240,16 @@ func (c *conversation) save(path string) error {
 }
 
 // with is the conversation with the system text, and more messages.
-func (c *conversation) with(more ...client.Message) []client.Message {
+func (c *Conversation) with(more ...client.Message) []client.Message {
 	list := []client.Message{}
-	if c.system != "" {
-		list = append(list, client.Message{Role: "system", Content: c.system})
+	if c.System != "" {
+		list = append(list, client.Message{Role: "system", Content: c.System})
 	}
 	return append(append(list, c.messages...), more...)
 }
 
 // interruptible is a context that the next interrupt ends.
-func (c *conversation) interruptible() (context.Context, context.CancelFunc) {
+func (c *Conversation) interruptible() (context.Context, context.CancelFunc) {
 	select {
 	case <-c.signals: // it was for the answer before
 	default:
@@ -265,19 +266,19 @@ func (c *conversation) interruptible() (context.Context, context.CancelFunc) {
 }
 
 // ask sends a message and shows the answer. Its error ends the chat.
-func (c *conversation) ask(text string) error {
+func (c *Conversation) ask(text string) error {
 	ctx, stop := c.interruptible()
 	defer stop()
 	question := client.Message{Role: "user", Content: text}
 	var answer strings.Builder
-	out := term.Safe(c.out)
+	out := term.Safe(c.Out)
 	r, err := c.Ask(ctx, c.with(question), func(text string) error {
 		answer.WriteString(text)
 		_, err := io.WriteString(out, text)
 		return err
 	})
 	if answer.Len() > 0 || err == nil {
-		fmt.Fprintln(c.out)
+		fmt.Fprintln(c.Out)
 	}
 	if err != nil {
 		c.refused(err)
@@ -293,21 +294,21 @@ func (c *conversation) ask(text string) error {
 		return nil
 	}
 	c.messages = append(c.messages, question, client.Message{Role: "assistant", Content: answer.String()})
-	full := c.context > 0 && r.prompt+r.tokens >= c.context
+	full := c.Context > 0 && r.prompt+r.tokens >= c.Context
 	switch {
 	case full:
-		c.note("The answer was cut, the context is full (%d tokens). /undo takes it back, /reset begins a new conversation.", c.context)
-	case r.cut && c.most > 0:
-		c.note("The answer was cut after %d tokens (--max-tokens).", c.most)
+		c.note("The answer was cut, the context is full (%d tokens). /undo takes it back, /reset begins a new conversation.", c.Context)
+	case r.cut && c.Most > 0:
+		c.note("The answer was cut after %d tokens (--max-tokens).", c.Most)
 	}
-	if !full && c.context > 0 && float64(r.prompt+r.tokens) >= fullFrom*float64(c.context) {
+	if !full && c.Context > 0 && float64(r.prompt+r.tokens) >= fullFrom*float64(c.Context) {
 		c.note("%s.", c.used())
 	}
 	return nil
 }
 
 // refused says why there is no answer. The question is not part of the conversation.
-func (c *conversation) refused(err error) {
+func (c *Conversation) refused(err error) {
 	own, isOwn := errors.AsType[*engine.Error](err)
 	other, isOther := errors.AsType[*api.Error](err)
 	if isOwn && own.Kind == engine.ContextLength || isOther && other.Code == api.CodeContextLength {

@@ -1,4 +1,6 @@
-package main
+// Package cmdline reads the command line, the environment and the settings file, and prints help. It knows flags and
+// commands by kong's model alone.
+package cmdline
 
 import (
 	"errors"
@@ -20,8 +22,8 @@ import (
 // has it wins: the flag --listen, the variable KRATER_LISTEN, the key `listen`
 // of the file named by --config, the default.
 
-// envName is the environment variable of a flag: --kv-dtype is KRATER_KV_DTYPE.
-func envName(flag string) string {
+// EnvName is the environment variable of a flag: --kv-dtype is KRATER_KV_DTYPE.
+func EnvName(flag string) string {
 	return "KRATER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
@@ -30,7 +32,7 @@ func envName(flag string) string {
 func nameEnvironment(n *kong.Node) {
 	for _, f := range n.Flags {
 		if f.Name != "help" {
-			f.Envs = []string{envName(f.Name)}
+			f.Envs = []string{EnvName(f.Name)}
 			f.Value.Tag.Envs = f.Envs
 		}
 	}
@@ -39,27 +41,27 @@ func nameEnvironment(n *kong.Node) {
 	}
 }
 
-// configMaxBytes bounds a configuration file.
-const configMaxBytes = 1 << 20
+// ConfigMaxBytes bounds a configuration file.
+const ConfigMaxBytes = 1 << 20
 
-// fileResolver hands kong the values of a configuration file.
-type fileResolver struct {
+// File hands kong the values of a configuration file.
+type File struct {
 	path   string
-	values map[string]any
+	Values map[string]any
 	used   map[string]bool
 }
 
-// readConfig reads a YAML file of `flag-name: value` lines.
-func readConfig(path string) (*fileResolver, error) {
-	data, err := files.Read(path, configMaxBytes)
+// ReadConfig reads a YAML file of `flag-name: value` lines.
+func ReadConfig(path string) (*File, error) {
+	data, err := files.Read(path, ConfigMaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	r := &fileResolver{path: path, values: map[string]any{}, used: map[string]bool{}}
-	if err := yaml.Unmarshal(data, &r.values); err != nil {
+	r := &File{path: path, Values: map[string]any{}, used: map[string]bool{}}
+	if err := yaml.Unmarshal(data, &r.Values); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	for key, v := range r.values {
+	for key, v := range r.Values {
 		switch v.(type) {
 		case map[string]any, nil:
 			return nil, fmt.Errorf("%s: %s: want a plain value or a list", path, key)
@@ -69,7 +71,7 @@ func readConfig(path string) (*fileResolver, error) {
 }
 
 // Validate refuses keys that no command has as a flag.
-func (r *fileResolver) Validate(app *kong.Application) error {
+func (r *File) Validate(app *kong.Application) error {
 	known := map[string]bool{}
 	_ = kong.Visit(app, func(n kong.Visitable, next kong.Next) error {
 		if f, ok := n.(*kong.Flag); ok {
@@ -78,7 +80,7 @@ func (r *fileResolver) Validate(app *kong.Application) error {
 		return next(nil)
 	})
 	var unknown []string
-	for key := range r.values {
+	for key := range r.Values {
 		if !known[key] || key == "config" || key == "print-config" {
 			unknown = append(unknown, key)
 		}
@@ -86,7 +88,7 @@ func (r *fileResolver) Validate(app *kong.Application) error {
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
 		for i, key := range unknown {
-			if meant := foreignFlag(key, ""); meant != "" {
+			if meant := Foreign(key, ""); meant != "" {
 				unknown[i] = fmt.Sprintf("%s (%s)", key, meant)
 			}
 		}
@@ -97,20 +99,20 @@ func (r *fileResolver) Validate(app *kong.Application) error {
 
 // Resolve implements kong.Resolver; the environment goes before the file. An
 // empty text leaves the default.
-func (r *fileResolver) Resolve(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
-	if _, set := os.LookupEnv(envName(f.Name)); set {
+func (r *File) Resolve(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
+	if _, set := os.LookupEnv(EnvName(f.Name)); set {
 		return nil, nil
 	}
-	v, ok := r.values[f.Name]
+	v, ok := r.Values[f.Name]
 	if !ok || v == "" { // an empty text is what print-config writes for a path that is not set
 		return nil, nil
 	}
 	r.used[f.Name] = true
-	return plainValue(v), nil
+	return PlainValue(v), nil
 }
 
-// plainValue is a value of a file as a flag has it: lists are joined by commas.
-func plainValue(v any) string {
+// PlainValue is a value of a file as a flag has it: lists are joined by commas.
+func PlainValue(v any) string {
 	list, ok := v.([]any)
 	if !ok {
 		return fmt.Sprint(v)
@@ -136,11 +138,11 @@ func configPath(args []string) string {
 			return args[i+1]
 		}
 	}
-	return os.Getenv(envName("config"))
+	return os.Getenv(EnvName("config"))
 }
 
-// parse reads the command line, the environment and the configuration file.
-func parse(cli any, args []string, options ...kong.Option) (*kong.Context, *fileResolver, error) {
+// Parse reads the command line, the environment and the configuration file.
+func Parse(cli any, args []string, options ...kong.Option) (*kong.Context, *File, error) {
 	options = append(options,
 		kong.Name("krater"),
 		kong.Description("Serves large mixture-of-experts language models on one ordinary machine."),
@@ -148,10 +150,10 @@ func parse(cli any, args []string, options ...kong.Option) (*kong.Context, *file
 		kong.UsageOnError(),
 		kong.Help(printHelp),
 	)
-	var file *fileResolver
+	var file *File
 	if path := configPath(args); path != "" {
 		var err error
-		if file, err = readConfig(path); err != nil {
+		if file, err = ReadConfig(path); err != nil {
 			return nil, nil, fmt.Errorf("configuration: %w", err)
 		}
 		options = append(options, kong.Resolvers(file))
@@ -180,12 +182,12 @@ func misuse(pe *kong.ParseError) error {
 	}
 	if rest, ok := strings.CutPrefix(text, "unexpected argument "); ok {
 		word := strings.Split(rest, ",")[0]
-		switch meant := foreignCommands[word]; {
+		switch meant := ForeignCommands[word]; {
 		case node == nil && meant != "":
 			text = fmt.Sprintf("there is no command %s: %s", word, meant)
 		case node == nil || len(node.Children) > 0:
 			text = "there is no command " + rest
-		case namesModel(word):
+		case NamesModel(word):
 			text += ": a model is named with --model DIR"
 		}
 	}
@@ -194,7 +196,7 @@ func misuse(pe *kong.ParseError) error {
 	}
 	if path := pathMissing.FindStringSubmatch(text); path != nil {
 		name := asGiven(path[2] + path[3])
-		if meant := modelMissing(name); meant != "" {
+		if meant := ModelMissing(name); meant != "" {
 			text = strings.TrimPrefix(fmt.Sprintf("%s: %s: %s", path[1], name, meant), "[<folders> ...]: ")
 		}
 	}
@@ -213,9 +215,9 @@ func (l *configLine) width() int {
 	return utf8.RuneCountInString(l.name) + utf8.RuneCountInString(l.value)
 }
 
-// printConfig writes every effective setting of the chosen command with where
+// PrintConfig writes every effective setting of the chosen command with where
 // it came from: as a configuration file that gives the same settings again.
-func printConfig(w io.Writer, ctx *kong.Context, file *fileResolver) error {
+func PrintConfig(w io.Writer, ctx *kong.Context, file *File) error {
 	var lines []configLine
 	width := 0
 	for _, path := range ctx.Path {
@@ -246,14 +248,14 @@ func printConfig(w io.Writer, ctx *kong.Context, file *fileResolver) error {
 }
 
 // sourceOf names the place a flag's value came from.
-func sourceOf(ctx *kong.Context, file *fileResolver, f *kong.Flag) string {
+func sourceOf(ctx *kong.Context, file *File, f *kong.Flag) string {
 	for _, p := range ctx.Path {
 		if p.Flag == f && !p.Resolved {
 			return "flag --" + f.Name
 		}
 	}
-	if _, set := os.LookupEnv(envName(f.Name)); set {
-		return "environment " + envName(f.Name)
+	if _, set := os.LookupEnv(EnvName(f.Name)); set {
+		return "environment " + EnvName(f.Name)
 	}
 	if file != nil && file.used[f.Name] {
 		return "file " + file.path

@@ -1,4 +1,4 @@
-package main
+package cmdline
 
 import (
 	"fmt"
@@ -16,9 +16,9 @@ import (
 
 // Answers to the habits that users bring from vLLM, llama.cpp, SGLang and Ollama.
 
-// foreignFlags says what stands for a flag of another program here, by its name without dashes. VALUE is the
+// ForeignFlags says what stands for a flag of another program here, by its name without dashes. VALUE is the
 // value that was given.
-var foreignFlags = map[string]string{
+var ForeignFlags = map[string]string{
 	"host":                     "use --listen VALUE:8080",
 	"port":                     "use --listen 127.0.0.1:VALUE",
 	"p":                        "the question of krater run is an argument, the address of krater serve is --listen HOST:PORT",
@@ -163,8 +163,8 @@ const (
 	answerLength = "use --max-tokens VALUE (krater run and krater chat); a request to a server has max_tokens"
 )
 
-// foreignCommands says what stands for a command of another program here.
-var foreignCommands = map[string]string{
+// ForeignCommands says what stands for a command of another program here.
+var ForeignCommands = map[string]string{
 	"pull": fetching, "download": fetching, "search": fetching, "push": fetching, "cp": fetching,
 	"list":     "krater launch shows the models in a folder and in Hugging Face's cache",
 	"ls":       "krater launch shows the models in a folder and in Hugging Face's cache",
@@ -187,10 +187,10 @@ var foreignCommands = map[string]string{
 
 const fetching = noDownload + "; krater launch finds those in a folder and in Hugging Face's cache"
 
-// foreignFlag says what to use instead of a flag that Krater does not have; "": nobody else has it either. value
+// Foreign says what to use instead of a flag that Krater does not have; "": nobody else has it either. value
 // is what it was given, "": nothing or not known.
-func foreignFlag(name, value string) string {
-	text := foreignFlags[name]
+func Foreign(name, value string) string {
+	text := ForeignFlags[name]
 	if value == "" || strings.HasPrefix(value, "-") {
 		value = map[string]string{"host": "HOST", "port": "PORT"}[name]
 		if value == "" {
@@ -216,7 +216,7 @@ func flagMeant(app *kong.Application, args []string, text string) string {
 		}
 		word, given, _ := strings.Cut(a, "=")
 		bare, ok := strings.CutPrefix(word, m[1])
-		if !ok || bare != name && (m[1] != "-" || !strings.HasPrefix(bare, name) || foreignFlags[bare] == "") {
+		if !ok || bare != name && (m[1] != "-" || !strings.HasPrefix(bare, name) || ForeignFlags[bare] == "") {
 			continue
 		}
 		name, value = bare, given
@@ -225,7 +225,7 @@ func flagMeant(app *kong.Application, args []string, text string) string {
 		}
 		break
 	}
-	if meant := foreignFlag(name, value); meant != "" {
+	if meant := Foreign(name, value); meant != "" {
 		return fmt.Sprintf("unknown flag %s%s: %s", m[1], name, meant)
 	}
 	if has := commandsWith(app, name); len(has) > 0 && m[1] == "--" {
@@ -236,9 +236,9 @@ func flagMeant(app *kong.Application, args []string, text string) string {
 
 // commandsWith are the commands that have a flag, the first three of them.
 func commandsWith(app *kong.Application, flag string) (names []string) {
-	for _, c := range completionsOf(app.Node) {
-		if len(c.commands) == 0 && slices.ContainsFunc(c.flags, func(f *kong.Flag) bool { return f.Name == flag }) {
-			names = append(names, "krater "+c.path)
+	for _, c := range Completions(app.Node) {
+		if len(c.commands) == 0 && slices.ContainsFunc(c.Flags, func(f *kong.Flag) bool { return f.Name == flag }) {
+			names = append(names, "krater "+c.Path)
 		}
 	}
 	return names[:min(3, len(names))]
@@ -253,9 +253,9 @@ const modelFamilies = `llama|codellama|mistral|mixtral|ministral|devstral|qwen|q
 // modelNamed is a word that names a model as other programs do: a family, mostly with its size or version.
 var modelNamed = regexp.MustCompile(`(?i)^((` + modelFamilies + `)|(` + modelFamilies + `|olmo|phi|falcon|yi|granite|command-r|dbrx|grok|krater)([-.:_]?v?\d|[-.:_][a-z]{1,12}[-.:\d]|[-:](tiny|chat|instruct|latest|base)$).*)$`)
 
-// namesModel reports whether a word is rather a model than a question: one without blanks that is a folder with a
+// NamesModel reports whether a word is rather a model than a question: one without blanks that is a folder with a
 // model, a file of weights, or a name that models have.
-func namesModel(word string) bool {
+func NamesModel(word string) bool {
 	if word == "" || strings.ContainsAny(word, " \t\n?!,;\"") {
 		return false
 	}
@@ -279,8 +279,8 @@ func asGiven(path string) string {
 	return path
 }
 
-// modelMissing says what to do about a model's folder that is not there, or is none.
-func modelMissing(path string) string {
+// ModelMissing says what to do about a model's folder that is not there, or is none.
+func ModelMissing(path string) string {
 	info, err := os.Stat(path)
 	switch {
 	case err == nil && strings.HasSuffix(strings.ToLower(path), ".gguf"):
@@ -298,7 +298,7 @@ func modelMissing(path string) string {
 	text := "no such file or folder, and Krater downloads nothing"
 	if hubName.MatchString(path) {
 		text += fmt.Sprintf(": fetch it with hf download %s, and name the folder that it prints", path)
-	} else if namesModel(path) {
+	} else if NamesModel(path) {
 		text += ": fetch the model's safetensors with hf download, and name the folder"
 	}
 	return text + "; krater launch finds models"

@@ -1,4 +1,4 @@
-package main
+package cmdline
 
 import (
 	"fmt"
@@ -22,9 +22,9 @@ var environmentBeside = []string{
 // environmentForeign begins variables that Kubernetes sets for a service called krater.
 var environmentForeign = []string{"KRATER_SERVICE_", "KRATER_PORT"}
 
-// strangers says which variables of an environment ("NAME=value") look like settings and are
+// Strangers says which variables of an environment ("NAME=value") look like settings and are
 // none, so that nobody relies on a setting that is not there.
-func strangers(app *kong.Application, environ []string) []string {
+func Strangers(app *kong.Application, environ []string) []string {
 	known := slices.Clone(environmentBeside)
 	_ = kong.Visit(app, func(n kong.Visitable, next kong.Next) error {
 		if f, ok := n.(*kong.Flag); ok {
@@ -41,7 +41,7 @@ func strangers(app *kong.Application, environ []string) []string {
 		}
 		line := fmt.Sprintf("the environment variable %s is no setting", name)
 		flag := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, "KRATER_"), "_", "-"))
-		if meant := foreignFlag(flag, ""); meant != "" {
+		if meant := Foreign(flag, ""); meant != "" {
 			line += "; as a flag: " + meant
 		} else if near := nearest(name, known); near != "" {
 			line += "; " + near + " is one"

@@ -1,4 +1,5 @@
-package main
+// Package traces is the commands that record what the actors of a running server do, and show such a record.
+package traces
 
 import (
 	"bufio"
@@ -16,17 +17,19 @@ import (
 	"time"
 
 	"krater/actors/trace"
+	"krater/cmd/krater/console"
+	"krater/cmd/krater/remote"
 	"krater/cmd/krater/term"
 	"krater/scheduler/files"
 )
 
-// traceCmd records what a running server's actors do, and shows such a record.
-type traceCmd struct {
-	Record traceRecordCmd `cmd:"" help:"Record what the actors of a running server do, into a file that ui.perfetto.dev opens."`
-	Show   traceShowCmd   `cmd:"" help:"Show a recorded file on the terminal: a lane an actor, where the time went, the longest waits."`
+// Cmd records what a running server's actors do, and shows such a record.
+type Cmd struct {
+	Record recordCmd `cmd:"" help:"Record what the actors of a running server do, into a file that ui.perfetto.dev opens."`
+	Show   showCmd   `cmd:"" help:"Show a recorded file on the terminal: a lane an actor, where the time went, the longest waits."`
 }
 
-type traceRecordCmd struct {
+type recordCmd struct {
 	URL     string  `name:"url" help:"Address of the server." default:"http://127.0.0.1:8080" placeholder:"URL"`
 	Seconds float64 `help:"How long, up to 60." default:"5"`
 	Out     string  `help:"File to write." required:"" type:"path" placeholder:"FILE"`
@@ -37,7 +40,7 @@ type traceRecordCmd struct {
 const recordLineMax = 64 << 20
 
 // Run implements the command.
-func (c *traceRecordCmd) Run(e *env) error {
+func (c *recordCmd) Run(e *console.Env) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	tracks, devices, err := c.record(ctx)
@@ -56,12 +59,12 @@ func (c *traceRecordCmd) Run(e *env) error {
 	if err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
-	fmt.Fprintf(e.out, "%d events of %d actors in %s\n", events, len(tracks), c.Out)
+	fmt.Fprintf(e.Out, "%d events of %d actors in %s\n", events, len(tracks), c.Out)
 	return nil
 }
 
 // record reads the events of a server until it has sent all of them.
-func (c *traceRecordCmd) record(ctx context.Context) ([]trace.Track, []string, error) {
+func (c *recordCmd) record(ctx context.Context) ([]trace.Track, []string, error) {
 	base, err := url.Parse(c.URL)
 	if err != nil || base.Host == "" {
 		return nil, nil, fmt.Errorf("--url %s: want an address such as http://127.0.0.1:8080", c.URL)
@@ -75,7 +78,7 @@ func (c *traceRecordCmd) record(ctx context.Context) ([]trace.Track, []string, e
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, nil, answering(c.URL, err)
+		return nil, nil, remote.Answering(c.URL, err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
@@ -148,7 +151,7 @@ func eventOf(raw []byte) (e trace.Event, err error) {
 	return e, nil
 }
 
-type traceShowCmd struct {
+type showCmd struct {
 	File  string `arg:"" help:"What krater trace record wrote, or the page saved." type:"existingfile"`
 	Steps int    `help:"Show the last so many steps." default:"3"`
 	Width int    `help:"Columns of the picture; 0: those of the terminal, else 100." default:"0"`
@@ -157,7 +160,7 @@ type traceShowCmd struct {
 }
 
 // Run implements the command.
-func (c *traceShowCmd) Run(e *env) error {
+func (c *showCmd) Run(e *console.Env) error {
 	if c.Steps < 1 {
 		return errors.New("--steps: want 1 or more")
 	}
@@ -172,12 +175,12 @@ func (c *traceShowCmd) Run(e *env) error {
 	}
 	s := stretchOf(tracks, c.Steps)
 	if c.JSON {
-		return writeJSON(e.out, s)
+		return console.WriteJSON(e.Out, s)
 	}
-	v := lanesView{stretch: s, out: bufio.NewWriter(e.out), colours: !c.Plain && term.Colours(e.out), width: c.Width}
+	v := lanesView{stretch: s, out: bufio.NewWriter(e.Out), colours: !c.Plain && term.Colours(e.Out), width: c.Width}
 	if v.width == 0 {
-		if v.width = widthDefault; term.Is(e.out) {
-			v.width = term.Width(e.out)
+		if v.width = widthDefault; term.Is(e.Out) {
+			v.width = term.Width(e.Out)
 		}
 	}
 	v.show()

@@ -1,87 +1,36 @@
-package main
+// Package batch is the commands that talk to the Batch API of a running server.
+package batch
 
 import (
 	"bufio"
 	"context"
 	"encoding/json/v2"
-	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
+	"krater/cmd/krater/console"
+	"krater/cmd/krater/remote"
 	"krater/cmd/krater/term"
 	"krater/scheduler/files"
 	"krater/transport/api"
 	"krater/transport/client"
 )
 
-// batchCmd talks to a running server's Batch API.
-type batchCmd struct {
-	Submit batchSubmitCmd `cmd:"" help:"Upload a file of lines and make a batch of it."`
-	Status batchStatusCmd `cmd:"" help:"Show where a batch stands, or the newest ones."`
-	Fetch  batchFetchCmd  `cmd:"" help:"Write a batch's answers."`
-	Cancel batchCancelCmd `cmd:"" help:"End a batch; lines that run are finished."`
+// Cmd talks to a running server's Batch API.
+type Cmd struct {
+	Submit submitCmd `cmd:"" help:"Upload a file of lines and make a batch of it."`
+	Status statusCmd `cmd:"" help:"Show where a batch stands, or the newest ones."`
+	Fetch  fetchCmd  `cmd:"" help:"Write a batch's answers."`
+	Cancel cancelCmd `cmd:"" help:"End a batch; lines that run are finished."`
 }
 
-// remoteFlags say which server, and how to answer.
-type remoteFlags struct {
-	URL    string `name:"url" help:"The server's address." default:"http://127.0.0.1:8080" placeholder:"URL"`
-	APIKey string `name:"api-key" help:"A key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
-	JSON   bool   `name:"json" help:"Print the server's objects as JSON."`
-}
-
-// session gives a client and a context that ends with an interrupt.
-func (f *remoteFlags) session() (*client.Client, context.Context, context.CancelFunc, error) {
-	u, err := url.Parse(f.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, nil, nil, fmt.Errorf("--url %s: want http://HOST:PORT", f.URL)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	return client.New(f.URL, f.APIKey, nil), ctx, stop, nil
-}
-
-// print writes an object as JSON, or what a person reads.
-func (f *remoteFlags) print(e *env, v any, text func(io.Writer)) error {
-	if f.JSON {
-		_, err := fmt.Fprintf(e.out, "%s\n", api.Marshal(v))
-		return err
-	}
-	text(term.Safe(e.out))
-	return nil
-}
-
-// plainly makes an error of a client one line that says what to do.
-func (f *remoteFlags) plainly(err error) error {
-	if refused, ok := errors.AsType[*api.Error](err); ok {
-		if refused.Status == 401 {
-			return fmt.Errorf("%s: %s (--api-key or KRATER_API_KEY)", f.URL, refused.Message)
-		}
-		return errors.New(strings.ReplaceAll(refused.Message, "\n", " "))
-	}
-	return answering(f.URL, err)
-}
-
-// answering says of a server that nothing was heard of it, where that is what went wrong.
-func answering(server string, err error) error {
-	failed, ok := errors.AsType[*url.Error](err)
-	switch {
-	case !ok:
-		return err
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s does not answer: connection refused; krater serve starts a server, --url names another", server)
-	}
-	return fmt.Errorf("%s does not answer: %w", server, failed.Err)
-}
-
-type batchSubmitCmd struct {
-	remoteFlags
+type submitCmd struct {
+	remote.Server
 	File     string        `arg:"" help:"File of lines: {\"custom_id\", \"method\", \"url\", \"body\"}, one JSON object a line." type:"existingfile"`
 	Endpoint string        `help:"Path that all lines ask; default: the first line's url." placeholder:"PATH"`
 	Window   time.Duration `help:"Time the batch may take." default:"24h"`
@@ -89,7 +38,7 @@ type batchSubmitCmd struct {
 }
 
 // Run implements the command.
-func (c *batchSubmitCmd) Run(e *env) error {
+func (c *submitCmd) Run(e *console.Env) error {
 	f, err := files.Open(c.File)
 	if err != nil {
 		return err
@@ -101,14 +50,14 @@ func (c *batchSubmitCmd) Run(e *env) error {
 			return err
 		}
 	}
-	cl, ctx, stop, err := c.session()
+	cl, ctx, stop, err := c.Session()
 	if err != nil {
 		return err
 	}
 	defer stop()
 	file, err := cl.Upload(ctx, filepath.Base(c.File), f)
 	if err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
 	window := c.Window.String()
 	if c.Window%time.Hour == 0 { // 24h, as everybody writes it
@@ -116,35 +65,35 @@ func (c *batchSubmitCmd) Run(e *env) error {
 	}
 	b, err := cl.CreateBatch(ctx, api.BatchRequest{InputFileID: &file.ID, Endpoint: &endpoint, Window: &window})
 	if err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
 	if c.Wait {
-		fmt.Fprintf(term.Safe(e.err), "%s\n", b.ID)
+		fmt.Fprintf(term.Safe(e.Err), "%s\n", b.ID)
 		return c.wait(ctx, e, cl, b)
 	}
-	return c.print(e, b, func(w io.Writer) {
+	return c.Print(e, b, func(w io.Writer) {
 		fmt.Fprintf(w, "%s\n", b.ID)
-		fmt.Fprintf(term.Safe(e.err), "%d bytes uploaded; see: krater batch status %s\n", file.Bytes, b.ID)
+		fmt.Fprintf(term.Safe(e.Err), "%d bytes uploaded; see: krater batch status %s\n", file.Bytes, b.ID)
 	})
 }
 
 // wait follows a batch to its end.
-func (c *batchSubmitCmd) wait(ctx context.Context, e *env, cl *client.Client, b *api.Batch) error {
+func (c *submitCmd) wait(ctx context.Context, e *console.Env, cl *client.Client, b *api.Batch) error {
 	last := ""
 	b, err := cl.WaitBatch(ctx, b.ID, 500*time.Millisecond, func(b *api.Batch) {
 		if now := progress(b); now != last {
 			last = now
-			fmt.Fprintln(term.Safe(e.err), now)
+			fmt.Fprintln(term.Safe(e.Err), now)
 		}
 	})
 	if err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
-	if err := c.print(e, b, func(w io.Writer) { describe(w, b) }); err != nil {
+	if err := c.Print(e, b, func(w io.Writer) { describe(w, b) }); err != nil {
 		return err
 	}
 	if b.Status != "completed" {
-		return exitError(1)
+		return console.ExitError(1)
 	}
 	return nil
 }
@@ -166,15 +115,15 @@ func firstURL(f *os.File) (string, error) {
 	return line.URL, err
 }
 
-type batchStatusCmd struct {
-	remoteFlags
+type statusCmd struct {
+	remote.Server
 	ID    string `arg:"" optional:"" help:"The batch; without it the newest ones."`
 	Limit int    `help:"How many of them." default:"20"`
 }
 
 // Run implements the command.
-func (c *batchStatusCmd) Run(e *env) error {
-	cl, ctx, stop, err := c.session()
+func (c *statusCmd) Run(e *console.Env) error {
+	cl, ctx, stop, err := c.Session()
 	if err != nil {
 		return err
 	}
@@ -182,15 +131,15 @@ func (c *batchStatusCmd) Run(e *env) error {
 	if c.ID != "" {
 		b, err := cl.Batch(ctx, c.ID)
 		if err != nil {
-			return c.plainly(err)
+			return c.Plainly(err)
 		}
-		return c.print(e, b, func(w io.Writer) { describe(w, b) })
+		return c.Print(e, b, func(w io.Writer) { describe(w, b) })
 	}
 	list, err := cl.Batches(ctx, "", c.Limit)
 	if err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
-	return c.print(e, list, func(w io.Writer) {
+	return c.Print(e, list, func(w io.Writer) {
 		if len(list.Data) == 0 {
 			fmt.Fprintln(w, "no batches")
 			return
@@ -241,23 +190,23 @@ func describe(w io.Writer, b *api.Batch) {
 
 func clockTime(unix int64) string { return time.Unix(unix, 0).Format(time.DateTime) }
 
-type batchFetchCmd struct {
-	remoteFlags
+type fetchCmd struct {
+	remote.Server
 	ID     string `arg:"" help:"The batch."`
 	Output string `short:"o" help:"File to write; default: standard output." type:"path" placeholder:"FILE"`
 	Errors bool   `help:"The lines that failed, instead of the answers."`
 }
 
 // Run implements the command.
-func (c *batchFetchCmd) Run(e *env) error {
-	cl, ctx, stop, err := c.session()
+func (c *fetchCmd) Run(e *console.Env) error {
+	cl, ctx, stop, err := c.Session()
 	if err != nil {
 		return err
 	}
 	defer stop()
 	b, err := cl.Batch(ctx, c.ID)
 	if err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
 	id, what := b.OutputFileID, "answers"
 	if c.Errors {
@@ -271,25 +220,25 @@ func (c *batchFetchCmd) Run(e *env) error {
 	}
 	file, err := cl.File(ctx, *id)
 	if err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
 	body, err := cl.Content(ctx, *id)
 	if err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
 	defer body.Close()
 	if c.Output == "" {
-		_, err := io.Copy(term.Safe(e.out), body)
-		return c.plainly(err)
+		_, err := io.Copy(term.Safe(e.Out), body)
+		return c.Plainly(err)
 	}
 	if err := c.save(body, file.Bytes); err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
-	return c.print(e, file, func(io.Writer) { fmt.Fprintf(e.err, "%d bytes in %s\n", file.Bytes, c.Output) })
+	return c.Print(e, file, func(io.Writer) { fmt.Fprintf(e.Err, "%d bytes in %s\n", file.Bytes, c.Output) })
 }
 
 // save writes the file whole or not at all.
-func (c *batchFetchCmd) save(body io.Reader, size int64) error {
+func (c *fetchCmd) save(body io.Reader, size int64) error {
 	tmp, err := os.CreateTemp(filepath.Dir(c.Output), filepath.Base(c.Output)+".*.part")
 	if err != nil {
 		return err
@@ -311,21 +260,21 @@ func (c *batchFetchCmd) save(body io.Reader, size int64) error {
 	return os.Rename(tmp.Name(), c.Output)
 }
 
-type batchCancelCmd struct {
-	remoteFlags
+type cancelCmd struct {
+	remote.Server
 	ID string `arg:"" help:"The batch."`
 }
 
 // Run implements the command.
-func (c *batchCancelCmd) Run(e *env) error {
-	cl, ctx, stop, err := c.session()
+func (c *cancelCmd) Run(e *console.Env) error {
+	cl, ctx, stop, err := c.Session()
 	if err != nil {
 		return err
 	}
 	defer stop()
 	b, err := cl.CancelBatch(ctx, c.ID)
 	if err != nil {
-		return c.plainly(err)
+		return c.Plainly(err)
 	}
-	return c.print(e, b, func(w io.Writer) { fmt.Fprintf(w, "%s  %s\n", b.ID, progress(b)) })
+	return c.Print(e, b, func(w io.Writer) { fmt.Fprintf(w, "%s  %s\n", b.ID, progress(b)) })
 }

@@ -1,4 +1,4 @@
-package main
+package cmdline
 
 import (
 	"fmt"
@@ -11,26 +11,14 @@ import (
 	"krater/cmd/krater/term"
 )
 
-type helpCmd struct {
-	Command []string `arg:"" optional:"" help:"The command, such as serve or bench model; default: the list of all."`
-}
-
-// Run implements the command: what --help after the command prints.
-func (c *helpCmd) Run(e *env) error {
-	if status := run(append(c.Command, "--help"), e); status != 0 {
-		return exitError(status)
-	}
-	return nil
-}
-
 // page is what the manual has of a command beside its flags.
 type page struct {
 	about    string
-	examples []example
+	Examples []example
 }
 
 // example is a command line and what it is for.
-type example struct{ line, what string }
+type example struct{ Line, What string }
 
 // helpWidthMax keeps lines readable on wide terminals.
 const helpWidthMax = 100
@@ -54,7 +42,7 @@ func printHelp(_ kong.HelpOptions, ctx *kong.Context) error {
 	if node.Parent == nil {
 		name = node.Name
 	}
-	p := pages[strings.TrimPrefix(strings.TrimPrefix(name, "krater"), " ")]
+	p := Pages[strings.TrimPrefix(strings.TrimPrefix(name, "krater"), " ")]
 	h.section("NAME")
 	h.wrap(2, name+" - "+node.Help)
 	h.section("SYNOPSIS")
@@ -70,14 +58,14 @@ func printHelp(_ kong.HelpOptions, ctx *kong.Context) error {
 	}
 	h.commands(node)
 	h.options(node)
-	if len(p.examples) > 0 {
+	if len(p.Examples) > 0 {
 		h.section("EXAMPLES")
-		for i, e := range p.examples {
+		for i, e := range p.Examples {
 			if i > 0 {
 				h.print("")
 			}
-			h.wrap(2, e.what)
-			h.print("    " + e.line)
+			h.wrap(2, e.What)
+			h.print("    " + e.Line)
 		}
 	}
 	if node.Parent == nil {
@@ -187,7 +175,7 @@ func (h *helpWriter) options(node *kong.Node) {
 // flagHead is a flag as it is written: -h, --name=VALUE.
 func flagHead(f *kong.Flag) string {
 	head := "--" + f.Name
-	if negatable(f) {
+	if Negatable(f) {
 		head = "--[no-]" + f.Name
 	}
 	if f.Short != 0 {

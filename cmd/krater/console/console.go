@@ -1,0 +1,153 @@
+// Package console is what a command of the program reads from and writes to: its streams, the progress of long work,
+// and how reports look on a terminal.
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"krater/bench/stat"
+	"krater/cmd/krater/cmdline"
+	"krater/cmd/krater/term"
+	"krater/kernels/machine"
+	"krater/scheduler/planner/rates"
+)
+
+// How reports look on a terminal. The rules find what a report prints anyway.
+var (
+	DoctorRules = []term.Rule{
+		{Style: term.Green, At: regexp.MustCompile(`^(ok) `)},
+		{Style: term.Yellow, At: regexp.MustCompile(`^(warn) `)},
+		{Style: term.Dim, At: regexp.MustCompile(`^\s+(recommended: .*)`)},
+		{Style: term.Yellow, At: regexp.MustCompile(`^\s+(fix: .*)`)},
+		{Style: term.Bold, At: regexp.MustCompile(`^(\S+) needs$`)},
+		{Style: term.Green, At: regexp.MustCompile(`\bfits\b`)},
+		{Style: term.Red, At: regexp.MustCompile(`\bDOES NOT FIT\b`)},
+		tableHead,
+	}
+	PlanRules = []term.Rule{
+		{Style: term.Green, At: regexp.MustCompile(`^>.*`)},
+		{Style: term.Bold, At: regexp.MustCompile(`^(?:Prefill|Decode|strategies:|flags:).*`)},
+		{Style: term.Dim, At: regexp.MustCompile(`^\s+strategy .*`)},
+		{Style: term.Yellow, At: regexp.MustCompile(`\((?:assumed|an example)[^)]*\)?`)},
+	}
+	CompareRules = []term.Rule{
+		{Style: term.Red, At: regexp.MustCompile(`\bFAILED\b`)},
+		{Style: term.Green, At: regexp.MustCompile(`\s(ok)\s`)},
+		{Style: term.Bold, At: regexp.MustCompile(`^The first operator that differs: .*`)},
+		{Style: term.Yellow, At: regexp.MustCompile(`^(Suspect|     or): .*`)},
+		{Style: term.Green, At: regexp.MustCompile(`^\d+ passed, 0 failed$`)},
+		{Style: term.Red, At: regexp.MustCompile(`^\d+ passed, \d+ failed$`)},
+		tableHead,
+	}
+	TableRules = []term.Rule{tableHead, {Style: term.Dim, At: regexp.MustCompile(`^\S+, go[\d.]+, revision .*`)}}
+	tableHead  = term.Rule{Style: term.Dim, At: regexp.MustCompile(`^\s*(?:memory\s+bytes|layer\s+(?:operator|one)|tokens\s+tokens/s|% of rows|operator\s|kernel\s|stage\s|streams\s|strategy\s).*`)}
+)
+
+// ProgressEvery is the time between two lines about long work, where there is no bar.
+const ProgressEvery = 5 * time.Second
+
+// Shown is the progress of what the command does, on standard error.
+func (e *Env) Shown() *term.Progress {
+	if e.Progress == nil {
+		e.Progress = term.NewProgress(e.Err, ProgressEvery, func(s term.State) { fmt.Fprintln(e.Err, "krater:", s) })
+	}
+	return e.Progress
+}
+
+// Say writes a line for people to standard error, beside a bar.
+func (e *Env) Say(text ...any) {
+	line := strings.TrimSuffix(fmt.Sprintln(text...), "\n")
+	fmt.Fprintln(e.Shown().Beside(e.Err), "krater:", term.Shown(line))
+}
+
+// Tokens tells how many tokens of all a phase has done.
+func (e *Env) Tokens(phase string, all int) (done func(int)) {
+	return func(n int) { e.Shown().Set(phase, term.Tokens, int64(n), int64(all)) }
+}
+
+// Steps tells which of all steps begins: the bar's name on a terminal, a line elsewhere.
+func (e *Env) Steps(all int) (next func(what string)) {
+	n := 0
+	return func(what string) {
+		if !e.Shown().Bar() {
+			e.Say(what)
+		}
+		e.Shown().Set(what, term.Steps, int64(n), int64(all))
+		n++
+	}
+}
+
+// Env is what a command has from outside.
+type Env struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Ctx      *kong.Context           // the parsed command line
+	File     *cmdline.File           // the settings file; nil: none
+	Machine  func() *machine.Machine // nil: this one
+	Meter    Meter                   // nil: the real one
+	Progress *term.Progress          // see Shown
+}
+
+// Here reads the machine.
+func (e *Env) Here() *machine.Machine {
+	if e.Machine != nil {
+		return e.Machine()
+	}
+	return machine.Here()
+}
+
+// ExitError carries an exit status without another message.
+type ExitError int
+
+func (e ExitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// Meter measures rates of this machine.
+type Meter interface {
+	// CPU measures the processors with so many threads on experts of so many bits.
+	CPU(threads, bits int, available int64, tell Telling) (rates.CPU, error)
+	// Card measures a GPU by its number.
+	Card(index int, tell Telling) (rates.Card, error)
+}
+
+// Telling is told what is being measured and how much of it is done.
+type Telling func(what string, done, all float64)
+
+// Measuring tells progress of a measurement: of a part in seconds, of a GPU in steps.
+func (e *Env) Measuring(what string, done, all float64) {
+	unit := term.Seconds
+	if what == "the GPU" {
+		unit = term.Steps
+	}
+	e.Shown().Set("measure "+what, unit, int64(done), int64(all))
+}
+
+// Count writes "1 core", "2 cores".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	if strings.HasSuffix(noun, "ch") {
+		noun += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Sentence writes a line of words, broken into lines of 100 columns.
+func Sentence(w io.Writer, format string, args ...any) error {
+	_, err := fmt.Fprintln(w, stat.Wrap(fmt.Sprintf(format, args...)))
+	return err
+}
+
+// WriteJSON writes a report, indented.
+func WriteJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
