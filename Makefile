@@ -6,7 +6,7 @@ BIN     := build/krater
 LISTEN  ?= 127.0.0.1:8080
 COMMIT  := $(shell git describe --always --abbrev=12 --dirty --exclude='*' 2>/dev/null)
 DATE    := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%d --format=%cd 2>/dev/null)
-LDFLAGS := -s -w -X main.commit=$(COMMIT) -X main.date=$(DATE)
+LDFLAGS := -s -w -X krater/cmd/krater/version.commit=$(COMMIT) -X krater/cmd/krater/version.date=$(DATE)
 PACKAGES := ./...
 comma   := ,
 # All builds but those of the race detector agree on this, so that most packages are compiled

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/actors/local/config"
 	"krater/scheduler/batchqueue"
 	"krater/transport/batches"
 	"krater/transport/server"
@@ -24,7 +25,7 @@ type batchFlags struct {
 	BatchDir      string        `name:"batch-dir" help:"Folder of the durable batch queue, one server at a time; 'off': no Batch API. Default: a folder for the served model in the user's state folder." placeholder:"DIR"`
 	BatchInFlight int           `name:"batch-in-flight" help:"Lines of batches that run at the same time; 0: half of --max-seqs." default:"0"`
 	BatchKeep     time.Duration `name:"batch-keep" help:"How long files and ended batches are kept." default:"720h"`
-	BatchStore    size          `name:"batch-store" help:"Bytes that the queue's files may have together; uploads beyond are refused." default:"16GiB"`
+	BatchStore    config.Size   `name:"batch-store" help:"Bytes that the queue's files may have together; uploads beyond are refused." default:"16GiB"`
 }
 
 // batchOff as --batch-dir serves no Batch API.

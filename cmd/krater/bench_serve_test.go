@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"krater/bench/serve"
-	"krater/cmd/krater/cmdline"
 )
 
 // TestBenchServe: the command against a server with the built-in model, through
@@ -90,30 +89,6 @@ func TestBenchServeLeak(t *testing.T) {
 	o := krater(t, "", "bench", "serve", "--url", s.base, "--soak", "2s", "--sample", "100ms", "--prompt", "30", "--answer", "8", "--leak=-1e12", "--leak-size=-1e12")
 	if o.status != 1 || !strings.Contains(o.out, "LEAK") || !strings.Contains(o.out, "memory grows by") {
 		t.Errorf("status %d\n%s%s", o.status, o.out, o.err)
-	}
-}
-
-// TestBenchServeSeed: two runs have different seeds, so that the second one's prompts are not in
-// the server's prefix cache; --seed repeats a run.
-func TestBenchServeSeed(t *testing.T) {
-	seed := func(args ...string) (seeds []uint64) {
-		var c cli
-		if _, _, err := cmdline.Parse(&c, append([]string{"bench", "serve"}, args...)); err != nil {
-			t.Fatal(err)
-		}
-		p, err := c.Bench.Serve.plan()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return []uint64{p.Mix.Seed, p.Load.Seed, uint64(p.Asking.Seed)}
-	}
-	if a, b := seed(), seed(); slices.Equal(a, b) {
-		t.Errorf("two runs have the seeds %v", a)
-	}
-	for _, flag := range []string{"--seed", "--load-seed"} {
-		if got := seed("--soak", "1m", flag, "7"); !slices.Equal(got, []uint64{7, 7, 7}) {
-			t.Errorf("%s 7 gives %v", flag, got)
-		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/cmd/krater/benches"
 	"krater/scheduler/dispatch"
 )
 
@@ -17,7 +18,7 @@ func TestBenchStrategies(t *testing.T) {
 		budgets = budgets[:1]
 	}
 	args := []string{"bench", "strategies", "--prefill", "301,330,5000", "--decode", "6", "--prefill-chunk", "128", "--budgets", strings.Join(budgets, ",")}
-	var r strategiesReport
+	var r benches.StrategiesReport
 	if err := json.Unmarshal([]byte(answers(t, "", append(args, "--json")...)), &r); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestBenchStrategies(t *testing.T) {
 func TestBenchStrategiesStreams(t *testing.T) {
 	args := []string{"bench", "strategies", "--prefill", "20", "--decode", "4", "--prefill-chunk", "64", "--streams", "4", "--only", "cpu_only,hot_cached_static",
 		"--compute-rate", "0.1", "--launch-us", "0", "--copy-us", "0.1", "--host-compute", "0.04", "--host-memory", "1000000"}
-	var r strategiesReport
+	var r benches.StrategiesReport
 	if err := json.Unmarshal([]byte(answers(t, "", append(args, "--json")...)), &r); err != nil {
 		t.Fatal(err)
 	}

@@ -6,22 +6,26 @@ import (
 	"testing"
 	"time"
 
+	"krater/actors/local/config"
+	"krater/actors/local/plan"
+	"krater/actors/local/predict"
 	"krater/cmd/krater/cmdline"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
 	"krater/stages/expert"
 	"krater/stages/model"
+	"krater/stages/source"
 	"krater/stages/synth"
 )
 
 // lookedAt plans a shape for a card that is not there, by its name and memory.
-func lookedAt(t *testing.T, shape, card string, memory int64, heat [][]uint32, args ...string) (*outlook, *engineFlags) {
+func lookedAt(t *testing.T, shape, card string, memory int64, heat [][]uint32, args ...string) (*plan.Plan, *config.Options) {
 	t.Helper()
-	return lookedWithin(t, shape, limits{card: memory, cardName: card, heat: heat}, args...)
+	return lookedWithin(t, shape, config.Case{Rank: config.RankFacts{Name: card, Memory: memory}, Heat: heat}, args...)
 }
 
 // lookedWithin does it for a card as limits have it.
-func lookedWithin(t *testing.T, shape string, l limits, args ...string) (*outlook, *engineFlags) {
+func lookedWithin(t *testing.T, shape string, l config.Case, args ...string) (*plan.Plan, *config.Options) {
 	t.Helper()
 	var c cli
 	if _, _, err := cmdline.Parse(&c, append([]string{"run", "--device", "cuda", "--threads", "16", "hi"}, args...)); err != nil {
@@ -31,13 +35,13 @@ func lookedWithin(t *testing.T, shape string, l limits, args ...string) (*outloo
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := &source{name: shape, files: memoryFiles{"config.json": config}}
-	cfg, _, err := src.config()
+	src := &source.Source{Name: shape, Files: source.MemoryFiles{"config.json": config}}
+	cfg, _, err := src.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &c.Run.engineFlags
-	o, err := src.look(cfg, f, l, roomyMachine())
+	f := &c.Run.Options
+	o, err := plan.New(cfg, src.Size("tokenizer.json"), *f, l, roomyMachine())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +71,7 @@ func TestForesight(t *testing.T) {
 		folder := t.TempDir()
 		c := hopper
 		c.Name = name
-		if err := keepRates(folder, rates.File{Machine: identity(roomyMachine(), 16), Card: &c, CPU: &slow}); err != nil {
+		if err := predict.KeepRates(folder, rates.File{Machine: predict.Identity(roomyMachine(), 16), Card: &c, CPU: &slow}); err != nil {
 			t.Fatal(err)
 		}
 		return folder
@@ -86,16 +90,16 @@ func TestForesight(t *testing.T) {
 		"both are":      {hopperName, dir, "--prefill-strategy chunked --decode-strategy lru", "chunked", "lru", ""},
 	} {
 		o, _ := lookedAt(t, "deepseek-v2-lite", x.card, memory, nil, append(strings.Fields(x.flags), "--cache-dir", x.folder)...)
-		if p, d := o.rank.prefill.Name(), o.rank.decode.Name(); !strings.HasPrefix(p, x.prefill) || !strings.HasPrefix(d, x.decode) {
-			t.Errorf("%s: %s and %s: %s", name, p, d, o.foreseen.line)
+		if p, d := o.Experts.Prefill.Name(), o.Experts.Decode.Name(); !strings.HasPrefix(p, x.prefill) || !strings.HasPrefix(d, x.decode) {
+			t.Errorf("%s: %s and %s: %s", name, p, d, o.Foreseen.Line)
 		}
-		if !strings.Contains(o.foreseen.line, x.line) || (x.line == "") != (o.foreseen.line == "") {
-			t.Errorf("%s: %q", name, o.foreseen.line)
+		if !strings.Contains(o.Foreseen.Line, x.line) || (x.line == "") != (o.Foreseen.Line == "") {
+			t.Errorf("%s: %q", name, o.Foreseen.Line)
 		}
 	}
 	// With room for all nothing has to be foreseen.
-	if o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 80*gib, nil, "--cache-dir", dir); o.foreseen != nil || !o.resident {
-		t.Errorf("%+v", o.foreseen)
+	if o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 80*gib, nil, "--cache-dir", dir); o.Foreseen != nil || !o.Resident {
+		t.Errorf("%+v", o.Foreseen)
 	}
 }
 
@@ -111,8 +115,8 @@ func TestForesightHeat(t *testing.T) {
 	}
 	for want, counts := range map[string][][]uint32{"routing counted": heat, "routing zipf": {{1, 2}}} {
 		o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 6*gib, counts, "--cache-dir", t.TempDir())
-		if !strings.Contains(o.foreseen.line, want) {
-			t.Errorf("%s: %q", want, o.foreseen.line)
+		if !strings.Contains(o.Foreseen.Line, want) {
+			t.Errorf("%s: %q", want, o.Foreseen.Line)
 		}
 	}
 	if f := (heatFlags{HeatFile: t.TempDir() + "/none"}); f.counted() != nil {
@@ -123,7 +127,7 @@ func TestForesightHeat(t *testing.T) {
 // TestForesightDamaged: kept rates that cannot be read are as good as none.
 func TestForesightDamaged(t *testing.T) {
 	dir := t.TempDir()
-	path, err := ratesPath(dir, identity(roomyMachine(), 16))
+	path, err := predict.RatesPath(dir, predict.Identity(roomyMachine(), 16))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +135,8 @@ func TestForesightDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 6*gib, nil, "--cache-dir", dir)
-	if !strings.Contains(o.foreseen.line, "its description") {
-		t.Errorf("%q", o.foreseen.line)
+	if !strings.Contains(o.Foreseen.Line, "its description") {
+		t.Errorf("%q", o.Foreseen.Line)
 	}
 }
 
@@ -143,12 +147,12 @@ func TestForesightIsQuick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, _, err := (&source{files: memoryFiles{"config.json": config}}).config()
+	cfg, _, err := (&source.Source{Files: source.MemoryFiles{"config.json": config}}).Config()
 	if err != nil {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	if got := o.foresee(cfg, f, 256<<20, 1<<30); got.line == "" {
+	if got := predict.Choose(cfg, f, o.Case, o.Machine, o.HostBits, 256<<20, 1<<30); got.Line == "" {
 		t.Error("nothing is foreseen")
 	}
 	if took := time.Since(begun); took > 2*time.Second { // some ms, on a machine that others use as well
@@ -169,17 +173,17 @@ func TestNearRowsOfCard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lim, err := o.options.LimitsFor(cfg)
+	lim, err := o.Load.LimitsFor(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := int64(o.pools) * expert.NearBytes(lim, cfg.Hidden)
+	plain := int64(o.Pools) * expert.NearBytes(lim, cfg.Hidden)
 	lim.QuantGroup = 128
-	want := int64(o.pools) * expert.NearBytes(lim, cfg.Hidden)
-	for _, c := range o.plan.Devices[0].Components {
+	want := int64(o.Pools) * expert.NearBytes(lim, cfg.Hidden)
+	for _, c := range o.Memory.Devices[0].Components {
 		if c.Name == "rows of pools" && c.Bytes == want && want > plain {
 			return
 		}
 	}
-	t.Errorf("no rows of pools of %d bytes: %+v", want, o.plan.Devices[0].Components)
+	t.Errorf("no rows of pools of %d bytes: %+v", want, o.Memory.Devices[0].Components)
 }

@@ -18,6 +18,8 @@ import (
 
 	"krater/actors"
 	"krater/actors/engine"
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/actors/placement"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
@@ -50,8 +52,8 @@ type besideActors struct {
 	prompt []int32
 	want   []int32 // what follows the prompt
 
-	s     *session
-	flags *engineFlags
+	s     *local.Model
+	flags *config.Options
 	po    placement.Options
 }
 
@@ -88,14 +90,14 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newSession(&console.Env{Out: out, Err: out, Ctx: ctx, File: file}, tinyDir(), &c.Run.engineFlags, limits{})
+	s, err := openedFor(&console.Env{Out: out, Err: out, Ctx: ctx, File: file}, tinyDir(), c.Run.Options)
 	if err != nil {
 		return nil, err
 	}
-	s.look.pools = pools
-	s.lapShare = 1 // every copy, whatever that costs so small a model
-	c.Run.engineFlags.InlineBelow = -1
-	b := &besideActors{host: &faultyHost{Device: s.dev}, s: s, flags: &c.Run.engineFlags, prompt: readGolden(t).Prompts[0].InputIDs}
+	s.Plan.Pools = pools
+	s.LapShare = 1 // every copy, whatever that costs so small a model
+	s.Plan.Options.InlineBelow = -1
+	b := &besideActors{host: &faultyHost{Device: s.Host}, s: s, prompt: readGolden(t).Prompts[0].InputIDs}
 	if prefill != "" {
 		b.po = placement.Options{Prefill: chosen(t, prefill), Decode: chosen(t, decode), Threshold: 40, Budget: besideSlots * expertTiny}
 	}
@@ -105,10 +107,10 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 // start places the experts and makes the pipeline, in place of the former ones, which are
 // closed.
 func (b *besideActors) start(log io.Writer) (err error) {
-	if b.s.place != nil {
-		b.s.place.Close()
-		if b.s.place, err = placement.New(b.s.card, b.host, b.s.parts, b.po); err != nil {
-			b.s.place = nil
+	if b.s.Placement != nil {
+		b.s.Placement.Close()
+		if b.s.Placement, err = placement.New(b.s.Rank().Device, b.host, b.s.Parts, b.po); err != nil {
+			b.s.Placement = nil
 			return err
 		}
 	}
@@ -117,11 +119,11 @@ func (b *besideActors) start(log io.Writer) (err error) {
 
 // run makes the pipeline over what is loaded and placed.
 func (b *besideActors) run(log io.Writer) (err error) {
-	b.place = b.s.place
-	if b.Pipeline, err = b.s.pipeline(b.flags, zerolog.New(log).Level(zerolog.WarnLevel)); err != nil {
+	b.place = b.s.Placement
+	if b.Pipeline, err = b.s.Pipeline(zerolog.New(log).Level(zerolog.WarnLevel)); err != nil {
 		return err
 	}
-	b.gw, err = b.s.gateway(b.flags, b.Pipeline, "")
+	b.gw, err = b.s.Gateway(b.Pipeline, "")
 	return err
 }
 

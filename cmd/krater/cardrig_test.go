@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"krater/actors/local"
 	"krater/kernels/cpu"
 	"krater/kernels/cuda"
 	"krater/kernels/tensor"
@@ -29,10 +30,10 @@ import (
 var trueSizes = os.Getenv("KRATER_TRUE_SIZES") != ""
 
 // cardFor opens the card.
-func cardFor(t *testing.T, o cuda.Options) card {
+func cardFor(t *testing.T, o cuda.Options) local.GPU {
 	t.Helper()
-	c, err := openCard(o)
-	if errors.Is(err, errNoCard) {
+	c, err := local.OpenGPU(o)
+	if errors.Is(err, local.ErrNoGPU) {
 		t.Skip(err)
 	}
 	if err != nil {

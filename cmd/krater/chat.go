@@ -10,17 +10,20 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors/engine"
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/cmd/krater/chat"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/remote"
 	"krater/cmd/krater/term"
+	"krater/stages/source"
 	"krater/transport/client"
 )
 
 type chatCmd struct {
-	modelFlag
-	synthFlags
-	engineFlags
+	source.Folder
+	source.Synthetic
+	config.Options
 	chat.Sampling
 	System  string `help:"A system text before the conversation." placeholder:"TEXT"`
 	Server  string `help:"Talk with a running server instead of loading a model." placeholder:"URL"`
@@ -73,15 +76,15 @@ func (c *chatCmd) history(e *console.Env) *term.History {
 // local loads the model and has it talk.
 func (c *chatCmd) local(e *console.Env, talk *chat.Conversation) (end func(), err error) {
 	c.MaxSeqs, c.MaxQueue = 1, 1 // one conversation needs one sequence
-	src, err := c.sourceOr(c.Model)
+	src, err := c.SourceOr(c.Model)
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSourceSession(e, src, &c.engineFlags, limits{served: true})
+	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Options, config.Case{Served: true}))
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.Err).Level(zerolog.WarnLevel))
+	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		s.Close()
 		return nil, err
@@ -90,7 +93,7 @@ func (c *chatCmd) local(e *console.Env, talk *chat.Conversation) (end func(), er
 		p.Close()
 		s.Close()
 	}
-	g, err := s.gateway(&c.engineFlags, p, "")
+	g, err := s.Gateway(p, "")
 	if err == nil {
 		_, err = g.Render(context.Background(), &engine.Chat{Messages: client.Messages(client.Message{Role: "user", Content: "hello"})})
 	}

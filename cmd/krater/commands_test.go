@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"krater/cmd/krater/console"
+	"krater/cmd/krater/version"
 )
 
 const (
@@ -248,12 +249,12 @@ func TestVersion(t *testing.T) {
 	if !regexp.MustCompile(`^krater \d+\.\d+\.\d+ \((commit [0-9a-f]+(-dirty)?, \d{4}-\d\d-\d\d, )?go1\.\S+ linux/\w+\)\n$`).MatchString(out) {
 		t.Errorf("%q", out)
 	}
-	b := build{Version: "1.2.3", Go: "go1.99", OS: "linux", Arch: "amd64"}
-	b.noted([]debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: "2026-11-29T06:00:00Z"}, {Key: "vcs.modified", Value: "true"}})
+	b := version.Info{Version: "1.2.3", Go: "go1.99", OS: "linux", Arch: "amd64"}
+	b.Noted([]debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: "2026-11-29T06:00:00Z"}, {Key: "vcs.modified", Value: "true"}})
 	if got := b.String(); got != "krater 1.2.3 (commit 0123456789ab-dirty, 2026-11-29, go1.99 linux/amd64)" {
 		t.Errorf("%q", got)
 	}
-	if got := decode[build](t, answers(t, "", "version", "--json")); got.Version != version || got.Go == "" {
+	if got := decode[version.Info](t, answers(t, "", "version", "--json")); got.Version != version.Number || got.Go == "" {
 		t.Errorf("%+v", got)
 	}
 	out = answers(t, "", "version", "--licenses")

@@ -1,19 +1,23 @@
 package main
 
 import (
+	"context"
 	"errors"
 
 	"github.com/rs/zerolog"
 
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/tensor"
 	"krater/stages/compare"
+	"krater/stages/source"
 )
 
 type compareCmd struct {
-	modelFlag
-	engineFlags
+	source.Folder
+	config.Options
 	Golden    string  `help:"Folder of the golden vectors; default: the model's folder." type:"existingdir" placeholder:"DIR"`
 	Chunk     int     `help:"Prompt tokens of a sequence in one step; 0: as many as fit." default:"0"`
 	Batch     int     `help:"Sequences computed together." default:"1"`
@@ -45,22 +49,26 @@ func (c *compareCmd) Run(e *console.Env) error {
 	}
 	// The goldens were computed in float32 throughout, the KV cache included.
 	switch {
-	case c.Rows == auto:
+	case c.Rows == config.Auto:
 		c.Rows = "f32"
 	case c.Rows == "bf16" && c.Relative == 0:
 		c.Relative = bf16Relative
 	}
-	s, err := newSession(e, c.Model, &c.engineFlags, limits{logitRows: compareRows * max(1, c.Batch), kv: tensor.F32, whole: true})
+	src, err := source.Open(c.Model)
+	if err != nil {
+		return err
+	}
+	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Options, config.Case{LogitRows: compareRows * max(1, c.Batch), KVType: tensor.F32, Whole: true}))
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.Err).Level(zerolog.WarnLevel))
+	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	report, err := compare.Run(p, s.cfg, golden, compare.Weights(s.set), compare.Options{Chunk: c.Chunk, Batch: c.Batch, Tolerance: c.Tolerance, Relative: c.Relative})
+	report, err := compare.Run(p, s.Config, golden, compare.Weights(s.Weights), compare.Options{Chunk: c.Chunk, Batch: c.Batch, Tolerance: c.Tolerance, Relative: c.Relative})
 	if err != nil {
 		return err
 	}

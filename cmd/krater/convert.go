@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/tensor"
@@ -17,14 +19,15 @@ import (
 	"krater/stages/calibration"
 	"krater/stages/direct"
 	"krater/stages/drive"
+	"krater/stages/source"
 	"krater/stages/text/tokenizer"
 	"krater/stages/weights/cache"
 	"krater/stages/weights/quant"
 )
 
 type convertCmd struct {
-	modelFlag
-	engineFlags
+	source.Folder
+	config.Options
 	Method      string `help:"How integers are found: ${enum}. auto is feedback with a calibration text, search without." enum:"auto,absmax,search,weighted,feedback" default:"auto"`
 	Calibration string `help:"Text the model is run on to learn what its experts see." type:"existingfile" placeholder:"FILE"`
 	CalTokens   int    `name:"calibration-tokens" help:"Tokens of the calibration text that are used." default:"16384"`
@@ -61,15 +64,19 @@ func (c *convertCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	c.MaxSeqs, c.Device = 1, "cpu" // files are the same for every device
-	s, err := prepare(e, c.Model, &c.engineFlags, limits{})
+	c.MaxSeqs, c.Device = 1, config.CPU // files are the same for every device
+	src, err := source.Open(c.Model)
+	if err != nil {
+		return err
+	}
+	s, err := local.Prepare(console.ForLoad(e, src, c.Options, config.Case{}))
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	p := s.look.options.Precision
+	p := s.Plan.Load.Precision
 	if !p.Integer() {
-		return fmt.Errorf("model %s: its weights stay as they are: nothing to convert (see --cpu-expert-bits)", s.src.name)
+		return fmt.Errorf("model %s: its weights stay as they are: nothing to convert (see --cpu-expert-bits)", s.Source.Name)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -81,10 +88,10 @@ func (c *convertCmd) Run(e *console.Env) error {
 		}
 	}
 	// The other matrices are made by a load, and kept.
-	if err := s.load(ctx, &c.engineFlags, reportOn(e)); err != nil {
+	if err := s.Load(ctx); err != nil {
 		return err
 	}
-	if m := s.matrices; m != nil {
+	if m := s.Matrices; m != nil {
 		r.MatrixPath, r.MatrixBytes, r.MatricesMade = m.Path, m.Bytes(), m.Made
 	}
 	r.Seconds = time.Since(start).Seconds()
@@ -127,15 +134,15 @@ func (r *converted) print(w io.Writer) error {
 }
 
 // experts builds the file of the experts.
-func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *session, method cache.Method, r *converted) error {
-	set, err := s.src.open()
+func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *local.Model, method cache.Method, r *converted) error {
+	set, err := s.Source.Open()
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	s.set = set
-	defer func() { s.set = nil }() // the load opens its own
-	o, err := s.cacheOptions(&c.engineFlags, method, reportOn(e))
+	s.Weights = set
+	defer func() { s.Weights = nil }() // the load opens its own
+	o, err := s.CacheOptions(method)
 	if err != nil {
 		return err
 	}
@@ -147,7 +154,7 @@ func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *session, me
 		defer stats.close()
 		o.Source.(*cache.Weights).Stats = stats.expert
 	}
-	if bits := quantBits[c.GPUExpertBits]; bits != 0 {
+	if bits := config.QuantBits[c.GPUExpertBits]; bits != 0 {
 		gpu := o.Plan
 		gpu.Format, gpu.Spec.Bits = cache.FormatA, bits
 		o.Also = append(o.Also, gpu)
@@ -155,7 +162,7 @@ func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *session, me
 	b, err := cache.Build(ctx, o)
 	e.Shown().End()
 	if err != nil {
-		return fmt.Errorf("model %s: %w", s.src.name, err)
+		return fmt.Errorf("model %s: %w", s.Source.Name, err)
 	}
 	r.Path, r.Bytes, r.Found, r.Resumed = b.Path, b.Bytes, b.Found, b.Resumed
 	for _, a := range b.Also {
@@ -166,7 +173,7 @@ func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *session, me
 
 // statistics of what experts see, collected a few layers at a time.
 type statistics struct {
-	s      *session
+	s      *local.Model
 	model  *direct.Model
 	ids    []int32
 	layers int // collected at once
@@ -181,10 +188,13 @@ const collectorBytes = 2 << 30
 
 // statistics loads the model as its files hold it and the text.
 func (c *convertCmd) statistics(e *console.Env) (*statistics, error) {
-	f := c.engineFlags
-	f.precisionFlags = precisionFlags{Precision: "bf16", GroupSize: "128"}
+	f := c.Options.AllIn("bf16")
 	f.PrefillChunk, f.MaxBatchTokens, f.KVCache = calibrationWindow, calibrationWindow, 0
-	s, err := newSession(e, c.Model, &f, limits{kv: tensor.F32})
+	src, err := source.Open(c.Model)
+	if err != nil {
+		return nil, err
+	}
+	s, err := local.Load(context.Background(), console.ForLoad(e, src, f, config.Case{KVType: tensor.F32}))
 	if err != nil {
 		return nil, err
 	}
@@ -193,8 +203,8 @@ func (c *convertCmd) statistics(e *console.Env) (*statistics, error) {
 		st.close()
 		return nil, err
 	}
-	h, ff := int64(s.cfg.Hidden), int64(s.cfg.MoE.FF)
-	st.layers = int(max(1, min(int64(len(s.cfg.Layers)), collectorBytes/(8*int64(s.cfg.MoE.Experts)*(h*h+ff*ff)))))
+	h, ff := int64(s.Config.Hidden), int64(s.Config.MoE.FF)
+	st.layers = int(max(1, min(int64(len(s.Config.Layers)), collectorBytes/(8*int64(s.Config.MoE.Experts)*(h*h+ff*ff)))))
 	return st, nil
 }
 
@@ -205,7 +215,7 @@ func (t *statistics) read(path string, most int) error {
 	if err != nil {
 		return err
 	}
-	tok, _, err := t.s.src.tokenizer()
+	tok, _, err := t.s.Source.Tokenizer()
 	if err != nil {
 		return err
 	}
@@ -214,7 +224,7 @@ func (t *statistics) read(path string, most int) error {
 	if len(t.ids) < calibrationWindow {
 		return fmt.Errorf("--calibration: %d tokens, want %d or more", len(t.ids), calibrationWindow)
 	}
-	t.model, err = direct.New(t.s.dev, t.s.parts)
+	t.model, err = direct.New(t.s.Host, t.s.Parts)
 	return err
 }
 
@@ -232,7 +242,7 @@ func (t *statistics) expert(layer, e int) (in, mid *quant.Hessian, ok bool) {
 
 func (t *statistics) collect(layer int) error {
 	t.from, t.seen = layer, nil // free the last ones before the next are made
-	seen, err := calibration.New(t.s.cfg, t.s.set, layer, min(layer+t.layers, len(t.s.cfg.Layers)))
+	seen, err := calibration.New(t.s.Config, t.s.Weights, layer, min(layer+t.layers, len(t.s.Config.Layers)))
 	if err != nil {
 		return err
 	}
@@ -241,7 +251,7 @@ func (t *statistics) collect(layer int) error {
 		if err := drive.Run(t.model, []*drive.Sequence{{Prompt: part}}, drive.Options{Probe: seen}); err != nil {
 			return err
 		}
-		runs := (len(t.s.cfg.Layers) + t.layers - 1) / t.layers
+		runs := (len(t.s.Config.Layers) + t.layers - 1) / t.layers
 		t.done(layer/t.layers*len(t.ids)+from+len(part), runs*len(t.ids))
 	}
 	t.seen = seen

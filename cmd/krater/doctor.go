@@ -6,22 +6,28 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"krater/actors/local"
+	"krater/actors/local/config"
+	"krater/actors/local/plan"
+	"krater/actors/local/predict"
+	"krater/cmd/krater/checks"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/machine"
 	"krater/scheduler/planner"
+	"krater/stages/source"
 )
 
 type doctorCmd struct {
-	modelFlag
-	engineFlags
+	source.Folder
+	config.Options
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
 // doctorReport is what krater doctor --json prints.
 type doctorReport struct {
 	Model   string           `json:"model"`
-	Checks  []check          `json:"checks"`
+	Checks  []checks.Check   `json:"checks"`
 	Plan    *planner.Plan    `json:"plan"`
 	Fits    bool             `json:"fits"`
 	Machine *machine.Machine `json:"machine"`
@@ -32,38 +38,38 @@ type doctorReport struct {
 // Run implements the command: it looks at the machine and at the model's files, and reads no
 // weights. The exit status tells whether the files are whole and the plan fits.
 func (c *doctorCmd) Run(e *console.Env) error {
-	src, err := openSource(c.Model)
+	src, err := source.Open(c.Model)
 	if err != nil {
 		return err
 	}
-	cfg, gen, err := src.config()
+	cfg, gen, err := src.Config()
 	if err != nil {
 		return err
 	}
-	gpu, err := c.settle(e.Err)
+	gpu, f, err := local.Settle(c.Options, console.ReportOn(e))
 	if err != nil {
 		return err
 	}
-	l := limits{}
+	l := config.Case{}
 	if gpu != nil {
-		l.card, l.cardName, l.cardBytes = gpu.Memory().Total, gpu.Describe(), gpu.Capacity()
+		l.Rank = local.FactsOf(gpu)
 		defer gpu.Close()
 	}
-	o, err := src.look(cfg, &c.engineFlags, l, e.Here())
+	o, err := plan.New(cfg, src.Size("tokenizer.json"), f, l, e.Here())
 	if err != nil {
 		return err
 	}
-	whole := src.checkFiles(cfg)
-	checks := append(o.checks(&c.engineFlags, c.Model), whole)
-	if whole.OK && src.has("tokenizer.json") {
-		checks = append(checks, src.checkEnd(cfg, gen))
+	whole := checks.CheckFiles(src, cfg)
+	list := append(checks.All(o, c.Model), whole)
+	if whole.OK && src.Has("tokenizer.json") {
+		list = append(list, checks.CheckEnd(src, cfg, gen))
 	}
-	r := &doctorReport{Model: src.name, Checks: checks, Plan: o.plan, Fits: o.plan.Fits(), Machine: o.machine}
-	with := *o.machine
+	r := &doctorReport{Model: src.Name, Checks: list, Plan: o.Memory, Fits: o.Memory.Fits(), Machine: o.Machine}
+	with := *o.Machine
 	if gpu != nil { // the bus may be hidden from a container
 		with.GPUs = []machine.GPU{{Name: gpu.Describe()}}
 	}
-	r.Strategies = advice(src.name, cfg, &c.engineFlags, &with, l.card)
+	r.Strategies = predict.Advice(src.Name, cfg, &f, &with, l.Rank.Memory)
 	if c.JSON {
 		enc := json.NewEncoder(e.Out)
 		enc.SetIndent("", "  ")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -13,10 +12,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/checks"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
-	"krater/kernels/cuda"
-	"krater/kernels/cuda/driver"
 	"krater/kernels/machine"
 	"krater/stages/load"
 )
@@ -150,7 +148,7 @@ func TestDoctorWarns(t *testing.T) {
 			t.Errorf("%s: warned of %q", name, names)
 			continue
 		}
-		c := r.Checks[slices.IndexFunc(r.Checks, func(c check) bool { return !c.OK })]
+		c := r.Checks[slices.IndexFunc(r.Checks, func(c checks.Check) bool { return !c.OK })]
 		for _, w := range x.words {
 			if !strings.Contains(c.Value+"|"+c.Fix, w) {
 				t.Errorf("%s: %+v does not say %q", name, c, w)
@@ -286,53 +284,5 @@ func TestServeLogsChecks(t *testing.T) {
 	}
 	if !slices.Equal(warned, []string{"frequency governor", "huge pages"}) || !measured {
 		t.Errorf("warned of %q, measured %t:\n%s", warned, measured, text.String())
-	}
-}
-
-// TestMemoryOffPlan: 10 % off is fine, more is a warning with both numbers.
-func TestMemoryOffPlan(t *testing.T) {
-	for _, x := range []struct {
-		use   memoryUse
-		words []string
-	}{
-		{memoryUse{planned: 1000, resident: 1100, promised: 500, allocated: 550}, nil},
-		{memoryUse{planned: 1000, resident: 10, promised: 500, allocated: 451}, nil},
-		{memoryUse{planned: 1000, resident: 0, promised: 500, allocated: 500}, nil},
-		{memoryUse{planned: 1000, resident: 1200, promised: 500, allocated: 500}, []string{"20 % more memory"}},
-		{memoryUse{planned: 1000, resident: 900, promised: 500, allocated: 400}, []string{"-20 % off"}},
-		{memoryUse{planned: 1000, resident: 1200, promised: 500, allocated: 600}, []string{"20 % more memory", "+20 % off"}},
-	} {
-		var text bytes.Buffer
-		x.use.log(zerolog.New(&text))
-		got := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
-		level, lines := `"level":"warn"`, len(x.words)
-		if lines == 0 {
-			level, lines = `"level":"info"`, 1
-		}
-		if len(got) != lines {
-			t.Fatalf("%+v: %q", x.use, got)
-		}
-		for i, l := range got {
-			if !strings.Contains(l, level) || !strings.Contains(l, `"planned_bytes":1000`) || !strings.Contains(l, `"resident_bytes":`) || i < len(x.words) && !strings.Contains(l, x.words[i]) {
-				t.Errorf("%+v: %s", x.use, l)
-			}
-		}
-	}
-}
-
-// TestDoctorWithoutGPU: what is missing is said: a build for it, the driver, a card, or nothing.
-func TestDoctorWithoutGPU(t *testing.T) {
-	for _, x := range []struct {
-		missing            error
-		value, recommended string
-	}{
-		{cuda.ErrNotBuilt, "none", "this build computes on the CPU"},
-		{driver.ErrNoDriver, "none: no CUDA driver on this machine", "--device cuda needs a GPU and its driver"},
-		{errors.New("cuDeviceGetCount: CUDA_ERROR_NO_DEVICE"), "none: cuDeviceGetCount: CUDA_ERROR_NO_DEVICE", "--device cuda needs"},
-		{nil, "the driver has one", "link"},
-	} {
-		if c := checkNoGPU(x.missing); !c.OK || !strings.HasPrefix(c.Value, x.value) || !strings.Contains(c.Recommended, x.recommended) {
-			t.Errorf("%v: %+v", x.missing, c)
-		}
 	}
 }

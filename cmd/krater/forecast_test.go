@@ -11,23 +11,26 @@ import (
 	"testing"
 	"time"
 
-	"krater/bench/kernels"
+	"krater/actors/local/config"
+	"krater/actors/local/predict"
+	"krater/bench/meter"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
+	"krater/stages/source"
 	"krater/stages/synth"
 )
 
 // planned runs krater plan --json on a made-up machine with a cache folder of its own.
-func planned(t *testing.T, m *machine.Machine, args ...string) planReport {
+func planned(t *testing.T, m *machine.Machine, args ...string) predict.Report {
 	t.Helper()
 	o := on(t, m, append([]string{"plan", "--json", "--threads", "2", "--cache-dir", t.TempDir()}, args...)...)
 	if o.status != 0 || o.err != "" {
 		t.Fatalf("status %d\n%s", o.status, o.err)
 	}
-	return decode[planReport](t, o.out)
+	return decode[predict.Report](t, o.out)
 }
 
 var nine = []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped", "hot_cached_static"}
@@ -112,7 +115,7 @@ func TestPlanShape(t *testing.T) {
 		t.Fatal(err)
 	}
 	card, _ := rates.Named("h100")
-	k, err := forecastCase(sizes{m.Config, nil}, &c.Plan.engineFlags, rates.Rates{Card: card}, 16*gib, 64*gib, "zipf", forecast.Usual())
+	k, err := predict.NewCase(source.Sizes{Config: m.Config}, &c.Plan.Options, rates.Rates{Card: card}, 16*gib, 64*gib, "zipf", forecast.Usual())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +263,7 @@ func TestPlanNothingFits(t *testing.T) {
 // TestPlanRAM: the host's memory counts where the processors are this machine's.
 func TestPlanRAM(t *testing.T) {
 	shape := []string{"--shape", "deepseek-v2-lite", "--vram", "6GiB", "--card", "rtx-2000-ada"}
-	reason := func(r planReport) string { return r.Candidates[0].Decode.Reason }
+	reason := func(r predict.Report) string { return r.Candidates[0].Decode.Reason }
 	if r := planned(t, goodMachine(), shape...); r.Budget.RAM != 8*gib || !strings.Contains(reason(r), "experts take 13.8 GiB of the host's memory, which has 8.0 GiB") {
 		t.Errorf("%d bytes: %s", r.Budget.RAM, reason(r))
 	}
@@ -291,7 +294,7 @@ type fakeMeter struct {
 	slow    time.Duration // between two looks
 }
 
-func (f *fakeMeter) CPU(threads, bits int, _ int64, tell console.Telling) (rates.CPU, error) {
+func (f *fakeMeter) CPU(threads, bits int, _ int64, tell config.Telling) (rates.CPU, error) {
 	f.threads, f.bits = threads, bits
 	tell("nothing", 0, 4)
 	time.Sleep(f.slow)
@@ -299,9 +302,9 @@ func (f *fakeMeter) CPU(threads, bits int, _ int64, tell console.Telling) (rates
 	return f.cpu, f.err
 }
 
-func (f *fakeMeter) Card(int, console.Telling) (rates.Card, error) {
+func (f *fakeMeter) Card(int, config.Telling) (rates.Card, error) {
 	if f.card == nil {
-		return rates.Card{}, errUnmeasured
+		return rates.Card{}, meter.ErrUnmeasured
 	}
 	return *f.card, nil
 }
@@ -311,12 +314,12 @@ func (f *fakeMeter) Card(int, console.Telling) (rates.Card, error) {
 func TestPlanMeasures(t *testing.T) {
 	dir := t.TempDir()
 	f := &fakeMeter{cpu: rates.CPU{Name: "Tried", Threads: 2, ReadGBps: 77, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}}
-	run1 := func(m *machine.Machine, with console.Meter, args ...string) (planReport, outcome) {
+	run1 := func(m *machine.Machine, with predict.Meter, args ...string) (predict.Report, outcome) {
 		t.Helper()
 		var out, errs strings.Builder
 		status := run(append([]string{"plan", "--json", "--shape", "deepseek-v2-lite", "--vram", "8GiB", "--cache-dir", dir}, args...),
 			&console.Env{Out: &out, Err: &errs, Machine: func() *machine.Machine { return m }, Meter: with})
-		var r planReport
+		var r predict.Report
 		if status == 0 {
 			if err := json.Unmarshal([]byte(out.String()), &r); err != nil {
 				t.Fatal(err)
@@ -370,42 +373,6 @@ func TestPlanMeasures(t *testing.T) {
 	dir = filepath.Join(kept[0], "sub")
 	if r, o := run1(goodMachine(), f, "--measure", "--threads", "2"); o.status != 0 || r.Rates.CPU.Name != "Tried" || !strings.Contains(o.err, "not kept") {
 		t.Errorf("%+v", o)
-	}
-}
-
-// TestCPURates turns a report of kernels into a curve that goes through both of its
-// rates.
-func TestCPURates(t *testing.T) {
-	rep := &kernels.Report{ReadGBps: 40, Kernels: []kernels.Kernel{
-		{Name: "experts_int4_g128", Threads: 2, GBps: 36}, {Name: "gemm_int4_g128_m4", Threads: 2, GOPS: 500}, {Name: "gemm_int4_g128_m96", Threads: 2, GOPS: 800},
-		{Name: "experts_int8", Threads: 2, GBps: 38}, {Name: "gemm_int8_m4", Threads: 2, GOPS: 700}, {Name: "gemm_int8_m96", Threads: 2, GOPS: 650},
-	}}
-	c, err := cpuOf(rep, "x", 2, 4)
-	if err != nil || c.ReadGBps != 40 || c.DecodeShare != 0.9 || c.Sources["experts.peak"] != rates.Measured {
-		t.Fatalf("%+v, %v", c, err)
-	}
-	if few, many := c.Experts.At(4), c.Experts.At(96); math.Abs(few-500e9) > 1e3 || math.Abs(many-800e9) > 1e3 {
-		t.Errorf("%g and %g", few, many)
-	}
-	if c, err = cpuOf(rep, "x", 2, 8); err != nil || c.Experts != (rates.Curve{Peak: 0.7}) || c.DecodeShare != 0.95 {
-		t.Errorf("%+v, %v", c, err)
-	}
-	if _, err := cpuOf(rep, "x", 3, 4); err == nil || !strings.Contains(err.Error(), "experts_int4_g128") {
-		t.Errorf("%v", err)
-	}
-}
-
-// TestKernelMeter really measures, a little.
-func TestKernelMeter(t *testing.T) {
-	if testing.Short() {
-		t.Skip("measures for a second")
-	}
-	c, err := kernelMeter{0.2, 64 << 20}.CPU(1, 4, 0, nil)
-	if err != nil || c.ReadGBps <= 0 || c.Experts.Peak <= 0 {
-		t.Fatalf("%+v, %v", c, err)
-	}
-	if err := (&rates.Rates{CPU: c}).Check(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/actors/local/predict"
 	"krater/kernels/cuda"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
@@ -33,7 +34,7 @@ func TestForesightOnCard(t *testing.T) {
 	}
 	card, _ := rates.Named("rtx-4090")
 	card.Name, card.MemoryGiB = name, float64(memory)/(1<<30)
-	if err := keepRates(dir, rates.File{Machine: identity(machine.Here(), 2), Card: &card}); err != nil {
+	if err := predict.KeepRates(dir, rates.File{Machine: predict.Identity(machine.Here(), 2), Card: &card}); err != nil {
 		t.Fatal(err)
 	}
 	told := ask()

@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/bits"
-	"os"
-	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/actors/local"
+	"krater/cmd/krater/heatfile"
 	"krater/scheduler/heat"
+	"krater/stages/source"
 )
 
 // heatFlags are those of a server that keeps a heat map.
@@ -42,15 +42,15 @@ func (f *heatFlags) sample() int {
 }
 
 // refusal is why the file cannot be of a model, nil if there is none yet or a new one is begun.
-func (f *heatFlags) refusal(src *source) error {
+func (f *heatFlags) refusal(src *source.Source) error {
 	if f.HeatFile == "" {
 		return nil
 	}
-	cfg, _, err := src.config()
+	cfg, _, err := src.Config()
 	if err != nil {
 		return err
 	}
-	empty, err := src.newHeat(cfg)
+	empty, err := src.NewHeat(cfg)
 	if err != nil {
 		return err
 	}
@@ -65,14 +65,14 @@ func (f *heatFlags) refusal(src *source) error {
 }
 
 // readHeat reads the file of a prepared session, before its experts are placed.
-func (c *serveCmd) readHeat(s *session, log zerolog.Logger) error {
-	s.heatSample = c.heatFlags.sample()
+func (c *serveCmd) readHeat(s *local.Model, log zerolog.Logger) error {
+	s.HeatSample = c.heatFlags.sample()
 	if c.HeatFile == "" {
 		return nil
 	}
-	m, err := s.src.newHeat(s.cfg)
+	m, err := s.Source.NewHeat(s.Config)
 	if err == nil {
-		s.heat, err = openHeat(c.HeatFile, m, log)
+		s.Heat, err = heatfile.Open(c.HeatFile, m, log)
 	}
 	return err
 }
@@ -87,152 +87,34 @@ func (f *heatFlags) counted() [][]uint32 {
 	if err != nil {
 		return nil
 	}
-	return placedHeat(m)
+	return m.Scaled()
 }
 
 // followHeat begins to keep the file of a session that serves.
-func (c *serveCmd) followHeat(s *session, p *actors.Pipeline, log zerolog.Logger) (err error) {
+func (c *serveCmd) followHeat(s *local.Model, p *actors.Pipeline, log zerolog.Logger) (err error) {
 	if c.HeatFile == "" || c.HeatSample == 0 {
 		return nil
 	}
-	id := s.heat.Identity
-	s.keeper, err = keep(c.HeatFile, s.heat.Clone(), func() *heat.Map { return p.Heat(id) })
+	id := s.Heat.Identity
+	c.keeper, err = heatfile.Keep(c.HeatFile, s.Heat.Clone(), func() *heat.Map { return p.Heat(id) })
 	return err
 }
 
 // keepHeat saves now and then, and once more when its result is called, after the last
 // batch.
-func (c *serveCmd) keepHeat(s *session, log zerolog.Logger) (end func()) {
-	if s.keeper == nil {
+func (c *serveCmd) keepHeat(log zerolog.Logger) (end func()) {
+	if c.keeper == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.keeper.run(ctx, c.HeatSaveEvery, log)
+		c.keeper.Run(ctx, c.HeatSaveEvery, log)
 	}()
 	return func() {
 		cancel()
 		<-done
-		s.keeper.saveOr(log)
+		c.keeper.SaveOr(log)
 	}
-}
-
-// heatMemory is how many tokens a server's map remembers: beyond it, what was counted
-// so far counts half, so that a server follows what it is used for.
-const heatMemory = 4 << 20
-
-// heatKeeper keeps a file up to date with what a pipeline counts. It belongs to one
-// goroutine at a time.
-type heatKeeper struct {
-	path  string
-	total *heat.Map        // as saved
-	last  *heat.Map        // of the pipeline, when total was last brought up to date
-	read  func() *heat.Map // of the pipeline
-	dirty bool             // the file lacks a part of total
-}
-
-// openHeat reads the map of a server's file, or begins one. A file of another model is
-// refused; a damaged one is put aside, path.damaged, so that a server comes up.
-func openHeat(path string, empty *heat.Map, log zerolog.Logger) (*heat.Map, error) {
-	m, err := heat.Load(path)
-	switch {
-	case err == nil:
-		if err := empty.Same(m); err != nil {
-			return nil, fmt.Errorf("--heat-file %s: %w", path, err)
-		}
-		log.Info().Str("file", path).Uint64("tokens", m.Seen()).Msg("heat map read")
-		return m, nil
-	case errors.Is(err, fs.ErrNotExist):
-		return empty, nil
-	case errors.Is(err, heat.ErrDamaged):
-		log.Warn().Err(err).Str("kept_as", path+".damaged").Msg("heat map not read; a new one is begun")
-		if err := os.Rename(path, path+".damaged"); err != nil {
-			return nil, fmt.Errorf("--heat-file: %w", err)
-		}
-		return empty, nil
-	}
-	return nil, fmt.Errorf("--heat-file: %w", err) // no heat map at all: somebody else's file
-}
-
-// keep begins a keeper of total, which becomes its own, and tries whether the file can
-// be written.
-func keep(path string, total *heat.Map, read func() *heat.Map) (*heatKeeper, error) {
-	k := &heatKeeper{path: path, total: total, last: read(), read: read}
-	if err := k.total.Save(path); err != nil {
-		return nil, fmt.Errorf("--heat-file: %w", err)
-	}
-	return k, nil
-}
-
-// save brings the file up to date.
-func (k *heatKeeper) save() error {
-	now := k.read()
-	more, err := now.Since(k.last)
-	if err != nil {
-		return err
-	}
-	if more.Seen() > 0 {
-		if err := k.total.Merge(more); err != nil {
-			return err
-		}
-		k.last, k.dirty = now, true
-	}
-	for k.total.Seen() > heatMemory {
-		if err := k.total.Decay(0.5); err != nil {
-			return err
-		}
-	}
-	if !k.dirty {
-		return nil
-	}
-	if err := k.total.Save(k.path); err != nil {
-		return err
-	}
-	k.dirty = false
-	return nil
-}
-
-// run saves every so often until ctx ends. A save that fails is told and tried again.
-func (k *heatKeeper) run(ctx context.Context, every time.Duration, log zerolog.Logger) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			k.saveOr(log)
-		}
-	}
-}
-
-// saveOr saves and logs what went wrong.
-func (k *heatKeeper) saveOr(log zerolog.Logger) {
-	if err := k.save(); err != nil {
-		log.Warn().Err(err).Str("file", k.path).Msg("heat map not saved")
-		return
-	}
-	log.Debug().Str("file", k.path).Uint64("tokens", k.total.Seen()).Msg("heat map saved")
-}
-
-// placedHeat is a map as strategies take it, [layer][expert], nil where there is none or it
-// has seen nothing. Counts beyond 32 bits lose their last ones, all alike.
-func placedHeat(m *heat.Map) [][]uint32 {
-	if m == nil || m.Seen() == 0 {
-		return nil
-	}
-	layers, most := m.Shape().Layers, uint64(0)
-	for _, l := range layers {
-		most = max(most, slices.Max(m.Counts(l)))
-	}
-	shift := max(0, bits.Len64(most)-32)
-	out := make([][]uint32, len(layers))
-	for i, l := range layers {
-		for _, n := range m.Counts(l) {
-			out[i] = append(out[i], uint32(n>>shift))
-		}
-	}
-	return out
 }

@@ -1,19 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/rs/zerolog"
-
 	"krater/scheduler/heat"
+	"krater/stages/source"
 )
 
 // rows are those that the layers of a server have seen: every token of prompts and
@@ -88,15 +84,15 @@ func TestServeHeat(t *testing.T) {
 // map at all keeps the server from starting and stays as it is.
 func TestServeHeatFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "damaged.heat")
-	src, err := openSource("")
+	src, err := source.Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, _, err := src.config()
+	cfg, _, err := src.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := src.newHeat(cfg)
+	m, err := src.NewHeat(cfg)
 	if err == nil {
 		err = m.Save(path)
 	}
@@ -136,67 +132,10 @@ func TestServeHeatFiles(t *testing.T) {
 		}
 	}
 	dense := copyDir(t, "../../testdata/goldens/qwen2", nil)
-	writeIn(t, dense, "tokenizer.json", string(madeTokenizer(512)))
+	writeIn(t, dense, "tokenizer.json", string(source.MadeTokenizer(512)))
 	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--model", dense, "--heat-file", path}, "routed experts")
 	refuses(t, 1, []string{"serve", "--heat-sample=-1"}, "--heat-sample")
 	refuses(t, 1, []string{"serve", "--heat-save-every", "0s"}, "--heat-save-every")
-}
-
-// TestHeatKeeper: the file has every token once however often it is saved, and beyond
-// what a map remembers the older ones weigh less.
-func TestHeatKeeper(t *testing.T) {
-	shape := heat.Shape{Layers: []int32{0}, Experts: 2, TopK: 1}
-	live, err := heat.New(heat.Identity{}, shape)
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := func(first, second uint64) {
-		t.Helper()
-		if err := live.Add(0, first+second, []uint64{first, second}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	total, _ := heat.New(heat.Identity{}, shape)
-	total.Add(0, 10, []uint64{10, 0})
-	count(5, 0) // before the keeper began
-	path := filepath.Join(t.TempDir(), "kept.heat")
-	k, err := keep(path, total, live.Clone)
-	if err != nil {
-		t.Fatal(err)
-	}
-	saved := func(tokens uint64, first uint64) {
-		t.Helper()
-		if err := k.save(); err != nil {
-			t.Fatal(err)
-		}
-		m, err := heat.Load(path)
-		if err != nil || m.Seen() != tokens || m.Counts(0)[0] != first {
-			t.Fatalf("%v: %d tokens, %v, want %d and %d", err, m.Seen(), m.Counts(0), tokens, first)
-		}
-	}
-	saved(10, 10)
-	count(2, 3)
-	saved(15, 12)
-	saved(15, 12)
-	count(0, heatMemory)
-	saved((heatMemory+15)/2+1, 6) // to the nearest even whole
-	count(0, 3*heatMemory)
-	saved(uint64(math.RoundToEven(float64(3*heatMemory+(heatMemory+15)/2+1)/4)), 2)
-	// A save that fails loses nothing.
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	k.path = filepath.Join(path, "no", "folder")
-	count(1, 0)
-	if err := k.save(); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("%v", err)
-	}
-	k.path = path
-	before := k.total.Clone()
-	k.saveOr(zerolog.Nop())
-	if m, err := heat.Load(path); err != nil || m.Counts(0)[0] != before.Counts(0)[0] {
-		t.Errorf("what the failed save had: %v", err)
-	}
 }
 
 // TestServeHeatKilled: what a server had saved is there when it is killed.

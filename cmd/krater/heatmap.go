@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,18 +9,22 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/bench/plot"
+	"krater/cmd/krater/benches"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/scheduler/heat"
 	"krater/stages/drive"
+	"krater/stages/source"
 	"krater/stages/text/tokenizer"
 )
 
 type heatmapCmd struct {
-	modelFlag
-	engineFlags
-	benchOutput
+	source.Folder
+	config.Options
+	benches.Output
 	Text   string   `help:"Warm up on this text; special tokens in it are recognised. Default, unless --load names maps: the model's own heldout.txt." type:"existingfile" placeholder:"FILE"`
 	Tokens int      `help:"Use only this many tokens of the text; 0: all." default:"0"`
 	Window int      `help:"Tokens of a window; each runs on its own from position 0." default:"512"`
@@ -36,15 +41,15 @@ func (c *heatmapCmd) Run(e *console.Env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	src, err := openSource(c.Model)
+	src, err := source.Open(c.Model)
 	if err != nil {
 		return err
 	}
-	cfg, _, err := src.config()
+	cfg, _, err := src.Config()
 	if err != nil {
 		return err
 	}
-	m, err := src.newHeat(cfg)
+	m, err := src.NewHeat(cfg)
 	if err != nil {
 		return err
 	}
@@ -70,7 +75,7 @@ func (c *heatmapCmd) Run(e *console.Env) error {
 			return fmt.Errorf("--save: %w", err)
 		}
 	}
-	return c.show(e, heatReport{Model: src.name, Report: m.Report()}, m)
+	return c.show(e, heatReport{Model: src.Name, Report: m.Report()}, m)
 }
 
 func (c *heatmapCmd) check() error {
@@ -80,16 +85,16 @@ func (c *heatmapCmd) check() error {
 	case c.Tokens < 0:
 		return errors.New("--tokens: want 0 or more")
 	}
-	return c.benchOutput.check()
+	return c.Output.Check()
 }
 
 // warmUp adds the counts of a text to m.
-func (c *heatmapCmd) warmUp(e *console.Env, src *source, m *heat.Map) error {
+func (c *heatmapCmd) warmUp(e *console.Env, src *source.Source, m *heat.Map) error {
 	text, err := c.text(src)
 	if err != nil {
 		return err
 	}
-	tok, _, err := src.tokenizer()
+	tok, _, err := src.Tokenizer()
 	if err != nil {
 		return err
 	}
@@ -101,19 +106,19 @@ func (c *heatmapCmd) warmUp(e *console.Env, src *source, m *heat.Map) error {
 		return errors.New("--text: there is nothing in it")
 	}
 	// Windows start empty: one sequence, whose rows fit into a step where they may.
-	f := c.engineFlags
-	f.chooseChunk(0)
+	f := c.Options
+	f.PrefillChunk = f.Chunk(0)
 	f.MaxSeqs, f.MaxBatchTokens = 1, min(c.Window, f.PrefillChunk)
-	s, err := newSession(e, c.Model, &f, limits{})
+	s, err := local.Load(context.Background(), console.ForLoad(e, src, f, config.Case{}))
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if limit := s.parts.Limits.Context; c.Window > limit {
+	if limit := s.Parts.Limits.Context; c.Window > limit {
 		return fmt.Errorf("--window %d: the context is %d tokens", c.Window, limit)
 	}
-	s.heatSample = 1
-	p, err := s.pipeline(&f, zerolog.New(e.Err).Level(zerolog.WarnLevel))
+	s.HeatSample = 1
+	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
 	}
@@ -138,13 +143,13 @@ func windows(r drive.Runner, ids []int32, window int, done func(tokens int)) err
 }
 
 // text is what the model is warmed up on.
-func (c *heatmapCmd) text(src *source) (string, error) {
+func (c *heatmapCmd) text(src *source.Source) (string, error) {
 	if c.Text != "" {
 		return readText(c.Text, textMaxBytes)
 	}
-	data, err := src.read(heldoutText, true)
+	data, err := src.Read(heldoutText, true)
 	if err == nil && data == nil {
-		err = fmt.Errorf("model %s brings no %s: name a text with --text", src.name, heldoutText)
+		err = fmt.Errorf("model %s brings no %s: name a text with --text", src.Name, heldoutText)
 	}
 	return string(data), err
 }

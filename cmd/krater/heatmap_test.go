@@ -15,6 +15,7 @@ import (
 	"krater/stages/direct"
 	"krater/stages/drive"
 	routers "krater/stages/route"
+	"krater/stages/source"
 	"krater/stages/text/tokenizer"
 )
 
@@ -81,7 +82,7 @@ func TestHeatmapIsTheModels(t *testing.T) {
 func TestHeatmapIsExact(t *testing.T) {
 	const tokens, window = 1000, 300
 	s, _ := started(t, "--kv-dtype", "f32", "--max-seqs", "1")
-	tok, _, err := s.src.tokenizer()
+	tok, _, err := s.Source.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,12 +91,12 @@ func TestHeatmapIsExact(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := tok.Encode(string(text), tokenizer.EncodeOptions{ParseSpecial: true})[:tokens]
-	d, err := direct.New(s.dev, s.parts)
+	d, err := direct.New(s.Host, s.Parts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	want := routers.NewCounter(len(s.cfg.Layers), s.cfg.MoE.Experts)
+	want := routers.NewCounter(len(s.Config.Layers), s.Config.MoE.Experts)
 	for part := range slices.Chunk(ids, window) {
 		if err := drive.Run(d, []*drive.Sequence{{Prompt: part}}, drive.Options{Probe: want}); err != nil {
 			t.Fatal(err)
@@ -219,21 +220,21 @@ func routerChanged(t *testing.T) func([]byte) []byte {
 
 // TestHeatIdentity: the same for the same routers, however else the weights are kept.
 func TestHeatIdentity(t *testing.T) {
-	embedded, err := openSource("")
+	embedded, err := source.Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err := openSource(modelDir)
+	folder, err := source.Open(modelDir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ids := map[heat.Identity]string{}
-	for name, s := range map[string]*source{"embedded": embedded, "folder": folder} {
-		cfg, _, err := s.config()
+	for name, s := range map[string]*source.Source{"embedded": embedded, "folder": folder} {
+		cfg, _, err := s.Config()
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := s.heatIdentity(cfg)
+		id, err := s.HeatIdentity(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,17 +244,17 @@ func TestHeatIdentity(t *testing.T) {
 		t.Errorf("%v", ids)
 	}
 	seeds := map[heat.Identity]bool{}
-	for _, f := range []synthFlags{{Shape: "deepseek-v2-lite", Layers: 2, WeightsSeed: 1}, {Shape: "deepseek-v2-lite", Layers: 2, WeightsSeed: 2}, {Shape: "deepseek-v2-lite", Layers: 3, WeightsSeed: 1}} {
+	for _, f := range []source.Synthetic{{Shape: "deepseek-v2-lite", Layers: 2, WeightsSeed: 1}, {Shape: "deepseek-v2-lite", Layers: 2, WeightsSeed: 2}, {Shape: "deepseek-v2-lite", Layers: 3, WeightsSeed: 1}} {
 		f.RoutingSkew = "uniform"
-		s, err := f.source()
+		s, err := f.Source()
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, _, err := s.config()
+		cfg, _, err := s.Config()
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := s.heatIdentity(cfg)
+		id, err := s.HeatIdentity(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

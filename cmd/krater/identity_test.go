@@ -5,16 +5,19 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"krater/actors/local"
+	"krater/actors/local/plan"
 	"krater/kernels/tensor"
 	"krater/stages/load"
+	"krater/stages/source"
 )
 
 // changed are the files of src, one of them with a byte more.
-func changed(t *testing.T, src *source, name string) fs.FS {
+func changed(t *testing.T, src *source.Source, name string) fs.FS {
 	t.Helper()
 	files := fstest.MapFS{}
 	for _, file := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
-		data, err := src.read(file, true)
+		data, err := src.Read(file, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,24 +34,24 @@ func changed(t *testing.T, src *source, name string) fs.FS {
 // TestIdentity: what is kept of a prefix belongs to one model, tokenizer, template and KV
 // type; the same prompt under another finds nothing (CASES 18).
 func TestIdentity(t *testing.T) {
-	src, err := openSource("")
+	src, err := source.Open("")
 	if err != nil {
 		t.Skip(err)
 	}
-	of := func(s source, o load.Options) [32]byte {
+	of := func(s source.Source, o load.Options) [32]byte {
 		t.Helper()
-		s.seen = nil
-		if _, _, err := s.config(); err != nil {
+		s.Seen = nil
+		if _, _, err := s.Config(); err != nil {
 			t.Fatal(err)
 		}
-		tok, config, err := s.tokenizer()
+		tok, config, err := s.Tokenizer()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.template(tok, config); err != nil {
+		if _, err := s.Template(tok, config); err != nil {
 			t.Fatal(err)
 		}
-		return (&session{src: &s, look: &outlook{options: o}}).identity()
+		return (&local.Model{Source: &s, Plan: &plan.Plan{Load: o}}).Identity()
 	}
 	plain := load.Options{KVType: tensor.BF16}
 	seen := map[[32]byte]string{of(*src, plain): "nothing"}
@@ -60,11 +63,11 @@ func TestIdentity(t *testing.T) {
 	}
 	for _, name := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
 		s := *src
-		s.files = changed(t, src, name)
+		s.Files = changed(t, src, name)
 		note(name, of(s, plain))
 	}
 	s := *src
-	s.name += "2"
+	s.Name += "2"
 	note("name", of(s, plain))
 	note("KV type", of(*src, load.Options{KVType: tensor.F32}))
 	note("precision", of(*src, load.Options{KVType: tensor.BF16, Precision: load.Precision{Attention: 8}}))

@@ -64,7 +64,7 @@ type table struct {
 func tableFor(t *testing.T, args ...string) *table {
 	t.Helper()
 	s, p := started(t, args...)
-	gw, err := s.gateway(&engineFlags{}, p, "")
+	gw, err := s.Gateway(p, "")
 	if err != nil {
 		t.Fatal(err)
 	}

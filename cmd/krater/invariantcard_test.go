@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/actors/local/config"
 	"krater/kernels/cuda"
 	"krater/kernels/tensor"
 	"krater/stages/drive"
@@ -86,7 +87,7 @@ func TestPreemptedOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	const tokens = 9
 	list := []guest{{prompt: randomIDs(6, 1), tokens: tokens}, {prompt: randomIDs(7, 2), tokens: tokens, temperature: 0.9}}
-	x := cardTable(t, "--batch-invariant", "--block-tokens", "4", "--kv-cache", fmt.Sprint(size(6*blockOf4)), "--no-prefix-cache", "--max-seqs", "2")
+	x := cardTable(t, "--batch-invariant", "--block-tokens", "4", "--kv-cache", fmt.Sprint(config.Size(6*blockOf4)), "--no-prefix-cache", "--max-seqs", "2")
 	want := x.alone(t, list)
 	if who := differences(want, x.together(t, list, false)); who != nil {
 		t.Errorf("guests %v are answered something else than alone", who)

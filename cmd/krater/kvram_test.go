@@ -25,18 +25,17 @@ func served(t testing.TB, args ...string) *actors.Gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &c.Run.engineFlags
-	s, err := newSession(&console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}, modelDir, f, limits{})
+	s, err := openedFor(&console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}, modelDir, c.Run.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	p, err := s.pipeline(f, zerolog.Nop())
+	p, err := s.Pipeline(zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	g, err := s.gateway(f, p, "")
+	g, err := s.Gateway(p, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,17 +11,23 @@ import (
 	"strings"
 	"time"
 
+	"krater/actors/local"
+	"krater/actors/local/config"
+	"krater/actors/local/plan"
+	"krater/actors/local/predict"
 	"krater/bench/stat"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/cmd/krater/wizard"
+	"krater/kernels/cuda"
 	"krater/kernels/machine"
 	"krater/scheduler/dispatch"
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/forecast"
 	"krater/stages/load"
 	"krater/stages/model"
+	"krater/stages/source"
 )
 
 type launchCmd struct {
@@ -128,11 +134,11 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 
 // runs reports whether a folder's model is of a family that can be run.
 func runs(dir string) bool {
-	src, err := openSource(dir)
+	src, err := source.Open(dir)
 	if err != nil {
 		return false
 	}
-	_, _, err = src.config()
+	_, _, err = src.Config()
 	return err == nil
 }
 
@@ -145,7 +151,7 @@ func foundWhere(folders []string, n int) string {
 	if n == 0 {
 		return fmt.Sprintf("No model found in %s or Hugging Face's cache; try krater launch FOLDER.", in)
 	}
-	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", console.Count(n, "model"), in)
+	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", planner.Count(n, "model"), in)
 }
 
 // cardFields mean nothing on the processor.
@@ -210,9 +216,8 @@ const cardsMax = 16
 func launchCards() []launchCard {
 	var cards []launchCard
 	for i := range cardsMax {
-		f := engineFlags{Device: "cuda", CardIndex: i, Rows: auto}
-		c, err := f.settle(io.Discard)
-		if err != nil || c == nil {
+		c, err := local.OpenGPU(cuda.Options{Index: i})
+		if err != nil {
 			break
 		}
 		cards = append(cards, launchCard{c.Describe(), c.Memory().Total})
@@ -254,33 +259,33 @@ func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards
 	if err != nil {
 		return trouble(err)
 	}
-	src, err := openSource(f.Model)
+	src, err := source.Open(f.Model)
 	if err != nil {
 		return trouble(err)
 	}
-	cfg, _, err := src.config()
+	cfg, _, err := src.Config()
 	if err != nil {
 		return trouble(err)
 	}
 	if cfg.MoE.Experts == 0 && s["device"] != "" {
 		o.Hidden = []string{"prefill-strategy", "decode-strategy"}
 	}
-	l := limits{}
+	l := config.Case{}
 	if i := f.CardIndex; s["device"] != "" && i < len(cards) {
-		l.card, l.cardName = cards[i].memory, cards[i].name
+		l.Rank = config.RankFacts{Name: cards[i].name, Memory: cards[i].memory}
 		if f.VRAM > 0 {
-			l.card = min(l.card, int64(f.VRAM))
+			l.Rank.Memory = min(l.Rank.Memory, int64(f.VRAM))
 		}
 	}
-	o.Speed = speed(src.name, cfg, &f.engineFlags, m, l)
-	look, err := src.look(cfg, &f.engineFlags, l, m)
+	o.Speed = speed(src.Name, cfg, &f.Options, m, l)
+	look, err := plan.New(cfg, src.Size("tokenizer.json"), f.Options, l, m)
 	if err != nil {
 		return trouble(err)
 	}
-	for i := range look.plan.Devices {
-		o.Budgets = append(o.Budgets, budgetOf(&look.plan.Devices[i]))
+	for i := range look.Memory.Devices {
+		o.Budgets = append(o.Budgets, budgetOf(&look.Memory.Devices[i]))
 	}
-	if !look.plan.Fits() {
+	if !look.Memory.Fits() {
 		o.Trouble = "it does not fit"
 	}
 	return o
@@ -293,21 +298,21 @@ func measureFor(e *console.Env, s wizard.Settings, m *machine.Machine, tell func
 	if err != nil {
 		return err
 	}
-	src, err := openSource(f.Model)
+	src, err := source.Open(f.Model)
 	if err != nil {
 		return err
 	}
-	cfg, _, err := src.config()
+	cfg, _, err := src.Config()
 	if err != nil {
 		return err
 	}
 	quiet := *e
 	quiet.Err, quiet.Progress = io.Discard, term.NewProgress(nil, measureTold, tell)
-	p := planCmd{engineFlags: f.engineFlags}
+	p := planCmd{Options: f.Options}
 	if err := p.measure(&quiet, m, cfg); err != nil {
 		return err
 	}
-	if keptRates(f.CacheDir, identity(m, f.threads())) == nil {
+	if predict.Kept(f.CacheDir, predict.Identity(m, f.ThreadCount())) == nil {
 		return errors.New("what was measured cannot be kept: --cache-dir names a folder for it")
 	}
 	return nil
@@ -334,37 +339,35 @@ func budgetOf(b *planner.Budget) wizard.Budget {
 const cachesHold = 256 << 20
 
 // speed is the forecast of a choice, in lines.
-func speed(name string, cfg *model.Config, f *engineFlags, m *machine.Machine, l limits) []string {
-	p := planFlags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
-	if !f.onCard() {
+func speed(name string, cfg *model.Config, f *config.Options, m *machine.Machine, l config.Case) []string {
+	p := predict.Flags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
+	if f.Device != config.CUDA {
 		return cpuSpeed(&p, cfg, f, m)
 	}
 	g := *f
-	g.VRAM = size(l.card)
+	g.VRAM = config.Size(l.Rank.Memory)
 	with := *m
-	with.GPUs = []machine.GPU{{Name: l.cardName}}
-	r, err := p.report(name, sizes{cfg, nil}, &g, &with, forecast.Usual())
-	if errors.Is(err, errUnknownCard) {
+	with.GPUs = []machine.GPU{{Name: l.Rank.Name}}
+	r, err := p.Report(name, source.Sizes{Config: cfg}, &g, &with, forecast.Usual())
+	if errors.Is(err, predict.ErrUnknownCard) {
 		return []string{"speed unknown: Krater does not know this GPU; press m to measure it"}
 	}
 	if err != nil {
 		return []string{"speed unknown: " + err.Error()}
 	}
-	return []string{r.line()}
+	return []string{r.Line()}
 }
 
 // cpuSpeed bounds what processors can do: a generated token reads the weights that it needs, and
 // a prompt multiplies by them.
-func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machine) []string {
+func cpuSpeed(p *predict.Flags, cfg *model.Config, f *config.Options, m *machine.Machine) []string {
 	with := *m
 	with.GPUs = nil // nothing of a card is used
-	r, known, err := p.rates(&with, f)
+	r, known, err := p.Rates(&with, f)
 	if err != nil {
 		return []string{"speed unknown: " + err.Error()}
 	}
-	g := *f
-	g.chooseChunk(0)
-	o, err := loadOptions(cfg, &g, limits{}, 0)
+	o, err := f.LoadOptions(cfg, config.Case{}, config.Steps{Chunk: f.Chunk(0)}, 0)
 	if err != nil {
 		return []string{"speed unknown: " + err.Error()}
 	}
@@ -373,7 +376,7 @@ func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machin
 		return []string{"speed unknown: " + err.Error()}
 	}
 	bytes := 0.0
-	for part, n := range byPart(needs) {
+	for part, n := range predict.ByPart(needs) {
 		switch part {
 		case load.Attention, load.Dense, load.Router, load.Shared, load.Head:
 			bytes += float64(n)
@@ -382,7 +385,7 @@ func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machin
 		}
 	}
 	if cfg.TieEmbed {
-		bytes += float64(byPart(needs)[load.Embedding])
+		bytes += float64(predict.ByPart(needs)[load.Embedding])
 	}
 	if bytes == 0 || r.CPU.ReadGBps == 0 {
 		return nil
@@ -392,7 +395,7 @@ func cpuSpeed(p *planFlags, cfg *model.Config, f *engineFlags, m *machine.Machin
 	if bytes < cachesHold {
 		word = "about"
 	}
-	if source == cpuAssumed {
+	if source == predict.CPUAssumed {
 		word, source = "about", "assumed; press m to measure"
 	}
 	return []string{fmt.Sprintf("decode: %s %s tok/s for one request: %s of weights per token at %s GB/s (%s)",

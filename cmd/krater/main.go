@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"krater/cmd/krater/batch"
+	"krater/cmd/krater/benches"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
@@ -37,8 +38,8 @@ type cli struct {
 	Compare compareCmd `cmd:"" group:"Check" help:"Compare the engine operator by operator with golden vectors."`
 	Ppl     pplCmd     `cmd:"" group:"Check" help:"Measure perplexity of a text."`
 
-	Bench   benchCmd   `cmd:"" group:"Measure" help:"Measure this machine and the engine."`
-	Heatmap heatmapCmd `cmd:"" group:"Measure" help:"Count how often the router chooses each expert; save, add up, print and draw such maps."`
+	Bench   benches.Cmd `cmd:"" group:"Measure" help:"Measure this machine and the engine."`
+	Heatmap heatmapCmd  `cmd:"" group:"Measure" help:"Count how often the router chooses each expert; save, add up, print and draw such maps."`
 
 	Convert convertCmd `cmd:"" group:"Make models" help:"Convert a model's experts ahead of the first start."`
 	Synth   synthCmd   `cmd:"" group:"Make models" help:"Make a model of a real shape with random weights."`

@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"krater/actors/local/config"
+	"krater/actors/local/predict"
 	"krater/bench/cards"
+	"krater/bench/meter"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/kernels/cuda"
@@ -18,12 +21,12 @@ import (
 type smallMeter struct{ asked int }
 
 // CPU implements meter.
-func (m *smallMeter) CPU(threads, _ int, _ int64, _ console.Telling) (rates.CPU, error) {
+func (m *smallMeter) CPU(threads, _ int, _ int64, _ config.Telling) (rates.CPU, error) {
 	return rates.CPU{Name: "tried", Threads: threads, ReadGBps: 50, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}, nil
 }
 
 // Card implements meter.
-func (m *smallMeter) Card(index int, tell console.Telling) (rates.Card, error) {
+func (m *smallMeter) Card(index int, tell config.Telling) (rates.Card, error) {
 	m.asked++
 	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Small: true, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
 	if err != nil {
@@ -42,7 +45,7 @@ func TestStartMeasuresCard(t *testing.T) {
 	name := c.Describe()
 	c.Close()
 	dir, m := t.TempDir(), &smallMeter{}
-	start := func(with console.Meter) string {
+	start := func(with predict.Meter) string {
 		t.Helper()
 		var c cli
 		ctx, file, err := cmdline.Parse(&c, []string{"run", "--device", "cuda", "--rows", "f32", "--threads", "2", "--vram", "512MiB", "--expert-vram", "7MiB", "--kv-cache", "4MiB",
@@ -57,7 +60,7 @@ func TestStartMeasuresCard(t *testing.T) {
 		}
 		return told.String()
 	}
-	if told := start(usualMeter); strings.HasPrefix(name, "Krater emulated") && !strings.Contains(told, cards.ErrEmulated.Error()) {
+	if told := start(meter.UsualMeter); strings.HasPrefix(name, "Krater emulated") && !strings.Contains(told, cards.ErrEmulated.Error()) {
 		t.Errorf("%s", told)
 	}
 	if told := start(m); m.asked == 1 && !strings.Contains(told, "predicted for "+name+" (measured on this machine)") {

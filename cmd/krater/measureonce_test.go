@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"krater/actors/local/config"
+	"krater/actors/local/predict"
+	"krater/bench/meter"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/scheduler/planner/rates"
@@ -29,14 +32,14 @@ func TestMeasuresOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		var told strings.Builder
-		got := c.Run.measureOnce(&console.Env{Err: &told, Machine: roomyMachine, Meter: with}, name, memory, 4, apart)
+		got := predict.MeasureOnce(&c.Run.Options, roomyMachine(), with, console.ReportOn(&console.Env{Err: &told}), config.RankFacts{Name: name, Capacity: memory}, 4, apart)
 		return got, told.String()
 	}
 	if got, told := start(f, mine, "--no-measure"); got != nil || told != "" || f.threads != 0 {
 		t.Errorf("--no-measure: %+v, %s", got, told)
 	}
 	// Emulated, or with its memory in use: nothing is measured, nothing kept.
-	if got, told := start(&fakeMeter{cpu: cpu}, mine); got != nil || !strings.Contains(told, errUnmeasured.Error()) {
+	if got, told := start(&fakeMeter{cpu: cpu}, mine); got != nil || !strings.Contains(told, meter.ErrUnmeasured.Error()) {
 		t.Errorf("%+v, %s", got, told)
 	}
 	got, told := start(f, mine)
@@ -72,7 +75,7 @@ func TestMeasuresOnce(t *testing.T) {
 	older := roomyMachine()
 	newer := roomyMachine()
 	newer.Driver = "580.1"
-	if identity(older, 2) == identity(newer, 2) {
+	if predict.Identity(older, 2) == predict.Identity(newer, 2) {
 		t.Error("rates of another driver are taken")
 	}
 	// Other threads, another machine as far as rates go.
@@ -97,15 +100,15 @@ func TestForesightMeasures(t *testing.T) {
 		{80 * gib, "", 0},
 	} {
 		asked = 0
-		look, _ := lookedWithin(t, "deepseek-v2-lite", limits{card: x.memory, cardName: card.Name, measure: func(int) *rates.File {
+		look, _ := lookedWithin(t, "deepseek-v2-lite", config.Case{Rank: config.RankFacts{Name: card.Name, Memory: x.memory}, Measure: func(int) *rates.File {
 			asked++
 			return &rates.File{Card: &card}
 		}}, append(strings.Fields(x.flags), "--cache-dir", t.TempDir())...)
 		if asked != x.want {
 			t.Errorf("%d bytes, %s: asked %d times", x.memory, x.flags, asked)
 		}
-		if x.want > 0 && !strings.Contains(look.foreseen.line, "predicted for NVIDIA Mine (measured on this machine)") {
-			t.Errorf("%s", look.foreseen.line)
+		if x.want > 0 && !strings.Contains(look.Foreseen.Line, "predicted for NVIDIA Mine (measured on this machine)") {
+			t.Errorf("%s", look.Foreseen.Line)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func TestTopologyMemory(t *testing.T) {
 	} {
 		s, _ := started(t, args...)
 		// What is resident is of all sessions of this process.
-		if u := s.memoryUse(); math.Abs(planner.Off(u.promised, u.allocated)) > 0.01 {
+		if u := s.MemoryUse(); math.Abs(planner.Off(u.Promised, u.Allocated)) > 0.01 {
 			t.Errorf("%v: %+v", args, u)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,18 +12,21 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/kernels/tensor"
 	"krater/scheduler/files"
 	"krater/stages/drive"
 	"krater/stages/ppl"
+	"krater/stages/source"
 	"krater/stages/text/tokenizer"
 )
 
 type pplCmd struct {
-	modelFlag
-	engineFlags
+	source.Folder
+	config.Options
 	Text    string `help:"Text file; special tokens in it are recognised." type:"existingfile" required:"" placeholder:"FILE"`
 	Window  int    `help:"Tokens of a window; each runs on its own from position 0." default:"512"`
 	Bytes   int64  `help:"Use only this many bytes of the text, an incomplete character at the end dropped; 0: all." default:"0"`
@@ -44,18 +48,18 @@ func (c *pplCmd) Run(e *console.Env) error {
 	}
 	// Every position of a window is predicted in one step where it fits, so a step
 	// has as many rows of logits as tokens. Windows start empty: one sequence.
-	c.chooseChunk(0)
+	c.PrefillChunk = c.Chunk(0)
 	c.MaxSeqs, c.MaxBatchTokens = 1, min(c.Window, c.PrefillChunk)
-	l := limits{logitRows: c.MaxBatchTokens}
+	l := config.Case{LogitRows: c.MaxBatchTokens}
 	if os.Getenv(cmdline.EnvName("kv-dtype")) == "" && !c.chosen(e, "kv-dtype") {
-		l.kv = tensor.F32 // the reference computes in float32 throughout
+		l.KVType = tensor.F32 // the reference computes in float32 throughout
 	}
-	m, err := c.open(e, &c.engineFlags, l)
+	m, err := c.open(e, &c.Options, l)
 	if err != nil {
 		return err
 	}
 	defer m.close()
-	tok, _, err := m.session.src.tokenizer()
+	tok, _, err := m.session.Source.Tokenizer()
 	if err != nil {
 		return err
 	}
@@ -80,9 +84,8 @@ func (c *pplCmd) Run(e *console.Env) error {
 // against measures how far the model is from itself as its files hold it, with a
 // float32 KV cache.
 func (c *pplCmd) against(e *console.Env, m *running, ids []int32, done func(int)) error {
-	f := c.engineFlags
-	f.precisionFlags = precisionFlags{Precision: c.Against, GroupSize: "128"}
-	reference, err := c.open(e, &f, limits{logitRows: c.MaxBatchTokens, kv: tensor.F32})
+	f := c.Options.AllIn(c.Against)
+	reference, err := c.open(e, &f, config.Case{LogitRows: c.MaxBatchTokens, KVType: tensor.F32})
 	if err != nil {
 		return err
 	}
@@ -102,20 +105,24 @@ func (c *pplCmd) against(e *console.Env, m *running, ids []int32, done func(int)
 
 // running is a loaded model and its pipeline.
 type running struct {
-	session  *session
+	session  *local.Model
 	pipeline *actors.Pipeline
 }
 
-func (c *pplCmd) open(e *console.Env, f *engineFlags, l limits) (*running, error) {
-	s, err := newSession(e, c.Model, f, l)
+func (c *pplCmd) open(e *console.Env, f *config.Options, l config.Case) (*running, error) {
+	src, err := source.Open(c.Model)
 	if err != nil {
 		return nil, err
 	}
-	if limit := s.parts.Limits.Context; c.Window > limit {
+	s, err := local.Load(context.Background(), console.ForLoad(e, src, *f, l))
+	if err != nil {
+		return nil, err
+	}
+	if limit := s.Parts.Limits.Context; c.Window > limit {
 		s.Close()
 		return nil, fmt.Errorf("--window %d: the context is %d tokens", c.Window, limit)
 	}
-	p, err := s.pipeline(f, zerolog.New(e.Err).Level(zerolog.WarnLevel))
+	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		s.Close()
 		return nil, err

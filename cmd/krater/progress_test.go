@@ -73,7 +73,7 @@ func TestReadyTellsProgress(t *testing.T) {
 // TestLogOfProgress: one line with phase, share, rate and time left.
 func TestLogOfProgress(t *testing.T) {
 	var text bytes.Buffer
-	logProgress(zerolog.New(&text))(term.State{Phase: "load weights", Unit: term.Bytes, Done: 1e9, All: 3e9, PerSecond: 5e8})
+	console.LogProgress(zerolog.New(&text))(term.State{Phase: "load weights", Unit: term.Bytes, Done: 1e9, All: 3e9, PerSecond: 5e8})
 	if want := `{"level":"info","phase":"load weights","share":0.333,"done":"1.0 GB of 3.0 GB","rate":"500.0 MB/s","left":"4s","message":"loading"}` + "\n"; text.String() != want {
 		t.Errorf("got %s", text.String())
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"krater/actors/local"
+	"krater/actors/local/plan"
 	"krater/kernels/hostsim"
 	"krater/stages/drive"
 	"krater/stages/load"
@@ -74,22 +76,23 @@ func TestRankRefuses(t *testing.T) {
 // some tokens move between it and the host, is what the strategies say; and the
 // memory is as planned, on either device.
 func TestStrategiesTakeEffect(t *testing.T) {
-	answer := func(args ...string) (*session, hostsim.Counters) {
+	answer := func(args ...string) (*local.Model, hostsim.Counters) {
 		t.Helper()
 		s, p := started(t, append([]string{"--device", "hostsim", "--gpu-prefill-threshold", "4"}, args...)...)
-		before := s.sim.Counters()
+		sim := s.Rank().Device.(*hostsim.Device)
+		before := sim.Counters()
 		q := &drive.Sequence{Prompt: []int32{1, 5, 9, 14, 20, 7, 3, 2}, New: 4}
 		if err := drive.Run(p, []*drive.Sequence{q}, drive.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		if u := s.memoryUse(); u.allocated != u.promised || u.allocated == 0 {
-			t.Errorf("%v: %d bytes promised, %d allocated", args, u.promised, u.allocated)
+		if u := s.MemoryUse(); u.Allocated != u.Promised || u.Allocated == 0 {
+			t.Errorf("%v: %d bytes promised, %d allocated", args, u.Promised, u.Allocated)
 		}
-		return s, s.sim.Counters().Since(before)
+		return s, sim.Counters().Since(before)
 	}
 	here, moved := answer("--prefill-strategy", "cpu_only", "--decode-strategy", "cpu_only")
 	there, still := answer()
-	if a, b := here.sim.Memory().Used, there.sim.Memory().Used; b-a != 6*32*3*64*256*2 {
+	if a, b := here.Rank().Memory().Used, there.Rank().Memory().Used; b-a != 6*32*3*64*256*2 {
 		t.Errorf("%d bytes on the rank with the experts elsewhere, %d with them there", a, b)
 	}
 	if moved.Launches["Experts"] != 0 || still.Launches["Experts"] == 0 {
@@ -100,21 +103,21 @@ func TestStrategiesTakeEffect(t *testing.T) {
 	}
 	// One micro-batch unless more are asked for.
 	small, _ := answer("--vram", "60MiB")
-	if !small.look.rank.here() || small.look.needs[statesAt(small.look)].Detail != "1 batch of 2080 tokens" {
-		t.Errorf("with no room for the experts: %s, %+v", &small.look.rank, small.look.needs)
+	if !small.Plan.Experts.Here() || small.Plan.Needs[statesAt(small.Plan)].Detail != "1 batch of 2080 tokens" {
+		t.Errorf("with no room for the experts: %s, %+v", &small.Plan.Experts, small.Plan.Needs)
 	}
 	wide, _ := answer("--decode-strategy", "cpu_only", "--micro-batches", "2")
-	if d := wide.look.needs[statesAt(wide.look)].Detail; d != "2 batches of 2080 tokens" {
+	if d := wide.Plan.Needs[statesAt(wide.Plan)].Detail; d != "2 batches of 2080 tokens" {
 		t.Errorf("experts on the host: %s", d)
 	}
-	if d := there.look.needs[statesAt(there.look)].Detail; d != "1 batch of 2080 tokens" {
+	if d := there.Plan.Needs[statesAt(there.Plan)].Detail; d != "1 batch of 2080 tokens" {
 		t.Errorf("experts on the rank: %s", d)
 	}
 }
 
 // statesAt is where a plan has the batches.
-func statesAt(o *outlook) int {
-	return slices.IndexFunc(o.needs, func(n load.Need) bool { return n.Part == load.States })
+func statesAt(o *plan.Plan) int {
+	return slices.IndexFunc(o.Needs, func(n load.Need) bool { return n.Part == load.States })
 }
 
 // TestServeOnRanks: the server's start and an answer with made-up nodes and on the

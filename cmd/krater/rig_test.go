@@ -23,9 +23,12 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/models"
+	"krater/stages/source"
 	"krater/transport/client"
 )
 
@@ -77,7 +80,7 @@ func tinyDir() string {
 }
 
 // started is the built-in model with its pipeline, for flags of krater run.
-func started(t testing.TB, args ...string) (*session, *actors.Pipeline) {
+func started(t testing.TB, args ...string) (*local.Model, *actors.Pipeline) {
 	t.Helper()
 	var c cli
 	ctx, file, err := cmdline.Parse(&c, append([]string{"run"}, args...))
@@ -85,17 +88,26 @@ func started(t testing.TB, args ...string) (*session, *actors.Pipeline) {
 		t.Fatal(err)
 	}
 	e := &console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}
-	s, err := newSession(e, tinyDir(), &c.Run.engineFlags, limits{})
+	s, err := openedFor(e, tinyDir(), c.Run.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	p, err := s.pipeline(&c.Run.engineFlags, zerolog.Nop())
+	p, err := s.Pipeline(zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
 	return s, p
+}
+
+// openedFor is a folder's model, loaded for flags.
+func openedFor(e *console.Env, dir string, f config.Options) (*local.Model, error) {
+	src, err := source.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	return local.Load(context.Background(), console.ForLoad(e, src, f, config.Case{}))
 }
 
 // answers runs a command line that must succeed and gives its standard output.

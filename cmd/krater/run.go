@@ -18,20 +18,24 @@ import (
 
 	"krater/actors"
 	"krater/actors/engine"
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/cmd/krater/chat"
+	"krater/cmd/krater/checks"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/models"
 	"krater/scheduler/files"
+	"krater/stages/source"
 	"krater/stages/synth"
 	"krater/transport/client"
 )
 
 type runCmd struct {
-	modelFlag
-	synthFlags
-	engineFlags
+	source.Folder
+	source.Synthetic
+	config.Options
 	chat.Sampling
 	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input: with '-', and where no question is given and nobody types. Without one a terminal gets a chat."`
 	File      string `help:"Read the prompt from a file." type:"existingfile" placeholder:"FILE"`
@@ -60,28 +64,28 @@ func (c *runCmd) Run(e *console.Env) error {
 	}
 	// One answer needs one sequence.
 	c.MaxSeqs, c.MaxQueue = 1, 1
-	src, err := c.sourceOr(c.Model)
+	src, err := c.SourceOr(c.Model)
 	if err != nil {
 		return err
 	}
-	if c.System != "" && src.synth != nil {
+	if c.System != "" && src.Synth != nil {
 		return errors.New("--system: random weights have no chat template")
 	}
-	c.Raw = c.Raw || src.synth != nil // which has no chat template
-	s, err := newSourceSession(e, src, &c.engineFlags, limits{served: true})
+	c.Raw = c.Raw || src.Synth != nil // which has no chat template
+	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Options, config.Case{Served: true}))
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if end := src.checkEnd(s.cfg, s.gen); !end.OK && !c.IgnoreEOS {
+	if end := checks.CheckEnd(src, s.Config, s.Gen); !end.OK && !c.IgnoreEOS {
 		fmt.Fprintf(e.Err, "krater: there is no %s: %s\n", end.Recommended, end.Fix)
 	}
-	p, err := s.pipeline(&c.engineFlags, zerolog.New(e.Err).Level(zerolog.WarnLevel))
+	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	g, err := s.gateway(&c.engineFlags, p, "")
+	g, err := s.Gateway(p, "")
 	if err != nil {
 		return err
 	}
@@ -103,7 +107,7 @@ func (c *runCmd) check() error {
 
 // chat talks with the model that the flags choose.
 func (c *runCmd) chat(e *console.Env) error {
-	chat := chatCmd{modelFlag: c.modelFlag, synthFlags: c.synthFlags, engineFlags: c.engineFlags, Sampling: c.Sampling, System: c.System, History: true}
+	chat := chatCmd{Folder: c.Folder, Synthetic: c.Synthetic, Options: c.Options, Sampling: c.Sampling, System: c.System, History: true}
 	return chat.Run(e)
 }
 
@@ -160,14 +164,14 @@ func (c *runCmd) prompt(in io.Reader) (string, error) {
 	case c.File != "" && c.Question != "":
 		return "", errors.New("give a question or --file, not both")
 	case c.File != "":
-		data, err := files.Read(c.File, fileMaxBytes)
+		data, err := files.Read(c.File, source.FileMaxBytes)
 		return string(data), err
 	case c.Question != "" && c.Question != "-":
 		return c.Question, nil
 	case c.Question == "" && term.Is(in): // who types does not know that he is waited for
 		return "", errNoQuestion
 	}
-	data, err := io.ReadAll(io.LimitReader(in, fileMaxBytes))
+	data, err := io.ReadAll(io.LimitReader(in, source.FileMaxBytes))
 	if c.Question == "" && len(data) == 0 {
 		return "", errNoQuestion
 	}

@@ -17,20 +17,26 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors"
+	"krater/actors/local"
+	"krater/actors/local/config"
+	"krater/cmd/krater/checks"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
+	"krater/cmd/krater/heatfile"
 	"krater/cmd/krater/term"
+	"krater/cmd/krater/version"
 	"krater/scheduler/files"
 	"krater/scheduler/jsonlines"
+	"krater/stages/source"
 	"krater/transport/otlp"
 	"krater/transport/responses"
 	"krater/transport/server"
 )
 
 type serveCmd struct {
-	modelFlag
-	synthFlags
-	engineFlags
+	source.Folder
+	source.Synthetic
+	config.Options
 	heatFlags
 	batchFlags
 	Listen          string        `help:"Address to listen on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
@@ -49,8 +55,9 @@ type serveCmd struct {
 	LogFormat       string        `help:"Form of the log: ${enum}." enum:"auto,json,text" default:"auto"`
 	PrintConfig     bool          `help:"Print the effective settings with where each came from, and exit."`
 
-	out     *lossyWriter // of the log
-	checked *source      // the model, whose small files were read
+	out     *lossyWriter     // of the log
+	checked *source.Source   // the model, whose small files were read
+	keeper  *heatfile.Keeper // of --heat-file; nil: none
 }
 
 // maxConcurrentMost bounds --max-concurrent: each has goroutines and buffers of its own.
@@ -85,7 +92,7 @@ func (c *serveCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	src, err := c.sourceOr(c.Model)
+	src, err := c.SourceOr(c.Model)
 	if err != nil {
 		return err
 	}
@@ -99,7 +106,7 @@ func (c *serveCmd) Run(e *console.Env) error {
 	}
 	// A model that is refused leaves nothing behind: the batch queue makes its folder after this.
 	c.checked = src
-	if err = src.refusal(c.engineFlags, limits{heat: c.counted(), served: true}, e.Here()); err == nil {
+	if err = local.Refusal(src, c.Options, config.Case{Heat: c.counted(), Served: true}, e.Here()); err == nil {
 		err = c.heatFlags.refusal(src)
 	}
 	if err != nil {
@@ -117,14 +124,14 @@ func (c *serveCmd) Run(e *console.Env) error {
 
 // servedName is what clients call the model. No client takes random weights for the model
 // whose shape they have.
-func (c *serveCmd) servedName(src *source) string {
+func (c *serveCmd) servedName(src *source.Source) string {
 	switch {
 	case c.ServedModelName != "":
 		return c.ServedModelName
-	case src.synth != nil:
-		return src.synth.Shape + "-random"
+	case src.Synth != nil:
+		return src.Synth.Shape + "-random"
 	}
-	return src.name
+	return src.Name
 }
 
 // serve opens the doors, loads the model behind them and waits for the end.
@@ -149,7 +156,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 		openProfiles(srv)
 	}
 	if c.OTLPEndpoint != "" {
-		spans, err := otlp.Open(c.OTLPEndpoint, version, late, log)
+		spans, err := otlp.Open(c.OTLPEndpoint, version.Number, late, log)
 		if err != nil {
 			l.Close()
 			return fmt.Errorf("--otlp-endpoint: %w", err)
@@ -159,7 +166,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 
-	var s *session
+	var s *local.Model
 	var p *actors.Pipeline
 	loaded := make(chan struct{})
 	go func() {
@@ -182,7 +189,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 		return err
 	}
 	defer s.Close()
-	defer c.keepHeat(s, log)()
+	defer c.keepHeat(log)()
 	log.Info().Str("model", name).Str("listen", l.Addr().String()).Dur("after_ms", time.Since(start)).Msg("ready")
 	c.announce(e, l.Addr(), name, time.Since(start))
 	desk.start()
@@ -226,44 +233,46 @@ func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
 }
 
 // load brings the model up behind the doors.
-func (c *serveCmd) load(ctx context.Context, e *console.Env, late *lateEngine, log zerolog.Logger) (*session, *actors.Pipeline, error) {
+func (c *serveCmd) load(ctx context.Context, e *console.Env, late *lateEngine, log zerolog.Logger) (*local.Model, *actors.Pipeline, error) {
 	defer e.Shown().End()
 	e.Shown().Set("prepare", term.Steps, 0, 0)
-	src, err := c.sourceOr(c.Model)
+	src, err := c.SourceOr(c.Model)
 	if c.checked != nil {
 		src, err = c.checked, nil
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := prepareSource(e, src, &c.engineFlags, limits{heat: c.counted(), served: true})
+	with := console.ForLoad(e, src, c.Options, config.Case{Heat: c.counted(), Served: true})
+	with.Report = console.ReportTo(log, e.Shown())
+	s, err := local.Prepare(with)
 	if err != nil {
 		return nil, nil, err
 	}
-	warn(log, append(s.look.checks(&c.engineFlags, c.Model), src.checkEnd(s.cfg, s.gen)))
-	if s.look.foreseen != nil && s.look.foreseen.line != "" {
-		log.Info().Msg(s.look.foreseen.line)
+	checks.Warn(log, append(checks.All(s.Plan, c.Model), checks.CheckEnd(src, s.Config, s.Gen)))
+	if line := s.Plan.Chosen(); line != "" {
+		log.Info().Msg(line)
 	}
 	if err := c.readHeat(s, log); err != nil {
-		s.closeRank()
+		s.Close()
 		return nil, nil, err
 	}
-	if err := s.load(ctx, &c.engineFlags, reportTo(log, e.Shown())); err != nil {
+	if err := s.Load(ctx); err != nil {
 		return nil, nil, err
 	}
 	e.Shown().Set("start the pipeline", term.Steps, 0, 0)
-	lim := s.parts.Limits
-	if s.place != nil {
-		log.Info().Str("device", s.rank().Name()).Str("experts", s.whereExperts()).Msg("experts placed")
+	lim := s.Parts.Limits
+	if s.Placement != nil {
+		log.Info().Str("device", s.Rank().Name()).Str("experts", s.WhereExperts()).Msg("experts placed")
 	}
-	log.Info().Str("device", s.rank().Name()).Str("kernels", s.dev.Choices().String()).Int("threads", s.dev.Team().Threads()).
-		Int64("weight_bytes", s.parts.WeightBytes).Int("kv_tokens", lim.Blocks*lim.BlockTokens).Int("context", lim.Context).Msg("model loaded")
-	p, err := s.pipeline(&c.engineFlags, log)
+	log.Info().Str("device", s.Rank().Name()).Str("kernels", s.Host.Choices().String()).Int("threads", s.Host.Team().Threads()).
+		Int64("weight_bytes", s.Parts.WeightBytes).Int("kv_tokens", lim.Blocks*lim.BlockTokens).Int("context", lim.Context).Msg("model loaded")
+	p, err := s.Pipeline(log)
 	if err != nil {
 		s.Close()
 		return nil, nil, err
 	}
-	g, err := s.gateway(&c.engineFlags, p, late.name)
+	g, err := s.Gateway(p, late.name)
 	if err == nil {
 		err = c.followHeat(s, p, log)
 	}
@@ -272,7 +281,7 @@ func (c *serveCmd) load(ctx context.Context, e *console.Env, late *lateEngine, l
 		s.Close()
 		return nil, nil, err
 	}
-	s.memoryUse().log(log)
+	s.MemoryUse().Log(log)
 	late.set(g)
 	return s, p, nil
 }
@@ -362,7 +371,7 @@ func (c *serveCmd) logger(e *console.Env) (log zerolog.Logger, err error) {
 	if text {
 		bar = e.Err
 	}
-	e.Progress = term.NewProgress(bar, console.ProgressEvery, func(s term.State) { logProgress(log)(s) })
+	e.Progress = term.NewProgress(bar, console.ProgressEvery, func(s term.State) { console.LogProgress(log)(s) })
 	if text {
 		out = zerolog.ConsoleWriter{Out: e.Progress.Beside(c.out), TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.Err), FormatPrepare: showMessage}
 	}
@@ -371,7 +380,7 @@ func (c *serveCmd) logger(e *console.Env) (log zerolog.Logger, err error) {
 }
 
 func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *keyring, err error) {
-	opt = server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, MaxConcurrent: c.MaxConcurrent, Version: version, Log: &log}
+	opt = server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, MaxConcurrent: c.MaxConcurrent, Version: version.Number, Log: &log}
 	if c.MaxConcurrent < 1 || c.MaxConcurrent > maxConcurrentMost {
 		return opt, nil, fmt.Errorf("--max-concurrent %d: want 1 to %d", c.MaxConcurrent, maxConcurrentMost)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/cmd/krater/console"
+	"krater/stages/source"
 	"krater/stages/weights/cache"
 )
 
@@ -60,19 +61,19 @@ func TestReady(t *testing.T) {
 // cache, until finish is called. It says "waiting" when it does.
 func stalled(t *testing.T) (flags []string, finish func()) {
 	t.Helper()
-	src, err := openSource(modelDir)
+	src, err := source.Open(modelDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, _, err := src.config()
+	cfg, _, err := src.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := src.read("config.json", false)
+	config, err := src.Read("config.json", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := src.open()
+	set, err := src.Open()
 	if err != nil {
 		t.Fatal(err)
 	}

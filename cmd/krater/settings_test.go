@@ -11,7 +11,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"krater/actors/local/config"
 	"krater/cmd/krater/batch"
+	"krater/cmd/krater/benches"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/traces"
 	"krater/stages/model"
@@ -291,28 +293,28 @@ func TestHelp(t *testing.T) {
 		}
 	})
 	// The configuration file is no command, completion and help have no flags, and bench, batch and trace are several.
-	want := reflect.TypeFor[cli]().NumField() - 3 + reflect.TypeFor[benchCmd]().NumField() - 1 + reflect.TypeFor[batch.Cmd]().NumField() - 1 + reflect.TypeFor[traces.Cmd]().NumField() - 1
+	want := reflect.TypeFor[cli]().NumField() - 3 + reflect.TypeFor[benches.Cmd]().NumField() - 1 + reflect.TypeFor[batch.Cmd]().NumField() - 1 + reflect.TypeFor[traces.Cmd]().NumField() - 1
 	if len(texts) != want {
 		t.Errorf("%d commands have flags, want %d", len(texts), want)
 	}
 }
 
 func TestSizes(t *testing.T) {
-	for text, want := range map[string]size{
+	for text, want := range map[string]config.Size{
 		"0": 0, "4096B": 4096, "100000": 100000, "512MiB": 512 << 20, "1.5G": 3 << 29, "16GB": 16e9, " 2 kib ": 2048, "1tb": 1e12, "7b": 7,
 	} {
-		var s size
+		var s config.Size
 		if err := s.UnmarshalText([]byte(text)); err != nil || s != want {
 			t.Errorf("%q: %d %v", text, s, err)
 		}
 		again, err := s.MarshalText()
-		var back size
+		var back config.Size
 		if err != nil || back.UnmarshalText(again) != nil || back != s {
 			t.Errorf("%q became %s", text, again)
 		}
 	}
 	for _, text := range []string{"", "MiB", "-1", "1e30", "nan", "inf", "12 parsecs", "0x10"} {
-		var s size
+		var s config.Size
 		if err := s.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is %d", text, s)
 		}
@@ -334,9 +336,9 @@ func TestChunkByMemory(t *testing.T) {
 		given, want int
 		card        int64
 	}{{0, 2048, 0}, {0, 2048, 8 << 30}, {0, 4096, 24 << 30}, {0, 8192, 80 << 30}, {512, 512, 80 << 30}} {
-		f := engineFlags{PrefillChunk: c.given}
-		if f.chooseChunk(c.card); f.PrefillChunk != c.want {
-			t.Errorf("%d given, %d bytes: %d, want %d", c.given, c.card, f.PrefillChunk, c.want)
+		f := config.Options{PrefillChunk: c.given}
+		if got := f.Chunk(c.card); got != c.want {
+			t.Errorf("%d given, %d bytes: %d, want %d", c.given, c.card, got, c.want)
 		}
 	}
 }
@@ -347,15 +349,15 @@ func TestPrecisionOnCard(t *testing.T) {
 	cfg := &model.Config{Hidden: 64}
 	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4, Shared: 1} })
 	for _, c := range []struct {
-		flags precisionFlags
+		flags config.PrecisionOptions
 		card  bool
 		kvb   int
 	}{
-		{precisionFlags{Precision: "int4", GroupSize: "64"}, true, 0},
-		{precisionFlags{Precision: "int4", GroupSize: "64"}, false, 4},
-		{precisionFlags{Precision: "mixed", GroupSize: "64", KVBProjQuant: "int8"}, true, 8},
+		{config.PrecisionOptions{Precision: "int4", GroupSize: "64"}, true, 0},
+		{config.PrecisionOptions{Precision: "int4", GroupSize: "64"}, false, 4},
+		{config.PrecisionOptions{Precision: "mixed", GroupSize: "64", KVBProjQuant: "int8"}, true, 8},
 	} {
-		p, err := c.flags.precision(cfg, false, c.card)
+		p, err := c.flags.Resolve(cfg, false, c.card)
 		if err != nil || p.KVB != c.kvb || c.flags.Precision == "int4" && (p.Experts != 4 || p.Attention != 4 || p.Shared != 4 || p.Head != 4) {
 			t.Errorf("%+v, card %v: %+v, %v", c.flags, c.card, p, err)
 		}

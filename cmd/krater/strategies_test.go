@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"krater/actors/local/config"
 	"krater/cmd/krater/cmdline"
 	"krater/scheduler/dispatch"
 	"krater/stages/drive"
+	"krater/stages/source"
 	"krater/stages/text/tokenizer"
 )
 
@@ -21,11 +23,11 @@ func heldOut(t testing.TB, tokens int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := openSource("")
+	src, err := source.Open("")
 	if err != nil {
 		t.Skip(err) // built without it
 	}
-	tok, _, err := src.tokenizer()
+	tok, _, err := src.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,10 +85,10 @@ func TestEveryStrategyAnswersAlike(t *testing.T) {
 			budgets = [][]int{{0, 100}, {7, 192}}[i%2]
 		}
 		for j, slots := range budgets {
-			flags := []string{"--expert-vram", fmt.Sprint(size(slots*expertTiny + 1)), "--prefill-strategy", name, "--decode-strategy", name}
+			flags := []string{"--expert-vram", fmt.Sprint(config.Size(slots*expertTiny + 1)), "--prefill-strategy", name, "--decode-strategy", name}
 			if (i+j)%2 == 0 { // in pieces, and with another strategy for generated tokens
 				flags[len(flags)-1] = names[(i+j)%len(names)]
-				flags = append(flags, "--prefill-chunk", "100", "--prefill-pass", "400", "--prefill-expert-vram", fmt.Sprint(size(slots/2*expertTiny)))
+				flags = append(flags, "--prefill-chunk", "100", "--prefill-pass", "400", "--prefill-expert-vram", fmt.Sprint(config.Size(slots/2*expertTiny)))
 			}
 			o := same(flags...)
 			if slots == 0 && name != "cpu_only" && !strings.Contains(o.err, " instead of "+name) {
@@ -137,10 +139,10 @@ func TestOtherNames(t *testing.T) {
 		if _, _, err := cmdline.Parse(&c, append(append([]string{"run", "--device", "hostsim"}, strings.Fields(text)...), "Hello")); err != nil {
 			t.Fatal(err)
 		}
-		s, err := c.Run.named(allThere, allThere)
+		prefill, decode, err := c.Run.Named(config.Persistent, config.Persistent)
 		got := "refused"
 		if err == nil {
-			got = s.prefill.Name() + " " + s.decode.Name()
+			got = prefill.Name() + " " + decode.Name()
 		}
 		if got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
@@ -163,8 +165,8 @@ func TestPass(t *testing.T) {
 		{[]string{"--prefill-strategy", "lru", "--expert-vram", "8MiB", "--prefill-chunk", "64"}, 64 + 32, 64 + 32, "lru"},
 	} {
 		s, p := started(t, append([]string{"--device", "hostsim"}, x.flags...)...)
-		if lim := s.parts.Limits; lim.Tokens != x.tokens || lim.LayerRows() != x.window || s.place.Strategy(dispatch.Prefill).Name() != x.strategy {
-			t.Errorf("%v: %+v, %s", x.flags, lim, s.whereExperts())
+		if lim := s.Parts.Limits; lim.Tokens != x.tokens || lim.LayerRows() != x.window || s.Placement.Strategy(dispatch.Prefill).Name() != x.strategy {
+			t.Errorf("%v: %+v, %s", x.flags, lim, s.WhereExperts())
 		}
 		q := &drive.Sequence{Prompt: make([]int32, 500), New: 3}
 		for i := range q.Prompt {
@@ -173,8 +175,8 @@ func TestPass(t *testing.T) {
 		if err := drive.Run(p, []*drive.Sequence{q}, drive.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		if u := s.memoryUse(); u.allocated != u.promised || u.allocated == 0 {
-			t.Errorf("%v: %d bytes promised, %d allocated", x.flags, u.promised, u.allocated)
+		if u := s.MemoryUse(); u.Allocated != u.Promised || u.Allocated == 0 {
+			t.Errorf("%v: %d bytes promised, %d allocated", x.flags, u.Promised, u.Allocated)
 		}
 	}
 }

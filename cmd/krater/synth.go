@@ -8,93 +8,24 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
+	"krater/actors/local"
+	"krater/actors/local/config"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/machine"
-	"krater/models"
 	"krater/scheduler/planner"
+	"krater/stages/source"
 	"krater/stages/synth"
 	"krater/stages/weights/quant"
 )
 
-// synthFlags choose a model of random weights.
-type synthFlags struct {
-	Shape       string `help:"Shape of a model of random weights, whose answers are noise: deepseek-v2-lite, qwen2.5-7b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-coder-next, kimi-k2." placeholder:"NAME"`
-	Layers      int    `help:"Layers of the shape that are made; 0: all." default:"0"`
-	Vocab       int    `help:"Tokens of the shape that are made; 0: all." default:"0"`
-	RoutingSkew string `help:"How the work is divided among experts: ${enum}. zipf gives half of it to a quarter of them." enum:"uniform,zipf" default:"uniform"`
-	WeightsSeed uint64 `help:"Seed of the random weights." default:"1"`
-}
-
-// model is the model that the flags choose.
-func (f *synthFlags) model() (*synth.Model, error) {
-	if f.Shape == "" {
-		return nil, fmt.Errorf("--shape: choose one of %s", strings.Join(synth.Shapes(), ", "))
-	}
-	return synth.New(f.Shape, synth.Options{Layers: f.Layers, Vocab: f.Vocab, Seed: f.WeightsSeed, Skew: synth.Skew(f.RoutingSkew)})
-}
-
-// source is the model as something that can be loaded: its weights are made where
-// they are used.
-func (f *synthFlags) source() (*source, error) {
-	m, err := f.model()
-	if err != nil {
-		return nil, err
-	}
-	name := m.Shape
-	if f.Layers > 0 {
-		name = fmt.Sprintf("%s, %d layers", name, f.Layers)
-	}
-	files := memoryFiles{"config.json": m.JSON, "tokenizer.json": madeTokenizer(m.Config.Vocab)}
-	return &source{name: name, files: files, synth: m}, nil
-}
-
-// sourceOr is the model of random weights that the flags choose, or that of a folder ("": the
-// built-in one).
-func (f *synthFlags) sourceOr(dir string) (*source, error) {
-	switch {
-	case f.Shape == "" && (f.Layers != 0 || f.Vocab != 0):
-		return nil, errors.New("--layers and --vocab belong to --shape")
-	case f.Shape == "":
-		return openSource(dir)
-	case dir != "":
-		return nil, errors.New("--model and --shape name two models")
-	}
-	return f.source()
-}
-
-// madeTokenizer is a tokenizer.json of n tokens, each with a text: a byte the first 256, t
-// and its number the others.
-func madeTokenizer(n int) []byte {
-	vocab := make(map[string]int, n)
-	next := rune(256)
-	for b := range rune(min(n, 256)) {
-		r := b // as byte-level tokenizers write it: printable ones as they are, others from 256 on
-		if b < '!' || b > '~' && b < 0xa1 || b == 0xad {
-			r, next = next, next+1
-		}
-		vocab[string(r)] = int(b)
-	}
-	for i := 256; i < n; i++ {
-		vocab["t"+strconv.Itoa(i)] = i
-	}
-	byteLevel := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}
-	text, _ := json.Marshal(map[string]any{ // plain data
-		"version": "1.0", "model": map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}},
-		"pre_tokenizer": byteLevel, "decoder": byteLevel, "added_tokens": []any{},
-	})
-	return text
-}
-
 type synthCmd struct {
-	synthFlags
-	engineFlags
+	source.Synthetic
+	config.Options
 	As       string `help:"What is written: ${enum}. A cache has the experts as integers, by --cpu-expert-bits and --group-size, and the rest in BF16." enum:"cache,safetensors,gguf" default:"cache"`
 	Out      string `help:"Folder to make." type:"path" placeholder:"DIR"`
 	InMemory bool   `help:"Make the model in memory, by the flags of precision, tell what it took, and end."`
@@ -111,16 +42,16 @@ func (c *synthCmd) Run(e *console.Env) error {
 	case c.As == "gguf":
 		return errors.New("--as gguf: GGUF files cannot be written; there are safetensors and cache")
 	}
-	if err := c.engineFlags.check(); err != nil {
+	if err := c.Options.Check(); err != nil {
 		return err
 	}
-	m, err := c.model()
+	m, err := c.Make()
 	if err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	f := synth.Folder{Dir: c.Out, Threads: c.threads(), Files: companions(m)}
+	f := synth.Folder{Dir: c.Out, Threads: c.ThreadCount(), Files: source.Companions(m)}
 	r := synthReport{Shape: m.Shape, Layers: len(m.Config.Layers), Path: c.Out, As: c.As}
 	f.Progress = func(done, all int64) {
 		r.Bytes = done
@@ -143,7 +74,7 @@ func (c *synthCmd) Run(e *console.Env) error {
 // cache writes experts as integers: INT4 unless a flag says otherwise, however
 // small the model is.
 func (c *synthCmd) cache(ctx context.Context, m *synth.Model, f synth.Folder, r *synthReport) error {
-	p, err := c.precision(m.Config, false, false)
+	p, err := c.Resolve(m.Config, false, false)
 	if err != nil {
 		return err
 	}
@@ -155,26 +86,6 @@ func (c *synthCmd) cache(ctx context.Context, m *synth.Model, f synth.Folder, r 
 	}
 	r.Start = fmt.Sprintf("--model %s --cpu-expert-bits %d --group-size %s", c.Out, p.Experts, c.GroupSize)
 	return m.WriteCache(ctx, f, quant.Spec{Bits: p.Experts, Group: p.Group})
-}
-
-// companions are the files that a model needs to be served: the tokenizer of the
-// default model, where the vocabulary has room for its tokens. The other tokens
-// have no text.
-func companions(m *synth.Model) map[string][]byte {
-	files, err := models.Default()
-	if err != nil {
-		return nil
-	}
-	s := &source{name: models.Name, files: files}
-	tok, config, err := s.tokenizer()
-	if err != nil || tok.VocabSize() > m.Config.Vocab {
-		return nil
-	}
-	text, err := s.read("tokenizer.json", false)
-	if err != nil {
-		return nil
-	}
-	return map[string][]byte{"tokenizer.json": text, "tokenizer_config.json": config}
 }
 
 // synthReport is what krater synth prints.
@@ -210,30 +121,30 @@ const inMemoryKV = 64 << 20
 
 // memory makes the model and tells what it took.
 func (c *synthCmd) memory(e *console.Env) error {
-	src, err := c.source()
+	src, err := c.Source()
 	if err != nil {
 		return err
 	}
-	f := c.engineFlags
+	f := c.Options
 	if f.MaxSeqs = 1; f.KVCache == 0 {
 		f.KVCache = inMemoryKV
 	}
 	start := time.Now()
-	s, err := prepareSource(e, src, &f, limits{})
+	s, err := local.Prepare(console.ForLoad(e, src, f, config.Case{}))
 	if err != nil {
 		return err
 	}
-	if err := s.load(context.Background(), &f, reportOn(e)); err != nil {
+	if err := s.Load(context.Background()); err != nil {
 		return err
 	}
 	defer s.Close()
-	r := synthReport{Shape: src.synth.Shape, Layers: len(s.cfg.Layers), Seconds: time.Since(start).Seconds(), Bytes: s.parts.WeightBytes, Resident: machine.Resident()}
-	for _, n := range s.look.needs {
+	r := synthReport{Shape: src.Synth.Shape, Layers: len(s.Config.Layers), Seconds: time.Since(start).Seconds(), Bytes: s.Parts.WeightBytes, Resident: machine.Resident()}
+	for _, n := range s.Plan.Needs {
 		if n.Part.Weight() && n.Bytes > 0 {
 			r.Parts = append(r.Parts, synthPart{n.Part.String(), n.Bytes, n.Detail})
 		}
 	}
-	for _, x := range s.made.Took {
+	for _, x := range s.Made.Took {
 		r.Steps = append(r.Steps, synthStep{x.What, x.Bytes, x.Took.Seconds()})
 	}
 	return r.print(e.Out, c.JSON)

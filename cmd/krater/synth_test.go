@@ -9,7 +9,6 @@ import (
 
 	"krater/bench/serve"
 	"krater/cmd/krater/cmdline"
-	"krater/stages/text/tokenizer"
 )
 
 // shape is the smallest part of a real shape that has experts and room for the
@@ -100,29 +99,6 @@ func TestSynthCache(t *testing.T) {
 	}
 }
 
-// TestMadeTokenizer: every token of a made model has a text of its own, and bytes are
-// tokens.
-func TestMadeTokenizer(t *testing.T) {
-	for _, n := range []int{200, 256, 1000} {
-		s := &source{name: "made", files: memoryFiles{"tokenizer.json": madeTokenizer(n)}}
-		tok, _, err := s.tokenizer()
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen := map[string]bool{}
-		for id := range int32(n) {
-			text, ok := tok.TokenBytes(id)
-			if !ok || len(text) == 0 || seen[string(text)] {
-				t.Fatalf("token %d of %d: %q", id, n, text)
-			}
-			seen[string(text)] = true
-		}
-		if tok.VocabSize() != n || n >= 256 && !slices.Equal(tok.Encode("a\x00é", tokenizer.EncodeOptions{}), []int32{'a', 0, 0xc3, 0xa9}) {
-			t.Errorf("%d tokens: %d, %v", n, tok.VocabSize(), tok.Encode("a\x00é", tokenizer.EncodeOptions{}))
-		}
-	}
-}
-
 // TestServeShape: a server of random weights is one under load like any other: each token is a
 // chunk of its own, without log-probabilities, and nobody takes it for the model of that shape.
 func TestServeShape(t *testing.T) {
@@ -149,7 +125,7 @@ func TestServeShape(t *testing.T) {
 	if _, _, err := cmdline.Parse(&c, append([]string{"serve"}, shape...)); err != nil {
 		t.Fatal(err)
 	}
-	src, err := c.Serve.sourceOr("")
+	src, err := c.Serve.SourceOr("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"krater/cmd/krater/term"
 	"krater/scheduler/files"
 	"krater/scheduler/jsonlines"
+	"krater/stages/source"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
 )
@@ -54,7 +55,7 @@ func (f flushFirst) Read(p []byte) (int, error) {
 }
 
 type tokenizeCmd struct {
-	modelFlag
+	source.Folder
 	AddSpecial bool `help:"Add the tokens the tokenizer puts around a text, such as BOS."`
 	Plain      bool `help:"Keep special-token text as plain text."`
 }
@@ -79,7 +80,7 @@ func (c *tokenizeCmd) Run(e *console.Env) error {
 }
 
 type detokenizeCmd struct {
-	modelFlag
+	source.Folder
 	SkipSpecial bool `help:"Leave special tokens out."`
 }
 
@@ -113,16 +114,16 @@ func marshalText(s string) ([]byte, error) {
 }
 
 func openTokenizer(dir string) (*tokenizer.Tokenizer, error) {
-	src, err := openSource(dir)
+	src, err := source.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	tok, _, err := src.tokenizer()
+	tok, _, err := src.Tokenizer()
 	return tok, err
 }
 
 type templateCmd struct {
-	modelFlag
+	source.Folder
 	Template string `help:"A template file instead of the model's." type:"existingfile" placeholder:"FILE"`
 }
 
@@ -137,23 +138,23 @@ func (c *templateCmd) Run(e *console.Env) error {
 
 func (c *templateCmd) compile() (*chat.Template, error) {
 	if c.Template != "" {
-		text, err := files.Read(c.Template, fileMaxBytes)
+		text, err := files.Read(c.Template, source.FileMaxBytes)
 		if err != nil {
 			return nil, err
 		}
 		return chat.Compile(string(text), chat.Options{})
 	}
-	src, err := openSource(c.Model)
+	src, err := source.Open(c.Model)
 	if err != nil {
 		return nil, err
 	}
-	tok, config, err := src.tokenizer()
+	tok, config, err := src.Tokenizer()
 	if err != nil {
 		return nil, err
 	}
-	t, err := src.template(tok, config)
+	t, err := src.Template(tok, config)
 	if err == nil && t == nil {
-		err = fmt.Errorf("model %s has no chat template", src.name)
+		err = fmt.Errorf("model %s has no chat template", src.Name)
 	}
 	return t, err
 }

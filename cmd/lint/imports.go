@@ -34,9 +34,13 @@ var table = []rule{
 	{"krater/stages/text/...", []string{"krater/stages/text", "github.com/dlclark/regexp2/v2", "golang.org/x/text"}},
 	// Test devices: the reference operators behind the device interface.
 	{"krater/stages/internal/...", []string{"krater/stages", "krater/kernels"}},
+	// A model as its files have it, or as one of random weights; the default model is built in.
+	{"krater/stages/source", []string{"krater/stages", "krater/models", "krater/scheduler/files", "krater/scheduler/heat", "krater/kernels/tensor"}},
 	{"krater/stages/...", []string{"krater/stages", "krater/scheduler/files", "krater/kernels/tensor", "krater/kernels/device", "golang.org/x/sys"}},
 	{"krater/actors/engine", nil},
 	{"krater/actors/trace", nil},
+	// An engine in this process: the only package of actors that opens devices and files.
+	{"krater/actors/local/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/kernels", "github.com/rs/zerolog"}},
 	{"krater/actors/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/kernels/device", "krater/kernels/tensor", "github.com/asynkron/protoactor-go", "github.com/rs/zerolog"}},
 	// The only door that keeps its requests on the disk.
 	{"krater/transport/batches", []string{"krater/transport", "krater/actors/engine", "krater/scheduler/batchqueue", "github.com/rs/zerolog", "github.com/prometheus"}},
@@ -44,6 +48,8 @@ var table = []rule{
 	{"krater/transport/...", []string{"krater/transport", "krater/scheduler/jsonlines", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "krater/scheduler/files", "charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
+	{"krater/docs/...", []string{"krater/actors/local", "krater/actors/engine"}},
+	{"krater/bench/meter", []string{"krater/bench", "krater/kernels", "krater/scheduler/planner/rates"}},
 	{"krater/bench/plot", []string{"gonum.org/v1/plot"}},
 	// A client of servers: it speaks their protocol.
 	{"krater/bench/serve", []string{"krater/bench", "krater/transport/api", "krater/transport/client"}},

@@ -34,6 +34,13 @@ func TestImportTableBites(t *testing.T) {
 		{"krater/stages/drive", "krater/bench/stat", true},
 		{"krater/kernels/cuda/driver", "gorgonia.org/cu", false},
 		{"krater/kernels/cuda/gemm", "gorgonia.org/cu", true},
+		{"krater/actors/local/config", "krater/kernels/cuda", false},
+		{"krater/actors/local/plan", "krater/bench/kernels", true},
+		{"krater/transport/server", "krater/actors/local", true},
+		{"krater/stages/source", "krater/models", false},
+		{"krater/stages/load", "krater/models", true},
+		{"krater/docs/embed", "krater/actors/local", false},
+		{"krater/docs/embed", "krater/cmd/krater/console", true},
 		{"krater/newthing", "fmt", true},
 	} {
 		if got := fault(c.pkg, c.imp) != "" || reserved(c.pkg, c.imp); got != c.bad {

@@ -64,3 +64,14 @@ func Size(bytes int64) string {
 	}
 	return fmt.Sprintf("%.1f %ciB", v, units[unit])
 }
+
+// Count writes "1 core", "2 cores".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	if strings.HasSuffix(noun, "ch") {
+		noun += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -12,11 +12,12 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"krater/actors/local/config"
+	"krater/actors/local/predict"
 	"krater/bench/stat"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/term"
 	"krater/kernels/machine"
-	"krater/scheduler/planner/rates"
 )
 
 // How reports look on a terminal. The rules find what a report prints anyway.
@@ -91,7 +92,7 @@ type Env struct {
 	Ctx      *kong.Context           // the parsed command line
 	File     *cmdline.File           // the settings file; nil: none
 	Machine  func() *machine.Machine // nil: this one
-	Meter    Meter                   // nil: the real one
+	Meter    predict.Meter           // nil: the real one
 	Progress *term.Progress          // see Shown
 }
 
@@ -108,35 +109,15 @@ type ExitError int
 
 func (e ExitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// Meter measures rates of this machine.
-type Meter interface {
-	// CPU measures the processors with so many threads on experts of so many bits.
-	CPU(threads, bits int, available int64, tell Telling) (rates.CPU, error)
-	// Card measures a GPU by its number.
-	Card(index int, tell Telling) (rates.Card, error)
-}
-
-// Telling is told what is being measured and how much of it is done.
-type Telling func(what string, done, all float64)
-
-// Measuring tells progress of a measurement: of a part in seconds, of a GPU in steps.
-func (e *Env) Measuring(what string, done, all float64) {
-	unit := term.Seconds
-	if what == "the GPU" {
-		unit = term.Steps
+// Measuring shows how far a measurement is: of a part in seconds, of a GPU in steps.
+func Measuring(p *term.Progress) config.Telling {
+	return func(what string, done, all float64) {
+		unit := term.Seconds
+		if what == "the GPU" {
+			unit = term.Steps
+		}
+		p.Set("measure "+what, unit, int64(done), int64(all))
 	}
-	e.Shown().Set("measure "+what, unit, int64(done), int64(all))
-}
-
-// Count writes "1 core", "2 cores".
-func Count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	if strings.HasSuffix(noun, "ch") {
-		noun += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // Sentence writes a line of words, broken into lines of 100 columns.

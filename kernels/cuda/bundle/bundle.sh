@@ -15,7 +15,7 @@ limit=$((60 * 1000 * 1000)) glibc=2.36
 
 rm -rf "$stage" "$out/parts"
 mkdir -p "$stage" "$out/parts"
-go build -tags cuda,nomodel -trimpath -ldflags "-s -w -X main.commit=$commit" -o "$stage/krater" ./cmd/krater
+go build -tags cuda,nomodel -trimpath -ldflags "-s -w -X krater/cmd/krater/version.commit=$commit" -o "$stage/krater" ./cmd/krater
 
 # Test programs of the packages that use a card, each in its own folder as `go test` has it.
 packages=$(go list -tags cuda -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Imports}} {{.TestImports}} {{.XTestImports}}{{end}}' ./kernels/cuda/... |

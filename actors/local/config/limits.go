@@ -1,0 +1,115 @@
+package config
+
+import (
+	"fmt"
+	"math"
+
+	"krater/kernels/tensor"
+	"krater/scheduler/planner/rates"
+	"krater/stages"
+	"krater/stages/load"
+	"krater/stages/model"
+)
+
+// RankFacts is what is known of the device that the layers run on, where it is a GPU; the zero value is for others.
+type RankFacts struct {
+	Name     string // the driver's
+	Memory   int64  // that may be used
+	Capacity int64  // whoever has it
+}
+
+// Case is what a load is for, beside its options. The zero value serves.
+type Case struct {
+	LogitRows int // rows with logits a step; 0: one a sequence
+	KVType    tensor.DType
+	Rank      RankFacts
+	Heat      [][]uint32                 // counts of routers, [layer][expert], by which strategies are chosen
+	Measure   func(bits int) *rates.File // finds out what is not kept of this machine and its card; nil: nobody does
+	Served    bool                       // people ask the model: tokenizer and weights must be there
+	Whole     bool                       // every part as its file holds it, operators looked at one by one
+}
+
+// Steps are the tokens that go through the model together: a chunk of a prompt, and where prompts go through groups
+// of layers the pass of several chunks; 0: a chunk at a time.
+type Steps struct{ Chunk, Pass int }
+
+// PassChunks is how many prefill chunks go through a group of layers together, where no option says otherwise.
+const PassChunks = 4
+
+// StepRows are the tokens of a batch, and of the window that goes on to the next group of layers; 0: all of them.
+func (f *Options) StepRows(s Steps) (tokens, window int) {
+	tokens = f.MaxBatchTokens
+	if tokens == 0 {
+		tokens = s.Chunk + f.MaxSeqs
+	}
+	if s.Pass > s.Chunk {
+		return s.Pass + f.MaxSeqs, tokens
+	}
+	return tokens, 0
+}
+
+// LoadOptions turns options into the sizes of a load; free is the memory that is available, 0 if unknown.
+func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o load.Options, err error) {
+	o.KVType = l.KVType
+	if o.KVType == tensor.Invalid {
+		o.KVType = KVTypes[f.KVDType]
+	}
+	switch {
+	case f.MaxBatchTokens != 0 && f.MaxBatchTokens < f.MaxSeqs:
+		return o, fmt.Errorf("--max-batch-tokens %d: smaller than --max-seqs %d", f.MaxBatchTokens, f.MaxSeqs)
+	case f.LayerGroups > len(cfg.Layers):
+		return o, fmt.Errorf("--layer-groups %d: the model has %d layers", f.LayerGroups, len(cfg.Layers))
+	}
+	o.Limits = stages.Limits{Lanes: 1, Seqs: f.MaxSeqs, LogitRows: l.LogitRows, BlockTokens: f.BlockTokens}
+	if f.Device == CUDA {
+		o.Lanes = f.Lanes()
+	}
+	o.Tokens, o.Window = f.StepRows(s)
+	if o.Blocks, err = kvBlocks(cfg, f, o.KVType, free); err != nil {
+		return o, err
+	}
+	if o.HostBlocks, err = hostBlocks(cfg, f, o.KVType); err != nil {
+		return o, err
+	}
+	o.Partition, o.Layout = load.Even(len(cfg.Layers), f.LayerGroups), f.layout()
+	o.Precision, err = f.Resolve(cfg, l.Whole, f.Device == CUDA)
+	return o, err
+}
+
+// kvBlocks is the size of the KV cache in blocks.
+func kvBlocks(cfg *model.Config, f *Options, kv tensor.DType, free int64) (int, error) {
+	block := KVBlockBytes(cfg, f.BlockTokens, kv)
+	full := int64((cfg.MaxContext + f.BlockTokens - 1) / f.BlockTokens)
+	if f.KVCache > 0 {
+		n := int64(f.KVCache) / block
+		if n < 1 {
+			return 0, fmt.Errorf("--kv-cache %s: one block of %d tokens needs %d bytes", f.KVCache, f.BlockTokens, block)
+		}
+		return int(n), nil
+	}
+	n := full * int64(f.MaxSeqs)
+	if free > 0 {
+		n = min(n, max(full, free/4/block))
+	}
+	return int(n), nil
+}
+
+// hostBlocks is the size of --kv-ram in blocks.
+func hostBlocks(cfg *model.Config, f *Options, kv tensor.DType) (int, error) {
+	if f.KVRAM == 0 {
+		return 0, nil
+	}
+	if !f.Device.Own() {
+		return 0, fmt.Errorf("--kv-ram %s: the KV cache of --device %s lies in host memory itself, --kv-cache makes it larger", f.KVRAM, f.Device)
+	}
+	n := int64(f.KVRAM) / KVBlockBytes(cfg, f.BlockTokens, kv)
+	if n < 1 {
+		return 0, fmt.Errorf("--kv-ram %s: one block of %d tokens needs %d bytes", f.KVRAM, f.BlockTokens, KVBlockBytes(cfg, f.BlockTokens, kv))
+	}
+	return int(min(n, int64(math.MaxInt32/f.BlockTokens))), nil
+}
+
+// KVBlockBytes is the size of a KV block in all layers.
+func KVBlockBytes(cfg *model.Config, tokens int, kv tensor.DType) int64 {
+	return int64(tokens) * cfg.KVTokenBytes(kv)
+}

@@ -1,0 +1,155 @@
+// Package config is the options of an engine, and the sizes of a load that follow from them. An option has the name of
+// its flag in errors; its tags are those of the command line, which reads it as it is.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"time"
+
+	"krater/kernels/cuda"
+	"krater/kernels/device"
+)
+
+// Kind is where layers are computed: a value of --device.
+type Kind string
+
+// The devices. hostsim is a GPU that is simulated in host memory.
+const (
+	CPU     Kind = "cpu"
+	HostSim Kind = "hostsim"
+	CUDA    Kind = "cuda"
+)
+
+// Own reports whether the device has memory of its own.
+func (k Kind) Own() bool { return k != CPU }
+
+// Options are common to every command that runs a model.
+type Options struct {
+	Device         Kind          `help:"Where to compute: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
+	CardIndex      int           `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
+	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 takes the plain kernels, for comparing." enum:"auto,bf16,f32" default:"auto"`
+	Threads        int           `help:"CPU threads; 0 takes all cores." default:"0"`
+	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX): prompts two to three times as fast, activations count with 16 of their 24 bits."`
+	LayerGroups    int           `help:"Cut the model into this many layer groups, each an actor." default:"1"`
+	ExpertPools    int           `help:"Expert pools the routed experts are divided among; 0: one for each memory node." default:"0"`
+	FakeTopology   string        `help:"Divide the threads as if the machine had these memory nodes, such as 2x8,1x4: two nodes of 8 cores and one of 4." placeholder:"NODES"`
+	MicroBatches   int           `help:"Parts that running sequences are divided into, each a batch of its own in flight; 0: one for each layer group." default:"0"`
+	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
+	KVCache        Size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
+	KVRAM          Size          `name:"kv-ram" help:"Host memory for KV blocks that a GPU's cache has no room for any more, such as 16GiB: a prefix that comes again is copied back instead of computed. 0: none." default:"0"`
+	PrefixCache    bool          `help:"Keep the KV blocks of what was computed, for prompts that begin alike." default:"true" negatable:""`
+	ReuseAnswers   bool          `help:"With latent attention (DeepSeek): a prompt that goes on from an answer takes its keys and values as they were generated, whose last bits differ from a prompt's. Without it they are computed once more."`
+	BatchInvariant bool          `help:"Answers do not hang on what else is in a batch, to the last bit. On the processor that is always so and costs nothing; on a GPU, whose kernels are otherwise chosen by the number of rows, steps with prompts and answers read weights twice, and all experts have to be there."`
+	SharePrefixes  bool          `help:"Let requests with different API keys find each other's prefixes in the KV cache: how long an answer takes then tells one client what another has asked."`
+	Aging          int           `help:"Steps after which a waiting request gains a level of priority among those of its key, and again after as many more; 0: never." default:"1000"`
+	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
+	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
+	MaxQueue       int           `help:"Requests that may wait; more are answered with 429." default:"256"`
+	PrefillChunk   int           `help:"Prompt tokens of one sequence in a step; 0: 2048, on a GPU of 16 GiB or more 4096, of 40 GiB or more 8192." default:"0"`
+	MaxBatchTokens int           `help:"Tokens of a step; 0: prefill chunk and one a sequence." default:"0"`
+	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
+	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
+	RankOptions
+	PrecisionOptions
+	CacheOptions
+	NoMeasure bool `name:"no-measure" help:"Choose strategies by rates of a card and processors that are assumed, where none were measured on this machine yet, instead of measuring them (some 10 s, once)."`
+	Force     bool `help:"Go on although the memory plan does not fit."`
+}
+
+// Check names the first setting that is out of its range. What depends on the
+// model is checked with it.
+func (f *Options) Check() error {
+	if err := f.checkChoices(); err != nil {
+		return err
+	}
+	for _, r := range []struct {
+		name          string
+		value, lo, hi int
+	}{
+		{"gpu", f.CardIndex, 0, 63},
+		{"threads", f.Threads, 0, 1 << 12},
+		{"layer-groups", f.LayerGroups, 1, math.MaxInt32},
+		{"expert-pools", f.ExpertPools, 0, 64},
+		{"micro-batches", f.MicroBatches, 0, 64},
+		{"block-tokens", f.BlockTokens, 1, 1 << 20},
+		{"max-seqs", f.MaxSeqs, 1, 1 << 16},
+		{"max-queue", f.MaxQueue, 1, 1 << 16},
+		{"aging", f.Aging, 0, math.MaxInt32},
+		{"prefill-chunk", f.PrefillChunk, 0, 1 << 20},
+		{"prefill-share", f.PrefillShare, 1, 1 << 20},
+		{"max-batch-tokens", f.MaxBatchTokens, 0, 1 << 20},
+	} {
+		if r.value < r.lo || r.value > r.hi {
+			return fmt.Errorf("--%s %d: want %d to %d", r.name, r.value, r.lo, r.hi)
+		}
+	}
+	switch {
+	case f.BatchInvariant && f.ReuseAnswers:
+		return errors.New("--batch-invariant: --reuse-answers gives a prompt other last bits where somebody has asked before")
+	case f.BatchInvariant && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
+		return fmt.Errorf("--batch-invariant: on a GPU the kernels of generated rows take %d, --max-seqs is %d", cuda.MostGenerated, f.MaxSeqs)
+	}
+	if err := f.RankOptions.check(f.Device); err != nil {
+		return err
+	}
+	return f.PrecisionOptions.check()
+}
+
+// Chunk is --prefill-chunk, or what suits a GPU with so much memory where it is left open; 0: there is no GPU. In
+// larger chunks weights are used for more rows, and fewer of a long prompt's latents are expanded again; they cost
+// scratch memory.
+func (f *Options) Chunk(memory int64) int {
+	switch {
+	case f.PrefillChunk != 0:
+		return f.PrefillChunk
+	case memory >= 40<<30:
+		return 8192
+	case memory >= 16<<30:
+		return 4096
+	}
+	return 2048
+}
+
+// Lanes is the number of parts that running sequences are divided into.
+func (f *Options) Lanes() int {
+	if f.MicroBatches == 0 {
+		return f.LayerGroups
+	}
+	return f.MicroBatches
+}
+
+// States is the number of batches with memory of their own: a GPU has twice as many on their way, half of which take
+// the tokens that those before them choose.
+func (f *Options) States() int {
+	if f.Device == CUDA {
+		return 2 * f.Lanes()
+	}
+	return f.Lanes()
+}
+
+// ThreadCount is the number of threads that compute together.
+func (f *Options) ThreadCount() int {
+	if f.Threads == 0 {
+		return runtime.GOMAXPROCS(0)
+	}
+	return f.Threads
+}
+
+// layout is how the device of the layers wants batches; nil: as host memory has them.
+func (f *Options) layout() device.Layout {
+	if f.Device == CUDA {
+		return cuda.Layout{F32: f.Rows == "f32"}
+	}
+	return nil
+}
+
+// OnProcessor is the options without what only a GPU has: where none is there.
+func (f Options) OnProcessor() Options {
+	f.Device, f.VRAM, f.ExpertVRAM = CPU, 0, 0
+	f.PrefillStrategy, f.DecodeStrategy = Auto, Auto
+	f.ExpertDivisor, f.CacheStrategy, f.NoGPUDecode, f.PrefillExpertVRAM = -1, "", false, 0
+	return f
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"krater/kernels/tensor"
+	"krater/stages/load"
+	"krater/stages/model"
+)
+
+// PrecisionOptions say how each part of a model is kept. "auto" is what suits the
+// model: experts of 4 bits, everything a token always passes in 8 or as it is;
+// a small model stays as its files hold it.
+type PrecisionOptions struct {
+	Precision         string `help:"Keep every part in: ${enum}; 'mixed' is each part as its own flag says. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4" default:"mixed"`
+	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of the routed experts on the processor: ${enum}." enum:"auto,4,8,16" default:"auto"`
+	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of the routed experts on a GPU: ${enum}; convert also lays them out for one if told 4 or 8." enum:"auto,4,8,16" default:"auto"`
+	AttentionQuant    string `help:"Attention projections: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
+	KVBProjQuant      string `name:"kv-b-proj-quant" help:"kv_b_proj of latent attention: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
+	SharedExpertQuant string `help:"Shared experts: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
+	DenseMLPQuant     string `name:"dense-mlp-quant" help:"The network of dense layers: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
+	LMHeadQuant       string `name:"lm-head-quant" help:"lm_head: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
+	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale a row. It falls to what divides a matrix." enum:"32,64,128,row" default:"128"`
+}
+
+// smallModel is the size in BF16 below which "auto" keeps a model as it is:
+// there is no memory to save that would be worth its quality.
+const smallModel = 1 << 30
+
+var QuantBits = map[string]int{"bf16": 0, "int8": 8, "int4": 4, "16": 0, "8": 8, "4": 4}
+
+// Resolve resolves the flags for a model. whole: "auto" keeps everything as it
+// is, whatever the size. card: the experts are on a GPU.
+func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Precision, error) {
+	p := load.Precision{}
+	experts := f.CPUExpertBits
+	if card {
+		experts = f.GPUExpertBits
+	}
+	if f.GroupSize != "row" {
+		var err error
+		if p.Group, err = strconv.Atoi(f.GroupSize); err != nil {
+			return p, fmt.Errorf("--group-size: %w", err)
+		}
+	}
+	whole = whole || load.WeightBytes(cfg) < smallModel
+	for _, x := range []struct {
+		bits       *int
+		flag, auto string
+		exists     bool
+	}{
+		{&p.Experts, experts, "4", cfg.MoE.Experts > 0},
+		{&p.Attention, f.AttentionQuant, "bf16", true},
+		{&p.KVB, f.KVBProjQuant, "bf16", cfg.Has(model.KVB) && !(card && f.Precision != "mixed")},
+		{&p.Shared, f.SharedExpertQuant, "int8", cfg.MoE.Shared > 0},
+		{&p.Dense, f.DenseMLPQuant, "int8", true},
+		{&p.Head, f.LMHeadQuant, "int8", true},
+	} {
+		choice := x.flag
+		switch {
+		case f.Precision != "mixed":
+			choice = f.Precision
+		case choice == "auto" && whole:
+			choice = "bf16"
+		case choice == "auto":
+			choice = x.auto
+		}
+		if x.exists {
+			*x.bits = QuantBits[choice]
+		}
+	}
+	return p, nil
+}
+
+// HostBits is what the host keeps experts in that a GPU keeps by p: the same, unless a flag
+// says otherwise.
+func (f *PrecisionOptions) HostBits(cfg *model.Config, p load.Precision) (int, error) {
+	if f.CPUExpertBits == "auto" {
+		return p.Experts, nil
+	}
+	host, err := f.Resolve(cfg, false, false)
+	return host.Experts, err
+}
+
+// check refuses flags that contradict one another.
+func (f *PrecisionOptions) check() error {
+	if f.Precision == "mixed" {
+		return nil
+	}
+	for _, one := range []string{f.CPUExpertBits, f.GPUExpertBits, f.AttentionQuant, f.KVBProjQuant, f.SharedExpertQuant, f.DenseMLPQuant, f.LMHeadQuant} {
+		if one != "auto" && one != "" {
+			return errors.New("--precision sets every part: leave the flags of single parts away")
+		}
+	}
+	return nil
+}
+
+// KVTypes are the values of --kv-dtype.
+var KVTypes = map[string]tensor.DType{"bf16": tensor.BF16, "f32": tensor.F32, "fp8": tensor.F8E4M3, "int8": tensor.I8}
+
+// AllIn is the options with every part of the model kept in one precision.
+func (f Options) AllIn(precision string) Options {
+	f.PrecisionOptions = Default().PrecisionOptions
+	f.Precision = precision
+	return f
+}

@@ -1,0 +1,121 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"krater/actors"
+	"krater/actors/local/config"
+	"krater/actors/placement"
+	"krater/kernels/cpu"
+	"krater/kernels/device"
+	"krater/kernels/hostsim"
+	"krater/scheduler/dispatch"
+	"krater/stages/expert"
+	"krater/stages/load"
+)
+
+// openDevices starts the processor's threads, on their nodes where there are several, and makes the device that the layers
+// are on, unless prepare did.
+func (s *Model) openDevices() error {
+	f := &s.Plan.Options
+	if s.Wrap != nil && f.Device.Own() {
+		return fmt.Errorf("--device %s: this command measures the processor", f.Device)
+	}
+	if nodes := s.Plan.Nodes; len(nodes) > 0 {
+		// Before the device: it looks how many there are.
+		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), cpu.Processors(nodes)))
+	}
+	var err error
+	s.Host, err = cpu.New(cpu.Options{Threads: f.Threads, Nodes: s.Plan.Nodes, TileBF16: f.TileBF16})
+	if err != nil && f.TileBF16 {
+		err = fmt.Errorf("--tile-bf16: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	if s.Plan.Load.Precision.Integer() {
+		s.Host.Probe()
+	}
+	switch f.Device {
+	case config.CPU:
+		s.devices = []Rank{{s.Host, config.CPU}}
+	case config.HostSim:
+		sim, err := hostsim.New(hostsim.Options{CPU: s.Host, Budget: int64(f.VRAM), Rates: s.Rates})
+		if err != nil {
+			return err
+		}
+		s.devices = []Rank{{sim, config.HostSim}}
+	}
+	return nil
+}
+
+// placeExperts brings the experts of the open cache to the nodes of their pools and
+// lets the cache go.
+func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
+	pools := s.Plan.Pools
+	s.partition = actors.Partition(s.Host, s.Config.MoE.Experts, pools)
+	layers := make([][]device.QExpert, len(s.Config.Layers))
+	for i := range layers {
+		layers[i] = s.experts.Experts(i)
+	}
+	var err error
+	done, all := int64(0), int64(0)
+	for _, list := range layers {
+		all += int64(len(list))
+	}
+	placed := func(int, int) {
+		done++
+		s.report.Progress("place experts", s.experts.Bytes*done/all, s.experts.Bytes)
+	}
+	if s.placed, err = expert.Place(ctx, s.Host, s.partition, layers, placed); err != nil {
+		return fmt.Errorf("experts to their nodes: %w", err)
+	}
+	o.Experts = s.placed.Experts
+	s.copied += s.experts.Bytes
+	if !s.OnCard() { // which takes experts of the same files
+		err = s.experts.Close()
+		s.experts = nil
+	}
+	for pool := range pools {
+		p, err := s.Host.PlacementOn(s.partition.Node(pool), s.placed.Buffers(pool)...)
+		if err != nil {
+			return err
+		}
+		tell := s.report.Info
+		if p.Looked > 0 && p.Right < p.Looked-p.Absent {
+			tell = s.report.Notice
+		}
+		tell(fmt.Sprintf("expert pool %d: %s", pool, p))
+	}
+	for _, line := range s.Host.Notices() {
+		s.report.Notice(line)
+	}
+	return err
+}
+
+// placeExpertsBeside places the routed experts of loaded parts between the host and the device of the layers.
+func (s *Model) placeExpertsBeside() error {
+	rank := &s.Plan.Experts
+	var err error
+	s.Placement, err = placement.New(s.Rank().Device, s.Host, s.Parts, placement.Options{
+		Prefill: rank.Prefill, Decode: rank.Decode, Threshold: s.Plan.Options.GPUPrefillThreshold,
+		Budget: max(1, rank.Budget), PrefillBudget: s.Plan.PrefillExperts, Heat: s.Heat.Scaled(),
+		Progress: func(done, all int64) { s.report.Progress("place experts", done, all) },
+	})
+	if err != nil {
+		return err
+	}
+	for _, line := range placement.TellFalls(s.Placement.Falls()) {
+		s.report.Notice(line)
+	}
+	return nil
+}
+
+// WhereExperts tells where a rank's experts are computed.
+func (s *Model) WhereExperts() string {
+	n, bytes := s.Placement.Slots()
+	return fmt.Sprintf("prefill %s, decode %s, %d experts of %d bytes on %s",
+		s.Placement.Strategy(dispatch.Prefill).Name(), s.Placement.Strategy(dispatch.Decode).Name(), n, bytes/max(1, int64(n)), s.Rank().Name())
+}

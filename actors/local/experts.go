@@ -1,0 +1,215 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"krater/actors/local/config"
+	"krater/stages/load"
+	"krater/stages/weights/cache"
+	"krater/stages/weights/quant"
+)
+
+// CacheOptions describes the cache of a prepared session's experts; its weights
+// must be open.
+func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
+	config, err := s.Source.Read("config.json", false)
+	if err != nil {
+		return cache.Options{}, err
+	}
+	print, err := cache.FingerprintOf(config, s.Config, s.Weights)
+	if err != nil {
+		return cache.Options{}, err
+	}
+	f, p := &s.Plan.Options, s.Plan.Load.Precision
+	spec := quant.Spec{Bits: p.Experts, Group: p.Group}
+	if spec.Bits == 0 {
+		spec.Bits = 4 // none is wanted, others are looked for
+	}
+	plan, err := cache.NewPlan(s.Config, spec, method, print)
+	if err != nil {
+		return cache.Options{}, err
+	}
+	return cache.Options{
+		Plan: plan, Model: s.Source.Dir, Dir: f.CacheDir, Threads: f.ThreadCount(), Notice: s.report.Notice, Progress: s.report.Progress,
+		Source: &cache.Weights{Config: s.Config, Set: s.Weights, Spec: spec, Method: method, Threads: f.ThreadCount()},
+	}, nil
+}
+
+// hostSpec is how the host keeps experts that it computes beside a card; nil: it computes none,
+// or has them as the files hold them.
+func (s *Model) hostSpec() *quant.Spec {
+	if !s.Plan.Beside() || !s.Plan.Experts.Host() || s.Plan.HostBits == 0 {
+		return nil
+	}
+	return &quant.Spec{Bits: s.Plan.HostBits, Group: s.Plan.Load.Precision.Group}
+}
+
+// cardFormats has a cache hold what a card takes, and what the host does beside it.
+func (s *Model) cardFormats(c *cache.Options) error {
+	host := c.Plan
+	c.Plan.Format = cache.FormatA
+	spec := s.hostSpec()
+	if spec == nil {
+		return nil
+	}
+	if *spec != host.Spec {
+		var err error
+		if host, err = cache.NewPlan(s.Config, *spec, host.Method, host.Source); err != nil {
+			return err
+		}
+	}
+	c.Also = []cache.Plan{host}
+	return nil
+}
+
+// integersOnly refuses experts that cannot be had: a folder that has them only as integers (krater
+// synth) has nothing to make others from.
+func (s *Model) integersOnly() error {
+	cfg, p := s.Config, s.Plan.Load.Precision
+	layer := 0
+	for layer < len(cfg.Layers) && !cfg.MoELayer(layer) {
+		layer++
+	}
+	if layer == len(cfg.Layers) {
+		return nil
+	}
+	if _, ok := s.Weights.Tensor(cfg.ExpertNames(layer, 0).Gate); ok {
+		return nil
+	}
+	c, err := s.CacheOptions(cache.Search)
+	if err != nil {
+		return err
+	}
+	if p.Experts != 0 && s.OnCard() {
+		if err := s.cardFormats(&c); err != nil {
+			return err
+		}
+	}
+	kept, err := c.Kept()
+	if err != nil || len(kept) == 0 {
+		return err // the load says which tensors are missing
+	}
+	for _, want := range append([]cache.Plan{c.Plan}, c.Also...) {
+		is := func(k cache.Plan) bool { return k.FileName() == want.FileName() }
+		if p.Experts != 0 && slices.ContainsFunc(kept, is) {
+			continue
+		}
+		what := "experts as their files hold them"
+		if p.Experts != 0 {
+			what = expertsOf(want)
+		}
+		var has, flags []string
+		for _, k := range kept {
+			has = append(has, k.FileName())
+			if (k.Format == cache.FormatA) == s.OnCard() {
+				flags = append(flags, expertFlags(k))
+			}
+		}
+		err := fmt.Errorf("%s: they cannot be made, the model has its experts only as integers (%s)", what, strings.Join(has, ", "))
+		if len(flags) > 0 {
+			err = fmt.Errorf("%w: start with %s", err, strings.Join(flags, ", or "))
+		}
+		return err
+	}
+	return nil
+}
+
+// expertsOf is what a file of experts holds, for people.
+func expertsOf(p cache.Plan) string {
+	device, group := "the processor", "one scale a row"
+	if p.Format == cache.FormatA {
+		device = "a GPU"
+	}
+	if p.Spec.Group != 0 {
+		group = fmt.Sprintf("groups of %d", p.Spec.Group)
+	}
+	return fmt.Sprintf("experts of %d bits for %s, %s", p.Spec.Bits, device, group)
+}
+
+// expertFlags are the flags with which a file of experts is used.
+func expertFlags(p cache.Plan) string {
+	device, group := "cpu", "row"
+	if p.Format == cache.FormatA {
+		device = "gpu"
+	}
+	if p.Spec.Group != 0 {
+		group = fmt.Sprint(p.Spec.Group)
+	}
+	return fmt.Sprintf("--%s-expert-bits %d --group-size %s", device, p.Spec.Bits, group)
+}
+
+// copies reports whether converted weights are read into memory of the device.
+func (s *Model) copies() bool {
+	f := &s.Plan.Options
+	several := len(s.Plan.Machine.Nodes) > 1 || len(s.Plan.Nodes) > 1
+	return f.CacheLoad == "copy" || f.CacheLoad == "auto" && several
+}
+
+// openIntegers puts the weights that are kept as integers on the device: from
+// their caches, which are made first where there are no good ones. Those of a
+// second kind are made while the model is loaded; see sealIntegers.
+func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
+	var experts cache.Fingerprint
+	if o.Precision.Experts != 0 {
+		c, err := s.CacheOptions(cache.Search)
+		if err != nil {
+			return err
+		}
+		if s.OnCard() {
+			if err := s.cardFormats(&c); err != nil {
+				return err
+			}
+		}
+		c.Copy = !s.OnCard() && s.copies() && !s.Plan.Places() // what is brought to nodes is copied there
+		if s.experts, err = cache.Open(ctx, s.Host, c); err != nil {
+			return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
+		}
+		if c.Copy {
+			s.copied += s.experts.Bytes
+		}
+		if s.OnCard() && s.hostSpec() == nil {
+			return nil
+		}
+		o.Experts, experts = s.experts.Experts, c.Plan.Source
+		if s.Plan.Places() {
+			if err := s.placeExperts(ctx, o); err != nil {
+				return err
+			}
+		}
+	}
+	rest := o.Precision
+	if rest.Experts = 0; !rest.Integer() || s.OnCard() {
+		return nil // a card's are made at every load
+	}
+	raw, err := s.Source.Read("config.json", false)
+	if err != nil {
+		return err
+	}
+	print, err := cache.MatrixFingerprintOf(raw, s.Config, s.Weights)
+	if err != nil {
+		return err
+	}
+	s.Matrices, err = cache.OpenMatrices(ctx, s.Rank().Device, cache.MatrixOptions{
+		Source: print, Experts: experts, Precision: fmt.Sprintf("%+v", rest), Model: s.Source.Dir, Dir: s.Plan.Options.CacheDir,
+		Copy: s.copies() && s.Plan.Options.Device != config.HostSim, Threads: s.Plan.Options.ThreadCount(), Progress: s.report.Progress, Notice: s.report.Notice,
+	})
+	if err != nil {
+		return err
+	}
+	o.Store = s.Matrices
+	return nil
+}
+
+// sealIntegers ends the load: what was made is kept for the next start.
+func (s *Model) sealIntegers() {
+	if s.Matrices == nil {
+		return
+	}
+	if err := s.Matrices.Seal(); err != nil {
+		s.report.Notice(fmt.Sprintf("the weights converted now are not kept: %v", err))
+	}
+	s.copied += s.Matrices.Allocated()
+}

@@ -1,0 +1,64 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+
+	"krater/actors/local/config"
+	"krater/kernels/cuda"
+	"krater/stages/load"
+	"krater/stages/weights/cache"
+)
+
+// GPU is a GPU that layers run on.
+type GPU interface {
+	load.Device
+	// Describe names it.
+	Describe() string
+	// Capacity is its memory in bytes, whoever has it.
+	Capacity() int64
+}
+
+// ErrNoGPU: there is none, or this program cannot use one.
+var ErrNoGPU = errors.New("no GPU")
+
+// FactsOf is what is known of an open GPU.
+func FactsOf(c GPU) config.RankFacts {
+	return config.RankFacts{Name: c.Describe(), Memory: c.Memory().Total, Capacity: c.Capacity()}
+}
+
+// openGPU opens the GPU that options name.
+func openGPU(f *config.Options) (GPU, error) {
+	c, err := OpenGPU(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32", Invariant: f.BatchInvariant})
+	if err != nil {
+		return nil, fmt.Errorf("--device cuda: %w", err)
+	}
+	return c, nil
+}
+
+// Settle opens the GPU that --device cuda asks for. Where there is none people are told so, and the options that it gives
+// ask for the processor.
+func Settle(f config.Options, r config.Reporter) (GPU, config.Options, error) {
+	if f.Device != config.CUDA {
+		return nil, f, nil
+	}
+	c, err := openGPU(&f)
+	if errors.Is(err, ErrNoGPU) {
+		r.Notice(fmt.Sprintf("%v; running on the processor", err))
+		return nil, f.OnProcessor(), nil
+	}
+	return c, f, err
+}
+
+// expertTiles finds an expert in the open cache.
+func (s *Model) expertTiles(layer, e int) (load.ExpertTiles, error) {
+	list := s.experts.ExpertsA(layer)
+	if e >= len(list) {
+		return load.ExpertTiles{}, fmt.Errorf("the cache has %d experts", len(list))
+	}
+	x := &list[e]
+	matrix := func(m *cache.MatrixA) load.MatrixTiles {
+		return load.MatrixTiles{FormatA: m.FormatA, Values: x.Data[m.ValueAt:][:m.ValueBytes()], Scales: x.Data[m.ScaleAt:][:m.ScaleBytes()]}
+	}
+	return load.ExpertTiles{W13: matrix(&x.W13), W2: matrix(&x.W2)}, nil
+}

@@ -1,0 +1,26 @@
+//go:build cuda
+
+package local
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda"
+	"krater/kernels/cuda/driver"
+)
+
+// Usable says what is missing for a GPU to be used: the driver, or a card. It is nil where
+// nothing is.
+func Usable() error { return driver.Available() }
+
+// OpenGPU opens a GPU.
+func OpenGPU(o cuda.Options) (GPU, error) {
+	if err := Usable(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoGPU, err)
+	}
+	d, err := cuda.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}

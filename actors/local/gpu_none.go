@@ -1,0 +1,17 @@
+//go:build !cuda
+
+package local
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda"
+)
+
+// Usable says that this program was built without CUDA.
+func Usable() error { return cuda.ErrNotBuilt }
+
+// OpenGPU says that this program was built without CUDA.
+func OpenGPU(cuda.Options) (GPU, error) {
+	return nil, fmt.Errorf("%w: %w", ErrNoGPU, cuda.ErrNotBuilt)
+}

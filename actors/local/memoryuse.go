@@ -1,0 +1,81 @@
+package local
+
+import (
+	"fmt"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors/local/config"
+	"krater/actors/local/plan"
+	"krater/kernels/machine"
+	"krater/scheduler/planner"
+	"krater/stages/source"
+)
+
+// MemoryUse is memory planned and taken, in bytes.
+type MemoryUse struct {
+	Planned   int64 // by the whole plan
+	Resident  int64 // of the process, 0: unknown
+	Promised  int64 // what the plan says of weights and allocations
+	Allocated int64 // what they are
+}
+
+// warnings compares plan and reality. The system finds memory when it is first
+// used, so that soon after the load less is resident than planned; what is not
+// resident yet is compared by what has been allocated.
+func (u MemoryUse) warnings() []string {
+	var list []string
+	if off := planner.Off(u.Planned, u.Resident); off > planner.OffShare {
+		list = append(list, fmt.Sprintf("%.0f %% more memory is resident than planned", 100*off))
+	}
+	if off := planner.Off(u.Promised, u.Allocated); off > planner.OffShare || off < -planner.OffShare {
+		list = append(list, fmt.Sprintf("weights and buffers are %+.0f %% off the plan", 100*off))
+	}
+	return list
+}
+
+// MemoryUse measures a loaded session; its pipeline must have started.
+func (s *Model) MemoryUse() MemoryUse {
+	u := MemoryUse{Planned: s.Plan.Memory.Devices[0].Planned, Resident: machine.Resident(), Promised: s.Plan.Promised}
+	if s.Plan.Options.Device.Own() {
+		u.Allocated = s.Rank().Memory().Used // weights too: it has copies
+		return u
+	}
+	u.Allocated = s.Host.Memory().Used + s.Parts.WeightBytes - s.Parts.MadeBytes - s.copied
+	return u
+}
+
+// Log writes one line with all numbers, as a warning if they disagree.
+func (u MemoryUse) Log(log zerolog.Logger) {
+	line := func(ev *zerolog.Event) *zerolog.Event {
+		return ev.Int64("planned_bytes", u.Planned).Int64("resident_bytes", u.Resident).
+			Int64("planned_allocation_bytes", u.Promised).Int64("allocated_bytes", u.Allocated)
+	}
+	warnings := u.warnings()
+	if len(warnings) == 0 {
+		line(log.Info()).Msg("memory use matches the plan")
+	}
+	for _, w := range warnings {
+		line(log.Warn()).Msg(w)
+	}
+}
+
+// Refusal is why a server for the flags would not load the model, as far as that is known
+// without a card; nil: nothing speaks against it.
+func Refusal(s *source.Source, f config.Options, l config.Case, m *machine.Machine) error {
+	cfg, _, err := s.Config()
+	if err == nil {
+		err = s.Check(cfg, true)
+	}
+	if err != nil || f.Device == config.CUDA {
+		return err
+	}
+	o, err := plan.New(cfg, s.Size("tokenizer.json"), f, l, m)
+	if err == nil {
+		err = o.Refusal()
+	}
+	if err != nil {
+		return fmt.Errorf("model %s: %w", s.Name, err)
+	}
+	return nil
+}

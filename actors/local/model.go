@@ -1,0 +1,295 @@
+package local
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/actors/engine"
+	"krater/actors/local/config"
+	"krater/actors/local/plan"
+	"krater/actors/placement"
+	"krater/kernels/cpu"
+	"krater/kernels/hostsim"
+	"krater/scheduler"
+	"krater/scheduler/heat"
+	"krater/stages/expert"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/source"
+	"krater/stages/synth"
+	"krater/stages/weights"
+	"krater/stages/weights/cache"
+)
+
+// Model is a model on its devices: planned by Prepare, there after Load.
+type Model struct {
+	Source  *source.Source
+	Config  *model.Config
+	Gen     model.Generation
+	Plan    *plan.Plan
+	Host    *cpu.Device   // the processor
+	Rates   hostsim.Rates // of a simulated device; zero: nothing takes time
+	devices []Rank        // that the layers are on: one
+	report  config.Reporter
+
+	Weights   *weights.Set
+	Parts     *load.Parts
+	Placement *placement.Placement // of the experts that are beside the device of the layers
+	experts   *cache.Cache         // nil: as the files hold them, or placed
+	placed    *expert.Placed       // on their nodes
+	partition expert.Partition
+	Matrices  *cache.Matrices // the other weights as integers; nil: as the files hold them
+	Made      *synth.Loaded   // a synthetic model: owns parts
+	copied    int64           // bytes of weights read into memory of the device
+
+	HeatSample int       // as in actors.Options
+	LapShare   float64   // likewise
+	Heat       *heat.Map // by which experts are placed; nil: none
+
+	// Wrap, if set, is what stands between the stages and the processor.
+	Wrap func(*cpu.Device) load.Device
+}
+
+// Rank is a device that layers are on.
+type Rank struct {
+	load.Device
+	kind config.Kind
+}
+
+// Describe names the device.
+func (r Rank) Describe() string {
+	if c, ok := r.Device.(GPU); ok {
+		return c.Describe()
+	}
+	return r.Name()
+}
+
+// Rank is the device that the layers are on.
+func (s *Model) Rank() Rank { return s.devices[0] }
+
+// OnCard reports whether that is a GPU, which takes experts in tiles.
+func (s *Model) OnCard() bool { return s.Plan.Options.Device == config.CUDA }
+
+// lend has work use the GPU, on which nothing is yet, as if nobody had it open.
+func (s *Model) lend(f config.Options, work func()) error {
+	s.closeRanks()
+	work()
+	gpu, err := openGPU(&f)
+	if err != nil {
+		return err
+	}
+	s.devices = []Rank{{gpu, config.CUDA}}
+	return nil
+}
+
+// Load puts a prepared model on its devices. After an error the model is closed.
+func (s *Model) Load(ctx context.Context) (err error) {
+	defer s.report.End()
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if err := s.openDevices(); err != nil {
+		return err
+	}
+	o := s.Plan.Load
+	o.Progress = s.report.Progress
+	if s.Source.Synth != nil {
+		if err := s.make(o); err != nil {
+			return err
+		}
+		return s.keepBlocks()
+	}
+	if s.Weights, err = s.Source.Open(); err == nil {
+		err = s.integersOnly()
+	}
+	if err == nil {
+		err = s.openIntegers(ctx, &o)
+	}
+	if err == nil {
+		err = s.bind(o)
+	}
+	if err != nil {
+		return fmt.Errorf("model %s: %w", s.Source.Name, err)
+	}
+	s.sealIntegers()
+	return s.keepBlocks()
+}
+
+// operators is the device as the stages see it.
+func (s *Model) operators() load.Device {
+	if s.Wrap != nil {
+		return s.Wrap(s.Host)
+	}
+	return s.Rank().Device
+}
+
+// bind puts the weights of the files on the device; routed experts that are not all there go where strategies say.
+func (s *Model) bind(o load.Options) (err error) {
+	if s.OnCard() && s.experts != nil {
+		o.ExpertTiles = s.expertTiles
+	}
+	if s.Plan.Beside() {
+		o.Routed = s.Host
+	}
+	if s.Parts, err = load.Model(s.operators(), s.Config, s.Weights, o); err == nil {
+		switch {
+		case s.Plan.Beside():
+			err = s.placeExpertsBeside()
+		case s.OnCard() && s.experts != nil:
+			err = s.experts.Close() // all of it is on the GPU now
+			s.experts = nil
+		}
+	}
+	if err != nil && s.Plan.Beside() {
+		return fmt.Errorf("%s: %w", s.Rank().Name(), err)
+	}
+	return err
+}
+
+// make puts a synthetic model on the device.
+func (s *Model) make(o load.Options) (err error) {
+	threads := s.Plan.Options.ThreadCount()
+	switch dev := s.operators(); s.Plan.Options.Device {
+	case config.CUDA:
+		if s.Plan.Beside() {
+			o.Routed = s.Host
+		}
+		s.Made, err = s.Source.Synth.LoadCard(dev, s.Host, o, s.hostSpec(), threads)
+	case config.HostSim:
+		s.Made, err = s.Source.Synth.LoadBeside(dev, s.Host, o, threads)
+	default:
+		s.Made, err = s.Source.Synth.Load(dev, o, threads)
+	}
+	if err != nil {
+		return err
+	}
+	s.Parts = s.Made.Parts
+	s.copied = s.Parts.WeightBytes
+	if s.Plan.Beside() {
+		return s.placeExpertsBeside()
+	}
+	return nil
+}
+
+// keepBlocks makes room for KV blocks in host memory.
+func (s *Model) keepBlocks() error {
+	if s.Parts.Limits.HostBlocks == 0 {
+		return nil
+	}
+	s.report.Progress("make room for KV blocks in host memory", 0, 0)
+	for _, g := range s.Parts.Groups {
+		refused, err := g.KeepBlocks(s.Rank().Device, s.Host)
+		if err != nil {
+			return fmt.Errorf("--kv-ram: %w", err)
+		}
+		if refused != nil {
+			s.report.Notice(fmt.Sprintf("--kv-ram: host memory is not pinned, copies of KV blocks are slower: %v", refused))
+		}
+	}
+	return nil
+}
+
+// Close frees the model. It may be called again.
+func (s *Model) Close() {
+	if s.Placement != nil {
+		s.Placement.Close()
+	}
+	switch {
+	case s.Made != nil:
+		s.Made.Close()
+	case s.Parts != nil:
+		s.Parts.Close()
+	}
+	if s.experts != nil {
+		s.experts.Close()
+	}
+	if s.placed != nil {
+		s.placed.Close()
+	}
+	if s.Matrices != nil {
+		s.Matrices.Close()
+	}
+	if s.Weights != nil {
+		s.Weights.Close()
+	}
+	s.closeRanks()
+	if s.Host != nil {
+		s.Host.Close()
+	}
+	s.Placement, s.placed = nil, nil
+	s.Made, s.Parts, s.experts, s.Matrices, s.Weights, s.Host = nil, nil, nil, nil, nil, nil
+}
+
+// closeRanks closes the devices that have memory of their own.
+func (s *Model) closeRanks() {
+	for _, r := range s.devices {
+		if r.kind.Own() {
+			r.Close()
+		}
+	}
+	s.devices = nil
+}
+
+// Pipeline starts the actors over a loaded model.
+func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
+	f := &s.Plan.Options
+	groups, err := actors.Cut(len(s.Config.Layers), f.LayerGroups)
+	if err != nil {
+		return nil, err
+	}
+	chunk, share := s.Plan.Steps.Chunk, f.PrefillShare
+	if lim := s.Parts.Limits; lim.Window < lim.Tokens {
+		// What a pass copies is paid by all its prompts, so as many as there are go along.
+		chunk, share = lim.Tokens-f.MaxSeqs, lim.Tokens-f.MaxSeqs
+	}
+	return actors.Start(s.Rank().Device, s.Parts, actors.Options{
+		Blueprint: actors.Blueprint{Groups: groups, Pools: s.Plan.Pools, MicroBatches: f.Lanes()},
+		Scheduler: scheduler.Config{
+			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
+		},
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.Placement, HeatSample: s.HeatSample, LapShare: s.LapShare,
+		ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
+	})
+}
+
+// Gateway opens a pipeline to requests.
+func (s *Model) Gateway(p *actors.Pipeline, id string) (*actors.Gateway, error) {
+	tok, config, err := s.Source.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	template, err := s.Source.Template(tok, config)
+	if err != nil {
+		return nil, err
+	}
+	if id == "" {
+		id = s.Source.Name
+	}
+	return actors.NewGateway(p, actors.GatewayOptions{
+		ID: id, Created: time.Now(), Tokenizer: tok, Template: template, EOS: s.Source.StopIDs(s.Config, s.Gen, tok), Vocab: s.Config.Vocab,
+		Identity: s.Identity(), ShareKV: s.Plan.Options.SharePrefixes,
+		Defaults: engine.Sampling{
+			Temperature: s.Gen.Temperature, TopP: s.Gen.TopP, TopK: s.Gen.TopK, MinP: s.Gen.MinP, RepetitionPenalty: s.Gen.RepetitionPenalty,
+		},
+	}), nil
+}
+
+// Identity is the hash of what decides, beside its tokens, what a prompt leaves in the KV
+// cache: the model and how its parts are kept, tokenizer and template, as far as they were read.
+func (s *Model) Identity() [sha256.Size]byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00%s\x00%+v\x00%s", s.Source.Name, s.Source.Dir, s.Plan.Load.Precision, s.Plan.Load.KVType)
+	for _, name := range slices.Sorted(maps.Keys(s.Source.Seen)) {
+		fmt.Fprintf(h, "\x00%s\x00%x", name, s.Source.Seen[name])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}

@@ -1,0 +1,140 @@
+// Package local is an engine in this process: it finds a model, plans its memory, loads it on the devices that options name
+// and starts the pipeline of actors over it. Open does all of it; a program that looks at the plan first calls Prepare,
+// Model.Load, Model.Pipeline and Model.Gateway itself.
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/rs/zerolog"
+
+	"krater/actors"
+	"krater/actors/local/config"
+	"krater/actors/local/plan"
+	"krater/actors/local/predict"
+	"krater/kernels/machine"
+	"krater/scheduler/planner/rates"
+	"krater/stages/source"
+)
+
+// Config says which model is loaded, and how. The zero value is the built-in model with the default options.
+type Config struct {
+	Model   string         // its folder; "": the built-in one
+	Source  *source.Source // instead of Model
+	Name    string         // that clients use; "": the folder's
+	Options config.Options // zero: config.Default
+	Log     zerolog.Logger // of the pipeline
+	config.Case
+	Machine *machine.Machine // nil: this one
+	Meter   predict.Meter    // measures the rates of the machine that are not kept of it; nil: nobody does
+	Report  config.Reporter  // how the load tells people about itself; functions that are nil tell nothing
+}
+
+// complete fills in what a config leaves open.
+func (c *Config) complete() (err error) {
+	if c.Options == (config.Options{}) {
+		c.Options = config.Default()
+	}
+	if c.Machine == nil {
+		c.Machine = machine.Here()
+	}
+	c.Report = c.Report.Complete()
+	if c.Source == nil {
+		c.Source, err = source.Open(c.Model)
+	}
+	return err
+}
+
+// Engine is a model that answers. Close ends it.
+type Engine struct {
+	*actors.Gateway
+	Model    *Model
+	Pipeline *actors.Pipeline
+}
+
+// Open loads a model and starts its pipeline. ctx ends the load alone.
+func Open(ctx context.Context, c Config) (*Engine, error) {
+	m, err := Load(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Model: m}
+	if e.Pipeline, err = m.Pipeline(c.Log); err == nil {
+		e.Gateway, err = m.Gateway(e.Pipeline, c.Name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+// Close ends running answers and frees the model.
+func (e *Engine) Close() (err error) {
+	if e.Pipeline != nil {
+		err = e.Pipeline.Close()
+	}
+	e.Model.Close()
+	return err
+}
+
+// Load prepares a model and loads it; people are told what was chosen.
+func Load(ctx context.Context, c Config) (*Model, error) {
+	m, err := Prepare(c)
+	if err != nil {
+		return nil, err
+	}
+	if !m.Plan.Memory.Fits() {
+		m.report.Notice(fmt.Sprint("going on with --force: ", m.Plan.Memory.Check()))
+	}
+	if line := m.Plan.Chosen(); line != "" {
+		m.report.Info(line)
+	}
+	if err := m.Load(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Prepare reads a model's config, opens the GPU that options ask for and plans the memory. A plan that does not fit is an
+// error unless options force it.
+func Prepare(c Config) (*Model, error) {
+	if err := c.complete(); err != nil {
+		return nil, err
+	}
+	m := &Model{Source: c.Source, report: c.Report}
+	var err error
+	if m.Config, m.Gen, err = c.Source.Config(); err != nil {
+		return nil, err
+	}
+	if err = c.Source.Check(m.Config, c.Served); err != nil {
+		return nil, err
+	}
+	gpu, f, err := Settle(c.Options, c.Report)
+	if err != nil {
+		return nil, err
+	}
+	if gpu != nil {
+		m.devices = []Rank{{gpu, config.CUDA}}
+		c.Rank = FactsOf(gpu)
+		if c.Meter != nil {
+			apart := func(work func()) { err = m.lend(f, work) }
+			c.Measure = func(bits int) *rates.File {
+				return predict.MeasureOnce(&f, c.Machine, c.Meter, c.Report, c.Rank, bits, apart)
+			}
+		}
+	}
+	planned, planErr := plan.New(m.Config, c.Source.Size("tokenizer.json"), f, c.Case, c.Machine)
+	if m.Plan = planned; err == nil {
+		err = planErr
+	}
+	if err == nil {
+		err = m.Plan.Refusal()
+	}
+	if err != nil {
+		m.closeRanks()
+		return nil, fmt.Errorf("model %s: %w", c.Source.Name, err)
+	}
+	return m, nil
+}

@@ -1,0 +1,167 @@
+package plan
+
+import (
+	"fmt"
+
+	"krater/actors/local/config"
+	"krater/actors/local/predict"
+	"krater/actors/placement"
+	"krater/scheduler/dispatch"
+	"krater/scheduler/planner"
+	"krater/stages"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/offload"
+)
+
+// fitCard divides a card's memory between KV cache and experts. All experts go there if they fit beside some cache, which
+// gets the rest then; else a quarter of what is left is for the cache, and the experts have the others.
+func (o *Plan) fitCard() error {
+	f := &o.Options
+	if o.kvMost == 0 {
+		o.kvMost = o.Load.Blocks
+	}
+	if f.KVCache == 0 {
+		o.Load.Blocks = 1
+	}
+	left, experts, err := o.roomOnCard()
+	if err != nil {
+		return err
+	}
+	block := config.KVBlockBytes(o.cfg, f.BlockTokens, o.Load.KVType)
+	if o.Experts, o.Resident, err = o.cardStrategies(left, experts, block); err != nil {
+		return err
+	}
+	if f.BatchInvariant && !o.Resident {
+		return fmt.Errorf("--batch-invariant: on a GPU all experts have to be there, with strategies %s for prompts and %s for answers it hangs on the step where one is computed",
+			o.Experts.Prefill.Name(), o.Experts.Decode.Name())
+	}
+	if f.KVCache == 0 {
+		kv := left - experts
+		if !o.Resident {
+			kv = max(kv, left/4)
+		}
+		o.Load.Blocks = int(max(1, min(int64(o.kvMost), kv/block)))
+		left -= int64(o.Load.Blocks-1) * block
+	}
+	if o.Resident {
+		return nil
+	}
+	return o.placeOnCard(left)
+}
+
+// roomOnCard is the memory of a card that the load leaves beside one block of KV cache, or that of --kv-cache, and what
+// all experts take there.
+func (o *Plan) roomOnCard() (left, experts int64, err error) {
+	needs, err := load.Plan(o.cfg, o.Load, o.use())
+	if err != nil {
+		return 0, 0, err
+	}
+	left = int64(config.CardShare * float64(o.Case.Rank.Memory))
+	for _, n := range needs {
+		if n.Part == load.Experts {
+			experts += n.Bytes
+		} else {
+			left -= n.Bytes
+		}
+	}
+	return left, experts, nil
+}
+
+// cardStrategies settles the strategies, and reports whether all experts are on the card.
+func (o *Plan) cardStrategies(left, experts, block int64) (s strategies, resident bool, err error) {
+	f := &o.Options
+	least := min(int64(o.kvMost), int64((leastContext+f.BlockTokens-1)/f.BlockTokens)) * block
+	if f.KVCache > 0 {
+		least = 0 // it is in left
+	}
+	fits := left-least >= experts && (f.ExpertVRAM == 0 || int64(f.ExpertVRAM) >= experts)
+	autoPrefill, autoDecode := config.Persistent, config.Persistent
+	if !fits {
+		if o.Foreseen == nil {
+			kv, room := int64(f.KVCache), left
+			if kv == 0 {
+				kv = min(int64(o.kvMost)*block, max(0, left)/4)
+				room -= kv
+			}
+			if f.ExpertVRAM > 0 {
+				room = min(room, int64(f.ExpertVRAM))
+			}
+			o.Foreseen = predict.Choose(o.cfg, f, o.Case, o.Machine, o.HostBits, kv, room)
+		}
+		autoPrefill, autoDecode = o.Foreseen.Prefill, o.Foreseen.Decode
+	}
+	if s.Prefill, s.Decode, err = f.Named(autoPrefill, autoDecode); err != nil {
+		return s, false, err
+	}
+	return s, o.cfg.MoE.Experts == 0 || s.Prefill.Name() == config.Persistent && s.Decode.Name() == config.Persistent && fits, nil
+}
+
+// placeOnCard settles which experts are on a card that has so much memory left.
+func (o *Plan) placeOnCard(left int64) error {
+	f := &o.Options
+	slot, err := offload.SlotBytes(o.cfg, o.Load.Precision, o.Load.Layout)
+	if err != nil {
+		return err
+	}
+	lim, err := o.Load.LimitsFor(o.cfg)
+	if err != nil {
+		return err
+	}
+	left -= int64(f.States())*offload.StageBytes(o.cfg, lim, o.Load.Layout) + ViewBytes(o.cfg)
+	if f.ExpertVRAM > 0 {
+		left = min(left, int64(f.ExpertVRAM))
+	}
+	if o.Foreseen != nil && o.Foreseen.PrefillExperts > 0 { // an option left it open
+		o.PrefillExperts = int64(o.Foreseen.PrefillExperts) * slot
+	}
+	return o.Experts.sketch(o.PrefillExperts, setupOf(o.cfg, slot, max(0, left)))
+}
+
+// leastContext is the KV cache, in tokens, beside which all experts have to fit where nobody
+// says how large it is to be.
+const leastContext = 4096
+
+// ViewBytes is what tables of experts take on a card.
+func ViewBytes(cfg *model.Config) int64 {
+	return int64(dispatch.Phases) * offload.ViewBytes(len(setupOf(cfg, 1, 0).Layers), cfg.MoE.Experts)
+}
+
+// addBesideCard adds what the strategies of a card that does not hold all experts take, there and of the host.
+func (o *Plan) addBesideCard(l *ledger, lim stages.Limits) error {
+	cfg, states := o.cfg, o.Options.States()
+	batches := planner.Count(states, "batch")
+	l.promise("rows from the host", batches, int64(states)*offload.StageBytes(cfg, lim, o.Load.Layout))
+	l.promise("experts on it", o.Experts.String(), planner.Add(o.Experts.bytes(), ViewBytes(cfg)))
+	near := lim
+	near.QuantGroup = o.hostGroup() // rows are integers there if the host's experts are, whatever a card takes
+	l.host("rows of pools", o.poolRows(), o.nearBytes(near))
+	all, moved := len(setupOf(cfg, 1, 0).Layers), o.Experts.movedLayers()
+	l.host("experts as on the GPU", planner.Count(moved, "layer")+", pinned", int64(moved*cfg.MoE.Experts)*o.Experts.Slot)
+	group := 0
+	if o.Experts.Host() {
+		p := o.Load.Precision
+		p.Experts = o.HostBits
+		one, err := offload.SlotBytes(cfg, p, nil)
+		if err != nil {
+			return err
+		}
+		group = o.hostGroup()
+		l.host("experts", "for the processor, "+planner.Count(all, "layer"), int64(all*cfg.MoE.Experts)*one)
+		l.host("letters", batches, int64(states)*offload.LettersBytes(cfg, placement.LetterRows(o.Options.GPUPrefillThreshold, lim.LayerRows()), o.Pools, group))
+	}
+	l.host("rows beside the GPU", batches, int64(states)*offload.MirrorBytes(cfg, lim, group, o.Load.Layout))
+	return nil
+}
+
+// hostGroup is how many numbers of a row share a scale beside a card, 0 where the processor has no experts as integers
+// there.
+func (o *Plan) hostGroup() int {
+	switch {
+	case o.Resident || !o.Experts.Host() || o.HostBits == 0:
+		return 0
+	case o.Load.Precision.Group == 0:
+		return o.cfg.Hidden
+	}
+	return o.Load.Precision.Group
+}

@@ -1,0 +1,110 @@
+package plan
+
+import (
+	"fmt"
+
+	"krater/actors/local/config"
+	"krater/actors/placement"
+	"krater/scheduler/dispatch"
+	"krater/scheduler/planner"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/offload"
+)
+
+// strategies say where a rank's experts are computed.
+type strategies struct {
+	Prefill, Decode dispatch.Strategy // as they were asked for
+	outline         placement.Outline // what becomes of them
+	Budget, Slot    int64             // bytes for experts, and of one
+}
+
+// Here reports whether all experts are computed on the host.
+func (s *strategies) Here() bool {
+	return s.Prefill.Name() == config.CPUOnly && s.Decode.Name() == config.CPUOnly
+}
+
+// bytes is what the rank is asked for.
+func (s *strategies) bytes() int64 { return int64(s.outline.Slots) * s.Slot }
+
+// streams reports whether prompts go through the model part by part.
+func (s *strategies) streams() bool { return len(s.outline.Sides[dispatch.Prefill].Start.Parts) > 1 }
+
+func (s *strategies) String() string {
+	if s.outline.Sides[0].Strategy == nil {
+		return fmt.Sprintf("prefill %s, decode %s", s.Prefill.Name(), s.Decode.Name())
+	}
+	return fmt.Sprintf("prefill %s, decode %s", s.outline.Sides[dispatch.Prefill].Name(), s.outline.Sides[dispatch.Decode].Name())
+}
+
+// chooseBeside settles the strategies for a simulated rank whose other parts take so many bytes: auto
+// keeps all experts there if they fit.
+func chooseBeside(f *config.RankOptions, cfg *model.Config, p load.Precision, rest int64) (s strategies, err error) {
+	slot, err := offload.SlotBytes(cfg, p, nil)
+	if err != nil {
+		return s, err
+	}
+	setup := setupOf(cfg, slot, budget(f, rest))
+	instead := config.Persistent
+	if int64(len(setup.Layers)*setup.Experts) > setup.Budget/setup.Bytes {
+		instead = config.CPUOnly
+	}
+	if s.Prefill, s.Decode, err = f.Named(instead, instead); err != nil {
+		return s, err
+	}
+	return s, s.sketch(int64(f.PrefillExpertVRAM), setup)
+}
+
+// sketch finds out what becomes of the strategies; prefill bounds the bytes for those of prompts, 0: not.
+func (s *strategies) sketch(prefill int64, setup dispatch.Setup) (err error) {
+	s.Budget, s.Slot = setup.Budget, setup.Bytes
+	o := placement.Options{Prefill: s.Prefill, Decode: s.Decode, PrefillBudget: prefill}
+	s.outline, err = o.Sketch(setup)
+	return err
+}
+
+// budget is bytes for experts where the rest of what is on the rank takes so many.
+func budget(f *config.RankOptions, rest int64) int64 {
+	room := int64(dispatch.Unlimited)
+	if f.VRAM > 0 {
+		room = max(0, int64(planner.RefuseShare*float64(f.VRAM))-rest)
+	}
+	if f.ExpertVRAM > 0 {
+		room = min(room, int64(f.ExpertVRAM))
+	}
+	return room
+}
+
+// setupOf is a model's experts as strategies see them; slot is the size of one.
+func setupOf(cfg *model.Config, slot, budget int64) dispatch.Setup {
+	setup := dispatch.Setup{Experts: max(1, cfg.MoE.Experts), Bytes: max(1, slot), Budget: budget}
+	for layer := range cfg.Layers {
+		if cfg.MoELayer(layer) {
+			setup.Layers = append(setup.Layers, int32(layer))
+		}
+	}
+	return setup
+}
+
+// Host reports whether any phase leaves experts to the host.
+func (s *strategies) Host() bool {
+	for phase := range dispatch.Phases {
+		if s.outline.Sides[phase].Start.Host[phase] {
+			return true
+		}
+	}
+	return false
+}
+
+// movedLayers is how many layers have experts that are copied again and again.
+func (s *strategies) movedLayers() int {
+	moved := map[int]bool{}
+	for phase := range dispatch.Phases {
+		for i, place := range s.outline.Sides[phase].Start.Places {
+			if place.Slots > 0 {
+				moved[i] = true
+			}
+		}
+	}
+	return len(moved)
+}

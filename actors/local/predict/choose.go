@@ -1,0 +1,93 @@
+package predict
+
+import (
+	"fmt"
+
+	"krater/actors/local/config"
+	"krater/kernels/machine"
+	"krater/scheduler/planner/forecast"
+	"krater/scheduler/planner/rates"
+	"krater/stages/model"
+	"krater/stages/source"
+)
+
+// Choice is what the forecast chooses for a card that does not hold all experts.
+type Choice struct {
+	Prefill, Decode string // the fixed strategies where there is no forecast
+	PrefillExperts  int    // that prefill's strategy has places for at most; 0: what it asks for
+	Line            string // what was chosen and why, for people; "" where nothing had to be
+}
+
+// The strategies of a card whose memory does not hold all experts, where no option names others and nothing is known to
+// choose by: prompts pay for copies with many rows, generated tokens leave cold experts to the processor.
+const (
+	partPrefill = "layer_grouped"
+	partDecode  = "hot_cached_static"
+)
+
+// Choose chooses strategies for the card of a case by the forecast, where options leave any open. kv and experts are the
+// parts of the card's memory that are for either; hostBits are those of experts on the processor. Without a forecast, of a
+// card that nothing is known of, the fixed strategies stand.
+func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Machine, hostBits int, kv, experts int64) *Choice {
+	out := &Choice{Prefill: partPrefill, Decode: partDecode}
+	prefill, decode, err := f.Wanted()
+	if err != nil || prefill != "" && decode != "" {
+		return out
+	}
+	out.Line = fmt.Sprintf("strategies: %s and %s where no flag says otherwise, since nothing is known of the card %s to predict by; krater plan --measure finds it out once, as a start does without --no-measure", partPrefill, partDecode, l.Rank.Name)
+	r, known, ok := foreseenRates(f, l, m, hostBits)
+	if !ok {
+		return out
+	}
+	w := forecast.Usual()
+	w.Batches = nil // of the table alone
+	c, err := NewCase(source.Sizes{Config: cfg}, f, r, l.Rank.Memory, m.Total(), "zipf", w)
+	if err != nil {
+		return out
+	}
+	c.Budget.KV, c.Budget.Experts = max(kv, c.Shape.KVToken*int64(c.Work.Context+1)), max(1, experts)
+	if skew, err := forecast.Counted(l.Heat, c.Shape.Experts); err == nil && l.Heat != nil {
+		c.Skew = skew
+	}
+	made, err := forecast.New(*c)
+	if err != nil || made.Prefill == nil || made.Prefill.Strategy == config.Persistent || made.Decode.Strategy == config.Persistent {
+		return out
+	}
+	report := newPlanReport("", known, c, made)
+	out.Prefill, out.Decode, out.PrefillExperts = report.Prefill, report.Decode, made.PrefillExperts
+	out.Line = fmt.Sprintf("%s, predicted for %s (%s), routing %s; krater plan has the table", report.Line(), r.Card.Name, known.Card, c.Skew.Name)
+	return out
+}
+
+// foreseenRates are those of this machine and of the card of a case: as measured here before or now, else those of a card
+// by this name; false where neither is there.
+func foreseenRates(f *config.Options, l config.Case, m *machine.Machine, hostBits int) (r rates.Rates, known Known, ok bool) {
+	threads := f.ThreadCount()
+	var kept *rates.File
+	if l.Measure != nil {
+		kept = l.Measure(hostBits)
+	} else {
+		kept = Kept(f.CacheDir, Identity(m, threads))
+	}
+	var err error
+	switch {
+	case kept != nil && sameCard(kept, l.Rank.Name, l.Rank.Capacity):
+		if r.Card, err = kept.Card.Complete(); err != nil {
+			return r, known, false
+		}
+		known.Card = "measured on this machine"
+	default:
+		if r.Card, ok = rates.Known(l.Rank.Name); !ok {
+			return r, known, false
+		}
+		known.Card = "its description"
+	}
+	if kept != nil && kept.CPU != nil {
+		r.CPU, err = kept.CPU.Complete()
+		known.CPU = "measured on this machine"
+	} else {
+		r.CPU = rates.AssumedCPU(m.CPU.Model, threads, m.CPU.Sockets, levelOf(m.CPU.Features))
+		known.CPU = "assumed"
+	}
+	return r, known, err == nil
+}

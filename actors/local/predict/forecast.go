@@ -1,0 +1,241 @@
+package predict
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"krater/actors/local/config"
+	"krater/kernels/machine"
+	"krater/scheduler/planner"
+	"krater/scheduler/planner/forecast"
+	"krater/scheduler/planner/rates"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/source"
+)
+
+// Flags choose what a forecast is made of.
+type Flags struct {
+	Card        string      `help:"The card: a known one (rtx-4090, h100; a wrong name lists all) or a file that describes one; default: the card of this machine." placeholder:"NAME|FILE"`
+	CPU         string      `name:"cpu" help:"File that describes the processors; default: that of --card, or what was measured here before, or what such processors usually reach." type:"existingfile" placeholder:"FILE"`
+	RAM         config.Size `name:"ram" help:"Memory of the host; default: this machine's, none is asked for where --cpu or --card describes other processors." default:"0"`
+	RoutingSkew string      `help:"How the work is divided among experts: ${enum}. zipf gives half of it to a quarter of them, as trained routers do." enum:"uniform,zipf" default:"zipf"`
+	Streams     int         `help:"Number of streams that decide about decode." default:"1"`
+	Context     int         `help:"Tokens before a generated one." default:"2048"`
+
+	Measured *rates.File `kong:"-"` // just now; nil: not
+}
+
+// cardReserve is the part of a card's memory that kernels, graphs and the driver take.
+const cardReserve = planner.RefuseShare - config.CardShare
+
+// errDense: a model without routed experts.
+var errDense = errors.New("no routed experts: nothing to choose")
+
+// NewCase turns a config and flags into what a forecast is made of. ram is the
+// host's memory.
+func NewCase(cfg source.Sizes, f *config.Options, r rates.Rates, vram, ram int64, skew string, w forecast.Work) (*forecast.Case, error) {
+	if !slices.ContainsFunc(layerNumbers(len(cfg.Layers)), cfg.MoELayer) {
+		return nil, errDense
+	}
+	g := *f
+	g.Device = config.HostSim // which may have any strategy and any budget
+	if err := g.Check(); err != nil {
+		return nil, err
+	}
+	g.Device = config.CUDA
+	steps := config.Steps{Chunk: g.Chunk(vram), Pass: g.PrefillPass}
+	needs, o, err := cardNeeds(cfg.Config, &g, steps)
+	if err != nil {
+		return nil, err
+	}
+	s, err := shapeOf(cfg, &g, o, needs)
+	if err != nil {
+		return nil, err
+	}
+	c := &forecast.Case{Shape: *s, Rates: r, Skew: forecast.Uniform(s.Experts), Work: w}
+	if c.Prefill, c.Decode, err = f.Wanted(); err != nil {
+		return nil, err
+	}
+	if skew == "zipf" {
+		c.Skew = forecast.Zipf(s.Experts)
+	}
+	c.Work.Chunk, c.Work.Window = steps.Chunk, steps.Pass
+	if c.Work.Window == 0 {
+		c.Work.Window = config.PassChunks * steps.Chunk
+	}
+	c.Budget = forecast.Budget{VRAM: vram, Fixed: int64(cardReserve * float64(vram)), Experts: int64(f.ExpertVRAM), Prefill: int64(f.PrefillExpertVRAM), RAM: ram}
+	for _, n := range needs {
+		if n.Part != load.Experts && n.Part != load.KVCache {
+			c.Budget.Fixed = planner.Add(c.Budget.Fixed, n.Bytes)
+		}
+	}
+	// What goes through groups of layers together waits between them, and what routers chose
+	// until the end.
+	c.Budget.Window = int64(g.States()) * 4 * int64(cfg.Hidden+s.MoE*s.TopK) * int64(max(0, c.Work.Window-steps.Chunk))
+	c.Budget.KV = kvWish(&c.Budget, s, &c.Work, int64(f.KVCache))
+	return c, nil
+}
+
+// layerNumbers are those of all layers.
+func layerNumbers(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// cardNeeds is what the model takes on a card, with a KV cache of one block.
+func cardNeeds(cfg *model.Config, f *config.Options, steps config.Steps) ([]load.Need, load.Options, error) {
+	g := *f
+	g.KVCache = 0
+	o, err := g.LoadOptions(cfg, config.Case{}, steps, 0)
+	if err != nil {
+		return nil, o, err
+	}
+	o.Blocks = 1
+	needs, err := load.Plan(cfg, o, load.Use{States: g.States(), Streams: g.LayerGroups + 1, Threads: g.ThreadCount()})
+	return needs, o, err
+}
+
+// kvWish is the KV cache's memory: what a flag says, or room for the streams and the
+// longest prompt of a table, at most a quarter of what the rest leaves; but room for
+// the streams that decide and the shortest prompt.
+func kvWish(b *forecast.Budget, s *forecast.Shape, w *forecast.Work, flag int64) int64 {
+	if flag > 0 {
+		return flag
+	}
+	least, most := w.Streams*(w.Context+1), 0
+	for _, n := range w.Batches {
+		most = max(most, n*(w.Context+1))
+	}
+	if len(w.Lengths) > 0 {
+		least, most = max(least, slices.Min(w.Lengths)), max(most, slices.Max(w.Lengths))
+	}
+	left := int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed
+	return max(int64(least)*s.KVToken, min(int64(most)*s.KVToken, left/4))
+}
+
+// shapeOf is the sizes of a model as it is kept: needs are those of a card with
+// options o.
+func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.Need) (*forecast.Shape, error) {
+	m := cfg.MoE
+	s := &forecast.Shape{Layers: len(cfg.Layers), Experts: m.Experts, TopK: m.Router.TopK}
+	for i := range cfg.Layers {
+		if cfg.MoELayer(i) {
+			s.MoE++
+		}
+	}
+	card, count := ByPart(needs), ByPart(nil)
+	plain := o
+	plain.Precision, plain.Layout = load.Precision{}, nil
+	list, err := load.Plan(cfg.Config, plain, load.Use{})
+	if err != nil {
+		return nil, err
+	}
+	size := load.KeptType(cfg.Config).Size()
+	for part, n := range ByPart(list) { // of values
+		count[part] = n / int64(size)
+	}
+	host := *f
+	host.Device = config.CPU
+	if plain.Precision, err = host.Resolve(cfg.Config, false, false); err != nil {
+		return nil, err
+	}
+	if list, err = load.Plan(cfg.Config, plain, load.Use{}); err != nil {
+		return nil, err
+	}
+	all := int64(s.MoE * s.Experts)
+	s.ExpertCard, s.ExpertHost = card[load.Experts]/all, ByPart(list)[load.Experts]/all
+	s.ExpertFLOP = 2 * float64(count[load.Experts]) / float64(all)
+	for _, p := range []load.Part{load.Attention, load.Dense, load.Router} {
+		s.FixedBytes += card[p]
+		s.FixedFLOP += 2 * float64(count[p])
+	}
+	s.SharedBytes, s.SharedFLOP = card[load.Shared], 2*float64(count[load.Shared])
+	s.HeadBytes, s.HeadFLOP = card[load.Head], 2*float64(cfg.Vocab)*float64(cfg.Hidden)
+	if s.HeadBytes == 0 { // the embedding
+		s.HeadBytes = card[load.Embedding]
+	}
+	s.KVToken = max(1, config.KVBlockBytes(cfg.Config, 1, o.KVType))
+	cost := cfg.Cost()
+	s.PairFLOP, s.DecodePair, s.ExpandFLOP = cost.Pair, cost.DecodePair, cost.Expand
+	s.RowBytes = rowBytes(cfg.Config, s)
+	s.HandIn, s.HandOut = int64(2*cfg.Hidden+8*s.TopK), int64(4*cfg.Hidden)
+	return s, nil
+}
+
+// What a row of a prompt moves through the card's memory beside products, in 16-bit
+// values: passes over hidden rows in a layer, and over the rows in, within and out of
+// each of its experts.
+const (
+	hiddenPasses = 16
+	expertPasses = 3
+)
+
+func rowBytes(cfg *model.Config, s *forecast.Shape) float64 {
+	return 2 * (hiddenPasses*float64(len(cfg.Layers))*float64(cfg.Hidden) + expertPasses*float64(s.MoE*s.TopK)*float64(cfg.Hidden+cfg.MoE.FF))
+}
+
+// ByPart adds needs up.
+func ByPart(needs []load.Need) map[load.Part]int64 {
+	sum := map[load.Part]int64{}
+	for _, n := range needs {
+		sum[n.Part] = planner.Add(sum[n.Part], n.Bytes)
+	}
+	return sum
+}
+
+// Report makes the forecast of a model.
+func (p *Flags) Report(name string, cfg source.Sizes, f *config.Options, m *machine.Machine, w forecast.Work) (*Report, error) {
+	r, known, err := p.Rates(m, f)
+	if err != nil {
+		return nil, err
+	}
+	w.Streams, w.Context = p.Streams, p.Context
+	vram := int64(f.VRAM)
+	if vram == 0 {
+		vram = int64(r.Card.MemoryGiB * (1 << 30))
+	}
+	ram := int64(p.RAM)
+	if ram == 0 && known.here {
+		ram = m.Total()
+	}
+	c, err := NewCase(cfg, f, r, vram, ram, p.RoutingSkew, w)
+	if errors.Is(err, errDense) {
+		return &Report{Model: name, Note: errDense.Error(), Candidates: []forecast.Candidate{}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	made, err := forecast.New(*c)
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	report := newPlanReport(name, known, c, made)
+	if cfg.Cannot != nil {
+		report.Cannot = cfg.Cannot.Error()
+	}
+	return report, nil
+}
+
+// Advice is the recommendation of krater plan in a line, for the card of a machine; ""
+// where there is none, or nothing to choose. card is its memory, 0: as its description
+// says.
+func Advice(name string, cfg *model.Config, f *config.Options, m *machine.Machine, card int64) string {
+	if cfg.MoE.Experts == 0 || len(m.GPUs) == 0 {
+		return ""
+	}
+	g := *f
+	if g.VRAM == 0 {
+		g.VRAM = config.Size(card)
+	}
+	p := Flags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
+	r, err := p.Report(name, source.Sizes{Config: cfg}, &g, m, forecast.Usual())
+	if err != nil {
+		return "strategies: " + err.Error()
+	}
+	return fmt.Sprintf("%s, predicted for %s; krater plan has the table", r.Line(), r.Rates.Card.Name)
+}

@@ -1,0 +1,58 @@
+package predict
+
+import (
+	"fmt"
+
+	"krater/scheduler/planner"
+	"krater/scheduler/planner/forecast"
+	"krater/scheduler/planner/rates"
+)
+
+// Report is what krater plan prints.
+type Report struct {
+	Model      string               `json:"model"`
+	Cannot     string               `json:"cannot_run,omitempty"` // why this version cannot run the model
+	Note       string               `json:"note,omitempty"`       // why there are no candidates
+	Rates      *rates.Rates         `json:"rates,omitempty"`
+	Known      Known                `json:"rates_from"`
+	Skew       string               `json:"routing_skew,omitempty"`
+	Budget     forecast.Budget      `json:"budget"`
+	Room       int64                `json:"expert_room"` // bytes of the card that experts may take
+	Experts    int64                `json:"expert_bytes"`
+	Work       forecast.Work        `json:"work"`
+	Prefill    string               `json:"prefill,omitempty"` // the chosen strategies
+	Decode     string               `json:"decode,omitempty"`
+	Flags      string               `json:"flags,omitempty"` // for krater serve
+	KVToken    int64                `json:"-"`               // bytes of a token in the KV cache
+	made       *forecast.Forecast   `json:"-"`
+	Candidates []forecast.Candidate `json:"candidates"`
+}
+
+func newPlanReport(name string, known Known, c *forecast.Case, made *forecast.Forecast) *Report {
+	r := &Report{
+		Model: name, Rates: &c.Rates, Known: known, Skew: c.Skew.Name, Budget: c.Budget, Room: max(0, c.Budget.Room()),
+		Experts: int64(c.Shape.MoE*c.Shape.Experts) * c.Shape.ExpertCard, Work: c.Work, KVToken: c.Shape.KVToken, made: made, Candidates: made.Candidates,
+	}
+	if made.Prefill != nil {
+		r.Prefill, r.Decode = made.Prefill.Name(), made.Decode.Name()
+		r.Flags = fmt.Sprintf("--prefill-strategy %s --decode-strategy %s", r.Prefill, r.Decode)
+		if n := made.PrefillExperts; n > 0 {
+			r.Flags += fmt.Sprintf(" --prefill-expert-vram %d", int64(n)*c.Shape.ExpertCard)
+		}
+	}
+	return r
+}
+
+// Line is the recommendation in a sentence.
+func (r *Report) Line() string {
+	if r.Prefill == "" {
+		why := r.Note
+		if why == "" {
+			why = "nothing fits: " + r.Candidates[0].Prefill.Reason
+		}
+		return "strategies: " + why
+	}
+	p, d := &r.made.Prefill.Prefill, &r.made.Decode.Decode
+	return fmt.Sprintf("strategies: prefill %s, %s tok/s of %d tokens (%s); decode %s, %s tok/s of %s (%s)",
+		r.Prefill, forecast.Number(p.Decides.PerSecond), p.Decides.N, p.Reason, r.Decode, forecast.Number(d.Decides.PerSecond), planner.Count(d.Decides.N, "stream"), d.Reason)
+}

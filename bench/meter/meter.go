@@ -1,0 +1,189 @@
+package meter
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+
+	"krater/bench/cards"
+	"krater/bench/kernels"
+	"krater/kernels/device"
+	"krater/scheduler/planner/rates"
+)
+
+// telling is told what is being measured and how much of it is done.
+type telling = func(what string, done, all float64)
+
+// ErrUnmeasured: there is no card here whose times are true.
+var ErrUnmeasured = errors.New("no card was measured")
+
+// KernelMeter measures by the benches of single kernels.
+type KernelMeter struct {
+	Seconds float64
+	Bytes   int64 // working set
+}
+
+// UsualMeter takes some ten seconds and a gigabyte.
+var UsualMeter = KernelMeter{8, 800e6}
+
+// The rows of an expert at which products are measured: a curve goes through both.
+const fewRows, manyRows = 4, 96
+
+// CPU implements meter.
+func (k KernelMeter) CPU(threads, bits int, available int64, tell telling) (rates.CPU, error) {
+	rep, err := kernels.Run(kernels.Options{
+		Threads: []int{threads}, Seconds: k.Seconds, Bytes: k.Bytes, Available: available, Rows: []int{fewRows, manyRows}, Progress: tell,
+	})
+	if err != nil {
+		return rates.CPU{}, err
+	}
+	return cpuOf(rep, CPUName(), threads, bits)
+}
+
+// cpuOf turns a report of kernels into rates.
+func cpuOf(rep *kernels.Report, name string, threads, bits int) (rates.CPU, error) {
+	format := "int4_g128"
+	if bits == 8 {
+		format = "int8"
+	}
+	find := func(name string) (kernels.Kernel, error) {
+		for _, k := range rep.Kernels {
+			if k.Name == name && k.Threads == threads {
+				return k, nil
+			}
+		}
+		return kernels.Kernel{}, fmt.Errorf("measured no %s", name)
+	}
+	experts, err := find("experts_" + format)
+	few, err2 := find(fmt.Sprintf("gemm_%s_m%d", format, fewRows))
+	many, err3 := find(fmt.Sprintf("gemm_%s_m%d", format, manyRows))
+	if err := errors.Join(err, err2, err3); err != nil {
+		return rates.CPU{}, err
+	}
+	c := rates.CPU{Name: name, Threads: threads, ReadGBps: rep.ReadGBps, DecodeShare: experts.GBps / rep.ReadGBps, Experts: curveThrough(fewRows, few.GOPS, manyRows, many.GOPS)}
+	c.DecodeShare = min(c.DecodeShare, 2)
+	c.Sources = map[string]rates.Source{}
+	for _, f := range []string{"read_gbps", "decode_share", "experts.peak", "experts.half_rows"} {
+		c.Sources[f] = rates.Measured
+	}
+	return c.Complete()
+}
+
+// curveThrough has the rates few and many, in GOP/s, at fewRows and manyRows, of which the
+// latter are past its half.
+func curveThrough(fewRows, few, manyRows, many float64) rates.Curve {
+	if few >= many { // noise, or as fast as can be
+		return rates.Curve{Peak: max(few, many) / 1e3}
+	}
+	// No curve grows as fast as the rows, or faster: then it is half of its peak at manyRows.
+	half := manyRows
+	if d := few/fewRows - many/manyRows; d > 0 {
+		half = min(half, (many-few)/d)
+	}
+	return rates.Curve{Peak: many / 1e3 * (manyRows + half) / manyRows, Half: half}
+}
+
+// StartMeter is quicker: a start waits for it.
+var StartMeter = KernelMeter{4, 800e6}
+
+// Card implements meter by kernels and copies of a few seconds. A card whose memory others
+// have is not measured.
+func (KernelMeter) Card(index int, tell telling) (rates.Card, error) {
+	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
+	if errors.Is(err, cards.ErrNoCard) || errors.Is(err, cards.ErrEmulated) || errors.Is(err, device.ErrOutOfMemory) {
+		return rates.Card{}, fmt.Errorf("%w: %w", ErrUnmeasured, err)
+	}
+	if err != nil {
+		return rates.Card{}, err
+	}
+	return cardOf(p)
+}
+
+// cardOf turns what a card did into rates. What is not measured (how many launches a layer
+// has, the maker's rates of memory and link, rows by flags in mapped memory) is assumed by
+// Complete.
+func cardOf(p *cards.Points) (rates.Card, error) {
+	if p.Emulated {
+		return rates.Card{}, fmt.Errorf("%w: %w", ErrUnmeasured, cards.ErrEmulated)
+	}
+	c := rates.Card{
+		Name: p.Card, MemoryGiB: float64(p.Memory) / (1 << 30), ReadGBps: p.ReadGBps, TFLOPS: p.TFLOPs,
+		LaunchUS: p.LaunchUS, NodeUS: p.NodeUS, SyncUS: p.RoundUS,
+		Dense: curveOf(p, p.Dense), Experts: curveOf(p, p.Experts), Attention: curveOf(p, p.Attention),
+		KVShare: shareOf(p, p.KV),
+	}
+	for _, s := range p.Few {
+		c.WeightShare += shareOf(p, s) / float64(len(p.Few))
+	}
+	small, large := p.Copies[0], p.Copies[1]
+	c.CopyGBps, c.CopyUS = lineThrough(small, large)
+	// Beside computing a copy takes as long besides as alone, and is no faster.
+	c.BusyGBps = c.CopyGBps
+	if us := p.Busy.US - c.CopyUS; us > 0 {
+		c.BusyGBps = min(c.CopyGBps, p.Busy.Bytes/us/1e3)
+	}
+	c.Sources = map[string]rates.Source{}
+	for _, f := range []string{"memory_gib", "read_gbps", "tflops", "weight_share", "kv_share", "dense.peak", "dense.half_rows", "experts.peak",
+		"experts.half_rows", "attention.peak", "attention.half_rows", "launch_us", "node_us", "copy_gbps", "busy_copy_gbps", "copy_us", "sync_us"} {
+		c.Sources[f] = rates.Measured
+	}
+	whole, err := c.Complete()
+	if err == nil {
+		err = (&rates.Rates{Card: whole}).Check()
+	}
+	if err != nil {
+		return rates.Card{}, fmt.Errorf("what was measured is no card: %w", err)
+	}
+	return whole, nil
+}
+
+// workUS is the time of the work itself: forecasts count launches by themselves. Launches that
+// take most of it hide behind each other, so a part is always left.
+func workUS(p *cards.Points, s cards.Speed) float64 {
+	return max(s.US-float64(s.Launches)*p.NodeUS, s.US/4)
+}
+
+// shareOf is the part of what is read that work bound by memory reaches.
+func shareOf(p *cards.Points, s cards.Speed) float64 {
+	return min(1, s.Bytes/workUS(p, s)/1e3/p.ReadGBps)
+}
+
+// curveOf is the curve through two speeds.
+func curveOf(p *cards.Points, s [2]cards.Speed) rates.Curve {
+	rate := func(s cards.Speed) float64 { return s.Flops / workUS(p, s) / 1e3 } // GOP/s
+	return curveThrough(s[0].Rows, rate(s[0]), s[1].Rows, rate(s[1]))
+}
+
+// lineThrough is the rate and the constant part of copies of two sizes; noise that would
+// make either negative counts as none.
+func lineThrough(small, large cards.Piece) (gbps, us float64) {
+	per := large.US / large.Bytes
+	if slope := (large.US - small.US) / (large.Bytes - small.Bytes); slope > 0 && slope < per {
+		per = slope
+	}
+	return 1 / per / 1e3, max(0, large.US-large.Bytes*per)
+}
+
+// CPUName names the processor, with its family and model.
+func CPUName() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	return cpuinfo(data, "model name") + " (family " + cpuinfo(data, "cpu family") + ", model " + cpuinfo(data, "model") + "), " +
+		strconv.Itoa(runtime.NumCPU()) + " CPUs"
+}
+
+// cpuinfo finds a field of the first processor in /proc/cpuinfo.
+func cpuinfo(data []byte, name string) string {
+	for line := range bytes.Lines(data) {
+		key, value, ok := bytes.Cut(line, []byte(":"))
+		if ok && string(bytes.TrimSpace(key)) == name {
+			return string(bytes.TrimSpace(value))
+		}
+	}
+	return "unknown"
+}

@@ -1,0 +1,80 @@
+package benches
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"krater/actors/local"
+	"krater/actors/local/config"
+	"krater/bench/model"
+	"krater/cmd/krater/console"
+	"krater/stages/direct"
+)
+
+// cardModelReport is the report with what it is of.
+type cardModelReport struct {
+	Model string `json:"model"`
+	Card  string `json:"card"`
+	benchHost
+	Precision string `json:"precision"`
+	KVType    string `json:"kv_dtype"`
+	LoadMS    int64  `json:"load_ms"`
+	*model.CardReport
+}
+
+// profiler is a device that tells what its operators take.
+type profiler interface {
+	Profile(tell func(op string, d time.Duration))
+}
+
+// runCard measures a model on a GPU.
+func (c *modelCmd) runCard(e *console.Env) error {
+	f := c.Options
+	src, err := c.SourceOr(c.Model)
+	if err != nil {
+		return err
+	}
+	cfg, _, err := src.Config()
+	if err != nil {
+		return err
+	}
+	o := model.CardOptions{Prefill: c.Prefill, Decode: c.Decode, Batch: c.Batch, Context: c.Context, Vocab: cfg.Vocab}
+	f.MaxSeqs = max(1, slices.Max(append([]int{1}, o.Batch...)))
+	f.KVCache = config.Size(int64(o.Blocks(f.BlockTokens)) * config.KVBlockBytes(cfg, f.BlockTokens, config.KVTypes[f.KVDType]))
+	start := time.Now()
+	s, err := local.Prepare(console.ForLoad(e, src, f, config.Case{}))
+	if err != nil {
+		return err
+	}
+	if !s.OnCard() {
+		return errors.New("bench model --device cuda needs a GPU")
+	}
+	o.Chunk = s.Plan.Steps.Chunk
+	if err := s.Load(context.Background()); err != nil {
+		return err
+	}
+	defer s.Close()
+	d, err := direct.New(s.Rank().Device, s.Parts)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	r := &cardModelReport{Model: src.Name, Card: s.Rank().Describe(), benchHost: host(), KVType: f.KVDType,
+		Precision: precisionName(s.Plan.Load.Precision), LoadMS: time.Since(start).Milliseconds()}
+	o.Progress = e.Steps(len(o.Prefill) + (1+len(o.Batch))*max(1, len(o.Context)))
+	if p, ok := s.Rank().Device.(profiler); ok && c.Profile {
+		o.Profile = func(tell func(string, time.Duration), f func() error) error {
+			p.Profile(tell)
+			defer p.Profile(nil)
+			return f()
+		}
+	}
+	r.CardReport, err = model.RunCard(d, o)
+	e.Shown().End()
+	if err != nil {
+		return err
+	}
+	return c.write(e, r.benchHost, r, r)
+}

@@ -1,0 +1,82 @@
+package benches
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"time"
+
+	"krater/bench/cards"
+	"krater/cmd/krater/console"
+)
+
+// benchCardFlags measure a GPU instead of the processor.
+type benchCardFlags struct {
+	Device   string `help:"What to measure: ${enum}." enum:"cpu,cuda" default:"cpu"`
+	GPU      int    `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
+	Only     string `help:"With --device cuda: only operators whose name, shape and type match." placeholder:"REGEXP"`
+	Small    bool   `help:"With --device cuda: tiny sizes, checked but not timed."`
+	Plain    bool   `help:"With --device cuda: the plain kernels, which the fast ones are compared with."`
+	Launches bool   `help:"With --device cuda: the time of each kernel of an operator, too."`
+	Record   string `help:"With --device cuda: write the report as JSON to a file too." type:"path" placeholder:"FILE"`
+}
+
+// match compiles --only.
+func (f *benchCardFlags) match() (func(string) bool, error) {
+	if f.GPU < 0 || f.GPU > 63 {
+		return nil, fmt.Errorf("--gpu %d: want 0 to 63", f.GPU)
+	}
+	if f.Device == "cpu" && (f.Only != "" || f.Small || f.Plain || f.Launches || f.Record != "") {
+		return nil, errors.New("--only, --small, --plain, --launches and --record go with --device cuda")
+	}
+	if f.Only == "" {
+		return nil, nil
+	}
+	re, err := regexp.Compile(f.Only)
+	if err != nil {
+		return nil, fmt.Errorf("--only: %w", err)
+	}
+	return re.MatchString, nil
+}
+
+// runCard measures a GPU's operators. It fails when one of them is wrong.
+func (c *kernelsCmd) runCard(e *console.Env) error {
+	match, err := c.match()
+	if err != nil {
+		return err
+	}
+	if c.Plot != "" {
+		return errors.New("--plot: only the processor's report is drawn")
+	}
+	h := host()
+	rep, err := cards.Run(cards.Options{
+		Index: c.GPU, Small: c.Small, Plain: c.Plain, Launches: c.Launches, Seed: uint64(time.Now().UnixNano()), Commit: h.Revision, Match: match,
+		Progress: func(r *cards.Row) { fmt.Fprintf(e.Err, "%s %s %s: %.2f us\n", r.Op, r.Shape, r.DType, r.US) },
+	})
+	if rep == nil {
+		return fmt.Errorf("bench kernels --device cuda: %w", err)
+	}
+	if c.Record != "" {
+		err = errors.Join(err, record(c.Record, rep))
+	}
+	write := rep.Text
+	if c.JSON {
+		write = rep.JSON
+	}
+	if err := errors.Join(err, write(e.Out)); err != nil {
+		return err
+	}
+	if faults := rep.Faults(); len(faults) > 0 {
+		return fmt.Errorf("%d of %d operators are wrong, first %s", len(faults), len(rep.Rows), faults[0])
+	}
+	return nil
+}
+
+func record(path string, rep *cards.Report) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(rep.JSON(f), f.Close())
+}

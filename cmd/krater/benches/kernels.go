@@ -1,0 +1,93 @@
+package benches
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+
+	"krater/actors/local/config"
+	"krater/bench/kernels"
+	"krater/cmd/krater/console"
+)
+
+type kernelsCmd struct {
+	Output
+	benchCardFlags
+	Threads []int       `help:"Numbers of threads, each measured by itself; 0 takes all cores." default:"1,0"`
+	Seconds float64     `help:"Time of a measurement." default:"8"`
+	Size    config.Size `help:"Memory that weights are spread over: more than the caches hold." default:"0.8GB"`
+	Rows    []int       `help:"Rows of activations of the matrix products." default:"48"`
+}
+
+// The largest numbers that are taken: threads, rows, seconds.
+const (
+	benchThreadsMax = 1 << 12
+	benchRowsMax    = 1 << 12
+	benchSecondsMax = 3600
+)
+
+// kernelsReport is the report with the machine it is of.
+type kernelsReport struct {
+	benchHost
+	*kernels.Report
+}
+
+// Run implements the command.
+func (c *kernelsCmd) Run(e *console.Env) error {
+	if c.Device == "cuda" {
+		return c.runCard(e)
+	}
+	threads, err := c.check()
+	if err != nil {
+		return err
+	}
+	r, err := kernels.Run(kernels.Options{
+		Threads: threads, Seconds: c.Seconds, Bytes: int64(c.Size), Available: e.Here().Available(), Rows: c.Rows,
+		Progress: console.Measuring(e.Shown()),
+	})
+	e.Shown().End()
+	if err != nil {
+		return err
+	}
+	h := host()
+	return c.write(e, h, r, kernelsReport{h, r})
+}
+
+// check names the first flag out of its range and gives the numbers of threads,
+// rising, each once.
+func (c *kernelsCmd) check() ([]int, error) {
+	if err := c.Output.Check(); err != nil {
+		return nil, err
+	}
+	if _, err := c.match(); err != nil {
+		return nil, err
+	}
+	if !(c.Seconds > 0 && c.Seconds <= benchSecondsMax) {
+		return nil, fmt.Errorf("--seconds %g: want more than 0 and at most %d", c.Seconds, benchSecondsMax)
+	}
+	for _, m := range c.Rows {
+		if m < 1 || m > benchRowsMax {
+			return nil, fmt.Errorf("--rows %d: want 1 to %d", m, benchRowsMax)
+		}
+	}
+	return threadCounts(c.Threads)
+}
+
+// threadCounts turns --threads into rising numbers, 0 being all cores.
+func threadCounts(list []int) ([]int, error) {
+	if len(list) == 0 {
+		list = []int{0}
+	}
+	var out []int
+	for _, n := range list {
+		if n < 0 || n > benchThreadsMax {
+			return nil, fmt.Errorf("--threads %d: want 0 to %d", n, benchThreadsMax)
+		}
+		if n == 0 {
+			n = runtime.GOMAXPROCS(0)
+		}
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}

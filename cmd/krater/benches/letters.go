@@ -1,0 +1,98 @@
+package benches
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"krater/actors/trace"
+)
+
+// letterTimes is what an expert pool does with a letter, in microseconds, the mean of all
+// pools.
+type letterTimes struct {
+	Count    int     `json:"count"`      // of each pool
+	Rows     float64 `json:"rows"`       // of a letter
+	CardUS   float64 `json:"card_us"`    // behind the step's letter before: the card works, and the letters travel
+	GatherUS float64 `json:"gather_us"`  // rows widened, listed by expert, made integers
+	WorkUS   float64 `json:"work_us"`    // products
+	AnswerUS float64 `json:"answer_us"`  // sums, and what the other pools take longer
+	StepsUS  float64 `json:"between_us"` // from a step's last letter to the next step's first
+	Steps    int     `json:"steps"`
+}
+
+// tracksWithin is what the actors did from begin to end.
+func tracksWithin(g *trace.Registry, begin, end time.Time) []trace.Track {
+	tracks := g.Snapshot(0)
+	for i := range tracks {
+		tracks[i].Events = slices.DeleteFunc(tracks[i].Events, func(e trace.Event) bool {
+			return trace.Wall(e.Started).Before(begin) || trace.Wall(e.Ended).After(end)
+		})
+	}
+	return tracks
+}
+
+// lettersOf sums up the events of so many pools in a window: the share of it for which they
+// worked on experts, and their letters; nil without any.
+func lettersOf(tracks []trace.Track, window time.Duration, pools int) (busy float64, out *letterTimes) {
+	var t letterTimes
+	var ran int64
+	behind := 0
+	for _, track := range tracks {
+		if !strings.HasPrefix(track.Name, "pool") {
+			continue
+		}
+		last := map[uint8]trace.Event{} // of each lane
+		for _, e := range track.Events {
+			if e.Kind != trace.Experts {
+				continue
+			}
+			ran += e.Ended - e.Started
+			if e.Enqueued != 0 { // a part
+				continue
+			}
+			us := func(ns int64) float64 { return float64(ns) / 1e3 }
+			t.Count++
+			t.Rows += float64(e.Rows)
+			t.GatherUS += us(int64(e.Gathered))
+			t.WorkUS += us(int64(e.Computed - e.Gathered))
+			t.AnswerUS += us(e.Ended - e.Started - int64(e.Computed))
+			if before, ok := last[e.Lane]; ok {
+				if e.Layer > before.Layer {
+					t.CardUS += us(e.Started - before.Ended)
+					behind++
+				} else {
+					t.StepsUS += us(e.Started - before.Ended)
+					t.Steps++
+				}
+			}
+			last[e.Lane] = e
+		}
+	}
+	busy = float64(ran) / float64(pools) / float64(window)
+	if t.Count == 0 {
+		return busy, nil
+	}
+	for _, x := range []*float64{&t.Rows, &t.GatherUS, &t.WorkUS, &t.AnswerUS} {
+		*x /= float64(t.Count)
+	}
+	t.CardUS /= float64(max(1, behind))
+	t.StepsUS /= float64(max(1, t.Steps))
+	t.Count, t.Steps = t.Count/pools, t.Steps/pools
+	return busy, &t
+}
+
+// keepTrace writes tracks to a file of that name in a folder.
+func keepTrace(dir, name string, tracks []trace.Track, devices []string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, strings.NewReplacer("/", "+", ":", "_").Replace(name)+".json"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(trace.WriteChrome(f, tracks, devices), f.Close())
+}

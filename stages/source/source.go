@@ -1,0 +1,169 @@
+package source
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"krater/models"
+	"krater/scheduler/files"
+	"krater/stages/model"
+	"krater/stages/synth"
+	"krater/stages/text/chat"
+	"krater/stages/text/tokenizer"
+	"krater/stages/weights"
+)
+
+// Source is a model's files, from a folder or from the binary itself.
+type Source struct {
+	Name  string
+	Dir   string // "": embedded
+	Files fs.FS  // everything but the weights
+	Open  func() (*weights.Set, error)
+	Synth *synth.Model                 // instead of open: its weights are made, not read
+	Seen  map[string][sha256.Size]byte // of files read, by name
+
+	tok       *tokenizer.Tokenizer // once it was read
+	tokConfig []byte
+	checked   bool // by check, as one that is to be served
+}
+
+// Open finds the model without reading its weights.
+func Open(dir string) (*Source, error) {
+	if dir == "" {
+		tiny, err := models.Default()
+		if err != nil {
+			return nil, err
+		}
+		return &Source{Name: "krater-tiny", Files: tiny, Open: func() (*weights.Set, error) { return weights.FromBytes(tiny.Weights()) }}, nil
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Source{Name: filepath.Base(abs), Dir: abs, Files: files.Dir(abs), Open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
+}
+
+// FileMaxBytes bounds the JSON files of a model; the largest real tokenizer.json
+// has 33 MB.
+const FileMaxBytes = 256 << 20
+
+// Read gives a file's bytes; optional ones may be absent.
+func (s *Source) Read(name string, optional bool) ([]byte, error) {
+	f, err := s.Files.Open(name)
+	if optional && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("model %s: there is no %s in %s: a model's folder has config.json, safetensors, tokenizer.json and tokenizer_config.json", s.Name, name, s.Dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", s.Name, err)
+	}
+	defer f.Close()
+	data, err := files.ReadAll(f, FileMaxBytes)
+	if err == nil && len(data) == 0 {
+		err = errors.New("the file is empty; its download may not have ended")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %s: %w", s.Name, name, err)
+	}
+	if s.Seen == nil {
+		s.Seen = map[string][sha256.Size]byte{}
+	}
+	s.Seen[name] = sha256.Sum256(data)
+	return data, nil
+}
+
+// Config reads config.json and generation_config.json.
+func (s *Source) Config() (*model.Config, model.Generation, error) {
+	data, err := s.Read("config.json", false)
+	if err != nil {
+		return nil, model.Generation{}, err
+	}
+	cfg, err := model.Parse(data)
+	if err != nil {
+		return nil, model.Generation{}, fmt.Errorf("model %s: config.json: %w", s.Name, err)
+	}
+	gen := model.DefaultGeneration()
+	if data, err = s.Read("generation_config.json", true); err != nil {
+		return nil, gen, err
+	}
+	if data != nil {
+		if gen, err = model.ParseGeneration(data); err != nil {
+			return nil, gen, fmt.Errorf("model %s: generation_config.json: %w", s.Name, err)
+		}
+	}
+	return cfg, gen, nil
+}
+
+// Tokenizer reads tokenizer.json and, where there is one, tokenizer_config.json, once.
+func (s *Source) Tokenizer() (*tokenizer.Tokenizer, []byte, error) {
+	if s.tok != nil {
+		return s.tok, s.tokConfig, nil
+	}
+	data, err := s.Read("tokenizer.json", false)
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := s.Read("tokenizer_config.json", true)
+	if err != nil {
+		return nil, nil, err
+	}
+	tok, err := tokenizer.Parse(data, config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("model %s: tokenizer.json: %w", s.Name, err)
+	}
+	s.tok, s.tokConfig = tok, config
+	return tok, config, nil
+}
+
+// Template reads the model's chat template; nil when it has none.
+func (s *Source) Template(tok *tokenizer.Tokenizer, config []byte) (*chat.Template, error) {
+	extra, err := s.Read("chat_template.jinja", true)
+	if err != nil {
+		return nil, err
+	}
+	t, err := chat.FromConfig(config, extra, tok.AddedTexts())
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", s.Name, err)
+	}
+	return t, nil
+}
+
+// Size is a file's size, 0 if it is not there.
+func (s *Source) Size(name string) int64 {
+	info, err := fs.Stat(s.Files, name)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// Sizes is a config that need not be one of a family that can be run.
+type Sizes struct {
+	*model.Config
+	Cannot error // why it cannot be run, nil if it can
+}
+
+// Sizes reads config.json.
+func (s *Source) Sizes() (Sizes, error) {
+	cfg, _, err := s.Config()
+	if !errors.Is(err, model.ErrFamily) {
+		if err != nil {
+			return Sizes{}, err
+		}
+		return Sizes{cfg, nil}, nil
+	}
+	data, err2 := s.Read("config.json", false)
+	if err2 != nil {
+		return Sizes{}, err2
+	}
+	cfg, err2 = model.Sizes(data)
+	if err2 != nil {
+		return Sizes{}, errors.Join(err, err2)
+	}
+	return Sizes{cfg, err}, nil
+}
