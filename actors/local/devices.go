@@ -40,13 +40,13 @@ func (s *Model) openDevices() error {
 	}
 	switch f.Device {
 	case config.CPU:
-		s.devices = []Rank{{s.Host, config.CPU}}
+		s.devices = []Rank{{Device: s.Host, kind: config.CPU}}
 	case config.HostSim:
 		sim, err := hostsim.New(hostsim.Options{CPU: s.Host, Budget: int64(f.VRAM), Rates: s.Rates})
 		if err != nil {
 			return err
 		}
-		s.devices = []Rank{{sim, config.HostSim}}
+		s.devices = []Rank{{Device: sim, kind: config.HostSim}}
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
 	}
 	o.Experts = s.placed.Experts
 	s.copied += s.experts.Bytes
-	if !s.OnCard() { // which takes experts of the same files
+	if !s.OnGPU() { // which takes experts of the same files
 		err = s.experts.Close()
 		s.experts = nil
 	}

@@ -38,7 +38,7 @@ func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 	}, nil
 }
 
-// hostSpec is how the host keeps experts that it computes beside a card; nil: it computes none,
+// hostSpec is how the host keeps experts that it computes beside a GPU; nil: it computes none,
 // or has them as the files hold them.
 func (s *Model) hostSpec() *quant.Spec {
 	if !s.Plan.Beside() || !s.Plan.Experts.Host() || s.Plan.HostBits == 0 {
@@ -47,8 +47,8 @@ func (s *Model) hostSpec() *quant.Spec {
 	return &quant.Spec{Bits: s.Plan.HostBits, Group: s.Plan.Load.Precision.Group}
 }
 
-// cardFormats has a cache hold what a card takes, and what the host does beside it.
-func (s *Model) cardFormats(c *cache.Options) error {
+// gpuFormats has a cache hold what a GPU takes, and what the host does beside it.
+func (s *Model) gpuFormats(c *cache.Options) error {
 	host := c.Plan
 	c.Plan.Format = cache.FormatA
 	spec := s.hostSpec()
@@ -83,8 +83,8 @@ func (s *Model) integersOnly() error {
 	if err != nil {
 		return err
 	}
-	if p.Experts != 0 && s.OnCard() {
-		if err := s.cardFormats(&c); err != nil {
+	if p.Experts != 0 && s.OnGPU() {
+		if err := s.gpuFormats(&c); err != nil {
 			return err
 		}
 	}
@@ -104,7 +104,7 @@ func (s *Model) integersOnly() error {
 		var has, flags []string
 		for _, k := range kept {
 			has = append(has, k.FileName())
-			if (k.Format == cache.FormatA) == s.OnCard() {
+			if (k.Format == cache.FormatA) == s.OnGPU() {
 				flags = append(flags, expertFlags(k))
 			}
 		}
@@ -158,19 +158,19 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 		if err != nil {
 			return err
 		}
-		if s.OnCard() {
-			if err := s.cardFormats(&c); err != nil {
+		if s.OnGPU() {
+			if err := s.gpuFormats(&c); err != nil {
 				return err
 			}
 		}
-		c.Copy = !s.OnCard() && s.copies() && !s.Plan.Places() // what is brought to nodes is copied there
+		c.Copy = !s.OnGPU() && s.copies() && !s.Plan.Places() // what is brought to nodes is copied there
 		if s.experts, err = cache.Open(ctx, s.Host, c); err != nil {
 			return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
 		}
 		if c.Copy {
 			s.copied += s.experts.Bytes
 		}
-		if s.OnCard() && s.hostSpec() == nil {
+		if s.OnGPU() && s.hostSpec() == nil {
 			return nil
 		}
 		o.Experts, experts = s.experts.Experts, c.Plan.Source
@@ -181,8 +181,8 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 		}
 	}
 	rest := o.Precision
-	if rest.Experts = 0; !rest.Integer() || s.OnCard() {
-		return nil // a card's are made at every load
+	if rest.Experts = 0; !rest.Integer() || s.OnGPU() {
+		return nil // a GPU's are made at every load
 	}
 	raw, err := s.Source.Read("config.json", false)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 // GPU is a GPU that layers run on.
 type GPU interface {
 	load.Device
-	// Describe names it.
+	// Describe is the driver's name for it.
 	Describe() string
-	// Capacity is its memory in bytes, whoever has it.
+	// Capacity is all its memory in bytes, including what other programs use.
 	Capacity() int64
 }
 
-// ErrNoGPU: there is none, or this program cannot use one.
+// ErrNoGPU reports that there is no GPU, or that this program cannot use one.
 var ErrNoGPU = errors.New("no GPU")
 
 // FactsOf is what is known of an open GPU.
@@ -36,8 +36,7 @@ func openGPU(f *config.Options) (GPU, error) {
 	return c, nil
 }
 
-// Settle opens the GPU that --device cuda asks for. Where there is none people are told so, and the options that it gives
-// ask for the processor.
+// Settle opens the GPU that --device cuda asks for. If there is none it tells so, and returns options for the processor.
 func Settle(f config.Options, r config.Reporter) (GPU, config.Options, error) {
 	if f.Device != config.CUDA {
 		return nil, f, nil

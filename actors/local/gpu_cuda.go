@@ -9,7 +9,7 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
-// Usable says what is missing for a GPU to be used: the driver, or a card. It is nil where
+// Usable says what is missing for a GPU to be used: the driver, or a GPU. It is nil where
 // nothing is.
 func Usable() error { return driver.Available() }
 

@@ -20,9 +20,8 @@ type MemoryUse struct {
 	Allocated int64 // what they are
 }
 
-// warnings compares plan and reality. The system finds memory when it is first
-// used, so that soon after the load less is resident than planned; what is not
-// resident yet is compared by what has been allocated.
+// warnings compares the plan with what was taken. The system provides memory on first use, so less is resident soon after
+// the load than was planned; allocations tell about the rest.
 func (u MemoryUse) warnings() []string {
 	var list []string
 	if off := planner.Off(u.Planned, u.Resident); off > planner.OffShare {
@@ -34,7 +33,7 @@ func (u MemoryUse) warnings() []string {
 	return list
 }
 
-// MemoryUse measures a loaded session; its pipeline must have started.
+// MemoryUse measures the memory of a loaded model whose pipeline has started.
 func (s *Model) MemoryUse() MemoryUse {
 	u := MemoryUse{Planned: s.Plan.Memory.Devices[0].Planned, Resident: machine.Resident(), Promised: s.Plan.Promised}
 	if s.Plan.Options.Device.Own() {
@@ -60,8 +59,8 @@ func (u MemoryUse) Log(log zerolog.Logger) {
 	}
 }
 
-// Refusal is why a server for the flags would not load the model, as far as that is known
-// without a card; nil: nothing speaks against it.
+// Refusal says why a server with these options would not load the model, as far as that is known without opening a GPU;
+// nil: nothing speaks against it.
 func Refusal(s *source.Source, f config.Options, l config.Case, m *machine.Machine) error {
 	cfg, _, err := s.Config()
 	if err == nil {

@@ -51,22 +51,23 @@ type Model struct {
 
 	HeatSample int       // as in actors.Options
 	LapShare   float64   // likewise
-	Heat       *heat.Map // by which experts are placed; nil: none
+	Heat       *heat.Map // counts by which experts are placed; nil: none
 
-	// Wrap, if set, is what stands between the stages and the processor.
+	// Wrap, if set, wraps the processor's device for the stages, as a bench does that times operators.
 	Wrap func(*cpu.Device) load.Device
 }
 
 // Rank is a device that layers are on.
 type Rank struct {
 	load.Device
+	GPU  GPU // the device, if it is a GPU
 	kind config.Kind
 }
 
 // Describe names the device.
 func (r Rank) Describe() string {
-	if c, ok := r.Device.(GPU); ok {
-		return c.Describe()
+	if r.GPU != nil {
+		return r.GPU.Describe()
 	}
 	return r.Name()
 }
@@ -74,10 +75,10 @@ func (r Rank) Describe() string {
 // Rank is the device that the layers are on.
 func (s *Model) Rank() Rank { return s.devices[0] }
 
-// OnCard reports whether that is a GPU, which takes experts in tiles.
-func (s *Model) OnCard() bool { return s.Plan.Options.Device == config.CUDA }
+// OnGPU reports whether that is a GPU, which takes experts in tiles.
+func (s *Model) OnGPU() bool { return s.Plan.Options.Device == config.CUDA }
 
-// lend has work use the GPU, on which nothing is yet, as if nobody had it open.
+// lend closes the GPU, which is still empty, runs work and opens it again.
 func (s *Model) lend(f config.Options, work func()) error {
 	s.closeRanks()
 	work()
@@ -85,7 +86,7 @@ func (s *Model) lend(f config.Options, work func()) error {
 	if err != nil {
 		return err
 	}
-	s.devices = []Rank{{gpu, config.CUDA}}
+	s.devices = []Rank{{gpu, gpu, config.CUDA}}
 	return nil
 }
 
@@ -134,7 +135,7 @@ func (s *Model) operators() load.Device {
 
 // bind puts the weights of the files on the device; routed experts that are not all there go where strategies say.
 func (s *Model) bind(o load.Options) (err error) {
-	if s.OnCard() && s.experts != nil {
+	if s.OnGPU() && s.experts != nil {
 		o.ExpertTiles = s.expertTiles
 	}
 	if s.Plan.Beside() {
@@ -144,7 +145,7 @@ func (s *Model) bind(o load.Options) (err error) {
 		switch {
 		case s.Plan.Beside():
 			err = s.placeExpertsBeside()
-		case s.OnCard() && s.experts != nil:
+		case s.OnGPU() && s.experts != nil:
 			err = s.experts.Close() // all of it is on the GPU now
 			s.experts = nil
 		}

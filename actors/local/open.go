@@ -28,7 +28,7 @@ type Config struct {
 	Log     zerolog.Logger // of the pipeline
 	config.Case
 	Machine *machine.Machine // nil: this one
-	Meter   predict.Meter    // measures the rates of the machine that are not kept of it; nil: nobody does
+	Meter   predict.Meter    // measures rates of the machine that no earlier start has kept; nil: they are not measured
 	Report  config.Reporter  // how the load tells people about itself; functions that are nil tell nothing
 }
 
@@ -56,6 +56,7 @@ type Engine struct {
 
 // Open loads a model and starts its pipeline. ctx ends the load alone.
 func Open(ctx context.Context, c Config) (*Engine, error) {
+	c.Served = true
 	m, err := Load(ctx, c)
 	if err != nil {
 		return nil, err
@@ -79,7 +80,7 @@ func (e *Engine) Close() (err error) {
 	return err
 }
 
-// Load prepares a model and loads it; people are told what was chosen.
+// Load prepares a model and loads it. It reports what was chosen.
 func Load(ctx context.Context, c Config) (*Model, error) {
 	m, err := Prepare(c)
 	if err != nil {
@@ -116,7 +117,7 @@ func Prepare(c Config) (*Model, error) {
 		return nil, err
 	}
 	if gpu != nil {
-		m.devices = []Rank{{gpu, config.CUDA}}
+		m.devices = []Rank{{gpu, gpu, config.CUDA}}
 		c.Rank = FactsOf(gpu)
 		if c.Meter != nil {
 			apart := func(work func()) { err = m.lend(f, work) }

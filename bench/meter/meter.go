@@ -1,3 +1,4 @@
+// Package meter measures the rates of a machine that forecasts are made of, by short runs of the kernel benches.
 package meter
 
 import (
@@ -17,7 +18,7 @@ import (
 // telling is told what is being measured and how much of it is done.
 type telling = func(what string, done, all float64)
 
-// ErrUnmeasured: there is no card here whose times are true.
+// ErrUnmeasured reports that no GPU here can be measured: there is none, or it is emulated, or its memory is in use.
 var ErrUnmeasured = errors.New("no card was measured")
 
 // KernelMeter measures by the benches of single kernels.

@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rs/zerolog"
-
 	"krater/actors/engine"
 	"krater/actors/local"
 	"krater/actors/local/config"
@@ -80,29 +78,17 @@ func (c *chatCmd) local(e *console.Env, talk *chat.Conversation) (end func(), er
 	if err != nil {
 		return nil, err
 	}
-	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Options, config.Case{Served: true}))
+	g, err := local.Open(context.Background(), console.ForLoad(e, src, c.Options, config.Case{}))
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
+	_, err = g.Render(context.Background(), &engine.Chat{Messages: client.Messages(client.Message{Role: "user", Content: "hello"})})
 	if err != nil {
-		s.Close()
-		return nil, err
-	}
-	end = func() {
-		p.Close()
-		s.Close()
-	}
-	g, err := s.Gateway(p, "")
-	if err == nil {
-		_, err = g.Render(context.Background(), &engine.Chat{Messages: client.Messages(client.Message{Role: "user", Content: "hello"})})
-	}
-	if err != nil {
-		end()
+		g.Close()
 		return nil, fmt.Errorf("%w; krater run --raw continues a text", err)
 	}
-	talk.Talker, talk.Name, talk.Context = &chat.Local{Gateway: g, Flags: &c.Sampling}, g.Info().ID, g.Info().Context
-	return end, nil
+	talk.Talker, talk.Name, talk.Context = &chat.Local{Gateway: g.Gateway, Flags: &c.Sampling}, g.Info().ID, g.Info().Context
+	return func() { g.Close() }, nil
 }
 
 // remote has a running server talk.

@@ -135,6 +135,9 @@ func TestServeHeatFiles(t *testing.T) {
 	writeIn(t, dense, "tokenizer.json", string(source.MadeTokenizer(512)))
 	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--model", dense, "--heat-file", path}, "routed experts")
 	refuses(t, 1, []string{"serve", "--heat-sample=-1"}, "--heat-sample")
+	if f := (heatFlags{HeatFile: t.TempDir() + "/none"}); f.counted() != nil {
+		t.Error("counts of no file")
+	}
 	refuses(t, 1, []string{"serve", "--heat-save-every", "0s"}, "--heat-save-every")
 }
 

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"krater/actors"
 	"krater/actors/engine"
 	"krater/actors/local"
@@ -72,22 +70,13 @@ func (c *runCmd) Run(e *console.Env) error {
 		return errors.New("--system: random weights have no chat template")
 	}
 	c.Raw = c.Raw || src.Synth != nil // which has no chat template
-	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Options, config.Case{Served: true}))
+	g, err := local.Open(context.Background(), console.ForLoad(e, src, c.Options, config.Case{}))
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	if end := checks.CheckEnd(src, s.Config, s.Gen); !end.OK && !c.IgnoreEOS {
+	defer g.Close()
+	if end := checks.CheckEnd(src, g.Model.Config, g.Model.Gen); !end.OK && !c.IgnoreEOS {
 		fmt.Fprintf(e.Err, "krater: there is no %s: %s\n", end.Recommended, end.Fix)
-	}
-	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	g, err := s.Gateway(p, "")
-	if err != nil {
-		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -95,7 +84,7 @@ func (c *runCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	return c.answer(ctx, e, g, req)
+	return c.answer(ctx, e, g.Gateway, req)
 }
 
 func (c *runCmd) check() error {

@@ -16,7 +16,6 @@ import (
 	"krater/cmd/krater/benches"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/traces"
-	"krater/stages/model"
 )
 
 // write makes a file in a folder of the test.
@@ -327,39 +326,5 @@ func TestSizes(t *testing.T) {
 		t.Setenv("KRATER_VRAM", text)
 		refuses(t, 2, []string{"plan"}, words)
 		os.Unsetenv("KRATER_VRAM")
-	}
-}
-
-// TestChunkByMemory: --prefill-chunk where it is left open.
-func TestChunkByMemory(t *testing.T) {
-	for _, c := range []struct {
-		given, want int
-		card        int64
-	}{{0, 2048, 0}, {0, 2048, 8 << 30}, {0, 4096, 24 << 30}, {0, 8192, 80 << 30}, {512, 512, 80 << 30}} {
-		f := config.Options{PrefillChunk: c.given}
-		if got := f.Chunk(c.card); got != c.want {
-			t.Errorf("%d given, %d bytes: %d, want %d", c.given, c.card, got, c.want)
-		}
-	}
-}
-
-// TestPrecisionOnCard: --precision sets every part that a card keeps as integers, and
-// leaves kv_b_proj, which it does not, as it is; asking for that part by name still does.
-func TestPrecisionOnCard(t *testing.T) {
-	cfg := &model.Config{Hidden: 64}
-	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4, Shared: 1} })
-	for _, c := range []struct {
-		flags config.PrecisionOptions
-		card  bool
-		kvb   int
-	}{
-		{config.PrecisionOptions{Precision: "int4", GroupSize: "64"}, true, 0},
-		{config.PrecisionOptions{Precision: "int4", GroupSize: "64"}, false, 4},
-		{config.PrecisionOptions{Precision: "mixed", GroupSize: "64", KVBProjQuant: "int8"}, true, 8},
-	} {
-		p, err := c.flags.Resolve(cfg, false, c.card)
-		if err != nil || p.KVB != c.kvb || c.flags.Precision == "int4" && (p.Experts != 4 || p.Attention != 4 || p.Shared != 4 || p.Head != 4) {
-			t.Errorf("%+v, card %v: %+v, %v", c.flags, c.card, p, err)
-		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"krater/actors/local/config"
-	"krater/cmd/krater/cmdline"
 	"krater/scheduler/dispatch"
 	"krater/stages/drive"
 	"krater/stages/source"
@@ -110,43 +109,6 @@ func TestChainIsAnnounced(t *testing.T) {
 	want := "krater: prefill: cpu_only instead of persistent, layer_grouped:2 to :6, layer_grouped:6:1, chunked: "
 	if !strings.Contains(o.err, want) || strings.Count(o.err, " instead of ") != 1 {
 		t.Errorf("it does not say %q once: %s", want, o.err)
-	}
-}
-
-// TestOtherNames: the flags of old stand for strategies.
-func TestOtherNames(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                                   "persistent persistent",
-		"--no-gpu-decode":                    "persistent cpu_only",
-		"--expert-divisor 0":                 "chunked chunked",
-		"--expert-divisor 1":                 "persistent persistent",
-		"--expert-divisor 4":                 "layer_grouped:4 layer_grouped:4",
-		"--cache-strategy lru":               "lru lru",
-		"--cache-strategy 9":                 "hot_cached_static hot_cached_static",
-		"--prefill-strategy 8":               "layer_grouped persistent",
-		"--decode-strategy lru":              "persistent lru",
-		"--expert-divisor 2 --no-gpu-decode": "layer_grouped:2 cpu_only",
-		"--expert-divisor 2 --cache-strategy hot_cached_static":   "layer_grouped:2 hot_cached_static",
-		"--expert-divisor 2 --decode-strategy hot_cached_static":  "layer_grouped:2 hot_cached_static",
-		"--prefill-strategy chunked --cache-strategy static_pin":  "chunked static_pin",
-		"--prefill-strategy chunked --no-gpu-decode":              "chunked cpu_only",
-		"--prefill-strategy layer_grouped:3 --decode-strategy 3":  "layer_grouped:3 active_only",
-		"--no-gpu-decode --decode-strategy cpu_only":              "persistent cpu_only",
-		"--cache-strategy active_only --decode-strategy 3":        "refused",
-		"--cache-strategy active_only --prefill-strategy chunked": "chunked active_only",
-	} {
-		var c cli
-		if _, _, err := cmdline.Parse(&c, append(append([]string{"run", "--device", "hostsim"}, strings.Fields(text)...), "Hello")); err != nil {
-			t.Fatal(err)
-		}
-		prefill, decode, err := c.Run.Named(config.Persistent, config.Persistent)
-		got := "refused"
-		if err == nil {
-			got = prefill.Name() + " " + decode.Name()
-		}
-		if got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
-		}
 	}
 }
 

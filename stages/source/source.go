@@ -1,3 +1,5 @@
+// Package source is a model as its files have it: config, tokenizer, chat template and weights, from a folder, from the
+// program itself, or of random weights. What is wrong with the small files is found before any weight is read.
 package source
 
 import (

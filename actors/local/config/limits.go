@@ -15,18 +15,18 @@ import (
 type RankFacts struct {
 	Name     string // the driver's
 	Memory   int64  // that may be used
-	Capacity int64  // whoever has it
+	Capacity int64  // with what other programs use
 }
 
-// Case is what a load is for, beside its options. The zero value serves.
+// Case is what a load is for, beside its options.
 type Case struct {
 	LogitRows int // rows with logits a step; 0: one a sequence
 	KVType    tensor.DType
 	Rank      RankFacts
 	Heat      [][]uint32                 // counts of routers, [layer][expert], by which strategies are chosen
-	Measure   func(bits int) *rates.File // finds out what is not kept of this machine and its card; nil: nobody does
-	Served    bool                       // people ask the model: tokenizer and weights must be there
-	Whole     bool                       // every part as its file holds it, operators looked at one by one
+	Measure   func(bits int) *rates.File // measures the rates of this machine that are not kept; nil: they are not measured
+	Served    bool                       // the model gets requests: tokenizer and weights must be there
+	Whole     bool                       // every part as its file holds it; operators are compared one by one
 }
 
 // Steps are the tokens that go through the model together: a chunk of a prompt, and where prompts go through groups

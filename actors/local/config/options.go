@@ -26,7 +26,7 @@ const (
 // Own reports whether the device has memory of its own.
 func (k Kind) Own() bool { return k != CPU }
 
-// Options are common to every command that runs a model.
+// Options say how a model is run.
 type Options struct {
 	Device         Kind          `help:"Where to compute: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
 	CardIndex      int           `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`

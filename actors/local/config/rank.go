@@ -37,9 +37,9 @@ const (
 	CPUOnly    = "cpu_only"
 )
 
-// CardShare is the part of a card's memory that the KV cache may fill up to: the rest is for kernels, graphs and what
+// GPUShare is the part of a GPU's memory that the KV cache may fill up to: the rest is for kernels, graphs and what
 // operators need besides.
-const CardShare = planner.RefuseShare - 0.03
+const GPUShare = planner.RefuseShare - 0.03
 
 // Named gives the strategies that flags name; auto stands for the others.
 func (f *RankOptions) Named(autoPrefill, autoDecode string) (prefill, decode dispatch.Strategy, err error) {

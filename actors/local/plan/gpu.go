@@ -14,9 +14,9 @@ import (
 	"krater/stages/offload"
 )
 
-// fitCard divides a card's memory between KV cache and experts. All experts go there if they fit beside some cache, which
+// fitGPU divides a GPU's memory between KV cache and experts. All experts go there if they fit beside some cache, which
 // gets the rest then; else a quarter of what is left is for the cache, and the experts have the others.
-func (o *Plan) fitCard() error {
+func (o *Plan) fitGPU() error {
 	f := &o.Options
 	if o.kvMost == 0 {
 		o.kvMost = o.Load.Blocks
@@ -24,12 +24,12 @@ func (o *Plan) fitCard() error {
 	if f.KVCache == 0 {
 		o.Load.Blocks = 1
 	}
-	left, experts, err := o.roomOnCard()
+	left, experts, err := o.roomOnGPU()
 	if err != nil {
 		return err
 	}
 	block := config.KVBlockBytes(o.cfg, f.BlockTokens, o.Load.KVType)
-	if o.Experts, o.Resident, err = o.cardStrategies(left, experts, block); err != nil {
+	if o.Experts, o.Resident, err = o.gpuStrategies(left, experts, block); err != nil {
 		return err
 	}
 	if f.BatchInvariant && !o.Resident {
@@ -47,17 +47,17 @@ func (o *Plan) fitCard() error {
 	if o.Resident {
 		return nil
 	}
-	return o.placeOnCard(left)
+	return o.placeOnGPU(left)
 }
 
-// roomOnCard is the memory of a card that the load leaves beside one block of KV cache, or that of --kv-cache, and what
+// roomOnGPU is the memory of a GPU that the load leaves beside one block of KV cache, or that of --kv-cache, and what
 // all experts take there.
-func (o *Plan) roomOnCard() (left, experts int64, err error) {
+func (o *Plan) roomOnGPU() (left, experts int64, err error) {
 	needs, err := load.Plan(o.cfg, o.Load, o.use())
 	if err != nil {
 		return 0, 0, err
 	}
-	left = int64(config.CardShare * float64(o.Case.Rank.Memory))
+	left = int64(config.GPUShare * float64(o.Case.Rank.Memory))
 	for _, n := range needs {
 		if n.Part == load.Experts {
 			experts += n.Bytes
@@ -68,8 +68,8 @@ func (o *Plan) roomOnCard() (left, experts int64, err error) {
 	return left, experts, nil
 }
 
-// cardStrategies settles the strategies, and reports whether all experts are on the card.
-func (o *Plan) cardStrategies(left, experts, block int64) (s strategies, resident bool, err error) {
+// gpuStrategies settles the strategies, and reports whether all experts are on the GPU.
+func (o *Plan) gpuStrategies(left, experts, block int64) (s strategies, resident bool, err error) {
 	f := &o.Options
 	least := min(int64(o.kvMost), int64((leastContext+f.BlockTokens-1)/f.BlockTokens)) * block
 	if f.KVCache > 0 {
@@ -97,8 +97,8 @@ func (o *Plan) cardStrategies(left, experts, block int64) (s strategies, residen
 	return s, o.cfg.MoE.Experts == 0 || s.Prefill.Name() == config.Persistent && s.Decode.Name() == config.Persistent && fits, nil
 }
 
-// placeOnCard settles which experts are on a card that has so much memory left.
-func (o *Plan) placeOnCard(left int64) error {
+// placeOnGPU settles which experts are on a GPU that has so much memory left.
+func (o *Plan) placeOnGPU(left int64) error {
 	f := &o.Options
 	slot, err := offload.SlotBytes(o.cfg, o.Load.Precision, o.Load.Layout)
 	if err != nil {
@@ -122,19 +122,19 @@ func (o *Plan) placeOnCard(left int64) error {
 // says how large it is to be.
 const leastContext = 4096
 
-// ViewBytes is what tables of experts take on a card.
+// ViewBytes is what tables of experts take on a GPU.
 func ViewBytes(cfg *model.Config) int64 {
 	return int64(dispatch.Phases) * offload.ViewBytes(len(setupOf(cfg, 1, 0).Layers), cfg.MoE.Experts)
 }
 
-// addBesideCard adds what the strategies of a card that does not hold all experts take, there and of the host.
-func (o *Plan) addBesideCard(l *ledger, lim stages.Limits) error {
+// addBesideGPU adds what the strategies of a GPU that does not hold all experts take, there and of the host.
+func (o *Plan) addBesideGPU(l *ledger, lim stages.Limits) error {
 	cfg, states := o.cfg, o.Options.States()
 	batches := planner.Count(states, "batch")
 	l.promise("rows from the host", batches, int64(states)*offload.StageBytes(cfg, lim, o.Load.Layout))
 	l.promise("experts on it", o.Experts.String(), planner.Add(o.Experts.bytes(), ViewBytes(cfg)))
 	near := lim
-	near.QuantGroup = o.hostGroup() // rows are integers there if the host's experts are, whatever a card takes
+	near.QuantGroup = o.hostGroup() // rows are integers there if the host's experts are, whatever a GPU takes
 	l.host("rows of pools", o.poolRows(), o.nearBytes(near))
 	all, moved := len(setupOf(cfg, 1, 0).Layers), o.Experts.movedLayers()
 	l.host("experts as on the GPU", planner.Count(moved, "layer")+", pinned", int64(moved*cfg.MoE.Experts)*o.Experts.Slot)
@@ -154,7 +154,7 @@ func (o *Plan) addBesideCard(l *ledger, lim stages.Limits) error {
 	return nil
 }
 
-// hostGroup is how many numbers of a row share a scale beside a card, 0 where the processor has no experts as integers
+// hostGroup is how many numbers of a row share a scale beside a GPU, 0 where the processor has no experts as integers
 // there.
 func (o *Plan) hostGroup() int {
 	switch {

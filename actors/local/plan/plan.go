@@ -1,3 +1,5 @@
+// Package plan says what goes where before a model is loaded: the memory that each part takes on each device, which experts
+// are on a GPU, and how large the KV cache is. What does not fit is refused with the option to change.
 package plan
 
 import (
@@ -113,11 +115,11 @@ func (o *Plan) Places() bool { return len(o.Nodes) > 1 && o.Pools >= len(o.Nodes
 const (
 	memoryName = "memory"
 	rankName   = "hostsim"
-	cardName   = "GPU"
+	gpuName    = "GPU"
 )
 
 // layersOn are the devices of a plan that layers are on.
-var layersOn = map[config.Kind]string{config.CPU: memoryName, config.HostSim: rankName, config.CUDA: cardName}
+var layersOn = map[config.Kind]string{config.CPU: memoryName, config.HostSim: rankName, config.CUDA: gpuName}
 
 // devices are those that the plan is for.
 func (o *Plan) devices() []planner.Device {
@@ -126,7 +128,7 @@ func (o *Plan) devices() []planner.Device {
 	case config.HostSim:
 		list = append(list, planner.Device{Name: rankName, Total: int64(o.Options.VRAM)})
 	case config.CUDA:
-		list = append(list, planner.Device{Name: cardName, Total: o.Case.Rank.Memory, Available: o.Case.Rank.Memory})
+		list = append(list, planner.Device{Name: gpuName, Total: o.Case.Rank.Memory, Available: o.Case.Rank.Memory})
 	}
 	return list
 }
@@ -153,7 +155,7 @@ func (l *ledger) promise(name, detail string, bytes int64) {
 func (o *Plan) add() error {
 	f := &o.Options
 	if f.Device == config.CUDA {
-		if err := o.fitCard(); err != nil {
+		if err := o.fitGPU(); err != nil {
 			return err
 		}
 	}
@@ -169,7 +171,7 @@ func (o *Plan) add() error {
 		switch {
 		case n.Part == load.Experts && f.Device == config.HostSim:
 			l.host(n.Part.String(), n.Detail, n.Bytes)
-		case n.Part == load.Experts && f.Device == config.CUDA && !o.Resident: // see addBesideCard
+		case n.Part == load.Experts && f.Device == config.CUDA && !o.Resident: // see addBesideGPU
 		case n.Part == load.Scratch && f.Device != config.CUDA: // a bound, not an allocation
 			l.host(n.Part.String(), n.Detail, n.Bytes)
 		default:
@@ -180,7 +182,7 @@ func (o *Plan) add() error {
 	case config.HostSim:
 		err = o.addSimulated(l, lim)
 	case config.CUDA:
-		err = o.addCard(l, lim)
+		err = o.addGPU(l, lim)
 	default:
 		l.promise("rows of pools", o.poolRows(), o.nearBytes(lim))
 	}
@@ -226,11 +228,11 @@ func (o *Plan) addSimulated(l *ledger, lim stages.Limits) (err error) {
 	return nil
 }
 
-// addCard adds what a GPU takes besides the model, and what its driver keeps on the host.
-func (o *Plan) addCard(l *ledger, lim stages.Limits) error {
+// addGPU adds what a GPU takes besides the model, and what its driver keeps on the host.
+func (o *Plan) addGPU(l *ledger, lim stages.Limits) error {
 	n := o.Options.States()
 	if !o.Resident {
-		if err := o.addBesideCard(l, lim); err != nil {
+		if err := o.addBesideGPU(l, lim); err != nil {
 			return err
 		}
 	}

@@ -11,22 +11,22 @@ import (
 	"krater/stages/source"
 )
 
-// Choice is what the forecast chooses for a card that does not hold all experts.
+// Choice is what the forecast chooses for a GPU that does not hold all experts.
 type Choice struct {
 	Prefill, Decode string // the fixed strategies where there is no forecast
 	PrefillExperts  int    // that prefill's strategy has places for at most; 0: what it asks for
 	Line            string // what was chosen and why, for people; "" where nothing had to be
 }
 
-// The strategies of a card whose memory does not hold all experts, where no option names others and nothing is known to
+// The strategies of a GPU whose memory does not hold all experts, where no option names others and nothing is known to
 // choose by: prompts pay for copies with many rows, generated tokens leave cold experts to the processor.
 const (
 	partPrefill = "layer_grouped"
 	partDecode  = "hot_cached_static"
 )
 
-// Choose chooses strategies for the card of a case by the forecast, where options leave any open. kv and experts are the
-// parts of the card's memory that are for either; hostBits are those of experts on the processor. Without a forecast, of a
+// Choose chooses strategies for the GPU of a case by the forecast, where options leave any open. kv and experts are the
+// parts of the GPU's memory that are for either; hostBits are those of experts on the processor. Without a forecast, of a
 // card that nothing is known of, the fixed strategies stand.
 func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Machine, hostBits int, kv, experts int64) *Choice {
 	out := &Choice{Prefill: partPrefill, Decode: partDecode}
@@ -59,7 +59,7 @@ func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Mach
 	return out
 }
 
-// foreseenRates are those of this machine and of the card of a case: as measured here before or now, else those of a card
+// foreseenRates are those of this machine and of the GPU of a case: as measured here before or now, else those of a GPU
 // by this name; false where neither is there.
 func foreseenRates(f *config.Options, l config.Case, m *machine.Machine, hostBits int) (r rates.Rates, known Known, ok bool) {
 	threads := f.ThreadCount()

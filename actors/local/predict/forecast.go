@@ -1,3 +1,5 @@
+// Package predict says how fast a model would be under each strategy of placing its experts, and chooses by that. Times come
+// from rates that were measured on this machine, or from descriptions of GPUs and processors.
 package predict
 
 import (
@@ -27,8 +29,8 @@ type Flags struct {
 	Measured *rates.File `kong:"-"` // just now; nil: not
 }
 
-// cardReserve is the part of a card's memory that kernels, graphs and the driver take.
-const cardReserve = planner.RefuseShare - config.CardShare
+// gpuReserve is the part of a GPU's memory that kernels, graphs and the driver take.
+const gpuReserve = planner.RefuseShare - config.GPUShare
 
 // errDense: a model without routed experts.
 var errDense = errors.New("no routed experts: nothing to choose")
@@ -46,7 +48,7 @@ func NewCase(cfg source.Sizes, f *config.Options, r rates.Rates, vram, ram int64
 	}
 	g.Device = config.CUDA
 	steps := config.Steps{Chunk: g.Chunk(vram), Pass: g.PrefillPass}
-	needs, o, err := cardNeeds(cfg.Config, &g, steps)
+	needs, o, err := gpuNeeds(cfg.Config, &g, steps)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +67,7 @@ func NewCase(cfg source.Sizes, f *config.Options, r rates.Rates, vram, ram int64
 	if c.Work.Window == 0 {
 		c.Work.Window = config.PassChunks * steps.Chunk
 	}
-	c.Budget = forecast.Budget{VRAM: vram, Fixed: int64(cardReserve * float64(vram)), Experts: int64(f.ExpertVRAM), Prefill: int64(f.PrefillExpertVRAM), RAM: ram}
+	c.Budget = forecast.Budget{VRAM: vram, Fixed: int64(gpuReserve * float64(vram)), Experts: int64(f.ExpertVRAM), Prefill: int64(f.PrefillExpertVRAM), RAM: ram}
 	for _, n := range needs {
 		if n.Part != load.Experts && n.Part != load.KVCache {
 			c.Budget.Fixed = planner.Add(c.Budget.Fixed, n.Bytes)
@@ -87,8 +89,8 @@ func layerNumbers(n int) []int {
 	return list
 }
 
-// cardNeeds is what the model takes on a card, with a KV cache of one block.
-func cardNeeds(cfg *model.Config, f *config.Options, steps config.Steps) ([]load.Need, load.Options, error) {
+// gpuNeeds is what the model takes on a GPU, with a KV cache of one block.
+func gpuNeeds(cfg *model.Config, f *config.Options, steps config.Steps) ([]load.Need, load.Options, error) {
 	g := *f
 	g.KVCache = 0
 	o, err := g.LoadOptions(cfg, config.Case{}, steps, 0)
@@ -118,7 +120,7 @@ func kvWish(b *forecast.Budget, s *forecast.Shape, w *forecast.Work, flag int64)
 	return max(int64(least)*s.KVToken, min(int64(most)*s.KVToken, left/4))
 }
 
-// shapeOf is the sizes of a model as it is kept: needs are those of a card with
+// shapeOf is the sizes of a model as it is kept: needs are those of a GPU with
 // options o.
 func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.Need) (*forecast.Shape, error) {
 	m := cfg.MoE
@@ -167,7 +169,7 @@ func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.N
 	return s, nil
 }
 
-// What a row of a prompt moves through the card's memory beside products, in 16-bit
+// What a row of a prompt moves through the GPU's memory beside products, in 16-bit
 // values: passes over hidden rows in a layer, and over the rows in, within and out of
 // each of its experts.
 const (
@@ -221,7 +223,7 @@ func (p *Flags) Report(name string, cfg source.Sizes, f *config.Options, m *mach
 	return report, nil
 }
 
-// Advice is the recommendation of krater plan in a line, for the card of a machine; ""
+// Advice is the recommendation of krater plan in a line, for the GPU of a machine; ""
 // where there is none, or nothing to choose. card is its memory, 0: as its description
 // says.
 func Advice(name string, cfg *model.Config, f *config.Options, m *machine.Machine, card int64) string {

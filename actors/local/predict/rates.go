@@ -18,7 +18,7 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// sameCard tells whether kept rates are of a card of that name and memory; 0: of any.
+// sameCard tells whether kept rates are of a GPU of that name and memory; 0: of any.
 func sameCard(kept *rates.File, name string, bytes int64) bool {
 	if kept == nil || kept.Card == nil || kept.Card.Name != name {
 		return false
@@ -27,9 +27,9 @@ func sameCard(kept *rates.File, name string, bytes int64) bool {
 	return bytes == 0 || math.Abs(kept.Card.MemoryGiB-float64(bytes)/gib) < 1.0/1024 // as text has it
 }
 
-// MeasureOnce gives the rates that are kept of a machine and a card, measured now and kept where one of them is not,
+// MeasureOnce gives the rates that are kept of a machine and a GPU, measured now and kept where one of them is not,
 // unless an option says that nothing is to be; nil: there are none. bits are those of experts on the processors; apart does
-// work while nobody else has the card open. Whatever fails, a start goes on without. An emulated card is not measured, nor
+// work while nobody else has the GPU open. Whatever fails, a start goes on without. An emulated card is not measured, nor
 // is what stands beside it.
 func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Reporter, on config.RankFacts, bits int, apart func(work func())) *rates.File {
 	threads := f.ThreadCount()
@@ -224,10 +224,10 @@ func (p *Flags) Rates(m *machine.Machine, f *config.Options) (r rates.Rates, kno
 	return r, known, err
 }
 
-// ErrUnknownCard: a card whose rates nobody has measured or described.
+// ErrUnknownCard: a GPU whose rates nobody has measured or described.
 var ErrUnknownCard = errors.New("nothing is known of the card")
 
-// card finds the card and, if it came from one, the file.
+// card finds the GPU and, if it came from one, the file.
 func (p *Flags) card(card *rates.Card, known *Known, m *machine.Machine, kept *rates.File) (*rates.File, error) {
 	if p.Card != "" {
 		if c, ok := rates.Named(p.Card); ok {

@@ -17,7 +17,7 @@ type Report struct {
 	Known      Known                `json:"rates_from"`
 	Skew       string               `json:"routing_skew,omitempty"`
 	Budget     forecast.Budget      `json:"budget"`
-	Room       int64                `json:"expert_room"` // bytes of the card that experts may take
+	Room       int64                `json:"expert_room"` // bytes of the GPU that experts may take
 	Experts    int64                `json:"expert_bytes"`
 	Work       forecast.Work        `json:"work"`
 	Prefill    string               `json:"prefill,omitempty"` // the chosen strategies

@@ -1,3 +1,4 @@
+// Package benches is the commands of krater bench.
 package benches
 
 import (
@@ -5,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/rs/zerolog"
 
 	"krater/actors"
 	"krater/actors/local"
@@ -108,21 +107,12 @@ func (c *engineCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Options, config.Case{}))
+	g, err := local.Open(context.Background(), console.ForLoad(e, src, c.Options, config.Case{}))
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	g, err := s.Gateway(p, "")
-	if err != nil {
-		return err
-	}
-	b := &bench{c: c, s: s, p: p, g: g, report: c.newReport(s)}
+	defer g.Close()
+	b := &bench{c: c, s: g.Model, p: g.Pipeline, g: g.Gateway, report: c.newReport(g.Model)}
 	err = b.measure(func(rounds int) { e.Shown().Set("bench", term.Steps, int64(rounds), int64(c.Rounds)) })
 	e.Shown().End()
 	if err != nil {

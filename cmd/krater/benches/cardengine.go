@@ -82,7 +82,7 @@ func (c *engineCmd) runCard(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	if !s.OnCard() {
+	if !s.OnGPU() {
 		return errors.New("bench --device cuda needs a GPU")
 	}
 	if err := s.Load(context.Background()); err != nil {

@@ -48,7 +48,7 @@ func (c *modelCmd) runCard(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	if !s.OnCard() {
+	if !s.OnGPU() {
 		return errors.New("bench model --device cuda needs a GPU")
 	}
 	o.Chunk = s.Plan.Steps.Chunk
@@ -64,7 +64,7 @@ func (c *modelCmd) runCard(e *console.Env) error {
 	r := &cardModelReport{Model: src.Name, Card: s.Rank().Describe(), benchHost: host(), KVType: f.KVDType,
 		Precision: precisionName(s.Plan.Load.Precision), LoadMS: time.Since(start).Milliseconds()}
 	o.Progress = e.Steps(len(o.Prefill) + (1+len(o.Batch))*max(1, len(o.Context)))
-	if p, ok := s.Rank().Device.(profiler); ok && c.Profile {
+	if p, ok := s.Rank().GPU.(profiler); ok && c.Profile {
 		o.Profile = func(tell func(string, time.Duration), f func() error) error {
 			p.Profile(tell)
 			defer p.Profile(nil)

@@ -233,7 +233,7 @@ func (c *strategiesCmd) measure(e *console.Env, src *source.Source, list []pair)
 	s.Placement = nil
 	sim, _ := s.Rank().Device.(*hostsim.Device)
 	tell := func(what string) { fmt.Fprintln(e.Err, "krater:", what) }
-	if s.OnCard() {
+	if s.OnGPU() {
 		begun := time.Now()
 		b := &strategiesBench{c: c, s: s, tell: tell, now: func() time.Duration { return time.Since(begun) }}
 		return b.run(list)
@@ -323,7 +323,7 @@ func (b *strategiesBench) run(list []pair) (*StrategiesReport, error) {
 // left is what a card has for experts beside what else is there and will be.
 func (b *strategiesBench) left() int64 {
 	m, lim := b.s.Rank().Memory(), b.s.Parts.Limits
-	return int64(config.CardShare*float64(m.Total)) - m.Used - b.states() - plan.ViewBytes(b.s.Config) - offload.StageBytes(b.s.Config, lim, b.s.Plan.Load.Layout)
+	return int64(config.GPUShare*float64(m.Total)) - m.Used - b.states() - plan.ViewBytes(b.s.Config) - offload.StageBytes(b.s.Config, lim, b.s.Plan.Load.Layout)
 }
 
 // states is the memory of the batches.

@@ -1,3 +1,4 @@
+// Package checks looks at a machine and a model for what makes serving slow or impossible, with the remedy of each fault.
 package checks
 
 import (

@@ -1,3 +1,4 @@
+// Package heatfile keeps a file up to date with how often a pipeline's routers choose each expert.
 package heatfile
 
 import (

@@ -1,4 +1,4 @@
-package main
+package plan
 
 import (
 	"os"
@@ -6,62 +6,76 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"krater/actors/local/config"
-	"krater/actors/local/plan"
 	"krater/actors/local/predict"
-	"krater/cmd/krater/cmdline"
 	"krater/kernels/machine"
 	"krater/scheduler/planner/rates"
 	"krater/stages/expert"
 	"krater/stages/model"
-	"krater/stages/source"
 	"krater/stages/synth"
 )
 
-// lookedAt plans a shape for a card that is not there, by its name and memory.
-func lookedAt(t *testing.T, shape, card string, memory int64, heat [][]uint32, args ...string) (*plan.Plan, *config.Options) {
+// plannedAt plans a shape for a GPU that is not there, by its name and memory.
+func plannedAt(t *testing.T, card string, memory int64, heat [][]uint32, args ...string) *Plan {
 	t.Helper()
-	return lookedWithin(t, shape, config.Case{Rank: config.RankFacts{Name: card, Memory: memory}, Heat: heat}, args...)
+	return plannedFor(t, config.Case{Rank: config.RankFacts{Name: card, Memory: memory}, Heat: heat}, args...)
 }
 
-// lookedWithin does it for a card as limits have it.
-func lookedWithin(t *testing.T, shape string, l config.Case, args ...string) (*plan.Plan, *config.Options) {
+// shape is the model of these tests.
+func shape(t *testing.T) *model.Config {
 	t.Helper()
-	var c cli
-	if _, _, err := cmdline.Parse(&c, append([]string{"run", "--device", "cuda", "--threads", "16", "hi"}, args...)); err != nil {
-		t.Fatal(err)
-	}
-	config, err := synth.Config(shape, 0)
+	data, err := synth.Config("deepseek-v2-lite", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := &source.Source{Name: shape, Files: source.MemoryFiles{"config.json": config}}
-	cfg, _, err := src.Config()
+	cfg, err := model.Parse(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &c.Run.Options
-	o, err := plan.New(cfg, src.Size("tokenizer.json"), *f, l, roomyMachine())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o, f
+	return cfg
 }
 
-// roomyMachine holds the experts of the shape in either form.
-func roomyMachine() *machine.Machine {
-	m := goodMachine()
-	m.Memory.Total = 64 * gib
-	return m
+// plannedFor plans it for a case.
+func plannedFor(t *testing.T, c config.Case, args ...string) *Plan {
+	t.Helper()
+	var o config.Options
+	p, err := kong.New(&o)
+	if err == nil {
+		_, err = p.Parse(append([]string{"--device", "cuda", "--threads", "16"}, args...))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := New(shape(t), 0, o, c, roomy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+const gib = 1 << 30
+
+// roomy is a machine that holds the experts of the shape in either form.
+func roomy() *machine.Machine {
+	return &machine.Machine{
+		CPU: machine.CPU{
+			Model: "Good Processor", Online: []int{0, 1, 2, 3}, Allowed: []int{0, 1, 2, 3}, Cores: 4, Sockets: 1,
+			Siblings: [][]int{{0}, {1}, {2}, {3}}, Features: machine.Features{AVX2: true, AVX512: true, AVX512VNNI: true},
+		},
+		Nodes:  []machine.Node{{CPUs: []int{0, 1, 2, 3}, Total: 8 * gib, Free: 7 * gib}},
+		Memory: machine.Memory{Total: 64 * gib, Free: 6 * gib, Available: 7 * gib},
+	}
 }
 
 const hopperName = "NVIDIA H100 80GB HBM3"
 
-// TestForesight: where a card does not hold all experts, what flags leave open is chosen by the
+// TestForesight: where a GPU does not hold all experts, what flags leave open is chosen by the
 // forecast of that card, with a line that says why; else the fixed strategies stand.
 func TestForesight(t *testing.T) {
 	dir := t.TempDir()
-	// Beside slow processors a card computes generated tokens by itself.
+	// Beside slow processors a GPU computes generated tokens by itself.
 	slow, err := rates.CPU{Name: "slow", Threads: 16, ReadGBps: 0.5, Experts: rates.Curve{Peak: 0.001}}.Complete()
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +85,7 @@ func TestForesight(t *testing.T) {
 		folder := t.TempDir()
 		c := hopper
 		c.Name = name
-		if err := predict.KeepRates(folder, rates.File{Machine: predict.Identity(roomyMachine(), 16), Card: &c, CPU: &slow}); err != nil {
+		if err := predict.KeepRates(folder, rates.File{Machine: predict.Identity(roomy(), 16), Card: &c, CPU: &slow}); err != nil {
 			t.Fatal(err)
 		}
 		return folder
@@ -89,7 +103,7 @@ func TestForesight(t *testing.T) {
 		"one is wanted": {hopperName, dir, "--decode-strategy lru", "layer_grouped", "lru", "; decode lru, "},
 		"both are":      {hopperName, dir, "--prefill-strategy chunked --decode-strategy lru", "chunked", "lru", ""},
 	} {
-		o, _ := lookedAt(t, "deepseek-v2-lite", x.card, memory, nil, append(strings.Fields(x.flags), "--cache-dir", x.folder)...)
+		o := plannedAt(t, x.card, memory, nil, append(strings.Fields(x.flags), "--cache-dir", x.folder)...)
 		if p, d := o.Experts.Prefill.Name(), o.Experts.Decode.Name(); !strings.HasPrefix(p, x.prefill) || !strings.HasPrefix(d, x.decode) {
 			t.Errorf("%s: %s and %s: %s", name, p, d, o.Foreseen.Line)
 		}
@@ -98,7 +112,7 @@ func TestForesight(t *testing.T) {
 		}
 	}
 	// With room for all nothing has to be foreseen.
-	if o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 80*gib, nil, "--cache-dir", dir); o.Foreseen != nil || !o.Resident {
+	if o := plannedAt(t, hopperName, 80*gib, nil, "--cache-dir", dir); o.Foreseen != nil || !o.Resident {
 		t.Errorf("%+v", o.Foreseen)
 	}
 }
@@ -114,27 +128,24 @@ func TestForesightHeat(t *testing.T) {
 		}
 	}
 	for want, counts := range map[string][][]uint32{"routing counted": heat, "routing zipf": {{1, 2}}} {
-		o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 6*gib, counts, "--cache-dir", t.TempDir())
+		o := plannedAt(t, hopperName, 6*gib, counts, "--cache-dir", t.TempDir())
 		if !strings.Contains(o.Foreseen.Line, want) {
 			t.Errorf("%s: %q", want, o.Foreseen.Line)
 		}
-	}
-	if f := (heatFlags{HeatFile: t.TempDir() + "/none"}); f.counted() != nil {
-		t.Error("counts of no file")
 	}
 }
 
 // TestForesightDamaged: kept rates that cannot be read are as good as none.
 func TestForesightDamaged(t *testing.T) {
 	dir := t.TempDir()
-	path, err := predict.RatesPath(dir, predict.Identity(roomyMachine(), 16))
+	path, err := predict.RatesPath(dir, predict.Identity(roomy(), 16))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte(`{"krater_rates":1,"card":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 6*gib, nil, "--cache-dir", dir)
+	o := plannedAt(t, hopperName, 6*gib, nil, "--cache-dir", dir)
 	if !strings.Contains(o.Foreseen.Line, "its description") {
 		t.Errorf("%q", o.Foreseen.Line)
 	}
@@ -142,17 +153,10 @@ func TestForesightDamaged(t *testing.T) {
 
 // TestForesightIsQuick: a start does not wait for it.
 func TestForesightIsQuick(t *testing.T) {
-	o, f := lookedAt(t, "deepseek-v2-lite", hopperName, 6*gib, nil, "--cache-dir", t.TempDir())
-	config, err := synth.Config("deepseek-v2-lite", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, _, err := (&source.Source{Files: source.MemoryFiles{"config.json": config}}).Config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := plannedAt(t, hopperName, 6*gib, nil, "--cache-dir", t.TempDir())
+	cfg := shape(t)
 	begun := time.Now()
-	if got := predict.Choose(cfg, f, o.Case, o.Machine, o.HostBits, 256<<20, 1<<30); got.Line == "" {
+	if got := predict.Choose(cfg, &o.Options, o.Case, o.Machine, o.HostBits, 256<<20, 1<<30); got.Line == "" {
 		t.Error("nothing is foreseen")
 	}
 	if took := time.Since(begun); took > 2*time.Second { // some ms, on a machine that others use as well
@@ -162,17 +166,10 @@ func TestForesightIsQuick(t *testing.T) {
 	}
 }
 
-// TestNearRowsOfCard: pools of memory nodes beside a card have room for rows as integers too.
+// TestNearRowsOfCard: pools of memory nodes beside a GPU have room for rows as integers too.
 func TestNearRowsOfCard(t *testing.T) {
-	o, _ := lookedAt(t, "deepseek-v2-lite", hopperName, 6*gib, nil, "--fake-topology", "2x8", "--decode-strategy", "hot_cached_static", "--cache-dir", t.TempDir())
-	config, err := synth.Config("deepseek-v2-lite", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := model.Parse(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := plannedAt(t, hopperName, 6*gib, nil, "--fake-topology", "2x8", "--decode-strategy", "hot_cached_static", "--cache-dir", t.TempDir())
+	cfg := shape(t)
 	lim, err := o.Load.LimitsFor(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -186,4 +183,33 @@ func TestNearRowsOfCard(t *testing.T) {
 		}
 	}
 	t.Errorf("no rows of pools of %d bytes: %+v", want, o.Memory.Devices[0].Components)
+}
+
+// TestForesightMeasures: a plan for an open GPU asks who measures, where a strategy is left open
+// and not all experts fit.
+func TestForesightMeasures(t *testing.T) {
+	card, _ := rates.Named("rtx-4090")
+	card.Name = "NVIDIA Mine"
+	asked := 0
+	for _, x := range []struct {
+		memory int64
+		flags  string
+		want   int
+	}{
+		{6 * gib, "", 1},
+		{6 * gib, "--prefill-strategy chunked --decode-strategy lru", 0},
+		{80 * gib, "", 0},
+	} {
+		asked = 0
+		o := plannedFor(t, config.Case{Rank: config.RankFacts{Name: card.Name, Memory: x.memory}, Measure: func(int) *rates.File {
+			asked++
+			return &rates.File{Card: &card}
+		}}, append(strings.Fields(x.flags), "--cache-dir", t.TempDir())...)
+		if asked != x.want {
+			t.Errorf("%d bytes, %s: asked %d times", x.memory, x.flags, asked)
+		}
+		if x.want > 0 && !strings.Contains(o.Foreseen.Line, "predicted for NVIDIA Mine (measured on this machine)") {
+			t.Errorf("%s", o.Foreseen.Line)
+		}
+	}
 }

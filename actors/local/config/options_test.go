@@ -1,0 +1,98 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"krater/stages/model"
+)
+
+// TestChunkByMemory: --prefill-chunk where it is left open.
+func TestChunkByMemory(t *testing.T) {
+	for _, c := range []struct {
+		given, want int
+		card        int64
+	}{{0, 2048, 0}, {0, 2048, 8 << 30}, {0, 4096, 24 << 30}, {0, 8192, 80 << 30}, {512, 512, 80 << 30}} {
+		f := Options{PrefillChunk: c.given}
+		if got := f.Chunk(c.card); got != c.want {
+			t.Errorf("%d given, %d bytes: %d, want %d", c.given, c.card, got, c.want)
+		}
+	}
+}
+
+// TestPrecisionOnCard: --precision sets every part that a GPU keeps as integers, and
+// leaves kv_b_proj, which it does not, as it is; asking for that part by name still does.
+func TestPrecisionOnCard(t *testing.T) {
+	cfg := &model.Config{Hidden: 64}
+	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4, Shared: 1} })
+	for _, c := range []struct {
+		flags PrecisionOptions
+		card  bool
+		kvb   int
+	}{
+		{PrecisionOptions{Precision: "int4", GroupSize: "64"}, true, 0},
+		{PrecisionOptions{Precision: "int4", GroupSize: "64"}, false, 4},
+		{PrecisionOptions{Precision: "mixed", GroupSize: "64", KVBProjQuant: "int8"}, true, 8},
+	} {
+		p, err := c.flags.Resolve(cfg, false, c.card)
+		if err != nil || p.KVB != c.kvb || c.flags.Precision == "int4" && (p.Experts != 4 || p.Attention != 4 || p.Shared != 4 || p.Head != 4) {
+			t.Errorf("%+v, card %v: %+v, %v", c.flags, c.card, p, err)
+		}
+	}
+}
+
+// TestOtherNames: the flags of old stand for strategies.
+func TestOtherNames(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "persistent persistent",
+		"--no-gpu-decode":                    "persistent cpu_only",
+		"--expert-divisor 0":                 "chunked chunked",
+		"--expert-divisor 1":                 "persistent persistent",
+		"--expert-divisor 4":                 "layer_grouped:4 layer_grouped:4",
+		"--cache-strategy lru":               "lru lru",
+		"--cache-strategy 9":                 "hot_cached_static hot_cached_static",
+		"--prefill-strategy 8":               "layer_grouped persistent",
+		"--decode-strategy lru":              "persistent lru",
+		"--expert-divisor 2 --no-gpu-decode": "layer_grouped:2 cpu_only",
+		"--expert-divisor 2 --cache-strategy hot_cached_static":   "layer_grouped:2 hot_cached_static",
+		"--expert-divisor 2 --decode-strategy hot_cached_static":  "layer_grouped:2 hot_cached_static",
+		"--prefill-strategy chunked --cache-strategy static_pin":  "chunked static_pin",
+		"--prefill-strategy chunked --no-gpu-decode":              "chunked cpu_only",
+		"--prefill-strategy layer_grouped:3 --decode-strategy 3":  "layer_grouped:3 active_only",
+		"--no-gpu-decode --decode-strategy cpu_only":              "persistent cpu_only",
+		"--cache-strategy active_only --decode-strategy 3":        "refused",
+		"--cache-strategy active_only --prefill-strategy chunked": "chunked active_only",
+	} {
+		f := parsed(t, append([]string{"--device", "hostsim"}, strings.Fields(text)...)...)
+		prefill, decode, err := f.Named(Persistent, Persistent)
+		got := "refused"
+		if err == nil {
+			got = prefill.Name() + " " + decode.Name()
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestCheckRefuses strategies and sizes that cannot be, by the flag.
+func TestCheckRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"no memory of its own":               {"--vram", "1GiB"},
+		"want 2 to 32767":                    {"--device", "hostsim", "--prefill-strategy", "layer_grouped:1"},
+		"--expert-divisor -2":                {"--device", "hostsim", "--expert-divisor=-2"},
+		"--cache-strategy: no such strategy": {"--device", "hostsim", "--cache-strategy", "fast"},
+		"another flag says lru":              {"--device", "hostsim", "--cache-strategy", "lru", "--decode-strategy", "chunked"},
+		"another flag says chunked":          {"--device", "hostsim", "--expert-divisor", "0", "--prefill-strategy", "lru"},
+		"another flag says cpu_only":         {"--device", "hostsim", "--no-gpu-decode", "--decode-strategy", "lru"},
+		"has no groups of layers to take":    {"--prefill-pass", "4096"},
+		"--prefill-pass -1":                  {"--device", "hostsim", "--prefill-pass=-1"},
+		"there are 1 cpu_only":               {"--device", "hostsim", "--decode-strategy", "fastest"},
+		"--gpu-prefill-threshold 0":          {"--device", "hostsim", "--gpu-prefill-threshold", "0"},
+	} {
+		o := parsed(t, args...)
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
+	}
+}
