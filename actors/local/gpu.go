@@ -29,7 +29,7 @@ func FactsOf(c GPU) config.RankFacts {
 
 // openGPU opens the GPU that options name.
 func openGPU(f *config.Options) (GPU, error) {
-	c, err := OpenGPU(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32", Invariant: f.BatchInvariant})
+	c, err := OpenGPU(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32", Invariant: f.BatchInvariant, Portable: f.Portable})
 	if err != nil {
 		return nil, fmt.Errorf("--device cuda: %w", err)
 	}

@@ -23,14 +23,22 @@ func (h history) context() int { return h.past + h.rows }
 // cached is a cache with the blocks of every sequence in a random order, and the table of
 // the batch.
 type cached struct {
-	kv    data
-	table data
-	list  []device.Span
+	kv     data
+	scales data // of I8
+	group  int
+	tokens int // of a block
+	table  data
+	list   []device.Span
 }
 
-func (d *desk) cached(h history, dt tensor.DType, p device.MLA, decode bool) *cached {
-	each := (h.context() + p.BlockTokens - 1) / p.BlockTokens
-	c := &cached{kv: d.numbers(dt, h.seqs*each*p.BlockTokens, p.Rank+p.Rope, unit)}
+// cached makes rows of width values; group shares a scale in a cache of I8.
+func (d *desk) cached(h history, dt tensor.DType, width, group, blockTokens int, decode bool) *cached {
+	each := (h.context() + blockTokens - 1) / blockTokens
+	slots := h.seqs * each * blockTokens
+	c := &cached{kv: d.numbers(dt, slots, width, unit), group: group, tokens: blockTokens}
+	if dt == tensor.I8 {
+		c.scales = d.numbers(tensor.F32, slots, width/group, small)
+	}
 	blocks := d.rng.Perm(h.seqs * each)
 	for i := range h.seqs {
 		s := device.Span{Row: i * h.rows, Len: h.rows, Pos: h.past}
@@ -49,9 +57,29 @@ func (d *desk) cached(h history, dt tensor.DType, p device.MLA, decode bool) *ca
 	return c
 }
 
+// of is a copy.
+func (c *cached) of(i int) launch.KV {
+	kv := launch.KV{Mat: c.kv.of(i)}
+	if c.kv.DType == tensor.I8 {
+		kv.Scales, kv.Group = c.scales.of(i), c.group
+	}
+	return kv
+}
+
 // slot is the row of the cache with a position of a sequence.
-func (c *cached) slot(seq, pos int, p device.MLA) int {
-	return int(c.list[seq].Blocks[pos/p.BlockTokens])*p.BlockTokens + pos%p.BlockTokens
+func (c *cached) slot(seq, pos int) int {
+	return int(c.list[seq].Blocks[pos/c.tokens])*c.tokens + pos%c.tokens
+}
+
+// values are n of a slot's row, from column `first` on.
+func (c *cached) values(slot, first, n int) []float64 {
+	out := make([]float64, n)
+	for i := range out {
+		if out[i] = c.kv.get(slot, first+i); c.kv.DType == tensor.I8 {
+			out[i] *= c.scales.get(slot, (first+i)/c.group)
+		}
+	}
+	return out
 }
 
 // latent is attention of a batch: generated rows (one a sequence) or prompts.
@@ -80,14 +108,14 @@ func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 	c.build = func(d *desk) *job {
 		q, out := d.numbers(tensor.BF16, t, p.Heads*(p.Nope+p.Rope), unit), d.room(tensor.BF16, t, p.Heads*p.V)
 		w := d.weights(bf16, 1, p.Heads*(p.Nope+p.V), p.Rank, false)
-		in := d.cached(h, dt, p, decode)
+		in := d.cached(h, dt, p.Rank+p.Rope, p.Rope, p.BlockTokens, decode)
 		return &job{
 			run: func(b *ops.Builder, i int) {
 				attend := b.MLAPrefill
 				if decode {
 					attend = b.MLADecode
 				}
-				attend(out.of(i), q.of(i), launch.KV{Mat: in.kv.of(i)}, w.of(i), in.list, in.table.of(i), p)
+				attend(out.of(i), q.of(i), in.of(i), w.of(i), in.list, in.table.of(i), p)
 			},
 			outs: []data{out},
 			check: func(read reader) []Sample {
@@ -141,7 +169,7 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 	}
 	prob, top := make([]float64, ctx), math.Inf(-1)
 	for pos := range prob {
-		prob[pos], _ = dot(query, in.kv.row(in.slot(seq, pos, p)))
+		prob[pos], _ = dot(query, in.kv.row(in.slot(seq, pos)))
 		prob[pos] *= float64(p.Scale)
 		top = max(top, prob[pos])
 	}
@@ -152,7 +180,7 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 	}
 	mean, squares := make([]float64, p.Rank), make([]float64, p.Rank)
 	for pos := range prob {
-		for r, v := range in.kv.row(in.slot(seq, pos, p))[:p.Rank] {
+		for r, v := range in.kv.row(in.slot(seq, pos))[:p.Rank] {
 			v *= prob[pos] / sum
 			mean[r] += v
 			squares[r] += v * v

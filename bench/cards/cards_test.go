@@ -41,9 +41,10 @@ func sources(t *testing.T) *Sources {
 // launches is among the compiled kernels, on a card with and one without Hopper's build.
 func TestEveryCaseCanBeBuilt(t *testing.T) {
 	built := sources(t)
-	older := h200
+	older, least := h200, h200
 	older.Hopper, older.SharedMax = false, 163<<10
-	for _, sizes := range []Sizes{V2Lite(), Small()} {
+	least.Hopper, least.SharedMax = false, 99<<10 // compute capability 8.6, 8.9 and 12.0
+	for _, sizes := range []Sizes{V2Lite(), Qwen3(), Heads64(), Small()} {
 		seen := map[string]bool{}
 		for _, c := range Table(sizes) {
 			if seen[c.Name()] {
@@ -53,8 +54,11 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 			if c.Bytes <= 0 || c.Rotate <= 0 || c.copies() < 1 {
 				t.Errorf("%s: %g bytes, %d rotated in %d copies", c.Name(), c.Bytes, c.Rotate, c.copies())
 			}
-			for _, card := range []launch.Card{h200, older} {
+			for _, card := range []launch.Card{h200, older, least} {
 				kernels := c.Kernels(card)
+				if n := c.shared(card); n > card.SharedMax {
+					t.Errorf("%s: a block has %d bytes of shared memory, the GPU %d", c.Name(), n, card.SharedMax)
+				}
 				if len(kernels) == 0 {
 					t.Errorf("%s launches nothing", c.Name())
 				}
@@ -66,7 +70,8 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 	}
 }
 
-const record = "../results/h200-kernels.json"
+// records are the reports of the GPU, by model.
+var records = map[string]string{"v2-lite": "../results/h200-kernels.json", "qwen3-30b-a3b": "../results/h200-kernels-qwen3.json", "heads-64": "../results/h200-kernels-heads64.json"}
 
 // unproven names the cases that have no recorded pass for the present sources.
 func unproven(rep *Report, table []*Case, built *Sources) (out []string, err error) {
@@ -93,25 +98,29 @@ func unproven(rep *Report, table []*Case, built *Sources) (out []string, err err
 	return out, nil
 }
 
-// TestKernelsAreProven fails for a kernel whose present sources no card has run.
+// TestKernelsAreProven fails for a kernel whose present sources no GPU has run.
 func TestKernelsAreProven(t *testing.T) {
-	text, err := os.ReadFile(record)
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("no card has been measured yet")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rep Report
-	if err := json.Unmarshal(text, &rep); err != nil {
-		t.Fatal(err)
-	}
-	list, err := unproven(&rep, Table(V2Lite()), sources(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range list {
-		t.Errorf("unproven: %s (krater bench kernels --device cuda --record %s)", name, record)
+	for model, sizes := range Models() {
+		record := records[model]
+		text, err := os.ReadFile(record)
+		if errors.Is(err, fs.ErrNotExist) {
+			t.Logf("no GPU has been measured at the sizes of %s yet", model)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rep Report
+		if err := json.Unmarshal(text, &rep); err != nil {
+			t.Fatal(err)
+		}
+		list, err := unproven(&rep, Table(sizes), sources(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range list {
+			t.Errorf("unproven: %s (krater bench kernels --device cuda --model %s --record %s)", name, model, record)
+		}
 	}
 }
 

@@ -93,8 +93,8 @@ func (p *plan) put(n, copies int, _ func([]byte)) (launch.Ptr, int64, []byte) {
 // align is what every copy starts at.
 const align = 256
 
-// Kernels names what a case launches on a card, in order, without running it.
-func (c *Case) Kernels(card launch.Card) []string {
+// launches is what a case does on a card, without running it.
+func (c *Case) launches(card launch.Card) *launch.List {
 	scratch := &plan{}
 	d := &desk{card: card, arena: scratch, rng: rand.New(rand.NewPCG(1, 2)), copies: 1}
 	var list launch.List
@@ -102,11 +102,25 @@ func (c *Case) Kernels(card launch.Card) []string {
 		at, _, _ := scratch.put(n, 1, nil)
 		return at
 	}}, 0)
+	return &list
+}
+
+// Kernels names what a case launches on a card, in order, without running it.
+func (c *Case) Kernels(card launch.Card) []string {
 	var names []string
-	for i := range list.Ops {
-		if o := &list.Ops[i]; o.Kind == launch.Run {
+	for _, o := range c.launches(card).Ops {
+		if o.Kind == launch.Run {
 			names = append(names, o.Kernel.String())
 		}
 	}
 	return names
+}
+
+// shared is the most shared memory that a block of a case asks for, bytes.
+func (c *Case) shared(card launch.Card) int {
+	n := uint32(0)
+	for _, o := range c.launches(card).Ops {
+		n = max(n, o.Config.Shared)
+	}
+	return int(n)
 }

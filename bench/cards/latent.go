@@ -61,11 +61,18 @@ func latentStore(t int, dt tensor.DType, p device.MLA) *Case {
 
 // compareRow adds the numbers of a row that was rounded to a type.
 func compareRow(s []Sample, got []float64, want []float32, dt tensor.DType) []Sample {
+	top := 0.0
+	for _, w := range want {
+		top = max(top, math.Abs(float64(w)))
+	}
 	for i, w := range want {
 		v := math.Abs(float64(w))
 		scale := 0.1 + v
-		if dt == tensor.F8E4M3 { // 3 bits and the hidden one: off by 1/16
+		switch dt {
+		case tensor.F8E4M3: // 3 bits and the hidden one: off by 1/16
 			scale = 1 + 8*v
+		case tensor.I8: // off by half a step of 1/127 of the largest
+			scale = top / 2
 		}
 		s = append(s, Sample{got[i], float64(w), scale})
 	}

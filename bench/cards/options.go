@@ -2,11 +2,14 @@ package cards
 
 // Options of a run.
 type Options struct {
-	Index  int  // of the card
-	Small  bool // tiny sizes, each checked and run twice, nothing timed
-	Plain  bool // the plain kernels instead of the fast ones
-	Seed   uint64
-	Commit string
+	Index int    // of the card
+	Model string // of Models; "": v2-lite
+	Small bool   // tiny sizes, each checked and run twice, nothing timed
+	Plain bool   // the plain kernels instead of the fast ones
+	// Portable has a GPU run the kernels of all generations (cuda.Options).
+	Portable bool
+	Seed     uint64
+	Commit   string
 	// Launches has every kernel of a case timed alone, too.
 	Launches bool
 	// Match, if set, leaves out cases whose name it refuses.

@@ -14,6 +14,7 @@ import (
 type Report struct {
 	Commit   string   `json:"commit"`
 	Card     string   `json:"card"`
+	Portable bool     `json:"portable,omitempty"` // with the kernels of all generations
 	Ceilings Ceilings `json:"ceilings"`
 	Trips    []Trip   `json:"trips,omitempty"`
 	Rows     []Row    `json:"rows"`
@@ -121,7 +122,11 @@ func (r *Report) JSON(w io.Writer) error {
 		return err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"commit\": %q, \"card\": %q, \"ceilings\": %s,\n\"trips\": %s,\n\"rows\": [", r.Commit, r.Card, ceilings, trips)
+	portable := ""
+	if r.Portable {
+		portable = `"portable": true, `
+	}
+	fmt.Fprintf(&b, "{\"commit\": %q, \"card\": %q, %s\"ceilings\": %s,\n\"trips\": %s,\n\"rows\": [", r.Commit, r.Card, portable, ceilings, trips)
 	for i := range r.Rows {
 		row, err := json.Marshal(&r.Rows[i])
 		if err != nil {

@@ -3,6 +3,7 @@
 package cards
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -32,7 +33,10 @@ func Run(o Options) (*Report, error) {
 		return nil, err
 	}
 	defer r.close()
-	sizes := V2Lite()
+	sizes, known := Models()[cmp.Or(o.Model, "v2-lite")]
+	if !known {
+		return nil, fmt.Errorf("no sizes of a model %q", o.Model)
+	}
 	if o.Small {
 		sizes = Small()
 	} else if err := errors.Join(r.openLibrary(), r.ceilings(ceilingBytes, ceilingSteps)); err != nil {
@@ -59,11 +63,11 @@ func Run(o Options) (*Report, error) {
 }
 
 func open(o Options) (*runner, error) {
-	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images})
+	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Portable: o.Portable})
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{card: card, opt: o, rep: &Report{Commit: o.Commit, Card: card.Info().Name}}
+	r := &runner{card: card, opt: o, rep: &Report{Commit: o.Commit, Card: card.Info().Name, Portable: o.Portable}}
 	if r.s, err = card.NewStream(); err != nil {
 		_ = card.Close() // the first error counts
 		return nil, err

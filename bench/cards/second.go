@@ -16,7 +16,10 @@ import (
 func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Case {
 	hit := float64(m.experts) * (1 - math.Pow(1-float64(m.topK)/float64(m.experts), float64(t))) // about, of random choices
 	expert := routed.bytes(2*m.width, m.hidden) + routed.bytes(m.hidden, m.width)
-	rest := shared.bytes(2*m.shared, m.hidden) + shared.bytes(m.hidden, m.shared) + shared.bytes(m.hidden, heads) + 2*m.hidden*m.experts + t*m.hidden*10
+	rest := shared.bytes(m.hidden, heads) + 2*m.hidden*m.experts + t*m.hidden*10
+	if m.shared > 0 {
+		rest += shared.bytes(2*m.shared, m.hidden) + shared.bytes(m.hidden, m.shared)
+	}
 	c := &Case{
 		Op:    "o+route+mix",
 		Shape: fmt.Sprintf("T=%d H=%d E=%d K=%d F=%d+%d", t, m.hidden, m.experts, m.topK, m.width, m.shared),
@@ -34,12 +37,18 @@ func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Ca
 		y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
 		logits, ids, share := d.room(tensor.F32, t, m.experts), d.room(tensor.I32, t, m.topK), d.room(tensor.F32, t, m.topK)
 		w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, routed.bits > 0), d.weights(routed, m.experts, m.hidden, m.width, false)
-		s13, s2 := d.weights(shared, 1, 2*m.shared, m.hidden, shared.bits > 0), d.weights(shared, 1, m.hidden, m.shared, false)
+		var s13, s2 weights
+		if m.shared > 0 {
+			s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, shared.bits > 0), d.weights(shared, 1, m.hidden, m.shared, false)
+		}
 		return &job{
 			run: func(b *ops.Builder, i int) {
 				bank := launch.Bank{Experts: m.experts, W13: w13.of(i), W2: w2.of(i),
 					Step: w13.next, ScaleStep: w13.nextScale, Step2: w2.next, ScaleStep2: w2.nextScale}
-				n := ops.Network{W13: s13.of(i), W2: s2.of(i)}
+				var n ops.Network
+				if m.shared > 0 {
+					n = ops.Network{W13: s13.of(i), W2: s2.of(i)}
+				}
 				b.AddMatMul(x.of(i), delta.of(i), in.of(i), w.of(i))
 				b.NormRoute(ids.of(i), share.of(i), logits.of(i), rows.of(i), x.of(i), norm.of(i), eps, gate.of(i), launch.Mat{}, p)
 				b.AddMix(x.of(i), delta.of(i), y.of(i), z.of(i), rows.of(i), bank, n, ids.of(i), share.of(i))
@@ -63,7 +72,11 @@ func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Ca
 					}
 					s = append(s, chosen(normed, &gate, p, read(ids.RowRange(row, row+1)), read(share.RowRange(row, row+1)))...)
 					got, e, factors := read(x.RowRange(row, row+1)), read(ids.RowRange(row, row+1)), read(share.RowRange(row, row+1))
-					parts := [][]float64{hiddenOf(normed, &s13, 0, m.shared)}
+					var common []float64
+					if m.shared > 0 {
+						common = hiddenOf(normed, &s13, 0, m.shared)
+					}
+					var parts [][]float64
 					for _, id := range e {
 						if id < 0 || int(id) >= m.experts {
 							return append(s, Sample{id, math.NaN(), 1})
@@ -71,9 +84,12 @@ func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Ca
 						parts = append(parts, hiddenOf(normed, &w13, int(id), m.width))
 					}
 					for _, col := range d.spread(m.hidden, 40) {
-						want, scale := dot(parts[0], s2.row(0, col))
-						scale *= scale
-						for k, h := range parts[1:] {
+						want, scale := 0.0, 0.0
+						if m.shared > 0 {
+							want, scale = dot(common, s2.row(0, col))
+							scale *= scale
+						}
+						for k, h := range parts {
 							v, size := dot(h, w2.row(int(e[k]), col))
 							want, scale = want+factors[k]*v, scale+factors[k]*size*factors[k]*size
 						}

@@ -6,16 +6,17 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Sizes of a model whose operators are measured.
+// Sizes of a model whose operators are measured. What is zero it has not.
 type Sizes struct {
 	moe
 	vocab  int
 	layers int
 	dense  int // width of the dense network
 	mla    device.MLA
-	few    []int // generated rows of a batch
-	many   []int // rows of a prompt
-	depths []int // tokens that decode looks back on
+	gqa    device.GQA // with norms of heads
+	few    []int      // generated rows of a batch
+	many   []int      // rows of a prompt
+	depths []int      // tokens that decode looks back on
 }
 
 // V2Lite is DeepSeek-V2-Lite (its config.json).
@@ -30,13 +31,41 @@ func V2Lite() Sizes {
 	}
 }
 
-// Small has the shapes of V2Lite where kernels depend on them and is small otherwise: for
+// Qwen3 is Qwen3-30B-A3B (its config.json).
+func Qwen3() Sizes {
+	return Sizes{
+		moe:   moe{hidden: 2048, experts: 128, topK: 8, width: 768},
+		vocab: 151936, layers: 48,
+		gqa:    device.GQA{Heads: 32, KVHeads: 4, HeadDim: 128, Scale: 0.0884, BlockTokens: 64},
+		few:    []int{1, 2, 4, 8, 32},
+		many:   []int{512, 2048, 8192},
+		depths: []int{2048, 2081, 32768},
+	}
+}
+
+// Heads64 is attention alone, of gpt-oss' head size and group.
+func Heads64() Sizes {
+	return Sizes{
+		gqa:    device.GQA{Heads: 64, KVHeads: 8, HeadDim: 64, Scale: 0.125, BlockTokens: 64},
+		few:    []int{1, 8, 32},
+		many:   []int{2048, 8192},
+		depths: []int{2048, 32768},
+	}
+}
+
+// Models are the sizes by name.
+func Models() map[string]Sizes {
+	return map[string]Sizes{"v2-lite": V2Lite(), "qwen3-30b-a3b": Qwen3(), "heads-64": Heads64()}
+}
+
+// Small has the shapes of all models where kernels depend on them and is small otherwise: for
 // the emulator and for tools that slow a card down.
 func Small() Sizes {
 	return Sizes{
 		moe:   moe{hidden: 256, experts: 4, topK: 2, width: 128, shared: 256},
 		vocab: 320, layers: 3, dense: 384,
 		mla:    device.MLA{Heads: 2, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.0722, BlockTokens: 64},
+		gqa:    device.GQA{Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125, BlockTokens: 64},
 		few:    []int{1, 3},
 		many:   []int{70},
 		depths: []int{130},
@@ -46,61 +75,89 @@ func Small() Sizes {
 // Table lists the cases of a model's sizes.
 func Table(s Sizes) []*Case {
 	var out []*Case
-	add := func(c *Case) { out = append(out, c) }
-	p := s.mla
-	joint := p.Heads*(p.Nope+p.Rope) + p.Rank + p.Rope // queries and latents are one product
+	add := func(c ...*Case) { out = append(out, c...) }
 	for _, t := range append(append([]int{}, s.few...), s.many...) {
-		add(matmul("q+kv_a", bf16, tensor.BF16, t, joint, s.hidden))
-		add(matmul("q+kv_a", int8, tensor.BF16, t, joint, s.hidden))
-		if t <= ops.NormRows {
-			add(normed("q+kv_a", bf16, t, joint, s.hidden))
-			add(normed("q+kv_a", int8, t, joint, s.hidden))
+		if s.hidden > 0 {
+			add(s.rows(t)...)
 		}
-		add(matmul("o", bf16, tensor.BF16, t, s.hidden, p.Heads*p.V))
-		add(matmul("o", int8, tensor.BF16, t, s.hidden, p.Heads*p.V))
-		add(matmul("router", f32, tensor.F32, t, s.experts, s.hidden))
-		add(network("dense", bf16, t, s.hidden, s.dense))
-		add(network("dense", int8, t, s.hidden, s.dense))
-		add(mix(s.moe, int4, int8, t))
-		add(mix(s.moe, int4, int4, t))
-		add(mix(s.moe, int8, int8, t))
-		add(mixHere(s.moe, int4, int8, t))
-		add(addNorm(t, s.hidden))
-		add(latentStore(t, tensor.BF16, p))
-		add(latentStore(t, tensor.F8E4M3, p))
-		add(weightedSum(t, s.topK, s.hidden))
-		add(gather(t, s.vocab, s.hidden))
-		add(router(t, s.hidden, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
-		if t <= ops.AddRows {
-			add(secondHalf(s.moe, int4, int8, t, p.Heads*p.V, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
+		if s.mla.Heads > 0 {
+			add(latentStore(t, tensor.BF16, s.mla), latentStore(t, tensor.F8E4M3, s.mla))
 		}
-		add(topK(t, device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}))
+		if s.gqa.Heads > 0 {
+			add(headStore(t, tensor.BF16, s.gqa), headStore(t, tensor.F8E4M3, s.gqa), headStore(t, tensor.I8, s.gqa))
+		}
 	}
 	for _, t := range s.few {
-		add(matmul("lm_head", bf16, tensor.F32, t, s.vocab, s.hidden))
-		add(matmul("lm_head", int8, tensor.F32, t, s.vocab, s.hidden))
-		add(choose(t, s.vocab, 0, 1, 0))
-		add(choose(t, s.vocab, 0.8, 0.95, 0))
-		add(choose(t, s.vocab, 1, 1, 40))
+		if s.vocab > 0 {
+			add(matmul("lm_head", bf16, tensor.F32, t, s.vocab, s.hidden), matmul("lm_head", int8, tensor.F32, t, s.vocab, s.hidden))
+			add(choose(t, s.vocab, 0, 1, 0), choose(t, s.vocab, 0.8, 0.95, 0), choose(t, s.vocab, 1, 1, 40))
+		}
 		for _, depth := range s.depths {
-			for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3} {
-				add(latent(true, history{seqs: t, rows: 1, past: depth - 1}, dt, p))
-			}
+			add(s.attention(true, history{seqs: t, rows: 1, past: depth - 1}, tensor.BF16, tensor.F8E4M3, tensor.I8)...)
 		}
 	}
 	for _, t := range s.many {
-		for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3} {
-			add(latent(false, history{seqs: 1, rows: t}, dt, p))
-		}
+		add(s.attention(false, history{seqs: 1, rows: t}, tensor.BF16, tensor.F8E4M3, tensor.I8)...)
 	}
-	for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3} {
-		for _, moves := range []int{1, 20} {
-			add(moveBlocks(moves, s.layers, dt, true, p))
-			add(moveBlocks(moves, s.layers, dt, false, p))
+	if s.mla.Heads > 0 {
+		for _, dt := range []tensor.DType{tensor.BF16, tensor.F8E4M3} {
+			for _, moves := range []int{1, 20} {
+				add(moveBlocks(moves, s.layers, dt, true, s.mla), moveBlocks(moves, s.layers, dt, false, s.mla))
+			}
 		}
 	}
 	last := s.many[len(s.many)-1]
-	add(latent(false, history{seqs: 1, rows: last / 4, past: s.depths[0]}, tensor.BF16, p))
-	add(latent(false, history{seqs: 4, rows: last / 4}, tensor.BF16, p))
+	add(s.attention(false, history{seqs: 1, rows: last / 4, past: s.depths[0]}, tensor.BF16)...)
+	add(s.attention(false, history{seqs: 4, rows: last / 4}, tensor.BF16)...)
+	return out
+}
+
+// attention is the cases of a batch for types of a cache. Latent attention is not measured
+// with integers.
+func (s *Sizes) attention(decode bool, h history, types ...tensor.DType) (out []*Case) {
+	for _, dt := range types {
+		if s.mla.Heads > 0 && dt != tensor.I8 {
+			out = append(out, latent(decode, h, dt, s.mla))
+		}
+		if s.gqa.Heads > 0 {
+			out = append(out, grouped(decode, h, dt, s.gqa))
+		}
+	}
+	return out
+}
+
+// rows is the cases of t rows without attention.
+func (s *Sizes) rows(t int) (out []*Case) {
+	add := func(c *Case) { out = append(out, c) }
+	joint, what, heads := s.mla.Heads*(s.mla.Nope+s.mla.Rope)+s.mla.Rank+s.mla.Rope, "q+kv_a", s.mla.Heads*s.mla.V // one product
+	if s.mla.Heads == 0 {
+		joint, what, heads = s.gqa.Heads*s.gqa.HeadDim+s.gqa.Width(), "qkv", s.gqa.Heads*s.gqa.HeadDim
+	}
+	choice := device.Router{Experts: s.experts, TopK: s.topK, Scale: 1}
+	add(matmul(what, bf16, tensor.BF16, t, joint, s.hidden))
+	add(matmul(what, int8, tensor.BF16, t, joint, s.hidden))
+	if t <= ops.NormRows {
+		add(normed(what, bf16, t, joint, s.hidden))
+		add(normed(what, int8, t, joint, s.hidden))
+	}
+	add(matmul("o", bf16, tensor.BF16, t, s.hidden, heads))
+	add(matmul("o", int8, tensor.BF16, t, s.hidden, heads))
+	add(matmul("router", f32, tensor.F32, t, s.experts, s.hidden))
+	if s.dense > 0 {
+		add(network("dense", bf16, t, s.hidden, s.dense))
+		add(network("dense", int8, t, s.hidden, s.dense))
+	}
+	add(mix(s.moe, int4, int8, t))
+	add(mix(s.moe, int4, int4, t))
+	add(mix(s.moe, int8, int8, t))
+	add(mixHere(s.moe, int4, int8, t))
+	add(addNorm(t, s.hidden))
+	add(weightedSum(t, s.topK, s.hidden))
+	add(gather(t, s.vocab, s.hidden))
+	add(router(t, s.hidden, choice))
+	if t <= ops.AddRows {
+		add(secondHalf(s.moe, int4, int8, t, heads, choice))
+	}
+	add(topK(t, choice))
 	return out
 }

@@ -48,7 +48,7 @@ var (
 
 // Open takes a card into use; without a driver or a card the error says which.
 func Open(o Options) (*Device, error) {
-	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Graphs: o.Graphs})
+	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Portable: o.Portable, Graphs: o.Graphs})
 	if err != nil {
 		return nil, err
 	}

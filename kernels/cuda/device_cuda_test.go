@@ -49,6 +49,17 @@ func working(t *testing.T) (*Device, device.Stream) {
 	return d, s
 }
 
+// TestPortable: a GPU of any generation is taken for one without Hopper's kernels and with as
+// little shared memory as there may be.
+func TestPortable(t *testing.T) {
+	if d := opened(t, Options{Portable: true}); d.card.Info().Hopper || d.card.Info().SharedMax > 99<<10 {
+		t.Errorf("%+v", d.card.Info())
+	}
+	if all := opened(t, Options{}).card.Info(); all.SharedMax <= 99<<10 {
+		t.Errorf("%+v: nothing was left out", all)
+	}
+}
+
 // TestCopyStream: its copies are read in place, in the order of events, with rows that are
 // not dense and beside operators; it has no operators itself.
 func TestCopyStream(t *testing.T) {

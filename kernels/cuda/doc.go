@@ -31,6 +31,9 @@ type Options struct {
 	Budget int64 // bytes of its memory that may be used; 0: what is free
 	Graphs int   // instantiated graphs a stream keeps; 0: 64, below 0: none
 	F32    bool  // see Layout
+	// Portable has it run the kernels that any GPU from compute capability 8.0 on runs, not
+	// those for Hopper (rt.Options).
+	Portable bool
 	// Invariant has the bits of a row not hang on how many rows are with it (ops.Builder). A
 	// batch may have MostGenerated generated rows, which come first.
 	Invariant bool

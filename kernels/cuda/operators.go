@@ -269,9 +269,22 @@ func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, 
 	})
 }
 
+// HeadNorm is RMSNorm over each of the heads of x in place.
+func (d *Device) HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32) {
+	d.do("HeadNorm", s, func(s *Stream) { s.ops.HeadNorm(mat(x), heads, mat(w), eps) })
+}
+
+// HeadStore is HeadNorm of queries and keys, where there are norms, Rope of both, and StoreRows
+// of kv, in one go.
+func (d *Device) HeadStore(s device.Stream, cache device.KV, q, rows, qNorm, kNorm device.Mat, eps float32, positions, slots, table device.Mat, qRope, kRope device.Rope) {
+	d.do("HeadStore", s, func(s *Stream) {
+		s.ops.HeadStore(kv(&cache), mat(q), mat(rows), mat(qNorm), mat(kNorm), eps, mat(positions), mat(slots), mat(table), qRope, kRope)
+	})
+}
+
 // GQA is grouped-query attention.
 func (d *Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, in device.Spans, p device.GQA) {
-	d.do("GQA", s, func(s *Stream) { s.ops.GQA(mat(out), mat(q), kv(&cache), mat(in.Table), in.Decode, p) })
+	d.do("GQA", s, func(s *Stream) { s.ops.GQA(mat(out), mat(q), kv(&cache), in.List, mat(in.Table), in.Decode, p) })
 }
 
 // Operators on the host's own formats, which no weight on a card is kept in.

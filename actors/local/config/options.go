@@ -30,6 +30,7 @@ func (k Kind) Own() bool { return k != CPU }
 type Options struct {
 	Device         Kind          `help:"Where to compute: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
 	CardIndex      int           `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
+	Portable       bool          `name:"portable-kernels" help:"With --device cuda: run the kernels that GPUs of all generations since compute capability 8.0 run, not those for Hopper, with 99 KiB of shared memory a block as RTX GPUs have. For comparing: on an RTX GPU it is always so."`
 	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 takes the plain kernels, for comparing." enum:"auto,bf16,f32" default:"auto"`
 	Threads        int           `help:"CPU threads; 0 takes all cores." default:"0"`
 	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX): prompts two to three times as fast, activations count with 16 of their 24 bits."`
@@ -87,6 +88,8 @@ func (f *Options) Check() error {
 		}
 	}
 	switch {
+	case f.Portable && f.Device != CUDA:
+		return errors.New("--portable-kernels goes with --device cuda")
 	case f.BatchInvariant && f.ReuseAnswers:
 		return errors.New("--batch-invariant: --reuse-answers gives a prompt other last bits where somebody has asked before")
 	case f.BatchInvariant && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:

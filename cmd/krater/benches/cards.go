@@ -15,6 +15,8 @@ import (
 type benchCardFlags struct {
 	Device   string `help:"What to measure: ${enum}." enum:"cpu,cuda" default:"cpu"`
 	GPU      int    `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
+	Model    string `help:"With --device cuda: whose sizes: ${enum}." enum:"v2-lite,qwen3-30b-a3b,heads-64" default:"v2-lite"`
+	Portable bool   `name:"portable-kernels" help:"With --device cuda: the kernels that GPUs of all generations since compute capability 8.0 run, with 99 KiB of shared memory a block as RTX GPUs have."`
 	Only     string `help:"With --device cuda: only operators whose name, shape and type match." placeholder:"REGEXP"`
 	Small    bool   `help:"With --device cuda: tiny sizes, checked but not timed."`
 	Plain    bool   `help:"With --device cuda: the plain kernels, which the fast ones are compared with."`
@@ -27,8 +29,8 @@ func (f *benchCardFlags) match() (func(string) bool, error) {
 	if f.GPU < 0 || f.GPU > 63 {
 		return nil, fmt.Errorf("--gpu %d: want 0 to 63", f.GPU)
 	}
-	if f.Device == "cpu" && (f.Only != "" || f.Small || f.Plain || f.Launches || f.Record != "") {
-		return nil, errors.New("--only, --small, --plain, --launches and --record go with --device cuda")
+	if f.Device == "cpu" && (f.Portable || f.Only != "" || f.Small || f.Plain || f.Launches || f.Record != "") {
+		return nil, errors.New("--portable-kernels, --only, --small, --plain, --launches and --record go with --device cuda")
 	}
 	if f.Only == "" {
 		return nil, nil
@@ -51,7 +53,7 @@ func (c *kernelsCmd) runCard(e *console.Env) error {
 	}
 	h := host()
 	rep, err := cards.Run(cards.Options{
-		Index: c.GPU, Small: c.Small, Plain: c.Plain, Launches: c.Launches, Seed: uint64(time.Now().UnixNano()), Commit: h.Revision, Match: match,
+		Index: c.GPU, Model: c.Model, Portable: c.Portable, Small: c.Small, Plain: c.Plain, Launches: c.Launches, Seed: uint64(time.Now().UnixNano()), Commit: h.Revision, Match: match,
 		Progress: func(r *cards.Row) { fmt.Fprintf(e.Err, "%s %s %s: %.2f us\n", r.Op, r.Shape, r.DType, r.US) },
 	})
 	if rep == nil {

@@ -20,6 +20,11 @@ const (
 	Hopper = "sm_90a"
 )
 
+// Assembled are further architectures whose GPUs the driver compiles the text form for: it is
+// assembled for each when it is made, and RESOURCES has what kernels need there. The machine code
+// is not kept: packed it is 1.8 MB for sm_120 and as much for the others, and drivers keep what they compile.
+var Assembled = []string{"sm_86", "sm_89", "sm_120"}
+
 // ArtifactName is the file of a source (without .cu) for an architecture.
 func ArtifactName(source, arch string) string {
 	if arch == PTX {

@@ -1,10 +1,14 @@
-// Package gqa launches grouped-query attention (arXiv 2305.13245) over a paged cache: the
-// plain kernel, a block for each row and head, which takes every size.
+// Package gqa launches grouped-query attention (arXiv 2305.13245) over a paged cache. Heads of
+// 64, 128 and 256 have kernels with tensor cores (Decode, Prefill); the plain kernel, a block
+// for each row and head, takes every size and is what the others are compared with.
+//
+// A row's bits depend on its own sequence only: keys are read in tiles at absolute positions,
+// and only a sequence's own length decides how its keys are cut for several blocks.
 package gqa
 
 import (
 	"fmt"
-	"math"
+	"strconv"
 
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
@@ -36,8 +40,11 @@ func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, table launch.Mat,
 		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), wide(q), launch.I32(q.Stride),
 		launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(kind), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group),
 		launch.P(table.At), launch.I32(list), launch.I32(p.KVHeads), launch.I32(p.HeadDim),
-		launch.F32(float32(float64(p.Scale)*math.Log2E)), launch.I32(p.BlockTokens))
+		scale(p), launch.I32(p.BlockTokens))
 }
+
+// named is the kernel of a head size.
+func named(name string, dim int) launch.Kernel { return launch.Named(name + "_" + strconv.Itoa(dim)) }
 
 // check panics unless all sizes fit, and numbers the cache's type as latent.cuh does.
 func check(out, q launch.Mat, c *launch.KV, table launch.Mat, p device.GQA) int {
@@ -75,5 +82,5 @@ func wide(m launch.Mat) launch.Arg {
 }
 
 func refuse(format string, args ...any) {
-	panic(&device.ShapeError{Op: "plain GQA", Why: fmt.Sprintf(format, args...)})
+	panic(&device.ShapeError{Op: "GQA", Why: fmt.Sprintf(format, args...)})
 }

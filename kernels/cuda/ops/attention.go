@@ -68,12 +68,22 @@ func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache l
 	mla.DecodeNew(b.List, b.Card, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p, &f)
 }
 
-// GQA is grouped-query attention of all prompts of a table, or of all generated rows.
-func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, table launch.Mat, decode bool, p device.GQA) {
-	gqa.Plain(b.List, out, q, cache, table, decode, p)
+// GQA is grouped-query attention of the prompts of list, whose table lies at table, or of its
+// generated rows.
+func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, decode bool, p device.GQA) {
+	switch {
+	case len(list) == 0:
+	case decode && !b.Plain && gqa.CanDecode(b.Card, out, q, cache, p):
+		items := DecodeItems(list)
+		gqa.Decode(b.List, b.Card, out, q, cache, table, len(list), items, b.Scratch(gqa.DecodeScratch(items, p)), p)
+	case !decode && !b.Plain && gqa.CanPrefill(b.Card, out, q, cache, p):
+		gqa.Prefill(b.List, b.Card, out, q, cache, list, table, p)
+	default:
+		gqa.Plain(b.List, out, q, cache, table, decode, p)
+	}
 }
 
-// DecodeItems is how many items of work MLADecode provides for: enough for list, and the
+// DecodeItems is how many items of work attention of generated rows provides for: enough for list, and the
 // same for long as contexts grow.
 func DecodeItems(list []device.Span) int {
 	n := 0

@@ -86,6 +86,28 @@ func (b *Builder) Latent(cache launch.KV, q, kv, norm launch.Mat, eps float32, p
 	elem.LatentStore(b.List, cache, q, kv, norm, eps, positions, slots, table, qRope, kRope)
 }
 
+// HeadNorm is RMSNorm over each of the heads of x in place.
+func (b *Builder) HeadNorm(x launch.Mat, heads int, w launch.Mat, eps float32) {
+	elem.HeadNorm(b.List, x, heads, w, eps)
+}
+
+// HeadStore is norm (where there are norms), rotation and storing of grouped-query attention.
+func (b *Builder) HeadStore(cache launch.KV, q, kv, qNorm, kNorm launch.Mat, eps float32, positions, slots, table launch.Mat, qRope, kRope device.Rope) {
+	h := elem.Heads{Q: q, KV: kv, QNorm: qNorm, KNorm: kNorm, Eps: eps, Positions: positions, Slots: slots, Angles: table, Rope: qRope, KRope: kRope}
+	if elem.CanHeadStore(cache, &h) {
+		elem.HeadStore(b.List, cache, &h)
+		return
+	}
+	keys := kv.ColRange(0, kv.Cols/2)
+	if !qNorm.Zero() {
+		b.HeadNorm(q, qRope.Heads, qNorm, eps)
+		b.HeadNorm(keys, kRope.Heads, kNorm, eps)
+	}
+	b.Rope(q, positions, table, qRope)
+	b.Rope(keys, positions, table, kRope)
+	b.StoreRows(cache, kv, slots)
+}
+
 // Route is router logits and the choice of experts.
 func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device.Router) {
 	var parts launch.Ptr

@@ -371,3 +371,27 @@ func BenchmarkStep(b *testing.B) {
 	}
 	b.ReportMetric(float64(len(l.Ops)), "launches")
 }
+
+// TestGroupedScratch: what is planned for a step is what grouped-query attention takes.
+func TestGroupedScratch(t *testing.T) {
+	s := device.StepSizes{Rows: 300, Seqs: 20, LogitRows: 20, Context: 9000, Hidden: 64, Vocab: 100,
+		GQA: device.GQA{Heads: 32, KVHeads: 4, HeadDim: 128, Scale: 0.1, BlockTokens: 64}}
+	a, p := &at{}, s.GQA
+	var list []device.Span
+	for i := range s.Seqs {
+		list = append(list, device.Span{Row: i, Len: 1, Pos: s.Context - 1})
+	}
+	most := 0
+	b := Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 227 << 10}, List: &launch.List{}, Scratch: func(n int) launch.Ptr {
+		most = max(most, n)
+		return 1 << 20
+	}}
+	q, out := a.mat(tensor.BF16, s.Rows, p.Heads*p.HeadDim), a.mat(tensor.BF16, s.Rows, p.Heads*p.HeadDim)
+	cache, table := launch.KV{Mat: a.mat(tensor.F8E4M3, 1<<16, p.Width())}, a.mat(tensor.I32, 1, 1<<16)
+	b.GQA(out, q, cache, list, table, true, p)
+	b.GQA(out, q, cache, []device.Span{{Len: s.Rows}}, table, false, p)
+	b.GQA(out, q, cache, nil, table, false, p)
+	if planned := ScratchBytes(&s); most == 0 || most > planned || len(b.List.Ops) != 3 {
+		t.Errorf("%d bytes, planned %d, %d launches", most, planned, len(b.List.Ops))
+	}
+}

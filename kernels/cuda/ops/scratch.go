@@ -2,6 +2,7 @@ package ops
 
 import (
 	"krater/kernels/cuda/gemv"
+	"krater/kernels/cuda/gqa"
 	"krater/kernels/cuda/mla"
 	"krater/kernels/cuda/moe"
 	"krater/kernels/cuda/route"
@@ -28,12 +29,14 @@ func ScratchBytes(s *device.StepSizes) int {
 		}
 		most = max(most, n)
 	}
-	a := &s.MLA
-	if a.Heads > 0 {
+	items := bucket(s.Seqs * spans.ItemBound(s.Context))
+	if s.MLA.Heads > 0 {
 		tiles, keys := mla.PrefillBounds(s.Rows, s.Seqs, s.Context)
-		need(mla.PrefillScratch(tiles, keys, min(keys, mla.DefaultKeys), *a))
-		items := bucket(s.Seqs * spans.ItemBound(s.Context))
-		need(mla.DecodeScratch(s.Seqs, items, *a))
+		need(mla.PrefillScratch(tiles, keys, min(keys, mla.DefaultKeys), s.MLA))
+		need(mla.DecodeScratch(s.Seqs, items, s.MLA))
+	}
+	if s.GQA.Heads > 0 {
+		need(gqa.DecodeScratch(items, s.GQA))
 	}
 	if s.Experts > 0 {
 		need(route.AlignedBytes(min(s.Rows, route.MaxFused), s.TopK, s.Experts, tileMin), route.Scratch(s.Rows, s.Experts, s.Hidden))

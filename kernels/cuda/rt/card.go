@@ -27,6 +27,9 @@ type Options struct {
 	Index int
 	// Images give the kernels for a compute capability (90 for 9.0): cubins or PTX.
 	Images func(capability int) ([]string, error)
+	// Portable has a GPU run what one of compute capability 8.6, 8.9 or 12.0 would: the kernels
+	// for compute_80, in blocks with at most PortableShared bytes of shared memory.
+	Portable bool
 	// Graphs is how many instantiated graphs a stream keeps; 0: the default, below 0: none
 	// are made.
 	Graphs int
@@ -34,6 +37,10 @@ type Options struct {
 	// a driver that guards the ends of allocations.
 	Exact bool
 }
+
+// PortableShared is what a block can have of shared memory on every GPU from compute
+// capability 8.0 on.
+const PortableShared = 99 << 10
 
 // Card is an opened card.
 type Card struct {
@@ -102,6 +109,9 @@ func (c *Card) open(o Options) error {
 	}
 	if capability < 80 {
 		return fmt.Errorf("%s has compute capability %d.%d, 8.0 is needed", c.info.Name, capability/10, capability%10)
+	}
+	if o.Portable {
+		capability, c.info.Hopper, c.info.SharedMax = 80, false, min(c.info.SharedMax, PortableShared)
 	}
 	if c.total, err = c.dev.TotalMem(); err != nil {
 		return err

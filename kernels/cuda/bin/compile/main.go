@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,7 @@ func main() {
 }
 
 func run(nvcc string) error {
+	ptxas = filepath.Join(filepath.Dir(nvcc), "ptxas")
 	old, oldRows := load()
 	version, err := compiler(nvcc)
 	if err != nil {
@@ -59,7 +61,13 @@ func run(nvcc string) error {
 			return err
 		}
 		if b.fresh(name, old) {
-			b.keep(name, old, oldRows)
+			if !b.keep(name, old, oldRows) {
+				slots <- struct{}{}
+				wait.Go(func() {
+					b.again(name)
+					<-slots
+				})
+			}
 			continue
 		}
 		for arch := range flags {
@@ -147,18 +155,85 @@ func (b *build) fresh(name string, old *bin.Manifest) bool {
 	return true
 }
 
-func (b *build) keep(name string, old *bin.Manifest, rows []bin.Resources) {
+// keep takes over what the last run has of a file; false: it did not assemble the text form for
+// every architecture.
+func (b *build) keep(name string, old *bin.Manifest, rows []bin.Resources) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for arch := range flags {
 		file := bin.ArtifactName(name, arch)
 		b.manifest.Artifact[file] = old.Artifact[file]
 	}
+	kernels := map[string]int{}
 	for _, r := range rows {
 		if r.Source == name {
+			kernels[r.Arch]++
+		}
+	}
+	whole := true
+	for _, arch := range bin.Assembled {
+		whole = whole && kernels[arch] == kernels[bin.PTX]
+	}
+	for _, r := range rows {
+		if r.Source == name && (whole || r.Arch == bin.Hopper) {
 			b.rows = append(b.rows, r)
 		}
 	}
+	return whole
+}
+
+// again assembles the text form of the last run.
+func (b *build) again(name string) {
+	file := bin.ArtifactName(name, bin.PTX)
+	rows, err := assembleFile(filepath.Join(out, file), name)
+	b.done(file, b.manifest.Artifact[file].Sum, rows, err)
+}
+
+func assembleFile(packed, name string) ([]bin.Resources, error) {
+	f, err := os.Open(packed)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp("", "kernels")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	image := filepath.Join(tmp, name+".ptx")
+	text, err := io.ReadAll(r)
+	if err == nil {
+		err = os.WriteFile(image, text, 0o644)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return assemble(image, name)
+}
+
+// ptxas is the assembler.
+var ptxas string
+
+// assemble is the assembler's word on the text form, and a check that it assembles, for every
+// architecture that runs it.
+func assemble(image, name string) (rows []bin.Resources, err error) {
+	for _, arch := range append([]string{bin.PTX}, bin.Assembled...) {
+		target := strings.Replace(arch, "compute", "sm", 1)
+		said, err := exec.Command(ptxas, "-v", "-arch="+target, image, "-o", image+"."+target).CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%s, assembled for %s: %w\n%s", name, target, err, said)
+		}
+		list, err := parse(string(said), name, arch)
+		if err != nil {
+			return nil, fmt.Errorf("%s for %s: %w", name, target, err)
+		}
+		rows = append(rows, list...)
+	}
+	return rows, nil
 }
 
 // compile makes one artifact.
@@ -175,16 +250,13 @@ func (b *build) compile(name, arch string) (file, sum string, rows []bin.Resourc
 	if err != nil {
 		return file, "", nil, fmt.Errorf("%s for %s: %w\n%s", name, arch, err, said)
 	}
-	if arch == bin.PTX { // the assembler's word on it, and a check that it assembles
-		ptxas := filepath.Join(filepath.Dir(b.nvcc), "ptxas")
-		said, err = exec.Command(ptxas, "-v", "-arch=sm_80", image, "-o", filepath.Join(tmp, "out")).CombinedOutput()
-		if err != nil {
-			return file, "", nil, fmt.Errorf("%s, assembled: %w\n%s", name, err, said)
-		}
+	if arch == bin.PTX {
+		rows, err = assemble(image, name)
+	} else if rows, err = parse(string(said), name, arch); err != nil {
+		err = fmt.Errorf("%s for %s: %w", name, arch, err)
 	}
-	rows, err = parse(string(said), name, arch)
 	if err != nil {
-		return file, "", nil, fmt.Errorf("%s for %s: %w", name, arch, err)
+		return file, "", nil, err
 	}
 	content, err := os.ReadFile(image)
 	if err != nil {

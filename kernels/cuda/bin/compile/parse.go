@@ -39,7 +39,7 @@ func parse(said, source, arch string) ([]bin.Resources, error) {
 		}
 	}
 	// A file of kernels for Hopper has none for compute_80.
-	if len(rows) == 0 && (arch != bin.PTX || !strings.Contains(said, " bytes gmem")) {
+	if len(rows) == 0 && (arch == bin.Hopper || !strings.Contains(said, " bytes gmem")) {
 		return nil, fmt.Errorf("no kernel in what the assembler says:\n%s", said)
 	}
 	for i := range rows {

@@ -1,0 +1,169 @@
+package cards
+
+import (
+	"fmt"
+	"math"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/ops"
+	"krater/kernels/device"
+	"krater/kernels/ref"
+	"krater/kernels/tensor"
+)
+
+// grouped is grouped-query attention of a batch: generated rows (one a sequence) or prompts.
+func grouped(decode bool, h history, dt tensor.DType, p device.GQA) *Case {
+	t, width := h.seqs*h.rows, p.Heads*p.HeadDim
+	row := p.Width() * dt.Size()
+	if dt == tensor.I8 {
+		row += 4 * p.Width() / p.HeadDim
+	}
+	// Keys that a row sees, summed over the rows of a sequence.
+	seen := float64(h.rows)*float64(h.past) + float64(h.rows)*float64(h.rows+1)/2
+	c := &Case{
+		Op:    "gqa prefill",
+		Shape: fmt.Sprintf("%d x %d rows after %d, %d heads of %d, %d of keys", h.seqs, h.rows, h.past, p.Heads, p.HeadDim, p.KVHeads),
+		DType: "cache " + dt.String(),
+		Bytes: float64(h.seqs)*float64(h.context())*float64(row) + float64(2*2*t*width),
+		Flops: 4 * float64(h.seqs*width) * seen,
+		Rel:   relMLA, Abs: absMLA,
+	}
+	if decode {
+		c.Op = "gqa decode"
+	}
+	c.Rotate = int(c.Bytes)
+	c.build = func(d *desk) *job {
+		q, out := d.numbers(tensor.BF16, t, width, unit), d.room(tensor.BF16, t, width)
+		in := d.cached(h, dt, p.Width(), p.HeadDim, p.BlockTokens, decode)
+		return &job{
+			run: func(b *ops.Builder, i int) {
+				b.GQA(out.of(i), q.of(i), in.of(i), in.list, in.table.of(i), decode, p)
+			},
+			outs: []data{out},
+			check: func(read reader) []Sample {
+				rows, heads := d.spread(t, 4), d.spread(p.Heads, 4)
+				var got [][]float64
+				for _, row := range rows {
+					got = append(got, read(out.RowRange(row, row+1)))
+				}
+				s := make([]Sample, len(rows)*len(heads)*p.HeadDim)
+				parallel(len(rows)*len(heads), func(i int) {
+					row, head := i/len(heads), heads[i%len(heads)]
+					want, scale := attendedBy(in, q, rows[row], head, h, p)
+					for v := range want {
+						s[i*p.HeadDim+v] = Sample{got[row][head*p.HeadDim+v], want[v], scale}
+					}
+				})
+				return s
+			},
+		}
+	}
+	return c
+}
+
+// attendedBy is one head of a row, and how large the terms of its sums were.
+func attendedBy(in *cached, q data, row, head int, h history, p device.GQA) (out []float64, scale float64) {
+	seq, ctx, d := row/h.rows, h.past+row%h.rows+1, p.HeadDim
+	kv := head / (p.Heads / p.KVHeads)
+	query := q.row(row)[head*d:][:d]
+	prob, top := make([]float64, ctx), math.Inf(-1)
+	for pos := range prob {
+		prob[pos], _ = dot(query, in.values(in.slot(seq, pos), kv*d, d))
+		prob[pos] *= float64(p.Scale)
+		top = max(top, prob[pos])
+	}
+	sum := 0.0
+	for pos := range prob {
+		prob[pos] = math.Exp(prob[pos] - top)
+		sum += prob[pos]
+	}
+	out = make([]float64, d)
+	squares := make([]float64, d)
+	for pos := range prob {
+		for i, v := range in.values(in.slot(seq, pos), (p.KVHeads+kv)*d, d) {
+			v *= prob[pos] / sum
+			out[i] += v
+			squares[i] += v * v
+		}
+	}
+	for _, v := range squares {
+		scale = max(scale, math.Sqrt(v))
+	}
+	return out, scale
+}
+
+// headStore is what grouped-query attention does between its projections and its products: norm
+// of the heads, rotation, storing.
+func headStore(t int, dt tensor.DType, p device.GQA) *Case {
+	const context = 4096
+	width, kvWidth := p.Heads*p.HeadDim, p.Width()
+	c := &Case{
+		Op:    "head store",
+		Shape: fmt.Sprintf("T=%d, %d heads of %d, %d of keys", t, p.Heads, p.HeadDim, p.KVHeads),
+		DType: "cache " + dt.String(),
+		// Values are read and stored, all else is written back too.
+		Bytes: float64(t * (2*2*width + 3*kvWidth + kvWidth*dt.Size())),
+		Rel:   1.0 / 128, Abs: 1e-2,
+	}
+	c.Rotate = int(c.Bytes)
+	qRope := device.Rope{Heads: p.Heads, HeadDim: p.HeadDim, Dim: p.HeadDim}
+	kRope := qRope
+	kRope.Heads = p.KVHeads
+	c.build = func(d *desk) *job {
+		q, kv := d.numbers(tensor.BF16, t, width, unit), d.numbers(tensor.BF16, t, kvWidth, unit)
+		qNorm, kNorm := d.numbers(tensor.BF16, 1, p.HeadDim, unit), d.numbers(tensor.BF16, 1, p.HeadDim, unit)
+		cache := d.room(dt, t, kvWidth)
+		var scales data
+		if dt == tensor.I8 {
+			scales = d.room(tensor.F32, t, kvWidth/p.HeadDim)
+		}
+		positions := d.ints(t, 1, func(int) int32 { return int32(d.rng.IntN(context)) })
+		order := d.rng.Perm(t)
+		slots := d.ints(t, 1, func(i int) int32 { return int32(order[i]) })
+		table := d.turns(context, p.HeadDim)
+		return &job{
+			run: func(b *ops.Builder, i int) {
+				to := launch.KV{Mat: cache.of(i)}
+				if dt == tensor.I8 {
+					to.Scales, to.Group = scales.of(i), p.HeadDim
+				}
+				b.HeadStore(to, q.of(i), kv.of(i), qNorm.of(i), kNorm.of(i), eps, positions.of(i), slots.of(i), table.of(i), qRope, kRope)
+			},
+			outs: []data{cache},
+			check: func(read reader) []Sample {
+				var s []Sample
+				for _, row := range d.spread(t, 6) {
+					at := []int32{int32(positions.get(row, 0))}
+					angles := floats(table, 0, context)
+					query, rows := floats(q, row, 1), floats(kv, row, 1)
+					ref.HeadNorm(query, floats(qNorm, 0, 1), eps)
+					ref.HeadNorm(rows[:kvWidth/2], floats(kNorm, 0, 1), eps)
+					for _, x := range [][]float32{query, rows} { // as they are before they turn
+						for i, v := range x {
+							x[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
+						}
+					}
+					ref.Rope(query, width, at, angles, qRope)
+					ref.Rope(rows[:kvWidth/2], kvWidth/2, at, angles, kRope)
+					slot := int(slots.get(row, 0))
+					s = compareRow(s, read(q.RowRange(row, row+1)), query, tensor.BF16)
+					s = compareRow(s, readCached(read, cache, scales, slot), rows, dt)
+				}
+				return s
+			},
+		}
+	}
+	return c
+}
+
+// readCached is a row of a cache, integers times their scales.
+func readCached(read reader, cache, scales data, slot int) []float64 {
+	row := read(cache.RowRange(slot, slot+1))
+	if cache.DType == tensor.I8 {
+		s := read(scales.RowRange(slot, slot+1))
+		for i := range row {
+			row[i] *= s[i*len(s)/len(row)]
+		}
+	}
+	return row
+}

@@ -1,0 +1,150 @@
+package gqa
+
+import (
+	"fmt"
+	"math"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// The sizes of gqa_decode.cu.
+const (
+	decodeThreads = 128
+	warps         = 4
+	stepKeys      = spans.KeyTile / warps
+	stepBytes     = 4096 // of a warp's keys in shared memory, in at most four steps
+)
+
+// decoder is the kernels of a cache's type and a head size for 8 or 16 query heads of a group.
+type decoder struct {
+	attend, join launch.Kernel
+	heads        int // query heads of a block
+	shared       int // of a block of attend
+	blocks       int // of a multiprocessor
+}
+
+type kernelKey struct {
+	dtype tensor.DType
+	dim   int
+}
+
+var dtypeNames = map[tensor.DType]string{tensor.BF16: "bf16", tensor.F8E4M3: "e4m3", tensor.I8: "i8"}
+
+var decoders = func() map[kernelKey][2]decoder {
+	out := map[kernelKey][2]decoder{}
+	for dt, name := range dtypeNames {
+		for dim, blocks := range map[int][2]int{64: {4, 3}, 128: {4, 2}, 256: {2, 2}} {
+			var two [2]decoder
+			if dim == 128 && dt != tensor.F8E4M3 {
+				blocks[0] = 3 // they need more registers
+			}
+			for i, heads := range []int{8, 16} {
+				two[i] = decoder{attend: named(fmt.Sprintf("kr_gqa_decode%d_%s", heads, name), dim), join: named("kr_gqa_join", dim),
+					heads: heads, shared: decodeShared(dt, dim, heads), blocks: blocks[i]}
+			}
+			out[kernelKey{dt, dim}] = two
+		}
+	}
+	return out
+}()
+
+// decodeShared is Ring's size.
+func decodeShared(dt tensor.DType, dim, heads int) int {
+	unit, scales, chunk, far := stepKeys*dim*dt.Size(), 0, min(dim, 1024/heads), dim*heads > 2048
+	if dt == tensor.I8 {
+		scales = stepKeys * 2 * 4
+	}
+	if far {
+		chunk = 32
+	}
+	n := warps*max(1, min(stepBytes/unit, 4))*(2*unit+scales+16) + warps*heads*((chunk+4)*4+8)
+	if far { // queries, and sums of a group's items
+		n += dim/16*heads*32 + dim*heads*4
+	}
+	return n
+}
+
+// decoderOf is the kernels for p's groups.
+func decoderOf(dt tensor.DType, p device.GQA) (d decoder, ok bool) {
+	two, ok := decoders[kernelKey{dt, p.HeadDim}]
+	if p.Heads > 8*p.KVHeads {
+		return two[1], ok
+	}
+	return two[0], ok
+}
+
+// CanDecode reports whether Decode takes these: heads of 64, 128 or 256, queries of BF16, a
+// cache of BF16, F8E4M3 or I8 with a scale a head, rows aligned to 16 bytes.
+func CanDecode(card launch.Card, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
+	d, ok := decoderOf(cache.DType, p)
+	return ok && readable(out, q, &cache, p) && card.SharedMax >= d.shared
+}
+
+// readable reports whether fast kernels take rows and cache.
+func readable(out, q launch.Mat, cache *launch.KV, p device.GQA) bool {
+	return q.DType == tensor.BF16 && aligned(q) && aligned(cache.Mat) && aligned(out) && (cache.DType != tensor.I8 || cache.Group == p.HeadDim)
+}
+
+// aligned: rows of m can be read 16 bytes at a time.
+func aligned(m launch.Mat) bool {
+	return m.At%16 == 0 && (m.Rows <= 1 || m.Stride*m.DType.Size()%16 == 0)
+}
+
+// DecodeItems is the most items of work that rows generated rows of at most context positions
+// make.
+func DecodeItems(rows, context int) int { return rows * spans.ItemBound(context) }
+
+// DecodeScratch is the scratch memory that Decode needs for so many items, in bytes.
+func DecodeScratch(items int, p device.GQA) int { return partBytes(items, p) + 2*4*items*p.Heads }
+
+func partBytes(items int, p device.GQA) int { return 4 * items * p.Heads * p.HeadDim }
+
+// decodeShape is the grid of attention: parts of the groups of query heads, and shares of the
+// items. groups says that a block joins the items of whole groups, which is done where no
+// multiprocessor waits long for others with a group more.
+func decodeShape(card launch.Card, d decoder, items int, p device.GQA) (grid launch.Dim, groups bool) {
+	parts := p.KVHeads * ((p.Heads/p.KVHeads + d.heads - 1) / d.heads)
+	room := max(1, card.SMs*d.blocks/parts)
+	n := items / spans.ItemGroup
+	rounds := (n + room - 1) / room
+	return launch.Dim{X: uint32(parts), Y: uint32(min(items, room))}, 8*n >= 7*rounds*room && n > 0
+}
+
+// Decode is attention of all generated rows in table, at most rows of them with at most items
+// of work (DecodeItems, or what else bounds spans.Items of all rows); only these bounds make
+// the grid, and a row beyond them becomes NaN. out [T, heads*d] BF16 or F32, q [T, heads*d]
+// BF16. scratch has DecodeScratch bytes, aligned to 16.
+func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, table launch.Mat, rows, items int, scratch launch.Ptr, p device.GQA) {
+	check(out, q, &cache, table, p)
+	if !CanDecode(card, out, q, cache, p) {
+		refuse("no kernel for out %v, q %v, cache %v", out, q, cache.Mat)
+	}
+	if rows > q.Rows || items < rows || scratch%16 != 0 {
+		refuse("%d items of %d rows, q %v", items, rows, q)
+	}
+	if rows == 0 {
+		return
+	}
+	d, _ := decoderOf(cache.DType, p)
+	grid, groups := decodeShape(card, d, items, p)
+	part, marks, whole := launch.P(scratch), launch.P(scratch+launch.Ptr(partBytes(items, p))), bit(groups)
+	l.Add(d.attend, launch.Config{Grid: grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(d.shared), PDL: true},
+		part, marks, launch.I32(items), whole, launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
+		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.Heads), launch.I32(p.KVHeads),
+		scale(p), launch.I32(p.BlockTokens))
+	l.Add(d.join, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(rows)}, Block: launch.Dim{X: decodeThreads}, PDL: true},
+		launch.P(out.At), wide(out), launch.I32(out.Stride), part, marks, launch.I32(items), whole, launch.P(table.At))
+}
+
+// scale brings scores to powers of two.
+func scale(p device.GQA) launch.Arg { return launch.F32(float32(float64(p.Scale) * math.Log2E)) }
+
+func bit(v bool) launch.Arg {
+	if v {
+		return launch.I32(1)
+	}
+	return launch.I32(0)
+}

@@ -1,0 +1,158 @@
+package gqa
+
+import (
+	"errors"
+	"testing"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+var (
+	h200  = launch.Card{SMs: 132, Hopper: true, SharedMax: 227 << 10}
+	small = launch.Card{SMs: 82, SharedMax: 99 << 10} // compute capability 8.6, 8.9 and 12.0
+)
+
+func mat(dt tensor.DType, rows, cols int) launch.Mat {
+	return launch.Mat{At: 4096, DType: dt, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// args are matching matrices of t rows, as nothing but addresses.
+type args struct {
+	out, q, table launch.Mat
+	cache         launch.KV
+	p             device.GQA
+}
+
+func newArgs(t int, dt tensor.DType, p device.GQA) args {
+	p.BlockTokens, p.Scale = 64, 0.1
+	a := args{out: mat(tensor.BF16, t, p.Heads*p.HeadDim), q: mat(tensor.BF16, t, p.Heads*p.HeadDim), table: mat(tensor.I32, 1, 100),
+		cache: launch.KV{Mat: mat(dt, 4096, p.Width())}, p: p}
+	if dt == tensor.I8 {
+		a.cache.Scales, a.cache.Group = mat(tensor.F32, 4096, p.Width()/p.HeadDim), p.HeadDim
+	}
+	return a
+}
+
+func (a *args) decode(l *launch.List, card launch.Card, rows, items int) {
+	Decode(l, card, a.out, a.q, a.cache, a.table, rows, items, 1<<20, a.p)
+}
+
+func first(d decoder, _ bool) decoder { return d }
+
+var qwen3 = device.GQA{Heads: 32, KVHeads: 4, HeadDim: 128}
+
+// A share is whole groups of items where that leaves work for all blocks.
+func TestDecodeLaunches(t *testing.T) {
+	for _, x := range []struct {
+		p             device.GQA
+		rows, context int
+		grid          launch.Dim
+		groups        bool
+	}{
+		{qwen3, 1, 2048, launch.Dim{X: 4, Y: 32}, false},
+		{qwen3, 1, 32768, launch.Dim{X: 4, Y: 99}, false},
+		{qwen3, 8, 32768, launch.Dim{X: 4, Y: 99}, true},
+		{device.GQA{Heads: 64, KVHeads: 8, HeadDim: 64}, 32, 2048, launch.Dim{X: 8, Y: 66}, true},
+		{device.GQA{Heads: 40, KVHeads: 2, HeadDim: 256}, 1, 100, launch.Dim{X: 4, Y: 2}, false},
+	} {
+		a := newArgs(x.rows, tensor.BF16, x.p)
+		var l launch.List
+		a.decode(&l, h200, x.rows, DecodeItems(x.rows, x.context))
+		if len(l.Ops) != 2 {
+			t.Fatalf("%d launches", len(l.Ops))
+		}
+		attend, join := &l.Ops[0], &l.Ops[1]
+		if attend.Kernel != first(decoderOf(tensor.BF16, x.p)).attend || attend.Config.Grid != x.grid || attend.Count != 15 || l.OpArgs(attend)[3] != bit(x.groups) {
+			t.Errorf("%+v: %s %+v, %d arguments, groups %v", x, attend.Kernel, attend.Config, attend.Count, l.OpArgs(attend)[3])
+		}
+		if join.Config.Grid != (launch.Dim{X: uint32(x.p.Heads), Y: uint32(x.rows)}) || join.Count != 8 || l.OpArgs(join)[6] != bit(x.groups) {
+			t.Errorf("%+v: %s %+v, %d arguments", x, join.Kernel, join.Config, join.Count)
+		}
+	}
+	a := newArgs(3, tensor.BF16, qwen3)
+	var l launch.List
+	if a.decode(&l, h200, 0, 0); len(l.Ops) != 0 {
+		t.Errorf("%d launches for no rows", len(l.Ops))
+	}
+}
+
+// The graph of a step is that of another with other lengths.
+func TestDecodeRepeats(t *testing.T) {
+	a := newArgs(4, tensor.F8E4M3, qwen3)
+	var one, two, three launch.List
+	a.decode(&one, h200, 4, DecodeItems(4, 4096))
+	a.decode(&two, h200, 4, DecodeItems(4, 4096))
+	a.decode(&three, h200, 4, DecodeItems(4, 8192))
+	if !one.Same(&two) || one.Same(&three) {
+		t.Error("launches do not depend on the bounds alone")
+	}
+}
+
+func TestPrefillLaunches(t *testing.T) {
+	list := []device.Span{{Len: 129}, {Len: 5, Pos: 700}}
+	for _, x := range []struct {
+		card  launch.Card
+		dim   int
+		name  string
+		tiles uint32
+		block uint32
+	}{
+		{h200, 128, "kr_gqa_prefill_bf16_128_h", 3, 384}, {small, 128, "kr_gqa_prefill_bf16_128", 3, 256}, {small, 256, "kr_gqa_prefill_bf16_256", 6, 128},
+	} {
+		a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 2, HeadDim: x.dim})
+		var l launch.List
+		Prefill(&l, x.card, a.out, a.q, a.cache, list, a.table, a.p)
+		o := &l.Ops[0]
+		if len(l.Ops) != 1 || o.Kernel.String() != x.name || o.Config.Grid != (launch.Dim{X: 8, Y: x.tiles}) || o.Config.Block.X != x.block || o.Count != 13 {
+			t.Errorf("%+v: %s %+v, %d arguments", x, o.Kernel, o.Config, o.Count)
+		}
+	}
+}
+
+// Every kernel that is not Hopper's has room on every card from 8.0 on, and Hopper's on Hopper.
+func TestSharedMemory(t *testing.T) {
+	for key, two := range decoders {
+		for _, d := range two {
+			if d.shared > small.SharedMax || d.blocks*(d.shared+1<<10) > 228<<10 {
+				t.Errorf("decode %v: %d bytes, %d blocks of %s", key, d.shared, d.blocks, d.attend)
+			}
+		}
+	}
+	for key, k := range prefillers {
+		if k.shared > small.SharedMax || k.sharedHopper > h200.SharedMax {
+			t.Errorf("prefill %v: %d and %d bytes", key, k.shared, k.sharedHopper)
+		}
+	}
+}
+
+func TestFastRefuses(t *testing.T) {
+	list := []device.Span{{Len: 2}}
+	for name, spoil := range map[string]func(a *args){
+		"head size": func(a *args) { *a = newArgs(2, tensor.BF16, device.GQA{Heads: 2, KVHeads: 1, HeadDim: 96}) },
+		"rows":      func(a *args) { a.q.DType = tensor.F32 },
+		"alignment": func(a *args) { a.q.Stride += 4 },
+		"cache":     func(a *args) { a.cache.DType = tensor.F32 },
+		"groups":    func(a *args) { *a = newArgs(2, tensor.I8, qwen3); a.cache.Group = 64 },
+	} {
+		a := newArgs(2, tensor.BF16, qwen3)
+		spoil(&a)
+		var l launch.List
+		for _, f := range []func(){
+			func() { a.decode(&l, h200, 2, spans.ItemGroup) },
+			func() { Prefill(&l, h200, a.out, a.q, a.cache, list, a.table, a.p) },
+		} {
+			func() {
+				defer func() {
+					var e *device.ShapeError
+					if err, ok := recover().(error); !ok || !errors.As(err, &e) {
+						t.Errorf("%s: no ShapeError", name)
+					}
+				}()
+				f()
+			}()
+		}
+	}
+}

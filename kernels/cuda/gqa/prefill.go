@@ -1,0 +1,70 @@
+package gqa
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// prefiller is the two kernels of a cache's type and a head size, and the shared memory of
+// their blocks.
+type prefiller struct {
+	any, hopper             launch.Kernel
+	shared, sharedHopper    int
+	threads, partsOfRowTile int // of any
+}
+
+var prefillers = func() map[kernelKey]prefiller {
+	out := map[kernelKey]prefiller{}
+	for _, dim := range []int{64, 128, 256} {
+		for dt, name := range dtypeNames {
+			k := prefiller{any: named("kr_gqa_prefill_"+name, dim), threads: 256, partsOfRowTile: 1}
+			k.hopper = launch.Named(k.any.String() + "_h")
+			keys, keysHopper := 64, 128
+			if dim > 128 { // half as many rows and keys
+				k.threads, k.partsOfRowTile, keys, keysHopper = 128, 2, 32, 64
+				k.shared = spans.RowTile / 2 * 2 * dim
+			}
+			k.shared += 2 * 2 * keys * 2 * dim
+			k.sharedHopper = spans.RowTile*2*dim + 2*2*keysHopper*2*dim + 8*8
+			if dt != tensor.BF16 { // a stage as it lies in the cache; on Hopper besides
+				k.shared += 2*keys*dim - 2*keys*2*dim
+				k.sharedHopper += 2 * keysHopper * dim
+			}
+			out[kernelKey{dt, dim}] = k
+		}
+	}
+	return out
+}()
+
+// CanPrefill reports whether Prefill takes these: the sizes and types that CanDecode names.
+func CanPrefill(card launch.Card, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
+	k, ok := prefillers[kernelKey{cache.DType, p.HeadDim}]
+	return ok && readable(out, q, &cache, p) && card.SharedMax >= k.shared
+}
+
+// Prefill is attention of the rows of all prompts: list is what table has. out [T, heads*d]
+// BF16 or F32, q [T, heads*d] BF16. It needs no scratch memory.
+func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, p device.GQA) {
+	check(out, q, &cache, table, p)
+	if !CanPrefill(card, out, q, cache, p) {
+		refuse("no kernel for out %v, q %v, cache %v", out, q, cache.Mat)
+	}
+	tiles := 0
+	for i := range list {
+		tiles += spans.Tiles(&list[i])
+	}
+	if tiles == 0 {
+		return
+	}
+	k := prefillers[kernelKey{cache.DType, p.HeadDim}]
+	kernel, config := k.any, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(tiles * k.partsOfRowTile)},
+		Block: launch.Dim{X: uint32(k.threads)}, Shared: uint32(k.shared), PDL: true}
+	if card.Hopper && card.SharedMax >= k.sharedHopper {
+		kernel, config.Grid.Y, config.Block.X, config.Shared = k.hopper, uint32(tiles), 384, uint32(k.sharedHopper)
+	}
+	l.Add(kernel, config,
+		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
+		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens))
+}
