@@ -110,7 +110,7 @@ func decodeShape(card launch.Card, d decoder, items int, p device.GQA) (grid lau
 	room := max(1, card.SMs*d.blocks/parts)
 	n := items / spans.ItemGroup
 	rounds := (n + room - 1) / room
-	return launch.Dim{X: uint32(parts), Y: uint32(min(items, room))}, 8*n >= 7*rounds*room && n > 0
+	return launch.Dim{X: uint32(parts), Y: uint32(min(items, room))}, rounds > 3 || n > 0 && 8*n >= 7*rounds*room
 }
 
 // Decode is attention of all generated rows in table, at most rows of them with at most items

@@ -54,7 +54,8 @@ func TestDecodeLaunches(t *testing.T) {
 	}{
 		{qwen3, 1, 2048, launch.Dim{X: 4, Y: 32}, false},
 		{qwen3, 1, 32768, launch.Dim{X: 4, Y: 99}, false},
-		{qwen3, 8, 32768, launch.Dim{X: 4, Y: 99}, true},
+		{qwen3, 8, 32768, launch.Dim{X: 4, Y: 99}, false}, // 128 groups for 99
+		{qwen3, 32, 32768, launch.Dim{X: 4, Y: 99}, true},
 		{device.GQA{Heads: 64, KVHeads: 8, HeadDim: 64}, 32, 2048, launch.Dim{X: 8, Y: 66}, true},
 		{device.GQA{Heads: 40, KVHeads: 2, HeadDim: 256}, 1, 100, launch.Dim{X: 4, Y: 2}, false},
 	} {
