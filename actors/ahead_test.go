@@ -97,7 +97,7 @@ func newChooserSim(t *testing.T, seed uint64, blocks int, params func(*rand.Rand
 			t.Fatal(err)
 		}
 		st.Histories = histories
-		b := msg.NewBatch(st, 1)
+		b := msg.NewBatch(1, st)
 		b.Stream = chooserStream{}
 		batches = append(batches, b)
 	}
@@ -187,10 +187,10 @@ func (s *chooserSim) comeBack(fails bool) {
 		s.compute(b)
 	}
 	if fails {
-		s.tell(&msg.Failed{Batch: b, Cause: errors.New("injected")})
+		s.tell(&msg.Failed{Batch: b, Epoch: b.Epoch, Cause: errors.New("injected")})
 		return
 	}
-	s.tell(b)
+	s.tell(msg.NewReply(b))
 }
 
 // TestHistoriesAreWhole: whatever happens to a sequence, when a device changes its logits it has

@@ -1,8 +1,10 @@
 package actors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"krater/stages/load"
@@ -29,22 +31,13 @@ const poolsMax = 64
 type GroupSpec struct {
 	First, Last int
 	Rank        int // groups of one rank share a device
+	// Link is how hidden states come from the group before: set by Start. Within a rank the
+	// batch moves and its bytes stay, which is "direct".
+	Link string
 }
 
-// LinkKind says how hidden states get from one group to the next.
-type LinkKind uint8
-
-const (
-	// LinkDirect: both groups compute on the same memory; the batch moves, its bytes stay.
-	LinkDirect LinkKind = iota
-)
-
-func (k LinkKind) String() string {
-	if k == LinkDirect {
-		return "direct"
-	}
-	return fmt.Sprintf("LinkKind(%d)", uint8(k))
-}
+// sameMemory is the link of groups that share memory.
+const sameMemory = "direct"
 
 // Cut divides layers into n groups as load.Even does, all on one rank.
 func Cut(layers, n int) ([]GroupSpec, error) {
@@ -60,6 +53,39 @@ func Cut(layers, n int) ([]GroupSpec, error) {
 	return groups, nil
 }
 
+// Groups are the layer groups of a model's ranks.
+func Groups(ranks []load.Rank) []GroupSpec {
+	var groups []GroupSpec
+	for i, r := range ranks {
+		for _, g := range r.Groups {
+			groups = append(groups, GroupSpec{First: g.First, Last: g.Last, Rank: i})
+		}
+	}
+	return groups
+}
+
+// over checks the blueprint against the ranks that were loaded; without groups it has theirs.
+func (b *Blueprint) over(ranks []load.Rank) error {
+	loaded := Groups(ranks)
+	if b.Groups == nil {
+		b.Groups = loaded
+	}
+	if err := b.Check(len(ranks[0].Config.Layers)); err != nil {
+		return err
+	}
+	if len(b.Groups) != len(loaded) {
+		return fmt.Errorf("blueprint: %d groups, the model is loaded in %d", len(b.Groups), len(loaded))
+	}
+	b.Groups = slices.Clone(b.Groups) // Start notes the links
+	for i, g := range loaded {
+		if b.Groups[i].Link = ""; b.Groups[i] != g {
+			return fmt.Errorf("blueprint: group %d has layers [%d, %d) on rank %d, loaded are [%d, %d) on rank %d", i,
+				b.Groups[i].First, b.Groups[i].Last, b.Groups[i].Rank, g.First, g.Last, g.Rank)
+		}
+	}
+	return nil
+}
+
 // Check reports the first fault of a blueprint for a model of so many layers.
 func (b *Blueprint) Check(layers int) error {
 	switch {
@@ -70,8 +96,12 @@ func (b *Blueprint) Check(layers int) error {
 	case b.MicroBatches < 1:
 		return fmt.Errorf("blueprint: %d micro-batches, want at least 1", b.MicroBatches)
 	}
-	at := 0
+	at, rank := 0, 0
 	for i, g := range b.Groups {
+		if g.Rank < rank || g.Rank > rank+1 || i == 0 && g.Rank != 0 {
+			return fmt.Errorf("blueprint: group %d is on rank %d, the one before on rank %d", i, g.Rank, rank)
+		}
+		rank = g.Rank
 		if g.First != at || g.Last <= g.First {
 			return fmt.Errorf("blueprint: group %d has layers [%d, %d), want it to start at %d", i, g.First, g.Last, at)
 		}
@@ -89,7 +119,7 @@ func (b *Blueprint) String() string {
 	s.WriteString("schedule > embed")
 	for i, g := range b.Groups {
 		if i > 0 {
-			fmt.Fprintf(&s, " > link[%s]", LinkDirect)
+			fmt.Fprintf(&s, " > link[%s]", cmp.Or(g.Link, sameMemory))
 		}
 		fmt.Fprintf(&s, " > group%d[%d..%d on rank %d, %d pools]", i, g.First, g.Last-1, g.Rank, b.Pools)
 	}

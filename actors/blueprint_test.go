@@ -50,16 +50,16 @@ func TestBlueprintCheck(t *testing.T) {
 		want string
 	}{
 		{Blueprint{Groups: whole, Pools: 1, MicroBatches: 1}, ""},
-		{Blueprint{Groups: []GroupSpec{{0, 1, 0}, {1, 4, 1}}, Pools: 64, MicroBatches: 3}, ""},
+		{Blueprint{Groups: []GroupSpec{{First: 0, Last: 1, Rank: 0}, {First: 1, Last: 4, Rank: 1}}, Pools: 64, MicroBatches: 3}, ""},
 		{Blueprint{Pools: 1, MicroBatches: 1}, "no layer group"},
 		{Blueprint{Groups: whole, MicroBatches: 1}, "0 expert pools"},
 		{Blueprint{Groups: whole, Pools: 65, MicroBatches: 1}, "65 expert pools"},
 		{Blueprint{Groups: whole, Pools: 1}, "0 micro-batches"},
-		{Blueprint{Groups: []GroupSpec{{1, 4, 0}}, Pools: 1, MicroBatches: 1}, "want it to start at 0"},
-		{Blueprint{Groups: []GroupSpec{{0, 2, 0}, {3, 4, 0}}, Pools: 1, MicroBatches: 1}, "want it to start at 2"},
-		{Blueprint{Groups: []GroupSpec{{0, 2, 0}, {2, 2, 0}}, Pools: 1, MicroBatches: 1}, "group 1 has layers [2, 2)"},
-		{Blueprint{Groups: []GroupSpec{{0, 3, 0}}, Pools: 1, MicroBatches: 1}, "end at layer 3 of 4"},
-		{Blueprint{Groups: []GroupSpec{{0, 5, 0}}, Pools: 1, MicroBatches: 1}, "end at layer 5 of 4"},
+		{Blueprint{Groups: []GroupSpec{{First: 1, Last: 4, Rank: 0}}, Pools: 1, MicroBatches: 1}, "want it to start at 0"},
+		{Blueprint{Groups: []GroupSpec{{First: 0, Last: 2, Rank: 0}, {First: 3, Last: 4, Rank: 0}}, Pools: 1, MicroBatches: 1}, "want it to start at 2"},
+		{Blueprint{Groups: []GroupSpec{{First: 0, Last: 2, Rank: 0}, {First: 2, Last: 2, Rank: 0}}, Pools: 1, MicroBatches: 1}, "group 1 has layers [2, 2)"},
+		{Blueprint{Groups: []GroupSpec{{First: 0, Last: 3, Rank: 0}}, Pools: 1, MicroBatches: 1}, "end at layer 3 of 4"},
+		{Blueprint{Groups: []GroupSpec{{First: 0, Last: 5, Rank: 0}}, Pools: 1, MicroBatches: 1}, "end at layer 5 of 4"},
 	} {
 		err := c.b.Check(4)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -69,7 +69,7 @@ func TestBlueprintCheck(t *testing.T) {
 }
 
 func TestBlueprintString(t *testing.T) {
-	b := Blueprint{Groups: []GroupSpec{{0, 1, 0}, {1, 4, 1}}, Pools: 2, MicroBatches: 3}
+	b := Blueprint{Groups: []GroupSpec{{First: 0, Last: 1, Rank: 0}, {First: 1, Last: 4, Rank: 1}}, Pools: 2, MicroBatches: 3}
 	const want = "schedule > embed > group0[0..0 on rank 0, 2 pools] > link[direct] > group1[1..3 on rank 1, 2 pools] > head > sample > stream; micro-batches: 3"
 	if got := b.String(); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
@@ -84,16 +84,20 @@ func TestStartRefuses(t *testing.T) {
 	used := l.dev.Memory().Used
 	good := l.options(t, o)
 	for name, change := range map[string]func(*Options){
-		"one group":       func(o *Options) { o.Blueprint.Groups = []GroupSpec{{0, 3, 0}} },
-		"another cut":     func(o *Options) { o.Blueprint.Groups = []GroupSpec{{0, 1, 0}, {1, 3, 0}} },
-		"three groups":    func(o *Options) { o.Blueprint.Groups = []GroupSpec{{0, 1, 0}, {1, 2, 0}, {2, 3, 0}} },
+		"one group": func(o *Options) { o.Blueprint.Groups = []GroupSpec{{First: 0, Last: 3, Rank: 0}} },
+		"another cut": func(o *Options) {
+			o.Blueprint.Groups = []GroupSpec{{First: 0, Last: 1, Rank: 0}, {First: 1, Last: 3, Rank: 0}}
+		},
+		"three groups": func(o *Options) {
+			o.Blueprint.Groups = []GroupSpec{{First: 0, Last: 1, Rank: 0}, {First: 1, Last: 2, Rank: 0}, {First: 2, Last: 3, Rank: 0}}
+		},
 		"no pool":         func(o *Options) { o.Blueprint.Pools = 0 },
 		"micro-batches":   func(o *Options) { o.Blueprint.MicroBatches = 65 },
 		"no prefill rows": func(o *Options) { o.Scheduler.PrefillChunk = 0 },
 	} {
 		opt := good
 		change(&opt)
-		if p, err := Start(l.dev, l.bound, opt); err == nil {
+		if p, err := Start(l.placed(), opt); err == nil {
 			t.Errorf("%s: started", name)
 			p.Close()
 		}

@@ -28,9 +28,12 @@ func (s *sim) until(ok func() bool) {
 // queued reports whether an actor has a batch before it that carries a request.
 func (s *sim) queued(actor string, id uint64) bool {
 	for _, m := range s.box(actor).queue {
+		if r, ok := m.(*msg.Reply); ok {
+			m = r.Batch
+		}
 		if b, ok := m.(*msg.Batch); ok {
-			for i := range b.State.Spans {
-				if b.State.Spans[i].Seq == id {
+			for i := range b.Step.Spans {
+				if b.Step.Spans[i].Seq == id {
 					return true
 				}
 			}

@@ -10,7 +10,7 @@ import (
 // draws has the device choose the batch's tokens, if it can choose all of them.
 func (n *scheduleNode) draws(f *flight) {
 	n.plan.Draws = n.plan.Draws[:0]
-	f.drawn = f.batch.State.Choose()
+	f.drawn = f.batch.Last().State.Choose()
 	ahead := 0
 	if f.core.After != 0 {
 		ahead = 1
@@ -68,7 +68,7 @@ func (n *scheduleNode) hold() {
 	}
 	for _, f := range n.flight {
 		if f.where == away && f.core.ID != 0 {
-			n.core.Hold(f.core.ID, !n.chains(f) || overtaken(n.experts, f.batch.State.Total()) || !n.spare(f.batch.Home))
+			n.core.Hold(f.core.ID, !n.chains(f) || overtaken(n.ranks, f.batch.Step.Total()) || !n.spare(f.batch.Home))
 		}
 	}
 }

@@ -127,8 +127,8 @@ func (p *Pipeline) halt() error {
 			c.Close()
 		}
 	}
-	for _, s := range p.states {
-		s.Close()
+	for _, r := range p.rows {
+		r.Close()
 	}
 	for _, m := range p.mirrors {
 		m.Close()
@@ -136,6 +136,8 @@ func (p *Pipeline) halt() error {
 	for _, l := range p.letters {
 		l.Close()
 	}
-	closeSeats(p.seats)
+	for _, r := range p.ranks {
+		closeSeats(r.seats)
+	}
 	return nil
 }

@@ -152,7 +152,7 @@ func TestSubmitDuringClose(t *testing.T) {
 	l := loadModel(t, setup{dir: golden("deepseek_v2_lite"), limits: small(2)}.defaults())
 	for range 20 {
 		o := setup{limits: small(2)}.defaults()
-		p, err := Start(l.dev, l.bound, l.options(t, o))
+		p, err := Start(l.placed(), l.options(t, o))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func TestNothingLeaks(t *testing.T) {
 				}}
 			}
 		}
-		p, err := Start(l.dev, l.bound, l.options(t, o))
+		p, err := Start(l.placed(), l.options(t, o))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestHaltWithAStuckActor(t *testing.T) {
 	g := desk(t)
 	p := g.p
 	p.halted = make(chan struct{})
-	p.states = []*stages.State{nil} // closing it would panic
+	p.rows = []*stages.Rows{nil} // closing it would panic
 	p.host.(*deskHost).stuck = errors.New("stuck")
 	a := newAnswer(3)
 	p.outputs[7] = newOutput(g, &engine.Request{}, a, 1)

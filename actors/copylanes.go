@@ -18,22 +18,19 @@ const lapsLate = 1024
 // eight timed while nobody looks, within what the trace may cost.
 const lapShare = 0.01
 
-// timesCopies reports whether streams of a device tell what copies take, and there are copies.
-func (p *Pipeline) timesCopies(s device.Stream) bool {
-	_, ok := s.(device.LapTimer)
-	return ok && (p.opt.Placement != nil || p.parts.Limits.HostBlocks > 0)
-}
-
-// timed says whether the device takes the time of the copies and waits of the step that a
+// timed says whether devices take the time of the copies and waits of the step that a
 // batch begins.
-func timed(b *msg.Batch, on bool) {
-	b.Laps.Drop()
-	if b.Anchor != nil {
-		b.Anchor.Release()
-		b.Anchor = nil
-	}
-	if b.State.Laps = nil; on {
-		b.State.Laps = &b.Laps
+func timed(b *msg.Batch, on func(rank int) bool) {
+	for i := range b.Ranks {
+		l := &b.Ranks[i]
+		l.Laps.Drop()
+		if l.Anchor != nil {
+			l.Anchor.Release()
+			l.Anchor = nil
+		}
+		if l.State.Laps = nil; on(i) {
+			l.State.Laps = &l.Laps
+		}
 	}
 }
 
@@ -74,11 +71,11 @@ type lateLap struct {
 // note sorts the laps of a step that has ended, and those of earlier ones that are over by
 // now: copies go to their lane at once; the others are given, by their beginnings. The device
 // passed end when the trace's clock showed at.
-func (n *copyLanes) note(b *msg.Batch, about trace.Event, end device.Moment, at int64) []trace.Event {
+func (n *copyLanes) note(b *msg.Batch, home int, about trace.Event, end device.Moment, at int64) []trace.Event {
 	for i := range b.Laps.List {
 		x := &b.Laps.List[i]
 		about.Kind, about.Layer, about.Bytes = kindOf(x), int16(x.Layer), uint64(x.Bytes)
-		n.late = append(n.late, lateLap{*x, about, b.Home})
+		n.late = append(n.late, lateLap{*x, about, home})
 	}
 	b.Laps.List = b.Laps.List[:0]
 	n.moments = n.moments[:0]

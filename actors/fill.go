@@ -20,12 +20,12 @@ const rawIDs = 1 << 63
 func (n *scheduleNode) fill(d scheduler.Batch) {
 	f := n.take(d.Lane)
 	b := f.batch
-	b.ID, b.Lane, b.Epoch, b.Rows = d.ID, d.Lane, d.Epoch, b.Rows[:0]
+	b.ID, b.Lane, b.Rows = d.ID, d.Lane, b.Rows[:0]
 	f.core, f.live = d, len(d.Spans)
 	n.plan.Tokens, n.plan.Spans, n.plan.Take, n.plan.From = n.plan.Tokens[:0], n.plan.Spans[:0], n.plan.Take[:0], nil
 	n.plan.Moves = moves(n.plan.Moves[:0], d.Moves)
 	if d.After != 0 {
-		n.plan.From = n.carrying(d.After).batch.State
+		n.plan.From = n.carrying(d.After).batch.Ranks[0].State
 	}
 	for i := range d.Spans {
 		sp := &d.Spans[i]
@@ -66,7 +66,7 @@ func (n *scheduleNode) note(b *msg.Batch, spans []scheduler.Span) {
 	noted, others := n.trace.Detail(b.ID)
 	b.Quiet, b.Others = !noted, others
 	clocked(b, noted)
-	timed(b, noted && n.times)
+	timed(b, func(rank int) bool { return noted && rank < len(n.ranks) && n.ranks[rank].times })
 	n.riders = n.riders[:0]
 	for i := range spans {
 		sp := &spans[i]
@@ -91,19 +91,27 @@ func (r *record) scored(rows []msg.Row, sp *scheduler.Span) []msg.Row {
 // moves are the core's as the groups take them. It makes none of a kind that it was not given
 // room for, and all state of the models served is in blocks.
 func moves(dst []stages.Move, list []scheduler.Move) []stages.Move {
-	kinds := [...]stages.MoveKind{scheduler.Copy: stages.Copy, scheduler.Save: stages.Save, scheduler.Load: stages.Load}
 	for _, m := range list {
-		dst = append(dst, stages.Move{Kind: kinds[m.Kind], From: m.From, To: m.To})
+		kind, ok := moveKinds[m.Kind]
+		if !ok {
+			panic(fmt.Sprintf("a move of kind %s, which no group does", m.Kind))
+		}
+		dst = append(dst, stages.Move{Kind: kind, From: m.From, To: m.To})
 	}
 	return dst
 }
+
+var moveKinds = map[scheduler.MoveKind]stages.MoveKind{scheduler.Copy: stages.Copy, scheduler.Save: stages.Save, scheduler.Load: stages.Load}
 
 // place makes a batch hold a plan. Without a stream of its own it waits for the copies:
 // whoever gets the batch works on another stream. With one it must not: what a device has
 // in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	plan.Lane = b.Home
-	plan.Halts, b.Asks, b.Asked = halts(n.experts, plan), asks(n.experts, plan), false
+	plan.Lane, plan.Halts = b.Home, halts(n.ranks, plan)
+	for i, r := range n.ranks {
+		b.Ranks[i].Asks, b.Ranks[i].Asked = r.asks(plan), false
+	}
+	b.Enter(0)
 	err := fill(b.State, b.On(n.stream), plan)
 	if b.Stream != nil {
 		return err
@@ -139,7 +147,7 @@ func (n *scheduleNode) fillRaw() {
 	b := f.batch
 	b.ID, b.Lane, b.Raw, b.Rows, b.Quiet, b.Others = rawIDs+n.rawLast, 0, raw, b.Rows[:0], false, 0
 	clocked(b, false) // who measures does so from outside
-	timed(b, false)
+	timed(b, func(int) bool { return false })
 	if err := n.place(b, raw.Batch); err != nil {
 		n.refused(f, err)
 		return

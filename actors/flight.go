@@ -12,6 +12,7 @@ type flight struct {
 	batch *msg.Batch
 	core  scheduler.Batch // the decision it carries; zero for a raw step
 	live  int             // spans whose request has not ended
+	epoch uint32          // that it was sent in
 	drawn bool            // the device chooses all its tokens
 	where whereabouts
 	// forgets is how many actors have not yet answered that they forgot the batch.
@@ -62,7 +63,7 @@ func (n *scheduleNode) take(lane int) *flight {
 	}
 	f := n.free[i]
 	n.free = slices.Delete(n.free, i, i+1)
-	f.where = away
+	f.where, f.epoch, f.batch.Epoch = away, n.epoch, n.epoch
 	n.flying++
 	f.batch.Abandoned.Store(false)
 	return f

@@ -55,7 +55,7 @@ var _ engine.Engine = (*Gateway)(nil)
 // Info implements engine.Engine.
 func (g *Gateway) Info() engine.Info {
 	return engine.Info{
-		ID: g.opt.ID, Created: g.opt.Created, Context: g.p.parts.Limits.Context, Vocab: g.opt.Vocab, Defaults: g.opt.Defaults,
+		ID: g.opt.ID, Created: g.opt.Created, Context: g.p.lim.Context, Vocab: g.opt.Vocab, Defaults: g.opt.Defaults,
 	}
 }
 
@@ -81,7 +81,7 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	if err := ctx.Err(); err != nil {
 		return nil, gone()
 	}
-	size := g.p.parts.Limits.Context
+	size := g.p.lim.Context
 	// A prompt that is a little too long is counted, so that the client knows by how much.
 	ids, front, back, err := g.tokenize(ctx, req.Prompt, 2*size)
 	if long, ok := errors.AsType[*tokenizer.LimitError](err); ok {
@@ -375,6 +375,9 @@ func (g *Gateway) Stats() engine.Stats {
 		s.ActorWait[r.Name()] = r.Totals().Wait
 	}
 	g.p.host.waiting(s.ActorQueue)
-	s.LinkBytes = map[string]uint64{LinkDirect.String(): g.p.linkBytes.Load()}
+	s.LinkBytes = map[string]uint64{}
+	for kind, n := range g.p.linkBytes {
+		s.LinkBytes[kind] = n.Load()
+	}
 	return s
 }

@@ -17,6 +17,8 @@ import (
 // the same split into experts, the same kernel, no message.
 type groupNode struct {
 	index  int
+	rank   int
+	leads  bool // it is the first of its rank
 	group  *group.Group
 	stream device.Stream
 	placed *placed // nil: the group's experts are where the group is
@@ -30,12 +32,14 @@ type groupNode struct {
 func (n *groupNode) receive(c *turn, m any) {
 	switch m := m.(type) {
 	case *msg.Batch:
-		if m.Asks && n.group.First == 0 {
-			serve(c, m)
+		if m.Asks && n.leads {
+			serve(c, m, n.rank)
 		}
 		n.group.Move(m.On(n.stream), m.State)
 		if !m.State.Repeated() && !m.Abandoned.Load() {
-			n.placed.ahead(n.group, m)
+			if n.leads {
+				n.placed.ahead(m)
+			}
 			m.Walk = n.group.Walk(m.State, n.placed.parts(m))
 		}
 		n.run(c, m, true)
@@ -45,7 +49,7 @@ func (n *groupNode) receive(c *turn, m any) {
 			return // the batch failed meanwhile
 		}
 		if m.Cause != nil {
-			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: m.Cause})
+			c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: m.Cause})
 			return
 		}
 		more := false
@@ -128,15 +132,16 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 // the same time.
 func (n *groupNode) drain(b *msg.Batch) {
 	n.placed.drain()
-	if b.Stream != nil && n.index > 0 {
+	l := &b.Ranks[n.rank]
+	if l.Stream != nil && !n.leads {
 		return
 	}
-	s := b.On(n.stream)
+	s := l.On(n.stream)
 	wait := func() error { return device.Recover(s) }
 	var err error
-	if b.Asks {
-		b.Asked = false
-		err = b.Letters.Dismiss(wait)
+	if l.Asks && n.leads {
+		l.Asked = false
+		err = l.Letters.Dismiss(wait)
 	} else {
 		err = wait()
 	}
@@ -148,11 +153,11 @@ func (n *groupNode) drain(b *msg.Batch) {
 // serve has the pools answer what the device is going to ask in a step. That is before any of
 // it is enqueued: the device may begin with a part of it, and who waits for the device while
 // the rest is made would wait for answers that nobody gives.
-func serve(c *turn, b *msg.Batch) {
+func serve(c *turn, b *msg.Batch, rank int) {
 	b.Asked = true
-	step := b.Letters.Begin(b.State.Total())
+	step := b.Letters.Begin(b.Step.Total())
 	for i := range c.routes.pools {
-		c.send(c.routes.pools[i], msg.NewServe(b, step))
+		c.send(c.routes.pools[i], msg.NewServe(b, rank, step))
 	}
 	c.sent = 0
 }

@@ -10,7 +10,7 @@ import (
 type headNode struct {
 	stage  *head.Stage
 	stream device.Stream
-	keeps  func(b *msg.Batch) bool // Pipeline.keeps
+	keeps  func(b *msg.Batch) bool // rank.keeps
 }
 
 func (n *headNode) receive(c *turn, m any) {

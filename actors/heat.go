@@ -3,7 +3,6 @@ package actors
 import (
 	"sync"
 
-	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/scheduler/heat"
 	"krater/stages/model"
@@ -88,10 +87,13 @@ func (h *heatMeter) observe(id uint64, layer, rows int, work []device.ExpertRows
 }
 
 // observeRoutes counts a step of so many rows that the device kept to itself; routes are the
-// experts chosen in a layer of the model [rows, K].
+// experts chosen in a layer of the model [rows, K], nil for one that is elsewhere.
 func (h *heatMeter) observeRoutes(rows int, routes func(layer int) []int32) {
 	for i, layer := range h.shape.Layers {
 		l, ids := &h.layers[i], routes(int(layer))
+		if ids == nil {
+			continue
+		}
 		l.mu.Lock()
 		l.tokens += uint64(rows)
 		for _, e := range ids {
@@ -120,21 +122,6 @@ func (h *heatMeter) snapshot(id heat.Identity) *heat.Map {
 		panic(err) // a model that was loaded has a shape, and a router chooses an expert once
 	}
 	return m
-}
-
-// keeps reports whether a step of the batch of an id is one of the sample of which the
-// device keeps the routers' choice to itself (group.Resident, placement.Whole), so that no
-// split sees it: the head then has it copied, all layers at once, and the sample actor
-// counts it when the step has ended. The copy comes behind the step, which so may be a
-// repeated one.
-func (p *Pipeline) keeps(b *msg.Batch) bool {
-	if b.Stream == nil || !p.heat.counts(b.ID) {
-		return false
-	}
-	if place := p.opt.Placement; place != nil {
-		return place.Whole(b.State.Total(), b.Probe() != nil)
-	}
-	return p.resident
 }
 
 // Heat is what routers have chosen since the start, marked as of the model id; nil for

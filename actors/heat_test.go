@@ -215,9 +215,9 @@ func TestHeatOff(t *testing.T) {
 	if newHeatMeter(routerOf(3, 1, 4, 2), -1) != nil || newHeatMeter(routerOf(2, 2, 0, 0), 1) != nil {
 		t.Error("there is a meter")
 	}
-	off := &Pipeline{resident: true}
+	off, r := &Pipeline{}, &rank{resident: true}
 	off.heat.observe(0, 1, 1, nil)
-	if off.Heat(heat.Identity{}) != nil || off.keeps(&msg.Batch{Stream: noStream{}}) {
+	if off.Heat(heat.Identity{}) != nil || r.keeps(off.heat, &msg.Batch{Local: &msg.Local{Stream: noStream{}}}) {
 		t.Error("a pipeline without a meter counts")
 	}
 }
@@ -228,22 +228,22 @@ type noStream struct{ device.Stream }
 // TestHeatKept: what a device keeps to itself is fetched for the sample alone, where its
 // batches have streams of their own and it finds the experts by itself.
 func TestHeatKept(t *testing.T) {
-	p := &Pipeline{resident: true, heat: newHeatMeter(routerOf(2, 0, 4, 2), 8)}
+	h, r := newHeatMeter(routerOf(2, 0, 4, 2), 8), &rank{resident: true}
 	kept := 0
 	for id := range uint64(800) {
-		b := &msg.Batch{ID: id, Stream: noStream{}}
-		if p.keeps(b) != p.heat.counts(id) {
-			t.Fatalf("batch %d: kept is %v", id, p.keeps(b))
+		b := &msg.Batch{ID: id, Local: &msg.Local{Stream: noStream{}}}
+		if r.keeps(h, b) != h.counts(id) {
+			t.Fatalf("batch %d: kept is %v", id, r.keeps(h, b))
 		}
-		if p.keeps(b) {
+		if r.keeps(h, b) {
 			kept++
 		}
-		p.resident = false
-		if p.keeps(b) || p.keeps(&msg.Batch{ID: id}) {
+		r.resident = false
+		if r.keeps(h, b) || r.keeps(h, &msg.Batch{ID: id, Local: new(msg.Local)}) {
 			t.Fatalf("batch %d: a split counts it too", id)
 		}
-		p.resident = true
-		if p.keeps(&msg.Batch{ID: id}) {
+		r.resident = true
+		if r.keeps(h, &msg.Batch{ID: id, Local: new(msg.Local)}) {
 			t.Fatalf("batch %d has no stream", id)
 		}
 	}

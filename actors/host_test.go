@@ -26,7 +26,7 @@ func TestAheadHasWorkers(t *testing.T) {
 	for _, ahead := range []bool{false, true} {
 		opt := l.options(t, setup{}.defaults())
 		opt.Scheduler.Ahead = ahead
-		p, _, err := prepare(l.bound, opt)
+		p, _, err := prepare(l.placed(), opt)
 		if err != nil {
 			t.Fatal(err)
 		}

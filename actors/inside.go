@@ -7,52 +7,22 @@ import (
 	"time"
 
 	"krater/actors/engine"
+	"krater/actors/placement"
 	"krater/actors/trace"
 	"krater/scheduler/heat"
 )
 
-// deviceOf names the device that an actor of a kind computes on; the host's actors compute
-// nothing.
-func (p *Pipeline) deviceOf(kind trace.Kind) string {
-	switch kind {
-	case trace.Embed, trace.Group, trace.Head, trace.Sample:
-		return p.device
-	case trace.Experts:
-		return p.poolDevice
-	}
-	return "host"
-}
-
 // Topology draws the live blueprint.
 func (p *Pipeline) Topology() engine.Topology {
-	var t engine.Topology
+	t := drawing{p: p}
+	node, edge := t.node, t.edge
 	bp := &p.opt.Blueprint
-	node := func(name string, kind engine.NodeKind, index int, group *GroupSpec) string {
-		n := engine.Node{Name: name, Kind: kind, Index: index, MemoryNode: -1}
-		if group != nil {
-			n.First, n.Last, n.Rank = group.First, group.Last, group.Rank
-		}
-		switch kind {
-		case engine.NodeEmbed, engine.NodeGroup, engine.NodeHead, engine.NodeSample:
-			n.Device = p.device
-		case engine.NodeDevice:
-			if p.homes > 0 {
-				n.Device = p.device
-			}
-		case engine.NodePool:
-			n.Device, n.MemoryNode = p.poolDevice, p.partition.Node(index)
-		}
-		t.Nodes = append(t.Nodes, n)
-		return name
-	}
-	edge := func(from, to string) { t.Edges = append(t.Edges, engine.Edge{From: from, To: to}) }
-
 	gateway, schedule := node("gateway", engine.NodeGateway, 0, nil), node("schedule", engine.NodeSchedule, 0, nil)
 	embed := node("embed", engine.NodeEmbed, 0, nil)
 	edge(gateway, schedule)
 	edge(schedule, embed)
 	var pools []string
-	if p.expertBytes > 0 {
+	if slices.ContainsFunc(p.ranks, func(r *rank) bool { return r.expertBytes > 0 }) {
 		for i := range bp.Pools {
 			pools = append(pools, node(fmt.Sprintf("pool%d", i), engine.NodePool, i, nil))
 		}
@@ -84,17 +54,58 @@ func (p *Pipeline) Topology() engine.Topology {
 	edge(head, sample)
 	edge(sample, schedule)
 	edge(schedule, stream)
-	for home := range p.deviceLanes() {
-		name := node(p.deviceRing(home), engine.NodeDevice, home, nil)
-		for i := range bp.Groups {
-			edge(fmt.Sprintf("group%d", i), name)
+	t.devices()
+	return t.Topology
+}
+
+// drawing is a topology that is being made.
+type drawing struct {
+	engine.Topology
+	p *Pipeline
+}
+
+// node adds a node and gives its name.
+func (t *drawing) node(name string, kind engine.NodeKind, index int, group *GroupSpec) string {
+	n := engine.Node{Name: name, Kind: kind, Index: index, MemoryNode: -1}
+	if group != nil {
+		n.First, n.Last, n.Rank = group.First, group.Last, group.Rank
+	}
+	first, last := t.p.ranks[0], t.p.last()
+	switch kind {
+	case engine.NodeEmbed:
+		n.Device = first.name
+	case engine.NodeGroup:
+		n.Device = t.p.ranks[n.Rank].name
+	case engine.NodeHead, engine.NodeSample:
+		n.Device, n.Rank = last.name, last.index
+	case engine.NodePool:
+		n.Device, n.MemoryNode = first.poolsName(), first.partition.Node(index)
+	}
+	t.Nodes = append(t.Nodes, n)
+	return name
+}
+
+func (t *drawing) edge(from, to string) { t.Edges = append(t.Edges, engine.Edge{From: from, To: to}) }
+
+// devices adds the devices of the ranks, and the copies of experts.
+func (t *drawing) devices() {
+	groups := t.p.opt.Blueprint.Groups
+	for _, r := range t.p.ranks {
+		for home := range r.deviceLanes() {
+			name := t.node(r.deviceRing(home), engine.NodeDevice, home, nil)
+			if n := &t.Nodes[len(t.Nodes)-1]; r.homes > 0 {
+				n.Device, n.Rank = r.name, r.index
+			}
+			for i := range groups {
+				if groups[i].Rank == r.index {
+					t.edge(fmt.Sprintf("group%d", i), name)
+				}
+			}
 		}
 	}
-	if p.opt.Placement != nil {
-		copies := node("copies", engine.NodeCopies, 0, nil)
-		edge(copies, "group0")
+	if i := slices.IndexFunc(groups, func(g GroupSpec) bool { return t.p.ranks[g.Rank].place != nil }); i >= 0 {
+		t.edge(t.node("copies", engine.NodeCopies, 0, nil), fmt.Sprintf("group%d", i))
 	}
-	return t
 }
 
 // Topology is that of the pipeline.
@@ -167,12 +178,15 @@ func (g *Gateway) Heat() engine.Heat {
 	}
 	shape := m.Shape()
 	h := engine.Heat{Experts: shape.Experts, TopK: shape.TopK}
+	placed := placements(g.p.ranks, func(*placement.Placement) bool { return true })
 	for _, layer := range shape.Layers {
 		h.Layers = append(h.Layers, int(layer))
 		h.Tokens = append(h.Tokens, m.Tokens(layer))
 		h.Counts = append(h.Counts, m.Counts(layer))
-		if place := g.p.opt.Placement; place != nil {
-			h.Resident = append(h.Resident, place.Resident(nil, int(layer)))
+		for _, r := range g.p.ranks {
+			if placed && r.has(int(layer)) {
+				h.Resident = append(h.Resident, r.residents(int(layer)))
+			}
 		}
 	}
 	return h

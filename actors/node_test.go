@@ -62,7 +62,7 @@ func solo(p *post, groups, pools int) *turn {
 // TestSplitLetsGo: with its last part the work may be filled again by somebody
 // else; the split must have stopped looking by then.
 func TestSplitLetsGo(t *testing.T) {
-	b := msg.NewBatch(&stages.State{}, 3)
+	b := msg.NewBatch(3, &stages.State{Step: new(stages.Step), Rows: new(stages.Rows)})
 	w := &b.Work
 	w.Layer, w.Rows = 4, []device.ExpertRows{{Expert: 0, Assign: []int32{1}}, {Expert: 4, Assign: []int32{0, 2}}}
 	p := &post{}
@@ -97,7 +97,7 @@ func TestMergeCountsParts(t *testing.T) {
 	n := newMergeNode()
 	var batches []*msg.Batch
 	for i := range 2 {
-		b := msg.NewBatch(&stages.State{}, 3)
+		b := msg.NewBatch(3, &stages.State{Step: new(stages.Step), Rows: new(stages.Rows)})
 		b.Work.Layer, b.Work.Group, b.Work.Expect = 7+i, i, 2
 		batches = append(batches, b)
 	}
@@ -141,7 +141,7 @@ func (c *counted) Synchronize() error {
 func TestGroupDropsWhatItForgot(t *testing.T) {
 	p := &post{}
 	c := solo(p, 1, 1)
-	b := msg.NewBatch(&stages.State{}, 1)
+	b := msg.NewBatch(1, &stages.State{Step: new(stages.Step), Rows: new(stages.Rows)})
 	s := &counted{}
 	n := &groupNode{open: []*msg.Batch{b}, stream: s}
 	n.receive(c, &msg.Forget{Batch: b})
@@ -255,11 +255,11 @@ func TestDrainedIsTheLast(t *testing.T) {
 // TestServeKeepsItsStep: a pool that reads of a step when the batch is in the next one learns of
 // the step that it was sent for, so that it never serves one twice.
 func TestServeKeepsItsStep(t *testing.T) {
-	b := msg.NewBatch(nil, 2)
+	b := msg.NewBatch(2, &stages.State{Step: new(stages.Step), Rows: new(stages.Rows)})
 	b.ID = 7
-	first := msg.NewServe(b, 1)
+	first := msg.NewServe(b, 0, 1)
 	b.ID = 8
-	second := msg.NewServe(b, 2)
+	second := msg.NewServe(b, 0, 2)
 	var e, f trace.Event
 	first.Describe(&e)
 	second.Describe(&f)

@@ -247,14 +247,14 @@ func TestPartitionIsChecked(t *testing.T) {
 	for _, bad := range []expert.Partition{expert.Even(l.cfg.MoE.Experts, 3), expert.Even(l.cfg.MoE.Experts+1, 2), {Pools: 2}} {
 		opt := good
 		opt.Partition = bad
-		if p, err := Start(l.dev, l.bound, opt); err == nil {
+		if p, err := Start(l.placed(), opt); err == nil {
 			t.Errorf("%d experts in %d pools: started", len(bad.Owner), bad.Pools)
 			p.Close()
 		}
 	}
 	opt := good
 	opt.Partition = expert.Spread(l.cfg.MoE.Experts, []int{3, 1})
-	p, err := Start(l.dev, l.bound, opt)
+	p, err := Start(l.placed(), opt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@
 package actors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -21,14 +22,16 @@ import (
 	"krater/scheduler/dispatch"
 	"krater/stages"
 	"krater/stages/expert"
+	"krater/stages/link"
 	"krater/stages/load"
+	"krater/stages/model"
 	"krater/stages/offload"
 )
 
 // Options of a pipeline.
 type Options struct {
 	Blueprint Blueprint
-	Scheduler scheduler.Config // Blocks, BlockTokens, MaxSeqs, MaxBatchTokens, Lanes and PrefillBatches are taken from the parts, the blueprint and the placement
+	Scheduler scheduler.Config // Blocks, BlockTokens, MaxSeqs, MaxBatchTokens, Lanes and PrefillBatches are taken from the ranks, the blueprint and the placements
 	Log       zerolog.Logger
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
@@ -39,9 +42,9 @@ type Options struct {
 	// HeatSample is of how many batches one is counted for Heat; 1: every one, 0: one of
 	// 8, negative: none.
 	HeatSample int
-	// Placement is where the routed experts are, for parts that were loaded with
+	// Placements are where the routed experts of each rank are, for parts that were loaded with
 	// them on a host beside the device; nil: with the rest.
-	Placement *placement.Placement
+	Placements []*placement.Placement
 	// ReuseAnswers takes what an answer has left in the KV cache for the prompts that go on from
 	// it, also where the same tokens of a prompt would leave other bits.
 	ReuseAnswers bool
@@ -51,7 +54,8 @@ type Options struct {
 	// Partition is the pools' experts, as they were placed; zero: see Partition.
 	Partition expert.Partition
 
-	wrap func(actor string, n node) node // around every new node, in tests; may be nil
+	wrap  func(actor string, n node) node // around every new node, in tests; may be nil
+	links []link.Kind                     // in tests; nil: link.Kinds
 }
 
 // traceEvents is how many events each actor's ring keeps: some seconds of decode.
@@ -70,11 +74,16 @@ const (
 // models take longer for a row.
 const loadRate = 4
 
+// linkRetries is how often a request's step is repeated where there are links that may fail.
+const linkRetries = 2
+
 // Pipeline is a live blueprint.
 type Pipeline struct {
 	opt    Options
 	log    zerolog.Logger
-	parts  *load.Parts
+	ranks  []*rank
+	model  *model.Config
+	lim    stages.Limits // of the first rank; the scheduler's are the same on all
 	trace  *trace.Registry
 	meters *meters
 	heat   *heatMeter // nil: nothing is counted
@@ -82,22 +91,11 @@ type Pipeline struct {
 	host   host
 	routes routes
 
-	expertBytes int  // of one routed expert, 0 without
-	resident    bool // the device finds the routed experts by itself
-
-	states    []*stages.State
+	rows      []*stages.Rows
 	streams   []device.Stream // of nodes and batches
 	mirrors   []*offload.Mirror
 	letters   []*offload.Letters
-	seats     []seat // of the pools
-	linkBytes atomic.Uint64
-
-	homes              int              // orders of steps of a device that computes apart from the host
-	times              bool             // the device tells what copies take
-	device, poolDevice string           // names of where stages and expert pools compute
-	partition          expert.Partition // of the pools
-
-	memory func() device.Memory // of the device that the layers are on
+	linkBytes map[string]*atomic.Uint64 // by kind of link; fixed before actors start
 
 	mu      sync.Mutex
 	outputs map[uint64]*output // open requests
@@ -113,86 +111,109 @@ type Pipeline struct {
 	closeError error
 }
 
-// Start makes a blueprint live over the parts of a loaded model. The pipeline
-// owns what it allocates, not the parts.
-func Start(dev device.Device, parts *load.Parts, opt Options) (*Pipeline, error) {
-	opt.Scheduler.Ahead = Ahead(dev)
-	p, core, err := prepare(parts, opt)
+// Start makes a blueprint live over the ranks of a loaded model. The pipeline
+// owns what it allocates, not the ranks' parts.
+func Start(ranks []load.Rank, opt Options) (*Pipeline, error) {
+	opt.Scheduler.Ahead = Ahead(devices(ranks)...)
+	p, core, err := prepare(ranks, opt)
 	if err != nil {
 		return nil, err
 	}
 	p.host = newLibrary(p)
-	if err := p.spawn(dev, core); err != nil {
+	if err := p.spawn(core); err != nil {
 		return nil, errors.Join(err, p.halt())
 	}
-	if opt.Placement != nil {
-		for _, line := range opt.Placement.Notices() {
+	for _, r := range p.ranks {
+		if r.place == nil {
+			continue
+		}
+		for _, line := range r.place.Notices() {
 			p.log.Warn().Msg(line)
 		}
 	}
-	p.log.Info().Str("route", opt.Blueprint.String()).Msg("pipeline started")
+	p.log.Info().Str("route", p.opt.Blueprint.String()).Msg("pipeline started")
 	return p, nil
 }
 
 // prepare checks the options and makes a pipeline without actors.
-func prepare(parts *load.Parts, opt Options) (*Pipeline, *scheduler.Core, error) {
-	if err := opt.Blueprint.Check(len(parts.Config.Layers)); err != nil {
+func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) {
+	ranks, err := newRanks(list, &opt)
+	if err != nil {
 		return nil, nil, err
 	}
-	if len(opt.Blueprint.Groups) != len(parts.Groups) {
-		return nil, nil, fmt.Errorf("blueprint: %d groups, the model is loaded in %d", len(opt.Blueprint.Groups), len(parts.Groups))
+	if err := opt.Blueprint.over(list); err != nil {
+		return nil, nil, err
 	}
-	for i, g := range parts.Groups {
-		if spec := opt.Blueprint.Groups[i]; spec.First != g.First || spec.Last != g.Last {
-			return nil, nil, fmt.Errorf("blueprint: group %d has layers [%d, %d), loaded are [%d, %d)", i, spec.First, spec.Last, g.First, g.Last)
-		}
-	}
-	lim := parts.Limits
-	opt.Scheduler.Blocks, opt.Scheduler.BlockTokens = lim.Blocks, lim.BlockTokens
-	opt.Scheduler.MaxSeqs, opt.Scheduler.MaxBatchTokens = lim.Seqs, lim.Tokens
-	opt.Scheduler.Lanes, opt.Scheduler.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
-	// A card has room for one generated row of a sequence at a time, and promises bits only
-	// where it is asked to: there whatever the attention.
-	opt.Scheduler.Forms = parts.Config.TwoForms() && !opt.Scheduler.Ahead
-	opt.Scheduler.ReuseAnswers = opt.Scheduler.Forms && opt.ReuseAnswers
-	if opt.Invariant && opt.Scheduler.Ahead {
-		opt.Scheduler.Forms, opt.Scheduler.Singly = true, true
-	}
-	opt.Scheduler.RAMBlocks, opt.Scheduler.LoadRate, opt.Scheduler.LogitRows = lim.HostBlocks, loadRate, lim.LogitRows
-	if p := opt.Placement; p != nil && !p.Leaves(dispatch.Prefill) {
-		// The device alone computes prompts: what it copies for one batch of them it would
-		// copy for each.
-		opt.Scheduler.PrefillBatches = 1
-	}
+	cfg, lim := list[0].Config, list[0].Limits
 	if part := opt.Partition; part.Pools != 0 {
-		if err := part.Check(parts.Config.MoE.Experts); err != nil {
+		if err := part.Check(cfg.MoE.Experts); err != nil {
 			return nil, nil, err
 		}
 		if part.Pools != opt.Blueprint.Pools {
 			return nil, nil, fmt.Errorf("blueprint: %d expert pools, the experts are divided among %d", opt.Blueprint.Pools, part.Pools)
 		}
 	}
+	opt.Scheduler = schedulerConfig(ranks, &opt)
+	opt.LapShare = cmp.Or(opt.LapShare, lapShare)
 	core, err := scheduler.New(opt.Scheduler)
 	if err != nil {
 		return nil, nil, err
 	}
 	return &Pipeline{
-		expertBytes: expertBytes(parts, opt.Placement), resident: findsExperts(parts), opt: opt, log: opt.Log, parts: parts, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
-		heat:    newHeatMeter(parts.Config, opt.HeatSample),
+		ranks: ranks, model: cfg, lim: lim, opt: opt, log: opt.Log, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
+		heat: newHeatMeter(cfg, opt.HeatSample), linkBytes: map[string]*atomic.Uint64{},
 		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
 	}, core, nil
 }
 
-// Ahead reports whether a pipeline on dev runs a step ahead of what it knows: where the
-// device chooses tokens and runs steps in order. It has twice as many batches in flight then.
-func Ahead(dev device.Device) bool {
-	l := device.LayoutOf(dev)
-	return l != nil && l.DrawWords() > 0
+// devices are those of the ranks.
+func devices(ranks []load.Rank) (list []device.Device) {
+	for _, r := range ranks {
+		list = append(list, r.Device)
+	}
+	return list
+}
+
+// schedulerConfig is the caller's with what follows from the ranks, the blueprint and the
+// placements.
+func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
+	c, lim := opt.Scheduler, ranks[0].Limits
+	card := c.Ahead
+	for _, r := range ranks {
+		card = card || Ahead(r.Device)
+	}
+	c.Blocks, c.BlockTokens, c.MaxSeqs, c.MaxBatchTokens = lim.Blocks, lim.BlockTokens, lim.Seqs, lim.Tokens
+	c.Lanes, c.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
+	// A card has room for one generated row of a sequence at a time, and promises bits only
+	// where it is asked to: there whatever the attention.
+	c.Forms = ranks[0].Config.TwoForms() && !card
+	c.ReuseAnswers = c.Forms && opt.ReuseAnswers
+	if opt.Invariant && card {
+		c.Forms, c.Singly = true, true
+	}
+	if len(ranks) > 1 {
+		c.MaxRetries = cmp.Or(c.MaxRetries, linkRetries)
+	}
+	c.RAMBlocks, c.LoadRate, c.LogitRows = lim.HostBlocks, loadRate, lim.LogitRows
+	if placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {
+		// The device alone computes prompts: what it copies for one batch of them it would
+		// copy for each.
+		c.PrefillBatches = 1
+	}
+	return c
+}
+
+// Ahead reports whether a pipeline on these ranks runs a step ahead of what it knows: where the
+// device that chooses tokens is the one that takes them, and runs steps in order. It has twice
+// as many batches in flight then. Between two ranks the tokens go by message, once they are
+// known.
+func Ahead(ranks ...device.Device) bool {
+	l := device.LayoutOf(ranks[0])
+	return len(ranks) == 1 && l != nil && l.DrawWords() > 0
 }
 
 // countWork counts the routed work of a layer of a batch.
 func (p *Pipeline) countWork(b *msg.Batch, layer int, work []device.ExpertRows) {
-	p.meters.experts.Add(uint64(len(work)))
 	p.heat.observe(b.ID, layer, b.State.T, work)
 }
 
@@ -225,22 +246,22 @@ func findsExperts(parts *load.Parts) bool {
 	return false
 }
 
-// inline estimates whether a layer's experts are done sooner here than by
-// asking others.
-func (p *Pipeline) inline(rows int, work []device.ExpertRows) bool {
+// inline estimates whether a layer's experts are done sooner on their rank than by asking
+// others.
+func (p *Pipeline) inline(r *rank, rows int, work []device.ExpertRows) bool {
 	if p.opt.InlineBelow < 0 {
 		return false
 	}
-	c := p.parts.Config
+	c := p.model
 	params := float64(3 * c.MoE.FF * c.Hidden)
-	bytes := float64(p.expertBytes) * float64(len(work))
+	bytes := float64(r.expertBytes) * float64(len(work))
 	flops := params * 2 * float64(rows*c.MoE.Router.TopK)
 	seconds := max(bytes/inlineBytesPerSecond, flops/inlineFlopsPerSecond)
 	return seconds < p.opt.InlineBelow.Seconds()
 }
 
 // Limits implements drive.Runner.
-func (p *Pipeline) Limits() stages.Limits { return p.parts.Limits }
+func (p *Pipeline) Limits() stages.Limits { return p.lim }
 
 // Step implements drive.Runner: one batch that the caller made goes through all
 // actors, outside the scheduler. The pipeline must have no requests.

@@ -46,9 +46,9 @@ func (p *placed) parts(b *msg.Batch) []int {
 	return p.Parts(b.State.Total())
 }
 
-// ahead begins the copies that a batch which enters the model needs first.
-func (p *placed) ahead(g *group.Group, b *msg.Batch) {
-	if p == nil || g.First > 0 {
+// ahead begins the copies that a batch which enters the rank needs first.
+func (p *placed) ahead(b *msg.Batch) {
+	if p == nil {
 		return
 	}
 	if err := p.Ahead(b.State.Total(), b.State.Laps); err != nil {
@@ -63,20 +63,20 @@ func (p *placed) whole(b *msg.Batch) bool {
 
 // halts reports whether the host takes part in the middle of a step, so that it has to be
 // waited for there.
-func halts(p *placement.Placement, b *stages.Batch) bool {
-	return p != nil && !p.Whole(len(b.Tokens), b.Watched)
+func halts(ranks []*rank, b *stages.Batch) bool {
+	return placements(ranks, func(p *placement.Placement) bool { return !p.Whole(len(b.Tokens), b.Watched) })
 }
 
 // overtaken reports whether the host computes experts of a batch of so many rows between two
 // layers. A group takes up other batches meanwhile, and these may be through before it.
-func overtaken(p *placement.Placement, rows int) bool {
-	return p != nil && !p.Whole(rows, false) && p.Leaves(p.Phase(rows))
+func overtaken(ranks []*rank, rows int) bool {
+	return placements(ranks, func(p *placement.Placement) bool { return !p.Whole(rows, false) && p.Leaves(p.Phase(rows)) })
 }
 
 // asks reports whether the device asks the host in the middle of a step, which goes on by
 // itself all the same.
-func asks(p *placement.Placement, b *stages.Batch) bool {
-	return p != nil && p.Asks(len(b.Tokens), b.Watched)
+func (r *rank) asks(b *stages.Batch) bool {
+	return r.place != nil && r.place.Asks(len(b.Tokens), b.Watched)
 }
 
 // mix enqueues all of a layer's experts.
@@ -152,27 +152,26 @@ func (p *placed) back(s device.Stream, b *msg.Batch) {
 	}
 }
 
-// tell adds what the device and a placement counted to the pipeline's figures.
+// tell adds what the devices and placements counted to the pipeline's figures.
 func (p *Pipeline) tell(s *engine.Stats) {
-	s.StepGraphs = p.memory().Graphs
-	place := p.opt.Placement
-	if place == nil {
-		return
-	}
-	rank := place.Device().Name()
-	s.ExpertsComputed = map[string]uint64{}
-	for phase := range dispatch.Phases {
-		x, name := place.Stats(phase), place.Strategy(phase).Name()
-		s.ExpertsComputed["cpu"] += uint64(x.Host)
-		s.ExpertsComputed[rank] += uint64(x.Hits + x.Misses)
-		i := slices.IndexFunc(s.ExpertCaches, func(c engine.ExpertCache) bool { return c.Strategy == name })
-		if i < 0 {
-			i = len(s.ExpertCaches)
-			s.ExpertCaches = append(s.ExpertCaches, engine.ExpertCache{Strategy: name, Rank: rank})
+	for _, r := range p.ranks {
+		s.StepGraphs += r.Device.Memory().Graphs
+		if r.place == nil {
+			continue
 		}
-		c := &s.ExpertCaches[i]
-		c.Hits += uint64(x.Hits)
-		c.Misses += uint64(x.Misses)
-		c.CopiedBytes += uint64(x.CopiedBytes)
+		for phase := range dispatch.Phases {
+			x, name := r.place.Stats(phase), r.place.Strategy(phase).Name()
+			s.ExpertsComputed["cpu"] += uint64(x.Host)
+			s.ExpertsComputed[r.name] += uint64(x.Hits + x.Misses)
+			i := slices.IndexFunc(s.ExpertCaches, func(c engine.ExpertCache) bool { return c.Strategy == name && c.Rank == r.name })
+			if i < 0 {
+				i = len(s.ExpertCaches)
+				s.ExpertCaches = append(s.ExpertCaches, engine.ExpertCache{Strategy: name, Rank: r.name})
+			}
+			c := &s.ExpertCaches[i]
+			c.Hits += uint64(x.Hits)
+			c.Misses += uint64(x.Misses)
+			c.CopiedBytes += uint64(x.CopiedBytes)
+		}
 	}
 }

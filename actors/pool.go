@@ -103,13 +103,24 @@ func Partition(dev device.Device, experts, pools int) expert.Partition {
 // output, on a stream of its own, which may be that of a node.
 type poolNode struct {
 	index   int
-	groups  []*group.Group
-	seat    seat
-	place   *placement.Placement // nil: the experts are where their groups are
-	owner   []int32              // [E] the pools of experts
-	open    []*serving           // steps whose letters it answers
-	failure error                // of one of them
-	phases  poolPhases
+	groups  []poolGroup
+	desks   []poolDesk // by rank
+	open    []*serving // steps whose letters it answers
+	failure error      // of one of them
+}
+
+// poolGroup is a layer group and its rank.
+type poolGroup struct {
+	*group.Group
+	rank int
+}
+
+// poolDesk is what a pool has on a rank.
+type poolDesk struct {
+	seat   seat
+	place  *placement.Placement // nil: the experts are where their groups are
+	owner  []int32              // [E] the pools of experts
+	phases poolPhases
 }
 
 func (n *poolNode) receive(c *turn, m any) {
@@ -136,7 +147,7 @@ type serving struct {
 // begin takes a step whose letters are to be answered.
 func (n *poolNode) begin(c *turn, m *msg.Serve) {
 	m.Hold() // beyond this message, until the step has ended
-	event, quiet := *c.event, m.Batch.Quiet
+	event, quiet, d := *c.event, m.Batch.Quiet, &n.desks[m.Rank]
 	event.Others = m.Batch.Others
 	tell := func(layer, rows int, at offload.Moment) {
 		if quiet {
@@ -147,22 +158,22 @@ func (n *poolNode) begin(c *turn, m *msg.Serve) {
 		switch at {
 		case offload.Came:
 			event.Started, event.Gathered, event.Computed = now, 0, 0
-			n.phases.begin(true, now)
+			d.phases.begin(true, now)
 		case offload.Gathered:
 			event.Gathered = uint32(now - event.Started)
-			n.phases.until(&event, trace.PoolRows, now)
+			d.phases.until(&event, trace.PoolRows, now)
 		case offload.Computed:
 			event.Computed = uint32(now - event.Started)
-			n.phases.products(&event)
+			d.phases.products(&event)
 		case offload.Answered:
 			event.Enqueued, event.Ended = 0, now
-			n.phases.until(&event, trace.PoolSum, now)
-			n.phases.begin(false, 0)
+			d.phases.until(&event, trace.PoolSum, now)
+			d.phases.begin(false, 0)
 			c.ring.Record(&event)
 		}
 	}
-	owns := func(e int32) bool { return int(n.owner[e]) == n.index }
-	n.open = append(n.open, &serving{m.Batch.Letters.Server(m.Step, n.seat.stream, n.index, owns, tell), m})
+	owns := func(e int32) bool { return int(d.owner[e]) == n.index }
+	n.open = append(n.open, &serving{m.Letters.Server(m.Step, d.seat.stream, n.index, owns, tell), m})
 	c.event.Kind = trace.Control // its letters are the work
 }
 
@@ -230,24 +241,25 @@ func (n *poolNode) compute(c *turn, p *msg.Part) {
 	if w.Batch.Abandoned.Load() {
 		return
 	}
-	st, g := w.Batch.State, n.groups[w.Group]
+	g := n.groups[w.Group]
+	st, d := w.Batch.State, &n.desks[g.rank]
 	bank, experts := g.Bank(w.Layer), g.Experts
-	if n.place != nil {
-		st, bank, experts = w.Batch.Mirror.State(), n.place.Bank(w.Layer), n.place.Experts.Compute
+	if d.place != nil {
+		st, bank, experts = w.Batch.Mirror.State(), d.place.Bank(w.Layer), d.place.Experts.Compute
 	}
 	noted := p.Noted()
 	if noted {
-		n.phases.begin(true, c.now())
+		d.phases.begin(true, c.now())
 	}
-	if n.seat.near != nil {
-		st = n.seat.near.Fetch(n.seat.stream, st, bank, p.Rows)
+	if d.seat.near != nil {
+		st = d.seat.near.Fetch(d.seat.stream, st, bank, p.Rows)
 		if noted {
-			n.phases.until(c.event, trace.PoolRows, c.now())
+			d.phases.until(c.event, trace.PoolRows, c.now())
 		}
 	}
-	experts(n.seat.stream, st, w.Layer, p.Rows)
-	if p.Cause = n.seat.stream.Synchronize(); noted {
-		n.phases.products(c.event)
-		n.phases.begin(false, 0)
+	experts(d.seat.stream, st, w.Layer, p.Rows)
+	if p.Cause = d.seat.stream.Synchronize(); noted {
+		d.phases.products(c.event)
+		d.phases.begin(false, 0)
 	}
 }

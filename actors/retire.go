@@ -1,20 +1,24 @@
 package actors
 
 import (
+	"errors"
 	"slices"
 	"time"
 
 	"krater/actors/msg"
+	"krater/stages"
 )
 
 // retireEvery is how often missing batches are looked at; they are rare.
 const retireEvery = 5 * time.Millisecond
 
-// failed ends the requests of a batch that will not come back. Other sequences
+// failed takes a batch off the books that will not come back whole. Where the fault may pass
+// (msg.Failed.Again) the core repeats the step, up to MaxRetries times a request: what the lost
+// one was to compute is computed anew, once the batch is gone. Else its requests fail: a fault
+// that the same input triggers would take the pipeline down with it. Other sequences
 // go on: a batch writes the KV blocks of its own sequences only. A device may do so long after
 // the failure, as it may for the batch ahead, which is void and still on its way; so the core
-// keeps their blocks until they are back in use here. A prompt is not tried again: a fault
-// that the same input triggers would take the pipeline down with it.
+// keeps their blocks until they are back in use here.
 //
 // The batch is brought back into use in three steps:
 //
@@ -25,21 +29,24 @@ const retireEvery = 5 * time.Millisecond
 //  3. With the last answer it is free, and so are its blocks.
 func (n *scheduleNode) failed(m *msg.Failed) {
 	f := n.flight[m.Batch]
+	if m.Epoch != f.epoch {
+		return // of a step that was given up
+	}
 	switch f.where {
 	case void:
 	case away:
-		n.lose(f, m.Cause)
+		n.lose(f, m.Cause, m.Again)
 	default:
 		return // told before
 	}
 	n.miss(f)
 }
 
-// refused ends the requests of a batch whose inputs did not reach the device. Its own stream may
+// refused takes a batch off the books whose inputs did not reach the device. Its own stream may
 // have a part of them.
 func (n *scheduleNode) refused(f *flight, cause error) {
-	n.lose(f, cause)
-	if f.batch.Stream != nil {
+	n.lose(f, cause, !errors.Is(cause, stages.ErrBatch))
+	if f.batch.Ranks[0].Stream != nil {
 		n.miss(f)
 		return
 	}
@@ -49,27 +56,30 @@ func (n *scheduleNode) refused(f *flight, cause error) {
 // miss has a batch that is off the books come back into use once nobody touches it.
 func (n *scheduleNode) miss(f *flight) {
 	f.batch.Abandoned.Store(true)
-	if f.batch.Asks {
-		f.batch.Letters.Stop()
+	for i := range f.batch.Ranks {
+		if l := &f.batch.Ranks[i]; l.Asks {
+			l.Letters.Stop()
+		}
 	}
 	f.where = missing
 	n.lost = append(n.lost, f)
 }
 
 // lose takes a flight off the books.
-func (n *scheduleNode) lose(f *flight, cause error) {
+func (n *scheduleNode) lose(f *flight, cause error, again bool) {
+	n.epoch++
 	requests := make([]uint64, len(f.core.Spans))
 	for i := range f.core.Spans {
 		requests[i] = f.core.Spans[i].ID
 	}
-	n.log.Error().Uint64("batch", f.batch.ID).Uints64("requests", requests).Err(cause).Msg("a batch is lost; its requests fail")
+	n.log.Error().Uint64("batch", f.batch.ID).Uints64("requests", requests).Err(cause).Bool("repeatable", again).Msg("a batch is lost")
 	n.unstore(f)
 	n.land(f)
 	if raw := f.batch.Raw; raw != nil {
 		raw.Reply <- cause
 		return
 	}
-	if err := n.core.Fail(f.batch.ID, cause, false); err != nil {
+	if err := n.core.Fail(f.batch.ID, cause, again); err != nil {
 		panic(err)
 	}
 }

@@ -74,7 +74,7 @@ func TestAHitChangesNoToken(t *testing.T) {
 			talk := func(reuse bool) (turns [][]engine.Token, cached []int) {
 				o := r.options(t, prefixed(c.model).defaults())
 				o.Scheduler.NoReuse = !reuse
-				p, err := Start(r.dev, r.bound, o)
+				p, err := Start(r.placed(), o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -124,7 +124,7 @@ func TestAHitChangesNoToken(t *testing.T) {
 func TestOwnersKeepTheirPrefixes(t *testing.T) {
 	r := loadModel(t, prefixed("qwen2").defaults())
 	for _, shared := range []bool{false, true} {
-		p, err := Start(r.dev, r.bound, r.options(t, prefixed("qwen2").defaults()))
+		p, err := Start(r.placed(), r.options(t, prefixed("qwen2").defaults()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestChoicesShareTheirPrompt(t *testing.T) {
 		}
 		o := r.options(t, prefixed(model).defaults())
 		o.Scheduler.NoReuse = true
-		p, err := Start(r.dev, r.bound, o)
+		p, err := Start(r.placed(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +212,7 @@ func TestPreemptionChangesNoToken(t *testing.T) {
 					opt := r.options(t, o)
 					opt.ReuseAnswers = c.answers
 					change(&opt.Scheduler)
-					p, err := Start(r.dev, r.bound, opt)
+					p, err := Start(r.placed(), opt)
 					if err != nil {
 						t.Fatal(err)
 					}

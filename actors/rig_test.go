@@ -60,12 +60,15 @@ type loaded struct {
 	files fs.FS
 }
 
+// placed is the model on its only rank.
+func (l *loaded) placed() []load.Rank { return []load.Rank{{Device: l.dev, Parts: l.bound}} }
+
 func newRig(t testing.TB, o setup) *rig {
 	t.Helper()
 	o = o.defaults()
 	r := &rig{loaded: loadModel(t, o)}
 	var err error
-	if r.Pipeline, err = Start(r.dev, r.bound, r.options(t, o)); err != nil {
+	if r.Pipeline, err = Start(r.placed(), r.options(t, o)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

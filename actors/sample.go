@@ -5,36 +5,29 @@ import (
 	"fmt"
 
 	"krater/actors/msg"
-	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/stages/sample"
 )
 
-// sampleNode chooses the next token of every wanted row.
-type sampleNode struct {
-	heat    *heatMeter
-	devices []*trace.Ring // of the device's orders of steps; none where it has none
-	copies  copyLanes
-	share   float64 // Options.LapShare
-}
+// sampleNode chooses the next token of every wanted row, on the last rank.
+type sampleNode struct{ stepEnd }
 
 func (n *sampleNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
-	if b.Stream != nil { // the step has been enqueued as a whole and now has to end
-		late, err := end(b)
-		if err != nil {
-			panic(err)
+	late, err := n.end(c, b, func() error {
+		if b.Stream == nil {
+			return nil // the stages have waited
 		}
-		if late != nil {
-			c.log.Error().Uint64("batch", b.ID).Err(late).Msg("a step is lost: the host did not do its part")
-			c.send(c.routes.schedule, &msg.Failed{Batch: b, Cause: late})
-			return
-		}
-		if b.Kept {
-			n.heat.observeRoutes(b.State.Total(), b.State.Routes)
-		}
+		return b.Stream.Synchronize()
+	})
+	if err != nil {
+		panic(err)
 	}
-	n.stepTimes(c, b)
+	if late != nil {
+		c.log.Error().Uint64("batch", b.ID).Err(late).Msg("a step is lost: the host did not do its part")
+		c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: late, Again: true})
+		return
+	}
 	switch {
 	case b.Raw != nil:
 		b.Raw.Reply <- readRaw(b)
@@ -47,7 +40,7 @@ func (n *sampleNode) receive(c *turn, m any) {
 			}
 		}
 	}
-	c.send(c.routes.schedule, b)
+	c.send(c.routes.schedule, msg.NewReply(b))
 }
 
 // notFinite notes which requests of a batch have keys or values that are not finite.
@@ -79,20 +72,6 @@ func choose(b *msg.Batch, i int, r *msg.Row) {
 		return
 	}
 	r.Result, r.Err = r.Sampler.Next(b.State.LogitRow(i))
-}
-
-// end waits for a step. unanswered is why the host did not give the device what it asked
-// for: the device is well, the step is lost.
-func end(b *msg.Batch) (unanswered, err error) {
-	if b.Abandoned.Load() {
-		forget(b.Stream)
-	}
-	err = b.Stream.Synchronize()
-	if b.Asked {
-		b.Asked = false
-		unanswered = b.Letters.End()
-	}
-	return unanswered, err
 }
 
 // forget has the device not take what is enqueued of a batch that was given up on its way for

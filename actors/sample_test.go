@@ -32,7 +32,7 @@ func (r *repeating) Synchronize() error {
 func TestGivenUpStepsAreNotKept(t *testing.T) {
 	for _, abandoned := range []bool{false, true} {
 		s := &repeating{}
-		b := msg.NewBatch(&stages.State{}, 1)
+		b := msg.NewBatch(1, &stages.State{Step: new(stages.Step), Rows: new(stages.Rows)})
 		b.Stream = s
 		b.Abandoned.Store(abandoned)
 		turn := solo(&post{on: func(string, any) {}}, 1, 1)
@@ -46,7 +46,7 @@ func TestGivenUpStepsAreNotKept(t *testing.T) {
 		}
 		s.asked = nil
 		for i := range 2 {
-			(&groupNode{index: i}).receive(turn, &msg.Forget{Batch: b})
+			(&groupNode{index: i, leads: i == 0}).receive(turn, &msg.Forget{Batch: b})
 		}
 		if want := []string{"forget", "wait"}; !slices.Equal(s.asked, want) {
 			t.Errorf("groups that forget it ask for %v, want %v", s.asked, want)

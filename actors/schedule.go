@@ -9,7 +9,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors/msg"
-	"krater/actors/placement"
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
@@ -40,16 +39,16 @@ type scheduleNode struct {
 	raws    []*msg.Raw // raw steps that wait for an idle pipeline
 	raw     bool       // one is on its way
 	rawLast uint64
+	epoch   uint32 // rises with every lost step
 
-	experts  *placement.Placement // nil: routed experts are where the rest is
-	ahead    bool                 // the core makes batches whose tokens are still being chosen
-	trace    *trace.Registry      // nil, in tests: nothing is noted of who is in a batch
-	times    bool                 // the device tells what copies take
-	riders   []trace.Rider        // reused
+	ranks    []*rank
+	ahead    bool            // the core makes batches whose tokens are still being chosen
+	trace    *trace.Registry // nil, in tests: nothing is noted of who is in a batch
+	riders   []trace.Rider   // reused
 	plan     stages.Batch
 	outcomes []scheduler.Outcome
-	filled   []*msg.Batch   // to be sent, as soon as they may: see leave
-	phase    dispatch.Phase // of the batches on their way, where experts' slots are lent
+	filled   []*msg.Batch     // to be sent, as soon as they may: see leave
+	phases   []dispatch.Phase // by rank: of the batches on their way, where experts' slots are lent
 	deliver  *msg.Deliver
 	drained  []chan struct{}
 	wake     int64 // when the alarm rings; 0: not set
@@ -85,7 +84,7 @@ func (n *scheduleNode) receive(c *turn, m any) {
 	now := n.now()
 	n.log = c.log
 	switch m := m.(type) {
-	case *msg.Batch:
+	case *msg.Reply:
 		n.returned(m)
 	case *msg.Submit:
 		n.submit(m, now)
@@ -188,8 +187,12 @@ func (n *scheduleNode) effects() {
 }
 
 // returned takes back a batch that went through the whole pipeline.
-func (n *scheduleNode) returned(b *msg.Batch) {
+func (n *scheduleNode) returned(m *msg.Reply) {
+	b := m.Batch
 	f := n.flight[b]
+	if m.Epoch != f.epoch {
+		return // of a step that was given up
+	}
 	if f.where == void {
 		n.gone(f)
 	}
@@ -300,8 +303,7 @@ func (n *scheduleNode) flush(c *turn, now int64) {
 func (n *scheduleNode) leave(c *turn) (refused bool) {
 	for len(n.filled) > 0 {
 		b := n.filled[0]
-		others := len(n.flight) - len(n.free) - len(n.filled)
-		if lends := n.experts != nil && n.experts.Lends(); lends && others > 0 && n.experts.Phase(b.State.Total()) != n.phase {
+		if others := len(n.flight) - len(n.free) - len(n.filled); others > 0 && n.turns(b.Step.Total()) {
 			break
 		}
 		n.filled = slices.Delete(n.filled, 0, 1)
@@ -315,18 +317,34 @@ func (n *scheduleNode) leave(c *turn) (refused bool) {
 	return refused
 }
 
+// turns reports whether a batch of so many rows is of another phase than those on their way, on
+// a rank that lends slots.
+func (n *scheduleNode) turns(rows int) bool {
+	for i, r := range n.ranks {
+		if r.place != nil && r.place.Lends() && r.place.Phase(rows) != n.phases[i] {
+			return true
+		}
+	}
+	return false
+}
+
 // enter readies the slots for experts for a batch that leaves.
 func (n *scheduleNode) enter(b *msg.Batch) (err error) {
-	if n.experts == nil || !n.experts.Lends() {
-		return nil
-	}
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("slots for experts: %w", files.Caught(r))
 		}
 	}()
-	n.phase = n.experts.Phase(b.State.Total())
-	return n.experts.Enter(b.On(n.stream), b.State.Total())
+	for i, r := range n.ranks {
+		if r.place == nil || !r.place.Lends() {
+			continue
+		}
+		n.phases[i] = r.place.Phase(b.Step.Total())
+		if err := r.place.Enter(b.Ranks[i].On(r.stream), b.Step.Total()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // arm sets the alarm for the next deadline or missing batch.

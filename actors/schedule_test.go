@@ -118,7 +118,7 @@ func (d *director) run(words []string) {
 	case "return":
 		d.comeBack(id, opts)
 	case "fail":
-		d.tell(&msg.Failed{Batch: d.batches[id], Cause: errors.New("pool0 failed")})
+		d.tell(&msg.Failed{Batch: d.batches[id], Epoch: d.batches[id].Epoch, Cause: errors.New("pool0 failed")})
 	case "forgotten":
 		d.tell(&msg.Forgotten{Batch: d.batches[id]})
 	case "hold":
@@ -159,7 +159,7 @@ func (d *director) config(groups, depth, seqs int) {
 		if err != nil {
 			d.t.Fatal(err)
 		}
-		batches = append(batches, msg.NewBatch(st, 1))
+		batches = append(batches, msg.NewBatch(1, st))
 	}
 	stream, err := d.l.dev.NewStream()
 	if err != nil {
@@ -204,7 +204,7 @@ func (d *director) comeBack(id uint64, opts map[string]string) {
 	if b.Raw != nil {
 		b.Raw.Reply <- nil
 	}
-	d.tell(b)
+	d.tell(msg.NewReply(b))
 }
 
 func (d *director) raw(token int) {
@@ -315,7 +315,7 @@ func TestVoidBatch(t *testing.T) {
 			}
 		}
 		is(0, 2, 0, 1)
-		d.tell(&msg.Failed{Batch: first.batch, Cause: errors.New("injected")})
+		d.tell(&msg.Failed{Batch: first.batch, Epoch: first.epoch, Cause: errors.New("injected")})
 		if !second.batch.Abandoned.Load() {
 			t.Error("the void batch would be computed")
 		}
@@ -326,11 +326,11 @@ func TestVoidBatch(t *testing.T) {
 		d.tell(&msg.Tick{})
 		is(1, 0, 0, 1) // nothing goes by what is still on its way
 		if fails {
-			d.tell(&msg.Failed{Batch: second.batch, Cause: errors.New("injected")})
+			d.tell(&msg.Failed{Batch: second.batch, Epoch: second.epoch, Cause: errors.New("injected")})
 			is(1, 0, 1, 1)
 			forgets(second)
 		} else {
-			d.tell(second.batch)
+			d.tell(msg.NewReply(second.batch))
 		}
 		is(1, 1, 0, 1)
 		if err := n.core.Check(); err != nil {

@@ -1,7 +1,9 @@
 package actors
 
 import (
+	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -135,6 +137,18 @@ func (s *shell) handle(m any) {
 	s.turn.ring.Record(e)
 }
 
+// repeatable reports whether a panic is an error that a device or a stream has answered with: the
+// same step may go well the next time. A bug will not, nor will weights that are gone.
+func repeatable(r any) bool {
+	err, ok := r.(error)
+	if !ok {
+		return false
+	}
+	_, bug := errors.AsType[runtime.Error](err)
+	_, lost := errors.AsType[*files.LostError](files.Caught(r))
+	return !bug && !lost
+}
+
 // catch reports a panic to the owner of what was being worked on, then lets it
 // go on to the supervisor. The message in hand is lost by then, so is the
 // node's state.
@@ -158,7 +172,7 @@ func (s *shell) catch(m any) {
 			}
 		}
 		told = append(told, b)
-		s.turn.send(s.turn.routes.schedule, &msg.Failed{Batch: b, Cause: cause})
+		s.turn.send(s.turn.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: cause, Again: repeatable(r)})
 	}
 	if c, ok := m.(msg.Carrier); ok {
 		tell(c.Carried())

@@ -44,13 +44,13 @@ func (b *box) post(m any, _ *worker) { b.queue = append(b.queue, m) }
 // newSim makes a pipeline over a loaded model live in a simulation.
 func newSim(t testing.TB, l *loaded, seed uint64, o setup) *sim {
 	t.Helper()
-	p, core, err := prepare(l.bound, l.options(t, o))
+	p, core, err := prepare(l.placed(), l.options(t, o))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 0)), clock: 1, p: p, batches: map[*msg.Batch]bool{}}
 	p.host = s
-	if err := p.spawn(l.dev, core); err != nil {
+	if err := p.spawn(core); err != nil {
 		t.Fatal(err)
 	}
 	return s

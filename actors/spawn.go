@@ -3,165 +3,253 @@ package actors
 import (
 	"cmp"
 	"fmt"
+	"sync/atomic"
 
 	"krater/actors/msg"
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
+	"krater/scheduler/dispatch"
 	"krater/stages"
-	"krater/stages/load"
+	"krater/stages/group"
+	"krater/stages/link"
 )
 
 // spawn creates every actor, the receivers before their senders where that is
 // possible; nobody sends before all addresses are known.
-func (p *Pipeline) spawn(dev device.Device, core *scheduler.Core) error {
-	lim, bp := p.parts.Limits, p.opt.Blueprint
-	p.device, p.poolDevice = dev.Name(), dev.Name()
-	p.memory = dev.Memory
-	if device.LayoutOf(dev) != nil {
-		p.homes = p.lanes(dev)
+func (p *Pipeline) spawn(core *scheduler.Core) error {
+	micro := p.opt.Scheduler.Lanes
+	for _, r := range p.ranks {
+		if device.LayoutOf(r.Device) != nil {
+			r.homes = r.lanes(micro)
+		}
+		var err error
+		if r.stream, err = p.stream(r); err != nil {
+			return err
+		}
+		r.times = r.timesCopies(r.stream)
+		if r.seats, err = newSeats(r.pools, p.opt.Blueprint.Pools, r.poolLimits(), p.model.Hidden); err != nil {
+			return err
+		}
+		if r.partition = p.opt.Partition; r.partition.Pools == 0 {
+			r.partition = Partition(r.pools, p.model.MoE.Experts, p.opt.Blueprint.Pools)
+		}
 	}
 	batches := make([]*msg.Batch, p.opt.Scheduler.Depth())
 	for i := range batches {
-		st, err := stages.NewState(dev, p.parts.Config, lim)
-		if err != nil {
+		var err error
+		if batches[i], err = p.newBatch(i); err != nil {
 			return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 		}
-		st.Histories = p.parts.Histories
-		p.states = append(p.states, st)
-		batches[i] = msg.NewBatch(st, bp.Pools)
-		if device.LayoutOf(dev) != nil {
-			batches[i].Home = i % p.lanes(dev)
-			if batches[i].Stream, err = p.batchStream(dev, batches[i].Home); err != nil {
-				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
-			}
-			p.streams = append(p.streams, batches[i].Stream)
-			if err := reserve(dev, batches[i].Stream, p.parts); err != nil {
-				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
-			}
-		}
-		if p.opt.Placement != nil {
-			if batches[i].Mirror, err = p.opt.Placement.NewMirror(); err != nil {
-				return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
-			}
-			p.mirrors = append(p.mirrors, batches[i].Mirror)
-			if batches[i].Letters = p.opt.Placement.NewLetters(bp.Pools); batches[i].Letters != nil {
-				p.letters = append(p.letters, batches[i].Letters)
-			}
+	}
+	p.linkBytes[sameMemory] = new(atomic.Uint64)
+	for i := range p.opt.Blueprint.Groups {
+		if g := &p.opt.Blueprint.Groups[i]; i > 0 && p.leads(i) {
+			g.Link = batches[0].Ranks[g.Rank].Link.Name()
+			p.linkBytes[g.Link] = cmp.Or(p.linkBytes[g.Link], new(atomic.Uint64))
 		}
 	}
-	var streams []device.Stream
-	for range 3 + len(bp.Groups) {
-		s, err := dev.NewStream()
-		if err != nil {
-			return err
-		}
-		streams = append(streams, s)
-		p.streams = append(p.streams, s)
-	}
-	pools := dev // where the experts of pools compute
-	if p.opt.Placement != nil {
-		pools = p.opt.Placement.Host()
-		p.poolDevice = pools.Name()
-		lim.QuantGroup = p.opt.Placement.QuantGroup() // rows are integers there, whatever the device takes
-	}
-	var err error
-	if p.seats, err = newSeats(pools, bp.Pools, lim, p.parts.Config.Hidden); err != nil {
+	p.spawnHost(core, batches)
+	if err := p.spawnEnds(); err != nil {
 		return err
 	}
-	next := func() device.Stream {
-		s := streams[0]
-		streams = streams[1:]
-		return s
-	}
-	p.times = p.timesCopies(streams[0])
-	r := &p.routes
-	r.stream = p.actor("stream", trace.Stream, ownGoroutine, func() node { return streamNode{} })
-	scheduleStream := next()
-	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, func() node {
-		n := newScheduleNode(core, scheduleStream, p.meters, p.host, batches, lim.Seqs)
-		n.ahead, n.experts, n.trace, n.times = p.opt.Scheduler.Ahead, p.opt.Placement, p.trace, p.times
-		return n
-	})
-	var devices []*trace.Ring
-	for home := range p.deviceLanes() {
-		devices = append(devices, p.trace.Ring(p.deviceRing(home)))
-	}
-	var copies copyLanes
-	if p.times {
-		copies.copies = p.trace.Ring(trace.CopyLane(p.device))
-		for _, r := range devices {
-			copies.blocks = append(copies.blocks, p.trace.Ring(trace.KVLane(r.Name())))
+	for i := range p.opt.Blueprint.Groups {
+		if err := p.spawnGroup(i); err != nil {
+			return err
 		}
 	}
-	r.sample = p.actor("sample", trace.Sample, crewMember, func() node {
-		return &sampleNode{heat: p.heat, devices: devices, copies: copies, share: cmp.Or(p.opt.LapShare, lapShare)}
-	})
-	headStream := next()
-	r.head = p.actor("head", trace.Head, crewMember, func() node { return &headNode{stage: p.parts.Head, stream: headStream, keeps: p.keeps} })
-	partition := p.opt.Partition
-	if partition.Pools == 0 {
-		partition = Partition(pools, p.parts.Config.MoE.Experts, bp.Pools)
+	return nil
+}
+
+// stream makes a stream of a rank's device.
+func (p *Pipeline) stream(r *rank) (device.Stream, error) {
+	s, err := r.Device.NewStream()
+	if err == nil {
+		p.streams = append(p.streams, s)
 	}
-	p.partition = partition
-	for i, where := range p.seats {
-		r.pools = append(r.pools, p.actor(fmt.Sprintf("pool%d", i), trace.Experts, ownGoroutine, func() node {
-			return &poolNode{
-				index: i, groups: p.parts.Groups, seat: where, place: p.opt.Placement, owner: partition.Owner,
-				phases: p.newPoolPhases(fmt.Sprintf("pool%d", i), where.stream),
-			}
-		}))
+	return s, err
+}
+
+// newBatch makes the i-th batch, with rows and streams on every rank and links between them.
+func (p *Pipeline) newBatch(i int) (*msg.Batch, error) {
+	homes := 1
+	var rows []*stages.Rows
+	for _, r := range p.ranks {
+		homes = max(homes, r.homes)
+		x, err := stages.NewRows(r.Device, p.model, r.Limits, r.Head != nil)
+		if err != nil {
+			return nil, err
+		}
+		x.Histories = r.Histories
+		p.rows = append(p.rows, x)
+		rows = append(rows, x)
 	}
-	for i, g := range p.parts.Groups {
-		r.merges = append(r.merges, p.actor(fmt.Sprintf("merge%d", i), trace.Merge, ownGoroutine, func() node { return newMergeNode() }))
-		r.splits = append(r.splits, p.actor(fmt.Sprintf("split%d", i), trace.Split, ownGoroutine, func() node { return newSplitNode(partition, p.expertBytes) }))
-		s := next()
-		placed, err := placedOn(p.opt.Placement)
+	step, states := stages.NewStep(p.model, p.lim, rows...), make([]*stages.State, len(rows))
+	for j, x := range rows {
+		states[j] = &stages.State{Step: step, Rows: x}
+	}
+	b := msg.NewBatch(p.opt.Blueprint.Pools, states...)
+	b.Home = i % homes
+	for j, r := range p.ranks {
+		if err := p.local(b, r, &b.Ranks[j]); err != nil {
+			return nil, err
+		}
+		if j == 0 {
+			continue
+		}
+		if err := p.connect(&b.Ranks[j-1], &b.Ranks[j], j, i == 0); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// local makes what a batch has on a rank besides its rows.
+func (p *Pipeline) local(b *msg.Batch, r *rank, l *msg.Local) (err error) {
+	if r.homes > 0 {
+		if l.Stream, err = r.batchStream(b.Home, p.opt.Scheduler.Lanes); l.Stream != nil {
+			p.streams = append(p.streams, l.Stream)
+		}
 		if err != nil {
 			return err
 		}
-		r.groups = append(r.groups, p.actor(fmt.Sprintf("group%d", i), trace.Group, crewMember, func() node {
-			return &groupNode{index: i, group: g, stream: s, placed: placed, inline: p.inline, count: p.countWork, lost: p.lose}
-		}))
-		r.links = append(r.links, nil)
-		if i > 0 {
-			r.links[i] = p.actor(fmt.Sprintf("link%d", i), trace.Link, crewMember, func() node {
-				return &linkNode{to: i, width: 4 * p.parts.Config.Hidden, bytes: &p.linkBytes}
-			})
+	}
+	if r.place == nil {
+		return nil
+	}
+	if l.Mirror, err = r.place.NewMirror(); err != nil {
+		return err
+	}
+	p.mirrors = append(p.mirrors, l.Mirror)
+	if l.Letters = r.place.NewLetters(p.opt.Blueprint.Pools); l.Letters != nil {
+		p.letters = append(p.letters, l.Letters)
+	}
+	return nil
+}
+
+// connect chooses the link between a batch's rows on two ranks, by a test with patterns.
+func (p *Pipeline) connect(from, to *msg.Local, rank int, first bool) error {
+	kinds := p.opt.links
+	if kinds == nil {
+		kinds = link.Kinds()
+	}
+	var fallen []error
+	var err error
+	to.Link, fallen, err = link.Choose(kinds, from.On(p.ranks[rank-1].stream), to.On(p.ranks[rank].stream), from.State.Room(), to.State.Room())
+	if err != nil {
+		return fmt.Errorf("rank %d to rank %d: %w", rank-1, rank, err)
+	}
+	for _, fault := range fallen {
+		if first {
+			p.log.Warn().Int("from", rank-1).Int("to", rank).Err(fault).Str("used", to.Link.Name()).Msg("a kind of link between two ranks does not work")
 		}
 	}
-	embedStream := next()
-	r.embed = p.actor("embed", trace.Embed, crewMember, func() node { return &embedNode{stage: p.parts.Embed, stream: embedStream} })
 	return nil
 }
 
-// lanes is how many orders of steps the device runs at the same time: one for each
-// micro-batch, where layers have room for so many and experts stay where they are.
-func (p *Pipeline) lanes(dev device.Device) int {
-	_, several := dev.(device.LaneStreamer)
-	if !several || p.parts.Limits.Lanes < p.opt.Scheduler.Lanes || p.opt.Placement != nil && !p.opt.Placement.Steady() {
-		return 1
+// spawnHost creates the actors that compute nothing.
+func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
+	r := &p.routes
+	r.stream = p.actor("stream", trace.Stream, ownGoroutine, "host", func() node { return streamNode{} })
+	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, "host", func() node {
+		n := newScheduleNode(core, p.ranks[0].stream, p.meters, p.host, batches, p.lim.Seqs)
+		n.ahead, n.ranks, n.trace = p.opt.Scheduler.Ahead, p.ranks, p.trace
+		n.phases = make([]dispatch.Phase, len(p.ranks))
+		return n
+	})
+	for i := range p.opt.Blueprint.Pools {
+		name := fmt.Sprintf("pool%d", i)
+		r.pools = append(r.pools, p.actor(name, trace.Experts, ownGoroutine, p.ranks[0].poolsName(), func() node {
+			n := &poolNode{index: i}
+			for _, r := range p.ranks {
+				n.desks = append(n.desks, poolDesk{
+					seat: r.seats[i], place: r.place, owner: r.partition.Owner, phases: p.newPoolPhases(name, r.seats[i].stream),
+				})
+			}
+			for i, spec := range p.opt.Blueprint.Groups {
+				n.groups = append(n.groups, poolGroup{p.group(i), spec.Rank})
+			}
+			return n
+		}))
 	}
-	return p.opt.Scheduler.Lanes
 }
 
-// batchStream is a stream for batches of a lane.
-func (p *Pipeline) batchStream(dev device.Device, lane int) (device.Stream, error) {
-	if p.lanes(dev) == 1 {
-		return dev.NewStream()
+// group is a layer group of the blueprint as it was loaded.
+func (p *Pipeline) group(i int) *group.Group {
+	groups, first := p.opt.Blueprint.Groups, i
+	for first > 0 && groups[first-1].Rank == groups[i].Rank {
+		first--
 	}
-	return dev.(device.LaneStreamer).NewLaneStream(lane)
+	return p.of(i).Groups[i-first]
 }
 
-// reserve gives a batch's stream the scratch memory that was planned.
-func reserve(dev device.Device, s device.Stream, parts *load.Parts) error {
-	if r, ok := s.(device.Submitter); ok {
-		return r.Reserve(device.LayoutOf(dev).ScratchBytes(load.StepSizes(parts.Config, parts.Limits)))
+// spawnEnds creates the actors before and after the layers.
+func (p *Pipeline) spawnEnds() error {
+	first, last := p.ranks[0], p.last()
+	embedStream, err := p.stream(first)
+	if err != nil {
+		return err
 	}
+	headStream, err := p.stream(last)
+	if err != nil {
+		return err
+	}
+	ended := p.newStepEnd(last)
+	p.routes.sample = p.actor("sample", trace.Sample, crewMember, last.name, func() node { return &sampleNode{ended} })
+	p.routes.head = p.actor("head", trace.Head, crewMember, last.name, func() node {
+		return &headNode{stage: last.Head, stream: headStream, keeps: func(b *msg.Batch) bool { return last.keeps(p.heat, b) }}
+	})
+	p.routes.embed = p.actor("embed", trace.Embed, crewMember, first.name, func() node { return &embedNode{stage: first.Embed, stream: embedStream} })
 	return nil
 }
 
-// actor spawns one node.
-func (p *Pipeline) actor(name string, kind trace.Kind, b berth, fresh func() node) address {
-	return p.host.spawn(name, b, p.newShell(name, kind, p.trace.Device(p.deviceOf(kind)), fresh))
+// spawnGroup creates the actors of a layer group.
+func (p *Pipeline) spawnGroup(i int) error {
+	r, routes := p.of(i), &p.routes
+	s, err := p.stream(r)
+	if err != nil {
+		return err
+	}
+	placed, err := placedOn(r.place)
+	if err != nil {
+		return err
+	}
+	name := func(kind string) string { return fmt.Sprintf("%s%d", kind, i) }
+	routes.merges = append(routes.merges, p.actor(name("merge"), trace.Merge, ownGoroutine, "host", func() node { return newMergeNode() }))
+	routes.splits = append(routes.splits, p.actor(name("split"), trace.Split, ownGoroutine, "host", func() node { return newSplitNode(r.partition, r.expertBytes) }))
+	routes.groups = append(routes.groups, p.actor(name("group"), trace.Group, crewMember, r.name, func() node {
+		return &groupNode{
+			index: i, rank: r.index, leads: p.leads(i), group: p.group(i), stream: s, placed: placed, count: p.countWork, lost: p.lose,
+			inline: func(rows int, work []device.ExpertRows) bool { return p.inline(r, rows, work) },
+		}
+	}))
+	routes.links = append(routes.links, nil)
+	if i == 0 {
+		return nil
+	}
+	cross, bytes := (*crossing)(nil), p.linkBytes[cmp.Or(p.opt.Blueprint.Groups[i].Link, sameMemory)]
+	if p.leads(i) {
+		before := p.ranks[r.index-1]
+		cross = &crossing{stepEnd: p.newStepEnd(before), rank: r.index}
+		if cross.from, err = p.stream(before); err != nil {
+			return err
+		}
+		if cross.into, err = p.stream(r); err != nil {
+			return err
+		}
+	}
+	routes.links[i] = p.actor(name("link"), trace.Link, crewMember, "host", func() node {
+		n := &linkNode{to: i, width: 4 * p.model.Hidden, bytes: bytes}
+		if cross != nil {
+			own := *cross
+			n.cross = &own
+		}
+		return n
+	})
+	return nil
+}
+
+// actor spawns one node that computes on a device.
+func (p *Pipeline) actor(name string, kind trace.Kind, b berth, dev string, fresh func() node) address {
+	return p.host.spawn(name, b, p.newShell(name, kind, p.trace.Device(dev), fresh))
 }

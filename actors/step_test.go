@@ -26,7 +26,7 @@ func passing(name string, n node) node {
 			for i := range b.Rows {
 				b.Rows[i].Result.ID = 70
 			}
-			c.send(c.routes.schedule, b)
+			c.send(c.routes.schedule, msg.NewReply(b))
 		})
 	}
 	return n

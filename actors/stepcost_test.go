@@ -30,7 +30,7 @@ func TestStepCost(t *testing.T) {
 	l := loadModel(t, o)
 	opt := l.options(t, o)
 	opt.Scheduler.NoReuse = true // calls write to the same cache
-	p, err := Start(l.dev, l.bound, opt)
+	p, err := Start(l.placed(), opt)
 	if err != nil {
 		t.Fatal(err)
 	}

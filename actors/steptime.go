@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"fmt"
 	"time"
 
 	"krater/actors/msg"
@@ -9,11 +8,14 @@ import (
 	"krater/kernels/device"
 )
 
-// clocked says whether the device takes the time of the step that a batch begins.
+// clocked says whether devices take the time of the step that a batch begins.
 func clocked(b *msg.Batch, on bool) {
-	b.Parts = b.Parts[:0]
-	if t, ok := b.Stream.(device.StepTimer); ok {
-		t.Time(on)
+	for i := range b.Ranks {
+		l := &b.Ranks[i]
+		l.Parts = l.Parts[:0]
+		if t, ok := l.Stream.(device.StepTimer); ok {
+			t.Time(on)
+		}
 	}
 }
 
@@ -24,34 +26,18 @@ func part(b *msg.Batch, kind trace.Kind) {
 	}
 }
 
-// deviceLanes is how many lanes of the trace the device has: one for each of its orders of
-// steps; one where it has none, and tells of copies alone and of what needs them.
-func (p *Pipeline) deviceLanes() int {
-	if p.times {
-		return max(1, p.homes)
-	}
-	return p.homes
-}
-
-// deviceRing is the lane of a device's order of steps in the trace.
-func (p *Pipeline) deviceRing(home int) string {
-	if p.homes < 2 {
-		return p.device
-	}
-	return fmt.Sprintf("%s.%d", p.device, home)
-}
-
 // stepTimes notes how long the device took for a step that has just ended: its parts where it
 // tells them, the copies that they needed, and where it waited for those. The device's clock
 // is its own: what it tells stands before a moment that the host saw as well.
-func (n *sampleNode) stepTimes(c *turn, b *msg.Batch) {
-	if b.Quiet || b.Home >= len(n.devices) {
+func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
+	if b.Quiet || len(n.devices) == 0 {
 		return
 	}
+	home := b.Home % len(n.devices)
 	about := trace.Event{
-		Batch: b.ID, Lane: uint8(b.Lane), Epoch: b.Epoch, Rows: uint32(b.State.Total()), Layer: -1, Device: c.event.Device, Others: b.Others,
+		Batch: b.ID, Lane: uint8(b.Lane), Epoch: b.Epoch, Rows: uint32(b.Step.Total()), Layer: -1, Device: c.event.Device, Others: b.Others,
 	}
-	ring, at, end := n.devices[b.Home], b.Anchored, b.Anchor
+	ring, at, end := n.devices[home], b.Anchored, b.Anchor
 	t, ok := b.Stream.(device.StepTimer)
 	var took []time.Duration
 	if ok {
@@ -66,7 +52,7 @@ func (n *sampleNode) stepTimes(c *turn, b *msg.Batch) {
 		b.Laps.Next(step, l.MomentCost(), n.share)
 	}
 	if end != nil {
-		apart = n.copies.note(b, about, end, at)
+		apart = n.copies.note(b, home, about, end, at)
 	}
 	for _, d := range took {
 		at -= int64(d)

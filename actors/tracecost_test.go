@@ -42,7 +42,7 @@ func noteCost(t *testing.T) float64 {
 	log := zerolog.Nop()
 	s := &shell{name: "a", kind: trace.Experts, node: forward{nobody{}}}
 	s.turn = turn{routes: &p.routes, log: &log, ring: p.trace.Ring("a"), event: &s.event, now: trace.Now}
-	b := msg.NewBatch(&stages.State{}, 1)
+	b := msg.NewBatch(1, &stages.State{Step: new(stages.Step), Rows: new(stages.Rows)})
 	took := map[bool][]float64{}
 	const messages = 2000
 	for i := range 400 {
@@ -82,7 +82,7 @@ func lapCost(t *testing.T) float64 {
 	t.Helper()
 	n := copyLanes{copies: trace.NewRegistry(traceEvents).Ring("copies")}
 	card := trace.NewRegistry(traceEvents).Ring("card")
-	b := &msg.Batch{}
+	b := &msg.Batch{Local: new(msg.Local)}
 	const laps, steps = 52, 200
 	var took []float64
 	for range 200 {
@@ -91,7 +91,7 @@ func lapCost(t *testing.T) float64 {
 			for i := range laps {
 				b.Laps.List = append(b.Laps.List, device.Lap{Kind: []device.LapKind{device.CopyIn, device.CopyWait}[i%2], Layer: i / 2, From: still{}, To: still{}})
 			}
-			for _, e := range n.note(b, trace.Event{}, still{}, 1) {
+			for _, e := range n.note(b, 0, trace.Event{}, still{}, 1) {
 				card.Record(&e)
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"krater/actors/msg"
-	"krater/kernels/device"
 	"krater/stages/load"
 )
 
@@ -34,15 +33,15 @@ type Virtual struct {
 }
 
 // StartVirtual is Start for devices that keep time by a clock.
-func StartVirtual(dev device.Device, parts *load.Parts, opt Options, clock Clock) (*Virtual, error) {
-	opt.Scheduler.Ahead = Ahead(dev)
-	p, core, err := prepare(parts, opt)
+func StartVirtual(ranks []load.Rank, opt Options, clock Clock) (*Virtual, error) {
+	opt.Scheduler.Ahead = Ahead(devices(ranks)...)
+	p, core, err := prepare(ranks, opt)
 	if err != nil {
 		return nil, err
 	}
 	h := &virtual{p: p, clock: clock, turn: clock.Now()}
 	p.host = h
-	if err := p.spawn(dev, core); err != nil {
+	if err := p.spawn(core); err != nil {
 		return nil, errors.Join(err, p.halt())
 	}
 	return &Virtual{Pipeline: p, host: h}, nil

@@ -25,7 +25,7 @@ func newVirtual(t *testing.T, c Clock, o setup) (*Virtual, *Gateway, *loaded) {
 	o.dir = golden("deepseek_v2_lite")
 	o = o.defaults()
 	l := loadModel(t, o)
-	v, err := StartVirtual(l.dev, l.bound, l.options(t, o), c)
+	v, err := StartVirtual(l.placed(), l.options(t, o), c)
 	if err != nil {
 		t.Fatal(err)
 	}

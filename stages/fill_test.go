@@ -62,7 +62,7 @@ func TestFill(t *testing.T) {
 		{"ids", st.IDs.I32s(), []int32{1, 2, 3, 4, 5, 6}},
 		{"positions", st.Positions.I32s(), []int32{2, 3, 4, 8, 0, 1}},
 		{"slots", st.Slots.I32s(), []int32{22, 23, 4, 16, 12, 13}},
-		{"wanted", st.Rows.I32s(), []int32{3, 5}},
+		{"wanted", st.WantedRows.I32s(), []int32{3, 5}},
 		{"owner", st.Owner, []int32{1, 2}},
 		{"blocks", st.Prefill[0].Blocks, []int32{5, 1}},
 	} {

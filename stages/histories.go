@@ -66,8 +66,9 @@ func (st *State) maskWords() int { return (st.cfg.Vocab + 31) / 32 }
 // checkChanges checks how the draws change logits.
 func (st *State) checkChanges() error {
 	st.changed = false
-	for i := range st.draws {
-		d := &st.draws[i]
+	draws := st.draws()
+	for i := range draws {
+		d := &draws[i]
 		if d.Mask != nil && len(d.Mask) != st.maskWords() {
 			return fmt.Errorf("%w: a mask of %d words for a vocabulary of %d", ErrBatch, len(d.Mask), st.cfg.Vocab)
 		}
@@ -93,9 +94,9 @@ func (st *State) checkChanges() error {
 // putChanges writes the table of changes from word at of the inputs on, and gives the word
 // after it; it enqueues the copies of masks and of what histories lack.
 func (st *State) putChanges(s device.Stream, at int) int {
-	in := &st.inputs
-	for i := range st.draws {
-		d, entry := &st.draws[i], in.host[at+2*i:][:2]
+	in, draws := &st.inputs, st.draws()
+	for i := range draws {
+		d, entry := &draws[i], in.host[at+2*i:][:2]
 		entry[0], entry[1] = -1, 0
 		if d.Change != nil {
 			entry[0] = int32(d.Slot)
@@ -106,7 +107,7 @@ func (st *State) putChanges(s device.Stream, at int) int {
 			s.CopyIn(st.full.masks.RowRange(i, i+1), int32Bytes(unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(d.Mask))), len(d.Mask))))
 		}
 	}
-	n := len(st.draws)
+	n := len(draws)
 	in.changes = in.dev.ColRange(at, at+2*n)
 	in.changes.Rows, in.changes.Cols, in.changes.Stride = n, 2, 2
 	return at + 2*n
@@ -118,8 +119,8 @@ func (st *State) LogitChanges() (c device.LogitChanges, ok bool) {
 	if !st.changed {
 		return device.LogitChanges{}, false
 	}
-	c = device.LogitChanges{Draws: st.inputs.draw, Table: st.inputs.changes, IDs: st.IDs, Rows: st.Rows,
-		Masks: st.full.masks.RowRange(0, len(st.draws))}
+	c = device.LogitChanges{Draws: st.inputs.draw, Table: st.inputs.changes, IDs: st.IDs, Rows: st.WantedRows,
+		Masks: st.full.masks.RowRange(0, len(st.draws()))}
 	if st.Histories != nil {
 		c.Store = st.Histories.rows
 	}

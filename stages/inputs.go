@@ -1,8 +1,6 @@
 package stages
 
 import (
-	"fmt"
-
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -49,17 +47,17 @@ func tableWords(lim Limits, l device.Layout) int {
 // whole rounds words up to 16 bytes: draws and a table of spans start at a multiple of them.
 func whole(words int) int { return (words + 3) &^ 3 }
 
-// allocInputs makes the state's inputs on dev.
-func (st *State) allocInputs(dev device.Device) error {
-	in, n := &st.inputs, inputWords(st.lim, st.layout)
+// allocInputs makes the inputs on dev.
+func (r *Rows) allocInputs(dev device.Device) error {
+	in, n := &r.inputs, inputWords(r.lim, r.layout)
 	var err error
 	if in.dev, err = device.AllocMat(dev, tensor.I32, 1, n); err != nil {
 		return err
 	}
-	st.bufs = append(st.bufs, in.dev.Buf)
+	r.bufs = append(r.bufs, in.dev.Buf)
 	in.host = make([]int32, n)
-	if st.layout != nil {
-		in.tables = make([]device.Mat, 0, st.lim.windows(st.lim.Tokens))
+	if r.layout != nil {
+		in.tables = make([]device.Mat, 0, r.lim.windows(r.lim.Tokens))
 	}
 	return nil
 }
@@ -80,25 +78,25 @@ func (in *inputs) column(at, n int) device.Mat {
 
 // sendInputs lays out the other parts, has the state's matrices show them, and enqueues the
 // copy to the device.
-func (st *State) sendInputs(s device.Stream, b *Batch) {
+func (st *State) sendInputs(s device.Stream) {
 	in, t := &st.inputs, st.T
 	st.IDs, st.Positions, st.Slots, st.Marks = in.column(0, t), in.column(t, t), in.column(2*t, t), in.column(3*t, t)
 	at := 4 * t
-	st.Rows = in.column(at, copy(in.host[at:], st.Wanted))
+	st.WantedRows = in.column(at, copy(in.host[at:], st.Wanted))
 	at += len(st.Wanted)
 	if st.layout != nil {
 		in.from = in.column(at, 0)
-		if b.From != nil {
-			in.from = in.column(at, copy(in.host[at:], b.Take))
-			at += len(b.Take)
+		if st.From != nil {
+			in.from = in.column(at, copy(in.host[at:], st.Take))
+			at += len(st.Take)
 		}
 		at = whole(at)
-		words := st.layout.DrawWords()
-		for i := range st.draws {
-			st.layout.PutDraw(in.host[at+i*words:][:words], st.draws[i])
+		words, draws := st.layout.DrawWords(), st.draws()
+		for i := range draws {
+			st.layout.PutDraw(in.host[at+i*words:][:words], draws[i])
 		}
-		in.draw = in.dev.ColRange(at, at+len(st.draws)*words)
-		at = st.putChanges(s, at+len(st.draws)*words)
+		in.draw = in.dev.ColRange(at, at+len(draws)*words)
+		at = st.putChanges(s, at+len(draws)*words)
 		at = st.putSpans(whole(at))
 	}
 	s.CopyIn(in.dev.ColRange(0, at), int32Bytes(in.host[:at]))
@@ -130,25 +128,9 @@ type gatherer interface {
 	GatherRows(s device.Stream, out, table, ids device.Mat)
 }
 
-// checkTake checks the tokens that a batch takes from another step.
-func (st *State) checkTake(s device.Stream, b *Batch) error {
-	if b.From == nil {
-		return nil
-	}
-	if _, ok := s.Device().(gatherer); !ok || len(b.Take) != st.T || st.T > st.lim.Seqs || len(b.From.draws) == 0 {
-		return fmt.Errorf("%w: tokens of another step for %d rows", ErrBatch, st.T)
-	}
-	for i, from := range b.Take {
-		if int(from) >= len(b.From.draws) || from < 0 {
-			return fmt.Errorf("%w: row %d takes token %d of %d", ErrBatch, i, from, len(b.From.draws))
-		}
-	}
-	return nil
-}
-
 // takeTokens enqueues the taking of tokens that another step chooses.
-func (st *State) takeTokens(s device.Stream, b *Batch) {
-	if b.From == nil {
+func (st *State) takeTokens(s device.Stream) {
+	if st.From == nil {
 		return
 	}
 	words := func(m device.Mat) device.Mat {
@@ -156,23 +138,23 @@ func (st *State) takeTokens(s device.Stream, b *Batch) {
 		return m
 	}
 	// All of them, however many rows From has: a step that is repeated may find it with more.
-	s.Device().(gatherer).GatherRows(s, words(st.IDs), words(b.From.full.chosen), st.inputs.from)
+	s.Device().(gatherer).GatherRows(s, words(st.IDs), words(st.From.full.chosen), st.inputs.from)
 }
 
 // PrefillSpans are the batch's prompts as operators take them.
-func (st *State) PrefillSpans() device.Spans {
-	return device.Spans{List: st.Prefill, Table: st.table()}
+func (r *Rows) PrefillSpans() device.Spans {
+	return device.Spans{List: r.Prefill, Table: r.table()}
 }
 
 // DecodeSpans are the batch's generated rows.
-func (st *State) DecodeSpans() device.Spans {
-	return device.Spans{List: st.Decode, Decode: true, Table: st.table()}
+func (r *Rows) DecodeSpans() device.Spans {
+	return device.Spans{List: r.Decode, Decode: true, Table: r.table()}
 }
 
 // table is the table of spans on an accelerator.
-func (st *State) table() device.Mat {
-	if st.layout == nil {
+func (r *Rows) table() device.Mat {
+	if r.layout == nil {
 		return device.Mat{}
 	}
-	return st.inputs.spans
+	return r.inputs.spans
 }

@@ -2,14 +2,6 @@ package stages
 
 import "krater/kernels/device"
 
-// Total is the rows of the batch, however many of them layers see.
-func (st *State) Total() int {
-	if n := len(st.Spans); n > 0 {
-		return st.Spans[n-1].Row + st.Spans[n-1].Len
-	}
-	return st.T
-}
-
 // Windows is the number of pieces in which layers take the batch.
 func (st *State) Windows() int { return st.lim.windows(st.Total()) }
 
@@ -35,23 +27,11 @@ func (st *State) Whole() { st.piece(0, st.Total()) }
 
 // piece cuts the matrices and spans to rows [from, to) of the batch.
 func (st *State) piece(from, to int) {
-	t, all, f, in := to-from, st.Total(), &st.full, &st.inputs
+	t, all, in := to-from, st.Total(), &st.inputs
 	st.T, st.first = t, from
 	st.IDs, st.Positions, st.Slots = in.column(from, t), in.column(all+from, t), in.column(2*all+from, t)
 	st.Marks = in.column(3*all+from, t)
-	st.Hidden = f.hidden.RowRange(from, to)
-	st.Normed = f.normed.RowRange(0, t)
-	st.Delta = f.delta.RowRange(0, t)
-	st.Input = NewInput(st.Normed, st.normed)
-	if !f.shared.Zero() {
-		st.Shared = f.shared.RowRange(0, t)
-	}
-	if !f.expertOut.Zero() {
-		st.ExpertOut = f.expertOut.RowRange(0, t*f.routerIDs.Cols)
-		st.RouterLogits = f.routerLogits.RowRange(0, t)
-		st.RouterIDs = f.routerIDs.RowRange(0, t)
-		st.RouterWeights = f.routerWeights.RowRange(0, t)
-	}
+	st.viewRows(from, to)
 	st.cutSpans(from, to)
 }
 

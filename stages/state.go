@@ -10,33 +10,32 @@ import (
 	"krater/stages/model"
 )
 
-// State is a batch in flight: its host-side description and its matrices on one
-// device. It is owned by exactly one batch at a time, made once and reused; its
-// methods are not safe for concurrent use, but stages may write disjoint rows
-// of ExpertOut and Shared from several streams at once.
-//
-// The matrices are views of T rows (Logits, Final: a row for each of Wanted),
-// set by Fill. A link between groups on different devices carries Hidden.
+// State is a step on one rank: the Step, which all ranks share, and the rank's Rows. It
+// belongs to one batch at a time, is made once and used again; its methods are not safe for
+// concurrent use, but stages may write disjoint rows of ExpertOut and Shared from several
+// streams at once.
 type State struct {
-	T       int    // rows
-	Spans   []Span // the batch's, block tables copied
-	Prefill []device.Span
-	Decode  []device.Span
-	Wanted  []int32 // rows with logits, rising
-	Owner   []int32 // Owner[i]: index in Spans of Wanted[i]'s sequence
-	All     bool    // Wanted is every row
-	Moves   []Move  // the batch's
-	Lane    int     // Batch.Lane
+	*Step
+	*Rows
+}
+
+// Rows are the matrices of a step on one device, and how much of the step layers see. The
+// matrices are views of T rows (Logits, Final: one for each of Step.Wanted), set when the
+// step is loaded. A link between ranks carries Hidden and Marks.
+type Rows struct {
+	T       int           // rows that layers see: all of the step, or a piece of it (State.Look)
+	Prefill []device.Span // the prompts' spans in these rows
+	Decode  []device.Span // the generated ones
 	// Laps are of the copies that the step waits for, and of the waits; nil: nobody takes
 	// their time.
 	Laps *device.Laps
 
 	// Where no type is given it is device.RowType: F32, on an accelerator BF16.
-	IDs       device.Mat // [T, 1] I32 token ids
-	Positions device.Mat // [T, 1] I32 positions in the sequence
-	Slots     device.Mat // [T, 1] I32 rows of the KV cache
-	Marks     device.Mat // [T, 1] I32 layer + 1 whose keys or values of the row are the first that are not finite; 0: none
-	Rows      device.Mat // [n, 1] I32 Wanted
+	IDs        device.Mat // [T, 1] I32 token ids
+	Positions  device.Mat // [T, 1] I32 positions in the sequence
+	Slots      device.Mat // [T, 1] I32 rows of the KV cache
+	Marks      device.Mat // [T, 1] I32 layer + 1 whose keys or values of the row are the first that are not finite; 0: none
+	WantedRows device.Mat // [n, 1] I32 Step.Wanted
 
 	Hidden    device.Mat // [T, H] F32 residual stream
 	Normed    device.Mat // [T, H] output of the last norm: input of attention, router, experts
@@ -49,6 +48,7 @@ type State struct {
 	RouterIDs     device.Mat // [T, K] I32, of the layer in hand: Routing
 	RouterWeights device.Mat // [T, K] F32
 
+	// Absent on a rank without the head.
 	Picked device.Mat // [n, H] F32 Hidden's rows that are wanted, before the final norm
 	Final  device.Mat // [n, H] after the final norm
 	Output Input      // Final, as the head takes it
@@ -70,29 +70,29 @@ type State struct {
 	Work   []device.ExpertRows // capacity E
 	Counts []int32             // [E]
 
-	id       uint64 // another state's step knows this one by it
+	id       uint64 // another state's step knows these by it
 	cfg      *model.Config
 	lim      Limits
+	head     bool          // the rank has the head
+	gathers  bool          // the device can take tokens from another step
 	layout   device.Layout // of the device, nil on host memory
 	inputs   inputs
 	full     views   // the matrices at their largest
-	blocks   []int32 // arena of the block tables
 	ids      []int32 // RouterIDs on the host, where the device's memory is not
 	logits   []float32
-	moe      []int         // [layers] place among those with experts; nil where they share RouterIDs
-	routes   []int32       // what routers chose, on the host [layers with experts, T, K]
-	first    int           // row of the batch that is the first of the matrices: Look
-	repeated bool          // see Repeated
-	chosen   []int32       // on the host
-	marks    []int32       // Marks on the host, where the device's memory is not
-	draws    []device.Draw // of the batch at hand; empty: the host chooses
-	changed  bool          // some of them change logits before
+	moe      []int   // [layers] place among those with experts; nil where they share RouterIDs
+	routes   []int32 // what routers chose, on the host [layers with experts, T, K]
+	first    int     // row of the step that is the first of the matrices: Look
+	repeated bool    // see Repeated
+	chosen   []int32 // on the host
+	marks    []int32 // Marks on the host, where the device's memory is not
+	changed  bool    // some draws change logits before
 	bufs     []device.Buffer
 	normed   device.QRows // room for Input and Output as integers
 	final    device.QRows
 }
 
-// views are a State's matrices as allocated.
+// views are matrices as allocated.
 type views struct {
 	hidden, normed, delta, shared, expertOut device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
@@ -107,8 +107,11 @@ type shape struct {
 }
 
 // shapes lists the matrices of v for batches within lim, but for those of the inputs.
-func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout) []shape {
+func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool) []shape {
 	t, h, e, k, n := lim.LayerRows(), cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
+	if !head {
+		n = 0
+	}
 	ids := t // of routers
 	if l != nil {
 		layers, _ := moeLayers(len(cfg.Layers), cfg.MoELayer)
@@ -146,138 +149,150 @@ func drawWords(l device.Layout) int {
 // StateBytes is the size of the matrices a State allocates on its device for
 // batches within lim (checked by Limits.For).
 func StateBytes(cfg *model.Config, lim Limits, l device.Layout) int64 {
+	return RowsBytes(cfg, lim, l, true)
+}
+
+// RowsBytes is StateBytes of a rank with or without the head.
+func RowsBytes(cfg *model.Config, lim Limits, l device.Layout, head bool) int64 {
 	n := 4 * int64(inputWords(lim, l))
-	for _, x := range new(views).shapes(cfg, lim, l) {
+	for _, x := range new(views).shapes(cfg, lim, l, head) {
 		n += int64(x.rows) * int64(x.cols) * int64(x.dt.Size())
 	}
 	if lim.QuantGroup > 0 {
-		n += int64(device.QRowsBytes(lim.LayerRows()+lim.LogitRows, cfg.Hidden, lim.QuantGroup))
+		n += int64(device.QRowsBytes(lim.LayerRows(), cfg.Hidden, lim.QuantGroup))
+		if head {
+			n += int64(device.QRowsBytes(lim.LogitRows, cfg.Hidden, lim.QuantGroup))
+		}
 	}
 	return n
 }
 
-// lastState numbers states.
-var lastState atomic.Uint64
+// lastRows numbers Rows.
+var lastRows atomic.Uint64
 
-// NewState allocates a state on dev for batches within lim (checked by
-// Limits.For).
+// NewState makes a step of its own and its rows on dev, which has the head.
 func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) {
+	rows, err := NewRows(dev, cfg, lim, true)
+	if err != nil {
+		return nil, err
+	}
+	return &State{NewStep(cfg, rows.lim, rows), rows}, nil
+}
+
+// NewRows allocates rows on dev for batches within lim (checked by Limits.For); head says
+// that the head is there too.
+func NewRows(dev device.Device, cfg *model.Config, lim Limits, head bool) (*Rows, error) {
 	lim, err := lim.For(cfg)
 	if err != nil {
 		return nil, err
 	}
-	st := &State{id: lastState.Add(1), cfg: cfg, lim: lim, layout: device.LayoutOf(dev)}
-	if err := st.allocInputs(dev); err != nil {
+	r := &Rows{id: lastRows.Add(1), cfg: cfg, lim: lim, head: head, layout: device.LayoutOf(dev)}
+	_, r.gathers = dev.(gatherer)
+	if err := r.alloc(dev); err != nil {
+		r.Close()
 		return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
 	}
-	for _, x := range st.full.shapes(cfg, lim, st.layout) {
+	r.hostSide(lim.LayerRows(), cfg.MoE.Experts, cfg.MoE.Router.TopK)
+	return r, nil
+}
+
+// alloc makes the matrices.
+func (r *Rows) alloc(dev device.Device) error {
+	if err := r.allocInputs(dev); err != nil {
+		return err
+	}
+	for _, x := range r.full.shapes(r.cfg, r.lim, r.layout, r.head) {
 		if x.rows*x.cols == 0 {
 			continue
 		}
 		m, err := device.AllocMat(dev, x.dt, x.rows, x.cols)
 		if err != nil {
-			st.Close()
-			return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
+			return err
 		}
-		st.bufs = append(st.bufs, m.Buf)
+		r.bufs = append(r.bufs, m.Buf)
 		*x.m = m
 	}
-	if lim.QuantGroup > 0 {
-		if st.normed, err = device.AllocQRows(dev, lim.LayerRows(), cfg.Hidden, lim.QuantGroup); err == nil {
-			st.final, err = device.AllocQRows(dev, lim.LogitRows, cfg.Hidden, lim.QuantGroup)
-		}
-		if err != nil {
-			st.Close()
-			return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
-		}
+	if r.lim.QuantGroup == 0 {
+		return nil
 	}
-	st.hostSide(lim.LayerRows(), cfg.MoE.Experts, cfg.MoE.Router.TopK)
-	return st, nil
+	var err error
+	if r.normed, err = device.AllocQRows(dev, r.lim.LayerRows(), r.cfg.Hidden, r.lim.QuantGroup); err == nil && r.head {
+		r.final, err = device.AllocQRows(dev, r.lim.LogitRows, r.cfg.Hidden, r.lim.QuantGroup)
+	}
+	return err
 }
 
 // hostSide allocates what the host keeps.
-func (st *State) hostSide(t, e, k int) {
-	st.Wanted = make([]int32, 0, st.lim.LogitRows)
-	st.Owner = make([]int32, 0, st.lim.LogitRows)
-	if st.inputs.dev.Buf.Host() == nil {
-		st.marks = make([]int32, st.lim.Tokens)
+func (r *Rows) hostSide(t, e, k int) {
+	if r.inputs.dev.Buf.Host() == nil {
+		r.marks = make([]int32, r.lim.Tokens)
 	}
-	st.Spans = make([]Span, 0, st.lim.Seqs)
-	st.Prefill = make([]device.Span, 0, st.lim.Seqs)
-	st.Decode = make([]device.Span, 0, st.lim.Seqs)
+	r.Prefill = make([]device.Span, 0, r.lim.Seqs)
+	r.Decode = make([]device.Span, 0, r.lim.Seqs)
 	if e > 0 {
-		st.Assign = make([]int32, t*k)
-		st.Work = make([]device.ExpertRows, 0, e)
-		st.Counts = make([]int32, e)
-		if st.full.routerIDs.Buf.Host() == nil {
-			st.ids = make([]int32, t*k)
+		r.Assign = make([]int32, t*k)
+		r.Work = make([]device.ExpertRows, 0, e)
+		r.Counts = make([]int32, e)
+		if r.full.routerIDs.Buf.Host() == nil {
+			r.ids = make([]int32, t*k)
 		}
-		if st.layout != nil {
-			_, st.moe = moeLayers(len(st.cfg.Layers), st.cfg.MoELayer)
-			st.routes = make([]int32, st.full.routerIDs.Rows*k)
+		if r.layout != nil {
+			_, r.moe = moeLayers(len(r.cfg.Layers), r.cfg.MoELayer)
+			r.routes = make([]int32, r.full.routerIDs.Rows*k)
 		}
 	}
-	if st.full.logits.Buf.Host() == nil {
-		st.logits = make([]float32, st.lim.LogitRows*st.cfg.Vocab)
-		st.chosen = make([]int32, st.lim.LogitRows)
-		st.draws = make([]device.Draw, 0, st.lim.LogitRows)
+	if r.head && r.full.logits.Buf.Host() == nil {
+		r.logits = make([]float32, r.lim.LogitRows*r.cfg.Vocab)
+		r.chosen = make([]int32, r.lim.LogitRows)
 	}
 }
 
 // Close frees the device memory.
-func (st *State) Close() {
-	for _, b := range st.bufs {
+func (r *Rows) Close() {
+	for _, b := range r.bufs {
 		b.Free()
 	}
-	st.bufs = nil
-	st.normed.Free()
-	st.final.Free()
+	r.bufs = nil
+	r.normed.Free()
+	r.final.Free()
 }
 
 // Generated is how many of the rows that layers see are generated ones, as far as they come
 // first.
-func (st *State) Generated() (rows int) {
-	for i := range st.Decode {
-		if st.Decode[i].Row != rows {
+func (r *Rows) Generated() (rows int) {
+	for i := range r.Decode {
+		if r.Decode[i].Row != rows {
 			break
 		}
-		rows += st.Decode[i].Len
+		rows += r.Decode[i].Len
 	}
 	return rows
 }
 
-// WantedGenerated is Generated of the rows with logits.
-func (st *State) WantedGenerated() (rows int) {
-	for rows < len(st.Owner) && st.Spans[st.Owner[rows]].Decode {
-		rows++
-	}
-	return rows
-}
-
-// Limits are the bounds the state was made for.
-func (st *State) Limits() Limits { return st.lim }
+// Limits are the bounds the rows were made for.
+func (r *Rows) Limits() Limits { return r.lim }
 
 // FetchRouterIDs enqueues the copy of the chosen experts to the host on devices
 // whose memory the host cannot address; elsewhere it does nothing.
-func (st *State) FetchRouterIDs(s device.Stream) {
-	if st.ids != nil {
-		s.CopyOut(int32Bytes(st.ids[:st.T*st.RouterIDs.Cols]), st.RouterIDs)
+func (r *Rows) FetchRouterIDs(s device.Stream) {
+	if r.ids != nil {
+		s.CopyOut(int32Bytes(r.ids[:r.T*r.RouterIDs.Cols]), r.RouterIDs)
 	}
 }
 
 // HostRouterIDs are the chosen experts [T*K], row by row. The stream given to
 // FetchRouterIDs must be synchronised.
-func (st *State) HostRouterIDs() []int32 {
-	if st.ids != nil {
-		return st.ids[:st.T*st.RouterIDs.Cols]
+func (r *Rows) HostRouterIDs() []int32 {
+	if r.ids != nil {
+		return r.ids[:r.T*r.RouterIDs.Cols]
 	}
-	return st.RouterIDs.I32s()
+	return r.RouterIDs.I32s()
 }
 
 // FetchLogits is FetchRouterIDs for the logits.
-func (st *State) FetchLogits(s device.Stream) {
-	if st.logits != nil && st.Logits.Rows > 0 {
-		s.CopyOut(float32Bytes(st.logits[:st.Logits.Rows*st.Logits.Cols]), st.Logits)
+func (r *Rows) FetchLogits(s device.Stream) {
+	if r.logits != nil && r.Logits.Rows > 0 {
+		s.CopyOut(float32Bytes(r.logits[:r.Logits.Rows*r.Logits.Cols]), r.Logits)
 	}
 }
 
@@ -313,27 +328,38 @@ func (st *State) Fault(sp *Span) error {
 }
 
 // Stored is a layer's cache as StoreRows takes it: with the marks of the batch's rows.
-func (st *State) Stored(cache device.KV, layer int) device.KV {
-	cache.Marks, cache.Mark = st.Marks, int32(layer)+1
+func (r *Rows) Stored(cache device.KV, layer int) device.KV {
+	cache.Marks, cache.Mark = r.Marks, int32(layer)+1
 	return cache
 }
 
+// Room is Hidden at its largest [Limits.Tokens, H], for the test of a link.
+func (r *Rows) Room() device.Mat { return r.full.hidden }
+
 // Choose reports whether the device can choose tokens itself: Batch.Draws.
-func (st *State) Choose() bool { return !st.full.chosen.Zero() }
+func (r *Rows) Choose() bool { return !r.full.chosen.Zero() }
+
+// draws are the step's on the rank that chooses its tokens; empty: the host does.
+func (st *State) draws() []device.Draw {
+	if !st.Choose() {
+		return nil
+	}
+	return st.Step.Draws
+}
 
 // Draws is what an operator that chooses takes: where the tokens go [n, 1] I32 and how
 // they are chosen; ok is false where the host chooses.
 func (st *State) Draws() (ids, draws device.Mat, ok bool) {
-	if len(st.draws) == 0 {
+	n := len(st.draws())
+	if n == 0 {
 		return device.Mat{}, device.Mat{}, false
 	}
-	n := len(st.draws)
 	return st.full.chosen.RowRange(0, n), st.inputs.draw, true
 }
 
 // FetchChosen is FetchLogits for the tokens the device chose.
 func (st *State) FetchChosen(s device.Stream) {
-	if n := len(st.draws); n > 0 {
+	if n := len(st.draws()); n > 0 {
 		s.CopyOut(int32Bytes(st.chosen[:n]), st.full.chosen.RowRange(0, n))
 	}
 }
@@ -342,7 +368,7 @@ func (st *State) FetchChosen(s device.Stream) {
 // on); ok is false where the host is to choose. The stream given to FetchChosen must be
 // synchronised.
 func (st *State) ChosenID(i int) (id int32, ok bool) {
-	if i >= len(st.draws) {
+	if i >= len(st.draws()) {
 		return 0, false
 	}
 	return st.chosen[i], true
@@ -351,12 +377,12 @@ func (st *State) ChosenID(i int) (id int32, ok bool) {
 // LogitRow is the i-th row of logits [V], that of row Wanted[i]: read only,
 // valid until the state's next Fill. The stream given to FetchLogits must be
 // synchronised.
-func (st *State) LogitRow(i int) []float32 {
-	if st.logits != nil {
-		v := st.Logits.Cols
-		return st.logits[i*v : (i+1)*v]
+func (r *Rows) LogitRow(i int) []float32 {
+	if r.logits != nil {
+		v := r.Logits.Cols
+		return r.logits[i*v : (i+1)*v]
 	}
-	return st.Logits.RowRange(i, i+1).F32s()
+	return r.Logits.RowRange(i, i+1).F32s()
 }
 
 // int32Bytes is v's memory: hosts here are little-endian, as devices are.

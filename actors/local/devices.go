@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"krater/actors"
 	"krater/actors/local/config"
@@ -95,22 +96,71 @@ func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
 	return err
 }
 
-// placeExpertsBeside places the routed experts of loaded parts between the host and the device of the layers.
+// placeExpertsBeside places the routed experts of loaded parts between the host and the devices of
+// the layers, those of each rank apart.
 func (s *Model) placeExpertsBeside() error {
-	rank := &s.Plan.Experts
-	var err error
-	s.Placement, err = placement.New(s.Rank().Device, s.Host, s.Parts, placement.Options{
-		Prefill: rank.Prefill, Decode: rank.Decode, Threshold: s.Plan.Options.GPUPrefillThreshold,
-		Budget: max(1, rank.Budget), PrefillBudget: s.Plan.PrefillExperts, Heat: s.Heat.Scaled(),
-		Progress: func(done, all int64) { s.report.Progress("place experts", done, all) },
-	})
+	ranks, err := s.ranks()
 	if err != nil {
 		return err
 	}
-	for _, line := range placement.TellFalls(s.Placement.Falls()) {
-		s.report.Notice(line)
+	s.Placements = make([]*placement.Placement, len(ranks))
+	x, all, before := &s.Plan.Experts, expertLayers(s.Parts), 0
+	for i, r := range ranks {
+		n := expertLayers(r.Parts)
+		if n == 0 && len(ranks) > 1 {
+			continue
+		}
+		s.Placements[i], err = placement.New(s.Rank().Device, s.Host, r.Parts, share(placement.Options{
+			Prefill: x.Prefill, Decode: x.Decode, Threshold: s.Plan.Options.GPUPrefillThreshold,
+			Budget: max(1, x.Budget), PrefillBudget: s.Plan.PrefillExperts, Heat: s.Heat.Scaled(),
+			Progress: func(done, all int64) { s.report.Progress("place experts", done, all) },
+		}, before, n, all))
+		if err != nil {
+			return err
+		}
+		before += n
+		for _, line := range placement.TellFalls(s.Placements[i].Falls()) {
+			s.report.Notice(line)
+		}
 	}
+	s.Placement = s.Placements[slices.IndexFunc(s.Placements, func(p *placement.Placement) bool { return p != nil })]
 	return nil
+}
+
+// ClosePlacement takes the experts off the devices of the layers; the caller places them anew.
+func (s *Model) ClosePlacement() {
+	for _, p := range s.Placements {
+		if p != nil {
+			p.Close()
+		}
+	}
+	s.Placement, s.Placements = nil, nil
+}
+
+// expertLayers is the number of layers of parts that have experts.
+func expertLayers(p *load.Parts) (n int) {
+	for _, g := range p.Groups {
+		for layer := g.First; layer < g.Last; layer++ {
+			if g.MoE(layer) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// share has o place the experts of one of several ranks: those of n layers of all, after so many
+// others. Each rank has its part of the memory.
+func share(o placement.Options, before, n, all int) placement.Options {
+	if n == all {
+		return o
+	}
+	o.Budget = max(1, o.Budget/int64(max(1, all))*int64(n))
+	o.PrefillBudget = o.PrefillBudget / int64(max(1, all)) * int64(n)
+	if o.Heat != nil {
+		o.Heat = o.Heat[before : before+n]
+	}
+	return o
 }
 
 // WhereExperts tells where a rank's experts are computed.

@@ -39,15 +39,16 @@ type Model struct {
 	devices []Rank        // that the layers are on: one
 	report  config.Reporter
 
-	Weights   *weights.Set
-	Parts     *load.Parts
-	Placement *placement.Placement // of the experts that are beside the device of the layers
-	experts   *cache.Cache         // nil: as the files hold them, or placed
-	placed    *expert.Placed       // on their nodes
-	partition expert.Partition
-	Matrices  *cache.Matrices // the other weights as integers; nil: as the files hold them
-	Made      *synth.Loaded   // a synthetic model: owns parts
-	copied    int64           // bytes of weights read into memory of the device
+	Weights    *weights.Set
+	Parts      *load.Parts
+	Placement  *placement.Placement   // of the experts that are beside the device of the layers: of the first rank that has some
+	Placements []*placement.Placement // of each rank
+	experts    *cache.Cache           // nil: as the files hold them, or placed
+	placed     *expert.Placed         // on their nodes
+	partition  expert.Partition
+	Matrices   *cache.Matrices // the other weights as integers; nil: as the files hold them
+	Made       *synth.Loaded   // a synthetic model: owns parts
+	copied     int64           // bytes of weights read into memory of the device
 
 	HeatSample int       // as in actors.Options
 	LapShare   float64   // likewise
@@ -201,9 +202,7 @@ func (s *Model) keepBlocks() error {
 
 // Close frees the model. It may be called again.
 func (s *Model) Close() {
-	if s.Placement != nil {
-		s.Placement.Close()
-	}
+	s.ClosePlacement()
 	switch {
 	case s.Made != nil:
 		s.Made.Close()
@@ -226,7 +225,7 @@ func (s *Model) Close() {
 	if s.Host != nil {
 		s.Host.Close()
 	}
-	s.Placement, s.placed = nil, nil
+	s.placed = nil
 	s.Made, s.Parts, s.experts, s.Matrices, s.Weights, s.Host = nil, nil, nil, nil, nil, nil
 }
 
@@ -240,10 +239,19 @@ func (s *Model) closeRanks() {
 	s.devices = nil
 }
 
+// ranks are the loaded model cut as the options say.
+func (s *Model) ranks() ([]load.Rank, error) {
+	cuts, err := s.Plan.Options.Cuts(s.Config)
+	if err != nil {
+		return nil, err
+	}
+	return s.Parts.Ranks(s.Rank().Device, cuts), nil
+}
+
 // Pipeline starts the actors over a loaded model.
 func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 	f := &s.Plan.Options
-	groups, err := actors.Cut(len(s.Config.Layers), f.LayerGroups)
+	ranks, err := s.ranks()
 	if err != nil {
 		return nil, err
 	}
@@ -252,12 +260,12 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 		// What a pass copies is paid by all its prompts, so as many as there are go along.
 		chunk, share = lim.Tokens-f.MaxSeqs, lim.Tokens-f.MaxSeqs
 	}
-	return actors.Start(s.Rank().Device, s.Parts, actors.Options{
-		Blueprint: actors.Blueprint{Groups: groups, Pools: s.Plan.Pools, MicroBatches: f.Lanes()},
+	return actors.Start(ranks, actors.Options{
+		Blueprint: actors.Blueprint{Pools: s.Plan.Pools, MicroBatches: f.Lanes()},
 		Scheduler: scheduler.Config{
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placement: s.Placement, HeatSample: s.HeatSample, LapShare: s.LapShare,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, LapShare: s.LapShare,
 		ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"krater/kernels/device"
 	"krater/stages"
 	"krater/stages/group"
+	"krater/stages/link"
 	"krater/stages/offload"
 	"krater/stages/sample"
 )
@@ -18,17 +19,20 @@ import (
 // micro-batch, two where the pipeline runs ahead): they are the credits that bound the
 // work in flight.
 type Batch struct {
-	ID    uint64
-	Lane  int    // which of the micro-batches it is a step of; steps of one follow each other
-	Home  int    // the lane of the device that Stream is of; 0 where it has one order of steps
-	Epoch uint32 // of the scheduler that sent it; a reply of an older epoch is dropped
-	State *stages.State
-	// Stream, on a device that computes apart from the host, has all work of the batch:
-	// the stages enqueue and pass it on, and whoever needs a result waits. nil elsewhere:
-	// every stage has a stream of its own and is done when it passes the batch on.
-	Stream device.Stream
+	ID   uint64
+	Lane int // which of the micro-batches it is a step of; steps of one follow each other
+	Home int // the lane of the devices that its streams are of; 0 where they have one order of steps
+	// Epoch rises with every step that is lost. A reply of an older one, about a step that was
+	// given up before it came, is dropped.
+	Epoch uint32
+	Step  *stages.Step
 
-	// Rows[i] belongs to the i-th wanted row of State: who it is for and what was
+	// Ranks are the batch's own on each rank. *Local is that of the rank which has it in hand:
+	// whoever owns the batch may use it, and a link changes it (Enter).
+	Ranks []Local
+	*Local
+
+	// Rows[i] belongs to the i-th wanted row of Step: who it is for and what was
 	// chosen. A sampler belongs to its sequence, and a sequence is in one batch at
 	// a time.
 	Rows []Row
@@ -50,6 +54,26 @@ type Batch struct {
 	// are not noted. Others is how many such messages one that is noted stands for.
 	Quiet  bool
 	Others uint8
+
+	// Walk is where the batch is in the group that has it in hand.
+	Walk group.Walk
+
+	Work   Work   // the expert work of the layer in hand
+	Merged Merged // the answer to it
+
+	stamp
+}
+
+// Local is what a batch has on one rank.
+type Local struct {
+	State *stages.State // the batch's Step, and its rows there
+	// Stream, on a device that computes apart from the host, has all work of the batch:
+	// the stages enqueue and pass it on, and whoever needs a result waits. nil elsewhere:
+	// every stage has a stream of its own and is done when it passes the batch on.
+	Stream device.Stream
+	// Link brings the rows from the rank before; nil on the first.
+	Link link.Link
+
 	// Parts are those that the device has been told to take the time of, so far.
 	Parts []trace.Kind
 	// Laps are what the device has been told to take the time of beside them. Where Stream is
@@ -71,20 +95,39 @@ type Batch struct {
 	// Kept says that State will have what the routers chose (stages.State.Routes) when the
 	// step has ended, and that nobody has counted it.
 	Kept bool
+}
 
-	// Walk is where the batch is in the group that has it in hand.
-	Walk group.Walk
+// Enter puts the batch on a rank.
+func (b *Batch) Enter(rank int) { b.Local = &b.Ranks[rank] }
 
-	Work   Work   // the expert work of the layer in hand
-	Merged Merged // the answer to it
+// Last is the batch's own on the rank with the head.
+func (b *Batch) Last() *Local { return &b.Ranks[len(b.Ranks)-1] }
 
+// Reply brings a batch back that went through the whole pipeline, in the epoch that it was sent
+// in. What it says is its own: one that comes late may find the batch in another step.
+type Reply struct {
+	Batch *Batch
+	Epoch uint32
+	id    uint64
+	lane  uint8
+	rows  uint32
 	stamp
 }
 
-// On is the batch's stream, or own where it has none.
-func (b *Batch) On(own device.Stream) device.Stream {
-	if b.Stream != nil {
-		return b.Stream
+// NewReply is about the step that b is in.
+func NewReply(b *Batch) *Reply {
+	return &Reply{Batch: b, Epoch: b.Epoch, id: b.ID, lane: uint8(b.Lane), rows: uint32(b.Step.Total())}
+}
+
+// Describe implements Traced.
+func (r *Reply) Describe(e *trace.Event) {
+	e.Batch, e.Lane, e.Epoch, e.Layer, e.Rows, e.Enqueued = r.id, r.lane, r.Epoch, -1, r.rows, r.sent
+}
+
+// On is the stream that the batch has there, or own where it has none.
+func (l *Local) On(own device.Stream) device.Stream {
+	if l.Stream != nil {
+		return l.Stream
 	}
 	return own
 }
@@ -152,15 +195,17 @@ func (m *Merged) Release() { m.Batch.holds.Add(-1) }
 // when the batch is in a later step, so each has the step, and what the trace tells of it, for
 // itself.
 type Serve struct {
-	Batch *Batch
-	Step  uint64 // of Letters.Begin
-	about trace.Event
+	Batch   *Batch
+	Rank    int // on which the letters are asked
+	Letters *offload.Letters
+	Step    uint64 // of Letters.Begin
+	about   trace.Event
 	stamp
 }
 
-// NewServe is about the step that b is in, to one pool.
-func NewServe(b *Batch, step uint64) *Serve {
-	s := &Serve{Batch: b, Step: step}
+// NewServe is about the step that b is in, on the rank that has it in hand, to one pool.
+func NewServe(b *Batch, rank int, step uint64) *Serve {
+	s := &Serve{Batch: b, Rank: rank, Letters: b.Letters, Step: step}
 	s.describe(&s.about, b, -1)
 	return s
 }
@@ -208,9 +253,14 @@ type Merged struct {
 	stamp
 }
 
-// NewBatch makes a batch around a state for a pipeline of so many pools.
-func NewBatch(state *stages.State, pools int) *Batch {
-	b := &Batch{State: state}
+// NewBatch makes a batch around states of one step, one for each rank, for a pipeline of so
+// many pools.
+func NewBatch(pools int, ranks ...*stages.State) *Batch {
+	b := &Batch{Step: ranks[0].Step, Ranks: make([]Local, len(ranks))}
+	for i, st := range ranks {
+		b.Ranks[i].State = st
+	}
+	b.Enter(0)
 	b.Work = Work{Batch: b, Parts: make([]Part, pools)}
 	for i := range b.Work.Parts {
 		b.Work.Parts[i] = Part{Work: &b.Work, Pool: i}
@@ -273,9 +323,7 @@ func (m *Merged) Describe(e *trace.Event) { m.describe(e, m.Batch, m.Layer) }
 
 func (s *stamp) describe(e *trace.Event, b *Batch, layer int) {
 	e.Batch, e.Lane, e.Epoch, e.Layer, e.Enqueued = b.ID, uint8(b.Lane), b.Epoch, int16(layer), s.sent
-	if b.State != nil {
-		e.Rows = uint32(b.State.T)
-	}
+	e.Rows = uint32(b.State.T)
 	if layer >= 0 {
 		e.Others = b.Others
 	}
@@ -286,6 +334,9 @@ type Carrier interface{ Carried() *Batch }
 
 // Carried implements Carrier.
 func (b *Batch) Carried() *Batch { return b }
+
+// Carried implements Carrier.
+func (r *Reply) Carried() *Batch { return r.Batch }
 
 // Carried implements Carrier.
 func (w *Work) Carried() *Batch { return w.Batch }

@@ -98,7 +98,11 @@ const (
 // Failed tells the schedule actor that a batch will not come back whole.
 type Failed struct {
 	Batch *Batch
+	Epoch uint32 // that the batch was sent in
 	Cause error
+	// Again says that the fault lies in how the step was carried out and not in what it
+	// computes, that devices are well, and that no token of it was chosen: it may be repeated.
+	Again bool
 }
 
 // Forget tells groups and merges that a batch failed elsewhere: what they keep

@@ -115,10 +115,10 @@ func (s *source) serve(t testing.TB, processor *cpu.Device, w workload) (r serve
 		t.Fatal(err)
 	}
 	defer place.Close()
-	p, err := actors.StartVirtual(d, parts, actors.Options{
+	p, err := actors.StartVirtual([]load.Rank{{Device: d, Parts: parts}}, actors.Options{
 		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{Last: len(s.cfg.Layers)}}, Pools: 1, MicroBatches: w.lanes},
 		Scheduler: scheduler.Config{PrefillChunk: w.chunk, PrefillShare: w.chunk, MaxQueue: 100},
-		Log:       zerolog.Nop(), InlineBelow: -1, Placement: place,
+		Log:       zerolog.Nop(), InlineBelow: -1, Placements: []*placement.Placement{place},
 	}, d.Clock())
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ import (
 func (s *source) pipeline(t testing.TB, d *hostsim.Device) *actors.Pipeline {
 	t.Helper()
 	parts := s.on(t, d, pipelined)
-	p, err := actors.Start(d, parts, actors.Options{
+	p, err := actors.Start([]load.Rank{{Device: d, Parts: parts}}, actors.Options{
 		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{First: 0, Last: 1}, {First: 1, Last: 3}}, Pools: 2, MicroBatches: 2},
 		Scheduler: scheduler.Config{PrefillChunk: 32, PrefillShare: 16, MaxQueue: 100},
 		Log:       zerolog.Nop(), InlineBelow: -1,

@@ -33,12 +33,12 @@ func (s *source) shared(t testing.TB, d load.Device, host offload.Host, o placem
 	opt := actors.Options{
 		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{First: 0, Last: 1}, {First: 1, Last: 3}}, Pools: 2, MicroBatches: 2},
 		Scheduler: scheduler.Config{PrefillChunk: 32, PrefillShare: 16, MaxQueue: 100},
-		Log:       zerolog.Nop(), InlineBelow: -1, Placement: place,
+		Log:       zerolog.Nop(), InlineBelow: -1, Placements: []*placement.Placement{place},
 	}
 	if inline {
 		opt.InlineBelow = 1 << 40
 	}
-	p, err := actors.Start(d, parts, opt)
+	p, err := actors.Start([]load.Rank{{Device: d, Parts: parts}}, opt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,11 +108,12 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 // closed.
 func (b *besideActors) start(log io.Writer) (err error) {
 	if b.s.Placement != nil {
-		b.s.Placement.Close()
-		if b.s.Placement, err = placement.New(b.s.Rank().Device, b.host, b.s.Parts, b.po); err != nil {
-			b.s.Placement = nil
+		b.s.ClosePlacement()
+		p, err := placement.New(b.s.Rank().Device, b.host, b.s.Parts, b.po)
+		if err != nil {
 			return err
 		}
+		b.s.Placement, b.s.Placements = p, []*placement.Placement{p}
 	}
 	return b.run(log)
 }

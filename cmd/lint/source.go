@@ -22,9 +22,8 @@ const mainLines = "lines of cmd/krater"
 // exceptions are files and functions that are longer, with what they may have.
 var exceptions = map[string]int{
 	"scheduler/batchqueue/folder_test.go":        511,
-	"actors/spawn.go Pipeline.spawn":             120,
-	"bench/cards/second.go secondHalf":           74,
-	"actors/inside.go Pipeline.Topology":         72,
+	"bench/cards/second.go secondHalf":           89,
+	"kernels/cuda/src/gqa_decode.cu":             590,
 	"kernels/cpu/_gen/convertint.go emitQuantI8": 73,
 	"kernels/cpu/_gen/convertint.go emitWidenI8": 71,
 	"models/train-krater-tiny/prepare_corpus.py": 750,

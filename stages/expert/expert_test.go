@@ -15,7 +15,7 @@ import (
 func routed(ids []int32, k, e int) *stages.State {
 	m := device.NewMat(hosttest.Buffer(make([]byte, 4*len(ids))), tensor.I32, len(ids)/k, k)
 	copy(m.I32s(), ids)
-	return &stages.State{T: len(ids) / k, RouterIDs: m, Assign: make([]int32, len(ids)), Counts: make([]int32, e)}
+	return &stages.State{Rows: &stages.Rows{T: len(ids) / k, RouterIDs: m, Assign: make([]int32, len(ids)), Counts: make([]int32, e)}}
 }
 
 // choices draws k different experts for each of t tokens, some experts often.

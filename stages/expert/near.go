@@ -31,7 +31,7 @@ func (d onNode) Alloc(n int) (device.Buffer, error) { return d.mem.AllocOn(d.nod
 // NewNear makes room on a node of dev, which is mem too, for batches within lim
 // of rows of hidden values.
 func NewNear(dev device.Device, mem Memory, node int, lim stages.Limits, hidden int) (*Near, error) {
-	n := &Near{seen: make([]uint64, lim.LayerRows())}
+	n := &Near{seen: make([]uint64, lim.LayerRows()), state: stages.State{Rows: new(stages.Rows)}}
 	on := onNode{dev, mem, node}
 	var err error
 	if n.x, err = device.AllocMat(on, tensor.F32, lim.LayerRows(), hidden); err == nil && lim.QuantGroup > 0 {

@@ -52,7 +52,7 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	}
 	x := st.Hidden
 	if len(st.Wanted) < st.T {
-		h.Ops.GatherRows(s, st.Picked, st.Hidden, st.Rows)
+		h.Ops.GatherRows(s, st.Picked, st.Hidden, st.WantedRows)
 		x = st.Picked
 	}
 	h.Ops.RMSNorm(s, st.Final, x, h.Norm, h.Eps)

@@ -56,14 +56,14 @@ type binder struct {
 }
 
 // follow tells progress of the weights that come to the device. Integers that a cache gives are there already.
-func (b *binder) follow(progress func(phase string, done, all int64)) {
+func (b *binder) follow(o *Options) {
 	given := b.precision.Experts != 0 && b.card == nil
-	for _, n := range weightNeeds(b.cfg, b.precision) {
+	for _, n := range weightNeeds(b.cfg, o) {
 		if n.Part != Experts || !given && b.routed == b.dev {
 			b.all = plus(b.all, n.Bytes)
 		}
 	}
-	b.tell = func(done, all int64) { progress("load weights", done, all) }
+	b.tell = func(done, all int64) { o.Progress("load weights", done, all) }
 	b.bound(0)
 }
 

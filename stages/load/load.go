@@ -18,6 +18,9 @@ import (
 // Options of a load.
 type Options struct {
 	stages.Limits
+	// First and Layers are the layers that the device takes; 0 layers: all. The embedding is
+	// where the first layer of the model is, the head where the last one is.
+	First, Layers int
 	// Partition is the number of layers of each group, in order; nil: one group.
 	Partition []int
 	KVType    tensor.DType // one of group.KVTypes; Invalid: BF16
@@ -61,9 +64,9 @@ func Even(layers, groups int) []int {
 type Parts struct {
 	Config *model.Config
 	Limits stages.Limits // defaults filled in
-	Embed  *embed.Stage
+	Embed  *embed.Stage  // nil where the first layer is elsewhere
 	Groups []*group.Group
-	Head   *head.Stage
+	Head   *head.Stage // nil where the last one is
 	// WeightBytes is the size of all weights bound.
 	WeightBytes int64
 	// Histories is the memory with which a device changes logits before it chooses tokens; nil
@@ -124,7 +127,7 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 		b.store = memory{dev, p}
 	}
 	if o.Progress != nil {
-		b.follow(o.Progress)
+		b.follow(&o)
 	}
 	if err := p.build(dev, b, o); err != nil {
 		p.Close()
@@ -149,11 +152,12 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		return fmt.Errorf("load: %w", err)
 	}
 	names := cfg.Names()
-	p.Embed = &embed.Stage{Ops: dev, Table: b.mat(names.Embed)}
-	first := 0
-	partition := o.Partition
+	if o.First == 0 {
+		p.Embed = &embed.Stage{Ops: dev, Table: b.mat(names.Embed)}
+	}
+	first, partition := o.First, o.Partition
 	if partition == nil {
-		partition = []int{len(cfg.Layers)}
+		partition = []int{o.Layers}
 	}
 	for _, n := range partition {
 		layers := make([]group.Layer, n)
@@ -170,19 +174,29 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		p.Groups = append(p.Groups, g)
 		first += n
 	}
-	p.Head = &head.Stage{Ops: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps}
-	switch {
-	case !cfg.TieEmbed:
-		p.Head.Proj = b.weight("head", names.Head, o.Precision.Head)
-	case o.Precision.Head == 0:
-		p.Head.Proj.F = p.Embed.Table
-	default:
-		p.Head.Proj = b.weight("head", names.Embed, o.Precision.Head)
+	if first == len(cfg.Layers) {
+		p.head(dev, b, o.Precision.Head)
 	}
 	if b.err == nil {
 		b.bound(b.all) // a plan may be off by what alignment takes
 	}
 	return b.err
+}
+
+// head binds the head.
+func (p *Parts) head(dev Device, b *binder, bits int) {
+	cfg, names := p.Config, p.Config.Names()
+	p.Head = &head.Stage{Ops: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps}
+	switch {
+	case !cfg.TieEmbed:
+		p.Head.Proj = b.weight("head", names.Head, bits)
+	case bits != 0:
+		p.Head.Proj = b.weight("head", names.Embed, bits)
+	case p.Embed != nil:
+		p.Head.Proj.F = p.Embed.Table
+	default:
+		p.Head.Proj.F = b.mat(names.Embed)
+	}
 }
 
 // LimitsFor checks the options for a model and gives its limits with nothing left
@@ -192,7 +206,13 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 	if err != nil {
 		return lim, err
 	}
-	if err := checkPartition(o.Partition, len(cfg.Layers)); err != nil {
+	if o.Layers == 0 {
+		o.Layers = len(cfg.Layers) - o.First
+	}
+	if o.First < 0 || o.Layers < 1 || o.Layers > len(cfg.Layers)-o.First {
+		return lim, fmt.Errorf("load: layers %d to %d of %d", o.First, o.First+o.Layers-1, len(cfg.Layers))
+	}
+	if err := checkPartition(o.Partition, o.Layers); err != nil {
 		return lim, err
 	}
 	if err := o.Precision.check(cfg); err != nil {
@@ -220,7 +240,7 @@ func checkPartition(sizes []int, layers int) error {
 		sum += n
 	}
 	if sum != layers {
-		return fmt.Errorf("load: groups %v hold %d layers, the model has %d", sizes, sum, layers)
+		return fmt.Errorf("load: groups %v hold %d layers, there are %d", sizes, sum, layers)
 	}
 	return nil
 }

@@ -71,11 +71,11 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	if u.States < 0 || u.Streams < 0 || u.Threads < 0 {
 		return nil, fmt.Errorf("load: a plan for %+v", u)
 	}
-	needs := weightNeeds(cfg, o.Precision)
+	needs := weightNeeds(cfg, &o)
 	add := func(part Part, bytes int64, format string, args ...any) {
 		needs = append(needs, Need{part, fmt.Sprintf(format, args...), bytes})
 	}
-	token, angles := cfg.KVTokenBytes(o.KVType), 0
+	token, angles := o.own(cfg).KVTokenBytes(o.KVType), 0
 	for _, r := range cfg.Ropes() {
 		angles += r.Dim
 	}
@@ -83,7 +83,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
 	add(RopeTable, times(lim.Context, angles, 4), "%d positions", lim.Context)
 	add(Workspace, workspace(cfg, o, lim), "%s of %d tokens", count(max(1, len(o.Partition)), "layer group"), lim.LayerRows())
-	add(States, times(u.States, int(stages.StateBytes(cfg, lim, o.Layout))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
+	add(States, times(u.States, int(stages.RowsBytes(cfg, lim, o.Layout, o.last(cfg)))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	if n := stages.HistoriesBytes(lim, o.Layout); n > 0 {
 		add(Histories, n, "%s of %d tokens", count(lim.Seqs, "sequence"), lim.Context)
 	}
@@ -98,9 +98,9 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 // workspace is what the mixers of all groups allocate: those that are equal within a group
 // share it.
 func workspace(cfg *model.Config, o Options, lim stages.Limits) (n int64) {
-	partition, first := o.Partition, 0
+	partition, first := o.Partition, o.First
 	if partition == nil {
-		partition = []int{len(cfg.Layers)}
+		partition = []int{o.Layers}
 	}
 	for _, layers := range partition {
 		seen := map[model.Mixer]bool{}
@@ -124,19 +124,19 @@ func workspace(cfg *model.Config, o Options, lim stages.Limits) (n int64) {
 
 // WeightBytes is the size of a model's tensors as its files hold them.
 func WeightBytes(cfg *model.Config) (n int64) {
-	for _, x := range weightNeeds(cfg, Precision{}) {
+	for _, x := range weightNeeds(cfg, &Options{Layers: len(cfg.Layers)}) {
 		n = plus(n, x.Bytes)
 	}
 	return n
 }
 
-// weightNeeds adds up the tensors by part.
-func weightNeeds(cfg *model.Config, p Precision) []Need {
-	dt := KeptType(cfg)
+// weightNeeds adds up by part the tensors that o loads; its limits are checked.
+func weightNeeds(cfg *model.Config, o *Options) []Need {
+	p, dt := o.Precision, KeptType(cfg)
 	needs := make([]Need, Head+1)
 	moe := 0
-	for i := range cfg.Layers {
-		if cfg.MoELayer(i) {
+	for i := range o.Layers {
+		if cfg.MoELayer(o.First + i) {
 			moe++
 		}
 	}
@@ -147,21 +147,26 @@ func weightNeeds(cfg *model.Config, p Precision) []Need {
 	if p.KVB != p.Attention && cfg.Has(model.KVB) {
 		attention += ", kv_b " + kept(p.KVB, dt)
 	}
-	needs[Attention].Detail = fmt.Sprintf("%s, %s", count(len(cfg.Layers), "layer"), attention)
-	needs[Dense].Detail = fmt.Sprintf("%s, %s", count(len(cfg.Layers)-moe, "layer"), needs[Dense].Detail)
+	needs[Attention].Detail = fmt.Sprintf("%s, %s", count(o.Layers, "layer"), attention)
+	needs[Dense].Detail = fmt.Sprintf("%s, %s", count(o.Layers-moe, "layer"), needs[Dense].Detail)
 	needs[Experts].Detail = fmt.Sprintf("%s of %d, %s", count(moe, "layer"), cfg.MoE.Experts, needs[Experts].Detail)
 	needs[Shared].Detail = fmt.Sprintf("%s, %s", count(moe, "layer"), needs[Shared].Detail)
-	for _, t := range cfg.Expected() {
+	top := cfg.Names()
+	for _, t := range o.own(cfg).Expected() {
+		switch {
+		case t.Name == top.Embed && o.First > 0, (t.Name == top.Norm || t.Name == top.Head) && t.Name != top.Embed && !o.last(cfg):
+			continue
+		}
 		part := Part(t.Part)
 		if t.Part == model.KVB {
 			part = Attention
 		}
 		needs[part].Bytes = plus(needs[part].Bytes, p.tensorBytes(t, dt))
 	}
-	if cfg.TieEmbed {
+	if cfg.TieEmbed && o.last(cfg) {
 		needs[Head].Detail = "the embedding"
-		if p.Head != 0 {
-			needs[Head] = Need{Head, "the embedding, " + kept(p.Head, dt), p.matrixBytes(p.Head, cfg.Vocab, cfg.Hidden)}
+		if p.Head != 0 || o.First > 0 {
+			needs[Head] = Need{Head, "the embedding, " + kept(p.Head, dt), p.tensorBytes(model.TensorSpec{Shape: []int{cfg.Vocab, cfg.Hidden}, Part: model.Head}, dt)}
 		}
 	}
 	return needs

@@ -84,7 +84,7 @@ func (l *Letters) room(rows, servers int) error {
 		return err
 	}
 	for range servers {
-		d := &desk{counts: make([]int32, cfg.MoE.Experts), assign: make([]int32, rows*l.topK), work: make([]device.ExpertRows, 0, cfg.MoE.Experts)}
+		d := &desk{st: stages.State{Rows: new(stages.Rows)}, counts: make([]int32, cfg.MoE.Experts), assign: make([]int32, rows*l.topK), work: make([]device.ExpertRows, 0, cfg.MoE.Experts)}
 		l.desks = append(l.desks, d)
 		if d.in, err = device.AllocMat(host, tensor.F32, rows, cfg.Hidden); err != nil {
 			return err

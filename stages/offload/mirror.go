@@ -34,7 +34,7 @@ type returns interface {
 // NewMirror makes a mirror for batches within the limits of the parts.
 func (x *Experts) NewMirror() (*Mirror, error) {
 	cfg, rows := x.parts.Config, x.parts.Limits.LayerRows()
-	m := &Mirror{topK: cfg.MoE.Router.TopK}
+	m := &Mirror{topK: cfg.MoE.Router.TopK, st: stages.State{Rows: new(stages.Rows)}}
 	var err error
 	if m.in, err = device.AllocMat(x.host, tensor.F32, rows, cfg.Hidden); err == nil {
 		m.out, err = device.AllocMat(x.host, tensor.F32, rows*m.topK, cfg.Hidden)

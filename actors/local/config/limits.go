@@ -54,11 +54,12 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	if o.KVType == tensor.Invalid {
 		o.KVType = KVTypes[f.KVDType]
 	}
-	switch {
-	case f.MaxBatchTokens != 0 && f.MaxBatchTokens < f.MaxSeqs:
+	if f.MaxBatchTokens != 0 && f.MaxBatchTokens < f.MaxSeqs {
 		return o, fmt.Errorf("--max-batch-tokens %d: smaller than --max-seqs %d", f.MaxBatchTokens, f.MaxSeqs)
-	case f.LayerGroups > len(cfg.Layers):
-		return o, fmt.Errorf("--layer-groups %d: the model has %d layers", f.LayerGroups, len(cfg.Layers))
+	}
+	cuts, err := f.Cuts(cfg)
+	if err != nil {
+		return o, err
 	}
 	o.Limits = stages.Limits{Lanes: 1, Seqs: f.MaxSeqs, LogitRows: l.LogitRows, BlockTokens: f.BlockTokens}
 	if f.Device == CUDA {
@@ -71,7 +72,7 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	if o.HostBlocks, err = hostBlocks(cfg, f, o.KVType); err != nil {
 		return o, err
 	}
-	o.Partition, o.Layout = load.Even(len(cfg.Layers), f.LayerGroups), f.layout()
+	o.Partition, o.Layout = load.Partition(cuts), f.layout()
 	o.Precision, err = f.Resolve(cfg, l.Whole, f.Device == CUDA)
 	return o, err
 }

@@ -53,6 +53,7 @@ type Options struct {
 	MaxBatchTokens int           `help:"Tokens of a step; 0: prefill chunk and one a sequence." default:"0"`
 	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
 	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
+	PipelineOptions
 	RankOptions
 	PrecisionOptions
 	CacheOptions
@@ -95,6 +96,9 @@ func (f *Options) Check() error {
 	case f.BatchInvariant && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
 		return fmt.Errorf("--batch-invariant: on a GPU the kernels of generated rows take %d, --max-seqs is %d", cuda.MostGenerated, f.MaxSeqs)
 	}
+	if err := f.PipelineOptions.check(f.Device); err != nil {
+		return err
+	}
 	if err := f.RankOptions.check(f.Device); err != nil {
 		return err
 	}
@@ -119,7 +123,7 @@ func (f *Options) Chunk(memory int64) int {
 // Lanes is the number of parts that running sequences are divided into.
 func (f *Options) Lanes() int {
 	if f.MicroBatches == 0 {
-		return f.LayerGroups
+		return f.Groups()
 	}
 	return f.MicroBatches
 }

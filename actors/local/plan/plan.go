@@ -219,11 +219,11 @@ func (o *Plan) addSimulated(l *ledger, lim stages.Limits) (err error) {
 		return err
 	}
 	if o.cfg.MoE.Experts > 0 {
-		l.promise("rows from the host", batches, int64(n)*offload.StageBytes(o.cfg, lim, nil))
+		l.promise("rows from the host", batches, int64(n*o.Options.RankCount())*offload.StageBytes(o.cfg, lim, nil))
 	}
 	l.promise("experts on it", o.Experts.String(), o.Experts.bytes())
 	l.host("rows of pools", o.poolRows(), o.nearBytes(lim))
-	l.host("rows beside the rank", batches, int64(n)*offload.MirrorBytes(o.cfg, lim, lim.QuantGroup, nil))
+	l.host("rows beside the rank", batches, int64(n*o.Options.RankCount())*offload.MirrorBytes(o.cfg, lim, lim.QuantGroup, nil))
 	l.host("simulated rank", "the memory of "+rankName, l.promised)
 	return nil
 }
@@ -257,7 +257,7 @@ func (o *Plan) Chosen() string {
 
 // use says how the model will be run.
 func (o *Plan) use() load.Use {
-	return load.Use{States: o.Options.States(), Streams: o.Options.LayerGroups + o.Pools + 1, Threads: o.Options.ThreadCount()}
+	return load.Use{States: o.Options.States() * o.Options.RankCount(), Streams: o.Options.Groups() + o.Pools + 1, Threads: o.Options.ThreadCount()}
 }
 
 // Weights is the size of the model's tensors as they are kept.

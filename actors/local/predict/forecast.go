@@ -98,7 +98,7 @@ func gpuNeeds(cfg *model.Config, f *config.Options, steps config.Steps) ([]load.
 		return nil, o, err
 	}
 	o.Blocks = 1
-	needs, err := load.Plan(cfg, o, load.Use{States: g.States(), Streams: g.LayerGroups + 1, Threads: g.ThreadCount()})
+	needs, err := load.Plan(cfg, o, load.Use{States: g.States(), Streams: g.Groups() + 1, Threads: g.ThreadCount()})
 	return needs, o, err
 }
 

@@ -115,8 +115,7 @@ func simulated(t *testing.T) (*StrategiesReport, *forecast.Case) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	s.Placement.Close()
-	s.Placement = nil
+	s.ClosePlacement()
 	sim := s.Rank().Device.(*hostsim.Device)
 	b := &strategiesBench{c: cmd, s: s, tell: func(string) {}, now: sim.Clock().Now, sim: hostsim.NewProcessor(s.Host, sim.Clock(), hostsim.Rates{Memory: simHostMemory, Flops: simHostFLOP})}
 	r, err := b.run(list)

@@ -229,8 +229,7 @@ func (c *strategiesCmd) measure(e *console.Env, src *source.Source, list []pair)
 		return nil, err
 	}
 	defer s.Close()
-	s.Placement.Close()
-	s.Placement = nil
+	s.ClosePlacement()
 	sim, _ := s.Rank().Device.(*hostsim.Device)
 	tell := func(what string) { fmt.Fprintln(e.Err, "krater:", what) }
 	if s.OnGPU() {

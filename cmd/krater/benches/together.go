@@ -14,6 +14,7 @@ import (
 	"krater/actors/placement"
 	"krater/kernels/hostsim"
 	"krater/scheduler"
+	"krater/stages/load"
 )
 
 // strategyParts is several streams answered together, in so many micro-batches.
@@ -58,7 +59,7 @@ func (b *strategiesBench) virtual(p *placement.Placement, parts, tokens int) (to
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	v, err := actors.StartVirtual(sim, b.s.Parts, o, sim.Clock())
+	v, err := actors.StartVirtual([]load.Rank{{Device: sim, Parts: b.s.Parts}}, o, sim.Clock())
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -77,7 +78,7 @@ func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyRe
 	if err != nil {
 		return x, err
 	}
-	live, err := actors.Start(b.s.Rank().Device, b.s.Parts, o)
+	live, err := actors.Start([]load.Rank{{Device: b.s.Rank().Device, Parts: b.s.Parts}}, o)
 	if err != nil {
 		return x, err
 	}
@@ -109,7 +110,7 @@ func (b *strategiesBench) pipeline(p *placement.Placement, parts int) (actors.Op
 	return actors.Options{
 		Blueprint: actors.Blueprint{Groups: groups, Pools: b.s.Plan.Pools, MicroBatches: parts},
 		Scheduler: scheduler.Config{PrefillChunk: rows, PrefillShare: rows, MaxQueue: b.c.Streams, NoReuse: true},
-		Log:       zerolog.Nop(), InlineBelow: -1, Placement: p, HeatSample: -1,
+		Log:       zerolog.Nop(), InlineBelow: -1, Placements: []*placement.Placement{p}, HeatSample: -1,
 	}, err
 }
 

@@ -1,0 +1,78 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"krater/stages/load"
+	"krater/stages/model"
+)
+
+// PipelineOptions cut the model into ranks.
+type PipelineOptions struct {
+	Ranks       int    `help:"Cut the model into this many ranks, which compute one after another and work on different batches at the same time; 0: one, or as many as --pp-partition names." default:"0"`
+	PPPartition string `name:"pp-partition" help:"Layers of each rank, such as 14,13. Without it they are as equal as can be." placeholder:"A,B"`
+}
+
+// sizes are the layers of each rank in PPPartition.
+func (f *PipelineOptions) sizes() (list []int, err error) {
+	if f.PPPartition == "" {
+		return nil, nil
+	}
+	for text := range strings.SplitSeq(f.PPPartition, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, fmt.Errorf("--pp-partition %s: want numbers of layers, such as 14,13", f.PPPartition)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// RankCount is how many ranks there are.
+func (f *PipelineOptions) RankCount() int {
+	list, _ := f.sizes() // check refuses what is no list
+	return max(1, f.Ranks, len(list))
+}
+
+// check refuses options that contradict each other or the device.
+func (f *PipelineOptions) check(k Kind) error {
+	list, err := f.sizes()
+	switch {
+	case err != nil:
+		return err
+	case f.Ranks < 0:
+		return fmt.Errorf("--ranks %d: want 0 or more", f.Ranks)
+	case f.Ranks > 0 && len(list) > 0 && f.Ranks != len(list):
+		return fmt.Errorf("--ranks %d: --pp-partition names %d", f.Ranks, len(list))
+	case f.RankCount() > 1 && k == CUDA:
+		return errors.New("--ranks: --device cuda has one rank")
+	}
+	return nil
+}
+
+// Groups is how many layer groups there are: one for each rank at least.
+func (f *Options) Groups() int { return max(f.LayerGroups, f.RankCount()) }
+
+// Cuts are the layers of each rank.
+func (f *Options) Cuts(cfg *model.Config) ([]load.Cut, error) {
+	layers := len(cfg.Layers)
+	sizes, err := f.sizes()
+	switch {
+	case err != nil:
+		return nil, err
+	case f.RankCount() > layers:
+		return nil, fmt.Errorf("--ranks %d: the model has %d layers", f.RankCount(), layers)
+	case f.LayerGroups > layers:
+		return nil, fmt.Errorf("--layer-groups %d: the model has %d layers", f.LayerGroups, layers)
+	case sizes == nil:
+		sizes = load.Even(layers, f.RankCount())
+	}
+	cuts, err := load.Divide(layers, f.Groups(), sizes)
+	if err != nil {
+		return nil, fmt.Errorf("--pp-partition: %w", err)
+	}
+	return cuts, nil
+}

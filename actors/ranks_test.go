@@ -1,0 +1,147 @@
+package actors
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"krater/actors/engine"
+	"krater/kernels/cpu"
+	"krater/kernels/hostsim"
+	"krater/stages"
+	"krater/stages/load"
+)
+
+// spread loads the model on several ranks, each on a device of its own: simulated ones, or the
+// processor's.
+func (l *loaded) spread(t testing.TB, o setup, sizes []int, simulated bool) []load.Rank {
+	t.Helper()
+	cuts, err := load.Divide(len(l.cfg.Layers), o.groups, sizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ranks []load.Rank
+	for i, c := range cuts {
+		processor, err := cpu.New(cpu.Options{Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var dev load.Device = processor
+		if simulated {
+			if dev, err = hostsim.New(hostsim.Options{CPU: processor, Name: fmt.Sprintf("hostsim:%d", i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		parts, err := load.Model(dev, l.cfg, l.set, load.Options{Limits: o.limits, KVType: o.kv}.On(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			parts.Close()
+			processor.Close()
+		})
+		ranks = append(ranks, load.Rank{Device: dev, Parts: parts})
+	}
+	return ranks
+}
+
+// over starts a pipeline over ranks.
+func (l *loaded) over(t testing.TB, o setup, ranks []load.Rank, change func(*Options)) *Pipeline {
+	t.Helper()
+	opt := l.options(t, o)
+	opt.Blueprint.Groups = nil
+	if change != nil {
+		change(&opt)
+	}
+	p, err := Start(ranks, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("closing the pipeline: %v", err)
+		}
+	})
+	return p
+}
+
+// conversation asks for answers of all kinds: greedy and drawn ones at the same time, more of
+// them than the cache has room for, then others that begin like them. It gives their tokens.
+func conversation(t *testing.T, gw *Gateway) (all [][]engine.Token) {
+	t.Helper()
+	for round := range 2 {
+		var open []engine.Stream
+		for i := range 6 {
+			prompt := make([]int32, 20+7*i)
+			for j := range prompt {
+				prompt[j] = int32(100 + (j*j+3*(i%3)*j)%150)
+			}
+			req := greedy(append(prompt, int32(50+round)), 24)
+			seed := uint64(i)
+			req.Logprobs, req.Sampling.Seed, req.Sampling.Temperature = 2, &seed, float64(i%2)
+			st, err := gw.Submit(context.Background(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, st)
+		}
+		for _, st := range open {
+			all = append(all, tokens(t, st))
+		}
+	}
+	return all
+}
+
+// TestRanksAnswerAlike: the same requests have the same answers, with the same log-probabilities
+// bit for bit, on one to four ranks of the processor and of simulated devices: with prompts in
+// chunks, sequences that are preempted, prefixes from the cache and several batches in flight.
+func TestRanksAnswerAlike(t *testing.T) {
+	for _, x := range []struct {
+		dir   string // "": krater-tiny
+		sizes [][]int
+	}{
+		{"", [][]int{{7}, {4, 3}, {1, 4, 2}, {2, 2, 2, 1}}},
+		{"deepseek_v2_lite", [][]int{{3}, {1, 2}, {1, 1, 1}}},
+		{"qwen2", [][]int{{3}, {2, 1}, {1, 1, 1}}},
+	} {
+		for _, simulated := range []bool{false, true} {
+			o := setup{groups: 1, depth: 3, chunk: 9, share: 16, limits: stages.Limits{Tokens: 40, Seqs: 6, Blocks: 26, BlockTokens: 8, Window: 24}}
+			if x.dir != "" {
+				o.dir = golden(x.dir)
+			}
+			o = o.defaults()
+			l := loadModel(t, o)
+			var want [][]engine.Token
+			for _, sizes := range x.sizes {
+				name := fmt.Sprintf("%s/%v/simulated=%t", x.dir, sizes, simulated)
+				p := l.over(t, o, l.spread(t, o, sizes, simulated), nil)
+				gw := l.open(t, p)
+				got := conversation(t, gw)
+				if want == nil {
+					want = got
+				}
+				for i := range got {
+					if !slices.EqualFunc(got[i], want[i], sameToken) {
+						t.Errorf("%s: answer %d: %v, want %v", name, i, got[i], want[i])
+					}
+				}
+				s := gw.Stats()
+				if s.Preemptions == 0 || s.PrefixHits == 0 {
+					t.Errorf("%s: %d preemptions, %d tokens from the cache: the test is too easy", name, s.Preemptions, s.PrefixHits)
+				}
+				kind := "direct"
+				if simulated {
+					kind = "bounce"
+				}
+				if n := s.LinkBytes[kind]; (n > 0) != (len(sizes) > 1) {
+					t.Errorf("%s: %d bytes over %s links", name, n, kind)
+				}
+				if links := strings.Count(p.opt.Blueprint.String(), "link["+kind+"]"); links != len(sizes)-1 {
+					t.Errorf("%s: %d %s links in %s", name, links, kind, p.opt.Blueprint.String())
+				}
+			}
+		}
+	}
+}

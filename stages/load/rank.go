@@ -1,0 +1,104 @@
+package load
+
+import (
+	"fmt"
+
+	"krater/kernels/device"
+	"krater/stages/model"
+)
+
+// Rank is a device with the part of a model that it computes: layer groups, on the first rank
+// the embedding, on the last the head.
+type Rank struct {
+	Device device.Device
+	*Parts
+}
+
+// Cut is the layers of a rank: those from First on, in groups of so many.
+type Cut struct {
+	First  int
+	Groups []int
+}
+
+// Layers is how many there are.
+func (c *Cut) Layers() (n int) {
+	for _, size := range c.Groups {
+		n += size
+	}
+	return n
+}
+
+// Divide cuts a model's layers into ranks of so many layers each, and these into layer groups:
+// as many as are asked for in all, but at least one a rank and at most one a layer. The rank
+// whose groups are the largest has the next one.
+func Divide(layers, groups int, ranks []int) ([]Cut, error) {
+	if len(ranks) < 1 || len(ranks) > layers {
+		return nil, fmt.Errorf("load: %d ranks of %d layers: want 1 to %d", len(ranks), layers, layers)
+	}
+	own, at := make([]int, len(ranks)), 0
+	for i, n := range ranks {
+		if n < 1 || n > layers-at-(len(ranks)-1-i) {
+			return nil, fmt.Errorf("load: ranks of %v layers, of which there are %d: rank %d cannot have %d", ranks, layers, i, n)
+		}
+		own[i] = 1
+		at += n
+	}
+	if at != layers {
+		return nil, fmt.Errorf("load: ranks of %v layers hold %d, the model has %d", ranks, at, layers)
+	}
+	for range min(groups, layers) - len(ranks) {
+		largest := 0
+		for i, n := range ranks {
+			if n*own[largest] > ranks[largest]*own[i] {
+				largest = i
+			}
+		}
+		own[largest]++
+	}
+	cuts := make([]Cut, len(ranks))
+	at = 0
+	for i, n := range ranks {
+		cuts[i] = Cut{First: at, Groups: Even(n, own[i])}
+		at += n
+	}
+	return cuts, nil
+}
+
+// Ranks are the parts as ranks of their one device, cut where layer groups begin. They share
+// its memory, which stays the parts'.
+func (p *Parts) Ranks(dev device.Device, cuts []Cut) []Rank {
+	if len(cuts) == 1 {
+		return []Rank{{dev, p}}
+	}
+	ranks, groups := make([]Rank, len(cuts)), p.Groups
+	for i, c := range cuts {
+		ranks[i] = Rank{dev, &Parts{Config: p.Config, Limits: p.Limits, Groups: groups[:len(c.Groups)], Slots: p.Slots, Histories: p.Histories}}
+		groups = groups[len(c.Groups):]
+	}
+	ranks[0].Embed, ranks[len(cuts)-1].Head = p.Embed, p.Head
+	return ranks
+}
+
+// Partition is the layer groups of all ranks, as Options want them for one device.
+func Partition(cuts []Cut) (sizes []int) {
+	for _, c := range cuts {
+		sizes = append(sizes, c.Groups...)
+	}
+	return sizes
+}
+
+// On has o load the layers of a rank.
+func (o Options) On(c Cut) Options {
+	o.First, o.Layers, o.Partition = c.First, c.Layers(), c.Groups
+	return o
+}
+
+// own is the model as if it had no other layers than those that o loads.
+func (o *Options) own(cfg *model.Config) *model.Config {
+	own := *cfg
+	own.Layers = cfg.Layers[o.First : o.First+o.Layers]
+	return &own
+}
+
+// last reports whether the last layer is among those that o loads, and with it the head.
+func (o *Options) last(cfg *model.Config) bool { return o.First+o.Layers == len(cfg.Layers) }
