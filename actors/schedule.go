@@ -224,6 +224,7 @@ func (n *scheduleNode) returned(m *msg.Reply) {
 		}
 	}
 	n.give(f)
+	m.Free()
 }
 
 // score passes on how likely a token of the prompt was, once: a prompt may be computed again.

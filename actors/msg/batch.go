@@ -4,6 +4,7 @@
 package msg
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"krater/actors/trace"
@@ -114,9 +115,20 @@ type Reply struct {
 	stamp
 }
 
+// replies are those that are not in use.
+var replies = sync.Pool{New: func() any { return new(Reply) }}
+
+// Free gives r back for another step. Its receiver calls it once, when r says nothing new any more.
+func (r *Reply) Free() {
+	*r = Reply{}
+	replies.Put(r)
+}
+
 // NewReply is about the step that b is in.
 func NewReply(b *Batch) *Reply {
-	return &Reply{Batch: b, Epoch: b.Epoch, id: b.ID, lane: uint8(b.Lane), rows: uint32(b.Step.Total())}
+	r := replies.Get().(*Reply)
+	*r = Reply{Batch: b, Epoch: b.Epoch, id: b.ID, lane: uint8(b.Lane), rows: uint32(b.Step.Total())}
+	return r
 }
 
 // Describe implements Traced.
