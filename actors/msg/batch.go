@@ -1,6 +1,6 @@
-// Package msg holds the messages of the pipeline: structs named for what they
-// carry, immutable once sent. One exception: a *Batch and what it holds belong
-// to whoever received it last, and are changed by that owner only.
+// Package msg holds the messages of the pipeline: structs named for what they carry,
+// immutable once sent. One exception: a *Batch and what it holds belong to the actor that
+// received it last, and only that owner changes them.
 package msg
 
 import (

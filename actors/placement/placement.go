@@ -1,7 +1,7 @@
-// Package placement carries out what scheduler/dispatch decides: it keeps
-// account of which expert lies in which slot of a device, enqueues the device's
-// part of a layer's routed work with the copies it needs, and tells what is left to
-// the host. It has no actor: the pipeline and plain calls (Model) use it alike.
+// Package placement carries out what scheduler/dispatch decides. It records which expert
+// lies in which slot of a device, enqueues the device's part of a layer's routed work with
+// the copies it needs, and reports what is left to the host. It has no actor: the pipeline
+// and plain calls (Model) use it alike.
 package placement
 
 import (

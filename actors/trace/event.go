@@ -1,7 +1,7 @@
-// Package trace keeps what every actor did lately: a ring of fixed-size events
-// for each actor, written by the actor itself without a lock, a wait or an
-// allocation, and read at any time without stopping it. From the rings come the
-// live page, the Perfetto file and the totals for metrics.
+// Package trace keeps a ring of recent events for each actor. Events have a fixed size.
+// The actor itself writes them without a lock, a wait or an allocation, and they can be
+// read at any time without stopping it. From the rings come the live page, the Perfetto
+// file and the totals for metrics.
 package trace
 
 import "time"

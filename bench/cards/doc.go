@@ -1,8 +1,8 @@
-// Package cards measures the operators of a card, one by one at the sizes of a real
-// model: is the result right (outputs poisoned before, random inputs new in every run,
-// samples compared with float64 on the host), and how far is the time from what the
-// card can do (bytes over what a read gives, operations over what its matrix units
-// give, both measured in the same run).
+// Package cards checks and times a GPU's operators, one by one at the sizes of a real
+// model. A result is checked with poisoned outputs, new random inputs in every run, and
+// samples compared with float64 on the host. A time is compared with what the GPU can do:
+// bytes over the speed of a read, operations over the speed of its matrix units, both
+// measured in the same run.
 //
 // A case is built from launches that package kernels/cuda/ops chooses, as the stages
 // run them, so what is measured is what serves. Which kernels those are needs no card:

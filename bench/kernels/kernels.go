@@ -1,6 +1,6 @@
-// Package kernels measures the integer kernels of the CPU against what memory
-// gives: windows of every kernel and of plain reads take turns in one process,
-// over a working set that no cache holds.
+// Package kernels measures the integer kernels of the CPU against the speed of memory.
+// Windows of every kernel and of plain reads take turns in one process, over a working set
+// that no cache holds.
 package kernels
 
 import (

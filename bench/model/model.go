@@ -1,6 +1,5 @@
-// Package model measures a loaded model: decode by steps with percentiles, depth
-// and streams, prefill by length, and where the time goes, with plain reads of
-// memory in turn with decode steps.
+// Package model measures a loaded model: decode by depth and streams, prefill by length,
+// and where the time goes. Plain reads of memory take turns with decode steps.
 package model
 
 import (

@@ -1,8 +1,7 @@
-// Package serve puts a load on a server of the OpenAI API and measures what its
-// clients see: requests that arrive by a random process whether or not the ones
-// before are answered (an open loop), or a fixed number of clients that ask again
-// as soon as they are answered (a closed loop). docs/benchmarks.md defines the
-// figures.
+// Package serve puts a load on a server of the OpenAI API and measures what its clients
+// see. In an open loop requests arrive by a random process, whether or not the ones before
+// are answered. In a closed loop a fixed number of clients ask again as soon as they are
+// answered. docs/benchmarks.md defines the figures.
 package serve
 
 import (

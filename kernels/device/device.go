@@ -1,8 +1,7 @@
-// Package device is the small contract between the mathematics of a step
-// (stages) and the hardware that runs it (kernels/cpu, later kernels/cuda and
-// the simulated device). It has memory and ordering only; operators are
-// declared as interfaces by the stages that use them, with the argument
-// structs of ops.go.
+// Package device is the contract between the stages and the hardware that runs them
+// (kernels/cpu, kernels/cuda, kernels/hostsim). It has memory and ordering only; operators
+// are declared as interfaces by the stages that use them, with the argument structs of
+// ops.go.
 package device
 
 // Device owns memory and runs operators on it.

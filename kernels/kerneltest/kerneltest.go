@@ -1,6 +1,5 @@
-// Package kerneltest has what tests of operators share: seeded inputs, guarded
-// memory that shows an overrun, tolerances computed from the data, and a
-// comparison that names the worst element.
+// Package kerneltest has what tests of operators share: seeded inputs, guarded memory,
+// tolerances from the data, and a comparison that names the worst element.
 package kerneltest
 
 import (

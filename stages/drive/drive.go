@@ -1,7 +1,7 @@
-// Package drive feeds token sequences through anything that runs batches, one
-// batch at a time: teacher forcing and greedy continuation with prompt chunks
-// and several sequences together. It is the host side of comparisons,
-// perplexity and benchmarks; serving has a scheduler instead.
+// Package drive feeds token sequences through anything that runs batches, one batch at a
+// time. It has teacher forcing and greedy continuation, with prompt chunks and several
+// sequences together. It is the host side of comparisons, perplexity and benchmarks;
+// serving has a scheduler instead.
 package drive
 
 import (

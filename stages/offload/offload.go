@@ -1,7 +1,6 @@
-// Package offload is for models on a device whose memory does not hold all routed
-// experts: these lie in host memory, the device has slots for some of them, and a
-// host device computes what it is given. What goes where is decided elsewhere;
-// here are the copies.
+// Package offload keeps routed experts in host memory for a device that cannot hold all of
+// them. The device has slots for some of them, and a host device computes what it is
+// given. What goes where is decided elsewhere; here are the copies.
 //
 //	x, err := offload.New(dev, host, parts)    // parts loaded with routed experts on the host
 //	_, err = x.Room(slots)

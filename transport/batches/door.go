@@ -1,7 +1,7 @@
-// Package batches is the Batch API: files are uploaded, batches are made of them, and
-// their lines are run in this process through the same handlers as requests from
-// outside, at times when nobody else needs the model. What was accepted survives the
-// process; see package batchqueue.
+// Package batches is the Batch API: uploaded files, batches made of them, and the runner
+// of their lines. Lines run in this process through the same handlers as requests from
+// outside, when no other request needs the model. What was accepted survives the process;
+// see package batchqueue.
 package batches
 
 import (

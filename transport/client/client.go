@@ -1,6 +1,6 @@
-// Package client talks to a Krater server (or any of the same API): chat and text
-// completions, streamed or whole, the Responses API over a WebSocket, the tokenizer
-// routes, metrics, and the wait for a server to become ready.
+// Package client is a small typed client of a Krater server: HTTP, WebSocket, metrics. It
+// has chat and text completions, streamed or whole, the Responses API over a WebSocket,
+// the tokenizer routes, metrics, and the wait for a server to become ready.
 package client
 
 import (

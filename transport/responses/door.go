@@ -1,9 +1,8 @@
-// Package responses is the Responses API in its two forms: over HTTP (POST
-// /v1/responses with and without streaming, GET, DELETE and cancel of one
-// response) and over a WebSocket (GET /v1/responses with Upgrade), which
-// carries the same events, many responses at a time. One logic serves both: a
-// request becomes a plan, a plan is driven through the engine into a response,
-// and connections follow the response's events.
+// Package responses is the Responses API over HTTP and over a WebSocket. HTTP has POST
+// /v1/responses with and without streaming, and GET, DELETE and cancel of one response.
+// The WebSocket (GET /v1/responses with Upgrade) carries the same events, many responses
+// at a time. One logic serves both: a request becomes a plan, a plan is driven through the
+// engine into a response, and connections follow the response's events.
 package responses
 
 import (

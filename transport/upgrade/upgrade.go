@@ -1,6 +1,6 @@
-// Package upgrade makes a WebSocket of an HTTP request for all doors that have one: the
-// checks of the opening handshake that gorilla/websocket does not make, and the close
-// frames that it reads wrongly (RFC 6455, 4.2, 4.4 and 7.4).
+// Package upgrade turns HTTP requests into WebSockets, with the checks that RFC 6455 asks
+// for. It makes the checks of the opening handshake that gorilla/websocket does not make,
+// and handles the close frames that it reads wrongly (sections 4.2, 4.4 and 7.4).
 package upgrade
 
 import (

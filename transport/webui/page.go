@@ -1,6 +1,6 @@
-// Package webui is the page that shows a running pipeline: embedded files, a WebSocket that
-// pushes what changes, and downloads of the trace. While nobody looks it notes a point of the
-// charts a second, and nothing else.
+// Package webui is the page that shows a running pipeline: embedded files, a WebSocket
+// that pushes what changes, and downloads of the trace. Without a viewer it only notes one
+// point of the charts per second.
 package webui
 
 import (

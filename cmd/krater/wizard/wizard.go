@@ -1,6 +1,6 @@
-// Package wizard is the terminal wizard: what can be chosen, what it would take and how fast it
-// would be, and what to do with it. It knows neither models nor machines: whoever makes it says
-// what there is to choose and estimates a choice.
+// Package wizard is the screen of krater launch: fields to choose from, the memory and
+// speed that a choice means, and actions. It knows neither models nor machines: its caller
+// lists the choices and estimates each.
 package wizard
 
 import (

@@ -1,6 +1,6 @@
-// Package convert moves values between the forms the kernels work on: F32,
-// BF16, and the packed order of F32 that meets BF16 weights; and between those
-// and what is kept in fewer bits: float8, INT8 with scales, format B.
+// Package convert converts values between the types and orders that the kernels read.
+// These are F32, BF16, the packed order of F32 for BF16 weights, and the types of fewer
+// bits: float8, INT8 with scales, format B.
 //
 // Packed order: in every block of 32 values the 16 at even places come first,
 // then the 16 at odd places; the last block is filled up with zeros. A 32-bit

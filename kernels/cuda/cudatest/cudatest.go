@@ -1,6 +1,6 @@
 //go:build cuda
 
-// Package cudatest is how tests of kernels use a card, or the emulator.
+// Package cudatest is how tests of kernels use a GPU, or the emulator.
 package cudatest
 
 import (

@@ -1,6 +1,6 @@
-// Package gemv launches the products for few tokens: a matrix, a SwiGLU network and a
-// mixture of experts for 1 to 64 rows of BF16 activations, made to read each weight
-// once at the speed of memory. Weights are BF16 rows or format A of any group.
+// Package gemv launches the products of 1 to 64 rows, which read each weight once at the
+// speed of memory. The operators are a matrix, a SwiGLU network and a mixture of experts,
+// for BF16 activations. Weights are BF16 rows or format A of any group.
 //
 // What a row's result is to the bit depends on its own values, on shapes and on the
 // card, never on the other rows or their number.

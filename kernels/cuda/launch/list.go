@@ -1,7 +1,6 @@
-// Package launch is what the host tells a card: a list of kernel launches with
-// their arguments, as plain data. Whoever makes a list needs no driver, so which
-// kernel is chosen for a shape, with what grid and in what order, is tested on any
-// machine; package rt carries lists out.
+// Package launch is what the host tells a GPU: a list of kernel launches with their
+// arguments, as plain data. Making a list needs no driver, so the kernel for a shape, its
+// grid and the order of launches are tested on any machine. Package rt carries lists out.
 package launch
 
 import (

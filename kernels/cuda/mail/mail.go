@@ -1,7 +1,7 @@
-// Package mail has the letters between a card and the host in the middle of a step: what
-// a mailbox's memory looks like, the launches that send a letter and wait for its answer,
-// and the host's side. It needs no driver: who makes a Box gives it memory of the host
-// that the card has mapped, and some of the card's own.
+// Package mail is the mailbox by which a GPU calls the host in the middle of a step; a
+// host call is a letter here. It has the layout of the mailbox's memory, the launches that
+// send a letter and wait for its answer, and the host's side. It needs no driver: the
+// maker of a Box gives it host memory that the GPU has mapped, and some of the GPU's own.
 //
 // A round trip costs some microseconds, not the bytes, as long as they are few. Launches
 // depend on shapes only, so a list of them can be repeated as it is: letters are numbered by

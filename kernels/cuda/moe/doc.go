@@ -1,7 +1,6 @@
-// Package moe launches the products for many tokens with weights in format A: a mixture
-// of experts over sorted assignments, and, as a mixture of one, a matrix or a SwiGLU
-// network. They unpack INT4 and INT8 to bfloat16 on the way to the tensor cores;
-// activations are BF16, sums F32.
+// Package moe launches the products of many rows with weights in format A: experts over
+// sorted assignments, and, as a mixture of one, a matrix or a SwiGLU network. They unpack
+// INT4 and INT8 to bfloat16 on the way to the tensor cores; activations are BF16, sums F32.
 //
 // A weight is its integer times its scale rounded to bfloat16 once (with one scale for
 // all columns not at all: it is applied to the sum). What a row's result is to the bit

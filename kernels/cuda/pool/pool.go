@@ -1,6 +1,6 @@
-// Package pool cuts a card's memory into buffers: small ones from chunks, large ones
-// each with a driver's allocation of its own. Asking the driver costs tens of
-// microseconds and rounds up to 2 MiB; a model has thousands of small buffers.
+// Package pool cuts a GPU's memory into buffers: small ones from chunks, large ones each
+// with a driver's allocation of its own. Asking the driver costs tens of microseconds and
+// rounds up to 2 MiB; a model has thousands of small buffers.
 package pool
 
 import (

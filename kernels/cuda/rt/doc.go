@@ -1,5 +1,5 @@
-// Package rt carries lists of launches out on a card: it opens it, loads the kernels,
-// keeps its memory, and has streams that turn lists which come again into graphs.
+// Package rt carries out lists of launches on a GPU. It opens the GPU, loads the kernels,
+// keeps its memory, and has streams that turn repeated lists into graphs.
 //
 // Streams wait for each other by events, which are used again, and copy from memory that
 // is pinned as it lies: a step whose experts are copied beside it has several of both in

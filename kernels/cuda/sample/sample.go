@@ -1,10 +1,10 @@
-// Package sample chooses tokens on the card, a row of logits [n, V] F32 a sequence, as
-// stages/sample does on the host: the same order of operations, the same random numbers
-// and weights. Sums of weights are whole numbers here, of 2^-54 of the largest weight for
-// a draw and of 2^-46 (in a vocabulary of 100,000) for top_p; weights below that count as
-// nothing. So a draw that falls within about 1e-12 of the border between two tokens, or a
-// share within 1e-9 of where top_p ends, may give the neighbour; otherwise the tokens are
-// the same.
+// Package sample chooses tokens on the GPU as stages/sample does on the host. Logits are
+// [n, V] F32, one row per sequence. The order of operations, the random numbers and the
+// weights are the same. Sums of weights are whole numbers here, of 2^-54 of the largest
+// weight for a draw and of 2^-46 (in a vocabulary of 100,000) for top_p; weights below
+// that count as nothing. So a draw that falls within about 1e-12 of the border between two
+// tokens, or a share within 1e-9 of where top_p ends, may give the neighbour; otherwise
+// the tokens are the same.
 //
 // A choice depends on its row and parameters only and is the same in every run.
 // Functions given shapes that do not fit panic with *device.ShapeError.

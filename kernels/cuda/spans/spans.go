@@ -1,7 +1,7 @@
-// Package spans lays out the sequences of a batch in a card's memory. A step's launches
-// are recorded once and repeated, so what differs from step to step (rows, lengths,
-// block tables, how much work there is) is read by the kernels from this table, which
-// the host writes and copies once a batch. kernels/cuda/src/spans.cuh is the other half.
+// Package spans lays out the sequences of a batch in a GPU's memory. A step's launches are
+// recorded once and repeated, so what differs from step to step (rows, lengths, block
+// tables, how much work there is) is read by the kernels from this table, which the host
+// writes and copies once a batch. kernels/cuda/src/spans.cuh is the other half.
 package spans
 
 import "krater/kernels/device"

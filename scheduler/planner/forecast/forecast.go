@@ -1,7 +1,7 @@
-// Package forecast predicts how fast each dispatch strategy would be, what memory it
-// takes and why it cannot be had, from the sizes of a model, the rates of a machine
-// and a budget; and it chooses. Nothing is measured here. docs/planner.md has the
-// formulas with their sources.
+// Package forecast predicts speed and memory of each dispatch strategy, and chooses one.
+// It needs the sizes of a model, the rates of a machine and a budget, and says why a
+// strategy does not fit. Nothing is measured here. docs/planner.md has the formulas with
+// their sources.
 package forecast
 
 import (

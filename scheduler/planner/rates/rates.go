@@ -1,7 +1,6 @@
-// Package rates describes how fast a machine is, as far as the planner has to know:
-// a card, the processors beside it, and the way between them. Figures are the
-// maker's, measured or assumed, and each says which. It also reads and writes the
-// file that keeps them.
+// Package rates describes how fast a machine is for the planner: a GPU, the CPUs, and the
+// link between them. Figures are the maker's, measured or assumed, and each says which. It
+// also reads and writes the file that keeps them.
 package rates
 
 import "fmt"

@@ -1,7 +1,6 @@
-// Package chat turns a conversation into the text of a prompt by a model's chat
-// template, as transformers' apply_chat_template does, and says which parts of
-// that text are a client's words, so that only the template can yield control
-// tokens.
+// Package chat turns a conversation into the text of a prompt by a model's chat template,
+// as transformers' apply_chat_template does. It also says which parts of that text are a
+// client's words, so that only the template can yield control tokens.
 //
 // Whatever a template would render silently wrong is refused first: unknown
 // roles, malformed content, tool calls whose arguments are not JSON, and what

@@ -1,6 +1,6 @@
-// Package template runs the Jinja chat templates of model folders with the
-// semantics of Python's Jinja2 as transformers sets it up: trim_blocks,
-// lstrip_blocks, loop controls, the generation tag, an immutable sandbox.
+// Package template runs Jinja chat templates with the semantics of Python's Jinja2 as
+// transformers sets it up. That is trim_blocks, lstrip_blocks, loop controls, the
+// generation tag, and an immutable sandbox.
 //
 // Compile reads a template by Jinja2's lexical and grammar rules and turns each
 // expression and statement into a Go closure; Run calls them. A render raises
