@@ -283,9 +283,13 @@ func TestDocuments(t *testing.T) {
 
 // TestFlags: flags that documents, unit, container file and dashboard name are flags of the program.
 func TestFlags(t *testing.T) {
-	files, err := filepath.Glob("../cmd/krater/*.go")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, pattern := range []string{"../cmd/krater/*.go", "../cmd/krater/*/*.go", "../actors/local/config/*.go"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatal(pattern, err)
+		}
+		files = append(files, found...)
 	}
 	// Of podman build, run and stop, of COPY and git rev-parse; and --port of other servers.
 	flags := map[string]bool{"rm": true, "network": true, "time": true, "from": true, "chown": true, "build-arg": true, "short": true, "port": true,
