@@ -53,7 +53,7 @@ func TestCardFaults(t *testing.T) {
 		"experts beside it are pinned": {"KR_EMU_FAIL=cuMemHostRegister:1:2,cuMemHostRegister:2:2", "bytes of host memory are not pinned", besideArgs, 0},
 		"their slots, all of them":     {"KR_EMU_MEMORY=150000000", "out of memory", besideArgs + "--vram 200MiB ", 1},
 		"a copy of them":               {"KR_EMU_FAIL=cuMemcpy:60:1", "krater: ", besideArgs, 1},
-		"a mailbox":                    {"KR_EMU_FAIL=cuMemHostAlloc:10:2", "a mailbox: cuMemHostAlloc", besideArgs, 0},
+		"a mailbox":                    {"KR_EMU_FAIL=cuMemHostAlloc:11:2", "a mailbox: cuMemHostAlloc", besideArgs, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestCardChild$")
