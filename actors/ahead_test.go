@@ -41,7 +41,8 @@ func (chooserDevice) SpanWords(int, int) int                             { retur
 func (chooserDevice) PutSpans([]int32, []device.Span, []device.Span) int { return 1 }
 
 // GatherRows takes the tokens of the step before, which the test knows.
-func (chooserDevice) GatherRows(device.Stream, device.Mat, device.Mat, device.Mat) {}
+func (chooserDevice) Run(device.Stream, device.List) {}
+func (chooserDevice) Fused(device.List) int          { return 1 }
 
 type chooserStream struct{}
 

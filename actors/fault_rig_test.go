@@ -44,29 +44,16 @@ type faultyDevice struct {
 	faults *faults
 }
 
-func (d *faultyDevice) GatherRows(s device.Stream, out, table, ids device.Mat) {
-	d.faults.check("gather")
-	d.Device.GatherRows(s, out, table, ids)
-}
+// faultNames are the operators that can fail, as tests call them.
+var faultNames = map[device.Kind]string{device.OpGatherRows: "gather", device.OpMatMul: "matmul", device.OpFFN: "ffn", device.OpExperts: "experts", device.OpWeightedSum: "sum"}
 
-func (d *faultyDevice) MatMul(s device.Stream, out, x, w device.Mat) {
-	d.faults.check("matmul")
-	d.Device.MatMul(s, out, x, w)
-}
-
-func (d *faultyDevice) FFN(s device.Stream, out, x device.Mat, e device.Expert) {
-	d.faults.check("ffn")
-	d.Device.FFN(s, out, x, e)
-}
-
-func (d *faultyDevice) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
-	d.faults.check("experts")
-	d.Device.Experts(s, y, x, bank, work, topK)
-}
-
-func (d *faultyDevice) WeightedSum(s device.Stream, out, y, weights, base device.Mat) {
-	d.faults.check("sum")
-	d.Device.WeightedSum(s, out, y, weights, base)
+func (d *faultyDevice) Run(s device.Stream, l device.List) {
+	for part := range l.Parts(d.Device) {
+		if name, ok := faultNames[part.Ops[0].Kind]; ok {
+			d.faults.check(name)
+		}
+		d.Device.Run(s, part)
+	}
 }
 
 // hook is a node with something before it. It panics, waits or looks on behalf

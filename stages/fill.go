@@ -24,7 +24,8 @@ func (st *State) Load(s device.Stream) {
 	if err := st.checkChanges(); err != nil {
 		panic(err)
 	}
-	st.T, st.Pending, st.first, st.repeated = len(st.Tokens), false, 0, false
+	st.T, st.first, st.repeated = len(st.Tokens), 0, false
+	st.program.Reset() // of a step that was lost
 	st.cutSpans(0, st.T)
 	st.inputs.begin(st.T)
 	copy(st.inputs.tokens, st.Tokens)

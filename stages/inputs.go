@@ -123,11 +123,6 @@ func (st *State) putSpans(at int) int {
 	return at
 }
 
-// gatherer moves words: a token's number is as good as any.
-type gatherer interface {
-	GatherRows(s device.Stream, out, table, ids device.Mat)
-}
-
 // takeTokens enqueues the taking of tokens that another step chooses.
 func (st *State) takeTokens(s device.Stream) {
 	if st.From == nil {
@@ -138,7 +133,9 @@ func (st *State) takeTokens(s device.Stream) {
 		return m
 	}
 	// All of them, however many rows From has: a step that is repeated may find it with more.
-	s.Device().(gatherer).GatherRows(s, words(st.IDs), words(st.From.full.chosen), st.inputs.from)
+	p := st.On(s.Device().(device.Runner), s, nil)
+	p.GatherRows(words(st.IDs), words(st.From.full.chosen), st.inputs.from)
+	p.Send()
 }
 
 // PrefillSpans are the batch's prompts as operators take them.

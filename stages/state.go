@@ -39,8 +39,8 @@ type Rows struct {
 
 	Hidden    device.Mat // [T, H] F32 residual stream
 	Normed    device.Mat // [T, H] output of the last norm: input of attention, router, experts
-	Input     Input      // Normed, as linear layers take it: whoever writes Normed tells it
-	Delta     device.Mat // [T, H] output of the last block, not yet added to Hidden while Pending
+	Input     Input      // Normed, as linear layers take it
+	Delta     device.Mat // [T, H] output of the last block, to be added to Hidden
 	Shared    device.Mat // [T, H] shared experts; absent in a model without them
 	ExpertOut device.Mat // [T*K, H] row t*K+r: token t's expert of rank r; absent in a dense model
 
@@ -61,9 +61,7 @@ type Rows struct {
 	// Histories is the memory that draws with a Change need; nil: there must be none.
 	Histories *Histories
 
-	// Pending says that Delta is still to be added to Hidden. It is false
-	// between groups.
-	Pending bool
+	program Program
 
 	// Work space of the host side of a MoE layer, see expert.Split.
 	Assign []int32             // [T*K]
@@ -187,7 +185,7 @@ func NewRows(dev device.Device, cfg *model.Config, lim Limits, head bool) (*Rows
 		return nil, err
 	}
 	r := &Rows{id: lastRows.Add(1), cfg: cfg, lim: lim, head: head, layout: device.LayoutOf(dev)}
-	_, r.gathers = dev.(gatherer)
+	_, r.gathers = dev.(device.Runner)
 	if err := r.alloc(dev); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)

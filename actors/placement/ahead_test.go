@@ -15,15 +15,17 @@ type watching struct {
 	layers [][]int64
 }
 
-func (w *watching) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
-	w.layers = append(w.layers, []int64{w.Counters().BytesUp})
-	w.Device.RouteTopK(s, ids, weights, logits, bias, p)
-}
-
-func (w *watching) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
-	last := &w.layers[len(w.layers)-1]
-	*last = append(*last, w.Counters().BytesUp)
-	w.Device.Experts(s, y, x, bank, work, topK)
+func (w *watching) Run(s device.Stream, l device.List) {
+	for part := range l.Parts(w.Device) {
+		switch part.Ops[0].Kind {
+		case device.OpRouteTopK:
+			w.layers = append(w.layers, []int64{w.Counters().BytesUp})
+		case device.OpExperts:
+			last := &w.layers[len(w.layers)-1]
+			*last = append(*last, w.Counters().BytesUp)
+		}
+		w.Device.Run(s, part)
+	}
 }
 
 // TestCopiesBeforeFoundExperts: what a layer misses is on its way before the host enqueues the

@@ -26,11 +26,11 @@ type failing struct {
 	left atomic.Int64 // 0: none
 }
 
-func (f *failing) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
-	if f.left.Add(-1) == 0 {
+func (f *failing) Run(s device.Stream, l device.List) {
+	if l.Ops[0].Kind == device.OpExperts && f.left.Add(-1) == 0 {
 		panic("injected: a pool in the middle of its work")
 	}
-	f.Device.Experts(s, y, x, bank, work, topK)
+	f.Device.Run(s, l)
 }
 
 // end asks for tokens and gives them, or the error that the request ended with, which

@@ -26,7 +26,7 @@ type Model struct {
 
 // NewModel makes a model of parts and where their experts are; both stay the
 // caller's.
-func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placement) (*Model, error) {
+func NewModel(dev device.Runner, host offload.Host, parts *load.Parts, p *Placement) (*Model, error) {
 	m := &Model{parts: parts, place: p}
 	var err error
 	if m.stream, err = dev.NewStream(); err == nil {

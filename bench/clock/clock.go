@@ -43,10 +43,7 @@ type Device struct {
 	vocab int
 
 	spent  map[[2]string]*Spent
-	routed bool       // an expert choice was made since the last norm
-	logits device.Mat // output of the last product
-	last   *Spent     // where it was counted,
-	lastBy Spent      // and with what
+	routed bool // an expert choice was made since the last norm
 }
 
 // New wraps dev; a product with vocab rows of weights is the head.
@@ -85,97 +82,86 @@ func (d *Device) entry(stage, op string) *Spent {
 	return s
 }
 
-// count runs f and counts it. bytes is asked only when counting.
-func (d *Device) count(stage, op string, bytes func() int64, f func()) {
+// Run implements device.Runner. What the device computes as one is counted as one.
+func (d *Device) Run(s device.Stream, l device.List) {
 	if !d.On {
-		f()
+		d.Device.Run(s, l)
 		return
 	}
-	start := time.Now()
-	f()
-	took := time.Since(start)
-	s := d.entry(stage, op)
-	s.Calls, s.Time, s.Bytes = s.Calls+1, s.Time+took, s.Bytes+bytes()
-	d.last, d.lastBy = s, Spent{Operator: op, Calls: 1, Time: took, Bytes: bytes()}
+	for part := range l.Parts(d) {
+		name, bytes := "", int64(0)
+		for i := range part.Ops {
+			if i > 0 {
+				name += "+"
+			}
+			name += part.Ops[i].Kind.String()
+			bytes += reads(&part.Ops[i])
+		}
+		start := time.Now()
+		d.Device.Run(s, part)
+		took := time.Since(start)
+		e := d.entry(d.stage(l), name)
+		e.Calls, e.Time, e.Bytes = e.Calls+1, e.Time+took, e.Bytes+bytes
+		l = l.From(len(part.Ops))
+	}
 }
 
-func nothing() int64 { return 0 }
-
-func bytesOf(m device.Mat) func() int64 { return func() int64 { return int64(m.Bytes()) } }
-
-// GatherRows is the embedding, or the choice of the rows that the head takes.
-func (d *Device) GatherRows(s device.Stream, out, table, ids device.Mat) {
-	d.count(Embed, "GatherRows", bytesOf(out), func() { d.Device.GatherRows(s, out, table, ids) })
-}
-
-func (d *Device) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
-	d.routed = false
-	d.count(Norms, "RMSNorm", bytesOf(w), func() { d.Device.RMSNorm(s, out, x, w, eps) })
-}
-
-func (d *Device) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
-	d.routed = false
-	d.count(Norms, "AddRMSNorm", bytesOf(w), func() { d.Device.AddRMSNorm(s, out, x, delta, w, eps) })
-}
-
-func (d *Device) Add(s device.Stream, x, delta device.Mat) {
-	d.count(Norms, "Add", nothing, func() { d.Device.Add(s, x, delta) })
-}
-
-// product is the stage of a product with so many rows of weights. The router's
-// is found when its result is routed.
-func (d *Device) product(rows int) string {
-	if rows == d.vocab {
-		return Head
+// stage is what the first operator of l is for.
+func (d *Device) stage(l device.List) string {
+	o := &l.Ops[0]
+	switch o.Kind {
+	case device.OpGatherRows:
+		return Embed
+	case device.OpRMSNorm, device.OpAdd:
+		d.routed = false
+		return Norms
+	case device.OpQuantizeRows:
+		return Quantize
+	case device.OpRouteTopK:
+		d.routed = true
+		return Router
+	case device.OpExperts, device.OpExpertsOn:
+		return Experts
+	case device.OpWeightedSum:
+		return Merge
+	case device.OpFFN:
+		if d.routed {
+			return Shared
+		}
+		return Dense
+	case device.OpMatMul:
+		switch {
+		case len(l.Ops) > 1 && l.Ops[1].Kind == device.OpRouteTopK:
+			return Router
+		case o.Out.Cols == d.vocab:
+			return Head
+		}
 	}
 	return Attention
 }
 
-func (d *Device) MatMul(s device.Stream, out, x, w device.Mat) {
-	d.count(d.product(w.Rows), "MatMul", bytesOf(w), func() { d.Device.MatMul(s, out, x, w) })
-	d.logits = out
-}
-
-func (d *Device) MatMulQ(s device.Stream, out device.Mat, x device.QRows, w device.QMat) {
-	d.count(d.product(w.Rows), "MatMulQ", func() int64 { return int64(w.Bytes()) }, func() { d.Device.MatMulQ(s, out, x, w) })
-	d.logits = out
-}
-
-func (d *Device) QuantizeRows(s device.Stream, out device.QRows, x device.Mat) {
-	d.count(Quantize, "QuantizeRows", nothing, func() { d.Device.QuantizeRows(s, out, x) })
-}
-
-// RouteTopK takes the product that made its logits with it to the router.
-func (d *Device) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
-	if by := d.lastBy; d.On && d.last != nil && logits == d.logits {
-		from, to := d.last, d.entry(Router, by.Operator)
-		if from.Operator == by.Operator && from != to {
-			from.Calls, from.Time, from.Bytes = from.Calls-1, from.Time-by.Time, from.Bytes-by.Bytes
-			to.Calls, to.Time, to.Bytes = to.Calls+1, to.Time+by.Time, to.Bytes+by.Bytes
+// reads is what an operator reads of weights and of the KV cache.
+func reads(o *device.Op) (n int64) {
+	switch o.Kind {
+	case device.OpGatherRows:
+		return int64(o.Out.Bytes())
+	case device.OpRMSNorm, device.OpAddBias:
+		return int64(o.W.Bytes())
+	case device.OpMatMul:
+		return int64(o.Weight.Bytes())
+	case device.OpFFN:
+		return int64(o.FFN.Bytes())
+	case device.OpMLA:
+		return cached(o.KV, o.Spans.List) + int64(o.KVB.Bytes())
+	case device.OpGQA:
+		return cached(o.KV, o.Spans.List)
+	case device.OpExperts:
+		for _, w := range o.Experts.Work {
+			bytes, _, _ := o.Experts.Sizes(w.Expert)
+			n += int64(bytes)
 		}
 	}
-	d.routed = true
-	d.count(Router, "RouteTopK", nothing, func() { d.Device.RouteTopK(s, ids, weights, logits, bias, p) })
-}
-
-func (d *Device) AddBias(s device.Stream, x, b device.Mat) {
-	d.count(Attention, "AddBias", bytesOf(b), func() { d.Device.AddBias(s, x, b) })
-}
-
-func (d *Device) HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32) {
-	d.count(Attention, "HeadNorm", bytesOf(w), func() { d.Device.HeadNorm(s, x, heads, w, eps) })
-}
-
-func (d *Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
-	d.count(Attention, "Rope", nothing, func() { d.Device.Rope(s, x, positions, table, p) })
-}
-
-func (d *Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
-	d.count(Attention, "StoreRows", nothing, func() { d.Device.StoreRows(s, cache, src, slots) })
-}
-
-func (d *Device) CopyRows(s device.Stream, dst, src device.Mat) {
-	d.count(Attention, "CopyRows", bytesOf(src), func() { d.Device.CopyRows(s, dst, src) })
+	return n
 }
 
 // cached is what attention over spans reads of the cache, once a row.
@@ -185,57 +171,4 @@ func cached(cache device.KV, spans []device.Span) int64 {
 		rows += int64(s.Pos + s.Len)
 	}
 	return rows * int64(cache.Bytes()) / int64(max(1, cache.Mat.Rows))
-}
-
-func (d *Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA) {
-	d.count(Attention, "GQA", func() int64 { return cached(cache, spans.List) }, func() { d.Device.GQA(s, out, q, cache, spans, p) })
-}
-
-func (d *Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
-	d.count(Attention, "MLAPrefill", func() int64 { return cached(cache, spans.List) + int64(kvB.Bytes()) },
-		func() { d.Device.MLAPrefill(s, out, q, cache, kvB, spans, p) })
-}
-
-func (d *Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
-	d.count(Attention, "MLADecode", func() int64 { return cached(cache, spans.List) + int64(kvB.Bytes()) },
-		func() { d.Device.MLADecode(s, out, q, cache, kvB, spans, p) })
-}
-
-// network is the stage of a feed-forward network: the shared experts of a layer
-// that routed, else the network of a dense one.
-func (d *Device) network() string {
-	if d.routed {
-		return Shared
-	}
-	return Dense
-}
-
-func (d *Device) FFN(s device.Stream, out, x device.Mat, e device.Expert) {
-	d.count(d.network(), "FFN", func() int64 { return int64(e.Bytes()) }, func() { d.Device.FFN(s, out, x, e) })
-}
-
-func (d *Device) FFNQ(s device.Stream, out device.Mat, x device.QRows, e device.QExpert) {
-	d.count(d.network(), "FFNQ", func() int64 { return int64(e.Bytes()) }, func() { d.Device.FFNQ(s, out, x, e) })
-}
-
-func (d *Device) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
-	d.count(Experts, "Experts", func() (n int64) {
-		for _, w := range work {
-			n += int64(bank[w.Expert].Bytes())
-		}
-		return n
-	}, func() { d.Device.Experts(s, y, x, bank, work, topK) })
-}
-
-func (d *Device) ExpertsQ(s device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int) {
-	d.count(Experts, "ExpertsQ", func() (n int64) {
-		for _, w := range work {
-			n += int64(bank[w.Expert].Bytes())
-		}
-		return n
-	}, func() { d.Device.ExpertsQ(s, y, x, bank, work, topK) })
-}
-
-func (d *Device) WeightedSum(s device.Stream, out, y, weights, base device.Mat) {
-	d.count(Merge, "WeightedSum", nothing, func() { d.Device.WeightedSum(s, out, y, weights, base) })
 }

@@ -13,16 +13,16 @@ type phrase struct {
 }
 
 var phrases = []phrase{
-	{`\b(hang|hangs|hung) on\b`, "depend on", 15},
-	{`\bthe same of\b`, "say what it is, in full", 15},
-	{`\banother name:`, "alias of", 6},
+	{`\b(hang|hangs|hung) on\b`, "depend on", 9},
+	{`\bthe same of\b`, "say what it is, in full", 13},
+	{`\banother name:`, "alias of", 4},
 	{`\bis of how many\b`, "counts in one of every N", 3},
-	{`\bfrom how many\b`, "the number from which", 4},
-	{`\b(has|have|had) (the|its|their|an?) \w+ (be|not be|take|do)\b`, "makes, causes", 4},
-	{`\b(can|cannot|could|to) be had\b`, "is available", 16},
-	{`\bis for who(ever)?\b`, "name who", 2},
-	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 155},
-	{`\b(a|one) (row|block|launch|message|copy) a (row|token|layer|step|batch|expert)\b`, "one per", 2},
+	{`\bfrom how many\b`, "the number from which", 3},
+	{`\b(has|have|had) (the|its|their|an?) \w+ (be|not be|take|do)\b`, "makes, causes", 3},
+	{`\b(can|cannot|could|to) be had\b`, "is available", 15},
+	{`\bis for who(ever)?\b`, "name who", 1},
+	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 132},
+	{`\b(a|one) (row|block|launch|message|copy) a (row|token|layer|step|batch|expert)\b`, "one per", 1},
 }
 
 func phraseLimits() []limit {

@@ -60,6 +60,13 @@ func TestPortable(t *testing.T) {
 	}
 }
 
+// run computes the operators that add appends to a list.
+func run(d *Device, s device.Stream, add func(l *device.List)) {
+	var l device.List
+	add(&l)
+	d.Run(s, l)
+}
+
 // TestCopyStream: its copies are read in place, in the order of events, with rows that are
 // not dense and beside operators; it has no operators itself.
 func TestCopyStream(t *testing.T) {
@@ -99,7 +106,7 @@ func TestCopyStream(t *testing.T) {
 	copies.CopyIn(half, host)
 	work.Wait(copies.Record())
 	work.Wait(passed{})
-	d.Add(work, out, half) // out is cleared
+	run(d, work, func(l *device.List) { l.Add(out, half) }) // out is cleared
 	got := make([]byte, len(host))
 	work.CopyOut(got, out)
 	if err := errors.Join(work.Synchronize(), copies.Synchronize(), release()); err != nil {
@@ -115,7 +122,7 @@ func TestCopyStream(t *testing.T) {
 	}
 	refused := func() (why any) {
 		defer func() { why = recover() }()
-		d.Add(copies, out, half)
+		run(d, copies, func(l *device.List) { l.Add(out, half) })
 		return nil
 	}()
 	if e, ok := refused.(*device.ShapeError); !ok {
@@ -152,13 +159,15 @@ func TestMovedRows(t *testing.T) {
 		copy(want[:wide*dt.Size()], from[wide*dt.Size():]) // dense rows, by way of the host
 		kept := make([]byte, wide*dt.Size())
 		s.CopyIn(m[0], from)
-		d.CopyRows(s, m[1].RowRange(rows, 2*rows).ColRange(0, cols), m[0].RowRange(0, rows).ColRange(0, cols))
+		run(d, s, func(l *device.List) {
+			l.CopyRows(m[1].RowRange(rows, 2*rows).ColRange(0, cols), m[0].RowRange(0, rows).ColRange(0, cols))
+		})
 		s.CopyOut(kept, m[0].RowRange(1, 2))
 		if err := s.Synchronize(); err != nil {
 			t.Fatal(err)
 		}
 		s.CopyIn(m[0].RowRange(3, 4), kept)
-		d.CopyRows(s, m[1].RowRange(0, 1), m[0].RowRange(3, 4))
+		run(d, s, func(l *device.List) { l.CopyRows(m[1].RowRange(0, 1), m[0].RowRange(3, 4)) })
 		s.CopyOut(got, m[1])
 		if err := s.Synchronize(); err != nil {
 			t.Fatal(err)

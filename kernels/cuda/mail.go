@@ -59,14 +59,4 @@ func (d *Device) box(op string, m device.Mail) *mail.Box {
 	return &own.box
 }
 
-// Post sends a letter (device.Mailer).
-func (d *Device) Post(s device.Stream, m device.Mail, x, ids, weights, where device.Mat) {
-	d.do("Post", s, func(s *Stream) { mail.Post(s.ops.List, d.box("Post", m), mat(x), mat(ids), mat(weights), mat(where)) })
-}
-
-// Take adds the answer to the last letter (device.Mailer).
-func (d *Device) Take(s device.Stream, m device.Mail, hidden device.Mat) {
-	d.do("Take", s, func(s *Stream) { mail.Take(s.ops.List, d.box("Take", m), mat(hidden)) })
-}
-
 var _ device.Mailer = (*Device)(nil)

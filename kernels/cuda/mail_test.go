@@ -180,9 +180,13 @@ func (c *split) compare(rng *rand.Rand, rows int) {
 			t.Fatalf("step %d repeated: %v", i, repeated)
 		} else if !repeated {
 			for range hostLayers {
-				d.Post(s, m, x, ids, weights, c.hereMat)
-				d.AddMix(s, hidden, delta, y, device.Mat{}, x, &c.bank, &device.FFN{}, ids, weights)
-				d.Take(s, m, hidden)
+				run(d, s, func(l *device.List) {
+					l.AskHost(m, x, ids, weights, c.hereMat)
+					l.ExpertsOn(y, x, &c.bank, ids)
+					l.WeightedSum(delta, y, weights, device.Mat{}, ids, c.bank.Map)
+					l.Add(hidden, delta)
+					l.TakeAnswer(m, hidden)
+				})
 			}
 		}
 		out := make([]byte, 4*n)
@@ -241,7 +245,7 @@ func TestMapOfAnotherBank(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}()
-	c.dev.ExpertsOn(s, y, x, &c.bank, ids)
+	run(c.dev, s, func(l *device.List) { l.ExpertsOn(y, x, &c.bank, ids) })
 }
 
 // TestNewMailRefuses: what letters cannot be.

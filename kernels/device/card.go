@@ -223,14 +223,3 @@ func (b *Bank) Zero() bool { return b.Experts == 0 }
 
 // ExpertBytes is what a pass over one expert reads.
 func (b *Bank) ExpertBytes() int { return b.W13.Bytes() + b.W2.Bytes() }
-
-// The operators of an Accelerator, besides the others:
-//
-//	ChangeLogits(s, logits [n,V] F32, c *LogitChanges)            penalties, biases and masks, in place
-//	Choose(s, ids [n,1] I32, logits [n,V] F32, draws [1, n*DrawWords] I32)   a token a row
-//	MatMulT(s, out [T,N], x [T,K], w Tiles)                      out = x * w^T
-//	FFNT(s, out [T,H], x [T,H], e TExpert)                       down(silu(gate x) * up x)
-//	ExpertsOn(s, y [T*K,H], x [T,H], b *Bank, ids [T,K] I32)     a row of y for every choice; ids below 0 give zeros,
-//	                                                             experts that b.Map has nowhere leave their rows as they are
-//
-// Where operators sum over choices, experts that are nowhere add nothing.

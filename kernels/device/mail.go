@@ -51,14 +51,6 @@ type LaneStreamer interface {
 type Mailer interface {
 	// NewMail makes a mailbox for letters of up to rows rows. It serves one stream.
 	NewMail(o MailSize) (Mail, error)
-	// Post sends a letter: x [T,H] of RowType, and of ids [T,K] I32 and weights [T,K] F32
-	// what the host is to compute: choices of experts that where [1,E] I32 has below 0. Where
-	// there is no such choice in all of it nobody waits for an answer.
-	Post(s Stream, m Mail, x, ids, weights, where Mat)
-	// Take waits for the answer to the last letter and adds it: hidden [T,H] F32 += rows. What
-	// is enqueued between Post and Take runs meanwhile. A host that does not answer within
-	// MailSize.Limit ends the wait, and all that follow: Mail.Err says so.
-	Take(s Stream, m Mail, hidden Mat)
 }
 
 // MailSize bounds letters.

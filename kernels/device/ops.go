@@ -1,34 +1,6 @@
 package device
 
-// The arguments of operators. Shapes are in the comments; activations are F32,
-// weights BF16 or F32, indices I32. T rows of a batch, H hidden size, E experts,
-// K experts per token. An operator given shapes that do not fit panics with
-// *ShapeError before it writes anything.
-//
-// The full operator set, as the stages declare parts of it (Stream first, the
-// output before the inputs):
-//
-//	GatherRows(s, out [n,H] F32, table [V,H], ids [n,1] I32)           out[i] = widen(table[ids[i]])
-//	RMSNorm(s, out [T,H], x [T,H], w [1,H], eps)                         out = x / sqrt(mean(x^2)+eps) * w
-//	AddRMSNorm(s, out, x, delta [T,H], w, eps)                           x += delta; out = RMSNorm(x)
-//	Add(s, x, delta [T,H])                                               x += delta
-//	MatMul(s, out [T,N], x [T,Kd], w [N,Kd])                             out = x * w^T
-//	HeadNorm(s, x [T,heads*d], heads, w [1,d], eps)                      RMSNorm over each head, in place
-//	Rope(s, x [T,*], positions [T,1] I32, table [P,2*Dim/2] F32, p)      rotates in place
-//	StoreRows(s, cache KV [slots,W], src [T,W] F32, slots [T,1] I32)
-//	CopyRows(s, dst, src [n,W])                                          dst = src, of one type and not overlapping
-//	AddBias(s, x [T,N], b [1,N])                                         x += b, every row
-//	GQA(s, out [T,heads*d], q [T,heads*d], cache KV [slots,2*kvHeads*d], spans Spans, p)
-//	MLAPrefill / MLADecode(s, out [T,heads*v], q [T,heads*(nope+rope)], cache KV, kvB KVB, spans, p)
-//	RouteTopK(s, ids [T,K] I32, weights [T,K] F32, logits [T,E] F32, bias [1,E] F32 or absent, p)
-//	FFN(s, out [T,H], x [T,H], e Expert)                                 down(silu(gate x) * up x)
-//	Experts(s, y [T*K,H], x [T,H], bank []Expert, work []ExpertRows, topK)
-//	WeightedSum(s, out [T,H], y [T*K,H], weights [T,K], base [T,H] or absent)
-//	WeightedSumOf(s, out []float32 [T*H], y [T*K,H], weights [T*K], ids [T*K])   the same of choices not below 0, on the host
-//
-// Every operator is batch invariant: a row's result has the same bits whatever
-// the other rows are and however many there are. So an answer does not depend
-// on who else is being served.
+// The sizes and parameters of operators. Kind says what each operator computes.
 
 // Rope says which elements of each row RoPE turns: in every one of Heads heads
 // of HeadDim elements, Dim elements from Offset on.

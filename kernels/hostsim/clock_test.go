@@ -26,7 +26,7 @@ func TestTimes(t *testing.T) {
 
 	// A copy of 10+4 us and an operator of 5+2 us (8000 bytes) begin together.
 	copies.CopyIn(m, src)
-	d.Add(compute, m, m)
+	run(d, compute, func(l *device.List) { l.Add(m, m) })
 	want := func(what string, got, ns time.Duration) {
 		t.Helper()
 		if got != ns {
@@ -40,15 +40,15 @@ func TestTimes(t *testing.T) {
 	want("the sum ends", end, 7*us)
 	// The next operator waits for the copy; it is bound by its 20,000 flops.
 	compute.Wait(copied)
-	d.MatMul(compute, out, m, w)
+	run(d, compute, func(l *device.List) { l.MatMul(out, m, device.QRows{}, &device.Weight{F: w}) })
 	end, _ = At(compute.Record())
 	want("the product ends", end, 14*us+5*us+20*us)
 	// Another stream's operator goes before it, where it fits.
-	d.Add(copies, w.RowRange(0, 1), w.RowRange(0, 1)) // ready at 14: the product has the engine
+	run(d, copies, func(l *device.List) { l.Add(w.RowRange(0, 1), w.RowRange(0, 1)) }) // ready at 14: the product has the engine
 	end, _ = At(copies.Record())
 	want("an operator behind the copy ends", end, 46*us)
 	third := newStream(t, d)
-	d.Add(third, w.RowRange(1, 2), w.RowRange(1, 2)) // fits between 7 and 14
+	run(d, third, func(l *device.List) { l.Add(w.RowRange(1, 2), w.RowRange(1, 2)) }) // fits between 7 and 14
 	end, _ = At(third.Record())
 	want("an operator that is ready at once ends", end, 14*us)
 	want("the host", clock.Now(), 0)
@@ -64,7 +64,7 @@ func TestTimes(t *testing.T) {
 	}
 	want("the host after the copy down", clock.Now(), 22*us)
 	clock.Advance(78 * us)
-	d.Add(third, m, m)
+	run(d, third, func(l *device.List) { l.Add(m, m) })
 	end, _ = At(third.Record())
 	want("an operator enqueued after the host worked ends", end, 107*us)
 	for _, s := range []device.Stream{compute, copies, third} {
@@ -85,17 +85,17 @@ func TestTimesOfTwoDevices(t *testing.T) {
 	one, two := simulated(t, Options{CPU: p, Clock: clock, Rates: rates}), simulated(t, Options{CPU: p, Clock: clock, Rates: rates})
 	m, n := alloc(t, one, tensor.F32, 1, 1), alloc(t, two, tensor.F32, 1, 1)
 	a, b := newStream(t, one), newStream(t, two)
-	one.Add(a, m, m)
-	two.Add(b, n, n)
+	run(one, a, func(l *device.List) { l.Add(m, m) })
+	run(two, b, func(l *device.List) { l.Add(n, n) })
 	b.Wait(a.Record())
-	two.Add(b, n, n)
+	run(two, b, func(l *device.List) { l.Add(n, n) })
 	if end, _ := At(b.Record()); end != 20 {
 		t.Errorf("ends at %d", end)
 	}
-	one.Add(a, m, m)
-	one.Add(a, m, m)
+	run(one, a, func(l *device.List) { l.Add(m, m) })
+	run(one, a, func(l *device.List) { l.Add(m, m) })
 	b.Wait(a.Record())
-	two.Add(b, n, n)
+	run(two, b, func(l *device.List) { l.Add(n, n) })
 	if err := b.Synchronize(); err != nil || clock.Now() != 40 {
 		t.Errorf("%v, %v", err, clock.Now())
 	}
@@ -161,7 +161,8 @@ func TestTurns(t *testing.T) {
 	experts := func() {
 		t.Helper()
 		s := newStream(t, p)
-		host.Experts(s, alloc(t, p, tensor.F32, 1, 4), alloc(t, p, tensor.F32, 1, 4), nil, nil, 1)
+		x := alloc(t, p, tensor.F32, 1, 4)
+		run(host, s, func(l *device.List) { l.Experts(x, x, device.QRows{}, device.Routed{TopK: 1}) })
 		if err := s.Synchronize(); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +177,7 @@ func TestTurns(t *testing.T) {
 	}
 	operator := func(s device.Stream) func() {
 		return func() {
-			d.Add(s, m, m)
+			run(d, s, func(l *device.List) { l.Add(m, m) })
 			if err := s.Synchronize(); err != nil {
 				t.Fatal(err)
 			}

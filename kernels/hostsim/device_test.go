@@ -61,14 +61,14 @@ func TestDeferred(t *testing.T) {
 	d := simulated(t, Options{})
 	s := newStream(t, d)
 	m := put(t, d, tensor.F32, 1, 2, []float32{1, 2})
-	d.Add(s, m, m)
+	run(d, s, func(l *device.List) { l.Add(m, m) })
 	out := []float32{5, 6}
 	s.CopyOut(kerneltest.Bytes(out), m)
 	e := s.Record()
 	if !math.IsNaN(float64(out[0])) || !math.IsNaN(float64(out[1])) {
 		t.Errorf("before waiting: %v, want it spoiled", out)
 	}
-	d.Add(s, m, m)
+	run(d, s, func(l *device.List) { l.Add(m, m) })
 	if err := e.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestPolling(t *testing.T) {
 	s := newStream(t, d)
 	m := put(t, d, tensor.F32, 1, 1, []float32{1})
 	for range 3 {
-		d.Add(s, m, m)
+		run(d, s, func(l *device.List) { l.Add(m, m) })
 	}
 	e, polls := s.Record(), 1
 	for ; !e.Done(); polls++ {
@@ -129,9 +129,9 @@ func TestEventsBetweenStreams(t *testing.T) {
 	a, b, far := newStream(t, one), newStream(t, one), newStream(t, two)
 	m, n := put(t, one, tensor.F32, 1, 1, []float32{1}), alloc(t, two, tensor.F32, 1, 1)
 	bounce := make([]byte, 4)
-	one.Add(a, m, m)
+	run(one, a, func(l *device.List) { l.Add(m, m) })
 	b.Wait(a.Record())
-	one.Add(b, m, m)
+	run(one, b, func(l *device.List) { l.Add(m, m) })
 	b.Wait(newStream(t, processor).Record()) // of a device where all is done at once
 	b.CopyOut(bounce, m)
 	if got := get(t, b, m); !bytes.Equal(got, kerneltest.Bytes([]float32{4})) {
@@ -148,7 +148,7 @@ func TestEventsBetweenStreams(t *testing.T) {
 	}
 	// A fault of one device breaks those that wait for it.
 	one.Fail(Operator, 1)
-	one.Add(a, m, m)
+	run(one, a, func(l *device.List) { l.Add(m, m) })
 	far.Wait(a.Record())
 	if err := far.Synchronize(); !errors.Is(err, ErrInjected) || !strings.HasPrefix(err.Error(), "hostsim:1: Wait: hostsim:0: Add: ") {
 		t.Errorf("got %v", err)
@@ -162,30 +162,30 @@ func TestFaults(t *testing.T) {
 		"hostsim: Add: injected fault": func(d *Device, s device.Stream, m device.Mat, _ []byte) {
 			d.Fail(Operator, 2)
 			for range 3 {
-				d.Add(s, m, m)
+				run(d, s, func(l *device.List) { l.Add(m, m) })
 			}
 		},
 		"hostsim: CopyIn: injected fault": func(d *Device, s device.Stream, m device.Mat, src []byte) {
 			d.Fail(Copy, 1)
-			d.Add(s, m, m)
+			run(d, s, func(l *device.List) { l.Add(m, m) })
 			s.CopyIn(m, src)
-			d.Add(s, m, m)
+			run(d, s, func(l *device.List) { l.Add(m, m) })
 		},
 		"hostsim: CopyIn: the source of a copy changed before its turn": func(d *Device, s device.Stream, m device.Mat, src []byte) {
-			d.Add(s, m, m)
+			run(d, s, func(l *device.List) { l.Add(m, m) })
 			s.CopyIn(m, src)
 			src[3] = 1
-			d.Add(s, m, m)
+			run(d, s, func(l *device.List) { l.Add(m, m) })
 		},
 		"hostsim: RMSNorm: memory was freed before its turn": func(d *Device, s device.Stream, m device.Mat, _ []byte) {
 			w, _ := device.AllocMat(d, tensor.F32, 1, 1)
-			d.Add(s, m, m)
-			d.RMSNorm(s, m, m, w, 1)
+			run(d, s, func(l *device.List) { l.Add(m, m) })
+			run(d, s, func(l *device.List) { l.RMSNorm(m, m, w, 1) })
 			w.Buf.Free()
 		},
 		"hostsim: Add: Add: delta is F32 [1, 2], need F32 [1, 1]": func(d *Device, s device.Stream, m device.Mat, _ []byte) {
-			d.Add(s, m, m)
-			d.Add(s, m, alloc(t, d, tensor.F32, 1, 2))
+			run(d, s, func(l *device.List) { l.Add(m, m) })
+			run(d, s, func(l *device.List) { l.Add(m, alloc(t, d, tensor.F32, 1, 2)) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestFaults(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			// What came before it is done, what came after is not, on any stream.
-			d.Add(other, m, m)
+			run(d, other, func(l *device.List) { l.Add(m, m) })
 			if again := other.Synchronize(); again == nil || again.Error() != name {
 				t.Errorf("another stream: %v", again)
 			}
@@ -254,9 +254,9 @@ func TestCrossingWaits(t *testing.T) {
 			m, n := put(t, one, tensor.F32, 1, 1, []float32{1}), put(t, two, tensor.F32, 1, 1, []float32{1})
 			for range 10 {
 				for range 50 {
-					one.Add(a, m, m)
+					run(one, a, func(l *device.List) { l.Add(m, m) })
 					b.Wait(a.Record())
-					two.Add(b, n, n)
+					run(two, b, func(l *device.List) { l.Add(n, n) })
 					a.Wait(b.Record())
 				}
 				var both sync.WaitGroup
@@ -298,10 +298,10 @@ func TestFreeWhileRunning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.MatMul(s, out, m, m)
+		run(d, s, func(l *device.List) { l.MatMul(out, m, device.QRows{}, &device.Weight{F: m}) })
 		first := s.Record()
 		for range 8 {
-			d.MatMul(s, out, m, m)
+			run(d, s, func(l *device.List) { l.MatMul(out, m, device.QRows{}, &device.Weight{F: m}) })
 		}
 		if err := first.Wait(); err != nil {
 			t.Fatal(err)
@@ -366,7 +366,7 @@ func TestRefusal(t *testing.T) {
 					refused++
 				}
 			}()
-			d.Add(s, m, m)
+			run(d, s, func(l *device.List) { l.Add(m, m) })
 		}()
 	}
 	if err := s.Synchronize(); err != nil || refused != 1 {

@@ -102,3 +102,10 @@ func At(e device.Event) (time.Duration, bool) {
 	}
 	return own.at, true
 }
+
+// run computes the operators that add appends to a list.
+func run(d device.Runner, s device.Stream, add func(l *device.List)) {
+	var l device.List
+	add(&l)
+	d.Run(s, l)
+}

@@ -42,26 +42,18 @@ func (p *Processor) spend(w work) {
 	p.clock.reach(end)
 }
 
-// Experts are several networks, each for its rows.
-func (p *Processor) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, list []device.ExpertRows, topK int) {
-	var w work
-	for _, r := range list {
-		e := &bank[r.Expert]
-		w.bytes += int64(e.Bytes())
-		w.flops += products(len(r.Assign), 3*e.Gate.Rows, e.Gate.Cols)
+// Run implements device.Runner: experts take time, other operators none.
+func (p *Processor) Run(s device.Stream, l device.List) {
+	for part := range l.Parts(p) {
+		if o := &part.Ops[0]; o.Kind == device.OpExperts {
+			var w work
+			for _, r := range o.Experts.Work {
+				bytes, ff, hidden := o.Experts.Sizes(r.Expert)
+				w.bytes += int64(bytes)
+				w.flops += products(len(r.Assign), 3*ff, hidden)
+			}
+			p.spend(w)
+		}
+		p.Device.Run(s, part)
 	}
-	p.spend(w)
-	p.Device.Experts(s, y, x, bank, list, topK)
-}
-
-// ExpertsQ is Experts in integers.
-func (p *Processor) ExpertsQ(s device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, list []device.ExpertRows, topK int) {
-	var w work
-	for _, r := range list {
-		e := &bank[r.Expert]
-		w.bytes += int64(e.Bytes())
-		w.flops += products(len(r.Assign), 3*e.W2.Cols, e.W2.Rows)
-	}
-	p.spend(w)
-	p.Device.ExpertsQ(s, y, x, bank, list, topK)
 }

@@ -19,15 +19,14 @@ import (
 type Block interface {
 	// New makes a stage that computes this block and those of all layers with an equal
 	// mixer. It allocates scratch memory on dev for batches within lim.
-	New(dev device.Device, ops Ops, lim stages.Limits, tables Tables) (Stage, error)
+	New(dev device.Device, lim stages.Limits, tables Tables) (Stage, error)
 }
 
 // Stage computes blocks. It owns scratch memory, so it computes one batch at a time.
 type Stage interface {
-	// Run adds the output of b for st.Input to the residual stream, or leaves it in
-	// st.Delta [T, H], pending, and stores the batch's rows in cache [slots, width of the
-	// mixer's state].
-	Run(s device.Stream, st *stages.State, b Block, cache device.KV, layer int, probe stages.Probe)
+	// Run appends to p that st.Delta is the output of b for st.Normed, and that the batch's rows
+	// are stored in cache [slots, width of the mixer's state].
+	Run(p *stages.Program, st *stages.State, b Block, cache device.KV, layer int)
 	// Close frees the scratch memory.
 	Close()
 }
@@ -65,54 +64,6 @@ func Bind(m model.Mixer, b Binder) (Block, error) {
 		return nil, fmt.Errorf("attention: no stage computes %T", m)
 	}
 	return f(m, b), nil
-}
-
-// commonOps are the operators of every block.
-type commonOps interface {
-	stages.Products
-	Rope(s device.Stream, x, positions, table device.Mat, p device.Rope)
-	StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
-}
-
-// MLAOps are the operators of latent attention.
-type MLAOps interface {
-	commonOps
-	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
-	MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA)
-	MLADecode(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA)
-}
-
-// LatentOps are of a device that does what lies between the projections and attention
-// in one go, with the bits of the single operators: kv's compressed part [T, rank] is
-// normed, its rotated part and q's are rotated, all in place, and kv is stored.
-type LatentOps interface {
-	Latent(s device.Stream, cache device.KV, q, kv, norm device.Mat, eps float32, positions, slots, table device.Mat, qRope, kRope device.Rope)
-	// LatentDecode is Latent and then MLADecode, of a batch with generated rows only; q and
-	// kv may hold anything afterwards.
-	LatentDecode(s device.Stream, out, q, kv, norm device.Mat, eps float32, cache device.KV, positions, slots, table device.Mat, qRope, kRope device.Rope,
-		kvB device.KVB, spans device.Spans, p device.MLA)
-}
-
-// GQAOps are the operators of grouped-query attention.
-type GQAOps interface {
-	commonOps
-	AddBias(s device.Stream, x, b device.Mat)
-	HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32)
-	GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA)
-}
-
-// HeadStoreOps are of a device that does what lies between the projections and attention in
-// one go, with the bits of the single operators: the heads of q [T, heads*d] and of the keys
-// in kv [T, 2*kv_heads*d] are normed where there are norms and rotated, all in place, and kv
-// is stored.
-type HeadStoreOps interface {
-	HeadStore(s device.Stream, cache device.KV, q, kv, qNorm, kNorm device.Mat, eps float32, positions, slots, table device.Mat, qRope, kRope device.Rope)
-}
-
-// Ops are the operators of all blocks.
-type Ops interface {
-	MLAOps
-	GQAOps
 }
 
 // scratch is the memory a block owns.

@@ -35,8 +35,6 @@ type gqaBlock struct {
 
 // gqa runs grouped-query attention.
 type gqa struct {
-	ops   GQAOps
-	fused HeadStoreOps // nil: the device has none
 	sizes device.GQA
 	qRope device.Rope
 	kRope device.Rope
@@ -49,16 +47,14 @@ type gqa struct {
 }
 
 // New implements Block.
-func (w *gqaBlock) New(dev device.Device, ops Ops, lim stages.Limits, tables Tables) (Stage, error) {
+func (w *gqaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Stage, error) {
 	m, rope := w.spec, w.spec.Rope
 	g := &gqa{
-		ops:   ops,
 		sizes: m.Sizes(lim.BlockTokens),
 		qRope: device.Rope{Heads: m.Heads, HeadDim: m.HeadDim, Dim: rope.Dim, Interleaved: rope.Interleaved},
 		kRope: device.Rope{Heads: m.KVHeads, HeadDim: m.HeadDim, Dim: rope.Dim, Interleaved: rope.Interleaved},
 		table: tables[rope],
 	}
-	g.fused, _ = ops.(HeadStoreOps)
 	var out device.Mat
 	width := 2 * m.KDim()
 	pieces := []piece{{&g.q, m.QDim()}, {&g.kv, width}, {&out, m.QDim()}}
@@ -82,69 +78,50 @@ func (w *gqaBlock) New(dev device.Device, ops Ops, lim stages.Limits, tables Tab
 func (g *gqa) Close() { g.owned.free() }
 
 // Run implements Stage; the rows of cache are [2*kv_heads*d].
-func (g *gqa) Run(s device.Stream, st *stages.State, b Block, cache device.KV, layer int, probe stages.Probe) {
+func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, cache device.KV, layer int) {
 	w := b.(*gqaBlock)
 	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(st.T)
 	cache = st.Stored(cache, layer)
 	half := kv.Cols / 2
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
+	st.Input.Prepare(&p.List, &w.joint, &w.q, &w.k, &w.v)
 	if !g.both.Zero() {
-		st.Input.Mul(s, g.ops, g.both.RowRange(0, st.T), &w.joint)
+		st.Input.Mul(&p.List, g.both.RowRange(0, st.T), &w.joint)
 	}
-	g.project(s, q, &st.Input, &w.q, w.qBias)
-	g.project(s, keys, &st.Input, &w.k, w.kBias)
-	g.project(s, values, &st.Input, &w.v, w.vBias)
-	if probe != nil {
-		probe.Observe(s, layer, "q", q, st)
-		probe.Observe(s, layer, "k", keys, st)
-		probe.Observe(s, layer, "v", values, st)
+	project(p, q, &st.Input, &w.q, w.qBias)
+	project(p, keys, &st.Input, &w.k, w.kBias)
+	project(p, values, &st.Input, &w.v, w.vBias)
+	p.Observe(layer, "q", q)
+	p.Observe(layer, "k", keys)
+	p.Observe(layer, "v", values)
+	if w.spec.QKNorm {
+		p.HeadNorm(q, g.sizes.Heads, w.qNorm, w.spec.NormEps)
+		p.HeadNorm(keys, g.sizes.KVHeads, w.kNorm, w.spec.NormEps)
+		p.Observe(layer, "q_norm", q)
+		p.Observe(layer, "k_norm", keys)
 	}
-	if g.fused != nil && probe == nil {
-		g.fused.HeadStore(s, cache, q, kv, w.qNorm, w.kNorm, w.spec.NormEps, st.Positions, st.Slots, g.table, g.qRope, g.kRope)
-	} else {
-		g.store(s, st, w, cache, layer, probe)
-	}
-
+	p.Rope(q, st.Positions, g.table, &g.qRope)
+	p.Rope(keys, st.Positions, g.table, &g.kRope)
+	p.Observe(layer, "q_rotated", q)
+	p.Observe(layer, "k_pe", keys)
+	p.StoreRows(cache, kv, st.Slots)
 	if len(st.Prefill) > 0 {
-		g.ops.GQA(s, out.X, q, cache, st.PrefillSpans(), g.sizes)
+		p.GQA(out.X, q, cache, st.PrefillSpans(), &g.sizes)
 	}
 	if len(st.Decode) > 0 {
-		g.ops.GQA(s, out.X, q, cache, st.DecodeSpans(), g.sizes)
+		p.GQA(out.X, q, cache, st.DecodeSpans(), &g.sizes)
 	}
-	st.AddMul(s, g.ops, &out, &w.o, probe)
-	if probe != nil {
-		probe.Observe(s, layer, "attn", out.X, st)
-		probe.Observe(s, layer, "mixer_out", st.Delta, st)
-	}
+	p.Observe(layer, "attn", out.X)
+	out.Prepare(&p.List, &w.o)
+	out.Mul(&p.List, st.Delta, &w.o)
 }
 
-// store norms the heads where they have norms, rotates queries and keys and stores the rows.
-func (g *gqa) store(s device.Stream, st *stages.State, w *gqaBlock, cache device.KV, layer int, probe stages.Probe) {
-	q, kv := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T)
-	keys := kv.ColRange(0, kv.Cols/2)
-	if w.spec.QKNorm {
-		g.ops.HeadNorm(s, q, g.sizes.Heads, w.qNorm, w.spec.NormEps)
-		g.ops.HeadNorm(s, keys, g.sizes.KVHeads, w.kNorm, w.spec.NormEps)
-		if probe != nil {
-			probe.Observe(s, layer, "q_norm", q, st)
-			probe.Observe(s, layer, "k_norm", keys, st)
-		}
-	}
-	g.ops.Rope(s, q, st.Positions, g.table, g.qRope)
-	g.ops.Rope(s, keys, st.Positions, g.table, g.kRope)
-	if probe != nil {
-		probe.Observe(s, layer, "q_rotated", q, st)
-		probe.Observe(s, layer, "k_pe", keys, st)
-	}
-	g.ops.StoreRows(s, cache, kv, st.Slots)
-}
-
-// project is out = x * w^T, plus the bias where there is one.
-func (g *gqa) project(s device.Stream, out device.Mat, x *stages.Input, w *device.Weight, bias device.Mat) {
+// project appends out = x * w^T, plus the bias where there is one.
+func project(p *stages.Program, out device.Mat, x *stages.Input, w *device.Weight, bias device.Mat) {
 	if !w.Zero() {
-		x.Mul(s, g.ops, out, w)
+		x.Mul(&p.List, out, w)
 	}
 	if !bias.Zero() {
-		g.ops.AddBias(s, out, bias)
+		p.AddBias(out, bias)
 	}
 }

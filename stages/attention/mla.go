@@ -36,8 +36,6 @@ type mlaBlock struct {
 
 // mla runs multi-head latent attention.
 type mla struct {
-	ops   MLAOps
-	fused LatentOps // nil: the device has none
 	sizes device.MLA
 	qRope device.Rope
 	kRope device.Rope
@@ -52,17 +50,15 @@ type mla struct {
 }
 
 // New implements Block.
-func (w *mlaBlock) New(dev device.Device, ops Ops, lim stages.Limits, tables Tables) (Stage, error) {
+func (w *mlaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Stage, error) {
 	a, rope := w.spec, w.spec.Rope
 	m := &mla{
-		ops:   ops,
 		sizes: a.Sizes(lim.BlockTokens),
 		qRope: device.Rope{Heads: a.Heads, HeadDim: a.QKDim(), Offset: a.Nope, Dim: a.RopeDim, Interleaved: rope.Interleaved},
 		kRope: device.Rope{Heads: 1, HeadDim: a.RopeDim, Dim: a.RopeDim, Interleaved: rope.Interleaved},
 		eps:   a.LatentEps,
 		table: tables[rope],
 	}
-	m.fused, _ = ops.(LatentOps)
 	var qa, out device.Mat
 	first, pieces := a.QRank, []piece{{&qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&out, a.OutDim()}}
 	switch {
@@ -98,73 +94,52 @@ func (w *mlaBlock) New(dev device.Device, ops Ops, lim stages.Limits, tables Tab
 func (m *mla) Close() { m.owned.free() }
 
 // Run implements Stage; the rows of cache are [kv_rank+rope].
-func (m *mla) Run(s device.Stream, st *stages.State, b Block, cache device.KV, layer int, probe stages.Probe) {
+func (m *mla) Run(p *stages.Program, st *stages.State, b Block, cache device.KV, layer int) {
 	w := b.(*mlaBlock)
 	q, kv, out := m.q.RowRange(0, st.T), m.kv.RowRange(0, st.T), m.out.RowRange(st.T)
 	cache = st.Stored(cache, layer)
+	st.Input.Prepare(&p.List, &w.joint, &w.q, &w.kvA)
 	if !m.both.Zero() {
-		st.Input.Mul(s, m.ops, m.both.RowRange(0, st.T), &w.joint)
+		st.Input.Mul(&p.List, m.both.RowRange(0, st.T), &w.joint)
 	}
-	m.queries(s, st, w, q, layer, probe)
+	m.queries(p, st, w, q, layer)
 	if m.both.Zero() {
-		st.Input.Mul(s, m.ops, kv, &w.kvA)
+		st.Input.Mul(&p.List, kv, &w.kvA)
 	}
 	latent, kPe := kv.ColRange(0, m.sizes.Rank), kv.ColRange(m.sizes.Rank, kv.Cols)
-	if m.fused != nil && probe == nil && len(st.Prefill) == 0 {
-		m.fused.LatentDecode(s, out.X, q, kv, w.kvNorm, m.eps, cache, st.Positions, st.Slots, m.table, m.qRope, m.kRope, w.kvB, st.DecodeSpans(), m.sizes)
-		st.AddMul(s, m.ops, &out, &w.o, probe)
-		return
-	}
-	if m.fused != nil && probe == nil {
-		m.fused.Latent(s, cache, q, kv, w.kvNorm, m.eps, st.Positions, st.Slots, m.table, m.qRope, m.kRope)
-	} else {
-		m.rotate(s, st, q, layer, probe)
-		if probe != nil {
-			probe.Observe(s, layer, "kv_a", kv, st)
-		}
-		m.ops.RMSNorm(s, latent, latent, w.kvNorm, m.eps)
-		m.ops.Rope(s, kPe, st.Positions, m.table, m.kRope)
-		m.ops.StoreRows(s, cache, kv, st.Slots)
-	}
+	p.Observe(layer, "kv_a", kv)
+	p.Rope(q, st.Positions, m.table, &m.qRope)
+	p.Observe(layer, "q_rotated", q)
+	p.RMSNorm(latent, latent, w.kvNorm, m.eps)
+	p.Rope(kPe, st.Positions, m.table, &m.kRope)
+	p.StoreRows(cache, kv, st.Slots)
 	if len(st.Prefill) > 0 {
-		m.ops.MLAPrefill(s, out.X, q, cache, w.kvB, st.PrefillSpans(), m.sizes)
+		p.MLA(out.X, q, cache, &w.kvB, st.PrefillSpans(), &m.sizes)
 	}
 	if len(st.Decode) > 0 {
-		m.ops.MLADecode(s, out.X, q, cache, w.kvB, st.DecodeSpans(), m.sizes)
+		p.MLA(out.X, q, cache, &w.kvB, st.DecodeSpans(), &m.sizes)
 	}
-	st.AddMul(s, m.ops, &out, &w.o, probe)
-	if probe != nil {
-		probe.Observe(s, layer, "kv_norm", latent, st)
-		probe.Observe(s, layer, "k_pe", kPe, st)
-		probe.Observe(s, layer, "attn", out.X, st)
-		probe.Observe(s, layer, "mixer_out", st.Delta, st)
-	}
+	p.Observe(layer, "kv_norm", latent)
+	p.Observe(layer, "k_pe", kPe)
+	p.Observe(layer, "attn", out.X)
+	out.Prepare(&p.List, &w.o)
+	out.Mul(&p.List, st.Delta, &w.o)
 }
 
-// queries computes the queries q [T, heads*qk], not yet rotated.
-func (m *mla) queries(s device.Stream, st *stages.State, w *mlaBlock, q device.Mat, layer int, probe stages.Probe) {
-	if !m.qa.X.Zero() {
+// queries appends what makes the queries q [T, heads*qk], not yet rotated.
+func (m *mla) queries(p *stages.Program, st *stages.State, w *mlaBlock, q device.Mat, layer int) {
+	switch {
+	case !m.qa.X.Zero():
 		qa := m.qa.RowRange(st.T)
 		if m.both.Zero() {
-			st.Input.Mul(s, m.ops, qa.X, &w.q)
+			st.Input.Mul(&p.List, qa.X, &w.q)
 		}
-		if probe != nil {
-			probe.Observe(s, layer, "q_a", qa.X, st)
-		}
-		qa.Norm(s, m.ops, qa.X, w.qNorm, m.eps)
-		qa.Mul(s, m.ops, q, &w.qB)
-	} else if m.both.Zero() {
-		st.Input.Mul(s, m.ops, q, &w.q)
+		p.Observe(layer, "q_a", qa.X)
+		p.RMSNorm(qa.X, qa.X, w.qNorm, m.eps)
+		qa.Prepare(&p.List, &w.qB)
+		qa.Mul(&p.List, q, &w.qB)
+	case m.both.Zero():
+		st.Input.Mul(&p.List, q, &w.q)
 	}
-	if probe != nil {
-		probe.Observe(s, layer, "q", q, st)
-	}
-}
-
-// rotate turns the queries by their positions.
-func (m *mla) rotate(s device.Stream, st *stages.State, q device.Mat, layer int, probe stages.Probe) {
-	m.ops.Rope(s, q, st.Positions, m.table, m.qRope)
-	if probe != nil {
-		probe.Observe(s, layer, "q_rotated", q, st)
-	}
+	p.Observe(layer, "q", q)
 }

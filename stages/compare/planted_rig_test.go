@@ -144,16 +144,17 @@ func bf16(w []float32) []byte {
 	return out
 }
 
-// noResidual drops what was in the residual stream whenever a pending delta is added.
+// noResidual drops what was in the residual stream whenever a delta is added.
 type noResidual struct{ refdevice.Device }
 
-func (d noResidual) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
-	d.CopyRows(s, x, delta)
-	d.RMSNorm(s, out, x, w, eps)
-}
+func (d noResidual) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d noResidual) Add(s device.Stream, x, delta device.Mat) { d.CopyRows(s, x, delta) }
 
 // rowZero looks every token up in row 0.
 type rowZero struct{ refdevice.Device }
+
+func (d rowZero) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
 
 func (d rowZero) GatherRows(s device.Stream, out, table, ids device.Mat) {
 	zeros, _ := d.Alloc(ids.Bytes()) // never an error
@@ -163,22 +164,25 @@ func (d rowZero) GatherRows(s device.Stream, out, table, ids device.Mat) {
 // swappedRope rotates the other pairs.
 type swappedRope struct{ refdevice.Device }
 
+func (d swappedRope) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
 func (d swappedRope) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
 	p.Interleaved = !p.Interleaved
 	d.Device.Rope(s, x, positions, table, p)
 }
 
-// noResidualOf drops the residual stream where the skip-th pending delta is added, once.
+// noResidualOf drops the residual stream where the skip-th delta is added, once.
 type noResidualOf struct {
 	refdevice.Device
 	skip int
 }
 
-func (d *noResidualOf) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
+func (d *noResidualOf) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d *noResidualOf) Add(s device.Stream, x, delta device.Mat) {
 	if d.skip--; d.skip == -1 {
 		d.CopyRows(s, x, delta)
-		d.RMSNorm(s, out, x, w, eps)
 		return
 	}
-	d.Device.AddRMSNorm(s, out, x, delta, w, eps)
+	d.Device.Add(s, x, delta)
 }

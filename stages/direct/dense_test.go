@@ -68,47 +68,23 @@ type clock struct {
 	vocab int
 }
 
-// time adds the time of f to an operator's.
-func (c *clock) time(op string, f func()) {
-	start := time.Now()
-	f()
-	c.spent[op] += time.Since(start)
-}
+// timeOf are the names of operators in the report.
+var timeOf = map[device.Kind]string{device.OpAdd: "norm", device.OpRMSNorm: "norm", device.OpMatMul: "projections", device.OpAddBias: "bias", device.OpRope: "rope",
+	device.OpStoreRows: "store", device.OpGQA: "gqa", device.OpFFN: "ffn"}
 
-func (c *clock) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
-	c.time("norm", func() { c.Device.RMSNorm(s, out, x, w, eps) })
-}
-
-func (c *clock) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
-	c.time("norm", func() { c.Device.AddRMSNorm(s, out, x, delta, w, eps) })
-}
-
-func (c *clock) MatMul(s device.Stream, out, x, w device.Mat) {
-	op := "projections"
-	if w.Rows == c.vocab {
-		op = "head"
+func (c *clock) Run(s device.Stream, l device.List) {
+	for part := range l.Parts(c.Device) {
+		o := &part.Ops[0]
+		name := timeOf[o.Kind]
+		if o.Kind == device.OpMatMul && o.Out.Cols == c.vocab {
+			name = "head"
+		}
+		start := time.Now()
+		c.Device.Run(s, part)
+		if name != "" {
+			c.spent[name] += time.Since(start)
+		}
 	}
-	c.time(op, func() { c.Device.MatMul(s, out, x, w) })
-}
-
-func (c *clock) AddBias(s device.Stream, x, bias device.Mat) {
-	c.time("bias", func() { c.Device.AddBias(s, x, bias) })
-}
-
-func (c *clock) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
-	c.time("rope", func() { c.Device.Rope(s, x, positions, table, p) })
-}
-
-func (c *clock) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
-	c.time("store", func() { c.Device.StoreRows(s, cache, src, slots) })
-}
-
-func (c *clock) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA) {
-	c.time("gqa", func() { c.Device.GQA(s, out, q, cache, spans, p) })
-}
-
-func (c *clock) FFN(s device.Stream, out, x device.Mat, e device.Expert) {
-	c.time("ffn", func() { c.Device.FFN(s, out, x, e) })
 }
 
 // BenchmarkDense is a step of a Qwen2.5 model of random weights: decode at

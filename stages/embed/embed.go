@@ -6,14 +6,9 @@ import (
 	"krater/stages"
 )
 
-// Ops are the operators the stage needs.
-type Ops interface {
-	GatherRows(s device.Stream, out, table, ids device.Mat)
-}
-
 // Stage looks up embeddings.
 type Stage struct {
-	Ops   Ops
+	Dev   device.Runner
 	Table device.Mat // [V, H] BF16 or F32
 }
 
@@ -22,8 +17,8 @@ func (e *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	if st.Repeated() {
 		return
 	}
-	e.Ops.GatherRows(s, st.Hidden, e.Table, st.IDs)
-	if probe != nil {
-		probe.Observe(s, -1, "embed", st.Hidden, st)
-	}
+	p := st.On(e.Dev, s, probe)
+	p.GatherRows(st.Hidden, e.Table, st.IDs)
+	p.Observe(-1, "embed", st.Hidden)
+	p.Send()
 }

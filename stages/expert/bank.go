@@ -3,18 +3,11 @@
 package expert
 
 import (
+	"sync"
+
 	"krater/kernels/device"
 	"krater/stages"
 )
-
-// Ops are the operators the stage needs.
-type Ops interface {
-	stages.Products
-	FFN(s device.Stream, out, x device.Mat, e device.Expert)
-	FFNQ(s device.Stream, out device.Mat, x device.QRows, e device.QExpert)
-	Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int)
-	ExpertsQ(s device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int)
-}
 
 // Bank holds the experts of one layer.
 type Bank struct {
@@ -44,81 +37,37 @@ func (b *Bank) ExpertBytes() int {
 	return 0
 }
 
-// Prepare makes what Run and RunShared take from st and would otherwise make,
-// several streams at once. It belongs to the stream that routed.
-func (b *Bank) Prepare(s device.Stream, ops Ops, st *stages.State) {
+// Prepare appends that the rows of st.Input are quantised where experts or the shared network are
+// kept as integers. It belongs to the stream that routed, before Run and RunShared.
+func (b *Bank) Prepare(p *device.List, st *stages.State) {
 	if len(b.Integers) > 0 || b.Shared.Integer() {
-		st.Input.Quantized(s, ops)
+		p.QuantizeRows(st.Input.Q, st.Input.X)
 	}
 }
+
+// lists are lists of one operator: several streams make one at the same time.
+var lists = sync.Pool{New: func() any { return new(device.List) }}
 
 // Run computes the rows of st.ExpertOut that work lists, from st.Input. It may
 // run on several streams at once with work lists that share no assignment, once
 // they have passed Prepare.
-func (b *Bank) Run(s device.Stream, ops Ops, st *stages.State, work []device.ExpertRows) {
-	switch {
-	case len(work) == 0:
-	case len(b.Integers) > 0:
-		ops.ExpertsQ(s, st.ExpertOut, st.Input.Quantized(s, ops), b.Integers, work, st.RouterIDs.Cols)
-	default:
-		ops.Experts(s, st.ExpertOut, st.Normed, b.Routed, work, st.RouterIDs.Cols)
-	}
-}
-
-// HereOps are of a device that finds experts by itself.
-type HereOps interface {
-	ExpertsOn(s device.Stream, y, x device.Mat, b *device.Bank, ids device.Mat)
-}
-
-// RunOn computes every row of st.ExpertOut that the router chose and whose expert here has.
-func RunOn(s device.Stream, ops Ops, st *stages.State, here *device.Bank) {
-	ops.(HereOps).ExpertsOn(s, st.ExpertOut, st.Normed, here, st.RouterIDs)
-}
-
-// tileOps are of a device whose integers are tiles.
-type tileOps interface {
-	FFNT(s device.Stream, out, x device.Mat, e device.TExpert)
-}
-
-// FFN is out = the network's result for st.Input.
-func FFN(s device.Stream, ops Ops, out device.Mat, st *stages.State, n *device.FFN) {
-	if n.Integer() {
-		ops.FFNQ(s, out, st.Input.Quantized(s, ops), n.Q)
+func (b *Bank) Run(s device.Stream, dev device.Runner, st *stages.State, work []device.ExpertRows) {
+	if len(work) == 0 {
 		return
 	}
-	if !n.T.W13.Zero() {
-		ops.(tileOps).FFNT(s, out, st.Normed, n.T)
-		return
-	}
-	ops.FFN(s, out, st.Normed, n.F)
+	l := lists.Get().(*device.List)
+	defer lists.Put(l)
+	l.Reset()
+	l.Experts(st.ExpertOut, st.Normed, st.Input.Q, device.Routed{F: b.Routed, Q: b.Integers, Work: work, TopK: st.RouterIDs.Cols})
+	dev.Run(s, *l)
 }
 
-// addOps are of a device that adds to the residual stream where it computes.
-type addOps interface {
-	stages.AddProducts
-	// AddFFN is x [T, H] F32 += the network's result for in; delta [T, H] is room for it.
-	AddFFN(s device.Stream, x, delta, in device.Mat, n *device.FFN)
-}
-
-// AddFFN adds the network's result for st.Input to the residual stream: at once, or as the
-// pending Delta, which a probe always finds there.
-func AddFFN(s device.Stream, ops Ops, st *stages.State, n *device.FFN, probe stages.Probe) {
-	if a, ok := ops.(addOps); ok && probe == nil && a.Adds(s, st.T) {
-		a.AddFFN(s, st.Hidden, st.Delta, st.Normed, n)
-		return
-	}
-	FFN(s, ops, st.Delta, st, n)
-	st.Pending = true
-}
-
-// RunShared writes st.Shared from st.Input; without shared experts it does
-// nothing. Beside Run on other streams it too must have passed Prepare.
-func (b *Bank) RunShared(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
+// RunShared appends that st.Shared is the shared network's result for st.Input; without shared
+// experts it does nothing.
+func (b *Bank) RunShared(p *stages.Program, st *stages.State, layer int) {
 	if b.Shared.Zero() {
 		return
 	}
-	FFN(s, ops, st.Shared, st, &b.Shared)
-	if probe != nil {
-		probe.Observe(s, layer, "shared_out", st.Shared, st)
-	}
+	p.FFN(st.Shared, st.Normed, st.Input.Q, &b.Shared)
+	p.Observe(layer, "shared_out", st.Shared)
 }

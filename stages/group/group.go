@@ -33,36 +33,9 @@ import (
 	"krater/stages"
 	"krater/stages/attention"
 	"krater/stages/expert"
-	"krater/stages/merge"
 	"krater/stages/model"
 	"krater/stages/route"
 )
-
-// NormOps are the operators of the residual stream.
-type NormOps interface {
-	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
-	AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32)
-	Add(s device.Stream, x, delta device.Mat)
-}
-
-// Ops are the operators of a group: those of its stages, one device has all.
-type Ops interface {
-	NormOps
-	attention.Ops
-	route.Ops
-	expert.Ops
-	merge.Ops
-	CopyOps
-}
-
-// MixOps are of a device that computes a whole MoE block from the router's choice on:
-// delta [T, H] = the sum of the chosen experts by rank, each times its weight, plus
-// the shared network's result. y and shared are room for the parts.
-type MixOps interface {
-	Mix(s device.Stream, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat)
-	// AddMix is hidden [T, H] F32 += it; delta is room for the sum.
-	AddMix(s device.Stream, hidden, delta, y, shared, x device.Mat, b *device.Bank, n *device.FFN, ids, weights device.Mat)
-}
 
 // Layer holds the weights of a layer. Dense layers have Dense, the others
 // Router and Bank.
@@ -86,18 +59,16 @@ func (l *Layer) MoE() bool { return l.Bank.Len() > 0 }
 type Group struct {
 	First, Last int
 
-	ops     Ops
+	dev     device.Runner
 	cfg     *model.Config
 	layers  []Layer // [Last-First]
 	lim     stages.Limits
 	caches  []device.KV         // [Last-First] of [slots, kv width]
 	shelves []shelf             // the same: HostBlocks of them, in host memory
 	mixers  [][]attention.Stage // by lane, [Last-First]: layers of a lane with equal mixers share one
-	mix     MixOps              // nil: the device has none
-	adds    stages.AddProducts  // the same
-	forms   stages.FormOps      // the same
-	mover   device.BlockMover   // the same
+	mover   device.BlockMover   // nil: the device has none
 	blocks  device.BlockMoves   // reused
+	program device.List         // copies of blocks, reused
 }
 
 // KVTypes are what a KV cache can be kept in.
@@ -105,7 +76,7 @@ var KVTypes = map[tensor.DType]bool{tensor.BF16: true, tensor.F32: true, tensor.
 
 // New makes a group of the layers from first on. The KV cache of kvType and scratch memory are allocated on dev for lim (checked by
 // Limits.For); tables are on the device.
-func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
+func New(dev device.Runner, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
 	layers []Layer, tables attention.Tables) (*Group, error) {
 	if len(layers) == 0 || first < 0 || first+len(layers) > len(cfg.Layers) {
 		return nil, fmt.Errorf("group: layers %d to %d of %d", first, first+len(layers)-1, len(cfg.Layers))
@@ -113,11 +84,8 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 	if !KVTypes[kvType] {
 		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
 	}
-	g := &Group{First: first, Last: first + len(layers), ops: ops, cfg: cfg, lim: lim, layers: layers}
-	g.mix, _ = ops.(MixOps)
-	g.adds, _ = ops.(stages.AddProducts)
-	g.forms, _ = ops.(stages.FormOps)
-	g.mover, _ = ops.(device.BlockMover)
+	g := &Group{First: first, Last: first + len(layers), dev: dev, cfg: cfg, lim: lim, layers: layers}
+	g.mover, _ = dev.(device.BlockMover)
 	for range max(1, lim.Lanes) {
 		if err := g.addLane(dev, tables); err != nil {
 			g.Close()
@@ -141,13 +109,13 @@ func New(dev device.Device, ops Ops, cfg *model.Config, lim stages.Limits, kvTyp
 }
 
 // addLane makes the stages of a lane.
-func (g *Group) addLane(dev device.Device, tables attention.Tables) error {
+func (g *Group) addLane(dev device.Runner, tables attention.Tables) error {
 	lane, made := make([]attention.Stage, len(g.layers)), map[model.Mixer]attention.Stage{}
 	g.mixers = append(g.mixers, lane)
 	for i := range lane {
 		m := g.cfg.Layers[g.First+i].Mixer
 		if made[m] == nil {
-			x, err := g.layers[i].Attention.New(dev, g.ops, g.lim, tables)
+			x, err := g.layers[i].Attention.New(dev, g.lim, tables)
 			if err != nil {
 				return err
 			}

@@ -7,60 +7,39 @@ import (
 	"krater/stages/merge"
 )
 
-// Attend runs a layer up to its experts: pending delta and input norm,
-// attention (storing the batch's keys and values), residual, post norm, and then
-// the router, or in a dense layer the whole feed-forward network. It leaves the
-// router's choice in st; the dense network's output is added, or pending.
+// Attend runs a layer up to its experts: input norm, attention (storing the batch's keys and
+// values), residual, post norm, and then the router, or in a dense layer the whole feed-forward
+// network. It leaves the router's choice in st. In layers that are dense or Resident the operators
+// are sent with the next ones.
 func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	l := &g.layers[layer-g.First]
-	pending := st.Pending
-	if g.forms != nil {
-		g.forms.Generated(s, st.Generated())
-	}
-	g.norm(s, st, l.InputNorm, probe)
-	if probe != nil {
-		if pending {
-			probe.Observe(s, layer-1, "layer_out", st.Hidden, st)
-		}
-		probe.Observe(s, layer, "input_norm", st.Normed, st)
-	}
-	g.mixers[st.Lane][layer-g.First].Run(s, st, l.Attention, g.caches[layer-g.First], layer, probe)
-	g.norm(s, st, l.PostNorm, probe)
-	if probe != nil {
-		probe.Observe(s, layer, "post_norm", st.Normed, st)
-	}
+	p := st.On(g.dev, s, probe)
+	p.Generated = st.Generated()
+	p.RMSNorm(st.Normed, st.Hidden, l.InputNorm, g.cfg.NormEps)
+	p.Observe(layer, "input_norm", st.Normed)
+	g.mixers[st.Lane][layer-g.First].Run(p, st, l.Attention, g.caches[layer-g.First], layer)
+	p.Observe(layer, "mixer_out", st.Delta)
+	p.Add(st.Hidden, st.Delta)
+	p.RMSNorm(st.Normed, st.Hidden, l.PostNorm, g.cfg.NormEps)
+	p.Observe(layer, "post_norm", st.Normed)
 	if l.MoE() {
-		l.Router.Run(s, g.ops, st, layer, probe)
+		l.Router.Run(p, st, layer)
+		l.Bank.Prepare(&p.List, st)
+		if !g.Resident(layer) {
+			p.Send()
+		}
 		return
 	}
-	st.Input.Made(s, g.ops)
-	expert.AddFFN(s, g.ops, st, &l.Dense, probe)
-	if probe != nil {
-		probe.Observe(s, layer, "mlp_out", st.Delta, st)
+	if l.Dense.Integer() {
+		p.QuantizeRows(st.Input.Q, st.Input.X)
 	}
-	g.finish(s, st, layer, probe)
+	p.FFN(st.Delta, st.Normed, st.Input.Q, &l.Dense)
+	p.Observe(layer, "mlp_out", st.Delta)
+	g.finish(p, st, layer)
 }
 
-// norm has st.Input be the norm of the residual stream, what is pending added to it.
-func (g *Group) norm(s device.Stream, st *stages.State, w device.Mat, probe stages.Probe) {
-	if st.Pending {
-		g.ops.AddRMSNorm(s, st.Normed, st.Hidden, st.Delta, w, g.cfg.NormEps)
-		st.Input.Changed()
-		st.Pending = false
-		return
-	}
-	st.Input.Norm(s, g.ops, st.Hidden, w, g.cfg.NormEps)
-	if probe != nil {
-		st.Input.Made(s, g.ops)
-	}
-}
-
-// Ask has the host learn the router's choice after Attend, once s is synchronised, and makes
-// what several streams of Experts take.
-func (g *Group) Ask(s device.Stream, st *stages.State, layer int) {
-	st.FetchRouterIDs(s)
-	g.Bank(layer).Prepare(s, g.ops, st)
-}
+// Ask has the host learn the router's choice after Attend, once s is synchronised.
+func (g *Group) Ask(s device.Stream, st *stages.State, _ int) { st.FetchRouterIDs(s) }
 
 // Work lists the routed rows of st by expert, experts and assignments rising.
 // It runs on the host: the stream of Ask must be synchronised. The list is
@@ -70,21 +49,24 @@ func (g *Group) Work(st *stages.State, _ int) []device.ExpertRows { return exper
 // Experts computes the rows of st.ExpertOut that work lists. Disjoint lists may
 // run on several streams at once; each stream must have passed Attend.
 func (g *Group) Experts(s device.Stream, st *stages.State, layer int, work []device.ExpertRows) {
-	g.Bank(layer).Run(s, g.ops, st, work)
+	g.Bank(layer).Run(s, g.dev, st, work)
 }
 
 // Shared computes the shared experts of st; it may run at the same time as
 // Experts, on another stream.
 func (g *Group) Shared(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
-	g.Bank(layer).RunShared(s, g.ops, st, layer, probe)
+	p := st.On(g.dev, s, probe)
+	g.Bank(layer).RunShared(p, st, layer)
+	p.Send()
 }
 
-// Combine ends a MoE layer: the weighted sum of the experts and the shared
-// expert become st's pending delta. s must have passed all Experts and Shared
-// of this layer.
+// Combine ends a MoE layer: the weighted sum of the experts and the shared network is added to
+// st.Hidden. s must have passed all Experts and Shared of this layer. The operators are sent with
+// the next ones.
 func (g *Group) Combine(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
-	merge.Run(s, g.ops, st, layer, probe)
-	g.finish(s, st, layer, probe)
+	p := st.On(g.dev, s, probe)
+	merge.Run(p, st, st.Where, layer)
+	g.finish(p, st, layer)
 }
 
 // Resident reports whether the device itself reads the router's choice of a MoE
@@ -94,53 +76,49 @@ func (g *Group) Resident(layer int) bool { return g.Bank(layer).Resident() }
 
 // Mix ends a MoE layer that is Resident.
 func (g *Group) Mix(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
-	g.MixOf(s, st, layer, &g.Bank(layer).Here, probe)
+	g.mix(st.On(g.dev, s, probe), st, layer, &g.Bank(layer).Here)
 }
 
 // MixOf is Mix with the layer's experts where here says; those that are nowhere add nothing.
-// A probe needs all of them there.
+// A probe needs all of them there. The operators are sent.
 func (g *Group) MixOf(s device.Stream, st *stages.State, layer int, here *device.Bank, probe stages.Probe) {
-	b := g.Bank(layer)
-	if g.mix != nil && probe == nil {
-		if g.adds != nil && g.adds.Adds(s, st.T) {
-			g.mix.AddMix(s, st.Hidden, st.Delta, st.ExpertOut, st.Shared, st.Normed, here, &b.Shared, st.RouterIDs, st.RouterWeights)
-		} else {
-			g.mix.Mix(s, st.Delta, st.ExpertOut, st.Shared, st.Normed, here, &b.Shared, st.RouterIDs, st.RouterWeights)
-			st.Pending = true
-		}
-		g.finish(s, st, layer, probe)
-		return
-	}
-	g.ExpertsOn(s, st, here)
-	b.RunShared(s, g.ops, st, layer, probe)
-	g.Combine(s, st, layer, probe)
+	p := st.On(g.dev, s, probe)
+	g.mix(p, st, layer, here)
+	p.Send()
 }
 
-// Rest ends a MoE layer whose routed experts are all computed by somebody else, who adds them
+func (g *Group) mix(p *stages.Program, st *stages.State, layer int, here *device.Bank) {
+	p.ExpertsOn(st.ExpertOut, st.Normed, here, st.RouterIDs)
+	g.Bank(layer).RunShared(p, st, layer)
+	merge.Run(p, st, here.Map, layer)
+	g.finish(p, st, layer)
+}
+
+// FinishHostRouted ends a MoE layer whose routed experts all run on the host, which adds their sum
 // to st.Hidden.
-func (g *Group) Rest(s device.Stream, st *stages.State, layer int) {
+func (g *Group) FinishHostRouted(s device.Stream, st *stages.State, layer int) {
+	p := st.On(g.dev, s, nil)
 	if b := g.Bank(layer); !b.Shared.Zero() {
-		expert.AddFFN(s, g.ops, st, &b.Shared, nil)
+		p.FFN(st.Delta, st.Normed, st.Input.Q, &b.Shared)
+		g.finish(p, st, layer)
 	}
-	g.finish(s, st, layer, nil)
+	p.Send()
 }
 
 // ExpertsOn computes the rows of st.ExpertOut whose experts are where here says, on a device
 // that finds them by itself.
 func (g *Group) ExpertsOn(s device.Stream, st *stages.State, here *device.Bank) {
-	expert.RunOn(s, g.ops, st, here)
+	p := st.On(g.dev, s, nil)
+	p.ExpertsOn(st.ExpertOut, st.Normed, here, st.RouterIDs)
+	p.Send()
 }
 
-// finish adds the pending delta where a group ends, since only Hidden travels.
-func (g *Group) finish(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
-	if layer+1 < g.Last {
-		return
-	}
-	if st.Pending {
-		g.ops.Add(s, st.Hidden, st.Delta)
-		st.Pending = false
-	}
-	if probe != nil {
-		probe.Observe(s, layer, "layer_out", st.Hidden, st)
+// finish adds the output of the feed-forward part to st.Hidden. Where a group ends all is sent, since
+// Hidden travels.
+func (g *Group) finish(p *stages.Program, st *stages.State, layer int) {
+	p.Add(st.Hidden, st.Delta)
+	p.Observe(layer, "layer_out", st.Hidden)
+	if layer+1 == g.Last {
+		p.Send()
 	}
 }

@@ -7,12 +7,6 @@ import (
 	"krater/stages"
 )
 
-// CopyOps move rows within a device.
-type CopyOps interface {
-	// CopyRows is dst = src, both [n, W] of one type, not overlapping.
-	CopyRows(s device.Stream, dst, src device.Mat)
-}
-
 // shelf is the host's part of a layer's cache: blocks that were evicted and may come back.
 type shelf struct {
 	parts   [2]device.Buffer // of rows and of their scales
@@ -100,12 +94,16 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, laps *device.Laps)
 		laps.End(s, began, lap)
 		return
 	}
-	for _, m := range moves {
+	for _, m := range moves { // copies within the device are one list
 		for i := range g.caches {
 			g.move(s, m, g.caches[i].Mat, i, 0)
 			g.move(s, m, g.caches[i].Scales, i, 1)
 			lap.Bytes += int64(g.blockBytes(&g.caches[i]))
 		}
+	}
+	if len(g.program.Ops) > 0 {
+		g.dev.Run(s, g.program)
+		g.program.Reset()
 	}
 	laps.End(s, began, lap)
 }
@@ -159,7 +157,7 @@ func (g *Group) move(s device.Stream, m stages.Move, cache device.Mat, layer, pa
 	}
 	switch m.Kind {
 	case stages.Copy:
-		g.ops.CopyRows(s, block(m.To), block(m.From))
+		g.program.CopyRows(block(m.To), block(m.From))
 	case stages.Save:
 		s.CopyOut(kept(m.To), block(m.From))
 	case stages.Load:

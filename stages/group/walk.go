@@ -49,10 +49,7 @@ func (g *Group) Next(s device.Stream, st *stages.State, w *Walk) bool {
 		w.part(g, w.Layer)
 		return w.Layer < g.Last
 	}
-	if st.Pending {
-		g.ops.Add(s, st.Hidden, st.Delta)
-		st.Pending = false
-	}
+	st.On(g.dev, s, nil).Send()
 	if w.Window++; w.Window < w.windows {
 		w.Layer = w.begin
 		st.Look(w.Window)

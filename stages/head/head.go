@@ -6,22 +6,9 @@ import (
 	"krater/stages"
 )
 
-// Ops are the operators the stage needs.
-type Ops interface {
-	GatherRows(s device.Stream, out, table, ids device.Mat)
-	RMSNorm(s device.Stream, out, x, w device.Mat, eps float32)
-	stages.Products
-}
-
-// chooser is a device that chooses tokens itself.
-type chooser interface {
-	ChangeLogits(s device.Stream, logits device.Mat, c *device.LogitChanges)
-	Choose(s device.Stream, ids, logits, draws device.Mat)
-}
-
 // Stage holds the final norm and the output projection.
 type Stage struct {
-	Ops  Ops
+	Dev  device.Runner
 	Norm device.Mat    // [1, H]
 	Proj device.Weight // [V, H] lm_head, or the embedding table where they are tied
 	Eps  float32       // rms_norm_eps
@@ -50,26 +37,23 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 		fetch(s, st)
 		return
 	}
+	p := st.On(h.Dev, s, probe)
 	x := st.Hidden
 	if len(st.Wanted) < st.T {
-		h.Ops.GatherRows(s, st.Picked, st.Hidden, st.WantedRows)
+		p.GatherRows(st.Picked, st.Hidden, st.WantedRows)
 		x = st.Picked
 	}
-	h.Ops.RMSNorm(s, st.Final, x, h.Norm, h.Eps)
-	if probe != nil {
-		probe.Observe(s, -1, "final_norm", st.Final, st)
-	}
-	st.Output.Changed()
-	if f, ok := h.Ops.(stages.FormOps); ok {
-		f.Generated(s, st.WantedGenerated())
-	}
-	st.Output.Mul(s, h.Ops, st.Logits, &h.Proj)
+	p.RMSNorm(st.Final, x, h.Norm, h.Eps)
+	p.Observe(-1, "final_norm", st.Final)
+	p.Generated = st.WantedGenerated()
+	st.Output.Prepare(&p.List, &h.Proj)
+	st.Output.Mul(&p.List, st.Logits, &h.Proj)
 	if ids, draws, ok := st.Draws(); ok {
-		c := h.Ops.(chooser)
 		if changes, ok := st.LogitChanges(); ok {
-			c.ChangeLogits(s, st.Logits, &changes)
+			p.ChangeLogits(st.Logits, changes)
 		}
-		c.Choose(s, ids, st.Logits, draws)
+		p.Choose(ids, st.Logits, draws)
 	}
+	p.Send()
 	fetch(s, st)
 }

@@ -239,7 +239,7 @@ func (b *binder) layer(i int) group.Layer {
 	if !b.cfg.MoELayer(i) {
 		return l
 	}
-	l.Router = route.Stage{Gate: r.Vector("router"), Params: b.cfg.MoE.Router}
+	l.Router = route.Stage{Gate: device.Weight{F: r.Vector("router")}, Params: b.cfg.MoE.Router}
 	l.Bank.Shared = r.network("shared", "shared.")
 	if b.card != nil && b.routed != b.dev {
 		b.parts.Slots = b.slots(i)

@@ -153,7 +153,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 	}
 	names := cfg.Names()
 	if o.First == 0 {
-		p.Embed = &embed.Stage{Ops: dev, Table: b.mat(names.Embed)}
+		p.Embed = &embed.Stage{Dev: dev, Table: b.mat(names.Embed)}
 	}
 	first, partition := o.First, o.Partition
 	if partition == nil {
@@ -167,7 +167,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		if b.err != nil {
 			return b.err
 		}
-		g, err := group.New(dev, dev, cfg, p.Limits, o.KVType, first, layers, tables)
+		g, err := group.New(dev, cfg, p.Limits, o.KVType, first, layers, tables)
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 // head binds the head.
 func (p *Parts) head(dev Device, b *binder, bits int) {
 	cfg, names := p.Config, p.Config.Names()
-	p.Head = &head.Stage{Ops: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps}
+	p.Head = &head.Stage{Dev: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps}
 	switch {
 	case !cfg.TieEmbed:
 		p.Head.Proj = b.weight("head", names.Head, bits)

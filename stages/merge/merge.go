@@ -6,37 +6,15 @@ import (
 	"krater/stages"
 )
 
-// Ops are the operators the stage needs.
-type Ops interface {
-	WeightedSum(s device.Stream, out, y, weights, base device.Mat)
-}
-
-// partOps are of a device that leaves rows out of a sum.
-type partOps interface {
-	// WeightedSumOf is WeightedSum of the choices ids [T, K] whose expert is somewhere: not
-	// below 0 in where [1, E] I32.
-	WeightedSumOf(s device.Stream, out, y, weights, base, ids, where device.Mat)
-}
-
-// Run writes st.Delta, the output of the MoE block: the sum over the ranks
+// Run appends that st.Delta is the output of the MoE block: the sum over the ranks
 // 0..K-1, in that order, of st.RouterWeights times st.ExpertOut, plus st.Shared.
-// Whoever computed a row of ExpertOut, and when, does not change a bit of it.
-func Run(s device.Stream, ops Ops, st *stages.State, layer int, probe stages.Probe) {
-	if probe != nil {
-		sum(s, ops, st, device.Mat{})
-		probe.Observe(s, layer, "experts_out", st.Delta, st)
+// Which device computed a row of ExpertOut, and when, does not change a bit of it.
+// Choices of experts that where [1, E] has below 0 are left out; it may be absent.
+func Run(p *stages.Program, st *stages.State, where device.Mat, layer int) {
+	if p.Probed() {
+		p.WeightedSum(st.Delta, st.ExpertOut, st.RouterWeights, device.Mat{}, st.RouterIDs, where)
+		p.Observe(layer, "experts_out", st.Delta)
 	}
-	sum(s, ops, st, st.Shared)
-	st.Pending = true
-	if probe != nil {
-		probe.Observe(s, layer, "mlp_out", st.Delta, st)
-	}
-}
-
-func sum(s device.Stream, ops Ops, st *stages.State, base device.Mat) {
-	if !st.Where.Zero() {
-		ops.(partOps).WeightedSumOf(s, st.Delta, st.ExpertOut, st.RouterWeights, base, st.RouterIDs, st.Where)
-		return
-	}
-	ops.WeightedSum(s, st.Delta, st.ExpertOut, st.RouterWeights, base)
+	p.WeightedSum(st.Delta, st.ExpertOut, st.RouterWeights, st.Shared, st.RouterIDs, where)
+	p.Observe(layer, "mlp_out", st.Delta)
 }

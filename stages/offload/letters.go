@@ -119,11 +119,17 @@ func (l *Letters) Close() {
 // Post enqueues that the host is asked for the choices of st whose experts where [1, E] has
 // below 0.
 func (l *Letters) Post(s device.Stream, st *stages.State, where device.Mat) {
-	l.mailer.Post(s, l.mail, st.Normed, st.RouterIDs, st.RouterWeights, where)
+	p := st.On(l.x.dev, s, nil)
+	p.AskHost(l.mail, st.Normed, st.RouterIDs, st.RouterWeights, where)
+	p.Send()
 }
 
 // Take enqueues that st.Hidden gets what the host answers to the last Post.
-func (l *Letters) Take(s device.Stream, st *stages.State) { l.mailer.Take(s, l.mail, st.Hidden) }
+func (l *Letters) Take(s device.Stream, st *stages.State) {
+	p := st.On(l.x.dev, s, nil)
+	p.TakeAnswer(l.mail, st.Hidden)
+	p.Send()
+}
 
 // Begin is called before a step of so many rows is enqueued, when the former one has ended. It
 // gives the step for those who serve it.
@@ -353,7 +359,7 @@ func (d *desk) compute(l *Letters, s device.Stream, layer int, letter *device.Le
 	d.st.Input = stages.NewInput(d.st.Normed, d.q)
 	d.st.ExpertOut = l.out.RowRange(0, letter.Rows*l.topK)
 	d.st.RouterIDs.Cols = l.topK
-	l.x.banks[layer].host.Prepare(s, l.x.host, &d.st)
+	l.x.prepare(s, &d.st, layer)
 	at(Gathered)
 	l.x.Compute(s, &d.st, layer, work)
 	err = s.Synchronize()

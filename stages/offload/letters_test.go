@@ -13,12 +13,11 @@ import (
 
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
-	"krater/stages/expert"
 )
 
 // mailing is a device with mailboxes, of which the test is the device's side.
 type mailing struct {
-	device.Device
+	device.Runner
 	refuse error // NewMail's
 	open   int   // mailboxes
 	last   *memoryMail
@@ -34,10 +33,7 @@ func (d *mailing) NewMail(o device.MailSize) (device.Mail, error) {
 	return d.last, nil
 }
 
-func (d *mailing) Post(device.Stream, device.Mail, device.Mat, device.Mat, device.Mat, device.Mat) {
-	panic("there is no step")
-}
-func (d *mailing) Take(device.Stream, device.Mail, device.Mat) { panic("there is no step") }
+func (d *mailing) Run(device.Stream, device.List) { panic("there is no step") }
 
 // memoryMail is a mailbox in plain memory.
 type memoryMail struct {
@@ -124,7 +120,7 @@ func (m *memoryMail) post(t *testing.T, n int, asks bool) []float32 {
 func postOffice(t *testing.T, servers int) (*rig, *mailing, *Letters) {
 	t.Helper()
 	r := newRig(t)
-	d := &mailing{Device: r.sim}
+	d := &mailing{Runner: r.sim}
 	r.dev = d
 	l, err := r.NewLetters(8, servers)
 	if err != nil {
@@ -254,11 +250,11 @@ type faulty struct {
 	on atomic.Bool
 }
 
-func (f *faulty) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
-	if f.on.Load() {
+func (f *faulty) Run(s device.Stream, l device.List) {
+	if f.on.Load() && l.Ops[0].Kind == device.OpExperts {
 		panic("injected")
 	}
-	f.Host.(expert.Ops).Experts(s, y, x, bank, work, topK)
+	f.Host.Run(s, l)
 }
 
 // TestServerFails: the device is not kept waiting, who waits for the step learns of it, and
@@ -378,7 +374,7 @@ func (b *counted) Free() { b.of.open--; b.Buffer.Free() }
 // TestLettersRefused: whatever is refused, nothing is left behind.
 func TestLettersRefused(t *testing.T) {
 	r := newRig(t)
-	h, d := &scarce{Host: r.Experts.host}, &mailing{Device: r.sim}
+	h, d := &scarce{Host: r.Experts.host}, &mailing{Runner: r.sim}
 	r.Experts.host, r.dev = h, d
 	for nth := 1; ; nth++ {
 		h.left = nth

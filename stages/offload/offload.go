@@ -32,8 +32,7 @@ import (
 
 // Host is a device that computes on host memory.
 type Host interface {
-	device.Device
-	expert.Ops
+	device.Runner
 	// WeightedSumOf is out [T, H] = the sum, by rising k, of weights[t*K+k] * y[t*K+k] where
 	// ids[t*K+k] is not below 0; y [T*K, H] F32.
 	WeightedSumOf(s device.Stream, out []float32, y device.Mat, weights []float32, ids []int32)
@@ -42,7 +41,7 @@ type Host interface {
 // Experts are the routed experts of a model on both sides. Load and Room belong
 // to one goroutine at a time and to none that runs the groups.
 type Experts struct {
-	dev   device.Device
+	dev   device.Runner
 	host  Host
 	parts *load.Parts
 	banks map[int]*bank // by layer
@@ -80,7 +79,7 @@ type slot struct{ layer, expert int } // layer -1: free
 // New takes the routed experts of parts, which must lie in memory the host can
 // address, off the groups: until they are loaded to slots the device cannot use
 // them. parts stay the caller's; until Close they must not be used without x.
-func New(dev device.Device, host Host, parts *load.Parts) (*Experts, error) {
+func New(dev device.Runner, host Host, parts *load.Parts) (*Experts, error) {
 	x := &Experts{dev: dev, host: host, parts: parts, banks: map[int]*bank{}}
 	_ = x.each(func(g *group.Group, layer int) error {
 		b := g.Bank(layer)
@@ -258,7 +257,14 @@ func (x *Experts) Bank(layer int) *expert.Bank { return &x.banks[layer].host }
 // Prepare makes what Compute takes of the rows that Mirror.Fetch brought.
 func (x *Experts) Prepare(s device.Stream, m *Mirror, layer int) {
 	m.back.widen(m)
-	x.banks[layer].host.Prepare(s, x.host, &m.st)
+	x.prepare(s, &m.st, layer)
+}
+
+// prepare quantises the rows of st for a layer's experts, if they want that.
+func (x *Experts) prepare(s device.Stream, st *stages.State, layer int) {
+	p := st.On(x.host, s, nil)
+	x.banks[layer].host.Prepare(&p.List, st)
+	p.Send()
 }
 
 // Close gives the slots back and the groups their experts.

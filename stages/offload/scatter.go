@@ -11,15 +11,10 @@ import (
 type scatter struct {
 	marks []bool // [tokens*K] rows to be returned
 	// Scattered rows go to stage, on the device, and from there to where they belong.
-	ops   scatterOps // nil: the device does not do that
+	dev   device.Runner
 	ids   device.Mat // [tokens*K, 1] I32, of the host
 	stage device.Mat // [n, H] F32
 	slots device.Mat // [n, 1] I32
-}
-
-// scatterOps are of a device that puts rows where slots say.
-type scatterOps interface {
-	StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
 }
 
 // stageRows is the most rows of a stage.
@@ -31,11 +26,7 @@ const runsMost = 6
 
 func newScatter(x *Experts) (*scatter, error) {
 	cfg := x.parts.Config
-	r := &scatter{marks: make([]bool, x.parts.Limits.LayerRows()*cfg.MoE.Router.TopK)}
-	var ok bool
-	if r.ops, ok = x.dev.(scatterOps); !ok {
-		return r, nil
-	}
+	r := &scatter{dev: x.dev, marks: make([]bool, x.parts.Limits.LayerRows()*cfg.MoE.Router.TopK)}
 	var err error
 	if r.ids, err = device.AllocMat(x.host, tensor.I32, len(r.marks), 1); err == nil {
 		r.stage, err = device.AllocMat(x.dev, tensor.F32, min(stageRows, len(r.marks)), cfg.Hidden)
@@ -114,6 +105,8 @@ func (r *scatter) scattered(s device.Stream, m *Mirror, st *stages.State, marks 
 		stage, slots := r.stage.RowRange(0, k), r.slots.RowRange(0, k)
 		s.CopyIn(stage, hostBytes(m.out.RowRange(from, from+k)))
 		s.CopyIn(slots, hostBytes(r.ids.RowRange(from, from+k)))
-		r.ops.StoreRows(s, device.KV{Mat: st.ExpertOut}, stage, slots)
+		p := st.On(r.dev, s, nil)
+		p.StoreRows(device.KV{Mat: st.ExpertOut}, stage, slots)
+		p.Send()
 	}
 }

@@ -1,7 +1,6 @@
 package offload
 
 import (
-	"fmt"
 	"sync"
 
 	"krater/kernels/device"
@@ -14,18 +13,13 @@ import (
 // not its rows: a copy is a K-th, and the operators that sum there leave out what they have
 // not computed.
 type sums struct {
-	ops     addOps
+	dev     device.Runner
 	raw     device.Mat // [tokens, H] of RowType, on the host: the rows as they came
 	weights []float32  // [tokens*K]
 	sum     device.Mat // [tokens, H] F32, on the host
 	there   device.Mat // the same on the accelerator
 	byToken []float32  // [tokens*K] weights of what the host computed, else 0
 	release []func() error
-}
-
-// addOps are of a device that adds rows.
-type addOps interface {
-	Add(s device.Stream, x, delta device.Mat)
 }
 
 // sumBytes is the size of a matrix of sums.
@@ -36,11 +30,7 @@ func sumBytes(cfg *model.Config, lim stages.Limits) int64 {
 // newSums gives what there is also with an error, to be closed.
 func newSums(x *Experts) (*sums, error) {
 	cfg, rows := x.parts.Config, x.parts.Limits.LayerRows()
-	r := &sums{weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
-	var ok bool
-	if r.ops, ok = x.dev.(addOps); !ok {
-		return r, fmt.Errorf("%s cannot add rows", x.dev.Name())
-	}
+	r := &sums{dev: x.dev, weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
 	var err error
 	if r.raw, err = device.AllocMat(x.host, device.RowType(device.LayoutOf(x.dev)), rows, cfg.Hidden); err == nil {
 		r.sum, err = device.AllocMat(x.host, tensor.F32, rows, cfg.Hidden)
@@ -93,7 +83,9 @@ func (r *sums) send(s device.Stream, m *Mirror, st *stages.State, work []device.
 	})
 	there := r.there.RowRange(0, st.T)
 	s.CopyIn(there, hostBytes(r.sum.RowRange(0, st.T)))
-	r.ops.Add(s, st.Hidden, there)
+	p := st.On(r.dev, s, nil)
+	p.Add(st.Hidden, there)
+	p.Send()
 }
 
 // sumRow is dst = the sum of rows from, from+1, ... of y [n, cols], by their weights; one of

@@ -8,6 +8,17 @@ import (
 	"krater/kernels/tensor"
 )
 
+var (
+	_ device.Runner    = Device{}
+	_ device.Operators = Device{}
+)
+
+// Run implements device.Runner.
+func (d Device) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+// Fused implements device.Runner: every operator is computed by itself.
+func (Device) Fused(device.List) int { return 1 }
+
 // later enqueues f on s.
 func later(s device.Stream, f func()) { s.(*stream).push(f) }
 
@@ -26,11 +37,6 @@ func (Device) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
 		ref.RMSNorm(v, floats(x), floats(w), eps)
 		store(out, v)
 	})
-}
-
-func (d Device) AddRMSNorm(s device.Stream, out, x, delta, w device.Mat, eps float32) {
-	d.Add(s, x, delta)
-	d.RMSNorm(s, out, x, w, eps)
 }
 
 func (Device) HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32) {

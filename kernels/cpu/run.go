@@ -1,0 +1,30 @@
+package cpu
+
+import "krater/kernels/device"
+
+var (
+	_ device.Runner    = (*Device)(nil)
+	_ device.Operators = (*Device)(nil)
+)
+
+// Run implements device.Runner. Every operator is complete when the call returns.
+func (d *Device) Run(s device.Stream, l device.List) {
+	for ; len(l.Ops) > 0; l = l.From(1) {
+		o := &l.Ops[0]
+		if d.Fused(l) == 2 {
+			next := &l.Ops[1]
+			d.AddRMSNorm(s, next.Out, next.X, o.X, next.W, next.Eps)
+			l = l.From(1)
+			continue
+		}
+		o.On(d, s)
+	}
+}
+
+// Fused implements device.Runner: a sum and its norm are one pass over the rows.
+func (d *Device) Fused(l device.List) int {
+	if len(l.Ops) > 1 && l.Ops[0].Kind == device.OpAdd && l.Ops[1].Kind == device.OpRMSNorm && l.Ops[1].X == l.Ops[0].Out {
+		return 2
+	}
+	return 1
+}

@@ -1,0 +1,338 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/ops"
+	"krater/kernels/device"
+)
+
+var _ device.Runner = (*Device)(nil)
+
+// Run implements device.Runner: operators become launches on s, those that Fused joins become
+// one operator of package ops.
+func (d *Device) Run(s device.Stream, l device.List) {
+	for len(l.Ops) > 0 {
+		f := d.first(l)
+		d.do(f.name, s, func(own *Stream) {
+			own.ops.Generated = l.Generated
+			f.add(&own.ops, l.Ops)
+		})
+		l = l.From(f.n)
+	}
+}
+
+// Fused implements device.Runner.
+func (d *Device) Fused(l device.List) int { return d.first(l).n }
+
+// fusion is the first n operators of a list as one operator.
+type fusion struct {
+	name string
+	n    int
+	add  func(b *ops.Builder, o []device.Op)
+}
+
+// first finds the longest sequence at the head of l that is computed as one.
+func (d *Device) first(l device.List) fusion {
+	for _, p := range patterns[l.Ops[0].Kind] {
+		if p.n = p.matches(d, l); p.n > 0 {
+			return p.fusion
+		}
+	}
+	k := l.Ops[0].Kind
+	return fusion{k.String(), 1, d.single(k)}
+}
+
+// pattern is a fusion with the question how many operators of l it takes, 0: it does not fit.
+type pattern struct {
+	fusion
+	matches func(d *Device, l device.List) int
+}
+
+// patterns are those that begin with an operator of a kind, longest first.
+var patterns = map[device.Kind][]pattern{
+	device.OpRMSNorm: {
+		{fusion{name: "NormRoute", add: addNormRoute}, isNormRoute},
+		{fusion{name: "NormMatMul", add: addNormMatMul}, isNormMatMul},
+	},
+	device.OpAdd:    {{fusion{name: "AddRMSNorm", add: addAddRMSNorm}, isAddRMSNorm}},
+	device.OpMatMul: {{fusion{name: "Route", add: addRoute}, isRoute}, {fusion{name: "AddMatMul", add: addAddMatMul}, isAddMatMul}},
+	device.OpFFN:    {{fusion{name: "AddFFN", add: addAddFFN}, isAddFFN}},
+	device.OpRope: {
+		{fusion{name: "LatentDecode", add: addLatentDecode}, isLatentDecode},
+		{fusion{name: "Latent", add: addLatent}, isLatent},
+		{fusion{name: "HeadStore", add: addHeadStore}, isHeadStore},
+	},
+	device.OpHeadNorm:  {{fusion{name: "HeadStore", add: addNormedHeadStore}, isNormedHeadStore}},
+	device.OpExpertsOn: {{fusion{name: "AddMix", add: addAddMix}, isAddMix}, {fusion{name: "Mix", add: addMix}, isMix}},
+}
+
+// kinds reports whether l begins with these kinds.
+func kinds(l device.List, want ...device.Kind) bool {
+	if len(l.Ops) < len(want) {
+		return false
+	}
+	for i, k := range want {
+		if l.Ops[i].Kind != k {
+			return false
+		}
+	}
+	return true
+}
+
+// norms reports whether few rows are normed where a product reads them: every block does so for
+// itself.
+func (d *Device) norms(rows int) bool { return !d.F32 && rows <= ops.NormRows }
+
+// adds reports whether sums are added to the residual stream where they are made: for few rows, or,
+// where bits must not depend on their number, for any of which some are generated.
+func (d *Device) adds(rows, generated int) bool {
+	if d.F32 {
+		return false
+	}
+	return rows <= ops.AddRows || d.invariant && generated > 0
+}
+
+// added reports whether operator i of l adds the result of the one before it, which nobody else
+// reads, to the residual stream, and may do so where it is made.
+func (d *Device) added(l device.List, i int) bool {
+	if len(l.Ops) <= i || l.Ops[i].Kind != device.OpAdd {
+		return false
+	}
+	sum := &l.Ops[i]
+	return sum.X == l.Ops[i-1].Out && d.adds(sum.Out.Rows, l.Generated) && unread(l.From(i+1), sum.X)
+}
+
+// unread reports whether no operator of l reads what m holds now.
+func unread(l device.List, m device.Mat) bool {
+	for i := range l.Ops {
+		o := &l.Ops[i]
+		reads := false
+		o.Mats(func(_ string, x *device.Mat) {
+			reads = reads || overlap(*x, m) && (*x != o.Out || o.Reads(o.Out))
+		})
+		if reads {
+			return false
+		}
+		if covers(o.Out, m) {
+			return true
+		}
+	}
+	return true
+}
+
+// covers reports whether b is a range of the columns of a.
+func covers(a, b device.Mat) bool {
+	if a.Buf != b.Buf || a.DType != b.DType || a.Stride != b.Stride || a.Rows != b.Rows || b.Off < a.Off {
+		return false
+	}
+	return (b.Off-a.Off)/a.DType.Size()+b.Cols <= a.Cols
+}
+
+// overlap reports whether two matrices may share memory.
+func overlap(a, b device.Mat) bool {
+	if a.Buf != b.Buf {
+		return false
+	}
+	end := func(m device.Mat) int { return m.Off + ((m.Rows-1)*m.Stride+m.Cols)*m.DType.Size() }
+	return a.Off < end(b) && b.Off < end(a)
+}
+
+func isNormRoute(d *Device, l device.List) int {
+	if !kinds(l, device.OpRMSNorm, device.OpMatMul, device.OpRouteTopK) || !d.norms(l.Ops[0].Out.Rows) || l.Ops[1].X != l.Ops[0].Out {
+		return 0
+	}
+	if isRoute(d, l.From(1)) == 0 {
+		return 0
+	}
+	return 3
+}
+
+func addNormRoute(b *ops.Builder, o []device.Op) {
+	norm, gate, top := &o[0], &o[1], &o[2]
+	b.NormRoute(mat(top.Out), mat(top.A), mat(top.X), mat(norm.Out), mat(norm.X), mat(norm.W), norm.Eps, mat(gate.Weight.F), mat(top.W), *top.Router)
+}
+
+func isRoute(_ *Device, l device.List) int {
+	if !kinds(l, device.OpMatMul, device.OpRouteTopK) || l.Ops[1].X != l.Ops[0].Out || l.Ops[0].Weight.F.Zero() {
+		return 0
+	}
+	return 2
+}
+
+func addRoute(b *ops.Builder, o []device.Op) {
+	gate, top := &o[0], &o[1]
+	b.Route(mat(top.Out), mat(top.A), mat(top.X), mat(gate.X), mat(gate.Weight.F), mat(top.W), *top.Router)
+}
+
+func isNormMatMul(d *Device, l device.List) int {
+	if !kinds(l, device.OpRMSNorm, device.OpMatMul) || !d.norms(l.Ops[0].Out.Rows) || l.Ops[1].X != l.Ops[0].Out {
+		return 0
+	}
+	if l.Ops[1].Out.DType != d.RowType() || !unread(l.From(2), l.Ops[0].Out) {
+		return 0
+	}
+	return 2
+}
+
+func addNormMatMul(b *ops.Builder, o []device.Op) {
+	norm, product := &o[0], &o[1]
+	b.NormMatMul(mat(product.Out), mat(norm.Out), mat(norm.X), mat(norm.W), norm.Eps, weight(product.Weight))
+}
+
+func isAddRMSNorm(_ *Device, l device.List) int {
+	if !kinds(l, device.OpAdd, device.OpRMSNorm) || l.Ops[1].X != l.Ops[0].Out {
+		return 0
+	}
+	return 2
+}
+
+func addAddRMSNorm(b *ops.Builder, o []device.Op) {
+	sum, norm := &o[0], &o[1]
+	b.AddRMSNorm(mat(norm.Out), mat(norm.X), mat(sum.X), mat(norm.W), norm.Eps)
+}
+
+func isAddMatMul(d *Device, l device.List) int {
+	if !d.added(l, 1) {
+		return 0
+	}
+	return 2
+}
+
+func addAddMatMul(b *ops.Builder, o []device.Op) {
+	product, sum := &o[0], &o[1]
+	b.AddMatMul(mat(sum.Out), mat(sum.X), mat(product.X), weight(product.Weight))
+}
+
+func isAddFFN(d *Device, l device.List) int {
+	if !d.added(l, 1) {
+		return 0
+	}
+	return 2
+}
+
+func addAddFFN(b *ops.Builder, o []device.Op) {
+	ffn, sum := &o[0], &o[1]
+	b.AddFFN(mat(sum.Out), mat(sum.X), mat(ffn.X), network(ffn.FFN))
+}
+
+// isLatent finds rotation of the queries, norm and rotation of the latent row, and its storing.
+func isLatent(_ *Device, l device.List) int {
+	if !kinds(l, device.OpRope, device.OpRMSNorm, device.OpRope, device.OpStoreRows) {
+		return 0
+	}
+	norm, turn, store := &l.Ops[1], &l.Ops[2], &l.Ops[3]
+	row, rank := store.X, norm.X.Cols
+	if norm.Out != norm.X || rank >= row.Cols || norm.X != row.ColRange(0, rank) || turn.Out != row.ColRange(rank, row.Cols) {
+		return 0
+	}
+	if q := &l.Ops[0]; q.A != turn.A || q.W != turn.W {
+		return 0
+	}
+	return 4
+}
+
+func addLatent(b *ops.Builder, o []device.Op) {
+	q, norm, turn, store := &o[0], &o[1], &o[2], &o[3]
+	b.Latent(kv(&store.KV), mat(q.Out), mat(store.X), mat(norm.W), norm.Eps, mat(q.A), mat(store.A), mat(q.W), *q.Rope, *turn.Rope)
+}
+
+// isLatentDecode finds isLatent and the attention of a batch that has generated rows only: queries
+// and latent rows may hold anything afterwards.
+func isLatentDecode(d *Device, l device.List) int {
+	if isLatent(d, l) == 0 || len(l.Ops) < 5 {
+		return 0
+	}
+	q, store, at := &l.Ops[0], &l.Ops[3], &l.Ops[4]
+	if at.Kind != device.OpMLA || !at.Spans.Decode || at.X != q.Out || !unread(l.From(5), q.Out) || !unread(l.From(5), store.X) {
+		return 0
+	}
+	return 5
+}
+
+func addLatentDecode(b *ops.Builder, o []device.Op) {
+	q, norm, turn, store, at := &o[0], &o[1], &o[2], &o[3], &o[4]
+	b.LatentDecode(mat(at.Out), mat(q.Out), mat(store.X), mat(norm.W), norm.Eps, kv(&store.KV), mat(q.A), mat(store.A), mat(q.W), *q.Rope, *turn.Rope,
+		kvB(at.KVB), at.Spans.List, mat(at.Spans.Table), *at.MLA)
+}
+
+// isHeadStore finds rotation of queries and keys, and the storing of keys and values.
+func isHeadStore(_ *Device, l device.List) int {
+	if !kinds(l, device.OpRope, device.OpRope, device.OpStoreRows) {
+		return 0
+	}
+	q, k, row := &l.Ops[0], &l.Ops[1], l.Ops[2].X
+	if k.Out != row.ColRange(0, row.Cols/2) || q.A != k.A || q.W != k.W {
+		return 0
+	}
+	return 3
+}
+
+func addHeadStore(b *ops.Builder, o []device.Op) { headStore(b, o, launch.Mat{}, launch.Mat{}, 0) }
+
+func headStore(b *ops.Builder, o []device.Op, qNorm, kNorm launch.Mat, eps float32) {
+	q, k, store := &o[0], &o[1], &o[2]
+	b.HeadStore(kv(&store.KV), mat(q.Out), mat(store.X), qNorm, kNorm, eps, mat(q.A), mat(store.A), mat(q.W), *q.Rope, *k.Rope)
+}
+
+// isNormedHeadStore finds the norms of query and key heads before isHeadStore.
+func isNormedHeadStore(d *Device, l device.List) int {
+	if !kinds(l, device.OpHeadNorm, device.OpHeadNorm) || isHeadStore(d, l.From(2)) == 0 {
+		return 0
+	}
+	q, k := &l.Ops[0], &l.Ops[1]
+	if q.Out != l.Ops[2].Out || k.Out != l.Ops[3].Out || q.Eps != k.Eps {
+		return 0
+	}
+	return 5
+}
+
+func addNormedHeadStore(b *ops.Builder, o []device.Op) {
+	headStore(b, o[2:], mat(o[0].W), mat(o[1].W), o[0].Eps)
+}
+
+// isMix finds the routed experts, the shared network where there is one, and their sum.
+func isMix(_ *Device, l device.List) int {
+	n := 1
+	var shared device.Mat
+	if len(l.Ops) > 1 && l.Ops[1].Kind == device.OpFFN && l.Ops[1].X == l.Ops[0].X {
+		n, shared = 2, l.Ops[1].Out
+	}
+	if len(l.Ops) <= n || l.Ops[n].Kind != device.OpWeightedSum {
+		return 0
+	}
+	experts, sum := &l.Ops[0], &l.Ops[n]
+	if sum.X != experts.Out || sum.W != shared || sum.C != experts.Bank.Map {
+		return 0
+	}
+	return n + 1
+}
+
+func addMix(b *ops.Builder, o []device.Op) {
+	n, ffn := networkOf(o)
+	experts, sum := &o[0], &o[n]
+	b.Mix(mat(sum.Out), mat(experts.Out), mat(sum.W), mat(experts.X), bank(experts.Bank), ffn, mat(experts.A), mat(sum.A))
+}
+
+func isAddMix(d *Device, l device.List) int {
+	n := isMix(d, l)
+	if n == 0 || !d.added(l, n) {
+		return 0
+	}
+	return n + 1
+}
+
+func addAddMix(b *ops.Builder, o []device.Op) {
+	n, ffn := networkOf(o)
+	experts, sum, add := &o[0], &o[n], &o[n+1]
+	b.AddMix(mat(add.Out), mat(sum.Out), mat(experts.Out), mat(sum.W), mat(experts.X), bank(experts.Bank), ffn, mat(experts.A), mat(sum.A))
+}
+
+// networkOf is the shared network of a mixture, and where its sum is.
+func networkOf(o []device.Op) (sum int, n ops.Network) {
+	if o[1].Kind == device.OpFFN {
+		return 2, network(o[1].FFN)
+	}
+	return 1, n
+}

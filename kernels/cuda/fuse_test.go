@@ -1,0 +1,128 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"slices"
+	"testing"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// memory is a buffer that nobody computes on.
+type memory struct{ device.Buffer }
+
+// rowsOf is a matrix of its own memory.
+func rowsOf(dt tensor.DType, rows, cols int) device.Mat {
+	return device.NewMat(new(memory), dt, rows, cols)
+}
+
+// names are the operators that a list becomes.
+func names(d *Device, l device.List) (out []string) {
+	for len(l.Ops) > 0 {
+		f := d.first(l)
+		out = append(out, f.name)
+		l = l.From(f.n)
+	}
+	return out
+}
+
+// layer appends a layer with latent or grouped-query attention and experts, for rows of which all
+// are generated, or none.
+func layer(l *device.List, rows int, latent, generated bool, extra func(normed, delta device.Mat)) {
+	m := func(dt tensor.DType, cols int) device.Mat { return rowsOf(dt, rows, cols) }
+	hidden, normed, delta, out := m(tensor.F32, 64), m(tensor.BF16, 64), m(tensor.BF16, 64), m(tensor.BF16, 64)
+	both := m(tensor.BF16, 96)
+	q, kv := both.ColRange(0, 64), both.ColRange(64, 96)
+	w := &device.Weight{F: rowsOf(tensor.BF16, 96, 64)}
+	positions, slots, angles := m(tensor.I32, 1), m(tensor.I32, 1), rowsOf(tensor.F32, 9, 8)
+	spans := device.Spans{Decode: generated}
+	l.RMSNorm(normed, hidden, rowsOf(tensor.BF16, 1, 64), 1e-6)
+	l.MatMul(both, normed, device.QRows{}, w)
+	if extra != nil {
+		extra(normed, delta)
+	}
+	if latent {
+		l.Rope(q, positions, angles, &device.Rope{})
+		l.RMSNorm(kv.ColRange(0, 24), kv.ColRange(0, 24), rowsOf(tensor.BF16, 1, 24), 1e-6)
+		l.Rope(kv.ColRange(24, 32), positions, angles, &device.Rope{})
+		l.StoreRows(device.KV{}, kv, slots)
+		l.MLA(out, q, device.KV{}, &device.KVB{}, spans, &device.MLA{})
+	} else {
+		l.HeadNorm(q, 4, rowsOf(tensor.BF16, 1, 16), 1e-6)
+		l.HeadNorm(kv.ColRange(0, 16), 1, rowsOf(tensor.BF16, 1, 16), 1e-6)
+		l.Rope(q, positions, angles, &device.Rope{})
+		l.Rope(kv.ColRange(0, 16), positions, angles, &device.Rope{})
+		l.StoreRows(device.KV{}, kv, slots)
+		l.GQA(out, q, device.KV{}, spans, &device.GQA{})
+	}
+	l.MatMul(delta, out, device.QRows{}, w)
+	l.Add(hidden, delta)
+	l.RMSNorm(normed, hidden, rowsOf(tensor.BF16, 1, 64), 1e-6)
+	ids, shares, logits, y, shared := m(tensor.I32, 2), m(tensor.F32, 2), m(tensor.F32, 8), rowsOf(tensor.BF16, 2*rows, 64), m(tensor.BF16, 64)
+	l.MatMul(logits, normed, device.QRows{}, &device.Weight{F: rowsOf(tensor.F32, 8, 64)})
+	l.RouteTopK(ids, shares, logits, device.Mat{}, &device.Router{})
+	l.ExpertsOn(y, normed, &device.Bank{}, ids)
+	if latent {
+		l.FFN(shared, normed, device.QRows{}, &device.FFN{})
+	} else {
+		shared = device.Mat{}
+	}
+	l.WeightedSum(delta, y, shares, shared, ids, device.Mat{})
+	l.Add(hidden, delta)
+}
+
+// TestFused: a layer becomes these operators, and a value that another operator reads is there for it.
+func TestFused(t *testing.T) {
+	many := 300
+	for _, c := range []struct {
+		name              string
+		dev               *Device
+		rows              int
+		latent, generated bool
+		extra             func(l *device.List) func(normed, delta device.Mat)
+		want              []string
+	}{
+		{"one generated row", &Device{}, 1, true, true, nil, []string{"NormMatMul", "LatentDecode", "AddMatMul", "NormRoute", "AddMix"}},
+		{"one with grouped heads", &Device{}, 1, false, true, nil, []string{"NormMatMul", "HeadStore", "GQA", "AddMatMul", "NormRoute", "AddMix"}},
+		{"a few rows", &Device{}, 8, true, true, nil, []string{"RMSNorm", "MatMul", "LatentDecode", "AddMatMul", "RMSNorm", "Route", "AddMix"}},
+		{"a prompt", &Device{}, many, true, false, nil, []string{"RMSNorm", "MatMul", "Latent", "MLA", "MatMul", "AddRMSNorm", "Route", "Mix", "Add"}},
+		{"float32", &Device{Layout: Layout{F32: true}}, 1, false, true, nil, []string{"RMSNorm", "MatMul", "HeadStore", "GQA", "MatMul", "AddRMSNorm", "Route", "Mix", "Add"}},
+		{"many generated rows, invariant", &Device{invariant: true}, many, true, true, nil, []string{"RMSNorm", "MatMul", "LatentDecode", "AddMatMul", "RMSNorm", "Route", "AddMix"}},
+		{"the norm is read again", &Device{}, 1, true, true, func(l *device.List) func(normed, delta device.Mat) {
+			return func(normed, _ device.Mat) { l.CopyRows(rowsOf(tensor.BF16, 1, 64), normed) }
+		}, []string{"RMSNorm", "MatMul", "CopyRows", "LatentDecode", "AddMatMul", "NormRoute", "AddMix"}},
+	} {
+		var l device.List
+		if c.generated {
+			l.Generated = c.rows
+		}
+		var extra func(normed, delta device.Mat)
+		if c.extra != nil {
+			extra = c.extra(&l)
+		}
+		layer(&l, c.rows, c.latent, c.generated, extra)
+		if got := names(c.dev, l); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	// The next layer writes the queries anew before it reads them.
+	var two device.List
+	two.Generated = 1
+	layer(&two, 1, true, true, nil)
+	two.Ops = append(two.Ops, two.Ops...)
+	want := []string{"NormMatMul", "LatentDecode", "AddMatMul", "NormRoute", "AddMix"}
+	if got := names(&Device{}, two); !slices.Equal(got, append(want, want...)) {
+		t.Errorf("two layers: %q", got)
+	}
+	// What is read after its sum cannot stay away.
+	var l device.List
+	hidden, delta, x := rowsOf(tensor.F32, 1, 64), rowsOf(tensor.BF16, 1, 64), rowsOf(tensor.BF16, 1, 64)
+	l.MatMul(delta, x, device.QRows{}, &device.Weight{F: rowsOf(tensor.BF16, 64, 64)})
+	l.Add(hidden, delta)
+	l.CopyRows(x, delta)
+	if got := names(&Device{}, l); !slices.Equal(got, []string{"MatMul", "Add", "CopyRows"}) {
+		t.Errorf("a delta that is read again: %q", got)
+	}
+}

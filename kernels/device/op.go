@@ -1,0 +1,279 @@
+package device
+
+import "iter"
+
+// Runner is a device that computes lists of operators.
+type Runner interface {
+	Device
+	// Run enqueues the operators of l on s, in order. Arguments that do not fit panic with
+	// *ShapeError before that operator writes anything. The list may change once Run returns;
+	// what its arguments point to (weights, sizes) must not.
+	Run(s Stream, l List)
+	// Fused returns how many of the first operators of l the device computes as one, at least 1.
+	// A device that wraps another asks this to time or count what the other really computes.
+	Fused(l List) int
+}
+
+// Kind is what an operator computes.
+type Kind uint8
+
+// The operators. T rows of a batch, H hidden size, E experts, K experts per token. Activations are
+// of RowType, weights BF16, F32 or integers, indices I32.
+//
+// Every operator is batch invariant on the CPU: a row's result has the same bits whatever the
+// other rows are and however many there are.
+const (
+	OpGatherRows   Kind = iota + 1 // Out[i] [n,H] = W[A[i]]; W [V,H] table, A [n,1] ids
+	OpRMSNorm                      // Out [T,H] = X / sqrt(mean(X^2)+Eps) * W; W [1,H]
+	OpAdd                          // Out [T,H] += X
+	OpAddBias                      // Out [T,N] += W in every row; W [1,N]
+	OpQuantizeRows                 // Q = X [T,K] as integers
+	OpMatMul                       // Out [T,N] = X [T,K] * Weight^T; Q is X for integer weights
+	OpHeadNorm                     // Out [T,Heads*d]: RMSNorm over each head in place; W [1,d]
+	OpRope                         // Out [T,*] rotates in place by Rope; A [T,1] positions, W [P,2*Dim/2] F32 cos and sin
+	OpStoreRows                    // KV[A[i]] = X[i]; X [T,W], A [T,1] slots
+	OpCopyRows                     // Out = X [n,W], of one type and not overlapping
+	OpMLA                          // Out [T,heads*v]: latent attention of queries X over KV by KVB, Spans and MLA
+	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA
+	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent
+	OpFFN                          // Out [T,H] = down(silu(gate X) * up X) of FFN; Q is X for integer weights
+	OpExperts                      // Out [T*K,H]: rows that Work lists, by Experts, each for its rows of X [T,H]; Q is X for integer weights
+	OpExpertsOn                    // Out [T*K,H]: a row for every choice A [T,K] of Bank; ids below 0 give zeros, experts nowhere in Bank.Map leave their rows
+	OpWeightedSum                  // Out [T,H] = sum over K of A [T,K] * X [T*K,H], plus W [T,H] or absent; of choices B [T,K] not below 0 in C [1,E], where those are there
+	OpChangeLogits                 // Out [n,V] F32 logits: penalties, biases and masks of Changes, in place
+	OpChoose                       // Out [n,1] ids: a token for each row of X [n,V] logits, by A [1, n*DrawWords] draws
+	OpAskHost                      // asks the host for the choices A [T,K] of X [T,H] that C [1,E] has below 0, with weights B [T,K], through Mail
+	OpTakeAnswer                   // Out [T,H] F32 += the host's answer to the last OpAskHost, which is waited for
+	opKinds
+)
+
+var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows", "CopyRows", "MLA", "GQA",
+	"RouteTopK", "FFN", "Experts", "ExpertsOn", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
+
+// String is the operator's name.
+func (k Kind) String() string { return kindNames[k] }
+
+// Op is an operator with its arguments; Kind tells which fields count. A List makes them.
+type Op struct {
+	Kind    Kind
+	Out     Mat
+	X       Mat
+	W       Mat
+	A, B, C Mat
+
+	Q       QRows
+	KV      KV
+	Spans   Spans
+	Eps     float32
+	Heads   int
+	Weight  *Weight
+	KVB     *KVB
+	FFN     *FFN
+	Bank    *Bank
+	Experts Routed
+	Rope    *Rope
+	MLA     *MLA
+	GQA     *GQA
+	Router  *Router
+	Changes *LogitChanges
+	Mail    Mail
+}
+
+// Mats calls f with the field's name and every matrix of o that is there, but for those of weights
+// and the cache.
+func (o *Op) Mats(f func(name string, m *Mat)) {
+	for _, m := range [...]struct {
+		name string
+		*Mat
+	}{{"out", &o.Out}, {"x", &o.X}, {"w", &o.W}, {"a", &o.A}, {"b", &o.B}, {"c", &o.C}, {"q", &o.Q.Q}, {"q.Scale", &o.Q.Scale}, {"q.Bias", &o.Q.Bias}} {
+		if !m.Zero() {
+			f(m.name, m.Mat)
+		}
+	}
+}
+
+// Reads reports whether o reads m, which it may also write.
+func (o *Op) Reads(m Mat) bool {
+	switch {
+	case o.X == m || o.W == m || o.A == m && o.Kind != OpRouteTopK || o.B == m || o.C == m:
+		return true
+	case o.Out == m:
+		switch o.Kind {
+		case OpAdd, OpAddBias, OpHeadNorm, OpRope, OpChangeLogits, OpTakeAnswer:
+			return true
+		}
+	}
+	return false
+}
+
+// Routed are the routed experts of a layer on a device that computes what the host lists: F or Q.
+type Routed struct {
+	F    []Expert     // [E]
+	Q    []QExpert    // [E]
+	Work []ExpertRows // experts and assignments rising
+	TopK int
+}
+
+// Sizes are the bytes, the hidden values and the width of expert e.
+func (r *Routed) Sizes(e int32) (bytes, ff, hidden int) {
+	if len(r.Q) > 0 {
+		return r.Q[e].Bytes(), r.Q[e].W2.Cols, r.Q[e].W2.Rows
+	}
+	return r.F[e].Bytes(), r.F[e].Gate.Rows, r.F[e].Gate.Cols
+}
+
+// Len is the number of experts.
+func (r *Routed) Len() int { return max(len(r.F), len(r.Q)) }
+
+// List is a list of operators that run one after the other.
+type List struct {
+	Ops []Op
+	// Generated is how many of the rows of the operators are generated ones, which come first:
+	// a device may compute these in another way than a prompt's.
+	Generated int
+}
+
+// Reset empties the list and keeps its memory.
+func (l *List) Reset() { l.Ops = l.Ops[:0] }
+
+// From is the list without its first n operators.
+func (l List) From(n int) List { l.Ops = l.Ops[n:]; return l }
+
+// To is the first n operators of the list.
+func (l List) To(n int) List { l.Ops = l.Ops[:n]; return l }
+
+// Parts yields the list in parts that d computes as one each.
+func (l List) Parts(d Runner) iter.Seq[List] {
+	return func(yield func(List) bool) {
+		for len(l.Ops) > 0 {
+			n := d.Fused(l)
+			if !yield(l.To(n)) {
+				return
+			}
+			l = l.From(n)
+		}
+	}
+}
+
+func (l *List) add(k Kind, out, x Mat) *Op {
+	l.Ops = append(l.Ops, Op{Kind: k, Out: out, X: x})
+	return &l.Ops[len(l.Ops)-1]
+}
+
+// GatherRows appends out[i] = table[ids[i]].
+func (l *List) GatherRows(out, table, ids Mat) {
+	o := l.add(OpGatherRows, out, Mat{})
+	o.W, o.A = table, ids
+}
+
+// RMSNorm appends out = x / sqrt(mean(x^2)+eps) * w.
+func (l *List) RMSNorm(out, x, w Mat, eps float32) {
+	o := l.add(OpRMSNorm, out, x)
+	o.W, o.Eps = w, eps
+}
+
+// Add appends x += delta.
+func (l *List) Add(x, delta Mat) { l.add(OpAdd, x, delta) }
+
+// AddBias appends x += b in every row.
+func (l *List) AddBias(x, b Mat) { l.add(OpAddBias, x, Mat{}).W = b }
+
+// QuantizeRows appends out = x as integers.
+func (l *List) QuantizeRows(out QRows, x Mat) { l.add(OpQuantizeRows, Mat{}, x).Q = out }
+
+// MatMul appends out = x * w^T. q is x as integers, which integer weights multiply.
+func (l *List) MatMul(out, x Mat, q QRows, w *Weight) {
+	l.either(OpMatMul, out, x, q, w.Integer()).Weight = w
+}
+
+// either appends an operator that reads rows as they are, or as integers.
+func (l *List) either(k Kind, out, x Mat, q QRows, integers bool) *Op {
+	if !integers {
+		return l.add(k, out, x)
+	}
+	o := l.add(k, out, Mat{})
+	o.Q = q
+	return o
+}
+
+// HeadNorm appends RMSNorm over each of the heads of x, in place.
+func (l *List) HeadNorm(x Mat, heads int, w Mat, eps float32) {
+	o := l.add(OpHeadNorm, x, Mat{})
+	o.Heads, o.W, o.Eps = heads, w, eps
+}
+
+// Rope appends the rotation of x in place.
+func (l *List) Rope(x, positions, table Mat, p *Rope) {
+	o := l.add(OpRope, x, Mat{})
+	o.A, o.W, o.Rope = positions, table, p
+}
+
+// StoreRows appends cache[slots[i]] = src[i].
+func (l *List) StoreRows(cache KV, src, slots Mat) {
+	o := l.add(OpStoreRows, Mat{}, src)
+	o.A, o.KV = slots, cache
+}
+
+// CopyRows appends dst = src.
+func (l *List) CopyRows(dst, src Mat) { l.add(OpCopyRows, dst, src) }
+
+// MLA appends latent attention of the rows that spans lists: of prompts, or of generated rows.
+func (l *List) MLA(out, q Mat, cache KV, kvB *KVB, spans Spans, p *MLA) {
+	o := l.add(OpMLA, out, q)
+	o.KV, o.KVB, o.Spans, o.MLA = cache, kvB, spans, p
+}
+
+// GQA appends grouped-query attention of the rows that spans lists.
+func (l *List) GQA(out, q Mat, cache KV, spans Spans, p *GQA) {
+	o := l.add(OpGQA, out, q)
+	o.KV, o.Spans, o.GQA = cache, spans, p
+}
+
+// RouteTopK appends the choice of experts.
+func (l *List) RouteTopK(ids, weights, logits, bias Mat, p *Router) {
+	o := l.add(OpRouteTopK, ids, logits)
+	o.A, o.W, o.Router = weights, bias, p
+}
+
+// FFN appends out = the network's result for x, or for q, which is x as integers.
+func (l *List) FFN(out, x Mat, q QRows, n *FFN) {
+	l.either(OpFFN, out, x, q, n.Integer()).FFN = n
+}
+
+// Experts appends the rows of y that r.Work lists.
+func (l *List) Experts(y, x Mat, q QRows, r Routed) {
+	l.either(OpExperts, y, x, q, len(r.Q) > 0).Experts = r
+}
+
+// ExpertsOn appends a row of y for every choice of ids.
+func (l *List) ExpertsOn(y, x Mat, b *Bank, ids Mat) {
+	o := l.add(OpExpertsOn, y, x)
+	o.A, o.Bank = ids, b
+}
+
+// WeightedSum appends out[t] = the sum over k of weights[t,k] * y[t*K+k], plus base[t] where base is
+// there. Where where [1,E] is there, choices ids that it has below 0 are left out.
+func (l *List) WeightedSum(out, y, weights, base, ids, where Mat) {
+	o := l.add(OpWeightedSum, out, y)
+	o.A, o.W = weights, base
+	if !where.Zero() {
+		o.B, o.C = ids, where
+	}
+}
+
+// ChangeLogits appends penalties, biases and masks, in place.
+func (l *List) ChangeLogits(logits Mat, c LogitChanges) {
+	l.add(OpChangeLogits, logits, Mat{}).Changes = &c
+}
+
+// Choose appends the choice of a token for each row of logits.
+func (l *List) Choose(ids, logits, draws Mat) { l.add(OpChoose, ids, logits).A = draws }
+
+// AskHost appends a request to the host for the choices ids that where has below 0.
+func (l *List) AskHost(m Mail, x, ids, weights, where Mat) {
+	o := l.add(OpAskHost, Mat{}, x)
+	o.Mail, o.A, o.B, o.C = m, ids, weights, where
+}
+
+// TakeAnswer appends the wait for the answer to the last AskHost, which is added to hidden.
+func (l *List) TakeAnswer(m Mail, hidden Mat) { l.add(OpTakeAnswer, hidden, Mat{}).Mail = m }

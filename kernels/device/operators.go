@@ -1,0 +1,94 @@
+package device
+
+import "fmt"
+
+// Operators are the operators that the CPU computes, one method each: see Kind for what they do.
+// A Runner with these methods leaves the choice of the method to Op.On.
+type Operators interface {
+	GatherRows(s Stream, out, table, ids Mat)
+	RMSNorm(s Stream, out, x, w Mat, eps float32)
+	Add(s Stream, x, delta Mat)
+	AddBias(s Stream, x, b Mat)
+	QuantizeRows(s Stream, out QRows, x Mat)
+	MatMul(s Stream, out, x, w Mat)
+	MatMulQ(s Stream, out Mat, x QRows, w QMat)
+	HeadNorm(s Stream, x Mat, heads int, w Mat, eps float32)
+	Rope(s Stream, x, positions, table Mat, p Rope)
+	StoreRows(s Stream, cache KV, src, slots Mat)
+	CopyRows(s Stream, dst, src Mat)
+	MLAPrefill(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
+	MLADecode(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
+	GQA(s Stream, out, q Mat, cache KV, spans Spans, p GQA)
+	RouteTopK(s Stream, ids, weights, logits, bias Mat, p Router)
+	FFN(s Stream, out, x Mat, e Expert)
+	FFNQ(s Stream, out Mat, x QRows, e QExpert)
+	Experts(s Stream, y, x Mat, bank []Expert, work []ExpertRows, topK int)
+	ExpertsQ(s Stream, y Mat, x QRows, bank []QExpert, work []ExpertRows, topK int)
+	WeightedSum(s Stream, out, y, weights, base Mat)
+}
+
+// RunEach computes the operators of l one by one with those of d: Run of a device that fuses nothing.
+func RunEach(d Operators, s Stream, l List) {
+	for i := range l.Ops {
+		o := l.Ops[i] // d may keep pointers to it
+		o.On(d, s)
+	}
+}
+
+// On computes o with the operator of d.
+func (o *Op) On(d Operators, s Stream) {
+	switch o.Kind {
+	case OpGatherRows:
+		d.GatherRows(s, o.Out, o.W, o.A)
+	case OpRMSNorm:
+		d.RMSNorm(s, o.Out, o.X, o.W, o.Eps)
+	case OpAdd:
+		d.Add(s, o.Out, o.X)
+	case OpAddBias:
+		d.AddBias(s, o.Out, o.W)
+	case OpQuantizeRows:
+		d.QuantizeRows(s, o.Q, o.X)
+	case OpHeadNorm:
+		d.HeadNorm(s, o.Out, o.Heads, o.W, o.Eps)
+	case OpRope:
+		d.Rope(s, o.Out, o.A, o.W, *o.Rope)
+	case OpStoreRows:
+		d.StoreRows(s, o.KV, o.X, o.A)
+	case OpCopyRows:
+		d.CopyRows(s, o.Out, o.X)
+	case OpGQA:
+		d.GQA(s, o.Out, o.X, o.KV, o.Spans, *o.GQA)
+	case OpRouteTopK:
+		d.RouteTopK(s, o.Out, o.A, o.X, o.W, *o.Router)
+	case OpWeightedSum:
+		d.WeightedSum(s, o.Out, o.X, o.A, o.W)
+	case OpMatMul, OpFFN, OpExperts, OpMLA:
+		o.weighed(d, s)
+	default:
+		panic(&ShapeError{Op: o.Kind.String(), Why: fmt.Sprintf("%s has no such operator", s.Device().Name())})
+	}
+}
+
+// weighed is On for operators whose weights may be floats or integers, or that differ for prompts
+// and generated rows.
+func (o *Op) weighed(d Operators, s Stream) {
+	e := &o.Experts
+	switch {
+	case o.Kind == OpMatMul && o.Weight.Integer():
+		d.MatMulQ(s, o.Out, o.Q, o.Weight.Q)
+	case o.Kind == OpMatMul:
+		d.MatMul(s, o.Out, o.X, o.Weight.F)
+	case o.Kind == OpFFN && o.FFN.Integer():
+		d.FFNQ(s, o.Out, o.Q, o.FFN.Q)
+	case o.Kind == OpFFN:
+		d.FFN(s, o.Out, o.X, o.FFN.F)
+	case o.Kind == OpExperts && len(e.Q) > 0:
+		d.ExpertsQ(s, o.Out, o.Q, e.Q, e.Work, e.TopK)
+	case o.Kind == OpExperts:
+		d.Experts(s, o.Out, o.X, e.F, e.Work, e.TopK)
+	case o.Spans.Decode:
+		d.MLADecode(s, o.Out, o.X, o.KV, *o.KVB, o.Spans, *o.MLA)
+	default:
+		d.MLAPrefill(s, o.Out, o.X, o.KV, *o.KVB, o.Spans, *o.MLA)
+	}
+}

@@ -1,0 +1,151 @@
+package hostsim
+
+import (
+	"slices"
+
+	"krater/kernels/device"
+)
+
+var _ device.Runner = (*Device)(nil)
+
+// Fused implements device.Runner: what the processor computes as one is one launch.
+func (d *Device) Fused(l device.List) int { return d.cpu.Fused(l) }
+
+// Run implements device.Runner. Each launch reads and writes its arguments once: that is its
+// bytes. Its floating point operations are those of matrix products.
+func (d *Device) Run(s device.Stream, l device.List) {
+	for part := range l.Parts(d) {
+		d.launch(s, part)
+	}
+}
+
+// launch enqueues operators that are computed as one. It keeps copies of all arguments that may
+// be another step's by the time they are used.
+func (d *Device) launch(s device.Stream, l device.List) {
+	name := l.Ops[0].Kind.String()
+	for i := range l.Ops[1:] {
+		name += "+" + l.Ops[1+i].Kind.String()
+	}
+	c := d.call(name, s)
+	own := device.List{Ops: append([]device.Op(nil), l.Ops...), Generated: l.Generated}
+	flops := int64(0)
+	var counted []device.Mat
+	for i := range own.Ops {
+		o := &own.Ops[i]
+		given := l.Ops[i]
+		flops += c.sizes(o)
+		o.Mats(func(name string, m *device.Mat) {
+			if partly(&given, *m) || i > 0 && slices.Contains(counted, *m) {
+				*m = c.view(name, *m)
+				return
+			}
+			counted = append(counted, *m)
+			*m = c.mat(name, *m)
+		})
+		c.weights(o)
+	}
+	c.run(flops, func(in device.Stream) { d.cpu.Run(in, own) })
+}
+
+// partly reports whether o reads or writes only some rows of m, which sizes counts.
+func partly(o *device.Op, m device.Mat) bool {
+	switch o.Kind {
+	case device.OpGatherRows, device.OpRope:
+		return m == o.W
+	case device.OpExperts:
+		return m == o.Out
+	}
+	return false
+}
+
+// sizes counts the rows that o takes of a table, a cache or its output, and gives its floating
+// point operations. Lists of spans and of work become copies.
+func (c *call) sizes(o *device.Op) (flops int64) {
+	switch o.Kind {
+	case device.OpGatherRows:
+		c.work.bytes += int64(o.Out.Rows * o.W.Cols * o.W.DType.Size())
+	case device.OpMatMul:
+		return products(o.Out.Rows, o.Out.Cols, columns(o))
+	case device.OpFFN:
+		return products(o.Out.Rows, 3*width(o.FFN), o.Out.Cols)
+	case device.OpStoreRows:
+		c.work.bytes += int64(o.X.Rows) * rowBytes(o.KV)
+	case device.OpMLA:
+		own, keys, pairs := c.spans(o.Spans, o.KV)
+		o.Spans.List = own
+		p, heads := o.MLA, int64(o.MLA.Heads)
+		if !o.Spans.Decode { // keys and values of every row that is read are expanded
+			return 2 * heads * (keys*int64(p.Nope+p.V)*int64(p.Rank) + pairs*int64(p.Nope+p.Rope+p.V))
+		}
+		rows := int64(0)
+		for _, sp := range own {
+			rows += int64(sp.Len)
+		}
+		return 2 * heads * (rows*int64(p.Nope+p.V)*int64(p.Rank) + pairs*int64(2*p.Rank+p.Rope))
+	case device.OpGQA:
+		own, _, pairs := c.spans(o.Spans, o.KV)
+		o.Spans.List = own
+		return 4 * pairs * int64(o.GQA.Heads) * int64(o.GQA.HeadDim)
+	case device.OpExperts:
+		c.routed(o.Experts.Work, o.Experts.Len())
+		own, rows := list(o.Experts.Work)
+		o.Experts.Work = own
+		c.work.bytes += rows * int64(o.Out.Cols*o.Out.DType.Size())
+		for _, w := range own {
+			_, ff, hidden := o.Experts.Sizes(w.Expert)
+			flops += products(len(w.Assign), 3*ff, hidden)
+		}
+	}
+	return flops
+}
+
+// columns is the inner dimension of a product.
+func columns(o *device.Op) int {
+	if o.Weight.Integer() {
+		return o.Weight.Q.Cols
+	}
+	return o.Weight.F.Cols
+}
+
+// width is the number of hidden values of a network.
+func width(n *device.FFN) int {
+	if n.Integer() {
+		return n.Q.W2.Cols
+	}
+	return n.F.Gate.Rows
+}
+
+// products is the flops of [m, k] * [n, k]^T.
+func products(m, n, k int) int64 { return 2 * int64(m) * int64(n) * int64(k) }
+
+// weights translates the weights and the cache of o.
+func (c *call) weights(o *device.Op) {
+	if o.Weight != nil {
+		o.Weight = &device.Weight{F: c.mat("w", o.Weight.F), Q: c.integers("w", o.Weight.Q)}
+	}
+	if o.FFN != nil {
+		o.FFN = &device.FFN{F: c.expert(o.FFN.F), Q: c.quantised(o.FFN.Q)}
+	}
+	if o.KVB != nil {
+		w := c.kvB(*o.KVB)
+		o.KVB = &w
+	}
+	if !o.KV.Zero() {
+		marks := o.KV.Marks
+		o.KV = c.cache(o.KV)
+		if !marks.Zero() {
+			o.KV.Marks = c.view("cache.Marks", marks)
+		}
+	}
+	if r := &o.Experts; o.Kind == device.OpExperts {
+		f, q := r.F, r.Q
+		r.F, r.Q = make([]device.Expert, len(f)), make([]device.QExpert, len(q))
+		for _, w := range r.Work {
+			if len(q) > 0 {
+				r.Q[w.Expert] = c.quantised(q[w.Expert])
+			} else {
+				r.F[w.Expert] = c.expert(f[w.Expert])
+			}
+		}
+	}
+}
