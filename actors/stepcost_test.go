@@ -93,6 +93,9 @@ func answerSteps(t *testing.T, gw *Gateway) time.Duration {
 			first, tokens = time.Now(), len(e.Tokens)
 		}
 		if e.Kind == engine.Done {
+			if tokens > costSteps {
+				return time.Hour // all came as one event, since this goroutine did not run
+			}
 			return time.Since(first) / time.Duration(costSteps+1-tokens)
 		}
 	}
