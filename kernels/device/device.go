@@ -1,6 +1,6 @@
 // Package device is the contract between the stages and the hardware that runs them
-// (kernels/cpu, kernels/cuda, kernels/hostsim): memory, ordering, and operators, which are data:
-// stages make lists of them (op.go), and a device computes lists.
+// (kernels/cpu, kernels/cuda, kernels/hostsim). It has memory, ordering and operators. Operators
+// are data: stages make lists of them (op.go), and a device computes lists.
 package device
 
 // Device owns memory and runs operators on it.
