@@ -14,8 +14,8 @@ type phrase struct {
 
 var phrases = []phrase{
 	{`\b(hang|hangs|hung) on\b`, "depend on", 9},
-	{`\bthe same of\b`, "say what it is, in full", 13},
-	{`\banother name:`, "alias of", 4},
+	{`\bthe same of\b`, "say what it is, in full", 12},
+	{`\banother name:`, "alias of", 1},
 	{`\bis of how many\b`, "counts in one of every N", 3},
 	{`\bfrom how many\b`, "the number from which", 3},
 	{`\b(has|have|had) (the|its|their|an?) \w+ (be|not be|take|do)\b`, "makes, causes", 3},

@@ -20,10 +20,10 @@ type RankOptions struct {
 	ExpertVRAM          Size   `name:"expert-vram" help:"Part of it for routed experts; 0: what the rest leaves." default:"0"`
 	PrefillExpertVRAM   Size   `name:"prefill-expert-vram" help:"Part of that for the prefill strategy, where decode has another; 0: what it asks for." default:"0"`
 	PrefillStrategy     string `help:"Where a prompt's experts are computed: auto, or a strategy by name or number (1 cpu_only, 2 chunked, 3 active_only, 4 static_pin, 5 weighted_pin, 6 lru, 7 persistent, 8 layer_grouped:GROUPS, 9 hot_cached_static)." default:"auto"`
-	DecodeStrategy      string `help:"The same of generated tokens." default:"auto"`
-	ExpertDivisor       int    `help:"Another name: 0 is chunked, 1 persistent, N layer_grouped:N, for prompts and, unless another flag says otherwise, generated tokens." default:"-1"`
-	CacheStrategy       string `help:"Another name: a strategy for generated tokens and, without --expert-divisor, for prompts." placeholder:"NAME"`
-	NoGPUDecode         bool   `name:"no-gpu-decode" help:"Another name: --decode-strategy cpu_only."`
+	DecodeStrategy      string `help:"Strategy for decode." default:"auto"`
+	ExpertDivisor       int    `help:"Alias of --prefill-strategy, and of --decode-strategy unless that is given: 0 is chunked, 1 persistent, N layer_grouped:N." default:"-1"`
+	CacheStrategy       string `help:"Alias of --decode-strategy, and of --prefill-strategy unless --expert-divisor is given." placeholder:"NAME"`
+	NoGPUDecode         bool   `name:"no-gpu-decode" help:"Alias of --decode-strategy cpu_only."`
 	PrefillPass         int    `help:"Prompt tokens that go through a group of layers before any goes on to the next, for layer_grouped; 0: four prefill chunks." default:"0"`
 	GPUPrefillThreshold int    `name:"gpu-prefill-threshold" help:"Rows of a batch from which on it counts as a prompt." default:"300"`
 }
