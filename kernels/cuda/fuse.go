@@ -108,11 +108,12 @@ func (d *Device) added(l device.List, i int) bool {
 func unread(l device.List, m device.Mat) bool {
 	for i := range l.Ops {
 		o := &l.Ops[i]
-		reads := false
-		o.Mats(func(_ string, x *device.Mat) {
-			reads = reads || overlap(*x, m) && (*x != o.Out || o.Reads(o.Out))
-		})
-		if reads {
+		for _, x := range [...]*device.Mat{&o.X, &o.W, &o.A, &o.B, &o.C} {
+			if overlap(*x, m) {
+				return false
+			}
+		}
+		if o.Reads(o.Out) && overlap(o.Out, m) {
 			return false
 		}
 		if covers(o.Out, m) {
