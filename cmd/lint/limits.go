@@ -12,7 +12,7 @@ type limit struct {
 // limits are in the order in which they are printed. The phrases' are in phrases.go.
 var limits = append([]limit{
 	// Code that treats one kind of attention differently belongs into the mixers.
-	{"kind switches", 2, 2},
+	{"kind switches", 0, 0},
 	// Interfaces that a device, a stream or its operators may or may not implement. A wrapper
 	// that does not forward one loses it silently.
 	{"optional interfaces", 15, 3},

@@ -1,8 +1,16 @@
 package oracle
 
+import "krater/stages/model"
+
 // grouped is grouped-query attention (arXiv 2305.13245): query head h reads key head
 // h / (query heads of a key head). Whole heads are rotated; some models norm each before.
 type grouped struct{}
+
+var _ = define(func(s *Spec, a model.GQA) mixer {
+	s.Scale = float64(a.Scale)
+	s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
+	return grouped{}
+})
 
 func (grouped) operators() []string {
 	return []string{"q", "k", "v", "q_norm", "k_norm", "q_pe", "k_pe", "attn"}

@@ -1,8 +1,17 @@
 package oracle
 
+import "krater/stages/model"
+
 // latent is multi-head latent attention (arXiv 2405.04434, section 2.1), expanded. The last
 // RopeDim values of a query head, and a key that all heads share, are rotated.
 type latent struct{}
+
+var _ = define(func(s *Spec, a model.MLA) mixer {
+	s.Scale, s.LatentEps = float64(a.Scale), float64(a.LatentEps)
+	s.Heads, s.QKDim, s.OutDim = a.Heads, a.QKDim(), a.VDim
+	s.QRank, s.KVRank, s.Nope, s.RopeDim, s.VDim = a.QRank, a.KVRank, a.Nope, a.RopeDim, a.VDim
+	return latent{}
+})
 
 func (latent) operators() []string {
 	return []string{"q_a", "q", "q_pe", "kv_a", "kv_norm", "k_pe", "kv_b", "attn_probs", "attn"}

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 
@@ -29,8 +30,16 @@ type Spec struct {
 	names  map[string]string
 }
 
-// specOf reads a layer of a config; -1 is what lies outside the layers. It is the only
-// function that asks for the type of a mixer.
+// definitions holds the definition of each type of mixer.
+var definitions = map[reflect.Type]func(s *Spec, m any) mixer{}
+
+// define registers the definition of mixers of type M: f enters the mixer's sizes into s.
+func define[M model.Mixer](f func(s *Spec, m M) mixer) bool {
+	definitions[reflect.TypeFor[M]()] = func(s *Spec, m any) mixer { return f(s, m.(M)) }
+	return true
+}
+
+// specOf reads a layer of a config; -1 is what lies outside the layers.
 func specOf(cfg *model.Config, layer int) Spec {
 	if layer < 0 {
 		n := cfg.Names()
@@ -46,14 +55,8 @@ func specOf(cfg *model.Config, layer int) Spec {
 	if r := l.Mixer.Rotary(); r != nil {
 		s.Rope = *r
 	}
-	switch a := l.Mixer.(type) {
-	case model.GQA:
-		s.mixer, s.Scale = grouped{}, float64(a.Scale)
-		s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
-	case model.MLA:
-		s.mixer, s.Scale, s.LatentEps = latent{}, float64(a.Scale), float64(a.LatentEps)
-		s.Heads, s.QKDim, s.OutDim = a.Heads, a.QKDim(), a.VDim
-		s.QRank, s.KVRank, s.Nope, s.RopeDim, s.VDim = a.QRank, a.KVRank, a.Nope, a.RopeDim, a.VDim
+	if define := definitions[reflect.TypeOf(l.Mixer)]; define != nil {
+		s.mixer = define(&s, l.Mixer)
 	}
 	return s
 }
