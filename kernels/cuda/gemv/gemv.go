@@ -108,9 +108,6 @@ func matrix(l *launch.List, k launch.Kernel, out launch.Mat, x launch.Ptr, strid
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(x), launch.I32(stride), launch.I32(out.Rows))
 	args = appendMatrix(args, w)
-	for range 2 { // memory that the kernel would fetch for another one: none
-		args = append(args, launch.P(0), launch.I32(0))
-	}
 	c := config(blocksOf(w.Rows())*eightsOf(out.Rows), 1, parts)
 	if f, _ := formatOf(w); f != plainBF16 && k == kMatrix[f] && unitsOf(w.Cols()) <= 2*parts {
 		c.Shared += uint32(parts * min(out.Rows, TileRows) * partBytes)

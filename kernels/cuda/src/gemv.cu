@@ -2,26 +2,13 @@
 // row depend on shapes only. There is a kernel for every format of weights.
 #include "gemv.cuh"
 
-// Memory that a kernel soon to come reads, by lines of 128 bytes.
-struct Soon {
-	const uint8_t *at[2];
-	int lines[2];
-	KR_MEMBER void call() const {
-#pragma unroll
-		for (int k = 0; k < 2; k++)
-#pragma unroll 1
-			for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < lines[k]; i += gridDim.x * blockDim.x) prefetch_l2(at[k] + 128LL * i);
-	}
-};
-
 // out [m, rows] = x [m, columns] * transposed w. A block has 16 rows and 8 tokens, its
-// warps a part of the columns each; all tokens of 16 rows follow one another. What soon
-// names is called into the L2 cache while the kernels before this one leave memory idle.
+// warps a part of the columns each; all tokens of 16 rows follow one another.
 // Tokens that are not permuted and have short parts come by way of shared memory: a warp
 // fetches its part of each with one load, where the core would take 16 for a unit.
 enum { PART_BYTES = 528 }; // of a token: two units, and 16 that 8 tokens lie in different banks
 template <int FORMAT, bool PERMUTED>
-KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, const Matrix &w, const Soon &soon, float4 *parts) {
+KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, const Matrix &w, float4 *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 	int eights = (m + 7) / 8, block = blockIdx.x / eights, first = blockIdx.x % eights * 8;
 	float sum[4] = {0, 0, 0, 0}, before[4] = {0, 0, 0, 0};
@@ -35,7 +22,6 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 	const Range units(w, warp, blockDim.x / 32);
 	auto wait = [&] {
 		pdl_launch();
-		soon.call();
 		pdl_wait();
 		if (add && warp == 0) results([&](int i, long long at) { before[i] = got(out, wide, at); });
 	};
@@ -67,11 +53,10 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 // ..._hidden: of rows of hidden values as kr_gemv_gate_up leaves them.
 #define MATRIX_KERNEL(name, FORMAT, PERMUTED)                                                                                     \
 	KR_KERNEL(256, 2)                                                                                                             \
-	name(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, MATRIX_ARGS(w),                      \
-	     const uint8_t *soon, int soon_lines, const uint8_t *soon2, int soon2_lines) {                                            \
-		KR_SHARED(float4, parts);                                                                                                \
-		const Matrix w = MATRIX(w);                                                                                              \
-		matrix<FORMAT, PERMUTED>(out, wide, out_stride, add, x, x_stride, m, w, Soon{{soon, soon2}, {soon_lines, soon2_lines}}, parts); \
+	name(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, MATRIX_ARGS(w)) {                      \
+		KR_SHARED(float4, parts);                                                                                                 \
+		const Matrix w = MATRIX(w);                                                                                               \
+		matrix<FORMAT, PERMUTED>(out, wide, out_stride, add, x, x_stride, m, w, parts);                                           \
 	}                                                                                                                            \
 	KR_EXPORT(name)
 #define X(name, FORMAT) MATRIX_KERNEL(kr_gemv_##name, FORMAT, false)

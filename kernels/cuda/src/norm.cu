@@ -1,6 +1,6 @@
 // RMSNorm, alone or after an addition to the residual, and the weighted sum of expert
-// outputs. A block has a row; a thread keeps its first two chunks (one beside a sum) in
-// registers, which is all of a row of up to 8192 (4096) aligned elements.
+// outputs. A block has a row; a thread keeps its first two chunks in registers, which is all
+// of a row of up to 8192 aligned elements.
 #include "elem.cuh"
 
 // y [rows*k, cols], a row an assignment, summed by weights onto base.
@@ -89,26 +89,22 @@ kr_weighted_sum_here(void *out, int out_stride, const void *y, int y_stride, con
 }
 KR_EXPORT(kr_weighted_sum_here)
 
-// What is added to the residual before it is normed.
-enum Mode { NOTHING, DELTA, SUM };
-
 struct Norm {
-	void *out, *x; // x is float32 unless Mode is NOTHING
+	void *out, *x; // x is float32 where delta is added
 	const void *delta, *w;
 	int cols;
 	float eps;
 	bool out_half, x_half, delta_half, w_half;
 };
 
-// Chunk i of x; with a Mode of x after the addition, which is also stored.
-template <int V, int M> KR_DEV void take(float (&v)[V], const Norm &n, const Sum &s, int i) {
+// Chunk i of x; with ADD of x after the addition of delta, which is also stored.
+template <int V, bool ADD> KR_DEV void take(float (&v)[V], const Norm &n, int i) {
 	Chunk<V> x;
 	fetch(x, n.x, i, n.x_half);
 	float d[V];
-	if (M == DELTA) get(d, n.delta, i, n.delta_half);
-	if (M == SUM) weighted(d, s, blockIdx.x, i, All());
+	if (ADD) get(d, n.delta, i, n.delta_half);
 	widen(v, x, n.x_half);
-	if constexpr (M != NOTHING) {
+	if constexpr (ADD) {
 		for (int j = 0; j < V; j++) v[j] += d[j];
 		put(n.x, i, v, false);
 	}
@@ -126,11 +122,11 @@ template <int V> KR_DEV void scaled(const Norm &n, int i, const float (&v)[V], c
 	put(n.out, i, o, n.out_half);
 }
 
-// out = RMSNorm(x + what M says). Elements are summed by thread, chunks in rising
+// out = RMSNorm(x), or with ADD of x + delta. Elements are summed by thread, chunks in rising
 // order, then over the block: a fixed order for a block size, which follows from cols.
-template <int V, int M> KR_DEV void norm_row(const Norm &n, const Sum &s) {
+template <int V, bool ADD> KR_DEV void norm_row(const Norm &n) {
 	__shared__ float parts[32];
-	const int KEPT = M == SUM ? 1 : 2;
+	const int KEPT = 2;
 	int chunks = n.cols / V, step = blockDim.x;
 	Chunk<V> w[KEPT];
 	float v[KEPT][V], sum = 0.f;
@@ -145,13 +141,13 @@ template <int V, int M> KR_DEV void norm_row(const Norm &n, const Sum &s) {
 	for (int c = 0; c < KEPT; c++) {
 		int i = threadIdx.x + c * step;
 		if (i < chunks) {
-			take<V, M>(v[c], n, s, i);
+			take<V, ADD>(v[c], n, i);
 			sum = squares(v[c], sum);
 		}
 	}
 	for (int i = threadIdx.x + KEPT * step; i < chunks; i += step) {
 		float t[V];
-		take<V, M>(t, n, s, i);
+		take<V, ADD>(t, n, i);
 		sum = squares(t, sum);
 	}
 	float scale = rms_scale(block_sum(sum, blockDim.x, parts), n.cols, n.eps);
@@ -174,9 +170,8 @@ KR_KERNEL(512, 2)
 kr_rms_norm(void *out, int out_stride, void *x, int x_stride, const void *w, int cols, float eps, int flags) {
 	Norm n = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), row_of(x, blockIdx.x, x_stride, flags & BF16_1), 0, w, cols, eps,
 	          (flags & BF16_0) != 0, (flags & BF16_1) != 0, false, (flags & BF16_2) != 0};
-	Sum s = {};
-	if (flags & VEC) norm_row<8, NOTHING>(n, s);
-	else norm_row<1, NOTHING>(n, s);
+	if (flags & VEC) norm_row<8, false>(n);
+	else norm_row<1, false>(n);
 }
 KR_EXPORT(kr_rms_norm)
 
@@ -187,21 +182,7 @@ kr_add_rms_norm(void *out, int out_stride, float *x, int x_stride, const void *d
 	Norm n = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), x + (long long)blockIdx.x * x_stride,
 	          row_of(delta, blockIdx.x, delta_stride, flags & BF16_1), w, cols, eps,
 	          (flags & BF16_0) != 0, false, (flags & BF16_1) != 0, (flags & BF16_2) != 0};
-	Sum s = {};
-	if (flags & VEC) norm_row<8, DELTA>(n, s);
-	else norm_row<1, DELTA>(n, s);
+	if (flags & VEC) norm_row<8, true>(n);
+	else norm_row<1, true>(n);
 }
 KR_EXPORT(kr_add_rms_norm)
-
-// Flags: out, y, base, w.
-KR_KERNEL(512, 1)
-kr_sum_add_rms_norm(void *out, int out_stride, float *x, int x_stride, const void *y, int y_stride, const float *weights,
-                    int weights_stride, int k, const void *base, int base_stride, const void *w, int cols, float eps, int flags) {
-	Norm n = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), x + (long long)blockIdx.x * x_stride, 0, w, cols, eps,
-	          (flags & BF16_0) != 0, false, false, (flags & BF16_3) != 0};
-	Sum s = {y, base, y_stride, base_stride, k, weights + (long long)blockIdx.x * weights_stride,
-	         (flags & BF16_1) != 0, (flags & BF16_2) != 0};
-	if (flags & VEC) norm_row<8, SUM>(n, s);
-	else norm_row<1, SUM>(n, s);
-}
-KR_EXPORT(kr_sum_add_rms_norm)
