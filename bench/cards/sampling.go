@@ -6,6 +6,7 @@ import (
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 	host "krater/stages/sample"
 )
@@ -52,6 +53,76 @@ func choose(t, vocab int, temperature, topP float64, topK int) *Case {
 						return nil
 					}
 					s = append(s, Sample{read(out.RowRange(row, row+1))[0], float64(r.ID), 0})
+				}
+				return s
+			},
+		}
+	}
+	return c
+}
+
+// changeLogits is penalties and biases for rows of sequences with so many tokens.
+func changeLogits(t, vocab, tokens int) *Case {
+	c := &Case{
+		Op:    "change logits",
+		Shape: fmt.Sprintf("T=%d V=%d %d tokens", t, vocab, tokens),
+		DType: "F32",
+		Bytes: float64(4 * t * tokens),
+	}
+	c.Rotate = 4 * t * (vocab + tokens)
+	change := device.Change{Bias: []device.Bias{{ID: 1, Add: 2}, {ID: 7, Add: -100}}, Repetition: 1.2, Presence: 0.5, Frequency: 0.25, Prompt: tokens / 2}
+	words := change.Encode()
+	token := func(row, at int) int32 { return int32((row*31 + at*at) % vocab) }
+	c.build = func(d *desk) *job {
+		width := device.ChangeWords + (tokens+3)&^3
+		logits := d.numbers(tensor.F32, t, vocab, unit)
+		store := d.ints(t, width, func(i int) int32 {
+			switch row, at := i/width, i%width; {
+			case at < len(words):
+				return words[at]
+			case at >= device.ChangeWords:
+				return token(row, at-device.ChangeWords)
+			}
+			return 0
+		})
+		table := d.ints(t, 2, func(i int) int32 { return int32(i/2) * int32(1-i%2) })
+		ids, wanted := d.ints(t, 1, func(i int) int32 { return token(i, tokens-1) }), d.ints(t, 1, func(i int) int32 { return int32(i) })
+		rows := d.mat(tensor.I8, t, sample.RowBytes, func(b []byte) {
+			for i := range t {
+				(&sample.Row{N: uint64(tokens - change.Prompt)}).Put(b[i*sample.RowBytes:])
+			}
+		})
+		return &job{
+			run: func(b *ops.Builder, i int) {
+				b.ChangeLogits(logits.of(i), &sample.Changes{Rows: rows.of(i).At, Table: table.of(i), IDs: ids.of(i), Wanted: wanted.of(i), Store: store.of(i)})
+			},
+			check: func(read reader) []Sample {
+				var s []Sample
+				for _, row := range d.spread(t, 4) {
+					want, times := floats(logits, row, 1), map[int32]int{}
+					for at := range tokens {
+						n := 1 // for a token of the answer; else 0 says that it was there
+						if at < change.Prompt {
+							n = 0
+						}
+						times[token(row, at)] += n
+					}
+					for _, b := range change.Bias {
+						want[b.ID] += b.Add
+					}
+					for id, n := range times {
+						if want[id] > 0 {
+							want[id] /= change.Repetition
+						} else {
+							want[id] *= change.Repetition
+						}
+						if n > 0 {
+							want[id] -= change.Presence + float32(change.Frequency*float32(n))
+						}
+					}
+					for id, got := range read(logits.RowRange(row, row+1)) {
+						s = append(s, Sample{got, float64(want[id]), 0})
+					}
 				}
 				return s
 			},
