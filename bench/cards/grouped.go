@@ -146,14 +146,31 @@ func headStore(t int, dt tensor.DType, p device.GQA) *Case {
 					ref.Rope(query, width, at, angles, qRope)
 					ref.Rope(rows[:kvWidth/2], kvWidth/2, at, angles, kRope)
 					slot := int(slots.get(row, 0))
-					s = compareRow(s, read(q.RowRange(row, row+1)), query, tensor.BF16)
-					s = compareRow(s, readCached(read, cache, scales, slot), rows, dt)
+					s = append(s, turned(compareRow(nil, read(q.RowRange(row, row+1)), query, tensor.BF16), p.HeadDim)...)
+					keys := compareRow(nil, readCached(read, cache, scales, slot), rows, dt)
+					turned(keys[:kvWidth/2], p.HeadDim)
+					s = append(s, keys...)
 				}
 				return s
 			},
 		}
 	}
 	return c
+}
+
+// turned returns s, which are whole heads after a rotation, each with the length of its pair
+// added to its scale. Norms are rounded to BF16 before the rotation, and may be rounded the
+// other way than in float64: then both numbers of the pair are off by a part of it.
+func turned(s []Sample, dim int) []Sample {
+	for head := 0; head < len(s); head += dim {
+		for i := head; i < head+dim/2; i++ {
+			a, b := &s[i], &s[i+dim/2]
+			pair := math.Hypot(a.Want, b.Want)
+			a.Scale += pair
+			b.Scale += pair
+		}
+	}
+	return s
 }
 
 // readCached is a row of a cache, integers times their scales.
