@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"krater/actors/msg"
 	"krater/kernels/device"
@@ -31,29 +32,35 @@ func (chooserDevice) Wrap(b []byte) (device.Buffer, error) { return chooserMemor
 func (chooserDevice) NewStream() (device.Stream, error)    { return chooserStream{}, nil }
 func (chooserDevice) Memory() device.Memory                { return device.Memory{} }
 func (chooserDevice) Close() error                         { return nil }
+func (chooserDevice) Accelerator() device.Accelerator      { return chooserLayout{} }
 
-func (chooserDevice) RowType() tensor.DType                              { return tensor.F32 }
-func (chooserDevice) StepKey([]device.Span) uint64                       { return 1 }
-func (chooserDevice) DrawWords() int                                     { return 2 }
-func (chooserDevice) PutDraw([]int32, device.Draw)                       {}
-func (chooserDevice) ScratchBytes(*device.StepSizes) int                 { return 0 }
-func (chooserDevice) SpanWords(int, int) int                             { return 1 }
-func (chooserDevice) PutSpans([]int32, []device.Span, []device.Span) int { return 1 }
+// chooserLayout has nothing but the layout of an accelerator.
+type chooserLayout struct{ device.Accelerator }
+
+func (chooserLayout) RowType() tensor.DType                              { return tensor.F32 }
+func (chooserLayout) StepKey([]device.Span) uint64                       { return 1 }
+func (chooserLayout) DrawWords() int                                     { return 2 }
+func (chooserLayout) PutDraw([]int32, device.Draw)                       {}
+func (chooserLayout) ScratchBytes(*device.StepSizes) int                 { return 0 }
+func (chooserLayout) SpanWords(int, int) int                             { return 1 }
+func (chooserLayout) PutSpans([]int32, []device.Span, []device.Span) int { return 1 }
 
 // GatherRows takes the tokens of the step before, which the test knows.
 func (chooserDevice) Run(device.Stream, device.List) {}
 func (chooserDevice) Fused(device.List) int          { return 1 }
 
-type chooserStream struct{}
+type chooserStream struct{ device.Immediate }
 
 func (chooserStream) Device() device.Device { return chooserDevice{} }
 func (chooserStream) CopyIn(dst device.Mat, src []byte) {
 	copy(dst.Buf.Host()[dst.Off:dst.Off+dst.Bytes()], src)
 }
 func (chooserStream) CopyOut(dst []byte, src device.Mat) {}
-func (chooserStream) Record() device.Event               { return nil }
-func (chooserStream) Wait(device.Event)                  {}
-func (chooserStream) Synchronize() error                 { return nil }
+func (chooserStream) Reserve(int) error                  { return nil }
+func (chooserStream) Time(bool)                          {}
+func (chooserStream) Mark() bool                         { return false }
+func (chooserStream) Took() []time.Duration              { return nil }
+func (chooserStream) End() device.Moment                 { return nil }
 
 const chooserVocab, chooserSeqs = 50, 4
 

@@ -123,9 +123,7 @@ func (p *Pipeline) halt() error {
 		return err // an actor is stuck: its goroutine still holds what would be freed
 	}
 	for _, s := range p.streams {
-		if c, ok := s.(interface{ Close() }); ok { // it has memory of its own
-			c.Close()
-		}
+		s.Close()
 	}
 	for _, r := range p.rows {
 		r.Close()

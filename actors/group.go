@@ -137,13 +137,12 @@ func (n *groupNode) drain(b *msg.Batch) {
 		return
 	}
 	s := l.On(n.stream)
-	wait := func() error { return device.Recover(s) }
 	var err error
 	if l.Asks && n.leads {
 		l.Asked = false
-		err = l.Letters.Dismiss(wait)
+		err = l.Letters.Dismiss(s.Recover)
 	} else {
-		err = wait()
+		err = s.Recover()
 	}
 	if err != nil {
 		n.lost(err)

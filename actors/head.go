@@ -22,8 +22,8 @@ func (n *headNode) receive(c *turn, m any) {
 			b.State.FetchRoutes(b.Stream)
 		}
 		wait(b, n.stream)
-		if s, ok := b.Stream.(device.Submitter); ok {
-			s.Submit()
+		if b.Stream != nil {
+			b.Stream.Submit()
 		}
 	}
 	c.send(c.routes.sample, b)

@@ -223,7 +223,7 @@ func TestHeatOff(t *testing.T) {
 }
 
 // noStream is the stream of a batch that nobody computes.
-type noStream struct{ device.Stream }
+type noStream struct{ device.AcceleratorStream }
 
 // TestHeatKept: what a device keeps to itself is fetched for the sample alone, where its
 // batches have streams of their own and it finds the experts by itself.

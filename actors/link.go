@@ -53,7 +53,7 @@ func (n *crossing) pass(c *turn, b *msg.Batch) (cause error) {
 			cause = fmt.Errorf("rank %d: %w", n.rank, files.Caught(r))
 		}
 		if cause != nil { // what they still have of the step would come in the way of the next
-			cause = errors.Join(cause, device.Recover(n.from), device.Recover(n.into))
+			cause = errors.Join(cause, n.from.Recover(), n.into.Recover())
 		}
 	}()
 	carry := !b.Abandoned.Load() // it does not become wanted again

@@ -125,14 +125,14 @@ func TestMergeCountsParts(t *testing.T) {
 	}
 }
 
-// counted is a stream that counts who waits for it.
+// counted is a stream that counts how often it is recovered.
 type counted struct {
 	device.Stream
-	waits int
+	recovered int
 }
 
-func (c *counted) Synchronize() error {
-	c.waits++
+func (c *counted) Recover() error {
+	c.recovered++
 	return nil
 }
 
@@ -145,8 +145,8 @@ func TestGroupDropsWhatItForgot(t *testing.T) {
 	s := &counted{}
 	n := &groupNode{open: []*msg.Batch{b}, stream: s}
 	n.receive(c, &msg.Forget{Batch: b})
-	if s.waits != 1 {
-		t.Errorf("%d waits for what is enqueued", s.waits)
+	if s.recovered != 1 {
+		t.Errorf("the stream is recovered %d times from what is enqueued", s.recovered)
 	}
 	n.receive(c, &b.Merged)
 	if !slices.Equal(p.to, []string{"schedule"}) || len(n.held()) != 0 {

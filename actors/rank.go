@@ -16,6 +16,7 @@ import (
 // rank is what a pipeline has on one of its ranks.
 type rank struct {
 	load.Rank
+	accel device.Accelerator // the device as one; nil: it is none
 	index int
 	name  string               // of the device, unique among ranks
 	place *placement.Placement // of its routed experts; nil: they are with the rest
@@ -51,7 +52,7 @@ func newRanks(list []load.Rank, opt *Options) ([]*rank, error) {
 		if (r.Embed != nil) != (i == 0) || (r.Head != nil) != (i == len(list)-1) {
 			return nil, fmt.Errorf("rank %d of %d: embedding %t, head %t", i, len(list), r.Embed != nil, r.Head != nil)
 		}
-		n := &rank{Rank: r, index: i, name: r.Device.Name(), resident: findsExperts(r.Parts), pools: r.Device}
+		n := &rank{Rank: r, accel: r.Device.Accelerator(), index: i, name: r.Device.Name(), resident: findsExperts(r.Parts), pools: r.Device}
 		for _, other := range ranks {
 			if other.name == n.name {
 				n.name = fmt.Sprintf("%s.rank%d", r.Device.Name(), i)
@@ -133,10 +134,9 @@ func placements(ranks []*rank, f func(*placement.Placement) bool) bool {
 	return false
 }
 
-// timesCopies reports whether streams of a device tell what copies take, and there are copies.
-func (r *rank) timesCopies(s device.Stream) bool {
-	_, ok := s.(device.LapTimer)
-	return ok && (r.place != nil || r.Limits.HostBlocks > 0)
+// timesCopies reports whether there are copies, and the device has a clock that times them.
+func (r *rank) timesCopies() bool {
+	return r.stream.Clock() != nil && (r.place != nil || r.Limits.HostBlocks > 0)
 }
 
 // deviceLanes is how many lanes of the trace the device has: one for each of its orders of
@@ -159,27 +159,24 @@ func (r *rank) deviceRing(home int) string {
 // lanes is how many orders of steps the device runs at the same time: one for each
 // micro-batch, where layers have room for so many and experts stay where they are.
 func (r *rank) lanes(micro int) int {
-	_, several := r.Device.(device.LaneStreamer)
-	if !several || r.Limits.Lanes < micro || r.place != nil && !r.place.Steady() {
+	if r.accel == nil || r.Limits.Lanes < micro || r.place != nil && !r.place.Steady() {
 		return 1
 	}
 	return micro
 }
 
-// batchStream is a stream for batches of a lane, with the scratch memory that was planned.
-func (r *rank) batchStream(lane, micro int) (s device.Stream, err error) {
-	if n := r.lanes(micro); n == 1 {
-		s, err = r.Device.NewStream()
-	} else {
-		s, err = r.Device.(device.LaneStreamer).NewLaneStream(lane % n)
+// batchStream makes a stream for batches of a lane, with the scratch memory that was planned.
+// Queue 0 is that of streams which belong to no batch, such as those of the actors.
+func (r *rank) batchStream(lane int) (device.AcceleratorStream, error) {
+	queue := 0
+	if r.homes > 1 {
+		queue = 1 + lane%r.homes
 	}
+	s, err := r.accel.NewQueueStream(queue)
 	if err != nil {
 		return nil, err
 	}
-	if x, ok := s.(device.Submitter); ok {
-		err = x.Reserve(device.LayoutOf(r.Device).ScratchBytes(load.StepSizes(r.Config, r.Limits)))
-	}
-	return s, err
+	return s, s.Reserve(r.accel.ScratchBytes(load.StepSizes(r.Config, r.Limits)))
 }
 
 // stepEnd ends a batch's step on a rank.
@@ -210,7 +207,7 @@ func (p *Pipeline) newStepEnd(r *rank) stepEnd {
 // why the host did not give the device what it asked for: the device is well, the step is lost.
 func (e *stepEnd) end(c *turn, b *msg.Batch, wait func() error) (late, err error) {
 	if b.Stream != nil && b.Abandoned.Load() {
-		forget(b.Stream)
+		b.Stream.Repeat(0) // a partly enqueued step must not be captured to be replayed
 	}
 	err = wait()
 	if b.Asked {

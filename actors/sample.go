@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"krater/actors/msg"
-	"krater/kernels/device"
 	"krater/stages/sample"
 )
 
@@ -72,14 +71,6 @@ func choose(b *msg.Batch, i int, r *msg.Row) {
 		return
 	}
 	r.Result, r.Err = r.Sampler.Next(b.State.LogitRow(i))
-}
-
-// forget has the device not take what is enqueued of a batch that was given up on its way for
-// the step that it is a part of, and repeat it as that.
-func forget(s device.Stream) {
-	if r, ok := s.(device.Repeater); ok {
-		r.Repeat(0)
-	}
 }
 
 func readRaw(b *msg.Batch) error {

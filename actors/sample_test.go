@@ -11,7 +11,7 @@ import (
 
 // repeating is a stream of a device that repeats steps, and notes what is asked of it.
 type repeating struct {
-	device.Stream
+	device.AcceleratorStream
 	asked []string
 }
 
@@ -24,6 +24,11 @@ func (r *repeating) Repeat(key uint64) bool {
 
 func (r *repeating) Synchronize() error {
 	r.asked = append(r.asked, "wait")
+	return nil
+}
+
+func (r *repeating) Recover() error {
+	r.asked = append(r.asked, "recover")
 	return nil
 }
 
@@ -48,7 +53,7 @@ func TestGivenUpStepsAreNotKept(t *testing.T) {
 		for i := range 2 {
 			(&groupNode{index: i, leads: i == 0}).receive(turn, &msg.Forget{Batch: b})
 		}
-		if want := []string{"forget", "wait"}; !slices.Equal(s.asked, want) {
+		if want := []string{"recover"}; !slices.Equal(s.asked, want) {
 			t.Errorf("groups that forget it ask for %v, want %v", s.asked, want)
 		}
 	}

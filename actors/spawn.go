@@ -20,14 +20,14 @@ import (
 func (p *Pipeline) spawn(core *scheduler.Core) error {
 	micro := p.opt.Scheduler.Lanes
 	for _, r := range p.ranks {
-		if device.LayoutOf(r.Device) != nil {
+		if r.accel != nil {
 			r.homes = r.lanes(micro)
 		}
 		var err error
 		if r.stream, err = p.stream(r); err != nil {
 			return err
 		}
-		r.times = r.timesCopies(r.stream)
+		r.times = r.timesCopies()
 		if r.seats, err = newSeats(r.pools, p.opt.Blueprint.Pools, r.poolLimits(), p.model.Hidden); err != nil {
 			return err
 		}
@@ -106,8 +106,8 @@ func (p *Pipeline) newBatch(i int) (*msg.Batch, error) {
 
 // local makes what a batch has on a rank besides its rows.
 func (p *Pipeline) local(b *msg.Batch, r *rank, l *msg.Local) (err error) {
-	if r.homes > 0 {
-		if l.Stream, err = r.batchStream(b.Home, p.opt.Scheduler.Lanes); l.Stream != nil {
+	if r.accel != nil {
+		if l.Stream, err = r.batchStream(b.Home); l.Stream != nil {
 			p.streams = append(p.streams, l.Stream)
 		}
 		if err != nil {

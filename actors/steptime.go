@@ -5,7 +5,6 @@ import (
 
 	"krater/actors/msg"
 	"krater/actors/trace"
-	"krater/kernels/device"
 )
 
 // clocked says whether devices take the time of the step that a batch begins.
@@ -13,15 +12,15 @@ func clocked(b *msg.Batch, on bool) {
 	for i := range b.Ranks {
 		l := &b.Ranks[i]
 		l.Parts = l.Parts[:0]
-		if t, ok := l.Stream.(device.StepTimer); ok {
-			t.Time(on)
+		if l.Stream != nil {
+			l.Stream.Time(on)
 		}
 	}
 }
 
 // part ends a part of a batch's step on the device.
 func part(b *msg.Batch, kind trace.Kind) {
-	if t, ok := b.Stream.(device.StepTimer); ok && !b.Quiet && !b.Abandoned.Load() && t.Mark() {
+	if b.Stream != nil && !b.Quiet && !b.Abandoned.Load() && b.Stream.Mark() {
 		b.Parts = append(b.Parts, kind)
 	}
 }
@@ -38,19 +37,16 @@ func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
 		Batch: b.ID, Lane: uint8(b.Lane), Epoch: b.Epoch, Rows: uint32(b.Step.Total()), Layer: -1, Device: c.event.Device, Others: b.Others,
 	}
 	ring, at, end := n.devices[home], b.Anchored, b.Anchor
-	t, ok := b.Stream.(device.StepTimer)
 	var took []time.Duration
-	if ok {
-		took, at, end = t.Took(), c.now(), t.End()
-	}
-	var apart []trace.Event
-	if l, ok := b.Stream.(device.LapTimer); ok {
+	if s := b.Stream; s != nil {
+		took, at, end = s.Took(), c.now(), s.End()
 		var step time.Duration
 		for _, d := range took {
 			step += d
 		}
-		b.Laps.Next(step, l.MomentCost(), n.share)
+		b.Laps.Next(step, s.Clock().Cost(), n.share)
 	}
+	var apart []trace.Event
 	if end != nil {
 		apart = n.copies.note(b, home, about, end, at)
 	}

@@ -72,9 +72,10 @@ func (still) Release()                                   {}
 // looks is a stream of such a device.
 type looks struct{ device.Stream }
 
+func (x looks) Clock() device.Clock                           { return x }
 func (looks) Moment() device.Moment                           { return still{} }
 func (looks) WaitTimed(device.Event) (from, to device.Moment) { return still{}, still{} }
-func (looks) MomentCost() time.Duration                       { return momentCost }
+func (looks) Cost() time.Duration                             { return momentCost }
 
 // lapCost is what a copy, or a wait for one, costs in nanoseconds: the time to sort and note it,
 // and the moments at its beginning and end.

@@ -45,10 +45,7 @@ func (st *State) Load(s device.Stream) {
 // Begin begins the work of a step that was loaded, behind all copies that bring its rows to
 // the device.
 func (st *State) Begin(s device.Stream) {
-	if r, ok := s.(device.Repeater); ok {
-		st.repeated = r.Repeat(st.stepKey())
-	}
-	if !st.repeated {
+	if st.repeated = s.Repeat(st.stepKey()); !st.repeated {
 		st.takeTokens(s)
 	}
 }

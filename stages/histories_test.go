@@ -25,7 +25,7 @@ func choosing(t *testing.T) (*State, *Batch) {
 	if st.Histories, err = NewHistories(tableDevice{}, lim); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := int64(st.Histories.rows.Buf.Size()), HistoriesBytes(lim, tableDevice{}); got != want {
+	if got, want := int64(st.Histories.rows.Buf.Size()), HistoriesBytes(lim, tableLayout{}); got != want {
 		t.Errorf("histories of %d bytes, planned are %d", got, want)
 	}
 	penalty := device.Change{Repetition: 2, Prompt: 6, Bias: []device.Bias{{ID: 3, Add: 1}}}

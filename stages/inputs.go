@@ -47,11 +47,11 @@ func tableWords(lim Limits, l device.Layout) int {
 // whole rounds words up to 16 bytes: draws and a table of spans start at a multiple of them.
 func whole(words int) int { return (words + 3) &^ 3 }
 
-// allocInputs makes the inputs on dev.
-func (r *Rows) allocInputs(dev device.Device) error {
+// allocInputs allocates the inputs.
+func (r *Rows) allocInputs() error {
 	in, n := &r.inputs, inputWords(r.lim, r.layout)
 	var err error
-	if in.dev, err = device.AllocMat(dev, tensor.I32, 1, n); err != nil {
+	if in.dev, err = device.AllocMat(r.dev, tensor.I32, 1, n); err != nil {
 		return err
 	}
 	r.bufs = append(r.bufs, in.dev.Buf)
@@ -133,7 +133,7 @@ func (st *State) takeTokens(s device.Stream) {
 		return m
 	}
 	// All of them, however many rows From has: a step that is repeated may find it with more.
-	p := st.On(s.Device().(device.Runner), s, nil)
+	p := st.On(st.dev, s, nil)
 	p.GatherRows(words(st.IDs), words(st.From.full.chosen), st.inputs.from)
 	p.Send()
 }

@@ -14,13 +14,17 @@ import (
 // blocks of each, then the blocks.
 type tableDevice struct{ hosttest.Device }
 
-func (tableDevice) RowType() tensor.DType                { return tensor.BF16 }
-func (tableDevice) StepKey([]device.Span) uint64         { return 5 }
-func (tableDevice) DrawWords() int                       { return 2 }
-func (tableDevice) PutDraw([]int32, device.Draw)         {}
-func (tableDevice) ScratchBytes(s *device.StepSizes) int { return s.Rows }
-func (tableDevice) SpanWords(spans, blocks int) int      { return 3 + 4*spans + blocks }
-func (tableDevice) PutSpans(dst []int32, prefill, decode []device.Span) int {
+func (tableDevice) Accelerator() device.Accelerator { return tableLayout{} }
+
+type tableLayout struct{ device.Accelerator }
+
+func (tableLayout) RowType() tensor.DType                { return tensor.BF16 }
+func (tableLayout) StepKey([]device.Span) uint64         { return 5 }
+func (tableLayout) DrawWords() int                       { return 2 }
+func (tableLayout) PutDraw([]int32, device.Draw)         {}
+func (tableLayout) ScratchBytes(s *device.StepSizes) int { return s.Rows }
+func (tableLayout) SpanWords(spans, blocks int) int      { return 3 + 4*spans + blocks }
+func (tableLayout) PutSpans(dst []int32, prefill, decode []device.Span) int {
 	table := []int32{int32(len(prefill)), int32(len(decode)), 77}
 	for _, sp := range append(slices.Clone(prefill), decode...) {
 		table = append(table, int32(sp.Row), int32(sp.Len), int32(sp.Pos), int32(len(sp.Blocks)))
@@ -80,7 +84,7 @@ func TestTablesOfPieces(t *testing.T) {
 				t.Fatalf("prompts have the table %v, generated rows %v", table, other)
 			}
 			want := make([]int32, 1000)
-			want = want[:tableDevice{}.PutSpans(want, st.Prefill, st.Decode)]
+			want = want[:tableLayout{}.PutSpans(want, st.Prefill, st.Decode)]
 			if got := table.I32s(); !slices.Equal(got, want) {
 				t.Fatalf("%+v, piece %d: %v, want %v", lim, i, got, want)
 			}
@@ -125,10 +129,10 @@ func TestGenerated(t *testing.T) {
 func TestTablesArePlanned(t *testing.T) {
 	cfg := testConfig()
 	lim := Limits{Tokens: 32, Seqs: 3, LogitRows: 3, Blocks: 50, BlockTokens: 4, Context: 40}
-	one := inputWords(lim, tableDevice{})
+	one := inputWords(lim, tableLayout{})
 	lim.Window = 8
 	// Three more of 3+4+10 words, in whole 16 bytes, that may begin 3 words later.
-	if got, want := inputWords(lim, tableDevice{})-one, 3*20; got != want {
+	if got, want := inputWords(lim, tableLayout{})-one, 3*20; got != want {
 		t.Errorf("three more pieces take %d words, want %d", got, want)
 	}
 	st, err := NewState(tableDevice{}, cfg, lim)
@@ -139,7 +143,7 @@ func TestTablesArePlanned(t *testing.T) {
 	for _, b := range st.bufs {
 		took += int64(b.Size())
 	}
-	if want := StateBytes(cfg, lim, tableDevice{}); took != want {
+	if want := StateBytes(cfg, lim, tableLayout{}); took != want {
 		t.Errorf("a state has %d bytes, planned are %d", took, want)
 	}
 }

@@ -6,7 +6,7 @@ import "krater/kernels/device"
 // that the device sees what follows what and may compute several as one.
 type Program struct {
 	device.List
-	dev   device.Runner
+	dev   device.Device
 	s     device.Stream
 	probe Probe
 	st    *State
@@ -14,7 +14,7 @@ type Program struct {
 
 // On gives the program of st for operators on s. What was appended for another stream is sent there
 // first.
-func (st *State) On(dev device.Runner, s device.Stream, probe Probe) *Program {
+func (st *State) On(dev device.Device, s device.Stream, probe Probe) *Program {
 	p := &st.program
 	if p.s != s {
 		p.Send()

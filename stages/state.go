@@ -69,10 +69,10 @@ type Rows struct {
 	Counts []int32             // [E]
 
 	id       uint64 // another state's step knows these by it
+	dev      device.Device
 	cfg      *model.Config
 	lim      Limits
 	head     bool          // the rank has the head
-	gathers  bool          // the device can take tokens from another step
 	layout   device.Layout // of the device, nil on host memory
 	inputs   inputs
 	full     views   // the matrices at their largest
@@ -184,9 +184,8 @@ func NewRows(dev device.Device, cfg *model.Config, lim Limits, head bool) (*Rows
 	if err != nil {
 		return nil, err
 	}
-	r := &Rows{id: lastRows.Add(1), cfg: cfg, lim: lim, head: head, layout: device.LayoutOf(dev)}
-	_, r.gathers = dev.(device.Runner)
-	if err := r.alloc(dev); err != nil {
+	r := &Rows{id: lastRows.Add(1), dev: dev, cfg: cfg, lim: lim, head: head, layout: device.LayoutOf(dev)}
+	if err := r.alloc(); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("state of %d tokens: %w", lim.Tokens, err)
 	}
@@ -195,8 +194,9 @@ func NewRows(dev device.Device, cfg *model.Config, lim Limits, head bool) (*Rows
 }
 
 // alloc makes the matrices.
-func (r *Rows) alloc(dev device.Device) error {
-	if err := r.allocInputs(dev); err != nil {
+func (r *Rows) alloc() error {
+	dev := r.dev
+	if err := r.allocInputs(); err != nil {
 		return err
 	}
 	for _, x := range r.full.shapes(r.cfg, r.lim, r.layout, r.head) {

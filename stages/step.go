@@ -28,7 +28,7 @@ func NewStep(cfg *model.Config, lim Limits, ranks ...*Rows) *Step {
 	st := &Step{bounds: lim, vocab: cfg.Vocab}
 	for _, r := range ranks {
 		st.single = st.single || r.layout != nil
-		st.draws, st.takes = r.Choose(), r.gathers && len(ranks) == 1
+		st.draws, st.takes = r.Choose(), len(ranks) == 1
 	}
 	st.Tokens = make([]int32, 0, lim.Tokens)
 	st.Spans = make([]Span, 0, lim.Seqs)

@@ -189,7 +189,7 @@ func (s *Model) keepBlocks() error {
 	}
 	s.report.Progress("make room for KV blocks in host memory", 0, 0)
 	for _, g := range s.Parts.Groups {
-		refused, err := g.KeepBlocks(s.Rank().Device, s.Host)
+		refused, err := g.KeepBlocks(s.Host)
 		if err != nil {
 			return fmt.Errorf("--kv-ram: %w", err)
 		}

@@ -68,10 +68,10 @@ type Batch struct {
 // Local is what a batch has on one rank.
 type Local struct {
 	State *stages.State // the batch's Step, and its rows there
-	// Stream, on a device that computes apart from the host, has all work of the batch:
-	// the stages enqueue and pass it on, and whoever needs a result waits. nil elsewhere:
-	// every stage has a stream of its own and is done when it passes the batch on.
-	Stream device.Stream
+	// Stream, on an accelerator, has all work of the batch: the stages enqueue and pass the batch
+	// on, and the actor that needs a result waits. It is nil elsewhere: every stage has a
+	// stream of its own and is done when it passes the batch on.
+	Stream device.AcceleratorStream
 	// Link brings the rows from the rank before; nil on the first.
 	Link link.Link
 

@@ -102,9 +102,7 @@ func (p *Placement) start(o *Options, out *Outline) error {
 		}
 		return p.line.copies.Synchronize()
 	}
-	if _, ok := p.dev.(device.Mailer); ok {
-		p.letterRows = p.letters()
-	}
+	p.letterRows = p.letters()
 	return p.look()
 }
 

@@ -129,11 +129,13 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
-// refusing is a simulated device with a stream for copies, as a card has one: the n-th copy from
-// now on is refused, which its next event tells, and what follows it does not happen either.
+// refusing is a simulated device. Its second stream, on which the placement copies experts (the
+// first loads the table of rotations), fails as a GPU's stream does: it refuses the n-th copy from
+// now on and does nothing more, and its next event says so.
 type refusing struct {
 	*hostsim.Device
-	left atomic.Int64 // 0: none
+	left    atomic.Int64 // 0: none
+	streams atomic.Int64
 }
 
 type refusingStream struct {
@@ -142,7 +144,7 @@ type refusingStream struct {
 	err error
 }
 
-// failedEvent is one of a stream that had failed.
+// failedEvent is an event of a stream that had failed.
 type failedEvent struct {
 	device.Event
 	err error
@@ -150,9 +152,12 @@ type failedEvent struct {
 
 func (e failedEvent) Err() error { return e.err }
 
-func (d *refusing) NewCopyStream() (device.Stream, error) {
+func (d *refusing) NewStream() (device.Stream, error) {
 	s, err := d.Device.NewStream()
-	return &refusingStream{Stream: s, dev: d}, err
+	if err != nil || d.streams.Add(1) != 2 {
+		return s, err
+	}
+	return &refusingStream{Stream: s, dev: d}, nil
 }
 
 func (s *refusingStream) CopyIn(dst device.Mat, src []byte) {

@@ -80,7 +80,7 @@ func (p *Placement) takeBack(stats *Stats) (err error) {
 		return err
 	}
 	e := p.line.copies.Record()
-	if err := device.Failed(e); err != nil {
+	if err := e.Err(); err != nil {
 		return err
 	}
 	p.loan.out, p.loan.back = false, e

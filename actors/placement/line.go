@@ -43,8 +43,8 @@ type due struct {
 
 func newLine(dev device.Device, x *offload.Experts) (l line, err error) {
 	l.x, l.copied, l.used = x, map[device.Stream]int64{}, map[device.Stream]int64{}
-	if c, ok := dev.(device.CopyStreamer); ok {
-		l.copies, err = c.NewCopyStream()
+	if a := dev.Accelerator(); a != nil {
+		l.copies, err = a.NewCopyStream()
 		return l, err
 	}
 	if l.copies, err = dev.NewStream(); err == nil {
@@ -62,7 +62,7 @@ func (l *line) load(r *dispatch.Residency, loads []dispatch.Load, laps *device.L
 		m := &l.slots[x.Slot]
 		switch {
 		case m.use <= l.used[m.by]:
-		case device.Failed(m.freed) != nil:
+		case m.freed.Err() != nil:
 			// Of the step that failed something may be under way still, and is waited for here:
 			// the error is that step's, not the copy's.
 			_ = m.freed.Wait()
@@ -84,14 +84,14 @@ func (l *line) load(r *dispatch.Residency, loads []dispatch.Load, laps *device.L
 			began.Release()
 		}
 		e := l.copies.Record()
-		if refused := device.Failed(e); refused != nil {
+		if refused := e.Err(); refused != nil {
 			for _, x := range loads[:done] {
 				r.Drop(x.Slot)
 				l.x.Leave(int(x.Slot))
 				l.slots[x.Slot].load, l.slots[x.Slot].loaded = 0, nil
 			}
 			clear(l.used) // some waits may not have reached the device
-			done, err = 0, fmt.Errorf("copy of experts: %w", errors.Join(refused, err, device.Recover(l.copies)))
+			done, err = 0, fmt.Errorf("copy of experts: %w", errors.Join(refused, err, l.copies.Recover()))
 			return
 		}
 		for _, x := range loads[:done] {
@@ -162,7 +162,7 @@ func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step
 	own.End(s, began, device.Lap{Kind: device.Compute, Layer: int(in.Layer())})
 	l.count++
 	e := s.Record()
-	if sent = device.Failed(e) == nil; !sent {
+	if sent = e.Err() == nil; !sent {
 		delete(l.copied, s) // the wait may not have reached the device
 	}
 	for _, i := range work {
@@ -198,8 +198,6 @@ func (l *line) close() {
 			continue
 		}
 		_ = s.Synchronize()
-		if c, ok := s.(interface{ Close() }); ok {
-			c.Close()
-		}
+		s.Close()
 	}
 }

@@ -26,7 +26,7 @@ type Model struct {
 
 // NewModel makes a model of parts and where their experts are; both stay the
 // caller's.
-func NewModel(dev device.Runner, host offload.Host, parts *load.Parts, p *Placement) (*Model, error) {
+func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placement) (*Model, error) {
 	m := &Model{parts: parts, place: p}
 	var err error
 	if m.stream, err = dev.NewStream(); err == nil {
@@ -60,8 +60,8 @@ func (m *Model) Close() {
 		m.letters.Close()
 	}
 	for _, s := range []device.Stream{m.stream, m.host} {
-		if c, ok := s.(interface{ Close() }); ok {
-			c.Close()
+		if s != nil {
+			s.Close()
 		}
 	}
 }

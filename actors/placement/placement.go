@@ -48,7 +48,7 @@ const thresholdDefault = 300
 // stream belongs to one goroutine as ever.
 type Placement struct {
 	*offload.Experts
-	dev        device.Runner
+	dev        device.Device
 	card       bool  // dev finds experts by itself and does not wait for the host
 	letterRows int   // of a batch that asks the host, at most; 0: none does
 	unasked    error // why none does that was to
@@ -76,7 +76,7 @@ type Placement struct {
 // New places the routed experts of parts, which were loaded with them in host
 // memory, and waits for the copies. Where a strategy does not fit, a smaller one takes
 // its place: Falls. parts stay the caller's; they are whole again after Close.
-func New(dev device.Runner, host offload.Host, parts *load.Parts, o Options) (*Placement, error) {
+func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*Placement, error) {
 	x, err := offload.New(dev, host, parts)
 	if err != nil {
 		return nil, err

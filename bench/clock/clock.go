@@ -82,7 +82,7 @@ func (d *Device) entry(stage, op string) *Spent {
 	return s
 }
 
-// Run implements device.Runner. What the device computes as one is counted as one.
+// Run implements device.Device. What the device computes as one is counted as one.
 func (d *Device) Run(s device.Stream, l device.List) {
 	if !d.On {
 		d.Device.Run(s, l)

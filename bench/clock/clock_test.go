@@ -132,3 +132,20 @@ func TestIntegers(t *testing.T) {
 		t.Errorf("router %+v, quantise %+v", got[clock.Router], got[clock.Quantize])
 	}
 }
+
+// accelerated is a device with what an accelerator has; none of it is called.
+type accelerated struct{ load.Device }
+
+func (accelerated) Accelerator() device.Accelerator { return facilities{} }
+func (accelerated) Fused(device.List) int           { return 7 }
+
+type facilities struct{ device.Accelerator }
+
+// TestWrapperLosesNothing: a wrapped accelerator is one, and fuses the operators that it fuses
+// without the wrapper.
+func TestWrapperLosesNothing(t *testing.T) {
+	d := load.Device(clock.New(accelerated{}, 10))
+	if d.Accelerator() != (facilities{}) || d.Fused(device.List{}) != 7 || device.LayoutOf(d) != (facilities{}) {
+		t.Errorf("accelerator %v, %d operators in one", d.Accelerator(), d.Fused(device.List{}))
+	}
+}

@@ -72,15 +72,16 @@ func inPieces(t *testing.T, window int, parts []int) *walked {
 	}
 	t.Cleanup(d.Close)
 	w := &walked{Model: d, parts: parts}
-	if w.s, err = c.NewStream(); err != nil {
+	s, err := c.Accelerator().NewQueueStream(0)
+	if err != nil {
 		t.Fatal(err)
 	}
+	w.s = s
 	if w.st, err = stages.NewState(c, l.Parts.Config, l.Parts.Limits); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.st.Close)
-	scratch := device.LayoutOf(c).ScratchBytes(load.StepSizes(l.Parts.Config, l.Parts.Limits))
-	if err := w.s.(device.Submitter).Reserve(scratch); err != nil {
+	if err := s.Reserve(c.Accelerator().ScratchBytes(load.StepSizes(l.Parts.Config, l.Parts.Limits))); err != nil {
 		t.Fatal(err)
 	}
 	return w

@@ -15,7 +15,7 @@ var limits = append([]limit{
 	{"kind switches", 0, 0},
 	// Interfaces that a device, a stream or its operators may or may not implement. A wrapper
 	// that does not forward one loses it silently.
-	{"optional interfaces", 15, 3},
+	{"optional interfaces", 2, 2},
 	// Code in package main cannot be imported, and is tested through flags only.
 	{mainLines, 3682, 4000},
 	{"long test functions", 21, 0},

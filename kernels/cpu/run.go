@@ -3,11 +3,14 @@ package cpu
 import "krater/kernels/device"
 
 var (
-	_ device.Runner    = (*Device)(nil)
+	_ device.Device    = (*Device)(nil)
 	_ device.Operators = (*Device)(nil)
 )
 
-// Run implements device.Runner. Every operator is complete when the call returns.
+// Accelerator is nil: the host addresses the memory, and waits for every operator.
+func (d *Device) Accelerator() device.Accelerator { return nil }
+
+// Run implements device.Device. Every operator is complete when the call returns.
 func (d *Device) Run(s device.Stream, l device.List) {
 	for ; len(l.Ops) > 0; l = l.From(1) {
 		o := &l.Ops[0]
@@ -21,7 +24,7 @@ func (d *Device) Run(s device.Stream, l device.List) {
 	}
 }
 
-// Fused implements device.Runner: a sum and its norm are one pass over the rows.
+// Fused implements device.Device: a sum and its norm are one pass over the rows.
 func (d *Device) Fused(l device.List) int {
 	if len(l.Ops) > 1 && l.Ops[0].Kind == device.OpAdd && l.Ops[1].Kind == device.OpRMSNorm && l.Ops[1].X == l.Ops[0].Out {
 		return 2

@@ -16,6 +16,7 @@ import (
 // owns the scratch memory of its operators, so it belongs to one goroutine at a
 // time.
 type Stream struct {
+	device.Immediate
 	dev   *Device
 	team  *Team
 	lanes []*lane // one a thread
@@ -101,21 +102,6 @@ func (s *Stream) CopyOut(dst []byte, src device.Mat) {
 		copy(dst[r*row:(r+1)*row], rowBytes("CopyOut", &src, r))
 	}
 }
-
-// Record gives an event that is already over.
-func (s *Stream) Record() device.Event { return done{} }
-
-// Wait returns at once: work of other streams was complete when enqueued.
-func (s *Stream) Wait(device.Event) {}
-
-// Synchronize has nothing to wait for.
-func (s *Stream) Synchronize() error { return nil }
-
-// done is the event of work that is complete.
-type done struct{}
-
-func (done) Done() bool  { return true }
-func (done) Wait() error { return nil }
 
 // wakeNs is the work below which no other core is woken: a hand-over to a
 // parked goroutine costs tens of microseconds.

@@ -23,9 +23,8 @@ import (
 type Device struct {
 	Layout
 	card    *rt.Card
-	order   *rt.Stream   // all streams of operators but those of lanes are its siblings; Wrap uses it too
-	wrap    sync.Mutex   // of order
-	lanes   []*rt.Stream // whose siblings the streams of lanes are
+	queues  []*rt.Stream // the streams of operators are siblings of these; apart uses the first
+	wrap    sync.Mutex   // of the first queue
 	name    string
 	profile func(op string, d time.Duration) // nil: nobody asks
 
@@ -37,13 +36,9 @@ type Device struct {
 }
 
 var (
-	_ device.Pinner       = (*Device)(nil)
-	_ device.CopyStreamer = (*Device)(nil)
-	_ device.LaneStreamer = (*Device)(nil)
-	_ device.Recoverer    = (*Stream)(nil)
-	_ device.Failure      = (*rt.Event)(nil)
-	_ device.StepTimer    = (*Stream)(nil)
-	_ device.LapTimer     = (*Stream)(nil)
+	_ device.Device            = (*Device)(nil)
+	_ device.Accelerator       = (*Device)(nil)
+	_ device.AcceleratorStream = (*Stream)(nil)
 )
 
 // Open takes a card into use; without a driver or a card the error says which.
@@ -52,19 +47,13 @@ func Open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	order, err := card.NewStream()
+	d := &Device{Layout: Layout{F32: o.F32}, card: card, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget, invariant: o.Invariant}
+	if _, err = d.queue(0); err == nil && d.budget <= 0 {
+		d.budget, err = card.Free()
+	}
 	if err != nil {
 		card.Close()
 		return nil, err
-	}
-	d := &Device{Layout: Layout{F32: o.F32}, card: card, order: order, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget, invariant: o.Invariant}
-	if d.budget <= 0 {
-		free, err := card.Free()
-		if err != nil {
-			card.Close()
-			return nil, err
-		}
-		d.budget = free
 	}
 	return d, nil
 }
@@ -82,6 +71,9 @@ func (d *Device) Capacity() int64 { return d.card.Total() }
 // that. Nothing else may run meanwhile.
 func (d *Device) Profile(tell func(op string, d time.Duration)) { d.profile = tell }
 
+// Accelerator is the device itself.
+func (d *Device) Accelerator() device.Accelerator { return d }
+
 // Memory counts the bytes of buffers, each rounded up to 256.
 func (d *Device) Memory() device.Memory {
 	d.mu.Lock()
@@ -91,7 +83,7 @@ func (d *Device) Memory() device.Memory {
 
 // Close gives the card back. Buffers and streams must not be used any more.
 func (d *Device) Close() error {
-	for _, s := range append(d.lanes, d.order) {
+	for _, s := range d.queues {
 		s.Close()
 	}
 	return d.card.Close()
@@ -174,39 +166,28 @@ func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 func (d *Device) apart(f func(s *rt.Stream)) error {
 	d.wrap.Lock()
 	defer d.wrap.Unlock()
-	f(d.order)
-	err := d.order.Synchronize()
+	s := d.queues[0]
+	f(s)
+	err := s.Synchronize()
 	if err != nil {
-		_ = d.order.Recover() // a lost card says so to whoever asks next
+		_ = s.Recover() // the next call reports a lost GPU
 	}
 	return err
 }
 
-// NewStream makes a stream with scratch memory of its own.
-func (d *Device) NewStream() (device.Stream, error) { return d.newStream(d.order) }
+// NewStream makes a stream of queue 0 with scratch memory of its own.
+func (d *Device) NewStream() (device.Stream, error) { return d.NewQueueStream(0) }
 
-// lanesMost bounds the lanes of a card.
-const lanesMost = 64
+// queuesMost bounds the queues of a GPU.
+const queuesMost = 64
 
-// NewLaneStream makes a stream of a lane (device.LaneStreamer).
-func (d *Device) NewLaneStream(lane int) (device.Stream, error) {
-	if lane < 0 || lane >= lanesMost {
-		return nil, fmt.Errorf("%s: lane %d", d.name, lane)
+// NewQueueStream makes a stream of a queue with scratch memory of its own.
+func (d *Device) NewQueueStream(queue int) (device.AcceleratorStream, error) {
+	first, err := d.queue(queue)
+	if err != nil {
+		return nil, fmt.Errorf("%s: queue %d: %w", d.name, queue, err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for len(d.lanes) <= lane {
-		s, err := d.card.NewStream()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", d.name, err)
-		}
-		d.lanes = append(d.lanes, s)
-	}
-	return d.newStream(d.lanes[lane])
-}
-
-func (d *Device) newStream(order *rt.Stream) (device.Stream, error) {
-	s, err := order.Sibling()
+	s, err := first.Sibling()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
@@ -219,8 +200,25 @@ func (d *Device) newStream(order *rt.Stream) (device.Stream, error) {
 	return out, nil
 }
 
-// NewCopyStream makes a stream that runs beside all others (device.CopyStreamer). It takes
-// copies and events; operators refuse it.
+// queue is the stream that all streams of a queue are siblings of.
+func (d *Device) queue(n int) (*rt.Stream, error) {
+	if n < 0 || n >= queuesMost {
+		return nil, fmt.Errorf("there are at most %d", queuesMost)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.queues) <= n {
+		s, err := d.card.NewStream()
+		if err != nil {
+			return nil, err
+		}
+		d.queues = append(d.queues, s)
+	}
+	return d.queues[n], nil
+}
+
+// NewCopyStream makes a stream that runs at the same time as all others. It takes copies and
+// events; operators refuse it.
 func (d *Device) NewCopyStream() (device.Stream, error) {
 	s, err := d.card.NewStream()
 	if err != nil {
@@ -229,7 +227,7 @@ func (d *Device) NewCopyStream() (device.Stream, error) {
 	return &Stream{dev: d, s: s, copies: true}, nil
 }
 
-// Pin has copies read b in place (device.Pinner).
+// Pin makes copies read b in place.
 func (d *Device) Pin(b []byte) (release func() error, err error) {
 	if release, err = d.card.Pin(b); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
@@ -314,11 +312,8 @@ func (s *Stream) CopyOut(dst []byte, src device.Mat) {
 	}
 }
 
-// Reserve makes the scratch memory that operators need at most (device.Submitter).
+// Reserve allocates the scratch memory that operators need at most.
 func (s *Stream) Reserve(n int) error {
-	if s.copies {
-		return nil
-	}
 	if s.room != nil && s.room.size >= n {
 		return nil
 	}
@@ -333,20 +328,23 @@ func (s *Stream) Reserve(n int) error {
 	return nil
 }
 
-// Submit sends the step to the card (device.Submitter).
+// Submit sends the step to the GPU.
 func (s *Stream) Submit() { s.s.Submit() }
 
-// Moment is the point behind what was enqueued (device.LapTimer).
+// Clock reads the GPU's clock: a stream is its own clock.
+func (s *Stream) Clock() device.Clock { return s }
+
+// Moment is the point behind what was enqueued.
 func (s *Stream) Moment() device.Moment { return moment(s.s.Moment()) }
 
 // momentCost was measured on an H200: 50 small launches, each between two moments, read
 // afterwards in one trip (BenchmarkMoments of rt: 7.3 us a launch, 1.9 us without).
 const momentCost = 2700 * time.Nanosecond
 
-// MomentCost implements device.LapTimer.
-func (s *Stream) MomentCost() time.Duration { return momentCost }
+// Cost implements device.Clock.
+func (s *Stream) Cost() time.Duration { return momentCost }
 
-// WaitTimed is Wait between two moments (device.LapTimer).
+// WaitTimed is Wait between two moments.
 func (s *Stream) WaitTimed(e device.Event) (from, to device.Moment) {
 	if own, ok := e.(*rt.Event); ok && own.Card() == s.dev.card {
 		a, b := s.s.AfterTimed(own)
@@ -367,7 +365,7 @@ func moment(m *rt.Moment) device.Moment {
 // End is the end of the last part of a step.
 func (s *Stream) End() device.Moment { return moment(s.s.End()) }
 
-// Time, Mark, Took and End are device.StepTimer.
+// Time says whether the GPU takes the time of the step that begins.
 func (s *Stream) Time(on bool) { s.s.Time(on) }
 
 // Mark ends a part of a step.
@@ -376,7 +374,7 @@ func (s *Stream) Mark() bool { return s.s.Mark() }
 // Took is how long the card took for a step.
 func (s *Stream) Took() []time.Duration { return s.s.Took() }
 
-// Repeat begins a step (device.Repeater).
+// Repeat begins a step, and reports whether the GPU replays it as a graph.
 func (s *Stream) Repeat(key uint64) bool { return s.dev.profile == nil && s.s.Repeat(key) }
 
 // Record marks what was enqueued so far.
@@ -397,7 +395,7 @@ func (s *Stream) Wait(e device.Event) {
 // Synchronize waits for everything enqueued and answers the stream's first error.
 func (s *Stream) Synchronize() error { return s.s.Synchronize() }
 
-// Recover has the stream serve again after an error (device.Recoverer).
+// Recover makes the stream usable again after an error.
 func (s *Stream) Recover() error { return s.s.Recover() }
 
 // mat is a matrix as the kernels take it. One of another device is a programmer error.

@@ -18,6 +18,7 @@ type passed struct{ err error }
 
 func (passed) Done() bool    { return true }
 func (p passed) Wait() error { return p.err }
+func (passed) Err() error    { return nil }
 
 // opened is a card, closed when the test is over; without a driver the test is skipped.
 func opened(t *testing.T, o Options) *Device {
@@ -71,15 +72,11 @@ func run(d *Device, s device.Stream, add func(l *device.List)) {
 // not dense and beside operators; it has no operators itself.
 func TestCopyStream(t *testing.T) {
 	d, work := working(t)
-	before := d.Memory().Used
 	copies, err := d.NewCopyStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer copies.(*Stream).Close()
-	if err := copies.(device.Submitter).Reserve(1 << 20); err != nil || d.Memory().Used != before {
-		t.Errorf("%d bytes of scratch memory, %v", d.Memory().Used-before, err)
-	}
+	defer copies.Close()
 	const rows, cols = 64, 1 << 10
 	host, err := syscall.Mmap(-1, 0, 4*rows*cols, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package cuda is a GPU as a device: memory, streams, and the operators of the stages as
-// lists of launches (package ops chooses the kernels). The stages run on it unchanged;
-// what it has beyond their operators (LatentOps, MixOps, HereOps) they find out for
-// themselves. Experts of a bank may lie anywhere in it or nowhere (device.Bank); those
-// that are the host's it asks for in the middle of a step (device.Mailer).
+// lists of launches (package ops chooses the kernels). The stages run on it unchanged,
+// and Run computes several of their operators as one where it can. Experts of a bank may lie
+// anywhere in it or nowhere (device.Bank); those that are the host's it asks for in the middle of
+// a step.
 //
 // Without the build tag cuda there is no card, and Open says so.
 package cuda

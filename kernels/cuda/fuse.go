@@ -8,9 +8,7 @@ import (
 	"krater/kernels/device"
 )
 
-var _ device.Runner = (*Device)(nil)
-
-// Run implements device.Runner: operators become launches on s, those that Fused joins become
+// Run implements device.Device: operators become launches on s, those that Fused joins become
 // one operator of package ops.
 func (d *Device) Run(s device.Stream, l device.List) {
 	for len(l.Ops) > 0 {
@@ -23,7 +21,7 @@ func (d *Device) Run(s device.Stream, l device.List) {
 	}
 }
 
-// Fused implements device.Runner.
+// Fused implements device.Device.
 func (d *Device) Fused(l device.List) int { return d.first(l).n }
 
 // fusion is the first n operators of a list as one operator.

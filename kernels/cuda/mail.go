@@ -19,7 +19,7 @@ type mailbox struct {
 	host []byte
 }
 
-// NewMail makes a mailbox in host memory that the card has mapped (device.Mailer). Its rows
+// NewMail makes a mailbox in host memory that the card has mapped. Its rows
 // are multiples of 8 wide.
 func (d *Device) NewMail(o device.MailSize) (device.Mail, error) {
 	m := &mailbox{dev: d, box: mail.Box{Size: mail.Size{MailSize: o, RowType: d.RowType()}}}
@@ -58,5 +58,3 @@ func (d *Device) box(op string, m device.Mail) *mail.Box {
 	}
 	return &own.box
 }
-
-var _ device.Mailer = (*Device)(nil)

@@ -110,8 +110,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 	}
 }
 
-// MoveBlocks copies blocks of KV caches to pinned host memory or back with one kernel
-// (device.BlockMover).
+// MoveBlocks copies blocks of KV caches to pinned host memory or back with one kernel.
 func (d *Device) MoveBlocks(s device.Stream, m *device.BlockMoves) (ok bool) {
 	own := d.stream("MoveBlocks", s)
 	own.parts = own.parts[:0]

@@ -6,13 +6,44 @@ import (
 	"krater/kernels/tensor"
 )
 
-// What devices have that compute apart from the host, with memory it cannot address
-// and in an order it does not wait for.
-
-// Accelerator is such a device.
+// Accelerator is a device that computes apart from the host: in memory that the host cannot
+// address, and in an order that the host does not wait for.
 type Accelerator interface {
-	Device
 	Layout
+	// NewQueueStream makes a stream of a queue, a small number. The streams of one queue run one
+	// after another, and at the same time as those of other queues. Device.NewStream makes
+	// streams of queue 0.
+	NewQueueStream(queue int) (AcceleratorStream, error)
+	// NewCopyStream makes a stream for copies, which runs at the same time as all others.
+	NewCopyStream() (Stream, error)
+	// Pin makes copies from and to b faster until release is called. CopyIn then reads b in
+	// place: b stays as it is until the stream has passed. b must not be memory of the Go heap.
+	Pin(b []byte) (release func() error, err error)
+	// MoveBlocks enqueues copies of blocks of the KV cache to pinned host memory, or back, on s.
+	// It reports false, and enqueues nothing, if some of the host's memory is not pinned.
+	MoveBlocks(s Stream, m *BlockMoves) bool
+	// NewMail makes a mailbox for letters of up to o.Rows rows. It serves one stream.
+	NewMail(o MailSize) (Mail, error)
+}
+
+// AcceleratorStream is a stream for the steps of one batch. It has a Clock.
+type AcceleratorStream interface {
+	Stream
+	// Reserve allocates that much scratch memory for operators before the first step: a step
+	// during which it has to grow is cut in two.
+	Reserve(bytes int) error
+	// Time says whether the device takes the time of the step that begins, from the next work
+	// that is sent.
+	Time(on bool)
+	// Mark ends a part of such a step and reports true, unless that would cut what the device
+	// could replay as one piece. Submit ends the last part.
+	Mark() bool
+	// Took is how long the device took for the parts of the step that was waited for last; nil
+	// if that was not timed.
+	Took() []time.Duration
+	// End is the end of the last part of that step, nil if it was not timed. It holds until
+	// the next Time.
+	End() Moment
 }
 
 // Layout is how an accelerator wants what a batch is made of. It needs no device, so
@@ -78,7 +109,7 @@ type StepSizes struct {
 
 // LayoutOf is d's layout, nil for a device that computes on host memory.
 func LayoutOf(d Device) Layout {
-	if a, ok := d.(Accelerator); ok {
+	if a := d.Accelerator(); a != nil {
 		return a
 	}
 	return nil
@@ -90,84 +121,6 @@ func RowType(l Layout) tensor.DType {
 		return tensor.F32
 	}
 	return l.RowType()
-}
-
-// Submitter is a stream of an accelerator. What it has from one Submit (or Synchronize, or
-// Record) to the next runs in one piece: nothing of other streams comes in between, so
-// streams may share the scratch memory of stages. Steps run in the order in which they are
-// submitted.
-type Submitter interface {
-	// Submit sends what was enqueued to the device; a Synchronize that follows only waits.
-	Submit()
-	// Reserve gives operators that much scratch memory before the first step: a step in
-	// which it has to grow is cut.
-	Reserve(bytes int) error
-}
-
-// Recoverer is a stream of a device whose driver may refuse a call while the device itself is
-// well: from then on the stream does nothing and answers why.
-type Recoverer interface {
-	// Recover has the stream serve again: it drops what was not given to the device and waits
-	// for what was. What the lost work was to write is unknown. It is of use after a batch was
-	// given up for any reason. An error says that the device is lost. Nobody else may use the
-	// stream meanwhile.
-	Recover() error
-}
-
-// Failure is an event of a Recoverer. Its Wait answers why the stream has failed once nothing
-// that was given to the device before is under way.
-type Failure interface {
-	// Err is why the stream had failed when the event was recorded, nil if it had not.
-	Err() error
-}
-
-// Failed is why the stream of an event had failed by then, nil if it had not or is none that
-// tells.
-func Failed(e Event) error {
-	if f, ok := e.(Failure); ok {
-		return f.Err()
-	}
-	return nil
-}
-
-// Recover has a stream serve again whose work is given up, and waits for what the device was
-// given of it. An error says that the device is lost; one that is no Recoverer says so to
-// whoever asks next.
-func Recover(s Stream) error {
-	if r, ok := s.(Recoverer); ok {
-		return r.Recover()
-	}
-	if r, ok := s.(Repeater); ok {
-		r.Repeat(0) // what is left is not the step that it is a part of
-	}
-	_ = s.Synchronize()
-	return nil
-}
-
-// Repeater is a stream that makes steps cheap which come again as they are but for what
-// lies in the device's memory: those that only generate.
-type Repeater interface {
-	// Repeat begins a step, after the copies of its inputs. All that is enqueued until the
-	// next Synchronize depends on key alone, 0 for a step that will not come again. If it
-	// reports true the stream has done the whole step by itself, copies to the host
-	// excepted, and nothing is to be enqueued.
-	Repeat(key uint64) bool
-}
-
-// StepTimer is a stream of an accelerator that can have the device itself take the time of a
-// step.
-type StepTimer interface {
-	// Time says whether the step that begins is timed, from the next of its work that is sent.
-	Time(on bool)
-	// Mark ends a part of such a step, where that cuts nothing that the device could repeat as
-	// one piece, and reports whether it did. The last part ends with Submit.
-	Mark() bool
-	// Took is how long the device took for the parts of the step that was waited for last; nil
-	// if that was not timed.
-	Took() []time.Duration
-	// End is the end of the last part of that step, nil if it was not timed. It holds until
-	// the next Time.
-	End() Moment
 }
 
 // Spans are the spans of a batch that an attention operator works on: all of its

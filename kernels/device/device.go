@@ -5,8 +5,11 @@ package device
 
 // Device owns memory and runs operators on it.
 //
-// Alloc, Wrap and Memory are safe for concurrent use. Streams of one device
-// may run at the same time; one Stream belongs to one goroutine at a time.
+// A type that wraps a device embeds it and overrides what it observes, mostly Run. It so keeps
+// everything else: fusions, and what only an accelerator has.
+//
+// Alloc, Wrap and Memory are safe for concurrent use. Streams of one device may run at the same
+// time; one Stream belongs to one goroutine at a time.
 type Device interface {
 	// Name is unique in the process: "cpu", "hostsim:1", "cuda:0".
 	Name() string
@@ -19,12 +22,21 @@ type Device interface {
 	// beyond its element size.
 	Wrap(b []byte) (Buffer, error)
 	NewStream() (Stream, error)
+	// Run enqueues the operators of l on s, in order. Arguments that do not fit cause a panic with
+	// *ShapeError before that operator writes anything. The list may change once Run returns;
+	// what its arguments point to (weights, sizes) must not.
+	Run(s Stream, l List)
+	// Fused returns how many of the first operators of l the device computes as one, at least 1.
+	// A wrapper asks this in order to time or count what the device really computes.
+	Fused(l List) int
+	// Accelerator is what the device has beyond this interface if it is an accelerator; else nil.
+	Accelerator() Accelerator
 	Memory() Memory
 	Close() error
 }
 
 // Memory counts bytes. Total is the device's budget, 0 when unlimited. Graphs is how many steps
-// the device keeps as graphs, which take memory of the driver's in the host.
+// the device keeps as graphs, for which the driver uses host memory.
 type Memory struct {
 	Total, Used int64
 	Graphs      int
@@ -52,10 +64,71 @@ type Stream interface {
 	Record() Event
 	Wait(Event)
 	Synchronize() error
+
+	// Repeat begins a step, after the copies of its inputs. All that is enqueued until the next
+	// Synchronize depends on key alone; key is 0 for a step that will not come again. If it
+	// reports true, the stream has replayed the whole step except for copies to the host, and
+	// nothing may be enqueued. Only accelerators replay steps.
+	Repeat(key uint64) bool
+	// Submit sends what was enqueued to the device; a Synchronize that follows only waits. What an
+	// accelerator's stream has from one Submit (or Synchronize, or Record) to the next runs in
+	// one piece: nothing of other streams comes in between, so streams may share the scratch
+	// memory of stages. Steps run in the order in which they are submitted.
+	Submit()
+	// Recover makes the stream usable again after a batch was given up for any reason: it drops
+	// what was not sent to the device and waits for what was. What the lost work was to write is
+	// unknown. An error means that the device is lost; a device that cannot tell reports it on
+	// the next use. No other goroutine may use the stream meanwhile.
+	Recover() error
+	// Clock reads the device's clock at points of the stream. It is nil for a device without one.
+	Clock() Clock
+	// Close frees what the stream holds; its work must be done.
+	Close()
 }
 
 // Event marks a point of a stream.
 type Event interface {
 	Done() bool
+	// Wait waits until the device has passed the point. If the stream had failed by then, it
+	// returns the cause once nothing that was sent to the device before is under way.
 	Wait() error
+	// Err is why the stream had failed when the event was recorded, nil if it had not. A driver
+	// may refuse a call while its device works on; a device that fails as a whole says so in
+	// Wait and Synchronize only.
+	Err() error
 }
+
+// Immediate implements what a stream has nothing to do for if its work is complete when the call
+// returns. Such streams embed it.
+type Immediate struct{}
+
+// Record returns an event that has passed.
+func (Immediate) Record() Event { return passed{} }
+
+// Wait returns at once: work of other streams was complete when it was enqueued.
+func (Immediate) Wait(Event) {}
+
+// Synchronize has nothing to wait for.
+func (Immediate) Synchronize() error { return nil }
+
+// Repeat reports false.
+func (Immediate) Repeat(uint64) bool { return false }
+
+// Submit does nothing.
+func (Immediate) Submit() {}
+
+// Recover does nothing.
+func (Immediate) Recover() error { return nil }
+
+// Clock is nil.
+func (Immediate) Clock() Clock { return nil }
+
+// Close does nothing.
+func (Immediate) Close() {}
+
+// passed is the event of work that is complete.
+type passed struct{}
+
+func (passed) Done() bool  { return true }
+func (passed) Wait() error { return nil }
+func (passed) Err() error  { return nil }

@@ -21,17 +21,17 @@ const (
 	Never
 )
 
-// LapTimer is a stream whose device can look at its clock at any point of it.
-type LapTimer interface {
-	// Moment is the point behind what was enqueued; nil where looking would cut what the
-	// device could repeat as one piece.
+// Clock is a device's clock, as a stream reads it.
+type Clock interface {
+	// Moment is the point behind what was enqueued; nil where reading the clock would cut what
+	// the device could replay as one piece.
 	Moment() Moment
 	// WaitTimed is Stream.Wait between two moments; both are nil where nothing has to be
 	// waited for.
 	WaitTimed(e Event) (from, to Moment)
-	// MomentCost is how much longer a step takes for a moment in it, told when it is over; 0
-	// where that is not worth counting.
-	MomentCost() time.Duration
+	// Cost is how much longer a step takes for each moment in it, whose time is read when the
+	// step is over; 0 where that is not worth counting.
+	Cost() time.Duration
 }
 
 // LapKind is what a device did in a Lap.
@@ -92,11 +92,10 @@ func (l *Laps) Begin(s Stream, layer int) Moment {
 	if l == nil || !l.take(layer) {
 		return nil
 	}
-	t, ok := s.(LapTimer)
-	if !ok {
-		return nil
+	if c := s.Clock(); c != nil {
+		return c.Moment()
 	}
-	return t.Moment()
+	return nil
 }
 
 // End ends a lap on s that began at from; without that there is none. Its moments are filled
@@ -105,7 +104,7 @@ func (l *Laps) End(s Stream, from Moment, lap Lap) {
 	if from == nil {
 		return
 	}
-	to := s.(LapTimer).Moment()
+	to := s.Clock().Moment()
 	if to == nil {
 		from.Release()
 		return
@@ -116,14 +115,15 @@ func (l *Laps) End(s Stream, from Moment, lap Lap) {
 
 // Wait has s wait for a copy of a layer's experts.
 func (l *Laps) Wait(s Stream, copied Event, layer int) {
-	t, ok := s.(LapTimer)
-	if l == nil || !ok || !l.take(layer) {
-		s.Wait(copied)
-		return
+	if l != nil {
+		if c := s.Clock(); c != nil && l.take(layer) {
+			if from, to := c.WaitTimed(copied); from != nil {
+				l.List = append(l.List, Lap{Kind: CopyWait, Layer: layer, From: from, To: to})
+			}
+			return
+		}
 	}
-	if from, to := t.WaitTimed(copied); from != nil {
-		l.List = append(l.List, Lap{Kind: CopyWait, Layer: layer, From: from, To: to})
-	}
+	s.Wait(copied)
 }
 
 // Drop forgets all laps.

@@ -17,6 +17,8 @@ type tick struct{ released *int }
 func (tick) Ago([]Moment, []time.Duration) {}
 func (m tick) Release()                    { *m.released++ }
 
+func (c *clock) Clock() Clock { return c }
+
 func (c *clock) Moment() Moment {
 	c.looked++
 	return tick{new(int)}
@@ -26,8 +28,8 @@ func (c *clock) WaitTimed(Event) (from, to Moment) {
 	c.waited++
 	return c.Moment(), c.Moment()
 }
-func (c *clock) Wait(Event)                { c.waited++ }
-func (c *clock) MomentCost() time.Duration { return time.Microsecond }
+func (c *clock) Wait(Event)          { c.waited++ }
+func (c *clock) Cost() time.Duration { return time.Microsecond }
 
 // TestLapsAreThinned: laps of all layers are taken where they cost no more than their share, and
 // of one layer in so many where they would; each layer has its turn, all is waited for, and

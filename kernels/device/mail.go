@@ -2,21 +2,6 @@ package device
 
 import "time"
 
-// Pinner is a device whose copies from some host memory are faster once it knows that
-// memory, and that CopyIn reads in place then: b stays as it is until the stream has passed.
-type Pinner interface {
-	// Pin makes b known, which must not be memory of the Go heap, until release is called.
-	Pin(b []byte) (release func() error, err error)
-}
-
-// BlockMover is a device that copies many blocks of its KV cache to pinned host memory, or back,
-// at once.
-type BlockMover interface {
-	// MoveBlocks enqueues the copies on s. It is false, and enqueues nothing, where some of
-	// the host's memory is not pinned.
-	MoveBlocks(s Stream, m *BlockMoves) bool
-}
-
 // BlockMoves are copies of blocks: in every part block From[i] of one side to block To[i] of
 // the other. No block is both read and written.
 type BlockMoves struct {
@@ -31,26 +16,6 @@ type BlockPart struct {
 	Cache Mat
 	Host  []byte
 	Bytes int
-}
-
-// CopyStreamer is a device with an engine for copies, beside the one that computes.
-type CopyStreamer interface {
-	// NewCopyStream gives a stream for copies that runs at the same time as others.
-	NewCopyStream() (Stream, error)
-}
-
-// LaneStreamer is a device that runs several orders of work at the same time.
-type LaneStreamer interface {
-	// NewLaneStream is NewStream for a lane, a small number: the streams of one run one after
-	// the other, as all those of NewStream do, and beside those of others.
-	NewLaneStream(lane int) (Stream, error)
-}
-
-// Mailer is a device that asks the host for rows in the middle of a step and goes on with
-// what it answers: the step may be repeated as it is, and nobody enqueues anything.
-type Mailer interface {
-	// NewMail makes a mailbox for letters of up to rows rows. It serves one stream.
-	NewMail(o MailSize) (Mail, error)
 }
 
 // MailSize bounds letters.

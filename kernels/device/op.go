@@ -2,18 +2,6 @@ package device
 
 import "iter"
 
-// Runner is a device that computes lists of operators.
-type Runner interface {
-	Device
-	// Run enqueues the operators of l on s, in order. Arguments that do not fit panic with
-	// *ShapeError before that operator writes anything. The list may change once Run returns;
-	// what its arguments point to (weights, sizes) must not.
-	Run(s Stream, l List)
-	// Fused returns how many of the first operators of l the device computes as one, at least 1.
-	// A device that wraps another asks this to time or count what the other really computes.
-	Fused(l List) int
-}
-
 // Kind is what an operator computes.
 type Kind uint8
 
@@ -143,7 +131,7 @@ func (l List) From(n int) List { l.Ops = l.Ops[n:]; return l }
 func (l List) To(n int) List { l.Ops = l.Ops[:n]; return l }
 
 // Parts yields the list in parts that d computes as one each.
-func (l List) Parts(d Runner) iter.Seq[List] {
+func (l List) Parts(d Device) iter.Seq[List] {
 	return func(yield func(List) bool) {
 		for len(l.Ops) > 0 {
 			n := d.Fused(l)

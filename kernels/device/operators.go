@@ -2,8 +2,8 @@ package device
 
 import "fmt"
 
-// Operators are the operators that the CPU computes, one method each: see Kind for what they do.
-// A Runner with these methods leaves the choice of the method to Op.On.
+// Operators are the operators that the CPU computes, one method for each: see Kind for what they
+// do. A device with these methods leaves the choice of the method to Op.On.
 type Operators interface {
 	GatherRows(s Stream, out, table, ids Mat)
 	RMSNorm(s Stream, out, x, w Mat, eps float32)

@@ -79,6 +79,9 @@ func (d *Device) Name() string { return d.name }
 // Clock is the virtual time of the device's host.
 func (d *Device) Clock() *Clock { return d.clock }
 
+// Accelerator is nil: operators take the lists of work and the rows of float32 that the CPU's take.
+func (d *Device) Accelerator() device.Accelerator { return nil }
+
 // Memory counts what is allocated. The CPU counts it too: it is host memory in
 // truth.
 func (d *Device) Memory() device.Memory {

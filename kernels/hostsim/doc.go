@@ -15,7 +15,7 @@
 //     streams and events order them. One host goroutine gives the same times in
 //     every run, also where it plays several threads (Clock.Enter). A Processor is
 //     the host's own part: its experts take time on the same clock.
-//   - Streams take the time of copies and waits (device.LapTimer): on that line, or in
+//   - Streams take the time of copies and waits (device.Clock): on that line, or in
 //     real time where no rate is given or with Options.Async.
 //   - Counters tell bytes, copies, launches and memory; Fail makes the n-th
 //     operator, copy or allocation fail.

@@ -104,7 +104,7 @@ func At(e device.Event) (time.Duration, bool) {
 }
 
 // run computes the operators that add appends to a list.
-func run(d device.Runner, s device.Stream, add func(l *device.List)) {
+func run(d device.Device, s device.Stream, add func(l *device.List)) {
 	var l device.List
 	add(&l)
 	d.Run(s, l)

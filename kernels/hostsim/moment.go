@@ -7,8 +7,6 @@ import (
 	"krater/kernels/device"
 )
 
-var _ device.LapTimer = (*stream)(nil)
-
 // begun is what moments of real time are counted from.
 var begun = time.Now()
 
@@ -43,7 +41,10 @@ func (m *moment) Release() {}
 // what the device's streams go by.
 func (d *Device) timeless() bool { return d.async || d.rates == Rates{} }
 
-// Moment implements device.LapTimer.
+// Clock is the virtual clock, or the real one where no rate is given or with Options.Async.
+func (s *stream) Clock() device.Clock { return s }
+
+// Moment implements device.Clock.
 func (s *stream) Moment() device.Moment {
 	m := &moment{dev: s.dev}
 	if s.dev.timeless() {
@@ -58,10 +59,10 @@ func (s *stream) Moment() device.Moment {
 	return m
 }
 
-// MomentCost implements device.LapTimer.
-func (s *stream) MomentCost() time.Duration { return 0 }
+// Cost implements device.Clock.
+func (s *stream) Cost() time.Duration { return 0 }
 
-// WaitTimed implements device.LapTimer.
+// WaitTimed implements device.Clock.
 func (s *stream) WaitTimed(e device.Event) (from, to device.Moment) {
 	from = s.Moment()
 	s.Wait(e)

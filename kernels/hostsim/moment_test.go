@@ -46,7 +46,7 @@ func TestMoments(t *testing.T) {
 		case !timed && (ago[3] < 0 || ago[1] < ago[3] || ago[0] < ago[1] || ago[2] < ago[0] || ago[2] > time.Minute):
 			t.Errorf("real: %v", ago)
 		}
-		if newStream(t, simulated(t, o)).(device.LapTimer).Moment().Ago(list[:1], ago); ago[0] != device.Never {
+		if newStream(t, simulated(t, o)).Clock().Moment().Ago(list[:1], ago); ago[0] != device.Never {
 			t.Errorf("a moment of another device was %v ago", ago[0])
 		}
 		laps.Drop()

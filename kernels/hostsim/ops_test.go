@@ -14,7 +14,7 @@ import (
 // rig makes the same seeded arguments on any device.
 type rig struct {
 	t    *testing.T
-	dev  device.Runner
+	dev  device.Device
 	s    device.Stream
 	seed uint64
 }
@@ -207,7 +207,7 @@ var cases = map[string]func(r *rig) []device.Mat{
 }
 
 // results runs a case on a device.
-func results(t *testing.T, dev device.Runner, f func(*rig) []device.Mat) [][]byte {
+func results(t *testing.T, dev device.Device, f func(*rig) []device.Mat) [][]byte {
 	s := newStream(t, dev)
 	var out [][]byte
 	for _, m := range f(&rig{t: t, dev: dev, s: s}) {

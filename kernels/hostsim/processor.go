@@ -42,7 +42,7 @@ func (p *Processor) spend(w work) {
 	p.clock.reach(end)
 }
 
-// Run implements device.Runner: experts take time, other operators none.
+// Run implements device.Device: experts take time, other operators none.
 func (p *Processor) Run(s device.Stream, l device.List) {
 	for part := range l.Parts(p) {
 		if o := &part.Ops[0]; o.Kind == device.OpExperts {

@@ -6,12 +6,10 @@ import (
 	"krater/kernels/device"
 )
 
-var _ device.Runner = (*Device)(nil)
-
-// Fused implements device.Runner: what the processor computes as one is one launch.
+// Fused implements device.Device: what the processor computes as one is one launch.
 func (d *Device) Fused(l device.List) int { return d.cpu.Fused(l) }
 
-// Run implements device.Runner. Each launch reads and writes its arguments once: that is its
+// Run implements device.Device. Each launch reads and writes its arguments once: that is its
 // bytes. Its floating point operations are those of matrix products.
 func (d *Device) Run(s device.Stream, l device.List) {
 	for part := range l.Parts(d) {

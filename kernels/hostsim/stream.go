@@ -180,6 +180,21 @@ func (s *stream) Synchronize() error {
 	return s.dev.Err()
 }
 
+// Recover does what is left of a batch that was given up. A broken device says so on the next use.
+func (s *stream) Recover() error {
+	_ = s.Synchronize()
+	return nil
+}
+
+// Repeat reports false: nothing is replayed.
+func (s *stream) Repeat(uint64) bool { return false }
+
+// Submit does nothing: the device runs what is enqueued when the host waits for it.
+func (s *stream) Submit() {}
+
+// Close does nothing.
+func (s *stream) Close() {}
+
 // CopyIn enqueues a copy to the device.
 func (s *stream) CopyIn(dst device.Mat, src []byte) {
 	c := s.dev.call("CopyIn", s)
@@ -245,6 +260,9 @@ func (e *event) Wait() error {
 	e.s.dev.clock.reach(e.at)
 	return e.s.dev.Err()
 }
+
+// Err is nil: a fault breaks the device as a whole, and shows when the host waits.
+func (e *event) Err() error { return nil }
 
 // passed waits for an event on behalf of a stream: the host's time stays.
 func passed(e device.Event) error {

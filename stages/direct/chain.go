@@ -24,7 +24,7 @@ type flight struct {
 // read gets every step's result in order; the state is valid during the call.
 func (m *Model) Chain(b *stages.Batch, n int, read func(step int, st *stages.State) error) error {
 	one := flight{m.stream, m.state}
-	if _, ok := m.stream.(device.Submitter); !ok || !m.state.Choose() {
+	if !m.state.Choose() {
 		return ErrNoChain
 	}
 	if m.second == nil {
@@ -53,7 +53,7 @@ func (m *Model) Chain(b *stages.Batch, n int, read func(step int, st *stages.Sta
 			if err := enqueue(f.stream, m.Parts, f.state, nil); err != nil {
 				return err
 			}
-			f.stream.(device.Submitter).Submit()
+			f.stream.Submit()
 			b.From = f.state
 			for j := range b.Spans {
 				b.Spans[j].Pos++

@@ -75,7 +75,7 @@ func TestMovedBlocks(t *testing.T) {
 					prompt := texts(t, dir, 1)[0]
 					m := open(t, dev, dir, "config.json", load.Options{Limits: lim, KVType: kv, Partition: []int{2, 1}})
 					for _, g := range m.model.Parts.Groups {
-						if refused, err := g.KeepBlocks(dev, processor(t, 1)); refused != nil || err != nil {
+						if refused, err := g.KeepBlocks(processor(t, 1)); refused != nil || err != nil {
 							t.Fatal(refused, err)
 						}
 					}

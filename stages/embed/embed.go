@@ -8,7 +8,7 @@ import (
 
 // Stage looks up embeddings.
 type Stage struct {
-	Dev   device.Runner
+	Dev   device.Device
 	Table device.Mat // [V, H] BF16 or F32
 }
 

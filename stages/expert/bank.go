@@ -51,7 +51,7 @@ var lists = sync.Pool{New: func() any { return new(device.List) }}
 // Run computes the rows of st.ExpertOut that work lists, from st.Input. It may
 // run on several streams at once with work lists that share no assignment, once
 // they have passed Prepare.
-func (b *Bank) Run(s device.Stream, dev device.Runner, st *stages.State, work []device.ExpertRows) {
+func (b *Bank) Run(s device.Stream, dev device.Device, st *stages.State, work []device.ExpertRows) {
 	if len(work) == 0 {
 		return
 	}

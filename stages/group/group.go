@@ -59,14 +59,14 @@ func (l *Layer) MoE() bool { return l.Bank.Len() > 0 }
 type Group struct {
 	First, Last int
 
-	dev     device.Runner
+	dev     device.Device
 	cfg     *model.Config
 	layers  []Layer // [Last-First]
 	lim     stages.Limits
 	caches  []device.KV         // [Last-First] of [slots, kv width]
 	shelves []shelf             // the same: HostBlocks of them, in host memory
 	mixers  [][]attention.Stage // by lane, [Last-First]: layers of a lane with equal mixers share one
-	mover   device.BlockMover   // nil: the device has none
+	accel   device.Accelerator  // the device as one; nil: it is none
 	blocks  device.BlockMoves   // reused
 	program device.List         // copies of blocks, reused
 }
@@ -76,7 +76,7 @@ var KVTypes = map[tensor.DType]bool{tensor.BF16: true, tensor.F32: true, tensor.
 
 // New makes a group of the layers from first on. The KV cache of kvType and scratch memory are allocated on dev for lim (checked by
 // Limits.For); tables are on the device.
-func New(dev device.Runner, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
+func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
 	layers []Layer, tables attention.Tables) (*Group, error) {
 	if len(layers) == 0 || first < 0 || first+len(layers) > len(cfg.Layers) {
 		return nil, fmt.Errorf("group: layers %d to %d of %d", first, first+len(layers)-1, len(cfg.Layers))
@@ -84,8 +84,7 @@ func New(dev device.Runner, cfg *model.Config, lim stages.Limits, kvType tensor.
 	if !KVTypes[kvType] {
 		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
 	}
-	g := &Group{First: first, Last: first + len(layers), dev: dev, cfg: cfg, lim: lim, layers: layers}
-	g.mover, _ = dev.(device.BlockMover)
+	g := &Group{First: first, Last: first + len(layers), dev: dev, accel: dev.Accelerator(), cfg: cfg, lim: lim, layers: layers}
 	for range max(1, lim.Lanes) {
 		if err := g.addLane(dev, tables); err != nil {
 			g.Close()
@@ -109,7 +108,7 @@ func New(dev device.Runner, cfg *model.Config, lim stages.Limits, kvType tensor.
 }
 
 // addLane makes the stages of a lane.
-func (g *Group) addLane(dev device.Runner, tables attention.Tables) error {
+func (g *Group) addLane(dev device.Device, tables attention.Tables) error {
 	lane, made := make([]attention.Stage, len(g.layers)), map[model.Mixer]attention.Stage{}
 	g.mixers = append(g.mixers, lane)
 	for i := range lane {

@@ -17,10 +17,10 @@ type shelf struct {
 // memory the host addresses; it is pinned where the group's device copies faster so. refused
 // is the first reason why some of it could not be: its copies are slower then. It is called
 // once, before any batch.
-func (g *Group) KeepBlocks(dev, host device.Device) (refused, err error) {
+func (g *Group) KeepBlocks(host device.Device) (refused, err error) {
 	for i := range g.caches {
 		g.shelves = append(g.shelves, shelf{})
-		why, err := g.keep(&g.shelves[i], &g.caches[i], dev, host)
+		why, err := g.keep(&g.shelves[i], &g.caches[i], host)
 		if err != nil {
 			return nil, fmt.Errorf("group: KV blocks of layer %d in host memory: %w", g.First+i, err)
 		}
@@ -31,7 +31,7 @@ func (g *Group) KeepBlocks(dev, host device.Device) (refused, err error) {
 	return refused, nil
 }
 
-func (g *Group) keep(h *shelf, c *device.KV, dev, host device.Device) (refused, err error) {
+func (g *Group) keep(h *shelf, c *device.KV, host device.Device) (refused, err error) {
 	for p, m := range [...]device.Mat{c.Mat, c.Scales} {
 		if m.Zero() {
 			continue
@@ -41,8 +41,8 @@ func (g *Group) keep(h *shelf, c *device.KV, dev, host device.Device) (refused, 
 			return nil, err
 		}
 		h.parts[p] = b
-		if pin, ok := dev.(device.Pinner); ok {
-			if release, err := pin.Pin(b.Host()); err != nil {
+		if g.accel != nil {
+			if release, err := g.accel.Pin(b.Host()); err != nil {
 				refused = err
 			} else {
 				h.release = append(h.release, release)
@@ -111,7 +111,7 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, laps *device.Laps)
 // moveAtOnce does moves to the host or back in one go, where the device can, and tells their
 // bytes.
 func (g *Group) moveAtOnce(s device.Stream, moves []stages.Move) (bytes int64, ok bool) {
-	if g.mover == nil || moves[0].Kind == stages.Copy {
+	if g.accel == nil || moves[0].Kind == stages.Copy {
 		return 0, false
 	}
 	b := &g.blocks
@@ -131,7 +131,7 @@ func (g *Group) moveAtOnce(s device.Stream, moves []stages.Move) (bytes int64, o
 	for i := range b.Parts {
 		bytes += int64(b.Parts[i].Bytes * len(moves))
 	}
-	return bytes, g.mover.MoveBlocks(s, b)
+	return bytes, g.accel.MoveBlocks(s, b)
 }
 
 // blockBytes is the size of a block of a layer, with its scales.

@@ -8,7 +8,7 @@ import (
 
 // Stage holds the final norm and the output projection.
 type Stage struct {
-	Dev  device.Runner
+	Dev  device.Device
 	Norm device.Mat    // [1, H]
 	Proj device.Weight // [V, H] lm_head, or the embedding table where they are tied
 	Eps  float32       // rms_norm_eps

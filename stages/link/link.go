@@ -96,7 +96,7 @@ func Choose(kinds []Kind, from, to device.Stream, src, dst device.Mat) (l Link, 
 		}
 		if err := Test(l, from, to, src, dst); err != nil {
 			fallen = append(fallen, fmt.Errorf("%s: %w", l.Name(), err))
-			if err := errors.Join(device.Recover(from), device.Recover(to)); err != nil {
+			if err := errors.Join(from.Recover(), to.Recover()); err != nil {
 				return nil, fallen, fmt.Errorf("%s: %w", l.Name(), err)
 			}
 			continue

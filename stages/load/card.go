@@ -46,8 +46,8 @@ func (c *card) upload(buf device.Buffer, at int, b []byte) error {
 }
 
 func (c *card) close() {
-	if closer, ok := c.s.(interface{ Close() }); ok {
-		closer.Close()
+	if c.s != nil {
+		c.s.Close()
 	}
 }
 

@@ -5,4 +5,4 @@ package load
 import "krater/kernels/device"
 
 // Device is a device that models are loaded on.
-type Device = device.Runner
+type Device = device.Device

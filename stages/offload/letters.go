@@ -25,7 +25,6 @@ import (
 // have a Server meanwhile; who has waited for the step calls End.
 type Letters struct {
 	x       *Experts
-	mailer  device.Mailer
 	mail    device.Mail
 	layers  []int // of letter n
 	topK    int
@@ -60,15 +59,14 @@ const answerLimit = 30 * time.Second
 func (x *Experts) NewLetters(rows, servers int) (*Letters, error) {
 	cfg := x.parts.Config
 	l := &Letters{x: x, layers: x.Layers(), topK: cfg.MoE.Router.TopK, rowType: device.RowType(device.LayoutOf(x.dev))}
-	var ok bool
-	if l.mailer, ok = x.dev.(device.Mailer); !ok {
-		return nil, fmt.Errorf("offload: %s asks nobody", x.dev.Name())
+	if x.accel == nil {
+		return nil, fmt.Errorf("offload: %s makes no host calls", x.dev.Name())
 	}
 	l.arrived = make([]atomic.Int32, len(l.layers))
 	l.over.Store(true) // no step is on its way
 	err := l.room(rows, servers)
 	if err == nil {
-		l.mail, err = l.mailer.NewMail(device.MailSize{Rows: rows, Hidden: cfg.Hidden, TopK: l.topK, Limit: answerLimit})
+		l.mail, err = x.accel.NewMail(device.MailSize{Rows: rows, Hidden: cfg.Hidden, TopK: l.topK, Limit: answerLimit})
 	}
 	if err != nil {
 		l.Close()

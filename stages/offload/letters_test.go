@@ -15,9 +15,9 @@ import (
 	"krater/kernels/kerneltest"
 )
 
-// mailing is a device with mailboxes, of which the test is the device's side.
+// mailing is an accelerator with mailboxes, of which the test is the device's side.
 type mailing struct {
-	device.Runner
+	device.Accelerator
 	refuse error // NewMail's
 	open   int   // mailboxes
 	last   *memoryMail
@@ -32,8 +32,6 @@ func (d *mailing) NewMail(o device.MailSize) (device.Mail, error) {
 	d.last.last.Store(&numbered{})
 	return d.last, nil
 }
-
-func (d *mailing) Run(device.Stream, device.List) { panic("there is no step") }
 
 // memoryMail is a mailbox in plain memory.
 type memoryMail struct {
@@ -120,8 +118,8 @@ func (m *memoryMail) post(t *testing.T, n int, asks bool) []float32 {
 func postOffice(t *testing.T, servers int) (*rig, *mailing, *Letters) {
 	t.Helper()
 	r := newRig(t)
-	d := &mailing{Runner: r.sim}
-	r.dev = d
+	d := new(mailing)
+	r.accel = d
 	l, err := r.NewLetters(8, servers)
 	if err != nil {
 		t.Fatal(err)
@@ -374,8 +372,8 @@ func (b *counted) Free() { b.of.open--; b.Buffer.Free() }
 // TestLettersRefused: whatever is refused, nothing is left behind.
 func TestLettersRefused(t *testing.T) {
 	r := newRig(t)
-	h, d := &scarce{Host: r.Experts.host}, &mailing{Runner: r.sim}
-	r.Experts.host, r.dev = h, d
+	h, d := &scarce{Host: r.Experts.host}, new(mailing)
+	r.Experts.host, r.accel = h, d
 	for nth := 1; ; nth++ {
 		h.left = nth
 		l, err := r.NewLetters(8, 2)
@@ -394,7 +392,7 @@ func TestLettersRefused(t *testing.T) {
 	if _, err := r.NewLetters(8, 2); !errors.Is(err, d.refuse) || h.open != 0 {
 		t.Errorf("%v, %d buffers are open", err, h.open)
 	}
-	r.dev = r.sim
+	r.accel = nil
 	if _, err := r.NewLetters(8, 2); err == nil || h.open != 0 {
 		t.Errorf("a device that asks nobody: %v, %d buffers are open", err, h.open)
 	}

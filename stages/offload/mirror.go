@@ -46,7 +46,7 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 		err = fmt.Errorf("%s is not a host", x.host.Name())
 	}
 	if err == nil {
-		if device.LayoutOf(x.dev) != nil {
+		if x.accel != nil {
 			m.back, err = newSums(x)
 		} else {
 			m.back, err = newScatter(x)

@@ -32,7 +32,7 @@ import (
 
 // Host is a device that computes on host memory.
 type Host interface {
-	device.Runner
+	device.Device
 	// WeightedSumOf is out [T, H] = the sum, by rising k, of weights[t*K+k] * y[t*K+k] where
 	// ids[t*K+k] is not below 0; y [T*K, H] F32.
 	WeightedSumOf(s device.Stream, out []float32, y device.Mat, weights []float32, ids []int32)
@@ -41,7 +41,8 @@ type Host interface {
 // Experts are the routed experts of a model on both sides. Load and Room belong
 // to one goroutine at a time and to none that runs the groups.
 type Experts struct {
-	dev   device.Runner
+	dev   device.Device
+	accel device.Accelerator // dev as one; nil: it is none
 	host  Host
 	parts *load.Parts
 	banks map[int]*bank // by layer
@@ -79,15 +80,15 @@ type slot struct{ layer, expert int } // layer -1: free
 // New takes the routed experts of parts, which must lie in memory the host can
 // address, off the groups: until they are loaded to slots the device cannot use
 // them. parts stay the caller's; until Close they must not be used without x.
-func New(dev device.Runner, host Host, parts *load.Parts) (*Experts, error) {
-	x := &Experts{dev: dev, host: host, parts: parts, banks: map[int]*bank{}}
+func New(dev device.Device, host Host, parts *load.Parts) (*Experts, error) {
+	x := &Experts{dev: dev, accel: dev.Accelerator(), host: host, parts: parts, banks: map[int]*bank{}}
 	_ = x.each(func(g *group.Group, layer int) error {
 		b := g.Bank(layer)
 		x.banks[layer] = &bank{host: expert.Bank{Routed: b.Routed, Integers: b.Integers}, dev: b, held: make([]int32, parts.Config.MoE.Experts)}
 		return nil
 	})
 	var err error
-	if device.LayoutOf(dev) != nil {
+	if x.accel != nil {
 		x.shelf, err = newStack(x)
 	} else {
 		x.shelf, err = newLists(x)

@@ -3,8 +3,6 @@ package offload
 import (
 	"fmt"
 	"sync"
-
-	"krater/kernels/device"
 )
 
 // unpinned is host memory that the device copies from slower than it could.
@@ -17,11 +15,10 @@ type unpinned struct {
 // pin has the device copy b, host memory of which it takes a lot again and again, from where it
 // lies. Where that is refused copies go through a stream's own buffers: Notices tells.
 func (x *Experts) pin(b []byte) (release func() error) {
-	p, ok := x.dev.(device.Pinner)
-	if !ok {
+	if x.accel == nil {
 		return func() error { return nil }
 	}
-	release, err := p.Pin(b)
+	release, err := x.accel.Pin(b)
 	if err == nil {
 		return release
 	}

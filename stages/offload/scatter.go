@@ -11,7 +11,7 @@ import (
 type scatter struct {
 	marks []bool // [tokens*K] rows to be returned
 	// Scattered rows go to stage, on the device, and from there to where they belong.
-	dev   device.Runner
+	dev   device.Device
 	ids   device.Mat // [tokens*K, 1] I32, of the host
 	stage device.Mat // [n, H] F32
 	slots device.Mat // [n, 1] I32

@@ -13,7 +13,7 @@ import (
 // not its rows: a copy is a K-th, and the operators that sum there leave out what they have
 // not computed.
 type sums struct {
-	dev     device.Runner
+	dev     device.Device
 	raw     device.Mat // [tokens, H] of RowType, on the host: the rows as they came
 	weights []float32  // [tokens*K]
 	sum     device.Mat // [tokens, H] F32, on the host

@@ -178,7 +178,7 @@ func (e *Event) Done() bool {
 }
 
 // Err is why the stream had failed at this point, nil if it had not: what comes before it is
-// not done, or not all of it (device.Failure).
+// not done, or not all of it.
 func (e *Event) Err() error { return e.err }
 
 // Wait blocks until the point was reached. Where the stream had failed it answers why, once

@@ -24,8 +24,7 @@ type Moment struct {
 	recorded bool
 }
 
-// Moment is the point behind what was added; nil where that would cut what may become a
-// graph (device.LapTimer).
+// Moment is the point behind what was added; nil where that would cut what may become a graph.
 func (s *Stream) Moment() *Moment {
 	if s.err != nil || s.keep || s.step.replay != nil {
 		return nil
@@ -119,7 +118,7 @@ func (m *Moment) Release() {
 }
 
 // End is the end of the last part of the step that was waited for last, nil if it was not
-// timed (device.StepTimer).
+// timed.
 func (s *Stream) End() *Moment {
 	t := &s.timing
 	if s.err != nil || len(t.marks) < 2 {

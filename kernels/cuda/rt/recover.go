@@ -11,7 +11,7 @@ import (
 )
 
 // Recover makes a stream usable again whose driver has refused a call, while the card itself
-// is well (device.Recoverer). It drops what was not sent, waits for what was, forgets the
+// is well. It drops what was not sent, waits for what was, forgets the
 // error, and all graphs with it: what the lost work was to write is unknown. Where the card
 // is lost it answers why, and the stream stays as it is. Nobody else may use the stream.
 func (s *Stream) Recover() error {

@@ -17,14 +17,14 @@ type timing struct {
 	took   []time.Duration
 }
 
-// Time says whether the card is to take the time of the step that begins (device.StepTimer).
+// Time says whether the card is to take the time of the step that begins.
 func (s *Stream) Time(on bool) {
 	t := &s.timing
 	t.spare = append(t.spare, t.marks...)
 	t.marks, t.took, t.begins = t.marks[:0], nil, on
 }
 
-// Mark ends a part of a step that is timed (device.StepTimer). A list that may become a
+// Mark ends a part of a step that is timed. A list that may become a
 // graph is not cut.
 func (s *Stream) Mark() bool {
 	t := &s.timing
@@ -70,8 +70,7 @@ func (s *Stream) mark() error {
 	return nil
 }
 
-// Took is how long the card took for the parts of the step that was waited for last
-// (device.StepTimer).
+// Took is how long the card took for the parts of the step that was waited for last.
 func (s *Stream) Took() []time.Duration {
 	t := &s.timing
 	if s.err != nil || len(t.marks) < 2 || len(t.took) > 0 {

@@ -157,7 +157,7 @@ type step struct {
 	replay *entry // it is done by this graph
 }
 
-// Repeat begins a step that key tells apart from all others (device.Repeater).
+// Repeat begins a step that key tells apart from all others.
 func (s *Stream) Repeat(key uint64) bool {
 	if s.graphs.max < 0 {
 		key = 0

@@ -18,11 +18,14 @@ func (Device) Name() string                         { return "hosttest" }
 func (Device) Alloc(n int) (device.Buffer, error)   { return Buffer(make([]byte, n)), nil }
 func (Device) Wrap(b []byte) (device.Buffer, error) { return Buffer(b), nil }
 func (Device) NewStream() (device.Stream, error)    { return Stream{}, nil }
+func (Device) Accelerator() device.Accelerator      { return nil }
+func (Device) Run(device.Stream, device.List)       { panic("hosttest: a device without operators") }
+func (Device) Fused(device.List) int                { return 1 }
 func (Device) Memory() device.Memory                { return device.Memory{} }
 func (Device) Close() error                         { return nil }
 
 // Stream copies at once. It copies dense matrices only.
-type Stream struct{}
+type Stream struct{ device.Immediate }
 
 func (Stream) Device() device.Device { return Device{} }
 func (Stream) CopyIn(dst device.Mat, src []byte) {
@@ -31,11 +34,3 @@ func (Stream) CopyIn(dst device.Mat, src []byte) {
 func (Stream) CopyOut(dst []byte, src device.Mat) {
 	copy(dst, src.Buf.Host()[src.Off:src.Off+src.Bytes()])
 }
-func (Stream) Record() device.Event { return done{} }
-func (Stream) Wait(device.Event)    {}
-func (Stream) Synchronize() error   { return nil }
-
-type done struct{}
-
-func (done) Done() bool  { return true }
-func (done) Wait() error { return nil }

@@ -9,14 +9,13 @@ import (
 )
 
 var (
-	_ device.Runner    = Device{}
 	_ device.Operators = Device{}
 )
 
-// Run implements device.Runner.
+// Run implements device.Device.
 func (d Device) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
 
-// Fused implements device.Runner: every operator is computed by itself.
+// Fused implements device.Device: every operator is computed by itself.
 func (Device) Fused(device.List) int { return 1 }
 
 // later enqueues f on s.

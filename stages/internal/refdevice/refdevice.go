@@ -37,6 +37,9 @@ func (Device) Wrap(b []byte) (device.Buffer, error) {
 // NewStream makes a stream with nothing to do.
 func (Device) NewStream() (device.Stream, error) { return &stream{}, nil }
 
+// Accelerator is nil: the operators take the lists of work and rows of float32 that a CPU's take.
+func (Device) Accelerator() device.Accelerator { return nil }
+
 // Memory is not counted.
 func (Device) Memory() device.Memory { return device.Memory{} }
 
@@ -82,6 +85,21 @@ func (s *stream) Synchronize() error {
 	return nil
 }
 
+// Repeat reports false: nothing is replayed.
+func (s *stream) Repeat(uint64) bool { return false }
+
+// Submit does nothing: Synchronize does what is enqueued.
+func (s *stream) Submit() {}
+
+// Recover does what is left.
+func (s *stream) Recover() error { return s.Synchronize() }
+
+// Clock is nil.
+func (s *stream) Clock() device.Clock { return nil }
+
+// Close does nothing.
+func (s *stream) Close() {}
+
 // Record marks the end of the queue.
 func (s *stream) Record() device.Event { return event{s} }
 
@@ -105,6 +123,7 @@ func (e event) Done() bool {
 }
 
 func (e event) Wait() error { return e.s.Synchronize() }
+func (e event) Err() error  { return nil }
 
 // eachRow calls f with the bytes of every row of m.
 func eachRow(m device.Mat, f func(r int, row []byte)) {
