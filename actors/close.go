@@ -36,7 +36,7 @@ func (p *Pipeline) fail(cause error) {
 	p.mu.Unlock()
 	p.log.Error().Err(cause).Msg("pipeline failed")
 	p.abort(cause)
-	p.quitLetters()
+	p.quitHostCalls()
 	// What still can come to its end does so without computing.
 	p.host.send(p.routes.schedule, &msg.Drain{Cancel: true})
 	close(p.failed)
@@ -106,16 +106,16 @@ func (p *Pipeline) Close() error {
 	return p.closeError
 }
 
-// quitLetters has steps end whose letters nobody may be left to answer.
-func (p *Pipeline) quitLetters() {
-	for _, l := range p.letters {
+// quitHostCalls ends steps whose host calls may be left without a pool that answers them.
+func (p *Pipeline) quitHostCalls() {
+	for _, l := range p.calls {
 		l.Quit()
 	}
 }
 
 // halt stops the actors and frees what the pipeline allocated.
 func (p *Pipeline) halt() error {
-	p.quitLetters()
+	p.quitHostCalls()
 	err := p.host.halt()
 	p.abort(errClosed) // nothing is left here unless the pipeline did not come to rest
 	close(p.halted)
@@ -131,7 +131,7 @@ func (p *Pipeline) halt() error {
 	for _, m := range p.mirrors {
 		m.Close()
 	}
-	for _, l := range p.letters {
+	for _, l := range p.calls {
 		l.Close()
 	}
 	for _, r := range p.ranks {

@@ -140,7 +140,7 @@ func (n *groupNode) drain(b *msg.Batch) {
 	var err error
 	if l.Asks && n.leads {
 		l.Asked = false
-		err = l.Letters.Dismiss(s.Recover)
+		err = l.HostCalls.Dismiss(s.Recover)
 	} else {
 		err = s.Recover()
 	}
@@ -154,7 +154,7 @@ func (n *groupNode) drain(b *msg.Batch) {
 // the rest is made would wait for answers that nobody gives.
 func serve(c *turn, b *msg.Batch, rank int) {
 	b.Asked = true
-	step := b.Letters.Begin(b.Step.Total())
+	step := b.HostCalls.Begin(b.Step.Total())
 	for i := range c.routes.pools {
 		c.send(c.routes.pools[i], msg.NewServe(b, rank, step))
 	}

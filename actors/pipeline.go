@@ -94,7 +94,7 @@ type Pipeline struct {
 	rows      []*stages.Rows
 	streams   []device.Stream // of nodes and batches
 	mirrors   []*offload.Mirror
-	letters   []*offload.Letters
+	calls     []*offload.HostCalls
 	linkBytes map[string]*atomic.Uint64 // by kind of link; fixed before actors start
 
 	mu      sync.Mutex

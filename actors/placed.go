@@ -85,7 +85,7 @@ func (p *placed) mix(s device.Stream, g *group.Group, b *msg.Batch, layer int) {
 		g.Mix(s, b.State, layer, b.Probe())
 		return
 	}
-	if err := p.Mix(s, g, b.State, layer, b.Letters, b.Probe()); err != nil {
+	if err := p.Mix(s, g, b.State, layer, b.HostCalls, b.Probe()); err != nil {
 		panic(err)
 	}
 }

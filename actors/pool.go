@@ -105,7 +105,7 @@ type poolNode struct {
 	index   int
 	groups  []poolGroup
 	desks   []poolDesk // by rank
-	open    []*serving // steps whose letters it answers
+	open    []*serving // steps whose host calls it answers
 	failure error      // of one of them
 }
 
@@ -131,25 +131,25 @@ func (n *poolNode) receive(c *turn, m any) {
 		n.compute(c, m)
 	}
 	n.serve(c)
-	// A part is a batch's that is well: only behind letters, which hold none, the failure goes to
-	// the supervisor.
-	if _, letters := m.(*msg.Serve); letters && len(n.open) == 0 && n.failure != nil {
+	// A part belongs to another batch, which must not fail. So the failure goes to the supervisor
+	// only while the message is a Serve, which holds no batch.
+	if _, served := m.(*msg.Serve); served && len(n.open) == 0 && n.failure != nil {
 		panic(n.failure)
 	}
 }
 
-// serving is a step that the pool answers the letters of.
+// serving is a step whose host calls the pool answers.
 type serving struct {
 	offload.Server
 	m *msg.Serve
 }
 
-// begin takes a step whose letters are to be answered.
+// begin starts to answer the host calls of a step.
 func (n *poolNode) begin(c *turn, m *msg.Serve) {
 	m.Hold() // beyond this message, until the step has ended
 	event, quiet, d := *c.event, m.Batch.Quiet, &n.desks[m.Rank]
 	event.Others = m.Batch.Others
-	tell := func(layer, rows int, at offload.Moment) {
+	tell := func(layer, rows int, at offload.Progress) {
 		if quiet {
 			return
 		}
@@ -173,12 +173,12 @@ func (n *poolNode) begin(c *turn, m *msg.Serve) {
 		}
 	}
 	owns := func(e int32) bool { return int(d.owner[e]) == n.index }
-	n.open = append(n.open, &serving{m.Letters.Server(m.Step, d.seat.stream, n.index, owns, tell), m})
-	c.event.Kind = trace.Control // its letters are the work
+	n.open = append(n.open, &serving{m.HostCalls.Server(m.Step, d.seat.stream, n.index, owns, tell), m})
+	c.event.Kind = trace.Control // its calls are the work
 }
 
-// serve answers letters of the open steps as they come, until all have ended or a message
-// waits: after that it goes on.
+// serve answers the host calls of the open steps as they come, until all steps have ended or a
+// message waits. It goes on after that message.
 func (n *poolNode) serve(c *turn) {
 	if len(n.open) == 0 {
 		return
@@ -193,7 +193,7 @@ func (n *poolNode) serve(c *turn) {
 			if !v.Next(wait) {
 				continue
 			}
-			if err := v.Err(); err != nil { // the step is lost, whoever waits for it knows
+			if err := v.Err(); err != nil { // the actor that waits for the step learns it from the calls
 				c.log.Error().Err(err).Msg("experts failed in the middle of a step")
 				n.failure = err
 			}
@@ -207,8 +207,8 @@ func (n *poolNode) serve(c *turn) {
 	}
 }
 
-// abandon ends the service of the open steps where the node fails with another's work: the
-// device must not wait for it. Who waits for the steps learns it from their letters.
+// abandon ends the service of the open steps when the node fails in other work: the device must not
+// wait for it. The actors that wait for the steps learn it from their calls.
 func (n *poolNode) abandon() {
 	for _, v := range n.open {
 		go func() {
@@ -219,7 +219,7 @@ func (n *poolNode) abandon() {
 	n.open = nil
 }
 
-// errPoolFailed is the cause of steps whose pool has failed with another's work.
+// errPoolFailed is the cause of steps whose pool has failed in other work.
 var errPoolFailed = errors.New("the expert pool failed")
 
 // compute runs the pool's part of a layer.

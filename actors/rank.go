@@ -212,7 +212,7 @@ func (e *stepEnd) end(c *turn, b *msg.Batch, wait func() error) (late, err error
 	err = wait()
 	if b.Asked {
 		b.Asked = false
-		late = b.Letters.End()
+		late = b.HostCalls.End()
 	}
 	if err != nil || late != nil {
 		return late, err

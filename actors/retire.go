@@ -58,7 +58,7 @@ func (n *scheduleNode) miss(f *flight) {
 	f.batch.Abandoned.Store(true)
 	for i := range f.batch.Ranks {
 		if l := &f.batch.Ranks[i]; l.Asks {
-			l.Letters.Stop()
+			l.HostCalls.Stop()
 		}
 	}
 	f.where = missing

@@ -121,8 +121,8 @@ func (p *Pipeline) local(b *msg.Batch, r *rank, l *msg.Local) (err error) {
 		return err
 	}
 	p.mirrors = append(p.mirrors, l.Mirror)
-	if l.Letters = r.place.NewLetters(p.opt.Blueprint.Pools); l.Letters != nil {
-		p.letters = append(p.letters, l.Letters)
+	if l.HostCalls = r.place.NewHostCalls(p.opt.Blueprint.Pools); l.HostCalls != nil {
+		p.calls = append(p.calls, l.HostCalls)
 	}
 	return nil
 }

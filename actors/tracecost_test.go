@@ -122,7 +122,7 @@ func TestTraceCost(t *testing.T) {
 	}{
 		measured(t, "krater-tiny, decode, experts inline", time.Hour),
 		measured(t, "krater-tiny, decode, experts in a pool", -1),
-		// On the host at 400 GB/s; beside a card that asks by letters; and of the largest
+		// On the host at 400 GB/s; beside a GPU that makes host calls; and of the largest
 		// model, 60 layers of which are split among two memory nodes, 32 sequences beside a card.
 		// A pool notes two to four phases of a layer beside the message.
 		{"DeepSeek-V2-Lite, decode on the host", 8, 26 * (4 + 2), 2700 * time.Microsecond, 0},

@@ -87,11 +87,11 @@ type Local struct {
 	// of the layer in hand that is the host's.
 	Mirror *offload.Mirror
 	Host   []device.ExpertRows
-	// Asks says that the device asks the host for experts in the middle of the step, by
-	// Letters, nil on devices that never do. The pools answer, from Asked on.
-	Asks    bool
-	Asked   bool
-	Letters *offload.Letters
+	// Asks says that the step makes host calls for experts, by HostCalls, which is nil on devices
+	// that never make any. The pools answer them while Asked is set.
+	Asks      bool
+	Asked     bool
+	HostCalls *offload.HostCalls
 
 	// Kept says that State will have what the routers chose (stages.State.Routes) when the
 	// step has ended, and that nobody has counted it.
@@ -202,22 +202,22 @@ func (m *Merged) Hold() { m.Batch.holds.Add(1) }
 // Release implements Holding.
 func (m *Merged) Release() { m.Batch.holds.Add(-1) }
 
-// Serve has a pool answer the letters of a batch's step until that ends. It carries no batch:
-// who waits for the step has it, and learns from the letters if a pool fails. A pool may read it
-// when the batch is in a later step, so each has the step, and what the trace tells of it, for
-// itself.
+// Serve tells a pool to answer the host calls of a batch's step until that ends. It does not carry
+// the batch: the actor that waits for the step has it, and HostCalls tells it if a pool fails. A
+// pool may read Serve when the batch is in a later step, so each Serve has its own copy of the
+// step's number and of what the trace says about it.
 type Serve struct {
-	Batch   *Batch
-	Rank    int // on which the letters are asked
-	Letters *offload.Letters
-	Step    uint64 // of Letters.Begin
-	about   trace.Event
+	Batch     *Batch
+	Rank      int // that makes the calls
+	HostCalls *offload.HostCalls
+	Step      uint64 // of HostCalls.Begin
+	about     trace.Event
 	stamp
 }
 
 // NewServe is about the step that b is in, on the rank that has it in hand, to one pool.
 func NewServe(b *Batch, rank int, step uint64) *Serve {
-	s := &Serve{Batch: b, Rank: rank, Letters: b.Letters, Step: step}
+	s := &Serve{Batch: b, Rank: rank, HostCalls: b.HostCalls, Step: step}
 	s.describe(&s.about, b, -1)
 	return s
 }

@@ -102,7 +102,7 @@ func (p *Placement) start(o *Options, out *Outline) error {
 		}
 		return p.line.copies.Synchronize()
 	}
-	p.letterRows = p.letters()
+	p.callRows = p.mostCallRows()
 	return p.look()
 }
 

@@ -16,7 +16,7 @@ type Model struct {
 	parts   *load.Parts
 	place   *Placement
 	mirror  *offload.Mirror
-	letters *offload.Letters // nil: the device asks for nothing
+	calls   *offload.HostCalls // nil: the device makes none
 	state   *stages.State
 	stream  device.Stream // of the device
 	host    device.Stream
@@ -39,7 +39,7 @@ func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placem
 		m.mirror, err = p.NewMirror()
 	}
 	if err == nil {
-		m.letters = p.NewLetters(1)
+		m.calls = p.NewHostCalls(1)
 	}
 	if err != nil {
 		m.Close()
@@ -56,8 +56,8 @@ func (m *Model) Close() {
 	if m.mirror != nil {
 		m.mirror.Close()
 	}
-	if m.letters != nil {
-		m.letters.Close()
+	if m.calls != nil {
+		m.calls.Close()
 	}
 	for _, s := range []device.Stream{m.stream, m.host} {
 		if s != nil {
@@ -110,20 +110,20 @@ func (m *Model) enqueue(probe stages.Probe) error {
 	return nil
 }
 
-// served runs a step, from its first operator to its end, whose letters are answered meanwhile.
+// served runs a step, from its first operator to its end, and answers its host calls meanwhile.
 func (m *Model) served(step func() error) error {
-	if m.letters == nil || !m.place.Asks(m.state.Total(), m.watched) {
+	if m.calls == nil || !m.place.Asks(m.state.Total(), m.watched) {
 		return step()
 	}
-	n := m.letters.Begin(m.state.Total())
+	n := m.calls.Begin(m.state.Total())
 	var served sync.WaitGroup
-	served.Go(func() { _ = m.letters.Serve(n, m.host, 0, func(int32) bool { return true }, nil) }) // End says what failed
+	served.Go(func() { _ = m.calls.Serve(n, m.host, 0, func(int32) bool { return true }, nil) }) // End returns the cause
 	defer served.Wait()
-	defer m.letters.Stop() // where the step has panicked
+	defer m.calls.Stop() // where the step has panicked
 	if err := step(); err != nil {
 		return err
 	}
-	return m.letters.End()
+	return m.calls.End()
 }
 
 // group runs the layers of a group.
@@ -134,7 +134,7 @@ func (m *Model) group(g *group.Group, probe stages.Probe) error {
 			continue
 		}
 		if m.place.Whole(m.state.Total(), m.watched) {
-			if err := m.place.Mix(m.stream, g, m.state, w.Layer, m.letters, probe); err != nil {
+			if err := m.place.Mix(m.stream, g, m.state, w.Layer, m.calls, probe); err != nil {
 				return err
 			}
 			continue

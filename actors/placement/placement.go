@@ -48,18 +48,18 @@ const thresholdDefault = 300
 // stream belongs to one goroutine as ever.
 type Placement struct {
 	*offload.Experts
-	dev        device.Device
-	card       bool  // dev finds experts by itself and does not wait for the host
-	letterRows int   // of a batch that asks the host, at most; 0: none does
-	unasked    error // why none does that was to
-	threshold  int
-	setup      dispatch.Setup
-	index      map[int]int // of a layer, in setup.Layers
-	sides      [dispatch.Phases]*side
-	falls      []Fall
-	seen       func(index int, work []dispatch.Rows)
-	views      [dispatch.Phases]*offload.View // of a card
-	loan       loan                           // its state belongs to mu
+	dev       device.Device
+	card      bool  // dev finds experts by itself and does not wait for the host
+	callRows  int   // the most rows of a batch that makes host calls; 0: none does
+	unasked   error // why none does although the strategy wants it
+	threshold int
+	setup     dispatch.Setup
+	index     map[int]int // of a layer, in setup.Layers
+	sides     [dispatch.Phases]*side
+	falls     []Fall
+	seen      func(index int, work []dispatch.Rows)
+	views     [dispatch.Phases]*offload.View // of a card
+	loan      loan                           // its state belongs to mu
 
 	mu        sync.Mutex // of what follows, and of the slots
 	residency *dispatch.Residency
@@ -292,27 +292,27 @@ func (p *Placement) Whole(rows int, watched bool) bool {
 	return p.card && start.Fixed[phase] && (!start.Host[phase] || p.Asks(rows, watched))
 }
 
-// Asks reports whether a batch of so many rows asks the host for experts by letters.
+// Asks reports whether a batch of so many rows makes host calls for experts.
 func (p *Placement) Asks(rows int, watched bool) bool {
 	phase := p.Phase(rows)
 	start := &p.sides[phase].settled.Start
-	return p.card && start.Fixed[phase] && start.Host[phase] && !watched && rows <= p.letterRows
+	return p.card && start.Fixed[phase] && start.Host[phase] && !watched && rows <= p.callRows
 }
 
-// letterRowsMost bounds letters: for more rows, copies of all of them at once are faster than
-// what operators read and write of the host's memory.
-const letterRowsMost = 512
+// callRowsMost bounds the rows of a host call: copies of more rows are faster than operators that
+// read and write host memory.
+const callRowsMost = 512
 
-// NewLetters makes a batch's letters, which so many serve; nil where no batch asks. Where the
-// device cannot have them, none asks from now on: the host takes part between two layers, and
-// Notices tells. It is called before the first step.
-func (p *Placement) NewLetters(servers int) *offload.Letters {
-	if p.letterRows == 0 {
+// NewHostCalls makes the host calls of a batch for so many servers; nil if no batch makes any. If
+// the device refuses, no batch makes any from now on: the host takes part between two layers, and
+// Notices says so. It is called before the first step.
+func (p *Placement) NewHostCalls(servers int) *offload.HostCalls {
+	if p.callRows == 0 {
 		return nil
 	}
-	l, err := p.Experts.NewLetters(p.letterRows, servers)
+	l, err := p.Experts.NewHostCalls(p.callRows, servers)
 	if err != nil {
-		p.letterRows, p.unasked = 0, err
+		p.callRows, p.unasked = 0, err
 		return nil
 	}
 	return l
@@ -328,21 +328,21 @@ func (p *Placement) Notices() []string {
 	return lines
 }
 
-// letters is how many rows a letter may have, 0: no batch asks.
-func (p *Placement) letters() int {
+// mostCallRows is how many rows a host call may have; 0: no batch makes any.
+func (p *Placement) mostCallRows() int {
 	rows := 0
 	for phase := range dispatch.Phases {
 		if start := &p.sides[phase].settled.Start; start.Fixed[phase] && start.Host[phase] {
-			rows = LetterRows(p.threshold, p.Rows())
+			rows = HostCallRows(p.threshold, p.Rows())
 		}
 	}
 	return rows
 }
 
-// LetterRows is how many rows a letter has at most where batches from threshold rows on are
+// HostCallRows is the most rows of a host call where batches from threshold rows on are
 // prompts, and layers see so many rows.
-func LetterRows(threshold, rows int) int {
-	rows = min(rows, letterRowsMost)
+func HostCallRows(threshold, rows int) int {
+	rows = min(rows, callRowsMost)
 	if threshold > 1 { // else all batches are prompts
 		rows = min(rows, threshold-1)
 	}
@@ -351,7 +351,7 @@ func LetterRows(threshold, rows int) int {
 
 // Mix enqueues all of a MoE layer behind Attend, with the copies it needs, for batches that
 // are Whole; l is that of the batch. It panics as Run does.
-func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer int, l *offload.Letters, probe stages.Probe) error {
+func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer int, l *offload.HostCalls, probe stages.Probe) error {
 	rows := st.Total()
 	phase := p.Phase(rows)
 	here := p.views[phase].Bank(layer)

@@ -39,7 +39,7 @@ type chromeEvent struct {
 		Others  uint8    `json:"others"`
 		Bytes   uint64   `json:"bytes"`
 		Wait    *float64 `json:"wait_us"`
-		// Of a letter's experts.
+		// Of a host call's experts.
 		Gather   *float64 `json:"gather_us"`
 		Products float64  `json:"products_us"`
 	} `json:"args"`

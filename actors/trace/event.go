@@ -84,7 +84,7 @@ type Event struct {
 	// Others is how many messages like it, of batches that are no part of the sample, this
 	// one stands for besides itself.
 	Others uint8
-	// Of a letter's experts, in ns from Started: until the rows were there to be multiplied,
+	// Of a host call's experts, in ns from Started: until the rows were there to be multiplied,
 	// and until they had been; what is left until Ended is sums and the answer. 0: not known.
 	Gathered, Computed uint32
 }

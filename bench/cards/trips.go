@@ -7,11 +7,11 @@ import (
 	"krater/kernels/tensor"
 )
 
-// tripLetters is how many letters a measured graph sends: as many as a model of so many
+// tripCalls is how many calls a measured graph sends: as many as a model of so many
 // layers asks for in a step.
-const tripLetters = 60
+const tripCalls = 60
 
-// Trip is a round trip between the card and the host, within a graph of tripLetters of
+// Trip is a round trip between the card and the host, within a graph of tripCalls of
 // them: rows to the host, which copies them back as sums.
 type Trip struct {
 	Rows   int     `json:"rows"`
@@ -28,7 +28,7 @@ func newTrip(rows, hidden int, dt tensor.DType, silent bool) *Trip {
 	return &Trip{Rows: rows, Hidden: hidden, DType: dt.String(), Silent: silent, dtype: dt}
 }
 
-// trips are those that are measured: a letter that asks nothing, little more than the
+// trips are those that are measured: a call that asks nothing, little more than the
 // flags, a row of V2-Lite, as many bytes back as there, a row of the largest models, batches.
 func trips() []*Trip {
 	return []*Trip{
@@ -59,7 +59,7 @@ func tripsText(w io.Writer, list []Trip) error {
 	if len(list) == 0 {
 		return nil
 	}
-	if _, err := fmt.Fprintf(w, "round trips to the host and back, %d in a graph\n", tripLetters); err != nil {
+	if _, err := fmt.Fprintf(w, "round trips to the host and back, %d in a graph\n", tripCalls); err != nil {
 		return err
 	}
 	for i := range list {

@@ -13,7 +13,7 @@ import (
 	"unsafe"
 
 	"krater/bench/stat"
-	"krater/kernels/cuda/mail"
+	"krater/kernels/cuda/hostcall"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -35,8 +35,8 @@ func (r *runner) trips() error {
 	return nil
 }
 
-// trip is one of them. Every answer has 1 in the first column and the letter's rows after
-// that, so what hidden's first column counts is letters that came and went.
+// trip is one of them. Every answer has 1 in the first column and the call's rows after
+// that, so what hidden's first column counts is calls that came and went.
 func (r *runner) trip(t *Trip) error {
 	d := &desk{card: r.card.Info(), arena: r, rng: r.random(), copies: 1}
 	x := d.numbers(t.dtype, t.Rows, t.Hidden, unit)
@@ -47,22 +47,22 @@ func (r *runner) trip(t *Trip) error {
 	}
 	ids, weights := d.ints(t.Rows, 1, func(int) int32 { return id }), d.numbers(tensor.F32, t.Rows, 1, unit)
 	where := d.ints(1, 2, func(e int) int32 { return int32(e) - 1 }) // the first is the host's
-	state := d.mat(tensor.I8, 1, mail.StateBytes, func([]byte) {})
-	box := &mail.Box{State: state.At, Size: mail.Size{MailSize: device.MailSize{Rows: t.Rows, Hidden: t.Hidden, TopK: 1, Limit: tripLimit}, RowType: t.dtype}}
+	state := d.mat(tensor.I8, 1, hostcall.StateBytes, func([]byte) {})
+	box := &hostcall.Box{State: state.At, Size: hostcall.Size{HostCallSize: device.HostCallSize{Rows: t.Rows, Hidden: t.Hidden, TopK: 1, Limit: tripLimit}, RowType: t.dtype}}
 	memory, at, err := r.card.MapHost(box.Bytes())
 	if err != nil {
 		return errors.Join(err, r.clear())
 	}
 	box.Host = at
-	host := mail.NewHost(box.Size, memory, func() error { mail.Clear(&r.s.List, box); return r.s.Synchronize() })
-	letters := tripLetters
+	host := hostcall.NewHost(box.Size, memory, func() error { hostcall.Clear(&r.s.List, box); return r.s.Synchronize() })
+	calls := tripCalls
 	if r.opt.Small {
-		letters = 3
+		calls = 3
 	}
 	step := func() {
-		for range letters {
-			mail.Post(&r.s.List, box, x.Mat, ids.Mat, weights.Mat, where.Mat)
-			mail.Take(&r.s.List, box, hidden.Mat)
+		for range calls {
+			hostcall.Post(&r.s.List, box, x.Mat, ids.Mat, weights.Mat, where.Mat)
+			hostcall.Take(&r.s.List, box, hidden.Mat)
 		}
 		r.s.Flush()
 	}
@@ -75,16 +75,16 @@ func (r *runner) trip(t *Trip) error {
 			sent = nil
 		}
 		var took time.Duration
-		took, t.Fault, r.err = r.exchange(host, letters, sent, step)
+		took, t.Fault, r.err = r.exchange(host, calls, sent, step)
 		runs++
 		if i >= 2 {
-			times = append(times, took.Seconds()*1e6/float64(letters))
+			times = append(times, took.Seconds()*1e6/float64(calls))
 		}
 	}
 	r.s.Keep(false)
 	r.s.Forget() // graphs that use this memory
 	if r.err == nil && t.Fault == "" {
-		t.Fault = t.judge(r.read(hidden.Mat), x, float64(runs*letters))
+		t.Fault = t.judge(r.read(hidden.Mat), x, float64(runs*calls))
 		slices.Sort(times)
 		if !r.opt.Small {
 			t.US = stat.Round(times[len(times)/2], 4)
@@ -93,25 +93,25 @@ func (r *runner) trip(t *Trip) error {
 	return errors.Join(r.card.FreeHost(memory), r.clear())
 }
 
-// exchange runs a step while a goroutine answers its letters, each as it comes. rows are
+// exchange runs a step while a goroutine answers its calls, each as it comes. rows are
 // what it should find in them; nil: it does not look.
-func (r *runner) exchange(host *mail.Host, letters int, rows []byte, step func()) (took time.Duration, fault string, err error) {
+func (r *runner) exchange(host *hostcall.Host, calls int, rows []byte, step func()) (took time.Duration, fault string, err error) {
 	host.Begin()
 	var ended atomic.Bool
 	served := make(chan string)
 	go func() {
 		fault := ""
-		for n := range letters {
+		for n := range calls {
 			l, ok := host.Await(n, ended.Load)
 			if !ok {
-				fault = fmt.Sprintf("letter %d did not come", n)
+				fault = fmt.Sprintf("call %d did not come", n)
 				break
 			}
 			if l.Rows == 0 {
 				continue
 			}
 			if rows != nil && !bytes.Equal(l.X, rows) {
-				fault = fmt.Sprintf("letter %d has other rows", n)
+				fault = fmt.Sprintf("call %d has other rows", n)
 			}
 			out := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(l.Out))), 4*len(l.Out))
 			copy(out, l.X)
@@ -131,15 +131,15 @@ func (r *runner) exchange(host *mail.Host, letters int, rows []byte, step func()
 	return took, fault, err
 }
 
-// judge says what is wrong with hidden after so many letters.
-func (t *Trip) judge(hidden []float64, x data, letters float64) string {
-	want := letters
+// judge says what is wrong with hidden after so many calls.
+func (t *Trip) judge(hidden []float64, x data, calls float64) string {
+	want := calls
 	if t.Silent {
 		want = 0
 	}
 	for row := range t.Rows {
 		if got := hidden[row*t.Hidden]; got != want {
-			return fmt.Sprintf("row %d counts %g letters of %g", row, got, want)
+			return fmt.Sprintf("row %d counts %g calls of %g", row, got, want)
 		}
 		if t.dtype != tensor.F32 { // what comes back is no number
 			continue

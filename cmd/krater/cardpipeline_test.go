@@ -197,7 +197,7 @@ func (b *besideActors) right(t *testing.T, readers, n int) {
 	wg.Wait()
 }
 
-// TestActorsBesideCard: several readers at once get what one gets alone, by letters and
+// TestActorsBesideCard: several readers at once get what one gets alone, by host calls and
 // copies, from several pools and groups of layers, with steps ahead.
 func TestActorsBesideCard(t *testing.T) {
 	for i, x := range []struct {
@@ -232,12 +232,12 @@ func TestActorsBesideCard(t *testing.T) {
 	}
 }
 
-// TestPoolFailsBesideCard: a pool that panics while it answers letters, or has a prompt's
+// TestPoolFailsBesideCard: a pool that panics while it answers host calls, or has a prompt's
 // experts, ends the requests of that step alone; the next one is answered right.
 func TestPoolFailsBesideCard(t *testing.T) {
 	pairs := [][2]string{{"layer_grouped", "hot_cached_static"}, {"cpu_only", "cpu_only"}}
 	pools := 2
-	if testing.Short() { // several that look out for letters want a core each
+	if testing.Short() { // several that poll for calls want a core each
 		pairs, pools = pairs[:1], 1
 	}
 	for _, x := range pairs {
@@ -256,7 +256,7 @@ func TestPoolFailsBesideCard(t *testing.T) {
 	}
 }
 
-// TestPoolFailsBetweenCardAndPrompt: a pool that has a prompt's experts and the letters of another
+// TestPoolFailsBetweenCardAndPrompt: a pool that has a prompt's experts and the host calls of another
 // batch at the same time, and panics with either, ends requests with typed errors only, and those
 // that come next are answered right.
 func TestPoolFailsBetweenCardAndPrompt(t *testing.T) {

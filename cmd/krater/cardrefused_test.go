@@ -58,7 +58,7 @@ var besideAll = []struct {
 	prefill, decode string
 	args            []string
 }{
-	{"layer_grouped", "hot_cached_static", nil}, // letters, copies for prompts
+	{"layer_grouped", "hot_cached_static", nil}, // host calls, copies for prompts
 	{"hot_cached_static", "lru", []string{"--micro-batches", "2"}},
 	{"", "", nil},
 	{"active_only", "lru", []string{"--layer-groups", "2"}},

@@ -85,7 +85,7 @@ func TestServeOnCard(t *testing.T) {
 	}
 	want, _ := all()
 	beside := []string{"--expert-vram", "5MiB", "--prefill-strategy", "layer_grouped", "--decode-strategy", "hot_cached_static", "--gpu-prefill-threshold", "5"}
-	parts := "1" // an emulated card, two pools that look for its letters, and the rest are too much for two cores
+	parts := "1" // an emulated card, two pools that look for its calls, and the rest are too much for two cores
 	if trueSizes {
 		parts, beside = "2", append(beside, "--expert-pools", "2")
 	}

@@ -131,16 +131,16 @@ func TestStrategiesOnCard(t *testing.T) {
 	}
 }
 
-// TestLettersOnCard: several sequences at once, steps repeated as graphs, with experts on both
+// TestHostCallsOnCard: several sequences at once, steps repeated as graphs, with experts on both
 // sides: what each sequence gets alone, and the same every time.
-func TestLettersOnCard(t *testing.T) {
+func TestHostCallsOnCard(t *testing.T) {
 	place := besideCard(t, cardPrecisions["int4 g128"], 0, cuda.Options{})
 	for _, slots := range []int64{0, 6} {
-		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) { letters(t, place, slots) })
+		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) { calls(t, place, slots) })
 	}
 }
 
-func letters(t *testing.T, place func(*testing.T, placement.Options) placedOnCard, slots int64) {
+func calls(t *testing.T, place func(*testing.T, placement.Options) placedOnCard, slots int64) {
 	const slot = 3 * 64 * 256 // more than an expert in four bits takes
 	m := place(t, placement.Options{Prefill: chosen(t, "hot_cached_static"), Decode: chosen(t, "hot_cached_static"), Budget: max(1, slots*slot)})
 	var seqs []*drive.Sequence

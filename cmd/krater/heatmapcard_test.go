@@ -34,10 +34,10 @@ func TestCardHeatmap(t *testing.T) {
 		t.Fatalf("%+v", want)
 	}
 	for name, flags := range map[string][]string{
-		"resident": nil,
-		"pieces":   {"--prefill-chunk", "7", "--prefill-pass", "23", "--gpu-prefill-threshold", "20", "--prefill-strategy", "layer_grouped", "--decode-strategy", "lru"},
-		"copied":   {"--prefill-strategy", "active_only", "--decode-strategy", "active_only"},
-		"letters":  {"--prefill-strategy", "hot_cached_static", "--decode-strategy", "hot_cached_static", "--expert-vram", "4MiB"},
+		"resident":   nil,
+		"pieces":     {"--prefill-chunk", "7", "--prefill-pass", "23", "--gpu-prefill-threshold", "20", "--prefill-strategy", "layer_grouped", "--decode-strategy", "lru"},
+		"copied":     {"--prefill-strategy", "active_only", "--decode-strategy", "active_only"},
+		"host calls": {"--prefill-strategy", "hot_cached_static", "--decode-strategy", "hot_cached_static", "--expert-vram", "4MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sameHeat(t, name, decode[heatJSON](t, answers(t, "", slices.Concat(args, []string{"--device", "cuda", "--rows", "f32"}, flags)...)), want)

@@ -55,7 +55,7 @@ func TestWeightedSumOf(t *testing.T) {
 	})
 }
 
-// BenchmarkWeightedSumOf is the end of a letter of so many rows, of DeepSeek-V2-Lite's width.
+// BenchmarkWeightedSumOf is the end of a host call of so many rows, of DeepSeek-V2-Lite's width.
 func BenchmarkWeightedSumOf(b *testing.B) {
 	const topK, h = 6, 2048
 	for _, rows := range []int{1, 8, 64} {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"krater/kernels/cuda/elem"
+	"krater/kernels/cuda/hostcall"
 	"krater/kernels/cuda/launch"
-	"krater/kernels/cuda/mail"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
 	"krater/kernels/device"
@@ -46,10 +46,12 @@ func (d *Device) single(k device.Kind) func(b *ops.Builder, o []device.Op) {
 	case device.OpAskHost:
 		return func(b *ops.Builder, l []device.Op) {
 			o := &l[0]
-			mail.Post(b.List, d.box(k.String(), o.Mail), mat(o.X), mat(o.A), mat(o.B), mat(o.C))
+			hostcall.Post(b.List, d.box(k.String(), o.Calls), mat(o.X), mat(o.A), mat(o.B), mat(o.C))
 		}
 	case device.OpTakeAnswer:
-		return func(b *ops.Builder, l []device.Op) { mail.Take(b.List, d.box(k.String(), l[0].Mail), mat(l[0].Out)) }
+		return func(b *ops.Builder, l []device.Op) {
+			hostcall.Take(b.List, d.box(k.String(), l[0].Calls), mat(l[0].Out))
+		}
 	}
 	return addSingle
 }

@@ -22,8 +22,8 @@ type Accelerator interface {
 	// MoveBlocks enqueues copies of blocks of the KV cache to pinned host memory, or back, on s.
 	// It reports false, and enqueues nothing, if some of the host's memory is not pinned.
 	MoveBlocks(s Stream, m *BlockMoves) bool
-	// NewMail makes a mailbox for letters of up to o.Rows rows. It serves one stream.
-	NewMail(o MailSize) (Mail, error)
+	// NewHostCalls makes the host calls of one stream.
+	NewHostCalls(o HostCallSize) (HostCalls, error)
 }
 
 // AcceleratorStream is a stream for the steps of one batch. It has a Clock.
@@ -44,6 +44,22 @@ type AcceleratorStream interface {
 	// End is the end of the last part of that step, nil if it was not timed. It holds until
 	// the next Time.
 	End() Moment
+}
+
+// BlockMoves are copies of blocks: in every part block From[i] of one side to block To[i] of
+// the other. No block is both read and written.
+type BlockMoves struct {
+	Save     bool // to the host, else from it
+	From, To []int32
+	Parts    []BlockPart
+}
+
+// BlockPart is a matrix of blocks on the device, [blocks * tokens, width] without gaps, and the
+// host's room for blocks, one behind the other. Bytes is the size of a block.
+type BlockPart struct {
+	Cache Mat
+	Host  []byte
+	Bytes int
 }
 
 // Layout is how an accelerator wants what a batch is made of. It needs no device, so

@@ -8,7 +8,7 @@ import (
 // ErrOutOfMemory: an allocation would exceed the device's budget.
 var ErrOutOfMemory = errors.New("device: out of memory")
 
-// ErrLate: the host did not answer a device's letter in time.
+// ErrLate: the host did not answer a host call in time.
 var ErrLate = errors.New("device: no answer from the host in time")
 
 // ShapeError is what an operator panics with when its arguments do not fit:

@@ -30,7 +30,7 @@ const (
 	OpWeightedSum                  // Out [T,H] = sum over K of A [T,K] * X [T*K,H], plus W [T,H] or absent; of choices B [T,K] not below 0 in C [1,E], where those are there
 	OpChangeLogits                 // Out [n,V] F32 logits: penalties, biases and masks of Changes, in place
 	OpChoose                       // Out [n,1] ids: a token for each row of X [n,V] logits, by A [1, n*DrawWords] draws
-	OpAskHost                      // asks the host for the choices A [T,K] of X [T,H] that C [1,E] has below 0, with weights B [T,K], through Mail
+	OpAskHost                      // asks the host for the choices A [T,K] of X [T,H] that C [1,E] has below 0, with weights B [T,K], through Calls
 	OpTakeAnswer                   // Out [T,H] F32 += the host's answer to the last OpAskHost, which is waited for
 	opKinds
 )
@@ -64,7 +64,7 @@ type Op struct {
 	GQA     *GQA
 	Router  *Router
 	Changes *LogitChanges
-	Mail    Mail
+	Calls   HostCalls
 }
 
 // Mats calls f with the field's name and every matrix of o that is there, but for those of weights
@@ -258,10 +258,10 @@ func (l *List) ChangeLogits(logits Mat, c LogitChanges) {
 func (l *List) Choose(ids, logits, draws Mat) { l.add(OpChoose, ids, logits).A = draws }
 
 // AskHost appends a request to the host for the choices ids that where has below 0.
-func (l *List) AskHost(m Mail, x, ids, weights, where Mat) {
+func (l *List) AskHost(m HostCalls, x, ids, weights, where Mat) {
 	o := l.add(OpAskHost, Mat{}, x)
-	o.Mail, o.A, o.B, o.C = m, ids, weights, where
+	o.Calls, o.A, o.B, o.C = m, ids, weights, where
 }
 
 // TakeAnswer appends the wait for the answer to the last AskHost, which is added to hidden.
-func (l *List) TakeAnswer(m Mail, hidden Mat) { l.add(OpTakeAnswer, hidden, Mat{}).Mail = m }
+func (l *List) TakeAnswer(m HostCalls, hidden Mat) { l.add(OpTakeAnswer, hidden, Mat{}).Calls = m }

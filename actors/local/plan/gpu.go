@@ -148,7 +148,7 @@ func (o *Plan) addBesideGPU(l *ledger, lim stages.Limits) error {
 		}
 		group = o.hostGroup()
 		l.host("experts", "for the processor, "+planner.Count(all, "layer"), int64(all*cfg.MoE.Experts)*one)
-		l.host("letters", batches, int64(states)*offload.LettersBytes(cfg, placement.LetterRows(o.Options.GPUPrefillThreshold, lim.LayerRows()), o.Pools, group))
+		l.host("host calls", batches, int64(states)*offload.HostCallBytes(cfg, placement.HostCallRows(o.Options.GPUPrefillThreshold, lim.LayerRows()), o.Pools, group))
 	}
 	l.host("rows beside the GPU", batches, int64(states)*offload.MirrorBytes(cfg, lim, group, o.Load.Layout))
 	return nil

@@ -1,19 +1,20 @@
-// Package mail is the mailbox by which a GPU calls the host in the middle of a step; a
-// host call is a letter here. It has the layout of the mailbox's memory, the launches that
-// send a letter and wait for its answer, and the host's side. It needs no driver: the
-// maker of a Box gives it host memory that the GPU has mapped, and some of the GPU's own.
+// Package hostcall is the mailbox by which a GPU calls the host in the middle of a step. It has
+// the layout of the mailbox's memory, the launches that send a call and wait for its answer, and
+// the host's side. It needs no driver: the maker of a Box gives it host memory that the GPU has
+// mapped, and some of the GPU's own.
 //
-// A round trip costs some microseconds, not the bytes, as long as they are few. Launches
-// depend on shapes only, so a list of them can be repeated as it is: letters are numbered by
-// the card, and the host follows.
+// The time of a round trip is some microseconds and hardly depends on the bytes, if they are few.
+// Launches depend on shapes only, so a list of them can be replayed: the GPU numbers the calls,
+// and the host counts along.
 //
-// Letters and answers of few rows consist of tagged words: 4 bytes of data below the letter's
-// number. Whoever finds a word with the number has its data too, so nobody waits for writes to
-// be there before a flag, nor looks for a flag before data; bytes double, and the host puts
-// words together and takes them apart. What has more rows lies there plain, behind a flag.
+// Calls and answers of few rows consist of tagged words: 4 bytes of data below the call's number.
+// A reader that finds the number in a word has its data too. So no writer has to wait until data
+// is visible before it sets a flag, and no reader reads a flag before the data. The price is twice
+// the bytes, and that the host packs and unpacks the words. Larger calls and answers lie in plain
+// memory, behind a flag.
 //
-// Functions given shapes that do not fit panic with *device.ShapeError.
-package mail
+// Functions panic with *device.ShapeError if shapes do not fit.
+package hostcall
 
 import (
 	"fmt"
@@ -31,49 +32,49 @@ var (
 	kTakeFew = launch.Named("kr_take_few")
 )
 
-// Size bounds the letters of a mailbox.
+// Size bounds the calls of a mailbox.
 type Size struct {
-	device.MailSize
+	device.HostCallSize
 	RowType tensor.DType // of x: BF16 or F32
 }
 
-// StateBytes is what the card keeps of a mailbox in its own memory: its count of letters
-// (I32), rows asked for, whether an answer was late, a turn.
+// StateBytes is what the GPU keeps of a mailbox in its own memory: the number of calls (I32), the
+// rows of the last one, whether an answer was late, and a counter of blocks.
 const StateBytes = 16
 
-// lateAt is where that word of the state lies.
+// lateAt is the offset of the word for a late answer.
 const lateAt = 8
 
-// Words that a card and the host wait for, each on lines of its own: the host reads posted
-// while the card writes it, and the other way round.
+// Words that the GPU and the host poll, each on cache lines of its own: one side reads a word
+// while the other writes it.
 const (
-	postedAt   = 0   // U64: the number of the last letter, above its rows
+	postedAt   = 0   // U64: the number of the last call, above its rows
 	answeredAt = 128 // U32: the number of the last answer
-	gaveUpAt   = 256 // U32: not 0 if the card has given up a wait
+	gaveUpAt   = 256 // U32: not 0 if the GPU has given up a wait
 	headBytes  = 512
 )
 
-// The bytes of x, and of an answer, that go as tagged words at most. Beyond them the host's
-// part, and a bus that carries twice the bytes, cost more than the microsecond that is saved: on
-// an H100 4 KB there and 8 KB back take 12.4 us so, and 7.5 in the plain way.
+// The most bytes of x, and of an answer, that are sent as tagged words. Beyond them the work of the
+// host, and twice the bytes on the bus, cost more than the microsecond that is saved: on an H100,
+// 4 KB to the host and 8 KB back take 12.4 us as tagged words and 7.5 us in plain memory.
 const (
 	mostTaggedX   = 1 << 10
 	mostTaggedOut = 2 << 10
 )
 
-// A launch for tagged words has one block, which takes them all at once.
+// A launch for tagged words has one block, which loads all of them at once.
 const _ = uint(pieceBytes - 2*max(mostTaggedX, mostTaggedOut))
 
-// few is how many rows a letter and an answer of tagged words have at most; 0: none does.
+// few is the most rows that a call, and an answer, has as tagged words; 0: none are used.
 func (s *Size) few() (x, out int) {
 	return min(s.Rows, mostTaggedX/(s.Hidden*s.RowType.Size())), min(s.Rows, mostTaggedOut/(4*s.Hidden))
 }
 
-// taggedWords is how many a letter of rows rows has: ids, weights, x.
+// taggedWords is the number of tagged words of a call: ids, weights, x.
 func (s *Size) taggedWords(rows int) int { return rows * (2*s.TopK + s.Hidden*s.RowType.Size()/4) }
 
-// parts are where the rest lies. What holds tagged words never holds anything else: any number
-// could look like a tag.
+// parts are the offsets of the rest of the mailbox. Memory of tagged words holds nothing else,
+// because any number could look like a tag.
 type parts struct{ ids, weights, x, out, taggedX, taggedOut, bytes int }
 
 func (s *Size) parts() parts {
@@ -90,16 +91,16 @@ func (s *Size) parts() parts {
 	return p
 }
 
-// Bytes is the host's memory that a mailbox needs.
+// Bytes is the size of a mailbox in host memory.
 func (s *Size) Bytes() int { return s.parts().bytes }
 
-// Check refuses what letters cannot be.
+// Check refuses sizes that calls cannot have.
 func (s *Size) Check() error {
 	switch {
 	case s.Rows < 1 || s.TopK < 1 || s.Hidden < 1 || s.Hidden%8 != 0:
-		return fmt.Errorf("letters of %d rows of %d, %d choices a row", s.Rows, s.Hidden, s.TopK)
+		return fmt.Errorf("host calls of %d rows of %d, with %d choices for each row", s.Rows, s.Hidden, s.TopK)
 	case s.RowType != tensor.BF16 && s.RowType != tensor.F32:
-		return fmt.Errorf("letters of %s", s.RowType)
+		return fmt.Errorf("host calls of %s", s.RowType)
 	case s.Limit < time.Microsecond || s.Limit > time.Hour:
 		return fmt.Errorf("answers within %v", s.Limit)
 	}
@@ -109,19 +110,19 @@ func (s *Size) Check() error {
 // Box is a mailbox as launches see it.
 type Box struct {
 	Size
-	Host  launch.Ptr // Bytes of host memory by the card's addresses, aligned to 256; zeros at first
-	State launch.Ptr // StateBytes of the card's memory, aligned to 16; zeros at first
+	Host  launch.Ptr // Bytes of host memory by the GPU's addresses, aligned to 256; zeros at first
+	State launch.Ptr // StateBytes of the GPU's memory, aligned to 16; zeros at first
 }
 
-// A block's threads, and the bytes that it has on their way at once.
+// The threads of a block, and the bytes that it loads at once.
 const (
 	threads    = 256
 	pieceBytes = threads * 4 * 16
 )
 
-// mostBlocks bounds the blocks of a launch. A bus carries some 50 bytes in a nanosecond and
-// a load takes a microsecond or two: with 16 KB of each of 4 blocks on their way it is full,
-// and what more blocks would add is waiting for the same word.
+// mostBlocks bounds the blocks of a launch. The bus carries some 50 bytes in a nanosecond and a load
+// takes a microsecond or two, so 4 blocks with 16 KB of loads each fill it. More blocks would only
+// poll the same word.
 const mostBlocks = 8
 
 func config(bytes int) launch.Config {
@@ -129,40 +130,40 @@ func config(bytes int) launch.Config {
 	return launch.Config{Grid: launch.Dim{X: uint32(n)}, Block: launch.Dim{X: threads}, PDL: true}
 }
 
-// Post sends a letter: x [T, H] and what of ids [T, K] I32 and weights [T, K] F32 belongs to
-// experts that where [1, E] I32 has below 0. If that is nothing, the letter says so. One
-// launch. A Take follows before the next Post.
-func Post(l *launch.List, b *Box, x, ids, weights, where launch.Mat) {
+// Post adds the launch that sends a call: x [T, H], and those ids [T, K] I32 with their weights
+// [T, K] F32 for which slots [1, E] I32 has a value below 0. If there are none, the call says so.
+// A Take follows before the next Post.
+func Post(l *launch.List, b *Box, x, ids, weights, slots launch.Mat) {
 	const op = "Post"
 	switch {
 	case x.Zero() || x.DType != b.RowType || x.Rows < 1 || x.Rows > b.Rows || x.Cols != b.Hidden || !aligned(x):
-		refuse(op, "x %v for letters of %d rows of %d %s", x, b.Rows, b.Hidden, b.RowType)
+		refuse(op, "x %v for host calls of %d rows of %d %s", x, b.Rows, b.Hidden, b.RowType)
 	case ids.Zero() || ids.DType != tensor.I32 || ids.Rows != x.Rows || ids.Cols != b.TopK || !ids.Dense():
-		refuse(op, "ids %v for x %v, %d choices a row", ids, x, b.TopK)
+		refuse(op, "ids %v for x %v, %d choices for each row", ids, x, b.TopK)
 	case weights.Zero() || weights.DType != tensor.F32 || weights.Rows != x.Rows || weights.Cols != ids.Cols || !weights.Dense():
 		refuse(op, "weights %v for ids %v", weights, ids)
-	case where.Zero() || where.DType != tensor.I32 || where.Rows != 1 || where.Cols < 1:
-		refuse(op, "where %v", where)
+	case slots.Zero() || slots.DType != tensor.I32 || slots.Rows != 1 || slots.Cols < 1:
+		refuse(op, "slots %v", slots)
 	}
 	p, row := b.parts(), x.Cols*x.DType.Size()
 	if few, _ := b.few(); x.Rows <= few {
 		l.Add(kPostFew, config(x.Rows*row),
 			launch.P(b.Host+launch.Ptr(p.taggedX)), launch.P(b.Host+postedAt), launch.P(b.State),
 			launch.P(x.At), launch.I64(int64(x.Stride*x.DType.Size())), launch.I32(row/8),
-			launch.P(ids.At), launch.P(weights.At), launch.P(where.At), launch.I32(where.Cols), launch.I32(x.Rows), launch.I32(ids.Cols))
+			launch.P(ids.At), launch.P(weights.At), launch.P(slots.At), launch.I32(slots.Cols), launch.I32(x.Rows), launch.I32(ids.Cols))
 		return
 	}
 	l.Add(kPost, config(x.Rows*row),
 		launch.P(b.Host+launch.Ptr(p.x)), launch.P(b.Host+launch.Ptr(p.ids)), launch.P(b.Host+launch.Ptr(p.weights)), launch.P(b.Host+postedAt), launch.P(b.State),
 		launch.P(x.At), launch.I64(int64(x.Stride*x.DType.Size())), launch.I32(row/16),
-		launch.P(ids.At), launch.P(weights.At), launch.P(where.At), launch.I32(where.Cols), launch.I32(x.Rows), launch.I32(ids.Cols))
+		launch.P(ids.At), launch.P(weights.At), launch.P(slots.At), launch.I32(slots.Cols), launch.I32(x.Rows), launch.I32(ids.Cols))
 }
 
-// Take waits for the answer to the last letter, of so many rows too, and adds it: hidden
-// [T, H] F32 += rows. One launch.
+// Take adds the launch that waits for the answer to the last call, of as many rows, and adds it:
+// hidden [T, H] F32 += rows.
 func Take(l *launch.List, b *Box, hidden launch.Mat) {
 	if hidden.Zero() || hidden.DType != tensor.F32 || hidden.Rows < 1 || hidden.Rows > b.Rows || hidden.Cols != b.Hidden || !aligned(hidden) {
-		refuse("Take", "hidden %v for letters of %d rows of %d", hidden, b.Rows, b.Hidden)
+		refuse("Take", "hidden %v for host calls of %d rows of %d", hidden, b.Rows, b.Hidden)
 	}
 	p, row := b.parts(), 4*hidden.Cols
 	if _, few := b.few(); hidden.Rows <= few {
@@ -177,7 +178,7 @@ func Take(l *launch.List, b *Box, hidden launch.Mat) {
 		launch.U32(uint32(b.Limit.Microseconds())))
 }
 
-// Clear has the card ask and wait again, after an answer that was late.
+// Clear makes the GPU call the host again, after an answer that was late.
 func Clear(l *launch.List, b *Box) { l.Fill(b.State+lateAt, 4, 0) }
 
 // aligned reports whether every row is made of units of 16 bytes.

@@ -1,4 +1,4 @@
-package mail
+package hostcall
 
 import (
 	"encoding/binary"
@@ -15,18 +15,18 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Letters of up to 4 rows of small are tagged, those of wide are not: neither are answers.
+// Calls of up to 4 rows of small are tagged, those of wide are not: neither are answers.
 var (
-	small = Size{MailSize: device.MailSize{Rows: 4, Hidden: 8, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
-	wide  = Size{MailSize: device.MailSize{Rows: 4, Hidden: 4096, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
+	small = Size{HostCallSize: device.HostCallSize{Rows: 4, Hidden: 8, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
+	wide  = Size{HostCallSize: device.HostCallSize{Rows: 4, Hidden: 4096, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
 )
 
 func newHost(s Size, clear func() error) *Host { return NewHost(s, make([]byte, s.Bytes()), clear) }
 
-// say does what the card does to say that a letter is there.
+// say does what the card does to say that a call is there.
 func (h *Host) say(round, rows uint32) { atomic.StoreUint64(h.posted, uint64(round)<<32|uint64(rows)) }
 
-// word writes a tagged word of a letter: its place.
+// word writes a tagged word of a call: its place.
 func (h *Host) word(i int, round uint32) {
 	atomic.StoreUint64(&h.in.words[i], uint64(round)<<32|uint64(i))
 }
@@ -43,12 +43,12 @@ func (h *Host) post(round, rows uint32) {
 
 func never() bool { return false }
 
-// TestLetters: a letter is seen by all who await it, one that asks nothing holds nobody up
+// TestHostCalls: a call is seen by all who await it, one that asks nothing holds nobody up
 // even if the card is further already, and numbers go on where they were.
-func TestLetters(t *testing.T) {
+func TestHostCalls(t *testing.T) {
 	for _, size := range []Size{small, wide} {
 		h := newHost(size, nil)
-		atomic.StoreUint64(h.posted, 7<<32|4) // letters of an earlier life
+		atomic.StoreUint64(h.posted, 7<<32|4) // calls of an earlier life
 		h.Begin()
 		var wait sync.WaitGroup
 		for range 3 {
@@ -65,7 +65,7 @@ func TestLetters(t *testing.T) {
 		if l, ok := h.Await(1, never); !ok || l.Rows != 0 {
 			t.Errorf("nothing asked: %v %+v", ok, l)
 		}
-		h.post(11, 2) // the card did not wait for letter 2
+		h.post(11, 2) // the card did not wait for call 2
 		if l, ok := h.Await(2, never); !ok || l.Rows != 0 {
 			t.Errorf("passed: %v %+v", ok, l)
 		}
@@ -80,14 +80,14 @@ func TestLetters(t *testing.T) {
 	}
 }
 
-// TestWordsInAnyOrder: a letter is there when its last word is, whichever that is, and its parts
+// TestWordsInAnyOrder: a call is there when its last word is, whichever that is, and its parts
 // are what the words say.
 func TestWordsInAnyOrder(t *testing.T) {
 	const rows = 3
 	h := newHost(small, nil)
 	words := small.taggedWords(rows)
 	for last := range words {
-		h.post(uint32(last)*2+1, 4) // words of the letter before lie there
+		h.post(uint32(last)*2+1, 4) // words of the call before lie there
 		h.Begin()
 		number := uint32(last)*2 + 2
 		for i := range words {
@@ -118,25 +118,25 @@ func TestWordsInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestReadersTogether: several who await letters whose words come one by one find them whole.
+// TestReadersTogether: several who await calls whose words come one by one find them whole.
 func TestReadersTogether(t *testing.T) {
-	const letters, rows = 20, 4
+	const calls, rows = 20, 4
 	h := newHost(small, nil)
 	h.Begin()
 	var wait sync.WaitGroup
-	var seen [letters]atomic.Int32
+	var seen [calls]atomic.Int32
 	for range 3 {
 		wait.Go(func() {
-			for n := range letters {
+			for n := range calls {
 				l, ok := h.Await(n, never)
 				if !ok || l.Rows != rows || int(l.IDs[1]) != 1 || binary.LittleEndian.Uint32(l.X[len(l.X)-4:]) != uint32(small.taggedWords(rows)-1) {
-					t.Errorf("letter %d: %v %+v", n, ok, l)
+					t.Errorf("call %d: %v %+v", n, ok, l)
 				}
 				seen[n].Add(1)
 			}
 		})
 	}
-	for n := range letters {
+	for n := range calls {
 		h.say(uint32(n)+1, rows)
 		for i := range small.taggedWords(rows) {
 			h.word(i, uint32(n)+1)
@@ -148,8 +148,8 @@ func TestReadersTogether(t *testing.T) {
 	wait.Wait()
 }
 
-// TestAnswers: of few rows every word has the letter's number; of more a flag behind them has,
-// and what was written is where the card looks. A letter that the card has given up is not
+// TestAnswers: of few rows every word has the call's number; of more a flag behind them has,
+// and what was written is where the card looks. A call that the card has given up is not
 // answered where it looks for the next one's.
 func TestAnswers(t *testing.T) {
 	h := newHost(small, nil)
@@ -179,7 +179,7 @@ func TestAnswers(t *testing.T) {
 	h.post(1, 2)
 	l, _ = h.Await(0, never)
 	if &l.Out[0] != (*float32)(unsafe.Pointer(&h.memory[h.parts.out])) || len(h.out) != 0 {
-		t.Error("the answer of a letter of many rows is not where the card looks")
+		t.Error("the answer of a call of many rows is not where the card looks")
 	}
 	h.Answer(0)
 	if got := atomic.LoadUint32(h.answered); got != 1 {
@@ -187,7 +187,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestNumbersWrap: after four thousand million letters they go on.
+// TestNumbersWrap: after four thousand million calls they go on.
 func TestNumbersWrap(t *testing.T) {
 	h := newHost(small, nil)
 	h.say(0xfffffffe, 1)

@@ -15,81 +15,81 @@ import (
 	"krater/kernels/kerneltest"
 )
 
-// mailing is an accelerator with mailboxes, of which the test is the device's side.
-type mailing struct {
+// calling is an accelerator that makes host calls; the test is the device's side of them.
+type calling struct {
 	device.Accelerator
-	refuse error // NewMail's
-	open   int   // mailboxes
-	last   *memoryMail
+	refuse error // of NewHostCalls
+	open   int   // memoryCalls
+	last   *memoryCalls
 }
 
-func (d *mailing) NewMail(o device.MailSize) (device.Mail, error) {
+func (d *calling) NewHostCalls(o device.HostCallSize) (device.HostCalls, error) {
 	if d.refuse != nil {
 		return nil, d.refuse
 	}
 	d.open++
-	d.last = &memoryMail{dev: d, size: o, answers: make(chan int, 100)}
+	d.last = &memoryCalls{dev: d, size: o, answers: make(chan int, 100)}
 	d.last.last.Store(&numbered{})
 	return d.last, nil
 }
 
-// memoryMail is a mailbox in plain memory.
-type memoryMail struct {
-	dev     *mailing
-	size    device.MailSize
+// memoryCalls is host calls in plain memory.
+type memoryCalls struct {
+	dev     *calling
+	size    device.HostCallSize
 	last    atomic.Pointer[numbered]
 	before  atomic.Uint32
-	answers chan int    // numbers of the step's letters
+	answers chan int    // numbers of the step's calls
 	late    atomic.Bool // what Err says
-	pause   func(n int) // before a letter is waited for; may be nil
+	pause   func(n int) // before a call is waited for; may be nil
 }
 
-// numbered is a letter with its number.
+// numbered is a call with its number.
 type numbered struct {
-	device.Letter
+	device.HostCall
 	n uint32
 }
 
-func (m *memoryMail) Begin() { m.before.Store(m.last.Load().n) }
+func (m *memoryCalls) Begin() { m.before.Store(m.last.Load().n) }
 
-func (m *memoryMail) Await(n int, stop func() bool) (device.Letter, bool) {
+func (m *memoryCalls) Await(n int, stop func() bool) (device.HostCall, bool) {
 	want := m.before.Load() + uint32(n) + 1
 	if m.pause != nil {
 		m.pause(n)
 	}
 	for {
-		letter := m.last.Load()
-		switch past := int32(letter.n - want); {
+		call := m.last.Load()
+		switch past := int32(call.n - want); {
 		case past == 0:
-			return letter.Letter, true
+			return call.HostCall, true
 		case past > 0:
-			return device.Letter{}, true
+			return device.HostCall{}, true
 		}
 		if stop() {
-			return device.Letter{}, false
+			return device.HostCall{}, false
 		}
 		runtime.Gosched()
 	}
 }
 
-func (m *memoryMail) Answer(n int) {
+func (m *memoryCalls) Answer(n int) {
 	if n >= 0 { // else to what an earlier step asked
 		m.answers <- n
 	}
 }
 
-func (m *memoryMail) Err() error {
+func (m *memoryCalls) Err() error {
 	if m.late.Load() {
 		return device.ErrLate
 	}
 	return nil
 }
 
-func (m *memoryMail) Close() { m.dev.open-- }
+func (m *memoryCalls) Close() { m.dev.open-- }
 
-// post sends a letter that asks for nothing, or of two rows that ask for experts 1 and 2 and
+// post sends a call that asks for nothing, or of two rows that ask for experts 1 and 2 and
 // for 2 alone, and waits for its answer.
-func (m *memoryMail) post(t *testing.T, n int, asks bool) []float32 {
+func (m *memoryCalls) post(t *testing.T, n int, asks bool) []float32 {
 	t.Helper()
 	if !asks {
 		m.last.Store(&numbered{n: m.last.Load().n + 1})
@@ -101,26 +101,26 @@ func (m *memoryMail) post(t *testing.T, n int, asks bool) []float32 {
 		ids[i], weights[i] = -1, float32(i)+0.5
 	}
 	ids[1], ids[0], ids[m.size.TopK] = 1, 2, 2
-	letter := device.Letter{Rows: 2, X: kerneltest.Bytes(x), IDs: ids, Weights: weights, Out: make([]float32, 2*m.size.Hidden)}
-	m.last.Store(&numbered{letter, m.last.Load().n + 1})
+	call := device.HostCall{Rows: 2, X: kerneltest.Bytes(x), IDs: ids, Weights: weights, Out: make([]float32, 2*m.size.Hidden)}
+	m.last.Store(&numbered{call, m.last.Load().n + 1})
 	select {
 	case got := <-m.answers:
 		if got != n {
-			t.Fatalf("letter %d is answered, want %d", got, n)
+			t.Fatalf("call %d is answered, want %d", got, n)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatalf("letter %d is not answered", n)
+		t.Fatalf("call %d is not answered", n)
 	}
-	return slices.Clone(letter.Out)
+	return slices.Clone(call.Out)
 }
 
-// postOffice makes letters that so many serve, of a model with two layers of experts.
-func postOffice(t *testing.T, servers int) (*rig, *mailing, *Letters) {
+// callRig makes the calls of a model with two layers of experts, for so many servers.
+func callRig(t *testing.T, servers int) (*rig, *calling, *HostCalls) {
 	t.Helper()
 	r := newRig(t)
-	d := new(mailing)
+	d := new(calling)
 	r.accel = d
-	l, err := r.NewLetters(8, servers)
+	l, err := r.NewHostCalls(8, servers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,23 +129,23 @@ func postOffice(t *testing.T, servers int) (*rig, *mailing, *Letters) {
 }
 
 // serve has everybody but those given answer a step, and gives what waits for them.
-func (r *rig) serve(l *Letters, step uint64, but ...int) (wait func() error) {
+func (r *rig) serve(l *HostCalls, step uint64, but ...int) (wait func() error) {
 	var wg sync.WaitGroup
-	failed := make([]error, len(l.desks))
-	for who := range l.desks {
+	failed := make([]error, len(l.workspaces))
+	for who := range l.workspaces {
 		if slices.Contains(but, who) {
 			continue
 		}
 		wg.Go(func() {
 			s, _ := r.host.NewStream()
-			failed[who] = l.Serve(step, s, who, func(e int32) bool { return int(e)%len(l.desks) == who }, nil)
+			failed[who] = l.Serve(step, s, who, func(e int32) bool { return int(e)%len(l.workspaces) == who }, nil)
 		})
 	}
 	return func() error { wg.Wait(); return errors.Join(failed...) }
 }
 
 // whole runs a step in which both layers ask, and gives their answers.
-func (r *rig) whole(t *testing.T, m *memoryMail, l *Letters) (out [2][]float32) {
+func (r *rig) whole(t *testing.T, m *memoryCalls, l *HostCalls) (out [2][]float32) {
 	t.Helper()
 	wait := r.serve(l, l.Begin(2))
 	for n := range out {
@@ -157,11 +157,11 @@ func (r *rig) whole(t *testing.T, m *memoryMail, l *Letters) (out [2][]float32) 
 	return out
 }
 
-// TestLettersAnswers: the sums of what was asked for, to the bit the same whoever computes.
-func TestLettersAnswers(t *testing.T) {
+// TestHostCallsAnswers: the sums of what was asked for, to the bit the same whoever computes.
+func TestHostCallsAnswers(t *testing.T) {
 	var want [2][]float32
 	for _, servers := range []int{1, 2, 5} {
-		r, d, l := postOffice(t, servers)
+		r, d, l := callRig(t, servers)
 		got := r.whole(t, d.last, l)
 		if servers == 1 {
 			want = got
@@ -181,7 +181,7 @@ func TestLettersAnswers(t *testing.T) {
 // TestStraggler: one who has not seen yet that a step has ended when the next one begins
 // leaves it alone, and the next one is served by all.
 func TestStraggler(t *testing.T) {
-	r, d, l := postOffice(t, 2)
+	r, d, l := callRig(t, 2)
 	want := r.whole(t, d.last, l)
 	begun, held := make(chan struct{}), make(chan struct{}, 1)
 	var once atomic.Bool
@@ -205,7 +205,7 @@ func TestStraggler(t *testing.T) {
 	}
 	for n := range want {
 		if got := d.last.post(t, n, true); !slices.Equal(got, want[n]) {
-			t.Errorf("letter %d of the next step has another answer", n)
+			t.Errorf("call %d of the next step has another answer", n)
 		}
 	}
 	if err := errors.Join(l.End(), again()); err != nil {
@@ -213,9 +213,9 @@ func TestStraggler(t *testing.T) {
 	}
 }
 
-// TestStragglerBetweenLetters: the same for one who looks up between two letters.
-func TestStragglerBetweenLetters(t *testing.T) {
-	r, d, l := postOffice(t, 2)
+// TestStragglerBetweenCalls: the same for one who looks up between two calls.
+func TestStragglerBetweenCalls(t *testing.T) {
+	r, d, l := callRig(t, 2)
 	want := r.whole(t, d.last, l)
 	step := l.Begin(2)
 	wait := r.serve(l, step, 1)
@@ -234,7 +234,7 @@ func TestStragglerBetweenLetters(t *testing.T) {
 	go func() { late <- l.Serve(step+1, s, 1, owns, nil) }()
 	for n := range want {
 		if got := d.last.post(t, n, true); !slices.Equal(got, want[n]) {
-			t.Errorf("letter %d of the next step has another answer", n)
+			t.Errorf("call %d of the next step has another answer", n)
 		}
 	}
 	if err := errors.Join(l.End(), again(), <-late); err != nil {
@@ -258,7 +258,7 @@ func (f *faulty) Run(s device.Stream, l device.List) {
 // TestServerFails: the device is not kept waiting, who waits for the step learns of it, and
 // the next one is right.
 func TestServerFails(t *testing.T) {
-	r, d, l := postOffice(t, 2)
+	r, d, l := callRig(t, 2)
 	want := r.whole(t, d.last, l)
 	f := &faulty{Host: r.Experts.host}
 	r.Experts.host = f
@@ -284,7 +284,7 @@ func TestServerFails(t *testing.T) {
 
 // TestDismiss: a step that nobody serves comes to its end.
 func TestDismiss(t *testing.T) {
-	r, d, l := postOffice(t, 2)
+	r, d, l := callRig(t, 2)
 	want := r.whole(t, d.last, l)
 	fault := errors.New("the device's")
 	if err := l.Dismiss(func() error {
@@ -294,7 +294,7 @@ func TestDismiss(t *testing.T) {
 	}); err != fault {
 		t.Errorf("%v", err)
 	}
-	if err := l.Dismiss(func() error { return nil }); err != nil { // of a step that has not got to its letters
+	if err := l.Dismiss(func() error { return nil }); err != nil { // of a step that has not got to its calls
 		t.Error(err)
 	}
 	if got := r.whole(t, d.last, l); !slices.Equal(got[0], want[0]) {
@@ -305,14 +305,14 @@ func TestDismiss(t *testing.T) {
 // TestQuit: all who serve return, and the steps on their way and behind it come to an end,
 // without results, even if one of those who serve is gone.
 func TestQuit(t *testing.T) {
-	r, d, l := postOffice(t, 3)
+	r, d, l := callRig(t, 3)
 	want := r.whole(t, d.last, l)
 	wait := r.serve(l, l.Begin(2), 2)
 	go func() {
 		for l.arrived[0].Load() < 2 {
 			runtime.Gosched()
 		}
-		l.Quit() // letter 0 is with one who is gone
+		l.Quit() // call 0 is with one who is gone
 	}()
 	if got := d.last.post(t, 0, true); slices.Equal(got, want[0]) {
 		t.Error("a third is missing, and the answer is right")
@@ -335,7 +335,7 @@ func TestQuit(t *testing.T) {
 
 // TestQuitIdle: without a step there is nothing to wait for.
 func TestQuitIdle(t *testing.T) {
-	_, _, l := postOffice(t, 1)
+	_, _, l := callRig(t, 1)
 	begin := time.Now()
 	l.Quit()
 	l.Close()
@@ -369,14 +369,14 @@ type counted struct {
 
 func (b *counted) Free() { b.of.open--; b.Buffer.Free() }
 
-// TestLettersRefused: whatever is refused, nothing is left behind.
-func TestLettersRefused(t *testing.T) {
+// TestHostCallsRefused: whatever is refused, nothing is left behind.
+func TestHostCallsRefused(t *testing.T) {
 	r := newRig(t)
-	h, d := &scarce{Host: r.Experts.host}, new(mailing)
+	h, d := &scarce{Host: r.Experts.host}, new(calling)
 	r.Experts.host, r.accel = h, d
 	for nth := 1; ; nth++ {
 		h.left = nth
-		l, err := r.NewLetters(8, 2)
+		l, err := r.NewHostCalls(8, 2)
 		if err == nil {
 			if l.Close(); nth < 4 || h.open != 0 || d.open != 0 {
 				t.Errorf("after %d allocations %d buffers and %d mailboxes are open", nth-1, h.open, d.open)
@@ -389,11 +389,11 @@ func TestLettersRefused(t *testing.T) {
 	}
 	h.left = 0
 	d.refuse = errors.New("no mailbox")
-	if _, err := r.NewLetters(8, 2); !errors.Is(err, d.refuse) || h.open != 0 {
+	if _, err := r.NewHostCalls(8, 2); !errors.Is(err, d.refuse) || h.open != 0 {
 		t.Errorf("%v, %d buffers are open", err, h.open)
 	}
 	r.accel = nil
-	if _, err := r.NewLetters(8, 2); err == nil || h.open != 0 {
+	if _, err := r.NewHostCalls(8, 2); err == nil || h.open != 0 {
 		t.Errorf("a device that asks nobody: %v, %d buffers are open", err, h.open)
 	}
 }

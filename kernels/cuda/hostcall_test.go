@@ -121,8 +121,8 @@ func (c *split) expert(e int32, share float32, x, out []float32) {
 	}
 }
 
-// answer computes what a letter asks for.
-func (c *split) answer(l device.Letter) {
+// answer computes what a call asks for.
+func (c *split) answer(l device.HostCall) {
 	clear(l.Out)
 	x := make([]float32, len(l.Out))
 	if err := tensor.Widen(x, c.dev.RowType(), l.X); err != nil {
@@ -153,7 +153,7 @@ func TestExpertsOnBothSides(t *testing.T) {
 func (c *split) compare(rng *rand.Rand, rows int) {
 	t, d, dt := c.t, c.dev, c.dev.RowType()
 	s := c.stream()
-	m, err := d.NewMail(device.MailSize{Rows: 8, Hidden: hostHidden, TopK: hostTopK, Limit: time.Minute})
+	m, err := d.NewHostCalls(device.HostCallSize{Rows: 8, Hidden: hostHidden, TopK: hostTopK, Limit: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,15 +195,15 @@ func (c *split) compare(rng *rand.Rand, rows int) {
 		var ended atomic.Bool
 		served := make(chan bool)
 		go func() {
-			for letter := range hostLayers {
-				l, ok := m.Await(letter, ended.Load)
+			for call := range hostLayers {
+				l, ok := m.Await(call, ended.Load)
 				if !ok {
 					served <- false
 					return
 				}
 				if l.Rows > 0 {
 					c.answer(l)
-					m.Answer(letter)
+					m.Answer(call)
 				}
 			}
 			served <- true
@@ -211,7 +211,7 @@ func (c *split) compare(rng *rand.Rand, rows int) {
 		err := s.Synchronize()
 		ended.Store(true)
 		if ok := <-served; err != nil || !ok || m.Err() != nil {
-			t.Fatalf("step %d: %v, all letters came: %v, %v", i, err, ok, m.Err())
+			t.Fatalf("step %d: %v, all calls came: %v, %v", i, err, ok, m.Err())
 		}
 		want, size := make([]float32, n), make([]float64, rows) // size: of the terms, about
 		for k, e := range chosen {
@@ -248,11 +248,11 @@ func TestMapOfAnotherBank(t *testing.T) {
 	run(c.dev, s, func(l *device.List) { l.ExpertsOn(y, x, &c.bank, ids) })
 }
 
-// TestNewMailRefuses: what letters cannot be.
-func TestNewMailRefuses(t *testing.T) {
+// TestHostCallsRefused: sizes that calls cannot have.
+func TestHostCallsRefused(t *testing.T) {
 	c := newSplit(t, rand.New(rand.NewPCG(1, 1)), false, []int32{0, 1, 2, -1})
-	for _, o := range []device.MailSize{{}, {Rows: 1, Hidden: 60, TopK: 1, Limit: time.Second}, {Rows: 1, Hidden: 64, TopK: 1}} {
-		if m, err := c.dev.NewMail(o); err == nil {
+	for _, o := range []device.HostCallSize{{}, {Rows: 1, Hidden: 60, TopK: 1, Limit: time.Second}, {Rows: 1, Hidden: 64, TopK: 1}} {
+		if m, err := c.dev.NewHostCalls(o); err == nil {
 			m.Close()
 			t.Errorf("%+v makes a mailbox", o)
 		}

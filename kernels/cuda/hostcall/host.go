@@ -1,4 +1,4 @@
-package mail
+package hostcall
 
 import (
 	"sync"
@@ -9,8 +9,8 @@ import (
 	"krater/kernels/device"
 )
 
-// Host is the host's side of a mailbox: device.Mail but for its end. The methods are safe
-// for concurrent use by those who serve a step; Begin is called when nobody does.
+// Host is the host's side of a mailbox: device.HostCalls without Close. Methods are safe for
+// concurrent use by the servers of a step. Begin is called while there is none.
 type Host struct {
 	size     Size
 	parts    parts
@@ -18,18 +18,18 @@ type Host struct {
 	posted   *uint64
 	answered *uint32
 	gaveUp   *uint32
-	in       tagged        // letters of few rows
-	out      []uint64      // words of answers of few rows,
-	sums     []float32     // and what they are to be
-	before   atomic.Uint32 // letters of earlier steps
+	in       tagged        // calls of few rows
+	out      []uint64      // the words of answers of few rows
+	sums     []float32     // the values of these words
+	before   atomic.Uint32 // calls of earlier steps
 	clear    func() error
 
 	mu  sync.Mutex
 	err error // of clear
 }
 
-// NewHost serves a mailbox of that size in memory, Bytes of zeros aligned to 256 that a card
-// has mapped, for as long as that stays. clear has the card run Clear, and waits for it.
+// NewHost makes the host's side of a mailbox of that size in memory: Bytes of zeros, aligned to 256,
+// which a GPU has mapped. clear runs Clear on the GPU and waits for it.
 func NewHost(s Size, memory []byte, clear func() error) *Host {
 	word := func(at int) unsafe.Pointer { return unsafe.Pointer(&memory[at]) }
 	h := &Host{size: s, parts: s.parts(), memory: memory, clear: clear,
@@ -44,8 +44,8 @@ func NewHost(s Size, memory []byte, clear func() error) *Host {
 	return h
 }
 
-// Begin starts the numbers of letters anew. The card is idle, so what it posted last is
-// what it counts from, whether the step before came to its end or not.
+// Begin numbers calls from 0 again. The GPU is idle, so it counts on from the call that it posted
+// last, whether the step before has come to its end or not.
 func (h *Host) Begin() {
 	h.before.Store(uint32(atomic.LoadUint64(h.posted) >> 32))
 	if atomic.LoadUint32(h.gaveUp) == 0 {
@@ -60,47 +60,47 @@ func (h *Host) Begin() {
 	}
 }
 
-// Who awaits a letter looks at the clock every so many turns, some microseconds, and asks
-// whether to stop so often.
+// Await reads the clock once in turnsPerLook turns of its loop, which take some microseconds, and
+// calls stop once in askEvery.
 const (
 	turnsPerLook = 2048
 	askEvery     = 20 * time.Microsecond
 )
 
-// Await burns its core until letter n is there, or stop answers true.
-func (h *Host) Await(n int, stop func() bool) (device.Letter, bool) {
+// Await polls until call n has come, or stop reports true.
+func (h *Host) Await(n int, stop func() bool) (device.HostCall, bool) {
 	want := h.before.Load() + uint32(n) + 1
 	var asked time.Time
 	for turn := 1; ; turn++ {
 		p := atomic.LoadUint64(h.posted)
 		switch past := int32(uint32(p>>32) - want); {
 		case past == 0 && h.whole(want, int(uint32(p))):
-			return h.letter(int(uint32(p))), true
-		case past > 0: // the card went on without an answer: nothing was asked, or it has been answered
-			return device.Letter{}, true
+			return h.call(int(uint32(p))), true
+		case past > 0: // the GPU went on: nothing was requested, or the call has been answered
+			return device.HostCall{}, true
 		}
 		if turn%turnsPerLook != 0 {
 			continue
 		}
 		if now := time.Now(); now.Sub(asked) >= askEvery {
 			if stop() {
-				return device.Letter{}, false
+				return device.HostCall{}, false
 			}
 			asked = now
 		}
 	}
 }
 
-// whole reports whether all of a letter is there, not only its number and rows.
+// whole reports whether all of a call has come, not only its number and rows.
 func (h *Host) whole(number uint32, rows int) bool {
 	few, _ := h.size.few()
 	return rows == 0 || rows > few || h.in.read(number, h.size.taggedWords(rows))
 }
 
-// letter is what lies in the memory, or has been read from it.
-func (h *Host) letter(rows int) device.Letter {
+// call is a call in the mailbox, or its copy where that was made of tagged words.
+func (h *Host) call(rows int) device.HostCall {
 	if rows == 0 {
-		return device.Letter{}
+		return device.HostCall{}
 	}
 	p, choices, numbers := &h.parts, rows*h.size.TopK, rows*h.size.Hidden
 	ids, weights, x, out := &h.memory[p.ids], &h.memory[p.weights], &h.memory[p.x], &h.memory[p.out]
@@ -112,7 +112,7 @@ func (h *Host) letter(rows int) device.Letter {
 	if rows <= fewOut {
 		out = (*byte)(unsafe.Pointer(unsafe.SliceData(h.sums)))
 	}
-	return device.Letter{
+	return device.HostCall{
 		Rows:    rows,
 		X:       unsafe.Slice(x, numbers*h.size.RowType.Size()),
 		IDs:     unsafe.Slice((*int32)(unsafe.Pointer(ids)), choices),
@@ -121,11 +121,11 @@ func (h *Host) letter(rows int) device.Letter {
 	}
 }
 
-// Answer sends what was written to letter n's Out.
+// Answer sends the values that were written to Out of call n.
 func (h *Host) Answer(n int) {
 	number := h.before.Load() + uint32(n) + 1
 	h.in.forget()
-	p := atomic.LoadUint64(h.posted) // still letter n, unless the card has given it up
+	p := atomic.LoadUint64(h.posted) // still call n, unless the GPU has given it up
 	rows := int(uint32(p))
 	if _, few := h.size.few(); uint32(p>>32) == number && rows <= few {
 		tag(h.out, h.sums[:rows*h.size.Hidden], number)
@@ -134,8 +134,7 @@ func (h *Host) Answer(n int) {
 	atomic.StoreUint32(h.answered, number)
 }
 
-// Err is device.ErrLate if the card has given up a wait since Begin, or why it could not be
-// had to ask again.
+// Err is device.ErrLate if the GPU has given up a wait since Begin, or why clear failed.
 func (h *Host) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,4 +1,4 @@
-package mail
+package hostcall
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ func at(dt tensor.DType, rows, cols int) launch.Mat {
 }
 
 func boxOf(rows, hidden, topK int, dt tensor.DType) *Box {
-	return &Box{Size: Size{MailSize: device.MailSize{Rows: rows, Hidden: hidden, TopK: topK, Limit: 5 * time.Millisecond}, RowType: dt}, Host: 1 << 40, State: 1 << 30}
+	return &Box{Size: Size{HostCallSize: device.HostCallSize{Rows: rows, Hidden: hidden, TopK: topK, Limit: 5 * time.Millisecond}, RowType: dt}, Host: 1 << 40, State: 1 << 30}
 }
 
 // TestLaunches: a launch each, of as many blocks as their bytes keep busy; few rows go as
@@ -105,7 +105,7 @@ func TestRefusals(t *testing.T) {
 	refused(t, "too many rows", func(l *launch.List) { Take(l, b, at(tensor.F32, 5, 64)) })
 	for name, s := range map[string]Size{
 		"no rows": boxOf(0, 64, 2, tensor.BF16).Size, "width": boxOf(4, 60, 2, tensor.BF16).Size, "no choices": boxOf(4, 64, 0, tensor.BF16).Size,
-		"type": boxOf(4, 64, 2, tensor.I8).Size, "limit": {MailSize: device.MailSize{Rows: 1, Hidden: 8, TopK: 1}, RowType: tensor.BF16},
+		"type": boxOf(4, 64, 2, tensor.I8).Size, "limit": {HostCallSize: device.HostCallSize{Rows: 1, Hidden: 8, TopK: 1}, RowType: tensor.BF16},
 	} {
 		if s.Check() == nil {
 			t.Errorf("%s: %+v passes", name, s)

@@ -1,6 +1,6 @@
 //go:build cuda
 
-package mail
+package hostcall
 
 import (
 	"bytes"
@@ -21,18 +21,18 @@ import (
 
 const (
 	testExperts, testTopK = 5, 3
-	testLetters           = 4 // of a step
-	silent                = 2 // the letter that asks nothing
+	testCalls             = 4 // of a step
+	silent                = 2 // the call that asks nothing
 )
 
-// rig is a mailbox with what the letters of a step are made of.
+// rig is a mailbox with what the calls of a step are made of.
 type rig struct {
 	t       *testing.T
 	c       *cudatest.Card
 	box     Box
 	host    *Host
 	rows    int
-	x       []launch.Mat // a letter's rows, in strided memory
+	x       []launch.Mat // a call's rows, in strided memory
 	raw     [][]byte     // the same as the host gets them
 	values  [][]float32
 	ids     [][]int32
@@ -48,12 +48,12 @@ type rig struct {
 
 var testWhere = []int32{4, -1, 0, -3, 7}
 
-// newRig makes letters of rows rows; the mailbox has room for more.
+// newRig makes calls of rows rows; the mailbox has room for more.
 func newRig(t *testing.T, c *cudatest.Card, rows, hidden int, dt tensor.DType, limit time.Duration) *rig {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(uint64(rows), uint64(hidden)))
 	r := &rig{t: t, c: c, rows: rows, box: Box{State: c.I32(make([]int32, StateBytes/4), 1, StateBytes/4).At,
-		Size: Size{MailSize: device.MailSize{Rows: rows + 1, Hidden: hidden, TopK: testTopK, Limit: limit}, RowType: dt}}}
+		Size: Size{HostCallSize: device.HostCallSize{Rows: rows + 1, Hidden: hidden, TopK: testTopK, Limit: limit}, RowType: dt}}}
 	if err := r.box.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func newRig(t *testing.T, c *cudatest.Card, rows, hidden int, dt tensor.DType, l
 		rising[i] = int32(i)
 	}
 	every := c.I32(rising, rows, 1)
-	for letter := range testLetters {
+	for call := range testCalls {
 		v := cudatest.Normal(rng, rows*hidden)
 		dense := c.F32(v, rows, hidden)
 		if dt == tensor.BF16 {
@@ -88,11 +88,11 @@ func newRig(t *testing.T, c *cudatest.Card, rows, hidden int, dt tensor.DType, l
 		ids, weights := make([]int32, rows*testTopK), make([]float32, rows*testTopK)
 		for i := range ids {
 			weights[i] = rng.Float32()
-			if ids[i] = int32(rng.IntN(testExperts+2) - 1); letter == silent { // none and too large ones, too
+			if ids[i] = int32(rng.IntN(testExperts+2) - 1); call == silent { // none and too large ones, too
 				ids[i] = []int32{-1, 0, 2, 4, testExperts}[rng.IntN(5)]
 			}
 		}
-		if letter != silent {
+		if call != silent {
 			ids[len(ids)-1] = 3
 		}
 		r.x, r.raw, r.values, r.ids, r.weights = append(r.x, x), append(r.raw, b), append(r.values, v), append(r.ids, ids), append(r.weights, weights)
@@ -106,19 +106,19 @@ func newRig(t *testing.T, c *cudatest.Card, rows, hidden int, dt tensor.DType, l
 	return r
 }
 
-// step appends the letters of a step.
+// step appends the calls of a step.
 func (r *rig) step() {
 	l := &r.c.Stream().List
-	for i := range testLetters {
+	for i := range testCalls {
 		Post(l, &r.box, r.x[i], r.idMat[i], r.shares[i], r.where)
 		elem.Add(l, r.hidden, r.delta)
 		Take(l, &r.box, r.hidden)
 	}
 }
 
-// expect is step on the host; late: from that letter on nobody answered.
+// expect is step on the host; late: from that call on nobody answered.
 func (r *rig) expect(late int) {
-	for n := range testLetters {
+	for n := range testCalls {
 		for i := range r.want {
 			r.want[i] += r.more[i]
 		}
@@ -132,7 +132,7 @@ func (r *rig) expect(late int) {
 	}
 }
 
-// compute makes an answer that depends on all of a letter.
+// compute makes an answer that depends on all of a call.
 func (r *rig) compute(n int, out []float32) {
 	for row := range r.rows {
 		share := float32(0)
@@ -147,7 +147,7 @@ func (r *rig) compute(n int, out []float32) {
 	}
 }
 
-// serve answers the letters of a step before the given one; several look on.
+// serve answers the calls of a step before the given one; several look on.
 func (r *rig) serve(until int, stop func() bool) error {
 	var watchers sync.WaitGroup
 	defer watchers.Wait()
@@ -155,23 +155,23 @@ func (r *rig) serve(until int, stop func() bool) error {
 		watchers.Go(func() { r.host.Await(n, stop) })
 		l, ok := r.host.Await(n, stop)
 		if !ok {
-			return fmt.Errorf("letter %d did not come", n)
+			return fmt.Errorf("call %d did not come", n)
 		}
 		if (l.Rows == 0) != (n == silent) {
-			return fmt.Errorf("letter %d has %d rows", n, l.Rows)
+			return fmt.Errorf("call %d has %d rows", n, l.Rows)
 		}
 		if l.Rows == 0 {
 			continue
 		}
 		if !bytes.Equal(l.X, r.raw[n]) {
-			return fmt.Errorf("letter %d has other rows", n)
+			return fmt.Errorf("call %d has other rows", n)
 		}
 		for i, e := range r.ids[n] {
 			if e < 0 || e >= testExperts || testWhere[e] >= 0 {
 				e = -1
 			}
 			if l.IDs[i] != e || l.Weights[i] != r.weights[n][i] {
-				return fmt.Errorf("letter %d: choice %d is %d with %v, want %d with %v", n, i, l.IDs[i], l.Weights[i], e, r.weights[n][i])
+				return fmt.Errorf("call %d: choice %d is %d with %v, want %d with %v", n, i, l.IDs[i], l.Weights[i], e, r.weights[n][i])
 			}
 		}
 		r.compute(n, l.Out)
@@ -180,7 +180,7 @@ func (r *rig) serve(until int, stop func() bool) error {
 	return nil
 }
 
-// run has a step's letters answered up to one, and compares.
+// run has a step's calls answered up to one, and compares.
 func (r *rig) run(what string, until int) {
 	r.t.Helper()
 	r.host.Begin()
@@ -206,7 +206,7 @@ func (r *rig) run(what string, until int) {
 	}
 }
 
-// TestRounds: letters of a list, and of a graph that is replayed.
+// TestRounds: calls of a list, and of a graph that is replayed.
 func TestRounds(t *testing.T) {
 	c := cudatest.Open(t)
 	for _, rows := range []int{1, 2, 5, 32, 100} {
@@ -219,7 +219,7 @@ func TestRounds(t *testing.T) {
 				for _, keep := range []bool{false, true} {
 					c.Stream().Keep(keep)
 					for i := range 3 { // the second time it is recorded, the third replayed
-						r.run(fmt.Sprintf("%d rows of %d %s, kept %v, step %d", rows, hidden, dt, keep, i), testLetters)
+						r.run(fmt.Sprintf("%d rows of %d %s, kept %v, step %d", rows, hidden, dt, keep, i), testCalls)
 					}
 				}
 				c.Stream().Keep(false)
@@ -244,7 +244,7 @@ func TestDeadHost(t *testing.T) {
 			t.Fatalf("a step without a host took %v: %v", took, err)
 		}
 		r.box.Limit = time.Minute // of new launches: this answer may take as long as a slow machine does
-		r.run("well again", testLetters)
+		r.run("well again", testCalls)
 		if err := r.host.Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -262,15 +262,15 @@ func TestDeadHost(t *testing.T) {
 	}
 }
 
-// TestStepCutShort: letters that nobody waits for leave the next step as it should be.
+// TestStepCutShort: calls that nobody waits for leave the next step as it should be.
 func TestStepCutShort(t *testing.T) {
 	c := cudatest.Open(t)
 	r := newRig(t, c, 2, 64, tensor.BF16, time.Minute)
 	for range 2 {
 		r.host.Begin()
-		for n := range testLetters - 1 {
+		for n := range testCalls - 1 {
 			c.Run(func(l *launch.List) { Post(l, &r.box, r.x[n], r.idMat[n], r.shares[n], r.where) })
 		}
-		r.run("after it", testLetters)
+		r.run("after it", testCalls)
 	}
 }

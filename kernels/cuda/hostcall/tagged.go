@@ -1,22 +1,22 @@
-package mail
+package hostcall
 
 import (
 	"math"
 	"sync/atomic"
 )
 
-// tagged reads letters of tagged words for all who await them: whoever comes first goes on
-// where the last one found a word missing, and nobody waits for another.
+// tagged reads calls of tagged words for all servers. The first that comes goes on where the last
+// one found a word missing. None waits for another.
 type tagged struct {
-	words   []uint64 // written by the card: data below the letter's number
-	data    []uint32 // of the letter in hand
+	words   []uint64 // written by the GPU: data below the call's number
+	data    []uint32 // of the current call
 	reading atomic.Bool
-	whole   atomic.Uint64 // 1<<32 | the number of the letter that has been read
-	number  uint32        // the rest belongs to who is reading: the letter,
-	have    int           // and how many of its words are there
+	whole   atomic.Uint64 // 1<<32 | the number of the call that has been read
+	number  uint32        // the call being read; the server that is reading owns this,
+	have    int           // and the number of words that have come
 }
 
-// read reports whether data has all n words of a letter. false: come again.
+// read reports whether data has all n words of a call. If not, the caller tries again.
 func (t *tagged) read(number uint32, n int) bool {
 	done := 1<<32 | uint64(number)
 	if t.whole.Load() == done {
@@ -26,7 +26,7 @@ func (t *tagged) read(number uint32, n int) bool {
 		return false
 	}
 	defer t.reading.Store(false)
-	if t.whole.Load() == done { // by another, just now
+	if t.whole.Load() == done { // another server has just done it
 		return true
 	}
 	if t.number != number {
@@ -40,11 +40,11 @@ func (t *tagged) read(number uint32, n int) bool {
 	return true
 }
 
-// forget lets data be written again: all who had the letter are done with it.
+// forget lets data be written again: no server needs the call any more.
 func (t *tagged) forget() { t.whole.Store(0) }
 
-// untag takes apart the words that have come, and says how many there are up to the first
-// that has not.
+// untag writes the data of words to data, up to the first word that has not come, and returns
+// how many there are.
 func untag(data []uint32, words []uint64, number uint32) int {
 	words = words[:len(data)]
 	for i := range data {
@@ -57,8 +57,8 @@ func untag(data []uint32, words []uint64, number uint32) int {
 	return len(data)
 }
 
-// tag writes numbers as words. The card sees them in any order, but each as a whole: an
-// aligned store of 8 bytes is one.
+// tag writes numbers as tagged words. The GPU sees them in any order, but each as a whole, because
+// an aligned store of 8 bytes is atomic.
 func tag(words []uint64, numbers []float32, number uint32) {
 	t := uint64(number) << 32
 	words = words[:len(numbers)]
