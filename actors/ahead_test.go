@@ -60,7 +60,7 @@ func (chooserStream) Reserve(int) error                  { return nil }
 func (chooserStream) Time(bool)                          {}
 func (chooserStream) Mark() bool                         { return false }
 func (chooserStream) Took() []time.Duration              { return nil }
-func (chooserStream) End() device.Moment                 { return nil }
+func (chooserStream) End() device.Timestamp              { return nil }
 
 const chooserVocab, chooserSeqs = 50, 4
 

@@ -36,9 +36,9 @@ type Options struct {
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
 	InlineBelow time.Duration
-	// LapShare is the part of a step that a device may spend on looking at its clock around the
-	// step's copies, in steps whose copies are timed; 0: lapShare.
-	LapShare float64
+	// TimingShare is the share of a step that timestamps around its copies may cost, in steps whose
+	// copies are timed; 0: timingShare.
+	TimingShare float64
 	// HeatSample is of how many batches one is counted for Heat; 1: every one, 0: one of
 	// 8, negative: none.
 	HeatSample int
@@ -154,7 +154,7 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 		}
 	}
 	opt.Scheduler = schedulerConfig(ranks, &opt)
-	opt.LapShare = cmp.Or(opt.LapShare, lapShare)
+	opt.TimingShare = cmp.Or(opt.TimingShare, timingShare)
 	core, err := scheduler.New(opt.Scheduler)
 	if err != nil {
 		return nil, nil, err

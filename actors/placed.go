@@ -51,7 +51,7 @@ func (p *placed) ahead(b *msg.Batch) {
 	if p == nil {
 		return
 	}
-	if err := p.Ahead(b.State.Total(), b.State.Laps); err != nil {
+	if err := p.Ahead(b.State.Total(), b.State.Timing); err != nil {
 		panic(err)
 	}
 }

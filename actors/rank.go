@@ -184,13 +184,13 @@ type stepEnd struct {
 	rank    *rank
 	heat    *heatMeter
 	devices []*trace.Ring // of the device's orders of steps; none where it has none
-	copies  copyLanes
-	share   float64 // Options.LapShare
+	copies  copyTimes
+	share   float64 // Options.TimingShare
 }
 
 // newStepEnd makes the end of steps on a rank, whose notes go to its lanes of the trace.
 func (p *Pipeline) newStepEnd(r *rank) stepEnd {
-	e := stepEnd{rank: r, heat: p.heat, share: p.opt.LapShare}
+	e := stepEnd{rank: r, heat: p.heat, share: p.opt.TimingShare}
 	for home := range r.deviceLanes() {
 		e.devices = append(e.devices, p.trace.Ring(r.deviceRing(home)))
 	}

@@ -7,7 +7,7 @@ import (
 	"krater/actors/trace"
 )
 
-// clocked says whether devices take the time of the step that a batch begins.
+// clocked says whether devices time the step that a batch begins.
 func clocked(b *msg.Batch, on bool) {
 	for i := range b.Ranks {
 		l := &b.Ranks[i]
@@ -25,9 +25,9 @@ func part(b *msg.Batch, kind trace.Kind) {
 	}
 }
 
-// stepTimes notes how long the device took for a step that has just ended: its parts where it
-// tells them, the copies that they needed, and where it waited for those. The device's clock
-// is its own: what it tells stands before a moment that the host saw as well.
+// stepTimes records how long the device took for a step that has just ended: the parts if the device
+// timed them, the copies that they needed, and the waits for those. The device has a clock of its
+// own, so its times are given relative to a timestamp whose time on the host is known.
 func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
 	if b.Quiet || len(n.devices) == 0 {
 		return
@@ -44,7 +44,7 @@ func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
 		for _, d := range took {
 			step += d
 		}
-		b.Laps.Next(step, s.Clock().Cost(), n.share)
+		b.Timing.Next(step, s.Clock().Cost(), n.share)
 	}
 	var apart []trace.Event
 	if end != nil {

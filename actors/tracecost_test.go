@@ -59,54 +59,54 @@ func noteCost(t *testing.T) float64 {
 	return took[false][len(took[false])/10] - took[true][len(took[true])/10] // the others were interrupted
 }
 
-// momentCost is what it costs a card to look at its clock, and to be asked when it did: that of
+// timestampCost is what it costs a card to look at its clock, and to be asked when it did: that of
 // kernels/cuda.
-const momentCost = 2700 * time.Nanosecond
+const timestampCost = 2700 * time.Nanosecond
 
-// still is a moment of a device whose clock stands still.
+// still is a timestamp of a device whose clock stands still.
 type still struct{}
 
-func (still) Ago(_ []device.Moment, ago []time.Duration) { clear(ago) }
-func (still) Release()                                   {}
+func (still) Ago(_ []device.Timestamp, ago []time.Duration) { clear(ago) }
+func (still) Release()                                      {}
 
 // looks is a stream of such a device.
 type looks struct{ device.Stream }
 
-func (x looks) Clock() device.Clock                           { return x }
-func (looks) Moment() device.Moment                           { return still{} }
-func (looks) WaitTimed(device.Event) (from, to device.Moment) { return still{}, still{} }
-func (looks) Cost() time.Duration                             { return momentCost }
+func (x looks) Clock() device.Clock                              { return x }
+func (looks) Timestamp() device.Timestamp                        { return still{} }
+func (looks) WaitTimed(device.Event) (from, to device.Timestamp) { return still{}, still{} }
+func (looks) Cost() time.Duration                                { return timestampCost }
 
-// lapCost is what a copy, or a wait for one, costs in nanoseconds: the time to sort and note it,
-// and the moments at its beginning and end.
-func lapCost(t *testing.T) float64 {
+// spanCost is what a copy, or a wait for one, costs in nanoseconds: the time to sort and note it,
+// and the timestamps at its beginning and end.
+func spanCost(t *testing.T) float64 {
 	t.Helper()
-	n := copyLanes{copies: trace.NewRegistry(traceEvents).Ring("copies")}
+	n := copyTimes{copies: trace.NewRegistry(traceEvents).Ring("copies")}
 	card := trace.NewRegistry(traceEvents).Ring("card")
 	b := &msg.Batch{Local: new(msg.Local)}
-	const laps, steps = 52, 200
+	const spans, steps = 52, 200
 	var took []float64
 	for range 200 {
 		start := time.Now()
 		for range steps {
-			for i := range laps {
-				b.Laps.List = append(b.Laps.List, device.Lap{Kind: []device.LapKind{device.CopyIn, device.CopyWait}[i%2], Layer: i / 2, From: still{}, To: still{}})
+			for i := range spans {
+				b.Timing.Spans = append(b.Timing.Spans, device.TimedSpan{Kind: []device.TimedKind{device.CopyIn, device.CopyWait}[i%2], Layer: i / 2, From: still{}, To: still{}})
 			}
 			for _, e := range n.note(b, 0, trace.Event{}, still{}, 1) {
 				card.Record(&e)
 			}
 		}
-		took = append(took, float64(time.Since(start).Nanoseconds())/steps/laps)
+		took = append(took, float64(time.Since(start).Nanoseconds())/steps/spans)
 	}
 	slices.Sort(took)
-	return took[len(took)/10] + 2*float64(momentCost.Nanoseconds())
+	return took[len(took)/10] + 2*float64(timestampCost.Nanoseconds())
 }
 
 // TestTraceCost (V1): events a step times what an event costs, for the fastest steps there
 // are here, and for those that other shapes are expected to take.
 func TestTraceCost(t *testing.T) {
-	ns, lap := noteCost(t), lapCost(t)
-	t.Logf("noting a message costs %.1f ns, a copy or a wait %.1f", ns, lap)
+	ns, span := noteCost(t), spanCost(t)
+	t.Logf("noting a message costs %.1f ns, a copy or a wait %.1f", ns, span)
 	every := 0
 	for g := trace.NewRegistry(1); ; every++ {
 		if noted, others := g.Detail(uint64(every)); noted {
@@ -118,7 +118,7 @@ func TestTraceCost(t *testing.T) {
 		name          string
 		always, layer int // messages a step: with the batch, and about its layers
 		step          time.Duration
-		laps          int // copies, and waits for them
+		spans         int // copies, and waits for them
 	}{
 		measured(t, "krater-tiny, decode, experts inline", time.Hour),
 		measured(t, "krater-tiny, decode, experts in a pool", -1),
@@ -132,19 +132,19 @@ func TestTraceCost(t *testing.T) {
 		{"DeepSeek-V2-Lite, decode with copies", 8, 26 * 2, 7 * time.Millisecond, 26 * 2},
 	} {
 		step := float64(c.step.Nanoseconds())
-		// The first step has all laps, the next as many as those may cost.
-		l := device.Laps{List: make([]device.Lap, c.laps)}
-		l.Next(c.step, momentCost, lapShare)
-		l.List = l.List[:0]
-		for i := range c.laps {
+		// The first step has all spans, the next as many as those may cost.
+		l := device.Timing{Spans: make([]device.TimedSpan, c.spans)}
+		l.Next(c.step, timestampCost, timingShare)
+		l.Spans = l.Spans[:0]
+		for i := range c.spans {
 			at := l.Begin(looks{}, i/2)
-			l.End(looks{}, at, device.Lap{})
+			l.End(looks{}, at, device.TimedSpan{})
 		}
-		detail := ns*float64(c.layer) + lap*float64(len(l.List))
+		detail := ns*float64(c.layer) + span*float64(len(l.Spans))
 		full := (ns*float64(c.always) + detail) / step
 		usual := (ns*float64(c.always) + detail/float64(every)) / step
 		t.Logf("%s: %d + %d messages, %d of %d copies and waits in a step of %v: %.3f %% noted in full, %.3f %% of one batch in %d",
-			c.name, c.always, c.layer, len(l.List), c.laps, c.step, 100*full, 100*usual, every)
+			c.name, c.always, c.layer, len(l.Spans), c.spans, c.step, 100*full, 100*usual, every)
 		if full > traceShareFull || usual > traceShareDefault {
 			t.Errorf("%s: the trace takes %.2f %% in full and %.2f %% as a rule", c.name, 100*full, 100*usual)
 		}
@@ -155,7 +155,7 @@ type tracedStep = struct {
 	name          string
 	always, layer int
 	step          time.Duration
-	laps          int
+	spans         int
 }
 
 // measured counts the messages of a decode step of krater-tiny and takes its least time.

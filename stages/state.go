@@ -26,9 +26,8 @@ type Rows struct {
 	T       int           // rows that layers see: all of the step, or a piece of it (State.Look)
 	Prefill []device.Span // the prompts' spans in these rows
 	Decode  []device.Span // the generated ones
-	// Laps are of the copies that the step waits for, and of the waits; nil: nobody takes
-	// their time.
-	Laps *device.Laps
+	// Timing is of the copies that the step waits for, and of the waits; nil: they are not timed.
+	Timing *device.Timing
 
 	// Where no type is given it is device.RowType: F32, on an accelerator BF16.
 	IDs        device.Mat // [T, 1] I32 token ids

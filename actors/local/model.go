@@ -50,9 +50,9 @@ type Model struct {
 	Made       *synth.Loaded   // a synthetic model: owns parts
 	copied     int64           // bytes of weights read into memory of the device
 
-	HeatSample int       // as in actors.Options
-	LapShare   float64   // likewise
-	Heat       *heat.Map // counts by which experts are placed; nil: none
+	HeatSample  int       // as in actors.Options
+	TimingShare float64   // likewise
+	Heat        *heat.Map // counts by which experts are placed; nil: none
 
 	// Wrap, if set, wraps the processor's device for the stages, as a bench does that times operators.
 	Wrap func(*cpu.Device) load.Device
@@ -265,7 +265,7 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 		Scheduler: scheduler.Config{
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, LapShare: s.LapShare,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, TimingShare: s.TimingShare,
 		ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
 	})
 }

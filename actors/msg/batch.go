@@ -75,12 +75,12 @@ type Local struct {
 	// Link brings the rows from the rank before; nil on the first.
 	Link link.Link
 
-	// Parts are those that the device has been told to take the time of, so far.
+	// Parts are the kinds of the parts of the step that the device has timed so far.
 	Parts []trace.Kind
-	// Laps are what the device has been told to take the time of beside them. Where Stream is
-	// nil, Anchor is a moment that the device has passed when the trace's clock showed Anchored.
-	Laps     device.Laps
-	Anchor   device.Moment
+	// Timing is of the copies and waits of the step. If Stream is nil, Anchor is a timestamp that
+	// the device passed when the trace's clock showed Anchored.
+	Timing   device.Timing
+	Anchor   device.Timestamp
 	Anchored int64
 
 	// Where routed experts lie on two devices: the host's side of State, and the work

@@ -9,32 +9,32 @@ import (
 	"krater/stages/offload"
 )
 
-// line is the streams of a placement: copies of experts to the device, and the work
-// of those that are there. A copy waits for what used its slot last, work for the
-// copies of its experts, and nothing for anything else.
+// line is the streams of a placement: copies of experts to the device, and the work of experts that
+// are there. A copy waits for the work that used its slot last, and work waits for the copies of
+// its experts. Nothing else waits.
 type line struct {
 	x      *offload.Experts
 	copies device.Stream
-	// work is for experts alone, so that they run beside what else a layer has; nil: they
-	// run on the streams of batches.
+	// work is a stream for experts alone, which run at the same time as the rest of a layer; nil:
+	// they run on the streams of batches.
 	work   device.Stream
-	worked bool // since a group's stream was last made to wait
+	worked bool // since join
 	slots  []mark
-	count  int64                   // of what was enqueued
-	copied map[device.Stream]int64 // the newest load that the work of a stream waits for already
-	used   map[device.Stream]int64 // the newest work of a stream that copies wait for already
+	count  int64                   // enqueued copies and works
+	copied map[device.Stream]int64 // the newest load that a stream already waits for
+	used   map[device.Stream]int64 // the newest work of a stream that copies already wait for
 	due    []due
 }
 
-// mark is when a slot was last loaded and used, counted by line.count, and what to wait
-// for; 0: never.
+// mark is when a slot was last loaded and used, by line.count (0: never), and the events to wait
+// for.
 type mark struct {
 	load, use     int64
 	loaded, freed device.Event
-	by            device.Stream // that used it
+	by            device.Stream // that used the slot
 }
 
-// due is an event to wait for, of a stream.
+// due is an event of a stream to wait for.
 type due struct {
 	by    device.Stream
 	count int64
@@ -53,18 +53,18 @@ func newLine(dev device.Device, x *offload.Experts) (l line, err error) {
 	return l, err
 }
 
-// load enqueues the copies of experts of one layer and tells how many it has enqueued, which
-// are noted even where it panics; laps get the time they take. Where the device's driver has refused one of them, none of
-// their slots holds anything, and the stream of copies serves on.
-func (l *line) load(r *dispatch.Residency, loads []dispatch.Load, laps *device.Laps) (done int, err error) {
+// load enqueues the copies of experts of one layer and returns how many it has enqueued, which are
+// noted even if it panics. timing gets the time that they take. If the device's driver has refused
+// one of them, none of their slots holds an expert, and the stream of copies is recovered.
+func (l *line) load(r *dispatch.Residency, loads []dispatch.Load, timing *device.Timing) (done int, err error) {
 	l.due = l.due[:0]
 	for _, x := range loads {
 		m := &l.slots[x.Slot]
 		switch {
 		case m.use <= l.used[m.by]:
 		case m.freed.Err() != nil:
-			// Of the step that failed something may be under way still, and is waited for here:
-			// the error is that step's, not the copy's.
+			// Work of the step that failed may still be under way, and is waited for here. The
+			// error is that step's, not the copy's.
 			_ = m.freed.Wait()
 			m.use, m.freed = 0, nil
 		default:
@@ -75,11 +75,11 @@ func (l *line) load(r *dispatch.Residency, loads []dispatch.Load, laps *device.L
 		l.copies.Wait(d.at)
 		l.used[d.by] = d.count
 	}
-	began := laps.Begin(l.copies, int(loads[0].Layer))
+	began := timing.Begin(l.copies, int(loads[0].Layer))
 	defer func() {
 		l.count++
 		if done > 0 {
-			laps.End(l.copies, began, device.Lap{Kind: device.CopyIn, Layer: int(loads[0].Layer), Bytes: int64(done) * int64(l.x.SlotBytes())})
+			timing.End(l.copies, began, device.TimedSpan{Kind: device.CopyIn, Layer: int(loads[0].Layer), Bytes: int64(done) * int64(l.x.SlotBytes())})
 		} else if began != nil {
 			began.Release()
 		}
@@ -115,7 +115,7 @@ func (l *line) load(r *dispatch.Residency, loads []dispatch.Load, laps *device.L
 	return done, nil
 }
 
-// note keeps the newest event of each stream.
+// note adds an event to wait for, and keeps only the newest one of each stream.
 func (l *line) note(d due) {
 	for i := range l.due {
 		if l.due[i].by == d.by {
@@ -128,8 +128,8 @@ func (l *line) note(d due) {
 	l.due = append(l.due, d)
 }
 
-// neighbours is how many of the first loads put experts behind one another into slots behind
-// one another: one copy brings them all.
+// neighbours is how many of the first loads bring consecutive experts to consecutive slots: one copy
+// is enough for them.
 func neighbours(loads []dispatch.Load) int {
 	n := 1
 	for n < len(loads) && loads[n].Slot == loads[n-1].Slot+1 && loads[n].Expert == loads[n-1].Expert+1 {
@@ -138,12 +138,12 @@ func neighbours(loads []dispatch.Load) int {
 	return n
 }
 
-// compute has f enqueue the work of experts, named by index in the step, for a batch whose
-// stream is s. It answers whether that has left for the device: else the stream tells why.
-func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step, work []int32, laps *device.Laps, f func(device.Stream)) (sent bool) {
-	var own *device.Laps // on the streams of batches experts are a part of steps that are timed
+// compute calls f to enqueue the work of experts, given by index in the step, for a batch whose
+// stream is s. It reports whether the work was sent to the device; if not, the stream has the error.
+func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step, work []int32, timing *device.Timing, f func(device.Stream)) (sent bool) {
+	var own *device.Timing // nil on the streams of batches, whose steps are timed as a whole
 	if l.work != nil {
-		s, own = l.work, laps
+		s, own = l.work, timing
 		l.worked = true
 	}
 	newest, at := l.copied[s], device.Event(nil)
@@ -154,12 +154,12 @@ func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step
 		}
 	}
 	if at != nil {
-		laps.Wait(s, at, int(in.Layer()))
+		timing.Wait(s, at, int(in.Layer()))
 		l.copied[s] = newest
 	}
 	began := own.Begin(s, int(in.Layer()))
 	f(s)
-	own.End(s, began, device.Lap{Kind: device.Compute, Layer: int(in.Layer())})
+	own.End(s, began, device.TimedSpan{Kind: device.Compute, Layer: int(in.Layer())})
 	l.count++
 	e := s.Record()
 	if sent = e.Err() == nil; !sent {
@@ -175,7 +175,7 @@ func (l *line) compute(s device.Stream, r *dispatch.Residency, in *dispatch.Step
 	return sent
 }
 
-// join has a batch's stream wait for the work.
+// join makes a batch's stream wait for the work.
 func (l *line) join(s device.Stream) {
 	if l.worked {
 		s.Wait(l.work.Record())
@@ -183,7 +183,7 @@ func (l *line) join(s device.Stream) {
 	}
 }
 
-// mark is an event behind the work, nil where that is on the streams of batches.
+// mark is an event after the work; nil if that is on the streams of batches.
 func (l *line) mark() device.Event {
 	if l.work == nil {
 		return nil
@@ -191,7 +191,7 @@ func (l *line) mark() device.Event {
 	return l.work.Record()
 }
 
-// close waits for both streams and ends them; what fails is told by who asks.
+// close waits for both streams and closes them. Other calls report what fails.
 func (l *line) close() {
 	for _, s := range []device.Stream{l.copies, l.work} {
 		if s == nil {

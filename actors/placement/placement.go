@@ -189,7 +189,7 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 	for i := range waves {
 		w := &waves[i]
 		if !ahead {
-			if err := p.load(w.Loads, &p.stats[phase], st.Laps); err != nil {
+			if err := p.load(w.Loads, &p.stats[phase], st.Timing); err != nil {
 				return list, err
 			}
 		}
@@ -202,13 +202,13 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 			if p.card {
 				s.Record() // the table leaves before the copies, which take the same way
 			}
-			if err := p.load(waves[i+1].Loads, &p.stats[phase], st.Laps); err != nil {
+			if err := p.load(waves[i+1].Loads, &p.stats[phase], st.Timing); err != nil {
 				p.doubt(layer, phase)
 				return list, err
 			}
 			ahead = true
 		}
-		if !p.line.compute(s, p.residency, &p.step, w.Work, st.Laps, func(s device.Stream) { p.enqueue(s, g, st, layer, phase) }) {
+		if !p.line.compute(s, p.residency, &p.step, w.Work, st.Timing, func(s device.Stream) { p.enqueue(s, g, st, layer, phase) }) {
 			p.doubt(layer, phase)
 		}
 	}
@@ -375,20 +375,20 @@ func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer
 	p.decide(layer, rows, p.everyone)
 	for i := range p.decision.Waves {
 		w := &p.decision.Waves[i]
-		if err := p.load(w.Loads, &p.stats[phase], st.Laps); err != nil {
+		if err := p.load(w.Loads, &p.stats[phase], st.Timing); err != nil {
 			return err
 		}
 		if len(w.Work) > 0 {
-			p.line.compute(s, p.residency, &p.step, w.Work, st.Laps, func(s device.Stream) { g.MixOf(s, st, layer, here, probe) })
+			p.line.compute(s, p.residency, &p.step, w.Work, st.Timing, func(s device.Stream) { g.MixOf(s, st, layer, here, probe) })
 		}
 	}
 	return nil
 }
 
 // Ahead begins the copies that a batch of so many rows needs first, where a prefill goes
-// through the model part by part: dense layers and attention run meanwhile. laps get the
+// through the model part by part: dense layers and attention run meanwhile. timing gets the
 // time that they take.
-func (p *Placement) Ahead(rows int, laps *device.Laps) error {
+func (p *Placement) Ahead(rows int, timing *device.Timing) error {
 	if len(p.Parts(rows)) < 2 {
 		return nil
 	}
@@ -396,7 +396,7 @@ func (p *Placement) Ahead(rows int, laps *device.Laps) error {
 	defer p.mu.Unlock()
 	phase := p.decide(int(p.setup.Layers[0]), rows, nil)
 	for i := range p.decision.Waves {
-		if err := p.load(p.decision.Waves[i].Loads, &p.stats[phase], laps); err != nil {
+		if err := p.load(p.decision.Waves[i].Loads, &p.stats[phase], timing); err != nil {
 			return err
 		}
 	}
@@ -434,13 +434,13 @@ func (p *Placement) byView(layer int, phase dispatch.Phase) {
 }
 
 // load enqueues copies, neighbours among them as one.
-func (p *Placement) load(loads []dispatch.Load, s *Stats, laps *device.Laps) error {
+func (p *Placement) load(loads []dispatch.Load, s *Stats, timing *device.Timing) error {
 	for len(loads) > 0 {
 		n := 1
 		for n < len(loads) && loads[n].Layer == loads[0].Layer {
 			n++
 		}
-		done, err := p.line.load(p.residency, loads[:n], laps)
+		done, err := p.line.load(p.residency, loads[:n], timing)
 		s.Copies += int64(done)
 		s.CopiedBytes += int64(done) * p.setup.Bytes
 		if err != nil {

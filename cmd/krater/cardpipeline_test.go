@@ -97,7 +97,7 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 		return nil, err
 	}
 	s.Plan.Pools = pools
-	s.LapShare = 1 // every copy, whatever that costs so small a model
+	s.TimingShare = 1 // every copy, whatever that costs so small a model
 	s.Plan.Options.InlineBelow = -1
 	b := &besideActors{host: &faultyHost{Device: s.Host}, s: s, prompt: readGolden(t).Prompts[0].InputIDs}
 	if prefill != "" {

@@ -334,28 +334,28 @@ func (s *Stream) Submit() { s.s.Submit() }
 // Clock reads the GPU's clock: a stream is its own clock.
 func (s *Stream) Clock() device.Clock { return s }
 
-// Moment is the point behind what was enqueued.
-func (s *Stream) Moment() device.Moment { return moment(s.s.Moment()) }
+// Timestamp is the point behind what was enqueued.
+func (s *Stream) Timestamp() device.Timestamp { return timestamp(s.s.Timestamp()) }
 
-// momentCost was measured on an H200: 50 small launches, each between two moments, read
-// afterwards in one trip (BenchmarkMoments of rt: 7.3 us a launch, 1.9 us without).
-const momentCost = 2700 * time.Nanosecond
+// timestampCost was measured on an H200: 50 small launches, each between two timestamps, read
+// afterwards in one trip (BenchmarkTimestamps of rt: 7.3 us a launch, 1.9 us without).
+const timestampCost = 2700 * time.Nanosecond
 
 // Cost implements device.Clock.
-func (s *Stream) Cost() time.Duration { return momentCost }
+func (s *Stream) Cost() time.Duration { return timestampCost }
 
-// WaitTimed is Wait between two moments.
-func (s *Stream) WaitTimed(e device.Event) (from, to device.Moment) {
+// WaitTimed is Wait between two timestamps.
+func (s *Stream) WaitTimed(e device.Event) (from, to device.Timestamp) {
 	if own, ok := e.(*rt.Event); ok && own.Card() == s.dev.card {
 		a, b := s.s.AfterTimed(own)
-		return moment(a), moment(b)
+		return timestamp(a), timestamp(b)
 	}
 	s.Wait(e)
 	return nil, nil
 }
 
-// moment is m, nothing for nil.
-func moment(m *rt.Moment) device.Moment {
+// timestamp is m, nothing for nil.
+func timestamp(m *rt.Timestamp) device.Timestamp {
 	if m == nil {
 		return nil
 	}
@@ -363,7 +363,7 @@ func moment(m *rt.Moment) device.Moment {
 }
 
 // End is the end of the last part of a step.
-func (s *Stream) End() device.Moment { return moment(s.s.End()) }
+func (s *Stream) End() device.Timestamp { return timestamp(s.s.End()) }
 
 // Time says whether the GPU takes the time of the step that begins.
 func (s *Stream) Time(on bool) { s.s.Time(on) }

@@ -43,7 +43,7 @@ type AcceleratorStream interface {
 	Took() []time.Duration
 	// End is the end of the last part of that step, nil if it was not timed. It holds until
 	// the next Time.
-	End() Moment
+	End() Timestamp
 }
 
 // BlockMoves are copies of blocks: in every part block From[i] of one side to block To[i] of

@@ -32,7 +32,7 @@ type item struct {
 	bufs  []*buffer
 	run   func(device.Stream) // nil: only wait
 	wait  device.Event
-	look  *moment // at the clock, and do nothing else
+	look  *timestamp // at the clock, and do nothing else
 	ends  time.Duration
 	fault error // to fail with instead of running
 	// A copy of Async takes its time on an engine.

@@ -73,39 +73,39 @@ func (g *Group) Move(s device.Stream, st *stages.State) {
 		for alike < len(rest) && rest[alike].Kind == rest[0].Kind {
 			alike++
 		}
-		g.moveAll(s, rest[:alike], st.Laps)
+		g.moveAll(s, rest[:alike], st.Timing)
 		rest = rest[alike:]
 	}
 }
 
 // moveAll does moves of one kind. What goes to the host and back is a copy that compute
 // stands still for: it is on the same stream.
-func (g *Group) moveAll(s device.Stream, moves []stages.Move, laps *device.Laps) {
-	lap := device.Lap{Kind: device.CopyIn, Layer: -1, Stalls: true}
+func (g *Group) moveAll(s device.Stream, moves []stages.Move, timing *device.Timing) {
+	span := device.TimedSpan{Kind: device.CopyIn, Layer: -1, Stalls: true}
 	switch moves[0].Kind {
 	case stages.Copy:
-		laps = nil
+		timing = nil
 	case stages.Save:
-		lap.Kind = device.CopyOut
+		span.Kind = device.CopyOut
 	}
-	began := laps.Begin(s, lap.Layer)
+	began := timing.Begin(s, span.Layer)
 	if n, ok := g.moveAtOnce(s, moves); ok {
-		lap.Bytes = n
-		laps.End(s, began, lap)
+		span.Bytes = n
+		timing.End(s, began, span)
 		return
 	}
 	for _, m := range moves { // copies within the device are one list
 		for i := range g.caches {
 			g.move(s, m, g.caches[i].Mat, i, 0)
 			g.move(s, m, g.caches[i].Scales, i, 1)
-			lap.Bytes += int64(g.blockBytes(&g.caches[i]))
+			span.Bytes += int64(g.blockBytes(&g.caches[i]))
 		}
 	}
 	if len(g.program.Ops) > 0 {
 		g.dev.Run(s, g.program)
 		g.program.Reset()
 	}
-	laps.End(s, began, lap)
+	timing.End(s, began, span)
 }
 
 // moveAtOnce does moves to the host or back in one go, where the device can, and tells their

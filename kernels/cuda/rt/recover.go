@@ -10,10 +10,10 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
-// Recover makes a stream usable again whose driver has refused a call, while the card itself
-// is well. It drops what was not sent, waits for what was, forgets the
-// error, and all graphs with it: what the lost work was to write is unknown. Where the card
-// is lost it answers why, and the stream stays as it is. Nobody else may use the stream.
+// Recover makes a stream usable again after the driver has refused a call while the GPU itself works.
+// It drops what was not sent, waits for what was, and forgets the error and all graphs: what the
+// lost work was to write is unknown. If the GPU is lost it returns why, and the stream stays as it
+// is. No other goroutine may use the stream meanwhile.
 func (s *Stream) Recover() error {
 	s.clear()
 	s.step, s.keep, s.sent = step{}, false, false
@@ -23,7 +23,7 @@ func (s *Stream) Recover() error {
 	err := s.card.do(func() error {
 		s.graphs.clear()
 		s.graphs.seen = nil
-		// Refused, the wait below ends when the driver's stream has nothing left.
+		// If this is refused, the wait below ends when the driver's stream is empty.
 		if err := driver.WriteValue32(s.s, s.doneAt, want); driver.Sticky(err) {
 			return err
 		}
@@ -45,8 +45,8 @@ func (s *Stream) Recover() error {
 	return nil
 }
 
-// idle asks the driver whether a stream has nothing left, and whether the card is well. It
-// runs on the owner's thread.
+// idle asks the driver whether a stream is empty. An error means that the GPU is lost. It runs on the
+// owner's thread.
 func idle(s cu.Stream) (bool, error) {
 	err := s.Query()
 	if driver.NotReady(err) {
@@ -55,8 +55,8 @@ func idle(s cu.Stream) (bool, error) {
 	return err == nil, err
 }
 
-// ended waits until nothing is under way of a stream that had failed before it was recovered
-// for the n-th time.
+// ended waits until no work is under way on a stream that had failed before it was recovered for the
+// n-th time.
 func (p *points) ended(n uint64) error {
 	for p.recovered.Load() < n {
 		over := false

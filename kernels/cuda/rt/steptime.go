@@ -9,7 +9,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// timing is what a stream knows of a step that the card takes the time of.
+// timing is the state of a step that the GPU times.
 type timing struct {
 	begins bool       // the step has begun, and nothing of it has been sent
 	marks  []cu.Event // its beginning, and the ends of its parts
@@ -17,15 +17,14 @@ type timing struct {
 	took   []time.Duration
 }
 
-// Time says whether the card is to take the time of the step that begins.
+// Time says whether the GPU times the step that begins.
 func (s *Stream) Time(on bool) {
 	t := &s.timing
 	t.spare = append(t.spare, t.marks...)
 	t.marks, t.took, t.begins = t.marks[:0], nil, on
 }
 
-// Mark ends a part of a step that is timed. A list that may become a
-// graph is not cut.
+// Mark ends a part of a step that is timed. It does not cut a list that may become a graph.
 func (s *Stream) Mark() bool {
 	t := &s.timing
 	if s.err != nil || s.keep || s.step.replay != nil || !t.begins && len(t.marks) == 0 {
@@ -41,8 +40,8 @@ func (s *Stream) Mark() bool {
 	return s.err == nil
 }
 
-// begins notes the beginning of a step that is timed, before the first of its work. It runs
-// on the owner's thread, as mark does.
+// begins marks the beginning of a step that is timed, before the first of its work. It runs on the
+// owner's thread, as mark does.
 func (s *Stream) begins() error {
 	if !s.timing.begins {
 		return nil
@@ -51,7 +50,7 @@ func (s *Stream) begins() error {
 	return s.mark()
 }
 
-// mark has the card note when it gets here.
+// mark adds an event with a time.
 func (s *Stream) mark() error {
 	t := &s.timing
 	var e cu.Event
@@ -70,7 +69,7 @@ func (s *Stream) mark() error {
 	return nil
 }
 
-// Took is how long the card took for the parts of the step that was waited for last.
+// Took is how long the GPU took for the parts of the step that was waited for last.
 func (s *Stream) Took() []time.Duration {
 	t := &s.timing
 	if s.err != nil || len(t.marks) < 2 || len(t.took) > 0 {
@@ -89,11 +88,11 @@ func (s *Stream) Took() []time.Duration {
 	return t.took
 }
 
-// close gives the events back, on the owner's thread.
+// close frees the events. It runs on the owner's thread.
 func (t *timing) close() {
 	for _, list := range [][]cu.Event{t.marks, t.spare} {
 		for i := range list {
-			_ = cu.DestroyEvent(&list[i]) // nobody is left to tell
+			_ = cu.DestroyEvent(&list[i]) // there is no caller to report it to
 		}
 	}
 	t.marks, t.spare = nil, nil

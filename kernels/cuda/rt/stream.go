@@ -56,11 +56,11 @@ type Stream struct {
 	err     error
 }
 
-// hold is an event that is waited for behind so many uploads and ops, between two moments
-// where it is timed. Without an event there is but a moment.
+// hold is an event that is waited for behind so many uploads and ops, between two timestamps
+// where it is timed. Without an event there is but a timestamp.
 type hold struct {
 	ev           *Event
-	from, to     *Moment
+	from, to     *Timestamp
 	uploads, ops int
 }
 

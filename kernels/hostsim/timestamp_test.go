@@ -8,9 +8,9 @@ import (
 	"krater/kernels/tensor"
 )
 
-// TestMoments: on the virtual time line a moment is the end of what was enqueued before, and a
-// wait takes until what is waited for ends; in real time a moment has none before it is passed.
-func TestMoments(t *testing.T) {
+// TestTimestamps: on the virtual time line a timestamp is the end of what was enqueued before, and a
+// wait takes until what is waited for ends; in real time a timestamp has none before it is passed.
+func TestTimestamps(t *testing.T) {
 	for _, timed := range []bool{true, false} {
 		var o Options
 		if timed {
@@ -19,17 +19,17 @@ func TestMoments(t *testing.T) {
 		d := simulated(t, o)
 		m := alloc(t, d, tensor.I8, 1, 500)
 		copies, work := newStream(t, d), newStream(t, d)
-		var laps device.Laps
-		began := laps.Begin(copies, 3)
+		var timing device.Timing
+		began := timing.Begin(copies, 3)
 		copies.CopyIn(m, make([]byte, 500))
-		laps.End(copies, began, device.Lap{Kind: device.CopyIn, Layer: 4, Bytes: 500})
-		laps.Wait(work, copies.Record(), 4)
-		end := laps.Begin(work, -1)
-		if len(laps.List) != 2 {
-			t.Fatalf("%d laps", len(laps.List))
+		timing.End(copies, began, device.TimedSpan{Kind: device.CopyIn, Layer: 4, Bytes: 500})
+		timing.Wait(work, copies.Record(), 4)
+		end := timing.Begin(work, -1)
+		if len(timing.Spans) != 2 {
+			t.Fatalf("%d spans", len(timing.Spans))
 		}
-		c, w := laps.List[0], laps.List[1]
-		list, ago := []device.Moment{c.From, c.To, w.From, w.To}, make([]time.Duration, 4)
+		c, w := timing.Spans[0], timing.Spans[1]
+		list, ago := []device.Timestamp{c.From, c.To, w.From, w.To}, make([]time.Duration, 4)
 		end.Ago(list, ago)
 		if passed := ago[0] != device.NotPassed; passed != timed {
 			t.Errorf("timed %v: before anything has run, %v", timed, ago)
@@ -46,13 +46,13 @@ func TestMoments(t *testing.T) {
 		case !timed && (ago[3] < 0 || ago[1] < ago[3] || ago[0] < ago[1] || ago[2] < ago[0] || ago[2] > time.Minute):
 			t.Errorf("real: %v", ago)
 		}
-		if newStream(t, simulated(t, o)).Clock().Moment().Ago(list[:1], ago); ago[0] != device.Never {
-			t.Errorf("a moment of another device was %v ago", ago[0])
+		if newStream(t, simulated(t, o)).Clock().Timestamp().Ago(list[:1], ago); ago[0] != device.Never {
+			t.Errorf("a timestamp of another device was %v ago", ago[0])
 		}
-		laps.Drop()
-		var nobody *device.Laps
-		if nobody.Begin(copies, 1) != nil || len(laps.List) != 0 {
-			t.Error("laps that nobody asked for")
+		timing.Drop()
+		var nobody *device.Timing
+		if nobody.Begin(copies, 1) != nil || len(timing.Spans) != 0 {
+			t.Error("timing that nobody asked for")
 		}
 		nobody.Wait(work, copies.Record(), 4)
 		if err := work.Synchronize(); err != nil {

@@ -11,46 +11,46 @@ import (
 	"krater/kernels/device"
 )
 
-var _ device.Moment = (*Moment)(nil)
+var _ device.Timestamp = (*Timestamp)(nil)
 
-// Moment is a point of a stream at which the card looks at its clock (device.Moment). A call
-// that the driver refuses costs the moment, not the stream.
-type Moment struct {
+// Timestamp is a point of a stream at which the GPU reads its clock (device.Timestamp). If the driver
+// refuses a call for it, the timestamp has no time, and the stream goes on.
+type Timestamp struct {
 	card *Card
-	lent bool // the event is another's
-	// The owner's thread only, until the moment is released.
+	lent bool // the event belongs to the stream's timing
+	// The owner's thread only, until the timestamp is released.
 	ev       cu.Event
 	made     bool
 	recorded bool
 }
 
-// Moment is the point behind what was added; nil where that would cut what may become a graph.
-func (s *Stream) Moment() *Moment {
+// Timestamp adds a timestamp after what was added; nil if that would cut what may become a graph.
+func (s *Stream) Timestamp() *Timestamp {
 	if s.err != nil || s.keep || s.step.replay != nil {
 		return nil
 	}
 	if len(s.downs) > 0 {
 		s.Flush()
 	}
-	m := &Moment{card: s.card}
+	m := &Timestamp{card: s.card}
 	s.holds = append(s.holds, hold{to: m, uploads: len(s.uploads), ops: len(s.List.Ops)})
 	return m
 }
 
-// AfterTimed is After between two moments, both nil where nothing has to be waited for.
-func (s *Stream) AfterTimed(ev *Event) (from, to *Moment) {
+// AfterTimed is After between two timestamps. Both are nil if there is nothing to wait for.
+func (s *Stream) AfterTimed(ev *Event) (from, to *Timestamp) {
 	n := len(s.holds)
 	s.After(ev)
 	if s.err != nil || len(s.holds) == 0 || len(s.holds) == n || s.holds[len(s.holds)-1].ev != ev {
 		return nil, nil
 	}
 	h := &s.holds[len(s.holds)-1]
-	h.from, h.to = &Moment{card: s.card}, &Moment{card: s.card}
+	h.from, h.to = &Timestamp{card: s.card}, &Timestamp{card: s.card}
 	return h.from, h.to
 }
 
-// record has the card look at its clock when it gets here. It runs on the owner's thread.
-func (m *Moment) record(s cu.Stream) (err error) {
+// record makes the GPU read its clock at this point. It runs on the owner's thread.
+func (m *Timestamp) record(s cu.Stream) (err error) {
 	if m == nil {
 		return nil
 	}
@@ -64,8 +64,7 @@ func (m *Moment) record(s cu.Stream) (err error) {
 	return nil
 }
 
-// clock takes an event with a time from those that nobody needs. It runs on the owner's
-// thread.
+// clock takes an event with a time from the unused ones, or makes one. It runs on the owner's thread.
 func (c *Card) clock() (cu.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,14 +76,14 @@ func (c *Card) clock() (cu.Event, error) {
 	return cu.MakeEvent(cu.DefaultEvent)
 }
 
-// Ago implements device.Moment: one trip to the card's thread.
-func (m *Moment) Ago(list []device.Moment, ago []time.Duration) {
+// Ago implements device.Timestamp. It is one trip to the owner's thread.
+func (m *Timestamp) Ago(list []device.Timestamp, ago []time.Duration) {
 	for i := range list {
 		ago[i] = device.Never
 	}
-	_ = m.card.do(func() error { // a lost card tells no time
+	_ = m.card.do(func() error { // a lost GPU has no times
 		for i := range list {
-			x, ok := list[i].(*Moment)
+			x, ok := list[i].(*Timestamp)
 			if !ok || x.card != m.card || !m.recorded || !x.recorded {
 				continue
 			}
@@ -106,8 +105,8 @@ func (m *Moment) Ago(list []device.Moment, ago []time.Duration) {
 	})
 }
 
-// Release implements device.Moment. What was added before must have been sent.
-func (m *Moment) Release() {
+// Release implements device.Timestamp. What was added before must have been sent.
+func (m *Timestamp) Release() {
 	if !m.made || m.lent {
 		return
 	}
@@ -117,12 +116,11 @@ func (m *Moment) Release() {
 	m.card.clocks = append(m.card.clocks, m.ev)
 }
 
-// End is the end of the last part of the step that was waited for last, nil if it was not
-// timed.
-func (s *Stream) End() *Moment {
+// End is the end of the last part of the step that was waited for last, nil if that was not timed.
+func (s *Stream) End() *Timestamp {
 	t := &s.timing
 	if s.err != nil || len(t.marks) < 2 {
 		return nil
 	}
-	return &Moment{card: s.card, lent: true, ev: t.marks[len(t.marks)-1], recorded: true}
+	return &Timestamp{card: s.card, lent: true, ev: t.marks[len(t.marks)-1], recorded: true}
 }

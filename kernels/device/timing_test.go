@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// clock is a stream that tells when it looked, and what waits it had.
+// clock is a stream that counts its timestamps and waits.
 type clock struct {
 	Stream
 	looked, waited int
@@ -14,27 +14,27 @@ type clock struct {
 
 type tick struct{ released *int }
 
-func (tick) Ago([]Moment, []time.Duration) {}
-func (m tick) Release()                    { *m.released++ }
+func (tick) Ago([]Timestamp, []time.Duration) {}
+func (m tick) Release()                       { *m.released++ }
 
 func (c *clock) Clock() Clock { return c }
 
-func (c *clock) Moment() Moment {
+func (c *clock) Timestamp() Timestamp {
 	c.looked++
 	return tick{new(int)}
 }
 
-func (c *clock) WaitTimed(Event) (from, to Moment) {
+func (c *clock) WaitTimed(Event) (from, to Timestamp) {
 	c.waited++
-	return c.Moment(), c.Moment()
+	return c.Timestamp(), c.Timestamp()
 }
 func (c *clock) Wait(Event)          { c.waited++ }
 func (c *clock) Cost() time.Duration { return time.Microsecond }
 
-// TestLapsAreThinned: laps of all layers are taken where they cost no more than their share, and
-// of one layer in so many where they would; each layer has its turn, all is waited for, and
-// blocks of the KV cache are always timed.
-func TestLapsAreThinned(t *testing.T) {
+// TestSpansAreThinned: spans of all layers are recorded if they cost no more than their share, else
+// spans of one layer in every n, in turn. All copies are waited for, and copies of blocks of the KV
+// cache are always timed.
+func TestSpansAreThinned(t *testing.T) {
 	const layers = 24
 	for _, c := range []struct {
 		step  time.Duration
@@ -49,33 +49,33 @@ func TestLapsAreThinned(t *testing.T) {
 		{time.Microsecond, 0.01, 19600},
 		{time.Microsecond, 196, 1},
 	} {
-		var l Laps
+		var l Timing
 		seen := map[int]int{}
 		for step := range 21 {
 			s := &clock{}
 			for layer := range layers {
 				l.Wait(s, nil, layer)
-				l.End(s, l.Begin(s, layer), Lap{Kind: CopyIn, Layer: layer})
+				l.End(s, l.Begin(s, layer), TimedSpan{Kind: CopyIn, Layer: layer})
 			}
-			l.End(s, l.Begin(s, -1), Lap{Kind: CopyOut, Layer: -1})
-			if s.waited != layers || s.looked != 2*len(l.List) {
-				t.Fatalf("%v: %d waits, %d looks at the clock for %d laps", c, s.waited, s.looked, len(l.List))
+			l.End(s, l.Begin(s, -1), TimedSpan{Kind: CopyOut, Layer: -1})
+			if s.waited != layers || s.looked != 2*len(l.Spans) {
+				t.Fatalf("%v: %d waits, %d looks at the clock for %d spans", c, s.waited, s.looked, len(l.Spans))
 			}
-			if blocks := slices.ContainsFunc(l.List, func(x Lap) bool { return x.Layer < 0 }); !blocks {
-				t.Errorf("%v: no lap of blocks", c)
+			if blocks := slices.ContainsFunc(l.Spans, func(x TimedSpan) bool { return x.Layer < 0 }); !blocks {
+				t.Errorf("%v: no span of blocks", c)
 			}
-			timed := len(l.List) / 2
+			timed := len(l.Spans) / 2
 			most := (layers + c.every - 1) / c.every
 			if step == 0 && timed != layers || step > 0 && timed > most || step > 0 && c.every < layers && timed < layers/c.every {
-				t.Errorf("%v, step %d: laps of %d layers, want %d or one less", c, step, timed, most)
+				t.Errorf("%v, step %d: spans of %d layers, want %d or one less", c, step, timed, most)
 			}
-			for _, x := range l.List {
+			for _, x := range l.Spans {
 				if step > 0 {
 					seen[x.Layer]++
 				}
 			}
 			l.Next(c.step, 2*time.Microsecond, c.share)
-			l.List = l.List[:0]
+			l.Spans = l.Spans[:0]
 		}
 		for layer := range layers {
 			if c.every <= 20 && seen[layer] == 0 {
@@ -83,7 +83,7 @@ func TestLapsAreThinned(t *testing.T) {
 			}
 		}
 	}
-	var none *Laps
+	var none *Timing
 	if s := (&clock{}); none.Begin(s, 1) != nil || s.looked != 0 {
 		t.Error("nobody takes the time, and the clock is looked at")
 	}

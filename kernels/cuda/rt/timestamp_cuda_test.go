@@ -11,9 +11,9 @@ import (
 	"krater/kernels/device"
 )
 
-// TestMoments: moments of two streams of a card are on one clock, in the order that waits
+// TestTimestamps: timestamps of two streams of a card are on one clock, in the order that waits
 // give them; a wait that is timed begins before what it waits for ends, and ends after it.
-func TestMoments(t *testing.T) {
+func TestTimestamps(t *testing.T) {
 	c := cudatest.Open(t)
 	work, copies := c.Stream(), c.Stream()
 	const size = 8 << 20
@@ -25,14 +25,14 @@ func TestMoments(t *testing.T) {
 	defer release()
 	at := c.Alloc(2 * size)
 	for round := range 3 {
-		began := copies.Moment()
+		began := copies.Timestamp()
 		copies.CopyIn(at, src)
-		there := copies.Moment()
+		there := copies.Timestamp()
 		copied := copies.Record()
 		work.List.Fill(at+size, 64, 3)
 		from, to := work.AfterTimed(copied)
 		work.List.Fill(at+size, 64, 4)
-		end := work.Moment()
+		end := work.Timestamp()
 		if err := work.Synchronize(); err != nil {
 			t.Fatal(err)
 		}
@@ -41,12 +41,12 @@ func TestMoments(t *testing.T) {
 		}
 		again, nothing := work.AfterTimed(copied)
 		if began == nil || there == nil || end == nil || again != nil || nothing != nil {
-			t.Fatal("moments", began, there, end, again, nothing)
+			t.Fatal("timestamps", began, there, end, again, nothing)
 		}
 		if from == nil && !c.Emulated() {
 			continue // a copy that is there already is not waited for
 		}
-		list := []device.Moment{began, there, end}
+		list := []device.Timestamp{began, there, end}
 		if from != nil {
 			list = append(list, from, to)
 		}
@@ -54,7 +54,7 @@ func TestMoments(t *testing.T) {
 		end.Ago(list, ago)
 		for i, d := range ago {
 			if d == device.Never || d == device.NotPassed || d < 0 || d > time.Minute {
-				t.Fatalf("round %d: moment %d of %d was %v ago", round, i, len(list), d)
+				t.Fatalf("round %d: timestamp %d of %d was %v ago", round, i, len(list), d)
 			}
 		}
 		const blur = 2 * time.Microsecond // of the card's clock
@@ -71,29 +71,29 @@ func TestMoments(t *testing.T) {
 }
 
 // TestMomentsOfSteps: what may become a graph is not cut for one; the end of a step that is
-// timed is a moment; what was never sent has no time.
+// timed is a timestamp; what was never sent has no time.
 func TestMomentsOfSteps(t *testing.T) {
 	c := cudatest.Open(t)
 	s := c.Stream()
 	at := c.Alloc(64)
 	s.Repeat(7)
-	if s.Moment() != nil {
-		t.Error("a moment in a step that comes again")
+	if s.Timestamp() != nil {
+		t.Error("a timestamp in a step that comes again")
 	}
 	s.Repeat(0)
 	if s.Time(true); s.End() != nil {
 		t.Error("the end of a step that has not begun")
 	}
-	before := s.Moment()
+	before := s.Timestamp()
 	s.List.Fill(at, 64, 1)
 	s.Submit()
 	if err := s.Synchronize(); err != nil {
 		t.Fatal(err)
 	}
 	end := s.End()
-	unsent := s.Moment()
+	unsent := s.Timestamp()
 	ago := make([]time.Duration, 3)
-	end.Ago([]device.Moment{before, unsent, end}, ago)
+	end.Ago([]device.Timestamp{before, unsent, end}, ago)
 	if ago[0] < 0 || ago[0] > time.Minute || ago[1] != device.Never || ago[2] != 0 {
 		t.Errorf("%v", ago)
 	}
@@ -106,7 +106,7 @@ func TestMomentsOfSteps(t *testing.T) {
 	}
 }
 
-// TestMomentsAreRefused: a call that the driver refuses for a moment costs nothing else.
+// TestMomentsAreRefused: a call that the driver refuses for a timestamp costs nothing else.
 func TestMomentsAreRefused(t *testing.T) {
 	if !emulated(t, "KR_EMU_FAIL=cuEventRecord:1:2") {
 		return
@@ -114,15 +114,15 @@ func TestMomentsAreRefused(t *testing.T) {
 	c := cudatest.Open(t)
 	s := c.Stream()
 	at := c.Alloc(64)
-	refused := s.Moment()
+	refused := s.Timestamp()
 	s.List.Fill(at, 64, 5)
-	end := s.Moment()
+	end := s.Timestamp()
 	if err := s.Synchronize(); err != nil {
 		t.Fatal(err)
 	}
 	ago := make([]time.Duration, 1)
-	if end.Ago([]device.Moment{refused}, ago); ago[0] != device.Never {
-		t.Errorf("a moment that was refused was %v ago", ago[0])
+	if end.Ago([]device.Timestamp{refused}, ago); ago[0] != device.Never {
+		t.Errorf("a timestamp that was refused was %v ago", ago[0])
 	}
 	if got := cudatest.Download[byte](c, at, 64); !one(got, 5) {
 		t.Error("the work is not done")
@@ -138,14 +138,14 @@ func TestMomentsUseEventsAgain(t *testing.T) {
 	s := c.Stream()
 	at := c.Alloc(64)
 	for range 50 {
-		from := s.Moment()
+		from := s.Timestamp()
 		s.List.Fill(at, 64, 1)
-		to := s.Moment()
+		to := s.Timestamp()
 		if err := s.Synchronize(); err != nil {
 			t.Fatal(err)
 		}
 		ago := make([]time.Duration, 1)
-		if to.Ago([]device.Moment{from}, ago); ago[0] < 0 {
+		if to.Ago([]device.Timestamp{from}, ago); ago[0] < 0 {
 			t.Fatal(ago)
 		}
 		from.Release()
@@ -153,22 +153,22 @@ func TestMomentsUseEventsAgain(t *testing.T) {
 	}
 }
 
-// BenchmarkMoments is what two moments around a piece of work cost, read once for 50 of them.
-func BenchmarkMoments(b *testing.B) {
+// BenchmarkTimestamps is what two timestamps around a piece of work cost, read once for 50 of them.
+func BenchmarkTimestamps(b *testing.B) {
 	c := cudatest.Open(b)
 	at := c.Alloc(64)
 	for _, timed := range []bool{false, true} {
 		s := c.Stream()
 		b.Run(fmt.Sprint("timed ", timed), func(b *testing.B) {
-			var list []device.Moment
+			var list []device.Timestamp
 			ago := make([]time.Duration, 100)
 			for n := 0; b.Loop(); n++ {
 				if timed {
-					list = append(list, s.Moment())
+					list = append(list, s.Timestamp())
 				}
 				s.List.Fill(at, 64, 1)
 				if timed {
-					list = append(list, s.Moment())
+					list = append(list, s.Timestamp())
 				}
 				if n%50 < 49 {
 					continue
