@@ -29,7 +29,7 @@ type Rows struct {
 	// Timing is of the copies that the step waits for, and of the waits; nil: they are not timed.
 	Timing *device.Timing
 
-	// Where no type is given it is device.RowType: F32, on an accelerator BF16.
+	// Matrices without a type have device.RowType: F32, on an accelerator BF16.
 	IDs        device.Mat // [T, 1] I32 token ids
 	Positions  device.Mat // [T, 1] I32 positions in the sequence
 	Slots      device.Mat // [T, 1] I32 rows of the KV cache
@@ -53,9 +53,9 @@ type Rows struct {
 	Output Input      // Final, as the head takes it
 	Logits device.Mat // [n, V] F32
 
-	// Where [1, E] I32, where it is set, is below 0 for experts whose rows of ExpertOut are not
-	// there: somebody else adds them to Hidden. It is that of the layer in hand.
-	Where device.Mat
+	// ExpertSlot [1, E] I32, if set, is below 0 for experts of the current layer that are not on
+	// this device: they have no rows in ExpertOut, and the host adds their output to Hidden.
+	ExpertSlot device.Mat
 
 	// Histories is the memory that draws with a Change need; nil: there must be none.
 	Histories *Histories

@@ -214,9 +214,9 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 	}
 	p.line.join(s)
 	if p.card && len(p.decision.Host) > 0 {
-		st.Where = p.views[phase].Bank(layer).Map
+		st.ExpertSlot = p.views[phase].Bank(layer).Map
 	} else {
-		st.Where = device.Mat{}
+		st.ExpertSlot = device.Mat{}
 	}
 	return pick(list, work, p.decision.Host), nil
 }

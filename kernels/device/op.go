@@ -239,13 +239,13 @@ func (l *List) ExpertsOn(y, x Mat, b *Bank, ids Mat) {
 	o.A, o.Bank = ids, b
 }
 
-// WeightedSum appends out[t] = the sum over k of weights[t,k] * y[t*K+k], plus base[t] where base is
-// there. Where where [1,E] is there, choices ids that it has below 0 are left out.
-func (l *List) WeightedSum(out, y, weights, base, ids, where Mat) {
+// WeightedSum appends out[t] = the sum over k of weights[t,k] * y[t*K+k], plus base[t] unless base is
+// absent. With slots [1,E], choices ids whose expert has a slot below 0 are left out.
+func (l *List) WeightedSum(out, y, weights, base, ids, slots Mat) {
 	o := l.add(OpWeightedSum, out, y)
 	o.A, o.W = weights, base
-	if !where.Zero() {
-		o.B, o.C = ids, where
+	if !slots.Zero() {
+		o.B, o.C = ids, slots
 	}
 }
 
@@ -257,10 +257,10 @@ func (l *List) ChangeLogits(logits Mat, c LogitChanges) {
 // Choose appends the choice of a token for each row of logits.
 func (l *List) Choose(ids, logits, draws Mat) { l.add(OpChoose, ids, logits).A = draws }
 
-// AskHost appends a request to the host for the choices ids that where has below 0.
-func (l *List) AskHost(m HostCalls, x, ids, weights, where Mat) {
+// AskHost appends a host call for the choices ids whose expert has a slot below 0.
+func (l *List) AskHost(m HostCalls, x, ids, weights, slots Mat) {
 	o := l.add(OpAskHost, Mat{}, x)
-	o.Calls, o.A, o.B, o.C = m, ids, weights, where
+	o.Calls, o.A, o.B, o.C = m, ids, weights, slots
 }
 
 // TakeAnswer appends the wait for the answer to the last AskHost, which is added to hidden.

@@ -65,7 +65,7 @@ func (g *Group) Shared(s device.Stream, st *stages.State, layer int, probe stage
 // the next ones.
 func (g *Group) Combine(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	p := st.On(g.dev, s, probe)
-	merge.Run(p, st, st.Where, layer)
+	merge.Run(p, st, st.ExpertSlot, layer)
 	g.finish(p, st, layer)
 }
 

@@ -62,14 +62,14 @@ type BlockPart struct {
 	Bytes int
 }
 
-// Layout is how an accelerator wants what a batch is made of. It needs no device, so
-// that memory can be planned without one.
+// Layout is the form in which an accelerator takes the parts of a batch. It needs no device, so that
+// memory can be planned without one.
 type Layout interface {
-	// RowType is the type of rows that linear layers read and write there: BF16. The
-	// residual stream, router and logits stay F32.
+	// RowType is the type of rows that linear layers read and write: BF16. The residual stream,
+	// the router and the logits are F32.
 	RowType() tensor.DType
-	// StepKey tells steps of generated rows apart that take different work: with equal
-	// numbers of rows and equal keys the operators are launched alike.
+	// StepKey tells steps of generated rows apart: with equal numbers of rows and equal keys the
+	// launches of the operators are equal.
 	StepKey(decode []Span) uint64
 	// DrawWords is the size of a Draw in a device's memory, in 32-bit words, an even
 	// number; PutDraw writes one. 0: the device cannot choose tokens.
@@ -80,8 +80,8 @@ type Layout interface {
 	// SpanWords is the size of a table of spans, in 32-bit words, for so many spans with
 	// so many blocks in all.
 	SpanWords(spans, blocks int) int
-	// PutSpans writes the table of a batch and gives its length. Operators take spans
-	// from a copy of it in the device's memory, so that a step can be repeated as it is.
+	// PutSpans writes the table of a batch and returns its length. Operators take spans from a copy
+	// of it in the device's memory, so that a step can be replayed.
 	PutSpans(dst []int32, prefill, decode []Span) int
 }
 
@@ -93,27 +93,28 @@ type Draw struct {
 	TopP, MinP  float64
 	Seed, N     uint64
 
-	// Change, where there is one, is done to the logits before. A device keeps it
-	// in row Slot of its memory of histories, with the sequence's tokens.
+	// Change, unless nil, is applied to the logits first. A device keeps it in row Slot of its
+	// memory of histories, with the sequence's tokens.
 	Change Encoded
 	Slot   int
-	// Stored is how many of the sequence's tokens the row has; below 0 it does not even have
-	// Change. What is missing of Change and Tokens, all tokens but the step's own, is copied.
+	// Stored is how many of the sequence's tokens the row has; below 0 it does not have Change
+	// either. Tokens are all tokens of the sequence but the step's own. What the row lacks is
+	// copied.
 	Stored int
 	Tokens []int32
-	// Mask, where there is one, has bit i%32 of word i/32 set for token i that may come. It is
-	// copied for every choice.
+	// Mask, unless nil, has bit i%32 of word i/32 set if token i is allowed. It is copied for every
+	// choice.
 	Mask []uint32
 }
 
-// What stands in the place of a token that a device could not choose.
+// What a device writes instead of a token if it cannot choose one.
 const (
 	DrawNaN      int32 = -1 - iota // a logit is NaN
 	DrawInfinite                   // one is +Inf
 	DrawMasked                     // all are -Inf
 )
 
-// StepSizes bound what a step may hold, and say how wide the model is.
+// StepSizes bound the size of a step, and say how wide the model is.
 type StepSizes struct {
 	Rows, Seqs, LogitRows, Context int
 	Hidden, Vocab                  int
@@ -123,7 +124,7 @@ type StepSizes struct {
 	GQA                            GQA // of the widest layer with grouped-query attention; zero: none
 }
 
-// LayoutOf is d's layout, nil for a device that computes on host memory.
+// LayoutOf is the layout of an accelerator, nil for another device.
 func LayoutOf(d Device) Layout {
 	if a := d.Accelerator(); a != nil {
 		return a
@@ -173,17 +174,15 @@ type TExpert struct {
 // Bytes is what a pass over the network reads.
 func (e *TExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() }
 
-// Bank is all routed experts of a layer in one piece of a device's memory, so that the
-// device finds an expert by its number: everything of expert e lies e times Step bytes
-// from that of the first. W13 is [2F, H], gate then up (joined in tiles), W2 [H, F];
-// either F or T. The zero Bank means "absent".
+// Bank is all routed experts of a layer in one piece of a device's memory, so that the device finds
+// an expert by its number: expert e lies e * Step bytes after the first. W13 is [2F, H], gate then
+// up (joined in tiles), W2 [H, F]; either F or T. The zero Bank means "absent".
 type Bank struct {
 	Experts int
 	W13, W2 Weight // of the first expert
 	Step    int
-	// Map [1, Experts] I32, where there is one, is the slot that expert e lies in, below 0
-	// where it lies nowhere: slot s is Step*s bytes from W13 and W2, and there may be more
-	// slots than experts.
+	// Map [1, Experts] I32, unless absent, has the slot of expert e, below 0 if it has none: slot s
+	// lies s * Step bytes after W13 and W2. There may be more slots than experts.
 	Map Mat
 }
 
