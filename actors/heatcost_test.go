@@ -71,7 +71,7 @@ func stepCost(layers, rows, experts, topK, every int, others []byte) float64 {
 
 // TestHeatCost: events a step times what an event costs stays within heatShare of a
 // step, for the fastest step there is here, and for those that other shapes and a fast
-// card are expected to take.
+// GPU are expected to take.
 func TestHeatCost(t *testing.T) {
 	r := newRig(t, setup{inline: time.Hour, limits: stages.Limits{Tokens: 256, Seqs: 1, Blocks: 64, BlockTokens: 16}})
 	prompt := make([]int32, 256)
@@ -109,7 +109,7 @@ func TestHeatCost(t *testing.T) {
 	}{
 		{"krater-tiny, decode", layers, 1, moe.Experts, moe.Router.TopK, []int{0}, quickest(drive.Sequence{Prompt: prompt[:8], New: 200})},
 		{"krater-tiny, a prompt of 256", layers, 256, moe.Experts, moe.Router.TopK, []int{1, 0}, quickest(drive.Sequence{Prompt: prompt, New: 1})},
-		// A step beside a card as short as it could get, without any work of experts on
+		// A step beside a GPU as short as it could get, without any work of experts on
 		// the host; and on the host alone at 400 GB/s.
 		{"DeepSeek-V2-Lite, decode beside a card", 26, 1, 64, 6, []int{0}, 570 * time.Microsecond},
 		{"Qwen3-30B-A3B, decode beside a card", 48, 1, 128, 8, []int{0}, 1000 * time.Microsecond},
@@ -137,8 +137,8 @@ func TestHeatAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestHeatKeptCost: counting a step that a card kept to itself, its experts in the caches' last
-// levels or beyond, stays with the sample within heatShare of the step, as a card of 3 TB/s
+// TestHeatKeptCost: counting a step that a GPU kept to itself, its experts in the caches' last
+// levels or beyond, stays with the sample within heatShare of the step, as a GPU of 3 TB/s
 // takes for it.
 func TestHeatKeptCost(t *testing.T) {
 	others := make([]byte, evicted)

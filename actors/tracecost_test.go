@@ -59,7 +59,7 @@ func noteCost(t *testing.T) float64 {
 	return took[false][len(took[false])/10] - took[true][len(took[true])/10] // the others were interrupted
 }
 
-// timestampCost is what it costs a card to look at its clock, and to be asked when it did: that of
+// timestampCost is what it costs a GPU to look at its clock, and to be asked when it did: that of
 // kernels/cuda.
 const timestampCost = 2700 * time.Nanosecond
 
@@ -123,7 +123,7 @@ func TestTraceCost(t *testing.T) {
 		measured(t, "krater-tiny, decode, experts inline", time.Hour),
 		measured(t, "krater-tiny, decode, experts in a pool", -1),
 		// On the host at 400 GB/s; beside a GPU that makes host calls; and of the largest
-		// model, 60 layers of which are split among two memory nodes, 32 sequences beside a card.
+		// model, 60 layers of which are split among two memory nodes, 32 sequences beside a GPU.
 		// A pool notes two to four phases of a layer beside the message.
 		{"DeepSeek-V2-Lite, decode on the host", 8, 26 * (4 + 2), 2700 * time.Microsecond, 0},
 		{"DeepSeek-V2-Lite, decode beside a card", 8, 26 * (1 + 4), 1270 * time.Microsecond, 0},

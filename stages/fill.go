@@ -18,14 +18,14 @@ func (st *State) Fill(s device.Stream, b *Batch) error {
 	return nil
 }
 
-// Load has the rank's rows be those of the step: it lays out what the layers read of it and
-// copies that to the device through s. It comes after Step.Fill. The step begins with Begin.
+// Load makes the rank's rows those of the step: it lays out what layers read and copies that to the
+// device on s. It comes after Step.Fill. The step begins with Begin.
 func (st *State) Load(s device.Stream) {
 	if err := st.checkChanges(); err != nil {
 		panic(err)
 	}
 	st.T, st.first, st.repeated = len(st.Tokens), 0, false
-	st.program.Reset() // of a step that was lost
+	st.program.Reset() // there may be operators of a lost step
 	st.cutSpans(0, st.T)
 	st.inputs.begin(st.T)
 	copy(st.inputs.tokens, st.Tokens)
@@ -42,8 +42,7 @@ func (st *State) Load(s device.Stream) {
 	st.sendInputs(s)
 }
 
-// Begin begins the work of a step that was loaded, behind all copies that bring its rows to
-// the device.
+// Begin begins the work of a step that was loaded, after all copies of its rows to the device.
 func (st *State) Begin(s device.Stream) {
 	if st.repeated = s.Repeat(st.stepKey()); !st.repeated {
 		st.takeTokens(s)
@@ -71,11 +70,11 @@ func (st *State) stepKey() uint64 {
 	return key | 1
 }
 
-// Repeated reports whether the stream given to Begin has done the whole step by itself:
-// embed and groups are not to run then, and head knows.
+// Repeated reports whether the stream given to Begin has replayed the whole step: embed and groups
+// must not run then, and head only fetches results.
 func (r *Rows) Repeated() bool { return r.repeated }
 
-// view cuts the matrices to the step's rows.
+// view cuts the matrices to the rows of the step.
 func (st *State) view() {
 	n, f := len(st.Wanted), &st.full
 	st.viewRows(0, st.T)

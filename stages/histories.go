@@ -8,9 +8,9 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Histories is a device's memory for changing logits: a row for each of Limits.Seqs
-// sequences, with its device.Change and its tokens. All states of a pipeline share it, since
-// a step goes on from what the one before it has left there.
+// Histories is a device's memory for changes of logits: a row for each of Limits.Seqs sequences, with
+// its device.Change and its tokens. All states of a pipeline share it, because each step adds its
+// token to the row.
 type Histories struct {
 	rows device.Mat // [Seqs, historyWords] I32
 }
@@ -18,8 +18,8 @@ type Histories struct {
 // historyWords is the size of a row.
 func historyWords(lim Limits) int { return device.ChangeWords + whole(lim.Context) }
 
-// HistoriesBytes is what NewHistories allocates for limits that Limits.For has checked: nothing
-// on a device that does not choose tokens.
+// HistoriesBytes is what NewHistories allocates for limits checked by Limits.For: 0 on a device that
+// does not choose tokens.
 func HistoriesBytes(lim Limits, l device.Layout) int64 {
 	if drawWords(l) == 0 {
 		return 0
@@ -46,7 +46,7 @@ func (h *Histories) Close() {
 	}
 }
 
-// store enqueues the copies of what a draw's row lacks.
+// store enqueues the copies of what the row of a draw lacks.
 func (h *Histories) store(s device.Stream, d *device.Draw) {
 	row := h.rows.RowRange(d.Slot, d.Slot+1)
 	put := func(at int, words []int32) {
@@ -63,7 +63,7 @@ func (h *Histories) store(s device.Stream, d *device.Draw) {
 // maskWords is the size of a row's mask.
 func (st *State) maskWords() int { return (st.cfg.Vocab + 31) / 32 }
 
-// checkChanges checks how the draws change logits.
+// checkChanges checks the changes of logits by the draws.
 func (st *State) checkChanges() error {
 	st.changed = false
 	draws := st.draws()
@@ -91,8 +91,8 @@ func (st *State) checkChanges() error {
 	return nil
 }
 
-// putChanges writes the table of changes from word at of the inputs on, and gives the word
-// after it; it enqueues the copies of masks and of what histories lack.
+// putChanges writes the table of changes from word at of the inputs on, and returns the word after it.
+// It enqueues the copies of masks and of what histories lack.
 func (st *State) putChanges(s device.Stream, at int) int {
 	in, draws := &st.inputs, st.draws()
 	for i := range draws {
@@ -113,8 +113,8 @@ func (st *State) putChanges(s device.Stream, at int) int {
 	return at + 2*n
 }
 
-// LogitChanges are how the logits of the step are changed before the device chooses; ok is
-// false where nothing changes them.
+// LogitChanges are the changes of the step's logits before the device chooses tokens; ok is false if
+// there are none.
 func (st *State) LogitChanges() (c device.LogitChanges, ok bool) {
 	if !st.changed {
 		return device.LogitChanges{}, false

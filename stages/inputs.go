@@ -5,11 +5,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// inputs is what a batch brings: on the host, and as one piece of memory on the device,
-// which gets it in one copy. The parts lie one behind the other, each as long as the
-// batch needs it, so that a step of a few rows brings a few bytes: where they lie depends
-// on the numbers of rows, logit rows, draws and taken tokens alone, as steps that are
-// repeated (stepKey) must have it.
+// inputs is the input of a batch: on the host, and as one piece of memory on the device, which gets
+// it in one copy. The parts are consecutive and no longer than the batch needs, so that a step of a
+// few rows copies a few bytes. Their places depend only on the numbers of rows, logit rows, draws and
+// taken tokens, as replayed steps (stepKey) need it.
 type inputs struct {
 	host   []int32
 	tokens []int32 // [T] parts of host
@@ -27,7 +26,7 @@ type inputs struct {
 	tables []device.Mat
 }
 
-// inputWords is the size of inputs at most, in 32-bit words.
+// inputWords is the largest size of inputs, in 32-bit words.
 func inputWords(lim Limits, l device.Layout) int {
 	n := 4*lim.Tokens + lim.LogitRows
 	if l != nil {
@@ -36,9 +35,9 @@ func inputWords(lim Limits, l device.Layout) int {
 	return n
 }
 
-// tableWords bounds the tables of spans: one of all sequences, and for each further piece
-// of a batch a table of the sequence that the piece's first row cuts in two. The others
-// lie in one piece each, in whatever table.
+// tableWords bounds the tables of spans: one of all sequences, and for each further piece of a batch
+// a table of the sequence that the piece's first row cuts in two. Every other sequence is in one
+// table.
 func tableWords(lim Limits, l device.Layout) int {
 	blocks := (lim.Context + lim.BlockTokens - 1) / lim.BlockTokens
 	return l.SpanWords(lim.Seqs, lim.Seqs*blocks) + (lim.windows(lim.Tokens)-1)*whole(l.SpanWords(1, blocks)+3)
@@ -76,8 +75,8 @@ func (in *inputs) column(at, n int) device.Mat {
 	return m
 }
 
-// sendInputs lays out the other parts, has the state's matrices show them, and enqueues the
-// copy to the device.
+// sendInputs lays out the other parts, sets the state's matrices to them, and enqueues the copy to
+// the device.
 func (st *State) sendInputs(s device.Stream) {
 	in, t := &st.inputs, st.T
 	st.IDs, st.Positions, st.Slots, st.Marks = in.column(0, t), in.column(t, t), in.column(2*t, t), in.column(3*t, t)
@@ -102,8 +101,8 @@ func (st *State) sendInputs(s device.Stream) {
 	s.CopyIn(in.dev.ColRange(0, at), int32Bytes(in.host[:at]))
 }
 
-// putSpans writes the table of spans of every piece of the batch, from word at on, and
-// gives the word after them.
+// putSpans writes the tables of spans of all pieces of the batch, from word at on, and returns the
+// word after them.
 func (st *State) putSpans(at int) int {
 	in, n := &st.inputs, st.Windows()
 	in.tables = in.tables[:0]
@@ -123,22 +122,22 @@ func (st *State) putSpans(at int) int {
 	return at
 }
 
-// takeTokens enqueues the taking of tokens that another step chooses.
+// takeTokens enqueues the copy of tokens that another step chooses.
 func (st *State) takeTokens(s device.Stream) {
 	if st.From == nil {
 		return
 	}
 	words := func(m device.Mat) device.Mat {
-		m.DType = tensor.F32 // of the same size, moved as it is
+		m.DType = tensor.F32 // of the same size; the bits are copied
 		return m
 	}
-	// All of them, however many rows From has: a step that is repeated may find it with more.
+	// The table is all rows, because From may have more rows when this step is replayed.
 	p := st.On(st.dev, s, nil)
 	p.GatherRows(words(st.IDs), words(st.From.full.chosen), st.inputs.from)
 	p.Send()
 }
 
-// PrefillSpans are the batch's prompts as operators take them.
+// PrefillSpans are the batch's prompts in the form that operators take.
 func (r *Rows) PrefillSpans() device.Spans {
 	return device.Spans{List: r.Prefill, Table: r.table()}
 }

@@ -2,8 +2,8 @@ package stages
 
 import "krater/kernels/device"
 
-// Program collects the operators of a batch's step and sends them to the device as one list, so
-// that the device sees what follows what and may compute several as one.
+// Program collects the operators of a batch's step and sends them to the device as one list, so that
+// the device may compute several as one.
 type Program struct {
 	device.List
 	dev   device.Device
@@ -12,8 +12,8 @@ type Program struct {
 	st    *State
 }
 
-// On gives the program of st for operators on s. What was appended for another stream is sent there
-// first.
+// On returns the program of st for operators on s. It first sends what was appended for another
+// stream.
 func (st *State) On(dev device.Device, s device.Stream, probe Probe) *Program {
 	p := &st.program
 	if p.s != s {
@@ -29,7 +29,7 @@ func (p *Program) Send() {
 		return
 	}
 	l := p.List
-	p.Reset() // also where an operator panics
+	p.Reset() // even if an operator panics
 	p.dev.Run(p.s, l)
 }
 
@@ -44,16 +44,16 @@ func (p *Program) Observe(layer int, op string, m device.Mat) {
 // Probed reports whether a probe observes the step.
 func (p *Program) Probed() bool { return p.probe != nil }
 
-// Input is rows that linear layers multiply: as they are and, for layers kept as integers,
+// Input is the input rows of linear layers: as they are and, for layers with integer weights,
 // quantised.
 type Input struct {
 	X device.Mat
-	// Q has room for the rows as integers, in groups of the layers that take them;
-	// absent where no layer is kept as integers.
+	// Q is memory for the rows as integers, in the groups of the layers that take them; absent if
+	// no layer has integer weights.
 	Q device.QRows
 }
 
-// NewInput is an input whose rows are x; q has room for at least as many.
+// NewInput is an input whose rows are x; q has at least as many rows.
 func NewInput(x device.Mat, q device.QRows) Input {
 	if !q.Zero() {
 		q = q.RowRange(0, x.Rows)
@@ -64,8 +64,8 @@ func NewInput(x device.Mat, q device.QRows) Input {
 // RowRange is the first n rows.
 func (in *Input) RowRange(n int) Input { return NewInput(in.X.RowRange(0, n), in.Q) }
 
-// Prepare appends that the rows are quantised, if any of the layers that take them wants that.
-// Whoever changed the rows calls it once.
+// Prepare appends the quantisation of the rows if any of the layers has integer weights. The code that
+// changes the rows calls it once.
 func (in *Input) Prepare(p *device.List, layers ...*device.Weight) {
 	for _, w := range layers {
 		if w.Integer() {

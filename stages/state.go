@@ -10,18 +10,17 @@ import (
 	"krater/stages/model"
 )
 
-// State is a step on one rank: the Step, which all ranks share, and the rank's Rows. It
-// belongs to one batch at a time, is made once and used again; its methods are not safe for
-// concurrent use, but stages may write disjoint rows of ExpertOut and Shared from several
-// streams at once.
+// State is a step on one rank: the Step, which all ranks share, and the rank's Rows. It is reused, and
+// belongs to one batch at a time. Its methods are not safe for concurrent use, but several streams
+// may write disjoint rows of ExpertOut and Shared at once.
 type State struct {
 	*Step
 	*Rows
 }
 
-// Rows are the matrices of a step on one device, and how much of the step layers see. The
-// matrices are views of T rows (Logits, Final: one for each of Step.Wanted), set when the
-// step is loaded. A link between ranks carries Hidden and Marks.
+// Rows are the matrices of a step on one device, and the part of the step that layers see. The
+// matrices are views of T rows (Logits, Final: one row for each of Step.Wanted), set when the step is
+// loaded. A link between ranks carries Hidden and Marks.
 type Rows struct {
 	T       int           // rows that layers see: all of the step, or a piece of it (State.Look)
 	Prefill []device.Span // the prompts' spans in these rows
@@ -38,7 +37,7 @@ type Rows struct {
 
 	Hidden    device.Mat // [T, H] F32 residual stream
 	Normed    device.Mat // [T, H] output of the last norm: input of attention, router, experts
-	Input     Input      // Normed, as linear layers take it
+	Input     Input      // Normed, in the form that linear layers take
 	Delta     device.Mat // [T, H] output of the last block, to be added to Hidden
 	Shared    device.Mat // [T, H] shared experts; absent in a model without them
 	ExpertOut device.Mat // [T*K, H] row t*K+r: token t's expert of rank r; absent in a dense model
@@ -50,14 +49,14 @@ type Rows struct {
 	// Absent on a rank without the head.
 	Picked device.Mat // [n, H] F32 Hidden's rows that are wanted, before the final norm
 	Final  device.Mat // [n, H] after the final norm
-	Output Input      // Final, as the head takes it
+	Output Input      // Final, in the form that the head takes
 	Logits device.Mat // [n, V] F32
 
 	// ExpertSlot [1, E] I32, if set, is below 0 for experts of the current layer that are not on
 	// this device: they have no rows in ExpertOut, and the host adds their output to Hidden.
 	ExpertSlot device.Mat
 
-	// Histories is the memory that draws with a Change need; nil: there must be none.
+	// Histories is memory for draws with a Change; nil: draws must not have any.
 	Histories *Histories
 
 	program Program
@@ -67,7 +66,7 @@ type Rows struct {
 	Work   []device.ExpertRows // capacity E
 	Counts []int32             // [E]
 
-	id       uint64 // another state's step knows these by it
+	id       uint64 // identifies these rows in the steps of other states
 	dev      device.Device
 	cfg      *model.Config
 	lim      Limits
@@ -75,35 +74,35 @@ type Rows struct {
 	layout   device.Layout // of the device, nil on host memory
 	inputs   inputs
 	full     views   // the matrices at their largest
-	ids      []int32 // RouterIDs on the host, where the device's memory is not
+	ids      []int32 // RouterIDs on the host; nil if the host addresses the device's memory
 	logits   []float32
-	moe      []int   // [layers] place among those with experts; nil where they share RouterIDs
-	routes   []int32 // what routers chose, on the host [layers with experts, T, K]
-	first    int     // row of the step that is the first of the matrices: Look
+	moe      []int   // [layers] index among those with experts; nil if they share RouterIDs
+	routes   []int32 // choices of routers, on the host [layers with experts, T, K]
+	first    int     // the step's row that is row 0 of the matrices: see Look
 	repeated bool    // see Repeated
 	chosen   []int32 // on the host
-	marks    []int32 // Marks on the host, where the device's memory is not
-	changed  bool    // some draws change logits before
+	marks    []int32 // Marks on the host, as ids
+	changed  bool    // some draws change logits
 	bufs     []device.Buffer
-	normed   device.QRows // room for Input and Output as integers
-	final    device.QRows
+	normed   device.QRows // memory for Input as integers
+	final    device.QRows // memory for Output as integers
 }
 
-// views are matrices as allocated.
+// views are the matrices as allocated.
 type views struct {
 	hidden, normed, delta, shared, expertOut device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
 	picked, final, logits, chosen, masks     device.Mat
 }
 
-// shape is one of the matrices with its size; absent ones have no rows or columns.
+// shape is a matrix with its size; absent ones have no rows or no columns.
 type shape struct {
 	m          *device.Mat
 	dt         tensor.DType
 	rows, cols int
 }
 
-// shapes lists the matrices of v for batches within lim, but for those of the inputs.
+// shapes lists the matrices of v for batches within lim, without those of the inputs.
 func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool) []shape {
 	t, h, e, k, n := lim.LayerRows(), cfg.Hidden, cfg.MoE.Experts, cfg.MoE.Router.TopK, lim.LogitRows
 	if !head {
@@ -116,7 +115,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 	}
 	rows, picked := device.RowType(l), n
 	if rows == tensor.F32 {
-		picked = 0 // Final has room for them
+		picked = 0 // Final has memory for them
 	}
 	return []shape{
 		{&v.hidden, tensor.F32, lim.Tokens, h},
@@ -167,7 +166,7 @@ func RowsBytes(cfg *model.Config, lim Limits, l device.Layout, head bool) int64 
 // lastRows numbers Rows.
 var lastRows atomic.Uint64
 
-// NewState makes a step of its own and its rows on dev, which has the head.
+// NewState makes a step and its rows on dev, the only rank.
 func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) {
 	rows, err := NewRows(dev, cfg, lim, true)
 	if err != nil {
@@ -176,8 +175,8 @@ func NewState(dev device.Device, cfg *model.Config, lim Limits) (*State, error) 
 	return &State{NewStep(cfg, rows.lim, rows), rows}, nil
 }
 
-// NewRows allocates rows on dev for batches within lim (checked by Limits.For); head says
-// that the head is there too.
+// NewRows allocates rows on dev for batches within lim (checked by Limits.For); head says whether the
+// rank has the head.
 func NewRows(dev device.Device, cfg *model.Config, lim Limits, head bool) (*Rows, error) {
 	lim, err := lim.For(cfg)
 	if err != nil {
@@ -219,7 +218,7 @@ func (r *Rows) alloc() error {
 	return err
 }
 
-// hostSide allocates what the host keeps.
+// hostSide allocates host memory.
 func (r *Rows) hostSide(t, e, k int) {
 	if r.inputs.dev.Buf.Host() == nil {
 		r.marks = make([]int32, r.lim.Tokens)
@@ -254,8 +253,8 @@ func (r *Rows) Close() {
 	r.final.Free()
 }
 
-// Generated is how many of the rows that layers see are generated ones, as far as they come
-// first.
+// Generated is the number of generated rows before the first row of a prompt, of the rows that layers
+// see.
 func (r *Rows) Generated() (rows int) {
 	for i := range r.Decode {
 		if r.Decode[i].Row != rows {
@@ -269,16 +268,16 @@ func (r *Rows) Generated() (rows int) {
 // Limits are the bounds the rows were made for.
 func (r *Rows) Limits() Limits { return r.lim }
 
-// FetchRouterIDs enqueues the copy of the chosen experts to the host on devices
-// whose memory the host cannot address; elsewhere it does nothing.
+// FetchRouterIDs enqueues the copy of the chosen experts to the host, unless the host addresses the
+// device's memory.
 func (r *Rows) FetchRouterIDs(s device.Stream) {
 	if r.ids != nil {
 		s.CopyOut(int32Bytes(r.ids[:r.T*r.RouterIDs.Cols]), r.RouterIDs)
 	}
 }
 
-// HostRouterIDs are the chosen experts [T*K], row by row. The stream given to
-// FetchRouterIDs must be synchronised.
+// HostRouterIDs are the chosen experts [T*K], row by row. The stream of FetchRouterIDs must be
+// synchronised.
 func (r *Rows) HostRouterIDs() []int32 {
 	if r.ids != nil {
 		return r.ids[:r.T*r.RouterIDs.Cols]
@@ -300,8 +299,8 @@ func (st *State) FetchMarks(s device.Stream) {
 	}
 }
 
-// Fault says where the keys or values of a span's rows are first not finite; nil: nowhere. The
-// stream given to FetchMarks must be synchronised.
+// Fault says where keys or values of a span's rows are first not finite; nil: all are finite. The
+// stream of FetchMarks must be synchronised.
 func (st *State) Fault(sp *Span) error {
 	marks := st.marks
 	if marks == nil {
@@ -324,19 +323,19 @@ func (st *State) Fault(sp *Span) error {
 	}
 }
 
-// Stored is a layer's cache as StoreRows takes it: with the marks of the batch's rows.
+// Stored is a layer's cache for StoreRows, with the marks of the batch's rows.
 func (r *Rows) Stored(cache device.KV, layer int) device.KV {
 	cache.Marks, cache.Mark = r.Marks, int32(layer)+1
 	return cache
 }
 
-// Room is Hidden at its largest [Limits.Tokens, H], for the test of a link.
+// Room is all of Hidden [Limits.Tokens, H], for the test of a link.
 func (r *Rows) Room() device.Mat { return r.full.hidden }
 
 // Choose reports whether the device can choose tokens itself: Batch.Draws.
 func (r *Rows) Choose() bool { return !r.full.chosen.Zero() }
 
-// draws are the step's on the rank that chooses its tokens; empty: the host does.
+// draws are the step's draws on the rank that chooses its tokens; empty if the host chooses.
 func (st *State) draws() []device.Draw {
 	if !st.Choose() {
 		return nil
@@ -344,8 +343,8 @@ func (st *State) draws() []device.Draw {
 	return st.Step.Draws
 }
 
-// Draws is what an operator that chooses takes: where the tokens go [n, 1] I32 and how
-// they are chosen; ok is false where the host chooses.
+// Draws are the arguments of OpChoose: the tokens [n, 1] I32 and how they are chosen. ok is false if
+// the host chooses.
 func (st *State) Draws() (ids, draws device.Mat, ok bool) {
 	n := len(st.draws())
 	if n == 0 {
@@ -354,16 +353,15 @@ func (st *State) Draws() (ids, draws device.Mat, ok bool) {
 	return st.full.chosen.RowRange(0, n), st.inputs.draw, true
 }
 
-// FetchChosen is FetchLogits for the tokens the device chose.
+// FetchChosen is FetchLogits for the tokens that the device chose.
 func (st *State) FetchChosen(s device.Stream) {
 	if n := len(st.draws()); n > 0 {
 		s.CopyOut(int32Bytes(st.chosen[:n]), st.full.chosen.RowRange(0, n))
 	}
 }
 
-// ChosenID is the token of row Wanted[i], or why there is none (device.DrawNaN and so
-// on); ok is false where the host is to choose. The stream given to FetchChosen must be
-// synchronised.
+// ChosenID is the token of row Wanted[i], or why there is none (device.DrawNaN and so on). ok is false
+// if the host chooses. The stream of FetchChosen must be synchronised.
 func (st *State) ChosenID(i int) (id int32, ok bool) {
 	if i >= len(st.draws()) {
 		return 0, false
@@ -371,9 +369,8 @@ func (st *State) ChosenID(i int) (id int32, ok bool) {
 	return st.chosen[i], true
 }
 
-// LogitRow is the i-th row of logits [V], that of row Wanted[i]: read only,
-// valid until the state's next Fill. The stream given to FetchLogits must be
-// synchronised.
+// LogitRow is the row of logits [V] of row Wanted[i]. It is read-only and valid until the state's next
+// Fill. The stream of FetchLogits must be synchronised.
 func (r *Rows) LogitRow(i int) []float32 {
 	if r.logits != nil {
 		v := r.Logits.Cols

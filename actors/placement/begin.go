@@ -10,15 +10,15 @@ import (
 	"krater/scheduler/files"
 )
 
-// side is a strategy with its slots.
+// side is a phase's strategy with its slots.
 type side struct {
 	settled dispatch.Settled
-	first   int32 // of its slots, among the device's
-	parts   []int // layers of the model
-	moves   bool  // experts come and go
+	first   int32 // its first slot on the device
+	parts   []int // layers at which parts of the model begin
+	moves   bool  // experts are copied during steps
 }
 
-// Fall is a step from a strategy that has no room to a smaller one.
+// Fall is the replacement of a strategy that does not fit by a smaller one.
 type Fall struct {
 	Phase dispatch.Phase
 	dispatch.Fall
@@ -28,17 +28,16 @@ func (f Fall) String() string {
 	return fmt.Sprintf("%s: from %s to %s: %v", f.Phase, f.From, f.To, f.Why)
 }
 
-// Falls are the steps down that were taken, in order.
+// Falls are the replacements that were made, in order.
 func (p *Placement) Falls() []Fall { return p.falls }
 
-// Strategy is what a phase runs by.
+// Strategy is the strategy of a phase.
 func (p *Placement) Strategy(phase dispatch.Phase) dispatch.Strategy {
 	return p.sides[phase].settled.Strategy
 }
 
-// begin starts both strategies in one piece of memory; one that serves both phases has
-// its slots once. Where the device has less memory than the budget says, smaller ones take
-// their place.
+// begin starts both strategies in one piece of memory; a strategy of both phases has its slots once.
+// If the device has less memory than the budget says, smaller strategies replace them.
 func (p *Placement) begin(o *Options) error {
 	for phase := range dispatch.Phases {
 		if o.strategy(phase) == nil {
@@ -79,13 +78,13 @@ func (p *Placement) begin(o *Options) error {
 	return p.start(o, &out)
 }
 
-// start makes sides of an outline whose slots are there.
+// start makes the sides of an outline whose slots are allocated.
 func (p *Placement) start(o *Options, out *Outline) error {
 	p.line.slots = make([]mark, out.Slots)
 	copied := p.copied(o, out)
 	order := []dispatch.Phase{dispatch.Prefill, dispatch.Decode}
 	if out.Lends {
-		order = []dispatch.Phase{dispatch.Decode, dispatch.Prefill} // who lends comes first
+		order = []dispatch.Phase{dispatch.Decode, dispatch.Prefill} // the side that lends comes first
 	}
 	for i, phase := range order {
 		if i > 0 && out.Shared {
@@ -96,7 +95,7 @@ func (p *Placement) start(o *Options, out *Outline) error {
 			return fmt.Errorf("%s: %s: %w", phase, out.Sides[phase].Name(), err)
 		}
 	}
-	if !p.card {
+	if !p.accel {
 		if err := p.takeBack(&Stats{}); err != nil {
 			return err
 		}
@@ -106,12 +105,12 @@ func (p *Placement) start(o *Options, out *Outline) error {
 	return p.look()
 }
 
-// copied gives what is told how many experts more are laid out on the host or copied to the device.
+// copied returns a function that reports further experts which were laid out on the host or copied.
 func (p *Placement) copied(o *Options, out *Outline) func(experts int) {
 	if o.Progress == nil {
 		return func(int) {}
 	}
-	all, done := -out.Lent, 0 // which comes last, and untold
+	all, done := -out.Lent, 0 // these come last and are not reported
 	for phase := range dispatch.Phases {
 		if phase > 0 && out.Shared {
 			break
@@ -130,8 +129,8 @@ func (p *Placement) copied(o *Options, out *Outline) func(experts int) {
 	}
 }
 
-// fill makes a side of a strategy, and loads what is to stay, without what is lent: prefill has
-// it at first. A copy that the device refuses is an error here.
+// fill makes a side of a strategy and loads the experts that stay, except those in slots that are lent,
+// which prefill has first. A copy that the device refuses is an error here.
 func (p *Placement) fill(phase dispatch.Phase, out *Outline, copied func(experts int)) (err error) {
 	defer recovered(&err)
 	x := &out.Sides[phase]
@@ -156,7 +155,7 @@ func (p *Placement) fill(phase dispatch.Phase, out *Outline, copied func(experts
 		loads = loads[:own]
 	}
 	bare := x.Start
-	bare.Loads = nil // they are noted as they are enqueued
+	bare.Loads = nil // they are recorded when they are enqueued
 	if out.Lends && phase == dispatch.Prefill {
 		s.first = p.loan.first
 		p.residency.Share(&bare, s.first)
@@ -176,7 +175,7 @@ func (p *Placement) fill(phase dispatch.Phase, out *Outline, copied func(experts
 	for i := range loads {
 		loads[i].Slot += s.first
 	}
-	const most = 64 // what is enqueued stays bounded
+	const most = 64 // bounds what is enqueued
 	for len(loads) > 0 {
 		n := 1
 		for n < min(len(loads), most) && loads[n].Layer == loads[0].Layer {
@@ -194,8 +193,8 @@ func (p *Placement) fill(phase dispatch.Phase, out *Outline, copied func(experts
 	return nil
 }
 
-// look tells a card where experts lie for good: for each phase whose strategy does the same
-// whatever the router chooses.
+// look makes the accelerator's tables of slots, and fills them for phases whose strategy does not
+// depend on the router's choice.
 func (p *Placement) look() (err error) {
 	defer recovered(&err)
 	for phase := range dispatch.Phases {
@@ -231,7 +230,7 @@ func (p *Placement) look() (err error) {
 	return nil
 }
 
-// places notes in p.table where the work of a wave lies, or will when it is loaded.
+// places sets in p.table the slots of a wave's work, including those that are still to be loaded.
 func (p *Placement) places(in *dispatch.Step, w *dispatch.Wave) {
 	for _, i := range w.Work {
 		e := in.Work[i].Expert

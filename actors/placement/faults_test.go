@@ -189,7 +189,7 @@ func (s *refusingStream) Recover() error {
 	return s.Stream.Synchronize()
 }
 
-// TestRefusedCopies: a copy of experts whose refusal only its event tells, as on a card, leaves no
+// TestRefusedCopies: a copy of experts whose refusal only its event tells, as on a GPU, leaves no
 // slot that is taken for what it is not: the request concerned ends with a typed error, and the
 // next one is answered right.
 func TestRefusedCopies(t *testing.T) {

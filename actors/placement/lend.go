@@ -5,23 +5,22 @@ import (
 	"krater/scheduler/dispatch"
 )
 
-// loan is the slots that decode lends to prefill. Between two prompts they hold the experts
-// of home, as all other slots of decode always do.
+// loan is the slots that decode lends to prefill. Between prompts they hold the experts of home.
 type loan struct {
 	lends bool
-	first int32          // of the slots
+	first int32          // the first of the slots
 	home  []dispatch.Key // by slot, from first on
-	out   bool           // prefill has them
-	back  device.Event   // of the copies that bring home back; nil: they are there
+	out   bool           // prefill uses them
+	back  device.Event   // after the copies of home; nil: they have ended
 }
 
-// Lends reports whether prefill works in slots of decode. Then batches of different phases
-// must not be on their way at the same time, and each has to Enter.
+// Lends reports whether prefill uses slots of decode. Then batches of different phases must not be in
+// flight at the same time, and each has to Enter.
 func (p *Placement) Lends() bool { return p.loan.lends }
 
-// Enter readies the slots for a batch of so many rows whose stream is s, before anything of it
-// is enqueued: a prompt gets what is lent, and for the first batch after it decode gets it
-// back. The batch waits for these copies on the device. On an error nothing may run.
+// Enter prepares the slots for a batch of so many rows, before any of it is enqueued on s: a prompt
+// borrows slots, and the first decode batch after it gets them back. The batch waits for these copies
+// on the device. On an error nothing may run.
 func (p *Placement) Enter(s device.Stream, rows int) error {
 	if !p.loan.lends {
 		return nil
@@ -35,8 +34,8 @@ func (p *Placement) Enter(s device.Stream, rows int) error {
 	if err := p.takeBack(&p.stats[dispatch.Prefill]); err != nil {
 		return err
 	}
-	// Elsewhere work waits for the copies of its own experts (line.compute).
-	if p.card && p.loan.back != nil {
+	// On other devices work waits for the copies of its own experts (line.compute).
+	if p.accel && p.loan.back != nil {
 		if p.loan.back.Done() {
 			p.loan.back = nil
 		} else {
@@ -46,7 +45,7 @@ func (p *Placement) Enter(s device.Stream, rows int) error {
 	return nil
 }
 
-// lend empties the slots for prefill.
+// lend gives the slots to prefill.
 func (p *Placement) lend() {
 	if p.loan.out {
 		return
@@ -55,7 +54,7 @@ func (p *Placement) lend() {
 	p.vacate()
 }
 
-// vacate notes that nothing lies in the slots.
+// vacate records that the slots are empty.
 func (p *Placement) vacate() {
 	for i := range p.loan.home {
 		slot := p.loan.first + int32(i)

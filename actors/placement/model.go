@@ -10,8 +10,8 @@ import (
 	"krater/stages/offload"
 )
 
-// Model is a placed model as plain calls: what stages/direct is for a model on one
-// device. It computes one batch at a time (drive.Runner).
+// Model runs a placed model with plain calls, as stages/direct does for a model on one device. It
+// computes one batch at a time (drive.Runner).
 type Model struct {
 	parts   *load.Parts
 	place   *Placement
@@ -20,12 +20,11 @@ type Model struct {
 	state   *stages.State
 	stream  device.Stream // of the device
 	host    device.Stream
-	work    []device.ExpertRows // of the host, of the layer in hand
-	watched bool                // the step in hand has a probe
+	work    []device.ExpertRows // of the host in the current layer
+	watched bool                // the step has a probe
 }
 
-// NewModel makes a model of parts and where their experts are; both stay the
-// caller's.
+// NewModel makes a model of parts and their placement. The caller keeps both.
 func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placement) (*Model, error) {
 	m := &Model{parts: parts, place: p}
 	var err error
@@ -146,8 +145,7 @@ func (m *Model) group(g *group.Group, probe stages.Probe) error {
 	return nil
 }
 
-// experts runs the experts of a layer: the host's while the device has its own and
-// the shared one to do.
+// experts runs the experts of a layer: the host's while the device computes its own and the shared one.
 func (m *Model) experts(g *group.Group, layer int, probe stages.Probe) error {
 	st := m.state
 	if m.place.Shares(st.Total()) {

@@ -1,7 +1,6 @@
-// Package placement carries out what scheduler/dispatch decides. It records which expert
-// lies in which slot of a device, enqueues the device's part of a layer's routed work with
-// the copies it needs, and reports what is left to the host. It has no actor: the pipeline
-// and plain calls (Model) use it alike.
+// Package placement carries out what scheduler/dispatch decides. It records which expert lies in which
+// slot of a device, enqueues the device's part of a layer's routed work with the copies it needs, and
+// reports the rest, which is the host's. It has no actor: the pipeline and plain calls (Model) use it.
 package placement
 
 import (
@@ -19,37 +18,37 @@ import (
 	"krater/stages/weights"
 )
 
-// Options say how experts are placed.
+// Options say how to place experts.
 type Options struct {
 	Prefill, Decode dispatch.Strategy
-	// Threshold is the number of rows from which on a batch is prefill; 0: 300.
+	// Threshold is the least number of rows of a prefill batch; 0: 300.
 	Threshold int
-	// Budget is bytes of the device for experts; 0: what it has left but for Reserve.
+	// Budget is the device memory for experts in bytes; 0: what is free, less Reserve.
 	Budget  int64
 	Reserve int64
-	// PrefillBudget is the part of it that prefill's strategy may take; 0: all of it.
-	// Decode has what is left.
+	// PrefillBudget is the part of Budget that prefill's strategy may take; 0: all of it. Decode has
+	// the rest.
 	PrefillBudget int64
-	// Heat [layer][expert] counts how often routers chose an expert, of the layers that have
-	// some; nil: nobody knows.
+	// Heat [layer][expert] counts how often routers chose an expert, in layers with experts; nil: it
+	// is not known.
 	Heat [][]uint32
 	// Progress, if set, is told how many bytes of the experts that are to stay on the device have been copied.
 	Progress func(done, all int64)
-	// Seen, if set, is told of the routed work of every layer that has experts, counted
-	// from 0, before it is divided. It must not keep the list nor take long.
+	// Seen, if set, is called with the routed work of every layer that has experts, counted from 0,
+	// before the work is divided. It must not keep the list, nor take long.
 	Seen func(index int, work []dispatch.Rows)
 }
 
-// thresholdDefault is where reading an expert for the rows that chose it begins to
-// be worth a device's while.
+// thresholdDefault is the number of rows from which on copying an expert for the rows that chose it
+// pays.
 const thresholdDefault = 300
 
-// Placement is a model with its experts placed. It is safe for concurrent use; a
-// stream belongs to one goroutine as ever.
+// Placement is a model with placed experts. It is safe for concurrent use; a stream still belongs to
+// one goroutine at a time.
 type Placement struct {
 	*offload.Experts
 	dev       device.Device
-	card      bool  // dev finds experts by itself and does not wait for the host
+	accel     bool  // dev is an accelerator: it finds experts by itself and does not wait for the host
 	callRows  int   // the most rows of a batch that makes host calls; 0: none does
 	unasked   error // why none does although the strategy wants it
 	threshold int
@@ -58,30 +57,30 @@ type Placement struct {
 	sides     [dispatch.Phases]*side
 	falls     []Fall
 	seen      func(index int, work []dispatch.Rows)
-	views     [dispatch.Phases]*offload.View // of a card
-	loan      loan                           // its state belongs to mu
+	views     [dispatch.Phases]*offload.View // of a GPU
+	loan      loan                           // its state is guarded by mu
 
-	mu        sync.Mutex // of what follows, and of the slots
+	mu        sync.Mutex // guards what follows, and the slots
 	residency *dispatch.Residency
 	line      line
 	step      dispatch.Step
 	decision  dispatch.Decision
 	part      []device.ExpertRows
 	everyone  []device.ExpertRows // all experts of a layer, without rows
-	table     []int32             // room for the slots of a layer
-	taken     []int32             // room for those of a wave
+	table     []int32             // scratch: the slots of a layer
+	taken     []int32             // scratch: the slots of a wave
 	stats     [dispatch.Phases]Stats
 }
 
-// New places the routed experts of parts, which were loaded with them in host
-// memory, and waits for the copies. Where a strategy does not fit, a smaller one takes
-// its place: Falls. parts stay the caller's; they are whole again after Close.
+// New places the routed experts of parts, which were loaded with experts in host memory, and waits for
+// the copies. A strategy that does not fit is replaced by a smaller one: see Falls. The caller keeps
+// parts, which have their experts back after Close.
 func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*Placement, error) {
 	x, err := offload.New(dev, host, parts)
 	if err != nil {
 		return nil, err
 	}
-	p := &Placement{Experts: x, dev: dev, card: device.LayoutOf(dev) != nil, threshold: o.Threshold, seen: o.Seen, index: map[int]int{}, residency: dispatch.NewResidency()}
+	p := &Placement{Experts: x, dev: dev, accel: dev.Accelerator() != nil, threshold: o.Threshold, seen: o.Seen, index: map[int]int{}, residency: dispatch.NewResidency()}
 	if p.threshold == 0 {
 		p.threshold = thresholdDefault
 	}
@@ -103,8 +102,8 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 	return p, nil
 }
 
-// Load puts a model on dev, its routed experts on the host, and places them. The
-// caller closes the placement, then the parts.
+// Load puts a model on dev, its routed experts on the host, and places them. The caller closes the
+// placement, then the parts.
 func Load(dev load.Device, host offload.Host, cfg *model.Config, set *weights.Set, lo load.Options, o Options) (*load.Parts, *Placement, error) {
 	lo.Routed = host
 	parts, err := load.Model(dev, cfg, set, lo)
@@ -134,7 +133,7 @@ func (o *Options) budget(dev device.Device) int64 {
 // Device is where the slots are.
 func (p *Placement) Device() device.Device { return p.dev }
 
-// Close gives the slots back and the groups their experts. Nothing may run on them.
+// Close frees the slots and gives the experts back to the groups. Nothing may run on them.
 func (p *Placement) Close() {
 	p.line.close()
 	for _, v := range p.views {
@@ -145,7 +144,7 @@ func (p *Placement) Close() {
 	p.Experts.Close()
 }
 
-// Phase is that of a batch of so many rows.
+// Phase is the phase of a batch of so many rows.
 func (p *Placement) Phase(rows int) dispatch.Phase {
 	if rows >= p.threshold {
 		return dispatch.Prefill
@@ -153,17 +152,17 @@ func (p *Placement) Phase(rows int) dispatch.Phase {
 	return dispatch.Decode
 }
 
-// Shares tells whether Run may leave work of a batch of so many rows to the host, so
-// that Mirror.Fetch has to be enqueued before the router's choice is waited for.
+// Shares reports whether Run may leave work of a batch of so many rows to the host. Then Mirror.Fetch
+// has to be enqueued before the wait for the router's choice.
 func (p *Placement) Shares(rows int) bool { return p.Leaves(p.Phase(rows)) }
 
-// Leaves tells whether Run may leave work of a phase to the host.
+// Leaves reports whether Run may leave work of a phase to the host.
 func (p *Placement) Leaves(phase dispatch.Phase) bool {
 	return p.sides[phase].settled.Start.Host[phase]
 }
 
-// Parts are the layers at which a part of the model begins that all pieces of a batch of
-// so many rows have to pass before any goes on (group.Walk); nil: there is one.
+// Parts are the layers at which parts of the model begin. All pieces of a batch of so many rows pass a
+// part before any goes on (group.Walk). nil: there is one part.
 func (p *Placement) Parts(rows int) []int {
 	if p.Phase(rows) != dispatch.Prefill {
 		return nil
@@ -171,12 +170,11 @@ func (p *Placement) Parts(rows int) []int {
 	return p.sides[dispatch.Prefill].parts
 }
 
-// Run decides where the routed work of a layer is done, enqueues the device's part
-// with the copies it needs, and appends what is left to the host to list, in the
-// work's order. s is the stream of g, synchronised since Ask; what is enqueued
-// on it afterwards comes after the device's part. A device that refuses a copy or an
-// operator panics, or its stream answers why; what lies where is known then, and the batch is
-// lost.
+// Run decides where the routed work of a layer is done, enqueues the device's part with the copies it
+// needs, and appends the host's part to list, in the order of work. s is the stream of g, synchronised
+// since Ask; operators enqueued on it afterwards follow the device's part. If a device refuses a copy
+// or an operator, Run panics or the stream has the error. The slots are still known then, and the
+// batch is lost.
 func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer int, work, list []device.ExpertRows) ([]device.ExpertRows, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,8 +197,8 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 		p.part = pick(p.part[:0], work, w.Work)
 		p.tell(s, layer, phase)
 		if i+1 < len(waves) && p.apart(w, &waves[i+1]) {
-			if p.card {
-				s.Record() // the table leaves before the copies, which take the same way
+			if p.accel {
+				s.Record() // the table is sent before the copies, which use the same engine
 			}
 			if err := p.load(waves[i+1].Loads, &p.stats[phase], st.Timing); err != nil {
 				p.doubt(layer, phase)
@@ -213,7 +211,7 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 		}
 	}
 	p.line.join(s)
-	if p.card && len(p.decision.Host) > 0 {
+	if p.accel && len(p.decision.Host) > 0 {
 		st.ExpertSlot = p.views[phase].Bank(layer).Map
 	} else {
 		st.ExpertSlot = device.Mat{}
@@ -221,19 +219,19 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 	return pick(list, work, p.decision.Host), nil
 }
 
-// enqueue enqueues p.part of a layer's work, whose experts are on the device.
+// enqueue enqueues p.part of a layer's work. Its experts are on the device.
 func (p *Placement) enqueue(s device.Stream, g *group.Group, st *stages.State, layer int, phase dispatch.Phase) {
-	if !p.card {
+	if !p.accel {
 		g.Experts(s, st, layer, p.part)
 		return
 	}
 	g.ExpertsOn(s, st, p.views[phase].Bank(layer))
 }
 
-// tell has a card's table of a layer say where the experts of p.part lie. A wait for their copies
-// comes behind it: the table is there by then.
+// tell enqueues an accelerator's table of a layer with the slots of the experts of p.part. The wait for
+// their copies follows it.
 func (p *Placement) tell(s device.Stream, layer int, phase dispatch.Phase) {
-	if !p.card || p.sides[phase].settled.Start.Fixed[phase] {
+	if !p.accel || p.sides[phase].settled.Start.Fixed[phase] {
 		return
 	}
 	p.nowhere()
@@ -243,15 +241,15 @@ func (p *Placement) tell(s device.Stream, layer int, phase dispatch.Phase) {
 	p.views[phase].Set(s, layer, p.table)
 }
 
-// doubt notes that a card's table of a layer may not be what tell has said last.
+// doubt records that an accelerator's table of a layer may not be what tell has enqueued last.
 func (p *Placement) doubt(layer int, phase dispatch.Phase) {
-	if p.card {
+	if p.accel {
 		p.views[phase].Doubt(layer)
 	}
 }
 
-// apart tells whether the copies that the work of the next wave waits for may begin before the
-// work of this one is enqueued, which takes a host some time: none takes the place of its experts.
+// apart reports whether the copies of the next wave may begin before the work of this one is enqueued,
+// which takes the host some time: none of them may replace an expert of this wave.
 func (p *Placement) apart(now, next *dispatch.Wave) bool {
 	if len(next.Work) == 0 || len(next.Loads) == 0 {
 		return false
@@ -264,7 +262,7 @@ func (p *Placement) apart(now, next *dispatch.Wave) bool {
 	return !slices.ContainsFunc(next.Loads, func(l dispatch.Load) bool { return slices.Contains(p.taken, l.Slot) })
 }
 
-// nowhere has p.table say that no expert lies anywhere.
+// nowhere clears p.table: no expert has a slot.
 func (p *Placement) nowhere() {
 	p.table = p.table[:0]
 	for range p.everyone {
@@ -272,8 +270,8 @@ func (p *Placement) nowhere() {
 	}
 }
 
-// Steady reports whether a card finds experts in the same slots all the time, so that steps
-// of different lanes may run at the same time.
+// Steady reports whether experts stay in their slots, so that steps of different queues may run at the
+// same time.
 func (p *Placement) Steady() bool {
 	for phase := range dispatch.Phases {
 		if !p.sides[phase].settled.Start.Fixed[phase] {
@@ -283,20 +281,20 @@ func (p *Placement) Steady() bool {
 	return true
 }
 
-// Whole reports whether nobody has to learn the router's choice of a batch of so many rows
-// before the experts of a layer are enqueued: Mix does it all. A step that is watched shows
-// experts as rows, which needs all of them on the device.
+// Whole reports whether the experts of a layer can be enqueued without knowing the router's choice for
+// a batch of so many rows, by Mix. A step with a probe shows the rows of experts, which must then all
+// be on the device.
 func (p *Placement) Whole(rows int, watched bool) bool {
 	phase := p.Phase(rows)
 	start := &p.sides[phase].settled.Start
-	return p.card && start.Fixed[phase] && (!start.Host[phase] || p.Asks(rows, watched))
+	return p.accel && start.Fixed[phase] && (!start.Host[phase] || p.Asks(rows, watched))
 }
 
 // Asks reports whether a batch of so many rows makes host calls for experts.
 func (p *Placement) Asks(rows int, watched bool) bool {
 	phase := p.Phase(rows)
 	start := &p.sides[phase].settled.Start
-	return p.card && start.Fixed[phase] && start.Host[phase] && !watched && rows <= p.callRows
+	return p.accel && start.Fixed[phase] && start.Host[phase] && !watched && rows <= p.callRows
 }
 
 // callRowsMost bounds the rows of a host call: copies of more rows are faster than operators that
@@ -349,8 +347,8 @@ func HostCallRows(threshold, rows int) int {
 	return rows
 }
 
-// Mix enqueues all of a MoE layer behind Attend, with the copies it needs, for batches that
-// are Whole; l is that of the batch. It panics as Run does.
+// Mix enqueues all of a MoE layer after Attend, with the copies it needs, for batches that are Whole. l
+// belongs to the batch. It panics as Run does.
 func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer int, l *offload.HostCalls, probe stages.Probe) error {
 	rows := st.Total()
 	phase := p.Phase(rows)
@@ -385,9 +383,8 @@ func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer
 	return nil
 }
 
-// Ahead begins the copies that a batch of so many rows needs first, where a prefill goes
-// through the model part by part: dense layers and attention run meanwhile. timing gets the
-// time that they take.
+// Ahead begins the copies that a batch of so many rows needs first, if a prefill goes through the model
+// part by part: dense layers and attention run meanwhile. timing gets the time that they take.
 func (p *Placement) Ahead(rows int, timing *device.Timing) error {
 	if len(p.Parts(rows)) < 2 {
 		return nil
@@ -403,7 +400,7 @@ func (p *Placement) Ahead(rows int, timing *device.Timing) error {
 	return nil
 }
 
-// decide fills p.decision for the routed work of a layer, of a batch of so many rows.
+// decide fills p.decision for the routed work of a layer in a batch of so many rows.
 func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.Phase {
 	phase := p.Phase(rows)
 	s := p.sides[phase]
@@ -413,14 +410,14 @@ func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.P
 		in.Work = append(in.Work, dispatch.Rows{Expert: w.Expert, Rows: int32(len(w.Assign))})
 	}
 	s.settled.Decide(&p.decision, in)
-	if p.card && s.settled.Start.Host[phase] {
+	if p.accel && s.settled.Start.Host[phase] {
 		p.byView(layer, phase)
 	}
 	return phase
 }
 
-// byView divides the work in hand as the card does, which knows of experts that stay, not of
-// those that another strategy has just copied.
+// byView divides the work as the accelerator does, which knows the experts that stay, but not those
+// that another strategy has just copied.
 func (p *Placement) byView(layer int, phase dispatch.Phase) {
 	d, slots := &p.decision, p.views[phase].Slots(layer)
 	d.Host, d.Waves = d.Host[:0], append(d.Waves[:0], dispatch.Wave{})
@@ -433,7 +430,7 @@ func (p *Placement) byView(layer int, phase dispatch.Phase) {
 	}
 }
 
-// load enqueues copies, neighbours among them as one.
+// load enqueues copies, one for consecutive experts in consecutive slots.
 func (p *Placement) load(loads []dispatch.Load, s *Stats, timing *device.Timing) error {
 	for len(loads) > 0 {
 		n := 1
@@ -451,19 +448,19 @@ func (p *Placement) load(loads []dispatch.Load, s *Stats, timing *device.Timing)
 	return nil
 }
 
-// Settle waits for the device's part of all that was run: a batch that is given up leaves
-// nothing behind that still reads or writes its memory.
+// Settle waits for the device's part of all work, so that nothing reads or writes the memory of a batch
+// that was given up.
 func (p *Placement) Settle() error {
 	p.mu.Lock()
 	e := p.line.mark()
 	p.mu.Unlock()
 	if e == nil {
-		return nil // it is on the batch's own stream
+		return nil // the work is on the batches' streams
 	}
 	return e.Wait()
 }
 
-// pick appends the items of work that index names.
+// pick appends the items of work with the given indices.
 func pick(list, work []device.ExpertRows, index []int32) []device.ExpertRows {
 	for _, i := range index {
 		list = append(list, work[i])

@@ -2,7 +2,7 @@ package placement
 
 import "krater/scheduler/dispatch"
 
-// Stats counts experts: of one layer in one step each, or choices of experts where a card asks
+// Stats counts experts: of one layer in one step each, or choices of experts where a GPU asks
 // the host by host calls.
 type Stats struct {
 	Hits   int64 `json:"hits"`   // were on the device when their layer came

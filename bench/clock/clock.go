@@ -1,7 +1,6 @@
-// Package clock is a device that adds up the time of its operators by what they
-// are for, and the bytes of weights and cache they read. It is exact only over
-// a device whose operators are complete when their call returns, and for one
-// stream at a time.
+// Package clock is a device that adds up the time of its operators by stage, and the bytes of weights
+// and cache they read. It is exact only over a device whose operators are complete when their call
+// returns, and for one stream at a time.
 package clock
 
 import (
@@ -27,7 +26,7 @@ const (
 	Head      = "head"
 )
 
-// Spent is what one operator took for one stage.
+// Spent is the time and the bytes of one operator in one stage.
 type Spent struct {
 	Stage    string
 	Operator string
@@ -36,17 +35,17 @@ type Spent struct {
 	Bytes    int64 // of weights and of the KV cache
 }
 
-// Device is a device that keeps count while On.
+// Device is a device that counts while On.
 type Device struct {
 	load.Device
 	On    bool
 	vocab int
 
 	spent  map[[2]string]*Spent
-	routed bool // an expert choice was made since the last norm
+	routed bool // experts were chosen since the last norm
 }
 
-// New wraps dev; a product with vocab rows of weights is the head.
+// New wraps dev. A product with vocab rows of weights counts as the head.
 func New(dev load.Device, vocab int) *Device {
 	return &Device{Device: dev, vocab: vocab, spent: map[[2]string]*Spent{}}
 }
@@ -82,7 +81,7 @@ func (d *Device) entry(stage, op string) *Spent {
 	return s
 }
 
-// Run implements device.Device. What the device computes as one is counted as one.
+// Run implements device.Device. Operators that the device computes as one are counted as one.
 func (d *Device) Run(s device.Stream, l device.List) {
 	if !d.On {
 		d.Device.Run(s, l)
@@ -140,7 +139,7 @@ func (d *Device) stage(l device.List) string {
 	return Attention
 }
 
-// reads is what an operator reads of weights and of the KV cache.
+// reads is the bytes of weights and of the KV cache that an operator reads.
 func reads(o *device.Op) (n int64) {
 	switch o.Kind {
 	case device.OpGatherRows:
@@ -164,7 +163,7 @@ func reads(o *device.Op) (n int64) {
 	return n
 }
 
-// cached is what attention over spans reads of the cache, once a row.
+// cached is the bytes of the cache that attention over spans reads, each row once.
 func cached(cache device.KV, spans []device.Span) int64 {
 	var rows int64
 	for _, s := range spans {

@@ -17,8 +17,7 @@ import (
 	"krater/kernels/device"
 )
 
-// Device is a card with the operators of every stage. Its methods are those of
-// device.Device and of the stages' Ops; what they enqueue runs when the stream is
+// Device is a GPU as a device.Device and device.Accelerator. What is enqueued runs when the stream is
 // waited for, or before.
 type Device struct {
 	Layout
@@ -26,12 +25,12 @@ type Device struct {
 	queues  []*rt.Stream // the streams of operators are siblings of these; apart uses the first
 	wrap    sync.Mutex   // of the first queue
 	name    string
-	profile func(op string, d time.Duration) // nil: nobody asks
+	profile func(op string, d time.Duration) // nil: operators are not timed
 
 	invariant bool // Options.Invariant
 
 	mu     sync.Mutex
-	budget int64 // 0: what the card has
+	budget int64 // in bytes
 	used   int64
 }
 
@@ -41,7 +40,7 @@ var (
 	_ device.AcceleratorStream = (*Stream)(nil)
 )
 
-// Open takes a card into use; without a driver or a card the error says which.
+// Open opens a GPU. Without a driver or a GPU the error says which is missing.
 func Open(o Options) (*Device, error) {
 	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Portable: o.Portable, Graphs: o.Graphs})
 	if err != nil {
@@ -58,17 +57,17 @@ func Open(o Options) (*Device, error) {
 	return d, nil
 }
 
-// Name is "cuda:" and the card's number.
+// Name is "cuda:" and the GPU's number.
 func (d *Device) Name() string { return d.name }
 
-// Describe is the card's name.
+// Describe is the GPU's name.
 func (d *Device) Describe() string { return d.card.Info().Name }
 
-// Capacity is the card's memory in bytes, whoever has it.
+// Capacity is the GPU's memory in bytes, including what other programs use.
 func (d *Device) Capacity() int64 { return d.card.Total() }
 
-// Profile has every operator wait for its end and tells how long the card took; nil ends
-// that. Nothing else may run meanwhile.
+// Profile makes every operator wait for its end and calls tell with the time that the GPU took; nil
+// ends that. Nothing else may run meanwhile.
 func (d *Device) Profile(tell func(op string, d time.Duration)) { d.profile = tell }
 
 // Accelerator is the device itself.
@@ -81,7 +80,7 @@ func (d *Device) Memory() device.Memory {
 	return device.Memory{Total: d.budget, Used: d.used, Graphs: d.card.Graphs()}
 }
 
-// Close gives the card back. Buffers and streams must not be used any more.
+// Close closes the GPU. Buffers and streams must not be used any more.
 func (d *Device) Close() error {
 	for _, s := range d.queues {
 		s.Close()
@@ -89,7 +88,7 @@ func (d *Device) Close() error {
 	return d.card.Close()
 }
 
-// buffer is memory of the card.
+// buffer is memory of the GPU.
 type buffer struct {
 	dev  *Device
 	at   launch.Ptr
@@ -99,20 +98,20 @@ type buffer struct {
 // Size is the buffer's length in bytes.
 func (b *buffer) Size() int { return b.size }
 
-// Host is nil: the host cannot address a card's memory.
+// Host is nil: the host cannot address a GPU's memory.
 func (b *buffer) Host() []byte { return nil }
 
-// Free gives the memory back.
+// Free frees the memory.
 func (b *buffer) Free() {
 	if b.at == 0 {
 		return
 	}
-	_ = b.dev.card.Release(b.at) // a lost card is freed by the driver
+	_ = b.dev.card.Release(b.at) // the driver frees the memory of a lost GPU
 	b.dev.take(-pool.Rounded(int64(b.size)))
 	b.at = 0
 }
 
-// take counts n bytes against the budget.
+// take adds n bytes to what is used of the budget.
 func (d *Device) take(n int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,7 +138,7 @@ func (d *Device) alloc(n int, raw bool) (*buffer, error) {
 	return &buffer{d, at, n}, nil
 }
 
-// Alloc gives n bytes, cleared, aligned to 256.
+// Alloc returns n zeroed bytes, aligned to 256.
 func (d *Device) Alloc(n int) (device.Buffer, error) {
 	b, err := d.alloc(n, false)
 	if err != nil {
@@ -148,7 +147,7 @@ func (d *Device) Alloc(n int) (device.Buffer, error) {
 	return b, nil
 }
 
-// Wrap copies host memory to the card.
+// Wrap copies host memory to the GPU.
 func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 	buf, err := d.alloc(len(b), true)
 	if err != nil {
@@ -161,8 +160,8 @@ func (d *Device) Wrap(b []byte) (device.Buffer, error) {
 	return buf, nil
 }
 
-// apart does what belongs to no batch, and waits for it. What is refused leaves the stream as
-// it was.
+// apart calls f for work that belongs to no batch, and waits for that work. After a refused call the
+// stream is usable again.
 func (d *Device) apart(f func(s *rt.Stream)) error {
 	d.wrap.Lock()
 	defer d.wrap.Unlock()
@@ -235,12 +234,11 @@ func (d *Device) Pin(b []byte) (release func() error, err error) {
 	return release, nil
 }
 
-// Stream is an order of work on the card (device.Stream).
+// Stream is an in-order stream of the GPU (device.AcceleratorStream), or one for copies.
 type Stream struct {
-	dev *Device
-	s   *rt.Stream
-	// copies: of NewCopyStream, without what follows.
-	copies bool
+	dev    *Device
+	s      *rt.Stream
+	copies bool // made by NewCopyStream, without the rest
 	ops    ops.Builder
 	room   *buffer
 	blocks *buffer // for tables of MoveBlocks
@@ -249,19 +247,19 @@ type Stream struct {
 	turn   launch.Ptr
 }
 
-// scratch gives n bytes that the next operator may use again.
+// scratch returns n bytes, which the next operator may use again.
 func (s *Stream) scratch(n int) launch.Ptr {
 	if s.room != nil && s.room.size >= n {
 		return s.room.at
 	}
 	if s.room != nil {
-		// What is under way still uses the old one.
+		// Work that is under way uses the old memory.
 		if err := s.s.Synchronize(); err != nil {
-			return s.room.at // nothing will run any more
+			return s.room.at // the stream runs nothing any more
 		}
 		s.room.Free()
 		s.room = nil
-		s.s.Forget() // graphs that use it
+		s.s.Forget() // graphs use the old memory
 	}
 	b, err := s.dev.alloc(max(n, scratchStep), true)
 	if err != nil {
@@ -275,7 +273,7 @@ func (s *Stream) scratch(n int) launch.Ptr {
 func (s *Stream) Close() {
 	s.s.Close()
 	if s.turn != 0 {
-		_ = s.dev.card.Release(s.turn) // a lost card is freed by the driver
+		_ = s.dev.card.Release(s.turn) // a lost GPU is freed by the driver
 	}
 	for _, b := range []*buffer{s.room, s.blocks} {
 		if b != nil {
@@ -285,10 +283,10 @@ func (s *Stream) Close() {
 	s.room, s.blocks = nil, nil
 }
 
-// Device is whose stream it is.
+// Device is the device that made the stream.
 func (s *Stream) Device() device.Device { return s.dev }
 
-// CopyIn copies host bytes to dst, row by row where dst is not dense.
+// CopyIn copies host bytes to dst, row by row if dst is not dense.
 func (s *Stream) CopyIn(dst device.Mat, src []byte) {
 	m, row := mat(dst), dst.Cols*dst.DType.Size()
 	if dst.Dense() {
@@ -300,7 +298,7 @@ func (s *Stream) CopyIn(dst device.Mat, src []byte) {
 	}
 }
 
-// CopyOut copies src to host bytes, which are there after the next Synchronize.
+// CopyOut copies src to host bytes, which are valid after the next Synchronize.
 func (s *Stream) CopyOut(dst []byte, src device.Mat) {
 	m, row := mat(src), src.Cols*src.DType.Size()
 	if src.Dense() {
@@ -334,11 +332,11 @@ func (s *Stream) Submit() { s.s.Submit() }
 // Clock reads the GPU's clock: a stream is its own clock.
 func (s *Stream) Clock() device.Clock { return s }
 
-// Timestamp is the point behind what was enqueued.
+// Timestamp adds a timestamp after what was enqueued.
 func (s *Stream) Timestamp() device.Timestamp { return timestamp(s.s.Timestamp()) }
 
-// timestampCost was measured on an H200: 50 small launches, each between two timestamps, read
-// afterwards in one trip (BenchmarkTimestamps of rt: 7.3 us a launch, 1.9 us without).
+// timestampCost was measured on an H200 with 50 small launches, each between two timestamps that were
+// read afterwards in one trip (BenchmarkTimestamps of rt: 7.3 us per launch, 1.9 us without timestamps).
 const timestampCost = 2700 * time.Nanosecond
 
 // Cost implements device.Clock.
@@ -354,7 +352,7 @@ func (s *Stream) WaitTimed(e device.Event) (from, to device.Timestamp) {
 	return nil, nil
 }
 
-// timestamp is m, nothing for nil.
+// timestamp converts m; a nil m becomes a nil interface.
 func timestamp(m *rt.Timestamp) device.Timestamp {
 	if m == nil {
 		return nil
@@ -371,34 +369,34 @@ func (s *Stream) Time(on bool) { s.s.Time(on) }
 // Mark ends a part of a step.
 func (s *Stream) Mark() bool { return s.s.Mark() }
 
-// Took is how long the card took for a step.
+// Took is how long the GPU took for the parts of a step.
 func (s *Stream) Took() []time.Duration { return s.s.Took() }
 
 // Repeat begins a step, and reports whether the GPU replays it as a graph.
 func (s *Stream) Repeat(key uint64) bool { return s.dev.profile == nil && s.s.Repeat(key) }
 
-// Record marks what was enqueued so far.
+// Record returns an event after what was enqueued so far.
 func (s *Stream) Record() device.Event { return s.s.Record() }
 
-// Wait has the stream wait for an event of this card, or the host for another's.
+// Wait makes the stream wait for an event of this GPU, and the host for an event of another device.
 func (s *Stream) Wait(e device.Event) {
 	if own, ok := e.(*rt.Event); ok && own.Card() == s.dev.card {
 		s.s.After(own)
 		return
 	}
 	if !e.Done() {
-		s.s.Flush() // what was added before need not wait
+		s.s.Flush() // what was added before does not have to wait
 	}
 	s.s.Fail(e.Wait())
 }
 
-// Synchronize waits for everything enqueued and answers the stream's first error.
+// Synchronize waits for everything that was enqueued and returns the stream's first error.
 func (s *Stream) Synchronize() error { return s.s.Synchronize() }
 
 // Recover makes the stream usable again after an error.
 func (s *Stream) Recover() error { return s.s.Recover() }
 
-// mat is a matrix as the kernels take it. One of another device is a programmer error.
+// mat is a matrix in the form that kernels take. A matrix of another device is a programmer error.
 func mat(m device.Mat) launch.Mat {
 	if m.Zero() {
 		return launch.Mat{}

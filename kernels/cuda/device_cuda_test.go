@@ -20,7 +20,7 @@ func (passed) Done() bool    { return true }
 func (p passed) Wait() error { return p.err }
 func (passed) Err() error    { return nil }
 
-// opened is a card, closed when the test is over; without a driver the test is skipped.
+// opened is a GPU, closed when the test is over; without a driver the test is skipped.
 func opened(t *testing.T, o Options) *Device {
 	t.Helper()
 	d, err := Open(o)
@@ -38,7 +38,7 @@ func opened(t *testing.T, o Options) *Device {
 	return d
 }
 
-// working is a card with a stream.
+// working is a GPU with a stream.
 func working(t *testing.T) (*Device, device.Stream) {
 	t.Helper()
 	d := opened(t, Options{})
@@ -132,7 +132,7 @@ func TestCopyStream(t *testing.T) {
 	}
 }
 
-// TestMovedRows: rows go over whole within a card, and out to the host and back, in the order
+// TestMovedRows: rows go over whole within a GPU, and out to the host and back, in the order
 // of the stream.
 func TestMovedRows(t *testing.T) {
 	d, s := working(t)

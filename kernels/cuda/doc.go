@@ -4,7 +4,7 @@
 // anywhere in it or nowhere (device.Bank); those that are the host's it asks for in the middle of
 // a step.
 //
-// Without the build tag cuda there is no card, and Open says so.
+// Without the build tag cuda there is no GPU, and Open says so.
 package cuda
 
 import (
@@ -19,37 +19,36 @@ import (
 	"krater/kernels/tensor"
 )
 
-// scratchStep is what a stream's scratch memory grows by at least.
+// scratchStep is the least by which the scratch memory of a stream grows.
 const scratchStep = 16 << 20
 
-// ErrNotBuilt is Open's answer in a program built without the tag cuda.
+// ErrNotBuilt is returned by Open in a program that was built without the tag cuda.
 var ErrNotBuilt = errors.New("this program was built without CUDA (build tag cuda)")
 
-// Options say how a card is opened.
+// Options say how to open a GPU.
 type Options struct {
 	Index  int
 	Budget int64 // bytes of its memory that may be used; 0: what is free
 	Graphs int   // instantiated graphs a stream keeps; 0: 64, below 0: none
 	F32    bool  // see Layout
-	// Portable has it run the kernels that any GPU from compute capability 8.0 on runs, not
-	// those for Hopper (rt.Options).
+	// Portable selects the kernels for any GPU from compute capability 8.0 on instead of those for
+	// Hopper (rt.Options).
 	Portable bool
-	// Invariant has the bits of a row not hang on how many rows are with it (ops.Builder). A
-	// batch may have MostGenerated generated rows, which come first.
+	// Invariant makes the bits of a row independent of the number of rows in its batch
+	// (ops.Builder). A batch may have MostGenerated generated rows, which come first.
 	Invariant bool
 }
 
-// MostGenerated is how many generated rows a batch may have with Options.Invariant.
+// MostGenerated is the most generated rows of a batch with Options.Invariant.
 const MostGenerated = gemv.MaxRows
 
-// Layout is what a batch is made of on a card (device.Layout).
+// Layout is the form in which a GPU takes the parts of a batch (device.Layout).
 type Layout struct {
-	// F32 keeps activations in float32, for comparing with others: only the plain kernels
-	// take them.
+	// F32 keeps activations in float32, for comparisons: only the plain kernels take them.
 	F32 bool
 }
 
-// RowType is BF16, or F32 where that is asked for.
+// RowType is BF16, or F32 with Layout.F32.
 func (l Layout) RowType() tensor.DType {
 	if l.F32 {
 		return tensor.F32

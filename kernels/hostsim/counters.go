@@ -73,7 +73,7 @@ const (
 
 // Fail makes the n-th use of a kind from now on fail, the next one with n = 1; 0
 // takes that back. A failed operator or copy breaks the device for good, as a
-// fault does on a graphics card: it shows when somebody waits. A failed
+// fault does on a GPU: it shows when somebody waits. A failed
 // allocation is ErrOutOfMemory and does not stay. What is refused panics with
 // ErrRefused when it is to be enqueued; the device and what else is enqueued stay whole.
 func (d *Device) Fail(k Kind, n int64) {

@@ -11,19 +11,19 @@ import (
 	"krater/kernels/device"
 )
 
-// Options say how a Device is made.
+// Options say how to make a Device.
 type Options struct {
 	Name   string      // "hostsim" when empty
-	CPU    *cpu.Device // computes, and holds the memory; it stays the giver's, who may give it to several
+	CPU    *cpu.Device // computes, and has the memory; the caller keeps it, and several devices may share it
 	Budget int64       // bytes of memory; 0: unlimited
 	Rates  Rates
 	Clock  *Clock // nil: one of its own
-	// Async lets streams run by themselves and copies take the time of their rates.
+	// Async makes streams run by themselves, and copies take the time of their rates.
 	Async bool
 }
 
-// Device is a simulated device. All methods but the operators are safe for
-// concurrent use; an operator belongs to its stream.
+// Device is a simulated device. All methods except Run are safe for concurrent use; Run belongs to its
+// stream.
 type Device struct {
 	name   string
 	cpu    *cpu.Device
@@ -34,7 +34,7 @@ type Device struct {
 	seed   maphash.Seed
 	tasks  sync.WaitGroup // of Async
 
-	// memory is held by what runs, and for writing by Free.
+	// memory is read-locked while an item runs, and locked by Free.
 	memory sync.RWMutex
 
 	mu       sync.Mutex
@@ -43,7 +43,7 @@ type Device struct {
 	armed    [kinds]int64
 	compute  engine
 	up, down engine
-	// upFree and downFree are when the copies of Async that have begun will be over.
+	// upFree and downFree are when the copies of Async that have begun will end.
 	upFree, downFree time.Time
 	streams          []device.Stream // of the CPU, not in use now
 	fault            error
@@ -82,8 +82,7 @@ func (d *Device) Clock() *Clock { return d.clock }
 // Accelerator is nil: operators take the lists of work and the rows of float32 that the CPU's take.
 func (d *Device) Accelerator() device.Accelerator { return nil }
 
-// Memory counts what is allocated. The CPU counts it too: it is host memory in
-// truth.
+// Memory counts what is allocated. The CPU counts it too, because it is host memory.
 func (d *Device) Memory() device.Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +96,7 @@ func (d *Device) Err() error {
 	return d.fault
 }
 
-// fail breaks the device; the first fault stays.
+// fail breaks the device. The first fault is kept.
 func (d *Device) fail(op string, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,8 +105,8 @@ func (d *Device) fail(op string, cause error) {
 	}
 }
 
-// Close waits for what runs by itself. Nothing may be enqueued afterwards; memory
-// has to be freed still.
+// Close waits for streams that run by themselves. Nothing may be enqueued afterwards. It does not free
+// memory.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	closed := d.closed
@@ -120,7 +119,7 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// borrow gives a stream of the CPU for one operator.
+// borrow returns a stream of the CPU for one operator.
 func (d *Device) borrow() (device.Stream, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

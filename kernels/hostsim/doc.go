@@ -1,27 +1,24 @@
-// Package hostsim is a simulated device: the operators of kernels/cpu behind a
-// memory, streams and copies as an accelerator has them. Whatever forgets a copy,
-// a wait or the size of the device's memory fails here as it would there, while
-// every bit is the one that kernels/cpu computes.
+// Package hostsim is a simulated device: the operators of kernels/cpu with memory, streams and copies
+// like those of an accelerator. Code that forgets a copy, a wait or the size of the device's memory
+// fails here as it would there, while every bit is the one that kernels/cpu computes.
 //
 //   - Memory has a budget. The host cannot address it (Buffer.Host is nil), and
 //     operators refuse memory of other devices. Wrap uploads.
-//   - Streams are deferred: nothing of a stream runs before somebody waits for it,
-//     so a result that is read too early is never there by luck. What a copy to the
-//     host will fill is spoiled when it is enqueued, and a source that changes
-//     before its copy has run is an error. With Options.Async streams run by
-//     themselves instead, and copies take the time of their rate.
+//   - Streams are deferred: nothing runs before the host waits for it, so a result that is read too
+//     early is never there by luck. Enqueuing a copy to the host fills its destination with garbage,
+//     and a source that changes before its copy has run is an error. With Options.Async streams run
+//     by themselves instead, and copies take the time of their rate.
 //   - Every operator and copy has a place on a virtual time line (Clock, Rates),
 //     whatever the real time: compute and the two directions of copying overlap,
 //     streams and events order them. One host goroutine gives the same times in
 //     every run, also where it plays several threads (Clock.Enter). A Processor is
 //     the host's own part: its experts take time on the same clock.
-//   - Streams take the time of copies and waits (device.Clock): on that line, or in
-//     real time where no rate is given or with Options.Async.
+//   - Streams time copies and waits (device.Clock): on that line, or in real time if no rate is given
+//     or with Options.Async.
 //   - Counters tell bytes, copies, launches and memory; Fail makes the n-th
 //     operator, copy or allocation fail.
-//   - Errors of enqueued work surface when somebody waits, and stay: as after a
-//     fault of a graphics card, the device does nothing more.
+//   - Errors of enqueued work surface when the host waits, and stay: the device does nothing more, as
+//     a GPU after a fault.
 //
-// Slices given to an operator (spans, lists of work) are read when it is
-// enqueued, memory when it runs.
+// Slices given to an operator (spans, lists of work) are read when it is enqueued, memory when it runs.
 package hostsim

@@ -9,16 +9,16 @@ import (
 // Fused implements device.Device: what the processor computes as one is one launch.
 func (d *Device) Fused(l device.List) int { return d.cpu.Fused(l) }
 
-// Run implements device.Device. Each launch reads and writes its arguments once: that is its
-// bytes. Its floating point operations are those of matrix products.
+// Run implements device.Device. The bytes of a launch are its arguments, each read or written once. Its
+// floating point operations are those of matrix products.
 func (d *Device) Run(s device.Stream, l device.List) {
 	for part := range l.Parts(d) {
 		d.launch(s, part)
 	}
 }
 
-// launch enqueues operators that are computed as one. It keeps copies of all arguments that may
-// be another step's by the time they are used.
+// launch enqueues operators that are computed as one. It copies all arguments that another step may
+// have changed by the time they are used.
 func (d *Device) launch(s device.Stream, l device.List) {
 	name := l.Ops[0].Kind.String()
 	for i := range l.Ops[1:] {
@@ -56,8 +56,8 @@ func partly(o *device.Op, m device.Mat) bool {
 	return false
 }
 
-// sizes counts the rows that o takes of a table, a cache or its output, and gives its floating
-// point operations. Lists of spans and of work become copies.
+// sizes counts the rows that o uses of a table, a cache or its output, and returns its floating point
+// operations. It copies lists of spans and of work.
 func (c *call) sizes(o *device.Op) (flops int64) {
 	switch o.Kind {
 	case device.OpGatherRows:

@@ -10,7 +10,7 @@ import (
 	"krater/kernels/device"
 )
 
-// stream is what was enqueued and not yet done, in order.
+// stream is the work that was enqueued and is not done, in order.
 type stream struct {
 	dev *Device
 
@@ -19,11 +19,11 @@ type stream struct {
 	queue  []item
 	pushed int64 // items ever enqueued
 	done   int64 // of them, run or skipped
-	// running: somebody runs the first of the queue. Only one at a time does, so the
-	// order holds whoever waits.
+	// running: a goroutine runs the first item of the queue. Only one does at a time, so the order
+	// holds whichever goroutine waits.
 	running bool
 	awake   bool          // a goroutine of Async is at work
-	ends    time.Duration // when all of it is over, virtually
+	ends    time.Duration // when all of it ends, in virtual time
 }
 
 // item is a piece of a stream's work.
@@ -32,10 +32,10 @@ type item struct {
 	bufs  []*buffer
 	run   func(device.Stream) // nil: only wait
 	wait  device.Event
-	look  *timestamp // at the clock, and do nothing else
+	look  *timestamp // a timestamp: nothing else is done
 	ends  time.Duration
-	fault error // to fail with instead of running
-	// A copy of Async takes its time on an engine.
+	fault error // the item fails with it instead of running
+	// With Async, a copy takes its time on an engine.
 	free *time.Time
 	took time.Duration
 }
@@ -53,7 +53,7 @@ func (d *Device) NewStream() (device.Stream, error) {
 // Device is the device this stream was made by.
 func (s *stream) Device() device.Device { return s.dev }
 
-// push enqueues it.
+// push enqueues an item.
 func (s *stream) push(it item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,9 +79,8 @@ func (s *stream) work() {
 	s.awake = false
 }
 
-// reach waits until the first n items are done, running them where nobody else
-// does. Two streams cannot wait for each other: an event is recorded before it is
-// waited for.
+// reach waits until the first n items are done, and runs them unless another goroutine does. Two
+// streams cannot wait for each other: an event is recorded before it is waited for.
 func (s *stream) reach(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +89,8 @@ func (s *stream) reach(n int64) {
 	}
 }
 
-// poll runs one item unless the first n are done, and tells whether they are then.
-// So a host that asks again and again gets there.
+// poll runs one item unless the first n are done, and reports whether they are done then. So a host
+// that polls makes progress.
 func (s *stream) poll(n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +102,8 @@ func (s *stream) poll(n int64) bool {
 	return s.done >= n
 }
 
-// step runs the first item, or waits for who does. s.mu is held, but not while the
-// item runs.
+// step runs the first item, or waits for the goroutine that does. s.mu is held, but not while the item
+// runs.
 func (s *stream) step() {
 	if s.running {
 		s.moved.Wait()
@@ -170,7 +169,7 @@ func (d *Device) execute(it *item) {
 	it.run(inner)
 }
 
-// Synchronize does all that is enqueued.
+// Synchronize runs all that is enqueued.
 func (s *stream) Synchronize() error {
 	s.mu.Lock()
 	n, ends := s.pushed, s.ends
@@ -210,7 +209,7 @@ func (s *stream) CopyIn(dst device.Mat, src []byte) {
 	})
 }
 
-// CopyOut enqueues a copy to the host. dst is spoiled until then.
+// CopyOut enqueues a copy to the host. dst has garbage until then.
 func (s *stream) CopyOut(dst []byte, src device.Mat) {
 	c := s.dev.call("CopyOut", s)
 	from := c.mat("src", src)
@@ -221,14 +220,14 @@ func (s *stream) CopyOut(dst []byte, src device.Mat) {
 	c.copy(false, len(dst), func(in device.Stream) { in.CopyOut(dst, from) })
 }
 
-// Record marks the end of what is enqueued.
+// Record returns an event after what is enqueued.
 func (s *stream) Record() device.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &event{s: s, n: s.pushed, at: s.ends}
 }
 
-// Wait makes what follows come after e, of this or another device.
+// Wait makes what follows wait for e, of this or another device.
 func (s *stream) Wait(e device.Event) {
 	if own, ok := e.(*event); ok && own.s.dev.clock == s.dev.clock {
 		s.mu.Lock()
@@ -245,7 +244,7 @@ type event struct {
 	at time.Duration
 }
 
-// Done asks the device once more, which in a deferred stream is one step on.
+// Done polls the stream, which runs one item of a deferred stream.
 func (e *event) Done() bool {
 	if !e.s.poll(e.n) {
 		return false
@@ -264,7 +263,7 @@ func (e *event) Wait() error {
 // Err is nil: a fault breaks the device as a whole, and shows when the host waits.
 func (e *event) Err() error { return nil }
 
-// passed waits for an event on behalf of a stream: the host's time stays.
+// passed waits for an event on behalf of a stream: the host's clock does not move.
 func passed(e device.Event) error {
 	own, ok := e.(*event)
 	if !ok {
@@ -274,8 +273,7 @@ func passed(e device.Event) error {
 	return own.s.dev.Err()
 }
 
-// pace sleeps as long as a copy of Async takes that begins when the former one in
-// its direction is over.
+// pace sleeps for the time of a copy of Async, which begins when the former one in its direction ends.
 func (d *Device) pace(free *time.Time, took time.Duration) {
 	if !d.async || took <= 0 {
 		return

@@ -7,21 +7,20 @@ import (
 	"krater/stages"
 )
 
-// ErrNoChain: the device does not choose tokens, so a step cannot be enqueued before the
-// one whose tokens it takes has ended.
+// ErrNoChain: the device does not choose tokens, so a step cannot be enqueued before the step whose
+// tokens it takes has ended.
 var ErrNoChain = errors.New("direct: a chain of steps needs a device that chooses tokens")
 
-// flight is a step on its way.
+// flight is a step that was enqueued.
 type flight struct {
 	stream device.Stream
 	state  *stages.State
 }
 
-// Chain decodes n tokens of every row of b, each step enqueued while the one before it
-// runs and takes its tokens there, as the pipeline does it: what the device does of
-// itself, the host's work beside it. b's spans are generated rows, wanted and with draws,
-// its tokens are those of the first step; after each step the spans stand one further.
-// read gets every step's result in order; the state is valid during the call.
+// Chain decodes n tokens of every row of b. Like the pipeline, it enqueues each step while the one
+// before it runs, whose tokens it takes on the device. The spans of b are generated rows, wanted and
+// with draws, and its tokens are those of the first step; each step moves the spans by one token. Chain
+// calls read with the result of every step in order. The state is valid during the call.
 func (m *Model) Chain(b *stages.Batch, n int, read func(step int, st *stages.State) error) error {
 	one := flight{m.stream, m.state}
 	if !m.state.Choose() {

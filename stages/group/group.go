@@ -1,6 +1,6 @@
-// Package group runs a range of layers: the unit that a pipeline places on a
-// device. Its methods are the steps between which an actor may hand work to
-// others; called one after another they are the plain forward pass:
+// Package group runs a range of layers: the unit that a pipeline places on a device. Between its
+// methods an actor may send work to other actors. Called one after another they are the plain
+// forward pass:
 //
 //	g.Move(s, st)
 //	for w, ok := g.Walk(st, nil), true; ok; ok = g.Next(s, st, &w) {
@@ -37,8 +37,7 @@ import (
 	"krater/stages/route"
 )
 
-// Layer holds the weights of a layer. Dense layers have Dense, the others
-// Router and Bank.
+// Layer is the weights of a layer. Dense layers have Dense, the others Router and Bank.
 type Layer struct {
 	InputNorm device.Mat // [1, H] input_layernorm
 	PostNorm  device.Mat // [1, H] post_attention_layernorm
@@ -53,9 +52,8 @@ func (l *Layer) MoE() bool { return l.Bank.Len() > 0 }
 
 // Group is the layers [First, Last) with their KV cache.
 //
-// Attend, Shared and Combine of one group belong to one goroutine at a time
-// (they may serve another batch between a batch's Attend and Combine). Experts
-// is safe on several streams at once.
+// Attend, Shared and Combine of one group belong to one goroutine at a time. They may serve another
+// batch between Attend and Combine of a batch. Experts may run on several streams at once.
 type Group struct {
 	First, Last int
 
@@ -64,18 +62,18 @@ type Group struct {
 	layers  []Layer // [Last-First]
 	lim     stages.Limits
 	caches  []device.KV         // [Last-First] of [slots, kv width]
-	shelves []shelf             // the same: HostBlocks of them, in host memory
+	hosted  []hostBlocks        // [Last-First] blocks of them in host memory
 	mixers  [][]attention.Stage // by lane, [Last-First]: layers of a lane with equal mixers share one
 	accel   device.Accelerator  // the device as one; nil: it is none
 	blocks  device.BlockMoves   // reused
 	program device.List         // copies of blocks, reused
 }
 
-// KVTypes are what a KV cache can be kept in.
+// KVTypes are the types of a KV cache.
 var KVTypes = map[tensor.DType]bool{tensor.BF16: true, tensor.F32: true, tensor.F8E4M3: true, tensor.I8: true}
 
-// New makes a group of the layers from first on. The KV cache of kvType and scratch memory are allocated on dev for lim (checked by
-// Limits.For); tables are on the device.
+// New makes a group of the layers from first on. It allocates the KV cache of kvType and scratch
+// memory on dev for lim (checked by Limits.For). tables are on the device.
 func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
 	layers []Layer, tables attention.Tables) (*Group, error) {
 	if len(layers) == 0 || first < 0 || first+len(layers) > len(cfg.Layers) {
@@ -125,20 +123,20 @@ func (g *Group) addLane(dev device.Device, tables attention.Tables) error {
 	return nil
 }
 
-// Close frees cache and scratch memory. The weights belong to who loaded them.
+// Close frees cache and scratch memory, but not the weights.
 func (g *Group) Close() {
 	for _, lane := range g.mixers {
 		for _, m := range lane {
 			if m != nil {
-				m.Close() // again for layers that share it: it has nothing left then
+				m.Close() // layers may share m; a second Close does nothing
 			}
 		}
 	}
 	g.mixers = nil
-	for i := range g.shelves {
-		g.shelves[i].close()
+	for i := range g.hosted {
+		g.hosted[i].close()
 	}
-	g.shelves = nil
+	g.hosted = nil
 	for i := range g.caches {
 		g.caches[i].Free()
 	}

@@ -7,20 +7,20 @@ import (
 	"krater/stages"
 )
 
-// shelf is the host's part of a layer's cache: blocks that were evicted and may come back.
-type shelf struct {
+// hostBlocks is the host's part of a layer's cache: blocks that were evicted and may come back.
+type hostBlocks struct {
 	parts   [2]device.Buffer // of rows and of their scales
-	release []func() error   // unpins them
+	release []func() error   // unpin them
 }
 
-// KeepBlocks makes room for limits.HostBlocks blocks of every layer in memory of host, whose
-// memory the host addresses; it is pinned where the group's device copies faster so. refused
-// is the first reason why some of it could not be: its copies are slower then. It is called
-// once, before any batch.
+// KeepBlocks allocates limits.HostBlocks blocks of every layer in memory of host, which the host
+// addresses. The memory is pinned if the group's device is an accelerator. refused is the first
+// reason why some of it could not be pinned: copies of it are slower. KeepBlocks is called once,
+// before any batch.
 func (g *Group) KeepBlocks(host device.Device) (refused, err error) {
 	for i := range g.caches {
-		g.shelves = append(g.shelves, shelf{})
-		why, err := g.keep(&g.shelves[i], &g.caches[i], host)
+		g.hosted = append(g.hosted, hostBlocks{})
+		why, err := g.keep(&g.hosted[i], &g.caches[i], host)
 		if err != nil {
 			return nil, fmt.Errorf("group: KV blocks of layer %d in host memory: %w", g.First+i, err)
 		}
@@ -31,7 +31,7 @@ func (g *Group) KeepBlocks(host device.Device) (refused, err error) {
 	return refused, nil
 }
 
-func (g *Group) keep(h *shelf, c *device.KV, host device.Device) (refused, err error) {
+func (g *Group) keep(h *hostBlocks, c *device.KV, host device.Device) (refused, err error) {
 	for p, m := range [...]device.Mat{c.Mat, c.Scales} {
 		if m.Zero() {
 			continue
@@ -52,21 +52,21 @@ func (g *Group) keep(h *shelf, c *device.KV, host device.Device) (refused, err e
 	return refused, nil
 }
 
-// close frees the memory; nothing copies any more.
-func (h *shelf) close() {
+// close frees the memory. No copies may be under way.
+func (h *hostBlocks) close() {
 	for _, release := range h.release {
-		_ = release() // a lost device has let go
+		_ = release() // a lost device has released it already
 	}
 	for _, b := range h.parts {
 		if b != nil {
 			b.Free()
 		}
 	}
-	*h = shelf{}
+	*h = hostBlocks{}
 }
 
-// Move does the moves of a batch in the caches of all layers. It comes before the batch's
-// first layer, whatever became of the batch's requests: the scheduler counts on it.
+// Move does the moves of a batch in the caches of all layers. It comes before the batch's first
+// layer, even if the batch's requests have ended: the scheduler relies on it.
 func (g *Group) Move(s device.Stream, st *stages.State) {
 	for rest := st.Moves; len(rest) > 0; {
 		alike := 1
@@ -78,8 +78,8 @@ func (g *Group) Move(s device.Stream, st *stages.State) {
 	}
 }
 
-// moveAll does moves of one kind. What goes to the host and back is a copy that compute
-// stands still for: it is on the same stream.
+// moveAll does moves of one kind. Compute waits for copies to the host and back, which are on its
+// stream.
 func (g *Group) moveAll(s device.Stream, moves []stages.Move, timing *device.Timing) {
 	span := device.TimedSpan{Kind: device.CopyIn, Layer: -1, Stalls: true}
 	switch moves[0].Kind {
@@ -108,7 +108,7 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, timing *device.Tim
 	timing.End(s, began, span)
 }
 
-// moveAtOnce does moves to the host or back in one go, where the device can, and tells their
+// moveAtOnce does moves to the host or back with one operator if the device can, and returns their
 // bytes.
 func (g *Group) moveAtOnce(s device.Stream, moves []stages.Move) (bytes int64, ok bool) {
 	if g.accel == nil || moves[0].Kind == stages.Copy {
@@ -123,7 +123,7 @@ func (g *Group) moveAtOnce(s device.Stream, moves []stages.Move) (bytes int64, o
 		for i := range g.caches {
 			for p, m := range [...]device.Mat{g.caches[i].Mat, g.caches[i].Scales} {
 				if !m.Zero() {
-					b.Parts = append(b.Parts, device.BlockPart{Cache: m, Host: g.shelves[i].parts[p].Host(), Bytes: m.RowRange(0, g.lim.BlockTokens).Bytes()})
+					b.Parts = append(b.Parts, device.BlockPart{Cache: m, Host: g.hosted[i].parts[p].Host(), Bytes: m.RowRange(0, g.lim.BlockTokens).Bytes()})
 				}
 			}
 		}
@@ -153,7 +153,7 @@ func (g *Group) move(s device.Stream, m stages.Move, cache device.Mat, layer, pa
 	}
 	kept := func(i int32) []byte {
 		n := block(0).Bytes()
-		return g.shelves[layer].parts[part].Host()[int(i)*n : (int(i)+1)*n]
+		return g.hosted[layer].parts[part].Host()[int(i)*n : (int(i)+1)*n]
 	}
 	switch m.Kind {
 	case stages.Copy:

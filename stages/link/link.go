@@ -12,14 +12,13 @@ import (
 type Link interface {
 	// Name says how it carries: "direct", "bounce".
 	Name() string
-	// Carry copies src[i], of the sending device, to dst[i], which is as large; all are dense.
-	// It waits for what from was given. What is enqueued on to afterwards finds the rows there;
-	// they may still be under way when Carry returns. An error says that they are not there,
-	// and nothing else.
+	// Carry copies src[i] of the sending device to dst[i], of equal size; all are dense. It waits
+	// for the work of from. What is enqueued on to afterwards finds the rows; the copy may still be
+	// under way when Carry returns. An error means only that the rows were not copied.
 	Carry(from, to device.Stream, src, dst []device.Mat) error
 }
 
-// Kind makes links of one kind between two devices; ok is false where it cannot connect them.
+// Kind makes links of one kind between two devices; ok is false if it cannot connect them.
 type Kind func(from, to device.Device) (l Link, ok bool)
 
 // Kinds are all of them, the fastest first.
@@ -52,7 +51,7 @@ func (direct) Carry(from, to device.Stream, src, dst []device.Mat) error {
 	for i := range src {
 		to.CopyIn(dst[i], host(src[i]))
 	}
-	return to.Synchronize() // src is the next step's to write
+	return to.Synchronize() // the next step writes src
 }
 
 // host is the memory of a dense matrix that the host addresses.
@@ -86,8 +85,8 @@ func (l *bounce) Carry(from, to device.Stream, src, dst []device.Mat) error {
 }
 
 // Choose makes a link of the first kind that passes a Test between two devices. src and dst are
-// matrices of the largest size that it is going to carry; what is in them is lost. fallen are
-// the faults of the kinds that did not pass. With none left that is the error.
+// matrices of the largest size that the link will carry; the test overwrites them. fallen are the
+// faults of the kinds that did not pass. If no kind passes, Choose returns them as an error.
 func Choose(kinds []Kind, from, to device.Stream, src, dst device.Mat) (l Link, fallen []error, err error) {
 	for _, kind := range kinds {
 		l, ok := kind(from.Device(), to.Device())

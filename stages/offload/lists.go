@@ -6,7 +6,7 @@ import (
 	"krater/kernels/device"
 )
 
-// lists is the shelf of a device that is told of every expert where it lies: a slot has an
+// lists is the slotStore of a device that is told where every expert lies: a slot has an
 // expert's pieces one behind the other, and the bank of a group those that are there.
 type lists struct {
 	banks map[int]*bank

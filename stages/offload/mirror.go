@@ -9,24 +9,24 @@ import (
 	"krater/stages/model"
 )
 
-// Mirror is the host's side of a batch: the rows experts take and give. It belongs
-// to the batch's owner.
+// Mirror is the host's side of a batch: the input and output rows of experts. It belongs to the
+// batch's owner.
 type Mirror struct {
 	st   stages.State // of the host: Normed, Input, ExpertOut and what Bank.Run reads of it
 	in   device.Mat   // [tokens, H] F32
 	out  device.Mat   // [tokens*K, H] F32
 	q    device.QRows // [tokens, H]; absent where no expert is kept as integers
 	topK int
-	back returns // how what the host computed goes to the device
+	back returns // how results of the host get to the device
 }
 
-// returns is how a kind of device takes the rows that the host computed.
+// returns is how a kind of device takes the results of the host.
 type returns interface {
-	// fetch enqueues copies that belong to those of Mirror.Fetch.
+	// fetch enqueues the copies of Mirror.Fetch.
 	fetch(s device.Stream, m *Mirror, st *stages.State)
-	// widen has m.st.Normed be what was fetched.
+	// widen sets m.st.Normed to the rows that were fetched.
 	widen(m *Mirror)
-	// send enqueues the copy of what the host computed for work.
+	// send enqueues the copy of the results of work.
 	send(s device.Stream, m *Mirror, st *stages.State, work []device.ExpertRows)
 	close()
 }
@@ -59,8 +59,7 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 	return m, nil
 }
 
-// QuantGroup is the group in which the host's experts take rows as integers, 0: they take
-// none.
+// QuantGroup is the group of rows as integers for the host's experts; 0: they take no integers.
 func (x *Experts) QuantGroup() int {
 	for _, b := range x.banks {
 		if len(b.host.Integers) > 0 {
@@ -70,7 +69,7 @@ func (x *Experts) QuantGroup() int {
 	return 0
 }
 
-// StageBytes is what NewMirror takes of the device for batches within lim.
+// StageBytes is the device memory that NewMirror allocates for batches within lim.
 func StageBytes(cfg *model.Config, lim stages.Limits, l device.Layout) int64 {
 	if l != nil {
 		return sumBytes(cfg, lim)
@@ -78,8 +77,8 @@ func StageBytes(cfg *model.Config, lim stages.Limits, l device.Layout) int64 {
 	return 4 * int64(min(stageRows, lim.LayerRows()*cfg.MoE.Router.TopK)) * int64(cfg.Hidden+1)
 }
 
-// MirrorBytes is what NewMirror takes of the host for batches within lim; group is that of
-// the host's experts, 0: they are no integers.
+// MirrorBytes is the host memory that NewMirror allocates for batches within lim; group is that of
+// the host's experts, 0 if they are no integers.
 func MirrorBytes(cfg *model.Config, lim stages.Limits, group int, l device.Layout) int64 {
 	n := 4*int64(lim.LayerRows())*int64(1+cfg.MoE.Router.TopK)*int64(cfg.Hidden) + 4*int64(lim.LayerRows()*cfg.MoE.Router.TopK)
 	if group > 0 {
@@ -105,8 +104,8 @@ func (m *Mirror) Close() {
 	m.in, m.out, m.back = device.Mat{}, device.Mat{}, nil
 }
 
-// Fetch enqueues the copy of the rows experts take, st.Normed. The host may use
-// them once s is synchronised and they have passed Experts.Prepare.
+// Fetch enqueues the copy of the experts' input rows, st.Normed. The host may use them when s is
+// synchronised, after Experts.Prepare.
 func (m *Mirror) Fetch(s device.Stream, st *stages.State) {
 	m.st.T = st.T
 	m.st.Normed = m.in.RowRange(0, st.T)
@@ -116,13 +115,12 @@ func (m *Mirror) Fetch(s device.Stream, st *stages.State) {
 	m.back.fetch(s, m, st)
 }
 
-// State is the host's view of the batch, of which only what experts read and write
-// is there. It changes with Fetch.
+// State is the host's view of the batch. It has only what experts read and write. Fetch changes it.
 func (m *Mirror) State() *stages.State { return &m.st }
 
-// Return enqueues that st has what the host computed for work: its rows of st.ExpertOut,
-// or on an accelerator their weighted sum in st.Hidden. The host's rows must stay as they
-// are until s has passed, and are not the host's to read any more.
+// Return enqueues the copy of the results of work to st: to their rows of st.ExpertOut, or on an
+// accelerator their weighted sum, which is added to st.Hidden. The host must not change or read its
+// rows until s has passed the copy.
 func (m *Mirror) Return(s device.Stream, st *stages.State, work []device.ExpertRows) {
 	m.back.send(s, m, st, work)
 }

@@ -1,17 +1,16 @@
-// Package offload keeps routed experts in host memory for a device that cannot hold all of
-// them. The device has slots for some of them, and a host device computes what it is
-// given. What goes where is decided elsewhere; here are the copies.
+// Package offload keeps routed experts in host memory for a device that cannot hold all of them. The
+// device has slots for some of them, and a host device computes the others. Other packages decide
+// where experts lie; this one copies them.
 //
 //	x, err := offload.New(dev, host, parts)    // parts loaded with routed experts on the host
 //	_, err = x.Room(slots)
 //	err = x.Load(s, slot, layer, expert)       // enqueued
-//	m, err := x.NewMirror()                    // one a batch in flight
+//	m, err := x.NewMirror()                    // one per batch in flight
 //
-// In a layer, after group.Attend: m.Fetch copies the rows experts take to the
-// host; once that stream is synchronised x.Compute runs the host's work on a
-// stream of the host device, while the device computes its own with group.Experts;
-// m.Return then copies the rows that came out to the device, before group.Combine.
-// Rows of experts travel, not their sum, so that the sum has the same bits
+// In a layer, after group.Attend, m.Fetch copies the input rows of experts to the host. When that
+// stream is synchronised, x.Compute runs the host's work on a stream of the host device, while the
+// device computes its own with group.Experts. m.Return then copies the output rows to the device,
+// before group.Combine. Rows of experts are copied, not their sum, so that the sum has the same bits
 // wherever they were computed.
 package offload
 
@@ -38,15 +37,15 @@ type Host interface {
 	WeightedSumOf(s device.Stream, out []float32, y device.Mat, weights []float32, ids []int32)
 }
 
-// Experts are the routed experts of a model on both sides. Load and Room belong
-// to one goroutine at a time and to none that runs the groups.
+// Experts are the routed experts of a model on both sides. Load and Room are called by one goroutine
+// at a time, and not by one that runs the groups.
 type Experts struct {
 	dev   device.Device
 	accel device.Accelerator // dev as one; nil: it is none
 	host  Host
 	parts *load.Parts
 	banks map[int]*bank // by layer
-	shelf shelf
+	store slotStore
 	size  int           // bytes of a slot
 	room  device.Buffer // all slots, one behind the other
 	slots []slot
@@ -55,13 +54,13 @@ type Experts struct {
 	asked, there atomic.Int64 // see Asked
 }
 
-// shelf is how a kind of device keeps experts in slots.
-type shelf interface {
+// slotStore is how a kind of device keeps experts in slots.
+type slotStore interface {
 	// bytes is the size of a slot.
 	bytes() int
-	// copy enqueues the copy of n experts from e on to slots from at on, each so many bytes.
+	// copy enqueues the copy of n experts from e on to slots from at on.
 	copy(s device.Stream, slots device.Buffer, at, layer, e, n int) error
-	// present notes that the expert lies in a slot, absent that it lies in none.
+	// present records that the expert lies in a slot, absent that it lies in none.
 	present(slots device.Buffer, at, layer, e int)
 	absent(layer, e int)
 	close()
@@ -69,17 +68,17 @@ type shelf interface {
 
 // bank is a layer's experts.
 type bank struct {
-	host expert.Bank  // those the host computes, without the shared one; empty: none
+	host expert.Bank  // the experts that the host computes, without the shared one
 	dev  *expert.Bank // the group's
-	held []int32      // [E] slots that an expert lies in
+	held []int32      // [E] number of slots that hold an expert
 }
 
 // slot is room for one expert on the device.
 type slot struct{ layer, expert int } // layer -1: free
 
-// New takes the routed experts of parts, which must lie in memory the host can
-// address, off the groups: until they are loaded to slots the device cannot use
-// them. parts stay the caller's; until Close they must not be used without x.
+// New takes the routed experts of parts away from the groups: until experts are loaded to slots the
+// device cannot use them. They must lie in memory that the host can address. The caller keeps parts,
+// and does not use them without x until Close.
 func New(dev device.Device, host Host, parts *load.Parts) (*Experts, error) {
 	x := &Experts{dev: dev, accel: dev.Accelerator(), host: host, parts: parts, banks: map[int]*bank{}}
 	_ = x.each(func(g *group.Group, layer int) error {
@@ -89,23 +88,23 @@ func New(dev device.Device, host Host, parts *load.Parts) (*Experts, error) {
 	})
 	var err error
 	if x.accel != nil {
-		x.shelf, err = newStack(x)
+		x.store, err = newStack(x)
 	} else {
-		x.shelf, err = newLists(x)
+		x.store, err = newLists(x)
 	}
 	if err != nil {
 		return nil, err
 	}
-	x.size = x.shelf.bytes()
+	x.size = x.store.bytes()
 	for layer, b := range x.banks {
 		for e := range b.held {
-			x.shelf.absent(layer, e)
+			x.store.absent(layer, e)
 		}
 	}
 	return x, nil
 }
 
-// each calls f for every layer with experts.
+// each calls f for every layer that has experts.
 func (x *Experts) each(f func(g *group.Group, layer int) error) error {
 	for _, g := range x.parts.Groups {
 		for layer := g.First; layer < g.Last; layer++ {
@@ -120,7 +119,7 @@ func (x *Experts) each(f func(g *group.Group, layer int) error) error {
 	return nil
 }
 
-// Layers are the layers that have routed experts, rising.
+// Layers are the layers that have routed experts, in rising order.
 func (x *Experts) Layers() []int {
 	var layers []int
 	_ = x.each(func(_ *group.Group, layer int) error { layers = append(layers, layer); return nil })
@@ -130,14 +129,13 @@ func (x *Experts) Layers() []int {
 // Any reports whether there are slots.
 func (x *Experts) Any() bool { return len(x.slots) > 0 }
 
-// Rows is how many rows layers see at most.
+// Rows is the most rows that layers see.
 func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
 
 // Host is the host device.
 func (x *Experts) Host() Host { return x.host }
 
-// SlotBytes is the size of a slot for a model's experts as they will be kept on a device with
-// that layout.
+// SlotBytes is the size of a slot for a model's experts on a device with that layout.
 func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, error) {
 	if l != nil {
 		return load.SlotBytes(cfg, p)
@@ -167,8 +165,8 @@ func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, err
 // SlotBytes is the size of a slot: of the largest expert.
 func (x *Experts) SlotBytes() int { return x.size }
 
-// Room allocates the slots, once. On an error it has allocated none, and where the device has
-// too little memory it tells how many there would be room for.
+// Room allocates the slots, once. On an error it has allocated none, and if the device has too little
+// memory it returns how many would fit.
 func (x *Experts) Room(slots int) (int, error) {
 	if slots == 0 || x.size == 0 {
 		return slots, nil
@@ -188,7 +186,7 @@ func (x *Experts) Room(slots int) (int, error) {
 	return x.fit(slots - 1), err
 }
 
-// fit is how many slots can be allocated, at most so many.
+// fit is how many slots can be allocated, at most most.
 func (x *Experts) fit(most int) int {
 	if m := x.dev.Memory(); m.Total > 0 {
 		most = min(most, int((m.Total-m.Used)/int64(x.size)))
@@ -198,15 +196,15 @@ func (x *Experts) fit(most int) int {
 			b.Free()
 			return most
 		}
-		most = most * 15 / 16 // memory in pieces
+		most = most * 15 / 16 // memory is fragmented
 	}
 	return 0
 }
 
-// Load enqueues the copies of n neighbouring experts of a layer, from e on, to slots from at
-// on, in place of those that are there. What else runs must have passed s before it uses
-// the experts, and s what used the former ones. A copy that the device refuses panics and
-// leaves the slots free.
+// Load enqueues the copies of n consecutive experts of a layer, from e on, to slots from at on, and
+// replaces the experts that are there. Other work must wait for s before it uses the experts, and s
+// must wait for the work that used the former ones. Load panics if the device refuses a copy, and
+// then leaves the slots free.
 func (x *Experts) Load(s device.Stream, at, layer, e, n int) error {
 	b := x.banks[layer]
 	if b == nil || n < 1 || e < 0 || e+n > len(b.held) || at < 0 || at+n > len(x.slots) {
@@ -215,21 +213,21 @@ func (x *Experts) Load(s device.Stream, at, layer, e, n int) error {
 	for i := range n {
 		x.leave(at + i)
 	}
-	if err := x.shelf.copy(s, x.room, at, layer, e, n); err != nil {
+	if err := x.store.copy(s, x.room, at, layer, e, n); err != nil {
 		return err
 	}
 	for i := range n {
 		x.slots[at+i] = slot{layer, e + i}
 		b.held[e+i]++
-		x.shelf.present(x.room, at+i, layer, e+i)
+		x.store.present(x.room, at+i, layer, e+i)
 	}
 	return nil
 }
 
-// Leave makes a slot free whose copy did not reach the device.
+// Leave frees a slot whose copy did not reach the device.
 func (x *Experts) Leave(at int) { x.leave(at) }
 
-// leave makes a slot free: its expert is where another slot has it, or nowhere.
+// leave frees a slot. Its expert is then in another slot, or in none.
 func (x *Experts) leave(at int) {
 	old := x.slots[at]
 	x.slots[at].layer = -1
@@ -238,40 +236,40 @@ func (x *Experts) leave(at int) {
 	}
 	b := x.banks[old.layer]
 	if b.held[old.expert]--; b.held[old.expert] == 0 {
-		x.shelf.absent(old.layer, old.expert)
+		x.store.absent(old.layer, old.expert)
 		return
 	}
-	x.shelf.present(x.room, slices.Index(x.slots, old), old.layer, old.expert)
+	x.store.present(x.room, slices.Index(x.slots, old), old.layer, old.expert)
 }
 
-// Compute runs work of a layer on a stream of the host device; st is that of the
-// batch's mirror, or one made of it. It may run on several streams at once with
-// lists that share no assignment, once they have passed Prepare.
+// Compute runs work of a layer on a stream of the host device. st is the state of the batch's mirror,
+// or one made from it. After Prepare, several streams may run Compute at once with lists that share
+// no assignment.
 func (x *Experts) Compute(s device.Stream, st *stages.State, layer int, work []device.ExpertRows) {
 	x.banks[layer].host.Run(s, x.host, st, work)
 }
 
-// Bank is a layer's routed experts in host memory, for those who run them by
-// themselves: on Mirror.State.
+// Bank is a layer's routed experts in host memory, for callers that run them on Mirror.State
+// themselves.
 func (x *Experts) Bank(layer int) *expert.Bank { return &x.banks[layer].host }
 
-// Prepare makes what Compute takes of the rows that Mirror.Fetch brought.
+// Prepare converts the rows that Mirror.Fetch has copied to the form that Compute takes.
 func (x *Experts) Prepare(s device.Stream, m *Mirror, layer int) {
 	m.back.widen(m)
 	x.prepare(s, &m.st, layer)
 }
 
-// prepare quantises the rows of st for a layer's experts, if they want that.
+// prepare quantises the rows of st if a layer's experts are integers.
 func (x *Experts) prepare(s device.Stream, st *stages.State, layer int) {
 	p := st.On(x.host, s, nil)
 	x.banks[layer].host.Prepare(&p.List, st)
 	p.Send()
 }
 
-// Close gives the slots back and the groups their experts.
+// Close frees the slots and gives the experts back to the groups.
 func (x *Experts) Close() {
-	if x.shelf != nil {
-		x.shelf.close()
+	if x.store != nil {
+		x.store.close()
 	}
 	for _, b := range x.banks {
 		b.dev.Routed, b.dev.Integers, b.dev.Here = b.host.Routed, b.host.Integers, device.Bank{}

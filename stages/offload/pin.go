@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// unpinned is host memory that the device copies from slower than it could.
+// unpinned counts host memory that could not be pinned, so that copies of it are slower.
 type unpinned struct {
 	mu    sync.Mutex
 	bytes int64
 	why   error // the first refusal
 }
 
-// pin has the device copy b, host memory of which it takes a lot again and again, from where it
-// lies. Where that is refused copies go through a stream's own buffers: Notices tells.
+// pin lets the device copy b in place. b is host memory that is copied often. If the device refuses,
+// copies go through a stream's own buffers, and Notices says so.
 func (x *Experts) pin(b []byte) (release func() error) {
 	if x.accel == nil {
 		return func() error { return nil }

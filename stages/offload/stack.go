@@ -8,7 +8,7 @@ import (
 	"krater/stages/load"
 )
 
-// stack is the shelf of an accelerator, which finds experts by their slots itself. Those that
+// stack is the slotStore of an accelerator, which finds experts by their slots itself. Those that
 // are copied again and again lie on the host as they do in a slot, pinned; others are laid
 // out when they are copied.
 type stack struct {
@@ -65,7 +65,7 @@ func (t *stack) absent(int, int)                      {}
 // Keep lays the experts of a layer out on the host for copies that come again and again. On
 // other devices than accelerators they lie there already.
 func (x *Experts) Keep(layer int) error {
-	t, ok := x.shelf.(*stack)
+	t, ok := x.store.(*stack)
 	if !ok || t.layers[layer] != nil {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (x *Experts) Keep(layer int) error {
 
 func (t *stack) close() {
 	for _, release := range t.release {
-		_ = release() // a lost card has let go
+		_ = release() // a lost GPU has let go
 	}
 	t.layers, t.release = nil, nil
 }

@@ -9,16 +9,16 @@ import (
 	"krater/stages/model"
 )
 
-// sums returns to an accelerator the weighted sum of what the host computed for a token,
-// not its rows: a copy is a K-th, and the operators that sum there leave out what they have
-// not computed.
+// sums returns to an accelerator the weighted sum of the host's results for a token, not their rows:
+// a copy has 1/K of the bytes, and the operators that sum on the accelerator leave out the experts
+// that it has not computed.
 type sums struct {
 	dev     device.Device
-	raw     device.Mat // [tokens, H] of RowType, on the host: the rows as they came
+	raw     device.Mat // [tokens, H] of RowType, on the host: the rows as fetched
 	weights []float32  // [tokens*K]
 	sum     device.Mat // [tokens, H] F32, on the host
-	there   device.Mat // the same on the accelerator
-	byToken []float32  // [tokens*K] weights of what the host computed, else 0
+	there   device.Mat // its copy on the accelerator
+	byToken []float32  // [tokens*K] weights of the host's experts, else 0
 	release []func() error
 }
 
@@ -27,7 +27,7 @@ func sumBytes(cfg *model.Config, lim stages.Limits) int64 {
 	return 4 * int64(lim.LayerRows()) * int64(cfg.Hidden)
 }
 
-// newSums gives what there is also with an error, to be closed.
+// newSums returns what it has allocated even with an error; the caller closes it.
 func newSums(x *Experts) (*sums, error) {
 	cfg, rows := x.parts.Config, x.parts.Limits.LayerRows()
 	r := &sums{dev: x.dev, weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
@@ -47,7 +47,7 @@ func newSums(x *Experts) (*sums, error) {
 
 func (r *sums) close() {
 	for _, release := range r.release {
-		_ = release() // a lost card has let go
+		_ = release() // a lost GPU has released it already
 	}
 	for _, x := range []device.Mat{r.raw, r.sum, r.there} {
 		if !x.Zero() {
@@ -69,7 +69,7 @@ func (r *sums) widen(m *Mirror) {
 	})
 }
 
-// send sums by rank, as everybody does.
+// send adds the rows of a token in the order of its choices.
 func (r *sums) send(s device.Stream, m *Mirror, st *stages.State, work []device.ExpertRows) {
 	w := r.byToken[:st.T*m.topK]
 	clear(w)
@@ -88,8 +88,8 @@ func (r *sums) send(s device.Stream, m *Mirror, st *stages.State, work []device.
 	p.Send()
 }
 
-// sumRow is dst = the sum of rows from, from+1, ... of y [n, cols], by their weights; one of
-// weight 0 is not read.
+// sumRow sets dst to the weighted sum of rows from, from+1, ... of y [n, cols]. It does not read rows of
+// weight 0.
 func sumRow(dst, y []float32, cols, from int, weights []float32) {
 	clear(dst)
 	for k, w := range weights {
@@ -108,13 +108,13 @@ func addRow(dst, row []float32, w float32) {
 	}
 }
 
-// parallelParts is on how many goroutines at most.
+// parallelParts is the most goroutines of parallel.
 const parallelParts = 8
 
-// parallelRows is how many rows are worth another goroutine.
+// parallelRows is the number of rows that are worth another goroutine.
 const parallelRows = 64
 
-// parallel calls f for 0 to n-1, of many on several goroutines.
+// parallel calls f for 0 to n-1, on several goroutines if n is large.
 func parallel(n int, f func(int)) {
 	parts := min(parallelParts, (n+parallelRows-1)/parallelRows)
 	if parts < 2 {

@@ -23,7 +23,7 @@ var (
 
 func newHost(s Size, clear func() error) *Host { return NewHost(s, make([]byte, s.Bytes()), clear) }
 
-// say does what the card does to say that a call is there.
+// say does what the GPU does to say that a call is there.
 func (h *Host) say(round, rows uint32) { atomic.StoreUint64(h.posted, uint64(round)<<32|uint64(rows)) }
 
 // word writes a tagged word of a call: its place.
@@ -31,7 +31,7 @@ func (h *Host) word(i int, round uint32) {
 	atomic.StoreUint64(&h.in.words[i], uint64(round)<<32|uint64(i))
 }
 
-// post does all that the card does.
+// post does all that the GPU does.
 func (h *Host) post(round, rows uint32) {
 	if few, _ := h.size.few(); int(rows) <= few {
 		for i := range h.size.taggedWords(int(rows)) {
@@ -44,7 +44,7 @@ func (h *Host) post(round, rows uint32) {
 func never() bool { return false }
 
 // TestHostCalls: a call is seen by all who await it, one that asks nothing holds nobody up
-// even if the card is further already, and numbers go on where they were.
+// even if the GPU is further already, and numbers go on where they were.
 func TestHostCalls(t *testing.T) {
 	for _, size := range []Size{small, wide} {
 		h := newHost(size, nil)
@@ -65,7 +65,7 @@ func TestHostCalls(t *testing.T) {
 		if l, ok := h.Await(1, never); !ok || l.Rows != 0 {
 			t.Errorf("nothing asked: %v %+v", ok, l)
 		}
-		h.post(11, 2) // the card did not wait for call 2
+		h.post(11, 2) // the GPU did not wait for call 2
 		if l, ok := h.Await(2, never); !ok || l.Rows != 0 {
 			t.Errorf("passed: %v %+v", ok, l)
 		}
@@ -149,7 +149,7 @@ func TestReadersTogether(t *testing.T) {
 }
 
 // TestAnswers: of few rows every word has the call's number; of more a flag behind them has,
-// and what was written is where the card looks. A call that the card has given up is not
+// and what was written is where the GPU looks. A call that the GPU has given up is not
 // answered where it looks for the next one's.
 func TestAnswers(t *testing.T) {
 	h := newHost(small, nil)
@@ -226,7 +226,7 @@ func TestAwaitStops(t *testing.T) {
 	}
 }
 
-// TestLate: the host learns of it, and the next step begins with a card that waits again.
+// TestLate: the host learns of it, and the next step begins with a GPU that waits again.
 func TestLate(t *testing.T) {
 	fault := errors.New("lost")
 	cleared, answer := 0, fault

@@ -18,11 +18,11 @@ import (
 	"krater/kernels/device"
 )
 
-// ErrLost says that the card's context is gone after a fault of a kernel or of the
+// ErrLost says that the GPU's context is gone after a fault of a kernel or of the
 // hardware: nothing on it can be used any more in this process.
 var ErrLost = errors.New("the card's context is lost")
 
-// Options say how a card is opened.
+// Options say how a GPU is opened.
 type Options struct {
 	Index int
 	// Images give the kernels for a compute capability (90 for 9.0): cubins or PTX.
@@ -42,7 +42,7 @@ type Options struct {
 // capability 8.0 on.
 const PortableShared = 99 << 10
 
-// Card is an opened card.
+// Card is an opened GPU.
 type Card struct {
 	owner *driver.Owner
 	info  launch.Card
@@ -66,7 +66,7 @@ type Card struct {
 // Graphs is how many instantiated graphs all streams keep now.
 func (c *Card) Graphs() int { return int(c.kept.Load()) }
 
-// Open takes a card into use. Without a driver or a card the error says which.
+// Open takes a GPU into use. Without a driver or a GPU the error says which.
 func Open(o Options) (*Card, error) {
 	owner, err := driver.NewOwner(o.Index)
 	if err != nil {
@@ -130,10 +130,10 @@ func (c *Card) open(o Options) error {
 	return c.mods.load(images)
 }
 
-// emulator is how the card of kernels/cuda/emu calls itself.
+// emulator is how the GPU of kernels/cuda/emu calls itself.
 const emulator = "Krater emulated"
 
-// Emulated reports whether the card is the emulator: it times nothing.
+// Emulated reports whether the GPU is the emulator: it times nothing.
 func (c *Card) Emulated() bool { return strings.HasPrefix(c.info.Name, emulator) }
 
 // spin is how long the owner looks for the next job while a step is in progress: not at all
@@ -151,10 +151,10 @@ const sharedOptin cu.DeviceAttribute = 97
 // Info is what the choice of kernels depends on.
 func (c *Card) Info() launch.Card { return c.info }
 
-// Total is the card's memory in bytes.
+// Total is the GPU's memory in bytes.
 func (c *Card) Total() int64 { return c.total }
 
-// Free asks how many bytes of the card's memory nobody uses.
+// Free asks how many bytes of the GPU's memory nobody uses.
 func (c *Card) Free() (free int64, err error) {
 	err = c.do(func() error {
 		free, _, err = cu.MemInfo()
@@ -163,7 +163,7 @@ func (c *Card) Free() (free int64, err error) {
 	return free, err
 }
 
-// Close gives the card back. Its streams must be idle.
+// Close gives the GPU back. Its streams must be idle.
 func (c *Card) Close() error {
 	err := c.owner.Do(func() error {
 		for i := range c.events {
@@ -185,14 +185,14 @@ func (c *Card) Close() error {
 	return err
 }
 
-// Err is why the card is lost, nil while it is well.
+// Err is why the GPU is lost, nil while it is well.
 func (c *Card) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost
 }
 
-// Owner is the thread that talks to the card, for those who measure.
+// Owner is the thread that talks to the GPU, for those who measure.
 func (c *Card) Owner() *driver.Owner { return c.owner }
 
 // do runs f on the owner's thread. After a fault that ends the context everything
@@ -223,7 +223,7 @@ func (source) Alloc(n int64) (uint64, error) {
 
 func (source) Free(at uint64) error { return cu.MemFree(cu.DevicePtr(at)) }
 
-// Alloc gives n bytes of the card's memory, cleared unless raw. It is aligned to 256.
+// Alloc gives n bytes of the GPU's memory, cleared unless raw. It is aligned to 256.
 func (c *Card) Alloc(n int64, raw bool) (launch.Ptr, error) {
 	var at uint64
 	err := c.do(func() error {
@@ -274,8 +274,8 @@ func (c *Card) FreeHost(host []byte) error {
 	return c.do(func() error { return driver.HostFree(host) })
 }
 
-// Held is what the card's pool has from the driver.
+// Held is what the GPU's pool has from the driver.
 func (c *Card) Held() (n int64) {
-	_ = c.do(func() error { n = c.mem.Held(); return nil }) // a lost card holds nothing of use
+	_ = c.do(func() error { n = c.mem.Held(); return nil }) // a lost GPU holds nothing of use
 	return n
 }

@@ -16,10 +16,10 @@ import (
 	"krater/kernels/cuda/rt"
 )
 
-// inChild is set in a process of a test that runs it once more with a card like no other.
+// inChild is set in a process of a test that runs it once more with a GPU like no other.
 const inChild = "TEST_CHILD"
 
-// emulated has the test run in a process of its own, with the emulated card as env says.
+// emulated has the test run in a process of its own, with the emulated GPU as env says.
 // It reports whether this is that process.
 func emulated(t *testing.T, env string) bool {
 	t.Helper()
@@ -58,7 +58,7 @@ func fill(b []byte, v byte) {
 	}
 }
 
-// second is another stream of the card.
+// second is another stream of the GPU.
 func second(t *testing.T, c *cudatest.Card) *rt.Stream {
 	t.Helper()
 	s, err := c.NewStream()
@@ -72,7 +72,7 @@ func second(t *testing.T, c *cudatest.Card) *rt.Stream {
 // one reports whether all of b is v.
 func one(b []byte, v byte) bool { return bytes.Count(b, []byte{v}) == len(b) }
 
-// TestPinnedMemoryIsReadInPlace: whatever the size, by every stream, when the card gets
+// TestPinnedMemoryIsReadInPlace: whatever the size, by every stream, when the GPU gets
 // there; what lies only partly in it is copied aside at once, and so is all of it when it
 // is released.
 func TestPinnedMemoryIsReadInPlace(t *testing.T) {
@@ -157,7 +157,7 @@ func TestPinnedMemoryIsWrittenInPlace(t *testing.T) {
 	}
 }
 
-// ring copies rounds of bytes through two slots of the card, on a stream for copies, and
+// ring copies rounds of bytes through two slots of the GPU, on a stream for copies, and
 // from there to where they are looked for: a copy waits for what used its slot last, its
 // use for the copy. forget leaves out one of the two; with ahead the copies are waited for
 // before their uses.
@@ -379,7 +379,7 @@ func TestPinRefused(t *testing.T) {
 }
 
 // TestPinForReading: a driver that refuses pages mapped read-only may take them when it is
-// told that the card only reads them.
+// told that the GPU only reads them.
 func TestPinForReading(t *testing.T) {
 	if !emulated(t, "KR_EMU_FAIL=cuMemHostRegister:1:1") {
 		return
@@ -395,7 +395,7 @@ func TestPinForReading(t *testing.T) {
 }
 
 // TestFailedCopies tell the stream, its events and who waits for them, and no one else; a
-// lost card tells everybody, and memory can be released all the same.
+// lost GPU tells everybody, and memory can be released all the same.
 func TestFailedCopies(t *testing.T) {
 	for _, env := range []string{"KR_EMU_FAIL=cuMemcpy:1:1", "KR_EMU_FAIL=cuMemcpy:1:999"} {
 		t.Run(strings.ReplaceAll(env, ":", " "), func(t *testing.T) {

@@ -5,7 +5,7 @@
 // is pinned as it lies: a step whose experts are copied beside it has several of both in
 // every layer, so a chain of waits, copies and launches leaves in one trip.
 //
-// All driver calls for a card are made by one thread (driver.Owner). A card's methods
+// All driver calls for a GPU are made by one thread (driver.Owner). A GPU's methods
 // may be called by anybody; a stream belongs to one goroutine at a time.
 //
 // Built only with the tag cuda.

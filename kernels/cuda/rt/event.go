@@ -13,7 +13,7 @@ import (
 )
 
 // points are the places of a stream that somebody may wait for. They are passed in their
-// order, so an event of the driver's goes back to the card when its point is known to be
+// order, so an event of the driver's goes back to the GPU when its point is known to be
 // passed, and whoever still holds the Event finds that out by its number alone.
 type points struct {
 	card      *Card
@@ -58,7 +58,7 @@ func (p *points) mark() (uint64, error) {
 	return p.last, nil
 }
 
-// look asks the card which points are passed. It runs on the owner's thread.
+// look asks the GPU which points are passed. It runs on the owner's thread.
 func (p *points) look() error {
 	p.drop()
 	n := 0
@@ -86,7 +86,7 @@ func (p *points) reach(n uint64) {
 	}
 }
 
-// drop gives events of passed points back to the card. It runs on the owner's thread.
+// drop gives events of passed points back to the GPU. It runs on the owner's thread.
 func (p *points) drop() {
 	first := p.last - uint64(len(p.open)) // the last point that is not open
 	if n := int64(p.passed.Load()) - int64(first); n > 0 {
@@ -120,8 +120,8 @@ func (c *Card) event() (cu.Event, error) {
 	return cu.MakeEvent(cu.DisableTiming)
 }
 
-// Record sends what has gathered to the card and marks the point that it reaches: one trip
-// to the card's thread. A step may have many, so that thread stays awake until the step is
+// Record sends what has gathered to the GPU and marks the point that it reaches: one trip
+// to the GPU's thread. A step may have many, so that thread stays awake until the step is
 // whole; who has a stream for copies alone leaves that to the step they are for.
 func (s *Stream) Record() *Event {
 	ev := &Event{of: &s.points}
@@ -147,7 +147,7 @@ func (s *Stream) Record() *Event {
 	return ev
 }
 
-// After has the stream wait for an event of this card, here: what is added from now on
+// After has the stream wait for an event of this GPU, here: what is added from now on
 // runs after it. Nothing leaves for that, unless lists become graphs.
 func (s *Stream) After(ev *Event) {
 	s.Fail(ev.err)

@@ -10,14 +10,14 @@ import (
 )
 
 // graphs turns lists that come again into graphs. What has changed between two steps
-// lies in the card's memory, so two steps of equal shape are equal lists: the second
+// lies in the GPU's memory, so two steps of equal shape are equal lists: the second
 // one is captured, later ones are one call. It belongs to the owner's thread.
 //
 // A graph costs milliseconds and memory, so at most max are kept and the one that was
 // not used for longest goes.
 type graphs struct {
 	max   int
-	kept  *atomic.Int64 // of the card's streams together
+	kept  *atomic.Int64 // of the GPU's streams together
 	clock uint64
 	byKey map[uint64]*entry   // by the list's hash
 	steps map[uint64]*entry   // by the key of the step that is one such list

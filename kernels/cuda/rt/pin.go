@@ -16,7 +16,7 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// pins is the host memory that a card knows: Pin changes it, every copy looks at it.
+// pins is the host memory that a GPU knows: Pin changes it, every copy looks at it.
 type pins struct {
 	mu   sync.Mutex // of changes
 	list atomic.Pointer[[]span]
@@ -106,14 +106,14 @@ func (p *pins) drop(b []byte) {
 	})
 }
 
-// Pin has the card read and write b, which is not the Go heap's, without a copy in between:
+// Pin has the GPU read and write b, which is not the Go heap's, without a copy in between:
 // CopyIn takes what lies wholly in b from where it lies, at once and of any size, and b must not
 // change until the stream has passed; CopyOut puts it there. It costs some 0.1 s a GiB of memory that has been
-// touched, in which nobody else talks to the card. What the driver refuses (memory that
+// touched, in which nobody else talks to the GPU. What the driver refuses (memory that
 // others have pinned, more than may be locked, with some drivers a file mapped read-only)
 // is an error that harms nothing.
 //
-// release ends that, once however often it is called; it waits for the card.
+// release ends that, once however often it is called; it waits for the GPU.
 func (c *Card) Pin(b []byte) (release func() error, err error) {
 	if len(b) == 0 {
 		return func() error { return nil }, nil

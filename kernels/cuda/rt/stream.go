@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// stepSpin is how long the card's thread looks for the next step before it sleeps.
+	// stepSpin is how long the GPU's thread looks for the next step before it sleeps.
 	stepSpin = 2 * time.Millisecond
-	// askEvery is how often somebody who waits asks the driver whether the card is well.
+	// askEvery is how often somebody who waits asks the driver whether the GPU is well.
 	askEvery = 2 * time.Millisecond
 	// stagingBytes is a stream's room of pinned memory for copies from and to the host,
 	// stagedMax the largest copy that goes through it.
@@ -24,8 +24,8 @@ const (
 	stagedMax    = 1 << 20
 )
 
-// Stream is an order of work on a card. Ops are appended to List; they leave for the card
-// together, with the next Submit, event, wait, or copy to the card: what others submit
+// Stream is an order of work on a GPU. Ops are appended to List; they leave for the GPU
+// together, with the next Submit, event, wait, or copy to the GPU: what others submit
 // comes before or after all of them. The first error stays and every later wait answers
 // it, until Recover.
 type Stream struct {
@@ -47,11 +47,11 @@ type Stream struct {
 	marked  uint64 // the newest of points
 	staging []byte // pinned
 	used    int
-	done    []byte  // a mapped word the card writes when it gets there
+	done    []byte  // a mapped word the GPU writes when it gets there
 	word    *uint32 // the same
 	doneAt  cu.DevicePtr
 	count   uint32
-	sent    bool // the card will write count
+	sent    bool // the GPU will write count
 	usual   usual
 	err     error
 }
@@ -64,7 +64,7 @@ type hold struct {
 	uploads, ops int
 }
 
-// upload is a copy to the card that waits for its list, out one to the host that waits
+// upload is a copy to the GPU that waits for its list, out one to the host that waits
 // in pinned memory for the stream.
 type upload struct {
 	dst launch.Ptr
@@ -194,7 +194,7 @@ func (s *Stream) Forget() {
 	s.Fail(s.card.do(func() error { s.graphs.clear(); return nil }))
 }
 
-// Flush sends what has gathered to the card. It does not wait for it.
+// Flush sends what has gathered to the GPU. It does not wait for it.
 func (s *Stream) Flush() {
 	if s.err == nil && s.gathered() {
 		s.step.cut = true
@@ -257,7 +257,7 @@ func (s *Stream) flush() error {
 	return nil
 }
 
-// pass has s wait, and the card look at its clock. It runs on the owner's thread.
+// pass has s wait, and the GPU look at its clock. It runs on the owner's thread.
 func (h *hold) pass(s cu.Stream) error {
 	if err := h.from.record(s); err != nil {
 		return err
@@ -293,8 +293,8 @@ func (s *Stream) runList(holds []hold) error {
 	return s.card.run.run(&s.card.mods, &s.List, at, len(s.List.Ops), s.s)
 }
 
-// CopyIn copies src to the card, after what was added before. Pinned memory (Card.Pin) is
-// read when the card gets there; other memory may change when CopyIn has returned, which
+// CopyIn copies src to the GPU, after what was added before. Pinned memory (Card.Pin) is
+// read when the GPU gets there; other memory may change when CopyIn has returned, which
 // takes until a large copy is done.
 func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
 	if len(src) == 0 || s.err != nil {
@@ -364,7 +364,7 @@ func (s *Stream) room(n int) []byte {
 	return p
 }
 
-// CopyOut copies from the card to dst, which has the bytes after the next Synchronize, and
+// CopyOut copies from the GPU to dst, which has the bytes after the next Synchronize, and
 // may have some of them before if it is pinned.
 func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 	if len(dst) == 0 || s.err != nil {
@@ -383,7 +383,7 @@ func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 	}
 }
 
-// Submit sends what has gathered to the card and has it tell when all of it is done: a
+// Submit sends what has gathered to the GPU and has it tell when all of it is done: a
 // Synchronize that follows only waits. It ends the last part of a step that is timed.
 func (s *Stream) Submit() { s.submit(true) }
 
@@ -411,7 +411,7 @@ func (s *Stream) submit(ends bool) {
 	}
 }
 
-// Synchronize waits until the card has done everything and the host has what it asked
+// Synchronize waits until the GPU has done everything and the host has what it asked
 // for. It answers the stream's first error.
 func (s *Stream) Synchronize() error {
 	if !s.sent || s.gathered() {
@@ -430,7 +430,7 @@ func (s *Stream) Synchronize() error {
 	return s.err
 }
 
-// deliver gives the host what it asked for and the card has copied.
+// deliver gives the host what it asked for and the GPU has copied.
 func (s *Stream) deliver() {
 	for _, o := range s.outs {
 		copy(o.dst, o.src)
@@ -438,8 +438,8 @@ func (s *Stream) deliver() {
 	s.outs = s.outs[:0]
 }
 
-// wait looks at a word the card writes at the end: the owner's thread stays free for
-// other streams. What fails on the card writes nothing, so ask now and then.
+// wait looks at a word the GPU writes at the end: the owner's thread stays free for
+// other streams. What fails on the GPU writes nothing, so ask now and then.
 func (s *Stream) wait() error {
 	begin, asked := time.Now(), time.Duration(0)
 	for {

@@ -10,7 +10,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Timed has the card take the time of what f adds to the stream, and waits for it.
+// Timed has the GPU take the time of what f adds to the stream, and waits for it.
 func (s *Stream) Timed(f func()) (time.Duration, error) {
 	s.Flush()
 	var from, to cu.Event
@@ -44,7 +44,7 @@ func (s *Stream) Timed(f func()) (time.Duration, error) {
 	return time.Duration(ms * float64(time.Millisecond)), err
 }
 
-// Outside has f, on the card's thread, queue work of another library on the stream, which
+// Outside has f, on the GPU's thread, queue work of another library on the stream, which
 // it gets as the driver knows it.
 func (s *Stream) Outside(f func(stream uintptr) error) {
 	s.Flush()

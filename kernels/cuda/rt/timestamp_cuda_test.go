@@ -11,7 +11,7 @@ import (
 	"krater/kernels/device"
 )
 
-// TestTimestamps: timestamps of two streams of a card are on one clock, in the order that waits
+// TestTimestamps: timestamps of two streams of a GPU are on one clock, in the order that waits
 // give them; a wait that is timed begins before what it waits for ends, and ends after it.
 func TestTimestamps(t *testing.T) {
 	c := cudatest.Open(t)
@@ -57,7 +57,7 @@ func TestTimestamps(t *testing.T) {
 				t.Fatalf("round %d: timestamp %d of %d was %v ago", round, i, len(list), d)
 			}
 		}
-		const blur = 2 * time.Microsecond // of the card's clock
+		const blur = 2 * time.Microsecond // of the GPU's clock
 		if ago[2] != 0 || ago[0] < ago[1] || from != nil && (ago[3] < ago[4] || ago[4] > ago[1]+blur) {
 			t.Errorf("round %d: %v", round, ago)
 		}

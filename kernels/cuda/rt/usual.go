@@ -4,7 +4,7 @@ import "time"
 
 // usual is how long waits for a stream take. A step of generated rows takes as long as the
 // one before it, so who waits sleeps most of that and looks closely near the end: it is
-// there when the card is done, and its core is free meanwhile. A wait that is unlike the
+// there when the GPU is done, and its core is free meanwhile. A wait that is unlike the
 // last ones is looked at every maxNap.
 type usual struct{ d time.Duration }
 
