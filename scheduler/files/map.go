@@ -80,6 +80,17 @@ func Unmap(b []byte) error {
 	return unix.Munmap(b)
 }
 
+// Release drops the whole pages within b, which lies in memory that Map returned, from this
+// process: they are read again when they are used. The mapping is shared and read-only, so
+// nothing can be lost.
+func Release(b []byte) {
+	size := os.Getpagesize()
+	from := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (size - 1)
+	if to := from + (len(b)-from)/size*size; to > from {
+		_ = unix.Madvise(b[from:to], unix.MADV_DONTNEED) // advice: a refusal costs memory only
+	}
+}
+
 // Guard calls do on this goroutine. A fault on a mapped file becomes a *LostError.
 func Guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

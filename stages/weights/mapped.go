@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"krater/scheduler/files"
 )
@@ -20,18 +17,8 @@ func Open(dir string) (*Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	s.release = release
+	s.release = files.Release
 	return s, nil
-}
-
-// release drops the whole pages within b from this process. The mapping is shared
-// and read-only, so nothing can be lost.
-func release(b []byte) {
-	size := os.Getpagesize()
-	from := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (size - 1)
-	if to := from + (len(b)-from)/size*size; to > from {
-		_ = unix.Madvise(b[from:to], unix.MADV_DONTNEED) // advice: a refusal costs memory only
-	}
 }
 
 // directory is a folder on disk.
