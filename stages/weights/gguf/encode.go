@@ -1,0 +1,173 @@
+package gguf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"krater/kernels/tensor"
+)
+
+// encoders make one block, or any number of plain numbers. They are plain: each scale comes from
+// the largest value or the range of its group, without a search for the least error.
+var encoders = map[Type]func(dst []byte, src []float32){
+	F32: encodeF32, F16: encodeF16, BF16: encodeBF16, Q4_0: encodeQ4_0, Q8_0: encodeQ8_0, Q4_K: encodeQ4_K, Q6_K: encodeQ6_K,
+}
+
+// Encode is the inverse of Decode, up to rounding: for F32, F16, BF16, Q4_0, Q8_0, Q4_K and Q6_K.
+// The values must be finite.
+func (t Type) Encode(dst []byte, src []float32) error {
+	encode, ok := encoders[t]
+	if !ok {
+		return fmt.Errorf("%w %s: it is not written", ErrType, t)
+	}
+	b := t.Block()
+	n := len(src) / b.Elements
+	if len(src)%b.Elements != 0 || len(dst) != n*b.Bytes {
+		return fmt.Errorf("%w: %d values for %d bytes of %s; a block of %d takes %d", ErrLength, len(src), len(dst), t, b.Elements, b.Bytes)
+	}
+	if b.Elements == 1 {
+		encode(dst, src)
+		return nil
+	}
+	for i := range n {
+		encode(dst[i*b.Bytes:][:b.Bytes], src[i*b.Elements:][:b.Elements])
+	}
+	return nil
+}
+
+func encodeF32(dst []byte, src []float32) {
+	for i, v := range src {
+		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
+	}
+}
+
+func encodeF16(dst []byte, src []float32) {
+	for i, v := range src {
+		putHalf(dst[2*i:], v)
+	}
+}
+
+func encodeBF16(dst []byte, src []float32) {
+	for i, v := range src {
+		binary.LittleEndian.PutUint16(dst[2*i:], tensor.F32ToBF16(v))
+	}
+}
+
+// encodeQ4_0: the value of the largest size becomes -8.
+func encodeQ4_0(dst []byte, src []float32) {
+	d := extreme(src) / -8
+	inv := inverse(d)
+	putHalf(dst, d)
+	code := func(v float32) byte { return byte(min(max(int(float32(v*inv)+8.5), 0), 15)) }
+	for j := range 16 {
+		dst[2+j] = code(src[j]) | code(src[j+16])<<4
+	}
+}
+
+func encodeQ8_0(dst []byte, src []float32) {
+	d := float32(math.Abs(float64(extreme(src)))) / 127
+	inv := inverse(d)
+	putHalf(dst, d)
+	for j, v := range src {
+		dst[2+j] = byte(int8(round(v * inv)))
+	}
+}
+
+// encodeQ4_K: a group's minimum is 0 or below it, its scale a fifteenth of the range; the
+// largest of each is 63 times d or dmin.
+func encodeQ4_K(dst []byte, src []float32) {
+	var scales, minima [8]float32
+	for g := range 8 {
+		low, high := float32(0), float32(0)
+		for _, v := range src[32*g:][:32] {
+			low, high = min(low, v), max(high, v)
+		}
+		scales[g], minima[g] = (high-low)/15, -low
+	}
+	d, dmin := putHalf(dst, extreme(scales[:])/63), putHalf(dst[2:], extreme(minima[:])/63)
+	packed, q := dst[4:16], dst[16:144]
+	clear(packed)
+	clear(q)
+	for g := range 8 {
+		s, m := byte(min(round(scales[g]*inverse(d)), 63)), byte(min(round(minima[g]*inverse(dmin)), 63))
+		if g < 4 {
+			packed[g], packed[g+4] = packed[g]|s, packed[g+4]|m
+		} else {
+			packed[g+4] = s&15 | m<<4
+			packed[g-4] |= s >> 4 << 6
+			packed[g] |= m >> 4 << 6
+		}
+		inv, low := inverse(d*float32(s)), dmin*float32(m)
+		for j, v := range src[32*g:][:32] {
+			q[g/2*32+j] |= byte(min(max(round((v+low)*inv), 0), 15)) << (g % 2 * 4)
+		}
+	}
+}
+
+// encodeQ6_K: the value of the largest size in a group of 16 becomes -32; the largest scale is
+// -128 times d.
+func encodeQ6_K(dst []byte, src []float32) {
+	var scales [16]float32
+	for g := range scales {
+		scales[g] = extreme(src[16*g:][:16]) / -32
+	}
+	d := putHalf(dst[208:], extreme(scales[:])/-128)
+	low, high := dst[:128], dst[128:192]
+	clear(dst[:192])
+	for g := range scales {
+		s := int8(min(round(scales[g]*inverse(d)), 127))
+		dst[192+g] = byte(s)
+		inv := inverse(d * float32(s))
+		for j, v := range src[16*g:][:16] {
+			code := byte(min(max(round(v*inv), -32), 31) + 32)
+			r, at := g/2, g%2*16+j // as in decodeQ6_K
+			low[r/4*64+r%2*32+at] |= code & 15 << (r % 4 / 2 * 4)
+			high[r/4*32+at] |= code >> 4 << (r % 4 * 2)
+		}
+	}
+}
+
+// extreme is the value of the largest size, with its sign.
+func extreme(x []float32) (e float32) {
+	for _, v := range x {
+		if math.Abs(float64(v)) > math.Abs(float64(e)) {
+			e = v
+		}
+	}
+	return e
+}
+
+// inverse is 1/d, and 0 for 0.
+func inverse(d float32) float32 {
+	if d == 0 {
+		return 0
+	}
+	return 1 / d
+}
+
+// round is to nearest, halves away from zero.
+func round(v float32) int { return int(math.Round(float64(v))) }
+
+// putHalf stores the binary16 next to v, and returns its value.
+func putHalf(dst []byte, v float32) float32 {
+	h := toHalf(v)
+	binary.LittleEndian.PutUint16(dst, h)
+	return tensor.F16ToF32(h)
+}
+
+// toHalf rounds to the nearest binary16, ties to even; what is too large becomes infinite.
+func toHalf(v float32) uint16 {
+	bits := math.Float32bits(v)
+	sign, size := uint16(bits>>16)&0x8000, bits&0x7fffffff
+	switch {
+	case size > 0x7f800000: // NaN
+		return sign | 0x7e00
+	case size >= 0x477ff000: // 65520 and more
+		return sign | 0x7c00
+	case size < 0x38800000: // below 2^-14: a multiple of 2^-24
+		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(size))*0x1p24))
+	}
+	size += 0xfff + size>>13&1
+	return sign | uint16((size-0x38000000)>>13)
+}
