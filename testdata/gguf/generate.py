@@ -7,9 +7,12 @@
 
 blocks.json: for every tensor type, the sha256 of random blocks and of what they decode to.
 The blocks are not stored: splitmix64 makes them, here and in the tests.
+
+NAME.head, NAME.json: the golden folder NAME as a GGUF file; see models.py.
 """
 import hashlib
 import json
+import os
 import pathlib
 import sys
 
@@ -17,7 +20,12 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T
 from gguf.quants import dequantize, quantize
 
+import models
+
 HERE = pathlib.Path(__file__).parent
+GOLDENS = pathlib.Path(os.environ.get("GOLDENS", HERE.parent / "goldens"))
+MODELS = ("llama3", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "olmoe", "deepseek_v2", "deepseek_v2_lite",
+          "deepseek_v3", "glm4_moe", "minimax_m2", "gpt_oss")
 VALUES = 1 << 16  # of a type
 
 # Bytes that decide whether a scale is finite: where all bits of a mask are set, the lowest
@@ -86,8 +94,13 @@ def make_encoded():
 
 
 def dump(name, value):
-    rows = ",\n  ".join(json.dumps(v) for v in value) if isinstance(value, list) else None
-    write(name, f"[\n  {rows}\n]\n" if rows else json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    """JSON with one element of a list on a line."""
+    rows = lambda v: "[\n  " + ",\n  ".join(json.dumps(e, ensure_ascii=False) for e in v) + "\n]"
+    if isinstance(value, dict):
+        text = "{" + ",\n ".join(f"{json.dumps(k)}: {rows(v) if isinstance(v, list) else json.dumps(v)}" for k, v in value.items()) + "}"
+    else:
+        text = rows(value)
+    write(name, text + "\n")
 
 
 def write(name, data):
@@ -103,3 +116,8 @@ def write(name, data):
 if __name__ == "__main__":
     dump("blocks.json", make_blocks())
     dump("encoded.json", make_encoded())
+    for folder in sorted(GOLDENS.iterdir()):
+        if folder.is_dir() and folder.name in MODELS:
+            head, description = models.make(folder)
+            write(folder.name + ".head", head)
+            dump(folder.name + ".json", description)

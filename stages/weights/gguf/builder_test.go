@@ -2,7 +2,6 @@ package gguf
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 )
 
@@ -40,38 +39,16 @@ func (b *builder) key(name string, kind Kind) {
 
 // pair writes a key and its value.
 func (b *builder) pair(name string, value any) {
-	switch x := value.(type) {
-	case uint32:
-		b.key(name, Uint32)
-		b.u32(x)
-	case uint16:
+	if x, ok := value.(uint16); ok {
 		b.key(name, Uint16)
 		b.u16(x)
-	case int32:
-		b.key(name, Int32)
-		b.u32(uint32(x))
-	case uint64:
-		b.key(name, Uint64)
-		b.u64(x)
-	case float32:
-		b.key(name, Float32)
-		b.u32(math.Float32bits(x))
-	case bool:
-		b.key(name, Bool)
-		b.u8(map[bool]byte{true: 1}[x])
-	case string:
-		b.key(name, String)
-		b.text(x)
-	case []string:
-		b.key(name, Array)
-		b.u32(uint32(String))
-		b.u64(uint64(len(x)))
-		for _, s := range x {
-			b.text(s)
-		}
-	default:
-		panic(fmt.Sprintf("%T", value))
+		return
 	}
+	out, err := appendValue(appendText(*b, name), value)
+	if err != nil {
+		panic(err)
+	}
+	*b = out
 }
 
 // pad fills up to a multiple of n.

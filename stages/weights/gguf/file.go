@@ -6,7 +6,8 @@
 // Everything that a header claims is checked against the file, and against limits, before
 // anything is allocated by it.
 //
-// The package knows nothing about models.
+// The package knows nothing about models: its subpackage folder presents a file as the folder of a
+// released model.
 package gguf
 
 import (

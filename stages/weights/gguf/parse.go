@@ -176,9 +176,7 @@ func (s *scanner) entry(i int) (e entry, err error) {
 	if err != nil {
 		return fail(err)
 	}
-	if e.Type = Type(kind); !e.Type.known() {
-		return fail(fmt.Errorf("%w %s", ErrType, e.Type))
-	}
+	e.Type = Type(kind)
 	if e.offset, err = s.u64("the offset"); err == nil {
 		e.size, err = e.Type.size(e.Shape)
 	}
@@ -191,6 +189,9 @@ func (s *scanner) entry(i int) (e entry, err error) {
 // size is the number of bytes of a tensor, refused where it overflows or a row is not whole
 // blocks.
 func (t Type) size(shape []int) (uint64, error) {
+	if !t.known() {
+		return 0, fmt.Errorf("%w %s", ErrType, t)
+	}
 	row, elements := 1, uint64(1)
 	if len(shape) > 0 {
 		row = shape[len(shape)-1]

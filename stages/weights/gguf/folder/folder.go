@@ -1,0 +1,87 @@
+// Package folder presents a GGUF file as the folder of the released model that it was converted
+// from: config.json, tensors by the names of the release, tokenizer.json. So families, tokenizers
+// and chat templates are read by the same code, whatever the model came in.
+//
+// llama.cpp's conversion is undone: experts that are stored as one tensor are tensors of their
+// own, rows of queries and keys that it permuted for its rotation are in their order again, the
+// two halves of kv_b_proj are one, and norms that hold 1 + w hold w. Where a release stores
+// experts as one tensor (gpt-oss), they are given one by one all the same, under the usual names.
+//
+// What is not wired yet: whatever opens models can take a path that leads to a .gguf file, call
+// gguf.Open and New, and use Config, Tokenizer and Tensor in place of the files of a folder.
+package folder
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"krater/stages/weights/gguf"
+)
+
+var (
+	// ErrArchitecture: general.architecture names no family that is known here.
+	ErrArchitecture = errors.New("unknown GGUF architecture")
+	// ErrTensor: a tensor has no place in the family, or not the shape that metadata give it.
+	ErrTensor = errors.New("unexpected tensor")
+	// ErrMetadata: a value that no model of the family has.
+	ErrMetadata = errors.New("bad metadata")
+	// ErrTokenizer: a tokenizer that is not supported.
+	ErrTokenizer = errors.New("unsupported GGUF tokenizer")
+)
+
+// Folder is a GGUF file as a model's folder. It is valid as long as the file is open.
+type Folder struct {
+	file   *gguf.File
+	config map[string]any
+	views  map[string]View
+	names  []string
+}
+
+// New reads the metadata and the list of tensors. A tensor that the family does not have is an
+// error that names it: running without it would give nonsense.
+func New(f *gguf.File) (*Folder, error) {
+	arch, err := f.String("general.architecture")
+	if err != nil {
+		return nil, err
+	}
+	family, ok := families[arch]
+	if !ok {
+		return nil, fmt.Errorf("%w %.60q (known: %s)", ErrArchitecture, arch, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
+	}
+	d := &Folder{file: f, views: map[string]View{}}
+	r := &reader{Metadata: &f.Metadata, arch: arch, file: f}
+	if arch == "llama" && r.intOr("expert_count", 0, maxExperts) > 0 {
+		family = mixtral
+	}
+	d.config = common(r)
+	family.config(r, d.config)
+	if len(r.errs) > 0 {
+		return nil, errors.Join(r.errs...)
+	}
+	if err := newBinder(d, r, family).bind(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Config is the model's config.json.
+func (d *Folder) Config() ([]byte, error) { return json.Marshal(d.config) }
+
+// Names lists the tensors of the release in the order of the layers. Not to be changed.
+func (d *Folder) Names() []string { return d.names }
+
+// Tensor returns a tensor by its name in the release.
+func (d *Folder) Tensor(name string) (View, bool) {
+	v, ok := d.views[name]
+	return v, ok
+}
+
+// add takes a tensor of the release.
+func (d *Folder) add(name string, v View) {
+	d.views[name] = v
+	d.names = append(d.names, name)
+}
