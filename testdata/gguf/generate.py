@@ -8,6 +8,8 @@
 blocks.json: for every tensor type, the sha256 of random blocks and of what they decode to.
 The blocks are not stored: splitmix64 makes them, here and in the tests.
 
+tokenizer.json: the sha256 of a file with krater-tiny's tokenizer, as the package stores it.
+
 NAME.head, NAME.json: the golden folder NAME as a GGUF file; see models.py.
 """
 import hashlib
@@ -15,7 +17,9 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 
+import gguf
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T
 from gguf.quants import dequantize, quantize
@@ -93,6 +97,45 @@ def make_encoded():
     return out
 
 
+def make_tokenizer():
+    """The metadata that conversions write for a byte-level tokenizer: TextModel._set_vocab_gpt2."""
+    folder = HERE.parent.parent / "models" / "krater-tiny"
+    t = json.loads((folder / "tokenizer.json").read_text())
+    added = {a["content"]: a for a in t["added_tokens"]}
+    by_id = {i: text for text, i in t["model"]["vocab"].items()} | {a["id"]: a["content"] for a in t["added_tokens"]}
+    tokens, types = [], []
+    for i in range(max(by_id) + 1):
+        text = by_id.get(i, f"[PAD{i}]")
+        tokens.append(text)
+        if i not in by_id:
+            types.append(gguf.TokenType.UNUSED)
+        elif text in added:
+            types.append(gguf.TokenType.CONTROL if added[text]["special"] else gguf.TokenType.USER_DEFINED)
+        else:
+            types.append(gguf.TokenType.NORMAL)
+    with tempfile.TemporaryDirectory() as tmp:
+        path = pathlib.Path(tmp) / "tokenizer.gguf"
+        w = gguf.GGUFWriter(path, "deepseek2")
+        w.add_tokenizer_model("gpt2")
+        w.add_tokenizer_pre("deepseek-coder")
+        w.add_token_list(tokens)
+        w.add_token_types(types)
+        gguf.SpecialVocab(folder, load_merges=True).add_to_gguf(w, quiet=True)
+        w.write_header_to_file()
+        w.write_kv_data_to_file()
+        w.write_tensors_to_file()
+        w.close()
+        data = path.read_bytes()
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "keys": [f.name for f in gguf_fields(data)]}
+
+
+def gguf_fields(data):
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as f:
+        f.write(data)
+        f.flush()
+        return [v for k, v in gguf.GGUFReader(f.name).fields.items() if not k.startswith("GGUF.")]
+
+
 def dump(name, value):
     """JSON with one element of a list on a line."""
     rows = lambda v: "[\n  " + ",\n  ".join(json.dumps(e, ensure_ascii=False) for e in v) + "\n]"
@@ -116,6 +159,7 @@ def write(name, data):
 if __name__ == "__main__":
     dump("blocks.json", make_blocks())
     dump("encoded.json", make_encoded())
+    dump("tokenizer.json", make_tokenizer())
     for folder in sorted(GOLDENS.iterdir()):
         if folder.is_dir() and folder.name in MODELS:
             head, description = models.make(folder)
