@@ -43,11 +43,11 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 	return t, ok
 }
 
-// Release tells that a tensor is not needed for now: where it is mapped, its pages no longer
-// count as the process's memory and are read again when used.
-func (f *File) Release(name string) {
-	if t, ok := f.tensors[name]; ok && f.release != nil {
-		f.release(t.Data)
+// Release tells that data, which lies within a tensor's Data, is not needed for now: where it is
+// mapped, its pages no longer count as the process's memory and are read again when used.
+func (f *File) Release(data []byte) {
+	if f.release != nil {
+		f.release(data)
 	}
 }
 

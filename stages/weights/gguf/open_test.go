@@ -45,8 +45,8 @@ func TestOpen(t *testing.T) {
 		}
 		q, _ := f.Tensor("q")
 		before := bytes.Clone(q.Data)
-		f.Release("q")
-		f.Release("none")
+		f.Release(q.Data)
+		f.Release(nil)
 		if !bytes.Equal(before, q.Data) || len(f.Paths()) != 1 {
 			t.Errorf("%x, %v", q.Data, f.Paths())
 		}

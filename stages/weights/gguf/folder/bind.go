@@ -2,6 +2,7 @@ package folder
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -157,20 +158,62 @@ func (b *binder) layer(l int) error {
 		if _, twice := b.d.views[name]; twice {
 			return fmt.Errorf("%w: %q and another tensor are both %s", ErrTensor, t.Name, name)
 		}
-		var err error
+		scales, err := b.scales(stored, u[0])
 		switch {
+		case err != nil:
 		case strings.Contains(name, "*"):
-			err = b.experts(t, name)
+			err = b.experts(t, name, scales)
 		case b.family.permute && (strings.HasPrefix(u[0], "attn_q.") || strings.HasPrefix(u[0], "attn_k.")):
-			err = b.permuted(t, name, u[0][:6] == "attn_q")
+			err = b.permuted(t, name, u[0][:6] == "attn_q", scales)
 		default:
-			b.d.add(name, b.changed(u[0], t))
+			v := b.changed(u[0], t)
+			v.Scale = scales.of(0)
+			b.d.add(name, v)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return b.oldExperts(stored, release)
+}
+
+// scales are what a tensor is multiplied by: nothing, one number, or one for each expert.
+type scales []float32
+
+// of is the scale of an expert.
+func (s scales) of(expert int) float32 {
+	switch len(s) {
+	case 0:
+		return 1
+	case 1:
+		return s[0]
+	}
+	return s[expert]
+}
+
+// scales reads the scales that NVFP4 tensors have beside them. Those of activations are not
+// needed: activations are not quantised to four bits here.
+func (b *binder) scales(stored, suffix string) (scales, error) {
+	name := stored + strings.TrimSuffix(suffix, ".weight")
+	b.take(name + ".input_scale")
+	t, ok := b.take(name + ".scale")
+	if !ok {
+		return nil, nil
+	}
+	n := 1
+	if strings.HasSuffix(suffix, "_exps.weight") && height(t)*width(t) != 1 {
+		n = int(b.intOr("expert_count", 0, maxExperts))
+	}
+	out := make(scales, n)
+	if height(t)*width(t) != n || t.Type.Decode(out, t.Data) != nil {
+		return nil, fmt.Errorf("%w: %q has the shape %v, want %d numbers", ErrTensor, t.Name, t.Shape, n)
+	}
+	for i, x := range out {
+		if !(x > 0 && x <= math.MaxFloat32) {
+			return nil, fmt.Errorf("%w: scale %d of %q is %g", ErrTensor, i, t.Name, x)
+		}
+	}
+	return out, nil
 }
 
 // errorsOf calls functions until one fails.
@@ -198,14 +241,14 @@ func (b *binder) changed(suffix string, t gguf.Tensor) View {
 }
 
 // experts cuts a tensor of all experts into those of one each.
-func (b *binder) experts(t gguf.Tensor, pattern string) error {
+func (b *binder) experts(t gguf.Tensor, pattern string, scales scales) error {
 	n := int(b.intOr("expert_count", 0, maxExperts))
 	if len(t.Shape) < 2 || t.Shape[0] != n {
 		return fmt.Errorf("%w: %q has the shape %v for %d experts", ErrTensor, t.Name, t.Shape, n)
 	}
 	rows := height(t) / max(1, n)
 	for e := range n {
-		b.d.add(strings.Replace(pattern, "*", fmt.Sprint(e), 1), View{Shape: t.Shape[1:], pieces: []piece{{from: t, first: e * rows, rows: rows}}})
+		b.d.add(strings.Replace(pattern, "*", fmt.Sprint(e), 1), View{Shape: t.Shape[1:], Scale: scales.of(e), pieces: []piece{{from: t, first: e * rows, rows: rows}}})
 	}
 	return nil
 }
@@ -250,7 +293,7 @@ func (b *binder) oldExperts(stored, release string) error {
 
 // permuted undoes llama.cpp's order of the rows of a head: it takes turns between the two halves
 // that the release has one after the other.
-func (b *binder) permuted(t gguf.Tensor, name string, query bool) error {
+func (b *binder) permuted(t gguf.Tensor, name string, query bool, scales scales) error {
 	heads := b.d.config["num_key_value_heads"].(int64)
 	if query {
 		heads = b.d.config["num_attention_heads"].(int64)
@@ -263,13 +306,7 @@ func (b *binder) permuted(t gguf.Tensor, name string, query bool) error {
 	if heads < 1 || int64(rows)%(2*heads) != 0 || from.Type.Block().Elements > width(from) {
 		return fmt.Errorf("%w: %q has %d rows for %d heads", ErrTensor, t.Name, rows, heads)
 	}
-	dim := rows / int(heads)
-	v := View{Shape: t.Shape, pieces: make([]piece, 0, rows)}
-	for row := range rows {
-		h, i := row/dim, row%dim
-		v.pieces = append(v.pieces, piece{from: from, first: h*dim + i%(dim/2)*2 + i/(dim/2), rows: 1})
-	}
-	b.d.add(name, v)
+	b.d.add(name, View{Shape: t.Shape, Scale: scales.of(0), pieces: []piece{{from: from, rows: rows, head: rows / int(heads)}}})
 	return nil
 }
 

@@ -1,5 +1,5 @@
 // Package folder presents a GGUF file as the folder of the released model that it was converted
-// from: config.json, tensors by the names of the release, tokenizer.json. So families, tokenizers
+// from: config.json and its like, and tensors by the names of the release. So families, tokenizers
 // and chat templates are read by the same code, whatever the model came in.
 //
 // llama.cpp's conversion is undone: experts that are stored as one tensor are tensors of their
@@ -7,8 +7,10 @@
 // two halves of kv_b_proj are one, and norms that hold 1 + w hold w. Where a release stores
 // experts as one tensor (gpt-oss), they are given one by one all the same, under the usual names.
 //
-// What is not wired yet: whatever opens models can take a path that leads to a .gguf file, call
-// gguf.Open and New, and use Config, Tokenizer and Tensor in place of the files of a folder.
+// Nothing uses it yet. A source of models whose path leads to a .gguf file, any part of one, or
+// their folder calls gguf.Open and New, and takes Config, Generation and Tokenizer in place of the
+// folder's files, and Names and Tensor in place of a weights.Set: View.Blocks with View.Type for
+// what is used as stored, View.Floats for what is converted.
 package folder
 
 import (
@@ -16,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -71,6 +74,29 @@ func New(f *gguf.File) (*Folder, error) {
 // Config is the model's config.json.
 func (d *Folder) Config() ([]byte, error) { return json.Marshal(d.config) }
 
+// Generation is the model's generation_config.json, as far as files keep it; nil if they keep
+// nothing.
+func (d *Folder) Generation() ([]byte, error) {
+	c := map[string]any{}
+	for key, field := range map[string]string{"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty"} {
+		key = "general.sampling." + key
+		if !d.file.Has(key) {
+			continue
+		}
+		x, err := d.file.Float(key)
+		if err != nil {
+			return nil, err
+		}
+		if c[field] = short(x); math.IsNaN(x) || math.IsInf(x, 0) {
+			return nil, fmt.Errorf("%s: %w: %g", key, ErrMetadata, x)
+		}
+	}
+	if len(c) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(c)
+}
+
 // Names lists the tensors of the release in the order of the layers. Not to be changed.
 func (d *Folder) Names() []string { return d.names }
 
@@ -80,8 +106,18 @@ func (d *Folder) Tensor(name string) (View, bool) {
 	return v, ok
 }
 
+// Release tells that a tensor is not needed for now; see gguf.File.Release.
+func (d *Folder) Release(name string) {
+	for _, p := range d.views[name].pieces {
+		d.file.Release(p.stored())
+	}
+}
+
 // add takes a tensor of the release.
 func (d *Folder) add(name string, v View) {
+	if v.Scale == 0 {
+		v.Scale = 1
+	}
 	d.views[name] = v
 	d.names = append(d.names, name)
 }

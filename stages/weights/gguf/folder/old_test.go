@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"krater/stages/model"
 	"krater/stages/weights/gguf"
 )
 
@@ -160,6 +162,80 @@ func TestOldMixtral(t *testing.T) {
 	sameTensors(t, again(t, f, nil, change), d)
 }
 
+// TestScales: NVFP4 tensors have a scale, or one for each expert.
+func TestScales(t *testing.T) {
+	_, f, _ := build(t, "qwen3_moe")
+	d, err := New(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vector := func(name string, x ...float32) gguf.Tensor {
+		b := make([]byte, 4*len(x))
+		if err := gguf.F32.Encode(b, x); err != nil {
+			t.Fatal(err)
+		}
+		return gguf.Tensor{Name: name, Type: gguf.F32, Shape: []int{len(x)}, Data: b}
+	}
+	each := make([]float32, 16)
+	for e := range each {
+		each[e] = float32(e + 2)
+	}
+	got, err := New(again(t, f, nil, map[string][]gguf.Tensor{"": {vector("blk.0.attn_q.scale", 0.5), vector("blk.0.attn_q.input_scale", 3),
+		vector("blk.1.ffn_up_exps.scale", each...), vector("blk.1.ffn_up_exps.input_scale", each...)}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, scale := range map[string]float32{"model.layers.0.self_attn.q_proj.weight": 0.5, "model.layers.0.self_attn.k_proj.weight": 1,
+		"model.layers.1.mlp.experts.7.up_proj.weight": 9, "model.layers.1.mlp.experts.7.gate_proj.weight": 1} {
+		a, _ := d.Tensor(name)
+		b, _ := got.Tensor(name)
+		x, y := make([]float32, a.Elements()), make([]float32, b.Elements())
+		if err := errors.Join(a.Floats(x), b.Floats(y)); err != nil {
+			t.Fatal(err)
+		}
+		if b.Scale != scale || y[5] != x[5]*scale || x[5] == 0 {
+			t.Errorf("%s: scale %g, %g of %g", name, b.Scale, y[5], x[5])
+		}
+		got.Release(name)
+	}
+	for _, bad := range []gguf.Tensor{vector("blk.1.ffn_up_exps.scale", 1, 2), vector("blk.0.attn_q.scale", 0), vector("blk.0.attn_q.scale", float32(math.NaN()))} {
+		if _, err := New(again(t, f, nil, map[string][]gguf.Tensor{"": {bad}})); !errors.Is(err, ErrTensor) || !strings.Contains(err.Error(), bad.Name) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestGeneration: recommended sampling parameters are those of generation_config.json.
+func TestGeneration(t *testing.T) {
+	_, f, _ := build(t, "qwen3")
+	d, err := New(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if none, err := d.Generation(); err != nil || none != nil {
+		t.Errorf("%s, %v", none, err)
+	}
+	meta := map[string]any{"general.sampling.temp": float32(0.6), "general.sampling.top_k": int32(20), "general.sampling.top_p": float32(0.95),
+		"general.sampling.min_p": float32(0.01), "general.sampling.penalty_repeat": float32(1.05)}
+	if d, err = New(again(t, f, meta, nil)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := d.Generation()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := model.ParseGeneration(text)
+	if want := (model.Generation{Temperature: 0.6, TopP: 0.95, TopK: 20, MinP: 0.01, RepetitionPenalty: 1.05}); err != nil || !reflect.DeepEqual(g, want) {
+		t.Errorf("%+v, %v", g, err)
+	}
+	if d, err = New(again(t, f, map[string]any{"general.sampling.temp": float32(math.Inf(1))}, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Generation(); !errors.Is(err, ErrMetadata) {
+		t.Error(err)
+	}
+}
+
 // TestRefused: what has no place or does not fit is an error that names it.
 func TestRefused(t *testing.T) {
 	_, f, _ := build(t, "qwen3_moe")
@@ -187,7 +263,7 @@ func TestRefused(t *testing.T) {
 		"many experts":    {map[string]any{"qwen3moe.expert_count": uint32(1 << 20)}, nil, ErrMetadata, "1048576"},
 		"rope":            {map[string]any{"qwen3moe.rope.scaling.type": "longrope"}, nil, ErrMetadata, "longrope"},
 		"rope factors":    {nil, map[string][]gguf.Tensor{"": {{Name: "rope_freqs.weight", Type: gguf.F32, Shape: []int{2}, Data: []byte{0, 0, 0, 64, 0, 0, 128, 63}}}}, ErrTensor, "rope_freqs"},
-		"unknown tensor":  {nil, map[string][]gguf.Tensor{"": small("blk.0.ffn_gate_exps.scale", 1)}, ErrTensor, "ffn_gate_exps.scale"},
+		"unknown tensor":  {nil, map[string][]gguf.Tensor{"": small("blk.0.ffn_gate_exps.lora", 1)}, ErrTensor, "ffn_gate_exps.lora"},
 		"two names":       {nil, map[string][]gguf.Tensor{"": small("blk.0.post_attention_norm.weight", 128)}, ErrTensor, "post_attention_layernorm"},
 		"empty tensor":    {nil, map[string][]gguf.Tensor{"": small("blk.0.attn_q.bias", 0)}, ErrTensor, "empty"},
 		"no embedding":    {nil, map[string][]gguf.Tensor{"token_embd.weight": nil}, ErrTensor, "token_embd"},

@@ -9,7 +9,8 @@ import (
 
 // View is a tensor of the release, made of rows of stored tensors.
 type View struct {
-	Shape []int // of the release's tensor, row-major
+	Shape []int   // of the release's tensor, row-major
+	Scale float32 // what all stored values are multiplied by: 1, but for NVFP4 that has a scale for the tensor
 
 	pieces []piece
 	change change
@@ -20,7 +21,8 @@ type piece struct {
 	from       gguf.Tensor
 	first      int // row
 	rows       int
-	transposed int // >0: the piece is columns; it has so many rows, made of the rows columns of the stored ones
+	transposed int // >0: the piece is the rows columns of so many stored rows
+	head       int // >0: in each so many rows, those of the first half and of the second take turns
 }
 
 // change is what llama.cpp does to the values of a tensor when it converts a model.
@@ -78,24 +80,43 @@ func (v View) Type() (gguf.Type, bool) {
 	return v.pieces[0].from.Type, true
 }
 
-// Blocks returns the stored rows in the order of the release: the file's own bytes where they
-// lie in one run, else a copy. ok is false where Type's is.
+// Blocks returns the stored rows in the order of the release, without Scale: the file's own bytes
+// where they lie in one run, else a copy. ok is false where Type's is.
 func (v View) Blocks() (data []byte, ok bool) {
 	if _, ok := v.Type(); !ok {
 		return nil, false
 	}
-	if len(v.pieces) == 1 {
-		return v.pieces[0].bytes(), true
+	if len(v.pieces) == 1 && v.pieces[0].head == 0 {
+		return v.pieces[0].stored(), true
 	}
 	for _, p := range v.pieces {
-		data = append(data, p.bytes()...)
+		data = p.append(data)
 	}
 	return data, true
 }
 
-func (p piece) bytes() []byte {
+// stored are the rows as they lie in the file.
+func (p piece) stored() []byte {
+	n, rows := rowBytes(p.from), p.rows
+	if p.transposed > 0 {
+		rows = p.transposed
+	}
+	return p.from.Data[p.first*n:][: rows*n : rows*n]
+}
+
+// append appends the rows in the order of the release.
+func (p piece) append(to []byte) []byte {
+	data := p.stored()
+	if p.head == 0 {
+		return append(to, data...)
+	}
 	n := rowBytes(p.from)
-	return p.from.Data[p.first*n:][: p.rows*n : p.rows*n]
+	for row := range p.rows {
+		i := row % p.head
+		at := row - i + i%(p.head/2)*2 + i/(p.head/2)
+		to = append(to, data[at*n:][:n]...)
+	}
+	return to
 }
 
 // Floats writes all values to dst, which has Elements.
@@ -123,19 +144,24 @@ func (v View) Floats(dst []float32) error {
 			dst[i] = x - 1
 		case negExp:
 			dst[i] = float32(math.Log(float64(-x)))
+		default:
+			dst[i] = x * v.Scale
 		}
 	}
 	return nil
 }
 
 func (p piece) floats(dst []float32) error {
-	if p.transposed == 0 {
-		return p.from.Type.Decode(dst, p.bytes())
+	switch {
+	case p.transposed > 0:
+	case p.head > 0:
+		return p.from.Type.Decode(dst, p.append(nil))
+	default:
+		return p.from.Type.Decode(dst, p.stored())
 	}
 	w := width(p.from)
 	stored := make([]float32, p.transposed*w)
-	src := piece{from: p.from, first: p.first, rows: p.transposed}
-	if err := p.from.Type.Decode(stored, src.bytes()); err != nil {
+	if err := p.from.Type.Decode(stored, p.stored()); err != nil {
 		return err
 	}
 	for i := range p.rows {
