@@ -209,8 +209,8 @@ def make(folder):
             new = n if n.startswith(("blk.", "rope_freqs")) else names.get_name(n, try_suffixes=(".weight", ".bias"))
             if new is None:
                 raise ValueError(f"no place for {n}")
-            wide = y.ndim <= 1 or "ffn_gate_inp" in new or "ssm_conv1d" in new or new.endswith(".bias") or op == "plus"
-            y = np.ascontiguousarray(y, dtype=np.float32)
+            wide = np.squeeze(y).ndim <= 1 or "ffn_gate_inp" in new or "ssm_conv1d" in new or new.endswith(".bias") or op == "plus"
+            y = np.ascontiguousarray(np.squeeze(y), dtype=np.float32)
             if wide:
                 w.add_tensor(new, y)
             else:
