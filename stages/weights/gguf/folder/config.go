@@ -18,8 +18,8 @@ func experts(r *reader, c map[string]any, field string) {
 	c["num_experts_per_tok"] = r.int("expert_used_count", maxExperts)
 }
 
-// llama is Llama, Mistral and, with experts, Mixtral. A sliding window of Mistral 7B v0.1 is not
-// kept in the file.
+// llama is Llama, Mistral and, with experts, Mixtral. llama.cpp does not keep the window of
+// Mistral's first models.
 func llama(r *reader, c map[string]any) {
 	if r.intOr("expert_count", 0, maxExperts) == 0 {
 		named(c, "llama", "LlamaForCausalLM")
