@@ -32,6 +32,8 @@ install() {
 	g++ -O2 -DNDEBUG -std=c++17 -w -I"$dir/src/include" -I"$dir/src/ggml/include" -I"$dir/src/common" -I"$dir/src/vendor" \
 		"$dir"/src/tools/llama-bench/*.cpp -L"$dir/peer" -lllama-common "-l:$llama" "-l:$ggml" -lggml-base \
 		'-Wl,-rpath,$ORIGIN' -Wl,--allow-shlib-undefined -o "$dir/peer/llama-bench"
+	g++ -O2 -std=c++17 -w -I"$dir/src/include" -I"$dir/src/ggml/include" "$here/agree/agree.cpp" -L"$dir/peer" "-l:$llama" "-l:$ggml" -lggml-base \
+		'-Wl,-rpath,$ORIGIN' -Wl,--allow-shlib-undefined -o "$dir/peer/agree"
 	(cd "$here" && CGO_ENABLED=0 go build -o "$dir/peer/peers" .)
 	cp "$here/llama.sh" "$dir/peer/llama.sh"
 	echo "$release" >"$dir/peer/RELEASE"

@@ -180,8 +180,8 @@ def bf16(x):
     return ((n + 0x7fff + (n >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def make(folder):
-    """The head and the description of a folder's file."""
+def make(folder, keep=None):
+    """The head and the description of a folder's file, which is kept under the name of keep."""
     c = json.loads((folder / "config.json").read_text())
     arch = ARCHES[c["model_type"]]
     layers = c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)
@@ -221,6 +221,8 @@ def make(folder):
         w.write_tensors_to_file()
         w.close()
         data = path.read_bytes()
+        if keep:
+            pathlib.Path(keep).write_bytes(data)
     start = gguf_start(data, len(tensors))
     return data[:start], {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "tensors": tensors}
 
