@@ -100,7 +100,7 @@ var unsupported = map[Type]string{
 	4: "Q4_2, which ggml removed", 5: "Q4_3, which ggml removed", 9: "Q8_1, which ggml does not store",
 	31: "Q4_0_4_4, which ggml removed: quantize to Q4_0", 32: "Q4_0_4_8, which ggml removed: quantize to Q4_0", 33: "Q4_0_8_8, which ggml removed: quantize to Q4_0",
 	36: "IQ4_NL_4_4, which ggml removed: quantize to IQ4_NL", 37: "IQ4_NL_4_8, which ggml removed: quantize to IQ4_NL", 38: "IQ4_NL_8_8, which ggml removed: quantize to IQ4_NL",
-	41: "Q1_0",
+	41: "Q1_0", 42: "Q2_0",
 }
 
 // Types lists the types that can be read, in the order of their numbers.
