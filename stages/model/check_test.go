@@ -39,7 +39,7 @@ func sortedNames(m map[string][]int) []string {
 // TestCheckTensors: the name table is exactly what real files of both attention
 // forms hold, and every deviation is named.
 func TestCheckTensors(t *testing.T) {
-	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2", "qwen3", "qwen3_moe"} {
+	for _, arch := range goldenArchs(t) {
 		t.Run(arch, func(t *testing.T) {
 			c, err := Parse(readFile(t, goldens, arch, "config.json"))
 			if err != nil {

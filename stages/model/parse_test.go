@@ -1,132 +1,17 @@
 package model
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
-
-const goldens = "../../testdata/goldens"
-
-// readFile reads a file below the goldens or fails the test.
-func readFile(t testing.TB, elem ...string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join(elem...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// goldenF32 reads one F32 tensor of a golden file, without the product's reader.
-func goldenF32(t *testing.T, arch, name string) []float32 {
-	t.Helper()
-	b := readFile(t, goldens, arch, "goldens.safetensors")
-	n := binary.LittleEndian.Uint64(b)
-	header := map[string]struct {
-		Offsets [2]int `json:"data_offsets"`
-	}{}
-	if err := json.Unmarshal(b[8:8+n], &header); err != nil {
-		t.Fatal(err)
-	}
-	at := header[name].Offsets
-	data := b[8+n:][at[0]:at[1]]
-	out := make([]float32, len(data)/4)
-	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
-	}
-	if len(out) == 0 {
-		t.Fatalf("%s has no %s", arch, name)
-	}
-	return out
-}
-
-// TestGoldens holds both config styles to what the reference implementation used.
-func TestGoldens(t *testing.T) {
-	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2", "qwen3_moe"} {
-		t.Run(arch, func(t *testing.T) {
-			release, err := Parse(readFile(t, goldens, arch, "config.json"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			v5, err := Parse(readFile(t, goldens, arch, "config.transformers5.json"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !reflect.DeepEqual(release, v5) {
-				t.Errorf("the two styles differ:\n%+v\n%+v", release, v5)
-			}
-			var facts struct {
-				Scales struct {
-					CosSin  float64 `json:"rope_attention_scaling"`
-					Softmax float64 `json:"softmax_scale"`
-				}
-				Router struct {
-					TopK      int `json:"top_k"`
-					Norm      bool
-					Scale     float32
-					Groups    int `json:"n_group"`
-					TopGroups int `json:"topk_group"`
-				}
-				MoELayers []int `json:"moe_layers"`
-			}
-			if err := json.Unmarshal(readFile(t, goldens, arch, "facts.json"), &facts); err != nil {
-				t.Fatal(err)
-			}
-			if got := release.Layers[0].Mixer.Rotary().CosSinScale; math.Abs(got-facts.Scales.CosSin) > 1e-12 {
-				t.Errorf("cos/sin scale %v, want %v", got, facts.Scales.CosSin)
-			}
-			if got, want := softmaxScale(release), float64(float32(facts.Scales.Softmax)); got != want {
-				t.Errorf("softmax scale %v, want %v", got, want)
-			}
-			want := goldenF32(t, arch, "rope.inv_freq")
-			if len(want) != len(release.Layers[0].Mixer.Rotary().InvFreq) {
-				t.Fatalf("%d frequencies, want %d", len(release.Layers[0].Mixer.Rotary().InvFreq), len(want))
-			}
-			for i, w := range want {
-				if got := release.Layers[0].Mixer.Rotary().InvFreq[i]; math.Abs(got-float64(w)) > 2e-7*float64(w) {
-					t.Errorf("inv_freq[%d] = %v, want %v", i, got, w)
-				}
-			}
-			r := release.MoE.Router
-			if r.TopK != facts.Router.TopK || r.Normalize != facts.Router.Norm || r.Scale != facts.Router.Scale ||
-				max(1, r.Groups) != max(1, facts.Router.Groups) || max(1, r.TopGroups) != max(1, facts.Router.TopGroups) {
-				t.Errorf("router %+v, want %+v", r, facts.Router)
-			}
-			var moe []int
-			for i := range release.Layers {
-				if release.MoELayer(i) {
-					moe = append(moe, i)
-				}
-			}
-			if !slices.Equal(moe, facts.MoELayers) {
-				t.Errorf("MoE layers %v, want %v", moe, facts.MoELayers)
-			}
-		})
-	}
-}
-
-// softmaxScale is the scale of the first layer's attention.
-func softmaxScale(c *Config) float64 {
-	if a, ok := c.Layers[0].Mixer.(GQA); ok {
-		return float64(a.Scale)
-	}
-	return float64(c.Layers[0].Mixer.(MLA).Scale)
-}
-
-// softmax is the usual scale of heads of n values.
-func softmax(n float64) float64 { return float64(float32(1 / math.Sqrt(n))) }
 
 // rotary is the rotation of the first layer.
 func rotary(c *Config) *RopeConfig { return c.Layers[0].Mixer.Rotary() }
@@ -137,7 +22,7 @@ func TestParseRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Layers[0].Mixer.Rotary().InvFreq = nil // held to the golden above
+	rotary(c).InvFreq = nil // held to the golden by TestGoldens
 	want := &Config{
 		Family: "deepseek_v2", Hidden: 128, Vocab: 512, MaxContext: 163840, NormEps: 1e-6, DType: tensor.BF16,
 		BOS: 0, EOS: []int32{1}, Pad: -1,
@@ -454,7 +339,7 @@ func TestVariants(t *testing.T) {
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-12*math.Abs(b) }
 
 func FuzzParse(f *testing.F) {
-	for _, arch := range []string{"deepseek_v2", "deepseek_v2_lite", "qwen2", "qwen3", "qwen3_moe"} {
+	for _, arch := range goldenArchs(f) {
 		f.Add(readFile(f, goldens, arch, "config.json"))
 		f.Add(readFile(f, goldens, arch, "config.transformers5.json"))
 	}

@@ -1,0 +1,158 @@
+package model
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+const goldens = "../../testdata/goldens"
+
+// readFile reads a file below the goldens or fails the test.
+func readFile(t testing.TB, elem ...string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(elem...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// goldenArchs lists the golden folders whose family can be read.
+func goldenArchs(t testing.TB) (list []string) {
+	t.Helper()
+	configs, err := filepath.Glob(filepath.Join(goldens, "*", "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range configs {
+		if _, err := Parse(readFile(t, name)); !errors.Is(err, ErrFamily) {
+			list = append(list, filepath.Base(filepath.Dir(name)))
+		}
+	}
+	if len(list) == 0 {
+		t.Fatal("no golden folders")
+	}
+	return list
+}
+
+// goldenF32 reads one F32 tensor of a golden file, without the product's reader.
+func goldenF32(t *testing.T, arch, name string) []float32 {
+	t.Helper()
+	b := readFile(t, goldens, arch, "goldens.safetensors")
+	n := binary.LittleEndian.Uint64(b)
+	header := map[string]struct {
+		Offsets [2]int `json:"data_offsets"`
+	}{}
+	if err := json.Unmarshal(b[8:8+n], &header); err != nil {
+		t.Fatal(err)
+	}
+	at := header[name].Offsets
+	data := b[8+n:][at[0]:at[1]]
+	out := make([]float32, len(data)/4)
+	for i := range out {
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	if len(out) == 0 {
+		t.Fatalf("%s has no %s", arch, name)
+	}
+	return out
+}
+
+// facts are what the reference implementation used.
+type facts struct {
+	Scales struct { // empty in some folders
+		CosSin  *float64 `json:"rope_attention_scaling"`
+		Softmax *float64 `json:"softmax_scale"`
+	}
+	Router struct {
+		TopK      int `json:"top_k"`
+		Norm      bool
+		Scale     float32
+		Groups    int `json:"n_group"`
+		TopGroups int `json:"topk_group"`
+	}
+	MoELayers []int `json:"moe_layers"`
+}
+
+// TestGoldens holds both config styles to what the reference implementation used.
+func TestGoldens(t *testing.T) {
+	for _, arch := range goldenArchs(t) {
+		t.Run(arch, func(t *testing.T) {
+			release, err := Parse(readFile(t, goldens, arch, "config.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			v5, err := Parse(readFile(t, goldens, arch, "config.transformers5.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			v5.DType = release.DType // some dumps have that of the reference, float32
+			if !reflect.DeepEqual(release, v5) {
+				t.Errorf("the two styles differ:\n%+v\n%+v", release, v5)
+			}
+			var want facts
+			if err := json.Unmarshal(readFile(t, goldens, arch, "facts.json"), &want); err != nil {
+				t.Fatal(err)
+			}
+			checkRope(t, release, want, goldenF32(t, arch, "rope.inv_freq"))
+			checkRouting(t, release, want)
+		})
+	}
+}
+
+// checkRope compares the rotation and the softmax scale.
+func checkRope(t *testing.T, c *Config, want facts, frequencies []float32) {
+	t.Helper()
+	r := rotary(c)
+	if w := want.Scales.CosSin; w != nil && math.Abs(r.CosSinScale-*w) > 1e-12 {
+		t.Errorf("cos/sin scale %v, want %v", r.CosSinScale, *w)
+	}
+	if w, got := want.Scales.Softmax, softmaxScale(c); w != nil && got != float64(float32(*w)) {
+		t.Errorf("softmax scale %v, want %v", got, *w)
+	}
+	if len(frequencies) != len(r.InvFreq) {
+		t.Fatalf("%d frequencies, want %d", len(r.InvFreq), len(frequencies))
+	}
+	for i, w := range frequencies {
+		if got := r.InvFreq[i]; math.Abs(got-float64(w)) > 2e-7*float64(w) {
+			t.Errorf("inv_freq[%d] = %v, want %v", i, got, w)
+		}
+	}
+}
+
+// checkRouting compares the router, and which layers have experts.
+func checkRouting(t *testing.T, c *Config, want facts) {
+	t.Helper()
+	r, w := c.MoE.Router, want.Router
+	if r.TopK != w.TopK || r.Normalize != w.Norm || r.Scale != w.Scale ||
+		max(1, r.Groups) != max(1, w.Groups) || max(1, r.TopGroups) != max(1, w.TopGroups) {
+		t.Errorf("router %+v, want %+v", r, w)
+	}
+	var moe []int
+	for i := range c.Layers {
+		if c.MoELayer(i) {
+			moe = append(moe, i)
+		}
+	}
+	if !slices.Equal(moe, want.MoELayers) {
+		t.Errorf("MoE layers %v, want %v", moe, want.MoELayers)
+	}
+}
+
+// softmaxScale is the scale of the first layer's attention.
+func softmaxScale(c *Config) float64 {
+	if a, ok := c.Layers[0].Mixer.(GQA); ok {
+		return float64(a.Scale)
+	}
+	return float64(c.Layers[0].Mixer.(MLA).Scale)
+}
+
+// softmax is the usual scale of heads of n values.
+func softmax(n float64) float64 { return float64(float32(1 / math.Sqrt(n))) }
