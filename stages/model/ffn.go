@@ -78,6 +78,18 @@ func (m MoE) Tensors(h int) []TensorSpec {
 // Routed implements FFN.
 func (m MoE) Routed() int { return m.Experts }
 
+// softmaxExperts reads experts without shared ones, whose weights are a softmax over all of
+// them. experts and width are the names of fields.
+func softmaxExperts(f fields, experts, width string, normalize bool, layers int) MoE {
+	m := MoE{Experts: f.int(experts, 1, maxExperts), FF: f.int(width, 1, maxFF)}
+	m.Router = device.Router{
+		Experts: m.Experts, TopK: f.int("num_experts_per_tok", 1, maxExperts), Scoring: device.ScoreSoftmax, Scale: 1,
+		Normalize: normalize,
+	}
+	f.checkExperts(m, experts, "num_experts_per_tok", layers)
+	return m
+}
+
 // checkExperts refuses what no model can have; the names are those of the fields.
 func (f fields) checkExperts(m MoE, experts, topK string, layers int) {
 	if m.Router.TopK > m.Experts {

@@ -1,10 +1,6 @@
 package model
 
-import (
-	"slices"
-
-	"krater/kernels/device"
-)
+import "slices"
 
 var (
 	_ = register("qwen3", parseQwen3)
@@ -32,12 +28,7 @@ func parseQwen3MoE(f fields) *Config {
 	c, layers := common(f)
 	ffn, a := denseFF(f), qwen3Attention(f, c, layers)
 	experts := f.firstOf("num_experts", "num_local_experts") // the latter by transformers 5
-	moe := MoE{Experts: f.int(experts, 1, maxExperts), FF: f.int("moe_intermediate_size", 1, maxFF)}
-	moe.Router = device.Router{
-		Experts: moe.Experts, TopK: f.int("num_experts_per_tok", 1, maxExperts), Scoring: device.ScoreSoftmax, Scale: 1,
-		Normalize: f.boolOr("norm_topk_prob", false),
-	}
-	f.checkExperts(moe, experts, "num_experts_per_tok", layers)
+	moe := softmaxExperts(f, experts, "moe_intermediate_size", f.boolOr("norm_topk_prob", false), layers)
 	step, dense := f.intOr("decoder_sparse_step", 1, 1, maxLayers), f.numbers("mlp_only_layers", "layer", maxLayers)
 	c.Stack(layers, qwen3Roles, func(i int) (Mixer, FFN) {
 		if (i+1)%step != 0 || slices.Contains(dense, int32(i)) {
