@@ -30,7 +30,7 @@ type gqaBlock struct {
 	o            device.Weight // [H, heads*d]
 	qBias        device.Mat    // [1, heads*d], absent without biases
 	kBias, vBias device.Mat    // [1, kv_heads*d]
-	qNorm, kNorm device.Mat    // [1, d], absent without norms of heads
+	qNorm, kNorm device.Mat    // [1, d] or, of whole rows, [1, heads*d] and [1, kv_heads*d]; absent without norms
 }
 
 // gqa runs grouped-query attention.
@@ -95,8 +95,13 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, cache device.KV,
 	p.Observe(layer, "k", keys)
 	p.Observe(layer, "v", values)
 	if w.spec.QKNorm {
-		p.HeadNorm(q, g.sizes.Heads, w.qNorm, w.spec.NormEps)
-		p.HeadNorm(keys, g.sizes.KVHeads, w.kNorm, w.spec.NormEps)
+		if w.spec.WholeNorm {
+			p.RMSNorm(q, q, w.qNorm, w.spec.NormEps)
+			p.RMSNorm(keys, keys, w.kNorm, w.spec.NormEps)
+		} else {
+			p.HeadNorm(q, g.sizes.Heads, w.qNorm, w.spec.NormEps)
+			p.HeadNorm(keys, g.sizes.KVHeads, w.kNorm, w.spec.NormEps)
+		}
 		p.Observe(layer, "q_norm", q)
 		p.Observe(layer, "k_norm", keys)
 	}

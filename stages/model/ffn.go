@@ -78,6 +78,9 @@ func (m MoE) Tensors(h int) []TensorSpec {
 // Routed implements FFN.
 func (m MoE) Routed() int { return m.Experts }
 
+// expertsField is the name that the number of experts has; transformers 5 writes the second.
+func expertsField(f fields) string { return f.firstOf("num_experts", "num_local_experts") }
+
 // softmaxExperts reads experts without shared ones, whose weights are a softmax over all of
 // them. experts and width are the names of fields.
 func softmaxExperts(f fields, experts, width string, normalize bool, layers int) MoE {

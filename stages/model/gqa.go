@@ -6,14 +6,15 @@ import "krater/kernels/device"
 // heads, each shared by several query heads. Multi-head and multi-query attention are cases
 // of it.
 type GQA struct {
-	Heads   int         // num_attention_heads
-	KVHeads int         // num_key_value_heads
-	HeadDim int         // head_dim, else hidden_size / num_attention_heads
-	Bias    bool        // q_proj, k_proj and v_proj have biases (o_proj has none)
-	QKNorm  bool        // each head of queries and keys is normed before it is rotated
-	NormEps float32     // of those norms
-	Scale   float32     // softmax scale
-	Rope    *RopeConfig // of whole heads
+	Heads     int         // num_attention_heads
+	KVHeads   int         // num_key_value_heads
+	HeadDim   int         // head_dim, else hidden_size / num_attention_heads
+	Bias      bool        // q_proj, k_proj and v_proj have biases (o_proj has none)
+	QKNorm    bool        // each head of queries and keys is normed before it is rotated
+	WholeNorm bool        // with QKNorm: all query heads are normed as one row, and all key heads
+	NormEps   float32     // of those norms
+	Scale     float32     // softmax scale
+	Rope      *RopeConfig // of whole heads
 }
 
 // gqaRoles are the usual names of the tensors.
@@ -32,6 +33,14 @@ func (g GQA) QDim() int { return g.Heads * g.HeadDim }
 
 // KDim is the length of all key heads.
 func (g GQA) KDim() int { return g.KVHeads * g.HeadDim }
+
+// NormDims are the lengths of what is normed of queries and keys.
+func (g GQA) NormDims() (q, k int) {
+	if g.WholeNorm {
+		return g.QDim(), g.KDim()
+	}
+	return g.HeadDim, g.HeadDim
+}
 
 // Sizes are the sizes that operators take.
 func (g GQA) Sizes(blockTokens int) device.GQA {
@@ -54,8 +63,9 @@ func (g GQA) Tensors(h int) []TensorSpec {
 		}
 	}
 	if g.QKNorm {
-		add("q_norm", g.HeadDim)
-		add("k_norm", g.HeadDim)
+		q, k := g.NormDims()
+		add("q_norm", q)
+		add("k_norm", k)
 	}
 	add("o", h, g.QDim())
 	return list

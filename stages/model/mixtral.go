@@ -17,9 +17,7 @@ func parseMixtral(f fields) *Config {
 	c, layers := common(f)
 	a := groupedQuery(f, c)
 	fullAttention(f, layers)
-	if n := f.intOr("sliding_window", maxContext, 1, maxContext); n < c.MaxContext {
-		f.clash("sliding_window", []string{"max_position_embeddings"}, "%d is less than max_position_embeddings %d: every layer attends to the whole context", n, c.MaxContext)
-	}
+	noWindow(f, c)
 	moe := softmaxExperts(f, "num_local_experts", "intermediate_size", true, layers)
 	c.Stack(layers, mixtralRoles, func(int) (Mixer, FFN) { return a, moe })
 	return c

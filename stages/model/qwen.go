@@ -57,6 +57,14 @@ func gqaSizes(f fields, hidden int) GQA {
 	return a
 }
 
+// noWindow refuses a window that limits how far back a token sees, in families where no other
+// field switches it on.
+func noWindow(f fields, c *Config) {
+	if n := f.intOr("sliding_window", maxContext, 1, maxContext); n < c.MaxContext {
+		f.clash("sliding_window", []string{"max_position_embeddings"}, "%d is less than max_position_embeddings %d: every layer attends to the whole context", n, c.MaxContext)
+	}
+}
+
 // fullAttention refuses what would limit how far back a token sees. A
 // sliding_window alone has no effect: use_sliding_window switches it on.
 func fullAttention(f fields, layers int) {

@@ -27,8 +27,7 @@ func parseQwen3(f fields) *Config {
 func parseQwen3MoE(f fields) *Config {
 	c, layers := common(f)
 	ffn, a := denseFF(f), qwen3Attention(f, c, layers)
-	experts := f.firstOf("num_experts", "num_local_experts") // the latter by transformers 5
-	moe := softmaxExperts(f, experts, "moe_intermediate_size", f.boolOr("norm_topk_prob", false), layers)
+	moe := softmaxExperts(f, expertsField(f), "moe_intermediate_size", f.boolOr("norm_topk_prob", false), layers)
 	step, dense := f.intOr("decoder_sparse_step", 1, 1, maxLayers), f.numbers("mlp_only_layers", "layer", maxLayers)
 	c.Stack(layers, qwen3Roles, func(i int) (Mixer, FFN) {
 		if (i+1)%step != 0 || slices.Contains(dense, int32(i)) {

@@ -3,12 +3,13 @@ package oracle
 import "krater/stages/model"
 
 // grouped is grouped-query attention (arXiv 2305.13245): query head h reads key head
-// h / (query heads of a key head). Whole heads are rotated; some models norm each before.
+// h / (query heads of a key head). Whole heads are rotated; some models norm each before, or all of them as one row.
 type grouped struct{}
 
 var _ = define(func(s *Spec, a model.GQA) mixer {
 	s.Scale = float64(a.Scale)
 	s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
+	s.QNorm, s.KNorm = a.NormDims()
 	return grouped{}
 })
 

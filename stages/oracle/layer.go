@@ -218,8 +218,10 @@ func (l *Layer) Norm(op string) (Norm, bool) {
 		n.Role = "norm"
 	case "post_norm":
 		n.In = func() []float64 { return Sum(l.In(), l.Get("mixer_out")) }
-	case "q_norm", "k_norm":
-		n.In, n.Width = l.of(op[:1]), l.HeadDim
+	case "q_norm":
+		n.In, n.Width = l.of("q"), l.QNorm
+	case "k_norm":
+		n.In, n.Width = l.of("k"), l.KNorm
 	case "kv_norm":
 		n.In = func() []float64 { return part(l.Get("kv_a"), l.KVRank+l.RopeDim, 0, l.KVRank) }
 		n.Role, n.Width, n.Eps = "kv_a_norm", l.KVRank, l.LatentEps
