@@ -18,7 +18,7 @@ func testConfig() *model.Config {
 // testLayers is a model whose first layers are dense.
 func testLayers(layers, dense int) *model.Config {
 	c := &model.Config{Hidden: 4, Vocab: 10, MaxContext: 64}
-	moe := model.MoE{Experts: 4, Shared: 1, FF: 4, Router: device.Router{Experts: 4, TopK: 2}}
+	moe := model.MoE{Experts: 4, FF: 4, SharedFF: 4, Router: device.Router{Experts: 4, TopK: 2}}
 	c.Stack(layers, nil, func(i int) (model.Mixer, model.FFN) {
 		if i < dense {
 			return nil, model.Dense{}

@@ -126,7 +126,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		{&v.logits, tensor.F32, n, cfg.Vocab},
 		{&v.chosen, tensor.I32, n * min(1, drawWords(l)), 1},
 		{&v.masks, tensor.I32, n * min(1, drawWords(l)), (cfg.Vocab + 31) / 32},
-		{&v.shared, rows, t * min(1, cfg.MoE.Shared), h},
+		{&v.shared, rows, t * min(1, cfg.MoE.SharedFF), h},
 		{&v.expertOut, rows, t * k * min(1, e), h},
 		{&v.routerLogits, tensor.F32, t, e},
 		{&v.routerIDs, tensor.I32, ids * min(1, e), k},

@@ -93,7 +93,7 @@ func TestBytes(t *testing.T) {
 		cache := 21 * cfg.KVTokenBytes(tensor.BF16)
 		want := map[string]int64{
 			clock.Experts: int64(moe) * int64(cfg.MoE.Router.TopK) * expert,
-			clock.Shared:  int64(moe) * int64(cfg.MoE.Shared) * expert,
+			clock.Shared:  int64(moe) * 3 * h * int64(cfg.MoE.SharedFF) * size,
 			clock.Router:  int64(moe) * int64(cfg.MoE.Experts) * h * size,
 			clock.Dense:   int64(len(cfg.Layers)-moe) * 3 * h * int64(cfg.DenseFF()) * size,
 			clock.Head:    int64(cfg.Vocab) * h * size,

@@ -190,7 +190,7 @@ const (
 // each thread.
 func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	s, h := StepSizes(cfg, lim), cfg.Hidden
-	inner := max(s.DenseFF, cfg.MoE.FF*max(1, cfg.MoE.Shared))
+	inner := max(s.DenseFF, s.ExpertFF, s.SharedFF)
 	widest := max(h, inner)
 	for i := range cfg.Layers {
 		for _, x := range cfg.Layers[i].Mixer.Scratch() {
@@ -223,7 +223,7 @@ func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 	m := cfg.MoE
 	s := &device.StepSizes{
 		Rows: lim.LayerRows(), Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
-		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.FF * m.Shared, DenseFF: cfg.DenseFF(),
+		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(),
 	}
 	for i := range cfg.Layers {
 		cfg.Layers[i].Mixer.Step(s, lim.BlockTokens)

@@ -144,7 +144,7 @@ func TestPlanParts(t *testing.T) {
 		load.Attention: layers * attention,
 		load.Dense:     (layers - moe) * 3 * h * int64(cfg.DenseFF()),
 		load.Experts:   moe * e * 3 * h * ff,
-		load.Shared:    moe * 3 * h * ff * int64(cfg.MoE.Shared),
+		load.Shared:    moe * 3 * h * int64(cfg.MoE.SharedFF),
 		load.Router:    moe*h*e + (2*layers+1)*h,
 	} {
 		if n := needs[part]; n.Part != part || n.Bytes != 2*want || want == 0 {

@@ -50,7 +50,7 @@ func (p Precision) check(cfg *model.Config) error {
 		bits, width int // rows of gate and of up, of a network
 	}{
 		{"experts", p.Experts, cfg.MoE.FF}, {"attention", p.Attention, 0}, {"kv_b_proj", p.KVB, 0},
-		{"shared experts", p.Shared, cfg.MoE.FF * cfg.MoE.Shared}, {"dense MLP", p.Dense, cfg.DenseFF()}, {"lm_head", p.Head, 0},
+		{"shared experts", p.Shared, cfg.MoE.SharedFF}, {"dense MLP", p.Dense, cfg.DenseFF()}, {"lm_head", p.Head, 0},
 	} {
 		if x.bits == 0 {
 			continue

@@ -73,7 +73,7 @@ func deepSeekMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
 	first := f.intOr("first_k_dense_replace", 0, 0, maxLayers)
 	every := f.intOr("moe_layer_freq", 1, 1, maxLayers)
 	if !f.null("n_shared_experts") {
-		m.Shared = f.int("n_shared_experts", 0, maxShared)
+		m.SharedFF = m.FF * f.int("n_shared_experts", 0, maxShared)
 	}
 	if first > layers {
 		f.clash("first_k_dense_replace", []string{"num_hidden_layers"}, "%d is more than num_hidden_layers %d", first, layers)

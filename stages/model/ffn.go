@@ -13,10 +13,10 @@ type Dense struct {
 
 // MoE is a mixture of SwiGLU networks; the zero value is none.
 type MoE struct {
-	Experts int // n_routed_experts
-	Shared  int // n_shared_experts
-	FF      int // moe_intermediate_size
-	Router  device.Router
+	Experts  int // n_routed_experts
+	FF       int // moe_intermediate_size
+	SharedFF int // width of the shared experts, which are one network: n_shared_experts * moe_intermediate_size; 0: none
+	Router   device.Router
 }
 
 // usualRoles are the names that most releases use; mixers and families add theirs.
@@ -69,8 +69,8 @@ func (d Dense) Routed() int { return 0 }
 func (m MoE) Tensors(h int) []TensorSpec {
 	list := []TensorSpec{{Role: "router", Shape: []int{m.Experts, h}, Part: Router}}
 	list = append(list, network("expert.", Experts, m.FF, h)...)
-	if m.Shared > 0 {
-		list = append(list, network("shared.", Shared, m.Shared*m.FF, h)...)
+	if m.SharedFF > 0 {
+		list = append(list, network("shared.", Shared, m.SharedFF, h)...)
 	}
 	return list
 }

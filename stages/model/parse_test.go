@@ -31,7 +31,7 @@ func TestParseRelease(t *testing.T) {
 		Heads: 4, QRank: 64, KVRank: 128, Nope: 32, RopeDim: 16, VDim: 32, LatentEps: 1e-6, Scale: float32(softmaxScale(c)),
 		Rope: &RopeConfig{Dim: 16, Theta: 10000, Interleaved: true, CosSinScale: 1},
 	}
-	moe := MoE{Experts: 12, Shared: 2, FF: 32, Router: device.Router{Experts: 12, TopK: 4, Groups: 4, TopGroups: 2, Scale: 16}}
+	moe := MoE{Experts: 12, FF: 32, SharedFF: 64, Router: device.Router{Experts: 12, TopK: 4, Groups: 4, TopGroups: 2, Scale: 16}}
 	want.Stack(3, Usual(mlaRoles), func(i int) (Mixer, FFN) {
 		if i == 0 {
 			return mla, Dense{128}
@@ -298,7 +298,7 @@ func TestVariants(t *testing.T) {
 			func(c *Config) bool { return !c.MoE.Router.Normalize && c.MoE.Router.Scale == 16 }},
 		{"greedy has no groups", m{"topk_method": `"greedy"`, "num_experts_per_tok": "12"},
 			func(c *Config) bool { return c.MoE.Router.Groups == 0 && c.MoE.Router.TopK == 12 }},
-		{"no shared expert", m{"n_shared_experts": "null"}, func(c *Config) bool { return c.MoE.Shared == 0 }},
+		{"no shared expert", m{"n_shared_experts": "null"}, func(c *Config) bool { return c.MoE.SharedFF == 0 }},
 		{"dense", m{"n_routed_experts": "null"}, func(c *Config) bool { return c.MoE.Experts == 0 && !c.MoELayer(2) }},
 		{"every second layer", m{"moe_layer_freq": "2"}, func(c *Config) bool { return !c.MoELayer(1) && c.MoELayer(2) }},
 		{"several end tokens", m{"eos_token_id": "[1,3,1]"}, func(c *Config) bool { return reflect.DeepEqual(c.EOS, []int32{1, 3}) }},

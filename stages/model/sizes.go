@@ -91,13 +91,10 @@ func sizesMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
 	m = MoE{
 		Experts: n,
 		FF:      f.int(f.firstOf("moe_intermediate_size", "intermediate_size"), 1, maxFF),
-		Shared:  f.intOr("n_shared_experts", 0, 0, maxShared),
 	}
+	m.SharedFF = f.intOr("shared_expert_intermediate_size", m.FF*f.intOr("n_shared_experts", 0, 0, maxShared), 0, maxShared*maxFF)
 	first := f.intOr("first_k_dense_replace", 0, 0, layers)
 	every := f.intOr(f.firstOf("moe_layer_freq", "decoder_sparse_step"), 1, 1, maxLayers)
-	if width := f.intOr("shared_expert_intermediate_size", 0, 0, maxFF); width > 0 {
-		m.Shared = max(1, (width+m.FF/2)/m.FF)
-	}
 	topK := f.firstOf("num_experts_per_tok", "experts_per_token")
 	m.Router = device.Router{Experts: n, TopK: f.int(topK, 1, maxExperts)}
 	f.checkExperts(m, experts, topK, layers)

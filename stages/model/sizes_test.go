@@ -90,7 +90,7 @@ func TestSizesAreParsed(t *testing.T) {
 			}
 		}
 		if len(a.Layers) != len(b.Layers) || a.Hidden != b.Hidden || a.DenseFF() != b.DenseFF() || a.Vocab != b.Vocab || rotary(a).Dim != rotary(b).Dim ||
-			a.KVTokenBytes(tensor.BF16) != b.KVTokenBytes(tensor.BF16) || parameters(a) != parameters(b) || a.MoE.Shared != b.MoE.Shared {
+			a.KVTokenBytes(tensor.BF16) != b.KVTokenBytes(tensor.BF16) || parameters(a) != parameters(b) || a.MoE.SharedFF != b.MoE.SharedFF {
 			t.Errorf("%s: %+v\n%+v", name, a, b)
 		}
 	}

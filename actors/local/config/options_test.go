@@ -24,7 +24,7 @@ func TestChunkByMemory(t *testing.T) {
 // leaves kv_b_proj, which it does not, as it is; asking for that part by name still does.
 func TestPrecisionOnCard(t *testing.T) {
 	cfg := &model.Config{Hidden: 64}
-	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4, Shared: 1} })
+	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4, SharedFF: 1} })
 	for _, c := range []struct {
 		flags PrecisionOptions
 		card  bool

@@ -54,7 +54,7 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 		{&p.Experts, experts, "4", cfg.MoE.Experts > 0},
 		{&p.Attention, f.AttentionQuant, "bf16", true},
 		{&p.KVB, f.KVBProjQuant, "bf16", cfg.Has(model.KVB) && !(card && f.Precision != "mixed")},
-		{&p.Shared, f.SharedExpertQuant, "int8", cfg.MoE.Shared > 0},
+		{&p.Shared, f.SharedExpertQuant, "int8", cfg.MoE.SharedFF > 0},
 		{&p.Dense, f.DenseMLPQuant, "int8", true},
 		{&p.Head, f.LMHeadQuant, "int8", true},
 	} {
