@@ -123,6 +123,8 @@ func (d *Device) stage(l device.List) string {
 		return Experts
 	case device.OpWeightedSum:
 		return Merge
+	case device.OpGateRows:
+		return Shared
 	case device.OpFFN:
 		if d.routed {
 			return Shared
@@ -144,7 +146,7 @@ func reads(o *device.Op) (n int64) {
 	switch o.Kind {
 	case device.OpGatherRows:
 		return int64(o.Out.Bytes())
-	case device.OpRMSNorm, device.OpAddBias:
+	case device.OpRMSNorm, device.OpAddBias, device.OpGateRows:
 		return int64(o.W.Bytes())
 	case device.OpMatMul:
 		return int64(o.Weight.Bytes())

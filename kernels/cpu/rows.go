@@ -116,6 +116,32 @@ func (d *Device) AddBias(stream device.Stream, x, b device.Mat) {
 	}
 }
 
+// GateRows is out *= sigmoid(x * w) for every row; out [T, N] and x [T, H] F32, w [1, H] BF16 or
+// F32. Scratch: H values for a BF16 w.
+func (d *Device) GateRows(stream device.Stream, out, x, w device.Mat) {
+	const op = "GateRows"
+	s := d.stream(op, stream)
+	dst, in := f32(op, "out", &out, x.Rows, out.Cols), f32(op, "x", &x, x.Rows, x.Cols)
+	src, bf16 := weight(op, "w", &w, 1, x.Cols)
+	if out.Cols == 0 || x.Cols == 0 {
+		fail(op, "out is %s, x is %s", out, x)
+	}
+	s.arena.reset(x.Cols)
+	if bf16 {
+		wide := s.arena.take(x.Cols)
+		d.convert.Widen(wide, (*uint16)(src), x.Cols)
+		src = unsafe.Pointer(wide)
+	}
+	t := &s.lanes[0].dot
+	t.W, t.Stride, t.K, t.N, t.Out[0] = src, 0, x.Cols, 1, &s.gate
+	for r := range x.Rows {
+		t.X[0] = rowAt(in, x.Stride, r)
+		d.dot.F32[1](t)
+		d.exp.Sigmoid(&s.gate, &s.gate, 1)
+		d.axpy.Scale(rowAt(dst, out.Stride, r), out.Cols, s.gate)
+	}
+}
+
 // WeightedSum is out [T, H] = base + sum over k of weights[t][k] * y[t*K+k],
 // added in that order. base may be absent or out itself.
 func (d *Device) WeightedSum(stream device.Stream, out, y, weights, base device.Mat) {

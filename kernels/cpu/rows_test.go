@@ -2,6 +2,7 @@ package cpu_test
 
 import (
 	"bytes"
+	"math"
 	"testing"
 
 	"krater/kernels/cpu"
@@ -125,6 +126,44 @@ func TestAddBias(t *testing.T) {
 				t.Errorf("%s: %v", dt, err)
 			}
 			panicsWith(t, "AddBias", func() { d.AddBias(s, f32s(d, got.Data, rows, n+gap), b) })
+		}
+	})
+}
+
+// TestGateRows: near the reference, in place in wider rows, and a row has the bits it has alone.
+func TestGateRows(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, dt := range dtypes {
+			for _, size := range []struct{ rows, n, h int }{{1, 1, 1}, {5, 37, 45}, {3, 64, 128}, {2, 16, 1031}} {
+				x := kerneltest.Normal(kerneltest.Rand(1), size.rows*size.h, 1)
+				w, wRef := floats(d, dt, kerneltest.Normal(kerneltest.Rand(2), size.h, 0.1), 1, size.h)
+				const gap = 2
+				width := size.n + gap
+				before := kerneltest.Normal(kerneltest.Rand(3), size.rows*width, 1)
+				want := append([]float32(nil), before...)
+				for r := range size.rows {
+					ref.GateRows(want[r*width:][:size.n], x[r*size.h:][:size.h], wRef, size.n)
+				}
+				got := kerneltest.Guard[float32](len(before), 4)
+				copy(got.Data, before)
+				out, in := f32s(d, got.Data, size.rows, width).ColRange(0, size.n), f32s(d, x, size.rows, size.h)
+				d.GateRows(s, out, in, w)
+				if err := kerneltest.Compare(got.Data, want, width, func(i int) float64 { return 1e-5 * math.Abs(float64(before[i])) }); err != nil {
+					t.Errorf("%s, %+v: %v", dt, size, err)
+				}
+				if err := got.Check(); err != nil {
+					t.Errorf("%s, %+v: %v", dt, size, err)
+				}
+				last := size.rows - 1
+				alone := append([]float32(nil), before[last*width:][:size.n]...)
+				d.GateRows(s, f32s(d, alone, 1, size.n), in.RowRange(last, last+1), w)
+				if err := kerneltest.SameBits(alone, got.Data[last*width:][:size.n]); err != nil {
+					t.Errorf("%s, %+v, the last row alone: %v", dt, size, err)
+				}
+				for _, bad := range []device.Mat{in.RowRange(0, last), w.ColRange(0, size.h-1), {}} {
+					panicsWith(t, "GateRows", func() { d.GateRows(s, out, bad, w) })
+				}
+			}
 		}
 	})
 }

@@ -39,6 +39,7 @@ type Stream struct {
 	prefill  prefillTask
 	gqa      gqaTask
 	router   routerScratch
+	gate     float32 // of the row that GateRows is at
 	quant    quantTask
 	matmulQ  matmulQTask
 	ffnQ     ffnQTask

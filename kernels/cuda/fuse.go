@@ -62,8 +62,11 @@ var patterns = map[device.Kind][]pattern{
 		{fusion{name: "Latent", add: addLatent}, isLatent},
 		{fusion{name: "HeadStore", add: addHeadStore}, isHeadStore},
 	},
-	device.OpHeadNorm:  {{fusion{name: "HeadStore", add: addNormedHeadStore}, isNormedHeadStore}},
-	device.OpExpertsOn: {{fusion{name: "AddMix", add: addAddMix}, isAddMix}, {fusion{name: "Mix", add: addMix}, isMix}},
+	device.OpHeadNorm: {{fusion{name: "HeadStore", add: addNormedHeadStore}, isNormedHeadStore}},
+	device.OpExpertsOn: {
+		{fusion{name: "AddMix", add: addAddMix}, isAddMix},
+		{fusion{name: "Mix", add: addMix}, isMix},
+	},
 }
 
 // kinds reports whether l begins with these kinds.
@@ -291,27 +294,44 @@ func addNormedHeadStore(b *ops.Builder, o []device.Op) {
 	headStore(b, o[2:], mat(o[0].W), mat(o[1].W), o[0].Eps)
 }
 
-// isMix finds the routed experts, the shared network where there is one, and their sum.
+// isMix finds the routed experts, the shared network where there is one, with or without a gate,
+// and their sum.
 func isMix(_ *Device, l device.List) int {
-	n := 1
-	var shared device.Mat
-	if len(l.Ops) > 1 && l.Ops[1].Kind == device.OpFFN && l.Ops[1].X == l.Ops[0].X {
-		n, shared = 2, l.Ops[1].Out
-	}
+	n := sumOf(l.Ops)
 	if len(l.Ops) <= n || l.Ops[n].Kind != device.OpWeightedSum {
 		return 0
 	}
 	experts, sum := &l.Ops[0], &l.Ops[n]
+	var shared device.Mat
+	if n > 1 {
+		shared = l.Ops[1].Out
+	}
+	if n > 1 && l.Ops[1].X != experts.X || n > 2 && l.Ops[2].Out != shared {
+		return 0
+	}
 	if sum.X != experts.Out || sum.W != shared || sum.C != experts.Bank.Map {
 		return 0
 	}
 	return n + 1
 }
 
+// sumOf is where the sum of the mixture that o begins with has to be.
+func sumOf(o []device.Op) int {
+	n := 1
+	if len(o) > n && o[n].Kind == device.OpFFN {
+		n++
+		if len(o) > n && o[n].Kind == device.OpGateRows {
+			n++
+		}
+	}
+	return n
+}
+
 func addMix(b *ops.Builder, o []device.Op) {
-	n, ffn := networkOf(o)
-	experts, sum := &o[0], &o[n]
-	b.Mix(mat(sum.Out), mat(experts.Out), mat(sum.W), mat(experts.X), bank(experts.Bank), ffn, mat(experts.A), mat(sum.A))
+	experts, sum := &o[0], &o[sumOf(o)]
+	shared, ffn := sharedOf(o)
+	b.Mix(mat(sum.Out), mat(experts.Out), shared, mat(experts.X), bank(experts.Bank), ffn, mat(experts.A), mat(sum.A))
+	addGated(b, o, sum.Out)
 }
 
 func isAddMix(d *Device, l device.List) int {
@@ -323,15 +343,29 @@ func isAddMix(d *Device, l device.List) int {
 }
 
 func addAddMix(b *ops.Builder, o []device.Op) {
-	n, ffn := networkOf(o)
+	n := sumOf(o)
 	experts, sum, add := &o[0], &o[n], &o[n+1]
-	b.AddMix(mat(add.Out), mat(sum.Out), mat(experts.Out), mat(sum.W), mat(experts.X), bank(experts.Bank), ffn, mat(experts.A), mat(sum.A))
+	shared, ffn := sharedOf(o)
+	b.AddMix(mat(add.Out), mat(sum.Out), mat(experts.Out), shared, mat(experts.X), bank(experts.Bank), ffn, mat(experts.A), mat(sum.A))
+	addGated(b, o, add.Out)
 }
 
-// networkOf is the shared network of a mixture, and where its sum is.
-func networkOf(o []device.Op) (sum int, n ops.Network) {
-	if o[1].Kind == device.OpFFN {
-		return 2, network(o[1].FFN)
+// sharedOf is the shared network of a mixture and room for what it gives; a network with a gate
+// comes after the mixture (addGated).
+func sharedOf(o []device.Op) (out launch.Mat, n ops.Network) {
+	if sumOf(o) != 2 {
+		return out, n
 	}
-	return 1, n
+	return mat(o[1].Out), network(o[1].FFN)
+}
+
+// addGated adds the shared network of a mixture to out, if it has a gate.
+func addGated(b *ops.Builder, o []device.Op, out device.Mat) {
+	if sumOf(o) != 3 {
+		return
+	}
+	ffn, gate := &o[1], &o[2]
+	b.FFN(mat(ffn.Out), mat(ffn.X), network(ffn.FFN))
+	b.GateRows(mat(gate.Out), mat(gate.X), mat(gate.W))
+	b.Add(mat(out), mat(gate.Out))
 }

@@ -29,8 +29,8 @@ func names(d *Device, l device.List) (out []string) {
 }
 
 // layer appends a layer with latent or grouped-query attention and experts, for rows of which all
-// are generated, or none.
-func layer(l *device.List, rows int, latent, generated bool, extra func(normed, delta device.Mat)) {
+// are generated, or none. Gated: the shared network of latent layers has a gate.
+func layer(l *device.List, rows int, latent, generated, gated bool, extra func(normed, delta device.Mat)) {
 	m := func(dt tensor.DType, cols int) device.Mat { return rowsOf(dt, rows, cols) }
 	hidden, normed, delta, out := m(tensor.F32, 64), m(tensor.BF16, 64), m(tensor.BF16, 64), m(tensor.BF16, 64)
 	both := m(tensor.BF16, 96)
@@ -66,6 +66,9 @@ func layer(l *device.List, rows int, latent, generated bool, extra func(normed, 
 	l.ExpertsOn(y, normed, &device.Bank{}, ids)
 	if latent {
 		l.FFN(shared, normed, device.QRows{}, &device.FFN{})
+		if gated {
+			l.GateRows(shared, normed, rowsOf(tensor.BF16, 1, 64))
+		}
 	} else {
 		shared = device.Mat{}
 	}
@@ -81,16 +84,19 @@ func TestFused(t *testing.T) {
 		dev               *Device
 		rows              int
 		latent, generated bool
+		gated             bool
 		extra             func(l *device.List) func(normed, delta device.Mat)
 		want              []string
 	}{
-		{"one generated row", &Device{}, 1, true, true, nil, []string{"NormMatMul", "LatentDecode", "AddMatMul", "NormRoute", "AddMix"}},
-		{"one with grouped heads", &Device{}, 1, false, true, nil, []string{"NormMatMul", "HeadStore", "GQA", "AddMatMul", "NormRoute", "AddMix"}},
-		{"a few rows", &Device{}, 8, true, true, nil, []string{"RMSNorm", "MatMul", "LatentDecode", "AddMatMul", "RMSNorm", "Route", "AddMix"}},
-		{"a prompt", &Device{}, many, true, false, nil, []string{"RMSNorm", "MatMul", "Latent", "MLA", "MatMul", "AddRMSNorm", "Route", "Mix", "Add"}},
-		{"float32", &Device{Layout: Layout{F32: true}}, 1, false, true, nil, []string{"RMSNorm", "MatMul", "HeadStore", "GQA", "MatMul", "AddRMSNorm", "Route", "Mix", "Add"}},
-		{"many generated rows, invariant", &Device{invariant: true}, many, true, true, nil, []string{"RMSNorm", "MatMul", "LatentDecode", "AddMatMul", "RMSNorm", "Route", "AddMix"}},
-		{"the norm is read again", &Device{}, 1, true, true, func(l *device.List) func(normed, delta device.Mat) {
+		{"one generated row", &Device{}, 1, true, true, false, nil, []string{"NormMatMul", "LatentDecode", "AddMatMul", "NormRoute", "AddMix"}},
+		{"one with grouped heads", &Device{}, 1, false, true, false, nil, []string{"NormMatMul", "HeadStore", "GQA", "AddMatMul", "NormRoute", "AddMix"}},
+		{"a few rows", &Device{}, 8, true, true, false, nil, []string{"RMSNorm", "MatMul", "LatentDecode", "AddMatMul", "RMSNorm", "Route", "AddMix"}},
+		{"one behind a gate", &Device{}, 1, true, true, true, nil, []string{"NormMatMul", "LatentDecode", "AddMatMul", "NormRoute", "AddMix"}},
+		{"a prompt behind a gate", &Device{}, many, true, false, true, nil, []string{"RMSNorm", "MatMul", "Latent", "MLA", "MatMul", "AddRMSNorm", "Route", "Mix", "Add"}},
+		{"a prompt", &Device{}, many, true, false, false, nil, []string{"RMSNorm", "MatMul", "Latent", "MLA", "MatMul", "AddRMSNorm", "Route", "Mix", "Add"}},
+		{"float32", &Device{Layout: Layout{F32: true}}, 1, false, true, false, nil, []string{"RMSNorm", "MatMul", "HeadStore", "GQA", "MatMul", "AddRMSNorm", "Route", "Mix", "Add"}},
+		{"many generated rows, invariant", &Device{invariant: true}, many, true, true, false, nil, []string{"RMSNorm", "MatMul", "LatentDecode", "AddMatMul", "RMSNorm", "Route", "AddMix"}},
+		{"the norm is read again", &Device{}, 1, true, true, false, func(l *device.List) func(normed, delta device.Mat) {
 			return func(normed, _ device.Mat) { l.CopyRows(rowsOf(tensor.BF16, 1, 64), normed) }
 		}, []string{"RMSNorm", "MatMul", "CopyRows", "LatentDecode", "AddMatMul", "NormRoute", "AddMix"}},
 	} {
@@ -102,7 +108,7 @@ func TestFused(t *testing.T) {
 		if c.extra != nil {
 			extra = c.extra(&l)
 		}
-		layer(&l, c.rows, c.latent, c.generated, extra)
+		layer(&l, c.rows, c.latent, c.generated, c.gated, extra)
 		if got := names(c.dev, l); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
@@ -110,7 +116,7 @@ func TestFused(t *testing.T) {
 	// The next layer writes the queries anew before it reads them.
 	var two device.List
 	two.Generated = 1
-	layer(&two, 1, true, true, nil)
+	layer(&two, 1, true, true, false, nil)
 	two.Ops = append(two.Ops, two.Ops...)
 	want := []string{"NormMatMul", "LatentDecode", "AddMatMul", "NormRoute", "AddMix"}
 	if got := names(&Device{}, two); !slices.Equal(got, append(want, want...)) {

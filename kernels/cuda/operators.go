@@ -93,6 +93,8 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.FFN(mat(o.Out), mat(o.X), network(o.FFN))
 	case device.OpExpertsOn:
 		b.Experts(mat(o.Out), mat(o.X), bank(o.Bank), mat(o.A))
+	case device.OpGateRows:
+		b.GateRows(mat(o.Out), mat(o.X), mat(o.W))
 	case device.OpWeightedSum:
 		if !o.C.Zero() {
 			b.WeightedSumOf(mat(o.Out), mat(o.X), mat(o.A), mat(o.W), mat(o.B), mat(o.C))

@@ -27,6 +27,7 @@ const (
 	OpFFN                          // Out [T,H] = down(silu(gate X) * up X) of FFN; Q is X for integer weights
 	OpExperts                      // Out [T*K,H]: rows that Work lists, by Experts, each for its rows of X [T,H]; Q is X for integer weights
 	OpExpertsOn                    // Out [T*K,H]: a row for every choice A [T,K] of Bank; ids below 0 give zeros, experts nowhere in Bank.Map leave their rows
+	OpGateRows                     // Out [T,N] *= sigmoid(X * W), one factor for each row; X [T,H], W [1,H]
 	OpWeightedSum                  // Out [T,H] = sum over K of A [T,K] * X [T*K,H], plus W [T,H] or absent; of choices B [T,K] not below 0 in C [1,E], where those are there
 	OpChangeLogits                 // Out [n,V] F32 logits: penalties, biases and masks of Changes, in place
 	OpChoose                       // Out [n,1] ids: a token for each row of X [n,V] logits, by A [1, n*DrawWords] draws
@@ -36,7 +37,7 @@ const (
 )
 
 var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows", "CopyRows", "MLA", "GQA",
-	"RouteTopK", "FFN", "Experts", "ExpertsOn", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
+	"RouteTopK", "FFN", "Experts", "ExpertsOn", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
 
 // String is the operator's name.
 func (k Kind) String() string { return kindNames[k] }
@@ -87,7 +88,7 @@ func (o *Op) Reads(m Mat) bool {
 		return true
 	case o.Out == m:
 		switch o.Kind {
-		case OpAdd, OpAddBias, OpHeadNorm, OpRope, OpChangeLogits, OpTakeAnswer:
+		case OpAdd, OpAddBias, OpHeadNorm, OpRope, OpGateRows, OpChangeLogits, OpTakeAnswer:
 			return true
 		}
 	}
@@ -238,6 +239,9 @@ func (l *List) ExpertsOn(y, x Mat, b *Bank, ids Mat) {
 	o := l.add(OpExpertsOn, y, x)
 	o.A, o.Bank = ids, b
 }
+
+// GateRows appends out[t] *= sigmoid(x[t] * w).
+func (l *List) GateRows(out, x, w Mat) { l.add(OpGateRows, out, x).W = w }
 
 // WeightedSum appends out[t] = the sum over k of weights[t,k] * y[t*K+k], plus base[t] unless base is
 // absent. With slots [1,E], choices ids whose expert has a slot below 0 are left out.

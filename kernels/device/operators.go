@@ -24,6 +24,7 @@ type Operators interface {
 	FFNQ(s Stream, out Mat, x QRows, e QExpert)
 	Experts(s Stream, y, x Mat, bank []Expert, work []ExpertRows, topK int)
 	ExpertsQ(s Stream, y Mat, x QRows, bank []QExpert, work []ExpertRows, topK int)
+	GateRows(s Stream, out, x, w Mat)
 	WeightedSum(s Stream, out, y, weights, base Mat)
 }
 
@@ -60,6 +61,8 @@ func (o *Op) On(d Operators, s Stream) {
 		d.GQA(s, o.Out, o.X, o.KV, o.Spans, *o.GQA)
 	case OpRouteTopK:
 		d.RouteTopK(s, o.Out, o.A, o.X, o.W, *o.Router)
+	case OpGateRows:
+		d.GateRows(s, o.Out, o.X, o.W)
 	case OpWeightedSum:
 		d.WeightedSum(s, o.Out, o.X, o.A, o.W)
 	case OpMatMul, OpFFN, OpExperts, OpMLA:

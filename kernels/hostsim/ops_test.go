@@ -172,6 +172,11 @@ var cases = map[string]func(r *rig) []device.Mat{
 		})
 		return []device.Mat{y}
 	},
+	"GateRows": func(r *rig) []device.Mat {
+		out := r.normal(3, 7)
+		run(r.dev, r.s, func(l *device.List) { l.GateRows(out, r.normal(3, 33), r.weight(1, 33)) })
+		return []device.Mat{out}
+	},
 	"WeightedSum": func(r *rig) []device.Mat {
 		out := r.zero(tensor.F32, 2, 16)
 		run(r.dev, r.s, func(l *device.List) {
@@ -244,8 +249,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != 16 {
-			t.Errorf("%d operators launched, want 16: %v", len(seen), seen)
+		if len(seen) != 17 {
+			t.Errorf("%d operators launched, want 17: %v", len(seen), seen)
 		}
 	}
 }
@@ -289,6 +294,7 @@ func TestWork(t *testing.T) {
 		"StoreRows":  {2*16*4 + 2*16*2 + 2*4, 0},                  // src, rows of the cache, slots
 		"CopyRows":   {2 * 3 * 16 * 2, 0},                         // rows there and here
 		"MatMul":     {3*7*4 + 3*33*4 + 7*33*2, 2 * 3 * 7 * 33},   // out, x, w
+		"GateRows":   {3*7*4 + 3*33*4 + 33*2, 2 * 3 * 33},         // out, x, w
 		"FFN":        {2*3*16*4 + 3*24*16*2, 2 * 3 * 3 * 24 * 16}, // out and x, three matrices
 		// Four rows out, two in, two of three experts.
 		"Experts": {4*16*4 + 2*16*4 + 2*3*24*16*2, 2 * 4 * 3 * 24 * 16},

@@ -64,6 +64,8 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 		c.work.bytes += int64(o.Out.Rows * o.W.Cols * o.W.DType.Size())
 	case device.OpMatMul:
 		return products(o.Out.Rows, o.Out.Cols, columns(o))
+	case device.OpGateRows:
+		return products(o.X.Rows, 1, o.X.Cols)
 	case device.OpFFN:
 		return products(o.Out.Rows, 3*width(o.FFN), o.Out.Cols)
 	case device.OpStoreRows:

@@ -44,6 +44,16 @@ func AddBias(x, b []float32) {
 	}
 }
 
+// GateRows multiplies every row of out [T, n] by sigmoid(x * w), of its row of x [T, len(w)].
+func GateRows(out, x, w []float32, n int) {
+	for r := 0; r*n < len(out); r++ {
+		factor := 1 / (1 + math.Exp(-dot(x[r*len(w):(r+1)*len(w)], w)))
+		for i, v := range out[r*n : (r+1)*n] {
+			out[r*n+i] = float32(float64(v) * factor)
+		}
+	}
+}
+
 // RMSNorm is x / sqrt(mean(x^2) + eps) * w for every row of width len(w).
 func RMSNorm(out, x, w []float32, eps float32) {
 	h := len(w)

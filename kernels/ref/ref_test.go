@@ -105,6 +105,13 @@ func TestGQA(t *testing.T) {
 	expect(t, "heads of their own", out, 7, 8)
 }
 
+func TestGateRows(t *testing.T) {
+	out := []float32{8, 4, -2, 8, 4, -2}
+	GateRows(out, []float32{1, 2, 3, 1}, []float32{2, -1}, 3) // 0, and 5
+	by := 1 / (1 + math.Exp(-5.0))
+	expect(t, "gated", out, 4, 2, -1, 8*by, 4*by, -2*by)
+}
+
 func TestAddBias(t *testing.T) {
 	x := []float32{1, 2, 3, 4}
 	AddBias(x, []float32{10, 20})

@@ -11,7 +11,7 @@ package elem
 
 import "krater/kernels/cuda/launch"
 
-// The kernels: src/elem.cu, norm.cu, kvstore.cu, blocks.cu.
+// The kernels: src/elem.cu, norm.cu, gate.cu, kvstore.cu, blocks.cu.
 var (
 	kGatherRows      = launch.Named("kr_gather_rows")
 	kAdd             = launch.Named("kr_add")
@@ -22,5 +22,6 @@ var (
 	kRope            = launch.Named("kr_rope")
 	kStoreRows       = launch.Named("kr_store_rows")
 	kLatentStore     = launch.Named("kr_latent_store")
+	kGateRows        = launch.Named("kr_gate_rows")
 	kMoveBlocks      = launch.Named("kr_move_blocks")
 )

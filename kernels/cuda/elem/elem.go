@@ -32,6 +32,21 @@ func AddBias(l *launch.List, x, b launch.Mat) {
 	add(l, "AddBias", x, b, 0)
 }
 
+// GateRows is out *= sigmoid(x * w), one factor for each row; out [T, N], x [T, H], w [1, H].
+func GateRows(l *launch.List, out, x, w launch.Mat) {
+	const op = "GateRows"
+	floats(op, "out", out, x.Rows, out.Cols)
+	floats(op, "x", x, x.Rows, x.Cols)
+	floats(op, "w", w, 1, x.Cols)
+	if x.Rows == 0 || x.Cols == 0 {
+		return
+	}
+	f := flags(out, x, w)
+	l.Add(kGateRows, rowBlocks(x.Rows, normThreads(x.Cols, step(f, flagVec))),
+		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(w.At),
+		launch.I32(out.Cols), launch.I32(x.Cols), launch.I32(f))
+}
+
 func add(l *launch.List, op string, x, delta launch.Mat, stride int) {
 	if x.Rows == 0 || x.Cols == 0 {
 		return

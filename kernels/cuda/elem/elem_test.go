@@ -17,7 +17,7 @@ func at(p launch.Ptr, dt tensor.DType, rows, cols int) launch.Mat {
 // args is the number of arguments that each kernel takes.
 var args = map[launch.Kernel]int{
 	kGatherRows: 8, kAdd: 6, kWeightedSum: 11, kWeightedSumHere: 14, kRMSNorm: 8, kAddRMSNorm: 10,
-	kRope: 11, kStoreRows: 14, kLatentStore: 27, kMoveBlocks: 2,
+	kGateRows: 8, kRope: 11, kStoreRows: 14, kLatentStore: 27, kMoveBlocks: 2,
 }
 
 const f32, bf16 = tensor.F32, tensor.BF16
@@ -60,6 +60,7 @@ func TestLaunches(t *testing.T) {
 			RMSNorm(l, at(16, f32, 1, 7168), at(16, f32, 1, 7168), at(16, f32, 1, 7168), 1e-6)
 		},
 			kRMSNorm, 1, 1, 448, 1},
+		{"gate", func(l *launch.List) { GateRows(l, y, x, w) }, kGateRows, 3, 1, 256, 1 | 2 | 8},
 		{"add norm", func(l *launch.List) { AddRMSNorm(l, y, x, y, w, 1e-6) }, kAddRMSNorm, 3, 1, 256, 1 | 2 | 4 | 8},
 		{"rope", func(l *launch.List) { Rope(l, q, ids, table, rope) }, kRope, 3, 1, 64, 1 | 2 | 64},
 		{"store", func(l *launch.List) { StoreRows(l, cache, kv, ids) }, kStoreRows, 3, 1, 96, 1 | 2 | 256},

@@ -114,6 +114,27 @@ func TestWeightedSum(t *testing.T) {
 	}
 }
 
+func TestGateRows(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(7, 1))
+	for i, s := range normShapes {
+		for j := range 4 {
+			ot, xt, wt := types[j&1], types[j>>1&1], types[(i+j)%2]
+			for _, h := range []int{s.cols, 136, 45} { // rows of x need not be as wide
+				before, x, w := values(rng, s.rows*s.cols), cudatest.Normal(rng, s.rows*h), cudatest.Normal(rng, h)
+				for i := range w {
+					w[i] /= float32(math.Sqrt(float64(h))) // the sigmoid is not flat there
+				}
+				out, xm, wm := put(c, ot, before, s.rows, s.cols, s.gap), put(c, xt, x, s.rows, h, s.gap), put(c, wt, w, 1, h, 0)
+				want := c.Floats(out)
+				ref.GateRows(want, c.Floats(xm), c.Floats(wm), s.cols)
+				c.Run(func(l *launch.List) { GateRows(l, out, xm, wm) })
+				check(t, c, "gated", out, want, sumUlps(h))
+			}
+		}
+	}
+}
+
 // TestNormSpecial: a NaN or an infinity spoils its own row only; zeros stay zeros.
 func TestNormSpecial(t *testing.T) {
 	c := cudatest.Open(t)

@@ -59,6 +59,9 @@ func (b *Builder) Add(x, delta launch.Mat) { elem.Add(b.List, x, delta) }
 // AddBias is x += bias in every row.
 func (b *Builder) AddBias(x, bias launch.Mat) { elem.AddBias(b.List, x, bias) }
 
+// GateRows is out *= sigmoid(x * w), one factor for each row.
+func (b *Builder) GateRows(out, x, w launch.Mat) { elem.GateRows(b.List, out, x, w) }
+
 // Rope rotates x in place.
 func (b *Builder) Rope(x, positions, table launch.Mat, p device.Rope) {
 	elem.Rope(b.List, x, positions, table, p)

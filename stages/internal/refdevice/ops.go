@@ -62,6 +62,14 @@ func (Device) AddBias(s device.Stream, x, b device.Mat) {
 	})
 }
 
+func (Device) GateRows(s device.Stream, out, x, w device.Mat) {
+	later(s, func() {
+		v := floats(out)
+		ref.GateRows(v, floats(x), floats(w), out.Cols)
+		store(out, v)
+	})
+}
+
 func (Device) MatMul(s device.Stream, out, x, w device.Mat) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)

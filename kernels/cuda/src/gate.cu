@@ -1,0 +1,41 @@
+// Rows multiplied by the sigmoid of a product with a vector: the gate of a shared expert.
+#include "elem.cuh"
+
+struct Gate {
+	void *out;
+	const void *x, *w;
+	int n, cols; // of out, of x and w
+	bool out_half, x_half, w_half;
+};
+
+// out *= sigmoid(x * w), of one row. Elements of the product are summed by thread, chunks in
+// rising order, then over the block: a fixed order for a block size, which follows from cols.
+template <int V> KR_DEV void gate_row(const Gate &g, float *parts) {
+	float sum = 0.f;
+	for (int i = threadIdx.x; i < g.cols / V; i += blockDim.x) {
+		float x[V], w[V];
+		get(x, g.x, i, g.x_half);
+		get(w, g.w, i, g.w_half);
+		for (int j = 0; j < V; j++) sum = fmaf(x[j], w[j], sum);
+	}
+	float factor = 1.f / (1.f + expf(-block_sum(sum, blockDim.x, parts)));
+	for (int i = threadIdx.x; i < g.n / V; i += blockDim.x) {
+		float v[V];
+		get(v, g.out, i, g.out_half);
+		for (int j = 0; j < V; j++) v[j] *= factor;
+		put(g.out, i, v, g.out_half);
+	}
+}
+
+// A block has a row. Flags: out, x, w.
+KR_KERNEL(512, 2)
+kr_gate_rows(void *out, int out_stride, const void *x, int x_stride, const void *w, int n, int cols, int flags) {
+	__shared__ float parts[32];
+	pdl_launch();
+	pdl_wait();
+	Gate g = {row_of(out, blockIdx.x, out_stride, flags & BF16_0), row_of(x, blockIdx.x, x_stride, flags & BF16_1), w, n, cols,
+	          (flags & BF16_0) != 0, (flags & BF16_1) != 0, (flags & BF16_2) != 0};
+	if (flags & VEC) gate_row<8>(g, parts);
+	else gate_row<1>(g, parts);
+}
+KR_EXPORT(kr_gate_rows)
