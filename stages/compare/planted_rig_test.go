@@ -171,6 +171,29 @@ func (d swappedRope) Rope(s device.Stream, x, positions, table device.Mat, p dev
 	d.Device.Rope(s, x, positions, table, p)
 }
 
+// noGate leaves the shared experts' output as it is.
+type noGate struct{ refdevice.Device }
+
+func (d noGate) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (noGate) GateRows(device.Stream, device.Mat, device.Mat, device.Mat) {}
+
+// headNorms norms what is normed in place, queries and keys, by heads of 32.
+type headNorms struct{ refdevice.Device }
+
+func (d headNorms) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d headNorms) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
+	if out != x {
+		d.Device.RMSNorm(s, out, x, w, eps)
+		return
+	}
+	for at := 0; at < x.Cols; at += 32 {
+		head := x.ColRange(at, at+32)
+		d.Device.RMSNorm(s, head, head, w.ColRange(at, at+32), eps)
+	}
+}
+
 // noResidualOf drops the residual stream where the skip-th delta is added, once.
 type noResidualOf struct {
 	refdevice.Device

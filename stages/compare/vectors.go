@@ -101,15 +101,18 @@ func (c *comparison) router(name, number, what string, v Vector, seen *capture) 
 	return nil
 }
 
-// operator compares an operator of a layer. The engine does not have kv_b_proj's output and
-// the probabilities of attention as such: they are computed from what the probe saw.
+// derived reports whether the engine does not have op as such: it is computed from what the
+// probe saw.
+func derived(op string) bool { return op == "kv_b" || op == "attn_probs" || op == "shared_gate_logit" }
+
+// operator compares an operator of a layer.
 func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *capture) error {
-	switch k.op {
-	case "kv_b", "attn_probs":
+	switch {
+	case derived(k.op):
 		var missing error
 		l, err := oracle.New(c.cfg, c.weight, p.IDs, k.layer, func(layer int, op string) []float64 {
 			v := c.engine(seen, layer, op)
-			if v == nil && op != "kv_b" && op != "attn_probs" {
+			if v == nil && !derived(op) {
 				missing = fmt.Errorf("%s: %w", op, seen.complete(key{layer, op}))
 			}
 			return oracle.Widen(v)
@@ -125,7 +128,7 @@ func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *cap
 			return err
 		}
 		seen.f32[k], seen.rows[k] = got, seen.n
-	case "q_rope", "k_rope": // some goldens name them so
+	case k.op == "q_rope", k.op == "k_rope": // some goldens name them so
 		k.op = k.op[:1] + "_pe"
 	}
 	c.observed(name, k, v, seen, c.op)

@@ -15,7 +15,8 @@ type Bank struct {
 	Integers []device.QExpert // [E] instead of Routed
 	Here     device.Bank      // instead of both: where the device finds experts by itself
 	Away     int              // instead of all: the number of experts, whose place somebody else knows
-	Shared   device.FFN       // all shared experts as one network, F = n_shared * moe_intermediate_size; zero: none
+	Shared   device.FFN       // all shared experts as one network; zero: none
+	Gate     device.Mat       // [1, H] of the shared network's output, absent without such a gate
 }
 
 // Len is the number of routed experts.
@@ -62,12 +63,16 @@ func (b *Bank) Run(s device.Stream, dev device.Device, st *stages.State, work []
 	dev.Run(s, *l)
 }
 
-// RunShared appends that st.Shared is the shared network's result for st.Input; without shared
-// experts it does nothing.
-func (b *Bank) RunShared(p *stages.Program, st *stages.State, layer int) {
+// RunShared appends that out, such as st.Shared, is the shared network's result for st.Input;
+// without shared experts it does nothing.
+func (b *Bank) RunShared(p *stages.Program, st *stages.State, out device.Mat, layer int) {
 	if b.Shared.Zero() {
 		return
 	}
-	p.FFN(st.Shared, st.Normed, st.Input.Q, &b.Shared)
-	p.Observe(layer, "shared_out", st.Shared)
+	p.FFN(out, st.Normed, st.Input.Q, &b.Shared)
+	if !b.Gate.Zero() {
+		p.Observe(layer, "shared_raw", out)
+		p.GateRows(out, st.Normed, b.Gate)
+	}
+	p.Observe(layer, "shared_out", out)
 }

@@ -56,7 +56,7 @@ func (g *Group) Experts(s device.Stream, st *stages.State, layer int, work []dev
 // Experts, on another stream.
 func (g *Group) Shared(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	p := st.On(g.dev, s, probe)
-	g.Bank(layer).RunShared(p, st, layer)
+	g.Bank(layer).RunShared(p, st, st.Shared, layer)
 	p.Send()
 }
 
@@ -89,7 +89,7 @@ func (g *Group) MixOf(s device.Stream, st *stages.State, layer int, here *device
 
 func (g *Group) mix(p *stages.Program, st *stages.State, layer int, here *device.Bank) {
 	p.ExpertsOn(st.ExpertOut, st.Normed, here, st.RouterIDs)
-	g.Bank(layer).RunShared(p, st, layer)
+	g.Bank(layer).RunShared(p, st, st.Shared, layer)
 	merge.Run(p, st, here.Map, layer)
 	g.finish(p, st, layer)
 }
@@ -99,7 +99,7 @@ func (g *Group) mix(p *stages.Program, st *stages.State, layer int, here *device
 func (g *Group) FinishHostRouted(s device.Stream, st *stages.State, layer int) {
 	p := st.On(g.dev, s, nil)
 	if b := g.Bank(layer); !b.Shared.Zero() {
-		p.FFN(st.Delta, st.Normed, st.Input.Q, &b.Shared)
+		b.RunShared(p, st, st.Delta, layer)
 		g.finish(p, st, layer)
 	}
 	p.Send()

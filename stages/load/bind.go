@@ -241,6 +241,9 @@ func (b *binder) layer(i int) group.Layer {
 	}
 	l.Router = route.Stage{Gate: device.Weight{F: r.Vector("router")}, Params: b.cfg.MoE.Router}
 	l.Bank.Shared = r.network("shared", "shared.")
+	if b.cfg.MoE.SharedGate {
+		l.Bank.Gate = r.Vector("shared_gate")
+	}
 	if b.card != nil && b.routed != b.dev {
 		b.parts.Slots = b.slots(i)
 		l.Bank.Away = b.cfg.MoE.Experts

@@ -16,7 +16,10 @@ type MoE struct {
 	Experts  int // n_routed_experts
 	FF       int // moe_intermediate_size
 	SharedFF int // width of the shared experts, which are one network: n_shared_experts * moe_intermediate_size; 0: none
-	Router   device.Router
+	// SharedGate: what the shared experts give is multiplied by the sigmoid of the token's product
+	// with a vector.
+	SharedGate bool
+	Router     device.Router
 }
 
 // usualRoles are the names that most releases use; mixers and families add theirs.
@@ -71,6 +74,9 @@ func (m MoE) Tensors(h int) []TensorSpec {
 	list = append(list, network("expert.", Experts, m.FF, h)...)
 	if m.SharedFF > 0 {
 		list = append(list, network("shared.", Shared, m.SharedFF, h)...)
+		if m.SharedGate {
+			list = append(list, TensorSpec{Role: "shared_gate", Shape: []int{1, h}, Part: Router})
+		}
 	}
 	return list
 }

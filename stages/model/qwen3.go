@@ -27,15 +27,26 @@ func parseQwen3(f fields) *Config {
 func parseQwen3MoE(f fields) *Config {
 	c, layers := common(f)
 	ffn, a := denseFF(f), qwen3Attention(f, c, layers)
-	moe := softmaxExperts(f, expertsField(f), "moe_intermediate_size", f.boolOr("norm_topk_prob", false), layers)
-	step, dense := f.intOr("decoder_sparse_step", 1, 1, maxLayers), f.numbers("mlp_only_layers", "layer", maxLayers)
+	moe := qwenExperts(f, layers)
+	has := qwenSparse(f)
 	c.Stack(layers, qwen3Roles, func(i int) (Mixer, FFN) {
-		if (i+1)%step != 0 || slices.Contains(dense, int32(i)) {
-			return a, ffn
+		if has(i) {
+			return a, moe
 		}
-		return a, moe
+		return a, ffn
 	})
 	return c
+}
+
+// qwenExperts reads the routed experts of Qwen's mixtures.
+func qwenExperts(f fields, layers int) MoE {
+	return softmaxExperts(f, expertsField(f), "moe_intermediate_size", f.boolOr("norm_topk_prob", false), layers)
+}
+
+// qwenSparse reads which layers of Qwen's mixtures have experts.
+func qwenSparse(f fields) (has func(layer int) bool) {
+	step, dense := f.intOr("decoder_sparse_step", 1, 1, maxLayers), f.numbers("mlp_only_layers", "layer", maxLayers)
+	return func(i int) bool { return (i+1)%step == 0 && !slices.Contains(dense, int32(i)) }
 }
 
 func qwen3Attention(f fields, c *Config, layers int) GQA {

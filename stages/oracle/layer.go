@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"krater/kernels/device"
@@ -190,8 +191,13 @@ func (l *Layer) Define(op string) []float64 {
 		return weights
 	case "experts_out":
 		return l.Mixture(l.Get("router_ids"), l.Get("router_weights"), SwiGLU)
-	case "shared_out":
+	case "shared_raw":
 		return l.Network(l.Shared, l.Get("post_norm"), l.T, SwiGLU)
+	case "shared_out":
+		if l.Tensor("shared_gate") == "" {
+			return l.Define("shared_raw")
+		}
+		return Gate(l.Get("shared_raw"), l.Get("shared_gate_logit"))
 	case "mlp_out":
 		return l.mlp()
 	case "layer_out":
@@ -238,6 +244,8 @@ func (l *Layer) Product(op string) (Product, bool) {
 		return Product{In: l.of("final_norm"), Role: "head", Out: l.Config.Vocab, Heads: 1, Rope: -1, Alike: "embed"}, true
 	case "mixer_out":
 		return Product{In: l.of("attn"), Role: "o", Out: l.Config.Hidden, Heads: 1, Rope: -1, ColumnDim: l.OutDim}, true
+	case "shared_gate_logit":
+		return Product{In: l.of("post_norm"), Role: "shared_gate", Out: 1, Heads: 1, Rope: -1}, true
 	case "router_logits":
 		return Product{In: l.of("post_norm"), Role: "router", Out: l.Config.MoE.Experts, Heads: 1, Rope: -1}, true
 	}
@@ -285,6 +293,18 @@ type Feed func(x []float64, gate, up, down []float32, t int) []float64
 // SwiGLU is down(silu(gate x) * up x).
 func SwiGLU(x []float64, gate, up, down []float32, t int) []float64 {
 	return Gated(func(g, u float64) float64 { return Silu(g) * u })(x, gate, up, down, t)
+}
+
+// Gate is the rows of x, each times the sigmoid of its logit.
+func Gate(x, logits []float64) []float64 {
+	if len(logits) == 0 {
+		return nil
+	}
+	out, n := slices.Clone(x), len(x)/len(logits)
+	for i := range out {
+		out[i] /= 1 + math.Exp(-logits[i/n])
+	}
+	return out
 }
 
 // Gated is a network with what makes one value of those of gate and up.

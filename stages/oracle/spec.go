@@ -89,12 +89,14 @@ func (s *Spec) operators() []string {
 	}
 	list = append(list, "mixer_out", "post_norm")
 	if s.Routed {
-		list = append(list, "router_logits", "router_ids", "router_weights", "experts_out", "shared_out")
+		list = append(list, "router_logits", "router_ids", "router_weights", "experts_out", "shared_raw", "shared_gate_logit", "shared_out")
 	}
 	return slices.DeleteFunc(append(list, "mlp_out", "layer_out"), func(op string) bool {
 		switch op {
 		case "q_a", "q_norm", "k_norm":
 			return s.Tensor(op) == ""
+		case "shared_raw", "shared_gate_logit":
+			return s.Tensor("shared_gate") == ""
 		}
 		return op == "shared_out" && s.Shared.Gate == ""
 	})

@@ -31,6 +31,11 @@ func (l *layer) mistakes(op string) []mistake {
 			return l.Mixture(l.Get("router_ids"), l.Get("router_weights"), feed)
 		}), l.mixtureMistakes()...)
 	case "shared_out":
+		if l.Tensor("shared_gate") != "" {
+			return l.gateMistakes()
+		}
+		fallthrough
+	case "shared_raw":
 		return l.networkMistakes("shared expert's ", func(feed oracle.Feed) []float64 {
 			return l.Network(l.Shared, l.Get("post_norm"), l.T, feed)
 		})
@@ -118,6 +123,15 @@ func (l *layer) normMistakes(op string, n oracle.Norm) []mistake {
 		for _, other := range l.Neighbours(n.Role) {
 			norm(other+" in the place of "+l.Short(name), x, l.maybe(other))
 		}
+	}
+	if n.Width != l.HeadDim && (op == "q_norm" || op == "k_norm") {
+		list = append(list, mistake{"each head normed by itself", func() []float64 {
+			out := oracle.RMSNorm(x, plus(make([]float32, l.HeadDim), 1), n.Eps)
+			for i := range out {
+				out[i] *= float64(w[i%len(w)])
+			}
+			return out
+		}})
 	}
 	list = append(list, mistake{"no norm", func() []float64 { return x }},
 		mistake{"the mean taken away (LayerNorm, not RMSNorm)", func() []float64 { return oracle.RMSNorm(centred(x, len(w)), w, n.Eps) }})
@@ -227,6 +241,29 @@ func (l *layer) routerMistakes(op string) []mistake {
 		return l.with("router_logits", columns(logits, l.T, from)).Get(op)
 	}})
 	return list
+}
+
+// gateMistakes are those of the gate of the shared expert.
+func (l *layer) gateMistakes() []mistake {
+	x, logits := l.Get("shared_raw"), l.Get("shared_gate_logit")
+	if len(logits) != l.T {
+		return nil
+	}
+	rows := func(factor func(logit float64) float64) func() []float64 {
+		return func() []float64 {
+			out, n := slices.Clone(x), len(x)/l.T
+			for i := range out {
+				out[i] *= factor(logits[i/n])
+			}
+			return out
+		}
+	}
+	return []mistake{
+		{"the shared expert's gate missing", func() []float64 { return x }},
+		{"the sigmoid of the shared expert's gate missing", rows(func(g float64) float64 { return g })},
+		{"SiLU in the place of the sigmoid of the shared expert's gate", rows(oracle.Silu)},
+		{"1 minus the shared expert's gate", rows(func(g float64) float64 { return 1 / (1 + math.Exp(g)) })},
+	}
 }
 
 // sumMistakes are those of adding the routed and the shared experts.
