@@ -189,7 +189,7 @@ var brokenV5 = []brokenCase{
 	{m{"rope_parameters.rope_theta": ""}, "rope_theta"},
 	{m{"rope_parameters": ""}, "rope_theta"},
 	{m{"rope_theta": "50000"}, "rope_theta"},
-	{m{"rope_parameters.rope_type": `"llama3"`}, "rope_parameters.rope_type"},
+	{m{"rope_parameters.rope_type": `"longrope"`}, "rope_parameters.rope_type"},
 	{m{"rope_parameters.type": `"linear"`}, "rope_parameters.type"},
 	{m{"torch_dtype": `"float32"`}, "dtype"},
 	{m{"qk_head_dim": "47"}, "qk_head_dim"},
@@ -247,7 +247,7 @@ func TestNotAConfig(t *testing.T) {
 		{"{\"a\":\"\xff\"}", ErrSyntax},
 		{`{"a":` + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + "}", ErrSyntax},
 		{strings.Repeat(" ", maxConfigBytes+1), ErrTooLarge},
-		{`{"model_type":"llama"}`, ErrFamily},
+		{`{"model_type":"gpt2"}`, ErrFamily},
 		{`{"model_type":"kimi_k25","text_config":{"model_type":"kimi_k2"}}`, ErrFamily},
 	}
 	for _, tt := range tests {

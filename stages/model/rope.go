@@ -28,6 +28,12 @@ func parseRope(f fields, dim, context int) (r *RopeConfig, scale float64) {
 		for i := range r.InvFreq {
 			r.InvFreq[i] /= factor
 		}
+	case "llama3":
+		l := parseLlama3(p)
+		if l.original > float64(context) {
+			f.clash("max_position_embeddings", []string{name + ".original_max_position_embeddings"}, "%d is less than the original %g", context, l.original)
+		}
+		l.scaleFrequencies(r.InvFreq)
 	case "yarn":
 		y := parseYarn(p)
 		if y.original > float64(context) {
@@ -66,21 +72,25 @@ func ropeKind(p fields) string {
 	if !p.require(name) {
 		return "default"
 	}
-	kind := p.oneOf(name, "default", "default", "linear", "yarn")
+	kind := p.oneOf(name, "default", "default", "linear", "llama3", "yarn")
 	if p.bad(name) {
 		return kind
 	}
 	if old := p.stringOr("type", kind); old != kind {
 		p.fail("type", "%q contradicts rope_type %q", clip(old), kind)
 	}
-	if kind != "yarn" {
-		for _, only := range []string{"mscale", "mscale_all_dim", "beta_fast", "beta_slow"} {
-			if p.has(only) {
-				p.fail(only, "has a meaning for yarn only, not for %s", kind)
-			}
+	for _, only := range ropeOnly {
+		if kind != only.kind && p.has(only.field) {
+			p.fail(only.field, "has a meaning for %s only, not for %s", only.kind, kind)
 		}
 	}
 	return kind
+}
+
+// ropeOnly are the fields that one scaling method has.
+var ropeOnly = []struct{ kind, field string }{
+	{"yarn", "mscale"}, {"yarn", "mscale_all_dim"}, {"yarn", "beta_fast"}, {"yarn", "beta_slow"},
+	{"llama3", "low_freq_factor"}, {"llama3", "high_freq_factor"},
 }
 
 // inverseFrequencies is theta^(-2i/dim), i < dim/2.
@@ -90,6 +100,37 @@ func inverseFrequencies(dim int, theta float64) []float64 {
 		inv[i] = math.Pow(theta, -float64(2*i)/float64(dim))
 	}
 	return inv
+}
+
+// llama3 holds the parameters of Llama 3's scaling (arXiv 2407.21783, section 3.4.3).
+type llama3 struct {
+	factor    float64 // context extension
+	original  float64 // original_max_position_embeddings, tokens
+	low, high float64 // low_freq_factor, high_freq_factor: turns over the original context
+}
+
+func parseLlama3(p fields) llama3 {
+	l := llama3{
+		factor:   p.float("factor", 1, maxRopeFactor),
+		original: float64(p.int("original_max_position_embeddings", 1, maxContext)),
+		low:      p.float("low_freq_factor", 1e-3, 1e6),
+		high:     p.float("high_freq_factor", 1e-3, 1e6),
+	}
+	if l.high <= l.low {
+		p.clash("high_freq_factor", []string{"low_freq_factor"}, "%g is not more than low_freq_factor %g", l.high, l.low)
+		l.high = l.low + 1 // harmless
+	}
+	return l
+}
+
+// scaleFrequencies keeps what makes more than high turns over the original context, divides what
+// makes fewer than low by the factor, and goes over linearly between the two.
+func (l llama3) scaleFrequencies(inv []float64) {
+	for i, f := range inv {
+		turns := l.original * f / (2 * math.Pi)
+		kept := min(max((turns-l.low)/(l.high-l.low), 0), 1)
+		inv[i] = f*kept + f/l.factor*(1-kept)
+	}
 }
 
 // yarn holds the parameters of YaRN (arXiv 2309.00071).
