@@ -36,7 +36,7 @@ type gqaItem struct{ span, head, first, n int }
 
 // GQA: out and q [T, Heads*HeadDim] F32, q rotated, cache [slots, Width] of any
 // type, groups of I8 dividing HeadDim, each row the keys of all key heads, then
-// their values. Row r of a span sees the cached keys 0..Pos+r. Scratch per thread:
+// their values. Row r of a span sees the cached keys 0..Pos+r, with a window the last of them. Scratch per thread:
 // queryBlock rows of 2*HeadDim values, four of keyBlock, and keyBlock rows of
 // 2*HeadDim when the cache is of 8 bits.
 func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, in device.Spans, p device.GQA) {
@@ -44,7 +44,7 @@ func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, i
 	const op = "GQA"
 	s := d.stream(op, stream)
 	t := &s.gqa
-	if p.KVHeads < 1 || p.Heads < p.KVHeads || p.Heads%p.KVHeads != 0 || p.HeadDim < 1 || p.BlockTokens < 1 {
+	if p.KVHeads < 1 || p.Heads < p.KVHeads || p.Heads%p.KVHeads != 0 || p.HeadDim < 1 || p.BlockTokens < 1 || p.Window < 0 {
 		fail(op, "sizes %+v", p)
 	}
 	t.GQA, t.block, t.scale = p, p.BlockTokens, p.Scale
@@ -137,12 +137,12 @@ func (t *gqaTask) do(l *lane, i int) {
 		}
 	}
 	keys := t.sees(&c, c.n-1)
-	for from := 0; from < keys; from += keyBlock {
+	for from := t.first(&c, 0) / keyBlock * keyBlock; from < keys; from += keyBlock {
 		to := min(from+keyBlock, keys)
 		c.keys = t.keys(c.seq, from, to, c.head*t.HeadDim, t.HeadDim, c.keyScratch)
 		c.values = t.keys(c.seq, from, to, (t.KVHeads+c.head)*t.HeadDim, t.HeadDim, c.valueScratch)
-		// Rows before from-Pos see none of these.
-		for j := max(0, (from-c.seq.Pos)*t.group-c.first); j < c.n; j += dot.Rows {
+		// Rows before from-Pos see none of these, nor do those whose window begins behind them.
+		for j := max(0, (from-c.seq.Pos)*t.group-c.first); j < c.n && t.first(&c, j) < to; j += dot.Rows {
 			t.tile(l, &c, j, min(dot.Rows, c.n-j), from, to)
 		}
 	}
@@ -171,6 +171,15 @@ func (t *gqaTask) at(base *float32, stride int, c *gqaWork, j int) *float32 {
 // sees is the number of keys that query j of an item may see.
 func (t *gqaTask) sees(c *gqaWork, j int) int { return c.seq.Pos + (c.first+j)/t.group + 1 }
 
+// first is the position of the first key that query j of an item sees.
+func (t *gqaTask) first(c *gqaWork, j int) int { return t.First(t.sees(c, j) - 1) }
+
+// part is the positions of [from, to) that query j of an item sees, maybe none.
+func (t *gqaTask) part(c *gqaWork, j, from, to int) (begin, end int) {
+	begin, end = max(from, t.first(c, j)), min(to, t.sees(c, j))
+	return min(begin, end), end
+}
+
 // tile takes the keys of [from, to) that they may see into the softmax of the
 // queries [j, j+n).
 func (t *gqaTask) tile(l *lane, c *gqaWork, j, n, from, to int) {
@@ -184,7 +193,7 @@ func (t *gqaTask) tile(l *lane, c *gqaWork, j, n, from, to int) {
 	}
 	l.dot.Stride, l.dot.K = c.keys.stride, t.HeadDim
 	kernel := t.dev.tiles(t.bf16)[n]
-	for pos := from; pos < last; {
+	for pos := max(from, t.first(c, j)); pos < last; {
 		rows, count := t.rows(&c.keys, c.seq, pos, last)
 		for i := range n {
 			l.dot.Out[i] = shift(rowAt(c.scores, keyBlock, i), pos-from)
@@ -194,16 +203,24 @@ func (t *gqaTask) tile(l *lane, c *gqaWork, j, n, from, to int) {
 		pos += count
 	}
 	for i := range n {
-		visible := min(last, t.sees(c, j+i)) - from
-		t.fold(&c.state[j+i], rowAt(c.scores, keyBlock, i), visible, rowAt(c.acc, t.wide, j+i), t.wide)
+		if begin, end := t.part(c, j+i, from, last); begin < end {
+			t.fold(&c.state[j+i], shift(rowAt(c.scores, keyBlock, i), begin-from), end-begin, rowAt(c.acc, t.wide, j+i), t.wide)
+		}
 	}
-	// All queries of the tile see the keys that the first one sees; the few left
-	// on the diagonal are taken query by query.
-	common := min(last, t.sees(c, j))
-	t.weigh(l, c, j, 0, n, from, from, common)
+	// All queries of the tile see the keys from where the last one's window begins up to where the
+	// first one stands; the few before and behind are taken query by query.
+	_, end := t.part(c, j, from, last)
+	begin, _ := t.part(c, j+n-1, from, last)
+	end = max(begin, end)
+	for i := range n {
+		if before, until := t.part(c, j+i, from, last); before < min(begin, until) {
+			t.weigh(l, c, j, i, 1, from, before, min(begin, until))
+		}
+	}
+	t.weigh(l, c, j, 0, n, from, begin, end)
 	for i := 1; i < n; i++ {
-		if visible := min(last, t.sees(c, j+i)); visible > common {
-			t.weigh(l, c, j, i, 1, from, common, visible)
+		if begin, until := t.part(c, j+i, from, last); until > max(begin, end) {
+			t.weigh(l, c, j, i, 1, from, max(begin, end), until)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package cpu_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"krater/kernels/cpu"
@@ -17,6 +18,9 @@ var gqaSizes = []device.GQA{
 	{Heads: 14, KVHeads: 2, HeadDim: 7, Scale: -0.2, BlockTokens: 1},
 	{Heads: 2, KVHeads: 2, HeadDim: 66, Scale: 0.1, BlockTokens: 200},
 	{Heads: 1, KVHeads: 1, HeadDim: 1, Scale: 1, BlockTokens: 16},
+	{Heads: 6, KVHeads: 2, HeadDim: 16, Scale: 0.25, BlockTokens: 16, Window: 8},
+	{Heads: 2, KVHeads: 1, HeadDim: 33, Scale: 0.2, BlockTokens: 5, Window: 129},
+	{Heads: 1, KVHeads: 1, HeadDim: 8, Scale: 0.2, BlockTokens: 16, Window: 1},
 }
 
 // gqaScene is an attention problem as scene is.
@@ -130,7 +134,7 @@ func TestGQARisingScores(t *testing.T) {
 // bit, nor does it matter whether a row was decoded, whatever the number of
 // threads.
 func TestGQAIsBatchInvariant(t *testing.T) {
-	for _, p := range gqaSizes[:3] {
+	for _, p := range slices.Concat(gqaSizes[:3], gqaSizes[5:]) {
 		for _, cacheType := range kvTypes {
 			t.Run(fmt.Sprint(p.Heads, cacheType), func(t *testing.T) {
 				forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {

@@ -41,6 +41,15 @@ type GQA struct {
 	HeadDim     int
 	Scale       float32 // softmax scale
 	BlockTokens int     // tokens in a KV block
+	Window      int     // how many keys a query sees, the last of which is its own; 0: all up to its own
+}
+
+// First is the position of the first key that the query at pos sees.
+func (p GQA) First(pos int) int {
+	if p.Window == 0 {
+		return 0
+	}
+	return max(0, pos+1-p.Window)
 }
 
 // Width is the number of values in a row of the cache.

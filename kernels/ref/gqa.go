@@ -3,7 +3,7 @@ package ref
 import "krater/kernels/device"
 
 // GQA is causal grouped-query attention (arXiv 2305.13245): every query head
-// attends to the cached keys of its group at positions up to its own. A cache
+// attends to the cached keys of its group at positions up to its own, or to the last of them. A cache
 // row is the keys of all KVHeads, then their values.
 func GQA(out, q, cache []float32, spans []device.Span, p device.GQA) {
 	d := p.HeadDim
@@ -19,7 +19,8 @@ func GQA(out, q, cache []float32, spans []device.Span, p device.GQA) {
 			}
 			for r := range s.Len {
 				at := ((s.Row+r)*p.Heads + h) * d
-				attend(out[at:][:d], q[at:][:d], keys[:s.Pos+r+1], values, float64(p.Scale))
+				first, end := p.First(s.Pos+r), s.Pos+r+1
+				attend(out[at:][:d], q[at:][:d], keys[first:end], values[first:end], float64(p.Scale))
 			}
 		}
 	}

@@ -98,6 +98,9 @@ func TestGQA(t *testing.T) {
 	cache[9] = float32(math.Log(3)) // the first token's key
 	GQA(out, q, cache, spans, p)
 	expect(t, "weighted", out, 2, 20, 2, 20, 3, 30, 2.5, 25)
+	p.Window = 1 // each row sees its own key only
+	GQA(out, q, cache, spans, p)
+	expect(t, "window", out, 2, 20, 2, 20, 4, 40, 4, 40)
 	// Two key heads: head 1 reads the second key and the second value.
 	p = device.GQA{Heads: 2, KVHeads: 2, HeadDim: 1, Scale: 1, BlockTokens: 1}
 	out = out[:2]

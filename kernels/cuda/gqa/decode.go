@@ -83,9 +83,9 @@ func CanDecode(card launch.Card, out, q launch.Mat, cache launch.KV, p device.GQ
 	return ok && readable(out, q, &cache, p) && card.SharedMax >= d.shared
 }
 
-// readable reports whether fast kernels take rows and cache.
+// readable reports whether fast kernels take rows and cache. They know no window.
 func readable(out, q launch.Mat, cache *launch.KV, p device.GQA) bool {
-	return q.DType == tensor.BF16 && aligned(q) && aligned(cache.Mat) && aligned(out) && (cache.DType != tensor.I8 || cache.Group == p.HeadDim)
+	return p.Window == 0 && q.DType == tensor.BF16 && aligned(q) && aligned(cache.Mat) && aligned(out) && (cache.DType != tensor.I8 || cache.Group == p.HeadDim)
 }
 
 // aligned: rows of m can be read 16 bytes at a time.

@@ -1,6 +1,6 @@
 // Package gqa launches grouped-query attention (arXiv 2305.13245) over a paged cache. Heads of
 // 64, 128 and 256 have kernels with tensor cores (Decode, Prefill); the plain kernel, a block
-// for each row and head, takes every size and is what the others are compared with.
+// for each row and head, takes every size and a window, and is what the others are compared with.
 //
 // A row's bits depend on its own sequence only: keys are read in tiles at absolute positions,
 // and only a sequence's own length decides how its keys are cut for several blocks.
@@ -40,7 +40,7 @@ func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, table launch.Mat,
 		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), wide(q), launch.I32(q.Stride),
 		launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(kind), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group),
 		launch.P(table.At), launch.I32(list), launch.I32(p.KVHeads), launch.I32(p.HeadDim),
-		scale(p), launch.I32(p.BlockTokens))
+		scale(p), launch.I32(p.BlockTokens), launch.I32(p.Window))
 }
 
 // named is the kernel of a head size.
@@ -49,7 +49,7 @@ func named(name string, dim int) launch.Kernel { return launch.Named(name + "_" 
 // check panics unless all sizes fit, and numbers the cache's type as latent.cuh does.
 func check(out, q launch.Mat, c *launch.KV, table launch.Mat, p device.GQA) int {
 	switch {
-	case p.KVHeads < 1 || p.HeadDim < 1 || p.BlockTokens < 1 || p.Heads < 1 || p.Heads%p.KVHeads != 0:
+	case p.KVHeads < 1 || p.HeadDim < 1 || p.BlockTokens < 1 || p.Heads < 1 || p.Heads%p.KVHeads != 0 || p.Window < 0:
 		refuse("sizes %+v", p)
 	case q.Rows != out.Rows || q.Cols != p.Heads*p.HeadDim || out.Cols != q.Cols:
 		refuse("out %v, q %v for %d heads of %d", out, q, p.Heads, p.HeadDim)

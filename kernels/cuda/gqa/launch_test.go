@@ -157,3 +157,14 @@ func TestFastRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestWindow: the fast kernels know no window, so the plain one has to take it.
+func TestWindow(t *testing.T) {
+	for window, want := range map[int]bool{0: true, 8: false} {
+		a := newArgs(4, tensor.BF16, qwen3)
+		a.p.Window = window
+		if CanDecode(h200, a.out, a.q, a.cache, a.p) != want || CanPrefill(h200, a.out, a.q, a.cache, a.p) != want {
+			t.Errorf("a window of %d: want fast kernels %v", window, want)
+		}
+	}
+}

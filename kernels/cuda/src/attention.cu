@@ -48,14 +48,14 @@ KR_DEV float score(const Room &b, const Cache &c, const Columns &w, long long sl
 	return v * scale;
 }
 
-// b.sum = softmax(query . keys * scale) . values over positions 0..ctx-1, a tile of
-// THREADS of them at a time from 0 on. scale has log2(e) in it. All threads.
-KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *table, const Span &s, int ctx, float scale, int block_tokens) {
+// b.sum = softmax(query . keys * scale) . values over positions first..ctx-1, a tile of
+// THREADS of them at a time, tiles counted from 0 on. scale has log2(e) in it. All threads.
+KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *table, const Span &s, int first, int ctx, float scale, int block_tokens) {
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
 	float top = -INFINITY, total = 0.f;
 	for (int i = tid; i < w.value_width; i += THREADS) b.sum[i] = 0.f;
-	for (int from = 0; from < ctx; from += THREADS) {
-		bool real = from + tid < ctx;
+	for (int from = first / THREADS * THREADS; from < ctx; from += THREADS) {
+		bool real = from + tid < ctx && from + tid >= first;
 		long long slot = real ? span_slot(table, s, from + tid, block_tokens) : 0;
 		float v = real ? score(b, c, w, slot, scale) : -INFINITY;
 		float most = warp_max(v);
@@ -75,7 +75,7 @@ KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *t
 		int keys = min(THREADS, ctx - from);
 		for (int i = tid; i < w.value_width; i += THREADS) {
 			float a = b.sum[i] * old;
-			for (int j = 0; j < keys; j++) a = fmaf(b.p[j], cache_value(c, b.slots[j], w.value + i), a);
+			for (int j = max(first - from, 0); j < keys; j++) a = fmaf(b.p[j], cache_value(c, b.slots[j], w.value + i), a);
 			b.sum[i] = a;
 		}
 		__syncthreads();
@@ -106,7 +106,7 @@ kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 	for (int i = threadIdx.x; i < rope; i += THREADS) b.query[rank + i] = get(q, q_wide, query + nope + i);
 	__syncthreads();
 	Columns w = {0, rank + rope, 0, rank};
-	attend(b, c, w, table, s, s.pos + row - s.row + 1, scale, block_tokens);
+	attend(b, c, w, table, s, 0, s.pos + row - s.row + 1, scale, block_tokens);
 	for (int j = threadIdx.x; j < v; j += THREADS) {
 		long long at = weights + (long long)(nope + j) * kvb_stride;
 		float a = 0.f;
@@ -116,11 +116,12 @@ kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 }
 KR_EXPORT(kr_mla_plain)
 
-// Grouped-query attention: out, q [rows, heads * dim]; grid (heads, rows).
+// Grouped-query attention: out, q [rows, heads * dim]; grid (heads, rows). window: how many keys a
+// row sees, 0: all.
 KR_KERNEL(THREADS, 1)
 kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide, int q_stride, const char *cache, const float *scales,
              int kind, int cache_stride, int scales_stride, int group, const int *table, int decode, int kv_heads, int dim, float scale,
-             int block_tokens) {
+             int block_tokens, int window) {
 	pdl_launch();
 	pdl_wait();
 	KR_SHARED(float, shared);
@@ -132,7 +133,8 @@ kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 	for (int i = threadIdx.x; i < dim; i += THREADS) b.query[i] = get(q, q_wide, (long long)row * q_stride + head * dim + i);
 	__syncthreads();
 	Columns w = {kv * dim, dim, (kv_heads + kv) * dim, dim};
-	attend(b, c, w, table, s, s.pos + row - s.row + 1, scale, block_tokens);
+	int ctx = s.pos + row - s.row + 1;
+	attend(b, c, w, table, s, window > 0 ? max(ctx - window, 0) : 0, ctx, scale, block_tokens);
 	for (int i = threadIdx.x; i < dim; i += THREADS) put(out, out_wide, (long long)row * out_stride + head * dim + i, b.sum[i]);
 }
 KR_EXPORT(kr_gqa_plain)
