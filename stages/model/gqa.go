@@ -14,6 +14,7 @@ type GQA struct {
 	WholeNorm bool        // with QKNorm: all query heads are normed as one row, and all key heads
 	NormEps   float32     // of those norms
 	Scale     float32     // softmax scale
+	Window    int         // sliding_window: how many tokens a token sees, itself among them; 0: all
 	Rope      *RopeConfig // of whole heads
 }
 
@@ -44,7 +45,7 @@ func (g GQA) NormDims() (q, k int) {
 
 // Sizes are the sizes that operators take.
 func (g GQA) Sizes(blockTokens int) device.GQA {
-	return device.GQA{Heads: g.Heads, KVHeads: g.KVHeads, HeadDim: g.HeadDim, Scale: g.Scale, BlockTokens: blockTokens}
+	return device.GQA{Heads: g.Heads, KVHeads: g.KVHeads, HeadDim: g.HeadDim, Scale: g.Scale, Window: g.Window, BlockTokens: blockTokens}
 }
 
 // Tensors implements Mixer.

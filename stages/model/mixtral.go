@@ -17,7 +17,7 @@ func parseMixtral(f fields) *Config {
 	c, layers := common(f)
 	a := groupedQuery(f, c)
 	fullAttention(f, layers)
-	noWindow(f, c)
+	a.Window = slidingWindow(f, c)
 	moe := softmaxExperts(f, "num_local_experts", "intermediate_size", true, layers)
 	c.Stack(layers, mixtralRoles, func(int) (Mixer, FFN) { return a, moe })
 	return c

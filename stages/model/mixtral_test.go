@@ -41,7 +41,7 @@ func TestBrokenMixtral(t *testing.T) {
 		{m{"num_key_value_heads": "3"}, "num_key_value_heads"},
 		{m{"head_dim": "31"}, "head_dim"},
 		{m{"rope_theta": ""}, "rope_theta"},
-		{m{"sliding_window": "4096"}, "sliding_window"},
+		{m{"sliding_window": "0"}, "sliding_window"},
 		{m{"sliding_window": `"4096"`}, "sliding_window"},
 		{m{"hidden_act": `"gelu"`}, "hidden_act"},
 		{m{"attention_bias": "true"}, "attention_bias"},
@@ -52,7 +52,13 @@ func TestBrokenMixtral(t *testing.T) {
 
 // TestMixtralWindow: a window as long as the context limits nothing.
 func TestMixtralWindow(t *testing.T) {
-	if _, err := Parse(edit(t, readFile(t, goldens, "mixtral", "config.json"), m{"sliding_window": "32768"})); err != nil {
-		t.Error(err)
+	for text, want := range map[string]int{"null": 0, "32768": 0, "32767": 32767, "4096": 4096} {
+		c, err := Parse(edit(t, readFile(t, goldens, "mixtral", "config.json"), m{"sliding_window": text}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Layers[2].Mixer.(GQA).Window; got != want {
+			t.Errorf("sliding_window %s: a window of %d, want %d", text, got, want)
+		}
 	}
 }

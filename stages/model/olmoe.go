@@ -12,7 +12,9 @@ func parseOLMoE(f fields) *Config {
 		f.clash("head_dim", []string{"num_attention_heads", "hidden_size"}, "%d heads of %d are not hidden_size %d", a.Heads, a.HeadDim, c.Hidden)
 	}
 	fullAttention(f, layers)
-	noWindow(f, c)
+	if slidingWindow(f, c) > 0 { // some implementations apply it, some do not
+		f.clash("sliding_window", []string{"max_position_embeddings"}, "is not supported in this family")
+	}
 	if f.has("clip_qkv") {
 		f.fail("clip_qkv", "is not supported: queries, keys and values are not clipped")
 	}

@@ -57,12 +57,13 @@ func gqaSizes(f fields, hidden int) GQA {
 	return a
 }
 
-// noWindow refuses a window that limits how far back a token sees, in families where no other
-// field switches it on.
-func noWindow(f fields, c *Config) {
+// slidingWindow reads how many tokens a token sees in families where no other field switches the
+// window on; 0: all of the context.
+func slidingWindow(f fields, c *Config) int {
 	if n := f.intOr("sliding_window", maxContext, 1, maxContext); n < c.MaxContext {
-		f.clash("sliding_window", []string{"max_position_embeddings"}, "%d is less than max_position_embeddings %d: every layer attends to the whole context", n, c.MaxContext)
+		return n
 	}
+	return 0
 }
 
 // fullAttention refuses what would limit how far back a token sees. A

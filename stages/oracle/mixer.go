@@ -20,6 +20,7 @@ type mixer interface {
 type Attention struct {
 	Scale float64                      // of the scores
 	Sees  func(i int) int              // how many tokens, from the first on, token i sees
+	First func(i int) int              // the first of them that its window has
 	Key   func(h int) int              // the key head that query head h reads
 	Score func(h, k, i, j int) float64 // of query head h of token i and key head k of token j, unscaled
 	Value func(k, j int) []float64     // of key head k of token j
@@ -27,7 +28,7 @@ type Attention struct {
 
 // Attention is that of the config, and causal; false where values are missing.
 func (l *Layer) Attention() (Attention, bool) {
-	x := Attention{Scale: l.Scale, Sees: func(i int) int { return i + 1 }}
+	x := Attention{Scale: l.Scale, Sees: func(i int) int { return i + 1 }, First: func(int) int { return 0 }}
 	ok := l.mixer.attention(l, &x)
 	return x, ok
 }
@@ -39,14 +40,15 @@ func (l *Layer) Attend(x Attention) (out, probs []float64) {
 	for h := range l.Heads {
 		key := x.Key(h)
 		for i := range l.T {
-			p := probs[(h*l.T+i)*l.T:][:x.Sees(i)]
+			first := x.First(i)
+			p := probs[(h*l.T+i)*l.T:][first:x.Sees(i)]
 			for j := range p {
-				p[j] = x.Scale * x.Score(h, key, i, j)
+				p[j] = x.Scale * x.Score(h, key, i, first+j)
 			}
 			softmax(p)
 			to := out[(i*l.Heads+h)*width:][:width]
 			for j, w := range p {
-				for c, v := range x.Value(key, j) {
+				for c, v := range x.Value(key, first+j) {
 					to[c] += w * v
 				}
 			}

@@ -18,6 +18,7 @@ type Spec struct {
 	Rope   model.RopeConfig
 
 	KVHeads, HeadDim int // of grouped-query attention
+	Window           int // how many tokens a token sees; 0: all
 	QNorm, KNorm     int // how many values are normed at once
 
 	QRank, KVRank, Nope, RopeDim, VDim int // of latent attention

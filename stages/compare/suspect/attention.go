@@ -64,6 +64,14 @@ func (l *layer) attentionMistakes(op string) []mistake {
 	scale := func(by float64) func(*oracle.Attention) { return func(x *oracle.Attention) { x.Scale = by } }
 	of("no causal mask", func(x *oracle.Attention) { x.Sees = func(int) int { return l.T } })
 	of("a mask one too narrow: a token does not see itself", func(x *oracle.Attention) { x.Sees = func(i int) int { return max(1, i) } })
+	if l.Window > 0 {
+		first := func(window int) func(*oracle.Attention) {
+			return func(x *oracle.Attention) { x.First = func(i int) int { return min(i, max(0, i+1-window)) } }
+		}
+		of("the sliding window missing", first(l.T))
+		of("a sliding window one too long: a token is not counted itself", first(l.Window+1))
+		of("a sliding window one too short", first(l.Window-1))
+	}
 	of("scores not scaled", scale(1))
 	of("scores scaled by 1/sqrt(head size) alone", scale(1/math.Sqrt(float64(l.QKDim))))
 	if l.KVHeads > 0 {
