@@ -24,7 +24,7 @@ import (
 )
 
 // planned are the models whose plans are held against what is taken.
-var planned = []string{"../../models/krater-tiny", "../../testdata/goldens/deepseek_v2", "../../testdata/goldens/deepseek_v2_lite", "../../testdata/goldens/qwen2", "../../testdata/goldens/qwen3_moe"}
+var planned = []string{"../../models/krater-tiny", "../../testdata/goldens/deepseek_v2", "../../testdata/goldens/deepseek_v2_lite", "../../testdata/goldens/qwen2", "../../testdata/goldens/qwen2_moe", "../../testdata/goldens/qwen3_moe"}
 
 // openModel reads a model folder.
 func openModel(t *testing.T, dir string) (*model.Config, *weights.Set) {
