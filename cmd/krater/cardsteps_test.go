@@ -171,6 +171,17 @@ func TestChainOnCard(t *testing.T) {
 	}
 }
 
+// rowEach is a generated row for each sequence, which has one token before pos at most.
+func rowEach(seqs []int, pos int, tokens []int32) *stages.Batch {
+	b := &stages.Batch{Tokens: tokens}
+	for i, q := range seqs {
+		b.Spans = append(b.Spans, stages.Span{Seq: uint64(q), Decode: true, Want: true,
+			Span: device.Span{Row: i, Len: 1, Pos: pos, Blocks: []int32{int32(q)}}})
+		b.Draws = append(b.Draws, device.Draw{TopP: 1})
+	}
+	return b
+}
+
 // TestTakesFromMoreRowsOnCard: a step that is repeated takes the tokens it is told to, also
 // from a step that has more rows than the one had with which it became a graph, as it is
 // when streams end.
@@ -191,16 +202,6 @@ func TestTakesFromMoreRowsOnCard(t *testing.T) {
 		}
 		t.Cleanup(x.state.Close)
 		return x
-	}
-	// rows of sequences that have seen nothing: a token each, at position 0 or 1
-	batch := func(seqs []int, pos int, tokens []int32) *stages.Batch {
-		b := &stages.Batch{Tokens: tokens}
-		for i, q := range seqs {
-			b.Spans = append(b.Spans, stages.Span{Seq: uint64(q), Decode: true, Want: true,
-				Span: device.Span{Row: i, Len: 1, Pos: pos, Blocks: []int32{int32(q)}}})
-			b.Draws = append(b.Draws, device.Draw{TopP: 1})
-		}
-		return b
 	}
 	step := func(x side, b *stages.Batch) (ids []int32) {
 		t.Helper()
@@ -228,14 +229,14 @@ func TestTakesFromMoreRowsOnCard(t *testing.T) {
 		for j := range tokens {
 			tokens[j] = int32(17*i + 31*j + 5)
 		}
-		first := step(one, batch(c.seqs, 0, tokens))
+		first := step(one, rowEach(c.seqs, 0, tokens))
 		var seqs []int
 		var known []int32
 		for _, k := range c.take {
 			seqs, known = append(seqs, c.seqs[k]), append(known, first[k])
 		}
-		want := step(plain, batch(seqs, 1, known))
-		b := batch(seqs, 1, make([]int32, len(seqs)))
+		want := step(plain, rowEach(seqs, 1, known))
+		b := rowEach(seqs, 1, make([]int32, len(seqs)))
 		b.From, b.Take = one.state, c.take
 		if got := step(two, b); !slices.Equal(got, want) {
 			t.Errorf("step %d takes %v of %v: %v, want %v", i, c.take, first, got, want)

@@ -59,35 +59,42 @@ func TestFaultyFolders(t *testing.T) {
 			if x.more != nil {
 				x.more(dir)
 			}
-			state, kept := t.TempDir(), filepath.Join(t.TempDir(), "cache")
-			t.Setenv("XDG_STATE_HOME", state)
-			commands := [][]string{
-				{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--precision", "int8", "--cache-dir", kept},
-				{"run", "--precision", "int8", "--cache-dir", kept, "hi"},
-				{"plan"},
-				{"compare", "--golden", modelDir},
-				{"bench", "--precision", "int8", "--cache-dir", kept},
-				{"bench", "model", "--precision", "int8", "--cache-dir", kept},
-				{"convert", "--precision", "int8", "--cache-dir", kept},
-			}
-			if !strings.HasPrefix(name, "pointer") { // all commands ask the same function
-				commands = commands[:1]
-			}
-			for _, args := range commands {
-				refuses(t, 1, append(args, "--model", dir), strings.Fields(x.words)...)
-			}
-			// The doctor tells what else it sees.
-			o := krater(t, "", "doctor", "--model", dir)
-			if o.status != 1 || !strings.Contains(o.out, "\nwarn") && !strings.HasPrefix(o.out, "warn") {
-				t.Errorf("doctor: status %d\n%s%s", o.status, o.out, o.err)
-			}
-			checkComplaint(t, grep(o.out, "model files"), strings.Fields(x.words)...)
-			for _, dir := range []string{state, filepath.Dir(kept)} {
-				if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-					t.Errorf("left behind: %v, %v", left, err)
-				}
-			}
+			checkFaulty(t, dir, strings.HasPrefix(name, "pointer"), strings.Fields(x.words))
 		})
+	}
+}
+
+// checkFaulty expects that a command, or all of them, refuse the folder in these words, that the
+// doctor does so, too, and that nothing is left behind.
+func checkFaulty(t *testing.T, dir string, all bool, words []string) {
+	t.Helper()
+	state, kept := t.TempDir(), filepath.Join(t.TempDir(), "cache")
+	t.Setenv("XDG_STATE_HOME", state)
+	commands := [][]string{
+		{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--precision", "int8", "--cache-dir", kept},
+		{"run", "--precision", "int8", "--cache-dir", kept, "hi"},
+		{"plan"},
+		{"compare", "--golden", modelDir},
+		{"bench", "--precision", "int8", "--cache-dir", kept},
+		{"bench", "model", "--precision", "int8", "--cache-dir", kept},
+		{"convert", "--precision", "int8", "--cache-dir", kept},
+	}
+	if !all { // all commands ask the same function
+		commands = commands[:1]
+	}
+	for _, args := range commands {
+		refuses(t, 1, append(args, "--model", dir), words...)
+	}
+	// The doctor tells what else it sees.
+	o := krater(t, "", "doctor", "--model", dir)
+	if o.status != 1 || !strings.Contains(o.out, "\nwarn") && !strings.HasPrefix(o.out, "warn") {
+		t.Errorf("doctor: status %d\n%s%s", o.status, o.out, o.err)
+	}
+	checkComplaint(t, grep(o.out, "model files"), words...)
+	for _, dir := range []string{state, filepath.Dir(kept)} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
 	}
 }
 

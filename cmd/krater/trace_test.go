@@ -43,51 +43,14 @@ func TestTracePage(t *testing.T) {
 	if _, err := s.ask(routes[0], greedy("hello", 8)); err != nil {
 		t.Fatal(err)
 	}
-	var seen struct {
-		Type     string
-		Model    string
-		Topology struct{ Nodes []struct{ Name string } }
-		State    struct {
-			Flow     struct{ Totals []int }
-			Requests []struct {
-				ID    int
-				Phase string
-				Mine  bool
-			}
-		}
-	}
-	for { // until the answer is in its books
-		_, data, err := ws.ReadMessage()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(data, &seen); err != nil {
-			t.Fatal(err)
-		}
-		if f := seen.State.Flow; len(f.Totals) == 3 && f.Totals[1] >= 8 && len(seen.State.Requests) == 1 && seen.State.Requests[0].Phase == "ended" {
-			break
-		}
-	}
+	seen := ended(t, ws)
 	if seen.Model != "krater-tiny" || len(seen.Topology.Nodes) < 10 || !seen.State.Requests[0].Mine {
 		t.Errorf("seen: %+v", seen)
 	}
 	if err := ws.WriteMessage(websocket.TextMessage, fmt.Appendf(nil, `{"type":"request","id":%d}`, seen.State.Requests[0].ID)); err != nil {
 		t.Fatal(err)
 	}
-	var got struct {
-		Type   string
-		Events [][]any
-		Paths  [][]any
-	}
-	for got.Type != "events" {
-		_, data, err := ws.ReadMessage()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(data, &got); err != nil {
-			t.Fatal(err)
-		}
-	}
+	got := eventsOf(t, ws)
 	kinds := map[string]int{}
 	for _, e := range got.Events {
 		kinds[e[1].(string)]++
@@ -105,6 +68,60 @@ func TestTracePage(t *testing.T) {
 	if err := s.stop(); err != nil || time.Since(began) > 5*time.Second {
 		t.Errorf("the server ended after %v with %v", time.Since(began), err)
 	}
+}
+
+// pageState is what the page is told of the server.
+type pageState struct {
+	Type     string
+	Model    string
+	Topology struct{ Nodes []struct{ Name string } }
+	State    struct {
+		Flow     struct{ Totals []int }
+		Requests []struct {
+			ID    int
+			Phase string
+			Mine  bool
+		}
+	}
+}
+
+// ended reads until the only request has ended and its answer is in the books of the server.
+func ended(t *testing.T, ws *websocket.Conn) (seen pageState) {
+	t.Helper()
+	for {
+		_, data, err := ws.ReadMessage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, &seen); err != nil {
+			t.Fatal(err)
+		}
+		if f := seen.State.Flow; len(f.Totals) == 3 && f.Totals[1] >= 8 && len(seen.State.Requests) == 1 && seen.State.Requests[0].Phase == "ended" {
+			return seen
+		}
+	}
+}
+
+// pageEvents is what the page is told of a request.
+type pageEvents struct {
+	Type   string
+	Events [][]any
+	Paths  [][]any
+}
+
+// eventsOf reads until the events of a request are there.
+func eventsOf(t *testing.T, ws *websocket.Conn) (got pageEvents) {
+	t.Helper()
+	for got.Type != "events" {
+		_, data, err := ws.ReadMessage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, &got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return got
 }
 
 // TestTraceRecordAndShow: what a server does is recorded, can be read back, and is shown in

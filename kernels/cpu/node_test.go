@@ -237,24 +237,22 @@ func TestNodesAreChecked(t *testing.T) {
 	}
 }
 
+// twoSockets is a machine with two sockets of four cores with two threads each, and memory without
+// cores.
+func twoSockets() *machine.Machine {
+	m := &machine.Machine{Nodes: []machine.Node{
+		{ID: 0, CPUs: []int{0, 1, 2, 3, 8, 9, 10, 11}}, {ID: 1, CPUs: []int{4, 5, 6, 7, 12, 13, 14, 15}}, {ID: 4, Total: 1 << 40},
+	}}
+	for i := range 8 {
+		m.CPU.Siblings = append(m.CPU.Siblings, []int{i, i + 8})
+	}
+	for i := range 16 {
+		m.CPU.Allowed = append(m.CPU.Allowed, i)
+	}
+	return m
+}
+
 func TestNodesOf(t *testing.T) {
-	pairs := func(from, cores, offset int) (core [][]int) {
-		for i := range cores {
-			core = append(core, []int{from + i, from + i + offset})
-		}
-		return core
-	}
-	// Two sockets of four cores with two threads each, and memory without cores.
-	big := func() *machine.Machine {
-		m := &machine.Machine{Nodes: []machine.Node{
-			{ID: 0, CPUs: []int{0, 1, 2, 3, 8, 9, 10, 11}}, {ID: 1, CPUs: []int{4, 5, 6, 7, 12, 13, 14, 15}}, {ID: 4, Total: 1 << 40},
-		}}
-		m.CPU.Siblings = pairs(0, 8, 8)
-		for i := range 16 {
-			m.CPU.Allowed = append(m.CPU.Allowed, i)
-		}
-		return m
-	}
 	node := func(id, threads int, cpus ...int) cpu.Node { return cpu.Node{ID: id, Threads: threads, CPUs: cpus} }
 	for name, x := range map[string]struct {
 		change  func(m *machine.Machine)
@@ -278,7 +276,7 @@ func TestNodesOf(t *testing.T) {
 		"none allowed":  {change: func(m *machine.Machine) { m.CPU.Allowed = nil }},
 		"nothing known": {change: func(m *machine.Machine) { *m = machine.Machine{} }},
 	} {
-		m := big()
+		m := twoSockets()
 		if x.change != nil {
 			x.change(m)
 		}
@@ -286,9 +284,13 @@ func TestNodesOf(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
+}
+
+// TestMadeUpNodes: nodes that are made up share the threads.
+func TestMadeUpNodes(t *testing.T) {
 	for threads, want := range map[int][]int{0: {8, 8, 4}, 20: {8, 8, 4}, 10: {4, 4, 2}, 7: {3, 3, 1}, 2: {1, 1}} {
 		made, _ := machine.ParseTopology("2x8,1x4")
-		nodes, err := cpu.NodesOf(big(), made, threads)
+		nodes, err := cpu.NodesOf(twoSockets(), made, threads)
 		var got []int
 		for _, n := range nodes {
 			got = append(got, n.Threads)
@@ -302,11 +304,11 @@ func TestNodesOf(t *testing.T) {
 	}
 	made, _ := machine.ParseTopology("1x2")
 	for _, threads := range []int{-1, 3} {
-		if nodes, err := cpu.NodesOf(big(), made, threads); err == nil {
+		if nodes, err := cpu.NodesOf(twoSockets(), made, threads); err == nil {
 			t.Errorf("%d threads: %+v", threads, nodes)
 		}
 	}
-	if nodes, err := cpu.NodesOf(big(), made, 0); err != nil || len(nodes) != 1 || cpu.Processors(nodes) != runtime.GOMAXPROCS(0) {
+	if nodes, err := cpu.NodesOf(twoSockets(), made, 0); err != nil || len(nodes) != 1 || cpu.Processors(nodes) != runtime.GOMAXPROCS(0) {
 		t.Errorf("one made-up node: %+v, %v", nodes, err)
 	}
 	if n, low := cpu.Processors(big3(40)), runtime.GOMAXPROCS(0); n != max(low, 123) {

@@ -92,21 +92,24 @@ func collect(t *testing.T, n, from, to int) (*recorder, *model.Config, *weights.
 	return r, cfg, set
 }
 
+// wide is a tensor's values.
+func wide(t *testing.T, set *weights.Set, name string) []float32 {
+	t.Helper()
+	x, ok := set.Tensor(name)
+	if !ok {
+		t.Fatalf("no tensor %s", name)
+	}
+	out := make([]float32, len(x.Data)/x.DType.Size())
+	if err := tensor.Widen(out, x.DType, x.Data); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // TestCollector holds the diagonals of every expert against their definition in
 // float64: what it saw itself, and the share it borrows from its layer.
 func TestCollector(t *testing.T) {
 	r, cfg, set := collect(t, 40, 0, cfgLayers)
-	wide := func(name string) []float32 {
-		x, ok := set.Tensor(name)
-		if !ok {
-			t.Fatalf("no tensor %s", name)
-		}
-		out := make([]float32, len(x.Data)/x.DType.Size())
-		if err := tensor.Widen(out, x.DType, x.Data); err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
 	if _, _, ok := r.Expert(0, 0); ok {
 		t.Error("a dense layer has experts")
 	}
@@ -121,7 +124,7 @@ func TestCollector(t *testing.T) {
 		all, allMid := make([]float64, cfg.Hidden), make([]float64, cfg.MoE.FF)
 		for e := range wantIn {
 			names := cfg.ExpertNames(layer, e)
-			gate, up := wide(names.Gate), wide(names.Up)
+			gate, up := wide(t, set, names.Gate), wide(t, set, names.Up)
 			wantIn[e], wantMid[e] = make([]float64, cfg.Hidden), make([]float64, cfg.MoE.FF)
 			for row, ids := range r.ids[layer] {
 				for _, id := range ids {

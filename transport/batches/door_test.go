@@ -119,18 +119,16 @@ func form(parts ...string) string {
 	return b.String() + "--xx--\r\n"
 }
 
-// TestRefusals: what is wrong with a request is named, with its status.
-func TestRefusals(t *testing.T) {
-	dir := t.TempDir()
-	r := start(t, setup{dir: dir, idle: true, queue: batchqueue.Options{MaxFile: 1000}, origins: []string{"https://good.example"}})
-	good := form("file", "x", "purpose", "batch")
-	if status, text := r.send("POST", "/v1/files", formKind, good, "Origin", "https://good.example"); status != 200 || !strings.Contains(text, `"filename":"a.jsonl"`) {
-		t.Errorf("%d %s", status, text)
-	}
-	f, err := r.Upload(r.ctx(), "in", strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+// refusal is a request that is refused, and words of the answer.
+type refusal struct {
+	method, path, kind, body string
+	status                   int
+	words                    string
+}
+
+// refusals are requests about files and batches; good is a form that is taken, and file the id
+// of a file that is there.
+func refusals(good, file string) []refusal {
 	body := func(input, endpoint, window, more string) string {
 		return fmt.Sprintf(`{"input_file_id":%q,"endpoint":%q,"completion_window":%q%s}`, input, endpoint, window, more)
 	}
@@ -140,11 +138,7 @@ func TestRefusals(t *testing.T) {
 	}
 	many = strings.TrimSuffix(many, ",") + "}"
 	const asJSON = "application/json"
-	for _, c := range []struct {
-		method, path, kind, body string
-		status                   int
-		words                    string
-	}{
+	return []refusal{
 		{"POST", "/v1/files", asJSON, "{}", 415, "multipart"},
 		{"POST", "/v1/files", formKind, form("file", "x"), 400, "purpose"},
 		{"POST", "/v1/files", formKind, form("purpose", "batch"), 400, "'file'"},
@@ -168,20 +162,35 @@ func TestRefusals(t *testing.T) {
 		{"POST", "/v1/batches", asJSON, `{"input_file_id":"a","endpoint":"b","completion_window":"1h","colour":1}`, 400, "colour"},
 		{"POST", "/v1/batches", "text/plain", "{}", 415, "application/json"},
 		{"POST", "/v1/batches", asJSON, body("file-1", chatPath, "24h", ""), 404, "file-1"},
-		{"POST", "/v1/batches", asJSON, body(f.ID, "/v1/embeddings", "24h", ""), 400, "endpoint"},
-		{"POST", "/v1/batches", asJSON, body(f.ID, "/v1/batches", "24h", ""), 400, "endpoint"},
-		{"POST", "/v1/batches", asJSON, body(f.ID, chatPath, "soon", ""), 400, "completion_window"},
-		{"POST", "/v1/batches", asJSON, body(f.ID, chatPath, "0.5s", ""), 400, "completion_window"},
-		{"POST", "/v1/batches", asJSON, body(f.ID, chatPath, "1000h", ""), 400, "completion_window"},
-		{"POST", "/v1/batches", asJSON, body(f.ID, chatPath, "24h", many), 400, "16"},
-		{"POST", "/v1/batches", asJSON, body(f.ID, chatPath, "24h", `,"metadata":{"a":"`+strings.Repeat("x", 513)+`"}`), 400, "512"},
-		{"POST", "/v1/batches", asJSON, body(f.ID, chatPath, "24h", `,"output_expires_after":{"anchor":"created_at","seconds":3600}`), 400, "output_expires_after"},
+		{"POST", "/v1/batches", asJSON, body(file, "/v1/embeddings", "24h", ""), 400, "endpoint"},
+		{"POST", "/v1/batches", asJSON, body(file, "/v1/batches", "24h", ""), 400, "endpoint"},
+		{"POST", "/v1/batches", asJSON, body(file, chatPath, "soon", ""), 400, "completion_window"},
+		{"POST", "/v1/batches", asJSON, body(file, chatPath, "0.5s", ""), 400, "completion_window"},
+		{"POST", "/v1/batches", asJSON, body(file, chatPath, "1000h", ""), 400, "completion_window"},
+		{"POST", "/v1/batches", asJSON, body(file, chatPath, "24h", many), 400, "16"},
+		{"POST", "/v1/batches", asJSON, body(file, chatPath, "24h", `,"metadata":{"a":"`+strings.Repeat("x", 513)+`"}`), 400, "512"},
+		{"POST", "/v1/batches", asJSON, body(file, chatPath, "24h", `,"output_expires_after":{"anchor":"created_at","seconds":3600}`), 400, "output_expires_after"},
 		{"GET", "/v1/batches?limit=101", "", "", 400, "limit"},
 		{"GET", "/v1/batches?purpose=batch", "", "", 400, "purpose"},
 		{"GET", "/v1/batches/batch_1", "", "", 404, "batch_1"},
 		{"POST", "/v1/batches/batch_1/cancel", "", "", 404, "batch_1"},
 		{"PUT", "/v1/files", "", "", 405, "GET, HEAD, POST"},
-	} {
+	}
+}
+
+// TestRefusals: what is wrong with a request is named, with its status.
+func TestRefusals(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, setup{dir: dir, idle: true, queue: batchqueue.Options{MaxFile: 1000}, origins: []string{"https://good.example"}})
+	good := form("file", "x", "purpose", "batch")
+	if status, text := r.send("POST", "/v1/files", formKind, good, "Origin", "https://good.example"); status != 200 || !strings.Contains(text, `"filename":"a.jsonl"`) {
+		t.Errorf("%d %s", status, text)
+	}
+	f, err := r.Upload(r.ctx(), "in", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range refusals(good, f.ID) {
 		status, text := r.send(c.method, c.path, c.kind, c.body)
 		if status != c.status || !strings.Contains(text, c.words) || !strings.Contains(text, `{"error":{"message":`) {
 			t.Errorf("%s %s %.80q: %d %s, want %d with %q", c.method, c.path, c.body, status, text, c.status, c.words)

@@ -135,16 +135,7 @@ func TestLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer body.Close()
-	in := bufio.NewReader(body)
-	for i := range lines {
-		text, err := in.ReadString('\n')
-		if err != nil || !strings.Contains(text, fmt.Sprintf(`"custom_id":"line-%d"`, i)) {
-			t.Fatalf("line %d: %v, %.120s", i, err, text)
-		}
-	}
-	if _, err := in.ReadByte(); err != io.EOF {
-		t.Errorf("there is more: %v", err)
-	}
+	checkLines(t, body, lines)
 	heap := top()
 	info, err := os.Stat(dir + "/queue.db")
 	if err != nil {
@@ -160,5 +151,20 @@ func TestLarge(t *testing.T) {
 	}
 	if info.Size() > 64<<20 {
 		t.Errorf("the database has %d MiB", info.Size()>>20)
+	}
+}
+
+// checkLines expects n answers in the order of the lines, and nothing else.
+func checkLines(t *testing.T, body io.Reader, n int) {
+	t.Helper()
+	in := bufio.NewReader(body)
+	for i := range n {
+		text, err := in.ReadString('\n')
+		if err != nil || !strings.Contains(text, fmt.Sprintf(`"custom_id":"line-%d"`, i)) {
+			t.Fatalf("line %d: %v, %.120s", i, err, text)
+		}
+	}
+	if _, err := in.ReadByte(); err != io.EOF {
+		t.Errorf("there is more: %v", err)
 	}
 }

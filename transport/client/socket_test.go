@@ -66,6 +66,19 @@ func TestSocket(t *testing.T) {
 		t.Errorf("%+v", err)
 	}
 	e.Play(enginetest.Gated(enginetest.Text("a", "b"), 3, make(chan struct{})))
+	cancelled(t, s, req)
+	e.Play(enginetest.Text("more"))
+	if text, _ := read(); text != "more" {
+		t.Errorf("%q", text)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// cancelled asks, cancels at the first piece of text and reads to the end.
+func cancelled(t *testing.T, s *Socket, req *ResponseRequest) {
+	t.Helper()
 	if err := s.Create(req); err != nil {
 		t.Fatal(err)
 	}
@@ -87,15 +100,8 @@ func TestSocket(t *testing.T) {
 			if d := ev.Response.IncompleteDetails; d == nil || d.Reason != "cancelled" {
 				t.Errorf("%+v", ev.Response)
 			}
-			break
+			return
 		}
-	}
-	e.Play(enginetest.Text("more"))
-	if text, _ := read(); text != "more" {
-		t.Errorf("%q", text)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,6 +50,26 @@ func TestBatch(t *testing.T) {
 	if n := batch.RequestCounts; n.Total != 4 || n.Completed != 3 || n.Failed != 1 || batch.Model != model || batch.Metadata["made"] != "here" {
 		t.Errorf("%s", batch.RawJSON())
 	}
+	checkFiles(ctx, t, client, batch)
+	pages, found := client.Batches.ListAutoPaging(ctx, openai.BatchListParams{Limit: openai.Int(1)}), false
+	for pages.Next() {
+		found = found || pages.Current().ID == batch.ID
+	}
+	if pages.Err() != nil || !found {
+		t.Errorf("the list: found %v, %v", found, pages.Err())
+	}
+	var refused *openai.Error
+	if _, err := client.Batches.Cancel(ctx, batch.ID); !errors.As(err, &refused) || refused.StatusCode != 409 {
+		t.Errorf("cancelling what has ended: %v", err)
+	}
+	if gone, err := client.Files.Delete(ctx, file.ID); err != nil || !gone.Deleted {
+		t.Errorf("%+v, %v", gone, err)
+	}
+}
+
+// checkFiles reads the answers, which are in the order of the lines, and the error.
+func checkFiles(ctx context.Context, t *testing.T, client openai.Client, batch *openai.Batch) {
+	t.Helper()
 	res, err := client.Files.Content(ctx, batch.OutputFileID)
 	if err != nil {
 		t.Fatal(err)
@@ -84,19 +105,5 @@ func TestBatch(t *testing.T) {
 	defer wrong.Body.Close()
 	if text, err := io.ReadAll(wrong.Body); err != nil || !strings.Contains(string(text), `"custom_id":"wrong"`) {
 		t.Errorf("%v: %s", err, text)
-	}
-	pages, found := client.Batches.ListAutoPaging(ctx, openai.BatchListParams{Limit: openai.Int(1)}), false
-	for pages.Next() {
-		found = found || pages.Current().ID == batch.ID
-	}
-	if pages.Err() != nil || !found {
-		t.Errorf("the list: found %v, %v", found, pages.Err())
-	}
-	var refused *openai.Error
-	if _, err := client.Batches.Cancel(ctx, batch.ID); !errors.As(err, &refused) || refused.StatusCode != 409 {
-		t.Errorf("cancelling what has ended: %v", err)
-	}
-	if gone, err := client.Files.Delete(ctx, file.ID); err != nil || !gone.Deleted {
-		t.Errorf("%+v, %v", gone, err)
 	}
 }

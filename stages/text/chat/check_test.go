@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,93 +29,105 @@ const (
 	aTool       = `{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"z":{"type":"string"},"a":{"type":"integer"}}}}}`
 )
 
+// callsOf is a conversation whose answer has the tool calls s, functionOf one with the function s.
+func callsOf(s string) string {
+	return `[` + userMessage + `,{"role":"assistant","tool_calls":` + s + `}]`
+}
+
+func functionOf(s string) string {
+	return callsOf(`[{"id":"c","type":"function","function":` + s + `}]`)
+}
+
+// refusedCase is a conversation that is refused, and the parameter that is named.
+type refusedCase struct{ name, messages, tools, kwargs, param string }
+
+var refusedCases = []refusedCase{
+	{"no messages", ``, "", "", "messages"},
+	{"not JSON", `[{"role":`, "", "", "messages"},
+	{"trailing bytes", `[` + userMessage + `] x`, "", "", "messages"},
+	{"duplicate key", `[{"role":"user","role":"user","content":""}]`, "", "", "messages"},
+	{"lone surrogate", `[{"role":"user","content":"\ud800"}]`, "", "", "messages"},
+	{"invalid UTF-8", "[{\"role\":\"user\",\"content\":\"\xfe\"}]", "", "", "messages"},
+	{"mark bytes", "[{\"role\":\"user\",\"content\":\"\xff\"}]", "", "", "messages"},
+	{"too deep", `[{"role":"user","content":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}]`, "", "", "messages"},
+	{"not an array", `{}`, "", "", "messages"},
+	{"empty", `[]`, "", "", "messages"},
+	{"message not an object", `[1]`, "", "", "messages[0]"},
+	{"no role", `[{"content":""}]`, "", "", "messages[0].role"},
+	{"role not a string", `[{"role":1,"content":""}]`, "", "", "messages[0].role"},
+	{"unknown role", `[` + userMessage + `,{"role":"wizard","content":""}]`, "", "", "messages[1].role"},
+	{"unknown field", `[{"role":"user","content":"","foo":1}]`, "", "", "messages[0].foo"},
+	{"field of another role", `[{"role":"user","content":"","tool_calls":[]}]`, "", "", "messages[0].tool_calls"},
+	{"no content", `[{"role":"user"}]`, "", "", "messages[0].content"},
+	{"null content", `[{"role":"user","content":null}]`, "", "", "messages[0].content"},
+	{"content a number", `[{"role":"user","content":1}]`, "", "", "messages[0].content"},
+	{"content an object", `[{"role":"user","content":{}}]`, "", "", "messages[0].content"},
+	{"no parts", `[{"role":"user","content":[]}]`, "", "", "messages[0].content"},
+	{"part a string", `[{"role":"user","content":["x"]}]`, "", "", "messages[0].content[0]"},
+	{"part without type", `[{"role":"user","content":[{"text":"x"}]}]`, "", "", "messages[0].content[0].type"},
+	{"part type a number", `[{"role":"user","content":[{"type":1}]}]`, "", "", "messages[0].content[0].type"},
+	{"image", `[` + userMessage + `,{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"x"}}]}]`, "", "", "messages[1].content[1].type"},
+	{"part without text", `[{"role":"user","content":[{"type":"text"}]}]`, "", "", "messages[0].content[0].text"},
+	{"part text null", `[{"role":"user","content":[{"type":"text","text":null}]}]`, "", "", "messages[0].content[0].text"},
+	{"part with more", `[{"role":"user","content":[{"type":"text","text":"x","color":{}}]}]`, "", "", "messages[0].content[0].color"},
+	{"name not a string", `[{"role":"user","content":"x","name":1}]`, "", "", "messages[0].name"},
+	{"reasoning not a string", `[` + userMessage + `,{"role":"assistant","content":"x","reasoning_content":[]}]`, "", "", "messages[1].reasoning_content"},
+	{"audio", `[` + userMessage + `,{"role":"assistant","content":"x","audio":{"id":"x"}}]`, "", "", "messages[1].audio"},
+	{"function_call", `[` + userMessage + `,{"role":"assistant","content":"x","function_call":{"name":"x"}}]`, "", "", "messages[1].function_call"},
+
+	{"calls not an array", callsOf(`{}`), "", "", "messages[1].tool_calls"},
+	{"call not an object", callsOf(`[1]`), "", "", "messages[1].tool_calls[0]"},
+	{"call without type", callsOf(`[{"id":"c","function":{"name":"f","arguments":"{}"}}]`), "", "", "messages[1].tool_calls[0].type"},
+	{"call of a custom tool", callsOf(`[{"id":"c","type":"custom","custom":{}}]`), "", "", "messages[1].tool_calls[0].type"},
+	{"call without id", callsOf(`[{"type":"function","function":{"name":"f","arguments":"{}"}}]`), "", "", "messages[1].tool_calls[0].id"},
+	{"call with an empty id", callsOf(`[{"id":"","type":"function","function":{"name":"f","arguments":"{}"}}]`), "", "", "messages[1].tool_calls[0].id"},
+	{"call without function", callsOf(`[{"id":"c","type":"function"}]`), "", "", "messages[1].tool_calls[0].function"},
+	{"call with more", callsOf(`[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"},"x":1}]`), "", "", "messages[1].tool_calls[0].x"},
+	{"function not an object", functionOf(`"f"`), "", "", "messages[1].tool_calls[0].function"},
+	{"function without name", functionOf(`{"arguments":"{}"}`), "", "", "messages[1].tool_calls[0].function.name"},
+	{"function with a bad name", functionOf(`{"name":"a b","arguments":"{}"}`), "", "", "messages[1].tool_calls[0].function.name"},
+	{"no arguments", functionOf(`{"name":"f"}`), "", "", "messages[1].tool_calls[0].function.arguments"},
+	{"arguments not JSON", functionOf(`{"name":"f","arguments":"{x"}`), "", "", "messages[1].tool_calls[0].function.arguments"},
+	{"arguments a list", functionOf(`{"name":"f","arguments":"[1]"}`), "", "", "messages[1].tool_calls[0].function.arguments"},
+	{"arguments null", functionOf(`{"name":"f","arguments":null}`), "", "", "messages[1].tool_calls[0].function.arguments"},
+	{"arguments twice the same", functionOf(`{"name":"f","arguments":"{\"a\":1,\"a\":2}"}`), "", "", "messages[1].tool_calls[0].function.arguments"},
+
+	{"tool without id", `[` + userMessage + `,` + aCall + `,{"role":"tool","content":"x"}]`, "", "", "messages[2].tool_call_id"},
+	{"tool with another id", `[` + userMessage + `,` + aCall + `,{"role":"tool","content":"x","tool_call_id":"c2"}]`, "", "", "messages[2].tool_call_id"},
+	{"tool before its call", `[{"role":"tool","content":"x","tool_call_id":"c1"},` + aCall + `]`, "", "", "messages[0].tool_call_id"},
+	{"function without a name", `[` + userMessage + `,{"role":"function","content":"x"}]`, "", "", "messages[1].name"},
+
+	{"tools not JSON", `[` + userMessage + `]`, `[`, "", "tools"},
+	{"tools not an array", `[` + userMessage + `]`, `{}`, "", "tools"},
+	{"tool not an object", `[` + userMessage + `]`, `["f"]`, "", "tools[0]"},
+	{"tool without type", `[` + userMessage + `]`, `[{"function":{"name":"f"}}]`, "", "tools[0].type"},
+	{"tool of another type", `[` + userMessage + `]`, `[` + aTool + `,{"type":"web_search"}]`, "", "tools[1].type"},
+	{"tool without function", `[` + userMessage + `]`, `[{"type":"function"}]`, "", "tools[0].function"},
+	{"flat tool", `[` + userMessage + `]`, `[{"type":"function","name":"f","parameters":{}}]`, "", "tools[0].name"},
+	{"tool without name", `[` + userMessage + `]`, `[{"type":"function","function":{}}]`, "", "tools[0].function.name"},
+	{"tool name too long", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"` + strings.Repeat("x", 129) + `"}}]`, "", "tools[0].function.name"},
+	{"description a number", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"f","description":1}}]`, "", "tools[0].function.description"},
+	{"parameters a list", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"f","parameters":[]}}]`, "", "tools[0].function.parameters"},
+	{"strict a string", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"f","strict":"yes"}}]`, "", "tools[0].function.strict"},
+	{"tool with more", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"f","foo":1}}]`, "", "tools[0].function.foo"},
+
+	{"kwargs not an object", `[` + userMessage + `]`, "", `[]`, "chat_template_kwargs"},
+	{"kwargs not JSON", `[` + userMessage + `]`, "", `{`, "chat_template_kwargs"},
+	{"kwargs over messages", `[` + userMessage + `]`, "", `{"messages":[]}`, "chat_template_kwargs.messages"},
+	{"kwargs over bos_token", `[` + userMessage + `]`, "", `{"bos_token":"x"}`, "chat_template_kwargs.bos_token"},
+	{"kwargs over a function", `[` + userMessage + `]`, "", `{"raise_exception":1}`, "chat_template_kwargs.raise_exception"},
+	{"kwargs over the runtime", `[` + userMessage + `]`, "", `{"cycler":1}`, "chat_template_kwargs.cycler"},
+	{"kwargs no name", `[` + userMessage + `]`, "", `{"a b":1}`, "chat_template_kwargs"},
+}
+
 // TestRefused: every fault of a conversation is an error with its place.
 func TestRefused(t *testing.T) {
 	c := rich(t, Options{})
-	call := func(s string) string {
-		return `[` + userMessage + `,{"role":"assistant","tool_calls":` + s + `}]`
-	}
-	fn := func(s string) string { return call(`[{"id":"c","type":"function","function":` + s + `}]`) }
-	for _, test := range []struct{ name, messages, tools, kwargs, param string }{
-		{"no messages", ``, "", "", "messages"},
-		{"not JSON", `[{"role":`, "", "", "messages"},
-		{"trailing bytes", `[` + userMessage + `] x`, "", "", "messages"},
-		{"duplicate key", `[{"role":"user","role":"user","content":""}]`, "", "", "messages"},
-		{"lone surrogate", `[{"role":"user","content":"\ud800"}]`, "", "", "messages"},
-		{"invalid UTF-8", "[{\"role\":\"user\",\"content\":\"\xfe\"}]", "", "", "messages"},
-		{"mark bytes", "[{\"role\":\"user\",\"content\":\"\xff\"}]", "", "", "messages"},
-		{"too deep", `[{"role":"user","content":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}]`, "", "", "messages"},
-		{"not an array", `{}`, "", "", "messages"},
-		{"empty", `[]`, "", "", "messages"},
-		{"message not an object", `[1]`, "", "", "messages[0]"},
-		{"no role", `[{"content":""}]`, "", "", "messages[0].role"},
-		{"role not a string", `[{"role":1,"content":""}]`, "", "", "messages[0].role"},
-		{"unknown role", `[` + userMessage + `,{"role":"wizard","content":""}]`, "", "", "messages[1].role"},
-		{"unknown field", `[{"role":"user","content":"","foo":1}]`, "", "", "messages[0].foo"},
-		{"field of another role", `[{"role":"user","content":"","tool_calls":[]}]`, "", "", "messages[0].tool_calls"},
-		{"no content", `[{"role":"user"}]`, "", "", "messages[0].content"},
-		{"null content", `[{"role":"user","content":null}]`, "", "", "messages[0].content"},
-		{"content a number", `[{"role":"user","content":1}]`, "", "", "messages[0].content"},
-		{"content an object", `[{"role":"user","content":{}}]`, "", "", "messages[0].content"},
-		{"no parts", `[{"role":"user","content":[]}]`, "", "", "messages[0].content"},
-		{"part a string", `[{"role":"user","content":["x"]}]`, "", "", "messages[0].content[0]"},
-		{"part without type", `[{"role":"user","content":[{"text":"x"}]}]`, "", "", "messages[0].content[0].type"},
-		{"part type a number", `[{"role":"user","content":[{"type":1}]}]`, "", "", "messages[0].content[0].type"},
-		{"image", `[` + userMessage + `,{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"x"}}]}]`, "", "", "messages[1].content[1].type"},
-		{"part without text", `[{"role":"user","content":[{"type":"text"}]}]`, "", "", "messages[0].content[0].text"},
-		{"part text null", `[{"role":"user","content":[{"type":"text","text":null}]}]`, "", "", "messages[0].content[0].text"},
-		{"part with more", `[{"role":"user","content":[{"type":"text","text":"x","color":{}}]}]`, "", "", "messages[0].content[0].color"},
-		{"name not a string", `[{"role":"user","content":"x","name":1}]`, "", "", "messages[0].name"},
-		{"reasoning not a string", `[` + userMessage + `,{"role":"assistant","content":"x","reasoning_content":[]}]`, "", "", "messages[1].reasoning_content"},
-		{"audio", `[` + userMessage + `,{"role":"assistant","content":"x","audio":{"id":"x"}}]`, "", "", "messages[1].audio"},
-		{"function_call", `[` + userMessage + `,{"role":"assistant","content":"x","function_call":{"name":"x"}}]`, "", "", "messages[1].function_call"},
-
-		{"calls not an array", call(`{}`), "", "", "messages[1].tool_calls"},
-		{"call not an object", call(`[1]`), "", "", "messages[1].tool_calls[0]"},
-		{"call without type", call(`[{"id":"c","function":{"name":"f","arguments":"{}"}}]`), "", "", "messages[1].tool_calls[0].type"},
-		{"call of a custom tool", call(`[{"id":"c","type":"custom","custom":{}}]`), "", "", "messages[1].tool_calls[0].type"},
-		{"call without id", call(`[{"type":"function","function":{"name":"f","arguments":"{}"}}]`), "", "", "messages[1].tool_calls[0].id"},
-		{"call with an empty id", call(`[{"id":"","type":"function","function":{"name":"f","arguments":"{}"}}]`), "", "", "messages[1].tool_calls[0].id"},
-		{"call without function", call(`[{"id":"c","type":"function"}]`), "", "", "messages[1].tool_calls[0].function"},
-		{"call with more", call(`[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"},"x":1}]`), "", "", "messages[1].tool_calls[0].x"},
-		{"function not an object", fn(`"f"`), "", "", "messages[1].tool_calls[0].function"},
-		{"function without name", fn(`{"arguments":"{}"}`), "", "", "messages[1].tool_calls[0].function.name"},
-		{"function with a bad name", fn(`{"name":"a b","arguments":"{}"}`), "", "", "messages[1].tool_calls[0].function.name"},
-		{"no arguments", fn(`{"name":"f"}`), "", "", "messages[1].tool_calls[0].function.arguments"},
-		{"arguments not JSON", fn(`{"name":"f","arguments":"{x"}`), "", "", "messages[1].tool_calls[0].function.arguments"},
-		{"arguments a list", fn(`{"name":"f","arguments":"[1]"}`), "", "", "messages[1].tool_calls[0].function.arguments"},
-		{"arguments null", fn(`{"name":"f","arguments":null}`), "", "", "messages[1].tool_calls[0].function.arguments"},
-		{"arguments twice the same", fn(`{"name":"f","arguments":"{\"a\":1,\"a\":2}"}`), "", "", "messages[1].tool_calls[0].function.arguments"},
-
-		{"tool without id", `[` + userMessage + `,` + aCall + `,{"role":"tool","content":"x"}]`, "", "", "messages[2].tool_call_id"},
-		{"tool with another id", `[` + userMessage + `,` + aCall + `,{"role":"tool","content":"x","tool_call_id":"c2"}]`, "", "", "messages[2].tool_call_id"},
-		{"tool before its call", `[{"role":"tool","content":"x","tool_call_id":"c1"},` + aCall + `]`, "", "", "messages[0].tool_call_id"},
-		{"function without a name", `[` + userMessage + `,{"role":"function","content":"x"}]`, "", "", "messages[1].name"},
-
-		{"tools not JSON", `[` + userMessage + `]`, `[`, "", "tools"},
-		{"tools not an array", `[` + userMessage + `]`, `{}`, "", "tools"},
-		{"tool not an object", `[` + userMessage + `]`, `["f"]`, "", "tools[0]"},
-		{"tool without type", `[` + userMessage + `]`, `[{"function":{"name":"f"}}]`, "", "tools[0].type"},
-		{"tool of another type", `[` + userMessage + `]`, `[` + aTool + `,{"type":"web_search"}]`, "", "tools[1].type"},
-		{"tool without function", `[` + userMessage + `]`, `[{"type":"function"}]`, "", "tools[0].function"},
-		{"flat tool", `[` + userMessage + `]`, `[{"type":"function","name":"f","parameters":{}}]`, "", "tools[0].name"},
-		{"tool without name", `[` + userMessage + `]`, `[{"type":"function","function":{}}]`, "", "tools[0].function.name"},
-		{"tool name too long", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"` + strings.Repeat("x", 129) + `"}}]`, "", "tools[0].function.name"},
-		{"description a number", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"f","description":1}}]`, "", "tools[0].function.description"},
-		{"parameters a list", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"f","parameters":[]}}]`, "", "tools[0].function.parameters"},
-		{"strict a string", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"f","strict":"yes"}}]`, "", "tools[0].function.strict"},
-		{"tool with more", `[` + userMessage + `]`, `[{"type":"function","function":{"name":"f","foo":1}}]`, "", "tools[0].function.foo"},
-
-		{"kwargs not an object", `[` + userMessage + `]`, "", `[]`, "chat_template_kwargs"},
-		{"kwargs not JSON", `[` + userMessage + `]`, "", `{`, "chat_template_kwargs"},
-		{"kwargs over messages", `[` + userMessage + `]`, "", `{"messages":[]}`, "chat_template_kwargs.messages"},
-		{"kwargs over bos_token", `[` + userMessage + `]`, "", `{"bos_token":"x"}`, "chat_template_kwargs.bos_token"},
-		{"kwargs over a function", `[` + userMessage + `]`, "", `{"raise_exception":1}`, "chat_template_kwargs.raise_exception"},
-		{"kwargs over the runtime", `[` + userMessage + `]`, "", `{"cycler":1}`, "chat_template_kwargs.cycler"},
-		{"kwargs no name", `[` + userMessage + `]`, "", `{"a b":1}`, "chat_template_kwargs"},
+	large := []refusedCase{
 		{"too large", `[{"role":"user","content":"` + strings.Repeat("x", MaxInput) + `"}]`, "", "", "messages"},
 		{"too many values", `[{"role":"user","content":[` + strings.Repeat("1,", 1_000_001) + `1]}]`, "", "", "messages"},
-	} {
+	}
+	for _, test := range slices.Concat(refusedCases, large) {
 		_, err := c.Render(Conversation{Messages: []byte(test.messages), Tools: []byte(test.tools), Kwargs: []byte(test.kwargs)})
 		var e *Error
 		switch {
