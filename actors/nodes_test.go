@@ -10,13 +10,13 @@ import (
 	"krater/kernels/cpu"
 	"krater/kernels/device"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/compare"
 	"krater/stages/drive"
 	"krater/stages/expert"
 	"krater/stages/load"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 // fakes are made-up nodes as in machine.ParseTopology.
@@ -38,8 +38,8 @@ func fakes(t testing.TB, topology string) []cpu.Node {
 func integers(t testing.TB, bits, pools int) func(d *cpu.Device, l *loaded, o *load.Options) {
 	return func(d *cpu.Device, l *loaded, o *load.Options) {
 		t.Helper()
-		o.Precision = load.Precision{Experts: bits, Group: 32}
-		src := &cache.Weights{Config: l.cfg, Set: l.set, Spec: quant.Spec{Bits: bits, Group: 32}, Method: cache.Search}
+		o.Precision = load.Precision{Experts: tensor.Integers(bits).By(32)}
+		src := &cache.Weights{Config: l.cfg, Set: l.set, Format: tensor.Integers(bits).By(32), Method: cache.Search}
 		layers := make([][]device.QExpert, len(l.cfg.Layers))
 		var bufs []device.Buffer
 		for layer := range layers {

@@ -59,7 +59,7 @@ func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
 	s.partition = actors.Partition(s.Host, s.Config.MoE.Experts, pools)
 	layers := make([][]device.QExpert, len(s.Config.Layers))
 	for i := range layers {
-		layers[i] = s.experts.Experts(i)
+		layers[i] = s.hostExperts(i)
 	}
 	var err error
 	done, all := int64(0), int64(0)

@@ -7,9 +7,10 @@ import (
 	"strings"
 
 	"krater/actors/local/config"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/stages/load"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 // CacheOptions describes the cache of a prepared session's experts; its weights
@@ -24,40 +25,40 @@ func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 		return cache.Options{}, err
 	}
 	f, p := &s.Plan.Options, s.Plan.Load.Precision
-	spec := quant.Spec{Bits: p.Experts, Group: p.Group}
-	if spec.Bits == 0 {
-		spec.Bits = 4 // none is wanted, others are looked for
+	format := p.Experts
+	if format.Zero() {
+		format = tensor.INT4.By(128) // none is wanted, others are looked for
 	}
-	plan, err := cache.NewPlan(s.Config, spec, method, print)
+	plan, err := cache.NewPlan(s.Config, format, method, print)
 	if err != nil {
 		return cache.Options{}, err
 	}
 	return cache.Options{
 		Plan: plan, Model: s.Source.Dir, Dir: f.CacheDir, Threads: f.ThreadCount(), Notice: s.report.Notice, Progress: s.report.Progress,
-		Source: &cache.Weights{Config: s.Config, Set: s.Weights, Spec: spec, Method: method, Threads: f.ThreadCount()},
+		Source: &cache.Weights{Config: s.Config, Set: s.Weights, Format: format, Method: method, Threads: f.ThreadCount()},
 	}, nil
 }
 
-// hostSpec is how the host keeps experts that it computes beside a GPU; nil: it computes none,
-// or has them as the files hold them.
-func (s *Model) hostSpec() *quant.Spec {
-	if !s.Plan.Beside() || !s.Plan.Experts.Host() || s.Plan.HostBits == 0 {
-		return nil
+// hostFormat is how the host keeps experts that it computes beside a GPU; the zero one: it
+// computes none, or has them as the files hold them.
+func (s *Model) hostFormat() tensor.Format {
+	if !s.Plan.Beside() || !s.Plan.Experts.Host() {
+		return tensor.Format{}
 	}
-	return &quant.Spec{Bits: s.Plan.HostBits, Group: s.Plan.Load.Precision.Group}
+	return s.Plan.HostExperts
 }
 
 // gpuFormats has a cache hold what a GPU takes, and what the host does beside it.
 func (s *Model) gpuFormats(c *cache.Options) error {
 	host := c.Plan
-	c.Plan.Format = cache.FormatA
-	spec := s.hostSpec()
-	if spec == nil {
+	c.Plan.For = tensor.GPU
+	format := s.hostFormat()
+	if format.Zero() {
 		return nil
 	}
-	if *spec != host.Spec {
+	if format != host.Format {
 		var err error
-		if host, err = cache.NewPlan(s.Config, *spec, host.Method, host.Source); err != nil {
+		if host, err = cache.NewPlan(s.Config, format, host.Method, host.Source); err != nil {
 			return err
 		}
 	}
@@ -83,7 +84,7 @@ func (s *Model) integersOnly() error {
 	if err != nil {
 		return err
 	}
-	if p.Experts != 0 && s.OnGPU() {
+	if !p.Experts.Zero() && s.OnGPU() {
 		if err := s.gpuFormats(&c); err != nil {
 			return err
 		}
@@ -94,17 +95,17 @@ func (s *Model) integersOnly() error {
 	}
 	for _, want := range append([]cache.Plan{c.Plan}, c.Also...) {
 		is := func(k cache.Plan) bool { return k.FileName() == want.FileName() }
-		if p.Experts != 0 && slices.ContainsFunc(kept, is) {
+		if !p.Experts.Zero() && slices.ContainsFunc(kept, is) {
 			continue
 		}
 		what := "experts as their files hold them"
-		if p.Experts != 0 {
+		if !p.Experts.Zero() {
 			what = expertsOf(want)
 		}
 		var has, flags []string
 		for _, k := range kept {
 			has = append(has, k.FileName())
-			if (k.Format == cache.FormatA) == s.OnGPU() {
+			if (k.For == tensor.GPU) == s.OnGPU() {
 				flags = append(flags, expertFlags(k))
 			}
 		}
@@ -120,26 +121,26 @@ func (s *Model) integersOnly() error {
 // expertsOf is what a file of experts holds, for people.
 func expertsOf(p cache.Plan) string {
 	device, group := "the processor", "one scale a row"
-	if p.Format == cache.FormatA {
+	if p.For == tensor.GPU {
 		device = "a GPU"
 	}
-	if p.Spec.Group != 0 {
-		group = fmt.Sprintf("groups of %d", p.Spec.Group)
+	if p.Format.Group != 0 {
+		group = fmt.Sprintf("groups of %d", p.Format.Group)
 	}
-	return fmt.Sprintf("experts of %d bits for %s, %s", p.Spec.Bits, device, group)
+	return fmt.Sprintf("experts as %s for %s, %s", p.Format.Name(), device, group)
 }
 
 // expertFlags are the flags with which a file of experts is used.
 func expertFlags(p cache.Plan) string {
-	device, group := "cpu", "row"
-	if p.Format == cache.FormatA {
-		device = "gpu"
+	group := "row"
+	if p.Format.Group != 0 {
+		group = fmt.Sprint(p.Format.Group)
 	}
-	if p.Spec.Group != 0 {
-		group = fmt.Sprint(p.Spec.Group)
-	}
-	return fmt.Sprintf("--%s-expert-bits %d --group-size %s", device, p.Spec.Bits, group)
+	return fmt.Sprintf("--%s-expert-bits %s --group-size %s", p.For, strings.TrimPrefix(p.Format.Name(), "int"), group)
 }
+
+// hostExperts are the experts of a layer for the processor.
+func (s *Model) hostExperts(layer int) []device.QExpert { return s.experts.Experts(tensor.CPU, layer) }
 
 // copies reports whether converted weights are read into memory of the device.
 func (s *Model) copies() bool {
@@ -148,12 +149,12 @@ func (s *Model) copies() bool {
 	return f.CacheLoad == "copy" || f.CacheLoad == "auto" && several
 }
 
-// openIntegers puts the weights that are kept as integers on the device: from
+// openIntegers puts the packed weights on the device: from
 // their caches, which are made first where there are no good ones. Those of a
 // second kind are made while the model is loaded; see sealIntegers.
 func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 	var experts cache.Fingerprint
-	if o.Precision.Experts != 0 {
+	if !o.Precision.Experts.Zero() {
 		c, err := s.CacheOptions(cache.Search)
 		if err != nil {
 			return err
@@ -165,15 +166,15 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 		}
 		c.Copy = !s.OnGPU() && s.copies() && !s.Plan.Places() // what is brought to nodes is copied there
 		if s.experts, err = cache.Open(ctx, s.Host, c); err != nil {
-			return fmt.Errorf("experts in %d bits: %w", o.Precision.Experts, err)
+			return fmt.Errorf("experts as %s: %w", o.Precision.Experts, err)
 		}
 		if c.Copy {
 			s.copied += s.experts.Bytes
 		}
-		if s.OnGPU() && s.hostSpec() == nil {
+		if s.OnGPU() && s.hostFormat().Zero() {
 			return nil
 		}
-		o.Experts, experts = s.experts.Experts, c.Plan.Source
+		o.Experts, experts = s.hostExperts, c.Plan.Source
 		if s.Plan.Places() {
 			if err := s.placeExperts(ctx, o); err != nil {
 				return err
@@ -181,7 +182,7 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 		}
 	}
 	rest := o.Precision
-	if rest.Experts = 0; !rest.Integer() || s.OnGPU() {
+	if rest.Experts = (tensor.Format{}); !rest.Integer() || s.OnGPU() {
 		return nil // a GPU's are made at every load
 	}
 	raw, err := s.Source.Read("config.json", false)
@@ -193,7 +194,7 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 		return err
 	}
 	s.Matrices, err = cache.OpenMatrices(ctx, s.Rank().Device, cache.MatrixOptions{
-		Source: print, Experts: experts, Precision: fmt.Sprintf("%+v", rest), Model: s.Source.Dir, Dir: s.Plan.Options.CacheDir,
+		Source: print, Experts: experts, Precision: rest.Key(), Model: s.Source.Dir, Dir: s.Plan.Options.CacheDir,
 		Copy: s.copies() && s.Plan.Options.Device != config.HostSim, Threads: s.Plan.Options.ThreadCount(), Progress: s.report.Progress, Notice: s.report.Notice,
 	})
 	if err != nil {

@@ -6,8 +6,9 @@ import (
 
 	"krater/actors/local/config"
 	"krater/kernels/cuda"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/stages/load"
-	"krater/stages/weights/cache"
 )
 
 // GPU is a GPU that layers run on.
@@ -49,15 +50,11 @@ func Settle(f config.Options, r config.Reporter) (GPU, config.Options, error) {
 	return c, f, err
 }
 
-// expertTiles finds an expert in the open cache.
-func (s *Model) expertTiles(layer, e int) (load.ExpertTiles, error) {
-	list := s.experts.ExpertsA(layer)
+// packedExpert finds an expert for the GPU in the open cache.
+func (s *Model) packedExpert(layer, e int) (device.QExpert, error) {
+	list := s.experts.Experts(tensor.GPU, layer)
 	if e >= len(list) {
-		return load.ExpertTiles{}, fmt.Errorf("the cache has %d experts", len(list))
+		return device.QExpert{}, fmt.Errorf("the cache has %d experts", len(list))
 	}
-	x := &list[e]
-	matrix := func(m *cache.MatrixA) load.MatrixTiles {
-		return load.MatrixTiles{FormatA: m.FormatA, Values: x.Data[m.ValueAt:][:m.ValueBytes()], Scales: x.Data[m.ScaleAt:][:m.ScaleBytes()]}
-	}
-	return load.ExpertTiles{W13: matrix(&x.W13), W2: matrix(&x.W2)}, nil
+	return list[e], nil
 }

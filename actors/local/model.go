@@ -137,7 +137,7 @@ func (s *Model) operators() load.Device {
 // bind puts the weights of the files on the device; routed experts that are not all there go where strategies say.
 func (s *Model) bind(o load.Options) (err error) {
 	if s.OnGPU() && s.experts != nil {
-		o.ExpertTiles = s.expertTiles
+		o.Packed = s.packedExpert
 	}
 	if s.Plan.Beside() {
 		o.Routed = s.Host
@@ -165,7 +165,7 @@ func (s *Model) make(o load.Options) (err error) {
 		if s.Plan.Beside() {
 			o.Routed = s.Host
 		}
-		s.Made, err = s.Source.Synth.LoadCard(dev, s.Host, o, s.hostSpec(), threads)
+		s.Made, err = s.Source.Synth.LoadCard(dev, s.Host, o, s.hostFormat(), threads)
 	case config.HostSim:
 		s.Made, err = s.Source.Synth.LoadBeside(dev, s.Host, o, threads)
 	default:
@@ -296,7 +296,7 @@ func (s *Model) Gateway(p *actors.Pipeline, id string) (*actors.Gateway, error) 
 // cache: the model and how its parts are kept, tokenizer and template, as far as they were read.
 func (s *Model) Identity() [sha256.Size]byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%s\x00%+v\x00%s", s.Source.Name, s.Source.Dir, s.Plan.Load.Precision, s.Plan.Load.KVType)
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s", s.Source.Name, s.Source.Dir, s.Plan.Load.Precision.Key(), s.Plan.Load.KVType)
 	for _, name := range slices.Sorted(maps.Keys(s.Source.Seen)) {
 		fmt.Fprintf(h, "\x00%s\x00%x", name, s.Source.Seen[name])
 	}

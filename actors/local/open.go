@@ -15,6 +15,7 @@ import (
 	"krater/actors/local/plan"
 	"krater/actors/local/predict"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner/rates"
 	"krater/stages/source"
 )
@@ -121,8 +122,8 @@ func Prepare(c Config) (*Model, error) {
 		c.Rank = FactsOf(gpu)
 		if c.Meter != nil {
 			apart := func(work func()) { err = m.lend(f, work) }
-			c.Measure = func(bits int) *rates.File {
-				return predict.MeasureOnce(&f, c.Machine, c.Meter, c.Report, c.Rank, bits, apart)
+			c.Measure = func(experts tensor.Format) *rates.File {
+				return predict.MeasureOnce(&f, c.Machine, c.Meter, c.Report, c.Rank, experts, apart)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"krater/actors/placement"
 	"krater/actors/trace"
 	"krater/kernels/hostsim"
+	"krater/kernels/tensor"
 	"krater/stages/load"
 )
 
@@ -44,7 +45,7 @@ func TestMicroBatchesOverlap(t *testing.T) {
 				},
 			}
 			if x.s.made != nil {
-				w.precision = load.Precision{Experts: 4, Group: 32}
+				w.precision = load.Precision{Experts: tensor.INT4.By(32)}
 			}
 			var step [3]time.Duration // by number of micro-batches
 			var last [3]served

@@ -26,12 +26,12 @@ func TestSameBits(t *testing.T) {
 	host := processor(t)
 	for name, dir := range map[string]string{"krater-tiny": "", "deepseek_v2_lite": golden} {
 		s := open(t, dir)
-		for _, p := range []load.Precision{{}, {Experts: 4, Group: 32}, {Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 32}} {
+		for _, p := range []load.Precision{{}, {Experts: tensor.INT4.By(32)}, {Experts: tensor.INT8.By(32), Attention: tensor.INT8.By(32), Shared: tensor.INT8.By(32), Dense: tensor.INT8.By(32), Head: tensor.INT8.By(32)}} {
 			o := load.Options{Limits: limits, Partition: load.Even(len(s.cfg.Layers), 2), KVType: tensor.BF16, Precision: p}
-			if p.Experts > 0 {
-				o.Experts = s.quantised(t, host, p.Experts, p.Group)
+			if !p.Experts.Zero() {
+				o.Experts = s.quantised(t, host, p.Experts)
 			}
-			if testing.Short() && dir == "" && p.Experts == 4 {
+			if testing.Short() && dir == "" && p.Experts.Encoding == tensor.INT4 {
 				continue
 			}
 			want := ask(t, plain(t, host, s.on(t, host, o)), s.cfg.Vocab, 5, 6)
@@ -45,10 +45,10 @@ func TestSameBits(t *testing.T) {
 				{"chunked", "lru", 5, true}, {"layer_grouped", "active_only", 40, false}, {"layer_grouped:3:1", "static_pin", 50, true},
 				{"active_only", "weighted_pin", 13, false}, {"lru", "layer_grouped", 70, true},
 			} {
-				if testing.Short() && dir == "" && p.Experts == 8 && i%3 != 1 {
+				if testing.Short() && dir == "" && p.Experts.Encoding == tensor.INT8 && i%3 != 1 {
 					continue // every load makes the matrices' integers anew
 				}
-				t.Run(fmt.Sprintf("%s, experts in %d bits, %+v", name, p.Experts, x), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s, experts as %s, %+v", name, p.Experts, x), func(t *testing.T) {
 					d := simulated(t, hostsim.Options{CPU: host, Async: x.async})
 					po := placement.Options{Prefill: strategy(t, x.prefill), Decode: strategy(t, x.decode), Threshold: 9, Heat: s.heat(3)}
 					done, all := int64(0), int64(0)

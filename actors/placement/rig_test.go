@@ -149,7 +149,7 @@ func (s *source) placed(t testing.TB, dev load.Device, host *cpu.Device, lo load
 }
 
 // quantised gives the routed experts as integers in the host's memory.
-func (s *source) quantised(t testing.TB, host device.Device, bits, group int) func(layer int) []device.QExpert {
+func (s *source) quantised(t testing.TB, host device.Device, f tensor.Format) func(layer int) []device.QExpert {
 	t.Helper()
 	matrix := func(rows, cols int, names ...string) device.QMat {
 		var x []float32
@@ -164,7 +164,7 @@ func (s *source) quantised(t testing.TB, host device.Device, bits, group int) fu
 			}
 			x = append(x, part...)
 		}
-		q, err := quant.Quantize(x, rows, cols, quant.Spec{Bits: bits, Group: group}, quant.Options{Method: quant.Absmax})
+		q, err := quant.Quantize(x, rows, cols, f, quant.Options{Method: quant.Absmax})
 		if err != nil {
 			t.Fatal(err)
 		}

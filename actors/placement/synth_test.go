@@ -6,6 +6,7 @@ import (
 
 	"krater/actors/placement"
 	"krater/kernels/hostsim"
+	"krater/kernels/tensor"
 	"krater/stages/load"
 	"krater/stages/offload"
 	"krater/stages/synth"
@@ -23,7 +24,7 @@ func TestSyntheticModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []load.Precision{{}, {Experts: 4, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 32}} {
+	for _, p := range []load.Precision{{}, {Experts: tensor.INT4.By(32), Attention: tensor.INT8.By(32), Shared: tensor.INT8.By(32), Dense: tensor.INT8.By(32), Head: tensor.INT8.By(32)}} {
 		o := load.Options{Limits: limits, Precision: p}
 		on, err := m.Load(host, o, 2)
 		if err != nil {

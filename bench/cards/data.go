@@ -131,38 +131,36 @@ func (d *desk) mat(dt tensor.DType, rows, cols int, fill func([]byte)) data {
 	return data{launch.Mat{At: at, DType: dt, Rows: rows, Cols: cols, Stride: cols}, step, host}
 }
 
-// format is how weights are kept: rows of BF16 or F32, or integers in tiles.
+// format is how weights are kept: rows of a type, or packed.
 type format struct {
-	dtype tensor.DType
-	bits  int
-	group int
+	dtype  tensor.DType
+	packed tensor.Format
 }
 
 var (
 	bf16 = format{dtype: tensor.BF16}
 	f32  = format{dtype: tensor.F32}
-	int4 = format{bits: 4, group: 128}
-	int8 = format{bits: 8, group: 128}
+	int4 = format{packed: tensor.INT4.By(128)}
+	int8 = format{packed: tensor.INT8.By(128)}
 )
 
 func (f format) String() string {
-	if f.bits == 0 {
+	if f.packed.Zero() {
 		return f.dtype.String()
 	}
-	return fmt.Sprintf("INT%d g%d", f.bits, f.group)
+	return fmt.Sprintf("INT%d g%d", f.packed.Bits(), f.packed.Group)
 }
 
-func (f format) tiles(rows, cols int, joined bool) tensor.FormatA {
-	return tensor.FormatA{Rows: rows, Cols: cols, Bits: f.bits, Group: f.group, Joined: joined}
+func (f format) tiles(rows, cols int, joined bool) tensor.Layout {
+	return tensor.Layout{Format: f.packed, Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
 }
 
 // bytes is the size of a matrix.
 func (f format) bytes(rows, cols int) int {
-	if f.bits == 0 {
+	if f.packed.Zero() {
 		return rows * cols * f.dtype.Size()
 	}
-	a := f.tiles(rows, cols, false)
-	return a.ValueBytes() + a.ScaleBytes()
+	return f.tiles(rows, cols, false).Bytes()
 }
 
 // weights are n matrices of a format, one after the other, in copies.
@@ -176,7 +174,7 @@ type weights struct {
 // weights makes n matrices [rows, cols]; joined is of gate and up.
 func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 	w := weights{format: f}
-	if f.bits == 0 {
+	if f.packed.Zero() {
 		w.values = d.numbers(f.dtype, n*rows, cols, small)
 		w.F = w.values.Mat
 		w.F.Rows = rows
@@ -186,25 +184,25 @@ func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 	a := f.tiles(rows, cols, joined)
 	w.next, w.nextScale = int64(a.ValueBytes()), int64(a.ScaleBytes())
 	w.values = d.mat(tensor.I8, n, a.ValueBytes(), func(b []byte) {
-		if f.bits == 4 {
+		if f.packed.Encoding == tensor.INT4 {
 			words(d.rng, b, ^uint64(0), 0)
 			return
 		}
 		words(d.rng, b, 0xfefefefe_fefefefe, 0x01010101_01010101) // odd: -128, kept as 0, does not occur
 	})
 	low := uint64(0x3a00) // 2^-11 and up: about 1/64 large with the integers
-	if f.bits == 8 {
+	if f.packed.Encoding == tensor.INT8 {
 		low = 0x3800
 	}
 	w.scales = d.mat(tensor.BF16, n, a.ScaleBytes()/2, func(b []byte) { words(d.rng, b, 0x01ff01ff_01ff01ff, 0x0001000100010001*low) })
-	w.A = launch.Tiles{FormatA: a, Values: w.values.At, Scales: w.scales.At}
+	w.A = launch.Tiles{Layout: a, Values: w.values.At, Scales: w.scales.At}
 	return w
 }
 
 // of is a copy's first matrix.
 func (w *weights) of(copy int) launch.Weight {
 	out := w.Weight
-	if w.bits == 0 {
+	if w.packed.Zero() {
 		out.F.At = w.values.of(copy).At
 		return out
 	}
@@ -214,18 +212,13 @@ func (w *weights) of(copy int) launch.Weight {
 
 // row is a row of matrix i of the host's copy.
 func (w *weights) row(i, row int) []float64 {
-	if w.bits == 0 {
+	if w.packed.Zero() {
 		return w.values.row(i*w.F.Rows + row)
 	}
-	v := w.values.host[int64(i)*w.next:][:w.next]
-	s := w.scales.host[int64(i)*w.nextScale:][:w.nextScale]
-	out := make([]float64, w.A.Cols)
-	scale := 0.0
-	for col := range out {
-		if col%w.A.Group == 0 {
-			scale = float64(w.A.Scale(s, row, col/w.A.Group))
-		}
-		out[col] = float64(w.A.Value(v, row, col)) * scale
+	wide, out := make([]float32, w.A.Cols), make([]float64, w.A.Cols)
+	w.A.Row(wide, w.values.host[int64(i)*w.next:][:w.next], w.scales.host[int64(i)*w.nextScale:][:w.nextScale], row)
+	for col, v := range wide {
+		out[col] = float64(v)
 	}
 	return out
 }

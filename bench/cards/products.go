@@ -30,7 +30,7 @@ func tolerance(f format, out tensor.DType) (rel, abs float64) {
 	if out == tensor.F32 {
 		rel, abs = relF32, absF32
 	}
-	if f.bits > 0 {
+	if !f.packed.Zero() {
 		abs = absTiles
 	}
 	return rel, abs
@@ -143,7 +143,7 @@ func network(what string, f format, t, hiddenSize, width int) *Case {
 	}
 	c.build = func(d *desk) *job {
 		x, y := d.numbers(tensor.BF16, t, hiddenSize, unit), d.room(tensor.BF16, t, hiddenSize)
-		w13, w2 := d.weights(f, 1, 2*width, hiddenSize, f.bits > 0), d.weights(f, 1, hiddenSize, width, false)
+		w13, w2 := d.weights(f, 1, 2*width, hiddenSize, !f.packed.Zero()), d.weights(f, 1, hiddenSize, width, false)
 		return &job{
 			run:  func(b *ops.Builder, i int) { b.FFN(y.of(i), x.of(i), ops.Network{W13: w13.of(i), W2: w2.of(i)}) },
 			outs: []data{y},
@@ -233,10 +233,10 @@ func mixBy(op string, m moe, routed, shared format, t int, where []int32) *Case 
 func (m *moe) job(d *desk, routed, shared format, t int, chosen, where []int32) *job {
 	x, delta := d.numbers(tensor.BF16, t, m.hidden, unit), d.room(tensor.BF16, t, m.hidden)
 	y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
-	w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, routed.bits > 0), d.weights(routed, m.experts, m.hidden, m.width, false)
+	w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, !routed.packed.Zero()), d.weights(routed, m.experts, m.hidden, m.width, false)
 	var s13, s2 weights
 	if m.shared > 0 {
-		s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, shared.bits > 0), d.weights(shared, 1, m.hidden, m.shared, false)
+		s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, !shared.packed.Zero()), d.weights(shared, 1, m.hidden, m.shared, false)
 	}
 	ids := d.ints(t, m.topK, func(i int) int32 { return chosen[i] })
 	share := d.numbers(tensor.F32, t, m.topK, small)

@@ -36,10 +36,10 @@ func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Ca
 		rows, delta := d.room(tensor.BF16, t, m.hidden), d.room(tensor.BF16, t, m.hidden)
 		y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
 		logits, ids, share := d.room(tensor.F32, t, m.experts), d.room(tensor.I32, t, m.topK), d.room(tensor.F32, t, m.topK)
-		w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, routed.bits > 0), d.weights(routed, m.experts, m.hidden, m.width, false)
+		w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, !routed.packed.Zero()), d.weights(routed, m.experts, m.hidden, m.width, false)
 		var s13, s2 weights
 		if m.shared > 0 {
-			s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, shared.bits > 0), d.weights(shared, 1, m.hidden, m.shared, false)
+			s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, !shared.packed.Zero()), d.weights(shared, 1, m.hidden, m.shared, false)
 		}
 		return &job{
 			run: func(b *ops.Builder, i int) {

@@ -122,7 +122,7 @@ func TestBytes(t *testing.T) {
 // TestIntegers: with integer weights (but for the experts, which a cache gives, and kv_b) everything is still counted, once.
 func TestIntegers(t *testing.T) {
 	cfg, whole := counted(t, "deepseek_v2_lite", load.Precision{})
-	_, got := counted(t, "deepseek_v2_lite", load.Precision{Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 32})
+	_, got := counted(t, "deepseek_v2_lite", load.Precision{Attention: tensor.INT8.By(32), Shared: tensor.INT8.By(32), Dense: tensor.INT8.By(32), Head: tensor.INT8.By(32)})
 	for _, stage := range []string{clock.Shared, clock.Dense, clock.Head, clock.Attention} {
 		if b := got[stage].Bytes; b == 0 || b >= whole[stage].Bytes {
 			t.Errorf("%s: %d bytes, %d as the file holds it", stage, b, whole[stage].Bytes)

@@ -153,8 +153,8 @@ func newLane() (*lane, error) {
 		l.close()
 		return nil, err
 	}
-	f := tensor.FormatB{Rows: n, Cols: k, Bits: 4, Group: group}
-	l.w = device.QMat{FormatB: f}
+	f := tensor.Layout{Format: tensor.INT4.By(group), Rows: n, Cols: k}
+	l.w = device.QMat{Layout: f}
 	for _, m := range []struct {
 		mat        *device.Mat
 		dt         tensor.DType

@@ -13,22 +13,21 @@ import (
 // The experts of DeepSeek-V2-Lite: hidden size, inner size, experts of a token.
 const hidden, inner, topK = 2048, 1408, 6
 
-// format is a kind of weights.
-type format struct{ bits, group int }
+// formats are those that are measured.
+var formats = []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(128), tensor.INT8.By(128)}
 
-func (f format) name() string {
-	if f.bits == 8 {
-		return "int8" // of groups of 128
+// FormatName is the name of a format in names of kernels.
+func FormatName(f tensor.Format) string {
+	if f == tensor.INT8.By(128) {
+		return "int8" // the only one of its encoding
 	}
-	return fmt.Sprintf("int%d_g%d", f.bits, f.group)
+	return f.String()
 }
 
 // matrix is a weight matrix of rows x cols.
-func (f format) matrix(rows, cols int) tensor.FormatB {
-	return tensor.FormatB{Rows: rows, Cols: cols, Bits: f.bits, Group: f.group}
+func matrix(f tensor.Format, rows, cols int) tensor.Layout {
+	return tensor.Layout{Format: f, Rows: rows, Cols: cols}
 }
-
-var formats = []format{{4, 32}, {4, 64}, {4, 128}, {8, 128}}
 
 // builder makes the kernels of a device.
 type builder struct {
@@ -66,7 +65,7 @@ func (b *builder) kernels(rows []int, best bool) ([]*kernel, error) {
 		return list, err
 	}
 	for _, f := range formats {
-		if f != (format{4, 64}) {
+		if f != tensor.INT4.By(64) {
 			add(b.experts(f))
 			for _, m := range rows {
 				add(b.gemm(f, m))
@@ -102,16 +101,16 @@ func (b *builder) activations(rows, group int) (x device.Mat, q device.QRows, er
 }
 
 // weights takes the next matrix of the working set.
-func (b *builder) weights(f tensor.FormatB) device.QMat {
+func (b *builder) weights(f tensor.Layout) device.QMat {
 	at := b.set.take(f.ValueBytes())
-	return device.QMat{FormatB: f, Values: b.set.bufs[0], ValueAt: at, Scales: b.set.bufs[1], ScaleAt: at / scaleShare}
+	return device.QMat{Layout: f, Values: b.set.bufs[0], ValueAt: at, Scales: b.set.bufs[1], ScaleAt: at / scaleShare}
 }
 
 // gemv is one row by a matrix of a window's bytes.
-func (b *builder) gemv(f format) (*kernel, error) {
-	k := &kernel{name: "gemv_" + f.name()}
-	fb := f.matrix(read.WindowBytes*8/f.bits/hidden, hidden)
-	_, q, err := b.activations(1, f.group)
+func (b *builder) gemv(f tensor.Format) (*kernel, error) {
+	k := &kernel{name: "gemv_" + FormatName(f)}
+	fb := matrix(f, read.WindowBytes*8/f.Bits()/hidden, hidden)
+	_, q, err := b.activations(1, f.Group)
 	if err != nil {
 		return k, err
 	}
@@ -125,10 +124,10 @@ func (b *builder) gemv(f format) (*kernel, error) {
 }
 
 // gemm is m rows by gate and up of one expert.
-func (b *builder) gemm(f format, m int) (*kernel, error) {
-	k := &kernel{name: fmt.Sprintf("gemm_%s_m%d", f.name(), m), ops: 2 * float64(m) * 2 * inner * hidden}
-	fb := f.matrix(2*inner, hidden)
-	_, q, err := b.activations(m, f.group)
+func (b *builder) gemm(f tensor.Format, m int) (*kernel, error) {
+	k := &kernel{name: fmt.Sprintf("gemm_%s_m%d", FormatName(f), m), ops: 2 * float64(m) * 2 * inner * hidden}
+	fb := matrix(f, 2*inner, hidden)
+	_, q, err := b.activations(m, f.Group)
 	if err != nil {
 		return k, err
 	}
@@ -143,11 +142,11 @@ func (b *builder) gemm(f format, m int) (*kernel, error) {
 
 // experts is a token's experts of a layer with all that belongs to them: the
 // activations made integers, gate and up, SiLU, down.
-func (b *builder) experts(f format) (*kernel, error) {
-	k := &kernel{name: "experts_" + f.name()}
-	up := f.matrix(2*inner, hidden)
-	down := f.matrix(hidden, inner)
-	x, q, err := b.activations(1, f.group)
+func (b *builder) experts(f tensor.Format) (*kernel, error) {
+	k := &kernel{name: "experts_" + FormatName(f)}
+	up := matrix(f, 2*inner, hidden)
+	down := matrix(f, hidden, inner)
+	x, q, err := b.activations(1, f.Group)
 	if err != nil {
 		return k, err
 	}

@@ -96,7 +96,7 @@ func TestNothingTwice(t *testing.T) {
 	for _, f := range formats {
 		b := &builder{set: s}
 		s.at = 0
-		w := b.weights(f.matrix(64, hidden))
+		w := b.weights(matrix(f, 64, hidden))
 		if w.ScaleAt*scaleShare != w.ValueAt || w.ScaleBytes() > w.ValueBytes()/scaleShare {
 			t.Errorf("%+v: %d bytes of scales for %d of values", f, w.ScaleBytes(), w.ValueBytes())
 		}

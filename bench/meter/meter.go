@@ -12,6 +12,7 @@ import (
 	"krater/bench/cards"
 	"krater/bench/kernels"
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner/rates"
 )
 
@@ -34,21 +35,21 @@ var UsualMeter = KernelMeter{8, 800e6}
 const fewRows, manyRows = 4, 96
 
 // CPU implements meter.
-func (k KernelMeter) CPU(threads, bits int, available int64, tell telling) (rates.CPU, error) {
+func (k KernelMeter) CPU(threads int, experts tensor.Format, available int64, tell telling) (rates.CPU, error) {
 	rep, err := kernels.Run(kernels.Options{
 		Threads: []int{threads}, Seconds: k.Seconds, Bytes: k.Bytes, Available: available, Rows: []int{fewRows, manyRows}, Progress: tell,
 	})
 	if err != nil {
 		return rates.CPU{}, err
 	}
-	return cpuOf(rep, CPUName(), threads, bits)
+	return cpuOf(rep, CPUName(), threads, experts)
 }
 
 // cpuOf turns a report of kernels into rates.
-func cpuOf(rep *kernels.Report, name string, threads, bits int) (rates.CPU, error) {
-	format := "int4_g128"
-	if bits == 8 {
-		format = "int8"
+func cpuOf(rep *kernels.Report, name string, threads int, weights tensor.Format) (rates.CPU, error) {
+	format := kernels.FormatName(tensor.INT4.By(128))
+	if weights.Encoding == tensor.INT8 {
+		format = kernels.FormatName(tensor.INT8.By(128))
 	}
 	find := func(name string) (kernels.Kernel, error) {
 		for _, k := range rep.Kernels {

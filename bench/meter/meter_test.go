@@ -8,6 +8,7 @@ import (
 
 	"krater/bench/cards"
 	"krater/bench/kernels"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner/rates"
 )
 
@@ -18,17 +19,17 @@ func TestCPURates(t *testing.T) {
 		{Name: "experts_int4_g128", Threads: 2, GBps: 36}, {Name: "gemm_int4_g128_m4", Threads: 2, GOPS: 500}, {Name: "gemm_int4_g128_m96", Threads: 2, GOPS: 800},
 		{Name: "experts_int8", Threads: 2, GBps: 38}, {Name: "gemm_int8_m4", Threads: 2, GOPS: 700}, {Name: "gemm_int8_m96", Threads: 2, GOPS: 650},
 	}}
-	c, err := cpuOf(rep, "x", 2, 4)
+	c, err := cpuOf(rep, "x", 2, tensor.INT4.By(128))
 	if err != nil || c.ReadGBps != 40 || c.DecodeShare != 0.9 || c.Sources["experts.peak"] != rates.Measured {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	if few, many := c.Experts.At(4), c.Experts.At(96); math.Abs(few-500e9) > 1e3 || math.Abs(many-800e9) > 1e3 {
 		t.Errorf("%g and %g", few, many)
 	}
-	if c, err = cpuOf(rep, "x", 2, 8); err != nil || c.Experts != (rates.Curve{Peak: 0.7}) || c.DecodeShare != 0.95 {
+	if c, err = cpuOf(rep, "x", 2, tensor.INT8.By(128)); err != nil || c.Experts != (rates.Curve{Peak: 0.7}) || c.DecodeShare != 0.95 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if _, err := cpuOf(rep, "x", 3, 4); err == nil || !strings.Contains(err.Error(), "experts_int4_g128") {
+	if _, err := cpuOf(rep, "x", 3, tensor.INT4.By(128)); err == nil || !strings.Contains(err.Error(), "experts_int4_g128") {
 		t.Errorf("%v", err)
 	}
 }
@@ -38,7 +39,7 @@ func TestKernelMeter(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures for a second")
 	}
-	c, err := KernelMeter{Seconds: 0.2, Bytes: 64 << 20}.CPU(1, 4, 0, nil)
+	c, err := KernelMeter{Seconds: 0.2, Bytes: 64 << 20}.CPU(1, tensor.INT4.By(128), 0, nil)
 	if err != nil || c.ReadGBps <= 0 || c.Experts.Peak <= 0 {
 		t.Fatalf("%+v, %v", c, err)
 	}

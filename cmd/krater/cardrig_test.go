@@ -94,7 +94,7 @@ func onCardBy(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o
 	c := cardFor(t, o)
 	l, err := m.LoadCard(c, host, load.Options{
 		Limits: stages.Limits{Tokens: 257, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16}, KVType: kv, Precision: p,
-	}, nil, 2)
+	}, tensor.Format{}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func apart(got, want []float32) float64 {
 
 var cardPrecisions = map[string]load.Precision{
 	"bf16":      {},
-	"int4 g128": {Experts: 4, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 128},
-	"int4 g32":  {Experts: 4, Attention: 4, Shared: 4, Dense: 4, Head: 4, Group: 32},
-	"int8 g64":  {Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 64},
+	"int4 g128": {Experts: tensor.INT4.By(128), Attention: tensor.INT8.By(128), Shared: tensor.INT8.By(128), Dense: tensor.INT8.By(128), Head: tensor.INT8.By(128)},
+	"int4 g32":  {Experts: tensor.INT4.By(32), Attention: tensor.INT4.By(32), Shared: tensor.INT4.By(32), Dense: tensor.INT4.By(32), Head: tensor.INT4.By(32)},
+	"int8 g64":  {Experts: tensor.INT8.By(64), Attention: tensor.INT8.By(64), Shared: tensor.INT8.By(64), Dense: tensor.INT8.By(64), Head: tensor.INT8.By(64)},
 }

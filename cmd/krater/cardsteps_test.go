@@ -119,7 +119,7 @@ func TestServeOnCard(t *testing.T) {
 // TestChainOnCard: steps enqueued ahead of the tokens that they take choose the tokens that
 // steps one by one do, over many of them and with several rows, graphs made on the way.
 func TestChainOnCard(t *testing.T) {
-	d := onCard(t, latentModel(t), load.Precision{Experts: 4, Group: 32}, tensor.BF16, false)
+	d := onCard(t, latentModel(t), load.Precision{Experts: tensor.INT4.By(32)}, tensor.BF16, false)
 	const n = 12
 	for _, rows := range []int{1, 3} {
 		var batch stages.Batch
@@ -186,7 +186,7 @@ func rowEach(seqs []int, pos int, tokens []int32) *stages.Batch {
 // from a step that has more rows than the one had with which it became a graph, as it is
 // when streams end.
 func TestTakesFromMoreRowsOnCard(t *testing.T) {
-	d := onCard(t, latentModel(t), load.Precision{Experts: 4, Group: 32}, tensor.BF16, false)
+	d := onCard(t, latentModel(t), load.Precision{Experts: tensor.INT4.By(32)}, tensor.BF16, false)
 	type side struct {
 		stream device.Stream
 		state  *stages.State

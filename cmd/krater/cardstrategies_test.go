@@ -15,7 +15,6 @@ import (
 	"krater/stages"
 	"krater/stages/drive"
 	"krater/stages/load"
-	"krater/stages/weights/quant"
 )
 
 // placedOnCard is latentModel on a card, its experts as strategies say.
@@ -34,13 +33,9 @@ func besideCard(t *testing.T, p load.Precision, window int, o cuda.Options) func
 	}
 	t.Cleanup(func() { host.Close() })
 	c := cardFor(t, o)
-	var spec *quant.Spec
-	if p.Experts != 0 {
-		spec = &quant.Spec{Bits: p.Experts, Group: p.Group}
-	}
 	l, err := latentModel(t).LoadCard(c, host, load.Options{
 		Limits: stages.Limits{Tokens: 257, Window: window, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16}, KVType: tensor.BF16, Precision: p, Routed: host,
-	}, spec, 2)
+	}, p.Experts, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func inPieces(t *testing.T, window int, parts []int) *walked {
 	l, err := latentModel(t).LoadCard(c, host, load.Options{
 		Limits: stages.Limits{Tokens: 257, Window: window, Seqs: 9, Blocks: 64, BlockTokens: 16}, KVType: tensor.BF16,
 		Precision: cardPrecisions["int4 g128"],
-	}, nil, 2)
+	}, tensor.Format{}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

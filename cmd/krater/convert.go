@@ -82,7 +82,7 @@ func (c *convertCmd) Run(e *console.Env) error {
 	defer stop()
 	start := time.Now()
 	r := converted{Method: method.String()}
-	if p.Experts != 0 {
+	if !p.Experts.Zero() {
 		if err := c.experts(ctx, e, s, method, &r); err != nil {
 			return err
 		}
@@ -154,9 +154,9 @@ func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *local.Model
 		defer stats.close()
 		o.Source.(*cache.Weights).Stats = stats.expert
 	}
-	if bits := config.QuantBits[c.GPUExpertBits]; bits != 0 {
+	if f := c.GPUExperts(); !f.Zero() {
 		gpu := o.Plan
-		gpu.Format, gpu.Spec.Bits = cache.FormatA, bits
+		gpu.For, gpu.Format = tensor.GPU, f
 		o.Also = append(o.Also, gpu)
 	}
 	b, err := cache.Build(ctx, o)

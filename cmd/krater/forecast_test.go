@@ -17,6 +17,7 @@ import (
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
 	"krater/stages/source"
@@ -290,12 +291,12 @@ type fakeMeter struct {
 	card    *rates.Card
 	err     error
 	threads int
-	bits    int
+	experts tensor.Format
 	slow    time.Duration // between two looks
 }
 
-func (f *fakeMeter) CPU(threads, bits int, _ int64, tell config.Telling) (rates.CPU, error) {
-	f.threads, f.bits = threads, bits
+func (f *fakeMeter) CPU(threads int, experts tensor.Format, _ int64, tell config.Telling) (rates.CPU, error) {
+	f.threads, f.experts = threads, experts
 	tell("nothing", 0, 4)
 	time.Sleep(f.slow)
 	tell("nothing", 1, 4)
@@ -328,7 +329,7 @@ func TestPlanMeasures(t *testing.T) {
 		return r, outcome{status, out.String(), errs.String()}
 	}
 	r, o := run1(goodMachine(), f, "--measure", "--threads", "2")
-	if o.status != 0 || r.Rates.CPU.Name != "Tried" || f.threads != 2 || f.bits != 4 || !strings.Contains(o.err, "measuring") {
+	if o.status != 0 || r.Rates.CPU.Name != "Tried" || f.threads != 2 || f.experts.Encoding != tensor.INT4 || !strings.Contains(o.err, "measuring") {
 		t.Fatalf("%+v, %+v, %s", r.Known, f, o.err)
 	}
 	r, _ = run1(goodMachine(), nil, "--threads", "2")

@@ -70,7 +70,7 @@ func TestIdentity(t *testing.T) {
 	s.Name += "2"
 	note("name", of(s, plain))
 	note("KV type", of(*src, load.Options{KVType: tensor.F32}))
-	note("precision", of(*src, load.Options{KVType: tensor.BF16, Precision: load.Precision{Attention: 8}}))
+	note("precision", of(*src, load.Options{KVType: tensor.BF16, Precision: load.Precision{Attention: tensor.INT8.By(0)}}))
 	if of(*src, plain) != of(*src, plain) {
 		t.Error("two starts differ")
 	}

@@ -27,7 +27,7 @@ func TestConvert(t *testing.T) {
 	if !(plain.MeanKL > 0.005) || !(plain.Top1 > 0.8) || plain.Model.Predictions != plain.Reference.Predictions {
 		t.Errorf("%+v", plain)
 	}
-	files, err := filepath.Glob(dir + "/*/experts_cpu_4_g64.bin")
+	files, err := filepath.Glob(dir + "/*/experts_cpu_int4_g64.bin")
 	if err != nil || len(files) != 1 {
 		t.Fatalf("cache files: %v, %v", files, err)
 	}
@@ -41,7 +41,7 @@ func TestConvert(t *testing.T) {
 			GPUFound     bool   `json:"gpu_found"`
 		}](t, answers(t, "", convert...))
 		if info, err := os.Stat(files[0]); err != nil || r.Path != files[0] || r.Bytes != info.Size() || r.Found != found || r.Method != "feedback" ||
-			filepath.Base(r.GPUPath) != "experts_gpu_4_g64.bin" || r.GPUFound != found {
+			filepath.Base(r.GPUPath) != "experts_gpu_int4_g64.bin" || r.GPUFound != found {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}

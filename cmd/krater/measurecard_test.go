@@ -14,6 +14,7 @@ import (
 	"krater/cmd/krater/console"
 	"krater/kernels/cuda"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner/rates"
 )
 
@@ -21,7 +22,7 @@ import (
 type smallMeter struct{ asked int }
 
 // CPU implements meter.
-func (m *smallMeter) CPU(threads, _ int, _ int64, _ config.Telling) (rates.CPU, error) {
+func (m *smallMeter) CPU(threads int, _ tensor.Format, _ int64, _ config.Telling) (rates.CPU, error) {
 	return rates.CPU{Name: "tried", Threads: threads, ReadGBps: 50, DecodeShare: 1, Experts: rates.Curve{Peak: 1}, LayerUS: 1}, nil
 }
 

@@ -87,7 +87,7 @@ func stalled(t *testing.T) (flags []string, finish func()) {
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := os.Create(filepath.Join(folder, "experts_cpu_8_channel.bin.lock"))
+	lock, err := os.Create(filepath.Join(folder, "experts_cpu_int8_row.bin.lock"))
 	if err != nil {
 		t.Fatal(err)
 	}

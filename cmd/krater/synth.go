@@ -20,7 +20,6 @@ import (
 	"krater/scheduler/planner"
 	"krater/stages/source"
 	"krater/stages/synth"
-	"krater/stages/weights/quant"
 )
 
 type synthCmd struct {
@@ -74,18 +73,18 @@ func (c *synthCmd) Run(e *console.Env) error {
 // cache writes experts as integers: INT4 unless a flag says otherwise, however
 // small the model is.
 func (c *synthCmd) cache(ctx context.Context, m *synth.Model, f synth.Folder, r *synthReport) error {
+	if c.Precision == "mixed" && c.CPUExpertBits == "auto" {
+		c.CPUExpertBits = "4"
+	}
 	p, err := c.Resolve(m.Config, false, false)
 	if err != nil {
 		return err
 	}
-	if p.Experts == 0 && c.Precision == "mixed" && c.CPUExpertBits == "auto" {
-		p.Experts = 4
-	}
-	if p.Experts == 0 {
+	if p.Experts.Zero() && m.Config.MoE.Experts > 0 {
 		return errors.New("a cache has experts of 4 or 8 bits (--cpu-expert-bits); --as safetensors writes them in BF16")
 	}
-	r.Start = fmt.Sprintf("--model %s --cpu-expert-bits %d --group-size %s", c.Out, p.Experts, c.GroupSize)
-	return m.WriteCache(ctx, f, quant.Spec{Bits: p.Experts, Group: p.Group})
+	r.Start = fmt.Sprintf("--model %s --cpu-expert-bits %d --group-size %s", c.Out, p.Experts.Bits(), c.GroupSize)
+	return m.WriteCache(ctx, f, p.Experts)
 }
 
 // synthReport is what krater synth prints.

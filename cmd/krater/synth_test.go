@@ -76,7 +76,7 @@ func TestSynthCache(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "model")
 	args := append([]string{"synth", "--out", dir, "--routing-skew", "zipf", "--group-size", "64", "--json"}, shape...)
 	r := decode[synthReport](t, answers(t, "", args...))
-	file := filepath.Join(dir, ".krater_cache", "experts_cpu_4_g64.bin")
+	file := filepath.Join(dir, ".krater_cache", "experts_cpu_int4_g64.bin")
 	info, err := os.Stat(file)
 	if err != nil || r.Bytes <= info.Size() || r.Path != dir || r.As != "cache" {
 		t.Fatalf("%+v, %v", r, err)
@@ -92,7 +92,7 @@ func TestSynthCache(t *testing.T) {
 	// Nothing is there to make other integers from, or none.
 	for _, other := range []string{"--cpu-expert-bits 4 --group-size 128", "--cpu-expert-bits 4 --group-size row", "--cpu-expert-bits 8 --group-size 64", "--cpu-expert-bits 16"} {
 		args := append([]string{"run", "question", "--model", dir, "--kv-cache", "8MiB", "--max-seqs", "1"}, strings.Fields(other)...)
-		refuses(t, 1, args, "cannot be made", "experts_cpu_4_g64.bin", "--cpu-expert-bits 4 --group-size 64")
+		refuses(t, 1, args, "cannot be made", "experts_cpu_int4_g64.bin", "--cpu-expert-bits 4 --group-size 64")
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, ".krater_cache", "*.part")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)

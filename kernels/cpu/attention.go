@@ -30,7 +30,7 @@ func (a *mla) check(op string, d *Device, out, q *device.Mat, cache *device.KV, 
 	a.outStride, a.qStride = out.Stride, q.Stride
 	a.kq, a.vq = a.kq[:0], a.vq[:0]
 	if kvB.Integer() {
-		a.integers(op, kvB)
+		a.integers(d, op, kvB)
 	} else {
 		a.kvB, a.kvBF16 = weight(op, "kv_b", &kvB.F, p.Heads*(p.Nope+p.V), p.Rank)
 		a.kvRow = kvB.F.Stride * kvB.F.DType.Size()
@@ -39,15 +39,15 @@ func (a *mla) check(op string, d *Device, out, q *device.Mat, cache *device.KV, 
 	a.bind(op, d, cache, newKVCache(op, cache, p.Rank+p.Rope, p.Rank, p.Rope), spans, q.Rows)
 }
 
-// integers checks kv_b kept as integers. All heads have the groups of the first.
-func (a *mla) integers(op string, kvB *device.KVB) {
+// integers checks kv_b that is packed. All heads have the groups of the first.
+func (a *mla) integers(d *Device, op string, kvB *device.KVB) {
 	if len(kvB.K) != a.Heads || len(kvB.V) != a.Heads {
 		fail(op, "kv_b has %d and %d heads, need %d", len(kvB.K), len(kvB.V), a.Heads)
 	}
 	a.kvB, a.kvBF16 = nil, false
 	for h := range a.Heads {
-		a.kq = append(a.kq, newQuantProduct(op, "kv_b's keys", &kvB.K[h], a.Rank, paddedCols(a.Nope), kvB.K[0].Group))
-		a.vq = append(a.vq, newQuantProduct(op, "kv_b's values", &kvB.V[h], a.V, paddedCols(a.Rank), kvB.V[0].Group))
+		a.kq = append(a.kq, d.quantProduct(op, "kv_b's keys", &kvB.K[h], a.Rank, paddedCols(a.Nope), kvB.K[0].Group))
+		a.vq = append(a.vq, d.quantProduct(op, "kv_b's values", &kvB.V[h], a.V, paddedCols(a.Rank), kvB.V[0].Group))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"krater/kernels/cpu/qrows"
 	"krater/kernels/cpu/rope"
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 )
 
 // Options say how a Device is made. The zero value is a good default.
@@ -65,6 +66,8 @@ type Device struct {
 	rope    *rope.Funcs
 	qdot    *qdot.Funcs
 	qrows   *qrows.Funcs
+
+	encodings map[*tensor.Encoding]*encodingKernels
 }
 
 // speed is what one core does, for deciding whether work is worth sharing:
@@ -119,6 +122,7 @@ func New(o Options) (*Device, error) {
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l),
 		fetch: fetch, tileBF16: o.TileBF16, unit: unitFor(l),
 	}
+	d.encodings = kernelTable(d.qdot, d.convert)
 	d.team, d.homes = settle(o.Nodes)
 	for i := range d.homes {
 		if err := d.homes[i].crew.failure; err != nil {

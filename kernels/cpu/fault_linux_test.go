@@ -80,8 +80,8 @@ func TestFaultsInKernels(t *testing.T) {
 				})
 			}
 			for _, bits := range []int{4, 8} {
-				f := tensor.FormatB{Rows: n, Cols: k, Bits: bits, Group: 64}
-				w := device.QMat{FormatB: f, Values: buf, Scales: buf, ScaleAt: 1 << 20}
+				f := tensor.Layout{Format: tensor.Integers(bits).By(64), Rows: n, Cols: k}
+				w := device.QMat{Layout: f, Values: buf, Scales: buf, ScaleAt: 1 << 20}
 				q := quantized(d, s, x, rows, k, 64)
 				faults(t, "MatMulQ", func() { d.MatMulQ(s, out, q, w) })
 			}

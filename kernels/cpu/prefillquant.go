@@ -31,20 +31,16 @@ func (t *prefillTask) widenHead(l *lane, h int) (w wideHead) {
 	k, v := &t.kq[h], &t.vq[h]
 	w.keys, w.values = l.arena.take(k.wideSize()), l.arena.take(v.wideSize())
 	w.keyRow, w.valueRow = k.tiles()*tensor.TileRows, v.tiles()*tensor.TileRows
-	k.widen(t.dev, w.keys)
-	v.widen(t.dev, w.values)
+	k.widen(w.keys)
+	v.widen(w.values)
 	return w
 }
 
 // widen writes the matrix [n, k] transposed to dst [k, n padded to whole tiles].
-func (p *quantProduct) widen(d *Device, dst *float32) {
-	kernel := d.convert.Columns4
-	if p.bits == 8 {
-		kernel = d.convert.Columns8
-	}
+func (p *quantProduct) widen(dst *float32) {
 	stride := 4 * p.tiles() * tensor.TileRows
 	for tile := range p.tiles() {
-		kernel(shift(dst, tile*tensor.TileRows), (*byte)(unsafe.Add(p.w, tile*p.tileBytes)), (*byte)(unsafe.Add(p.s, tile*p.scaleBytes)), stride, p.groups(), p.steps)
+		p.columns(shift(dst, tile*tensor.TileRows), (*byte)(unsafe.Add(p.w, tile*p.tileBytes)), (*byte)(unsafe.Add(p.s, tile*p.scaleBytes)), stride, p.groups(), p.steps)
 	}
 }
 

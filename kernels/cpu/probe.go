@@ -41,7 +41,7 @@ func (d *Device) Probe() {
 // crossover finds the first of probeRows from which on the unit is faster; ok is
 // false when it is at some and is not at more of them.
 func (d *Device) crossover(group int) (rows int, ok bool) {
-	f := tensor.FormatB{Rows: probeN, Cols: probeK, Bits: 4, Group: group}
+	f := tensor.Layout{Format: tensor.INT4.By(group), Rows: probeN, Cols: probeK}
 	most := probeRows[len(probeRows)-1]
 	r := rand.New(rand.NewPCG(1, 2))
 	values := alignedBytes(f.ValueBytes())
@@ -52,10 +52,8 @@ func (d *Device) crossover(group int) (rows int, ok bool) {
 	for i := range scales {
 		scales[i] = 0x3c // a small number, whichever byte
 	}
-	p := quantProduct{
-		w: unsafe.Pointer(&values[0]), s: unsafe.Pointer(&scales[0]), tileBytes: f.TileBytes(), scaleBytes: 2 * tensor.TileRows * f.Groups(),
-		n: probeN, k: probeK, steps: group / 32, bits: 4,
-	}
+	p := d.product(&f)
+	p.w, p.s = unsafe.Pointer(&values[0]), unsafe.Pointer(&scales[0])
 	q, sums := alignedBytes(most*(probeK+64)), make([]int32, most*f.Groups())
 	scale, out := make([]float32, most*f.Groups()), make([]float32, most*probeN)
 	for i := range q {

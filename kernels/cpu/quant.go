@@ -3,6 +3,7 @@ package cpu
 import (
 	"unsafe"
 
+	"krater/kernels/cpu/convert"
 	"krater/kernels/cpu/qdot"
 	"krater/kernels/cpu/qrows"
 	"krater/kernels/cpu/qtile"
@@ -92,17 +93,33 @@ func (d *Device) QuantizeRows(stream device.Stream, out device.QRows, x device.M
 	s.each(t, x.Rows, x.Rows*t.out.k/valuesPerNs, scratch)
 }
 
-func paddedCols(n int) int { return tensor.FormatB{Cols: n}.PaddedCols() }
+func paddedCols(n int) int { return tensor.Padded(n) }
 
-// quantProduct is a matrix in format B that was checked.
+// quantProduct is a packed matrix that was checked, with its kernels.
 type quantProduct struct {
 	w, s                  unsafe.Pointer
-	tileBytes, scaleBytes int // of a tile of 16 rows
+	tileBytes, scaleBytes int // of a band of 16 rows
 	n, k, steps           int // rows; padded columns; blocks of 32 columns in a group
-	bits                  int
+	*encodingKernels
 }
 
-func newQuantProduct(op, name string, w *device.QMat, rows, k, group int) quantProduct {
+// encodingKernels are a device's kernels for the weights of an encoding.
+type encodingKernels struct {
+	qdot    *qdot.Kernels
+	columns convert.Columns
+	unit    qtile.Kernel // nil: the tile unit does not take them
+}
+
+// kernelTable joins the tables of the packages, so that a product looks once.
+func kernelTable(q *qdot.Funcs, c *convert.Funcs) map[*tensor.Encoding]*encodingKernels {
+	table := make(map[*tensor.Encoding]*encodingKernels, len(q.Of))
+	for e, rows := range q.Of {
+		table[e] = &encodingKernels{rows, c.Columns[e], qtile.Kernels[e]}
+	}
+	return table
+}
+
+func (d *Device) quantProduct(op, name string, w *device.QMat, rows, k, group int) quantProduct {
 	if w.Zero() || w.Scales == nil {
 		fail(op, "%s is absent", name)
 	}
@@ -110,13 +127,24 @@ func newQuantProduct(op, name string, w *device.QMat, rows, k, group int) quantP
 		fail(op, "%s: %v", name, err)
 	}
 	if w.Rows != rows || w.PaddedCols() != k || w.Group != group || group > maxGroup {
-		fail(op, "%s is INT%d [%d, %d] in groups of %d, need [%d, %d] in groups of %d", name, w.Bits, w.Rows, w.PaddedCols(), w.Group, rows, k, group)
+		fail(op, "%s is %s [%d, %d] in groups of %d, need [%d, %d] in groups of %d", name, w.Name(), w.Rows, w.PaddedCols(), w.Group, rows, k, group)
 	}
-	return quantProduct{
-		w: part(op, name, w.Values, w.ValueAt, w.ValueBytes()), s: part(op, name, w.Scales, w.ScaleAt, w.ScaleBytes()),
-		tileBytes: w.TileBytes(), scaleBytes: 2 * tensor.TileRows * w.Groups(),
-		n: rows, k: k, steps: group / qrows.Block, bits: w.Bits,
+	p := d.product(&w.Layout)
+	if p.encodingKernels == nil {
+		fail(op, "%s is %s, for which level %s has no kernels", name, w.Format, d.level)
 	}
+	p.w, p.s = part(op, name, w.Values, w.ValueAt, w.ValueBytes()), part(op, name, w.Scales, w.ScaleAt, w.ScaleBytes())
+	return p
+}
+
+// product is how a matrix is multiplied that lies nowhere yet.
+func (d *Device) product(l *tensor.Layout) quantProduct {
+	p := quantProduct{
+		n: l.Rows, k: l.PaddedCols(), steps: l.Group / qrows.Block,
+		encodingKernels: d.encodings[l.Encoding],
+	}
+	p.tileBytes, p.scaleBytes = l.BandBytes()
+	return p
 }
 
 // part is n bytes of a buffer, from byte off on.
@@ -185,7 +213,7 @@ func (p *quantProduct) stream(d *Device, l *lane, in quantInput, out quantOutput
 				l.qdot.X[j-first], l.qdot.Scale[j-first], l.qdot.Bias[j-first] = in.row(pick(in.index, in.first, j))
 				l.qdot.Out[j-first] = rowAt(out.base, out.stride, pick(out.index, out.first, j))
 			}
-			p.call(d, l, last-first, from, min(to, from+step))
+			p.call(l, last-first, from, min(to, from+step))
 			l.qdot.Ahead = 0 // the weights are in cache now
 		}
 	}
@@ -193,11 +221,8 @@ func (p *quantProduct) stream(d *Device, l *lane, in quantInput, out quantOutput
 
 // call runs the kernel on tiles [from, to); Out are the starts of the rows. A last
 // tile that is not full goes through a buffer, since kernels write whole tiles.
-func (p *quantProduct) call(d *Device, l *lane, rows, from, to int) {
-	kernel := d.qdot.Int4[rows]
-	if p.bits == 8 {
-		kernel = d.qdot.Int8[rows]
-	}
+func (p *quantProduct) call(l *lane, rows, from, to int) {
+	kernel := p.qdot[rows]
 	t := &l.qdot
 	for m := range rows {
 		t.Out[m] = (*float32)(unsafe.Add(unsafe.Pointer(t.Out[m]), 4*tensor.TileRows*from))
@@ -260,7 +285,7 @@ func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w
 	s := d.stream(op, stream)
 	t := &s.matmulQ
 	t.dev, t.x = d, newQuantRows(op, &x)
-	t.quantProduct = newQuantProduct(op, "w", &w, w.Rows, t.x.k, x.Group)
+	t.quantProduct = d.quantProduct(op, "w", &w, w.Rows, t.x.k, x.Group)
 	t.out = quantOutput{base: f32(op, "out", &out, t.x.rows, w.Rows), stride: out.Stride}
 	if t.x.rows == 0 {
 		return

@@ -16,22 +16,21 @@ import (
 // newQMat makes a matrix of random integers that lies somewhere in its buffers.
 func newQMat(d *cpu.Device, seed uint64, rows, cols, bits, group int) (device.QMat, ref.QMat) {
 	r := kerneltest.Rand(seed)
-	f := tensor.FormatB{Rows: rows, Cols: cols, Bits: bits, Group: group}
+	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: rows, Cols: cols}
 	values, scales := make([]int8, rows*cols), kerneltest.Normal(r, rows*f.Groups(), 0.01)
 	for i := range values {
 		values[i] = int8(r.IntN(1<<bits-1) - (1<<(bits-1) - 1))
 	}
-	w := ref.QMat{FormatB: f, Values: make([]byte, 64+f.ValueBytes()), Scales: make([]byte, 6+f.ScaleBytes())}
+	w := ref.QMat{Layout: f, Values: make([]byte, 64+f.ValueBytes()), Scales: make([]byte, 6+f.ScaleBytes())}
 	vb, _ := d.Wrap(w.Values)
 	sb, _ := d.Wrap(w.Scales)
 	w.Values, w.Scales = w.Values[64:], w.Scales[6:]
-	f.Pack(w.Values, values)
-	f.PackScales(w.Scales, scales)
-	return device.QMat{FormatB: f, Values: vb, ValueAt: 64, Scales: sb, ScaleAt: 6}, w
+	f.Pack(w.Values, w.Scales, f.Matrix(values, scales))
+	return device.QMat{Layout: f, Values: vb, ValueAt: 64, Scales: sb, ScaleAt: 6}, w
 }
 
 // perChannel is the group of a matrix with one scale a row.
-func perChannel(cols int) int { return tensor.FormatB{Cols: cols}.PaddedCols() }
+func perChannel(cols int) int { return tensor.Layout{Cols: cols}.PaddedCols() }
 
 // guardedRows are quantised rows in guarded memory, at strides of their own.
 type guardedRows struct {
@@ -210,12 +209,12 @@ func TestQuantOperatorsRefuseWrongArguments(t *testing.T) {
 		"group":        change(func(x *device.QRows, w *device.QMat) { w.Group = 64 }),
 		"no group":     change(func(x *device.QRows, w *device.QMat) { x.Group, w.Group = 0, 0 }),
 		"columns":      change(func(x *device.QRows, w *device.QMat) { w.Cols = 96 }),
-		"bits":         change(func(x *device.QRows, w *device.QMat) { w.Bits = 5 }),
+		"no encoding":  change(func(x *device.QRows, w *device.QMat) { w.Encoding = nil }),
 		"rows":         change(func(x *device.QRows, w *device.QMat) { w.Rows = 400 }),
 		"values at":    change(func(x *device.QRows, w *device.QMat) { w.ValueAt = 128 }),
 		"negative":     change(func(x *device.QRows, w *device.QMat) { w.ValueAt = -64 }),
 		"scales at":    change(func(x *device.QRows, w *device.QMat) { w.ScaleAt++ }),
-		"absent":       change(func(x *device.QRows, w *device.QMat) { *w = device.QMat{FormatB: w.FormatB} }),
+		"absent":       change(func(x *device.QRows, w *device.QMat) { *w = device.QMat{Layout: w.Layout} }),
 		"no scales":    change(func(x *device.QRows, w *device.QMat) { w.Scales = nil }),
 		"type":         change(func(x *device.QRows, w *device.QMat) { x.Q.DType = tensor.U8 }),
 		"scale shape":  change(func(x *device.QRows, w *device.QMat) { x.Scale.Cols = 1 }),

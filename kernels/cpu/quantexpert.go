@@ -154,8 +154,8 @@ func (t *ffnQTask) add(op string, e *device.QExpert, h, row, rows int) {
 		fail(op, "inner size %d is not a multiple of %d", f, tensor.TileRows)
 	}
 	t.items = append(t.items, ffnQItem{
-		w13: newQuantProduct(op, "W13", &e.W13, 2*f, t.x.k, t.x.group),
-		w2:  newQuantProduct(op, "W2", &e.W2, h, e.W2.PaddedCols(), e.W2.Group),
+		w13: t.dev.quantProduct(op, "W13", &e.W13, 2*f, t.x.k, t.x.group),
+		w2:  t.dev.quantProduct(op, "W2", &e.W2, h, e.W2.PaddedCols(), e.W2.Group),
 		f:   f, row: row, rows: rows,
 	})
 	t.stride = max(t.stride, e.W2.PaddedCols())

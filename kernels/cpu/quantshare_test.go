@@ -39,8 +39,8 @@ func noise(b *testing.B, d *cpu.Device, n int) device.Buffer {
 }
 
 // quantMat is a matrix in noise from byte at on: values, then scales of about 0.01.
-func quantMat(f tensor.FormatB, buf device.Buffer, at int) device.QMat {
-	m := device.QMat{FormatB: f, Values: buf, ValueAt: at, Scales: buf, ScaleAt: at + f.ValueBytes()}
+func quantMat(f tensor.Layout, buf device.Buffer, at int) device.QMat {
+	m := device.QMat{Layout: f, Values: buf, ValueAt: at, Scales: buf, ScaleAt: at + f.ValueBytes()}
 	scales := buf.Host()[m.ScaleAt:][:f.ScaleBytes()]
 	for i := 1; i < len(scales); i += 2 {
 		scales[i] = scales[i]&0x80 | 0x3c
@@ -50,8 +50,8 @@ func quantMat(f tensor.FormatB, buf device.Buffer, at int) device.QMat {
 
 // liteBank makes the experts one after another; group 0 is per channel.
 func liteBank(b *testing.B, d *cpu.Device, experts, bits, group int) (bank []device.QExpert, memory []byte) {
-	f13 := tensor.FormatB{Rows: 2 * liteF, Cols: liteH, Bits: bits, Group: group}
-	f2 := tensor.FormatB{Rows: liteH, Cols: liteF, Bits: bits, Group: group}
+	f13 := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: 2 * liteF, Cols: liteH}
+	f2 := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: liteH, Cols: liteF}
 	if group == 0 {
 		f13.Group, f2.Group = liteH, liteF
 	}
@@ -102,7 +102,7 @@ func BenchmarkQuantShareOfRead(b *testing.B) {
 }
 
 func gemvShare(b *testing.B, d *cpu.Device, s device.Stream, bits, group int) {
-	f := tensor.FormatB{Rows: 16 * liteF, Cols: liteH, Bits: bits, Group: group}
+	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: 16 * liteF, Cols: liteH}
 	if group == 0 {
 		f.Group = liteH
 	}

@@ -26,7 +26,7 @@ func unitFor(l level.Level) unitUse {
 func (u unitUse) takes(p *quantProduct, rows int) bool {
 	group, from := p.group(), u.coarse
 	switch {
-	case group < 64 || !qtile.Can(group):
+	case p.unit == nil || group < 64 || !qtile.Can(group):
 		return false
 	case group < 128:
 		from = u.fine
@@ -73,7 +73,7 @@ func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, fro
 // tiles [from, end), whole ones and an even number.
 func (p *quantProduct) unitTiles(l *lane, out quantOutput, first, last, from, end int) {
 	for tile := from; tile < end; tile += 2 {
-		l.unit.Multiply(unsafe.Add(p.w, tile*p.tileBytes), unsafe.Add(p.s, tile*p.scaleBytes), p.bits)
+		l.unit.Multiply(p.unit, unsafe.Add(p.w, tile*p.tileBytes), unsafe.Add(p.s, tile*p.scaleBytes), p.tileBytes, p.scaleBytes)
 		for j := first; j < last; j++ {
 			row := rowAt(out.base, out.stride, pick(out.index, out.first, j))
 			l.unit.Result(j-first, (*float32)(unsafe.Add(unsafe.Pointer(row), 4*tensor.TileRows*tile)))

@@ -158,9 +158,12 @@ const blockTableBytes = 16 << 10
 func refuse(op, why string) { panic(&device.ShapeError{Op: op, Why: why}) }
 
 // tiles is a matrix of tiles as the kernels take it.
-func tiles(t *device.Tiles) launch.Tiles {
+func tiles(t *device.QMat) launch.Tiles {
 	if t.Zero() {
 		return launch.Tiles{}
+	}
+	if t.For != tensor.GPU {
+		refuse("cuda", fmt.Sprintf("%s [%d, %d] is packed for a %s", t.Format, t.Rows, t.Cols, t.For))
 	}
 	at := func(b device.Buffer, off, n int) launch.Ptr {
 		own, ok := b.(*buffer)
@@ -169,19 +172,16 @@ func tiles(t *device.Tiles) launch.Tiles {
 		}
 		return own.at + launch.Ptr(off)
 	}
-	return launch.Tiles{FormatA: t.FormatA, Values: at(t.Values, t.ValueAt, t.ValueBytes()), Scales: at(t.Scales, t.ScaleAt, t.ScaleBytes())}
+	return launch.Tiles{Layout: t.Layout, Values: at(t.Values, t.ValueAt, t.ValueBytes()), Scales: at(t.Scales, t.ScaleAt, t.ScaleBytes())}
 }
 
 func weight(w *device.Weight) launch.Weight {
-	if w.Integer() {
-		refuse("MatMul", "format B is the processor's")
-	}
-	return launch.Weight{F: mat(w.F), A: tiles(&w.T)}
+	return launch.Weight{F: mat(w.F), A: tiles(&w.Q)}
 }
 
 func kvB(w *device.KVB) launch.Weight {
 	if w.Integer() {
-		refuse("MLA", "format B is the processor's")
+		refuse("MLA", "kv_b is packed")
 	}
 	return launch.Weight{F: mat(w.F)}
 }
@@ -196,11 +196,8 @@ func bank(b *device.Bank) launch.Bank {
 }
 
 func network(n *device.FFN) ops.Network {
-	if n.Integer() {
-		refuse("FFN", "format B is the processor's")
-	}
 	if n.F.Gate.Zero() {
-		return ops.Network{W13: launch.Weight{A: tiles(&n.T.W13)}, W2: launch.Weight{A: tiles(&n.T.W2)}}
+		return ops.Network{W13: launch.Weight{A: tiles(&n.Q.W13)}, W2: launch.Weight{A: tiles(&n.Q.W2)}}
 	}
 	gate, up := mat(n.F.Gate), mat(n.F.Up)
 	if !gate.Dense() || !up.Dense() || gate.DType != up.DType || up.At != gate.RowRange(gate.Rows, gate.Rows).At {

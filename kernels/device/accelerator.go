@@ -149,34 +149,9 @@ type Spans struct {
 	Table Mat
 }
 
-// Tiles is an integer weight matrix [Rows, Cols] in format A. The zero Tiles means
-// "absent". Values are aligned to 128 bytes.
-type Tiles struct {
-	tensor.FormatA
-	Values  Buffer
-	ValueAt int // bytes from the start of Values
-	Scales  Buffer
-	ScaleAt int
-}
-
-// Zero reports whether t is absent.
-func (t *Tiles) Zero() bool { return t.Values == nil }
-
-// Bytes is what a pass over the matrix reads.
-func (t *Tiles) Bytes() int { return t.ValueBytes() + t.ScaleBytes() }
-
-// TExpert is one SwiGLU network in tiles.
-type TExpert struct {
-	W13 Tiles // [2F, H], joined
-	W2  Tiles // [H, F]
-}
-
-// Bytes is what a pass over the network reads.
-func (e *TExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() }
-
 // Bank is all routed experts of a layer in one piece of a device's memory, so that the device finds
 // an expert by its number: expert e lies e * Step bytes after the first. W13 is [2F, H], gate then
-// up (joined in tiles), W2 [H, F]; either F or T. The zero Bank means "absent".
+// up (joined where they are packed), W2 [H, F]. The zero Bank means "absent".
 type Bank struct {
 	Experts int
 	W13, W2 Weight // of the first expert

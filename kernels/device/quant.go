@@ -2,11 +2,11 @@ package device
 
 import "krater/kernels/tensor"
 
-// QMat is an integer weight matrix [Rows, Cols] in the CPU's format B. The zero
-// QMat means "absent". Values and scales may lie anywhere in their buffers, values
-// aligned to 64 bytes.
+// QMat is a packed weight matrix [Rows, Cols] in memory of the kind of device that it is laid
+// out for. The zero QMat means "absent". Values and scales may lie anywhere in their buffers,
+// values aligned to 64 bytes on a CPU, to 128 on a GPU.
 type QMat struct {
-	tensor.FormatB
+	tensor.Layout
 	Values  Buffer
 	ValueAt int // bytes from the start of Values
 	Scales  Buffer
@@ -16,12 +16,9 @@ type QMat struct {
 // Zero reports whether q is absent.
 func (q QMat) Zero() bool { return q.Values == nil }
 
-// Bytes is what a pass over the matrix reads.
-func (q QMat) Bytes() int { return q.ValueBytes() + q.ScaleBytes() }
-
 // QRows are activations [T, K] quantised once and used for every matrix of one
 // group size: x[t, k] is about Q[t, k] * Scale[t, k/Group]. K is filled up with
-// zeros to a multiple of 32 (FormatB.PaddedCols), groups divide that.
+// zeros to a multiple of 32 (tensor.Padded), groups divide that.
 //
 // Rows may lie at any stride. Products read eight rows side by side, so a stride
 // of Q that is a multiple of 4096 bytes makes them meet in the first-level cache.
@@ -32,14 +29,14 @@ type QRows struct {
 	Group int
 }
 
-// QExpert is one SwiGLU network in integers, gate and up joined: rows 0..F-1 of
+// QExpert is one SwiGLU network of packed weights, gate and up in one matrix: rows 0..F-1 of
 // W13 are gate, rows F..2F-1 up. F is a multiple of 16.
 type QExpert struct {
 	W13 QMat // [2F, H]
 	W2  QMat // [H, F]
 }
 
-// The integer operators. Batch invariance holds as for the others, and more: the
+// The operators of a CPU that multiply quantised rows. Batch invariance holds as for the others, and more: the
 // arithmetic is fixed, so QuantizeRows and MatMulQ have the same bits on every
 // level of every processor.
 //

@@ -2,53 +2,47 @@ package device
 
 import "krater/kernels/tensor"
 
-// Weight is the matrix [N, K] of a linear layer in the precision it is kept in: F,
-// the processor's integers Q, or an accelerator's integers T. All absent means the
-// layer does not exist.
+// Weight is the matrix [N, K] of a linear layer: F as its file holds it, or Q packed in a
+// format. Both absent means the layer does not exist.
 type Weight struct {
 	F Mat
 	Q QMat
-	T Tiles
 }
 
 // Zero reports whether w is absent.
-func (w *Weight) Zero() bool { return w.F.Zero() && w.Q.Zero() && w.T.Zero() }
+func (w *Weight) Zero() bool { return w.F.Zero() && w.Q.Zero() }
 
 // Integer reports whether w multiplies rows of integers (QRows).
-func (w *Weight) Integer() bool { return !w.Q.Zero() }
+func (w *Weight) Integer() bool { return w.Q.integer() }
+
+// integer reports whether q multiplies rows of integers: a GPU multiplies rows as they are.
+func (q *QMat) integer() bool { return !q.Zero() && q.For == tensor.CPU }
 
 // Bytes is what a pass over the matrix reads.
 func (w *Weight) Bytes() int {
-	switch {
-	case w.Integer():
+	if w.Q.Encoding != nil {
 		return w.Q.Bytes()
-	case !w.T.Zero():
-		return w.T.Bytes()
 	}
 	return w.F.Bytes()
 }
 
-// FFN is one SwiGLU network in the precision it is kept in: F, Q or T as a Weight.
-// All absent means the layer has none.
+// FFN is one SwiGLU network: F as its file holds it, or Q packed in a format. Both absent
+// means the layer has none.
 type FFN struct {
 	F Expert
 	Q QExpert
-	T TExpert
 }
 
 // Zero reports whether n is absent.
-func (n *FFN) Zero() bool { return n.F.Gate.Zero() && n.Q.W13.Zero() && n.T.W13.Zero() }
+func (n *FFN) Zero() bool { return n.F.Gate.Zero() && n.Q.W13.Zero() }
 
 // Integer reports whether n multiplies rows of integers (QRows).
-func (n *FFN) Integer() bool { return !n.Q.W13.Zero() }
+func (n *FFN) Integer() bool { return n.Q.W13.integer() }
 
 // Bytes is what a pass over the network reads.
 func (n *FFN) Bytes() int {
-	switch {
-	case n.Integer():
+	if !n.Q.W13.Zero() {
 		return n.Q.Bytes()
-	case !n.T.W13.Zero():
-		return n.T.Bytes()
 	}
 	return n.F.Bytes()
 }
@@ -60,10 +54,10 @@ func (e *Expert) Bytes() int { return e.Gate.Bytes() + e.Up.Bytes() + e.Down.Byt
 func (e *QExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() }
 
 // KVB is MLA's kv_b_proj, which turns a compressed row of the cache into the keys
-// and values of every head: F [Heads*(Nope+V), Rank], or integers, cut by head
+// and values of every head: F [Heads*(Nope+V), Rank], or packed, cut by head
 // and use as the absorbed form of attention multiplies with them.
 //
-// With integers a generated row's queries and sums are quantised where they are
+// With packed weights a generated row's queries and sums are quantised where they are
 // multiplied (MatMulQ's arithmetic), a prompt's keys and values come from the
 // weights widened to float32.
 type KVB struct {
@@ -149,7 +143,7 @@ func (c *KV) Free() {
 // d; cols is filled up to a multiple of 32. The stride keeps rows out of each
 // other's way, see QRows.
 func AllocQRows(d Device, rows, cols, group int) (QRows, error) {
-	k := tensor.FormatB{Cols: cols}.PaddedCols()
+	k := tensor.Padded(cols)
 	stride := k
 	if stride%4096 == 0 {
 		stride += 64
@@ -192,7 +186,7 @@ func (x *QRows) Free() {
 
 // QRowsBytes is what AllocQRows takes.
 func QRowsBytes(rows, cols, group int) int {
-	k := tensor.FormatB{Cols: cols}.PaddedCols()
+	k := tensor.Padded(cols)
 	stride := k
 	if stride%4096 == 0 {
 		stride += 64

@@ -42,7 +42,7 @@ func (r *rig) expert(h, f int) device.Expert {
 
 func (r *rig) integers(rows, cols int) device.QMat {
 	r.seed++
-	f := tensor.FormatB{Bits: 4, Rows: rows, Cols: cols, Group: 32}
+	f := tensor.Layout{Format: tensor.INT4.By(32), Rows: rows, Cols: cols}
 	g := kerneltest.Rand(r.seed)
 	values := make([]int8, rows*cols)
 	for i := range values {
@@ -53,10 +53,9 @@ func (r *rig) integers(rows, cols int) device.QMat {
 		scales[i] = float32(g.Float64() * 0.01)
 	}
 	raw := make([]byte, f.ValueBytes()+f.ScaleBytes())
-	f.Pack(raw, values)
-	f.PackScales(raw[f.ValueBytes():], scales)
+	f.Pack(raw, raw[f.ValueBytes():], f.Matrix(values, scales))
 	m := put(r.t, r.dev, tensor.U8, 1, len(raw), raw)
-	return device.QMat{FormatB: f, Values: m.Buf, Scales: m.Buf, ScaleAt: f.ValueBytes()}
+	return device.QMat{Layout: f, Values: m.Buf, Scales: m.Buf, ScaleAt: f.ValueBytes()}
 }
 
 func (r *rig) quantised(x device.Mat) device.QRows {

@@ -67,8 +67,8 @@ func TestMLAAbsorbedIsMLA(t *testing.T) {
 	p := device.MLA{Heads: 3, Nope: 40, Rope: 6, V: 24, Rank: 70, Scale: 0.05, BlockTokens: 4}
 	r := kerneltest.Rand(3)
 	matrix := func(rows, cols int) QMat {
-		f := tensor.FormatB{Rows: rows, Cols: cols, Bits: 8, Group: 32}
-		m := QMat{FormatB: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
+		f := tensor.Layout{Format: tensor.INT8.By(32), Rows: rows, Cols: cols}
+		m := QMat{Layout: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
 		values := make([]int8, rows*cols)
 		for i := range values {
 			values[i] = int8(r.IntN(255) - 127)
@@ -77,8 +77,7 @@ func TestMLAAbsorbedIsMLA(t *testing.T) {
 		for i := range scales {
 			scales[i] = 0.002 * (1 + r.Float32())
 		}
-		f.Pack(m.Values, values)
-		f.PackScales(m.Scales, scales)
+		f.Pack(m.Values, m.Scales, f.Matrix(values, scales))
 		return m
 	}
 	var w KVB

@@ -11,15 +11,15 @@ func (w KVB) Widen(p device.MLA) []float32 {
 	out := make([]float32, 0, p.Heads*(p.Nope+p.V)*p.Rank)
 	row := make([]float32, p.Rank)
 	for h := range p.Heads {
-		k, v := w.K[h], w.V[h]
+		k, v := w.K[h].matrix().Dequantize(), w.V[h].matrix()
 		for i := range p.Nope {
 			for r := range row {
-				row[r] = float32(k.Value(k.Values, r, i)) * k.Scale(k.Scales, r, i/k.Group)
+				row[r] = k[r*p.Nope+i]
 			}
 			out = append(out, row...)
 		}
 		for i := range p.V {
-			v.Row(row, v.Values, v.Scales, i)
+			v.Row(row, i)
 			out = append(out, row...)
 		}
 	}

@@ -16,11 +16,14 @@ type QRows struct {
 	Group int
 }
 
-// QMat is a matrix in format B.
+// QMat is a matrix packed for a CPU.
 type QMat struct {
-	tensor.FormatB
+	tensor.Layout
 	Values, Scales []byte
 }
+
+// matrix is w unpacked.
+func (w QMat) matrix() *tensor.Matrix { return w.Unpack(w.Values, w.Scales) }
 
 // QExpert is a SwiGLU network in integers: see device.QExpert.
 type QExpert struct{ W13, W2 QMat }
@@ -67,16 +70,16 @@ func quantize(q []int8, x []float32) (scale float32, sum int32) {
 
 // MatMulQ is out [T, w.Rows] = x * transposed w.
 func MatMulQ(out []float32, x QRows, w QMat) {
-	groups := x.Cols / x.Group
+	groups, m := x.Cols/x.Group, w.matrix()
 	for i := range out {
 		t, n := i/w.Rows, i%w.Rows
 		var sum float32
 		for g := range groups {
 			var d int32
 			for c := g * x.Group; c < min(w.Cols, (g+1)*x.Group); c++ {
-				d += int32(x.Q[t*x.Cols+c]) * int32(w.Value(w.Values, n, c))
+				d += int32(x.Q[t*x.Cols+c]) * int32(m.Values[n*w.Cols+c])
 			}
-			sum = tensor.FMA(float32(d), w.Scale(w.Scales, n, g)*x.Scale[t*groups+g], sum)
+			sum = tensor.FMA(float32(d), m.Scales[n*groups+g]*x.Scale[t*groups+g], sum)
 		}
 		out[i] = sum
 	}

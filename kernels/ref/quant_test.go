@@ -55,8 +55,8 @@ func TestMatMulQAgainstFloats(t *testing.T) {
 	const rows, n, k = 3, 21, 72
 	for _, bits := range []int{4, 8} {
 		for _, group := range []int{32, 96} {
-			f := tensor.FormatB{Rows: n, Cols: k, Bits: bits, Group: group}
-			w := QMat{FormatB: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
+			f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: n, Cols: k}
+			w := QMat{Layout: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
 			values, scales := make([]int8, n*k), make([]float32, n*f.Groups())
 			for i := range values {
 				values[i] = int8(r.IntN(1<<bits-1) - (1<<(bits-1) - 1))
@@ -64,8 +64,7 @@ func TestMatMulQAgainstFloats(t *testing.T) {
 			for i := range scales {
 				scales[i] = r.Float32()
 			}
-			f.Pack(w.Values, values)
-			f.PackScales(w.Scales, scales)
+			f.Pack(w.Values, w.Scales, f.Matrix(values, scales))
 			x := kerneltest.Normal(r, rows*k, 2)
 			q := QuantizeRows(x, k, group)
 			xs, ws := make([]float32, rows*k), make([]float32, n*k)

@@ -38,10 +38,10 @@ var recordedKinds = []struct {
 	{"bf16/kv-bf16", load.Precision{}, tensor.BF16, false},
 	{"bf16/kv-fp8", load.Precision{}, tensor.F8E4M3, false},
 	{"bf16/kv-int8", load.Precision{}, tensor.I8, false},
-	{"int8-experts/kv-f32", load.Precision{Experts: 8, Group: 128}, tensor.F32, false},
-	{"int4-experts/kv-f32", load.Precision{Experts: 4, Group: 32}, tensor.F32, false},
-	{"int8/kv-bf16", load.Precision{Experts: 8, Attention: 8, KVB: 8, Shared: 8, Dense: 8, Head: 8, Group: 64}, tensor.BF16, false},
-	{"mixed/kv-int8", load.Precision{Experts: 4, Attention: 8, Shared: 8, Dense: 8, Head: 4, Group: 64}, tensor.I8, true},
+	{"int8-experts/kv-f32", load.Precision{Experts: tensor.INT8.By(128)}, tensor.F32, false},
+	{"int4-experts/kv-f32", load.Precision{Experts: tensor.INT4.By(32)}, tensor.F32, false},
+	{"int8/kv-bf16", load.Precision{Experts: tensor.INT8.By(64), Attention: tensor.INT8.By(64), KVB: tensor.INT8.By(64), Shared: tensor.INT8.By(64), Dense: tensor.INT8.By(64), Head: tensor.INT8.By(64)}, tensor.BF16, false},
+	{"mixed/kv-int8", load.Precision{Experts: tensor.INT4.By(64), Attention: tensor.INT8.By(64), Shared: tensor.INT8.By(64), Dense: tensor.INT8.By(64), Head: tensor.INT4.By(64)}, tensor.I8, true},
 }
 
 // recordedTokens is how many tokens follow each prompt.
@@ -130,12 +130,12 @@ func hashes(t *testing.T, l level.Level, key, dir string, got map[string]string)
 		}
 		o := load.Options{Limits: limits, KVType: k.kv, Precision: k.precision}
 		if cfg.MoE.Experts == 0 {
-			o.Precision.Experts = 0
+			o.Precision.Experts = tensor.Format{}
 			if !o.Precision.Integer() && k.precision.Integer() {
 				continue
 			}
 		}
-		if o.Precision.Experts != 0 {
+		if !o.Precision.Experts.Zero() {
 			o = integers(t, dev, dir, o)
 		}
 		m := open(t, dev, dir, "config.json", o)

@@ -13,7 +13,6 @@ import (
 	"krater/stages/internal/refdevice"
 	"krater/stages/load"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 // integers are the options of a model whose experts are integers made from the
@@ -21,7 +20,7 @@ import (
 func integers(t testing.TB, dev load.Device, dir string, o load.Options) load.Options {
 	t.Helper()
 	cfg, set := files(t, dir, "config.json")
-	src := &cache.Weights{Config: cfg, Set: set, Spec: quant.Spec{Bits: o.Precision.Experts, Group: o.Precision.Group}, Method: cache.Search}
+	src := &cache.Weights{Config: cfg, Set: set, Format: o.Precision.Experts, Method: cache.Search}
 	var bufs []device.Buffer
 	banks := map[int][]device.QExpert{}
 	for layer := range cfg.Layers {
@@ -59,17 +58,17 @@ func TestGoldensInteger(t *testing.T) {
 		limit     float64 // of the relative L2 error of p17's logits
 		sure      float32 // margin between the two largest logits from which the choice must not change
 	}{
-		{"deepseek_v2_lite", load.Precision{Experts: 8, Group: 128}, 0.02, 0.4},
-		{"deepseek_v2", load.Precision{Experts: 8, Group: 128}, 0.02, 0.4},
-		{"deepseek_v2_lite", load.Precision{Experts: 8, Group: 32}, 0.02, 0.4},
-		{"deepseek_v2", load.Precision{Experts: 8}, 0.02, 0.4},
-		{"deepseek_v2_lite", load.Precision{Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 64}, 0.06, 0.6},
-		{"deepseek_v2", load.Precision{Experts: 8, Attention: 8, Shared: 8, Dense: 8, Head: 8, Group: 64}, 0.06, 0.6},
-		{"qwen2", load.Precision{Attention: 8, Dense: 8, Head: 8, Group: 128}, 0.06, 0.6},
+		{"deepseek_v2_lite", load.Precision{Experts: tensor.INT8.By(128)}, 0.02, 0.4},
+		{"deepseek_v2", load.Precision{Experts: tensor.INT8.By(128)}, 0.02, 0.4},
+		{"deepseek_v2_lite", load.Precision{Experts: tensor.INT8.By(32)}, 0.02, 0.4},
+		{"deepseek_v2", load.Precision{Experts: tensor.INT8.By(0)}, 0.02, 0.4},
+		{"deepseek_v2_lite", load.Precision{Experts: tensor.INT8.By(64), Attention: tensor.INT8.By(64), Shared: tensor.INT8.By(64), Dense: tensor.INT8.By(64), Head: tensor.INT8.By(64)}, 0.06, 0.6},
+		{"deepseek_v2", load.Precision{Experts: tensor.INT8.By(64), Attention: tensor.INT8.By(64), Shared: tensor.INT8.By(64), Dense: tensor.INT8.By(64), Head: tensor.INT8.By(64)}, 0.06, 0.6},
+		{"qwen2", load.Precision{Attention: tensor.INT8.By(128), Dense: tensor.INT8.By(128), Head: tensor.INT8.By(128)}, 0.06, 0.6},
 	} {
 		dir, dev := folder(x.name), processor(t, 2)
 		o := load.Options{Limits: limits, KVType: tensor.F32, Precision: x.precision}
-		if x.precision.Experts != 0 {
+		if !x.precision.Experts.Zero() {
 			o = integers(t, dev, dir, o)
 		}
 		m := open(t, dev, dir, "config.json", o)
@@ -160,7 +159,7 @@ func TestTinyInteger(t *testing.T) {
 	ids := heldout(t)
 	o := load.Options{
 		Limits: stages.Limits{Tokens: stretch, Seqs: 1, LogitRows: stretch, Blocks: (stretch + 15) / 16, BlockTokens: 16},
-		KVType: tensor.F32, Precision: load.Precision{Experts: 4, Group: 64},
+		KVType: tensor.F32, Precision: load.Precision{Experts: tensor.INT4.By(64)},
 	}
 	reference := open(t, refdevice.Device{}, tiny, "config.json", integers(t, refdevice.Device{}, tiny, o))
 	dev := processor(t, 2)

@@ -317,13 +317,13 @@ func TestStepDoesNotAllocate(t *testing.T) {
 		precision load.Precision
 	}{
 		{name: "deepseek_v2", threads: 1}, {name: "deepseek_v2", threads: 2}, {name: "qwen2", threads: 1}, {name: "qwen2", threads: 2},
-		{"deepseek_v2_lite", 2, tensor.F8E4M3, load.Precision{Experts: 4, Attention: 8, KVB: 8, Shared: 4, Dense: 8, Head: 4, Group: 64}},
-		{"deepseek_v2", 2, tensor.I8, load.Precision{Experts: 8, Attention: 4, KVB: 4, Shared: 8, Dense: 4, Head: 8, Group: 32}},
-		{"qwen2", 2, tensor.I8, load.Precision{Attention: 8, Dense: 4, Head: 8, Group: 128}},
+		{"deepseek_v2_lite", 2, tensor.F8E4M3, load.Precision{Experts: tensor.INT4.By(64), Attention: tensor.INT8.By(64), KVB: tensor.INT8.By(64), Shared: tensor.INT4.By(64), Dense: tensor.INT8.By(64), Head: tensor.INT4.By(64)}},
+		{"deepseek_v2", 2, tensor.I8, load.Precision{Experts: tensor.INT8.By(32), Attention: tensor.INT4.By(32), KVB: tensor.INT4.By(32), Shared: tensor.INT8.By(32), Dense: tensor.INT4.By(32), Head: tensor.INT8.By(32)}},
+		{"qwen2", 2, tensor.I8, load.Precision{Attention: tensor.INT8.By(128), Dense: tensor.INT4.By(128), Head: tensor.INT8.By(128)}},
 	} {
 		dir, threads := folder(run.name), run.threads
 		dev, o := processor(t, threads), load.Options{Limits: limits, Partition: []int{2, 1}, KVType: run.kv, Precision: run.precision}
-		if run.precision.Experts != 0 {
+		if !run.precision.Experts.Zero() {
 			o = integers(t, dev, dir, o)
 		}
 		m := open(t, dev, dir, "config.json", o)

@@ -12,7 +12,6 @@ import (
 	"krater/stages/load"
 	"krater/stages/ppl"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 // requantise replaces all routed experts of m by quantised and widened ones.
@@ -82,7 +81,7 @@ func TestTinyQuantised(t *testing.T) {
 		limit  float64 // of the KL divergence, as a share of INT4 plain rounding's
 	}{{4, cache.Absmax, 1}, {4, cache.Search, 0.70}, {4, cache.Weighted, 0.70}, {4, cache.Feedback, 0.58}, {8, cache.Search, 0.01}} {
 		m := open(t, dev, tiny, "config.json", options)
-		requantise(t, m, dev, &cache.Weights{Config: cfg, Set: reference.set, Spec: quant.Spec{Bits: x.bits, Group: 64}, Method: x.method, Stats: seen.Expert})
+		requantise(t, m, dev, &cache.Weights{Config: cfg, Set: reference.set, Format: tensor.Integers(x.bits).By(64), Method: x.method, Stats: seen.Expert})
 		r, err := ppl.Against(reference.model, m.model, test, window, nil)
 		if err != nil {
 			t.Fatal(err)

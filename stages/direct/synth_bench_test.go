@@ -21,7 +21,7 @@ func BenchmarkSynth(b *testing.B) {
 	dev := processor(b, 2)
 	l, err := m.Load(dev, load.Options{
 		Limits: stages.Limits{Tokens: 512, Seqs: 8, Blocks: 80, BlockTokens: 32}, KVType: tensor.BF16,
-		Precision: load.Precision{Experts: 4, Attention: 4, Shared: 4, Dense: 4, Head: 4, Group: 128},
+		Precision: load.Precision{Experts: tensor.INT4.By(128), Attention: tensor.INT4.By(128), Shared: tensor.INT4.By(128), Dense: tensor.INT4.By(128), Head: tensor.INT4.By(128)},
 	}, 2)
 	if err != nil {
 		b.Fatal(err)

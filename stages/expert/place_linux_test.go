@@ -59,8 +59,8 @@ func resident(t *testing.T) int {
 // of each that is done: experts of 4 MB in a mapped file of 96.
 func TestPlaceNeedsLittleMore(t *testing.T) {
 	const experts, pools = 24, 2
-	f13 := tensor.FormatB{Rows: 2048, Cols: 2048, Bits: 4, Group: 128}
-	f2 := tensor.FormatB{Rows: 2048, Cols: 1024, Bits: 8, Group: 128}
+	f13 := tensor.Layout{Format: tensor.INT4.By(128), Rows: 2048, Cols: 2048}
+	f2 := tensor.Layout{Format: tensor.INT8.By(128), Rows: 2048, Cols: 1024}
 	each := f13.ValueBytes() + f13.ScaleBytes() + f2.ValueBytes() + f2.ScaleBytes()
 	path := filepath.Join(t.TempDir(), "experts")
 	f, err := os.Create(path)
@@ -81,8 +81,8 @@ func TestPlaceNeedsLittleMore(t *testing.T) {
 	defer unix.Munmap(file)
 	layer := make([]device.QExpert, experts)
 	for e := range layer {
-		matrix := func(f tensor.FormatB, at int) device.QMat {
-			return device.QMat{FormatB: f, Values: hosttest.Buffer(file), ValueAt: at, Scales: hosttest.Buffer(file), ScaleAt: at + f.ValueBytes()}
+		matrix := func(f tensor.Layout, at int) device.QMat {
+			return device.QMat{Layout: f, Values: hosttest.Buffer(file), ValueAt: at, Scales: hosttest.Buffer(file), ScaleAt: at + f.ValueBytes()}
 		}
 		layer[e] = device.QExpert{W13: matrix(f13, e*each), W2: matrix(f2, e*each+f13.ValueBytes()+f13.ScaleBytes())}
 	}

@@ -72,7 +72,7 @@ func banks(layers, experts int) [][]device.QExpert {
 	for l := 1; l < layers; l++ {
 		var file hosttest.Buffer
 		matrix := func(rows, cols, bits int) device.QMat {
-			q := device.QMat{FormatB: tensor.FormatB{Rows: rows, Cols: cols, Bits: bits, Group: 32}}
+			q := device.QMat{Layout: tensor.Layout{Format: tensor.Integers(bits).By(32), Rows: rows, Cols: cols}}
 			q.ValueAt = len(file)
 			q.ScaleAt = q.ValueAt + q.ValueBytes()
 			for range q.Bytes() {
@@ -130,7 +130,7 @@ func TestPlace(t *testing.T) {
 		for l := 1; l < 4; l++ {
 			for e, got := range placed.Experts(l) {
 				want := from[l][e]
-				if got.W13.FormatB != want.W13.FormatB || got.W2.FormatB != want.W2.FormatB || !slices.Equal(contents(got), contents(want)) {
+				if got.W13.Layout != want.W13.Layout || got.W2.Layout != want.W2.Layout || !slices.Equal(contents(got), contents(want)) {
 					t.Fatalf("%v: expert %d of layer %d has changed", weights, e, l)
 				}
 				if got.W13.ValueAt%64 != 0 || got.W2.ValueAt%64 != 0 {

@@ -57,7 +57,7 @@ type binder struct {
 
 // follow tells progress of the weights that come to the device. Integers that a cache gives are there already.
 func (b *binder) follow(o *Options) {
-	given := b.precision.Experts != 0 && b.card == nil
+	given := !b.precision.Experts.Zero() && b.card == nil
 	for _, n := range weightNeeds(b.cfg, o) {
 		if n.Part != Experts || !given && b.routed == b.dev {
 			b.all = plus(b.all, n.Bytes)
@@ -127,7 +127,7 @@ func floatType(t tensor.DType) (tensor.DType, error) {
 }
 
 // KeptType is the type that a model's weights have once they are loaded, where they are not
-// integers: BF16 if its config names none.
+// packed: BF16 if its config names none.
 func KeptType(cfg *model.Config) tensor.DType {
 	if cfg.DType == tensor.Invalid {
 		return tensor.BF16
@@ -186,32 +186,32 @@ func (b *binder) roles(layer int) *roles {
 // key names a matrix of the layer in the store.
 func (r *roles) key(what string) string { return fmt.Sprintf("layer.%d.%s", r.layer, what) }
 
-// bits is what a tensor is kept in, 0: as the files hold it.
-func (r *roles) bits(role string) int { return r.precision.bits(r.tensors[role].Part) }
+// format is what a tensor is kept in.
+func (r *roles) format(role string) tensor.Format { return r.precision.of(r.tensors[role].Part) }
 
 // Vector implements attention.Binder.
 func (r *roles) Vector(role string) device.Mat { return r.mat(r.spec.Name(role)) }
 
 // Weight implements attention.Binder.
 func (r *roles) Weight(role string) device.Weight {
-	return r.weight(r.key(role), r.spec.Name(role), r.bits(role))
+	return r.weight(r.key(role), r.spec.Name(role), r.format(role))
 }
 
-// Joint implements attention.Binder: integers are joint, and all weights of an accelerator.
+// Joint implements attention.Binder: packed weights are joint, and all weights of an accelerator.
 func (r *roles) Joint(name string, of ...string) (device.Weight, bool) {
-	bits, names := r.bits(of[0]), make([]string, len(of))
-	if bits == 0 && r.card == nil {
+	f, names := r.format(of[0]), make([]string, len(of))
+	if f.Zero() && r.card == nil {
 		return device.Weight{}, false
 	}
 	for i, role := range of {
 		names[i] = r.spec.Name(role)
 	}
-	return r.joint(r.key(name), bits, names...), true
+	return r.joint(r.key(name), f, names...), true
 }
 
 // KVB implements attention.Binder.
 func (r *roles) KVB(role string, heads, nope, v, rank int) device.KVB {
-	return r.kvB(r.key(role), r.spec.Name(role), r.bits(role), heads, nope, v, rank)
+	return r.kvB(r.key(role), r.spec.Name(role), r.format(role), heads, nope, v, rank)
 }
 
 // network binds the network whose roles start with prefix, called what in the store; none
@@ -220,7 +220,7 @@ func (r *roles) network(what, prefix string) device.FFN {
 	if _, ok := r.tensors[prefix+"gate"]; !ok {
 		return device.FFN{}
 	}
-	return r.ffn(r.key(what), r.spec.FFNNames(prefix), r.bits(prefix+"gate"))
+	return r.ffn(r.key(what), r.spec.FFNNames(prefix), r.format(prefix+"gate"))
 }
 
 // layer binds the weights of layer i.
@@ -254,9 +254,9 @@ func (b *binder) layer(i int) group.Layer {
 	case b.card != nil && b.routed == b.dev:
 		l.Bank.Here = b.bankHere(i)
 		return l
-	case p.Experts != 0 && b.experts == nil:
+	case !p.Experts.Zero() && b.experts == nil:
 		return l // nobody computes them but the accelerator
-	case p.Experts != 0:
+	case !p.Experts.Zero():
 		l.Bank.Integers = b.bank(i)
 		return l
 	}

@@ -6,26 +6,15 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
-// card is what loading on an accelerator takes: weights are copied there, integers in
-// tiles.
+// card is what loading on an accelerator takes: weights are copied there, packed for it.
 type card struct {
-	dev   device.Device
-	tiles func(layer, expert int) (ExpertTiles, error)
-	made  func(name string, f tensor.FormatB) (*quant.Matrix, error)
-	slots *Slots
-	s     device.Stream
-}
-
-// ExpertTiles is a routed expert in format A, in host memory.
-type ExpertTiles struct{ W13, W2 MatrixTiles }
-
-// MatrixTiles is a matrix in format A, in host memory.
-type MatrixTiles struct {
-	tensor.FormatA
-	Values, Scales []byte
+	dev     device.Device
+	experts func(layer, expert int) (device.QExpert, error)
+	made    func(name string, l tensor.Layout) (*tensor.Matrix, error)
+	slots   *Slots
+	s       device.Stream
 }
 
 // cardAlign is what every matrix on an accelerator starts at.
@@ -101,54 +90,37 @@ func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
 	return device.NewMat(buf, kept, rows, cols)
 }
 
-// pack quantises a matrix [rows, cols] into tiles on the host.
-func (b *binder) pack(key string, bits, rows, cols int, joined bool, fill func([]float32) error) (MatrixTiles, error) {
-	m, err := b.quantize(key, bits, rows, cols, fill)
-	if err != nil {
-		return MatrixTiles{}, fmt.Errorf("%s: %w", key, err)
-	}
-	f := tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: m.Group, Joined: joined}
-	if err := f.Check(); err != nil {
-		return MatrixTiles{}, fmt.Errorf("%s: %w", key, err)
-	}
-	t := MatrixTiles{FormatA: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}
-	cache.PackA(t.Values, t.Scales, f, m, 0)
-	return t, nil
-}
-
-// quantize is a matrix as integers, given or made.
-func (b *binder) quantize(key string, bits, rows, cols int, fill func([]float32) error) (*quant.Matrix, error) {
-	spec := quant.Spec{Bits: bits, Group: b.precision.Group}
-	if b.card.made != nil {
-		f, err := spec.Format(rows, cols)
-		if err != nil {
-			return nil, err
-		}
-		return b.card.made(key, f)
-	}
-	x := make([]float32, rows*cols)
-	if err := fill(x); err != nil {
-		return nil, err
-	}
-	return quant.Quantize(x, rows, cols, spec, quant.Options{})
-}
-
-// tiles is a matrix in bits on the device.
-func (b *binder) tiles(key string, bits, rows, cols int, joined bool, fill func([]float32) error) device.Tiles {
-	if b.err != nil {
-		return device.Tiles{}
-	}
-	t, err := b.pack(key, bits, rows, cols, joined, fill)
+// copied is a packed matrix on the device.
+func (b *binder) copied(key string, l tensor.Layout, f tensor.Format, fill func([]float32) error) device.QMat {
+	q, err := b.pack(key, l, f, fill)
 	if err != nil {
 		b.err = fmt.Errorf("load: %w", err)
-		return device.Tiles{}
+		return device.QMat{}
 	}
-	scaleAt := aligned(len(t.Values))
-	buf := b.alloc(key, scaleAt+len(t.Scales))
-	b.put(buf, 0, t.Values)
-	b.put(buf, scaleAt, t.Scales)
-	return device.Tiles{FormatA: t.FormatA, Values: buf, Scales: buf, ScaleAt: scaleAt}
+	buf := b.alloc(key, q.ScaleAt+l.ScaleBytes())
+	b.put(buf, 0, q.Values.Host())
+	q.Values, q.Scales = buf, buf
+	return q
 }
+
+// pack makes a matrix that is to lie as l, in the format f, in host memory.
+func (b *binder) pack(key string, l tensor.Layout, f tensor.Format, fill func([]float32) error) (device.QMat, error) {
+	m, err := b.quantize(key, l, f, fill)
+	if err != nil {
+		return device.QMat{}, fmt.Errorf("%s: %w", key, err)
+	}
+	scaleAt := aligned(l.ValueBytes())
+	room := make(hostBytes, scaleAt+l.ScaleBytes())
+	cache.Pack(cache.Packed{Layout: l, Values: room, Scales: room[scaleAt:]}, m, 0)
+	return device.QMat{Layout: l, Values: room, Scales: room, ScaleAt: scaleAt}, nil
+}
+
+// hostBytes is memory of this process as a buffer.
+type hostBytes []byte
+
+func (b hostBytes) Size() int    { return len(b) }
+func (b hostBytes) Host() []byte { return b }
+func (b hostBytes) Free()        {}
 
 // bankHere is the routed experts of a layer in one piece of the device's memory.
 func (b *binder) bankHere(layer int) device.Bank {
@@ -166,17 +138,20 @@ func (b *binder) bankHere(layer int) device.Bank {
 	return x.Bank(buf, b.cfg.MoE.Experts)
 }
 
-// expertTiles is a routed expert, given or made.
-func (b *binder) expertTiles(layer, e int) (ExpertTiles, error) {
-	if b.card.tiles != nil {
-		return b.card.tiles(layer, e)
+// packedExpert is a routed expert in host memory, as the accelerator wants it: given or made.
+func (b *binder) packedExpert(layer, e int) (device.QExpert, error) {
+	if b.card.experts != nil {
+		return b.card.experts(layer, e)
 	}
-	n, f, h, bits := b.cfg.ExpertNames(layer, e), b.cfg.MoE.FF, b.cfg.Hidden, b.precision.Experts
-	key := fmt.Sprintf("experts.%d.%d", layer, e)
-	w13, err := b.pack(key+".w13", bits, 2*f, h, true, b.rows(n.Gate, n.Up))
+	f := b.precision.Experts
+	w13, w2, err := f.Network(tensor.GPU, b.cfg.Hidden, b.cfg.MoE.FF)
 	if err != nil {
-		return ExpertTiles{}, err
+		return device.QExpert{}, err
 	}
-	w2, err := b.pack(key+".w2", bits, h, f, false, b.rows(n.Down))
-	return ExpertTiles{W13: w13, W2: w2}, err
+	n, key := b.cfg.ExpertNames(layer, e), fmt.Sprintf("experts.%d.%d", layer, e)
+	var x device.QExpert
+	if x.W13, err = b.pack(key+".w13", w13, f, b.rows(n.Gate, n.Up)); err == nil {
+		x.W2, err = b.pack(key+".w2", w2, f, b.rows(n.Down))
+	}
+	return x, err
 }

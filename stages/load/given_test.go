@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/weights"
@@ -27,10 +28,10 @@ func without(ws *weights.Set, part string) *weights.Set {
 func TestGivenExperts(t *testing.T) {
 	cfg, ws := config(t), set(t)
 	asked := 0
-	o := load.Options{Limits: limits, Precision: load.Precision{Experts: 8, Group: 32}}
+	o := load.Options{Limits: limits, Precision: load.Precision{Experts: tensor.INT8.By(32)}}
 	f8 := func(rows, cols int) device.QMat {
 		q := device.QMat{}
-		q.Rows, q.Cols, q.Bits, q.Group = rows, cols, 8, 32
+		q.Rows, q.Cols, q.Format = rows, cols, tensor.INT8.By(32)
 		return q
 	}
 	o.Experts = func(int) []device.QExpert {
@@ -66,15 +67,15 @@ func TestIntegers(t *testing.T) {
 		part string
 	}{
 		{load.Precision{}, ""},
-		{load.Precision{Attention: 8}, "_proj"},
-		{load.Precision{KVB: 8}, ".kv_b_proj."},
-		{load.Precision{Experts: 4}, ".mlp.experts."},
-		{load.Precision{Shared: 4}, ".shared_experts."},
-		{load.Precision{Head: 4}, "lm_head"},
+		{load.Precision{Attention: tensor.INT8.By(0)}, "_proj"},
+		{load.Precision{KVB: tensor.INT8.By(0)}, ".kv_b_proj."},
+		{load.Precision{Experts: tensor.INT4.By(0)}, ".mlp.experts."},
+		{load.Precision{Shared: tensor.INT4.By(0)}, ".shared_experts."},
+		{load.Precision{Head: tensor.INT4.By(0)}, "lm_head"},
 	} {
 		for _, s := range cfg.Expected() {
 			want := x.part != "" && strings.Contains(s.Name, x.part)
-			if x.p.Attention != 0 {
+			if !x.p.Attention.Zero() {
 				want = want && strings.Contains(s.Name, ".self_attn.") && !strings.Contains(s.Name, "kv_b")
 			}
 			if got := x.p.Integers(s); got != want {

@@ -9,9 +9,9 @@ import (
 	"krater/stages/weights/quant"
 )
 
-// weight binds a tensor in bits, 0: as it is. key names it in the store.
-func (b *binder) weight(key, name string, bits int) device.Weight {
-	if bits == 0 || b.err != nil {
+// weight binds a tensor in a format. key names it in the store.
+func (b *binder) weight(key, name string, f tensor.Format) device.Weight {
+	if f.Zero() || b.err != nil {
 		return device.Weight{F: b.mat(name)}
 	}
 	t, ok := b.set.Tensor(name)
@@ -19,12 +19,11 @@ func (b *binder) weight(key, name string, bits int) device.Weight {
 		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, name)
 		return device.Weight{}
 	}
-	return b.integers(key, bits, t.Shape[0], t.Shape[1], name)
+	return b.packed(key, f, t.Shape[0], t.Shape[1], name)
 }
 
-// joint binds the rows of several tensors of equal width as one matrix of bits, 0: as
-// they are.
-func (b *binder) joint(key string, bits int, names ...string) device.Weight {
+// joint binds the rows of several tensors of equal width as one matrix in a format.
+func (b *binder) joint(key string, f tensor.Format, names ...string) device.Weight {
 	rows, cols := 0, 0
 	for _, name := range names {
 		t, ok := b.set.Tensor(name)
@@ -36,44 +35,40 @@ func (b *binder) joint(key string, bits int, names ...string) device.Weight {
 		}
 		rows, cols = rows+t.Shape[0], t.Shape[1]
 	}
-	if bits == 0 {
+	if f.Zero() {
 		return device.Weight{F: b.stacked(rows, cols, names...)}
 	}
-	return b.integers(key, bits, rows, cols, names...)
+	return b.packed(key, f, rows, cols, names...)
 }
 
-// ffn binds a network in bits, 0: as it is.
-func (b *binder) ffn(key string, n model.FFNNames, bits int) device.FFN {
-	if b.err != nil || bits == 0 && b.card == nil {
+// ffn binds a network in a format.
+func (b *binder) ffn(key string, n model.FFNNames, t tensor.Format) device.FFN {
+	if b.err != nil || t.Zero() && b.card == nil {
 		return device.FFN{F: b.expert(b.dev, n)}
 	}
-	t, ok := b.set.Tensor(n.Gate)
-	if !ok || len(t.Shape) != 2 {
+	gate, ok := b.set.Tensor(n.Gate)
+	if !ok || len(gate.Shape) != 2 {
 		b.err = fmt.Errorf("load: %w: %s", model.ErrTensorMissing, n.Gate)
 		return device.FFN{}
 	}
-	f, h := t.Shape[0], t.Shape[1]
-	if bits == 0 { // an accelerator reads gate and up as one matrix
+	f, h := gate.Shape[0], gate.Shape[1]
+	if t.Zero() { // an accelerator reads gate and up as one matrix
 		both := b.stacked(2*f, h, n.Gate, n.Up)
 		return device.FFN{F: device.Expert{Gate: both.RowRange(0, f), Up: both.RowRange(f, 2*f), Down: b.mat(n.Down)}}
 	}
-	if b.card != nil {
-		return device.FFN{T: device.TExpert{
-			W13: b.tiles(key+".w13", bits, 2*f, h, true, b.rows(n.Gate, n.Up)), W2: b.tiles(key+".w2", bits, h, f, false, b.rows(n.Down)),
-		}}
+	w13, w2, err := t.Network(b.precision.kind, h, f)
+	if err != nil {
+		b.err = fmt.Errorf("load: %s: %w", key, err)
+		return device.FFN{}
 	}
 	return device.FFN{Q: device.QExpert{
-		W13: b.keep(key+".w13", bits, 2*f, h, b.rows(n.Gate, n.Up)),
-		W2:  b.keep(key+".w2", bits, h, f, b.rows(n.Down)),
+		W13: b.keep(key+".w13", w13, t, b.rows(n.Gate, n.Up)), W2: b.keep(key+".w2", w2, t, b.rows(n.Down)),
 	}}
 }
 
-// integers is the matrix [rows, cols] made of the rows of the named tensors.
-func (b *binder) integers(key string, bits, rows, cols int, names ...string) device.Weight {
-	if b.card != nil {
-		return device.Weight{T: b.tiles(key, bits, rows, cols, false, b.rows(names...))}
-	}
-	return device.Weight{Q: b.keep(key, bits, rows, cols, b.rows(names...))}
+// packed is the matrix [rows, cols] in a format made of the rows of the named tensors.
+func (b *binder) packed(key string, f tensor.Format, rows, cols int, names ...string) device.Weight {
+	return device.Weight{Q: b.matrix(key, f, rows, cols, b.rows(names...))}
 }
 
 // rows reads the rows of the named tensors, one after the other.
@@ -90,9 +85,9 @@ func (b *binder) rows(names ...string) func([]float32) error {
 	}
 }
 
-// kvB binds MLA's kv_b_proj [heads*(nope+v), rank] in bits, 0: as it is.
-func (b *binder) kvB(key, name string, bits, heads, nope, v, rank int) device.KVB {
-	if bits == 0 || b.err != nil {
+// kvB binds MLA's kv_b_proj [heads*(nope+v), rank] in a format.
+func (b *binder) kvB(key, name string, f tensor.Format, heads, nope, v, rank int) device.KVB {
+	if f.Zero() || b.err != nil {
 		return device.KVB{F: b.mat(name)}
 	}
 	if b.card != nil {
@@ -116,7 +111,7 @@ func (b *binder) kvB(key, name string, bits, heads, nope, v, rank int) device.KV
 	}
 	var w device.KVB
 	for h := range heads {
-		w.K = append(w.K, b.keep(fmt.Sprintf("%s.%d.k", key, h), bits, rank, nope, func(x []float32) error {
+		w.K = append(w.K, b.matrix(fmt.Sprintf("%s.%d.k", key, h), f, rank, nope, func(x []float32) error {
 			rows, err := head(h)
 			if err != nil {
 				return err
@@ -128,7 +123,7 @@ func (b *binder) kvB(key, name string, bits, heads, nope, v, rank int) device.KV
 			}
 			return nil
 		}))
-		w.V = append(w.V, b.keep(fmt.Sprintf("%s.%d.v", key, h), bits, v, rank, func(x []float32) error {
+		w.V = append(w.V, b.matrix(fmt.Sprintf("%s.%d.v", key, h), f, v, rank, func(x []float32) error {
 			rows, err := head(h)
 			if err != nil {
 				return err
@@ -160,23 +155,25 @@ func (b *binder) read(x []float32, name string) (int, error) {
 	return n, nil
 }
 
-// keep asks the store for a matrix; fill writes its values [rows, cols].
-func (b *binder) keep(key string, bits, rows, cols int, fill func([]float32) error) device.QMat {
+// matrix is a matrix [rows, cols] in a format; fill writes its values.
+func (b *binder) matrix(key string, f tensor.Format, rows, cols int, fill func([]float32) error) device.QMat {
+	l, err := f.On(b.precision.kind, rows, cols)
+	if err != nil && b.err == nil {
+		b.err = fmt.Errorf("load: %s: %w", key, err)
+	}
+	return b.keep(key, l, f, fill)
+}
+
+// keep asks the store for a matrix that is to lie as l, in the format f that was asked for;
+// fill writes its values.
+func (b *binder) keep(key string, l tensor.Layout, f tensor.Format, fill func([]float32) error) device.QMat {
 	if b.err != nil {
 		return device.QMat{}
 	}
-	f, err := b.precision.format(bits, rows, cols)
-	if err != nil {
-		b.err = fmt.Errorf("load: %s: %w", key, err)
-		return device.QMat{}
+	if b.card != nil {
+		return b.copied(key, l, f, fill)
 	}
-	q, err := b.store.Matrix(key, f, func() (*quant.Matrix, error) {
-		x := make([]float32, rows*cols)
-		if err := fill(x); err != nil {
-			return nil, err
-		}
-		return quant.Quantize(x, rows, cols, quant.Spec{Bits: bits, Group: b.precision.Group}, quant.Options{})
-	})
+	q, err := b.store.Matrix(key, l, func() (*tensor.Matrix, error) { return b.quantize(key, l, f, fill) })
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", key, err)
 		return device.QMat{}
@@ -186,22 +183,34 @@ func (b *binder) keep(key string, bits, rows, cols int, fill func([]float32) err
 	return q
 }
 
-// bank is the routed experts of a layer as integers.
+// quantize makes a matrix that is to lie as l, in the format f, or is given it.
+func (b *binder) quantize(key string, l tensor.Layout, f tensor.Format, fill func([]float32) error) (*tensor.Matrix, error) {
+	if b.card != nil && b.card.made != nil {
+		return b.card.made(key, l)
+	}
+	x := make([]float32, l.Rows*l.Cols)
+	if err := fill(x); err != nil {
+		return nil, err
+	}
+	return quant.Quantize(x, l.Rows, l.Cols, f, quant.Options{})
+}
+
+// bank is the routed experts of a layer, packed for the host.
 func (b *binder) bank(layer int) []device.QExpert {
 	list := b.experts(layer)
-	h, f, group := b.cfg.Hidden, b.cfg.MoE.FF, b.parts.Limits.QuantGroup
-	if b.card != nil && len(list) > 0 {
-		group = list[0].W13.Group // the accelerator's rows are not quantised
-	}
 	if len(list) != b.cfg.MoE.Experts {
-		b.err = fmt.Errorf("load: layer %d: %d experts as integers, the model has %d", layer, len(list), b.cfg.MoE.Experts)
+		b.err = fmt.Errorf("load: layer %d: %d packed experts, the model has %d", layer, len(list), b.cfg.MoE.Experts)
 		return nil
+	}
+	h, f, group := b.cfg.Hidden, b.cfg.MoE.FF, b.parts.Limits.QuantGroup
+	if b.card != nil && len(list) > 0 { // an accelerator's rows are not quantised
+		group = list[0].W13.Group
 	}
 	for i := range list {
 		e := &list[i]
 		if e.W13.Rows != 2*f || e.W13.Cols != h || e.W2.Rows != h || e.W2.Cols != f || e.W13.Group != group {
-			b.err = fmt.Errorf("load: layer %d, expert %d: [%d, %d] in groups of %d and [%d, %d], want [%d, %d] in groups of %d and [%d, %d]",
-				layer, i, e.W13.Rows, e.W13.Cols, e.W13.Group, e.W2.Rows, e.W2.Cols, 2*f, h, group, h, f)
+			b.err = fmt.Errorf("load: layer %d, expert %d: %s and %s, want [%d, %d] in groups of %d and [%d, %d]",
+				layer, i, e.W13.Layout, e.W2.Layout, 2*f, h, group, h, f)
 			return nil
 		}
 		b.parts.WeightBytes += int64(e.Bytes())

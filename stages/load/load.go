@@ -12,7 +12,6 @@ import (
 	"krater/stages/head"
 	"krater/stages/model"
 	"krater/stages/weights"
-	"krater/stages/weights/quant"
 )
 
 // Options of a load.
@@ -26,20 +25,20 @@ type Options struct {
 	KVType    tensor.DType // one of group.KVTypes; Invalid: BF16
 	Precision Precision
 	Layout    device.Layout // of the device, for a plan without one; nil: it computes on host memory
-	// Experts gives the routed experts of a layer as integers. Needed where
-	// Precision.Experts is not 0; they stay the giver's.
+	// Experts gives the packed routed experts of a layer. Needed where Precision.Experts is a
+	// format; they stay the giver's.
 	Experts func(layer int) []device.QExpert
-	// ExpertTiles gives a routed expert in tiles, for an accelerator; nil: they are made
-	// at every load.
-	ExpertTiles func(layer, expert int) (ExpertTiles, error)
-	// Quantized gives a matrix that an accelerator keeps as integers by its name
-	// ("layer.3.o", "experts.3.5.w13"); nil: it is made of the files.
-	Quantized func(name string, f tensor.FormatB) (*quant.Matrix, error)
+	// Packed gives a routed expert in host memory, packed for an accelerator; nil: they are
+	// made at every load.
+	Packed func(layer, expert int) (device.QExpert, error)
+	// Quantized gives a matrix that an accelerator keeps as l by its name ("layer.3.o",
+	// "experts.3.5.w13"); nil: it is made of the files.
+	Quantized func(name string, l tensor.Layout) (*tensor.Matrix, error)
 	// Routed is where routed experts go that stay as the files hold them; nil: with
 	// the rest of the model. With it an accelerator has none of them yet: Parts.Slots, and
 	// the host computes those that Experts or the files give it.
 	Routed device.Device
-	// Store keeps the other integer matrices; nil: they are made at every load.
+	// Store keeps the other packed matrices; nil: they are made at every load.
 	Store Store
 	// Progress, if set, is told how far a phase of the load is: bytes done of all on the device. Model's phase
 	// is "load weights".
@@ -75,7 +74,7 @@ type Parts struct {
 	// Slots is how an accelerator keeps routed experts; nil elsewhere and without such.
 	Slots *Slots
 	// MadeBytes is the part of it that this load made and keeps in memory of the
-	// device: integer matrices without a Store, F16 weights as F32.
+	// device: packed matrices without a Store, F16 weights as F32.
 	MadeBytes int64
 
 	bufs []device.Buffer
@@ -99,7 +98,7 @@ func (p *Parts) Close() {
 // Model binds the weights of set to stages on dev. On devices that compute on
 // host memory the weights are not copied: set must stay open until Close. Every
 // missing, misshapen or stray tensor is named in the error; routed experts that
-// are kept as integers need not be in set.
+// are packed need not be in set.
 func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, error) {
 	o.Layout = device.LayoutOf(dev)
 	lim, err := o.LimitsFor(cfg)
@@ -107,9 +106,9 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 		return nil, err
 	}
 	layout := o.Layout
-	given := o.Precision.Experts != 0 && (layout == nil || o.ExpertTiles != nil || o.Quantized != nil)
+	given := !o.Precision.Experts.Zero() && (layout == nil || o.Packed != nil || o.Quantized != nil)
 	if given && layout == nil && cfg.MoE.Experts > 0 && o.Experts == nil {
-		return nil, fmt.Errorf("load: nobody gives the experts in %d bits", o.Precision.Experts)
+		return nil, fmt.Errorf("load: nobody gives the experts as %s", o.Precision.Experts)
 	}
 	if err := CheckTensors(cfg, set, given); err != nil {
 		return nil, err
@@ -120,7 +119,7 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 		b.routed = dev
 	}
 	if layout != nil {
-		b.card = &card{dev: dev, tiles: o.ExpertTiles, made: o.Quantized}
+		b.card = &card{dev: dev, experts: o.Packed, made: o.Quantized}
 		defer b.card.close()
 	}
 	if b.store == nil {
@@ -184,14 +183,14 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 }
 
 // head binds the head.
-func (p *Parts) head(dev Device, b *binder, bits int) {
+func (p *Parts) head(dev Device, b *binder, f tensor.Format) {
 	cfg, names := p.Config, p.Config.Names()
 	p.Head = &head.Stage{Dev: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps}
 	switch {
 	case !cfg.TieEmbed:
-		p.Head.Proj = b.weight("head", names.Head, bits)
-	case bits != 0:
-		p.Head.Proj = b.weight("head", names.Embed, bits)
+		p.Head.Proj = b.weight("head", names.Head, f)
+	case !f.Zero():
+		p.Head.Proj = b.weight("head", names.Embed, f)
 	case p.Embed != nil:
 		p.Head.Proj.F = p.Embed.Table
 	default:
@@ -215,17 +214,20 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 	if err := checkPartition(o.Partition, o.Layers); err != nil {
 		return lim, err
 	}
+	o.Precision.kind = tensor.CPU
+	if o.Layout != nil {
+		o.Precision.kind = tensor.GPU
+	}
 	if err := o.Precision.check(cfg); err != nil {
 		return lim, err
 	}
 	if o.KVType == tensor.Invalid {
 		o.KVType = tensor.BF16
 	}
-	o.Precision.tiles = o.Layout != nil
 	if o.Layout == nil { // else rows are multiplied as they are
-		lim.QuantGroup, err = o.Precision.quantGroup(cfg)
+		lim.QuantGroup = o.Precision.quantGroup(cfg)
 	}
-	return lim, err
+	return lim, nil
 }
 
 func checkPartition(sizes []int, layers int) error {

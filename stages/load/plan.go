@@ -61,7 +61,7 @@ type Use struct {
 }
 
 // Plan tells what Model with these options and Use.States calls of
-// stages.NewState take. It reads no tensor: weights not kept as integers count as
+// stages.NewState take. It reads no tensor: weights not packed count as
 // the config's type (BF16 where it names none, F32 for F16).
 func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	lim, err := o.LimitsFor(cfg)
@@ -141,7 +141,7 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 		}
 	}
 	for i := range needs {
-		needs[i] = Need{Part: Part(i), Detail: kept(p.bits(model.Part(i)), dt)}
+		needs[i] = Need{Part: Part(i), Detail: kept(p.of(model.Part(i)), dt)}
 	}
 	attention := needs[Attention].Detail
 	if p.KVB != p.Attention && cfg.Has(model.KVB) {
@@ -165,7 +165,7 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 	}
 	if cfg.TieEmbed && o.last(cfg) {
 		needs[Head].Detail = "the embedding"
-		if p.Head != 0 || o.First > 0 {
+		if !p.Head.Zero() || o.First > 0 {
 			needs[Head] = Need{Head, "the embedding, " + kept(p.Head, dt), p.tensorBytes(model.TensorSpec{Shape: []int{cfg.Vocab, cfg.Hidden}, Part: model.Head}, dt)}
 		}
 	}

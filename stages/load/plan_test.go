@@ -79,9 +79,9 @@ func TestPlan(t *testing.T) {
 			{2, 3, load.Options{Limits: stages.Limits{Tokens: 300, Seqs: 7, LogitRows: 300, Blocks: 33, BlockTokens: 16, Context: 90}, KVType: tensor.F32}},
 			{len(cfg.Layers), 0, load.Options{Limits: stages.Limits{Tokens: 1, Seqs: 1, Blocks: 1, BlockTokens: 1}, KVType: tensor.BF16}},
 			{2, 2, load.Options{Limits: stages.Limits{Tokens: 90, Seqs: 3, LogitRows: 20, Blocks: 16, BlockTokens: 8}, KVType: tensor.I8,
-				Precision: load.Precision{Attention: 8, Shared: 4, Dense: 8, Head: 4, Group: 64}}},
+				Precision: load.Precision{Attention: tensor.INT8.By(64), Shared: tensor.INT4.By(64), Dense: tensor.INT8.By(64), Head: tensor.INT4.By(64)}}},
 			{1, 1, load.Options{Limits: stages.Limits{Tokens: 9, Seqs: 3, Blocks: 16, BlockTokens: 8}, KVType: tensor.F8E4M3,
-				Precision: load.Precision{Attention: 4, KVB: 8, Dense: 4, Head: 8}}},
+				Precision: load.Precision{Attention: tensor.INT4.By(0), KVB: tensor.INT8.By(0), Dense: tensor.INT4.By(0), Head: tensor.INT8.By(0)}}},
 		} {
 			x.o.Partition = load.Even(len(cfg.Layers), x.groups)
 			needs, err := load.Plan(cfg, x.o, load.Use{States: x.states, Streams: 1, Threads: 1})

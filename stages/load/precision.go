@@ -2,147 +2,165 @@ package load
 
 import (
 	"fmt"
+	"strings"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/model"
-	"krater/stages/weights/quant"
 )
 
-// Precision says in how many bits the parts of a model are kept: 4 or 8, or 0 for
-// what its files hold. Norms, the router and the embedding stay as they are.
+// Precision says how the parts of a model are kept: each in a format, the zero one as its files
+// hold it. Norms, the router and the embedding stay as they are. On a device that multiplies
+// quantised rows all formats have one group size, so that what several parts read is quantised
+// once.
 type Precision struct {
-	Experts   int
-	Attention int  // projections but kv_b
-	KVB       int  // kv_b_proj
-	Shared    int  // shared experts
-	Dense     int  // the network of dense layers
-	Head      int  // lm_head
-	tiles     bool // integers are kept in format A, as on an accelerator
-	// Group is the number of columns that share a scale: 32, 64, 128, or 0 for a whole
-	// row. One for all parts, so that what several of them read is quantised once.
-	Group int
+	Experts   tensor.Format
+	Attention tensor.Format // projections but kv_b
+	KVB       tensor.Format // kv_b_proj
+	Shared    tensor.Format // shared experts
+	Dense     tensor.Format // the network of dense layers
+	Head      tensor.Format // lm_head
+
+	kind tensor.Kind // of device
 }
 
-// Integer reports whether any part is kept as integers.
-func (p Precision) Integer() bool {
-	return p.Experts|p.Attention|p.KVB|p.Shared|p.Dense|p.Head != 0
+// PartFormat is the format of a part.
+type PartFormat struct {
+	Part   model.Part
+	Name   string
+	Format tensor.Format
 }
 
-// format is the format of a matrix [rows, cols] kept in bits.
-func (p Precision) format(bits, rows, cols int) (tensor.FormatB, error) {
-	return quant.Spec{Bits: bits, Group: p.Group}.Format(rows, cols)
+// Parts are the parts that may have a format.
+func (p Precision) Parts() []PartFormat {
+	return []PartFormat{
+		{model.Experts, "experts", p.Experts}, {model.Attention, "attention", p.Attention}, {model.KVB, "kv_b_proj", p.KVB},
+		{model.Shared, "shared experts", p.Shared}, {model.DenseFFN, "dense MLP", p.Dense}, {model.Head, "lm_head", p.Head},
+	}
+}
+
+// Any is the first format among the parts, the zero one if all stay as their files hold them.
+func (p Precision) Any() tensor.Format {
+	for _, x := range p.Parts() {
+		if !x.Format.Zero() {
+			return x.Format
+		}
+	}
+	return tensor.Format{}
+}
+
+// Integer reports whether any part has a format.
+func (p Precision) Integer() bool { return !p.Any().Zero() }
+
+// Key names the precision in names of files: equal keys, equal weights. Files made when only
+// INT4 and INT8 existed have this text.
+func (p Precision) Key() string {
+	text, group := "{", 0
+	for _, x := range []PartFormat{{0, "Experts", p.Experts}, {0, "Attention", p.Attention}, {0, "KVB", p.KVB}, {0, "Shared", p.Shared}, {0, "Dense", p.Dense}, {0, "Head", p.Head}} {
+		switch e := x.Format.Encoding; e {
+		case nil:
+			text += x.Name + ":0 "
+		case tensor.INT4, tensor.INT8:
+			text, group = text+fmt.Sprintf("%s:%d ", x.Name, e.Bits()), x.Format.Group
+		default:
+			text, group = text+x.Name+":"+e.Name()+" ", x.Format.Group
+		}
+	}
+	return fmt.Sprintf("%stiles:%v Group:%d}", text, p.kind == tensor.GPU, group)
 }
 
 // quantGroup is what stages.Limits.QuantGroup has to be.
-func (p Precision) quantGroup(cfg *model.Config) (int, error) {
-	if !p.Integer() {
-		return 0, nil
-	}
-	f, err := p.format(8, 1, cfg.Hidden)
-	return f.Group, err
-}
+func (p Precision) quantGroup(cfg *model.Config) int { return p.Any().Of(cfg.Hidden).Group }
 
 // check refuses what cfg cannot be kept in.
 func (p Precision) check(cfg *model.Config) error {
-	for _, x := range []struct {
-		part        string
-		bits, width int // rows of gate and of up, of a network
-	}{
-		{"experts", p.Experts, cfg.MoE.FF}, {"attention", p.Attention, 0}, {"kv_b_proj", p.KVB, 0},
-		{"shared experts", p.Shared, cfg.MoE.SharedFF}, {"dense MLP", p.Dense, cfg.DenseFF()}, {"lm_head", p.Head, 0},
-	} {
-		if x.bits == 0 {
+	width := map[model.Part]int{ // rows of gate and of up, of a network
+		model.Experts: cfg.MoE.FF, model.Shared: cfg.MoE.SharedFF, model.DenseFFN: cfg.DenseFF(),
+	}
+	for _, x := range p.Parts() {
+		if x.Format.Zero() {
 			continue
 		}
-		if err := (quant.Spec{Bits: x.bits, Group: p.Group}).Check(); err != nil {
-			return fmt.Errorf("load: %s: %w", x.part, err)
+		if _, err := x.Format.On(p.kind, tensor.TileRows, cfg.Hidden); err != nil {
+			return fmt.Errorf("load: %s: %w", x.Name, err)
 		}
-		if x.width%tensor.TileRows != 0 {
-			return fmt.Errorf("load: %s of width %d cannot be kept as integers: want a multiple of %d", x.part, x.width, tensor.TileRows)
+		if width[x.Part]%tensor.TileRows != 0 {
+			return fmt.Errorf("load: %s of width %d cannot be kept as %s: want a multiple of %d", x.Name, width[x.Part], x.Format, tensor.TileRows)
+		}
+		if any := p.Any(); p.kind == tensor.CPU && x.Format.Group != any.Group {
+			return fmt.Errorf("load: %s as %s beside %s: want one group size for all parts", x.Name, x.Format, any)
 		}
 	}
 	return nil
 }
 
-// bits is what a part's matrices are kept in, 0: as they are.
-func (p Precision) bits(part model.Part) int {
-	switch part {
-	case model.Attention:
-		return p.Attention
-	case model.KVB:
-		return p.KVB
-	case model.DenseFFN:
-		return p.Dense
-	case model.Experts:
-		return p.Experts
-	case model.Shared:
-		return p.Shared
-	case model.Head:
-		return p.Head
+// of is the format of a part.
+func (p Precision) of(part model.Part) tensor.Format {
+	for _, x := range p.Parts() {
+		if x.Part == part {
+			return x.Format
+		}
 	}
-	return 0
+	return tensor.Format{}
 }
 
-// Integers reports whether a tensor of the model is kept as integers: Model asks
+// Integers reports whether a tensor of the model is kept in a format: Model asks
 // for its shape then, and for its values only if the store does not have them.
-func (p Precision) Integers(t model.TensorSpec) bool { return len(t.Shape) == 2 && p.bits(t.Part) != 0 }
+func (p Precision) Integers(t model.TensorSpec) bool {
+	return len(t.Shape) == 2 && !p.of(t.Part).Zero()
+}
 
-// kept names a precision.
-func kept(bits int, dt tensor.DType) string {
-	if bits == 0 {
+// kept names a format, dt that of the files.
+func kept(f tensor.Format, dt tensor.DType) string {
+	if f.Zero() {
 		return dt.String()
 	}
-	return fmt.Sprintf("INT%d", bits)
+	return strings.ToUpper(f.Name())
 }
 
-// matrixBytes is what a matrix [rows, cols] takes in bits.
-func (p Precision) matrixBytes(bits, rows, cols int) int64 {
-	f, err := p.format(bits, rows, cols)
+// matrixBytes is what a matrix [rows, cols] takes in a format.
+func (p Precision) matrixBytes(f tensor.Format, rows, cols int) int64 {
+	l, err := f.On(p.kind, rows, cols)
 	if err != nil {
 		return 0 // refused by check
 	}
-	if p.tiles {
-		a := tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: f.Group}
-		return plus(times(a.TileRows(), a.TileCols(), a.TileBytes()), times(2*tensor.TileA, a.TileRows(), a.Groups()))
-	}
-	return plus(times(f.Tiles(), f.TileBytes()), times(2*tensor.TileRows, f.Tiles(), f.Groups()))
+	values, scales := l.BandBytes()
+	return plus(times(l.Bands(), values), times(l.Bands(), scales))
 }
 
 // tensorBytes is what a tensor takes, of type dt where it stays as it is.
 func (p Precision) tensorBytes(t model.TensorSpec, dt tensor.DType) (n int64) {
-	bits := p.bits(t.Part)
+	f := p.of(t.Part)
 	switch {
 	case !p.Integers(t):
 		return times(append([]int{dt.Size()}, t.Shape...)...)
 	case t.Cut == nil:
-		return p.matrixBytes(bits, t.Shape[0], t.Shape[1])
+		return p.matrixBytes(f, t.Shape[0], t.Shape[1])
 	}
 	for _, c := range t.Cut {
-		n = plus(n, times(c.Count, int(p.matrixBytes(bits, c.Rows, c.Cols))))
+		n = plus(n, times(c.Count, int(p.matrixBytes(f, c.Rows, c.Cols))))
 	}
 	return n
 }
 
 // inner is what an attention block keeps of rows as integers.
 func (p Precision) inner(m model.Mixer, rows int) int {
-	if p.Attention == 0 || p.tiles {
+	if p.Attention.Zero() || p.kind == tensor.GPU {
 		return 0
 	}
 	n := 0
 	for _, x := range m.Scratch() {
-		if f, err := p.format(8, 1, x.Width); x.Product && x.Width > 0 && err == nil {
-			n += device.QRowsBytes(rows, x.Width, f.Group)
+		if x.Product && x.Width > 0 {
+			n += device.QRowsBytes(rows, x.Width, p.Attention.Of(x.Width).Group)
 		}
 	}
 	return n
 }
 
-// Store keeps integer matrices from one load to the next.
+// Store keeps packed matrices from one load to the next.
 type Store interface {
-	// Matrix gives the matrix name in format f on the device. make is called if
-	// it is not there yet.
-	Matrix(name string, f tensor.FormatB, make func() (*quant.Matrix, error)) (device.QMat, error)
+	// Matrix gives the matrix name as f on the device. make is called if it is not there yet.
+	Matrix(name string, f tensor.Layout, make func() (*tensor.Matrix, error)) (device.QMat, error)
 }
 
 // memory is the Store of those who keep nothing: every matrix is made anew.
@@ -151,7 +169,7 @@ type memory struct {
 	parts *Parts
 }
 
-func (m memory) Matrix(name string, f tensor.FormatB, make func() (*quant.Matrix, error)) (device.QMat, error) {
+func (m memory) Matrix(name string, f tensor.Layout, make func() (*tensor.Matrix, error)) (device.QMat, error) {
 	x, err := make()
 	if err != nil {
 		return device.QMat{}, err
@@ -163,11 +181,10 @@ func (m memory) Matrix(name string, f tensor.FormatB, make func() (*quant.Matrix
 	return q, err
 }
 
-// Upload packs x into memory of dev; the buffers it allocates are added to bufs.
-func Upload(dev device.Device, x *quant.Matrix, bufs *[]device.Buffer) (device.QMat, error) {
-	const line = 64
-	f := x.FormatB
-	scaleAt := (f.ValueBytes() + line - 1) / line * line
+// Upload packs x for a CPU into memory of dev; the buffers it allocates are added to bufs.
+func Upload(dev device.Device, x *tensor.Matrix, bufs *[]device.Buffer) (device.QMat, error) {
+	f := tensor.Layout{Format: x.Format, Rows: x.Rows, Cols: x.Cols}
+	scaleAt := aligned(f.ValueBytes())
 	n := scaleAt + f.ScaleBytes()
 	buf, err := dev.Alloc(n)
 	if err != nil {
@@ -178,8 +195,7 @@ func Upload(dev device.Device, x *quant.Matrix, bufs *[]device.Buffer) (device.Q
 	if host == nil {
 		host = make([]byte, n)
 	}
-	f.Pack(host, x.Values)
-	f.PackScales(host[scaleAt:], x.Scales)
+	f.Pack(host, host[scaleAt:], x)
 	if buf.Host() == nil {
 		s, err := dev.NewStream()
 		if err != nil {
@@ -190,5 +206,5 @@ func Upload(dev device.Device, x *quant.Matrix, bufs *[]device.Buffer) (device.Q
 			return device.QMat{}, err
 		}
 	}
-	return device.QMat{FormatB: f, Values: buf, Scales: buf, ScaleAt: scaleAt}, nil
+	return device.QMat{Layout: f, Values: buf, Scales: buf, ScaleAt: scaleAt}, nil
 }

@@ -86,7 +86,7 @@ func (x *Slots) Bank(buf device.Buffer, experts int) device.Bank {
 		if w.F.DType != tensor.Invalid {
 			w.F.Buf = buf
 		} else {
-			w.T.Values, w.T.Scales = buf, buf
+			w.Q.Values, w.Q.Scales = buf, buf
 		}
 	}
 	return b
@@ -95,23 +95,12 @@ func (x *Slots) Bank(buf device.Buffer, experts int) device.Bank {
 // SlotBytes is the Step of a model's experts as p keeps them on an accelerator.
 func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
 	f, h := cfg.MoE.FF, cfg.Hidden
-	if p.Experts == 0 {
+	if p.Experts.Zero() {
 		dt := KeptType(cfg)
 		return int64(aligned(2*f*h*dt.Size()) + aligned(f*h*dt.Size())), nil
 	}
-	n := 0
-	for _, m := range []struct {
-		rows, cols int
-		joined     bool
-	}{{2 * f, h, true}, {h, f, false}} {
-		b, err := p.format(p.Experts, m.rows, m.cols)
-		if err != nil {
-			return 0, err
-		}
-		a := tensor.FormatA{Rows: m.rows, Cols: m.cols, Bits: p.Experts, Group: b.Group, Joined: m.joined}
-		n += aligned(a.ValueBytes()) + aligned(a.ScaleBytes())
-	}
-	return int64(n), nil
+	w13, w2, err := p.Experts.Network(tensor.GPU, h, f)
+	return int64(aligned(w13.ValueBytes()) + aligned(w13.ScaleBytes()) + aligned(w2.ValueBytes()) + aligned(w2.ScaleBytes())), err
 }
 
 // slots says how experts lie on the accelerator, by the first of layer where nobody has
@@ -119,43 +108,43 @@ func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
 func (b *binder) slots(layer int) *Slots {
 	switch {
 	case b.err != nil || b.card.slots != nil:
-	case b.precision.Experts == 0:
+	case b.precision.Experts.Zero():
 		b.card.slots = b.plainSlots(layer)
 	default:
-		b.card.slots = b.tileSlots(layer)
+		b.card.slots = b.packedSlots(layer)
 	}
 	return b.card.slots
 }
 
-// tileSlots is slots of experts in tiles.
-func (b *binder) tileSlots(layer int) *Slots {
+// packedSlots is slots of packed experts.
+func (b *binder) packedSlots(layer int) *Slots {
 	f, h := b.cfg.MoE.FF, b.cfg.Hidden
-	first, err := b.expertTiles(layer, 0)
+	first, err := b.packedExpert(layer, 0)
 	if w := first.W13; err == nil && (w.Rows != 2*f || w.Cols != h || first.W2.Rows != h || first.W2.Cols != f) {
-		err = fmt.Errorf("experts [%d, %d] and [%d, %d], want [%d, %d] and [%d, %d]",
-			w.Rows, w.Cols, first.W2.Rows, first.W2.Cols, 2*f, h, h, f)
+		err = fmt.Errorf("experts %s and %s, want [%d, %d] and [%d, %d]", w.Layout, first.W2.Layout, 2*f, h, h, f)
 	}
 	if err != nil {
 		b.err = fmt.Errorf("load: layer %d: %w", layer, err)
 		return nil
 	}
-	at := [4]int{0, aligned(len(first.W13.Values))}
-	at[2] = at[1] + aligned(len(first.W13.Scales))
-	at[3] = at[2] + aligned(len(first.W2.Values))
+	at := [4]int{0, aligned(first.W13.ValueBytes())}
+	at[2] = at[1] + aligned(first.W13.ScaleBytes())
+	at[3] = at[2] + aligned(first.W2.ValueBytes())
 	return &Slots{
-		Step: at[3] + aligned(len(first.W2.Scales)),
-		w13:  device.Weight{T: device.Tiles{FormatA: first.W13.FormatA, ScaleAt: at[1]}},
-		w2:   device.Weight{T: device.Tiles{FormatA: first.W2.FormatA, ValueAt: at[2], ScaleAt: at[3]}},
+		Step: at[3] + aligned(first.W2.ScaleBytes()),
+		w13:  device.Weight{Q: device.QMat{Layout: first.W13.Layout, ScaleAt: at[1]}},
+		w2:   device.Weight{Q: device.QMat{Layout: first.W2.Layout, ValueAt: at[2], ScaleAt: at[3]}},
 		put: func(dst []byte, layer, e int) error {
-			x, err := b.expertTiles(layer, e)
+			x, err := b.packedExpert(layer, e)
 			if err != nil {
 				return err
 			}
-			if x.W13.FormatA != first.W13.FormatA || x.W2.FormatA != first.W2.FormatA {
+			if x.W13.Layout != first.W13.Layout || x.W2.Layout != first.W2.Layout {
 				return fmt.Errorf("another format than that of expert 0")
 			}
-			for i, data := range [4][]byte{x.W13.Values, x.W13.Scales, x.W2.Values, x.W2.Scales} {
-				copy(dst[at[i]:], data)
+			for i, q := range [2]*device.QMat{&x.W13, &x.W2} {
+				copy(dst[at[2*i]:], q.Values.Host()[q.ValueAt:][:q.ValueBytes()])
+				copy(dst[at[2*i+1]:], q.Scales.Host()[q.ScaleAt:][:q.ScaleBytes()])
 			}
 			return nil
 		},

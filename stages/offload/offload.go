@@ -21,12 +21,12 @@ import (
 	"sync/atomic"
 
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/group"
 	"krater/stages/load"
 	"krater/stages/model"
-	"krater/stages/weights/quant"
 )
 
 // Host is a device that computes on host memory.
@@ -143,17 +143,12 @@ func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, err
 	f, h, dt := cfg.MoE.FF, cfg.Hidden, load.KeptType(cfg)
 	e := device.Expert{Gate: device.NewMat(nil, dt, f, h), Up: device.NewMat(nil, dt, f, h), Down: device.NewMat(nil, dt, h, f)}
 	list := places(&e, nil)
-	if p.Experts != 0 {
-		spec := quant.Spec{Bits: p.Experts, Group: p.Group}
-		w13, err := spec.Format(2*f, h)
+	if !p.Experts.Zero() {
+		w13, w2, err := p.Experts.Network(tensor.CPU, h, f)
 		if err != nil {
 			return 0, err
 		}
-		w2, err := spec.Format(h, f)
-		if err != nil {
-			return 0, err
-		}
-		list = places(nil, &device.QExpert{W13: device.QMat{FormatB: w13}, W2: device.QMat{FormatB: w2}})
+		list = places(nil, &device.QExpert{W13: device.QMat{Layout: w13}, W2: device.QMat{Layout: w2}})
 	}
 	n := 0
 	for _, p := range list {

@@ -256,8 +256,8 @@ func TestPiecesLieApart(t *testing.T) {
 		return device.Mat{Buf: buf, Off: at, DType: tensor.BF16, Rows: rows, Cols: cols, Stride: stride}
 	}
 	integers := func(at, rows, cols, group int) device.QMat {
-		f := tensor.FormatB{Bits: 8, Rows: rows, Cols: cols, Group: group}
-		return device.QMat{FormatB: f, Values: buf, ValueAt: at, Scales: buf, ScaleAt: at + f.ValueBytes()}
+		f := tensor.Layout{Format: tensor.INT8.By(group), Rows: rows, Cols: cols}
+		return device.QMat{Layout: f, Values: buf, ValueAt: at, Scales: buf, ScaleAt: at + f.ValueBytes()}
 	}
 	for name, b := range map[string]expert.Bank{
 		"float":   {Routed: []device.Expert{{Gate: mat(2, 3, 5, 5), Up: mat(100, 3, 5, 7), Down: mat(400, 5, 3, 3)}}},

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"krater/kernels/tensor"
 	"krater/stages/internal/hosttest"
 	"krater/stages/load"
 )
@@ -35,7 +36,7 @@ func TestSlotBytes(t *testing.T) {
 	f, h := int64(r.parts.Config.MoE.FF), int64(r.parts.Config.Hidden)
 	for _, bits := range []int{4, 8} {
 		want := 3*f*h*int64(bits)/8 + 3*f*h/32*2
-		if got, err := SlotBytes(r.parts.Config, load.Precision{Experts: bits, Group: 32}, nil); err != nil || got != want {
+		if got, err := SlotBytes(r.parts.Config, load.Precision{Experts: tensor.Integers(bits).By(32)}, nil); err != nil || got != want {
 			t.Errorf("%d bits: %d bytes, %v; want %d", bits, got, err, want)
 		}
 	}

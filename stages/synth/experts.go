@@ -7,7 +7,6 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 // expert is the recipes of one routed expert and where its parts lie in memory, each
@@ -20,26 +19,22 @@ type expert struct {
 
 const page = 4096
 
-// expert finds the recipe of an expert by a spec.
-func (m *Model) expert(layer, e int, spec quant.Spec) (expert, error) {
+// expert finds the recipe of an expert in a format.
+func (m *Model) expert(layer, e int, f tensor.Format) (expert, error) {
 	h, ff := m.Config.Hidden, m.Config.MoE.FF
-	f13, err := spec.Format(2*ff, h)
-	if err != nil {
-		return expert{}, err
-	}
-	f2, err := spec.Format(h, ff)
+	w13, w2, err := f.Network(tensor.CPU, h, ff)
 	if err != nil {
 		return expert{}, err
 	}
 	name := fmt.Sprintf("experts.%d.%d", layer, e)
 	x := expert{
-		w13: m.integers(name+".w13", f13, 1/math.Sqrt(float64(h))),
-		w2:  m.integers(name+".w2", f2, m.outGain()/math.Sqrt(float64(ff))),
+		w13: m.integers(name+".w13", w13, 1/math.Sqrt(float64(h))),
+		w2:  m.integers(name+".w2", w2, m.outGain()/math.Sqrt(float64(ff))),
 	}
-	x.w13Scales = round(f13.ValueBytes(), line)
-	x.w2Values = round(x.w13Scales+f13.ScaleBytes(), line)
-	x.w2Scales = round(x.w2Values+f2.ValueBytes(), line)
-	x.size = round(x.w2Scales+f2.ScaleBytes(), page)
+	x.w13Scales = round(w13.ValueBytes(), line)
+	x.w2Values = round(x.w13Scales+w13.ScaleBytes(), line)
+	x.w2Scales = round(x.w2Values+w2.ValueBytes(), line)
+	x.size = round(x.w2Scales+w2.ScaleBytes(), page)
 	return x, nil
 }
 
@@ -53,25 +48,25 @@ func (x *expert) fill(b []byte) {
 
 // view is the expert at a place of a buffer.
 func (x *expert) view(buf device.Buffer, at int) device.QExpert {
-	mat := func(f tensor.FormatB, values, scales int) device.QMat {
-		return device.QMat{FormatB: f, Values: buf, ValueAt: at + values, Scales: buf, ScaleAt: at + scales}
+	mat := func(f tensor.Layout, values, scales int) device.QMat {
+		return device.QMat{Layout: f, Values: buf, ValueAt: at + values, Scales: buf, ScaleAt: at + scales}
 	}
-	return device.QExpert{W13: mat(x.w13.FormatB, x.w13Values, x.w13Scales), W2: mat(x.w2.FormatB, x.w2Values, x.w2Scales)}
+	return device.QExpert{W13: mat(x.w13.Layout, x.w13Values, x.w13Scales), W2: mat(x.w2.Layout, x.w2Values, x.w2Scales)}
 }
 
-// Experts is the experts of a model as integers, a cache.Source and cache.Packer of
+// Experts is the packed experts of a model, a cache.Source and cache.Packer of
 // the same. One goroutine at a time.
 type Experts struct {
 	Model   *Model
-	Spec    quant.Spec
+	Format  tensor.Format
 	Threads int // 0: all cores
 
 	packed []byte
 }
 
 // Expert gives W13 [2F, H] and W2 [H, F].
-func (s *Experts) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
-	x, err := s.Model.expert(layer, e, s.Spec)
+func (s *Experts) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
+	x, err := s.Model.expert(layer, e, s.Format)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -83,12 +78,12 @@ func (s *Experts) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 
 // Pack writes them packed.
 func (s *Experts) Pack(layer, e int, w13, w2 cache.Packed) error {
-	x, err := s.Model.expert(layer, e, s.Spec)
+	x, err := s.Model.expert(layer, e, s.Format)
 	if err != nil {
 		return err
 	}
-	if x.w13.FormatB != w13.FormatB || x.w2.FormatB != w2.FormatB {
-		return fmt.Errorf("synth: experts of %v and %v, asked for %v and %v", x.w13.FormatB, x.w2.FormatB, w13.FormatB, w2.FormatB)
+	if x.w13.Layout != w13.Layout || x.w2.Layout != w2.Layout {
+		return fmt.Errorf("synth: experts of %s and %s, asked for %s and %s", x.w13.Layout, x.w2.Layout, w13.Layout, w2.Layout)
 	}
 	x.w13.fill(w13.Values, w13.Scales, s.Threads)
 	x.w2.fill(w2.Values, w2.Scales, s.Threads)

@@ -17,7 +17,6 @@ import (
 	"krater/stages/model"
 	"krater/stages/weights"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 // shardBytes is the most a file of weights has, unless a single tensor is larger.
@@ -51,7 +50,7 @@ func (m *Model) WriteSafetensors(ctx context.Context, f Folder) error {
 
 // WriteCache writes the model with its routed experts as integers only: the file
 // that a start would make (cache.Build) and the rest as bfloat16.
-func (m *Model) WriteCache(ctx context.Context, f Folder, spec quant.Spec) error {
+func (m *Model) WriteCache(ctx context.Context, f Folder, format tensor.Format) error {
 	if m.Config.MoE.Experts == 0 {
 		return fmt.Errorf("synth: %s has no experts: nothing for a cache", m.Shape)
 	}
@@ -67,7 +66,7 @@ func (m *Model) WriteCache(ctx context.Context, f Folder, spec quant.Spec) error
 	if err != nil {
 		return err
 	}
-	plan, err := cache.NewPlan(m.Config, spec, cache.Search, print)
+	plan, err := cache.NewPlan(m.Config, format, cache.Search, print)
 	if err != nil {
 		return fmt.Errorf("synth: %s: %w", m.Shape, err)
 	}
@@ -80,7 +79,7 @@ func (m *Model) WriteCache(ctx context.Context, f Folder, spec quant.Spec) error
 		if err := w.room(); err != nil {
 			return err
 		}
-		o := cache.Options{Plan: plan, Source: &Experts{Model: m, Spec: spec, Threads: f.Threads}, Dir: "", Model: f.Dir, Threads: f.Threads}
+		o := cache.Options{Plan: plan, Source: &Experts{Model: m, Format: format, Threads: f.Threads}, Dir: "", Model: f.Dir, Threads: f.Threads}
 		o.Progress = func(_ string, done, _ int64) { w.progress(done) }
 		if _, err := cache.Build(ctx, o); err != nil {
 			return err

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"krater/kernels/tensor"
 	"krater/stages/weights"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 // list is the files of a folder.
@@ -83,7 +83,7 @@ func TestWriteSafetensors(t *testing.T) {
 // TestWriteFails: a full disk and an end in the middle are told and leave nothing; a
 // folder with something in it stays as it is.
 func TestWriteFails(t *testing.T) {
-	m, spec := small(t, Options{}), quant.Spec{Bits: 4, Group: 32}
+	m, spec := small(t, Options{}), tensor.INT4.By(32)
 	write := map[string]func(context.Context, Folder) error{
 		"safetensors": func(ctx context.Context, f Folder) error { return m.WriteSafetensors(ctx, f) },
 		"cache":       func(ctx context.Context, f Folder) error { return m.WriteCache(ctx, f, spec) },
@@ -138,7 +138,7 @@ func TestWriteCacheRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.WriteCache(context.Background(), Folder{Dir: filepath.Join(t.TempDir(), "x")}, quant.Spec{Bits: 4}); err == nil || !strings.Contains(err.Error(), "no experts") {
+	if err := m.WriteCache(context.Background(), Folder{Dir: filepath.Join(t.TempDir(), "x")}, tensor.INT4.By(0)); err == nil || !strings.Contains(err.Error(), "no experts") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -148,13 +148,13 @@ type unpacked struct{ cache.Source }
 
 // TestPack: the file is the same whether experts come packed or not.
 func TestPack(t *testing.T) {
-	m, spec := small(t, Options{Seed: 8}), quant.Spec{Bits: 4, Group: 32}
+	m, spec := small(t, Options{Seed: 8}), tensor.INT4.By(32)
 	plan, err := cache.NewPlan(m.Config, spec, cache.Search, cache.Fingerprint{1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var files [][]byte
-	for _, src := range []cache.Source{&Experts{Model: m, Spec: spec, Threads: 2}, unpacked{&Experts{Model: m, Spec: spec, Threads: 1}}} {
+	for _, src := range []cache.Source{&Experts{Model: m, Format: spec, Threads: 2}, unpacked{&Experts{Model: m, Format: spec, Threads: 1}}} {
 		r, err := cache.Build(context.Background(), cache.Options{Plan: plan, Source: src, Dir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)

@@ -5,40 +5,40 @@ import (
 	"math"
 
 	"krater/kernels/tensor"
-	"krater/stages/weights/quant"
 )
 
-// integers is how a matrix in format B is made: integers that are all alike likely
-// and scales that differ by half. It is never a float matrix.
+// integers is how a matrix of integers packed for a CPU is made: integers that are all alike
+// likely and scales that differ by half. It is never a float matrix.
 type integers struct {
-	tensor.FormatB
+	tensor.Layout
 	values, scales uint64 // keys
 	magnitude      *[256]uint16
 	skip           bool // zero in every common-th column
 }
 
 // The spreads of the integers: INT4 -8..7, INT8 -127..127 with -127 twice as likely.
-var intStd = map[int]float64{4: math.Sqrt((16*16 - 1) / 12.0), 8: math.Sqrt((256*256 - 1) / 12.0)}
+var intStd = map[*tensor.Encoding]float64{tensor.INT4: math.Sqrt((16*16 - 1) / 12.0), tensor.INT8: math.Sqrt((256*256 - 1) / 12.0)}
 
 // integers finds the recipe of a matrix whose values have the spread std.
-func (m *Model) integers(name string, f tensor.FormatB, std float64) integers {
-	x := integers{FormatB: f, values: m.key(name + ".values"), scales: m.key(name + ".scales"), magnitude: new([256]uint16)}
+func (m *Model) integers(name string, l tensor.Layout, std float64) integers {
+	x := integers{Layout: l, values: m.key(name + ".values"), scales: m.key(name + ".scales"), magnitude: new([256]uint16)}
+	x.For, x.Joined = tensor.CPU, false // where it is packed otherwise, matrix gives what is packed
 	for i := range x.magnitude {
 		// 0.75 to 1.25 of the mean. The square's mean is 1.02 times the mean's square.
-		x.magnitude[i] = tensor.F32ToBF16(float32(std / intStd[f.Bits] * (0.75 + 0.5*(float64(i)+0.5)/256)))
+		x.magnitude[i] = tensor.F32ToBF16(float32(std / intStd[l.Encoding] * (0.75 + 0.5*(float64(i)+0.5)/256)))
 	}
 	return x
 }
 
 // fill writes the packed values and scales, ValueBytes and ScaleBytes.
 func (x *integers) fill(values, scales []byte, threads int) {
-	tile, scale := x.TileBytes(), 2*tensor.TileRows*x.Groups()
+	tile, scale := x.BandBytes()
 	step := max(1, stripe/tile)
-	spread((x.Tiles()+step-1)/step, threads, func(i int) {
-		from, to := i*step, min((i+1)*step, x.Tiles())
+	spread((x.Bands()+step-1)/step, threads, func(i int) {
+		from, to := i*step, min((i+1)*step, x.Bands())
 		v := values[from*tile : to*tile]
 		fillBytes(v, x.values, uint64(from*tile/8))
-		if x.Bits == 8 {
+		if x.Encoding == tensor.INT8 {
 			noMinimum(v)
 		}
 		if x.skip {
@@ -64,7 +64,7 @@ func noMinimum(b []byte) {
 // further down than up.
 func (x *integers) fillScales(b []byte, first uint64) {
 	sign := uint64(0)
-	if x.Bits == 4 {
+	if x.Encoding == tensor.INT4 {
 		sign = 0x8000
 	}
 	for i := first; len(b) >= 8; i++ {
@@ -78,18 +78,19 @@ func (x *integers) fillScales(b []byte, first uint64) {
 	}
 }
 
-// line is the size of a line of format B: 4 bytes of each row of a tile.
+// line is the size of a line of integers: 4 bytes of each row of a band.
 const line = 4 * tensor.TileRows
 
 // blankCommon makes every common-th column of whole tiles zero. Columns are dealt to
 // lines in order, and common is a multiple of a line's columns.
 func (x *integers) blankCommon(b []byte) {
 	mask, zero := byte(0x0f), byte(0x08) // the first column of a line: low nibble of byte 0
-	if x.Bits == 8 {
+	if x.Encoding == tensor.INT8 {
 		mask, zero = 0xff, 0x80
 	}
 	every := common / x.LineCols()
-	lines := x.TileBytes() / line
+	tile, _ := x.BandBytes()
+	lines := tile / line
 	for i := range len(b) / line {
 		if i%lines%every != 0 {
 			continue
@@ -103,8 +104,8 @@ func (x *integers) blankCommon(b []byte) {
 
 // blankPadding makes what fills up tiles and columns zero.
 func (x *integers) blankPadding(values, scales []byte) {
-	tile := x.TileBytes()
-	for t := range x.Tiles() {
+	tile, _ := x.BandBytes()
+	for t := range x.Bands() {
 		part := values[t*tile : (t+1)*tile]
 		for r := range tensor.TileRows {
 			from := x.Cols
@@ -116,15 +117,15 @@ func (x *integers) blankPadding(values, scales []byte) {
 				}
 			}
 			for c := from; c < x.PaddedCols(); c++ {
-				blank(part, x.Bits, r, c)
+				blank(part, x.Encoding, r, c)
 			}
 		}
 	}
 }
 
 // blank makes a value of a tile zero.
-func blank(tile []byte, bits, row, col int) {
-	if bits == 8 {
+func blank(tile []byte, e *tensor.Encoding, row, col int) {
+	if e == tensor.INT8 {
 		tile[col/4*line+4*row+col%4] = 0x80
 		return
 	}
@@ -134,34 +135,12 @@ func blank(tile []byte, bits, row, col int) {
 
 // matrix gives the same integers unpacked; packed is scratch of ValueBytes and
 // ScaleBytes.
-func (x *integers) matrix(packed []byte, threads int) *quant.Matrix {
+func (x *integers) matrix(packed []byte, threads int) *tensor.Matrix {
 	values, scales := packed[:x.ValueBytes()], packed[x.ValueBytes():][:x.ScaleBytes()]
 	x.fill(values, scales, threads)
-	m := &quant.Matrix{FormatB: x.FormatB, Values: make([]int8, x.Rows*x.Cols), Scales: make([]float32, x.Rows*x.Groups())}
-	spread(x.Tiles(), threads, func(t int) {
-		for r := t * tensor.TileRows; r < min((t+1)*tensor.TileRows, x.Rows); r++ {
-			x.row(m.Values[r*x.Cols:(r+1)*x.Cols], values[t*x.TileBytes():], r%tensor.TileRows)
-			for g := range x.Groups() {
-				m.Scales[r*x.Groups()+g] = x.Scale(scales, r, g)
-			}
-		}
+	m := tensor.NewMatrix(x.Format, x.Rows, x.Cols)
+	spread(x.Bands(), threads, func(band int) {
+		x.UnpackRows(m, values, scales, band*tensor.TileRows, min((band+1)*tensor.TileRows, x.Rows))
 	})
 	return m
-}
-
-// row unpacks a row of a tile.
-func (x *integers) row(dst []int8, tile []byte, r int) {
-	at := 4 * r
-	for n := x.LineCols(); len(dst) > 0; at += line {
-		b := tile[at : at+4]
-		for c := range min(n, len(dst)) {
-			v := b[c%4]
-			if x.Bits == 8 {
-				dst[c] = int8(v ^ 0x80)
-				continue
-			}
-			dst[c] = int8(v>>(c/4*4)&15) - 8
-		}
-		dst = dst[min(n, len(dst)):]
-	}
 }

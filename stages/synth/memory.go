@@ -12,7 +12,6 @@ import (
 	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/weights"
-	"krater/stages/weights/quant"
 )
 
 // Loaded is a model in memory of a device, made there.
@@ -88,11 +87,10 @@ func (m *Model) load(l *Loaded, dev load.Device, host device.Device, o load.Opti
 	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) }); err != nil {
 		return err
 	}
-	if o.Precision.Experts != 0 && m.Config.MoE.Experts > 0 {
+	if !o.Precision.Experts.Zero() && m.Config.MoE.Experts > 0 {
 		banks := make([][]device.QExpert, len(m.Config.Layers))
 		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
-		spec := quant.Spec{Bits: o.Precision.Experts, Group: o.Precision.Group}
-		if err := l.step("experts", func() (int64, error) { return m.loadExperts(l, host, banks, spec, threads) }); err != nil {
+		if err := l.step("experts", func() (int64, error) { return m.loadExperts(l, host, banks, o.Precision.Experts, threads) }); err != nil {
 			return err
 		}
 	}
@@ -107,10 +105,10 @@ func (m *Model) load(l *Loaded, dev load.Device, host device.Device, o load.Opti
 // LoadCard makes the model on an accelerator: the same numbers as Load of equal
 // precision, in its formats. host is where plain weights are made on their way, and where
 // experts stay with o.Routed, which is host then: those that the accelerator is to be given are
-// made when they are copied, and the host has its own as spec says, nil: none.
-func (m *Model) LoadCard(dev load.Device, host device.Device, o load.Options, spec *quant.Spec, threads int) (*Loaded, error) {
+// made when they are copied, and the host has its own in a format, the zero one: none.
+func (m *Model) LoadCard(dev load.Device, host device.Device, o load.Options, format tensor.Format, threads int) (*Loaded, error) {
 	l := &Loaded{}
-	if err := m.loadCard(l, dev, host, o, spec, threads); err != nil {
+	if err := m.loadCard(l, dev, host, o, format, threads); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("synth: %s: %w", m.Shape, err)
 	}
@@ -120,12 +118,12 @@ func (m *Model) LoadCard(dev load.Device, host device.Device, o load.Options, sp
 	return l, nil
 }
 
-func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.Options, spec *quant.Spec, threads int) error {
+func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.Options, format tensor.Format, threads int) error {
 	o.Layout = device.LayoutOf(dev)
 	if _, err := load.Plan(m.Config, o, load.Use{}); err != nil {
 		return err
 	}
-	all, err := m.hostBytes(o.Precision, spec)
+	all, err := m.hostBytes(o.Precision, format)
 	if err != nil {
 		return err
 	}
@@ -133,14 +131,14 @@ func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.
 	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) }); err != nil {
 		return err
 	}
-	if spec != nil && o.Routed != nil && m.Config.MoE.Experts > 0 {
+	if !format.Zero() && o.Routed != nil && m.Config.MoE.Experts > 0 {
 		banks := make([][]device.QExpert, len(m.Config.Layers))
 		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
-		if err := l.step("experts of the host", func() (int64, error) { return m.loadExperts(l, host, banks, *spec, threads) }); err != nil {
+		if err := l.step("experts of the host", func() (int64, error) { return m.loadExperts(l, host, banks, format, threads) }); err != nil {
 			return err
 		}
 	}
-	o.Quantized = func(name string, f tensor.FormatB) (*quant.Matrix, error) { return m.quantized(name, f, threads), nil }
+	o.Quantized = func(name string, f tensor.Layout) (*tensor.Matrix, error) { return m.quantized(name, f, threads), nil }
 	return l.step("on the card", func() (n int64, err error) {
 		if l.Parts, err = load.Model(dev, m.Config, l.set, o); err == nil {
 			n = l.Parts.WeightBytes
@@ -150,14 +148,14 @@ func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.
 }
 
 // quantized makes a matrix by the name that load gives it.
-func (m *Model) quantized(name string, f tensor.FormatB, threads int) *quant.Matrix {
+func (m *Model) quantized(name string, f tensor.Layout, threads int) *tensor.Matrix {
 	std := m.matrixStd(name, f)
 	if strings.HasPrefix(name, "experts.") && strings.HasSuffix(name, ".w13") {
 		std = 1 / math.Sqrt(float64(f.Cols))
 	}
 	x := m.integers(name, f, std)
 	x.skip = name == "head" && m.skew == Zipf
-	return x.matrix(make([]byte, f.ValueBytes()+f.ScaleBytes()), threads)
+	return x.matrix(make([]byte, x.Bytes()), threads)
 }
 
 // follow tells the progress of all bytes that are made.
@@ -170,18 +168,18 @@ func (l *Loaded) follow(o load.Options, all int64) {
 	}
 }
 
-// hostBytes is what loadCard makes in host memory: plain weights, and experts by spec, nil: none.
-func (m *Model) hostBytes(p load.Precision, spec *quant.Spec) (n int64, err error) {
+// hostBytes is what loadCard makes in host memory: plain weights, and experts in a format, the zero one: none.
+func (m *Model) hostBytes(p load.Precision, format tensor.Format) (n int64, err error) {
 	for _, t := range m.Config.Expected() {
 		if !p.Integers(t) {
 			n += sizeOf(t)
 		}
 	}
 	for layer := range m.Config.Layers {
-		if spec == nil || !m.Config.MoELayer(layer) {
+		if format.Zero() || !m.Config.MoELayer(layer) {
 			continue
 		}
-		one, err := m.expert(layer, 0, *spec)
+		one, err := m.expert(layer, 0, format)
 		if err != nil {
 			return 0, err
 		}
@@ -240,13 +238,13 @@ func (m *Model) loadFloats(l *Loaded, dev device.Device, p load.Precision, threa
 }
 
 // loadExperts makes the routed experts, a buffer a layer.
-func (m *Model) loadExperts(l *Loaded, dev device.Device, banks [][]device.QExpert, spec quant.Spec, threads int) (int64, error) {
+func (m *Model) loadExperts(l *Loaded, dev device.Device, banks [][]device.QExpert, format tensor.Format, threads int) (int64, error) {
 	var bytes int64
 	for layer := range banks {
 		if !m.Config.MoELayer(layer) {
 			continue
 		}
-		one, err := m.expert(layer, 0, spec)
+		one, err := m.expert(layer, 0, format)
 		if err != nil {
 			return bytes, err
 		}
@@ -256,9 +254,9 @@ func (m *Model) loadExperts(l *Loaded, dev device.Device, banks [][]device.QExpe
 			return bytes, err
 		}
 		spread(len(bank), threads, func(e int) {
-			x, err := m.expert(layer, e, spec)
+			x, err := m.expert(layer, e, format)
 			if err != nil {
-				return // the spec served expert 0
+				return // the format served expert 0
 			}
 			x.fill(buf.Host()[e*x.size : (e+1)*x.size])
 			bank[e] = x.view(buf, e*x.size)
@@ -281,7 +279,7 @@ type store struct {
 }
 
 // Matrix makes a matrix by its name in the store.
-func (s *store) Matrix(name string, f tensor.FormatB, _ func() (*quant.Matrix, error)) (device.QMat, error) {
+func (s *store) Matrix(name string, f tensor.Layout, _ func() (*tensor.Matrix, error)) (device.QMat, error) {
 	x := s.m.integers(name, f, s.m.matrixStd(name, f))
 	x.skip = name == "head" && s.m.skew == Zipf
 	scaleAt := round(f.ValueBytes(), line)
@@ -295,19 +293,19 @@ func (s *store) Matrix(name string, f tensor.FormatB, _ func() (*quant.Matrix, e
 			return device.QMat{}, err
 		}
 		s.l.bufs = append(s.l.bufs, b)
-		return device.QMat{FormatB: f, Values: b, Scales: b, ScaleAt: scaleAt}, nil
+		return device.QMat{Layout: f, Values: b, Scales: b, ScaleAt: scaleAt}, nil
 	}
 	b, err := s.l.alloc(s.dev, scaleAt+f.ScaleBytes())
 	if err != nil {
 		return device.QMat{}, err
 	}
 	x.fill(b.Host(), b.Host()[scaleAt:], s.threads)
-	return device.QMat{FormatB: f, Values: b, Scales: b, ScaleAt: scaleAt}, nil
+	return device.QMat{Layout: f, Values: b, Scales: b, ScaleAt: scaleAt}, nil
 }
 
 // matrixStd is the spread of a matrix by its name in the store: "layer.3.o",
 // "layer.3.kv_b.7.k" (a head of kv_b_proj the other way round), "layer.0.dense.w2".
-func (m *Model) matrixStd(name string, f tensor.FormatB) float64 {
+func (m *Model) matrixStd(name string, f tensor.Layout) float64 {
 	std := 1 / math.Sqrt(float64(f.Cols))
 	switch {
 	case strings.Contains(name, ".kv_b.") && strings.HasSuffix(name, ".k"):

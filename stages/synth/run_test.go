@@ -15,7 +15,6 @@ import (
 	"krater/stages/load"
 	"krater/stages/weights"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 var limits = stages.Limits{Tokens: 256, Seqs: 2, Blocks: 40, BlockTokens: 32}
@@ -64,8 +63,8 @@ func greedy(t testing.TB, dev load.Device, parts *load.Parts, n int) []int32 {
 // precisions of the tests: everything as it is; a mixture; all of it INT4.
 var precisions = map[string]load.Precision{
 	"bf16":  {},
-	"mixed": {Experts: 4, Shared: 8, Dense: 8, Head: 8, Group: 128},
-	"int4":  {Experts: 4, Attention: 4, Shared: 4, Dense: 4, Head: 4, Group: 32},
+	"mixed": {Experts: tensor.INT4.By(128), Shared: tensor.INT8.By(128), Dense: tensor.INT8.By(128), Head: tensor.INT8.By(128)},
+	"int4":  {Experts: tensor.INT4.By(32), Attention: tensor.INT4.By(32), Shared: tensor.INT4.By(32), Dense: tensor.INT4.By(32), Head: tensor.INT4.By(32)},
 }
 
 // TestLoad: a model in memory answers, its size is that of the plan, and nothing is
@@ -262,13 +261,13 @@ func TestFolders(t *testing.T) {
 	}
 	p.Close()
 
-	o.Precision = load.Precision{Experts: 4, Group: 64}
+	o.Precision = load.Precision{Experts: tensor.INT4.By(64)}
 	if l, err = m.Load(dev, o, 2); err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	want = greedy(t, dev, l.Parts, 16)
-	spec := quant.Spec{Bits: 4, Group: 64}
+	spec := tensor.INT4.By(64)
 	dir = t.TempDir()
 	if err := m.WriteCache(context.Background(), Folder{Dir: dir, Threads: 2}, spec); err != nil {
 		t.Fatal(err)
@@ -278,7 +277,8 @@ func TestFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer small.Close()
-	o.Experts = openCache(t, dev, m, small, dir, spec).Experts
+	kept := openCache(t, dev, m, small, dir, spec)
+	o.Experts = func(layer int) []device.QExpert { return kept.Experts(tensor.CPU, layer) }
 	if p, err = load.Model(dev, m.Config, small, o); err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestFolders(t *testing.T) {
 }
 
 // openCache opens the cache of a folder as a start does: it has to be there.
-func openCache(t *testing.T, dev device.Device, m *Model, set *weights.Set, dir string, spec quant.Spec) *cache.Cache {
+func openCache(t *testing.T, dev device.Device, m *Model, set *weights.Set, dir string, spec tensor.Format) *cache.Cache {
 	t.Helper()
 	print, err := cache.FingerprintOf(m.JSON, m.Config, set)
 	if err != nil {
@@ -299,7 +299,7 @@ func openCache(t *testing.T, dev device.Device, m *Model, set *weights.Set, dir 
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := cache.Open(context.Background(), dev, cache.Options{Plan: plan, Model: dir, Source: &cache.Weights{Config: m.Config, Set: set, Spec: spec, Method: cache.Search},
+	c, err := cache.Open(context.Background(), dev, cache.Options{Plan: plan, Model: dir, Source: &cache.Weights{Config: m.Config, Set: set, Format: spec, Method: cache.Search},
 		Notice: func(line string) { t.Error(line) }})
 	if err != nil {
 		t.Fatal(err)
@@ -327,7 +327,7 @@ func TestDense(t *testing.T) {
 			t.Fatal(err)
 		}
 		dev := processor(t)
-		o := load.Options{Limits: limits, KVType: tensor.F32, Precision: load.Precision{Attention: x.bits, Dense: x.bits, Head: x.bits, Group: 32}}
+		o := load.Options{Limits: limits, KVType: tensor.F32, Precision: load.Precision{Attention: tensor.Integers(x.bits).By(32), Dense: tensor.Integers(x.bits).By(32), Head: tensor.Integers(x.bits).By(32)}}
 		l, err := m.Load(dev, o, 2)
 		if err != nil {
 			t.Fatal(err)
@@ -362,16 +362,16 @@ func TestDense(t *testing.T) {
 // TestHeads: kv_b_proj as integers, a matrix a head and direction.
 func TestHeads(t *testing.T) {
 	m, dev := small(t, Options{}), processor(t)
-	l, err := m.Load(dev, load.Options{Limits: limits, Precision: load.Precision{KVB: 8, Group: 32}}, 1)
+	l, err := m.Load(dev, load.Options{Limits: limits, Precision: load.Precision{KVB: tensor.INT8.By(32)}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	row := make([]float32, 64)
 	s := &store{m: m, l: l, dev: dev, threads: 1}
-	for name, f := range map[string]tensor.FormatB{
-		"layer.2.kv_b.1.k": {Rows: 64, Cols: 32, Bits: 8, Group: 32},
-		"layer.2.kv_b.1.v": {Rows: 32, Cols: 64, Bits: 8, Group: 32},
+	for name, f := range map[string]tensor.Layout{
+		"layer.2.kv_b.1.k": {Format: tensor.INT8.By(32), Rows: 64, Cols: 32},
+		"layer.2.kv_b.1.v": {Format: tensor.INT8.By(32), Rows: 32, Cols: 64},
 	} {
 		q, err := s.Matrix(name, f, nil)
 		if err != nil {

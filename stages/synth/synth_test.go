@@ -9,7 +9,6 @@ import (
 
 	"krater/kernels/tensor"
 	"krater/stages/model"
-	"krater/stages/weights/quant"
 )
 
 // smallConfig has 3 of 4 layers with 32 experts, of which 4 are taken, and every
@@ -168,14 +167,14 @@ func TestDistribution(t *testing.T) {
 	}
 }
 
-// TestIntegers: what is made is what tensor.FormatB packs from the same integers,
+// TestIntegers: what is made is what tensor.Layout packs from the same integers,
 // padding included, for any shape and on any number of threads.
 func TestIntegers(t *testing.T) {
 	m := small(t, Options{Seed: 4})
 	for _, size := range [][2]int{{16, 32}, {1, 1}, {37, 100}, {160, 256}, {48, 80}, {530, 1056}} {
-		for _, spec := range []quant.Spec{{Bits: 4, Group: 32}, {Bits: 4, Group: 128}, {Bits: 8, Group: 64}, {Bits: 8}} {
+		for _, spec := range []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(128), tensor.INT8.By(64), tensor.INT8.By(0)} {
 			for _, skip := range []bool{false, true} {
-				f, err := spec.Format(size[0], size[1])
+				f, err := spec.On(tensor.CPU, size[0], size[1])
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -185,8 +184,7 @@ func TestIntegers(t *testing.T) {
 				x.fill(values, scales, 3)
 				q := x.matrix(make([]byte, f.ValueBytes()+f.ScaleBytes()), 1)
 				packed, packedScales := make([]byte, f.ValueBytes()), make([]byte, f.ScaleBytes())
-				f.Pack(packed, q.Values) // panics at a value that does not exist
-				f.PackScales(packedScales, q.Scales)
+				f.Pack(packed, packedScales, q) // panics at a value that does not exist
 				if !bytes.Equal(values, packed) || !bytes.Equal(scales, packedScales) {
 					t.Fatalf("%+v: not as packed", f)
 				}

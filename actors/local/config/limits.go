@@ -23,10 +23,10 @@ type Case struct {
 	LogitRows int // rows with logits a step; 0: one a sequence
 	KVType    tensor.DType
 	Rank      RankFacts
-	Heat      [][]uint32                 // counts of routers, [layer][expert], by which strategies are chosen
-	Measure   func(bits int) *rates.File // measures the rates of this machine that are not kept; nil: they are not measured
-	Served    bool                       // the model gets requests: tokenizer and weights must be there
-	Whole     bool                       // every part as its file holds it; operators are compared one by one
+	Heat      [][]uint32                              // counts of routers, [layer][expert], by which strategies are chosen
+	Measure   func(experts tensor.Format) *rates.File // measures the rates of this machine that are not kept; nil: they are not measured
+	Served    bool                                    // the model gets requests: tokenizer and weights must be there
+	Whole     bool                                    // every part as its file holds it; operators are compared one by one
 }
 
 // Steps are the tokens that go through the model together: a chunk of a prompt, and where prompts go through groups

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/kernels/tensor"
 	"krater/stages/model"
 )
 
@@ -28,14 +29,14 @@ func TestPrecisionOnCard(t *testing.T) {
 	for _, c := range []struct {
 		flags PrecisionOptions
 		card  bool
-		kvb   int
+		kvb   tensor.Format
 	}{
-		{PrecisionOptions{Precision: "int4", GroupSize: "64"}, true, 0},
-		{PrecisionOptions{Precision: "int4", GroupSize: "64"}, false, 4},
-		{PrecisionOptions{Precision: "mixed", GroupSize: "64", KVBProjQuant: "int8"}, true, 8},
+		{PrecisionOptions{Precision: "int4", GroupSize: "64"}, true, tensor.Format{}},
+		{PrecisionOptions{Precision: "int4", GroupSize: "64"}, false, tensor.INT4.By(64)},
+		{PrecisionOptions{Precision: "mixed", GroupSize: "64", KVBProjQuant: "int8"}, true, tensor.INT8.By(64)},
 	} {
 		p, err := c.flags.Resolve(cfg, false, c.card)
-		if err != nil || p.KVB != c.kvb || c.flags.Precision == "int4" && (p.Experts != 4 || p.Attention != 4 || p.Shared != 4 || p.Head != 4) {
+		if err != nil || p.KVB != c.kvb || c.flags.Precision == "int4" && (p.Experts != tensor.INT4.By(64) || p.Attention != p.Experts || p.Shared != p.Experts || p.Head != p.Experts) {
 			t.Errorf("%+v, card %v: %+v, %v", c.flags, c.card, p, err)
 		}
 	}

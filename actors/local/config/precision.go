@@ -29,7 +29,33 @@ type PrecisionOptions struct {
 // there is no memory to save that would be worth its quality.
 const smallModel = 1 << 30
 
-var QuantBits = map[string]int{"bf16": 0, "int8": 8, "int4": 4, "16": 0, "8": 8, "4": 4}
+// formatOf is the format that a value of a flag names: of bits, "4" and "8" are INT4 and INT8,
+// and "16" is like "bf16".
+func (f *PrecisionOptions) formatOf(choice string) (tensor.Format, error) {
+	switch choice {
+	case "bf16", "16", "":
+		return tensor.Format{}, nil
+	case "4", "8":
+		choice = "int" + choice
+	}
+	group := 0
+	if f.GroupSize != "row" {
+		var err error
+		if group, err = strconv.Atoi(f.GroupSize); err != nil {
+			return tensor.Format{}, fmt.Errorf("--group-size: %w", err)
+		}
+	}
+	return tensor.Named(choice, group)
+}
+
+// GPUExperts is the format that --gpu-expert-bits names, the zero one where it names none. The
+// flags have been resolved before, so their values are good.
+func (f *PrecisionOptions) GPUExperts() (t tensor.Format) {
+	if f.GPUExpertBits != "auto" {
+		t, _ = f.formatOf(f.GPUExpertBits)
+	}
+	return t
+}
 
 // Resolve resolves the flags for a model. whole: "auto" keeps everything as it
 // is, whatever the size. card: the experts are on a GPU.
@@ -39,15 +65,9 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 	if card {
 		experts = f.GPUExpertBits
 	}
-	if f.GroupSize != "row" {
-		var err error
-		if p.Group, err = strconv.Atoi(f.GroupSize); err != nil {
-			return p, fmt.Errorf("--group-size: %w", err)
-		}
-	}
 	whole = whole || load.WeightBytes(cfg) < smallModel
 	for _, x := range []struct {
-		bits       *int
+		format     *tensor.Format
 		flag, auto string
 		exists     bool
 	}{
@@ -67,16 +87,20 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 		case choice == "auto":
 			choice = x.auto
 		}
-		if x.exists {
-			*x.bits = QuantBits[choice]
+		if !x.exists {
+			continue
+		}
+		var err error
+		if *x.format, err = f.formatOf(choice); err != nil {
+			return p, err
 		}
 	}
 	return p, nil
 }
 
-// HostBits is what the host keeps experts in that a GPU keeps by p: the same, unless a flag
+// HostExperts is what the host keeps experts in that a GPU keeps by p: the same, unless a flag
 // says otherwise.
-func (f *PrecisionOptions) HostBits(cfg *model.Config, p load.Precision) (int, error) {
+func (f *PrecisionOptions) HostExperts(cfg *model.Config, p load.Precision) (tensor.Format, error) {
 	if f.CPUExpertBits == "auto" {
 		return p.Experts, nil
 	}

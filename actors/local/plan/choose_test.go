@@ -11,6 +11,7 @@ import (
 	"krater/actors/local/config"
 	"krater/actors/local/predict"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner/rates"
 	"krater/stages/expert"
 	"krater/stages/model"
@@ -156,7 +157,7 @@ func TestForesightIsQuick(t *testing.T) {
 	o := plannedAt(t, hopperName, 6*gib, nil, "--cache-dir", t.TempDir())
 	cfg := shape(t)
 	begun := time.Now()
-	if got := predict.Choose(cfg, &o.Options, o.Case, o.Machine, o.HostBits, 256<<20, 1<<30); got.Line == "" {
+	if got := predict.Choose(cfg, &o.Options, o.Case, o.Machine, o.HostExperts, 256<<20, 1<<30); got.Line == "" {
 		t.Error("nothing is foreseen")
 	}
 	if took := time.Since(begun); took > 2*time.Second { // some ms, on a machine that others use as well
@@ -201,7 +202,7 @@ func TestForesightMeasures(t *testing.T) {
 		{80 * gib, "", 0},
 	} {
 		asked = 0
-		o := plannedFor(t, config.Case{Rank: config.RankFacts{Name: card.Name, Memory: x.memory}, Measure: func(int) *rates.File {
+		o := plannedFor(t, config.Case{Rank: config.RankFacts{Name: card.Name, Memory: x.memory}, Measure: func(tensor.Format) *rates.File {
 			asked++
 			return &rates.File{Card: &card}
 		}}, append(strings.Fields(x.flags), "--cache-dir", t.TempDir())...)

@@ -87,7 +87,7 @@ func (o *Plan) gpuStrategies(left, experts, block int64) (s strategies, resident
 			if f.ExpertVRAM > 0 {
 				room = min(room, int64(f.ExpertVRAM))
 			}
-			o.Foreseen = predict.Choose(o.cfg, f, o.Case, o.Machine, o.HostBits, kv, room)
+			o.Foreseen = predict.Choose(o.cfg, f, o.Case, o.Machine, o.HostExperts, kv, room)
 		}
 		autoPrefill, autoDecode = o.Foreseen.Prefill, o.Foreseen.Decode
 	}
@@ -141,7 +141,7 @@ func (o *Plan) addBesideGPU(l *ledger, lim stages.Limits) error {
 	group := 0
 	if o.Experts.Host() {
 		p := o.Load.Precision
-		p.Experts = o.HostBits
+		p.Experts = o.HostExperts
 		one, err := offload.SlotBytes(cfg, p, nil)
 		if err != nil {
 			return err
@@ -157,11 +157,8 @@ func (o *Plan) addBesideGPU(l *ledger, lim stages.Limits) error {
 // hostGroup is how many numbers of a row share a scale beside a GPU, 0 where the processor has no experts as integers
 // there.
 func (o *Plan) hostGroup() int {
-	switch {
-	case o.Resident || !o.Experts.Host() || o.HostBits == 0:
+	if o.Resident || !o.Experts.Host() {
 		return 0
-	case o.Load.Precision.Group == 0:
-		return o.cfg.Hidden
 	}
-	return o.Load.Precision.Group
+	return o.HostExperts.Of(o.cfg.Hidden).Group
 }

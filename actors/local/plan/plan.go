@@ -10,6 +10,7 @@ import (
 	"krater/kernels/cpu"
 	kernel "krater/kernels/cuda/launch"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner"
 	"krater/stages"
 	"krater/stages/expert"
@@ -35,7 +36,7 @@ type Plan struct {
 	Experts        strategies      // of a device with memory of its own that does not hold all experts
 	PrefillExperts int64           // bytes on it for the prefill strategy's experts at most; 0: what that asks for
 	Resident       bool            // all experts are on the GPU
-	HostBits       int             // of experts on the processor beside a GPU
+	HostExperts    tensor.Format   // of experts on the processor beside a GPU
 	kvMost         int             // blocks of KV cache that would be of use on a GPU
 	Foreseen       *predict.Choice // what the forecast chose; nil: it was not asked
 
@@ -73,7 +74,7 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 		return nil, err
 	}
 	if f.Device == config.CUDA {
-		if o.HostBits, err = f.HostBits(cfg, o.Load.Precision); err != nil {
+		if o.HostExperts, err = f.HostExperts(cfg, o.Load.Precision); err != nil {
 			return nil, err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"krater/actors/local/config"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
 	"krater/stages/model"
@@ -26,16 +27,16 @@ const (
 )
 
 // Choose chooses strategies for the GPU of a case by the forecast, where options leave any open. kv and experts are the
-// parts of the GPU's memory that are for either; hostBits are those of experts on the processor. Without a forecast, of a
+// parts of the GPU's memory that are for either; host is the format of experts on the processor. Without a forecast, of a
 // card that nothing is known of, the fixed strategies stand.
-func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Machine, hostBits int, kv, experts int64) *Choice {
+func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Machine, host tensor.Format, kv, experts int64) *Choice {
 	out := &Choice{Prefill: partPrefill, Decode: partDecode}
 	prefill, decode, err := f.Wanted()
 	if err != nil || prefill != "" && decode != "" {
 		return out
 	}
 	out.Line = fmt.Sprintf("strategies: %s and %s where no flag says otherwise, since nothing is known of the card %s to predict by; krater plan --measure finds it out once, as a start does without --no-measure", partPrefill, partDecode, l.Rank.Name)
-	r, known, ok := foreseenRates(f, l, m, hostBits)
+	r, known, ok := foreseenRates(f, l, m, host)
 	if !ok {
 		return out
 	}
@@ -61,11 +62,11 @@ func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Mach
 
 // foreseenRates are those of this machine and of the GPU of a case: as measured here before or now, else those of a GPU
 // by this name; false where neither is there.
-func foreseenRates(f *config.Options, l config.Case, m *machine.Machine, hostBits int) (r rates.Rates, known Known, ok bool) {
+func foreseenRates(f *config.Options, l config.Case, m *machine.Machine, host tensor.Format) (r rates.Rates, known Known, ok bool) {
 	threads := f.ThreadCount()
 	var kept *rates.File
 	if l.Measure != nil {
-		kept = l.Measure(hostBits)
+		kept = l.Measure(host)
 	} else {
 		kept = Kept(f.CacheDir, Identity(m, threads))
 	}

@@ -7,6 +7,7 @@ import (
 
 	"krater/actors/local/config"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/scheduler/planner/rates"
 )
 
@@ -31,7 +32,7 @@ func TestMeasuresOnce(t *testing.T) {
 			change(&o)
 		}
 		var told lines
-		got := MeasureOnce(&o, someMachine(), with, told.reporter(), config.RankFacts{Name: name, Capacity: memory}, 4, apart)
+		got := MeasureOnce(&o, someMachine(), with, told.reporter(), config.RankFacts{Name: name, Capacity: memory}, tensor.INT4.By(128), apart)
 		return got, told.String()
 	}
 	if got, told := start(f, mine, noMeasure); got != nil || told != "" || f.threads != 0 {
@@ -42,7 +43,7 @@ func TestMeasuresOnce(t *testing.T) {
 		t.Errorf("%+v, %s", got, told)
 	}
 	got, told := start(f, mine)
-	if got == nil || got.Card == nil || got.CPU == nil || got.Card.Name != mine || got.CPU.ReadGBps != 77 || f.threads != 2 || f.bits != 4 {
+	if got == nil || got.Card == nil || got.CPU == nil || got.Card.Name != mine || got.CPU.ReadGBps != 77 || f.threads != 2 || f.experts != tensor.INT4.By(128) {
 		t.Fatalf("%+v: %s", got, told)
 	}
 	if lent != 2 {
@@ -102,13 +103,14 @@ var errNothing = errors.New("nothing to measure")
 
 // fakeMeter measures what it is told to.
 type fakeMeter struct {
-	cpu           rates.CPU
-	card          *rates.Card
-	threads, bits int
+	cpu     rates.CPU
+	card    *rates.Card
+	threads int
+	experts tensor.Format
 }
 
-func (f *fakeMeter) CPU(threads, bits int, _ int64, _ config.Telling) (rates.CPU, error) {
-	f.threads, f.bits = threads, bits
+func (f *fakeMeter) CPU(threads int, experts tensor.Format, _ int64, _ config.Telling) (rates.CPU, error) {
+	f.threads, f.experts = threads, experts
 	return f.cpu, nil
 }
 

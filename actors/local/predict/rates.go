@@ -14,6 +14,7 @@ import (
 
 	"krater/actors/local/config"
 	"krater/kernels/machine"
+	"krater/kernels/tensor"
 	"krater/scheduler/files"
 	"krater/scheduler/planner/rates"
 )
@@ -28,10 +29,10 @@ func sameCard(kept *rates.File, name string, bytes int64) bool {
 }
 
 // MeasureOnce gives the rates that are kept of a machine and a GPU, measured now and kept where one of them is not,
-// unless an option says that nothing is to be; nil: there are none. bits are those of experts on the processors; apart does
+// unless an option says that nothing is to be; nil: there are none. experts are in that format on the processors; apart does
 // work while nobody else has the GPU open. Whatever fails, a start goes on without. An emulated card is not measured, nor
 // is what stands beside it.
-func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Reporter, on config.RankFacts, bits int, apart func(work func())) *rates.File {
+func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Reporter, on config.RankFacts, experts tensor.Format, apart func(work func())) *rates.File {
 	threads := f.ThreadCount()
 	id := Identity(m, threads)
 	kept := Kept(f.CacheDir, id)
@@ -58,7 +59,7 @@ func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Rep
 	}
 	if err == nil && file.CPU == nil {
 		var got rates.CPU
-		if got, err = with.CPU(threads, bits, m.Available(), r.Measured); err == nil {
+		if got, err = with.CPU(threads, experts, m.Available(), r.Measured); err == nil {
 			file.CPU = &got
 		}
 	}
@@ -76,8 +77,8 @@ func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Rep
 
 // Meter measures rates of this machine.
 type Meter interface {
-	// CPU measures the processors with so many threads on experts of so many bits.
-	CPU(threads, bits int, available int64, tell config.Telling) (rates.CPU, error)
+	// CPU measures the processors with so many threads on experts in a format.
+	CPU(threads int, experts tensor.Format, available int64, tell config.Telling) (rates.CPU, error)
 	// Card measures a GPU by its number.
 	Card(index int, tell config.Telling) (rates.Card, error)
 }

@@ -180,18 +180,15 @@ func precisionName(p load.Precision) string {
 		return "bf16"
 	}
 	text := ""
-	for _, x := range []struct {
-		part string
-		bits int
-	}{{"experts", p.Experts}, {"attention", p.Attention}, {"kv_b", p.KVB}, {"shared", p.Shared}, {"dense", p.Dense}, {"head", p.Head}} {
+	for _, x := range p.Parts() {
 		kept := "bf16"
-		if x.bits != 0 {
-			kept = fmt.Sprintf("int%d", x.bits)
+		if !x.Format.Zero() {
+			kept = x.Format.Name()
 		}
-		text += x.part + " " + kept + ", "
+		text += x.Name + " " + kept + ", "
 	}
-	if p.Group == 0 {
-		return text + "a scale a row"
+	if g := p.Any().Group; g != 0 {
+		return text + fmt.Sprintf("groups of %d", g)
 	}
-	return text + fmt.Sprintf("groups of %d", p.Group)
+	return text + "a scale a row"
 }

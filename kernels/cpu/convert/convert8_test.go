@@ -166,7 +166,7 @@ func TestColumns(t *testing.T) {
 	for _, l := range level.Available() {
 		for _, bits := range []int{4, 8} {
 			for _, size := range [][2]int{{1, 1}, {2, 1}, {3, 2}, {1, 4}} {
-				f := tensor.FormatB{Rows: 16, Cols: 32 * size[0] * size[1], Bits: bits, Group: 32 * size[1]}
+				f := tensor.Layout{Format: tensor.Integers(bits).By(32 * size[1]), Rows: 16, Cols: 32 * size[0] * size[1]}
 				r := kerneltest.Rand(uint64(bits))
 				values := make([]int8, f.Rows*f.Cols)
 				for i := range values {
@@ -177,19 +177,16 @@ func TestColumns(t *testing.T) {
 					values[3] = -127
 				}
 				w, s := make([]byte, f.ValueBytes()), make([]byte, f.ScaleBytes())
-				f.Pack(w, values)
-				f.PackScales(s, kerneltest.Normal(r, f.Rows*f.Groups(), 1))
+				f.Pack(w, s, f.Matrix(values, kerneltest.Normal(r, f.Rows*f.Groups(), 1)))
+				m := f.Unpack(w, s)
 				const wide = 19
 				dst := kerneltest.Guard[float32]((f.Cols-1)*wide+16, 4)
 				before := bytes.Clone(kerneltest.Bytes(dst.Data))
-				kernel := At(l).Columns4
-				if bits == 8 {
-					kernel = At(l).Columns8
-				}
+				kernel := At(l).Columns[f.Encoding]
 				kernel(dst.First(), &w[0], unsafe.SliceData(s), 4*wide, size[0], size[1])
 				row := make([]float32, f.Cols)
 				for i := range f.Rows {
-					f.Row(row, w, s, i)
+					m.Row(row, i)
 					for c, want := range row {
 						if got := dst.Data[c*wide+i]; math.Float32bits(got) != math.Float32bits(want) {
 							t.Fatalf("%s, INT%d: [%d, %d] is %g, want %g", l, bits, i, c, got, want)

@@ -88,20 +88,17 @@ func quantI8(q []int8, x []float32) (scale float32) {
 	return top / 127
 }
 
-func pureColumns4(dst *float32, w, s *byte, stride, groups, steps int) {
-	pureColumns(dst, w, s, stride, tensor.FormatB{Rows: tensor.TileRows, Cols: 32 * steps * groups, Bits: 4, Group: 32 * steps})
-}
-
-func pureColumns8(dst *float32, w, s *byte, stride, groups, steps int) {
-	pureColumns(dst, w, s, stride, tensor.FormatB{Rows: tensor.TileRows, Cols: 32 * steps * groups, Bits: 8, Group: 32 * steps})
-}
-
-func pureColumns(dst *float32, w, s *byte, stride int, f tensor.FormatB) {
-	values, scales := unsafe.Slice(w, f.TileBytes()), unsafe.Slice(s, f.ScaleBytes())
-	for c := range f.Cols {
-		column := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(dst), c*stride)), f.Rows)
-		for r := range column {
-			column[r] = float32(f.Value(values, r, c)) * f.Scale(scales, r, c/f.Group)
+// pureColumns is Columns of any encoding.
+func pureColumns(e *tensor.Encoding) Columns {
+	return func(dst *float32, w, s *byte, stride, groups, steps int) {
+		l := tensor.Layout{Format: e.By(32 * steps), Rows: tensor.TileRows, Cols: 32 * steps * groups}
+		m := l.Unpack(unsafe.Slice(w, l.ValueBytes()), unsafe.Slice(s, l.ScaleBytes()))
+		row := make([]float32, l.Cols)
+		for r := range l.Rows {
+			m.Row(row, r)
+			for c, v := range row {
+				*(*float32)(unsafe.Add(unsafe.Pointer(dst), c*stride+4*r)) = v
+			}
 		}
 	}
 }

@@ -9,10 +9,11 @@ import (
 var pure = newPure()
 
 func newPure() Funcs {
-	f := Funcs{Most: 4}
+	var int4, int8 Kernels
+	f := Funcs{Of: map[*tensor.Encoding]*Kernels{tensor.INT4: &int4, tensor.INT8: &int8}, Most: 4}
 	for rows := 1; rows <= f.Most; rows++ {
-		f.Int4[rows] = func(t *Tile) { pureTiles(t, rows, 4) }
-		f.Int8[rows] = func(t *Tile) { pureTiles(t, rows, 8) }
+		int4[rows] = func(t *Tile) { pureTiles(t, rows, 4) }
+		int8[rows] = func(t *Tile) { pureTiles(t, rows, 8) }
 	}
 	return f
 }

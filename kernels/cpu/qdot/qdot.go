@@ -1,6 +1,6 @@
 // Package qdot has the inner tiles of every product with integer weights. A tile is up to
 // eight rows of INT8 activations against consecutive tiles of INT4 or INT8 weights in
-// format B (tensor.FormatB), read in place.
+// format B (tensor.Layout), read in place.
 //
 // What a result is, is laid down to the bit in kernels/device (MatMulQ): exact
 // integer sums within a group, groups added in rising order by one fused
@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"krater/kernels/cpu/level"
+	"krater/kernels/tensor"
 )
 
 // Rows is the most rows of activations a tile can take; see Funcs.Most.
@@ -34,10 +35,13 @@ type Tile struct {
 	Ahead int
 }
 
-// Funcs are the tiles of one level, indexed by the number of rows (1..Most).
+// Kernels are the tiles of an encoding by the number of rows (1..Most).
+type Kernels = [Rows + 1]func(*Tile)
+
+// Funcs are the tiles of one level.
 type Funcs struct {
-	Int4, Int8 [Rows + 1]func(*Tile)
-	Most       int
+	Of   map[*tensor.Encoding]*Kernels
+	Most int
 }
 
 // At gives the tiles of a level that Resolve has accepted. Level AVX512 has its

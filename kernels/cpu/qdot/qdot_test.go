@@ -38,7 +38,7 @@ type fill func(i int) (w, x int)
 
 func newProblem(rows, tiles, k, group, bits int, seed uint64, f fill) *problem {
 	r := kerneltest.Rand(seed)
-	b := tensor.FormatB{Rows: 16 * tiles, Cols: k, Bits: bits, Group: group}
+	b := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: 16 * tiles, Cols: k}
 	p := &problem{rows: rows}
 	w, x := make([]int8, b.Rows*k), make([]int8, rows*k)
 	for i := range w {
@@ -50,9 +50,8 @@ func newProblem(rows, tiles, k, group, bits int, seed uint64, f fill) *problem {
 		x[i] = int8(v)
 	}
 	p.values, p.scales = kerneltest.Guard[byte](b.ValueBytes(), 0), kerneltest.Guard[byte](b.ScaleBytes(), 2*int(seed%32))
-	p.w = ref.QMat{FormatB: b, Values: p.values.Data, Scales: p.scales.Data}
-	b.Pack(p.w.Values, w)
-	b.PackScales(p.w.Scales, kerneltest.Normal(r, b.Rows*b.Groups(), 0.01))
+	p.w = ref.QMat{Layout: b, Values: p.values.Data, Scales: p.scales.Data}
+	b.Pack(p.w.Values, p.w.Scales, b.Matrix(w, kerneltest.Normal(r, b.Rows*b.Groups(), 0.01)))
 	p.x = ref.QRows{Q: x, Cols: k, Group: group, Scale: kerneltest.Normal(r, rows*b.Groups(), 0.1), Bias: make([]int32, rows*b.Groups())}
 	for i, v := range x {
 		p.x.Bias[i/k*b.Groups()+i%k/group] -= 8 * int32(v)
@@ -69,7 +68,7 @@ func random(seed uint64, bits int) fill {
 func (p *problem) run(fs *Funcs, misalign, ahead int) ([]float32, error) {
 	t := &Tile{
 		W: unsafe.Pointer(p.values.First()), S: unsafe.Pointer(p.scales.First()),
-		K: p.x.Cols, Steps: p.x.Group / 32, Tiles: p.w.Tiles(), Ahead: ahead,
+		K: p.x.Cols, Steps: p.x.Group / 32, Tiles: p.w.Bands(), Ahead: ahead,
 	}
 	groups := p.w.Groups()
 	var outs []*kerneltest.Guarded[float32]
@@ -80,10 +79,7 @@ func (p *problem) run(fs *Funcs, misalign, ahead int) ([]float32, error) {
 		outs = append(outs, kerneltest.Guard[float32](p.w.Rows, 4*(misalign+3*m)%64))
 		t.Out[m] = outs[m].First()
 	}
-	kernels := &fs.Int4
-	if p.w.Bits == 8 {
-		kernels = &fs.Int8
-	}
+	kernels := fs.Of[p.w.Encoding]
 	kernels[p.rows](t)
 	var got []float32
 	for _, out := range outs {
@@ -191,8 +187,9 @@ func TestTilesOfExtremes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			scales := p.w.Unpack(p.w.Values, p.w.Scales).Scales
 			for i, v := range got {
-				want := tensor.FMA(float32(k*c[0]*c[1]), p.w.Scale(p.w.Scales, i%16, 0)*p.x.Scale[i/16], 0)
+				want := tensor.FMA(float32(k*c[0]*c[1]), scales[i%16]*p.x.Scale[i/16], 0)
 				if math.Float32bits(v) != math.Float32bits(want) {
 					t.Fatalf("%v: result %d is %g, want %g", c, i, v, want)
 				}
@@ -237,10 +234,7 @@ func BenchmarkTile(b *testing.B) {
 							t.X[i], t.Scale[i], t.Bias[i] = &p.x.Q[i*k], &p.x.Scale[i*k/group], &p.x.Bias[i*k/group]
 							t.Out[i] = &out[i*16*tiles]
 						}
-						kernel := fs.Int4[m]
-						if bits == 8 {
-							kernel = fs.Int8[m]
-						}
+						kernel := fs.Of[p.w.Encoding][m]
 						ns := kerneltest.Quartile(b, 1, func() { kernel(t) })
 						kerneltest.Report(b, ns, p.w.ValueBytes()+p.w.ScaleBytes(), 2*m*16*tiles*k)
 					})

@@ -2,22 +2,29 @@
 
 package qdot
 
-import "krater/kernels/cpu/level"
+import (
+	"krater/kernels/cpu/level"
+	"krater/kernels/tensor"
+)
 
 var (
 	avx2 = Funcs{
-		Int4: [Rows + 1]func(*Tile){nil, int4Rows1AVX2, int4Rows2AVX2, int4Rows3AVX2, int4Rows4AVX2},
-		Int8: [Rows + 1]func(*Tile){nil, int8Rows1AVX2, int8Rows2AVX2, int8Rows3AVX2, int8Rows4AVX2},
+		Of: map[*tensor.Encoding]*Kernels{
+			tensor.INT4: {nil, int4Rows1AVX2, int4Rows2AVX2, int4Rows3AVX2, int4Rows4AVX2},
+			tensor.INT8: {nil, int8Rows1AVX2, int8Rows2AVX2, int8Rows3AVX2, int8Rows4AVX2},
+		},
 		Most: 4,
 	}
 	avx512 = Funcs{
-		Int4: [Rows + 1]func(*Tile){
-			nil, int4Rows1AVX512, int4Rows2AVX512, int4Rows3AVX512, int4Rows4AVX512,
-			int4Rows5AVX512, int4Rows6AVX512, int4Rows7AVX512, int4Rows8AVX512,
-		},
-		Int8: [Rows + 1]func(*Tile){
-			nil, int8Rows1AVX512, int8Rows2AVX512, int8Rows3AVX512, int8Rows4AVX512,
-			int8Rows5AVX512, int8Rows6AVX512, int8Rows7AVX512, int8Rows8AVX512,
+		Of: map[*tensor.Encoding]*Kernels{
+			tensor.INT4: {
+				nil, int4Rows1AVX512, int4Rows2AVX512, int4Rows3AVX512, int4Rows4AVX512,
+				int4Rows5AVX512, int4Rows6AVX512, int4Rows7AVX512, int4Rows8AVX512,
+			},
+			tensor.INT8: {
+				nil, int8Rows1AVX512, int8Rows2AVX512, int8Rows3AVX512, int8Rows4AVX512,
+				int8Rows5AVX512, int8Rows6AVX512, int8Rows7AVX512, int8Rows8AVX512,
+			},
 		},
 		Most: 8,
 	}

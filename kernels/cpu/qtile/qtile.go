@@ -1,10 +1,10 @@
-// Package qtile multiplies blocks of tokens with INT4 or INT8 weights in format B
-// on the tile unit (package amx). The results have the bits of package qdot: the
-// arithmetic is laid down in kernels/device (MatMulQ).
+// Package qtile multiplies blocks of tokens with packed INT4 or INT8 weights on the tile unit
+// (package amx). The results have the bits of package qdot: the arithmetic is laid down in
+// kernels/device (MatMulQ).
 //
-// A line of format B is a row of the unit's weight tile as it lies: INT8 lines
-// become signed bytes by a change of the top bit, INT4 lines two rows, one of low
-// and one of high nibbles.
+// A line of packed weights is a row of the unit's weight tile as it lies: INT8 lines become
+// signed bytes by a change of the top bit, INT4 lines two rows, one of low and one of high
+// nibbles.
 package qtile
 
 import (
@@ -26,7 +26,7 @@ const (
 	MostBlocks = 4
 	// MostTokens is what a Work takes at a time.
 	MostTokens = MostBlocks * BlockTokens
-	// WeightRows is what a call multiplies with: two tiles of format B.
+	// WeightRows is what a call multiplies with: two bands of packed weights.
 	WeightRows = 2 * tensor.TileRows
 
 	sliceColumns = 256 // of weights unpacked at a time
@@ -58,6 +58,12 @@ type Tile struct {
 	now, block         int
 	aBlock, scaleBlock unsafe.Pointer
 }
+
+// Kernel multiplies with the weights of an encoding.
+type Kernel func(*Tile)
+
+// Kernels are the encodings that the unit takes.
+var Kernels = map[*tensor.Encoding]Kernel{tensor.INT4: int4Blocks, tensor.INT8: int8Blocks}
 
 // Can reports whether groups of so many columns are possible.
 func Can(group int) bool { return group%Columns == 0 && group <= MostGroup }
@@ -131,6 +137,7 @@ func Scratch(group int) int {
 // Work multiplies packed tokens. It lives in the caller's scratch.
 type Work struct {
 	tile   Tile
+	call   Tile // the one at hand: the routine changes it
 	config amx.Config
 	tokens *Tokens
 }
@@ -163,19 +170,14 @@ func (w *Work) Begin(t *Tokens, scratch *float32) {
 	}
 }
 
-// Multiply computes 32 weight rows of bits (4 or 8) for every token: values and
-// scales of two tiles of format B that follow one another. Read the results with
-// Result.
-func (w *Work) Multiply(values, scales unsafe.Pointer, bits int) {
-	t := w.tile // the routine changes it
-	t.w, t.s = values, scales
-	t.wStride, t.sStride = w.tokens.k*tileRows*bits/8, 2*tileRows*w.tokens.groups
-	t.left = w.tokens.groups
-	if bits == 8 {
-		int8Blocks(&t)
-		return
-	}
-	int4Blocks(&t)
+// Multiply computes 32 weight rows for every token: values and scales of two bands of packed
+// weights that follow one another, each of so many bytes. Read the results with Result.
+func (w *Work) Multiply(kernel Kernel, values, scales unsafe.Pointer, valueBytes, scaleBytes int) {
+	w.call = w.tile
+	w.call.w, w.call.s = values, scales
+	w.call.wStride, w.call.sStride = valueBytes, scaleBytes
+	w.call.left = w.tokens.groups
+	kernel(&w.call)
 }
 
 // Result copies the 32 results of token i to dst.

@@ -38,15 +38,21 @@ func available(t testing.TB) {
 }
 
 type problem struct {
-	m, k, group, bits int
-	x                 ref.QRows
-	w                 ref.QMat
+	m, k, group int
+	x           ref.QRows
+	w           ref.QMat
+}
+
+// multiply runs the kernel of the problem's encoding.
+func (p *problem) multiply(w *Work) {
+	values, scales := p.w.BandBytes()
+	w.Multiply(Kernels[p.w.Encoding], unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]), values, scales)
 }
 
 func newProblem(seed uint64, m, k, group, bits int, constant *[2]int8) *problem {
 	r := kerneltest.Rand(seed)
-	f := tensor.FormatB{Rows: WeightRows, Cols: k, Bits: bits, Group: group}
-	p := &problem{m: m, k: k, group: group, bits: bits, w: ref.QMat{FormatB: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}}
+	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: WeightRows, Cols: k}
+	p := &problem{m: m, k: k, group: group, w: ref.QMat{Layout: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}}
 	w, x := make([]int8, f.Rows*k), make([]int8, m*k)
 	for i := range w {
 		w[i] = int8(max(-127, r.IntN(1<<bits)-1<<(bits-1)))
@@ -60,8 +66,7 @@ func newProblem(seed uint64, m, k, group, bits int, constant *[2]int8) *problem 
 			x[i] = constant[1]
 		}
 	}
-	f.Pack(p.w.Values, w)
-	f.PackScales(p.w.Scales, kerneltest.Normal(r, f.Rows*f.Groups(), 0.01))
+	f.Pack(p.w.Values, p.w.Scales, f.Matrix(w, kerneltest.Normal(r, f.Rows*f.Groups(), 0.01)))
 	p.x = ref.QRows{Q: x, Cols: k, Group: group, Scale: kerneltest.Normal(r, m*f.Groups(), 0.1), Bias: make([]int32, m*f.Groups())}
 	return p
 }
@@ -83,7 +88,7 @@ func (p *problem) run(w *Work, scratch room) []float32 {
 		t.Pack(i, &p.x.Q[i*p.k], &p.x.Scale[i*groups])
 	}
 	w.Begin(&t, scratch.work.First())
-	w.Multiply(unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]), p.bits)
+	p.multiply(w)
 	got := make([]float32, p.m*WeightRows)
 	for i := range p.m {
 		w.Result(i, &got[i*WeightRows])
@@ -161,7 +166,7 @@ func BenchmarkMultiply(b *testing.B) {
 					p, w := newProblem(1, m, 2048, group, bits, nil), new(Work)
 					p.run(w, p.room())
 					ns := kerneltest.Quartile(b, 1, func() {
-						w.Multiply(unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]), p.bits)
+						p.multiply(w)
 					})
 					kerneltest.Report(b, ns, 0, 2*m*WeightRows*p.k)
 				})

@@ -125,13 +125,12 @@ func (c *Card) I32(x []int32, rows, cols int) launch.Mat {
 	return launch.Mat{At: Upload(c, x[:rows*cols]), DType: tensor.I32, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// Tiles packs integers [Rows, Cols] and scales [Rows, groups] in format A.
-func (c *Card) Tiles(f tensor.FormatA, values []int8, scales []float32) launch.Tiles {
+// Tiles packs integers [Rows, Cols] and scales [Rows, groups].
+func (c *Card) Tiles(f tensor.Layout, values []int8, scales []float32) launch.Tiles {
 	c.t.Helper()
 	v, s := make([]byte, f.ValueBytes()), make([]byte, f.ScaleBytes())
-	f.Pack(v, values)
-	f.PackScales(s, scales)
-	return launch.Tiles{FormatA: f, Values: c.Bytes(v), Scales: c.Bytes(s)}
+	f.Pack(v, s, f.Matrix(values, scales))
+	return launch.Tiles{Layout: f, Values: c.Bytes(v), Scales: c.Bytes(s)}
 }
 
 // Run has build append to a list, runs it and waits.

@@ -11,7 +11,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Layout is how a weight matrix is kept: rows of DType, or with Bits format A.
+// Layout is how a weight matrix is kept: rows of DType, or with Bits packed integers.
 type Layout struct {
 	DType  tensor.DType
 	Bits   int
@@ -33,7 +33,7 @@ func (c *Card) RandomWeights(rng *rand.Rand, k Layout, n, rows, cols int) Weight
 	w := Weights{Dense: make([][]float32, n)}
 	var values, scales []byte
 	size := float32(1 / math.Sqrt(float64(cols)))
-	f := tensor.FormatA{Rows: rows, Cols: cols, Bits: k.Bits, Group: k.Group, Joined: k.Joined}
+	f := tensor.Layout{Format: tensor.Integers(k.Bits).By(k.Group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: k.Joined}
 	if k.Group == 0 {
 		f.Group = max(cols, 128)
 	}
@@ -51,7 +51,7 @@ func (c *Card) RandomWeights(rng *rand.Rand, k Layout, n, rows, cols int) Weight
 	if k.Bits == 0 {
 		w.F = launch.Mat{At: at, DType: k.DType, Rows: rows, Cols: cols, Stride: cols}
 	} else {
-		w.A = launch.Tiles{FormatA: f, Values: at, Scales: c.Bytes(scales)}
+		w.A = launch.Tiles{Layout: f, Values: at, Scales: c.Bytes(scales)}
 	}
 	return w
 }
@@ -73,24 +73,23 @@ func appendRows(b []byte, rng *rand.Rand, dt tensor.DType, dense []float32, size
 
 // randomTiles fills dense and packs it. Every integer that the format has occurs, and
 // every scale differs.
-func randomTiles(rng *rand.Rand, f tensor.FormatA, dense []float32, size float32) (values, scales []byte) {
+func randomTiles(rng *rand.Rand, f tensor.Layout, dense []float32, size float32) (values, scales []byte) {
 	q := make([]int8, len(dense))
 	groups := (f.Cols + f.Group - 1) / f.Group
 	s := make([]float32, f.Rows*groups)
-	limit := 1<<(f.Bits-1) - 1
+	limit := 1<<(f.Bits()-1) - 1
 	for i := range s {
 		s[i] = tensor.BF16ToF32(tensor.F32ToBF16(size * float32(1+rng.Float64()) / float32(limit)))
 	}
 	for i := range q {
 		q[i] = int8(rng.IntN(2*limit+1) - limit)
-		if f.Bits == 4 && rng.IntN(16) == 0 {
+		if f.Bits() == 4 && rng.IntN(16) == 0 {
 			q[i] = -8
 		}
 		dense[i] = float32(q[i]) * s[i/f.Cols*groups+i%f.Cols/f.Group]
 	}
 	values, scales = make([]byte, f.ValueBytes()), make([]byte, f.ScaleBytes())
-	f.Pack(values, q)
-	f.PackScales(scales, s)
+	f.Pack(values, scales, f.Matrix(q, s))
 	return values, scales
 }
 

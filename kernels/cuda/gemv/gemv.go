@@ -1,6 +1,6 @@
 // Package gemv launches the products of 1 to 64 rows, which read each weight once at the
 // speed of memory. The operators are a matrix, a SwiGLU network and a mixture of experts,
-// for BF16 activations. Weights are BF16 rows or format A of any group.
+// for BF16 activations. Weights are BF16 rows, or packed with any group.
 //
 // What a row's result is to the bit depends on its own values, on shapes and on the
 // card, never on the other rows or their number.
@@ -33,6 +33,11 @@ const (
 
 var formatNames = [formats]string{"bf16", "int4_g32", "int4_g64", "int4_g128", "int8_g32", "int8_g64", "int8_g128"}
 
+var formatIndex = map[tensor.Format]format{
+	tensor.INT4.By(32): int4x32, tensor.INT4.By(64): int4x64, tensor.INT4.By(128): int4x128, tensor.INT4.By(0): int4x128,
+	tensor.INT8.By(32): int8x32, tensor.INT8.By(64): int8x64, tensor.INT8.By(128): int8x128, tensor.INT8.By(0): int8x128,
+}
+
 // byFormat are the kernels of a name, one a format.
 func byFormat(prefix string) (k [formats]launch.Kernel) {
 	for i, name := range formatNames {
@@ -52,17 +57,8 @@ func formatOf(w *launch.Weight) (f format, ok bool) {
 	if w.A.Zero() {
 		return plainBF16, w.F.DType == tensor.BF16 && aligned(w.F)
 	}
-	f = int4x32
-	if w.A.Bits == 8 {
-		f = int8x32
-	}
-	switch {
-	case w.A.Groups() == 1 || w.A.Group == 128:
-		f += 2
-	case w.A.Group == 64:
-		f++
-	}
-	return f, w.A.Check() == nil && w.A.Values%16 == 0 && w.A.Scales%16 == 0
+	f, ok = formatIndex[w.A.Scaling()]
+	return f, ok && w.A.Check() == nil && w.A.Values%16 == 0 && w.A.Scales%16 == 0
 }
 
 // aligned: rows of m can be read 16 bytes at a time.
@@ -224,7 +220,7 @@ func appendMatrix(args []launch.Arg, w *launch.Weight) []launch.Arg {
 		return append(args, launch.P(w.F.At), launch.P(0), launch.I32(w.F.Rows), launch.I32(w.F.Cols/tensor.TileA),
 			launch.I32(0), launch.I32(w.F.Stride))
 	}
-	return append(args, launch.P(w.A.Values), launch.P(w.A.Scales), launch.I32(w.A.Rows), launch.I32(w.A.TileCols()),
+	return append(args, launch.P(w.A.Values), launch.P(w.A.Scales), launch.I32(w.A.Rows), launch.I32(w.A.PaddedCols()/tensor.TileA),
 		launch.I32(w.A.Groups()), launch.I32(0))
 }
 

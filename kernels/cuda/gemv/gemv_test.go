@@ -20,8 +20,8 @@ func tiles(bits, group, rows, cols int, joined bool) launch.Weight {
 	if group == 0 {
 		group = max(128, cols)
 	}
-	f := tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: group, Joined: joined}
-	return launch.Weight{A: launch.Tiles{FormatA: f, Values: 4096, Scales: 8192}}
+	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
+	return launch.Weight{A: launch.Tiles{Layout: f, Values: 4096, Scales: 8192}}
 }
 
 // The kernels, grids and warps of the sizes of DeepSeek-V2-Lite.

@@ -43,9 +43,9 @@ func (m Mat) String() string {
 	return fmt.Sprintf("%s [%d, %d]", m.DType, m.Rows, m.Cols)
 }
 
-// Tiles is an integer weight matrix in format A.
+// Tiles is a packed weight matrix.
 type Tiles struct {
-	tensor.FormatA
+	tensor.Layout
 	Values Ptr // ValueBytes, aligned to 128
 	Scales Ptr // ScaleBytes
 }

@@ -1,6 +1,8 @@
 package moe
 
 import (
+	"strings"
+
 	"krater/kernels/cuda/launch"
 	"krater/kernels/tensor"
 )
@@ -104,32 +106,34 @@ func (v Variant) runs(card launch.Card) bool {
 	return v > Auto && v < variants && (card.Hopper || v <= A64)
 }
 
-// format numbers the ways in which a matrix is kept, as the kernels' names do.
+// format numbers the formats of weights.
 type format int
 
 const formats = 8
 
-var formatNames = [formats]string{"int4_g32", "int4_g64", "int4_g128", "int4_ch", "int8_g32", "int8_g64", "int8_g128", "int8_ch"}
+var formatList = [formats]tensor.Format{
+	tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(128), tensor.INT4.By(0),
+	tensor.INT8.By(32), tensor.INT8.By(64), tensor.INT8.By(128), tensor.INT8.By(0),
+}
 
-func formatOf(w *launch.Tiles) format {
-	f := format(0)
-	if w.Bits == 8 {
-		f = 4
+var formatIndex = func() map[tensor.Format]format {
+	m := map[tensor.Format]format{}
+	for i, f := range formatList {
+		m[f] = format(i)
 	}
-	switch {
-	case w.Group >= w.Cols:
-		return f + 3
-	case w.Group == 128:
-		return f + 2
-	case w.Group == 64:
-		return f + 1
-	}
-	return f
+	return m
+}()
+
+// formatOf is how w is kept; ok is false if no kernel here takes it.
+func formatOf(w *launch.Tiles) (f format, ok bool) {
+	f, ok = formatIndex[w.Scaling()]
+	return f, ok
 }
 
 var kernels = func() (k [variants][formats]launch.Kernel) {
 	for v := Auto + 1; v < variants; v++ {
-		for f, name := range formatNames {
+		for f, kept := range formatList {
+			name := strings.ReplaceAll(kept.String(), "_row", "_ch")
 			k[v][f] = launch.Named("kr_moe_" + name + shapes[v].suffix)
 		}
 	}
@@ -143,7 +147,11 @@ func fits(w *launch.Tiles) bool {
 	if w.Joined {
 		rows = 16
 	}
-	return !w.Zero() && w.Check() == nil && w.Cols%tensor.TileA == 0 && w.Rows%rows == 0 && w.Values%16 == 0 && w.Scales%4 == 0
+	if w.Zero() {
+		return false
+	}
+	_, ok := formatOf(w)
+	return ok && w.Check() == nil && w.Cols%tensor.TileA == 0 && w.Rows%rows == 0 && w.Values%16 == 0 && w.Scales%4 == 0
 }
 
 // readable reports whether rows of BF16 can be copied 16 bytes at a time.

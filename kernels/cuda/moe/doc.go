@@ -1,4 +1,4 @@
-// Package moe launches the products of many rows with weights in format A: experts over
+// Package moe launches the products of many rows with packed weights: experts over
 // sorted assignments, and, as a mixture of one, a matrix or a SwiGLU network. They unpack
 // INT4 and INT8 to bfloat16 on the way to the tensor cores; activations are BF16, sums F32.
 //

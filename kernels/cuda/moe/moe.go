@@ -28,7 +28,7 @@ type Options struct {
 	Variant Variant
 }
 
-// CanExperts reports whether Experts takes the bank on x [T, H]: format A, gate and up
+// CanExperts reports whether Experts takes the bank on x [T, H]: packed, gate and up
 // joined, H and F multiples of 64, everything aligned to 16 bytes.
 func CanExperts(x launch.Mat, b *launch.Bank) bool {
 	return canNetwork(x, &b.W13.A, &b.W2.A) &&
@@ -169,7 +169,7 @@ func (j *job) add(l *launch.List, v Variant, out launch.Mat, m mode, factors lau
 	if j.aligned != nil {
 		tiles, slots, count = j.aligned.Tiles, j.aligned.Slots, j.aligned.Count
 	}
-	f := formatOf(w)
+	f, _ := formatOf(w)
 	l.Add(kernels[v][f], launch.Config{
 		Grid:   launch.Dim{X: uint32((w.Rows + s.rows - 1) / s.rows), Y: uint32(j.tiles)},
 		Block:  launch.Dim{X: uint32(s.threads)},
@@ -179,7 +179,7 @@ func (j *job) add(l *launch.List, v Variant, out launch.Mat, m mode, factors lau
 		launch.P(out.At), launch.I32(int(m)), launch.I32(out.Stride), launch.P(factors),
 		launch.P(x.At), launch.I32(x.Stride), launch.I32(divisor),
 		launch.P(tiles), launch.P(slots), launch.P(count), launch.I32(j.rows),
-		launch.P(w.Values), launch.P(w.Scales), launch.I32(w.Rows), launch.I32(w.TileCols()), launch.I32(w.Groups()),
+		launch.P(w.Values), launch.P(w.Scales), launch.I32(w.Rows), launch.I32(w.PaddedCols()/tensor.TileA), launch.I32(w.Groups()),
 		launch.I64(step), launch.I64(scaleStep))
 }
 

@@ -24,8 +24,8 @@ func tiles(bits, group, rows, cols int, joined bool) launch.Tiles {
 	if group == 0 {
 		group = max(128, cols)
 	}
-	f := tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: group, Joined: joined}
-	return launch.Tiles{FormatA: f, Values: 4096, Scales: 8192}
+	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
+	return launch.Tiles{Layout: f, Values: 4096, Scales: 8192}
 }
 
 // The kernels and grids of the routed experts of DeepSeek-V2-Lite.

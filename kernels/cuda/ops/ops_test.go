@@ -30,7 +30,7 @@ func (a *at) mat(dt tensor.DType, rows, cols int) launch.Mat {
 
 func (a *at) tiles(rows, cols, bits int, joined bool) launch.Weight {
 	a.next += 1 << 36
-	return launch.Weight{A: launch.Tiles{FormatA: tensor.FormatA{Rows: rows, Cols: cols, Bits: bits, Group: 128, Joined: joined},
+	return launch.Weight{A: launch.Tiles{Layout: tensor.Layout{Format: tensor.Integers(bits).By(128), Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined},
 		Values: a.next, Scales: a.next + 1<<34}}
 }
 

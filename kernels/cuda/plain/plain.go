@@ -30,6 +30,8 @@ const (
 	tilesInt8
 )
 
+var weightKinds = map[*tensor.Encoding]int{tensor.INT4: tilesInt4, tensor.INT8: tilesInt8}
+
 // MatMul is out [T, N] = x [T, K] * transposed w [N, K]. Activations are F32 or BF16,
 // each as its Mat says; w is rows of F32 or BF16, or tiles.
 func MatMul(l *launch.List, out, x launch.Mat, w launch.Weight) {
@@ -115,10 +117,11 @@ func weightArgs(op string, w *launch.Weight) [9]launch.Arg {
 	if err := a.Check(); err != nil {
 		refuse(op, "%v", err)
 	}
-	kind, joined := tilesInt4, 0
-	if a.Bits == 8 {
-		kind = tilesInt8
+	kind, ok := weightKinds[a.Encoding]
+	if !ok {
+		refuse(op, "weights of format %s", a.Format)
 	}
+	joined := 0
 	if a.Joined {
 		joined = 1
 	}

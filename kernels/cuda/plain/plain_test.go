@@ -16,7 +16,7 @@ func mat(dt tensor.DType, rows, cols int) launch.Mat {
 func TestLaunches(t *testing.T) {
 	var l launch.List
 	MatMul(&l, mat(tensor.F32, 5, 7), mat(tensor.BF16, 5, 3), launch.Weight{F: mat(tensor.F32, 7, 3)})
-	w13 := launch.Weight{A: launch.Tiles{FormatA: tensor.FormatA{Rows: 32, Cols: 24, Bits: 4, Group: 32, Joined: true}, Values: 4096, Scales: 8192}}
+	w13 := launch.Weight{A: launch.Tiles{Layout: tensor.Layout{Format: tensor.INT4.By(32), Rows: 32, Cols: 24, For: tensor.GPU, Joined: true}, Values: 4096, Scales: 8192}}
 	FFN(&l, mat(tensor.F32, 3, 24), 4096, mat(tensor.F32, 3, 24), w13, launch.Weight{F: mat(tensor.BF16, 24, 16)})
 	want := []struct {
 		name         string

@@ -10,7 +10,7 @@ import (
 func part(b device.Buffer, at, n int) []byte { return b.(*buffer).data[at : at+n] }
 
 func integers(q device.QMat) ref.QMat {
-	return ref.QMat{FormatB: q.FormatB, Values: part(q.Values, q.ValueAt, q.ValueBytes()), Scales: part(q.Scales, q.ScaleAt, q.ScaleBytes())}
+	return ref.QMat{Layout: q.Layout, Values: part(q.Values, q.ValueAt, q.ValueBytes()), Scales: part(q.Scales, q.ScaleAt, q.ScaleBytes())}
 }
 
 func expertOf(e device.QExpert) ref.QExpert {

@@ -10,13 +10,12 @@ import (
 	"krater/kernels/cpu"
 	"krater/kernels/tensor"
 	"krater/stages/weights"
-	"krater/stages/weights/quant"
 )
 
 // same expert, always.
-type one struct{ w13, w2 *quant.Matrix }
+type one struct{ w13, w2 *tensor.Matrix }
 
-func (o one) Expert(int, int) (w13, w2 *quant.Matrix, err error) { return o.w13, o.w2, nil }
+func (o one) Expert(int, int) (w13, w2 *tensor.Matrix, err error) { return o.w13, o.w2, nil }
 
 func oneExpert(t testing.TB, p *Plan) one {
 	w13, w2, err := (&made{plan: p}).Expert(1, 0)
@@ -46,20 +45,20 @@ func BenchmarkConvert(b *testing.B) {
 	set := weights.Of(list, nil)
 	for _, bits := range []int{4, 8} {
 		for _, x := range []struct {
-			format  string
-			also    []Format
+			files   string
+			gpu     bool
 			threads int
-		}{{"B", nil, 1}, {"B", nil, 0}, {"BA", []Format{FormatA}, 1}, {"BA", []Format{FormatA}, 0}} {
-			b.Run(fmt.Sprintf("int%d/%s/threads=%d", bits, x.format, workers(x.threads)), func(b *testing.B) {
-				spec := quant.Spec{Bits: bits, Group: 64}
-				plan, err := NewPlan(cfg, spec, Search, Fingerprint{})
+		}{{"cpu", false, 1}, {"cpu", false, 0}, {"both", true, 1}, {"both", true, 0}} {
+			b.Run(fmt.Sprintf("int%d/%s/threads=%d", bits, x.files, workers(x.threads)), func(b *testing.B) {
+				format := tensor.Integers(bits).By(64)
+				plan, err := NewPlan(cfg, format, Search, Fingerprint{})
 				if err != nil {
 					b.Fatal(err)
 				}
 				b.SetBytes(int64(len(list) * len(data)))
 				for b.Loop() {
-					o := Options{Plan: plan, Dir: b.TempDir(), Threads: x.threads, Source: &Weights{Config: cfg, Set: set, Spec: spec, Method: Search, Threads: x.threads}}
-					for range x.also {
+					o := Options{Plan: plan, Dir: b.TempDir(), Threads: x.threads, Source: &Weights{Config: cfg, Set: set, Format: format, Method: Search, Threads: x.threads}}
+					if x.gpu {
 						o.Also = append(o.Also, forGPU(plan))
 					}
 					if _, err := Build(b.Context(), o); err != nil {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 
-	"krater/stages/weights/quant"
+	"krater/kernels/tensor"
 )
 
 // Progress is told how far a phase of a build or a load is: "convert experts", "check experts", "load
@@ -36,11 +36,12 @@ type Report struct {
 type builder struct {
 	o    *Options
 	outs []*output
-	// specs are the ways to quantise, each with the files that hold what it gives.
-	specs []spec
+	// formats are those wanted, each with the files that hold it.
+	formats []inFormat
 }
 
-type spec struct {
+// inFormat gives experts in a format.
+type inFormat struct {
 	source Source
 	outs   []*output
 }
@@ -83,26 +84,26 @@ func (b *builder) begin() error {
 	return nil
 }
 
-// join finds the way to quantise for a file.
+// join finds the source of a file's format.
 func (b *builder) join(x *output) {
-	for i := range b.specs {
-		if b.specs[i].outs[0].plan.Spec == x.plan.Spec {
-			b.specs[i].outs = append(b.specs[i].outs, x)
+	for i := range b.formats {
+		if b.formats[i].outs[0].plan.Format == x.plan.Format {
+			b.formats[i].outs = append(b.formats[i].outs, x)
 			return
 		}
 	}
 	source := b.o.Source
 	if w, ok := source.(Respec); ok {
-		source = w.As(x.plan.Spec)
+		source = w.As(x.plan.Format)
 	}
-	b.specs = append(b.specs, spec{source, []*output{x}})
+	b.formats = append(b.formats, inFormat{source, []*output{x}})
 }
 
 // layer converts layer i for the files that do not have it.
 func (b *builder) layer(ctx context.Context, i int) error {
 	wanted := 0
 	for e := range b.outs[0].plan.Experts {
-		for _, s := range b.specs {
+		for _, s := range b.formats {
 			n, err := b.expert(ctx, s, i, e)
 			if err != nil {
 				return err
@@ -125,10 +126,10 @@ func (b *builder) layer(ctx context.Context, i int) error {
 	return nil
 }
 
-// expert quantises expert e of layer i once and writes it to all files of a spec
+// expert quantises expert e of layer i once and writes it to all files of a format
 // that want it; it tells how many do.
-func (b *builder) expert(ctx context.Context, s spec, i, e int) (n int, err error) {
-	var w13, w2 *quant.Matrix
+func (b *builder) expert(ctx context.Context, s inFormat, i, e int) (n int, err error) {
+	var w13, w2 *tensor.Matrix
 	for _, x := range s.outs {
 		if x.done > i {
 			continue
@@ -139,12 +140,12 @@ func (b *builder) expert(ctx context.Context, s spec, i, e int) (n int, err erro
 		n++
 		layer := x.plan.Layers[i]
 		p, packs := s.source.(Packer)
-		if packs = packs && x.plan.Format == FormatB; !packs && w13 == nil {
+		if packs = packs && x.plan.For == tensor.CPU; !packs && w13 == nil {
 			if w13, w2, err = s.source.Expert(layer, e); err != nil {
 				return n, err
 			}
-			if w13.FormatB != x.layout.w13 || w2.FormatB != x.layout.w2 {
-				return n, fmt.Errorf("cache: layer %d, expert %d came as %v and %v, want %v and %v", layer, e, w13.FormatB, w2.FormatB, x.layout.w13, x.layout.w2)
+			if !w13.Fits(x.layout.w13) || !w2.Fits(x.layout.w2) {
+				return n, fmt.Errorf("cache: layer %d, expert %d came as %s and %s, want %s and %s", layer, e, w13, w2, x.layout.w13, x.layout.w2)
 			}
 		}
 		if packs {

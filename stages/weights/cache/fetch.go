@@ -64,7 +64,7 @@ func loadMatrices(ctx context.Context, dev device.Device, path string, o *Matrix
 // with a large one when the others are done.
 func (x *matrixFile) each(ctx context.Context, o *MatrixOptions, work func(k key) (sum uint32, err error)) error {
 	list := x.keys()
-	slices.SortStableFunc(list, func(a, b key) int { return sizeOf(b.FormatB) - sizeOf(a.FormatB) })
+	slices.SortStableFunc(list, func(a, b key) int { return sizeOf(b.Layout) - sizeOf(a.Layout) })
 	return inParallel(ctx, len(list), o.Threads, func(i int) error {
 		sum, err := work(list[i])
 		if err == nil && sum != x.records[list[i]].sum {
@@ -80,7 +80,7 @@ func (x *matrixFile) mapIn(ctx context.Context, dev device.Device, o *MatrixOpti
 	x.host = x.mapped
 	if err := x.each(ctx, o, func(k key) (uint32, error) {
 		at := x.records[k].at
-		return touch(x.mapped, int(at), int(at)+sizeOf(k.FormatB))
+		return touch(x.mapped, int(at), int(at)+sizeOf(k.Layout))
 	}); err != nil {
 		return err
 	}
@@ -96,19 +96,19 @@ func (x *matrixFile) copyIn(ctx context.Context, dev device.Device, f io.ReaderA
 		return fmt.Errorf("cache: memory of %s cannot be read into", dev.Name())
 	}
 	return x.each(ctx, o, func(k key) (uint32, error) {
-		at, n := x.records[k].at, sizeOf(k.FormatB)
+		at, n := x.records[k].at, sizeOf(k.Layout)
 		return readSum(f, at, int64(n), x.host[at:][:n], nil)
 	})
 }
 
 // bytes of a matrix.
-func (x *matrixFile) bytes(k key) []byte { return x.host[x.records[k].at:][:sizeOf(k.FormatB)] }
+func (x *matrixFile) bytes(k key) []byte { return x.host[x.records[k].at:][:sizeOf(k.Layout)] }
 
 // matrix is a view of a matrix in the buffer.
 func (x *matrixFile) matrix(k key) (device.QMat, bool) {
 	r, ok := x.records[k]
 	at := int(r.at)
-	return device.QMat{FormatB: k.FormatB, Values: x.buf, ValueAt: at, Scales: x.buf, ScaleAt: at + scaleAt(k.FormatB)}, ok
+	return device.QMat{Layout: k.Layout, Values: x.buf, ValueAt: at, Scales: x.buf, ScaleAt: at + scaleAt(k.Layout)}, ok
 }
 
 func (x *matrixFile) close() error {

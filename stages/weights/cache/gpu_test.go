@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,9 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/internal/hosttest"
-	"krater/stages/weights/quant"
 )
 
 // both wants the experts in either format.
@@ -45,57 +44,24 @@ func equalA(t testing.TB, c *Cache, src Source, p *Plan) {
 	if m, ok := src.(*made); ok {
 		src = &made{plan: m.plan}
 	}
-	for _, layer := range p.Layers {
-		experts := c.ExpertsA(layer)
-		if len(experts) != p.Experts {
-			t.Fatalf("layer %d has %d experts for the GPU", layer, len(experts))
-		}
-		for e, x := range experts {
-			w13, w2, err := src.Expert(layer, e)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sameA(t, fmt.Sprintf("layer %d expert %d w13", layer, e), x, x.W13, w13)
-			sameA(t, fmt.Sprintf("layer %d expert %d w2", layer, e), x, x.W2, w2)
-		}
-	}
-}
-
-func sameA(t testing.TB, what string, x ExpertA, got MatrixA, want *quant.Matrix) {
-	t.Helper()
-	if got.Rows != want.Rows || got.Cols != want.Cols || got.Bits != want.Bits || got.Group != want.Group {
-		t.Fatalf("%s: %+v, want %+v", what, got.FormatA, want.FormatB)
-	}
-	values, scales := x.Data[got.ValueAt:], x.Data[got.ScaleAt:]
-	for r := range want.Rows {
-		for c := range want.Cols {
-			if v := got.Value(values, r, c); v != want.Values[r*want.Cols+c] {
-				t.Fatalf("%s: value (%d, %d) is %d, want %d", what, r, c, v, want.Values[r*want.Cols+c])
-			}
-		}
-		for g := range (want.Cols + want.Group - 1) / want.Group {
-			if s := got.Scale(scales, r, g); s != want.Scales[r*want.Groups()+g] {
-				t.Fatalf("%s: scale (%d, %d) is %g, want %g", what, r, g, s, want.Scales[r*want.Groups()+g])
-			}
-		}
-	}
+	equalTo(t, c, src, p)
 }
 
 // TestBothFormats are built in one pass, every expert quantised once, and used
 // afterwards.
 func TestBothFormats(t *testing.T) {
-	for i, spec := range []quant.Spec{{Bits: 4, Group: 64}, {Bits: 4, Group: 32}, {Bits: 8, Group: 128}, {Bits: 8, Group: 0}, {Bits: 4, Group: 0}} {
+	for i, format := range []tensor.Format{tensor.INT4.By(64), tensor.INT4.By(32), tensor.INT8.By(128), tensor.INT8.By(0), tensor.INT4.By(0)} {
 		o, src, lines := both(t, t.TempDir())
 		o.Plan.Hidden, o.Plan.FF = []int{72, 64, 200}[i%3], []int{32, 80, 64}[i%3]
-		o.Plan.Spec = spec
+		o.Plan.Format = format
 		o.Also[0] = forGPU(o.Plan)
 		c := wholeBoth(t, o)
 		if a := c.Also()[0]; c.Report == nil || a.Report == nil || c.Report.Built != 3 || a.Report.Built != 3 || len(src.asked) != 12 {
-			t.Errorf("%+v: %d experts asked, reports %+v, %+v", spec, len(src.asked), c.Report, a.Report)
+			t.Errorf("%s: %d experts asked, reports %+v, %+v", format, len(src.asked), c.Report, a.Report)
 		}
 		for _, o.Copy = range []bool{false, true} {
 			if c := wholeBoth(t, o); c.Report != nil || c.Also()[0].Report != nil || len(src.asked) != 12 {
-				t.Errorf("%+v: not used: %+v", spec, c.Report)
+				t.Errorf("%s: not used: %+v", format, c.Report)
 			}
 		}
 		onlyFile(t, o)
@@ -120,35 +86,48 @@ func TestExpertRanges(t *testing.T) {
 	}
 	defer c.Close()
 	file := read(t, c.Also()[0].Path)
-	end := int64(page)
+	end := page
 	for _, layer := range o.Plan.Layers {
-		for e, x := range c.ExpertsA(layer) {
-			if x.At != end || x.At%page != 0 || len(x.Data)%page != 0 || !bytes.Equal(x.Data, file[x.At:x.At+int64(len(x.Data))]) {
-				t.Fatalf("layer %d expert %d: %d bytes at %d, want them at %d", layer, e, len(x.Data), x.At, end)
-			}
-			for _, at := range []int{x.W13.ValueAt, x.W13.ScaleAt, x.W2.ValueAt, x.W2.ScaleAt} {
-				if at%line != 0 {
-					t.Errorf("a part at %d", at)
+		for e, x := range c.Experts(tensor.GPU, layer) {
+			size := c.Also()[0].size(t)
+			for _, q := range []device.QMat{x.W13, x.W2} {
+				for _, at := range []int{q.ValueAt, q.ScaleAt} {
+					if at%line != 0 {
+						t.Errorf("a part at %d", at)
+					}
 				}
 			}
-			end = x.At + int64(len(x.Data))
+			host := x.W13.Values.Host()
+			if at := x.W13.ValueAt; at%page != 0 || !bytes.Equal(host[at:at+size], file[end:end+size]) {
+				t.Fatalf("layer %d expert %d: at %d of its layer, not what is at %d of the file", layer, e, at, end)
+			}
+			end += size
 		}
 	}
-	if end != int64(len(file)) || c.ExpertsA(0) != nil || len(c.Experts(1)) != 4 {
+	if end != len(file) || c.Experts(tensor.GPU, 0) != nil || len(c.Experts(tensor.CPU, 1)) != 4 {
 		t.Errorf("experts end at %d, the file at %d", end, len(file))
 	}
+}
+
+// size is what an expert takes in the file.
+func (c *Cache) size(t testing.TB) int {
+	l, err := c.Plan.layout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.size
 }
 
 // TestOneFormatOnly: a GPU alone, and one that comes later.
 func TestOneFormatOnly(t *testing.T) {
 	o, src, _ := options(t, t.TempDir())
 	o.Plan = forGPU(o.Plan)
-	c, err := Open(context.Background(), nil, *o)
+	c, err := Open(context.Background(), hosttest.Device{}, *o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	equalA(t, c, src, &o.Plan)
-	if c.Experts(1) != nil {
+	if c.Experts(tensor.CPU, 1) != nil {
 		t.Error("experts for the CPU out of nowhere")
 	}
 	c.Close()
@@ -200,10 +179,10 @@ func TestFormatsApart(t *testing.T) {
 	}
 	write(t, pathOf(o), file) // the one in place of the other
 	*lines = nil
-	if wholeBoth(t, o); !mentions(*lines, pathOf(o), "format A, want format B") {
+	if wholeBoth(t, o); !mentions(*lines, pathOf(o), "for a gpu, want one for a cpu") {
 		t.Errorf("notices %q", *lines)
 	}
-	for _, o.Also[0] = range []Plan{o.Plan, {Format: FormatA, Layers: []int{1, 2}, Experts: 4, Hidden: 72, FF: 32}} {
+	for _, o.Also[0] = range []Plan{o.Plan, {For: tensor.GPU, Format: o.Plan.Format, Layers: []int{1, 2}, Experts: 4, Hidden: 72, FF: 32}} {
 		if _, err := Open(context.Background(), hosttest.Device{}, *o); !errors.Is(err, ErrShape) {
 			t.Errorf("twice the same file, or different layers: got %v", err)
 		}
@@ -260,14 +239,14 @@ func TestOneReading(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &Weights{Config: cfg, Set: set, Spec: quant.Spec{Bits: 4, Group: 64}, Method: Absmax}
-	plan, err := NewPlan(cfg, w.Spec, Absmax, print)
+	w := &Weights{Config: cfg, Set: set, Format: tensor.INT4.By(64), Method: Absmax}
+	plan, err := NewPlan(cfg, w.Format, Absmax, print)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := Options{Plan: plan, Dir: t.TempDir(), Source: w}
 	a := forGPU(plan)
-	a.Spec = quant.Spec{Bits: 8, Group: 32}
+	a.Format = tensor.INT8.By(32)
 	o.Also = []Plan{a}
 	c, err := Open(context.Background(), hosttest.Device{}, o)
 	if err != nil {
@@ -276,8 +255,8 @@ func TestOneReading(t *testing.T) {
 	defer c.Close()
 	some := a
 	some.Layers = a.Layers[:2]
-	equalA(t, c, w.As(a.Spec), &some)
-	for e, x := range c.Experts(3) {
+	equalA(t, c, w.As(a.Format), &some)
+	for e, x := range c.Experts(tensor.CPU, 3) {
 		w13, w2, err := w.Expert(3, e)
 		if err != nil {
 			t.Fatal(err)
@@ -286,7 +265,7 @@ func TestOneReading(t *testing.T) {
 		same(t, "w2", x.W2, w2)
 	}
 	// Whoever reads last decides what the other gets without reading.
-	other := w.As(a.Spec)
+	other := w.As(a.Format)
 	if _, _, err := other.Expert(1, 7); err != nil {
 		t.Fatal(err)
 	}
@@ -308,18 +287,16 @@ func TestStripes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range []*quant.Matrix{w13, w2} {
-			values, scales := make([]byte, m.ValueBytes()), make([]byte, m.ScaleBytes())
-			m.Pack(values, m.Values)
-			m.PackScales(scales, m.Scales)
-			gotValues, gotScales := make([]byte, m.ValueBytes()), make([]byte, m.ScaleBytes())
-			packB(gotValues, gotScales, m, 3)
-			a := tensor.FormatA{Rows: m.Rows, Cols: m.Cols, Bits: m.Bits, Group: m.Group, Joined: m == w13}
-			wantA, gotA, scalesA := make([]byte, a.ValueBytes()), make([]byte, a.ValueBytes()), make([]byte, a.ScaleBytes())
-			a.Pack(wantA, m.Values)
-			PackA(gotA, scalesA, a, m, 3)
-			if !bytes.Equal(values, gotValues) || !bytes.Equal(scales, gotScales) || !bytes.Equal(wantA, gotA) {
-				t.Errorf("%d x %d differs", m.Rows, m.Cols)
+		for _, m := range []*tensor.Matrix{w13, w2} {
+			for _, l := range []tensor.Layout{
+				{Format: m.Format, Rows: m.Rows, Cols: m.Cols}, {Format: m.Format, Rows: m.Rows, Cols: m.Cols, For: tensor.GPU, Joined: m == w13},
+			} {
+				want := Packed{l, make([]byte, l.ValueBytes()), make([]byte, l.ScaleBytes())}
+				got := Packed{l, make([]byte, l.ValueBytes()), make([]byte, l.ScaleBytes())}
+				l.Pack(want.Values, want.Scales, m)
+				if Pack(got, m, 3); !bytes.Equal(got.Values, want.Values) || !bytes.Equal(got.Scales, want.Scales) {
+					t.Errorf("%+v differs", l)
+				}
 			}
 		}
 	}

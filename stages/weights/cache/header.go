@@ -1,28 +1,32 @@
 package cache
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"strings"
 
-	"krater/stages/weights/quant"
+	"krater/kernels/tensor"
 )
 
 // The header of a file of experts:
 //
-//	 0  "KRATERWB", in format A "KRATERWA"
-//	 8  u32 version
-//	12  u32 bits, group, method
-//	24  u32 layers with experts, experts, hidden_size, moe_intermediate_size
-//	40  [32] fingerprint of the source
-//	72  u64 size of the file
-//	80  u32 checksum of bytes 0..79
-//	84  u32 seal: checksum of the whole header with this field zero, of a finished
-//	    file; 0 while it is built
-//	88  a layer after the other, 16 bytes each: u32 layer, checksum of its bytes,
-//	    1 when it is there, checksum of the 12 bytes before
+//	  0  "KRATERWB" for a CPU, "KRATERWA" for a GPU
+//	  8  u32 version
+//	 12  u32 zero, group, method
+//	 24  u32 layers with experts, experts, hidden_size, moe_intermediate_size
+//	 40  [32] fingerprint of the source
+//	 72  u64 size of the file
+//	 80  [32] name of the encoding, filled up with zeros
+//	112  u32 checksum of bytes 0..111
+//	116  u32 seal: checksum of the whole header with this field zero, of a finished
+//	     file; 0 while it is built
+//	120  a layer after the other, 16 bytes each: u32 layer, checksum of its bytes,
+//	     1 when it is there, checksum of the 12 bytes before
+//
+// Version 1 has no name: at 12 it has the bits, 4 or 8 of integers, and all that follows the
+// name is 32 bytes nearer.
 //
 // then zeros. Checksums are CRC-32C (Castagnoli): it detects every burst up to 32
 // bits, is in the standard library, and has an instruction of its own on amd64
@@ -33,12 +37,27 @@ import (
 const (
 	magic       = "KRATERWB"
 	magicA      = "KRATERWA"
-	version     = 1
-	headerFixed = 88
+	version     = 2
+	nameAt      = 80
+	nameBytes   = 32
+	sumAt       = nameAt + nameBytes
+	sealAt      = sumAt + 4
+	headerFixed = sealAt + 4
 	headerLayer = 16
-	sumAt       = 80
-	sealAt      = 84
 )
+
+// fields are the places that differ between versions of the header.
+type fields struct {
+	sum, seal, fixed int // fixed: the first layer
+}
+
+// fields are those of the version of the plan's file.
+func (p *Plan) fields() fields {
+	if p.first {
+		return fields{nameAt, nameAt + 4, nameAt + 8}
+	}
+	return fields{sumAt, sealAt, headerFixed}
+}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -55,15 +74,16 @@ type entry struct {
 func (p *Plan) encode(l *layout) []byte {
 	b := make([]byte, l.header)
 	copy(b, magic)
-	if p.Format == FormatA {
+	if p.For == tensor.GPU {
 		copy(b, magicA)
 	}
 	le := binary.LittleEndian
-	for i, v := range []int{version, p.Spec.Bits, p.Spec.Group, int(p.Method), len(p.Layers), p.Experts, p.Hidden, p.FF} {
+	for i, v := range []int{version, 0, p.Format.Group, int(p.Method), len(p.Layers), p.Experts, p.Hidden, p.FF} {
 		le.PutUint32(b[8+4*i:], uint32(v))
 	}
 	copy(b[40:], p.Source[:])
 	le.PutUint64(b[72:], uint64(l.file))
+	copy(b[nameAt:nameAt+nameBytes], p.Format.Name())
 	le.PutUint32(b[sumAt:], checksum(b[:sumAt]))
 	for i, n := range p.Layers {
 		putEntry(b, i, entry{layer: n})
@@ -101,31 +121,45 @@ func parse(file []byte) (p Plan, entries []entry, sealed bool, err error) {
 	if kind != magic && kind != magicA {
 		return p, nil, false, ErrForeign
 	}
-	if len(file) < headerFixed {
+	le := binary.LittleEndian
+	if len(file) >= 12 {
+		if v := le.Uint32(file[8:]); v != version && v != 1 {
+			return p, nil, false, fmt.Errorf("%w: %d, want %d", ErrVersion, v, version)
+		}
+		p.first = le.Uint32(file[8:]) == 1
+	}
+	at := p.fields()
+	if len(file) < at.fixed {
 		return p, nil, false, fmt.Errorf("%w: %d bytes", ErrTruncated, len(file))
 	}
-	le := binary.LittleEndian
-	if v := le.Uint32(file[8:]); v != version {
-		return p, nil, false, fmt.Errorf("%w: %d, want %d", ErrVersion, v, version)
-	}
-	if le.Uint32(file[sumAt:]) != checksum(file[:sumAt]) {
+	if le.Uint32(file[at.sum:]) != checksum(file[:at.sum]) {
 		return p, nil, false, fmt.Errorf("%w: header", ErrDamaged)
 	}
 	field := func(i int) int { return int(int32(le.Uint32(file[8+4*i:]))) }
 	layers := field(4)
-	p = Plan{Experts: field(5), Hidden: field(6), FF: field(7), Method: Method(min(255, uint32(field(3)))),
-		Spec: quant.Spec{Bits: field(1), Group: field(2)}, Source: Fingerprint(file[40:72])}
-	if kind == magicA {
-		p.Format = FormatA
+	p = Plan{Experts: field(5), Hidden: field(6), FF: field(7), Method: Method(min(255, uint32(field(3)))), Source: Fingerprint(file[40:72]), first: p.first}
+	name := strings.TrimRight(string(file[nameAt:nameAt+nameBytes]), "\x00")
+	if !p.first && (field(1) != 0 || strings.Contains(name, "\x00")) {
+		return p, nil, false, fmt.Errorf("%w: header", ErrDamaged)
+	}
+	e := tensor.EncodingOf(name)
+	if p.first {
+		e = tensor.Integers(field(1))
+	}
+	if e == nil {
+		return p, nil, false, fmt.Errorf("%w: it has weights in a format that this program does not know: %q", ErrVersion, name)
+	}
+	if p.Format = e.By(field(2)); kind == magicA {
+		p.For = tensor.GPU
 	}
 	if layers < 1 || layers > maxLayers {
 		return p, nil, false, fmt.Errorf("%w: %d layers", ErrDamaged, layers)
 	}
-	if len(file) < headerFixed+layers*headerLayer {
+	if len(file) < at.fixed+layers*headerLayer {
 		return p, nil, false, fmt.Errorf("%w: %d bytes", ErrTruncated, len(file))
 	}
 	for i := range layers {
-		b := file[headerFixed+i*headerLayer:][:headerLayer]
+		b := file[at.fixed+i*headerLayer:][:headerLayer]
 		e := entry{layer: int(int32(le.Uint32(b))), sum: le.Uint32(b[4:]), done: le.Uint32(b[8:]) == 1}
 		if le.Uint32(b[12:]) != checksum(b[:12]) {
 			e.sum, e.done = 0, false
@@ -143,7 +177,7 @@ func parse(file []byte) (p Plan, entries []entry, sealed bool, err error) {
 	if int64(len(file)) < l.header {
 		return p, nil, false, fmt.Errorf("%w: %d bytes", ErrTruncated, len(file))
 	}
-	return p, entries, le.Uint32(file[sealAt:]) == sealOf(file[:l.header], sealAt), nil
+	return p, entries, le.Uint32(file[at.seal:]) == sealOf(file[:l.header], at.seal), nil
 }
 
 // check holds the header of a file of size bytes against the plan: nil for a
@@ -153,7 +187,7 @@ func (p *Plan) check(file []byte, size int64) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := p.layout()
+	l, err := got.layout()
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +197,7 @@ func (p *Plan) check(file []byte, size int64) ([]entry, error) {
 	switch {
 	case size != l.file:
 		return nil, fmt.Errorf("%w: %d bytes, want %d", ErrTruncated, size, l.file)
-	case !sealed && bytes.Equal(file[sealAt:sealAt+4], make([]byte, 4)):
+	case !sealed && binary.LittleEndian.Uint32(file[got.fields().seal:]) == 0:
 		return nil, ErrUnfinished
 	case !sealed:
 		return nil, fmt.Errorf("%w: header", ErrDamaged)
@@ -179,10 +213,10 @@ func (p *Plan) check(file []byte, size int64) ([]entry, error) {
 // differs says why a file of plan got cannot serve p, or "".
 func (p *Plan) differs(got *Plan) string {
 	switch {
+	case got.For != p.For:
+		return fmt.Sprintf("for a %s, want one for a %s", got.For, p.For)
 	case got.Format != p.Format:
 		return fmt.Sprintf("%s, want %s", got.Format, p.Format)
-	case got.Spec != p.Spec:
-		return fmt.Sprintf("%d bits in groups of %d, want %d in %d", got.Spec.Bits, got.Spec.Group, p.Spec.Bits, p.Spec.Group)
 	case shape(p, got) != "":
 		return shape(p, got)
 	case got.Source != p.Source:

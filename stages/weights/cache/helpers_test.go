@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/stages/internal/hosttest"
 	"krater/stages/weights/quant"
 )
@@ -30,7 +31,7 @@ type made struct {
 	fail  error // of expert 1 of the last layer
 }
 
-func (s *made) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
+func (s *made) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
 	s.mu.Lock()
 	s.asked = append(s.asked, fmt.Sprintf("%d/%d", layer, e))
 	s.mu.Unlock()
@@ -44,15 +45,15 @@ func (s *made) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 		w[i] = float32(r.NormFloat64())
 	}
 	o := quant.Options{Method: quant.Absmax}
-	if w13, err = quant.Quantize(w[:2*h*f], 2*f, h, s.plan.Spec, o); err == nil {
-		w2, err = quant.Quantize(w[2*h*f:], h, f, s.plan.Spec, o)
+	if w13, err = quant.Quantize(w[:2*h*f], 2*f, h, s.plan.Format, o); err == nil {
+		w2, err = quant.Quantize(w[2*h*f:], h, f, s.plan.Format, o)
 	}
 	return w13, w2, err
 }
 
 // small is a plan whose file has 25 pages.
 func small() Plan {
-	return Plan{Layers: []int{1, 2, 4}, Experts: 4, Hidden: 72, FF: 32, Spec: quant.Spec{Bits: 4, Group: 64}, Method: Search, Source: Fingerprint{1, 2, 3}}
+	return Plan{Layers: []int{1, 2, 4}, Experts: 4, Hidden: 72, FF: 32, Format: tensor.INT4.By(64), Method: Search, Source: Fingerprint{1, 2, 3}}
 }
 
 // options for a folder of a test; notices are collected.
@@ -85,16 +86,18 @@ func whole(t testing.TB, o *Options) *Cache {
 	return c
 }
 
-func equal(t testing.TB, c *Cache, o *Options) {
+func equal(t testing.TB, c *Cache, o *Options) { equalTo(t, c, &made{plan: &o.Plan}, &o.Plan) }
+
+// equalTo compares a plan's experts in a cache with those of a source.
+func equalTo(t testing.TB, c *Cache, src Source, p *Plan) {
 	t.Helper()
-	want := &made{plan: &o.Plan}
-	for _, layer := range o.Plan.Layers {
-		experts := c.Experts(layer)
-		if len(experts) != o.Plan.Experts {
-			t.Fatalf("layer %d has %d experts", layer, len(experts))
+	for _, layer := range p.Layers {
+		experts := c.Experts(p.For, layer)
+		if len(experts) != p.Experts {
+			t.Fatalf("layer %d has %d experts for a %s", layer, len(experts), p.For)
 		}
 		for e, x := range experts {
-			w13, w2, err := want.Expert(layer, e)
+			w13, w2, err := src.Expert(layer, e)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,19 +107,14 @@ func equal(t testing.TB, c *Cache, o *Options) {
 	}
 }
 
-func same(t testing.TB, what string, got device.QMat, want *quant.Matrix) {
+func same(t testing.TB, what string, got device.QMat, want *tensor.Matrix) {
 	t.Helper()
-	if got.FormatB != want.FormatB {
-		t.Fatalf("%s: %+v, want %+v", what, got.FormatB, want.FormatB)
+	if !want.Fits(got.Layout) {
+		t.Fatalf("%s: %s, want %s", what, got.Layout, want)
 	}
-	row, wide := make([]float32, want.Cols), make([]float32, want.Cols)
-	values, scales := got.Values.Host()[got.ValueAt:], got.Scales.Host()[got.ScaleAt:]
-	for r := range want.Rows {
-		got.FormatB.Row(row, values, scales, r)
-		want.Row(wide, r)
-		if !slices.Equal(row, wide) {
-			t.Fatalf("%s: row %d differs", what, r)
-		}
+	m := got.Unpack(got.Values.Host()[got.ValueAt:], got.Scales.Host()[got.ScaleAt:])
+	if !slices.Equal(m.Values, want.Values) || !slices.Equal(m.Scales, want.Scales) {
+		t.Fatalf("%s differs", what)
 	}
 }
 
@@ -218,9 +216,9 @@ func steps(t *testing.T) []string {
 	return list
 }
 
-// forGPU is the plan of the same experts in format A.
+// forGPU is the plan of the same experts for a GPU.
 func forGPU(p Plan) Plan {
-	p.Format = FormatA
+	p.For = tensor.GPU
 	return p
 }
 

@@ -20,20 +20,23 @@ import (
 //	     64  [32] digest of the precision
 //	     96  u32 checksum of the index
 //	    100  u32 seal: checksum of the header with this field zero
-//	4096  matrices in tensor.FormatB, one after the other: values, scales, each at
+//	4096  matrices packed for a CPU, one after the other: values, scales, each at
 //	      a multiple of 64 bytes
 //	      index, for each matrix in their order:
-//	      u16 length of its name, the name, u32 rows, columns, group, bits, checksum
+//	      u16 length of its name, its name, u16 length of its encoding's name, that
+//	      name, u32 rows, columns, group, checksum
+//
+// Version 1 has no name of an encoding, but after the group u32 bits, 4 or 8 of integers.
 //
 // A build writes the matrices as the load asks for them, then the index and last
 // the header: until then the file has no magic. What the index says of places
 // follows from the shapes, so that it cannot point outside or twice to one place.
 const (
-	magicD     = "KRATERWD"
-	versionD   = 1
-	sumAtD     = 96
-	sealAtD    = 100
-	indexFixed = 2 + 5*4 // bytes of a matrix beside its name
+	magicD    = "KRATERWD"
+	versionD  = 2
+	sumAtD    = 96
+	sealAtD   = 100
+	indexMost = 2 + 5*4 + maxName + nameBytes // bytes of a matrix
 
 	maxMatrices = 1 << 20
 	maxName     = 1 << 10
@@ -43,7 +46,7 @@ const (
 // key names a matrix: in another format it is another matrix.
 type key struct {
 	name string
-	tensor.FormatB
+	tensor.Layout
 }
 
 // record is where a matrix lies.
@@ -53,10 +56,10 @@ type record struct {
 }
 
 // scaleAt is where the scales of a matrix lie, in bytes from its values.
-func scaleAt(f tensor.FormatB) int { return round(f.ValueBytes(), line) }
+func scaleAt(f tensor.Layout) int { return round(f.ValueBytes(), line) }
 
 // sizeOf is what a matrix takes.
-func sizeOf(f tensor.FormatB) int { return scaleAt(f) + round(f.ScaleBytes(), line) }
+func sizeOf(f tensor.Layout) int { return scaleAt(f) + round(f.ScaleBytes(), line) }
 
 // matrixIndex is what a file of matrices holds.
 type matrixIndex struct {
@@ -91,7 +94,9 @@ func (x *matrixIndex) encode(source Fingerprint, precision [32]byte) (index, hea
 	for _, k := range x.keys() {
 		index = le.AppendUint16(index, uint16(len(k.name)))
 		index = append(index, k.name...)
-		for _, v := range []int{k.Rows, k.Cols, k.Group, k.Bits, int(x.records[k].sum)} {
+		index = le.AppendUint16(index, uint16(len(k.Name())))
+		index = append(index, k.Name()...)
+		for _, v := range []int{k.Rows, k.Cols, k.Group, int(x.records[k].sum)} {
 			index = le.AppendUint32(index, uint32(v))
 		}
 	}
@@ -110,6 +115,7 @@ func (x *matrixIndex) encode(source Fingerprint, precision [32]byte) (index, hea
 
 // preamble is the header of a file of matrices, checked for itself.
 type preamble struct {
+	first         bool // of version 1
 	count         int
 	index, length int64
 	sum           uint32
@@ -128,7 +134,8 @@ func parsePreamble(b []byte, size int64, source Fingerprint, precision [32]byte)
 		return p, fmt.Errorf("%w: %d bytes", ErrTruncated, size)
 	}
 	b = b[:page]
-	if v := le.Uint32(b[8:]); v != versionD {
+	v := le.Uint32(b[8:])
+	if v != versionD && v != 1 {
 		return p, fmt.Errorf("%w: %d, want %d", ErrVersion, v, versionD)
 	}
 	if le.Uint32(b[sealAtD:]) != sealOf(b, sealAtD) {
@@ -140,9 +147,9 @@ func parsePreamble(b []byte, size int64, source Fingerprint, precision [32]byte)
 	case Fingerprint(b[32:64]) != source:
 		return p, fmt.Errorf("%w: made from other weights: %s, these are %s", ErrStale, Fingerprint(b[32:64]), source)
 	}
-	p = preamble{int(le.Uint32(b[12:])), int64(le.Uint64(b[16:])), int64(le.Uint64(b[24:])), le.Uint32(b[sumAtD:])}
+	p = preamble{v == 1, int(le.Uint32(b[12:])), int64(le.Uint64(b[16:])), int64(le.Uint64(b[24:])), le.Uint32(b[sumAtD:])}
 	switch {
-	case p.count > maxMatrices || p.index < page || p.index > maxBytes || p.length < 0 || p.length > int64(p.count)*(indexFixed+maxName):
+	case p.count > maxMatrices || p.index < page || p.index > maxBytes || p.length < 0 || p.length > int64(p.count)*indexMost:
 		return p, fmt.Errorf("%w: an index of %d matrices in %d bytes at %d", ErrDamaged, p.count, p.length, p.index)
 	case p.index+p.length != size:
 		return p, fmt.Errorf("%w: %d bytes, want %d", ErrTruncated, size, p.index+p.length)
@@ -156,31 +163,60 @@ func (p preamble) parseIndex(b []byte) (matrixIndex, error) {
 	if checksum(b) != p.sum {
 		return x, fmt.Errorf("%w: index", ErrDamaged)
 	}
-	le := binary.LittleEndian
+	r := indexReader{b: b}
 	for range p.count {
-		if len(b) < indexFixed {
+		k, sum := r.next(p.first)
+		if r.short {
 			return x, fmt.Errorf("%w: index", ErrDamaged)
 		}
-		n := int(le.Uint16(b))
-		if len(b) < indexFixed+n {
-			return x, fmt.Errorf("%w: index", ErrDamaged)
+		if k.Encoding == nil {
+			return x, fmt.Errorf("%w: %.80q is in a format that this program does not know", ErrVersion, k.name)
 		}
-		k := key{name: string(b[2 : 2+n])}
-		b = b[2+n:]
-		field := func(i int) int { return int(le.Uint32(b[4*i:])) }
-		k.FormatB = tensor.FormatB{Rows: field(0), Cols: field(1), Group: field(2), Bits: field(3)}
 		if err := checkKey(k); err != nil {
 			return x, fmt.Errorf("%w: index: %w", ErrDamaged, err)
 		}
-		if _, twice := x.records[k]; twice || int64(sizeOf(k.FormatB)) > p.index-x.end {
+		if _, twice := x.records[k]; twice || int64(sizeOf(k.Layout)) > p.index-x.end {
 			return x, fmt.Errorf("%w: index: %.80q", ErrDamaged, k.name)
 		}
-		x.records[k] = record{x.end, le.Uint32(b[16:])}
-		x.end += int64(sizeOf(k.FormatB))
-		b = b[20:]
+		x.records[k] = record{x.end, sum}
+		x.end += int64(sizeOf(k.Layout))
 	}
-	if len(b) != 0 || x.end != p.index {
+	if len(r.b) != 0 || x.end != p.index {
 		return x, fmt.Errorf("%w: index", ErrDamaged)
 	}
 	return x, nil
+}
+
+// indexReader reads the records of an index. Past its end all is zero and short is set.
+type indexReader struct {
+	b     []byte
+	short bool
+}
+
+func (r *indexReader) take(n int) []byte {
+	if n > len(r.b) {
+		r.b, r.short = nil, true
+		return make([]byte, n)
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *indexReader) number() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
+func (r *indexReader) text() string {
+	return string(r.take(int(binary.LittleEndian.Uint16(r.take(2)))))
+}
+
+// next reads a matrix and its checksum. Its encoding is nil if nobody knows it.
+func (r *indexReader) next(first bool) (k key, sum uint32) {
+	k.name = r.text()
+	if !first {
+		k.Encoding = tensor.EncodingOf(r.text())
+	}
+	k.Rows, k.Cols, k.Group = int(r.number()), int(r.number()), int(r.number())
+	if first {
+		k.Encoding = tensor.Integers(int(r.number()))
+	}
+	return k, r.number()
 }

@@ -1,16 +1,15 @@
 // Package cache keeps the integer weights of a model in files: made once, mapped or
 // copied at every later start.
 //
-// The routed experts have a file for each format they are wanted in, built layer
-// by layer before the model is loaded (Open, Build): tensor.FormatB for the CPU
-// ("experts_cpu_{bits}_g{group}.bin"), tensor.FormatA for the GPU
-// ("experts_gpu_{bits}_g{group}.bin"). Little endian:
+// The routed experts have a file for each format and kind of device that they are wanted in,
+// built layer by layer before the model is loaded (Open, Build):
+// "experts_{cpu,gpu}_{format}.bin". Little endian:
 //
 //	header  a multiple of 4096 bytes: see header.go
 //	layer   one for every layer with experts, in order: an expert after the other
 //	expert  at a multiple of 4096 bytes, so that experts can be placed on NUMA
 //	        nodes, none shares a page with another, and one copy brings a whole
-//	        expert to a GPU. W13 (gate rows, then up rows; in format A they are
+//	        expert to a GPU. W13 (gate rows, then up rows; for a GPU they are
 //	        joined): values, scales; then W2: values, scales; each at a multiple
 //	        of 64 bytes
 //
@@ -22,13 +21,11 @@
 package cache
 
 import (
-	"errors"
 	"fmt"
 	"math"
 
 	"krater/kernels/tensor"
 	"krater/stages/model"
-	"krater/stages/weights/quant"
 )
 
 const (
@@ -56,36 +53,23 @@ func (m Method) String() string {
 	return fmt.Sprintf("Method(%d)", uint8(m))
 }
 
-// Format of the experts in a file.
-type Format uint8
-
-const (
-	FormatB Format = iota // for the CPU
-	FormatA               // for the GPU
-)
-
-func (f Format) String() string {
-	if f == FormatA {
-		return "format A"
-	}
-	return "format B"
-}
-
 // Plan is what a file of experts must hold.
 type Plan struct {
-	Format  Format
+	For     tensor.Kind // of device
+	Format  tensor.Format
 	Layers  []int // the layers with experts, rising
 	Experts int   // of each layer
 	Hidden  int
 	FF      int // columns of W2; W13 has twice as many rows
-	Spec    quant.Spec
 	Method  Method
 	Source  Fingerprint
+
+	first bool // the plan of a file of version 1
 }
 
 // NewPlan is the plan for a model's experts.
-func NewPlan(cfg *model.Config, spec quant.Spec, method Method, source Fingerprint) (Plan, error) {
-	p := Plan{Experts: cfg.MoE.Experts, Hidden: cfg.Hidden, FF: cfg.MoE.FF, Spec: spec, Method: method, Source: source}
+func NewPlan(cfg *model.Config, f tensor.Format, method Method, source Fingerprint) (Plan, error) {
+	p := Plan{Experts: cfg.MoE.Experts, Hidden: cfg.Hidden, FF: cfg.MoE.FF, Format: f, Method: method, Source: source}
 	for i := range cfg.Layers {
 		if cfg.MoELayer(i) {
 			p.Layers = append(p.Layers, i)
@@ -106,24 +90,17 @@ const (
 
 // expert is where the four parts of an expert lie, in bytes from its start.
 type expert struct {
-	w13, w2                                  tensor.FormatB // also tells what a Source gives for format A
-	a13, a2                                  tensor.FormatA // of a file in format A
+	w13, w2                                  tensor.Layout
 	w13Values, w13Scales, w2Values, w2Scales int
 	size                                     int // a multiple of 4096
 }
 
-// sized is what both formats have.
-type sized interface {
-	ValueBytes() int
-	ScaleBytes() int
-}
-
 // place sets where the parts lie.
-func (x *expert) place(w13, w2 sized) {
-	x.w13Scales = round(w13.ValueBytes(), line)
-	x.w2Values = round(x.w13Scales+w13.ScaleBytes(), line)
-	x.w2Scales = round(x.w2Values+w2.ValueBytes(), line)
-	x.size = round(x.w2Scales+w2.ScaleBytes(), page)
+func (x *expert) place() {
+	x.w13Scales = round(x.w13.ValueBytes(), line)
+	x.w2Values = round(x.w13Scales+x.w13.ScaleBytes(), line)
+	x.w2Scales = round(x.w2Values+x.w2.ValueBytes(), line)
+	x.size = round(x.w2Scales+x.w2.ScaleBytes(), page)
 }
 
 // layout is where everything lies, in bytes.
@@ -148,8 +125,6 @@ func (p *Plan) layout() (layout, error) {
 		return l, fmt.Errorf("%w: hidden_size %d", ErrShape, p.Hidden)
 	case p.FF < 1 || p.FF > maxWidth || p.FF%tensor.TileRows != 0:
 		return l, fmt.Errorf("%w: moe_intermediate_size %d, want a multiple of %d", ErrShape, p.FF, tensor.TileRows)
-	case p.Format > FormatA:
-		return l, fmt.Errorf("%w: %s", ErrShape, p.Format)
 	case p.Method < Absmax || p.Method > Feedback:
 		return l, fmt.Errorf("%w: %s", ErrShape, p.Method)
 	}
@@ -159,26 +134,14 @@ func (p *Plan) layout() (layout, error) {
 		}
 	}
 	var err error
-	if l.w13, err = p.Spec.Format(2*p.FF, p.Hidden); err != nil {
-		return l, err
+	if l.w13, l.w2, err = p.Format.Network(p.For, p.Hidden, p.FF); err != nil {
+		return l, fmt.Errorf("%w: %w", ErrShape, err)
 	}
-	if l.w2, err = p.Spec.Format(p.Hidden, p.FF); err != nil {
-		return l, err
-	}
-	if p.Format == FormatA {
-		l.a13 = tensor.FormatA{Rows: l.w13.Rows, Cols: l.w13.Cols, Bits: l.w13.Bits, Group: l.w13.Group, Joined: true}
-		l.a2 = tensor.FormatA{Rows: l.w2.Rows, Cols: l.w2.Cols, Bits: l.w2.Bits, Group: l.w2.Group}
-		if err := errors.Join(l.a13.Check(), l.a2.Check()); err != nil {
-			return l, fmt.Errorf("%w: %w", ErrShape, err)
-		}
-		l.place(l.a13, l.a2)
-	} else {
-		l.place(l.w13, l.w2)
-	}
+	l.place()
 	if float64(l.size)*float64(p.Experts)*float64(len(p.Layers)) > maxBytes {
 		return l, fmt.Errorf("%w: over %d bytes", ErrShape, int64(maxBytes))
 	}
-	l.header = int64(round(headerFixed+headerLayer*len(p.Layers), page))
+	l.header = int64(round(p.fields().fixed+headerLayer*len(p.Layers), page))
 	l.layer = int64(l.size) * int64(p.Experts)
 	l.file = l.header + l.layer*int64(len(p.Layers))
 	return l, nil
@@ -194,13 +157,18 @@ func (p *Plan) Bytes() (int64, error) {
 }
 
 // FileName is the name of the plan's file in its folder.
-func (p *Plan) FileName() string {
-	device := "cpu"
-	if p.Format == FormatA {
-		device = "gpu"
+func (p *Plan) FileName() string { return fmt.Sprintf("experts_%s_%s.bin", p.For, p.Format) }
+
+// fileNames are all names that the plan's file may have: files of version 1 have their bits in
+// place of the format.
+func (p *Plan) fileNames() []string {
+	names := []string{p.FileName()}
+	if e := p.Format.Encoding; e == tensor.INT4 || e == tensor.INT8 {
+		group := "channel"
+		if p.Format.Group != 0 {
+			group = fmt.Sprintf("g%d", p.Format.Group)
+		}
+		names = append(names, fmt.Sprintf("experts_%s_%d_%s.bin", p.For, e.Bits(), group))
 	}
-	if p.Spec.Group == 0 {
-		return fmt.Sprintf("experts_%s_%d_channel.bin", device, p.Spec.Bits)
-	}
-	return fmt.Sprintf("experts_%s_%d_g%d.bin", device, p.Spec.Bits, p.Spec.Group)
+	return names
 }

@@ -14,7 +14,6 @@ import (
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
-	"krater/stages/weights/quant"
 )
 
 // MatrixOptions of OpenMatrices.
@@ -61,7 +60,7 @@ func (o *MatrixOptions) folders() ([]string, error) {
 	return folders(o.Dir, o.Model, id)
 }
 
-// Matrices keeps the integer matrices of a model that are not routed experts from
+// Matrices keeps the packed matrices of a model that are not routed experts from
 // one load to the next (it is a load.Store). What the file has is used as it lies
 // there; what it lacks is made, kept in memory of the device, and written to a new
 // file that takes the place of the old one when the load is complete (Seal).
@@ -183,9 +182,9 @@ func (m *Matrices) fail(err error) {
 	m.o.notice("%v; the weights are quantised again at the next start", m.err)
 }
 
-// Matrix gives the matrix name in format f on the device. make is called if the
+// Matrix gives the matrix name as f on the device. make is called if the
 // file does not have it. The matrix stays the store's and is valid until Close.
-func (m *Matrices) Matrix(name string, f tensor.FormatB, make func() (*quant.Matrix, error)) (device.QMat, error) {
+func (m *Matrices) Matrix(name string, f tensor.Layout, make func() (*tensor.Matrix, error)) (device.QMat, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.given == nil {
@@ -212,8 +211,8 @@ func (m *Matrices) Matrix(name string, f tensor.FormatB, make func() (*quant.Mat
 	if err != nil {
 		return device.QMat{}, err
 	}
-	if x.FormatB != f {
-		return device.QMat{}, fmt.Errorf("cache: %s came as %+v, want %+v", name, x.FormatB, f)
+	if !x.Fits(f) {
+		return device.QMat{}, fmt.Errorf("cache: %s came as %s, want %s", name, x, f)
 	}
 	q, err := m.keep(k, x)
 	if err == nil {
@@ -224,8 +223,8 @@ func (m *Matrices) Matrix(name string, f tensor.FormatB, make func() (*quant.Mat
 }
 
 // keep brings a new matrix to the device and into the file.
-func (m *Matrices) keep(k key, x *quant.Matrix) (device.QMat, error) {
-	n := sizeOf(k.FormatB)
+func (m *Matrices) keep(k key, x *tensor.Matrix) (device.QMat, error) {
+	n := sizeOf(k.Layout)
 	buf, err := m.dev.Alloc(n)
 	if err != nil {
 		return device.QMat{}, fmt.Errorf("%s: %w", k.name, err)
@@ -235,7 +234,7 @@ func (m *Matrices) keep(k key, x *quant.Matrix) (device.QMat, error) {
 	if host == nil {
 		host = make([]byte, n)
 	}
-	packB(host, host[scaleAt(k.FormatB):], x, m.o.Threads) // what is between is zero already
+	Pack(Packed{k.Layout, host, host[scaleAt(k.Layout):]}, x, m.o.Threads) // what is between is zero already
 	if buf.Host() == nil {
 		s, err := m.dev.NewStream()
 		if err != nil {
@@ -256,7 +255,7 @@ func (m *Matrices) keep(k key, x *quant.Matrix) (device.QMat, error) {
 			m.fail(err)
 		}
 	}
-	return device.QMat{FormatB: k.FormatB, Values: buf, Scales: buf, ScaleAt: scaleAt(k.FormatB)}, nil
+	return device.QMat{Layout: k.Layout, Values: buf, Scales: buf, ScaleAt: scaleAt(k.Layout)}, nil
 }
 
 // extend begins a file that has more than the one found, if it can take its place.
@@ -318,7 +317,7 @@ func (m *Matrices) Bytes() (n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k := range m.given {
-		n += int64(sizeOf(k.FormatB))
+		n += int64(sizeOf(k.Layout))
 	}
 	return n
 }

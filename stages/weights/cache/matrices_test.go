@@ -40,7 +40,7 @@ func pathOfMatrices(o *MatrixOptions) string {
 // want is a matrix that a load asks for.
 type want struct {
 	name string
-	quant.Spec
+	tensor.Format
 	rows, cols int
 }
 
@@ -48,33 +48,33 @@ type want struct {
 // many small ones as of an attention's heads.
 func wanted() []want {
 	list := []want{
-		{"layer.0.q", quant.Spec{Bits: 4, Group: 32}, 48, 96}, {"layer.0.o", quant.Spec{Bits: 8, Group: 0}, 33, 70},
-		{"head", quant.Spec{Bits: 4, Group: 64}, 500, 72}, {"head", quant.Spec{Bits: 8, Group: 64}, 500, 72},
+		{"layer.0.q", tensor.INT4.By(32), 48, 96}, {"layer.0.o", tensor.INT8.By(0), 33, 70},
+		{"head", tensor.INT4.By(64), 500, 72}, {"head", tensor.INT8.By(64), 500, 72},
 	}
 	for i := range 8 {
-		list = append(list, want{fmt.Sprintf("layer.0.kv_b.%d.k", i), quant.Spec{Bits: 4, Group: 32}, 16, 33})
+		list = append(list, want{fmt.Sprintf("layer.0.kv_b.%d.k", i), tensor.INT4.By(32), 16, 33})
 	}
 	return list
 }
 
-func (x want) make() (*quant.Matrix, error) {
-	r := rand.New(rand.NewPCG(uint64(x.rows*x.cols), uint64(len(x.name)+int(x.name[len(x.name)-3])+x.Bits)))
+func (x want) make() (*tensor.Matrix, error) {
+	r := rand.New(rand.NewPCG(uint64(x.rows*x.cols), uint64(len(x.name)+int(x.name[len(x.name)-3])+x.Bits())))
 	w := make([]float32, x.rows*x.cols)
 	for i := range w {
 		w[i] = float32(r.NormFloat64())
 	}
-	return quant.Quantize(w, x.rows, x.cols, x.Spec, quant.Options{Method: quant.Absmax})
+	return quant.Quantize(w, x.rows, x.cols, x.Format, quant.Options{Method: quant.Absmax})
 }
 
 // ask takes all matrices and compares them (t nil: does not); it tells how many
 // were made.
 func ask(t testing.TB, m *Matrices, list []want) (made int, err error) {
 	for _, x := range list {
-		f, err := x.Format(x.rows, x.cols)
+		f, err := x.On(tensor.CPU, x.rows, x.cols)
 		if err != nil {
 			return made, err
 		}
-		q, err := m.Matrix(x.name, f, func() (*quant.Matrix, error) { made++; return x.make() })
+		q, err := m.Matrix(x.name, f, func() (*tensor.Matrix, error) { made++; return x.make() })
 		if err != nil {
 			return made, err
 		}
@@ -293,16 +293,16 @@ func TestMatricesUnsealed(t *testing.T) {
 	if _, err := ask(t, m, wanted()[:3]); err != nil {
 		t.Fatal(err)
 	}
-	f := tensor.FormatB{Rows: 16, Cols: 32, Bits: 4, Group: 32}
-	if _, err := m.Matrix("x", f, func() (*quant.Matrix, error) { return nil, errTest }); !errors.Is(err, errTest) {
+	f := tensor.Layout{Format: tensor.INT4.By(32), Rows: 16, Cols: 32}
+	if _, err := m.Matrix("x", f, func() (*tensor.Matrix, error) { return nil, errTest }); !errors.Is(err, errTest) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := m.Matrix("x", f, wanted()[0].make); err == nil {
 		t.Error("a matrix of another format passed")
 	}
-	for _, k := range []key{{"", f}, {strings.Repeat("x", maxName+1), f}, {"x", tensor.FormatB{}}} {
-		if _, err := m.Matrix(k.name, k.FormatB, wanted()[0].make); !errors.Is(err, ErrShape) {
-			t.Errorf("%.10q %+v: got %v", k.name, k.FormatB, err)
+	for _, k := range []key{{"", f}, {strings.Repeat("x", maxName+1), f}, {"x", tensor.Layout{}}} {
+		if _, err := m.Matrix(k.name, k.Layout, wanted()[0].make); !errors.Is(err, ErrShape) {
+			t.Errorf("%.10q %+v: got %v", k.name, k.Layout, err)
 		}
 	}
 	if err := m.Close(); err != nil {

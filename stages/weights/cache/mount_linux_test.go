@@ -74,7 +74,7 @@ func TestReadOnlyModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := whole(t, o)
-	if want := filepath.Join(user, "krater", o.Plan.Source.String(), "experts_cpu_4_g64.bin"); c.Path != want {
+	if want := filepath.Join(user, "krater", o.Plan.Source.String(), "experts_cpu_int4_g64.bin"); c.Path != want {
 		t.Errorf("built at %s, want %s", c.Path, want)
 	}
 	file := read(t, c.Path)

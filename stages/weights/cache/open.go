@@ -15,15 +15,14 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/scheduler/files"
-	"krater/stages/weights/quant"
 )
 
 // Options of Open and Build.
 type Options struct {
 	Plan Plan
-	// Also are plans of further files of the same experts, in another format, made in
-	// the same pass over the source. With another Spec they need a Source that is
-	// a Respec.
+	// Also are plans of further files of the same experts, in another format or for another
+	// kind of device, made in the same pass over the source. Another format needs a Source
+	// that is a Respec.
 	Also   []Plan
 	Source Source // asked only for what has to be built
 	Model  string // the model's folder, "" for an embedded model
@@ -55,44 +54,19 @@ type Cache struct {
 	Bytes  int64
 	Report *Report // of the build, nil when the file was used as it was
 
-	layers  map[int][]device.QExpert
-	layersA map[int][]ExpertA
-	bufs    []device.Buffer
-	mapped  []byte
-	also    []*Cache
+	layers map[int][]device.QExpert
+	bufs   []device.Buffer
+	mapped []byte
+	also   []*Cache
 }
 
-// MatrixA is a matrix of an expert in format A.
-type MatrixA struct {
-	tensor.FormatA
-	ValueAt, ScaleAt int // bytes from the start of the expert
-}
-
-// ExpertA is one expert as a GPU wants it: Data, copied to a multiple of 64 bytes
-// as it is, is all that its kernels read.
-type ExpertA struct {
-	W13, W2 MatrixA // [2F, H] joined, [H, F]
-	At      int64   // of the expert in its file, a multiple of 4096; its size is len(Data)
-	Data    []byte  // in host memory, not to be changed, valid until Cache.Close
-}
-
-// Experts are the experts of a layer for the CPU, nil for a dense layer and where
-// no file in format B was asked for. Not to be changed; valid until Close.
-func (c *Cache) Experts(layer int) []device.QExpert {
+// Experts are the experts of a layer for a kind of device, nil for a dense layer and where no
+// file of the kind was asked for. They lie in host memory: a GPU's are copied, values and
+// scales, to multiples of 64 bytes. Not to be changed; valid until Close.
+func (c *Cache) Experts(k tensor.Kind, layer int) []device.QExpert {
 	for _, x := range c.files() {
-		if x.Plan.Format == FormatB {
+		if x.Plan.For == k {
 			return x.layers[layer]
-		}
-	}
-	return nil
-}
-
-// ExpertsA are the experts of a layer for a GPU, nil for a dense layer and where
-// no file in format A was asked for. Not to be changed; valid until Close.
-func (c *Cache) ExpertsA(layer int) []ExpertA {
-	for _, x := range c.files() {
-		if x.Plan.Format == FormatA {
-			return x.layersA[layer]
 		}
 	}
 	return nil
@@ -113,7 +87,7 @@ func (c *Cache) Close() error {
 	for _, x := range c.also {
 		errs = append(errs, x.Close())
 	}
-	c.bufs, c.layers, c.layersA, c.mapped = nil, nil, nil, nil
+	c.bufs, c.layers, c.mapped = nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -176,8 +150,7 @@ func (o *Options) load(ctx context.Context, dev device.Device, plans []Plan, lis
 		return err
 	}
 	for i := range plans {
-		for _, dir := range dirs {
-			path := filepath.Join(dir, plans[i].FileName())
+		for _, path := range plans[i].paths(dirs) {
 			c, err := load(ctx, dev, path, &plans[i], o)
 			if err == nil {
 				list[i] = c
@@ -193,6 +166,16 @@ func (o *Options) load(ctx context.Context, dev device.Device, plans []Plan, lis
 		}
 	}
 	return nil
+}
+
+// paths are all places of the plan's file, the preferred first.
+func (p *Plan) paths(dirs []string) (list []string) {
+	for _, dir := range dirs {
+		for _, name := range p.fileNames() {
+			list = append(list, filepath.Join(dir, name))
+		}
+	}
+	return list
 }
 
 // loadBuilt loads the files that were just built.
@@ -212,19 +195,19 @@ func (o *Options) loadBuilt(ctx context.Context, dev device.Device, plans []Plan
 	return nil
 }
 
-// Kept are the plans of those files of the model's experts that are there, in any format, bits
-// and groups, by their headers: the one wanted, if it is among them, and others.
+// Kept are the plans of those files of the model's experts that are there, in any format and
+// for any kind of device, by their headers: the one wanted, if it is among them, and others.
 func (o *Options) Kept() (list []Plan, err error) {
 	dirs, err := o.folders()
 	if err != nil {
 		return nil, err
 	}
-	for _, format := range []Format{FormatB, FormatA} {
-		for _, bits := range []int{4, 8} {
-			for _, group := range []int{0, 32, 64, 128} {
+	for _, kind := range []tensor.Kind{tensor.CPU, tensor.GPU} {
+		for _, name := range tensor.Encodings() {
+			e := tensor.EncodingOf(name)
+			for _, group := range slices.Sorted(slices.Values(e.GroupSizes())) {
 				p := o.Plan
-				p.Format, p.Spec = format, quant.Spec{Bits: bits, Group: group}
-				if p.there(dirs) {
+				if p.For, p.Format = kind, e.By(group); p.there(dirs) {
 					list = append(list, p)
 				}
 			}
@@ -235,8 +218,8 @@ func (o *Options) Kept() (list []Plan, err error) {
 
 // there tells whether one of the folders has a plan's file.
 func (p *Plan) there(dirs []string) bool {
-	for _, dir := range dirs {
-		if x, err := openFile(filepath.Join(dir, p.FileName()), p); err == nil {
+	for _, path := range p.paths(dirs) {
+		if x, err := openFile(path, p); err == nil {
 			x.file.Close()
 			return true
 		}
@@ -286,10 +269,11 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 		r := &Report{Path: path}
 		reports = append(reports, r)
 		if r.Bytes, err = plans[i].Bytes(); err == nil {
-			if err = verify(ctx, path, &plans[i], &o); err == nil {
+			if r.Path, err = plans[i].verify(ctx, dir, &o); err == nil {
 				r.Found = true
 				continue
 			}
+			r.Path = path
 		}
 		if unusable(err) || absent(err) {
 			var x *output

@@ -78,6 +78,9 @@ func (x *output) kept(size int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if got.first {
+		return 0, fmt.Errorf("%w: %d, want %d", ErrVersion, 1, version)
+	}
 	if why := x.plan.differs(&got); why != "" || got.Method != x.plan.Method {
 		return 0, fmt.Errorf("%w: %s %s", ErrStale, got.Method, why)
 	}

@@ -6,54 +6,40 @@ import (
 	"sync/atomic"
 
 	"krater/kernels/tensor"
-	"krater/stages/weights/quant"
 )
 
-// stripeRows is how many rows of a matrix are packed in one go: whole tiles of
-// either format.
-const stripeRows = 4 * tensor.TileA
+// stripeRows is how many rows of a matrix are packed in one go: whole bands of any layout.
+const stripeRows = 256
 
 // pack lays out one expert in dst, size bytes.
-func (x *expert) pack(dst []byte, w13, w2 *quant.Matrix, threads int) {
-	clear(dst[x.w13Scales:x.w2Values])
-	clear(dst[x.w2Scales:x.size])
-	values13, scales13, values2, scales2 := dst[x.w13Values:], dst[x.w13Scales:], dst[x.w2Values:], dst[x.w2Scales:]
-	if x.a13.Rows > 0 {
-		PackA(values13, scales13, x.a13, w13, threads)
-		PackA(values2, scales2, x.a2, w2, threads)
-		return
-	}
-	packB(values13, scales13, w13, threads)
-	packB(values2, scales2, w2, threads)
+func (x *expert) pack(dst []byte, w13, w2 *tensor.Matrix, threads int) {
+	clear(dst)
+	p13, p2 := x.parts(dst)
+	Pack(p13, w13, threads)
+	Pack(p2, w2, threads)
 }
 
 // packBy has one expert laid out in dst by its source.
 func (x *expert) packBy(dst []byte, p Packer, layer, e int) error {
 	clear(dst)
-	part := func(f tensor.FormatB, values, scales int) Packed {
-		return Packed{FormatB: f, Values: dst[values:][:f.ValueBytes()], Scales: dst[scales:][:f.ScaleBytes()]}
+	w13, w2 := x.parts(dst)
+	return p.Pack(layer, e, w13, w2)
+}
+
+// parts are the matrices of an expert in memory.
+func (x *expert) parts(b []byte) (w13, w2 Packed) {
+	part := func(l tensor.Layout, values, scales int) Packed {
+		return Packed{Layout: l, Values: b[values:][:l.ValueBytes()], Scales: b[scales:][:l.ScaleBytes()]}
 	}
-	return p.Pack(layer, e, part(x.w13, x.w13Values, x.w13Scales), part(x.w2, x.w2Values, x.w2Scales))
+	return part(x.w13, x.w13Values, x.w13Scales), part(x.w2, x.w2Values, x.w2Scales)
 }
 
-// packB writes a matrix in format B.
-func packB(values, scales []byte, m *quant.Matrix, threads int) {
-	f := m.FormatB
-	spread((f.Rows+stripeRows-1)/stripeRows, threads, func(i int) {
-		row := i * stripeRows
-		part, tile := f, row/tensor.TileRows
-		part.Rows = min(stripeRows, f.Rows-row)
-		part.Pack(values[tile*f.TileBytes():], m.Values[row*f.Cols:])
-		part.PackScales(scales[tile*2*tensor.TileRows*f.Groups():], m.Scales[row*f.Groups():])
+// Pack lays out a matrix. threads 0: all cores.
+func Pack(p Packed, m *tensor.Matrix, threads int) {
+	step := stripeRows / p.BandRows()
+	spread((p.Bands()+step-1)/step, threads, func(i int) {
+		p.PackBands(p.Values, p.Scales, m, i*step, min((i+1)*step, p.Bands()))
 	})
-}
-
-// PackA writes a matrix in format A: ValueBytes of values, ScaleBytes of scales. threads
-// 0: all cores.
-func PackA(values, scales []byte, f tensor.FormatA, m *quant.Matrix, threads int) {
-	n := f.TileCols() * f.TileBytes()
-	spread(f.TileRows(), threads, func(i int) { f.PackTiles(values[i*n:(i+1)*n], m.Values, i) })
-	f.PackScales(scales, m.Scales)
 }
 
 // workers is a number of threads, 0: all cores.

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"krater/kernels/tensor"
 	"krater/stages/model"
 	"krater/stages/weights"
-	"krater/stages/weights/quant"
 )
 
 // wide writes a model of BF16 experts of two alternating values.
@@ -83,14 +83,14 @@ func convertAndTell(dir string) {
 			return err
 		}
 		defer set.Close()
-		spec := quant.Spec{Bits: 4, Group: 64}
-		plan, err := NewPlan(cfg, spec, Absmax, Fingerprint{})
+		format := tensor.INT4.By(64)
+		plan, err := NewPlan(cfg, format, Absmax, Fingerprint{})
 		if err != nil {
 			return err
 		}
 		a := forGPU(plan)
-		a.Spec.Bits = 8
-		o := Options{Plan: plan, Also: []Plan{a}, Dir: filepath.Join(dir, "cache"), Source: &Weights{Config: cfg, Set: set, Spec: spec, Method: Absmax}}
+		a.Format = tensor.INT8.By(64)
+		o := Options{Plan: plan, Also: []Plan{a}, Dir: filepath.Join(dir, "cache"), Source: &Weights{Config: cfg, Set: set, Format: format, Method: Absmax}}
 		before := status("VmRSS")
 		if _, err := Build(context.Background(), o); err != nil {
 			return err

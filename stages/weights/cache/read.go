@@ -64,6 +64,20 @@ func openFile(path string, plan *Plan) (*opened, error) {
 	return x, nil
 }
 
+// verify looks for the plan's file in a folder and reads all of it.
+func (p *Plan) verify(ctx context.Context, dir string, o *Options) (path string, err error) {
+	for i, path := range p.paths([]string{dir}) {
+		e := verify(ctx, path, p, o)
+		if e == nil {
+			return path, nil
+		}
+		if i == 0 {
+			err = e
+		}
+	}
+	return "", err
+}
+
 // verify reads a whole file.
 func verify(ctx context.Context, path string, plan *Plan, o *Options) error {
 	x, err := openFile(path, plan)
@@ -108,7 +122,7 @@ func load(ctx context.Context, dev device.Device, path string, plan *Plan, o *Op
 		return nil, err
 	}
 	defer x.file.Close()
-	c := &Cache{Path: path, Plan: x.plan, Bytes: x.layout.file, layers: map[int][]device.QExpert{}, layersA: map[int][]ExpertA{}}
+	c := &Cache{Path: path, Plan: x.plan, Bytes: x.layout.file, layers: map[int][]device.QExpert{}}
 	if o.Copy {
 		err = c.copy(ctx, dev, x, o)
 	} else {
@@ -118,14 +132,7 @@ func load(ctx context.Context, dev device.Device, path string, plan *Plan, o *Op
 		return nil, errors.Join(err, c.Close())
 	}
 	for i, e := range x.entries {
-		switch {
-		case x.plan.Format == FormatB:
-			c.layers[e.layer] = x.layout.experts(c.bufs[i], x.plan.Experts)
-		case o.Copy:
-			c.layersA[e.layer] = x.layout.expertsA(c.bufs[i].Host(), x.layout.at(i), x.plan.Experts)
-		default:
-			c.layersA[e.layer] = x.layout.expertsA(c.mapped[x.layout.at(i):], x.layout.at(i), x.plan.Experts)
-		}
+		c.layers[e.layer] = x.layout.experts(c.bufs[i], x.plan.Experts)
 	}
 	return c, nil
 }
@@ -147,9 +154,6 @@ func (c *Cache) mapIn(ctx context.Context, dev device.Device, x *opened, o *Opti
 		return x.compare(i, sum)
 	}); err != nil {
 		return err
-	}
-	if x.plan.Format == FormatA {
-		return nil // for another device
 	}
 	for i := range x.entries {
 		b, err := dev.Wrap(layer(i))
@@ -181,21 +185,8 @@ func (x *expert) experts(buf device.Buffer, n int) []device.QExpert {
 	for e := range out {
 		at := e * x.size
 		out[e] = device.QExpert{
-			W13: device.QMat{FormatB: x.w13, Values: buf, ValueAt: at + x.w13Values, Scales: buf, ScaleAt: at + x.w13Scales},
-			W2:  device.QMat{FormatB: x.w2, Values: buf, ValueAt: at + x.w2Values, Scales: buf, ScaleAt: at + x.w2Scales},
-		}
-	}
-	return out
-}
-
-// expertsA are the experts of one layer that starts at a place in its file.
-func (x *expert) expertsA(layer []byte, at int64, n int) []ExpertA {
-	out := make([]ExpertA, n)
-	for e := range out {
-		out[e] = ExpertA{
-			W13: MatrixA{FormatA: x.a13, ValueAt: x.w13Values, ScaleAt: x.w13Scales},
-			W2:  MatrixA{FormatA: x.a2, ValueAt: x.w2Values, ScaleAt: x.w2Scales},
-			At:  at + int64(e*x.size), Data: layer[e*x.size:][:x.size:x.size],
+			W13: device.QMat{Layout: x.w13, Values: buf, ValueAt: at + x.w13Values, Scales: buf, ScaleAt: at + x.w13Scales},
+			W2:  device.QMat{Layout: x.w2, Values: buf, ValueAt: at + x.w2Values, Scales: buf, ScaleAt: at + x.w2Scales},
 		}
 	}
 	return out

@@ -9,28 +9,27 @@ import (
 	"krater/stages/weights/quant"
 )
 
-// Source gives experts as integers, in the plan's formats: W13 [2F, H] and
-// W2 [H, F].
+// Source gives experts in the plan's format: W13 [2F, H] and W2 [H, F].
 type Source interface {
-	Expert(layer, expert int) (w13, w2 *quant.Matrix, err error)
+	Expert(layer, expert int) (w13, w2 *tensor.Matrix, err error)
 }
 
-// Respec is a Source that can give its experts by other specs as well. The two are
+// Respec is a Source that can give its experts in other formats as well. The two are
 // asked in turn for the same expert and may share what they read for it.
 type Respec interface {
-	As(spec quant.Spec) Source
+	As(f tensor.Format) Source
 }
 
-// Packer is a Source that has experts packed in format B already, or as fast as any
-// other way. Files in that format ask it instead of Expert.
+// Packer is a Source that has experts packed for a CPU already, or as fast as any other way.
+// Such files ask it instead of Expert.
 type Packer interface {
 	// Pack writes every byte of values and scales.
 	Pack(layer, expert int, w13, w2 Packed) error
 }
 
-// Packed is memory for a matrix, as long as its format says.
+// Packed is memory for a matrix, as long as its layout says.
 type Packed struct {
-	tensor.FormatB
+	tensor.Layout
 	Values, Scales []byte
 }
 
@@ -38,7 +37,7 @@ type Packed struct {
 type Weights struct {
 	Config *model.Config
 	Set    *weights.Set
-	Spec   quant.Spec
+	Format tensor.Format
 	Method Method
 	// Stats gives what an expert saw on a calibration text, the inputs of W13 and of
 	// W2 (calibration.Collector.Expert). Needed by Weighted and Feedback.
@@ -55,12 +54,12 @@ type floats struct {
 	w13, w2       []float32 // [2F, H], [H, F]
 }
 
-// As gives the same experts by another spec. What was read for the one serves the
+// As gives the same experts in another format. What was read for the one serves the
 // other; they are not to be used at the same time.
-func (w *Weights) As(spec quant.Spec) Source {
+func (w *Weights) As(f tensor.Format) Source {
 	w.room()
 	other := *w
-	other.Spec = spec
+	other.Format = f
 	return &other
 }
 
@@ -96,7 +95,7 @@ func (w *Weights) read(layer, e int, n model.FFNNames) error {
 }
 
 // Expert reads, joins and quantises one expert. It is not safe for concurrent use.
-func (w *Weights) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
+func (w *Weights) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
 	h, f := w.Config.Hidden, w.Config.MoE.FF
 	n := w.Config.ExpertNames(layer, e)
 	if err := w.read(layer, e, n); err != nil {
@@ -121,7 +120,7 @@ func (w *Weights) Expert(layer, e int) (w13, w2 *quant.Matrix, err error) {
 	return w13, w2, nil
 }
 
-func (w *Weights) quantize(x []float32, rows, cols int, stats *quant.Hessian) (*quant.Matrix, error) {
+func (w *Weights) quantize(x []float32, rows, cols int, stats *quant.Hessian) (*tensor.Matrix, error) {
 	o := quant.Options{Threads: w.Threads}
 	switch w.Method {
 	case Absmax:
@@ -129,7 +128,7 @@ func (w *Weights) quantize(x []float32, rows, cols int, stats *quant.Hessian) (*
 	case Weighted:
 		o.Weight = stats.Diagonal()
 	case Feedback:
-		return quant.Feedback(x, rows, cols, w.Spec, stats, quant.FeedbackOptions{Threads: w.Threads})
+		return quant.Feedback(x, rows, cols, w.Format, stats, quant.FeedbackOptions{Threads: w.Threads})
 	}
-	return quant.Quantize(x, rows, cols, w.Spec, o)
+	return quant.Quantize(x, rows, cols, w.Format, o)
 }

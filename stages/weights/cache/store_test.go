@@ -16,7 +16,6 @@ import (
 	"krater/stages/model"
 	"krater/stages/weights"
 	"krater/stages/weights/cache"
-	"krater/stages/weights/quant"
 )
 
 var _ load.Store = (*cache.Matrices)(nil)
@@ -27,7 +26,7 @@ type heard struct {
 	given map[string][]byte // values and scales
 }
 
-func (h *heard) Matrix(name string, f tensor.FormatB, make func() (*quant.Matrix, error)) (device.QMat, error) {
+func (h *heard) Matrix(name string, f tensor.Layout, make func() (*tensor.Matrix, error)) (device.QMat, error) {
 	q, err := h.Matrices.Matrix(name, f, make)
 	if err == nil {
 		h.given[name] = append(bytes.Clone(q.Values.Host()[q.ValueAt:][:f.ValueBytes()]), q.Scales.Host()[q.ScaleAt:][:f.ScaleBytes()]...)
@@ -70,7 +69,7 @@ func TestTinyLoad(t *testing.T) {
 		h := &heard{m, map[string][]byte{}}
 		parts, err := load.Model(dev, cfg, set, load.Options{
 			Limits: stages.Limits{Tokens: 16, Seqs: 2, Blocks: 4, BlockTokens: 16, LogitRows: 2, Context: 32}, Store: h,
-			Precision: load.Precision{Attention: 4, KVB: 4, Shared: 4, Dense: 4, Head: 8, Group: 32},
+			Precision: load.Precision{Attention: tensor.INT4.By(32), KVB: tensor.INT4.By(32), Shared: tensor.INT4.By(32), Dense: tensor.INT4.By(32), Head: tensor.INT8.By(32)},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -45,23 +45,23 @@ func TestTinyModel(t *testing.T) {
 		method, plain = Absmax, quant.Absmax // a search takes a minute under the race detector
 	}
 	for _, bits := range []int{4, 8} {
-		spec := quant.Spec{Bits: bits, Group: 64}
+		format := tensor.Integers(bits).By(64)
 		print, err := FingerprintOf(config, cfg, set)
 		if err != nil {
 			t.Fatal(err)
 		}
-		plan, err := NewPlan(cfg, spec, method, print)
+		plan, err := NewPlan(cfg, format, method, print)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := Options{Plan: plan, Dir: t.TempDir(), Source: &Weights{Config: cfg, Set: set, Spec: spec, Method: method}}
+		o := Options{Plan: plan, Dir: t.TempDir(), Source: &Weights{Config: cfg, Set: set, Format: format, Method: method}}
 		c, err := Open(context.Background(), hosttest.Device{}, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("INT%d: %d bytes of experts' %d", bits, c.Bytes, 6*32*3*256*64*2)
 		for _, layer := range plan.Layers {
-			for e, x := range c.Experts(layer) {
+			for e, x := range c.Experts(tensor.CPU, layer) {
 				n := cfg.ExpertNames(layer, e)
 				for i, name := range []string{n.Gate, n.Up, n.Down} {
 					src, _ := set.Tensor(name)
@@ -69,7 +69,7 @@ func TestTinyModel(t *testing.T) {
 					if err := tensor.Widen(w, src.DType, src.Data); err != nil {
 						t.Fatal(err)
 					}
-					want, err := quant.Quantize(w, src.Shape[0], src.Shape[1], spec, quant.Options{Method: plain})
+					want, err := quant.Quantize(w, src.Shape[0], src.Shape[1], format, quant.Options{Method: plain})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -79,7 +79,7 @@ func TestTinyModel(t *testing.T) {
 					}
 					got, wide := make([]float32, want.Cols), make([]float32, want.Cols)
 					for r := range want.Rows {
-						q.FormatB.Row(got, q.Values.Host()[q.ValueAt:], q.Scales.Host()[q.ScaleAt:], first+r)
+						q.Row(got, q.Values.Host()[q.ValueAt:], q.Scales.Host()[q.ScaleAt:], first+r)
 						want.Row(wide, r)
 						if !slices.Equal(got, wide) {
 							t.Fatalf("%s row %d differs", name, r)
@@ -145,7 +145,7 @@ func TestFingerprint(t *testing.T) {
 // TestStatsNeeded: calibrated methods without a calibration are refused.
 func TestStatsNeeded(t *testing.T) {
 	_, cfg, set := tinyModel(t)
-	w := &Weights{Config: cfg, Set: set, Spec: quant.Spec{Bits: 4, Group: 64}, Method: Feedback}
+	w := &Weights{Config: cfg, Set: set, Format: tensor.INT4.By(64), Method: Feedback}
 	if _, _, err := w.Expert(1, 0); err == nil {
 		t.Error("no calibration")
 	}
@@ -174,15 +174,15 @@ func TestStatsNeeded(t *testing.T) {
 // garbage may double it.
 func TestBoundedMemory(t *testing.T) {
 	_, cfg, set := tinyModel(t)
-	spec := quant.Spec{Bits: 4, Group: 64}
-	plan, err := NewPlan(cfg, spec, Absmax, Fingerprint{})
+	format := tensor.INT4.By(64)
+	plan, err := NewPlan(cfg, format, Absmax, Fingerprint{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var most, before runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	o := Options{Plan: plan, Dir: t.TempDir(), Source: &Weights{Config: cfg, Set: set, Spec: spec, Method: Absmax, Threads: 1}}
+	o := Options{Plan: plan, Dir: t.TempDir(), Source: &Weights{Config: cfg, Set: set, Format: format, Method: Absmax, Threads: 1}}
 	o.onStep = func(string) {
 		runtime.GC()
 		var now runtime.MemStats

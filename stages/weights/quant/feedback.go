@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"krater/kernels/tensor"
 )
 
 // FeedbackOptions of Feedback.
@@ -26,10 +28,13 @@ type FeedbackOptions struct {
 // Then single values move by one or more where that lowers the remaining error,
 // until a pass finds none. The result is never worse on these inputs (damped)
 // than the plain or the searched scales.
-func Feedback(w []float32, rows, cols int, spec Spec, h *Hessian, o FeedbackOptions) (*Matrix, error) {
-	m, err := prepare(w, rows, cols, spec)
+func Feedback(w []float32, rows, cols int, t tensor.Format, h *Hessian, o FeedbackOptions) (*tensor.Matrix, error) {
+	m, err := prepare(w, rows, cols, t)
 	if err != nil {
 		return nil, err
+	}
+	if m.HasRule() {
+		return nil, fmt.Errorf("quant: %s has a rounding rule of its own: no error feedback", m.Format)
 	}
 	if h.N != cols {
 		return nil, fmt.Errorf("%w: of %d columns for a matrix of %d", ErrHessian, h.N, cols)
@@ -54,7 +59,7 @@ func Feedback(w []float32, rows, cols int, spec Spec, h *Hessian, o FeedbackOpti
 
 // feedback is the state all rows share. hess and factor are in the order of columns.
 type feedback struct {
-	*Matrix
+	*tensor.Matrix
 	source   []float32 // [Rows, Cols]
 	diagonal []float32
 	order    []int     // position -> column; a group's columns lie together
@@ -104,7 +109,7 @@ type result struct {
 
 func (f *feedback) worker() *rower {
 	return &rower{
-		feedback: f, searcher: newSearcher(f.Bits, f.Group),
+		feedback: f, searcher: newSearcher(f.Encoding, f.Group),
 		left: make([]float64, f.Cols), values: make([]int8, f.Cols), scales: make([]float64, f.Groups()),
 		diff: make([]float64, f.Cols), grad: make([]float64, f.Cols),
 		row32: make([]float32, f.Group), costs: make([]float32, f.Group),

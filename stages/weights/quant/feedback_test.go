@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"krater/kernels/tensor"
 )
 
 // inputs are count vectors whose columns depend on one another.
@@ -35,7 +37,7 @@ func inputs(r *rand.Rand, n, count int) *Hessian {
 }
 
 // outputError is the squared error of all outputs over the inputs of h.
-func outputError(w []float32, m *Matrix, h *Hessian) float64 {
+func outputError(w []float32, m *tensor.Matrix, h *Hessian) float64 {
 	got := m.Dequantize()
 	var sum float64
 	for r := range m.Rows {
@@ -53,7 +55,7 @@ func outputError(w []float32, m *Matrix, h *Hessian) float64 {
 // scales always, and far below plain ones.
 func TestFeedbackLowersOutputError(t *testing.T) {
 	r := rand.New(rand.NewPCG(20, 21))
-	for i, spec := range []Spec{{4, 32}, {4, 64}, {4, 0}, {8, 64}} {
+	for i, spec := range []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(0), tensor.INT8.By(64)} {
 		const rows, cols = 6, 160
 		w, h := normal(r, rows*cols, i%3), inputs(r, cols, 400)
 		fed, err := Feedback(w, rows, cols, spec, h, FeedbackOptions{})
@@ -82,7 +84,7 @@ func TestFeedbackNeverAboveOthers(t *testing.T) {
 	for i := range 30 {
 		rows, cols := 1+r.IntN(4), 1+r.IntN(100)
 		w, h := normal(r, rows*cols, i%3), inputs(r, cols, 1+r.IntN(20))
-		spec := Spec{Bits: 4, Group: 32}
+		spec := tensor.INT4.By(32)
 		fed, err := Feedback(w, rows, cols, spec, h, FeedbackOptions{Damp: 0.1})
 		if err != nil {
 			t.Fatal(err)
@@ -113,7 +115,7 @@ func TestFeedbackAgainstBruteForce(t *testing.T) {
 			a := float32(r.NormFloat64())
 			h.Add([]float32{a, a + 0.3*float32(r.NormFloat64())})
 		}
-		fed, err := Feedback(w, 1, 2, Spec{Bits: 4, Group: 32}, h, FeedbackOptions{Damp: 1e-6})
+		fed, err := Feedback(w, 1, 2, tensor.INT4.By(32), h, FeedbackOptions{Damp: 1e-6})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +177,7 @@ func TestInverseFactor(t *testing.T) {
 
 func TestHessianRefused(t *testing.T) {
 	w := make([]float32, 64)
-	spec := Spec{Bits: 4, Group: 32}
+	spec := tensor.INT4.By(32)
 	if _, err := Feedback(w, 1, 64, spec, NewHessian(64), FeedbackOptions{}); !errors.Is(err, ErrHessian) {
 		t.Errorf("no inputs: got %v", err)
 	}
@@ -199,7 +201,7 @@ func BenchmarkFeedback(b *testing.B) {
 		w, h := normal(r, 64*cols, 0), inputs(r, cols, 2*cols)
 		b.Run(fmt.Sprintf("K=%d", cols), func(b *testing.B) {
 			for b.Loop() {
-				if _, err := Feedback(w, 64, cols, Spec{Bits: 4, Group: 64}, h, FeedbackOptions{Threads: 1}); err != nil {
+				if _, err := Feedback(w, 64, cols, tensor.INT4.By(64), h, FeedbackOptions{Threads: 1}); err != nil {
 					b.Fatal(err)
 				}
 			}

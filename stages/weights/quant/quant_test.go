@@ -33,7 +33,7 @@ func normal(r *rand.Rand, n, kind int) []float32 {
 	return w
 }
 
-func square(w []float32, m *Matrix, weight []float32) float64 {
+func square(w []float32, m *tensor.Matrix, weight []float32) float64 {
 	var sum float64
 	for i, v := range m.Dequantize() {
 		d := float64(w[i]) - float64(v)
@@ -46,7 +46,7 @@ func square(w []float32, m *Matrix, weight []float32) float64 {
 	return sum
 }
 
-func must(t *testing.T, w []float32, rows, cols int, spec Spec, o Options) *Matrix {
+func must(t *testing.T, w []float32, rows, cols int, spec tensor.Format, o Options) *tensor.Matrix {
 	t.Helper()
 	m, err := Quantize(w, rows, cols, spec, o)
 	if err != nil {
@@ -55,29 +55,12 @@ func must(t *testing.T, w []float32, rows, cols int, spec Spec, o Options) *Matr
 	return m
 }
 
-func TestFormat(t *testing.T) {
-	for _, x := range []struct{ group, cols, want int }{
-		{128, 2048, 128}, {128, 1408, 128}, {128, 64, 64}, {64, 64, 64}, {64, 96, 32}, {128, 192, 64},
-		{32, 256, 32}, {128, 100, 128}, {0, 100, 128}, {0, 7168, 7168}, {64, 1, 32},
-	} {
-		f, err := Spec{Bits: 4, Group: x.group}.Format(8, x.cols)
-		if err != nil || f.Group != x.want {
-			t.Errorf("group %d of %d columns: got %d, %v, want %d", x.group, x.cols, f.Group, err, x.want)
-		}
-	}
-	for _, s := range []Spec{{3, 64}, {0, 64}, {4, 48}, {8, -1}, {4, 256}} {
-		if _, err := s.Format(8, 64); !errors.Is(err, ErrSpec) {
-			t.Errorf("%+v: got %v", s, err)
-		}
-	}
-}
-
 // TestSearchNeverAboveAbsmax over shapes, bits, groups and column weights.
 func TestSearchNeverAboveAbsmax(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 60 {
 		rows, cols := 1+r.IntN(9), 1+r.IntN(300)
-		spec := Spec{Bits: 4 + 4*(i%2), Group: []int{0, 32, 64, 128}[i/2%4]}
+		spec := tensor.Integers(4 + 4*(i%2)).By([]int{0, 32, 64, 128}[i/2%4])
 		w := normal(r, rows*cols, i)
 		var weight []float32
 		if i%3 == 0 {
@@ -98,7 +81,7 @@ func TestSearchNeverAboveAbsmax(t *testing.T) {
 func TestAbsmaxByDefinition(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	w := normal(r, 3*96, 0)
-	m := must(t, w, 3, 96, Spec{Bits: 4, Group: 32}, Options{Method: Absmax})
+	m := must(t, w, 3, 96, tensor.INT4.By(32), Options{Method: Absmax})
 	for i, v := range w {
 		var top float32
 		for _, x := range w[i/32*32 : i/32*32+32] {
@@ -135,7 +118,7 @@ func TestSearchAgainstAllScales(t *testing.T) {
 				least = sum
 			}
 		}
-		got := square(w, must(t, w, 1, n, Spec{Bits: 4, Group: 32}, Options{}), nil)
+		got := square(w, must(t, w, 1, n, tensor.INT4.By(32), Options{}), nil)
 		if got < least*(1-1e-9) || got > least*1.1 {
 			t.Errorf("group %d: searched %g, best %g", i, got, least)
 		}
@@ -176,7 +159,7 @@ func TestRepresentable(t *testing.T) {
 				}
 			}
 		}
-		if e := square(w, must(t, w, 1, 64, Spec{Bits: bits, Group: 32}, Options{}), nil); e != 0 {
+		if e := square(w, must(t, w, 1, 64, tensor.Integers(bits).By(32), Options{}), nil); e != 0 {
 			t.Errorf("case %d, %d bits: error %g", i, bits, e)
 		}
 	}
@@ -185,7 +168,7 @@ func TestRepresentable(t *testing.T) {
 func TestIdempotent(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for i := range 40 {
-		spec := Spec{Bits: 4 + 4*(i%2), Group: 64}
+		spec := tensor.Integers(4 + 4*(i%2)).By(64)
 		first := must(t, normal(r, 4*256, i), 4, 256, spec, Options{}).Dequantize()
 		second := must(t, first, 4, 256, spec, Options{}).Dequantize()
 		if !slices.Equal(first, second) {
@@ -200,11 +183,11 @@ func TestZeroRows(t *testing.T) {
 	w[2*64] = math.SmallestNonzeroFloat32 // no bfloat16 scale is as small
 	h := NewHessian(64)
 	h.Add(w[64:128])
-	back, err := Feedback(w, 3, 64, Spec{Bits: 4, Group: 32}, h, FeedbackOptions{})
+	back, err := Feedback(w, 3, 64, tensor.INT4.By(32), h, FeedbackOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []*Matrix{must(t, w, 3, 64, Spec{Bits: 4, Group: 32}, Options{}), must(t, w, 3, 64, Spec{Bits: 8, Group: 0}, Options{Method: Absmax}), back} {
+	for _, m := range []*tensor.Matrix{must(t, w, 3, 64, tensor.INT4.By(32), Options{}), must(t, w, 3, 64, tensor.INT8.By(0), Options{Method: Absmax}), back} {
 		for i, v := range m.Dequantize() {
 			if want := w[i]; i/64 < 2 && math.Abs(float64(v-want)) > 1e-2 || i/64 == 2 && math.Abs(float64(v)) > 1e-40 {
 				t.Errorf("weight %d: %v, want %v", i, v, want)
@@ -217,20 +200,20 @@ func TestNotFinite(t *testing.T) {
 	for _, v := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
 		w := make([]float32, 128)
 		w[64+3] = float32(v)
-		_, err := Quantize(w, 2, 64, Spec{Bits: 4, Group: 32}, Options{})
+		_, err := Quantize(w, 2, 64, tensor.INT4.By(32), Options{})
 		if !errors.Is(err, ErrNotFinite) || !strings.Contains(err.Error(), fmt.Sprintf("row 1, column 3 is %v", v)) {
 			t.Errorf("%v: got %v", v, err)
 		}
 	}
-	if _, err := Quantize(make([]float32, 63), 1, 64, Spec{Bits: 4, Group: 32}, Options{}); err == nil {
+	if _, err := Quantize(make([]float32, 63), 1, 64, tensor.INT4.By(32), Options{}); err == nil {
 		t.Error("63 weights for 64 columns passed")
 	}
-	if _, err := Quantize(make([]float32, 64), 1, 64, Spec{Bits: 4, Group: 32}, Options{Weight: make([]float32, 63)}); err == nil {
+	if _, err := Quantize(make([]float32, 64), 1, 64, tensor.INT4.By(32), Options{Weight: make([]float32, 63)}); err == nil {
 		t.Error("63 column weights for 64 columns passed")
 	}
 	bad := make([]float32, 64)
 	bad[2] = -1
-	if _, err := Quantize(make([]float32, 64), 1, 64, Spec{Bits: 4, Group: 32}, Options{Weight: bad}); err == nil {
+	if _, err := Quantize(make([]float32, 64), 1, 64, tensor.INT4.By(32), Options{Weight: bad}); err == nil {
 		t.Error("a negative column weight passed")
 	}
 }
@@ -242,7 +225,7 @@ func TestDeterministic(t *testing.T) {
 	w := normal(r, 50*128, 4)
 	w[7] = math.MaxFloat32
 	h := inputs(r, 128, 300)
-	spec := Spec{Bits: 4, Group: 64}
+	spec := tensor.INT4.By(64)
 	one := must(t, w, 50, 128, spec, Options{Threads: 1})
 	three := must(t, w, 50, 128, spec, Options{Threads: 3})
 	fed, err := Feedback(w, 50, 128, spec, h, FeedbackOptions{Threads: 1})
@@ -253,7 +236,7 @@ func TestDeterministic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range [][2]*Matrix{{one, three}, {fed, again}} {
+	for _, p := range [][2]*tensor.Matrix{{one, three}, {fed, again}} {
 		if !slices.Equal(p[0].Values, p[1].Values) || !slices.Equal(p[0].Scales, p[1].Scales) {
 			t.Error("the result depends on the number of workers")
 		}
@@ -265,49 +248,22 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// TestPacks: what the quantiser gives fits format B at every size.
+// TestPacks: what the quantiser gives fits the layout of every kind of device at every size.
 func TestPacks(t *testing.T) {
-	r := rand.New(rand.NewPCG(13, 14))
-	for i := range 20 {
-		rows, cols := 1+r.IntN(40), 1+r.IntN(200)
-		m := must(t, normal(r, rows*cols, i), rows, cols, Spec{Bits: 4 + 4*(i%2), Group: 64}, Options{})
-		values, scales := make([]byte, m.ValueBytes()), make([]byte, m.ScaleBytes())
-		m.Pack(values, m.Values)
-		m.PackScales(scales, m.Scales)
-		got := make([]float32, cols)
-		want := m.Dequantize()
-		for row := range rows {
-			m.FormatB.Row(got, values, scales, row)
-			if !slices.Equal(got, want[row*cols:(row+1)*cols]) {
-				t.Fatalf("case %d row %d differs after packing", i, row)
-			}
-		}
-	}
-}
-
-// TestFormatsAgree: the GPU's and the CPU's format hold the same integers and
-// scales.
-func TestFormatsAgree(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
-	for i := range 12 {
+	for i := range 20 {
 		rows, cols := 16*(1+r.IntN(9)), 1+r.IntN(300)
-		spec := Spec{Bits: 4 + 4*(i%2), Group: []int{0, 32, 64, 128}[i%4]}
-		m := must(t, normal(r, rows*cols, i), rows, cols, spec, Options{})
-		a := tensor.FormatA{Rows: rows, Cols: cols, Bits: m.Bits, Group: m.Group, Joined: i%3 == 0}
-		if err := a.Check(); err != nil {
-			t.Fatal(err)
-		}
-		values, scales := make([]byte, m.ValueBytes()), make([]byte, m.ScaleBytes())
-		m.Pack(values, m.Values)
-		m.PackScales(scales, m.Scales)
-		valuesA, scalesA := make([]byte, a.ValueBytes()), make([]byte, a.ScaleBytes())
-		a.Pack(valuesA, m.Values)
-		a.PackScales(scalesA, m.Scales)
-		for row := range rows {
-			for c := range cols {
-				if a.Value(valuesA, row, c) != m.Value(values, row, c) || a.Scale(scalesA, row, c/a.Group) != m.Scale(scales, row, c/m.Group) {
-					t.Fatalf("%+v: row %d, column %d differs between the formats", a, row, c)
-				}
+		m := must(t, normal(r, rows*cols, i), rows, cols, tensor.Integers(4+4*(i%2)).By([]int{0, 32, 64, 128}[i%4]), Options{})
+		for _, l := range []tensor.Layout{
+			{Format: m.Format, Rows: rows, Cols: cols}, {Format: m.Format, Rows: rows, Cols: cols, For: tensor.GPU, Joined: i%3 == 0},
+		} {
+			if err := l.Check(); err != nil {
+				t.Fatal(err)
+			}
+			values, scales := make([]byte, l.ValueBytes()), make([]byte, l.ScaleBytes())
+			l.Pack(values, scales, m)
+			if got := l.Unpack(values, scales); !slices.Equal(got.Values, m.Values) || !slices.Equal(got.Scales, m.Scales) {
+				t.Errorf("%+v: another matrix comes back", l)
 			}
 		}
 	}
@@ -323,7 +279,7 @@ func BenchmarkQuantize(b *testing.B) {
 	}{{"absmax4", 4, Absmax}, {"search4", 4, Search}, {"search8", 8, Search}} {
 		b.Run(x.name, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := Quantize(w, 256, 2048, Spec{Bits: x.bits, Group: 64}, Options{Method: x.method, Threads: 1}); err != nil {
+				if _, err := Quantize(w, 256, 2048, tensor.Integers(x.bits).By(64), Options{Method: x.method, Threads: 1}); err != nil {
 					b.Fatal(err)
 				}
 			}

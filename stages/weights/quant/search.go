@@ -12,9 +12,9 @@ type searcher struct {
 	w        []float64 // the group's weights
 	h        []float64 // how much an error in each counts; nil: all alike
 	buf      []float64
-	min, max float64 // range of the values
-	extreme  float64 // the first of the weights of largest magnitude
-	bits     int
+	min, max float64             // range of the values
+	extreme  float64             // the first of the weights of largest magnitude
+	four     bool                // INT4
 	values   [2 * tabled]float64 // the value of every integer: within the range
 }
 
@@ -26,11 +26,9 @@ const tabled = 256
 // tabled-1. The clamp costs no branch that way.
 func index(t float64) uint { return uint(math.Float64bits(t+magic)) % (2 * tabled) }
 
-func newSearcher(bits, group int) *searcher {
-	s := &searcher{bits: bits, min: -127, max: 127, buf: make([]float64, 2*group)}
-	if bits == 4 {
-		s.min, s.max = -8, 7
-	}
+func newSearcher(e *tensor.Encoding, group int) *searcher {
+	least, most := e.Range()
+	s := &searcher{four: e == tensor.INT4, min: float64(least), max: float64(most), buf: make([]float64, 2*group)}
 	for q := -tabled; q < tabled; q++ {
 		s.values[index(float64(q))] = max(s.min, min(s.max, float64(q)))
 	}
@@ -98,7 +96,7 @@ func (s *searcher) best(start float64) float64 {
 		return start
 	}
 	top := s.extreme
-	if s.bits == 8 {
+	if !s.four {
 		top = math.Abs(top) // both signs have the same values
 	}
 	if exact, ok := s.exact(top); ok {
@@ -129,7 +127,7 @@ func (s *searcher) best(start float64) float64 {
 // times it.
 func (s *searcher) exact(top float64) (float64, bool) {
 	from, to := 1, 8
-	if s.bits == 8 {
+	if !s.four {
 		from, to = 96, 127
 	}
 	for k := to; k >= from; k-- {
@@ -140,7 +138,7 @@ func (s *searcher) exact(top float64) (float64, bool) {
 		if s.isExact(scale) {
 			return scale, true
 		}
-		if s.bits == 4 && s.isExact(-scale) {
+		if s.four && s.isExact(-scale) {
 			return -scale, true
 		}
 	}
@@ -182,7 +180,7 @@ func (s *searcher) solve(top float64) [2]float64 {
 			add(wqB, qqB)
 		}
 	}
-	if s.bits == 8 {
+	if !s.four {
 		walk(eight, top)
 		return out
 	}

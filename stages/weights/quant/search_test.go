@@ -106,7 +106,7 @@ func (p *plain) best(bits int) float64 {
 // without branches find the very scale that the plain search finds.
 func TestSearchByDefinition(t *testing.T) {
 	r := rand.New(rand.NewPCG(17, 18))
-	s4, s8 := newSearcher(4, 128), newSearcher(8, 128)
+	s4, s8 := newSearcher(tensor.INT4, 128), newSearcher(tensor.INT8, 128)
 	for i := range 6000 {
 		s, bits := s4, 4
 		if i%2 == 1 {
