@@ -118,6 +118,7 @@ func TestPrecision(t *testing.T) {
 		{[]string{"--shared-expert-quant", "int8"}, 1e-6, 0.01},
 		{[]string{"--dense-mlp-quant", "int4", "--group-size", "row"}, 1e-6, 0.3},
 		{[]string{"--lm-head-quant", "int8", "--group-size", "32"}, 1e-6, 0.01},
+		{[]string{"--precision", "q8_0"}, 1e-5, 0.01},
 	}
 	if testing.Short() {
 		cases = cases[:2]

@@ -9,6 +9,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/ref"
+	"krater/kernels/tensor"
 )
 
 // The environment fixes the prefetch; whatever it is, the bits are those of ref.
@@ -22,7 +23,7 @@ func TestPrefetchIsChosenAndChangesNothing(t *testing.T) {
 			if c.PrefetchFine != distance || c.PrefetchCoarse != distance || !strings.Contains(c.String(), "prefetch "+name+" bytes") {
 				t.Errorf("choices are %s", c)
 			}
-			w, rw := newQMat(d, 2, n, k, 4, group)
+			w, rw := newQMat(d, 2, n, k, tensor.INT4, group)
 			ref.MatMulQ(want, ref.QuantizeRows(x, k, group), rw)
 			got := make([]float32, n)
 			d.MatMulQ(s, f32s(d, got, 1, n), quantized(d, s, x, 1, k, group), w)

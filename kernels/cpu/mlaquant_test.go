@@ -27,7 +27,7 @@ var kvbCases = []kvbCase{
 	{device.MLA{Heads: 1, Nope: 96, Rope: 2, V: 16, Rank: 64, Scale: 0.1, BlockTokens: 16}, 0, 64},
 }
 
-func newKVB(d *cpu.Device, c kvbCase, bits int) (w device.KVB, r ref.KVB) {
+func newKVB(d *cpu.Device, c kvbCase, e *tensor.Encoding) (w device.KVB, r ref.KVB) {
 	group := func(g, cols int) int {
 		if g == 0 {
 			return perChannel(cols)
@@ -35,8 +35,8 @@ func newKVB(d *cpu.Device, c kvbCase, bits int) (w device.KVB, r ref.KVB) {
 		return g
 	}
 	for h := range c.p.Heads {
-		k, rk := newQMat(d, uint64(2*h), c.p.Rank, c.p.Nope, bits, group(c.kGroup, c.p.Nope))
-		v, rv := newQMat(d, uint64(2*h+1), c.p.V, c.p.Rank, bits, group(c.vGroup, c.p.Rank))
+		k, rk := newQMat(d, uint64(2*h), c.p.Rank, c.p.Nope, e, group(c.kGroup, c.p.Nope))
+		v, rv := newQMat(d, uint64(2*h+1), c.p.V, c.p.Rank, e, group(c.vGroup, c.p.Rank))
 		w.K, w.V = append(w.K, k), append(w.V, v)
 		r.K, r.V = append(r.K, rk), append(r.V, rv)
 	}
@@ -78,16 +78,16 @@ func TestMLAWithIntegers(t *testing.T) {
 	expected := map[string]result{} // the same for all levels, and dear
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for i, size := range kvbCases {
-			for _, bits := range []int{4, 8} {
+			for _, enc := range encodings {
 				c := newScene(d, size.p, kvTypes[i%len(kvTypes)], tensor.F32, 150, 16)
 				var w ref.KVB
-				c.kvB, w = newKVB(d, size, bits)
+				c.kvB, w = newKVB(d, size, enc)
 				spans := []device.Span{
 					{Row: 0, Len: 1, Pos: 0, Blocks: c.table}, {Row: 1, Len: 7, Pos: 3, Blocks: c.table[1:]},
 					{Row: 8, Len: 6, Pos: 124, Blocks: c.table}, {Row: 14, Len: 1, Pos: 127, Blocks: c.table}, {Row: 15, Len: 1, Pos: 128, Blocks: c.table},
 				}
 				for _, f := range forms {
-					key := fmt.Sprint(i, bits, f.name)
+					key := fmt.Sprint(i, enc.Name(), f.name)
 					x, ok := expected[key]
 					if !ok {
 						x.want = make([]float32, c.rows*c.p.Heads*c.p.V)
@@ -101,7 +101,7 @@ func TestMLAWithIntegers(t *testing.T) {
 						expected[key] = x
 					}
 					if err := kerneltest.Compare(c.run(t, f, d, s, spans), x.want, c.p.Heads*c.p.V, x.tol); err != nil {
-						t.Errorf("%s, %+v, INT%d: %v", f.name, size, bits, err)
+						t.Errorf("%s, %+v, %s: %v", f.name, size, enc.Name(), err)
 					}
 				}
 			}
@@ -118,7 +118,7 @@ func TestMLAWithIntegersIsBatchInvariant(t *testing.T) {
 				forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 					const n, pos = 34, 100
 					c := newScene(d, size.p, kvTypes[1+i], tensor.F32, pos+n, n)
-					c.kvB, _ = newKVB(d, size, 4+4*(i%2))
+					c.kvB, _ = newKVB(d, size, tensor.Integers(4+4*(i%2)))
 					width := c.p.Heads * c.p.V
 					whole := c.run(t, f, d, s, []device.Span{{Row: 0, Len: n, Pos: pos, Blocks: c.table}})
 					if d.Team().Threads() == 1 || first == nil {
@@ -163,7 +163,7 @@ func TestMLARefusesWrongIntegers(t *testing.T) {
 	size := kvbCases[3]
 	c := newScene(d, size.p, tensor.F32, tensor.F32, 64, 1)
 	spans := []device.Span{{Row: 0, Len: 1, Pos: 5, Blocks: c.table}}
-	other, _ := newKVB(d, kvbCase{size.p, 32, 32}, 8) // whole, but in other groups
+	other, _ := newKVB(d, kvbCase{size.p, 32, 32}, tensor.INT8) // whole, but in other groups
 	for name, change := range map[string]func(w *device.KVB){
 		"few keys":      func(w *device.KVB) { w.K = w.K[:1] },
 		"few values":    func(w *device.KVB) { w.V = w.V[:1] },
@@ -180,7 +180,7 @@ func TestMLARefusesWrongIntegers(t *testing.T) {
 	} {
 		for _, f := range forms {
 			op := map[string]string{"prefill": "MLAPrefill", "decode": "MLADecode"}[f.name]
-			c.kvB, _ = newKVB(d, size, 8)
+			c.kvB, _ = newKVB(d, size, tensor.INT8)
 			c.run(t, f, d, s, spans)
 			change(&c.kvB)
 			t.Run(f.name+"/"+name, func(t *testing.T) {
@@ -199,8 +199,8 @@ func TestAttentionAllocatesNothing(t *testing.T) {
 	for _, dt := range kvTypes {
 		c, g := newScene(d, size.p, dt, tensor.BF16, 150, 4), newGQAScene(d, gqaSizes[0], dt, 150, 4)
 		kvBs := []device.KVB{c.kvB, {}, {}}
-		kvBs[1], _ = newKVB(d, size, 4)
-		kvBs[2], _ = newKVB(d, size, 8)
+		kvBs[1], _ = newKVB(d, size, tensor.INT4)
+		kvBs[2], _ = newKVB(d, size, tensor.INT8)
 		spans := []device.Span{{Row: 0, Len: 3, Pos: 130, Blocks: c.table}, {Row: 3, Len: 1, Pos: 7, Blocks: c.table}}
 		gqaSpans := []device.Span{{Row: 0, Len: 4, Pos: 130, Blocks: g.table}}
 		out, q := f32s(d, make([]float32, 4*c.p.Heads*c.p.V), 4, c.p.Heads*c.p.V), f32s(d, c.q, 4, c.p.Heads*(c.p.Nope+c.p.Rope))
@@ -234,7 +234,7 @@ func BenchmarkPrefillKV(b *testing.B) {
 		for _, bits := range []int{0, 8} {
 			c := newScene(d, lite, dt, tensor.BF16, rows, rows)
 			if bits > 0 {
-				c.kvB, _ = newKVB(d, kvbCase{lite, 128, 128}, bits)
+				c.kvB, _ = newKVB(d, kvbCase{lite, 128, 128}, tensor.INT8)
 			}
 			names, scenes = append(names, fmt.Sprintf("%s-kvb%d", dt, bits)), append(scenes, c)
 		}
@@ -272,8 +272,8 @@ func BenchmarkKVB(b *testing.B) {
 				weights := make([][]device.KVB, len(names))
 				for range layers {
 					m, _ := floats(d, tensor.BF16, make([]float32, lite.Heads*(lite.Nope+lite.V)*lite.Rank), lite.Heads*(lite.Nope+lite.V), lite.Rank)
-					w8, _ := newKVB(d, kvbCase{lite, 128, 128}, 8)
-					w4, _ := newKVB(d, kvbCase{lite, 128, 128}, 4)
+					w8, _ := newKVB(d, kvbCase{lite, 128, 128}, tensor.INT8)
+					w4, _ := newKVB(d, kvbCase{lite, 128, 128}, tensor.INT4)
 					for i, w := range []device.KVB{{F: m}, w8, w4} {
 						weights[i] = append(weights[i], w)
 					}

@@ -7,6 +7,7 @@ import (
 	"krater/kernels/cpu"
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
+	"krater/kernels/tensor"
 )
 
 // TestPhases: each group of rows has two phases, one behind the other, within the time that the
@@ -15,7 +16,7 @@ func TestPhases(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		const h, f, group, topK = 64, 32, 32, 2
 		timer := s.(device.PhaseTimer)
-		e, _ := newQExpert(d, 1, h, f, 4, group, 32)
+		e, _ := newQExpert(d, 1, h, f, tensor.INT4, group, 32)
 		floats := device.Expert{Gate: f32s(d, make([]float32, f*h), f, h), Up: f32s(d, make([]float32, f*h), f, h), Down: f32s(d, make([]float32, h*f), h, f)}
 		for _, rows := range []int{1, 40, 300, 6000} {
 			values := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)

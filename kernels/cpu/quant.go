@@ -114,7 +114,11 @@ type encodingKernels struct {
 func kernelTable(q *qdot.Funcs, c *convert.Funcs) map[*tensor.Encoding]*encodingKernels {
 	table := make(map[*tensor.Encoding]*encodingKernels, len(q.Of))
 	for e, rows := range q.Of {
-		table[e] = &encodingKernels{rows, c.Columns[e], qtile.Kernels[e]}
+		k := &encodingKernels{rows, c.Columns[e], qtile.Kernels[e]}
+		if k.columns == nil {
+			k.columns = convert.Any(e)
+		}
+		table[e] = k
 	}
 	return table
 }

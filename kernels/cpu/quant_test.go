@@ -13,13 +13,17 @@ import (
 	"krater/kernels/tensor"
 )
 
+// encodings are all that the processor multiplies with.
+var encodings = []*tensor.Encoding{tensor.INT4, tensor.INT8, tensor.Q8_0}
+
 // newQMat makes a matrix of random integers that lies somewhere in its buffers.
-func newQMat(d *cpu.Device, seed uint64, rows, cols, bits, group int) (device.QMat, ref.QMat) {
+func newQMat(d *cpu.Device, seed uint64, rows, cols int, e *tensor.Encoding, group int) (device.QMat, ref.QMat) {
 	r := kerneltest.Rand(seed)
-	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: rows, Cols: cols}
+	f := tensor.Layout{Format: e.By(group), Rows: rows, Cols: cols}
 	values, scales := make([]int8, rows*cols), kerneltest.Normal(r, rows*f.Groups(), 0.01)
+	_, most := e.Range()
 	for i := range values {
-		values[i] = int8(r.IntN(1<<bits-1) - (1<<(bits-1) - 1))
+		values[i] = int8(r.IntN(2*most+1) - most)
 	}
 	w := ref.QMat{Layout: f, Values: make([]byte, 64+f.ValueBytes()), Scales: make([]byte, 6+f.ScaleBytes())}
 	vb, _ := d.Wrap(w.Values)
@@ -118,9 +122,9 @@ func TestMatMulQ(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		sizes := [][3]int{{16, 32, 32}, {1, 40, 64}, {33, 96, 96}, {50, 128, 128}, {130, 256, 64}, {17, 352, 352}, {95, 100, 32}}
 		for i, size := range sizes {
-			for _, bits := range []int{4, 8} {
+			for _, enc := range encodings {
 				n, k, group := size[0], size[1], size[2]
-				w, rw := newQMat(d, uint64(i), n, k, bits, group)
+				w, rw := newQMat(d, uint64(i), n, k, enc, group)
 				const most = 33
 				x := kerneltest.Normal(kerneltest.Rand(uint64(i)+7), most*k, 1)
 				want := make([]float32, most*n)
@@ -129,10 +133,10 @@ func TestMatMulQ(t *testing.T) {
 					got := kerneltest.Guard[float32](m*n, 4*(m%16))
 					d.MatMulQ(s, f32s(d, got.Data, m, n), quantized(d, s, x[:m*k], m, k, group), w)
 					if err := kerneltest.SameBits(got.Data, want[:m*n]); err != nil {
-						t.Fatalf("%v, %d bits, %d rows: %v", size, bits, m, err)
+						t.Fatalf("%v, %s, %d rows: %v", size, enc.Name(), m, err)
 					}
 					if err := got.Check(); err != nil {
-						t.Fatalf("%v, %d bits, %d rows: %v", size, bits, m, err)
+						t.Fatalf("%v, %s, %d rows: %v", size, enc.Name(), m, err)
 					}
 				}
 			}
@@ -144,18 +148,18 @@ func TestMatMulQ(t *testing.T) {
 func TestMatMulQManyRows(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for i, size := range [][4]int{{64, 130, 256, 128}, {129, 48, 128, 64}, {300, 17, 256, 256}, {257, 96, 128, 32}} {
-			for _, bits := range []int{4, 8} {
+			for _, enc := range encodings {
 				m, n, k, group := size[0], size[1], size[2], size[3]
-				w, rw := newQMat(d, uint64(i), n, k, bits, group)
+				w, rw := newQMat(d, uint64(i), n, k, enc, group)
 				x, want := kerneltest.Normal(kerneltest.Rand(uint64(i)), m*k, 1), make([]float32, m*n)
 				ref.MatMulQ(want, ref.QuantizeRows(x, k, group), rw)
 				got := kerneltest.Guard[float32](m*n, 4)
 				d.MatMulQ(s, f32s(d, got.Data, m, n), quantized(d, s, x, m, k, group), w)
 				if err := kerneltest.SameBits(got.Data, want); err != nil {
-					t.Fatalf("%v, %d bits: %v", size, bits, err)
+					t.Fatalf("%v, %s: %v", size, enc.Name(), err)
 				}
 				if err := got.Check(); err != nil {
-					t.Fatalf("%v, %d bits: %v", size, bits, err)
+					t.Fatalf("%v, %s: %v", size, enc.Name(), err)
 				}
 			}
 		}
@@ -168,10 +172,10 @@ func TestMatMulQInBlocks(t *testing.T) {
 	const most, n, k, group, stride = 10, 715, 2048, 128, 720
 	x, want := kerneltest.Normal(kerneltest.Rand(2), most*k, 1), make([]float32, most*n)
 	any, _ := open(t, cpu.Options{})
-	_, rw := newQMat(any, 3, n, k, 4, group)
+	_, rw := newQMat(any, 3, n, k, tensor.INT4, group)
 	ref.MatMulQ(want, ref.QuantizeRows(x, k, group), rw)
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		w, _ := newQMat(d, 3, n, k, 4, group)
+		w, _ := newQMat(d, 3, n, k, tensor.INT4, group)
 		for _, m := range []int{1, most} {
 			x, got := x[:m*k], kerneltest.Guard[float32](m*stride, 0)
 			out := f32s(d, got.Data, m, stride).ColRange(0, n)
@@ -197,7 +201,7 @@ func TestMatMulQInBlocks(t *testing.T) {
 func TestQuantOperatorsRefuseWrongArguments(t *testing.T) {
 	d, s := open(t, cpu.Options{})
 	const n, k, group = 20, 64, 32
-	w, _ := newQMat(d, 1, n, k, 4, group)
+	w, _ := newQMat(d, 1, n, k, tensor.INT4, group)
 	xs := make([]float32, 2*k)
 	x, out := quantized(d, s, xs, 2, k, group), f32s(d, make([]float32, 2*n), 2, n)
 	change := func(f func(x *device.QRows, w *device.QMat)) func() {

@@ -10,11 +10,12 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/ref"
+	"krater/kernels/tensor"
 )
 
-func newQExpert(d *cpu.Device, seed uint64, h, f, bits, group13, group2 int) (e device.QExpert, w ref.QExpert) {
-	e.W13, w.W13 = newQMat(d, seed, 2*f, h, bits, group13)
-	e.W2, w.W2 = newQMat(d, seed+1000, h, f, bits, group2)
+func newQExpert(d *cpu.Device, seed uint64, h, f int, enc *tensor.Encoding, group13, group2 int) (e device.QExpert, w ref.QExpert) {
+	e.W13, w.W13 = newQMat(d, seed, 2*f, h, enc, group13)
+	e.W2, w.W2 = newQMat(d, seed+1000, h, f, enc, group2)
 	return e, w
 }
 
@@ -36,23 +37,23 @@ func TestFFNQ(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		// rows, h, f, group of W13, of W2
 		for i, size := range [][5]int{{1, 64, 32, 32, 32}, {2, 96, 48, 96, 64}, {5, 128, 128, 128, 128}, {33, 40, 16, 64, 32}, {270, 32, 48, 32, 64}, {1030, 32, 16, 32, 32}, {3, 128, 160, 64, 32}, {150, 256, 128, 128, 128}} {
-			for _, bits := range []int{4, 8} {
+			for _, enc := range encodings {
 				rows, h, f := size[0], size[1], size[2]
-				e, w := newQExpert(d, uint64(i), h, f, bits, size[3], size[4])
+				e, w := newQExpert(d, uint64(i), h, f, enc, size[3], size[4])
 				x := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)
 				q := ref.QuantizeRows(x, h, size[3])
 				got := kerneltest.Guard[float32](rows*h, 4)
 				d.FFNQ(s, f32s(d, got.Data, rows, h), quantized(d, s, x, rows, h, size[3]), e)
 				if err := kerneltest.SameBits(got.Data, composed(d, q, rows, w)); err != nil {
-					t.Fatalf("%v, %d bits: %v", size, bits, err)
+					t.Fatalf("%v, %s: %v", size, enc.Name(), err)
 				}
 				if err := got.Check(); err != nil {
-					t.Fatalf("%v, %d bits: %v", size, bits, err)
+					t.Fatalf("%v, %s: %v", size, enc.Name(), err)
 				}
 				want := make([]float32, rows*h)
 				ref.FFNQ(want, q, w)
 				if err := kerneltest.Compare(got.Data, want, h, ffnQTolerance(w, want)); err != nil {
-					t.Errorf("%v, %d bits: %v", size, bits, err)
+					t.Errorf("%v, %s: %v", size, enc.Name(), err)
 				}
 			}
 		}
@@ -76,7 +77,7 @@ func TestFFNQOfManyThreads(t *testing.T) {
 	const rows, h, f, group = 1100, 128, 64, 64
 	for _, threads := range []int{2, 8, 16} {
 		d, s := open(t, cpu.Options{Threads: threads})
-		e, w := newQExpert(d, 3, h, f, 4, group, group)
+		e, w := newQExpert(d, 3, h, f, tensor.INT4, group, group)
 		x := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)
 		q := ref.QuantizeRows(x, h, group)
 		got := kerneltest.Guard[float32](rows*h, 4)
@@ -102,7 +103,7 @@ func TestExpertsQ(t *testing.T) {
 		for i := range experts {
 			// Widths, bits and inner groups differ, as in a model of mixed precision.
 			f := 32 + 16*i
-			e, w := newQExpert(d, uint64(i), h, f, 4+4*(i%2), group, []int{32, perChannel(f)}[i/2%2])
+			e, w := newQExpert(d, uint64(i), h, f, tensor.Integers(4+4*(i%2)), group, []int{32, perChannel(f)}[i/2%2])
 			bank, banks = append(bank, e), append(banks, w)
 		}
 		for _, tokens := range []int{1, 2, 9, 140} {
@@ -139,7 +140,7 @@ func TestExpertsQ(t *testing.T) {
 func TestExpertsQAreBatchInvariant(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		const tokens, h, f, group = 300, 128, 64, 64
-		e, _ := newQExpert(d, 1, h, f, 4, group, 32)
+		e, _ := newQExpert(d, 1, h, f, tensor.INT4, group, 32)
 		x := kerneltest.Normal(kerneltest.Rand(5), tokens*h, 1)
 		whole := make([]float32, tokens*h)
 		d.FFNQ(s, f32s(d, whole, tokens, h), quantized(d, s, x, tokens, h, group), e)
@@ -169,7 +170,7 @@ func TestExpertsQAreBatchInvariant(t *testing.T) {
 func TestExpertsQSpreadNaN(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		const tokens, h, f, group = 9, 64, 32, 32
-		e, _ := newQExpert(d, 1, h, f, 8, group, 32)
+		e, _ := newQExpert(d, 1, h, f, tensor.INT8, group, 32)
 		x := kerneltest.Normal(kerneltest.Rand(5), tokens*h, 1)
 		x[4*h+40] = float32(math.Inf(1))
 		got := make([]float32, tokens*h)
@@ -190,7 +191,7 @@ func TestExpertsQOfSeveralStreams(t *testing.T) {
 	const tokens, topK, h, f, experts, group = 4, 2, 64, 48, 5, 32
 	var bank []device.QExpert
 	for i := range experts {
-		e, _ := newQExpert(d, uint64(i), h, f, 4, group, 32)
+		e, _ := newQExpert(d, uint64(i), h, f, tensor.INT4, group, 32)
 		bank = append(bank, e)
 	}
 	work := assignments(1, tokens, topK, experts)
@@ -229,7 +230,7 @@ func TestQuantOperatorsAllocateNothing(t *testing.T) {
 	const tokens, topK, h, f, experts, group = 20, 2, 70, 48, 5, 32
 	var bank []device.QExpert
 	for i := range experts {
-		e, _ := newQExpert(d, uint64(i), h, f, 4, group, 32)
+		e, _ := newQExpert(d, uint64(i), h, f, tensor.INT4, group, 32)
 		bank = append(bank, e)
 	}
 	work := assignments(1, tokens, topK, experts)
@@ -256,8 +257,8 @@ func TestQuantOperatorsAllocateNothing(t *testing.T) {
 func TestExpertsQRefuseWrongArguments(t *testing.T) {
 	d, s := open(t, cpu.Options{})
 	const h, f, group = 32, 32, 32
-	e, _ := newQExpert(d, 1, h, f, 4, group, 32)
-	other, _ := newQExpert(d, 1, h+32, f, 4, group, 32)
+	e, _ := newQExpert(d, 1, h, f, tensor.INT4, group, 32)
+	other, _ := newQExpert(d, 1, h+32, f, tensor.INT4, group, 32)
 	odd := e
 	odd.W2.Cols = 24
 	crossed := e

@@ -11,6 +11,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/ref"
+	"krater/kernels/tensor"
 )
 
 // openUnit is a device that uses the tile unit for every product it can.
@@ -31,7 +32,7 @@ func TestMatMulQOnTheTileUnit(t *testing.T) {
 	d.ShareEverything()
 	for i, size := range [][3]int{{32, 128, 128}, {16, 64, 64}, {50, 256, 64}, {130, 256, 128}, {15, 128, 128}, {97, 512, 256}, {64, 100, 128}, {64, 704, 704}, {50, 384, 384}} {
 		n, k, group := size[0], size[1], size[2]
-		w, rw := newQMat(d, uint64(i), n, k, 4+4*(i%2), group)
+		w, rw := newQMat(d, uint64(i), n, k, tensor.Integers(4+4*(i%2)), group)
 		for _, m := range []int{1, 5, 8, 31, 33, 130, 200} {
 			x := kerneltest.Normal(kerneltest.Rand(uint64(i)+7), m*k, 1)
 			got, want := kerneltest.Guard[float32](m*n, 4*(m%16)), make([]float32, m*n)
@@ -54,7 +55,7 @@ func TestExpertsQOnTheTileUnit(t *testing.T) {
 	var bank []device.QExpert
 	var banks []ref.QExpert
 	for i := range experts {
-		e, w := newQExpert(d, uint64(i), h, f, 4, group, 96)
+		e, w := newQExpert(d, uint64(i), h, f, tensor.INT4, group, 96)
 		bank, banks = append(bank, e), append(banks, w)
 	}
 	x := kerneltest.Normal(kerneltest.Rand(5), tokens*h, 1)

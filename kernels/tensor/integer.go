@@ -15,7 +15,7 @@ var (
 func integers(name string, bits int) *Encoding {
 	return register(&Encoding{
 		name: name, bits: bits, groups: []int{128, 64, 32, 0},
-		packings: [kinds]Packing{CPU: integerTiles{}, GPU: integerFragments{}}, widen: widenIntegers,
+		packings: [kinds]Packing{CPU: integerTiles{putScale, getScale}, GPU: integerFragments{}}, widen: widenIntegers,
 	})
 }
 

@@ -19,8 +19,11 @@ import (
 // starts its sum at -8 (or -128) times the sum of the activations. Columns are filled up to a
 // multiple of 32 with zeros.
 //
-// Scales are bfloat16 [tile][group][16 rows].
-type integerTiles struct{}
+// Scales are [tile][group][16 rows], of two bytes each, as an encoding puts and gets them.
+type integerTiles struct {
+	put func(dst []byte, scale float32)
+	get func(src []byte) float32
+}
 
 // lineBytes is the size of a line: 4 bytes for each row of a tile.
 const lineBytes = 4 * TileRows
@@ -64,7 +67,7 @@ func (p integerTiles) Pack(l Layout, values, scales []byte, m *Matrix, band int)
 			refuse(m, row)
 		}
 		for g, s := range m.Scales[row*groups : (row+1)*groups] {
-			putScale(scales[2*(g*TileRows+r):], s)
+			p.put(scales[2*(g*TileRows+r):], s)
 		}
 	}
 }
@@ -116,6 +119,6 @@ func (p integerTiles) Unpack(l Layout, values, scales []byte, r int, dst []int8,
 		dst, tile = dst[n:], tile[lineBytes:]
 	}
 	for g := range rowScales {
-		rowScales[g] = getScale(scales[r/TileRows*s:][2*(g*TileRows+r%TileRows):])
+		rowScales[g] = p.get(scales[r/TileRows*s:][2*(g*TileRows+r%TileRows):])
 	}
 }

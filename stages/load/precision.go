@@ -88,7 +88,7 @@ func (p Precision) check(cfg *model.Config) error {
 			return fmt.Errorf("load: %s of width %d cannot be kept as %s: want a multiple of %d", x.Name, width[x.Part], x.Format, tensor.TileRows)
 		}
 		if any := p.Any(); p.kind == tensor.CPU && x.Format.Group != any.Group {
-			return fmt.Errorf("load: %s as %s beside %s: want one group size for all parts", x.Name, x.Format, any)
+			return fmt.Errorf("load: %s as %s beside %s: want one group size for all parts (--group-size)", x.Name, x.Format, any)
 		}
 	}
 	return nil

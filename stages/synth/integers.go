@@ -23,15 +23,38 @@ var intStd = map[*tensor.Encoding]float64{tensor.INT4: math.Sqrt((16*16 - 1) / 1
 func (m *Model) integers(name string, l tensor.Layout, std float64) integers {
 	x := integers{Layout: l, values: m.key(name + ".values"), scales: m.key(name + ".scales"), magnitude: new([256]uint16)}
 	x.For, x.Joined = tensor.CPU, false // where it is packed otherwise, matrix gives what is packed
+	unit := intStd[l.Encoding]
+	if l.HasRule() { // it is made of INT8
+		unit = intStd[tensor.INT8]
+	}
 	for i := range x.magnitude {
 		// 0.75 to 1.25 of the mean. The square's mean is 1.02 times the mean's square.
-		x.magnitude[i] = tensor.F32ToBF16(float32(std / intStd[l.Encoding] * (0.75 + 0.5*(float64(i)+0.5)/256)))
+		x.magnitude[i] = tensor.F32ToBF16(float32(std / unit * (0.75 + 0.5*(float64(i)+0.5)/256)))
 	}
 	return x
 }
 
+// fillByRule makes a matrix whose encoding has a rule of its own from one of INT8.
+func (x *integers) fillByRule(values, scales []byte, threads int) {
+	from := *x
+	from.Format = tensor.INT8.By(x.Group)
+	m, q := from.matrix(make([]byte, from.Bytes()), threads), tensor.NewMatrix(x.Format, x.Rows, x.Cols)
+	spread(x.Bands(), threads, func(band int) {
+		row := make([]float32, x.Cols)
+		for r := band * tensor.TileRows; r < min((band+1)*tensor.TileRows, x.Rows); r++ {
+			m.Row(row, r)
+			q.Quantize(row, r)
+		}
+		x.PackBands(values, scales, q, band, band+1)
+	})
+}
+
 // fill writes the packed values and scales, ValueBytes and ScaleBytes.
 func (x *integers) fill(values, scales []byte, threads int) {
+	if x.HasRule() {
+		x.fillByRule(values, scales, threads)
+		return
+	}
 	tile, scale := x.BandBytes()
 	step := max(1, stripe/tile)
 	spread((x.Bands()+step-1)/step, threads, func(i int) {

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +40,26 @@ func TestPrecisionOnCard(t *testing.T) {
 		p, err := c.flags.Resolve(cfg, false, c.card)
 		if err != nil || p.KVB != c.kvb || c.flags.Precision == "int4" && (p.Experts != tensor.INT4.By(64) || p.Attention != p.Experts || p.Shared != p.Experts || p.Head != p.Experts) {
 			t.Errorf("%+v, card %v: %+v, %v", c.flags, c.card, p, err)
+		}
+	}
+}
+
+// TestFormatsOfFlags: flags offer every encoding, and each value is a format.
+func TestFormatsOfFlags(t *testing.T) {
+	f := PrecisionOptions{GroupSize: "64"}
+	for field := range reflect.TypeFor[PrecisionOptions]().Fields() {
+		values := strings.Split(field.Tag.Get("enum"), ",")
+		if field.Name != "Precision" && !strings.HasSuffix(field.Name, "Quant") {
+			continue
+		}
+		names := values[2:] // after auto or mixed, and bf16
+		if slices.Sort(names); !slices.Equal(names, tensor.Encodings()) {
+			t.Errorf("%s offers %v, there are %v", field.Name, names, tensor.Encodings())
+		}
+		for _, name := range names {
+			if got, err := f.formatOf(name); err != nil || got.Name() != name {
+				t.Errorf("%s: %s is %s, %v", field.Name, name, got, err)
+			}
 		}
 	}
 }

@@ -14,15 +14,15 @@ import (
 // model: experts of 4 bits, everything a token always passes in 8 or as it is;
 // a small model stays as its files hold it.
 type PrecisionOptions struct {
-	Precision         string `help:"Keep every part in: ${enum}; 'mixed' is each part as its own flag says. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4" default:"mixed"`
+	Precision         string `help:"Keep every part in: ${enum}; 'mixed' is each part as its own flag says. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4,q8_0" default:"mixed"`
 	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of the routed experts on the processor: ${enum}." enum:"auto,4,8,16" default:"auto"`
 	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of the routed experts on a GPU: ${enum}; convert also lays them out for one if told 4 or 8." enum:"auto,4,8,16" default:"auto"`
-	AttentionQuant    string `help:"Attention projections: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
-	KVBProjQuant      string `name:"kv-b-proj-quant" help:"kv_b_proj of latent attention: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
-	SharedExpertQuant string `help:"Shared experts: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
-	DenseMLPQuant     string `name:"dense-mlp-quant" help:"The network of dense layers: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
-	LMHeadQuant       string `name:"lm-head-quant" help:"lm_head: ${enum}." enum:"auto,bf16,int8,int4" default:"auto"`
-	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale a row. It falls to what divides a matrix." enum:"32,64,128,row" default:"128"`
+	AttentionQuant    string `help:"Attention projections: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	KVBProjQuant      string `name:"kv-b-proj-quant" help:"kv_b_proj of latent attention: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	SharedExpertQuant string `help:"Shared experts: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	DenseMLPQuant     string `name:"dense-mlp-quant" help:"The network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	LMHeadQuant       string `name:"lm-head-quant" help:"lm_head: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale a row. It falls to what divides a matrix. q8_0 has 32, and so must have what stands beside it." enum:"32,64,128,row" default:"128"`
 }
 
 // smallModel is the size in BF16 below which "auto" keeps a model as it is:

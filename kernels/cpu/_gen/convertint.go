@@ -178,11 +178,11 @@ func emitWidenI8(g *isa) {
 	g.end()
 }
 
-// emitColumns: a line of format B has 4 bytes of each of 16 rows, so a vector
+// emitColumns: a line of packed weights has 4 bytes of each of 16 rows, so a vector
 // shifted is one column of all rows.
 func emitColumns(g *isa, bits int) {
 	g.function(fmt.Sprintf("columns%d", bits), "dst *float32, w, s *byte, stride, groups, steps int",
-		fmt.Sprintf("widens a tile of INT%d in format B column by column.", bits))
+		fmt.Sprintf("widens a packed tile of INT%d column by column.", bits))
 	dst, w, s, stride, groups, steps := g.arg("dst"), g.arg("w"), g.arg("s"), g.arg("stride"), g.arg("groups"), g.arg("steps")
 	signs := map[int]uint32{4: 0x88888888, 8: 0x80808080}[bits]
 	sign, count := g.bits(fmt.Sprintf("columnsigns%d", bits), signs, g.vec()), g.GP64()

@@ -33,7 +33,7 @@ const (
 )
 
 // qdotTile is the state while one tile is written: mr rows of activations
-// against tiles of 16 weight rows in format B, one weight tile after another.
+// against packed tiles of 16 weight rows, one weight tile after another.
 //
 // A line of weights is one load and meets 4 bytes of each row of activations,
 // the same for all 16 weight rows: a broadcast. Sums need no folding: lane r of
@@ -46,6 +46,7 @@ const (
 type qdotTile struct {
 	*isa
 	bits, mr int
+	half     bool // scales are IEEE half precision, not bfloat16
 
 	t           reg.GPVirtual
 	x           []reg.GPVirtual
@@ -67,11 +68,15 @@ func emitQdot(g *isa) {
 	if g.wide() {
 		most = 8
 	}
-	for _, bits := range []int{4, 8} {
+	for _, e := range []struct {
+		function, name string
+		bits           int
+		half           bool
+	}{{"int4", "INT4", 4, false}, {"int8", "INT8", 8, false}, {"q8", "Q8_0", 8, true}} {
 		for mr := 1; mr <= most; mr++ {
-			g.function(fmt.Sprintf("int%dRows%d", bits, mr), "t *byte",
-				fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of INT%d weights.", mr, bits))
-			d := &qdotTile{isa: g, bits: bits, mr: mr}
+			g.function(fmt.Sprintf("%sRows%d", e.function, mr), "t *byte",
+				fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of %s weights.", mr, e.name))
+			d := &qdotTile{isa: g, bits: e.bits, half: e.half, mr: mr}
 			d.load()
 			if g.wide() {
 				d.wideTiles()
@@ -261,11 +266,20 @@ func (d *qdotTile) wideStep() {
 	}
 }
 
+// scales loads the scales of some rows as float32.
+func (d *qdotTile) scales(from operand.Mem, to reg.VecVirtual) {
+	if d.half {
+		d.VCVTPH2PS(from, to)
+		return
+	}
+	d.VPMOVZXWD(from, to)
+	d.VPSLLD(operand.U8(16), to, to)
+}
+
 func (d *qdotTile) wideFinish() {
 	g := d.isa
 	scale := g.ZMM()
-	g.VPMOVZXWD(operand.Mem{Base: d.s}, scale)
-	g.VPSLLD(operand.U8(16), scale, scale)
+	d.scales(operand.Mem{Base: d.s}, scale)
 	for m, acc := range d.accumulator {
 		if d.shiftsSum() {
 			g.VPSRAD(operand.U8(4), acc[1], acc[1])

@@ -150,8 +150,7 @@ func (d *qdotTile) narrowFinish() {
 		out := d.outAt(m)
 		for i, half := range d.halves {
 			scale, sum := g.YMM(), g.YMM()
-			g.VPMOVZXWD(operand.Mem{Base: d.s, Disp: 16 * half}, scale)
-			g.VPSLLD(operand.U8(16), scale, scale)
+			d.scales(operand.Mem{Base: d.s, Disp: 16 * half}, scale)
 			g.VMULPS(x, scale, scale)
 			g.VCVTDQ2PS(acc[i], acc[i])
 			g.VMOVUPS(out.Offset(32*half), sum)

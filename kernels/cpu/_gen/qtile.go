@@ -38,7 +38,7 @@ const (
 	blockBytes = 4 * tileBytes // results of a block: 2 tiles of tokens by 2 of weight rows
 	pairBytes  = 2 * tileBytes // two tiles of tokens or weights: 64 columns
 	tokenRows  = 4 * 32        // bytes of scales of a block's tokens for a group
-	lineBytes  = 64            // of format B: 8 columns of 16 rows, 4 of INT8
+	lineBytes  = 64            // of packed weights: 8 columns of 16 rows, 4 of INT8
 	halfBlock  = tokenRows / 2 // scales of one tile of tokens
 	rowsAtOnce = 4             // rows of results scaled together
 )
@@ -53,7 +53,7 @@ const (
 //
 // K goes in slices: a slice of the weights of 32 rows is unpacked to signed bytes
 // once, into the first-level cache, and meets every block of tokens, whose sums
-// wait in memory. A line of INT4 in format B gives two rows of a weight tile, low
+// wait in memory. A line of packed INT4 gives two rows of a weight tile, low
 // nibbles and high ones, without a permutation; a line of INT8 is a row but for the
 // top bit. (The unit could take INT8 as it lies, signed by unsigned bytes, but then
 // every block would have to add the 128 times the sum of its tokens that is too

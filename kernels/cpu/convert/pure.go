@@ -8,7 +8,7 @@ import (
 
 var pure = Funcs{Pack: purePack, Unpack: pureUnpack, Widen: pureWiden, WidenPack: pureWidenPack, Narrow: pureNarrow,
 	WidenF8: pureWidenF8, NarrowF8: pureNarrowF8, WidenI8: pureWidenI8, QuantI8: pureQuantI8,
-	Columns: map[*tensor.Encoding]Columns{tensor.INT4: pureColumns(tensor.INT4), tensor.INT8: pureColumns(tensor.INT8)}}
+	Columns: map[*tensor.Encoding]Columns{tensor.INT4: Any(tensor.INT4), tensor.INT8: Any(tensor.INT8)}}
 
 // place is where value i lies in packed order.
 func place(i int) int { return i&^(Block-1) + (i&1)*(Block/2) + i%Block/2 }

@@ -88,8 +88,8 @@ func quantI8(q []int8, x []float32) (scale float32) {
 	return top / 127
 }
 
-// pureColumns is Columns of any encoding.
-func pureColumns(e *tensor.Encoding) Columns {
+// Any widens by the encoding's own definition, for those without a kernel.
+func Any(e *tensor.Encoding) Columns {
 	return func(dst *float32, w, s *byte, stride, groups, steps int) {
 		l := tensor.Layout{Format: e.By(32 * steps), Rows: tensor.TileRows, Cols: 32 * steps * groups}
 		m := l.Unpack(unsafe.Slice(w, l.ValueBytes()), unsafe.Slice(s, l.ScaleBytes()))

@@ -49,12 +49,12 @@ func quantI8AVX2(dst *int8, src *float32, scales *float32, group int, groups int
 //go:noescape
 func widenI8AVX2(dst *float32, src *int8, scales *float32, group int, groups int, rows int, stride int, scaleStride int)
 
-// columns4AVX2 widens a tile of INT4 in format B column by column.
+// columns4AVX2 widens a packed tile of INT4 column by column.
 //
 //go:noescape
 func columns4AVX2(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
 
-// columns8AVX2 widens a tile of INT8 in format B column by column.
+// columns8AVX2 widens a packed tile of INT8 column by column.
 //
 //go:noescape
 func columns8AVX2(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
@@ -104,12 +104,12 @@ func quantI8AVX512(dst *int8, src *float32, scales *float32, group int, groups i
 //go:noescape
 func widenI8AVX512(dst *float32, src *int8, scales *float32, group int, groups int, rows int, stride int, scaleStride int)
 
-// columns4AVX512 widens a tile of INT4 in format B column by column.
+// columns4AVX512 widens a packed tile of INT4 column by column.
 //
 //go:noescape
 func columns4AVX512(dst *float32, w *byte, s *byte, stride int, groups int, steps int)
 
-// columns8AVX512 widens a tile of INT8 in format B column by column.
+// columns8AVX512 widens a packed tile of INT8 column by column.
 //
 //go:noescape
 func columns8AVX512(dst *float32, w *byte, s *byte, stride int, groups int, steps int)

@@ -18,19 +18,19 @@ type Level uint8
 const (
 	Auto   Level = iota // the active level; never the answer of Active
 	Pure                // portable Go
-	AVX2                // AVX2, FMA3 and BMI2, 256 bits
+	AVX2                // AVX2, FMA3, BMI2 and F16C, 256 bits
 	AVX512              // AVX-512 F, BW, DQ and VL, 512 bits
 )
 
 // Features are what a processor must have to run a level.
 func (l Level) Features() []cpuid.FeatureID {
 	all := []cpuid.FeatureID{
-		cpuid.AVX2, cpuid.FMA3, cpuid.BMI2,
+		cpuid.AVX2, cpuid.FMA3, cpuid.BMI2, cpuid.F16C,
 		cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL,
 	}
 	switch l {
 	case AVX2:
-		return all[:3]
+		return all[:4]
 	case AVX512:
 		return all
 	}

@@ -12,7 +12,7 @@ import (
 // A level needs every one of its features: a processor (or an operating system
 // that does not save wide registers) that lacks one gets the next lower level.
 func TestChooseByFeatures(t *testing.T) {
-	narrow := []cpuid.FeatureID{cpuid.AVX2, cpuid.FMA3, cpuid.BMI2}
+	narrow := []cpuid.FeatureID{cpuid.AVX2, cpuid.FMA3, cpuid.BMI2, cpuid.F16C}
 	wide := append(slices.Clone(narrow), cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL)
 	of := func(features []cpuid.FeatureID) Level {
 		return choose(func(ids ...cpuid.FeatureID) bool {
@@ -29,7 +29,7 @@ func TestChooseByFeatures(t *testing.T) {
 		t.Errorf("all features give %s", l)
 	}
 	if l := of(narrow); l != AVX2 {
-		t.Errorf("AVX2, FMA3 and BMI2 give %s", l)
+		t.Errorf("AVX2, FMA3, BMI2 and F16C give %s", l)
 	}
 	for i := range wide {
 		want := AVX2

@@ -9,11 +9,16 @@ import (
 var pure = newPure()
 
 func newPure() Funcs {
-	var int4, int8 Kernels
-	f := Funcs{Of: map[*tensor.Encoding]*Kernels{tensor.INT4: &int4, tensor.INT8: &int8}, Most: 4}
-	for rows := 1; rows <= f.Most; rows++ {
-		int4[rows] = func(t *Tile) { pureTiles(t, rows, 4) }
-		int8[rows] = func(t *Tile) { pureTiles(t, rows, 8) }
+	f := Funcs{Of: map[*tensor.Encoding]*Kernels{}, Most: 4}
+	for e, half := range map[*tensor.Encoding]bool{tensor.INT4: false, tensor.INT8: false, tensor.Q8_0: true} {
+		scale := tensor.BF16ToF32
+		if half {
+			scale = tensor.F16ToF32
+		}
+		f.Of[e] = new(Kernels)
+		for rows := 1; rows <= f.Most; rows++ {
+			f.Of[e][rows] = func(t *Tile) { pureTiles(t, rows, e.Bits(), scale) }
+		}
 	}
 	return f
 }
@@ -26,7 +31,7 @@ const (
 // sums are the integer sums of a group, one for each weight row of a tile.
 type sums [tileRows]int32
 
-func pureTiles(t *Tile, rows, bits int) {
+func pureTiles(t *Tile, rows, bits int, scale func(uint16) float32) {
 	stepBytes := block * tileRows * bits / 8
 	tileBytes := t.K / block * stepBytes
 	groups := t.K / block / t.Steps
@@ -49,7 +54,7 @@ func pureTiles(t *Tile, rows, bits int) {
 				}
 				xs := unsafe.Slice(t.Scale[m], groups)[g]
 				for r, s := range scales[(i*groups+g)*tileRows:][:tileRows] {
-					out[r] = tensor.FMA(float32(d[r]), tensor.BF16ToF32(s)*xs, out[r])
+					out[r] = tensor.FMA(float32(d[r]), scale(s)*xs, out[r])
 				}
 			}
 		}

@@ -36,9 +36,9 @@ type problem struct {
 // fill says what the integers are.
 type fill func(i int) (w, x int)
 
-func newProblem(rows, tiles, k, group, bits int, seed uint64, f fill) *problem {
+func newProblem(rows, tiles, k, group int, e *tensor.Encoding, seed uint64, f fill) *problem {
 	r := kerneltest.Rand(seed)
-	b := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: 16 * tiles, Cols: k}
+	b := tensor.Layout{Format: e.By(group), Rows: 16 * tiles, Cols: k}
 	p := &problem{rows: rows}
 	w, x := make([]int8, b.Rows*k), make([]int8, rows*k)
 	for i := range w {
@@ -59,9 +59,10 @@ func newProblem(rows, tiles, k, group, bits int, seed uint64, f fill) *problem {
 	return p
 }
 
-func random(seed uint64, bits int) fill {
+func random(seed uint64, e *tensor.Encoding) fill {
 	r := kerneltest.Rand(seed + 1)
-	return func(int) (int, int) { return r.IntN(1<<bits-1) - (1<<(bits-1) - 1), r.IntN(255) - 127 }
+	_, most := e.Range()
+	return func(int) (int, int) { return r.IntN(2*most+1) - most, r.IntN(255) - 127 }
 }
 
 // run computes the product at one level with rows in guarded memory.
@@ -97,23 +98,25 @@ func (p *problem) want() []float32 {
 	return want
 }
 
-// variants runs f for every level, width and number of rows. Level AVX512 has
+var encodings = []*tensor.Encoding{tensor.INT4, tensor.INT8, tensor.Q8_0}
+
+// variants runs f for every level, encoding and number of rows. Level AVX512 has
 // no tiles of its own on a processor without VNNI.
-func variants(t *testing.T, f func(t *testing.T, fs *Funcs, bits, rows int)) {
+func variants(t *testing.T, f func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int)) {
 	for _, l := range level.Available() {
 		fs := At(l)
-		for _, bits := range []int{4, 8} {
+		for _, e := range encodings {
 			for rows := 1; rows <= fs.Most; rows++ {
-				t.Run(fmt.Sprintf("%s/int%d/m%d", l, bits, rows), func(t *testing.T) { f(t, fs, bits, rows) })
+				t.Run(fmt.Sprintf("%s/%s/m%d", l, e.Name(), rows), func(t *testing.T) { f(t, fs, e, rows) })
 			}
 		}
 	}
 }
 
 func TestTiles(t *testing.T) {
-	variants(t, func(t *testing.T, fs *Funcs, bits, rows int) {
+	variants(t, func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int) {
 		for i, size := range [][3]int{{1, 32, 32}, {2, 64, 32}, {1, 64, 64}, {3, 96, 96}, {2, 128, 64}, {1, 256, 128}, {5, 384, 128}, {2, 352, 32}, {1, 1408, 1408}, {2, 2048, 128}} {
-			p := newProblem(rows, size[0], size[1], size[2], bits, uint64(i), random(uint64(i), bits))
+			p := newProblem(rows, size[0], size[1], size[2], e, uint64(i), random(uint64(i), e))
 			got, err := p.run(fs, i, 4096*(i%3))
 			if err != nil {
 				t.Fatalf("%v: %v", size, err)
@@ -134,15 +137,15 @@ func TestTilesWithoutVNNI(t *testing.T) {
 		if l == level.AVX512 && fs != At(level.AVX2) {
 			t.Fatal("a processor without VNNI was given its instructions")
 		}
-		for _, bits := range []int{4, 8} {
+		for _, e := range encodings {
 			for rows := 1; rows <= fs.Most; rows++ {
-				p := newProblem(rows, 3, 256, 64, bits, 1, random(1, bits))
+				p := newProblem(rows, 3, 256, 64, e, 1, random(1, e))
 				got, err := p.run(fs, 1, 4096)
 				if err != nil {
-					t.Fatalf("%s, INT%d, %d rows: %v", l, bits, rows, err)
+					t.Fatalf("%s, %s, %d rows: %v", l, e.Name(), rows, err)
 				}
 				if err := kerneltest.SameBits(got, p.want()); err != nil {
-					t.Fatalf("%s, INT%d, %d rows: %v", l, bits, rows, err)
+					t.Fatalf("%s, %s, %d rows: %v", l, e.Name(), rows, err)
 				}
 			}
 		}
@@ -152,11 +155,8 @@ func TestTilesWithoutVNNI(t *testing.T) {
 // The largest sums there can be, where 16-bit arithmetic would saturate and a
 // group of 65536 columns comes near the limits of 32 bits.
 func TestTilesOfExtremes(t *testing.T) {
-	variants(t, func(t *testing.T, fs *Funcs, bits, rows int) {
-		lo, hi := -8, 7
-		if bits == 8 {
-			lo, hi = -127, 127
-		}
+	variants(t, func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int) {
+		lo, hi := e.Range()
 		for name, f := range map[string]fill{
 			"lowest":   func(int) (int, int) { return lo, 127 },
 			"highest":  func(int) (int, int) { return hi, 127 },
@@ -169,7 +169,7 @@ func TestTilesOfExtremes(t *testing.T) {
 			"zeros":     func(int) (int, int) { return 0, 127 },
 		} {
 			for _, size := range [][2]int{{32, 32}, {512, 128}} {
-				p := newProblem(rows, 1, size[0], size[1], bits, 3, f)
+				p := newProblem(rows, 1, size[0], size[1], e, 3, f)
 				got, err := p.run(fs, 0, 0)
 				if err != nil {
 					t.Fatal(err)
@@ -182,7 +182,7 @@ func TestTilesOfExtremes(t *testing.T) {
 		// One group of 65536 columns, every product alike: the expression by hand.
 		const k = 1 << 16
 		for _, c := range [][2]int{{lo, 127}, {hi, 127}, {hi, -127}, {lo, -127}} {
-			p := newProblem(rows, 1, k, k, bits, 3, func(int) (int, int) { return c[0], c[1] })
+			p := newProblem(rows, 1, k, k, e, 3, func(int) (int, int) { return c[0], c[1] })
 			got, err := p.run(fs, 0, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -200,8 +200,8 @@ func TestTilesOfExtremes(t *testing.T) {
 
 // A scale of NaN (a row that was not finite) makes the whole row NaN, no other.
 func TestTilesSpreadNaN(t *testing.T) {
-	variants(t, func(t *testing.T, fs *Funcs, bits, rows int) {
-		p := newProblem(rows, 2, 128, 32, bits, 1, random(1, bits))
+	variants(t, func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int) {
+		p := newProblem(rows, 2, 128, 32, e, 1, random(1, e))
 		p.x.Scale[2] = float32(math.NaN())
 		got, err := p.run(fs, 0, 0)
 		if err != nil {
@@ -219,15 +219,15 @@ func TestTilesSpreadNaN(t *testing.T) {
 func BenchmarkTile(b *testing.B) {
 	for _, l := range level.Available()[1:] {
 		fs := At(l)
-		for _, bits := range []int{4, 8} {
+		for _, e := range encodings {
 			for _, group := range []int{32, 128, 2048} {
 				for _, m := range []int{1, 2, 3, 4, 6, 8} {
 					if m > fs.Most {
 						continue
 					}
-					b.Run(fmt.Sprintf("%s/int%d/g%d/m%d", l, bits, group, m), func(b *testing.B) {
+					b.Run(fmt.Sprintf("%s/%s/g%d/m%d", l, e.Name(), group, m), func(b *testing.B) {
 						const k, tiles = 2048, 16
-						p := newProblem(m, tiles, k, group, bits, 1, random(1, bits))
+						p := newProblem(m, tiles, k, group, e, 1, random(1, e))
 						t := &Tile{W: unsafe.Pointer(p.values.First()), S: unsafe.Pointer(p.scales.First()), K: k, Steps: group / 32, Tiles: tiles}
 						out := make([]float32, m*16*tiles)
 						for i := range m {

@@ -44,6 +44,26 @@ func int8Rows3AVX2(t *Tile)
 //go:noescape
 func int8Rows4AVX2(t *Tile)
 
+// q8Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows1AVX2(t *Tile)
+
+// q8Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows2AVX2(t *Tile)
+
+// q8Rows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows3AVX2(t *Tile)
+
+// q8Rows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows4AVX2(t *Tile)
+
 // int4Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of INT4 weights.
 //
 //go:noescape
@@ -123,3 +143,43 @@ func int8Rows7AVX512(t *Tile)
 //
 //go:noescape
 func int8Rows8AVX512(t *Tile)
+
+// q8Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows1AVX512(t *Tile)
+
+// q8Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows2AVX512(t *Tile)
+
+// q8Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows3AVX512(t *Tile)
+
+// q8Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows4AVX512(t *Tile)
+
+// q8Rows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows5AVX512(t *Tile)
+
+// q8Rows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows6AVX512(t *Tile)
+
+// q8Rows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows7AVX512(t *Tile)
+
+// q8Rows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows8AVX512(t *Tile)

@@ -12,6 +12,7 @@ var (
 		Of: map[*tensor.Encoding]*Kernels{
 			tensor.INT4: {nil, int4Rows1AVX2, int4Rows2AVX2, int4Rows3AVX2, int4Rows4AVX2},
 			tensor.INT8: {nil, int8Rows1AVX2, int8Rows2AVX2, int8Rows3AVX2, int8Rows4AVX2},
+			tensor.Q8_0: {nil, q8Rows1AVX2, q8Rows2AVX2, q8Rows3AVX2, q8Rows4AVX2},
 		},
 		Most: 4,
 	}
@@ -24,6 +25,10 @@ var (
 			tensor.INT8: {
 				nil, int8Rows1AVX512, int8Rows2AVX512, int8Rows3AVX512, int8Rows4AVX512,
 				int8Rows5AVX512, int8Rows6AVX512, int8Rows7AVX512, int8Rows8AVX512,
+			},
+			tensor.Q8_0: {
+				nil, q8Rows1AVX512, q8Rows2AVX512, q8Rows3AVX512, q8Rows4AVX512,
+				q8Rows5AVX512, q8Rows6AVX512, q8Rows7AVX512, q8Rows8AVX512,
 			},
 		},
 		Most: 8,

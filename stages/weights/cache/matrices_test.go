@@ -54,7 +54,7 @@ func wanted() []want {
 	for i := range 8 {
 		list = append(list, want{fmt.Sprintf("layer.0.kv_b.%d.k", i), tensor.INT4.By(32), 16, 33})
 	}
-	return list
+	return append(list, want{"layer.1.o", tensor.Q8_0.By(32), 33, 70})
 }
 
 func (x want) make() (*tensor.Matrix, error) {

@@ -1,0 +1,39 @@
+package tensor
+
+import "math"
+
+// Q8_0 is llama.cpp's type of that name: integers from -127 to 127 with an IEEE half-precision
+// scale for every 32 columns. A CPU has it as INT8, with these scales.
+var Q8_0 = register(&Encoding{
+	name: "q8_0", bits: 8, groups: []int{32},
+	packings: [kinds]Packing{CPU: integerTiles{putHalf, getHalf}},
+	quantize: quantizeQ8, widen: widenIntegers,
+})
+
+// quantizeQ8 is llama.cpp's rule: the scale is the largest magnitude by 127, and values are
+// divided by it before it is rounded to half precision; halves are rounded away from zero.
+func quantizeQ8(m *Matrix, x []float32, r int) {
+	groups := m.Groups()
+	for g := range groups {
+		from, to := g*m.Group, min((g+1)*m.Group, m.Cols)
+		top := float32(0)
+		for _, v := range x[from:to] {
+			top = max(top, float32(math.Abs(float64(v))))
+		}
+		scale, inverse := top/127, float32(0)
+		if scale > 0 {
+			inverse = 1 / scale
+		}
+		for c, v := range x[from:to] {
+			m.Values[r*m.Cols+from+c] = int8(min(max(math.Round(float64(v*inverse)), -127), 127))
+		}
+		m.Scales[r*groups+g] = F16ToF32(F32ToF16(scale))
+	}
+}
+
+func putHalf(dst []byte, scale float32) {
+	b := F32ToF16(scale)
+	dst[0], dst[1] = byte(b), byte(b>>8)
+}
+
+func getHalf(src []byte) float32 { return F16ToF32(uint16(src[0]) | uint16(src[1])<<8) }
