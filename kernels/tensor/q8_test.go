@@ -1,6 +1,8 @@
 package tensor
 
 import (
+	"bytes"
+	"encoding/hex"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -70,5 +72,28 @@ func TestQ8(t *testing.T) {
 	}
 	if _, err := f.On(GPU, 16, 64); err == nil {
 		t.Error("a GPU has kernels for it")
+	}
+}
+
+// TestQ8Vector is a block of the gguf package of llama.cpp: the scale, then
+// the values.
+func TestQ8Vector(t *testing.T) {
+	const block = "352d810cea08fd6bfee305fb4ef01e01fa31e117fd0814d30ffa06f8c508f605db39"
+	want, err := hex.DecodeString(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, got := make([]float32, 32), make([]byte, 2)
+	for i := range x {
+		x[i] = float32(math.Ldexp(float64(i*37%64-31), -(i%5)) / 3)
+	}
+	m := NewMatrix(Q8_0.By(32), 1, 32)
+	m.Quantize(x, 0)
+	putHalf(got, m.Scales[0])
+	for _, v := range m.Values {
+		got = append(got, byte(v))
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
 	}
 }
