@@ -1,6 +1,6 @@
 // Package qdot has the inner tiles of every product with integer weights. A tile is up to
 // eight rows of INT8 activations against consecutive tiles of INT4 or INT8 weights in
-// format B (tensor.Layout), read in place.
+// the CPU's layout (package tensor), read in place.
 //
 // What a result is, is laid down to the bit in kernels/device (MatMulQ): exact
 // integer sums within a group, groups added in rising order by one fused
