@@ -136,7 +136,11 @@ func expertFlags(p cache.Plan) string {
 	if p.Format.Group != 0 {
 		group = fmt.Sprint(p.Format.Group)
 	}
-	return fmt.Sprintf("--%s-expert-bits %s --group-size %s", p.For, strings.TrimPrefix(p.Format.Name(), "int"), group)
+	switch p.Format.Encoding {
+	case tensor.INT4, tensor.INT8:
+		return fmt.Sprintf("--%s-expert-bits %d --group-size %s", p.For, p.Format.Bits(), group)
+	}
+	return "--precision " + p.Format.Name()
 }
 
 // hostExperts are the experts of a layer for the processor.

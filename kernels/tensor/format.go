@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -140,23 +139,6 @@ func (f Format) String() string {
 		return f.name + "_row"
 	}
 	return fmt.Sprintf("%s_g%d", f.name, f.Group)
-}
-
-// ParseFormat is the inverse of String for formats that have an encoding.
-func ParseFormat(s string) (Format, error) {
-	name, group := s, 0
-	if base, ok := strings.CutSuffix(s, "_row"); ok {
-		name = base
-	} else if at := strings.LastIndex(s, "_g"); at >= 0 {
-		if n, err := strconv.Atoi(s[at+2:]); err == nil && n > 0 {
-			name, group = s[:at], n
-		}
-	}
-	f, err := Named(name, group)
-	if err == nil && f.String() != s {
-		err = fmt.Errorf("no number format %q: it is called %s", s, f)
-	}
-	return f, err
 }
 
 // Of is the format that a matrix of cols columns gets. A group that does not divide the

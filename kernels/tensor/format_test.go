@@ -1,29 +1,34 @@
 package tensor
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
-// TestFormatNames: every format has one name, which is read back; other names are refused.
-func TestFormatNames(t *testing.T) {
+// TestNamed: a name and a group size give a format, which has a name of its own.
+func TestNamed(t *testing.T) {
+	seen := map[string]bool{"": true}
 	for _, name := range Encodings() {
 		for _, group := range EncodingOf(name).GroupSizes() {
 			f, err := Named(name, group)
-			if err != nil {
-				t.Fatal(err)
+			if err != nil || f.Name() != name || f.Group != group || seen[f.String()] {
+				t.Errorf("%s by %d is %s, %v", name, group, f, err)
 			}
-			if got, err := ParseFormat(f.String()); got != f || err != nil {
-				t.Errorf("%s is read as %v, %v", f, got, err)
-			}
+			seen[f.String()] = true
 		}
 	}
-	for _, name := range []string{"", "int4", "int4_", "int4_g16", "int4_g032", "int4_g0", "INT4_g32", "int5_g32", "int4_g128_row"} {
-		if f, err := ParseFormat(name); err == nil {
-			t.Errorf("%q is read as %s", name, f)
+	for want, f := range map[string]Format{"int4_g128": INT4.By(128), "int8_row": INT8.By(0), "q8_0": Q8_0.By(32), "as in the file": {}} {
+		if f.String() != want {
+			t.Errorf("%q, want %q", f, want)
 		}
 	}
-	for name, f := range map[string]Format{"int4_g128": INT4.By(128), "int8_row": INT8.By(0), "as in the file": {}} {
-		if f.String() != name {
-			t.Errorf("%q, want %q", f, name)
+	for _, name := range []string{"", "int5", "INT4"} {
+		if f, err := Named(name, 64); err == nil || !strings.Contains(err.Error(), "int4, int8") {
+			t.Errorf("%q is %s, %v", name, f, err)
 		}
+	}
+	if f, err := Named("int4", 48); err == nil {
+		t.Errorf("groups of 48: %s", f)
 	}
 }
 

@@ -84,3 +84,32 @@ func TestIntegers(t *testing.T) {
 		}
 	}
 }
+
+// TestKey: the names of files that were made when a precision had bits and one group stay.
+func TestKey(t *testing.T) {
+	for want, p := range map[string]load.Precision{
+		"{Experts:0 Attention:8 KVB:0 Shared:4 Dense:8 Head:8 tiles:false Group:128}": {
+			Attention: tensor.INT8.By(128), Shared: tensor.INT4.By(128), Dense: tensor.INT8.By(128), Head: tensor.INT8.By(128),
+		},
+		"{Experts:0 Attention:0 KVB:4 Shared:0 Dense:0 Head:0 tiles:false Group:0}":     {KVB: tensor.INT4.By(0)},
+		"{Experts:0 Attention:0 KVB:0 Shared:0 Dense:0 Head:q8_0 tiles:false Group:32}": {Head: tensor.Q8_0.By(32)},
+	} {
+		if got := p.Key(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// TestOneGroup: parts with groups of their own are refused on a processor, and on an accelerator
+// an encoding without kernels there.
+func TestOneGroup(t *testing.T) {
+	cfg := config(t)
+	o := load.Options{Limits: limits, Precision: load.Precision{Attention: tensor.Q8_0.By(32), Head: tensor.INT8.By(128)}}
+	if _, err := o.LimitsFor(cfg); err == nil || !strings.Contains(err.Error(), "lm_head as int8_g128 beside q8_0") {
+		t.Errorf("got %v", err)
+	}
+	o.Layout = struct{ device.Layout }{} // asked for nothing
+	if _, err := o.LimitsFor(cfg); err == nil || !strings.Contains(err.Error(), "attention: q8_0: no kernels of a gpu") {
+		t.Errorf("on a GPU: got %v", err)
+	}
+}

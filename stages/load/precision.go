@@ -55,18 +55,15 @@ func (p Precision) Integer() bool { return !p.Any().Zero() }
 // Key names the precision in names of files: equal keys, equal weights. Files made when only
 // INT4 and INT8 existed have this text.
 func (p Precision) Key() string {
-	text, group := "{", 0
-	for _, x := range []PartFormat{{0, "Experts", p.Experts}, {0, "Attention", p.Attention}, {0, "KVB", p.KVB}, {0, "Shared", p.Shared}, {0, "Dense", p.Dense}, {0, "Head", p.Head}} {
-		switch e := x.Format.Encoding; e {
-		case nil:
-			text += x.Name + ":0 "
-		case tensor.INT4, tensor.INT8:
-			text, group = text+fmt.Sprintf("%s:%d ", x.Name, e.Bits()), x.Format.Group
-		default:
-			text, group = text+x.Name+":"+e.Name()+" ", x.Format.Group
+	text, names := "{", [...]string{"Experts", "Attention", "KVB", "Shared", "Dense", "Head"}
+	for i, x := range p.Parts() {
+		kept := fmt.Sprint(x.Format.Bits())
+		if e := x.Format.Encoding; e != nil && e != tensor.INT4 && e != tensor.INT8 {
+			kept = e.Name()
 		}
+		text += names[i] + ":" + kept + " "
 	}
-	return fmt.Sprintf("%stiles:%v Group:%d}", text, p.kind == tensor.GPU, group)
+	return fmt.Sprintf("%stiles:%v Group:%d}", text, p.kind == tensor.GPU, p.Any().Group)
 }
 
 // quantGroup is what stages.Limits.QuantGroup has to be.
