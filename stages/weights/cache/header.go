@@ -138,13 +138,12 @@ func parse(file []byte) (p Plan, entries []entry, sealed bool, err error) {
 	field := func(i int) int { return int(int32(le.Uint32(file[8+4*i:]))) }
 	layers := field(4)
 	p = Plan{Experts: field(5), Hidden: field(6), FF: field(7), Method: Method(min(255, uint32(field(3)))), Source: Fingerprint(file[40:72]), first: p.first}
-	name := strings.TrimRight(string(file[nameAt:nameAt+nameBytes]), "\x00")
-	if !p.first && (field(1) != 0 || strings.Contains(name, "\x00")) {
-		return p, nil, false, fmt.Errorf("%w: header", ErrDamaged)
-	}
-	e := tensor.EncodingOf(name)
-	if p.first {
-		e = tensor.Integers(field(1))
+	e, name := tensor.Integers(field(1)), fmt.Sprint(field(1), " bits")
+	if !p.first {
+		name = strings.TrimRight(string(file[nameAt:nameAt+nameBytes]), "\x00")
+		if e = tensor.EncodingOf(name); field(1) != 0 || strings.Contains(name, "\x00") {
+			return p, nil, false, fmt.Errorf("%w: header", ErrDamaged)
+		}
 	}
 	if e == nil {
 		return p, nil, false, fmt.Errorf("%w: it has weights in a format that this program does not know: %q", ErrVersion, name)
