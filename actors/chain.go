@@ -68,14 +68,14 @@ func (n *scheduleNode) hold() {
 	}
 	for _, f := range n.flight {
 		if f.where == away && f.core.ID != 0 {
-			n.core.Hold(f.core.ID, !n.chains(f) || overtaken(n.ranks, f.batch.Step.Total()) || !n.spare(f.batch.Home))
+			n.core.Hold(f.core.ID, !n.chains(f) || overtaken(n.ranks, f.batch.Step.Total()) || !n.spare(f.batch.Queue))
 		}
 	}
 }
 
-// spare reports whether a credit of a lane is left: the device orders steps of one lane only.
-func (n *scheduleNode) spare(home int) bool {
-	return slices.ContainsFunc(n.free, func(f *flight) bool { return f.batch.Home == home })
+// spare reports whether a credit of a queue is left: only the steps of one queue run in order.
+func (n *scheduleNode) spare(queue int) bool {
+	return slices.ContainsFunc(n.free, func(f *flight) bool { return f.batch.Queue == queue })
 }
 
 // chains reports whether the device chooses all tokens of a batch, and can choose those

@@ -63,17 +63,17 @@ type copyTimes struct {
 type lateSpan struct {
 	device.TimedSpan
 	event trace.Event
-	home  int
+	queue int
 }
 
 // note takes the spans of a step that has ended, and those of earlier steps that are over by now. It
 // records copies and returns the others, sorted by their beginnings. The device passed end when
 // the trace's clock showed at.
-func (n *copyTimes) note(b *msg.Batch, home int, about trace.Event, end device.Timestamp, at int64) []trace.Event {
+func (n *copyTimes) note(b *msg.Batch, queue int, about trace.Event, end device.Timestamp, at int64) []trace.Event {
 	for i := range b.Timing.Spans {
 		x := &b.Timing.Spans[i]
 		about.Kind, about.Layer, about.Bytes = kindOf(x), int16(x.Layer), uint64(x.Bytes)
-		n.late = append(n.late, lateSpan{*x, about, home})
+		n.late = append(n.late, lateSpan{*x, about, queue})
 	}
 	b.Timing.Spans = b.Timing.Spans[:0]
 	n.timestamps = n.timestamps[:0]
@@ -117,7 +117,7 @@ func (n *copyTimes) place(l *lateSpan) {
 	case trace.CopyExperts:
 		n.copies.Record(&l.event)
 	default:
-		n.blocks[l.home].Record(&l.event)
+		n.blocks[l.queue].Record(&l.event)
 	}
 	if l.Stalls {
 		w := l.event

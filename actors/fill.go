@@ -107,7 +107,7 @@ var moveKinds = map[scheduler.MoveKind]stages.MoveKind{scheduler.Copy: stages.Co
 // whoever gets the batch works on another stream. With one it must not: what a device has
 // in order it has behind the batch before this one, which a wait would wait for.
 func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	plan.Lane, plan.Halts = b.Home, halts(n.ranks, plan)
+	plan.Queue, plan.Halts = b.Queue, halts(n.ranks, plan)
 	for i, r := range n.ranks {
 		b.Ranks[i].Asks, b.Ranks[i].Asked = r.asks(plan), false
 	}

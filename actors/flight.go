@@ -55,10 +55,10 @@ func (n *scheduleNode) void(id uint64) {
 	f.where = void
 }
 
-// take uses a credit: of the lane, where the device has several and one is left.
-func (n *scheduleNode) take(lane int) *flight {
+// take uses a credit, of the given queue if one is left.
+func (n *scheduleNode) take(queue int) *flight {
 	i := len(n.free) - 1
-	for i > 0 && n.free[i].batch.Home != lane {
+	for i > 0 && n.free[i].batch.Queue != queue {
 		i--
 	}
 	f := n.free[i]

@@ -91,9 +91,9 @@ func (t *drawing) edge(from, to string) { t.Edges = append(t.Edges, engine.Edge{
 func (t *drawing) devices() {
 	groups := t.p.opt.Blueprint.Groups
 	for _, r := range t.p.ranks {
-		for home := range r.deviceLanes() {
-			name := t.node(r.deviceRing(home), engine.NodeDevice, home, nil)
-			if n := &t.Nodes[len(t.Nodes)-1]; r.homes > 0 {
+		for queue := range r.deviceRings() {
+			name := t.node(r.deviceRing(queue), engine.NodeDevice, queue, nil)
+			if n := &t.Nodes[len(t.Nodes)-1]; r.queues > 0 {
 				n.Device, n.Rank = r.name, r.index
 			}
 			for i := range groups {

@@ -13,18 +13,18 @@ import (
 	"krater/stages/load"
 )
 
-// rank is what a pipeline has on one of its ranks.
+// rank is the state of a pipeline on one of its ranks.
 type rank struct {
 	load.Rank
 	accel device.Accelerator // the device as one; nil: it is none
 	index int
 	name  string               // of the device, unique among ranks
-	place *placement.Placement // of its routed experts; nil: they are with the rest
+	place *placement.Placement // of its routed experts; nil: they are on the device
 
 	resident    bool // the device finds the routed experts by itself
 	expertBytes int  // of one routed expert, 0 without
-	homes       int  // orders of steps of a device that computes apart from the host; 0 elsewhere
-	times       bool // the device tells what copies take
+	queues      int  // of an accelerator, which run steps at the same time; 0 on other devices
+	times       bool // the device times copies
 
 	stream    device.Stream // the schedule actor's
 	pools     device.Device // where the expert pools compute
@@ -32,8 +32,8 @@ type rank struct {
 	partition expert.Partition
 }
 
-// newRanks checks that ranks are one model, cut one rank after the other, with equal limits for
-// what the scheduler decides.
+// newRanks checks that ranks are consecutive parts of one model, with equal limits for what the
+// scheduler decides.
 func newRanks(list []load.Rank, opt *Options) ([]*rank, error) {
 	if len(list) == 0 {
 		return nil, errors.New("a pipeline without a rank")
@@ -110,10 +110,9 @@ func (r *rank) has(layer int) bool {
 	return layer >= r.Groups[0].First && layer < r.Groups[len(r.Groups)-1].Last
 }
 
-// keeps reports whether a step of a batch that the meter counts is kept by the device
-// to itself there (group.Resident, placement.Whole), so that no split sees it: what routers
-// chose is then copied, all layers at once, behind the step, which so may be a repeated one, and
-// counted when that has ended.
+// keeps reports whether the meter counts a step of a batch whose routing stays on the device
+// (group.Resident, placement.Whole), so that no split sees it. The routing of all layers is then
+// copied at once after the step, which may therefore be replayed, and counted when that has ended.
 func (r *rank) keeps(h *heatMeter, b *msg.Batch) bool {
 	if b.Stream == nil || !h.counts(b.ID) {
 		return false
@@ -124,7 +123,7 @@ func (r *rank) keeps(h *heatMeter, b *msg.Batch) bool {
 	return r.resident
 }
 
-// placements reports whether f holds for a rank whose routed experts are placed.
+// placements reports whether f holds for any rank whose routed experts are placed.
 func placements(ranks []*rank, f func(*placement.Placement) bool) bool {
 	for _, r := range ranks {
 		if r.place != nil && f(r.place) {
@@ -139,38 +138,37 @@ func (r *rank) timesCopies() bool {
 	return r.stream.Clock() != nil && (r.place != nil || r.Limits.HostBlocks > 0)
 }
 
-// deviceLanes is how many lanes of the trace the device has: one for each of its orders of
-// steps; one where it has none, and tells of copies alone and of what needs them.
-func (r *rank) deviceLanes() int {
+// deviceRings is how many rows of the trace the device has: one for each queue. A device without
+// queues has one if it times copies.
+func (r *rank) deviceRings() int {
 	if r.times {
-		return max(1, r.homes)
+		return max(1, r.queues)
 	}
-	return r.homes
+	return r.queues
 }
 
-// deviceRing is the lane of a device's order of steps in the trace.
-func (r *rank) deviceRing(home int) string {
-	if r.homes < 2 {
+// deviceRing is the name of a queue's row in the trace.
+func (r *rank) deviceRing(queue int) string {
+	if r.queues < 2 {
 		return r.name
 	}
-	return fmt.Sprintf("%s.%d", r.name, home)
+	return fmt.Sprintf("%s.%d", r.name, queue)
 }
 
-// lanes is how many orders of steps the device runs at the same time: one for each
-// micro-batch, where layers have room for so many and experts stay where they are.
-func (r *rank) lanes(micro int) int {
-	if r.accel == nil || r.Limits.Lanes < micro || r.place != nil && !r.place.Steady() {
+// queuesFor is how many queues an accelerator runs at the same time: one for each micro-batch if
+// layers have memory for that and experts stay in their slots, else one.
+func (r *rank) queuesFor(micro int) int {
+	if r.Limits.Queues < micro || r.place != nil && !r.place.Steady() {
 		return 1
 	}
 	return micro
 }
 
-// batchStream makes a stream for batches of a lane, with the scratch memory that was planned.
-// Queue 0 is that of streams which belong to no batch, such as those of the actors.
-func (r *rank) batchStream(lane int) (device.AcceleratorStream, error) {
-	queue := 0
-	if r.homes > 1 {
-		queue = 1 + lane%r.homes
+// batchStream makes a stream of a queue for a batch, with the scratch memory that was planned. If
+// batches have several queues, the device's queue 0 is left to streams of no batch.
+func (r *rank) batchStream(queue int) (device.AcceleratorStream, error) {
+	if queue %= r.queues; r.queues > 1 {
+		queue++
 	}
 	s, err := r.accel.NewQueueStream(queue)
 	if err != nil {
@@ -183,16 +181,16 @@ func (r *rank) batchStream(lane int) (device.AcceleratorStream, error) {
 type stepEnd struct {
 	rank    *rank
 	heat    *heatMeter
-	devices []*trace.Ring // of the device's orders of steps; none where it has none
+	devices []*trace.Ring // of the device's queues; none where it has none
 	copies  copyTimes
 	share   float64 // Options.TimingShare
 }
 
-// newStepEnd makes the end of steps on a rank, whose notes go to its lanes of the trace.
+// newStepEnd makes the end of steps on a rank, which records them in the rank's rows of the trace.
 func (p *Pipeline) newStepEnd(r *rank) stepEnd {
 	e := stepEnd{rank: r, heat: p.heat, share: p.opt.TimingShare}
-	for home := range r.deviceLanes() {
-		e.devices = append(e.devices, p.trace.Ring(r.deviceRing(home)))
+	for queue := range r.deviceRings() {
+		e.devices = append(e.devices, p.trace.Ring(r.deviceRing(queue)))
 	}
 	if r.times {
 		e.copies.copies = p.trace.Ring(trace.CopyLane(r.name))
@@ -203,8 +201,8 @@ func (p *Pipeline) newStepEnd(r *rank) stepEnd {
 	return e
 }
 
-// end waits for what a batch has on the rank and counts what the device tells of it. late is
-// why the host did not give the device what it asked for: the device is well, the step is lost.
+// end waits for a batch's step on the rank and records what the device measured. late is set if a
+// host call was not answered in time: the step is lost, and the device works.
 func (e *stepEnd) end(c *turn, b *msg.Batch, wait func() error) (late, err error) {
 	if b.Stream != nil && b.Abandoned.Load() {
 		b.Stream.Repeat(0) // a partly enqueued step must not be captured to be replayed

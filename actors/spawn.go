@@ -21,7 +21,7 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 	micro := p.opt.Scheduler.Lanes
 	for _, r := range p.ranks {
 		if r.accel != nil {
-			r.homes = r.lanes(micro)
+			r.queues = r.queuesFor(micro)
 		}
 		var err error
 		if r.stream, err = p.stream(r); err != nil {
@@ -72,10 +72,10 @@ func (p *Pipeline) stream(r *rank) (device.Stream, error) {
 
 // newBatch makes the i-th batch, with rows and streams on every rank and links between them.
 func (p *Pipeline) newBatch(i int) (*msg.Batch, error) {
-	homes := 1
+	queues := 1
 	var rows []*stages.Rows
 	for _, r := range p.ranks {
-		homes = max(homes, r.homes)
+		queues = max(queues, r.queues)
 		x, err := stages.NewRows(r.Device, p.model, r.Limits, r.Head != nil)
 		if err != nil {
 			return nil, err
@@ -89,7 +89,7 @@ func (p *Pipeline) newBatch(i int) (*msg.Batch, error) {
 		states[j] = &stages.State{Step: step, Rows: x}
 	}
 	b := msg.NewBatch(p.opt.Blueprint.Pools, states...)
-	b.Home = i % homes
+	b.Queue = i % queues
 	for j, r := range p.ranks {
 		if err := p.local(b, r, &b.Ranks[j]); err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func (p *Pipeline) newBatch(i int) (*msg.Batch, error) {
 // local makes what a batch has on a rank besides its rows.
 func (p *Pipeline) local(b *msg.Batch, r *rank, l *msg.Local) (err error) {
 	if r.accel != nil {
-		if l.Stream, err = r.batchStream(b.Home); l.Stream != nil {
+		if l.Stream, err = r.batchStream(b.Queue); l.Stream != nil {
 			p.streams = append(p.streams, l.Stream)
 		}
 		if err != nil {

@@ -32,11 +32,11 @@ func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
 	if b.Quiet || len(n.devices) == 0 {
 		return
 	}
-	home := b.Home % len(n.devices)
+	queue := b.Queue % len(n.devices)
 	about := trace.Event{
 		Batch: b.ID, Lane: uint8(b.Lane), Epoch: b.Epoch, Rows: uint32(b.Step.Total()), Layer: -1, Device: c.event.Device, Others: b.Others,
 	}
-	ring, at, end := n.devices[home], b.Anchored, b.Anchor
+	ring, at, end := n.devices[queue], b.Anchored, b.Anchor
 	var took []time.Duration
 	if s := b.Stream; s != nil {
 		took, at, end = s.Took(), c.now(), s.End()
@@ -48,7 +48,7 @@ func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
 	}
 	var apart []trace.Event
 	if end != nil {
-		apart = n.copies.note(b, home, about, end, at)
+		apart = n.copies.note(b, queue, about, end, at)
 	}
 	for _, d := range took {
 		at -= int64(d)

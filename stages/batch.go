@@ -39,8 +39,8 @@ type Batch struct {
 	// stream of From's batch must share the order of this one's.
 	From *State
 	Take []int32
-	// Lane is the order of steps that this one is of, below Limits.Lanes.
-	Lane int
+	// Queue is the queue of the accelerator that runs the step, below Limits.Queues.
+	Queue int
 	// Halts says that the host takes part in the middle of the step, so that it cannot be
 	// repeated as a whole.
 	Halts bool

@@ -23,14 +23,14 @@ type Limits struct {
 	// QuantGroup is the columns that share a scale where rows of H are quantised; 0:
 	// no layer is kept as integers.
 	QuantGroup int
-	// Lanes is how many batches layers may have in hand at the same time on a device that
-	// computes apart from the host; 0: 1. Those of one lane (Batch.Lane) follow one another.
-	Lanes int
+	// Queues is how many batches an accelerator may compute at the same time; 0: 1. Batches of one
+	// queue (Batch.Queue) follow one another.
+	Queues int
 }
 
 // For fills in defaults for a model and checks the rest.
 func (l Limits) For(cfg *model.Config) (Limits, error) {
-	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Lanes < 0 || l.HostBlocks < 0 {
+	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Queues < 0 || l.HostBlocks < 0 {
 		return l, fmt.Errorf("%w: tokens %d, window %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",
 			ErrLimits, l.Tokens, l.Window, l.Seqs, l.Blocks, l.BlockTokens, l.LogitRows, l.Context)
 	}
@@ -43,7 +43,7 @@ func (l Limits) For(cfg *model.Config) (Limits, error) {
 	if l.Window == 0 || l.Window > l.Tokens {
 		l.Window = l.Tokens
 	}
-	l.Lanes = max(1, l.Lanes)
+	l.Queues = max(1, l.Queues)
 	if l.LogitRows == 0 {
 		l.LogitRows = min(l.Seqs, l.Tokens)
 	}

@@ -82,8 +82,8 @@ func (st *Step) fill(b *Batch) error {
 			return fmt.Errorf("%w: row %d: token %d is not in a vocabulary of %d", ErrBatch, i, id, st.vocab)
 		}
 	}
-	if b.Lane < 0 || b.Lane >= max(1, st.bounds.Lanes) {
-		return fmt.Errorf("%w: lane %d of %d", ErrBatch, b.Lane, st.bounds.Lanes)
+	if b.Queue < 0 || b.Queue >= max(1, st.bounds.Queues) {
+		return fmt.Errorf("%w: queue %d of %d", ErrBatch, b.Queue, st.bounds.Queues)
 	}
 	if err := st.bounds.checkMoves(b.Moves); err != nil {
 		return err

@@ -41,7 +41,7 @@ func (st *Step) AppendBinary(dst []byte) ([]byte, error) {
 	}
 	u, v := binary.AppendUvarint, binary.AppendVarint
 	dst = append(dst, stepVersion, flags(st.AllLogits, st.Halts, st.Watched))
-	dst = u(dst, uint64(st.Lane))
+	dst = u(dst, uint64(st.Queue))
 	dst = appendInts(dst, st.Tokens)
 	dst = u(dst, uint64(len(st.Spans)))
 	for i := range st.Spans {
@@ -98,7 +98,7 @@ func (st *Step) UnmarshalBinary(data []byte) error {
 	}
 	var b Batch
 	r.flags(stepKnown, &b.AllLogits, &b.Halts, &b.Watched)
-	b.Lane = r.int()
+	b.Queue = r.int()
 	b.Tokens = r.int32s(st.bounds.Tokens)
 	b.Spans = make([]Span, r.count(st.bounds.Seqs, 6))
 	for i := range b.Spans {

@@ -10,7 +10,7 @@ import (
 	"krater/kernels/device"
 )
 
-var wireLimits = Limits{Tokens: 8, Seqs: 3, LogitRows: 8, Blocks: 6, HostBlocks: 4, BlockTokens: 4, Context: 24, Lanes: 2}
+var wireLimits = Limits{Tokens: 8, Seqs: 3, LogitRows: 8, Blocks: 6, HostBlocks: 4, BlockTokens: 4, Context: 24, Queues: 2}
 
 // wireStep is a step of a device that chooses tokens.
 func wireStep() *Step {
@@ -45,7 +45,7 @@ func every(v reflect.Value, next *int64) {
 
 func wireBatch() *Batch {
 	b := mixed()
-	b.Lane, b.Halts, b.Watched = 1, true, true
+	b.Queue, b.Halts, b.Watched = 1, true, true
 	b.Spans[0].Every = true
 	b.Moves = []Move{{Copy, 1, 2}, {Save, 3, 3}, {Load, 2, 0}}
 	next := int64(0)
@@ -77,7 +77,7 @@ func TestStepTravels(t *testing.T) {
 				t.Errorf("%s: read and written again: %x, %v, want %x", name, again, err, data)
 			}
 			for i, x := range []struct{ got, want any }{
-				{to.Tokens, from.Tokens}, {to.Spans, from.Spans}, {to.Wanted, from.Wanted}, {to.Owner, from.Owner}, {to.Lane, from.Lane},
+				{to.Tokens, from.Tokens}, {to.Spans, from.Spans}, {to.Wanted, from.Wanted}, {to.Owner, from.Owner}, {to.Queue, from.Queue},
 				{[]bool{to.AllLogits, to.Halts, to.Watched}, []bool{from.AllLogits, from.Halts, from.Watched}},
 			} {
 				if !reflect.DeepEqual(x.got, x.want) {

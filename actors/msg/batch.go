@@ -20,9 +20,9 @@ import (
 // micro-batch, two where the pipeline runs ahead): they are the credits that bound the
 // work in flight.
 type Batch struct {
-	ID   uint64
-	Lane int // which of the micro-batches it is a step of; steps of one follow each other
-	Home int // the lane of the devices that its streams are of; 0 where they have one order of steps
+	ID    uint64
+	Lane  int // which of the micro-batches it is a step of; steps of one follow each other
+	Queue int // of accelerators, which its streams belong to; 0 where they have one queue
 	// Epoch rises with every step that is lost. A reply of an older one, about a step that was
 	// given up before it came, is dropped.
 	Epoch uint32

@@ -63,7 +63,7 @@ type Group struct {
 	lim     stages.Limits
 	caches  []device.KV         // [Last-First] of [slots, kv width]
 	hosted  []hostBlocks        // [Last-First] blocks of them in host memory
-	mixers  [][]attention.Stage // by lane, [Last-First]: layers of a lane with equal mixers share one
+	mixers  [][]attention.Stage // by queue, [Last-First]: layers with equal mixers share one
 	accel   device.Accelerator  // the device as one; nil: it is none
 	blocks  device.BlockMoves   // reused
 	program device.List         // copies of blocks, reused
@@ -83,8 +83,8 @@ func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.
 		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
 	}
 	g := &Group{First: first, Last: first + len(layers), dev: dev, accel: dev.Accelerator(), cfg: cfg, lim: lim, layers: layers}
-	for range max(1, lim.Lanes) {
-		if err := g.addLane(dev, tables); err != nil {
+	for range max(1, lim.Queues) {
+		if err := g.addQueue(dev, tables); err != nil {
 			g.Close()
 			return nil, fmt.Errorf("group: scratch memory: %w", err)
 		}
@@ -105,11 +105,11 @@ func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.
 	return g, nil
 }
 
-// addLane makes the stages of a lane.
-func (g *Group) addLane(dev device.Device, tables attention.Tables) error {
-	lane, made := make([]attention.Stage, len(g.layers)), map[model.Mixer]attention.Stage{}
-	g.mixers = append(g.mixers, lane)
-	for i := range lane {
+// addQueue makes the stages of a queue.
+func (g *Group) addQueue(dev device.Device, tables attention.Tables) error {
+	list, made := make([]attention.Stage, len(g.layers)), map[model.Mixer]attention.Stage{}
+	g.mixers = append(g.mixers, list)
+	for i := range list {
 		m := g.cfg.Layers[g.First+i].Mixer
 		if made[m] == nil {
 			x, err := g.layers[i].Attention.New(dev, g.lim, tables)
@@ -118,15 +118,15 @@ func (g *Group) addLane(dev device.Device, tables attention.Tables) error {
 			}
 			made[m] = x
 		}
-		lane[i] = made[m]
+		list[i] = made[m]
 	}
 	return nil
 }
 
 // Close frees cache and scratch memory, but not the weights.
 func (g *Group) Close() {
-	for _, lane := range g.mixers {
-		for _, m := range lane {
+	for _, list := range g.mixers {
+		for _, m := range list {
 			if m != nil {
 				m.Close() // layers may share m; a second Close does nothing
 			}

@@ -114,8 +114,8 @@ func workspace(cfg *model.Config, o Options, lim stages.Limits) (n int64) {
 			for _, x := range m.Scratch() {
 				values += x.Width
 			}
-			n = plus(n, times(lim.Lanes, lim.LayerRows(), values, device.RowType(o.Layout).Size()))
-			n = plus(n, times(lim.Lanes, o.Precision.inner(m, lim.LayerRows())))
+			n = plus(n, times(lim.Queues, lim.LayerRows(), values, device.RowType(o.Layout).Size()))
+			n = plus(n, times(lim.Queues, o.Precision.inner(m, lim.LayerRows())))
 		}
 		first += layers
 	}

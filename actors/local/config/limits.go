@@ -61,9 +61,9 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	if err != nil {
 		return o, err
 	}
-	o.Limits = stages.Limits{Lanes: 1, Seqs: f.MaxSeqs, LogitRows: l.LogitRows, BlockTokens: f.BlockTokens}
+	o.Limits = stages.Limits{Queues: 1, Seqs: f.MaxSeqs, LogitRows: l.LogitRows, BlockTokens: f.BlockTokens}
 	if f.Device == CUDA {
-		o.Lanes = f.Lanes()
+		o.Queues = f.Lanes()
 	}
 	o.Tokens, o.Window = f.StepRows(s)
 	if o.Blocks, err = kvBlocks(cfg, f, o.KVType, free); err != nil {
