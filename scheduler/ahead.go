@@ -4,13 +4,13 @@ package scheduler
 func (c *Core) further() *flight {
 	for lane := range c.cfg.Lanes {
 		before := c.first(lane)
-		if before == nil || c.aheadOf(before.id) != nil || !c.chains(before) {
+		if before == nil || c.aheadOf(before.ID) != nil || !c.chains(before) {
 			continue
 		}
 		f := c.record(0)
-		f.lane = lane
+		f.Lane = lane
 		c.takeAhead(f, before)
-		if len(f.spans) > 0 {
+		if len(f.Spans) > 0 {
 			c.stats.Ahead++
 			return f
 		}
@@ -38,15 +38,15 @@ func (c *Core) chains(before *flight) bool {
 		return false
 	}
 	for _, s := range c.decoding.all() {
-		if s.lane == before.lane || c.overdue(s) {
+		if s.lane == before.Lane || c.overdue(s) {
 			return false
 		}
 	}
-	if c.fillsNext(before.lane) && (c.filling.len() > 0 || c.next() != nil) {
+	if c.fillsNext(before.Lane) && (c.filling.len() > 0 || c.next() != nil) {
 		return false
 	}
 	for i, s := range before.seqs {
-		if s.ended == None && (s.anew || !before.spans[i].Last) {
+		if s.ended == None && (s.anew || !before.Spans[i].Last) {
 			return false
 		}
 	}
@@ -60,18 +60,18 @@ func (c *Core) chains(before *flight) bool {
 func (c *Core) takeAhead(f, before *flight) {
 	rows := 0
 	for i, s := range before.seqs {
-		if before.spans[i].Last && s.goesOn() {
+		if before.Spans[i].Last && s.goesOn() {
 			rows++
 		}
 	}
-	rows = min(rows, c.most(f.lane, rows+c.beside(f.lane)))
+	rows = min(rows, c.most(f.Lane, rows+c.beside(f.Lane)))
 	from := 0
 	for i, s := range before.seqs {
-		if !before.spans[i].Last {
+		if !before.Spans[i].Last {
 			continue
 		}
 		if s.goesOn() && len(f.seqs) < rows && (c.covered(s, s.known+1) || c.room(s) > 0) {
-			c.putAhead(f, s, before.id, from)
+			c.putAhead(f, s, before.ID, from)
 		}
 		from++
 	}
@@ -85,26 +85,26 @@ func (s *seq) goesOn() bool {
 // putAhead adds the row of the token that s will get from row from of the
 // Wanted ones of the batch before.
 func (c *Core) putAhead(f *flight, s *seq, after uint64, from int) {
-	f.after = after
+	f.After = after
 	table := c.cfg.blocksFor(s.known + 1)
 	c.extend(f, s, max(0, table-len(s.blocks)))
 	c.saveState(f, s, s.known)
 	c.billDecode(s.key)
-	f.spans = append(f.spans, Span{
-		ID: s.req.ID, Slot: s.slot, Row: f.rows, Len: 1, Pos: s.known,
+	f.Spans = append(f.Spans, Span{
+		ID: s.req.ID, Slot: s.slot, Row: f.Rows, Len: 1, Pos: s.known,
 		Decode: true, Last: true, From: from, Blocks: s.blocks[:table:table],
 	})
 	f.seqs = append(f.seqs, s)
-	f.rows++
-	f.decode++
-	f.wanted++
+	f.Rows++
+	f.Decode++
+	f.Wanted++
 	s.flying++
 }
 
 // aheadOf is the batch in flight that is ahead of this one, or nil.
 func (c *Core) aheadOf(id uint64) *flight {
 	for i := range c.flights {
-		if f := &c.flights[i]; f.id != 0 && f.after == id {
+		if f := &c.flights[i]; f.ID != 0 && f.After == id {
 			return f
 		}
 	}

@@ -163,8 +163,8 @@ func TestAheadOutcomes(t *testing.T) {
 	}
 }
 
-// TestAheadLateReader: nobody writes into a batch that is void or abandoned while
-// somebody may still look at it.
+// TestAheadLateReader: a batch that is void does not change while an actor may still
+// look at it.
 func TestAheadLateReader(t *testing.T) {
 	lose := map[string]func(c *Core, before, ahead uint64) error{
 		"before": func(c *Core, before, _ uint64) error { return c.Fail(before, errors.New("lost"), false) },
@@ -172,7 +172,6 @@ func TestAheadLateReader(t *testing.T) {
 			err := c.Fail(ahead, errors.New("lost"), false)
 			return errors.Join(err, c.Done(before, []Outcome{{ID: 1, NewTokens: 1}}))
 		},
-		"restart": func(c *Core, _, _ uint64) error { c.Restart(errors.New("lost"), false); return nil },
 	}
 	for name, f := range lose {
 		t.Run(name, func(t *testing.T) {

@@ -65,14 +65,11 @@ type Move struct {
 // Config.Singly then those with Again.
 //
 // The core owns Spans and the block tables. They are read-only, may be shared
-// between actors, and stay as they are until the core is told Done or Gone. After
-// Restart they are left to the garbage collector, so a late reader of an
-// abandoned batch sees no change either.
+// between actors, and stay as they are until the core is told Done or Gone.
 type Batch struct {
 	ID     uint64 // rises by one from 1
 	Lane   int    // of the micro-batches, which one: below Config.Lanes
 	After  uint64 // the batch in flight, of the same lane, that this one is ahead of; 0: none
-	Epoch  uint32 // rises with every Restart; a message of an older epoch is dropped
 	Rows   int    // sum of Len
 	Decode int    // rows of decode spans
 	Wanted int    // spans with Last: rows that need logits, and outcomes for Done; Request.Scored asks for more
@@ -80,21 +77,14 @@ type Batch struct {
 	Moves  []Move // to be done before the rows; owned like Spans
 }
 
-// flight is the core's record of a batch in flight; id 0 means free.
+// flight is the core's record of a batch in flight; ID 0 means free.
 type flight struct {
-	id     uint64
-	lane   int
-	after  uint64 // the batch in flight before it, or 0
-	held   bool   // see Hold
-	lost   bool   // see Fail; it is off the books, and its place is taken until Gone
-	rows   int
-	decode int
-	wanted int
-	spans  []Span
-	seqs   []*seq // of spans
-	moves  []Move
-	states []state // of the SaveStates among moves, in order
-	loads  int     // of moves
+	Batch
+	held   bool    // see Hold
+	lost   bool    // see Fail; it is off the books, and its place is taken until Gone
+	seqs   []*seq  // of Spans
+	states []state // of the SaveStates among Moves, in order
+	loads  int     // of Moves
 	staged []int32 // blocks that are loaded for nobody
 }
 
@@ -116,17 +106,17 @@ func (c *Core) Next(now int64) (Batch, bool) {
 		return Batch{}, false
 	}
 	c.batches++
-	f.id = c.batches
+	f.ID = c.batches
 	c.stats.Batches++
-	c.stats.DecodeRows += uint64(f.decode)
-	c.stats.PrefillRows += uint64(f.rows - f.decode)
-	return Batch{ID: f.id, Lane: f.lane, After: f.after, Epoch: c.epoch, Rows: f.rows, Decode: f.decode, Wanted: f.wanted, Spans: f.spans, Moves: f.moves}, true
+	c.stats.DecodeRows += uint64(f.Decode)
+	c.stats.PrefillRows += uint64(f.Rows - f.Decode)
+	return f.Batch, true
 }
 
 // record finds the record of a batch, or with id 0 a free one.
 func (c *Core) record(id uint64) *flight {
 	for i := range c.flights {
-		if c.flights[i].id == id {
+		if c.flights[i].ID == id {
 			return &c.flights[i]
 		}
 	}
@@ -164,10 +154,10 @@ func (c *Core) fresh(lane int) *flight {
 		return nil
 	}
 	f := c.record(0)
-	f.lane = lane
+	f.Lane = lane
 	c.takeDecode(f)
 	c.takePrefill(f)
-	if len(f.spans) == 0 {
+	if len(f.Spans) == 0 {
 		return nil
 	}
 	if c.cfg.Singly {
@@ -179,26 +169,26 @@ func (c *Core) fresh(lane int) *flight {
 // sort puts the spans with Again before those of prompts.
 func (f *flight) sort() {
 	at, row := 0, 0
-	for i := range f.spans {
-		if !f.spans[i].Decode && !f.spans[i].Again {
+	for i := range f.Spans {
+		if !f.Spans[i].Decode && !f.Spans[i].Again {
 			continue
 		}
 		for j := i; j > at; j-- {
-			f.spans[j], f.spans[j-1] = f.spans[j-1], f.spans[j]
+			f.Spans[j], f.Spans[j-1] = f.Spans[j-1], f.Spans[j]
 			f.seqs[j], f.seqs[j-1] = f.seqs[j-1], f.seqs[j]
 		}
 		at++
 	}
-	for i := range f.spans {
-		f.spans[i].Row = row
-		row += f.spans[i].Len
+	for i := range f.Spans {
+		f.Spans[i].Row = row
+		row += f.Spans[i].Len
 	}
 }
 
 // first is the batch of a lane that is in flight and not ahead of another, nil for none.
 func (c *Core) first(lane int) *flight {
 	for i := range c.flights {
-		if f := &c.flights[i]; f.id != 0 && f.lane == lane && f.after == 0 {
+		if f := &c.flights[i]; f.ID != 0 && f.Lane == lane && f.After == 0 {
 			return f
 		}
 	}
@@ -214,10 +204,10 @@ func share(n, parts int) int { return (n + parts - 1) / parts }
 func (c *Core) takeDecode(f *flight) {
 	c.feed(f)
 	c.decoding.take(func(s *seq) bool {
-		if !c.travels(s, f.lane) || !c.covered(s, s.known) {
+		if !c.travels(s, f.Lane) || !c.covered(s, s.known) {
 			return false
 		}
-		c.move(s, f.lane)
+		c.move(s, f.Lane)
 		c.put(f, s, 1)
 		return true
 	})
@@ -231,7 +221,7 @@ func (c *Core) travels(s *seq, lane int) bool { return s.lane == lane || c.overd
 func (c *Core) feed(f *flight) {
 	c.needy = c.needy[:0]
 	for _, s := range c.decoding.all() {
-		if c.travels(s, f.lane) && !c.covered(s, s.known) {
+		if c.travels(s, f.Lane) && !c.covered(s, s.known) {
 			c.needy = append(c.needy, s)
 		}
 	}
@@ -256,13 +246,13 @@ func (c *Core) feed(f *flight) {
 // admitting from the queue where it is its head's turn. Those in the background share one
 // chunk.
 func (c *Core) takePrefill(f *flight) {
-	if !c.fills(f.lane) {
+	if !c.fills(f.Lane) {
 		return
 	}
 	if c.cfg.Snapshots > 0 {
 		c.next() // who waits for another's state is known before that one's rows are cut
 	}
-	room := c.cfg.MaxBatchTokens - f.rows
+	room := c.cfg.MaxBatchTokens - f.Rows
 	if c.count[decoding] > 0 {
 		room = min(room, c.cfg.PrefillShare)
 	}
@@ -278,7 +268,7 @@ func (c *Core) takePrefill(f *flight) {
 		room = c.charge(room, f.loads-loads)
 		n := min(s.known-s.computed, c.cfg.PrefillChunk, room)
 		if s.scored() {
-			n = min(n, c.cfg.logitRows()-f.wanted)
+			n = min(n, c.cfg.logitRows()-f.Wanted)
 		}
 		if s.req.Background {
 			n = min(n, gap)
@@ -352,13 +342,13 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	end := s.computed + n
 	table := c.cfg.blocksFor(end)
 	sp := Span{
-		ID: s.req.ID, Slot: s.slot, Row: f.rows, Len: n, Pos: s.computed,
+		ID: s.req.ID, Slot: s.slot, Row: f.Rows, Len: n, Pos: s.computed,
 		Decode: s.phase == decoding, Again: c.cfg.Forms && s.phase == filling && s.answered(s.computed), Last: end == s.known, From: -1,
 		Blocks: s.blocks[:table:table],
 	}
-	f.rows += n
+	f.Rows += n
 	if sp.Decode {
-		f.decode += n
+		f.Decode += n
 		c.billDecode(s.key)
 	} else {
 		c.billPrompt(s.key, n)
@@ -367,10 +357,10 @@ func (c *Core) put(f *flight, s *seq, n int) {
 		c.short = nil
 	}
 	if sp.Last {
-		f.wanted++
-		c.join(s, f.lane)
+		f.Wanted++
+		c.join(s, f.Lane)
 	}
 	s.flying++
-	f.spans = append(f.spans, sp)
+	f.Spans = append(f.Spans, sp)
 	f.seqs = append(f.seqs, s)
 }

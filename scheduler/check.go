@@ -60,34 +60,34 @@ func (a *audit) list(name string, l *list, p phase) {
 }
 
 func (a *audit) flight(f *flight) {
-	a.want(len(f.spans) == len(f.seqs), "batch %d has %d spans, %d sequences", f.id, len(f.spans), len(f.seqs))
-	a.want((f.id == 0) == (len(f.spans) == 0), "batch %d has %d spans", f.id, len(f.spans))
+	a.want(len(f.Spans) == len(f.seqs), "batch %d has %d spans, %d sequences", f.ID, len(f.Spans), len(f.seqs))
+	a.want((f.ID == 0) == (len(f.Spans) == 0), "batch %d has %d spans", f.ID, len(f.Spans))
 	rows, wanted := 0, 0
 	for i, s := range f.seqs {
-		sp := &f.spans[i]
+		sp := &f.Spans[i]
 		a.flights[s]++
-		a.want(sp.ID == s.req.ID && sp.Slot == s.slot && sp.Row == rows && sp.Len > 0, "batch %d: span %+v contradicts its request", f.id, *sp)
-		a.want(f.lost || fits(f, sp, s), "batch %d: span %+v, %d of %d tokens computed", f.id, *sp, s.computed, s.known)
+		a.want(sp.ID == s.req.ID && sp.Slot == s.slot && sp.Row == rows && sp.Len > 0, "batch %d: span %+v contradicts its request", f.ID, *sp)
+		a.want(f.lost || fits(f, sp, s), "batch %d: span %+v, %d of %d tokens computed", f.ID, *sp, s.computed, s.known)
 		rows += sp.Len
 		if sp.Last {
 			wanted++
 			a.last[s] = true
 		}
-		a.want(!sp.Last || !s.stream || s.lane == f.lane, "batch %d of lane %d has a row of lane %d", f.id, f.lane, s.lane)
-		a.want(!f.lost || s.ended != None || s.anew, "batch %d is lost, request %d goes on", f.id, s.req.ID)
-		if f.after == 0 { // else it is in the batch before, too
+		a.want(!sp.Last || !s.stream || s.lane == f.Lane, "batch %d of lane %d has a row of lane %d", f.ID, f.Lane, s.lane)
+		a.want(!f.lost || s.ended != None || s.anew, "batch %d is lost, request %d goes on", f.ID, s.req.ID)
+		if f.After == 0 { // else it is in the batch before, too
 			a.seq(s)
 		}
 	}
 	a.ahead(f)
-	a.want(rows == f.rows && wanted == f.wanted && rows <= a.core.cfg.MaxBatchTokens,
-		"batch %d has %d rows, %d wanted, says %d and %d", f.id, rows, wanted, f.rows, f.wanted)
+	a.want(rows == f.Rows && wanted == f.Wanted && rows <= a.core.cfg.MaxBatchTokens,
+		"batch %d has %d rows, %d wanted, says %d and %d", f.ID, rows, wanted, f.Rows, f.Wanted)
 }
 
 // fits tells whether a span agrees with the progress of its sequence.
 func fits(f *flight, sp *Span, s *seq) bool {
 	switch {
-	case f.after != 0:
+	case f.After != 0:
 		return sp.From >= 0 && sp.Len == 1 && sp.Decode && sp.Last && sp.Pos == s.known
 	case sp.From >= 0 && s.ended != None: // its last token came, or did not
 		return sp.Pos == s.known || sp.Pos == s.known-1
@@ -98,23 +98,23 @@ func fits(f *flight, sp *Span, s *seq) bool {
 
 // ahead holds a batch that is ahead of another against that one.
 func (a *audit) ahead(f *flight) {
-	if f.after == 0 {
+	if f.After == 0 {
 		return
 	}
-	before := a.core.record(f.after)
-	if a.want(before != nil && before.after == 0 && before.id < f.id && before.lane == f.lane, "batch %d is ahead of %d", f.id, f.after); a.err != nil {
+	before := a.core.record(f.After)
+	if a.want(before != nil && before.After == 0 && before.ID < f.ID && before.Lane == f.Lane, "batch %d is ahead of %d", f.ID, f.After); a.err != nil {
 		return
 	}
 	var wanted []uint64
-	for _, sp := range before.spans {
+	for _, sp := range before.Spans {
 		if sp.Last {
 			wanted = append(wanted, sp.ID)
 		}
 	}
 	for i, s := range f.seqs {
-		from := f.spans[i].From
-		a.want(from < len(wanted) && wanted[from] == s.req.ID, "batch %d: request %d takes the token of row %d of %v", f.id, s.req.ID, from, wanted)
-		a.want(s.generated()+1 < s.req.MaxNew, "batch %d: request %d ends in the batch before", f.id, s.req.ID)
+		from := f.Spans[i].From
+		a.want(from < len(wanted) && wanted[from] == s.req.ID, "batch %d: request %d takes the token of row %d of %v", f.ID, s.req.ID, from, wanted)
+		a.want(s.generated()+1 < s.req.MaxNew, "batch %d: request %d ends in the batch before", f.ID, s.req.ID)
 	}
 }
 
@@ -174,7 +174,7 @@ func (a *audit) totals() {
 	a.want(promised == c.promised && background == c.background, "%d blocks promised, %d in the background, says %d and %d", promised, background, c.promised, c.background)
 	a.want(c.short == nil || c.short.flying == 0 && c.short.ended == None && c.short.slot >= 0, "one that is not idle waits for memory")
 	for i := range c.flights {
-		for _, m := range c.flights[i].moves {
+		for _, m := range c.flights[i].Moves {
 			if m.Kind == Copy {
 				a.holds[m.From]++
 			}
@@ -209,14 +209,14 @@ func (a *audit) lanes() {
 	first, after, prompts := make([]int, c.cfg.Lanes), make([]int, c.cfg.Lanes), 0
 	for i := range c.flights {
 		switch f := &c.flights[i]; {
-		case f.id == 0:
+		case f.ID == 0:
 			continue
-		case f.after == 0:
-			first[f.lane]++
+		case f.After == 0:
+			first[f.Lane]++
 		default:
-			after[f.lane]++
+			after[f.Lane]++
 		}
-		if f := &c.flights[i]; f.rows > f.decode {
+		if f := &c.flights[i]; f.Rows > f.Decode {
 			prompts++
 		}
 	}

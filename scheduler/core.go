@@ -37,7 +37,6 @@ type Core struct {
 
 	arrivals uint64 // accepted so far
 	batches  uint64 // made so far: the id of the newest
-	epoch    uint32
 	rounds   uint64 // times that prompts were taken
 	draining bool
 	wake     int64 // no live request's deadline is earlier
@@ -216,7 +215,7 @@ func (c *Core) each(f func(*seq)) {
 		}
 	}
 	for i := range c.flights {
-		if c.flights[i].after != 0 {
+		if c.flights[i].After != 0 {
 			continue // its sequences are in the batch before, too
 		}
 		for _, s := range c.flights[i].seqs {
@@ -273,11 +272,7 @@ func (c *Core) recycle(s *seq) {
 	if s.reuses {
 		c.pool.Close(s.root)
 	}
-	table := s.blocks[:0]
-	if s.shared {
-		table = nil
-	}
-	*s = seq{blocks: table, made: s.made[:0]}
+	*s = seq{blocks: s.blocks[:0], made: s.made[:0]}
 	c.spare = append(c.spare, s)
 }
 

@@ -115,12 +115,11 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestLateReader: an actor may still look at a batch that was failed, until that is gone, or
-// voided; neither its spans nor its block tables change under it.
+// TestLateReader: an actor may still look at a batch that failed, until that is gone.
+// Neither its spans nor its block tables change under it.
 func TestLateReader(t *testing.T) {
 	lose := map[string]func(*Core, Batch){
-		"fail":    func(c *Core, b Batch) { c.Fail(b.ID, errors.New("lost"), false) },
-		"restart": func(c *Core, b Batch) { c.Restart(errors.New("lost"), false) },
+		"fail": func(c *Core, b Batch) { c.Fail(b.ID, errors.New("lost"), false) },
 		"retry, then the end": func(c *Core, b Batch) {
 			c.Fail(b.ID, errors.New("lost"), true)
 			c.Cancel(1, Cancelled)

@@ -1,9 +1,6 @@
 package scheduler
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // Outcome is the result of a span with Last: the driver gives one for each, in
 // the batch's order, also for requests that were cancelled meanwhile.
@@ -24,19 +21,19 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 	if f == nil {
 		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
 	}
-	if f.after != 0 {
-		return fmt.Errorf("%w: %d after %d", ErrAhead, id, f.after)
+	if f.After != 0 {
+		return fmt.Errorf("%w: %d after %d", ErrAhead, id, f.After)
 	}
 	if err := f.check(outcomes); err != nil {
 		return err
 	}
 	if a := c.aheadOf(id); a != nil {
-		a.after = 0
+		a.After = 0
 	}
 	c.settle(f, true)
 	for i, s := range f.seqs {
 		s.flying--
-		switch sp := &f.spans[i]; {
+		switch sp := &f.Spans[i]; {
 		case s.ended != None:
 			c.part(s) // its rows may not have been computed
 		case sp.Last:
@@ -48,7 +45,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 				c.filling.insert(s, arrivedBefore)
 			}
 		}
-		if f.spans[i].Last {
+		if f.Spans[i].Last {
 			outcomes = outcomes[1:]
 		}
 	}
@@ -59,8 +56,8 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 // clear makes the record free; its buffers are used again.
 func (f *flight) clear() {
 	clear(f.seqs)
-	clear(f.spans)
-	*f = flight{spans: f.spans[:0], seqs: f.seqs[:0], moves: f.moves[:0], states: f.states, staged: f.staged}
+	clear(f.Spans)
+	*f = flight{Batch: Batch{Spans: f.Spans[:0], Moves: f.Moves[:0]}, seqs: f.seqs[:0], states: f.states, staged: f.staged}
 }
 
 // flight is the record of a batch in flight, or nil. One that is lost is none.
@@ -74,19 +71,19 @@ func (c *Core) flight(id uint64) *flight {
 // check holds outcomes against the spans that want one. Those of ended requests
 // are dropped unread, only their place counts.
 func (f *flight) check(outcomes []Outcome) error {
-	if len(outcomes) != f.wanted {
-		return fmt.Errorf("%w: batch %d wants %d, got %d", ErrOutcome, f.id, f.wanted, len(outcomes))
+	if len(outcomes) != f.Wanted {
+		return fmt.Errorf("%w: batch %d wants %d, got %d", ErrOutcome, f.ID, f.Wanted, len(outcomes))
 	}
 	next := 0
 	for i, s := range f.seqs {
-		sp := &f.spans[i]
+		sp := &f.Spans[i]
 		if !sp.Last {
 			continue
 		}
 		o := outcomes[next]
 		next++
 		if o.ID != sp.ID {
-			return fmt.Errorf("%w: batch %d wants request %d, got %d", ErrOutcome, f.id, sp.ID, o.ID)
+			return fmt.Errorf("%w: batch %d wants request %d, got %d", ErrOutcome, f.ID, sp.ID, o.ID)
 		}
 		if s.ended != None {
 			continue
@@ -99,13 +96,13 @@ func (f *flight) check(outcomes []Outcome) error {
 			lo = 0
 		}
 		if o.NewTokens < lo || o.NewTokens > min(hi, s.req.MaxNew-s.generated()) {
-			return fmt.Errorf("%w: batch %d, request %d made %d tokens", ErrOutcome, f.id, sp.ID, o.NewTokens)
+			return fmt.Errorf("%w: batch %d, request %d made %d tokens", ErrOutcome, f.ID, sp.ID, o.NewTokens)
 		}
 		if o.Tokens != nil && len(o.Tokens) != o.NewTokens {
-			return fmt.Errorf("%w: batch %d, request %d made %d tokens, %d ids", ErrOutcome, f.id, sp.ID, o.NewTokens, len(o.Tokens))
+			return fmt.Errorf("%w: batch %d, request %d made %d tokens, %d ids", ErrOutcome, f.ID, sp.ID, o.NewTokens, len(o.Tokens))
 		}
 		if o.End != None && o.End != Stop && o.End != Failed {
-			return fmt.Errorf("%w: batch %d, request %d ends with %v", ErrOutcome, f.id, sp.ID, o.End)
+			return fmt.Errorf("%w: batch %d, request %d ends with %v", ErrOutcome, f.ID, sp.ID, o.End)
 		}
 	}
 	return nil
@@ -174,35 +171,4 @@ func (c *Core) leaves(s *seq) bool {
 		return true
 	}
 	return false
-}
-
-// Restart reports that the KV cache is lost (a layer group was created anew).
-// Every batch in flight is void, every sequence that has started is retried or
-// fails as in Fail, and a new epoch begins: results and messages of the old one
-// are dropped by all. What was in host memory and in snapshots is forgotten, too. The
-// queue is untouched. An actor that still works on an
-// old batch must finish with it before it takes one of the new epoch.
-func (c *Core) Restart(cause error, retry bool) {
-	c.epoch++
-	idle := slices.Concat(c.decoding.all(), c.filling.all())
-	c.decoding.clear()
-	c.filling.clear()
-	for f := c.oldest(); f != nil; f = c.oldest() {
-		c.abandon(f, cause, retry)
-	}
-	for _, s := range idle {
-		c.again(s, cause, retry)
-	}
-	c.pool.Clear()
-}
-
-// oldest is the batch in flight with the smallest id.
-func (c *Core) oldest() *flight {
-	var old *flight
-	for i := range c.flights {
-		if f := &c.flights[i]; f.id != 0 && (old == nil || f.id < old.id) {
-			old = f
-		}
-	}
-	return old
 }

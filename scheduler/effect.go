@@ -16,8 +16,7 @@ const (
 	Released
 	// Voided: a batch failed, and Batch, which is in flight ahead of it, is void
 	// with it: whatever comes back of it is dropped, its id is unknown from now
-	// on. It comes before the effects on the requests of both. Restart voids all
-	// that is in flight without it.
+	// on. It comes before the effects on the requests of both.
 	Voided
 	// Preempted: the request lost its slot and its blocks to another and waits again;
 	// no batch has rows of it. What was generated of it stands. An Ended that comes
@@ -54,7 +53,7 @@ type Effect struct {
 	Slot   int    // below MaxSeqs; of Preempted the one lost; -1 where the request has none
 	Cached int    // of Started and Resumed: tokens whose keys and values came from the cache
 	Reason Reason // of Ended
-	Cause  error  // of Ended with Failed: what the driver gave to Fail or Restart
+	Cause  error  // of Ended with Failed: what the driver gave to Fail
 }
 
 // Effects returns what has happened since its last call, in order. Carry it out

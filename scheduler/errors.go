@@ -23,8 +23,7 @@ var (
 
 // Errors of Done and Fail, which then change nothing.
 var (
-	// ErrUnknownBatch: no batch of this id is in flight. After Restart that is
-	// the expected fate of results still on their way, and they are dropped.
+	// ErrUnknownBatch: no batch of this id is in flight.
 	ErrUnknownBatch = errors.New("scheduler: no such batch in flight")
 	// ErrAhead: the batch is ahead of one that is still in flight, whose outcomes
 	// come first. It stays in flight.

@@ -81,7 +81,7 @@ func (c *Core) overdue(s *seq) bool { return c.batches-s.since >= c.cfg.passes()
 func (c *Core) fills(lane int) bool {
 	others := 0
 	for i := range c.flights {
-		if f := &c.flights[i]; f.id != 0 && f.lane != lane && f.rows > f.decode {
+		if f := &c.flights[i]; f.ID != 0 && f.Lane != lane && f.Rows > f.Decode {
 			others++
 		}
 	}
@@ -106,8 +106,8 @@ func (c *Core) fillsNext(lane int) bool {
 // newest is the batch of a lane in flight that was made last, 0 for none.
 func (c *Core) newest(lane int) (id uint64) {
 	for i := range c.flights {
-		if f := &c.flights[i]; f.lane == lane {
-			id = max(id, f.id)
+		if f := &c.flights[i]; f.Lane == lane {
+			id = max(id, f.ID)
 		}
 	}
 	return id

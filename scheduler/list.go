@@ -29,9 +29,3 @@ func (l *list) remove(s *seq) {
 
 // take removes, from the front on, those that f takes.
 func (l *list) take(f func(*seq) bool) { l.array = slices.DeleteFunc(l.array, f) }
-
-// clear empties the list.
-func (l *list) clear() {
-	clear(l.array)
-	l.array = l.array[:0]
-}

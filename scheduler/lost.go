@@ -26,7 +26,7 @@ func (c *Core) Fail(id uint64, cause error, retry bool) error {
 	c.lose(f)
 	if a := c.aheadOf(id); a != nil && !a.lost {
 		c.lose(a)
-		c.effects = append(c.effects, Effect{Kind: Voided, Batch: a.id, Slot: -1})
+		c.effects = append(c.effects, Effect{Kind: Voided, Batch: a.ID, Slot: -1})
 	}
 	for _, s := range f.seqs { // those of the batch ahead are among them
 		switch {
@@ -55,7 +55,7 @@ func (c *Core) Gone(id uint64) error {
 		return fmt.Errorf("%w: %d", ErrUnknownBatch, id)
 	}
 	if a := c.aheadOf(id); a != nil {
-		a.after = 0
+		a.After = 0
 	}
 	c.settle(f, false)
 	for _, s := range f.seqs {
@@ -69,41 +69,6 @@ func (c *Core) Gone(id uint64) error {
 	}
 	f.clear()
 	return nil
-}
-
-// abandon forgets a batch and the one ahead of it, whose sequences are among its
-// own. Their buffers are not reused: a reader may be late.
-func (c *Core) abandon(f *flight, cause error, retry bool) {
-	seqs := f.seqs
-	for _, x := range []*flight{c.aheadOf(f.id), f} {
-		if x == nil {
-			continue
-		}
-		if !x.lost {
-			c.lose(x)
-		}
-		c.settle(x, false)
-		*x = flight{}
-	}
-	for _, s := range seqs {
-		s.flying, s.shared = 0, true
-		if s.ended != None {
-			c.release(s)
-			continue
-		}
-		c.again(s, cause, retry)
-	}
-}
-
-// again sends a sequence that lost its cache back to prefill, or fails it. It
-// is in no list.
-func (c *Core) again(s *seq, cause error, retry bool) {
-	if !retry || !c.retried(s) {
-		c.conclude(s, Failed, cause)
-		c.release(s)
-		return
-	}
-	c.refill(s)
 }
 
 // retried counts a retry, if there is one left. One that still waits for its

@@ -6,7 +6,7 @@ package scheduler
 // keys' own first ones, and stays that until it ends or one that comes before it starts.
 // Let s be the first. When s lacks a block, those of the last in the order are
 // taken (reclaim), whose blocks are free at once if it is idle, or when its batches are
-// back, and every batch comes back, is gone after it was lost, or is void with a Restart. Until
+// back, and every batch comes back, or is gone after it was lost. Until
 // s has its block, nobody whom it outranks gets those that come free (room), and nobody is
 // admitted (fits). So after finitely many batches s has its block, at the latest when it
 // is the only one left: then all that it does not hold is free, and Add refused whatever
@@ -139,9 +139,6 @@ func (c *Core) evict(s *seq) {
 func (c *Core) drop(s *seq) {
 	c.pool.Free(s.blocks)
 	s.blocks = s.blocks[:0]
-	if s.shared {
-		s.blocks, s.shared = nil, false
-	}
 	s.computed, s.linked, s.link, s.kept, s.lent, s.fresh = 0, 0, s.root, 0, 0, true
 	c.settleFor(s)
 }

@@ -387,16 +387,10 @@ func (m *monitor) gone(b Batch) error {
 	return m.core.Gone(b.ID)
 }
 
-// wipe is the loss of the cache and of all that is in flight.
+// wipe is the loss of the cache, while nothing is in flight.
 func (m *monitor) wipe() {
 	for d := range m.devices {
 		m.devices[d] = newSimulated(m.cfg)
-	}
-	m.flying = nil
-	clear(m.who)
-	clear(m.lost)
-	for _, c := range m.client {
-		c.stream, c.anew, c.table = false, false, nil
 	}
 }
 

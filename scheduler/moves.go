@@ -8,7 +8,7 @@ type state struct {
 
 // carry adds a move to a batch.
 func (c *Core) carry(f *flight, m Move) {
-	f.moves = append(f.moves, m)
+	f.Moves = append(f.Moves, m)
 	c.stats.Moves[m.Kind]++
 }
 
@@ -26,7 +26,7 @@ func (c *Core) alloc(f *flight) int32 {
 // blocks.
 func (c *Core) settle(f *flight, ok bool) {
 	states := f.states
-	for _, m := range f.moves {
+	for _, m := range f.Moves {
 		switch m.Kind {
 		case Copy:
 			c.one[0] = m.From
@@ -52,7 +52,7 @@ func (c *Core) settle(f *flight, ok bool) {
 // the next turn goes on.
 func (c *Core) saveState(f *flight, s *seq, pos int) {
 	n := pos / c.cfg.BlockTokens
-	if c.cfg.Snapshots == 0 || !s.reuses || pos == 0 || pos%c.cfg.BlockTokens != 0 || f.after == 0 && s.linked != n {
+	if c.cfg.Snapshots == 0 || !s.reuses || pos == 0 || pos%c.cfg.BlockTokens != 0 || f.After == 0 && s.linked != n {
 		return
 	}
 	block := s.blocks[n-1]

@@ -13,7 +13,6 @@ type oracle struct {
 	all      []*dumb // live or in flight, by arrival
 	arrivals int
 	batches  uint64
-	epoch    uint32
 	ticks    int
 	draining bool
 	effects  []Effect       // kind, id and reason only
@@ -443,25 +442,6 @@ func (o *oracle) gone(batch uint64) {
 		case d.ended:
 			o.drop(d)
 		default:
-			d.have, d.decoding, d.anew = 0, false, false
-		}
-	}
-}
-
-func (o *oracle) restart(retry bool) {
-	o.epoch++
-	clear(o.lost)
-	for _, d := range o.pick(func(d *dumb) bool { return d.started }) {
-		d.batch, d.ahead = 0, 0
-		switch {
-		case d.ended:
-			o.drop(d)
-		case !retry || !d.anew && d.retries == o.cfg.MaxRetries:
-			o.end(d, Failed)
-		default:
-			if !d.anew {
-				d.retries++
-			}
 			d.have, d.decoding, d.anew = 0, false, false
 		}
 	}

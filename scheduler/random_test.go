@@ -55,10 +55,10 @@ func scripts() uint64 {
 
 // coverage counts what the scripts met, so that a generator gone tame is noticed.
 type coverage struct {
-	batches, mixed, flying, refused, retries, restarts, doomed int
-	ahead, prompts, early, stopped, voided, cut, chained       int
-	moved, left, beside, together, gone, around                int
-	ended                                                      [reasons]int
+	batches, mixed, flying, refused, retries, doomed     int
+	ahead, prompts, early, stopped, voided, cut, chained int
+	moved, left, beside, together, gone, around          int
+	ended                                                [reasons]int
 }
 
 func (c *coverage) check(t *testing.T) {
@@ -68,7 +68,7 @@ func (c *coverage) check(t *testing.T) {
 		}
 	}
 	for name, n := range map[string]int{"batches": c.batches, "mixed batches": c.mixed, "batches beside another": c.flying,
-		"refusals": c.refused, "retries": c.retries, "restarts": c.restarts, "ends in flight": c.doomed,
+		"refusals": c.refused, "retries": c.retries, "ends in flight": c.doomed,
 		"batches ahead": c.ahead, "prompts' ends with a batch ahead": c.prompts, "reports before their turn": c.early, "ends with a batch ahead": c.stopped,
 		"batches void with the one before": c.voided, "losses of a batch ahead": c.cut, "batches ahead of one that was ahead": c.chained,
 		"streams that changed lanes": c.moved, "batches ahead in two lanes": c.beside, "lost batches that are gone": c.gone, "batches beside a lost one": c.around} {
@@ -198,18 +198,11 @@ func (w *world) step() error {
 		return w.next()
 	case n < 85:
 		return w.done()
-	case n < 89:
+	case n < 90:
 		if len(w.flying) == 0 {
 			return nil
 		}
 		return w.lose()
-	case n < 90:
-		retry := w.rng.IntN(4) > 0
-		w.note("restart retry %v", retry)
-		w.sum.restarts++
-		w.wipe()
-		w.oracle.restart(retry)
-		w.core.Restart(errors.New("lost"), retry)
 	case n < 96 && w.nextID > 0:
 		id, why := w.rng.Uint64N(w.nextID)+1, []Reason{Cancelled, Stop}[w.rng.IntN(2)]
 		w.note("cancel %d %v", id, why)
@@ -301,8 +294,8 @@ func (w *world) next() error {
 	if ahead := want[0].From >= 0; ahead != (b.After != 0) || b.Lane != lane {
 		return fmt.Errorf("batch %d of lane %d is ahead of %d, want lane %d, ahead %v", b.ID, b.Lane, b.After, lane, ahead)
 	}
-	if b.ID != w.oracle.batches || b.Epoch != w.oracle.epoch {
-		return fmt.Errorf("batch %d of epoch %d, want %d of %d", b.ID, b.Epoch, w.oracle.batches, w.oracle.epoch)
+	if b.ID != w.oracle.batches {
+		return fmt.Errorf("batch %d, want %d", b.ID, w.oracle.batches)
 	}
 	w.sum.batches++
 	if b.Decode > 0 && b.Decode < b.Rows {

@@ -78,7 +78,6 @@ type seq struct {
 	ended    Reason // not None: only batches in flight keep it alive
 	flying   int    // batches it is in: 2 with one ahead of the other
 	anew     bool   // the batch ahead was lost: retried when the one before is back
-	shared   bool   // an abandoned batch may still show its block table to a late reader
 	started  bool
 	resumed  bool   // it was preempted, and waits or waited at the head of its level
 	doomed   bool   // to be preempted when its batches are back

@@ -105,9 +105,6 @@ func (s *script) run(words []string) {
 		s.report(s.core.Fail(id, errors.New("worker lost"), retry))
 	case "gone":
 		s.report(s.core.Gone(id))
-	case "restart":
-		_, retry := opts["retry"]
-		s.core.Restart(errors.New("cache lost"), retry)
 	case "cancel":
 		why := Cancelled
 		if _, stop := opts["stop"]; stop {
@@ -232,7 +229,7 @@ func (s *script) batch(b Batch, ok bool) {
 	if s.core.cfg.Lanes > 1 {
 		after = fmt.Sprintf(" of lane %d%s", b.Lane, after)
 	}
-	s.printf("batch %d%s epoch %d: %d rows, %d decode, %d wanted\n", b.ID, after, b.Epoch, b.Rows, b.Decode, b.Wanted)
+	s.printf("batch %d%s: %d rows, %d decode, %d wanted\n", b.ID, after, b.Rows, b.Decode, b.Wanted)
 	for _, m := range b.Moves {
 		s.printf("  %v %d to %d\n", m.Kind, m.From, m.To)
 	}

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -415,7 +416,11 @@ func TestReuseAnswers(t *testing.T) {
 	if got := c.Stats().PrefixHits; got != 20 {
 		t.Errorf("%d tokens found, want 20", got)
 	}
-	c.Restart(nil, true)
+	lost := mustNext(t, c)
+	if err := errors.Join(c.Fail(lost.ID, nil, true), c.Gone(lost.ID)); err != nil {
+		t.Fatal(err)
+	}
+	c.pool.Clear() // so that nothing is found and all is computed again
 	var got []string
 	for range 5 {
 		b := mustNext(t, c)

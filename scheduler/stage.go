@@ -46,7 +46,7 @@ func (c *Core) stage(f *flight, s *seq, room int) bool {
 	switch {
 	case n <= most && (n == 0 || !coming || c.cfg.LoadRate == 0):
 		return true
-	case coming || f.rows == 0 || most == 0:
+	case coming || f.Rows == 0 || most == 0:
 		return false // a later batch, or another lane's
 	case s.staged > 2*len(c.chain.pages): // others need the memory more than once
 		c.clip(s, most)

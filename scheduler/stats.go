@@ -43,7 +43,7 @@ func (c *Core) Stats() Stats {
 	s.Waiting, s.Prefilling, s.Decoding = c.count[waiting], c.count[filling], c.count[decoding]
 	s.Ending = len(c.byID) - s.Waiting - s.Running()
 	for i := range c.flights {
-		if c.flights[i].id != 0 {
+		if c.flights[i].ID != 0 {
 			s.InFlight++
 		}
 	}
