@@ -93,7 +93,7 @@ func TestStartRefuses(t *testing.T) {
 		},
 		"no pool":         func(o *Options) { o.Blueprint.Pools = 0 },
 		"micro-batches":   func(o *Options) { o.Blueprint.MicroBatches = 65 },
-		"no prefill rows": func(o *Options) { o.Scheduler.PrefillChunk = 0 },
+		"no prefill rows": func(o *Options) { o.Policy.PrefillChunk = 0 },
 	} {
 		opt := good
 		change(&opt)

@@ -25,14 +25,14 @@ func TestAheadHasWorkers(t *testing.T) {
 	l := loadModel(t, setup{}.defaults())
 	for _, ahead := range []bool{false, true} {
 		opt := l.options(t, setup{}.defaults())
-		opt.Scheduler.Ahead = ahead
 		p, _, err := prepare(l.placed(), opt)
 		if err != nil {
 			t.Fatal(err)
 		}
+		p.scheduler.Ahead = ahead
 		h := newLibrary(p)
 		p.host = h
-		batches := p.opt.Scheduler.Depth()
+		batches := p.scheduler.Depth()
 		if want := opt.Blueprint.MicroBatches; ahead && batches != 2*want || !ahead && batches != want {
 			t.Fatalf("ahead %v: %d batches in flight, %d without", ahead, batches, want)
 		}

@@ -19,7 +19,6 @@ import (
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
-	"krater/scheduler/dispatch"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/link"
@@ -31,7 +30,7 @@ import (
 // Options of a pipeline.
 type Options struct {
 	Blueprint Blueprint
-	Scheduler scheduler.Config // Blocks, BlockTokens, MaxSeqs, MaxBatchTokens, Lanes and PrefillBatches are taken from the ranks, the blueprint and the placements
+	Policy    Policy
 	Log       zerolog.Logger
 	// InlineBelow is the time of expert work, estimated, under which a group does
 	// it itself instead of asking the pools. Negative: never.
@@ -45,12 +44,6 @@ type Options struct {
 	// Placements are where the routed experts of each rank are, for parts that were loaded with
 	// them on a host beside the device; nil: with the rest.
 	Placements []*placement.Placement
-	// ReuseAnswers takes what an answer has left in the KV cache for the prompts that go on from
-	// it, also where the same tokens of a prompt would leave other bits.
-	ReuseAnswers bool
-	// Invariant is for a card that was opened so: a row's bits hang on its form, generated or
-	// of a prompt, which what is computed again keeps and what the cache has is told by.
-	Invariant bool
 	// Partition is the pools' experts, as they were placed; zero: see Partition.
 	Partition expert.Partition
 
@@ -68,25 +61,17 @@ const (
 	inlineFlopsPerSecond = 40e9
 )
 
-// loadRate is how many tokens of KV blocks are loaded from host memory, and as many saved, in
-// the time that a card takes for a row of a prompt, on the low side: copies of some 3 us for a
-// block of 16 tokens in each of 27 layers, beside 40 us a row (DeepSeek-V2-Lite on an H100). Larger
-// models take longer for a row.
-const loadRate = 4
-
-// linkRetries is how often a request's step is repeated where there are links that may fail.
-const linkRetries = 2
-
 // Pipeline is a live blueprint.
 type Pipeline struct {
-	opt    Options
-	log    zerolog.Logger
-	ranks  []*rank
-	model  *model.Config
-	lim    stages.Limits // of the first rank; the scheduler's are the same on all
-	trace  *trace.Registry
-	meters *meters
-	heat   *heatMeter // nil: nothing is counted
+	opt       Options
+	scheduler scheduler.Config
+	log       zerolog.Logger
+	ranks     []*rank
+	model     *model.Config
+	lim       stages.Limits // of the first rank; the scheduler's are the same on all
+	trace     *trace.Registry
+	meters    *meters
+	heat      *heatMeter // nil: nothing is counted
 
 	host   host
 	routes routes
@@ -114,7 +99,6 @@ type Pipeline struct {
 // Start makes a blueprint live over the ranks of a loaded model. The pipeline
 // owns what it allocates, not the ranks' parts.
 func Start(ranks []load.Rank, opt Options) (*Pipeline, error) {
-	opt.Scheduler.Ahead = Ahead(devices(ranks)...)
 	p, core, err := prepare(ranks, opt)
 	if err != nil {
 		return nil, err
@@ -153,54 +137,17 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 			return nil, nil, fmt.Errorf("blueprint: %d expert pools, the experts are divided among %d", opt.Blueprint.Pools, part.Pools)
 		}
 	}
-	opt.Scheduler = schedulerConfig(ranks, &opt)
+	config := schedulerConfig(ranks, &opt)
 	opt.TimingShare = cmp.Or(opt.TimingShare, timingShare)
-	core, err := scheduler.New(opt.Scheduler)
+	core, err := scheduler.New(config)
 	if err != nil {
 		return nil, nil, err
 	}
 	return &Pipeline{
-		ranks: ranks, model: cfg, lim: lim, opt: opt, log: opt.Log, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
+		ranks: ranks, model: cfg, lim: lim, opt: opt, scheduler: config, log: opt.Log, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
 		heat: newHeatMeter(cfg, opt.HeatSample), linkBytes: map[string]*atomic.Uint64{},
 		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
 	}, core, nil
-}
-
-// devices are those of the ranks.
-func devices(ranks []load.Rank) (list []device.Device) {
-	for _, r := range ranks {
-		list = append(list, r.Device)
-	}
-	return list
-}
-
-// schedulerConfig is the caller's with what follows from the ranks, the blueprint and the
-// placements.
-func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
-	c, lim := opt.Scheduler, ranks[0].Limits
-	card := c.Ahead
-	for _, r := range ranks {
-		card = card || Ahead(r.Device)
-	}
-	c.Blocks, c.BlockTokens, c.MaxSeqs, c.MaxBatchTokens = lim.Blocks, lim.BlockTokens, lim.Seqs, lim.Tokens
-	c.Lanes, c.PrefillBatches = opt.Blueprint.MicroBatches, opt.Blueprint.MicroBatches
-	// A card has room for one generated row of a sequence at a time, and promises bits only
-	// where it is asked to: there whatever the attention.
-	c.Forms = ranks[0].Config.TwoForms() && !card
-	c.ReuseAnswers = c.Forms && opt.ReuseAnswers
-	if opt.Invariant && card {
-		c.Forms, c.Singly = true, true
-	}
-	if len(ranks) > 1 {
-		c.MaxRetries = cmp.Or(c.MaxRetries, linkRetries)
-	}
-	c.RAMBlocks, c.LoadRate, c.LogitRows = lim.HostBlocks, loadRate, lim.LogitRows
-	if placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {
-		// The device alone computes prompts: what it copies for one batch of them it would
-		// copy for each.
-		c.PrefillBatches = 1
-	}
-	return c
 }
 
 // Ahead reports whether a pipeline on these ranks runs a step ahead of what it knows: where the

@@ -60,7 +60,7 @@ func TestLostStepsAreRepeated(t *testing.T) {
 		ranks := l.spread(t, o, []int{2, 1}, simulated)
 		run := func(fails func(carry int64) error) [][]engine.Token {
 			f := &flaky{fails: fails}
-			p := l.over(t, o, ranks, func(o *Options) { o.links, o.Scheduler.MaxRetries = []link.Kind{f.kind}, 50 })
+			p := l.over(t, o, ranks, func(o *Options) { o.links, o.Policy.MaxRetries = []link.Kind{f.kind}, 50 })
 			f.started.Store(true)
 			gw := l.open(t, p)
 			got := conversation(t, gw)
@@ -127,7 +127,7 @@ func TestOldRepliesAreDropped(t *testing.T) {
 	var late []*msg.Reply
 	samples, lost := 0, 0
 	p := l.over(t, o, ranks, func(o *Options) {
-		o.Scheduler.MaxRetries = 50
+		o.Policy.MaxRetries = 50
 		o.wrap = func(actor string, n node) node {
 			if actor != "sample" {
 				return n

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"krater/actors/engine"
-	"krater/scheduler"
 	"krater/stages"
 )
 
@@ -73,7 +72,7 @@ func TestAHitChangesNoToken(t *testing.T) {
 			r := loadModel(t, prefixed(c.model).defaults())
 			talk := func(reuse bool) (turns [][]engine.Token, cached []int) {
 				o := r.options(t, prefixed(c.model).defaults())
-				o.Scheduler.NoReuse = !reuse
+				o.Policy.NoReuse = !reuse
 				p, err := Start(r.placed(), o)
 				if err != nil {
 					t.Fatal(err)
@@ -183,7 +182,7 @@ func TestChoicesShareTheirPrompt(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := r.options(t, prefixed(model).defaults())
-		o.Scheduler.NoReuse = true
+		o.Policy.NoReuse = true
 		p, err := Start(r.placed(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -208,10 +207,10 @@ func TestPreemptionChangesNoToken(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %+v", model, c), func(t *testing.T) {
 				o := setup{dir: golden(model), groups: 2, depth: 2, chunk: 24, share: 16, limits: stages.Limits{Tokens: 80, Seqs: 6, Blocks: 21, BlockTokens: 4}}.defaults()
 				r := loadModel(t, o)
-				start := func(change func(*scheduler.Config)) (*Pipeline, *Gateway) {
+				start := func(change func(*Policy)) (*Pipeline, *Gateway) {
 					opt := r.options(t, o)
-					opt.ReuseAnswers = c.answers
-					change(&opt.Scheduler)
+					opt.Policy.ReuseAnswers = c.answers
+					change(&opt.Policy)
 					p, err := Start(r.placed(), opt)
 					if err != nil {
 						t.Fatal(err)
@@ -223,7 +222,7 @@ func TestPreemptionChangesNoToken(t *testing.T) {
 					req.Priority = i % 2
 					return req
 				}
-				p, gw := start(func(c *scheduler.Config) { c.NoReuse = !reuse })
+				p, gw := start(func(c *Policy) { c.NoReuse = !reuse })
 				var open []engine.Stream
 				for i := range 6 {
 					st, err := gw.Submit(context.Background(), ask(i))
@@ -242,7 +241,7 @@ func TestPreemptionChangesNoToken(t *testing.T) {
 					t.Error("nobody was preempted: the test shows nothing")
 				}
 				p.Close()
-				p, gw = start(func(c *scheduler.Config) { c.NoReuse = true })
+				p, gw = start(func(c *Policy) { c.NoReuse = true })
 				defer p.Close()
 				for i := range got {
 					if want, _ := whole(t, gw, ask(i)); !slices.EqualFunc(got[i], want, sameToken) {

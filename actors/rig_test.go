@@ -15,7 +15,6 @@ import (
 	"krater/kernels/hostsim"
 	"krater/kernels/tensor"
 	"krater/models"
-	"krater/scheduler"
 	"krater/stages"
 	"krater/stages/load"
 	"krater/stages/model"
@@ -87,7 +86,7 @@ func (l *loaded) options(t testing.TB, o setup) Options {
 	}
 	return Options{
 		Blueprint: Blueprint{Groups: groups, Pools: o.pools, MicroBatches: o.depth},
-		Scheduler: scheduler.Config{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue},
+		Policy:    Policy{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue},
 		Log:       o.log, InlineBelow: o.inline, wrap: o.wrap, HeatSample: 1,
 	}
 }

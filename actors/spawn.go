@@ -18,7 +18,7 @@ import (
 // spawn creates every actor, the receivers before their senders where that is
 // possible; nobody sends before all addresses are known.
 func (p *Pipeline) spawn(core *scheduler.Core) error {
-	micro := p.opt.Scheduler.Lanes
+	micro := p.scheduler.Lanes
 	for _, r := range p.ranks {
 		if r.accel != nil {
 			r.queues = r.queuesFor(micro)
@@ -35,7 +35,7 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 			r.partition = Partition(r.pools, p.model.MoE.Experts, p.opt.Blueprint.Pools)
 		}
 	}
-	batches := make([]*msg.Batch, p.opt.Scheduler.Depth())
+	batches := make([]*msg.Batch, p.scheduler.Depth())
 	for i := range batches {
 		var err error
 		if batches[i], err = p.newBatch(i); err != nil {
@@ -153,7 +153,7 @@ func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
 	r.stream = p.actor("stream", trace.Stream, ownGoroutine, "host", func() node { return streamNode{} })
 	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, "host", func() node {
 		n := newScheduleNode(core, p.ranks[0].stream, p.meters, p.host, batches, p.lim.Seqs)
-		n.ahead, n.ranks, n.trace = p.opt.Scheduler.Ahead, p.ranks, p.trace
+		n.ahead, n.ranks, n.trace = p.scheduler.Ahead, p.ranks, p.trace
 		n.phases = make([]dispatch.Phase, len(p.ranks))
 		return n
 	})

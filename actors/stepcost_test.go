@@ -29,7 +29,7 @@ func TestStepCost(t *testing.T) {
 	o := setup{inline: time.Hour, limits: stages.Limits{Tokens: 64, Seqs: 1, Blocks: 64, BlockTokens: 16}}.defaults()
 	l := loadModel(t, o)
 	opt := l.options(t, o)
-	opt.Scheduler.NoReuse = true // calls write to the same cache
+	opt.Policy.NoReuse = true // calls write to the same cache
 	p, err := Start(l.placed(), opt)
 	if err != nil {
 		t.Fatal(err)

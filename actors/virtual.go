@@ -34,7 +34,6 @@ type Virtual struct {
 
 // StartVirtual is Start for devices that keep time by a clock.
 func StartVirtual(ranks []load.Rank, opt Options, clock Clock) (*Virtual, error) {
-	opt.Scheduler.Ahead = Ahead(devices(ranks)...)
 	p, core, err := prepare(ranks, opt)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,6 @@ import (
 	"krater/actors/placement"
 	"krater/kernels/cpu"
 	"krater/kernels/hostsim"
-	"krater/scheduler"
 	"krater/scheduler/heat"
 	"krater/stages/expert"
 	"krater/stages/load"
@@ -262,11 +261,11 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 	}
 	return actors.Start(ranks, actors.Options{
 		Blueprint: actors.Blueprint{Pools: s.Plan.Pools, MicroBatches: f.Lanes()},
-		Scheduler: scheduler.Config{
+		Policy: actors.Policy{
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
+			ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
 		},
 		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, TimingShare: s.TimingShare,
-		ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
 	})
 }
 

@@ -20,7 +20,6 @@ import (
 	"krater/kernels/hostsim"
 	"krater/kernels/tensor"
 	"krater/models"
-	"krater/scheduler"
 	"krater/scheduler/dispatch"
 	"krater/stages"
 	"krater/stages/load"
@@ -117,7 +116,7 @@ func (s *source) serve(t testing.TB, processor *cpu.Device, w workload) (r serve
 	defer place.Close()
 	p, err := actors.StartVirtual([]load.Rank{{Device: d, Parts: parts}}, actors.Options{
 		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{Last: len(s.cfg.Layers)}}, Pools: 1, MicroBatches: w.lanes},
-		Scheduler: scheduler.Config{PrefillChunk: w.chunk, PrefillShare: w.chunk, MaxQueue: 100},
+		Policy:    actors.Policy{PrefillChunk: w.chunk, PrefillShare: w.chunk, MaxQueue: 100},
 		Log:       zerolog.Nop(), InlineBelow: -1, Placements: []*placement.Placement{place},
 	}, d.Clock())
 	if err != nil {

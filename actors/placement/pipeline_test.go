@@ -16,7 +16,6 @@ import (
 	"krater/kernels/hostsim"
 	"krater/kernels/tensor"
 	"krater/models"
-	"krater/scheduler"
 	"krater/stages"
 	"krater/stages/compare"
 	"krater/stages/load"
@@ -29,7 +28,7 @@ func (s *source) pipeline(t testing.TB, d *hostsim.Device) *actors.Pipeline {
 	parts := s.on(t, d, pipelined)
 	p, err := actors.Start([]load.Rank{{Device: d, Parts: parts}}, actors.Options{
 		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{First: 0, Last: 1}, {First: 1, Last: 3}}, Pools: 2, MicroBatches: 2},
-		Scheduler: scheduler.Config{PrefillChunk: 32, PrefillShare: 16, MaxQueue: 100},
+		Policy:    actors.Policy{PrefillChunk: 32, PrefillShare: 16, MaxQueue: 100},
 		Log:       zerolog.Nop(), InlineBelow: -1,
 	})
 	if err != nil {

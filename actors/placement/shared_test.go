@@ -12,7 +12,6 @@ import (
 	"krater/actors/placement"
 	"krater/kernels/cpu"
 	"krater/kernels/hostsim"
-	"krater/scheduler"
 	"krater/stages/compare"
 	"krater/stages/load"
 	"krater/stages/offload"
@@ -32,7 +31,7 @@ func (s *source) shared(t testing.TB, d load.Device, host offload.Host, o placem
 	t.Cleanup(place.Close)
 	opt := actors.Options{
 		Blueprint: actors.Blueprint{Groups: []actors.GroupSpec{{First: 0, Last: 1}, {First: 1, Last: 3}}, Pools: 2, MicroBatches: 2},
-		Scheduler: scheduler.Config{PrefillChunk: 32, PrefillShare: 16, MaxQueue: 100},
+		Policy:    actors.Policy{PrefillChunk: 32, PrefillShare: 16, MaxQueue: 100},
 		Log:       zerolog.Nop(), InlineBelow: -1, Placements: []*placement.Placement{place},
 	}
 	if inline {

@@ -13,7 +13,6 @@ import (
 	"krater/actors/engine"
 	"krater/actors/placement"
 	"krater/kernels/hostsim"
-	"krater/scheduler"
 	"krater/stages/load"
 )
 
@@ -109,7 +108,7 @@ func (b *strategiesBench) pipeline(p *placement.Placement, parts int) (actors.Op
 	rows := lim.Tokens - lim.Seqs
 	return actors.Options{
 		Blueprint: actors.Blueprint{Groups: groups, Pools: b.s.Plan.Pools, MicroBatches: parts},
-		Scheduler: scheduler.Config{PrefillChunk: rows, PrefillShare: rows, MaxQueue: b.c.Streams, NoReuse: true},
+		Policy:    actors.Policy{PrefillChunk: rows, PrefillShare: rows, MaxQueue: b.c.Streams, NoReuse: true},
 		Log:       zerolog.Nop(), InlineBelow: -1, Placements: []*placement.Placement{p}, HeatSample: -1,
 	}, err
 }

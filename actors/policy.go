@@ -1,0 +1,69 @@
+package actors
+
+import (
+	"cmp"
+
+	"krater/actors/placement"
+	"krater/kernels/device"
+	"krater/scheduler"
+	"krater/scheduler/dispatch"
+)
+
+// Policy is what the caller decides about the schedule. What the scheduler needs to know besides
+// follows from the ranks, the blueprint and the placements.
+type Policy struct {
+	PrefillChunk int  // prefill rows of one sequence in a batch
+	PrefillShare int  // prefill rows of all sequences in a batch while a stream is in decode
+	MaxQueue     int  // waiting requests
+	Aging        int  // scheduler.Config.Aging
+	MaxRetries   int  // how often a request's lost step is repeated; 0: linkRetries between several ranks, else never
+	NoReuse      bool // nothing that was computed is used again
+	// ReuseAnswers lets prompts that continue an answer use what that left in the KV cache, also
+	// where the same tokens of a prompt would leave other bits.
+	ReuseAnswers bool
+	// Invariant must match the GPU's option. Results then depend only on whether a row is
+	// prefill or decode, and recomputation preserves that.
+	Invariant bool
+}
+
+// loadRate is how many tokens of KV blocks are loaded from host memory, and as many saved, in
+// the time that a GPU takes for a row of a prompt, on the low side: copies of some 3 us for a
+// block of 16 tokens in each of 27 layers, beside 40 us a row (DeepSeek-V2-Lite on an H100). Larger
+// models take longer for a row.
+const loadRate = 4
+
+// linkRetries is how often a request's step is repeated where there are links that may fail.
+const linkRetries = 2
+
+// schedulerConfig is the configuration of the scheduler, made here and nowhere else.
+func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
+	policy, lim, micro := &opt.Policy, ranks[0].Limits, opt.Blueprint.MicroBatches
+	c := scheduler.Config{
+		PrefillChunk: policy.PrefillChunk, PrefillShare: policy.PrefillShare, MaxQueue: policy.MaxQueue,
+		Aging: policy.Aging, MaxRetries: policy.MaxRetries, NoReuse: policy.NoReuse,
+		Blocks: lim.Blocks, BlockTokens: lim.BlockTokens, MaxSeqs: lim.Seqs, MaxBatchTokens: lim.Tokens, LogitRows: lim.LogitRows,
+		RAMBlocks: lim.HostBlocks, LoadRate: loadRate, Lanes: micro, PrefillBatches: micro,
+	}
+	gpu := false
+	var devices []device.Device
+	for _, r := range ranks {
+		devices, gpu = append(devices, r.Device), gpu || Ahead(r.Device)
+	}
+	c.Ahead = Ahead(devices...)
+	// A GPU has room for one generated row of a sequence at a time, and promises bits only
+	// where it is asked to: there whatever the attention.
+	c.Forms = ranks[0].Config.TwoForms() && !gpu
+	c.ReuseAnswers = c.Forms && policy.ReuseAnswers
+	if policy.Invariant && gpu {
+		c.Forms, c.Singly = true, true
+	}
+	if len(ranks) > 1 {
+		c.MaxRetries = cmp.Or(c.MaxRetries, linkRetries)
+	}
+	if placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {
+		// The device alone computes prompts: what it copies for one batch of them it would
+		// copy for each.
+		c.PrefillBatches = 1
+	}
+	return c
+}
