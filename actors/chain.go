@@ -9,7 +9,7 @@ import (
 
 // draws has the device choose the batch's tokens, if it can choose all of them.
 func (n *scheduleNode) draws(f *flight) {
-	n.plan.Draws = n.plan.Draws[:0]
+	step := f.batch.Step
 	f.drawn = f.batch.Last().State.Choose()
 	ahead := 0
 	if f.core.After != 0 {
@@ -18,15 +18,15 @@ func (n *scheduleNode) draws(f *flight) {
 	for i := 0; f.drawn && i < len(f.batch.Rows); i++ {
 		var d device.Draw
 		if d, f.drawn = n.draw(&f.batch.Rows[i], ahead); f.drawn {
-			n.plan.Draws = append(n.plan.Draws, d)
+			step.Draws = append(step.Draws, d)
 		}
 	}
 	if !f.drawn {
-		n.plan.Draws = n.plan.Draws[:0]
+		step.Draws = step.Draws[:0]
 		return
 	}
-	for i := range n.plan.Draws {
-		if n.plan.Draws[i].Change != nil { // the device adds the step's own token
+	for i := range step.Draws {
+		if step.Draws[i].Change != nil { // the device adds the step's own token
 			r := n.live[f.batch.Rows[i].Seq]
 			r.stored = len(r.tokens) + ahead
 		}

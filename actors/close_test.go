@@ -136,7 +136,7 @@ func TestCloseWhileRunning(t *testing.T) {
 			st.Close()
 		}
 		refused(t, r, gw)
-		if err := r.Step(&stages.Batch{}, nil, nil); !errors.Is(err, errClosed) {
+		if err := r.Step(&stages.Step{}, nil, nil); !errors.Is(err, errClosed) {
 			t.Errorf("Step: %v", err)
 		}
 		if err := r.Drain(context.Background()); err != nil {

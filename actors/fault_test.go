@@ -55,7 +55,7 @@ func watchFree(free *atomic.Int64) func(name string, n node) node {
 func settle(t *testing.T, r *rig, free *atomic.Int64) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {
-		r.Step(&stages.Batch{}, nil, nil)
+		r.Step(&stages.Step{}, nil, nil)
 		if free.Load() == int64(r.opt.Blueprint.MicroBatches) {
 			return
 		}
@@ -196,7 +196,7 @@ func TestFailingRawStep(t *testing.T) {
 	var free atomic.Int64
 	f := &faults{}
 	r := newRig(t, setup{dir: golden("deepseek_v2_lite"), groups: 2, pools: 2, faults: f, wrap: watchFree(&free)})
-	b := &stages.Batch{Tokens: []int32{5}, Spans: []stages.Span{{Want: true}}}
+	b := &stages.Step{Tokens: []int32{5}, Spans: []stages.Span{{Want: true}}}
 	b.Spans[0].Len, b.Spans[0].Blocks = 1, []int32{0}
 	f.arm(func(op string, call int) bool { return op == "experts" })
 	if err := r.Step(b, nil, nil); err == nil || !strings.Contains(err.Error(), "injected") {
@@ -300,7 +300,7 @@ func dead(t *testing.T, r *rig, gw *Gateway) {
 	if err := gw.Ready(); !errors.As(err, &e) || e.Kind != engine.Unavailable {
 		t.Errorf("Ready: %v", err)
 	}
-	if err := r.Step(&stages.Batch{}, nil, nil); err == nil {
+	if err := r.Step(&stages.Step{}, nil, nil); err == nil {
 		t.Error("a step was answered")
 	}
 	if err := r.Drain(context.Background()); !errors.Is(err, errFatal) {

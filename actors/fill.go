@@ -22,22 +22,23 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	b := f.batch
 	b.ID, b.Lane, b.Rows = d.ID, d.Lane, b.Rows[:0]
 	f.core, f.live = d, len(d.Spans)
-	n.plan.Tokens, n.plan.Spans, n.plan.Take, n.plan.From = n.plan.Tokens[:0], n.plan.Spans[:0], n.plan.Take[:0], nil
-	n.plan.Moves = moves(n.plan.Moves[:0], d.Moves)
+	step := b.Step
+	step.Reset()
+	step.Moves = moves(step.Moves, d.Moves)
 	if d.After != 0 {
-		n.plan.From = n.carrying(d.After).batch.Ranks[0].State
+		step.From = n.carrying(d.After).batch.Ranks[0].State
 	}
 	for i := range d.Spans {
 		sp := &d.Spans[i]
 		r := n.slots[sp.Slot]
 		if d.After != 0 {
 			r.ahead = f
-			n.plan.Tokens, n.plan.Take = append(n.plan.Tokens, 0), append(n.plan.Take, int32(sp.From))
+			step.Tokens, step.Take = append(step.Tokens, 0), append(step.Take, int32(sp.From))
 		} else {
 			r.flight = f
-			n.plan.Tokens = append(n.plan.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
+			step.Tokens = append(step.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
 		}
-		n.plan.Spans = append(n.plan.Spans, stages.Span{
+		step.Spans = append(step.Spans, stages.Span{
 			Span: device.Span{Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
 			Seq:  sp.ID, Decode: sp.Decode || sp.Again, Want: sp.Last, Every: r.scores(sp),
 		})
@@ -50,7 +51,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	}
 	n.draws(f)
 	n.note(b, d.Spans)
-	if err := n.place(b, &n.plan); err != nil {
+	if err := n.place(b); err != nil {
 		n.refused(f, fmt.Errorf("batch %d: %w", d.ID, err))
 		return
 	}
@@ -103,16 +104,16 @@ func moves(dst []stages.Move, list []scheduler.Move) []stages.Move {
 
 var moveKinds = map[scheduler.MoveKind]stages.MoveKind{scheduler.Copy: stages.Copy, scheduler.Save: stages.Save, scheduler.Load: stages.Load}
 
-// place makes a batch hold a plan. Without a stream of its own it waits for the copies:
-// whoever gets the batch works on another stream. With one it must not: what a device has
-// in order it has behind the batch before this one, which a wait would wait for.
-func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
-	plan.Queue, plan.Halts = b.Queue, halts(n.ranks, plan)
+// place loads a batch's step on the first rank. Without a stream of its own it waits for the
+// copies, since the next actor works on another stream. With one it must not: the stream has
+// them behind the batch before this one, and a wait would wait for that.
+func (n *scheduleNode) place(b *msg.Batch) error {
+	b.Step.Queue, b.Step.Halts = b.Queue, halts(n.ranks, b.Step)
 	for i, r := range n.ranks {
-		b.Ranks[i].Asks, b.Ranks[i].Asked = r.asks(plan), false
+		b.Ranks[i].Asks, b.Ranks[i].Asked = r.asks(b.Step), false
 	}
 	b.Enter(0)
-	err := fill(b.State, b.On(n.stream), plan)
+	err := fill(b.State, b.On(n.stream))
 	if b.Stream != nil {
 		return err
 	}
@@ -122,14 +123,15 @@ func (n *scheduleNode) place(b *msg.Batch, plan *stages.Batch) error {
 	return err
 }
 
-// fill makes an error of a copy that the device refuses: only this batch is lost.
-func fill(st *stages.State, s device.Stream, plan *stages.Batch) (err error) {
+// fill loads a step, and returns an error where the device refuses a copy: only this batch is
+// lost.
+func fill(st *stages.State, s device.Stream) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("inputs: %w", files.Caught(r))
 		}
 	}()
-	return st.Fill(s, plan)
+	return st.Fill(s, st.Step)
 }
 
 // fillRaw takes the oldest raw step.
@@ -148,7 +150,8 @@ func (n *scheduleNode) fillRaw() {
 	b.ID, b.Lane, b.Raw, b.Rows, b.Quiet, b.Others = rawIDs+n.rawLast, 0, raw, b.Rows[:0], false, 0
 	clocked(b, false) // who measures does so from outside
 	timed(b, func(int) bool { return false })
-	if err := n.place(b, raw.Batch); err != nil {
+	b.Step.Copy(raw.Step)
+	if err := n.place(b); err != nil {
 		n.refused(f, err)
 		return
 	}

@@ -133,7 +133,7 @@ func rest(t *testing.T, r *rig, g *Gateway) {
 	// A raw step is answered when all batches are back and no request is live; by
 	// the second answer the figures of the first are published.
 	for range 2 {
-		if err := r.Step(&stages.Batch{}, nil, nil); !errors.Is(err, stages.ErrBatch) {
+		if err := r.Step(&stages.Step{}, nil, nil); !errors.Is(err, stages.ErrBatch) {
 			t.Errorf("the pipeline is not idle: %v", err)
 		}
 	}

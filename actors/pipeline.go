@@ -212,9 +212,9 @@ func (p *Pipeline) Limits() stages.Limits { return p.lim }
 
 // Step implements drive.Runner: one batch that the caller made goes through all
 // actors, outside the scheduler. The pipeline must have no requests.
-func (p *Pipeline) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
+func (p *Pipeline) Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error {
 	b.Watched = probe != nil
-	raw := &msg.Raw{Batch: b, Probe: probe, Read: read, Reply: make(chan error, 1)}
+	raw := &msg.Raw{Step: b, Probe: probe, Read: read, Reply: make(chan error, 1)}
 	p.host.send(p.routes.schedule, raw)
 	select {
 	case err := <-raw.Reply:

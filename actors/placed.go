@@ -63,7 +63,7 @@ func (p *placed) whole(b *msg.Batch) bool {
 
 // halts reports whether the host takes part in the middle of a step, so that it has to be
 // waited for there.
-func halts(ranks []*rank, b *stages.Batch) bool {
+func halts(ranks []*rank, b *stages.Step) bool {
 	return placements(ranks, func(p *placement.Placement) bool { return !p.Whole(len(b.Tokens), b.Watched) })
 }
 
@@ -75,7 +75,7 @@ func overtaken(ranks []*rank, rows int) bool {
 
 // asks reports whether the device asks the host in the middle of a step, which goes on by
 // itself all the same.
-func (r *rank) asks(b *stages.Batch) bool {
+func (r *rank) asks(b *stages.Step) bool {
 	return r.place != nil && r.place.Asks(len(b.Tokens), b.Watched)
 }
 

@@ -65,7 +65,7 @@ func TestLostStepsAreRepeated(t *testing.T) {
 			gw := l.open(t, p)
 			got := conversation(t, gw)
 			for range 2 { // the pipeline is idle, and its figures are published
-				if err := p.Step(&stages.Batch{}, nil, nil); !errors.Is(err, stages.ErrBatch) {
+				if err := p.Step(&stages.Step{}, nil, nil); !errors.Is(err, stages.ErrBatch) {
 					t.Errorf("a step without rows: %v", err)
 				}
 			}

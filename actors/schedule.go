@@ -14,7 +14,6 @@ import (
 	"krater/scheduler"
 	"krater/scheduler/dispatch"
 	"krater/scheduler/files"
-	"krater/stages"
 )
 
 // scheduleNode drives the scheduler's core: it owns every request from Submit
@@ -45,7 +44,6 @@ type scheduleNode struct {
 	ahead    bool            // the core makes batches whose tokens are still being chosen
 	trace    *trace.Registry // nil, in tests: nothing is noted of who is in a batch
 	riders   []trace.Rider   // reused
-	plan     stages.Batch
 	outcomes []scheduler.Outcome
 	filled   []*msg.Batch     // to be sent, as soon as they may: see leave
 	phases   []dispatch.Phase // by rank: of the batches on their way, where experts' slots are lent

@@ -208,9 +208,9 @@ func (d *director) comeBack(id uint64, opts map[string]string) {
 }
 
 func (d *director) raw(token int) {
-	b := &stages.Batch{Tokens: []int32{int32(token)}, Spans: []stages.Span{{Want: true}}}
+	b := &stages.Step{Tokens: []int32{int32(token)}, Spans: []stages.Span{{Want: true}}}
 	b.Spans[0].Len, b.Spans[0].Blocks = 1, []int32{0}
-	r := &msg.Raw{Batch: b, Reply: make(chan error, 1)}
+	r := &msg.Raw{Step: b, Reply: make(chan error, 1)}
 	d.raws = append(d.raws, r)
 	d.tell(r)
 }

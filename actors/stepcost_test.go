@@ -58,7 +58,7 @@ func TestStepCost(t *testing.T) {
 // callSteps is the time of a step of the stages as calls.
 func callSteps(t *testing.T, d *direct.Model) time.Duration {
 	t.Helper()
-	b := &stages.Batch{Tokens: []int32{70}, Spans: []stages.Span{{Seq: 1, Decode: true, Want: true, Span: device.Span{Len: 1, Blocks: []int32{1, 2, 3}}}}}
+	b := &stages.Step{Tokens: []int32{70}, Spans: []stages.Span{{Seq: 1, Decode: true, Want: true, Span: device.Span{Len: 1, Blocks: []int32{1, 2, 3}}}}}
 	start := time.Now()
 	for pos := range costSteps {
 		b.Spans[0].Pos, b.Tokens[0] = pos, int32(70+pos)

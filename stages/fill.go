@@ -2,10 +2,10 @@ package stages
 
 import "krater/kernels/device"
 
-// Fill makes st hold the batch b on the only rank there is: it fills the step and loads it.
-// b is not kept. b.From must not be filled again before s has submitted the step. On an error
-// (ErrBatch) the former batch is gone and nothing runs.
-func (st *State) Fill(s device.Stream, b *Batch) error {
+// Fill makes st hold the step b on the only rank there is: it fills the step and loads it.
+// b is not kept; it may be st.Step. b.From must not be filled again before s has submitted the
+// step. On an error (ErrBatch) the former step is gone and nothing runs.
+func (st *State) Fill(s device.Stream, b *Step) error {
 	st.T = 0
 	if err := st.Step.Fill(b); err != nil {
 		return err

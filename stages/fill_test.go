@@ -38,8 +38,8 @@ func testState(t *testing.T) *State {
 }
 
 // mixed is a batch of a prompt chunk, a decode row and a short prompt.
-func mixed() *Batch {
-	return &Batch{
+func mixed() *Step {
+	return &Step{
 		Tokens: []int32{1, 2, 3, 4, 5, 6},
 		Spans: []Span{
 			{Span: device.Span{Row: 0, Len: 3, Pos: 2, Blocks: []int32{5, 1}}, Seq: 7},
@@ -102,23 +102,23 @@ func TestFillAllLogits(t *testing.T) {
 func TestFillRefuses(t *testing.T) {
 	for _, x := range []struct {
 		why    string
-		change func(b *Batch)
+		change func(b *Step)
 	}{
-		{"0 rows", func(b *Batch) { b.Tokens = nil }},
-		{"9 rows", func(b *Batch) { b.Tokens = make([]int32, 9) }},
-		{"token 10", func(b *Batch) { b.Tokens[2] = 10 }},
-		{"token -1", func(b *Batch) { b.Tokens[2] = -1 }},
-		{"4 sequences", func(b *Batch) { b.Spans = append(b.Spans, Span{}) }},
-		{"starts at row 2, expected 3", func(b *Batch) { b.Spans[1].Row = 2 }},
-		{"has 3 rows, 2 are left", func(b *Batch) { b.Spans[2].Len = 3 }},
-		{"has 0 rows", func(b *Batch) { b.Spans[0].Len = 0 }},
-		{"cover 5 of 6", func(b *Batch) { b.Spans[2].Len = 1 }},
-		{"exceed the context of 24", func(b *Batch) { b.Spans[1].Pos = 24 }},
-		{"exceed the context", func(b *Batch) { b.Spans[1].Pos = -1 }},
-		{"do not hold position 4", func(b *Batch) { b.Spans[0].Blocks = b.Spans[0].Blocks[:1] }},
-		{"block 6 is not one of 6", func(b *Batch) { b.Spans[1].Blocks[1] = 6 }},
-		{"block -1", func(b *Batch) { b.Spans[1].Blocks[1] = -1 }},
-		{"logits of more than 3 rows", func(b *Batch) { b.AllLogits = true }},
+		{"0 rows", func(b *Step) { b.Tokens = nil }},
+		{"9 rows", func(b *Step) { b.Tokens = make([]int32, 9) }},
+		{"token 10", func(b *Step) { b.Tokens[2] = 10 }},
+		{"token -1", func(b *Step) { b.Tokens[2] = -1 }},
+		{"4 sequences", func(b *Step) { b.Spans = append(b.Spans, Span{}) }},
+		{"starts at row 2, expected 3", func(b *Step) { b.Spans[1].Row = 2 }},
+		{"has 3 rows, 2 are left", func(b *Step) { b.Spans[2].Len = 3 }},
+		{"has 0 rows", func(b *Step) { b.Spans[0].Len = 0 }},
+		{"cover 5 of 6", func(b *Step) { b.Spans[2].Len = 1 }},
+		{"exceed the context of 24", func(b *Step) { b.Spans[1].Pos = 24 }},
+		{"exceed the context", func(b *Step) { b.Spans[1].Pos = -1 }},
+		{"do not hold position 4", func(b *Step) { b.Spans[0].Blocks = b.Spans[0].Blocks[:1] }},
+		{"block 6 is not one of 6", func(b *Step) { b.Spans[1].Blocks[1] = 6 }},
+		{"block -1", func(b *Step) { b.Spans[1].Blocks[1] = -1 }},
+		{"logits of more than 3 rows", func(b *Step) { b.AllLogits = true }},
 	} {
 		b := mixed()
 		x.change(b)

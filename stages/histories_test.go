@@ -12,7 +12,7 @@ import (
 
 // choosing is a state of a device that chooses tokens, and a batch of a generated row and a
 // prompt's end whose draws change logits: the first has 9 tokens, of which the answer has 3.
-func choosing(t *testing.T) (*State, *Batch) {
+func choosing(t *testing.T) (*State, *Step) {
 	t.Helper()
 	lim, err := Limits{Tokens: 8, Seqs: 3, Blocks: 6, BlockTokens: 4}.For(testConfig())
 	if err != nil {
@@ -30,7 +30,7 @@ func choosing(t *testing.T) (*State, *Batch) {
 	}
 	penalty := device.Change{Repetition: 2, Prompt: 6, Bias: []device.Bias{{ID: 3, Add: 1}}}
 	bias := device.Change{Repetition: 1, Prompt: 2, Bias: []device.Bias{{ID: 4, Add: 1}}}
-	return st, &Batch{
+	return st, &Step{
 		Tokens: []int32{9, 5, 6},
 		Spans: []Span{
 			{Span: device.Span{Row: 0, Len: 1, Pos: 8, Blocks: []int32{0, 2, 4}}, Seq: 8, Decode: true, Want: true},
@@ -103,15 +103,15 @@ func TestHistories(t *testing.T) {
 func TestHistoriesRefuse(t *testing.T) {
 	for _, x := range []struct {
 		why    string
-		change func(st *State, b *Batch)
+		change func(st *State, b *Step)
 	}{
-		{"row 3 of histories", func(st *State, b *Batch) { b.Draws[0].Slot = 3 }},
-		{"row 2 of histories", func(st *State, b *Batch) { st.Histories = nil }},
-		{"a mask of 2 words", func(st *State, b *Batch) { b.Draws[1].Mask = make([]uint32, 2) }},
-		{"7 tokens before position 8", func(st *State, b *Batch) { b.Draws[0].Tokens = b.Draws[0].Tokens[1:] }},
-		{"9 of them stored", func(st *State, b *Batch) { b.Draws[0].Stored = 9 }},
-		{"1 tokens before position 1", func(st *State, b *Batch) { b.Draws[1].Tokens = []int32{1} }},
-		{"4 of the answer at position 8", func(st *State, b *Batch) { b.Draws[0].N = 4 }},
+		{"row 3 of histories", func(st *State, b *Step) { b.Draws[0].Slot = 3 }},
+		{"row 2 of histories", func(st *State, b *Step) { st.Histories = nil }},
+		{"a mask of 2 words", func(st *State, b *Step) { b.Draws[1].Mask = make([]uint32, 2) }},
+		{"7 tokens before position 8", func(st *State, b *Step) { b.Draws[0].Tokens = b.Draws[0].Tokens[1:] }},
+		{"9 of them stored", func(st *State, b *Step) { b.Draws[0].Stored = 9 }},
+		{"1 tokens before position 1", func(st *State, b *Step) { b.Draws[1].Tokens = []int32{1} }},
+		{"4 of the answer at position 8", func(st *State, b *Step) { b.Draws[0].N = 4 }},
 	} {
 		st, b := choosing(t)
 		x.change(st, b)

@@ -24,7 +24,7 @@ type Limits struct {
 	// no layer is kept as integers.
 	QuantGroup int
 	// Queues is how many batches an accelerator may compute at the same time; 0: 1. Batches of one
-	// queue (Batch.Queue) follow one another.
+	// queue (Step.Queue) follow one another.
 	Queues int
 }
 

@@ -37,8 +37,8 @@ func (tableLayout) PutSpans(dst []int32, prefill, decode []device.Span) int {
 }
 
 // randomSpans are sequences of so many rows in all, each with its whole context of blocks.
-func randomSpans(rng *rand.Rand, lim Limits, rows int) *Batch {
-	b := &Batch{Tokens: make([]int32, rows)}
+func randomSpans(rng *rand.Rand, lim Limits, rows int) *Step {
+	b := &Step{Tokens: make([]int32, rows)}
 	for row := 0; row < rows; {
 		n := rows - row
 		if left := lim.Seqs - len(b.Spans); left > 1 {
@@ -107,7 +107,7 @@ func TestGenerated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Batch{Tokens: make([]int32, 9)}
+	b := &Step{Tokens: make([]int32, 9)}
 	for i, n := range []int{1, 1, 4, 1, 2} { // decode, decode, prompt, decode, prompt
 		sp := Span{Span: device.Span{Row: []int{0, 1, 2, 6, 7}[i], Len: n, Blocks: []int32{int32(i)}}, Decode: n == 1, Want: i != 1}
 		b.Spans = append(b.Spans, sp)
@@ -157,7 +157,7 @@ func TestPiecesAreNotRepeated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &Batch{Tokens: make([]int32, 3)}
+		b := &Step{Tokens: make([]int32, 3)}
 		for i := range b.Tokens {
 			b.Spans = append(b.Spans, Span{Span: device.Span{Row: i, Len: 1, Blocks: []int32{int32(i)}}, Decode: true, Want: true})
 		}

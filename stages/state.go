@@ -332,7 +332,7 @@ func (r *Rows) Stored(cache device.KV, layer int) device.KV {
 // Room is all of Hidden [Limits.Tokens, H], for the test of a link.
 func (r *Rows) Room() device.Mat { return r.full.hidden }
 
-// Choose reports whether the device can choose tokens itself: Batch.Draws.
+// Choose reports whether the device can choose tokens itself: Step.Draws.
 func (r *Rows) Choose() bool { return !r.full.chosen.Zero() }
 
 // draws are the step's draws on the rank that chooses its tokens; empty if the host chooses.

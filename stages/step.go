@@ -7,10 +7,39 @@ import (
 	"krater/stages/model"
 )
 
-// Step is the host's side of a step: a Batch that was checked, and what follows from it.
-// All ranks that compute the step share it. Nothing in it changes from Fill to Fill.
+// Step is a step on the host: rows of tokens, and what is to be done with them. All ranks that
+// compute the step share it. Spans lie one after another over the rows: the first starts at row 0,
+// the last ends at len(Tokens).
+//
+// A caller describes a step in a Step of its own, and State.Fill copies it; or it fills in the
+// State's own Step, and Fill checks that. Nothing in it changes from Fill to Fill.
 type Step struct {
-	Batch          // a copy, block tables included
+	Tokens []int32 // [T] one id per row
+	Spans  []Span
+	// Moves are done in order on the KV cache of every group before the rows are computed.
+	Moves []Move
+	// AllLogits asks for the logits of every row instead of those of the spans
+	// that Want them.
+	AllLogits bool
+	// Draws, where an accelerator chooses the tokens itself, say how: one for each row
+	// that Spans Want. State.ChosenID returns the tokens then, and the logits stay on the
+	// device. Only for states that Choose.
+	Draws []device.Draw
+	// From and Take are for a step whose tokens an accelerator is still choosing: row i's
+	// is that of row Take[i] of those that From wanted, and the one in Tokens counts for
+	// nothing. The
+	// stream of From's step must share the order of this one's.
+	From *State
+	Take []int32
+	// Queue is the queue of the accelerator that runs the step, below Limits.Queues.
+	Queue int
+	// Halts says that the host takes part in the middle of the step, so that it cannot be
+	// repeated as a whole.
+	Halts bool
+	// Watched says that a Probe sees the step, which so never repeats another.
+	Watched bool
+
+	// Fill derives these.
 	Wanted []int32 // rows with logits, rising
 	Owner  []int32 // Owner[i]: index in Spans of Wanted[i]'s sequence
 
@@ -19,7 +48,7 @@ type Step struct {
 	single bool    // a rank computes generated rows one at a time
 	draws  bool    // the device with the head can choose tokens
 	takes  bool    // the only rank can take them from another step
-	blocks []int32 // arena of the block tables
+	blocks []int32 // arena of copied block tables
 }
 
 // NewStep makes a step for batches within lim (checked by Limits.For) that these ranks compute
@@ -50,46 +79,67 @@ func (st *Step) WantedGenerated() (rows int) {
 	return rows
 }
 
-// Fill makes st a copy of b: it checks b and derives the wanted rows. On an error (ErrBatch)
-// the former batch is gone and st has no rows.
-func (st *Step) Fill(b *Batch) error {
-	err := st.fill(b)
+// Reset empties the step and keeps its memory.
+func (st *Step) Reset() {
+	st.Tokens, st.Spans, st.Moves, st.Draws, st.Take = st.Tokens[:0], st.Spans[:0], st.Moves[:0], st.Draws[:0], st.Take[:0]
+	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
+	st.AllLogits, st.From, st.Queue, st.Halts, st.Watched = false, nil, 0, false, false
+}
+
+// Copy makes st describe the step that b describes, block tables included.
+func (st *Step) Copy(b *Step) {
+	st.Reset()
+	st.Tokens, st.Spans, st.Moves = append(st.Tokens, b.Tokens...), append(st.Spans, b.Spans...), append(st.Moves, b.Moves...)
+	st.Draws, st.Take = append(st.Draws, b.Draws...), append(st.Take, b.Take...)
+	st.AllLogits, st.From, st.Queue, st.Halts, st.Watched = b.AllLogits, b.From, b.Queue, b.Halts, b.Watched
+	need := 0
+	for i := range st.Spans {
+		need += len(st.Spans[i].Blocks)
+	}
+	if cap(st.blocks) < need {
+		// Rare: tables grow by a block every BlockTokens steps, so grow ahead.
+		st.blocks = make([]int32, 0, 2*need)
+	}
+	for i := range st.Spans {
+		from := len(st.blocks)
+		st.blocks = append(st.blocks, st.Spans[i].Blocks...)
+		st.Spans[i].Blocks = st.blocks[from:len(st.blocks):len(st.blocks)]
+	}
+}
+
+// Fill makes st a copy of b, unless b is st, checks it and derives the wanted rows. On an error
+// (ErrBatch) st is empty.
+func (st *Step) Fill(b *Step) error {
+	if b != st {
+		st.Copy(b)
+	}
+	err := st.check()
 	if err != nil {
-		st.reset(&Batch{})
+		st.Reset()
 	}
 	return err
 }
 
-// reset takes b but for its spans, into the memory that st has.
-func (st *Step) reset(b *Batch) {
-	tokens, moves, draws, take := append(st.Tokens[:0], b.Tokens...), append(st.Moves[:0], b.Moves...), append(st.Draws[:0], b.Draws...), append(st.Take[:0], b.Take...)
-	spans := st.Spans[:0]
-	st.Batch = *b
-	st.Tokens, st.Spans, st.Moves, st.Draws, st.Take = tokens, spans, moves, draws, take
-	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
-}
-
-func (st *Step) fill(b *Batch) error {
-	t := len(b.Tokens)
+func (st *Step) check() error {
+	t := len(st.Tokens)
 	if t < 1 || t > st.bounds.Tokens {
 		return fmt.Errorf("%w: %d rows, 1 to %d fit", ErrBatch, t, st.bounds.Tokens)
 	}
-	if len(b.Spans) > st.bounds.Seqs {
-		return fmt.Errorf("%w: %d sequences, %d fit", ErrBatch, len(b.Spans), st.bounds.Seqs)
+	if len(st.Spans) > st.bounds.Seqs {
+		return fmt.Errorf("%w: %d sequences, %d fit", ErrBatch, len(st.Spans), st.bounds.Seqs)
 	}
-	for i, id := range b.Tokens {
+	for i, id := range st.Tokens {
 		if id < 0 || int(id) >= st.vocab {
 			return fmt.Errorf("%w: row %d: token %d is not in a vocabulary of %d", ErrBatch, i, id, st.vocab)
 		}
 	}
-	if b.Queue < 0 || b.Queue >= max(1, st.bounds.Queues) {
-		return fmt.Errorf("%w: queue %d of %d", ErrBatch, b.Queue, st.bounds.Queues)
+	if st.Queue < 0 || st.Queue >= max(1, st.bounds.Queues) {
+		return fmt.Errorf("%w: queue %d of %d", ErrBatch, st.Queue, st.bounds.Queues)
 	}
-	if err := st.bounds.checkMoves(b.Moves); err != nil {
+	if err := st.bounds.checkMoves(st.Moves); err != nil {
 		return err
 	}
-	st.reset(b)
-	if err := st.fillSpans(b); err != nil {
+	if err := st.checkSpans(); err != nil {
 		return err
 	}
 	if n := len(st.Draws); n > 0 && (n != len(st.Wanted) || !st.draws) {
@@ -115,33 +165,22 @@ func (st *Step) checkTake() error {
 	return nil
 }
 
-// fillSpans checks and copies the spans and derives the wanted rows.
-func (st *Step) fillSpans(b *Batch) error {
-	need := 0
-	for i := range b.Spans {
-		need += len(b.Spans[i].Blocks)
-	}
-	if cap(st.blocks) < need {
-		// Rare: tables grow by a block every BlockTokens steps, so grow ahead.
-		st.blocks = make([]int32, 0, 2*need)
-	}
+// checkSpans checks the spans and derives the wanted rows.
+func (st *Step) checkSpans() error {
+	st.Wanted, st.Owner = st.Wanted[:0], st.Owner[:0]
 	row := 0
-	for i := range b.Spans {
-		sp := b.Spans[i]
-		if err := st.checkSpan(&sp, row, len(b.Tokens)); err != nil {
+	for i := range st.Spans {
+		sp := &st.Spans[i]
+		if err := st.checkSpan(sp, row, len(st.Tokens)); err != nil {
 			return fmt.Errorf("%w: span %d of sequence %d: %w", ErrBatch, i, sp.Seq, err)
 		}
-		from := len(st.blocks)
-		st.blocks = append(st.blocks, sp.Blocks...)
-		sp.Blocks = st.blocks[from:len(st.blocks):len(st.blocks)]
-		st.Spans = append(st.Spans, sp)
-		if err := st.want(&sp, i); err != nil {
+		if err := st.want(sp, i); err != nil {
 			return err
 		}
 		row += sp.Len
 	}
-	if row != len(b.Tokens) {
-		return fmt.Errorf("%w: spans cover %d of %d rows", ErrBatch, row, len(b.Tokens))
+	if row != len(st.Tokens) {
+		return fmt.Errorf("%w: spans cover %d of %d rows", ErrBatch, row, len(st.Tokens))
 	}
 	return nil
 }

@@ -9,9 +9,8 @@ import (
 	"krater/kernels/device"
 )
 
-// The encoding of a Step, for a rank that is reached by messages: a version, then what its
-// Batch says, in the order of the fields. Integers are varints, lists begin with their
-// length, floats are 8 bytes, little-endian. What follows from the batch is not sent: the
+// The encoding of a Step, for a rank that is reached by messages: a version, then
+// its fields up to Watched. Integers are varints, lists begin with their length, floats are 8 bytes, little-endian. What Fill derives is not sent: the
 // receiver derives and checks it as the sender did.
 
 const stepVersion = 1
@@ -96,7 +95,7 @@ func (st *Step) UnmarshalBinary(data []byte) error {
 	if v := r.byte(); v != stepVersion && !r.bad {
 		return fmt.Errorf("%w: %w: version %d, known is %d", ErrBatch, errWire, v, stepVersion)
 	}
-	var b Batch
+	var b Step
 	r.flags(stepKnown, &b.AllLogits, &b.Halts, &b.Watched)
 	b.Queue = r.int()
 	b.Tokens = r.int32s(st.bounds.Tokens)

@@ -43,7 +43,7 @@ func every(v reflect.Value, next *int64) {
 	}
 }
 
-func wireBatch() *Batch {
+func wireText() *Step {
 	b := mixed()
 	b.Queue, b.Halts, b.Watched = 1, true, true
 	b.Spans[0].Every = true
@@ -59,7 +59,7 @@ func wireBatch() *Batch {
 // TestStepTravels: what is read from the encoding of a step is that step, whatever is added to
 // its parts later.
 func TestStepTravels(t *testing.T) {
-	for name, b := range map[string]*Batch{"all": wireBatch(), "least": {Tokens: []int32{9}, Spans: []Span{{Span: device.Span{Len: 1, Blocks: []int32{0}}}}}} {
+	for name, b := range map[string]*Step{"all": wireText(), "least": {Tokens: []int32{9}, Spans: []Span{{Span: device.Span{Len: 1, Blocks: []int32{0}}}}}} {
 		from, to := wireStep(), wireStep()
 		if err := from.Fill(b); err != nil {
 			t.Fatal(name, err)
@@ -105,7 +105,7 @@ func TestStepTravels(t *testing.T) {
 // within the limits; the step that was there is gone then.
 func TestForeignSteps(t *testing.T) {
 	st := wireStep()
-	if err := st.Fill(wireBatch()); err != nil {
+	if err := st.Fill(wireText()); err != nil {
 		t.Fatal(err)
 	}
 	data, err := st.AppendBinary(nil)
@@ -142,7 +142,7 @@ func TestForeignSteps(t *testing.T) {
 // FuzzStep: any bytes are refused or are a step, which has one encoding.
 func FuzzStep(f *testing.F) {
 	from := wireStep()
-	for _, b := range []*Batch{wireBatch(), mixed()} {
+	for _, b := range []*Step{wireText(), mixed()} {
 		if err := from.Fill(b); err != nil {
 			f.Fatal(err)
 		}

@@ -166,7 +166,7 @@ type Fault struct {
 
 // Raw asks for one step of a batch that the caller made, and its result.
 type Raw struct {
-	Batch *stages.Batch
+	Step  *stages.Step
 	Probe stages.Probe
 	Read  func(*stages.State) error // runs while the state is valid; may be nil
 	Reply chan error                // buffered; one answer

@@ -17,7 +17,7 @@ func BenchmarkDecode(b *testing.B) {
 	s := open(b, "")
 	run := func(name string, r drive.Runner) {
 		b.Run(name, func(b *testing.B) {
-			batch := &stages.Batch{Tokens: []int32{5}, Spans: []stages.Span{{Decode: true, Want: true}}}
+			batch := &stages.Step{Tokens: []int32{5}, Spans: []stages.Span{{Decode: true, Want: true}}}
 			batch.Spans[0].Len, batch.Spans[0].Blocks = 1, []int32{0}
 			for b.Loop() {
 				if err := r.Step(batch, nil, nil); err != nil {

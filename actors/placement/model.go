@@ -69,7 +69,7 @@ func (m *Model) Close() {
 func (m *Model) Limits() stages.Limits { return m.parts.Limits }
 
 // Step runs one batch and calls read with the result.
-func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
+func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error {
 	st := m.state
 	m.watched = probe != nil
 	b.Watched, b.Halts = m.watched, !m.place.Whole(len(b.Tokens), m.watched)

@@ -120,7 +120,7 @@ func TestGolden(t *testing.T) {
 // step is one batch with a row of each of n sequences, from position pos on.
 func step(t *testing.T, r drive.Runner, n, pos int) {
 	t.Helper()
-	b := &stages.Batch{}
+	b := &stages.Step{}
 	for i := range n {
 		b.Tokens = append(b.Tokens, int32(5+i))
 		b.Spans = append(b.Spans, stages.Span{Seq: uint64(i), Decode: pos > 0, Want: true, Span: device.Span{Row: i, Len: 1, Pos: pos, Blocks: []int32{int32(i)}}})
@@ -299,7 +299,7 @@ func TestDeviceFault(t *testing.T) {
 				m := s.placed(t, d, host, load.Options{Limits: limits}, placement.Options{Prefill: strategy(t, name), Decode: strategy(t, name)})
 				step(t, m, 1, 0)
 				d.Fail(kind, nth)
-				b := &stages.Batch{Tokens: []int32{7}, Spans: []stages.Span{{Decode: true, Want: true, Span: device.Span{Len: 1, Pos: 1, Blocks: []int32{0}}}}}
+				b := &stages.Step{Tokens: []int32{7}, Spans: []stages.Span{{Decode: true, Want: true, Span: device.Span{Len: 1, Pos: 1, Blocks: []int32{0}}}}}
 				read := false
 				err := m.Step(b, nil, func(*stages.State) error { read = true; return nil })
 				if err == nil {

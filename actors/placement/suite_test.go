@@ -120,7 +120,7 @@ func TestCopiesBesideWork(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		b := &stages.Batch{Tokens: make([]int32, rows), Spans: []stages.Span{{Want: true}}}
+		b := &stages.Step{Tokens: make([]int32, rows), Spans: []stages.Span{{Want: true}}}
 		for i := range b.Tokens {
 			b.Tokens[i] = int32(3 + i*31%1000)
 		}

@@ -51,7 +51,7 @@ func counted(t *testing.T, name string, p load.Precision) (*model.Config, map[st
 		t.Fatal(err)
 	}
 	defer m.Close()
-	batch := &stages.Batch{Tokens: []int32{3}, Spans: []stages.Span{{Decode: true, Want: true, Span: device.Span{Len: 1, Pos: 20, Blocks: []int32{0, 1, 2, 3}}}}}
+	batch := &stages.Step{Tokens: []int32{3}, Spans: []stages.Span{{Decode: true, Want: true, Span: device.Span{Len: 1, Pos: 20, Blocks: []int32{0, 1, 2, 3}}}}}
 	if err := m.Step(batch, nil, nil); err != nil { // not counted
 		t.Fatal(err)
 	}

@@ -154,7 +154,7 @@ func (b *bench) cardPrefill(n int) (*CardPrefill, error) {
 
 // chainer enqueues a step while the one before it runs, as serving does (direct.Model).
 type chainer interface {
-	Chain(b *stages.Batch, n int, read func(step int, st *stages.State) error) error
+	Chain(b *stages.Step, n int, read func(step int, st *stages.State) error) error
 }
 
 // cardDecode measures streams at a depth: the time from one step's tokens to the next's,
@@ -296,7 +296,7 @@ func (r *CardReport) Charts() []plot.Chart {
 }
 
 // greedy are draws of the largest logit for every wanted row of a batch.
-func greedy(b *stages.Batch) []device.Draw {
+func greedy(b *stages.Step) []device.Draw {
 	var list []device.Draw
 	for i := range b.Spans {
 		if b.Spans[i].Want {

@@ -124,7 +124,7 @@ func (b *bench) look() string {
 
 // sequences are streams in the cache, each with pos tokens.
 type sequences struct {
-	batch stages.Batch
+	batch stages.Step
 	next  []int32
 	pos   int
 }
@@ -160,7 +160,7 @@ func (b *bench) prefill(spans []stages.Span, length int) (took time.Duration, er
 		spans = spans[len(some):]
 		for pos, rows := 0, 0; pos < length; pos += rows {
 			rows = min(length-pos, chunk/len(some))
-			var batch stages.Batch
+			var batch stages.Step
 			for i := range some {
 				sp := some[i]
 				sp.Row, sp.Pos, sp.Len, sp.Want = len(batch.Tokens), pos, rows, pos+rows == length
@@ -184,7 +184,7 @@ func (b *bench) prefill(spans []stages.Span, length int) (took time.Duration, er
 func token(seq, pos, vocab int) int32 { return int32((pos*7919 + seq*104729 + 13) % vocab) }
 
 // step runs a batch and gives the time until its result was there.
-func (b *bench) step(batch *stages.Batch, read func(*stages.State)) (time.Duration, error) {
+func (b *bench) step(batch *stages.Step, read func(*stages.State)) (time.Duration, error) {
 	batch.Draws = nil
 	if b.draws {
 		batch.Draws = greedy(batch)

@@ -105,7 +105,7 @@ type rows struct {
 
 func (r *rows) Limits() stages.Limits { return r.lim }
 
-func (r *rows) Step(b *stages.Batch, _ stages.Probe, read func(*stages.State) error) error {
+func (r *rows) Step(b *stages.Step, _ stages.Probe, read func(*stages.State) error) error {
 	r.most = max(r.most, len(b.Tokens))
 	for _, s := range b.Spans {
 		if s.Pos != len(r.seen[s.Seq]) {

@@ -122,11 +122,11 @@ func TestChainOnCard(t *testing.T) {
 	d := onCard(t, latentModel(t), load.Precision{Experts: tensor.INT4.By(32)}, tensor.BF16, false)
 	const n = 12
 	for _, rows := range []int{1, 3} {
-		var batch stages.Batch
+		var batch stages.Step
 		for i := range rows {
 			prompt := randomTokens(20+i, i)
 			sp := stages.Span{Seq: uint64(i), Span: device.Span{Len: len(prompt), Blocks: []int32{int32(3 * i), int32(3*i + 1), int32(3*i + 2)}}}
-			if err := d.Step(&stages.Batch{Tokens: prompt, Spans: []stages.Span{sp}}, nil, nil); err != nil {
+			if err := d.Step(&stages.Step{Tokens: prompt, Spans: []stages.Span{sp}}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 			sp.Row, sp.Pos, sp.Len, sp.Decode, sp.Want = i, len(prompt), 1, true, true
@@ -143,7 +143,7 @@ func TestChainOnCard(t *testing.T) {
 			return out
 		}
 		var want, got [][]int32
-		alone := stages.Batch{Tokens: slices.Clone(batch.Tokens), Spans: slices.Clone(batch.Spans), Draws: batch.Draws}
+		alone := stages.Step{Tokens: slices.Clone(batch.Tokens), Spans: slices.Clone(batch.Spans), Draws: batch.Draws}
 		for range n {
 			if err := d.Step(&alone, nil, func(st *stages.State) error {
 				want = append(want, ids(st))
@@ -172,8 +172,8 @@ func TestChainOnCard(t *testing.T) {
 }
 
 // rowEach is a generated row for each sequence, which has one token before pos at most.
-func rowEach(seqs []int, pos int, tokens []int32) *stages.Batch {
-	b := &stages.Batch{Tokens: tokens}
+func rowEach(seqs []int, pos int, tokens []int32) *stages.Step {
+	b := &stages.Step{Tokens: tokens}
 	for i, q := range seqs {
 		b.Spans = append(b.Spans, stages.Span{Seq: uint64(q), Decode: true, Want: true,
 			Span: device.Span{Row: i, Len: 1, Pos: pos, Blocks: []int32{int32(q)}}})
@@ -203,7 +203,7 @@ func TestTakesFromMoreRowsOnCard(t *testing.T) {
 		t.Cleanup(x.state.Close)
 		return x
 	}
-	step := func(x side, b *stages.Batch) (ids []int32) {
+	step := func(x side, b *stages.Step) (ids []int32) {
 		t.Helper()
 		if err := x.state.Fill(x.stream, b); err != nil {
 			t.Fatal(err)

@@ -26,7 +26,7 @@ type walked struct {
 	most  int // pieces of a batch
 }
 
-func (w *walked) Step(b *stages.Batch, _ stages.Probe, read func(*stages.State) error) error {
+func (w *walked) Step(b *stages.Step, _ stages.Probe, read func(*stages.State) error) error {
 	if err := w.st.Fill(w.s, b); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func BenchmarkDecode(b *testing.B) {
 		for _, n := range []int{1, 8} {
 			b.Run(fmt.Sprintf("threads=%d/batch=%d", threads, n), func(b *testing.B) {
 				m := open(b, processor(b, threads), tiny, "config.json", load.Options{Limits: benchLimits})
-				batch := &stages.Batch{}
+				batch := &stages.Step{}
 				for i := range n {
 					batch.Tokens = append(batch.Tokens, int32(300+i))
 					batch.Spans = append(batch.Spans, stages.Span{Seq: uint64(i), Decode: true, Want: true,
@@ -50,7 +50,7 @@ func BenchmarkPrefill(b *testing.B) {
 		for _, n := range []int{32, 200, 512} {
 			b.Run(fmt.Sprintf("threads=%d/tokens=%d", threads, n), func(b *testing.B) {
 				m := open(b, processor(b, threads), tiny, "config.json", load.Options{Limits: benchLimits})
-				batch := &stages.Batch{Spans: []stages.Span{{Want: true, Span: device.Span{Len: n, Blocks: table(0)}}}}
+				batch := &stages.Step{Spans: []stages.Span{{Want: true, Span: device.Span{Len: n, Blocks: table(0)}}}}
 				for i := range n {
 					batch.Tokens = append(batch.Tokens, int32((300+37*i)%8192))
 				}
@@ -61,7 +61,7 @@ func BenchmarkPrefill(b *testing.B) {
 }
 
 // run steps a batch b.N times and reports tokens a second.
-func run(b *testing.B, m *opened, batch *stages.Batch, next func(step int)) {
+func run(b *testing.B, m *opened, batch *stages.Step, next func(step int)) {
 	b.Helper()
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {

@@ -21,7 +21,7 @@ type flight struct {
 // before it runs, whose tokens it takes on the device. The spans of b are generated rows, wanted and
 // with draws, and its tokens are those of the first step; each step moves the spans by one token. Chain
 // calls read with the result of every step in order. The state is valid during the call.
-func (m *Model) Chain(b *stages.Batch, n int, read func(step int, st *stages.State) error) error {
+func (m *Model) Chain(b *stages.Step, n int, read func(step int, st *stages.State) error) error {
 	one := flight{m.stream, m.state}
 	if !m.state.Choose() {
 		return ErrNoChain

@@ -118,7 +118,7 @@ func BenchmarkDense(b *testing.B) {
 }
 
 func dense(b *testing.B, dev *clock, m *direct.Model, cfg *model.Config, threads, rows, pos int) {
-	batch := &stages.Batch{Tokens: make([]int32, rows), Spans: []stages.Span{{Decode: rows == 1, Want: true,
+	batch := &stages.Step{Tokens: make([]int32, rows), Spans: []stages.Span{{Decode: rows == 1, Want: true,
 		Span: device.Span{Len: rows, Pos: pos, Blocks: table(0)}}}}
 	var times, rates []float64
 	dev.spent = map[string]time.Duration{}

@@ -110,7 +110,7 @@ type pooled struct {
 
 func (p *pooled) Limits() stages.Limits { return p.m.Limits() }
 
-func (p *pooled) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
+func (p *pooled) Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error {
 	if err := p.state.Fill(p.main, b); err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func TestBatchesInterleave(t *testing.T) {
 	dev := processor(t, 2)
 	dir := folder("deepseek_v2")
 	m := open(t, dev, dir, "config.json", load.Options{Limits: limits, Partition: []int{2, 1}})
-	batches := make([]*stages.Batch, 2)
+	batches := make([]*stages.Step, 2)
 	want := make([][]float32, 2)
 	states := make([]*stages.State, 2)
 	s, err := dev.NewStream()
@@ -208,7 +208,7 @@ func TestBatchesInterleave(t *testing.T) {
 		for j := range blocks {
 			blocks[j] += int32(10 * i)
 		}
-		batches[i] = &stages.Batch{Tokens: p, Spans: []stages.Span{{Span: device.Span{Len: len(p), Blocks: blocks}, Want: true}}}
+		batches[i] = &stages.Step{Tokens: p, Spans: []stages.Span{{Span: device.Span{Len: len(p), Blocks: blocks}, Want: true}}}
 		if err := m.model.Step(batches[i], nil, func(st *stages.State) error {
 			want[i] = slices.Clone(st.LogitRow(0))
 			return nil
@@ -328,7 +328,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 		}
 		m := open(t, dev, dir, "config.json", o)
 		blocks := []int32{3, 9, 4, 7}
-		for _, b := range []*stages.Batch{
+		for _, b := range []*stages.Step{
 			{Tokens: make([]int32, 1), Spans: []stages.Span{{Span: device.Span{Len: 1, Pos: 40, Blocks: blocks}, Decode: true, Want: true}}},
 			{Tokens: make([]int32, 40), Spans: []stages.Span{
 				{Span: device.Span{Len: 1, Pos: 40, Blocks: blocks}, Decode: true, Want: true},

@@ -40,7 +40,7 @@ func followed(t testing.TB, m *opened, texts, follow [][]int32) (rows [][]float3
 	}
 	for i, prompt := range texts {
 		step := func(tokens []int32, pos int, decode bool) {
-			b := &stages.Batch{Tokens: tokens, Spans: []stages.Span{{Decode: decode, Want: true,
+			b := &stages.Step{Tokens: tokens, Spans: []stages.Span{{Decode: decode, Want: true,
 				Span: device.Span{Len: len(tokens), Pos: pos, Blocks: blocks}}}}
 			if err := m.model.Step(b, nil, func(st *stages.State) error {
 				rows = append(rows, slices.Clone(st.LogitRow(0)))

@@ -48,7 +48,7 @@ func (m *Model) Limits() stages.Limits { return m.Parts.Limits }
 
 // Step runs one batch and calls read with the result (drive.Runner). An error
 // of the device leaves the sequences of the batch undefined.
-func (m *Model) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
+func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error {
 	b.Watched = probe != nil
 	if err := m.state.Fill(m.stream, b); err != nil {
 		return err

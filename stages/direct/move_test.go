@@ -33,7 +33,7 @@ func wander(t *testing.T, m *direct.Model, prompt, follow []int32) (rows [][]flo
 	junk := int32(lim.Blocks - 1)
 	home, tokens, pos := 0, prompt, 0
 	for step := range 1 + len(follow) {
-		b := &stages.Batch{}
+		b := &stages.Step{}
 		if step > 0 {
 			tokens, pos = follow[step-1:step], len(prompt)+step-1
 			next := (home + 1) % 3
@@ -102,7 +102,7 @@ func TestMovesAreChecked(t *testing.T) {
 		{Kind: stages.Copy, From: most}, {Kind: stages.Copy, To: -1}, {Kind: stages.Copy, From: 3, To: 3}, {Kind: stages.Save, To: 2},
 		{Kind: stages.Save, From: most}, {Kind: stages.Load, From: 2}, {Kind: stages.Load, To: most}, {Kind: 3},
 	} {
-		b := &stages.Batch{Tokens: []int32{1}, Spans: []stages.Span{{Span: device.Span{Len: 1, Blocks: []int32{0}}}}, Moves: []stages.Move{bad}}
+		b := &stages.Step{Tokens: []int32{1}, Spans: []stages.Span{{Span: device.Span{Len: 1, Blocks: []int32{0}}}}, Moves: []stages.Move{bad}}
 		if err := m.model.Step(b, nil, nil); !errors.Is(err, stages.ErrBatch) {
 			t.Errorf("%s of %d to %d: %v", bad.Kind, bad.From, bad.To, err)
 		}
@@ -124,7 +124,7 @@ func TestDecodeTogether(t *testing.T) {
 				blocks := []int32{3, 5, 7, 9, 11, 13, 15, 17}
 				pos := 0
 				for _, part := range [][]int32{prompt, follow[:5], follow[5:]} {
-					b := &stages.Batch{Tokens: part, Spans: []stages.Span{{Decode: decode && pos > 0, Every: pos > 0, Span: device.Span{Len: len(part), Pos: pos, Blocks: blocks}}}}
+					b := &stages.Step{Tokens: part, Spans: []stages.Span{{Decode: decode && pos > 0, Every: pos > 0, Span: device.Span{Len: len(part), Pos: pos, Blocks: blocks}}}}
 					if err := m.model.Step(b, nil, func(st *stages.State) error {
 						for i := range st.Wanted {
 							rows = append(rows, slices.Clone(st.LogitRow(i)))

@@ -37,7 +37,7 @@ func BenchmarkSynth(b *testing.B) {
 		for i := range tokens {
 			tokens[i] = int32(i * 37 % 32000)
 		}
-		batch := &stages.Batch{Tokens: tokens, Spans: []stages.Span{{Span: device.Span{Len: 512, Blocks: table(0)}, Want: true}}}
+		batch := &stages.Step{Tokens: tokens, Spans: []stages.Span{{Span: device.Span{Len: 512, Blocks: table(0)}, Want: true}}}
 		for b.Loop() {
 			if err := d.Step(batch, nil, func(*stages.State) error { return nil }); err != nil {
 				b.Fatal(err)
@@ -45,7 +45,7 @@ func BenchmarkSynth(b *testing.B) {
 		}
 	})
 	b.Run("decode", func(b *testing.B) {
-		batch := &stages.Batch{Tokens: []int32{1}, Spans: []stages.Span{{Span: device.Span{Len: 1, Blocks: table(0)}, Want: true, Decode: true}}}
+		batch := &stages.Step{Tokens: []int32{1}, Spans: []stages.Span{{Span: device.Span{Len: 1, Blocks: table(0)}, Want: true, Decode: true}}}
 		step := 0
 		for b.Loop() {
 			batch.Tokens[0], batch.Spans[0].Pos = int32(step*37%32000), 16+step%64

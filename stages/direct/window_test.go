@@ -22,7 +22,7 @@ type parted struct {
 	order  [][2]int // window and layer of the last step
 }
 
-func (p *parted) Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error {
+func (p *parted) Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error {
 	s, st := p.stream, p.state
 	if err := st.Fill(s, b); err != nil {
 		return err
@@ -111,7 +111,7 @@ func TestWalk(t *testing.T) {
 		{4, []int{0, 2}, [][2]int{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}}},
 	} {
 		p := &parted{Model: m.model, stream: s, state: st, parts: c.parts}
-		b := &stages.Batch{Tokens: make([]int32, c.rows), Spans: []stages.Span{{Want: true, Span: device.Span{Len: c.rows, Blocks: []int32{1}}}}}
+		b := &stages.Step{Tokens: make([]int32, c.rows), Spans: []stages.Span{{Want: true, Span: device.Span{Len: c.rows, Blocks: []int32{1}}}}}
 		if err := p.Step(b, nil, func(*stages.State) error { return nil }); err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ type Runner interface {
 	Limits() stages.Limits
 	// Step runs one batch to its end and calls read with the result; the state
 	// is valid during the call. probe may be nil.
-	Step(b *stages.Batch, probe stages.Probe, read func(*stages.State) error) error
+	Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error
 }
 
 // Sequence is a text on its way through a Runner. The caller sets Prompt, New
@@ -58,7 +58,7 @@ func Run(r Runner, seqs []*Sequence, o Options) error {
 	if err := place(lim, seqs); err != nil {
 		return err
 	}
-	var b stages.Batch
+	var b stages.Step
 	read := func(st *stages.State) error { return collect(st, seqs) }
 	for fillBatch(&b, lim, seqs, o.Chunk) {
 		b.Draws = b.Draws[:0]
@@ -105,7 +105,7 @@ func place(lim stages.Limits, seqs []*Sequence) error {
 }
 
 // fillBatch makes the next batch; false when all is done.
-func fillBatch(b *stages.Batch, lim stages.Limits, seqs []*Sequence, chunk int) bool {
+func fillBatch(b *stages.Step, lim stages.Limits, seqs []*Sequence, chunk int) bool {
 	b.Tokens, b.Spans, b.AllLogits = b.Tokens[:0], b.Spans[:0], false
 	rows := lim.Tokens
 	for _, q := range seqs {

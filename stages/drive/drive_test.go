@@ -34,7 +34,7 @@ func newParrot(t *testing.T, lim stages.Limits) *parrot {
 
 func (p *parrot) Limits() stages.Limits { return p.st.Limits() }
 
-func (p *parrot) Step(b *stages.Batch, _ stages.Probe, read func(*stages.State) error) error {
+func (p *parrot) Step(b *stages.Step, _ stages.Probe, read func(*stages.State) error) error {
 	if err := p.st.Fill(hosttest.Stream{}, b); err != nil {
 		return err
 	}

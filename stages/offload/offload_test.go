@@ -106,7 +106,7 @@ func (r *rig) batch(t *testing.T) (*stages.State, *Mirror) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close(); m.Close() })
-	b := &stages.Batch{Tokens: []int32{1, 2, 3, 4}, Spans: []stages.Span{{Span: device.Span{Len: 4, Blocks: []int32{0}}}}}
+	b := &stages.Step{Tokens: []int32{1, 2, 3, 4}, Spans: []stages.Span{{Span: device.Span{Len: 4, Blocks: []int32{0}}}}}
 	if err := st.Fill(r.s, b); err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestReturnScatters(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close(); m.Close() })
-	b := &stages.Batch{Tokens: make([]int32, 40), Spans: []stages.Span{{Span: device.Span{Len: 40, Blocks: []int32{0}}}}}
+	b := &stages.Step{Tokens: make([]int32, 40), Spans: []stages.Span{{Span: device.Span{Len: 40, Blocks: []int32{0}}}}}
 	if err := st.Fill(r.s, b); err != nil {
 		t.Fatal(err)
 	}

@@ -271,7 +271,7 @@ func (b *bench) arrivals(s engine.Stream, started *atomic.Int32, streams int32) 
 func (b *bench) chained(d *direct.Model, n, length int) (float64, error) {
 	lim := d.Limits()
 	each := (length+b.c.Decode)/lim.BlockTokens + 1
-	batch := stages.Batch{}
+	batch := stages.Step{}
 	for i := range n {
 		blocks := make([]int32, each)
 		for j := range blocks {
@@ -281,7 +281,7 @@ func (b *bench) chained(d *direct.Model, n, length int) (float64, error) {
 		sp := stages.Span{Seq: uint64(i), Span: device.Span{Blocks: blocks}}
 		for at := 0; at < length; at += sp.Len {
 			sp.Pos, sp.Len = at, min(length-at, b.s.Plan.Steps.Chunk)
-			if err := d.Step(&stages.Batch{Tokens: prompt[at : at+sp.Len], Spans: []stages.Span{sp}}, nil, nil); err != nil {
+			if err := d.Step(&stages.Step{Tokens: prompt[at : at+sp.Len], Spans: []stages.Span{sp}}, nil, nil); err != nil {
 				return 0, err
 			}
 		}

@@ -165,7 +165,7 @@ func (b *bench) directAnswer(d *direct.Model) ([]int32, float64, error) {
 		blocks[i] = int32(i)
 	}
 	span := stages.Span{Span: device.Span{Len: len(prompt), Blocks: blocks}, Want: true}
-	batch := stages.Batch{Tokens: prompt, Spans: []stages.Span{span}}
+	batch := stages.Step{Tokens: prompt, Spans: []stages.Span{span}}
 	if err := d.Step(&batch, nil, read); err != nil {
 		return nil, 0, err
 	}

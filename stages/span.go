@@ -18,36 +18,6 @@ type Span struct {
 	Every  bool // those of all its rows are
 }
 
-// Batch describes a step on the host. Spans lie one after another over the
-// rows: the first starts at row 0, the last ends at len(Tokens). It is read
-// during State.Fill only and may be reused afterwards.
-type Batch struct {
-	Tokens []int32 // [T] one id a row
-	Spans  []Span
-	// Moves are done on the KV cache of every group before the rows are computed, in order.
-	Moves []Move
-	// AllLogits asks for the logits of every row instead of those of the spans
-	// that Want them.
-	AllLogits bool
-	// Draws, where an accelerator chooses the tokens itself, say how: one for each row
-	// that Spans Want. State.ChosenID has them then, and nobody sees the logits. Only for
-	// states that Choose.
-	Draws []device.Draw
-	// From and Take are for a step whose tokens an accelerator is still choosing: row i's
-	// is that of row Take[i] of those that From wanted, and the one in Tokens counts for
-	// nothing. The
-	// stream of From's batch must share the order of this one's.
-	From *State
-	Take []int32
-	// Queue is the queue of the accelerator that runs the step, below Limits.Queues.
-	Queue int
-	// Halts says that the host takes part in the middle of the step, so that it cannot be
-	// repeated as a whole.
-	Halts bool
-	// Watched says that a Probe sees the step, which so never repeats another.
-	Watched bool
-}
-
 // Probe sees the intermediate results of a step. It is nil in production; a
 // stage with a nil probe does no extra work. Ops are named as in the goldens'
 // table: embed, final_norm (layer -1); input_norm, q_a, q, k, v, kv_a, kv_norm, q_rotated,
