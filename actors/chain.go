@@ -8,26 +8,26 @@ import (
 )
 
 // draws has the device choose the batch's tokens, if it can choose all of them.
-func (n *scheduleNode) draws(f *flight) {
-	step := f.batch.Step
-	f.drawn = f.batch.Last().State.Choose()
+func (n *scheduleNode) draws(b *msg.Batch) {
+	step := b.Step
+	b.Drawn = b.Last().State.Choose()
 	ahead := 0
-	if f.core.After != 0 {
+	if b.After != 0 {
 		ahead = 1
 	}
-	for i := 0; f.drawn && i < len(f.batch.Rows); i++ {
+	for i := 0; b.Drawn && i < len(b.Rows); i++ {
 		var d device.Draw
-		if d, f.drawn = n.draw(&f.batch.Rows[i], ahead); f.drawn {
+		if d, b.Drawn = n.draw(&b.Rows[i], ahead); b.Drawn {
 			step.Draws = append(step.Draws, d)
 		}
 	}
-	if !f.drawn {
+	if !b.Drawn {
 		step.Draws = step.Draws[:0]
 		return
 	}
 	for i := range step.Draws {
 		if step.Draws[i].Change != nil { // the device adds the step's own token
-			r := n.live[f.batch.Rows[i].Seq]
+			r := n.live[b.Rows[i].Seq]
 			r.stored = len(r.tokens) + ahead
 		}
 	}
@@ -52,9 +52,9 @@ func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
 
 // unstore has the histories of a lost batch's sequences copied again: the device may not have
 // added the tokens of the step.
-func (n *scheduleNode) unstore(f *flight) {
-	for i := range f.core.Spans {
-		if r := n.slots[f.core.Spans[i].Slot]; r != nil {
+func (n *scheduleNode) unstore(b *msg.Batch) {
+	for i := range b.Spans {
+		if r := n.slots[b.Spans[i].Slot]; r != nil {
 			r.stored = -1
 		}
 	}
@@ -66,26 +66,26 @@ func (n *scheduleNode) hold() {
 	if !n.ahead {
 		return
 	}
-	for _, f := range n.flight {
-		if f.where == away && f.core.ID != 0 {
-			n.core.Hold(f.core.ID, !n.chains(f) || overtaken(n.ranks, f.batch.Step.Total()) || !n.spare(f.batch.Queue))
+	for _, b := range n.batches {
+		if b.Status == msg.InFlight && b.Raw == nil {
+			n.core.Hold(b.ID, !n.chains(b) || overtaken(n.ranks, b.Step.Total()) || !n.spare(b.Queue))
 		}
 	}
 }
 
 // spare reports whether a credit of a queue is left: only the steps of one queue run in order.
 func (n *scheduleNode) spare(queue int) bool {
-	return slices.ContainsFunc(n.free, func(f *flight) bool { return f.batch.Queue == queue })
+	return slices.ContainsFunc(n.free, func(b *msg.Batch) bool { return b.Queue == queue })
 }
 
 // chains reports whether the device chooses all tokens of a batch, and can choose those
 // after them.
-func (n *scheduleNode) chains(f *flight) bool {
-	if !f.drawn {
+func (n *scheduleNode) chains(b *msg.Batch) bool {
+	if !b.Drawn {
 		return false
 	}
-	for i := range f.batch.Rows {
-		row := &f.batch.Rows[i]
+	for i := range b.Rows {
+		row := &b.Rows[i]
 		if r := n.live[row.Seq]; r == nil || r.ended {
 			continue
 		}

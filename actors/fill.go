@@ -18,24 +18,22 @@ const rawIDs = 1 << 63
 
 // fill takes a free state for the core's decision.
 func (n *scheduleNode) fill(d scheduler.Batch) {
-	f := n.take(d.Lane)
-	b := f.batch
-	b.ID, b.Lane, b.Rows = d.ID, d.Lane, b.Rows[:0]
-	f.core, f.live = d, len(d.Spans)
+	b := n.take(d.Lane)
+	b.Batch, b.Live, b.Rows = d, len(d.Spans), b.Rows[:0]
 	step := b.Step
 	step.Reset()
 	step.Moves = moves(step.Moves, d.Moves)
 	if d.After != 0 {
-		step.From = n.carrying(d.After).batch.Ranks[0].State
+		step.From = n.inFlight(d.After).Ranks[0].State
 	}
 	for i := range d.Spans {
 		sp := &d.Spans[i]
 		r := n.slots[sp.Slot]
 		if d.After != 0 {
-			r.ahead = f
+			r.ahead = b
 			step.Tokens, step.Take = append(step.Tokens, 0), append(step.Take, int32(sp.From))
 		} else {
-			r.flight = f
+			r.batch = b
 			step.Tokens = append(step.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
 		}
 		step.Spans = append(step.Spans, stages.Span{
@@ -49,10 +47,10 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 			b.Rows = append(b.Rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler})
 		}
 	}
-	n.draws(f)
+	n.draws(b)
 	n.note(b, d.Spans)
 	if err := n.place(b); err != nil {
-		n.refused(f, fmt.Errorf("batch %d: %w", d.ID, err))
+		n.refused(b, fmt.Errorf("batch %d: %w", d.ID, err))
 		return
 	}
 	n.meters.step(d.Rows, d.Rows-d.Decode)
@@ -142,17 +140,16 @@ func (n *scheduleNode) fillRaw() {
 		raw.Reply <- errors.New("a raw step needs a pipeline without requests")
 		return
 	}
-	f := n.take(0)
+	b := n.take(0)
 	n.rawLast++
 	n.raw = true
 	n.core.Forget()
-	b := f.batch
-	b.ID, b.Lane, b.Raw, b.Rows, b.Quiet, b.Others = rawIDs+n.rawLast, 0, raw, b.Rows[:0], false, 0
+	b.Batch, b.Raw, b.Rows, b.Quiet, b.Others = scheduler.Batch{ID: rawIDs + n.rawLast}, raw, b.Rows[:0], false, 0
 	clocked(b, false) // who measures does so from outside
 	timed(b, func(int) bool { return false })
 	b.Step.Copy(raw.Step)
 	if err := n.place(b); err != nil {
-		n.refused(f, err)
+		n.refused(b, err)
 		return
 	}
 	n.filled = append(n.filled, b)

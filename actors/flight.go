@@ -4,85 +4,59 @@ import (
 	"slices"
 
 	"krater/actors/msg"
-	"krater/scheduler"
 )
 
-// flight is what the driver keeps of a batch.
-type flight struct {
-	batch *msg.Batch
-	core  scheduler.Batch // the decision it carries; zero for a raw step
-	live  int             // spans whose request has not ended
-	epoch uint32          // that it was sent in
-	drawn bool            // the device chooses all its tokens
-	where whereabouts
-	// forgets is how many actors have not yet answered that they forgot the batch.
-	forgets int
-}
-
-// whereabouts of a batch.
-type whereabouts uint8
-
-const (
-	here       whereabouts = iota // free
-	away                          // on its way
-	void                          // on its way, and off the books
-	missing                       // failed; messages about it may be left
-	forgetting                    // failed; those that may keep it were asked to forget it
-)
-
-func (f *flight) missing() bool { return f.where == missing }
-
-// carrying is the flight of a batch of the core's that is on its way, nil for none.
-func (n *scheduleNode) carrying(id uint64) *flight {
-	for _, f := range n.flight {
-		if f.where == away && f.core.ID == id {
-			return f
+// inFlight is the core's batch with an id that is in flight, nil for none.
+func (n *scheduleNode) inFlight(id uint64) *msg.Batch {
+	for _, b := range n.batches {
+		if b.Status == msg.InFlight && b.ID == id {
+			return b
 		}
 	}
 	return nil
 }
 
-// void takes a batch off the books whose tokens depend on one that is lost. The core knows.
-// The actors still have it, and one of them brings it back or tells that it failed, too.
+// void gives up a batch whose tokens depend on one that is lost. The core knows. The actors still
+// have it, and one of them brings it back or tells that it failed, too.
 func (n *scheduleNode) void(id uint64) {
-	f := n.carrying(id)
-	if f == nil {
+	b := n.inFlight(id)
+	if b == nil {
 		return
 	}
-	n.unstore(f)
-	n.land(f)
-	f.batch.Abandoned.Store(true)
-	f.where = void
+	n.unstore(b)
+	n.land(b)
+	b.Abandoned.Store(true)
+	b.Status = msg.Void
 }
 
 // take uses a credit, of the given queue if one is left.
-func (n *scheduleNode) take(queue int) *flight {
+func (n *scheduleNode) take(queue int) *msg.Batch {
 	i := len(n.free) - 1
-	for i > 0 && n.free[i].batch.Queue != queue {
+	for i > 0 && n.free[i].Queue != queue {
 		i--
 	}
-	f := n.free[i]
+	b := n.free[i]
 	n.free = slices.Delete(n.free, i, i+1)
-	f.where, f.epoch, f.batch.Epoch = away, n.epoch, n.epoch
+	b.Status, b.Epoch = msg.InFlight, n.epoch
 	n.flying++
-	f.batch.Abandoned.Store(false)
-	return f
+	b.Abandoned.Store(false)
+	return b
 }
 
-// give returns a credit. Nobody else knows the batch any more.
-func (n *scheduleNode) give(f *flight) {
-	f.where, f.core, f.batch.Raw = here, scheduler.Batch{}, nil
-	n.free = append(n.free, f)
+// give returns a credit. No other actor knows the batch any more.
+func (n *scheduleNode) give(b *msg.Batch) {
+	b.Status, b.Raw = msg.Free, nil
+	n.free = append(n.free, b)
 }
 
-// land takes a batch off its way.
-func (n *scheduleNode) land(f *flight) {
+// land removes a batch from those in flight.
+func (n *scheduleNode) land(b *msg.Batch) {
 	n.flying--
-	n.raw = n.raw && f.batch.Raw == nil
-	for i := range f.core.Spans {
-		switch r := n.slots[f.core.Spans[i].Slot]; f {
-		case r.flight:
-			r.flight, r.ahead = r.ahead, nil
+	n.raw = n.raw && b.Raw == nil
+	for i := range b.Spans {
+		switch r := n.slots[b.Spans[i].Slot]; b {
+		case r.batch:
+			r.batch, r.ahead = r.ahead, nil
 		case r.ahead:
 			r.ahead = nil
 		}

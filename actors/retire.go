@@ -28,95 +28,94 @@ const retireEvery = 5 * time.Millisecond
 //     what the device was given of it, and recovers its stream.
 //  3. With the last answer it is free, and so are its blocks.
 func (n *scheduleNode) failed(m *msg.Failed) {
-	f := n.flight[m.Batch]
-	if m.Epoch != f.epoch {
+	b := m.Batch
+	if m.Epoch != b.Epoch {
 		return // of a step that was given up
 	}
-	switch f.where {
-	case void:
-	case away:
-		n.lose(f, m.Cause, m.Again)
+	switch b.Status {
+	case msg.Void:
+	case msg.InFlight:
+		n.lose(b, m.Cause, m.Again)
 	default:
 		return // told before
 	}
-	n.miss(f)
+	n.miss(b)
 }
 
 // refused takes a batch off the books whose inputs did not reach the device. Its own stream may
 // have a part of them.
-func (n *scheduleNode) refused(f *flight, cause error) {
-	n.lose(f, cause, !errors.Is(cause, stages.ErrBatch))
-	if f.batch.Ranks[0].Stream != nil {
-		n.miss(f)
+func (n *scheduleNode) refused(b *msg.Batch, cause error) {
+	n.lose(b, cause, !errors.Is(cause, stages.ErrBatch))
+	if b.Ranks[0].Stream != nil {
+		n.miss(b)
 		return
 	}
-	n.gone(f)
+	n.gone(b)
 }
 
 // miss has a batch that is off the books come back into use once nobody touches it.
-func (n *scheduleNode) miss(f *flight) {
-	f.batch.Abandoned.Store(true)
-	for i := range f.batch.Ranks {
-		if l := &f.batch.Ranks[i]; l.Asks {
+func (n *scheduleNode) miss(b *msg.Batch) {
+	b.Abandoned.Store(true)
+	for i := range b.Ranks {
+		if l := &b.Ranks[i]; l.Asks {
 			l.HostCalls.Stop()
 		}
 	}
-	f.where = missing
-	n.lost = append(n.lost, f)
+	b.Status = msg.Lost
+	n.lost = append(n.lost, b)
 }
 
 // lose takes a flight off the books.
-func (n *scheduleNode) lose(f *flight, cause error, again bool) {
+func (n *scheduleNode) lose(b *msg.Batch, cause error, again bool) {
 	n.epoch++
-	requests := make([]uint64, len(f.core.Spans))
-	for i := range f.core.Spans {
-		requests[i] = f.core.Spans[i].ID
+	requests := make([]uint64, len(b.Spans))
+	for i := range b.Spans {
+		requests[i] = b.Spans[i].ID
 	}
-	n.log.Error().Uint64("batch", f.batch.ID).Uints64("requests", requests).Err(cause).Bool("repeatable", again).Msg("a batch is lost")
-	n.unstore(f)
-	n.land(f)
-	if raw := f.batch.Raw; raw != nil {
+	n.log.Error().Uint64("batch", b.ID).Uints64("requests", requests).Err(cause).Bool("repeatable", again).Msg("a batch is lost")
+	n.unstore(b)
+	n.land(b)
+	if raw := b.Raw; raw != nil {
 		raw.Reply <- cause
 		return
 	}
-	if err := n.core.Fail(f.batch.ID, cause, again); err != nil {
+	if err := n.core.Fail(b.ID, cause, again); err != nil {
 		panic(err)
 	}
 }
 
 // retire asks for missing batches to be forgotten once no message is left.
 func (n *scheduleNode) retire(c *turn) {
-	for _, f := range n.lost {
-		if f.where != missing || f.batch.Held() {
+	for _, b := range n.lost {
+		if b.Status != msg.Lost || b.Held() {
 			continue
 		}
-		f.where = forgetting
-		f.forgets = len(c.routes.groups) + len(c.routes.merges)
+		b.Status = msg.Forgetting
+		b.Forgets = len(c.routes.groups) + len(c.routes.merges)
 		for i := range c.routes.groups {
-			c.send(c.routes.groups[i], &msg.Forget{Batch: f.batch})
-			c.send(c.routes.merges[i], &msg.Forget{Batch: f.batch})
+			c.send(c.routes.groups[i], &msg.Forget{Batch: b})
+			c.send(c.routes.merges[i], &msg.Forget{Batch: b})
 		}
 	}
 }
 
 func (n *scheduleNode) forgotten(b *msg.Batch) {
-	f := n.flight[b]
-	if f.where != forgetting {
+	if b.Status != msg.Forgetting {
 		return
 	}
-	if f.forgets--; f.forgets > 0 {
+	if b.Forgets--; b.Forgets > 0 {
 		return
 	}
-	n.lost = slices.DeleteFunc(n.lost, func(other *flight) bool { return other == f })
-	n.gone(f)
+	n.lost = slices.DeleteFunc(n.lost, func(other *msg.Batch) bool { return other == b })
+	n.gone(b)
 }
 
 // gone returns the credit of a lost batch that nobody works on any more, and its blocks.
-func (n *scheduleNode) gone(f *flight) {
-	if f.batch.Raw == nil {
-		if err := n.core.Gone(f.core.ID); err != nil {
+func (n *scheduleNode) gone(b *msg.Batch) {
+	if b.Raw == nil {
+		if err := n.core.Gone(b.ID); err != nil {
 			panic(err)
 		}
 	}
-	n.give(f)
+	n.give(b)
 }

@@ -20,17 +20,16 @@ import (
 // to Released and every batch that is not on its way. After each message it
 // sends what the core decides, as far as credits (free batches) reach.
 type scheduleNode struct {
-	core   *scheduler.Core
-	stream device.Stream
-	meters *meters
-	log    *zerolog.Logger        // of the turn
-	now    func() int64           // the trace's clock
-	alarm  func(in time.Duration) // sends a Tick, instead of the one set before
-	flight map[*msg.Batch]*flight // of every batch
-
-	free   []*flight // the credits
-	flying int       // batches on their way
-	lost   []*flight // failed batches that somebody may still touch
+	core    *scheduler.Core
+	stream  device.Stream
+	meters  *meters
+	log     *zerolog.Logger        // of the turn
+	now     func() int64           // the trace's clock
+	alarm   func(in time.Duration) // sends a Tick, instead of the one set before
+	batches []*msg.Batch           // all
+	free    []*msg.Batch           // the credits
+	flying  int                    // batches on their way
+	lost    []*msg.Batch           // failed batches that an actor may still touch
 
 	live  map[uint64]*record // accepted and not released
 	slots []*record          // by the core's slot
@@ -55,9 +54,9 @@ type scheduleNode struct {
 // record is what the driver keeps of a request.
 type record struct {
 	submit *msg.Submit
-	tokens []int32 // prompt, then what was generated
-	flight *flight // the batch it is in, or nil
-	ahead  *flight // the batch it is in besides, which takes the token that flight chooses
+	tokens []int32    // prompt, then what was generated
+	batch  *msg.Batch // it is in, or nil
+	ahead  *msg.Batch // it is in besides, which takes the token that batch chooses
 	ended  bool
 	slot   int   // where the device keeps its history
 	stored int   // how many of its tokens the device has there, or will have; below 0: nothing
@@ -66,16 +65,10 @@ type record struct {
 }
 
 func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, h host, batches []*msg.Batch, slots int) *scheduleNode {
-	n := &scheduleNode{
+	return &scheduleNode{
 		core: core, stream: stream, meters: m, now: h.now, alarm: h.alarm,
-		flight: map[*msg.Batch]*flight{}, live: map[uint64]*record{}, slots: make([]*record, slots),
+		batches: batches, free: slices.Clone(batches), live: map[uint64]*record{}, slots: make([]*record, slots),
 	}
-	for _, b := range batches {
-		f := &flight{batch: b}
-		n.flight[b] = f
-		n.free = append(n.free, f)
-	}
-	return n
 }
 
 func (n *scheduleNode) receive(c *turn, m any) {
@@ -126,7 +119,7 @@ func (n *scheduleNode) submit(m *msg.Submit, now int64) {
 // goes first, once all credits are here: it uses the same KV blocks.
 func (n *scheduleNode) pump(now int64) {
 	for len(n.free) > 0 {
-		if n.raw || len(n.raws) > 0 && len(n.free) < len(n.flight) {
+		if n.raw || len(n.raws) > 0 && len(n.free) < len(n.batches) {
 			break
 		}
 		if len(n.raws) > 0 {
@@ -161,12 +154,12 @@ func (n *scheduleNode) effects() {
 			n.slots[e.Slot], r.slot, r.stored = r, e.Slot, -1
 		case scheduler.Ended:
 			r.ended = true
-			for _, f := range []*flight{r.flight, r.ahead} {
-				if f == nil {
+			for _, b := range []*msg.Batch{r.batch, r.ahead} {
+				if b == nil {
 					continue
 				}
-				if f.live--; f.live == 0 {
-					f.batch.Abandoned.Store(true)
+				if b.Live--; b.Live == 0 {
+					b.Abandoned.Store(true)
 				}
 			}
 			cause := e.Cause
@@ -187,14 +180,13 @@ func (n *scheduleNode) effects() {
 // returned takes back a batch that went through the whole pipeline.
 func (n *scheduleNode) returned(m *msg.Reply) {
 	b := m.Batch
-	f := n.flight[b]
-	if m.Epoch != f.epoch {
+	switch {
+	case m.Epoch != b.Epoch:
 		return // of a step that was given up
-	}
-	if f.where == void {
-		n.gone(f)
-	}
-	if f.where != away {
+	case b.Status == msg.Void:
+		n.gone(b)
+		return
+	case b.Status != msg.InFlight:
 		return // reported lost meanwhile
 	}
 	for _, f := range b.Faults {
@@ -212,7 +204,7 @@ func (n *scheduleNode) returned(m *msg.Reply) {
 			n.outcomes = append(n.outcomes, n.outcome(row))
 		}
 	}
-	n.land(f)
+	n.land(b)
 	if b.Raw == nil { // else the sample actor has answered
 		if err := n.core.Done(b.ID, n.outcomes); err != nil {
 			panic(err) // the books are wrong; nothing can be trusted
@@ -221,7 +213,7 @@ func (n *scheduleNode) returned(m *msg.Reply) {
 			n.deliver.Batch, n.deliver.Epoch = b.ID, b.Epoch
 		}
 	}
-	n.give(f)
+	n.give(b)
 	m.Free()
 }
 
@@ -302,12 +294,12 @@ func (n *scheduleNode) flush(c *turn, now int64) {
 func (n *scheduleNode) leave(c *turn) (refused bool) {
 	for len(n.filled) > 0 {
 		b := n.filled[0]
-		if others := len(n.flight) - len(n.free) - len(n.filled); others > 0 && n.turns(b.Step.Total()) {
+		if others := len(n.batches) - len(n.free) - len(n.filled); others > 0 && n.turns(b.Step.Total()) {
 			break
 		}
 		n.filled = slices.Delete(n.filled, 0, 1)
 		if err := n.enter(b); err != nil {
-			n.refused(n.flight[b], fmt.Errorf("batch %d: %w", b.ID, err))
+			n.refused(b, fmt.Errorf("batch %d: %w", b.ID, err))
 			refused = true
 			continue
 		}
@@ -349,7 +341,7 @@ func (n *scheduleNode) enter(b *msg.Batch) (err error) {
 // arm sets the alarm for the next deadline or missing batch.
 func (n *scheduleNode) arm(now int64) {
 	at, ok := n.core.NextDeadline()
-	if slices.ContainsFunc(n.lost, (*flight).missing) {
+	if slices.ContainsFunc(n.lost, func(b *msg.Batch) bool { return b.Status == msg.Lost }) {
 		if retry := now + int64(retireEvery); !ok || retry < at {
 			at, ok = retry, true
 		}

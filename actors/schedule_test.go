@@ -84,7 +84,7 @@ func (d *director) printf(format string, args ...any) { fmt.Fprintf(&d.out, form
 
 func (d *director) close() {
 	if d.node != nil {
-		for b := range d.node.flight {
+		for _, b := range d.node.batches {
 			b.State.Close()
 		}
 	}
@@ -260,8 +260,8 @@ func (d *director) credits() {
 	}
 	n := d.node
 	abandoned := 0
-	for b, f := range n.flight {
-		if f.where != here && b.Abandoned.Load() {
+	for _, b := range n.batches {
+		if b.Status != msg.Free && b.Abandoned.Load() {
 			abandoned++
 		}
 	}
@@ -273,7 +273,7 @@ func (d *director) credits() {
 
 // further has a batch ahead of one on its way, for a request: as from a device that chooses
 // tokens itself, which this one does not.
-func (d *director) further(after, request uint64) *flight {
+func (d *director) further(after, request uint64) *msg.Batch {
 	n := d.node
 	n.core.Hold(after, false)
 	b, ok := n.core.Next(0)
@@ -281,7 +281,7 @@ func (d *director) further(after, request uint64) *flight {
 		d.t.Fatalf("%+v is not ahead of %d", b, after)
 	}
 	f := n.take(b.Lane)
-	f.core, f.live, f.batch.ID = b, len(b.Spans), b.ID
+	f.Batch, f.Live = b, len(b.Spans)
 	n.live[request].ahead = f
 	return f
 }
@@ -298,14 +298,14 @@ func TestVoidBatch(t *testing.T) {
 		n := d.node
 		n.ahead = true
 		d.submit(1, 2, 8, 0)
-		first, second := n.flight[d.batches[1]], d.further(1, 1)
-		forgets := func(f *flight) {
+		first, second := d.batches[1], d.further(1, 1)
+		forgets := func(b *msg.Batch) {
 			t.Helper()
-			if f.forgets != 2 {
-				t.Errorf("%d actors were asked to forget batch %d", f.forgets, f.core.ID)
+			if b.Forgets != 2 {
+				t.Errorf("%d actors were asked to forget batch %d", b.Forgets, b.ID)
 			}
-			for range f.forgets {
-				d.tell(&msg.Forgotten{Batch: f.batch})
+			for range b.Forgets {
+				d.tell(&msg.Forgotten{Batch: b})
 			}
 		}
 		is := func(free, flying, lost, blocks int) {
@@ -315,8 +315,8 @@ func TestVoidBatch(t *testing.T) {
 			}
 		}
 		is(0, 2, 0, 1)
-		d.tell(&msg.Failed{Batch: first.batch, Epoch: first.epoch, Cause: errors.New("injected")})
-		if !second.batch.Abandoned.Load() {
+		d.tell(&msg.Failed{Batch: first, Epoch: first.Epoch, Cause: errors.New("injected")})
+		if !second.Abandoned.Load() {
 			t.Error("the void batch would be computed")
 		}
 		is(0, 0, 1, 1)
@@ -326,11 +326,11 @@ func TestVoidBatch(t *testing.T) {
 		d.tell(&msg.Tick{})
 		is(1, 0, 0, 1) // nothing goes by what is still on its way
 		if fails {
-			d.tell(&msg.Failed{Batch: second.batch, Epoch: second.epoch, Cause: errors.New("injected")})
+			d.tell(&msg.Failed{Batch: second, Epoch: second.Epoch, Cause: errors.New("injected")})
 			is(1, 0, 1, 1)
 			forgets(second)
 		} else {
-			d.tell(msg.NewReply(second.batch))
+			d.tell(msg.NewReply(second))
 		}
 		is(1, 1, 0, 1)
 		if err := n.core.Check(); err != nil {

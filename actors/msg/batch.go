@@ -9,6 +9,7 @@ import (
 
 	"krater/actors/trace"
 	"krater/kernels/device"
+	"krater/scheduler"
 	"krater/stages"
 	"krater/stages/group"
 	"krater/stages/link"
@@ -20,8 +21,8 @@ import (
 // micro-batch, two where the pipeline runs ahead): they are the credits that bound the
 // work in flight.
 type Batch struct {
-	ID    uint64
-	Lane  int // which of the micro-batches it is a step of; steps of one follow each other
+	// Batch is the scheduler's decision that it carries; of a raw step it has an ID alone.
+	scheduler.Batch
 	Queue int // of accelerators, which its streams belong to; 0 where they have one queue
 	// Epoch rises with every step that is lost. A reply of an older one, about a step that was
 	// given up before it came, is dropped.
@@ -49,6 +50,12 @@ type Batch struct {
 	// passes the batch on without computing.
 	Abandoned atomic.Bool
 
+	// Of the schedule actor alone, whichever actor has the batch.
+	Status  Status
+	Live    int  // spans whose request has not ended
+	Drawn   bool // the device chooses all its tokens
+	Forgets int  // actors that have not yet answered that they forgot the batch
+
 	holds atomic.Int32 // messages about the batch that are not handled, see Holding
 
 	// Quiet batches are no part of the trace's sample: messages about single layers of them
@@ -64,6 +71,17 @@ type Batch struct {
 
 	stamp
 }
+
+// Status says where a batch is for the schedule actor.
+type Status uint8
+
+const (
+	Free       Status = iota
+	InFlight          // on its way through the pipeline
+	Void              // on its way, and nothing of it counts any more
+	Lost              // it failed; messages about it may be left
+	Forgetting        // it failed; actors that may keep it were asked to forget it
+)
 
 // Local is what a batch has on one rank.
 type Local struct {
