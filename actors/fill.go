@@ -37,7 +37,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 			step.Tokens = append(step.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
 		}
 		step.Spans = append(step.Spans, stages.Span{
-			Span: device.Span{Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
+			Span: device.Span{Slot: sp.Slot, Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
 			Seq:  sp.ID, Decode: sp.Decode || sp.Again, Want: sp.Last, Every: r.scores(sp),
 		})
 		if r.scores(sp) {
@@ -87,20 +87,18 @@ func (r *record) scored(rows []msg.Row, sp *scheduler.Span) []msg.Row {
 	return rows
 }
 
-// moves are the core's as the groups take them. It makes none of a kind that it was not given
-// room for, and all state of the models served is in blocks.
+// moves appends the scheduler's moves as the groups take them.
 func moves(dst []stages.Move, list []scheduler.Move) []stages.Move {
 	for _, m := range list {
-		kind, ok := moveKinds[m.Kind]
-		if !ok {
-			panic(fmt.Sprintf("a move of kind %s, which no group does", m.Kind))
-		}
-		dst = append(dst, stages.Move{Kind: kind, From: m.From, To: m.To})
+		dst = append(dst, stages.Move{Kind: moveKinds[m.Kind], From: m.From, To: m.To})
 	}
 	return dst
 }
 
-var moveKinds = map[scheduler.MoveKind]stages.MoveKind{scheduler.Copy: stages.Copy, scheduler.Save: stages.Save, scheduler.Load: stages.Load}
+var moveKinds = [...]stages.MoveKind{
+	scheduler.Copy: stages.Copy, scheduler.Save: stages.Save, scheduler.Load: stages.Load,
+	scheduler.SaveState: stages.SaveState, scheduler.LoadState: stages.LoadState,
+}
 
 // place loads a batch's step on the first rank. Without a stream of its own it waits for the
 // copies, since the next actor works on another stream. With one it must not: the stream has

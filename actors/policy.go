@@ -42,7 +42,7 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 		PrefillChunk: policy.PrefillChunk, PrefillShare: policy.PrefillShare, MaxQueue: policy.MaxQueue,
 		Aging: policy.Aging, MaxRetries: policy.MaxRetries, NoReuse: policy.NoReuse,
 		Blocks: lim.Blocks, BlockTokens: lim.BlockTokens, MaxSeqs: lim.Seqs, MaxBatchTokens: lim.Tokens, LogitRows: lim.LogitRows,
-		RAMBlocks: lim.HostBlocks, LoadRate: loadRate, Lanes: micro, PrefillBatches: micro,
+		RAMBlocks: lim.HostBlocks, Snapshots: lim.Snapshots, LoadRate: loadRate, Lanes: micro, PrefillBatches: micro,
 	}
 	gpu := false
 	var devices []device.Device

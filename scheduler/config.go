@@ -38,8 +38,7 @@ type Config struct {
 	// right behind the rows of decode.
 	Singly bool
 	// NoReuse: nothing that one sequence has computed is used by another, or by itself
-	// after it was preempted. For models whose state is not all in blocks and of which no
-	// snapshots are kept, and where the layer groups carry out no Moves.
+	// after it was preempted.
 	NoReuse bool
 	// RAMBlocks is the number of places in host memory for cached blocks that lost
 	// theirs in the pool; 0: none.

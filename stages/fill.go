@@ -49,11 +49,11 @@ func (st *State) Begin(s device.Stream) {
 	}
 }
 
-// stepKey tells apart steps of different work, 0 for one that has prompts, moves blocks, is looked at, has
-// the host take part, or is taken in pieces, whose tables of spans lie where the former ones
-// end.
+// stepKey tells apart steps of different work. It is 0, so that nothing is repeated, for a step
+// that has prompts, moves blocks, is watched by a probe, needs the host, reads states by slot, or is
+// taken in pieces, whose tables of spans lie where the former ones end.
 func (st *State) stepKey() uint64 {
-	if st.Watched || st.Halts || len(st.Moves) > 0 || len(st.Prefill) > 0 || st.AllLogits || st.layout == nil || st.Windows() > 1 {
+	if st.Watched || st.Halts || len(st.Moves) > 0 || len(st.Prefill) > 0 || st.AllLogits || st.layout == nil || st.lim.Snapshots > 0 || st.Windows() > 1 {
 		return 0
 	}
 	const prime = 0x100000001b3

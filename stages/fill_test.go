@@ -43,8 +43,8 @@ func mixed() *Step {
 		Tokens: []int32{1, 2, 3, 4, 5, 6},
 		Spans: []Span{
 			{Span: device.Span{Row: 0, Len: 3, Pos: 2, Blocks: []int32{5, 1}}, Seq: 7},
-			{Span: device.Span{Row: 3, Len: 1, Pos: 8, Blocks: []int32{0, 2, 4}}, Seq: 8, Decode: true, Want: true},
-			{Span: device.Span{Row: 4, Len: 2, Pos: 0, Blocks: []int32{3}}, Seq: 9, Want: true},
+			{Span: device.Span{Slot: 2, Row: 3, Len: 1, Pos: 8, Blocks: []int32{0, 2, 4}}, Seq: 8, Decode: true, Want: true},
+			{Span: device.Span{Slot: 1, Row: 4, Len: 2, Pos: 0, Blocks: []int32{3}}, Seq: 9, Want: true},
 		},
 	}
 }

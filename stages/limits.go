@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"krater/kernels/tensor"
 	"krater/stages/model"
 )
 
@@ -20,6 +21,10 @@ type Limits struct {
 	BlockTokens int // tokens of a block
 	HostBlocks  int // blocks beside the cache, in host memory: Save, Load
 	Context     int // positions of a sequence; 0: what model and cache allow
+	// Snapshots is how many states of sequences are kept beside those of Seqs running ones, at
+	// ends of blocks, so that others can go on from there; 0: as many as Seqs. A model whose state
+	// is all in blocks has none.
+	Snapshots int
 	// QuantGroup is the columns that share a scale where rows of H are quantised; 0:
 	// no layer is kept as integers.
 	QuantGroup int
@@ -30,7 +35,7 @@ type Limits struct {
 
 // For fills in defaults for a model and checks the rest.
 func (l Limits) For(cfg *model.Config) (Limits, error) {
-	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Queues < 0 || l.HostBlocks < 0 {
+	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Queues < 0 || l.HostBlocks < 0 || l.Snapshots < 0 {
 		return l, fmt.Errorf("%w: tokens %d, window %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",
 			ErrLimits, l.Tokens, l.Window, l.Seqs, l.Blocks, l.BlockTokens, l.LogitRows, l.Context)
 	}
@@ -46,6 +51,12 @@ func (l Limits) For(cfg *model.Config) (Limits, error) {
 	l.Queues = max(1, l.Queues)
 	if l.LogitRows == 0 {
 		l.LogitRows = min(l.Seqs, l.Tokens)
+	}
+	switch {
+	case cfg.SequenceBytes(tensor.F32) == 0:
+		l.Snapshots = 0
+	case l.Snapshots == 0:
+		l.Snapshots = max(2, l.Seqs)
 	}
 	if l.Context == 0 || l.Context > cfg.MaxContext {
 		l.Context = cfg.MaxContext

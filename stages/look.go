@@ -44,7 +44,7 @@ func (st *State) cutSpans(from, to int) {
 		if first >= end {
 			continue
 		}
-		cut := device.Span{Row: first - from, Len: end - first, Pos: sp.Pos + first - sp.Row, Blocks: sp.Blocks}
+		cut := device.Span{Slot: sp.Slot, Row: first - from, Len: end - first, Pos: sp.Pos + first - sp.Row, Blocks: sp.Blocks}
 		if st.Spans[i].Decode {
 			st.Decode = append(st.Decode, cut)
 		} else {

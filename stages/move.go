@@ -6,9 +6,11 @@ import "fmt"
 type MoveKind uint8
 
 const (
-	Copy MoveKind = iota // a block of the KV cache to another
-	Save                 // a block to one in host memory
-	Load                 // one in host memory to a block
+	Copy      MoveKind = iota // a block of the KV cache to another
+	Save                      // a block to one in host memory
+	Load                      // one in host memory to a block
+	SaveState                 // the state of the sequence in slot From to snapshot To
+	LoadState                 // snapshot From to the state of the sequence in slot To
 )
 
 func (k MoveKind) String() string {
@@ -19,12 +21,16 @@ func (k MoveKind) String() string {
 		return "save"
 	case Load:
 		return "load"
+	case SaveState:
+		return "save state"
+	case LoadState:
+		return "load state"
 	}
 	return "invalid"
 }
 
-// Move takes a block from one place to another, in every layer's cache. Nothing else may
-// write From or use To until the batch that carries it is back.
+// Move copies a block, or the state that a sequence has beside its blocks, in every layer.
+// Nothing else may write From or use To until the batch that carries it is back.
 type Move struct {
 	Kind     MoveKind
 	From, To int32
@@ -40,11 +46,15 @@ func (l *Limits) checkMoves(moves []Move) error {
 			to = l.HostBlocks
 		case Load:
 			from = l.HostBlocks
+		case SaveState:
+			from, to = l.Seqs, l.Snapshots
+		case LoadState:
+			from, to = l.Snapshots, l.Seqs
 		default:
 			return fmt.Errorf("%w: a move of kind %d", ErrBatch, m.Kind)
 		}
 		if m.From < 0 || int(m.From) >= from || m.To < 0 || int(m.To) >= to || m.Kind == Copy && m.From == m.To {
-			return fmt.Errorf("%w: %s of block %d to %d, there are %d and %d", ErrBatch, m.Kind, m.From, m.To, from, to)
+			return fmt.Errorf("%w: %s of %d to %d, there are %d and %d", ErrBatch, m.Kind, m.From, m.To, from, to)
 		}
 	}
 	return nil

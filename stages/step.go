@@ -49,6 +49,7 @@ type Step struct {
 	draws  bool    // the device with the head can choose tokens
 	takes  bool    // the only rank can take them from another step
 	blocks []int32 // arena of copied block tables
+	taken  []bool  // [Seqs] slots of the spans that were checked; nil: the model keeps nothing by slot
 }
 
 // NewStep makes a step for batches within lim (checked by Limits.For) that these ranks compute
@@ -58,6 +59,9 @@ func NewStep(cfg *model.Config, lim Limits, ranks ...*Rows) *Step {
 	for _, r := range ranks {
 		st.single = st.single || r.layout != nil
 		st.draws, st.takes = r.Choose(), len(ranks) == 1
+	}
+	if lim.Snapshots > 0 {
+		st.taken = make([]bool, lim.Seqs)
 	}
 	st.Tokens = make([]int32, 0, lim.Tokens)
 	st.Spans = make([]Span, 0, lim.Seqs)
@@ -168,6 +172,7 @@ func (st *Step) checkTake() error {
 // checkSpans checks the spans and derives the wanted rows.
 func (st *Step) checkSpans() error {
 	st.Wanted, st.Owner = st.Wanted[:0], st.Owner[:0]
+	clear(st.taken)
 	row := 0
 	for i := range st.Spans {
 		sp := &st.Spans[i]
@@ -176,6 +181,9 @@ func (st *Step) checkSpans() error {
 		}
 		if err := st.want(sp, i); err != nil {
 			return err
+		}
+		if st.taken != nil {
+			st.taken[sp.Slot] = true
 		}
 		row += sp.Len
 	}
@@ -196,6 +204,10 @@ func (st *Step) checkSpan(sp *Span, row, rows int) error {
 		return fmt.Errorf("decodes %d rows at once, an accelerator has room for one", sp.Len)
 	case sp.Pos < 0 || sp.Pos > st.bounds.Context-sp.Len:
 		return fmt.Errorf("positions %d to %d exceed the context of %d", sp.Pos, sp.Pos+sp.Len-1, st.bounds.Context)
+	case sp.Slot < 0 || sp.Slot >= st.bounds.Seqs:
+		return fmt.Errorf("is in slot %d of %d", sp.Slot, st.bounds.Seqs)
+	case st.taken != nil && st.taken[sp.Slot]:
+		return fmt.Errorf("is in slot %d, as another is", sp.Slot)
 	case len(sp.Blocks) < (sp.Pos+sp.Len+bt-1)/bt:
 		return fmt.Errorf("%d blocks of %d tokens do not hold position %d", len(sp.Blocks), bt, sp.Pos+sp.Len-1)
 	}

@@ -46,7 +46,7 @@ func (st *Step) AppendBinary(dst []byte) ([]byte, error) {
 	for i := range st.Spans {
 		sp := &st.Spans[i]
 		dst = append(dst, flags(sp.Decode, sp.Want, sp.Every))
-		for _, n := range [...]uint64{sp.Seq, uint64(sp.Row), uint64(sp.Len), uint64(sp.Pos), uint64(len(sp.Blocks))} {
+		for _, n := range [...]uint64{sp.Seq, uint64(sp.Slot), uint64(sp.Row), uint64(sp.Len), uint64(sp.Pos), uint64(len(sp.Blocks))} {
 			dst = u(dst, n)
 		}
 		for _, id := range sp.Blocks {
@@ -99,11 +99,11 @@ func (st *Step) UnmarshalBinary(data []byte) error {
 	r.flags(stepKnown, &b.AllLogits, &b.Halts, &b.Watched)
 	b.Queue = r.int()
 	b.Tokens = r.int32s(st.bounds.Tokens)
-	b.Spans = make([]Span, r.count(st.bounds.Seqs, 6))
+	b.Spans = make([]Span, r.count(st.bounds.Seqs, 7))
 	for i := range b.Spans {
 		sp := &b.Spans[i]
 		r.flags(spanKnown, &sp.Decode, &sp.Want, &sp.Every)
-		sp.Seq, sp.Row, sp.Len, sp.Pos = r.uint(), r.int(), r.int(), r.int()
+		sp.Seq, sp.Slot, sp.Row, sp.Len, sp.Pos = r.uint(), r.int(), r.int(), r.int(), r.int()
 		sp.Blocks = r.int32s(st.bounds.Blocks)
 	}
 	b.Moves = make([]Move, r.count(math.MaxInt32, 3))

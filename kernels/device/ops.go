@@ -17,6 +17,7 @@ type Span struct {
 	Row    int     // first row of the batch
 	Len    int     // rows
 	Pos    int     // position of the first row in the sequence
+	Slot   int     // where a device keeps what the sequence has beside its blocks
 	Blocks []int32 // block table: position p lives in slot Blocks[p/B]*B + p%B, B = block size
 }
 

@@ -24,9 +24,11 @@ type Block interface {
 
 // Stage computes blocks. It owns scratch memory, so it computes one batch at a time.
 type Stage interface {
-	// Run appends to p that st.Delta is the output of b for st.Normed, and that the batch's rows
-	// are stored in cache [slots, width of the mixer's state].
-	Run(p *stages.Program, st *stages.State, b Block, cache device.KV, layer int)
+	// Run appends to p that st.Delta is the output of b for st.Normed, and that what the mixer
+	// keeps of the batch's rows is stored. kept has a cache for each of the mixer's State, in
+	// that order: [slots of tokens, width], or of what is not Paged [sequences*rows, width], where
+	// the rows of the sequence in slot s begin at s*rows.
+	Run(p *stages.Program, st *stages.State, b Block, kept []device.KV, layer int)
 	// Close frees the scratch memory.
 	Close()
 }
@@ -51,8 +53,8 @@ type Binder interface {
 // bind binds the weights of a layer, by the type of its mixer.
 var bind = map[reflect.Type]func(m model.Mixer, b Binder) Block{}
 
-// register says how the weights of layers with a mixer of type M are bound.
-func register[M model.Mixer](f func(m M, b Binder) Block) bool {
+// Register says how the weights of layers with a mixer of type M are bound.
+func Register[M model.Mixer](f func(m M, b Binder) Block) bool {
 	bind[reflect.TypeFor[M]()] = func(m model.Mixer, b Binder) Block { return f(m.(M), b) }
 	return true
 }

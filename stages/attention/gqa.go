@@ -6,7 +6,7 @@ import (
 	"krater/stages/model"
 )
 
-var _ = register(func(m model.GQA, b Binder) Block {
+var _ = Register(func(m model.GQA, b Binder) Block {
 	w := &gqaBlock{spec: m, o: b.Weight("o")}
 	var ok bool
 	if w.joint, ok = b.Joint("qkv", "q", "k", "v"); !ok {
@@ -77,11 +77,11 @@ func (w *gqaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Sta
 // Close frees the scratch memory.
 func (g *gqa) Close() { g.owned.free() }
 
-// Run implements Stage; the rows of cache are [2*kv_heads*d].
-func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, cache device.KV, layer int) {
+// Run implements Stage; the rows of the cache are [2*kv_heads*d].
+func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV, layer int) {
 	w := b.(*gqaBlock)
 	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(st.T)
-	cache = st.Stored(cache, layer)
+	cache := st.Stored(kept[0], layer)
 	half := kv.Cols / 2
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
 	st.Input.Prepare(&p.List, &w.joint, &w.q, &w.k, &w.v)

@@ -6,7 +6,7 @@ import (
 	"krater/stages/model"
 )
 
-var _ = register(func(m model.MLA, b Binder) Block {
+var _ = Register(func(m model.MLA, b Binder) Block {
 	w := &mlaBlock{
 		spec: m, kvNorm: b.Vector("kv_a_norm"), kvB: b.KVB("kv_b", m.Heads, m.Nope, m.VDim, m.KVRank), o: b.Weight("o"),
 	}
@@ -93,11 +93,11 @@ func (w *mlaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Sta
 // Close frees the scratch memory.
 func (m *mla) Close() { m.owned.free() }
 
-// Run implements Stage; the rows of cache are [kv_rank+rope].
-func (m *mla) Run(p *stages.Program, st *stages.State, b Block, cache device.KV, layer int) {
+// Run implements Stage; the rows of the cache are [kv_rank+rope].
+func (m *mla) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV, layer int) {
 	w := b.(*mlaBlock)
 	q, kv, out := m.q.RowRange(0, st.T), m.kv.RowRange(0, st.T), m.out.RowRange(st.T)
-	cache = st.Stored(cache, layer)
+	cache := st.Stored(kept[0], layer)
 	st.Input.Prepare(&p.List, &w.joint, &w.q, &w.kvA)
 	if !m.both.Zero() {
 		st.Input.Mul(&p.List, m.both.RowRange(0, st.T), &w.joint)

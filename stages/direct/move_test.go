@@ -100,7 +100,7 @@ func TestMovesAreChecked(t *testing.T) {
 	most := int32(lim.Blocks)
 	for _, bad := range []stages.Move{
 		{Kind: stages.Copy, From: most}, {Kind: stages.Copy, To: -1}, {Kind: stages.Copy, From: 3, To: 3}, {Kind: stages.Save, To: 2},
-		{Kind: stages.Save, From: most}, {Kind: stages.Load, From: 2}, {Kind: stages.Load, To: most}, {Kind: 3},
+		{Kind: stages.Save, From: most}, {Kind: stages.Load, From: 2}, {Kind: stages.Load, To: most}, {Kind: stages.SaveState}, {Kind: stages.LoadState}, {Kind: 5},
 	} {
 		b := &stages.Step{Tokens: []int32{1}, Spans: []stages.Span{{Span: device.Span{Len: 1, Blocks: []int32{0}}}}, Moves: []stages.Move{bad}}
 		if err := m.model.Step(b, nil, nil); !errors.Is(err, stages.ErrBatch) {

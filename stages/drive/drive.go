@@ -125,7 +125,7 @@ func fillBatch(b *stages.Step, lim stages.Limits, seqs []*Sequence, chunk int) b
 			continue
 		}
 		live--
-		sp := stages.Span{Seq: uint64(i), Span: device.Span{Row: len(b.Tokens), Len: 1, Pos: q.pos, Blocks: q.blocks}}
+		sp := stages.Span{Seq: uint64(i), Span: device.Span{Slot: i, Row: len(b.Tokens), Len: 1, Pos: q.pos, Blocks: q.blocks}}
 		if q.pos < len(q.Prompt) {
 			// Every sequence behind this one keeps at least a row.
 			sp.Len = min(len(q.Prompt)-q.pos, rows-len(b.Tokens)-live)

@@ -61,8 +61,10 @@ type Group struct {
 	cfg     *model.Config
 	layers  []Layer // [Last-First]
 	lim     stages.Limits
-	caches  []device.KV         // [Last-First] of [slots, kv width]
-	hosted  []hostBlocks        // [Last-First] blocks of them in host memory
+	kept    [][]device.KV       // [Last-First] what the layers' mixers keep
+	caches  []device.KV         // those of kept in blocks: [slots, width]
+	states  []state             // the others
+	hosted  []hostBlocks        // of caches: blocks of them in host memory
 	mixers  [][]attention.Stage // by queue, [Last-First]: layers with equal mixers share one
 	accel   device.Accelerator  // the device as one; nil: it is none
 	blocks  device.BlockMoves   // reused
@@ -90,17 +92,10 @@ func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.
 		}
 	}
 	for i := range layers {
-		kept := cfg.Layers[first+i].Mixer.State()
-		if len(kept) != 1 || kept[0].Kind != model.Paged {
-			g.Close()
-			return nil, fmt.Errorf("group: layer %d does not keep one row for each token", first+i)
-		}
-		c, err := device.AllocKV(dev, kvType, lim.Slots(), kept[0].Width, kept[0].Group)
-		if err != nil {
+		if err := g.alloc(cfg.Layers[first+i].Mixer.State(), kvType); err != nil {
 			g.Close()
 			return nil, fmt.Errorf("group: KV cache of layer %d: %w", first+i, err)
 		}
-		g.caches = append(g.caches, c)
 	}
 	return g, nil
 }
@@ -140,7 +135,10 @@ func (g *Group) Close() {
 	for i := range g.caches {
 		g.caches[i].Free()
 	}
-	g.caches = nil
+	for i := range g.states {
+		g.states[i].free()
+	}
+	g.kept, g.caches, g.states = nil, nil, nil
 }
 
 // MoE reports whether a layer has experts.
@@ -152,8 +150,10 @@ func (g *Group) Bank(layer int) *expert.Bank { return &g.layers[layer-g.First].B
 // KVBytes is the size of the KV cache.
 func (g *Group) KVBytes() int64 {
 	var n int64
-	for i := range g.caches {
-		n += int64(g.caches[i].Bytes())
+	for _, layer := range g.kept {
+		for i := range layer {
+			n += int64(layer[i].Bytes())
+		}
 	}
 	return n
 }

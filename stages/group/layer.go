@@ -17,7 +17,7 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	p.Generated = st.Generated()
 	p.RMSNorm(st.Normed, st.Hidden, l.InputNorm, g.cfg.NormEps)
 	p.Observe(layer, "input_norm", st.Normed)
-	g.mixers[st.Queue][layer-g.First].Run(p, st, l.Attention, g.caches[layer-g.First], layer)
+	g.mixers[st.Queue][layer-g.First].Run(p, st, l.Attention, g.kept[layer-g.First], layer)
 	p.Observe(layer, "mixer_out", st.Delta)
 	p.Add(st.Hidden, st.Delta)
 	p.RMSNorm(st.Normed, st.Hidden, l.PostNorm, g.cfg.NormEps)

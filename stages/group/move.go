@@ -73,9 +73,12 @@ func (g *Group) Move(s device.Stream, st *stages.State) {
 		for alike < len(rest) && rest[alike].Kind == rest[0].Kind {
 			alike++
 		}
-		g.moveAll(s, rest[:alike], st.Timing)
+		if rest[0].Kind <= stages.Load {
+			g.moveAll(s, rest[:alike], st.Timing)
+		}
 		rest = rest[alike:]
 	}
+	g.moveStates(s, st)
 }
 
 // moveAll does moves of one kind. Compute waits for copies to the host and back, which are on its
@@ -101,10 +104,7 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, timing *device.Tim
 			span.Bytes += int64(g.blockBytes(&g.caches[i]))
 		}
 	}
-	if len(g.program.Ops) > 0 {
-		g.dev.Run(s, g.program)
-		g.program.Reset()
-	}
+	g.send(s)
 	timing.End(s, began, span)
 }
 

@@ -34,6 +34,7 @@ const (
 
 const (
 	KVCache = Head + 1 + iota
+	SequenceStates
 	RopeTable
 	Workspace // of the attention of each layer group
 	States    // of the batches in flight
@@ -42,7 +43,7 @@ const (
 )
 
 var partNames = [...]string{"embedding", "attention", "dense MLP", "experts", "shared experts", "router and norms", "head",
-	"KV cache", "rope table", "attention workspace", "batch states", "token histories", "operator scratch"}
+	"KV cache", "sequence states", "rope table", "attention workspace", "batch states", "token histories", "operator scratch"}
 
 func (p Part) String() string { return partNames[p] }
 
@@ -81,6 +82,9 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	}
 	add(KVCache, times(lim.Blocks, lim.BlockTokens, int(token)),
 		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
+	if n := o.own(cfg).SequenceBytes(o.KVType); n > 0 {
+		add(SequenceStates, times(lim.Seqs+1+lim.Snapshots, int(n)), "%s and %s", count(lim.Seqs, "sequence"), count(lim.Snapshots, "snapshot"))
+	}
 	add(RopeTable, times(lim.Context, angles, 4), "%d positions", lim.Context)
 	add(Workspace, workspace(cfg, o, lim), "%s of %d tokens", count(max(1, len(o.Partition)), "layer group"), lim.LayerRows())
 	add(States, times(u.States, int(stages.RowsBytes(cfg, lim, o.Layout, o.last(cfg)))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)

@@ -69,7 +69,7 @@ func (m MLA) State() []State {
 	for y != 0 {
 		x, y = y, x%y
 	}
-	return []State{{Paged, m.KVWidth(), x}}
+	return []State{{Kind: Paged, Width: m.KVWidth(), Group: x}}
 }
 
 // Scratch implements Mixer.

@@ -77,18 +77,35 @@ type Cut struct{ Count, Rows, Cols int }
 // StateKind is how the state of a sequence is kept.
 type StateKind uint8
 
-// Paged state is a row for every token, in blocks that the scheduler hands out.
-const Paged StateKind = iota
+const (
+	// Paged state is a row for every token, in blocks that the scheduler hands out.
+	Paged StateKind = iota
+	// Ring state is the rows of the newest Rows tokens. The row of the token at position p is
+	// row p modulo Rows.
+	Ring
+	// Recurrent state is Rows rows of F32 that each token changes. They are zeros before the
+	// first one.
+	Recurrent
+)
 
 // State is what a mixer keeps of a sequence in one layer.
 type State struct {
 	Kind  StateKind
 	Width int // values of a row
-	Group int // values of a row that share a scale in an INT8 cache
+	Group int // values of a row that share a scale in an INT8 cache; nothing to Recurrent
+	Rows  int // of a sequence; nothing to Paged
 }
 
-// Bytes is the size of a row kept as t.
-func (s State) Bytes(t tensor.DType) int { return device.KVRowBytes(t, s.Width, s.Group) }
+// Type is the type of the rows where the KV cache is kept as t.
+func (s State) Type(t tensor.DType) tensor.DType {
+	if s.Kind == Recurrent {
+		return tensor.F32
+	}
+	return t
+}
+
+// Bytes is the size of a row where the KV cache is kept as t.
+func (s State) Bytes(t tensor.DType) int { return device.KVRowBytes(s.Type(t), s.Width, s.Group) }
 
 // Scratch is a matrix of a batch with Width values in a row.
 type Scratch struct {
@@ -170,12 +187,37 @@ func (c *Config) Stack(n int, roles Roles, at func(i int) (Mixer, FFN)) {
 
 // KVTokenBytes is what a token adds to a KV cache of type t, in all layers.
 func (c *Config) KVTokenBytes(t tensor.DType) (n int64) {
-	for i := range c.Layers {
-		for _, s := range c.Layers[i].Mixer.State() {
+	for s := range c.states {
+		if s.Kind == Paged {
 			n += int64(s.Bytes(t))
 		}
 	}
 	return n
+}
+
+// SequenceBytes is what the layers keep of a sequence beside the rows of its tokens, whatever
+// its length, with a KV cache of type t. 0: nothing.
+func (c *Config) SequenceBytes(t tensor.DType) (n int64) {
+	for s := range c.states {
+		if s.Kind != Paged {
+			n += int64(s.Rows) * int64(s.Bytes(t))
+		}
+	}
+	return n
+}
+
+// states goes through what the mixers of all layers keep.
+func (c *Config) states(yield func(State) bool) {
+	for i := range c.Layers {
+		if c.Layers[i].Mixer == nil {
+			continue
+		}
+		for _, s := range c.Layers[i].Mixer.State() {
+			if !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // Cost is the sum of all layers' costs.

@@ -1,0 +1,87 @@
+package group
+
+import (
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+	"krater/stages/model"
+)
+
+// state is what a layer keeps of sequences beside blocks, one of its mixer's State.
+type state struct {
+	model.State
+	running   device.KV // [(sequences+1)*rows, width]; those of the last one stay zeros
+	snapshots device.KV // [snapshots*rows, width]
+}
+
+// alloc allocates what a layer keeps.
+func (g *Group) alloc(list []model.State, kvType tensor.DType) error {
+	var kept []device.KV
+	for _, s := range list {
+		n := g.lim.Slots()
+		if s.Kind != model.Paged {
+			n = (g.lim.Seqs + 1) * s.Rows
+		}
+		c, err := device.AllocKV(g.dev, s.Type(kvType), n, s.Width, s.Group)
+		if err != nil {
+			return err
+		}
+		kept = append(kept, c)
+		if s.Kind == model.Paged {
+			g.caches = append(g.caches, c)
+			continue
+		}
+		g.states = append(g.states, state{State: s, running: c})
+		last := &g.states[len(g.states)-1]
+		if last.snapshots, err = device.AllocKV(g.dev, s.Type(kvType), g.lim.Snapshots*s.Rows, s.Width, s.Group); err != nil {
+			return err
+		}
+	}
+	g.kept = append(g.kept, kept)
+	return nil
+}
+
+func (s *state) free() {
+	s.running.Free()
+	if !s.snapshots.Zero() {
+		s.snapshots.Free()
+	}
+}
+
+// copy appends that the rows of one sequence or snapshot are those of another.
+func (s *state) copy(p *device.List, to *device.KV, i int, from *device.KV, j int) {
+	p.CopyRows(to.RowRange(i*s.Rows, (i+1)*s.Rows), from.RowRange(j*s.Rows, (j+1)*s.Rows))
+	if !to.Scales.Zero() {
+		p.CopyRows(to.Scales.RowRange(i*s.Rows, (i+1)*s.Rows), from.Scales.RowRange(j*s.Rows, (j+1)*s.Rows))
+	}
+}
+
+// moveStates copies the states of sequences as a batch's moves say, and makes those of sequences
+// that begin in it zeros.
+func (g *Group) moveStates(s device.Stream, st *stages.State) {
+	for i := range g.states {
+		x := &g.states[i]
+		for _, m := range st.Moves {
+			switch m.Kind {
+			case stages.SaveState:
+				x.copy(&g.program, &x.snapshots, int(m.To), &x.running, int(m.From))
+			case stages.LoadState:
+				x.copy(&g.program, &x.running, int(m.To), &x.snapshots, int(m.From))
+			}
+		}
+		for j := range st.Spans {
+			if sp := &st.Spans[j]; sp.Pos == 0 && x.Kind == model.Recurrent {
+				x.copy(&g.program, &x.running, sp.Slot, &x.running, g.lim.Seqs)
+			}
+		}
+	}
+	g.send(s)
+}
+
+// send has the device do the copies that were appended.
+func (g *Group) send(s device.Stream) {
+	if len(g.program.Ops) > 0 {
+		g.dev.Run(s, g.program)
+		g.program.Reset()
+	}
+}
