@@ -83,7 +83,7 @@ type chooserSim struct {
 func newChooserSim(t *testing.T, seed uint64, blocks int, params func(*rand.Rand) sample.Params) *chooserSim {
 	t.Helper()
 	core, err := scheduler.New(scheduler.Config{BlockTokens: 4, Blocks: blocks, MaxBatchTokens: 16, MaxSeqs: chooserSeqs,
-		PrefillChunk: 8, PrefillShare: 4, MaxQueue: 100, Lanes: 1, PrefillBatches: 1, Ahead: true})
+		PrefillChunk: 8, PrefillShare: 4, MaxQueue: 100, MicroBatches: 1, PrefillBatches: 1, Ahead: true})
 	if err != nil {
 		t.Fatal(err)
 	}

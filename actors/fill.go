@@ -18,7 +18,7 @@ const rawIDs = 1 << 63
 
 // fill takes a free state for the core's decision.
 func (n *scheduleNode) fill(d scheduler.Batch) {
-	b := n.take(d.Lane)
+	b := n.take(d.MicroBatch)
 	b.Batch, b.Live, b.Rows = d, len(d.Spans), b.Rows[:0]
 	step := b.Step
 	step.Reset()
@@ -38,7 +38,7 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 		}
 		step.Spans = append(step.Spans, stages.Span{
 			Span: device.Span{Slot: sp.Slot, Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
-			Seq:  sp.ID, Decode: sp.Decode || sp.Again, Want: sp.Last, Every: r.scores(sp),
+			Seq:  sp.ID, Decode: sp.Decode || sp.Recomputed, Want: sp.Last, Every: r.scores(sp),
 		})
 		if r.scores(sp) {
 			b.Rows = r.scored(b.Rows, sp)
@@ -141,7 +141,7 @@ func (n *scheduleNode) fillRaw() {
 	b := n.take(0)
 	n.rawLast++
 	n.raw = true
-	n.core.Forget()
+	n.core.ClearCache()
 	b.Batch, b.Raw, b.Rows, b.Quiet, b.Others = scheduler.Batch{ID: rawIDs + n.rawLast}, raw, b.Rows[:0], false, 0
 	clocked(b, false) // who measures does so from outside
 	timed(b, func(int) bool { return false })

@@ -42,7 +42,7 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 		PrefillChunk: policy.PrefillChunk, PrefillShare: policy.PrefillShare, MaxQueue: policy.MaxQueue,
 		Aging: policy.Aging, MaxRetries: policy.MaxRetries, NoReuse: policy.NoReuse,
 		Blocks: lim.Blocks, BlockTokens: lim.BlockTokens, MaxSeqs: lim.Seqs, MaxBatchTokens: lim.Tokens, LogitRows: lim.LogitRows,
-		RAMBlocks: lim.HostBlocks, Snapshots: lim.Snapshots, LoadRate: loadRate, Lanes: micro, PrefillBatches: micro,
+		RAMBlocks: lim.HostBlocks, Snapshots: lim.Snapshots, LoadRate: loadRate, MicroBatches: micro, PrefillBatches: micro,
 	}
 	gpu := false
 	var devices []device.Device
@@ -52,10 +52,10 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	c.Ahead = Ahead(devices...)
 	// A GPU has room for one generated row of a sequence at a time, and promises bits only
 	// where it is asked to: there whatever the attention.
-	c.Forms = ranks[0].Config.TwoForms() && !gpu
-	c.ReuseAnswers = c.Forms && policy.ReuseAnswers
+	c.Classes = ranks[0].Config.TwoForms() && !gpu
+	c.ReuseAnswers = c.Classes && policy.ReuseAnswers
 	if policy.Invariant && gpu {
-		c.Forms, c.Singly = true, true
+		c.Classes, c.RecomputeSingly = true, true
 	}
 	if len(ranks) > 1 {
 		c.MaxRetries = cmp.Or(c.MaxRetries, linkRetries)

@@ -146,7 +146,7 @@ func (d *director) run(words []string) {
 // config makes the node: prompts in chunks of 4 rows, 2 beside other answers.
 func (d *director) config(groups, depth, seqs int) {
 	core, err := scheduler.New(scheduler.Config{BlockTokens: 8, Blocks: 8 * seqs, MaxBatchTokens: 16, MaxSeqs: seqs,
-		PrefillChunk: 4, PrefillShare: 2, MaxQueue: 2, Lanes: depth, PrefillBatches: depth, Ahead: d.ahead})
+		PrefillChunk: 4, PrefillShare: 2, MaxQueue: 2, MicroBatches: depth, PrefillBatches: depth, Ahead: d.ahead})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func (d *director) further(after, request uint64) *msg.Batch {
 	if !ok || b.After != after {
 		d.t.Fatalf("%+v is not ahead of %d", b, after)
 	}
-	f := n.take(b.Lane)
+	f := n.take(b.MicroBatch)
 	f.Batch, f.Live = b, len(b.Spans)
 	n.live[request].ahead = f
 	return f

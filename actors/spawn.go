@@ -18,7 +18,7 @@ import (
 // spawn creates every actor, the receivers before their senders where that is
 // possible; nobody sends before all addresses are known.
 func (p *Pipeline) spawn(core *scheduler.Core) error {
-	micro := p.scheduler.Lanes
+	micro := p.scheduler.MicroBatches
 	for _, r := range p.ranks {
 		if r.accel != nil {
 			r.queues = r.queuesFor(micro)

@@ -34,7 +34,7 @@ func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
 	}
 	queue := b.Queue % len(n.devices)
 	about := trace.Event{
-		Batch: b.ID, Lane: uint8(b.Lane), Epoch: b.Epoch, Rows: uint32(b.Step.Total()), Layer: -1, Device: c.event.Device, Others: b.Others,
+		Batch: b.ID, Lane: uint8(b.MicroBatch), Epoch: b.Epoch, Rows: uint32(b.Step.Total()), Layer: -1, Device: c.event.Device, Others: b.Others,
 	}
 	ring, at, end := n.devices[queue], b.Anchored, b.Anchor
 	var took []time.Duration

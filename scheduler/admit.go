@@ -76,7 +76,7 @@ func (c *Core) admit(f *flight, s *seq) {
 	c.setPhase(s, filling)
 	c.catchUp(s.key)
 	c.take(f, s)
-	c.seat(s)
+	c.addRunning(s)
 	kind := Resumed
 	if !s.started {
 		kind, s.started = Started, true

@@ -1,14 +1,14 @@
 package scheduler
 
-// further makes a batch ahead of another, for the first lane where that can be.
-func (c *Core) further() *flight {
-	for lane := range c.cfg.Lanes {
-		before := c.first(lane)
-		if before == nil || c.aheadOf(before.ID) != nil || !c.chains(before) {
+// nextAhead makes a batch ahead of another, for the first micro-batch where that can be.
+func (c *Core) nextAhead() *flight {
+	for micro := range c.cfg.MicroBatches {
+		before := c.first(micro)
+		if before == nil || c.aheadOf(before.ID) != nil || !c.canRunAhead(before) {
 			continue
 		}
 		f := c.record(0)
-		f.Lane = lane
+		f.MicroBatch = micro
 		c.takeAhead(f, before)
 		if len(f.Spans) > 0 {
 			c.stats.Ahead++
@@ -19,7 +19,7 @@ func (c *Core) further() *flight {
 }
 
 // Hold says whether the batches that go ahead of one in flight have to wait for its
-// return: the device cannot choose all its tokens, or not those after them. Other lanes
+// return: the device cannot choose all its tokens, or not those after them. Other micro-batches
 // go on. A batch that is not in flight is left alone.
 func (c *Core) Hold(id uint64, held bool) {
 	if f := c.flight(id); f != nil {
@@ -27,26 +27,26 @@ func (c *Core) Hold(id uint64, held bool) {
 	}
 }
 
-// chains tells whether nothing has to wait for the return of a lane's only batch, which is not
+// canRunAhead tells whether nothing has to wait for the return of a micro-batch's only batch, which is not
 // lost: an
-// idle stream of the lane, or one that was passed by too often elsewhere; the rest of
-// a prompt, or a request that could be admitted, if this lane is the first that can
+// idle stream of the micro-batch, or one that was passed by too often elsewhere; the rest of
+// a prompt, or a request that could be admitted, if this micro-batch is the first that can
 // take it along; a prompt that is in flight itself, since a step ahead would go by
 // without a row of it.
-func (c *Core) chains(before *flight) bool {
+func (c *Core) canRunAhead(before *flight) bool {
 	if before.held || before.lost {
 		return false
 	}
 	for _, s := range c.decoding.all() {
-		if s.lane == before.Lane || c.overdue(s) {
+		if s.micro == before.MicroBatch || c.overdue(s) {
 			return false
 		}
 	}
-	if c.fillsNext(before.Lane) && (c.filling.len() > 0 || c.next() != nil) {
+	if c.takesPromptsNext(before.MicroBatch) && (c.filling.len() > 0 || c.next() != nil) {
 		return false
 	}
 	for i, s := range before.seqs {
-		if s.ended == None && (s.anew || !before.Spans[i].Last) {
+		if s.ended == None && (s.recompute || !before.Spans[i].Last) {
 			return false
 		}
 	}
@@ -56,7 +56,7 @@ func (c *Core) chains(before *flight) bool {
 // takeAhead gives the next row to every stream of the batch before, whose token the
 // device will choose there. A prompt's end is such a row like any other: left out,
 // its stream would come back idle and break the chain for a step. That is what
-// happens to the last ones where the lane has more than its share: another takes them.
+// happens to the last ones where the micro-batch has more than its share: another takes them.
 func (c *Core) takeAhead(f, before *flight) {
 	rows := 0
 	for i, s := range before.seqs {
@@ -64,14 +64,14 @@ func (c *Core) takeAhead(f, before *flight) {
 			rows++
 		}
 	}
-	rows = min(rows, c.most(f.Lane, rows+c.beside(f.Lane)))
+	rows = min(rows, c.fairShare(f.MicroBatch, rows+c.streamsElsewhere(f.MicroBatch)))
 	from := 0
 	for i, s := range before.seqs {
 		if !before.Spans[i].Last {
 			continue
 		}
 		if s.goesOn() && len(f.seqs) < rows && (c.covered(s, s.known+1) || c.room(s) > 0) {
-			c.putAhead(f, s, before.ID, from)
+			c.addAhead(f, s, before.ID, from)
 		}
 		from++
 	}
@@ -79,12 +79,12 @@ func (c *Core) takeAhead(f, before *flight) {
 
 // goesOn tells whether a sequence whose next token is being chosen has one after it.
 func (s *seq) goesOn() bool {
-	return s.ended == None && !s.doomed && s.generated()+1 < s.req.MaxNew
+	return s.ended == None && !s.yields && s.generated()+1 < s.req.MaxNew
 }
 
-// putAhead adds the row of the token that s will get from row from of the
+// addAhead adds the row of the token that s will get from row from of the
 // Wanted ones of the batch before.
-func (c *Core) putAhead(f *flight, s *seq, after uint64, from int) {
+func (c *Core) addAhead(f *flight, s *seq, after uint64, from int) {
 	f.After = after
 	table := c.cfg.blocksFor(s.known + 1)
 	c.extend(f, s, max(0, table-len(s.blocks)))
@@ -98,7 +98,7 @@ func (c *Core) putAhead(f *flight, s *seq, after uint64, from int) {
 	f.Rows++
 	f.Decode++
 	f.Wanted++
-	s.flying++
+	s.inFlight++
 }
 
 // aheadOf is the batch in flight that is ahead of this one, or nil.
@@ -111,10 +111,10 @@ func (c *Core) aheadOf(id uint64) *flight {
 	return nil
 }
 
-// part releases an ended sequence that came back, unless it is in the batch
+// releaseIdle releases an ended sequence that came back, unless it is in the batch
 // ahead, too.
-func (c *Core) part(s *seq) {
-	if s.flying == 0 {
+func (c *Core) releaseIdle(s *seq) {
+	if s.inFlight == 0 {
 		c.release(s)
 	}
 }

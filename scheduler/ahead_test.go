@@ -176,7 +176,7 @@ func TestAheadLateReader(t *testing.T) {
 	for name, f := range lose {
 		t.Run(name, func(t *testing.T) {
 			cfg := further()
-			cfg.Lanes, cfg.PrefillBatches = 3, 3
+			cfg.MicroBatches, cfg.PrefillBatches = 3, 3
 			c := newCore(t, cfg)
 			mustAdd(t, c, Request{ID: 1, PromptLen: 40, MaxNew: 4}, Request{ID: 2, PromptLen: 20, MaxNew: 4})
 			before, _, late := mustNext(t, c), mustNext(t, c), mustNext(t, c)
@@ -224,7 +224,7 @@ func TestAheadAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestHold: nothing goes ahead of a batch that is held, in its lane.
+// TestHold: nothing goes ahead of a batch that is held, in its micro-batch.
 func TestHold(t *testing.T) {
 	c := newCore(t, divided(2, true))
 	s := &stepper{core: c}
@@ -242,7 +242,7 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := mustNext(t, c)
-	if b.Lane != one.Lane || b.After != 0 {
+	if b.MicroBatch != one.MicroBatch || b.After != 0 {
 		t.Fatalf("then %+v", b)
 	}
 	c.Hold(b.ID, true)

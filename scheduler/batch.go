@@ -6,14 +6,14 @@ import "slices"
 // batch from Row on, for the sequence's tokens Pos to Pos+Len-1 (prompt first,
 // then what was generated).
 type Span struct {
-	ID     uint64
-	Slot   int // the sequence's own from Started or Resumed to Preempted or Released, below MaxSeqs
-	Row    int
-	Len    int // 1 in decode; more once a step verifies drafted tokens
-	Pos    int
-	Decode bool // the row of the newest generated token, all before it are in the cache when the batch runs
-	Again  bool // with Config.Forms: rows that are computed once more, in the form of generated tokens
-	Last   bool // the span reaches the last known token: its last row is to be sampled
+	ID         uint64
+	Slot       int // the sequence's own from Started or Resumed to Preempted or Released, below MaxSeqs
+	Row        int
+	Len        int // 1 in decode; more once a step verifies drafted tokens
+	Pos        int
+	Decode     bool // the row of the newest generated token, all before it are in the cache when the batch runs
+	Recomputed bool // with Config.Forms: rows that are computed once more, in the form of generated tokens
+	Last       bool // the span reaches the last known token: its last row is to be sampled
 	// From is -1 where the driver knows the span's tokens. In a batch that is
 	// ahead of another it counts that one's Wanted rows from 0: this row takes the
 	// token that is chosen there. The zero value means the first of them, so a
@@ -47,13 +47,13 @@ func (k MoveKind) String() string {
 // Move is work on the KV cache that comes with a batch. Every layer group does it
 // on its own cache: all moves of a batch in their order, before it reads or writes a
 // row of the batch. Rows of other batches may come before or after; no order between
-// lanes is needed, for this holds from the making of a batch until Done or Gone:
+// micro-batches is needed, for this holds from the making of a batch until Done or Gone:
 //
 //   - What a move reads was written by a batch whose Done was reported, and no batch
 //     in flight writes it. (Copy reads a block whose later positions another sequence may be
 //     writing: what is copied of those is of no use and overwritten before it is read.)
 //   - What a move writes, and what a Save empties, no other batch in flight reads
-//     or writes, but the one ahead of this one in its lane.
+//     or writes, but the one ahead of this one in its micro-batch.
 //
 // A lost batch leaves undefined what its moves would have written, nothing else.
 type Move struct {
@@ -67,40 +67,40 @@ type Move struct {
 // The core owns Spans and the block tables. They are read-only, may be shared
 // between actors, and stay as they are until the core is told Done or Gone.
 type Batch struct {
-	ID     uint64 // rises by one from 1
-	Lane   int    // of the micro-batches, which one: below Config.Lanes
-	After  uint64 // the batch in flight, of the same lane, that this one is ahead of; 0: none
-	Rows   int    // sum of Len
-	Decode int    // rows of decode spans
-	Wanted int    // spans with Last: rows that need logits, and outcomes for Done; Request.Scored asks for more
-	Spans  []Span
-	Moves  []Move // to be done before the rows; owned like Spans
+	ID         uint64 // rises by one from 1
+	MicroBatch int    // of the micro-batches, which one: below Config.MicroBatches
+	After      uint64 // the batch in flight, of the same micro-batch, that this one is ahead of; 0: none
+	Rows       int    // sum of Len
+	Decode     int    // rows of decode spans
+	Wanted     int    // spans with Last: rows that need logits, and outcomes for Done; Request.Scored asks for more
+	Spans      []Span
+	Moves      []Move // to be done before the rows; owned like Spans
 }
 
 // flight is the core's record of a batch in flight; ID 0 means free.
 type flight struct {
 	Batch
-	held   bool    // see Hold
-	lost   bool    // see Fail; it is off the books, and its place is taken until Gone
-	seqs   []*seq  // of Spans
-	states []state // of the SaveStates among Moves, in order
-	loads  int     // of Moves
-	staged []int32 // blocks that are loaded for nobody
+	held      bool    // see Hold
+	lost      bool    // see Fail; it is off the books, and its place is taken until Gone
+	seqs      []*seq  // of Spans
+	states    []state // of the SaveStates among Moves, in order
+	loads     int     // of Moves
+	preloaded []int32 // blocks that are loaded for nobody
 }
 
 // Next makes the next batch, if there is work and a place in flight; with
-// Config.Ahead, where there is no other work, one ahead of a lane's only batch. It
+// Config.Ahead, where there is no other work, one ahead of a micro-batch's only batch. It
 // ends expired requests first and admits waiting ones as far as slots, blocks and
 // prefill budget reach; so carry out Effects before sending the batch. The
 // driver calls it until it returns false.
 func (c *Core) Next(now int64) (Batch, bool) {
 	c.Tick(now)
 	c.overtake()
-	c.yield()
-	c.even()
-	f := c.ordinary()
+	c.makeRoom()
+	c.balance()
+	f := c.nextOrdinary()
 	if f == nil && c.cfg.Ahead {
-		f = c.further()
+		f = c.nextAhead()
 	}
 	if f == nil {
 		return Batch{}, false
@@ -123,44 +123,44 @@ func (c *Core) record(id uint64) *flight {
 	return nil
 }
 
-// ordinary makes a batch for a lane that has none in flight: that of the stream that has
+// nextOrdinary makes a batch for a micro-batch that has none in flight: that of the stream that has
 // waited longest, else the first for which there is something to do.
-func (c *Core) ordinary() *flight {
+func (c *Core) nextOrdinary() *flight {
 	tried := uint64(0)
 	for i := 0; i < c.decoding.len(); i++ { // what is tried may preempt some of them
-		lane := c.decoding.all()[i].lane
-		if tried&(1<<lane) != 0 {
+		micro := c.decoding.all()[i].micro
+		if tried&(1<<micro) != 0 {
 			continue
 		}
-		tried |= 1 << lane
-		if f := c.fresh(lane); f != nil {
+		tried |= 1 << micro
+		if f := c.newBatch(micro); f != nil {
 			return f
 		}
 	}
-	for lane := range c.cfg.Lanes {
-		if tried&(1<<lane) != 0 {
+	for micro := range c.cfg.MicroBatches {
+		if tried&(1<<micro) != 0 {
 			continue
 		}
-		if f := c.fresh(lane); f != nil {
+		if f := c.newBatch(micro); f != nil {
 			return f
 		}
 	}
 	return nil
 }
 
-// fresh makes a batch for a lane, nil where it has one in flight or there is no work.
-func (c *Core) fresh(lane int) *flight {
-	if c.first(lane) != nil {
+// newBatch makes a batch for a micro-batch, nil where it has one in flight or there is no work.
+func (c *Core) newBatch(micro int) *flight {
+	if c.first(micro) != nil {
 		return nil
 	}
 	f := c.record(0)
-	f.Lane = lane
+	f.MicroBatch = micro
 	c.takeDecode(f)
 	c.takePrefill(f)
 	if len(f.Spans) == 0 {
 		return nil
 	}
-	if c.cfg.Singly {
+	if c.cfg.RecomputeSingly {
 		f.sort()
 	}
 	return f
@@ -170,7 +170,7 @@ func (c *Core) fresh(lane int) *flight {
 func (f *flight) sort() {
 	at, row := 0, 0
 	for i := range f.Spans {
-		if !f.Spans[i].Decode && !f.Spans[i].Again {
+		if !f.Spans[i].Decode && !f.Spans[i].Recomputed {
 			continue
 		}
 		for j := i; j > at; j-- {
@@ -185,10 +185,10 @@ func (f *flight) sort() {
 	}
 }
 
-// first is the batch of a lane that is in flight and not ahead of another, nil for none.
-func (c *Core) first(lane int) *flight {
+// first is the batch of a micro-batch that is in flight and not ahead of another, nil for none.
+func (c *Core) first(micro int) *flight {
 	for i := range c.flights {
-		if f := &c.flights[i]; f.ID != 0 && f.Lane == lane && f.After == 0 {
+		if f := &c.flights[i]; f.ID != 0 && f.MicroBatch == micro && f.After == 0 {
 			return f
 		}
 	}
@@ -198,30 +198,30 @@ func (c *Core) first(lane int) *flight {
 // share is an even part of n, rounded up.
 func share(n, parts int) int { return (n + parts - 1) / parts }
 
-// takeDecode gives a row to the lane's streams, and to those of others that have been
-// passed by too often: they change to this lane. MaxBatchTokens >= MaxSeqs, so the
+// takeDecode gives a row to the micro-batch's streams, and to those of others that have been
+// passed by too often: they change to this micro-batch. MaxBatchTokens >= MaxSeqs, so the
 // budget holds them all. Those for which there is no memory have to wait.
 func (c *Core) takeDecode(f *flight) {
-	c.feed(f)
+	c.growStreams(f)
 	c.decoding.take(func(s *seq) bool {
-		if !c.travels(s, f.Lane) || !c.covered(s, s.known) {
+		if !c.inNextBatch(s, f.MicroBatch) || !c.covered(s, s.known) {
 			return false
 		}
-		c.move(s, f.Lane)
-		c.put(f, s, 1)
+		c.moveMicro(s, f.MicroBatch)
+		c.addSpan(f, s, 1)
 		return true
 	})
 }
 
-// travels tells whether an idle stream's next row is in the next batch of a lane.
-func (c *Core) travels(s *seq, lane int) bool { return s.lane == lane || c.overdue(s) }
+// inNextBatch tells whether an idle stream's next row is in the next batch of a micro-batch.
+func (c *Core) inNextBatch(s *seq, micro int) bool { return s.micro == micro || c.overdue(s) }
 
-// feed gives a block to the streams of a lane that come to a border, first to those that
+// growStreams gives a block to the streams of a micro-batch that come to a border, first to those that
 // may take it from others.
-func (c *Core) feed(f *flight) {
+func (c *Core) growStreams(f *flight) {
 	c.needy = c.needy[:0]
 	for _, s := range c.decoding.all() {
-		if c.travels(s, f.Lane) && !c.covered(s, s.known) {
+		if c.inNextBatch(s, f.MicroBatch) && !c.covered(s, s.known) {
 			c.needy = append(c.needy, s)
 		}
 	}
@@ -246,7 +246,7 @@ func (c *Core) feed(f *flight) {
 // admitting from the queue where it is its head's turn. Those in the background share one
 // chunk.
 func (c *Core) takePrefill(f *flight) {
-	if !c.fills(f.Lane) {
+	if !c.takesPrompts(f.MicroBatch) {
 		return
 	}
 	if c.cfg.Snapshots > 0 {
@@ -275,7 +275,7 @@ func (c *Core) takePrefill(f *flight) {
 			gap -= n
 		}
 		scored := s.scored()
-		if room -= c.putPrompt(f, s, n); scored {
+		if room -= c.addPrompt(f, s, n); scored {
 			c.billPrompt(s.key, max(0, room))
 			return // logits of other rows cannot be had for certain: the batch has no more prompts
 		}
@@ -297,7 +297,7 @@ func (c *Core) prompt(f *flight, gap bool, room int) *seq {
 		if s == nil {
 			return nil
 		}
-		s.passed = c.rounds
+		s.round = c.rounds
 		if c.ready(f, s, room) {
 			c.filling.remove(s)
 			return s
@@ -309,7 +309,7 @@ func (c *Core) prompt(f *flight, gap bool, room int) *seq {
 func (c *Core) prefilled(gap bool) *seq {
 	var best *seq
 	for _, s := range c.filling.all() {
-		if s.passed != c.rounds && (gap || !s.req.Background) && (best == nil || c.sooner(s, best)) {
+		if s.round != c.rounds && (gap || !s.req.Background) && (best == nil || c.sooner(s, best)) {
 			best = s
 		}
 	}
@@ -318,32 +318,32 @@ func (c *Core) prefilled(gap bool) *seq {
 
 // ready gives an idle prompt memory for a row, if there is.
 func (c *Core) ready(f *flight, s *seq, room int) bool {
-	if s.fresh {
+	if s.empty {
 		return c.begin(f, s, c.loadable(f, room))
 	}
 	return c.covered(s, s.computed+1) || c.room(s) > 0 || c.reclaim(s, 1)
 }
 
-// putPrompt adds up to n rows of a prompt to the batch, as many as there is memory for
+// addPrompt adds up to n rows of a prompt to the batch, as many as there is memory for
 // without taking it from others, and returns how many.
-func (c *Core) putPrompt(f *flight, s *seq, n int) int {
+func (c *Core) addPrompt(f *flight, s *seq, n int) int {
 	room := len(s.blocks) + max(0, c.room(s))
 	end := min(s.computed+n, room*c.cfg.BlockTokens)
-	end = c.border(s, c.oneForm(s, end))
+	end = c.endAtBorder(s, c.sameClass(s, end))
 	c.extend(f, s, max(0, c.cfg.blocksFor(end)-len(s.blocks)))
 	n = end - s.computed
-	c.put(f, s, n)
+	c.addSpan(f, s, n)
 	return n
 }
 
-// put adds the next n rows of s, which is in no list and holds the blocks, to the batch.
-func (c *Core) put(f *flight, s *seq, n int) {
+// addSpan adds the next n rows of s, which is in no list and holds the blocks, to the batch.
+func (c *Core) addSpan(f *flight, s *seq, n int) {
 	c.saveState(f, s, s.computed)
 	end := s.computed + n
 	table := c.cfg.blocksFor(end)
 	sp := Span{
 		ID: s.req.ID, Slot: s.slot, Row: f.Rows, Len: n, Pos: s.computed,
-		Decode: s.phase == decoding, Again: c.cfg.Forms && s.phase == filling && s.answered(s.computed), Last: end == s.known, From: -1,
+		Decode: s.phase == decoding, Recomputed: c.cfg.Classes && s.phase == filling && s.decodeClass(s.computed), Last: end == s.known, From: -1,
 		Blocks: s.blocks[:table:table],
 	}
 	f.Rows += n
@@ -358,9 +358,9 @@ func (c *Core) put(f *flight, s *seq, n int) {
 	}
 	if sp.Last {
 		f.Wanted++
-		c.join(s, f.Lane)
+		c.joinMicro(s, f.MicroBatch)
 	}
-	s.flying++
+	s.inFlight++
 	f.Spans = append(f.Spans, sp)
 	f.seqs = append(f.seqs, s)
 }

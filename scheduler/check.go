@@ -8,11 +8,11 @@ import (
 // Check verifies the core's books and names the first contradiction. It costs
 // time in the number of sequences and blocks; tests call it after every step.
 func (c *Core) Check() error {
-	a := &audit{core: c, block: map[int32]uint64{}, holds: map[int32]int{}, slot: map[int]uint64{}, flights: map[*seq]int{}, rows: make([]int, c.cfg.Lanes), last: map[*seq]bool{}}
+	a := &audit{core: c, block: map[int32]uint64{}, holds: map[int32]int{}, slot: map[int]uint64{}, flights: map[*seq]int{}, rows: make([]int, c.cfg.MicroBatches), last: map[*seq]bool{}}
 	for _, l := range c.queue.lines {
 		a.list("of a line", &l.list, waiting)
 	}
-	a.list("preempted", &c.queue.back, waiting)
+	a.list("preempted", &c.queue.preempted, waiting)
 	a.list("parked", &c.parked, waiting)
 	a.list("filling", &c.filling, filling)
 	a.list("decoding", &c.decoding, decoding)
@@ -35,7 +35,7 @@ type audit struct {
 	holds   map[int32]int    // of a block, by sequences and moves
 	slot    map[int]uint64   // holder of a slot
 	flights map[*seq]int     // batches it is in
-	rows    []int            // of each lane
+	rows    []int            // of each micro-batch
 	last    map[*seq]bool    // it is in a batch that chooses its token
 }
 
@@ -49,7 +49,7 @@ func (a *audit) list(name string, l *list, p phase) {
 	c := a.core
 	for i, s := range l.all() {
 		a.want(s.phase == p, "request %d of phase %d is in list %s", s.req.ID, s.phase, name)
-		a.want(s.flying == 0 && s.ended == None && !s.anew, "request %d in list %s: in %d batches, ended %v, anew %v", s.req.ID, name, s.flying, s.ended, s.anew)
+		a.want(s.inFlight == 0 && s.ended == None && !s.recompute, "request %d in list %s: in %d batches, ended %v, anew %v", s.req.ID, name, s.inFlight, s.ended, s.recompute)
 		switch {
 		case i == 0 || l == &c.parked || l == &c.decoding:
 		default:
@@ -73,8 +73,8 @@ func (a *audit) flight(f *flight) {
 			wanted++
 			a.last[s] = true
 		}
-		a.want(!sp.Last || !s.stream || s.lane == f.Lane, "batch %d of lane %d has a row of lane %d", f.ID, f.Lane, s.lane)
-		a.want(!f.lost || s.ended != None || s.anew, "batch %d is lost, request %d goes on", f.ID, s.req.ID)
+		a.want(!sp.Last || !s.streaming || s.micro == f.MicroBatch, "batch %d of micro-batch %d has a row of micro-batch %d", f.ID, f.MicroBatch, s.micro)
+		a.want(!f.lost || s.ended != None || s.recompute, "batch %d is lost, request %d goes on", f.ID, s.req.ID)
 		if f.After == 0 { // else it is in the batch before, too
 			a.seq(s)
 		}
@@ -102,7 +102,7 @@ func (a *audit) ahead(f *flight) {
 		return
 	}
 	before := a.core.record(f.After)
-	if a.want(before != nil && before.After == 0 && before.ID < f.ID && before.Lane == f.Lane, "batch %d is ahead of %d", f.ID, f.After); a.err != nil {
+	if a.want(before != nil && before.After == 0 && before.ID < f.ID && before.MicroBatch == f.MicroBatch, "batch %d is ahead of %d", f.ID, f.After); a.err != nil {
 		return
 	}
 	var wanted []uint64
@@ -125,8 +125,8 @@ func (a *audit) seq(s *seq) {
 		a.count[s.phase]++
 		a.want(s.req.Deadline == 0 || s.req.Deadline >= c.wake, "request %d: its deadline is before the next", id)
 	}
-	if s.stream {
-		a.rows[s.lane]++
+	if s.streaming {
+		a.rows[s.micro]++
 	}
 	a.want(c.byID[id] == s, "request %d is not known by its id", id)
 	if s.phase == waiting {
@@ -134,11 +134,11 @@ func (a *audit) seq(s *seq) {
 		return
 	}
 	end := s.computed
-	if s.flying > 0 {
+	if s.inFlight > 0 {
 		end = s.known // at least what is in flight of it
 	}
-	a.want(len(s.blocks) >= c.cfg.blocksFor(s.computed) && len(s.blocks) <= c.cfg.blocksFor(end+s.flying)+1, "request %d holds %d blocks, %d of %d computed", id, len(s.blocks), s.computed, s.known)
-	a.want((s.ended != None || s.linked*c.cfg.BlockTokens <= s.computed) && s.fresh == (len(s.blocks) == 0), "request %d: %d blocks linked, %d computed, fresh %v", id, s.linked, s.computed, s.fresh)
+	a.want(len(s.blocks) >= c.cfg.blocksFor(s.computed) && len(s.blocks) <= c.cfg.blocksFor(end+s.inFlight)+1, "request %d holds %d blocks, %d of %d computed", id, len(s.blocks), s.computed, s.known)
+	a.want((s.ended != None || s.linked*c.cfg.BlockTokens <= s.computed) && s.empty == (len(s.blocks) == 0), "request %d: %d blocks linked, %d computed, fresh %v", id, s.linked, s.computed, s.empty)
 	a.want(s.generated() >= 0 && s.generated() < s.req.MaxNew, "request %d made %d of %d tokens", id, s.generated(), s.req.MaxNew)
 	a.want(s.computed >= 0 && s.computed < s.known, "request %d: %d of %d tokens computed", id, s.computed, s.known)
 	a.want(s.phase != decoding || s.known-s.computed == 1, "request %d in decode lacks %d rows", id, s.known-s.computed)
@@ -172,26 +172,26 @@ func (a *audit) totals() {
 	}
 	a.keys()
 	a.want(promised == c.promised && background == c.background, "%d blocks promised, %d in the background, says %d and %d", promised, background, c.promised, c.background)
-	a.want(c.short == nil || c.short.flying == 0 && c.short.ended == None && c.short.slot >= 0, "one that is not idle waits for memory")
+	a.want(c.short == nil || c.short.inFlight == 0 && c.short.ended == None && c.short.slot >= 0, "one that is not idle waits for memory")
 	for i := range c.flights {
 		for _, m := range c.flights[i].Moves {
 			if m.Kind == Copy {
 				a.holds[m.From]++
 			}
 		}
-		for _, block := range c.flights[i].staged {
+		for _, block := range c.flights[i].preloaded {
 			a.holds[block]++
 		}
 	}
 	a.want(a.seqs == len(c.byID), "%d sequences, %d ids", a.seqs, len(c.byID))
 	a.want(a.count == c.count, "phases count %v, say %v", a.count, c.count)
 	for _, s := range c.byID {
-		a.want(s.flying == a.flights[s], "request %d is in %d batches, says %d", s.req.ID, a.flights[s], s.flying)
-		stream := s.ended == None && (a.last[s] || s.flying == 0 && s.phase == decoding)
-		a.want(s.stream == stream, "request %d is a row of a lane: %v, says %v", s.req.ID, stream, s.stream)
+		a.want(s.inFlight == a.flights[s], "request %d is in %d batches, says %d", s.req.ID, a.flights[s], s.inFlight)
+		stream := s.ended == None && (a.last[s] || s.inFlight == 0 && s.phase == decoding)
+		a.want(s.streaming == stream, "request %d is a row of a micro-batch: %v, says %v", s.req.ID, stream, s.streaming)
 	}
-	a.want(slices.Equal(a.rows, c.rows), "lanes have %v rows, say %v", a.rows, c.rows)
-	a.lanes()
+	a.want(slices.Equal(a.rows, c.streams), "micro-batches have %v rows, say %v", a.rows, c.streams)
+	a.microBatches()
 	a.want(len(a.holds) == c.pool.Used(), "%d blocks held, %d used", len(a.holds), c.pool.Used())
 	for block, n := range a.holds {
 		a.want(c.pool.Holds(block) == n, "block %d is held %d times, says %d", block, n, c.pool.Holds(block))
@@ -203,24 +203,24 @@ func (a *audit) totals() {
 	}
 }
 
-// lanes holds what is in flight against the places there are.
-func (a *audit) lanes() {
+// microBatches holds what is in flight against the places there are.
+func (a *audit) microBatches() {
 	c := a.core
-	first, after, prompts := make([]int, c.cfg.Lanes), make([]int, c.cfg.Lanes), 0
+	first, after, prompts := make([]int, c.cfg.MicroBatches), make([]int, c.cfg.MicroBatches), 0
 	for i := range c.flights {
 		switch f := &c.flights[i]; {
 		case f.ID == 0:
 			continue
 		case f.After == 0:
-			first[f.Lane]++
+			first[f.MicroBatch]++
 		default:
-			after[f.Lane]++
+			after[f.MicroBatch]++
 		}
 		if f := &c.flights[i]; f.Rows > f.Decode {
 			prompts++
 		}
 	}
-	a.want(slices.Max(first) <= 1 && slices.Max(after) <= 1, "lanes have %v batches in flight and %v ahead", first, after)
+	a.want(slices.Max(first) <= 1 && slices.Max(after) <= 1, "micro-batches have %v batches in flight and %v ahead", first, after)
 	a.want(prompts <= c.cfg.PrefillBatches, "%d batches have prompts, of %d", prompts, c.cfg.PrefillBatches)
 }
 
@@ -242,7 +242,7 @@ func (a *audit) keys() {
 	}
 	for _, x := range c.keys {
 		a.want(x.count == count[x] && len(x.running) == running[x], "key %v counts %v and %d that run, has %v and %d", x.payer, x.count, len(x.running), count[x], running[x])
-		a.want(slices.Contains(c.seated, x) == (len(x.running) > 0), "key %v runs %d", x.payer, len(x.running))
+		a.want(slices.Contains(c.busyKeys, x) == (len(x.running) > 0), "key %v runs %d", x.payer, len(x.running))
 		if len(x.running) > 0 {
 			seated++
 		}
@@ -257,5 +257,5 @@ func (a *audit) keys() {
 		}
 	}
 	a.want(active == c.active, "%d keys have requests, says %d", active, c.active)
-	a.want(seated == len(c.seated), "%d keys run something, says %d", seated, len(c.seated))
+	a.want(seated == len(c.busyKeys), "%d keys run something, says %d", seated, len(c.busyKeys))
 }

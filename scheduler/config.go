@@ -15,8 +15,8 @@ type Config struct {
 	PrefillChunk   int // prefill rows of one sequence in a batch
 	PrefillShare   int // prefill rows of all sequences in a batch while a stream is in decode
 	MaxQueue       int // waiting requests
-	Lanes          int // micro-batches that the running streams are divided into, each with a place in flight
-	PrefillBatches int // batches in flight at once that may have rows of prompts, 1 to Lanes
+	MicroBatches   int // micro-batches that the running streams are divided into, each with a place in flight
+	PrefillBatches int // batches in flight at once that may have rows of prompts, 1 to MicroBatches
 	LogitRows      int // rows of a batch whose logits can be had, MaxSeqs at least; 0: MaxSeqs
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
@@ -24,19 +24,19 @@ type Config struct {
 	// priority among those of its key, and again after as many more; 0: none does. Background requests never do.
 	Aging int
 
-	// Forms says that rows of generated tokens are not computed as those of a prompt are
+	// Classes says that rows of generated tokens are not computed as those of a prompt are
 	// (latent attention is absorbed there), which may leave other bits in the cache. Then what
 	// one way has left is not taken for the other, and what is computed again keeps its form:
 	// a hit or a preemption changes no token.
-	Forms bool
+	Classes bool
 	// ReuseAnswers, with Forms, lets a request that starts take cached rows of its prompt in
 	// either form. When they are computed again, after a preemption, they keep the form that
 	// the request found.
 	ReuseAnswers bool
-	// Singly is for devices that take one generated row of a sequence at a time: with Forms,
+	// RecomputeSingly is for devices that take one generated row of a sequence at a time: with Forms,
 	// generated rows that are computed once more are one of a sequence in a batch, and come
 	// right behind the rows of decode.
-	Singly bool
+	RecomputeSingly bool
 	// NoReuse: nothing that one sequence has computed is used by another, or by itself
 	// after it was preempted.
 	NoReuse bool
@@ -54,7 +54,7 @@ type Config struct {
 	// kept. 0: all state is in blocks.
 	Snapshots int
 
-	// Ahead is for a device that chooses tokens itself: every lane has a second place
+	// Ahead is for a device that chooses tokens itself: every micro-batch has a second place
 	// in flight, for a batch whose rows take the tokens that the batch before it will
 	// choose.
 	Ahead bool
@@ -66,17 +66,17 @@ func (c *Config) logitRows() int { return max(c.LogitRows, c.MaxSeqs) }
 // Depth is the most batches in flight.
 func (c *Config) Depth() int {
 	if c.Ahead {
-		return 2 * c.Lanes
+		return 2 * c.MicroBatches
 	}
-	return c.Lanes
+	return c.MicroBatches
 }
 
 // The limits of the limits: what New allocates is bounded by them.
 const (
-	seqsMax  = 1 << 16
-	queueMax = 1 << 16
-	rowsMax  = 1 << 24
-	lanesMax = 64
+	seqsMax         = 1 << 16
+	queueMax        = 1 << 16
+	rowsMax         = 1 << 24
+	microBatchesMax = 64
 )
 
 // check names the first field that is out of its range.
@@ -92,8 +92,8 @@ func (c *Config) check() error {
 		{"PrefillChunk", c.PrefillChunk, 1, rowsMax},
 		{"PrefillShare", c.PrefillShare, 1, rowsMax},
 		{"MaxQueue", c.MaxQueue, 1, queueMax},
-		{"Lanes", c.Lanes, 1, lanesMax},
-		{"PrefillBatches", c.PrefillBatches, 1, c.Lanes},
+		{"MicroBatches", c.MicroBatches, 1, microBatchesMax},
+		{"PrefillBatches", c.PrefillBatches, 1, c.MicroBatches},
 		{"MaxRetries", c.MaxRetries, 0, math.MaxInt32},
 		{"Aging", c.Aging, 0, math.MaxInt32},
 		{"RAMBlocks", c.RAMBlocks, 0, math.MaxInt32 - c.Blocks},
@@ -111,9 +111,9 @@ func (c *Config) check() error {
 	return nil
 }
 
-// passes is how many batches may pass by an idle stream that waits for its lane: as
-// many as the other lanes make in turn while this one's come back.
-func (c *Config) passes() uint64 { return uint64(c.Depth() - c.Depth()/c.Lanes) }
+// maxPasses is how many batches may pass by an idle stream that waits for its micro-batch: as
+// many as the other micro-batches make in turn while this one's come back.
+func (c *Config) maxPasses() uint64 { return uint64(c.Depth() - c.Depth()/c.MicroBatches) }
 
 // blocksFor is the number of blocks that hold positions 0 to n-1.
 func (c *Config) blocksFor(n int) int { return (n + c.BlockTokens - 1) / c.BlockTokens }

@@ -21,7 +21,7 @@ type Core struct {
 	filling  list        // idle, in the order of arrival
 	decoding list        // idle, the one that waits longest first
 	flights  []flight    // Depth of them
-	rows     []int       // of each lane: its streams
+	streams  []int       // of each micro-batch: its streams
 	count    [phases]int // live sequences in each phase, those in flight too
 
 	promised   int  // blocks that prompts in work still need
@@ -32,8 +32,8 @@ type Core struct {
 	clocks     [2]uint64  // virtual time: of the keys, and of what they have in the background
 	turns      uint64     // times that a key came to have something to compute
 	active     int        // keys with live requests, what they have in the background aside
-	seated     []*account // with running sequences
-	candidates []*seq     // scratch of deal
+	busyKeys   []*account // with running sequences
+	debtorList []*seq     // scratch of deal
 
 	arrivals uint64 // accepted so far
 	batches  uint64 // made so far: the id of the newest
@@ -50,7 +50,7 @@ type Core struct {
 	left, right  []int32
 	one          [1]int32
 	held         []int32 // scratch of load
-	mark         seq     // outranked by nobody but the background
+	lowest       seq     // outranked by nobody but the background
 	stats        Stats   // the counters; Stats fills in the gauges
 }
 
@@ -66,9 +66,9 @@ func New(cfg Config) (*Core, error) {
 		byID:    make(map[uint64]*seq),
 		keys:    make(map[payer]*account),
 		groups:  make(map[uint64]*group),
-		mark:    seq{tier: math.MaxInt, arrival: math.MaxUint64},
+		lowest:  seq{tier: math.MaxInt, arrival: math.MaxUint64},
 		flights: make([]flight, cfg.Depth()),
-		rows:    make([]int, cfg.Lanes),
+		streams: make([]int, cfg.MicroBatches),
 		wake:    math.MaxInt64,
 	}
 	for i := range c.slots {
@@ -86,12 +86,12 @@ func (c *Core) Add(r Request, now int64) error {
 	}
 	s := c.newSeq()
 	s.req, s.arrival, s.known, s.slot = r, c.arrivals, r.PromptLen, -1
-	s.level, s.fresh, s.key = r.Priority, true, c.open(&r)
+	s.level, s.empty, s.key = r.Priority, true, c.open(&r)
 	if s.reuses = r.Prompt != nil && !r.Scored && !c.cfg.NoReuse; s.reuses {
 		s.root = c.pool.Open(r.Domain)
 		s.link = s.root
 	}
-	c.meet(s)
+	c.joinGroup(s)
 	c.arrivals++
 	c.byID[r.ID] = s
 	c.tally(s, waiting, 1)
@@ -167,9 +167,9 @@ func (c *Core) Drain() {
 // Idle reports that no request waits, runs or is in flight.
 func (c *Core) Idle() bool { return len(c.byID) == 0 }
 
-// Forget empties the cache: what it held of ended sequences is of no use to those
+// ClearCache empties the cache: what it held of ended sequences is of no use to those
 // that come. For a driver that has written to the blocks by itself while Idle.
-func (c *Core) Forget() {
+func (c *Core) ClearCache() {
 	if c.Idle() {
 		c.pool.Clear()
 	}
@@ -209,7 +209,7 @@ func (c *Core) each(f func(*seq)) {
 			f(s)
 		}
 	}
-	for _, l := range []*list{&c.queue.back, &c.parked, &c.filling, &c.decoding} {
+	for _, l := range []*list{&c.queue.preempted, &c.parked, &c.filling, &c.decoding} {
 		for _, s := range l.all() {
 			f(s)
 		}
@@ -229,7 +229,7 @@ func (c *Core) each(f func(*seq)) {
 func (c *Core) end(s *seq, why Reason, cause error) {
 	c.conclude(s, why, cause)
 	switch {
-	case s.flying > 0:
+	case s.inFlight > 0:
 	case s.phase == waiting:
 		c.dequeue(s)
 		c.recycle(s)
@@ -246,12 +246,12 @@ func (c *Core) end(s *seq, why Reason, cause error) {
 func (c *Core) conclude(s *seq, why Reason, cause error) {
 	s.ended = why
 	c.tally(s, s.phase, -1)
-	c.unseat(s)
+	c.removeRunning(s)
 	if s.req.Background && s.slot >= 0 {
 		c.background--
 	}
-	c.leave(s)
-	c.settleFor(s)
+	c.leaveMicro(s)
+	c.endWaits(s)
 	c.stats.Ended[why]++
 	c.emit(Ended, s, why, cause)
 }
@@ -268,11 +268,11 @@ func (c *Core) release(s *seq) {
 func (c *Core) recycle(s *seq) {
 	delete(c.byID, s.req.ID)
 	s.key.live--
-	c.separate(s)
+	c.leaveGroup(s)
 	if s.reuses {
 		c.pool.Close(s.root)
 	}
-	*s = seq{blocks: s.blocks[:0], made: s.made[:0]}
+	*s = seq{blocks: s.blocks[:0], answer: s.answer[:0]}
 	c.spare = append(c.spare, s)
 }
 

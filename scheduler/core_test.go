@@ -10,7 +10,7 @@ import (
 )
 
 var roomy = Config{
-	BlockTokens: 16, Blocks: 4096, MaxBatchTokens: 512, MaxSeqs: 256, PrefillChunk: 256, PrefillShare: 128, MaxQueue: 512, Lanes: 1, PrefillBatches: 1, MaxRetries: 2,
+	BlockTokens: 16, Blocks: 4096, MaxBatchTokens: 512, MaxSeqs: 256, PrefillChunk: 256, PrefillShare: 128, MaxQueue: 512, MicroBatches: 1, PrefillBatches: 1, MaxRetries: 2,
 }
 
 func newCore(t testing.TB, cfg Config) *Core {
@@ -129,7 +129,7 @@ func TestLateReader(t *testing.T) {
 	for name, f := range lose {
 		t.Run(name, func(t *testing.T) {
 			cfg := roomy
-			cfg.Lanes, cfg.PrefillBatches = 2, 2
+			cfg.MicroBatches, cfg.PrefillBatches = 2, 2
 			c := newCore(t, cfg)
 			mustAdd(t, c, Request{ID: 1, PromptLen: 40, MaxNew: 4}, Request{ID: 2, PromptLen: 20, MaxNew: 4})
 			late := mustNext(t, c)
@@ -168,9 +168,9 @@ func TestEffectsOutliveTheNextCalls(t *testing.T) {
 // TestSteadyStateAllocatesNothing: neither decode, nor a stream of short
 // requests, nor mixed prefill.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	for _, lanes := range []int{1, 3} {
+	for _, micros := range []int{1, 3} {
 		cfg := roomy
-		cfg.Lanes, cfg.PrefillBatches = lanes, lanes
+		cfg.MicroBatches, cfg.PrefillBatches = micros, micros
 		c := newCore(t, cfg)
 		for id := range uint64(30) {
 			mustAdd(t, c, Request{ID: id, PromptLen: 5, MaxNew: 2000})
@@ -182,7 +182,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			if err := c.Add(Request{ID: id, PromptLen: 60, MaxNew: 3, Deadline: 1 << 40}, 0); err != nil {
 				t.Fatal(err)
 			}
-			for range lanes {
+			for range micros {
 				if err := s.step(); err != nil {
 					t.Fatal(err)
 				}
@@ -192,18 +192,18 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			work()
 		}
 		if n := testing.AllocsPerRun(200, work); n > 0 {
-			t.Errorf("%d lanes: %v allocations a step", lanes, n)
+			t.Errorf("%d micro-batches: %v allocations a step", micros, n)
 		}
 	}
 }
 
 // TestDecodeGap: eight streams run, 3,000 rows of prompts wait, and every stream
-// has its row in each Lanes batches, beside at most PrefillShare other rows
+// has its row in each MicroBatches batches, beside at most PrefillShare other rows
 // (CASES 26).
 func TestDecodeGap(t *testing.T) {
-	for lanes := 1; lanes <= 4; lanes++ {
+	for micros := 1; micros <= 4; micros++ {
 		cfg := roomy
-		cfg.Lanes, cfg.PrefillBatches, cfg.PrefillShare = lanes, lanes, 40
+		cfg.MicroBatches, cfg.PrefillBatches, cfg.PrefillShare = micros, micros, 40
 		c := newCore(t, cfg)
 		s := &stepper{core: c}
 		for id := range uint64(8) {
@@ -228,19 +228,19 @@ func TestDecodeGap(t *testing.T) {
 			}
 			flying = append(flying, b)
 			if b.Rows-b.Decode > cfg.PrefillShare {
-				t.Fatalf("%d lanes: %d prefill rows beside streams", lanes, b.Rows-b.Decode)
+				t.Fatalf("%d micro-batches: %d prefill rows beside streams", micros, b.Rows-b.Decode)
 			}
 			for _, sp := range b.Spans {
-				// A row goes out in batch n, is back before n+Lanes, and is followed
-				// within Lanes batches.
-				if was := last[sp.ID]; sp.Decode && was > 0 && b.ID-was > uint64(2*lanes-1) {
-					t.Fatalf("%d lanes: stream %d in batch %d, then in %d", lanes, sp.ID, was, b.ID)
+				// A row goes out in batch n, is back before n+MicroBatches, and is followed
+				// within MicroBatches batches.
+				if was := last[sp.ID]; sp.Decode && was > 0 && b.ID-was > uint64(2*micros-1) {
+					t.Fatalf("%d micro-batches: stream %d in batch %d, then in %d", micros, sp.ID, was, b.ID)
 				}
 				last[sp.ID] = b.ID
 			}
 		}
 		if len(last) != 10 {
-			t.Fatalf("%d lanes: %d sequences were served, want 10", lanes, len(last))
+			t.Fatalf("%d micro-batches: %d sequences were served, want 10", micros, len(last))
 		}
 	}
 }

@@ -8,7 +8,7 @@
 //
 // A batch mixes decode spans (one row a running stream) with chunked prefill
 // (Sarathi-Serve, arXiv 2403.02310) under a budget of rows. Decode comes first:
-// every idle stream of its lane gets its row. What is left of
+// every idle stream of its micro-batch gets its row. What is left of
 // the budget goes to prompts, one after another: at most
 // PrefillChunk rows a sequence and, while any stream is in decode, at most
 // PrefillShare rows together, so that a long prompt delays the streams by a
@@ -38,7 +38,7 @@
 //	K*(ceil(P/PrefillShare)+1) + 4*(K-1) + 2*Depth
 //
 // batches with work, where K keys have requests, at most MaxSeqs, and P tokens of its prompt are
-// not cached, if each of these keys can have one request in memory (TestFirstToken). Lanes
+// not cached, if each of these keys can have one request in memory (TestFirstToken). MicroBatches
 // multiply it.
 //
 // Background requests come after all others: they are admitted when no other waits, give
@@ -47,44 +47,44 @@
 //
 // # Micro-batches
 //
-// Running streams are divided into Lanes: a batch has the decode rows of one, and
-// each lane has one batch in flight, so that parts of a machine that take turns in a
+// Running streams are divided into MicroBatches: a batch has the decode rows of one, and
+// each micro-batch has one batch in flight, so that parts of a machine that take turns in a
 // layer (a card and a processor, or groups of layers) have something to do at the
 // same time. A sequence is in one batch at most (with Ahead, see below, in one that
 // is not ahead).
 //
-//   - Lanes stay even, to one stream: before a batch is made, a lane with more than its
-//     share gives idle ones to the smallest. One that is given away waits for that lane's
-//     batch to return, unless Lanes-1 batches have passed it by, or 2*Lanes-2 with Ahead:
-//     then any lane takes it.
-//   - Prompts belong to no lane. They go along with whichever lane's batch is made
+//   - MicroBatches stay even, to one stream: before a batch is made, a micro-batch with more than its
+//     share gives idle ones to the smallest. One that is given away waits for that micro-batch's
+//     batch to return, unless MicroBatches-1 batches have passed it by, or 2*MicroBatches-2 with Ahead:
+//     then any micro-batch takes it.
+//   - Prompts belong to no micro-batch. They go along with whichever micro-batch's batch is made
 //     next, up to the budget, since they read most weights anyway: beside decode rows
-//     they cost the least. The last rows of a prompt make its stream one of that lane.
+//     they cost the least. The last rows of a prompt make its stream one of that micro-batch.
 //   - Prompts that are there at the same time are divided among PrefillBatches batches.
 //     With 1 all go in one and the others have decode rows alone: right where each
 //     batch with prompts pays for the copies of a model's experts.
-//   - One stream is in one lane; the others have nothing in flight. One lane is what
+//   - One stream is in one micro-batch; the others have nothing in flight. One micro-batch is what
 //     a pipeline of one part wants: weights are read once for all streams.
 //
 // # One step ahead
 //
 // With Config.Ahead the device chooses tokens itself and keeps them, so a batch
-// can be sent before those of the batch in flight are known here. Each lane has a
+// can be sent before those of the batch in flight are known here. Each micro-batch has a
 // second place for it.
 //
-//   - Next goes ahead when a lane has one batch in flight and nothing else can be
-//     done: no stream of the lane is idle, no prompt could go along, none is in
+//   - Next goes ahead when a micro-batch has one batch in flight and nothing else can be
+//     done: no stream of the micro-batch is idle, no prompt could go along, none is in
 //     that batch unfinished. A request that arrives is thus in the first batch after
-//     those in flight, beside the lane's streams; they are never split into further
+//     those in flight, beside the micro-batch's streams; they are never split into further
 //     batches for good.
 //   - The batch has a decode row for every sequence whose token the batch in
 //     flight will choose, the end of a prompt included, unless it has ended or
-//     that token is its last by MaxNew, the lane has more streams than its share, or no
+//     that token is its last by MaxNew, the micro-batch has more streams than its share, or no
 //     block is free for it. Batch.After names the batch before, Span.From the row there
 //     whose token it is, Span.Pos that token's position.
 //   - Done comes in order: that of a batch ahead is ErrAhead until the one before
 //     was reported. Then it is a batch like any other, and the next may be ahead
-//     of it: two of a lane are always in flight.
+//     of it: two of a micro-batch are always in flight.
 //   - A sequence that ends with the outcome of the batch before, or in between,
 //     has its Ended at once and its Released when the batch ahead is back, whose
 //     outcome for it is dropped unread.

@@ -30,18 +30,18 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 	if a := c.aheadOf(id); a != nil {
 		a.After = 0
 	}
-	c.settle(f, true)
+	c.settleMoves(f, true)
 	for i, s := range f.seqs {
-		s.flying--
+		s.inFlight--
 		switch sp := &f.Spans[i]; {
 		case s.ended != None:
-			c.part(s) // its rows may not have been computed
+			c.releaseIdle(s) // its rows may not have been computed
 		case sp.Last:
 			c.advance(s, outcomes[0])
 		default:
 			s.computed += sp.Len
 			c.register(s, s.computed)
-			if !c.leaves(s) {
+			if !c.yield(s) {
 				c.filling.insert(s, arrivedBefore)
 			}
 		}
@@ -57,7 +57,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 func (f *flight) clear() {
 	clear(f.seqs)
 	clear(f.Spans)
-	*f = flight{Batch: Batch{Spans: f.Spans[:0], Moves: f.Moves[:0]}, seqs: f.seqs[:0], states: f.states, staged: f.staged}
+	*f = flight{Batch: Batch{Spans: f.Spans[:0], Moves: f.Moves[:0]}, seqs: f.seqs[:0], states: f.states, preloaded: f.preloaded}
 }
 
 // flight is the record of a batch in flight, or nil. One that is lost is none.
@@ -112,13 +112,13 @@ func (f *flight) check(outcomes []Outcome) error {
 // decode, where all but the newest token are in the cache. One that is in the
 // batch ahead has its next row on the way there.
 func (c *Core) advance(s *seq, o Outcome) {
-	c.tell(s, o)
+	c.noteTokens(s, o)
 	s.known += o.NewTokens
 	s.computed = s.known - 1
 	if o.End != Failed {
 		c.register(s, s.computed)
 		if s.phase == filling && s.generated() == o.NewTokens {
-			c.bequeath(s)
+			c.notePromptEnd(s)
 		}
 	}
 	c.stats.NewTokens += uint64(o.NewTokens)
@@ -128,46 +128,46 @@ func (c *Core) advance(s *seq, o Outcome) {
 	}
 	if why != None {
 		c.conclude(s, why, nil)
-		c.part(s)
+		c.releaseIdle(s)
 		return
 	}
-	if s.anew {
-		if s.flying == 0 {
+	if s.recompute {
+		if s.inFlight == 0 {
 			c.refill(s)
 		}
 		return
 	}
 	if s.phase == filling {
 		c.setPhase(s, decoding)
-		c.settleFor(s)
+		c.endWaits(s)
 	}
-	if s.flying > 0 || c.leaves(s) {
+	if s.inFlight > 0 || c.yield(s) {
 		return
 	}
 	s.since = c.batches
 	c.decoding.append(s)
 }
 
-// tell notes the ids of new tokens. Once some are missing, none after them are of use.
-func (c *Core) tell(s *seq, o Outcome) {
-	if s.reuses && len(o.Tokens) == o.NewTokens && s.told() == s.known {
+// noteTokens notes the ids of new tokens. Once some are missing, none after them are of use.
+func (c *Core) noteTokens(s *seq, o Outcome) {
+	if s.reuses && len(o.Tokens) == o.NewTokens && s.knownIDs() == s.known {
 		for _, id := range o.Tokens {
-			if c.cfg.Forms {
+			if c.cfg.Classes {
 				id = ^id // no token of a prompt
 			}
-			s.made = append(s.made, id)
+			s.answer = append(s.answer, id)
 		}
 	}
 }
 
-// leaves preempts a sequence that is back, in no list, if that is still asked for.
-func (c *Core) leaves(s *seq) bool {
-	if !s.doomed {
+// yield preempts a sequence that is back, in no list, if that is still asked for.
+func (c *Core) yield(s *seq) bool {
+	if !s.yields {
 		return false
 	}
-	s.doomed = false
-	if c.short != nil && outranks(c.short, s) || c.gives(s) {
-		c.evict(s)
+	s.yields = false
+	if c.short != nil && outranks(c.short, s) || c.mustYield(s) {
+		c.requeue(s)
 		return true
 	}
 	return false

@@ -2,14 +2,14 @@ package scheduler
 
 import "slices"
 
-// yield makes room for the request whose turn it is, where it lacks a slot or memory: it
+// makeRoom makes room for the request whose turn it is, where it lacks a slot or memory: it
 // preempts what runs in the background, then what other keys run beyond an equal share.
-func (c *Core) yield() {
+func (c *Core) makeRoom() {
 	if c.queue.n == 0 || c.short != nil {
 		return
 	}
-	if len(c.seated) > 1 {
-		for _, a := range c.seated {
+	if len(c.busyKeys) > 1 {
+		for _, a := range c.busyKeys {
 			c.rank(a)
 		}
 	}
@@ -20,16 +20,16 @@ func (c *Core) yield() {
 		}
 		v := c.lastBackground()
 		if v == nil {
-			if c.deal(s) {
+			if c.reclaimShare(s) {
 				return
 			}
 			if s = c.overtaker(s); s != nil && !c.fits(s) {
-				c.deal(s)
+				c.reclaimShare(s)
 			}
 			return
 		}
-		if v.flying > 0 {
-			v.doomed = true
+		if v.inFlight > 0 {
+			v.yields = true
 			return
 		}
 		c.preempt(v)
@@ -38,15 +38,15 @@ func (c *Core) yield() {
 
 // alone tells whether no other key than that of a request runs anything.
 func (c *Core) alone(s *seq) bool {
-	return len(c.seated) == 0 || len(c.seated) == 1 && c.seated[0] == s.key
+	return len(c.busyKeys) == 0 || len(c.busyKeys) == 1 && c.busyKeys[0] == s.key
 }
 
-// deal has running sequences of other keys give way to the request whose turn it is, if that
+// reclaimShare has running sequences of other keys give way to the request whose turn it is, if that
 // is enough for it. A key that gives still has as much without the sequence as the other
 // has with the request, so no two keys take the same place from each other in turn.
 // Sequences in flight give way when their batches are back. It reports whether there is enough.
-func (c *Core) deal(s *seq) bool {
-	if c.batches < s.dealAt || !c.owed(s) {
+func (c *Core) reclaimShare(s *seq) bool {
+	if c.batches < s.dealAt || !c.hasDebtor(s) {
 		return false
 	}
 	s.dealAt = c.batches + lookEvery
@@ -57,7 +57,7 @@ func (c *Core) deal(s *seq) bool {
 	need := c.cfg.blocksFor(s.known) - c.sharing()
 	slots, free := c.coming()
 	n := 0
-	list := c.overdrawn(s, need)
+	list := c.debtors(s, need)
 	for ; n < len(list) && (slots == 0 || free < need); n++ {
 		slots++
 		free += list[n].own() + list[n].promised + 1 // one sequence less to keep a block for
@@ -66,8 +66,8 @@ func (c *Core) deal(s *seq) bool {
 	if enough {
 		s.dealAt = 0
 		for _, v := range list[:n] {
-			if v.flying > 0 {
-				v.doomed, v.owes = true, true
+			if v.inFlight > 0 {
+				v.yields, v.overShare = true, true
 			} else {
 				c.preempt(v)
 			}
@@ -93,17 +93,17 @@ func (c *Core) coming() (slots, blocks int) {
 	return slots, blocks
 }
 
-// overdrawn are the running sequences that may have to give way to a request that needs so
+// debtors are the running sequences that may have to give way to a request that needs so
 // many blocks, the first to go first.
-func (c *Core) overdrawn(s *seq, need int) []*seq {
+func (c *Core) debtors(s *seq, need int) []*seq {
 	most := c.portionWith(s, need)
-	c.candidates = c.candidates[:0]
-	for _, a := range c.seated {
+	c.debtorList = c.debtorList[:0]
+	for _, a := range c.busyKeys {
 		for i := len(a.running) - 1; i >= 0 && a != s.key && a.running[i].tier >= most; i-- {
-			c.candidates = append(c.candidates, a.running[i])
+			c.debtorList = append(c.debtorList, a.running[i])
 		}
 	}
-	slices.SortFunc(c.candidates, func(a, b *seq) int {
+	slices.SortFunc(c.debtorList, func(a, b *seq) int {
 		switch {
 		case a == b:
 			return 0
@@ -112,13 +112,13 @@ func (c *Core) overdrawn(s *seq, need int) []*seq {
 		}
 		return -1
 	})
-	return c.candidates
+	return c.debtorList
 }
 
-// owed tells whether another key runs so much that it may have to give way to a request.
-func (c *Core) owed(s *seq) bool {
+// hasDebtor tells whether another key runs so much that it may have to give way to a request.
+func (c *Core) hasDebtor(s *seq) bool {
 	most := c.portion(len(s.key.running)+1, 0)
-	for _, a := range c.seated {
+	for _, a := range c.busyKeys {
 		if a != s.key && a.running[len(a.running)-1].tier >= most {
 			return true
 		}
@@ -126,10 +126,10 @@ func (c *Core) owed(s *seq) bool {
 	return false
 }
 
-// gives tells whether a sequence that is back has to give way to the request whose turn it is.
-func (c *Core) gives(s *seq) bool {
-	owes := s.owes
-	s.owes = false
+// mustYield tells whether a sequence that is back has to give way to the request whose turn it is.
+func (c *Core) mustYield(s *seq) bool {
+	owes := s.overShare
+	s.overShare = false
 	w := c.head()
 	switch {
 	case w == nil || w.req.Background:
@@ -164,7 +164,7 @@ func (c *Core) overtaker(head *seq) *seq {
 			best = s
 		}
 	}
-	for _, s := range c.queue.back.all() {
+	for _, s := range c.queue.preempted.all() {
 		see(s)
 	}
 	for _, l := range c.queue.lines {
@@ -174,7 +174,7 @@ func (c *Core) overtaker(head *seq) *seq {
 		return nil
 	}
 	left := c.cfg.Blocks - c.cfg.blocksFor(head.known) - c.reserve() - 1 - c.cfg.blocksFor(best.known)
-	for _, a := range c.seated {
+	for _, a := range c.busyKeys {
 		for _, s := range a.running {
 			if s.began >= head.blocked {
 				left -= s.own()

@@ -72,7 +72,7 @@ func (s *served) wait(t *testing.T, id uint64, most int) int {
 }
 
 // usual is a server with the defaults of the command line, about.
-var usual = Config{BlockTokens: 32, Blocks: 4096, MaxBatchTokens: 1024, MaxSeqs: 32, PrefillChunk: 512, PrefillShare: 256, MaxQueue: 256, Lanes: 1, PrefillBatches: 1}
+var usual = Config{BlockTokens: 32, Blocks: 4096, MaxBatchTokens: 1024, MaxSeqs: 32, PrefillChunk: 512, PrefillShare: 256, MaxQueue: 256, MicroBatches: 1, PrefillBatches: 1}
 
 // firstTokenBound is what docs/scheduling.md promises: the most batches until the first token of
 // a request whose key has nothing else, where so many keys have requests, no more than

@@ -15,7 +15,7 @@ type group struct {
 }
 
 // join counts a sequence among its siblings.
-func (c *Core) meet(s *seq) {
+func (c *Core) joinGroup(s *seq) {
 	if s.req.Group == 0 || !s.reuses {
 		return
 	}
@@ -25,24 +25,24 @@ func (c *Core) meet(s *seq) {
 		c.groups[s.req.Group] = g
 	}
 	g.members++
-	s.family = g
+	s.siblings = g
 }
 
-// separate forgets a group with its last member.
-func (c *Core) separate(s *seq) {
-	g := s.family
+// leaveGroup forgets a group with its last member.
+func (c *Core) leaveGroup(s *seq) {
+	g := s.siblings
 	if g == nil {
 		return
 	}
-	s.family = nil
+	s.siblings = nil
 	if g.members--; g.members == 0 {
 		delete(c.groups, s.req.Group)
 	}
 }
 
-// bequeath notes where the prompt of a sequence, which was computed just now, ends.
-func (c *Core) bequeath(s *seq) {
-	g, n := s.family, s.req.PromptLen/c.cfg.BlockTokens
+// notePromptEnd notes where the prompt of a sequence, which was computed just now, ends.
+func (c *Core) notePromptEnd(s *seq) {
+	g, n := s.siblings, s.req.PromptLen/c.cfg.BlockTokens
 	if g == nil || g.members == 1 || s.linked != n || s.req.PromptLen%c.cfg.BlockTokens == 0 {
 		return
 	}

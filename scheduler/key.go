@@ -147,22 +147,22 @@ func above(a, b *seq) bool {
 	return a.arrival < b.arrival
 }
 
-// seat counts a sequence among those of its key that run.
-func (c *Core) seat(s *seq) {
+// addRunning counts a sequence among those of its key that run.
+func (c *Core) addRunning(s *seq) {
 	a := s.key
 	at := len(a.running)
 	for at > 0 && above(s, a.running[at-1]) {
 		at--
 	}
 	if len(a.running) == 0 {
-		c.seated = append(c.seated, a)
+		c.busyKeys = append(c.busyKeys, a)
 	}
 	a.running = slices.Insert(a.running, at, s)
 	c.rank(a)
 }
 
-// unseat takes a sequence off those of its key that run.
-func (c *Core) unseat(s *seq) {
+// removeRunning takes a sequence off those of its key that run.
+func (c *Core) removeRunning(s *seq) {
 	a := s.key
 	at := slices.Index(a.running, s)
 	if at < 0 {
@@ -172,8 +172,8 @@ func (c *Core) unseat(s *seq) {
 	if c.rank(a); len(a.running) > 0 {
 		return
 	}
-	at = slices.Index(c.seated, a)
-	c.seated = slices.Delete(c.seated, at, at+1)
+	at = slices.Index(c.busyKeys, a)
+	c.busyKeys = slices.Delete(c.busyKeys, at, at+1)
 }
 
 // rank sets the tiers of the sequences that run for a key. A sequence's tier is how much of the
@@ -195,4 +195,4 @@ func (c *Core) portion(slots, blocks int) int {
 }
 
 // own is how many blocks a sequence holds that others did not hold when it began.
-func (s *seq) own() int { return max(0, len(s.blocks)-s.lent) }
+func (s *seq) own() int { return max(0, len(s.blocks)-s.borrowed) }

@@ -10,7 +10,7 @@ import "fmt"
 // or a sampler's history: the retry makes it again. ErrUnknownBatch changes nothing.
 //
 // Somebody may still work on a lost batch, or carry out its Moves: a device, at its own
-// time, or an actor that has not heard of it. So it keeps its place in its lane, its
+// time, or an actor that has not heard of it. So it keeps its place in its micro-batch, its
 // sequences their blocks and slots, and its moves what they read and write, until Gone.
 // Its id is unknown from now on but to Gone.
 //
@@ -32,7 +32,7 @@ func (c *Core) Fail(id uint64, cause error, retry bool) error {
 		switch {
 		case s.ended != None:
 		case retry && c.retried(s):
-			s.anew = true
+			s.recompute = true
 		default:
 			c.conclude(s, Failed, cause)
 		}
@@ -57,10 +57,10 @@ func (c *Core) Gone(id uint64) error {
 	if a := c.aheadOf(id); a != nil {
 		a.After = 0
 	}
-	c.settle(f, false)
+	c.settleMoves(f, false)
 	for _, s := range f.seqs {
-		switch s.flying--; {
-		case s.flying > 0:
+		switch s.inFlight--; {
+		case s.inFlight > 0:
 		case s.ended != None:
 			c.release(s)
 		default:
@@ -74,7 +74,7 @@ func (c *Core) Gone(id uint64) error {
 // retried counts a retry, if there is one left. One that still waits for its
 // batch to come back is not counted twice.
 func (c *Core) retried(s *seq) bool {
-	if s.anew {
+	if s.recompute {
 		return true
 	}
 	if s.retries >= c.cfg.MaxRetries {
@@ -87,8 +87,8 @@ func (c *Core) retried(s *seq) bool {
 
 // refill has an idle sequence compute all that is known of it anew.
 func (c *Core) refill(s *seq) {
-	s.anew, s.doomed, s.owes = false, false, false
-	c.leave(s)
+	s.recompute, s.yields, s.overShare = false, false, false
+	c.leaveMicro(s)
 	c.setPhase(s, filling)
 	c.drop(s)
 	c.filling.insert(s, arrivedBefore)

@@ -64,8 +64,8 @@ func (c *Core) reclaim(s *seq, n int) bool {
 		case v == nil:
 			c.preempt(s)
 			return false
-		case v.flying > 0:
-			v.doomed = true
+		case v.inFlight > 0:
+			v.yields = true
 			c.claim(s, n)
 			return false
 		}
@@ -88,7 +88,7 @@ func (c *Core) claim(s *seq, n int) {
 // have ended, or will be preempted, are in flight.
 func (c *Core) last(s *seq) (last *seq, coming bool) {
 	see := func(v *seq) {
-		if v.ended != None || v.doomed {
+		if v.ended != None || v.yields {
 			coming = true
 		}
 		if v.ended == None && outranks(s, v) && (last == nil || outranks(last, v)) {
@@ -116,22 +116,22 @@ func (c *Core) preempt(s *seq) {
 	} else {
 		c.decoding.remove(s)
 	}
-	c.evict(s)
+	c.requeue(s)
 }
 
-// evict preempts a sequence that is in no list and no batch.
-func (c *Core) evict(s *seq) {
+// requeue preempts a sequence that is in no list and no batch.
+func (c *Core) requeue(s *seq) {
 	c.stats.Preemptions++
 	if s.req.Background {
 		c.background--
 	}
-	c.leave(s)
-	c.unseat(s)
+	c.leaveMicro(s)
+	c.removeRunning(s)
 	c.setPhase(s, waiting)
 	c.drop(s)
 	c.slots = append(c.slots, s.slot)
 	c.emit(Preempted, s, None, nil)
-	s.slot, s.resumed, s.doomed, s.owes = -1, true, false, false
+	s.slot, s.resumed, s.yields, s.overShare = -1, true, false, false
 	c.enqueue(s)
 }
 
@@ -139,12 +139,12 @@ func (c *Core) evict(s *seq) {
 func (c *Core) drop(s *seq) {
 	c.pool.Free(s.blocks)
 	s.blocks = s.blocks[:0]
-	s.computed, s.linked, s.link, s.kept, s.lent, s.fresh = 0, 0, s.root, 0, 0, true
-	c.settleFor(s)
+	s.computed, s.linked, s.link, s.stateAt, s.borrowed, s.empty = 0, 0, s.root, 0, 0, true
+	c.endWaits(s)
 }
 
-// settleFor ends what others do for a sequence, or it claims, that goes another way.
-func (c *Core) settleFor(s *seq) {
+// endWaits ends what others do for a sequence, or it claims, that goes another way.
+func (c *Core) endWaits(s *seq) {
 	if c.short == s {
 		c.short = nil
 	}
@@ -164,8 +164,8 @@ func (c *Core) promise(s *seq) {
 
 // lastBackground is the last in the order of those that run in the background.
 func (c *Core) lastBackground() *seq {
-	c.mark.req.Background = false
-	if v, _ := c.last(&c.mark); v != nil && v.req.Background {
+	c.lowest.req.Background = false
+	if v, _ := c.last(&c.lowest); v != nil && v.req.Background {
 		return v
 	}
 	return nil

@@ -18,7 +18,7 @@ type monitor struct {
 	tokens  *trie
 	client  map[uint64]*client
 	slot    map[int]*client // by its holder
-	lane    map[uint64]int  // of a request's last batch
+	micro   map[uint64]int  // of a request's last batch
 	past    []*client       // of ids that were used again
 	waits   []*client       // accepted, not started, not ended, in order of arrival
 	made    uint64          // batches
@@ -47,7 +47,7 @@ type client struct {
 }
 
 func newMonitor(cfg Config, core *Core) *monitor {
-	m := &monitor{cfg: cfg, core: core, ample: true, who: map[uint64][]*client{}, tokens: newTrie(), client: map[uint64]*client{}, slot: map[int]*client{}, lane: map[uint64]int{}, lost: map[uint64]bool{}}
+	m := &monitor{cfg: cfg, core: core, ample: true, who: map[uint64][]*client{}, tokens: newTrie(), client: map[uint64]*client{}, slot: map[int]*client{}, micro: map[uint64]int{}, lost: map[uint64]bool{}}
 	for range 3 {
 		m.devices = append(m.devices, newSimulated(cfg))
 	}
@@ -60,7 +60,7 @@ func (m *monitor) accept(r Request) {
 		m.past = append(m.past, old)
 	}
 	m.client[r.ID] = c
-	delete(m.lane, r.ID)
+	delete(m.micro, r.ID)
 	m.waits = append(m.waits, c)
 }
 
@@ -97,7 +97,7 @@ func (m *monitor) send(b Batch) error {
 		if c.ended > 0 || c.tokens == 0 {
 			continue
 		}
-		if m.ample && c.stream && m.made > c.idleAt+m.cfg.passes() {
+		if m.ample && c.stream && m.made > c.idleAt+m.cfg.maxPasses() {
 			return fmt.Errorf("batch %d passes by stream %d, idle since batch %d", b.ID, c.ID, c.idleAt)
 		}
 		if c.stream || slices.ContainsFunc(b.Spans, func(sp Span) bool { return sp.Decode && sp.ID == c.ID }) {
@@ -122,7 +122,7 @@ func (m *monitor) send(b Batch) error {
 		return err
 	}
 	for _, sp := range b.Spans {
-		m.lane[sp.ID] = b.Lane
+		m.micro[sp.ID] = b.MicroBatch
 	}
 	b.Spans, b.Moves = slices.Clone(b.Spans), slices.Clone(b.Moves)
 	m.flying = append(m.flying, b)
@@ -182,7 +182,7 @@ func (m *monitor) span(b Batch, sp *Span, rows int) error {
 	return nil
 }
 
-// places checks that a batch has a place of its lane, beside what is in flight of it,
+// places checks that a batch has a place of its micro-batch, beside what is in flight of it,
 // and that no more batches than may have prompts.
 func (m *monitor) places(b Batch) error {
 	prompts := 0
@@ -193,12 +193,12 @@ func (m *monitor) places(b Batch) error {
 		if x.Rows > x.Decode {
 			prompts++
 		}
-		if x.Lane == b.Lane && x.ID != b.After {
-			return fmt.Errorf("batch %d is beside %d in lane %d", b.ID, x.ID, b.Lane)
+		if x.MicroBatch == b.MicroBatch && x.ID != b.After {
+			return fmt.Errorf("batch %d is beside %d in micro-batch %d", b.ID, x.ID, b.MicroBatch)
 		}
 	}
-	if b.Lane < 0 || b.Lane >= m.cfg.Lanes || prompts > m.cfg.PrefillBatches {
-		return fmt.Errorf("batch %d of lane %d, %d with prompts", b.ID, b.Lane, prompts)
+	if b.MicroBatch < 0 || b.MicroBatch >= m.cfg.MicroBatches || prompts > m.cfg.PrefillBatches {
+		return fmt.Errorf("batch %d of micro-batch %d, %d with prompts", b.ID, b.MicroBatch, prompts)
 	}
 	return nil
 }
@@ -213,16 +213,16 @@ func (m *monitor) goOn(b Batch) (n int) {
 	return n
 }
 
-// streamsBeside is the number of streams, idle or at a token, that are not of a lane.
-func (m *monitor) streamsBeside(lane int) (n int) {
+// streamsBeside is the number of streams, idle or at a token, that are not of a micro-batch.
+func (m *monitor) streamsBeside(micro int) (n int) {
 	for _, c := range m.client {
-		if c.stream { // of another lane, or there would be no batch ahead
+		if c.stream { // of another micro-batch, or there would be no batch ahead
 			n++
 		}
 	}
 	for _, x := range m.flying {
 		for _, sp := range x.Spans {
-			if x.Lane != lane && !m.before(x) && sp.Last && m.client[sp.ID].ended == 0 {
+			if x.MicroBatch != micro && !m.before(x) && sp.Last && m.client[sp.ID].ended == 0 {
 				n++
 			}
 		}
@@ -230,26 +230,26 @@ func (m *monitor) streamsBeside(lane int) (n int) {
 	return n
 }
 
-// newest is the batch of a lane that was made last, of those in flight.
-func (m *monitor) newest(lane int) (id uint64) {
+// newest is the batch of a micro-batch that was made last, of those in flight.
+func (m *monitor) newest(micro int) (id uint64) {
 	for _, x := range m.flying {
-		if x.Lane == lane {
+		if x.MicroBatch == micro {
 			id = max(id, x.ID)
 		}
 	}
 	return id
 }
 
-// ahead checks that a batch follows the only one of its lane in flight, takes the tokens
+// ahead checks that a batch follows the only one of its micro-batch in flight, takes the tokens
 // of its own sequences, leaves out none that goes on for sure but what is more than the
-// lane's share, and that nobody who could have a row is idle.
+// micro-batch's share, and that nobody who could have a row is idle.
 func (m *monitor) ahead(b Batch) error {
 	if b.After == 0 {
 		return nil
 	}
 	at := slices.IndexFunc(m.flying, func(x Batch) bool { return x.ID == b.After })
-	if !m.cfg.Ahead || at < 0 || m.flying[at].Lane != b.Lane || m.lost[b.After] {
-		return fmt.Errorf("batch %d of lane %d is ahead of %d", b.ID, b.Lane, b.After)
+	if !m.cfg.Ahead || at < 0 || m.flying[at].MicroBatch != b.MicroBatch || m.lost[b.After] {
+		return fmt.Errorf("batch %d of micro-batch %d is ahead of %d", b.ID, b.MicroBatch, b.After)
 	}
 	var wanted []Span
 	for _, sp := range m.flying[at].Spans {
@@ -260,9 +260,9 @@ func (m *monitor) ahead(b Batch) error {
 		}
 	}
 	on := m.goOn(m.flying[at])
-	all := on + m.streamsBeside(b.Lane)
-	if n := len(b.Spans); n > share(all, m.cfg.Lanes) || m.ample && n < min(on, all/m.cfg.Lanes) {
-		return fmt.Errorf("batch %d has %d of %d rows, beside %d of other lanes", b.ID, len(b.Spans), on, m.streamsBeside(b.Lane))
+	all := on + m.streamsBeside(b.MicroBatch)
+	if n := len(b.Spans); n > share(all, m.cfg.MicroBatches) || m.ample && n < min(on, all/m.cfg.MicroBatches) {
+		return fmt.Errorf("batch %d has %d of %d rows, beside %d of other micro-batches", b.ID, len(b.Spans), on, m.streamsBeside(b.MicroBatch))
 	}
 	spans := b.Spans
 	for from, sp := range wanted {
@@ -270,7 +270,7 @@ func (m *monitor) ahead(b Batch) error {
 			continue
 		}
 		if len(spans) == 0 {
-			break // the rest is another lane's
+			break // the rest is another micro-batch's
 		}
 		if !m.ample && spans[0].ID != sp.ID {
 			continue // there was no memory for it
@@ -290,19 +290,19 @@ func (m *monitor) ahead(b Batch) error {
 }
 
 // nobodyIdle checks that a batch ahead leaves nobody behind who could travel with its
-// lane: a stream of it, or a prompt for which no other lane has room sooner.
+// micro-batch: a stream of it, or a prompt for which no other micro-batch has room sooner.
 func (m *monitor) nobodyIdle(b Batch) error {
 	full, sooner := 0, false
 	for _, x := range m.flying {
-		if x.Lane != b.Lane && x.Rows > x.Decode {
+		if x.MicroBatch != b.MicroBatch && x.Rows > x.Decode {
 			full++
 		}
-		sooner = sooner || m.newest(x.Lane) < m.newest(b.Lane)
+		sooner = sooner || m.newest(x.MicroBatch) < m.newest(b.MicroBatch)
 	}
 	for _, c := range m.client {
 		switch {
 		case c.started == 0 || c.ended > 0 || m.inFlight(c.ID):
-		case c.stream && m.cfg.Lanes == 1:
+		case c.stream && m.cfg.MicroBatches == 1:
 			return fmt.Errorf("batch %d is ahead while stream %d is idle", b.ID, c.ID)
 		case !c.stream && full < m.cfg.PrefillBatches && !sooner:
 			return fmt.Errorf("batch %d is ahead while prompt %d is idle", b.ID, c.ID)

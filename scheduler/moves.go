@@ -6,8 +6,8 @@ type state struct {
 	block int32
 }
 
-// carry adds a move to a batch.
-func (c *Core) carry(f *flight, m Move) {
+// addMove adds a move to a batch.
+func (c *Core) addMove(f *flight, m Move) {
 	f.Moves = append(f.Moves, m)
 	c.stats.Moves[m.Kind]++
 }
@@ -17,14 +17,14 @@ func (c *Core) carry(f *flight, m Move) {
 func (c *Core) alloc(f *flight) int32 {
 	block, place := c.pool.Alloc()
 	if place >= 0 {
-		c.carry(f, Move{Kind: Save, From: block, To: place})
+		c.addMove(f, Move{Kind: Save, From: block, To: place})
 	}
 	return block
 }
 
-// settle tells the pool what became of a batch's moves. Its sequences still hold their
+// settleMoves tells the pool what became of a batch's moves. Its sequences still hold their
 // blocks.
-func (c *Core) settle(f *flight, ok bool) {
+func (c *Core) settleMoves(f *flight, ok bool) {
 	states := f.states
 	for _, m := range f.Moves {
 		switch m.Kind {
@@ -42,9 +42,9 @@ func (c *Core) settle(f *flight, ok bool) {
 			c.pool.UnpinSnapshot(m.From)
 		}
 	}
-	c.pool.Free(f.staged)
+	c.pool.Free(f.preloaded)
 	clear(f.states)
-	f.states, f.staged = f.states[:0], f.staged[:0]
+	f.states, f.preloaded = f.states[:0], f.preloaded[:0]
 }
 
 // saveState keeps the state of a sequence as it is before its row at pos, if a block ends
@@ -60,7 +60,7 @@ func (c *Core) saveState(f *flight, s *seq, pos int) {
 		return
 	}
 	if snap := c.pool.TakeSnapshot(); snap >= 0 {
-		c.carry(f, Move{Kind: SaveState, From: int32(s.slot), To: snap})
+		c.addMove(f, Move{Kind: SaveState, From: int32(s.slot), To: snap})
 		f.states = append(f.states, state{s, block})
 	}
 }
@@ -78,16 +78,16 @@ func (c *Core) keptState(snap int32, st state, ok bool) {
 	if (at+1)*c.cfg.BlockTokens <= s.req.PromptLen {
 		return
 	}
-	if s.kept > 0 && s.kept-1 < at {
-		c.pool.DropSnapshot(s.blocks[s.kept-1])
+	if s.stateAt > 0 && s.stateAt-1 < at {
+		c.pool.DropSnapshot(s.blocks[s.stateAt-1])
 	}
-	s.kept = at + 1
+	s.stateAt = at + 1
 }
 
-// border shortens a span that begins at computed so that it ends where a state can be
+// endAtBorder shortens a span that begins at computed so that it ends where a state can be
 // kept, and is waited for: a prompt's last rows come in a batch of their own behind the last
 // border.
-func (c *Core) border(s *seq, end int) int {
+func (c *Core) endAtBorder(s *seq, end int) int {
 	if c.cfg.Snapshots == 0 || !s.reuses {
 		return end
 	}

@@ -16,7 +16,7 @@ type oracle struct {
 	ticks    int
 	draining bool
 	effects  []Effect       // kind, id and reason only
-	laneOf   map[uint64]int // of a batch
+	microOf  map[uint64]int // of a batch
 	held     map[uint64]bool
 	lost     map[uint64]bool // batches that somebody may still work on
 }
@@ -28,7 +28,7 @@ type dumb struct {
 	started  bool
 	ended    bool
 	decoding bool
-	lane     int    // of a stream
+	micro    int    // of a stream
 	batch    uint64 // 0: idle
 	span     Span   // its part of the batch
 	ahead    uint64 // the batch ahead of it that it is in, too; or 0
@@ -127,17 +127,17 @@ func (o *oracle) tick(now int64) {
 	}
 }
 
-// streams are those of a lane, of every lane with -1.
-func (o *oracle) streams(lane int) []*dumb {
+// streams are those of a micro-batch, of every micro-batch with -1.
+func (o *oracle) streams(micro int) []*dumb {
 	return o.pick(func(d *dumb) bool {
 		stream := !d.ended && (d.batch == 0 && d.decoding || d.batch != 0 && d.span.Last)
-		return stream && (lane < 0 || d.lane == lane)
+		return stream && (micro < 0 || d.micro == micro)
 	})
 }
 
-// in are the sequences of a lane that are in flight.
-func (o *oracle) in(lane int) []*dumb {
-	return o.pick(func(d *dumb) bool { return d.batch != 0 && o.laneOf[d.batch] == lane })
+// in are the sequences of a micro-batch that are in flight.
+func (o *oracle) in(micro int) []*dumb {
+	return o.pick(func(d *dumb) bool { return d.batch != 0 && o.microOf[d.batch] == micro })
 }
 
 // even is a part of n for one of so many.
@@ -152,88 +152,88 @@ func (o *oracle) idle() []*dumb {
 
 // overdue tells whether too many batches went by without an idle stream.
 func (o *oracle) overdue(d *dumb) bool {
-	most := o.cfg.Lanes - 1
+	most := o.cfg.MicroBatches - 1
 	if o.cfg.Ahead {
 		most *= 2
 	}
 	return o.batches >= d.idleAt+uint64(most)
 }
 
-// next returns the spans of the next batch and its lane, nil if there is none.
+// next returns the spans of the next batch and its micro-batch, nil if there is none.
 func (o *oracle) next(now int64) ([]Span, int) {
 	o.tick(now)
 	o.level()
 	var order []int
 	for _, d := range o.idle() {
-		order = append(order, d.lane)
+		order = append(order, d.micro)
 	}
-	for lane := range o.cfg.Lanes {
-		order = append(order, lane)
+	for micro := range o.cfg.MicroBatches {
+		order = append(order, micro)
 	}
-	for _, lane := range order {
-		if len(o.in(lane)) > 0 {
+	for _, micro := range order {
+		if len(o.in(micro)) > 0 {
 			continue
 		}
-		if spans := o.ordinary(lane); len(spans) > 0 {
-			return o.made(spans, lane)
+		if spans := o.ordinary(micro); len(spans) > 0 {
+			return o.made(spans, micro)
 		}
 	}
-	for lane := 0; o.cfg.Ahead && lane < o.cfg.Lanes; lane++ {
-		if spans := o.further(lane); len(spans) > 0 {
-			return o.made(spans, lane)
+	for micro := 0; o.cfg.Ahead && micro < o.cfg.MicroBatches; micro++ {
+		if spans := o.further(micro); len(spans) > 0 {
+			return o.made(spans, micro)
 		}
 	}
 	return nil, 0
 }
 
-func (o *oracle) made(spans []Span, lane int) ([]Span, int) {
+func (o *oracle) made(spans []Span, micro int) ([]Span, int) {
 	o.batches++
-	o.laneOf[o.batches] = lane
-	return spans, lane
+	o.microOf[o.batches] = micro
+	return spans, micro
 }
 
-// level gives idle streams of lanes that have too many to those that have the fewest.
+// level gives idle streams of micro-batches that have too many to those that have the fewest.
 func (o *oracle) level() {
-	for lane := range o.cfg.Lanes {
-		most := o.most(lane, len(o.streams(-1)))
+	for micro := range o.cfg.MicroBatches {
+		most := o.most(micro, len(o.streams(-1)))
 		idle := o.idle()
 		slices.Reverse(idle)
 		for _, d := range idle {
-			if d.lane == lane && len(o.streams(lane)) > most {
-				d.lane = o.smallest()
+			if d.micro == micro && len(o.streams(micro)) > most {
+				d.micro = o.smallest()
 			}
 		}
 	}
 }
 
-// most is a lane's part of so many streams: dealt out one by one, the lanes in the order
+// most is a micro-batch's part of so many streams: dealt out one by one, the micro-batches in the order
 // in which those before this one have more than an even part already.
-func (o *oracle) most(lane, streams int) int {
-	extra := streams - streams/o.cfg.Lanes*o.cfg.Lanes
-	for before := range lane {
-		if len(o.streams(before)) > streams/o.cfg.Lanes {
+func (o *oracle) most(micro, streams int) int {
+	extra := streams - streams/o.cfg.MicroBatches*o.cfg.MicroBatches
+	for before := range micro {
+		if len(o.streams(before)) > streams/o.cfg.MicroBatches {
 			extra--
 		}
 	}
 	if extra > 0 {
-		return streams/o.cfg.Lanes + 1
+		return streams/o.cfg.MicroBatches + 1
 	}
-	return streams / o.cfg.Lanes
+	return streams / o.cfg.MicroBatches
 }
 
-// smallest is the lane with the fewest streams.
+// smallest is the micro-batch with the fewest streams.
 func (o *oracle) smallest() (small int) {
-	for lane := range o.cfg.Lanes {
-		if len(o.streams(lane)) < len(o.streams(small)) {
-			small = lane
+	for micro := range o.cfg.MicroBatches {
+		if len(o.streams(micro)) < len(o.streams(small)) {
+			small = micro
 		}
 	}
 	return small
 }
 
-// further are the spans ahead of a lane's only batch in flight.
-func (o *oracle) further(lane int) []Span {
-	flying := o.in(lane)
+// further are the spans ahead of a micro-batch's only batch in flight.
+func (o *oracle) further(micro int) []Span {
+	flying := o.in(micro)
 	if len(flying) == 0 {
 		return nil
 	}
@@ -245,14 +245,14 @@ func (o *oracle) further(lane int) []Span {
 		switch {
 		case !d.started || d.ended:
 		case d.batch == 0 && d.decoding:
-			if d.lane == lane || o.overdue(d) {
+			if d.micro == micro || o.overdue(d) {
 				return nil
 			}
 		case d.batch == 0:
 			prompt = true
 		}
 	}
-	if prompt && o.promptsBeside(lane) < o.cfg.PrefillBatches && !o.sooner(lane) {
+	if prompt && o.promptsBeside(micro) < o.cfg.PrefillBatches && !o.sooner(micro) {
 		return nil
 	}
 	for _, d := range flying {
@@ -264,7 +264,7 @@ func (o *oracle) further(lane int) []Span {
 	slices.SortFunc(members, func(a, b *dumb) int { return a.span.Row - b.span.Row })
 	on := func(d *dumb) bool { return !d.ended && d.made+2 <= d.MaxNew }
 	rows := len(slices.DeleteFunc(slices.Clone(members), func(d *dumb) bool { return !on(d) }))
-	rows = o.most(lane, rows+len(o.streams(-1))-len(o.streams(lane)))
+	rows = o.most(micro, rows+len(o.streams(-1))-len(o.streams(micro)))
 	var spans []Span
 	for i, d := range members {
 		if on(d) && len(spans) < rows {
@@ -275,53 +275,53 @@ func (o *oracle) further(lane int) []Span {
 	return spans
 }
 
-// sooner tells whether another lane that may take prompts has all its batches back
+// sooner tells whether another micro-batch that may take prompts has all its batches back
 // before this one, if they come in order.
-func (o *oracle) sooner(lane int) bool {
+func (o *oracle) sooner(micro int) bool {
 	last := map[int]uint64{}
 	for _, d := range o.all {
 		for _, id := range []uint64{d.batch, d.ahead} {
 			if id != 0 {
-				last[o.laneOf[id]] = max(last[o.laneOf[id]], id)
+				last[o.microOf[id]] = max(last[o.microOf[id]], id)
 			}
 		}
 	}
 	for other, id := range last {
-		if id < last[lane] && o.promptsBeside(other) < o.cfg.PrefillBatches {
+		if id < last[micro] && o.promptsBeside(other) < o.cfg.PrefillBatches {
 			return true
 		}
 	}
 	return false
 }
 
-// promptsBeside is the number of batches of other lanes that have rows of prompts.
-func (o *oracle) promptsBeside(lane int) int {
+// promptsBeside is the number of batches of other micro-batches that have rows of prompts.
+func (o *oracle) promptsBeside(micro int) int {
 	batches := map[uint64]bool{}
 	for _, d := range o.all {
-		if d.batch != 0 && !d.span.Decode && o.laneOf[d.batch] != lane {
+		if d.batch != 0 && !d.span.Decode && o.microOf[d.batch] != micro {
 			batches[d.batch] = true
 		}
 	}
 	return len(batches)
 }
 
-// ordinary are the spans of a batch of a lane that has none in flight.
-func (o *oracle) ordinary(lane int) []Span {
+// ordinary are the spans of a batch of a micro-batch that has none in flight.
+func (o *oracle) ordinary(micro int) []Span {
 	streams := o.pick(func(d *dumb) bool { return d.decoding && !d.ended })
 	var spans []Span
 	room := o.cfg.MaxBatchTokens
 	take := func(d *dumb, n int) {
 		sp := Span{ID: d.ID, Row: o.cfg.MaxBatchTokens - room, Len: n, Pos: d.have, Decode: d.decoding, Last: d.have+n == d.PromptLen+d.made, From: -1}
-		d.batch, d.span, d.lane = o.batches+1, sp, lane
+		d.batch, d.span, d.micro = o.batches+1, sp, micro
 		spans = append(spans, sp)
 		room -= n
 	}
 	for _, d := range o.idle() {
-		if d.lane == lane || o.overdue(d) {
+		if d.micro == micro || o.overdue(d) {
 			take(d, 1)
 		}
 	}
-	if o.promptsBeside(lane) < o.cfg.PrefillBatches {
+	if o.promptsBeside(micro) < o.cfg.PrefillBatches {
 		o.prefill(room, len(streams) > 0, take)
 	}
 	return spans

@@ -15,13 +15,13 @@ func (c *Core) runnerFor(s *seq) (*seq, int) {
 		return nil, 0
 	}
 	for _, r := range c.filling.all() {
-		if n := c.ahead(r, s); n > 0 {
+		if n := c.worthWaiting(r, s); n > 0 {
 			return r, n
 		}
 	}
 	for i := range c.flights {
 		for _, r := range c.flights[i].seqs {
-			if n := c.ahead(r, s); n > 0 {
+			if n := c.worthWaiting(r, s); n > 0 {
 				return r, n
 			}
 		}
@@ -32,23 +32,23 @@ func (c *Core) runnerFor(s *seq) (*seq, int) {
 // whole stands for all blocks of a prompt, also the last one that is not full.
 const whole = int(^uint(0) >> 1)
 
-// ahead is how many blocks s had better wait for r to have; 0 for none.
-func (c *Core) ahead(r, s *seq) int {
-	if r.phase != filling || r.ended != None || r.doomed || !r.reuses || r.root != s.root || c.sooner(s, r) {
+// worthWaiting is how many blocks s had better wait for r to have; 0 for none.
+func (c *Core) worthWaiting(r, s *seq) int {
+	if r.phase != filling || r.ended != None || r.yields || !r.reuses || r.root != s.root || c.sooner(s, r) {
 		return 0
 	}
 	have := len(c.chain.pages)
 	if have == (s.known-1)/c.cfg.BlockTokens && (c.chain.from >= 0 || c.cfg.Snapshots > 0 || have*c.cfg.BlockTokens == s.known-1) {
 		return 0 // the cache has all that can be had
 	}
-	if r.family != nil && r.family == s.family && r.generated() == 0 {
+	if r.siblings != nil && r.siblings == s.siblings && r.generated() == 0 {
 		return whole
 	}
-	if r.linked != c.chain.reach || r.link != c.chain.tip || !c.alike(r, s, r.linked) {
+	if r.linked != c.chain.reach || r.link != c.chain.tip || !c.sameBlock(r, s, r.linked) {
 		return 0
 	}
 	n := r.linked + 1
-	for c.alike(r, s, n) {
+	for c.sameBlock(r, s, n) {
 		n++
 	}
 	if c.cfg.Snapshots > 0 { // its state is kept where a batch of its prompt begins
@@ -60,10 +60,10 @@ func (c *Core) ahead(r, s *seq) int {
 	return n
 }
 
-// alike tells whether a block is full and of equal tokens in both, and of use to s.
-func (c *Core) alike(r, s *seq, block int) bool {
+// sameBlock tells whether a block is full and of equal tokens in both, and of use to s.
+func (c *Core) sameBlock(r, s *seq, block int) bool {
 	end := (block + 1) * c.cfg.BlockTokens
-	return end <= min(r.known, r.told()) && end < min(s.known, s.told()+1) && slices.Equal(c.tokens(r, block, &c.left), c.tokens(s, block, &c.right))
+	return end <= min(r.known, r.knownIDs()) && end < min(s.known, s.knownIDs()+1) && slices.Equal(c.tokens(r, block, &c.left), c.tokens(s, block, &c.right))
 }
 
 // reached tells whether others find what a sequence has computed, up to so many blocks, and
@@ -99,7 +99,7 @@ func (c *Core) unpark(runner *seq) {
 		return
 	}
 	c.parked.take(func(s *seq) bool {
-		if s.runner != runner || runner.phase == filling && runner.ended == None && !runner.fresh && !c.reached(runner, s.until) {
+		if s.runner != runner || runner.phase == filling && runner.ended == None && !runner.empty && !c.reached(runner, s.until) {
 			return false
 		}
 		s.runner = nil

@@ -16,7 +16,7 @@ func (c *Core) Position(id uint64) (int, bool) {
 			}
 		}
 	}
-	see(&c.queue.back)
+	see(&c.queue.preempted)
 	see(&c.parked)
 	for _, l := range c.queue.lines {
 		if l.key == s.key {

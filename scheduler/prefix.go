@@ -21,16 +21,16 @@ func (c *Core) tokens(s *seq, block int, buf *[]int32) []int32 {
 	case hi <= prompt:
 		return s.prompt()[lo:hi]
 	case lo >= prompt:
-		return s.made[lo-prompt : hi-prompt]
+		return s.answer[lo-prompt : hi-prompt]
 	}
-	*buf = append(append((*buf)[:0], s.prompt()[lo:]...), s.made[:hi-prompt]...)
+	*buf = append(append((*buf)[:0], s.prompt()[lo:]...), s.answer[:hi-prompt]...)
 	return *buf
 }
 
 // prompt are the ids under which the cache knows the prompt.
 func (s *seq) prompt() []int32 {
-	if s.names != nil {
-		return s.names
+	if s.classIDs != nil {
+		return s.classIDs
 	}
 	return s.req.Prompt
 }
@@ -46,41 +46,41 @@ func (c *Core) find(s *seq, block int) int32 {
 	return page
 }
 
-// adopt notes the forms in which a page of the chain has the tokens of a prompt, from a
+// noteClasses notes the forms in which a page of the chain has the tokens of a prompt, from a
 // position on and up to another.
-func (c *Core) adopt(s *seq, page int32, from, upto int) {
+func (c *Core) noteClasses(s *seq, page int32, from, upto int) {
 	if !c.cfg.ReuseAnswers || s.started || c.pool.Serial(page) == 0 {
 		return
 	}
 	for i, id := range c.pool.Tokens(page)[:min(upto-from, c.cfg.BlockTokens)] {
 		if id < 0 {
-			if s.names == nil {
-				s.names = slices.Clone(s.req.Prompt)
+			if s.classIDs == nil {
+				s.classIDs = slices.Clone(s.req.Prompt)
 			}
-			s.names[from+i] = id
+			s.classIDs[from+i] = id
 		}
 	}
 }
 
-// answered tells whether the row of a position has the form of generated tokens.
-func (s *seq) answered(pos int) bool {
-	return pos >= s.req.PromptLen || s.names != nil && s.names[pos] < 0
+// decodeClass tells whether the row of a position has the form of generated tokens.
+func (s *seq) decodeClass(pos int) bool {
+	return pos >= s.req.PromptLen || s.classIDs != nil && s.classIDs[pos] < 0
 }
 
-// oneForm shortens the span from a sequence's next row to end so that all its rows have one form.
-func (c *Core) oneForm(s *seq, end int) int {
-	form := s.answered(s.computed)
+// sameClass shortens the span from a sequence's next row to end so that all its rows have one form.
+func (c *Core) sameClass(s *seq, end int) int {
+	form := s.decodeClass(s.computed)
 	switch {
-	case !c.cfg.Forms:
+	case !c.cfg.Classes:
 		return end
-	case form && c.cfg.Singly:
+	case form && c.cfg.RecomputeSingly:
 		return min(end, s.computed+1)
 	case form && s.computed >= s.req.PromptLen:
 		return end
 	}
 	end = min(end, s.req.PromptLen)
-	for n := s.computed; s.names != nil && n < end; n++ {
-		if s.answered(n) != form {
+	for n := s.computed; s.classIDs != nil && n < end; n++ {
+		if s.decodeClass(n) != form {
 			return n
 		}
 	}
@@ -95,7 +95,7 @@ func (c *Core) look(s *seq) {
 		return
 	}
 	b := c.cfg.BlockTokens
-	for n := 0; (n+1)*b <= min(s.known-1, s.told()); n++ {
+	for n := 0; (n+1)*b <= min(s.known-1, s.knownIDs()); n++ {
 		page := c.find(s, n)
 		if page < 0 {
 			break
@@ -116,11 +116,11 @@ func (c *Core) look(s *seq) {
 // has to copy: a cached one, or one of its siblings.
 func (c *Core) lookTail(s *seq, n int) {
 	b := c.cfg.BlockTokens
-	if (n+1)*b <= s.told() {
+	if (n+1)*b <= s.knownIDs() {
 		if page := c.find(s, n); page >= 0 && c.pool.Place(page) < 0 {
 			c.chain.from, c.chain.upto = page, s.known-1
 		}
-	} else if block, upto, ok := s.family.tail(c, s); ok {
+	} else if block, upto, ok := s.siblings.tail(c, s); ok {
 		c.chain.from, c.chain.upto = block, min(upto, s.known-1)
 	}
 	if c.chain.upto <= n*b {
@@ -157,7 +157,7 @@ func (c *Core) sharing() (n int) {
 // whether there is.
 func (c *Core) begin(f *flight, s *seq, loads int) bool {
 	c.look(s)
-	c.clip(s, loads)
+	c.limitLoads(s, loads)
 	room := c.room(s)
 	for len(c.chain.pages) > 0 && len(c.chain.pages)-c.sharing()+1 > room {
 		c.trim(s, len(c.chain.pages)-1)
@@ -173,9 +173,9 @@ func (c *Core) begin(f *flight, s *seq, loads int) bool {
 func (c *Core) take(f *flight, s *seq) {
 	s.blocks = slices.Grow(s.blocks[:0], c.cfg.blocksFor(s.req.positions()))
 	loads := 0
-	s.lent = c.sharing()
+	s.borrowed = c.sharing()
 	for i, page := range c.chain.pages { // all are held before a block is handed out
-		c.adopt(s, page, i*c.cfg.BlockTokens, s.req.PromptLen)
+		c.noteClasses(s, page, i*c.cfg.BlockTokens, s.req.PromptLen)
 		if place := c.pool.Place(page); place >= 0 {
 			c.pool.Pin(place)
 			loads++
@@ -188,13 +188,13 @@ func (c *Core) take(f *flight, s *seq) {
 		from = -1 // there is room for the copy, but not beside what is copied
 	}
 	if from >= 0 {
-		c.adopt(s, from, len(c.chain.pages)*c.cfg.BlockTokens, c.chain.upto)
+		c.noteClasses(s, from, len(c.chain.pages)*c.cfg.BlockTokens, c.chain.upto)
 		c.pool.Hold(from)
 	}
 	for _, page := range c.chain.pages {
 		if place := c.pool.Place(page); place >= 0 {
 			page = c.alloc(f)
-			c.carryLoad(f, place, page)
+			c.addLoad(f, place, page)
 		}
 		s.blocks = append(s.blocks, page)
 	}
@@ -202,16 +202,16 @@ func (c *Core) take(f *flight, s *seq) {
 	s.computed = s.linked * c.cfg.BlockTokens
 	if from >= 0 {
 		to := c.alloc(f)
-		c.carry(f, Move{Kind: Copy, From: from, To: to})
+		c.addMove(f, Move{Kind: Copy, From: from, To: to})
 		s.blocks = append(s.blocks, to)
 		s.computed = c.chain.upto
 	}
 	if n := s.linked; n > 0 && c.cfg.Snapshots > 0 {
 		snap := c.pool.Snapshot(c.chain.pages[n-1])
 		c.pool.PinSnapshot(snap)
-		c.carry(f, Move{Kind: LoadState, From: snap, To: int32(s.slot)})
+		c.addMove(f, Move{Kind: LoadState, From: snap, To: int32(s.slot)})
 	}
-	s.fresh = false
+	s.empty = false
 	if s.reuses && !s.started {
 		c.stats.PrefixQueries += uint64(s.known)
 		c.stats.PrefixHits += uint64(s.computed)
@@ -226,7 +226,7 @@ func (c *Core) register(s *seq, upto int) {
 		return
 	}
 	was := s.linked
-	for upto = min(upto, s.told()); (s.linked+1)*c.cfg.BlockTokens <= upto; s.linked++ {
+	for upto = min(upto, s.knownIDs()); (s.linked+1)*c.cfg.BlockTokens <= upto; s.linked++ {
 		s.link = c.pool.Put(s.blocks[s.linked], s.link, c.tokens(s, s.linked, &c.left))
 	}
 	if s.linked > was {

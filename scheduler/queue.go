@@ -4,10 +4,10 @@ package scheduler
 // from starting. Those of one account and priority are a line, in order of arrival;
 // preempted ones come before the lines of their key and level.
 type queue struct {
-	lines []*line
-	spare []*line
-	back  list // preempted, in order of arrival
-	n     int
+	lines     []*line
+	spare     []*line
+	preempted list // preempted, in order of arrival
+	n         int
 }
 
 // line is a part of the queue whose first is always the one to start first.
@@ -28,7 +28,7 @@ func arrivedBefore(a, b *seq) bool { return a.arrival < b.arrival }
 func (q *queue) add(s *seq) {
 	q.n++
 	if s.resumed {
-		q.back.insert(s, arrivedBefore)
+		q.preempted.insert(s, arrivedBefore)
 		return
 	}
 	s.line = q.lineOf(s)
@@ -58,7 +58,7 @@ func (q *queue) remove(s *seq) {
 	q.n--
 	l := s.line
 	if l == nil {
-		q.back.remove(s)
+		q.preempted.remove(s)
 		return
 	}
 	s.line = nil
@@ -80,7 +80,7 @@ func (q *queue) remove(s *seq) {
 // head is the request whose turn it is, nil for none.
 func (c *Core) head() *seq {
 	var best *seq
-	for _, s := range c.queue.back.all() {
+	for _, s := range c.queue.preempted.all() {
 		if best == nil || c.earlier(s, best) {
 			best = s
 		}

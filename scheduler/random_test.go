@@ -71,7 +71,7 @@ func (c *coverage) check(t *testing.T) {
 		"refusals": c.refused, "retries": c.retries, "ends in flight": c.doomed,
 		"batches ahead": c.ahead, "prompts' ends with a batch ahead": c.prompts, "reports before their turn": c.early, "ends with a batch ahead": c.stopped,
 		"batches void with the one before": c.voided, "losses of a batch ahead": c.cut, "batches ahead of one that was ahead": c.chained,
-		"streams that changed lanes": c.moved, "batches ahead in two lanes": c.beside, "lost batches that are gone": c.gone, "batches beside a lost one": c.around} {
+		"streams that changed micro-batches": c.moved, "batches ahead in two micro-batches": c.beside, "lost batches that are gone": c.gone, "batches beside a lost one": c.around} {
 		if n < 300 {
 			t.Errorf("only %d %s", n, name)
 		}
@@ -83,10 +83,10 @@ func (c *coverage) check(t *testing.T) {
 	}
 }
 
-// lanes counts what happens to lanes with a new batch.
-func (c *coverage) lanes(m *monitor, b Batch) {
+// micro-batches counts what happens to micro-batches with a new batch.
+func (c *coverage) micros(m *monitor, b Batch) {
 	for _, sp := range b.Spans {
-		if lane, ok := m.lane[sp.ID]; sp.Decode && ok && lane != b.Lane {
+		if micro, ok := m.micro[sp.ID]; sp.Decode && ok && micro != b.MicroBatch {
 			c.moved++
 		}
 	}
@@ -150,19 +150,19 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 	rng := rand.New(rand.NewPCG(seed, 7))
 	cfg := Config{
 		BlockTokens: 1 + rng.IntN(5), MaxSeqs: 1 + rng.IntN(10), PrefillChunk: 1 + rng.IntN(8),
-		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), Lanes: 1 + rng.IntN(4), MaxRetries: rng.IntN(3),
+		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), MicroBatches: 1 + rng.IntN(4), MaxRetries: rng.IntN(3),
 	}
 	cfg.MaxBatchTokens = cfg.MaxSeqs + rng.IntN(12)
 	if cfg.Ahead = rng.IntN(2) == 0; cfg.Ahead && rng.IntN(3) == 0 {
-		cfg.Lanes = 1
+		cfg.MicroBatches = 1
 	}
-	cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
+	cfg.PrefillBatches = 1 + rng.IntN(cfg.MicroBatches)
 	cfg.Blocks = 2*(cfg.MaxSeqs+1)*cfg.blocksFor(25+16) + 2*cfg.MaxSeqs // nobody has to wait for memory
 	core, err := New(cfg)
 	if err != nil {
 		return err
 	}
-	w := &world{monitor: newMonitor(cfg, core), rng: rng, oracle: &oracle{cfg: cfg, laneOf: map[uint64]int{}, held: map[uint64]bool{}, lost: map[uint64]bool{}}, log: log, sum: sum}
+	w := &world{monitor: newMonitor(cfg, core), rng: rng, oracle: &oracle{cfg: cfg, microOf: map[uint64]int{}, held: map[uint64]bool{}, lost: map[uint64]bool{}}, log: log, sum: sum}
 	w.note("config %+v", cfg)
 	drainAt := -1
 	if rng.IntN(4) == 0 {
@@ -274,7 +274,7 @@ func (w *world) add() error {
 
 func (w *world) next() error {
 	b, ok := w.core.Next(w.now)
-	want, lane := w.oracle.next(w.now)
+	want, micro := w.oracle.next(w.now)
 	w.note("next: %v %+v", ok, b)
 	if err := w.listen(); err != nil {
 		return err
@@ -291,8 +291,8 @@ func (w *world) next() error {
 	if !ok {
 		return nil
 	}
-	if ahead := want[0].From >= 0; ahead != (b.After != 0) || b.Lane != lane {
-		return fmt.Errorf("batch %d of lane %d is ahead of %d, want lane %d, ahead %v", b.ID, b.Lane, b.After, lane, ahead)
+	if ahead := want[0].From >= 0; ahead != (b.After != 0) || b.MicroBatch != micro {
+		return fmt.Errorf("batch %d of micro-batch %d is ahead of %d, want micro-batch %d, ahead %v", b.ID, b.MicroBatch, b.After, micro, ahead)
 	}
 	if b.ID != w.oracle.batches {
 		return fmt.Errorf("batch %d, want %d", b.ID, w.oracle.batches)
@@ -310,7 +310,7 @@ func (w *world) next() error {
 			w.sum.chained++
 		}
 	}
-	w.sum.lanes(w.monitor, b)
+	w.sum.micros(w.monitor, b)
 	return w.send(b)
 }
 

@@ -69,55 +69,55 @@ const (
 // seq is a request with its progress. Known tokens are the prompt and what was
 // generated; computed ones have their keys and values in the cache.
 type seq struct {
-	req      Request
-	arrival  uint64 // order of acceptance
-	key      *account
-	level    int    // its priority when it last came into the queue or out of it
-	since    uint64 // batches made when it came into the queue, or went idle in decode
-	phase    phase
-	ended    Reason // not None: only batches in flight keep it alive
-	flying   int    // batches it is in: 2 with one ahead of the other
-	anew     bool   // the batch ahead was lost: retried when the one before is back
-	started  bool
-	resumed  bool   // it was preempted, and waits or waited at the head of its level
-	doomed   bool   // to be preempted when its batches are back
-	slot     int    // index below MaxSeqs; -1 while waiting
-	lane     int    // of the batch it is in, or of the stream
-	stream   bool   // a row of its lane: its next one is a decode row, now or once its batch is back
-	known    int    // tokens
-	computed int    // positions
-	retries  int    // recomputations so far
-	owes     bool   // it is doomed because its key has more than its share
-	tier     int    // while it runs: see Core.rank
-	lent     int    // blocks that others held when it began
-	began    uint64 // batches made when it started or was resumed, and one
-	blocked  uint64 // batches made when it first was at the head and did not fit, and one; 0: never
-	dealAt   uint64 // batches made when it is looked at again whether others should give way
-	retryAt  uint64 // batches made when it is looked up again though it needs more than is free
-	passed   uint64 // the last round in which its turn came
+	req       Request
+	arrival   uint64 // order of acceptance
+	key       *account
+	level     int    // its priority when it last came into the queue or out of it
+	since     uint64 // batches made when it came into the queue, or went idle in decode
+	phase     phase
+	ended     Reason // not None: only batches in flight keep it alive
+	inFlight  int    // batches it is in: 2 with one ahead of the other
+	recompute bool   // the batch ahead was lost: retried when the one before is back
+	started   bool
+	resumed   bool   // it was preempted, and waits or waited at the head of its level
+	yields    bool   // to be preempted when its batches are back
+	slot      int    // index below MaxSeqs; -1 while waiting
+	micro     int    // of the batch it is in, or of the stream
+	streaming bool   // a row of its micro-batch: its next one is a decode row, now or once its batch is back
+	known     int    // tokens
+	computed  int    // positions
+	retries   int    // recomputations so far
+	overShare bool   // it is doomed because its key has more than its share
+	tier      int    // while it runs: see Core.rank
+	borrowed  int    // blocks that others held when it began
+	began     uint64 // batches made when it started or was resumed, and one
+	blocked   uint64 // batches made when it first was at the head and did not fit, and one; 0: never
+	dealAt    uint64 // batches made when it is looked at again whether others should give way
+	retryAt   uint64 // batches made when it is looked up again though it needs more than is free
+	round     uint64 // the last round in which its turn came
 
-	line   *line  // of the queue; nil in none
-	runner *seq   // whose blocks it waits for, parked
-	until  int    // how many
-	family *group // its siblings
+	line     *line  // of the queue; nil in none
+	runner   *seq   // whose blocks it waits for, parked
+	until    int    // how many
+	siblings *group // its siblings
 
-	blocks   []int32 // block table: what is computed and what is in flight
-	promised int     // blocks that its known tokens need besides
-	fresh    bool    // it holds no blocks and begins with what the cache has
-	reuses   bool    // its tokens are told, so that its blocks can be cached
-	made     []int32 // generated tokens, as far as they are told
-	names    []int32 // the prompt, with the complement of tokens whose rows have the form of generated ones; nil: none have
-	link     uint64  // identity of its last block that has one, or its root
-	root     uint64
-	linked   int // blocks with an identity
-	staged   int // blocks that were loaded for it before it started
-	kept     int // blocks up to the end of which it kept its state last, in decode; 0: none
+	blocks    []int32 // block table: what is computed and what is in flight
+	promised  int     // blocks that its known tokens need besides
+	empty     bool    // it holds no blocks and begins with what the cache has
+	reuses    bool    // its tokens are told, so that its blocks can be cached
+	answer    []int32 // generated tokens, as far as they are told
+	classIDs  []int32 // the prompt, with the complement of tokens whose rows have the form of generated ones; nil: none have
+	link      uint64  // identity of its last block that has one, or its root
+	root      uint64
+	linked    int // blocks with an identity
+	preloaded int // blocks that were loaded for it before it started
+	stateAt   int // blocks up to the end of which it kept its state last, in decode; 0: none
 }
 
 func (s *seq) generated() int { return s.known - s.req.PromptLen }
 
-// told is the number of tokens whose ids are known.
-func (s *seq) told() int { return s.req.PromptLen + len(s.made) }
+// knownIDs is the number of tokens whose ids are known.
+func (s *seq) knownIDs() int { return s.req.PromptLen + len(s.answer) }
 
 // outranks is the order in which running sequences keep their slots and blocks: who is not in
 // the background, then who has less of its key before it, then arrival. With one key that

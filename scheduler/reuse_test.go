@@ -105,13 +105,13 @@ type crowd struct {
 func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) error {
 	cfg := Config{
 		BlockTokens: 1 + rng.IntN(4), Blocks: 1 + rng.IntN(30), MaxSeqs: 1 + rng.IntN(7), PrefillChunk: 1 + rng.IntN(9),
-		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), Lanes: 1 + rng.IntN(3), MaxRetries: rng.IntN(3), Ahead: rng.IntN(2) == 0,
+		PrefillShare: 1 + rng.IntN(8), MaxQueue: 1 + rng.IntN(12), MicroBatches: 1 + rng.IntN(3), MaxRetries: rng.IntN(3), Ahead: rng.IntN(2) == 0,
 	}
 	if rng.IntN(2) == 0 {
 		cfg.Blocks = 4 + rng.IntN(8)
 	}
 	cfg.MaxBatchTokens = cfg.MaxSeqs + rng.IntN(12)
-	cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
+	cfg.PrefillBatches = 1 + rng.IntN(cfg.MicroBatches)
 	if rng.IntN(3) > 0 {
 		cfg.RAMBlocks = 1 + rng.IntN(20)
 		cfg.LoadRate = rng.IntN(4)
@@ -122,9 +122,9 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 	case 2:
 		cfg.NoReuse = true
 	}
-	cfg.Forms = rng.IntN(3) == 0
-	cfg.Singly = cfg.Forms && rng.IntN(2) == 0
-	if cfg.ReuseAnswers = cfg.Forms && rng.IntN(4) > 0; cfg.ReuseAnswers {
+	cfg.Classes = rng.IntN(3) == 0
+	cfg.RecomputeSingly = cfg.Classes && rng.IntN(2) == 0
+	if cfg.ReuseAnswers = cfg.Classes && rng.IntN(4) > 0; cfg.ReuseAnswers {
 		cfg.BlockTokens = 1 + rng.IntN(2)
 		if rng.IntN(2) == 0 { // what is preempted is soon evicted
 			cfg.Blocks, cfg.RAMBlocks = 4+rng.IntN(8), 0
@@ -206,7 +206,7 @@ func (w *crowd) step() error {
 		b, held := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(3) > 0
 		w.core.Hold(b.ID, held)
 	case n < 98:
-		w.core.Forget()
+		w.core.ClearCache()
 		if w.core.Idle() {
 			w.note("forget")
 			w.wipe()
@@ -294,11 +294,11 @@ func (w *crowd) make() error {
 		w.sum.moves[mv.Kind]++
 	}
 	for i := range b.Spans {
-		if sp := &b.Spans[i]; sp.Again && sp.Pos < w.client[sp.ID].PromptLen {
+		if sp := &b.Spans[i]; sp.Recomputed && sp.Pos < w.client[sp.ID].PromptLen {
 			w.sum.kept += sp.Len
 		}
 	}
-	w.sum.staged += len(w.core.flight(b.ID).staged)
+	w.sum.staged += len(w.core.flight(b.ID).preloaded)
 	if err := w.logits(b); err != nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func (s *script) config(args []string) {
 	var c Config
 	fields := map[string]*int{
 		"block-tokens": &c.BlockTokens, "blocks": &c.Blocks, "batch": &c.MaxBatchTokens, "seqs": &c.MaxSeqs,
-		"chunk": &c.PrefillChunk, "share": &c.PrefillShare, "queue": &c.MaxQueue, "lanes": &c.Lanes,
+		"chunk": &c.PrefillChunk, "share": &c.PrefillShare, "queue": &c.MaxQueue, "micro-batches": &c.MicroBatches,
 		"prefill-batches": &c.PrefillBatches, "retries": &c.MaxRetries, "aging": &c.Aging, "ram": &c.RAMBlocks, "load-rate": &c.LoadRate, "snapshots": &c.Snapshots,
 	}
 	for _, w := range args {
@@ -162,7 +162,7 @@ func (s *script) config(args []string) {
 		*fields[k], _ = strconv.Atoi(v)
 	}
 	if c.PrefillBatches == 0 {
-		c.PrefillBatches = c.Lanes
+		c.PrefillBatches = c.MicroBatches
 	}
 	core, err := New(c)
 	s.core = core
@@ -226,8 +226,8 @@ func (s *script) batch(b Batch, ok bool) {
 	if b.After != 0 {
 		after = fmt.Sprintf(" ahead of %d", b.After)
 	}
-	if s.core.cfg.Lanes > 1 {
-		after = fmt.Sprintf(" of lane %d%s", b.Lane, after)
+	if s.core.cfg.MicroBatches > 1 {
+		after = fmt.Sprintf(" of micro-batch %d%s", b.MicroBatch, after)
 	}
 	s.printf("batch %d%s: %d rows, %d decode, %d wanted\n", b.ID, after, b.Rows, b.Decode, b.Wanted)
 	for _, m := range b.Moves {

@@ -33,8 +33,8 @@ func TestFirstGoesOn(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		cfg := Config{BlockTokens: 2, Blocks: 20, MaxBatchTokens: 16, MaxSeqs: 6, PrefillChunk: 6, PrefillShare: 4, MaxQueue: 64,
-			Lanes: 1 + rng.IntN(3), Ahead: rng.IntN(2) == 0, RAMBlocks: rng.IntN(10)}
-		cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
+			MicroBatches: 1 + rng.IntN(3), Ahead: rng.IntN(2) == 0, RAMBlocks: rng.IntN(10)}
+		cfg.PrefillBatches = 1 + rng.IntN(cfg.MicroBatches)
 		c := newCore(t, cfg)
 		left := map[uint64]Request{}
 		for id := uint64(1); id <= 24; id++ {
@@ -370,7 +370,7 @@ func TestFailedLeavesNothing(t *testing.T) {
 func TestForms(t *testing.T) {
 	for forms, want := range map[bool]int{false: 20, true: 8} {
 		cfg := roomy
-		cfg.BlockTokens, cfg.Forms = 4, forms
+		cfg.BlockTokens, cfg.Classes = 4, forms
 		c := newCore(t, cfg)
 		s := &telling{core: c}
 		all := func(r Request) {
@@ -397,7 +397,7 @@ func TestForms(t *testing.T) {
 // of that is gone, computes it again in the forms that it found.
 func TestReuseAnswers(t *testing.T) {
 	cfg := roomy
-	cfg.BlockTokens, cfg.Forms, cfg.ReuseAnswers = 4, true, true
+	cfg.BlockTokens, cfg.Classes, cfg.ReuseAnswers = 4, true, true
 	c := newCore(t, cfg)
 	s := &telling{core: c}
 	mustAdd(t, c, Request{ID: 1, PromptLen: 10, Prompt: make([]int32, 10), MaxNew: 11})
@@ -425,7 +425,7 @@ func TestReuseAnswers(t *testing.T) {
 	for range 5 {
 		b := mustNext(t, c)
 		sp := b.Spans[0]
-		got = append(got, fmt.Sprintf("%d+%d again %v", sp.Pos, sp.Len, sp.Again))
+		got = append(got, fmt.Sprintf("%d+%d again %v", sp.Pos, sp.Len, sp.Recomputed))
 		if err := c.Done(b.ID, []Outcome{{ID: 2, NewTokens: 1, Tokens: []int32{2}}}[:b.Wanted]); err != nil {
 			t.Fatal(err)
 		}

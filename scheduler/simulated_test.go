@@ -38,7 +38,7 @@ func (m *monitor) path(c *client, p int) int {
 			node = c.path[n-1]
 		}
 		token := m.token(c, len(c.path), node)
-		if m.cfg.Forms && len(c.path) >= c.PromptLen {
+		if m.cfg.Classes && len(c.path) >= c.PromptLen {
 			token += 1 << 16 // computed otherwise than the same token of a prompt
 		}
 		c.path = append(c.path, m.tokens.step(node, token))
@@ -91,8 +91,8 @@ func (m *monitor) generated(c *client, n int) (ids []int32) {
 	return ids
 }
 
-// simulated is the KV cache of a layer group that runs batches at times of its own: lane by
-// lane in order, at any time between their making and their return.
+// simulated is the KV cache of a layer group that runs batches at times of its own: micro-batch by
+// micro-batch in order, at any time between their making and their return.
 type simulated struct {
 	blocks, ram      [][]int // numbers of lists of tokens; 0: garbage
 	states, snapshot []int
@@ -157,7 +157,7 @@ func (m *monitor) run(device int, b Batch) error {
 	}
 	for i := range b.Spans {
 		sp, c := &b.Spans[i], m.who[b.ID][i]
-		if m.cfg.Singly && sp.Again && (sp.Len != 1 || i > 0 && !b.Spans[i-1].Decode && !b.Spans[i-1].Again) {
+		if m.cfg.RecomputeSingly && sp.Recomputed && (sp.Len != 1 || i > 0 && !b.Spans[i-1].Decode && !b.Spans[i-1].Recomputed) {
 			return fmt.Errorf("batch %d, request %d: %d generated rows at once, or behind a prompt's", b.ID, sp.ID, sp.Len)
 		}
 		m.adopt(d, sp, c)
@@ -170,7 +170,7 @@ func (m *monitor) run(device int, b Batch) error {
 			return fmt.Errorf("device %d, batch %d, request %d: its state is not that of position %d", device, b.ID, sp.ID, sp.Pos)
 		}
 		for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
-			if made := sp.Decode || sp.Again; m.cfg.Forms && made != c.form(p) {
+			if made := sp.Decode || sp.Recomputed; m.cfg.Classes && made != c.form(p) {
 				return fmt.Errorf("batch %d, request %d: position %d of a prompt of %d is computed as generated: %v, it had %d such rows", b.ID, sp.ID, p, c.PromptLen, made, len(c.answered))
 			}
 			*d.cell(m.cfg, sp, p) = m.path(c, p)
@@ -205,15 +205,15 @@ func (d *simulated) spoil(cfg Config, b Batch) {
 	}
 }
 
-// whenever has a device carry out some of the batches in flight that are next in their lanes.
+// whenever has a device carry out some of the batches in flight that are next in their micro-batches.
 func (m *monitor) whenever(now func(Batch) bool) error {
-	var lanes []int
+	var micros []int
 	for _, b := range m.flying {
-		if m.devices[whenever].ran[b.ID] || slices.Contains(lanes, b.Lane) {
+		if m.devices[whenever].ran[b.ID] || slices.Contains(micros, b.MicroBatch) {
 			continue
 		}
 		if !now(b) {
-			lanes = append(lanes, b.Lane)
+			micros = append(micros, b.MicroBatch)
 			continue
 		}
 		if m.lost[b.ID] {

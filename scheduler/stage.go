@@ -47,17 +47,17 @@ func (c *Core) stage(f *flight, s *seq, room int) bool {
 	case n <= most && (n == 0 || !coming || c.cfg.LoadRate == 0):
 		return true
 	case coming || f.Rows == 0 || most == 0:
-		return false // a later batch, or another lane's
-	case s.staged > 2*len(c.chain.pages): // others need the memory more than once
-		c.clip(s, most)
+		return false // a later batch, or another micro-batch's
+	case s.preloaded > 2*len(c.chain.pages): // others need the memory more than once
+		c.limitLoads(s, most)
 		return true
 	}
 	c.load(f, s, most)
 	return false
 }
 
-// clip shortens the chain so that it needs at most so many loads; the rest is computed.
-func (c *Core) clip(s *seq, most int) {
+// limitLoads shortens the chain so that it needs at most so many loads; the rest is computed.
+func (c *Core) limitLoads(s *seq, most int) {
 	for i, page := range c.chain.pages {
 		if c.pool.Place(page) < 0 {
 			continue
@@ -90,17 +90,17 @@ func (c *Core) load(f *flight, s *seq, n int) {
 		default:
 			n--
 			block := c.alloc(f)
-			c.carryLoad(f, place, block)
-			f.staged = append(f.staged, block)
-			s.staged++
+			c.addLoad(f, place, block)
+			f.preloaded = append(f.preloaded, block)
+			s.preloaded++
 		}
 	}
 	c.pool.Free(held)
 	c.held = held
 }
 
-// carryLoad adds a load to a batch.
-func (c *Core) carryLoad(f *flight, place, block int32) {
+// addLoad adds a load to a batch.
+func (c *Core) addLoad(f *flight, place, block int32) {
 	f.loads++
-	c.carry(f, Move{Kind: Load, From: place, To: block})
+	c.addMove(f, Move{Kind: Load, From: place, To: block})
 }

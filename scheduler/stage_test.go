@@ -19,11 +19,11 @@ func TestStage(t *testing.T) {
 		rng := rand.New(rand.NewPCG(s, 13))
 		cfg := Config{
 			BlockTokens: 1 + rng.IntN(2), MaxSeqs: 2 + rng.IntN(4), PrefillChunk: 2 + rng.IntN(20), PrefillShare: 1 + rng.IntN(6), MaxQueue: 8,
-			Lanes: 1 + rng.IntN(3), Ahead: rng.IntN(2) == 0, LoadRate: 1 + rng.IntN(2), RAMBlocks: 100 + rng.IntN(200), Forms: rng.IntN(4) == 0,
+			MicroBatches: 1 + rng.IntN(3), Ahead: rng.IntN(2) == 0, LoadRate: 1 + rng.IntN(2), RAMBlocks: 100 + rng.IntN(200), Classes: rng.IntN(4) == 0,
 		}
 		cfg.Blocks = 90/cfg.BlockTokens + rng.IntN(40)
 		cfg.MaxBatchTokens = cfg.MaxSeqs + 4 + rng.IntN(30)
-		cfg.PrefillBatches = 1 + rng.IntN(cfg.Lanes)
+		cfg.PrefillBatches = 1 + rng.IntN(cfg.MicroBatches)
 		if rng.IntN(3) == 0 {
 			cfg.Snapshots = 10 + rng.IntN(30)
 		}

@@ -48,7 +48,7 @@ func (m *monitor) touch(b Batch) touches {
 }
 
 // apart checks that a new batch neither writes what one on its way, lost or not, touches,
-// nor touches what that writes, unless it comes behind it in its lane.
+// nor touches what that writes, unless it comes behind it in its micro-batch.
 func (m *monitor) apart(b Batch) error {
 	mine := m.touch(b)
 	for _, x := range m.flying {

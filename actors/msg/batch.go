@@ -145,7 +145,7 @@ func (r *Reply) Free() {
 // NewReply is about the step that b is in.
 func NewReply(b *Batch) *Reply {
 	r := replies.Get().(*Reply)
-	*r = Reply{Batch: b, Epoch: b.Epoch, id: b.ID, lane: uint8(b.Lane), rows: uint32(b.Step.Total())}
+	*r = Reply{Batch: b, Epoch: b.Epoch, id: b.ID, lane: uint8(b.MicroBatch), rows: uint32(b.Step.Total())}
 	return r
 }
 
@@ -352,7 +352,7 @@ func (p *Part) Describe(e *trace.Event) {
 func (m *Merged) Describe(e *trace.Event) { m.describe(e, m.Batch, m.Layer) }
 
 func (s *stamp) describe(e *trace.Event, b *Batch, layer int) {
-	e.Batch, e.Lane, e.Epoch, e.Layer, e.Enqueued = b.ID, uint8(b.Lane), b.Epoch, int16(layer), s.sent
+	e.Batch, e.Lane, e.Epoch, e.Layer, e.Enqueued = b.ID, uint8(b.MicroBatch), b.Epoch, int16(layer), s.sent
 	e.Rows = uint32(b.State.T)
 	if layer >= 0 {
 		e.Others = b.Others

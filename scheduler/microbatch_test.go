@@ -3,9 +3,9 @@ package scheduler
 import "testing"
 
 // divided is roomy with so many micro-batches.
-func divided(lanes int, ahead bool) Config {
+func divided(micros int, ahead bool) Config {
 	cfg := roomy
-	cfg.Lanes, cfg.PrefillBatches, cfg.Ahead = lanes, lanes, ahead
+	cfg.MicroBatches, cfg.PrefillBatches, cfg.Ahead = micros, micros, ahead
 	return cfg
 }
 
@@ -15,37 +15,37 @@ func (r *relay) even(t *testing.T, streams int) {
 	t.Helper()
 	r.fill()
 	cfg := r.core.cfg
-	rows, most, lanes := 0, 0, map[int]int{}
+	rows, most, micros := 0, 0, map[int]int{}
 	for _, b := range r.flying {
 		rows += b.Rows
 		most = max(most, b.Rows)
-		lanes[b.Lane]++
+		micros[b.MicroBatch]++
 	}
-	each := cfg.Depth() / cfg.Lanes
-	if rows != streams*each || most > share(streams, cfg.Lanes) || len(r.flying) != each*min(streams, cfg.Lanes) {
-		t.Errorf("%d lanes, ahead %v, %d streams: %d rows in %d batches, the largest has %d", cfg.Lanes, cfg.Ahead, streams, rows, len(r.flying), most)
+	each := cfg.Depth() / cfg.MicroBatches
+	if rows != streams*each || most > share(streams, cfg.MicroBatches) || len(r.flying) != each*min(streams, cfg.MicroBatches) {
+		t.Errorf("%d micro-batches, ahead %v, %d streams: %d rows in %d batches, the largest has %d", cfg.MicroBatches, cfg.Ahead, streams, rows, len(r.flying), most)
 	}
-	for lane, n := range lanes {
+	for micro, n := range micros {
 		if n != each {
-			t.Errorf("%d lanes, ahead %v, %d streams: lane %d has %d batches in flight", cfg.Lanes, cfg.Ahead, streams, lane, n)
+			t.Errorf("%d micro-batches, ahead %v, %d streams: micro-batch %d has %d batches in flight", cfg.MicroBatches, cfg.Ahead, streams, micro, n)
 		}
 	}
 }
 
 // TestBalance: in steady decode no batch in flight is more than one row larger
 // than another, whatever number of streams came in one by one, and again after all
-// streams of one lane have gone.
+// streams of one micro-batch have gone.
 func TestBalance(t *testing.T) {
 	for _, ahead := range []bool{false, true} {
-		for lanes := 1; lanes <= 4; lanes++ {
+		for micros := 1; micros <= 4; micros++ {
 			for streams := 1; streams <= 17; streams++ {
-				c := newCore(t, divided(lanes, ahead))
+				c := newCore(t, divided(micros, ahead))
 				r := &relay{stepper: stepper{core: c}}
 				for n := range streams {
 					mustAdd(t, c, Request{ID: uint64(n), PromptLen: 3, MaxNew: 1000})
 					r.steps(t, 3)
 				}
-				r.steps(t, 6*lanes)
+				r.steps(t, 6*micros)
 				r.even(t, streams)
 				left := streams
 				for _, sp := range r.flying[0].Spans {
@@ -55,14 +55,14 @@ func TestBalance(t *testing.T) {
 				if left == 0 {
 					continue
 				}
-				r.steps(t, 10*lanes)
+				r.steps(t, 10*micros)
 				r.even(t, left)
 			}
 		}
 	}
 }
 
-// TestOneStream: the other lanes have nothing in flight, whoever was there before.
+// TestOneStream: the other micro-batches have nothing in flight, whoever was there before.
 func TestOneStream(t *testing.T) {
 	for _, ahead := range []bool{false, true} {
 		c := newCore(t, divided(3, ahead))
@@ -72,8 +72,8 @@ func TestOneStream(t *testing.T) {
 			for !c.Idle() {
 				r.fill()
 				for _, b := range r.flying {
-					if b.Lane != 0 {
-						t.Fatalf("request %d, ahead %v: batch %d is in lane %d", id, ahead, b.ID, b.Lane)
+					if b.MicroBatch != 0 {
+						t.Fatalf("request %d, ahead %v: batch %d is in micro-batch %d", id, ahead, b.ID, b.MicroBatch)
 					}
 				}
 				r.steps(t, 1)
@@ -82,8 +82,8 @@ func TestOneStream(t *testing.T) {
 	}
 }
 
-// TestPassedByStreamMovesOn: a stream that waits for a lane whose batch does not come
-// back travels with another lane.
+// TestPassedByStreamMovesOn: a stream that waits for a micro-batch whose batch does not come
+// back travels with another micro-batch.
 func TestPassedByStreamMovesOn(t *testing.T) {
 	c := newCore(t, divided(2, false))
 	s := &stepper{core: c}
@@ -94,21 +94,21 @@ func TestPassedByStreamMovesOn(t *testing.T) {
 	if one.Rows != 3 || slow.Rows != 3 {
 		t.Fatalf("%d and %d rows", one.Rows, slow.Rows)
 	}
-	// Two of the slow ones end: the first lane gives one stream away.
+	// Two of the slow ones end: the first micro-batch gives one stream away.
 	c.Cancel(slow.Spans[0].ID, Cancelled)
 	c.Cancel(slow.Spans[1].ID, Cancelled)
 	for i, want := range []int{2, 3, 2, 3} {
 		if err := s.done(one); err != nil {
 			t.Fatal(err)
 		}
-		if one = mustNext(t, c); one.Lane != 0 || one.Rows != want {
-			t.Fatalf("batch %d of lane %d has %d rows, want %d", i, one.Lane, one.Rows, want)
+		if one = mustNext(t, c); one.MicroBatch != 0 || one.Rows != want {
+			t.Fatalf("batch %d of micro-batch %d has %d rows, want %d", i, one.MicroBatch, one.Rows, want)
 		}
 	}
 }
 
 // TestPromptsTogether: with one batch for prompts all of them travel in it, beside the
-// decode rows of its lane, and the streams are divided afterwards.
+// decode rows of its micro-batch, and the streams are divided afterwards.
 func TestPromptsTogether(t *testing.T) {
 	for _, ahead := range []bool{false, true} {
 		cfg := divided(2, ahead)
@@ -148,7 +148,7 @@ func TestPromptsTogether(t *testing.T) {
 	}
 }
 
-// TestLanesArrival: while a prompt gets into one lane the other keeps two batches in
+// TestLanesArrival: while a prompt gets into one micro-batch the other keeps two batches in
 // flight.
 func TestLanesArrival(t *testing.T) {
 	c := newCore(t, divided(2, true))
@@ -163,7 +163,7 @@ func TestLanesArrival(t *testing.T) {
 		r.fill()
 		chains := map[int]int{}
 		for _, b := range r.flying {
-			chains[b.Lane]++
+			chains[b.MicroBatch]++
 		}
 		if n := max(chains[0], chains[1]); n < 2 {
 			t.Fatalf("in flight: %v, %+v", chains, c.Stats())
