@@ -50,9 +50,9 @@ func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
 	return d, ok
 }
 
-// unstore has the histories of a lost batch's sequences copied again: the device may not have
+// dropHistories has the histories of a lost batch's sequences copied again: the device may not have
 // added the tokens of the step.
-func (n *scheduleNode) unstore(b *msg.Batch) {
+func (n *scheduleNode) dropHistories(b *msg.Batch) {
 	for i := range b.Spans {
 		if r := n.slots[b.Spans[i].Slot]; r != nil {
 			r.stored = -1
@@ -68,19 +68,19 @@ func (n *scheduleNode) hold() {
 	}
 	for _, b := range n.batches {
 		if b.Status == msg.InFlight && b.Raw == nil {
-			n.core.Hold(b.ID, !n.chains(b) || overtaken(n.ranks, b.Step.Total()) || !n.spare(b.Queue))
+			n.core.Hold(b.ID, !n.canRunAhead(b) || overtaken(n.ranks, b.Step.Total()) || !n.hasCredit(b.Queue))
 		}
 	}
 }
 
-// spare reports whether a credit of a queue is left: only the steps of one queue run in order.
-func (n *scheduleNode) spare(queue int) bool {
-	return slices.ContainsFunc(n.free, func(b *msg.Batch) bool { return b.Queue == queue })
+// hasCredit reports whether a credit of a queue is left: only the steps of one queue run in order.
+func (n *scheduleNode) hasCredit(queue int) bool {
+	return slices.ContainsFunc(n.credits, func(b *msg.Batch) bool { return b.Queue == queue })
 }
 
-// chains reports whether the device chooses all tokens of a batch, and can choose those
+// canRunAhead reports whether the device chooses all tokens of a batch, and can choose those
 // after them.
-func (n *scheduleNode) chains(b *msg.Batch) bool {
+func (n *scheduleNode) canRunAhead(b *msg.Batch) bool {
 	if !b.Drawn {
 		return false
 	}

@@ -135,7 +135,7 @@ func (p *Pipeline) halt() error {
 		l.Close()
 	}
 	for _, r := range p.ranks {
-		closeSeats(r.seats)
+		closePoolSites(r.poolSites)
 	}
 	return nil
 }

@@ -32,9 +32,9 @@ func timed(b *msg.Batch, on func(rank int) bool) {
 	}
 }
 
-// anchored waits as wait does. On a device that does not time steps it reads the clocks of host and
+// waitAnchored waits as wait does. On a device that does not time steps it reads the clocks of host and
 // device at the same moment, so that times of the device can be converted to those of the host.
-func anchored(c *turn, b *msg.Batch, s device.Stream) {
+func waitAnchored(c *turn, b *msg.Batch, s device.Stream) {
 	if b.Stream != nil || len(b.Timing.Spans) == 0 || b.Abandoned.Load() {
 		wait(b, s)
 		return

@@ -12,7 +12,7 @@ import (
 // work: 5 to 25 us a hop, measured in decode, and by the end of the step the
 // threads of the kernels have gone to sleep as well. So
 //
-//   - the actors that a batch passes one after another (the crew: embed, groups,
+//   - the actors that a batch passes one after another (embed, groups,
 //     links, head, sample) run on workers, one for each batch in flight. An actor
 //     that a worker's actor wakes is run by that worker next, as if it were called:
 //     a batch stays on its goroutine and wakes nobody. What the waking actor still
@@ -22,13 +22,13 @@ import (
 //     for a step, but the worker that brings a batch back runs it too.
 //   - all others have a goroutine of their own.
 
-// crew is a set of workers.
-type crew struct {
-	work    chan *mailbox
-	workers int
+// workerSet is a set of workers.
+type workerSet struct {
+	work chan *mailbox
+	n    int
 }
 
-// worker is one goroutine of a crew.
+// worker is one goroutine of a workerSet.
 type worker struct {
 	next *mailbox // to be run after the message in hand; the worker's own
 }
@@ -52,11 +52,11 @@ func (w *worker) yield() {
 	}
 }
 
-// newCrew starts workers for at most so many mailboxes.
-func newCrew(workers, mailboxes int, wg *sync.WaitGroup) *crew {
+// newWorkers starts workers for at most so many mailboxes.
+func newWorkers(workers, mailboxes int, wg *sync.WaitGroup) *workerSet {
 	// A mailbox is in work once at most, so run never waits; and a nil for each
 	// worker in the end.
-	c := &crew{work: make(chan *mailbox, mailboxes+workers), workers: workers}
+	c := &workerSet{work: make(chan *mailbox, mailboxes+workers), n: workers}
 	for range workers {
 		wg.Go(c.live)
 	}
@@ -64,7 +64,7 @@ func newCrew(workers, mailboxes int, wg *sync.WaitGroup) *crew {
 }
 
 // live is a worker's life.
-func (c *crew) live() {
+func (c *workerSet) live() {
 	w := &worker{}
 	for {
 		m := w.next
@@ -79,7 +79,7 @@ func (c *crew) live() {
 }
 
 // run implements place.
-func (c *crew) run(m *mailbox, from *worker) {
+func (c *workerSet) run(m *mailbox, from *worker) {
 	if !from.follow(m) {
 		c.work <- m
 		from.yield()
@@ -87,22 +87,22 @@ func (c *crew) run(m *mailbox, from *worker) {
 }
 
 // close ends the workers after what is in work.
-func (c *crew) close() {
-	for range c.workers {
+func (c *workerSet) close() {
+	for range c.n {
 		c.work <- nil
 	}
 }
 
-// resident is one goroutine for one actor.
-type resident struct {
-	work  chan *mailbox
-	guest bool // a worker may run the actor too
+// ownThread is one goroutine for one actor.
+type ownThread struct {
+	work   chan *mailbox
+	shared bool // a worker may run the actor too
 }
 
-func newResident(guest bool, wg *sync.WaitGroup) *resident {
+func newOwnThread(shared bool, wg *sync.WaitGroup) *ownThread {
 	// The mailbox is in work once at most, also when its actor has stopped: a late
 	// message does not hold its sender.
-	r := &resident{work: make(chan *mailbox, 2), guest: guest}
+	r := &ownThread{work: make(chan *mailbox, 2), shared: shared}
 	wg.Go(func() {
 		for m := range r.work {
 			if m == nil {
@@ -116,8 +116,8 @@ func newResident(guest bool, wg *sync.WaitGroup) *resident {
 }
 
 // run implements place.
-func (r *resident) run(m *mailbox, from *worker) {
-	if !r.guest || !from.follow(m) {
+func (r *ownThread) run(m *mailbox, from *worker) {
+	if !r.shared || !from.follow(m) {
 		r.work <- m
 		from.yield()
 	}
@@ -125,4 +125,4 @@ func (r *resident) run(m *mailbox, from *worker) {
 
 // close ends the goroutine after what is in work. The channel itself stays open
 // for a late message.
-func (r *resident) close() { r.work <- nil }
+func (r *ownThread) close() { r.work <- nil }

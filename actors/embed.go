@@ -19,6 +19,6 @@ func (n *embedNode) receive(c *turn, m any) {
 		n.stage.Run(b.On(n.stream), b.State, b.Probe())
 		wait(b, n.stream)
 	}
-	part(b, trace.DeviceEmbed)
+	timePart(b, trace.DeviceEmbed)
 	c.send(c.routes.groups[0], b)
 }

@@ -44,7 +44,7 @@ func watchFree(free *atomic.Int64) func(name string, n node) node {
 		}
 		return hook{n, func(_ *turn, m any) {
 			if _, ok := m.(*msg.Raw); ok {
-				free.Store(int64(len(s.free)))
+				free.Store(int64(len(s.credits)))
 			}
 		}}
 	}

@@ -18,7 +18,7 @@ const rawIDs = 1 << 63
 
 // fill takes a free state for the core's decision.
 func (n *scheduleNode) fill(d scheduler.Batch) {
-	b := n.take(d.MicroBatch)
+	b := n.takeCredit(d.MicroBatch)
 	b.Batch, b.Live, b.Rows = d, len(d.Spans), b.Rows[:0]
 	step := b.Step
 	step.Reset()
@@ -66,12 +66,12 @@ func (n *scheduleNode) note(b *msg.Batch, spans []scheduler.Span) {
 	b.Quiet, b.Others = !noted, others
 	clocked(b, noted)
 	timed(b, func(rank int) bool { return noted && rank < len(n.ranks) && n.ranks[rank].times })
-	n.riders = n.riders[:0]
+	n.spans = n.spans[:0]
 	for i := range spans {
 		sp := &spans[i]
-		n.riders = append(n.riders, trace.Rider{Request: sp.ID, Rows: uint32(sp.Len), Decode: sp.Decode})
+		n.spans = append(n.spans, trace.Rider{Request: sp.ID, Rows: uint32(sp.Len), Decode: sp.Decode})
 	}
-	n.trace.Roster().Note(b.ID, n.riders)
+	n.trace.Roster().Note(b.ID, n.spans)
 }
 
 // scores reports whether a span has rows before tokens of the prompt that are to be scored.
@@ -104,9 +104,9 @@ var moveKinds = [...]stages.MoveKind{
 // copies, since the next actor works on another stream. With one it must not: the stream has
 // them behind the batch before this one, and a wait would wait for that.
 func (n *scheduleNode) place(b *msg.Batch) error {
-	b.Step.Queue, b.Step.Halts = b.Queue, halts(n.ranks, b.Step)
+	b.Step.Queue, b.Step.UsesHost = b.Queue, usesHost(n.ranks, b.Step)
 	for i, r := range n.ranks {
-		b.Ranks[i].Asks, b.Ranks[i].Asked = r.asks(b.Step), false
+		b.Ranks[i].CallsHost, b.Ranks[i].Serving = r.callsHost(b.Step), false
 	}
 	b.Enter(0)
 	err := fill(b.State, b.On(n.stream))
@@ -138,7 +138,7 @@ func (n *scheduleNode) fillRaw() {
 		raw.Reply <- errors.New("a raw step needs a pipeline without requests")
 		return
 	}
-	b := n.take(0)
+	b := n.takeCredit(0)
 	n.rawLast++
 	n.raw = true
 	n.core.ClearCache()

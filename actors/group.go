@@ -16,15 +16,15 @@ import (
 // Work that takes less time than waking somebody for it is done on the spot:
 // the same split into experts, the same kernel, no message.
 type groupNode struct {
-	index  int
-	rank   int
-	leads  bool // it is the first of its rank
-	group  *group.Group
-	stream device.Stream
-	placed *placed // nil: the group's experts are where the group is
-	inline func(rows int, work []device.ExpertRows) bool
-	count  func(b *msg.Batch, layer int, work []device.ExpertRows)
-	lost   func(cause error) // tells that the device is lost
+	index      int
+	rank       int
+	startsRank bool // it is the first of its rank
+	group      *group.Group
+	stream     device.Stream
+	placed     *placed // nil: the group's experts are where the group is
+	inline     func(rows int, work []device.ExpertRows) bool
+	count      func(b *msg.Batch, layer int, work []device.ExpertRows)
+	lost       func(cause error) // tells that the device is lost
 	// open are the batches that wait for a merge.
 	open []*msg.Batch
 }
@@ -32,12 +32,12 @@ type groupNode struct {
 func (n *groupNode) receive(c *turn, m any) {
 	switch m := m.(type) {
 	case *msg.Batch:
-		if m.Asks && n.leads {
+		if m.CallsHost && n.startsRank {
 			serve(c, m, n.rank)
 		}
 		n.group.Move(m.On(n.stream), m.State)
 		if !m.State.Repeated() && !m.Abandoned.Load() {
-			if n.leads {
+			if n.startsRank {
 				n.placed.ahead(m)
 			}
 			m.Walk = n.group.Walk(m.State, n.placed.parts(m))
@@ -100,8 +100,8 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 		n.placed.compute(s, n.group, b, layer, work)
 		n.group.Combine(s, st, layer, probe)
 	}
-	anchored(c, b, n.stream)
-	part(b, trace.DeviceGroup)
+	waitAnchored(c, b, n.stream)
+	timePart(b, trace.DeviceGroup)
 	c.send(c.routes.after(n.index), b)
 }
 
@@ -133,13 +133,13 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 func (n *groupNode) drain(b *msg.Batch) {
 	n.placed.drain()
 	l := &b.Ranks[n.rank]
-	if l.Stream != nil && !n.leads {
+	if l.Stream != nil && !n.startsRank {
 		return
 	}
 	s := l.On(n.stream)
 	var err error
-	if l.Asks && n.leads {
-		l.Asked = false
+	if l.CallsHost && n.startsRank {
+		l.Serving = false
 		err = l.HostCalls.Dismiss(s.Recover)
 	} else {
 		err = s.Recover()
@@ -153,7 +153,7 @@ func (n *groupNode) drain(b *msg.Batch) {
 // it is enqueued: the device may begin with a part of it, and who waits for the device while
 // the rest is made would wait for answers that nobody gives.
 func serve(c *turn, b *msg.Batch, rank int) {
-	b.Asked = true
+	b.Serving = true
 	step := b.HostCalls.Begin(b.Step.Total())
 	for i := range c.routes.pools {
 		c.send(c.routes.pools[i], msg.NewServe(b, rank, step))

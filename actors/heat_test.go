@@ -215,7 +215,7 @@ func TestHeatOff(t *testing.T) {
 	if newHeatMeter(routerOf(3, 1, 4, 2), -1) != nil || newHeatMeter(routerOf(2, 2, 0, 0), 1) != nil {
 		t.Error("there is a meter")
 	}
-	off, r := &Pipeline{}, &rank{resident: true}
+	off, r := &Pipeline{}, &rank{findsExperts: true}
 	off.heat.observe(0, 1, 1, nil)
 	if off.Heat(heat.Identity{}) != nil || r.keeps(off.heat, &msg.Batch{Local: &msg.Local{Stream: noStream{}}}) {
 		t.Error("a pipeline without a meter counts")
@@ -228,7 +228,7 @@ type noStream struct{ device.AcceleratorStream }
 // TestHeatKept: what a device keeps to itself is fetched for the sample alone, where its
 // batches have streams of their own and it finds the experts by itself.
 func TestHeatKept(t *testing.T) {
-	h, r := newHeatMeter(routerOf(2, 0, 4, 2), 8), &rank{resident: true}
+	h, r := newHeatMeter(routerOf(2, 0, 4, 2), 8), &rank{findsExperts: true}
 	kept := 0
 	for id := range uint64(800) {
 		b := &msg.Batch{ID: id, Local: &msg.Local{Stream: noStream{}}}
@@ -238,11 +238,11 @@ func TestHeatKept(t *testing.T) {
 		if r.keeps(h, b) {
 			kept++
 		}
-		r.resident = false
+		r.findsExperts = false
 		if r.keeps(h, b) || r.keeps(h, &msg.Batch{ID: id, Local: new(msg.Local)}) {
 			t.Fatalf("batch %d: a split counts it too", id)
 		}
-		r.resident = true
+		r.findsExperts = true
 		if r.keeps(h, &msg.Batch{ID: id, Local: new(msg.Local)}) {
 			t.Fatalf("batch %d has no stream", id)
 		}

@@ -19,7 +19,7 @@ import (
 type host interface {
 	// spawn starts an actor; produce makes the shell of each incarnation. Nothing
 	// is sent before all actors exist.
-	spawn(name string, b berth, produce func() *shell) address
+	spawn(name string, b affinity, produce func() *shell) address
 	// send takes a message to an actor from outside; after halt it is dropped.
 	send(to address, m any)
 	now() int64 // the trace's clock
@@ -32,23 +32,23 @@ type host interface {
 	halt() error
 }
 
-// berth says which goroutine an actor runs on, see dispatcher.go.
-type berth uint8
+// affinity says which goroutine an actor runs on, see dispatcher.go.
+type affinity uint8
 
 const (
-	ownGoroutine berth = iota
-	crewMember
-	crewGuest // its own, or that of a worker
+	ownGoroutine affinity = iota
+	anyWorker
+	ownOrWorker // its own, or that of a worker
 )
 
 // library hosts actors with protoactor.
 type library struct {
-	system *actor.ActorSystem
-	root   *actor.RootContext // spawns under the supervisor
-	crew   *crew
-	actors []*hosted
-	wg     sync.WaitGroup // of the goroutines
-	timer  *time.Timer    // of the alarm
+	system  *actor.ActorSystem
+	root    *actor.RootContext // spawns under the supervisor
+	workers *workerSet
+	actors  []*hosted
+	wg      sync.WaitGroup // of the goroutines
+	timer   *time.Timer    // of the alarm
 
 	mu     sync.RWMutex // halted is set under Lock, sends go on under RLock
 	halted bool
@@ -57,7 +57,7 @@ type library struct {
 type hosted struct {
 	pid     *actor.PID
 	mailbox *mailbox
-	own     *resident // nil for a member of the crew
+	own     *ownThread // nil where a worker runs it
 }
 
 // newLibrary makes a host for the pipeline p with so many batches in flight.
@@ -71,7 +71,7 @@ func newLibrary(p *Pipeline) *library {
 	bp := p.opt.Blueprint
 	// One that runs ahead has more batches in flight, which must not wait for workers that
 	// wait for the device.
-	h.crew = newCrew(p.scheduler.Depth(), 3+2*len(bp.Groups), &h.wg)
+	h.workers = newWorkers(p.scheduler.Depth(), 3+2*len(bp.Groups), &h.wg)
 	h.timer = time.AfterFunc(time.Hour, func() { h.send(p.routes.schedule, &msg.Tick{}) })
 	h.timer.Stop()
 	return h
@@ -81,10 +81,10 @@ func newLibrary(p *Pipeline) *library {
 func slogLogger(log zerolog.Logger) *slog.Logger { return slog.New(&logBridge{log: log}) }
 
 // spawn implements host.
-func (h *library) spawn(name string, b berth, produce func() *shell) address {
-	a := &hosted{mailbox: &mailbox{actor: name, place: h.crew}}
-	if b != crewMember {
-		a.own = newResident(b == crewGuest, &h.wg)
+func (h *library) spawn(name string, b affinity, produce func() *shell) address {
+	a := &hosted{mailbox: &mailbox{actor: name, place: h.workers}}
+	if b != anyWorker {
+		a.own = newOwnThread(b == ownOrWorker, &h.wg)
 		a.mailbox.place = a.own
 	}
 	fresh := func() actor.Actor {
@@ -143,7 +143,7 @@ func (h *library) halt() error {
 			a.own.close()
 		}
 	}
-	h.crew.close()
+	h.workers.close()
 	if err == nil {
 		h.wg.Wait()
 	}

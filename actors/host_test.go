@@ -14,7 +14,7 @@ func (calls) InvokeUserMessage(f any) { f.(func())() }
 
 // member is an actor of the crew that does f.
 func member(h *library, f func()) {
-	m := &mailbox{actor: "member", place: h.crew, invoker: calls{}}
+	m := &mailbox{actor: "member", place: h.workers, invoker: calls{}}
 	m.PostUserMessage(f)
 }
 
@@ -49,7 +49,7 @@ func TestAheadHasWorkers(t *testing.T) {
 			t.Errorf("ahead %v: %d of %d workers wait, and nobody is left", ahead, batches-1, batches)
 		}
 		close(free)
-		h.crew.close()
+		h.workers.close()
 		h.wg.Wait()
 	}
 }

@@ -36,7 +36,7 @@ func (n *linkNode) receive(c *turn, m any) {
 	if n.cross != nil {
 		if cause := n.cross.pass(c, b); cause != nil {
 			c.log.Error().Uint64("batch", b.ID).Err(cause).Msg("a step is lost between two ranks")
-			c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: cause, Again: true})
+			c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: cause, Repeatable: true})
 			return
 		}
 	}

@@ -27,17 +27,17 @@ type stage struct {
 func newStage(t testing.TB, workers, mailboxes int) *stage {
 	t.Helper()
 	h := &library{system: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slogLogger(zerolog.Nop()) }))}
-	h.crew = newCrew(workers, mailboxes, &h.wg)
+	h.workers = newWorkers(workers, mailboxes, &h.wg)
 	h.timer = time.NewTimer(time.Hour)
 	return &stage{h, t}
 }
 
 // actor starts one; every incarnation calls born.
-func (s *stage) actor(name string, b berth, born func()) *mailbox {
+func (s *stage) actor(name string, b affinity, born func()) *mailbox {
 	s.t.Helper()
-	a := &hosted{mailbox: &mailbox{actor: name, place: s.crew}}
-	if b != crewMember {
-		a.own = newResident(b == crewGuest, &s.wg)
+	a := &hosted{mailbox: &mailbox{actor: name, place: s.workers}}
+	if b != anyWorker {
+		a.own = newOwnThread(b == ownOrWorker, &s.wg)
 		a.mailbox.place = a.own
 	}
 	props := actor.PropsFromProducer(func() actor.Actor {
@@ -90,8 +90,8 @@ func goroutine() string {
 // runs on one goroutine; what has an own one does not.
 func TestBatchStaysOnItsWorker(t *testing.T) {
 	s := newStage(t, 2, 3)
-	a, b, c := s.actor("a", crewMember, nil), s.actor("b", crewMember, nil), s.actor("c", crewMember, nil)
-	guest, own := s.actor("guest", crewGuest, nil), s.actor("own", ownGoroutine, nil)
+	a, b, c := s.actor("a", anyWorker, nil), s.actor("b", anyWorker, nil), s.actor("c", anyWorker, nil)
+	guest, own := s.actor("guest", ownOrWorker, nil), s.actor("own", ownGoroutine, nil)
 	for round := range 50 {
 		s.rest()
 		on := make(chan string, 5)
@@ -134,7 +134,7 @@ func TestBatchStaysOnItsWorker(t *testing.T) {
 // the mailbox of the actor that woke another, is run by others, at the same time.
 func TestBusyWorkerDoesNotKeepWork(t *testing.T) {
 	s := newStage(t, 3, 4)
-	a, b, c := s.actor("a", crewMember, nil), s.actor("b", crewMember, nil), s.actor("c", crewMember, nil)
+	a, b, c := s.actor("a", anyWorker, nil), s.actor("b", anyWorker, nil), s.actor("c", anyWorker, nil)
 	s.rest()
 	meet := func(n int) (script, *sync.WaitGroup) { // all n run at once, or the test hangs
 		var wg sync.WaitGroup
@@ -161,7 +161,7 @@ func TestBusyWorkerDoesNotKeepWork(t *testing.T) {
 // TestMailboxAfterPanic: the message is lost, those behind it wait for the new
 // incarnation, and no other goroutine touches the actor meanwhile.
 func TestMailboxAfterPanic(t *testing.T) {
-	for _, b := range []berth{ownGoroutine, crewMember, crewGuest} {
+	for _, b := range []affinity{ownGoroutine, anyWorker, ownOrWorker} {
 		s := newStage(t, 2, 2)
 		born := 0
 		m := s.actor("m", b, func() { born++ })
@@ -191,7 +191,7 @@ func TestMailboxAfterPanic(t *testing.T) {
 func TestMailboxAfterPanicOnWorker(t *testing.T) {
 	s := newStage(t, 1, 2)
 	var born atomic.Int64
-	a, b := s.actor("a", crewMember, func() { born.Add(1) }), s.actor("b", crewMember, nil)
+	a, b := s.actor("a", anyWorker, func() { born.Add(1) }), s.actor("b", anyWorker, nil)
 	a.post(script(func(box *mailbox) {
 		b.post(script(func(*mailbox) {}), box.sender())
 		panic("injected")
@@ -205,7 +205,7 @@ func TestMailboxAfterPanicOnWorker(t *testing.T) {
 // TestMailboxOrder: messages of one sender arrive in order, each once, however
 // many post.
 func TestMailboxOrder(t *testing.T) {
-	for _, b := range []berth{ownGoroutine, crewMember, crewGuest} {
+	for _, b := range []affinity{ownGoroutine, anyWorker, ownOrWorker} {
 		s := newStage(t, 2, 2)
 		m := s.actor("m", b, nil)
 		const senders, each = 4, 2000
@@ -238,7 +238,7 @@ func TestMailboxOrder(t *testing.T) {
 // TestLateMessageDoesNotBlock: messages to an actor that was stopped, and whose
 // goroutine has ended, are lost; their senders go on.
 func TestLateMessageDoesNotBlock(t *testing.T) {
-	for _, b := range []berth{ownGoroutine, crewMember, crewGuest} {
+	for _, b := range []affinity{ownGoroutine, anyWorker, ownOrWorker} {
 		s := newStage(t, 1, 1)
 		m := s.actor("m", b, nil)
 		if err := s.system.Root.StopFuture(s.actors[0].pid).Wait(); err != nil {
@@ -260,7 +260,7 @@ func TestLateMessageDoesNotBlock(t *testing.T) {
 // TestMailboxAllocates nothing for a message.
 func TestMailboxAllocates(t *testing.T) {
 	s := newStage(t, 1, 1)
-	m := s.actor("m", crewMember, nil)
+	m := s.actor("m", anyWorker, nil)
 	done := make(chan struct{})
 	var tick any = script(func(*mailbox) { done <- struct{}{} })
 	if n := testing.AllocsPerRun(1000, func() {

@@ -207,7 +207,7 @@ func TestPoolsHaveNodes(t *testing.T) {
 		if got := Partition(d, 20, x.pools).Counts(); !slices.Equal(got, x.counts) {
 			t.Errorf("%s, %d pools: %v experts, want %v", x.topology, x.pools, got, x.counts)
 		}
-		seats, err := newSeats(d, x.pools, lim, 64)
+		seats, err := newPoolSites(d, x.pools, lim, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestPoolsHaveNodes(t *testing.T) {
 		if used := d.Memory().Used; (used > 0) != x.near {
 			t.Errorf("%s: %d bytes used", x.topology, used)
 		}
-		closeSeats(seats)
+		closePoolSites(seats)
 		if used := d.Memory().Used; used != 0 {
 			t.Errorf("%s: %d bytes used after all was closed", x.topology, used)
 		}
@@ -234,7 +234,7 @@ func TestPoolsHaveNodes(t *testing.T) {
 	if got := Partition(struct{ device.Device }{d}, 4, 2); !slices.Equal(got.Owner, expert.Even(4, 2).Owner) {
 		t.Errorf("without nodes: %v", got)
 	}
-	if _, err := newSeats(d, 2, stages.Limits{Tokens: 8}, 64); err == nil || d.Memory().Used != 0 {
+	if _, err := newPoolSites(d, 2, stages.Limits{Tokens: 8}, 64); err == nil || d.Memory().Used != 0 {
 		t.Errorf("%v, %d bytes used", err, d.Memory().Used)
 	}
 }

@@ -24,7 +24,7 @@ type deskHost struct {
 	sent  func(m any)
 }
 
-func (h *deskHost) spawn(string, berth, func() *shell) address { return nil }
+func (h *deskHost) spawn(string, affinity, func() *shell) address { return nil }
 func (h *deskHost) send(_ address, m any) {
 	if h.sent != nil {
 		h.sent(m)

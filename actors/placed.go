@@ -61,9 +61,9 @@ func (p *placed) whole(b *msg.Batch) bool {
 	return p != nil && p.Whole(b.State.Total(), b.Probe() != nil)
 }
 
-// halts reports whether the host takes part in the middle of a step, so that it has to be
+// usesHost reports whether the host takes part in the middle of a step, so that it has to be
 // waited for there.
-func halts(ranks []*rank, b *stages.Step) bool {
+func usesHost(ranks []*rank, b *stages.Step) bool {
 	return placements(ranks, func(p *placement.Placement) bool { return !p.Whole(len(b.Tokens), b.Watched) })
 }
 
@@ -73,9 +73,9 @@ func overtaken(ranks []*rank, rows int) bool {
 	return placements(ranks, func(p *placement.Placement) bool { return !p.Whole(rows, false) && p.Leaves(p.Phase(rows)) })
 }
 
-// asks reports whether the device asks the host in the middle of a step, which goes on by
+// callsHost reports whether the device asks the host in the middle of a step, which goes on by
 // itself all the same.
-func (r *rank) asks(b *stages.Step) bool {
+func (r *rank) callsHost(b *stages.Step) bool {
 	return r.place != nil && r.place.Asks(len(b.Tokens), b.Watched)
 }
 

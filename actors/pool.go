@@ -26,8 +26,8 @@ type nodeDevice interface {
 	expert.Memory
 }
 
-// seat is where one pool computes.
-type seat struct {
+// poolSite is where one pool computes.
+type poolSite struct {
 	stream device.Stream
 	near   *expert.Near // the pool's copy of the rows it reads; nil: it reads the batch's
 }
@@ -42,9 +42,9 @@ func nodesFor(dev device.Device, pools int) (nodeDevice, int) {
 	return d, d.Nodes()
 }
 
-// newSeats gives every pool its node, in order, one each where there are as many.
-func newSeats(dev device.Device, pools int, lim stages.Limits, hidden int) ([]seat, error) {
-	seats := make([]seat, pools)
+// newPoolSites gives every pool its node, in order, one each where there are as many.
+func newPoolSites(dev device.Device, pools int, lim stages.Limits, hidden int) ([]poolSite, error) {
+	seats := make([]poolSite, pools)
 	d, nodes := nodesFor(dev, pools)
 	for i := range seats {
 		var err error
@@ -54,7 +54,7 @@ func newSeats(dev device.Device, pools int, lim stages.Limits, hidden int) ([]se
 			seats[i].near, err = expert.NewNear(dev, d, nodeOf(i, pools, nodes), lim, hidden)
 		}
 		if err != nil {
-			closeSeats(seats)
+			closePoolSites(seats)
 			return nil, fmt.Errorf("expert pool %d of %d: %w", i, pools, err)
 		}
 	}
@@ -64,7 +64,7 @@ func newSeats(dev device.Device, pools int, lim stages.Limits, hidden int) ([]se
 // nodeOf is the node of a pool.
 func nodeOf(pool, pools, nodes int) int { return pool * nodes / pools }
 
-func closeSeats(seats []seat) {
+func closePoolSites(seats []poolSite) {
 	for i := range seats {
 		if seats[i].near != nil {
 			seats[i].near.Close()
@@ -104,7 +104,7 @@ func Partition(dev device.Device, experts, pools int) expert.Partition {
 type poolNode struct {
 	index   int
 	groups  []poolGroup
-	desks   []poolDesk // by rank
+	ranks   []poolRank // by rank
 	open    []*serving // steps whose host calls it answers
 	failure error      // of one of them
 }
@@ -115,9 +115,9 @@ type poolGroup struct {
 	rank int
 }
 
-// poolDesk is what a pool has on a rank.
-type poolDesk struct {
-	seat   seat
+// poolRank is what a pool has on a rank.
+type poolRank struct {
+	site   poolSite
 	place  *placement.Placement // nil: the experts are where their groups are
 	owner  []int32              // [E] the pools of experts
 	phases poolPhases
@@ -147,7 +147,7 @@ type serving struct {
 // begin starts to answer the host calls of a step.
 func (n *poolNode) begin(c *turn, m *msg.Serve) {
 	m.Hold() // beyond this message, until the step has ended
-	event, quiet, d := *c.event, m.Batch.Quiet, &n.desks[m.Rank]
+	event, quiet, d := *c.event, m.Batch.Quiet, &n.ranks[m.Rank]
 	event.Others = m.Batch.Others
 	tell := func(layer, rows int, at offload.Progress) {
 		if quiet {
@@ -173,7 +173,7 @@ func (n *poolNode) begin(c *turn, m *msg.Serve) {
 		}
 	}
 	owns := func(e int32) bool { return int(d.owner[e]) == n.index }
-	n.open = append(n.open, &serving{m.HostCalls.Server(m.Step, d.seat.stream, n.index, owns, tell), m})
+	n.open = append(n.open, &serving{m.HostCalls.Server(m.Step, d.site.stream, n.index, owns, tell), m})
 	c.event.Kind = trace.Control // its calls are the work
 }
 
@@ -242,7 +242,7 @@ func (n *poolNode) compute(c *turn, p *msg.Part) {
 		return
 	}
 	g := n.groups[w.Group]
-	st, d := w.Batch.State, &n.desks[g.rank]
+	st, d := w.Batch.State, &n.ranks[g.rank]
 	bank, experts := g.Bank(w.Layer), g.Experts
 	if d.place != nil {
 		st, bank, experts = w.Batch.Mirror.State(), d.place.Bank(w.Layer), d.place.Experts.Compute
@@ -251,14 +251,14 @@ func (n *poolNode) compute(c *turn, p *msg.Part) {
 	if noted {
 		d.phases.begin(true, c.now())
 	}
-	if d.seat.near != nil {
-		st = d.seat.near.Fetch(d.seat.stream, st, bank, p.Rows)
+	if d.site.near != nil {
+		st = d.site.near.Fetch(d.site.stream, st, bank, p.Rows)
 		if noted {
 			d.phases.until(c.event, trace.PoolRows, c.now())
 		}
 	}
-	experts(d.seat.stream, st, w.Layer, p.Rows)
-	if p.Cause = d.seat.stream.Synchronize(); noted {
+	experts(d.site.stream, st, w.Layer, p.Rows)
+	if p.Cause = d.site.stream.Synchronize(); noted {
 		d.phases.products(c.event)
 		d.phases.begin(false, 0)
 	}

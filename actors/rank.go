@@ -21,14 +21,14 @@ type rank struct {
 	name  string               // of the device, unique among ranks
 	place *placement.Placement // of its routed experts; nil: they are on the device
 
-	resident    bool // the device finds the routed experts by itself
-	expertBytes int  // of one routed expert, 0 without
-	queues      int  // of an accelerator, which run steps at the same time; 0 on other devices
-	times       bool // the device times copies
+	findsExperts bool // the device finds the routed experts by itself
+	expertBytes  int  // of one routed expert, 0 without
+	queues       int  // of an accelerator, which run steps at the same time; 0 on other devices
+	times        bool // the device times copies
 
 	stream    device.Stream // the schedule actor's
 	pools     device.Device // where the expert pools compute
-	seats     []seat        // of the pools
+	poolSites []poolSite    // of the pools
 	partition expert.Partition
 }
 
@@ -52,7 +52,7 @@ func newRanks(list []load.Rank, opt *Options) ([]*rank, error) {
 		if (r.Embed != nil) != (i == 0) || (r.Head != nil) != (i == len(list)-1) {
 			return nil, fmt.Errorf("rank %d of %d: embedding %t, head %t", i, len(list), r.Embed != nil, r.Head != nil)
 		}
-		n := &rank{Rank: r, accel: r.Device.Accelerator(), index: i, name: r.Device.Name(), resident: findsExperts(r.Parts), pools: r.Device}
+		n := &rank{Rank: r, accel: r.Device.Accelerator(), index: i, name: r.Device.Name(), findsExperts: findsExperts(r.Parts), pools: r.Device}
 		for _, other := range ranks {
 			if other.name == n.name {
 				n.name = fmt.Sprintf("%s.rank%d", r.Device.Name(), i)
@@ -79,11 +79,11 @@ func (r *rank) poolsName() string {
 // last is the rank with the head.
 func (p *Pipeline) last() *rank { return p.ranks[len(p.ranks)-1] }
 
-// of is the rank of a layer group.
-func (p *Pipeline) of(group int) *rank { return p.ranks[p.opt.Blueprint.Groups[group].Rank] }
+// rankOf is the rank of a layer group.
+func (p *Pipeline) rankOf(group int) *rank { return p.ranks[p.opt.Blueprint.Groups[group].Rank] }
 
-// leads reports whether a layer group is the first of its rank.
-func (p *Pipeline) leads(group int) bool {
+// startsRank reports whether a layer group is the first of its rank.
+func (p *Pipeline) startsRank(group int) bool {
 	specs := p.opt.Blueprint.Groups
 	return group == 0 || specs[group-1].Rank != specs[group].Rank
 }
@@ -120,7 +120,7 @@ func (r *rank) keeps(h *heatMeter, b *msg.Batch) bool {
 	if r.place != nil {
 		return r.place.Whole(b.Step.Total(), b.Probe() != nil)
 	}
-	return r.resident
+	return r.findsExperts
 }
 
 // placements reports whether f holds for any rank whose routed experts are placed.
@@ -208,8 +208,8 @@ func (e *stepEnd) end(c *turn, b *msg.Batch, wait func() error) (late, err error
 		b.Stream.Repeat(0) // a partly enqueued step must not be captured to be replayed
 	}
 	err = wait()
-	if b.Asked {
-		b.Asked = false
+	if b.Serving {
+		b.Serving = false
 		late = b.HostCalls.End()
 	}
 	if err != nil || late != nil {

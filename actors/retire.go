@@ -35,11 +35,11 @@ func (n *scheduleNode) failed(m *msg.Failed) {
 	switch b.Status {
 	case msg.Void:
 	case msg.InFlight:
-		n.lose(b, m.Cause, m.Again)
+		n.lose(b, m.Cause, m.Repeatable)
 	default:
 		return // told before
 	}
-	n.miss(b)
+	n.awaitRetirement(b)
 }
 
 // refused takes a batch off the books whose inputs did not reach the device. Its own stream may
@@ -47,17 +47,17 @@ func (n *scheduleNode) failed(m *msg.Failed) {
 func (n *scheduleNode) refused(b *msg.Batch, cause error) {
 	n.lose(b, cause, !errors.Is(cause, stages.ErrBatch))
 	if b.Ranks[0].Stream != nil {
-		n.miss(b)
+		n.awaitRetirement(b)
 		return
 	}
 	n.gone(b)
 }
 
-// miss has a batch that is off the books come back into use once nobody touches it.
-func (n *scheduleNode) miss(b *msg.Batch) {
+// awaitRetirement has a batch that is off the books come back into use once nobody touches it.
+func (n *scheduleNode) awaitRetirement(b *msg.Batch) {
 	b.Abandoned.Store(true)
 	for i := range b.Ranks {
-		if l := &b.Ranks[i]; l.Asks {
+		if l := &b.Ranks[i]; l.CallsHost {
 			l.HostCalls.Stop()
 		}
 	}
@@ -73,8 +73,8 @@ func (n *scheduleNode) lose(b *msg.Batch, cause error, again bool) {
 		requests[i] = b.Spans[i].ID
 	}
 	n.log.Error().Uint64("batch", b.ID).Uints64("requests", requests).Err(cause).Bool("repeatable", again).Msg("a batch is lost")
-	n.unstore(b)
-	n.land(b)
+	n.dropHistories(b)
+	n.removeInFlight(b)
 	if raw := b.Raw; raw != nil {
 		raw.Reply <- cause
 		return
@@ -117,5 +117,5 @@ func (n *scheduleNode) gone(b *msg.Batch) {
 			panic(err)
 		}
 	}
-	n.give(b)
+	n.returnCredit(b)
 }

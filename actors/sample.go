@@ -24,7 +24,7 @@ func (n *sampleNode) receive(c *turn, m any) {
 	}
 	if late != nil {
 		c.log.Error().Uint64("batch", b.ID).Err(late).Msg("a step is lost: the host did not do its part")
-		c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: late, Again: true})
+		c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: late, Repeatable: true})
 		return
 	}
 	switch {

@@ -51,7 +51,7 @@ func TestGivenUpStepsAreNotKept(t *testing.T) {
 		}
 		s.asked = nil
 		for i := range 2 {
-			(&groupNode{index: i, leads: i == 0}).receive(turn, &msg.Forget{Batch: b})
+			(&groupNode{index: i, startsRank: i == 0}).receive(turn, &msg.Forget{Batch: b})
 		}
 		if want := []string{"recover"}; !slices.Equal(s.asked, want) {
 			t.Errorf("groups that forget it ask for %v, want %v", s.asked, want)

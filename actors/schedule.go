@@ -27,7 +27,7 @@ type scheduleNode struct {
 	now     func() int64           // the trace's clock
 	alarm   func(in time.Duration) // sends a Tick, instead of the one set before
 	batches []*msg.Batch           // all
-	free    []*msg.Batch           // the credits
+	credits []*msg.Batch           // the credits
 	flying  int                    // batches on their way
 	lost    []*msg.Batch           // failed batches that an actor may still touch
 
@@ -42,7 +42,7 @@ type scheduleNode struct {
 	ranks    []*rank
 	ahead    bool            // the core makes batches whose tokens are still being chosen
 	trace    *trace.Registry // nil, in tests: nothing is noted of who is in a batch
-	riders   []trace.Rider   // reused
+	spans    []trace.Rider   // reused
 	outcomes []scheduler.Outcome
 	filled   []*msg.Batch     // to be sent, as soon as they may: see leave
 	phases   []dispatch.Phase // by rank: of the batches on their way, where experts' slots are lent
@@ -53,21 +53,21 @@ type scheduleNode struct {
 
 // record is what the driver keeps of a request.
 type record struct {
-	submit *msg.Submit
-	tokens []int32    // prompt, then what was generated
-	batch  *msg.Batch // it is in, or nil
-	ahead  *msg.Batch // it is in besides, which takes the token that batch chooses
-	ended  bool
-	slot   int   // where the device keeps its history
-	stored int   // how many of its tokens the device has there, or will have; below 0: nothing
-	told   int   // the last position of the prompt whose score was passed on
-	cause  error // of its own failure
+	submit   *msg.Submit
+	tokens   []int32    // prompt, then what was generated
+	batch    *msg.Batch // it is in, or nil
+	ahead    *msg.Batch // it is in besides, which takes the token that batch chooses
+	ended    bool
+	slot     int   // where the device keeps its history
+	stored   int   // how many of its tokens the device has there, or will have; below 0: nothing
+	scoredTo int   // the last position of the prompt whose score was passed on
+	cause    error // of its own failure
 }
 
 func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, h host, batches []*msg.Batch, slots int) *scheduleNode {
 	return &scheduleNode{
 		core: core, stream: stream, meters: m, now: h.now, alarm: h.alarm,
-		batches: batches, free: slices.Clone(batches), live: map[uint64]*record{}, slots: make([]*record, slots),
+		batches: batches, credits: slices.Clone(batches), live: map[uint64]*record{}, slots: make([]*record, slots),
 	}
 }
 
@@ -95,7 +95,7 @@ func (n *scheduleNode) receive(c *turn, m any) {
 	}
 	for again := true; again; {
 		n.pump(now)
-		again = n.leave(c)
+		again = n.sendFilled(c)
 	}
 	n.retire(c)
 	n.flush(c, now)
@@ -118,8 +118,8 @@ func (n *scheduleNode) submit(m *msg.Submit, now int64) {
 // pump fills batches while the core has work and a credit is free. A raw step
 // goes first, once all credits are here: it uses the same KV blocks.
 func (n *scheduleNode) pump(now int64) {
-	for len(n.free) > 0 {
-		if n.raw || len(n.raws) > 0 && len(n.free) < len(n.batches) {
+	for len(n.credits) > 0 {
+		if n.raw || len(n.raws) > 0 && len(n.credits) < len(n.batches) {
 			break
 		}
 		if len(n.raws) > 0 {
@@ -144,7 +144,7 @@ func (n *scheduleNode) effects() {
 		r := n.live[e.ID]
 		switch e.Kind {
 		case scheduler.Voided:
-			n.void(e.Batch)
+			n.giveUp(e.Batch)
 		case scheduler.Started:
 			n.slots[e.Slot], r.slot, r.stored = r, e.Slot, -1
 			n.item(msg.Delivery{Kind: msg.DeliverStarted, ID: e.ID, Output: r.submit.Output, Count: e.Cached})
@@ -204,7 +204,7 @@ func (n *scheduleNode) returned(m *msg.Reply) {
 			n.outcomes = append(n.outcomes, n.outcome(row))
 		}
 	}
-	n.land(b)
+	n.removeInFlight(b)
 	if b.Raw == nil { // else the sample actor has answered
 		if err := n.core.Done(b.ID, n.outcomes); err != nil {
 			panic(err) // the books are wrong; nothing can be trusted
@@ -213,14 +213,14 @@ func (n *scheduleNode) returned(m *msg.Reply) {
 			n.deliver.Batch, n.deliver.Epoch = b.ID, b.Epoch
 		}
 	}
-	n.give(b)
+	n.returnCredit(b)
 	m.Free()
 }
 
 // score passes on how likely a token of the prompt was, once: a prompt may be computed again.
 func (n *scheduleNode) score(row *msg.Row) {
 	r := n.live[row.Seq]
-	if r.ended || row.At <= r.told || row.At >= r.submit.Request.PromptLen {
+	if r.ended || row.At <= r.scoredTo || row.At >= r.submit.Request.PromptLen {
 		return
 	}
 	if row.Err != nil {
@@ -228,7 +228,7 @@ func (n *scheduleNode) score(row *msg.Row) {
 		n.core.Cancel(row.Seq, scheduler.Failed)
 		return
 	}
-	r.told = row.At
+	r.scoredTo = row.At
 	n.item(msg.Delivery{Kind: msg.DeliverScored, ID: row.Seq, Output: r.submit.Output, Result: row.Result})
 }
 
@@ -288,17 +288,17 @@ func (n *scheduleNode) flush(c *turn, now int64) {
 	n.meters.gauges(n.core.Stats())
 }
 
-// leave sends filled batches on their way, in order. Where decode lends slots for experts to
+// sendFilled sends filled batches on their way, in order. Where decode lends slots for experts to
 // prompts, batches of one phase have to be back before one of the other leaves. It reports
 // whether a batch was refused: its credit may be free again.
-func (n *scheduleNode) leave(c *turn) (refused bool) {
+func (n *scheduleNode) sendFilled(c *turn) (refused bool) {
 	for len(n.filled) > 0 {
 		b := n.filled[0]
-		if others := len(n.batches) - len(n.free) - len(n.filled); others > 0 && n.turns(b.Step.Total()) {
+		if others := len(n.batches) - len(n.credits) - len(n.filled); others > 0 && n.changesPhase(b.Step.Total()) {
 			break
 		}
 		n.filled = slices.Delete(n.filled, 0, 1)
-		if err := n.enter(b); err != nil {
+		if err := n.lendSlots(b); err != nil {
 			n.refused(b, fmt.Errorf("batch %d: %w", b.ID, err))
 			refused = true
 			continue
@@ -308,9 +308,9 @@ func (n *scheduleNode) leave(c *turn) (refused bool) {
 	return refused
 }
 
-// turns reports whether a batch of so many rows is of another phase than those on their way, on
+// changesPhase reports whether a batch of so many rows is of another phase than those on their way, on
 // a rank that lends slots.
-func (n *scheduleNode) turns(rows int) bool {
+func (n *scheduleNode) changesPhase(rows int) bool {
 	for i, r := range n.ranks {
 		if r.place != nil && r.place.Lends() && r.place.Phase(rows) != n.phases[i] {
 			return true
@@ -319,8 +319,8 @@ func (n *scheduleNode) turns(rows int) bool {
 	return false
 }
 
-// enter readies the slots for experts for a batch that leaves.
-func (n *scheduleNode) enter(b *msg.Batch) (err error) {
+// lendSlots readies the slots for experts for a batch that leaves.
+func (n *scheduleNode) lendSlots(b *msg.Batch) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("slots for experts: %w", files.Caught(r))

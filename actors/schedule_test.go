@@ -265,7 +265,7 @@ func (d *director) credits() {
 			abandoned++
 		}
 	}
-	d.printf("-- %d free, %d away, %d lost (%d abandoned); %d KV blocks\n", len(n.free), n.flying, len(n.lost), abandoned, n.core.Stats().BlocksUsed)
+	d.printf("-- %d free, %d away, %d lost (%d abandoned); %d KV blocks\n", len(n.credits), n.flying, len(n.lost), abandoned, n.core.Stats().BlocksUsed)
 	if err := n.core.Check(); err != nil {
 		d.t.Error(err)
 	}
@@ -280,7 +280,7 @@ func (d *director) further(after, request uint64) *msg.Batch {
 	if !ok || b.After != after {
 		d.t.Fatalf("%+v is not ahead of %d", b, after)
 	}
-	f := n.take(b.MicroBatch)
+	f := n.takeCredit(b.MicroBatch)
 	f.Batch, f.Live = b, len(b.Spans)
 	n.live[request].ahead = f
 	return f
@@ -310,8 +310,8 @@ func TestVoidBatch(t *testing.T) {
 		}
 		is := func(free, flying, lost, blocks int) {
 			t.Helper()
-			if used := n.core.Stats().BlocksUsed; len(n.free) != free || n.flying != flying || len(n.lost) != lost || used != blocks {
-				t.Errorf("fails %v: %d batches free, %d away, %d lost, %d blocks used; want %d, %d, %d, %d", fails, len(n.free), n.flying, len(n.lost), used, free, flying, lost, blocks)
+			if used := n.core.Stats().BlocksUsed; len(n.credits) != free || n.flying != flying || len(n.lost) != lost || used != blocks {
+				t.Errorf("fails %v: %d batches free, %d away, %d lost, %d blocks used; want %d, %d, %d, %d", fails, len(n.credits), n.flying, len(n.lost), used, free, flying, lost, blocks)
 			}
 		}
 		is(0, 2, 0, 1)

@@ -172,7 +172,7 @@ func (s *shell) catch(m any) {
 			}
 		}
 		told = append(told, b)
-		s.turn.send(s.turn.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: cause, Again: repeatable(r)})
+		s.turn.send(s.turn.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: cause, Repeatable: repeatable(r)})
 	}
 	if c, ok := m.(msg.Carrier); ok {
 		tell(c.Carried())

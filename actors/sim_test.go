@@ -56,7 +56,7 @@ func newSim(t testing.TB, l *loaded, seed uint64, o setup) *sim {
 	return s
 }
 
-func (s *sim) spawn(name string, _ berth, produce func() *shell) address {
+func (s *sim) spawn(name string, _ affinity, produce func() *shell) address {
 	b := &box{actor: name, produce: produce, shell: produce()}
 	s.boxes = append(s.boxes, b)
 	return b
@@ -162,8 +162,8 @@ func (s *sim) atRest() error {
 		return fmt.Errorf("requests are left: %d in the core, %d live, %d outputs", st.Running()+st.Waiting+st.Ending, len(n.live), len(s.p.outputs))
 	case st.BlocksUsed != 0:
 		return fmt.Errorf("%d KV blocks are left", st.BlocksUsed)
-	case len(n.free) != len(n.batches) || n.flying != 0 || len(n.lost) != 0:
-		return fmt.Errorf("%d of %d batches are free, %d flying, %d lost", len(n.free), len(n.batches), n.flying, len(n.lost))
+	case len(n.credits) != len(n.batches) || n.flying != 0 || len(n.lost) != 0:
+		return fmt.Errorf("%d of %d batches are free, %d flying, %d lost", len(n.credits), len(n.batches), n.flying, len(n.lost))
 	}
 	for b := range s.batches {
 		if b.Held() {

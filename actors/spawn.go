@@ -28,7 +28,7 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 			return err
 		}
 		r.times = r.timesCopies()
-		if r.seats, err = newSeats(r.pools, p.opt.Blueprint.Pools, r.poolLimits(), p.model.Hidden); err != nil {
+		if r.poolSites, err = newPoolSites(r.pools, p.opt.Blueprint.Pools, r.poolLimits(), p.model.Hidden); err != nil {
 			return err
 		}
 		if r.partition = p.opt.Partition; r.partition.Pools == 0 {
@@ -44,7 +44,7 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 	}
 	p.linkBytes[sameMemory] = new(atomic.Uint64)
 	for i := range p.opt.Blueprint.Groups {
-		if g := &p.opt.Blueprint.Groups[i]; i > 0 && p.leads(i) {
+		if g := &p.opt.Blueprint.Groups[i]; i > 0 && p.startsRank(i) {
 			g.Link = batches[0].Ranks[g.Rank].Link.Name()
 			p.linkBytes[g.Link] = cmp.Or(p.linkBytes[g.Link], new(atomic.Uint64))
 		}
@@ -151,7 +151,7 @@ func (p *Pipeline) connect(from, to *msg.Local, rank int, first bool) error {
 func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
 	r := &p.routes
 	r.stream = p.actor("stream", trace.Stream, ownGoroutine, "host", func() node { return streamNode{} })
-	r.schedule = p.actor("schedule", trace.Schedule, crewGuest, "host", func() node {
+	r.schedule = p.actor("schedule", trace.Schedule, ownOrWorker, "host", func() node {
 		n := newScheduleNode(core, p.ranks[0].stream, p.meters, p.host, batches, p.lim.Seqs)
 		n.ahead, n.ranks, n.trace = p.scheduler.Ahead, p.ranks, p.trace
 		n.phases = make([]dispatch.Phase, len(p.ranks))
@@ -162,8 +162,8 @@ func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
 		r.pools = append(r.pools, p.actor(name, trace.Experts, ownGoroutine, p.ranks[0].poolsName(), func() node {
 			n := &poolNode{index: i}
 			for _, r := range p.ranks {
-				n.desks = append(n.desks, poolDesk{
-					seat: r.seats[i], place: r.place, owner: r.partition.Owner, phases: p.newPoolPhases(name, r.seats[i].stream),
+				n.ranks = append(n.ranks, poolRank{
+					site: r.poolSites[i], place: r.place, owner: r.partition.Owner, phases: p.newPoolPhases(name, r.poolSites[i].stream),
 				})
 			}
 			for i, spec := range p.opt.Blueprint.Groups {
@@ -180,7 +180,7 @@ func (p *Pipeline) group(i int) *group.Group {
 	for first > 0 && groups[first-1].Rank == groups[i].Rank {
 		first--
 	}
-	return p.of(i).Groups[i-first]
+	return p.rankOf(i).Groups[i-first]
 }
 
 // spawnEnds creates the actors before and after the layers.
@@ -195,17 +195,17 @@ func (p *Pipeline) spawnEnds() error {
 		return err
 	}
 	ended := p.newStepEnd(last)
-	p.routes.sample = p.actor("sample", trace.Sample, crewMember, last.name, func() node { return &sampleNode{ended} })
-	p.routes.head = p.actor("head", trace.Head, crewMember, last.name, func() node {
+	p.routes.sample = p.actor("sample", trace.Sample, anyWorker, last.name, func() node { return &sampleNode{ended} })
+	p.routes.head = p.actor("head", trace.Head, anyWorker, last.name, func() node {
 		return &headNode{stage: last.Head, stream: headStream, keeps: func(b *msg.Batch) bool { return last.keeps(p.heat, b) }}
 	})
-	p.routes.embed = p.actor("embed", trace.Embed, crewMember, first.name, func() node { return &embedNode{stage: first.Embed, stream: embedStream} })
+	p.routes.embed = p.actor("embed", trace.Embed, anyWorker, first.name, func() node { return &embedNode{stage: first.Embed, stream: embedStream} })
 	return nil
 }
 
 // spawnGroup creates the actors of a layer group.
 func (p *Pipeline) spawnGroup(i int) error {
-	r, routes := p.of(i), &p.routes
+	r, routes := p.rankOf(i), &p.routes
 	s, err := p.stream(r)
 	if err != nil {
 		return err
@@ -217,9 +217,9 @@ func (p *Pipeline) spawnGroup(i int) error {
 	name := func(kind string) string { return fmt.Sprintf("%s%d", kind, i) }
 	routes.merges = append(routes.merges, p.actor(name("merge"), trace.Merge, ownGoroutine, "host", func() node { return newMergeNode() }))
 	routes.splits = append(routes.splits, p.actor(name("split"), trace.Split, ownGoroutine, "host", func() node { return newSplitNode(r.partition, r.expertBytes) }))
-	routes.groups = append(routes.groups, p.actor(name("group"), trace.Group, crewMember, r.name, func() node {
+	routes.groups = append(routes.groups, p.actor(name("group"), trace.Group, anyWorker, r.name, func() node {
 		return &groupNode{
-			index: i, rank: r.index, leads: p.leads(i), group: p.group(i), stream: s, placed: placed, count: p.countWork, lost: p.lose,
+			index: i, rank: r.index, startsRank: p.startsRank(i), group: p.group(i), stream: s, placed: placed, count: p.countWork, lost: p.lose,
 			inline: func(rows int, work []device.ExpertRows) bool { return p.inline(r, rows, work) },
 		}
 	}))
@@ -228,7 +228,7 @@ func (p *Pipeline) spawnGroup(i int) error {
 		return nil
 	}
 	cross, bytes := (*crossing)(nil), p.linkBytes[cmp.Or(p.opt.Blueprint.Groups[i].Link, sameMemory)]
-	if p.leads(i) {
+	if p.startsRank(i) {
 		before := p.ranks[r.index-1]
 		cross = &crossing{stepEnd: p.newStepEnd(before), rank: r.index}
 		if cross.from, err = p.stream(before); err != nil {
@@ -238,7 +238,7 @@ func (p *Pipeline) spawnGroup(i int) error {
 			return err
 		}
 	}
-	routes.links[i] = p.actor(name("link"), trace.Link, crewMember, "host", func() node {
+	routes.links[i] = p.actor(name("link"), trace.Link, anyWorker, "host", func() node {
 		n := &linkNode{to: i, width: 4 * p.model.Hidden, bytes: bytes}
 		if cross != nil {
 			own := *cross
@@ -250,6 +250,6 @@ func (p *Pipeline) spawnGroup(i int) error {
 }
 
 // actor spawns one node that computes on a device.
-func (p *Pipeline) actor(name string, kind trace.Kind, b berth, dev string, fresh func() node) address {
+func (p *Pipeline) actor(name string, kind trace.Kind, b affinity, dev string, fresh func() node) address {
 	return p.host.spawn(name, b, p.newShell(name, kind, p.trace.Device(dev), fresh))
 }

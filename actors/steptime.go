@@ -18,8 +18,8 @@ func clocked(b *msg.Batch, on bool) {
 	}
 }
 
-// part ends a part of a batch's step on the device.
-func part(b *msg.Batch, kind trace.Kind) {
+// timePart ends a part of a batch's step on the device.
+func timePart(b *msg.Batch, kind trace.Kind) {
 	if b.Stream != nil && !b.Quiet && !b.Abandoned.Load() && b.Stream.Mark() {
 		b.Parts = append(b.Parts, kind)
 	}

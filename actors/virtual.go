@@ -92,7 +92,7 @@ func (t *thread) post(m any, _ *worker) {
 }
 
 // spawn implements host.
-func (h *virtual) spawn(name string, _ berth, produce func() *shell) address {
+func (h *virtual) spawn(name string, _ affinity, produce func() *shell) address {
 	t := &thread{host: h, actor: name, produce: produce, shell: produce()}
 	h.threads = append(h.threads, t)
 	return t

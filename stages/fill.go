@@ -53,7 +53,7 @@ func (st *State) Begin(s device.Stream) {
 // that has prompts, moves blocks, is watched by a probe, needs the host, reads states by slot, or is
 // taken in pieces, whose tables of spans lie where the former ones end.
 func (st *State) stepKey() uint64 {
-	if st.Watched || st.Halts || len(st.Moves) > 0 || len(st.Prefill) > 0 || st.AllLogits || st.layout == nil || st.lim.Snapshots > 0 || st.Windows() > 1 {
+	if st.Watched || st.UsesHost || len(st.Moves) > 0 || len(st.Prefill) > 0 || st.AllLogits || st.layout == nil || st.lim.Snapshots > 0 || st.Windows() > 1 {
 		return 0
 	}
 	const prime = 0x100000001b3

@@ -39,7 +39,7 @@ func (st *Step) AppendBinary(dst []byte) ([]byte, error) {
 		return dst, fmt.Errorf("%w: its tokens are on a device", ErrBatch)
 	}
 	u, v := binary.AppendUvarint, binary.AppendVarint
-	dst = append(dst, stepVersion, flags(st.AllLogits, st.Halts, st.Watched))
+	dst = append(dst, stepVersion, flags(st.AllLogits, st.UsesHost, st.Watched))
 	dst = u(dst, uint64(st.Queue))
 	dst = appendInts(dst, st.Tokens)
 	dst = u(dst, uint64(len(st.Spans)))
@@ -96,7 +96,7 @@ func (st *Step) UnmarshalBinary(data []byte) error {
 		return fmt.Errorf("%w: %w: version %d, known is %d", ErrBatch, errWire, v, stepVersion)
 	}
 	var b Step
-	r.flags(stepKnown, &b.AllLogits, &b.Halts, &b.Watched)
+	r.flags(stepKnown, &b.AllLogits, &b.UsesHost, &b.Watched)
 	b.Queue = r.int()
 	b.Tokens = r.int32s(st.bounds.Tokens)
 	b.Spans = make([]Span, r.count(st.bounds.Seqs, 7))

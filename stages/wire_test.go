@@ -45,7 +45,7 @@ func every(v reflect.Value, next *int64) {
 
 func wireText() *Step {
 	b := mixed()
-	b.Queue, b.Halts, b.Watched = 1, true, true
+	b.Queue, b.UsesHost, b.Watched = 1, true, true
 	b.Spans[0].Every = true
 	b.Moves = []Move{{Copy, 1, 2}, {Save, 3, 3}, {Load, 2, 0}, {SaveState, 2, 1}, {LoadState, 1, 2}}
 	next := int64(0)
@@ -78,7 +78,7 @@ func TestStepTravels(t *testing.T) {
 			}
 			for i, x := range []struct{ got, want any }{
 				{to.Tokens, from.Tokens}, {to.Spans, from.Spans}, {to.Wanted, from.Wanted}, {to.Owner, from.Owner}, {to.Queue, from.Queue},
-				{[]bool{to.AllLogits, to.Halts, to.Watched}, []bool{from.AllLogits, from.Halts, from.Watched}},
+				{[]bool{to.AllLogits, to.UsesHost, to.Watched}, []bool{from.AllLogits, from.UsesHost, from.Watched}},
 			} {
 				if !reflect.DeepEqual(x.got, x.want) {
 					t.Errorf("%s, %d: %+v, want %+v", name, i, x.got, x.want)

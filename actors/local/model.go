@@ -260,7 +260,7 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 		chunk, share = lim.Tokens-f.MaxSeqs, lim.Tokens-f.MaxSeqs
 	}
 	return actors.Start(ranks, actors.Options{
-		Blueprint: actors.Blueprint{Pools: s.Plan.Pools, MicroBatches: f.Lanes()},
+		Blueprint: actors.Blueprint{Pools: s.Plan.Pools, MicroBatches: f.MicroBatchCount()},
 		Policy: actors.Policy{
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 			ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,

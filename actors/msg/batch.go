@@ -105,10 +105,10 @@ type Local struct {
 	// of the layer in hand that is the host's.
 	Mirror *offload.Mirror
 	Host   []device.ExpertRows
-	// Asks says that the step makes host calls for experts, by HostCalls, which is nil on devices
+	// CallsHost says that the step makes host calls for experts, by HostCalls, which is nil on devices
 	// that never make any. The pools answer them while Asked is set.
-	Asks      bool
-	Asked     bool
+	CallsHost bool
+	Serving   bool
 	HostCalls *offload.HostCalls
 
 	// Kept says that State will have what the routers chose (stages.State.Routes) when the

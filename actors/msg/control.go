@@ -100,9 +100,9 @@ type Failed struct {
 	Batch *Batch
 	Epoch uint32 // that the batch was sent in
 	Cause error
-	// Again says that the fault lies in how the step was carried out and not in what it
+	// Repeatable says that the fault lies in how the step was carried out and not in what it
 	// computes, that devices are well, and that no token of it was chosen: it may be repeated.
-	Again bool
+	Repeatable bool
 }
 
 // Forget tells groups and merges that a batch failed elsewhere: what they keep

@@ -72,7 +72,7 @@ func (m *Model) Limits() stages.Limits { return m.parts.Limits }
 func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error {
 	st := m.state
 	m.watched = probe != nil
-	b.Watched, b.Halts = m.watched, !m.place.Whole(len(b.Tokens), m.watched)
+	b.Watched, b.UsesHost = m.watched, !m.place.Whole(len(b.Tokens), m.watched)
 	if err := st.Fill(m.stream, b); err != nil {
 		return err
 	}

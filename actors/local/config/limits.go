@@ -63,7 +63,7 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	}
 	o.Limits = stages.Limits{Queues: 1, Seqs: f.MaxSeqs, LogitRows: l.LogitRows, BlockTokens: f.BlockTokens}
 	if f.Device == CUDA {
-		o.Queues = f.Lanes()
+		o.Queues = f.MicroBatchCount()
 	}
 	o.Tokens, o.Window = f.StepRows(s)
 	if o.Blocks, err = kvBlocks(cfg, f, o.KVType, free); err != nil {

@@ -120,8 +120,8 @@ func (f *Options) Chunk(memory int64) int {
 	return 2048
 }
 
-// Lanes is the number of parts that running sequences are divided into.
-func (f *Options) Lanes() int {
+// MicroBatchCount is the number of parts that running sequences are divided into.
+func (f *Options) MicroBatchCount() int {
 	if f.MicroBatches == 0 {
 		return f.Groups()
 	}
@@ -132,9 +132,9 @@ func (f *Options) Lanes() int {
 // the tokens that those before them choose.
 func (f *Options) States() int {
 	if f.Device == CUDA {
-		return 2 * f.Lanes()
+		return 2 * f.MicroBatchCount()
 	}
-	return f.Lanes()
+	return f.MicroBatchCount()
 }
 
 // ThreadCount is the number of threads that compute together.

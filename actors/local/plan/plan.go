@@ -214,7 +214,7 @@ func (o *Plan) nearBytes(lim stages.Limits) int64 {
 
 // addSimulated adds what a simulated device takes besides the model, and its own memory, which is the host's.
 func (o *Plan) addSimulated(l *ledger, lim stages.Limits) (err error) {
-	n := o.Options.Lanes()
+	n := o.Options.MicroBatchCount()
 	batches := planner.Count(n, "batch")
 	if o.Experts, err = chooseBeside(&o.Options.RankOptions, o.cfg, o.Load.Precision, l.promised); err != nil {
 		return err
