@@ -1,12 +1,12 @@
 package scheduler
 
-// again is how many batches are made before a request that did not fit is looked up in
-// the cache again, unless what is free changes the answer.
+// lookEvery is how many batches are made before a request that did not fit is looked up in the
+// cache again, unless what is free changes the answer.
 const lookEvery = 16
 
-// fits tells whether a waiting sequence could start: a slot is free, and blocks for all its
-// known tokens, beside what prompts in work still need and a reserve. It need not be so
-// for the rest of its answer, which takes blocks as it goes.
+// fits reports whether a waiting sequence could start: a slot is free, and so are blocks for all
+// its known tokens, beside what prompts in work still need and the reserve. The rest of its answer
+// takes blocks as it goes.
 func (c *Core) fits(s *seq) bool {
 	if len(c.slots) == 0 || c.short != nil {
 		return false
@@ -27,8 +27,8 @@ func (c *Core) fits(s *seq) bool {
 	return false
 }
 
-// reserve is what admission leaves free, so that those who run can go on for a block each
-// before one of them is preempted. Where nobody runs there is none.
+// reserve is what admission leaves free, so that each running sequence can take one more block
+// before one of them is preempted. It is 0 where none runs.
 func (c *Core) reserve() int {
 	n := c.running()
 	if n == 0 {
@@ -39,10 +39,10 @@ func (c *Core) reserve() int {
 
 func (c *Core) running() int { return c.count[filling] + c.count[decoding] }
 
-// next is the waiting request that can start now, nil for none. Those at the head that
-// wait for the blocks of others are parked on the way. No request of the same key overtakes
-// one that does not fit, and those of others only where it does not wait longer for that
-// (overtaker): they would starve it.
+// next returns the waiting request that can start now, nil for none. It parks those at the head
+// that wait for the blocks of others. No request of the same key overtakes one that does not fit,
+// and requests of other keys do so only where it does not wait longer for that (overtaker);
+// otherwise large requests would starve.
 func (c *Core) next() *seq {
 	for {
 		s := c.head()

@@ -18,21 +18,20 @@ func (c *Core) nextAhead() *flight {
 	return nil
 }
 
-// Hold says whether the batches that go ahead of one in flight have to wait for its
-// return: the device cannot choose all its tokens, or not those after them. Other micro-batches
-// go on. A batch that is not in flight is left alone.
+// Hold says whether batches that would be ahead of one in flight have to wait for its return:
+// because the device cannot choose all its tokens, or those after them. Other micro-batches go on.
+// A batch that is not in flight is left alone.
 func (c *Core) Hold(id uint64, held bool) {
 	if f := c.flight(id); f != nil {
 		f.held = held
 	}
 }
 
-// canRunAhead tells whether nothing has to wait for the return of a micro-batch's only batch, which is not
-// lost: an
-// idle stream of the micro-batch, or one that was passed by too often elsewhere; the rest of
-// a prompt, or a request that could be admitted, if this micro-batch is the first that can
-// take it along; a prompt that is in flight itself, since a step ahead would go by
-// without a row of it.
+// canRunAhead reports whether nothing has to wait for the return of a micro-batch's only batch,
+// which is not lost. These would have to wait: an idle stream of the micro-batch, or one that was
+// passed by too often elsewhere; the rest of a prompt, or a request that could be admitted, if this
+// micro-batch is the first that can take it; a prompt that is itself in flight, since a step ahead
+// would run without its rows.
 func (c *Core) canRunAhead(before *flight) bool {
 	if before.held || before.lost {
 		return false
@@ -53,10 +52,10 @@ func (c *Core) canRunAhead(before *flight) bool {
 	return true
 }
 
-// takeAhead gives the next row to every stream of the batch before, whose token the
-// device will choose there. A prompt's end is such a row like any other: left out,
-// its stream would come back idle and break the chain for a step. That is what
-// happens to the last ones where the micro-batch has more than its share: another takes them.
+// takeAhead gives the next row to every stream of the batch before, whose token the device will
+// choose there. The end of a prompt is such a row like any other: without it the stream would come
+// back idle and break the chain for a step. The last streams are left out where the micro-batch has
+// more than its share: another takes them.
 func (c *Core) takeAhead(f, before *flight) {
 	rows := 0
 	for i, s := range before.seqs {
@@ -77,13 +76,13 @@ func (c *Core) takeAhead(f, before *flight) {
 	}
 }
 
-// goesOn tells whether a sequence whose next token is being chosen has one after it.
+// goesOn reports whether a sequence whose next token is being chosen has one after it.
 func (s *seq) goesOn() bool {
 	return s.ended == None && !s.yields && s.generated()+1 < s.req.MaxNew
 }
 
-// addAhead adds the row of the token that s will get from row from of the
-// Wanted ones of the batch before.
+// addAhead adds the row of the token that s will get from row from of the Wanted ones of the batch
+// before.
 func (c *Core) addAhead(f *flight, s *seq, after uint64, from int) {
 	f.After = after
 	table := c.cfg.blocksFor(s.known + 1)
@@ -101,7 +100,7 @@ func (c *Core) addAhead(f *flight, s *seq, after uint64, from int) {
 	s.inFlight++
 }
 
-// aheadOf is the batch in flight that is ahead of this one, or nil.
+// aheadOf returns the batch in flight that is ahead of this one, or nil.
 func (c *Core) aheadOf(id uint64) *flight {
 	for i := range c.flights {
 		if f := &c.flights[i]; f.ID != 0 && f.After == id {
@@ -111,8 +110,7 @@ func (c *Core) aheadOf(id uint64) *flight {
 	return nil
 }
 
-// releaseIdle releases an ended sequence that came back, unless it is in the batch
-// ahead, too.
+// releaseIdle releases an ended sequence that came back, unless it is in the batch ahead, too.
 func (c *Core) releaseIdle(s *seq) {
 	if s.inFlight == 0 {
 		c.release(s)

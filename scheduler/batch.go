@@ -2,24 +2,22 @@ package scheduler
 
 import "slices"
 
-// Span is the part of a batch that belongs to one sequence: Len rows of the
-// batch from Row on, for the sequence's tokens Pos to Pos+Len-1 (prompt first,
-// then what was generated).
+// Span is the part of a batch that belongs to one sequence: Len rows of the batch from Row on, for
+// the sequence's tokens Pos to Pos+Len-1 (the prompt, then what was generated).
 type Span struct {
 	ID         uint64
 	Slot       int // the sequence's own from Started or Resumed to Preempted or Released, below MaxSeqs
 	Row        int
 	Len        int // 1 in decode; more once a step verifies drafted tokens
 	Pos        int
-	Decode     bool // the row of the newest generated token, all before it are in the cache when the batch runs
+	Decode     bool // the row of the newest generated token; all before it are in the cache when the batch runs
 	Recomputed bool // with Config.Forms: rows that are computed once more, in the form of generated tokens
 	Last       bool // the span reaches the last known token: its last row is to be sampled
-	// From is -1 where the driver knows the span's tokens. In a batch that is
-	// ahead of another it counts that one's Wanted rows from 0: this row takes the
-	// token that is chosen there. The zero value means the first of them, so a
-	// Span made by hand says -1.
+	// From is -1 where the driver knows the span's tokens. In a batch that is ahead of another it
+	// counts that one's Wanted rows from 0: this row takes the token that is chosen there. The zero
+	// value means the first of them, so a Span made by hand says -1.
 	From int
-	// Blocks is the block table up to the span's end: position p lives in slot
+	// Blocks is the block table up to the span's end: position p is in slot
 	// Blocks[p/BlockTokens]*BlockTokens + p%BlockTokens of every layer's cache.
 	Blocks []int32
 }
@@ -44,31 +42,31 @@ func (k MoveKind) String() string {
 	return "invalid"
 }
 
-// Move is work on the KV cache that comes with a batch. Every layer group does it
-// on its own cache: all moves of a batch in their order, before it reads or writes a
-// row of the batch. Rows of other batches may come before or after; no order between
-// micro-batches is needed, for this holds from the making of a batch until Done or Gone:
+// Move is work on the KV cache that comes with a batch. Every layer group does it on its own cache:
+// all moves of a batch in their order, before it reads or writes a row of the batch. Rows of other
+// batches may come before or after. No order between micro-batches is needed, because this holds
+// from the making of a batch until Done or Gone:
 //
 //   - What a move reads was written by a batch whose Done was reported, and no batch
 //     in flight writes it. (Copy reads a block whose later positions another sequence may be
-//     writing: what is copied of those is of no use and overwritten before it is read.)
+//     writing. What is copied of those is overwritten before it is read.)
 //   - What a move writes, and what a Save empties, no other batch in flight reads
-//     or writes, but the one ahead of this one in its micro-batch.
+//     or writes, except the one ahead of this one in its micro-batch.
 //
-// A lost batch leaves undefined what its moves would have written, nothing else.
+// A lost batch leaves undefined what its moves would have written, and nothing else.
 type Move struct {
 	Kind     MoveKind
 	From, To int32
 }
 
-// Batch is one step for the pipeline. Spans lie in row order, decode first, with
-// Config.Singly then those with Again.
+// Batch is one step for the pipeline. Spans are in row order: decode first, then, with
+// Config.RecomputeSingly, those that are Recomputed.
 //
-// The core owns Spans and the block tables. They are read-only, may be shared
-// between actors, and stay as they are until the core is told Done or Gone.
+// The core owns Spans and the block tables. They are read-only, may be shared between actors, and
+// stay as they are until the core is told Done or Gone.
 type Batch struct {
 	ID         uint64 // rises by one from 1
-	MicroBatch int    // of the micro-batches, which one: below Config.MicroBatches
+	MicroBatch int    // below Config.MicroBatches
 	After      uint64 // the batch in flight, of the same micro-batch, that this one is ahead of; 0: none
 	Rows       int    // sum of Len
 	Decode     int    // rows of decode spans
@@ -81,18 +79,17 @@ type Batch struct {
 type flight struct {
 	Batch
 	held      bool    // see Hold
-	lost      bool    // see Fail; it is off the books, and its place is taken until Gone
+	lost      bool    // see Fail; its place is taken until Gone
 	seqs      []*seq  // of Spans
 	states    []state // of the SaveStates among Moves, in order
 	loads     int     // of Moves
-	preloaded []int32 // blocks that are loaded for nobody
+	preloaded []int32 // blocks that are loaded for no sequence yet
 }
 
-// Next makes the next batch, if there is work and a place in flight; with
-// Config.Ahead, where there is no other work, one ahead of a micro-batch's only batch. It
-// ends expired requests first and admits waiting ones as far as slots, blocks and
-// prefill budget reach; so carry out Effects before sending the batch. The
-// driver calls it until it returns false.
+// Next makes the next batch, if there is work and a place in flight; with Config.Ahead, where there
+// is no other work, one ahead of a micro-batch's only batch. It first ends expired requests and
+// admits waiting ones as far as slots, blocks and the prefill budget reach, so carry out Effects
+// before sending the batch. The driver calls it until it returns false.
 func (c *Core) Next(now int64) (Batch, bool) {
 	c.Tick(now)
 	c.overtake()
@@ -113,7 +110,7 @@ func (c *Core) Next(now int64) (Batch, bool) {
 	return f.Batch, true
 }
 
-// record finds the record of a batch, or with id 0 a free one.
+// record returns the record of a batch, or with id 0 a free one.
 func (c *Core) record(id uint64) *flight {
 	for i := range c.flights {
 		if c.flights[i].ID == id {
@@ -124,10 +121,10 @@ func (c *Core) record(id uint64) *flight {
 }
 
 // nextOrdinary makes a batch for a micro-batch that has none in flight: that of the stream that has
-// waited longest, else the first for which there is something to do.
+// waited longest, else the first for which there is work.
 func (c *Core) nextOrdinary() *flight {
 	tried := uint64(0)
-	for i := 0; i < c.decoding.len(); i++ { // what is tried may preempt some of them
+	for i := 0; i < c.decoding.len(); i++ { // newBatch may preempt some of them
 		micro := c.decoding.all()[i].micro
 		if tried&(1<<micro) != 0 {
 			continue
@@ -148,7 +145,7 @@ func (c *Core) nextOrdinary() *flight {
 	return nil
 }
 
-// newBatch makes a batch for a micro-batch, nil where it has one in flight or there is no work.
+// newBatch makes a batch for a micro-batch; nil where it has one in flight or there is no work.
 func (c *Core) newBatch(micro int) *flight {
 	if c.first(micro) != nil {
 		return nil
@@ -166,7 +163,7 @@ func (c *Core) newBatch(micro int) *flight {
 	return f
 }
 
-// sort puts the spans with Again before those of prompts.
+// sort puts the spans that are Recomputed before those of prompts.
 func (f *flight) sort() {
 	at, row := 0, 0
 	for i := range f.Spans {
@@ -185,7 +182,8 @@ func (f *flight) sort() {
 	}
 }
 
-// first is the batch of a micro-batch that is in flight and not ahead of another, nil for none.
+// first returns the batch of a micro-batch that is in flight and not ahead of another, nil for
+// none.
 func (c *Core) first(micro int) *flight {
 	for i := range c.flights {
 		if f := &c.flights[i]; f.ID != 0 && f.MicroBatch == micro && f.After == 0 {
@@ -195,12 +193,12 @@ func (c *Core) first(micro int) *flight {
 	return nil
 }
 
-// share is an even part of n, rounded up.
+// share is an equal part of n, rounded up.
 func share(n, parts int) int { return (n + parts - 1) / parts }
 
-// takeDecode gives a row to the micro-batch's streams, and to those of others that have been
-// passed by too often: they change to this micro-batch. MaxBatchTokens >= MaxSeqs, so the
-// budget holds them all. Those for which there is no memory have to wait.
+// takeDecode gives a row to the streams of the micro-batch, and to those of others that have been
+// passed by too often: they change to this micro-batch. MaxBatchTokens >= MaxSeqs, so the budget
+// holds them all. Streams without memory have to wait.
 func (c *Core) takeDecode(f *flight) {
 	c.growStreams(f)
 	c.decoding.take(func(s *seq) bool {
@@ -213,11 +211,11 @@ func (c *Core) takeDecode(f *flight) {
 	})
 }
 
-// inNextBatch tells whether an idle stream's next row is in the next batch of a micro-batch.
+// inNextBatch reports whether an idle stream's next row is in the next batch of a micro-batch.
 func (c *Core) inNextBatch(s *seq, micro int) bool { return s.micro == micro || c.overdue(s) }
 
-// growStreams gives a block to the streams of a micro-batch that come to a border, first to those that
-// may take it from others.
+// growStreams gives a block to the streams of a micro-batch that come to a border, first to those
+// that may take it from others.
 func (c *Core) growStreams(f *flight) {
 	c.needy = c.needy[:0]
 	for _, s := range c.decoding.all() {
@@ -235,22 +233,21 @@ func (c *Core) growStreams(f *flight) {
 		return 1
 	})
 	for _, s := range c.needy {
-		if s.phase == decoding { // not preempted for one before it
+		if s.phase == decoding { // not preempted for an earlier one
 			c.reach(f, s, s.known)
 		}
 	}
 	clear(c.needy)
 }
 
-// takePrefill spends what is left of the budget on chunks of prompts in the order of sooner,
-// admitting from the queue where it is its head's turn. Those in the background share one
-// chunk.
+// takePrefill spends the rest of the budget on chunks of prompts in the order of sooner, and admits
+// from the queue when it is the turn of its head. Background requests share one chunk.
 func (c *Core) takePrefill(f *flight) {
 	if !c.takesPrompts(f.MicroBatch) {
 		return
 	}
 	if c.cfg.Snapshots > 0 {
-		c.next() // who waits for another's state is known before that one's rows are cut
+		c.next() // parks what waits for another's state before that one's rows are cut
 	}
 	room := c.cfg.MaxBatchTokens - f.Rows
 	if c.count[decoding] > 0 {
@@ -277,13 +274,13 @@ func (c *Core) takePrefill(f *flight) {
 		scored := s.scored()
 		if room -= c.addPrompt(f, s, n); scored {
 			c.billPrompt(s.key, max(0, room))
-			return // logits of other rows cannot be had for certain: the batch has no more prompts
+			return // more logits may not fit: the batch gets no more prompts
 		}
 	}
 }
 
-// prompt takes the prompt whose turn it is off its list, or admits it; nil for none. The batch
-// has room for so many rows.
+// prompt takes the prompt whose turn it is off its list, or admits it; nil for none. room is how
+// many rows the batch has left.
 func (c *Core) prompt(f *flight, gap bool, room int) *seq {
 	for {
 		s := c.prefilled(gap)
@@ -305,7 +302,7 @@ func (c *Core) prompt(f *flight, gap bool, room int) *seq {
 	}
 }
 
-// prefilled is the idle prompt whose turn it is, of those not yet looked at for this batch.
+// prefilled returns the idle prompt whose turn it is, of those not yet looked at for this batch.
 func (c *Core) prefilled(gap bool) *seq {
 	var best *seq
 	for _, s := range c.filling.all() {
@@ -316,7 +313,7 @@ func (c *Core) prefilled(gap bool) *seq {
 	return best
 }
 
-// ready gives an idle prompt memory for a row, if there is.
+// ready gives an idle prompt memory for a row, and reports whether there is any.
 func (c *Core) ready(f *flight, s *seq, room int) bool {
 	if s.empty {
 		return c.begin(f, s, c.loadable(f, room))
@@ -324,8 +321,8 @@ func (c *Core) ready(f *flight, s *seq, room int) bool {
 	return c.covered(s, s.computed+1) || c.room(s) > 0 || c.reclaim(s, 1)
 }
 
-// addPrompt adds up to n rows of a prompt to the batch, as many as there is memory for
-// without taking it from others, and returns how many.
+// addPrompt adds up to n rows of a prompt to the batch, as many as there is memory for without
+// taking it from others, and returns how many.
 func (c *Core) addPrompt(f *flight, s *seq, n int) int {
 	room := len(s.blocks) + max(0, c.room(s))
 	end := min(s.computed+n, room*c.cfg.BlockTokens)

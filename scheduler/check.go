@@ -25,13 +25,13 @@ func (c *Core) Check() error {
 	return a.err
 }
 
-// audit collects what the lists and flights hold.
+// audit collects what the lists and the batches in flight hold.
 type audit struct {
 	core    *Core
 	err     error
 	seqs    int
 	count   [phases]int
-	block   map[int32]uint64 // who writes a block
+	block   map[int32]uint64 // the request that writes a block
 	holds   map[int32]int    // of a block, by sequences and moves
 	slot    map[int]uint64   // holder of a slot
 	flights map[*seq]int     // batches it is in
@@ -49,7 +49,7 @@ func (a *audit) list(name string, l *list, p phase) {
 	c := a.core
 	for i, s := range l.all() {
 		a.want(s.phase == p, "request %d of phase %d is in list %s", s.req.ID, s.phase, name)
-		a.want(s.inFlight == 0 && s.ended == None && !s.recompute, "request %d in list %s: in %d batches, ended %v, anew %v", s.req.ID, name, s.inFlight, s.ended, s.recompute)
+		a.want(s.inFlight == 0 && s.ended == None && !s.recompute, "request %d in list %s: in %d batches, ended %v, recompute %v", s.req.ID, name, s.inFlight, s.ended, s.recompute)
 		switch {
 		case i == 0 || l == &c.parked || l == &c.decoding:
 		default:
@@ -150,7 +150,7 @@ func (a *audit) seq(s *seq) {
 	}
 }
 
-// hold notes that somebody holds a block; only one may who still writes it.
+// hold notes that a sequence holds a block; only one may hold it that still writes it.
 func (a *audit) hold(block int32, id uint64, shared bool) {
 	a.holds[block]++
 	if shared {
@@ -172,7 +172,7 @@ func (a *audit) totals() {
 	}
 	a.keys()
 	a.want(promised == c.promised && background == c.background, "%d blocks promised, %d in the background, says %d and %d", promised, background, c.promised, c.background)
-	a.want(c.short == nil || c.short.inFlight == 0 && c.short.ended == None && c.short.slot >= 0, "one that is not idle waits for memory")
+	a.want(c.short == nil || c.short.inFlight == 0 && c.short.ended == None && c.short.slot >= 0, "a sequence that is not idle waits for memory")
 	for i := range c.flights {
 		for _, m := range c.flights[i].Moves {
 			if m.Kind == Copy {

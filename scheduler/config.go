@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Config holds the limits of a Core. All are fixed for its life and none has a
-// default here: the command line chooses.
+// Config holds the limits of a Core. All are fixed for its life and none has a default: the caller
+// chooses.
 type Config struct {
 	BlockTokens    int // positions in a KV block
 	Blocks         int // KV blocks in the pool
@@ -20,43 +20,40 @@ type Config struct {
 	LogitRows      int // rows of a batch whose logits can be had, MaxSeqs at least; 0: MaxSeqs
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
-	// Aging is the number of batches made after which a waiting request gains one level of
-	// priority among those of its key, and again after as many more; 0: none does. Background requests never do.
+	// Aging is the number of batches after which a waiting request gains one level of priority among
+	// those of its key, and again after as many more; 0: none does. Background requests never do.
 	Aging int
 
-	// Classes says that rows of generated tokens are not computed as those of a prompt are
-	// (latent attention is absorbed there), which may leave other bits in the cache. Then what
-	// one way has left is not taken for the other, and what is computed again keeps its form:
-	// a hit or a preemption changes no token.
+	// Classes says that rows of generated tokens are not computed as those of a prompt are (latent
+	// attention is absorbed there), which may leave other bits in the cache. Then cached rows of one
+	// numerics class are not taken for the other, and what is computed again keeps its class: a hit or
+	// a preemption changes no token.
 	Classes bool
-	// ReuseAnswers, with Forms, lets a request that starts take cached rows of its prompt in
-	// either form. When they are computed again, after a preemption, they keep the form that
-	// the request found.
+	// ReuseAnswers, with Classes, lets a request that starts take cached rows of its prompt in either
+	// class. When they are computed again, after a preemption, they keep the class that the request
+	// found.
 	ReuseAnswers bool
-	// RecomputeSingly is for devices that take one generated row of a sequence at a time: with Forms,
-	// generated rows that are computed once more are one of a sequence in a batch, and come
-	// right behind the rows of decode.
+	// RecomputeSingly is for devices that take one generated row of a sequence at a time: with
+	// Classes, generated rows that are computed again are one of a sequence in a batch, and come right
+	// after the decode rows.
 	RecomputeSingly bool
 	// NoReuse: nothing that one sequence has computed is used by another, or by itself
 	// after it was preempted.
 	NoReuse bool
-	// RAMBlocks is the number of places in host memory for cached blocks that lost
-	// theirs in the pool; 0: none.
+	// RAMBlocks is the number of places in host memory for cached blocks that were evicted from the
+	// pool; 0: none.
 	RAMBlocks int
-	// LoadRate is how many tokens of cached blocks are loaded from host memory in the time that
-	// a row of a prompt takes. While any stream is in decode loads are charged to PrefillShare
-	// at that rate, so that they delay the streams by no more than a chunk does. 0: they are
-	// not bounded.
+	// LoadRate is how many tokens of cached blocks are loaded from host memory in the time that a row
+	// of a prompt takes. While any stream is in decode, loads are charged to PrefillShare at that
+	// rate, so that they delay the streams by no more than a chunk does. 0: they are not bounded.
 	LoadRate int
-	// Snapshots is for models with state that is not in blocks (windows kept as a ring,
-	// recurrent states): the number of places for such states of whole sequences, at
-	// borders of blocks. A sequence can go on from a cached prefix only where one is
-	// kept. 0: all state is in blocks.
+	// Snapshots is for models with state that is not in blocks (rings of a window, recurrent states):
+	// the number of places for such states of whole sequences, at borders of blocks. A sequence can
+	// continue from a cached prefix only where one is kept. 0: all state is in blocks.
 	Snapshots int
 
-	// Ahead is for a device that chooses tokens itself: every micro-batch has a second place
-	// in flight, for a batch whose rows take the tokens that the batch before it will
-	// choose.
+	// Ahead is for a device that chooses tokens itself: every micro-batch has a second place in
+	// flight, for a batch whose rows take the tokens that the batch before it will choose.
 	Ahead bool
 }
 
@@ -111,8 +108,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// maxPasses is how many batches may pass by an idle stream that waits for its micro-batch: as
-// many as the other micro-batches make in turn while this one's come back.
+// maxPasses is how many batches may pass by an idle stream that waits for its micro-batch: as many
+// as the other micro-batches make in turn while this one's come back.
 func (c *Config) maxPasses() uint64 { return uint64(c.Depth() - c.Depth()/c.MicroBatches) }
 
 // blocksFor is the number of blocks that hold positions 0 to n-1.

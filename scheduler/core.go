@@ -7,8 +7,8 @@ import (
 	"krater/scheduler/kvblocks"
 )
 
-// Core is the state of the scheduler. One goroutine uses it at a time. Times
-// are nanoseconds on any clock of the driver that never goes back.
+// Core is the state of the scheduler. One goroutine uses it at a time. Times are nanoseconds on any
+// clock of the driver that never goes back.
 type Core struct {
 	cfg      Config
 	pool     *kvblocks.Pool
@@ -17,29 +17,29 @@ type Core struct {
 	keys     map[payer]*account
 	groups   map[uint64]*group
 	queue    queue
-	parked   list        // they wait for blocks that others compute
+	parked   list        // waiting for blocks that others compute
 	filling  list        // idle, in the order of arrival
 	decoding list        // idle, the one that waits longest first
-	flights  []flight    // Depth of them
+	flights  []flight    // Depth records
 	streams  []int       // of each micro-batch: its streams
-	count    [phases]int // live sequences in each phase, those in flight too
+	count    [phases]int // live sequences in each phase, also those in flight
 
 	promised   int  // blocks that prompts in work still need
-	short      *seq // what comes free is for this idle sequence first; nil: nobody waits
+	short      *seq // blocks that come free are for this idle sequence first; nil: none waits
 	shortNeed  int  // blocks
 	background int  // running sequences
 
-	clocks     [2]uint64  // virtual time: of the keys, and of what they have in the background
-	turns      uint64     // times that a key came to have something to compute
-	active     int        // keys with live requests, what they have in the background aside
+	clocks     [2]uint64  // virtual time of the keys, and of their background requests
+	turns      uint64     // how often a key began to have something to compute
+	active     int        // keys with live requests that are not in the background
 	busyKeys   []*account // with running sequences
 	debtorList []*seq     // scratch of deal
 
 	arrivals uint64 // accepted so far
 	batches  uint64 // made so far: the id of the newest
-	rounds   uint64 // times that prompts were taken
+	rounds   uint64 // how often prompts were taken
 	draining bool
-	wake     int64 // no live request's deadline is earlier
+	wake     int64 // no live request has an earlier deadline
 
 	effects      []Effect
 	effectsSpare []Effect
@@ -50,7 +50,7 @@ type Core struct {
 	left, right  []int32
 	one          [1]int32
 	held         []int32 // scratch of load
-	lowest       seq     // outranked by nobody but the background
+	lowest       seq     // outranks only the background
 	stats        Stats   // the counters; Stats fills in the gauges
 }
 
@@ -77,9 +77,8 @@ func New(cfg Config) (*Core, error) {
 	return c, nil
 }
 
-// Add puts a request into the queue or refuses it with one of the errors of
-// errors.go, wrapped where figures help. An accepted request gets exactly one
-// Ended effect, whatever happens.
+// Add puts a request into the queue, or refuses it with one of the errors of errors.go, wrapped
+// where figures help. An accepted request gets exactly one Ended effect, whatever happens.
 func (c *Core) Add(r Request, now int64) error {
 	if err := c.refuse(&r, now); err != nil {
 		return err
@@ -129,16 +128,16 @@ func (c *Core) refuse(r *Request, now int64) error {
 	switch left := c.cfg.MaxQueue - n; {
 	case left <= 0:
 		return fmt.Errorf("%w: %d wait", ErrQueueFull, n)
-	case r.Key != 0 && own >= 3*left: // so some places are always left for other keys
+	case r.Key != 0 && own >= 3*left: // so that some places are always left for other keys
 		return fmt.Errorf("%w for this key: %d of %d wait", ErrQueueFull, own, n)
 	}
 	return nil
 }
 
-// Cancel ends a request for a reason found outside: Cancelled by the client, or
-// Stop where a stop string shows in the text after the step was reported. Its
-// blocks are free at once, or, if it is in flight, when its last batch returns. It
-// reports whether the request was live; an unknown or ended one is left alone.
+// Cancel ends a request for a reason that the driver found: Cancelled by the client, or Stop where
+// a stop string shows in the text after the step was reported. Its blocks are free at once or, if
+// it is in flight, when its last batch returns. It reports whether the request was live; an unknown
+// or ended one is left alone.
 func (c *Core) Cancel(id uint64, why Reason) bool {
 	s := c.byID[id]
 	if s == nil || s.ended != None || why == None || why >= reasons {
@@ -148,8 +147,8 @@ func (c *Core) Cancel(id uint64, why Reason) bool {
 	return true
 }
 
-// Drain stops admission: Add refuses from now on, what waits and has not started ends with
-// Drained, what has goes on to its end. Idle tells when that is reached.
+// Drain stops admission: Add refuses from now on, requests that wait and have not started end with
+// Drained, and the others continue to their end. Idle reports when that is reached.
 func (c *Core) Drain() {
 	c.draining = true
 	c.expired = c.expired[:0]
@@ -167,8 +166,8 @@ func (c *Core) Drain() {
 // Idle reports that no request waits, runs or is in flight.
 func (c *Core) Idle() bool { return len(c.byID) == 0 }
 
-// ClearCache empties the cache: what it held of ended sequences is of no use to those
-// that come. For a driver that has written to the blocks by itself while Idle.
+// ClearCache empties the cache while the core is Idle. The driver calls it after it has written to
+// the blocks itself, because what the blocks held is no longer there.
 func (c *Core) ClearCache() {
 	if c.Idle() {
 		c.pool.Clear()
@@ -197,12 +196,11 @@ func (c *Core) Tick(now int64) {
 	clear(c.expired)
 }
 
-// NextDeadline is the time at which Tick may next have something to do; false
-// if no request has a deadline. It can be early, never late.
+// NextDeadline is the earliest time at which Tick may have something to do; false if no request has
+// a deadline. It may be early, never late.
 func (c *Core) NextDeadline() (int64, bool) { return c.wake, c.wake != math.MaxInt64 }
 
-// each visits every sequence of the core in a fixed order. f must not change
-// the lists.
+// each visits every sequence of the core in a fixed order. f must not change the lists.
 func (c *Core) each(f func(*seq)) {
 	for _, l := range c.queue.lines {
 		for _, s := range l.list.all() {
@@ -224,8 +222,8 @@ func (c *Core) each(f func(*seq)) {
 	}
 }
 
-// end concludes a live sequence wherever it is. One in flight is released when
-// its last batch returns, since the device may still write to its blocks.
+// end concludes a live sequence in whatever list it is. A sequence in flight is released when its
+// last batch returns, since the device may still write to its blocks.
 func (c *Core) end(s *seq, why Reason, cause error) {
 	c.conclude(s, why, cause)
 	switch {
@@ -242,7 +240,7 @@ func (c *Core) end(s *seq, why Reason, cause error) {
 	}
 }
 
-// conclude marks and announces the end.
+// conclude marks a sequence as ended and announces it.
 func (c *Core) conclude(s *seq, why Reason, cause error) {
 	s.ended = why
 	c.tally(s, s.phase, -1)
@@ -256,8 +254,7 @@ func (c *Core) conclude(s *seq, why Reason, cause error) {
 	c.emit(Ended, s, why, cause)
 }
 
-// release gives back what an admitted sequence holds. It is in no list and no
-// batch any more.
+// release returns what an admitted sequence holds. The sequence is in no list and no batch.
 func (c *Core) release(s *seq) {
 	c.pool.Free(s.blocks)
 	c.slots = append(c.slots, s.slot)

@@ -2,20 +2,19 @@ package scheduler
 
 import "fmt"
 
-// Outcome is the result of a span with Last: the driver gives one for each, in
-// the batch's order, also for requests that were cancelled meanwhile.
+// Outcome is the result of a span with Last. The driver gives one for each, in the batch's order,
+// also for requests that were cancelled meanwhile.
 type Outcome struct {
 	ID        uint64
-	NewTokens int     // tokens made: 1 to Len after a decode span, 1 after prefill; 0 only with End
+	NewTokens int     // tokens generated: 1 to Len after a decode span, 1 after prefill; 0 only with End
 	End       Reason  // None to go on, Stop, or Failed for this sequence alone
-	Tokens    []int32 // the ids, read during Done only; nil: unknown, and no block with them is cached
+	Tokens    []int32 // the ids, read during Done only; nil: unknown, so no block with them is cached
 }
 
-// Done reports that a batch came back whole. Nothing of it may be used or
-// written by anyone after this call. Sequences that ended are released, the
-// others wait for their next batch. Those that are in the batch ahead, too, stay
-// in it, and are released when that one returns; with this call it is a batch
-// like any other. ErrUnknownBatch, ErrAhead and ErrOutcome change nothing.
+// Done reports that a batch came back whole. Nothing of it may be used or written by anyone after
+// this call. Sequences that ended are released, the others wait for their next batch. Those that
+// are in the batch ahead, too, stay in it, and are released when that one returns; with this call
+// it is a batch like any other. ErrUnknownBatch, ErrAhead and ErrOutcome change nothing.
 func (c *Core) Done(id uint64, outcomes []Outcome) error {
 	f := c.flight(id)
 	if f == nil {
@@ -60,7 +59,7 @@ func (f *flight) clear() {
 	*f = flight{Batch: Batch{Spans: f.Spans[:0], Moves: f.Moves[:0]}, seqs: f.seqs[:0], states: f.states, preloaded: f.preloaded}
 }
 
-// flight is the record of a batch in flight, or nil. One that is lost is none.
+// flight returns the record of a batch in flight that is not lost, or nil.
 func (c *Core) flight(id uint64) *flight {
 	if f := c.record(id); id != 0 && f != nil && !f.lost {
 		return f
@@ -68,8 +67,8 @@ func (c *Core) flight(id uint64) *flight {
 	return nil
 }
 
-// check holds outcomes against the spans that want one. Those of ended requests
-// are dropped unread, only their place counts.
+// check compares outcomes with the spans that want one. Those of ended requests are dropped unread;
+// only their place counts.
 func (f *flight) check(outcomes []Outcome) error {
 	if len(outcomes) != f.Wanted {
 		return fmt.Errorf("%w: batch %d wants %d, got %d", ErrOutcome, f.ID, f.Wanted, len(outcomes))
@@ -108,9 +107,8 @@ func (f *flight) check(outcomes []Outcome) error {
 	return nil
 }
 
-// advance takes a sampled sequence out of its batch: to its end, or on to
-// decode, where all but the newest token are in the cache. One that is in the
-// batch ahead has its next row on the way there.
+// advance takes a sampled sequence out of its batch: to its end, or on to decode, where all tokens
+// but the newest are in the cache. A sequence that is in the batch ahead has its next row there.
 func (c *Core) advance(s *seq, o Outcome) {
 	c.noteTokens(s, o)
 	s.known += o.NewTokens
@@ -153,14 +151,14 @@ func (c *Core) noteTokens(s *seq, o Outcome) {
 	if s.reuses && len(o.Tokens) == o.NewTokens && s.knownIDs() == s.known {
 		for _, id := range o.Tokens {
 			if c.cfg.Classes {
-				id = ^id // no token of a prompt
+				id = ^id // never equal to a token of a prompt
 			}
 			s.answer = append(s.answer, id)
 		}
 	}
 }
 
-// yield preempts a sequence that is back, in no list, if that is still asked for.
+// yield preempts a sequence that is back and in no list, if that is still necessary.
 func (c *Core) yield(s *seq) bool {
 	if !s.yields {
 		return false

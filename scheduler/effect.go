@@ -4,26 +4,24 @@ package scheduler
 type EffectKind uint8
 
 const (
-	// Started: the request has its slot and its first rows are in the next
-	// batch. Once for each request that starts, also when it is preempted later.
+	// Started: the request has its slot and its first rows are in the next batch. Once for each
+	// request that starts, also when it is preempted later.
 	Started EffectKind = iota
-	// Ended: the answer is complete, for Reason. Exactly once for each accepted
-	// request. Rows of it may still be in flight; their results are dropped.
+	// Ended: the answer is complete, for Reason. Exactly once for each accepted request. Rows of it
+	// may still be in flight; their results are dropped.
 	Ended
-	// Released: no batch knows the request any more, its slot and its id are
-	// free: drop what is kept for it. Once for each request that has a slot when
-	// it ends, after its Ended.
+	// Released: no batch has the request any more, its slot and its id are free: drop what is kept for
+	// it. Once for each request that has a slot when it ends, after its Ended.
 	Released
-	// Voided: a batch failed, and Batch, which is in flight ahead of it, is void
-	// with it: whatever comes back of it is dropped, its id is unknown from now
-	// on. It comes before the effects on the requests of both.
+	// Voided: a batch failed, and Batch, which is in flight ahead of it, is void with it: its result
+	// is dropped, and its id is unknown from now on. It comes before the effects on the requests of
+	// both.
 	Voided
-	// Preempted: the request lost its slot and its blocks to another and waits again;
-	// no batch has rows of it. What was generated of it stands. An Ended that comes
-	// while it waits has Slot -1 and no Released after it.
+	// Preempted: the request lost its slot and its blocks to another and waits again; no batch has
+	// rows of it. What was generated stands. An Ended that comes while it waits has Slot -1 and no
+	// Released after it.
 	Preempted
-	// Resumed: a preempted request has a slot again, seldom the same, and rows in the
-	// next batch.
+	// Resumed: a preempted request has a slot again, seldom the same, and rows in the next batch.
 	Resumed
 )
 
@@ -56,9 +54,8 @@ type Effect struct {
 	Cause  error  // of Ended with Failed: what the driver gave to Fail
 }
 
-// Effects returns what has happened since its last call, in order. Carry it out
-// before the batch that Next returned with it is sent. The slice stays valid
-// until Effects is called again.
+// Effects returns what has happened since its last call, in order. Carry it out before the batch
+// that Next returned with it is sent. The slice stays valid until Effects is called again.
 func (c *Core) Effects() []Effect {
 	out := c.effects
 	c.effects, c.effectsSpare = c.effectsSpare[:0], out

@@ -4,18 +4,18 @@ import "errors"
 
 // Refusals of Add. The request leaves no trace in the core.
 var (
-	// ErrQueueFull: MaxQueue requests wait already. The door answers 429.
+	// ErrQueueFull: MaxQueue requests wait already. The server answers 429.
 	ErrQueueFull = errors.New("scheduler: the queue is full")
 	// ErrTooLong: prompt and answer need more KV blocks than there are, so the
 	// request could never run.
 	ErrTooLong = errors.New("scheduler: the request does not fit the KV cache")
 	// ErrDuplicate: a request of this id waits, runs or is not yet released.
 	ErrDuplicate = errors.New("scheduler: the request id is in use")
-	// ErrDraining: Drain was called. The door answers 503.
+	// ErrDraining: Drain was called. The server answers 503.
 	ErrDraining = errors.New("scheduler: draining")
 	// ErrExpired: the deadline has passed already.
 	ErrExpired = errors.New("scheduler: the deadline has passed")
-	// ErrPrompt: the ids of the prompt are not as many as its tokens.
+	// ErrPrompt: the prompt has not as many ids as tokens.
 	ErrPrompt = errors.New("scheduler: the prompt is not whole")
 	// ErrEmpty: no prompt token, or no token to generate.
 	ErrEmpty = errors.New("scheduler: nothing to do")

@@ -3,7 +3,7 @@ package scheduler
 import "slices"
 
 // makeRoom makes room for the request whose turn it is, where it lacks a slot or memory: it
-// preempts what runs in the background, then what other keys run beyond an equal share.
+// preempts background requests, then what other keys run beyond an equal share.
 func (c *Core) makeRoom() {
 	if c.queue.n == 0 || c.short != nil {
 		return
@@ -36,15 +36,15 @@ func (c *Core) makeRoom() {
 	}
 }
 
-// alone tells whether no other key than that of a request runs anything.
+// alone reports whether only the key of s has running sequences.
 func (c *Core) alone(s *seq) bool {
 	return len(c.busyKeys) == 0 || len(c.busyKeys) == 1 && c.busyKeys[0] == s.key
 }
 
-// reclaimShare has running sequences of other keys give way to the request whose turn it is, if that
-// is enough for it. A key that gives still has as much without the sequence as the other
-// has with the request, so no two keys take the same place from each other in turn.
-// Sequences in flight give way when their batches are back. It reports whether there is enough.
+// reclaimShare preempts running sequences of other keys for the request whose turn it is, if that
+// is enough for it. A key that gives up a sequence still has as much without it as the other key
+// has with the request, so no two keys take the same place from each other in turn. Sequences in
+// flight are preempted when their batches are back. It reports whether there is enough.
 func (c *Core) reclaimShare(s *seq) bool {
 	if c.batches < s.dealAt || !c.hasDebtor(s) {
 		return false
@@ -60,7 +60,7 @@ func (c *Core) reclaimShare(s *seq) bool {
 	list := c.debtors(s, need)
 	for ; n < len(list) && (slots == 0 || free < need); n++ {
 		slots++
-		free += list[n].own() + list[n].promised + 1 // one sequence less to keep a block for
+		free += list[n].own() + list[n].promised + 1 // the reserve is one block less
 	}
 	enough := slots > 0 && free >= need
 	if enough {
@@ -77,8 +77,8 @@ func (c *Core) reclaimShare(s *seq) bool {
 	return enough
 }
 
-// coming is how many slots and blocks can be had by a new request when what has ended is back
-// from its batches.
+// coming returns how many slots and blocks are available to a new request once what has ended is
+// back from its batches.
 func (c *Core) coming() (slots, blocks int) {
 	slots, blocks = len(c.slots), c.pool.Available()-c.promised-c.reserve()
 	for i := range c.flights {
@@ -93,8 +93,8 @@ func (c *Core) coming() (slots, blocks int) {
 	return slots, blocks
 }
 
-// debtors are the running sequences that may have to give way to a request that needs so
-// many blocks, the first to go first.
+// debtors lists the running sequences that may have to make room for a request that needs that many
+// blocks, in the order in which they are preempted.
 func (c *Core) debtors(s *seq, need int) []*seq {
 	most := c.portionWith(s, need)
 	c.debtorList = c.debtorList[:0]
@@ -115,7 +115,7 @@ func (c *Core) debtors(s *seq, need int) []*seq {
 	return c.debtorList
 }
 
-// hasDebtor tells whether another key runs so much that it may have to give way to a request.
+// hasDebtor reports whether another key runs so much that it may have to make room for a request.
 func (c *Core) hasDebtor(s *seq) bool {
 	most := c.portion(len(s.key.running)+1, 0)
 	for _, a := range c.busyKeys {
@@ -126,7 +126,8 @@ func (c *Core) hasDebtor(s *seq) bool {
 	return false
 }
 
-// mustYield tells whether a sequence that is back has to give way to the request whose turn it is.
+// mustYield reports whether a sequence that is back has to make room for the request whose turn it
+// is.
 func (c *Core) mustYield(s *seq) bool {
 	owes := s.overShare
 	s.overShare = false
@@ -146,10 +147,10 @@ func (c *Core) mustYield(s *seq) bool {
 	return w.key != s.key && s.tier >= c.portion(len(w.key.running)+1, 0) && !c.fits(w)
 }
 
-// overtaker is a request that may start before the one whose turn it is and that waits for
-// memory. It is of another key, which has with it no more than an equal share of slots and memory.
-// What started in this way leaves as much as the head needs, so the head fits when those that
-// run before it have ended.
+// overtaker returns a request that may start before the one whose turn it is and that waits for
+// memory. It has another key, which with it has no more than an equal share of slots and memory.
+// What started in this way leaves as much as the head needs, so the head fits when those that run
+// before it have ended.
 func (c *Core) overtaker(head *seq) *seq {
 	if head.blocked == 0 {
 		head.blocked = c.batches + 1
@@ -187,12 +188,12 @@ func (c *Core) overtaker(head *seq) *seq {
 	return best
 }
 
-// portionWith is what the key of a waiting request has with it and the blocks that it needs.
+// portionWith is the portion of the key of a waiting request with that request and its blocks.
 func (c *Core) portionWith(s *seq, blocks int) int {
 	return c.portion(len(s.key.running)+1, s.key.blocks+blocks)
 }
 
-// overtake puts parked requests into the queue again that come before the one they wait for.
+// overtake puts parked requests that come before the one they wait for into the queue again.
 func (c *Core) overtake() {
 	if c.parked.len() == 0 {
 		return

@@ -166,8 +166,8 @@ func testFirstToken(t *testing.T, load func(uint64) []Request, others uint64, ag
 	t.Logf("first token after %d batches at most, of %d", longest, most)
 }
 
-// TestOvertaker: a request that needs more memory than can be had keeps nobody of another key
-// waiting who needs little, and starts when what ran before it has ended, however many of
+// TestOvertaker: a request that needs more memory than is available does not delay small
+// requests of other keys, and starts when what ran before it has ended, however many of
 // those come.
 func TestOvertaker(t *testing.T) {
 	cfg := usual
@@ -182,7 +182,7 @@ func TestOvertaker(t *testing.T) {
 	for s.core.byID[1] != nil {
 		id := s.add(t, Request{PromptLen: 300, MaxNew: 8, Key: 3})
 		if most := firstTokenBound(cfg, 3, 300); s.wait(t, id, most) > most {
-			t.Fatalf("nobody overtakes the large request: %+v", s.core.Stats())
+			t.Fatalf("no request overtakes the large request: %+v", s.core.Stats())
 		}
 		if same := s.core.byID[large]; same.phase != waiting && s.core.byID[1] != nil {
 			t.Fatal("the large request has started beside the others: the test shows nothing")
@@ -226,7 +226,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestQueueOfKeys: no key takes all places of the queue; who has none may.
+// TestQueueOfKeys: no key takes all places of the queue, except key 0.
 func TestQueueOfKeys(t *testing.T) {
 	cfg := usual
 	cfg.MaxQueue = 100

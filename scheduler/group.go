@@ -2,8 +2,8 @@ package scheduler
 
 import "slices"
 
-// group is what is known of siblings while one of them is live: which block has the end of
-// their prompt. It does not hold the block; who is late finds that it is gone.
+// group is what is known of siblings while one of them is live: which block has the end of their
+// prompt. It does not hold the block; a late sibling finds that it is gone.
 type group struct {
 	members int
 	there   bool // the rest is filled in
@@ -14,7 +14,7 @@ type group struct {
 	end     []int32
 }
 
-// join counts a sequence among its siblings.
+// joinGroup counts a sequence among its siblings.
 func (c *Core) joinGroup(s *seq) {
 	if s.req.Group == 0 || !s.reuses {
 		return
@@ -28,7 +28,7 @@ func (c *Core) joinGroup(s *seq) {
 	s.siblings = g
 }
 
-// leaveGroup forgets a group with its last member.
+// leaveGroup takes a sequence off its siblings, and forgets the group with its last member.
 func (c *Core) leaveGroup(s *seq) {
 	g := s.siblings
 	if g == nil {
@@ -40,7 +40,8 @@ func (c *Core) leaveGroup(s *seq) {
 	}
 }
 
-// notePromptEnd notes where the prompt of a sequence, which was computed just now, ends.
+// notePromptEnd notes for the siblings of a sequence, whose prompt was computed just now, where
+// that prompt ends.
 func (c *Core) notePromptEnd(s *seq) {
 	g, n := s.siblings, s.req.PromptLen/c.cfg.BlockTokens
 	if g == nil || g.members == 1 || s.linked != n || s.req.PromptLen%c.cfg.BlockTokens == 0 {
@@ -50,8 +51,8 @@ func (c *Core) notePromptEnd(s *seq) {
 	g.end = append(g.end[:0], s.req.Prompt[n*c.cfg.BlockTokens:]...)
 }
 
-// tail is the block with the end of a sibling's prompt, if that is the end of the
-// sequence's and comes after the chain, and the positions that are in it and before.
+// tail returns the block with the end of a sibling's prompt, if that is the end of the sequence's
+// and comes after the chain, and the positions that are in it and before.
 func (g *group) tail(c *Core, s *seq) (block int32, upto int, ok bool) {
 	if g == nil || !g.there || g.prompt != s.req.PromptLen || g.link != c.chain.link || g.gen != c.pool.Generation(g.block) || !c.pool.Useful(g.block) {
 		return 0, 0, false

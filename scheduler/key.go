@@ -2,17 +2,17 @@ package scheduler
 
 import "slices"
 
-// payer is who has an account: a key, and apart from it what that key has in the background,
-// so that work done in gaps costs a key nothing in its other requests.
+// payer identifies an account: a key, and apart from it what that key runs in the background. So
+// work done in idle time costs the key nothing in its other requests.
 type payer struct {
 	key        uint64
 	background bool
 }
 
-// account is what a key has and what it was given. Keys share the rows by start-time fair
-// queueing (Goyal, Vin, Cheng, SIGCOMM 1996): served is the virtual time at which the key's
-// next rows of prompts start, and the key with the earliest goes first. Rows of prompts count
-// one each, decode rows decodeCost.
+// account is what a key has and what it was given. Keys share the rows by start-time fair queueing
+// (Goyal, Vin, Cheng, SIGCOMM 1996): served is the virtual time at which the key's next rows of
+// prompts start, and the key with the earliest goes first. Rows of prompts count one each, decode
+// rows decodeCost.
 type account struct {
 	payer
 	live    int         // requests, those that have ended and are in flight too
@@ -33,7 +33,7 @@ const debt = 4
 // keysMax is the number of accounts beyond which those that make no difference are dropped.
 const keysMax = 1024
 
-// open finds the account for one more request.
+// open returns the account for one more request.
 func (c *Core) open(r *Request) *account {
 	p := payer{r.Key, r.Background}
 	a := c.keys[p]
@@ -48,7 +48,7 @@ func (c *Core) open(r *Request) *account {
 	return a
 }
 
-// sweep drops the accounts without requests that would begin anew with no less.
+// sweep drops the accounts without requests that would start again with no less.
 func (c *Core) sweep() {
 	for p, a := range c.keys {
 		if a.live == 0 && a.served <= *c.clock(a) {
@@ -57,8 +57,8 @@ func (c *Core) sweep() {
 	}
 }
 
-// clock is the virtual time of the accounts that an account competes with: the start of the rows
-// of prompts that were handed out last.
+// clock is the virtual time of the accounts that an account competes with: the start of the rows of
+// prompts that were handed out last.
 func (c *Core) clock(a *account) *uint64 {
 	if a.background {
 		return &c.clocks[1]
@@ -69,8 +69,8 @@ func (c *Core) clock(a *account) *uint64 {
 // waits is how many requests have rows of prompts to compute.
 func (a *account) waits() int { return a.count[waiting] + a.count[filling] }
 
-// tally counts a live request into a phase or out of it. A key that had nothing to compute
-// starts at the virtual time of now: what it did not use gives it no credit.
+// tally counts a live request into a phase or out of it. A key that had nothing to compute starts
+// at the current virtual time: what it did not use gives it no credit.
 func (c *Core) tally(s *seq, p phase, by int) {
 	a := s.key
 	if by > 0 && p != decoding && a.waits() == 0 {
@@ -89,11 +89,11 @@ func (c *Core) tally(s *seq, p phase, by int) {
 	}
 }
 
-// slack is how far behind virtual time a key may be that was kept waiting, or before it that has
-// answers running, in rows.
+// slack is how many rows a waiting key may be behind virtual time, or a key with running answers
+// before it.
 func (c *Core) slack() uint64 { return uint64(debt * c.cfg.PrefillShare) }
 
-// catchUp forgets what a key was owed beyond slack while it waited for slots or memory: it would
+// catchUp forgets what a key was owed beyond slack while it waited for slots or memory. It would
 // delay others at once by all of it.
 func (c *Core) catchUp(a *account) {
 	if now := *c.clock(a); now > c.slack() {
@@ -101,23 +101,23 @@ func (c *Core) catchUp(a *account) {
 	}
 }
 
-// billPrompt charges rows of a prompt to a key, and lets virtual time go on.
+// billPrompt charges rows of a prompt to a key, and advances virtual time.
 func (c *Core) billPrompt(a *account, rows int) {
 	now := c.clock(a)
 	*now = max(*now, a.served)
 	a.served += uint64(rows)
 }
 
-// billDecode charges a decode row to a key. Decode rows wait for nobody's turn, so a key may
-// have had more than its share of them; that delays its prompts for a bounded time.
+// billDecode charges a decode row to a key. Decode rows wait for no turn, so a key may have had
+// more than its share of them; that delays its prompts for a bounded time.
 func (c *Core) billDecode(a *account) {
 	if most := *c.clock(a) + c.slack(); a.served < most {
 		a.served = min(a.served+decodeCost, most)
 	}
 }
 
-// before is the order of keys: what is in the background last, then who was served less, then
-// who has waited longer. It is total.
+// before is the order of keys: the background last, then the key that was served less, then the one
+// that has waited longer. It is total.
 func (a *account) before(b *account) bool {
 	switch {
 	case a.background != b.background:
@@ -128,8 +128,8 @@ func (a *account) before(b *account) bool {
 	return a.turn < b.turn
 }
 
-// enters is the order in which keys are admitted: what is in the background last, then who
-// has less of slots and memory, then before.
+// enters is the order in which keys are admitted: the background last, then the key that has less
+// of slots and memory, then before.
 func (c *Core) enters(a, b *account) bool {
 	if a.background == b.background {
 		if pa, pb := c.portion(len(a.running), a.blocks), c.portion(len(b.running), b.blocks); pa != pb {
@@ -147,7 +147,7 @@ func above(a, b *seq) bool {
 	return a.arrival < b.arrival
 }
 
-// addRunning counts a sequence among those of its key that run.
+// addRunning counts a sequence among the running ones of its key.
 func (c *Core) addRunning(s *seq) {
 	a := s.key
 	at := len(a.running)
@@ -161,7 +161,7 @@ func (c *Core) addRunning(s *seq) {
 	c.rank(a)
 }
 
-// removeRunning takes a sequence off those of its key that run.
+// removeRunning takes a sequence off the running ones of its key.
 func (c *Core) removeRunning(s *seq) {
 	a := s.key
 	at := slices.Index(a.running, s)
@@ -188,8 +188,8 @@ func (c *Core) rank(a *account) {
 	}
 }
 
-// portion is how much of slots or of blocks, whichever is more, so many of them are
-// (dominant resource fairness, Ghodsi et al., NSDI 2011). All of either is MaxSeqs*Blocks.
+// portion is the larger of the shares that these slots and blocks are of all there are (dominant
+// resource fairness, Ghodsi et al., NSDI 2011). All of either is MaxSeqs*Blocks.
 func (c *Core) portion(slots, blocks int) int {
 	return max(slots*c.cfg.Blocks, blocks*c.cfg.MaxSeqs)
 }

@@ -10,8 +10,8 @@ func (l *list) all() []*seq   { return l.array }
 func (l *list) front() *seq   { return l.array[0] }
 func (l *list) append(s *seq) { l.array = append(l.array, s) }
 
-// insert keeps the list in an order. New arrivals belong at or near the back, so the
-// search starts there.
+// insert keeps the list in an order. New arrivals belong at or near the back, so the search starts
+// there.
 func (l *list) insert(s *seq, before func(a, b *seq) bool) {
 	i := len(l.array)
 	for i > 0 && before(s, l.array[i-1]) {
@@ -27,5 +27,5 @@ func (l *list) remove(s *seq) {
 	}
 }
 
-// take removes, from the front on, those that f takes.
+// take removes the sequences for which f returns true, from the front on.
 func (l *list) take(f func(*seq) bool) { l.array = slices.DeleteFunc(l.array, f) }

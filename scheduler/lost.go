@@ -2,22 +2,21 @@ package scheduler
 
 import "fmt"
 
-// Fail reports that a batch is lost, while the KV cache of the other sequences
-// is whole. With retry its sequences begin again, in their slots: what the cache has of
-// prompt and generated tokens is taken from there, which the lost batch has not written
-// to, the rest is computed anew; a sequence that was retried MaxRetries times fails.
-// Without retry all fail, with this cause. No token of the batch may have reached a client
-// or a sampler's history: the retry makes it again. ErrUnknownBatch changes nothing.
+// Fail reports that a batch is lost, while the KV cache of the other sequences is whole. With retry
+// its sequences are computed again, in their slots: what the cache has of prompt and generated
+// tokens is taken from there, which the lost batch has not written to, and the rest is computed. A
+// sequence that was retried MaxRetries times fails. Without retry all fail, with this cause. No
+// token of the batch may have reached a client or a sampler's history: the retry makes it again.
+// ErrUnknownBatch changes nothing.
 //
-// Somebody may still work on a lost batch, or carry out its Moves: a device, at its own
-// time, or an actor that has not heard of it. So it keeps its place in its micro-batch, its
-// sequences their blocks and slots, and its moves what they read and write, until Gone.
-// Its id is unknown from now on but to Gone.
+// A device may still work on a lost batch, or carry out its Moves; so may an actor that does not
+// know that it is lost. So it keeps its place in its micro-batch, its sequences their blocks and
+// slots, and its moves what they read and write, until Gone. Its id is unknown from now on but to
+// Gone.
 //
-// A batch that is ahead of the lost one is lost with it, which a Voided effect
-// tells: its sequences are retried or fail once. A lost batch that is
-// itself ahead leaves the one before it in flight: that one's tokens count, and
-// only when both are back are the sequences computed anew.
+// A batch that is ahead of the lost one is lost with it, which a Voided effect tells: its sequences
+// are retried or fail once. A lost batch that is itself ahead leaves the one before it in flight:
+// that one's tokens count, and the sequences are computed again only when both are back.
 func (c *Core) Fail(id uint64, cause error, retry bool) error {
 	f := c.flight(id)
 	if f == nil {
@@ -40,15 +39,15 @@ func (c *Core) Fail(id uint64, cause error, retry bool) error {
 	return nil
 }
 
-// lose takes a batch off the books: nothing of it counts any more.
+// lose marks a batch as lost: nothing of it counts any more.
 func (c *Core) lose(f *flight) {
 	f.lost = true
 	c.stats.FailedBatches++
 }
 
-// Gone reports that nobody works on a lost batch any more: nothing that it was to write
-// changes from now on. Its sequences are released or computed anew, unless another batch
-// has them. ErrUnknownBatch, for one that is not lost, changes nothing.
+// Gone reports that no actor and no device works on a lost batch any more: nothing that it was to
+// write changes from now on. Its sequences are released or computed again, unless another batch has
+// them. ErrUnknownBatch, for one that is not lost, changes nothing.
 func (c *Core) Gone(id uint64) error {
 	f := c.record(id)
 	if id == 0 || f == nil || !f.lost {
@@ -71,8 +70,8 @@ func (c *Core) Gone(id uint64) error {
 	return nil
 }
 
-// retried counts a retry, if there is one left. One that still waits for its
-// batch to come back is not counted twice.
+// retried counts a retry, if there is one left. A sequence that still waits for its batch to come
+// back is not counted twice.
 func (c *Core) retried(s *seq) bool {
 	if s.recompute {
 		return true
@@ -85,7 +84,7 @@ func (c *Core) retried(s *seq) bool {
 	return true
 }
 
-// refill has an idle sequence compute all that is known of it anew.
+// refill sends an idle sequence back to prefill, to compute all its known tokens again.
 func (c *Core) refill(s *seq) {
 	s.recompute, s.yields, s.overShare = false, false, false
 	c.leaveMicro(s)

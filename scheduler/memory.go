@@ -1,26 +1,25 @@
 package scheduler
 
-// Why nothing is stuck:
+// Why no request is stuck:
 //
-// Running sequences are in a total order, outranks. Its first is the one that came first of the
-// keys' own first ones, and stays that until it ends or one that comes before it starts.
-// Let s be the first. When s lacks a block, those of the last in the order are
-// taken (reclaim), whose blocks are free at once if it is idle, or when its batches are
-// back, and every batch comes back, or is gone after it was lost. Until
-// s has its block, nobody whom it outranks gets those that come free (room), and nobody is
-// admitted (fits). So after finitely many batches s has its block, at the latest when it
-// is the only one left: then all that it does not hold is free, and Add refused whatever
-// needs more than all there is. Where prompts of other keys go before its own, what they
-// are given counts until they do not. So s has a row in a batch again and again and is
+// Running sequences are in a total order, outranks. The first in it is the earliest of the keys'
+// own first ones, and stays first until it ends or an earlier one starts. Let s be the first.
+// When s lacks a block, the blocks of the last in the order are taken (reclaim): at once if that
+// one is idle, else when its batches are back, and every batch comes back, or is gone after it
+// was lost. Until s has its block, no sequence that it outranks gets blocks that come free (room),
+// and no request is admitted (fits). So after finitely many batches s has its block, at the latest
+// when it is the only one left: then all that it does not hold is free, and Add refused whatever
+// needs more than the whole pool. Where prompts of other keys go before its own, their rows are
+// charged to their keys until they no longer do. So s has a row in a batch again and again and is
 // done after finitely many, and then another is the first. Only one of its own key with a
-// higher level, or one that came before it and was preempted, can be put before it; who
-// waits gains levels (Config.Aging), so that cannot go on for ever.
+// higher level, or an earlier one that was preempted, can be put before it; waiting requests
+// gain levels (Config.Aging), so that cannot go on for ever.
 //
-// Where nothing runs, the head of the queue is admitted: it needs at most all blocks, no
-// reserve is kept, and nobody is parked, as those wait for one that runs. So with nothing
-// in flight and a live request Next always makes a batch.
+// Where no sequence runs, the head of the queue is admitted: it needs at most all blocks, no
+// reserve is kept, and no request is parked, because parked ones wait for one that runs. So with
+// nothing in flight and a live request Next always makes a batch.
 
-// room is how many blocks a sequence may take: none that one before it waits for.
+// room is how many blocks a sequence may take: none that an earlier one waits for.
 func (c *Core) room(s *seq) int {
 	n := c.pool.Available()
 	if c.short != nil && c.short != s && outranks(c.short, s) {
@@ -29,11 +28,11 @@ func (c *Core) room(s *seq) int {
 	return n
 }
 
-// covered tells whether a sequence holds the blocks up to a position.
+// covered reports whether a sequence holds the blocks up to a position.
 func (c *Core) covered(s *seq, end int) bool { return end <= len(s.blocks)*c.cfg.BlockTokens }
 
-// reach gives a sequence the blocks up to a position, as far as room goes, and takes them
-// from others where it must.
+// reach gives a sequence the blocks up to a position, as far as room goes, and takes them from
+// others where it must.
 func (c *Core) reach(f *flight, s *seq, end int) bool {
 	n := c.cfg.blocksFor(end) - len(s.blocks)
 	if n > 0 && c.room(s) < n && !c.reclaim(s, n) {
@@ -43,7 +42,7 @@ func (c *Core) reach(f *flight, s *seq, end int) bool {
 	return true
 }
 
-// extend gives a sequence so many blocks, which are there.
+// extend gives a sequence n blocks, which must be available.
 func (c *Core) extend(f *flight, s *seq, n int) {
 	for range n {
 		s.blocks = append(s.blocks, c.alloc(f))
@@ -51,9 +50,9 @@ func (c *Core) extend(f *flight, s *seq, n int) {
 	c.promise(s)
 }
 
-// reclaim makes room for so many blocks by preempting whom an idle sequence outranks, the
-// last in the order first. Where that one is in flight, or others that have ended are, the
-// sequence has to wait; where it is the last itself, it is preempted.
+// reclaim makes room for n blocks by preempting sequences that an idle sequence outranks, the last
+// in the order first. If that one is in flight, or others that have ended are, the sequence has to
+// wait. If the sequence is itself the last, it is preempted.
 func (c *Core) reclaim(s *seq, n int) bool {
 	for c.room(s) < n {
 		v, coming := c.last(s)
@@ -77,15 +76,15 @@ func (c *Core) reclaim(s *seq, n int) bool {
 	return true
 }
 
-// claim keeps what comes free for a sequence.
+// claim reserves what comes free for a sequence.
 func (c *Core) claim(s *seq, n int) {
 	if c.short == nil || c.short == s || outranks(s, c.short) {
 		c.short, c.shortNeed = s, n
 	}
 }
 
-// last is the running sequence that all others outrank, s too, or nil; and whether some that
-// have ended, or will be preempted, are in flight.
+// last returns the running sequence that all others outrank, s included, or nil; and whether
+// sequences that have ended, or will be preempted, are in flight.
 func (c *Core) last(s *seq) (last *seq, coming bool) {
 	see := func(v *seq) {
 		if v.ended != None || v.yields {
@@ -135,7 +134,7 @@ func (c *Core) requeue(s *seq) {
 	c.enqueue(s)
 }
 
-// drop gives up a sequence's blocks: it begins anew.
+// drop releases a sequence's blocks, so that it starts again with what the cache has.
 func (c *Core) drop(s *seq) {
 	c.pool.Free(s.blocks)
 	s.blocks = s.blocks[:0]
@@ -143,7 +142,7 @@ func (c *Core) drop(s *seq) {
 	c.endWaits(s)
 }
 
-// endWaits ends what others do for a sequence, or it claims, that goes another way.
+// endWaits ends what others wait for from a sequence, and what it claims, when its plans change.
 func (c *Core) endWaits(s *seq) {
 	if c.short == s {
 		c.short = nil
@@ -162,7 +161,7 @@ func (c *Core) promise(s *seq) {
 	s.promised = n
 }
 
-// lastBackground is the last in the order of those that run in the background.
+// lastBackground returns the last in the order of those that run in the background.
 func (c *Core) lastBackground() *seq {
 	c.lowest.req.Background = false
 	if v, _ := c.last(&c.lowest); v != nil && v.req.Background {

@@ -1,8 +1,8 @@
 package scheduler
 
-// A micro-batch is a part of the running streams whose rows travel together, as a
-// micro-batch. A stream joins the micro-batch of the batch that has its prompt's last rows,
-// and stays there unless micro-batches become uneven.
+// A micro-batch is a part of the running streams whose decode rows are in one batch. A stream
+// joins the micro-batch of the batch that has its prompt's last rows, and stays there unless
+// micro-batches become unequal.
 
 // joinMicro counts a sequence as a stream of a micro-batch.
 func (c *Core) joinMicro(s *seq, micro int) {
@@ -36,8 +36,8 @@ func (c *Core) streamsElsewhere(micro int) int {
 	return n
 }
 
-// fairShare is the share of a micro-batch where there are so many streams: an even part, and one more
-// where it does not come out even and not enough micro-batches before this one have that.
+// fairShare is the share of a micro-batch where there are that many streams: an equal part, and one
+// more where the division leaves a rest and not enough micro-batches before this one have that.
 func (c *Core) fairShare(micro, streams int) int {
 	even, more := streams/c.cfg.MicroBatches, streams%c.cfg.MicroBatches
 	for _, n := range c.streams[:micro] {
@@ -48,8 +48,8 @@ func (c *Core) fairShare(micro, streams int) int {
 	return even + min(1, max(0, more))
 }
 
-// balance evens out the micro-batches, as far as streams are idle: one that has more than its
-// share gives those to the smallest that have waited for the shortest time.
+// balance makes the micro-batches equal, as far as streams are idle: one that has more than its
+// share gives the streams that have waited for the shortest time to the smallest.
 func (c *Core) balance() {
 	for micro := range c.streams {
 		most := c.fairShare(micro, c.streamsElsewhere(micro)+c.streams[micro])
@@ -62,7 +62,7 @@ func (c *Core) balance() {
 	}
 }
 
-// smallestMicro is the micro-batch with the fewest streams, the first of several.
+// smallestMicro returns the micro-batch with the fewest streams, the first of several.
 func (c *Core) smallestMicro() int {
 	small := 0
 	for micro, n := range c.streams {
@@ -73,11 +73,11 @@ func (c *Core) smallestMicro() int {
 	return small
 }
 
-// overdue tells whether an idle stream was passed by as often as may be.
+// overdue reports whether an idle stream was passed by as often as is allowed.
 func (c *Core) overdue(s *seq) bool { return c.batches-s.since >= c.cfg.maxPasses() }
 
-// takesPrompts tells whether the next batch of a micro-batch may have rows of prompts: whether fewer
-// than PrefillBatches others have some.
+// takesPrompts reports whether the next batch of a micro-batch may have rows of prompts: whether
+// fewer than PrefillBatches others have some.
 func (c *Core) takesPrompts(micro int) bool {
 	others := 0
 	for i := range c.flights {
@@ -88,8 +88,8 @@ func (c *Core) takesPrompts(micro int) bool {
 	return others < c.cfg.PrefillBatches
 }
 
-// takesPromptsNext tells whether a micro-batch, which has batches in flight, is the first that will
-// have none and then may take prompts: batches come back in about the order they were made.
+// takesPromptsNext reports whether a micro-batch, which has batches in flight, is the first that
+// will have none and then may take prompts: batches come back in about the order they were made.
 func (c *Core) takesPromptsNext(micro int) bool {
 	if !c.takesPrompts(micro) {
 		return false
@@ -103,7 +103,7 @@ func (c *Core) takesPromptsNext(micro int) bool {
 	return true
 }
 
-// newest is the batch of a micro-batch in flight that was made last, 0 for none.
+// newest is the id of the batch of a micro-batch in flight that was made last, 0 for none.
 func (c *Core) newest(micro int) (id uint64) {
 	for i := range c.flights {
 		if f := &c.flights[i]; f.MicroBatch == micro {

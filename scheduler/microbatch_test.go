@@ -62,7 +62,7 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// TestOneStream: the other micro-batches have nothing in flight, whoever was there before.
+// TestOneStream: the other micro-batches have nothing in flight, whatever they had before.
 func TestOneStream(t *testing.T) {
 	for _, ahead := range []bool{false, true} {
 		c := newCore(t, divided(3, ahead))

@@ -11,7 +11,7 @@ import (
 type monitor struct {
 	cfg     Config
 	core    *Core
-	ample   bool // memory is never short, and nobody shares it: whoever is idle has a reason
+	ample   bool // memory is never short, and nothing is shared: an idle sequence has a reason
 	flying  []Batch
 	who     map[uint64][]*client // of a batch in flight, by span
 	devices []*simulated
@@ -242,7 +242,7 @@ func (m *monitor) newest(micro int) (id uint64) {
 
 // ahead checks that a batch follows the only one of its micro-batch in flight, takes the tokens
 // of its own sequences, leaves out none that goes on for sure but what is more than the
-// micro-batch's share, and that nobody who could have a row is idle.
+// micro-batch's share, and that no sequence is idle that could have a row.
 func (m *monitor) ahead(b Batch) error {
 	if b.After == 0 {
 		return nil
@@ -289,7 +289,7 @@ func (m *monitor) ahead(b Batch) error {
 	return nil
 }
 
-// nobodyIdle checks that a batch ahead leaves nobody behind who could travel with its
+// nobodyIdle checks that a batch ahead leaves out no sequence that could be in its
 // micro-batch: a stream of it, or a prompt for which no other micro-batch has room sooner.
 func (m *monitor) nobodyIdle(b Batch) error {
 	full, sooner := 0, false
@@ -413,7 +413,7 @@ func (m *monitor) hear(effects []Effect) error {
 		}
 		c := m.client[e.ID]
 		if c == nil {
-			return fmt.Errorf("%v for %d, which nobody asked for", e.Kind, e.ID)
+			return fmt.Errorf("%v for %d, which was not asked for", e.Kind, e.ID)
 		}
 		switch e.Kind {
 		case Started:

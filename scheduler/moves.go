@@ -1,6 +1,6 @@
 package scheduler
 
-// state is where the state of a sequence goes that a batch keeps: to the end of a block.
+// state is where a batch saves the state of a sequence: at the end of a block.
 type state struct {
 	s     *seq
 	block int32
@@ -12,8 +12,8 @@ func (c *Core) addMove(f *flight, m Move) {
 	c.stats.Moves[m.Kind]++
 }
 
-// alloc hands out a block, of which there is one, for a sequence of the batch; what was in
-// it may move to host memory first.
+// alloc hands out a block, of which there must be one, for a sequence of the batch; what was in it
+// may move to host memory first.
 func (c *Core) alloc(f *flight) int32 {
 	block, place := c.pool.Alloc()
 	if place >= 0 {
@@ -22,8 +22,7 @@ func (c *Core) alloc(f *flight) int32 {
 	return block
 }
 
-// settleMoves tells the pool what became of a batch's moves. Its sequences still hold their
-// blocks.
+// settleMoves tells the pool what became of a batch's moves. Its sequences still hold their blocks.
 func (c *Core) settleMoves(f *flight, ok bool) {
 	states := f.states
 	for _, m := range f.Moves {
@@ -47,9 +46,9 @@ func (c *Core) settleMoves(f *flight, ok bool) {
 	f.states, f.preloaded = f.states[:0], f.preloaded[:0]
 }
 
-// saveState keeps the state of a sequence as it is before its row at pos, if a block ends
-// there. In decode the one it kept before is dropped then: the last border of an answer is where
-// the next turn goes on.
+// saveState keeps the state of a sequence as it is before its row at pos, if a block ends there. In
+// decode the state that it kept before is dropped then: the next turn continues from the last
+// border of an answer.
 func (c *Core) saveState(f *flight, s *seq, pos int) {
 	n := pos / c.cfg.BlockTokens
 	if c.cfg.Snapshots == 0 || !s.reuses || pos == 0 || pos%c.cfg.BlockTokens != 0 || f.After == 0 && s.linked != n {
@@ -84,9 +83,8 @@ func (c *Core) keptState(snap int32, st state, ok bool) {
 	s.stateAt = at + 1
 }
 
-// endAtBorder shortens a span that begins at computed so that it ends where a state can be
-// kept, and is waited for: a prompt's last rows come in a batch of their own behind the last
-// border.
+// endAtBorder shortens a span that begins at computed so that it ends where a state can be kept,
+// and is waited for. The last rows of a prompt come in a batch of their own after the last border.
 func (c *Core) endAtBorder(s *seq, end int) int {
 	if c.cfg.Snapshots == 0 || !s.reuses {
 		return end

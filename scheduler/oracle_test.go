@@ -18,7 +18,7 @@ type oracle struct {
 	effects  []Effect       // kind, id and reason only
 	microOf  map[uint64]int // of a batch
 	held     map[uint64]bool
-	lost     map[uint64]bool // batches that somebody may still work on
+	lost     map[uint64]bool // batches that a device may still work on
 }
 
 // dumb is a sequence of the oracle.
@@ -327,7 +327,7 @@ func (o *oracle) ordinary(micro int) []Span {
 	return spans
 }
 
-// free counts blocks and slots that nobody holds.
+// free counts blocks and slots that no sequence holds.
 func (o *oracle) free() (blocks, slots int) {
 	holders := o.pick(func(d *dumb) bool { return d.started })
 	blocks = o.cfg.Blocks
@@ -427,7 +427,7 @@ func (o *oracle) fail(batch uint64, retry bool) {
 	}
 }
 
-// gone has nobody work on a lost batch any more.
+// gone ends all work on a lost batch.
 func (o *oracle) gone(batch uint64) {
 	delete(o.lost, batch)
 	for _, d := range o.pick(func(d *dumb) bool { return d.batch == batch || d.ahead == batch }) {

@@ -1,8 +1,7 @@
 package scheduler
 
-// Position is the number of requests that would start before this one if nothing
-// changed, about: keys take turns. It reports whether the request waits at all. It looks
-// through the queue.
+// Position is about how many requests would start before this one if nothing changed: keys take
+// turns. It reports whether the request waits at all. It looks through the queue.
 func (c *Core) Position(id uint64) (int, bool) {
 	s := c.byID[id]
 	if s == nil || s.ended != None || s.phase != waiting {

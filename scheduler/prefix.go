@@ -2,8 +2,8 @@ package scheduler
 
 import "slices"
 
-// chain is what the cache has of a sequence's tokens: pages one after another from the
-// first block on, never the last known token, whose logits are needed.
+// chain is what the cache has of a sequence's tokens: pages one after another from the first block
+// on, never the last known token, whose logits are needed.
 type chain struct {
 	pages []int32 // blocks, or places in host memory
 	link  uint64  // identity of the last, or the root
@@ -13,7 +13,7 @@ type chain struct {
 	upto  int     // positions that has, from the first on
 }
 
-// tokens are the ids of a block's tokens, which are all told; buf is for those that lie in
+// tokens returns the ids of a block's tokens, which must all be known. buf is for those that are in
 // two arrays.
 func (c *Core) tokens(s *seq, block int, buf *[]int32) []int32 {
 	lo, hi, prompt := block*c.cfg.BlockTokens, (block+1)*c.cfg.BlockTokens, s.req.PromptLen
@@ -27,7 +27,7 @@ func (c *Core) tokens(s *seq, block int, buf *[]int32) []int32 {
 	return *buf
 }
 
-// prompt are the ids under which the cache knows the prompt.
+// prompt returns the ids by which the cache knows the prompt.
 func (s *seq) prompt() []int32 {
 	if s.classIDs != nil {
 		return s.classIDs
@@ -35,8 +35,8 @@ func (s *seq) prompt() []int32 {
 	return s.req.Prompt
 }
 
-// find returns the page with a block's tokens. A request that has not started takes any form
-// with ReuseAnswers; afterwards only the forms that it began with.
+// find returns the page with a block's tokens. With ReuseAnswers a request that has not started
+// takes either numerics class; afterwards only the classes that it began with.
 func (c *Core) find(s *seq, block int) int32 {
 	tokens := c.tokens(s, block, &c.left)
 	page := c.pool.Find(c.chain.link, tokens)
@@ -46,8 +46,8 @@ func (c *Core) find(s *seq, block int) int32 {
 	return page
 }
 
-// noteClasses notes the forms in which a page of the chain has the tokens of a prompt, from a
-// position on and up to another.
+// noteClasses notes the numerics classes in which a page of the chain has the tokens of a prompt,
+// from one position up to another.
 func (c *Core) noteClasses(s *seq, page int32, from, upto int) {
 	if !c.cfg.ReuseAnswers || s.started || c.pool.Serial(page) == 0 {
 		return
@@ -62,12 +62,13 @@ func (c *Core) noteClasses(s *seq, page int32, from, upto int) {
 	}
 }
 
-// decodeClass tells whether the row of a position has the form of generated tokens.
+// decodeClass reports whether the row of a position has the numerics class of generated tokens.
 func (s *seq) decodeClass(pos int) bool {
 	return pos >= s.req.PromptLen || s.classIDs != nil && s.classIDs[pos] < 0
 }
 
-// sameClass shortens the span from a sequence's next row to end so that all its rows have one form.
+// sameClass shortens the span from a sequence's next row to end so that all its rows have one
+// numerics class.
 func (c *Core) sameClass(s *seq, end int) int {
 	form := s.decodeClass(s.computed)
 	switch {
@@ -87,8 +88,8 @@ func (c *Core) sameClass(s *seq, end int) int {
 	return end
 }
 
-// look fills in the chain of a sequence that holds no blocks. Where there are snapshots
-// it ends with the last one.
+// look fills in the chain of a sequence that holds no blocks. With snapshots it ends at the last
+// block that has one.
 func (c *Core) look(s *seq) {
 	c.chain = chain{pages: c.chain.pages[:0], link: s.root, tip: s.root, from: -1}
 	if !s.reuses {
@@ -112,8 +113,8 @@ func (c *Core) look(s *seq) {
 	}
 }
 
-// lookTail finds a block with the sequence's last tokens, which it will write to and so
-// has to copy: a cached one, or one of its siblings.
+// lookTail finds a block with the sequence's last tokens, which it will write to and so has to
+// copy: a cached one, or one of its siblings.
 func (c *Core) lookTail(s *seq, n int) {
 	b := c.cfg.BlockTokens
 	if (n+1)*b <= s.knownIDs() {
@@ -128,7 +129,7 @@ func (c *Core) lookTail(s *seq, n int) {
 	}
 }
 
-// trim shortens the chain to so many pages, or fewer where a snapshot is needed.
+// trim shortens the chain to n pages, or fewer where a snapshot is needed.
 func (c *Core) trim(s *seq, n int) {
 	for c.cfg.Snapshots > 0 && n > 0 && c.pool.Snapshot(c.chain.pages[n-1]) < 0 {
 		n--
@@ -142,7 +143,7 @@ func (c *Core) trim(s *seq, n int) {
 	}
 }
 
-// sharing is how many blocks of the chain somebody holds already.
+// sharing is how many blocks of the chain other sequences hold.
 func (c *Core) sharing() (n int) {
 	for _, page := range c.chain.pages {
 		if c.pool.Place(page) < 0 && c.pool.Held(page) {
@@ -152,9 +153,9 @@ func (c *Core) sharing() (n int) {
 	return n
 }
 
-// begin gives a sequence that holds nothing what the cache has of it, as far as there is
-// room for that and the next row and no more loads are needed, with the moves in f. It reports
-// whether there is.
+// begin gives a sequence that holds nothing what the cache has of it, as far as there is room for
+// that and the next row and no more loads are needed, with the moves in f. It reports whether there
+// is.
 func (c *Core) begin(f *flight, s *seq, loads int) bool {
 	c.look(s)
 	c.limitLoads(s, loads)
@@ -174,7 +175,7 @@ func (c *Core) take(f *flight, s *seq) {
 	s.blocks = slices.Grow(s.blocks[:0], c.cfg.blocksFor(s.req.positions()))
 	loads := 0
 	s.borrowed = c.sharing()
-	for i, page := range c.chain.pages { // all are held before a block is handed out
+	for i, page := range c.chain.pages { // all are held before a block is allocated
 		c.noteClasses(s, page, i*c.cfg.BlockTokens, s.req.PromptLen)
 		if place := c.pool.Place(page); place >= 0 {
 			c.pool.Pin(place)
@@ -185,7 +186,7 @@ func (c *Core) take(f *flight, s *seq) {
 	}
 	from := c.chain.from
 	if from >= 0 && !c.pool.Held(from) && c.pool.Available() < loads+2 {
-		from = -1 // there is room for the copy, but not beside what is copied
+		from = -1 // there is room for the copy, but not while its source is kept
 	}
 	if from >= 0 {
 		c.noteClasses(s, from, len(c.chain.pages)*c.cfg.BlockTokens, c.chain.upto)
@@ -219,8 +220,8 @@ func (c *Core) take(f *flight, s *seq) {
 	c.promise(s)
 }
 
-// register gives the blocks that are computed up to a position their identity, so that
-// others find them.
+// register gives the blocks that are computed up to a position their identity, so that others find
+// them.
 func (c *Core) register(s *seq, upto int) {
 	if !s.reuses {
 		return

@@ -1,8 +1,8 @@
 package scheduler
 
-// queue holds the waiting requests that nothing but memory, a slot or their turn keeps
-// from starting. Those of one account and priority are a line, in order of arrival;
-// preempted ones come before the lines of their key and level.
+// queue holds the waiting requests that only memory, a slot or their turn keeps from starting.
+// Those of one account and priority are a line, in order of arrival; preempted ones come before the
+// lines of their key and level.
 type queue struct {
 	lines     []*line
 	spare     []*line
@@ -10,14 +10,14 @@ type queue struct {
 	n         int
 }
 
-// line is a part of the queue whose first is always the one to start first.
+// line is a part of the queue whose first request is always the one to start first.
 type line struct {
 	key      *account
 	priority int
 	list     list
 }
 
-// holds tells whether it is the line that a sequence belongs to.
+// holds reports whether a sequence belongs to the line.
 func (l *line) holds(s *seq) bool {
 	return l.key == s.key && l.priority == s.req.Priority
 }
@@ -35,7 +35,7 @@ func (q *queue) add(s *seq) {
 	s.line.list.insert(s, arrivedBefore)
 }
 
-// lineOf finds the line of a sequence or begins it.
+// lineOf returns the line of a sequence, or makes it.
 func (q *queue) lineOf(s *seq) *line {
 	for _, l := range q.lines {
 		if l.holds(s) {
@@ -93,7 +93,7 @@ func (c *Core) head() *seq {
 	return best
 }
 
-// level is a sequence's priority with what it gained by waiting.
+// level is a sequence's priority plus what it gained by waiting.
 func (c *Core) level(s *seq) int {
 	if s.phase != waiting || c.cfg.Aging == 0 || s.req.Background {
 		return s.level
@@ -109,9 +109,9 @@ func (c *Core) earlier(a, b *seq) bool {
 	return c.sooner(a, b)
 }
 
-// sooner is the order in which prompts get rows: the key that was served less, then level,
-// whoever was preempted and waits, arrival. With one key and without preemption that is priority,
-// then arrival. It is total.
+// sooner is the order in which prompts get rows: the key that was served less, then level, then
+// requests that were preempted and wait, then arrival. With one key and without preemption that is
+// priority, then arrival. It is total.
 func (c *Core) sooner(a, b *seq) bool {
 	if a.key != b.key {
 		return a.key.before(b.key)
@@ -125,13 +125,13 @@ func (c *Core) sooner(a, b *seq) bool {
 	return a.arrival < b.arrival
 }
 
-// enqueue lets a sequence wait from now on.
+// enqueue makes a sequence wait from now on.
 func (c *Core) enqueue(s *seq) {
 	s.since = c.batches
 	c.queue.add(s)
 }
 
-// dequeue takes a waiting sequence out of the queue, or away from where it is parked.
+// dequeue takes a waiting sequence out of the queue, or out of those that are parked.
 func (c *Core) dequeue(s *seq) {
 	if s.runner != nil {
 		s.runner = nil

@@ -157,7 +157,7 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 		cfg.MicroBatches = 1
 	}
 	cfg.PrefillBatches = 1 + rng.IntN(cfg.MicroBatches)
-	cfg.Blocks = 2*(cfg.MaxSeqs+1)*cfg.blocksFor(25+16) + 2*cfg.MaxSeqs // nobody has to wait for memory
+	cfg.Blocks = 2*(cfg.MaxSeqs+1)*cfg.blocksFor(25+16) + 2*cfg.MaxSeqs // no request has to wait for memory
 	core, err := New(cfg)
 	if err != nil {
 		return err

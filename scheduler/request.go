@@ -8,29 +8,29 @@ type Request struct {
 	Priority  int    // higher first among requests of one key; a lower one waits as long as higher ones come, but see Config.Aging
 	Deadline  int64  // ns on the driver's clock; 0: none
 
-	// Prompt are the PromptLen token ids, which the driver leaves as they are until the
-	// request is released. nil: unknown; such a request neither uses nor leaves cached blocks.
+	// Prompt are the PromptLen token ids, which the driver leaves as they are until the request is
+	// released. nil: unknown; such a request neither uses nor leaves cached blocks.
 	Prompt []int32
-	// Domain is whatever must be equal, beside the tokens, for cached blocks to be of
-	// use: model, tokenizer, template, element type of the KV cache, salt or API key.
+	// Domain is what must be equal, beside the tokens, for cached blocks to be of use: model,
+	// tokenizer, template, element type of the KV cache, salt or API key.
 	Domain [32]byte
-	// Group names siblings, requests with the same Prompt and Domain (n > 1): those
-	// that wait start when the first has its prompt computed, from its blocks. 0: none.
+	// Group names siblings, requests with the same Prompt and Domain (n > 1). Those that wait start
+	// when the first has its prompt computed, from its blocks. 0: none.
 	Group uint64
-	// Key is who asks: keys that compete get equal shares of what is computed, and of slots and
-	// memory, whatever their priorities. 0: nobody in particular, who may fill the queue alone.
+	// Key identifies the client: keys that compete get equal shares of what is computed, and of slots
+	// and memory, whatever their priorities. 0: no client in particular, which may fill the queue
+	// alone.
 	Key uint64
-	// Scored asks for the logits of all rows of the prompt, so none of them come from the
-	// cache, and a batch has no more of them than Config.LogitRows leaves.
+	// Scored asks for the logits of all rows of the prompt, so none of them come from the cache, and a
+	// batch has no more of them than Config.LogitRows leaves.
 	Scored bool
-	// Background requests run in gaps: they start when no other waits, are preempted
-	// first, and their prompts get at most PrefillChunk rows of a batch. Priority
-	// orders them among themselves.
+	// Background requests run in idle time: they start when no other waits, are preempted first, and
+	// their prompts get at most PrefillChunk rows of a batch. Priority orders them among themselves.
 	Background bool
 }
 
-// positions is the number of KV positions the request can write: its last
-// generated token is never fed back.
+// positions is the number of KV positions the request can write: its last generated token is never
+// fed back.
 func (r *Request) positions() int { return r.PromptLen + r.MaxNew - 1 }
 
 // Reason says why a request ended.
@@ -56,7 +56,7 @@ func (r Reason) String() string {
 	return "invalid"
 }
 
-// phase is where a live sequence stands.
+// phase is how far a live sequence has come.
 type phase uint8
 
 const (
@@ -72,46 +72,46 @@ type seq struct {
 	req       Request
 	arrival   uint64 // order of acceptance
 	key       *account
-	level     int    // its priority when it last came into the queue or out of it
-	since     uint64 // batches made when it came into the queue, or went idle in decode
+	level     int    // its priority when it last entered or left the queue
+	since     uint64 // number of batches when it entered the queue, or went idle in decode
 	phase     phase
-	ended     Reason // not None: only batches in flight keep it alive
+	ended     Reason // not None: it is kept only for batches in flight
 	inFlight  int    // batches it is in: 2 with one ahead of the other
-	recompute bool   // the batch ahead was lost: retried when the one before is back
+	recompute bool   // the batch ahead was lost: it is computed again when the one before is back
 	started   bool
-	resumed   bool   // it was preempted, and waits or waited at the head of its level
+	resumed   bool   // it was preempted at least once
 	yields    bool   // to be preempted when its batches are back
 	slot      int    // index below MaxSeqs; -1 while waiting
 	micro     int    // of the batch it is in, or of the stream
-	streaming bool   // a row of its micro-batch: its next one is a decode row, now or once its batch is back
+	streaming bool   // it counts for its micro-batch: its next row is a decode row, now or once its batch is back
 	known     int    // tokens
 	computed  int    // positions
 	retries   int    // recomputations so far
 	overShare bool   // it is doomed because its key has more than its share
 	tier      int    // while it runs: see Core.rank
 	borrowed  int    // blocks that others held when it began
-	began     uint64 // batches made when it started or was resumed, and one
-	blocked   uint64 // batches made when it first was at the head and did not fit, and one; 0: never
-	dealAt    uint64 // batches made when it is looked at again whether others should give way
-	retryAt   uint64 // batches made when it is looked up again though it needs more than is free
+	began     uint64 // number of batches, plus one, when it started or was resumed
+	blocked   uint64 // number of batches, plus one, when it first was at the head and did not fit; 0: never
+	dealAt    uint64 // number of batches at which reclaimShare looks at it again
+	retryAt   uint64 // number of batches at which it is looked up again although it needs more than is free
 	round     uint64 // the last round in which its turn came
 
 	line     *line  // of the queue; nil in none
-	runner   *seq   // whose blocks it waits for, parked
+	runner   *seq   // while it is parked: whose blocks it waits for
 	until    int    // how many
 	siblings *group // its siblings
 
 	blocks    []int32 // block table: what is computed and what is in flight
-	promised  int     // blocks that its known tokens need besides
-	empty     bool    // it holds no blocks and begins with what the cache has
-	reuses    bool    // its tokens are told, so that its blocks can be cached
-	answer    []int32 // generated tokens, as far as they are told
-	classIDs  []int32 // the prompt, with the complement of tokens whose rows have the form of generated ones; nil: none have
+	promised  int     // blocks that its known tokens still need
+	empty     bool    // it holds no blocks, and begins with what the cache has
+	reuses    bool    // its token ids are known, so that its blocks can be cached
+	answer    []int32 // generated tokens, as far as their ids are known
+	classIDs  []int32 // the prompt, with the complement of tokens whose rows have the class of generated ones; nil: none have
 	link      uint64  // identity of its last block that has one, or its root
 	root      uint64
 	linked    int // blocks with an identity
 	preloaded int // blocks that were loaded for it before it started
-	stateAt   int // blocks up to the end of which it kept its state last, in decode; 0: none
+	stateAt   int // number of blocks at whose end its state was saved last, in decode; 0: none
 }
 
 func (s *seq) generated() int { return s.known - s.req.PromptLen }
@@ -119,9 +119,10 @@ func (s *seq) generated() int { return s.known - s.req.PromptLen }
 // knownIDs is the number of tokens whose ids are known.
 func (s *seq) knownIDs() int { return s.req.PromptLen + len(s.answer) }
 
-// outranks is the order in which running sequences keep their slots and blocks: who is not in
-// the background, then who has less of its key before it, then arrival. With one key that
-// is level, then arrival. It is total, and changes only when a sequence starts or stops running.
+// outranks is the order in which running sequences keep their slots and blocks: those that are not
+// in the background first, then those with less of their key before them, then arrival. With one
+// key that is level, then arrival. It is total, and changes only when a sequence starts or stops
+// running.
 func outranks(a, b *seq) bool {
 	switch {
 	case a.req.Background != b.req.Background:
@@ -132,5 +133,5 @@ func outranks(a, b *seq) bool {
 	return a.arrival < b.arrival
 }
 
-// scored tells whether logits of more than the last row of a sequence's next span are wanted.
+// scored reports whether logits of more than the last row of a sequence's next span are wanted.
 func (s *seq) scored() bool { return s.req.Scored && s.computed+1 < s.req.PromptLen }

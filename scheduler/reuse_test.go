@@ -433,7 +433,7 @@ func (w *crowd) settle() error {
 }
 
 // finish lets everything run out: with nothing in flight and a live request there is
-// always a next batch, and after so many steps nobody is left.
+// always a next batch, and after so many steps no request is left.
 func (w *crowd) finish() error {
 	w.note("finish")
 	for range 5000 {

@@ -9,7 +9,7 @@ import (
 )
 
 // firstOf is the first of the running requests: the earliest of the keys' own first ones, by
-// priority and arrival. 0: nobody runs.
+// priority and arrival. 0: none runs.
 func firstOf(running map[uint64]bool, left map[uint64]Request) (first uint64) {
 	own := map[uint64]uint64{}
 	for id := range running {
@@ -105,7 +105,7 @@ func TestFirstGoesOn(t *testing.T) {
 	}
 }
 
-// TestClaim: what comes free is for whoever waits for it and those before it.
+// TestClaim: blocks that come free go to the sequence that claimed them and to earlier ones.
 func TestClaim(t *testing.T) {
 	cfg := roomy
 	cfg.Blocks = 10
@@ -134,7 +134,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestWholePool: a prompt that needs every block is admitted when nobody runs.
+// TestWholePool: a prompt that needs every block is admitted when no sequence runs.
 func TestWholePool(t *testing.T) {
 	cfg := roomy
 	cfg.Blocks = 300
@@ -155,7 +155,7 @@ func TestWholePool(t *testing.T) {
 	}
 }
 
-// TestParkedBehind: nobody waits for the blocks of one that comes after it.
+// TestParkedBehind: no request waits for the blocks of a later one.
 func TestParkedBehind(t *testing.T) {
 	for _, priority := range []int{0, 1} {
 		cfg := roomy
@@ -174,7 +174,7 @@ func TestParkedBehind(t *testing.T) {
 }
 
 // TestReserve: four times as many answers at once as memory holds. Those preempted in the
-// first wave go on when there is room for good: nobody is admitted who would be preempted at once.
+// first wave go on when there is room for good: no request is admitted that would be preempted at once.
 func TestReserve(t *testing.T) {
 	cfg := roomy
 	cfg.Blocks = 1000
@@ -344,7 +344,7 @@ func TestSameAnswer(t *testing.T) {
 }
 
 // TestFailedLeavesNothing: what was computed for a sequence that failed by itself is of no use to
-// others, nor what a batch ahead brings back of one that has ended: nobody may have computed it.
+// others, nor what a batch ahead brings back of one that has ended: it may not have been computed.
 func TestFailedLeavesNothing(t *testing.T) {
 	for _, why := range []Reason{Stop, Failed} {
 		cfg := further()
@@ -466,7 +466,7 @@ func TestCachedAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestPosition: whoever waits knows about when it is its turn.
+// TestPosition: a waiting request knows about when its turn comes.
 func TestPosition(t *testing.T) {
 	cfg := roomy
 	cfg.MaxSeqs = 1

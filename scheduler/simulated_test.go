@@ -30,7 +30,7 @@ func (t *trie) step(node, token int) int {
 // path is what the device has to hold at the client's position p.
 func (m *monitor) path(c *client, p int) int {
 	for len(c.path) <= p {
-		node := -int(c.run) - 1000 // shares with nobody
+		node := -int(c.run) - 1000 // shares with no other
 		if c.Prompt != nil {
 			node = -1 - int(c.Domain[0])
 		}
@@ -152,7 +152,7 @@ func (m *monitor) run(device int, b Batch) error {
 		d.move(mv)
 	}
 	if !slices.ContainsFunc(m.who[b.ID], func(c *client) bool { return c.ended == 0 }) {
-		d.spoil(m.cfg, b) // nobody waits for it any more: passed on without a computation
+		d.spoil(m.cfg, b) // no client waits for it: it is passed on without being computed
 		return nil
 	}
 	for i := range b.Spans {

@@ -1,12 +1,13 @@
 package scheduler
 
-// What a request has in host memory may take long to load, and the streams wait for the
-// batch that does it. So while there are streams loads are charged to the budget of prompts
-// (Config.LoadRate): a request that needs more of them than a batch has room for stays at the
-// head of the queue while batches with other rows load its blocks, piece by piece. Those are in
-// the cache then, used last, and it starts once the rest fits into one batch.
+// Loading what a request has in host memory may take long, and the streams wait for the batch
+// that does it. So while there are streams, loads are charged to the budget of prompts
+// (Config.LoadRate). A request that needs more loads than a batch has room for stays at the
+// head of the queue, while batches with other rows load its blocks, some in each. Those are in
+// the cache then, as the ones used last, and the request starts once the rest fits into one
+// batch.
 
-// loadable is how many blocks a batch may load that has room for so many rows of prompts.
+// loadable is how many blocks a batch may load that has room for that many rows of prompts.
 func (c *Core) loadable(f *flight, room int) int {
 	if c.cfg.LoadRate == 0 || c.count[decoding] == 0 {
 		return c.cfg.RAMBlocks
@@ -18,7 +19,7 @@ func (c *Core) loadable(f *flight, room int) int {
 	return n
 }
 
-// charge is the room for rows that is left beside so many loads more.
+// charge is the room for rows that is left beside that many more loads.
 func (c *Core) charge(room, loads int) int {
 	if c.cfg.LoadRate == 0 || c.count[decoding] == 0 || loads == 0 {
 		return room
@@ -26,8 +27,8 @@ func (c *Core) charge(room, loads int) int {
 	return max(1, room-share(loads*c.cfg.BlockTokens, c.cfg.LoadRate))
 }
 
-// onHost counts the pages of the chain that are in host memory, and tells whether some
-// are being loaded.
+// onHost counts the pages of the chain that are in host memory, and reports whether some are being
+// loaded.
 func (c *Core) onHost() (n int, coming bool) {
 	for _, page := range c.chain.pages {
 		if place := c.pool.Place(page); place >= 0 {
@@ -38,8 +39,8 @@ func (c *Core) onHost() (n int, coming bool) {
 	return n, coming
 }
 
-// stage makes a request that could start, whose chain was just looked up, need no more loads
-// than a batch has room for, and reports whether it does.
+// stage ensures that a request that could start, whose chain was just looked up, needs no more
+// loads than a batch has room for, and reports whether that is so now.
 func (c *Core) stage(f *flight, s *seq, room int) bool {
 	n, coming := c.onHost()
 	most := c.loadable(f, room)
@@ -47,8 +48,8 @@ func (c *Core) stage(f *flight, s *seq, room int) bool {
 	case n <= most && (n == 0 || !coming || c.cfg.LoadRate == 0):
 		return true
 	case coming || f.Rows == 0 || most == 0:
-		return false // a later batch, or another micro-batch's
-	case s.preloaded > 2*len(c.chain.pages): // others need the memory more than once
+		return false // in a later batch, or in one of another micro-batch
+	case s.preloaded > 2*len(c.chain.pages): // others evict what was loaded
 		c.limitLoads(s, most)
 		return true
 	}
@@ -56,7 +57,7 @@ func (c *Core) stage(f *flight, s *seq, room int) bool {
 	return false
 }
 
-// limitLoads shortens the chain so that it needs at most so many loads; the rest is computed.
+// limitLoads shortens the chain so that it needs at most that many loads; the rest is computed.
 func (c *Core) limitLoads(s *seq, most int) {
 	for i, page := range c.chain.pages {
 		if c.pool.Place(page) < 0 {
@@ -69,11 +70,11 @@ func (c *Core) limitLoads(s *seq, most int) {
 	}
 }
 
-// load has a batch load the first n pages of the chain that are in host memory, for nobody.
-// There is room for all of the chain.
+// load makes a batch load the first n pages of the chain that are in host memory, for no sequence
+// yet. There is room for all of the chain.
 func (c *Core) load(f *flight, s *seq, n int) {
 	held := c.held[:0]
-	for _, page := range c.chain.pages { // none of them may give way
+	for _, page := range c.chain.pages { // none of them may be evicted
 		if place := c.pool.Place(page); place >= 0 {
 			c.pool.Pin(place)
 		} else {

@@ -13,7 +13,7 @@ type memory struct {
 type touches struct{ reads, writes map[memory]bool }
 
 // touch lists what a batch reads and what it writes. What a Save empties counts as
-// written. What a Copy reads does not count: the positions that matter are written by nobody.
+// written. What a Copy reads does not count: no batch writes the positions that matter.
 func (m *monitor) touch(b Batch) touches {
 	t := touches{map[memory]bool{}, map[memory]bool{}}
 	for _, mv := range b.Moves {
