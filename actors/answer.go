@@ -8,9 +8,9 @@ import (
 	"krater/actors/engine"
 )
 
-// answer is the reader's end of one request: an engine.Stream. The stream actor
-// pushes events and never waits; what is not read yet is joined, so an answer
-// holds at most one text event however slow its reader is.
+// answer is the reader's end of one request: an engine.Stream. The stream actor pushes events and
+// never waits. Text that is not read yet is joined, so an answer holds at most one text event,
+// however slow its reader is.
 type answer struct {
 	prompt int
 	cancel func() // tells the schedule actor; may be called more than once
@@ -28,8 +28,8 @@ func newAnswer(prompt int) *answer {
 	return &answer{prompt: prompt, ready: make(chan struct{}, 1), cancel: func() {}}
 }
 
-// watch cancels the request when ctx ends before the answer does. The reader
-// still gets the events up to the last one.
+// watch cancels the request when ctx ends before the answer does. The reader still gets the events
+// up to the last one.
 func (a *answer) watch(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,8 +46,7 @@ func (a *answer) release() {
 	}
 }
 
-// push appends an event; after the last one, or after the reader has gone, it
-// does nothing.
+// push appends an event. After the last one, or after the reader has left, it does nothing.
 func (a *answer) push(e engine.Event) {
 	a.mu.Lock()
 	if !a.closed && !a.ended {
@@ -67,8 +66,8 @@ func (a *answer) push(e engine.Event) {
 	a.wake()
 }
 
-// join adds e to the text event that waits. The text grows in a buffer: a long
-// answer that nobody reads would otherwise be copied once a token.
+// join adds e to the text event that waits. The text grows in a buffer: a long answer that is not
+// read would otherwise be copied once per token.
 func (a *answer) join(last, e *engine.Event) {
 	if len(a.joined) == 0 {
 		a.joined = append(a.joined, last.Text...)

@@ -10,29 +10,26 @@ import (
 	"krater/stages/load"
 )
 
-// Blueprint is the pipeline's topology as plain data: which layer groups there
-// are, how they are linked, how many expert pools serve them and into how many
-// micro-batches what is served is divided. It holds no device, goroutine or process id;
-// Start makes it live.
+// Blueprint is the pipeline's topology as plain data: the layer groups, how they are linked, how
+// many expert pools serve them, and into how many micro-batches running sequences are divided. It
+// holds no device, goroutine or process id; Start makes it live.
 type Blueprint struct {
 	Groups []GroupSpec
 	Pools  int // expert pools; every group's split addresses all of them
-	// MicroBatches is the number of parts that running sequences are divided into, each
-	// with a batch of its own in flight: while experts of one are computed elsewhere, a
-	// group works on another.
+	// MicroBatches is the number of parts that running sequences are divided into, each with a batch
+	// of its own in flight. While experts of one are computed elsewhere, a group works on another.
 	MicroBatches int
 }
 
-// poolsMax bounds the expert pools: more than any machine has memory nodes and
-// cards.
+// poolsMax bounds the expert pools: more than any machine has NUMA nodes and GPUs.
 const poolsMax = 64
 
 // GroupSpec is one layer group: layers [First, Last) on one rank.
 type GroupSpec struct {
 	First, Last int
 	Rank        int // groups of one rank share a device
-	// Link is how hidden states come from the group before: set by Start. Within a rank the
-	// batch moves and its bytes stay, which is "direct".
+	// Link is how hidden states come from the group before; Start sets it. Within a rank the batch
+	// moves and its bytes stay, which is "direct".
 	Link string
 }
 
@@ -86,7 +83,7 @@ func (b *Blueprint) over(ranks []load.Rank) error {
 	return nil
 }
 
-// Check reports the first fault of a blueprint for a model of so many layers.
+// Check reports the first fault of a blueprint for a model with that many layers.
 func (b *Blueprint) Check(layers int) error {
 	switch {
 	case len(b.Groups) == 0:

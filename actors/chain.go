@@ -7,7 +7,7 @@ import (
 	"krater/kernels/device"
 )
 
-// draws has the device choose the batch's tokens, if it can choose all of them.
+// draws makes the device choose the batch's tokens, if it can choose all of them.
 func (n *scheduleNode) draws(b *msg.Batch) {
 	step := b.Step
 	b.Drawn = b.Last().State.Choose()
@@ -33,7 +33,7 @@ func (n *scheduleNode) draws(b *msg.Batch) {
 	}
 }
 
-// draw is how a row's token is chosen after those that are known and so many more.
+// draw is how a row's token is chosen after the known tokens and that many more.
 func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
 	if row.Scored {
 		return device.Draw{}, false
@@ -50,8 +50,8 @@ func (n *scheduleNode) draw(row *msg.Row, ahead int) (device.Draw, bool) {
 	return d, ok
 }
 
-// dropHistories has the histories of a lost batch's sequences copied again: the device may not have
-// added the tokens of the step.
+// dropHistories marks the histories of a lost batch's sequences to be copied again: the device may
+// not have added the tokens of the step.
 func (n *scheduleNode) dropHistories(b *msg.Batch) {
 	for i := range b.Spans {
 		if r := n.slots[b.Spans[i].Slot]; r != nil {
@@ -60,8 +60,8 @@ func (n *scheduleNode) dropHistories(b *msg.Batch) {
 	}
 }
 
-// hold tells the core which batches in flight none may be ahead of: one whose tokens the device
-// cannot choose, there or in the next step, and one that the next step could overtake.
+// hold tells the core which batches in flight must have none ahead of them: those whose tokens the
+// device cannot choose, there or in the next step, and those that the next step could overtake.
 func (n *scheduleNode) hold() {
 	if !n.ahead {
 		return

@@ -9,7 +9,7 @@ import (
 	"krater/actors/msg"
 )
 
-// errClosed is the cause of what Close leaves without an end.
+// errClosed is the cause of requests that Close ends before their answer is complete.
 var errClosed = errors.New("the pipeline is closed")
 
 // Err is the fatal failure, or nil.
@@ -22,7 +22,7 @@ func (p *Pipeline) Err() error {
 // Failed is closed when the pipeline has failed for good.
 func (p *Pipeline) Failed() <-chan struct{} { return p.failed }
 
-// lose ends the pipeline: its device is lost, and every batch to come would be.
+// lose ends the pipeline: its device is lost, and so would be every later batch.
 func (p *Pipeline) lose(cause error) { p.fail(fmt.Errorf("%w: %w", errFatal, cause)) }
 
 // fail ends every open request and refuses new ones.
@@ -42,7 +42,7 @@ func (p *Pipeline) fail(cause error) {
 	close(p.failed)
 }
 
-// abort ends the open requests; p.failure or p.closed keeps others from coming.
+// abort ends the open requests. p.failure or p.closed keeps new ones out.
 func (p *Pipeline) abort(cause error) {
 	p.mu.Lock()
 	open := p.outputs
@@ -53,8 +53,8 @@ func (p *Pipeline) abort(cause error) {
 	}
 }
 
-// Drain refuses new requests and waits for the running ones. When ctx ends
-// first they are cancelled.
+// Drain refuses new requests and waits for the running ones. When ctx ends first they are
+// cancelled.
 func (p *Pipeline) Drain(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true
@@ -87,12 +87,11 @@ func (p *Pipeline) Drain(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// drainGrace is how long a step may take to return after its requests were
-// cancelled.
+// drainGrace is how long a step may take to return after its requests were cancelled.
 const drainGrace = 30 * time.Second
 
-// Close drains without waiting for answers and ends every actor. Further calls
-// wait for the first and return what it returned.
+// Close drains without waiting for answers and ends every actor. Further calls wait for the first
+// and return what it returned.
 func (p *Pipeline) Close() error {
 	p.closing.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())

@@ -6,23 +6,23 @@ import (
 )
 
 // Which goroutine runs an actor. The library's own dispatcher starts a goroutine
-// whenever an idle actor gets a message, and two thirds of a hop then go into
+// whenever an idle actor gets a message, and two thirds of the time of a message then go into
 // growing its stack: 2 us against 0.3 us with goroutines that stay. But waking a
-// goroutine costs more than that where a core has gone to sleep for want of
-// work: 5 to 25 us a hop, measured in decode, and by the end of the step the
-// threads of the kernels have gone to sleep as well. So
+// goroutine costs more than that where a core sleeps because it has no work: 5 to 25 us per
+// message, measured in decode, and by the end of the step the threads of the kernels sleep
+// as well. So
 //
 //   - the actors that a batch passes one after another (embed, groups,
 //     links, head, sample) run on workers, one for each batch in flight. An actor
 //     that a worker's actor wakes is run by that worker next, as if it were called:
-//     a batch stays on its goroutine and wakes nobody. What the waking actor still
+//     a batch stays on its goroutine and wakes no other. What the waking actor still
 //     has in its mailbox, another batch, is taken by a free worker, so two batches
 //     are worked on at the same time in different groups.
 //   - the schedule actor has a goroutine of its own, since clients must not wait
 //     for a step, but the worker that brings a batch back runs it too.
 //   - all others have a goroutine of their own.
 
-// workerSet is a set of workers.
+// workerSet is the goroutines that run the actors of a step.
 type workerSet struct {
 	work chan *mailbox
 	n    int
@@ -30,10 +30,10 @@ type workerSet struct {
 
 // worker is one goroutine of a workerSet.
 type worker struct {
-	next *mailbox // to be run after the message in hand; the worker's own
+	next *mailbox // to be run after the current message; only the worker uses it
 }
 
-// follow makes a worker that has nobody to run next run m.
+// follow makes a worker without a next mailbox run m next.
 func (w *worker) follow(m *mailbox) bool {
 	if w == nil || w.next != nil {
 		return false
@@ -42,20 +42,20 @@ func (w *worker) follow(m *mailbox) bool {
 	return true
 }
 
-// yield gives the core to the goroutine that w has just woken. The runtime keeps
-// that one for the waker's core, and others take it only after a nap of 3 us,
-// which with the kernel's timer slack lasts 60 to 80: so long would text and
-// experts wait while the worker computes on, and a second core do nothing.
+// yield gives the core to the goroutine that w has just woken. The runtime keeps that goroutine for
+// the waker's core, and others take it only after a sleep of 3 us, which with the kernel's timer
+// slack lasts 60 to 80 us. Text and experts would wait that long while the worker computes, and a
+// second core would do nothing.
 func (w *worker) yield() {
 	if w != nil {
 		runtime.Gosched()
 	}
 }
 
-// newWorkers starts workers for at most so many mailboxes.
+// newWorkers starts workers that serve at most that many mailboxes.
 func newWorkers(workers, mailboxes int, wg *sync.WaitGroup) *workerSet {
-	// A mailbox is in work once at most, so run never waits; and a nil for each
-	// worker in the end.
+	// A mailbox is in work once at most, so run never waits; close adds a nil for each
+	// worker.
 	c := &workerSet{work: make(chan *mailbox, mailboxes+workers), n: workers}
 	for range workers {
 		wg.Go(c.live)
@@ -63,7 +63,7 @@ func newWorkers(workers, mailboxes int, wg *sync.WaitGroup) *workerSet {
 	return c
 }
 
-// live is a worker's life.
+// live is the loop of a worker.
 func (c *workerSet) live() {
 	w := &worker{}
 	for {
@@ -101,7 +101,7 @@ type ownThread struct {
 
 func newOwnThread(shared bool, wg *sync.WaitGroup) *ownThread {
 	// The mailbox is in work once at most, also when its actor has stopped: a late
-	// message does not hold its sender.
+	// message does not block its sender.
 	r := &ownThread{work: make(chan *mailbox, 2), shared: shared}
 	wg.Go(func() {
 		for m := range r.work {

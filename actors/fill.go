@@ -13,10 +13,10 @@ import (
 	"krater/stages"
 )
 
-// rawIDs is the first id of raw steps, out of the core's way.
+// rawIDs is the first id of raw steps, apart from the core's ids.
 const rawIDs = 1 << 63
 
-// fill takes a free state for the core's decision.
+// fill makes a free batch hold the core's decision.
 func (n *scheduleNode) fill(d scheduler.Batch) {
 	b := n.takeCredit(d.MicroBatch)
 	b.Batch, b.Live, b.Rows = d, len(d.Spans), b.Rows[:0]
@@ -57,7 +57,8 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 	n.filled = append(n.filled, b)
 }
 
-// note tells the trace who is in a batch, and settles whether it is part of the sample.
+// note tells the trace which requests are in a batch, and decides whether the batch is part of the
+// sample.
 func (n *scheduleNode) note(b *msg.Batch, spans []scheduler.Span) {
 	if n.trace == nil {
 		return
@@ -79,7 +80,8 @@ func (r *record) scores(sp *scheduler.Span) bool {
 	return r.submit.Request.Scored && sp.Pos+1 < r.submit.Request.PromptLen
 }
 
-// scored are the rows of a span that is scored, but for the one that a token is chosen after.
+// scored appends the rows of a span that is scored, except for the one after which a token is
+// chosen.
 func (r *record) scored(rows []msg.Row, sp *scheduler.Span) []msg.Row {
 	for at := sp.Pos + 1; at <= sp.Pos+sp.Len && at < len(r.tokens); at++ {
 		rows = append(rows, msg.Row{Seq: sp.ID, Sampler: r.submit.Sampler, Scored: true, Given: r.tokens[at], At: at, Alternatives: r.submit.Scores})
@@ -113,7 +115,7 @@ func (n *scheduleNode) place(b *msg.Batch) error {
 	if b.Stream != nil {
 		return err
 	}
-	if err := n.stream.Synchronize(); err != nil { // after a fault too: the next batch overwrites what is copied
+	if err := n.stream.Synchronize(); err != nil { // also after a fault: the next batch overwrites the source of the copies
 		panic(err)
 	}
 	return err
@@ -130,7 +132,7 @@ func fill(st *stages.State, s device.Stream) (err error) {
 	return st.Fill(s, st.Step)
 }
 
-// fillRaw takes the oldest raw step.
+// fillRaw makes a free batch hold the oldest raw step.
 func (n *scheduleNode) fillRaw() {
 	raw := n.raws[0]
 	n.raws = slices.Delete(n.raws, 0, 1)
@@ -143,7 +145,7 @@ func (n *scheduleNode) fillRaw() {
 	n.raw = true
 	n.core.ClearCache()
 	b.Batch, b.Raw, b.Rows, b.Quiet, b.Others = scheduler.Batch{ID: rawIDs + n.rawLast}, raw, b.Rows[:0], false, 0
-	clocked(b, false) // who measures does so from outside
+	clocked(b, false) // the caller of a raw step measures from outside
 	timed(b, func(int) bool { return false })
 	b.Step.Copy(raw.Step)
 	if err := n.place(b); err != nil {

@@ -6,7 +6,7 @@ import (
 	"krater/actors/msg"
 )
 
-// inFlight is the core's batch with an id that is in flight, nil for none.
+// inFlight returns the core's batch with an id that is in flight, nil for none.
 func (n *scheduleNode) inFlight(id uint64) *msg.Batch {
 	for _, b := range n.batches {
 		if b.Status == msg.InFlight && b.ID == id {
@@ -17,7 +17,7 @@ func (n *scheduleNode) inFlight(id uint64) *msg.Batch {
 }
 
 // giveUp gives up a batch whose tokens depend on one that is lost. The core knows. The actors still
-// have it, and one of them brings it back or tells that it failed, too.
+// have it, and one of them brings it back or reports that it failed, too.
 func (n *scheduleNode) giveUp(id uint64) {
 	b := n.inFlight(id)
 	if b == nil {
@@ -29,7 +29,7 @@ func (n *scheduleNode) giveUp(id uint64) {
 	b.Status = msg.Void
 }
 
-// takeCredit uses a credit, of the given queue if one is left.
+// takeCredit takes a free batch: of the queue, where the device has several and one is left.
 func (n *scheduleNode) takeCredit(queue int) *msg.Batch {
 	i := len(n.credits) - 1
 	for i > 0 && n.credits[i].Queue != queue {

@@ -19,7 +19,7 @@ import (
 	"krater/stages/text/tokenizer"
 )
 
-// GatewayOptions describe the model to the doors.
+// GatewayOptions describe the model to its users.
 type GatewayOptions struct {
 	ID        string
 	Created   time.Time
@@ -28,19 +28,18 @@ type GatewayOptions struct {
 	Defaults  engine.Sampling
 	EOS       []int32
 	Vocab     int
-	// Identity is of all that decides, beside the ids of its tokens, what a prefix leaves in
-	// the KV cache. ShareKV lets owners find each other's prefixes there.
+	// Identity is the hash of everything that, beside the ids of its tokens, decides what a prefix
+	// leaves in the KV cache. ShareKV lets owners use each other's prefixes there.
 	Identity [32]byte
 	ShareKV  bool
 }
 
-// Gateway is the pipeline as the doors see it: an engine.Engine. Its methods
-// run on the caller's goroutine; templates and tokenising never cost the
-// pipeline anything.
+// Gateway is the pipeline as clients' servers use it: an engine.Engine. Its methods run on the
+// caller's goroutine, so templates and tokenizing cost the pipeline nothing.
 type Gateway struct {
 	p    *Pipeline
 	opt  GatewayOptions
-	ring *trace.Ring // written under p.mu: here are many writers
+	ring *trace.Ring // written under p.mu: it has many writers
 	// stream is the ring of the stream actor, on which outputs are called.
 	stream *trace.Ring
 }
@@ -171,7 +170,7 @@ func (g *Gateway) enqueue(o *output, ids []int32, maxNew int, req *engine.Reques
 	return g.Ready()
 }
 
-// domain names whose cached prefixes a request may use.
+// domain names the owner whose cached prefixes a request may use.
 func (g *Gateway) domain(owner string) [32]byte {
 	if g.opt.ShareKV || owner == "" {
 		return g.opt.Identity
@@ -179,7 +178,7 @@ func (g *Gateway) domain(owner string) [32]byte {
 	return sha256.Sum256(append(g.opt.Identity[:], owner...))
 }
 
-// number tells owners apart where they share; 0 is nobody in particular.
+// number tells owners apart where they share; 0 is no owner in particular.
 func number(owner string) uint64 {
 	if owner == "" {
 		return 0
@@ -203,7 +202,7 @@ func (p *Pipeline) forget(id uint64) {
 	p.mu.Unlock()
 }
 
-// cancel tells the scheduler that nobody waits for the request any more.
+// cancel tells the scheduler that the client no longer waits for the request.
 func (p *Pipeline) cancel(id uint64) {
 	p.host.send(p.routes.schedule, &msg.Cancel{ID: id, Why: scheduler.Cancelled})
 }
@@ -261,7 +260,7 @@ func (g *Gateway) Tokenize(ctx context.Context, p engine.Prompt, most int) ([]in
 	return ids, err
 }
 
-// tokenize is Tokenize with a *tokenizer.LimitError for what is too long. It also tells how many
+// tokenize is Tokenize with a *tokenizer.LimitError for what is too long. It also returns how many
 // tokens the tokenizer put before and behind those of a text.
 func (g *Gateway) tokenize(ctx context.Context, p engine.Prompt, most int) (ids []int32, front, back int, err error) {
 	if p.Text == nil || p.IDs != nil {
@@ -275,7 +274,7 @@ func (g *Gateway) tokenize(ctx context.Context, p engine.Prompt, most int) (ids 
 	return ids, front, back, nil
 }
 
-// tokens gives the tokens of a prompt that is not raw text.
+// tokens returns the tokens of a prompt that is not raw text.
 func (g *Gateway) tokens(ctx context.Context, p engine.Prompt, most int) ([]int32, error) {
 	switch {
 	case p.IDs != nil && len(p.IDs) > most:
@@ -292,8 +291,8 @@ func (g *Gateway) tokens(ctx context.Context, p engine.Prompt, most int) ([]int3
 	return nil, &engine.Error{Kind: engine.BadRequest, Param: "prompt", Message: "there is no prompt"}
 }
 
-// check refuses ids that the model has no embedding for, wherever they come from: such a row
-// would fail its whole batch.
+// check refuses ids that the model has no embedding for, from whatever source: such a row would
+// fail its whole batch.
 func (g *Gateway) check(ids []int32) error {
 	for i, id := range ids {
 		if id < 0 || int(id) >= g.opt.Vocab {

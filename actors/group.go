@@ -9,22 +9,22 @@ import (
 	"krater/stages/group"
 )
 
-// groupNode runs the layers of one group. It never waits for experts: it sends
-// their work to its split, computes the shared expert meanwhile, takes the next
-// batch from its mailbox, and goes on with this one when the merge answers.
+// groupNode runs the layers of one group. It never waits for experts: it sends their work to its
+// split, computes the shared expert meanwhile, takes the next batch from its mailbox, and continues
+// this one when the merge answers.
 //
-// Work that takes less time than waking somebody for it is done on the spot:
-// the same split into experts, the same kernel, no message.
+// Work that takes less time than waking another actor is done at once: the same division into
+// experts, the same kernels, no message.
 type groupNode struct {
 	index      int
 	rank       int
 	startsRank bool // it is the first of its rank
 	group      *group.Group
 	stream     device.Stream
-	placed     *placed // nil: the group's experts are where the group is
+	placed     *placed // nil: the group's experts are on its rank
 	inline     func(rows int, work []device.ExpertRows) bool
 	count      func(b *msg.Batch, layer int, work []device.ExpertRows)
-	lost       func(cause error) // tells that the device is lost
+	lost       func(cause error) // reports that the device is lost
 	// open are the batches that wait for a merge.
 	open []*msg.Batch
 }
@@ -46,7 +46,7 @@ func (n *groupNode) receive(c *turn, m any) {
 	case *msg.Merged:
 		b := m.Batch
 		if !n.forget(b) {
-			return // the batch failed meanwhile
+			return // the batch has failed meanwhile
 		}
 		if m.Cause != nil {
 			c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: m.Cause})
@@ -66,8 +66,8 @@ func (n *groupNode) receive(c *turn, m any) {
 	}
 }
 
-// run takes b through the layers from where it is on its walk, if there are more, until
-// its end or until experts have to be waited for.
+// run takes b through the layers from its place in the walk, if there are more, until its end or
+// until it has to wait for experts.
 func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 	st, probe, s := b.State, b.Probe(), b.On(n.stream)
 	for ; more && !b.Abandoned.Load() && !st.Repeated(); more = n.group.Next(s, st, &b.Walk) {
@@ -105,8 +105,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 	c.send(c.routes.after(n.index), b)
 }
 
-// wait ends a stage: what it computed is there, unless the batch's own stream orders
-// what comes next.
+// wait blocks until the stage's output is ready. It does nothing if the batch has its own stream.
 func wait(b *msg.Batch, s device.Stream) {
 	if b.Stream != nil {
 		return
@@ -126,10 +125,9 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 	c.sent = 0
 }
 
-// drain waits for what the device was given of a batch that was given up, since it would write
-// to the state when the next batch has it, and makes the stream serve again whose driver has
-// refused a call. The batch's own stream is for one group to wait for: the others are asked at
-// the same time.
+// drain waits for the work that the device was given for an abandoned batch, since it would write
+// to the state when the next batch uses it. It also recovers a stream whose driver has refused a
+// call. One group waits for the batch's own stream; the others are asked at the same time.
 func (n *groupNode) drain(b *msg.Batch) {
 	n.placed.drain()
 	l := &b.Ranks[n.rank]
@@ -149,9 +147,9 @@ func (n *groupNode) drain(b *msg.Batch) {
 	}
 }
 
-// serve has the pools answer what the device is going to ask in a step. That is before any of
-// it is enqueued: the device may begin with a part of it, and who waits for the device while
-// the rest is made would wait for answers that nobody gives.
+// serve makes the pools answer the host calls of a step. It comes before any of the step is
+// enqueued: the device may begin with a part of it, and a wait for the device while the rest is
+// made would wait for answers that no pool gives.
 func serve(c *turn, b *msg.Batch, rank int) {
 	b.Serving = true
 	step := b.HostCalls.Begin(b.Step.Total())
@@ -161,7 +159,7 @@ func serve(c *turn, b *msg.Batch, rank int) {
 	c.sent = 0
 }
 
-// forget strikes b off the batches that wait; false if it was not there.
+// forget removes b from the batches that wait for a merge; false if it is not there.
 func (n *groupNode) forget(b *msg.Batch) bool {
 	i := slices.Index(n.open, b)
 	if i < 0 {

@@ -8,13 +8,13 @@ import (
 	"krater/stages/model"
 )
 
-// heatMeter counts what routers choose. A layer has one writer at a time, its group,
-// and whoever wants a copy; they meet at a lock a layer, so that tokens and counts of
-// a copy always belong together.
+// heatMeter counts what routers choose. A layer has one writer at a time, its group, and any number
+// of readers that take copies. Each layer has a lock, so that the tokens and counts of a copy
+// always belong together.
 //
-// What a step costs is the way to its counts: the weights it reads push them out of the
-// caches, so a layer takes 200 ns where it takes 20 in a loop. Hence the sample: one of
-// every batches is counted, in all layers.
+// Counting is expensive inside a step, because the weights that the step reads push the counts out
+// of the caches: a layer takes 200 ns where it takes 20 in a loop. So the meter samples: it counts
+// one of every N batches, in all layers.
 type heatMeter struct {
 	shape  heat.Shape
 	every  uint64
@@ -22,8 +22,8 @@ type heatMeter struct {
 	layers []heatLayer
 }
 
-// heatLayer is one layer's share, on cache lines of its own: neighbours may be
-// written by other groups.
+// heatLayer is one layer's share, on cache lines of its own, because other groups may write its
+// neighbours.
 type heatLayer struct {
 	mu     sync.Mutex
 	tokens uint64
@@ -31,10 +31,11 @@ type heatLayer struct {
 	_      [64]byte
 }
 
-// heatSample is the sample where none is asked for.
+// heatSample is the default of Options.HeatSample.
 const heatSample = 8
 
-// newHeatMeter counts one of every batches (0: heatSample, 1: all of them); nil, which counts nothing, below 0 or in a model without experts.
+// newHeatMeter counts one of every N batches (0: heatSample, 1: all of them). It is nil, which
+// counts nothing, for a negative N or a model without experts.
 func newHeatMeter(cfg *model.Config, every int) *heatMeter {
 	if every == 0 {
 		every = heatSample
@@ -59,8 +60,8 @@ func newHeatMeter(cfg *model.Config, every int) *heatMeter {
 	return h
 }
 
-// counts reports whether the batch of an id is one of the sample: which ids are has no
-// rhythm that batches could keep step with.
+// counts reports whether the batch with an id is in the sample. The choice has no rhythm that
+// batches could follow.
 func (h *heatMeter) counts(id uint64) bool { return h != nil && (h.every == 1 || mix(id)%h.every == 0) }
 
 // mix is the finaliser of SplitMix64.
@@ -71,8 +72,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// observe counts the routed work of a layer of the batch of an id and of so many rows,
-// if it is one of the sample.
+// observe counts the routed work of a layer of a batch with that many rows, if the batch is in the
+// sample.
 func (h *heatMeter) observe(id uint64, layer, rows int, work []device.ExpertRows) {
 	if !h.counts(id) {
 		return
@@ -86,8 +87,8 @@ func (h *heatMeter) observe(id uint64, layer, rows int, work []device.ExpertRows
 	l.mu.Unlock()
 }
 
-// observeRoutes counts a step of so many rows that the device kept to itself; routes are the
-// experts chosen in a layer of the model [rows, K], nil for one that is elsewhere.
+// observeRoutes counts a step whose routing stayed on the device. routes returns the experts chosen
+// in a layer of the model [rows, K], nil for a layer that is elsewhere.
 func (h *heatMeter) observeRoutes(rows int, routes func(layer int) []int32) {
 	for i, layer := range h.shape.Layers {
 		l, ids := &h.layers[i], routes(int(layer))

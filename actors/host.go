@@ -14,8 +14,8 @@ import (
 	"krater/actors/trace"
 )
 
-// host is what runs the actors of a pipeline: the actor library, or a single goroutine
-// that chooses whose turn it is: by virtual time (virtual.go), or in tests by chance.
+// host runs the actors of a pipeline: the actor library does, or a single goroutine that chooses
+// which actor is next, by virtual time (virtual.go) or, in tests, by chance.
 type host interface {
 	// spawn starts an actor; produce makes the shell of each incarnation. Nothing
 	// is sent before all actors exist.
@@ -32,7 +32,7 @@ type host interface {
 	halt() error
 }
 
-// affinity says which goroutine an actor runs on, see dispatcher.go.
+// affinity selects the goroutine that an actor runs on, see dispatcher.go.
 type affinity uint8
 
 const (
@@ -60,7 +60,7 @@ type hosted struct {
 	own     *ownThread // nil where a worker runs it
 }
 
-// newLibrary makes a host for the pipeline p with so many batches in flight.
+// newLibrary makes a host for the pipeline p.
 func newLibrary(p *Pipeline) *library {
 	h := &library{system: actor.NewActorSystem(
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slogLogger(p.log) }),

@@ -64,7 +64,7 @@ type drawing struct {
 	p *Pipeline
 }
 
-// node adds a node and gives its name.
+// node adds a node and returns its name.
 func (t *drawing) node(name string, kind engine.NodeKind, index int, group *GroupSpec) string {
 	n := engine.Node{Name: name, Kind: kind, Index: index, MemoryNode: -1}
 	if group != nil {
@@ -120,8 +120,8 @@ func (g *Gateway) Cancel(id uint64) { g.p.cancel(id) }
 // endedKept is how many requests that have ended are remembered.
 const endedKept = 16
 
-// Running lists the open requests by their age, the oldest first, behind the newest of those
-// that have ended.
+// Running lists the open requests by age, the oldest first, after the newest of those that have
+// ended.
 func (g *Gateway) Running() []engine.Running {
 	g.p.mu.Lock()
 	list := slices.Clone(g.p.ended)
@@ -138,7 +138,7 @@ func (g *Gateway) Running() []engine.Running {
 	return list
 }
 
-// remember keeps what there is to say of a request that has ended.
+// remember keeps the summary of a request that has ended.
 func (p *Pipeline) remember(r engine.Running, o engine.Origin) {
 	r.Phase = engine.Ended
 	p.mu.Lock()

@@ -10,10 +10,10 @@ import (
 	"krater/scheduler/files"
 )
 
-// linkNode takes a batch from one layer group to the next. Within a rank both compute on the
-// same memory: the batch moves and its hidden states stay where they are; bytes counts what a
-// link between two memories would have to carry. Between ranks it ends the step on the first and
-// has the next one's rows be those of the first.
+// linkNode takes a batch from one layer group to the next. Within a rank both compute on the same
+// memory: the batch moves and its hidden states stay where they are, and bytes counts what a link
+// between two memories would have to carry. Between ranks it ends the step on the first rank and
+// copies its rows to the next one.
 type linkNode struct {
 	to    int // index of the group it leads to
 	width int // bytes of one row of hidden states
@@ -43,8 +43,8 @@ func (n *linkNode) receive(c *turn, m any) {
 	c.send(c.routes.groups[n.to], b)
 }
 
-// pass takes a batch to the next rank. The cause of a failure is of the link or of a device,
-// which may be well: the step is lost.
+// pass takes a batch to the next rank. On a failure of the link or of a device the step is lost,
+// but the device may be well.
 func (n *crossing) pass(c *turn, b *msg.Batch) (cause error) {
 	to := &b.Ranks[n.rank]
 	s := to.On(n.into)

@@ -36,7 +36,7 @@ func (h *logBridge) Handle(_ context.Context, r slog.Record) error {
 }
 
 // field is an attribute as our logger takes it. Of a message only the type is
-// told: its content belongs to whoever received it.
+// logged: its content belongs to its receiver.
 func field(a slog.Attr) (key, value string) {
 	if a.Key == "message" {
 		return "type", fmt.Sprintf("%T", a.Value.Any())

@@ -14,12 +14,11 @@ type address interface {
 	post(m any, from *worker)
 }
 
-// mailbox is an actor.Mailbox: unbounded, system messages first, suspended
-// between a failure and the restart. Credits bound what is in it.
+// mailbox is an actor.Mailbox: unbounded, system messages first, suspended between a failure and
+// the restart. Credits bound its length.
 //
-// It differs from the library's in that it knows who posts: an actor that is
-// idle can be run by the worker that woke it (dispatcher.go), and nothing is
-// allocated for a message.
+// Unlike the library's it knows the sender: the worker that woke an idle actor can run it
+// (dispatcher.go), and nothing is allocated for a message.
 type mailbox struct {
 	actor   string
 	place   place
@@ -31,10 +30,10 @@ type mailbox struct {
 	running   bool // a goroutine works on it, or is going to
 	suspended bool
 
-	worker *worker // that runs it now, or nil; belongs to whoever runs it
+	worker *worker // that runs it now, or nil; used by the goroutine that runs the mailbox
 }
 
-// place finds a goroutine for a mailbox that has something to do.
+// place finds a goroutine for a mailbox that has work.
 type place interface {
 	run(m *mailbox, from *worker)
 }
@@ -76,8 +75,8 @@ func (m *mailbox) RegisterHandlers(invoker actor.MessageInvoker, _ actor.Dispatc
 // Start implements actor.Mailbox.
 func (m *mailbox) Start() {}
 
-// waiting reports whether a message is there: an actor that works on between messages asks.
-// nil, in tests without an actor system: none ever is.
+// waiting reports whether a message is there, for an actor that works between messages. A nil
+// mailbox, in tests without an actor system, never has one.
 func (m *mailbox) waiting() bool {
 	if m == nil {
 		return false
@@ -94,9 +93,8 @@ func (m *mailbox) UserMessageCount() int {
 	return m.user.n
 }
 
-// process works until the mailbox is empty or suspended, or until the worker has
-// somebody to run next: the rest is then for another goroutine. The place calls
-// it.
+// process works until the mailbox is empty or suspended, or until the worker has another mailbox to
+// run next: the rest is then for another goroutine. The place calls it.
 func (m *mailbox) process() {
 	for {
 		x, system, ok := m.next()
@@ -113,8 +111,7 @@ func (m *mailbox) process() {
 	}
 }
 
-// rest reports whether there is more to do, else nobody works on the mailbox any
-// more.
+// rest reports whether there is more to do; if not, no goroutine works on the mailbox any more.
 func (m *mailbox) rest() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,7 +119,7 @@ func (m *mailbox) rest() bool {
 	return m.running
 }
 
-// next takes a message, or notes that nobody works on the mailbox any more.
+// next takes a message, or notes that no goroutine works on the mailbox any more.
 func (m *mailbox) next() (x any, system, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,8 +157,7 @@ func (m *mailbox) invoke(x any, system bool) {
 	}
 }
 
-// sender is the worker that runs the actor, or nil, for what the actor sends.
-// The actor calls it.
+// sender is the worker that runs the actor, or nil, for what the actor sends. The actor calls it.
 func (m *mailbox) sender() *worker {
 	if m == nil {
 		return nil

@@ -4,9 +4,9 @@ import (
 	"krater/actors/msg"
 )
 
-// mergeNode waits for the parts that the split announced. The sum itself is the
-// group's: it adds the expert rows in the order of each token's ranks, whatever
-// order the parts came in, so the bits do not depend on the partition.
+// mergeNode waits for the parts that the split announced. The group computes the sum: it adds the
+// expert rows in the order of each token's choice, whatever order the parts came in, so the bits do
+// not depend on the partition.
 type mergeNode struct {
 	arrived map[*msg.Work]int
 }

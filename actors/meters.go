@@ -73,7 +73,7 @@ func (h *histogram) snapshot() engine.Histogram {
 	return s
 }
 
-// step counts a batch of so many rows, of them so many of prompts.
+// step counts a batch with that many rows, and how many of them are of prompts.
 func (m *meters) step(rows, prompt int) {
 	m.steps.Add(1)
 	m.prompt.Add(uint64(prompt))

@@ -2,8 +2,8 @@ package actors
 
 import "krater/actors/engine"
 
-// originsKept is how many ended requests' origins are remembered, for who reads of their end
-// in the trace half a second later.
+// originsKept is how many origins of ended requests are remembered, because readers of the trace
+// look them up half a second later.
 const originsKept = 1024
 
 // origins are those of the newest ended requests.
@@ -28,8 +28,8 @@ func (k *origins) keep(id uint64, o engine.Origin) {
 	k.next = (k.next + 1) % originsKept
 }
 
-// Origin is what the door told of an open request or one that has ended lately; the zero
-// value of any other.
+// Origin is what the server said about an open request or one that has ended lately; the zero value
+// for any other.
 func (g *Gateway) Origin(id uint64) engine.Origin {
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"krater/stages/text/tokenizer"
 )
 
-// output is the pipeline's end of one request: it turns tokens into text and
-// events. Only the stream actor calls its methods, Abort excepted.
+// output is the pipeline's end of one request: it turns tokens into text and events. Only the
+// stream actor calls its methods, except Abort.
 type output struct {
 	p      *Pipeline
 	answer *answer
@@ -29,15 +29,15 @@ type output struct {
 	id        uint64
 	logprobs  bool
 	first     int32 // token of the prompt
-	scores    bool  // the prompt's tokens are told of
+	scores    bool  // the prompt's tokens are reported
 	raw       bool  // the prompt is a text, of which the tokens textFrom to textTo are
 	silent    bool  // no answer is wanted
 	special   bool  // control tokens are part of the text
 	keepStop  bool  // the text of what ended the answer is part of it
-	minTokens int   // no stop string is looked for in the text of so many
+	minTokens int   // no stop string is looked for in the text of the first minTokens
 
 	textFrom, textTo int
-	scored           int // tokens of the prompt that were told of
+	scored           int // tokens of the prompt that were reported
 
 	over  atomic.Bool // the reader has got its last event
 	usage engine.Usage
@@ -46,7 +46,7 @@ type output struct {
 	// On the trace's clock.
 	submitted, started, lastToken int64
 
-	// For whoever looks at the open requests.
+	// For readers of the list of open requests.
 	name, owner    string
 	caller         engine.Caller
 	priority, most int
@@ -60,7 +60,7 @@ type output struct {
 	textSent int // bytes released
 }
 
-// progress is what others may read of an output.
+// progress is the part of an output that other goroutines may read.
 type progress struct {
 	started, first, last, tokens, cached atomic.Int64
 }
@@ -81,7 +81,7 @@ func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 	}
 }
 
-// begin sets the request's number, before anybody else knows the output.
+// begin sets the request's number, before the output is shared.
 func (o *output) begin(id uint64) {
 	o.id = id
 	o.answer.cancel = func() { o.p.cancel(id) }
@@ -162,8 +162,8 @@ func (o *output) prefilled(at int64) {
 	})
 }
 
-// check gives the part of new text that no stop string can take back, and the
-// stop string that ended the answer.
+// check returns the part of new text that no stop string can take back, and the stop string that
+// ended the answer.
 func (o *output) check(text string) (out, matched string) {
 	o.textSeen += len(text)
 	if o.usage.Completion <= o.minTokens {
@@ -188,9 +188,8 @@ func (o *output) token(r sample.Result) engine.Token {
 	return t
 }
 
-// release sends text that no stop string can take back, with the tokens that it
-// begins or that came before it. One without text, or with a part of a character
-// only, waits for what follows.
+// release sends text that no stop string can take back, with the tokens that it begins or that came
+// before it. A token without text, or with part of a character only, waits for the next ones.
 func (o *output) release(text string) {
 	o.textSent += len(text)
 	n := 0
@@ -236,8 +235,8 @@ func (o *output) Ended(why scheduler.Reason, cause error, at int64) trace.Event 
 	return e
 }
 
-// complete ends an answer whose text is whole: what was held back for a stop
-// string or an unfinished character is released first.
+// complete ends an answer whose text is whole: text that was held back for a stop string or an
+// unfinished character is released first.
 func (o *output) complete(e engine.Event) {
 	out, matched := o.check(o.detok.Flush())
 	if matched != "" { // a stop string of U+FFFD
@@ -294,8 +293,8 @@ func endError(why scheduler.Reason, cause error) *engine.Error {
 	return &engine.Error{Kind: engine.Internal, Message: "the model failed while it answered; see the server's log"}
 }
 
-// failureError words for the client why the model answers nobody any more. The inside is in the
-// log, except where a file is lost: that is for the client's operator to mend.
+// failureError tells the client why the model answers no requests. Details are in the log, except
+// where a file is lost, which the client's operator has to repair.
 func failureError(cause error) *engine.Error {
 	e := &engine.Error{Kind: engine.Unavailable, Message: "the model has failed; see the server's log", Lasting: true}
 	if lost, ok := errors.AsType[*files.LostError](cause); ok {

@@ -32,19 +32,19 @@ type Options struct {
 	Blueprint Blueprint
 	Policy    Policy
 	Log       zerolog.Logger
-	// InlineBelow is the time of expert work, estimated, under which a group does
-	// it itself instead of asking the pools. Negative: never.
+	// InlineBelow is the estimated time of expert work under which a group does it itself instead of
+	// asking the pools. Negative: never.
 	InlineBelow time.Duration
 	// TimingShare is the share of a step that timestamps around its copies may cost, in steps whose
 	// copies are timed; 0: timingShare.
 	TimingShare float64
-	// HeatSample is of how many batches one is counted for Heat; 1: every one, 0: one of
-	// 8, negative: none.
+	// HeatSample: routing is counted in one of every HeatSample batches; 1: in all, 0: in one of 8,
+	// negative: in none.
 	HeatSample int
-	// Placements are where the routed experts of each rank are, for parts that were loaded with
-	// them on a host beside the device; nil: with the rest.
+	// Placements say for each rank where its routed experts are, if they were loaded on a host beside
+	// the device; nil: with the rest.
 	Placements []*placement.Placement
-	// Partition is the pools' experts, as they were placed; zero: see Partition.
+	// Partition divides the experts among the pools, as they were placed; zero: see Partition.
 	Partition expert.Partition
 
 	wrap  func(actor string, n node) node // around every new node, in tests; may be nil
@@ -96,8 +96,8 @@ type Pipeline struct {
 	closeError error
 }
 
-// Start makes a blueprint live over the ranks of a loaded model. The pipeline
-// owns what it allocates, not the ranks' parts.
+// Start makes a blueprint live over the ranks of a loaded model. The pipeline owns what it
+// allocates, not the ranks' parts.
 func Start(ranks []load.Rank, opt Options) (*Pipeline, error) {
 	p, core, err := prepare(ranks, opt)
 	if err != nil {
@@ -150,10 +150,9 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 	}, core, nil
 }
 
-// Ahead reports whether a pipeline on these ranks runs a step ahead of what it knows: where the
-// device that chooses tokens is the one that takes them, and runs steps in order. It has twice
-// as many batches in flight then. Between two ranks the tokens go by message, once they are
-// known.
+// Ahead reports whether a pipeline on these ranks runs one step ahead: where the device that
+// chooses tokens also takes them, and runs steps in order. It has twice as many batches in flight
+// then. Between two ranks the tokens travel by message, once they are known.
 func Ahead(ranks ...device.Device) bool {
 	l := device.LayoutOf(ranks[0])
 	return len(ranks) == 1 && l != nil && l.DrawWords() > 0
@@ -180,8 +179,8 @@ func expertBytes(parts *load.Parts, p *placement.Placement) int {
 	return 0
 }
 
-// findsExperts reports whether the device finds the routed experts of parts by itself: those of
-// one layer are kept as those of any other.
+// findsExperts reports whether the device finds the routed experts of parts by itself. All layers
+// keep their experts in the same way.
 func findsExperts(parts *load.Parts) bool {
 	for _, g := range parts.Groups {
 		for layer := g.First; layer < g.Last; layer++ {
@@ -193,8 +192,7 @@ func findsExperts(parts *load.Parts) bool {
 	return false
 }
 
-// inline estimates whether a layer's experts are done sooner on their rank than by asking
-// others.
+// inline estimates whether a layer's experts are done sooner on their rank than by the pools.
 func (p *Pipeline) inline(r *rank, rows int, work []device.ExpertRows) bool {
 	if p.opt.InlineBelow < 0 {
 		return false

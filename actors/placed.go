@@ -13,9 +13,9 @@ import (
 	"krater/stages/group"
 )
 
-// placed is how a group's routed experts are run where they lie on two devices:
-// the group enqueues the device's part, and only the host's goes to split, pools
-// and merge. nil: all of them are where the rest of the group is.
+// placed runs a group's routed experts where they lie on two devices: the group enqueues the
+// device's part, and only the host's part goes to split, pools and merge. nil: all of them are
+// where the rest of the group is.
 type placed struct {
 	*placement.Placement
 	host device.Stream // of the host device, for this group alone
@@ -38,7 +38,7 @@ func (p *placed) fetch(s device.Stream, b *msg.Batch) {
 	}
 }
 
-// parts are those of the model that all pieces of b pass one after the other.
+// parts returns the layers at which all pieces of b stop before they go on.
 func (p *placed) parts(b *msg.Batch) []int {
 	if p == nil {
 		return nil
@@ -46,7 +46,7 @@ func (p *placed) parts(b *msg.Batch) []int {
 	return p.Parts(b.State.Total())
 }
 
-// ahead begins the copies that a batch which enters the rank needs first.
+// ahead begins the copies that a batch needs first when it enters the rank.
 func (p *placed) ahead(b *msg.Batch) {
 	if p == nil {
 		return
@@ -56,25 +56,25 @@ func (p *placed) ahead(b *msg.Batch) {
 	}
 }
 
-// whole reports whether nobody has to wait in the middle of a batch's step.
+// whole reports whether a batch's step runs without a wait in the middle.
 func (p *placed) whole(b *msg.Batch) bool {
 	return p != nil && p.Whole(b.State.Total(), b.Probe() != nil)
 }
 
-// usesHost reports whether the host takes part in the middle of a step, so that it has to be
-// waited for there.
+// usesHost reports whether the host takes part in the middle of a step, so that the step has to
+// wait for it.
 func usesHost(ranks []*rank, b *stages.Step) bool {
 	return placements(ranks, func(p *placement.Placement) bool { return !p.Whole(len(b.Tokens), b.Watched) })
 }
 
-// overtaken reports whether the host computes experts of a batch of so many rows between two
-// layers. A group takes up other batches meanwhile, and these may be through before it.
+// overtaken reports whether the host computes experts of a batch of that many rows between two
+// layers. A group works on other batches meanwhile, and these may finish first.
 func overtaken(ranks []*rank, rows int) bool {
 	return placements(ranks, func(p *placement.Placement) bool { return !p.Whole(rows, false) && p.Leaves(p.Phase(rows)) })
 }
 
-// callsHost reports whether the device asks the host in the middle of a step, which goes on by
-// itself all the same.
+// callsHost reports whether the device calls the host in the middle of a step that still runs
+// without a wait.
 func (r *rank) callsHost(b *stages.Step) bool {
 	return r.place != nil && r.place.Asks(len(b.Tokens), b.Watched)
 }
@@ -97,8 +97,7 @@ func (p *placed) drain() {
 	}
 }
 
-// begin enqueues the device's part of work and gives the host's, ready to be run
-// by several streams.
+// begin enqueues the device's part of work and returns the host's, which several streams may run.
 func (p *placed) begin(s device.Stream, g *group.Group, b *msg.Batch, layer int, work []device.ExpertRows) []device.ExpertRows {
 	if p == nil {
 		return work
@@ -116,9 +115,9 @@ func (p *placed) begin(s device.Stream, g *group.Group, b *msg.Batch, layer int,
 	return b.Host
 }
 
-// trace notes, within the event of the message in hand, what a layer's attention took until the
-// router's choice was known, and what the device's part of the experts took to enqueue, with
-// its copies.
+// trace records, within the event of the current message, how long a layer's attention took until
+// the router's choice was known, and how long it took to enqueue the device's part of the experts
+// with its copies.
 func (p *placed) trace(c *turn, layer int, began, chosen int64) {
 	if p == nil {
 		return
@@ -145,14 +144,14 @@ func (p *placed) compute(s device.Stream, g *group.Group, b *msg.Batch, layer in
 	}
 }
 
-// back enqueues the copy of what the host computed for the layer in hand.
+// back enqueues the copy of what the host computed for the current layer.
 func (p *placed) back(s device.Stream, b *msg.Batch) {
 	if p != nil {
 		b.Mirror.Return(s, b.State, b.Host)
 	}
 }
 
-// tell adds what the devices and placements counted to the pipeline's figures.
+// tell adds the counters of the devices and placements to the pipeline's figures.
 func (p *Pipeline) tell(s *engine.Stats) {
 	for _, r := range p.ranks {
 		s.StepGraphs += r.Device.Memory().Graphs

@@ -16,12 +16,12 @@ import (
 	"krater/stages/offload"
 )
 
-// nodeDevice is a device whose threads and memory have a place: nodes with threads
-// of their own and memory near to them.
+// nodeDevice is a device whose threads and memory have a place: NUMA nodes with threads of their
+// own and memory near to them.
 type nodeDevice interface {
 	Nodes() int
 	NodeThreads() []int
-	// NewNodeStream gives a stream whose operators run on the node's threads.
+	// NewNodeStream returns a stream whose operators run on the node's threads.
 	NewNodeStream(node int) (device.Stream, error)
 	expert.Memory
 }
@@ -32,8 +32,8 @@ type poolSite struct {
 	near   *expert.Near // the pool's copy of the rows it reads; nil: it reads the batch's
 }
 
-// nodesFor is dev where pools of it have nodes, and how many these are. With fewer
-// pools than nodes none has: some nodes would have nothing to do.
+// nodesFor returns dev if its pools have nodes, and the number of nodes. With fewer pools than
+// nodes none has, because some nodes would have no work.
 func nodesFor(dev device.Device, pools int) (nodeDevice, int) {
 	d, ok := dev.(nodeDevice)
 	if !ok || d.Nodes() == 1 || d.Nodes() > pools {
@@ -72,10 +72,9 @@ func closePoolSites(seats []poolSite) {
 	}
 }
 
-// Partition divides experts among pools as a pipeline on dev does: in proportion
-// to the threads of the pools' nodes. Experts that are brought to their nodes
-// have to be brought by the same partition. Pools without a node are given the
-// first.
+// Partition divides experts among pools as a pipeline on dev does: in proportion to the threads of
+// the pools' nodes. Experts that are copied to their nodes must be copied by the same partition.
+// Pools without a node get the first.
 func Partition(dev device.Device, experts, pools int) expert.Partition {
 	d, nodes := nodesFor(dev, pools)
 	if d == nil {
@@ -98,9 +97,9 @@ func Partition(dev device.Device, experts, pools int) expert.Partition {
 	return p
 }
 
-// poolNode computes its share of a layer's experts. The experts of every group
-// that it owns are its to run; it writes disjoint rows of the batch's expert
-// output, on a stream of its own, which may be that of a node.
+// poolNode computes its share of a layer's experts. It runs the experts of every group that it
+// owns, and writes disjoint rows of the batch's expert output, on a stream of its own, which may be
+// that of a node.
 type poolNode struct {
 	index   int
 	groups  []poolGroup
@@ -146,7 +145,7 @@ type serving struct {
 
 // begin starts to answer the host calls of a step.
 func (n *poolNode) begin(c *turn, m *msg.Serve) {
-	m.Hold() // beyond this message, until the step has ended
+	m.Hold() // longer than this message, until the step has ended
 	event, quiet, d := *c.event, m.Batch.Quiet, &n.ranks[m.Rank]
 	event.Others = m.Batch.Others
 	tell := func(layer, rows int, at offload.Progress) {

@@ -9,24 +9,23 @@ import (
 	"krater/stages"
 )
 
-// retireEvery is how often missing batches are looked at; they are rare.
+// retireEvery is how often lost batches are looked at; they are rare.
 const retireEvery = 5 * time.Millisecond
 
-// failed takes a batch off the books that will not come back whole. Where the fault may pass
-// (msg.Failed.Again) the core repeats the step, up to MaxRetries times a request: what the lost
-// one was to compute is computed anew, once the batch is gone. Else its requests fail: a fault
-// that the same input triggers would take the pipeline down with it. Other sequences
-// go on: a batch writes the KV blocks of its own sequences only. A device may do so long after
-// the failure, as it may for the batch ahead, which is void and still on its way; so the core
-// keeps their blocks until they are back in use here.
+// failed takes a batch that will not come back whole out of the schedule. If the fault may pass
+// (msg.Failed.Repeatable), the core repeats the step, up to MaxRetries times per request: the work
+// of the lost step is done again once the batch is gone. Otherwise its requests fail, because a
+// fault that the same input triggers would take the pipeline down with it. Other sequences go on: a
+// batch writes the KV blocks of its own sequences only. A device may do so long after the failure,
+// also for the batch ahead, which is void and still in flight. So the core keeps their blocks until
+// the batches are free again.
 //
-// The batch is brought back into use in three steps:
+// The batch becomes free in three steps:
 //
-//  1. No message about it is left (Held): no pool writes its state, no split has
-//     its work, and a second report of its failure has been read.
-//  2. Groups and merges forget what they keep of it, and say so. The first group waits for
-//     what the device was given of it, and recovers its stream.
-//  3. With the last answer it is free, and so are its blocks.
+// 1. No message about it is left (Held): no pool writes its state, no split has its work, and a
+// second report of its failure has been read. 2. Groups and merges forget what they keep of it, and
+// answer. The first group waits for the work that the device was given for it, and recovers its
+// stream. 3. With the last answer the batch is free, and so are its blocks.
 func (n *scheduleNode) failed(m *msg.Failed) {
 	b := m.Batch
 	if m.Epoch != b.Epoch {
@@ -37,13 +36,13 @@ func (n *scheduleNode) failed(m *msg.Failed) {
 	case msg.InFlight:
 		n.lose(b, m.Cause, m.Repeatable)
 	default:
-		return // told before
+		return // reported before
 	}
 	n.awaitRetirement(b)
 }
 
-// refused takes a batch off the books whose inputs did not reach the device. Its own stream may
-// have a part of them.
+// refused takes a batch whose inputs did not reach the device out of the schedule. Its own stream
+// may have a part of them.
 func (n *scheduleNode) refused(b *msg.Batch, cause error) {
 	n.lose(b, cause, !errors.Is(cause, stages.ErrBatch))
 	if b.Ranks[0].Stream != nil {
@@ -53,7 +52,7 @@ func (n *scheduleNode) refused(b *msg.Batch, cause error) {
 	n.gone(b)
 }
 
-// awaitRetirement has a batch that is off the books come back into use once nobody touches it.
+// awaitRetirement brings a lost batch back into use once no actor touches it.
 func (n *scheduleNode) awaitRetirement(b *msg.Batch) {
 	b.Abandoned.Store(true)
 	for i := range b.Ranks {
@@ -65,7 +64,7 @@ func (n *scheduleNode) awaitRetirement(b *msg.Batch) {
 	n.lost = append(n.lost, b)
 }
 
-// lose takes a flight off the books.
+// lose takes a batch out of the schedule: the core repeats its step, or its requests fail.
 func (n *scheduleNode) lose(b *msg.Batch, cause error, again bool) {
 	n.epoch++
 	requests := make([]uint64, len(b.Spans))
@@ -84,7 +83,7 @@ func (n *scheduleNode) lose(b *msg.Batch, cause error, again bool) {
 	}
 }
 
-// retire asks for missing batches to be forgotten once no message is left.
+// retire asks the actors to forget lost batches once no message about them is left.
 func (n *scheduleNode) retire(c *turn) {
 	for _, b := range n.lost {
 		if b.Status != msg.Lost || b.Held() {
@@ -110,7 +109,7 @@ func (n *scheduleNode) forgotten(b *msg.Batch) {
 	n.gone(b)
 }
 
-// gone returns the credit of a lost batch that nobody works on any more, and its blocks.
+// gone returns the credit of a lost batch that no actor works on any more, and its blocks.
 func (n *scheduleNode) gone(b *msg.Batch) {
 	if b.Raw == nil {
 		if err := n.core.Gone(b.ID); err != nil {

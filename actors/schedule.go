@@ -16,9 +16,9 @@ import (
 	"krater/scheduler/files"
 )
 
-// scheduleNode drives the scheduler's core: it owns every request from Submit
-// to Released and every batch that is not on its way. After each message it
-// sends what the core decides, as far as credits (free batches) reach.
+// scheduleNode drives the scheduler's core: it owns every request from Submit to Released and every
+// batch that is not in flight. After each message it sends what the core decides, as far as credits
+// (free batches) reach.
 type scheduleNode struct {
 	core    *scheduler.Core
 	stream  device.Stream
@@ -27,25 +27,25 @@ type scheduleNode struct {
 	now     func() int64           // the trace's clock
 	alarm   func(in time.Duration) // sends a Tick, instead of the one set before
 	batches []*msg.Batch           // all
-	credits []*msg.Batch           // the credits
-	flying  int                    // batches on their way
+	credits []*msg.Batch           // free batches
+	flying  int                    // batches in flight
 	lost    []*msg.Batch           // failed batches that an actor may still touch
 
 	live  map[uint64]*record // accepted and not released
 	slots []*record          // by the core's slot
 
 	raws    []*msg.Raw // raw steps that wait for an idle pipeline
-	raw     bool       // one is on its way
+	raw     bool       // one is in flight
 	rawLast uint64
 	epoch   uint32 // rises with every lost step
 
 	ranks    []*rank
 	ahead    bool            // the core makes batches whose tokens are still being chosen
-	trace    *trace.Registry // nil, in tests: nothing is noted of who is in a batch
+	trace    *trace.Registry // nil, in tests: it is not told which requests are in a batch
 	spans    []trace.Rider   // reused
 	outcomes []scheduler.Outcome
-	filled   []*msg.Batch     // to be sent, as soon as they may: see leave
-	phases   []dispatch.Phase // by rank: of the batches on their way, where experts' slots are lent
+	filled   []*msg.Batch     // to be sent, as soon as they may: see sendFilled
+	phases   []dispatch.Phase // by rank: of the batches in flight, where experts' slots are lent
 	deliver  *msg.Deliver
 	drained  []chan struct{}
 	wake     int64 // when the alarm rings; 0: not set
@@ -102,7 +102,7 @@ func (n *scheduleNode) receive(c *turn, m any) {
 	n.arm(now)
 }
 
-// submit hands a request to the core and answers its door.
+// submit hands a request to the core and answers its sender.
 func (n *scheduleNode) submit(m *msg.Submit, now int64) {
 	r := m.Request
 	r.Prompt = m.Prompt
@@ -190,7 +190,7 @@ func (n *scheduleNode) returned(m *msg.Reply) {
 		return // reported lost meanwhile
 	}
 	for _, f := range b.Faults {
-		if r := n.live[f.Seq]; r != nil && !r.ended { // rows that nobody wants have no other way to fail
+		if r := n.live[f.Seq]; r != nil && !r.ended { // rows without wanted logits cannot fail in another way
 			n.blame(r, f.Seq, f.Err)
 			n.core.Cancel(f.Seq, scheduler.Failed)
 		}
@@ -232,7 +232,7 @@ func (n *scheduleNode) score(row *msg.Row) {
 	n.item(msg.Delivery{Kind: msg.DeliverScored, ID: row.Seq, Output: r.submit.Output, Result: row.Result})
 }
 
-// blame notes why a request fails alone: the first cause that is told.
+// blame notes the first cause why a request fails alone.
 func (n *scheduleNode) blame(r *record, request uint64, cause error) {
 	if r.cause != nil {
 		return
@@ -241,7 +241,7 @@ func (n *scheduleNode) blame(r *record, request uint64, cause error) {
 	n.log.Error().Uint64("request", request).Err(cause).Msg("a request fails")
 }
 
-// outcome notes a new token and tells what it means for its sequence.
+// outcome notes a new token and returns what it means for its sequence.
 func (n *scheduleNode) outcome(row *msg.Row) scheduler.Outcome {
 	o := scheduler.Outcome{ID: row.Seq, NewTokens: 1}
 	r := n.live[row.Seq]
@@ -288,7 +288,7 @@ func (n *scheduleNode) flush(c *turn, now int64) {
 	n.meters.gauges(n.core.Stats())
 }
 
-// sendFilled sends filled batches on their way, in order. Where decode lends slots for experts to
+// sendFilled sends filled batches in flight, in order. Where decode lends slots for experts to
 // prompts, batches of one phase have to be back before one of the other leaves. It reports
 // whether a batch was refused: its credit may be free again.
 func (n *scheduleNode) sendFilled(c *turn) (refused bool) {
@@ -308,7 +308,7 @@ func (n *scheduleNode) sendFilled(c *turn) (refused bool) {
 	return refused
 }
 
-// changesPhase reports whether a batch of so many rows is of another phase than those on their way, on
+// changesPhase reports whether a batch of that many rows is of another phase than those in flight, on
 // a rank that lends slots.
 func (n *scheduleNode) changesPhase(rows int) bool {
 	for i, r := range n.ranks {

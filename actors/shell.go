@@ -16,7 +16,7 @@ import (
 
 // node is the behaviour of one actor: a type switch over messages that calls
 // methods which can be tested without an actor system. One goroutine runs a
-// node; a node is made anew after a failure.
+// node; a failure replaces it by a new one.
 type node interface {
 	receive(c *turn, m any)
 }
@@ -32,14 +32,14 @@ type turn struct {
 	routes *routes
 	log    *zerolog.Logger
 	ring   *trace.Ring
-	event  *trace.Event // of the message in hand; a node may add to it
+	event  *trace.Event // of the current message; a node may add to it
 	now    func() int64 // the trace's clock
-	sent   int64        // when the node last sent something; 0: it has worked since
+	sent   int64        // when the node last sent something; 0: it has computed since
 	box    *mailbox     // of the actor; nil in tests without an actor system
 }
 
-// send hands m to another actor. m is immutable from here on, unless it is a
-// batch, which then belongs to the receiver.
+// send hands m to another actor. m is immutable from here on, unless it is a batch, which then
+// belongs to the receiver.
 func (t *turn) send(to address, m any) {
 	if h, ok := m.(msg.Holding); ok {
 		h.Hold()
@@ -51,8 +51,7 @@ func (t *turn) send(to address, m any) {
 	to.post(m, t.box.sender())
 }
 
-// routes are the addresses of the live pipeline. Filled once before the first
-// message is sent.
+// routes are the addresses of the live pipeline, filled in once before the first message is sent.
 type routes struct {
 	schedule, embed, head, sample, stream address
 	groups, splits, merges                []address // one per layer group
@@ -68,19 +67,18 @@ func (r *routes) after(group int) address {
 	return r.head
 }
 
-// shell is the actor around a node: it times every message into the actor's
-// trace ring and turns a panic into a typed failure for the batch's owner
-// before the supervisor sees it.
+// shell is the actor around a node: it times every message into the actor's trace ring, and turns a
+// panic into a typed failure for the batch's owner before the supervisor sees it.
 type shell struct {
 	name   string
 	kind   trace.Kind
 	device uint8 // where it computes, as the trace numbers devices
 	node   node
 	turn   turn
-	event  trace.Event // of the message in hand
+	event  trace.Event // of the current message
 }
 
-// newShell gives the producer of an actor: fresh runs again for each incarnation.
+// newShell returns the producer of an actor: fresh makes a node for each incarnation.
 func (p *Pipeline) newShell(name string, kind trace.Kind, device uint8, fresh func() node) func() *shell {
 	log := p.log.With().Str("actor", name).Logger()
 	ring := p.trace.Ring(name)
@@ -103,14 +101,14 @@ func (s *shell) Receive(ctx actor.Context) {
 	}
 }
 
-// handle gives one message to the node.
+// handle passes one message to the node.
 func (s *shell) handle(m any) {
 	debug.SetPanicOnFault(true) // of mapped weights whose file was cut; for this goroutine, which is the pipeline's
 	s.turn.sent = 0
 	e := &s.event
 	noted := true
 	if st, ok := m.(msg.Stamped); ok {
-		noted = st.Noted() // asked first, as the message changes hands
+		noted = st.Noted() // asked first, because the message gets a new owner
 	}
 	*e = trace.Event{Kind: s.kind, Device: s.device, Layer: -1}
 	if noted {
@@ -123,22 +121,22 @@ func (s *shell) handle(m any) {
 		e.Kind = trace.Control
 	}
 	if h, ok := m.(msg.Holding); ok {
-		defer h.Release() // after catch has told of a failure
+		defer h.Release() // after catch has reported a failure
 	}
 	defer s.catch(m)
 	s.node.receive(&s.turn, m)
 	if !noted {
 		return
 	}
-	// Most nodes end with a send: that time is not asked for twice.
+	// Most nodes end with a send: that time is not read twice.
 	if e.Ended = s.turn.sent; e.Ended == 0 {
 		e.Ended = s.turn.now()
 	}
 	s.turn.ring.Record(e)
 }
 
-// repeatable reports whether a panic is an error that a device or a stream has answered with: the
-// same step may go well the next time. A bug will not, nor will weights that are gone.
+// repeatable reports whether a panic is an error from a device or a stream, so that the same step
+// may succeed the next time. A bug will not pass, and neither will lost weights.
 func repeatable(r any) bool {
 	err, ok := r.(error)
 	if !ok {
@@ -149,9 +147,8 @@ func repeatable(r any) bool {
 	return !bug && !lost
 }
 
-// catch reports a panic to the owner of what was being worked on, then lets it
-// go on to the supervisor. The message in hand is lost by then, so is the
-// node's state.
+// catch reports a panic to the owner of the current work, then passes it on to the supervisor. The
+// current message is lost by then, and so is the node's state.
 func (s *shell) catch(m any) {
 	r := recover()
 	if r == nil {

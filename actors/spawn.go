@@ -15,8 +15,8 @@ import (
 	"krater/stages/link"
 )
 
-// spawn creates every actor, the receivers before their senders where that is
-// possible; nobody sends before all addresses are known.
+// spawn creates every actor, receivers before senders where that is possible. No actor sends before
+// all addresses are known.
 func (p *Pipeline) spawn(core *scheduler.Core) error {
 	micro := p.scheduler.MicroBatches
 	for _, r := range p.ranks {
@@ -127,7 +127,7 @@ func (p *Pipeline) local(b *msg.Batch, r *rank, l *msg.Local) (err error) {
 	return nil
 }
 
-// connect chooses the link between a batch's rows on two ranks, by a test with patterns.
+// connect chooses the link between a batch's rows on two ranks by a test with patterns.
 func (p *Pipeline) connect(from, to *msg.Local, rank int, first bool) error {
 	kinds := p.opt.links
 	if kinds == nil {

@@ -31,7 +31,7 @@ func (n *splitNode) receive(c *turn, m any) {
 		}
 	}
 	// Expect is complete before the first part leaves: the merge may read it as
-	// soon as one part has arrived. With the last part the work is gone: the next
+	// soon as one part has arrived. With the last part the work has a new owner: the next
 	// group's split may be filling it for another layer by then.
 	w.Expect = expect
 	c.event.Parts = uint16(expect)

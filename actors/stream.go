@@ -10,8 +10,8 @@ import (
 	"krater/scheduler"
 )
 
-// streamNode turns tokens into text for every running request: detokenising,
-// stop strings and log-probabilities happen here, off the step's critical path.
+// streamNode turns tokens into text for every running request: detokenizing, stop strings and
+// log-probabilities happen here, off the step's critical path.
 type streamNode struct{}
 
 func (streamNode) receive(c *turn, m any) {
@@ -26,8 +26,8 @@ func (streamNode) receive(c *turn, m any) {
 }
 
 // deliver carries out one item. A panic in one request's text ends that request
-// and nothing else: the message has the ends of other requests in it, which
-// nobody would tell again.
+// only: the message has the ends of other requests in it, which would otherwise be
+// lost.
 func deliver(c *turn, it *msg.Delivery, at int64) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -54,5 +54,5 @@ func deliver(c *turn, it *msg.Delivery, at int64) {
 	}
 }
 
-// deliveries are reused: one is sent every step.
+// deliveries are reused: each step sends one.
 var deliveries = sync.Pool{New: func() any { return new(msg.Deliver) }}

@@ -10,21 +10,23 @@ import (
 	"krater/scheduler/files"
 )
 
-// errFatal wraps the cause after which the pipeline serves nobody any more.
+// errFatal wraps the cause after which the pipeline serves no requests any more.
 var errFatal = errors.New("the pipeline has failed")
 
 // restartsMax in restartsWithin is what an actor may fail before the pipeline is
 // given up: a fault that comes back with every batch will not go away.
 const (
+	// restartsMax within restartsWithin is how often an actor may fail before the pipeline is given
+	// up: a fault that comes back with every batch will not pass.
 	restartsMax    = 10
 	restartsWithin = 10 * time.Second
 )
 
-// supervisor decides what becomes of a failed actor. The batch in hand has been
-// answered for by the shell before this is called.
+// supervisor decides what becomes of a failed actor. The shell has reported
+// the batch that it worked on before this is called.
 //
 //	actor                      decision
-//	schedule                   stop: its books cannot be trusted after a panic
+//	schedule                   stop: its state cannot be trusted after a panic
 //	any, weights are gone      stop: no batch can be computed any more
 //	any other                  restart with a fresh node over the same weights and KV cache
 //	any other, too often       stop: the fault comes back with every batch

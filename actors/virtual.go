@@ -10,8 +10,7 @@ import (
 	"krater/stages/load"
 )
 
-// Clock is the virtual time that simulated devices and the processor beside them share
-// (hostsim.Clock).
+// Clock is the virtual time that simulated devices and the CPU share (hostsim.Clock).
 type Clock interface {
 	Now() time.Duration
 	// Enter begins the turn of a thread whose time is t, which is not before that of the
@@ -19,14 +18,14 @@ type Clock interface {
 	Enter(t time.Duration)
 }
 
-// Virtual is a pipeline in virtual time. Every actor is a thread with a time of its own,
-// which goes on while it waits for a device or computes; a message is there from the time
-// at which it was sent. One goroutine plays them all and takes the message first that can
-// be handled first. So a run takes what it would on such devices, actors at work at the
-// same time included, and the same in every run; the trace has virtual times.
+// Virtual is a pipeline in virtual time. Every actor is a thread with its own time, which advances
+// while it computes or waits for a device; a message is available from the time at which it was
+// sent. One goroutine plays all of them, and always takes the message that can be handled first. So
+// a run takes the time it would take on such devices, with actors that work at the same time, and
+// it is the same in every run. The trace has virtual times.
 //
-// It belongs to one goroutine. Requests are taken when they are submitted, and nothing is
-// computed before Run.
+// It belongs to one goroutine. Requests are taken when they are submitted, and nothing is computed
+// before Run.
 type Virtual struct {
 	*Pipeline
 	host *virtual
@@ -46,8 +45,7 @@ func StartVirtual(ranks []load.Rank, opt Options, clock Clock) (*Virtual, error)
 	return &Virtual{Pipeline: p, host: h}, nil
 }
 
-// Run goes on until nothing is left to do, and returns the pipeline's failure, if it has
-// failed.
+// Run continues until nothing is left to do, and returns the pipeline's failure, if it has failed.
 func (v *Virtual) Run() error {
 	v.host.run()
 	return v.Err()
@@ -69,7 +67,7 @@ type thread struct {
 	actor   string
 	produce func() *shell
 	shell   *shell
-	free    time.Duration // from then on it has nothing in hand
+	free    time.Duration // when its current work ends
 	queue   []arrival     // by time
 }
 
@@ -98,8 +96,8 @@ func (h *virtual) spawn(name string, _ affinity, produce func() *shell) address 
 	return t
 }
 
-// send implements host. A door waits for the answer to a request, which is taken at once;
-// whoever sends anything else waits until the pipeline is at rest.
+// send implements host. A submitted request is taken at once, because its sender waits for the
+// answer; other messages wait until the pipeline is at rest.
 func (h *virtual) send(to address, m any) {
 	t := to.(*thread)
 	if _, ok := m.(*msg.Submit); ok && !h.running {
@@ -136,8 +134,8 @@ func (h *virtual) run() {
 	}
 }
 
-// step handles the message that can be handled first, of the actor that was made first;
-// false when there is none.
+// step handles the message that can be handled first; of several, that of the actor that was made
+// first. It is false when there is none.
 func (h *virtual) step() bool {
 	var first *thread
 	var at time.Duration
@@ -164,8 +162,7 @@ func (h *virtual) step() bool {
 	return true
 }
 
-// handle has an actor handle a message that is there at a time, and makes a failed one
-// anew.
+// handle lets an actor handle a message that is available at a time, and makes a failed actor anew.
 func (h *virtual) handle(t *thread, at time.Duration, m any) {
 	h.turn = max(h.turn, t.free, at)
 	h.clock.Enter(h.turn)

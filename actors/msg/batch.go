@@ -1,6 +1,6 @@
-// Package msg holds the messages of the pipeline: structs named for what they carry,
-// immutable once sent. One exception: a *Batch and what it holds belong to the actor that
-// received it last, and only that owner changes them.
+// Package msg holds the messages of the pipeline: structs named for what they carry, immutable once
+// sent. One exception: a *Batch and what it holds belong to the actor that received it last, and
+// only that owner changes them.
 package msg
 
 import (
@@ -17,9 +17,8 @@ import (
 	"krater/stages/sample"
 )
 
-// Batch is one step on its way through the pipeline. A fixed number exists (one for each
-// micro-batch, two where the pipeline runs ahead): they are the credits that bound the
-// work in flight.
+// Batch is one step in the pipeline. There is a fixed number of them (one for each micro-batch, two
+// where the pipeline runs ahead): they are the credits that bound the work in flight.
 type Batch struct {
 	// Batch is the scheduler's decision that it carries; of a raw step it has an ID alone.
 	scheduler.Batch
@@ -29,58 +28,57 @@ type Batch struct {
 	Epoch uint32
 	Step  *stages.Step
 
-	// Ranks are the batch's own on each rank. *Local is that of the rank which has it in hand:
-	// whoever owns the batch may use it, and a link changes it (Enter).
+	// Ranks are the batch's own on each rank. *Local is that of the rank where the batch is: the owner
+	// of the batch may use it, and a link changes it (Enter).
 	Ranks []Local
 	*Local
 
-	// Rows[i] belongs to the i-th wanted row of Step: who it is for and what was
-	// chosen. A sampler belongs to its sequence, and a sequence is in one batch at
-	// a time.
+	// Rows[i] belongs to the i-th wanted row of Step: its request, and the token that was chosen. A
+	// sampler belongs to its sequence, and a sequence is in one batch at a time.
 	Rows []Row
 
 	// Faults are the requests of which the batch computed something that is not finite.
 	Faults []Fault
 
-	// Raw is set for a step that was not scheduled: no tokens are chosen, the
-	// caller reads the state itself.
+	// Raw is set for a step that was not scheduled: no tokens are chosen, the caller reads the state
+	// itself.
 	Raw *Raw
 
-	// Abandoned is set when nobody wants the answer any more; the pipeline then
-	// passes the batch on without computing.
+	// Abandoned is set when the answer is no longer wanted; the pipeline then passes the batch on
+	// without computing.
 	Abandoned atomic.Bool
 
-	// Of the schedule actor alone, whichever actor has the batch.
+	// Only the schedule actor uses these, whichever actor owns the batch.
 	Status  Status
 	Live    int  // spans whose request has not ended
 	Drawn   bool // the device chooses all its tokens
 	Forgets int  // actors that have not yet answered that they forgot the batch
 
-	holds atomic.Int32 // messages about the batch that are not handled, see Holding
+	holds atomic.Int32 // messages about the batch that are not handled yet, see Holding
 
-	// Quiet batches are no part of the trace's sample: messages about single layers of them
-	// are not noted. Others is how many such messages one that is noted stands for.
+	// Quiet batches are not in the trace's sample: messages about their single layers are not
+	// recorded. Others is how many such messages one that is recorded stands for.
 	Quiet  bool
 	Others uint8
 
-	// Walk is where the batch is in the group that has it in hand.
+	// Walk is where the batch is within its layer group.
 	Walk group.Walk
 
-	Work   Work   // the expert work of the layer in hand
+	Work   Work   // the expert work of the current layer
 	Merged Merged // the answer to it
 
 	stamp
 }
 
-// Status says where a batch is for the schedule actor.
+// Status is the state of a batch for the schedule actor.
 type Status uint8
 
 const (
 	Free       Status = iota
-	InFlight          // on its way through the pipeline
-	Void              // on its way, and nothing of it counts any more
-	Lost              // it failed; messages about it may be left
-	Forgetting        // it failed; actors that may keep it were asked to forget it
+	InFlight          // in the pipeline
+	Void              // in the pipeline, but nothing of it counts any more
+	Lost              // it failed, and messages about it may be left
+	Forgetting        // it failed, and actors that may keep it were asked to forget it
 )
 
 // Local is what a batch has on one rank.
@@ -101,18 +99,18 @@ type Local struct {
 	Anchor   device.Timestamp
 	Anchored int64
 
-	// Where routed experts lie on two devices: the host's side of State, and the work
-	// of the layer in hand that is the host's.
+	// Where routed experts lie on two devices: the host's side of State, and the work of the current
+	// layer that is the host's.
 	Mirror *offload.Mirror
 	Host   []device.ExpertRows
 	// CallsHost says that the step makes host calls for experts, by HostCalls, which is nil on devices
-	// that never make any. The pools answer them while Asked is set.
+	// that never make any. The pools answer them while Serving is set.
 	CallsHost bool
 	Serving   bool
 	HostCalls *offload.HostCalls
 
-	// Kept says that State will have what the routers chose (stages.State.Routes) when the
-	// step has ended, and that nobody has counted it.
+	// Kept says that State will have what the routers chose (stages.State.Routes) when the step has
+	// ended, and that it has not been counted.
 	Kept bool
 }
 
@@ -122,8 +120,8 @@ func (b *Batch) Enter(rank int) { b.Local = &b.Ranks[rank] }
 // Last is the batch's own on the rank with the head.
 func (b *Batch) Last() *Local { return &b.Ranks[len(b.Ranks)-1] }
 
-// Reply brings a batch back that went through the whole pipeline, in the epoch that it was sent
-// in. What it says is its own: one that comes late may find the batch in another step.
+// Reply brings a batch back that went through the whole pipeline, in the epoch that it was sent in.
+// It has copies of what it says, because one that comes late may find the batch in another step.
 type Reply struct {
 	Batch *Batch
 	Epoch uint32
@@ -136,7 +134,7 @@ type Reply struct {
 // replies are those that are not in use.
 var replies = sync.Pool{New: func() any { return new(Reply) }}
 
-// Free gives r back for another step. Its receiver calls it once, when r says nothing new any more.
+// Free returns r for another step. Its receiver calls it once, when it is done with r.
 func (r *Reply) Free() {
 	*r = Reply{}
 	replies.Put(r)
@@ -154,7 +152,7 @@ func (r *Reply) Describe(e *trace.Event) {
 	e.Batch, e.Lane, e.Epoch, e.Layer, e.Rows, e.Enqueued = r.id, r.lane, r.Epoch, -1, r.rows, r.sent
 }
 
-// On is the stream that the batch has there, or own where it has none.
+// On returns the stream that the batch has there, or own where it has none.
 func (l *Local) On(own device.Stream) device.Stream {
 	if l.Stream != nil {
 		return l.Stream
@@ -166,8 +164,8 @@ func (l *Local) On(own device.Stream) device.Stream {
 type Row struct {
 	Seq     uint64
 	Sampler *sample.Sequence
-	// Scored rows have a token after them already, Given at position At. How likely it was
-	// is told, with so many alternatives, and none is chosen.
+	// Scored rows already have a token after them, Given at position At. Its likelihood is reported,
+	// with that many Alternatives, and none is chosen.
 	Scored       bool
 	Given        int32
 	At           int
@@ -190,13 +188,13 @@ type Raw struct {
 	Reply chan error                // buffered; one answer
 }
 
-// Held reports that a message about the batch is still on its way or in hand:
-// its receiver may yet read or write State.
+// Held reports whether a message about the batch is not handled yet: its receiver may read or write
+// State.
 func (b *Batch) Held() bool { return b.holds.Load() > 0 }
 
-// Holding messages are about a batch that belongs to somebody else. The sender
-// holds the batch for them, and the receiver lets go once it is done with the
-// message and, if it failed, has told of it.
+// Holding messages are about a batch that another actor owns. The sender holds the batch for them,
+// and the receiver releases it once it is done with the message and, if it failed, has reported
+// that.
 type Holding interface {
 	Hold()
 	Release()
@@ -233,7 +231,7 @@ type Serve struct {
 	stamp
 }
 
-// NewServe is about the step that b is in, on the rank that has it in hand, to one pool.
+// NewServe is a message to one pool about the step that b is in, on the rank where b is.
 func NewServe(b *Batch, rank int, step uint64) *Serve {
 	s := &Serve{Batch: b, Rank: rank, HostCalls: b.HostCalls, Step: step}
 	s.describe(&s.about, b, -1)
@@ -251,8 +249,8 @@ func (s *Serve) Describe(e *trace.Event) {
 	e.Batch, e.Lane, e.Epoch, e.Layer, e.Rows, e.Enqueued = s.about.Batch, s.about.Lane, s.about.Epoch, s.about.Layer, s.about.Rows, s.sent
 }
 
-// Work asks for the routed experts of one layer. The group sends it to its
-// split, which gives every pool its part.
+// Work requests the routed experts of one layer. The group sends it to its split, which gives every
+// pool its part.
 type Work struct {
 	Batch *Batch
 	Layer int
@@ -264,8 +262,8 @@ type Work struct {
 	stamp
 }
 
-// Part is one pool's share of a Work. The pool writes the rows of
-// State.ExpertOut that its assignments name, and no others.
+// Part is one pool's share of a Work. The pool writes the rows of State.ExpertOut that its
+// assignments name, and no others.
 type Part struct {
 	Work  *Work
 	Pool  int
@@ -275,7 +273,7 @@ type Part struct {
 	stamp
 }
 
-// Merged tells the group that all parts of a layer's experts are in.
+// Merged tells the group that all parts of a layer's experts are done.
 type Merged struct {
 	Batch *Batch
 	Layer int
@@ -283,7 +281,7 @@ type Merged struct {
 	stamp
 }
 
-// NewBatch makes a batch around states of one step, one for each rank, for a pipeline of so
+// NewBatch makes a batch around states of one step, one for each rank, for a pipeline with that
 // many pools.
 func NewBatch(pools int, ranks ...*stages.State) *Batch {
 	b := &Batch{Step: ranks[0].Step, Ranks: make([]Local, len(ranks))}
@@ -313,14 +311,14 @@ type stamp struct{ sent int64 }
 // Stamp implements Stamped.
 func (s *stamp) Stamp(now int64) { s.sent = now }
 
-// Stamped messages note when they were sent, for the queue wait in the trace, if they are to
-// be Noted there at all.
+// Stamped messages note when they were sent, for the queue wait in the trace, if they are to be
+// recorded there at all.
 type Stamped interface {
 	Stamp(now int64)
 	Noted() bool
 }
 
-// Noted implements Stamped: messages that a step has one of always are.
+// Noted implements Stamped: messages of which each step has one always are.
 func (s *stamp) Noted() bool { return true }
 
 // Noted implements Stamped.

@@ -13,27 +13,27 @@ type Submit struct {
 	Prompt  []int32 // token ids, owned by the schedule actor from here on
 	Sampler *sample.Sequence
 	Output  Output
-	Scores  int // with Request.Scored: the alternatives that are told of
+	Scores  int // with Request.Scored: how many alternatives are reported
 	Reply   chan error
 }
 
 // Output is where one request's events end. Only the stream actor calls it,
 // Abort excepted.
 type Output interface {
-	// Queued: so many requests are to start before this one.
+	// Queued: position is how many requests start before this one.
 	Queued(position int)
-	// Started: so many tokens of the prompt need not be computed.
+	// Started: cached is how many tokens of the prompt need not be computed.
 	Started(at int64, cached int)
-	// Scored tells of the next token of the prompt, where that was asked for.
+	// Scored reports the next token of the prompt, if the request wants that.
 	Scored(r sample.Result)
-	// Token takes the next token; true means that the answer is complete and the
-	// scheduler has to be told.
+	// Token takes the next token; true means that the answer is complete and the scheduler must be
+	// told.
 	Token(r sample.Result, at int64) bool
-	// Ended comes once for every request that was accepted, and last but for
-	// Abort. It gives the trace the times of the whole request.
+	// Ended comes once for every request that was accepted, and last but for Abort. It returns the
+	// times of the whole request for the trace.
 	Ended(why scheduler.Reason, cause error, at int64) trace.Event
-	// Abort ends a request of which nothing more can be told. It may come at any
-	// time, from any goroutine, and more than once.
+	// Abort ends a request about which nothing more will be reported. It may come at any time, from
+	// any goroutine, and more than once.
 	Abort(cause error)
 }
 
@@ -83,7 +83,7 @@ type Delivery struct {
 	Cause  error
 }
 
-// DeliveryKind tells which method of Output a Delivery is for.
+// DeliveryKind selects the method of Output that a Delivery is for.
 type DeliveryKind uint8
 
 // The kinds of a Delivery.
@@ -100,14 +100,13 @@ type Failed struct {
 	Batch *Batch
 	Epoch uint32 // that the batch was sent in
 	Cause error
-	// Repeatable says that the fault lies in how the step was carried out and not in what it
-	// computes, that devices are well, and that no token of it was chosen: it may be repeated.
+	// Repeatable says that the fault is in how the step was carried out and not in what it computes,
+	// that devices are well, and that no token of it was chosen: it may be repeated.
 	Repeatable bool
 }
 
-// Forget tells groups and merges that a batch failed elsewhere: what they keep
-// of it is void. It is sent once no other message about the batch is left. Each
-// answers with Forgotten.
+// Forget tells groups and merges to drop what they keep of a batch that failed elsewhere. It is
+// sent once no other message about the batch is left. Each answers with Forgotten.
 type Forget struct{ Batch *Batch }
 
 // Forgotten answers Forget: this actor will not touch the batch any more.
