@@ -57,7 +57,7 @@ func TestDrain(t *testing.T) {
 	if err := <-drained; err != nil {
 		t.Errorf("Drain: %v", err)
 	}
-	// After Drain the answer is complete, whoever reads it.
+	// After Drain the answer is complete for any reader.
 	ids, last := ending(t, drainEvents(t, open[0]))
 	if last.Finish != engine.FinishLength || !slices.Equal(ids, p.Greedy) {
 		t.Errorf("the running request ended with %+v after %v", last, ids)

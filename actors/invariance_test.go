@@ -12,8 +12,8 @@ import (
 
 // TestAnswersDoNotDependOnTheShape: the same requests, greedy and drawn, give
 // the same ids bit for bit, with the same log-probabilities, however the model
-// is cut, the experts are divided, prompts are chunked and whoever else is
-// served. Logits that differed in one bit would show in a draw sooner or later,
+// is cut, the experts are divided, prompts are chunked and whatever other requests
+// are served. Logits that differed in one bit would show in a draw sooner or later,
 // and in the log-probabilities at once.
 func TestAnswersDoNotDependOnTheShape(t *testing.T) {
 	g := lite(t)

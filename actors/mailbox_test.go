@@ -152,7 +152,7 @@ func TestBusyWorkerDoesNotKeepWork(t *testing.T) {
 	a.post(script(func(box *mailbox) {
 		b.post(second, box.sender())
 		c.post(second, box.sender())
-		a.post(second, nil) // comes after the worker has somebody to run next
+		a.post(second, nil) // comes after the worker has a mailbox to run next
 	}), nil)
 	all.Wait()
 	s.end()

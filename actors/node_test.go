@@ -59,8 +59,8 @@ func solo(p *post, groups, pools int) *turn {
 	return &turn{routes: r, ring: trace.NewRegistry(16).Ring("solo"), event: &trace.Event{}, now: trace.Now, log: new(zerolog.Logger)}
 }
 
-// TestSplitLetsGo: with its last part the work may be filled again by somebody
-// else; the split must have stopped looking by then.
+// TestSplitLetsGo: with its last part the work has a new owner, which may fill it
+// again; the split must not read it any more.
 func TestSplitLetsGo(t *testing.T) {
 	b := msg.NewBatch(3, &stages.State{Step: new(stages.Step), Rows: new(stages.Rows)})
 	w := &b.Work

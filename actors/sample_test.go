@@ -32,8 +32,8 @@ func (r *repeating) Recover() error {
 	return nil
 }
 
-// TestGivenUpStepsAreNotKept: a step that was given up before all of it was enqueued, by
-// whoever ends it, is not what the device repeats when the step comes again.
+// TestGivenUpStepsAreNotKept: a step that was given up before all of it was enqueued is
+// not captured, whichever actor ends it, so that the device never repeats it.
 func TestGivenUpStepsAreNotKept(t *testing.T) {
 	for _, abandoned := range []bool{false, true} {
 		s := &repeating{}

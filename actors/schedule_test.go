@@ -286,9 +286,9 @@ func (d *director) further(after, request uint64) *msg.Batch {
 	return f
 }
 
-// TestVoidBatch: a batch that is void with the one before it is on its way all the same: it is
-// free, and its blocks are, when it has come back, or is brought back once somebody has told
-// that it failed, and not a moment before.
+// TestVoidBatch: a batch that is void with the one before it stays in flight. It and its blocks
+// are free when it has come back, or after an actor has reported that it failed and all have
+// forgotten it, and not before.
 func TestVoidBatch(t *testing.T) {
 	l := loadModel(t, setup{dir: golden("deepseek_v2_lite"), limits: small(2)}.defaults())
 	for _, fails := range []bool{false, true} {

@@ -17,7 +17,7 @@ type Config struct {
 	MaxQueue       int // waiting requests
 	MicroBatches   int // micro-batches that the running streams are divided into, each with a place in flight
 	PrefillBatches int // batches in flight at once that may have rows of prompts, 1 to MicroBatches
-	LogitRows      int // rows of a batch whose logits can be had, MaxSeqs at least; 0: MaxSeqs
+	LogitRows      int // rows of a batch that may have logits, at least MaxSeqs; 0: MaxSeqs
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
 	// Aging is the number of batches after which a waiting request gains one level of priority among

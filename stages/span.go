@@ -10,7 +10,7 @@ import "krater/kernels/device"
 // Span is the part of a batch that belongs to one sequence.
 type Span struct {
 	device.Span
-	Seq uint64 // the sequence, for whoever reads the logits
+	Seq uint64 // the sequence, for readers of the logits
 	// Decode rows are generated ones: absorbed attention. They have the same bits one at a time
 	// and several at once (on an accelerator only one fits). Others are a prompt's.
 	Decode bool

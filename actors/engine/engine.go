@@ -101,13 +101,13 @@ type Request struct {
 	Caller Caller
 }
 
-// Caller is a span of somebody else's trace, as W3C Trace Context tells of it. The zero value
+// Caller is a span of the client's trace, as W3C Trace Context describes it. The zero value
 // is none.
 type Caller struct {
 	Trace [16]byte
 	Span  [8]byte
 	Flags byte   // 1: sampled
-	State string // tracestate: for whoever reads the spans
+	State string // tracestate: for readers of the spans
 }
 
 // Sampling holds the values of one request's token choice, defaults applied by

@@ -66,8 +66,8 @@ func (s *Model) gpuFormats(c *cache.Options) error {
 	return nil
 }
 
-// integersOnly refuses experts that cannot be had: a folder that has them only as integers (krater
-// synth) has nothing to make others from.
+// integersOnly refuses experts in a precision that cannot be made: a folder that has them only as
+// integers (krater synth) has no floats to convert.
 func (s *Model) integersOnly() error {
 	cfg, p := s.Config, s.Plan.Load.Precision
 	layer := 0

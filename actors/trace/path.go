@@ -18,7 +18,7 @@ type Piece struct {
 }
 
 // Path is what a batch's step took its time for, in order: from the end of its last message
-// back to whoever sent that, at the moment of sending, and so on. Where an actor waited for a
+// back to the event that sent that message, at the moment of sending, and so on. Where an actor waited for a
 // device it is what the device did, or a wait for the copy that the device waited for. Pieces
 // follow each other; work that others did meanwhile is not among them. It is nil where no track
 // knows the batch.
@@ -111,9 +111,9 @@ func (w *walk) back(at visit) []Piece {
 	return w.pieces
 }
 
-// sender is who sent the message of at: of those at work at that moment the one that began
-// last, else the one that ended last before. What comes out of a split, a pool or a merge can
-// only come from there, whoever else of the batch is at work.
+// sender returns the event that sent the message of at: of the events under way at that moment the
+// one that began last, else the one that ended last before. What comes out of a split, a pool or a
+// merge can only come from there, whatever else of the batch is under way.
 func (w *walk) sender(at visit, sent int64) (best visit, found bool) {
 	var most [3]int64
 	for _, v := range w.steps {

@@ -32,8 +32,8 @@ func NewRegistry(events int) *Registry {
 // Detail reports whether the messages about single layers of a batch are to be noted, and
 // how many others each of them stands for. What passes the whole pipeline with a batch is
 // always noted: a few messages a step. There may be hundreds about its layers, whose cost
-// would show; so those of one batch in 8 are noted, and of every batch while somebody
-// watches. Which batches are has no rhythm that steps could keep step with.
+// would show; so those of one batch in 8 are noted, and of every batch while a page
+// watches. The choice has no rhythm that steps could follow.
 func (g *Registry) Detail(batch uint64) (noted bool, others uint8) {
 	if g.watch.Load() > 0 {
 		return true, 0

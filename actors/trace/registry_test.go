@@ -56,7 +56,7 @@ func TestKindNames(t *testing.T) {
 }
 
 // TestDetail: one batch in eight is noted, and stands for the others; all are while
-// somebody watches.
+// a page watches.
 func TestDetail(t *testing.T) {
 	g := NewRegistry(10)
 	noted, stand := 0, 0

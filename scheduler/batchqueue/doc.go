@@ -1,6 +1,6 @@
 // Package batchqueue is the durable queue behind the Batch API: uploaded files,
-// batches made of them, and what became of each of their lines. It decides and
-// remembers; somebody else runs the lines.
+// batches made of them, and the result of each of their lines. It decides and
+// remembers; its driver runs the lines.
 //
 // # What is durable
 //
@@ -8,21 +8,21 @@
 // an index of settled lines, and beside it the contents, a file each:
 //
 //	files/file-...           an uploaded file, or the output of a batch
-//	files/batch_....answers  what the lines of a running batch were answered, one after another
-//	files/file-NAME-*.part   an upload to the store of that name; worth nothing after a crash
+//	files/batch_....answers  the answers to the lines of a running batch, one after another
+//	files/file-NAME-*.part   an upload to the store of that name; useless after a crash
 //
 // Contents are written first and synced; then one transaction of the database makes
 // them count. So whenever the process or the machine stops, the folder holds what was
 // reported as done and nothing of what was not:
 //
 //   - A file counts once its record is committed: it was written to a .part and synced
-//     before. Then it gets its name; the record says where it lies until then.
+//     before. Then it gets its name; the record says where it is until then.
 //   - The id of a deleted file is in the database until its content is gone.
 //   - So Open knows what a crash left: uploads of its own without a record, contents
-//     of deleted files and ended batches. All else that lies there is left alone.
+//     of deleted files and ended batches. Other files there are left alone.
 //   - An answer counts once the index has its line: place, length and checksum in the
 //     .answers file, which was synced before. The batch's record says how long that file
-//     is; what lies behind is overwritten. A line has one entry at most, a second answer
+//     is; bytes after that are overwritten. A line has at most one entry; a second answer
 //     is dropped. A crash in between leaves the line open, and it is computed again.
 //   - A batch has ended once its record names its output: one transaction adds the
 //     records of the output files, ends the batch and drops its index.

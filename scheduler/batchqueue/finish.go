@@ -79,8 +79,8 @@ func (s *Store) settleRest(ctx context.Context, b *Batch) error {
 	return err
 }
 
-// eachOpen calls visit for every open line. Lines that the file lacks, which somebody
-// removed or changed, come without a custom id.
+// eachOpen calls visit for every open line. Lines that are missing from the file,
+// because it was changed from outside, come without a custom id.
 func (s *Store) eachOpen(b *Batch, visit func(index int, customID string) error) error {
 	next := 0
 	lines, err := s.Lines(b)

@@ -256,8 +256,8 @@ func TestContentSpoiled(t *testing.T) {
 	}
 }
 
-// TestNothingForeignIsDeleted: an older database, and files that somebody put into the folder, cost no
-// file; what the store itself left half done is removed.
+// TestNothingForeignIsDeleted: with an older database, or with files of others in the folder, no such
+// file is deleted; what the store itself left unfinished is removed.
 func TestNothingForeignIsDeleted(t *testing.T) {
 	made := newFolder(t)
 	copyFile(t, made.older, filepath.Join(made.dir, databaseName))

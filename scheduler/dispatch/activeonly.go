@@ -1,8 +1,8 @@
 package dispatch
 
-// activeOnly copies the experts that the router chose and that are not there yet. Each
-// layer has slots of its own, in which what was used longest ago makes room; where
-// there are fewer slots than layers, neighbouring layers share.
+// activeOnly copies the experts that the router chose and that are not there yet. Each layer has
+// slots of its own, of which the least recently used are evicted; with fewer slots than layers,
+// neighbouring layers share.
 type activeOnly struct{}
 
 func (activeOnly) Name() string { return "active_only" }
@@ -34,9 +34,9 @@ func byLayer(s *Setup, first, n int) []Place {
 	return places
 }
 
-// cached computes what is there, then what is not: loaded to the layer's place, where
-// what was used longest ago makes room. So many are loaded at a time that half of
-// the place is copied to while the other half is worked on.
+// cached computes the experts that are there, then those that are not: they are loaded to the
+// layer's place, where the least recently used are evicted. As many are loaded at a time that half
+// of the place is copied to while the other half is used.
 func cached(out *Decision, in *Step) {
 	out.reset()
 	out.split(in)
@@ -60,8 +60,8 @@ func cached(out *Decision, in *Step) {
 	}
 }
 
-// victims has order be the slots that misses overwrite: those used longest ago, then
-// those that this step uses first, in turn.
+// victims fills order with the slots to evict: the least recently used first, then those that this
+// step uses first, in turn.
 func (d *Decision) victims(in *Step, p Place) {
 	d.want(in)
 	need := min(len(d.misses), int(p.Slots))

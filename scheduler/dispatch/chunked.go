@@ -1,7 +1,7 @@
 package dispatch
 
-// chunked copies all experts of every layer for every batch, as many at a time as its
-// buffer holds, needed or not. Expert e has slot e mod the buffer's.
+// chunked copies all experts of every layer for every batch, as many at a time as its buffer holds,
+// needed or not. Expert e has slot e mod the buffer's size.
 type chunked struct{}
 
 func (chunked) Name() string { return "chunked" }

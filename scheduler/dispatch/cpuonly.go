@@ -1,7 +1,7 @@
 package dispatch
 
-// cpuOnly leaves all routed experts to the host. The device needs no memory for
-// them; the rows they take and give are copied for every layer.
+// cpuOnly leaves all routed experts to the host. The device needs no memory for them; their input
+// and output rows are copied for every layer.
 type cpuOnly struct{}
 
 func (cpuOnly) Name() string { return "cpu_only" }

@@ -1,16 +1,15 @@
-// Package dispatch decides where routed experts are computed and what has to be
-// copied to a device for that. A strategy is a pure function: the routed work of a
-// layer and what lies on the device go in, a decision comes out. Whoever carries
-// decisions out owns streams, memory and the Residency, which it keeps up to date
-// by the loads it has enqueued.
+// Package dispatch decides where routed experts are computed and what has to be copied to a device
+// for that. A strategy is a pure function: its arguments are the routed work of a layer and what
+// lies on the device, its result is a decision. The caller carries decisions out: it owns streams,
+// memory and the Residency, which it keeps up to date by the loads it has enqueued.
 //
 //	settled, err := Settle(strategy, &setup)   // once: room, and what to load
 //	first := residency.Add(&settled.Start)
 //	strategy.Decide(&decision, &step)          // for each layer of each batch
 //	residency.Apply(&decision, &step)          // or wave by wave, in order
 //
-// Every strategy gives the same bits where both places keep experts in the same
-// precision: rows of experts are summed by rank, whoever computed them.
+// Every strategy gives the same bits if both devices keep experts in the same precision: rows of
+// experts are summed in the order of the router's choice, on whichever device they were computed.
 package dispatch
 
 import (
@@ -47,11 +46,10 @@ type Setup struct {
 	Experts int     // of each layer
 	Bytes   int64   // of an expert on the device, the largest
 	Budget  int64   // bytes of the device for experts; Unlimited: no bound
-	// Heat [layer][expert], layers as in Layers, counts how often a router chose an
-	// expert. nil: nobody knows; then the first experts by id count as the hottest, in
-	// every layer alike.
+	// Heat [layer][expert], layers as in Layers, counts how often a router chose an expert. nil:
+	// unknown; then the first experts by id count as the hottest, in every layer alike.
 	Heat [][]uint32
-	// Kept lie on the device for good without the strategy's doing.
+	// Kept lie on the device permanently, apart from the strategy.
 	Kept []Key
 }
 
@@ -79,11 +77,11 @@ type Start struct {
 	// begins. All rows of a prefill, in however many pieces, go through the layers of a
 	// part before any goes on: what was loaded for the part serves all. nil: one part.
 	Parts []int
-	// Fixed tells for each phase whether Decide does the same whatever the router chose: then
-	// nobody has to learn the choice before the work is enqueued.
+	// Fixed says for each phase whether Decide does the same whatever the router chose: then the work
+	// is enqueued without waiting for the choice.
 	Fixed [Phases]bool
-	// Host tells for each phase whether Decide may leave work to the host: then
-	// the rows experts take are worth copying along with the router's choice.
+	// Host says for each phase whether Decide may leave work to the host: then the input rows of
+	// experts are worth copying along with the router's choice.
 	Host [Phases]bool
 }
 
@@ -170,7 +168,7 @@ type Strategy interface {
 	Start(s *Setup) (Start, error)
 	// Decide fills out. The step's residency is read only.
 	Decide(out *Decision, in *Step)
-	// Smaller is what takes its place where there is no room for it; nil: nothing needs
-	// less.
+	// Smaller is the strategy that takes its place where there is no room for it; nil: no strategy
+	// needs less.
 	Smaller(s *Setup) Strategy
 }

@@ -15,8 +15,8 @@ type Fall struct {
 	Why      error
 }
 
-// Settle starts s, or the first smaller strategy that fits. Only a setup that is
-// impossible fails, or a strategy that nothing is smaller than.
+// Settle starts s, or the first smaller strategy that fits. It fails only for an impossible setup,
+// or for a strategy without a smaller one.
 func Settle(s Strategy, setup *Setup) (Settled, error) {
 	var falls []Fall
 	for {

@@ -1,8 +1,7 @@
 package dispatch
 
-// hotCachedStatic loads the hottest experts once at the start; the others are the
-// host's, at the same time. Nothing is copied later but the rows that experts take and
-// give.
+// hotCachedStatic loads the hottest experts once at the start; the host computes the others at the
+// same time. Later only the input and output rows of experts are copied.
 type hotCachedStatic struct{}
 
 func (hotCachedStatic) Name() string { return "hot_cached_static" }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Borrower is a strategy for prompts that can work in slots which another strategy lends
-// to it and takes back afterwards.
+// Borrower is a strategy for prompts that can work in slots which another strategy lends it and
+// takes back afterwards.
 type Borrower interface {
 	Strategy
 	// Borrow is Start without experts that stay: Setup.Kept are the experts that stay,
@@ -14,8 +14,8 @@ type Borrower interface {
 	Borrow(s *Setup) (Start, error)
 }
 
-// Lends reports whether the experts of a start stay in their slots, so that others may
-// have slots for a while: whoever lent them copies the same experts back.
+// Lends reports whether the experts of a start stay in their slots, so that another strategy may
+// use the slots for a while: the lender copies the same experts back.
 func (s *Start) Lends() bool { return len(s.Loads) > 0 && len(s.Loads) == s.Slots && s.Places == nil }
 
 // Lend starts b in slots of a start that Lends, in no more of them than most. The start's loads

@@ -1,7 +1,7 @@
 package dispatch
 
-// lru is active_only with one place for all layers: of all experts those used longest
-// ago make room.
+// lru is active_only with one place for all layers: the least recently used experts of all layers
+// are evicted.
 type lru struct{}
 
 func (lru) Name() string { return "lru" }

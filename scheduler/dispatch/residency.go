@@ -2,9 +2,8 @@ package dispatch
 
 import "fmt"
 
-// Residency says which expert lies in which slot of a device, and which slots of a
-// place were used longest ago. Its slots are those of all strategies of the device, one
-// after the other.
+// Residency says which expert lies in which slot of a device, and which slots of a place were used
+// least recently. Its slots are those of all strategies of the device, one after the other.
 type Residency struct {
 	slots []Key // free: Layer -1
 	where map[Key]int32
@@ -72,8 +71,8 @@ func (r *Residency) Slot(k Key) (int32, bool) {
 // At is what lies in a slot; false where nothing does.
 func (r *Residency) At(slot int32) (Key, bool) { return r.slots[slot], r.slots[slot].Layer >= 0 }
 
-// Load puts an expert into a slot, in place of what is there. A slot that does not
-// exist or an expert that is there already panics: the strategy is broken.
+// Load puts an expert into a slot, in place of what is there. It panics if the slot does not exist
+// or the expert is there already, because then the strategy is broken.
 func (r *Residency) Load(l Load) {
 	if _, ok := r.where[l.Key]; ok || l.Slot < 0 || int(l.Slot) >= len(r.slots) {
 		panic(fmt.Sprintf("dispatch: expert %d of layer %d to slot %d of %d, there already: %v", l.Expert, l.Layer, l.Slot, len(r.slots), ok))

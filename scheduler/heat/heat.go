@@ -1,7 +1,6 @@
-// Package heat keeps how often the router of each layer chose each expert, and says
-// which experts are worth a place on a fast device. It is plain data: who counts
-// (actors) and who decides by it (scheduler/dispatch) are elsewhere. A Map is not
-// safe for concurrent use.
+// Package heat keeps how often the router of each layer chose each expert, and says which experts
+// are worth a place on a fast device. It is plain data: actors count, and scheduler/dispatch
+// decides. A Map is not safe for concurrent use.
 package heat
 
 import (
@@ -21,8 +20,8 @@ const (
 	countMost = 1 << 53
 )
 
-// Identity is a digest of what decides a model's routing. Maps of different ones say
-// nothing about each other.
+// Identity is a digest of everything that decides a model's routing. Maps with different identities
+// say nothing about each other.
 type Identity [32]byte
 
 // String is the first 16 digits.
@@ -160,7 +159,7 @@ func (m *Map) Merge(o *Map) error {
 	return nil
 }
 
-// Same is nil for a map of the same model, else ErrOther.
+// Same returns ErrOther unless the map is of the same model.
 func (m *Map) Same(o *Map) error {
 	if m.Identity != o.Identity {
 		return fmt.Errorf("%w: %s, not %s", ErrOther, o.Identity, m.Identity)
@@ -172,8 +171,8 @@ func (m *Map) Same(o *Map) error {
 	return nil
 }
 
-// Since is what was counted after an earlier copy of the map. ErrCounts: the other is
-// none.
+// Since is what was counted after an earlier copy of the map. ErrCounts: the other map is no such
+// copy.
 func (m *Map) Since(earlier *Map) (*Map, error) {
 	if err := m.Same(earlier); err != nil {
 		return nil, err
@@ -194,9 +193,8 @@ func (m *Map) Since(earlier *Map) (*Map, error) {
 	return d, nil
 }
 
-// Decay lets what was counted so far weigh keep (0 to 1, else ErrCounts) of what it
-// does, so that what comes counts more. Shares stay what they are but for rounding to
-// whole tokens.
+// Decay multiplies the weight of what was counted so far by keep (0 to 1, else ErrCounts), so that
+// later counts weigh more. Shares stay the same, except for rounding to whole tokens.
 func (m *Map) Decay(keep float64) error {
 	if !(keep >= 0 && keep <= 1) {
 		return fmt.Errorf("%w: a decay to %v of what was", ErrCounts, keep)

@@ -1,6 +1,6 @@
 package kvblocks
 
-// order is a list of ids by when they were pushed, each in it once at most.
+// order is a list of ids in the order in which they were pushed, each at most once.
 type order struct {
 	prev, next []int32 // by id; the last index is the list itself; prev -1: not in it
 	n          int

@@ -1,20 +1,18 @@
-// Package kvblocks keeps the books of a paged KV cache (PagedAttention, arXiv
-// 2309.06180 section 4.3) whose blocks are shared by sequences with equal
-// prefixes. It knows ids, integers from 0 on; the bytes behind them belong to the
-// layer groups, which all use one numbering.
+// Package kvblocks keeps the books of a paged KV cache (PagedAttention, arXiv 2309.06180 section
+// 4.3) whose blocks are shared by sequences with equal prefixes. It knows ids, integers from 0 on;
+// the bytes belong to the layer groups, which all use one numbering.
 //
-// A block is free (nothing of use in it), held (by one or more sequences) or idle
-// (held by nobody, its contents known and of use to whoever comes with the same tokens).
-// Contents are known by an identity: the tokens of the block and the identity of the
-// block before it, back to a root, which stands for all that has to be equal
-// beside the tokens. Identities are compared, never only their hashes. A token's complement
-// (^id) names the same token computed in another way: FindAlike takes either.
+// A block is free (it holds nothing of use), held (by one or more sequences) or idle (held by none,
+// but its contents are known and of use to the next sequence with the same tokens). Contents are
+// known by an identity: the tokens of the block and the identity of the block before it, back to a
+// root, which stands for everything that must be equal beside the tokens. Identities are compared,
+// never only their hashes. A token's complement (^id) names the same token of the other numerics
+// class: FindAlike takes either.
 //
-// Free blocks are handed out first, the one freed last before the others, since its
-// memory is the most likely to be warm: a new pool hands out 0, 1, 2, ... Then idle ones,
-// the one idle longest first. An idle block that is handed out loses its identity or,
-// with places in host memory, passes it on to one of those. The same calls always give the
-// same ids.
+// Free blocks are handed out first, the most recently freed before the others, because its memory
+// is most likely in a cache: a new pool hands out 0, 1, 2, ... Then idle blocks are evicted, least
+// recently used first. An evicted block loses its identity or, with places in host memory, passes
+// it on to one of those. The same calls always give the same ids.
 package kvblocks
 
 import (
@@ -36,7 +34,7 @@ type Pool struct {
 	cfg   Config
 	pages []page
 	free  []int32 // stack of free blocks, the next one to hand out last
-	idle  order   // blocks held by nobody that have an identity
+	idle  order   // blocks that are not held and have an identity
 	table table
 	roots roots
 
@@ -93,7 +91,7 @@ func (p *Pool) Total() int { return p.cfg.Blocks }
 // Available is the number of blocks that Alloc can hand out: free or idle.
 func (p *Pool) Available() int { return len(p.free) + p.idle.n }
 
-// Idle is the number of blocks held by nobody whose contents are of use.
+// Idle is the number of blocks that no sequence holds and whose contents are of use.
 func (p *Pool) Idle() int { return p.idle.n }
 
 // Used is the number of blocks that are held.
@@ -105,10 +103,9 @@ func (p *Pool) Places() int { return p.cfg.RAM - len(p.places) }
 // Snapshots is the number of snapshots that are not free.
 func (p *Pool) Snapshots() int { return p.cfg.Snapshots - len(p.vacant) }
 
-// Alloc hands out a block, held once. Where place is not -1 the block still has the
-// contents that this place of host memory (from 0 on) takes over: they are to be
-// copied there before anything is written, and Saved has to be called. There
-// must be one Available.
+// Alloc hands out a block, held once. If place is not -1, an idle block was evicted and still has
+// its contents, which that place of host memory (from 0 on) takes over: the caller copies them
+// there before anything is written, and calls Saved. There must be one Available.
 func (p *Pool) Alloc() (block, place int32) {
 	place = -1
 	if n := len(p.free); n > 0 {
@@ -137,12 +134,11 @@ func (p *Pool) Hold(block int32) {
 	g.holds++
 }
 
-// Free gives up holds of blocks; ids stays the caller's. Those that nobody holds any more
-// become idle or free, the last one first, so that the end of a prefix is reused
-// before its beginning.
+// Free gives up holds of blocks; ids stays the caller's. Blocks without holds become idle or free,
+// the last one first, so that the end of a prefix is reused before its beginning.
 //
-// A block that is not held, or no block at all, panics: the caller's books are
-// wrong, and going on would let two sequences write over each other.
+// A block that is not held, or no block at all, panics: the caller's books are wrong, and going on
+// would let two sequences write over each other.
 func (p *Pool) Free(ids []int32) {
 	for i := len(ids) - 1; i >= 0; i-- {
 		g := p.block(ids[i])
@@ -167,24 +163,24 @@ func (p *Pool) block(id int32) *page {
 	return &p.pages[id]
 }
 
-// Held reports whether somebody holds a block.
+// Held reports whether a block is held.
 func (p *Pool) Held(block int32) bool { return p.block(block).holds > 0 }
 
 // Holds is how often a block is held.
 func (p *Pool) Holds(block int32) int { return int(p.block(block).holds) }
 
-// Generation tells contents without an identity apart: as long as it is the same and
-// the block Useful, what was written to it is still there.
+// Generation tells contents without an identity apart: while it is the same and the block Useful,
+// what was written to the block is still there.
 func (p *Pool) Generation(block int32) uint32 { return p.block(block).gen }
 
-// Useful reports that a block is held or idle.
+// Useful reports whether a block is held or idle.
 func (p *Pool) Useful(block int32) bool {
 	g := p.block(block)
 	return g.holds > 0 || g.serial != 0
 }
 
-// Clear forgets all contents. Blocks that are held stay so, without an identity. No
-// move may be under way.
+// Clear forgets all contents. Blocks that are held stay so, without an identity. No move may be
+// under way.
 func (p *Pool) Clear() {
 	for i := range p.pages {
 		id, g := int32(i), &p.pages[i]

@@ -109,7 +109,7 @@ func TestIdentity(t *testing.T) {
 	check(t, p)
 }
 
-// TestLeastRecentlyUsed: what nobody holds stays until nothing is free; then the one idle
+// TestLeastRecentlyUsed: a block that is not held stays until nothing is free; then the one idle
 // longest goes, of one prefix the end first, and what is held never.
 func TestLeastRecentlyUsed(t *testing.T) {
 	p := New(Config{Blocks: 5, BlockTokens: 2})
@@ -133,7 +133,7 @@ func TestLeastRecentlyUsed(t *testing.T) {
 	check(t, p)
 }
 
-// TestRoots: a domain is there as long as somebody has it open or its blocks are.
+// TestRoots: a domain exists as long as it is open or has blocks.
 func TestRoots(t *testing.T) {
 	p := New(Config{Blocks: 2, BlockTokens: 2})
 	root := p.Open([32]byte{1})

@@ -1,7 +1,7 @@
 package kvblocks
 
-// retire takes the identity of a block that is handed out to a place in host memory,
-// which is found when the copy is there (Saved); -1 where there is none.
+// retire moves an evicted block's identity to a place in host memory and returns that place; the
+// place is searchable after Saved. It returns -1 if there is none.
 func (p *Pool) retire(block int32) int32 {
 	id := p.place()
 	if id < 0 {
@@ -14,7 +14,7 @@ func (p *Pool) retire(block int32) int32 {
 	return id - int32(p.cfg.Blocks)
 }
 
-// place takes a free place, or that of the page that rests longest; -1 for none.
+// place takes a free place, or evicts the least recently used one; -1 for none.
 func (p *Pool) place() int32 {
 	if n := len(p.places); n > 0 {
 		id := p.places[n-1]
@@ -29,8 +29,7 @@ func (p *Pool) place() int32 {
 	return id
 }
 
-// Saved reports whether the contents that Alloc told of are in their place. If not they
-// are lost.
+// Saved reports whether the contents that Alloc evicted are in their place. If not, they are lost.
 func (p *Pool) Saved(place int32, ok bool) {
 	id := place + int32(p.cfg.Blocks)
 	g := &p.pages[id]
@@ -44,7 +43,7 @@ func (p *Pool) Saved(place int32, ok bool) {
 	p.places = append(p.places, id)
 }
 
-// Place is the place in host memory that a page which Find returned is; -1 for a block.
+// Place returns the place in host memory that a page from Find is; -1 for a block.
 func (p *Pool) Place(page int32) int32 { return max(-1, page-int32(p.cfg.Blocks)) }
 
 // Pin keeps a place as it is until Loaded: its contents are being copied to a block.
@@ -62,9 +61,9 @@ func (p *Pool) Pinned(place int32) bool { return p.pages[place+int32(p.cfg.Block
 // Unpin ends what Pin began without a copy.
 func (p *Pool) Unpin(place int32) { p.Loaded(place, -1, false) }
 
-// Loaded reports whether a block that is held has the contents of a place. It takes over
-// their identity, unless another has done so, and the place is free when nobody else
-// loads from it.
+// Loaded reports whether a block that is held has the contents of a place. It takes over their
+// identity, unless another block has done so, and the place is free when no other move loads from
+// it.
 func (p *Pool) Loaded(place, block int32, ok bool) {
 	id := place + int32(p.cfg.Blocks)
 	g := &p.pages[id]

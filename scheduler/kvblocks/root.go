@@ -1,7 +1,7 @@
 package kvblocks
 
-// roots are what the first blocks of prefixes come after. One is there while somebody has
-// it open or a first block does.
+// roots are the starting points of prefixes. A root exists while it is open or a first block refers
+// to it.
 type roots struct {
 	byDomain map[[32]byte]*root
 	bySerial map[uint64]*root

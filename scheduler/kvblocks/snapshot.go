@@ -9,8 +9,8 @@ type snapshot struct {
 // Snapshot is the snapshot at the end of a page, -1 for none.
 func (p *Pool) Snapshot(page int32) int32 { return p.pages[page].snap }
 
-// TakeSnapshot hands out a snapshot to be written, the one used longest ago if none is
-// free, or -1. Kept has to follow.
+// TakeSnapshot hands out a snapshot to be written, the least recently used if none is free, or -1.
+// Kept has to follow.
 func (p *Pool) TakeSnapshot() int32 {
 	if n := len(p.vacant); n > 0 {
 		s := p.vacant[n-1]
@@ -28,9 +28,9 @@ func (p *Pool) TakeSnapshot() int32 {
 	return s
 }
 
-// Kept reports whether a snapshot was written, and at the end of which block, which is
-// held. It belongs to the block if that has an identity and no snapshot yet, which is what
-// Kept returns; else it is free again.
+// Kept reports whether a snapshot was written, and at the end of which block, which is held. The
+// snapshot belongs to the block if that has an identity and no snapshot yet, and then Kept returns
+// true; otherwise it is free again.
 func (p *Pool) Kept(snap, block int32, ok bool) bool {
 	g := p.block(block)
 	p.snapshot[snap].pins = 0
@@ -63,10 +63,10 @@ func (p *Pool) UnpinSnapshot(snap int32) {
 	}
 }
 
-// DropSnapshot takes the snapshot of a block, if it has one.
+// DropSnapshot frees the snapshot of a block, if it has one.
 func (p *Pool) DropSnapshot(block int32) { p.detach(block) }
 
-// detach takes a page's snapshot.
+// detach takes a page's snapshot away.
 func (p *Pool) detach(id int32) {
 	snap := p.pages[id].snap
 	if snap < 0 {

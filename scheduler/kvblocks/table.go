@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// table finds a page by its identity: the parent's and the tokens. Serials are never
-// used twice, so a page whose parent was forgotten is not found again, and goes
-// when it is the one idle longest.
+// table finds a page by its identity: the parent's and the tokens. Serials are never used twice, so
+// a page whose parent was forgotten is not found again, and is evicted when it is the least
+// recently used.
 type table struct {
 	bucket []int32 // the first page of each, -1 for none
 	seed   maphash.Seed
@@ -29,8 +29,8 @@ func (t *table) init(pages int) {
 
 func (t *table) at(hash uint64) *int32 { return &t.bucket[hash&uint64(len(t.bucket)-1)] }
 
-// hash is that of a parent's identity, which stands for all before it, and tokens. Tokens that
-// are alike have the same hash.
+// hash is that of a parent's identity, which stands for everything before it, and tokens. Tokens
+// that are alike have the same hash.
 func (t *table) hash(parent uint64, tokens []int32) uint64 {
 	t.bytes = binary.LittleEndian.AppendUint64(t.bytes[:0], parent)
 	for _, id := range tokens {
@@ -45,8 +45,8 @@ func (p *Pool) Find(parent uint64, tokens []int32) int32 {
 	return p.find(p.table.hash(parent, tokens), parent, tokens)
 }
 
-// FindAlike returns a page whose tokens after those of parent are alike, -1 for none: each is
-// the wanted id or its complement.
+// FindAlike returns a page after parent whose tokens are each the wanted id or its complement, -1
+// for none.
 func (p *Pool) FindAlike(parent uint64, tokens []int32) int32 {
 	hash := p.table.hash(parent, tokens)
 	return p.search(hash, parent, func(have []int32) bool {
@@ -73,8 +73,8 @@ func (p *Pool) Tokens(page int32) []int32 { return p.pages[page].tokens }
 // Serial is the identity of a page; 0 where it has none.
 func (p *Pool) Serial(page int32) uint64 { return p.pages[page].serial }
 
-// Put gives a block that is held its identity, BlockTokens tokens after those of parent,
-// and returns it. Where another block has it already, that one keeps it.
+// Put gives a block that is held its identity, BlockTokens tokens after those of parent, and
+// returns it. If another block has it already, that one keeps it.
 func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
 	hash := p.table.hash(parent, tokens)
 	if id := p.find(hash, parent, tokens); id >= 0 {
@@ -94,14 +94,14 @@ func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
 	return g.serial
 }
 
-// enter makes a page be found.
+// enter puts a page into the table.
 func (p *Pool) enter(id int32) {
 	g := &p.pages[id]
 	at := p.table.at(g.hash)
 	g.next, *at, g.listed = *at, id, true
 }
 
-// leave makes a page not be found any more.
+// leave takes a page out of the table.
 func (p *Pool) leave(id int32) {
 	g := &p.pages[id]
 	if !g.listed {
@@ -114,7 +114,7 @@ func (p *Pool) leave(id int32) {
 	*at, g.listed = g.next, false
 }
 
-// forget takes a page's identity, with its snapshot.
+// forget removes a page's identity, with its snapshot.
 func (p *Pool) forget(id int32) {
 	g := &p.pages[id]
 	p.leave(id)

@@ -43,7 +43,7 @@ type Options struct {
 	KVRAM          Size          `name:"kv-ram" help:"Host memory for KV blocks that a GPU's cache has no room for any more, such as 16GiB: a prefix that comes again is copied back instead of computed. 0: none." default:"0"`
 	PrefixCache    bool          `help:"Keep the KV blocks of what was computed, for prompts that begin alike." default:"true" negatable:""`
 	ReuseAnswers   bool          `help:"With latent attention (DeepSeek): a prompt that goes on from an answer takes its keys and values as they were generated, whose last bits differ from a prompt's. Without it they are computed once more."`
-	BatchInvariant bool          `help:"Answers do not hang on what else is in a batch, to the last bit. On the processor that is always so and costs nothing; on a GPU, whose kernels are otherwise chosen by the number of rows, steps with prompts and answers read weights twice, and all experts have to be there."`
+	BatchInvariant bool          `help:"Answers do not depend on what else is in a batch, to the last bit. On the processor that is always so and costs nothing; on a GPU, whose kernels are otherwise chosen by the number of rows, steps with prompts and answers read weights twice, and all experts have to be there."`
 	SharePrefixes  bool          `help:"Let requests with different API keys find each other's prefixes in the KV cache: how long an answer takes then tells one client what another has asked."`
 	Aging          int           `help:"Steps after which a waiting request gains a level of priority among those of its key, and again after as many more; 0: never." default:"1000"`
 	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
@@ -92,7 +92,7 @@ func (f *Options) Check() error {
 	case f.Portable && f.Device != CUDA:
 		return errors.New("--portable-kernels goes with --device cuda")
 	case f.BatchInvariant && f.ReuseAnswers:
-		return errors.New("--batch-invariant: --reuse-answers gives a prompt other last bits where somebody has asked before")
+		return errors.New("--batch-invariant: --reuse-answers gives a prompt other last bits if it continues an earlier answer")
 	case f.BatchInvariant && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
 		return fmt.Errorf("--batch-invariant: on a GPU the kernels of generated rows take %d, --max-seqs is %d", cuda.MostGenerated, f.MaxSeqs)
 	}

@@ -21,7 +21,7 @@ type Shape struct {
 
 	FixedBytes  int64   // on the card, read in every step: projections, dense networks, routers, norms
 	FixedFLOP   float64 // of a row
-	SharedBytes int64   // the same of shared experts, which run beside routed ones
+	SharedBytes int64   // bytes of the shared experts, which run beside routed ones; read in every step
 	SharedFLOP  float64
 	HeadBytes   int64
 	HeadFLOP    float64

@@ -71,8 +71,8 @@ func (c *calc) rest(pos, m float64) Time {
 	return t
 }
 
-// step is the same of b generated rows. A graph has been captured of it, or the host
-// launches everything itself.
+// step is the time of a decode step of b rows. The host replays a graph of it, or launches
+// every kernel.
 func (c *calc) step(b float64, graph bool) Time {
 	s, launch := c.s, c.card.LaunchUS
 	if graph {

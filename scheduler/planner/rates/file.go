@@ -18,7 +18,7 @@ const FileMost = 64 << 10
 type File struct {
 	Version int `json:"krater_rates"`
 	// Machine is the identity of the machine that was measured, "" for a description
-	// that somebody wrote.
+	// written by hand.
 	Machine string `json:"machine,omitempty"`
 	Card    *Card  `json:"card,omitempty"`
 	CPU     *CPU   `json:"cpu,omitempty"`
