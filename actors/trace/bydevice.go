@@ -25,17 +25,17 @@ func (k Kind) ofDevice() bool {
 	return false
 }
 
-// byDevice cuts those stretches out of a path in which an actor waited for a device: what the
-// step took its time for is what the device did then, or the copy that the device waited for.
-// While a pool works on experts that the device has asked the host for, in the middle of its
-// step, it is the pool: the device goes on with its answer.
+// byDevice replaces the segments of a path in which an actor waited for a device by what the device
+// was doing, or by the copy that the device waited for. While a pool computes experts that the
+// device has requested in the middle of its step, the segment is the pool's, because the device
+// continues with its answer.
 func byDevice(tracks []Track, pieces []Piece, batch uint64) []Piece {
 	pieces = instead(tracks, pieces, batch, Kind.waitsForDevice, func(k Kind) bool { return k == CopyWait || k.ofDevice() })
 	return instead(tracks, pieces, batch, Kind.ofDevice, func(k Kind) bool { return k == Experts })
 }
 
-// instead puts events of some kinds in place of those stretches of a path, of other kinds, at
-// which they happened.
+// instead replaces parts of those segments of a path by the events of some kinds that happened
+// then.
 func instead(tracks []Track, pieces []Piece, batch uint64, of, by func(Kind) bool) []Piece {
 	var does []visit
 	for t := range tracks {

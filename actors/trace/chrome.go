@@ -9,11 +9,10 @@ import (
 	"strconv"
 )
 
-// WriteChrome writes tracks in the Trace Event Format that ui.perfetto.dev and
-// chrome://tracing open. An actor is a thread, an event a slice with its figures
-// as arguments; arrows follow a batch from actor to actor; a request is an
-// asynchronous slice of its own, with its way in, its time in the queue and that of its
-// prompt inside. devices are the names of Event.Device.
+// WriteChrome writes tracks in the Trace Event Format that ui.perfetto.dev and chrome://tracing
+// open. An actor is a thread, an event a slice with its figures as arguments. Arrows follow a batch
+// from actor to actor. A request is an asynchronous slice of its own, which contains its
+// submission, its time in the queue and that of its prompt. devices are the names of Event.Device.
 func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
 	c := &chrome{out: bufio.NewWriter(w), devices: devices}
 	c.text(`{"displayTimeUnit":"ns","traceEvents":[`)
@@ -40,7 +39,7 @@ func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
 		case Request:
 			c.request(e)
 			continue
-		case Prefill, Gateway: // several at a time, which slices of a thread cannot be
+		case Prefill, Gateway: // several at a time, which slices of one thread must not be
 			c.async("b", e.Kind.String(), e, e.Started)
 			c.async("e", e.Kind.String(), e, e.Ended)
 			continue

@@ -18,7 +18,7 @@ const (
 	tracksMax = 4096
 )
 
-// chromeEvent is what WriteChrome makes of an event, as far as it is read back.
+// chromeEvent is the form in which WriteChrome writes an event, as far as it is read back.
 type chromeEvent struct {
 	Ph   string  `json:"ph"`
 	Name string  `json:"name"`
@@ -45,8 +45,8 @@ type chromeEvent struct {
 	} `json:"args"`
 }
 
-// ReadChrome reads a file that WriteChrome has written, within bounds: whatever else the
-// reader holds gives an error. Times come back to the nanosecond.
+// ReadChrome reads a file that WriteChrome has written, within bounds: anything else in the reader
+// gives an error. Times come back to the nanosecond.
 func ReadChrome(in io.Reader) (tracks []Track, devices []string, err error) {
 	r := reader{threads: map[int]int{}, open: map[asyncID]*Event{}, devices: []string{"host"}}
 	dec := json.NewDecoder(io.LimitReader(in, fileMax))

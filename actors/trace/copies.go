@@ -2,14 +2,14 @@ package trace
 
 import "fmt"
 
-// CopyLane is the lane of the copies of experts to a device, from the device's name.
+// CopyLane names the row of the trace for copies of experts to a device, from the device's name.
 func CopyLane(device string) string { return device + " copy" }
 
-// KVLane is the lane of KV blocks on their way to host memory and back, from the name of the
-// lane of the steps that move them: steps of two lanes may do so at the same time.
+// KVLane names the row for KV blocks that are copied to host memory and back, from the name of the
+// row of the steps that move them: steps of two queues may do so at the same time.
 func KVLane(device string) string { return device + " kv" }
 
-// PhaseLane is the lane of the phases of what a pool does, from the pool's name.
+// PhaseLane names the row for the phases of a pool's work, from the pool's name.
 func PhaseLane(pool string) string { return pool + " phases" }
 
 // aside reports whether a kind is of a lane beside those of actors and devices: of copies, or

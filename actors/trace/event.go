@@ -1,7 +1,7 @@
-// Package trace keeps a ring of recent events for each actor. Events have a fixed size.
-// The actor itself writes them without a lock, a wait or an allocation, and they can be
-// read at any time without stopping it. From the rings come the live page, the Perfetto
-// file and the totals for metrics.
+// Package trace keeps a ring of recent events for each actor. Events have a fixed size. The actor
+// itself writes them without a lock, a wait or an allocation, and they can be read at any time
+// without stopping it. The live page, the Perfetto file and the totals for metrics come from the
+// rings.
 package trace
 
 import "time"
@@ -25,16 +25,16 @@ const (
 	Request                   // a whole request: Enqueued accepted, Started in its first batch, Ended
 	Failure                   // a message was lost
 	Control                   // anything else
-	Prefill                   // a request's way from its first batch to its first token
+	Prefill                   // a request from its first batch to its first token
 	Device                    // a step as a device ran it, in one piece, by its own clock
 	DeviceEmbed               // the embedding of such a step
 	DeviceGroup               // a layer group of it
 	DeviceHead                // its norm, logits and choice
 	DeviceExperts             // routed experts of a layer on a device, where they have a stream of their own
-	CopyExperts               // experts of a layer on their way to a device
-	CopyKV                    // blocks of the KV cache on their way back to it
-	SaveKV                    // blocks of the KV cache on their way to host memory
-	CopyWait                  // a device stood still until a copy was there; Layer -1: of KV blocks
+	CopyExperts               // copies of a layer's experts to a device
+	CopyKV                    // copies of KV blocks back to a device
+	SaveKV                    // copies of KV blocks to host memory
+	CopyWait                  // a device waited for a copy; Layer -1: of KV blocks
 	PoolRows                  // of a pool's part of a layer: rows are brought to where they are multiplied
 	PoolUp                    // gate and up, with the activation
 	PoolDown                  // down
@@ -66,7 +66,7 @@ func KindOf(name string) (Kind, bool) {
 	return 0, false
 }
 
-// Event is one message handled, 72 bytes. Times are what Now gives.
+// Event is one message handled, 72 bytes. Times are those of Now.
 type Event struct {
 	Batch    uint64 // 0: about no batch
 	Request  uint64 // the scheduler's id, for events about one request; else 0
@@ -81,17 +81,17 @@ type Event struct {
 	Lane     uint8  // of the batch: which micro-batch it is a step of
 	Kind     Kind
 	Device   uint8 // where it was computed: an index of Registry.Devices
-	// Others is how many messages like it, of batches that are no part of the sample, this
-	// one stands for besides itself.
+	// Others is how many similar messages, of batches that are not in the sample, this one stands for
+	// besides itself.
 	Others uint8
 	// Of a host call's experts, in ns from Started: until the rows were there to be multiplied,
 	// and until they had been; what is left until Ended is sums and the answer. 0: not known.
 	Gathered, Computed uint32
 }
 
-// Totals sums up all events of a ring since its start, overwritten ones too, each together
-// with the others that it stands for. Events about whole requests are no work of the actor
-// that notes them: they are not among them.
+// Totals sums up all events of a ring since its start, overwritten ones too, each together with the
+// others that it stands for. Events about whole requests are not included: they are no work of the
+// actor that records them.
 type Totals struct {
 	Count uint64
 	Wait  time.Duration // in the mailbox, of events that know Enqueued

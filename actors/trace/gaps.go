@@ -12,9 +12,9 @@ type Cause string
 // The causes of a gap.
 const (
 	ForPool   Cause = "pool"   // experts were computed elsewhere
-	ForCredit Cause = "credit" // every batch was on its way
-	ForStep   Cause = "step"   // the next message was still being made by others
-	ForWake   Cause = "wake"   // the message was there, the actor was not yet
+	ForCredit Cause = "credit" // every batch was in flight
+	ForStep   Cause = "step"   // other actors were still making the next message
+	ForWake   Cause = "wake"   // the message was there before the actor was awake
 	ForCopy   Cause = "copy"   // a device waited for a copy, by its own clock
 	Idle      Cause = "idle"   // there was nothing to do
 )
@@ -27,8 +27,8 @@ type Gap struct {
 	Why      string
 }
 
-// Gaps names what actors and devices waited for between their events, where that took as long
-// as least or longer. What a device has measured as a wait for a copy is one.
+// Gaps says what actors and devices waited for between their events, where that took at least
+// least. A wait for a copy that a device has measured is one, too.
 func Gaps(tracks []Track, least int64) []Gap {
 	batches := map[uint64][]visit{}
 	for t := range tracks {

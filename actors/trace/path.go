@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Piece is a stretch of a batch's critical path: an actor at work on it, or a message that
-// waited for an actor.
+// Piece is a segment of a batch's critical path: an actor's work on it, or a message that waited
+// for an actor.
 type Piece struct {
 	Track    int // of the actor: an index of the tracks
 	Event    int // an index of the track's events
@@ -17,11 +17,10 @@ type Piece struct {
 	Why      string // of a wait
 }
 
-// Path is what a batch's step took its time for, in order: from the end of its last message
-// back to the event that sent that message, at the moment of sending, and so on. Where an actor waited for a
-// device it is what the device did, or a wait for the copy that the device waited for. Pieces
-// follow each other; work that others did meanwhile is not among them. It is nil where no track
-// knows the batch.
+// Path is the critical path of a batch's step, in order: from the end of its last message back to
+// the event that sent that message, at the moment of sending, and so on. Where an actor waited for
+// a device, it has what the device was doing, or a wait for the copy that the device waited for.
+// Pieces follow each other; concurrent work is not included. It is nil if no track knows the batch.
 func Path(tracks []Track, batch uint64) []Piece {
 	w := walk{tracks: tracks}
 	for t := range tracks {
@@ -38,10 +37,10 @@ func Path(tracks []Track, batch uint64) []Piece {
 	return byDevice(tracks, w.back(last), batch)
 }
 
-// Paths are the critical paths of several batches, in the batches' order, as what made the
-// whole take so long: of a batch that was on its way before another was back, what comes after
-// that moment. Of what lies before, the other's path tells; since is when one was back that is
-// not among them (0: none was).
+// Paths returns each batch's critical path, in the batches' order, trimmed where batches overlap,
+// so that they add up to wall time: of a batch that was in flight before another was back, only
+// what comes after that moment is left. since is when a batch that is not among them was back (0:
+// none was).
 func Paths(tracks []Track, batches []uint64, since int64) [][]Piece {
 	paths := make([][]Piece, len(batches))
 	ends, order := make([]int64, len(batches)), make([]int, 0, len(batches))
@@ -102,7 +101,7 @@ func (w *walk) back(at visit) []Piece {
 			w.pieces = append(w.pieces, Piece{Track: at.track, Event: at.event, From: sent, To: from, Wait: true, Why: w.busy(at, sent, from)})
 		}
 		at, until = before, min(sent, before.e.Ended)
-		if until < sent { // nobody is known to have had it
+		if until < sent { // no actor is known to have had it
 			last := &w.pieces[len(w.pieces)-1]
 			last.From = until
 		}

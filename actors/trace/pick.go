@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Pick leaves the events that keep wants in tracks, at most most of them: the newest.
+// Pick reduces tracks to the events that keep selects, at most most of them: the newest.
 func Pick(tracks []Track, most int, keep func(*Event) bool) []Track {
 	picked := make([]Track, len(tracks))
 	var ends []int64
@@ -29,8 +29,8 @@ func Pick(tracks []Track, most int, keep func(*Event) bool) []Track {
 	return picked
 }
 
-// Whole are the batches in tracks that have gone all the way, from the embedding back to the
-// scheduler, by their ends. Where none has, they are all that there is something of.
+// Whole lists the batches in tracks that have gone all the way, from the embedding back to the
+// scheduler, by their ends. If none has, it lists all batches with any event.
 func Whole(tracks []Track) []uint64 {
 	const begun, back = 1, 2
 	type seen struct {
@@ -69,7 +69,7 @@ func Whole(tracks []Track) []uint64 {
 	return whole
 }
 
-// inFlightMost is how many of the newest batches may still be on their way.
+// inFlightMost is how many of the newest batches may still be in flight.
 const inFlightMost = 64
 
 // Steps are the events of the newest n batches that have gone all the way, and when the batch
@@ -80,7 +80,7 @@ func (g *Registry) Steps(n, most int) (tracks []Track, since int64) {
 	return tracks, since
 }
 
-// Newest are the newest n whole batches of tracks and their events, and when the batch before
+// Newest returns the newest n whole batches of tracks and their events, and when the batch before
 // them was back (0: there is none).
 func Newest(tracks []Track, n, most int) (batches []uint64, picked []Track, since int64) {
 	batches = Whole(tracks)

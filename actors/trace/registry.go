@@ -20,7 +20,7 @@ type Registry struct {
 	devices []string
 }
 
-// everyDefault is of how many batches one is noted layer by layer while nobody watches.
+// everyDefault: one of every everyDefault batches is recorded layer by layer while no page watches.
 const everyDefault = 8
 
 // NewRegistry makes an empty registry whose rings keep at least that many
@@ -29,11 +29,11 @@ func NewRegistry(events int) *Registry {
 	return &Registry{events: events, every: everyDefault, devices: []string{"host"}}
 }
 
-// Detail reports whether the messages about single layers of a batch are to be noted, and
-// how many others each of them stands for. What passes the whole pipeline with a batch is
-// always noted: a few messages a step. There may be hundreds about its layers, whose cost
-// would show; so those of one batch in 8 are noted, and of every batch while a page
-// watches. The choice has no rhythm that steps could follow.
+// Detail reports whether the messages about single layers of a batch are to be recorded, and how
+// many others each of them stands for. Messages that pass the whole pipeline with a batch are
+// always recorded: there are a few per step. There may be hundreds about its layers, whose cost
+// would show, so those of one batch in 8 are recorded, and of every batch while a page watches. The
+// choice has no rhythm that steps could follow.
 func (g *Registry) Detail(batch uint64) (noted bool, others uint8) {
 	if g.watch.Load() > 0 {
 		return true, 0
@@ -49,13 +49,13 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Watch has every batch noted in detail until stop is called, once.
+// Watch makes every batch be recorded in detail until stop is called, once.
 func (g *Registry) Watch() (stop func()) {
 	g.watch.Add(1)
 	return func() { g.watch.Add(-1) }
 }
 
-// Roster tells which requests were in which batch.
+// Roster records which requests were in which batch.
 func (g *Registry) Roster() *Roster { return &g.roster }
 
 // Device is the number of a device, by which events name it; 0 is the host.
@@ -77,9 +77,9 @@ func (g *Registry) Devices() []string {
 	return slices.Clone(g.devices)
 }
 
-// Ring returns the ring of an actor and creates it on first use. The next
-// incarnation of a failed actor goes on in the same ring. Rings are never
-// removed: names come from the blueprint, not from requests.
+// Ring returns the ring of an actor and creates it on first use. The next incarnation of a failed
+// actor continues the same ring. Rings are never removed: names come from the blueprint, not from
+// requests.
 func (g *Registry) Ring(name string) *Ring {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,8 +17,8 @@ type Rider struct {
 	Decode  bool // one row, from which its next token is chosen; else rows of its prompt
 }
 
-// Roster remembers which requests were in the newest batches: events about a batch are
-// about all of them. It is safe for concurrent use. The zero value is empty.
+// Roster remembers which requests were in the newest batches: events about a batch are about all of
+// them. It is safe for concurrent use. The zero value is empty.
 type Roster struct {
 	mu      sync.Mutex
 	batches []seated
@@ -67,7 +67,7 @@ func (r *Roster) Last(n int) []uint64 {
 	return ids
 }
 
-// Of are the batches that a request was in, oldest first, as far as they are remembered.
+// Of returns the batches that a request was in, oldest first, as far as they are remembered.
 func (r *Roster) Of(request uint64) []uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
