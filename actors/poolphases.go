@@ -5,16 +5,16 @@ import (
 	"krater/kernels/device"
 )
 
-// poolPhases notes what a pool does with its part of a layer in a lane beside the pool's own:
-// rows that are brought near, gate and up, down, sums. The zero value notes nothing.
+// poolPhases records what a pool does with its part of a layer, in a row of the trace beside the
+// pool's own: rows are copied near, gate and up, down, sums. The zero value records nothing.
 type poolPhases struct {
-	ring  *trace.Ring // nil: nothing is noted
+	ring  *trace.Ring // nil: nothing is recorded
 	timer device.PhaseTimer
-	last  int64 // the end of the phase noted last
+	last  int64 // the end of the last recorded phase
 }
 
-// newPoolPhases makes those of a pool that computes on s. In virtual time there are none: the
-// processor's phases are of real time.
+// newPoolPhases makes those of a pool that computes on s. In virtual time there are none, because
+// the CPU's phases are of real time.
 func (p *Pipeline) newPoolPhases(pool string, s device.Stream) (n poolPhases) {
 	timer, ok := s.(device.PhaseTimer)
 	if _, live := p.host.(*library); ok && live {
@@ -31,7 +31,7 @@ func (n *poolPhases) begin(noted bool, at int64) {
 	}
 }
 
-// until notes that what the pool has done since the phase before was one of a kind.
+// until records that the pool's work since the last phase was of one kind.
 func (n *poolPhases) until(about *trace.Event, kind trace.Kind, at int64) {
 	if n.ring == nil || at <= n.last {
 		return
@@ -44,7 +44,7 @@ func (n *poolPhases) until(about *trace.Event, kind trace.Kind, at int64) {
 	n.last = at
 }
 
-// products notes what the processor tells of the experts that it has just computed.
+// products records the times that the CPU has measured for the experts that it has just computed.
 func (n *poolPhases) products(about *trace.Event) {
 	if n.ring == nil {
 		return

@@ -53,7 +53,7 @@ func notFinite(b *msg.Batch) {
 	}
 }
 
-// choose finds the token of a wanted row, or how likely the given one was, or why there is none.
+// choose finds the token of a wanted row, or the likelihood of the given one, or why there is none.
 func choose(b *msg.Batch, i int, r *msg.Row) {
 	r.Err = nil
 	for _, f := range b.Faults {

@@ -13,15 +13,15 @@ type phrase struct {
 }
 
 var phrases = []phrase{
-	{`\b(hang|hangs|hung) on\b`, "depend on", 8},
-	{`\bthe same of\b`, "say what it is, in full", 12},
+	{`\b(hang|hangs|hung) on\b`, "depend on", 6},
+	{`\bthe same of\b`, "say what it is, in full", 10},
 	{`\banother name:`, "alias of", 1},
-	{`\bis of how many\b`, "counts in one of every N", 3},
+	{`\bis of how many\b`, "counts in one of every N", 1},
 	{`\bfrom how many\b`, "the number from which", 3},
 	{`\b(has|have|had) (the|its|their|an?) \w+ (be|not be|take|do)\b`, "makes, causes", 3},
-	{`\b(can|cannot|could|to) be had\b`, "is available", 15},
-	{`\bis for who(ever)?\b`, "name who", 1},
-	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 115},
+	{`\b(can|cannot|could|to) be had\b`, "is available", 8},
+	{`\bis for who(ever)?\b`, "name who", 0},
+	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 67},
 	{`\b(a|one) (row|block|launch|message|copy) a (row|token|layer|step|batch|expert)\b`, "one per", 1},
 }
 
